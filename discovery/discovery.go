@@ -1,0 +1,60 @@
+// Package discovery knows what to balance: Services, each with the endpoints
+// of all its slices merged, whatever source told of them.
+package discovery
+
+import (
+	"net/netip"
+
+	"github.com/weirlb/weir/topology"
+)
+
+// ServiceName identifies a Service.
+type ServiceName struct{ Namespace, Name string }
+
+// String is namespace/name.
+func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
+
+// Port is a Service port with its endpoints, both families together; a
+// consumer splits them by the family of the frontend's address.
+type Port struct {
+	Name      string
+	Protocol  string // TCP, UDP, SCTP
+	Port      uint16
+	NodePort  uint16              // 0: none
+	Endpoints []topology.Endpoint // sorted by address, then port; each once
+}
+
+// Service is one Service as the data path needs it: immutable once handed
+// out; a change makes a new value.
+type Service struct {
+	Name            ServiceName
+	Ports           []Port
+	ClusterIPs      []netip.Addr
+	LoadBalancerIPs []netip.Addr // ingress IPs with ipMode absent or VIP
+	ExternalIPs     []netip.Addr
+	Policy          topology.Policy
+	// AffinitySeconds is the ClientIP session affinity timeout, 0 for none.
+	AffinitySeconds        int
+	SourceRanges           []netip.Prefix // loadBalancerSourceRanges
+	HealthCheckNodePort    uint16
+	LoadBalancerClass      string
+	ForwardingMode         string // annotation weir.dev/forwarding-mode, "" = default
+	Headless, ExternalName bool
+	// Unsupported names the first field that Weir does not honour; such a
+	// Service is left to the kernel as a whole.
+	Unsupported string
+	// Errors are what is wrong with the Service, in the API's wording.
+	Errors []string
+}
+
+// Update is a coalesced change. Sources hand out changes; a
+// consumer that falls behind gets them coalesced.
+type Update struct {
+	// Put are the Services that are new or changed, Deleted those gone.
+	Put     []*Service
+	Deleted []ServiceName
+	// Node is this node's labels when they changed (or at first), else nil.
+	Node *topology.Node
+	// Synced is true once the source has told everything it knew at start.
+	Synced bool
+}
