@@ -1,0 +1,137 @@
+package lb
+
+import "sync/atomic"
+
+// Drop is the one reason under which a dropped packet is counted.
+type Drop uint8
+
+// Drop reasons. Their names (see String) are the label values of the metrics
+// and the keys of `weir status`.
+const (
+	DropNotIP Drop = iota
+	DropTruncated
+	DropBadIPHeader
+	DropFragment
+	DropNotTransport
+	DropBadTransport
+	DropMartian
+	DropTTL
+	DropNoEndpoint
+	DropNoLocalEndpoint
+	DropNoFlow
+	DropSNATPorts
+	DropTableFull
+	DropNoRoute
+	DropNeighbour
+	DropTooBig
+	DropHoldFull
+	DropTxFull
+	DropHandoffFull
+	DropNotOurs
+	DropReplyLimit
+	DropUnsupported
+	dropReasons
+)
+
+var dropNames = [dropReasons]string{
+	DropNotIP:           "not-ip",
+	DropTruncated:       "truncated",
+	DropBadIPHeader:     "bad-ip-header",
+	DropFragment:        "fragment",
+	DropNotTransport:    "not-tcp-or-udp",
+	DropBadTransport:    "bad-transport-header",
+	DropMartian:         "martian",
+	DropTTL:             "ttl-exceeded",
+	DropNoEndpoint:      "no-endpoint",
+	DropNoLocalEndpoint: "no-local-endpoint",
+	DropNoFlow:          "no-flow",
+	DropSNATPorts:       "snat-ports-exhausted",
+	DropTableFull:       "flow-table-full",
+	DropNoRoute:         "no-route",
+	DropNeighbour:       "neighbour-unresolved",
+	DropTooBig:          "larger-than-mtu",
+	DropHoldFull:        "hold-queue-full",
+	DropTxFull:          "transmit-ring-full",
+	DropHandoffFull:     "handoff-ring-full",
+	DropNotOurs:         "not-ours-from-host-port",
+	DropReplyLimit:      "reply-rate-limited",
+	DropUnsupported:     "unsupported",
+}
+
+// String is the reason's name.
+func (d Drop) String() string {
+	if d < dropReasons {
+		return dropNames[d]
+	}
+	return "unknown"
+}
+
+// DropReasons are the names of all reasons, in order.
+func DropReasons() []string { return dropNames[:] }
+
+// tally is what a worker counts. The worker alone writes its own copy with
+// plain adds; it publishes the sums to a shared copy (see publish) once per
+// round of its loop, so that no packet costs an atomic add.
+type tally struct {
+	rxPackets, rxBytes uint64
+	txPackets, txBytes uint64
+	newFlows           uint64
+	reopened           uint64 // flows whose port or tuple a new SYN took over
+	resets             uint64 // TCP RSTs made
+	icmp               uint64 // ICMP errors made
+	toKernel           uint64 // packets given back through the host port
+	handedOver         uint64 // packets passed to the worker that owns the way out
+	held               uint64 // packets that waited for a neighbour
+	partial            uint64 // partial checksums completed on the way out
+	drops              [dropReasons]uint64
+}
+
+const tallyWords = 12 + int(dropReasons)
+
+// shared is the readable copy of a worker's tally. It is padded to keep two
+// workers' counters out of one cache line.
+type sharedTally struct {
+	_ [64]byte
+	w [tallyWords]atomic.Uint64
+	_ [64]byte
+}
+
+func (s *sharedTally) publish(t *tally) {
+	w := [12]uint64{t.rxPackets, t.rxBytes, t.txPackets, t.txBytes, t.newFlows, t.reopened,
+		t.resets, t.icmp, t.toKernel, t.handedOver, t.held, t.partial}
+	for i, v := range w {
+		if s.w[i].Load() != v {
+			s.w[i].Store(v)
+		}
+	}
+	for i, v := range t.drops {
+		if p := &s.w[12+i]; p.Load() != v {
+			p.Store(v)
+		}
+	}
+}
+
+// WorkerCounters are one worker's counters since start.
+type WorkerCounters struct {
+	RxPackets, RxBytes, TxPackets, TxBytes uint64
+	NewFlows, Reopened                     uint64
+	Resets, ICMPErrors                     uint64
+	ToKernel, HandedOver, Held, Partial    uint64
+	Drops                                  map[string]uint64 // reasons that occurred
+}
+
+func (s *sharedTally) read() WorkerCounters {
+	v := func(i int) uint64 { return s.w[i].Load() }
+	c := WorkerCounters{
+		RxPackets: v(0), RxBytes: v(1), TxPackets: v(2), TxBytes: v(3),
+		NewFlows: v(4), Reopened: v(5), Resets: v(6), ICMPErrors: v(7),
+		ToKernel: v(8), HandedOver: v(9), Held: v(10), Partial: v(11),
+		Drops: map[string]uint64{},
+	}
+	for i := range dropNames {
+		if n := v(12 + i); n > 0 {
+			c.Drops[dropNames[i]] = n
+		}
+	}
+	return c
+}

@@ -1,0 +1,56 @@
+package lb
+
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// handoff passes frames from one worker to another: a ring with a single
+// producer and a single consumer (Lamport 1983). The frames' contents are
+// published by the store of tail, their release by the store of head.
+type handoff struct {
+	_    [64]byte
+	head atomic.Uint32 // written by the consumer
+	_    [60]byte
+	tail atomic.Uint32 // written by the producer
+	_    [60]byte
+	slot []handoffSlot
+	mask uint32
+}
+
+type handoffSlot struct {
+	desc xsk.Desc
+	port int32 // the port to leave by; returned is a free frame given back
+}
+
+const returned = -1
+
+func newHandoff(size int) *handoff {
+	return &handoff{slot: make([]handoffSlot, size), mask: uint32(size - 1)}
+}
+
+// room is how many slots the producer may fill.
+func (h *handoff) room() int { return len(h.slot) - int(h.tail.Load()-h.head.Load()) }
+
+// put adds one frame; false when the ring is full.
+func (h *handoff) put(d xsk.Desc, port int32) bool {
+	t := h.tail.Load()
+	if t-h.head.Load() >= uint32(len(h.slot)) {
+		return false
+	}
+	h.slot[t&h.mask] = handoffSlot{d, port}
+	h.tail.Store(t + 1)
+	return true
+}
+
+// take removes one frame; false when the ring is empty.
+func (h *handoff) take() (handoffSlot, bool) {
+	i := h.head.Load()
+	if i == h.tail.Load() {
+		return handoffSlot{}, false
+	}
+	s := h.slot[i&h.mask]
+	h.head.Store(i + 1)
+	return s, true
+}

@@ -1,0 +1,105 @@
+package header
+
+import "encoding/binary"
+
+// Protocol numbers (IANA).
+const (
+	ProtoICMP   = 1
+	ProtoTCP    = 6
+	ProtoUDP    = 17
+	ProtoICMPv6 = 58
+)
+
+// EtherTypes, in network order.
+const (
+	EtherTypeIPv4 = 0x0800
+	EtherTypeIPv6 = 0x86dd
+)
+
+// Header lengths in bytes.
+const (
+	EthernetLen = 14
+	IPv4Len     = 20
+	IPv6Len     = 40
+	TCPLen      = 20
+	UDPLen      = 8
+	ICMPLen     = 8
+)
+
+// TCP flags.
+const (
+	FIN = 1 << iota
+	SYN
+	RST
+	PSH
+	ACK
+)
+
+// IPv4 is a view of an IPv4 header (RFC 791).
+type IPv4 []byte
+
+// HeaderLen is the header's length in bytes, options included.
+func (h IPv4) HeaderLen() int { return int(h[0]&0xf) * 4 }
+
+// TotalLen is the packet's length in bytes, header included.
+func (h IPv4) TotalLen() int { return int(binary.BigEndian.Uint16(h[2:])) }
+
+// Fragment reports whether the packet is a fragment of any kind.
+func (h IPv4) Fragment() bool { return binary.BigEndian.Uint16(h[6:])&0x3fff != 0 }
+
+// DontFragment reports the DF bit.
+func (h IPv4) DontFragment() bool { return h[6]&0x40 != 0 }
+
+// TTL is the time to live.
+func (h IPv4) TTL() uint8 { return h[8] }
+
+// Protocol is the upper layer's protocol.
+func (h IPv4) Protocol() uint8 { return h[9] }
+
+// IPv6 is a view of an IPv6 header (RFC 8200).
+type IPv6 []byte
+
+// PayloadLen is the length of what follows the 40-byte header.
+func (h IPv6) PayloadLen() int { return int(binary.BigEndian.Uint16(h[4:])) }
+
+// NextHeader is the type of the following header.
+func (h IPv6) NextHeader() uint8 { return h[6] }
+
+// HopLimit is the hop limit.
+func (h IPv6) HopLimit() uint8 { return h[7] }
+
+// TCP is a view of a TCP header (RFC 9293).
+type TCP []byte
+
+// Seq is the sequence number.
+func (h TCP) Seq() uint32 { return binary.BigEndian.Uint32(h[4:]) }
+
+// Ack is the acknowledgment number.
+func (h TCP) Ack() uint32 { return binary.BigEndian.Uint32(h[8:]) }
+
+// DataOffset is the header's length in bytes.
+func (h TCP) DataOffset() int { return int(h[12]>>4) * 4 }
+
+// Flags are the low eight flag bits.
+func (h TCP) Flags() uint8 { return h[13] }
+
+// TSval finds the timestamp option (RFC 7323) among a TCP header's options.
+func TSval(options []byte) (val uint32, ok bool) {
+	for len(options) > 0 {
+		switch options[0] {
+		case 0:
+			return 0, false
+		case 1:
+			options = options[1:]
+			continue
+		}
+		if len(options) < 2 || options[1] < 2 || int(options[1]) > len(options) {
+			return 0, false
+		}
+		if options[0] == 8 && options[1] == 10 {
+			return binary.BigEndian.Uint32(options[2:]), true
+		}
+		options = options[options[1]:]
+	}
+	return 0, false
+}

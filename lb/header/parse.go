@@ -1,0 +1,156 @@
+package header
+
+import "encoding/binary"
+
+// Problem says why a frame is not a packet that can be balanced.
+type Problem uint8
+
+// Problems, in the order in which Parse looks for them.
+const (
+	OK           Problem = iota
+	NotIP                // neither IPv4 nor IPv6, or a VLAN tag
+	Truncated            // a length points outside the frame
+	BadIPHeader          // version, header length or IPv4 header checksum
+	IsFragment           // an IPv4 fragment, or an IPv6 fragment header
+	NotTransport         // neither TCP nor UDP
+	BadTransport         // TCP data offset or UDP length out of bounds
+	Martian              // an address that must not be on a wire
+)
+
+// Packet is what Parse found. Offsets are from the frame's start, in bytes.
+type Packet struct {
+	Family uint8 // 4 or 6, valid when Problem is neither NotIP nor BadIPHeader
+	Proto  uint8 // valid with OK and BadTransport
+	L4     uint8 // offset of the TCP or UDP header
+	TTL    uint8
+	Flags  uint8  // TCP flags, 0 for UDP
+	Len    uint16 // length of the IP packet: what follows the Ethernet header
+	// Partial is true when the transport checksum field holds the pseudo
+	// header's sum only, to be completed by whoever sends (CHECKSUM_PARTIAL
+	// of veth and virtio). A complete checksum that equals it by chance is
+	// taken for one too, and completing it is then right as well.
+	Partial bool
+}
+
+// L4Len is the length of the transport header and its payload.
+func (p *Packet) L4Len() int { return int(p.Len) - (int(p.L4) - EthernetLen) }
+
+// Parse reads the headers in the frame's first buffer; total is the length of
+// the whole frame over all its buffers. The buffer must hold all headers.
+func Parse(frame []byte, total int, p *Packet) Problem {
+	if len(frame) < EthernetLen+IPv4Len {
+		if len(frame) >= EthernetLen && isIP(frame) {
+			return Truncated
+		}
+		return NotIP
+	}
+	switch binary.BigEndian.Uint16(frame[12:14]) {
+	case EtherTypeIPv4:
+		return parse4(frame, total, p)
+	case EtherTypeIPv6:
+		return parse6(frame, total, p)
+	}
+	return NotIP
+}
+
+func isIP(frame []byte) bool {
+	t := binary.BigEndian.Uint16(frame[12:14])
+	return t == EtherTypeIPv4 || t == EtherTypeIPv6
+}
+
+func parse4(frame []byte, total int, p *Packet) Problem {
+	ip := IPv4(frame[EthernetLen:])
+	ihl := ip.HeaderLen()
+	if ip[0]>>4 != 4 || ihl < IPv4Len {
+		return BadIPHeader
+	}
+	n := ip.TotalLen()
+	if n < ihl || EthernetLen+n > total || len(ip) < ihl {
+		return Truncated
+	}
+	if Fold(Sum(0, ip[:ihl])) != 0xffff {
+		return BadIPHeader
+	}
+	p.Family, p.Len, p.TTL, p.Proto = 4, uint16(n), ip.TTL(), ip.Protocol()
+	p.L4 = uint8(EthernetLen + ihl)
+	if martian4(ip) {
+		return Martian
+	}
+	if ip.Fragment() {
+		return IsFragment
+	}
+	return parseL4(frame, p, PseudoSum4(ip, p.Proto, n-ihl))
+}
+
+func parse6(frame []byte, total int, p *Packet) Problem {
+	ip := IPv6(frame[EthernetLen:])
+	if ip[0]>>4 != 6 {
+		return BadIPHeader
+	}
+	if len(ip) < IPv6Len {
+		return Truncated
+	}
+	n := IPv6Len + ip.PayloadLen()
+	if EthernetLen+n > total || n > 0xffff {
+		return Truncated
+	}
+	p.Family, p.Len, p.TTL, p.Proto = 6, uint16(n), ip.HopLimit(), ip.NextHeader()
+	p.L4 = EthernetLen + IPv6Len
+	if martian6(ip) {
+		return Martian
+	}
+	if p.Proto == 44 {
+		return IsFragment
+	}
+	return parseL4(frame, p, PseudoSum6(ip, p.Proto, n-IPv6Len))
+}
+
+func parseL4(frame []byte, p *Packet, pseudo uint64) Problem {
+	l4 := frame[p.L4:]
+	n := p.L4Len()
+	switch p.Proto {
+	case ProtoTCP:
+		if n < TCPLen || len(l4) < TCPLen {
+			return BadTransport
+		}
+		if off := TCP(l4).DataOffset(); off < TCPLen || off > n || off > len(l4) {
+			return BadTransport
+		}
+		p.Flags = TCP(l4).Flags()
+		p.Partial = binary.LittleEndian.Uint16(l4[16:]) == Fold(pseudo)
+	case ProtoUDP:
+		if n < UDPLen || len(l4) < UDPLen {
+			return BadTransport
+		}
+		if u := int(binary.BigEndian.Uint16(l4[4:])); u < UDPLen || u > n {
+			return BadTransport
+		}
+		p.Flags = 0
+		// A local stack that leaves the checksum to the device never pads.
+		p.Partial = binary.LittleEndian.Uint16(l4[6:]) == Fold(pseudo) &&
+			int(binary.BigEndian.Uint16(l4[4:])) == n
+	default:
+		return NotTransport
+	}
+	return OK
+}
+
+// martian4 reports source addresses that must not be on a wire (RFC 1812
+// section 5.3.7): 0/8, loopback, multicast, class E and broadcast; and
+// destinations that are not unicast.
+func martian4(ip IPv4) bool {
+	s, d := ip[12], ip[16]
+	return s == 0 || s == 127 || s >= 224 || d == 0 || d == 127 || d >= 224
+}
+
+// martian6 is the same for IPv6: unspecified, loopback and multicast.
+func martian6(ip IPv6) bool {
+	if ip[8] == 0xff || ip[24] == 0xff {
+		return true
+	}
+	return zeroOrLoopback(ip[8:24]) || zeroOrLoopback(ip[24:40])
+}
+
+func zeroOrLoopback(a []byte) bool {
+	return binary.BigEndian.Uint64(a) == 0 && binary.BigEndian.Uint64(a[8:]) <= 1
+}
