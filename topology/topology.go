@@ -96,4 +96,7 @@ type Result struct {
 	// Cluster (or, when that is nil, the Local) policy. It is filled only
 	// by Explain.
 	Reasons []string
+	// LocalReasons is the same for the Local policy, nil when that is not
+	// used.
+	LocalReasons []string
 }
