@@ -1,0 +1,118 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// ErrNotRunning means that nothing answers on the socket.
+var ErrNotRunning = errors.New("no Weir is running")
+
+// maxReply bounds an answer: 16 Mi flows of 256 bytes would be more, but
+// nobody reads them.
+const maxReply = 1 << 30
+
+// Client asks a running Weir.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// NewClient returns a client of the daemon that serves the socket.
+func NewClient(socket string) *Client {
+	return &Client{socket: socket, http: &http.Client{
+		Timeout: 30 * time.Second,
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				var d net.Dialer
+				return d.DialContext(ctx, "unix", socket)
+			},
+		},
+	}}
+}
+
+// Status asks for the status.
+func (c *Client) Status(ctx context.Context) (*Status, error) {
+	return get[Status](ctx, c, "/v1/status", nil)
+}
+
+// Flows asks for at most limit flows.
+func (c *Client) Flows(ctx context.Context, limit int) (*FlowList, error) {
+	return get[FlowList](ctx, c, "/v1/flows", url.Values{"limit": {strconv.Itoa(limit)}})
+}
+
+// Frontends asks for the frontends.
+func (c *Client) Frontends(ctx context.Context) (*FrontendList, error) {
+	return get[FrontendList](ctx, c, "/v1/frontends", nil)
+}
+
+// Explain asks for the explanation of a Service (namespace/name), or of all
+// with "", as JSON.
+func (c *Client) Explain(ctx context.Context, service string) (json.RawMessage, error) {
+	q := url.Values{}
+	if service != "" {
+		q.Set("service", service)
+	}
+	raw, err := get[json.RawMessage](ctx, c, "/v1/explain", q)
+	if err != nil {
+		return nil, err
+	}
+	return *raw, nil
+}
+
+func get[T any](ctx context.Context, c *Client, path string, query url.Values) (*T, error) {
+	u := url.URL{Scheme: "http", Host: "weir", Path: path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.explainError(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.socket, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		var f failure
+		if json.Unmarshal(body, &f) != nil || f.Error == "" {
+			f.Error = res.Status
+		}
+		if res.StatusCode == http.StatusNotFound {
+			return nil, fmt.Errorf("%w: %s", ErrNotFound, f.Error)
+		}
+		return nil, errors.New(f.Error)
+	}
+	v := new(T)
+	if err := json.Unmarshal(body, v); err != nil {
+		return nil, fmt.Errorf("%s: answer to %s: %w", c.socket, path, err)
+	}
+	return v, nil
+}
+
+// explainError says what a failed connection means.
+func (c *Client) explainError(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: nothing answers on %s", ErrNotRunning, c.socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s: permission denied: the socket is root's alone", c.socket)
+	}
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	return fmt.Errorf("%s: %w", c.socket, err)
+}

@@ -1,0 +1,235 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Render writes s as text for people. With prev, an earlier status of the
+// same process, packets are shown per second as well.
+func Render(w io.Writer, s, prev *Status) error {
+	b := &strings.Builder{}
+	renderHead(b, s)
+	renderInterfaces(b, s)
+	renderWorkers(b, s, prev)
+	renderCounts(b, "Drops", s.Drops, "none")
+	renderNeighbours(b, s)
+	renderLists(b, s)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func renderHead(b *strings.Builder, s *Status) {
+	state := "serving"
+	switch {
+	case s.Draining:
+		state = "draining"
+	case !s.Synced:
+		state = "waiting for the first full view: no traffic is taken yet"
+	}
+	up := (time.Duration(s.UptimeSeconds) * time.Second).String()
+	t := table(b)
+	row(t, "Weir", fmt.Sprintf("%s  node %s  pid %d  up %s", s.Version, s.Node, s.PID, up))
+	row(t, "State", fmt.Sprintf("%s, snapshot %d of %s", state, s.Snapshot, when(s.LastUpdated)))
+	row(t, "Source", s.Discovery.Source)
+	row(t, "Serving", fmt.Sprintf("%s, %s, %s",
+		plural(s.Services, "Service"), plural(s.Frontends, "frontend"), plural(s.Endpoints, "endpoint")))
+	f := s.Flows
+	row(t, "Flows", fmt.Sprintf("%d of %d (%s, %s)  created %d  expired %d  adopted %d  evicted %d  refused %d for ports, %d for room",
+		f.Current, f.Max, percent(f.Current, f.Max), bytes(f.MemoryBytes), f.Created, f.Expired, f.Adopted, f.Evicted, f.NoPort, f.Full))
+	if len(f.ByState) > 0 {
+		row(t, "", joinCounts(f.ByState))
+	}
+	t.Flush()
+}
+
+func renderInterfaces(b *strings.Builder, s *Status) {
+	b.WriteByte('\n')
+	t := table(b)
+	row(t, "INTERFACE", "MODE", "DRIVER", "QUEUES", "CHECKSUM", "MTU", "PROGRAM", "LOST")
+	for _, i := range s.Interfaces {
+		name, program := i.Name, "unpinned"
+		if i.HostPort {
+			name += " (host port)"
+		}
+		if i.Pinned {
+			program = "pinned"
+		}
+		queues := fmt.Sprintf("%d/%d", i.BoundQueues, i.Queues)
+		row(t, name, i.Mode, dash(i.Driver), queues, dash(i.TxChecksum), number(i.MTU), program, joinCounts(i.lost()))
+	}
+	t.Flush()
+}
+
+// lost are the packets that the kernel counted as lost before a worker saw
+// them.
+func (i *Interface) lost() map[string]uint64 {
+	m := map[string]uint64{}
+	for _, s := range i.Sockets {
+		m["dropped"] += s.RxDropped
+		m["ring-full"] += s.RxRingFull
+		m["no-frame"] += s.RxFillRingEmpty
+		m["invalid"] += s.RxInvalidDescs + s.TxInvalidDescs
+	}
+	return m
+}
+
+func renderWorkers(b *strings.Builder, s, prev *Status) {
+	b.WriteByte('\n')
+	t := table(b)
+	head := []string{"WORKER", "CPU", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "NEW FLOWS", "HANDED OVER", "TO KERNEL", "DROPS"}
+	if prev != nil {
+		head = append(head, "RX/s", "TX/s")
+	}
+	row(t, head...)
+	for i, w := range s.Workers {
+		cpu := "-"
+		if w.CPU >= 0 {
+			cpu = fmt.Sprint(w.CPU)
+		}
+		cells := []string{fmt.Sprint(w.ID), cpu, fmt.Sprint(w.RxPackets), bytes(w.RxBytes), fmt.Sprint(w.TxPackets), bytes(w.TxBytes),
+			fmt.Sprint(w.NewFlows), fmt.Sprint(w.HandedOver), fmt.Sprint(w.ToKernel), fmt.Sprint(sum(w.Drops))}
+		if prev != nil && i < len(prev.Workers) {
+			seconds := s.UptimeSeconds - prev.UptimeSeconds
+			cells = append(cells, rate(w.RxPackets, prev.Workers[i].RxPackets, seconds), rate(w.TxPackets, prev.Workers[i].TxPackets, seconds))
+		}
+		row(t, cells...)
+	}
+	t.Flush()
+}
+
+func renderCounts(b *strings.Builder, title string, m map[string]uint64, none string) {
+	b.WriteByte('\n')
+	names := slices.SortedFunc(maps.Keys(m), func(x, y string) int {
+		return cmp.Or(cmp.Compare(m[y], m[x]), cmp.Compare(x, y))
+	})
+	names = slices.DeleteFunc(names, func(n string) bool { return m[n] == 0 })
+	if len(names) == 0 {
+		fmt.Fprintf(b, "%s: %s\n", title, none)
+		return
+	}
+	fmt.Fprintf(b, "%s:\n", title)
+	t := table(b)
+	for _, n := range names {
+		row(t, "  "+n, fmt.Sprint(m[n]))
+	}
+	t.Flush()
+}
+
+// maxNeighbours is how many next hops the text shows; JSON has them all.
+const maxNeighbours = 32
+
+func renderNeighbours(b *strings.Builder, s *Status) {
+	if len(s.Neighbours) == 0 {
+		return
+	}
+	b.WriteByte('\n')
+	t := table(b)
+	row(t, "NEXT HOP", "INTERFACE", "MAC", "STATE")
+	for i, n := range s.Neighbours {
+		if i == maxNeighbours {
+			row(t, fmt.Sprintf("... and %d more", len(s.Neighbours)-i))
+			break
+		}
+		row(t, n.Address.String(), n.Interface, dash(n.MAC), n.State)
+	}
+	t.Flush()
+}
+
+func renderLists(b *strings.Builder, s *Status) {
+	for _, l := range []struct {
+		title string
+		lines []string
+	}{
+		{"Discovery errors", s.Discovery.Errors},
+		{"Left to the kernel", s.Discovery.LeftToKernel},
+		{"Warnings", s.Warnings},
+	} {
+		if len(l.lines) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "\n%s:\n", l.title)
+		for _, line := range l.lines {
+			fmt.Fprintf(b, "  %s\n", line)
+		}
+	}
+}
+
+func table(b *strings.Builder) *tabwriter.Writer { return tabwriter.NewWriter(b, 0, 8, 2, ' ', 0) }
+
+func row(t *tabwriter.Writer, cells ...string) {
+	fmt.Fprintln(t, strings.Join(cells, "\t"))
+}
+
+func joinCounts(m map[string]uint64) string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		if m[k] > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", k, m[k]))
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "-")
+}
+
+func sum(m map[string]uint64) (n uint64) {
+	for _, v := range m {
+		n += v
+	}
+	return n
+}
+
+func dash(s string) string { return cmp.Or(s, "-") }
+
+func number(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.Format("2006-01-02 15:04:05")
+}
+
+func percent(n, of uint64) string {
+	if of == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(of))
+}
+
+func rate(now, before uint64, seconds float64) string {
+	if seconds <= 0 || now < before {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f", float64(now-before)/seconds)
+}
+
+// bytes is n in binary units (IEC 80000-13).
+func bytes(n uint64) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, unit := float64(n), 0
+	for v >= 1024 && unit < 5 {
+		v /= 1024
+		unit++
+	}
+	return fmt.Sprintf("%.1f %ciB", v, " KMGTP"[unit])
+}

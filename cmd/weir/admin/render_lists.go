@@ -1,0 +1,58 @@
+package admin
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// RenderFlows writes flows as a table.
+func RenderFlows(w io.Writer, l *FlowList) error {
+	b := &strings.Builder{}
+	t := table(b)
+	row(t, "PROTO", "CLIENT", "FRONTEND", "SNAT", "ENDPOINT", "MODE", "STATE", "IDLE", "SERVICE")
+	for _, f := range l.Flows {
+		snat := "-"
+		if f.SNAT.IsValid() {
+			snat = f.SNAT.String()
+		}
+		row(t, f.Protocol, f.Client.String(), f.Frontend.String(), snat, f.Endpoint.String(), f.Mode, f.State,
+			fmt.Sprintf("%.0fs", f.IdleSeconds), dash(f.Service))
+	}
+	t.Flush()
+	if l.Truncated {
+		fmt.Fprintf(b, "... of %d flows\n", l.Total)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// RenderFrontends writes frontends as a table, one line per endpoint.
+func RenderFrontends(w io.Writer, l *FrontendList) error {
+	b := &strings.Builder{}
+	t := table(b)
+	row(t, "SERVICE", "FRONTEND", "PROTO", "KIND", "TIER", "ENDPOINT", "SHARE", "FLOWS")
+	for _, f := range l.Frontends {
+		name := f.Service
+		if f.PortName != "" {
+			name += ":" + f.PortName
+		}
+		head := []string{name, f.Address, f.Protocol, f.Kind, dash(f.Tier)}
+		if len(f.Endpoints) == 0 {
+			row(t, append(head, "none: "+f.OnEmpty, "-", "-")...)
+		}
+		for i, e := range f.Endpoints {
+			if i > 0 {
+				head = []string{"", "", "", "", ""}
+			}
+			address := e.Address
+			if e.Local {
+				address += " (local)"
+			}
+			row(t, append(head, address, fmt.Sprintf("%.1f %%", 100*e.Share), fmt.Sprint(e.Flows))...)
+		}
+	}
+	t.Flush()
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,195 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrBusy means that another process serves the socket.
+var ErrBusy = errors.New("another Weir is running")
+
+// DefaultFlowLimit is how many flows /v1/flows gives when not told.
+const DefaultFlowLimit = 1000
+
+// Source is what a daemon must tell. Its methods are called concurrently,
+// must not block a worker, and must return when ctx ends.
+type Source interface {
+	Status(ctx context.Context) (*Status, error)
+	// Explain is what `weir explain -o json` prints, for one Service
+	// (namespace/name) or, with "", for all.
+	Explain(ctx context.Context, service string) (json.RawMessage, error)
+	// Flows lists at most limit flows.
+	Flows(ctx context.Context, limit int) (*FlowList, error)
+	Frontends(ctx context.Context) (*FrontendList, error)
+}
+
+// ErrNotFound is returned by a Source for a Service that does not exist.
+var ErrNotFound = errors.New("not found")
+
+// Listen makes the socket path, mode 0600. The socket of a process that is
+// gone is replaced; one that answers is ErrBusy. Missing directories are
+// created.
+func Listen(path string) (net.Listener, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	// Two Weirs that start at once must not take each other's new socket
+	// for a stale one: the directory's lock leaves no file behind.
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	defer d.Close()
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("admin socket: lock %s: %w", dir, err)
+	}
+	if err := removeStale(path); err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	// The mode of a socket's inode before bind(2) becomes the mode of the
+	// file: there is no moment at which others may connect.
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	l, err := lc.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	return l, nil
+}
+
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("%s is there and is not a socket", path)
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		defer c.Close()
+		return fmt.Errorf("%w%s on %s", ErrBusy, peerPID(c), path)
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("%w? %s: %w", ErrBusy, path, err)
+	}
+	return os.Remove(path)
+}
+
+// peerPID is " (pid N)" of the process at the other end, or "".
+func peerPID(c net.Conn) string {
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return ""
+	}
+	var cred *unix.Ucred
+	if e := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); e != nil || err != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (pid %d)", cred.Pid)
+}
+
+// Serve answers on l until ctx ends, then closes l, which removes the
+// socket. It returns nil when ctx ended it.
+func Serve(ctx context.Context, l net.Listener, src Source, log *slog.Logger) error {
+	s := &http.Server{
+		Handler:           Handler(src),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       5 * time.Second,
+		WriteTimeout:      time.Minute,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	stop := context.AfterFunc(ctx, func() {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if s.Shutdown(grace) != nil {
+			s.Close()
+		}
+	})
+	defer stop()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("admin socket: %w", err)
+	}
+	return nil
+}
+
+// Handler is the API over src.
+func Handler(src Source) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
+		s, err := src.Status(r.Context())
+		reply(w, s, err)
+	})
+	mux.HandleFunc("GET /v1/explain", func(w http.ResponseWriter, r *http.Request) {
+		s, err := src.Explain(r.Context(), r.FormValue("service"))
+		reply(w, s, err)
+	})
+	mux.HandleFunc("GET /v1/flows", func(w http.ResponseWriter, r *http.Request) {
+		limit := DefaultFlowLimit
+		if s := r.FormValue("limit"); s != "" {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 1 {
+				refuse(w, http.StatusBadRequest, fmt.Errorf("limit: expected a positive number, got %q", s))
+				return
+			}
+			limit = n
+		}
+		s, err := src.Flows(r.Context(), limit)
+		reply(w, s, err)
+	})
+	mux.HandleFunc("GET /v1/frontends", func(w http.ResponseWriter, r *http.Request) {
+		s, err := src.Frontends(r.Context())
+		reply(w, s, err)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, http.StatusNotFound, fmt.Errorf("%s %s: there is no such thing here", r.Method, r.URL.Path))
+	})
+	return mux
+}
+
+func reply(w http.ResponseWriter, v any, err error) {
+	switch {
+	case errors.Is(err, ErrNotFound):
+		refuse(w, http.StatusNotFound, err)
+	case err != nil:
+		refuse(w, http.StatusInternalServerError, err)
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		_ = enc.Encode(v) // the client went away
+	}
+}
+
+type failure struct {
+	Error string `json:"error"`
+}
+
+func refuse(w http.ResponseWriter, code int, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(failure{err.Error()})
+}

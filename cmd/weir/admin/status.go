@@ -1,0 +1,209 @@
+// Package admin is the operator's window into a running Weir: HTTP and JSON
+// over a UNIX socket, its client, and the text that `weir status` shows.
+//
+//	GET /v1/status             Status
+//	GET /v1/explain?service=   what `weir explain -o json` prints
+//	GET /v1/flows?limit=N      FlowList
+//	GET /v1/frontends          FrontendList
+//
+// An error is {"error": "..."} with a status of 4xx or 5xx. Fields are only
+// ever added to these types.
+package admin
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Status is a running Weir at one moment. Counters count since the start of
+// the process. The same value feeds `weir status` and the metrics.
+type Status struct {
+	Version       string    `json:"version"`
+	Node          string    `json:"node"`
+	PID           int       `json:"pid"`
+	StartTime     time.Time `json:"startTime"`
+	UptimeSeconds float64   `json:"uptimeSeconds"`
+
+	// Snapshot is the number of the published snapshot of frontends and
+	// endpoints, and LastUpdated when it was published.
+	Snapshot    uint64    `json:"snapshot"`
+	LastUpdated time.Time `json:"lastUpdated"`
+	// Synced is true once the source has told everything it knew at start;
+	// before that no traffic is taken.
+	Synced bool `json:"synced"`
+	// Draining is true between SIGTERM and the end.
+	Draining bool `json:"draining,omitempty"`
+
+	Discovery Discovery `json:"discovery"`
+
+	Services  int `json:"services"`  // served by Weir
+	Frontends int `json:"frontends"` // address, protocol and port
+	Endpoints int `json:"endpoints"` // different address and port
+
+	Interfaces []Interface `json:"interfaces"`
+	Workers    []Worker    `json:"workers"`
+	Flows      Flows       `json:"flows"`
+
+	// Drops is the sum over workers, by reason.
+	Drops map[string]uint64 `json:"drops"`
+	// Steering are the counters of the XDP program: packets that it sent to
+	// Weir, passed to the kernel, and so on, by name.
+	Steering map[string]uint64 `json:"steering,omitempty"`
+
+	Neighbours []Neighbour `json:"neighbours"`
+	// Kernel says which optional kernel features were found.
+	Kernel []Feature `json:"kernel,omitempty"`
+	// Warnings are what an operator should know: offloads switched off, an
+	// unpinned link, a receive queue without a worker.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Discovery is the state of the source of Services.
+type Discovery struct {
+	Source   string   `json:"source"` // "manifests /etc/weir/manifests"
+	Services int      `json:"services"`
+	Errors   []string `json:"errors"`
+	// LeftToKernel are the Services that Weir does not serve, each with the
+	// field that it does not honour.
+	LeftToKernel []string `json:"leftToKernel,omitempty"`
+}
+
+// Interface is one attached interface, or the host port.
+type Interface struct {
+	Name    string `json:"name"`
+	IfIndex int    `json:"ifindex"`
+	// Mode is what the kernel really granted: zerocopy, native, generic.
+	Mode   string `json:"mode"`
+	Driver string `json:"driver"`
+	// Queues are the receive queues that the device has, BoundQueues those
+	// that a worker serves; packets of others go to the kernel.
+	Queues      int `json:"queues"`
+	BoundQueues int `json:"boundQueues"`
+	// TxChecksum says who completes partial checksums on the way out:
+	// metadata (the kernel or the device, told by TX metadata) or software.
+	TxChecksum string `json:"txChecksum"`
+	// MultiBuffer is true when packets larger than a frame are taken.
+	MultiBuffer bool `json:"multiBuffer"`
+	// Pinned is true when the program stays attached if Weir dies.
+	Pinned bool `json:"pinned"`
+	// HostPort is true for the port to endpoints behind the kernel.
+	HostPort bool     `json:"hostPort,omitempty"`
+	MTU      int      `json:"mtu,omitempty"`
+	Sockets  []Socket `json:"sockets,omitempty"`
+}
+
+// Socket is one AF_XDP socket and what the kernel counted for it
+// (XDP_STATISTICS, linux/if_xdp.h).
+type Socket struct {
+	Queue             int    `json:"queue"`
+	Worker            int    `json:"worker"`
+	RxDropped         uint64 `json:"rxDropped"`         // for other reasons than a full ring
+	RxRingFull        uint64 `json:"rxRingFull"`        // the worker was late
+	RxFillRingEmpty   uint64 `json:"rxFillRingEmpty"`   // no free frame was left
+	RxInvalidDescs    uint64 `json:"rxInvalidDescs"`    // 0, or there is a bug
+	TxInvalidDescs    uint64 `json:"txInvalidDescs"`    // 0, or there is a bug
+	TxRingEmptyDescs  uint64 `json:"txRingEmptyDescs"`  // woken with nothing to send
+	FreeFrames        uint64 `json:"freeFrames"`        // of the worker's share
+	OutstandingFrames uint64 `json:"outstandingFrames"` // handed to the kernel for sending
+}
+
+// Worker is one packet loop.
+type Worker struct {
+	ID         int               `json:"id"`
+	CPU        int               `json:"cpu"` // -1: not pinned
+	RxPackets  uint64            `json:"rxPackets"`
+	RxBytes    uint64            `json:"rxBytes"`
+	TxPackets  uint64            `json:"txPackets"`
+	TxBytes    uint64            `json:"txBytes"`
+	NewFlows   uint64            `json:"newFlows"`
+	Reopened   uint64            `json:"reopened"`   // flows that a new SYN took over
+	Resets     uint64            `json:"resets"`     // TCP RSTs made
+	ICMPErrors uint64            `json:"icmpErrors"` // ICMP errors made
+	ToKernel   uint64            `json:"toKernel"`   // given back through the host port
+	HandedOver uint64            `json:"handedOver"` // passed to the worker of the way out
+	Held       uint64            `json:"held"`       // waited for a neighbour
+	Partial    uint64            `json:"partial"`    // partial checksums completed on the way out
+	Drops      map[string]uint64 `json:"drops"`      // by reason; only those that occurred
+}
+
+// Flows is the state of the flow table.
+type Flows struct {
+	Current     uint64 `json:"current"`
+	Max         uint64 `json:"max"`
+	MemoryBytes uint64 `json:"memoryBytes"`
+	Created     uint64 `json:"created"`
+	Expired     uint64 `json:"expired"`
+	Evicted     uint64 `json:"evicted"` // half-open flows that made room
+	NoPort      uint64 `json:"noPort"`  // new flows refused: SNAT ports exhausted
+	Full        uint64 `json:"full"`    // new flows refused: table full
+	Adopted     uint64 `json:"adopted"` // flows taken over from the last process
+	// ByState is the number of flows per protocol and state, such as
+	// tcp-established.
+	ByState map[string]uint64 `json:"byState,omitempty"`
+}
+
+// Neighbour is a next hop in use.
+type Neighbour struct {
+	Address   netip.Addr `json:"address"`
+	Interface string     `json:"interface"`
+	MAC       string     `json:"mac"`   // "" until resolved
+	State     string     `json:"state"` // unresolved, resolving, valid, failed
+}
+
+// Feature is a kernel feature that Weir can do without.
+type Feature struct {
+	Name      string `json:"name"`
+	Available bool   `json:"available"`
+	// Instead is what Weir does where the feature is missing.
+	Instead string `json:"instead,omitempty"`
+}
+
+// Flow is one connection.
+type Flow struct {
+	Protocol string         `json:"protocol"` // TCP, UDP
+	Client   netip.AddrPort `json:"client"`
+	Frontend netip.AddrPort `json:"frontend"`
+	// SNAT is what the endpoint sees as the client.
+	SNAT        netip.AddrPort `json:"snat"`
+	Endpoint    netip.AddrPort `json:"endpoint"`
+	Service     string         `json:"service,omitempty"` // namespace/name
+	Mode        string         `json:"mode"`
+	State       string         `json:"state"`
+	IdleSeconds float64        `json:"idleSeconds"`
+}
+
+// FlowList is the answer to /v1/flows.
+type FlowList struct {
+	Total     uint64 `json:"total"`     // flows in the table
+	Truncated bool   `json:"truncated"` // there are more than were asked for
+	Flows     []Flow `json:"flows"`
+}
+
+// Frontend is one address, protocol and port that Weir serves.
+type Frontend struct {
+	Service  string `json:"service"` // namespace/name
+	PortName string `json:"portName,omitempty"`
+	Address  string `json:"address"` // address:port
+	Protocol string `json:"protocol"`
+	// Kind is NodePort, LoadBalancer, ExternalIP or ClusterIP.
+	Kind string `json:"kind"`
+	// Tier is the tier of the endpoints, in the words of `weir explain`.
+	Tier string `json:"tier"`
+	// OnEmpty is what a new connection gets when there is no endpoint:
+	// reject or drop.
+	OnEmpty   string             `json:"onEmpty"`
+	Endpoints []FrontendEndpoint `json:"endpoints"`
+}
+
+// FrontendEndpoint is one endpoint of a frontend.
+type FrontendEndpoint struct {
+	Address string  `json:"address"` // address:port
+	Local   bool    `json:"local"`
+	Share   float64 `json:"share"` // of new flows, 0 to 1
+	Flows   uint64  `json:"flows"`
+}
+
+// FrontendList is the answer to /v1/frontends.
+type FrontendList struct {
+	Frontends []Frontend `json:"frontends"`
+}

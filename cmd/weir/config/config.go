@@ -1,0 +1,360 @@
+// Package config is Weir's configuration: the file (kind WeirConfiguration),
+// the flags that override it, and everything that can be said about whether
+// it is right.
+//
+// The order of precedence is flag, then environment (NODE_NAME alone), then
+// file, then default. [Configuration.Validate] judges the configuration by
+// itself, [Configuration.CheckHost] against the machine; both return every
+// error that they find, each with the path of its field and, where it is
+// known, the line of the file or the flag that it came from.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+
+	"sigs.k8s.io/yaml"
+)
+
+// The type of the file.
+const (
+	APIVersion = "weir.dev/v1alpha1"
+	Kind       = "WeirConfiguration"
+)
+
+// Attach modes of an interface, from best to most widely available.
+const (
+	ModeAuto     = "auto"     // the best that the driver grants
+	ModeZeroCopy = "zerocopy" // the NIC writes into Weir's memory
+	ModeNative   = "native"   // XDP in the driver, one copy per packet
+	ModeGeneric  = "generic"  // XDP after the kernel made an skb: any driver, slow
+)
+
+// Forwarding modes.
+const (
+	ForwardNAT   = "nat"   // DNAT and SNAT: answers return through Weir
+	ForwardDNAT  = "dnat"  // the client's address is kept; the way back must lead through Weir
+	ForwardL2DSR = "l2dsr" // only MAC addresses change; the endpoint answers by itself
+	ForwardIPIP  = "ipip"  // RFC 2003 encapsulation; the endpoint answers by itself
+	ForwardGUE   = "gue"   // Generic UDP Encapsulation; the endpoint answers by itself
+)
+
+// Primary, alone in nodePortAddresses, means the node's primary addresses.
+const Primary = "primary"
+
+// MaxFileSize bounds the configuration file, in bytes.
+const MaxFileSize = 1 << 20
+
+// Configuration is the whole configuration of one Weir.
+type Configuration struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+
+	// NodeName is this node's name in the cluster or in the manifests. It
+	// decides which endpoints are local and, by the Node's labels, which
+	// share its zone: a wrong name silently costs all topology, so it must
+	// be the name that EndpointSlices carry. Default: NODE_NAME, else the
+	// hostname in lower case.
+	NodeName string `json:"nodeName"`
+
+	Discovery Discovery `json:"discovery"`
+
+	// Interfaces are those on which clients' packets arrive, and those by
+	// which endpoints are reached directly. An endpoint that is reached by
+	// an interface not listed here goes through the kernel (see HostPort):
+	// it works, at the kernel's price per packet.
+	Interfaces []Interface `json:"interfaces"`
+
+	// NodePortAddresses are the node's addresses on which node ports are
+	// served, as for kube-proxy: "primary" alone, or CIDRs; the empty list
+	// is every address of the attached interfaces. More addresses are more
+	// ways in, also from networks that were not meant.
+	NodePortAddresses []string `json:"nodePortAddresses"`
+
+	SNAT       SNAT       `json:"snat"`
+	Forwarding Forwarding `json:"forwarding"`
+	HostPort   HostPort   `json:"hostPort"`
+
+	// ProtectedPorts are never taken on the node's own addresses, whatever
+	// a Service says: the ways by which the node is repaired. A Service on
+	// such a port stays with the kernel.
+	ProtectedPorts []uint16 `json:"protectedPorts"`
+
+	// ClusterIPs serves ClusterIPs for packets that arrive on an attached
+	// interface (routers that send the service range to this node). Pods on
+	// this node keep using kube-proxy either way.
+	ClusterIPs bool `json:"clusterIPs"`
+
+	// ExternalIPs serves spec.externalIPs. Off by default: whoever may
+	// write a Service could claim any address with it (CVE-2020-8554;
+	// deprecated by KEP-5707).
+	ExternalIPs bool `json:"externalIPs"`
+
+	Conntrack Conntrack `json:"conntrack"`
+	Workers   Workers   `json:"workers"`
+	Admin     Admin     `json:"admin"`
+
+	// MetricsBindAddress is where /metrics is served, in Prometheus' text
+	// format; "" serves it nowhere. The default is loopback: the counters
+	// name interfaces and addresses.
+	MetricsBindAddress string `json:"metricsBindAddress"`
+
+	// HealthzBindAddress is where /healthz, /livez and /readyz are served;
+	// "" serves them nowhere. The default is every address, since the load
+	// balancers that ask stand outside. kube-proxy's 10256 is left free so
+	// that both may run.
+	HealthzBindAddress string `json:"healthzBindAddress"`
+
+	// EnableProfiling serves /debug/pprof on the metrics address. A CPU
+	// profile costs the workers a few percent while it runs.
+	EnableProfiling bool `json:"enableProfiling"`
+
+	Logging Logging `json:"logging"`
+
+	// origin says, per field path, where the value came from: "FILE:LINE"
+	// or "--flag"; nothing for defaults.
+	origin map[string]string
+	// reload makes this configuration anew from file and flags.
+	reload func() (*Configuration, error)
+}
+
+// Discovery says where Services come from: exactly one of its fields is set.
+type Discovery struct {
+	Manifests  *Manifests  `json:"manifests,omitempty"`
+	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
+}
+
+// Manifests is the source that needs no cluster: Kubernetes objects in files.
+type Manifests struct {
+	// Path is a file or a directory of YAML or JSON, watched for change.
+	Path string `json:"path"`
+}
+
+// Kubernetes is the source that watches an API server.
+type Kubernetes struct {
+	// Kubeconfig is the path of a kubeconfig; "" is the in-cluster account.
+	Kubeconfig string `json:"kubeconfig"`
+	// LabelSelector narrows the Services that are watched; "" is all.
+	LabelSelector string `json:"labelSelector"`
+}
+
+// Interface is one network interface to attach to.
+type Interface struct {
+	Name string `json:"name"`
+	// Mode is auto, zerocopy, native or generic. With auto Weir takes the
+	// best that the driver grants and says which; with another mode the
+	// start fails if the driver does not grant it.
+	Mode string `json:"mode"`
+}
+
+// SNAT says from which addresses and ports endpoints see connections come.
+type SNAT struct {
+	// Addresses that the host does not own are Weir's alone and give it the
+	// ports 1024-65535 of each: needed where one endpoint gets more than a
+	// few thousand connections at once, and they must be routed to this
+	// node. The empty list is the address of the way out.
+	Addresses []string `json:"addresses"`
+	// Ports is the range used on the host's own addresses. It must overlap
+	// neither the kernel's ephemeral ports nor the node ports: the answers
+	// of either would be taken for Weir's. The size of the range is the
+	// number of simultaneous connections to one endpoint per SNAT address.
+	Ports PortRange `json:"ports"`
+}
+
+// Forwarding is how packets get to endpoints.
+type Forwarding struct {
+	// Mode is the default; a Service chooses another by the annotation
+	// weir.dev/forwarding-mode.
+	Mode string `json:"mode"`
+}
+
+// HostPort is the way to endpoints behind the kernel: pods on this node,
+// overlays, the node's own listeners.
+type HostPort struct {
+	// Prefixes, at most one per family, are Weir's own on this node: the
+	// SNAT source towards such endpoints is taken from them. They are seen
+	// only inside the node (a masquerade rule covers what leaves it) and
+	// must not be in use.
+	Prefixes []string `json:"prefixes"`
+}
+
+// Conntrack is the flow table.
+type Conntrack struct {
+	// MaxFlows is the number of connections that fit; the memory, about 400
+	// bytes each, is taken in full at the start and never grows. auto takes
+	// at most 5 % of the machine's memory. When the table is full half-open
+	// connections go first, then new ones are refused.
+	MaxFlows AutoInt `json:"maxFlows"`
+	// Path is the file that holds the table, on a memory file system: the
+	// next Weir carries on with it. "" keeps the table in anonymous memory:
+	// then a restart loses every flow.
+	Path string `json:"path"`
+	// TakeoverSeconds after its start Weir gives TCP packets of unknown
+	// flows back to the kernel, so that connections that kube-proxy began
+	// live on; afterwards they are answered with RST. 0 answers RST at once.
+	TakeoverSeconds int `json:"takeoverSeconds"`
+	// EndpointGoneSeconds is how long an endpoint must be missing from a
+	// synced view before its UDP flows are given to another one. A short
+	// time trusts the source more; a long one sends datagrams to the dead.
+	EndpointGoneSeconds int `json:"endpointGoneSeconds"`
+}
+
+// Workers are the packet loops: one OS thread each.
+type Workers struct {
+	// Count is the number of workers; auto is the largest number of receive
+	// queues of any attached interface, at most one per CPU that may be
+	// used. Queues without a worker would bypass Weir, so a start with
+	// fewer workers than queues says how to shrink them.
+	Count AutoInt `json:"count"`
+	// CPUs are those to which workers are pinned, in worker order; auto
+	// leaves CPU 0 to the rest of the machine where there are enough.
+	CPUs CPUs `json:"cpus"`
+}
+
+// Admin is the operator's socket.
+type Admin struct {
+	// Socket is the path of the UNIX socket of `weir status` and `weir
+	// explain`; mode 0600, so root's alone.
+	Socket string `json:"socket"`
+}
+
+// Logging says what is logged and how; it goes to standard error.
+type Logging struct {
+	Level  string `json:"level"`  // debug, info, warn, error
+	Format string `json:"format"` // text, json
+}
+
+// Default returns the configuration before file and flags.
+func Default() *Configuration {
+	return &Configuration{
+		APIVersion:        APIVersion,
+		Kind:              Kind,
+		NodePortAddresses: []string{Primary},
+		SNAT:              SNAT{Addresses: []string{}, Ports: PortRange{61000, 65535}},
+		Forwarding:        Forwarding{Mode: ForwardNAT},
+		HostPort:          HostPort{Prefixes: []string{"169.254.77.0/24", "fd77:7765:6972::/64"}},
+		ProtectedPorts:    []uint16{22, 6443, 10250},
+		Conntrack: Conntrack{
+			Path:                "/run/weir/conntrack",
+			TakeoverSeconds:     3600,
+			EndpointGoneSeconds: 10,
+		},
+		Admin:              Admin{Socket: "/run/weir/weir.sock"},
+		MetricsBindAddress: "127.0.0.1:9464",
+		HealthzBindAddress: "0.0.0.0:9465",
+		Logging:            Logging{Level: "info", Format: "text"},
+		Interfaces:         []Interface{},
+		origin:             map[string]string{},
+	}
+}
+
+// Read reads and parses the configuration file name over the defaults. Its
+// errors are an [Errors] where the file could be read.
+func Read(name string) (*Configuration, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	if len(data) > MaxFileSize {
+		return nil, fmt.Errorf("configuration %s: larger than %d bytes", name, MaxFileSize)
+	}
+	return Unmarshal(data, name)
+}
+
+// Unmarshal parses data, YAML or JSON, over the defaults; name is the file's
+// name for messages. What the document does not say stays at its default;
+// a field that is not known, is given twice or has the wrong type is an
+// error. The result is not yet validated, and is nil when there are errors.
+func Unmarshal(data []byte, name string) (*Configuration, error) {
+	c := Default()
+	c.APIVersion, c.Kind = "", "" // a file must say what it is
+	d := decoder{file: name, origin: c.origin}
+	d.document(data, c)
+	if len(d.errs) > 0 {
+		return nil, d.errs
+	}
+	for i := range c.Interfaces {
+		if c.Interfaces[i].Mode == "" {
+			c.Interfaces[i].Mode = ModeAuto
+		}
+	}
+	return c, nil
+}
+
+// Marshal is the configuration as a file that Unmarshal reads back.
+func (c *Configuration) Marshal() ([]byte, error) {
+	// A nil list would be written as null, which reads back as the default.
+	n := *c
+	n.Interfaces = append([]Interface{}, c.Interfaces...)
+	n.NodePortAddresses = append([]string{}, c.NodePortAddresses...)
+	n.SNAT.Addresses = append([]string{}, c.SNAT.Addresses...)
+	n.HostPort.Prefixes = append([]string{}, c.HostPort.Prefixes...)
+	n.ProtectedPorts = append([]uint16{}, c.ProtectedPorts...)
+	return yaml.Marshal(&n)
+}
+
+// Clone is a copy that shares nothing with c.
+func (c *Configuration) Clone() (*Configuration, error) {
+	data, err := c.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	n, err := Unmarshal(data, "")
+	if err != nil {
+		return nil, errors.Join(errors.New("copy of the configuration"), err)
+	}
+	n.origin, n.reload = maps.Clone(c.origin), c.reload
+	return n, nil
+}
+
+// NodePortPrefixes returns nodePortAddresses as prefixes. Primary is true
+// when the node's primary addresses are meant; no prefix and not primary
+// means every address. Preconditions: Validate found nothing.
+func (c *Configuration) NodePortPrefixes() (prefixes []netip.Prefix, primary bool) {
+	for _, s := range c.NodePortAddresses {
+		if s == Primary {
+			return nil, true
+		}
+		if p, err := netip.ParsePrefix(s); err == nil {
+			prefixes = append(prefixes, p)
+		}
+	}
+	return prefixes, false
+}
+
+// SNATAddresses returns snat.addresses parsed. Preconditions: Validate found
+// nothing.
+func (c *Configuration) SNATAddresses() []netip.Addr {
+	var as []netip.Addr
+	for _, s := range c.SNAT.Addresses {
+		if a, err := netip.ParseAddr(s); err == nil {
+			as = append(as, a)
+		}
+	}
+	return as
+}
+
+// HostPortPrefixes returns hostPort.prefixes parsed, the zero Prefix for a
+// family that has none. Preconditions: Validate found nothing.
+func (c *Configuration) HostPortPrefixes() (v4, v6 netip.Prefix) {
+	for _, s := range c.HostPort.Prefixes {
+		p, err := netip.ParsePrefix(s)
+		switch {
+		case err != nil:
+		case p.Addr().Is4():
+			v4 = p
+		default:
+			v6 = p
+		}
+	}
+	return v4, v6
+}

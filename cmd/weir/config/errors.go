@@ -1,0 +1,84 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// FieldError is one thing that is wrong with one field.
+type FieldError struct {
+	Origin string // "FILE:LINE" or "--flag"; "" when the value is a default
+	Path   string // the field's path, as in `interfaces[1].mode`; "" for the whole
+	Msg    string
+}
+
+// Error is "origin: path: message", without the parts that are not known.
+func (e *FieldError) Error() string {
+	var b strings.Builder
+	for _, s := range []string{e.Origin, e.Path} {
+		if s != "" {
+			b.WriteString(s)
+			b.WriteString(": ")
+		}
+	}
+	b.WriteString(e.Msg)
+	return b.String()
+}
+
+// Errors is everything that is wrong; each is shown on a line of its own.
+type Errors []*FieldError
+
+// Error is one line per error.
+func (es Errors) Error() string {
+	lines := make([]string, len(es))
+	for i, e := range es {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap gives the errors one by one.
+func (es Errors) Unwrap() []error {
+	errs := make([]error, len(es))
+	for i, e := range es {
+		errs[i] = e
+	}
+	return errs
+}
+
+// Err is nil when there is no error. An Errors must not be returned as an
+// error without it: an empty one is not nil.
+func (es Errors) Err() error {
+	if len(es) == 0 {
+		return nil
+	}
+	return es
+}
+
+// report collects errors about fields of one configuration.
+type report struct {
+	origin map[string]string
+	errs   Errors
+}
+
+func (r *report) addf(path, format string, args ...any) {
+	r.errs = append(r.errs, &FieldError{
+		Origin: r.originOf(path),
+		Path:   path,
+		Msg:    fmt.Sprintf(format, args...),
+	})
+}
+
+// originOf is the origin of path or of the nearest field that holds it.
+func (r *report) originOf(path string) string {
+	for {
+		if o, ok := r.origin[path]; ok {
+			return o
+		}
+		i := strings.LastIndexAny(path, ".[")
+		if i < 0 {
+			return ""
+		}
+		path = path[:i]
+	}
+}

@@ -1,0 +1,230 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Flags are the command-line flags that stand beside the file. Only those
+// given on the command line override it.
+type Flags struct {
+	// File is the configuration file, "" for none.
+	File string
+	// WriteTo is where to write the configuration instead of running.
+	WriteTo string
+
+	set  *pflag.FlagSet
+	flag Configuration // the values given by flags
+
+	manifests     string
+	kubeconfig    string
+	labelSelector string
+	interfaces    []string
+	mode          string
+	protected     []uint
+}
+
+// override ties a flag to the field that it overrides.
+type override struct {
+	flag, path string
+	apply      func(c *Configuration)
+}
+
+// AddFlags registers the flags with fs.
+func AddFlags(fs *pflag.FlagSet) *Flags {
+	def := Default()
+	f := &Flags{set: fs, flag: *Default()}
+	v := &f.flag
+	fs.StringVarP(&f.File, "config", "c", "", "configuration `file` (kind WeirConfiguration); a flag given overrides it")
+	fs.StringVar(&f.WriteTo, "write-config-to", "", "write the configuration that file and flags amount to into this `file` (- for standard output) and exit")
+
+	fs.StringVar(&v.NodeName, "node-name", "", "this node's `name`, as in EndpointSlices (default $NODE_NAME, else the hostname)")
+	fs.StringVar(&f.manifests, "manifests", "", "`path` of a file or directory with Services and EndpointSlices, watched for change")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "learn Services from the API server of this kubeconfig `file`; empty: in-cluster account")
+	fs.StringVar(&f.labelSelector, "label-selector", "", "watch only Services that match this `selector`")
+	fs.StringSliceVarP(&f.interfaces, "interface", "i", nil, "interface `name`s to attach to; repeat or separate by commas")
+	fs.StringVar(&f.mode, "mode", ModeAuto, "attach `mode` of every interface: auto, zerocopy, native or generic")
+
+	fs.StringSliceVar(&v.NodePortAddresses, "node-port-addresses", def.NodePortAddresses, "addresses that serve node ports: primary, or `CIDRs`; empty: all of the attached interfaces")
+	fs.StringSliceVar(&v.SNAT.Addresses, "snat-addresses", nil, "source `addresses` towards endpoints; empty: the address of the way out")
+	fs.Var(&v.SNAT.Ports, "snat-ports", "source ports on the host's own addresses")
+	fs.StringVar(&v.Forwarding.Mode, "forwarding-mode", def.Forwarding.Mode, "default forwarding `mode`: nat")
+	fs.StringSliceVar(&v.HostPort.Prefixes, "host-port-prefixes", def.HostPort.Prefixes, "Weir's own `prefixes` towards endpoints behind the kernel, one per family")
+	fs.UintSliceVar(&f.protected, "protected-ports", toUints(def.ProtectedPorts), "`ports` never taken on the node's own addresses")
+	fs.BoolVar(&v.ClusterIPs, "cluster-ips", def.ClusterIPs, "serve ClusterIPs for packets that arrive on an attached interface")
+	fs.BoolVar(&v.ExternalIPs, "external-ips", def.ExternalIPs, "serve spec.externalIPs")
+
+	fs.Var(&v.Workers.Count, "workers", "number of workers")
+	fs.Var(&v.Workers.CPUs, "cpus", "CPUs to pin workers to, such as 2-5,8")
+	fs.Var(&v.Conntrack.MaxFlows, "conntrack-max-flows", "connections that fit into the flow table; auto: 5 % of memory")
+	fs.StringVar(&v.Conntrack.Path, "conntrack-path", def.Conntrack.Path, "`file` of the flow table, kept across restarts; empty: none")
+	fs.IntVar(&v.Conntrack.TakeoverSeconds, "conntrack-takeover-seconds", def.Conntrack.TakeoverSeconds, "`seconds` after the start for which TCP of unknown flows goes to the kernel")
+	fs.IntVar(&v.Conntrack.EndpointGoneSeconds, "conntrack-endpoint-gone-seconds", def.Conntrack.EndpointGoneSeconds, "`seconds` for which an endpoint must be missing before its flows are moved or closed")
+
+	fs.StringVar(&v.Admin.Socket, "admin-socket", def.Admin.Socket, "UNIX socket of `weir status`: its `path`")
+	fs.StringVar(&v.MetricsBindAddress, "metrics-bind-address", def.MetricsBindAddress, "`IP:PORT` of /metrics; empty: none")
+	fs.StringVar(&v.HealthzBindAddress, "healthz-bind-address", def.HealthzBindAddress, "`IP:PORT` of /healthz, /livez and /readyz; empty: none")
+	fs.BoolVar(&v.EnableProfiling, "profiling", def.EnableProfiling, "serve /debug/pprof on the metrics address")
+	fs.StringVar(&v.Logging.Level, "log-level", def.Logging.Level, "debug, info, warn or error: the least `level` to log")
+	fs.StringVar(&v.Logging.Format, "log-format", def.Logging.Format, "text or json: the `format` of the log")
+	return f
+}
+
+// overrides are in the order of the fields of Configuration.
+func (f *Flags) overrides() []override {
+	v := &f.flag
+	return []override{
+		{"node-name", "nodeName", func(c *Configuration) { c.NodeName = v.NodeName }},
+		{"node-port-addresses", "nodePortAddresses", func(c *Configuration) { c.NodePortAddresses = v.NodePortAddresses }},
+		{"snat-addresses", "snat.addresses", func(c *Configuration) { c.SNAT.Addresses = v.SNAT.Addresses }},
+		{"snat-ports", "snat.ports", func(c *Configuration) { c.SNAT.Ports = v.SNAT.Ports }},
+		{"forwarding-mode", "forwarding.mode", func(c *Configuration) { c.Forwarding.Mode = v.Forwarding.Mode }},
+		{"host-port-prefixes", "hostPort.prefixes", func(c *Configuration) { c.HostPort.Prefixes = v.HostPort.Prefixes }},
+		{"cluster-ips", "clusterIPs", func(c *Configuration) { c.ClusterIPs = v.ClusterIPs }},
+		{"external-ips", "externalIPs", func(c *Configuration) { c.ExternalIPs = v.ExternalIPs }},
+		{"conntrack-max-flows", "conntrack.maxFlows", func(c *Configuration) { c.Conntrack.MaxFlows = v.Conntrack.MaxFlows }},
+		{"conntrack-path", "conntrack.path", func(c *Configuration) { c.Conntrack.Path = v.Conntrack.Path }},
+		{"conntrack-takeover-seconds", "conntrack.takeoverSeconds", func(c *Configuration) { c.Conntrack.TakeoverSeconds = v.Conntrack.TakeoverSeconds }},
+		{"conntrack-endpoint-gone-seconds", "conntrack.endpointGoneSeconds", func(c *Configuration) { c.Conntrack.EndpointGoneSeconds = v.Conntrack.EndpointGoneSeconds }},
+		{"workers", "workers.count", func(c *Configuration) { c.Workers.Count = v.Workers.Count }},
+		{"cpus", "workers.cpus", func(c *Configuration) { c.Workers.CPUs = v.Workers.CPUs }},
+		{"admin-socket", "admin.socket", func(c *Configuration) { c.Admin.Socket = v.Admin.Socket }},
+		{"metrics-bind-address", "metricsBindAddress", func(c *Configuration) { c.MetricsBindAddress = v.MetricsBindAddress }},
+		{"healthz-bind-address", "healthzBindAddress", func(c *Configuration) { c.HealthzBindAddress = v.HealthzBindAddress }},
+		{"profiling", "enableProfiling", func(c *Configuration) { c.EnableProfiling = v.EnableProfiling }},
+		{"log-level", "logging.level", func(c *Configuration) { c.Logging.Level = v.Logging.Level }},
+		{"log-format", "logging.format", func(c *Configuration) { c.Logging.Format = v.Logging.Format }},
+	}
+}
+
+// Load reads the file, if one was named, and lays the flags over it. The
+// result is not yet validated; its Reload method does the same again.
+func (f *Flags) Load() (*Configuration, error) {
+	c := Default()
+	if f.File != "" {
+		var err error
+		if c, err = Read(f.File); err != nil {
+			return nil, err
+		}
+	}
+	for _, o := range f.overrides() {
+		if f.set.Changed(o.flag) {
+			o.apply(c)
+			c.setOrigin(o.path, "--"+o.flag)
+		}
+	}
+	f.applyDiscovery(c)
+	f.applyInterfaces(c)
+	if err := f.applyProtectedPorts(c); err != nil {
+		return nil, err
+	}
+	if !f.set.Changed("node-name") {
+		c.applyNodeName()
+	}
+	c.reload = f.Load
+	return c, nil
+}
+
+// applyDiscovery: a source given by a flag takes the place of the file's.
+func (f *Flags) applyDiscovery(c *Configuration) {
+	manifests := f.set.Changed("manifests")
+	kubernetes := f.set.Changed("kubeconfig") || f.set.Changed("label-selector")
+	if manifests {
+		c.Discovery.Manifests = &Manifests{Path: f.manifests}
+		c.setOrigin("discovery.manifests", "--manifests")
+		if !kubernetes {
+			c.Discovery.Kubernetes = nil
+		}
+	}
+	if !kubernetes {
+		return
+	}
+	if c.Discovery.Kubernetes == nil {
+		c.Discovery.Kubernetes = &Kubernetes{}
+	}
+	k := c.Discovery.Kubernetes
+	if f.set.Changed("label-selector") {
+		k.LabelSelector = f.labelSelector
+		c.setOrigin("discovery.kubernetes", "--label-selector")
+	}
+	if f.set.Changed("kubeconfig") {
+		k.Kubeconfig = f.kubeconfig
+		c.setOrigin("discovery.kubernetes", "--kubeconfig")
+		if !manifests {
+			c.Discovery.Manifests = nil
+		}
+	}
+}
+
+func (f *Flags) applyInterfaces(c *Configuration) {
+	if f.set.Changed("interface") {
+		c.Interfaces = []Interface{}
+		for _, name := range f.interfaces {
+			c.Interfaces = append(c.Interfaces, Interface{Name: name, Mode: ModeAuto})
+		}
+		c.setOrigin("interfaces", "--interface")
+	}
+	if f.set.Changed("mode") {
+		for i := range c.Interfaces {
+			c.Interfaces[i].Mode = f.mode
+			c.setOrigin(fmt.Sprintf("interfaces[%d].mode", i), "--mode")
+		}
+	}
+}
+
+func (f *Flags) applyProtectedPorts(c *Configuration) error {
+	if !f.set.Changed("protected-ports") {
+		return nil
+	}
+	c.setOrigin("protectedPorts", "--protected-ports")
+	c.ProtectedPorts = []uint16{}
+	var r report
+	r.origin = c.origin
+	for i, p := range f.protected {
+		if p == 0 || p > 65535 {
+			r.addf(fmt.Sprintf("protectedPorts[%d]", i), "expected a port (1-65535), got %d", p)
+			continue
+		}
+		c.ProtectedPorts = append(c.ProtectedPorts, uint16(p))
+	}
+	return r.errs.Err()
+}
+
+// applyNodeName: the environment names the node in a pod whose ConfigMap all
+// nodes share, so it wins over the file; a hostname is the last resort, in
+// lower case as the kubelet registers it.
+func (c *Configuration) applyNodeName() {
+	if name := os.Getenv("NODE_NAME"); name != "" {
+		c.NodeName = name
+		c.setOrigin("nodeName", "NODE_NAME")
+		return
+	}
+	if c.NodeName != "" {
+		return
+	}
+	if name, err := os.Hostname(); err == nil {
+		c.NodeName = strings.ToLower(strings.TrimSpace(name))
+		c.setOrigin("nodeName", "hostname")
+	}
+}
+
+// setOrigin notes where path and all below it came from.
+func (c *Configuration) setOrigin(path, origin string) {
+	for p := range c.origin {
+		if strings.HasPrefix(p, path+".") || strings.HasPrefix(p, path+"[") {
+			delete(c.origin, p)
+		}
+	}
+	c.origin[path] = origin
+}
+
+func toUints(ports []uint16) []uint {
+	out := make([]uint, len(ports))
+	for i, p := range ports {
+		out[i] = uint(p)
+	}
+	return out
+}

@@ -1,0 +1,298 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// NodePorts is the range from which clusters take node ports by default
+// (kube-apiserver --service-node-port-range).
+var NodePorts = PortRange{30000, 32767}
+
+// Bounds of what a configuration may ask for.
+const (
+	MinFlows   = 1024
+	MaxFlows   = 1 << 30 // an entry's number, twice a connection's, is 32 bits
+	MaxWorkers = 256
+	maxSeconds = 7 * 24 * 3600
+	// maxSocketPath is sockaddr_un's sun_path without its final NUL.
+	maxSocketPath = 107
+	// maxInterfaceName is IFNAMSIZ without the final NUL.
+	maxInterfaceName = 15
+)
+
+// notYet are the forwarding modes that are named but not built yet.
+var notYet = []string{ForwardDNAT, ForwardL2DSR, ForwardIPIP, ForwardGUE}
+
+// Validate judges the configuration by itself, without looking at the
+// machine, and returns all that is wrong.
+func (c *Configuration) Validate() Errors {
+	r := report{origin: c.origin}
+	if c.APIVersion != APIVersion {
+		r.addf("apiVersion", "must be %s, is %q", APIVersion, c.APIVersion)
+	}
+	if c.Kind != Kind {
+		r.addf("kind", "must be %s, is %q", Kind, c.Kind)
+	}
+	c.validateNodeName(&r)
+	c.validateDiscovery(&r)
+	c.validateInterfaces(&r)
+	c.validateNodePortAddresses(&r)
+	c.validateSNAT(&r)
+	c.validateForwarding(&r)
+	c.validateHostPort(&r)
+	c.validateProtectedPorts(&r)
+	c.validateConntrack(&r)
+	c.validateWorkers(&r)
+	c.validateServers(&r)
+	c.validateLogging(&r)
+	return r.errs
+}
+
+// dns1123 is a DNS subdomain (RFC 1123), which a Node's name must be.
+var dns1123 = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+func (c *Configuration) validateNodeName(r *report) {
+	switch {
+	case c.NodeName == "":
+		r.addf("nodeName", "must be given (or --node-name, or NODE_NAME in the environment)")
+	case len(c.NodeName) > 253 || !dns1123.MatchString(c.NodeName):
+		r.addf("nodeName", "%q is not a node's name: lower case letters, digits, - and . (RFC 1123)", c.NodeName)
+	}
+}
+
+func (c *Configuration) validateDiscovery(r *report) {
+	m, k := c.Discovery.Manifests, c.Discovery.Kubernetes
+	switch {
+	case m == nil && k == nil:
+		r.addf("discovery", "must have manifests (or --manifests): there is nothing to learn Services from")
+	case m != nil && k != nil:
+		r.addf("discovery", "has both manifests and kubernetes: give one")
+	}
+	if m != nil && m.Path == "" {
+		r.addf("discovery.manifests.path", "must be given: a file or a directory")
+	}
+	if k != nil {
+		r.addf("discovery.kubernetes", "not supported yet: use discovery.manifests")
+	}
+}
+
+func (c *Configuration) validateInterfaces(r *report) {
+	if len(c.Interfaces) == 0 {
+		r.addf("interfaces", "must name at least one (or --interface)")
+	}
+	seen := map[string]bool{}
+	for i, f := range c.Interfaces {
+		path := fmt.Sprintf("interfaces[%d]", i)
+		switch {
+		case f.Name == "":
+			r.addf(path+".name", "must be given")
+		case len(f.Name) > maxInterfaceName || f.Name == "." || f.Name == ".." || strings.ContainsAny(f.Name, "/: \t\n\r\v\f\x00"):
+			r.addf(path+".name", "%q cannot be the name of an interface", f.Name)
+		case f.Name == "lo":
+			r.addf(path+".name", "lo cannot be attached: XDP does not see the node's own traffic there as clients do")
+		case seen[f.Name]:
+			r.addf(path+".name", "%s is listed twice", f.Name)
+		}
+		seen[f.Name] = true
+		switch f.Mode {
+		case ModeAuto, ModeZeroCopy, ModeNative, ModeGeneric:
+		default:
+			r.addf(path+".mode", "must be %s, %s, %s or %s, is %q", ModeAuto, ModeZeroCopy, ModeNative, ModeGeneric, f.Mode)
+		}
+	}
+}
+
+func (c *Configuration) validateNodePortAddresses(r *report) {
+	for i, s := range c.NodePortAddresses {
+		path := fmt.Sprintf("nodePortAddresses[%d]", i)
+		if s == Primary {
+			if len(c.NodePortAddresses) > 1 {
+				r.addf(path, "%q stands alone or not at all", Primary)
+			}
+			continue
+		}
+		checkPrefix(r, path, s)
+	}
+}
+
+func (c *Configuration) validateSNAT(r *report) {
+	seen := map[netip.Addr]bool{}
+	for i, s := range c.SNAT.Addresses {
+		path := fmt.Sprintf("snat.addresses[%d]", i)
+		a, err := netip.ParseAddr(s)
+		switch {
+		case err != nil:
+			r.addf(path, "%q is not an IP address", s)
+		case a.Zone() != "" || a.Is4In6():
+			r.addf(path, "%s: write it without a zone and not mapped into IPv6", s)
+		case !a.IsGlobalUnicast():
+			r.addf(path, "%s cannot be the source of a connection that an endpoint answers", s)
+		case seen[a]:
+			r.addf(path, "%s is listed twice", s)
+		}
+		seen[a] = true
+	}
+	ports := c.SNAT.Ports
+	if ports.Overlaps(NodePorts) {
+		r.addf("snat.ports", "%s overlaps the node ports %s: answers to Weir and connections to node ports could not be told apart", ports, NodePorts)
+	}
+	if ports.Lo < 1024 {
+		r.addf("snat.ports", "%s begins among the well-known ports: take 1024 or above", ports)
+	}
+	for i, p := range c.ProtectedPorts {
+		if ports.Contains(p) {
+			r.addf(fmt.Sprintf("protectedPorts[%d]", i), "%d lies in snat.ports %s, which Weir takes on the node's addresses", p, ports)
+		}
+	}
+}
+
+func (c *Configuration) validateForwarding(r *report) {
+	switch m := c.Forwarding.Mode; {
+	case m == ForwardNAT:
+	case slices.Contains(notYet, m):
+		r.addf("forwarding.mode", "%s is not supported yet: use %s", m, ForwardNAT)
+	default:
+		r.addf("forwarding.mode", "must be %s, is %q", ForwardNAT, m)
+	}
+}
+
+func (c *Configuration) validateHostPort(r *report) {
+	var v4, v6 int
+	for i, s := range c.HostPort.Prefixes {
+		path := fmt.Sprintf("hostPort.prefixes[%d]", i)
+		p, ok := checkPrefix(r, path, s)
+		if !ok {
+			continue
+		}
+		family, n, most := "IPv4", &v4, 29
+		if p.Addr().Is6() {
+			family, n, most = "IPv6", &v6, 125
+		}
+		if *n++; *n > 1 {
+			r.addf(path, "%s is a second %s prefix: one per family", s, family)
+		}
+		if p.Bits() > most {
+			r.addf(path, "%s is too small: /%d or shorter", s, most)
+		}
+		if a := p.Addr(); !a.IsGlobalUnicast() && !(a.Is4() && a.IsLinkLocalUnicast()) {
+			r.addf(path, "%s cannot be routed inside the node", s)
+		}
+	}
+}
+
+// checkPrefix reports s unless it is a prefix without bits set beyond its
+// length.
+func checkPrefix(r *report, path, s string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil:
+		r.addf(path, "%q is not a prefix such as 192.0.2.0/24", s)
+	case p.Addr().Is4In6():
+		r.addf(path, "%s: write it as an IPv4 prefix", s)
+	case p != p.Masked():
+		r.addf(path, "%s has bits set beyond its length: %s is meant?", s, p.Masked())
+	default:
+		return p, true
+	}
+	return netip.Prefix{}, false
+}
+
+func (c *Configuration) validateProtectedPorts(r *report) {
+	seen := map[uint16]bool{}
+	for i, p := range c.ProtectedPorts {
+		path := fmt.Sprintf("protectedPorts[%d]", i)
+		switch {
+		case p == 0:
+			r.addf(path, "must be a port (1-65535)")
+		case seen[p]:
+			r.addf(path, "%d is listed twice", p)
+		}
+		seen[p] = true
+	}
+}
+
+func (c *Configuration) validateConntrack(r *report) {
+	ct := c.Conntrack
+	if n := int64(ct.MaxFlows); n != 0 && (n < MinFlows || n > MaxFlows) {
+		r.addf("conntrack.maxFlows", "must be auto or %d to %d, is %d", MinFlows, MaxFlows, n)
+	}
+	if ct.Path != "" && !filepath.IsAbs(ct.Path) {
+		r.addf("conntrack.path", "%q must be an absolute path, or empty for no file", ct.Path)
+	}
+	if n := ct.TakeoverSeconds; n < 0 || n > maxSeconds {
+		r.addf("conntrack.takeoverSeconds", "must be 0 to %d, is %d", maxSeconds, n)
+	}
+	if n := ct.EndpointGoneSeconds; n < 0 || n > maxSeconds {
+		r.addf("conntrack.endpointGoneSeconds", "must be 0 to %d, is %d", maxSeconds, n)
+	}
+}
+
+func (c *Configuration) validateWorkers(r *report) {
+	w := c.Workers
+	if w.Count > MaxWorkers {
+		r.addf("workers.count", "must be auto or 1 to %d, is %d", MaxWorkers, w.Count)
+	}
+	if !w.Count.IsAuto() && !w.CPUs.IsAuto() && int(w.Count) > len(w.CPUs) {
+		r.addf("workers.cpus", "%s are %d CPUs for %d workers: a worker needs one of its own", w.CPUs, len(w.CPUs), w.Count)
+	}
+}
+
+func (c *Configuration) validateServers(r *report) {
+	switch s := c.Admin.Socket; {
+	case !filepath.IsAbs(s):
+		r.addf("admin.socket", "%q must be an absolute path", s)
+	case len(s) > maxSocketPath:
+		r.addf("admin.socket", "is %d bytes long: a UNIX socket's path has at most %d", len(s), maxSocketPath)
+	}
+	if c.Admin.Socket != "" && c.Admin.Socket == c.Conntrack.Path {
+		r.addf("conntrack.path", "is the same file as admin.socket")
+	}
+	m := c.checkBindAddress(r, "metricsBindAddress", c.MetricsBindAddress)
+	h := c.checkBindAddress(r, "healthzBindAddress", c.HealthzBindAddress)
+	if m.IsValid() && h.IsValid() && m.Port() == h.Port() && (m.Addr() == h.Addr() || m.Addr().IsUnspecified() || h.Addr().IsUnspecified()) {
+		r.addf("healthzBindAddress", "%s collides with metricsBindAddress %s", h, m)
+	}
+	if c.EnableProfiling && c.MetricsBindAddress == "" {
+		r.addf("enableProfiling", "needs metricsBindAddress, where it is served")
+	}
+}
+
+// checkBindAddress parses IP:PORT. Empty means that nothing is served.
+func (c *Configuration) checkBindAddress(r *report, path, s string) netip.AddrPort {
+	if s == "" {
+		return netip.AddrPort{}
+	}
+	a, err := netip.ParseAddrPort(s)
+	if err != nil {
+		hint := ""
+		if host, _, err := net.SplitHostPort(s); err == nil && host == "" {
+			hint = fmt.Sprintf(" (did you mean 0.0.0.0%s?)", s)
+		}
+		r.addf(path, "%q is not an address and port such as 127.0.0.1:9464%s", s, hint)
+		return netip.AddrPort{}
+	}
+	if a.Port() == 0 {
+		r.addf(path, "%s: the port must not be 0, so that it can be found", s)
+	}
+	// Weir takes what comes to this range on the node's addresses, so a
+	// listener in it would never be reached.
+	if !a.Addr().IsLoopback() && c.SNAT.Ports.Contains(a.Port()) {
+		r.addf(path, "port %d lies in snat.ports %s, which Weir takes on the node's addresses", a.Port(), c.SNAT.Ports)
+	}
+	return a
+}
+
+func (c *Configuration) validateLogging(r *report) {
+	if _, err := ParseLevel(c.Logging.Level); err != nil {
+		r.addf("logging.level", "%v", err)
+	}
+	if f := c.Logging.Format; f != "text" && f != "json" {
+		r.addf("logging.format", "must be text or json, is %q", f)
+	}
+}

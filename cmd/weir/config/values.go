@@ -1,0 +1,191 @@
+package config
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const auto = "auto"
+
+// maxCPU bounds CPU numbers: more than any kernel has (CONFIG_NR_CPUS).
+const maxCPU = 8191
+
+// AutoInt is a positive number, or 0 for "auto".
+type AutoInt int
+
+// IsAuto is true when Weir is to choose.
+func (a AutoInt) IsAuto() bool { return a == 0 }
+
+// String is "auto" or the number.
+func (a AutoInt) String() string {
+	if a == 0 {
+		return auto
+	}
+	return strconv.Itoa(int(a))
+}
+
+// MarshalJSON is "auto" or the number.
+func (a AutoInt) MarshalJSON() ([]byte, error) {
+	if a == 0 {
+		return json.Marshal(auto)
+	}
+	return json.Marshal(int(a))
+}
+
+func (a *AutoInt) set(text string, list []string) error {
+	if list != nil {
+		return errors.New("expected auto or a number, got a list")
+	}
+	return a.Set(text)
+}
+
+// Set parses "auto" or a positive number (pflag.Value).
+func (a *AutoInt) Set(text string) error {
+	if text == auto {
+		*a = 0
+		return nil
+	}
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 1 {
+		return fmt.Errorf("expected auto or a positive number, got %q", text)
+	}
+	*a = AutoInt(n)
+	return nil
+}
+
+// Type names the value in help texts (pflag.Value).
+func (a *AutoInt) Type() string { return "auto|N" }
+
+// PortRange is an inclusive range of ports.
+type PortRange struct{ Lo, Hi uint16 }
+
+// String is "LO-HI".
+func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.Lo, r.Hi) }
+
+// Size is the number of ports in the range.
+func (r PortRange) Size() int { return int(r.Hi) - int(r.Lo) + 1 }
+
+// Contains tells whether port lies in the range.
+func (r PortRange) Contains(port uint16) bool { return r.Lo <= port && port <= r.Hi }
+
+// Overlaps tells whether the ranges share a port.
+func (r PortRange) Overlaps(o PortRange) bool { return r.Lo <= o.Hi && o.Lo <= r.Hi }
+
+// MarshalJSON is "LO-HI".
+func (r PortRange) MarshalJSON() ([]byte, error) { return json.Marshal(r.String()) }
+
+func (r *PortRange) set(text string, list []string) error {
+	if list != nil {
+		return errors.New("expected a range of ports such as 61000-65535, got a list")
+	}
+	return r.Set(text)
+}
+
+// Set parses "LO-HI" or a single port (pflag.Value).
+func (r *PortRange) Set(text string) error {
+	lo, hi, isRange := strings.Cut(text, "-")
+	if !isRange {
+		hi = lo
+	}
+	l, errLo := parsePort(strings.TrimSpace(lo))
+	h, errHi := parsePort(strings.TrimSpace(hi))
+	if errLo != nil || errHi != nil {
+		return fmt.Errorf("expected a range of ports such as 61000-65535, got %q", text)
+	}
+	if l > h {
+		return fmt.Errorf("the range %s ends before it begins", text)
+	}
+	*r = PortRange{l, h}
+	return nil
+}
+
+// Type names the value in help texts (pflag.Value).
+func (r *PortRange) Type() string { return "LO-HI" }
+
+// CPUs is a list of CPU numbers in the order of use; nil is "auto".
+type CPUs []int
+
+// IsAuto is true when Weir is to choose.
+func (c CPUs) IsAuto() bool { return len(c) == 0 }
+
+// String is "auto" or a list such as "2-5,8".
+func (c CPUs) String() string {
+	if c.IsAuto() {
+		return auto
+	}
+	var b strings.Builder
+	for i := 0; i < len(c); {
+		j := i
+		for j+1 < len(c) && c[j+1] == c[j]+1 {
+			j++
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(c[i]))
+		if j > i {
+			b.WriteByte('-')
+			b.WriteString(strconv.Itoa(c[j]))
+		}
+		i = j + 1
+	}
+	return b.String()
+}
+
+// MarshalJSON is what String gives.
+func (c CPUs) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
+
+func (c *CPUs) set(text string, list []string) error {
+	if list != nil {
+		if len(list) == 0 {
+			return errors.New("expected auto or CPU numbers, got an empty list")
+		}
+		text = strings.Join(list, ",")
+	}
+	return c.Set(text)
+}
+
+// Set parses "auto" or a list such as "2-5,8", as taskset(1) and cpuset(7)
+// have it (pflag.Value).
+func (c *CPUs) Set(text string) error {
+	if text == auto {
+		*c = nil
+		return nil
+	}
+	var out CPUs
+	for part := range strings.SplitSeq(text, ",") {
+		lo, hi, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			hi = lo
+		}
+		l, errLo := strconv.ParseUint(lo, 10, 16)
+		h, errHi := strconv.ParseUint(hi, 10, 16)
+		if err := cmp.Or(errLo, errHi); err != nil || l > h || h > maxCPU {
+			return fmt.Errorf("expected auto or CPU numbers such as 2-5,8, got %q", text)
+		}
+		for n := l; n <= h; n++ {
+			if slices.Contains(out, int(n)) {
+				return fmt.Errorf("CPU %d is listed twice", n)
+			}
+			out = append(out, int(n))
+		}
+	}
+	*c = out
+	return nil
+}
+
+// Type names the value in help texts (pflag.Value).
+func (c *CPUs) Type() string { return "auto|LIST" }
+
+func parsePort(s string) (uint16, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("expected a port (1-65535), got %q", s)
+	}
+	return uint16(n), nil
+}

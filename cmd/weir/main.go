@@ -1,0 +1,148 @@
+// Weir is a userspace layer-4 load balancer for bare-metal edge nodes. See
+// README.md of the repository, and `weir --help`.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses.
+const (
+	exitOK     = 0
+	exitFailed = 1 // it went wrong
+	exitUsage  = 2 // it was called wrongly
+)
+
+func main() {
+	// SIGHUP belongs to the daemon, which reads its configuration again.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the whole program, for tests too.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	_, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	printError(stderr, err)
+	return exitCode(err)
+}
+
+// printError writes one line per error.
+func printError(w io.Writer, err error) {
+	if _, quiet := errors.AsType[silent](err); quiet {
+		return
+	}
+	for line := range strings.SplitSeq(strings.TrimRight(err.Error(), "\n"), "\n") {
+		fmt.Fprintf(w, "weir: %s\n", line)
+	}
+	if u, ok := errors.AsType[*usageError](err); ok && u.command != "" {
+		fmt.Fprintf(w, "weir: see `%s --help`\n", u.command)
+	}
+}
+
+// usageError means that Weir was called wrongly.
+type usageError struct {
+	command string
+	err     error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// ExitCode is 2.
+func (e *usageError) ExitCode() int { return exitUsage }
+
+// silent is an exit status whose reason has already been shown.
+type silent int
+
+func (s silent) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// ExitCode is the status.
+func (s silent) ExitCode() int { return int(s) }
+
+// exitCode is the status that err asks for by a method ExitCode, else 1.
+func exitCode(err error) int {
+	var coder interface{ ExitCode() int }
+	if errors.As(err, &coder) {
+		return coder.ExitCode()
+	}
+	return exitFailed
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "weir",
+		Short: "A userspace layer-4 load balancer for bare-metal edge nodes",
+		Long: `Weir takes the place of the NodePort and LoadBalancer front end of kube-proxy
+on an edge node: it learns Services and EndpointSlices, decides which endpoints
+this node should prefer, and moves packets in its own multi-core loop over
+AF_XDP, with its own connection tracking.
+
+Exit status: 0 done, 1 it went wrong, 2 it was called wrongly.`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		DisableAutoGenTag: true,
+		Args:              cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownCommand(cmd, args[0])
+			}
+			_ = cmd.Help()
+			return &usageError{err: errors.New("no command was given")}
+		},
+	}
+	root.CompletionOptions.HiddenDefaultCmd = false
+	root.AddCommand(newRun(), newCheck(), newStatus(), newCleanup(), newVersion())
+	for _, mount := range mounted {
+		root.AddCommand(mount())
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{cmd.CommandPath(), err}
+	})
+	wrapArgs(root)
+	return root
+}
+
+// mounted are the commands that live in packages of their own.
+var mounted []func() *cobra.Command
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	msg := fmt.Sprintf("unknown command %q", name)
+	cmd.SuggestionsMinimumDistance = 2
+	if s := cmd.SuggestionsFor(name); len(s) > 0 {
+		msg += fmt.Sprintf(" (did you mean %s?)", strings.Join(s, " or "))
+	}
+	return &usageError{cmd.CommandPath(), errors.New(msg)}
+}
+
+// wrapArgs makes wrong arguments of any command a usage error.
+func wrapArgs(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return &usageError{c.CommandPath(), err}
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		wrapArgs(sub)
+	}
+}

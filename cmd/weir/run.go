@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/daemon"
+)
+
+func newRun() *cobra.Command {
+	var flags *config.Flags
+	cmd := &cobra.Command{
+		Use:   "run [flags]",
+		Short: "Balance load on this node, in the foreground",
+		Long: `Attaches to the interfaces, learns Services and EndpointSlices, and moves packets
+until it is told to stop. Only packets to a frontend and their answers reach
+Weir; everything else on the interfaces stays with the kernel.
+
+A flag given on the command line overrides the file. SIGHUP reads the file
+again; SIGTERM and SIGINT drain and leave nothing behind. A Weir that is killed
+leaves its packets to the kernel, and the next one takes over its flows.`,
+		Example: `  weir run --config /etc/weir/weir.yaml
+  weir run --node-name edge-1 --manifests /etc/weir/manifests --interface eth0,eth1
+  weir run -c weir.yaml --log-level debug --mode native
+  weir run -i eth0 --manifests m.yaml --write-config-to weir.yaml   # flags as a file`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := flags.Load()
+			if err != nil {
+				return err
+			}
+			if flags.WriteTo != "" {
+				return writeConfig(cfg, flags.WriteTo, cmd.OutOrStdout())
+			}
+			errs := append(cfg.Validate(), cfg.CheckHost(config.SystemHost())...)
+			if err := errs.Err(); err != nil {
+				return err
+			}
+			log, _ := cfg.Logging.Logger(cmd.ErrOrStderr())
+			return daemon.Run(cmd.Context(), cfg, log)
+		},
+	}
+	flags = config.AddFlags(cmd.Flags())
+	cmd.Flags().SortFlags = false
+	return cmd
+}
+
+// writeConfig writes the configuration as a file, if it is valid.
+func writeConfig(cfg *config.Configuration, name string, stdout io.Writer) error {
+	if err := cfg.Validate().Err(); err != nil {
+		return err
+	}
+	data, err := cfg.Marshal()
+	if err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	if name == "-" {
+		_, err = stdout.Write(data)
+	} else {
+		err = os.WriteFile(name, data, 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/config"
+)
+
+func newStatus() *cobra.Command {
+	var (
+		socket, output string
+		watch          bool
+		interval       time.Duration
+		flows          int
+		frontends      bool
+	)
+	cmd := &cobra.Command{
+		Use:   "status [flags]",
+		Short: "Show what the running Weir is doing",
+		Long: `Asks the Weir that runs on this node, through its admin socket, for its
+interfaces with the mode really granted, its workers' packets, drops by reason,
+flows, next hops, and what it could not understand.`,
+		Example: `  weir status
+  weir status --watch                  # again every 2 s, with packets per second
+  weir status -o json | jq .drops
+  weir status --frontends              # each frontend with its endpoints
+  weir status --flows 20               # the first 20 flows`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "table" && output != "json" {
+				return badOutput(cmd, output, "table", "json")
+			}
+			if watch && interval < 100*time.Millisecond {
+				return &usageError{cmd.CommandPath(), fmt.Errorf("--interval: must be at least 100ms, is %v", interval)}
+			}
+			c := admin.NewClient(socket)
+			asJSON := output == "json"
+			show := func(ctx context.Context) error { return showStatus(ctx, cmd.OutOrStdout(), c, asJSON) }
+			switch {
+			case flows > 0:
+				show = func(ctx context.Context) error { return showFlows(ctx, cmd.OutOrStdout(), c, flows, asJSON) }
+			case frontends:
+				show = func(ctx context.Context) error { return showFrontends(ctx, cmd.OutOrStdout(), c, asJSON) }
+			case watch:
+				return watchStatus(cmd.Context(), cmd.OutOrStdout(), c, asJSON, interval)
+			}
+			return show(cmd.Context())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&socket, "admin-socket", config.Default().Admin.Socket, "`path` of the daemon's socket")
+	addOutput(cmd, &output, "table", "json")
+	fs.BoolVarP(&watch, "watch", "w", false, "show again and again, until interrupted")
+	fs.DurationVar(&interval, "interval", 2*time.Second, "`time` between two looks with --watch")
+	fs.IntVar(&flows, "flows", 0, "show this `number` of flows instead")
+	fs.BoolVar(&frontends, "frontends", false, "show the frontends instead")
+	cmd.MarkFlagsMutuallyExclusive("watch", "flows", "frontends")
+	return cmd
+}
+
+func showStatus(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) error {
+	s, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(w, s)
+	}
+	return admin.Render(w, s, nil)
+}
+
+func showFlows(ctx context.Context, w io.Writer, c *admin.Client, limit int, asJSON bool) error {
+	l, err := c.Flows(ctx, limit)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(w, l)
+	}
+	return admin.RenderFlows(w, l)
+}
+
+func showFrontends(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) error {
+	l, err := c.Frontends(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(w, l)
+	}
+	return admin.RenderFrontends(w, l)
+}
+
+// watchStatus shows the status until ctx ends. A daemon that goes away is
+// said, and waited for.
+func watchStatus(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool, every time.Duration) error {
+	home := ""
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && !asJSON {
+		home = "\x1b[H\x1b[2J" // cursor home, clear
+	}
+	var prev *admin.Status
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for first := true; ; first = false {
+		s, err := c.Status(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && first:
+			return err
+		case err != nil:
+			fmt.Fprintf(w, "%s%s  %v\n", home, time.Now().Format(time.TimeOnly), err)
+			prev = nil
+		case asJSON:
+			if err := json.NewEncoder(w).Encode(s); err != nil {
+				return err
+			}
+		default:
+			if prev != nil && prev.PID != s.PID {
+				prev = nil
+			}
+			fmt.Fprint(w, home)
+			if err := admin.Render(w, s, prev); err != nil {
+				return err
+			}
+			if home == "" {
+				fmt.Fprintln(w)
+			}
+			prev = s
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
