@@ -1,0 +1,275 @@
+package table
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+)
+
+// scratch is memory that builds use again and again.
+type scratch struct {
+	members    []Endpoint
+	population population
+	pools      []builtPool
+	numbers    []uint32
+}
+
+// builtPool is a pool of the Service being built: pools are per protocol,
+// since an endpoint's number is.
+type builtPool struct {
+	index int
+	proto uint8
+	entry *PoolEntry
+}
+
+// buildService makes the Service anew from spec, with everything of old (nil: none) that is the same.
+// It decides nothing about who holds a frontend.
+func (t *Table) buildService(spec *Service, old *service) (*service, error) {
+	t.scratch.pools = t.scratch.pools[:0]
+	s := &service{name: spec.Name, frontends: make([]*FrontendEntry, 0, len(spec.Frontends))}
+	if old != nil {
+		s.number = old.number
+	} else {
+		s.number = t.numbers.take()
+	}
+	for i := range spec.Frontends {
+		f, err := t.buildFrontend(spec, i, s.number, old)
+		if err != nil {
+			return nil, fmt.Errorf("frontend %d: %w", i, err)
+		}
+		if again := s.frontend(&f.Key, 0); again == nil {
+			s.frontends = append(s.frontends, f)
+		} else if again.Pool != f.Pool {
+			return nil, fmt.Errorf("frontend %d: %v proto %d is named twice, with different pools", i, f.AddrPort, f.Proto)
+		}
+	}
+	for _, b := range t.scratch.pools {
+		if !slices.Contains(s.pools, b.entry) {
+			s.pools = append(s.pools, b.entry)
+		}
+	}
+	var err error
+	s.numbers, err = t.listNumbers(spec, old)
+	return s, err
+}
+
+func (t *Table) buildFrontend(spec *Service, i int, number uint32, old *service) (*FrontendEntry, error) {
+	in := &spec.Frontends[i]
+	ap, err := checkAddrPort(in.AddrPort)
+	if err != nil {
+		return nil, err
+	}
+	if in.Proto == 0 {
+		return nil, fmt.Errorf("%v: protocol 0", ap)
+	}
+	if in.Pool < 0 || in.Pool >= len(spec.Pools) {
+		return nil, fmt.Errorf("%v: pool %d of %d", ap, in.Pool, len(spec.Pools))
+	}
+	pool, err := t.poolOf(spec, in, ap.Addr().Is4(), old)
+	if err != nil {
+		return nil, fmt.Errorf("%v: pool %d: %w", ap, in.Pool, err)
+	}
+	key := MakeKey(ap, in.Proto)
+	f := old.frontend(&key, i)
+	if f != nil && f.Pool == pool && f.Kind == in.Kind && f.ClusterScope == in.ClusterScope {
+		return f, nil
+	}
+	return &FrontendEntry{
+		Key: key, Pool: pool, Service: number, Proto: in.Proto, Kind: in.Kind, ClusterScope: in.ClusterScope,
+		AddrPort: ap, ServiceName: spec.Name,
+	}, nil
+}
+
+// poolOf is the pool of a frontend: one already built in this run, or one of
+// the Service as published, if it is the same, or else a new one.
+func (t *Table) poolOf(spec *Service, f *Frontend, is4 bool, old *service) (*PoolEntry, error) {
+	for _, b := range t.scratch.pools {
+		if b.index == f.Pool && b.proto == f.Proto {
+			return b.entry, b.entry.checkFamily(is4)
+		}
+	}
+	in := &spec.Pools[f.Pool]
+	members, err := t.members(in.Endpoints)
+	if err != nil {
+		return nil, err
+	}
+	want := PoolEntry{
+		algorithm: in.Algorithm, onEmpty: in.OnEmpty, proto: f.Proto, tier: in.Tier,
+		affinity: int32(min(max(in.AffinitySeconds, 0), math.MaxInt32)),
+	}
+	entry, err := t.buildPool(&want, members, old)
+	if err != nil {
+		return nil, err
+	}
+	t.scratch.pools = append(t.scratch.pools, builtPool{f.Pool, f.Proto, entry})
+	return entry, entry.checkFamily(is4)
+}
+
+// checkFamily says whether a frontend of the family can use the pool.
+func (p *PoolEntry) checkFamily(is4 bool) error {
+	if len(p.endpoints) > 0 && (p.endpoints[0].Family == 4) != is4 {
+		return fmt.Errorf("endpoint %v is of another address family", p.endpoints[0].AddrPort)
+	}
+	return nil
+}
+
+// members are the endpoints checked, in order of address and port, each once, with weights from 1.
+func (t *Table) members(in []Endpoint) ([]Endpoint, error) {
+	out := append(t.scratch.members[:0], in...)
+	t.scratch.members = out
+	sorted := true
+	for i := range out {
+		e := &out[i]
+		ap, err := checkAddrPort(e.AddrPort)
+		if err != nil {
+			return nil, fmt.Errorf("endpoint %d: %w", i, err)
+		}
+		e.AddrPort, e.Weight = ap, max(e.Weight, 1)
+		if ap.Addr().Is4() != out[0].AddrPort.Addr().Is4() {
+			return nil, fmt.Errorf("endpoints %v and %v are of different address families", out[0].AddrPort, ap)
+		}
+		sorted = sorted && (i == 0 || out[i-1].AddrPort.Compare(ap) < 0)
+	}
+	if sorted {
+		return out, nil
+	}
+	slices.SortFunc(out, func(a, b Endpoint) int {
+		if c := a.AddrPort.Compare(b.AddrPort); c != 0 {
+			return c
+		}
+		return cmp.Compare(b.Weight, a.Weight)
+	})
+	return slices.CompactFunc(out, func(a, b Endpoint) bool { return a.AddrPort == b.AddrPort }), nil
+}
+
+// buildPool is want with the members: an equal pool of the Service, built in
+// this run or published, or a new one that shares the Maglev table of a pool with the same members.
+func (t *Table) buildPool(want *PoolEntry, members []Endpoint, old *service) (*PoolEntry, error) {
+	var kin *PoolEntry // has the same members and weights
+	look := func(p *PoolEntry) bool {
+		if !p.sameShares(members) {
+			return false
+		}
+		if kin == nil || p.size != 0 {
+			kin = p
+		}
+		return p.same(want, members)
+	}
+	for _, b := range t.scratch.pools {
+		if look(b.entry) {
+			return b.entry, nil
+		}
+	}
+	if old != nil {
+		for _, p := range old.pools {
+			if look(p) {
+				return p, nil
+			}
+		}
+	}
+	p := *want
+	var err error
+	if p.endpoints, err = t.entries(members, p.proto); err != nil {
+		return nil, err
+	}
+	switch needsTable := p.algorithm != Random || p.affinity != 0; {
+	case len(p.endpoints) < 2:
+	case !needsTable:
+		p.alias = makeAlias(p.endpoints)
+	case kin != nil && kin.size != 0:
+		p.slots, p.size, p.shift = kin.slots, kin.size, kin.shift
+	default:
+		p.slots, p.size, p.shift = t.scratch.population.build(p.endpoints)
+	}
+	p.mask = uint32(1<<(8<<p.shift) - 1)
+	return &p, nil
+}
+
+// same says whether the pool is what building want with the members would give.
+func (p *PoolEntry) same(want *PoolEntry, members []Endpoint) bool {
+	if p.algorithm != want.algorithm || p.onEmpty != want.onEmpty || p.proto != want.proto ||
+		p.affinity != want.affinity || p.tier != want.tier {
+		return false
+	}
+	for i := range members {
+		if p.endpoints[i].Local != members[i].Local {
+			return false
+		}
+	}
+	return true
+}
+
+// sameShares says whether the pool has these members with these weights:
+// then its Maglev table is theirs too.
+func (p *PoolEntry) sameShares(members []Endpoint) bool {
+	if len(p.endpoints) != len(members) {
+		return false
+	}
+	for i := range members {
+		if e := &p.endpoints[i]; e.AddrPort != members[i].AddrPort || e.Weight != members[i].Weight {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *Table) entries(members []Endpoint, proto uint8) ([]EndpointEntry, error) {
+	if len(members) == 0 {
+		return nil, nil
+	}
+	out := make([]EndpointEntry, len(members))
+	for i := range members {
+		m := &members[i]
+		n, err := t.endpoints.assign(makeEndpointKey(m.AddrPort, proto))
+		if err != nil {
+			return nil, fmt.Errorf("endpoint %v: %w", m.AddrPort, err)
+		}
+		w0, w1, family := addrWords(m.AddrPort.Addr())
+		out[i] = EndpointEntry{
+			Number: n, Port: rawPort(m.AddrPort.Port()), Family: family, Local: m.Local,
+			W0: w0, W1: w1, Addr: addrBytes(m.AddrPort.Addr()), AddrPort: m.AddrPort, Weight: m.Weight,
+		}
+	}
+	return out, nil
+}
+
+// addrBytes are the address's packet bytes, those of an IPv4 address first.
+func addrBytes(a netip.Addr) (b [16]byte) {
+	if a.Is4() {
+		b4 := a.As4()
+		copy(b[:], b4[:])
+		return b
+	}
+	return a.As16()
+}
+
+// listNumbers are the numbers of all endpoints that the Service names, each once, ascending.
+func (t *Table) listNumbers(spec *Service, old *service) ([]uint32, error) {
+	numbers := t.scratch.numbers[:0]
+	for _, b := range t.scratch.pools {
+		for i := range b.entry.endpoints {
+			numbers = append(numbers, b.entry.endpoints[i].Number)
+		}
+	}
+	for i := range spec.Listed {
+		l := &spec.Listed[i]
+		ap, err := checkAddrPort(l.AddrPort)
+		if err != nil {
+			return nil, fmt.Errorf("listed endpoint %d: %w", i, err)
+		}
+		n, err := t.endpoints.assign(makeEndpointKey(ap, l.Proto))
+		if err != nil {
+			return nil, fmt.Errorf("listed endpoint %v: %w", ap, err)
+		}
+		numbers = append(numbers, n)
+	}
+	slices.Sort(numbers)
+	t.scratch.numbers = numbers
+	numbers = slices.Compact(numbers)
+	if old != nil && slices.Equal(numbers, old.numbers) {
+		return old.numbers, nil
+	}
+	return slices.Clone(numbers), nil
+}

@@ -1,0 +1,250 @@
+package table
+
+import (
+	"net/netip"
+	"sync/atomic"
+)
+
+// ticksPerSecond is that of the flow table's coarse time.
+const ticksPerSecond = 16
+
+// reuseAfter is how long, in ticks, an endpoint must have been gone before its number
+// is given to another one. A worker that still works on a batch begun
+// with an older snapshot may name the number in a flow that it is about to create;
+// a minute is a thousand times the longest batch.
+const reuseAfter = 60 * ticksPerSecond
+
+// reclaimBudget is how many gone numbers one publication looks at.
+const reclaimBudget = 64
+
+// Endpoint numbers are kept in chunks that come into being when used, so that
+// a small node does not pay for DefaultMaxEndpoints.
+const (
+	chunkBits = 12
+	chunkSize = 1 << chunkBits
+)
+
+// The state of a number is one word: 0 unknown, statePresent, or stateGone|tick.
+const (
+	statePresent = 1 << 63
+	stateGone    = 1 << 62
+)
+
+type endpointKey struct {
+	addr  [16]byte
+	port  uint16
+	proto uint8
+	is4   bool
+}
+
+func makeEndpointKey(ap netip.AddrPort, proto uint8) endpointKey {
+	a := ap.Addr().Unmap()
+	return endpointKey{a.As16(), ap.Port(), proto, a.Is4()}
+}
+
+func (k *endpointKey) addrPort() netip.AddrPort {
+	a := netip.AddrFrom16(k.addr)
+	if k.is4 {
+		a = a.Unmap()
+	}
+	return netip.AddrPortFrom(a, k.port)
+}
+
+// endpointNumber is what a number stands for.
+type endpointNumber struct {
+	key     endpointKey
+	refs    uint32 // Services that list it
+	queued  bool   // is in endpoints.gone
+	pending bool   // the change that is being prepared names it, though no Service lists it yet
+}
+
+// endpoints gives endpoints their numbers. A number stays an endpoint's own
+// as long as a Service lists it or a flow names it. All but the states is guarded by Table.mu.
+type endpoints struct {
+	inUse func(uint32) bool
+	tick  func() uint32
+	max   int
+
+	byKey   map[endpointKey]uint32
+	numbers []endpointNumber // [0] unused
+	free    []uint32         // may be given again
+	gone    []uint32         // listed by no Service, longest first; some may have come back
+	pending []uint32         // those with the pending mark
+	states  []atomic.Pointer[[chunkSize]atomic.Uint64]
+	present atomic.Int64
+}
+
+func (e *endpoints) init(cfg Config) {
+	e.inUse, e.tick, e.max = cfg.InUse, cfg.Tick, cfg.MaxEndpoints
+	e.byKey = make(map[endpointKey]uint32)
+	e.numbers = make([]endpointNumber, 1)
+	e.states = make([]atomic.Pointer[[chunkSize]atomic.Uint64], cfg.MaxEndpoints>>chunkBits+1)
+}
+
+// state is the number's state word, nil for a number never used.
+func (e *endpoints) state(n uint32) *atomic.Uint64 {
+	if int(n>>chunkBits) >= len(e.states) {
+		return nil
+	}
+	chunk := e.states[n>>chunkBits].Load()
+	if chunk == nil {
+		return nil
+	}
+	return &chunk[n%chunkSize]
+}
+
+// assign is the endpoint's number, a new one if it has none. It stays the
+// endpoint's own until settle.
+func (e *endpoints) assign(k endpointKey) (uint32, error) {
+	n, ok := e.byKey[k]
+	if !ok {
+		if n, ok = e.take(); !ok {
+			return 0, ErrTooManyEndpoints
+		}
+		e.numbers[n] = endpointNumber{key: k}
+		e.byKey[k] = n
+	}
+	if id := &e.numbers[n]; id.refs == 0 && !id.pending {
+		id.pending = true
+		e.pending = append(e.pending, n)
+	}
+	return n, nil
+}
+
+// take is a number that nobody has.
+func (e *endpoints) take() (uint32, bool) {
+	if len(e.free) == 0 && len(e.numbers) > e.max {
+		e.reclaim(len(e.gone))
+	}
+	if last := len(e.free) - 1; last >= 0 {
+		n := e.free[last]
+		e.free = e.free[:last]
+		return n, true
+	}
+	if len(e.numbers) > e.max {
+		return 0, false
+	}
+	n := uint32(len(e.numbers))
+	e.numbers = append(e.numbers, endpointNumber{})
+	if chunk := &e.states[n>>chunkBits]; chunk.Load() == nil {
+		chunk.Store(new([chunkSize]atomic.Uint64))
+	}
+	return n, true
+}
+
+// settle ends a change, published or not: numbers that no Service came to list count as gone.
+func (e *endpoints) settle() {
+	for _, n := range e.pending {
+		id := &e.numbers[n]
+		id.pending = false
+		if id.refs == 0 && !id.queued {
+			e.leave(n)
+		}
+	}
+	e.pending = e.pending[:0]
+}
+
+// hold counts one more Service that lists the numbers.
+func (e *endpoints) hold(numbers []uint32) {
+	for _, n := range numbers {
+		id := &e.numbers[n]
+		if id.refs++; id.refs == 1 {
+			e.state(n).Store(statePresent)
+			e.present.Add(1)
+		}
+	}
+}
+
+// release is the opposite of hold.
+func (e *endpoints) release(numbers []uint32) {
+	for _, n := range numbers {
+		id := &e.numbers[n]
+		if id.refs--; id.refs == 0 {
+			e.present.Add(-1)
+			e.leave(n)
+		}
+	}
+}
+
+// leave marks the number as gone from now on.
+func (e *endpoints) leave(n uint32) {
+	e.state(n).Store(stateGone | uint64(e.tick()))
+	if id := &e.numbers[n]; !id.queued {
+		id.queued = true
+		e.gone = append(e.gone, n)
+	}
+}
+
+// reclaim looks at up to budget gone numbers and frees those that nothing names.
+func (e *endpoints) reclaim(budget int) {
+	now := e.tick()
+	for range min(budget, len(e.gone)) {
+		n := e.gone[0]
+		e.gone = e.gone[1:]
+		id, state := &e.numbers[n], e.state(n)
+		switch {
+		case id.refs > 0: // came back
+			id.queued = false
+		case id.pending || now-uint32(state.Load()) < reuseAfter || e.inUse(n):
+			e.gone = append(e.gone, n)
+		default:
+			delete(e.byKey, id.key)
+			*id = endpointNumber{}
+			state.Store(0)
+			e.free = append(e.free, n)
+		}
+	}
+}
+
+// EndpointNumber is the number of an endpoint that a Service lists or that
+// was gone only lately; false if it has none.
+func (t *Table) EndpointNumber(ap netip.AddrPort, proto uint8) (uint32, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, ok := t.endpoints.byKey[makeEndpointKey(ap, proto)]
+	return n, ok
+}
+
+// AdoptEndpoint is the endpoint's number for a flow that was there before this
+// Table, as after a restart. An endpoint that no Service lists gets a number
+// too, and counts as gone from now on. The error is ErrTooManyEndpoints.
+func (t *Table) AdoptEndpoint(ap netip.AddrPort, proto uint8) (uint32, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := &t.endpoints
+	n, err := e.assign(makeEndpointKey(ap, proto))
+	if err != nil {
+		return 0, err
+	}
+	if e.state(n).Load() == 0 {
+		e.leave(n)
+	}
+	return n, nil
+}
+
+// Endpoint is the address, port and protocol of an endpoint number.
+func (t *Table) Endpoint(n uint32) (ap netip.AddrPort, proto uint8, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := &t.endpoints
+	if int(n) >= len(e.numbers) || e.numbers[n] == (endpointNumber{}) {
+		return netip.AddrPort{}, 0, false
+	}
+	k := &e.numbers[n].key
+	return k.addrPort(), k.proto, true
+}
+
+// Gone says whether the endpoint is in no Service any more, neither in a pool
+// nor listed, and since which tick. It is false for a number that belongs to
+// none. Any goroutine may call it; it costs two loads.
+func (t *Table) Gone(n uint32) (since uint32, gone bool) {
+	s := t.endpoints.state(n)
+	if s == nil {
+		return 0, false
+	}
+	v := s.Load()
+	return uint32(v), v&stateGone != 0
+}
+
+// PresentEndpoints is the number of endpoints that Services list.
+func (t *Table) PresentEndpoints() int { return int(t.endpoints.present.Load()) }

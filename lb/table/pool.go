@@ -1,0 +1,106 @@
+package table
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+
+	"github.com/valyala/fastrand"
+)
+
+// EndpointEntry is an endpoint as workers see it, immutable.
+type EndpointEntry struct {
+	Number uint32 // from 1; see [Table.EndpointNumber]
+	Port   uint16 // raw: little-endian load of the network-order bytes
+	Family uint8  // 4 or 6
+	Local  bool   // runs on this node
+	W0, W1 uint64 // little-endian loads of Addr; IPv4: W1 = 0
+	Addr   [16]byte
+	// AddrPort and Weight say the same to the control plane.
+	AddrPort netip.AddrPort
+	Weight   uint32 // as given, 0 shown as 1
+}
+
+// PoolEntry is a pool as workers see it, immutable.
+type PoolEntry struct {
+	// slots is the Maglev table: size numbers of endpoints, each in
+	// 1<<shift bytes, little-endian, with padding at the end so that a
+	// four-byte load and a mask read any width without a branch. Empty for
+	// a pool that needs none (fewer than two endpoints, or Random).
+	slots     []byte
+	size      uint64
+	mask      uint32
+	shift     uint8
+	algorithm Algorithm
+	onEmpty   OnEmpty
+	proto     uint8
+	affinity  int32
+	endpoints []EndpointEntry // in order of address, port
+	alias     []aliasCell     // Random with unequal weights
+	tier      string
+}
+
+// Pick is the endpoint for a hash, nil when the pool is empty. In a Maglev
+// pool the hash is that of [Hash], or [HashClient] for affinity; in a Random
+// one it is any random number.
+func (p *PoolEntry) Pick(hash uint64) *EndpointEntry {
+	if p.size != 0 {
+		slot, _ := bits.Mul64(hash, p.size) // hash/2^64 * size, without a division
+		at := slot << (p.shift & 3)
+		i := binary.LittleEndian.Uint32(p.slots[at:at+4]) & p.mask
+		return &p.endpoints[i]
+	}
+	return p.pickWithoutTable(hash)
+}
+
+func (p *PoolEntry) pickWithoutTable(hash uint64) *EndpointEntry {
+	switch {
+	case len(p.endpoints) == 0:
+		return nil
+	case p.alias != nil:
+		return &p.endpoints[pickAlias(p.alias, hash)]
+	}
+	i, _ := bits.Mul64(hash, uint64(len(p.endpoints)))
+	return &p.endpoints[i]
+}
+
+// Select is the endpoint for a new flow with tuple w (as for [Hash]), nil when
+// the pool is empty: by the client's address if the pool has session affinity,
+// else by the pool's algorithm. rng is the worker's own.
+//
+// Affinity is a function of the client's address and the endpoints, not a
+// memory of what a client had: it needs no state, survives a restart, and all
+// nodes agree on it. It holds without end while the pool stays as it is, also
+// after AffinitySeconds without a connection; a change of the pool moves about
+// the changed endpoints' share of clients, where kube-proxy would keep
+// them for AffinitySeconds on the node that they had used.
+func (p *PoolEntry) Select(w *[5]uint64, rng *fastrand.RNG) *EndpointEntry {
+	switch {
+	case p.affinity != 0:
+		return p.Pick(HashClient(w))
+	case p.algorithm == Random:
+		return p.Pick(uint64(rng.Uint32())<<32 | uint64(rng.Uint32()))
+	}
+	return p.Pick(Hash(w))
+}
+
+// Len is the number of endpoints.
+func (p *PoolEntry) Len() int { return len(p.endpoints) }
+
+// Endpoints are the pool's endpoints in order of address and port. They must not be written.
+func (p *PoolEntry) Endpoints() []EndpointEntry { return p.endpoints }
+
+// Algorithm is how the pool chooses.
+func (p *PoolEntry) Algorithm() Algorithm { return p.algorithm }
+
+// OnEmpty is the answer to new flows while the pool is empty.
+func (p *PoolEntry) OnEmpty() OnEmpty { return p.onEmpty }
+
+// AffinitySeconds is the ClientIP affinity timeout, 0 without affinity.
+func (p *PoolEntry) AffinitySeconds() int { return int(p.affinity) }
+
+// Tier is which endpoints these are, in the words of topology.Tier.
+func (p *PoolEntry) Tier() string { return p.tier }
+
+// TableSize is the number of Maglev slots, 0 without a table.
+func (p *PoolEntry) TableSize() int { return int(p.size) }

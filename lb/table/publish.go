@@ -1,0 +1,153 @@
+package table
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+)
+
+// Change is a prepared publication.
+//
+// The steering program must not send Weir packets of a frontend that the
+// snapshot does not serve. So:
+//
+//	change, err := t.Prepare(put, del)
+//	steering.Remove(change.Removed)
+//	t.Publish(change)
+//	steering.Add(change.Added)
+type Change struct {
+	// Added are frontends that the new snapshot has and the last one has
+	// not; Removed the other way round; Changed those whose
+	// pool, kind, scope or Service is another one (here as in the new snapshot).
+	Added, Removed, Changed []*FrontendEntry
+	// Errors are what could not be applied; all else is in the Change.
+	// Frontends held by another Service are here too (errors.Is ErrFrontendTaken).
+	Errors []*ServiceError
+
+	base     *Snapshot
+	next     *Snapshot           // nil: nothing to publish
+	services map[string]*service // by name; nil: deleted
+	waiting  map[Key][]string    // what becomes of Table.waiting
+}
+
+// Empty is true when publication would change nothing.
+func (c *Change) Empty() bool { return c.next == nil }
+
+// Number is the snapshot number that the Change will have been published
+// with, or the present one if it is empty.
+func (c *Change) Number() uint64 {
+	if c.next == nil {
+		return c.base.number
+	}
+	return c.next.number
+}
+
+// ErrStale is Publish's answer to a Change that was not prepared from the present snapshot.
+var ErrStale = errors.New("change was prepared from an older snapshot")
+
+// Apply is Prepare and Publish at once.
+func (t *Table) Apply(put []Service, del []string) (Change, error) {
+	c, err := t.Prepare(put, del)
+	if err != nil {
+		return c, err
+	}
+	return c, t.Publish(c)
+}
+
+// Prepare makes the snapshot that follows the present one: put are Services
+// that are new or changed, each whole; del are names of Services that are no
+// more. Names in del that are not known are no error. Its cost is in proportion to put and del.
+//
+// A Service that cannot be served as given stays as it was, and Change.Errors
+// says why. A frontend that two Services claim stays with the one that has it,
+// or in one Change goes to the first in put; the other gets it as soon
+// as it is let go. The error of Prepare is a mistake of the caller, a Service
+// without a name or named twice; the Change is then empty.
+//
+// Nothing is visible before Publish. A Change that is not published may be dropped.
+func (t *Table) Prepare(put []Service, del []string) (Change, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.endpoints.settle()
+	t.numbers.settle()
+	base := t.current.Load()
+	e, err := t.newEdit(base, put, del)
+	if err != nil {
+		return Change{base: base}, err
+	}
+	for i := range put {
+		e.build(&put[i])
+	}
+	e.release()
+	e.promote()
+	for i := range put {
+		if s := e.changed[put[i].Name]; s != nil {
+			e.claim(s)
+		}
+	}
+	return e.finish(), nil
+}
+
+// Publish makes the Change the present snapshot. Workers see it with their
+// next batch. The error is ErrStale when another Change was published since it
+// was prepared; nothing has happened then.
+func (t *Table) Publish(c Change) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.base != t.current.Load() {
+		return ErrStale
+	}
+	if c.next == nil {
+		return nil
+	}
+	for _, s := range c.services {
+		if s != nil {
+			t.endpoints.hold(s.numbers)
+			t.numbers.name(s.number, s.name)
+		}
+	}
+	t.current.Store(c.next)
+	for name, s := range c.services {
+		if old := t.services[name]; old != nil {
+			t.endpoints.release(old.numbers)
+		}
+		if s != nil {
+			t.services[name] = s
+			continue
+		}
+		t.numbers.release(t.services[name].number)
+		delete(t.services, name)
+	}
+	for key, names := range c.waiting {
+		if len(names) == 0 {
+			delete(t.waiting, key)
+		} else {
+			t.waiting[key] = names
+		}
+	}
+	t.endpoints.settle()
+	t.endpoints.reclaim(reclaimBudget)
+	return nil
+}
+
+// Conflicts are the frontends that Services claim while another one holds them.
+func (t *Table) Conflicts() []ConflictError {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	root := t.current.Load().root
+	var out []ConflictError
+	for key, names := range t.waiting {
+		held := root.find(&key, key.hash())
+		if held == nil {
+			continue
+		}
+		for _, name := range names {
+			out = append(out, ConflictError{held.AddrPort, held.Proto, name, held.ServiceName})
+		}
+	}
+	slices.SortFunc(out, func(a, b ConflictError) int {
+		return cmp.Or(strings.Compare(a.Service, b.Service), a.AddrPort.Compare(b.AddrPort), cmp.Compare(a.Proto, b.Proto))
+	})
+	return out
+}

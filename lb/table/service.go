@@ -1,0 +1,242 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Kind is how a frontend is reached.
+type Kind uint8
+
+// Kinds of frontends.
+const (
+	NodePort     Kind = iota // a node port on one of the node's addresses
+	LoadBalancer             // a load balancer ingress IP
+	ExternalIP               // one of spec.externalIPs
+	ClusterIP                // a cluster IP
+)
+
+// String is the kind as status and metrics show it.
+func (k Kind) String() string {
+	return nameOf(k, "NodePort", "LoadBalancer", "ExternalIP", "ClusterIP")
+}
+
+// OnEmpty is the answer to a new flow when the pool has no endpoint.
+type OnEmpty uint8
+
+// Answers of an empty pool.
+const (
+	Reject OnEmpty = iota // TCP RST, ICMP port unreachable: no endpoint anywhere
+	Drop                  // silence: endpoints exist, but none that Local policy may use
+)
+
+// String is the answer as status and metrics show it.
+func (o OnEmpty) String() string { return nameOf(o, "Reject", "Drop") }
+
+// Algorithm is how a pool chooses the endpoint of a new flow.
+type Algorithm uint8
+
+// Algorithms.
+const (
+	Maglev Algorithm = iota // by the tuple's hash; the same on every node
+	Random                  // by the worker's random numbers
+)
+
+// String is the algorithm as status shows it.
+func (a Algorithm) String() string { return nameOf(a, "Maglev", "Random") }
+
+func nameOf[T ~uint8](v T, names ...string) string {
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return fmt.Sprintf("%d", v)
+}
+
+// Endpoint is one member of a pool.
+type Endpoint struct {
+	AddrPort netip.AddrPort
+	// Weight is the endpoint's part of new flows, relative to the other
+	// weights of its pool; 0 means 1. An endpoint whose part is less than
+	// one Maglev slot (1/1021 in a small pool) may get none.
+	Weight uint32
+	Local  bool // runs on this node
+}
+
+// Pool is a set of endpoints and the way of choosing from it. All of one
+// pool's endpoints are of its frontends' address family. An endpoint given
+// twice counts once, with the larger weight.
+type Pool struct {
+	Endpoints []Endpoint
+	Algorithm Algorithm
+	// AffinitySeconds is the ClientIP affinity timeout, 0 for none. With
+	// affinity the endpoint follows from the client's address alone; see
+	// [PoolEntry.Select].
+	AffinitySeconds int
+	OnEmpty         OnEmpty
+	Tier            string // which endpoints these are, for status; see topology.Tier
+}
+
+// Frontend is an address, port and protocol that clients use.
+type Frontend struct {
+	AddrPort netip.AddrPort
+	Proto    uint8 // IP protocol number: 6 TCP, 17 UDP
+	Kind     Kind
+	Pool     int // index into Service.Pools
+	// ClusterScope marks a frontend for traffic from inside the cluster,
+	// to which externalTrafficPolicy does not apply.
+	ClusterScope bool
+}
+
+// Service is one Service's frontends and pools. The Table copies what it
+// keeps: the slices may be used again after Prepare.
+type Service struct {
+	Name      string // namespace/name, the identity
+	Frontends []Frontend
+	Pools     []Pool
+	// Listed are endpoints that are in the Service's slices but may be in
+	// none of its pools (not ready, or not this node's to use): their
+	// flows go on, so they do not count as gone. Endpoints of pools need not
+	// be named again.
+	Listed []ListedEndpoint
+}
+
+// ListedEndpoint is an endpoint that exists, whether or not it gets new flows.
+type ListedEndpoint struct {
+	AddrPort netip.AddrPort
+	Proto    uint8
+}
+
+// ErrFrontendTaken is wrapped by the error of a Service whose frontend is held by another one.
+var ErrFrontendTaken = errors.New("frontend is taken")
+
+// ErrTooManyEndpoints is wrapped by the error of a Service for whose endpoints no number is left.
+var ErrTooManyEndpoints = errors.New("too many endpoints")
+
+// ServiceError is what is wrong with one Service of a change. The others apply.
+type ServiceError struct {
+	Service string
+	// Kept is true when the Service as a whole stays as it was last
+	// published; otherwise it applies except for what Err names.
+	Kept bool
+	Err  error
+}
+
+// Error names the Service and what is wrong.
+func (e *ServiceError) Error() string { return fmt.Sprintf("service %s: %v", e.Service, e.Err) }
+
+// Unwrap is the error without the Service's name.
+func (e *ServiceError) Unwrap() error { return e.Err }
+
+// ConflictError says who holds a frontend that a Service claims. The claim
+// stands: the Service gets the frontend when the holder lets it go.
+type ConflictError struct {
+	AddrPort netip.AddrPort
+	Proto    uint8
+	Service  string // claims it
+	Holder   string // has it
+}
+
+// Error names the frontend and both Services.
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("%v proto %d: %v by %s", e.AddrPort, e.Proto, ErrFrontendTaken, e.Holder)
+}
+
+// Is makes errors.Is(err, ErrFrontendTaken) true.
+func (e *ConflictError) Is(target error) bool { return target == ErrFrontendTaken }
+
+// service is a Service as published, immutable.
+type service struct {
+	name      string
+	number    uint32
+	frontends []*FrontendEntry // all that it claims; those it holds are in the trie
+	pools     []*PoolEntry     // those of its frontends, each once
+	numbers   []uint32         // of its endpoints, ascending
+}
+
+// frontend is the Service's frontend with the key, or nil. It looks at index
+// hint first: a Service's frontends seldom change places. s may be nil.
+func (s *service) frontend(k *Key, hint int) *FrontendEntry {
+	if s == nil {
+		return nil
+	}
+	if hint < len(s.frontends) && s.frontends[hint].Key == *k {
+		return s.frontends[hint]
+	}
+	for _, f := range s.frontends {
+		if f.Key == *k {
+			return f
+		}
+	}
+	return nil
+}
+
+func (s *service) equal(o *service) bool {
+	return slices.Equal(s.frontends, o.frontends) && slices.Equal(s.numbers, o.numbers)
+}
+
+// serviceNumbers gives Services their numbers, from 1. A number rests before it is given
+// again, so that flows of a Service that is gone are not soon counted as another's.
+type serviceNumbers struct {
+	names   []string // by number; "" is free or pending
+	free    []uint32 // longest free first
+	pending []uint32 // taken by a change that is not published
+}
+
+// restingNumbers is how many numbers are free before the first is given again.
+const restingNumbers = 1024
+
+func (s *serviceNumbers) take() uint32 {
+	var n uint32
+	if len(s.free) > restingNumbers {
+		n, s.free = s.free[0], s.free[1:]
+	} else {
+		n = uint32(max(len(s.names), 1))
+		s.names = append(s.names, make([]string, int(n)+1-len(s.names))...)
+	}
+	s.pending = append(s.pending, n)
+	return n
+}
+
+func (s *serviceNumbers) name(n uint32, name string) { s.names[n] = name }
+
+func (s *serviceNumbers) release(n uint32) {
+	s.names[n] = ""
+	s.free = append(s.free, n)
+}
+
+// settle ends a change: numbers that were taken but not named are free again.
+// It is called before the next change.
+func (s *serviceNumbers) settle() {
+	for _, n := range s.pending {
+		if s.names[n] == "" {
+			s.free = append(s.free, n)
+		}
+	}
+	s.pending = s.pending[:0]
+}
+
+// ServiceName is the name of the Service with a number, "" when there is none.
+func (t *Table) ServiceName(n uint32) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if int(n) >= len(t.numbers.names) {
+		return ""
+	}
+	return t.numbers.names[n]
+}
+
+// checkAddrPort is the address without its IPv4-in-IPv6 disguise, or what is wrong with it.
+func checkAddrPort(ap netip.AddrPort) (netip.AddrPort, error) {
+	addr := ap.Addr().Unmap()
+	switch {
+	case !addr.IsValid():
+		return ap, errors.New("no address")
+	case addr.Zone() != "":
+		return ap, fmt.Errorf("%v: an address with a zone", ap)
+	case ap.Port() == 0:
+		return ap, fmt.Errorf("%v: port 0", ap)
+	}
+	return netip.AddrPortFrom(addr, ap.Port()), nil
+}

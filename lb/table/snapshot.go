@@ -1,0 +1,43 @@
+package table
+
+import (
+	"iter"
+	"net/netip"
+)
+
+// Snapshot is the frontends of one publication, immutable.
+type Snapshot struct {
+	number    uint64
+	root      *node
+	services  int
+	frontends int
+}
+
+// FrontendEntry is a frontend as workers see it, immutable.
+type FrontendEntry struct {
+	Key          Key
+	Pool         *PoolEntry // never nil
+	Service      uint32     // number of its Service, from 1; see [Table.ServiceName]
+	Proto        uint8
+	Kind         Kind
+	ClusterScope bool
+	AddrPort     netip.AddrPort
+	ServiceName  string
+}
+
+// Number counts publications: that of New is 0, each one that changes anything adds 1.
+func (s *Snapshot) Number() uint64 { return s.number }
+
+// Services is the number of Services, including those without a frontend.
+func (s *Snapshot) Services() int { return s.services }
+
+// Frontends is the number of frontends.
+func (s *Snapshot) Frontends() int { return s.frontends }
+
+// Lookup is the frontend with key k, or nil. It does not allocate.
+func (s *Snapshot) Lookup(k *Key) *FrontendEntry { return s.root.find(k, k.hash()) }
+
+// All gives every frontend, in no order that means anything.
+func (s *Snapshot) All() iter.Seq[*FrontendEntry] {
+	return func(yield func(*FrontendEntry) bool) { s.root.walk(yield) }
+}

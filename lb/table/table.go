@@ -1,0 +1,80 @@
+// Package table holds what the packet path balances: frontends, and for each
+// the pool of endpoints that may get its new flows.
+//
+// The control plane writes, workers read. A [Snapshot] is immutable; a
+// publication makes the next one, which shares with the last one all that did
+// not change, and stores it with one atomic pointer store. A worker loads the
+// pointer once per batch and may use everything it reaches from it for as
+// long as it likes: nothing is ever written again, the garbage collector
+// takes it when the last reader has gone on.
+//
+// Frontends live in a hash trie with 64 kids per node and small leaves, so one
+// change copies two or three nodes whatever the number of Services. A pool's
+// Maglev table is built again only when its endpoints or their weights change.
+//
+// Choice is the same on every node that knows the same endpoints: it depends
+// on the tuple, on the set of (address, port, weight), and on nothing else,
+// neither on the order in which endpoints became known nor on their numbers.
+package table
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// DefaultMaxEndpoints is the number of endpoint numbers when Config leaves it open.
+const DefaultMaxEndpoints = 1 << 20
+
+// Config is what a Table needs to know of its surroundings.
+type Config struct {
+	// InUse says whether a flow names the endpoint number. It is called on
+	// the publishing goroutine, before a number that is in no pool is given
+	// to another endpoint, and must not call back into the Table. nil: no
+	// flow names any.
+	InUse func(endpointNumber uint32) bool
+	// MaxEndpoints is the largest endpoint number; 0 is DefaultMaxEndpoints.
+	MaxEndpoints int
+	// Tick is the coarse time, in 1/16 s, in which [Table.Gone] answers:
+	// that of the flow table. nil counts from New.
+	Tick func() uint32
+}
+
+// Table is the published frontends and endpoints. Load, Gone and the counters may be
+// called from any goroutine and never block; the other methods take turns.
+type Table struct {
+	current atomic.Pointer[Snapshot]
+
+	mu       sync.Mutex // guards all below
+	services map[string]*service
+	waiting  map[Key][]string // Services that claim a frontend another one holds, in order of arrival
+	numbers  serviceNumbers
+	scratch  scratch
+	edits    uint64 // numbers the trie edits: a node of the running edit may be written
+
+	endpoints endpoints
+}
+
+// New makes an empty Table; its first snapshot has number 0.
+func New(cfg Config) *Table {
+	if cfg.MaxEndpoints <= 0 {
+		cfg.MaxEndpoints = DefaultMaxEndpoints
+	}
+	if cfg.InUse == nil {
+		cfg.InUse = func(uint32) bool { return false }
+	}
+	if cfg.Tick == nil {
+		start := time.Now()
+		cfg.Tick = func() uint32 { return uint32(time.Since(start) / (time.Second / ticksPerSecond)) }
+	}
+	t := &Table{
+		services: make(map[string]*service),
+		waiting:  make(map[Key][]string),
+	}
+	t.endpoints.init(cfg)
+	t.current.Store(&Snapshot{})
+	return t
+}
+
+// Load is the snapshot published last, never nil. A worker calls it once per batch.
+func (t *Table) Load() *Snapshot { return t.current.Load() }
