@@ -1,0 +1,255 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Mode says where in the receive path the program runs.
+type Mode uint8
+
+const (
+	// Auto is native where the driver can, else generic.
+	Auto Mode = iota
+	// Native: in the driver, before the kernel makes a packet buffer.
+	Native
+	// Generic: in the kernel's receive path, after GRO, on any interface.
+	Generic
+)
+
+func (m Mode) String() string {
+	switch m {
+	case Auto:
+		return "auto"
+	case Native:
+		return "native"
+	case Generic:
+		return "generic"
+	}
+	return fmt.Sprintf("mode(%d)", uint8(m))
+}
+
+// Interface says what to attach to, and how.
+type Interface struct {
+	Index int  // in the network namespace of the calling thread
+	Slot  int  // Weir's number of it, below MaxSlots; part of the socket map's key
+	Mode  Mode // Auto, Native or Generic
+
+	// PinDir is the directory for the link's pin; "" is DefaultPinDir.
+	PinDir string
+
+	// All makes every IP packet to the interface's address Weir's, but not ARP
+	// and neighbour discovery: for the host port, to which the kernel routes
+	// what Weir is to have.
+	All bool
+
+	// MAC is the destination address of packets to look at; nil is the
+	// interface's own.
+	MAC net.HardwareAddr
+}
+
+// Attachment is the program on one interface.
+type Attachment struct {
+	IfIndex int
+	Slot    int
+	Mode    Mode // granted: Native or Generic
+
+	// Pinned says that the attachment outlives the process; PinError why not.
+	Pinned   bool
+	PinError error
+	PinPath  string
+
+	// Adopted says that a link of an earlier process was taken over, so that
+	// nothing was detached.
+	Adopted bool
+
+	// NativeError is why the driver refused, where Auto became Generic.
+	NativeError error
+
+	link link.Link
+	all  bool
+}
+
+// Attach attaches the program to an interface; see AttachInterface.
+func (p *Program) Attach(ifindex, slot int, mode Mode, pinDir string) (*Attachment, error) {
+	return p.AttachInterface(Interface{Index: ifindex, Slot: slot, Mode: mode, PinDir: pinDir})
+}
+
+// AttachInterface attaches the program to an interface of the calling thread's
+// network namespace. A link that an earlier process has left pinned is adopted
+// unless it runs in another mode than asked for. Pins of interfaces that are
+// gone are removed.
+//
+// Two processes must not attach to one interface: the later takes it over. Bind
+// the AF_XDP sockets first, which the kernel refuses to the later one.
+func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
+	if err := checkSlot(in.Slot, 0); err != nil {
+		return nil, err
+	}
+	dev, err := netlink.LinkByIndex(in.Index)
+	if err != nil {
+		return nil, fmt.Errorf("attach to interface %d: %w", in.Index, err)
+	}
+	name := dev.Attrs().Name
+	if in.MAC == nil {
+		in.MAC = dev.Attrs().HardwareAddr
+	}
+	if in.PinDir == "" {
+		in.PinDir = DefaultPinDir
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range p.attached {
+		if a.IfIndex == in.Index || a.Slot == in.Slot {
+			return nil, fmt.Errorf("attach to %s: slot %d already has interface %d", name, a.Slot, a.IfIndex)
+		}
+	}
+	if err := p.setInterface(in.Index, in.Slot, in.MAC, in.All); err != nil {
+		return nil, fmt.Errorf("attach to %s: %w", name, err)
+	}
+	a, err := p.attach(in, name)
+	if err != nil {
+		_ = p.objects.Interfaces.Delete(uint32(in.Index))
+		return nil, fmt.Errorf("attach to %s: %w", name, err)
+	}
+	p.attached = append(p.attached, a)
+	return a, nil
+}
+
+// attach adopts the pinned link, or else makes one and pins it.
+func (p *Program) attach(in Interface, name string) (*Attachment, error) {
+	a := &Attachment{IfIndex: in.Index, Slot: in.Slot, all: in.All}
+	pin, pinErr := preparePin(in.PinDir, name)
+	if pinErr == nil {
+		l, err := adopt(pin, in, p)
+		if err != nil {
+			return nil, err
+		}
+		if l != nil {
+			mode, err := attachedMode(in.Index)
+			if err != nil {
+				_ = l.Close()
+				return nil, err
+			}
+			a.link, a.Mode, a.Adopted, a.Pinned, a.PinPath = l, mode, true, true, pin
+			return a, nil
+		}
+	}
+	if err := p.attachNew(a, in); err != nil {
+		return nil, err
+	}
+	if pinErr == nil {
+		pinErr = a.link.Pin(pin)
+	}
+	if pinErr != nil {
+		a.PinError = fmt.Errorf("pin in %s: %w", filepath.Dir(pin), pinErr)
+		return a, nil
+	}
+	a.Pinned, a.PinPath = true, pin
+	return a, nil
+}
+
+// attachNew makes a link, in the best mode that is granted.
+func (p *Program) attachNew(a *Attachment, in Interface) error {
+	var err error
+	if in.Mode != Generic {
+		a.link, err = p.attachMode(in.Index, link.XDPDriverMode)
+		if err == nil {
+			a.Mode = Native
+			return nil
+		}
+		err = fmt.Errorf("native XDP: %w%s", err, attachHint(err))
+		if in.Mode == Native || inUse(err) {
+			return err
+		}
+		a.NativeError = err
+	}
+	a.link, err = p.attachMode(in.Index, link.XDPGenericMode)
+	if err != nil {
+		return errors.Join(a.NativeError, fmt.Errorf("generic XDP: %w%s", err, attachHint(err)))
+	}
+	a.Mode = Generic
+	return nil
+}
+
+func (p *Program) attachMode(ifindex int, flags link.XDPAttachFlags) (link.Link, error) {
+	return link.AttachXDP(link.XDPOptions{Program: p.objects.Steer, Interface: ifindex, Flags: flags})
+}
+
+// inUse: another program is attached, in whatever mode.
+func inUse(err error) bool {
+	return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST)
+}
+
+// attachHint says what the kernel's error most likely means and what to do.
+func attachHint(err error) string {
+	switch {
+	case inUse(err):
+		return " (another XDP program is attached: see `ip link` or `bpftool net`)"
+	case errors.Is(err, unix.ERANGE):
+		return " (the MTU is too large for the driver: lower it)"
+	case errors.Is(err, unix.ENOSPC):
+		return " (too few queues: the driver needs one more set per CPU, or, on veth, as many receive queues as the peer has transmit queues)"
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return " (the driver has no native XDP, or not with its present settings: MTU, LRO, GRO_HW)"
+	case errors.Is(err, unix.EINVAL):
+		return " (driver settings: try a lower MTU, `ethtool -K IFACE lro off rx-gro-hw off`)"
+	case errors.Is(err, unix.EPERM):
+		return " (needs CAP_NET_ADMIN and CAP_BPF)"
+	}
+	return ""
+}
+
+// attachedMode asks the kernel in which mode a program is attached.
+func attachedMode(ifindex int) (Mode, error) {
+	dev, err := netlink.LinkByIndex(ifindex)
+	if err != nil {
+		return Auto, fmt.Errorf("ask for the XDP mode: %w", err)
+	}
+	xdp := dev.Attrs().Xdp
+	if xdp == nil || !xdp.Attached {
+		return Auto, errors.New("ask for the XDP mode: no program is attached")
+	}
+	if xdp.AttachMode == nl.XDP_ATTACHED_SKB {
+		return Generic, nil
+	}
+	return Native, nil
+}
+
+// Detach takes the program off one interface, and removes its pin.
+func (p *Program) Detach(a *Attachment) error { return p.release(a, true) }
+
+// release lets go of an attachment; remove also ends it.
+func (p *Program) release(a *Attachment, remove bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(p.attached, a)
+	if i < 0 {
+		return nil
+	}
+	p.attached = slices.Delete(p.attached, i, i+1)
+	var errs []error
+	if remove {
+		if a.Pinned {
+			errs = append(errs, a.link.Unpin())
+		}
+		// Not only close: another process may hold the link too.
+		if err := a.link.Detach(); err != nil && !errors.Is(err, link.ErrNotSupported) && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, err)
+		}
+		errs = append(errs, p.objects.Interfaces.Delete(uint32(a.IfIndex)))
+	}
+	errs = append(errs, a.link.Close())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("detach from interface %d: %w", a.IfIndex, err)
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packet headers as they are on the wire; fields in network byte order. */
+#ifndef WEIR_PACKET_H
+#define WEIR_PACKET_H
+
+#include "kernel.h"
+
+#define ETH_P_IP    0x0800
+#define ETH_P_IPV6  0x86DD
+#define ETH_P_8021Q 0x8100
+#define ETH_P_8021AD 0x88A8
+
+#define IPPROTO_HOPOPTS  0
+#define IPPROTO_TCP      6
+#define IPPROTO_UDP      17
+#define IPPROTO_ROUTING  43
+#define IPPROTO_FRAGMENT 44
+#define IPPROTO_AH       51
+#define IPPROTO_ICMPV6   58
+#define IPPROTO_DSTOPTS  60
+#define IPPROTO_MH       135
+
+#define IP_MORE_FRAGMENTS  0x2000
+#define IP_FRAGMENT_OFFSET 0x1fff
+
+/* Neighbour discovery (RFC 4861): router solicitation to redirect. */
+#define ICMPV6_ND_FIRST 133
+#define ICMPV6_ND_LAST  137
+
+struct ethernet {
+	__u8 destination[6];
+	__u8 source[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct ipv4 {
+	__u8 version_ihl;
+	__u8 tos;
+	__be16 length;
+	__be16 id;
+	__be16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__sum16 checksum;
+	__be32 source;
+	__be32 destination;
+};
+
+struct ipv6 {
+	__be32 version_class_label;
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__be32 source[4];
+	__be32 destination[4];
+};
+
+/* The first four bytes of both TCP and UDP. */
+struct ports {
+	__be16 source;
+	__be16 destination;
+};
+
+#define TCP_HEADER 20
+#define UDP_HEADER 8
+
+#endif

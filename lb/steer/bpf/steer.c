@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The steering program: which packets of an interface are Weir's.
+ *
+ * It runs in the driver (or the generic hook) for every packet that arrives,
+ * before the kernel sees it. It changes no packet and keeps no state. A packet
+ * for a frontend, or for a port from which Weir translates, goes to the AF_XDP
+ * socket of its queue; every other packet goes to the kernel as if the program
+ * were not there. When in doubt, the kernel gets it.
+ *
+ * When Weir dies its sockets leave the map `sockets` by themselves, and the
+ * redirect's fallback, XDP_PASS, gives every packet to the kernel.
+ *
+ * In the order of a packet:
+ *
+ *   steer         which interface, count, redirect
+ *   classify      Ethernet: for this interface's own address, which protocol
+ *   classify_ipv4, classify_ipv6    to addresses, protocol and ports
+ *   lookup        frontends, then translated ports
+ */
+#include "packet.h"
+
+/* A socket's place in the map is slot * QUEUES_PER_SLOT + queue. */
+#define MAX_SLOTS 64
+#define QUEUES_PER_SLOT 64
+
+/* What became of a packet. Counted per slot; names in counters.go. */
+enum verdict {
+	REDIRECTED,
+	PASS_NO_SOCKET,       /* Weir's, but no socket on this queue */
+	PASS_OTHER_MAC,       /* broadcast, multicast, another host's */
+	PASS_VLAN,            /* tagged */
+	PASS_OTHER_ETHERTYPE, /* ARP, LLDP, ... */
+	PASS_MALFORMED,       /* headers cut short or impossible */
+	PASS_FRAGMENT,        /* IPv4 or IPv6 fragment */
+	PASS_EXTENSION,       /* IPv6 extension header */
+	PASS_OTHER_PROTOCOL,  /* neither TCP nor UDP */
+	PASS_NO_MATCH,        /* TCP or UDP of the host itself */
+	VERDICTS,
+};
+
+/* An interface that Weir is attached to. */
+struct interface {
+	__u8 mac[6]; /* destination address of packets that may be Weir's */
+	__u16 slot;
+	__u32 flags;
+};
+
+/* Flags of an interface. */
+#define INTERFACE_ALL 1 /* the host port: everything routed to it is Weir's */
+
+struct frontend_key {
+	__be32 address[4]; /* IPv4 in the first, the rest 0 */
+	__be16 port;
+	__u8 protocol;
+	__u8 family; /* 4 or 6 */
+};
+
+/* What is known of a frontend. The program asks only whether it is there. */
+struct frontend {
+	__u32 flags;
+};
+
+struct snat_key {
+	__be32 address[4];
+	__u32 family; /* 4 or 6 */
+};
+
+/* Ports from which Weir translates, in host byte order, both inclusive. */
+struct port_range {
+	__u16 low;
+	__u16 high;
+};
+
+struct counters {
+	__u64 packets[VERDICTS];
+};
+
+/* By interface index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_SLOTS);
+	__type(key, __u32);
+	__type(value, struct interface);
+} interfaces SEC(".maps");
+
+/* max_entries of these two is set by the loader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct frontend_key);
+	__type(value, struct frontend);
+} frontends SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct snat_key);
+	__type(value, struct port_range);
+} snat SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, MAX_SLOTS * QUEUES_PER_SLOT);
+	__type(key, __u32);
+	__type(value, __u32);
+} sockets SEC(".maps");
+
+/* By slot. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_SLOTS);
+	__type(key, __u32);
+	__type(value, struct counters);
+} packet_counters SEC(".maps");
+
+/* The unread part of a packet. */
+struct cursor {
+	void *at;
+	void *end;
+};
+
+/* lookup says whether a TCP or UDP packet to this destination is Weir's. */
+static __always_inline enum verdict lookup(const struct frontend_key *to)
+{
+	if (bpf_map_lookup_elem(&frontends, to))
+		return REDIRECTED;
+
+	struct snat_key translated = {
+		.address = { to->address[0], to->address[1], to->address[2], to->address[3] },
+		.family = to->family,
+	};
+	const struct port_range *range = bpf_map_lookup_elem(&snat, &translated);
+	__u16 port = bpf_ntohs(to->port);
+	if (range && port >= range->low && port <= range->high)
+		return REDIRECTED;
+	return PASS_NO_MATCH;
+}
+
+/* classify_l4 takes what to->protocol says to be at p. */
+static __always_inline enum verdict classify_l4(struct cursor p, struct frontend_key *to)
+{
+	int header;
+	if (to->protocol == IPPROTO_TCP)
+		header = TCP_HEADER;
+	else if (to->protocol == IPPROTO_UDP)
+		header = UDP_HEADER;
+	else
+		return PASS_OTHER_PROTOCOL;
+
+	const struct ports *ports = p.at;
+	if (p.at + header > p.end)
+		return PASS_MALFORMED;
+	to->port = ports->destination;
+	return lookup(to);
+}
+
+static __always_inline enum verdict classify_ipv4(struct cursor p, const struct interface *in)
+{
+	const struct ipv4 *ip = p.at;
+	if (p.at + sizeof(*ip) > p.end)
+		return PASS_MALFORMED;
+	__u32 header = (ip->version_ihl & 0x0f) * 4;
+	if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip))
+		return PASS_MALFORMED;
+	if (in->flags & INTERFACE_ALL)
+		return REDIRECTED;
+	if (ip->fragment & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET))
+		return PASS_FRAGMENT;
+
+	struct frontend_key to = {
+		.address = { ip->destination },
+		.protocol = ip->protocol,
+		.family = 4,
+	};
+	p.at += header;
+	return classify_l4(p, &to);
+}
+
+/* is_neighbour_discovery: p is at an ICMPv6 header. */
+static __always_inline int is_neighbour_discovery(struct cursor p)
+{
+	const __u8 *type = p.at;
+	if (p.at + 1 > p.end)
+		return 0;
+	return *type >= ICMPV6_ND_FIRST && *type <= ICMPV6_ND_LAST;
+}
+
+static __always_inline enum verdict classify_ipv6(struct cursor p, const struct interface *in)
+{
+	const struct ipv6 *ip = p.at;
+	if (p.at + sizeof(*ip) > p.end)
+		return PASS_MALFORMED;
+	if ((ip->version_class_label & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000))
+		return PASS_MALFORMED;
+	p.at += sizeof(*ip);
+	if (in->flags & INTERFACE_ALL) {
+		/* The kernel answers for the host port's neighbours itself. */
+		if (ip->next_header == IPPROTO_ICMPV6 && is_neighbour_discovery(p))
+			return PASS_OTHER_PROTOCOL;
+		return REDIRECTED;
+	}
+
+	switch (ip->next_header) {
+	case IPPROTO_FRAGMENT:
+		return PASS_FRAGMENT;
+	case IPPROTO_HOPOPTS:
+	case IPPROTO_ROUTING:
+	case IPPROTO_AH:
+	case IPPROTO_DSTOPTS:
+	case IPPROTO_MH:
+		return PASS_EXTENSION;
+	}
+	struct frontend_key to = {
+		.address = { ip->destination[0], ip->destination[1], ip->destination[2], ip->destination[3] },
+		.protocol = ip->next_header,
+		.family = 6,
+	};
+	return classify_l4(p, &to);
+}
+
+static __always_inline int is_for(const struct ethernet *eth, const struct interface *in)
+{
+	/* All differences or-ed together: one branch instead of six. */
+	__u8 differ = 0;
+#pragma unroll
+	for (int i = 0; i < 6; i++)
+		differ |= eth->destination[i] ^ in->mac[i];
+	return !differ;
+}
+
+static __always_inline enum verdict classify(struct cursor p, const struct interface *in)
+{
+	const struct ethernet *eth = p.at;
+	if (p.at + sizeof(*eth) > p.end)
+		return PASS_MALFORMED;
+	if (!is_for(eth, in))
+		return PASS_OTHER_MAC;
+	p.at += sizeof(*eth);
+
+	switch (eth->type) {
+	case bpf_htons(ETH_P_IP):
+		return classify_ipv4(p, in);
+	case bpf_htons(ETH_P_IPV6):
+		return classify_ipv6(p, in);
+	case bpf_htons(ETH_P_8021Q):
+	case bpf_htons(ETH_P_8021AD):
+		return PASS_VLAN;
+	default:
+		return PASS_OTHER_ETHERTYPE;
+	}
+}
+
+SEC("xdp.frags")
+int steer(struct xdp_md *ctx)
+{
+	__u32 ifindex = ctx->ingress_ifindex;
+	const struct interface *in = bpf_map_lookup_elem(&interfaces, &ifindex);
+	if (!in)
+		return XDP_PASS;
+	__u32 slot = in->slot;
+	struct counters *count = bpf_map_lookup_elem(&packet_counters, &slot);
+	if (!count)
+		return XDP_PASS;
+
+	struct cursor packet = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	enum verdict verdict = classify(packet, in);
+
+	int action = XDP_PASS;
+	if (verdict == REDIRECTED) {
+		__u32 queue = ctx->rx_queue_index;
+		if (queue < QUEUES_PER_SLOT)
+			action = bpf_redirect_map(&sockets, slot * QUEUES_PER_SLOT + queue, XDP_PASS);
+		if (action != XDP_REDIRECT)
+			verdict = PASS_NO_SOCKET;
+	}
+	count->packets[verdict]++;
+	return action;
+}
+
+char _license[] SEC("license") = "Apache-2.0";

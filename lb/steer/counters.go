@@ -1,0 +1,85 @@
+package steer
+
+import "fmt"
+
+// Verdict is what the program did with a packet, and why.
+type Verdict uint8
+
+// The order is that of enum verdict in bpf/steer.c.
+const (
+	Redirected        Verdict = iota // to Weir
+	PassNoSocket                     // Weir's, but its queue has no socket
+	PassOtherMAC                     // broadcast, multicast, or another host's
+	PassVLAN                         // tagged
+	PassOtherProtocol                // not IP: ARP, LLDP
+	PassMalformed                    // headers cut short or impossible
+	PassFragment                     // IP fragment
+	PassExtension                    // IPv6 extension header
+	PassOtherL4                      // neither TCP nor UDP
+	PassNoMatch                      // TCP or UDP, not to a frontend or SNAT port
+
+	Verdicts // how many there are
+)
+
+var verdictNames = [Verdicts]string{
+	"redirected", "no-socket", "other-mac", "vlan", "other-ethertype",
+	"malformed", "fragment", "ipv6-extension", "other-protocol", "no-match",
+}
+
+// The C program and this file must agree on how many there are.
+var _ [Verdicts]uint64 = steerCounters{}.Packets
+
+// String returns the name, fit for a metric's label.
+func (v Verdict) String() string {
+	if v < Verdicts {
+		return verdictNames[v]
+	}
+	return fmt.Sprintf("verdict(%d)", uint8(v))
+}
+
+// Counters is what was counted on one interface since the program was loaded,
+// in packets.
+type Counters struct {
+	IfIndex int
+	Slot    int
+	Packets [Verdicts]uint64
+}
+
+// Passed returns how many packets went to the kernel.
+func (c Counters) Passed() uint64 {
+	var n uint64
+	for v := Redirected + 1; v < Verdicts; v++ {
+		n += c.Packets[v]
+	}
+	return n
+}
+
+// Counters returns the counters of every attached interface, in the order in
+// which they were attached.
+func (p *Program) Counters() ([]Counters, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := make([]Counters, 0, len(p.attached))
+	for _, a := range p.attached {
+		packets, err := p.packets(a.Slot)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, Counters{IfIndex: a.IfIndex, Slot: a.Slot, Packets: packets})
+	}
+	return list, nil
+}
+
+// packets sums the counters of a slot over the CPUs.
+func (p *Program) packets(slot int) (sum [Verdicts]uint64, err error) {
+	var perCPU []steerCounters
+	if err := p.objects.PacketCounters.Lookup(uint32(slot), &perCPU); err != nil {
+		return sum, fmt.Errorf("read counters of slot %d: %w", slot, err)
+	}
+	for _, c := range perCPU {
+		for v := range sum {
+			sum[v] += c.Packets[v]
+		}
+	}
+	return sum, nil
+}

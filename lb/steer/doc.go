@@ -1,0 +1,27 @@
+// Package steer loads and attaches the XDP program that decides, packet by
+// packet, what is Weir's and what is the kernel's.
+//
+// The program (bpf/steer.c) runs on every interface that Weir is attached to.
+// Packets for a frontend, and packets for an address and port from which Weir
+// translates, go to the AF_XDP socket of their queue. Everything else goes to
+// the kernel: ARP and neighbour discovery, SSH, fragments, tagged frames,
+// whatever is malformed, and whatever is addressed to another MAC address.
+//
+// # Staying safe
+//
+// The program is attached by a bpf_link that is pinned in a BPF file system,
+// because attaching and detaching XDP can take a NIC's link down for seconds:
+// it happens once, and a restart of Weir only exchanges the program under the
+// link. When Weir is killed the pinned link and the program stay, but the
+// sockets are gone from the socket map, and the redirect's fallback is
+// XDP_PASS: the kernel takes every packet from the next one on. Close(true)
+// detaches and leaves nothing behind.
+//
+// # Order of changes
+//
+// A frontend is added after the snapshot that serves it is published, and
+// removed before it is withdrawn. Maps may be changed from any goroutine.
+//
+// Interfaces belong to the network namespace of the calling thread: Load,
+// Attach and the probes must run on a thread that is in the right one.
+package steer

@@ -1,0 +1,166 @@
+package steer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// Frontend is an entry of the frontend map: a destination that is Weir's.
+type Frontend struct {
+	AddrPort netip.AddrPort
+	Proto    uint8 // 6 TCP, 17 UDP
+	// Flags mean nothing to the program; they are kept for whoever lists the
+	// map, with bpftool for one.
+	Flags uint32
+}
+
+// ErrFull: a map has no room for another entry.
+var ErrFull = errors.New("map is full")
+
+// AddFrontend makes packets to addr go to Weir. Adding one that is there only
+// changes its flags.
+func (p *Program) AddFrontend(addr netip.AddrPort, proto uint8, flags uint32) error {
+	key, err := frontendKey(addr, proto)
+	if err != nil {
+		return err
+	}
+	err = p.objects.Frontends.Put(key, steerFrontend{Flags: flags})
+	if errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("add frontend %s/%s: %w: %d frontends is the limit", addr, protoName(proto), ErrFull, p.config.MaxFrontends)
+	}
+	if err != nil {
+		return fmt.Errorf("add frontend %s/%s: %w", addr, protoName(proto), err)
+	}
+	return nil
+}
+
+// RemoveFrontend gives packets to addr back to the kernel. Removing one that is
+// not there is not an error.
+func (p *Program) RemoveFrontend(addr netip.AddrPort, proto uint8) error {
+	key, err := frontendKey(addr, proto)
+	if err != nil {
+		return err
+	}
+	err = p.objects.Frontends.Delete(key)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("remove frontend %s/%s: %w", addr, protoName(proto), err)
+	}
+	return nil
+}
+
+// Frontends lists the frontend map as it is in the kernel, in no order.
+func (p *Program) Frontends() ([]Frontend, error) {
+	var (
+		list  []Frontend
+		key   steerFrontendKey
+		value steerFrontend
+	)
+	entries := p.objects.Frontends.Iterate()
+	for entries.Next(&key, &value) {
+		list = append(list, Frontend{
+			AddrPort: netip.AddrPortFrom(addrOf(key.Address, key.Family), ntohs(key.Port)),
+			Proto:    key.Protocol, Flags: value.Flags,
+		})
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("list frontends: %w", err)
+	}
+	return list, nil
+}
+
+// SetSNAT makes TCP and UDP packets to the ports lo to hi (inclusive) of addr
+// go to Weir: the answers to what it translates to that address. Setting an
+// address again replaces its range.
+func (p *Program) SetSNAT(addr netip.Addr, lo, hi uint16) error {
+	if !addr.IsValid() || addr.Zone() != "" {
+		return fmt.Errorf("set SNAT address %q: not an address", addr)
+	}
+	if lo == 0 || lo > hi {
+		return fmt.Errorf("set SNAT address %s: ports %d-%d", addr, lo, hi)
+	}
+	err := p.objects.Snat.Put(snatKey(addr), steerPortRange{Low: lo, High: hi})
+	if errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("set SNAT address %s: %w: %d addresses is the limit", addr, ErrFull, p.config.MaxSNAT)
+	}
+	if err != nil {
+		return fmt.Errorf("set SNAT address %s: %w", addr, err)
+	}
+	return nil
+}
+
+// RemoveSNAT gives all packets to addr, frontends excepted, back to the kernel.
+func (p *Program) RemoveSNAT(addr netip.Addr) error {
+	if !addr.IsValid() {
+		return fmt.Errorf("remove SNAT address %q: not an address", addr)
+	}
+	err := p.objects.Snat.Delete(snatKey(addr))
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("remove SNAT address %s: %w", addr, err)
+	}
+	return nil
+}
+
+func frontendKey(addr netip.AddrPort, proto uint8) (steerFrontendKey, error) {
+	if !addr.IsValid() || addr.Port() == 0 || addr.Addr().Zone() != "" {
+		return steerFrontendKey{}, fmt.Errorf("frontend %q: not an address and port", addr)
+	}
+	if proto != unix.IPPROTO_TCP && proto != unix.IPPROTO_UDP {
+		return steerFrontendKey{}, fmt.Errorf("frontend %s: protocol %d is neither TCP nor UDP", addr, proto)
+	}
+	words, family := addrWords(addr.Addr())
+	return steerFrontendKey{Address: words, Port: ntohs(addr.Port()), Protocol: proto, Family: family}, nil
+}
+
+func snatKey(addr netip.Addr) steerSnatKey {
+	words, family := addrWords(addr)
+	return steerSnatKey{Address: words, Family: uint32(family)}
+}
+
+// addrWords returns the 16 bytes of the map keys, as words in memory order,
+// IPv4 in the first; and the family, 4 or 6.
+func addrWords(addr netip.Addr) (w [4]uint32, family uint8) {
+	addr = addr.Unmap()
+	if addr.Is4() {
+		b := addr.As4()
+		w[0] = binary.NativeEndian.Uint32(b[:])
+		return w, 4
+	}
+	b := addr.As16()
+	for i := range w {
+		w[i] = binary.NativeEndian.Uint32(b[4*i:])
+	}
+	return w, 6
+}
+
+func addrOf(w [4]uint32, family uint8) netip.Addr {
+	var b [16]byte
+	for i, v := range w {
+		binary.NativeEndian.PutUint32(b[4*i:], v)
+	}
+	if family == 4 {
+		return netip.AddrFrom4([4]byte(b[:4]))
+	}
+	return netip.AddrFrom16(b)
+}
+
+// ntohs swaps between host and network byte order; it is its own inverse.
+func ntohs(v uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], v)
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+func protoName(proto uint8) string {
+	switch proto {
+	case unix.IPPROTO_TCP:
+		return "TCP"
+	case unix.IPPROTO_UDP:
+		return "UDP"
+	}
+	return fmt.Sprintf("protocol %d", proto)
+}

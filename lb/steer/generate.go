@@ -1,0 +1,8 @@
+package steer
+
+// The compiled program is committed, for both byte orders, so that a build
+// needs no C compiler. After a change to bpf/ run `go generate ./lb/steer` with
+// Debian 12's clang-14, llvm-14 and libbpf-dev; a test compares when they are
+// installed.
+
+//go:generate go tool bpf2go -cc clang-14 -strip llvm-strip-14 -target bpfel,bpfeb -tags linux steer bpf/steer.c -- -O2 -g -Wall -Wextra -Werror -mcpu=v2

@@ -1,0 +1,169 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotBPFFS: the directory for pins is not in a BPF file system.
+var ErrNotBPFFS = errors.New("not a BPF file system (mount -t bpf bpf /sys/fs/bpf)")
+
+// preparePin makes the directory, removes stale pins from it, and returns the
+// path for the interface's link.
+func preparePin(dir, name string) (string, error) {
+	ns, err := netnsInode()
+	if err != nil {
+		return filepath.Join(dir, name), err
+	}
+	// The namespace is part of the name as interface names are not unique
+	// across namespaces. BPF file systems allow no dots, which interface names
+	// (VLANs) may have; a slash they cannot have.
+	path := filepath.Join(dir, fmt.Sprintf("%d-%s", ns, strings.ReplaceAll(name, ".", "_")))
+	if err := checkBPFFS(dir); err != nil {
+		return path, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return path, err
+	}
+	return path, removeStale(dir)
+}
+
+// checkBPFFS looks at the nearest ancestor of dir that exists.
+func checkBPFFS(dir string) error {
+	for {
+		var st unix.Statfs_t
+		err := unix.Statfs(dir, &st)
+		if err == nil {
+			if uint32(st.Type) != unix.BPF_FS_MAGIC {
+				return ErrNotBPFFS
+			}
+			return nil
+		}
+		parent := filepath.Dir(dir)
+		if !errors.Is(err, fs.ErrNotExist) || parent == dir {
+			return err
+		}
+		dir = parent
+	}
+}
+
+// adopt returns the link pinned at path, with p's program under it. It returns
+// nil if there is none, or none that fits: such a link is removed.
+func adopt(path string, in Interface, p *Program) (link.Link, error) {
+	l, err := link.LoadPinnedLink(path, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open pinned link %s: %w", path, err)
+	}
+	if fits(l, in) {
+		if err = l.Update(p.objects.Steer); err == nil {
+			return l, nil
+		}
+		// A link is not updated across program types or when the driver's
+		// settings have changed: make a new one.
+	}
+	err = errors.Join(l.Unpin(), l.Close())
+	if err != nil {
+		return nil, fmt.Errorf("remove pinned link %s: %w", path, err)
+	}
+	return nil, nil
+}
+
+// fits says whether l is attached to the interface, in a mode that was asked
+// for.
+func fits(l link.Link, in Interface) bool {
+	if linkIfIndex(l) != in.Index {
+		return false
+	}
+	if in.Mode == Auto {
+		return true
+	}
+	mode, err := attachedMode(in.Index)
+	return err == nil && mode == in.Mode
+}
+
+// linkIfIndex returns the interface of an XDP link, 0 if it is gone or the link
+// is of another kind.
+func linkIfIndex(l link.Link) int {
+	info, err := l.Info()
+	if err != nil || info.XDP() == nil {
+		return 0
+	}
+	return int(info.XDP().Ifindex)
+}
+
+// removeStale removes the pins in dir whose interface is gone.
+func removeStale(dir string) error {
+	return eachPin(dir, func(_ string, l link.Link) error {
+		if linkIfIndex(l) == 0 {
+			return l.Unpin()
+		}
+		return nil
+	})
+}
+
+// RemoveAll detaches every link that is pinned in dir ("" is DefaultPinDir), of
+// every network namespace, and removes dir: what is left of Weir in the
+// kernel's receive path when it was killed. A directory that does not exist is
+// not an error.
+func RemoveAll(dir string) error {
+	if dir == "" {
+		dir = DefaultPinDir
+	}
+	if err := checkBPFFS(dir); err != nil {
+		return nil // then nothing can be pinned there
+	}
+	err := eachPin(dir, func(_ string, l link.Link) error {
+		if err := l.Detach(); err != nil && !errors.Is(err, link.ErrNotSupported) && !errors.Is(err, unix.ENODEV) {
+			return err
+		}
+		return l.Unpin()
+	})
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove pin directory: %w", err)
+	}
+	return nil
+}
+
+// eachPin calls f for every link that is pinned in dir.
+func eachPin(dir string, f func(path string, l link.Link) error) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		l, err := link.LoadPinnedLink(path, nil)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("open pinned link %s: %w", path, err))
+			continue
+		}
+		errs = append(errs, f(path, l), l.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// netnsInode identifies the network namespace of the calling thread.
+func netnsInode() (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), &st); err != nil {
+		return 0, fmt.Errorf("identify network namespace: %w", err)
+	}
+	return st.Ino, nil
+}

@@ -1,0 +1,185 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// MaxSlots is the number of interfaces that one Program can serve.
+	MaxSlots = 64
+	// MaxQueues is the number of queues per interface that can have a socket;
+	// packets of further queues go to the kernel.
+	MaxQueues = 64
+
+	// DefaultPinDir is where links are pinned unless told otherwise.
+	DefaultPinDir = "/sys/fs/bpf/weir"
+
+	defaultMaxFrontends = 65536
+	defaultMaxSNAT      = 1024
+
+	interfaceAll = 1 // INTERFACE_ALL in steer.c
+)
+
+// Config sizes the maps of a Program.
+type Config struct {
+	MaxFrontends int // addresses x ports x protocols; 0 = 65536
+	MaxSNAT      int // translated addresses; 0 = 1024
+}
+
+// Program is the steering program in the kernel, with its maps.
+type Program struct {
+	objects steerObjects
+	config  Config
+	frags   bool
+
+	mu       sync.Mutex
+	attached []*Attachment // guarded by mu
+}
+
+// Load loads the program and its maps into the kernel. Needs CAP_BPF and
+// CAP_NET_ADMIN, or root.
+func Load(cfg Config) (*Program, error) {
+	if cfg.MaxFrontends == 0 {
+		cfg.MaxFrontends = defaultMaxFrontends
+	}
+	if cfg.MaxSNAT == 0 {
+		cfg.MaxSNAT = defaultMaxSNAT
+	}
+	if cfg.MaxFrontends < 0 || cfg.MaxSNAT < 0 {
+		return nil, fmt.Errorf("load steering program: negative map size %d, %d", cfg.MaxFrontends, cfg.MaxSNAT)
+	}
+	// Matters before kernel 5.11 only, and shows in the load when it fails.
+	_ = rlimit.RemoveMemlock()
+	p := &Program{config: cfg, frags: true}
+	err := p.load()
+	if err != nil && !errors.Is(err, unix.EPERM) {
+		// Kernels before 5.18 do not know programs for packets of several
+		// buffers. Without it the MTU is limited.
+		p.frags = false
+		if p.load() == nil {
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load steering program: %w%s", err, loadHint(err))
+	}
+	return p, nil
+}
+
+func (p *Program) load() error {
+	spec, err := loadSteer()
+	if err != nil {
+		return err
+	}
+	spec.Maps[steerMapFrontends].MaxEntries = uint32(p.config.MaxFrontends)
+	spec.Maps[steerMapSnat].MaxEntries = uint32(p.config.MaxSNAT)
+	if !p.frags {
+		spec.Programs[steerProgSteer].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+	}
+	return spec.LoadAndAssign(&p.objects, nil)
+}
+
+func loadHint(err error) string {
+	if errors.Is(err, unix.EPERM) {
+		return " (needs CAP_BPF and CAP_NET_ADMIN, or root)"
+	}
+	return ""
+}
+
+// Frags says whether the program may see packets of several buffers, that is
+// whether interfaces with an MTU above one buffer (about 3500 bytes) can be
+// attached natively.
+func (p *Program) Frags() bool { return p.frags }
+
+// ID returns the kernel's number of the program, as bpftool shows it.
+func (p *Program) ID() (uint32, error) {
+	info, err := p.objects.Steer.Info()
+	if err != nil {
+		return 0, fmt.Errorf("ask for the program's number: %w", err)
+	}
+	id, _ := info.ID()
+	return uint32(id), nil
+}
+
+// SetSocket makes packets of a queue go to the AF_XDP socket fd. The entry
+// goes by itself when the socket is closed.
+func (p *Program) SetSocket(slot, queue, fd int) error {
+	if err := checkSlot(slot, queue); err != nil {
+		return err
+	}
+	if err := p.objects.Sockets.Put(uint32(slot*MaxQueues+queue), uint32(fd)); err != nil {
+		return fmt.Errorf("set socket of slot %d queue %d: %w", slot, queue, err)
+	}
+	return nil
+}
+
+// ClearSocket makes packets of a queue go to the kernel. A queue without a
+// socket is not an error.
+func (p *Program) ClearSocket(slot, queue int) error {
+	if err := checkSlot(slot, queue); err != nil {
+		return err
+	}
+	err := p.objects.Sockets.Delete(uint32(slot*MaxQueues + queue))
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("clear socket of slot %d queue %d: %w", slot, queue, err)
+	}
+	return nil
+}
+
+func checkSlot(slot, queue int) error {
+	if slot < 0 || slot >= MaxSlots || queue < 0 || queue >= MaxQueues {
+		return fmt.Errorf("slot %d queue %d: at most %d interfaces of %d queues each", slot, queue, MaxSlots, MaxQueues)
+	}
+	return nil
+}
+
+// setInterface tells the program of an interface. Until then it passes every
+// packet of it.
+func (p *Program) setInterface(ifindex, slot int, mac net.HardwareAddr, all bool) error {
+	if len(mac) != 6 {
+		return fmt.Errorf("interface %d: %q is not an Ethernet address", ifindex, mac)
+	}
+	value := steerInterface{Slot: uint16(slot), Mac: [6]uint8(mac)}
+	if all {
+		value.Flags |= interfaceAll
+	}
+	if err := p.objects.Interfaces.Put(uint32(ifindex), value); err != nil {
+		return fmt.Errorf("set interface %d: %w", ifindex, err)
+	}
+	return nil
+}
+
+// SetMAC changes the destination address of the packets that are looked at,
+// after the interface's own has changed.
+func (p *Program) SetMAC(ifindex int, mac net.HardwareAddr) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range p.attached {
+		if a.IfIndex == ifindex {
+			return p.setInterface(ifindex, a.Slot, mac, a.all)
+		}
+	}
+	return fmt.Errorf("set address of interface %d: not attached", ifindex)
+}
+
+// Close releases the program. With remove it is detached everywhere, and the
+// pinned links are removed; without, pinned links stay, as after a crash, and
+// the next start adopts them. Links that could not be pinned end either way.
+func (p *Program) Close(remove bool) error {
+	p.mu.Lock()
+	attached := slices.Clone(p.attached)
+	p.mu.Unlock()
+	var errs []error
+	for _, a := range attached {
+		errs = append(errs, p.release(a, remove))
+	}
+	return errors.Join(append(errs, p.objects.Close())...)
+}

@@ -1,0 +1,140 @@
+package xsk
+
+import (
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// FrameSize is the usual size of a frame in bytes. Smaller frames leave
+	// too little room for a full Ethernet frame behind the headroom, and the
+	// kernel allows none larger than a page.
+	FrameSize = 4096
+
+	// Headroom is where the kernel puts the first byte of a received packet in
+	// its frame, in bytes (XDP_PACKET_HEADROOM). Packets that Weir makes itself
+	// start there too. It leaves room for an outer header and for the transmit
+	// metadata before it.
+	Headroom = unix.XDP_PACKET_HEADROOM
+
+	hugePage = 2 << 20
+)
+
+// Desc describes a packet, or one buffer of a packet, in an Area: Addr is the
+// offset of its first byte in the area, Len its length in bytes, Options the
+// XDP_PKT_CONTD and XDP_TX_METADATA bits.
+type Desc = unix.XDPDesc
+
+const (
+	// Continued in Desc.Options says that the packet goes on in the next
+	// descriptor of the ring.
+	Continued = unix.XDP_PKT_CONTD
+
+	// WithMetadata in Desc.Options says that transmit metadata lies in the
+	// bytes before the packet. SetChecksum sets it.
+	WithMetadata = unix.XDP_TX_METADATA
+)
+
+// Area is the packet memory of a process: frames of one size, shared by all of
+// its sockets and registered with the kernel once for each group of sockets.
+type Area struct {
+	mapping   []byte // as mapped, larger than mem by the alignment
+	mem       []byte
+	frameSize int
+	frameMask uint64
+
+	mu     sync.Mutex
+	groups []*group // with at least one socket each
+	// noZeroCopy remembers interfaces whose driver has refused zero copy, so
+	// that the other queues do not register the memory again only to ask.
+	noZeroCopy map[device]bool
+}
+
+// NewArea maps memory for the given number of frames of frameSize bytes, a
+// power of two from 2048 to the page size; 0 means FrameSize. Transparent huge
+// pages are asked for. The limit on locked memory is raised, as registering
+// the area with the kernel pins it.
+func NewArea(frames, frameSize int) (*Area, error) {
+	if frameSize == 0 {
+		frameSize = FrameSize
+	}
+	page := unix.Getpagesize()
+	if frameSize < 2048 || frameSize > page || frameSize&(frameSize-1) != 0 {
+		return nil, fmt.Errorf("frame size %d: must be a power of two from 2048 to %d", frameSize, page)
+	}
+	if frames <= 0 {
+		return nil, fmt.Errorf("%d frames: must be positive", frames)
+	}
+	size := frames * frameSize
+	size = (size + page - 1) &^ (page - 1)
+	mapping, err := unix.Mmap(-1, 0, size+hugePage, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes for %d frames: %w", size, frames, err)
+	}
+	mem := alignedTo(mapping, hugePage)[:size:size]
+	// Both are advice: without huge pages the area works just as well.
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+	_ = unix.Madvise(mem, unix.MADV_DONTDUMP)
+	// Kernels before 5.11 charge maps and umems to this limit; later ones
+	// charge umems unless CAP_IPC_LOCK is held. What happens when it is too low
+	// is said by Open, where it shows.
+	_ = raiseMemlock()
+	return &Area{
+		mapping: mapping, mem: mem,
+		frameSize: frameSize, frameMask: ^uint64(frameSize - 1),
+		noZeroCopy: make(map[device]bool),
+	}, nil
+}
+
+// Frames returns the number of frames.
+func (a *Area) Frames() int { return len(a.mem) / a.frameSize }
+
+// FrameSize returns the size of a frame in bytes.
+func (a *Area) FrameSize() int { return a.frameSize }
+
+// Bytes returns the whole area.
+func (a *Area) Bytes() []byte { return a.mem }
+
+// Addr returns the address of the first byte of frame i, which Fill takes.
+func (a *Area) Addr(i int) uint64 { return uint64(i) * uint64(a.frameSize) }
+
+// Base returns the address of the first byte of the frame that addr lies in.
+func (a *Area) Base(addr uint64) uint64 { return addr & a.frameMask }
+
+// Frame returns the whole frame that addr lies in.
+func (a *Area) Frame(addr uint64) []byte {
+	from := addr & a.frameMask
+	to := from + uint64(a.frameSize)
+	return a.mem[from:to:to]
+}
+
+// Data returns the bytes of d. The slice can be extended to the end of the
+// frame and no further.
+func (a *Area) Data(d Desc) []byte {
+	end := d.Addr&a.frameMask + uint64(a.frameSize)
+	return a.mem[d.Addr : d.Addr+uint64(d.Len) : end]
+}
+
+// Close unmaps the area. All of its sockets must be closed before.
+func (a *Area) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mapping == nil {
+		return nil
+	}
+	if n := len(a.groups); n > 0 {
+		return fmt.Errorf("close area: sockets of %d umems are open", n)
+	}
+	if err := unix.Munmap(a.mapping); err != nil {
+		return fmt.Errorf("unmap area: %w", err)
+	}
+	a.mapping, a.mem = nil, nil
+	return nil
+}
+
+func raiseMemlock() error {
+	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+}

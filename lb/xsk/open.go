@@ -1,0 +1,318 @@
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Closing a socket is asynchronous: its queue stays busy until the kernel has
+// passed a grace period. Binding is tried again for so long.
+const (
+	busyTimeout = time.Second
+	busyPause   = 10 * time.Millisecond
+)
+
+// group is a umem: one registration of the area, and the sockets that share
+// it. Everything here is inherited by every socket of the group.
+type group struct {
+	zeroCopy    bool
+	multiBuffer bool
+	metadata    bool // registered with room for transmit metadata
+	sockets     []*Socket
+}
+
+// device names an interface across network namespaces.
+type device struct {
+	netns   uint64
+	ifindex int
+}
+
+// Open opens a socket of area and binds it. With mode Auto zero copy is tried
+// first, then copy; whether packets come from the driver or from the generic
+// hook is decided by how the steering program is attached.
+//
+// It must be called on a thread that is in the interface's network namespace.
+// A queue that is busy is waited for, up to a second.
+func Open(area *Area, cfg Config) (*Socket, error) {
+	if cfg.RingSize == 0 {
+		cfg.RingSize = DefaultRingSize
+	}
+	if cfg.RingSize < 64 || cfg.RingSize > 1<<20 || cfg.RingSize&(cfg.RingSize-1) != 0 {
+		return nil, fmt.Errorf("ring size %d: must be a power of two from 64 to %d", cfg.RingSize, 1<<20)
+	}
+	area.mu.Lock()
+	defer area.mu.Unlock()
+	if area.mapping == nil {
+		return nil, errors.New("open socket: the area is closed")
+	}
+	if cfg.ShareWith != nil {
+		if cfg.ShareWith.area != area || cfg.ShareWith.fd < 0 {
+			return nil, errors.New("open socket: the socket to share with is closed or of another area")
+		}
+		g := cfg.ShareWith.group
+		return area.open(cfg, attempt{g.zeroCopy, g.multiBuffer, g})
+	}
+	return area.openFirst(cfg)
+}
+
+// attempt is one way to bind. share is the group to join; nil makes a new one.
+type attempt struct {
+	zeroCopy    bool
+	multiBuffer bool
+	share       *group
+}
+
+// openFirst goes through the ways to bind, best first, to the first that the
+// kernel grants.
+func (a *Area) openFirst(cfg Config) (*Socket, error) {
+	var modes []bool
+	switch cfg.Mode {
+	case Auto:
+		modes = []bool{true, false}
+	case ZeroCopy:
+		modes = []bool{true}
+	case Copy:
+		modes = []bool{false}
+	default:
+		return nil, fmt.Errorf("open socket: unknown mode %d", cfg.Mode)
+	}
+	buffers := []bool{false}
+	if cfg.MultiBuffer {
+		buffers = []bool{true, false}
+	}
+	var last error
+	for _, multiBuffer := range buffers {
+		for _, zeroCopy := range modes {
+			s, err := a.open(cfg, attempt{zeroCopy, multiBuffer, a.groupFor(zeroCopy, multiBuffer)})
+			if err == nil {
+				return s, nil
+			}
+			last = err
+			if !refused(err) {
+				return nil, err
+			}
+		}
+	}
+	return nil, last
+}
+
+// refused says whether err may mean that the kernel or the driver lacks what
+// was asked for, so that asking for less may help. Drivers refuse with many
+// errors; those that would refuse anything are excepted.
+func refused(err error) bool {
+	for _, final := range []error{unix.EPERM, unix.ENODEV, unix.EBUSY, unix.ENETDOWN, unix.EAFNOSUPPORT, unix.EMFILE, unix.ENFILE} {
+		if errors.Is(err, final) {
+			return false
+		}
+	}
+	return true
+}
+
+var errNoZeroCopy = errors.New("the driver has no zero copy")
+
+func (a *Area) groupFor(zeroCopy, multiBuffer bool) *group {
+	for _, g := range a.groups {
+		if g.zeroCopy == zeroCopy && g.multiBuffer == multiBuffer {
+			return g
+		}
+	}
+	return nil
+}
+
+// open makes one attempt on a fresh file descriptor.
+func (a *Area) open(cfg Config, try attempt) (*Socket, error) {
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open AF_XDP socket: %w%s", err, hint(err))
+	}
+	s := &Socket{area: a, cfg: cfg, fd: fd, frameMask: a.frameMask}
+	dev := device{netnsCookie(fd), cfg.IfIndex}
+	if try.zeroCopy && cfg.Mode == Auto && a.noZeroCopy[dev] {
+		_ = s.destroy()
+		return nil, errNoZeroCopy
+	}
+	if err := s.setUp(try); err != nil {
+		_ = s.destroy()
+		if try.zeroCopy && !try.multiBuffer && errors.Is(err, unix.EOPNOTSUPP) {
+			a.noZeroCopy[dev] = true
+		}
+		return nil, fmt.Errorf("interface %d queue %d (%s): %w%s", cfg.IfIndex, cfg.Queue, try, err, hint(err))
+	}
+	if !slices.Contains(a.groups, s.group) {
+		a.groups = append(a.groups, s.group)
+	}
+	s.group.sockets = append(s.group.sockets, s)
+	return s, nil
+}
+
+func (t attempt) String() string {
+	text := "copy"
+	if t.zeroCopy {
+		text = "zero copy"
+	}
+	if t.multiBuffer {
+		text += ", multi-buffer"
+	}
+	return text
+}
+
+// setUp registers the area or joins a group, makes the rings and binds.
+func (s *Socket) setUp(try attempt) error {
+	s.group = try.share
+	if s.group == nil {
+		metadata, err := registerUmem(s.fd, s.area.mem, s.area.frameSize)
+		if err != nil {
+			return fmt.Errorf("register %d bytes of packet memory: %w", len(s.area.mem), err)
+		}
+		s.group = &group{zeroCopy: try.zeroCopy, multiBuffer: try.multiBuffer, metadata: metadata}
+	}
+	if err := s.makeRings(); err != nil {
+		return err
+	}
+	if err := s.bind(try); err != nil {
+		return fmt.Errorf("bind: %w", err)
+	}
+	granted, err := options(s.fd)
+	if err != nil {
+		return fmt.Errorf("ask for the mode granted: %w", err)
+	}
+	s.zeroCopy = granted&unix.XDP_OPTIONS_ZEROCOPY != 0
+	s.txMetadata = s.cfg.TxMetadata && s.group.metadata
+	if s.txMetadata && s.zeroCopy {
+		// With zero copy the metadata is the driver's to act upon, and one that
+		// does not know it sends the packet with a wrong checksum.
+		f, err := DeviceFeatures(s.cfg.IfIndex)
+		s.txMetadata = err == nil && f.TxChecksum()
+	}
+	// In copy mode packets count against the send buffer until the device has
+	// sent them; the default has room for about 200.
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, s.cfg.RingSize*s.area.frameSize)
+	return nil
+}
+
+// registerUmem registers mem, with room for transmit metadata if the kernel
+// has that, and says whether it has.
+func registerUmem(fd int, mem []byte, frameSize int) (metadata bool, err error) {
+	err = umemReg(fd, mem, frameSize, unix.XDP_UMEM_TX_METADATA_LEN, MetadataLen)
+	if !errors.Is(err, unix.EINVAL) {
+		return err == nil, err
+	}
+	// Kernels from 6.8 to 6.10 take the length without the flag. Older ones
+	// take the field for padding and ignore it: they accept a length that is
+	// not a multiple of 8 as well.
+	if probe, err := probeUmem(0, MetadataLen-1); err == nil {
+		_ = unix.Close(probe)
+	} else if errors.Is(err, unix.EINVAL) {
+		if umemReg(fd, mem, frameSize, 0, MetadataLen) == nil {
+			return true, nil
+		}
+	}
+	return false, umemReg(fd, mem, frameSize, 0, 0)
+}
+
+func (s *Socket) makeRings() error {
+	size := uint32(s.cfg.RingSize)
+	rings := []struct {
+		name   string
+		option int
+		size   uint32
+	}{
+		{"fill", unix.XDP_UMEM_FILL_RING, 2 * size},
+		{"completion", unix.XDP_UMEM_COMPLETION_RING, 2 * size},
+		{"receive", unix.XDP_RX_RING, size},
+		{"transmit", unix.XDP_TX_RING, size},
+	}
+	for _, r := range rings {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_XDP, r.option, int(r.size)); err != nil {
+			return fmt.Errorf("make %s ring of %d: %w", r.name, r.size, err)
+		}
+	}
+	off, err := mmapOffsets(s.fd)
+	if err != nil {
+		return fmt.Errorf("ask for ring offsets: %w", err)
+	}
+	const addrSize, descSize = 8, 16
+	ring := func(pgoff int64, at unix.XDPRingOffset, size, entry uint32) (mem []byte, r indices) {
+		if err != nil {
+			return nil, indices{}
+		}
+		mem, r, err = mapRing(s.fd, pgoff, at, size, entry)
+		if err == nil {
+			s.maps = append(s.maps, mem)
+		}
+		return mem, r
+	}
+	fill, fillAt := ring(unix.XDP_UMEM_PGOFF_FILL_RING, off.Fr, 2*size, addrSize)
+	completion, completionAt := ring(unix.XDP_UMEM_PGOFF_COMPLETION_RING, off.Cr, 2*size, addrSize)
+	rx, rxAt := ring(unix.XDP_PGOFF_RX_RING, off.Rx, size, descSize)
+	tx, txAt := ring(unix.XDP_PGOFF_TX_RING, off.Tx, size, descSize)
+	if err != nil {
+		return fmt.Errorf("map ring: %w", err)
+	}
+	s.fill = addrProducer{fillAt, addrEntries(fill, off.Fr, 2*size)}
+	s.completion = addrConsumer{completionAt, addrEntries(completion, off.Cr, 2*size)}
+	s.rx = descConsumer{rxAt, descEntries(rx, off.Rx, size)}
+	s.tx = descProducer{txAt, descEntries(tx, off.Tx, size)}
+	return nil
+}
+
+// bind binds the socket, and waits while the queue is still held by a socket
+// that is being closed.
+func (s *Socket) bind(try attempt) error {
+	addr := &unix.SockaddrXDP{Ifindex: uint32(s.cfg.IfIndex), QueueID: uint32(s.cfg.Queue)}
+	if try.share != nil {
+		// No other flag is allowed here: they are those of the group.
+		addr.Flags = unix.XDP_SHARED_UMEM
+		addr.SharedUmemFD = uint32(try.share.sockets[0].fd)
+	} else {
+		addr.Flags = unix.XDP_USE_NEED_WAKEUP | unix.XDP_COPY
+		if try.zeroCopy {
+			addr.Flags = unix.XDP_USE_NEED_WAKEUP | unix.XDP_ZEROCOPY
+		}
+		if try.multiBuffer {
+			addr.Flags |= unix.XDP_USE_SG
+		}
+	}
+	deadline := time.Now().Add(busyTimeout)
+	for {
+		err := unix.Bind(s.fd, addr)
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(busyPause)
+	}
+}
+
+// leave takes s out of its group; the umem goes with the last socket.
+func (a *Area) leave(s *Socket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	g := s.group
+	g.sockets = slices.DeleteFunc(g.sockets, func(o *Socket) bool { return o == s })
+	if len(g.sockets) == 0 {
+		a.groups = slices.DeleteFunc(a.groups, func(o *group) bool { return o == g })
+	}
+}
+
+// hint adds what to do about an error.
+func hint(err error) string {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return " (needs CAP_NET_RAW, and CAP_IPC_LOCK or a higher RLIMIT_MEMLOCK)"
+	case errors.Is(err, unix.ENOBUFS):
+		return " (locked memory: raise RLIMIT_MEMLOCK, in systemd LimitMEMLOCK=infinity)"
+	case errors.Is(err, unix.EBUSY):
+		return " (another AF_XDP socket holds this queue)"
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		return " (the kernel is built without CONFIG_XDP_SOCKETS)"
+	case errors.Is(err, unix.EINVAL):
+		return " (has the interface a receive and a transmit queue of this number?)"
+	case errors.Is(err, unix.ENODEV):
+		return " (no such interface in this network namespace)"
+	}
+	return ""
+}

@@ -1,0 +1,276 @@
+package xsk
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mode says how packets get between the driver and the socket.
+type Mode uint8
+
+const (
+	// Auto is zero copy where the driver has it, else copy.
+	Auto Mode = iota
+	// ZeroCopy: the NIC reads and writes the area itself. Needs a driver that
+	// can, and the steering program attached in native mode.
+	ZeroCopy
+	// Copy: the kernel copies each packet once. Every interface can. To be
+	// asked for when the steering program is attached in generic mode.
+	Copy
+)
+
+func (m Mode) String() string {
+	switch m {
+	case Auto:
+		return "auto"
+	case ZeroCopy:
+		return "zerocopy"
+	case Copy:
+		return "copy"
+	}
+	return fmt.Sprintf("mode(%d)", uint8(m))
+}
+
+const (
+	// DefaultRingSize is the number of entries of the receive and the transmit
+	// ring: 5 ms of packets at 0.8 Mpps, which is how long a worker may be kept
+	// from running by the Go scheduler and the kernel's.
+	DefaultRingSize = 4096
+
+	// MaxBuffers is the largest number of descriptors that one packet may take
+	// (MAX_SKB_FRAGS + 1, at the largest that a kernel can be built with). A
+	// slice given to Receive must have room for that many.
+	MaxBuffers = 46
+
+	// txBudget is how many packets the kernel sends in one call in copy mode.
+	txBudget = 32
+)
+
+// Config says what to open.
+type Config struct {
+	IfIndex int // interface, in the network namespace of the calling thread
+	Queue   int // queue, from 0
+
+	// RingSize is the number of entries of the receive and of the transmit
+	// ring, a power of two; 0 means DefaultRingSize. The fill and the
+	// completion ring have twice as many.
+	RingSize int
+
+	Mode Mode
+
+	// TxMetadata asks for transmit metadata, that is for SetChecksum. Where it
+	// cannot be had the socket opens without; see Granted.
+	TxMetadata bool
+
+	// MultiBuffer asks for packets larger than a frame (XDP_USE_SG). Where it
+	// cannot be had the socket opens without; see Granted. It is preferred to
+	// zero copy: a driver that has only one of the two runs in copy mode.
+	MultiBuffer bool
+
+	// ShareWith names a socket of the same area, to share its umem and no
+	// other. nil: Open chooses, which is what is wanted nearly always.
+	ShareWith *Socket
+}
+
+// Socket is an AF_XDP socket bound to one queue.
+type Socket struct {
+	area  *Area
+	group *group
+	cfg   Config
+	fd    int
+
+	fill       addrProducer
+	completion addrConsumer
+	rx         descConsumer
+	tx         descProducer
+	maps       [][]byte
+
+	frameMask  uint64
+	zeroCopy   bool
+	txMetadata bool
+
+	kicks Kicks
+}
+
+// Kicks counts what a socket did to wake the kernel. Written by the owner of
+// the socket without synchronisation: for its own reading.
+type Kicks struct {
+	Sent       uint64 // sendto calls
+	Suppressed uint64 // Kick had packets to send and the kernel needed no call
+	Unfinished uint64 // Kick gave up with packets left on the ring
+	Rx         uint64 // recvfrom calls
+}
+
+// Granted says what the kernel really gave: zero copy, transmit metadata,
+// and packets of several buffers.
+func (s *Socket) Granted() (zeroCopy, txMetadata, multiBuffer bool) {
+	return s.zeroCopy, s.txMetadata, s.group.multiBuffer
+}
+
+// FD returns the file descriptor, for the steering program's socket map and
+// for poll.
+func (s *Socket) FD() int { return s.fd }
+
+// IfIndex returns the interface that the socket is bound to.
+func (s *Socket) IfIndex() int { return s.cfg.IfIndex }
+
+// Queue returns the queue that the socket is bound to.
+func (s *Socket) Queue() int { return s.cfg.Queue }
+
+// Area returns the memory of the socket.
+func (s *Socket) Area() *Area { return s.area }
+
+// FillSize returns the number of entries of the fill and the completion ring.
+func (s *Socket) FillSize() int { return int(s.fill.size) }
+
+// RingSize returns the number of entries of the receive and the transmit ring.
+func (s *Socket) RingSize() int { return int(s.rx.size) }
+
+// Receive moves descriptors of received packets to out and returns how many.
+// It never ends inside a packet, whose buffers but the last carry Continued in
+// Options. len(out) must be at least MaxBuffers on a socket with multi-buffer.
+// The frames now belong to the caller.
+func (s *Socket) Receive(out []Desc) int { return s.rx.take(out) }
+
+// Fill gives the kernel frames to receive into and returns how many of addrs
+// fitted. Any address inside a frame stands for the frame. The frames belong
+// to the kernel until Receive returns them.
+func (s *Socket) Fill(addrs []uint64) int { return s.fill.put(addrs) }
+
+// FillFree returns how many frames Fill would take now, up to want.
+func (s *Socket) FillFree(want int) int { return int(s.fill.free(uint32(want))) }
+
+// Transmit puts descriptors on the transmit ring and returns how many fitted,
+// always whole packets. The kernel sends them when it is told to by Kick, or
+// earlier. The frames belong to the kernel until Complete returns them; those
+// of descriptors that did not fit still belong to the caller.
+//
+// The kernel takes no packet for which the completion ring has no room, so
+// Complete has to be called about as often as Transmit.
+func (s *Socket) Transmit(d []Desc) int { return s.tx.put(d) }
+
+// Outstanding returns how many descriptors the kernel has not taken off the
+// transmit ring yet.
+func (s *Socket) Outstanding() int { return int(s.tx.outstanding()) }
+
+// Complete moves frames whose sending is done to out, as addresses of the
+// first byte of each frame, and returns how many. They belong to the caller.
+func (s *Socket) Complete(out []uint64) int { return s.completion.take(out, s.frameMask) }
+
+// Kick makes the kernel send what is on the transmit ring. In copy mode it
+// sends within the call, at most 32 packets at a time, so the call is repeated
+// until the ring is empty; what is left after a bounded number of calls (a full
+// device queue) is sent by the next Kick. With zero copy one call wakes the
+// driver, and only when it asks for that.
+//
+// An error is a state of the socket or the interface, such as ENETDOWN; packets
+// stay on the ring.
+func (s *Socket) Kick() error {
+	left := s.tx.outstanding()
+	if left == 0 {
+		return nil
+	}
+	if s.zeroCopy {
+		if !s.tx.needWakeup() {
+			s.kicks.Suppressed++
+			return nil
+		}
+		s.kicks.Sent++
+		return wakeupError(sendWakeup(s.fd))
+	}
+	for range left/txBudget + 8 {
+		s.kicks.Sent++
+		errno := sendWakeup(s.fd)
+		// Kernels before 6.18 publish the consumer index lazily, so only
+		// success, not the index, says that the ring was drained.
+		if errno == 0 {
+			return nil
+		}
+		if err := wakeupError(errno); err != nil {
+			return err
+		}
+		if s.tx.outstanding() == 0 {
+			return nil
+		}
+	}
+	s.kicks.Unfinished++
+	return nil
+}
+
+// wakeupError sorts what a wake-up call may say: an error of the socket, or
+// "busy", after which the call is to be repeated.
+func wakeupError(errno unix.Errno) error {
+	switch errno {
+	case 0, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.EINTR:
+		return nil
+	}
+	return errno
+}
+
+// NeedsRxWakeup says whether the driver waits for WakeRx before it takes
+// frames off the fill ring.
+func (s *Socket) NeedsRxWakeup() bool { return s.fill.needWakeup() }
+
+// WakeRx wakes the driver if it asks for it: after it had found the fill ring
+// empty. To be called after Fill. In copy mode it never asks.
+func (s *Socket) WakeRx() error {
+	if !s.zeroCopy || !s.fill.needWakeup() {
+		return nil
+	}
+	s.kicks.Rx++
+	return wakeupError(receiveWakeup(s.fd))
+}
+
+// Kicks returns the counts so far. Only for the owner of the socket.
+func (s *Socket) Kicks() Kicks { return s.kicks }
+
+// Statistics is what the kernel counts per socket, in packets.
+type Statistics struct {
+	RxDropped   uint64 // for other reasons, among them: too large for a frame
+	RxInvalid   uint64 // address on the fill ring outside of the area
+	TxInvalid   uint64 // descriptor on the transmit ring refused
+	RxRingFull  uint64 // dropped: the worker did not take packets in time
+	RxFillEmpty uint64 // dropped or deferred: no frame on the fill ring
+	TxRingEmpty uint64 // the kernel found nothing to send; not a fault
+}
+
+// Statistics asks the kernel for its counters.
+func (s *Socket) Statistics() (Statistics, error) {
+	k, err := statistics(s.fd)
+	if err != nil {
+		return Statistics{}, fmt.Errorf("statistics of queue %d: %w", s.cfg.Queue, err)
+	}
+	return Statistics{
+		RxDropped: k.Rx_dropped, RxInvalid: k.Rx_invalid_descs, TxInvalid: k.Tx_invalid_descs,
+		RxRingFull: k.Rx_ring_full, RxFillEmpty: k.Rx_fill_ring_empty_descs, TxRingEmpty: k.Tx_ring_empty_descs,
+	}, nil
+}
+
+// Close closes the socket and unmaps its rings. The kernel takes it out of the
+// steering program's socket map by itself. Frames that were on its rings are
+// lost to the caller's count unless it keeps track of them. The queue may stay
+// busy for some milliseconds more; Open waits for that.
+func (s *Socket) Close() error {
+	if s.fd < 0 {
+		return nil
+	}
+	s.area.leave(s)
+	return s.destroy()
+}
+
+func (s *Socket) destroy() error {
+	var errs []error
+	for _, m := range s.maps {
+		if err := unix.Munmap(m); err != nil {
+			errs = append(errs, fmt.Errorf("unmap ring: %w", err))
+		}
+	}
+	s.maps = nil
+	if err := unix.Close(s.fd); err != nil {
+		errs = append(errs, fmt.Errorf("close socket: %w", err))
+	}
+	s.fd = -1
+	return errors.Join(errs...)
+}
