@@ -45,6 +45,12 @@ type Service struct {
 	Unsupported string
 	// Errors are what is wrong with the Service, in the API's wording.
 	Errors []string
+	// Warnings are what an operator should know although nothing is
+	// malformed: an Endpoints object that was cut short, an FQDN slice.
+	Warnings []string
+	// Mirrored is true when the endpoints come from a legacy Endpoints
+	// object.
+	Mirrored bool
 }
 
 // Update is a coalesced change. Sources hand out changes; a

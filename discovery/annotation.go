@@ -1,0 +1,112 @@
+package discovery
+
+import (
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weirlb/weir/topology"
+)
+
+// Annotations of a Service that Weir reads.
+const (
+	// AnnotationTopologyKeys is spec.topologyKeys for API servers that do
+	// not have the field: keys with commas between, for example
+	// "kubernetes.io/hostname,topology.kubernetes.io/zone,*". A source that
+	// finds spec.topologyKeys in a document sets this annotation.
+	AnnotationTopologyKeys = "weir.dev/topology-keys"
+	// AnnotationTrafficDistribution is PreferSameNode, PreferSameZone or
+	// PreferSameRegion: Weir's own choice by nearness where no hints apply.
+	AnnotationTrafficDistribution = "weir.dev/traffic-distribution"
+	// AnnotationMinReadyPercent is 0 (off) to 100: a tier with a smaller
+	// share of its endpoints ready hands flows on to the next tier.
+	AnnotationMinReadyPercent = "weir.dev/min-ready-percent"
+	// AnnotationForwardingMode is nat, dnat, l2dsr, ipip or gue.
+	AnnotationForwardingMode = "weir.dev/forwarding-mode"
+)
+
+const (
+	// labelServiceProxyName names the proxy that a Service is meant for.
+	labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
+	// annotationSourceRanges is the older form of
+	// spec.loadBalancerSourceRanges, which has precedence.
+	annotationSourceRanges = corev1.AnnotationLoadBalancerSourceRangesKey
+)
+
+// wishes are what the annotations ask for.
+type wishes struct {
+	keys         []string
+	distribution topology.Distribution
+	percent      int
+	mode         string
+	// unsupported names the annotation that keeps the Service with the
+	// kernel, because ignoring it would change who may serve.
+	unsupported string
+	errors      []string
+}
+
+// parseWishes reads the annotations. externalLocal is true under
+// externalTrafficPolicy: Local.
+func parseWishes(annotations map[string]string, externalLocal bool) wishes {
+	var w wishes
+	if v, ok := annotations[AnnotationTopologyKeys]; ok {
+		w.keys = splitList(v)
+		w.checkKeys(externalLocal)
+	}
+	if v, ok := annotations[AnnotationTrafficDistribution]; ok {
+		switch strings.TrimSpace(v) {
+		case "":
+		case "PreferSameNode":
+			w.distribution = topology.PreferSameNode
+		case "PreferSameZone", "PreferClose":
+			w.distribution = topology.PreferSameZone
+		case "PreferSameRegion":
+			w.distribution = topology.PreferSameRegion
+		default:
+			w.errors = append(w.errors, notSupported(annotationPath(AnnotationTrafficDistribution), v,
+				`"PreferSameNode", "PreferSameRegion", "PreferSameZone"`))
+		}
+	}
+	if v, ok := annotations[AnnotationMinReadyPercent]; ok {
+		n, err := strconv.Atoi(strings.TrimSpace(v))
+		if err != nil || n < 0 || n > 100 {
+			w.errors = append(w.errors, invalid(annotationPath(AnnotationMinReadyPercent), v, "must be a number between 0 and 100, inclusive"))
+		} else {
+			w.percent = n
+		}
+	}
+	if v, ok := annotations[AnnotationForwardingMode]; ok {
+		w.mode = strings.TrimSpace(v)
+		if _, known := forwardingModes[w.mode]; !known && w.mode != "" {
+			path := annotationPath(AnnotationForwardingMode)
+			w.errors = append(w.errors, notSupported(path, v, `"dnat", "gue", "ipip", "l2dsr", "nat"`))
+			w.unsupported = path
+		}
+	}
+	return w
+}
+
+// checkKeys validates w.keys. They are named spec.topologyKeys in errors,
+// whichever way they came: that is what they are.
+func (w *wishes) checkKeys(externalLocal bool) {
+	if errs := topology.ValidateTopologyKeys(w.keys, externalLocal); errs != nil {
+		w.errors = append(w.errors, errs...)
+		w.unsupported = "spec.topologyKeys"
+	}
+}
+
+func annotationPath(name string) string { return "metadata.annotations[" + name + "]" }
+
+// splitList splits a list at commas and drops the blanks around items; an
+// empty text is an empty list.
+func splitList(text string) []string {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	items := strings.Split(text, ",")
+	for i := range items {
+		items[i] = strings.TrimSpace(items[i])
+	}
+	return items
+}

@@ -1,0 +1,184 @@
+package discovery
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/weirlb/weir/topology"
+)
+
+// candidate is one claim that an endpoint exists.
+type candidate struct {
+	e     *sliceEndpoint
+	slice string
+	place int // in the slice
+	port  uint16
+}
+
+// merge makes the Service that svc's objects add up to.
+func (s *Store) merge(svc *service) *Service {
+	out := svc.spec.svc
+	out.Ports = slices.Clone(out.Ports)
+	out.Mirrored = svc.mirrored != nil
+	if !out.Headless && !out.ExternalName {
+		for i := range out.Ports {
+			out.Ports[i].Endpoints = s.mergePort(svc, &out.Ports[i])
+		}
+	}
+	out.Errors, out.Warnings = svc.complaints()
+	return &out
+}
+
+// sources are the slices that count for svc: its own, else those mirrored.
+func (svc *service) sources() []*sliceData {
+	if svc.mirrored != nil {
+		return svc.mirrored
+	}
+	out := make([]*sliceData, 0, len(svc.slices))
+	for _, d := range svc.slices {
+		out = append(out, d)
+	}
+	return out
+}
+
+// mergePort is the union of all slices' endpoints for one Service port, each
+// address and port once, sorted. Ports match by name and protocol; the number
+// may differ from slice to slice.
+func (s *Store) mergePort(svc *service, p *Port) []topology.Endpoint {
+	all := s.scratch[:0]
+	for _, d := range svc.sources() {
+		for _, sp := range d.ports {
+			if sp.name != p.Name || sp.protocol != p.Protocol {
+				continue
+			}
+			for i := range d.endpoints {
+				all = append(all, candidate{&d.endpoints[i], d.name, i, sp.port})
+			}
+			break
+		}
+	}
+	slices.SortFunc(all, compareCandidates)
+	all = slices.CompactFunc(all, func(a, b candidate) bool {
+		return a.port == b.port && a.e.addr == b.e.addr
+	})
+	out := make([]topology.Endpoint, len(all))
+	for i := range all {
+		s.resolve(&out[i], &all[i])
+	}
+	s.scratch = all[:0]
+	if cap(s.scratch) > maxScratch {
+		s.scratch = nil
+	}
+	return out
+}
+
+// maxScratch is how many candidates the scratch space may keep between
+// merges; a larger Service pays for its own.
+const maxScratch = 1 << 14
+
+// compareCandidates sorts by address and port; of those that claim the same,
+// the one to believe comes first. The slice's name and the place in it make the
+// choice the same whatever the order of events.
+func compareCandidates(a, b candidate) int {
+	if c := a.e.addr.Compare(b.e.addr); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.port, b.port); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(b.e.state.rank(), a.e.state.rank()); c != 0 {
+		return c
+	}
+	if c := strings.Compare(a.slice, b.slice); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.place, b.place)
+}
+
+// resolve fills in an endpoint with what is known of its node.
+func (s *Store) resolve(out *topology.Endpoint, c *candidate) {
+	e := c.e
+	nd, inferred := s.locate(e)
+	out.AddrPort = netip.AddrPortFrom(e.addr, c.port)
+	out.Ready = e.state&ready != 0
+	out.Serving = e.state&serving != 0
+	out.Terminating = e.state&terminating != 0
+	out.NodeName, out.Inferred = nd.name, inferred
+	out.Zone = e.zone
+	if out.Zone == "" {
+		out.Zone = nd.labels[topology.LabelZone]
+	}
+	if e.hints != nil {
+		out.HintZones, out.HintNodes = e.hints.zones, e.hints.nodes
+	}
+	out.Labels = s.labels(nd, e)
+}
+
+// complaints gathers the errors and warnings of the Service and of all that
+// belongs to it.
+func (svc *service) complaints() (errs, warns []string) {
+	errs = svc.spec.svc.Errors
+	warns = svc.warnings
+	for _, name := range slices.Sorted(maps.Keys(svc.slices)) {
+		d := svc.slices[name]
+		errs = append(errs[:len(errs):len(errs)], d.errors...)
+		warns = append(warns[:len(warns):len(warns)], d.warnings...)
+	}
+	for _, d := range svc.mirrored {
+		errs = append(errs[:len(errs):len(errs)], d.errors...)
+	}
+	return errs, warns
+}
+
+// equal reports whether two Services mean the same to a consumer.
+func (a *Service) equal(b *Service) bool {
+	if !a.sameSpec(b) || len(a.Ports) != len(b.Ports) {
+		return false
+	}
+	for i := range a.Ports {
+		p, q := &a.Ports[i], &b.Ports[i]
+		if !p.sameSpec(q) || !slices.EqualFunc(p.Endpoints, q.Endpoints, sameEndpoint) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameSpec compares all but the ports.
+func (a *Service) sameSpec(b *Service) bool {
+	return a.Name == b.Name && a.AffinitySeconds == b.AffinitySeconds &&
+		a.HealthCheckNodePort == b.HealthCheckNodePort && a.LoadBalancerClass == b.LoadBalancerClass &&
+		a.ForwardingMode == b.ForwardingMode && a.Headless == b.Headless && a.ExternalName == b.ExternalName &&
+		a.Unsupported == b.Unsupported && a.Mirrored == b.Mirrored &&
+		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&
+		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
+		slices.Equal(a.Errors, b.Errors) && slices.Equal(a.Warnings, b.Warnings) &&
+		samePolicy(&a.Policy, &b.Policy)
+}
+
+func samePolicy(a, b *topology.Policy) bool {
+	return a.InternalLocal == b.InternalLocal && a.ExternalLocal == b.ExternalLocal &&
+		a.External == b.External && a.Distribution == b.Distribution &&
+		a.MinReadyPercent == b.MinReadyPercent && slices.Equal(a.TopologyKeys, b.TopologyKeys)
+}
+
+// sameSpec compares all but the endpoints.
+func (p *Port) sameSpec(q *Port) bool {
+	return p.Name == q.Name && p.Protocol == q.Protocol && p.Port == q.Port && p.NodePort == q.NodePort
+}
+
+func sameEndpoint(a, b topology.Endpoint) bool {
+	return a.AddrPort == b.AddrPort && a.Ready == b.Ready && a.Serving == b.Serving &&
+		a.Terminating == b.Terminating && a.NodeName == b.NodeName && a.Zone == b.Zone &&
+		a.Inferred == b.Inferred && slices.Equal(a.HintZones, b.HintZones) &&
+		slices.Equal(a.HintNodes, b.HintNodes) && sameLabels(a.Labels, b.Labels)
+}
+
+// sameLabels looks at the maps themselves first: endpoints share them.
+func sameLabels(a, b map[string]string) bool {
+	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer() || maps.Equal(a, b)
+}

@@ -1,0 +1,220 @@
+package discovery
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// maxMirrored is how many addresses of one subset the mirroring controller
+// takes.
+const maxMirrored = 1000
+
+// annotationLeader marks an Endpoints object that is a lock and no list of
+// endpoints.
+const annotationLeader = "control-plane.alpha.kubernetes.io/leader"
+
+// mirrors reports whether svc's Endpoints object is served: as the mirroring
+// controller has it (KEP-752), for a Service without a selector, unless the
+// object is marked otherwise, and only while no slice of any maker is there.
+func (svc *service) mirrors() bool {
+	ep := svc.endpoints
+	if ep == nil || svc.spec == nil || svc.spec.selector || len(svc.slices) > 0 {
+		return false
+	}
+	_, leader := ep.Annotations[annotationLeader]
+	return !leader && ep.Labels[discoveryv1.LabelSkipMirror] != "true"
+}
+
+// mirror makes svc's mirrored slices appear or go as its objects have it.
+func (s *Store) mirror(svc *service) {
+	want := svc.mirrors()
+	if want == (svc.mirrored != nil) {
+		return
+	}
+	if !want {
+		s.unmirror(svc)
+		return
+	}
+	svc.mirrored = s.mirrorSlices(svc)
+	for _, d := range svc.mirrored {
+		s.stats.RefusedEndpoints += d.refused
+		s.use(svc, d, 1)
+	}
+	s.stats.Mirrored++
+}
+
+// unmirror lets go of svc's mirrored slices.
+func (s *Store) unmirror(svc *service) {
+	if svc.mirrored == nil {
+		return
+	}
+	for _, d := range svc.mirrored {
+		s.stats.RefusedEndpoints -= d.refused
+		s.use(svc, d, -1)
+	}
+	s.stats.Mirrored--
+	svc.mirrored, svc.warnings = nil, nil
+}
+
+// mirrorSlices turns svc's Endpoints into slices, one for each canonical
+// subset, and sets svc.warnings. It never returns nil.
+func (s *Store) mirrorSlices(svc *service) []*sliceData {
+	ep := svc.endpoints
+	object := "Endpoints " + ep.Namespace + "/" + ep.Name
+	svc.warnings = nil
+	if ep.Annotations[corev1.EndpointsOverCapacity] == "truncated" {
+		svc.warnings = append(svc.warnings, object+": over capacity, truncated: endpoints are missing from it")
+	}
+	out := []*sliceData{}
+	skipped := 0
+	for _, sub := range repack(ep.Subsets) {
+		d := &sliceData{svc: svc, name: fmt.Sprintf("%s-%d", ep.Name, len(out))}
+		s.mirrorPorts(d, object, sub.ports)
+		for i, a := range sub.addresses {
+			if len(d.endpoints) >= s.opts.MaxMirrored {
+				skipped += len(sub.addresses) - i
+				break
+			}
+			s.mirrorAddress(d, object, a)
+		}
+		out = append(out, d)
+	}
+	if skipped > 0 {
+		svc.warnings = append(svc.warnings, fmt.Sprintf(
+			"%s: at most %d addresses of a subset are mirrored: %d were skipped", object, s.opts.MaxMirrored, skipped))
+	}
+	return out
+}
+
+func (s *Store) mirrorPorts(d *sliceData, object string, ports []mirrorPort) {
+	for _, p := range ports {
+		at := "subsets.ports[" + quote(p.name) + "]"
+		switch {
+		case p.number < 1 || p.number > 65535:
+			d.complain(object, invalidInt(at+".port", int(p.number), portRange))
+		case !knownProtocol(p.protocol):
+			d.complain(object, notSupported(at+".protocol", p.protocol, protocols))
+		default:
+			d.ports = append(d.ports, slicePort{s.intern.string(p.name), s.intern.string(p.protocol), uint16(p.number)})
+		}
+	}
+}
+
+func (s *Store) mirrorAddress(d *sliceData, object string, a mirrorAddress) {
+	addr, reason := checkAddr(a.ip)
+	if reason != "" {
+		d.refused++
+		d.complain(object, invalid("subsets.addresses", a.ip, reason))
+		return
+	}
+	e := sliceEndpoint{addr: addr, state: serving}
+	if a.ready {
+		e.state |= ready
+	}
+	if a.node != "" {
+		e.node = s.nodeNamed(a.node)
+	}
+	d.endpoints = append(d.endpoints, e)
+}
+
+// mirrorSubset is a canonical subset: addresses that offer the same ports.
+type mirrorSubset struct {
+	ports     []mirrorPort
+	addresses []mirrorAddress // the ready ones first, sorted by ip and uid
+}
+
+type mirrorPort struct {
+	name, protocol string
+	number         int32
+}
+
+type mirrorAddress struct {
+	addressKey
+	node  string
+	ready bool
+}
+
+// addressKey tells addresses apart: two Pods may have one address.
+type addressKey struct{ ip, uid string }
+
+// repack brings subsets into the canonical form of the endpoints controller:
+// every port with the set of its addresses, ports with equal sets together.
+// An address that is ready in one subset and not in another is not ready on
+// the ports that both have.
+func repack(subsets []corev1.EndpointSubset) []mirrorSubset {
+	byPort := make(map[mirrorPort]map[addressKey]mirrorAddress)
+	for i := range subsets {
+		sub := &subsets[i]
+		for j := range sub.Ports {
+			p := mirrorPort{sub.Ports[j].Name, string(cmp.Or(sub.Ports[j].Protocol, corev1.ProtocolTCP)), sub.Ports[j].Port}
+			set := byPort[p]
+			if set == nil {
+				set = make(map[addressKey]mirrorAddress)
+				byPort[p] = set
+			}
+			gather(set, sub.Addresses, true)
+			gather(set, sub.NotReadyAddresses, false)
+		}
+	}
+	ports := make([]mirrorPort, 0, len(byPort))
+	for p := range byPort {
+		ports = append(ports, p)
+	}
+	slices.SortFunc(ports, func(a, b mirrorPort) int {
+		return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.protocol, b.protocol), cmp.Compare(a.number, b.number))
+	})
+	var out []mirrorSubset
+	for _, p := range ports {
+		addrs := sorted(byPort[p])
+		at := slices.IndexFunc(out, func(m mirrorSubset) bool { return slices.Equal(m.addresses, addrs) })
+		if at < 0 {
+			at = len(out)
+			out = append(out, mirrorSubset{addresses: addrs})
+		}
+		out[at].ports = append(out[at].ports, p)
+	}
+	return out
+}
+
+// gather adds addresses to a port's set; not ready trumps ready.
+func gather(set map[addressKey]mirrorAddress, addrs []corev1.EndpointAddress, isReady bool) {
+	for i := range addrs {
+		a := &addrs[i]
+		key := addressKey{ip: a.IP}
+		if a.TargetRef != nil {
+			key.uid = string(a.TargetRef.UID)
+		}
+		m, found := set[key]
+		if !found {
+			m = mirrorAddress{addressKey: key, ready: isReady}
+			if a.NodeName != nil {
+				m.node = *a.NodeName
+			}
+		}
+		m.ready = m.ready && isReady
+		set[key] = m
+	}
+}
+
+// sorted lists a set, ready addresses first: they are the last to be cut off.
+func sorted(set map[addressKey]mirrorAddress) []mirrorAddress {
+	out := make([]mirrorAddress, 0, len(set))
+	for _, a := range set {
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(a, b mirrorAddress) int {
+		if a.ready != b.ready {
+			if a.ready {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(strings.Compare(a.ip, b.ip), strings.Compare(a.uid, b.uid))
+	})
+	return out
+}

@@ -1,0 +1,266 @@
+package discovery
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weirlb/weir/topology"
+)
+
+// node is a Node, or a name that endpoints mention of one not (yet) known.
+type node struct {
+	name   string
+	known  bool
+	labels map[string]string
+	addrs  []netip.Addr
+	// users counts, per Service, its endpoints that name this node: those
+	// Services are merged anew when the labels change.
+	users map[*service]int
+	// derived are label maps of endpoints here that say more than the
+	// Node does, shared by those that say the same.
+	derived map[derivedKey]map[string]string
+}
+
+type derivedKey struct {
+	zone string
+	more *traits
+}
+
+// maxDerived bounds node.derived, whose keys may be long gone.
+const maxDerived = 256
+
+// place is an address that Nodes own or that endpoints without a node have.
+type place struct {
+	owners []*node // sorted by name; the first is believed
+	// users are the Services with such endpoints: mostly one. Many are
+	// kept in crowd instead.
+	users []user
+	crowd map[*service]int
+}
+
+// maxUsers is how many users are searched one by one.
+const maxUsers = 16
+
+// user is a Service and how many of its endpoints are concerned.
+type user struct {
+	svc   *service
+	count int
+}
+
+// SetNode adds or replaces a Node.
+func (s *Store) SetNode(n *corev1.Node) {
+	nd := s.nodeNamed(n.Name)
+	labels := n.Labels
+	if !nd.known || !maps.Equal(nd.labels, labels) {
+		nd.known = true
+		nd.labels = maps.Clone(labels)
+		nd.derived = nil
+		s.nodeChanged(nd)
+	}
+	var addrs []netip.Addr
+	for _, a := range n.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
+			continue
+		}
+		if ip, ok := parseAddr(a.Address); ok && specialAddr(ip) == "" {
+			addrs = append(addrs, ip)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	s.setNodeAddrs(nd, slices.Compact(addrs))
+}
+
+// DeleteNode removes a Node. Endpoints that name it stay where they are.
+func (s *Store) DeleteNode(name string) {
+	nd := s.nodes[name]
+	if nd == nil || !nd.known {
+		return
+	}
+	nd.known, nd.labels, nd.derived = false, nil, nil
+	s.nodeChanged(nd)
+	s.setNodeAddrs(nd, nil)
+	s.dropNode(nd)
+}
+
+// nodeNamed is the node of that name, made when it is new.
+func (s *Store) nodeNamed(name string) *node {
+	nd := s.nodes[name]
+	if nd == nil {
+		nd = &node{name: s.intern.string(name)}
+		s.nodes[nd.name] = nd
+	}
+	return nd
+}
+
+// dropNode forgets a node that nobody mentions.
+func (s *Store) dropNode(nd *node) {
+	if !nd.known && len(nd.users) == 0 {
+		delete(s.nodes, nd.name)
+	}
+}
+
+// nodeChanged queues what depends on the node's labels.
+func (s *Store) nodeChanged(nd *node) {
+	if nd.name == s.opts.NodeName {
+		s.selfChanged = true
+	}
+	for svc := range nd.users {
+		s.queue(svc)
+	}
+	for _, a := range nd.addrs {
+		s.queuePlace(s.places[a])
+	}
+}
+
+func (s *Store) queuePlace(p *place) {
+	for i := range p.users {
+		s.queue(p.users[i].svc)
+	}
+	for svc := range p.crowd {
+		s.queue(svc)
+	}
+}
+
+// setNodeAddrs keeps the index of addresses; addrs is sorted.
+func (s *Store) setNodeAddrs(nd *node, addrs []netip.Addr) {
+	if slices.Equal(nd.addrs, addrs) {
+		return
+	}
+	for _, a := range nd.addrs {
+		if _, still := slices.BinarySearchFunc(addrs, a, netip.Addr.Compare); still {
+			continue
+		}
+		p := s.places[a]
+		p.owners = slices.DeleteFunc(p.owners, func(o *node) bool { return o == nd })
+		s.queuePlace(p)
+		s.dropPlace(a, p)
+	}
+	for _, a := range addrs {
+		p := s.placeAt(a)
+		if slices.Contains(p.owners, nd) {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(p.owners, nd.name, func(o *node, name string) int {
+			switch {
+			case o.name < name:
+				return -1
+			case o.name > name:
+				return 1
+			}
+			return 0
+		})
+		p.owners = slices.Insert(p.owners, at, nd)
+		s.queuePlace(p)
+	}
+	nd.addrs = addrs
+}
+
+func (s *Store) placeAt(a netip.Addr) *place {
+	p := s.places[a]
+	if p == nil {
+		p = &place{}
+		s.places[a] = p
+	}
+	return p
+}
+
+func (s *Store) dropPlace(a netip.Addr, p *place) {
+	if len(p.owners)+len(p.users)+len(p.crowd) == 0 {
+		delete(s.places, a)
+	}
+}
+
+// use tells the indexes that the endpoints of d now count for svc (by is 1)
+// or no longer do (by is -1).
+func (s *Store) use(svc *service, d *sliceData, by int) {
+	for i := range d.endpoints {
+		e := &d.endpoints[i]
+		if e.node == nil {
+			p := s.placeAt(e.addr)
+			p.use(svc, by)
+			s.dropPlace(e.addr, p)
+			continue
+		}
+		nd := e.node
+		if nd.users == nil {
+			nd.users = make(map[*service]int)
+		}
+		if n := nd.users[svc] + by; n != 0 {
+			nd.users[svc] = n
+			continue
+		}
+		delete(nd.users, svc)
+		s.dropNode(nd)
+	}
+}
+
+func (p *place) use(svc *service, by int) {
+	if p.crowd != nil {
+		if p.crowd[svc] += by; p.crowd[svc] == 0 {
+			delete(p.crowd, svc)
+		}
+		return
+	}
+	for i := range p.users {
+		if p.users[i].svc != svc {
+			continue
+		}
+		if p.users[i].count += by; p.users[i].count == 0 {
+			p.users = slices.Delete(p.users, i, i+1)
+		}
+		return
+	}
+	p.users = append(p.users, user{svc, by})
+	if len(p.users) > maxUsers {
+		p.crowd = make(map[*service]int, 2*maxUsers)
+		for _, u := range p.users {
+			p.crowd[u.svc] = u.count
+		}
+		p.users = nil
+	}
+}
+
+// locate is the node of e: the one it names, else the one that has its
+// address, else s.nowhere.
+func (s *Store) locate(e *sliceEndpoint) (nd *node, inferred bool) {
+	if e.node != nil {
+		return e.node, false
+	}
+	if p := s.places[e.addr]; p != nil && len(p.owners) > 0 {
+		return p.owners[0], true
+	}
+	return &s.nowhere, false
+}
+
+// labels are the topology labels of e on nd: those of the Node, else what
+// the slice tells. The map is shared and never written.
+func (s *Store) labels(nd *node, e *sliceEndpoint) map[string]string {
+	_, hasName := nd.labels[topology.LabelHostname]
+	_, hasZone := nd.labels[topology.LabelZone]
+	if e.more == nil && (hasName || nd.name == "") && (hasZone || e.zone == "") {
+		return nd.labels
+	}
+	key := derivedKey{e.zone, e.more}
+	if m, ok := nd.derived[key]; ok {
+		return m
+	}
+	m := make(map[string]string, len(nd.labels)+2)
+	if nd.name != "" {
+		m[topology.LabelHostname] = nd.name
+	}
+	if e.more != nil {
+		maps.Copy(m, e.more.labels)
+	}
+	if e.zone != "" {
+		m[topology.LabelZone] = e.zone
+	}
+	maps.Copy(m, nd.labels)
+	if nd.derived == nil || len(nd.derived) >= maxDerived {
+		nd.derived = make(map[derivedKey]map[string]string)
+	}
+	nd.derived[key] = m
+	return m
+}

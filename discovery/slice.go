@@ -1,0 +1,223 @@
+package discovery
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/weirlb/weir/topology"
+)
+
+// sliceData is what is kept of an EndpointSlice, or of one subset and family
+// of a legacy Endpoints object.
+type sliceData struct {
+	svc       *service
+	name      string
+	ports     []slicePort
+	endpoints []sliceEndpoint
+	errors    []string
+	warnings  []string
+	refused   int // endpoints not taken, each with an error unless too many
+	fqdn      bool
+}
+
+// slicePort is a port that every endpoint of its slice has.
+type slicePort struct {
+	name, protocol string
+	port           uint16
+}
+
+// sliceEndpoint is an endpoint of a slice: 72 bytes, what it points to is
+// shared.
+type sliceEndpoint struct {
+	addr  netip.Addr
+	node  *node // nil when the slice does not say
+	zone  string
+	hints *hints
+	more  *traits
+	state state
+}
+
+// state is an endpoint's conditions, nil ones resolved.
+type state uint8
+
+const (
+	ready state = 1 << iota
+	serving
+	terminating
+)
+
+// rank orders states of what claims to be the same endpoint: the ready that
+// does not terminate wins, then, as with kube-proxy, whatever does not
+// terminate, since the address may have gone on from a terminating Pod to a
+// new one.
+func (c state) rank() int {
+	switch {
+	case c&ready != 0 && c&terminating == 0:
+		return 3
+	case c&terminating == 0:
+		return 2
+	case c&(ready|serving) != 0:
+		return 1
+	}
+	return 0
+}
+
+// conditions resolves nil conditions: ready and serving are true,
+// terminating is false.
+func conditions(c *discoveryv1.EndpointConditions) state {
+	var st state
+	if c.Ready == nil || *c.Ready {
+		st |= ready
+	}
+	if c.Serving == nil || *c.Serving {
+		st |= serving
+	}
+	if c.Terminating != nil && *c.Terminating {
+		st |= terminating
+	}
+	return st
+}
+
+// maxErrors bounds the complaints kept of one object.
+const maxErrors = 8
+
+// complain keeps a complaint about the slice.
+func (d *sliceData) complain(object, text string) {
+	if len(d.errors) < maxErrors {
+		d.errors = append(d.errors, object+": "+text)
+	}
+}
+
+// parseSlice takes what is good of a slice and complains of the rest.
+func (s *Store) parseSlice(obj *discoveryv1.EndpointSlice) *sliceData {
+	d := &sliceData{name: strings.Clone(obj.Name)}
+	object := "EndpointSlice " + obj.Namespace + "/" + obj.Name
+	switch obj.AddressType {
+	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
+	case discoveryv1.AddressTypeFQDN:
+		d.fqdn = true
+		d.warnings = []string{object + ": addressType FQDN is skipped"}
+		return d
+	default:
+		d.complain(object, notSupported("addressType", string(obj.AddressType), `"FQDN", "IPv4", "IPv6"`))
+		return d
+	}
+	s.parsePorts(d, object, obj.Ports)
+	d.endpoints = make([]sliceEndpoint, 0, len(obj.Endpoints))
+	for i := range obj.Endpoints {
+		e, reason := s.parseEndpoint(&obj.Endpoints[i], obj.AddressType, i)
+		if reason != "" {
+			d.refused++
+			d.complain(object, reason)
+			continue
+		}
+		d.endpoints = append(d.endpoints, e)
+	}
+	if more := d.refused - maxErrors; more > 0 {
+		d.errors = append(d.errors, fmt.Sprintf("%s: and %d more endpoints refused", object, more))
+	}
+	return d
+}
+
+// parsePorts takes the ports that a Service port can be matched with.
+func (s *Store) parsePorts(d *sliceData, object string, ports []discoveryv1.EndpointPort) {
+	for i := range ports {
+		p := &ports[i]
+		at := index("ports", i)
+		sp := slicePort{protocol: string(corev1.ProtocolTCP)}
+		if p.Name != nil {
+			sp.name = s.intern.string(*p.Name)
+		}
+		if p.Protocol != nil && *p.Protocol != "" {
+			sp.protocol = s.intern.string(string(*p.Protocol))
+		}
+		switch {
+		case p.Port == nil:
+			d.warnings = append(d.warnings, object+": "+at+".port: not set, which means all ports: skipped, as kube-proxy does")
+			continue
+		case *p.Port < 1 || *p.Port > 65535:
+			d.complain(object, invalidInt(at+".port", int(*p.Port), portRange))
+			continue
+		case !knownProtocol(sp.protocol):
+			d.complain(object, notSupported(at+".protocol", sp.protocol, protocols))
+			continue
+		case slices.ContainsFunc(d.ports, func(q slicePort) bool { return q.name == sp.name && q.protocol == sp.protocol }):
+			d.complain(object, duplicate(at+".name", sp.name))
+			continue
+		}
+		sp.port = uint16(*p.Port)
+		d.ports = append(d.ports, sp)
+	}
+}
+
+// parseEndpoint takes one endpoint, or says why not. Of several addresses the
+// first counts: they are said to be fungible.
+func (s *Store) parseEndpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType, i int) (sliceEndpoint, string) {
+	at := index("endpoints", i) + ".addresses"
+	if len(e.Addresses) == 0 {
+		return sliceEndpoint{}, at + ": Required value: must contain at least 1 address"
+	}
+	at += "[0]"
+	text := e.Addresses[0]
+	addr, reason := checkAddr(text)
+	switch {
+	case !addr.IsValid():
+	case family == discoveryv1.AddressTypeIPv4 && !addr.Is4():
+		reason = "must be an IPv4 address"
+	case family == discoveryv1.AddressTypeIPv6 && !addr.Is6():
+		reason = "must be an IPv6 address"
+	}
+	if reason != "" {
+		return sliceEndpoint{}, invalid(at, text, reason)
+	}
+	out := sliceEndpoint{
+		addr:  addr,
+		hints: s.intern.hintsOf(e.Hints),
+		more:  s.intern.traitsOf(e.DeprecatedTopology),
+		state: conditions(&e.Conditions),
+	}
+	name := e.DeprecatedTopology[topology.LabelHostname]
+	if e.NodeName != nil && *e.NodeName != "" {
+		name = *e.NodeName
+	}
+	if name != "" {
+		out.node = s.nodeNamed(name)
+	}
+	zone := e.DeprecatedTopology[topology.LabelZone]
+	if e.Zone != nil && *e.Zone != "" {
+		zone = *e.Zone
+	}
+	out.zone = s.intern.string(zone)
+	return out, ""
+}
+
+// equal reports whether two versions of a slice say the same.
+func (d *sliceData) equal(o *sliceData) bool {
+	return d.name == o.name && d.refused == o.refused && d.fqdn == o.fqdn &&
+		slices.Equal(d.ports, o.ports) && slices.Equal(d.endpoints, o.endpoints) &&
+		slices.Equal(d.errors, o.errors) && slices.Equal(d.warnings, o.warnings)
+}
+
+// forgetUnused drops nodes that were made for a version that is not kept.
+func (s *Store) forgetUnused(d *sliceData) {
+	for i := range d.endpoints {
+		if nd := d.endpoints[i].node; nd != nil {
+			s.dropNode(nd)
+		}
+	}
+}
+
+const protocols = `"SCTP", "TCP", "UDP"`
+
+func knownProtocol(p string) bool {
+	switch corev1.Protocol(p) {
+	case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
+		return true
+	}
+	return false
+}

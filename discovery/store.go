@@ -1,0 +1,334 @@
+package discovery
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/weirlb/weir/topology"
+)
+
+// Options say how a Store reads the objects it is given.
+type Options struct {
+	// NodeName is the node on which Weir runs; its labels are handed out
+	// with Update.Node.
+	NodeName string
+	// ServiceProxyName selects Services by the value of their label
+	// service.kubernetes.io/service-proxy-name; "" takes those without it.
+	ServiceProxyName string
+	// Supported is what the data path can do beyond the plain Service.
+	Supported Feature
+	// MaxMirrored is the most addresses taken of one subset of an
+	// Endpoints object; 0 is the 1,000 of the mirroring controller.
+	MaxMirrored int
+}
+
+// Store merges Kubernetes objects, in whatever order they come, into
+// Services. What it has become depends on the objects alone and not on the
+// order in which they came, except that a Service which turns invalid goes on
+// as it last was.
+//
+// The work for one change is in proportion to the Services concerned: indexes
+// lead from a node and from an address to them.
+//
+// A Store has one owner: its methods must not be called at the same time. The
+// Services that it hands out are immutable and may be read by anybody. The
+// objects given to it are not written, and must not be changed afterwards.
+type Store struct {
+	opts     Options
+	intern   interner
+	services map[ServiceName]*service
+	slices   map[objectName]*sliceData
+	nodes    map[string]*node
+	places   map[netip.Addr]*place
+	nowhere  node // of endpoints whose node nobody knows
+	notes    map[noteKey]string
+	stats    Stats
+
+	dirty       []*service
+	self        *topology.Node // as last handed out
+	selfChanged bool
+	synced      bool // told by MarkSynced
+	syncChanged bool
+	scratch     []candidate
+}
+
+// objectName is the namespace and name of any object.
+type objectName = ServiceName
+
+// service is all that is known of one Service name.
+type service struct {
+	name      ServiceName
+	spec      *spec // nil: no such Service, or not ours
+	good      *spec // as it last was without errors
+	slices    map[string]*sliceData
+	endpoints *corev1.Endpoints
+	mirrored  []*sliceData // of endpoints, while they are served
+	warnings  []string     // about the mirrored endpoints
+	out       *Service     // as last handed out
+	queued    bool
+}
+
+// Stats counts what a Store holds and what it passed over.
+type Stats struct {
+	Services         int // handed out
+	Slices           int // with an owner, FQDN too
+	Mirrored         int // Services served from a legacy Endpoints object
+	FQDNSlices       int // skipped: addresses that are names
+	RefusedEndpoints int // addresses that must not be sent to
+}
+
+// NewStore returns an empty Store.
+func NewStore(opts Options) *Store {
+	if opts.MaxMirrored <= 0 {
+		opts.MaxMirrored = maxMirrored
+	}
+	return &Store{
+		opts:        opts,
+		services:    make(map[ServiceName]*service),
+		slices:      make(map[objectName]*sliceData),
+		nodes:       make(map[string]*node),
+		places:      make(map[netip.Addr]*place),
+		notes:       make(map[noteKey]string),
+		selfChanged: opts.NodeName != "",
+	}
+}
+
+// Stats returns the counters.
+func (s *Store) Stats() Stats { return s.stats }
+
+// serviceNamed is the Service of that name, made when it is new.
+func (s *Store) serviceNamed(name ServiceName) *service {
+	svc := s.services[name]
+	if svc == nil {
+		svc = &service{name: name}
+		s.services[name] = svc
+	}
+	return svc
+}
+
+// queue marks svc for the next Flush.
+func (s *Store) queue(svc *service) {
+	if !svc.queued {
+		svc.queued = true
+		s.dirty = append(s.dirty, svc)
+	}
+}
+
+// SetService adds or replaces a Service. One that is invalid goes on as it
+// last was, with Errors; at first it is served as far as it is valid, or left
+// to the kernel where that would serve it more openly than it is meant.
+func (s *Store) SetService(obj *corev1.Service) {
+	name := ServiceName{obj.Namespace, obj.Name}
+	if obj.Labels[labelServiceProxyName] != s.opts.ServiceProxyName {
+		s.DeleteService(obj.Namespace, obj.Name)
+		return
+	}
+	svc := s.serviceNamed(name)
+	sp := parseService(obj, svc.good, s.opts.Supported)
+	if svc.spec.equal(sp) {
+		return
+	}
+	svc.spec = sp
+	if sp.valid {
+		svc.good = sp
+	}
+	s.changed(svc)
+}
+
+// DeleteService removes a Service. Its slices are kept for when it comes
+// back.
+func (s *Store) DeleteService(namespace, name string) {
+	svc := s.services[ServiceName{namespace, name}]
+	if svc == nil || svc.spec == nil {
+		return
+	}
+	svc.spec, svc.good = nil, nil
+	s.changed(svc)
+}
+
+// SetSlice adds or replaces an EndpointSlice. One that has come to name
+// another Service leaves the first.
+func (s *Store) SetSlice(obj *discoveryv1.EndpointSlice) {
+	id := objectName{obj.Namespace, obj.Name}
+	owner := obj.Labels[discoveryv1.LabelServiceName]
+	if owner == "" {
+		s.removeSlice(id)
+		s.note("EndpointSlice", id, "no label "+discoveryv1.LabelServiceName+": it belongs to no Service")
+		return
+	}
+	s.note("EndpointSlice", id, "")
+	svc := s.serviceNamed(ServiceName{obj.Namespace, owner})
+	d := s.parseSlice(obj)
+	d.svc = svc
+	old := s.slices[id]
+	if old != nil && old.svc == svc && old.equal(d) {
+		s.forgetUnused(d)
+		return
+	}
+	// The new one is counted before the old one is let go, so that a node
+	// that both name is not forgotten in between.
+	s.use(svc, d, 1)
+	s.detach(id)
+	s.slices[id] = d
+	if svc.slices == nil {
+		svc.slices = make(map[string]*sliceData)
+	}
+	svc.slices[d.name] = d
+	s.count(d, 1)
+	if old != nil && old.svc != svc {
+		s.changed(old.svc)
+	}
+	s.changed(svc)
+}
+
+// DeleteSlice removes an EndpointSlice.
+func (s *Store) DeleteSlice(namespace, name string) {
+	id := objectName{namespace, name}
+	s.note("EndpointSlice", id, "")
+	s.removeSlice(id)
+}
+
+func (s *Store) removeSlice(id objectName) {
+	if d := s.detach(id); d != nil {
+		s.changed(d.svc)
+	}
+}
+
+// detach takes a slice out of the indexes and returns it, nil if there was
+// none.
+func (s *Store) detach(id objectName) *sliceData {
+	d := s.slices[id]
+	if d == nil {
+		return nil
+	}
+	delete(s.slices, id)
+	delete(d.svc.slices, d.name)
+	s.count(d, -1)
+	s.use(d.svc, d, -1)
+	return d
+}
+
+// changed follows a change of svc's objects.
+func (s *Store) changed(svc *service) {
+	s.mirror(svc)
+	s.queue(svc)
+}
+
+// count keeps the counters of slices.
+func (s *Store) count(d *sliceData, by int) {
+	s.stats.Slices += by
+	s.stats.RefusedEndpoints += by * d.refused
+	if d.fqdn {
+		s.stats.FQDNSlices += by
+	}
+}
+
+// SetEndpoints adds or replaces a legacy Endpoints object. It is served only
+// where the mirroring controller would mirror it.
+func (s *Store) SetEndpoints(obj *corev1.Endpoints) {
+	svc := s.serviceNamed(ServiceName{obj.Namespace, obj.Name})
+	s.unmirror(svc)
+	svc.endpoints = obj
+	s.changed(svc)
+}
+
+// DeleteEndpoints removes a legacy Endpoints object.
+func (s *Store) DeleteEndpoints(namespace, name string) {
+	svc := s.services[ServiceName{namespace, name}]
+	if svc == nil || svc.endpoints == nil {
+		return
+	}
+	s.unmirror(svc)
+	svc.endpoints = nil
+	s.queue(svc)
+}
+
+// MarkSynced says that the source has told all that it knew at start: the
+// next Flush, and all after it, say so too.
+func (s *Store) MarkSynced() {
+	s.syncChanged = s.syncChanged || !s.synced
+	s.synced = true
+}
+
+// Flush returns what changed since the last Flush, nil when nothing did. A
+// Service that was changed and changed back is not in it.
+func (s *Store) Flush() *Update {
+	up := &Update{Synced: s.synced}
+	slices.SortFunc(s.dirty, func(a, b *service) int { return a.name.compare(b.name) })
+	for _, svc := range s.dirty {
+		svc.queued = false
+		s.flush(svc, up)
+	}
+	clear(s.dirty)
+	s.dirty = s.dirty[:0]
+	if s.selfChanged {
+		s.selfChanged = false
+		self := &topology.Node{Name: s.opts.NodeName}
+		if nd := s.nodes[self.Name]; nd != nil {
+			self.Labels = nd.labels
+		}
+		if s.self == nil || !maps.Equal(s.self.Labels, self.Labels) {
+			s.self, up.Node = self, self
+		}
+	}
+	if !s.syncChanged && up.Node == nil && len(up.Put) == 0 && len(up.Deleted) == 0 {
+		return nil
+	}
+	s.syncChanged = false
+	return up
+}
+
+// flush puts one Service into up if it is another than before.
+func (s *Store) flush(svc *service, up *Update) {
+	if svc.spec == nil {
+		if svc.out != nil {
+			svc.out = nil
+			s.stats.Services--
+			up.Deleted = append(up.Deleted, svc.name)
+		}
+		if len(svc.slices) == 0 && svc.endpoints == nil {
+			delete(s.services, svc.name)
+		}
+		return
+	}
+	out := s.merge(svc)
+	if svc.out == nil {
+		s.stats.Services++
+	} else if svc.out.equal(out) {
+		return
+	}
+	svc.out = out
+	up.Put = append(up.Put, out)
+}
+
+// Service returns a Service as last handed out, nil when there is none.
+func (s *Store) Service(name ServiceName) *Service {
+	if svc := s.services[name]; svc != nil {
+		return svc.out
+	}
+	return nil
+}
+
+// All returns all Services as last handed out, sorted by name.
+func (s *Store) All() []*Service {
+	all := make([]*Service, 0, s.stats.Services)
+	for _, svc := range s.services {
+		if svc.out != nil {
+			all = append(all, svc.out)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Service) int { return a.Name.compare(b.Name) })
+	return all
+}
+
+func (n ServiceName) compare(m ServiceName) int {
+	if c := strings.Compare(n.Namespace, m.Namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(n.Name, m.Name)
+}
