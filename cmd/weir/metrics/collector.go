@@ -1,0 +1,156 @@
+// Package metrics serves what Weir counts to Prometheus, and its health to
+// load balancers and probes.
+//
+// The metrics are read from the same admin.Status that `weir status` shows,
+// once per scrape, so that the two never disagree. Names begin with weir_,
+// units are base units, counters end in _total, and labels are bounded:
+// reason, worker, device, queue, state. There are none per Service.
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/version"
+)
+
+// StatusSource is where the counters come from; admin.Source is one.
+type StatusSource interface {
+	Status(ctx context.Context) (*admin.Status, error)
+}
+
+// scrapeTimeout bounds how long a scrape waits for the status.
+const scrapeTimeout = 5 * time.Second
+
+// NewRegistry returns a registry with Weir's metrics, and those of the Go
+// runtime and the process.
+func NewRegistry(src StatusSource) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(
+		&collector{src},
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return r
+}
+
+type collector struct{ src StatusSource }
+
+// metric is one metric and how its values are read from a status.
+type metric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(s *admin.Status, emit emit)
+}
+
+// emit adds one value, with the values of the metric's labels.
+type emit func(v float64, labels ...string)
+
+func counter(name, help string, labels []string, read func(*admin.Status, emit)) metric {
+	return metric{prometheus.NewDesc("weir_"+name, help, labels, nil), prometheus.CounterValue, read}
+}
+
+func gauge(name, help string, labels []string, read func(*admin.Status, emit)) metric {
+	return metric{prometheus.NewDesc("weir_"+name, help, labels, nil), prometheus.GaugeValue, read}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, m := range all {
+		ch <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	s, err := c.src.Status(ctx)
+	if err != nil {
+		// Only one, so that the scrape fails with one clear line.
+		ch <- prometheus.NewInvalidMetric(all[0].desc, fmt.Errorf("status: %w", err))
+		return
+	}
+	for _, m := range all {
+		m.read(s, func(v float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
+		})
+	}
+}
+
+// all are the metrics, in the order in which they are documented.
+var all = concat(general, devices, workers, flows)
+
+var general = []metric{
+	gauge("build_info", "What this Weir was built from; always 1.", []string{"version", "revision", "goversion"},
+		func(s *admin.Status, e emit) {
+			v := version.Get()
+			e(1, v.Version, v.Revision, v.Go)
+		}),
+	gauge("start_time_seconds", "When the process began to serve, in seconds since the epoch.", nil,
+		func(s *admin.Status, e emit) { e(seconds(s.StartTime)) }),
+	gauge("synced", "1 once the source has told everything it knew at start.", nil,
+		func(s *admin.Status, e emit) { e(boolean(s.Synced)) }),
+	gauge("draining", "1 between SIGTERM and the end.", nil,
+		func(s *admin.Status, e emit) { e(boolean(s.Draining)) }),
+	gauge("snapshot_number", "Number of the published snapshot of frontends and endpoints.", nil,
+		func(s *admin.Status, e emit) { e(float64(s.Snapshot)) }),
+	gauge("snapshot_last_timestamp_seconds", "When the last snapshot was published, in seconds since the epoch; 0 for never.", nil,
+		func(s *admin.Status, e emit) { e(seconds(s.LastUpdated)) }),
+	gauge("services", "Services that Weir serves.", nil,
+		func(s *admin.Status, e emit) { e(float64(s.Services)) }),
+	gauge("services_left_to_kernel", "Services with a field that Weir does not honour; kube-proxy serves them.", nil,
+		func(s *admin.Status, e emit) { e(float64(len(s.Discovery.LeftToKernel))) }),
+	gauge("frontends", "Addresses, protocols and ports that Weir serves.", nil,
+		func(s *admin.Status, e emit) { e(float64(s.Frontends)) }),
+	gauge("endpoints", "Different endpoints that may get flows.", nil,
+		func(s *admin.Status, e emit) { e(float64(s.Endpoints)) }),
+	gauge("discovery_errors", "Documents or objects that could not be understood at the last look.", nil,
+		func(s *admin.Status, e emit) { e(float64(len(s.Discovery.Errors))) }),
+	gauge("kernel_feature", "1 where an optional kernel feature was found.", []string{"feature"},
+		func(s *admin.Status, e emit) {
+			for _, f := range s.Kernel {
+				e(boolean(f.Available), f.Name)
+			}
+		}),
+	gauge("neighbours", "Next hops in use, by state.", []string{"state"},
+		func(s *admin.Status, e emit) {
+			n := map[string]int{"unresolved": 0, "resolving": 0, "valid": 0, "failed": 0}
+			for _, x := range s.Neighbours {
+				n[x.State]++
+			}
+			for state, count := range n {
+				e(float64(count), state)
+			}
+		}),
+}
+
+func concat(groups ...[]metric) []metric {
+	var out []metric
+	for _, g := range groups {
+		out = append(out, g...)
+	}
+	return out
+}
+
+func boolean(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixNano()) / 1e9
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

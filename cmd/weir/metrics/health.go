@@ -1,0 +1,111 @@
+package metrics
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// Health is what there is to say about whether Weir works.
+type Health struct {
+	// Healthy is true while the packet path works: every worker goes round,
+	// and no update has been pending for too long.
+	Healthy bool
+	// Reason says why not.
+	Reason string
+	// LastUpdated is when the last update was published.
+	LastUpdated time.Time
+	// Synced is true once the source has told everything it knew at start.
+	Synced bool
+	// Draining is true between SIGTERM and the end.
+	Draining bool
+	// NodeEligible is false when the node is being taken away: then load
+	// balancers in front should prefer other nodes (KEP-3836).
+	NodeEligible bool
+}
+
+// HealthSource tells the health. It is called for every probe and must
+// return at once.
+type HealthSource interface {
+	Health() Health
+}
+
+// proxyHealth is the body of /healthz and /livez, in kube-proxy's words.
+type proxyHealth struct {
+	LastUpdated  time.Time `json:"lastUpdated"`
+	CurrentTime  time.Time `json:"currentTime"`
+	NodeEligible *bool     `json:"nodeEligible,omitempty"` // not for /livez
+	Reason       string    `json:"reason,omitempty"`
+}
+
+type readiness struct {
+	Ready    bool   `json:"ready"`
+	Synced   bool   `json:"synced"`
+	Draining bool   `json:"draining"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+// HealthHandler serves three questions; 200 is yes and 503 no.
+//
+//	/healthz  should load balancers in front send traffic to this node?
+//	/livez    does Weir work? (or should it be restarted)
+//	/readyz   has Weir taken over the traffic of this node?
+//
+// /healthz and /livez mean what kube-proxy's mean (KEP-3836): a node that is
+// going away fails the former and not the latter, and so does a Weir that
+// drains or has not seen its Services yet.
+func HealthHandler(src HealthSource) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		h := src.Health()
+		eligible := h.NodeEligible && !h.Draining && h.Synced
+		answerProxy(w, h, &eligible, h.Healthy && eligible)
+	})
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
+		h := src.Health()
+		answerProxy(w, h, nil, h.Healthy)
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		h := src.Health()
+		ready := h.Healthy && h.Synced && !h.Draining
+		answer(w, ready, readiness{Ready: ready, Synced: h.Synced, Draining: h.Draining, Reason: reason(h)})
+	})
+	return mux
+}
+
+func answerProxy(w http.ResponseWriter, h Health, eligible *bool, ok bool) {
+	now := time.Now()
+	body := proxyHealth{LastUpdated: h.LastUpdated, CurrentTime: now, NodeEligible: eligible}
+	if ok {
+		// As kube-proxy has it: "recent" while all is well, also when
+		// nothing has changed for hours.
+		body.LastUpdated = now
+	} else {
+		body.Reason = reason(h)
+	}
+	answer(w, ok, body)
+}
+
+func reason(h Health) string {
+	switch {
+	case !h.Healthy:
+		return h.Reason
+	case h.Draining:
+		return "draining"
+	case !h.Synced:
+		return "waiting for the first full view of Services"
+	case !h.NodeEligible:
+		return "the node is going away"
+	}
+	return ""
+}
+
+func answer(w http.ResponseWriter, ok bool, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	if !ok {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(body) // the asker went away
+}

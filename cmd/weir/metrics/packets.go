@@ -1,0 +1,108 @@
+package metrics
+
+import (
+	"strconv"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+)
+
+var (
+	byWorker = []string{"worker"}
+	byDevice = []string{"device"}
+	byQueue  = []string{"device", "queue"}
+)
+
+var devices = []metric{
+	gauge("interface_info", "An attached interface with what the kernel granted; always 1.",
+		[]string{"device", "mode", "driver", "tx_checksum", "pinned"},
+		func(s *admin.Status, e emit) {
+			for _, i := range s.Interfaces {
+				e(1, i.Name, i.Mode, i.Driver, i.TxChecksum, strconv.FormatBool(i.Pinned))
+			}
+		}),
+	gauge("interface_queues", "Receive queues of the device.", byDevice,
+		func(s *admin.Status, e emit) {
+			for _, i := range s.Interfaces {
+				e(float64(i.Queues), i.Name)
+			}
+		}),
+	gauge("interface_bound_queues", "Receive queues that a worker serves.", byDevice,
+		func(s *admin.Status, e emit) {
+			for _, i := range s.Interfaces {
+				e(float64(i.BoundQueues), i.Name)
+			}
+		}),
+	perSocket("socket_receive_ring_full_total", "Packets that the kernel dropped because the worker was late.",
+		func(x *admin.Socket) uint64 { return x.RxRingFull }),
+	perSocket("socket_fill_ring_empty_total", "Times that the kernel found no free frame to receive into.",
+		func(x *admin.Socket) uint64 { return x.RxFillRingEmpty }),
+	perSocket("socket_receive_dropped_total", "Packets that the kernel dropped for other reasons.",
+		func(x *admin.Socket) uint64 { return x.RxDropped }),
+	perSocket("socket_invalid_descriptors_total", "Descriptors that the kernel refused; not 0 is a bug.",
+		func(x *admin.Socket) uint64 { return x.RxInvalidDescs + x.TxInvalidDescs }),
+	counter("steering_packets_total", "Packets that the XDP program saw, by what it did with them.", []string{"action"},
+		func(s *admin.Status, e emit) {
+			for action, n := range s.Steering {
+				e(float64(n), action)
+			}
+		}),
+}
+
+var workers = []metric{
+	perWorker("receive_packets_total", "Packets received.", func(w *admin.Worker) uint64 { return w.RxPackets }),
+	perWorker("receive_bytes_total", "Bytes received, from the Ethernet header on.", func(w *admin.Worker) uint64 { return w.RxBytes }),
+	perWorker("transmit_packets_total", "Packets sent.", func(w *admin.Worker) uint64 { return w.TxPackets }),
+	perWorker("transmit_bytes_total", "Bytes sent, from the Ethernet header on.", func(w *admin.Worker) uint64 { return w.TxBytes }),
+	perWorker("new_flows_total", "Flows begun.", func(w *admin.Worker) uint64 { return w.NewFlows }),
+	perWorker("reopened_flows_total", "Flows whose port or tuple a new SYN took over.", func(w *admin.Worker) uint64 { return w.Reopened }),
+	perWorker("resets_sent_total", "TCP RSTs made.", func(w *admin.Worker) uint64 { return w.Resets }),
+	perWorker("icmp_errors_sent_total", "ICMP errors made.", func(w *admin.Worker) uint64 { return w.ICMPErrors }),
+	perWorker("kernel_packets_total", "Packets given back to the kernel through the host port.", func(w *admin.Worker) uint64 { return w.ToKernel }),
+	perWorker("handed_over_packets_total", "Packets passed to the worker that owns the way out.", func(w *admin.Worker) uint64 { return w.HandedOver }),
+	perWorker("held_packets_total", "Packets that waited for a neighbour.", func(w *admin.Worker) uint64 { return w.Held }),
+	perWorker("partial_checksums_total", "Partial checksums completed on the way out.", func(w *admin.Worker) uint64 { return w.Partial }),
+	counter("dropped_packets_total", "Packets dropped, each under one reason.", []string{"reason"},
+		func(s *admin.Status, e emit) {
+			for reason, n := range s.Drops {
+				e(float64(n), reason)
+			}
+		}),
+}
+
+var flows = []metric{
+	gauge("flows", "Connections in the flow table.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Current)) }),
+	gauge("flows_limit", "Connections that fit into the flow table.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Max)) }),
+	gauge("flow_table_bytes", "Memory of the flow table.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.MemoryBytes)) }),
+	gauge("flows_by_state", "Connections by protocol and state.", []string{"state"}, func(s *admin.Status, e emit) {
+		for state, n := range s.Flows.ByState {
+			e(float64(n), state)
+		}
+	}),
+	counter("flows_created_total", "Connections entered into the table.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Created)) }),
+	counter("flows_expired_total", "Connections that ended or aged out.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Expired)) }),
+	counter("flows_evicted_total", "Half-open connections that made room for new ones.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Evicted)) }),
+	counter("flows_adopted_total", "Connections taken over from the last process.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Adopted)) }),
+	counter("flows_refused_total", "New connections refused for want of a SNAT port or of room.", []string{"reason"}, func(s *admin.Status, e emit) {
+		e(float64(s.Flows.NoPort), "no-port")
+		e(float64(s.Flows.Full), "table-full")
+	}),
+}
+
+func perWorker(name, help string, value func(*admin.Worker) uint64) metric {
+	return counter(name, help, byWorker, func(s *admin.Status, e emit) {
+		for i := range s.Workers {
+			e(float64(value(&s.Workers[i])), itoa(s.Workers[i].ID))
+		}
+	})
+}
+
+func perSocket(name, help string, value func(*admin.Socket) uint64) metric {
+	return counter(name, help, byQueue, func(s *admin.Status, e emit) {
+		for i := range s.Interfaces {
+			for j := range s.Interfaces[i].Sockets {
+				x := &s.Interfaces[i].Sockets[j]
+				e(float64(value(x)), s.Interfaces[i].Name, itoa(x.Queue))
+			}
+		}
+	})
+}
