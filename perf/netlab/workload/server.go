@@ -100,6 +100,13 @@ func (s *Server) Refuse() error {
 	return errors.Join(errs...)
 }
 
+// Accepting reports whether the server listens.
+func (s *Server) Accepting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.listeners) > 0
+}
+
 // Close ends the server and its connections.
 func (s *Server) Close() error {
 	err := s.http.Close()

@@ -1,0 +1,138 @@
+// Package demo is `weir demo`: Weir at its main job on this machine, within a
+// minute and without touching the machine's own network. It builds a client,
+// an edge node and three backends out of network namespaces, runs `weir run`
+// on the edge node and drives real connections through it while the
+// endpoints come and go.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirlb/weir/perf/netlab"
+)
+
+// options are the flags.
+type options struct {
+	keep    bool
+	verbose bool
+	seconds time.Duration // of each phase
+}
+
+// Command is `weir demo`.
+func Command() *cobra.Command {
+	o := options{}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show Weir at work on real traffic, in network namespaces of its own",
+		Long: `Show Weir at work on real traffic, in network namespaces of its own.
+
+A client drives HTTP and UDP through a node port and a load balancer IP, over
+IPv4 and IPv6, while the endpoints' state changes: all ready, the zone's own
+lost, only terminating ones left, none left, recovered. It takes less than a
+minute, needs root, leaves the machine's network alone and cleans up.
+
+The exit status is 0 when everything went as it must, else 1.`,
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			// A second Ctrl-C ends the process at once: the kernel then
+			// removes the namespaces and kills the child.
+			context.AfterFunc(ctx, stop)
+			return run(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), o)
+		},
+	}
+	cmd.Flags().BoolVar(&o.keep, "keep", false, "leave everything running at the end and print how to look around")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show what `weir run` logs")
+	cmd.Flags().DurationVar(&o.seconds, "phase", 5*time.Second, "how long each phase lasts")
+	return cmd
+}
+
+// run is the whole demo. It returns an error when anything went otherwise
+// than it must.
+func run(ctx context.Context, out, errOut io.Writer, o options) (err error) {
+	if err := netlab.Available(); err != nil {
+		return fmt.Errorf("weir demo: %w: try sudo", err)
+	}
+	r := newReport(out)
+	s, err := newSite(ctx, r, errOut, o)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+
+	err = interrupted(ctx, s.play(ctx, r, o))
+	if o.keep && ctx.Err() == nil {
+		r.keep(s)
+		<-ctx.Done()
+		r.line("\nremoving everything")
+	}
+	return err
+}
+
+// interrupted puts a Ctrl-C in the place of the errors that followed from it.
+func interrupted(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return err
+}
+
+// play goes through the phases and judges them.
+func (s *site) play(ctx context.Context, r *report, o options) error {
+	before, err := s.count(ctx)
+	if err != nil {
+		return err
+	}
+	traffic := s.drive(ctx, 5*o.seconds)
+	defer traffic.stop()
+
+	var faults []string
+	for i, p := range phases {
+		result, err := s.enter(ctx, traffic, p, i > 0)
+		if err != nil {
+			return fmt.Errorf("phase (%c): %w", p.letter, err)
+		}
+		if err := wait(ctx, o.seconds); err != nil {
+			return err
+		}
+		result.finish(traffic)
+		r.phase(p, result)
+		faults = append(faults, result.faults(p)...)
+	}
+	r.line("")
+	faults = append(faults, traffic.finishDownloads(ctx, r)...)
+	if err := traffic.stop(); err != nil {
+		return err
+	}
+	counted, err := s.settle(ctx, before)
+	if err != nil {
+		return err
+	}
+	faults = append(faults, counted.faults()...)
+	r.verdict(counted, faults)
+	if len(faults) > 0 {
+		return fmt.Errorf("the demo failed in %d ways; %s", len(faults), s.logHint())
+	}
+	return nil
+}
+
+// wait waits for d, or returns ctx's error.
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

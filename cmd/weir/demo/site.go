@@ -1,0 +1,289 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/workload"
+)
+
+// How long Weir may take for what it does within a fraction of a second.
+const (
+	startWithin = 15 * time.Second
+	applyWithin = 10 * time.Second
+	stopWithin  = 10 * time.Second
+)
+
+// site is the lab with everything that runs in it.
+type site struct {
+	lab       *netlab.Edge
+	web       []*workload.Server // in the order of backends
+	weir      *netlab.Process
+	log       string // file
+	socket    string
+	manifests string // directory
+	admin     *admin.Client
+}
+
+// newSite builds the lab, starts the servers and `weir run`, and waits until
+// Weir serves the first phase.
+func newSite(ctx context.Context, r *report, errOut io.Writer, o options) (s *site, err error) {
+	lab, err := netlab.NewEdge(netlab.EdgeConfig{})
+	if err != nil {
+		return nil, err
+	}
+	s = &site{
+		lab:       lab,
+		log:       filepath.Join(lab.Dir(), "weir.log"),
+		socket:    filepath.Join(lab.Dir(), "weir.sock"),
+		manifests: filepath.Join(lab.Dir(), "manifests"),
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	s.admin = admin.NewClient(s.socket)
+	if err := s.serve(); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(s.manifests, 0o755); err != nil {
+		return nil, err
+	}
+	if err := writeManifests(s.manifests, phases[0].state); err != nil {
+		return nil, err
+	}
+	r.topology(s)
+	if err := s.startWeir(errOut, o.verbose); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	if _, err := s.applied(ctx, phases[0]); err != nil {
+		return nil, fmt.Errorf("weir run did not get ready: %w\n%s", err, s.logTail())
+	}
+	status, err := s.admin.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.ready(status)
+	return s, nil
+}
+
+// serve starts an HTTP and an echo server on every backend.
+func (s *site) serve() error {
+	for i, n := range []*netlab.Namespace{s.lab.Pod, s.lab.ZoneA, s.lab.ZoneB} {
+		web, err := workload.Serve(n, backends[i].name, fmt.Sprintf("[::]:%d", httpTarget))
+		if err != nil {
+			return err
+		}
+		s.web = append(s.web, web)
+		s.lab.OnClose(web.Close)
+		echo, err := workload.ServeEcho(n, backends[i].name, fmt.Sprintf("[::]:%d", echoTarget))
+		if err != nil {
+			return err
+		}
+		s.lab.OnClose(echo.Close)
+	}
+	return nil
+}
+
+func (s *site) startWeir(errOut io.Writer, verbose bool) error {
+	config := filepath.Join(s.lab.Dir(), "config.yaml")
+	if err := writeConfig(config, s.manifests, s.socket, filepath.Join(s.lab.Dir(), "conntrack")); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	log, err := os.Create(s.log)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the child has its own descriptor
+	cmd := exec.Command(self, "run", "--config", config)
+	cmd.Stdout, cmd.Stderr = log, log
+	if verbose {
+		tee := io.MultiWriter(log, errOut)
+		if log, err = os.OpenFile(s.log, os.O_APPEND|os.O_WRONLY, 0); err != nil {
+			return err
+		}
+		s.lab.OnClose(log.Close)
+		tee = io.MultiWriter(log, errOut)
+		cmd.Stdout, cmd.Stderr = tee, tee
+	}
+	s.weir, err = s.lab.Edge.Start(cmd)
+	return err
+}
+
+// enter brings the endpoints into the phase's state while traffic flows, and
+// waits until Weir has taken it up.
+func (s *site) enter(ctx context.Context, t *traffic, p phase, change bool) (*result, error) {
+	res := t.begin()
+	if change {
+		if err := s.accept(p); err != nil {
+			return nil, err
+		}
+		if err := writeManifests(s.manifests, p.state); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, applyWithin)
+	defer cancel()
+	tier, err := s.applied(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("weir has not taken up the new endpoints: %w\n%s", err, s.logTail())
+	}
+	res.tier = tier
+	if err := t.steady(ctx, res); err != nil {
+		return nil, err
+	}
+	return res, s.refuse(p)
+}
+
+// accept opens the servers that the phase brings back.
+func (s *site) accept(p phase) error {
+	for i, web := range s.web {
+		if p.state[i] != absent && !web.Accepting() {
+			if err := web.Accept(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// refuse closes the listeners of lost endpoints: a new connection that still
+// went there would fail.
+func (s *site) refuse(p phase) error {
+	for i, web := range s.web {
+		if p.state[i] == absent {
+			if err := web.Refuse(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// applied polls until every frontend of the Service has exactly the endpoints
+// that the phase asks for, and returns their tier.
+func (s *site) applied(ctx context.Context, p phase) (string, error) {
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	last := errors.New("no answer yet")
+	for {
+		select {
+		case <-ctx.Done():
+			return "", errors.Join(context.Cause(ctx), last)
+		case <-s.weir.Done():
+			return "", fmt.Errorf("weir run has ended: %w", errors.Join(s.weir.Err(), last))
+		case <-poll.C:
+		}
+		list, err := s.admin.Frontends(ctx)
+		if err != nil {
+			last = err
+			continue
+		}
+		tier, err := judge(list.Frontends, p)
+		if err == nil {
+			return tier, nil
+		}
+		last = err
+	}
+}
+
+// judge compares the frontends of the demo's Service with what the phase asks
+// for.
+func judge(frontends []admin.Frontend, p phase) (string, error) {
+	found, tier := 0, ""
+	for _, f := range frontends {
+		if f.Service != serviceName {
+			continue
+		}
+		found++
+		address, err := netip.ParseAddrPort(f.Address)
+		if err != nil {
+			return "", err
+		}
+		var got []string
+		for _, e := range f.Endpoints {
+			got = append(got, e.Address)
+		}
+		want := p.endpoints(address.Addr().Is6(), f.Protocol)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			return "", fmt.Errorf("frontend %s %s has endpoints %v, want %v", f.Protocol, f.Address, got, want)
+		}
+		if tier != "" && tier != f.Tier {
+			return "", fmt.Errorf("frontends differ in tier: %s and %s", tier, f.Tier)
+		}
+		tier = f.Tier
+	}
+	if want := len(frontendAddrs()) * 2; found != want {
+		return "", fmt.Errorf("%d frontends of %s, want %d", found, serviceName, want)
+	}
+	return tier, nil
+}
+
+// endpoints are the addresses that must get new connections.
+func (p phase) endpoints(six bool, protocol string) []string {
+	port := uint16(httpTarget)
+	if protocol == "UDP" {
+		port = echoTarget
+	}
+	var out []string
+	for i, b := range backends {
+		if !p.serve[i] {
+			continue
+		}
+		address := netlab.Host4(b.network, b.host)
+		if six {
+			address = netlab.Host6(b.network, b.host)
+		}
+		out = append(out, netip.AddrPortFrom(address, port).String())
+	}
+	return out
+}
+
+// logTail is the end of what weir run has logged.
+func (s *site) logTail() string {
+	const lines = 15
+	b, err := os.ReadFile(s.log)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(string(bytes.TrimSpace(b)), "\n")
+	return "weir run said:\n  " + strings.Join(all[max(0, len(all)-lines):], "\n  ")
+}
+
+func (s *site) logHint() string {
+	return "run it with --verbose to see what weir run logs, or with --keep to look around"
+}
+
+// close stops Weir as an operator would and removes the lab.
+func (s *site) close() error {
+	var err error
+	if s.weir != nil {
+		select {
+		case <-s.weir.Done():
+		default:
+			err = s.weir.Stop(stopWithin)
+		}
+	}
+	return errors.Join(err, s.lab.Close())
+}

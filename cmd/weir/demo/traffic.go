@@ -1,0 +1,211 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/workload"
+)
+
+const (
+	clientPause  = 10 * time.Millisecond // between two requests of one client
+	newClients   = 2                     // per frontend and kind
+	downloadRate = 2 << 20               // bytes per second
+)
+
+// frontendAddr is an address by which clients reach the Service.
+type frontendAddr struct {
+	name       string
+	addr       netip.Addr
+	http, echo uint16
+}
+
+// frontendAddrs are the node's address and the load balancer IP, in both
+// families.
+func frontendAddrs() []frontendAddr {
+	return []frontendAddr{
+		{"node port, IPv4", netlab.Host4(netlab.ClientNet, 1), httpNodePort, echoNodePort},
+		{"node port, IPv6", netlab.Host6(netlab.ClientNet, 1), httpNodePort, echoNodePort},
+		{"LB IP, IPv4", netlab.Host4(netlab.LBNet, lbHost), httpPort, echoPort},
+		{"LB IP, IPv6", netlab.Host6(netlab.LBNet, lbHost), httpPort, echoPort},
+	}
+}
+
+// stream is one kind of traffic: a line of the tables.
+type stream struct {
+	name      string
+	keepAlive bool
+	record    atomic.Pointer[workload.Record] // where requests that begin now go
+	run       func(context.Context) error
+}
+
+// traffic is everything that the client drives.
+type traffic struct {
+	streams   []*stream
+	downloads []*download
+	cancel    context.CancelFunc
+	running   sync.WaitGroup
+
+	mu  sync.Mutex
+	err error
+}
+
+// download is a long download that runs through all phases.
+type download struct {
+	frontendAddr
+	*workload.Transfer
+	done chan struct{}
+	err  error // valid once done is closed
+}
+
+// drive starts all traffic; downloads last for about the given time.
+func (s *site) drive(ctx context.Context, lasting time.Duration) *traffic {
+	ctx, cancel := context.WithCancel(ctx)
+	t := &traffic{cancel: cancel}
+	for _, f := range frontendAddrs() {
+		t.streams = append(t.streams, s.httpStream(f, false))
+	}
+	for _, f := range frontendAddrs() {
+		t.streams = append(t.streams, s.udpStream(f))
+	}
+	for _, f := range frontendAddrs() {
+		t.streams = append(t.streams, s.httpStream(f, true))
+	}
+	for _, st := range t.streams {
+		st.record.Store(&workload.Record{})
+		t.running.Go(func() {
+			if err := st.run(ctx); err != nil {
+				t.mu.Lock()
+				t.err = errors.Join(t.err, fmt.Errorf("%s: %w", st.name, err))
+				t.mu.Unlock()
+			}
+		})
+	}
+	for i, f := range frontendAddrs() {
+		if i != 0 && i != 3 {
+			continue // one by each kind of address and each family
+		}
+		d := &download{frontendAddr: f, done: make(chan struct{}), Transfer: &workload.Transfer{
+			Namespace: s.lab.Client, Target: netip.AddrPortFrom(f.addr, f.http),
+			Bytes: int64(lasting.Seconds() * downloadRate), Seed: uint64(i), Rate: downloadRate,
+		}}
+		t.downloads = append(t.downloads, d)
+		t.running.Go(func() {
+			d.err = d.Download(ctx)
+			close(d.done)
+		})
+	}
+	return t
+}
+
+func (s *site) httpStream(f frontendAddr, keepAlive bool) *stream {
+	st := &stream{name: "HTTP, " + f.name, keepAlive: keepAlive}
+	clients := newClients
+	if keepAlive {
+		st.name, clients = "HTTP kept open, "+f.name, 1
+	}
+	st.run = func(ctx context.Context) error {
+		_, err := (&workload.Load{
+			Namespace: s.lab.Client, Targets: []netip.AddrPort{netip.AddrPortFrom(f.addr, f.http)},
+			Concurrency: clients, Pause: clientPause, Timeout: 5 * time.Second,
+			KeepAlive: keepAlive, Record: st.record.Load,
+		}).Run(ctx)
+		return err
+	}
+	return st
+}
+
+func (s *site) udpStream(f frontendAddr) *stream {
+	st := &stream{name: "UDP, " + f.name}
+	source := netlab.Host4(netlab.ClientNet, 2)
+	if f.addr.Is6() {
+		source = netlab.Host6(netlab.ClientNet, 2)
+	}
+	st.run = func(ctx context.Context) error {
+		_, err := (&workload.UDPLoad{
+			Namespace: s.lab.Client, Targets: []netip.AddrPort{netip.AddrPortFrom(f.addr, f.echo)},
+			Source: source, Pause: clientPause, Record: st.record.Load,
+		}).Run(ctx)
+		return err
+	}
+	return st
+}
+
+// begin directs the requests that start from now on to the new phase, as
+// requests made while the endpoints change.
+func (t *traffic) begin() *result {
+	res := &result{}
+	for _, st := range t.streams {
+		row := row{stream: st, changing: &workload.Record{}, steady: &workload.Record{}}
+		st.record.Store(row.changing)
+		res.rows = append(res.rows, row)
+	}
+	return res
+}
+
+// steady directs the requests that start from now on to the phase proper, and
+// waits until those that began before have ended.
+func (t *traffic) steady(ctx context.Context, res *result) error {
+	for _, row := range res.rows {
+		row.stream.record.Store(row.steady)
+	}
+	for _, row := range res.rows {
+		for row.changing.Pending() > 0 {
+			if err := wait(ctx, time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// finish notes how far the downloads have come.
+func (res *result) finish(t *traffic) {
+	for _, d := range t.downloads {
+		var err error
+		select {
+		case <-d.done:
+			err = d.err
+		default:
+		}
+		res.downloads = append(res.downloads, d.Moved())
+		res.broken = append(res.broken, err)
+	}
+}
+
+// finishDownloads waits for the downloads' ends and reports them.
+func (t *traffic) finishDownloads(ctx context.Context, r *report) []string {
+	const within = 10 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	var faults []string
+	for i, d := range t.downloads {
+		select {
+		case <-d.done:
+		case <-ctx.Done():
+			faults = append(faults, fmt.Sprintf("long download %d stopped after %d of %d bytes", i+1, d.Moved(), d.Bytes))
+			continue
+		}
+		if d.err != nil {
+			faults = append(faults, fmt.Sprintf("long download %d: %v", i+1, d.err))
+			continue
+		}
+		r.download(d)
+	}
+	return faults
+}
+
+// stop ends all traffic and returns what went wrong with driving it.
+func (t *traffic) stop() error {
+	t.cancel()
+	t.running.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.err
+}
