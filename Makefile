@@ -1,0 +1,112 @@
+# Weir. `make help` lists the targets.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO       ?= go
+BIN      := bin
+RESULTS  := $(BIN)/test
+TESTSUM  := $(GO) run ./.ci/testsum
+FUZZTIME ?= 3s
+BENCH    ?= .
+COUNT    ?= 1
+
+# The revision is stamped where git answers for this tree.
+BUILDVCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
+
+# Packages of commands that are not in ./...
+TOOLS := ./.ci/testsum
+
+# Rings shared with the kernel: the race detector does not see the other side,
+# and takes its memory for ours.
+RACE_PACKAGES = $$($(GO) list ./... | grep -v '/lb/xsk$$')
+
+# What `make generate` writes.
+GENERATED = $(wildcard lb/steer/*_bpfel.* lb/steer/*_bpfeb.* cmd/weir/README.md cmd/weir/METRICS.md)
+
+# Tests share the machine: -j must not run them side by side.
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/weir and bin/weirperf, static
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(BUILDVCS) -o $(BIN)/ ./cmd/...
+
+.PHONY: demo
+demo: build ## Show Weir at work, in network namespaces of its own (root)
+	$(BIN)/weir demo
+
+##
+.PHONY: test
+test: ## Everything: unit, property, race, fuzz smoke, wire (root); ends with the sum
+	@rm -rf $(RESULTS)
+	@$(MAKE) --no-print-directory run-unit run-race run-fuzz run-wire
+	@$(TESTSUM) report -dir $(RESULTS)
+
+.PHONY: test-unit
+test-unit: ## Unit and property tests; neither root nor network
+	@rm -rf $(RESULTS)
+	@$(MAKE) --no-print-directory run-unit
+	@$(TESTSUM) report -dir $(RESULTS)
+
+.PHONY: test-race
+test-race: ## Unit tests under the race detector
+	@rm -rf $(RESULTS)
+	@$(MAKE) --no-print-directory run-race
+	@$(TESTSUM) report -dir $(RESULTS)
+
+.PHONY: test-wire
+test-wire: ## Real packets through namespaces and the kernel's TCP (root)
+	@rm -rf $(RESULTS)
+	@$(MAKE) --no-print-directory run-wire
+	@$(TESTSUM) report -dir $(RESULTS)
+
+.PHONY: fuzz
+fuzz: ## Fuzz every target for FUZZTIME each (make fuzz FUZZTIME=5m)
+	@rm -rf $(RESULTS)
+	@$(MAKE) --no-print-directory run-fuzz
+	@$(TESTSUM) report -dir $(RESULTS)
+
+.PHONY: run-unit run-race run-fuzz run-wire
+run-unit:
+	@$(TESTSUM) run -dir $(RESULTS) -name unit -- $(GO) test -json -count=1 -timeout 15m -skip '^TestWire' ./... $(TOOLS)
+run-race:
+	@CGO_ENABLED=1 $(TESTSUM) run -dir $(RESULTS) -name race -- $(GO) test -json -race -short -count=1 -timeout 20m -skip '^TestWire' $(RACE_PACKAGES)
+run-fuzz:
+	@$(TESTSUM) fuzz -dir $(RESULTS) -time $(FUZZTIME) ./...
+# One package at a time: the tests share the machine's namespaces and CPUs.
+run-wire:
+	@[ "$$(id -u)" = 0 ] || echo "wire tests need root: they will be skipped"
+	@$(TESTSUM) run -dir $(RESULTS) -name wire -- $(GO) test -json -count=1 -p 1 -timeout 20m -run '^TestWire' ./...
+
+.PHONY: bench
+bench: ## Benchmarks into bin/bench.txt (make bench BENCH=Lookup COUNT=10; compare with benchstat)
+	@mkdir -p $(BIN)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count=$(COUNT) ./... | tee $(BIN)/bench.txt
+
+##
+.PHONY: lint
+lint: ## gofmt, vet, staticcheck, import boundaries
+	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); [ -z "$$out" ] || { echo "gofmt -w these:"; echo "$$out"; exit 1; }
+	$(GO) vet ./... $(TOOLS)
+	$(GO) tool staticcheck ./... $(TOOLS)
+	$(GO) test -count=1 -run '^TestBoundary' ./cmd/weir
+
+.PHONY: generate
+generate: ## Compile the XDP program (clang) and write the references of commands and metrics
+	$(GO) generate ./...
+
+.PHONY: check-generate
+check-generate: ## Tell whether what `make generate` writes is current
+	@before=$$(sha256sum $(GENERATED)); \
+	$(MAKE) --no-print-directory generate || exit 1; \
+	after=$$(sha256sum $(GENERATED)); \
+	[ "$$before" = "$$after" ] || { echo "generated files were not current:"; diff <(echo "$$before") <(echo "$$after"); exit 1; }
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf $(BIN)
