@@ -1,0 +1,212 @@
+package explain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/manifest"
+	"github.com/weirlb/weir/topology"
+)
+
+// DefaultSocket is asked when no manifests are given.
+const DefaultSocket = "/run/weir/weir.sock"
+
+const (
+	exitFaults = 1 // a document or a Service has errors
+	exitUsage  = 2
+)
+
+// exitError is an error with the exit status that it stands for.
+type exitError struct {
+	status int
+	err    error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// ExitCode is the status for the shell.
+func (e *exitError) ExitCode() int { return e.status }
+
+// options are the flags.
+type options struct {
+	files      []string
+	node       string
+	nodeLabels map[string]string
+	service    string
+	output     string
+	whatIf     string
+	socket     string
+}
+
+// Command is `weir explain`.
+func Command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "explain [-f FILE|DIR] [--node NAME] [flags]",
+		Short: "Show which endpoints a node uses, and why",
+		Long: `Shows for each Service port which endpoints a node gives new flows to, under
+Cluster and under Local traffic policy, and for each endpoint the reason.
+
+With -f it works on manifests, what kubectl get -o yaml prints: Services,
+EndpointSlices, Endpoints and Nodes; "-" is standard input. The node's labels
+are those of its Node among the manifests. Without -f it asks the Weir that
+runs on this machine.
+
+--what-if imagines a change and says which share of new flows would move where:
+drain=ADDRESS lets an endpoint terminate, node=NAME and zone=NAME take all
+endpoints there away.
+
+Exit status 0 when every document was understood, 1 when a document or a
+Service has errors, 2 on wrong usage.`,
+		Example: `  weir explain -f /etc/weir/manifests --node edge-1
+  weir explain -f shop.yaml --node edge-1 --service shop/web -o json
+  kubectl get svc,endpointslices,nodes -A -o yaml | weir explain -f - --node edge-1
+  weir explain -f shop.yaml --node edge-1 --what-if drain=10.1.2.3
+  weir explain --service shop/web         # as the running daemon sees it`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringArrayVarP(&o.files, "filename", "f", nil, "manifests: a `file`, a directory, or - for standard input; may be given again")
+	fs.StringVar(&o.node, "node", "", "`name` of the node that chooses (default $NODE_NAME)")
+	fs.StringToStringVar(&o.nodeLabels, "node-labels", nil, "labels of the node, beyond those of its Node: `key=value,...`")
+	fs.StringVar(&o.service, "service", "", "only this Service: `namespace/name`")
+	fs.StringVarP(&o.output, "output", "o", "table", "`format` of the output: table or json")
+	fs.StringVar(&o.whatIf, "what-if", "", "imagine a `change`: drain=ADDRESS, node=NAME or zone=NAME")
+	fs.StringVar(&o.socket, "admin-socket", "", "ask the daemon at this `path` (default without -f "+DefaultSocket+")")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("what-if", cobra.FixedCompletions([]string{"drain=", "node=", "zone="}, cobra.ShellCompDirectiveNoSpace))
+	return cmd
+}
+
+func (o *options) run(cmd *cobra.Command) error {
+	service, change, err := o.check()
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	var out *Output
+	if len(o.files) > 0 {
+		out, err = o.offline(cmd, service, change)
+	} else {
+		out, err = o.online(cmd.Context())
+	}
+	if err != nil {
+		return err
+	}
+	if o.output == "json" {
+		enc := json.NewEncoder(cmd.OutOrStdout())
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		err = enc.Encode(out)
+	} else {
+		err = out.Render(cmd.OutOrStdout())
+	}
+	if err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	if faults := out.Faults(); len(faults) > 0 {
+		return &exitError{exitFaults, errors.New(strings.Join(faults, "\n"))}
+	}
+	return nil
+}
+
+// check says what is wrong with the flags.
+func (o *options) check() (service *discovery.ServiceName, change *Change, err error) {
+	if o.output != "table" && o.output != "json" {
+		return nil, nil, fmt.Errorf("--output: must be table or json, is %q", o.output)
+	}
+	if o.service != "" {
+		namespace, name, ok := strings.Cut(o.service, "/")
+		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+			return nil, nil, fmt.Errorf("--service: must be namespace/name, is %q", o.service)
+		}
+		service = &discovery.ServiceName{Namespace: namespace, Name: name}
+	}
+	if o.whatIf != "" {
+		if change, err = ParseChange(o.whatIf); err != nil {
+			return nil, nil, fmt.Errorf("--what-if: %w", err)
+		}
+	}
+	if len(o.files) > 0 {
+		if o.socket != "" {
+			return nil, nil, errors.New("-f and --admin-socket exclude each other")
+		}
+		if o.node == "" {
+			o.node = os.Getenv("NODE_NAME")
+		}
+		if o.node == "" {
+			return nil, nil, errors.New("--node is missing: the name of the node that chooses")
+		}
+	}
+	return service, change, nil
+}
+
+// offline explains manifests.
+func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, change *Change) (*Output, error) {
+	src := manifest.New(manifest.Config{
+		Store: discovery.Options{NodeName: o.node, Supported: program.Supported},
+		Log:   slog.New(slog.DiscardHandler),
+	})
+	report, err := src.LoadFiles(o.files, cmd.InOrStdin())
+	if err != nil {
+		return nil, err
+	}
+	node := topology.Node{Name: o.node}
+	if up := src.Flush(); up != nil && up.Node != nil {
+		node = *up.Node
+	}
+	if len(o.nodeLabels) > 0 {
+		labels := maps.Clone(node.Labels)
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		maps.Copy(labels, o.nodeLabels)
+		node.Labels = labels
+	}
+	services := src.Services()
+	out := Build(services, node)
+	if change != nil {
+		out.AddWhatIf(services, node, change)
+	}
+	out.AddReport(report)
+	if len(node.Labels) == 0 {
+		out.Notes = append(out.Notes, fmt.Sprintf("no labels are known of node %s: there is no Node of that name in the manifests", o.node))
+	}
+	if service != nil && !out.Select(*service) {
+		return nil, fmt.Errorf("no Service %s in the manifests", service)
+	}
+	return out, nil
+}
+
+// online asks the daemon.
+func (o *options) online(ctx context.Context) (*Output, error) {
+	if o.node != "" || o.whatIf != "" || len(o.nodeLabels) > 0 {
+		return nil, &exitError{exitUsage, errors.New("--node, --node-labels and --what-if need manifests: -f FILE|DIR")}
+	}
+	socket := o.socket
+	if socket == "" {
+		socket = DefaultSocket
+	}
+	raw, err := admin.NewClient(socket).Explain(ctx, o.service)
+	if err != nil {
+		return nil, err
+	}
+	out := new(Output)
+	if err := json.Unmarshal(raw, out); err != nil {
+		return nil, fmt.Errorf("%s: answer to explain: %w", socket, err)
+	}
+	return out, nil
+}

@@ -1,0 +1,318 @@
+// Package explain says which endpoints of each Service a node uses, and why:
+// the command `weir explain`, and what the daemon answers on its admin socket.
+package explain
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/manifest"
+	"github.com/weirlb/weir/topology"
+)
+
+// Output is what `weir explain -o json` prints. Services are sorted by
+// namespace and name.
+type Output struct {
+	Node     string    `json:"node"`
+	WhatIf   string    `json:"whatIf,omitempty"` // as given: drain=10.1.2.3
+	Services []Service `json:"services"`
+	// Errors are what is wrong with documents, those about Services too.
+	Errors []string `json:"errors,omitempty"`
+	// Notes are what was passed over and is no mistake.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Service is one Service. A headless or ExternalName one has no Ports: it has
+// no frontends.
+type Service struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Errors are what is wrong with it and with the objects that hold its
+	// endpoints.
+	Errors   []string `json:"errors"`
+	Warnings []string `json:"warnings,omitempty"`
+	// Unsupported is the field for which Weir leaves it to the kernel.
+	Unsupported string `json:"unsupported,omitempty"`
+	Headless    bool   `json:"headless,omitempty"`
+	// Mirrored is true when its endpoints are from a legacy Endpoints object.
+	Mirrored bool   `json:"mirrored,omitempty"`
+	Ports    []Port `json:"ports"`
+}
+
+// Port is one Service port. Where its endpoints are of both address families
+// Cluster and Local are both families' together, and ByFamily has each.
+type Port struct {
+	Name     string  `json:"name"`
+	Protocol string  `json:"protocol"`
+	Port     uint16  `json:"port"`
+	NodePort uint16  `json:"nodePort"` // 0: none
+	Cluster  *Choice `json:"cluster"`  // null: never used
+	Local    *Choice `json:"local"`    // null: never used
+	// HasAnyEndpoints is true when an endpoint could serve somewhere.
+	HasAnyEndpoints bool              `json:"hasAnyEndpoints"`
+	ByFamily        map[string]Family `json:"byFamily,omitempty"`
+	// Detail is every endpoint, used or not.
+	Detail []Endpoint `json:"detail"`
+	WhatIf *WhatIf    `json:"whatIf,omitempty"`
+}
+
+// Family is a port in one address family, IPv4 or IPv6.
+type Family struct {
+	Cluster         *Choice `json:"cluster"`
+	Local           *Choice `json:"local"`
+	HasAnyEndpoints bool    `json:"hasAnyEndpoints"`
+}
+
+// Choice is what one traffic policy uses. Endpoints are sorted by address,
+// then port. Shares, present when they are not equal, are the parts of the
+// new flows in the same order; those of one address family add up to 1.
+type Choice struct {
+	Tier      string    `json:"tier"`
+	Endpoints []string  `json:"endpoints"`
+	Shares    []float64 `json:"shares,omitempty"`
+}
+
+// Endpoint says of one endpoint whether it gets new flows, and why.
+type Endpoint struct {
+	Address string `json:"address"` // address:port
+	Node    string `json:"node,omitempty"`
+	Zone    string `json:"zone,omitempty"`
+	State   string `json:"state"`   // ready, not-ready, terminating, terminated
+	Cluster bool   `json:"cluster"` // used by Cluster policy
+	Local   bool   `json:"local"`   // used by Local policy
+	Reason  string `json:"reason"`
+	// LocalReason is the Local policy's, where both policies are in use.
+	LocalReason string `json:"localReason,omitempty"`
+}
+
+// Build explains services as node sees them.
+func Build(services []*discovery.Service, node topology.Node) *Output {
+	out := &Output{Node: node.Name, Services: make([]Service, 0, len(services))}
+	for _, svc := range services {
+		out.Services = append(out.Services, buildService(svc, node))
+	}
+	out.sort()
+	return out
+}
+
+func (o *Output) sort() {
+	slices.SortFunc(o.Services, func(a, b Service) int {
+		if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+}
+
+// AddReport adds what is wrong with the manifests: to the Services concerned,
+// also to those of which nothing else is known, and to Errors.
+func (o *Output) AddReport(r *manifest.Report) {
+	for _, e := range r.Errors {
+		o.Errors = append(o.Errors, e.Error())
+		if e.Service.Name == "" {
+			continue
+		}
+		at := slices.IndexFunc(o.Services, func(s Service) bool {
+			return s.Namespace == e.Service.Namespace && s.Name == e.Service.Name
+		})
+		if at < 0 {
+			if e.Object.Kind != "Service" {
+				continue
+			}
+			at = len(o.Services)
+			o.Services = append(o.Services, Service{
+				Namespace: e.Service.Namespace, Name: e.Service.Name, Errors: []string{}, Ports: []Port{},
+			})
+		}
+		o.Services[at].Errors = append(o.Services[at].Errors, e.Error())
+	}
+	for _, n := range r.Notes {
+		o.Notes = append(o.Notes, n.String())
+	}
+	o.sort()
+}
+
+// Select keeps one Service. It is false when there is none of that name.
+func (o *Output) Select(name discovery.ServiceName) bool {
+	o.Services = slices.DeleteFunc(o.Services, func(s Service) bool {
+		return s.Namespace != name.Namespace || s.Name != name.Name
+	})
+	return len(o.Services) > 0
+}
+
+// Faults are all errors, each once: of documents, then of Services.
+func (o *Output) Faults() []string {
+	all := slices.Clone(o.Errors)
+	for _, s := range o.Services {
+		for _, e := range s.Errors {
+			if slices.Contains(o.Errors, e) {
+				continue
+			}
+			all = append(all, "Service "+s.Namespace+"/"+s.Name+": "+e)
+		}
+	}
+	return all
+}
+
+func buildService(svc *discovery.Service, node topology.Node) Service {
+	out := Service{
+		Namespace:   svc.Name.Namespace,
+		Name:        svc.Name.Name,
+		Errors:      append([]string{}, svc.Errors...),
+		Warnings:    svc.Warnings,
+		Unsupported: svc.Unsupported,
+		Headless:    svc.Headless,
+		Mirrored:    svc.Mirrored,
+		Ports:       []Port{},
+	}
+	if svc.Headless || svc.ExternalName {
+		return out
+	}
+	for i := range svc.Ports {
+		out.Ports = append(out.Ports, buildPort(svc, &svc.Ports[i], node))
+	}
+	return out
+}
+
+func buildPort(svc *discovery.Service, p *discovery.Port, node topology.Node) Port {
+	out := Port{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort, Detail: []Endpoint{}}
+	var families []Family
+	var names []string
+	for _, f := range split(p.Endpoints) {
+		r := topology.Explain(svc.Policy, f.eps, node)
+		families = append(families, Family{
+			Cluster:         choice(r.Cluster, f.eps),
+			Local:           choice(r.Local, f.eps),
+			HasAnyEndpoints: r.HasAnyEndpoints,
+		})
+		names = append(names, f.name)
+		out.Detail = append(out.Detail, details(&r, f.eps)...)
+	}
+	if len(families) == 1 {
+		out.Cluster, out.Local, out.HasAnyEndpoints = families[0].Cluster, families[0].Local, families[0].HasAnyEndpoints
+		return out
+	}
+	out.ByFamily = map[string]Family{}
+	for i, name := range names {
+		out.ByFamily[name] = families[i]
+	}
+	second := len(svc.ClusterIPs) > 0 && svc.ClusterIPs[0].Is6()
+	out.Cluster = join(families[0].Cluster, families[1].Cluster, second)
+	out.Local = join(families[0].Local, families[1].Local, second)
+	out.HasAnyEndpoints = families[0].HasAnyEndpoints || families[1].HasAnyEndpoints
+	return out
+}
+
+// familyEndpoints are the endpoints of one address family: the choice is made
+// in each by itself, as kube-proxy's two proxiers do.
+type familyEndpoints struct {
+	name string
+	eps  []topology.Endpoint
+}
+
+// split gives the families that have endpoints, or one that has none. eps are
+// sorted by address, IPv4 first.
+func split(eps []topology.Endpoint) []familyEndpoints {
+	at := slices.IndexFunc(eps, func(e topology.Endpoint) bool { return e.AddrPort.Addr().Is6() })
+	switch {
+	case at < 0:
+		return []familyEndpoints{{"IPv4", eps}}
+	case at == 0:
+		return []familyEndpoints{{"IPv6", eps}}
+	}
+	return []familyEndpoints{{"IPv4", eps[:at]}, {"IPv6", eps[at:]}}
+}
+
+func choice(c *topology.Chosen, eps []topology.Endpoint) *Choice {
+	if c == nil {
+		return nil
+	}
+	out := &Choice{Tier: string(c.Tier), Endpoints: make([]string, 0, len(c.Endpoints)), Shares: c.Shares}
+	for _, i := range c.Endpoints {
+		out.Endpoints = append(out.Endpoints, eps[i].AddrPort.String())
+	}
+	return out
+}
+
+// join puts the choices of two families together. The tier is the Service's
+// primary family's, unless only the other one has any endpoint to use.
+func join(v4, v6 *Choice, primary6 bool) *Choice {
+	if v4 == nil || v6 == nil {
+		return nil
+	}
+	first, second := v4, v6
+	if primary6 {
+		first, second = v6, v4
+	}
+	out := &Choice{Tier: first.Tier, Endpoints: slices.Concat(v4.Endpoints, v6.Endpoints)}
+	if len(first.Endpoints) == 0 {
+		out.Tier = second.Tier
+	}
+	if v4.Shares != nil || v6.Shares != nil {
+		out.Shares = slices.Concat(v4.shares(), v6.shares())
+	}
+	return out
+}
+
+// shares are the shares, spelt out where they are equal.
+func (c *Choice) shares() []float64 {
+	if c.Shares != nil {
+		return c.Shares
+	}
+	out := make([]float64, len(c.Endpoints))
+	for i := range out {
+		out[i] = 1 / float64(len(out))
+	}
+	return out
+}
+
+func details(r *topology.Result, eps []topology.Endpoint) []Endpoint {
+	out := make([]Endpoint, len(eps))
+	for i := range eps {
+		e := &eps[i]
+		out[i] = Endpoint{
+			Address: e.AddrPort.String(),
+			Node:    e.NodeName,
+			Zone:    e.Zone,
+			State:   state(e),
+			Reason:  r.Reasons[i],
+		}
+		if r.Cluster != nil && r.Local != nil {
+			out[i].LocalReason = r.LocalReasons[i]
+		}
+	}
+	if r.Cluster != nil {
+		for _, i := range r.Cluster.Endpoints {
+			out[i].Cluster = true
+		}
+	}
+	if r.Local != nil {
+		for _, i := range r.Local.Endpoints {
+			out[i].Local = true
+		}
+	}
+	return out
+}
+
+func state(e *topology.Endpoint) string {
+	switch {
+	case e.Ready:
+		return "ready"
+	case e.Terminating && e.Serving:
+		return "terminating"
+	case e.Terminating:
+		return "terminated"
+	}
+	return "not-ready"
+}
+
+// addrOf parses what the user gave as an address or address:port.
+func addrOf(s string) (addr netip.Addr, port uint16, ok bool) {
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return ap.Addr().Unmap(), ap.Port(), true
+	}
+	a, err := netip.ParseAddr(strings.Trim(s, "[]"))
+	return a.Unmap(), 0, err == nil
+}

@@ -1,0 +1,198 @@
+package explain
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Render writes o as text for people.
+func (o *Output) Render(w io.Writer) error {
+	var b strings.Builder
+	if o.Node == "" {
+		b.WriteString("Node not known\n")
+	} else {
+		fmt.Fprintf(&b, "Node %s\n", o.Node)
+	}
+	for i := range o.Services {
+		b.WriteByte('\n')
+		o.Services[i].render(&b, o.WhatIf)
+	}
+	if len(o.Services) == 0 {
+		b.WriteString("\nNo Services\n")
+	}
+	for _, n := range o.Notes {
+		fmt.Fprintf(&b, "\nnote: %s", n)
+	}
+	if len(o.Notes) > 0 {
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (s *Service) render(b *strings.Builder, change string) {
+	fmt.Fprintf(b, "Service %s/%s", s.Namespace, s.Name)
+	switch {
+	case s.Headless:
+		b.WriteString(": headless, no frontends")
+	case s.Unsupported != "":
+		fmt.Fprintf(b, ": left to the kernel, %s is not supported", s.Unsupported)
+	case s.Mirrored:
+		b.WriteString(": endpoints from a legacy Endpoints object")
+	}
+	b.WriteByte('\n')
+	for _, e := range s.Errors {
+		fmt.Fprintf(b, "  error: %s\n", e)
+	}
+	for _, e := range s.Warnings {
+		fmt.Fprintf(b, "  warning: %s\n", e)
+	}
+	for i := range s.Ports {
+		s.Ports[i].render(b, change)
+	}
+}
+
+func (p *Port) render(b *strings.Builder, change string) {
+	b.WriteString("  port ")
+	if p.Name != "" {
+		b.WriteString(p.Name + " ")
+	}
+	fmt.Fprintf(b, "%d/%s", p.Port, p.Protocol)
+	if p.NodePort != 0 {
+		fmt.Fprintf(b, ", node port %d", p.NodePort)
+	}
+	b.WriteByte('\n')
+	p.renderPolicies(b)
+	p.renderEndpoints(b)
+	if p.WhatIf != nil {
+		fmt.Fprintf(b, "    what if %s:\n", change)
+		p.WhatIf.Cluster.render(b, "cluster")
+		p.WhatIf.Local.render(b, "local")
+	}
+}
+
+func (p *Port) renderPolicies(b *strings.Builder) {
+	if p.ByFamily == nil {
+		p.Cluster.render(b, "cluster", len(p.Detail), "refused")
+		p.Local.render(b, "local", len(p.Detail), p.emptyLocal())
+		return
+	}
+	for _, name := range []string{"IPv4", "IPv6"} {
+		f := p.ByFamily[name]
+		n := 0
+		for i := range p.Detail {
+			if strings.HasPrefix(p.Detail[i].Address, "[") == (name == "IPv6") {
+				n++
+			}
+		}
+		f.Cluster.render(b, "cluster "+name, n, "refused")
+		f.Local.render(b, "local "+name, n, p.emptyLocal())
+	}
+}
+
+// emptyLocal is what becomes of new flows when Local policy finds nobody.
+func (p *Port) emptyLocal() string {
+	if p.HasAnyEndpoints {
+		return "dropped: there are endpoints elsewhere"
+	}
+	return "refused"
+}
+
+func (c *Choice) render(b *strings.Builder, policy string, of int, empty string) {
+	if c == nil {
+		return
+	}
+	fmt.Fprintf(b, "    %s: tier %s, %d of %d endpoints", policy, c.Tier, len(c.Endpoints), of)
+	if len(c.Endpoints) == 0 {
+		fmt.Fprintf(b, "; new flows are %s", empty)
+	}
+	b.WriteByte('\n')
+}
+
+func (p *Port) renderEndpoints(b *strings.Builder) {
+	if len(p.Detail) == 0 {
+		return
+	}
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ENDPOINT\tNODE\tZONE\tSTATE\tUSED\tTIER\tREASON")
+	for i := range p.Detail {
+		e := &p.Detail[i]
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			e.Address, dash(e.Node), dash(e.Zone), e.State, p.used(e), p.tier(e), e.reason())
+	}
+	w.Flush() // into memory
+	for line := range strings.Lines(table.String()) {
+		b.WriteString("    " + line)
+	}
+}
+
+// used says by which policy, where both are in use.
+func (p *Port) used(e *Endpoint) string {
+	switch {
+	case !e.Cluster && !e.Local:
+		return "no"
+	case p.Cluster == nil || p.Local == nil:
+		return "yes"
+	case e.Cluster && e.Local:
+		return "both"
+	case e.Cluster:
+		return "cluster"
+	}
+	return "local"
+}
+
+func (p *Port) tier(e *Endpoint) string {
+	cluster, local := p.Cluster, p.Local
+	if p.ByFamily != nil {
+		f := p.ByFamily["IPv4"]
+		if strings.HasPrefix(e.Address, "[") {
+			f = p.ByFamily["IPv6"]
+		}
+		cluster, local = f.Cluster, f.Local
+	}
+	switch {
+	case e.Cluster:
+		return cluster.Tier
+	case e.Local:
+		return local.Tier
+	}
+	return "-"
+}
+
+func (e *Endpoint) reason() string {
+	if e.LocalReason != "" {
+		return e.Reason + "; local: " + e.LocalReason
+	}
+	return e.Reason
+}
+
+func (m *Move) render(b *strings.Builder, policy string) {
+	if m == nil {
+		return
+	}
+	fmt.Fprintf(b, "      %s: %s of new flows would move, tier %s\n", policy, percent(m.Moved), m.Tier)
+	if m.Moved > 0 && len(m.To) == 0 {
+		b.WriteString("        nobody would serve them\n")
+		return
+	}
+	const most = 20
+	for i, s := range m.To {
+		if i == most {
+			fmt.Fprintf(b, "        and %d more\n", len(m.To)-i)
+			break
+		}
+		fmt.Fprintf(b, "        %s to %s\n", percent(s.Share), s.Endpoint)
+	}
+}
+
+func percent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

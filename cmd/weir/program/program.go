@@ -1,0 +1,247 @@
+// Package program turns what discovery says into what the table serves: for
+// each Service its frontends on this node and the pools of endpoints behind
+// them, as package topology chooses them.
+//
+// It keeps the Services that have a frontend here, so that a change of the
+// node's addresses or labels is translated again for those alone that it
+// touches. Work is in proportion to the change.
+package program
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/topology"
+)
+
+// IP protocol numbers of the protocols that frontends have.
+const (
+	protoTCP = 6
+	protoUDP = 17
+)
+
+// Options say which frontends this node has.
+type Options struct {
+	// Node is this node's name and labels; an Update with a Node replaces
+	// them.
+	Node topology.Node
+	// NodeAddresses are the node's addresses on which node ports are taken.
+	NodeAddresses []netip.Addr
+	// Local says whether an address is one of the node's own, for
+	// ProtectedPorts; nil: exactly the NodeAddresses are.
+	Local func(netip.Addr) bool
+	// ClusterIPs and ExternalIPs have these kinds of frontends taken too.
+	ClusterIPs, ExternalIPs bool
+	// ProtectedPorts are never taken on the node's own addresses, whatever
+	// a Service says: the way to get in and repair things.
+	ProtectedPorts []uint16
+	// Random selects endpoints at random in place of by Maglev.
+	Random bool
+}
+
+// Warning is something that an operator should know of one Service.
+type Warning struct {
+	Service discovery.ServiceName
+	Text    string
+}
+
+// String is `service ns/name: TEXT`.
+func (w Warning) String() string { return fmt.Sprintf("service %s: %s", w.Service, w.Text) }
+
+// Batch is a change for [table.Table.Prepare]. Put is sorted by name, so that
+// of two new Services that claim one frontend the first by name gets it. The
+// slices in Put are valid until the Translator is used again; the table
+// copies what it keeps.
+type Batch struct {
+	Put      []table.Service
+	Delete   []string
+	Warnings []Warning // new ones only
+}
+
+// Empty is true when there is nothing to tell the table.
+func (b *Batch) Empty() bool { return len(b.Put) == 0 && len(b.Delete) == 0 }
+
+// Translator is not safe for concurrent use.
+type Translator struct {
+	opts     Options
+	services map[discovery.ServiceName]*entry
+	// warned are the warnings given, per Service, so that each is given once.
+	warned map[discovery.ServiceName][]string
+	work   scratch
+}
+
+// entry is a Service that the table serves.
+type entry struct {
+	svc *discovery.Service
+	// byLabels is true when this node's labels have a say in the choice.
+	byLabels bool
+}
+
+// New makes a Translator that knows no Service.
+func New(opts Options) *Translator {
+	return &Translator{
+		opts:     opts,
+		services: map[discovery.ServiceName]*entry{},
+		warned:   map[discovery.ServiceName][]string{},
+	}
+}
+
+// Apply translates an update. Services that the update does not name are
+// translated again only where it changes the node's labels and those matter
+// to them.
+func (t *Translator) Apply(up *discovery.Update) Batch {
+	b := t.begin()
+	for _, name := range up.Deleted {
+		delete(t.warned, name)
+		t.drop(b, name)
+	}
+	put := slices.Clone(up.Put)
+	relabelled := up.Node != nil && !sameNode(&t.opts.Node, up.Node)
+	if up.Node != nil {
+		t.opts.Node = *up.Node
+	}
+	if relabelled {
+		named := make(map[discovery.ServiceName]bool, len(up.Put)+len(up.Deleted))
+		for _, svc := range up.Put {
+			named[svc.Name] = true
+		}
+		for name, e := range t.services {
+			if e.byLabels && !named[name] {
+				put = append(put, e.svc)
+			}
+		}
+	}
+	t.putAll(b, put)
+	return *b
+}
+
+// SetNodeAddresses replaces the addresses on which node ports are taken.
+func (t *Translator) SetNodeAddresses(addrs []netip.Addr) Batch {
+	b := t.begin()
+	addrs = slices.Clone(addrs)
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	addrs = slices.Compact(addrs)
+	if slices.Equal(addrs, t.opts.NodeAddresses) {
+		return *b
+	}
+	t.opts.NodeAddresses = addrs
+	var put []*discovery.Service
+	for _, e := range t.services {
+		// What is protected on the node's own addresses changes with them.
+		if hasNodePort(e.svc) || len(e.svc.LoadBalancerIPs)+len(e.svc.ExternalIPs) > 0 && t.opts.Local == nil {
+			put = append(put, e.svc)
+		}
+	}
+	t.putAll(b, put)
+	return *b
+}
+
+// Services are the Services that have a frontend on this node, in no order.
+func (t *Translator) Services() []*discovery.Service {
+	out := make([]*discovery.Service, 0, len(t.services))
+	for _, e := range t.services {
+		out = append(out, e.svc)
+	}
+	return out
+}
+
+func (t *Translator) begin() *Batch {
+	t.work.reset()
+	return &Batch{}
+}
+
+func (t *Translator) putAll(b *Batch, put []*discovery.Service) {
+	slices.SortFunc(put, func(x, y *discovery.Service) int {
+		if c := strings.Compare(x.Name.Namespace, y.Name.Namespace); c != 0 {
+			return c
+		}
+		return strings.Compare(x.Name.Name, y.Name.Name)
+	})
+	for _, svc := range put {
+		t.put(b, svc)
+	}
+}
+
+// put translates one Service, or takes it out of the table.
+func (t *Translator) put(b *Batch, svc *discovery.Service) {
+	var warnings []string
+	if svc.Unsupported != "" && !svc.Headless && !svc.ExternalName {
+		warnings = append(warnings, svc.Unsupported+" is not supported: the Service is left to the kernel")
+	}
+	served := len(warnings) == 0 && !svc.Headless && !svc.ExternalName
+	if served {
+		var spec table.Service
+		spec, warnings = t.translate(svc)
+		if served = len(spec.Frontends) > 0; served {
+			b.Put = append(b.Put, spec)
+			t.services[svc.Name] = &entry{svc: svc, byLabels: byLabels(svc)}
+		}
+	}
+	if !served {
+		t.drop(b, svc.Name)
+	}
+	t.warn(b, svc.Name, warnings)
+}
+
+func (t *Translator) drop(b *Batch, name discovery.ServiceName) {
+	if _, ok := t.services[name]; ok {
+		delete(t.services, name)
+		b.Delete = append(b.Delete, name.String())
+	}
+}
+
+// warn passes on the warnings that were not given last time.
+func (t *Translator) warn(b *Batch, name discovery.ServiceName, texts []string) {
+	if len(texts) == 0 {
+		if len(t.warned) > 0 {
+			delete(t.warned, name)
+		}
+		return
+	}
+	old := t.warned[name]
+	for _, text := range texts {
+		if !slices.Contains(old, text) {
+			b.Warnings = append(b.Warnings, Warning{name, text})
+		}
+	}
+	t.warned[name] = texts
+}
+
+// byLabels reports whether the labels of the node that asks decide anything.
+func byLabels(svc *discovery.Service) bool {
+	if len(svc.Policy.TopologyKeys) > 0 || svc.Policy.Distribution != topology.DistributionNone {
+		return true
+	}
+	for i := range svc.Ports {
+		for j := range svc.Ports[i].Endpoints {
+			if len(svc.Ports[i].Endpoints[j].HintZones) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func hasNodePort(svc *discovery.Service) bool {
+	return slices.ContainsFunc(svc.Ports, func(p discovery.Port) bool { return p.NodePort != 0 })
+}
+
+func sameNode(a, b *topology.Node) bool {
+	if a.Name != b.Name || len(a.Labels) != len(b.Labels) {
+		return false
+	}
+	for k, v := range a.Labels {
+		if w, ok := b.Labels[k]; !ok || v != w {
+			return false
+		}
+	}
+	return true
+}
+
+// Supported is what the packet path honours beyond the plain Service. A
+// Service that needs more stays with the kernel.
+const Supported discovery.Feature = 0

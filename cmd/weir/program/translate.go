@@ -1,0 +1,267 @@
+package program
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/topology"
+)
+
+// scratch holds the slices of one batch. They are used again for the next.
+type scratch struct {
+	frontends []table.Frontend
+	pools     []table.Pool
+	endpoints []table.Endpoint
+	listed    []table.ListedEndpoint
+	chosen    []bool
+}
+
+// maxScratch is how many endpoints the scratch keeps room for between
+// batches; a larger batch, the first one of all, pays for its own.
+const maxScratch = 1 << 14
+
+func (w *scratch) reset() {
+	if cap(w.endpoints) > maxScratch || cap(w.listed) > maxScratch || cap(w.frontends) > maxScratch {
+		*w = scratch{}
+	}
+	w.frontends = w.frontends[:0]
+	w.pools = w.pools[:0]
+	w.endpoints = w.endpoints[:0]
+	w.listed = w.listed[:0]
+}
+
+// translate gives a Service its frontends on this node and their pools.
+func (t *Translator) translate(svc *discovery.Service) (table.Service, []string) {
+	w := &t.work
+	s := translation{t: t, svc: svc, frontends: len(w.frontends), pools: len(w.pools), listed: len(w.listed)}
+	for i := range svc.Ports {
+		s.port(&svc.Ports[i])
+	}
+	// Capped: what later Services of the batch append must not run into them.
+	return table.Service{
+		Name:      svc.Name.String(),
+		Frontends: slices.Clip(w.frontends[s.frontends:]),
+		Pools:     slices.Clip(w.pools[s.pools:]),
+		Listed:    slices.Clip(w.listed[s.listed:]),
+	}, s.warnings
+}
+
+// translation is one Service on its way into the table.
+type translation struct {
+	t                        *Translator
+	svc                      *discovery.Service
+	frontends, pools, listed int // where it begins in the scratch
+	warnings                 []string
+}
+
+// port adds one Service port: per address family the frontends, then the
+// pools that they need.
+func (s *translation) port(p *discovery.Port) {
+	var proto uint8
+	switch p.Protocol {
+	case "TCP":
+		proto = protoTCP
+	case "UDP":
+		proto = protoUDP
+	default:
+		return // Service.Unsupported says so
+	}
+	for _, ipv6 := range []bool{false, true} {
+		f := familyPort{translation: s, port: p, proto: proto, ipv6: ipv6, cluster: -1, local: -1}
+		f.add()
+	}
+}
+
+// familyPort is a Service port in one address family: what kube-proxy's
+// proxier of that family knows of it.
+type familyPort struct {
+	*translation
+	port  *discovery.Port
+	proto uint8
+	ipv6  bool
+
+	resolved       bool
+	eps            []topology.Endpoint
+	result         topology.Result
+	cluster, local int // pools, relative to the Service's first; -1: not made
+}
+
+func (f *familyPort) add() {
+	svc, opts := f.svc, &f.t.opts
+	if f.port.NodePort != 0 && servesFamily(f.svc, f.ipv6) {
+		for _, addr := range opts.NodeAddresses {
+			f.frontend(addr, f.port.NodePort, table.NodePort)
+		}
+	}
+	for _, addr := range svc.LoadBalancerIPs {
+		f.frontend(addr, f.port.Port, table.LoadBalancer)
+	}
+	if opts.ExternalIPs {
+		for _, addr := range svc.ExternalIPs {
+			f.frontend(addr, f.port.Port, table.ExternalIP)
+		}
+	}
+	if opts.ClusterIPs {
+		for _, addr := range svc.ClusterIPs {
+			f.frontend(addr, f.port.Port, table.ClusterIP)
+		}
+	}
+	if f.resolved {
+		f.list()
+	}
+}
+
+// frontend adds one frontend, unless its address is of the other family, or
+// it would shut the way to the node itself.
+func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
+	addr = addr.Unmap()
+	if !addr.IsValid() || addr.Is4() == f.ipv6 {
+		return
+	}
+	opts := &f.t.opts
+	if slices.Contains(opts.ProtectedPorts, port) && f.t.own(addr) {
+		f.warnings = append(f.warnings, fmt.Sprintf(
+			"%s %s is not taken: port %d is protected on the node's own addresses (protectedPorts)",
+			kind, netip.AddrPortFrom(addr, port), port))
+		return
+	}
+	local := f.svc.Policy.ExternalLocal
+	if kind == table.ClusterIP {
+		local = f.svc.Policy.InternalLocal
+	}
+	w := &f.t.work
+	pool := f.pool(local)
+	w.frontends = append(w.frontends, table.Frontend{
+		AddrPort:     netip.AddrPortFrom(addr, port),
+		Proto:        f.proto,
+		Kind:         kind,
+		Pool:         pool,
+		ClusterScope: kind == table.ClusterIP,
+	})
+}
+
+// own reports whether addr is one of the node's addresses.
+func (t *Translator) own(addr netip.Addr) bool {
+	if t.opts.Local != nil && t.opts.Local(addr) {
+		return true
+	}
+	return slices.Contains(t.opts.NodeAddresses, addr)
+}
+
+// pool is the index of the pool for one policy, made when first needed.
+func (f *familyPort) pool(local bool) int {
+	f.resolve()
+	at, chosen := &f.cluster, f.result.Cluster
+	if local {
+		at, chosen = &f.local, f.result.Local
+	}
+	if *at >= 0 {
+		return *at
+	}
+	w := &f.t.work
+	p := table.Pool{AffinitySeconds: f.svc.AffinitySeconds, OnEmpty: table.Reject, Tier: string(topology.TierNone)}
+	if f.t.opts.Random {
+		p.Algorithm = table.Random
+	}
+	if chosen != nil {
+		p.Tier = string(chosen.Tier)
+		p.Endpoints = f.endpoints(chosen)
+	}
+	// Endpoints elsewhere may serve through another node: silence lets a
+	// load balancer in front go on to that one. No endpoint at all, or none
+	// that topologyKeys allow, is refused at once.
+	if local && f.result.HasAnyEndpoints {
+		p.OnEmpty = table.Drop
+	}
+	*at = len(w.pools) - f.pools
+	w.pools = append(w.pools, p)
+	return *at
+}
+
+// resolve asks topology, once per port and family.
+func (f *familyPort) resolve() {
+	if f.resolved {
+		return
+	}
+	f.resolved = true
+	w := &f.t.work
+	f.eps = ofFamily(f.port.Endpoints, f.ipv6)
+	f.result = topology.Select(f.svc.Policy, f.eps, f.t.opts.Node)
+	w.chosen = append(w.chosen[:0], make([]bool, len(f.eps))...)
+}
+
+// ofFamily returns the endpoints of one family: they are sorted by address,
+// IPv4 first.
+func ofFamily(eps []topology.Endpoint, ipv6 bool) []topology.Endpoint {
+	at, _ := slices.BinarySearchFunc(eps, true, func(e topology.Endpoint, _ bool) int {
+		if e.AddrPort.Addr().Is4() {
+			return -1
+		}
+		return 1
+	})
+	if ipv6 {
+		return eps[at:]
+	}
+	return eps[:at]
+}
+
+// shareUnit is the weight of the whole where endpoints have unequal shares.
+const shareUnit = 1 << 16
+
+func (f *familyPort) endpoints(c *topology.Chosen) []table.Endpoint {
+	w := &f.t.work
+	start := len(w.endpoints)
+	for i, n := range c.Endpoints {
+		e := &f.eps[n]
+		weight := uint32(1)
+		if c.Shares != nil {
+			if c.Shares[i] <= 0 {
+				continue
+			}
+			weight = max(1, uint32(math.Round(c.Shares[i]*shareUnit)))
+		}
+		f.t.work.chosen[n] = true
+		w.endpoints = append(w.endpoints, table.Endpoint{
+			AddrPort: e.AddrPort,
+			Weight:   weight,
+			Local:    e.NodeName != "" && e.NodeName == f.t.opts.Node.Name,
+		})
+	}
+	return slices.Clip(w.endpoints[start:])
+}
+
+// list names the endpoints that exist and get no new flows: those that they
+// have go on.
+func (f *familyPort) list() {
+	w := &f.t.work
+	for i := range f.eps {
+		if !w.chosen[i] {
+			w.listed = append(w.listed, table.ListedEndpoint{AddrPort: f.eps[i].AddrPort, Proto: f.proto})
+		}
+	}
+}
+
+// servesFamily reports whether node ports of a family are the Service's: a
+// single-stack Service leaves those of the other family alone, as kube-proxy
+// does. A Service tells by its cluster IPs; one without, in a hand-written
+// manifest, by its endpoints.
+func servesFamily(svc *discovery.Service, ipv6 bool) bool {
+	if len(svc.ClusterIPs) > 0 {
+		return slices.ContainsFunc(svc.ClusterIPs, func(a netip.Addr) bool { return a.Is4() != ipv6 })
+	}
+	any4, any6 := false, false
+	for i := range svc.Ports {
+		if eps := svc.Ports[i].Endpoints; len(eps) > 0 {
+			any4 = any4 || eps[0].AddrPort.Addr().Is4()
+			any6 = any6 || eps[len(eps)-1].AddrPort.Addr().Is6()
+		}
+	}
+	if ipv6 {
+		return any6
+	}
+	return any4 || !any6
+}

@@ -1,0 +1,228 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// claim is the document that decides about an object in this load.
+type claim struct {
+	file     *file
+	document int
+	item     int
+	object   *object // nil: the object stays as last served
+}
+
+// round is one load as it is being put together.
+type round struct {
+	s      *Source
+	claims map[Key]claim
+	order  []Key
+	report *Report
+	byFile map[string][]Key // what is served now, per file
+}
+
+// apply makes the store hold what files say and reports what is wrong. files
+// are in the order of precedence.
+func (s *Source) apply(files []*file) *Report {
+	r := &round{s: s, claims: map[Key]claim{}, report: &Report{Files: len(files)}, byFile: map[string][]Key{}}
+	for key, v := range s.served {
+		r.byFile[v.file] = append(r.byFile[v.file], key)
+	}
+	for _, f := range files {
+		r.take(f)
+	}
+	for _, key := range r.order {
+		if c := r.claims[key]; c.object != nil {
+			s.put(key, c.file.path, c.object)
+		}
+	}
+	for key := range s.served {
+		if _, ok := r.claims[key]; !ok {
+			s.remove(key)
+		}
+	}
+	s.files = make(map[string]*file, len(files))
+	for _, f := range files {
+		for _, objects := range f.objects {
+			for i := range objects {
+				objects[i].value = nil
+			}
+		}
+		s.files[f.path] = f
+	}
+	r.report.Objects = len(s.served)
+	s.report = r.report
+	return r.report
+}
+
+// take claims the objects of one file.
+func (r *round) take(f *file) {
+	f.clean = true
+	unknown := f.fault != nil // which objects are broken cannot be told
+	for i, objects := range f.objects {
+		for j := range objects {
+			o := &objects[j]
+			switch {
+			case o.skipped != "":
+				r.note(f, i, fmt.Sprintf("%s is not used by Weir, skipped", o.skipped))
+			case len(o.faults) > 0:
+				f.clean = false
+				if o.key.Name == "" {
+					unknown = true
+				}
+				r.broken(f, i, o)
+			default:
+				r.good(f, i, o)
+			}
+		}
+	}
+	if f.fault != nil {
+		f.clean = false
+		r.report.Errors = append(r.report.Errors, Error{
+			File: f.path, Field: f.fault.field, Reason: f.fault.reason, Kept: len(r.byFile[f.path]) > 0,
+		})
+	}
+	if unknown {
+		r.hold(f)
+	}
+}
+
+// broken reports an object's faults. If it is served now it stays.
+func (r *round) broken(f *file, doc int, o *object) {
+	kept := false
+	if o.key.Name == "" {
+		kept = len(r.byFile[f.path]) > 0
+	} else if _, claimed := r.claims[o.key]; !claimed {
+		if _, kept = r.s.served[o.key]; kept {
+			r.claims[o.key] = claim{file: f, document: f.docs[doc].number, item: o.item}
+		}
+	}
+	for _, ft := range o.faults {
+		r.report.Errors = append(r.report.Errors, Error{
+			File: f.path, Document: f.docs[doc].number, Line: f.docs[doc].line,
+			Object: o.key, Service: o.service, Field: ft.field, Reason: ft.reason, Kept: kept,
+		})
+	}
+}
+
+// good claims an object, unless an earlier document has.
+func (r *round) good(f *file, doc int, o *object) {
+	number := f.docs[doc].number
+	first, claimed := r.claims[o.key]
+	if !claimed {
+		r.claims[o.key] = claim{file: f, document: number, item: o.item, object: o}
+		r.order = append(r.order, o.key)
+		return
+	}
+	f.clean = false
+	where := fmt.Sprintf("document %d", first.document)
+	if first.document == number && first.file == f {
+		where = fmt.Sprintf("items[%d]", max(first.item, 0))
+	} else if first.file != f {
+		where = fmt.Sprintf("%s, %s", first.file.path, where)
+		first.file.clean = false // its loss must be noticed
+	}
+	field := "metadata.name"
+	if o.item >= 0 {
+		field = fmt.Sprintf("items[%d].%s", o.item, field)
+	}
+	r.report.Errors = append(r.report.Errors, Error{
+		File: f.path, Document: number, Line: f.docs[doc].line,
+		Object: o.key, Service: o.service, Field: field,
+		Reason: fmt.Sprintf("Duplicate value: %q: already described by %s, which is the one that counts", o.key.Name, where),
+	})
+}
+
+// hold lets everything stay that is served from f and that no document
+// claims.
+func (r *round) hold(f *file) {
+	for _, key := range r.byFile[f.path] {
+		if _, claimed := r.claims[key]; !claimed {
+			r.claims[key] = claim{file: f}
+		}
+	}
+}
+
+// maxFileNotes bounds the notes of one file.
+const maxFileNotes = 100
+
+func (r *round) note(f *file, doc int, text string) {
+	n := 0
+	for i := len(r.report.Notes) - 1; i >= 0 && r.report.Notes[i].File == f.path; i-- {
+		n++
+	}
+	switch {
+	case n < maxFileNotes:
+		r.report.Notes = append(r.report.Notes, Note{File: f.path, Document: f.docs[doc].number, Text: text})
+	case n == maxFileNotes:
+		r.report.Notes = append(r.report.Notes, Note{File: f.path, Text: "more documents of other kinds, skipped"})
+	}
+}
+
+// put hands an object to the store. One that the store holds already has no
+// value.
+func (s *Source) put(key Key, path string, o *object) {
+	switch v := o.value.(type) {
+	case *corev1.Service:
+		s.store.SetService(v)
+	case *discoveryv1.EndpointSlice:
+		s.store.SetSlice(v)
+	case *corev1.Endpoints:
+		s.store.SetEndpoints(v)
+	case *corev1.Node:
+		s.store.SetNode(v)
+	}
+	s.served[key] = served{file: path, hash: o.hash}
+}
+
+func (s *Source) remove(key Key) {
+	delete(s.served, key)
+	switch key.Kind {
+	case "Service":
+		s.store.DeleteService(key.Namespace, key.Name)
+	case "EndpointSlice":
+		s.store.DeleteSlice(key.Namespace, key.Name)
+	case "Endpoints":
+		s.store.DeleteEndpoints(key.Namespace, key.Name)
+	case "Node":
+		s.store.DeleteNode(key.Name)
+	}
+}
+
+// fresh returns the errors of r that old does not have.
+func (r *Report) fresh(old *Report) []Error {
+	seen := make(map[string]bool, len(old.Errors))
+	for i := range old.Errors {
+		seen[old.Errors[i].base()] = true
+	}
+	var out []Error
+	for i := range r.Errors {
+		if !seen[r.Errors[i].base()] {
+			out = append(out, r.Errors[i])
+		}
+	}
+	return out
+}
+
+// base identifies an error, whether or not something is kept.
+func (e *Error) base() string {
+	return strings.Join([]string{e.File, fmt.Sprint(e.Document), e.Object.String(), e.Field, e.Reason}, "\x00")
+}
+
+// ForService returns the errors that concern one Service's ports or
+// endpoints, as text.
+func (r *Report) ForService(namespace, name string) []string {
+	var out []string
+	for i := range r.Errors {
+		e := &r.Errors[i]
+		if e.Service.Namespace == namespace && e.Service.Name == name {
+			out = append(out, e.Error())
+		}
+	}
+	return slices.Clip(out)
+}

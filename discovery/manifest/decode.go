@@ -1,0 +1,358 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"regexp"
+	"strings"
+
+	yamlv3 "go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
+	sigsjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weirlb/weir/discovery"
+)
+
+// Key identifies an object. Kind is Service, EndpointSlice, Endpoints or
+// Node; an EndpointSlice is the same object in every API version.
+type Key struct{ Kind, Namespace, Name string }
+
+// String is "Service default/web", or "Node a" for what has no namespace.
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return k.Kind + " " + k.Name
+	}
+	return k.Kind + " " + k.Namespace + "/" + k.Name
+}
+
+// object is one Kubernetes object of a document: its typed value (a
+// *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Endpoints or
+// *corev1.Node) or what is wrong with it. A zero Name says that what is wrong
+// hides whose document it is.
+type object struct {
+	key     Key
+	item    int // position in a List, from 0; -1 outside one
+	hash    uint64
+	service discovery.ServiceName // whose endpoints it holds, if that is known
+	value   any
+	faults  []fault
+	skipped string // "apps/v1 Deployment": a kind that Weir has no use for
+}
+
+// meta is as much of an object as tells what and whose it is.
+type meta struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name      string            `json:"name"`
+		Namespace string            `json:"namespace"`
+		Labels    map[string]string `json:"labels"`
+	} `json:"metadata"`
+	Items json.RawMessage `json:"items"`
+}
+
+// decoder turns documents into objects. known, when not nil, is asked before
+// an object is decoded whether it was seen before with this hash: such an
+// object is returned without a value.
+type decoder struct {
+	seed  maphash.Seed
+	known func(hash uint64) (Key, bool)
+}
+
+// document decodes one document of a file. A document of a List gives one
+// object per item. Nothing is returned for a document that holds only null.
+func (d *decoder) document(raw []byte, isJSON bool) []object {
+	if texts, ok := splitJSON(raw); ok || isJSON {
+		var out []object
+		for _, text := range texts {
+			out = append(out, d.object(text, -1)...)
+		}
+		if !ok {
+			out = append(out, object{item: -1, faults: []fault{syntaxFault(raw)}})
+		}
+		return out
+	}
+	text, err := toJSON(raw)
+	if err != nil {
+		return []object{{item: -1, faults: []fault{{reason: err.Error()}}}}
+	}
+	if string(text) == "null" {
+		return nil
+	}
+	return d.object(text, -1)
+}
+
+// splitJSON cuts a text of one or more JSON values, as `kubectl get -o json`
+// prints them. It is false when the text is not JSON throughout; the values
+// before the fault are returned all the same.
+func splitJSON(raw []byte) ([]json.RawMessage, bool) {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 || raw[0] != '{' {
+		return nil, false
+	}
+	var texts []json.RawMessage
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	for dec.More() {
+		var text json.RawMessage
+		if dec.Decode(&text) != nil {
+			return texts, false
+		}
+		texts = append(texts, text)
+	}
+	return texts, true
+}
+
+func syntaxFault(raw []byte) fault {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	for {
+		var text json.RawMessage
+		err := dec.Decode(&text)
+		if err == nil {
+			continue
+		}
+		at := dec.InputOffset()
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) {
+			at = syntax.Offset
+		}
+		line := 1 + bytes.Count(raw[:min(int(at), len(raw))], []byte("\n"))
+		return fault{reason: fmt.Sprintf("not JSON: line %d: %v", line, err)}
+	}
+}
+
+// toJSON turns one YAML document into JSON. What cannot be an object, and
+// what would be dear to parse, is refused before it is parsed.
+func toJSON(raw []byte) ([]byte, error) {
+	if len(raw) > MaxDocumentBytes {
+		return nil, fmt.Errorf("%s exceed the limit of %s for one YAML document; split it or write it as JSON",
+			size(len(raw)), size(MaxDocumentBytes))
+	}
+	if !bytes.Contains(raw, []byte("kind")) {
+		return nil, errors.New("not a Kubernetes object: it has no field kind")
+	}
+	if bytes.IndexByte(raw, '&') >= 0 && bytes.IndexByte(raw, '*') >= 0 {
+		if err := refuseAliases(raw); err != nil {
+			return nil, err
+		}
+	}
+	text, err := yaml.YAMLToJSONStrict(raw)
+	if err != nil {
+		return nil, yamlError(err)
+	}
+	return text, nil
+}
+
+// refuseAliases parses a document without expanding anything and says where
+// the first alias stands: a few lines of aliases can stand for gigabytes, and
+// no API server ever prints one.
+func refuseAliases(raw []byte) error {
+	var root yamlv3.Node
+	if err := yamlv3.Unmarshal(raw, &root); err != nil {
+		return yamlError(err)
+	}
+	if n := firstAlias(&root); n != nil {
+		return fmt.Errorf("line %d: YAML alias *%s: aliases are not accepted", n.Line, n.Value)
+	}
+	return nil
+}
+
+func firstAlias(n *yamlv3.Node) *yamlv3.Node {
+	if n.Kind == yamlv3.AliasNode {
+		return n
+	}
+	for _, c := range n.Content {
+		if a := firstAlias(c); a != nil {
+			return a
+		}
+	}
+	return nil
+}
+
+// yamlError makes one line of what the YAML parser says.
+func yamlError(err error) error {
+	msg := strings.ReplaceAll(err.Error(), "\n", " ")
+	msg = strings.TrimPrefix(msg, "error converting YAML to JSON: ")
+	msg = strings.TrimPrefix(msg, "yaml: ")
+	msg = strings.TrimPrefix(msg, "unmarshal errors: ")
+	msg = strings.Join(strings.Fields(msg), " ")
+	const limit = 300
+	if len(msg) > limit {
+		msg = msg[:limit] + "..."
+	}
+	return fmt.Errorf("not YAML: %s", msg)
+}
+
+// object decodes one JSON object. item is its place in a List, or -1.
+func (d *decoder) object(text []byte, item int) []object {
+	prefix := ""
+	if item >= 0 {
+		prefix = fmt.Sprintf("items[%d]", item)
+	}
+	var m meta
+	if err := sigsjson.UnmarshalCaseSensitivePreserveInts(text, &m); err != nil {
+		// The name may have been read before the fault was met.
+		key, wanted := keyOf(&m)
+		if m.Kind != "" && !wanted {
+			return []object{{item: item, skipped: strings.TrimSpace(m.APIVersion + " " + m.Kind)}}
+		}
+		return []object{{item: item, key: key, faults: []fault{jsonFault(text, err, prefix)}}}
+	}
+	if m.Kind == "" {
+		return []object{{item: item, faults: []fault{{joinPath(prefix, "kind"), "Required value"}}}}
+	}
+	if strings.HasSuffix(m.Kind, "List") && m.Items != nil {
+		if item >= 0 {
+			return []object{{item: item, faults: []fault{{prefix, "a List within a List"}}}}
+		}
+		return d.list(&m)
+	}
+	o := object{item: item, hash: maphash.Bytes(d.seed, text)}
+	if d.known != nil {
+		if key, ok := d.known(o.hash); ok {
+			o.key = key
+			return []object{o}
+		}
+	}
+	key, wanted := keyOf(&m)
+	if !wanted {
+		o.skipped = strings.TrimSpace(m.APIVersion + " " + m.Kind)
+		return []object{o}
+	}
+	o.key = key
+	if key.Kind == "EndpointSlice" {
+		o.service = discovery.ServiceName{Namespace: key.Namespace, Name: m.Metadata.Labels[discoveryv1.LabelServiceName]}
+	} else if key.Kind != "Node" {
+		o.service = discovery.ServiceName{Namespace: key.Namespace, Name: key.Name}
+	}
+	if reason := nameFault(key); reason != "" {
+		o.faults = []fault{{joinPath(prefix, "metadata.name"), reason}}
+		o.key.Name = ""
+		return []object{o}
+	}
+	o.value, o.faults = typed(m.APIVersion, key, text, prefix)
+	return []object{o}
+}
+
+// list decodes the items of a List.
+func (d *decoder) list(m *meta) []object {
+	var items []json.RawMessage
+	if faults := unmarshal(m.Items, &items, "items"); faults != nil {
+		return []object{{item: -1, faults: faults}}
+	}
+	var out []object
+	for i, text := range items {
+		// A typed list (`ServiceList`) may leave out what its items are.
+		if kind := strings.TrimSuffix(m.Kind, "List"); kind != "" {
+			text = withType(text, m.APIVersion, kind)
+		}
+		out = append(out, d.object(text, i)...)
+	}
+	return out
+}
+
+// withType gives an item of a typed list its type, unless it says it itself.
+func withType(text []byte, apiVersion, kind string) []byte {
+	var m struct{ Kind *string }
+	if json.Unmarshal(text, &m) != nil || m.Kind != nil {
+		return text
+	}
+	open := bytes.IndexByte(text, '{')
+	if open < 0 {
+		return text
+	}
+	head := fmt.Sprintf(`{"apiVersion":%q,"kind":%q`, apiVersion, kind)
+	rest := text[open+1:]
+	if trimmed := bytes.TrimSpace(rest); len(trimmed) > 0 && trimmed[0] != '}' {
+		head += ","
+	}
+	return append([]byte(head), rest...)
+}
+
+// keyOf names the object that m begins; false where Weir has no use for its
+// kind.
+func keyOf(m *meta) (Key, bool) {
+	group, _, found := strings.Cut(m.APIVersion, "/")
+	if !found {
+		group = ""
+	}
+	key := Key{Kind: m.Kind, Namespace: m.Metadata.Namespace, Name: m.Metadata.Name}
+	switch {
+	case group == "" && m.Kind == "Node":
+		key.Namespace = ""
+		return key, true
+	case group == "" && (m.Kind == "Service" || m.Kind == "Endpoints"),
+		group == discoveryv1.GroupName && m.Kind == "EndpointSlice":
+		if key.Namespace == "" {
+			key.Namespace = corev1.NamespaceDefault
+		}
+		return key, true
+	}
+	return Key{}, false
+}
+
+// typed decodes an object of a wanted kind and checks it.
+func typed(apiVersion string, key Key, text []byte, prefix string) (any, []fault) {
+	switch {
+	case key.Kind == "Service" && apiVersion == "v1":
+		return decodeService(key, text, prefix)
+	case key.Kind == "Endpoints" && apiVersion == "v1":
+		ep := new(corev1.Endpoints)
+		if faults := unmarshal(text, ep, prefix); faults != nil {
+			return nil, faults
+		}
+		ep.Namespace = key.Namespace
+		return ep, validate(validateEndpoints(ep), prefix)
+	case key.Kind == "Node" && apiVersion == "v1":
+		node := new(corev1.Node)
+		if faults := unmarshal(text, node, prefix); faults != nil {
+			return nil, faults
+		}
+		return node, nil
+	case key.Kind == "EndpointSlice" && apiVersion == "discovery.k8s.io/v1":
+		slice := new(discoveryv1.EndpointSlice)
+		if faults := unmarshal(text, slice, prefix); faults != nil {
+			return nil, faults
+		}
+		slice.Namespace = key.Namespace
+		return slice, validate(validateSlice(slice), prefix)
+	case key.Kind == "EndpointSlice" && apiVersion == "discovery.k8s.io/v1beta1":
+		old := new(discoveryv1beta1.EndpointSlice)
+		if faults := unmarshal(text, old, prefix); faults != nil {
+			return nil, faults
+		}
+		slice := discovery.FromV1beta1(old)
+		slice.Namespace = key.Namespace
+		return slice, validate(validateSlice(slice), prefix)
+	}
+	return nil, []fault{{joinPath(prefix, "apiVersion"),
+		fmt.Sprintf("Unsupported value: %q: %s is read as %s", apiVersion, key.Kind, versions[key.Kind])}}
+}
+
+var versions = map[string]string{
+	"Service":       "v1",
+	"Endpoints":     "v1",
+	"Node":          "v1",
+	"EndpointSlice": "discovery.k8s.io/v1 or v1beta1",
+}
+
+// nameRE is what a name may be made of, whatever the kind (RFC 1123
+// subdomain).
+var nameRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
+
+func nameFault(key Key) string {
+	switch {
+	case key.Name == "":
+		return "Required value"
+	case len(key.Name) > 253 || !nameRE.MatchString(key.Name):
+		return fmt.Sprintf("Invalid value: %.80q: must be a lower case RFC 1123 subdomain", key.Name)
+	case len(key.Namespace) > 63 || key.Namespace != "" && !nameRE.MatchString(key.Namespace):
+		return fmt.Sprintf("Invalid namespace: %.80q", key.Namespace)
+	}
+	return ""
+}

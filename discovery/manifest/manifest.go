@@ -1,0 +1,255 @@
+// Package manifest is the discovery source that needs no cluster: Kubernetes
+// objects in YAML or JSON files, watched for change.
+//
+// It takes what `kubectl get -o yaml` (or -o json) prints: multi-document
+// files and kind List of Service v1, EndpointSlice discovery.k8s.io/v1 and
+// v1beta1, Endpoints v1 and Node v1. Other kinds are skipped with a note. Of
+// a directory the files *.yaml, *.yml and *.json are read, in the order of
+// their names, without subdirectories and files whose name begins with a dot.
+//
+// Nothing that is served is lost by a mistake. A document that cannot be
+// understood is reported with file, document, field and reason, and the
+// object that it describes stays as it was last served; where it is too
+// broken to tell which object that is, every object of its file that no other
+// document of the file describes stays. All other documents apply. An object
+// that two documents describe is served as the first of them has it.
+//
+// A file should be replaced by renaming a complete one over it. One that is
+// written in place is read once it has been left alone for a moment
+// (Config.Quiet), and what has been written by then is taken at its word.
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/weirlb/weir/discovery"
+)
+
+// Config says where the manifests are.
+type Config struct {
+	// Path is a file or a directory. It may appear later.
+	Path string
+	// Store is how the objects are put together.
+	Store discovery.Options
+	// Log gets the errors, once each; nil is slog.Default.
+	Log *slog.Logger
+	// Quiet is how long files must have been left alone before they are
+	// read (default 50 ms). A steady stream of changes is read every ten
+	// times that.
+	Quiet time.Duration
+	// Poll is how often files are looked at without any notification, for
+	// file systems that give none (default 30 s).
+	Poll time.Duration
+}
+
+// Source reads manifests. Its methods may be called from any goroutine.
+type Source struct {
+	cfg    Config
+	reload chan struct{}
+
+	mu     sync.Mutex
+	store  *discovery.Store // guarded by mu, as everything below
+	seed   maphash.Seed
+	files  map[string]*file
+	served map[Key]served
+	report *Report
+}
+
+// served is what the store holds of an object, and where it is from.
+type served struct {
+	file string
+	hash uint64
+}
+
+// New makes a source that has read nothing yet.
+func New(cfg Config) *Source {
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.Quiet <= 0 {
+		cfg.Quiet = 50 * time.Millisecond
+	}
+	if cfg.Poll <= 0 {
+		cfg.Poll = 30 * time.Second
+	}
+	return &Source{
+		cfg:    cfg,
+		reload: make(chan struct{}, 1),
+		store:  discovery.NewStore(cfg.Store),
+		seed:   maphash.MakeSeed(),
+		files:  map[string]*file{},
+		served: map[Key]served{},
+		report: &Report{},
+	}
+}
+
+// Load reads what has changed since the last Load. The error is that of the
+// path as a whole (it does not exist, it cannot be listed): everything stays
+// as it was. What is wrong with single files and documents is in the Report.
+func (s *Source) Load() (*Report, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.load()
+}
+
+func (s *Source) load() (*Report, error) {
+	files, err := s.readAll(s.cfg.Path)
+	if err != nil {
+		return s.report, err
+	}
+	s.store.MarkSynced()
+	return s.apply(files), nil
+}
+
+// readAll reads the files that path stands for.
+func (s *Source) readAll(path string) ([]*file, error) {
+	paths, err := list(path)
+	if err != nil {
+		return nil, err
+	}
+	files := make([]*file, 0, len(paths))
+	for _, p := range paths {
+		f, err := s.read(p)
+		if err != nil {
+			f = &file{path: p, fault: &fault{reason: err.Error()}}
+		}
+		if f != nil {
+			files = append(files, f)
+		}
+	}
+	return files, nil
+}
+
+// LoadFiles reads paths, files or directories, in place of Config.Path; "-"
+// is stdin.
+func (s *Source) LoadFiles(paths []string, stdin io.Reader) (*Report, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var files []*file
+	for _, p := range paths {
+		if p == "-" {
+			data, err := io.ReadAll(io.LimitReader(stdin, MaxFileBytes+1))
+			if err != nil {
+				return nil, fmt.Errorf("standard input: %w", err)
+			}
+			f := &file{path: "standard input"}
+			f.decode(data, s.decoder())
+			files = append(files, f)
+			continue
+		}
+		more, err := s.readAll(p)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, more...)
+	}
+	s.store.MarkSynced()
+	return s.apply(files), nil
+}
+
+// Flush returns what has changed since the last Flush, nil for nothing.
+func (s *Source) Flush() *discovery.Update {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.Flush()
+}
+
+// Services are all Services as last handed out by Flush or Run, sorted by
+// name.
+func (s *Source) Services() []*discovery.Service {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.All()
+}
+
+// Report is the result of the last Load. It is not to be written to.
+func (s *Source) Report() *Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.report
+}
+
+// Reload makes Run read everything that has changed now, for SIGHUP.
+func (s *Source) Reload() {
+	select {
+	case s.reload <- struct{}{}:
+	default:
+	}
+}
+
+// Report says what a Load found.
+type Report struct {
+	Errors  []Error
+	Notes   []Note
+	Files   int // read or unchanged
+	Objects int // served now
+}
+
+// Err joins the errors; nil when there are none.
+func (r *Report) Err() error {
+	errs := make([]error, len(r.Errors))
+	for i := range r.Errors {
+		errs[i] = &r.Errors[i]
+	}
+	return errors.Join(errs...)
+}
+
+// Error is one thing that is wrong with a document, or with a file as a whole
+// (Document 0).
+type Error struct {
+	File     string
+	Document int // from 1, as the separators `---` count
+	Line     int // where the document begins, from 1
+	Object   Key // zero where it could not be told
+	// Service is whose ports or endpoints the object holds, zero where that
+	// is not known.
+	Service discovery.ServiceName
+	Field   string // as spec.ports[0].port, "" when no field can be named
+	Reason  string
+	// Kept is true when an earlier state of the object, or where that cannot
+	// be told of objects of this file, is still served.
+	Kept bool
+}
+
+// Error is `FILE: document N (line L): OBJECT: FIELD: REASON`.
+func (e *Error) Error() string {
+	msg := e.File + ": "
+	if e.Document > 0 {
+		msg += fmt.Sprintf("document %d (line %d): ", e.Document, e.Line)
+	}
+	if e.Object.Name != "" {
+		msg += e.Object.String() + ": "
+	}
+	if e.Field != "" {
+		msg += e.Field + ": "
+	}
+	msg += e.Reason
+	switch {
+	case e.Kept && e.Object.Name != "":
+		msg += " (it stays as last served)"
+	case e.Kept:
+		msg += " (what is served from this file stays)"
+	}
+	return msg
+}
+
+// Note is something that was passed over and is no mistake.
+type Note struct {
+	File     string
+	Document int // 0 for the file
+	Text     string
+}
+
+// String is `FILE: document N: TEXT`.
+func (n Note) String() string {
+	if n.Document == 0 {
+		return n.File + ": " + n.Text
+	}
+	return fmt.Sprintf("%s: document %d: %s", n.File, n.Document, n.Text)
+}
