@@ -98,8 +98,8 @@ func (s *site) play(ctx context.Context, r *report, o options) error {
 	defer traffic.stop()
 
 	var faults []string
-	for i, p := range phases {
-		result, err := s.enter(ctx, traffic, p, i > 0)
+	for _, p := range phases {
+		result, err := s.enter(ctx, traffic, p)
 		if err != nil {
 			return fmt.Errorf("phase (%c): %w", p.letter, err)
 		}

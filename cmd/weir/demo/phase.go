@@ -65,7 +65,6 @@ type row struct {
 
 // result is what came of a phase.
 type result struct {
-	tier      string
 	rows      []row
 	downloads []int64 // bytes that each download had moved at the end
 	broken    []error // of downloads, nil while unbroken
@@ -76,9 +75,6 @@ func (r *result) faults(p phase) []string {
 	var out []string
 	add := func(format string, args ...any) {
 		out = append(out, fmt.Sprintf("(%c) ", p.letter)+fmt.Sprintf(format, args...))
-	}
-	if r.tier != p.tier {
-		add("tier is %q, want %q", r.tier, p.tier)
 	}
 	for _, row := range r.rows {
 		name := row.stream.name

@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -47,23 +46,25 @@ func (r *report) paint(code, s string) string {
 func (r *report) line(format string, args ...any) { fmt.Fprintf(r.out, format+"\n", args...) }
 
 // topology draws what was built.
-func (r *report) topology(s *site) {
+func (r *report) topology() {
 	r.line(`%s
 
-  client %s           three backends, each with an HTTP and a UDP echo server:
-    |                       web-edge    %s  a pod on the edge node, behind its bridge
-  edge node, zone-a         web-zone-a  %s a node in the same zone
-  weir run on eth0, eth1    web-zone-b  %s a node in another zone, behind a router
+  client     %-10s
     |
-  backends                  Every address exists in IPv6 too (10.20.0.11 is fd20::11).
+  edge node  %-10s in zone-a, runs weir on eth0 and eth1
+    |
+  backends   %-10s web-edge,   a pod on the edge node itself
+             %-10s web-zone-a, a node in the same zone
+             %-10s web-zone-b, a node in another zone, behind a router
 
-Service %s: node port %d on %s, port %d on load balancer IP %s,
-which no interface holds. The edge node does not forward between client and
-backends and has no netfilter rules; the client never retries.
+Every address exists in IPv6 too: 10.20.0.11 is fd20::11. Service %s is
+reached by node port %d and by load balancer IP %s, which no interface
+holds. The edge node does not forward between client and backends and has no
+netfilter rules of its own. The client never retries.
 `,
-		r.paint(bold, "Weir demo"), netlab.Host4(netlab.ClientNet, 2),
+		r.paint(bold, "Weir demo"), netlab.Host4(netlab.ClientNet, 2), netlab.Host4(netlab.ClientNet, 1),
 		backendAddr(0), backendAddr(1), backendAddr(2),
-		serviceName, httpNodePort, netlab.Host4(netlab.ClientNet, 1), httpPort, netlab.Host4(netlab.LBNet, lbHost))
+		serviceName, httpNodePort, netlab.Host4(netlab.LBNet, lbHost))
 }
 
 func backendAddr(i int) string { return netlab.Host4(backends[i].network, backends[i].host).String() }
@@ -84,29 +85,27 @@ func (r *report) phase(p phase, res *result) {
 	if len(faults) > 0 {
 		mark = r.paint(red, "FAILED")
 	}
-	r.line("\n%s   tier %s   %s", r.paint(bold, fmt.Sprintf("(%c) %s", p.letter, p.title)), res.tier, mark)
+	r.line("\n%s   tier %s   %s", r.paint(bold, fmt.Sprintf("(%c) %s", p.letter, p.title)), p.tier, mark)
 
 	failures, p50, p99 := "failures", "p50", "p99"
 	if !p.served() {
 		failures = "refused"
 	}
-	w := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "\trequests\t%s\t", failures)
+	header := fmt.Sprintf("  %-32s %8s %8s", "", "requests", failures)
 	for _, b := range backends {
-		fmt.Fprintf(w, "%s\t", b.name)
+		header += fmt.Sprintf(" %10s", b.name)
 	}
-	fmt.Fprintf(w, "%s\t%s\t\n", p50, p99)
+	r.line("%s %8s %8s", header, p50, p99)
 	for _, row := range res.rows {
-		r.row(w, row.stream.name, row.steady, !p.served() && !row.stream.keepAlive)
+		r.row(row.stream.name, row.steady, !p.served() && !row.stream.keepAlive)
 	}
 	changing := &workload.Record{}
 	for _, row := range res.rows {
 		changing.Merge(row.changing)
 	}
-	if changing.Requests() > 0 {
-		r.row(w, "while the endpoints changed", changing, false)
+	if p.letter != 'a' {
+		r.row("all, while the endpoints changed", changing, false)
 	}
-	w.Flush()
 	for i, moved := range res.downloads {
 		state := "unbroken"
 		if res.broken[i] != nil {
@@ -119,17 +118,17 @@ func (r *report) phase(p phase, res *result) {
 	}
 }
 
-func (r *report) row(w io.Writer, name string, rec *workload.Record, refusals bool) {
+func (r *report) row(name string, rec *workload.Record, refusals bool) {
 	servers := rec.Servers()
-	fmt.Fprintf(w, "%s\t%d\t%d\t", name, rec.Requests(), rec.Failed())
+	line := fmt.Sprintf("  %-32s %8d %8d", name, rec.Requests(), rec.Failed())
 	for _, b := range backends {
-		fmt.Fprintf(w, "%d\t", servers[b.name])
+		line += fmt.Sprintf(" %10d", servers[b.name])
 	}
 	p := rec.Percentile
 	if refusals {
 		p = rec.RefusalPercentile
 	}
-	fmt.Fprintf(w, "%s\t%s\t\n", milliseconds(p(50)), milliseconds(p(99)))
+	r.line("%s %8s %8s", line, milliseconds(p(50)), milliseconds(p(99)))
 }
 
 func milliseconds(d time.Duration) string {

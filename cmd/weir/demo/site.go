@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,13 +66,13 @@ func newSite(ctx context.Context, r *report, errOut io.Writer, o options) (s *si
 	if err := writeManifests(s.manifests, phases[0].state); err != nil {
 		return nil, err
 	}
-	r.topology(s)
+	r.topology()
 	if err := s.startWeir(errOut, o.verbose); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	if _, err := s.applied(ctx, phases[0]); err != nil {
+	if err := s.applied(ctx, phases[0]); err != nil {
 		return nil, fmt.Errorf("weir run did not get ready: %w\n%s", err, s.logTail())
 	}
 	status, err := s.admin.Status(ctx)
@@ -113,16 +114,11 @@ func (s *site) startWeir(errOut io.Writer, verbose bool) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the child has its own descriptor
+	s.lab.OnClose(log.Close)
 	cmd := exec.Command(self, "run", "--config", config)
 	cmd.Stdout, cmd.Stderr = log, log
 	if verbose {
 		tee := io.MultiWriter(log, errOut)
-		if log, err = os.OpenFile(s.log, os.O_APPEND|os.O_WRONLY, 0); err != nil {
-			return err
-		}
-		s.lab.OnClose(log.Close)
-		tee = io.MultiWriter(log, errOut)
 		cmd.Stdout, cmd.Stderr = tee, tee
 	}
 	s.weir, err = s.lab.Edge.Start(cmd)
@@ -131,23 +127,19 @@ func (s *site) startWeir(errOut io.Writer, verbose bool) error {
 
 // enter brings the endpoints into the phase's state while traffic flows, and
 // waits until Weir has taken it up.
-func (s *site) enter(ctx context.Context, t *traffic, p phase, change bool) (*result, error) {
-	res := t.begin()
-	if change {
-		if err := s.accept(p); err != nil {
-			return nil, err
-		}
-		if err := writeManifests(s.manifests, p.state); err != nil {
-			return nil, err
-		}
-	}
+func (s *site) enter(ctx context.Context, t *traffic, p phase) (*result, error) {
 	ctx, cancel := context.WithTimeout(ctx, applyWithin)
 	defer cancel()
-	tier, err := s.applied(ctx, p)
-	if err != nil {
+	res := t.begin()
+	if err := s.accept(p); err != nil {
+		return nil, err
+	}
+	if err := writeManifests(s.manifests, p.state); err != nil {
+		return nil, err
+	}
+	if err := s.applied(ctx, p); err != nil {
 		return nil, fmt.Errorf("weir has not taken up the new endpoints: %w\n%s", err, s.logTail())
 	}
-	res.tier = tier
 	if err := t.steady(ctx, res); err != nil {
 		return nil, err
 	}
@@ -180,36 +172,36 @@ func (s *site) refuse(p phase) error {
 }
 
 // applied polls until every frontend of the Service has exactly the endpoints
-// that the phase asks for, and returns their tier.
-func (s *site) applied(ctx context.Context, p phase) (string, error) {
+// and the tier that the phase asks for.
+func (s *site) applied(ctx context.Context, p phase) error {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	last := errors.New("no answer yet")
 	for {
 		select {
 		case <-ctx.Done():
-			return "", errors.Join(context.Cause(ctx), last)
+			return last
 		case <-s.weir.Done():
-			return "", fmt.Errorf("weir run has ended: %w", errors.Join(s.weir.Err(), last))
+			return fmt.Errorf("weir run has ended: %w", cmp.Or(s.weir.Err(), last))
 		case <-poll.C:
 		}
 		list, err := s.admin.Frontends(ctx)
-		if err != nil {
-			last = err
-			continue
-		}
-		tier, err := judge(list.Frontends, p)
 		if err == nil {
-			return tier, nil
+			err = judge(list.Frontends, p)
 		}
-		last = err
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
 	}
 }
 
 // judge compares the frontends of the demo's Service with what the phase asks
 // for.
-func judge(frontends []admin.Frontend, p phase) (string, error) {
-	found, tier := 0, ""
+func judge(frontends []admin.Frontend, p phase) error {
+	found := 0
 	for _, f := range frontends {
 		if f.Service != serviceName {
 			continue
@@ -217,7 +209,7 @@ func judge(frontends []admin.Frontend, p phase) (string, error) {
 		found++
 		address, err := netip.ParseAddrPort(f.Address)
 		if err != nil {
-			return "", err
+			return err
 		}
 		var got []string
 		for _, e := range f.Endpoints {
@@ -226,18 +218,15 @@ func judge(frontends []admin.Frontend, p phase) (string, error) {
 		want := p.endpoints(address.Addr().Is6(), f.Protocol)
 		slices.Sort(got)
 		slices.Sort(want)
-		if !slices.Equal(got, want) {
-			return "", fmt.Errorf("frontend %s %s has endpoints %v, want %v", f.Protocol, f.Address, got, want)
+		if !slices.Equal(got, want) || f.Tier != p.tier {
+			return fmt.Errorf("frontend %s %s has endpoints %v of tier %s, want %v of tier %s",
+				f.Protocol, f.Address, got, f.Tier, want, p.tier)
 		}
-		if tier != "" && tier != f.Tier {
-			return "", fmt.Errorf("frontends differ in tier: %s and %s", tier, f.Tier)
-		}
-		tier = f.Tier
 	}
-	if want := len(frontendAddrs()) * 2; found != want {
-		return "", fmt.Errorf("%d frontends of %s, want %d", found, serviceName, want)
+	if want := len(frontendAddrs()) * 2; found != want { // HTTP and UDP echo
+		return fmt.Errorf("%d frontends of %s, want %d", found, serviceName, want)
 	}
-	return tier, nil
+	return nil
 }
 
 // endpoints are the addresses that must get new connections.

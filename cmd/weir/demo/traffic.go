@@ -71,8 +71,8 @@ func (s *site) drive(ctx context.Context, lasting time.Duration) *traffic {
 	for _, f := range frontendAddrs() {
 		t.streams = append(t.streams, s.httpStream(f, false))
 	}
-	for _, f := range frontendAddrs() {
-		t.streams = append(t.streams, s.udpStream(f))
+	for i, f := range frontendAddrs() {
+		t.streams = append(t.streams, s.udpStream(f, uint16(10000*(i+1))))
 	}
 	for _, f := range frontendAddrs() {
 		t.streams = append(t.streams, s.httpStream(f, true))
@@ -121,7 +121,7 @@ func (s *site) httpStream(f frontendAddr, keepAlive bool) *stream {
 	return st
 }
 
-func (s *site) udpStream(f frontendAddr) *stream {
+func (s *site) udpStream(f frontendAddr, firstPort uint16) *stream {
 	st := &stream{name: "UDP, " + f.name}
 	source := netlab.Host4(netlab.ClientNet, 2)
 	if f.addr.Is6() {
@@ -130,7 +130,7 @@ func (s *site) udpStream(f frontendAddr) *stream {
 	st.run = func(ctx context.Context) error {
 		_, err := (&workload.UDPLoad{
 			Namespace: s.lab.Client, Targets: []netip.AddrPort{netip.AddrPortFrom(f.addr, f.echo)},
-			Source: source, Pause: clientPause, Record: st.record.Load,
+			Source: source, FirstPort: firstPort, Ports: 10000, Pause: clientPause, Record: st.record.Load,
 		}).Run(ctx)
 		return err
 	}

@@ -21,15 +21,15 @@ type UDPLoad struct {
 	Requests    int              // in all; 0: until the context is done
 	Pause       time.Duration    // of each client between two requests
 	Timeout     time.Duration    // of one request; 0: 2 s
+	// FirstPort and Ports are the source ports, taken in rotation; 0: 50,000
+	// from 10000. A load balancer remembers a UDP flow for minutes after its
+	// last packet, and a port chosen at random would sometimes fall into a
+	// remembered one. Loads that run at once need ports of their own.
+	FirstPort, Ports uint16
 	// Record, called at the start of each request, says where its outcome
 	// goes; nil: to the Record that Run returns.
 	Record func() *Record
 }
-
-// Source ports are used in rotation: a load balancer remembers a UDP flow for
-// minutes after its last packet, and a port chosen at random would sometimes
-// fall into a remembered one.
-const firstUDPPort, udpPorts = 10000, 50000
 
 // Run sends requests until they are done or ctx is. The error is about the
 // load itself, not about requests.
@@ -69,7 +69,11 @@ func (l *UDPLoad) request(ctx context.Context, i int64, r *Record) {
 }
 
 func (l *UDPLoad) exchange(ctx context.Context, i int64, deadline time.Time) (string, error) {
-	local := netip.AddrPortFrom(l.Source, firstUDPPort+uint16(i%udpPorts))
+	first, ports := l.FirstPort, l.Ports
+	if ports == 0 {
+		first, ports = 10000, 50000
+	}
+	local := netip.AddrPortFrom(l.Source, first+uint16(i%int64(ports)))
 	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(local)}
 	c, err := d.DialContext(ctx, "udp", l.Targets[i%int64(len(l.Targets))].String())
 	if err != nil {
