@@ -1,12 +1,14 @@
 package main
 
 import (
-	"errors"
 	"fmt"
+	"io"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/preflight"
 )
 
 func newCheck() *cobra.Command {
@@ -16,14 +18,15 @@ func newCheck() *cobra.Command {
 		Short: "Say all that stands in the way of `weir run`",
 		Long: `Says everything that is wrong with a configuration and with this machine, at
 once: fields, interfaces, privileges, locked memory, manifests, kernel features.
-Takes the flags of weir run. Nothing is changed.
+What is wrong goes to standard error, one line each; what was found to standard
+output. Takes the flags of weir run. Nothing is changed.
 
 Exit status 0 when weir run would start, 1 when something is wrong.`,
 		Example: `  weir check --config /etc/weir/weir.yaml
   weir check --node-name edge-1 --manifests /etc/weir/manifests --interface eth0`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runCheck(cmd, flags)
+			return runCheck(cmd.OutOrStdout(), cmd.ErrOrStderr(), flags)
 		},
 	}
 	flags = config.AddFlags(cmd.Flags())
@@ -31,17 +34,40 @@ Exit status 0 when weir run would start, 1 when something is wrong.`,
 	return cmd
 }
 
-func runCheck(cmd *cobra.Command, flags *config.Flags) error {
-	var errs []error
+func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
+	wrong := 0
+	say := func(err error) {
+		printError(stderr, err)
+		wrong++
+	}
 	cfg, err := flags.Load()
 	if err != nil {
-		errs = append(errs, err)
+		// The machine can be judged all the same, by what flags and
+		// defaults say.
+		say(err)
+		cfg = config.Default()
 	} else {
-		errs = append(errs, cfg.Validate().Err(), cfg.CheckHost(config.SystemHost()).Err())
+		for _, e := range append(cfg.Validate(), cfg.CheckHost(config.SystemHost())...) {
+			say(e)
+		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
+	t := tabwriter.NewWriter(stdout, 0, 8, 2, ' ', 0)
+	if wrong == 0 {
+		fmt.Fprintf(t, "ok\tconfiguration\tnode %s\n", cfg.NodeName)
 	}
-	fmt.Fprintln(cmd.OutOrStdout(), "all is well")
+	for _, f := range preflight.Check(cfg) {
+		switch f.Level {
+		case preflight.Wrong:
+			say(fmt.Errorf("%s: %s", f.Subject, f.Text))
+		case preflight.Note:
+			fmt.Fprintf(t, "note\t%s\t%s\n", f.Subject, f.Text)
+		default:
+			fmt.Fprintf(t, "ok\t%s\t%s\n", f.Subject, f.Text)
+		}
+	}
+	t.Flush()
+	if wrong > 0 {
+		return silent(exitFailed)
+	}
 	return nil
 }

@@ -18,7 +18,7 @@ A Weir that ends by SIGTERM leaves nothing; a Weir that starts takes over what
 it finds. While a Weir is running cleanup refuses.`,
 		Example: `  weir cleanup
   weir cleanup --config /etc/weir/weir.yaml`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := flags.Load()
 			if err != nil {

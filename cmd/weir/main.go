@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/weirlb/weir/cmd/weir/explain"
 )
 
 // Exit statuses.
@@ -109,19 +111,13 @@ Exit status: 0 done, 1 it went wrong, 2 it was called wrongly.`,
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = false
-	root.AddCommand(newRun(), newCheck(), newStatus(), newCleanup(), newVersion())
-	for _, mount := range mounted {
-		root.AddCommand(mount())
-	}
+	root.AddCommand(newRun(), newCheck(), explain.Command(), newStatus(), newCleanup(), newVersion())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{cmd.CommandPath(), err}
 	})
 	wrapArgs(root)
 	return root
 }
-
-// mounted are the commands that live in packages of their own.
-var mounted []func() *cobra.Command
 
 func unknownCommand(cmd *cobra.Command, name string) error {
 	msg := fmt.Sprintf("unknown command %q", name)

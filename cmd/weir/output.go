@@ -16,3 +16,11 @@ func addOutput(cmd *cobra.Command, output *string, formats ...string) {
 func badOutput(cmd *cobra.Command, got string, formats ...string) error {
 	return &usageError{cmd.CommandPath(), fmt.Errorf("--output: must be %s, is %q", strings.Join(formats, " or "), got)}
 }
+
+// noArgs is cobra.NoArgs in words that fit a command without subcommands.
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q", args[0])
+	}
+	return nil
+}

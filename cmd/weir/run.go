@@ -27,7 +27,7 @@ leaves its packets to the kernel, and the next one takes over its flows.`,
   weir run --node-name edge-1 --manifests /etc/weir/manifests --interface eth0,eth1
   weir run -c weir.yaml --log-level debug --mode native
   weir run -i eth0 --manifests m.yaml --write-config-to weir.yaml   # flags as a file`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := flags.Load()
 			if err != nil {

@@ -34,7 +34,7 @@ flows, next hops, and what it could not understand.`,
   weir status -o json | jq .drops
   weir status --frontends              # each frontend with its endpoints
   weir status --flows 20               # the first 20 flows`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "table" && output != "json" {
 				return badOutput(cmd, output, "table", "json")

@@ -16,7 +16,7 @@ func newVersion() *cobra.Command {
 		Short: "Show the version",
 		Example: `  weir version
   weir version -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := version.Get()
 			switch output {

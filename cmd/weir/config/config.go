@@ -10,6 +10,8 @@
 package config
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +19,7 @@ import (
 	"net/netip"
 	"os"
 
-	"sigs.k8s.io/yaml"
+	yaml "go.yaml.in/yaml/v3"
 )
 
 // The type of the file.
@@ -299,7 +301,42 @@ func (c *Configuration) Marshal() ([]byte, error) {
 	n.SNAT.Addresses = append([]string{}, c.SNAT.Addresses...)
 	n.HostPort.Prefixes = append([]string{}, c.HostPort.Prefixes...)
 	n.ProtectedPorts = append([]uint16{}, c.ProtectedPorts...)
-	return yaml.Marshal(&n)
+	data, err := json.Marshal(&n)
+	if err != nil {
+		return nil, err
+	}
+	return inBlocks(data)
+}
+
+// inBlocks turns JSON into YAML as people write it, in the same order.
+func inBlocks(data []byte) ([]byte, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return nil, err
+	}
+	plain(&doc)
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(&doc); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), enc.Close()
+}
+
+// plain takes the braces and quotes of JSON away where YAML needs none.
+func plain(n *yaml.Node) {
+	if n.Kind != yaml.ScalarNode {
+		n.Style = 0
+	} else if n.Style == yaml.DoubleQuotedStyle {
+		n.Style = 0 // the tag !!str brings the quotes back where they matter
+	}
+	if n.Kind == yaml.SequenceNode && len(n.Content) > 0 && n.Content[0].Kind == yaml.ScalarNode {
+		n.Style = yaml.FlowStyle
+	}
+	for _, c := range n.Content {
+		plain(c)
+	}
 }
 
 // Clone is a copy that shares nothing with c.

@@ -1,0 +1,64 @@
+package preflight
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// checkInterfaces asks each interface that exists; one that does not is told
+// by Configuration.CheckHost.
+func checkInterfaces(fs *findings, cfg *config.Configuration) {
+	for _, in := range cfg.Interfaces {
+		dev, err := net.InterfaceByName(in.Name)
+		if err != nil {
+			continue
+		}
+		subject := "interface " + in.Name
+		switch {
+		case len(dev.HardwareAddr) != 6:
+			fs.add(Wrong, subject, "is not an Ethernet interface: Weir reads and writes Ethernet frames")
+			continue
+		case dev.Flags&net.FlagUp == 0:
+			fs.add(Wrong, subject, "is down (ip link set %s up)", in.Name)
+			continue
+		}
+		checkMode(fs, subject, in, dev)
+	}
+}
+
+func checkMode(fs *findings, subject string, in config.Interface, dev *net.Interface) {
+	f, err := xsk.DeviceFeatures(dev.Index)
+	if err != nil {
+		fs.add(Note, subject, "the driver does not say what it can do (%v): the start will tell", err)
+		return
+	}
+	best := config.ModeGeneric
+	switch {
+	case f.ZeroCopy():
+		best = config.ModeZeroCopy
+	case f.Native():
+		best = config.ModeNative
+	}
+	switch {
+	case in.Mode == config.ModeZeroCopy && !f.ZeroCopy():
+		fs.add(Wrong, subject, "the driver has no AF_XDP zero copy: the best mode is %s", best)
+	case in.Mode == config.ModeNative && !f.Native():
+		fs.add(Wrong, subject, "the driver runs no XDP programs: the best mode is %s", best)
+	default:
+		fs.add(OK, subject, "mtu %d, best mode %s%s", dev.MTU, best, queues(dev.Index))
+	}
+}
+
+func queues(ifindex int) string {
+	qs, err := xsk.DeviceQueues(ifindex)
+	if err != nil {
+		return ""
+	}
+	if len(qs) == 1 {
+		return ", 1 receive queue"
+	}
+	return fmt.Sprintf(", %d receive queues", len(qs))
+}

@@ -1,0 +1,52 @@
+package preflight
+
+import (
+	"io"
+	"log/slog"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/manifest"
+)
+
+// checkManifests reads the manifests as the start would. A mistake in them
+// does not keep Weir from starting, but what it concerns is not served.
+func checkManifests(fs *findings, cfg *config.Configuration) {
+	m := cfg.Discovery.Manifests
+	if m == nil || m.Path == "" {
+		return
+	}
+	src := manifest.New(manifest.Config{
+		Path:  m.Path,
+		Store: discovery.Options{NodeName: cfg.NodeName},
+		Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	rep, err := src.Load()
+	if err != nil {
+		return // the path: told by Configuration.CheckHost
+	}
+	for i := range rep.Errors {
+		fs.add(Wrong, "manifests", "%v", &rep.Errors[i])
+	}
+	for _, n := range rep.Notes {
+		fs.add(Note, "manifests", "%v", n)
+	}
+	services, node := 0, false
+	if up := src.Flush(); up != nil {
+		services, node = len(up.Put), up.Node != nil
+		for _, s := range up.Put {
+			for _, e := range s.Errors {
+				fs.add(Wrong, "manifests", "Service %v: %s", s.Name, e)
+			}
+			if s.Unsupported != "" {
+				fs.add(Note, "manifests", "Service %v stays with the kernel: %s", s.Name, s.Unsupported)
+			}
+		}
+	}
+	if !node {
+		fs.add(Note, "manifests", "there is no Node %s: without its labels no endpoint is known to be in the same zone", cfg.NodeName)
+	}
+	if len(rep.Errors) == 0 {
+		fs.add(OK, "manifests", "%d objects, %d Services in %s", rep.Objects, services, m.Path)
+	}
+}

@@ -1,0 +1,48 @@
+// Package preflight looks at the machine on which a configuration is to run
+// and says what stands in the way: privileges, locked memory, interfaces,
+// kernel features, manifests. It changes nothing.
+package preflight
+
+import (
+	"fmt"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+)
+
+// Level says what a finding means for `weir run`.
+type Level uint8
+
+// Levels.
+const (
+	OK    Level = iota
+	Note        // it runs, but something is worth knowing
+	Wrong       // it would not start, or not as configured
+)
+
+// Finding is one thing found.
+type Finding struct {
+	Level   Level
+	Subject string // "interface eth0"
+	Text    string
+}
+
+// String is "SUBJECT: TEXT".
+func (f Finding) String() string { return f.Subject + ": " + f.Text }
+
+// findings collects.
+type findings []Finding
+
+func (fs *findings) add(l Level, subject, format string, args ...any) {
+	*fs = append(*fs, Finding{l, subject, fmt.Sprintf(format, args...)})
+}
+
+// Check looks at everything. The configuration need not be valid.
+func Check(cfg *config.Configuration) []Finding {
+	var fs findings
+	checkPrivileges(&fs)
+	checkLockedMemory(&fs, cfg)
+	checkKernel(&fs)
+	checkInterfaces(&fs, cfg)
+	checkManifests(&fs, cfg)
+	return fs
+}

@@ -1,0 +1,122 @@
+package preflight
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// Capabilities is a set as in /proc/self/status (capabilities(7)).
+type Capabilities uint64
+
+// Has tells whether capability number c is in the set.
+func (s Capabilities) Has(c int) bool { return s>>uint(c)&1 != 0 }
+
+// needed are the capabilities without which Weir does not start, and what
+// each is for.
+var needed = []struct {
+	name string
+	any  []int // one of these is enough
+	why  string
+}{
+	{"CAP_NET_ADMIN", []int{unix.CAP_NET_ADMIN}, "attach XDP, make the host port, change routes"},
+	{"CAP_NET_RAW", []int{unix.CAP_NET_RAW}, "open AF_XDP sockets"},
+	// CAP_BPF is of Linux 5.8; before, and as a superset, CAP_SYS_ADMIN.
+	{"CAP_BPF", []int{unix.CAP_BPF, unix.CAP_SYS_ADMIN}, "load BPF programs"},
+}
+
+func checkPrivileges(fs *findings) {
+	have, err := effective()
+	if err != nil {
+		fs.add(Wrong, "privileges", "%v", err)
+		return
+	}
+	if missing := missingFrom(have); len(missing) > 0 {
+		fs.add(Wrong, "privileges", "missing %s: run as root, or grant them (systemd: AmbientCapabilities=, Kubernetes: securityContext.capabilities)",
+			strings.Join(missing, ", "))
+		return
+	}
+	fs.add(OK, "privileges", "all capabilities needed are there")
+}
+
+func missingFrom(have Capabilities) []string {
+	var missing []string
+	for _, n := range needed {
+		found := false
+		for _, c := range n.any {
+			found = found || have.Has(c)
+		}
+		if !found {
+			missing = append(missing, fmt.Sprintf("%s (%s)", n.name, n.why))
+		}
+	}
+	return missing
+}
+
+// effective are this process's effective capabilities.
+func effective() (Capabilities, error) {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	return parseCapabilities(string(data))
+}
+
+func parseCapabilities(status string) (Capabilities, error) {
+	for line := range strings.Lines(status) {
+		if v, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			n, err := strconv.ParseUint(strings.TrimSpace(v), 16, 64)
+			if err != nil {
+				return 0, fmt.Errorf("/proc/self/status: CapEff: %w", err)
+			}
+			return Capabilities(n), nil
+		}
+	}
+	return 0, fmt.Errorf("/proc/self/status has no CapEff")
+}
+
+// framesPerQueue is about what a worker takes per interface, and once more
+// for what is on its way out.
+const framesPerQueue = 4096
+
+// checkLockedMemory: the kernel counts packet memory that it shares with a
+// process against RLIMIT_MEMLOCK, unless that has CAP_IPC_LOCK. Weir raises
+// the soft limit by itself, and the hard one if it may.
+func checkLockedMemory(fs *findings, cfg *config.Configuration) {
+	have, err := effective()
+	if err != nil {
+		return // said already
+	}
+	if have.Has(unix.CAP_IPC_LOCK) || have.Has(unix.CAP_SYS_RESOURCE) {
+		fs.add(OK, "locked memory", "not limited")
+		return
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		fs.add(Wrong, "locked memory", "getrlimit: %v", err)
+		return
+	}
+	need := packetMemory(cfg)
+	if limit.Max < need {
+		fs.add(Wrong, "locked memory", "RLIMIT_MEMLOCK is %d MiB and the packet buffers take about %d MiB: raise it (ulimit -l, LimitMEMLOCK=infinity) or grant CAP_IPC_LOCK",
+			limit.Max>>20, need>>20)
+		return
+	}
+	fs.add(OK, "locked memory", "%d MiB may be locked, about %d MiB are needed", limit.Max>>20, need>>20)
+}
+
+// packetMemory is about how much memory the packet buffers take, in bytes.
+func packetMemory(cfg *config.Configuration) uint64 {
+	workers := int(cfg.Workers.Count)
+	if workers == 0 {
+		workers = max(1, len(cfg.Workers.CPUs))
+	}
+	ports := len(cfg.Interfaces) + 1 // and the host port
+	return uint64(workers) * uint64(ports+1) * framesPerQueue * xsk.FrameSize
+}
