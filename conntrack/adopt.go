@@ -1,0 +1,153 @@
+package conntrack
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// newTable makes a table without memory.
+func newTable(cfg Config) (*Table, error) {
+	if cfg.Workers < 1 {
+		return nil, fmt.Errorf("%d workers: want at least 1", cfg.Workers)
+	}
+	if cfg.MaxFlows < 0 || cfg.MaxFlows > mostFlows {
+		return nil, fmt.Errorf("%d flows: want 1 to %d, or 0 for automatic", cfg.MaxFlows, mostFlows)
+	}
+	if cfg.MaxEndpoints < 0 {
+		return nil, fmt.Errorf("%d endpoints: want at least 1, or 0 for the default", cfg.MaxEndpoints)
+	}
+	t := &Table{}
+	var err error
+	if t.timeouts, err = cfg.Timeouts.ticks(); err != nil {
+		return nil, err
+	}
+	t.epoch.Store(1)
+	t.parts = make([]participant, cfg.Workers+controlHandles+1)
+	t.workers = make([]Worker, len(t.parts))
+	for i := range t.workers {
+		t.workers[i].t, t.workers[i].part = t, &t.parts[i]
+	}
+	t.control = make(chan *Worker, controlHandles)
+	for i := range controlHandles {
+		t.control <- &t.workers[cfg.Workers+i]
+	}
+	t.sweep.w = &t.workers[len(t.workers)-1]
+	return t, nil
+}
+
+// size sets what follows from the number of connections.
+func (t *Table) size(workers int) {
+	n := uint32(len(t.conns))
+	// A worker's private block must not be a large part of a small table.
+	t.block = max(1, min(64, n/uint32(8*workers)))
+	// What workers can create between an eviction and the end of the batch in
+	// which all have passed it.
+	t.reserve = min(n/16, 1<<16)
+}
+
+// adopt takes over the connections in the file. Whatever is transient is made
+// anew: the index, the free lists, the endpoints' counters. It changes nothing
+// that it would not change in the same way again, so that it may be killed too.
+func (t *Table) adopt() error {
+	if err := t.carryOnTime(); err != nil {
+		return err
+	}
+	t.seed = t.head.Shape.Seed
+	t.adopted.Adopted = true
+	last := int64(-1)
+	for i := range t.conns {
+		c := &t.conns[i]
+		if atomic.LoadUint32(&c.state)&published == 0 {
+			continue
+		}
+		if !t.relink(uint32(i)) {
+			atomic.StoreUint32(&c.state, 0)
+			t.adopted.Discarded++
+			continue
+		}
+		c.Adj = [2]uint64{}
+		c.Endpoint, c.Frontend = NoNumber, NoNumber
+		t.adopted.Flows++
+		last = int64(i)
+	}
+	t.bound.Store(uint32(last + 1))
+	t.rebuildFree()
+	return nil
+}
+
+// relink enters a published connection into the index if it is sound: its state
+// exists, and its two recipes turn each key into the answer to the other.
+func (t *Table) relink(conn uint32) bool {
+	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
+	if s := State(atomic.LoadUint32(&t.conns[conn].state) & stateMask); s == StateNone || s >= numStates {
+		return false
+	}
+	if f := fw.Key.Family(); f != 4 && f != 6 {
+		return false
+	}
+	switch fw.Mode {
+	case ModeNAT, ModeDNAT:
+		was := [2]Entry{*fw, *rv}
+		t.complete(conn)
+		if was != [2]Entry{*fw, *rv} {
+			return false
+		}
+		if _, result := t.insert(t.Hash(&rv.Key), reverseRef(conn), false); result != inserted {
+			return false
+		}
+	case ModeL2DSR, ModeIPIP, ModeGUE:
+	default:
+		return false
+	}
+	if _, result := t.insert(t.Hash(&fw.Key), forwardRef(conn), false); result != inserted {
+		if !oneWay(fw.Mode) {
+			t.remove(reverseRef(conn))
+		}
+		return false
+	}
+	return true
+}
+
+// rebuildFree lists the connections below bound that are free.
+func (t *Table) rebuildFree() {
+	var l chain
+	flush := func() {
+		if l.n != 0 {
+			atomic.StoreUint32(&t.conns[l.first-1].blockLen, l.n)
+			t.push(&t.free, l.first-1)
+			l = chain{}
+		}
+	}
+	for conn := t.bound.Load(); conn > 0; conn-- {
+		if atomic.LoadUint32(&t.conns[conn-1].state)&published == 0 {
+			t.chainPush(&l, conn-1)
+		}
+		if l.n == t.block {
+			flush()
+		}
+	}
+	flush()
+}
+
+// carryOnTime sets the clock so that ticks go on from those in the file. The
+// monotonic clock tells unless it is another one (a time namespace): then the wall
+// clock does, which may have been set meanwhile, but never backward.
+func (t *Table) carryOnTime() error {
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	h := t.head
+	const tick = int64(time.Second / TicksPerSecond)
+	away := max(0, time.Now().UnixNano()-h.LastWall)
+	least := int64(h.LastTick) * tick
+	since := now - h.Epoch
+	if since < least || since > least+away+int64(maxTimeout) {
+		since = least + min(away, int64(maxTimeout))
+		atomic.StoreInt64(&h.Epoch, now-since)
+	}
+	t.base = time.Now()
+	t.baseTick = uint32(since / tick)
+	return nil
+}

@@ -1,0 +1,189 @@
+package conntrack
+
+import (
+	"net/netip"
+	"sync/atomic"
+)
+
+// NewFlow is what Create needs to know of a new connection.
+type NewFlow struct {
+	Client         Key            // of the packet as received: client to frontend
+	Endpoint       netip.AddrPort // where it goes
+	EndpointNumber uint32         // the caller's number of it
+	FrontendNumber uint32
+	Mode           Mode
+	// SNAT is the source address for ModeNAT, and of the outer header for
+	// ModeIPIP and ModeGUE (which may do without). PortLo to PortHi is the range,
+	// both ends included, of which ModeNAT takes a port.
+	SNAT           netip.Addr
+	PortLo, PortHi uint16
+	// Seq and TSval are those of the SYN (see [Timestamp]): they decide whether an
+	// endpoint in TIME_WAIT would take it.
+	Seq   uint32
+	TSval uint32
+	HasTS bool
+	// Established says that the connection is known to be older than the table:
+	// TCP without a SYN, in the modes that can take that up.
+	Established bool
+	Tick        uint32
+}
+
+// Outcome is what came of a Create.
+type Outcome uint8
+
+// Outcomes.
+const (
+	Created Outcome = iota
+	// Existed: the tuple has a connection, perhaps since a moment ago by another
+	// worker. The Ref is its entry; it is not a forward one if the client's tuple
+	// is that of an endpoint's answer.
+	Existed
+	// NoPort: every port of the range is in use towards this endpoint, or the
+	// endpoint would not take the SYN on any that is over. For ModeDNAT: another
+	// connection of this client's port goes to the same endpoint by another
+	// frontend, so that the answers could not be told apart.
+	NoPort
+	// Full: no room, and nothing half-open or over that could have made some.
+	Full
+	// Unfit: the addresses are not of one family or the port range is empty.
+	Unfit
+)
+
+// maxAttempts bounds how often Create begins again when another worker was
+// quicker. Each time another worker has got on, so that more is not to be seen.
+const maxAttempts = 8
+
+// Create makes a connection. The Ref is its forward entry.
+func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
+	t := w.t
+	h := t.Hash(&f.Client)
+	if r := t.find(h, &f.Client); r != 0 {
+		w.count.existed.Add(1)
+		return r, Existed
+	}
+	for range maxAttempts {
+		conn, ok := w.alloc(f.Tick)
+		if !ok {
+			w.count.full.Add(1)
+			return 0, Full
+		}
+		if !t.write(conn, f) {
+			w.release(conn)
+			return 0, Unfit
+		}
+		switch w.linkReverse(conn, f) {
+		case linkContended:
+			w.retire(conn)
+			continue
+		case linkAgain:
+			w.release(conn)
+			continue
+		case linkNoPort:
+			w.release(conn)
+			w.count.noPort.Add(1)
+			return 0, NoPort
+		case linkNoSlot:
+			w.release(conn)
+			w.count.full.Add(1)
+			return 0, Full
+		}
+		return w.linkForward(conn, h, f)
+	}
+	w.count.noPort.Add(1)
+	return 0, NoPort
+}
+
+// linkForward makes the connection known by its forward entry, or gives way to
+// one that another worker made of the same packet's tuple.
+func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
+	t := w.t
+	r, result := t.insert(h, forwardRef(conn), true)
+	if result == inserted {
+		t.countEndpoint(f.EndpointNumber, 1)
+		w.count.created.Add(1)
+		atomic.OrUint32(&t.conns[conn].state, published)
+		return r, Created
+	}
+	if !oneWay(f.Mode) {
+		t.remove(reverseRef(conn))
+	}
+	w.retire(conn)
+	if result == exists {
+		w.count.existed.Add(1)
+		return r, Existed
+	}
+	w.count.full.Add(1)
+	return 0, Full
+}
+
+// write fills a connection that nobody sees: all but the SNAT port and what
+// depends on it. It reports false if f makes no sense.
+func (t *Table) write(conn uint32, f *NewFlow) bool {
+	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
+	*fw = Entry{Key: f.Client, Mode: f.Mode}
+	*rv = Entry{Mode: f.Mode}
+	switch proto := f.Client.Proto(); f.Mode {
+	case ModeNAT:
+		rv.Key = MakeKey(f.Endpoint, netip.AddrPortFrom(f.SNAT, 0), proto)
+		if f.PortLo == 0 || f.PortHi < f.PortLo {
+			return false
+		}
+	case ModeDNAT:
+		rv.Key = MakeKey(f.Endpoint, f.Client.Src(), proto)
+	case ModeL2DSR, ModeIPIP, ModeGUE:
+		fw.setOuter(f.SNAT, f.Endpoint.Addr())
+	}
+	if f.Client.Family() == 0 || !oneWay(f.Mode) && rv.Key.Family() != f.Client.Family() {
+		return false
+	}
+	c := &t.conns[conn]
+	atomic.StoreUint64(&c.Adj[0], 0)
+	atomic.StoreUint64(&c.Adj[1], 0)
+	atomic.StoreUint32(&c.Mark, 0)
+	atomic.StoreUint32(&c.lastSeen, f.Tick)
+	atomic.StoreUint32(&c.created, f.Tick)
+	atomic.StoreUint32(&c.Endpoint, f.EndpointNumber)
+	atomic.StoreUint32(&c.Frontend, f.FrontendNumber)
+	atomic.StoreUint32(&c.state, firstState(f))
+	return true
+}
+
+func firstState(f *NewFlow) uint32 {
+	var s uint32
+	if oneWay(f.Mode) {
+		s = clientOnly
+	}
+	switch {
+	case f.Client.Proto() != ProtoTCP:
+		return s | uint32(StateUnreplied)
+	case f.Established:
+		return s | uint32(StateEstablished)
+	}
+	return s | uint32(StateSynSent)
+}
+
+// setOuter writes the recipe of a mode without translation.
+func (e *Entry) setOuter(src, dst netip.Addr) {
+	e.NewPorts = uint32(e.Key.W[4])
+	dst = dst.Unmap()
+	if dst.Is4() {
+		e.Addr4 = word4(dst) << 32
+		if src.Unmap().Is4() {
+			e.Addr4 |= word4(src.Unmap())
+		}
+		return
+	}
+	e.Flags |= FlagOuter6
+	e.Addr6[2], e.Addr6[3] = words6(dst)
+	if src.Is6() {
+		e.Addr6[0], e.Addr6[1] = words6(src)
+	}
+}
+
+// complete writes both recipes from both keys.
+func (t *Table) complete(conn uint32) {
+	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
+	toEndpoint, toClient := rv.Key.Reverse(), fw.Key.Reverse()
+	fw.setNew(&toEndpoint)
+	rv.setNew(&toClient)
+}

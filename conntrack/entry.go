@@ -1,0 +1,188 @@
+package conntrack
+
+import (
+	"math/bits"
+	"net/netip"
+	"sync/atomic"
+)
+
+// TicksPerSecond is the rate of the coarse clock (see [Table.Tick]): the caller
+// reads it once per batch and passes it down.
+const TicksPerSecond = 16
+
+// Ref names an entry: its number + 1, so that 0 is none. A worker may use a Ref
+// until its next [Worker.Quiesce].
+type Ref uint32
+
+// Conn returns the number of the connection that r belongs to.
+func (r Ref) Conn() uint32 { return uint32(r-1) >> 1 }
+
+// Forward reports whether r is the direction from the client to the frontend.
+func (r Ref) Forward() bool { return (r-1)&1 == 0 }
+
+// Other returns the entry of the other direction.
+func (r Ref) Other() Ref { return (r - 1) ^ 1 + 1 }
+
+func forwardRef(conn uint32) Ref { return Ref(conn<<1) + 1 }
+func reverseRef(conn uint32) Ref { return Ref(conn<<1) + 2 }
+
+// Mode says how a packet of a flow is forwarded.
+type Mode = uint8
+
+// Modes. A flow of the first two has a reverse entry; of the others the table
+// sees the client's packets only.
+const (
+	ModeNAT   Mode = 1 + iota // destination and source translated
+	ModeDNAT                  // destination translated, the client's address kept
+	ModeL2DSR                 // only the MAC addresses change
+	ModeIPIP                  // IP in IP to the endpoint
+	ModeGUE                   // UDP encapsulation to the endpoint
+)
+
+func oneWay(m Mode) bool { return m >= ModeL2DSR }
+
+// FlagOuter6 says that Addr6 and not Addr4 holds the addresses of the outer
+// header of ModeIPIP and ModeGUE. The outer family may differ from the key's.
+const FlagOuter6 = 1
+
+// Entry is one direction of a connection: its key and all that is needed to
+// rewrite a packet that matches it. It is immutable while a look-up can return
+// it. An IPv4 rewrite touches the first 64 bytes only.
+//
+// In the modes without translation NewPorts are the packet's own, the deltas are
+// 0, and the addresses are those of the outer header or, for ModeL2DSR, the
+// endpoint's as destination.
+type Entry struct {
+	Key      Key    // of the packet as received
+	NewPorts uint32 // the 4 port bytes to store at l4 (little-endian load)
+	// AddrDelta is the one's complement sum of ~old+new over the addresses,
+	// L4Delta that over addresses and ports (RFC 1624, 16-bit words as loaded
+	// little-endian): a checksum c becomes ^fold(uint32(^c) + delta). AddrDelta
+	// serves the IPv4 header, and a TCP or UDP checksum that holds the
+	// pseudo-header's sum only.
+	AddrDelta uint16
+	L4Delta   uint16
+	Addr4     uint64 // IPv4: the 8 bytes to store at ip+12
+	Mode      Mode
+	Flags     uint8
+	_         [6]byte
+	Addr6     [4]uint64 // IPv6: the 32 bytes to store at ip6+8
+	_         [4]uint64
+}
+
+// NewSrc returns the source that the recipe writes. It is invalid for a mode
+// that writes none.
+func (e *Entry) NewSrc() netip.AddrPort { k := e.newKey(); return k.Src() }
+
+// NewDst returns the destination that the recipe writes: for a forward entry the
+// endpoint, for a reverse entry the client.
+func (e *Entry) NewDst() netip.AddrPort { k := e.newKey(); return k.Dst() }
+
+// newKey returns the tuple of the packet once rewritten.
+func (e *Entry) newKey() Key {
+	k := Key{W: [5]uint64{4: e.Key.W[4]&^0xffffffff | uint64(e.NewPorts)}}
+	family := e.Key.Family()
+	if oneWay(e.Mode) {
+		family = 4
+		if e.Flags&FlagOuter6 != 0 {
+			family = 6
+		}
+		k.W[4] = k.W[4]&^(0xff<<40) | uint64(family)<<40
+	}
+	if family == 4 {
+		k.W[0] = e.Addr4
+	} else {
+		copy(k.W[:4], e.Addr6[:])
+	}
+	return k
+}
+
+// setNew writes the recipe that turns e.Key into k.
+func (e *Entry) setNew(k *Key) {
+	e.NewPorts = uint32(k.W[4])
+	var addr uint64
+	if e.Key.Family() == 4 {
+		e.Addr4 = k.W[0]
+		e.Addr6 = [4]uint64{}
+		addr = sum16(^e.Key.W[0]) + sum16(k.W[0])
+	} else {
+		e.Addr4 = 0
+		copy(e.Addr6[:], k.W[:4])
+		for i := range 4 {
+			addr += sum16(^e.Key.W[i]) + sum16(k.W[i])
+		}
+	}
+	ports := sum16(uint64(^uint32(e.Key.W[4]))) + sum16(uint64(e.NewPorts))
+	e.AddrDelta = fold16(addr)
+	e.L4Delta = fold16(addr + ports)
+}
+
+// sum16 adds the four 16-bit words of w.
+func sum16(w uint64) uint64 {
+	return w&0xffff + w>>16&0xffff + w>>32&0xffff + w>>48
+}
+
+// fold16 reduces a one's complement sum to 16 bits.
+func fold16(s uint64) uint16 {
+	s = s>>16 + s&0xffff
+	s = s>>16 + s&0xffff
+	return uint16(s>>16 + s)
+}
+
+// Conn holds the words of a connection that change, one cache line of its own.
+// All access is atomic.
+type Conn struct {
+	// Adj is the way out per direction (0 forward, 1 reverse): adjacency index |
+	// route epoch<<32. It is the caller's; 0 at creation and after adoption.
+	Adj      [2]uint64
+	state    uint32 // see the bits in tcp.go; published is the last to be set
+	lastSeen uint32 // tick
+	// Endpoint and Frontend are the caller's numbers. After adoption both are
+	// [NoNumber] until [Table.SetNumbers].
+	Endpoint uint32
+	Frontend uint32
+	created  uint32 // tick
+	// Mark is the caller's; 0 at creation. It survives adoption.
+	Mark uint32
+	// What the endpoint has seen of the client once either side closes: the
+	// sequence number after the client's last byte and its last timestamp. After
+	// a RST, nextSeq is the RST's sequence number.
+	nextSeq uint32
+	tsval   uint32
+
+	// Links of the free and limbo lists: conn number + 1. Words of their own,
+	// because a worker may still write the others while the conn is in limbo.
+	next      uint32
+	nextBlock uint32
+	blockLen  uint32
+	_         uint32
+}
+
+// NoNumber is the Endpoint and Frontend of a connection for which no number is
+// known.
+const NoNumber = ^uint32(0)
+
+// freedNumber replaces Endpoint when a connection is deleted, so that a late
+// SetNumbers finds another value than it has read.
+const freedNumber = NoNumber - 1
+
+// LastSeen returns the tick of the last packet of either direction.
+func (c *Conn) LastSeen() uint32 { return atomic.LoadUint32(&c.lastSeen) }
+
+// Created returns the tick of creation.
+func (c *Conn) Created() uint32 { return atomic.LoadUint32(&c.created) }
+
+// Touch notes a packet. It stores only when the tick has changed, so that the
+// line stays clean for the other workers.
+func (c *Conn) Touch(tick uint32) {
+	if atomic.LoadUint32(&c.lastSeen) != tick {
+		atomic.StoreUint32(&c.lastSeen, tick)
+	}
+}
+
+// State returns the state of the connection, StateNone when it was deleted.
+func (c *Conn) State() State {
+	return State(atomic.LoadUint32(&c.state) & stateMask)
+}
+
+func swap16(p uint16) uint16 { return bits.ReverseBytes16(p) }

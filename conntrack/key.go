@@ -1,0 +1,127 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+)
+
+// IP protocol numbers that the table tells apart (IANA protocol-numbers). Any
+// other protocol ages like UDP.
+const (
+	ProtoTCP = 6
+	ProtoUDP = 17
+)
+
+// Key is one direction of a connection as raw words: little-endian loads of the
+// packet's bytes, which stay in network order.
+//
+//	IPv4: W[0] = the 8 bytes at ip+12 (source, destination), W[1..3] = 0
+//	IPv6: W[0..3] = the 32 bytes at ip6+8 (source, destination)
+//	W[4] = the 4 port bytes at l4 | protocol<<32 | family<<40 (family 4 or 6)
+type Key struct{ W [5]uint64 }
+
+// MakeKey returns the key of a packet from src to dst. An IPv4-mapped IPv6
+// address is taken as IPv4. It returns the zero Key, which no packet has, when
+// the two are not of one family.
+func MakeKey(src, dst netip.AddrPort, proto uint8) Key {
+	s, d := src.Addr().Unmap(), dst.Addr().Unmap()
+	ports := uint64(bits.ReverseBytes16(src.Port())) | uint64(bits.ReverseBytes16(dst.Port()))<<16 | uint64(proto)<<32
+	var k Key
+	switch {
+	case s.Is4() && d.Is4():
+		k.W[0] = word4(s) | word4(d)<<32
+		k.W[4] = ports | 4<<40
+	case s.Is6() && d.Is6():
+		k.W[0], k.W[1] = words6(s)
+		k.W[2], k.W[3] = words6(d)
+		k.W[4] = ports | 6<<40
+	}
+	return k
+}
+
+func word4(a netip.Addr) uint64 {
+	b := a.As4()
+	return uint64(binary.LittleEndian.Uint32(b[:]))
+}
+
+func words6(a netip.Addr) (uint64, uint64) {
+	b := a.As16()
+	return binary.LittleEndian.Uint64(b[:8]), binary.LittleEndian.Uint64(b[8:])
+}
+
+func addr4(w uint32) netip.Addr {
+	var b [4]byte
+	binary.LittleEndian.PutUint32(b[:], w)
+	return netip.AddrFrom4(b)
+}
+
+func addr6(hi, lo uint64) netip.Addr {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:8], hi)
+	binary.LittleEndian.PutUint64(b[8:], lo)
+	return netip.AddrFrom16(b)
+}
+
+// Src returns the source address and port.
+func (k *Key) Src() netip.AddrPort {
+	port := bits.ReverseBytes16(uint16(k.W[4]))
+	if k.Family() == 4 {
+		return netip.AddrPortFrom(addr4(uint32(k.W[0])), port)
+	}
+	return netip.AddrPortFrom(addr6(k.W[0], k.W[1]), port)
+}
+
+// Dst returns the destination address and port.
+func (k *Key) Dst() netip.AddrPort {
+	port := bits.ReverseBytes16(uint16(k.W[4] >> 16))
+	if k.Family() == 4 {
+		return netip.AddrPortFrom(addr4(uint32(k.W[0]>>32)), port)
+	}
+	return netip.AddrPortFrom(addr6(k.W[2], k.W[3]), port)
+}
+
+// Proto returns the IP protocol number.
+func (k *Key) Proto() uint8 { return uint8(k.W[4] >> 32) }
+
+// Family returns 4 or 6, 0 for the zero Key.
+func (k *Key) Family() uint8 { return uint8(k.W[4] >> 40) }
+
+// Reverse returns the key of an answer: source and destination swapped.
+func (k *Key) Reverse() Key {
+	r := Key{W: [5]uint64{4: k.W[4]&^0xffffffff | k.W[4]>>16&0xffff | k.W[4]&0xffff<<16}}
+	if k.Family() == 4 {
+		r.W[0] = bits.RotateLeft64(k.W[0], 32)
+		return r
+	}
+	r.W[0], r.W[1], r.W[2], r.W[3] = k.W[2], k.W[3], k.W[0], k.W[1]
+	return r
+}
+
+// equal compares two keys. The family is part of W[4], so that two IPv4 keys
+// need two words.
+func (k *Key) equal(o *Key) bool {
+	return k.W[0] == o.W[0] && k.W[4] == o.W[4] &&
+		(uint8(k.W[4]>>40) == 4 || k.W[1] == o.W[1] && k.W[2] == o.W[2] && k.W[3] == o.W[3])
+}
+
+// Hash returns the seeded hash under which k is looked up. It is two rounds of a
+// 64x64->128 multiply (one round is too weak for structured addresses); the seed
+// is random per table, so that a sender cannot aim at one bucket.
+func (t *Table) Hash(k *Key) uint64 {
+	hi, lo := bits.Mul64(k.W[0]^t.seed[0], k.W[4]^t.seed[1])
+	h := hi ^ lo
+	if uint8(k.W[4]>>40) != 4 {
+		h = t.hash6(h, k)
+	}
+	hi, lo = bits.Mul64(h^t.seed[2], t.seed[3])
+	return hi ^ lo
+}
+
+// hash6 mixes the three words that only IPv6 keys have into h.
+func (t *Table) hash6(h uint64, k *Key) uint64 {
+	hi, lo := bits.Mul64(k.W[1]^t.seed[2], k.W[2]^t.seed[3])
+	h ^= hi ^ lo
+	hi, lo = bits.Mul64(k.W[3]^t.seed[1], h^t.seed[0])
+	return hi ^ lo
+}

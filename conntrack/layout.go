@@ -1,0 +1,123 @@
+package conntrack
+
+import (
+	"hash/crc32"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// layoutVersion changes with anything that the file's bytes mean.
+const layoutVersion = 1
+
+var magic = [8]byte{'W', 'E', 'I', 'R', 'F', 'L', 'O', 'W'}
+
+const (
+	headerSize = 4096
+	connSize   = int64(unsafe.Sizeof(Conn{}))
+	entrySize  = int64(unsafe.Sizeof(Entry{}))
+	cursorSize = int64(unsafe.Sizeof(cursor{}))
+	bucketSize = int64(unsafe.Sizeof(bucket{}))
+	hugePage   = 2 << 20
+)
+
+// The sizes are part of the file's layout and of what a packet costs.
+var (
+	_ [64]byte  = [unsafe.Sizeof(Conn{})]byte{}
+	_ [128]byte = [unsafe.Sizeof(Entry{})]byte{}
+	_ [64]byte  = [unsafe.Offsetof(Entry{}.Addr6)]byte{}
+	_ [64]byte  = [unsafe.Sizeof(bucket{})]byte{}
+	_ [16]byte  = [unsafe.Sizeof(cursor{})]byte{}
+)
+
+// header is the file's first page.
+type header struct {
+	Shape shape
+	Sum   uint32 // CRC-32 of Shape
+	_     uint32
+	// Epoch is the CLOCK_MONOTONIC time in nanoseconds of tick 0.
+	Epoch int64
+	// LastTick and LastWall (Unix nanoseconds) are of the last Sweep.
+	LastTick uint32
+	_        uint32
+	LastWall int64
+}
+
+// shape is what two processes must agree upon to share a file.
+type shape struct {
+	Magic     [8]byte
+	Version   uint32
+	ConnSize  uint32
+	EntrySize uint32
+	Cursors   uint32
+	MaxFlows  uint64
+	Size      uint64 // of the file
+	Seed      [4]uint64
+	BootID    [16]byte
+}
+
+func (s *shape) sum() uint32 {
+	b := unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s))
+	return crc32.ChecksumIEEE(b)
+}
+
+func (h *header) note(tick uint32, now time.Time) {
+	atomic.StoreUint32(&h.LastTick, tick)
+	atomic.StoreInt64(&h.LastWall, now.UnixNano())
+}
+
+// plan is where the parts of the memory lie: the file holds header, cursors, Conns
+// and entries, each at a page's start and from the Conns on at a huge page's.
+type plan struct {
+	cursors, conns, entries int64 // offsets
+	size                    int64 // of the file
+	buckets                 int64 // number of buckets, in private memory
+}
+
+// loadFactor is the share of the index's slots that a full table takes. At one
+// half one bucket in forty is full and nearly every look-up reads one bucket.
+const loadFactor = 0.5
+
+const minBuckets = 64
+
+func planFor(maxFlows int64) plan {
+	var p plan
+	p.cursors = headerSize
+	p.conns = align(p.cursors+cursorCount*cursorSize, maxFlows*connSize)
+	p.entries = align(p.conns+maxFlows*connSize, 2*maxFlows*entrySize)
+	p.size = p.entries + 2*maxFlows*entrySize
+	p.size = (p.size + headerSize - 1) &^ (headerSize - 1)
+	p.buckets = max(minBuckets, int64(float64(2*maxFlows)/(slotsPerBucket*loadFactor))+1)
+	return p
+}
+
+// align rounds an offset up to a page, or to a huge page where the part is large
+// enough to profit.
+func align(offset, size int64) int64 {
+	to := int64(headerSize)
+	if size >= hugePage {
+		to = hugePage
+	}
+	return (offset + to - 1) &^ (to - 1)
+}
+
+// private is the size of the memory that is not in the file.
+func (p plan) private(maxEndpoints int64) int64 {
+	return p.buckets*bucketSize + maxEndpoints*4
+}
+
+// bytesPerFlow is what one connection takes in all, rounded up.
+const bytesPerFlow = connSize + 2*entrySize + 2*bucketSize*10/(slotsPerBucket*5) + 1
+
+// view lays the table's parts over the file's and the private memory.
+func (t *Table) view(file, private []byte, p plan, maxFlows int64) {
+	t.head = (*header)(unsafe.Pointer(&file[0]))
+	t.cursors = unsafe.Slice((*cursor)(unsafe.Pointer(&file[p.cursors])), cursorCount)
+	t.conns = unsafe.Slice((*Conn)(unsafe.Pointer(&file[p.conns])), maxFlows)
+	t.entries = unsafe.Slice((*Entry)(unsafe.Pointer(&file[p.entries])), 2*maxFlows)
+	t.buckets = unsafe.Slice((*bucket)(unsafe.Pointer(&private[0])), p.buckets)
+	rest := private[p.buckets*bucketSize:]
+	if len(rest) >= 4 {
+		t.endpoints = unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&rest[0])), len(rest)/4)
+	}
+}

@@ -1,0 +1,58 @@
+package conntrack
+
+// Lookup returns the entry of k, whose Hash is h, or 0. The Ref is good until the
+// worker's next Quiesce.
+func (w *Worker) Lookup(h uint64, k *Key) Ref { return w.t.find(h, k) }
+
+// LookupBatch looks up h[i], k[i] for every i of out. It goes over the batch once
+// per cache line that a look-up needs, so that the misses overlap.
+func (w *Worker) LookupBatch(h []uint64, k []Key, out []Ref) {
+	h, k = h[:len(out)], k[:len(out)]
+	for len(out) > batchSize {
+		w.t.lookupBatch(h[:batchSize], k[:batchSize], out[:batchSize])
+		h, k, out = h[batchSize:], k[batchSize:], out[batchSize:]
+	}
+	w.t.lookupBatch(h, k, out)
+}
+
+const batchSize = 64
+
+// unresolved marks, between the passes, a key whose first bucket says to look on.
+const unresolved = ^Ref(0)
+
+func (t *Table) lookupBatch(h []uint64, k []Key, out []Ref) {
+	var first [batchSize]*bucket
+	for i := range out {
+		b := t.bucketAt(h[i], 0)
+		first[i] = b
+		prefetch(b)
+	}
+	for i := range out {
+		r := t.candidate(first[i], h[i])
+		out[i] = r
+		if r-1 < unresolved-1 { // neither 0 nor unresolved
+			prefetchFlow(&t.entries[r-1], &t.conns[uint32(r-1)>>1])
+		}
+	}
+	for i, r := range out {
+		if r == 0 || r != unresolved && t.entries[r-1].Key.equal(&k[i]) {
+			continue
+		}
+		out[i] = t.find(h[i], &k[i])
+	}
+}
+
+// candidate returns the first live slot of a first bucket that has the tag of h,
+// 0 if there is none and no other bucket can have the key.
+func (t *Table) candidate(b *bucket, h uint64) Ref {
+	want := slotHead(h, 0) | slotLive
+	for i := range b.slot {
+		if w := b.slot[i].Load(); uint32(w>>32) == want {
+			return Ref(w)
+		}
+	}
+	if b.over.Load() != 0 {
+		return unresolved
+	}
+	return 0
+}

@@ -1,0 +1,114 @@
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// mapping is the memory of a table: the file, shared, and an area of the
+// process's own.
+type mapping struct {
+	file     *os.File
+	areas    []area
+	shared   []byte
+	private  []byte
+	fileSize int64
+}
+
+// area is one reservation of address space.
+type area struct {
+	base unsafe.Pointer
+	size uintptr
+}
+
+// mapAligned maps size bytes of fd, or of anonymous memory if fd is -1, at an
+// address that is a multiple of a huge page, and asks for huge pages before the
+// first touch.
+func (m *mapping) mapAligned(fd int, size int64) ([]byte, error) {
+	whole := uintptr(size) + hugePage
+	base, err := unix.MmapPtr(-1, 0, nil, whole, unix.PROT_NONE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("reserve %d bytes of address space: %w", whole, err)
+	}
+	m.areas = append(m.areas, area{base, whole})
+	at := unsafe.Add(base, (hugePage-uintptr(base)%hugePage)%hugePage)
+	flags := unix.MAP_FIXED | unix.MAP_SHARED
+	if fd < 0 {
+		flags = unix.MAP_FIXED | unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
+	}
+	if _, err := unix.MmapPtr(fd, 0, at, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, flags); err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", size, err)
+	}
+	b := unsafe.Slice((*byte)(at), size)
+	// Both are hints: without them the table works with small pages, or takes the
+	// first faults while packets flow.
+	_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
+	switch err := unix.Madvise(b, unix.MADV_POPULATE_WRITE); {
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EFAULT), errors.Is(err, unix.EHWPOISON):
+		return nil, fmt.Errorf("populate %d MB: %w", size>>20, err)
+	}
+	return b, nil
+}
+
+// allocate gives the file all its room now, so that a write never faults later.
+func allocate(f *os.File, size int64) error {
+	err := unix.Fallocate(int(f.Fd()), 0, 0, size)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Fallocate(int(f.Fd()), 0, 0, size)
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = writeZeros(f, size)
+	}
+	return err
+}
+
+// writeZeros is fallocate for file systems that lack it.
+func writeZeros(f *os.File, size int64) error {
+	zeros := make([]byte, 1<<20)
+	for off := int64(0); off < size; off += int64(len(zeros)) {
+		if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), size-off)], off); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close unmaps everything and closes the file, which ends the lock on it.
+func (m *mapping) close() error {
+	var errs []error
+	for _, a := range m.areas {
+		if err := unix.MunmapPtr(a.base, a.size); err != nil {
+			errs = append(errs, fmt.Errorf("unmap: %w", err))
+		}
+	}
+	m.areas = nil
+	if m.file != nil {
+		errs = append(errs, m.file.Close())
+		m.file = nil
+	}
+	return errors.Join(errs...)
+}
+
+// monotonic returns CLOCK_MONOTONIC in nanoseconds, which processes share.
+func monotonic() (int64, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0, fmt.Errorf("read CLOCK_MONOTONIC: %w", err)
+	}
+	return ts.Nano(), nil
+}
+
+// lock takes the file for this process. The lock ends with the process, however
+// it ends.
+func lock(f *os.File) error {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return ErrInUse
+	}
+	return err
+}

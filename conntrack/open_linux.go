@@ -1,0 +1,298 @@
+package conntrack
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config says what table to open.
+type Config struct {
+	// Path is the file that holds the table and is adopted by the next process. It
+	// belongs on a tmpfs such as /run: on a disk the kernel writes it back all the
+	// time. "" is memory of this process alone.
+	Path string
+	// MaxFlows is the number of connections. 0 takes at most 5 % of the memory of
+	// the machine or the control group, at most 10 million.
+	MaxFlows int
+	// Workers is the number of Worker handles, at least 1.
+	Workers int
+	// MaxEndpoints is the number of endpoint flow counters. 0 is 1<<20.
+	MaxEndpoints int
+	Timeouts     Timeouts
+}
+
+// ErrInUse is what Open returns when another process has the file.
+var ErrInUse = errors.New("in use by another process")
+
+// Adoption says what Open did with a file that was there.
+type Adoption struct {
+	Adopted   bool
+	Flows     int    // connections taken over
+	Discarded int    // connections dropped, as they made no sense
+	SetAside  string // where a file went that could not be adopted, "" if none
+	Reason    string // why it could not
+}
+
+// Adopted reports whether the table carries on from an earlier process.
+func (t *Table) Adopted() bool { return t.adopted.Adopted }
+
+// Adoption returns what Open found.
+func (t *Table) Adoption() Adoption { return t.adopted }
+
+// setAsideKeep is how much of a file that is set aside is kept to be looked at:
+// the rest would take memory for nothing.
+const setAsideKeep = 1 << 20
+
+// Open makes a table, or adopts the one that a process before left in
+// Config.Path, however that process ended. A file that cannot be adopted is set
+// aside as Path+".bad". All memory is allocated now: an error here, never a fault
+// later.
+func Open(cfg Config) (*Table, error) {
+	t, err := newTable(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("flow table: %w", err)
+	}
+	if err := t.open(cfg); err != nil {
+		if t.mem != nil {
+			_ = t.mem.close()
+		}
+		if cfg.Path != "" {
+			return nil, fmt.Errorf("flow table %s: %w", cfg.Path, err)
+		}
+		return nil, fmt.Errorf("flow table: %w", err)
+	}
+	return t, nil
+}
+
+func (t *Table) open(cfg Config) error {
+	maxFlows := int64(cfg.MaxFlows)
+	auto := maxFlows == 0
+	if auto {
+		var err error
+		if maxFlows, err = (memory{"/"}).autoFlows(); err != nil {
+			return err
+		}
+	}
+	t.mem = &mapping{}
+	old, err := t.take(cfg.Path)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		if auto && old.MaxFlows >= uint64(maxFlows/2) && old.MaxFlows <= uint64(2*maxFlows) {
+			// Automatic sizes differ a little from start to start; flows matter more.
+			maxFlows = int64(old.MaxFlows)
+		}
+		if why := old.mismatch(maxFlows); why != "" {
+			if err := t.setAside(cfg.Path, why); err != nil {
+				return err
+			}
+			old = nil
+		}
+	}
+	if err := t.mapMemory(cfg, maxFlows, old == nil); err != nil {
+		return err
+	}
+	t.size(cfg.Workers)
+	if old == nil {
+		return t.initialize(maxFlows)
+	}
+	return t.adopt()
+}
+
+// take opens and locks the file. It returns its shape, or nil if it is new.
+func (t *Table) take(path string) (*shape, error) {
+	if path == "" {
+		fd, err := unix.MemfdCreate("weir-conntrack", unix.MFD_CLOEXEC)
+		if err != nil {
+			return nil, fmt.Errorf("create memory file: %w", err)
+		}
+		t.mem.file = os.NewFile(uintptr(fd), "weir-conntrack")
+		return nil, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	t.mem.file = f
+	if err := lock(f); err != nil {
+		return nil, err
+	}
+	// Whoever had it before us may have moved it away meanwhile.
+	mine, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if now, err := os.Stat(path); err != nil || !os.SameFile(mine, now) {
+		return nil, ErrInUse
+	}
+	if !mine.Mode().IsRegular() {
+		return nil, fmt.Errorf("%v is not a regular file", mine.Mode().Type())
+	}
+	t.mem.fileSize = mine.Size()
+	if mine.Size() == 0 {
+		return nil, nil
+	}
+	s := new(shape)
+	var sum uint32
+	b := make([]byte, unsafe.Sizeof(header{}))
+	if _, err := f.ReadAt(b, 0); err == nil {
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)), b)
+		sum = binary.NativeEndian.Uint32(b[unsafe.Offsetof(header{}.Sum):])
+	}
+	switch {
+	case s.Magic != magic:
+		s.Version = 0
+		s.Magic = [8]byte{}
+	case sum != s.sum() || s.Size != uint64(mine.Size()):
+		s.Version = 0
+	}
+	return s, nil
+}
+
+// mismatch says why a file of shape s cannot be adopted, "" if it can.
+func (s *shape) mismatch(maxFlows int64) string {
+	boot := bootID()
+	switch {
+	case s.Magic != magic:
+		return "not a flow table"
+	case s.Version == 0:
+		return "header is damaged"
+	case s.Version != layoutVersion || s.ConnSize != uint32(connSize) || s.EntrySize != uint32(entrySize) || s.Cursors != cursorCount:
+		return fmt.Sprintf("layout version %d, this is %d", s.Version, layoutVersion)
+	case s.MaxFlows != uint64(maxFlows):
+		return fmt.Sprintf("made for %d flows, now %d", s.MaxFlows, maxFlows)
+	case s.Size != uint64(planFor(maxFlows).size):
+		return "header is damaged"
+	case s.BootID != boot:
+		return "made before the last boot"
+	}
+	return ""
+}
+
+// setAside renames the file, keeps its beginning, and begins a new one.
+func (t *Table) setAside(path, why string) error {
+	bad := path + ".bad"
+	if err := os.Rename(path, bad); err != nil {
+		return fmt.Errorf("set aside (%s): %w", why, err)
+	}
+	if t.mem.fileSize > setAsideKeep {
+		if err := t.mem.file.Truncate(setAsideKeep); err != nil {
+			return fmt.Errorf("shorten %s: %w", bad, err)
+		}
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = lock(f)
+	_ = t.mem.file.Close()
+	t.mem.file, t.mem.fileSize = f, 0
+	t.adopted.SetAside, t.adopted.Reason = bad, why
+	return err
+}
+
+// mapMemory allocates and maps everything, after it has checked that there is
+// room: a control group would otherwise kill the process instead.
+func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
+	p := planFor(maxFlows)
+	maxEndpoints := int64(cfg.MaxEndpoints)
+	if maxEndpoints == 0 {
+		maxEndpoints = 1 << 20
+	}
+	need := p.private(maxEndpoints)
+	if fresh {
+		need += p.size
+	}
+	if avail, err := (memory{"/"}).available(); err == nil && need > avail {
+		return fmt.Errorf("%d flows need %d MB of memory, %d MB are available", maxFlows, need>>20, avail>>20)
+	}
+	if fresh {
+		if err := allocate(t.mem.file, p.size); err != nil {
+			// Leave nothing half made behind.
+			_ = t.mem.file.Truncate(0)
+			return fmt.Errorf("allocate %d MB for %d flows: %w", p.size>>20, maxFlows, err)
+		}
+	}
+	var err error
+	if t.mem.shared, err = t.mem.mapAligned(int(t.mem.file.Fd()), p.size); err != nil {
+		return err
+	}
+	if t.mem.private, err = t.mem.mapAligned(-1, p.private(maxEndpoints)); err != nil {
+		return err
+	}
+	t.mem.fileSize = p.size
+	t.view(t.mem.shared, t.mem.private, p, maxFlows)
+	return nil
+}
+
+// initialize writes the header of a new table; the rest is zero already.
+func (t *Table) initialize(maxFlows int64) error {
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	h := t.head
+	h.Epoch = now
+	h.LastWall = time.Now().UnixNano()
+	h.Shape = shape{
+		Magic: magic, Version: layoutVersion,
+		ConnSize: uint32(connSize), EntrySize: uint32(entrySize), Cursors: cursorCount,
+		MaxFlows: uint64(maxFlows), Size: uint64(planFor(maxFlows).size),
+		Seed: newSeed(), BootID: bootID(),
+	}
+	h.Sum = h.Shape.sum()
+	t.seed = h.Shape.Seed
+	t.base = time.Now()
+	return nil
+}
+
+func newSeed() (seed [4]uint64) {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // does not fail
+	for i := range seed {
+		seed[i] = binary.LittleEndian.Uint64(b[8*i:])
+	}
+	seed[3] |= 1
+	return seed
+}
+
+// bootID returns the kernel's random name of this boot, zero if it has none.
+func bootID() (id [16]byte) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return id
+	}
+	_, _ = hex.Decode(id[:], []byte(strings.ReplaceAll(strings.TrimSpace(string(b)), "-", "")))
+	return id
+}
+
+// MemoryBytes returns the size of the table, file and private memory.
+func (t *Table) MemoryBytes() int64 {
+	return int64(len(t.mem.shared) + len(t.mem.private))
+}
+
+// Close unmaps the table; the file stays. No worker and no control goroutine may
+// be inside.
+func (t *Table) Close() error {
+	if t.closed.Swap(true) {
+		return nil
+	}
+	t.sweepMu.Lock()
+	defer t.sweepMu.Unlock()
+	t.head.note(t.Tick(), time.Now())
+	return t.mem.close()
+}

@@ -1,0 +1,246 @@
+package conntrack
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// participant is one worker's part in reclamation, on cache lines of its own.
+type participant struct {
+	_ [64]byte
+	// local is the epoch at the worker's last Quiesce, 0 while it is offline.
+	local atomic.Uint64
+	_     [56]byte
+}
+
+// stack is a lock-free stack of blocks of connections. head is a count of changes
+// <<32 | number + 1 of the top block's first connection; the count keeps a slow
+// pop from mistaking a block that came back for the one that it saw.
+type stack struct {
+	_     [64]byte
+	head  atomic.Uint64
+	count atomic.Int64 // connections in it
+	_     [48]byte
+}
+
+func (t *Table) push(s *stack, first uint32) {
+	n := int64(atomic.LoadUint32(&t.conns[first].blockLen))
+	for {
+		h := s.head.Load()
+		atomic.StoreUint32(&t.conns[first].nextBlock, uint32(h))
+		if s.head.CompareAndSwap(h, (h>>32+1)<<32|uint64(first+1)) {
+			s.count.Add(n)
+			return
+		}
+	}
+}
+
+// pop returns the first connection of a block and the block's length, 0 if the
+// stack is empty.
+func (t *Table) pop(s *stack) (first, n uint32) {
+	for {
+		h := s.head.Load()
+		if uint32(h) == 0 {
+			return 0, 0
+		}
+		first = uint32(h) - 1
+		below := atomic.LoadUint32(&t.conns[first].nextBlock)
+		if s.head.CompareAndSwap(h, (h>>32+1)<<32|uint64(below)) {
+			n = atomic.LoadUint32(&t.conns[first].blockLen)
+			s.count.Add(-int64(n))
+			return first, n
+		}
+	}
+}
+
+// Quiesce says that the worker holds no Ref from before: call it once per batch.
+// It costs one load unless connections were deleted since.
+func (w *Worker) Quiesce() {
+	if w.pending.n != 0 {
+		w.flush()
+	}
+	if e := w.t.epoch.Load(); e != w.local {
+		w.local = e
+		w.part.local.Store(e)
+	}
+	if w.t.limboSize() != 0 {
+		w.reclaim(quiesceBlocks, false)
+	}
+}
+
+// quiesceBlocks bounds what a worker frees for all in one Quiesce.
+const quiesceBlocks = 4
+
+// Offline takes the worker out of the count while it sleeps: it holds no Ref and
+// calls nothing until Online. A worker starts offline.
+func (w *Worker) Offline() {
+	w.flush()
+	w.local = 0
+	w.part.local.Store(0)
+}
+
+// Online ends Offline.
+func (w *Worker) Online() {
+	w.local = w.t.epoch.Load()
+	w.part.local.Store(w.local)
+}
+
+// chain is a private list of connections, linked by Conn.next.
+type chain struct {
+	first uint32 // number + 1
+	n     uint32
+}
+
+func (t *Table) chainPush(l *chain, conn uint32) {
+	atomic.StoreUint32(&t.conns[conn].next, l.first)
+	l.first = conn + 1
+	l.n++
+}
+
+func (t *Table) chainPop(l *chain) uint32 {
+	conn := l.first - 1
+	l.first = atomic.LoadUint32(&t.conns[conn].next)
+	l.n--
+	return conn
+}
+
+// retire gives up a connection that others may still be reading.
+func (w *Worker) retire(conn uint32) {
+	w.t.chainPush(&w.pending, conn)
+	if w.pending.n >= w.t.block {
+		w.flush()
+	}
+}
+
+// flush puts the retired connections into limbo. The epoch is read after they
+// were unlinked: who may still see them is at that epoch or before.
+func (w *Worker) flush() {
+	if w.pending.n == 0 {
+		return
+	}
+	first := w.pending.first - 1
+	atomic.StoreUint32(&w.t.conns[first].blockLen, w.pending.n)
+	w.t.push(&w.t.limbo[w.t.epoch.Load()%3], first)
+	w.pending = chain{}
+}
+
+func (t *Table) limboSize() int64 {
+	return t.limbo[0].count.Load() + t.limbo[1].count.Load() + t.limbo[2].count.Load()
+}
+
+// reclaim frees up to max blocks of limbo and moves the epoch on if it can. It
+// does so only when every online worker, this one too, has reached epoch e: then
+// nobody sees what was retired at e-1. As this worker stays at e meanwhile, the
+// epoch cannot pass e+1, so nothing is retired into the list that it empties.
+// With force the epoch moves also when there is nothing to free.
+func (w *Worker) reclaim(max int, force bool) {
+	t := w.t
+	e := w.local
+	if e != t.epoch.Load() {
+		return
+	}
+	for i := range t.parts {
+		if l := t.parts[i].local.Load(); l != 0 && l != e {
+			return
+		}
+	}
+	old := &t.limbo[(e+2)%3] // e-1
+	for ; max > 0; max-- {
+		first, n := t.pop(old)
+		if n == 0 {
+			break
+		}
+		t.push(&t.free, first)
+	}
+	if uint32(old.head.Load()) != 0 || !force && uint32(t.limbo[e%3].head.Load()) == 0 {
+		return
+	}
+	t.epoch.CompareAndSwap(e, e+1)
+}
+
+// alloc returns a connection that nobody else can see.
+func (w *Worker) alloc(tick uint32) (uint32, bool) {
+	if w.cache.n == 0 && !w.refill(tick) {
+		return 0, false
+	}
+	return w.t.chainPop(&w.cache), true
+}
+
+// refill gets the next block of free connections: one that was used before, else
+// of those never used. When few are left it evicts half-open ones, so that there
+// are some when these are gone.
+func (w *Worker) refill(tick uint32) bool {
+	t := w.t
+	if t.available() < int64(t.reserve) {
+		w.evict(tick)
+	}
+	if w.take() {
+		return true
+	}
+	w.flush()
+	w.reclaim(quiesceBlocks, false)
+	return w.take()
+}
+
+func (w *Worker) take() bool {
+	t := w.t
+	if first, n := t.pop(&t.free); n != 0 {
+		w.cache = chain{first: first + 1, n: n}
+		return true
+	}
+	for {
+		b := t.bound.Load()
+		n := min(t.block, uint32(len(t.conns))-b)
+		if n == 0 {
+			return false
+		}
+		if t.bound.CompareAndSwap(b, b+n) {
+			for i := n; i > 0; i-- {
+				t.chainPush(&w.cache, b+i-1)
+			}
+			return true
+		}
+	}
+}
+
+// available returns how many connections are free to take, but for the workers'
+// private blocks and those in limbo.
+func (t *Table) available() int64 {
+	return t.free.count.Load() + int64(len(t.conns)) - int64(t.bound.Load())
+}
+
+// release gives back a connection that was never exposed.
+func (w *Worker) release(conn uint32) { w.t.chainPush(&w.cache, conn) }
+
+// drain gives all private connections back; for handles that go out of use.
+func (w *Worker) drain() {
+	w.flush()
+	if w.cache.n != 0 {
+		first := w.cache.first - 1
+		atomic.StoreUint32(&w.t.conns[first].blockLen, w.cache.n)
+		w.t.push(&w.t.free, first)
+		w.cache = chain{}
+	}
+}
+
+// Synchronize returns when every online worker has passed a batch since it was
+// called: what was unpublished before (a snapshot of frontends, an endpoint's
+// number) is then seen by none of them. It is for control goroutines.
+func (t *Table) Synchronize(ctx context.Context) error {
+	w := t.acquire()
+	defer t.yield(w)
+	for target := t.epoch.Load() + 2; t.epoch.Load() < target; {
+		w.Quiesce()
+		w.reclaim(1<<20, true)
+		w.Offline()
+		select {
+		case <-ctx.Done():
+			w.Online()
+			return ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+		w.Online()
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package conntrack
+
+import (
+	"fmt"
+	"time"
+)
+
+// State is where a connection stands. The TCP states are those of the kernel's
+// nf_conntrack, as a middle box sees them.
+type State uint8
+
+// States.
+const (
+	StateNone        State = iota // not a connection, or deleted
+	StateSynSent                  // SYN seen from the client
+	StateSynRecv                  // SYN-ACK seen from the endpoint
+	StateEstablished              // ACK seen from the client
+	StateFinWait                  // FIN seen from one side
+	StateCloseWait                // and acknowledged by the other
+	StateLastAck                  // FIN seen from both sides
+	StateTimeWait                 // and both acknowledged
+	StateClose                    // RST seen
+	StateUnreplied                // UDP: packets from the client only
+	StateReplied                  // UDP: and an answer
+	StateStream                   // UDP: and still going after two seconds
+	numStates
+)
+
+var stateNames = [numStates]string{
+	"none", "syn-sent", "syn-recv", "established", "fin-wait", "close-wait",
+	"last-ack", "time-wait", "close", "unreplied", "replied", "stream",
+}
+
+// String returns the name that listings and metrics use.
+func (s State) String() string {
+	if s < numStates {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("state(%d)", uint8(s))
+}
+
+// halfOpen reports whether only the client has been heard: the first to go when
+// room is short. A SYN-ACK proves nothing about the client.
+func (s State) halfOpen() bool {
+	return s == StateSynSent || s == StateSynRecv || s == StateUnreplied
+}
+
+// Bits of Conn.state beside the State.
+const (
+	stateMask      = 0xf
+	finClient      = 1 << 4 // FIN seen from the client
+	finEndpoint    = 1 << 5
+	ackedClient    = 1 << 6 // the client's FIN was acknowledged
+	ackedEndpoint  = 1 << 7
+	endpointFirst  = 1 << 8  // the endpoint's FIN came first: it will hold TIME_WAIT
+	seqKnown       = 1 << 9  // Conn.nextSeq is valid
+	tsKnown        = 1 << 10 // Conn.tsval is valid
+	resetByClient  = 1 << 11
+	resetByServer  = 1 << 12
+	clientOnly     = 1 << 13 // DSR: the endpoint's packets do not pass here
+	published      = 1 << 31 // both entries are live; set last, cleared first
+	finBits        = finClient | finEndpoint
+	resetBits      = resetByClient | resetByServer
+	clearedByReset = stateMask | resetBits | seqKnown
+)
+
+// Timeouts says after how long without a packet a connection in each state is
+// forgotten. A zero field takes the default.
+type Timeouts struct {
+	SynSent      time.Duration // 120 s
+	SynRecv      time.Duration // 60 s
+	Established  time.Duration // 24 h, as kube-proxy sets it
+	FinWait      time.Duration // 120 s
+	CloseWait    time.Duration // 1 h, as kube-proxy sets it
+	LastAck      time.Duration // 30 s
+	TimeWait     time.Duration // 120 s
+	Close        time.Duration // 10 s
+	UDPUnreplied time.Duration // 30 s
+	UDPReplied   time.Duration // 30 s
+	UDPStream    time.Duration // 120 s
+}
+
+// DefaultTimeouts are the kernel's nf_conntrack timeouts, with kube-proxy's for
+// established and half-closed TCP.
+func DefaultTimeouts() Timeouts {
+	return Timeouts{
+		SynSent:      120 * time.Second,
+		SynRecv:      60 * time.Second,
+		Established:  24 * time.Hour,
+		FinWait:      120 * time.Second,
+		CloseWait:    time.Hour,
+		LastAck:      30 * time.Second,
+		TimeWait:     120 * time.Second,
+		Close:        10 * time.Second,
+		UDPUnreplied: 30 * time.Second,
+		UDPReplied:   30 * time.Second,
+		UDPStream:    120 * time.Second,
+	}
+}
+
+// maxTimeout keeps differences of ticks within 31 bits.
+const maxTimeout = 365 * 24 * time.Hour
+
+// ticks returns the timeouts per state in ticks, rounded up.
+func (t Timeouts) ticks() ([numStates]uint32, error) {
+	d := DefaultTimeouts()
+	var out [numStates]uint32
+	for _, f := range []struct {
+		state    State
+		name     string
+		set, def time.Duration
+	}{
+		{StateSynSent, "SynSent", t.SynSent, d.SynSent},
+		{StateSynRecv, "SynRecv", t.SynRecv, d.SynRecv},
+		{StateEstablished, "Established", t.Established, d.Established},
+		{StateFinWait, "FinWait", t.FinWait, d.FinWait},
+		{StateCloseWait, "CloseWait", t.CloseWait, d.CloseWait},
+		{StateLastAck, "LastAck", t.LastAck, d.LastAck},
+		{StateTimeWait, "TimeWait", t.TimeWait, d.TimeWait},
+		{StateClose, "Close", t.Close, d.Close},
+		{StateUnreplied, "UDPUnreplied", t.UDPUnreplied, d.UDPUnreplied},
+		{StateReplied, "UDPReplied", t.UDPReplied, d.UDPReplied},
+		{StateStream, "UDPStream", t.UDPStream, d.UDPStream},
+	} {
+		v := f.set
+		if v == 0 {
+			v = f.def
+		}
+		if v < 0 || v > maxTimeout {
+			return out, fmt.Errorf("timeout %s %v: want between 0 and %v", f.name, v, maxTimeout)
+		}
+		const tick = time.Second / TicksPerSecond
+		out[f.state] = uint32((v + tick - 1) / tick)
+	}
+	return out, nil
+}

@@ -1,0 +1,61 @@
+package conntrack
+
+import "sync/atomic"
+
+// counters are one handle's. Only its owner adds; anyone may read.
+type counters struct {
+	created, existed, noPort, full, reused, evicted atomic.Uint64
+	deleted, expired, gone                          atomic.Uint64
+}
+
+// Stats are the table's figures. Counters count since Open.
+type Stats struct {
+	MaxFlows int
+	Flows    int // connections now
+	Adopted  int // connections taken over at Open
+	Created  uint64
+	Existed  uint64 // Create found another's
+	NoPort   uint64 // refused: no SNAT port
+	Full     uint64 // refused: no room
+	Reused   uint64 // SNAT ports taken from a flow that was over
+	Evicted  uint64 // half-open or over, for want of room
+	Deleted  uint64 // by Delete
+	Expired  uint64 // by age
+	// ByState counts connections per State as of the last whole turn of Sweep.
+	ByState [numStates]uint32
+	// Limbo counts connections that are deleted and wait for the workers.
+	Limbo int
+}
+
+// Stats returns the table's figures. The counters are read one after the other
+// while workers go on, so that they may differ by what happens meanwhile.
+func (t *Table) Stats() Stats {
+	s := Stats{MaxFlows: len(t.conns), Adopted: t.adopted.Flows, Limbo: int(t.limboSize())}
+	for i := range t.workers {
+		c := &t.workers[i].count
+		s.Created += c.created.Load()
+		s.Existed += c.existed.Load()
+		s.NoPort += c.noPort.Load()
+		s.Full += c.full.Load()
+		s.Reused += c.reused.Load()
+		s.Evicted += c.evicted.Load()
+		s.Deleted += c.deleted.Load()
+		s.Expired += c.expired.Load()
+	}
+	for i := range t.census {
+		s.ByState[i] = t.census[i].Load()
+	}
+	s.Flows = t.Flows()
+	return s
+}
+
+// Flows returns the number of connections.
+func (t *Table) Flows() int {
+	n := int64(t.adopted.Flows)
+	for i := range t.workers {
+		// gone first: a connection counted as gone was created before.
+		gone := t.workers[i].count.gone.Load()
+		n += int64(t.workers[i].count.created.Load()) - int64(gone)
+	}
+	return int(max(n, 0))
+}

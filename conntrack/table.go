@@ -1,0 +1,207 @@
+package conntrack
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Table is the flow table. Its methods may be called from any goroutine.
+type Table struct {
+	// Fixed after Open.
+	seed      [4]uint64
+	timeouts  [numStates]uint32
+	conns     []Conn
+	entries   []Entry // 2 per connection: forward, reverse
+	cursors   []cursor
+	buckets   []bucket
+	endpoints []atomic.Uint32
+	head      *header
+	mem       *mapping
+	block     uint32 // connections that move between lists at once
+	reserve   uint32 // below that many free ones half-open flows are evicted
+	adopted   Adoption
+	base      time.Time // when Tick was baseTick
+	baseTick  uint32
+
+	_         [64]byte
+	epoch     atomic.Uint64 // starts at 1
+	_         [56]byte
+	bound     atomic.Uint32 // connections at and above it were never used
+	_         [60]byte
+	hand      atomic.Uint32 // where the next eviction looks
+	vain      atomic.Uint32 // connections that evictions looked at since the last find
+	restUntil atomic.Uint32 // tick; 0 = never
+	_         [52]byte
+	free      stack
+	limbo     [3]stack // by epoch modulo 3
+	parts     []participant
+
+	workers []Worker // the caller's, then the control goroutines'
+	control chan *Worker
+	sweepMu sync.Mutex
+	sweep   sweeper // guarded by sweepMu
+	census  [numStates]atomic.Uint32
+	closed  atomic.Bool
+}
+
+// Worker is one goroutine's handle of the table.
+type Worker struct {
+	t       *Table
+	part    *participant
+	local   uint64 // copy of part.local
+	cache   chain  // free connections
+	pending chain  // retired, not yet in limbo
+	count   counters
+	_       [64]byte
+}
+
+// controlHandles is how many control goroutines may be inside the table at once;
+// more wait for each other.
+const controlHandles = 16
+
+// Worker returns the handle of worker i (0 <= i < Config.Workers). It is offline
+// until its first Online or Quiesce.
+func (t *Table) Worker(i int) *Worker { return &t.workers[i] }
+
+// acquire lends a control goroutine a handle, online.
+func (t *Table) acquire() *Worker {
+	w := <-t.control
+	w.Online()
+	return w
+}
+
+func (t *Table) yield(w *Worker) {
+	w.drain()
+	w.Offline()
+	t.control <- w
+}
+
+// Entry returns the entry that r names. It must not be written.
+func (t *Table) Entry(r Ref) *Entry { return &t.entries[r-1] }
+
+// Conn returns the changing words of the connection that r belongs to.
+func (t *Table) Conn(r Ref) *Conn { return &t.conns[uint32(r-1)>>1] }
+
+// Seed returns the seed of Hash. It is random per table and survives adoption.
+func (t *Table) Seed() [4]uint64 { return t.seed }
+
+// MaxFlows returns the number of connections that the table can hold.
+func (t *Table) MaxFlows() int { return len(t.conns) }
+
+// EndpointFlows returns how many connections name endpoint number n.
+func (t *Table) EndpointFlows(n uint32) uint32 {
+	if uint64(n) >= uint64(len(t.endpoints)) {
+		return 0
+	}
+	return t.endpoints[n].Load()
+}
+
+func (t *Table) countEndpoint(n uint32, delta uint32) {
+	if uint64(n) < uint64(len(t.endpoints)) {
+		t.endpoints[n].Add(delta)
+	}
+}
+
+// Tick returns the coarse time now, in 1/TicksPerSecond seconds since the table
+// was first made; it carries on over adoption. Workers call it once per batch.
+func (t *Table) Tick() uint32 {
+	return t.baseTick + uint32(time.Since(t.base)*TicksPerSecond/time.Second)
+}
+
+// Delete removes the connection that r belongs to. It reports false when another
+// has done so already. Both directions are unknown at once; r stays readable
+// until the worker's next Quiesce.
+func (w *Worker) Delete(r Ref) bool {
+	if !w.unlink(r.Conn()) {
+		return false
+	}
+	w.count.deleted.Add(1)
+	return true
+}
+
+// Delete is Worker.Delete for control goroutines, usually from inside Range.
+func (t *Table) Delete(r Ref) bool {
+	w := t.acquire()
+	defer t.yield(w)
+	return w.Delete(r)
+}
+
+// unlink claims a published connection, removes both entries and retires it.
+func (w *Worker) unlink(conn uint32) bool {
+	c := &w.t.conns[conn]
+	for {
+		s := atomic.LoadUint32(&c.state)
+		if s&published == 0 {
+			return false
+		}
+		if atomic.CompareAndSwapUint32(&c.state, s, 0) {
+			break
+		}
+	}
+	w.dispose(conn)
+	return true
+}
+
+// unlinkIn is unlink of a connection that must still be in state word s.
+func (w *Worker) unlinkIn(conn, s uint32) bool {
+	if s&published == 0 || !atomic.CompareAndSwapUint32(&w.t.conns[conn].state, s, 0) {
+		return false
+	}
+	w.dispose(conn)
+	return true
+}
+
+// dispose takes a claimed connection out of the index and the counters.
+func (w *Worker) dispose(conn uint32) {
+	t := w.t
+	t.remove(forwardRef(conn))
+	if !oneWay(t.entries[2*conn].Mode) {
+		t.remove(reverseRef(conn))
+	}
+	t.countEndpoint(atomic.SwapUint32(&t.conns[conn].Endpoint, freedNumber), ^uint32(0))
+	w.count.gone.Add(1)
+	w.retire(conn)
+}
+
+// SetNumbers gives the connection that r belongs to other endpoint and frontend
+// numbers, and moves the endpoints' counters: the numbers of an adopted table are
+// those of another process. For control goroutines, from inside Range.
+func (t *Table) SetNumbers(r Ref, endpoint, frontend uint32) {
+	c := t.Conn(r)
+	atomic.StoreUint32(&c.Frontend, frontend)
+	for {
+		old := atomic.LoadUint32(&c.Endpoint)
+		if old == endpoint || old == freedNumber {
+			return
+		}
+		t.countEndpoint(endpoint, 1)
+		if atomic.CompareAndSwapUint32(&c.Endpoint, old, endpoint) {
+			t.countEndpoint(old, ^uint32(0))
+			return
+		}
+		t.countEndpoint(endpoint, ^uint32(0))
+	}
+}
+
+// EndpointAddr returns the endpoint that a connection was sent to.
+func (t *Table) EndpointAddr(r Ref) netip.AddrPort {
+	return t.entries[2*r.Conn()].NewDst()
+}
+
+// Range calls f with the forward entry of every connection until f returns false.
+// The Ref is good during that call only. Connections that come and go meanwhile
+// may be missed; those that stay are seen once. f may call the table's methods.
+func (t *Table) Range(f func(Ref) bool) {
+	w := t.acquire()
+	defer t.yield(w)
+	for conn := uint32(0); conn < t.bound.Load(); conn++ {
+		if conn%256 == 0 {
+			w.Quiesce()
+		}
+		if atomic.LoadUint32(&t.conns[conn].state)&published != 0 && !f(forwardRef(conn)) {
+			return
+		}
+	}
+}
