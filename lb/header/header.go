@@ -82,24 +82,3 @@ func (h TCP) DataOffset() int { return int(h[12]>>4) * 4 }
 
 // Flags are the low eight flag bits.
 func (h TCP) Flags() uint8 { return h[13] }
-
-// TSval finds the timestamp option (RFC 7323) among a TCP header's options.
-func TSval(options []byte) (val uint32, ok bool) {
-	for len(options) > 0 {
-		switch options[0] {
-		case 0:
-			return 0, false
-		case 1:
-			options = options[1:]
-			continue
-		}
-		if len(options) < 2 || options[1] < 2 || int(options[1]) > len(options) {
-			return 0, false
-		}
-		if options[0] == 8 && options[1] == 10 {
-			return binary.BigEndian.Uint32(options[2:]), true
-		}
-		options = options[options[1]:]
-	}
-	return 0, false
-}

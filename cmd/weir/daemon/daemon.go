@@ -1,22 +1,305 @@
 // Package daemon is `weir run`: it wires discovery, topology and the packet
 // path together and carries them until it is told to stop.
+//
+//	source --Update--> translator --[]table.Service--> lb.Apply
+//	                       ^
+//	          addresses of the node (route watcher)
+//
+// One mutex orders all publications; nothing here is on a packet's path.
 package daemon
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/topology"
 )
 
-// Run serves until ctx ends, and leaves nothing behind then.
-func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) error {
-	return errors.New("the packet path is not wired yet")
+// Source is where Services come from.
+type Source interface {
+	// Run delivers changes, coalesced, until ctx ends. The first one that is
+	// Synced holds all that there was.
+	Run(ctx context.Context, deliver func(*discovery.Update)) error
+	// Reload looks for changes now.
+	Reload()
+	// Services are all Services as last delivered.
+	Services() []*discovery.Service
+	// Errors and String are for status: what is wrong now, and what it is.
+	Errors() []string
+	String() string
 }
 
-// Cleanup removes what a Weir that was killed left on the machine: pinned
-// programs, the host port, routes, rules, changed sysctls.
-func Cleanup(ctx context.Context, cfg *config.Configuration, log *slog.Logger) error {
-	return errors.New("the packet path is not wired yet")
+// Daemon is a running Weir.
+type Daemon struct {
+	log    *slog.Logger
+	source Source
+	lb     *lb.LB
+
+	mu        sync.Mutex // guards what follows, and orders publications
+	cfg       *config.Configuration
+	translate *program.Translator
+	pending   *pending // before the source has synced
+	node      topology.Node
+	updated   time.Time
+	synced    bool
+	draining  bool
+}
+
+// pending gathers what comes before the source has told everything.
+type pending struct {
+	put map[discovery.ServiceName]*discovery.Service
+}
+
+// Run serves until ctx ends, and leaves nothing behind then.
+func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	d := &Daemon{log: log, cfg: cfg, node: topology.Node{Name: cfg.NodeName}, pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}}}
+	ls, err := d.listen()
+	if err != nil {
+		return err
+	}
+	defer ls.close()
+	if d.source, err = newSource(cfg, log); err != nil {
+		return err
+	}
+	if d.lb, err = lb.New(packetPath(cfg, log)); err != nil {
+		return err
+	}
+	defer func() {
+		log.Info("leaving: detaching from the interfaces")
+		err = errors.Join(err, d.lb.Close())
+	}()
+	tuneRuntime(len(d.lb.Status().Workers))
+	d.translate = program.New(d.options())
+
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer cancel(nil)
+	task := func(name string, f func(context.Context) error) {
+		tasks.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				cancel(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	task("packet path", d.lb.Run)
+	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
+	task("addresses", d.followAddresses)
+	task("reload", d.followSignals)
+	ls.serve(d, task)
+	<-ctx.Done()
+	d.mu.Lock()
+	d.draining = true
+	d.mu.Unlock()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// tuneRuntime gives every worker a P of its own beside those of the control
+// plane: with fewer a locked worker loses its P to it for milliseconds.
+// Little garbage is made, so collecting it can wait.
+func tuneRuntime(workers int) {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(max(workers+3, runtime.GOMAXPROCS(0)))
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
+}
+
+// packetPath is the configuration of the packet path.
+func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
+	c := lb.Config{
+		SNATAddresses: cfg.SNATAddresses(),
+		SNATPortLo:    cfg.SNAT.Ports.Lo, SNATPortHi: cfg.SNAT.Ports.Hi,
+		ConntrackPath: cfg.Conntrack.Path,
+		MaxFlows:      int(cfg.Conntrack.MaxFlows),
+		Takeover:      time.Duration(cfg.Conntrack.TakeoverSeconds) * time.Second,
+		EndpointGone:  time.Duration(cfg.Conntrack.EndpointGoneSeconds) * time.Second,
+		Workers:       int(cfg.Workers.Count),
+		CPUs:          cfg.Workers.CPUs,
+		PinDir:        os.Getenv("WEIR_PIN_DIR"),
+		StateDir:      filepath.Dir(cfg.Admin.Socket),
+		// For tests of the path that kernels without TX metadata take.
+		SoftwareChecksums: os.Getenv("WEIR_TX_CHECKSUM") == "software",
+		Log:               log,
+	}
+	for _, i := range cfg.Interfaces {
+		c.Interfaces = append(c.Interfaces, lb.Interface{Name: i.Name, Mode: i.Mode})
+	}
+	c.HostPort4, c.HostPort6 = cfg.HostPortPrefixes()
+	return c
+}
+
+func (d *Daemon) options() program.Options {
+	return program.Options{
+		Node:           d.node,
+		NodeAddresses:  d.nodeAddresses(),
+		Local:          d.lb.Router().Local,
+		ClusterIPs:     d.cfg.ClusterIPs,
+		ExternalIPs:    d.cfg.ExternalIPs,
+		ProtectedPorts: d.cfg.ProtectedPorts,
+	}
+}
+
+// nodeAddresses are the addresses on which node ports are served.
+func (d *Daemon) nodeAddresses() []netip.Addr {
+	prefixes, primary := d.cfg.NodePortPrefixes()
+	switch {
+	case primary:
+		return d.lb.Router().Primary(nil)
+	case len(prefixes) > 0:
+		return d.lb.Router().In(prefixes)
+	}
+	var all []netip.Addr
+	for _, a := range d.lb.Router().Addresses() {
+		if a.Port >= 0 {
+			all = append(all, a.Prefix.Addr())
+		}
+	}
+	return all
+}
+
+// deliver takes a change of the source to the tables. Until the source has
+// synced nothing is published: half of the truth would take traffic from
+// kube-proxy only to refuse it.
+func (d *Daemon) deliver(up *discovery.Update) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if up.Node != nil {
+		d.node = *up.Node
+	}
+	if d.pending != nil {
+		for _, s := range up.Put {
+			d.pending.put[s.Name] = s
+		}
+		for _, n := range up.Deleted {
+			delete(d.pending.put, n)
+		}
+		if !up.Synced {
+			return
+		}
+		all := &discovery.Update{Node: &d.node, Synced: true}
+		for _, s := range d.pending.put {
+			all.Put = append(all.Put, s)
+		}
+		up, d.pending, d.synced = all, nil, true
+	}
+	d.publish(d.translate.Apply(up))
+}
+
+// publish applies a batch. Preconditions: d.mu is held.
+func (d *Daemon) publish(b program.Batch) {
+	for _, w := range b.Warnings {
+		d.log.Warn(w.String())
+	}
+	if !d.synced {
+		return
+	}
+	if err := d.lb.Apply(b.Put, b.Delete); err != nil {
+		for _, e := range flatten(err) {
+			d.log.Error("publish", "err", e)
+		}
+	}
+	d.updated = time.Now()
+	d.log.Debug("published", "services", len(b.Put), "deleted", len(b.Delete))
+}
+
+// flatten takes joined errors apart, to log each in a line of its own.
+func flatten(err error) []error {
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
+		var out []error
+		for _, e := range j.Unwrap() {
+			out = append(out, flatten(e)...)
+		}
+		return out
+	}
+	return []error{err}
+}
+
+// followAddresses translates again what depends on the node's addresses.
+func (d *Daemon) followAddresses(ctx context.Context) error {
+	changed := d.lb.Router().OnChange()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+		d.mu.Lock()
+		if b := d.translate.SetNodeAddresses(d.nodeAddresses()); !b.Empty() {
+			d.log.Info("the node's addresses changed", "nodePorts", d.nodeAddresses())
+			d.publish(b)
+		}
+		d.mu.Unlock()
+	}
+}
+
+// followSignals reads the configuration and the manifests again on SIGHUP.
+func (d *Daemon) followSignals(ctx context.Context) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hup:
+			d.reload()
+		}
+	}
+}
+
+// reload takes over what can change while running. A file that is wrong
+// changes nothing.
+func (d *Daemon) reload() {
+	d.source.Reload()
+	next, err := d.cfg.Reload()
+	if errors.Is(err, config.ErrNotReloadable) {
+		return
+	}
+	if err != nil {
+		for _, e := range flatten(err) {
+			d.log.Error("reload: the configuration stays as it was", "err", e)
+		}
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var needRestart []string
+	for _, path := range d.cfg.Changed(next) {
+		switch path {
+		case "nodePortAddresses", "clusterIPs", "externalIPs", "protectedPorts":
+		default:
+			needRestart = append(needRestart, path)
+		}
+	}
+	d.cfg.NodePortAddresses, d.cfg.ClusterIPs, d.cfg.ExternalIPs = next.NodePortAddresses, next.ClusterIPs, next.ExternalIPs
+	d.cfg.ProtectedPorts = next.ProtectedPorts
+	if d.synced {
+		d.translate.SetOptions(d.options())
+		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}))
+	}
+	if len(needRestart) > 0 {
+		d.log.Warn("reload: these fields take effect at the next start", "fields", needRestart)
+	}
+	d.log.Info("reloaded")
 }

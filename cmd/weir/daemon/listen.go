@@ -1,0 +1,76 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/metrics"
+)
+
+// listeners are opened before anything else: an address in use, or another
+// Weir, is then an error that leaves the packet path untouched.
+type listeners struct {
+	admin, metrics, health net.Listener
+	socket                 string
+	cfg                    *config.Configuration
+	log                    *slog.Logger
+}
+
+func (d *Daemon) listen() (_ *listeners, err error) {
+	ls := &listeners{socket: d.cfg.Admin.Socket, cfg: d.cfg, log: d.log}
+	defer func() {
+		if err != nil {
+			ls.close()
+		}
+	}()
+	if ls.admin, err = admin.Listen(ls.socket); err != nil {
+		return nil, err
+	}
+	if ls.metrics, err = listenTCP("metricsBindAddress", d.cfg.MetricsBindAddress); err != nil {
+		return nil, err
+	}
+	if ls.health, err = listenTCP("healthzBindAddress", d.cfg.HealthzBindAddress); err != nil {
+		return nil, err
+	}
+	return ls, nil
+}
+
+func listenTCP(field, address string) (net.Listener, error) {
+	if address == "" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	return l, nil
+}
+
+func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) error)) {
+	task("admin socket", func(ctx context.Context) error { return admin.Serve(ctx, ls.admin, d, ls.log) })
+	if ls.metrics != nil {
+		h := metrics.Handler(metrics.NewRegistry(d), ls.cfg.EnableProfiling, ls.log)
+		task("metrics", func(ctx context.Context) error { return metrics.Serve(ctx, ls.metrics, h, ls.log) })
+	}
+	if ls.health != nil {
+		h := metrics.HealthHandler(d)
+		task("health", func(ctx context.Context) error { return metrics.Serve(ctx, ls.health, h, ls.log) })
+	}
+}
+
+// close is for what serve has not taken over, and harmless after it.
+func (ls *listeners) close() {
+	for _, l := range []net.Listener{ls.admin, ls.metrics, ls.health} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+	if ls.admin != nil {
+		_ = os.Remove(ls.socket)
+	}
+}

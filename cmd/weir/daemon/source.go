@@ -1,0 +1,41 @@
+package daemon
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/manifest"
+)
+
+// supported is what the packet path can do beyond the plain Service.
+const supported = discovery.FeatureClientIPAffinity * 0
+
+// newSource makes the source that the configuration names.
+func newSource(cfg *config.Configuration, log *slog.Logger) (Source, error) {
+	if m := cfg.Discovery.Manifests; m != nil {
+		return manifests{manifest.New(manifest.Config{
+			Path:  m.Path,
+			Store: discovery.Options{NodeName: cfg.NodeName, Supported: supported},
+			Log:   log,
+		}), m.Path}, nil
+	}
+	return nil, errors.New("discovery: no source is configured")
+}
+
+// manifests is the source of files.
+type manifests struct {
+	*manifest.Source
+	path string
+}
+
+func (m manifests) Errors() []string {
+	var out []string
+	for _, e := range m.Report().Errors {
+		out = append(out, e.Error())
+	}
+	return out
+}
+
+func (m manifests) String() string { return "manifests " + m.path }

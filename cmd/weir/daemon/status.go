@@ -1,0 +1,210 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/explain"
+	"github.com/weirlb/weir/cmd/weir/metrics"
+	"github.com/weirlb/weir/cmd/weir/version"
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// Status implements admin.Source.
+func (d *Daemon) Status(context.Context) (*admin.Status, error) {
+	d.mu.Lock()
+	synced, draining, updated := d.synced, d.draining, d.updated
+	d.mu.Unlock()
+	p := d.lb.Status()
+	s := &admin.Status{
+		Version: version.Get().Version, Node: d.cfg.NodeName, PID: os.Getpid(),
+		StartTime: p.Started, UptimeSeconds: time.Since(p.Started).Seconds(),
+		Snapshot: p.Snapshot, LastUpdated: updated, Synced: synced, Draining: draining,
+		Discovery: d.discoveryStatus(),
+		Services:  p.Services, Frontends: p.Frontends, Endpoints: p.Endpoints,
+		Flows: flowStatus(&p), Drops: map[string]uint64{}, Steering: p.Steering, Warnings: p.Warnings,
+		Interfaces: []admin.Interface{}, Workers: []admin.Worker{}, Neighbours: []admin.Neighbour{},
+	}
+	for _, i := range p.Interfaces {
+		s.Interfaces = append(s.Interfaces, interfaceStatus(&i))
+	}
+	for _, w := range p.Workers {
+		s.Workers = append(s.Workers, workerStatus(&w))
+		for reason, n := range w.Drops {
+			s.Drops[reason] += n
+		}
+	}
+	for _, n := range p.Neighbours {
+		s.Neighbours = append(s.Neighbours, admin.Neighbour{
+			Address: n.NextHop, Interface: n.Interface, MAC: macText(n.MAC), State: n.State.String(),
+		})
+	}
+	return s, nil
+}
+
+func (d *Daemon) discoveryStatus() admin.Discovery {
+	out := admin.Discovery{Source: d.source.String(), Errors: append([]string{}, d.source.Errors()...)}
+	for _, svc := range d.source.Services() {
+		out.Services++
+		for _, e := range svc.Errors {
+			out.Errors = append(out.Errors, fmt.Sprintf("service %s: %s", svc.Name, e))
+		}
+		if svc.Unsupported != "" {
+			out.LeftToKernel = append(out.LeftToKernel, fmt.Sprintf("%s: %s", svc.Name, svc.Unsupported))
+		}
+	}
+	return out
+}
+
+func interfaceStatus(i *lb.InterfaceStatus) admin.Interface {
+	out := admin.Interface{
+		Name: i.Name, IfIndex: i.Index, Mode: i.Mode, Driver: i.Driver, Queues: i.Queues, BoundQueues: len(i.Sockets),
+		TxChecksum: "software", MultiBuffer: i.MultiBuffer, Pinned: i.Pinned, HostPort: i.HostPort, MTU: i.MTU,
+	}
+	if i.Metadata {
+		out.TxChecksum = "metadata"
+	}
+	for _, s := range i.Sockets {
+		out.Sockets = append(out.Sockets, admin.Socket{
+			Queue: s.Queue, Worker: s.Queue,
+			RxDropped: s.Kernel.RxDropped, RxRingFull: s.Kernel.RxRingFull, RxFillRingEmpty: s.Kernel.RxFillEmpty,
+			RxInvalidDescs: s.Kernel.RxInvalid, TxInvalidDescs: s.Kernel.TxInvalid, TxRingEmptyDescs: s.Kernel.TxRingEmpty,
+		})
+	}
+	return out
+}
+
+func workerStatus(w *lb.WorkerStatus) admin.Worker {
+	return admin.Worker{
+		ID: w.ID, CPU: w.CPU, RxPackets: w.RxPackets, RxBytes: w.RxBytes, TxPackets: w.TxPackets, TxBytes: w.TxBytes,
+		NewFlows: w.NewFlows, Reopened: w.Reopened, Resets: w.Resets, ICMPErrors: w.ICMPErrors,
+		ToKernel: w.ToKernel, HandedOver: w.HandedOver, Held: w.Held, Partial: w.Partial, Drops: w.Drops,
+	}
+}
+
+func macText(mac [6]byte) string {
+	if mac == [6]byte{} {
+		return ""
+	}
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
+}
+
+func flowStatus(p *lb.Status) admin.Flows {
+	f := &p.FlowStats
+	out := admin.Flows{
+		Current: uint64(p.Flows), Max: uint64(p.MaxFlows), MemoryBytes: uint64(p.FlowMemory),
+		Created: f.Created, Expired: f.Expired, Evicted: f.Evicted, NoPort: f.NoPort, Full: f.Full,
+		Adopted: uint64(f.Adopted), ByState: map[string]uint64{},
+	}
+	for state, n := range f.ByState {
+		if n > 0 {
+			out.ByState[conntrack.State(state).String()] = uint64(n)
+		}
+	}
+	return out
+}
+
+// Explain implements admin.Source.
+func (d *Daemon) Explain(_ context.Context, service string) (json.RawMessage, error) {
+	d.mu.Lock()
+	node := d.node
+	d.mu.Unlock()
+	services := d.source.Services()
+	if service != "" {
+		var one []*discovery.Service
+		for _, s := range services {
+			if s.Name.String() == service {
+				one = append(one, s)
+			}
+		}
+		if len(one) == 0 {
+			return nil, fmt.Errorf("service %s: %w", service, admin.ErrNotFound)
+		}
+		services = one
+	}
+	return json.Marshal(explain.Build(services, node))
+}
+
+// Flows implements admin.Source.
+func (d *Daemon) Flows(ctx context.Context, limit int) (*admin.FlowList, error) {
+	t := d.lb.FlowTable()
+	out := &admin.FlowList{Total: uint64(t.Flows()), Flows: []admin.Flow{}}
+	now := t.Tick()
+	t.Range(func(r conntrack.Ref) bool {
+		if len(out.Flows) == limit || ctx.Err() != nil {
+			out.Truncated = true
+			return false
+		}
+		e, c := t.Entry(r), t.Conn(r)
+		out.Flows = append(out.Flows, admin.Flow{
+			Protocol: protocolName(e.Key.Proto()),
+			Client:   e.Key.Src(), Frontend: e.Key.Dst(), SNAT: e.NewSrc(), Endpoint: e.NewDst(),
+			Service: d.lb.Tables().ServiceName(atomic.LoadUint32(&c.Frontend)),
+			Mode:    "nat", State: c.State().String(),
+			IdleSeconds: float64(now-c.LastSeen()) / conntrack.TicksPerSecond,
+		})
+		return true
+	})
+	return out, ctx.Err()
+}
+
+// Frontends implements admin.Source.
+func (d *Daemon) Frontends(context.Context) (*admin.FrontendList, error) {
+	out := &admin.FrontendList{Frontends: []admin.Frontend{}}
+	for f := range d.lb.Tables().Load().All() {
+		out.Frontends = append(out.Frontends, d.frontend(f))
+	}
+	return out, nil
+}
+
+func (d *Daemon) frontend(f *table.FrontendEntry) admin.Frontend {
+	out := admin.Frontend{
+		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: protocolName(f.Proto), Kind: f.Kind.String(),
+		Tier: f.Pool.Tier(), OnEmpty: onEmptyText[f.Pool.OnEmpty()], Endpoints: []admin.FrontendEndpoint{},
+	}
+	var total float64
+	for _, e := range f.Pool.Endpoints() {
+		total += float64(e.Weight)
+	}
+	for _, e := range f.Pool.Endpoints() {
+		out.Endpoints = append(out.Endpoints, admin.FrontendEndpoint{
+			Address: e.AddrPort.String(), Local: e.Local, Share: float64(e.Weight) / total,
+			Flows: uint64(d.lb.FlowTable().EndpointFlows(e.Number)),
+		})
+	}
+	return out
+}
+
+var onEmptyText = map[table.OnEmpty]string{table.Reject: "reject", table.Drop: "drop"}
+
+func protocolName(p uint8) string {
+	switch p {
+	case conntrack.ProtoTCP:
+		return "TCP"
+	case conntrack.ProtoUDP:
+		return "UDP"
+	}
+	return fmt.Sprint(p)
+}
+
+// Health implements metrics.HealthSource.
+func (d *Daemon) Health() metrics.Health {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := metrics.Health{
+		Healthy: true, LastUpdated: d.updated, Synced: d.synced, Draining: d.draining,
+		NodeEligible: true,
+	}
+	if stuck := d.lb.StuckWorker(); stuck >= 0 {
+		h.Healthy, h.Reason = false, fmt.Sprintf("worker %d does not go round", stuck)
+	}
+	return h
+}

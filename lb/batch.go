@@ -1,0 +1,214 @@
+package lb
+
+import (
+	"encoding/binary"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+const (
+	// batchSize is how many packets go through the stages together. 64 is
+	// the point past which larger batches gained nothing in measurements.
+	batchSize = 64
+	// maxBuffers is how many frames one packet may span: a 9,000-byte packet
+	// takes three of 4,096 bytes.
+	maxBuffers = 4
+)
+
+// batch is a set of packets on their way through the stages. Every packet in
+// it is consumed exactly once: sent, dropped, held, handed over or given back.
+type batch struct {
+	n    int
+	desc [batchSize][maxBuffers]xsk.Desc
+	bufs [batchSize]uint8  // how many of desc are used
+	size [batchSize]uint32 // the frame's length over all buffers
+	in   [batchSize]int32  // the port that it came from
+	pkt  [batchSize]header.Packet
+	key  [batchSize]conntrack.Key
+	hash [batchSize]uint64
+	ref  [batchSize]conntrack.Ref
+	ok   [batchSize]bool // still to be looked up
+}
+
+// load groups received descriptors into packets and returns how many
+// descriptors it took. A packet of more than maxBuffers is dropped.
+func (w *worker) load(b *batch, in int32, descs []xsk.Desc) int {
+	b.n = 0
+	taken := 0
+	for taken < len(descs) && b.n < batchSize {
+		i, bufs, size := b.n, 0, uint32(0)
+		for j := taken; j < len(descs); j++ {
+			d := descs[j]
+			d.Options &= xsk.Continued
+			size += d.Len
+			if bufs < maxBuffers {
+				b.desc[i][bufs] = d
+			} else {
+				w.free.push(d.Addr &^ w.frameMask)
+			}
+			bufs++
+			if d.Options&xsk.Continued == 0 {
+				break
+			}
+		}
+		taken += bufs
+		b.in[i], b.size[i], b.bufs[i] = in, size, uint8(min(bufs, maxBuffers))
+		w.t.rxPackets++
+		w.t.rxBytes += uint64(size)
+		if bufs > maxBuffers {
+			w.recycle(b, i)
+			w.t.drops[DropTooBig]++
+			continue
+		}
+		b.n++
+	}
+	return taken
+}
+
+// frame is the first buffer of packet i.
+func (w *worker) frame(b *batch, i int) []byte {
+	d := &b.desc[i][0]
+	return w.area[d.Addr : d.Addr+uint64(d.Len) : (d.Addr|w.frameMask)+1]
+}
+
+// process runs the stages over the batch. Each stage goes over all packets
+// before the next begins, so that the cache misses of one stage overlap.
+func (w *worker) process(b *batch) {
+	for i := range b.n {
+		w.classify(b, i)
+	}
+	w.ct.LookupBatch(b.hash[:b.n], b.key[:b.n], b.ref[:b.n])
+	created := w.t.newFlows
+	for i := range b.n {
+		if !b.ok[i] {
+			continue
+		}
+		ref := b.ref[i]
+		if ref == 0 && w.t.newFlows != created {
+			ref = w.ct.Lookup(b.hash[i], &b.key[i]) // made by this very batch
+		}
+		if ref != 0 {
+			w.flow(b, i, ref)
+		} else {
+			w.miss(b, i)
+		}
+	}
+}
+
+// classify parses packet i and makes its key; what is not a TCP or UDP
+// packet is dealt with here.
+func (w *worker) classify(b *batch, i int) {
+	f := w.frame(b, i)
+	p := &b.pkt[i]
+	problem := header.Parse(f, int(b.size[i]), p)
+	if problem != header.OK {
+		b.ok[i] = false
+		b.key[i] = conntrack.Key{}
+		b.hash[i] = 0
+		w.refuse(b, i, problem)
+		return
+	}
+	b.ok[i] = true
+	k := &b.key[i]
+	ip := f[header.EthernetLen:]
+	if p.Family == 4 {
+		k.W[0] = binary.LittleEndian.Uint64(ip[12:])
+		k.W[1], k.W[2], k.W[3] = 0, 0, 0
+	} else {
+		_ = ip[39]
+		k.W[0] = binary.LittleEndian.Uint64(ip[8:])
+		k.W[1] = binary.LittleEndian.Uint64(ip[16:])
+		k.W[2] = binary.LittleEndian.Uint64(ip[24:])
+		k.W[3] = binary.LittleEndian.Uint64(ip[32:])
+	}
+	k.W[4] = uint64(binary.LittleEndian.Uint32(f[p.L4:])) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
+	b.hash[i] = w.table.Hash(k)
+}
+
+// refuse deals with a packet that is not a whole TCP or UDP packet: what may
+// well be the kernel's business goes back to it, the malformed is dropped.
+func (w *worker) refuse(b *batch, i int, problem header.Problem) {
+	switch problem {
+	case header.NotIP:
+		w.giveBack(b, i, DropNotIP)
+	case header.IsFragment:
+		w.giveBack(b, i, DropFragment)
+	case header.NotTransport:
+		w.giveBack(b, i, DropNotTransport)
+	case header.Truncated:
+		w.drop(b, i, DropTruncated)
+	case header.BadIPHeader:
+		w.drop(b, i, DropBadIPHeader)
+	case header.Martian:
+		w.drop(b, i, DropMartian)
+	default:
+		w.drop(b, i, DropBadTransport)
+	}
+}
+
+// drop counts packet i under its reason and frees its frames.
+func (w *worker) drop(b *batch, i int, reason Drop) {
+	w.t.drops[reason]++
+	w.recycle(b, i)
+}
+
+func (w *worker) recycle(b *batch, i int) {
+	for j := range b.bufs[i] {
+		w.free.push(b.desc[i][j].Addr &^ w.frameMask)
+	}
+}
+
+// send puts packet i on its way out of a port, or hands it to the worker
+// that owns the port's queue.
+func (w *worker) send(b *batch, i int, out int32) {
+	p := &w.ports[out]
+	n := int(b.bufs[i])
+	if p.q == nil {
+		w.handOver(b, i, out)
+		return
+	}
+	if p.txn+n > txQueueLen {
+		w.transmit(p)
+	}
+	p.txn += copy(p.tx[p.txn:], b.desc[i][:n])
+}
+
+// handOver passes packet i to the worker that owns the way out: never is a
+// packet put on another worker's ring.
+func (w *worker) handOver(b *batch, i int, out int32) {
+	h := w.peers[w.ports[out].owner]
+	n := int(b.bufs[i])
+	if h == nil || h.out.room() < n {
+		w.drop(b, i, DropHandoffFull)
+		return
+	}
+	for _, d := range b.desc[i][:n] {
+		h.out.put(d, out)
+	}
+	h.wake = true
+	w.t.handedOver++
+}
+
+// giveBack passes a packet that is not Weir's to the kernel, through the host
+// port and unchanged but for the MAC addresses. One that came from the host
+// port is dropped under the reason given: no loop.
+func (w *worker) giveBack(b *batch, i int, reason Drop) {
+	if w.hostPort < 0 || b.in[i] == w.hostPort {
+		w.drop(b, i, reason)
+		return
+	}
+	f := w.frame(b, i)
+	if len(f) < header.EthernetLen {
+		w.drop(b, i, reason)
+		return
+	}
+	copy(f[0:6], w.hostMACs[0][:])
+	copy(f[6:12], w.hostMACs[1][:])
+	if b.ok[i] && b.pkt[i].Partial {
+		w.completeChecksum(b, i, &w.ports[w.hostPort])
+	}
+	w.t.toKernel++
+	w.send(b, i, w.hostPort)
+}

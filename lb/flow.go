@@ -1,0 +1,284 @@
+package lb
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// flow sends packet i on by the flow entry that it belongs to.
+func (w *worker) flow(b *batch, i int, ref conntrack.Ref) {
+	p := &b.pkt[i]
+	c := w.table.Conn(ref)
+	if p.Proto == header.ProtoUDP && ref.Forward() && w.endpointGone(c) {
+		// A datagram has no connection to keep: select anew.
+		w.ct.Delete(ref)
+		w.miss(b, i)
+		return
+	}
+	if p.TTL <= 1 {
+		w.reply(b, i, header.TimeExceeded, 0, DropTTL)
+		return
+	}
+	e := w.table.Entry(ref)
+	adj, dst := w.adjacency(b, i, c, e, ref)
+	if adj == nil {
+		return // held, or answered
+	}
+	if mtu := adj.MTU(); uint32(p.Len) > mtu {
+		w.tooBig(b, i, int(mtu))
+		return
+	}
+	if p.Proto == header.ProtoTCP {
+		f := w.frame(b, i)
+		l4 := header.TCP(f[p.L4:])
+		off := l4.DataOffset()
+		v := w.table.TrackTCP(ref, p.Flags, l4.Seq(), uint32(p.L4Len()-off), l4[header.TCPLen:off], w.tick)
+		if v == conntrack.Reopen {
+			w.t.reopened++
+			w.ct.Delete(ref)
+			w.miss(b, i)
+			return
+		}
+	} else {
+		w.table.TrackUDP(ref, w.tick)
+	}
+	w.translate(b, i, e)
+	w.leave(b, i, adj, dst)
+}
+
+// leave puts the adjacency's MAC addresses on packet i and sends it.
+func (w *worker) leave(b *batch, i int, adj *route.Adjacency, dst uint64) {
+	src, out := adj.Src()
+	adj.Touch(w.tick)
+	route.PutMACs(w.frame(b, i), dst, src)
+	if b.pkt[i].Partial {
+		w.completeChecksum(b, i, &w.ports[out])
+	}
+	w.send(b, i, int32(out))
+}
+
+// adjacency is the way out for a packet of the entry, with the MAC address to
+// send to; nil when it cannot be used now, the packet then having been dealt
+// with. The connection's word names the adjacency and the epoch of the routes
+// under which it was chosen: after a change of routes each flow asks once
+// again, at its next packet.
+func (w *worker) adjacency(b *batch, i int, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref) (*route.Adjacency, uint64) {
+	adjWord := &c.Adj[0]
+	if !ref.Forward() {
+		adjWord = &c.Adj[1]
+	}
+	word := atomic.LoadUint64(adjWord)
+	n := uint32(word)
+	if uint32(word>>32) != w.epoch {
+		path, ok := w.routes.Lookup(e.NewDst().Addr(), uint32(b.hash[i]))
+		if !ok {
+			w.noRoute(b, i, path.Kind)
+			return nil, 0
+		}
+		if n, ok = w.router.Adjacency(path.Port, path.NextHop); !ok {
+			w.hold(b, i, int32(path.Port), path.NextHop, 0)
+			return nil, 0
+		}
+		atomic.StoreUint64(adjWord, uint64(w.epoch)<<32|uint64(n))
+	}
+	adj := &w.adjacencies[n]
+	mac, state := adj.Dst()
+	switch state {
+	case route.Valid:
+		return adj, mac
+	case route.Failed:
+		adj.Touch(w.tick) // still wanted: the kernel is asked again
+		w.reply(b, i, header.HostUnreachable, 0, DropNeighbour)
+	default:
+		w.hold(b, i, 0, netip.Addr{}, n)
+	}
+	return nil, 0
+}
+
+// noRoute deals with a packet whose destination cannot be reached.
+func (w *worker) noRoute(b *batch, i int, why route.Kind) {
+	if why == route.Blackhole {
+		w.drop(b, i, DropNoRoute)
+		return
+	}
+	w.reply(b, i, header.HostUnreachable, 0, DropNoRoute)
+}
+
+// endpointGone says whether the flow's endpoint has been absent from the
+// tables for longer than the configured grace.
+func (w *worker) endpointGone(c *conntrack.Conn) bool {
+	since, gone := w.tables.Gone(atomic.LoadUint32(&c.Endpoint))
+	return gone && w.tick-since >= w.goneTicks
+}
+
+// miss deals with a packet that belongs to no flow.
+func (w *worker) miss(b *batch, i int) {
+	k := frontendKey(&b.key[i])
+	fe := w.snapshot.Lookup(&k)
+	if fe == nil || fe.Kind == table.ClusterIP && b.in[i] == w.hostPort {
+		w.stray(b, i)
+		return
+	}
+	p := &b.pkt[i]
+	if p.Proto == header.ProtoTCP && p.Flags&(header.SYN|header.ACK|header.RST|header.FIN) != header.SYN {
+		w.midstream(b, i)
+		return
+	}
+	ep := fe.Pool.Select(&b.key[i].W, &w.rng)
+	if ep == nil {
+		w.empty(b, i, fe.Pool)
+		return
+	}
+	w.begin(b, i, fe, ep)
+}
+
+// begin makes the flow entries of a new connection and sends its first packet.
+func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.EndpointEntry) {
+	p := &b.pkt[i]
+	if p.TTL <= 1 {
+		w.reply(b, i, header.TimeExceeded, 0, DropTTL)
+		return
+	}
+	path, ok := w.routes.Lookup(ep.AddrPort.Addr(), uint32(b.hash[i]))
+	if !ok {
+		w.noRoute(b, i, path.Kind)
+		return
+	}
+	src, ok := w.plan.source(&path, ep, b.hash[i])
+	if !ok {
+		w.drop(b, i, DropNoRoute)
+		return
+	}
+	f := &w.newFlow
+	f.Client = b.key[i]
+	f.Endpoint, f.EndpointNumber, f.FrontendNumber = ep.AddrPort, ep.Number, fe.Service
+	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
+	f.Mode, f.Tick = conntrack.ModeNAT, w.tick
+	f.HasTS = false
+	if p.Proto == header.ProtoTCP {
+		l4 := header.TCP(w.frame(b, i)[p.L4:])
+		f.Seq = l4.Seq()
+		f.TSval, f.HasTS = conntrack.Timestamp(l4[header.TCPLen:l4.DataOffset()])
+	}
+	ref, outcome := w.ct.Create(f)
+	switch outcome {
+	case conntrack.Created:
+		w.t.newFlows++
+		if n, ok := w.router.Adjacency(path.Port, path.NextHop); ok {
+			atomic.StoreUint64(&w.table.Conn(ref).Adj[0], uint64(w.epoch)<<32|uint64(n))
+		}
+	case conntrack.Existed:
+	case conntrack.NoPort:
+		w.exhausted.note(ep.AddrPort, src.Addr)
+		w.drop(b, i, DropSNATPorts)
+		return
+	default:
+		w.drop(b, i, DropTableFull)
+		return
+	}
+	w.flow(b, i, ref)
+}
+
+// empty answers for a frontend that has no endpoint to offer.
+func (w *worker) empty(b *batch, i int, pool *table.PoolEntry) {
+	if pool.OnEmpty() == table.Drop {
+		w.drop(b, i, DropNoLocalEndpoint)
+		return
+	}
+	if b.pkt[i].Proto == header.ProtoTCP {
+		w.reset(b, i, DropNoEndpoint)
+		return
+	}
+	w.reply(b, i, header.PortUnreachable, 0, DropNoEndpoint)
+}
+
+// midstream deals with a TCP packet to a frontend that neither belongs to a
+// flow nor begins one. For some time after start it may be of a connection
+// that kube-proxy began: the kernel gets it. Later it is refused.
+func (w *worker) midstream(b *batch, i int) {
+	if w.tick < w.takeoverUntil && w.hostPort >= 0 && b.in[i] != w.hostPort {
+		w.giveBack(b, i, DropNoFlow)
+		return
+	}
+	if b.pkt[i].Flags&header.RST != 0 {
+		w.drop(b, i, DropNoFlow)
+		return
+	}
+	w.reset(b, i, DropNoFlow)
+}
+
+// stray deals with a packet that is neither of a flow nor to a frontend: one
+// to an SNAT address and port of Weir is refused and never reaches a
+// listener, any other is the kernel's.
+func (w *worker) stray(b *batch, i int) {
+	p := &b.pkt[i]
+	if !w.plan.ownsDestination(&b.key[i]) {
+		w.giveBack(b, i, DropNotOurs)
+		return
+	}
+	if p.Proto == header.ProtoTCP && p.Flags&header.RST == 0 {
+		w.reset(b, i, DropNoFlow)
+		return
+	}
+	w.drop(b, i, DropNoFlow)
+}
+
+// reset answers packet i with a RST, at the rate that is allowed.
+func (w *worker) reset(b *batch, i int, reason Drop) {
+	if !w.resets.take() {
+		w.drop(b, i, DropReplyLimit)
+		return
+	}
+	w.t.drops[reason]++
+	w.t.resets++
+	w.answer(b, i, header.Reset(w.frame(b, i), &b.pkt[i]))
+}
+
+// reply answers packet i with an ICMP error, at the rate that is allowed.
+func (w *worker) reply(b *batch, i int, e header.Error, mtu int, reason Drop) {
+	if !w.errors.take() {
+		w.drop(b, i, reason)
+		return
+	}
+	w.t.drops[reason]++
+	w.t.icmp++
+	f := w.frame(b, i)
+	w.answer(b, i, header.Unreachable(f[:cap(f)], len(f), &b.pkt[i], e, mtu))
+}
+
+// answer sends what packet i's first frame was turned into back by the way it
+// came, and frees its other frames.
+func (w *worker) answer(b *batch, i int, n int) {
+	for j := 1; j < int(b.bufs[i]); j++ {
+		w.free.push(b.desc[i][j].Addr &^ w.frameMask)
+	}
+	b.bufs[i] = 1
+	d := &b.desc[i][0]
+	d.Len, d.Options = uint32(n), 0
+	w.send(b, i, b.in[i])
+}
+
+// tooBig deals with a packet that is larger than the way out allows.
+func (w *worker) tooBig(b *batch, i int, mtu int) {
+	f := w.frame(b, i)
+	if b.pkt[i].Family == 4 && !header.IPv4(f[header.EthernetLen:]).DontFragment() {
+		w.drop(b, i, DropTooBig) // Weir does not fragment
+		return
+	}
+	w.reply(b, i, header.TooBig, mtu, DropTooBig)
+}
+
+// frontendKey is the destination half of a tuple, as the tables look it up.
+func frontendKey(k *conntrack.Key) table.Key {
+	w2 := k.W[4] >> 16 & 0xffff // destination port
+	w2 |= k.W[4] >> 32 << 16    // protocol and family
+	if k.Family() == 4 {
+		return table.Key{W0: k.W[0] >> 32, W2: w2}
+	}
+	return table.Key{W0: k.W[2], W1: k.W[3], W2: w2}
+}

@@ -1,0 +1,171 @@
+// Package lb is the packet path: workers that receive packets of frontends
+// and their answers over AF_XDP, look up or make their flow entries, rewrite
+// them and send them on. It decides nothing about which endpoints may serve:
+// it is given tables (lb/table) and carries them out.
+//
+//	steering program (lb/steer, in the kernel)
+//	   |  frontends and SNAT ports
+//	AF_XDP rings (lb/xsk)
+//	   |
+//	worker ---- flow table (conntrack)     one, shared by all workers
+//	   |  \---- tables (lb/table)          atomic pointer, once per round
+//	   |   \--- routes, neighbours (lb/route)
+//	   v
+//	attached interface, or the host port (lb/hostport) into the kernel
+//
+// Control and workers meet at atomic pointers and flat memory only: no method
+// of LB ever waits for a worker, and no worker for a method.
+package lb
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/hostport"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// Attach modes of an interface, as in the configuration file.
+const (
+	ModeAuto     = "auto"
+	ModeZeroCopy = "zerocopy"
+	ModeNative   = "native"
+	ModeGeneric  = "generic"
+)
+
+// Interface is an interface to attach to.
+type Interface struct {
+	Name string
+	Mode string // "" is auto
+}
+
+// Config says what a load balancer is to be.
+type Config struct {
+	Interfaces []Interface
+	// HostPort4 and HostPort6 are Weir's own prefixes towards endpoints
+	// behind the kernel; a family without a prefix has no host port.
+	HostPort4, HostPort6 netip.Prefix
+	// Workers is the number of workers, 0: one per receive queue, at most one per CPU.
+	Workers int
+	// CPUs are those to pin workers to, in worker order; nil: chosen.
+	CPUs []int
+	// SNATAddresses replace the addresses of the way out as SNAT sources.
+	SNATAddresses          []netip.Addr
+	SNATPortLo, SNATPortHi uint16 // on addresses of the host, inclusive
+	// ConntrackPath is the file of the flow table, "" for none.
+	ConntrackPath string
+	MaxFlows      int // 0: at most 5 % of memory
+	// Takeover is how long after start TCP packets of unknown flows are given
+	// to the kernel; EndpointGone after what absence of its endpoint a
+	// datagram's flow selects anew.
+	Takeover, EndpointGone time.Duration
+	// PinDir holds the pinned links of the steering program, StateDir the
+	// notes of what was changed on the host, to be put back.
+	PinDir, StateDir string
+	// SoftwareChecksums completes partial checksums without TX metadata.
+	SoftwareChecksums bool
+	Log               *slog.Logger
+}
+
+// LB is a running load balancer.
+type LB struct {
+	cfg    Config
+	log    *slog.Logger
+	flows  *conntrack.Table
+	tables *table.Table
+	router *route.Watcher
+	host   *hostport.HostPort
+	steer  *steer.Program
+	memory *xsk.Area
+	ifaces []*iface // by port number; the host port is the last
+	plan   atomic.Pointer[plan]
+
+	workers []*worker
+	running sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows and all publication
+	attached bool
+	owned    map[netip.Addr]SNATSource // in the steering program
+	routed   map[netip.Addr]int        // frontends per address that may need a route to the host port
+	warnings []string
+	adopted  int // flows of the last process
+
+	exhausted map[netip.AddrPort]time.Time // Run's: when it was last said
+	started   time.Time
+}
+
+// iface is an attached interface, or the host port.
+type iface struct {
+	name       string
+	index      int
+	mode       string // asked for
+	mac        [6]byte
+	mtu        int
+	queues     int
+	host       bool
+	sockets    []*xsk.Socket // by queue; nil where no worker owns it
+	attachment *steer.Attachment
+	driver     string
+}
+
+// New makes ready everything but the attachment to the interfaces: no packet
+// is taken before the first Apply. On error nothing is left behind.
+func New(cfg Config) (_ *LB, err error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	l := &LB{cfg: cfg, log: cfg.Log, owned: map[netip.Addr]SNATSource{}, routed: map[netip.Addr]int{},
+		exhausted: map[netip.AddrPort]time.Time{}, started: time.Now()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}()
+	if err := l.findInterfaces(); err != nil {
+		return nil, err
+	}
+	workers, cpus, err := l.placeWorkers()
+	if err != nil {
+		return nil, err
+	}
+	if err := l.openHostPort(workers); err != nil {
+		return nil, err
+	}
+	if l.flows, err = conntrack.Open(conntrack.Config{Path: cfg.ConntrackPath, MaxFlows: cfg.MaxFlows, Workers: workers}); err != nil {
+		return nil, fmt.Errorf("flow table: %w", err)
+	}
+	l.tables = table.New(table.Config{
+		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
+		Tick:  l.flows.Tick,
+	})
+	if err := l.openRouter(workers); err != nil {
+		return nil, err
+	}
+	if l.steer, err = steer.Load(steer.Config{}); err != nil {
+		return nil, err
+	}
+	if err := l.openSockets(workers); err != nil {
+		return nil, err
+	}
+	l.makeWorkers(workers, cpus)
+	if err := l.replan(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// warn logs something that an operator should know, and keeps it for status.
+func (l *LB) warn(format string, args ...any) {
+	s := fmt.Sprintf(format, args...)
+	l.log.Warn(s)
+	l.warnings = append(l.warnings, s)
+}

@@ -1,0 +1,316 @@
+package lb
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+const (
+	// framesPerPort are the frames that a port may hold for receiving. With
+	// half of it a worker that was kept from running lost packets.
+	framesPerPort = 4096
+	// framesSending is room for packets on their way out and held.
+	framesSending = 4096
+)
+
+// findInterfaces looks up the interfaces of the configuration.
+func (l *LB) findInterfaces() error {
+	var errs []error
+	for _, in := range l.cfg.Interfaces {
+		i, err := findInterface(in)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		l.ifaces = append(l.ifaces, i)
+	}
+	if len(l.cfg.Interfaces) == 0 {
+		errs = append(errs, errors.New("no interface to attach to: give --interface or interfaces in the configuration"))
+	}
+	return errors.Join(errs...)
+}
+
+func findInterface(in Interface) (*iface, error) {
+	dev, err := netlink.LinkByName(in.Name)
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w", in.Name, err)
+	}
+	a := dev.Attrs()
+	if len(a.HardwareAddr) != 6 {
+		return nil, fmt.Errorf("interface %s: not an Ethernet interface", in.Name)
+	}
+	if a.OperState == netlink.OperDown || a.Flags&unix.IFF_UP == 0 {
+		return nil, fmt.Errorf("interface %s: it is down; bring it up first", in.Name)
+	}
+	i := &iface{name: in.Name, index: a.Index, mode: in.Mode, mac: [6]byte(a.HardwareAddr), mtu: a.MTU, driver: dev.Type()}
+	if i.mode == "" {
+		i.mode = ModeAuto
+	}
+	if i.queues, err = rxQueues(a); err != nil {
+		return nil, fmt.Errorf("interface %s: %w", in.Name, err)
+	}
+	return i, nil
+}
+
+// rxQueues is how many receive queues an interface uses now.
+func rxQueues(a *netlink.LinkAttrs) (int, error) {
+	qs, err := xsk.DeviceQueues(a.Index)
+	if err == nil {
+		if len(qs) > 0 {
+			return len(qs), nil
+		}
+	}
+	if a.NumRxQueues > 0 { // kernels without the netdev family: as allocated
+		return a.NumRxQueues, nil
+	}
+	return 0, errors.New("no receive queues")
+}
+
+// placeWorkers decides on the number of workers and their CPUs.
+func (l *LB) placeWorkers() (int, []int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return 0, nil, fmt.Errorf("ask for the CPUs that may be used: %w", err)
+	}
+	var allowed []int
+	for c := range 1024 {
+		if set.IsSet(c) {
+			allowed = append(allowed, c)
+		}
+	}
+	for _, c := range l.cfg.CPUs {
+		if c < 0 || c >= 1024 || !set.IsSet(c) {
+			return 0, nil, fmt.Errorf("workers.cpus: CPU %d may not be used by this process (allowed: %v)", c, allowed)
+		}
+	}
+	n := l.cfg.Workers
+	if n == 0 {
+		for _, i := range l.ifaces {
+			n = max(n, i.queues)
+		}
+		n = min(n, len(allowed))
+		if len(l.cfg.CPUs) > 0 {
+			n = min(n, len(l.cfg.CPUs))
+		}
+	}
+	if n > steer.MaxQueues {
+		return 0, nil, fmt.Errorf("%d workers: at most %d", n, steer.MaxQueues)
+	}
+	cpus := l.cfg.CPUs
+	if len(cpus) == 0 {
+		// The last first: CPU 0 gets most of the machine's own interrupts.
+		for i := len(allowed) - 1; i >= 0; i-- {
+			cpus = append(cpus, allowed[i])
+		}
+	}
+	if n > len(cpus) {
+		return 0, nil, fmt.Errorf("%d workers on %d CPUs: a worker takes a whole CPU; lower workers.count", n, len(cpus))
+	}
+	for _, i := range l.ifaces {
+		if i.queues > n {
+			l.warn("interface %s: %d of its %d receive queues have no worker, their packets go to the kernel: run `ethtool -L %s combined %d`",
+				i.name, i.queues-n, i.queues, i.name, n)
+		}
+	}
+	return n, cpus[:n], nil
+}
+
+// openSockets maps the umem and binds a socket to every queue with a worker.
+func (l *LB) openSockets(workers int) error {
+	frames := workers * (len(l.ifaces)*framesPerPort + framesSending)
+	var err error
+	if l.memory, err = xsk.NewArea(frames, xsk.FrameSize); err != nil {
+		return fmt.Errorf("packet memory: %w", err)
+	}
+	for slot, i := range l.ifaces {
+		i.sockets = make([]*xsk.Socket, min(i.queues, workers))
+		for q := range i.sockets {
+			s, err := xsk.Open(l.memory, xsk.Config{
+				IfIndex: i.index, Queue: q, Mode: i.socketMode(),
+				TxMetadata:  !l.cfg.SoftwareChecksums,
+				MultiBuffer: i.mtu > xsk.FrameSize-xsk.Headroom-512 && l.steer.Frags(),
+			})
+			if err != nil {
+				return fmt.Errorf("interface %s queue %d: %w", i.name, q, err)
+			}
+			i.sockets[q] = s
+			if err := l.steer.SetSocket(slot, q, s.FD()); err != nil {
+				return fmt.Errorf("interface %s: %w", i.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (i *iface) socketMode() xsk.Mode {
+	switch i.mode {
+	case ModeZeroCopy:
+		return xsk.ZeroCopy
+	case ModeNative, ModeGeneric:
+		return xsk.Copy
+	}
+	if i.host {
+		return xsk.Copy
+	}
+	return xsk.Auto
+}
+
+func (i *iface) steerMode() steer.Mode {
+	switch i.mode {
+	case ModeZeroCopy, ModeNative:
+		return steer.Native
+	case ModeGeneric:
+		return steer.Generic
+	}
+	return steer.Auto
+}
+
+// makeWorkers builds the workers around what was opened; they do not run yet.
+func (l *LB) makeWorkers(n int, cpus []int) {
+	perWorker := l.memory.Frames() / n
+	for id := range n {
+		w := l.newWorker(id, len(l.ifaces))
+		w.cpu = cpus[id]
+		for slot, i := range l.ifaces {
+			p := &w.ports[slot]
+			p.host = i.host
+			if i.host {
+				w.hostPort = int32(slot)
+				w.hostMACs = [2][6]byte{l.host.PeerMAC(), i.mac}
+			}
+			if id < len(i.sockets) {
+				s := i.sockets[id]
+				_, p.metadata, _ = s.Granted()
+				p.q, p.ring = s, framesPerPort
+				w.pollFD = append(w.pollFD, unix.PollFd{Fd: int32(s.FD()), Events: unix.POLLIN})
+			} else {
+				p.owner = int32(id % len(i.sockets))
+			}
+		}
+		for f := range perWorker {
+			w.free.push(l.memory.Addr(id*perWorker + f))
+		}
+		l.workers = append(l.workers, w)
+	}
+	l.introduce()
+}
+
+// newWorker makes a worker without queues or frames. Preconditions: l has its
+// flow table, tables, router and memory.
+func (l *LB) newWorker(id, ports int) *worker {
+	w := &worker{
+		id: id, lb: l, cpu: -1, hostPort: -1, wakeFD: -1,
+		ports: make([]port, ports),
+		table: l.flows, ct: l.flows.Worker(id), tables: l.tables, router: l.router,
+		memory: l.memory, area: l.memory.Bytes(), frameMask: uint64(l.memory.FrameSize() - 1),
+		adjacencies: l.router.Adjacencies(),
+		goneTicks:   uint32(l.cfg.EndpointGone.Seconds() * conntrack.TicksPerSecond),
+		held:        make([]held, 0, heldMax),
+		resets:      newBucket(resetsPerSecond, resetsPerSecond),
+		errors:      newBucket(errorsPerSecond, errorsPerSecond/10),
+		shared:      new(sharedTally),
+	}
+	w.free.addr = make([]uint64, 0, l.memory.Frames())
+	w.rng.Seed(uint32(id)*0x9e3779b9 + uint32(os.Getpid()))
+	if l.cfg.Takeover > 0 {
+		w.takeoverUntil = l.flows.Tick() + uint32(l.cfg.Takeover.Seconds()*conntrack.TicksPerSecond)
+	}
+	return w
+}
+
+// introduce connects every two workers by hand-off rings.
+func (l *LB) introduce() {
+	n := len(l.workers)
+	rings := make([][]*handoff, n)
+	for from := range rings {
+		rings[from] = make([]*handoff, n)
+		for to := range rings[from] {
+			if from != to {
+				rings[from][to] = newHandoff(handoffSize)
+			}
+		}
+	}
+	for id, w := range l.workers {
+		w.peers = make([]*peer, n)
+		for other := range n {
+			if other != id {
+				w.peers[other] = &peer{out: rings[id][other], in: rings[other][id], to: l.workers[other]}
+			}
+		}
+	}
+}
+
+// handoffSize is how many frames may be on their way between two workers.
+const handoffSize = 4096
+
+// Replies that a worker makes at most, per second: RSTs for a whole service
+// that has just lost its endpoints, ICMP errors as Linux limits its own
+// (net.ipv4.icmp_msgs_per_sec).
+const (
+	resetsPerSecond = 10000
+	errorsPerSecond = 1000
+)
+
+// start runs the worker on a thread, and a CPU, of its own.
+func (w *worker) start() error {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("worker %d: eventfd: %w", w.id, err)
+	}
+	w.wakeFD = fd
+	w.pollFD = append([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, w.pollFD...)
+	w.lb.running.Add(1)
+	go func() {
+		defer w.lb.running.Done()
+		// The thread is pinned: it must not serve other goroutines later, so
+		// it is never unlocked and ends with the worker.
+		runtime.LockOSThread()
+		if w.cpu >= 0 {
+			var set unix.CPUSet
+			set.Set(w.cpu)
+			if err := unix.SchedSetaffinity(0, &set); err != nil {
+				w.lb.log.Warn("worker is not pinned", "worker", w.id, "cpu", w.cpu, "err", err)
+			}
+		}
+		w.run()
+	}()
+	return nil
+}
+
+// openRouter starts to follow the kernel's routes and neighbours.
+func (l *LB) openRouter(workers int) error {
+	cfg := route.Config{Workers: workers, Logger: l.log}
+	for slot, i := range l.ifaces {
+		if !i.host {
+			cfg.Interfaces = append(cfg.Interfaces, route.Interface{Index: i.index, Port: slot})
+		}
+	}
+	if l.host != nil {
+		hp := l.host.Route(len(l.ifaces) - 1)
+		cfg.HostPort = &hp
+	}
+	var err error
+	if l.router, err = route.New(cfg); err != nil {
+		return fmt.Errorf("routes: %w", err)
+	}
+	return nil
+}
+
+// sourceRange is the ports that Weir may use on a configured SNAT address.
+func (l *LB) sourceRange(a netip.Addr) SNATSource {
+	if l.router.Load().Local(a) {
+		return SNATSource{a, l.cfg.SNATPortLo, l.cfg.SNATPortHi}
+	}
+	return SNATSource{a, ownPortLo, ownPortHi}
+}

@@ -1,0 +1,222 @@
+package lb
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// Apply publishes changed Services and forgets deleted ones. The first call
+// also starts to take traffic: it must hold all that is known. A frontend
+// leaves the steering program before the snapshot without it is published,
+// and enters it afterwards, so that Weir never gets a packet that it cannot
+// serve. What could not be applied is in the error (joined *table.ServiceError
+// and others); all else is.
+func (l *LB) Apply(put []table.Service, del []string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ch, err := l.tables.Prepare(put, del)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range ch.Errors {
+		errs = append(errs, e)
+	}
+	for _, f := range ch.Removed {
+		errs = append(errs, l.steer.RemoveFrontend(f.AddrPort, f.Proto))
+	}
+	if err := l.tables.Publish(ch); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, f := range ch.Added {
+		errs = append(errs, l.steer.AddFrontend(f.AddrPort, f.Proto, uint32(f.Kind)))
+	}
+	errs = append(errs, l.routeFrontends(&ch))
+	if !l.attached {
+		l.adoptFlows()
+		errs = append(errs, l.attach())
+	}
+	return errors.Join(errs...)
+}
+
+// routeFrontends keeps routes to the host port for the frontend addresses
+// that the host does not hold, so that clients on the node reach them too.
+func (l *LB) routeFrontends(ch *table.Change) error {
+	if l.host == nil {
+		return nil
+	}
+	var errs []error
+	for _, f := range ch.Added {
+		if f.Kind == table.LoadBalancer || f.Kind == table.ExternalIP {
+			a := f.AddrPort.Addr()
+			l.routed[a]++
+			if l.routed[a] == 1 && !l.router.Local(a) {
+				errs = append(errs, l.host.AddRoute(a))
+			}
+		}
+	}
+	for _, f := range ch.Removed {
+		if f.Kind == table.LoadBalancer || f.Kind == table.ExternalIP {
+			a := f.AddrPort.Addr()
+			if l.routed[a]--; l.routed[a] <= 0 {
+				delete(l.routed, a)
+				errs = append(errs, l.host.RemoveRoute(a))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// attach puts the steering program on the interfaces. By now everything that
+// it leads to is in place, so that one that replaces the program of an
+// earlier process does so without a gap.
+func (l *LB) attach() error {
+	l.attached = true
+	var errs []error
+	for slot, i := range l.ifaces {
+		a, err := l.steer.AttachInterface(steer.Interface{
+			Index: i.index, Slot: slot, Mode: i.steerMode(), PinDir: l.cfg.PinDir, All: i.host,
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("interface %s: %w", i.name, err))
+			continue
+		}
+		i.attachment = a
+		if a.Mode == steer.Generic {
+			errs = append(errs, l.genericMode(i, a))
+		}
+		if !a.Pinned {
+			l.warn("interface %s: the XDP link is not pinned, so a restart detaches for a moment: %v", i.name, a.PinError)
+		}
+		l.log.Info("attached", "interface", i.name, "mode", l.granted(i), "adopted", a.Adopted, "pinned", a.Pinned)
+	}
+	return errors.Join(errs...)
+}
+
+// genericMode is called where the driver has no native XDP.
+func (l *LB) genericMode(i *iface, a *steer.Attachment) error {
+	for _, s := range i.sockets {
+		if zeroCopy, _, _ := s.Granted(); zeroCopy {
+			return fmt.Errorf("interface %s: zero copy was granted but not native XDP (%w): set mode: generic", i.name, a.NativeError)
+		}
+	}
+	if a.NativeError != nil {
+		l.warn("interface %s: no native XDP, using the slow generic mode: %v", i.name, a.NativeError)
+	}
+	return nil
+}
+
+// granted is the mode that an interface really runs in.
+func (l *LB) granted(i *iface) string {
+	for _, s := range i.sockets {
+		if zeroCopy, _, _ := s.Granted(); zeroCopy {
+			return ModeZeroCopy
+		}
+	}
+	if i.attachment != nil && i.attachment.Mode == steer.Generic {
+		return ModeGeneric
+	}
+	return ModeNative
+}
+
+// adoptFlows gives flows of an earlier process the numbers of this one's
+// tables.
+func (l *LB) adoptFlows() {
+	n := 0
+	l.flows.Range(func(r conntrack.Ref) bool {
+		c := l.flows.Conn(r)
+		if atomic.LoadUint32(&c.Endpoint) != conntrack.NoNumber {
+			return true
+		}
+		e := l.flows.Entry(r)
+		number, err := l.tables.AdoptEndpoint(l.flows.EndpointAddr(r), e.Key.Proto())
+		if err != nil {
+			l.flows.Delete(r)
+			return true
+		}
+		var frontend uint32
+		k := frontendKey(&e.Key)
+		if f := l.tables.Load().Lookup(&k); f != nil {
+			frontend = f.Service
+		}
+		l.flows.SetNumbers(r, number, frontend)
+		n++
+		return true
+	})
+	if n > 0 {
+		l.log.Info("carrying on with the flows of the last process", "flows", n)
+	}
+	l.adopted = n
+}
+
+// replan makes the workers' plan anew from the host's addresses, and brings
+// the SNAT addresses of the steering program in line with it: new ones before
+// the plan is published, old ones stay while a flow may still need them.
+func (l *LB) replan() error {
+	p := &plan{lo: l.cfg.SNATPortLo, hi: l.cfg.SNATPortHi}
+	want := map[netip.Addr]SNATSource{}
+	for _, a := range l.cfg.SNATAddresses {
+		s := l.sourceRange(a)
+		want[a] = s
+		if a.Is4() {
+			p.sources4 = append(p.sources4, s)
+		} else {
+			p.sources6 = append(p.sources6, s)
+		}
+	}
+	for _, a := range l.router.Sources() {
+		if _, ok := want[a]; !ok {
+			want[a] = SNATSource{a, p.lo, p.hi}
+		}
+	}
+	var errs []error
+	for a, s := range want {
+		if l.owned[a] != s {
+			if err := l.steer.SetSNAT(a, s.Lo, s.Hi); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			l.owned[a] = s
+		}
+	}
+	for a := range l.owned {
+		if _, ok := want[a]; !ok && !l.router.Local(a) {
+			errs = append(errs, l.steer.RemoveSNAT(a))
+			delete(l.owned, a)
+		}
+	}
+	for _, s := range l.owned {
+		p.owned = append(p.owned, ownedAt(s))
+	}
+	if l.host != nil {
+		hp := l.host.Route(0)
+		for _, a := range []netip.Addr{hp.Local4, hp.Forward4, hp.Local6, hp.Forward6} {
+			if a.IsValid() {
+				p.owned = append(p.owned, ownedAt(SNATSource{a, ownPortLo, ownPortHi}))
+			}
+		}
+	}
+	slices.SortFunc(p.owned, func(a, b ownedSource) int { return int(a.key.W2>>24) - int(b.key.W2>>24) })
+	l.plan.Store(p)
+	return errors.Join(errs...)
+}
+
+func ownedAt(s SNATSource) ownedSource {
+	k := table.MakeKey(netip.AddrPortFrom(s.Addr, 1), 0)
+	return ownedSource{key: table.Key{W0: k.W0, W1: k.W1, W2: k.W2 &^ 0xffffff}, lo: s.Lo, hi: s.Hi}
+}
+
+// Addresses lists the node's addresses that frontends may be on, and Changed
+// delivers a value after they changed.
+func (l *LB) Addresses() []route.Address { return l.router.Addresses() }
+
+// Router is the view of the kernel's routes and addresses.
+func (l *LB) Router() *route.Watcher { return l.router }

@@ -1,0 +1,139 @@
+package lb
+
+import "github.com/weirlb/weir/lb/xsk"
+
+// Queue is one queue of one interface as its worker uses it; *xsk.Socket is
+// one, and Memory another. All frames are pieces of one umem area: a
+// descriptor's address is an offset into it. A worker calls a Queue once per
+// batch, never per packet. Only the worker that owns it may call it.
+type Queue interface {
+	// Receive takes up to len(out) descriptors of received frames; it never
+	// ends inside a packet of several buffers.
+	Receive(out []xsk.Desc) int
+	// Fill gives the queue frames to receive into, and returns how many it
+	// had room for.
+	Fill(addrs []uint64) int
+	// Transmit puts descriptors on the way out, and returns how many fitted.
+	Transmit(descs []xsk.Desc) int
+	// Kick makes sure that what was put on the way out is being sent.
+	Kick() error
+	// Complete takes back frames that have been sent.
+	Complete(out []uint64) int
+}
+
+// txQueueLen is how many descriptors a port may gather between two flushes:
+// every packet of a batch may leave by the same port, in several buffers.
+const txQueueLen = 4 * batchSize
+
+// port is one attached interface (or the host port) as one worker sees it.
+type port struct {
+	q     Queue // nil: this worker owns no queue of the interface
+	owner int32 // the worker to hand packets to when q is nil
+	host  bool  // the host port
+	// metadata is true when the transmit side completes partial checksums.
+	metadata bool
+	ring     int // descriptors of the fill ring
+	filled   int // frames in the kernel's hands for receiving
+	sending  int // frames in the kernel's hands for sending
+	txn      int
+	tx       [txQueueLen]xsk.Desc
+}
+
+// frames is a LIFO of free frames: the one used last is the warmest.
+type frames struct {
+	addr []uint64
+}
+
+func (f *frames) push(a uint64) { f.addr = append(f.addr, a) }
+
+func (f *frames) pop() (uint64, bool) {
+	n := len(f.addr)
+	if n == 0 {
+		return 0, false
+	}
+	a := f.addr[n-1]
+	f.addr = f.addr[:n-1]
+	return a, true
+}
+
+// refill hands free frames to every port's fill ring.
+func (w *worker) refill() {
+	for i := range w.ports {
+		p := &w.ports[i]
+		if p.q == nil {
+			continue
+		}
+		want := min(p.ring-p.filled, len(w.free.addr))
+		if want < batchSize/2 && p.filled > p.ring/2 {
+			continue // not worth a store to the shared index
+		}
+		if want <= 0 {
+			continue
+		}
+		from := len(w.free.addr) - want
+		n := p.q.Fill(w.free.addr[from:])
+		// Fill takes from the front of what it is given: keep the rest.
+		left := copy(w.free.addr[from:], w.free.addr[from+n:])
+		w.free.addr = w.free.addr[:from+left]
+		p.filled += n
+	}
+}
+
+// complete takes back the frames that the kernel has sent.
+func (w *worker) complete() {
+	for i := range w.ports {
+		p := &w.ports[i]
+		for p.sending > 0 {
+			n := p.q.Complete(w.done[:])
+			for _, a := range w.done[:n] {
+				w.free.push(a &^ w.frameMask)
+			}
+			p.sending -= n
+			if n < len(w.done) {
+				break
+			}
+		}
+	}
+}
+
+// flush puts what was gathered on the rings and wakes the kernel. What does
+// not fit is dropped and counted: a full ring is the next hop's congestion.
+func (w *worker) flush() {
+	for i := range w.ports {
+		p := &w.ports[i]
+		if p.txn > 0 {
+			w.transmit(p)
+		}
+		if p.sending > 0 {
+			_ = p.q.Kick() // an error shows as a ring that stays full
+		}
+	}
+}
+
+func (w *worker) transmit(p *port) {
+	n := p.q.Transmit(p.tx[:p.txn])
+	if n < p.txn {
+		// Make room once; copy mode sends only when told to.
+		_ = p.q.Kick()
+		p.sending += n
+		w.complete()
+		p.sending -= n
+		n += p.q.Transmit(p.tx[n:p.txn])
+	}
+	// A packet of several buffers must not be sent in part: the ring takes
+	// whole batches or cuts, so cut back to a packet's end.
+	for _, d := range p.tx[:n] {
+		w.t.txBytes += uint64(d.Len)
+		if d.Options&xsk.Continued == 0 {
+			w.t.txPackets++
+		}
+	}
+	p.sending += n
+	for _, d := range p.tx[n:p.txn] {
+		if d.Options&xsk.Continued == 0 {
+			w.t.drops[DropTxFull]++
+		}
+		w.free.push(d.Addr &^ w.frameMask)
+	}
+	p.txn = 0
+}

@@ -1,0 +1,122 @@
+package lb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Run runs the workers and the chores beside them until ctx ends.
+func (l *LB) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, w := range l.workers {
+		if err := w.start(); err != nil {
+			return err
+		}
+	}
+	failed := make(chan error, 2)
+	go func() { failed <- l.router.Run(ctx) }()
+	go func() { l.flows.Run(ctx); failed <- nil }()
+	changed := l.router.OnChange()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			if err != nil && ctx.Err() == nil {
+				return fmt.Errorf("routes: %w", err)
+			}
+		case <-changed:
+			l.mu.Lock()
+			err := l.replan()
+			l.mu.Unlock()
+			if err != nil {
+				l.log.Warn("SNAT addresses", "err", err)
+			}
+		case <-tick.C:
+			l.reportExhaustion()
+		}
+	}
+}
+
+// stuckTicks without a round make a worker count as stuck: it sleeps for a
+// tenth of a second at most.
+const stuckTicks = 5 * secondTicks
+
+// StuckWorker is a worker that has not gone round for some seconds, -1 when
+// all do.
+func (l *LB) StuckWorker() int {
+	now := l.flows.Tick()
+	for _, w := range l.workers {
+		if int32(now-w.beat.Load()) > stuckTicks {
+			return w.id
+		}
+	}
+	return -1
+}
+
+// reportExhaustion names the endpoints that ran out of SNAT ports, each at
+// most once in ten seconds.
+func (l *LB) reportExhaustion() {
+	now := time.Now()
+	for _, w := range l.workers {
+		w.exhausted.each(func(endpoint netip.AddrPort, source netip.Addr) {
+			if now.Sub(l.exhausted[endpoint]) < 10*time.Second {
+				return
+			}
+			if len(l.exhausted) > 1024 {
+				clear(l.exhausted)
+			}
+			l.exhausted[endpoint] = now
+			l.log.Warn("SNAT ports exhausted: new flows to the endpoint are dropped; add snat.addresses",
+				"endpoint", endpoint, "source", source)
+		})
+	}
+}
+
+// Close stops the workers and takes everything off the host that New and
+// Apply put there: the steering program, the host port with its routes and
+// rules, and changed settings. Flows stay in the flow table's file.
+func (l *LB) Close() error {
+	var errs []error
+	// First off the interfaces: from here on the kernel gets every packet.
+	if l.steer != nil {
+		errs = append(errs, l.steer.Close(true))
+	}
+	for _, w := range l.workers {
+		w.stop.Store(true)
+		if w.wakeFD >= 0 {
+			w.asleep.Store(true)
+			w.wakeUp()
+		}
+	}
+	l.running.Wait()
+	for _, w := range l.workers {
+		errs = append(errs, w.close())
+	}
+	for _, i := range l.ifaces {
+		for _, s := range i.sockets {
+			if s != nil {
+				errs = append(errs, s.Close())
+			}
+		}
+	}
+	if l.memory != nil {
+		errs = append(errs, l.memory.Close())
+	}
+	if l.router != nil {
+		errs = append(errs, l.router.Close())
+	}
+	if l.host != nil {
+		errs = append(errs, l.host.Close())
+	}
+	if l.flows != nil {
+		errs = append(errs, l.flows.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,123 @@
+package lb
+
+import (
+	"time"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// Status is the packet path at one moment. Counters count since New.
+type Status struct {
+	Started    time.Time
+	Attached   bool // traffic is being taken
+	Interfaces []InterfaceStatus
+	Workers    []WorkerStatus
+	Flows      int
+	MaxFlows   int
+	FlowMemory int64 // bytes
+	FlowStats  conntrack.Stats
+	Adopted    int // flows of the last process
+	Snapshot   uint64
+	Services   int
+	Frontends  int
+	Endpoints  int
+	Steering   map[string]uint64 // packets by verdict of the XDP program, over all interfaces
+	Neighbours []NeighbourStatus
+	Warnings   []string
+}
+
+// InterfaceStatus is one attached interface, or the host port.
+type InterfaceStatus struct {
+	Name        string
+	Index       int
+	Driver      string
+	Mode        string // granted: zerocopy, native, generic; "" before attachment
+	Queues      int
+	MTU         int
+	HostPort    bool
+	Pinned      bool
+	Metadata    bool // partial checksums are completed by TX metadata
+	MultiBuffer bool
+	Sockets     []SocketStatus
+}
+
+// SocketStatus is one AF_XDP socket and what the kernel counted for it.
+type SocketStatus struct {
+	Queue  int
+	Kernel xsk.Statistics
+}
+
+// WorkerStatus is one worker.
+type WorkerStatus struct {
+	ID, CPU int
+	WorkerCounters
+}
+
+// NeighbourStatus is a next hop in use.
+type NeighbourStatus struct {
+	route.Neighbour
+	Interface string
+}
+
+// Status reads everything; it disturbs no worker.
+func (l *LB) Status() Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	snap := l.tables.Load()
+	s := Status{
+		Started: l.started, Attached: l.attached, Adopted: l.adopted,
+		Flows: l.flows.Flows(), MaxFlows: l.flows.MaxFlows(), FlowMemory: l.flows.MemoryBytes(), FlowStats: l.flows.Stats(),
+		Snapshot: snap.Number(), Services: snap.Services(), Frontends: snap.Frontends(), Endpoints: l.tables.PresentEndpoints(),
+		Steering: map[string]uint64{},
+		Warnings: append([]string(nil), l.warnings...),
+	}
+	for _, i := range l.ifaces {
+		s.Interfaces = append(s.Interfaces, l.interfaceStatus(i))
+	}
+	for _, w := range l.workers {
+		s.Workers = append(s.Workers, WorkerStatus{ID: w.id, CPU: w.cpu, WorkerCounters: w.shared.read()})
+	}
+	if cs, err := l.steer.Counters(); err == nil {
+		for _, c := range cs {
+			for v, n := range c.Packets {
+				if n > 0 {
+					s.Steering[steer.Verdict(v).String()] += n
+				}
+			}
+		}
+	}
+	for _, n := range l.router.Neighbours() {
+		name := ""
+		if n.Port >= 0 && n.Port < len(l.ifaces) {
+			name = l.ifaces[n.Port].name
+		}
+		s.Neighbours = append(s.Neighbours, NeighbourStatus{n, name})
+	}
+	return s
+}
+
+func (l *LB) interfaceStatus(i *iface) InterfaceStatus {
+	st := InterfaceStatus{Name: i.name, Index: i.index, Driver: i.driver, Queues: i.queues, MTU: i.mtu, HostPort: i.host}
+	if i.attachment != nil {
+		st.Mode, st.Pinned = l.granted(i), i.attachment.Pinned
+	}
+	for q, sock := range i.sockets {
+		_, st.Metadata, st.MultiBuffer = sock.Granted()
+		k, err := sock.Statistics()
+		if err != nil {
+			l.log.Debug("socket statistics", "interface", i.name, "queue", q, "err", err)
+		}
+		st.Sockets = append(st.Sockets, SocketStatus{Queue: q, Kernel: k})
+	}
+	return st
+}
+
+// Tables are the published frontends and endpoints.
+func (l *LB) Tables() *table.Table { return l.tables }
+
+// FlowTable is the flow table.
+func (l *LB) FlowTable() *conntrack.Table { return l.flows }

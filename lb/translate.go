@@ -1,0 +1,95 @@
+package lb
+
+import (
+	"encoding/binary"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+)
+
+// Transport checksum offsets.
+const (
+	tcpChecksum = 16
+	udpChecksum = 6
+)
+
+// translate rewrites packet i by the recipe of its flow entry: addresses,
+// ports, TTL and checksums. The MAC addresses are the adjacency's business.
+func (w *worker) translate(b *batch, i int, e *conntrack.Entry) {
+	f := w.frame(b, i)
+	p := &b.pkt[i]
+	ip := f[header.EthernetLen:]
+	if p.Family == 4 {
+		binary.LittleEndian.PutUint64(ip[12:], e.Addr4)
+		ip[8]--
+		c := binary.LittleEndian.Uint16(ip[10:])
+		binary.LittleEndian.PutUint16(ip[10:], header.Update(c, uint64(e.AddrDelta)+header.TTLDelta))
+	} else {
+		_ = ip[39]
+		ip[7]--
+		binary.LittleEndian.PutUint64(ip[8:], e.Addr6[0])
+		binary.LittleEndian.PutUint64(ip[16:], e.Addr6[1])
+		binary.LittleEndian.PutUint64(ip[24:], e.Addr6[2])
+		binary.LittleEndian.PutUint64(ip[32:], e.Addr6[3])
+	}
+	l4 := f[p.L4:]
+	binary.LittleEndian.PutUint32(l4, e.NewPorts)
+	at := tcpChecksum
+	if p.Proto == header.ProtoUDP {
+		at = udpChecksum
+	}
+	c := binary.LittleEndian.Uint16(l4[at:])
+	switch {
+	case p.Partial:
+		// The field holds the folded pseudo header's sum, not complemented:
+		// only the addresses count in it.
+		c = header.Fold(uint64(c) + uint64(e.AddrDelta))
+	case p.Proto == header.ProtoUDP && c == 0:
+		// No checksum (RFC 768): none after translation either.
+	default:
+		c = header.Update(c, uint64(e.L4Delta))
+		if p.Proto == header.ProtoUDP && c == 0 {
+			c = 0xffff
+		}
+	}
+	binary.LittleEndian.PutUint16(l4[at:], c)
+}
+
+// completeChecksum makes sure that a packet with a partial checksum leaves
+// with a whole one: by TX metadata where the way out was granted it, else in
+// software.
+func (w *worker) completeChecksum(b *batch, i int, out *port) {
+	p := &b.pkt[i]
+	at := uint16(tcpChecksum)
+	if p.Proto == header.ProtoUDP {
+		at = udpChecksum
+	}
+	w.t.partial++
+	d := &b.desc[i][0]
+	if out.metadata {
+		w.memory.SetChecksum(d, uint16(p.L4), at)
+		return
+	}
+	f := w.frame(b, i)
+	end := header.EthernetLen + int(p.Len)
+	// The field's own content is the pseudo header's sum: summing over it
+	// is what CHECKSUM_PARTIAL means.
+	sum := header.Sum(0, f[p.L4:min(end, len(f))])
+	done := len(f)
+	for j := 1; j < int(b.bufs[i]) && done < end; j++ {
+		x := &b.desc[i][j]
+		part := w.area[x.Addr : x.Addr+uint64(x.Len)]
+		part = part[:min(len(part), end-done)]
+		s := uint64(header.Fold(header.Sum(0, part)))
+		if done%2 != int(p.L4)%2 { // an odd start swaps the bytes of the sum (RFC 1071 2(B))
+			s = s>>8 | s&0xff<<8
+		}
+		sum = uint64(header.Fold(sum)) + s
+		done += len(part)
+	}
+	c := ^header.Fold(sum)
+	if p.Proto == header.ProtoUDP && c == 0 {
+		c = 0xffff
+	}
+	binary.LittleEndian.PutUint16(f[int(p.L4)+int(at):], c)
+}

@@ -1,0 +1,283 @@
+package lb
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fastrand"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// One worker owns queue i of every interface that has one, on a thread and a
+// core of its own. A round of its loop is:
+//
+//  1. the clock, the table snapshot, the routes and the plan, once
+//  2. for each port: receive up to 64 packets and run the stages over them
+//     (batch.go), which gathers what leaves at the ports
+//  3. frames handed over by other workers, packets held for a neighbour
+//  4. transmit and kick, take back sent frames, refill
+//  5. publish the counters; quiesce: from here on the worker holds no
+//     reference into the flow table
+//
+// After some empty rounds it sleeps in poll until a packet comes. It takes no
+// lock and allocates nothing; all its slices have their capacity from start.
+type worker struct {
+	id     int
+	cpu    int // to be pinned to, -1: none
+	ports  []port
+	table  *conntrack.Table
+	ct     *conntrack.Worker
+	tables *table.Table
+	router *route.Watcher
+
+	memory    *xsk.Area
+	area      []byte
+	frameMask uint64 // low bits of an address: the offset in its frame
+
+	hostPort int32 // -1: none
+	hostMACs [2][6]byte
+
+	// As of the beginning of the round.
+	snapshot      *table.Snapshot
+	routes        *route.Table
+	epoch         uint32
+	adjacencies   []route.Adjacency
+	plan          *plan
+	tick          uint32
+	takeoverUntil uint32
+	goneTicks     uint32
+
+	batch, again batch
+	newFlow      conntrack.NewFlow
+	free         frames
+	done         [256]uint64
+	descs        [batchSize]xsk.Desc
+	held         []held
+	peers        []*peer // by worker; nil for itself
+	resets       bucket
+	errors       bucket
+	exhausted    exhaustion
+	rng          fastrand.RNG
+
+	t      tally
+	shared *sharedTally
+	stop   atomic.Bool
+	beat   atomic.Uint32 // tick of the last round: the worker's sign of life
+	// asleep is true while the worker may sleep in poll: who hands it a
+	// frame then writes to wakeFD.
+	asleep atomic.Bool
+	wakeFD int
+	pollFD []unix.PollFd
+
+	lb *LB
+}
+
+// peer is one worker's dealings with another.
+type peer struct {
+	out  *handoff // to it
+	in   *handoff // from it
+	to   *worker
+	owed int  // frames taken from it that are to be given back
+	wake bool // something was put on out in this round
+}
+
+const secondTicks = conntrack.TicksPerSecond
+
+// emptyRounds before the worker sleeps: about 100 us of spinning.
+const emptyRounds = 100
+
+func (w *worker) run() {
+	empty := 0
+	for !w.stop.Load() {
+		w.beginRound()
+		work := w.receive()
+		work += w.takeHandedOver()
+		w.release()
+		w.endRound()
+		if work > 0 {
+			empty = 0
+			continue
+		}
+		if empty++; empty >= emptyRounds {
+			w.sleep()
+			empty = emptyRounds / 2
+		}
+	}
+}
+
+// beginRound reads everything that others publish, once for all packets of
+// the round.
+func (w *worker) beginRound() {
+	if tick := w.table.Tick(); tick != w.tick {
+		w.tick = tick
+		w.beat.Store(tick)
+		now := time.Now()
+		w.resets.refill(now)
+		w.errors.refill(now)
+	}
+	w.snapshot = w.tables.Load()
+	w.routes = w.router.Load()
+	w.epoch = w.routes.Epoch()
+	w.plan = w.lb.plan.Load()
+}
+
+// receive takes one batch from each port through the stages.
+func (w *worker) receive() int {
+	work := 0
+	for i := range w.ports {
+		p := &w.ports[i]
+		if p.q == nil {
+			continue
+		}
+		n := p.q.Receive(w.descs[:])
+		if n == 0 {
+			continue
+		}
+		p.filled -= n
+		work += n
+		for taken := 0; taken < n; {
+			taken += w.load(&w.batch, int32(i), w.descs[taken:n])
+			w.process(&w.batch)
+		}
+	}
+	return work
+}
+
+// endRound sends what was gathered and tidies up.
+func (w *worker) endRound() {
+	w.flush()
+	w.complete()
+	w.giveFramesBack()
+	w.refill()
+	for _, p := range w.peers {
+		if p != nil && p.wake {
+			p.wake = false
+			p.to.wakeUp()
+		}
+	}
+	w.shared.publish(&w.t)
+	w.ct.Quiesce()
+}
+
+// takeHandedOver puts frames that other workers handed over on this worker's
+// queues, and takes back the frames that they owe.
+func (w *worker) takeHandedOver() int {
+	work := 0
+	for _, p := range w.peers {
+		if p == nil {
+			continue
+		}
+		for range 4 * batchSize {
+			s, ok := p.in.take()
+			if !ok {
+				break
+			}
+			work++
+			if s.port == returned {
+				w.free.push(s.desc.Addr)
+				continue
+			}
+			out := &w.ports[s.port]
+			if out.txn == txQueueLen {
+				w.transmit(out)
+			}
+			out.tx[out.txn] = s.desc
+			out.txn++
+			p.owed++
+		}
+	}
+	return work
+}
+
+// giveFramesBack returns as many frames as were taken from other workers:
+// any frame will do, they are all of one area.
+func (w *worker) giveFramesBack() {
+	for _, p := range w.peers {
+		if p == nil {
+			continue
+		}
+		for p.owed > 0 && p.out.room() > batchSize {
+			a, ok := w.free.pop()
+			if !ok {
+				return
+			}
+			p.out.put(xsk.Desc{Addr: a}, returned)
+			p.owed--
+			p.wake = true
+		}
+	}
+}
+
+// sleep waits in poll for a packet, a handed-over frame or the next chore.
+func (w *worker) sleep() {
+	if len(w.pollFD) == 0 {
+		return
+	}
+	w.asleep.Store(true)
+	for _, p := range w.peers { // a frame put before asleep was seen
+		if p != nil && p.in.tail.Load() != p.in.head.Load() {
+			w.asleep.Store(false)
+			return
+		}
+	}
+	timeout := 100
+	if len(w.held) > 0 {
+		timeout = 2
+	}
+	w.ct.Offline()
+	_, _ = unix.Poll(w.pollFD, timeout) // EINTR and timeouts are rounds like any other
+	w.ct.Online()
+	w.asleep.Store(false)
+	if w.pollFD[0].Revents != 0 {
+		var b [8]byte
+		_, _ = unix.Read(w.wakeFD, b[:])
+	}
+}
+
+// close frees what start took. Preconditions: the worker has ended.
+func (w *worker) close() error {
+	if w.wakeFD < 0 {
+		return nil
+	}
+	fd := w.wakeFD
+	w.wakeFD = -1
+	return unix.Close(fd)
+}
+
+func (w *worker) wakeUp() {
+	if w.asleep.Load() {
+		one := [8]byte{1}
+		_, _ = unix.Write(w.wakeFD, one[:])
+	}
+}
+
+// bucket is a token bucket: refilled once per tick, taken from per packet.
+type bucket struct {
+	tokens, burst float64
+	perSecond     float64
+	last          time.Time
+}
+
+func newBucket(perSecond, burst float64) bucket {
+	return bucket{tokens: burst, burst: burst, perSecond: perSecond}
+}
+
+func (k *bucket) refill(now time.Time) {
+	if !k.last.IsZero() {
+		k.tokens = min(k.burst, k.tokens+now.Sub(k.last).Seconds()*k.perSecond)
+	}
+	k.last = now
+}
+
+func (k *bucket) take() bool {
+	if k.tokens < 1 {
+		return false
+	}
+	k.tokens--
+	return true
+}
