@@ -46,8 +46,8 @@ func (f Features) TxChecksum() bool { return f.XSK&featureTxChecksum != 0 }
 // Queue is a receive queue of an interface.
 type Queue struct {
 	ID int
-	// Bound says that an AF_XDP socket holds the queue with zero copy; kernel
-	// 6.15, false before.
+	// Bound says that an AF_XDP socket holds the queue; kernel 6.15, false
+	// before.
 	Bound bool
 }
 

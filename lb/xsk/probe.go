@@ -87,8 +87,7 @@ func ProbeNetdevFeatures() Probe {
 // loopback has interface index 1 in every network namespace.
 const loopback = 1
 
-// probeBind binds a socket of its own to the last queue-less interface there
-// is, with flags.
+// probeBind binds a sending socket of its own to the loopback interface.
 func probeBind(flags uint16) error {
 	area, err := NewArea(64, 0)
 	if err != nil {
