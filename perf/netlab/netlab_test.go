@@ -239,6 +239,43 @@ func TestResponderAnswersForAddressesNobodyHolds(t *testing.T) {
 	}
 }
 
+func TestStateShowsWhatIsLeftBehind(t *testing.T) {
+	e := newEdge(t, EdgeConfig{})
+	before, err := e.Edge.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	echoOnce(t, e.ZoneA, netip.AddrPortFrom(Host4(FabricNet, 11), 8080))
+	checkEcho(t, e.Edge, netip.AddrPortFrom(Host4(FabricNet, 11), 8080))
+	same, err := e.Edge.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := before.Diff(same); len(d) > 0 {
+		t.Errorf("traffic alone changed the state:\n%s", strings.Join(d, "\n"))
+	}
+	if err := e.Edge.Bridge("left", nil, netip.MustParsePrefix("192.0.2.1/24")); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Edge.SetSysctl("net/ipv4/conf/eth0/forwarding", "1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Edge.Inside(func() error { return os.Mkdir("/sys/fs/bpf/weir", 0o700) }); err != nil {
+		t.Fatal(err)
+	}
+	after, err := e.Edge.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff := strings.Join(before.Diff(after), "\n")
+	for _, want := range []string{"+ link left: bridge", "+ address 192.0.2.1/24 on left", "+ route 192.0.2.1/32",
+		"+ offload left", "! setting net/ipv4/conf/eth0/forwarding: 1, was 0", "+ pin /sys/fs/bpf/weir"} {
+		if !strings.Contains(diff, want) {
+			t.Errorf("no %q in\n%s", want, diff)
+		}
+	}
+}
+
 func TestReapRemovesOnlyWhatTheDeadLeft(t *testing.T) {
 	requireRoot(t)
 	self, err := processOwner(os.Getpid())

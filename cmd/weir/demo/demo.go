@@ -62,7 +62,7 @@ The exit status is 0 when everything went as it must, else 1.`,
 // than it must.
 func run(ctx context.Context, out, errOut io.Writer, o options) (err error) {
 	if err := netlab.Available(); err != nil {
-		return fmt.Errorf("weir demo: %w: try sudo", err)
+		return fmt.Errorf("demo: %w", err)
 	}
 	r := newReport(out)
 	s, err := newSite(ctx, r, errOut, o)

@@ -1,0 +1,322 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/workload"
+)
+
+// within is how long anything may take that takes a fraction of a second when
+// the machine is idle.
+const within = 20 * time.Second
+
+// fixture is a lab with servers on every endpoint and Weir on the edge node.
+type fixture struct {
+	*netlab.Edge
+	opts     options
+	services []service
+	weir     *netlab.Process
+	logFile  string
+	admin    *admin.Client
+	runs     int
+}
+
+// options adapt a fixture.
+type options struct {
+	edge       netlab.EdgeConfig
+	services   []service
+	interfaces string   // of the configuration; "": eth0 and eth1
+	extra      string   // more lines of the configuration
+	env        []string // more environment of weir run
+	stopped    bool     // do not start Weir
+}
+
+// Services of the shared fixture, one per kind of endpoint.
+var (
+	toAttached = service{name: "attached", index: 11, endpoints: []endpoint{attached}}
+	toRouted   = service{name: "routed", index: 12, endpoints: []endpoint{routed}}
+	toPod      = service{name: "pod", index: 13, endpoints: []endpoint{pod}}
+	toNode     = service{name: "node", index: 14, endpoints: []endpoint{onNode}}
+	toOverlay  = service{name: "overlay", index: 15, endpoints: []endpoint{overlay}}
+	toAll      = service{name: "all", index: 16, endpoints: []endpoint{attached, routed, pod, onNode, overlay}}
+	toNothing  = service{name: "nothing", index: 17}
+	// Local policy without a local endpoint: there is one elsewhere.
+	toNoLocal = service{name: "nolocal", index: 18, local: true, endpoints: []endpoint{attached}}
+	// Load balancer IPs in the clients' own network, which no interface
+	// holds.
+	toAnnounced = service{name: "announced", index: 19, endpoints: []endpoint{attached, pod},
+		lb: []netip.Addr{netlab.Host4(netlab.ClientNet, 100), netlab.Host6(netlab.ClientNet, 100)}}
+)
+
+// kinds are the Services with one endpoint each.
+var kinds = []service{toAttached, toRouted, toPod, toNode, toOverlay}
+
+var shared struct {
+	sync.Mutex
+	f    *fixture
+	err  error
+	made time.Time
+}
+
+// sharedFixture is one fixture for all tests that leave it as it is.
+func sharedFixture(t *testing.T) *fixture {
+	t.Helper()
+	requireLab(t)
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.f == nil && shared.err == nil {
+		shared.f, shared.err = newFixture(options{services: append([]service{toAll, toNothing, toNoLocal, toAnnounced}, kinds...)})
+		shared.made = time.Now()
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("weir run said:\n%s", shared.f.logTail())
+		}
+	})
+	return shared.f
+}
+
+func closeShared() {
+	if shared.f == nil {
+		return
+	}
+	if err := shared.f.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "close the shared lab:", err)
+	}
+}
+
+// ownFixture is a fixture for a test that kills, stops or reconfigures Weir.
+func ownFixture(t *testing.T, o options) *fixture {
+	t.Helper()
+	requireLab(t)
+	f, err := newFixture(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("weir run said:\n%s", f.logTail())
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// requireLab skips without root, and fails in CI, which must have it.
+func requireLab(t *testing.T) {
+	t.Helper()
+	if err := netlab.Available(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip("skipped: ", err)
+	}
+}
+
+func newFixture(o options) (*fixture, error) {
+	lab, err := netlab.NewEdge(o.edge)
+	if err != nil {
+		return nil, err
+	}
+	f := &fixture{Edge: lab, opts: o, services: o.services}
+	f.admin = admin.NewClient(f.path("weir.sock"))
+	err = f.serve()
+	if err == nil {
+		err = f.configure()
+	}
+	if err == nil && !o.stopped {
+		err = f.start()
+	}
+	if err != nil {
+		lab.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *fixture) path(name string) string { return filepath.Join(f.Dir(), name) }
+
+// serve starts every kind of server at every endpoint.
+func (f *fixture) serve() error {
+	for _, at := range []struct {
+		n    *netlab.Namespace
+		name string
+	}{{f.ZoneA, "attached"}, {f.ZoneB, "routed"}, {f.Pod, "pod"}, {f.Edge.Edge, "node"}, {f.Remote, "overlay"}} {
+		web, err := workload.Serve(at.n, at.name, fmt.Sprintf("[::]:%d", httpTarget))
+		if err != nil {
+			return err
+		}
+		f.OnClose(web.Close)
+		echo, err := workload.ServeEcho(at.n, at.name, fmt.Sprintf("[::]:%d", echoTarget))
+		if err != nil {
+			return err
+		}
+		f.OnClose(echo.Close)
+		half, err := workload.ServeHalfClosed(at.n, fmt.Sprintf("[::]:%d", halfTarget), 500*time.Millisecond)
+		if err != nil {
+			return err
+		}
+		f.OnClose(half.Close)
+	}
+	return nil
+}
+
+// configure writes the configuration and the manifests.
+func (f *fixture) configure() error {
+	if err := os.MkdirAll(f.path("manifests"), 0o755); err != nil {
+		return err
+	}
+	t := &testing.T{}
+	if err := os.WriteFile(f.manifest(), render(t, f.services), 0o644); err != nil {
+		return err
+	}
+	interfaces := f.opts.interfaces
+	if interfaces == "" {
+		interfaces = "[{name: eth0}, {name: eth1}]"
+	}
+	return os.WriteFile(f.path("config.yaml"), fmt.Appendf(nil, `apiVersion: weir.dev/v1alpha1
+kind: WeirConfiguration
+nodeName: edge-1
+discovery:
+  manifests: {path: %s}
+interfaces: %s
+nodePortAddresses: ["%s/24", "%s/64"]
+conntrack: {path: %s, maxFlows: 262144}
+admin: {socket: %s}
+%s
+`, f.path("manifests"), interfaces, netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0),
+		f.path("conntrack"), f.path("weir.sock"), f.opts.extra), 0o644)
+}
+
+func (f *fixture) manifest() string { return f.path("manifests/services.yaml") }
+
+// command is `weir ARGS`, not yet started.
+func (f *fixture) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(binary, args...)
+	cmd.Env = append(os.Environ(), f.opts.env...)
+	return cmd
+}
+
+// start starts `weir run` and waits until it serves what the manifests say.
+func (f *fixture) start() error {
+	f.runs++
+	f.logFile = f.path(fmt.Sprintf("weir-%d.log", f.runs))
+	log, err := os.Create(f.logFile)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := f.command("run", "--config", f.path("config.yaml"))
+	cmd.Stdout, cmd.Stderr = log, log
+	if f.weir, err = f.Edge.Edge.Start(cmd); err != nil {
+		return err
+	}
+	if err := f.served(len(f.services)); err != nil {
+		return fmt.Errorf("weir run does not serve: %w\n%s", err, f.logTail())
+	}
+	return nil
+}
+
+// served waits until Weir knows this many Services and their frontends.
+func (f *fixture) served(services int) error {
+	want := services * 4 * 2 * 2 // ports, families, node port and load balancer IP
+	return f.poll(func(ctx context.Context) error {
+		list, err := f.admin.Frontends(ctx)
+		if err != nil {
+			return err
+		}
+		if len(list.Frontends) != want {
+			return fmt.Errorf("%d frontends, want %d", len(list.Frontends), want)
+		}
+		return nil
+	})
+}
+
+// poll calls f until it returns nil, or returns its last error when it takes
+// too long or Weir ends.
+func (f *fixture) poll(try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-f.weir.Done():
+			return fmt.Errorf("weir run has ended (%v): %w", f.weir.Err(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// logTail is the end of what weir run logged.
+func (f *fixture) logTail() string {
+	b, err := os.ReadFile(f.logFile)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-30):], "\n")
+}
+
+// checkChecksums watches the checksum error counters of every namespace until
+// the test ends.
+func (f *fixture) checkChecksums(t *testing.T) {
+	t.Helper()
+	before := make(map[string]netlab.Counters)
+	for _, n := range f.Namespaces() {
+		c, err := n.Counters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[n.Name()] = c
+	}
+	t.Cleanup(func() {
+		for _, n := range f.Namespaces() {
+			c, err := n.Counters()
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			for _, k := range []string{"TcpInCsumErrors", "UdpInCsumErrors", "Udp6InCsumErrors", "IcmpInCsumErrors", "Icmp6InErrors"} {
+				if d := c[k] - before[n.Name()][k]; d != 0 {
+					t.Errorf("%s in namespace %s grew by %d", k, n.Name(), d)
+				}
+			}
+		}
+	})
+}
+
+// inTime is a context that ends when the test's patience does.
+func inTime(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// bothFamilies runs a subtest for IPv4 and one for IPv6.
+func bothFamilies(t *testing.T, test func(t *testing.T, six bool)) {
+	t.Helper()
+	for _, six := range []bool{false, true} {
+		t.Run(family(six), func(t *testing.T) { test(t, six) })
+	}
+}
