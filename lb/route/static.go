@@ -1,0 +1,51 @@
+package route
+
+import (
+	"net/netip"
+
+	"github.com/gaissmai/bart"
+)
+
+// StaticHop is a resolved next hop of a static Watcher.
+type StaticHop struct {
+	Port     int
+	NextHop  netip.Addr
+	MAC, Src [6]byte
+	MTU      uint32
+}
+
+// Static makes a Watcher of the routes and next hops given, which follows no
+// kernel: for the packet path in memory, in tests and benchmarks. Resolve is
+// without effect, and Run and Close must not be called.
+func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
+	w := &Watcher{adj: make([]Adjacency, len(hops)+1), rings: make([]ring, 64), wake: make(chan struct{}, 1)}
+	x := newHopIndex(len(hops) + 1)
+	for i, h := range hops {
+		n := uint32(i + 1)
+		k := makeHopKey(h.Port, h.NextHop)
+		a := &w.adj[n]
+		a.hop[0].Store(k.w0)
+		a.hop[1].Store(k.w1)
+		a.port.Store(k.port)
+		a.mtu.Store(h.MTU)
+		a.src.Store(macWord(h.Src) | uint64(h.Port)<<48)
+		a.dst.Store(macWord(h.MAC) | uint64(Valid)<<48)
+		x.insert(k, n)
+	}
+	w.index.Store(x)
+	t := &Table{epoch: 1, first: new(bart.Table[*entry]), main: new(bart.Table[*entry])}
+	for p, path := range routes {
+		t.main.Insert(p, &entry{kind: path.Kind, paths: []Path{path}})
+	}
+	w.table.Store(t)
+	w.hosts.Store(&[]Address{})
+	return w
+}
+
+// SetState changes the state of a static next hop.
+func (w *Watcher) SetState(port int, nextHop netip.Addr, s State) {
+	if n, ok := w.Adjacency(port, nextHop); ok {
+		a := &w.adj[n]
+		a.dst.Store(a.dst.Load()&macMask | uint64(s)<<48)
+	}
+}
