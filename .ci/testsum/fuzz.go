@@ -38,8 +38,10 @@ func fuzzAll(dir string, each time.Duration, packages []string) error {
 // the fuzzing engine may call that a failure, with nothing but "context
 // deadline exceeded" to say (go.dev/issue/75804): that one is tried again.
 func fuzzOne(t test, each time.Duration) (*result, error) {
+	// Shrinking interesting inputs, for up to a minute each, would take all
+	// of a short time.
 	args := []string{"go", "test", "-json", "-run", "^$", "-fuzz", "^" + t.Test + "$",
-		"-fuzztime", each.String(), "-parallel", "2", t.Package}
+		"-fuzztime", each.String(), "-fuzzminimizetime", "10x", "-parallel", "2", t.Package}
 	for try := 1; ; try++ {
 		r, err := runTests("fuzz "+short(t.Package)+" "+t.Test, args)
 		if err != nil || try == 3 || !r.anyFailed() {

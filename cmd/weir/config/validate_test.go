@@ -1,0 +1,121 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func valid(t *testing.T) *Configuration {
+	t.Helper()
+	return parse(t, full)
+}
+
+func TestValidateRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(*Configuration)
+		path string
+		want string // part of the message
+	}{
+		{"apiVersion", func(c *Configuration) { c.APIVersion = "v1" }, "apiVersion", `must be weir.dev/v1alpha1, is "v1"`},
+		{"kind", func(c *Configuration) { c.Kind = "" }, "kind", `must be WeirConfiguration, is ""`},
+		{"no node name", func(c *Configuration) { c.NodeName = "" }, "nodeName", "must be given"},
+		{"node name in capitals", func(c *Configuration) { c.NodeName = "Edge_1" }, "nodeName", "not a node's name"},
+		{"node name too long", func(c *Configuration) { c.NodeName = strings.Repeat("a", 254) }, "nodeName", "not a node's name"},
+		{"no source", func(c *Configuration) { c.Discovery = Discovery{} }, "discovery", "must have manifests"},
+		{"two sources", func(c *Configuration) { c.Discovery.Kubernetes = &Kubernetes{} }, "discovery", "give one"},
+		{"source without path", func(c *Configuration) { c.Discovery.Manifests.Path = "" }, "discovery.manifests.path", "must be given"},
+		{"kubernetes", func(c *Configuration) { c.Discovery = Discovery{Kubernetes: &Kubernetes{}} }, "discovery.kubernetes", "not supported yet"},
+		{"no interface", func(c *Configuration) { c.Interfaces = nil }, "interfaces", "must name at least one"},
+		{"interface without name", func(c *Configuration) { c.Interfaces[1].Name = "" }, "interfaces[1].name", "must be given"},
+		{"interface name too long", func(c *Configuration) { c.Interfaces[0].Name = "sixteen-letters-" }, "interfaces[0].name", "cannot be the name"},
+		{"interface name with slash", func(c *Configuration) { c.Interfaces[0].Name = "a/b" }, "interfaces[0].name", "cannot be the name"},
+		{"loopback", func(c *Configuration) { c.Interfaces[0].Name = "lo" }, "interfaces[0].name", "lo cannot be attached"},
+		{"interface twice", func(c *Configuration) { c.Interfaces[1].Name = "eth0" }, "interfaces[1].name", "listed twice"},
+		{"mode", func(c *Configuration) { c.Interfaces[0].Mode = "fast" }, "interfaces[0].mode", `is "fast"`},
+		{"primary and more", func(c *Configuration) { c.NodePortAddresses = []string{"10.0.0.0/8", Primary} }, "nodePortAddresses[1]", "stands alone"},
+		{"node port address", func(c *Configuration) { c.NodePortAddresses[0] = "192.0.2.1" }, "nodePortAddresses[0]", "is not a prefix"},
+		{"prefix with host bits", func(c *Configuration) { c.NodePortAddresses[0] = "192.0.2.1/24" }, "nodePortAddresses[0]", "192.0.2.0/24 is meant?"},
+		{"mapped prefix", func(c *Configuration) { c.NodePortAddresses[0] = "::ffff:10.0.0.0/104" }, "nodePortAddresses[0]", "IPv4 prefix"},
+		{"snat address", func(c *Configuration) { c.SNAT.Addresses[0] = "nat.example" }, "snat.addresses[0]", "is not an IP address"},
+		{"snat multicast", func(c *Configuration) { c.SNAT.Addresses[0] = "224.0.0.1" }, "snat.addresses[0]", "cannot be the source"},
+		{"snat with zone", func(c *Configuration) { c.SNAT.Addresses[0] = "fe80::1%eth0" }, "snat.addresses[0]", "without a zone"},
+		{"snat twice", func(c *Configuration) { c.SNAT.Addresses = []string{"192.0.2.1", "192.0.2.1"} }, "snat.addresses[1]", "listed twice"},
+		{"snat ports in node ports", func(c *Configuration) { c.SNAT.Ports = PortRange{32000, 40000} }, "snat.ports", "overlaps the node ports 30000-32767"},
+		{"snat ports well known", func(c *Configuration) { c.SNAT.Ports = PortRange{80, 90} }, "snat.ports", "well-known"},
+		{"protected in snat", func(c *Configuration) { c.ProtectedPorts[1] = 61500 }, "protectedPorts[1]", "lies in snat.ports"},
+		{"dnat", func(c *Configuration) { c.Forwarding.Mode = ForwardDNAT }, "forwarding.mode", "dnat is not supported yet"},
+		{"gue", func(c *Configuration) { c.Forwarding.Mode = ForwardGUE }, "forwarding.mode", "gue is not supported yet"},
+		{"forwarding mode", func(c *Configuration) { c.Forwarding.Mode = "teleport" }, "forwarding.mode", `must be nat, is "teleport"`},
+		{"two prefixes of a family", func(c *Configuration) { c.HostPort.Prefixes[1] = "10.9.0.0/24" }, "hostPort.prefixes[1]", "second IPv4 prefix"},
+		{"prefix too small", func(c *Configuration) { c.HostPort.Prefixes[0] = "10.9.0.0/30" }, "hostPort.prefixes[0]", "too small"},
+		{"prefix loopback", func(c *Configuration) { c.HostPort.Prefixes[0] = "127.0.0.0/24" }, "hostPort.prefixes[0]", "cannot be routed"},
+		{"prefix link-local IPv6", func(c *Configuration) { c.HostPort.Prefixes[1] = "fe80::/64" }, "hostPort.prefixes[1]", "cannot be routed"},
+		{"protected twice", func(c *Configuration) { c.ProtectedPorts = []uint16{22, 22} }, "protectedPorts[1]", "listed twice"},
+		{"few flows", func(c *Configuration) { c.Conntrack.MaxFlows = 10 }, "conntrack.maxFlows", "must be auto or 1024"},
+		{"relative table", func(c *Configuration) { c.Conntrack.Path = "flows" }, "conntrack.path", "absolute"},
+		{"negative time", func(c *Configuration) { c.Conntrack.TakeoverSeconds = -1 }, "conntrack.takeoverSeconds", "must be 0 to"},
+		{"long time", func(c *Configuration) { c.Conntrack.EndpointGoneSeconds = 1 << 30 }, "conntrack.endpointGoneSeconds", "must be 0 to"},
+		{"many workers", func(c *Configuration) { c.Workers = Workers{Count: 1000} }, "workers.count", "must be auto or 1 to 256"},
+		{"fewer CPUs than workers", func(c *Configuration) { c.Workers.Count = 3 }, "workers.cpus", "2 CPUs for 3 workers"},
+		{"no socket", func(c *Configuration) { c.Admin.Socket = "" }, "admin.socket", "absolute"},
+		{"long socket", func(c *Configuration) { c.Admin.Socket = "/" + strings.Repeat("a", 107) }, "admin.socket", "is 108 bytes long"},
+		{"socket is table", func(c *Configuration) { c.Conntrack.Path = c.Admin.Socket }, "conntrack.path", "same file"},
+		{"address without host", func(c *Configuration) { c.MetricsBindAddress = ":9464" }, "metricsBindAddress", "did you mean 0.0.0.0:9464?"},
+		{"address with name", func(c *Configuration) { c.MetricsBindAddress = "localhost:9464" }, "metricsBindAddress", "not an address and port"},
+		{"port zero", func(c *Configuration) { c.HealthzBindAddress = "0.0.0.0:0" }, "healthzBindAddress", "must not be 0"},
+		{"listener among snat ports", func(c *Configuration) { c.HealthzBindAddress = "0.0.0.0:61001" }, "healthzBindAddress", "lies in snat.ports"},
+		{"same listener", func(c *Configuration) { c.HealthzBindAddress = "0.0.0.0:9464" }, "healthzBindAddress", "collides"},
+		{"profiling nowhere", func(c *Configuration) { c.MetricsBindAddress = "" }, "enableProfiling", "needs metricsBindAddress"},
+		{"log level", func(c *Configuration) { c.Logging.Level = "loud" }, "logging.level", `is "loud"`},
+		{"log format", func(c *Configuration) { c.Logging.Format = "xml" }, "logging.format", `is "xml"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := valid(t)
+			tt.edit(c)
+			errs := c.Validate()
+			for _, e := range errs {
+				if e.Path == tt.path && strings.Contains(e.Msg, tt.want) {
+					if e.Origin == "" && !strings.Contains(tt.name, "two sources") {
+						t.Errorf("%v does not say where", e)
+					}
+					return
+				}
+			}
+			t.Errorf("got %v\nwant %s: ...%s...", errs, tt.path, tt.want)
+		})
+	}
+}
+
+func TestValidateAccepts(t *testing.T) {
+	for name, edit := range map[string]func(*Configuration){
+		"no servers":         func(c *Configuration) { c.MetricsBindAddress, c.HealthzBindAddress, c.EnableProfiling = "", "", false },
+		"all addresses":      func(c *Configuration) { c.NodePortAddresses = nil },
+		"nothing protected":  func(c *Configuration) { c.ProtectedPorts = nil },
+		"anonymous table":    func(c *Configuration) { c.Conntrack.Path = "" },
+		"one host prefix":    func(c *Configuration) { c.HostPort.Prefixes = c.HostPort.Prefixes[:1] },
+		"loopback among":     func(c *Configuration) { c.MetricsBindAddress = "127.0.0.1:61001" },
+		"dotted node name":   func(c *Configuration) { c.NodeName = "edge-1.example.com" },
+		"vlan interface":     func(c *Configuration) { c.Interfaces[0].Name = "eth0.100" },
+		"CPUs and no count":  func(c *Configuration) { c.Workers = Workers{CPUs: CPUs{7}} },
+		"one port":           func(c *Configuration) { c.SNAT.Ports = PortRange{61000, 61000} },
+		"same port, 2 hosts": func(c *Configuration) { c.HealthzBindAddress = "192.0.2.1:9464" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := valid(t)
+			edit(c)
+			if errs := c.Validate(); len(errs) > 0 {
+				t.Error(errs)
+			}
+		})
+	}
+}
+
+func TestValidateSaysAllThatIsWrongAtOnceWithLines(t *testing.T) {
+	c := parse(t, strings.ReplaceAll(strings.ReplaceAll(full, "mode: nat", "mode: ipip"), "name: eth1", "name: eth0"))
+	want := `weir.yaml:6: interfaces[1].name: eth0 is listed twice
+weir.yaml:9: forwarding.mode: ipip is not supported yet: use nat`
+	if got := c.Validate().Error(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
