@@ -3,6 +3,7 @@ package table
 import (
 	"encoding/binary"
 	"math/bits"
+	"slices"
 )
 
 // Maglev hashing: Eisenbud et al., "Maglev: A Fast and Reliable Software
@@ -44,12 +45,20 @@ func slotShift(n int) uint8 {
 // slotPadding lets a four-byte load begin at any slot.
 const slotPadding = 3
 
+const (
+	// batchPart is the part of the free slots that one batch may take: 1/16.
+	batchPart = 16
+	// smallBatch is too small to gain from seeking ahead.
+	smallBatch = 64
+	// farPart is the part of all slots that are free when the way to
+	// the next one is long: 1/32.
+	farPart = 32
+)
+
 // permutation is where an endpoint stands in its permutation of the slots.
 type permutation struct {
-	at     uint32 // the next slot it would take
-	skip   uint32 // from 1 to size-1
-	weight uint32
-	credit uint64 // weight saved up for the next turn
+	at   uint32 // the next slot that it would take
+	skip uint32 // from 1 to size-1
 }
 
 // startPermutation is the beginning of the endpoint's permutation.
@@ -57,151 +66,255 @@ func startPermutation(e *EndpointEntry, size int) permutation {
 	h1, h2 := endpointHash(e)
 	offset, _ := bits.Mul64(h1, uint64(size))
 	skip, _ := bits.Mul64(h2, uint64(size-1))
-	return permutation{at: uint32(offset), skip: uint32(skip) + 1, weight: e.Weight}
+	return permutation{at: uint32(offset), skip: uint32(skip) + 1}
+}
+
+// step is (at+skip) mod size. The sign of at+skip-size, spread over the word,
+// says whether size has to be added again: a jump would be mispredicted every other time.
+func step(at, skip, size uint32) uint32 {
+	d := int32(at + skip - size)
+	return uint32(d + d>>31&int32(size))
 }
 
 // population is the filling of one table; its memory is used again for the next.
+//
+// The paper's loop, one endpoint at a time walking to its next free slot, spends
+// its time on mispredicted branches, and half of its steps on the last
+// thousandth of the slots. So turns are taken in batches, with the same result:
+//
+//   - seek moves all of a batch to their next free slots, as if alone, without a branch on what it finds;
+//   - commit takes the slots in the order of turns, and lets an endpoint walk on whose
+//     slot one before it in the batch has taken. Batches are small
+//     enough, against the slots still free, for this to be rare;
+//   - the last few free slots are found from the other side, see takeNearest.
 type population struct {
-	perms []permutation
-	taken []uint64 // one bit per slot
-	free  []uint32 // the last free slots
-	slots []byte
-	size  uint32
-	shift uint8
+	size    uint32
+	shift   uint8
+	slots   []byte
+	perms   []permutation
+	taken   bitmap
+	free    []uint32 // the last free slots
+	factors []uint64 // see takeNearest; 0: not known
+
+	equal    bool // all weights are the same
+	heaviest uint64
+	weights  []uint32
+	credits  []uint64 // weight saved up for the next turn
+	next     int      // the endpoint whose turn is considered next
+
+	turns, rest []uint32 // a batch, and those of it that still seek
 }
 
 // build is a new Maglev table for at least two endpoints.
 func (p *population) build(endpoints []EndpointEntry) (slots []byte, size uint64, shift uint8) {
-	m := tableSize(len(endpoints))
-	p.size, p.shift = uint32(m), slotShift(len(endpoints))
+	m, n := tableSize(len(endpoints)), len(endpoints)
+	p.size, p.shift = uint32(m), slotShift(n)
 	p.slots = make([]byte, m<<p.shift+slotPadding)
-	p.perms = p.perms[:0]
-	var heaviest uint32
+	clear(p.taken[:(m+63)/64])
+	p.perms, p.turns, p.rest = p.perms[:0], zeroed(p.turns, n), zeroed(p.rest, n)
 	for i := range endpoints {
 		p.perms = append(p.perms, startPermutation(&endpoints[i], m))
-		heaviest = max(heaviest, endpoints[i].Weight)
 	}
-	p.taken = append(p.taken[:0], make([]uint64, (m+63)/64)...)
-	p.populate(uint64(heaviest))
+	p.factors = zeroed(p.factors, n)
+	p.weigh(endpoints)
+	p.populate()
 	slots, p.slots = p.slots, nil
 	return slots, uint64(m), p.shift
 }
 
-// populate fills the table. In each round the heaviest endpoints take one slot,
-// the others one whenever they have saved up as much weight as the heaviest has.
-//
-// A walk to the next free slot costs size/free steps, half of all steps for the
-// last 1/1000 of the slots; those are found from the other side, see [population.takeNearest].
-func (p *population) populate(heaviest uint64) {
-	left, few := p.size, p.fewFree()
-	for {
-		for i := range p.perms {
-			perm := &p.perms[i]
-			perm.credit += uint64(perm.weight)
-			if perm.credit < heaviest {
+// zeroed is n zeros, in the memory of s if that is large enough.
+func zeroed[T any](s []T, n int) []T {
+	s = slices.Grow(s[:0], n)[:n]
+	clear(s)
+	return s
+}
+
+// weigh prepares the order of turns.
+func (p *population) weigh(endpoints []EndpointEntry) {
+	p.next, p.weights, p.heaviest = 0, p.weights[:0], 0
+	equal := true
+	for i := range endpoints {
+		w := endpoints[i].Weight
+		p.weights = append(p.weights, w)
+		p.heaviest = max(p.heaviest, uint64(w))
+		equal = equal && w == endpoints[0].Weight
+	}
+	if p.equal = equal; !equal {
+		p.credits = zeroed(p.credits, len(endpoints))
+	}
+}
+
+// batch fills turns with the next endpoints to take a slot, at most limit and
+// none twice. In each round every endpoint adds its weight to its credit and
+// takes a slot when that has come to the heaviest weight: all of them if they weigh the same.
+func (p *population) batch(limit int) []uint32 {
+	turns := p.turns[:0]
+	if p.next == len(p.perms) {
+		p.next = 0
+	}
+	for ; p.next < len(p.perms) && len(turns) < limit; p.next++ {
+		if !p.equal {
+			credit := &p.credits[p.next]
+			*credit += uint64(p.weights[p.next])
+			if *credit < p.heaviest {
 				continue
 			}
-			perm.credit -= heaviest
-			if left > few {
-				p.takeNext(perm, i)
-			} else {
-				p.takeNearest(perm, i)
-			}
-			if left--; left == 0 {
-				return
-			}
-			if left == few {
-				p.listFree()
-			}
+			*credit -= p.heaviest
 		}
+		turns = append(turns, uint32(p.next))
+	}
+	return turns
+}
+
+// populate fills the table.
+func (p *population) populate() {
+	left, few := int(p.size), p.fewFree()
+	for left > few {
+		turns := p.batch(min(left-few, max(left/batchPart, 1)))
+		switch {
+		case left < int(p.size)/farPart:
+			for _, i := range turns {
+				p.seekFar(&p.perms[i])
+			}
+		case len(turns) >= smallBatch:
+			p.seek(turns)
+		}
+		p.commit(turns)
+		left -= len(turns)
+	}
+	for p.listFree(); left > 0; {
+		turns := p.batch(left)
+		for _, i := range turns {
+			p.takeNearest(i)
+		}
+		left -= len(turns)
 	}
 }
 
-// takeNext walks the permutation to its first free slot.
-func (p *population) takeNext(perm *permutation, i int) {
-	at, skip, size := perm.at, perm.skip, p.size
-	for p.taken[at>>6]>>(at&63)&1 != 0 {
-		if at += skip; at >= size {
-			at -= size
+// bitmap has one bit per slot, of the largest table. Its size is a power of
+// two for the sake of indices without a check.
+type bitmap [1 << 14]uint64
+
+// bit is 1 if the slot is taken.
+func (b *bitmap) bit(slot uint32) uint32 { return uint32(b[slot>>6%uint32(len(b))]>>(slot%64)) & 1 }
+
+func (b *bitmap) take(slot uint32) { b[slot>>6%uint32(len(b))] |= 1 << (slot % 64) }
+
+// seek moves the permutations to their next free slots.
+func (p *population) seek(turns []uint32) {
+	perms, size, taken := p.perms, p.size, &p.taken
+	for len(turns) > 0 {
+		n, rest := uint32(0), p.rest[:len(turns)]
+		for _, i := range turns {
+			perm := &perms[i]
+			busy := taken.bit(perm.at)
+			perm.at = step(perm.at, perm.skip&-busy, size)
+			rest[n] = i
+			n += busy
 		}
+		turns = rest[:n]
 	}
-	p.taken[at>>6] |= 1 << (at & 63)
-	p.set(at, i)
-	if at += skip; at >= size {
-		at -= size
-	}
-	perm.at = at
 }
 
-func (p *population) set(slot uint32, i int) {
-	switch p.shift {
+// commit lets each take its first free slot, in the order of turns.
+func (p *population) commit(turns []uint32) {
+	perms, size, taken, slots, shift := p.perms, p.size, &p.taken, p.slots, p.shift
+	for _, i := range turns {
+		perm := &perms[i]
+		at, skip := perm.at, perm.skip
+		for taken.bit(at) != 0 {
+			at = step(at, skip, size)
+		}
+		taken.take(at)
+		perm.at = step(at, skip, size)
+		setSlot(slots, at, shift, i)
+	}
+}
+
+// seekFar moves one permutation to at most three steps before its next free
+// slot. A step waits for the one before it, so for a long way four walks with
+// four times the skip go side by side.
+func (p *population) seekFar(perm *permutation) {
+	size, taken := p.size, &p.taken
+	at0, skip := perm.at, perm.skip
+	at1 := step(at0, skip, size)
+	at2 := step(at1, skip, size)
+	at3 := step(at2, skip, size)
+	skip4 := step(skip, skip, size)
+	skip4 = step(skip4, skip4, size)
+	for taken.bit(at0)&taken.bit(at1)&taken.bit(at2)&taken.bit(at3) != 0 {
+		at0, at1 = step(at0, skip4, size), step(at1, skip4, size)
+		at2, at3 = step(at2, skip4, size), step(at3, skip4, size)
+	}
+	perm.at = at0
+}
+
+// setSlot writes a slot of 1<<shift bytes.
+func setSlot(slots []byte, slot uint32, shift uint8, i uint32) {
+	switch at := uint(slot) << (shift & 3); shift {
 	case 0:
-		p.slots[slot] = byte(i)
+		slots[at] = byte(i)
 	case 1:
-		binary.LittleEndian.PutUint16(p.slots[slot*2:], uint16(i))
+		binary.LittleEndian.PutUint16(slots[at:at+2], uint16(i))
 	default:
-		binary.LittleEndian.PutUint32(p.slots[slot*4:], uint32(i))
+		binary.LittleEndian.PutUint32(slots[at:at+4], i)
 	}
 }
 
 // fewFree is the number of free slots from which looking at all of them is
-// cheaper than walking to the next one.
-func (p *population) fewFree() uint32 {
-	if p.size < 1<<12 {
-		return 0
-	}
-	return 1 << (bits.Len32(p.size)/2 - 1)
+// cheaper than walking to the next one: about the square root of the size.
+func (p *population) fewFree() int {
+	return 1 << (bits.Len32(p.size) / 2)
 }
 
+// listFree lists the free slots.
 func (p *population) listFree() {
 	p.free = p.free[:0]
-	for slot := range p.size {
-		if p.taken[slot>>6]>>(slot&63)&1 == 0 {
-			p.free = append(p.free, slot)
+	for i, word := range p.taken[:p.size/64+1] {
+		for free := ^word; free != 0; free &= free - 1 {
+			if slot := uint32(i*64 + bits.TrailingZeros64(free)); slot < p.size {
+				p.free = append(p.free, slot)
+			}
 		}
 	}
 }
 
-// takeNearest takes the free slot to which the permutation comes first: slot s
-// is (s-at)/skip steps away, modulo the prime size.
-func (p *population) takeNearest(perm *permutation, i int) {
-	size := uint64(p.size)
-	inverse := invert(uint64(perm.skip), size)
-	reciprocal := ^uint64(0) / size
-	nearest, best := 0, size
+// takeNearest takes the free slot to which the permutation comes first. Slot s
+// is (s-at)/skip steps away, modulo the prime size. That number, as a fraction
+// of size in 64 bits, is a multiplication that overflows: fractions of different
+// steps are 2^44 apart, while the rounding of the factor, multiplied by s-at, comes to 2^20.
+func (p *population) takeNearest(i uint32) {
+	perm := &p.perms[i]
+	factor := p.factors[i]
+	if factor == 0 { // inverse/size, as a fraction of 2^64
+		factor, _ = bits.Div64(uint64(invert(perm.skip, p.size)), 0, uint64(p.size))
+		p.factors[i] = factor
+	}
+	nearest, best := 0, ^uint64(0)
+	at := uint64(perm.at)
 	for j, slot := range p.free {
-		d := uint64(slot) + size - uint64(perm.at)
-		// d*inverse mod size, by Barrett: the estimated quotient is at most one too small.
-		x := d * inverse
-		q, _ := bits.Mul64(x, reciprocal)
-		if x -= q * size; x >= size {
-			x -= size
-		}
-		if x < best {
+		if x := (uint64(slot) - at) * factor; x < best {
 			nearest, best = j, x
 		}
 	}
-	slot := p.free[nearest]
-	last := len(p.free) - 1
+	slot, last := p.free[nearest], len(p.free)-1
 	p.free[nearest] = p.free[last]
 	p.free = p.free[:last]
-	p.set(slot, i)
-	if perm.at = slot + perm.skip; perm.at >= p.size {
-		perm.at -= p.size
-	}
+	setSlot(p.slots, slot, p.shift, i)
+	perm.at = step(slot, perm.skip, p.size)
 }
 
 // invert is the inverse of a modulo the prime m, by Euclid's extended algorithm.
-func invert(a, m uint64) uint64 {
-	r0, r1 := int64(m), int64(a)
-	t0, t1 := int64(0), int64(1)
+func invert(a, m uint32) uint32 {
+	r0, r1 := m, a
+	t0, t1 := int32(0), int32(1)
 	for r1 != 0 {
 		q := r0 / r1
 		r0, r1 = r1, r0-q*r1
-		t0, t1 = t1, t0-q*t1
+		t0, t1 = t1, t0-int32(q)*t1
 	}
 	if t0 < 0 {
-		t0 += int64(m)
+		t0 += int32(m)
 	}
-	return uint64(t0)
+	return uint32(t0)
 }
