@@ -95,7 +95,8 @@ type LB struct {
 	mu       sync.Mutex // guards what follows and all publication
 	attached bool
 	owned    map[netip.Addr]SNATSource // in the steering program
-	routed   map[netip.Addr]int        // frontends per address that may need a route to the host port
+	claims   map[netip.Addr]int        // frontends per address that may need a route to the host port
+	routed   map[netip.Addr]bool       // addresses that have one
 	warnings []string
 	adopted  int // flows of the last process
 
@@ -123,7 +124,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	l := &LB{cfg: cfg, log: cfg.Log, owned: map[netip.Addr]SNATSource{}, routed: map[netip.Addr]int{},
+	l := &LB{cfg: cfg, log: cfg.Log, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, routed: map[netip.Addr]bool{},
 		exhausted: map[netip.AddrPort]time.Time{}, started: time.Now()}
 	defer func() {
 		if err != nil {

@@ -210,7 +210,6 @@ func (p packet) build(t testing.TB) []byte {
 
 // give puts a frame on a port's receive ring.
 func (b *bench) give(port int, frame []byte) {
-	b.t.Helper()
 	q := b.q[port]
 	if len(q.Empty) == 0 {
 		b.w.refill()

@@ -47,32 +47,47 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 	return errors.Join(errs...)
 }
 
-// routeFrontends keeps routes to the host port for the frontend addresses
-// that the host does not hold, so that clients on the node reach them too.
+// routeFrontends counts the frontends of every address that clients on the
+// node may need a route for, and brings the routes in line.
 func (l *LB) routeFrontends(ch *table.Change) error {
-	if l.host == nil {
-		return nil
-	}
-	var errs []error
-	for _, f := range ch.Added {
-		if f.Kind == table.LoadBalancer || f.Kind == table.ExternalIP {
-			a := f.AddrPort.Addr()
-			l.routed[a]++
-			if l.routed[a] == 1 && !l.router.Local(a) {
-				errs = append(errs, l.host.AddRoute(a))
+	touched := map[netip.Addr]bool{}
+	count := func(list []*table.FrontendEntry, by int) {
+		for _, f := range list {
+			if f.Kind == table.LoadBalancer || f.Kind == table.ExternalIP {
+				a := f.AddrPort.Addr()
+				l.claims[a] += by
+				touched[a] = true
 			}
 		}
 	}
-	for _, f := range ch.Removed {
-		if f.Kind == table.LoadBalancer || f.Kind == table.ExternalIP {
-			a := f.AddrPort.Addr()
-			if l.routed[a]--; l.routed[a] <= 0 {
-				delete(l.routed, a)
-				errs = append(errs, l.host.RemoveRoute(a))
-			}
+	count(ch.Added, 1)
+	count(ch.Removed, -1)
+	var errs []error
+	for a := range touched {
+		errs = append(errs, l.routeAddress(a))
+		if l.claims[a] <= 0 {
+			delete(l.claims, a)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// routeAddress has a route to the host port exactly for the frontend addresses
+// that the host does not hold itself: by it clients on the node reach them.
+func (l *LB) routeAddress(a netip.Addr) error {
+	if l.host == nil {
+		return nil
+	}
+	want := l.claims[a] > 0 && (l.routed[a] || !l.router.Local(a))
+	if want == l.routed[a] {
+		return nil
+	}
+	if want {
+		l.routed[a] = true
+		return l.host.AddRoute(a)
+	}
+	delete(l.routed, a)
+	return l.host.RemoveRoute(a)
 }
 
 // attach puts the steering program on the interfaces. By now everything that

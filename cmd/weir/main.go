@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirlb/weir/cmd/weir/demo"
 	"github.com/weirlb/weir/cmd/weir/explain"
 )
 
@@ -111,7 +112,7 @@ Exit status: 0 done, 1 it went wrong, 2 it was called wrongly.`,
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = false
-	root.AddCommand(newRun(), newCheck(), explain.Command(), newStatus(), newCleanup(), newVersion())
+	root.AddCommand(newRun(), newCheck(), explain.Command(), newStatus(), demo.Command(), newCleanup(), newVersion())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{cmd.CommandPath(), err}
 	})

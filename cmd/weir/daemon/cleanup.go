@@ -1,0 +1,15 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/lb"
+)
+
+// Cleanup removes what a Weir that was killed left on the machine: pinned
+// programs, the host port with its routes and rules, and changed settings.
+func Cleanup(_ context.Context, cfg *config.Configuration, log *slog.Logger) error {
+	return lb.Cleanup(packetPath(cfg, log))
+}
