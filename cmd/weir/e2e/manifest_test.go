@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -186,10 +185,4 @@ func family(six bool) string {
 		return "IPv6"
 	}
 	return "IPv4"
-}
-
-// oneLine reports whether s is a single line of text.
-func oneLine(s string) bool {
-	s = strings.TrimSuffix(s, "\n")
-	return s != "" && !strings.Contains(s, "\n")
 }

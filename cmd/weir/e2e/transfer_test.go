@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/perf/netlab/workload"
+)
+
+// size is a number of bytes, less of them with -short.
+func size(full, short int64) int64 {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
+// Downloads and uploads arrive unchanged, with every offload at its default.
+func TestWireTransfersAreIdentical(t *testing.T) {
+	f := sharedFixture(t)
+	f.checkChecksums(t)
+	for _, s := range []service{toAttached, toPod} {
+		t.Run(s.name, func(t *testing.T) {
+			bothFamilies(t, func(t *testing.T, six bool) {
+				f.checkTransfers(t, s, six, size(200<<20, 8<<20))
+			})
+		})
+	}
+}
+
+// The other kinds of endpoints, with less.
+func TestWireTransfersAreIdenticalForEveryKind(t *testing.T) {
+	f := sharedFixture(t)
+	f.checkChecksums(t)
+	for _, s := range []service{toRouted, toNode, toOverlay} {
+		t.Run(s.name, func(t *testing.T) {
+			bothFamilies(t, func(t *testing.T, six bool) {
+				f.checkTransfers(t, s, six, size(32<<20, 4<<20))
+			})
+		})
+	}
+}
+
+// Where TX metadata is not granted Weir completes partial checksums itself.
+func TestWireSoftwareChecksums(t *testing.T) {
+	f := ownFixture(t, options{services: kinds, env: []string{"WEIR_TX_CHECKSUM=software"}})
+	status, err := f.admin.Status(inTime(t, within))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range status.Interfaces {
+		if i.TxChecksum != "software" {
+			t.Errorf("%s completes checksums by %q", i.Name, i.TxChecksum)
+		}
+	}
+	f.checkChecksums(t)
+	for _, s := range kinds {
+		t.Run(s.name, func(t *testing.T) {
+			bothFamilies(t, func(t *testing.T, six bool) {
+				f.checkTransfers(t, s, six, size(16<<20, 4<<20))
+				f.checkEcho(t, s, six, 1, 1400)
+			})
+		})
+	}
+}
+
+func (f *fixture) checkTransfers(t *testing.T, s service, six bool, bytes int64) {
+	t.Helper()
+	to := s.at(httpPort, six)
+	for i, dir := range []string{"download", "upload"} {
+		transfer := &workload.Transfer{Namespace: f.Client, Target: to, Bytes: bytes, Seed: uint64(i)}
+		move := transfer.Download
+		if dir == "upload" {
+			move = transfer.Upload
+		}
+		start := time.Now()
+		if err := move(inTime(t, 2*time.Minute)); err != nil {
+			t.Error(err)
+			continue
+		}
+		took := time.Since(start)
+		t.Logf("%s of %d MiB in %s: %.2f Gbit/s", dir, bytes>>20, took.Round(time.Millisecond),
+			float64(bytes)*8/took.Seconds()/1e9)
+	}
+}
+
+// UDP payloads of every size come back as they were sent.
+func TestWireUDPEcho(t *testing.T) {
+	f := sharedFixture(t)
+	f.checkChecksums(t)
+	for _, s := range kinds {
+		t.Run(s.name, func(t *testing.T) {
+			bothFamilies(t, func(t *testing.T, six bool) { f.checkEcho(t, s, six, 1, 1400) })
+		})
+	}
+}
+
+func (f *fixture) checkEcho(t *testing.T, s service, six bool, least, most int) {
+	t.Helper()
+	c, err := f.Client.DialContext(inTime(t, within), "udp", s.at(echoPort, six).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r, err := workload.CheckEcho(c, least, most, 2*time.Second)
+	if err != nil || r.Corrupt > 0 || r.Lost > 0 || r.Sent != most-least+1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
