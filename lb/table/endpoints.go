@@ -132,16 +132,24 @@ func (e *endpoints) take() (uint32, bool) {
 	return n, true
 }
 
-// settle ends a change, published or not: numbers that no Service came to list count as gone.
+// settle ends a change, published or not: numbers that it made and that nobody came to see are free again.
 func (e *endpoints) settle() {
 	for _, n := range e.pending {
 		id := &e.numbers[n]
 		id.pending = false
-		if id.refs == 0 && !id.queued {
-			e.leave(n)
+		if e.state(n).Load() == 0 {
+			e.freeNumber(n)
 		}
 	}
 	e.pending = e.pending[:0]
+}
+
+func (e *endpoints) freeNumber(n uint32) {
+	id := &e.numbers[n]
+	delete(e.byKey, id.key)
+	*id = endpointNumber{}
+	e.state(n).Store(0)
+	e.free = append(e.free, n)
 }
 
 // hold counts one more Service that lists the numbers.
@@ -181,17 +189,14 @@ func (e *endpoints) reclaim(budget int) {
 	for range min(budget, len(e.gone)) {
 		n := e.gone[0]
 		e.gone = e.gone[1:]
-		id, state := &e.numbers[n], e.state(n)
+		id := &e.numbers[n]
 		switch {
 		case id.refs > 0: // came back
 			id.queued = false
-		case id.pending || now-uint32(state.Load()) < reuseAfter || e.inUse(n):
+		case id.pending || now-uint32(e.state(n).Load()) < reuseAfter || e.inUse(n):
 			e.gone = append(e.gone, n)
 		default:
-			delete(e.byKey, id.key)
-			*id = endpointNumber{}
-			state.Store(0)
-			e.free = append(e.free, n)
+			e.freeNumber(n)
 		}
 	}
 }

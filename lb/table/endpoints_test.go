@@ -1,0 +1,186 @@
+package table
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+)
+
+// clock is a Tick that stands until it is set, and a flow table that is asked who is in use.
+type clock struct {
+	now   uint32
+	inUse map[uint32]bool
+}
+
+func (c *clock) config(maxEndpoints int) Config {
+	c.inUse = make(map[uint32]bool)
+	return Config{
+		Tick:         func() uint32 { return c.now },
+		InUse:        func(n uint32) bool { return c.inUse[n] },
+		MaxEndpoints: maxEndpoints,
+	}
+}
+
+func number(t *testing.T, tb *Table, endpoint string) uint32 {
+	t.Helper()
+	n, ok := tb.EndpointNumber(netip.MustParseAddrPort(endpoint), 6)
+	if !ok {
+		t.Fatalf("%s has no number", endpoint)
+	}
+	return n
+}
+
+func TestEndpointKeepsItsNumber(t *testing.T) {
+	c := clock{now: 100}
+	tb := New(c.config(0))
+	const e1, e2, f = "10.0.0.1:80", "10.0.0.2:80", "192.0.2.1:80"
+	apply(t, tb, []Service{tcp("a", pool(e1, e2), f)})
+	n1, n2 := number(t, tb, e1), number(t, tb, e2)
+	if n1 == 0 || n2 == 0 || n1 == n2 {
+		t.Fatalf("numbers %d, %d", n1, n2)
+	}
+	if ap, proto, ok := tb.Endpoint(n1); !ok || ap.String() != e1 || proto != 6 {
+		t.Errorf("number %d is %v %d %v", n1, ap, proto, ok)
+	}
+	if _, gone := tb.Gone(n1); gone {
+		t.Error("gone while in a pool")
+	}
+	c.now = 200
+	apply(t, tb, []Service{tcp("a", pool(e2), f)})
+	if since, gone := tb.Gone(n1); !gone || since != 200 {
+		t.Errorf("gone %v since %d, want since 200", gone, since)
+	}
+	if _, gone := tb.Gone(n2); gone || tb.PresentEndpoints() != 1 {
+		t.Errorf("the other: gone %v; %d present", gone, tb.PresentEndpoints())
+	}
+	c.now = 300
+	apply(t, tb, []Service{tcp("b", pool(e1), "192.0.2.2:80")}) // in another Service, the same number
+	if _, gone := tb.Gone(n1); gone || number(t, tb, e1) != n1 {
+		t.Error("did not come back under its number")
+	}
+}
+
+func TestListedEndpointIsNotGone(t *testing.T) {
+	var c clock
+	tb := New(c.config(0))
+	const e1, e2, f = "10.0.0.1:80", "10.0.0.2:80", "192.0.2.1:80"
+	s := tcp("a", pool(e1, e2), f)
+	apply(t, tb, []Service{s})
+	n1 := number(t, tb, e1)
+	s.Pools[0] = pool(e2)
+	s.Listed = []ListedEndpoint{{netip.MustParseAddrPort(e1), 6}}
+	apply(t, tb, []Service{s})
+	if _, gone := tb.Gone(n1); gone {
+		t.Error("an endpoint that is listed is gone")
+	}
+	s.Listed = nil
+	if change := apply(t, tb, []Service{s}); change.Empty() {
+		t.Error("no publication")
+	}
+	if _, gone := tb.Gone(n1); !gone {
+		t.Error("an endpoint that nobody lists is not gone")
+	}
+}
+
+func TestNumberIsGivenAgainOnlyWhenNothingNamesIt(t *testing.T) {
+	var c clock
+	tb := New(c.config(2))
+	const f = "192.0.2.1:80"
+	apply(t, tb, []Service{tcp("a", pool("10.0.0.1:80", "10.0.0.2:80"), f)})
+	n1 := number(t, tb, "10.0.0.1:80")
+	c.inUse[n1] = true
+	apply(t, tb, []Service{tcp("a", pool("10.0.0.2:80"), f)})
+	full := func(step string) {
+		t.Helper()
+		change := apply(t, tb, []Service{tcp("a", pool("10.0.0.2:80", "10.0.0.3:80"), f)})
+		if len(change.Errors) != 1 || !errors.Is(change.Errors[0], ErrTooManyEndpoints) || !change.Errors[0].Kept {
+			t.Errorf("%s: %v", step, change.Errors)
+		}
+	}
+	full("a flow names it")
+	c.now = 2 * reuseAfter
+	full("a flow still names it")
+	c.inUse[n1] = false
+	apply(t, tb, []Service{tcp("a", pool("10.0.0.2:80", "10.0.0.3:80"), f)})
+	if n := number(t, tb, "10.0.0.3:80"); n != n1 {
+		t.Errorf("number %d, want %d", n, n1)
+	}
+	if _, ok := tb.EndpointNumber(netip.MustParseAddrPort("10.0.0.1:80"), 6); ok {
+		t.Error("the old endpoint still has a number")
+	}
+	if _, gone := tb.Gone(n1); gone {
+		t.Error("the new endpoint is gone")
+	}
+}
+
+func TestGoneNumberRests(t *testing.T) {
+	var c clock
+	tb := New(c.config(1))
+	apply(t, tb, []Service{tcp("a", pool("10.0.0.1:80"), "192.0.2.1:80")})
+	apply(t, tb, nil, "a")
+	c.now = reuseAfter - 1
+	if change := apply(t, tb, []Service{tcp("b", pool("10.0.0.2:80"), "192.0.2.2:80")}); len(change.Errors) != 1 {
+		t.Error("a number was given again at once")
+	}
+	c.now = reuseAfter
+	if change := apply(t, tb, []Service{tcp("b", pool("10.0.0.2:80"), "192.0.2.2:80")}); len(change.Errors) != 0 {
+		t.Error(change.Errors)
+	}
+}
+
+func TestDroppedChangeLosesNoNumbers(t *testing.T) {
+	var c clock
+	tb := New(c.config(3))
+	for i := range 20 {
+		p := Pool{Endpoints: []Endpoint{{AddrPort: netip.AddrPortFrom(v4(i), 80)}, {AddrPort: netip.AddrPortFrom(v4(100+i), 80)}}}
+		put := []Service{tcp("a", p, "192.0.2.1:80")}
+		change, err := tb.Prepare(put, nil)
+		if err != nil || len(change.Errors) != 0 {
+			t.Fatal(i, err, change.Errors)
+		}
+	}
+	if n := len(tb.numbers.names); n > 30 {
+		t.Errorf("%d Service numbers", n)
+	}
+}
+
+func TestAdoptedEndpointIsGoneUntilListed(t *testing.T) {
+	c := clock{now: 7}
+	tb := New(c.config(0))
+	const e1, e2, f = "10.0.0.1:80", "10.0.0.2:80", "192.0.2.1:80"
+	apply(t, tb, []Service{tcp("a", pool(e2), f)})
+	n1, err := tb.AdoptEndpoint(netip.MustParseAddrPort(e1), 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if since, gone := tb.Gone(n1); !gone || since != 7 {
+		t.Errorf("adopted: gone %v since %d", gone, since)
+	}
+	c.now = 9
+	if n, err := tb.AdoptEndpoint(netip.MustParseAddrPort(e1), 6); n != n1 || err != nil {
+		t.Errorf("adopted again: %d, %v", n, err)
+	}
+	if since, _ := tb.Gone(n1); since != 7 {
+		t.Errorf("gone since %d", since)
+	}
+	n2, err := tb.AdoptEndpoint(netip.MustParseAddrPort(e2), 6)
+	if _, gone := tb.Gone(n2); gone || err != nil || n2 != number(t, tb, e2) {
+		t.Errorf("a listed endpoint: %d, gone %v, %v", n2, gone, err)
+	}
+	apply(t, tb, []Service{tcp("a", pool(e1, e2), f)})
+	if _, gone := tb.Gone(n1); gone || number(t, tb, e1) != n1 {
+		t.Error("still gone when listed")
+	}
+}
+
+func TestGoneOfUnknownNumbers(t *testing.T) {
+	tb := New(Config{MaxEndpoints: 10})
+	for _, n := range []uint32{0, 1, 10, 11, 1 << 20, ^uint32(0)} {
+		if _, gone := tb.Gone(n); gone {
+			t.Errorf("number %d is gone", n)
+		}
+		if _, _, ok := tb.Endpoint(n); ok {
+			t.Errorf("number %d is an endpoint", n)
+		}
+	}
+}
