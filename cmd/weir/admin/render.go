@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -36,7 +37,10 @@ func renderHead(b *strings.Builder, s *Status) {
 	up := (time.Duration(s.UptimeSeconds) * time.Second).String()
 	t := table(b)
 	row(t, "Weir", fmt.Sprintf("%s  node %s  pid %d  up %s", s.Version, s.Node, s.PID, up))
-	row(t, "State", fmt.Sprintf("%s, snapshot %d of %s", state, s.Snapshot, when(s.LastUpdated)))
+	if !s.LastUpdated.IsZero() {
+		state += fmt.Sprintf(", snapshot %d of %s", s.Snapshot, s.LastUpdated.Format(time.RFC3339))
+	}
+	row(t, "State", state)
 	row(t, "Source", s.Discovery.Source)
 	row(t, "Serving", fmt.Sprintf("%s, %s, %s",
 		plural(s.Services, "Service"), plural(s.Frontends, "frontend"), plural(s.Endpoints, "endpoint")))
@@ -156,7 +160,7 @@ func renderLists(b *strings.Builder, s *Status) {
 		}
 		fmt.Fprintf(b, "\n%s:\n", l.title)
 		for _, line := range l.lines {
-			fmt.Fprintf(b, "  %s\n", line)
+			fmt.Fprintf(b, "  %s\n", printable(line))
 		}
 	}
 }
@@ -184,6 +188,16 @@ func sum(m map[string]uint64) (n uint64) {
 	return n
 }
 
+// printable keeps what came from manifests from steering the terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !strconv.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
 func dash(s string) string { return cmp.Or(s, "-") }
 
 func number(n int) string {
@@ -198,13 +212,6 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-func when(t time.Time) string {
-	if t.IsZero() {
-		return "never"
-	}
-	return t.Format("2006-01-02 15:04:05")
 }
 
 func percent(n, of uint64) string {

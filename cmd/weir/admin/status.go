@@ -44,7 +44,8 @@ type Status struct {
 	Workers    []Worker    `json:"workers"`
 	Flows      Flows       `json:"flows"`
 
-	// Drops is the sum over workers, by reason.
+	// Drops is the sum over workers, by reason: every reason, so that one
+	// which has not occurred is 0 and not absent.
 	Drops map[string]uint64 `json:"drops"`
 	// Steering are the counters of the XDP program: packets that it sent to
 	// Weir, passed to the kernel, and so on, by name.

@@ -7,6 +7,8 @@
 // reason, worker, device, queue, state. There are none per Service.
 package metrics
 
+//go:generate go test -run ^TestReferenceIsCurrent$ -update .
+
 import (
 	"context"
 	"fmt"
@@ -44,20 +46,27 @@ type collector struct{ src StatusSource }
 
 // metric is one metric and how its values are read from a status.
 type metric struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	read func(s *admin.Status, emit emit)
+	name, help string
+	labels     []string
+	kind       prometheus.ValueType
+	desc       *prometheus.Desc
+	read       func(s *admin.Status, emit emit)
 }
 
 // emit adds one value, with the values of the metric's labels.
 type emit func(v float64, labels ...string)
 
 func counter(name, help string, labels []string, read func(*admin.Status, emit)) metric {
-	return metric{prometheus.NewDesc("weir_"+name, help, labels, nil), prometheus.CounterValue, read}
+	return newMetric(prometheus.CounterValue, name, help, labels, read)
 }
 
 func gauge(name, help string, labels []string, read func(*admin.Status, emit)) metric {
-	return metric{prometheus.NewDesc("weir_"+name, help, labels, nil), prometheus.GaugeValue, read}
+	return newMetric(prometheus.GaugeValue, name, help, labels, read)
+}
+
+func newMetric(kind prometheus.ValueType, name, help string, labels []string, read func(*admin.Status, emit)) metric {
+	name = "weir_" + name
+	return metric{name, help, labels, kind, prometheus.NewDesc(name, help, labels, nil), read}
 }
 
 // Describe implements prometheus.Collector.

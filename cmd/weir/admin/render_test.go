@@ -1,0 +1,80 @@
+package admin
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// exampleStatus has something of everything.
+func exampleStatus() *Status {
+	return &Status{
+		Version: "v0.1.0", Node: "edge-1", PID: 4711,
+		StartTime: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC), UptimeSeconds: 3723.5,
+		Snapshot: 42, LastUpdated: time.Date(2026, 11, 20, 10, 58, 1, 0, time.UTC), Synced: true,
+		Discovery: Discovery{
+			Source: "manifests /etc/weir/manifests", Services: 5,
+			Errors:       []string{"web.yaml: document 2: spec.ports[0].port: \x1b[31m70000 is no port"},
+			LeftToKernel: []string{"default/sctp: spec.ports[0].protocol SCTP"},
+		},
+		Services: 3, Frontends: 8, Endpoints: 12,
+		Interfaces: []Interface{
+			{Name: "eth0", IfIndex: 2, Mode: "native", Driver: "virtio_net", Queues: 4, BoundQueues: 2, TxChecksum: "metadata", Pinned: true, MTU: 1500,
+				Sockets: []Socket{{Queue: 0, RxRingFull: 3}, {Queue: 1, Worker: 1, RxFillRingEmpty: 2}}},
+			{Name: "weir0", IfIndex: 9, Mode: "native", Driver: "veth", Queues: 2, BoundQueues: 2, TxChecksum: "software", HostPort: true, MTU: 1500},
+		},
+		Workers: []Worker{
+			{ID: 0, CPU: 2, RxPackets: 1000, RxBytes: 1500000, TxPackets: 990, TxBytes: 1490000, NewFlows: 10, HandedOver: 4, Drops: map[string]uint64{"no-flow": 10}},
+			{ID: 1, CPU: -1, RxPackets: 5, RxBytes: 500, Drops: map[string]uint64{}},
+		},
+		Flows: Flows{Current: 10, Max: 1048576, MemoryBytes: 402653184, Created: 100, Expired: 80, Evicted: 1, NoPort: 2, Full: 3, Adopted: 4,
+			ByState: map[string]uint64{"tcp-established": 7, "udp-stream": 3, "tcp-syn-sent": 0}},
+		Drops:    map[string]uint64{"no-flow": 10, "martian": 10, "truncated": 11, "ttl-exceeded": 0},
+		Steering: map[string]uint64{"frontend": 1005},
+		Neighbours: []Neighbour{
+			{Address: netip.MustParseAddr("192.0.2.254"), Interface: "eth0", MAC: "02:00:00:00:00:01", State: "valid"},
+			{Address: netip.MustParseAddr("fe80::1"), Interface: "eth0", State: "resolving"},
+		},
+		Kernel:   []Feature{{Name: "AF_XDP transmit metadata", Available: true}},
+		Warnings: []string{"interface eth0: 2 of 4 receive queues have no worker: run ethtool -L eth0 combined 2"},
+	}
+}
+
+func TestRenderGolden(t *testing.T) {
+	earlier := exampleStatus()
+	earlier.UptimeSeconds -= 2
+	earlier.Workers[0].RxPackets, earlier.Workers[0].TxPackets = 0, 0
+	for name, render := range map[string]func(*strings.Builder) error{
+		"status":    func(b *strings.Builder) error { return Render(b, exampleStatus(), nil) },
+		"watch":     func(b *strings.Builder) error { return Render(b, exampleStatus(), earlier) },
+		"empty":     func(b *strings.Builder) error { return Render(b, &Status{Version: "devel", Node: "n"}, nil) },
+		"flows":     func(b *strings.Builder) error { return RenderFlows(b, exampleFlows()) },
+		"frontends": func(b *strings.Builder) error { return RenderFrontends(b, exampleFrontends()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &strings.Builder{}
+			if err := render(b); err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", name+".txt")
+			if *update {
+				if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.String() != string(want) {
+				t.Errorf("got\n%s\nwant\n%s(go test -update writes it)", b, want)
+			}
+		})
+	}
+}

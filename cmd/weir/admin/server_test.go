@@ -1,0 +1,241 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeSource knows one Service, default/web.
+type fakeSource struct {
+	status *Status
+	limit  int // of the last Flows
+}
+
+func (f *fakeSource) Status(context.Context) (*Status, error) {
+	if f.status == nil {
+		return nil, errors.New("no status yet")
+	}
+	return f.status, nil
+}
+
+func (f *fakeSource) Explain(_ context.Context, service string) (json.RawMessage, error) {
+	if service != "" && service != "default/web" {
+		return nil, fmt.Errorf("Service %s: %w", service, ErrNotFound)
+	}
+	return json.RawMessage(`{"services":[{"name":"web"}]}`), nil
+}
+
+func (f *fakeSource) Flows(_ context.Context, limit int) (*FlowList, error) {
+	f.limit = limit
+	return exampleFlows(), nil
+}
+
+func (f *fakeSource) Frontends(context.Context) (*FrontendList, error) {
+	return exampleFrontends(), nil
+}
+
+func exampleFlows() *FlowList {
+	return &FlowList{Total: 7, Truncated: true, Flows: []Flow{{
+		Protocol: "TCP", Client: netip.MustParseAddrPort("192.0.2.9:40000"), Frontend: netip.MustParseAddrPort("192.0.2.1:30080"),
+		SNAT: netip.MustParseAddrPort("10.0.0.1:61000"), Endpoint: netip.MustParseAddrPort("10.0.0.2:8080"),
+		Service: "default/web", Mode: "nat", State: "established", IdleSeconds: 3.4,
+	}, {
+		Protocol: "UDP", Client: netip.MustParseAddrPort("[2001:db8::9]:5353"), Frontend: netip.MustParseAddrPort("[2001:db8::1]:53"),
+		Endpoint: netip.MustParseAddrPort("[fd00::2]:53"), Mode: "dnat", State: "stream",
+	}}}
+}
+
+func exampleFrontends() *FrontendList {
+	return &FrontendList{Frontends: []Frontend{
+		{Service: "default/web", PortName: "http", Address: "192.0.2.1:30080", Protocol: "TCP", Kind: "NodePort", Tier: "same-zone", OnEmpty: "reject",
+			Endpoints: []FrontendEndpoint{{"10.0.0.2:8080", true, 0.5, 12}, {"10.0.0.3:8080", false, 0.5, 9}}},
+		{Service: "default/dns", Address: "192.0.2.1:30053", Protocol: "UDP", Kind: "NodePort", Tier: "none", OnEmpty: "drop"},
+	}}
+}
+
+// serve runs a server for the length of the test.
+func serve(t *testing.T, src Source) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "run", "weir.sock")
+	l, err := Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, l, src, slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return socket
+}
+
+func TestClientGetsWhatTheSourceSays(t *testing.T) {
+	src := &fakeSource{status: exampleStatus()}
+	c := NewClient(serve(t, src))
+	defer c.http.CloseIdleConnections()
+	ctx := t.Context()
+
+	s, err := c.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(src.status, s, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("status: -want +got:\n%s", diff)
+	}
+	flows, err := c.Flows(ctx, 20)
+	if err != nil || flows.Total != 7 || len(flows.Flows) != 2 || src.limit != 20 {
+		t.Errorf("flows: %+v, %v (limit %d)", flows, err, src.limit)
+	}
+	if l, err := c.Frontends(ctx); err != nil || len(l.Frontends) != 2 {
+		t.Errorf("frontends: %+v, %v", l, err)
+	}
+	if raw, err := c.Explain(ctx, "default/web"); err != nil || !strings.Contains(string(raw), `"web"`) {
+		t.Errorf("explain: %s, %v", raw, err)
+	}
+	if _, err := c.Explain(ctx, "a/b"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "Service a/b") {
+		t.Errorf("explain of what is not there: %v", err)
+	}
+	src.status = nil
+	if _, err := c.Status(ctx); err == nil || err.Error() != "no status yet" {
+		t.Errorf("an error of the source: %v", err)
+	}
+}
+
+func TestServerRefuses(t *testing.T) {
+	socket := serve(t, &fakeSource{})
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", socket)
+	}}}
+	for _, tt := range []struct {
+		method, path string
+		code         int
+		want         string
+	}{
+		{"GET", "/v1/flows?limit=0", 400, `limit: expected a positive number, got \"0\"`},
+		{"GET", "/v1/flows?limit=many", 400, "limit: expected a positive number"},
+		{"GET", "/v2/status", 404, "there is no such thing here"},
+		{"POST", "/v1/status", 404, "there is no such thing here"},
+		{"GET", "/v1/status", 500, "no status yet"},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://weir"+tt.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if res.StatusCode != tt.code || !strings.Contains(string(body), tt.want) {
+			t.Errorf("%s %s: %d %s; want %d %s", tt.method, tt.path, res.StatusCode, body, tt.code, tt.want)
+		}
+	}
+}
+
+func TestSocketIsRootsAlone(t *testing.T) {
+	// Whatever the umask is: it could only take more away.
+	old := unix.Umask(0)
+	defer unix.Umask(old)
+	l, err := Listen(filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	info, err := os.Stat(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode().Perm(); got != 0o600 {
+		t.Errorf("mode %o", got)
+	}
+}
+
+func TestListenReplacesTheSocketOfTheDead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	dead, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.(*net.UnixListener).SetUnlinkOnClose(false)
+	dead.Close()
+	if _, err := os.Lstat(path); err != nil {
+		t.Fatal("the dead socket is not there")
+	}
+	if _, err := NewClient(path).Status(t.Context()); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("a client of the dead: %v", err)
+	}
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after Close the socket is still there: %v", err)
+	}
+}
+
+func TestListenLeavesTheSocketOfTheLiving(t *testing.T) {
+	socket := serve(t, &fakeSource{status: exampleStatus()})
+	_, err := Listen(socket)
+	if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), fmt.Sprintf("(pid %d)", os.Getpid())) {
+		t.Errorf("a second Listen: %v", err)
+	}
+	c := NewClient(socket)
+	defer c.http.CloseIdleConnections()
+	if _, err := c.Status(t.Context()); err != nil {
+		t.Errorf("the first is disturbed: %v", err)
+	}
+}
+
+func TestListenLeavesAFileAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+		t.Errorf("got %v", err)
+	}
+	if data, _ := os.ReadFile(path); string(data) != "precious" {
+		t.Error("the file is changed")
+	}
+}
+
+func TestClientSaysWhatFailedConnectionsMean(t *testing.T) {
+	_, err := NewClient("/nonexistent/weir.sock").Status(t.Context())
+	if !errors.Is(err, ErrNotRunning) || err.Error() != "no Weir is running: nothing answers on /nonexistent/weir.sock" {
+		t.Errorf("got %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	l, err := Listen(filepath.Join(t.TempDir(), "s")) // nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := NewClient(l.Addr().String()).Status(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+}

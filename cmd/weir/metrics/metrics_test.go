@@ -1,0 +1,290 @@
+package metrics
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+)
+
+var update = flag.Bool("update", false, "write the reference")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type source struct {
+	status *admin.Status
+	err    error
+}
+
+func (s *source) Status(context.Context) (*admin.Status, error) { return s.status, s.err }
+
+func example() *admin.Status {
+	return &admin.Status{
+		StartTime: time.Unix(1000, 5e8), Synced: true, Snapshot: 42, Services: 3, Frontends: 8, Endpoints: 12,
+		Discovery: admin.Discovery{Errors: []string{"a", "b"}, LeftToKernel: []string{"c"}},
+		Interfaces: []admin.Interface{{Name: "eth0", Mode: "native", Driver: "veth", TxChecksum: "metadata", Pinned: true, Queues: 4, BoundQueues: 2,
+			Sockets: []admin.Socket{{Queue: 0, RxRingFull: 5, RxInvalidDescs: 1, TxInvalidDescs: 2}, {Queue: 1}}}},
+		Workers: []admin.Worker{{ID: 0, RxPackets: 10, TxBytes: 99}, {ID: 1, RxPackets: 20}},
+		Drops:   map[string]uint64{"no-flow": 7, "martian": 0},
+		Flows:   admin.Flows{Current: 1, Max: 2, NoPort: 3, Full: 4, ByState: map[string]uint64{"tcp-established": 6}},
+		Neighbours: []admin.Neighbour{
+			{State: "valid"}, {State: "valid"}, {State: "failed"},
+		},
+		Steering: map[string]uint64{"frontend": 30},
+		Kernel:   []admin.Feature{{Name: "a feature"}},
+	}
+}
+
+func scrape(t *testing.T, h http.Handler) (int, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Code, w.Body.String()
+}
+
+func TestMetricsShowTheStatus(t *testing.T) {
+	code, body := scrape(t, Handler(NewRegistry(&source{status: example()}), false, slog.New(slog.DiscardHandler)))
+	if code != http.StatusOK {
+		t.Fatalf("%d %s", code, body)
+	}
+	for _, want := range []string{
+		"weir_synced 1",
+		"weir_draining 0",
+		"weir_start_time_seconds 1000.5",
+		"weir_snapshot_number 42",
+		"weir_snapshot_last_timestamp_seconds 0",
+		"weir_services 3",
+		"weir_services_left_to_kernel 1",
+		"weir_discovery_errors 2",
+		`weir_interface_info{device="eth0",driver="veth",mode="native",pinned="true",tx_checksum="metadata"} 1`,
+		`weir_interface_bound_queues{device="eth0"} 2`,
+		`weir_socket_receive_ring_full_total{device="eth0",queue="0"} 5`,
+		`weir_socket_invalid_descriptors_total{device="eth0",queue="0"} 3`,
+		`weir_receive_packets_total{worker="1"} 20`,
+		`weir_transmit_bytes_total{worker="0"} 99`,
+		`weir_dropped_packets_total{reason="no-flow"} 7`,
+		`weir_dropped_packets_total{reason="martian"} 0`,
+		"weir_flows 1",
+		"weir_flows_limit 2",
+		`weir_flows_by_state{state="tcp-established"} 6`,
+		`weir_flows_refused_total{reason="no-port"} 3`,
+		`weir_flows_refused_total{reason="table-full"} 4`,
+		`weir_neighbours{state="valid"} 2`,
+		`weir_neighbours{state="resolving"} 0`,
+		`weir_steering_packets_total{action="frontend"} 30`,
+		`weir_kernel_feature{feature="a feature"} 0`,
+		"# TYPE go_goroutines gauge",
+		"# TYPE process_cpu_seconds_total counter",
+	} {
+		if !strings.Contains(body, "\n"+want+"\n") {
+			t.Errorf("there is no line %s", want)
+		}
+	}
+	if !strings.Contains(body, "\nweir_build_info{") {
+		t.Error("there is no weir_build_info")
+	}
+	if t.Failed() {
+		t.Log(body)
+	}
+}
+
+// The same descriptions and values, as a pedantic registry has it.
+func TestMetricsAreConsistent(t *testing.T) {
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(&collector{&source{status: example()}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Gather(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMetricNamesFollowTheConventions(t *testing.T) {
+	name := regexp.MustCompile(`^weir_[a-z][a-z0-9_]*$`)
+	labels := []string{"worker", "device", "queue", "reason", "state", "action", "feature", "mode", "driver", "tx_checksum", "pinned", "version", "revision", "goversion"}
+	for _, m := range all {
+		if !name.MatchString(m.name) {
+			t.Errorf("%s is no name", m.name)
+		}
+		if total := strings.HasSuffix(m.name, "_total"); total != (m.kind == prometheus.CounterValue) {
+			t.Errorf("%s: counters, and only they, end in _total", m.name)
+		}
+		if !strings.HasSuffix(m.help, ".") {
+			t.Errorf("%s: the help is no sentence: %s", m.name, m.help)
+		}
+		for _, l := range m.labels {
+			if !slices.Contains(labels, l) {
+				t.Errorf("%s: label %s is not known to be bounded", m.name, l)
+			}
+		}
+	}
+}
+
+func TestScrapeFailsWithOneLineWhenThereIsNoStatus(t *testing.T) {
+	code, body := scrape(t, Handler(NewRegistry(&source{err: errors.New("not yet")}), false, slog.New(slog.DiscardHandler)))
+	if code != http.StatusInternalServerError || strings.Count(body, "not yet") != 1 {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
+func TestProfilingIsServedWhenAskedFor(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		w := httptest.NewRecorder()
+		Handler(NewRegistry(&source{status: example()}), on, slog.New(slog.DiscardHandler)).
+			ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/pprof/cmdline", nil))
+		if got := w.Code == http.StatusOK; got != on {
+			t.Errorf("profiling %v: %d", on, w.Code)
+		}
+	}
+}
+
+type health Health
+
+func (h health) Health() Health { return Health(h) }
+
+func TestHealth(t *testing.T) {
+	old := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
+	good := health{Healthy: true, Synced: true, NodeEligible: true, LastUpdated: old}
+	with := func(edit func(*health)) health { h := good; edit(&h); return h }
+	for _, tt := range []struct {
+		name                   string
+		health                 health
+		healthz, livez, readyz int
+		reason                 string
+	}{
+		{"all is well", good, 200, 200, 200, ""},
+		{"a worker hangs", with(func(h *health) { h.Healthy, h.Reason = false, "worker 1 has stopped" }), 503, 503, 503, "worker 1 has stopped"},
+		{"not synced", with(func(h *health) { h.Synced = false }), 503, 200, 503, "waiting for the first full view of Services"},
+		{"draining", with(func(h *health) { h.Draining = true }), 503, 200, 503, "draining"},
+		{"the node goes away", with(func(h *health) { h.NodeEligible = false }), 503, 200, 200, "the node is going away"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := HealthHandler(tt.health)
+			for path, want := range map[string]int{"/healthz": tt.healthz, "/livez": tt.livez, "/readyz": tt.readyz} {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+				var body struct {
+					LastUpdated, CurrentTime time.Time
+					NodeEligible             *bool
+					Ready                    bool
+					Reason                   string
+				}
+				if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
+					t.Fatalf("%s: %v in %s", path, err, w.Body)
+				}
+				if w.Code != want {
+					t.Errorf("%s: %d, want %d", path, w.Code, want)
+				}
+				if want != 200 && body.Reason != tt.reason {
+					t.Errorf("%s: reason %q, want %q", path, body.Reason, tt.reason)
+				}
+				switch path {
+				case "/readyz":
+					if body.Ready != (want == 200) {
+						t.Errorf("%s: %s", path, w.Body)
+					}
+					continue
+				case "/livez":
+					if body.NodeEligible != nil {
+						t.Errorf("%s speaks of the node: %s", path, w.Body)
+					}
+				case "/healthz":
+					if body.NodeEligible == nil {
+						t.Errorf("%s does not speak of the node: %s", path, w.Body)
+					}
+				}
+				// As kube-proxy has it: recent while well, else the truth.
+				if recent := body.LastUpdated.Equal(body.CurrentTime); recent != (want == 200) {
+					t.Errorf("%s: lastUpdated %v, currentTime %v", path, body.LastUpdated, body.CurrentTime)
+				}
+				if want != 200 && !body.LastUpdated.Equal(old) {
+					t.Errorf("%s: lastUpdated %v, want %v", path, body.LastUpdated, old)
+				}
+			}
+		})
+	}
+}
+
+func TestServeEndsWithItsContext(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- Serve(ctx, l, HealthHandler(health{Healthy: true}), slog.New(slog.DiscardHandler))
+	}()
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := c.Get("http://" + l.Addr().String() + "/livez")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		t.Error("the port is still open")
+	}
+}
+
+func TestReferenceIsCurrent(t *testing.T) {
+	const name = "README.md"
+	want := reference()
+	if *update {
+		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not current: run go generate", name)
+	}
+}
+
+func reference() string {
+	b := &strings.Builder{}
+	b.WriteString(`# Metrics
+
+Served at /metrics of ` + "`metricsBindAddress`" + ` (default 127.0.0.1:9464), beside those of the Go
+runtime (go_*) and of the process (process_*). Counters count since the start of
+the process. There are no labels per Service, so that the number of series does
+not grow with the cluster.
+
+<!-- Written by go generate from collector.go and packets.go. -->
+
+| Metric | Type | Labels | Meaning |
+| --- | --- | --- | --- |
+`)
+	for _, m := range all {
+		kind := "gauge"
+		if m.kind == prometheus.CounterValue {
+			kind = "counter"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", m.name, kind, strings.Join(m.labels, ", "), m.help)
+	}
+	return b.String()
+}
