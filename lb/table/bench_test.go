@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"testing"
 )
 
@@ -130,4 +131,54 @@ func BenchmarkChange5000(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// skewed is 10,000 Services with 250,000 endpoints: one with 5,000, ten with
+// 1,000, the others with 23 or 24, every one with a pool for the cluster and an equal one.
+func skewed() []Service {
+	const services, total = 10_000, 250_000
+	put := make([]Service, services)
+	left := total
+	for i := range put {
+		n := left / (services - i)
+		switch {
+		case i == 0:
+			n = 5000
+		case i <= 10:
+			n = 1000
+		}
+		left -= n
+		put[i] = testService(i, 0)
+		for j := range n {
+			ap := netip.AddrPortFrom(v4(left+j), 8080)
+			put[i].Pools[0].Endpoints = append(put[i].Pools[0].Endpoints, Endpoint{AddrPort: ap})
+		}
+	}
+	return put
+}
+
+// BenchmarkBuild is the first load of 10,000 Services with 250,000 endpoints;
+// B/endpoint is the heap in use afterwards.
+func BenchmarkBuild(b *testing.B) {
+	put := skewed()
+	var t *Table
+	for b.Loop() {
+		t = New(Config{})
+		if c, err := t.Apply(put, nil); err != nil || len(c.Errors) != 0 {
+			b.Fatal(err, c.Errors)
+		}
+	}
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	with := heap()
+	endpoints := t.PresentEndpoints()
+	runtime.KeepAlive(t)
+	t = nil
+	b.ReportMetric(float64(with-heap())/float64(endpoints), "B/endpoint")
+	runtime.KeepAlive(put)
 }

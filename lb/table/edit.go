@@ -152,7 +152,7 @@ func (e *edit) leaveQueue(k *Key, name string) {
 
 // finish is the edit as a Change.
 func (e *edit) finish() Change {
-	c := Change{Errors: e.errors, base: e.base, services: e.changed, waiting: e.waiting}
+	c := Change{Errors: e.errors, base: e.base, edit: e.id, services: e.changed, waiting: e.waiting}
 	if len(e.changed) == 0 {
 		return c
 	}

@@ -26,6 +26,7 @@ type Change struct {
 	Errors []*ServiceError
 
 	base     *Snapshot
+	edit     uint64
 	next     *Snapshot           // nil: nothing to publish
 	services map[string]*service // by name; nil: deleted
 	waiting  map[Key][]string    // what becomes of Table.waiting
@@ -43,8 +44,9 @@ func (c *Change) Number() uint64 {
 	return c.next.number
 }
 
-// ErrStale is Publish's answer to a Change that was not prepared from the present snapshot.
-var ErrStale = errors.New("change was prepared from an older snapshot")
+// ErrStale is Publish's answer to a Change that is not the one prepared last,
+// or is published already.
+var ErrStale = errors.New("change is not the one prepared last")
 
 // Apply is Prepare and Publish at once.
 func (t *Table) Apply(put []Service, del []string) (Change, error) {
@@ -74,7 +76,7 @@ func (t *Table) Prepare(put []Service, del []string) (Change, error) {
 	base := t.current.Load()
 	e, err := t.newEdit(base, put, del)
 	if err != nil {
-		return Change{base: base}, err
+		return Change{base: base, edit: t.edits}, err
 	}
 	for i := range put {
 		e.build(&put[i])
@@ -90,12 +92,12 @@ func (t *Table) Prepare(put []Service, del []string) (Change, error) {
 }
 
 // Publish makes the Change the present snapshot. Workers see it with their
-// next batch. The error is ErrStale when another Change was published since it
-// was prepared; nothing has happened then.
+// next batch. The error is ErrStale when another Change has been prepared since;
+// nothing has happened then.
 func (t *Table) Publish(c Change) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.base != t.current.Load() {
+	if c.base != t.current.Load() || c.edit != t.edits {
 		return ErrStale
 	}
 	if c.next == nil {
