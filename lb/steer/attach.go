@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -240,6 +241,7 @@ func (p *Program) release(a *Attachment, remove bool) error {
 	if remove {
 		if a.Pinned {
 			errs = append(errs, a.link.Unpin())
+			_ = os.Remove(filepath.Dir(a.PinPath)) // if it was the last
 		}
 		// Not only close: another process may hold the link too.
 		if err := a.link.Detach(); err != nil && !errors.Is(err, link.ErrNotSupported) && !errors.Is(err, unix.ENODEV) {

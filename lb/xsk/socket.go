@@ -136,8 +136,15 @@ func (s *Socket) Receive(out []Desc) int { return s.rx.take(out) }
 
 // Fill gives the kernel frames to receive into and returns how many of addrs
 // fitted. Any address inside a frame stands for the frame. The frames belong
-// to the kernel until Receive returns them.
-func (s *Socket) Fill(addrs []uint64) int { return s.fill.put(addrs) }
+// to the kernel until Receive returns them. A driver that had found the ring
+// empty, and waits to be woken, is woken.
+func (s *Socket) Fill(addrs []uint64) int {
+	n := s.fill.put(addrs)
+	if s.zeroCopy && n > 0 {
+		_ = s.WakeRx() // an error shows in Kick, and as a ring that stays full
+	}
+	return n
+}
 
 // FillFree returns how many frames Fill would take now, up to want.
 func (s *Socket) FillFree(want int) int { return int(s.fill.free(uint32(want))) }
@@ -214,7 +221,7 @@ func wakeupError(errno unix.Errno) error {
 func (s *Socket) NeedsRxWakeup() bool { return s.fill.needWakeup() }
 
 // WakeRx wakes the driver if it asks for it: after it had found the fill ring
-// empty. To be called after Fill. In copy mode it never asks.
+// empty. Fill does so by itself. In copy mode the kernel never asks.
 func (s *Socket) WakeRx() error {
 	if !s.zeroCopy || !s.fill.needWakeup() {
 		return nil

@@ -1,0 +1,148 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// Probes tries every kernel feature that Weir uses, in the order in which
+// documentation shows them. They change nothing outside of the calling thread's
+// network namespace and leave nothing behind.
+func Probes(pinDir string) []xsk.Probe {
+	return []xsk.Probe{
+		xsk.ProbeSocket(),
+		ProbeXDPLink(),
+		ProbeFrags(),
+		ProbeBPFFS(pinDir),
+		xsk.ProbeMultiBuffer(),
+		xsk.ProbeTxMetadata(),
+		xsk.ProbeNetdevFeatures(),
+		ProbeBoundQueues(),
+	}
+}
+
+// ProbeXDPLink attaches a program that passes everything to the loopback
+// interface of a new network namespace, by a bpf_link.
+func ProbeXDPLink() xsk.Probe {
+	p := xsk.Probe{Name: "XDP attached by a bpf_link", Kernel: "5.9", Without: "does not start"}
+	p.Err = inNewNetns(func() error {
+		prog, err := passProgram(0)
+		if err != nil {
+			return err
+		}
+		defer prog.Close()
+		// The loopback interface has index 1 in every namespace, and no native
+		// XDP.
+		l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: 1, Flags: link.XDPGenericMode})
+		if err != nil {
+			return err
+		}
+		return l.Close()
+	})
+	return p
+}
+
+// ProbeFrags loads a program for packets of several buffers.
+func ProbeFrags() xsk.Probe {
+	p := xsk.Probe{
+		Name: "XDP programs for packets of several buffers", Kernel: "5.18",
+		Without: "needs an MTU of at most about 3500 bytes",
+	}
+	prog, err := passProgram(unix.BPF_F_XDP_HAS_FRAGS)
+	if err == nil {
+		err = prog.Close()
+	}
+	p.Err = err
+	return p
+}
+
+// ProbeBPFFS pins a map under dir ("" is DefaultPinDir) and removes it again.
+func ProbeBPFFS(dir string) xsk.Probe {
+	if dir == "" {
+		dir = DefaultPinDir
+	}
+	p := xsk.Probe{
+		Name: "BPF file system", Kernel: "4.4",
+		Without: "attaches without a pin: XDP is detached when Weir ends, and attached anew by the next start",
+	}
+	p.Err = probePin(dir)
+	return p
+}
+
+func probePin(dir string) error {
+	if err := checkBPFFS(dir); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	_, statErr := os.Stat(dir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if errors.Is(statErr, os.ErrNotExist) {
+		defer os.Remove(dir)
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := m.Pin(fmt.Sprintf("%s/probe-%d", dir, unix.Gettid())); err != nil {
+		return err
+	}
+	return m.Unpin()
+}
+
+// ProbeBoundQueues asks which queues of an interface have an AF_XDP socket.
+func ProbeBoundQueues() xsk.Probe {
+	p := xsk.Probe{
+		Name: "queues with their sockets over netlink", Kernel: "6.15 (queues alone: 6.8)",
+		Without: "takes the number of queues from ethtool; that a queue is taken shows when it is bound",
+	}
+	_, p.Err = xsk.DeviceQueues(1)
+	return p
+}
+
+// passProgram loads "return XDP_PASS".
+func passProgram(flags uint32) (*ebpf.Program, error) {
+	return ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "weir_probe", Type: ebpf.XDP, Flags: flags, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+	})
+}
+
+// inNewNetns runs f on a thread in a network namespace of its own, which ends
+// with it.
+func inNewNetns(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		home, err := netns.Get()
+		if err != nil {
+			done <- err
+			return
+		}
+		defer home.Close()
+		ns, err := netns.New() // enters it too
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- err
+			return
+		}
+		err = f()
+		ns.Close()
+		if netns.Set(home) == nil {
+			runtime.UnlockOSThread()
+		} // else the thread is fit for nothing else and ends here
+		done <- err
+	}()
+	return <-done
+}
