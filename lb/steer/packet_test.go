@@ -56,7 +56,7 @@ func run(t interface{ Fatalf(string, ...any) }, p *Program, packet []byte) (acti
 		t.Fatalf("%v", err)
 	}
 	out := make([]byte, len(packet)+64)
-	action, err = p.objects.Steer.Run(&ebpf.RunOptions{Data: packet, DataOut: out})
+	action, err = p.objects.WeirSteer.Run(&ebpf.RunOptions{Data: packet, DataOut: out})
 	if err != nil {
 		t.Fatalf("test run of %d bytes: %v", len(packet), err)
 	}
@@ -335,7 +335,7 @@ func BenchmarkSteer(b *testing.B) {
 		"ns/no-match": packet6(b, layers.IPProtocolTCP, at(node6, 22)),
 		"ns/arp":      append(append([]byte(nil), tcp4[:atEtherType]...), 8, 6),
 	} {
-		_, perPacket, err := p.objects.Steer.Benchmark(packet, 1_000_000, nil)
+		_, perPacket, err := p.objects.WeirSteer.Benchmark(packet, 1_000_000, nil)
 		must(b, err)
 		b.ReportMetric(float64(perPacket.Nanoseconds()), unit)
 	}

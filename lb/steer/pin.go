@@ -65,7 +65,7 @@ func adopt(path string, in Interface, p *Program) (link.Link, error) {
 		return nil, fmt.Errorf("open pinned link %s: %w", path, err)
 	}
 	if fits(l, in) {
-		if err = l.Update(p.objects.Steer); err == nil {
+		if err = l.Update(p.objects.WeirSteer); err == nil {
 			return l, nil
 		}
 		// A link is not updated across program types or when the driver's
@@ -149,7 +149,14 @@ func eachPin(dir string, f func(path string, l link.Link) error) error {
 	var errs []error
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
+		if strings.HasPrefix(e.Name(), probePrefix) {
+			_ = os.Remove(path) // of a probe that was killed
+			continue
+		}
 		l, err := link.LoadPinnedLink(path, nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another process has just removed it
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("open pinned link %s: %w", path, err))
 			continue

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 
 	"github.com/cilium/ebpf"
@@ -79,6 +80,9 @@ func ProbeBPFFS(dir string) xsk.Probe {
 	return p
 }
 
+// probePrefix begins the names of the probes' pins.
+const probePrefix = "probe-"
+
 func probePin(dir string) error {
 	if err := checkBPFFS(dir); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
@@ -95,7 +99,7 @@ func probePin(dir string) error {
 		return err
 	}
 	defer m.Close()
-	if err := m.Pin(fmt.Sprintf("%s/probe-%d", dir, unix.Gettid())); err != nil {
+	if err := m.Pin(filepath.Join(dir, fmt.Sprint(probePrefix, unix.Gettid()))); err != nil {
 		return err
 	}
 	return m.Unpin()

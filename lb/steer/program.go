@@ -82,7 +82,7 @@ func (p *Program) load() error {
 	spec.Maps[steerMapFrontends].MaxEntries = uint32(p.config.MaxFrontends)
 	spec.Maps[steerMapSnat].MaxEntries = uint32(p.config.MaxSNAT)
 	if !p.frags {
-		spec.Programs[steerProgSteer].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+		spec.Programs[steerProgWeirSteer].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
 	}
 	return spec.LoadAndAssign(&p.objects, nil)
 }
@@ -101,7 +101,7 @@ func (p *Program) Frags() bool { return p.frags }
 
 // ID returns the kernel's number of the program, as bpftool shows it.
 func (p *Program) ID() (uint32, error) {
-	info, err := p.objects.Steer.Info()
+	info, err := p.objects.WeirSteer.Info()
 	if err != nil {
 		return 0, fmt.Errorf("ask for the program's number: %w", err)
 	}

@@ -59,7 +59,7 @@ const (
 	steerMapPacketCounters = "packet_counters"
 	steerMapSnat           = "snat"
 	steerMapSockets        = "sockets"
-	steerProgSteer         = "steer"
+	steerProgWeirSteer     = "weir_steer"
 )
 
 // loadSteer returns the embedded CollectionSpec for steer.
@@ -104,7 +104,7 @@ type steerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerProgramSpecs struct {
-	Steer *ebpf.ProgramSpec `ebpf:"steer"`
+	WeirSteer *ebpf.ProgramSpec `ebpf:"weir_steer"`
 }
 
 // steerMapSpecs contains maps before they are loaded into the kernel.
@@ -171,12 +171,12 @@ type steerVariables struct {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerPrograms struct {
-	Steer *ebpf.Program `ebpf:"steer"`
+	WeirSteer *ebpf.Program `ebpf:"weir_steer"`
 }
 
 func (p *steerPrograms) Close() error {
 	return _SteerClose(
-		p.Steer,
+		p.WeirSteer,
 	)
 }
 

@@ -24,17 +24,23 @@ const (
 //
 // It writes the MetadataLen bytes before the packet, which must lie in the
 // packet's own frame, and sets WithMetadata. Only the first descriptor of a
-// packet carries metadata. To be used on sockets that were granted it: others
-// count such a packet as invalid and do not send it.
-func (a *Area) SetChecksum(d *Desc, start, offset uint16) {
+// packet carries metadata. It does nothing and returns false where the
+// checksum field does not lie within d: the kernel would refuse the descriptor
+// and everything behind it on the ring, for ever.
+//
+// Only for sockets that were granted transmit metadata: on others the packet is
+// not sent.
+func (a *Area) SetChecksum(d *Desc, start, offset uint16) bool {
+	if uint32(start)+uint32(offset)+2 > d.Len {
+		return false
+	}
 	m := a.mem[d.Addr-MetadataLen : d.Addr : d.Addr]
 	_ = m[MetadataLen-1]
-	nativePut64(m[metaFlags:], txmdChecksum)
-	nativePut64(m[metaChecksumStart:], 0)
+	binary.NativeEndian.PutUint64(m[metaFlags:], txmdChecksum)
+	binary.NativeEndian.PutUint64(m[metaChecksumStart:], 0)
 	binary.NativeEndian.PutUint16(m[metaChecksumStart:], start)
 	binary.NativeEndian.PutUint16(m[metaChecksumOffset:], offset)
-	nativePut64(m[metaLaunchTime:], 0)
+	binary.NativeEndian.PutUint64(m[metaLaunchTime:], 0)
 	d.Options |= WithMetadata
+	return true
 }
-
-func nativePut64(b []byte, v uint64) { binary.NativeEndian.PutUint64(b, v) }

@@ -152,7 +152,9 @@ func (s *Socket) FillFree(want int) int { return int(s.fill.free(uint32(want))) 
 // Transmit puts descriptors on the transmit ring and returns how many fitted,
 // always whole packets. The kernel sends them when it is told to by Kick, or
 // earlier. The frames belong to the kernel until Complete returns them; those
-// of descriptors that did not fit still belong to the caller.
+// of descriptors that did not fit still belong to the caller. A descriptor that
+// makes no sense (outside of the area, across frames, empty) is counted in
+// Statistics.TxInvalid, and its frame never comes back.
 //
 // The kernel takes no packet for which the completion ring has no room, so
 // Complete has to be called about as often as Transmit.

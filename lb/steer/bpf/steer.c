@@ -13,7 +13,7 @@
  *
  * In the order of a packet:
  *
- *   steer         which interface, count, redirect
+ *   weir_steer    which interface, count, redirect
  *   classify      Ethernet: for this interface's own address, which protocol
  *   classify_ipv4, classify_ipv6    to addresses, protocol and ports
  *   lookup        frontends, then translated ports
@@ -252,7 +252,7 @@ static __always_inline enum verdict classify(struct cursor p, const struct inter
 }
 
 SEC("xdp.frags")
-int steer(struct xdp_md *ctx)
+int weir_steer(struct xdp_md *ctx)
 {
 	__u32 ifindex = ctx->ingress_ifindex;
 	const struct interface *in = bpf_map_lookup_elem(&interfaces, &ifindex);
