@@ -2,6 +2,8 @@
 // README.md of the repository, and `weir --help`.
 package main
 
+//go:generate go test -run ^TestReferenceIsCurrent$ -update .
+
 import (
 	"context"
 	"errors"
@@ -39,12 +41,31 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	_, err := root.ExecuteContextC(ctx)
+	entered := false
+	onEnter(root, func() { entered = true })
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
+	if !entered { // flags or arguments were wrong
+		err = &usageError{cmd.CommandPath(), err}
+	}
 	printError(stderr, err)
 	return exitCode(err)
+}
+
+// onEnter calls f when a command begins its own work, its flags and arguments
+// being right.
+func onEnter(cmd *cobra.Command, f func()) {
+	if work := cmd.RunE; work != nil {
+		cmd.RunE = func(c *cobra.Command, args []string) error {
+			f()
+			return work(c, args)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		onEnter(sub, f)
+	}
 }
 
 // printError writes one line per error.
@@ -113,10 +134,6 @@ Exit status: 0 done, 1 it went wrong, 2 it was called wrongly.`,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddCommand(newRun(), newCheck(), explain.Command(), newStatus(), demo.Command(), newCleanup(), newVersion())
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{cmd.CommandPath(), err}
-	})
-	wrapArgs(root)
 	return root
 }
 
@@ -127,19 +144,4 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 		msg += fmt.Sprintf(" (did you mean %s?)", strings.Join(s, " or "))
 	}
 	return &usageError{cmd.CommandPath(), errors.New(msg)}
-}
-
-// wrapArgs makes wrong arguments of any command a usage error.
-func wrapArgs(cmd *cobra.Command) {
-	if check := cmd.Args; check != nil {
-		cmd.Args = func(c *cobra.Command, args []string) error {
-			if err := check(c, args); err != nil {
-				return &usageError{c.CommandPath(), err}
-			}
-			return nil
-		}
-	}
-	for _, sub := range cmd.Commands() {
-		wrapArgs(sub)
-	}
 }

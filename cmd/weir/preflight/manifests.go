@@ -33,7 +33,7 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 	}
 	services, node := 0, false
 	if up := src.Flush(); up != nil {
-		services, node = len(up.Put), up.Node != nil
+		services, node = len(up.Put), up.Node != nil && len(up.Node.Labels) > 0
 		for _, s := range up.Put {
 			for _, e := range s.Errors {
 				fs.add(Wrong, "manifests", "Service %v: %s", s.Name, e)
@@ -44,9 +44,9 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 		}
 	}
 	if !node {
-		fs.add(Note, "manifests", "there is no Node %s: without its labels no endpoint is known to be in the same zone", cfg.NodeName)
+		fs.add(Note, "manifests", "there is no Node %s with labels: without them no endpoint is known to be in the same zone", cfg.NodeName)
 	}
 	if len(rep.Errors) == 0 {
-		fs.add(OK, "manifests", "%d objects, %d Services in %s", rep.Objects, services, m.Path)
+		fs.add(OK, "manifests", "%s: %d objects, %d of them Services", m.Path, rep.Objects, services)
 	}
 }

@@ -1,0 +1,137 @@
+package preflight
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+func TestCapabilities(t *testing.T) {
+	bit := func(cs ...int) (s Capabilities) {
+		for _, c := range cs {
+			s |= 1 << c
+		}
+		return s
+	}
+	for _, tt := range []struct {
+		name string
+		have Capabilities
+		want string // capabilities named as missing
+	}{
+		{"root", ^Capabilities(0), ""},
+		{"none", 0, "CAP_NET_ADMIN CAP_NET_RAW CAP_BPF"},
+		{"just enough", bit(unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_BPF), ""},
+		{"SYS_ADMIN holds BPF", bit(unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_SYS_ADMIN), ""},
+		{"no sockets", bit(unix.CAP_NET_ADMIN, unix.CAP_BPF), "CAP_NET_RAW"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var names []string
+			for _, m := range missingFrom(tt.have) {
+				names = append(names, strings.Fields(m)[0])
+			}
+			if got := strings.Join(names, " "); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestParseCapabilities(t *testing.T) {
+	got, err := parseCapabilities("Name:\tweir\nCapPrm:\t0000000000000000\nCapEff:\t0000008000003000\nCapBnd:\t000001ffffffffff\n")
+	if err != nil || !got.Has(unix.CAP_NET_ADMIN) || !got.Has(unix.CAP_NET_RAW) || !got.Has(unix.CAP_BPF) || got.Has(unix.CAP_SYS_ADMIN) {
+		t.Errorf("got %x, %v", got, err)
+	}
+	for _, bad := range []string{"", "CapEff:\tzz\n"} {
+		if _, err := parseCapabilities(bad); err == nil {
+			t.Errorf("%q gives no error", bad)
+		}
+	}
+}
+
+func TestJudgeOfAProbe(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		err     error
+		without string
+		want    Level
+		text    string
+	}{
+		{"there", nil, "x", OK, "a feature: yes"},
+		{"not there and needed", unix.EINVAL, indispensable, Wrong, "a feature: invalid argument (Linux 5.9 has it)"},
+		{"not there", unix.EINVAL, "walks", Note, "a feature: no (invalid argument; Linux 5.9 has it): Weir walks"},
+		{"not allowed", fs.ErrPermission, indispensable, Note, "a feature: cannot be tried without privileges"},
+		{"busy", unix.EBUSY, "walks", Note, "a feature: cannot be tried at the moment: device or resource busy"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var f findings
+			judge(&f, xsk.Probe{Name: "a feature", Kernel: "5.9", Without: tt.without, Err: tt.err})
+			if len(f) != 1 || f[0].Level != tt.want || f[0].Text != tt.text {
+				t.Errorf("got %+v", f)
+			}
+		})
+	}
+}
+
+func TestInterfaceThatIsNotEthernet(t *testing.T) {
+	var f findings
+	checkInterfaces(&f, &config.Configuration{Interfaces: []config.Interface{{Name: "lo"}, {Name: "nonexistent0"}}})
+	if len(f) != 1 || f[0].Level != Wrong || !strings.Contains(f[0].String(), "interface lo: is not an Ethernet interface") {
+		t.Errorf("got %v", f)
+	}
+}
+
+func TestPacketMemoryGrowsWithWorkersAndInterfaces(t *testing.T) {
+	cfg := config.Default()
+	cfg.Workers.Count = 2
+	cfg.Interfaces = []config.Interface{{Name: "eth0"}, {Name: "eth1"}}
+	// Two interfaces, the host port, and what is being sent.
+	if got, want := packetMemory(cfg), uint64(2*4*4096*4096); got != want {
+		t.Errorf("got %d, want %d", got, want)
+	}
+}
+
+func TestManifests(t *testing.T) {
+	const good = `apiVersion: v1
+kind: Service
+metadata: {namespace: default, name: web}
+spec: {type: NodePort, ports: [{port: 80, nodePort: 30080}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: edge-1, labels: {topology.kubernetes.io/zone: a}}
+`
+	for _, tt := range []struct {
+		name, file, node string
+		level            Level
+		want             string
+	}{
+		{"good", good, "edge-1", OK, "2 objects, 1 of them Services"},
+		{"node unknown", good, "edge-2", Note, "there is no Node edge-2"},
+		{"bad port", strings.Replace(good, "30080", "70000", 1), "edge-1", Wrong, "spec.ports[0].nodePort"},
+		{"not YAML", "a: [", "edge-1", Wrong, "web.yaml"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "web.yaml"), []byte(tt.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cfg := config.Default()
+			cfg.NodeName, cfg.Discovery.Manifests = tt.node, &config.Manifests{Path: dir}
+			var f findings
+			checkManifests(&f, cfg)
+			for _, x := range f {
+				if x.Level == tt.level && strings.Contains(x.Text, tt.want) {
+					return
+				}
+			}
+			t.Errorf("got %v; want %q", f, tt.want)
+		})
+	}
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write the reference")
+
+func TestReferenceIsCurrent(t *testing.T) {
+	const name = "README.md"
+	t.Setenv("NODE_NAME", "")
+	want := reference(newRoot())
+	if *update {
+		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not current: run go generate", name)
+	}
+}
+
+// Every command says what it does and shows how it is called.
+func TestEveryCommandExplainsItself(t *testing.T) {
+	for _, c := range newRoot().Commands() {
+		if c.Short == "" || c.Example == "" && c.Long == "" {
+			t.Errorf("%s has no short text or neither long text nor examples", c.CommandPath())
+		}
+		if strings.HasSuffix(c.Short, ".") {
+			t.Errorf("%s: the short text ends with a full stop", c.CommandPath())
+		}
+	}
+}
+
+// reference is the command line as Markdown.
+func reference(root *cobra.Command) string {
+	b := &strings.Builder{}
+	b.WriteString("# The command line\n\n<!-- Written by go generate from the commands themselves. -->\n\n")
+	b.WriteString(root.Long + "\n\n")
+	for _, c := range root.Commands() {
+		fmt.Fprintf(b, "- [%s](#%s): %s\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), c.Short)
+	}
+	fmt.Fprintf(b, "- weir completion: shell completion (`weir completion bash --help`)\n")
+	for _, c := range root.Commands() {
+		fmt.Fprintf(b, "\n## %s\n\n", c.CommandPath())
+		long := c.Long
+		if long == "" {
+			long = c.Short + "."
+		}
+		fmt.Fprintf(b, "%s\n\n", long)
+		fmt.Fprintf(b, "    %s\n", c.UseLine())
+		if c.Example != "" {
+			fmt.Fprintf(b, "\nExamples:\n\n%s\n", indent(c.Example))
+		}
+		flags(b, c.NonInheritedFlags())
+	}
+	return b.String()
+}
+
+func flags(b *strings.Builder, fs *pflag.FlagSet) {
+	if !fs.HasAvailableFlags() {
+		return
+	}
+	b.WriteString("\n| Flag | Default | Meaning |\n| --- | --- | --- |\n")
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		value, usage := pflag.UnquoteUsage(f)
+		name := "`--" + f.Name
+		if value != "" {
+			name += " " + value
+		}
+		name += "`"
+		if f.Shorthand != "" {
+			name = "`-" + f.Shorthand + "`, " + name
+		}
+		def := f.DefValue
+		switch def {
+		case "", "[]", "false", "0":
+			def = ""
+		default:
+			def = "`" + def + "`"
+		}
+		fmt.Fprintf(b, "| %s | %s | %s |\n", escape(name), escape(def), escape(usage))
+	})
+}
+
+func indent(s string) string {
+	var out []string
+	for line := range strings.SplitSeq(strings.TrimRight(s, "\n"), "\n") {
+		out = append(out, "  "+line)
+	}
+	return strings.Join(out, "\n")
+}
+
+func escape(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
