@@ -42,7 +42,8 @@ func openHeap(t testing.TB, cfg Config) *Table {
 	}
 	p := planFor(int64(cfg.MaxFlows))
 	tab.mem = &mapping{shared: heapBytes(p.size), private: heapBytes(p.private(int64(cfg.MaxEndpoints)))}
-	tab.view(tab.mem.shared, tab.mem.private, p, int64(cfg.MaxFlows))
+	tab.viewFile(tab.mem.shared, p, int64(cfg.MaxFlows))
+	tab.viewPrivate(tab.mem.private, p)
 	tab.size(cfg.Workers)
 	if err := tab.initialize(int64(cfg.MaxFlows)); err != nil {
 		t.Fatal(err)
@@ -120,4 +121,9 @@ func TestBothDirectionsOfANATFlowAreFound(t *testing.T) {
 			}
 		})
 	}
+}
+
+// netipAddrPort spreads the i-th flow over many endpoints.
+func netipAddrPort(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 99, byte(i >> 8), byte(i)}), 8080)
 }

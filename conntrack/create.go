@@ -83,7 +83,7 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 			w.count.noPort.Add(1)
 			return 0, NoPort
 		case linkNoSlot:
-			w.release(conn)
+			w.retire(conn)
 			w.count.full.Add(1)
 			return 0, Full
 		}

@@ -86,42 +86,42 @@ type insertResult uint8
 const (
 	inserted insertResult = iota
 	exists                // another entry has the key
-	noSlot                // no free slot in any probe: nothing was exposed
+	noSlot                // no free slot in any probe
 )
 
 // insert links entry r under its key, whose hash is h. It returns exists and the
 // live entry when the key is there already; with wait false a pending one counts
-// too and the Ref may be 0. Once it returned exists other workers may be reading
-// the entry: it must be retired, not rewritten.
+// too and the Ref may be 0. If it did not return inserted other workers may all
+// the same be reading the entry: it must be retired, not rewritten.
 func (t *Table) insert(h uint64, r Ref, wait bool) (Ref, insertResult) {
 	for {
 		own, ok := t.place(h, r)
 		if !ok {
 			return 0, noSlot
 		}
-		other, at, word := t.contest(h, r, own)
+		other := t.contest(h, r, own)
+		if t.settle(h, r, own, other) {
+			return r, inserted
+		}
 		switch {
-		case other == 0:
-			b := t.bucketAt(h, own.probe)
-			head := slotHead(h, own.probe)
-			if b.slot[own.slot].CompareAndSwap(slotWord(head, slotPending, r), slotWord(head, slotLive, r)) {
-				return r, inserted
-			}
-			t.withdraw(h, own) // killed: whoever did it has the key or had
-		case word == 0:
-			t.withdraw(h, own)
-			return other, exists
-		default: // another is pending at a lower position
-			t.withdraw(h, own)
-			if !wait {
-				return 0, exists
-			}
-			t.await(t.bucketAt(h, at.probe), at.slot, word)
+		case other.pending != 0 && !wait:
+			return 0, exists
+		case other.pending != 0:
+			t.await(t.bucketAt(h, other.at.probe), other.at.slot, other.pending)
+		case other.ref != 0:
+			return other.ref, exists
 		}
 		if live := t.find(h, &t.entries[r-1].Key); live != 0 {
 			return live, exists
 		}
 	}
+}
+
+// rival is an entry with the same key that has precedence; ref 0 is none.
+type rival struct {
+	ref     Ref
+	at      place
+	pending uint64 // its slot word if it is pending, 0 if it is live
 }
 
 // place puts r as pending into the first free slot of its probe sequence.
@@ -140,10 +140,9 @@ func (t *Table) place(h uint64, r Ref) (place, bool) {
 	return place{}, false
 }
 
-// contest looks for others with the key of r, which is pending at own. It returns
-// 0 when there is none that has precedence (pending ones at a higher position are
-// killed), else the other entry and, if that is pending, its place and slot word.
-func (t *Table) contest(h uint64, r Ref, own place) (Ref, place, uint64) {
+// contest looks for a rival of r, which is pending at own. Pending ones at a higher
+// position it kills.
+func (t *Table) contest(h uint64, r Ref, own place) rival {
 	key := &t.entries[r-1].Key
 	for probe := uint32(0); probe < maxProbes; probe++ {
 		b := t.bucketAt(h, probe)
@@ -157,9 +156,9 @@ func (t *Table) contest(h uint64, r Ref, own place) (Ref, place, uint64) {
 				at := place{probe, i}
 				switch state := uint32(w>>32) & 3; {
 				case state == slotLive:
-					return Ref(w), at, 0
+					return rival{ref: Ref(w), at: at}
 				case state == slotPending && at.before(own):
-					return Ref(w), at, w
+					return rival{ref: Ref(w), at: at, pending: w}
 				case state == slotPending && !b.slot[i].CompareAndSwap(w, slotWord(head, slotDead, Ref(w))):
 					continue // it went live or withdrew: look again
 				}
@@ -170,7 +169,20 @@ func (t *Table) contest(h uint64, r Ref, own place) (Ref, place, uint64) {
 			break
 		}
 	}
-	return 0, place{}, 0
+	return rival{}
+}
+
+// settle ends an attempt: without a rival r goes live, unless another has killed it
+// meanwhile. It reports whether r is live; else its slot is empty again.
+func (t *Table) settle(h uint64, r Ref, own place, other rival) bool {
+	head := slotHead(h, own.probe)
+	slot := &t.bucketAt(h, own.probe).slot[own.slot]
+	if other.ref == 0 && slot.CompareAndSwap(slotWord(head, slotPending, r), slotWord(head, slotLive, r)) {
+		return true
+	}
+	slot.Store(0)
+	t.unpass(h, own.probe)
+	return false
 }
 
 // await waits a moment for a pending slot to go live or to be withdrawn, then
@@ -182,12 +194,6 @@ func (t *Table) await(b *bucket, slot uint32, word uint64) {
 		}
 	}
 	b.slot[slot].CompareAndSwap(word, word|slotDead<<32)
-}
-
-// withdraw clears a slot of the caller's, pending or killed.
-func (t *Table) withdraw(h uint64, p place) {
-	t.bucketAt(h, p.probe).slot[p.slot].Store(0)
-	t.unpass(h, p.probe)
 }
 
 // unpass takes back that the buckets of the first n probes were passed over.

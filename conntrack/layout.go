@@ -109,12 +109,16 @@ func (p plan) private(maxEndpoints int64) int64 {
 // bytesPerFlow is what one connection takes in all, rounded up.
 const bytesPerFlow = connSize + 2*entrySize + 2*bucketSize*10/(slotsPerBucket*5) + 1
 
-// view lays the table's parts over the file's and the private memory.
-func (t *Table) view(file, private []byte, p plan, maxFlows int64) {
+// viewFile lays the parts in the file over its memory.
+func (t *Table) viewFile(file []byte, p plan, maxFlows int64) {
 	t.head = (*header)(unsafe.Pointer(&file[0]))
 	t.cursors = unsafe.Slice((*cursor)(unsafe.Pointer(&file[p.cursors])), cursorCount)
 	t.conns = unsafe.Slice((*Conn)(unsafe.Pointer(&file[p.conns])), maxFlows)
 	t.entries = unsafe.Slice((*Entry)(unsafe.Pointer(&file[p.entries])), 2*maxFlows)
+}
+
+// viewPrivate lays the index and the endpoints' counters over private memory.
+func (t *Table) viewPrivate(private []byte, p plan) {
 	t.buckets = unsafe.Slice((*bucket)(unsafe.Pointer(&private[0])), p.buckets)
 	rest := private[p.buckets*bucketSize:]
 	if len(rest) >= 4 {

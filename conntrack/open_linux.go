@@ -38,7 +38,8 @@ var ErrInUse = errors.New("in use by another process")
 type Adoption struct {
 	Adopted   bool
 	Flows     int    // connections taken over
-	Discarded int    // connections dropped, as they made no sense
+	Discarded int    // connections dropped: they made no sense, or there was no room
+	Resized   int    // size of the old table if it had another one, else 0
 	SetAside  string // where a file went that could not be adopted, "" if none
 	Reason    string // why it could not
 }
@@ -93,12 +94,24 @@ func (t *Table) open(cfg Config) error {
 			// Automatic sizes differ a little from start to start; flows matter more.
 			maxFlows = int64(old.MaxFlows)
 		}
-		if why := old.mismatch(maxFlows); why != "" {
+		if why := old.mismatch(); why != "" {
 			if err := t.setAside(cfg.Path, why); err != nil {
 				return err
 			}
 			old = nil
 		}
+	}
+	if old != nil && old.MaxFlows != uint64(maxFlows) {
+		err := t.resize(cfg, old, maxFlows)
+		if err == nil {
+			t.size(cfg.Workers)
+			return t.adopt()
+		}
+		why := fmt.Sprintf("made for %d flows, now %d: %v", old.MaxFlows, maxFlows, err)
+		if err := t.setAside(cfg.Path, why); err != nil {
+			return err
+		}
+		old = nil
 	}
 	if err := t.mapMemory(cfg, maxFlows, old == nil); err != nil {
 		return err
@@ -164,8 +177,7 @@ func (t *Table) take(path string) (*shape, error) {
 }
 
 // mismatch says why a file of shape s cannot be adopted, "" if it can.
-func (s *shape) mismatch(maxFlows int64) string {
-	boot := bootID()
+func (s *shape) mismatch() string {
 	switch {
 	case s.Magic != magic:
 		return "not a flow table"
@@ -173,11 +185,9 @@ func (s *shape) mismatch(maxFlows int64) string {
 		return "header is damaged"
 	case s.Version != layoutVersion || s.ConnSize != uint32(connSize) || s.EntrySize != uint32(entrySize) || s.Cursors != cursorCount:
 		return fmt.Sprintf("layout version %d, this is %d", s.Version, layoutVersion)
-	case s.MaxFlows != uint64(maxFlows):
-		return fmt.Sprintf("made for %d flows, now %d", s.MaxFlows, maxFlows)
-	case s.Size != uint64(planFor(maxFlows).size):
+	case s.MaxFlows == 0 || s.MaxFlows > mostFlows || s.Size != uint64(planFor(int64(s.MaxFlows)).size):
 		return "header is damaged"
-	case s.BootID != boot:
+	case s.BootID != bootID():
 		return "made before the last boot"
 	}
 	return ""
@@ -235,7 +245,8 @@ func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 		return err
 	}
 	t.mem.fileSize = p.size
-	t.view(t.mem.shared, t.mem.private, p, maxFlows)
+	t.viewFile(t.mem.shared, p, maxFlows)
+	t.viewPrivate(t.mem.private, p)
 	return nil
 }
 

@@ -34,7 +34,7 @@ const (
 	linkContended            // lost to another worker; the entry was exposed
 	linkAgain                // lost to another worker; nothing was exposed
 	linkNoPort
-	linkNoSlot
+	linkNoSlot // no room in the index; the entry may have been exposed
 )
 
 // linkReverse links the reverse entry of a connection. Its uniqueness is the

@@ -15,12 +15,16 @@ func (t *Table) TrackUDP(r Ref, tick uint32) {
 	var n State
 	switch State(s & stateMask) {
 	case StateUnreplied:
-		if r.Forward() {
+		switch {
+		case !r.Forward():
+			n = StateReplied
+		case s&clientOnly != 0 && c.older(tick, streamAfter):
+			n = StateStream // answers do not pass here: going on has to do
+		default:
 			return
 		}
-		n = StateReplied
 	case StateReplied:
-		if int32(tick-atomic.LoadUint32(&c.created)) <= streamAfter {
+		if !c.older(tick, streamAfter) {
 			return
 		}
 		n = StateStream
@@ -29,4 +33,8 @@ func (t *Table) TrackUDP(r Ref, tick uint32) {
 	}
 	// One of several workers that see the same change makes it.
 	atomic.CompareAndSwapUint32(&c.state, s, s&^stateMask|uint32(n))
+}
+
+func (c *Conn) older(tick, age uint32) bool {
+	return int32(tick-atomic.LoadUint32(&c.created)-age) > 0
 }

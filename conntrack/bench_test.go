@@ -1,0 +1,140 @@
+package conntrack
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+var benchSizes = []int{1 << 16, 1 << 20}
+
+// filled opens a table with n flows and returns their keys, shuffled.
+func filled(b *testing.B, n int) (*Table, []Key) {
+	b.Helper()
+	tab := openTest(b, Config{MaxFlows: 2 * n})
+	w := tab.Worker(0)
+	w.Online()
+	keys := make([]Key, n)
+	f := natFlow(0)
+	for i := range n {
+		f.Client = MakeKey(client(i), vip, ProtoTCP)
+		f.Endpoint = ep1
+		f.PortLo = 1024
+		f.Endpoint = netipAddrPort(i)
+		mustCreate(b, w, f)
+		keys[i] = f.Client
+		if i%64 == 0 {
+			w.Quiesce()
+		}
+	}
+	rand.Shuffle(n, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	return tab, keys
+}
+
+func BenchmarkLookupBatch(b *testing.B) {
+	for _, n := range benchSizes {
+		b.Run(fmt.Sprintf("flows=%d", n), func(b *testing.B) {
+			tab, keys := filled(b, n)
+			w := tab.Worker(0)
+			var h [64]uint64
+			var out [64]Ref
+			b.ReportAllocs()
+			at := 0
+			for b.Loop() {
+				k := keys[at : at+64]
+				for i := range k {
+					h[i] = tab.Hash(&k[i])
+				}
+				w.LookupBatch(h[:], k, out[:])
+				for _, r := range out {
+					tab.TrackTCP(r, flagACK, 0, 0, nil, 1)
+				}
+				w.Quiesce()
+				if at += 64; at == n {
+					at = 0
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/packet")
+		})
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	for _, n := range benchSizes {
+		b.Run(fmt.Sprintf("flows=%d", n), func(b *testing.B) {
+			tab, keys := filled(b, n)
+			w := tab.Worker(0)
+			b.ReportAllocs()
+			at := 0
+			for b.Loop() {
+				k := &keys[at]
+				if w.Lookup(tab.Hash(k), k) == 0 {
+					b.Fatal("flow not found")
+				}
+				if at++; at == n {
+					at = 0
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkLookupMiss(b *testing.B) {
+	for _, n := range benchSizes {
+		b.Run(fmt.Sprintf("flows=%d", n), func(b *testing.B) {
+			tab, keys := filled(b, n)
+			for i := range keys {
+				keys[i].W[0] ^= 0xff << 56
+			}
+			w := tab.Worker(0)
+			var h [64]uint64
+			var out [64]Ref
+			b.ReportAllocs()
+			at := 0
+			for b.Loop() {
+				k := keys[at : at+64]
+				for i := range k {
+					h[i] = tab.Hash(&k[i])
+				}
+				w.LookupBatch(h[:], k, out[:])
+				if at += 64; at == n {
+					at = 0
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/packet")
+		})
+	}
+}
+
+func BenchmarkCreateDelete(b *testing.B) {
+	for _, n := range benchSizes {
+		b.Run(fmt.Sprintf("flows=%d", n), func(b *testing.B) {
+			tab, _ := filled(b, n)
+			w := tab.Worker(0)
+			f := natFlow(0)
+			b.ReportAllocs()
+			i := n
+			for b.Loop() {
+				f.Client = MakeKey(client(i), vip, ProtoTCP)
+				f.Endpoint = netipAddrPort(i)
+				r, o := w.Create(f)
+				if o != Created {
+					b.Fatal(o)
+				}
+				w.Delete(r)
+				if i++; i&63 == 0 {
+					w.Quiesce()
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkSweep(b *testing.B) {
+	tab, keys := filled(b, 1<<20)
+	b.ReportAllocs()
+	for b.Loop() {
+		tab.Sweep(1, len(keys))
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(keys)), "ns/flow")
+}

@@ -1,0 +1,343 @@
+package conntrack
+
+import (
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// model is the table as a list: slow, and with every rule spelled out.
+type model struct {
+	flows []*modelFlow
+	tick  uint32
+	// fullAt is the tick at which each endpoint last had no fresh port, + 1.
+	fullAt map[netip.AddrPort]uint32
+}
+
+type modelFlow struct {
+	client, answer Key
+	endpoint       netip.AddrPort
+	number         uint32
+	lastSeen, born uint32
+	state          State
+
+	finFrom, finAcked [2]bool // by side: 0 client, 1 endpoint
+	firstFin          int     // side, -1 none
+	rst               [2]bool
+	rstSeq            uint32
+	seq, ts           uint32 // of the client, once closing
+	hasSeq, hasTS     bool
+}
+
+func (m *model) find(k Key) (*modelFlow, bool) {
+	for _, f := range m.flows {
+		if f.client == k {
+			return f, true
+		}
+		if f.answer == k {
+			return f, false
+		}
+	}
+	return nil, false
+}
+
+func (m *model) remove(f *modelFlow) {
+	for i := range m.flows {
+		if m.flows[i] == f {
+			m.flows = append(m.flows[:i], m.flows[i+1:]...)
+			return
+		}
+	}
+}
+
+// takes says whether the endpoint of f, which is over or not, would take a SYN.
+func (f *modelFlow) takes(seq, ts uint32, hasTS bool) bool {
+	if f.state == StateClose {
+		return true
+	}
+	if f.state != StateTimeWait {
+		return false
+	}
+	if f.firstFin == 0 {
+		return true
+	}
+	if hasTS && f.hasTS && int32(ts-f.ts) < 0 {
+		return false
+	}
+	return f.hasSeq && int32(seq-f.seq) > 0 || hasTS && f.hasTS && int32(ts-f.ts) > 0
+}
+
+// packet follows a TCP packet. It reports whether it begins a new connection.
+func (f *modelFlow) packet(side int, flags uint8, seq, length uint32, ts uint32, hasTS bool, tick uint32) bool {
+	syn, ack, fin, rst := flags&flagSYN != 0, flags&flagACK != 0, flags&flagFIN != 0, flags&flagRST != 0
+	if side == 0 && syn && !ack && !rst && (f.state == StateLastAck || f.state == StateTimeWait || f.state == StateClose) {
+		return true
+	}
+	f.lastSeen = tick
+	if rst {
+		if f.state != StateClose {
+			f.state, f.rst[side], f.hasSeq = StateClose, true, false
+		}
+		f.rstSeq, f.seq = seq, seq
+		return false
+	}
+	if f.state == StateClose {
+		if !f.rst[side] || syn || !ack || int32(seq+length-f.rstSeq) <= 0 {
+			return false
+		}
+		f.rst = [2]bool{}
+		f.state = StateEstablished
+	}
+	if syn {
+		if side == 1 && ack && f.state == StateSynSent {
+			f.state = StateSynRecv
+		}
+		return false
+	}
+	if f.state == StateSynSent || f.state == StateSynRecv && (side != 0 || !ack) {
+		return false
+	}
+	if f.state == StateSynRecv {
+		f.state = StateEstablished
+	}
+	if ack && f.finFrom[1-side] {
+		f.finAcked[1-side] = true
+	}
+	if fin {
+		if f.firstFin < 0 {
+			f.firstFin = side
+		}
+		f.finFrom[side] = true
+	}
+	fins := 0
+	for s := range 2 {
+		if f.finFrom[s] {
+			fins++
+		}
+	}
+	switch {
+	case fins == 2 && f.finAcked[0] && f.finAcked[1]:
+		f.state = StateTimeWait
+	case fins == 2:
+		f.state = StateLastAck
+	case fins == 1 && (f.finAcked[0] || f.finAcked[1]):
+		f.state = StateCloseWait
+	case fins == 1:
+		f.state = StateFinWait
+	}
+	if side == 0 && fins > 0 {
+		end := seq + length
+		if fin {
+			end++
+		}
+		if !f.hasSeq || int32(end-f.seq) > 0 {
+			f.seq, f.hasSeq = end, true
+		}
+		if hasTS && (!f.hasTS || int32(ts-f.ts) > 0) {
+			f.ts, f.hasTS = ts, true
+		}
+	}
+	return false
+}
+
+var smallNumber = rapid.Uint32Range(0, 6)
+
+// send lets both the table and the model see a packet of f.
+func (m *model) send(rt *rapid.T, tab *Table, w *Worker, f *modelFlow, side int, flags uint8) {
+	seq, length := smallNumber.Draw(rt, "seq"), smallNumber.Draw(rt, "length")
+	ts, hasTS := smallNumber.Draw(rt, "ts"), rapid.Bool().Draw(rt, "hasTS")
+	var options []byte
+	if hasTS {
+		options = tsOption(ts)
+	}
+	r := tab.lookup([]Key{f.client, f.answer}[side])
+	if r == 0 || r.Forward() != (side == 0) {
+		rt.Fatalf("look-up of side %d gives %d", side, r)
+	}
+	reopen := f.packet(side, flags, seq, length, ts, hasTS, m.tick)
+	if v := tab.TrackTCP(r, flags, seq, length, options, m.tick); (v == Reopen) != reopen {
+		rt.Fatalf("verdict %d, the model says reopen %v", v, reopen)
+	}
+	if reopen {
+		w.Delete(r)
+		m.remove(f)
+	}
+}
+
+func tsOption(ts uint32) []byte {
+	return []byte{1, 1, 8, 10, byte(ts >> 24), byte(ts >> 16), byte(ts >> 8), byte(ts), 0, 0, 0, 0}
+}
+
+// Whatever happens in whatever order, the table says what the model says.
+func TestTableBehavesLikeTheModel(t *testing.T) {
+	endpoints := []netip.AddrPort{ep1, ap("10.99.0.2:8080"), ep6}
+	const ports = 4
+	rapid.Check(t, func(rt *rapid.T) {
+		tab := openHeap(t, Config{MaxFlows: 1024, Workers: 1, MaxEndpoints: 8})
+		tab.buckets = tab.buckets[:10] // so that some overflow
+		w := tab.Worker(0)
+		w.Online()
+		m := &model{tick: 100, fullAt: map[netip.AddrPort]uint32{}}
+		timeouts, _ := Timeouts{}.ticks()
+		pick := func() *modelFlow {
+			if len(m.flows) == 0 {
+				rt.Skip("no flow")
+			}
+			return m.flows[rapid.IntRange(0, len(m.flows)-1).Draw(rt, "flow")]
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"create": func(rt *rapid.T) {
+				n := rapid.IntRange(0, len(endpoints)-1).Draw(rt, "endpoint")
+				c := rapid.IntRange(0, 30).Draw(rt, "client")
+				proto := rapid.SampledFrom([]uint8{ProtoTCP, ProtoTCP, ProtoUDP}).Draw(rt, "proto")
+				f := &NewFlow{
+					Client: MakeKey(client(c), vip, proto), Endpoint: endpoints[n], EndpointNumber: uint32(n),
+					Mode: ModeNAT, SNAT: snat, PortLo: 2000, PortHi: 2000 + ports - 1, Tick: m.tick,
+					Seq: smallNumber.Draw(rt, "seq"), TSval: smallNumber.Draw(rt, "ts"), HasTS: rapid.Bool().Draw(rt, "hasTS"),
+				}
+				if endpoints[n].Addr().Is6() {
+					src := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 1, 15: byte(c)}), 999)
+					f.Client, f.SNAT = MakeKey(src, vip6, proto), snat6
+				}
+				m.create(rt, tab, w, f, ports)
+			},
+			"packet": func(rt *rapid.T) {
+				f := pick()
+				side := rapid.IntRange(0, 1).Draw(rt, "side")
+				r := tab.lookup([]Key{f.client, f.answer}[side])
+				if f.client.Proto() == ProtoUDP {
+					f.lastSeen = m.tick
+					if f.state == StateUnreplied && side == 1 {
+						f.state = StateReplied
+					} else if f.state == StateReplied && m.tick-f.born > 2*TicksPerSecond {
+						f.state = StateStream
+					}
+					tab.TrackUDP(r, m.tick)
+					return
+				}
+				flags := rapid.SampledFrom([]uint8{flagSYN, flagSYN | flagACK, flagACK, flagACK, flagFIN | flagACK,
+					flagFIN | flagACK, flagRST, flagRST | flagACK, flagPSH | flagACK, flagFIN, 0}).Draw(rt, "flags")
+				m.send(rt, tab, w, f, side, flags)
+			},
+			"converse": func(rt *rapid.T) { // a whole connection, as it should be
+				f := pick()
+				if f.client.Proto() != ProtoTCP {
+					return
+				}
+				first := rapid.IntRange(0, 1).Draw(rt, "first to close")
+				for _, p := range []struct {
+					side  int
+					flags uint8
+				}{{1, flagSYN | flagACK}, {0, flagACK}, {first, flagFIN | flagACK}, {1 - first, flagACK},
+					{1 - first, flagFIN | flagACK}, {first, flagACK}} {
+					m.send(rt, tab, w, f, p.side, p.flags)
+				}
+			},
+			"delete": func(rt *rapid.T) {
+				f := pick()
+				r := tab.lookup(f.answer)
+				if !w.Delete(r) || w.Delete(r) {
+					rt.Fatal("a connection is deleted once")
+				}
+				m.remove(f)
+			},
+			"renumber": func(rt *rapid.T) {
+				f := pick()
+				f.number = rapid.Uint32Range(0, 7).Draw(rt, "number")
+				tab.SetNumbers(tab.lookup(f.client), f.number, 5)
+			},
+			"age": func(rt *rapid.T) {
+				m.tick += rapid.SampledFrom([]uint32{0, 1, 1, 5, 16, 33, 161, 481, 1921, 24*3600*16 + 1}).Draw(rt, "ticks")
+				tab.Sweep(m.tick, 2000)
+				for i := len(m.flows) - 1; i >= 0; i-- {
+					if f := m.flows[i]; m.tick-f.lastSeen > timeouts[f.state] {
+						m.remove(f)
+					}
+				}
+				w.Quiesce()
+			},
+			"": func(rt *rapid.T) { m.compare(rt, tab) },
+		})
+	})
+}
+
+func (m *model) create(rt *rapid.T, tab *Table, w *Worker, f *NewFlow, ports int) {
+	old, _ := m.find(f.Client)
+	used, taken := 0, 0
+	for _, o := range m.flows {
+		if o.endpoint == f.Endpoint && o.client.Proto() == f.Client.Proto() {
+			used++
+			if o.takes(f.Seq, f.TSval, f.HasTS) {
+				taken++
+			}
+		}
+	}
+	r, o := w.Create(f)
+	switch {
+	case old != nil:
+		if o != Existed || tab.Entry(r).Key != f.Client {
+			rt.Fatalf("outcome %d for a tuple that exists", o)
+		}
+		return
+	case used == ports && taken == 0:
+		if o != NoPort {
+			rt.Fatalf("outcome %d, want no port", o)
+		}
+		m.fullAt[f.Endpoint] = m.tick + 1
+		return
+	case o != Created:
+		rt.Fatalf("outcome %d, want created", o)
+	}
+	e := tab.Entry(r)
+	answer := MakeKey(e.NewDst(), e.NewSrc(), f.Client.Proto())
+	if e.NewDst() != f.Endpoint || e.NewSrc().Addr() != f.SNAT || e.NewSrc().Port() < f.PortLo || e.NewSrc().Port() > f.PortHi {
+		rt.Fatalf("packets go from %v to %v", e.NewSrc(), e.NewDst())
+	}
+	if was, _ := m.find(answer); was != nil {
+		at := m.fullAt[f.Endpoint]
+		if used < ports && (at == 0 || m.tick+1-at > exhaustedFor) {
+			rt.Fatal("a used port is taken while there are fresh ones")
+		}
+		if used == ports {
+			m.fullAt[f.Endpoint] = m.tick + 1
+		}
+		if !was.takes(f.Seq, f.TSval, f.HasTS) {
+			rt.Fatalf("the port of a flow in %v is taken though the endpoint would refuse", was.state)
+		}
+		m.remove(was)
+	}
+	n := &modelFlow{client: f.Client, answer: answer, endpoint: f.Endpoint, number: f.EndpointNumber,
+		lastSeen: f.Tick, born: f.Tick, state: StateSynSent, firstFin: -1}
+	if f.Client.Proto() == ProtoUDP {
+		n.state = StateUnreplied
+	}
+	m.flows = append(m.flows, n)
+}
+
+func (m *model) compare(rt *rapid.T, tab *Table) {
+	if tab.Flows() != len(m.flows) {
+		rt.Fatalf("table has %d flows, the model %d", tab.Flows(), len(m.flows))
+	}
+	perEndpoint := map[uint32]uint32{}
+	for _, f := range m.flows {
+		perEndpoint[f.number]++
+		r := tab.lookup(f.client)
+		if r == 0 || !r.Forward() || tab.lookup(f.answer) != r.Other() {
+			rt.Fatalf("flow is found as %d and %d", r, tab.lookup(f.answer))
+		}
+		if c := tab.Conn(r); c.State() != f.state || c.LastSeen() != f.lastSeen {
+			rt.Fatalf("flow is %v since %d, the model says %v since %d", c.State(), c.LastSeen(), f.state, f.lastSeen)
+		}
+	}
+	for n := range uint32(8) {
+		if tab.EndpointFlows(n) != perEndpoint[n] {
+			rt.Fatalf("endpoint %d counts %d flows, the model %d", n, tab.EndpointFlows(n), perEndpoint[n])
+		}
+	}
+	listed := 0
+	tab.Range(func(r Ref) bool { listed++; return true })
+	if listed != len(m.flows) {
+		rt.Fatalf("%d flows are listed, there are %d", listed, len(m.flows))
+	}
+}

@@ -1,0 +1,253 @@
+package conntrack
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// checkTable fails unless index, connections and counters agree. Nobody else may
+// be inside.
+func checkTable(t *testing.T, tab *Table) {
+	t.Helper()
+	live := map[Ref]bool{}
+	var over int64
+	for i := range tab.buckets {
+		over += tab.buckets[i].over.Load()
+		for s := range tab.buckets[i].slot {
+			w := tab.buckets[i].slot[s].Load()
+			if w == 0 {
+				continue
+			}
+			if uint32(w>>32)&3 != slotLive {
+				t.Fatalf("bucket %d slot %d is left in state %d", i, s, uint32(w>>32)&3)
+			}
+			if live[Ref(w)] {
+				t.Fatalf("entry %d is linked twice", Ref(w))
+			}
+			live[Ref(w)] = true
+			over -= int64(uint32(w>>32) >> 2 & 7)
+		}
+	}
+	if over != 0 {
+		t.Fatalf("overflow counts are off by %d", over)
+	}
+	flows, perEndpoint := 0, map[uint32]uint32{}
+	keys := map[Key]Ref{}
+	for i := range tab.conns {
+		if tab.conns[i].state&published == 0 {
+			continue
+		}
+		flows++
+		perEndpoint[tab.conns[i].Endpoint]++
+		refs := []Ref{forwardRef(uint32(i)), reverseRef(uint32(i))}
+		if oneWay(tab.entries[2*i].Mode) {
+			refs = refs[:1]
+		}
+		for _, r := range refs {
+			e := tab.Entry(r)
+			if keys[e.Key] != 0 {
+				t.Fatalf("key %v of entries %d and %d", e.Key, keys[e.Key], r)
+			}
+			keys[e.Key] = r
+			if got := tab.lookup(e.Key); got != r {
+				t.Fatalf("entry %d is found as %d", r, got)
+			}
+			delete(live, r)
+		}
+	}
+	if len(live) != 0 {
+		t.Fatalf("%d entries are linked and belong to no connection", len(live))
+	}
+	if tab.Flows() != flows {
+		t.Fatalf("table counts %d flows, there are %d", tab.Flows(), flows)
+	}
+	for n := range tab.endpoints {
+		if got := tab.EndpointFlows(uint32(n)); got != perEndpoint[uint32(n)] {
+			t.Fatalf("endpoint %d counts %d flows, there are %d", n, got, perEndpoint[uint32(n)])
+		}
+	}
+}
+
+// checkFree fails unless every connection is in use or can be had again.
+func checkFree(t *testing.T, tab *Table) {
+	t.Helper()
+	for i := range tab.workers {
+		w := &tab.workers[i]
+		w.Online()
+		w.drain()
+		w.Offline()
+	}
+	for range 4 {
+		tab.Sweep(0, 0)
+	}
+	seen := map[uint32]bool{}
+	for {
+		first, n := tab.pop(&tab.free)
+		if n == 0 {
+			break
+		}
+		l := chain{first + 1, n}
+		for l.n > 0 {
+			conn := tab.chainPop(&l)
+			if seen[conn] {
+				t.Fatalf("connection %d is free twice", conn)
+			}
+			seen[conn] = true
+			if tab.conns[conn].state&published != 0 {
+				t.Fatalf("connection %d is free and in use", conn)
+			}
+		}
+		if l.first != 0 {
+			t.Fatal("a block is longer than it says")
+		}
+	}
+	if got := len(seen) + tab.Flows(); got != int(tab.bound.Load()) {
+		t.Fatalf("%d connections free and %d in use of %d: some are lost", len(seen), tab.Flows(), tab.bound.Load())
+	}
+}
+
+// Workers create, find, track and delete connections of a few tuples that they
+// all use, over a few ports, while the table is aged and listed.
+func TestWorkersThatShareTuplesKeepTheTableSound(t *testing.T) {
+	const workers, tuples = 4, 48
+	steps := 6000
+	if testing.Short() {
+		steps = 1500
+	}
+	tab := openHeap(t, Config{MaxFlows: 256, Workers: workers, MaxEndpoints: 8})
+	var tick atomic.Uint32
+	var wg sync.WaitGroup
+	for i := range workers {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			w := tab.Worker(i)
+			rng := rand.New(rand.NewPCG(1, uint64(i)))
+			w.Online()
+			for step := range steps {
+				stepShared(t, tab, w, rng, tuples, tick.Load())
+				if step%8 == 0 {
+					w.Quiesce()
+				}
+				if step%256 == 0 {
+					w.Offline()
+					w.Online()
+				}
+			}
+			w.Offline()
+		}()
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		tab.Sweep(tick.Add(1), 100)
+		tab.Range(func(r Ref) bool {
+			if tab.Entry(r).Key.Family() != 4 {
+				t.Error("a listed entry has no key")
+			}
+			tab.SetNumbers(r, uint32(tab.Conn(r).Created()%8), 1)
+			return true
+		})
+	}
+	if t.Failed() {
+		return
+	}
+	checkTable(t, tab)
+	checkFree(t, tab)
+}
+
+func stepShared(t *testing.T, tab *Table, w *Worker, rng *rand.Rand, tuples int, tick uint32) {
+	f := natFlow(rng.IntN(tuples))
+	f.PortLo, f.PortHi = 61000, 61000+uint16(tuples*3/4)
+	f.Tick = tick
+	f.EndpointNumber = uint32(rng.IntN(8))
+	f.Seq = rng.Uint32()
+	if rng.IntN(8) == 0 {
+		f.Mode = ModeL2DSR
+		f.Client = MakeKey(client(1000+rng.IntN(4)), vip, ProtoTCP)
+	}
+	h := tab.Hash(&f.Client)
+	r := w.Lookup(h, &f.Client)
+	if r == 0 {
+		var o Outcome
+		if r, o = w.Create(f); r == 0 {
+			if o != NoPort && o != Full {
+				t.Errorf("create gives no entry, outcome %d", o)
+			}
+			return
+		}
+	}
+	if tab.Entry(r).Key != f.Client {
+		t.Errorf("entry of %v has key %v", f.Client, tab.Entry(r).Key)
+	}
+	switch rng.IntN(6) {
+	case 0:
+		w.Delete(r)
+	case 1:
+		tab.TrackTCP(r, flagRST, 1, 0, nil, tick)
+	case 2:
+		tab.TrackTCP(r.Other(), flagSYN|flagACK, 1, 0, nil, tick)
+		tab.TrackTCP(r, flagACK, 1, 0, nil, tick)
+	case 3:
+		tab.TrackTCP(r.Other(), flagFIN|flagACK, 1, 0, nil, tick)
+		tab.TrackTCP(r, flagFIN|flagACK, rng.Uint32(), 0, nil, tick)
+		tab.TrackTCP(r.Other(), flagACK, 1, 0, nil, tick)
+	case 4:
+		atomic.StoreUint64(&tab.Conn(r).Adj[0], uint64(tick))
+	}
+}
+
+// All workers insert the same connections at the same time; each time exactly one
+// creates it and all get the same entry and so the same SNAT port.
+func TestWorkersThatCreateOneConnectionAgreeOnIt(t *testing.T) {
+	const workers, rounds = 4, 300
+	tab := openHeap(t, Config{MaxFlows: 4096, Workers: workers, MaxEndpoints: 8})
+	var refs [workers]Ref
+	var created atomic.Int32
+	start := make([]chan int, workers)
+	var wg sync.WaitGroup
+	for i := range workers {
+		start[i] = make(chan int)
+		go func() {
+			w := tab.Worker(i)
+			for round := range start[i] {
+				w.Online()
+				r, o := w.Create(natFlow(round))
+				if o == Created {
+					created.Add(1)
+				}
+				refs[i] = r
+				w.Offline()
+				wg.Done()
+			}
+		}()
+	}
+	for round := range rounds {
+		created.Store(0)
+		wg.Add(workers)
+		for i := range workers {
+			start[i] <- round
+		}
+		wg.Wait()
+		if created.Load() != 1 {
+			t.Fatalf("round %d: %d workers created it", round, created.Load())
+		}
+		for i := range workers {
+			if refs[i] != refs[0] || refs[i] == 0 {
+				t.Fatalf("round %d: workers got %v", round, refs)
+			}
+		}
+	}
+	for i := range start {
+		close(start[i])
+	}
+	checkTable(t, tab)
+	checkFree(t, tab)
+}

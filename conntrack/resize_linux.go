@@ -1,0 +1,76 @@
+package conntrack
+
+import (
+	"os"
+	"sync/atomic"
+)
+
+// resize copies the connections of the mapped file, of another number of flows,
+// into a new file that takes its place once it is whole. On an error everything is
+// as before.
+func (t *Table) resize(cfg Config, old *shape, maxFlows int64) (err error) {
+	was := t.mem
+	from := &Table{mem: &mapping{}}
+	defer func() { _ = from.mem.close() }()
+	p := planFor(int64(old.MaxFlows))
+	b, err := from.mem.mapAligned(int(was.file.Fd()), p.size)
+	if err != nil {
+		return err
+	}
+	from.viewFile(b, p, int64(old.MaxFlows))
+
+	name := cfg.Path + ".new"
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	t.mem = &mapping{file: f}
+	defer func() {
+		if err != nil {
+			_ = t.mem.close()
+			_ = os.Remove(name)
+			t.mem = was
+		}
+	}()
+	if err := lock(f); err != nil {
+		return err
+	}
+	if err := t.mapMemory(cfg, maxFlows, true); err != nil {
+		return err
+	}
+	if err := t.initialize(maxFlows); err != nil {
+		return err
+	}
+	t.copyFrom(from)
+	if err := os.Rename(name, cfg.Path); err != nil {
+		return err
+	}
+	t.adopted.Resized = int(old.MaxFlows)
+	_ = was.close()
+	return nil
+}
+
+// copyFrom takes over connections, clock and cursors. What finds no room is counted
+// as discarded.
+func (t *Table) copyFrom(from *Table) {
+	t.head.Epoch = from.head.Epoch
+	t.head.LastTick, t.head.LastWall = from.head.LastTick, from.head.LastWall
+	t.head.Shape.Seed = from.head.Shape.Seed
+	t.head.Sum = t.head.Shape.sum()
+	for i := range from.cursors {
+		t.cursors[i].at.Store(from.cursors[i].at.Load())
+	}
+	n := 0
+	for i := range from.conns {
+		if atomic.LoadUint32(&from.conns[i].state)&published == 0 {
+			continue
+		}
+		if n == len(t.conns) {
+			t.adopted.Discarded++
+			continue
+		}
+		t.entries[2*n], t.entries[2*n+1] = from.entries[2*i], from.entries[2*i+1]
+		t.conns[n] = from.conns[i]
+		n++
+	}
+}

@@ -1,0 +1,191 @@
+package conntrack
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// talk sends packets written as "> SYN" (client) or "< SYN,ACK" (endpoint), with
+// optional "seq N len N ts N", and returns the last verdict.
+func talk(t testing.TB, tab *Table, r Ref, tick uint32, packets ...string) Verdict {
+	t.Helper()
+	var v Verdict
+	for _, p := range packets {
+		ref, flags := r, uint8(0)
+		word := strings.Fields(p)
+		if word[0] == "<" {
+			ref = r.Other()
+		}
+		for _, f := range strings.Split(word[1], ",") {
+			flag, ok := map[string]uint8{"SYN": flagSYN, "ACK": flagACK, "FIN": flagFIN, "RST": flagRST, "PSH": flagPSH, "-": 0}[f]
+			if !ok {
+				t.Fatalf("packet %q", p)
+			}
+			flags |= flag
+		}
+		var seq, length uint32
+		var options []byte
+		for i := 2; i+1 < len(word); i += 2 {
+			var n uint32
+			fmt.Sscan(word[i+1], &n)
+			switch word[i] {
+			case "seq":
+				seq = n
+			case "len":
+				length = n
+			case "ts":
+				options = tsOption(n)
+			}
+		}
+		v = tab.TrackTCP(ref, flags, seq, length, options, tick)
+	}
+	return v
+}
+
+var handshakeDone = []string{"> SYN seq 99", "< SYN,ACK", "> ACK seq 100"}
+
+func TestTCPStatesFollowThePackets(t *testing.T) {
+	open := strings.Join(handshakeDone, "; ")
+	for _, c := range []struct {
+		name, packets string
+		state         State
+		verdict       Verdict
+	}{
+		{"a SYN alone", "> SYN", StateSynSent, Pass},
+		{"a SYN sent again", "> SYN; > SYN", StateSynSent, Pass},
+		{"an ACK of the client's before the endpoint spoke", "> SYN; > ACK", StateSynSent, Pass},
+		{"a challenge ACK of the endpoint's", "> SYN; < ACK", StateSynSent, Pass},
+		{"SYN-ACK", "> SYN; < SYN,ACK", StateSynRecv, Pass},
+		{"SYN-ACK from the client proves nothing", "> SYN; > SYN,ACK", StateSynSent, Pass},
+		{"data from the endpoint before the handshake ends", "> SYN; < SYN,ACK; < PSH,ACK len 9", StateSynRecv, Pass},
+		{"handshake", open, StateEstablished, Pass},
+		{"FIN instead of the last ACK", "> SYN; < SYN,ACK; > FIN,ACK", StateFinWait, Pass},
+		{"a SYN in the middle", open + "; > SYN", StateEstablished, Pass},
+		{"client closes", open + "; > FIN,ACK", StateFinWait, Pass},
+		{"client closes, FIN sent again", open + "; > FIN,ACK; > FIN,ACK", StateFinWait, Pass},
+		{"half closed by the client", open + "; > FIN,ACK; < ACK", StateCloseWait, Pass},
+		{"half closed, data goes on", open + "; > FIN,ACK; < ACK; < PSH,ACK len 9; > ACK", StateCloseWait, Pass},
+		{"a SYN while half closed", open + "; > FIN,ACK; < ACK; > SYN", StateCloseWait, Pass},
+		{"half closed by the endpoint", open + "; < FIN,ACK; > ACK; > PSH,ACK len 9; < ACK", StateCloseWait, Pass},
+		{"both closed, last ACK due", open + "; > FIN,ACK; < FIN,ACK", StateLastAck, Pass},
+		{"closed by the client first", open + "; > FIN,ACK; < ACK; < FIN,ACK; > ACK", StateTimeWait, Pass},
+		{"closed by the endpoint first", open + "; < FIN,ACK; > ACK; > FIN,ACK; < ACK", StateTimeWait, Pass},
+		{"simultaneous close", open + "; < FIN,ACK; > FIN,ACK; > ACK; < ACK", StateTimeWait, Pass},
+		{"last ACK sent again", open + "; < FIN,ACK; > FIN,ACK; < ACK; > ACK; < ACK", StateTimeWait, Pass},
+		{"a SYN after that opens anew", open + "; < FIN,ACK; > FIN,ACK; < ACK; > SYN", StateTimeWait, Reopen},
+		{"a SYN from the endpoint does not", open + "; < FIN,ACK; > FIN,ACK; < ACK; < SYN", StateTimeWait, Pass},
+		{"a SYN while the last ACK is due opens anew", open + "; > FIN,ACK; < FIN,ACK; > SYN", StateLastAck, Reopen},
+		{"refused", "> SYN; < RST,ACK", StateClose, Pass},
+		{"refused and tried again", "> SYN; < RST,ACK; > SYN", StateClose, Reopen},
+		{"reset by the client", open + "; > RST seq 200", StateClose, Pass},
+		{"reset, the endpoint has not heard yet", open + "; > RST seq 200; < ACK len 5 seq 900", StateClose, Pass},
+		{"reset, overtaken data of the same side", open + "; > RST seq 200; > ACK seq 150 len 50", StateClose, Pass},
+		{"reset that was not: its side goes on", open + "; > RST seq 200; > ACK seq 200 len 1", StateEstablished, Pass},
+		{"reset of the endpoint's that was not", open + "; < RST seq 200; < PSH,ACK seq 300 len 1", StateEstablished, Pass},
+		{"reset while half closed that was not", open + "; > FIN,ACK; < ACK; < RST seq 5; < ACK seq 9", StateCloseWait, Pass},
+		{"a packet without flags", open + "; > -", StateEstablished, Pass},
+		{"SYN and RST", open + "; > SYN,RST", StateClose, Pass},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+			w := tab.Worker(0)
+			w.Online()
+			r := mustCreate(t, w, natFlow(1))
+			v := talk(t, tab, r, 5, strings.Split(c.packets, ";")...)
+			if got := tab.Conn(r).State(); got != c.state || v != c.verdict {
+				t.Errorf("state %v, verdict %d; want %v, %d", got, v, c.state, c.verdict)
+			}
+			if v == Pass && tab.Conn(r).LastSeen() != 5 {
+				t.Errorf("last seen at %d", tab.Conn(r).LastSeen())
+			}
+		})
+	}
+}
+
+// Where the endpoint's packets do not pass, the client's have to do.
+func TestOneWayFlowsFollowTheClient(t *testing.T) {
+	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+	w := tab.Worker(0)
+	w.Online()
+	f := natFlow(1)
+	f.Mode = ModeIPIP
+	r := mustCreate(t, w, f)
+	for _, step := range []struct {
+		packet string
+		state  State
+	}{{"> SYN", StateSynSent}, {"> ACK", StateEstablished}, {"> FIN,ACK", StateFinWait}, {"> ACK", StateFinWait}, {"> RST", StateClose}} {
+		talk(t, tab, r, 1, step.packet)
+		if got := tab.Conn(r).State(); got != step.state {
+			t.Errorf("after %s: %v, want %v", step.packet, got, step.state)
+		}
+	}
+	f = natFlow(2)
+	f.Mode, f.Established = ModeL2DSR, true
+	if r := mustCreate(t, w, f); tab.Conn(r).State() != StateEstablished {
+		t.Errorf("a connection taken up in the middle is %v", tab.Conn(r).State())
+	}
+	f = natFlow(3)
+	f.Mode, f.Client = ModeL2DSR, MakeKey(client(3), vip, ProtoUDP)
+	r = mustCreate(t, w, f)
+	tab.TrackUDP(r, 10)
+	if got := tab.Conn(r).State(); got != StateUnreplied {
+		t.Errorf("UDP is %v at first", got)
+	}
+	tab.TrackUDP(r, 40)
+	if got := tab.Conn(r).State(); got != StateStream {
+		t.Errorf("UDP that goes on is %v", got)
+	}
+}
+
+func TestUDPIsAStreamOnceAnsweredAndGoingOn(t *testing.T) {
+	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+	w := tab.Worker(0)
+	w.Online()
+	f := natFlow(1)
+	f.Client = MakeKey(client(1), vip, ProtoUDP)
+	r := mustCreate(t, w, f)
+	for _, step := range []struct {
+		ref   Ref
+		tick  uint32
+		state State
+	}{
+		{r, 1, StateUnreplied}, {r, 100, StateUnreplied}, {r.Other(), 3, StateReplied}, {r, 4, StateReplied},
+		{r.Other(), 32, StateReplied}, {r, 33, StateStream}, {r, 34, StateStream},
+	} {
+		tab.TrackUDP(step.ref, step.tick)
+		if got := tab.Conn(r).State(); got != step.state || tab.Conn(r).LastSeen() != step.tick {
+			t.Errorf("at %d: %v since %d, want %v", step.tick, got, tab.Conn(r).LastSeen(), step.state)
+		}
+	}
+}
+
+func TestTimestampOptionIsFoundAndBadOptionsAreNot(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		options []byte
+		ts      uint32
+		ok      bool
+	}{
+		{"none", nil, 0, false},
+		{"usual place", tsOption(0x01020304), 0x01020304, true},
+		{"after MSS and SACK", append([]byte{2, 4, 5, 180, 4, 2}, tsOption(9)...), 9, true},
+		{"end of list before it", append([]byte{0}, tsOption(9)...), 0, false},
+		{"length 0", []byte{2, 0, 8, 10}, 0, false},
+		{"length 1", []byte{2, 1, 8, 10}, 0, false},
+		{"cut short", tsOption(9)[:11], 0, false},
+		{"kind without length", []byte{1, 8}, 0, false},
+		{"wrong length", []byte{8, 6, 0, 0, 0, 9, 1, 1, 1, 1}, 0, false},
+	} {
+		if ts, ok := Timestamp(c.options); ts != c.ts || ok != c.ok {
+			t.Errorf("%s: %d, %v", c.name, ts, ok)
+		}
+	}
+}
+
+func FuzzTimestamp(f *testing.F) {
+	f.Add(tsOption(1))
+	f.Add([]byte{2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7})
+	f.Add([]byte{8})
+	f.Fuzz(func(t *testing.T, options []byte) { Timestamp(options) })
+}
