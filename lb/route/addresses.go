@@ -1,0 +1,187 @@
+package route
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Address is one of the host's addresses that a NodePort may be served on.
+type Address struct {
+	// Interface is the kernel's index, Name its name, Port the lb port number
+	// where Weir is attached to it, else -1.
+	Interface, Port int
+	Name            string
+	Prefix          netip.Prefix
+	// Secondary says that IPv4 has another address of the same network first;
+	// Temporary and Deprecated are IPv6's.
+	Secondary, Temporary, Deprecated bool
+}
+
+// hostAddresses lists the host's addresses but for loopback, link-local and
+// tentative ones and those of the host port, in the kernel's order.
+func (w *Watcher) hostAddresses(k *kernelState) []Address {
+	port := make(map[int]int)
+	for p, i := range w.nextHops.ports {
+		port[i] = p
+	}
+	var out []Address
+	for i := range k.addresses {
+		a := &k.addresses[i]
+		ip := a.prefix.Addr()
+		l := k.links[a.index]
+		if l == nil || ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsMulticast() ||
+			a.has(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) && !a.has(unix.IFA_F_OPTIMISTIC) ||
+			w.cfg.HostPort != nil && a.index == w.cfg.HostPort.Index {
+			continue
+		}
+		p, attached := port[a.index]
+		if !attached {
+			p = -1
+		}
+		temporary := ip.Is6() && a.has(unix.IFA_F_TEMPORARY)
+		out = append(out, Address{
+			Interface: a.index, Port: p, Name: l.name, Prefix: a.prefix,
+			Secondary: ip.Is4() && a.has(unix.IFA_F_SECONDARY), Temporary: temporary,
+			Deprecated: a.has(unix.IFA_F_DEPRECATED),
+		})
+	}
+	return out
+}
+
+// Addresses lists the host's addresses that a NodePort may be served on: all
+// but loopback, link-local and tentative ones and the host port's. The slice
+// is not to be changed.
+func (w *Watcher) Addresses() []Address { return *w.hosts.Load() }
+
+// Local says whether addr is an address of this host.
+func (w *Watcher) Local(addr netip.Addr) bool { return w.Load().Local(addr) }
+
+// Primary gives the node's primary addresses, at most one per family, as
+// kube-proxy's `--nodeport-addresses primary` means it: those of the Node
+// object where they are known and held by this host; else what the host itself
+// takes for the way to the default route, as the kubelet does; else the first
+// address of the first attached interface.
+func (w *Watcher) Primary(nodeIPs []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, is4 := range []bool{true, false} {
+		if a := w.primary(is4, nodeIPs); a.IsValid() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func (w *Watcher) primary(is4 bool, nodeIPs []netip.Addr) netip.Addr {
+	addrs := w.Addresses()
+	held := func(ip netip.Addr) bool {
+		for i := range addrs {
+			if addrs[i].Prefix.Addr() == ip {
+				return true
+			}
+		}
+		return false
+	}
+	for _, ip := range nodeIPs {
+		if ip.Is4() == is4 && held(ip) {
+			return ip
+		}
+	}
+	unspecified := netip.IPv6Unspecified()
+	if is4 {
+		unspecified = netip.IPv4Unspecified()
+	}
+	if e, ok := w.Load().main.Get(netip.PrefixFrom(unspecified, 0)); ok && len(e.paths) > 0 && held(e.paths[0].Source) {
+		return e.paths[0].Source
+	}
+	best := -1
+	for i := range addrs {
+		a := &addrs[i]
+		if a.Prefix.Addr().Is4() != is4 || a.Secondary || a.Temporary || a.Deprecated || a.Port < 0 {
+			continue
+		}
+		if best < 0 || a.Port < addrs[best].Port {
+			best = i
+		}
+	}
+	if best < 0 {
+		return netip.Addr{}
+	}
+	return addrs[best].Prefix.Addr()
+}
+
+// In gives the host's addresses in any of the prefixes, as kube-proxy's
+// `--nodeport-addresses CIDR,...`.
+func (w *Watcher) In(prefixes []netip.Prefix) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range w.Addresses() {
+		for _, p := range prefixes {
+			if p.Contains(a.Prefix.Addr()) {
+				out = append(out, a.Prefix.Addr())
+				break
+			}
+		}
+	}
+	return out
+}
+
+// subscribers are told that something changed.
+type subscribers struct {
+	mu    sync.Mutex
+	chans []chan struct{} // guarded by mu
+}
+
+func (s *subscribers) notify() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.chans {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// OnChange returns a channel on which a value arrives after routes or
+// addresses have changed; changes that come before it is taken are one.
+func (w *Watcher) OnChange() <-chan struct{} {
+	c := make(chan struct{}, 1)
+	w.subs.mu.Lock()
+	defer w.subs.mu.Unlock()
+	w.subs.chans = append(w.subs.chans, c)
+	return c
+}
+
+type stats struct {
+	readings, interrupted, lost                       atomic.Uint64
+	solicited, solicitErrors, refused, full, released atomic.Uint64
+}
+
+// Stats are totals since New.
+type Stats struct {
+	// Readings of the kernel's tables; Interrupted by a change meanwhile and
+	// done again; Lost counts times that notifications were lost.
+	Readings, Interrupted, Lost uint64
+	// Solicited counts requests to the kernel to resolve a neighbour.
+	Solicited, SolicitErrors uint64
+	// Refused requests of workers: for a port that is not attached. Full: no
+	// adjacency was free. RingFull: a worker's ring was.
+	Refused, Full, RingFull uint64
+	// Released adjacencies, since nobody used them.
+	Released uint64
+}
+
+// Stats returns the watcher's counters.
+func (w *Watcher) Stats() Stats {
+	s := Stats{
+		Readings: w.stats.readings.Load(), Interrupted: w.stats.interrupted.Load(), Lost: w.stats.lost.Load(),
+		Solicited: w.stats.solicited.Load(), SolicitErrors: w.stats.solicitErrors.Load(),
+		Refused: w.stats.refused.Load(), Full: w.stats.full.Load(), Released: w.stats.released.Load(),
+	}
+	for i := range w.rings {
+		s.RingFull += w.rings[i].full.Load()
+	}
+	return s
+}

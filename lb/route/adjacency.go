@@ -1,0 +1,193 @@
+package route
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+	"sync/atomic"
+)
+
+// State of an adjacency.
+type State uint8
+
+// States of an adjacency. Only Valid has a MAC to send to.
+const (
+	Unresolved State = iota // nothing known, not asked yet
+	Resolving               // the kernel is asking
+	Valid
+	Failed // nobody answered; asked again while in use
+)
+
+var stateNames = [...]string{"unresolved", "resolving", "valid", "failed"}
+
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return "unknown"
+}
+
+// Adjacency is a next hop behind a port: all that is needed to put a packet on
+// the wire. One cache line. Its words are loaded and stored atomically; only
+// the watcher writes them, but for the tick of last use, which workers write.
+type Adjacency struct {
+	dst  atomic.Uint64 // MAC in bits 0..47 (first byte lowest), State in 48..55
+	src  atomic.Uint64 // MAC in bits 0..47, port in 48..63
+	mtu  atomic.Uint32
+	used atomic.Uint32
+	hop  [2]atomic.Uint64 // As16 of the next hop, little-endian words
+	port atomic.Uint32    // port + 1; 0 = the slot is free
+	_    [20]byte
+}
+
+const macMask = 1<<48 - 1
+
+// Dst gives the MAC to send to, first byte in the lowest bits, and the state.
+// One load: the MAC belongs to the state.
+func (a *Adjacency) Dst() (mac uint64, s State) {
+	w := a.dst.Load()
+	return w & macMask, State(w >> 48)
+}
+
+// Src gives the MAC to send from, first byte in the lowest bits, and the port.
+func (a *Adjacency) Src() (mac uint64, port int) {
+	w := a.src.Load()
+	return w & macMask, int(w >> 48)
+}
+
+// MTU of the port in bytes.
+func (a *Adjacency) MTU() uint32 { return a.mtu.Load() }
+
+// State of the adjacency.
+func (a *Adjacency) State() State { return State(a.dst.Load() >> 48) }
+
+// Touch notes that a worker uses the adjacency, whatever its state: what is
+// not touched for Config.IdleAfter is given up. tick is any coarse clock; it
+// is stored only when it changed.
+func (a *Adjacency) Touch(tick uint32) {
+	if a.used.Load() != tick {
+		a.used.Store(tick)
+	}
+}
+
+// NextHop is the address that the adjacency is for; invalid for a free slot.
+func (a *Adjacency) NextHop() netip.Addr {
+	if a.port.Load() == 0 {
+		return netip.Addr{}
+	}
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:], a.hop[0].Load())
+	binary.LittleEndian.PutUint64(b[8:], a.hop[1].Load())
+	return netip.AddrFrom16(b).Unmap()
+}
+
+// PutMACs writes the two addresses, as given by Dst and Src, at the start of
+// an Ethernet frame.
+func PutMACs(frame []byte, dst, src uint64) {
+	_ = frame[11]
+	binary.LittleEndian.PutUint64(frame, dst&macMask|src<<48)
+	binary.LittleEndian.PutUint32(frame[8:], uint32(src>>16))
+}
+
+func macWord(mac [6]byte) uint64 {
+	return uint64(binary.LittleEndian.Uint32(mac[:])) | uint64(binary.LittleEndian.Uint16(mac[4:]))<<32
+}
+
+// hopKey identifies an adjacency.
+type hopKey struct {
+	w0, w1 uint64
+	port   uint32 // port + 1
+}
+
+func makeHopKey(port int, nextHop netip.Addr) hopKey {
+	b := nextHop.As16()
+	return hopKey{
+		w0: binary.LittleEndian.Uint64(b[:]), w1: binary.LittleEndian.Uint64(b[8:]), port: uint32(port) + 1,
+	}
+}
+
+func (k hopKey) nextHop() netip.Addr {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:], k.w0)
+	binary.LittleEndian.PutUint64(b[8:], k.w1)
+	return netip.AddrFrom16(b).Unmap()
+}
+
+func (k hopKey) hash() uint64 {
+	hi, lo := bits.Mul64(k.w0^0x9e3779b97f4a7c15^uint64(k.port), k.w1^0xd6e8feb86659fd93)
+	hi, lo = bits.Mul64(hi^lo^k.w1, 0xa0761d6478bd642f)
+	return hi ^ lo
+}
+
+func (a *Adjacency) is(k hopKey) bool {
+	return a.port.Load() == k.port && a.hop[0].Load() == k.w0 && a.hop[1].Load() == k.w1
+}
+
+// hopIndex finds adjacencies by port and next hop: open addressing with
+// linear probing. One writer; readers see an entry completely or not at all,
+// since the adjacency is written before its number.
+type hopIndex struct {
+	slots []atomic.Uint32 // number of the adjacency; 0 = empty, tombstone = was used
+	tombs int             // writer's
+}
+
+const tombstone = ^uint32(0)
+
+func newHopIndex(maxEntries int) *hopIndex {
+	n := 1 << bits.Len(uint(maxEntries*2))
+	return &hopIndex{slots: make([]atomic.Uint32, n)}
+}
+
+func (x *hopIndex) find(adj []Adjacency, k hopKey) (uint32, bool) {
+	mask := uint64(len(x.slots) - 1)
+	for i := k.hash(); ; i++ {
+		switch n := x.slots[i&mask].Load(); n {
+		case 0:
+			return 0, false
+		case tombstone:
+		default:
+			if adj[n].is(k) {
+				return n, true
+			}
+		}
+	}
+}
+
+func (x *hopIndex) insert(k hopKey, n uint32) {
+	mask := uint64(len(x.slots) - 1)
+	for i := k.hash(); ; i++ {
+		switch x.slots[i&mask].Load() {
+		case tombstone:
+			x.tombs--
+			fallthrough
+		case 0:
+			x.slots[i&mask].Store(n)
+			return
+		}
+	}
+}
+
+func (x *hopIndex) remove(k hopKey, n uint32) {
+	mask := uint64(len(x.slots) - 1)
+	for i := k.hash(); ; i++ {
+		switch x.slots[i&mask].Load() {
+		case 0:
+			return
+		case n:
+			x.slots[i&mask].Store(tombstone)
+			x.tombs++
+			return
+		}
+	}
+}
+
+// Adjacency finds the number of a next hop behind a port. Safe for any number
+// of workers; no lock, no allocation. When there is none, call Resolve.
+func (w *Watcher) Adjacency(port int, nextHop netip.Addr) (uint32, bool) {
+	return w.index.Load().find(w.adj, makeHopKey(port, nextHop))
+}
+
+// Adjacencies is the table itself, to be indexed by number. Number 0 is never
+// used. A number stays valid as long as the epoch of the Table under which it
+// was found is current.
+func (w *Watcher) Adjacencies() []Adjacency { return w.adj }

@@ -1,0 +1,167 @@
+package route
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Protocol is the number (RTPROT_*, NDA_PROTOCOL) by which Weir's own routes
+// and neighbours are known, also to the next start after a crash. The kernel
+// leaves numbers above 4 to user space; this one is nobody's in iproute2's list.
+const Protocol = 87
+
+// neighbourKey identifies a neighbour of the host.
+type neighbourKey struct {
+	index int
+	addr  netip.Addr
+}
+
+// neighbour is what the kernel knows of one.
+type neighbour struct {
+	state    uint16 // NUD_*
+	flags    uint8  // NTF_*
+	managed  bool   // NTF_EXT_MANAGED
+	protocol uint8
+	hasMAC   bool
+	mac      [6]byte
+}
+
+// usable says that frames may be sent to the MAC.
+func (n *neighbour) usable() bool {
+	const valid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT | unix.NUD_NOARP
+	return n.hasMAC && n.state&valid != 0
+}
+
+// fixed says that the kernel does not resolve it: an administrator's entry.
+func (n *neighbour) fixed() bool { return n.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 }
+
+// parseNeighbour decodes an ndmsg; ok is false for what is not an IP
+// neighbour (a bridge's forwarding entry, a proxy entry).
+func parseNeighbour(m []byte) (k neighbourKey, n neighbour, ok bool) {
+	if len(m) < unix.SizeofNdMsg || m[0] != unix.AF_INET && m[0] != unix.AF_INET6 {
+		return k, n, false
+	}
+	k.index = int(int32(u32(m[4:])))
+	n.state = binary.NativeEndian.Uint16(m[8:])
+	n.flags = m[10]
+	if n.flags&unix.NTF_PROXY != 0 {
+		return k, n, false
+	}
+	attrs, err := nl.ParseRouteAttr(m[unix.SizeofNdMsg:])
+	if err != nil {
+		return k, n, false
+	}
+	for i := range attrs {
+		v := attrs[i].Value
+		switch attrs[i].Attr.Type & attrTypeMask {
+		case unix.NDA_DST:
+			k.addr, _ = netip.AddrFromSlice(v)
+		case unix.NDA_LLADDR:
+			if len(v) == 6 {
+				n.hasMAC = true
+				copy(n.mac[:], v)
+			}
+		case netlink.NDA_FLAGS_EXT:
+			n.managed = u32(v)&netlink.NTF_EXT_MANAGED != 0
+		case netlink.NDA_PROTOCOL:
+			if len(v) > 0 {
+				n.protocol = v[0]
+			}
+		}
+	}
+	return k, n, k.addr.IsValid()
+}
+
+// neighbours lists those on the given interfaces.
+func (c *conn) neighbours(on func(index int) bool) (map[neighbourKey]neighbour, error) {
+	all := make(map[neighbourKey]neighbour)
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		req := c.request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
+		req.AddData(&netlink.Ndmsg{Family: family})
+		err := req.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH, func(m []byte) bool {
+			if k, n, ok := parseNeighbour(m); ok && on(k.index) {
+				all[k] = n
+			}
+			return true
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list neighbours: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// neighbour reads one; ok is false when the kernel has none, or cannot be
+// asked for a single one (before 5.0).
+func (c *conn) neighbour(k neighbourKey) (n neighbour, ok bool) {
+	req := c.request(unix.RTM_GETNEIGH, 0)
+	req.AddData(&netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index)})
+	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	if err != nil || len(msgs) == 0 {
+		return n, false
+	}
+	_, n, ok = parseNeighbour(msgs[0])
+	return n, ok
+}
+
+// solicit makes the kernel resolve a neighbour, or confirm one that is stale,
+// as if it had a packet for it. With managed the kernel is told to keep it
+// fresh from then on, and never to collect it; a kernel before 5.16 takes the
+// request and ignores that part.
+func (c *conn) solicit(k neighbourKey, managed bool) error {
+	req := c.request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	msg := &netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index), Flags: unix.NTF_USE}
+	if managed {
+		msg.Flags |= unix.NTF_EXT_LEARNED
+	}
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
+	req.AddData(nl.NewRtAttr(netlink.NDA_PROTOCOL, []byte{Protocol}))
+	if managed {
+		req.AddData(nl.NewRtAttr(netlink.NDA_FLAGS_EXT, nl.Uint32Attr(netlink.NTF_EXT_MANAGED)))
+	}
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// release gives a neighbour back to the kernel's own keeping: what it resolved
+// stays as it is, and ages.
+func (c *conn) release(k neighbourKey, n neighbour) error {
+	req := c.request(unix.RTM_NEWNEIGH, unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	req.AddData(&netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index), State: unix.NUD_STALE})
+	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, n.mac[:]))
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return gone(err)
+}
+
+// remove deletes a neighbour.
+func (c *conn) remove(k neighbourKey) error {
+	req := c.request(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
+	req.AddData(&netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index)})
+	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return gone(err)
+}
+
+// gone forgives the absence of what was to be removed.
+func gone(err error) error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN) {
+		return nil
+	}
+	return err
+}
+
+func familyOf(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}

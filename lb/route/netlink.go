@@ -1,0 +1,273 @@
+package route
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// conn reads the kernel's tables. Used by one goroutine.
+type conn struct {
+	handle *netlink.Handle
+	// raw serves the messages of which the netlink package does not decode
+	// enough: routes (flags, encapsulations) and neighbours (protocol).
+	raw map[int]*nl.SocketHandle
+}
+
+func dial(ns netns.NsHandle) (*conn, error) {
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	s, err := nl.GetNetlinkSocketAt(ns, netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		h.Close()
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	// A dump of one table instead of all, where the kernel can (4.20).
+	_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	timeout := unix.Timeval{Sec: 30}
+	if err := errors.Join(s.SetReceiveTimeout(&timeout), h.SetSocketTimeout(30e9)); err != nil {
+		h.Close()
+		s.Close()
+		return nil, fmt.Errorf("netlink time-out: %w", err)
+	}
+	return &conn{handle: h, raw: map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
+}
+
+func (c *conn) close() {
+	c.handle.Close()
+	c.raw[unix.NETLINK_ROUTE].Close()
+}
+
+func (c *conn) request(kind, flags int) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(kind, flags)
+	r.Sockets = c.raw
+	return r
+}
+
+// read takes all that the tables are built from. An error wraps
+// netlink.ErrDumpInterrupted when something changed meanwhile: read again.
+func (c *conn) read() (*kernelState, error) {
+	k := &kernelState{links: make(map[int]*link)}
+	links, err := c.handle.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	vrfs := false
+	for _, l := range links {
+		vrfs = vrfs || l.Type() == "vrf"
+		k.links[l.Attrs().Index] = newLink(l)
+	}
+	addrs, err := c.handle.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	for i := range addrs {
+		if a, ok := newAddress(&addrs[i]); ok {
+			k.addresses = append(k.addresses, a)
+		}
+	}
+	rules, err := c.handle.RuleList(netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list routing rules: %w", err)
+	}
+	k.rules = judgeRules(rules, vrfs)
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		for _, table := range []uint8{unix.RT_TABLE_LOCAL, unix.RT_TABLE_MAIN} {
+			if k.routes, err = c.routes(k.routes, family, table); err != nil {
+				return nil, fmt.Errorf("list routes: %w", err)
+			}
+		}
+	}
+	return k, nil
+}
+
+func newLink(l netlink.Link) *link {
+	a := l.Attrs()
+	n := &link{
+		index: a.Index, master: a.MasterIndex, name: a.Name, kind: l.Type(), mtu: a.MTU,
+		up: a.RawFlags&unix.IFF_UP != 0, loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
+		noARP: a.RawFlags&unix.IFF_NOARP != 0,
+	}
+	copy(n.mac[:], a.HardwareAddr)
+	return n
+}
+
+func newAddress(a *netlink.Addr) (address, bool) {
+	p, ok := prefixOf(a.IPNet)
+	if !ok {
+		return address{}, false
+	}
+	n := address{index: a.LinkIndex, prefix: p, scope: a.Scope, flags: a.Flags}
+	if a.Peer != nil {
+		n.peer, _ = prefixOf(a.Peer)
+	}
+	return n, true
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	ip, ok := netip.AddrFromSlice(n.IP)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(ip, ones), true
+}
+
+// routes appends the routes of one table.
+func (c *conn) routes(into []kernelRoute, family, table uint8) ([]kernelRoute, error) {
+	req := c.request(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+	req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Table: table}})
+	var bad error
+	err := req.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(m []byte) bool {
+		r, ok, err := parseRoute(m)
+		if err != nil {
+			bad = err
+			return false
+		}
+		// An old kernel gives all tables.
+		if ok && r.table == int(table) {
+			into = append(into, r)
+		}
+		return true
+	})
+	if errors.Is(err, unix.ENOENT) {
+		err = nil // no such table yet
+	}
+	return into, errors.Join(err, bad)
+}
+
+// attrTypeMask takes the nested and byte order flags off an attribute's type.
+const attrTypeMask = 0x3fff
+
+var errShort = errors.New("netlink message too short")
+
+// parseRoute decodes an rtmsg. ok is false for what is not a route of a table:
+// a cached one, or another family.
+func parseRoute(m []byte) (r kernelRoute, ok bool, err error) {
+	if len(m) < unix.SizeofRtMsg {
+		return r, false, errShort
+	}
+	family, flags := m[0], binary.NativeEndian.Uint32(m[8:])
+	if flags&unix.RTM_F_CLONED != 0 || family != unix.AF_INET && family != unix.AF_INET6 {
+		return r, false, nil
+	}
+	r.tos, r.table, r.kind = m[3], int(m[4]), m[7]
+	r.sourced = m[2] != 0
+	attrs, err := nl.ParseRouteAttr(m[unix.SizeofRtMsg:])
+	if err != nil {
+		return r, false, err
+	}
+	dst := netip.IPv4Unspecified()
+	if family == unix.AF_INET6 {
+		dst = netip.IPv6Unspecified()
+	}
+	single := hop{flags: flags, weight: 1}
+	for i := range attrs {
+		a := &attrs[i]
+		switch a.Attr.Type & attrTypeMask {
+		case unix.RTA_TABLE:
+			r.table = int(u32(a.Value))
+		case unix.RTA_DST:
+			if ip, ok := netip.AddrFromSlice(a.Value); ok {
+				dst = ip
+			}
+		case unix.RTA_PRIORITY:
+			r.metric = u32(a.Value)
+		case unix.RTA_PREFSRC:
+			r.prefsrc, _ = netip.AddrFromSlice(a.Value)
+		case unix.RTA_PREF:
+			if len(a.Value) > 0 {
+				r.preference = a.Value[0]
+			}
+		case unix.RTA_METRICS:
+			r.mtu = metricMTU(a.Value)
+		case unix.RTA_MULTIPATH:
+			if r.hops, err = parseMultipath(a.Value); err != nil {
+				return r, false, err
+			}
+		default:
+			single.attribute(a)
+		}
+	}
+	if r.hops == nil && single.index != 0 {
+		r.hops = []hop{single}
+	}
+	if r.dst = netip.PrefixFrom(dst, int(m[1])).Masked(); !r.dst.IsValid() {
+		return r, false, fmt.Errorf("route with a bad prefix %s/%d", dst, m[1])
+	}
+	return r, true, nil
+}
+
+// attribute takes what says where a next hop is.
+func (h *hop) attribute(a *syscall.NetlinkRouteAttr) {
+	switch a.Attr.Type & attrTypeMask {
+	case unix.RTA_OIF:
+		h.index = int(u32(a.Value))
+	case unix.RTA_GATEWAY:
+		h.gateway, _ = netip.AddrFromSlice(a.Value)
+	case unix.RTA_VIA: // another family's next hop: 2 bytes of family, address
+		if len(a.Value) > 2 {
+			h.gateway, _ = netip.AddrFromSlice(a.Value[2:])
+		}
+	case unix.RTA_ENCAP_TYPE, unix.RTA_ENCAP:
+		h.encap = true
+	}
+}
+
+func parseMultipath(b []byte) ([]hop, error) {
+	var hops []hop
+	for len(b) > 0 {
+		if len(b) < unix.SizeofRtNexthop {
+			return nil, errShort
+		}
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < unix.SizeofRtNexthop || n > len(b) {
+			return nil, errShort
+		}
+		h := hop{flags: uint32(b[2]), weight: int(b[3]) + 1, index: int(u32(b[4:]))}
+		attrs, err := nl.ParseRouteAttr(b[unix.SizeofRtNexthop:n])
+		if err != nil {
+			return nil, err
+		}
+		for i := range attrs {
+			h.attribute(&attrs[i])
+		}
+		hops = append(hops, h)
+		b = b[min(len(b), (n+3)&^3):]
+	}
+	return hops, nil
+}
+
+func metricMTU(b []byte) uint32 {
+	metrics, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return 0
+	}
+	for i := range metrics {
+		if metrics[i].Attr.Type == unix.RTAX_MTU {
+			return u32(metrics[i].Value)
+		}
+	}
+	return 0
+}
+
+// u32 reads a 32-bit attribute; 0 for one that is too short.
+func u32(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(b)
+}

@@ -1,0 +1,58 @@
+package route
+
+import (
+	"net/netip"
+	"sync/atomic"
+)
+
+// ringSize is how many requests of one worker may wait. A worker that finds
+// its ring full asks again with the next packet.
+const ringSize = 256
+
+// ring takes one worker's requests to the watcher: single producer, single
+// consumer.
+type ring struct {
+	head atomic.Uint32 // consumer's
+	_    [60]byte
+	tail atomic.Uint32 // producer's
+	full atomic.Uint64 // producer's: requests that found no room
+	_    [48]byte
+	keys [ringSize]hopKey
+}
+
+func (r *ring) put(k hopKey) bool {
+	t := r.tail.Load()
+	if t-r.head.Load() == ringSize {
+		r.full.Add(1)
+		return false
+	}
+	r.keys[t%ringSize] = k
+	r.tail.Store(t + 1)
+	return true
+}
+
+func (r *ring) take() (hopKey, bool) {
+	h := r.head.Load()
+	if h == r.tail.Load() {
+		return hopKey{}, false
+	}
+	k := r.keys[h%ringSize]
+	r.head.Store(h + 1)
+	return k, true
+}
+
+// Resolve asks the watcher to create an adjacency and have the kernel resolve
+// it. Only the goroutine of the given worker may call it for that worker; it
+// neither blocks nor allocates. The adjacency appears soon after; asking again
+// for the same next hop does no harm.
+func (w *Watcher) Resolve(worker, port int, nextHop netip.Addr) {
+	if !w.rings[worker].put(makeHopKey(port, nextHop)) {
+		return
+	}
+	if w.asked.Load() == 0 && w.asked.CompareAndSwap(0, 1) {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}

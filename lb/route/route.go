@@ -1,0 +1,122 @@
+// Package route tells workers where a packet goes: it keeps the kernel's
+// routes, addresses, links and neighbours in a form that a worker can read
+// without a lock, an allocation or a system call.
+//
+// Three things are published, each with one writer, the goroutine in
+// [Watcher.Run]:
+//
+//   - [Table], an immutable longest prefix match over the main and local
+//     routing tables, behind one atomic pointer. Its epoch changes whenever an
+//     answer may have changed, so that an answer cached in a flow is valid as
+//     long as the epoch stored with it is the table's.
+//   - [Adjacency], a fixed array of next hops (port, MACs, MTU, state) whose
+//     words are replaced in place: a neighbour's new MAC reaches established
+//     flows without touching them.
+//   - the addresses of the host, for NodePort frontends.
+//
+// The kernel is the only source: it holds the routes, resolves the neighbours
+// and is asked to keep those in use fresh, since it does not see the packets
+// that Weir sends. Notifications are hints, never the truth: after one the
+// tables are read again, and after lost ones (ENOBUFS) or an interrupted dump
+// all of them.
+//
+// Not looked at, with a warning where it would matter: routing rules beyond
+// the default ones, other tables (VRFs), routes for a TOS, and source-specific
+// IPv6 routes. A route through an interface that Weir is not attached to
+// (among them VLAN devices, bridges, tunnels on top of an attached interface),
+// and one with an encapsulation, leads through the host port: the kernel
+// forwards it. A bond's routes lead out of those of its members that Weir is
+// attached to.
+package route
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netns"
+)
+
+// Interface is an interface that Weir is attached to.
+type Interface struct {
+	// Index is the kernel's interface index.
+	Index int
+	// Port is the number under which workers know the interface.
+	Port int
+}
+
+// HostPort says how workers reach the kernel's own stack: a veth pair of
+// which one end is AF_XDP's.
+type HostPort struct {
+	// Port is the number under which workers know the host port.
+	Port int
+	// Index is the interface index of the kernel's end. Routes through it
+	// lead back to Weir and are not followed.
+	Index int
+	// MAC is that of Weir's end, the source of frames to the kernel; PeerMAC
+	// is that of the kernel's end, their destination.
+	MAC, PeerMAC [6]byte
+	// MTU of the pair.
+	MTU int
+	// Gateway4 and Gateway6 are the addresses of the kernel's end: the next
+	// hop of every path through the host port.
+	Gateway4, Gateway6 netip.Addr
+	// Local4 and Local6 are the SNAT sources for endpoints on this node: the
+	// answer returns by the route to the host port.
+	Local4, Local6 netip.Addr
+	// Forward4 and Forward6 are the SNAT sources for endpoints that may lie
+	// beyond this node: the kernel masquerades them where they leave it.
+	Forward4, Forward6 netip.Addr
+}
+
+// Config is what a Watcher needs to know.
+type Config struct {
+	// Interfaces that Weir is attached to.
+	Interfaces []Interface
+	// HostPort is nil when there is none: what would go through it is then
+	// unreachable.
+	HostPort *HostPort
+	// MaxAdjacencies is the number of next hops at most, 64 bytes each;
+	// default 4096.
+	MaxAdjacencies int
+	// Workers is the number of workers that may call Resolve; default 1.
+	Workers int
+	// IdleAfter is how long a next hop stays when no worker uses it; default
+	// 5 minutes, and a tenth of it for one that cannot be resolved.
+	IdleAfter time.Duration
+	// ReceiveBuffer is the size of the notification socket's buffer in bytes;
+	// default 8 MiB.
+	ReceiveBuffer int
+	// Namespace is the network namespace to watch. The zero value and
+	// netns.None() mean that of the thread that calls New.
+	Namespace netns.NsHandle
+	// Logger gets warnings; default slog.Default().
+	Logger *slog.Logger
+}
+
+const (
+	defaultMaxAdjacencies = 4096
+	defaultIdleAfter      = 5 * time.Minute
+	defaultReceiveBuffer  = 8 << 20
+)
+
+func (c *Config) setDefaults() {
+	if c.MaxAdjacencies <= 0 {
+		c.MaxAdjacencies = defaultMaxAdjacencies
+	}
+	if c.Workers <= 0 {
+		c.Workers = 1
+	}
+	if c.IdleAfter <= 0 {
+		c.IdleAfter = defaultIdleAfter
+	}
+	if c.ReceiveBuffer <= 0 {
+		c.ReceiveBuffer = defaultReceiveBuffer
+	}
+	if c.Namespace == 0 {
+		c.Namespace = netns.None()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}

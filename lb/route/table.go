@@ -1,0 +1,148 @@
+package route
+
+import (
+	"net/netip"
+
+	"github.com/gaissmai/bart"
+)
+
+// Kind says how a path leaves, or why there is none.
+type Kind uint8
+
+// Kinds of path. Only Attached and Host carry packets.
+const (
+	// NoRoute: the kernel has no route either (ICMP network unreachable).
+	NoRoute Kind = iota
+	// Attached: straight out of an attached interface.
+	Attached
+	// Host: through the host port, to this host or by way of its kernel.
+	Host
+	// Blackhole: dropped without a word.
+	Blackhole
+	// Unreachable: a route of that type (ICMP host unreachable).
+	Unreachable
+	// Prohibit: a route of that type (ICMP administratively prohibited).
+	Prohibit
+	// NotUnicast: a broadcast or multicast destination.
+	NotUnicast
+	// NoHostPort: the way leads through the kernel, and there is no host port.
+	NoHostPort
+)
+
+var kindNames = [...]string{
+	"no-route", "attached", "host", "blackhole", "unreachable", "prohibit", "not-unicast", "no-host-port",
+}
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "unknown"
+}
+
+// Path is one way to a destination.
+type Path struct {
+	// Kind says whether it is Attached, Host, or why there is no way.
+	Kind Kind
+	// Local says that the destination is an address of this host.
+	Local bool
+	// Port is the lb port number to transmit on.
+	Port int
+	// Interface is the kernel's interface index that the route names. For a
+	// path through the host port this is where the kernel sends the packet on.
+	Interface int
+	// MTU is the largest IP packet in bytes that the way takes.
+	MTU uint32
+	// NextHop is whose MAC the frame gets; for a destination on the link the
+	// destination itself.
+	NextHop netip.Addr
+	// Source is the SNAT source for this way out; invalid when the way out has
+	// no usable address of the family.
+	Source netip.Addr
+	// LocalSource is the SNAT source when the endpoint is known to run on this
+	// node: for a path through the host port one that is not masqueraded,
+	// otherwise the same as Source.
+	LocalSource netip.Addr
+}
+
+// entry is what a prefix leads to. Immutable once in a table.
+type entry struct {
+	kind  Kind
+	paths []Path
+	// upTo[i] is the largest hash that takes paths[i]; nil with one path.
+	upTo []uint32
+}
+
+func (e *entry) equal(o *entry) bool {
+	if e == o {
+		return true
+	}
+	if e.kind != o.kind || len(e.paths) != len(o.paths) {
+		return false
+	}
+	for i := range e.paths {
+		if e.paths[i] != o.paths[i] {
+			return false
+		}
+		if e.upTo != nil && e.upTo[i] != o.upTo[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Table is an immutable snapshot of the routes. Safe for any number of readers.
+type Table struct {
+	epoch uint32
+	// first is asked before main: the local table where it is one of its own
+	// (IPv6, and IPv4 when there are routing rules). Else IPv4's local routes
+	// are in main: the kernel merges the two.
+	first, main *bart.Table[*entry]
+}
+
+// Epoch identifies what the table means and which adjacency numbers are valid.
+// It is never 0, and differs from the one before when any answer of Lookup may
+// be different or an adjacency number has been given up.
+func (t *Table) Epoch() uint32 { return t.epoch }
+
+// Size is the number of prefixes.
+func (t *Table) Size() int { return t.first.Size() + t.main.Size() }
+
+func (t *Table) find(addr netip.Addr) *entry {
+	if e, ok := t.first.Lookup(addr); ok {
+		return e
+	}
+	if e, ok := t.main.Lookup(addr); ok {
+		return e
+	}
+	return nil
+}
+
+// Lookup finds the way to addr. Where several next hops share a route, hash
+// chooses among them by their weights: one flow's packets should give the same
+// hash. When there is no way ok is false and Path.Kind says why. It does not
+// allocate.
+func (t *Table) Lookup(addr netip.Addr, hash uint32) (p Path, ok bool) {
+	e := t.find(addr)
+	if e == nil {
+		return Path{}, false
+	}
+	if len(e.paths) == 0 {
+		return Path{Kind: e.kind}, false
+	}
+	i := 0
+	for i < len(e.upTo)-1 && hash > e.upTo[i] {
+		i++
+	}
+	p = e.paths[i]
+	if !p.NextHop.IsValid() {
+		p.NextHop = addr
+	}
+	return p, true
+}
+
+// Local says whether addr is an address of this host.
+func (t *Table) Local(addr netip.Addr) bool {
+	e := t.find(addr)
+	return e != nil && len(e.paths) > 0 && e.paths[0].Local
+}

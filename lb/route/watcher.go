@@ -1,0 +1,342 @@
+package route
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gaissmai/bart"
+	"github.com/vishvananda/netlink"
+)
+
+// Watcher follows the kernel's routes and neighbours. Everything is written by
+// the goroutine of Run; the exported methods are safe for any goroutine.
+type Watcher struct {
+	cfg  Config
+	log  *slog.Logger
+	conn *conn
+	sub  *subscription
+
+	table  atomic.Pointer[Table]
+	index  atomic.Pointer[hopIndex]
+	hosts  atomic.Pointer[[]Address]
+	adj    []Adjacency
+	rings  []ring
+	wake   chan struct{} // a worker asked for something
+	asked  atomic.Uint32 // 1: wake has been sent since the rings were emptied
+	orders chan order
+	stats  stats
+	subs   subscribers
+	closed sync.Once
+	ended  chan struct{} // closed when Run has returned
+	cancel chan struct{} // closed by Close
+	run    atomic.Bool
+
+	// Owned by the goroutine of Run.
+	first, main map[netip.Prefix]*entry
+	kernel      *kernelState
+	neigh       map[neighbourKey]neighbour
+	nextHops    nextHops
+	warned      map[string]bool
+	dirty       bool // tables are to be read
+	dirtyNeigh  bool // neighbours are to be read
+	notBefore   time.Time
+	failures    int
+}
+
+// order is a request of another goroutine to Run's.
+type order struct {
+	interfaces []Interface
+	hostPort   *HostPort
+	done       chan error
+}
+
+// settle is how long the watcher waits after a notification, so that a burst
+// costs one reading.
+const settle = 5 * time.Millisecond
+
+// New opens the kernel's tables and reads them once, so that Load has an
+// answer when it returns. Close frees what it holds.
+func New(cfg Config) (*Watcher, error) {
+	cfg.setDefaults()
+	w := &Watcher{
+		cfg: cfg, log: cfg.Logger.With("component", "route"),
+		adj:    make([]Adjacency, cfg.MaxAdjacencies+1),
+		rings:  make([]ring, cfg.Workers),
+		wake:   make(chan struct{}, 1),
+		orders: make(chan order),
+		ended:  make(chan struct{}), cancel: make(chan struct{}),
+		neigh:  make(map[neighbourKey]neighbour),
+		warned: make(map[string]bool),
+	}
+	w.index.Store(newHopIndex(cfg.MaxAdjacencies))
+	w.table.Store(&Table{epoch: 1, first: new(bart.Table[*entry]), main: new(bart.Table[*entry])})
+	w.nextHops.init(cfg.MaxAdjacencies)
+	var err error
+	// Subscribed before the first reading: nothing falls in between.
+	if w.sub, err = subscribe(cfg.Namespace, cfg.ReceiveBuffer); err != nil {
+		return nil, err
+	}
+	if w.conn, err = dial(cfg.Namespace); err != nil {
+		w.sub.close()
+		return nil, err
+	}
+	w.dirty, w.dirtyNeigh = true, true
+	for range 20 {
+		if err = w.resync(); err == nil || !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		w.sub.close()
+		w.conn.close()
+		return nil, err
+	}
+	w.addHostPortAdjacencies()
+	return w, nil
+}
+
+// Load returns the current table; never nil.
+func (w *Watcher) Load() *Table { return w.table.Load() }
+
+// Run follows the kernel until ctx is done or Close is called. It returns an
+// error only when the kernel cannot be followed any more.
+func (w *Watcher) Run(ctx context.Context) error {
+	if !w.run.CompareAndSwap(false, true) {
+		return errors.New("route watcher runs already")
+	}
+	defer close(w.ended)
+	reader := make(chan error, 1)
+	go func() { reader <- w.sub.run() }()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	due := time.NewTimer(0)
+	defer due.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.cancel:
+			return nil
+		case err := <-reader:
+			return err
+		case <-w.sub.wake:
+			w.apply(w.sub.take())
+		case <-w.wake:
+		case o := <-w.orders:
+			o.done <- w.reconfigure(o)
+		case <-due.C:
+		case now := <-tick.C:
+			w.maintain(now)
+		}
+		w.drain()
+		w.readIfDue(due)
+	}
+}
+
+// apply takes over what the kernel told.
+func (w *Watcher) apply(c changes) {
+	if c.lost {
+		w.stats.lost.Add(1)
+		w.log.Warn("kernel notifications were lost, reading everything again")
+		w.dirty, w.dirtyNeigh, w.notBefore = true, true, time.Time{}
+	}
+	if c.tables {
+		if !w.dirty {
+			w.dirty = true
+			if soon := time.Now().Add(settle); w.notBefore.Before(soon) {
+				w.notBefore = soon
+			}
+		}
+	}
+	for i := range c.neighbours {
+		w.neighbourChanged(&c.neighbours[i])
+	}
+}
+
+// readIfDue reads the kernel's tables when something changed and enough time
+// has passed since the last reading, else sets the timer for it.
+func (w *Watcher) readIfDue(due *time.Timer) {
+	if !w.dirty && !w.dirtyNeigh {
+		return
+	}
+	start := time.Now()
+	if wait := w.notBefore.Sub(start); wait > 0 {
+		due.Reset(wait)
+		return
+	}
+	err := w.resync()
+	// At most a tenth of a core however fast the tables change, and however
+	// large they are.
+	pause := min(10*time.Since(start), 10*time.Second)
+	switch {
+	case errors.Is(err, netlink.ErrDumpInterrupted):
+		w.stats.interrupted.Add(1)
+		pause = max(pause, 10*time.Millisecond)
+	case err != nil:
+		w.failures++
+		pause = max(pause, min(time.Second<<min(w.failures, 5), 30*time.Second))
+		w.log.Warn("read routes, keeping the last ones", "error", err, "retryIn", pause)
+	default:
+		w.failures = 0
+	}
+	w.notBefore = time.Now().Add(pause)
+	if w.dirty || w.dirtyNeigh {
+		due.Reset(pause)
+	}
+}
+
+// resync reads what is dirty and publishes it. On error nothing has changed
+// and it is dirty still.
+func (w *Watcher) resync() error {
+	w.stats.readings.Add(1)
+	if w.dirty {
+		k, err := w.conn.read()
+		if err != nil {
+			return err
+		}
+		w.dirty = false
+		w.publish(k)
+	}
+	if w.dirtyNeigh {
+		all, err := w.conn.neighbours(w.watched)
+		if err != nil {
+			return err
+		}
+		w.dirtyNeigh = false
+		w.replaceNeighbours(all)
+	}
+	return nil
+}
+
+// publish makes a table of what the kernel said, if it differs.
+func (w *Watcher) publish(k *kernelState) {
+	b := newBuilder(k, &w.cfg)
+	first, main := b.build()
+	old := w.table.Load()
+	t := &Table{first: old.first, main: old.main}
+	changed := update(&t.first, w.first, first)
+	changed = update(&t.main, w.main, main) || changed
+	w.kernel, w.first, w.main = k, first, main
+	w.warnRules(k.rules.ignored)
+	if w.portsChanged(b.ports) {
+		w.dirtyNeigh = true
+	}
+	w.refreshPorts()
+	addrs := w.hostAddresses(k)
+	moved := w.hosts.Load() == nil || !slices.Equal(*w.hosts.Load(), addrs)
+	if moved {
+		w.hosts.Store(&addrs)
+	}
+	if changed {
+		w.publishTable(t)
+	}
+	if changed || moved {
+		w.subs.notify()
+	}
+}
+
+// publishTable gives t the next epoch and makes it the current one.
+func (w *Watcher) publishTable(t *Table) {
+	t.epoch = w.table.Load().epoch + 1
+	if t.epoch == 0 {
+		t.epoch = 1
+	}
+	w.table.Store(t)
+}
+
+// update brings a table from the old to the new entries by what differs, and
+// says whether anything did. Readers of the old table are not disturbed.
+func update(t **bart.Table[*entry], old, now map[netip.Prefix]*entry) bool {
+	changed := 0
+	for p, e := range now {
+		if o := old[p]; o == nil || !o.equal(e) {
+			changed++
+		} else {
+			now[p] = o
+		}
+	}
+	for p := range old {
+		if now[p] == nil {
+			changed++
+		}
+	}
+	if changed == 0 {
+		return false
+	}
+	if changed > len(now)/8 {
+		fresh := new(bart.Table[*entry])
+		for p, e := range now {
+			fresh.Insert(p, e)
+		}
+		*t = fresh
+		return true
+	}
+	for p, e := range now {
+		if old[p] != e {
+			*t = (*t).InsertPersist(p, e)
+		}
+	}
+	for p := range old {
+		if now[p] == nil {
+			*t = (*t).DeletePersist(p)
+		}
+	}
+	return true
+}
+
+func (w *Watcher) warnRules(ignored []string) {
+	now := make(map[string]bool, len(ignored))
+	for _, r := range ignored {
+		now[r] = true
+		if !w.warned[r] {
+			w.log.Warn("routing rule is not followed: Weir looks at the local and main tables only", "rule", r)
+		}
+	}
+	w.warned = maps.Clone(now)
+}
+
+// SetInterfaces replaces the attached interfaces and the host port, as
+// Config.Interfaces and Config.HostPort, while Run is running. Adjacencies of
+// ports that are gone are given up.
+func (w *Watcher) SetInterfaces(ifaces []Interface, host *HostPort) error {
+	o := order{slices.Clone(ifaces), host, make(chan error, 1)}
+	select {
+	case w.orders <- o:
+		return <-o.done
+	case <-w.ended:
+		return errors.New("route watcher has ended")
+	}
+}
+
+func (w *Watcher) reconfigure(o order) error {
+	w.cfg.Interfaces, w.cfg.HostPort = o.interfaces, o.hostPort
+	w.dirty, w.dirtyNeigh = true, true
+	w.addHostPortAdjacencies()
+	if err := w.resync(); err != nil {
+		return fmt.Errorf("read routes for the new interfaces: %w", err)
+	}
+	return nil
+}
+
+// Close ends Run, takes back what Weir asked the kernel for (neighbours kept
+// fresh) and frees the sockets.
+func (w *Watcher) Close() error {
+	var err error
+	w.closed.Do(func() {
+		close(w.cancel)
+		if !w.run.CompareAndSwap(false, true) {
+			<-w.ended
+		}
+		err = errors.Join(w.releaseAll(), w.sub.close())
+		w.conn.close()
+	})
+	return err
+}
