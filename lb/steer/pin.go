@@ -57,6 +57,9 @@ func checkBPFFS(dir string) error {
 // adopt returns the link pinned at path, with p's program under it. It returns
 // nil if there is none, or none that fits: such a link is removed.
 func adopt(path string, in Interface, p *Program) (link.Link, error) {
+	if err := followRename(path, in.Index); err != nil {
+		return nil, err
+	}
 	l, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -76,6 +79,21 @@ func adopt(path string, in Interface, p *Program) (link.Link, error) {
 		return nil, fmt.Errorf("remove pinned link %s: %w", path, err)
 	}
 	return nil, nil
+}
+
+// followRename moves the pin of an interface that has been renamed since to
+// path, its place now.
+func followRename(path string, ifindex int) error {
+	ns, _, _ := strings.Cut(filepath.Base(path), "-")
+	return eachPin(filepath.Dir(path), func(old string, l link.Link) error {
+		if old == path || linkIfIndex(l) != ifindex || !strings.HasPrefix(filepath.Base(old), ns+"-") {
+			return nil
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return os.Rename(old, path)
+	})
 }
 
 // fits says whether l is attached to the interface, in a mode that was asked

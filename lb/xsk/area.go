@@ -135,6 +135,16 @@ func (a *Area) Close() error {
 	return nil
 }
 
+// raiseMemlock lifts the limit on locked memory, without the right to that as
+// far as the hard limit.
 func raiseMemlock() error {
-	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+	limit := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	if unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit) == nil {
+		return nil
+	}
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return err
+	}
+	limit.Cur = limit.Max
+	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit)
 }

@@ -245,7 +245,8 @@ type Statistics struct {
 	TxRingEmpty uint64 // the kernel found nothing to send; not a fault
 }
 
-// Statistics asks the kernel for its counters.
+// Statistics asks the kernel for its counters. From any goroutine, but not
+// after Close.
 func (s *Socket) Statistics() (Statistics, error) {
 	k, err := statistics(s.fd)
 	if err != nil {

@@ -1,0 +1,175 @@
+package steer
+
+import (
+	"bufio"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/perf/netlab"
+)
+
+func TestFrontendsReachTheSocketAndTheRestTheKernel(t *testing.T) {
+	for _, mode := range []Mode{Native, Generic} {
+		t.Run(mode.String(), func(t *testing.T) {
+			w := newWire(t, netlab.LinkConfig{})
+			p := closed(t, load(t, Config{}))
+			a, err := p.Attach(w.dev.Index, 3, mode, bpffs(t))
+			must(t, err)
+			if a.Mode != mode || !a.Pinned || a.Adopted || a.NativeError != nil {
+				t.Fatalf("attachment %+v", a)
+			}
+			s := w.openSocket(0)
+			must(t, p.SetSocket(3, 0, s.FD()))
+			kernel := w.listen(30080)
+			for _, addr := range []netip.Addr{node4, node6} {
+				front, other := netip.AddrPortFrom(addr, 30081), netip.AddrPortFrom(addr, 30080)
+				must(t, p.AddFrontend(front, unix.IPPROTO_UDP, 0))
+				w.send(front)
+				w.socketGets(s)
+				w.send(other)
+				w.kernelGets(kernel)
+			}
+			c, err := p.Counters()
+			must(t, err)
+			if got := c[0].Packets[Redirected]; got != 2 {
+				t.Errorf("%d packets redirected", got)
+			}
+			if got := c[0].Packets[PassNoMatch]; got < 2 {
+				t.Errorf("%d packets without a match", got)
+			}
+		})
+	}
+}
+
+// TestKernelTakesOverWhenTheSocketsDie is what kill -9 of Weir comes to: the
+// sockets close, the pinned link stays.
+func TestKernelTakesOverWhenTheSocketsDie(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	p := load(t, Config{})
+	_, err := p.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	s := w.openSocket(0)
+	must(t, p.SetSocket(0, 0, s.FD()))
+	front := netip.AddrPortFrom(node4, 30080)
+	must(t, p.AddFrontend(front, unix.IPPROTO_UDP, 0))
+	kernel := w.listen(30080)
+	w.send(front)
+	w.socketGets(s)
+
+	must(t, s.Close())
+	must(t, p.Close(false))
+	w.send(front)
+	w.kernelGets(kernel)
+	if mode, err := attachedMode(w.dev.Index); err != nil || mode != Native {
+		t.Errorf("mode %v, %v: the program should still be attached", mode, err)
+	}
+	must(t, RemoveAll(dir))
+	if mode, err := attachedMode(w.dev.Index); err == nil {
+		t.Errorf("mode %v: the program should be gone", mode)
+	}
+}
+
+// TestKernelTakesOverWhenTheProcessIsKilled does it to a real process.
+func TestKernelTakesOverWhenTheProcessIsKilled(t *testing.T) {
+	const helper = "WEIR_STEER_TEST_HELPER"
+	front := netip.AddrPortFrom(node4, 30080)
+	if dir := os.Getenv(helper); dir != "" {
+		serveUntilKilled(t, dir, front)
+	}
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	kernel := w.listen(30080)
+
+	// The process starts in the namespace of this thread.
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), helper+"="+dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill() })
+	lines := bufio.NewScanner(out)
+	says := func(want string) {
+		t.Helper()
+		for lines.Scan() {
+			if lines.Text() == want {
+				return
+			}
+		}
+		t.Fatalf("the process did not say %q: %v", want, lines.Err())
+	}
+	says("attached")
+	w.send(front)
+	says("received")
+
+	must(t, cmd.Process.Kill())
+	cmd.Wait()
+	w.send(front)
+	w.kernelGets(kernel)
+
+	p := closed(t, load(t, Config{}))
+	a, err := p.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	if !a.Adopted {
+		t.Errorf("attachment %+v", a)
+	}
+	must(t, p.AddFrontend(front, unix.IPPROTO_UDP, 0))
+	s := w.openSocket(0) // the dead process's queue is free, or soon
+	must(t, p.SetSocket(0, 0, s.FD()))
+	w.send(front)
+	w.socketGets(s)
+}
+
+// serveUntilKilled is the process that is killed.
+func serveUntilKilled(t *testing.T, dir string, front netip.AddrPort) {
+	dev, err := netlink.LinkByName("wan.5")
+	must(t, err)
+	w := &wire{TB: t, dev: dev.Attrs()}
+	p := load(t, Config{})
+	_, err = p.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	s := w.openSocket(0)
+	must(t, p.SetSocket(0, 0, s.FD()))
+	must(t, p.AddFrontend(front, unix.IPPROTO_UDP, 0))
+	fmt.Println("attached")
+	w.socketGets(s)
+	fmt.Println("received")
+	time.Sleep(time.Minute)
+	t.Fatal("was not killed")
+}
+
+// TestClearedSocketGivesTheQueueToTheKernel, and so do queues that never had a
+// socket.
+func TestClearedSocketGivesTheQueueToTheKernel(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	p := closed(t, load(t, Config{}))
+	_, err := p.Attach(w.dev.Index, 0, Auto, bpffs(t))
+	must(t, err)
+	front := netip.AddrPortFrom(node4, 30080)
+	must(t, p.AddFrontend(front, unix.IPPROTO_UDP, 0))
+	kernel := w.listen(30080)
+	w.send(front)
+	w.kernelGets(kernel)
+
+	s := w.openSocket(0)
+	must(t, p.SetSocket(0, 0, s.FD()))
+	w.send(front)
+	w.socketGets(s)
+	must(t, p.ClearSocket(0, 0))
+	must(t, p.ClearSocket(0, 0)) // there is none any more
+	w.send(front)
+	w.kernelGets(kernel)
+	c, err := p.Counters()
+	must(t, err)
+	if got := c[0].Packets[PassNoSocket]; got != 2 {
+		t.Errorf("%d packets without a socket, want 2", got)
+	}
+}
