@@ -121,6 +121,16 @@ func BenchmarkMaglev(b *testing.B) {
 	}
 }
 
+// BenchmarkMaglevSkewed is 5,000 endpoints one of which has as much weight as all others.
+func BenchmarkMaglevSkewed(b *testing.B) {
+	endpoints := testEntries(equalWeights(5000)...)
+	endpoints[0].Weight = 5000
+	var p population
+	for b.Loop() {
+		p.build(endpoints)
+	}
+}
+
 // BenchmarkChange5000 is one endpoint of a Service of 5,000 going and coming.
 func BenchmarkChange5000(b *testing.B) {
 	t := testTable(b, 1, 5000)

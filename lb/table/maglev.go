@@ -15,7 +15,9 @@ import (
 // ladder are the table sizes, primes about a factor of four apart. The size
 // depends on the number of endpoints alone, so that nodes with the same
 // endpoints agree; the steps are few because a change of size moves nearly every flow.
-var ladder = [...]int{1021, 4093, 16381, 65521, 262139, 1048573}
+// There is one step more near the top: to fill a table costs some 15 ns per slot,
+// and a Service of 5,000 endpoints must not pay for a million of them at every change.
+var ladder = [...]int{1021, 4093, 16381, 65521, 262139, 524287, 1048573}
 
 // slotsPerEndpoint is the least number of slots that an endpoint has, below the top of the ladder:
 // with 64 the shares of equal endpoints differ by at most 1/64.
@@ -96,11 +98,11 @@ type population struct {
 	free    []uint32 // the last free slots
 	factors []uint64 // see takeNearest; 0: not known
 
-	equal    bool // all weights are the same
-	heaviest uint64
-	weights  []uint32
-	credits  []uint64 // weight saved up for the next turn
-	next     int      // the endpoint whose turn is considered next
+	equal   bool     // all weights are the same
+	price   uint64   // of a slot
+	weights []uint64 // that an endpoint gets in every round
+	credits []uint64 // what each has; in the present round, from next on, with its weight
+	next    int      // whose turn it is
 
 	turns, rest []uint32 // a batch, and those of it that still seek
 }
@@ -129,39 +131,44 @@ func zeroed[T any](s []T, n int) []T {
 	return s
 }
 
-// weigh prepares the order of turns.
+// burst bounds the time for very unequal weights: a round gives out at least 1/burst as
+// many slots as there are endpoints.
+const burst = 4
+
+// weigh prepares the order of turns. In each round every endpoint adds its
+// weight to its credit, and takes a slot for each price that it can pay. The
+// price is the heaviest weight, so that nobody has two in a row, but at most
+// burst times the mean. Equal weights are the paper's rounds.
 func (p *population) weigh(endpoints []EndpointEntry) {
-	p.next, p.weights, p.heaviest = 0, p.weights[:0], 0
-	equal := true
+	n := uint64(len(endpoints))
+	var heaviest, total uint64
+	p.weights = p.weights[:0]
 	for i := range endpoints {
-		w := endpoints[i].Weight
-		p.weights = append(p.weights, w)
-		p.heaviest = max(p.heaviest, uint64(w))
-		equal = equal && w == endpoints[0].Weight
+		w := uint64(endpoints[i].Weight)
+		p.weights = append(p.weights, w*n) // in units of 1/n, for the mean's sake
+		heaviest, total = max(heaviest, w), total+w
 	}
-	if p.equal = equal; !equal {
-		p.credits = zeroed(p.credits, len(endpoints))
-	}
+	p.price = min(heaviest*n, burst*total)
+	p.equal = heaviest*n == total
+	p.credits = append(p.credits[:0], p.weights...)
+	p.next = 0
 }
 
-// batch fills turns with the next endpoints to take a slot, at most limit and
-// none twice. In each round every endpoint adds its weight to its credit and
-// takes a slot when that has come to the heaviest weight: all of them if they weigh the same.
+// batch is the endpoints that take the next slots, in the order of their turns, at most limit.
 func (p *population) batch(limit int) []uint32 {
 	turns := p.turns[:0]
-	if p.next == len(p.perms) {
-		p.next = 0
-	}
-	for ; p.next < len(p.perms) && len(turns) < limit; p.next++ {
-		if !p.equal {
-			credit := &p.credits[p.next]
-			*credit += uint64(p.weights[p.next])
-			if *credit < p.heaviest {
-				continue
+	for limit = min(limit, len(p.perms)); len(turns) < limit; {
+		if p.equal || p.credits[p.next] >= p.price {
+			turns = append(turns, uint32(p.next))
+			p.credits[p.next] -= p.price
+			if !p.equal {
+				continue // it may have a second one
 			}
-			*credit -= p.heaviest
 		}
-		turns = append(turns, uint32(p.next))
+		p.credits[p.next] += p.weights[p.next]
+		if p.next++; p.next == len(p.perms) {
+			p.next = 0
+		}
 	}
 	return turns
 }
