@@ -12,7 +12,10 @@ import (
 )
 
 func newRun() *cobra.Command {
-	var flags *config.Flags
+	var (
+		flags   *config.Flags
+		writeTo string
+	)
 	cmd := &cobra.Command{
 		Use:   "run [flags]",
 		Short: "Balance load on this node, in the foreground",
@@ -33,8 +36,8 @@ leaves its packets to the kernel, and the next one takes over its flows.`,
 			if err != nil {
 				return err
 			}
-			if flags.WriteTo != "" {
-				return writeConfig(cfg, flags.WriteTo, cmd.OutOrStdout())
+			if writeTo != "" {
+				return writeConfig(cfg, writeTo, cmd.OutOrStdout())
 			}
 			errs := append(cfg.Validate(), cfg.CheckHost(config.SystemHost())...)
 			if err := errs.Err(); err != nil {
@@ -45,6 +48,7 @@ leaves its packets to the kernel, and the next one takes over its flows.`,
 		},
 	}
 	flags = config.AddFlags(cmd.Flags())
+	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration that file and flags amount to into this `file` (- for standard output) and exit")
 	cmd.Flags().SortFlags = false
 	return cmd
 }

@@ -13,8 +13,6 @@ import (
 type Flags struct {
 	// File is the configuration file, "" for none.
 	File string
-	// WriteTo is where to write the configuration instead of running.
-	WriteTo string
 
 	set  *pflag.FlagSet
 	flag Configuration // the values given by flags
@@ -39,7 +37,6 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	f := &Flags{set: fs, flag: *Default()}
 	v := &f.flag
 	fs.StringVarP(&f.File, "config", "c", "", "configuration `file` (kind WeirConfiguration); a flag given overrides it")
-	fs.StringVar(&f.WriteTo, "write-config-to", "", "write the configuration that file and flags amount to into this `file` (- for standard output) and exit")
 
 	fs.StringVar(&v.NodeName, "node-name", "", "this node's `name`, as in EndpointSlices (default $NODE_NAME, else the hostname)")
 	fs.StringVar(&f.manifests, "manifests", "", "`path` of a file or directory with Services and EndpointSlices, watched for change")

@@ -89,7 +89,7 @@ func TestEveryFlagIsHandled(t *testing.T) {
 	fs := pflag.NewFlagSet("weir", pflag.ContinueOnError)
 	f := AddFlags(fs)
 	handled := map[string]bool{
-		"config": true, "write-config-to": true, "manifests": true, "kubeconfig": true, "label-selector": true,
+		"config": true, "manifests": true, "kubeconfig": true, "label-selector": true,
 		"interface": true, "mode": true, "protected-ports": true,
 	}
 	for _, o := range f.overrides() {
