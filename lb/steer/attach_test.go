@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -164,6 +165,24 @@ func TestJumboFramesAttachNatively(t *testing.T) {
 	must(t, err)
 	if a.Mode != Native {
 		t.Errorf("mode %v", a.Mode)
+	}
+}
+
+// TestMTUWithoutFragsIsNamed is what kernels before 5.18, and many drivers, say
+// to jumbo frames.
+func TestMTUWithoutFragsIsNamed(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{MTU: 9000})
+	p := &Program{config: Config{MaxFrontends: 1, MaxSNAT: 1}}
+	must(t, p.load())
+	closed(t, p)
+	_, err := p.Attach(w.dev.Index, 0, Native, t.TempDir())
+	if !errors.Is(err, unix.ERANGE) || !strings.Contains(err.Error(), "MTU") {
+		t.Errorf("native: %v, want ERANGE and a word on the MTU", err)
+	}
+	a, err := p.Attach(w.dev.Index, 0, Auto, t.TempDir())
+	must(t, err)
+	if a.Mode != Generic || !errors.Is(a.NativeError, unix.ERANGE) {
+		t.Errorf("attachment %+v", a)
 	}
 }
 

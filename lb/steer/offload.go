@@ -41,11 +41,11 @@ func (c Conflict) Command(iface string) string {
 	return fmt.Sprintf("ethtool -K %s %s off", iface, c.Ethtool)
 }
 
-// Conflicts lists the offloads that are on and must be off before the program
+// OffloadConflicts lists the offloads that are on and must be off before the program
 // is attached to an interface in mode (Auto counts as Native: ask again for
 // Generic when that is what was granted). The interface is one of the calling
 // thread's network namespace.
-func Conflicts(iface string, mode Mode) ([]Conflict, error) {
+func OffloadConflicts(iface string, mode Mode) ([]Conflict, error) {
 	tool, err := ethtool.NewEthtool()
 	if err != nil {
 		return nil, fmt.Errorf("offloads of %s: %w", iface, err)
@@ -64,10 +64,10 @@ func Conflicts(iface string, mode Mode) ([]Conflict, error) {
 	return list, nil
 }
 
-// Disable switches the offloads of conflicts off, and returns what it switched,
-// for Restore. Where one stays on the error says so, and what was switched is
+// DisableOffloads switches the offloads of conflicts off, and returns what it switched,
+// for RestoreOffloads. Where one stays on the error says so, and what was switched is
 // put back.
-func Disable(iface string, conflicts []Conflict) (restore map[string]bool, err error) {
+func DisableOffloads(iface string, conflicts []Conflict) (restore map[string]bool, err error) {
 	if len(conflicts) == 0 {
 		return nil, nil
 	}
@@ -95,13 +95,13 @@ func Disable(iface string, conflicts []Conflict) (restore map[string]bool, err e
 		}
 	}
 	if len(errs) > 0 {
-		return nil, errors.Join(append(errs, changeErr, Restore(iface, restore))...)
+		return nil, errors.Join(append(errs, changeErr, RestoreOffloads(iface, restore))...)
 	}
 	return restore, nil
 }
 
-// Restore puts back what Disable has switched.
-func Restore(iface string, restore map[string]bool) error {
+// RestoreOffloads puts back what DisableOffloads has switched.
+func RestoreOffloads(iface string, restore map[string]bool) error {
 	if len(restore) == 0 {
 		return nil
 	}

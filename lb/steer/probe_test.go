@@ -85,9 +85,9 @@ func TestOffloadsAreSwitchedOffAndPutBack(t *testing.T) {
 	before, err := tool.Features(w.dev.Name)
 	must(t, err)
 
-	native, err := Conflicts(w.dev.Name, Native)
+	native, err := OffloadConflicts(w.dev.Name, Native)
 	must(t, err)
-	generic, err := Conflicts(w.dev.Name, Generic)
+	generic, err := OffloadConflicts(w.dev.Name, Generic)
 	must(t, err)
 	isGRO := func(c Conflict) bool { return c.Feature == "rx-gro" }
 	if slices.ContainsFunc(native, isGRO) || !slices.ContainsFunc(generic, isGRO) {
@@ -96,12 +96,12 @@ func TestOffloadsAreSwitchedOffAndPutBack(t *testing.T) {
 	for _, c := range generic {
 		t.Log(c.Command(w.dev.Name), "as it", c.Why)
 	}
-	restore, err := Disable(w.dev.Name, generic)
+	restore, err := DisableOffloads(w.dev.Name, generic)
 	must(t, err)
-	if left, err := Conflicts(w.dev.Name, Generic); err != nil || len(left) != 0 {
+	if left, err := OffloadConflicts(w.dev.Name, Generic); err != nil || len(left) != 0 {
 		t.Errorf("%v, %v left", left, err)
 	}
-	must(t, Restore(w.dev.Name, restore))
+	must(t, RestoreOffloads(w.dev.Name, restore))
 	after, err := tool.Features(w.dev.Name)
 	must(t, err)
 	if !maps.Equal(before, after) {
@@ -120,7 +120,7 @@ func TestAnOffloadThatStaysOnIsAnError(t *testing.T) {
 		if !f.Active || f.Available {
 			continue
 		}
-		_, err := Disable("lo", []Conflict{{Offload: Offload{Feature: name, Ethtool: name, Why: "is fixed"}}})
+		_, err := DisableOffloads("lo", []Conflict{{Offload: Offload{Feature: name, Ethtool: name, Why: "is fixed"}}})
 		if err == nil {
 			t.Errorf("%s: switched off, though it is fixed", name)
 		}

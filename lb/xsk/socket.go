@@ -70,7 +70,8 @@ type Config struct {
 	MultiBuffer bool
 
 	// ShareWith names a socket of the same area, to share its umem and no
-	// other. nil: Open chooses, which is what is wanted nearly always.
+	// other; Mode and MultiBuffer are then those of that socket. nil: Open
+	// chooses, which is what is wanted nearly always.
 	ShareWith *Socket
 }
 
