@@ -39,7 +39,7 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 	for _, f := range ch.Added {
 		errs = append(errs, l.steer.AddFrontend(f.AddrPort, f.Proto, uint32(f.Kind)))
 	}
-	errs = append(errs, l.routeFrontends(&ch))
+	errs = append(errs, l.routeFrontends(&ch), l.forwardBehind(ch.Added), l.forwardBehind(ch.Changed))
 	if !l.attached {
 		l.adoptFlows()
 		errs = append(errs, l.attach())
@@ -219,6 +219,10 @@ func (l *LB) replan() error {
 			}
 		}
 	}
+	for a := range l.claims {
+		errs = append(errs, l.routeAddress(a))
+	}
+	errs = append(errs, l.forwardBehind(slices.Collect(l.tables.Load().All())))
 	slices.SortFunc(p.owned, func(a, b ownedSource) int { return int(a.key.W2>>24) - int(b.key.W2>>24) })
 	l.plan.Store(p)
 	return errors.Join(errs...)

@@ -1,0 +1,64 @@
+package lb
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/weirlb/weir/lb/hostport"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// openHostPort makes the host port and counts it as the last interface.
+func (l *LB) openHostPort(workers int) error {
+	if !l.cfg.HostPort4.IsValid() && !l.cfg.HostPort6.IsValid() {
+		l.warn("no host port (hostPort.prefixes is empty): endpoints behind the kernel cannot be reached")
+		return nil
+	}
+	mtu := 1500
+	for _, i := range l.ifaces {
+		mtu = max(mtu, i.mtu)
+	}
+	h, err := hostport.Open(hostport.Config{
+		Prefix4: l.cfg.HostPort4, Prefix6: l.cfg.HostPort6, Queues: workers, MTU: mtu,
+		StateDir: l.cfg.StateDir, Log: l.log,
+	})
+	if err != nil {
+		return err
+	}
+	l.host = h
+	if !h.Masquerades {
+		l.warn("nftables could not be programmed: endpoints on other nodes that are reached through the kernel get no traffic")
+	}
+	l.ifaces = append(l.ifaces, &iface{
+		name: h.Name(), index: h.Index(), mode: ModeNative, mac: h.MAC(), mtu: h.MTU(), queues: workers, host: true, driver: "veth",
+	})
+	return nil
+}
+
+func cleanHostPort(cfg Config) error { return hostport.Remove(cfg.StateDir) }
+
+// forwardBehind has the kernel forward the answers of endpoints that are
+// reached through it: packets that arrive on their interface.
+func (l *LB) forwardBehind(frontends []*table.FrontendEntry) error {
+	if l.host == nil {
+		return nil
+	}
+	var errs []error
+	seen := map[*table.PoolEntry]bool{}
+	for _, f := range frontends {
+		if seen[f.Pool] {
+			continue
+		}
+		seen[f.Pool] = true
+		for i := range f.Pool.Endpoints() {
+			path, ok := l.router.Load().Lookup(f.Pool.Endpoints()[i].AddrPort.Addr(), 0)
+			if ok && path.Kind == route.Host && !path.Local && path.Interface > 0 {
+				if err := l.host.Forward(path.Interface); err != nil {
+					errs = append(errs, fmt.Errorf("forwarding for endpoint %v: %w", f.Pool.Endpoints()[i].AddrPort, err))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
