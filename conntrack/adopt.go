@@ -43,7 +43,11 @@ func (t *Table) size(workers int) {
 	t.block = max(1, min(64, n/uint32(8*workers)))
 	// What workers can create between an eviction and the end of the batch in
 	// which all have passed it.
-	t.reserve = min(n/16, 1<<16)
+	t.reserve = max(1, n/16)
+	// An eviction, one per block of new connections, looks at so many that the hand
+	// goes round the table twice while the reserve lasts: at most 2048, 128 kB read
+	// in order.
+	t.look = uint32(2 * uint64(n) * uint64(t.block) / uint64(t.reserve))
 }
 
 // adopt takes over the connections in the file. Whatever is transient is made

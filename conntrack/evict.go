@@ -2,10 +2,6 @@ package conntrack
 
 import "sync/atomic"
 
-// evictLook is how many connections one eviction looks at: 32 kB of memory read in
-// order, once per block of new connections.
-const evictLook = 512
-
 // evict makes room when free connections run short. A hand goes round the table
 // and takes those that only the client has been heard of; when a whole turn found
 // none, those that are over; when a turn found none of these either it rests, as
@@ -24,7 +20,7 @@ func (w *Worker) evict(tick uint32) {
 	want := 2 * t.block
 	hand := t.hand.Load()
 	looked := uint32(0)
-	for found := uint32(0); looked < min(evictLook, bound) && found < want; looked++ {
+	for found := uint32(0); looked < min(t.look, bound) && found < want; looked++ {
 		if hand >= bound {
 			hand = 0
 		}
@@ -37,7 +33,7 @@ func (w *Worker) evict(tick uint32) {
 		hand++
 	}
 	t.hand.Store(hand)
-	if v := t.vain.Add(looked); v >= 2*bound+evictLook {
+	if v := t.vain.Add(looked); v >= 2*bound+t.look {
 		// A turn costs about 10 ns per connection: rest twenty times as long.
 		t.restUntil.Store(tick + 1 + bound/300_000)
 		t.vain.Store(0)

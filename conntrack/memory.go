@@ -99,12 +99,13 @@ func (m memory) tightest(mount, group, file string) int64 {
 	}
 }
 
-// autoFlows returns how many connections fit into autoShare of memory.
-func (m memory) autoFlows() (int64, error) {
+// autoFlows returns how many connections fit into autoShare of memory beside the
+// counters of maxEndpoints.
+func (m memory) autoFlows(maxEndpoints int64) (int64, error) {
 	total, err := m.total()
 	if err != nil {
 		return 0, fmt.Errorf("choose the number of flows: %w", err)
 	}
-	fixed := int64(headerSize + cursorCount*cursorSize + 2*hugePage)
+	fixed := headerSize + cursorCount*cursorSize + 2*hugePage + 4*maxEndpoints
 	return min(max((total/autoShare-fixed)/bytesPerFlow, minFlows), autoMost), nil
 }

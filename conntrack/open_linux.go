@@ -52,7 +52,7 @@ func (t *Table) Adoption() Adoption { return t.adopted }
 
 // setAsideKeep is how much of a file that is set aside is kept to be looked at:
 // the rest would take memory for nothing.
-const setAsideKeep = 1 << 20
+const setAsideKeep = 64 << 10
 
 // Open makes a table, or adopts the one that a process before left in
 // Config.Path, however that process ended. A file that cannot be adopted is set
@@ -76,42 +76,31 @@ func Open(cfg Config) (*Table, error) {
 }
 
 func (t *Table) open(cfg Config) error {
-	maxFlows := int64(cfg.MaxFlows)
-	auto := maxFlows == 0
-	if auto {
-		var err error
-		if maxFlows, err = (memory{"/"}).autoFlows(); err != nil {
-			return err
-		}
-	}
 	t.mem = &mapping{}
 	old, err := t.take(cfg.Path)
 	if err != nil {
 		return err
 	}
+	maxFlows, err := chooseFlows(cfg, old)
+	if err != nil {
+		return err
+	}
 	if old != nil {
-		if auto && old.MaxFlows >= uint64(maxFlows/2) && old.MaxFlows <= uint64(2*maxFlows) {
-			// Automatic sizes differ a little from start to start; flows matter more.
-			maxFlows = int64(old.MaxFlows)
+		why := old.mismatch()
+		if why == "" && old.MaxFlows != uint64(maxFlows) {
+			if err := t.resize(cfg, old, maxFlows); err == nil {
+				t.size(cfg.Workers)
+				return t.adopt()
+			} else {
+				why = fmt.Sprintf("made for %d flows, now %d: %v", old.MaxFlows, maxFlows, err)
+			}
 		}
-		if why := old.mismatch(); why != "" {
+		if why != "" {
 			if err := t.setAside(cfg.Path, why); err != nil {
 				return err
 			}
 			old = nil
 		}
-	}
-	if old != nil && old.MaxFlows != uint64(maxFlows) {
-		err := t.resize(cfg, old, maxFlows)
-		if err == nil {
-			t.size(cfg.Workers)
-			return t.adopt()
-		}
-		why := fmt.Sprintf("made for %d flows, now %d: %v", old.MaxFlows, maxFlows, err)
-		if err := t.setAside(cfg.Path, why); err != nil {
-			return err
-		}
-		old = nil
 	}
 	if err := t.mapMemory(cfg, maxFlows, old == nil); err != nil {
 		return err
@@ -121,6 +110,29 @@ func (t *Table) open(cfg Config) error {
 		return t.initialize(maxFlows)
 	}
 	return t.adopt()
+}
+
+// chooseFlows returns the number of connections. The automatic one differs a little
+// from start to start; that is no reason to copy a table of about that size.
+func chooseFlows(cfg Config, old *shape) (int64, error) {
+	if cfg.MaxFlows != 0 {
+		return int64(cfg.MaxFlows), nil
+	}
+	n, err := memory{"/"}.autoFlows(maxEndpoints(cfg))
+	if err != nil {
+		return 0, err
+	}
+	if old != nil && old.mismatch() == "" && old.MaxFlows >= uint64(n*3/4) && old.MaxFlows <= uint64(n) {
+		return int64(old.MaxFlows), nil
+	}
+	return n, nil
+}
+
+func maxEndpoints(cfg Config) int64 {
+	if cfg.MaxEndpoints == 0 {
+		return 1 << 20
+	}
+	return int64(cfg.MaxEndpoints)
 }
 
 // take opens and locks the file. It returns its shape, or nil if it is new.
@@ -219,11 +231,8 @@ func (t *Table) setAside(path, why string) error {
 // room: a control group would otherwise kill the process instead.
 func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	p := planFor(maxFlows)
-	maxEndpoints := int64(cfg.MaxEndpoints)
-	if maxEndpoints == 0 {
-		maxEndpoints = 1 << 20
-	}
-	need := p.private(maxEndpoints)
+	private := p.private(maxEndpoints(cfg))
+	need := private
 	if fresh {
 		need += p.size
 	}
@@ -241,7 +250,7 @@ func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	if t.mem.shared, err = t.mem.mapAligned(int(t.mem.file.Fd()), p.size); err != nil {
 		return err
 	}
-	if t.mem.private, err = t.mem.mapAligned(-1, p.private(maxEndpoints)); err != nil {
+	if t.mem.private, err = t.mem.mapAligned(-1, private); err != nil {
 		return err
 	}
 	t.mem.fileSize = p.size

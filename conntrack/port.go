@@ -61,7 +61,9 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	}
 	var over Ref // the first that may be taken again: the longest ago taken
 	var overState uint32
+	var behind uint32 // how many were looked at since
 	for range limit {
+		behind++
 		setDstPort(key, uint16(lo+(offset+c.at.Add(1))%n))
 		h := t.Hash(key)
 		r := t.find(h, key)
@@ -73,7 +75,7 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 		}
 		s := atomic.LoadUint32(&t.Conn(r).state)
 		if t.Conn(r).acceptsSYN(s, f.Seq, f.TSval, f.HasTS) {
-			over, overState = r, s
+			over, overState, behind = r, s, 0
 			if known {
 				break
 			}
@@ -85,6 +87,7 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	if over == 0 {
 		return linkNoPort
 	}
+	c.at.Add(-behind) // the next look begins behind the one taken
 	return w.takeOver(conn, over, overState)
 }
 

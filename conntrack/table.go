@@ -21,6 +21,7 @@ type Table struct {
 	mem       *mapping
 	block     uint32 // connections that move between lists at once
 	reserve   uint32 // below that many free ones half-open flows are evicted
+	look      uint32 // connections that one eviction looks at
 	adopted   Adoption
 	base      time.Time // when Tick was baseTick
 	baseTick  uint32

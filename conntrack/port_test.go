@@ -1,0 +1,240 @@
+package conntrack
+
+import (
+	"strings"
+	"testing"
+)
+
+// portFlow is a flow to ep1 with few ports to choose from.
+func portFlow(i, ports int) *NewFlow {
+	f := natFlow(i)
+	f.PortHi = f.PortLo + uint16(ports) - 1
+	return f
+}
+
+func snatPort(tab *Table, r Ref) uint16 { return tab.Entry(r).NewSrc().Port() }
+
+func TestPortsAreTakenInRotation(t *testing.T) {
+	const ports = 50
+	tab := openTest(t, Config{})
+	w := tab.Worker(0)
+	w.Online()
+	var order []uint16
+	for i := range 4 * ports {
+		r := mustCreate(t, w, portFlow(i, ports))
+		order = append(order, snatPort(tab, r))
+		w.Delete(r)
+		w.Quiesce()
+	}
+	for i := ports; i < len(order); i++ {
+		if order[i] != order[i-ports] {
+			t.Fatalf("flow %d has port %d, the longest free is %d", i, order[i], order[i-ports])
+		}
+	}
+}
+
+func TestPortsMultiplyByEndpointAndProtocol(t *testing.T) {
+	const ports = 4
+	tab := openTest(t, Config{})
+	w := tab.Worker(0)
+	w.Online()
+	n := 0
+	for _, proto := range []uint8{ProtoTCP, ProtoUDP} {
+		for _, endpoint := range []string{"10.99.0.1:8080", "10.99.0.1:8081", "10.99.0.2:8080"} {
+			for _, source := range []string{"198.51.100.1:0", "198.51.100.2:0"} {
+				for i := range ports + 1 {
+					f := portFlow(n, ports)
+					f.Client = MakeKey(client(n), vip, proto)
+					f.Endpoint, f.SNAT = ap(endpoint), ap(source).Addr()
+					n++
+					_, o := w.Create(f)
+					if want := []Outcome{Created, NoPort}[i/ports]; o != want {
+						t.Fatalf("flow %d to %s from %s: outcome %d, want %d", i, endpoint, source, o, want)
+					}
+				}
+			}
+		}
+	}
+	if s := tab.Stats(); s.NoPort != 12 || s.Flows != 12*ports {
+		t.Fatalf("stats %+v", s)
+	}
+	checkTable(t, tab)
+	checkFree(t, tab)
+}
+
+// The acceptance rule is that of Linux's tcp_timewait_state_process.
+func TestAPortInTimeWaitIsTakenAgainOnlyIfTheEndpointWouldAcceptTheSYN(t *testing.T) {
+	open := strings.Join(handshakeDone, "; ") + "; "
+	const (
+		endpointFirst = "< FIN,ACK; > ACK seq 1000 ts 50; > FIN,ACK seq 1000 ts 51; < ACK" // rcv_nxt 1001
+		noTimestamps  = "< FIN,ACK; > ACK seq 1000; > FIN,ACK seq 1000; < ACK"
+		clientFirst   = "> FIN,ACK seq 1000 ts 50; < ACK; < FIN,ACK; > ACK seq 1001 ts 51"
+	)
+	for _, c := range []struct {
+		name, packets string
+		seq, ts       uint32
+		hasTS, taken  bool
+	}{
+		{"endpoint closed, later sequence number", endpointFirst, 1002, 0, false, true},
+		{"endpoint closed, same sequence number", endpointFirst, 1001, 0, false, false},
+		{"endpoint closed, earlier sequence number", endpointFirst, 1000, 0, false, false},
+		{"endpoint closed, sequence number far behind", endpointFirst, 1<<31 + 2000, 0, false, false},
+		{"endpoint closed, newer timestamp", endpointFirst, 5, 52, true, true},
+		{"endpoint closed, same timestamp, earlier number", endpointFirst, 5, 51, true, false},
+		{"endpoint closed, same timestamp, later number", endpointFirst, 1002, 51, true, true},
+		{"endpoint closed, older timestamp, later number", endpointFirst, 1002, 50, true, false},
+		{"endpoint closed, timestamp wrapped", strings.ReplaceAll(endpointFirst, "ts 5", "ts 429496729"), 5, 3, true, true},
+		{"endpoint closed, number wrapped", strings.ReplaceAll(endpointFirst, "1000", "4294967290"), 7, 0, false, true},
+		{"endpoint closed, old flow without timestamps", noTimestamps, 5, 52, true, false},
+		{"endpoint closed, old flow without, later number", noTimestamps, 1002, 52, true, true},
+		{"client closed, any SYN", clientFirst, 5, 0, false, true},
+		{"client closed, any timestamp", clientFirst, 5, 1, true, true},
+		{"reset by the client", "> RST seq 1000", 5, 0, false, true},
+		{"reset by the endpoint", "< RST,ACK", 5, 0, false, true},
+		{"time-wait ended by a RST", endpointFirst + "; > RST seq 1001", 5, 0, false, true},
+		{"last ACK still due", "< FIN,ACK; > FIN,ACK seq 1000", 5000, 0, false, false},
+		{"half closed", "< FIN,ACK; > ACK seq 1000", 5000, 0, false, false},
+		{"open", "> ACK", 5000, 0, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tab := openHeap(t, Config{MaxFlows: 64, Workers: 1, MaxEndpoints: 8})
+			w := tab.Worker(0)
+			w.Online()
+			old := mustCreate(t, w, portFlow(1, 1))
+			talk(t, tab, old, 1, strings.Split(open+c.packets, ";")...)
+			f := portFlow(2, 1)
+			f.Seq, f.TSval, f.HasTS = c.seq, c.ts, c.hasTS
+			r, o := w.Create(f)
+			if (o == Created) != c.taken {
+				t.Fatalf("outcome %d, taken should be %v", o, c.taken)
+			}
+			first := portFlow(1, 1).Client
+			if gone := tab.lookup(first) == 0; gone != c.taken {
+				t.Errorf("the old flow is gone: %v", gone)
+			}
+			if c.taken {
+				back := tab.lookup(MakeKey(ep1, tab.Entry(r).NewSrc(), ProtoTCP))
+				if back != r.Other() || tab.Stats().Reused != 1 {
+					t.Errorf("answers find entry %d, want %d", back, r.Other())
+				}
+			}
+			checkTable(t, tab)
+			checkFree(t, tab)
+		})
+	}
+}
+
+func TestFreshPortsGoBeforeUsedOnesAndThenTheOldest(t *testing.T) {
+	const ports = 20
+	tab := openTest(t, Config{})
+	w := tab.Worker(0)
+	w.Online()
+	closed := map[uint16]int{} // port -> when it was taken
+	var order []uint16
+	for i := range ports {
+		f := portFlow(i, ports)
+		r := mustCreate(t, w, f)
+		p := snatPort(tab, r)
+		if _, again := closed[p]; again {
+			t.Fatalf("flow %d takes port %d while %d are fresh", i, p, ports-i)
+		}
+		closed[p] = i
+		order = append(order, p)
+		if i != 3 { // one lives on
+			talk(t, tab, r, 1, "> RST")
+		}
+	}
+	order = append(order[:3], order[4:]...)
+	for round := range 3 {
+		for i, want := range order {
+			f := portFlow(1000+100*round+i, ports)
+			f.Tick = uint32(40 * round)
+			r := mustCreate(t, w, f)
+			if p := snatPort(tab, r); p != want {
+				t.Fatalf("round %d: port %d is taken, the oldest is %d", round, p, want)
+			}
+			talk(t, tab, r, 1, "> RST")
+			w.Quiesce()
+		}
+	}
+}
+
+// Exhaustion is looked into once a second, not for every packet.
+func TestExhaustionIsRemembered(t *testing.T) {
+	const ports = 4096
+	tab := openTest(t, Config{MaxFlows: 2 * ports})
+	w := tab.Worker(0)
+	w.Online()
+	for i := range ports {
+		mustCreate(t, w, portFlow(i, ports))
+	}
+	f := portFlow(ports, ports)
+	f.Tick = 100
+	c := &tab.cursors[groupOf(tab, f)%cursorCount]
+	looks := func() uint32 {
+		before := c.at.Load()
+		if _, o := w.Create(f); o != NoPort {
+			t.Fatalf("outcome %d", o)
+		}
+		return c.at.Load() - before
+	}
+	if n := looks(); n != ports {
+		t.Errorf("first looks at %d ports, want all %d", n, ports)
+	}
+	if n := looks(); n > scanExhausted {
+		t.Errorf("then looks at %d ports, want at most %d", n, scanExhausted)
+	}
+	f.Tick += exhaustedFor
+	if n := looks(); n != ports {
+		t.Errorf("a second later looks at %d ports, want all", n)
+	}
+	// A port that comes free is found within a turn all the same.
+	w.Delete(tab.lookup(portFlow(77, ports).Client))
+	for range ports/scanExhausted + 1 {
+		if _, o := w.Create(f); o == Created {
+			return
+		}
+	}
+	t.Error("a port that came free is not found")
+}
+
+func groupOf(tab *Table, f *NewFlow) uint64 {
+	k := MakeKey(f.Endpoint, ap(f.SNAT.String()+":0"), f.Client.Proto())
+	return tab.Hash(&k)
+}
+
+// 20,000 connections one after the other, all closed by the endpoint, from clients
+// whose sequence numbers and clocks have nothing to do with each other.
+func TestShortConnectionsToOneEndpointDoNotRunOutOfPorts(t *testing.T) {
+	tab := openTest(t, Config{MaxFlows: 8192})
+	w := tab.Worker(0)
+	w.Online()
+	for i := range 20000 {
+		tick := uint32(i / 40) // 667 a second
+		f := natFlow(i)
+		f.Tick, f.HasTS = tick, i%3 != 0
+		f.Seq, f.TSval = uint32(i)*2654435761, uint32(i%7)<<29+uint32(i)
+		r, o := w.Create(f)
+		if o != Created {
+			t.Fatalf("connection %d: outcome %d, %+v", i, o, tab.Stats())
+		}
+		c := tab.Conn(r)
+		talk(t, tab, r, tick, "> SYN", "< SYN,ACK", "> ACK", "< FIN,ACK")
+		var options []byte
+		if f.HasTS {
+			options = tsOption(f.TSval + 1)
+		}
+		tab.TrackTCP(r, flagFIN|flagACK, f.Seq+1, 100, options, tick)
+		talk(t, tab, r, tick, "< ACK")
+		if c.State() != StateTimeWait {
+			t.Fatalf("connection %d ends in %v", i, c.State())
+		}
+		if i%64 == 0 {
+			w.Quiesce()
+			tab.Sweep(tick, 1000)
+		}
+	}
+	if s := tab.Stats(); s.Reused == 0 || s.NoPort != 0 || s.Evicted != 0 {
+		t.Fatalf("stats %+v", s)
+	}
+}
