@@ -116,7 +116,7 @@ func (t *Translator) Apply(up *discovery.Update) Batch {
 		}
 	}
 	t.putAll(b, put)
-	return *b
+	return t.end(b)
 }
 
 // SetNodeAddresses replaces the addresses on which node ports are taken.
@@ -137,7 +137,7 @@ func (t *Translator) SetNodeAddresses(addrs []netip.Addr) Batch {
 		}
 	}
 	t.putAll(b, put)
-	return *b
+	return t.end(b)
 }
 
 // Services are the Services that have a frontend on this node, in no order.
@@ -152,6 +152,15 @@ func (t *Translator) Services() []*discovery.Service {
 func (t *Translator) begin() *Batch {
 	t.work.reset()
 	return &Batch{}
+}
+
+// end lets go of the memory of a large batch, the first one of all: it is the
+// caller's to drop.
+func (t *Translator) end(b *Batch) Batch {
+	if t.work.large() {
+		t.work = scratch{}
+	}
+	return *b
 }
 
 func (t *Translator) putAll(b *Batch, put []*discovery.Service) {

@@ -21,13 +21,14 @@ type scratch struct {
 }
 
 // maxScratch is how many endpoints the scratch keeps room for between
-// batches; a larger batch, the first one of all, pays for its own.
+// batches; a larger batch pays for its own.
 const maxScratch = 1 << 14
 
+func (w *scratch) large() bool {
+	return cap(w.endpoints) > maxScratch || cap(w.listed) > maxScratch || cap(w.frontends) > maxScratch
+}
+
 func (w *scratch) reset() {
-	if cap(w.endpoints) > maxScratch || cap(w.listed) > maxScratch || cap(w.frontends) > maxScratch {
-		*w = scratch{}
-	}
 	w.frontends = w.frontends[:0]
 	w.pools = w.pools[:0]
 	w.endpoints = w.endpoints[:0]

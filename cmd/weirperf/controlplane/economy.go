@@ -1,0 +1,160 @@
+package controlplane
+
+import (
+	"bytes"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+
+	"github.com/weirlb/weir/discovery/packing"
+)
+
+// Economy is what slices save over one Endpoints object: the bytes that an
+// API server sends to the watching nodes. The sizes are those of real objects,
+// encoded as an API server encodes them; compression and the watch event
+// around an object are left out.
+type Economy struct {
+	Endpoints int         `json:"endpoints"` // of the Service
+	Nodes     int         `json:"nodes"`     // that watch
+	PerSlice  int         `json:"perSlice"`
+	Encodings []EconomyOf `json:"encodings"`
+}
+
+// EconomyOf is the economy in one encoding. All figures are bytes, those of
+// Change and Rollout for all nodes together.
+type EconomyOf struct {
+	Encoding string `json:"encoding"` // json, protobuf
+	// Object is one encoded Endpoints object or full slice.
+	EndpointsObject int `json:"endpointsObject"`
+	SliceObject     int `json:"sliceObject"`
+	// Change is one endpoint replaced.
+	EndpointsChange float64 `json:"endpointsChange"`
+	SlicesChange    float64 `json:"slicesChange"`
+	// Rollout is every endpoint replaced, one after the other.
+	EndpointsRollout float64 `json:"endpointsRollout"`
+	SlicesRollout    float64 `json:"slicesRollout"`
+	SliceWrites      int     `json:"sliceWrites"` // of the rollout
+}
+
+// encoding measures how an API server would encode an object.
+type encoding struct {
+	name    string
+	encoder runtime.Encoder
+}
+
+func encodings() []encoding {
+	scheme := runtime.NewScheme()
+	return []encoding{
+		{"json", json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{})},
+		{"protobuf", protobuf.NewSerializer(scheme, scheme)},
+	}
+}
+
+func (e encoding) size(object runtime.Object) (int, error) {
+	var b bytes.Buffer
+	if err := e.encoder.Encode(object, &b); err != nil {
+		return 0, fmt.Errorf("%s: %w", e.name, err)
+	}
+	return b.Len(), nil
+}
+
+// economy computes the figures of the EndpointSlice proposal (KEP-752): a
+// Service of so many endpoints, watched by so many nodes.
+func economy(endpoints, nodes int) (Economy, error) {
+	out := Economy{Endpoints: endpoints, Nodes: nodes, PerSlice: perSlice}
+	// The slices are full and alike, so a part of the rollout tells the whole.
+	part := min(endpoints, 5*perSlice)
+	writes, err := rollout(endpoints, part)
+	if err != nil {
+		return out, err
+	}
+	for _, enc := range encodings() {
+		e := EconomyOf{Encoding: enc.name, SliceWrites: len(writes) * endpoints / part}
+		if e.EndpointsObject, err = enc.size(endpointsObject(endpoints)); err != nil {
+			return out, err
+		}
+		full := newCluster(1, perSlice)
+		if e.SliceObject, err = enc.size(typed(full.sliceObject(0, 0, 0))); err != nil {
+			return out, err
+		}
+		n := float64(nodes)
+		e.EndpointsChange = float64(e.EndpointsObject) * n
+		e.EndpointsRollout = e.EndpointsChange * float64(endpoints)
+		for _, w := range writes {
+			size, err := enc.size(typed(w))
+			if err != nil {
+				return out, err
+			}
+			e.SlicesChange += float64(size) * n / float64(part)
+		}
+		e.SlicesRollout = e.SlicesChange * float64(endpoints)
+		out.Encodings = append(out.Encodings, e)
+	}
+	return out, nil
+}
+
+// rollout replaces n endpoints of a Service, one at a time, and returns every
+// slice that the controller would write.
+func rollout(endpoints, n int) ([]*discoveryv1.EndpointSlice, error) {
+	c := newCluster(1, endpoints)
+	var existing []*discoveryv1.EndpointSlice
+	for i := range c.sliceCount(0) {
+		existing = append(existing, c.sliceObject(0, i, 0))
+	}
+	desired := make([]discoveryv1.Endpoint, endpoints)
+	for i := range desired {
+		desired[i] = endpointObject(0, i)
+	}
+	prototype := c.sliceObject(0, 0, 0)
+	prototype.Name, prototype.Endpoints = "", nil
+	group := packing.Group{AddressType: prototype.AddressType, Ports: prototype.Ports}
+	var writes []*discoveryv1.EndpointSlice
+	for i := range n {
+		desired[i] = endpointObject(0, endpoints+i)
+		group.Endpoints = desired
+		changes := packing.Pack(prototype, existing, []packing.Group{group}, packing.Options{MaxPerSlice: perSlice})
+		if len(changes.Create)+len(changes.Delete) > 0 {
+			return nil, fmt.Errorf("replacing endpoint %d of %d: %d slices created, %d deleted",
+				i, endpoints, len(changes.Create), len(changes.Delete))
+		}
+		for _, w := range changes.Update {
+			writes = append(writes, w)
+			for j := range existing {
+				if existing[j].Name == w.Name {
+					existing[j] = w
+				}
+			}
+		}
+	}
+	return writes, nil
+}
+
+// endpointsObject is the legacy object of the same Service, as before it was
+// cut off at 1,000 addresses (Kubernetes 1.22): then its references to Pods
+// had a resource version.
+func endpointsObject(n int) *corev1.Endpoints {
+	ep := &corev1.Endpoints{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: serviceName(0), UID: uid("endpoints", 0)},
+	}
+	subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}}}
+	for i := range n {
+		e := endpointObject(0, i)
+		e.TargetRef.ResourceVersion = fmt.Sprint(100_000_000 + i)
+		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{
+			IP: e.Addresses[0], NodeName: e.NodeName, TargetRef: e.TargetRef,
+		})
+	}
+	ep.Subsets = []corev1.EndpointSubset{subset}
+	return ep
+}
+
+func typed(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	s.TypeMeta = metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}
+	return s
+}
