@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/daemon"
+	"github.com/weirlb/weir/cmd/weir/preflight"
 )
 
 func newRun() *cobra.Command {
@@ -39,8 +41,7 @@ leaves its packets to the kernel, and the next one takes over its flows.`,
 			if writeTo != "" {
 				return writeConfig(cfg, writeTo, cmd.OutOrStdout())
 			}
-			errs := append(cfg.Validate(), cfg.CheckHost(config.SystemHost())...)
-			if err := errs.Err(); err != nil {
+			if err := ready(cfg); err != nil {
 				return err
 			}
 			log, _ := cfg.Logging.Logger(cmd.ErrOrStderr())
@@ -51,6 +52,15 @@ leaves its packets to the kernel, and the next one takes over its flows.`,
 	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration that file and flags amount to into this `file` (- for standard output) and exit")
 	cmd.Flags().SortFlags = false
 	return cmd
+}
+
+// ready says all that keeps cfg from being run here.
+func ready(cfg *config.Configuration) error {
+	errs := append(cfg.Validate(), cfg.CheckHost(config.SystemHost())...).Unwrap()
+	if err := preflight.Privileges(); err != nil {
+		errs = append(errs, fmt.Errorf("privileges: %w", err))
+	}
+	return errors.Join(errs...)
 }
 
 // writeConfig writes the configuration as a file, if it is valid.

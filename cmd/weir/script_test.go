@@ -2,16 +2,36 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
+	"runtime"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"weir": func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) },
+		"weir":      func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) },
+		"powerless": powerless,
 	})
+}
+
+// powerless runs a command without any capability, whoever the user is: what
+// is not in the bounding set is not granted by exec (capabilities(7)).
+func powerless() {
+	runtime.LockOSThread()
+	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		_ = unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0) // EPERM: there is none to drop
+	}
+	name, err := exec.LookPath(os.Args[1])
+	if err == nil {
+		err = unix.Exec(name, os.Args[1:], os.Environ())
+	}
+	fmt.Fprintln(os.Stderr, "powerless:", err)
+	os.Exit(125)
 }
 
 func TestScripts(t *testing.T) {

@@ -32,17 +32,24 @@ var needed = []struct {
 }
 
 func checkPrivileges(fs *findings) {
-	have, err := effective()
-	if err != nil {
+	if err := Privileges(); err != nil {
 		fs.add(Wrong, "privileges", "%v", err)
 		return
 	}
-	if missing := missingFrom(have); len(missing) > 0 {
-		fs.add(Wrong, "privileges", "missing %s: run as root, or grant them (systemd: AmbientCapabilities=, Kubernetes: securityContext.capabilities)",
-			strings.Join(missing, ", "))
-		return
-	}
 	fs.add(OK, "privileges", "all capabilities needed are there")
+}
+
+// Privileges is an error when this process lacks a capability that it needs.
+func Privileges() error {
+	have, err := effective()
+	if err != nil {
+		return err
+	}
+	if missing := missingFrom(have); len(missing) > 0 {
+		return fmt.Errorf("missing %s: run as root, or grant them (systemd: AmbientCapabilities=, Kubernetes: securityContext.capabilities)",
+			strings.Join(missing, ", "))
+	}
+	return nil
 }
 
 func missingFrom(have Capabilities) []string {
