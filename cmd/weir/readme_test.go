@@ -30,23 +30,33 @@ func TestReadmeListsEveryKernelFeature(t *testing.T) {
 	}
 }
 
-// The configuration shown is one that Weir takes, and shows the defaults.
-func TestReadmeShowsAValidConfiguration(t *testing.T) {
-	_, after, ok := strings.Cut(readme(t), "    apiVersion: weir.dev/v1alpha1\n")
-	if !ok {
-		t.Fatal("README.md shows no configuration")
-	}
-	example, _, _ := strings.Cut(after, "\n\n")
-	c, err := config.Unmarshal([]byte("apiVersion: weir.dev/v1alpha1\n"+strings.ReplaceAll("\n"+example, "\n    ", "\n")), "README.md")
+// The configurations shown are ones that Weir takes, and show the defaults.
+func TestExampleConfigurationsShowTheDefaults(t *testing.T) {
+	sample, err := os.ReadFile(filepath.Join(moduleRoot(t), "deploy", "weir.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if errs := c.Validate(); len(errs) > 0 {
-		t.Error(errs)
+	const first = "    apiVersion: weir.dev/v1alpha1\n"
+	_, after, ok := strings.Cut(readme(t), first)
+	if !ok {
+		t.Fatal("README.md shows no configuration")
 	}
-	// Beside what has no default.
-	c.NodeName, c.Discovery, c.Interfaces = "", config.Discovery{}, nil
-	if diff := c.Changed(config.Default()); len(diff) > 0 {
-		t.Errorf("README.md shows other values than the defaults for %v", diff)
+	shown, _, _ := strings.Cut(after, "\n\n")
+	for name, text := range map[string]string{
+		"deploy/weir.yaml": string(sample),
+		"README.md":        strings.ReplaceAll("\n"+first+shown, "\n    ", "\n"),
+	} {
+		c, err := config.Unmarshal([]byte(text), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if errs := c.Validate(); len(errs) > 0 {
+			t.Errorf("%s: %v", name, errs)
+		}
+		// Beside what has no default.
+		c.NodeName, c.Discovery, c.Interfaces = "", config.Discovery{}, nil
+		if diff := c.Changed(config.Default()); len(diff) > 0 {
+			t.Errorf("%s shows other values than the defaults for %v", name, diff)
+		}
 	}
 }

@@ -154,6 +154,7 @@ func renderLists(b *strings.Builder, s *Status) {
 		{"Discovery errors", s.Discovery.Errors},
 		{"Left to the kernel", s.Discovery.LeftToKernel},
 		{"Warnings", s.Warnings},
+		{"Kernel features that are missing", missing(s.Kernel)},
 	} {
 		if len(l.lines) == 0 {
 			continue
@@ -186,6 +187,16 @@ func sum(m map[string]uint64) (n uint64) {
 		n += v
 	}
 	return n
+}
+
+func missing(features []Feature) []string {
+	var lines []string
+	for _, f := range features {
+		if !f.Available {
+			lines = append(lines, fmt.Sprintf("%s: Weir %s", f.Name, f.Instead))
+		}
+	}
+	return lines
 }
 
 // printable keeps what came from manifests from steering the terminal.

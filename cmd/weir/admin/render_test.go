@@ -41,7 +41,10 @@ func exampleStatus() *Status {
 			{Address: netip.MustParseAddr("192.0.2.254"), Interface: "eth0", MAC: "02:00:00:00:00:01", State: "valid"},
 			{Address: netip.MustParseAddr("fe80::1"), Interface: "eth0", State: "resolving"},
 		},
-		Kernel:   []Feature{{Name: "AF_XDP transmit metadata", Available: true}},
+		Kernel: []Feature{
+			{Name: "AF_XDP transmit metadata", Available: true},
+			{Name: "AF_XDP multi-buffer", Instead: "needs an MTU of at most about 3500 bytes"},
+		},
 		Warnings: []string{"interface eth0: 2 of 4 receive queues have no worker: run ethtool -L eth0 combined 2"},
 	}
 }
