@@ -82,6 +82,7 @@ func (s *Store) mirrorSlices(svc *service) []*sliceData {
 			}
 			s.mirrorAddress(d, object, a)
 		}
+		d.sumUp(object)
 		out = append(out, d)
 	}
 	if skipped > 0 {

@@ -20,8 +20,9 @@ type sliceData struct {
 	ports     []slicePort
 	endpoints []sliceEndpoint
 	errors    []string
+	unsaid    int // errors beyond maxErrors
 	warnings  []string
-	refused   int // endpoints not taken, each with an error unless too many
+	refused   int // endpoints not taken
 	fqdn      bool
 }
 
@@ -88,8 +89,17 @@ const maxErrors = 8
 
 // complain keeps a complaint about the slice.
 func (d *sliceData) complain(object, text string) {
-	if len(d.errors) < maxErrors {
-		d.errors = append(d.errors, object+": "+text)
+	if len(d.errors) == maxErrors {
+		d.unsaid++
+		return
+	}
+	d.errors = append(d.errors, object+": "+text)
+}
+
+// sumUp says how many complaints were not kept.
+func (d *sliceData) sumUp(object string) {
+	if d.unsaid > 0 {
+		d.errors = append(d.errors, fmt.Sprintf("%s: and %d more", object, d.unsaid))
 	}
 }
 
@@ -118,9 +128,7 @@ func (s *Store) parseSlice(obj *discoveryv1.EndpointSlice) *sliceData {
 		}
 		d.endpoints = append(d.endpoints, e)
 	}
-	if more := d.refused - maxErrors; more > 0 {
-		d.errors = append(d.errors, fmt.Sprintf("%s: and %d more endpoints refused", object, more))
-	}
+	d.sumUp(object)
 	return d
 }
 
