@@ -22,7 +22,9 @@ type Offload struct {
 
 // Offloads lists what must be off on an interface that Weir is attached to. On
 // a veth the settings of the peer's transmit side count instead: its tag
-// insertion (txvlan), and for generic mode its tso and gso.
+// insertion (txvlan), and for generic mode its tso and gso: generic XDP sees
+// what the peer's stack sends before it is segmented, 64 KB at a time. Native
+// XDP on a veth switches segmentation offload off at the peer by itself.
 var Offloads = []Offload{
 	{Feature: "rx-lro", Ethtool: "lro", Why: "merges packets of a connection into ones larger than the MTU"},
 	{Feature: "rx-gro-hw", Ethtool: "rx-gro-hw", Why: "merges packets of a connection into ones larger than the MTU"},

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/safchain/ethtool"
+	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/lb/xsk"
 	"github.com/weirlb/weir/perf/netlab"
@@ -190,6 +191,31 @@ func TestPacketsOfSeveralBuffers(t *testing.T) {
 		t.Errorf("peer got %d bytes, not those sent", n)
 	}
 	complete(t, s, len(in))
+}
+
+// TestNativeModeGetsSegments: a veth whose peer is attached natively does not
+// get the super-packets that the other end's stack would like to send.
+func TestNativeModeGetsSegments(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	s := w.open(xsk.Config{})
+	c := w.listen()
+	raw, err := c.SyscallConn()
+	must(t, err)
+	var option error
+	must(t, raw.Control(func(fd uintptr) {
+		option = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, 1000)
+	}))
+	must(t, option)
+	_, err = c.WriteToUDPAddrPort(make([]byte, 20_000), nodePort)
+	must(t, err)
+	for got := 0; got < 20; {
+		for _, d := range receive(t, s) {
+			if d.Len != udpStart+8+1000 || d.Options != 0 {
+				t.Fatalf("received %+v", d)
+			}
+			got++
+		}
+	}
 }
 
 func TestNothingIsAllocatedPerBatch(t *testing.T) {
