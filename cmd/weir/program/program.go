@@ -2,9 +2,10 @@
 // each Service its frontends on this node and the pools of endpoints behind
 // them, as package topology chooses them.
 //
-// It keeps the Services that have a frontend here, so that a change of the
-// node's addresses or labels is translated again for those alone that it
-// touches. Work is in proportion to the change.
+// It keeps the Services that have a frontend here, or would if the node had an
+// address for it, so that a change of the node's addresses or labels is
+// translated again for those alone that it touches. Work is in proportion to
+// the change.
 package program
 
 import (
@@ -74,11 +75,11 @@ type Translator struct {
 	work   scratch
 }
 
-// entry is a Service that the table serves.
+// entry is a Service that the table serves, or would with another node address.
 type entry struct {
-	svc *discovery.Service
-	// byLabels is true when this node's labels have a say in the choice.
-	byLabels bool
+	svc      *discovery.Service
+	served   bool
+	byLabels bool // this node's labels have a say in the choice
 }
 
 // New makes a Translator that knows no Service.
@@ -144,7 +145,9 @@ func (t *Translator) SetNodeAddresses(addrs []netip.Addr) Batch {
 func (t *Translator) Services() []*discovery.Service {
 	out := make([]*discovery.Service, 0, len(t.services))
 	for _, e := range t.services {
-		out = append(out, e.svc)
+		if e.served {
+			out = append(out, e.svc)
+		}
 	}
 	return out
 }
@@ -177,29 +180,36 @@ func (t *Translator) putAll(b *Batch, put []*discovery.Service) {
 
 // put translates one Service, or takes it out of the table.
 func (t *Translator) put(b *Batch, svc *discovery.Service) {
-	var warnings []string
-	if svc.Unsupported != "" && !svc.Headless && !svc.ExternalName {
-		warnings = append(warnings, svc.Unsupported+" is not supported: the Service is left to the kernel")
-	}
-	served := len(warnings) == 0 && !svc.Headless && !svc.ExternalName
-	if served {
-		var spec table.Service
-		spec, warnings = t.translate(svc)
-		if served = len(spec.Frontends) > 0; served {
-			b.Put = append(b.Put, spec)
-			t.services[svc.Name] = &entry{svc: svc, byLabels: byLabels(svc)}
-		}
-	}
-	if !served {
+	switch {
+	case svc.Headless || svc.ExternalName:
 		t.drop(b, svc.Name)
+		t.warn(b, svc.Name, nil)
+		return
+	case svc.Unsupported != "":
+		t.drop(b, svc.Name)
+		t.warn(b, svc.Name, []string{svc.Unsupported + " is not supported: the Service is left to the kernel"})
+		return
+	}
+	spec, warnings := t.translate(svc)
+	if len(spec.Frontends) > 0 {
+		b.Put = append(b.Put, spec)
+		t.services[svc.Name] = &entry{svc, true, byLabels(svc)}
+	} else {
+		t.drop(b, svc.Name)
+		if hasNodePort(svc) {
+			t.services[svc.Name] = &entry{svc, false, byLabels(svc)}
+		}
 	}
 	t.warn(b, svc.Name, warnings)
 }
 
+// drop forgets a Service and takes it out of the table.
 func (t *Translator) drop(b *Batch, name discovery.ServiceName) {
-	if _, ok := t.services[name]; ok {
+	if e, ok := t.services[name]; ok {
 		delete(t.services, name)
-		b.Delete = append(b.Delete, name.String())
+		if e.served {
+			b.Delete = append(b.Delete, name.String())
+		}
 	}
 }
 

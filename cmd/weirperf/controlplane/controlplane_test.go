@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -104,5 +105,32 @@ func TestEconomyIsThatOfTheProposal(t *testing.T) {
 	var b strings.Builder
 	if err := res.render(&b, machine.Describe()); err != nil || !strings.Contains(b.String(), "watched by 3000 nodes") {
 		t.Errorf("%v: %s", err, b.String())
+	}
+}
+
+// BenchmarkChange is one endpoint replaced, from the slice event to the
+// published snapshot.
+func BenchmarkChange(b *testing.B) {
+	c := newCluster(1000, 25000)
+	p := newPlane()
+	if _, err := p.build(c); err != nil {
+		b.Fatal(err)
+	}
+	for _, size := range []int{middleSize, largeSize, giantSize} {
+		pick := c.ofSize(size)
+		if pick == nil {
+			continue
+		}
+		b.Run(fmt.Sprintf("endpoints=%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				b.StopTimer()
+				slice := p.next(c, pick(i))
+				b.StartTimer()
+				if _, err := p.change(slice); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
