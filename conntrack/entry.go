@@ -169,6 +169,12 @@ const freedNumber = NoNumber - 1
 // LastSeen returns the tick of the last packet of either direction.
 func (c *Conn) LastSeen() uint32 { return atomic.LoadUint32(&c.lastSeen) }
 
+// Idle returns for how many ticks there was no packet at tick now. Another worker's
+// clock may be a little ahead: then it is 0.
+func (c *Conn) Idle(now uint32) uint32 {
+	return uint32(max(0, int32(now-c.LastSeen())))
+}
+
 // Created returns the tick of creation.
 func (c *Conn) Created() uint32 { return atomic.LoadUint32(&c.created) }
 

@@ -41,8 +41,6 @@ func (in *inserter) advance(tab *Table, h uint64) {
 	in.step++
 }
 
-func (in *inserter) done() bool { return in.step == 3 }
-
 // In every order in which three inserters of one key can take their steps, and
 // wherever their slots lie, at most one goes live; a fourth that comes afterwards
 // finds it or goes live itself.

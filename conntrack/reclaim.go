@@ -70,12 +70,16 @@ func (w *Worker) Quiesce() {
 }
 
 // quiesceBlocks bounds what a worker frees for all in one Quiesce.
-const quiesceBlocks = 4
+const quiesceBlocks = 8
 
 // Offline takes the worker out of the count while it sleeps: it holds no Ref and
 // calls nothing until Online. A worker starts offline.
 func (w *Worker) Offline() {
 	w.flush()
+	w.leave()
+}
+
+func (w *Worker) leave() {
 	w.local = 0
 	w.part.local.Store(0)
 }
@@ -213,14 +217,19 @@ func (t *Table) available() int64 {
 // release gives back a connection that was never exposed.
 func (w *Worker) release(conn uint32) { w.t.chainPush(&w.cache, conn) }
 
-// drain gives all private connections back; for handles that go out of use.
-func (w *Worker) drain() {
-	w.flush()
-	if w.cache.n != 0 {
-		first := w.cache.first - 1
-		atomic.StoreUint32(&w.t.conns[first].blockLen, w.cache.n)
-		w.t.push(&w.t.free, first)
-		w.cache = chain{}
+// collect puts what the idle control handles have retired into limbo.
+func (t *Table) collect() {
+	for range controlHandles {
+		select {
+		case w := <-t.control:
+			if w.pending.n != 0 {
+				w.Online()
+				w.Offline()
+			}
+			t.control <- w
+		default:
+			return
+		}
 	}
 }
 

@@ -41,6 +41,7 @@ func (t *Table) Run(ctx context.Context) {
 func (t *Table) Sweep(tick uint32, budget int) int {
 	t.sweepMu.Lock()
 	defer t.sweepMu.Unlock()
+	t.collect()
 	w := t.sweep.w
 	w.Online()
 	t.head.note(tick, time.Now())
@@ -50,7 +51,6 @@ func (t *Table) Sweep(tick uint32, budget int) int {
 		w.Quiesce()
 		w.reclaim(len(t.conns), false)
 	}
-	w.drain()
 	w.Offline()
 	return expired
 }

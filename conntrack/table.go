@@ -73,9 +73,10 @@ func (t *Table) acquire() *Worker {
 	return w
 }
 
+// yield takes the handle back. What it retired stays with it until there is a block
+// or the next Sweep, so that many deletions do not make as many lists of one.
 func (t *Table) yield(w *Worker) {
-	w.drain()
-	w.Offline()
+	w.leave()
 	t.control <- w
 }
 

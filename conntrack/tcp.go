@@ -23,6 +23,9 @@ const (
 	// Reopen: the client begins a new connection with the tuple of one that is
 	// over. The caller deletes the old one and creates a new one.
 	Reopen
+	// Gone: the connection was deleted after it was looked up, by another worker or
+	// by a packet of the same batch. The caller looks again.
+	Gone
 )
 
 // TrackTCP follows one TCP packet of the entry r. tcpFlags is byte 13 of the TCP
@@ -55,7 +58,7 @@ func (g *segment) has(flag uint8) bool { return g.flags&flag != 0 }
 func (c *Conn) track(s uint32, g segment, tick uint32) Verdict {
 	for {
 		if s&stateMask == 0 {
-			return Pass // deleted under us
+			return Gone
 		}
 		if g.forward && g.flags&(flagSYN|flagACK|flagRST) == flagSYN && over(s) {
 			return Reopen

@@ -189,3 +189,18 @@ func FuzzTimestamp(f *testing.F) {
 	f.Add([]byte{8})
 	f.Fuzz(func(t *testing.T, options []byte) { Timestamp(options) })
 }
+
+func TestAPacketOfADeletedConnectionIsToldSo(t *testing.T) {
+	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+	w := tab.Worker(0)
+	w.Online()
+	r := mustCreate(t, w, natFlow(1))
+	w.Delete(r)
+	if v := talk(t, tab, r, 1, "> SYN"); v != Gone {
+		t.Errorf("verdict %d", v)
+	}
+	tab.Conn(r).Touch(20)
+	if a, b := tab.Conn(r).Idle(25), tab.Conn(r).Idle(19); a != 5 || b != 0 {
+		t.Errorf("idle for %d and %d ticks", a, b)
+	}
+}
