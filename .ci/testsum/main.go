@@ -10,8 +10,8 @@
 // CI=true and something was skipped.
 //
 // The group of a test is told by its name: TestWire* is wire, Fuzz* is fuzz
-// (a target's seed corpus, or the fuzzing itself), TestProperty* is property,
-// Example* is example, all else is unit. With -name race every test counts as
+// (a target's seed corpus, or the fuzzing itself), Example* is example; where
+// rapid drew the inputs it is property, all else is unit. With -name race every test counts as
 // race instead; as the same tests have run without the race detector, one that
 // is skipped only there (it counts allocations, say) does not count.
 package main

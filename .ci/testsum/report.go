@@ -46,7 +46,7 @@ func report(w io.Writer, dir string, ci bool) (ok bool, err error) {
 			if r.Name == "race" && t.Outcome == skipped && ran[t.Package+" "+t.Test] {
 				continue
 			}
-			g := group(r.Name, t.Test)
+			g := group(r.Name, t)
 			if byGroup[g] == nil {
 				byGroup[g] = &tally{}
 			}
@@ -164,7 +164,8 @@ func leaves(tests []test) []test {
 	})
 }
 
-func group(run, name string) string {
+func group(run string, t test) string {
+	name := t.Test
 	switch {
 	case run == "race" || run == "kube":
 		return run
@@ -172,7 +173,7 @@ func group(run, name string) string {
 		return "wire"
 	case strings.HasPrefix(name, "Fuzz"):
 		return "fuzz"
-	case strings.HasPrefix(name, "TestProperty"):
+	case t.Property:
 		return "property"
 	case strings.HasPrefix(name, "Example"):
 		return "example"

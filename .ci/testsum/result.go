@@ -33,6 +33,8 @@ type test struct {
 	Package, Test, Outcome string
 	// Why is the last thing that a test which was skipped or failed said.
 	Why string `json:",omitempty"`
+	// Property is true when rapid drew the inputs.
+	Property bool `json:",omitempty"`
 }
 
 // result is one run.
@@ -97,16 +99,29 @@ func (r *result) event(e *event, w io.Writer) {
 
 func (r *result) testEnded(e *event, w io.Writer) {
 	t := test{Package: e.Package, Test: e.Test, Outcome: e.Action}
-	out := strings.Join(r.output[e.Package+"\x00"+e.Test], "")
+	lines := r.output[e.Package+"\x00"+e.Test]
+	out := strings.Join(lines, "")
+	t.Property = strings.Contains(out, "[rapid]")
 	switch e.Action {
 	case failed:
 		t.Why = reason(out)
-		fmt.Fprintf(w, "FAIL %s %s (%.2fs)\n%s", short(e.Package), e.Test, e.Elapsed, out)
+		fmt.Fprintf(w, "FAIL %s %s (%.2fs)\n%s", short(e.Package), e.Test, e.Elapsed, shorten(lines))
 	case skipped:
 		t.Why = reason(out)
 		fmt.Fprintf(w, "skip %s %s: %s\n", short(e.Package), e.Test, t.Why)
 	}
 	r.add(t)
+}
+
+// What is shown of the output of a failed test: a property test that shrinks
+// its input writes thousands of lines, of which the last ones tell.
+const headLines, tailLines = 20, 200
+
+func shorten(lines []string) string {
+	if n := len(lines) - headLines - tailLines; n > 0 {
+		return strings.Join(lines[:headLines], "") + fmt.Sprintf("    ... %d lines ...\n", n) + strings.Join(lines[len(lines)-tailLines:], "")
+	}
+	return strings.Join(lines, "")
 }
 
 // packageEnded shows a package. One that failed without a failed test of its

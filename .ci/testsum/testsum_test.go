@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,7 +19,8 @@ const events = `{"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"output","Package":"p","Test":"TestWireB","Output":"--- SKIP: TestWireB (0.00s)\n"}
 {"Action":"skip","Package":"p","Test":"TestWireB"}
 {"Action":"pass","Package":"p","Test":"FuzzC"}
-{"Action":"pass","Package":"p","Test":"TestPropertyD"}
+{"Action":"output","Package":"p","Test":"TestD","Output":"    d_test.go:7: [rapid] OK, passed 100 tests (1ms)\n"}
+{"Action":"pass","Package":"p","Test":"TestD"}
 {"Action":"pass","Package":"p","Elapsed":1.5}
 `
 
@@ -144,6 +146,20 @@ func TestFuzzTargetsAreFoundInSource(t *testing.T) {
 	got := fuzzTargets("package p\n\nfunc FuzzA(f *testing.F) {\n// func FuzzB(f *testing.F)\nfunc fuzzC() {\nfunc FuzzD(f *testing.F) {\n")
 	if want := []string{"FuzzA", "FuzzD"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestLongOutputIsShortened(t *testing.T) {
+	var lines []string
+	for i := range 1000 {
+		lines = append(lines, fmt.Sprintf("line %d\n", i))
+	}
+	out := shorten(lines)
+	if !strings.HasPrefix(out, "line 0\n") || !strings.HasSuffix(out, "line 999\n") || strings.Count(out, "\n") != headLines+tailLines+1 || !strings.Contains(out, "... 780 lines ...") {
+		t.Errorf("got\n%s", out)
+	}
+	if out := shorten(lines[:3]); out != "line 0\nline 1\nline 2\n" {
+		t.Errorf("got %q", out)
 	}
 }
 
