@@ -29,6 +29,8 @@ const (
 const (
 	// labelServiceProxyName names the proxy that a Service is meant for.
 	labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
+	// labelHeadless marks what no proxy need look at.
+	labelHeadless = corev1.IsHeadlessService
 	// annotationSourceRanges is the older form of
 	// spec.loadBalancerSourceRanges, which has precedence.
 	annotationSourceRanges = corev1.AnnotationLoadBalancerSourceRangesKey

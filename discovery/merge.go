@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"cmp"
+	"encoding/binary"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -11,12 +12,15 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// candidate is one claim that an endpoint exists.
+// candidate is one claim that an endpoint exists. It has no pointers and
+// compares numbers: most of the work of a change in a large Service is to
+// sort these.
 type candidate struct {
-	e     *sliceEndpoint
-	slice string
-	place int // in the slice
-	port  uint16
+	hi, lo        uint64 // the address
+	source, place int32  // which source, and where in it
+	port          uint16
+	bits          uint8 // of the address: 32 or 128
+	rank          uint8 // of the state
 }
 
 // merge makes the Service that svc's objects add up to.
@@ -25,15 +29,17 @@ func (s *Store) merge(svc *service) *Service {
 	out.Ports = slices.Clone(out.Ports)
 	out.Mirrored = svc.mirrored != nil
 	if !out.Headless && !out.ExternalName {
+		sources := svc.sources()
 		for i := range out.Ports {
-			out.Ports[i].Endpoints = s.mergePort(svc, &out.Ports[i])
+			out.Ports[i].Endpoints = s.mergePort(sources, &out.Ports[i])
 		}
 	}
 	out.Errors, out.Warnings = svc.complaints()
 	return &out
 }
 
-// sources are the slices that count for svc: its own, else those mirrored.
+// sources are the slices that count for svc, by name: its own, else those
+// mirrored.
 func (svc *service) sources() []*sliceData {
 	if svc.mirrored != nil {
 		return svc.mirrored
@@ -42,68 +48,75 @@ func (svc *service) sources() []*sliceData {
 	for _, d := range svc.slices {
 		out = append(out, d)
 	}
+	slices.SortFunc(out, func(a, b *sliceData) int { return strings.Compare(a.name, b.name) })
 	return out
 }
 
-// mergePort is the union of all slices' endpoints for one Service port, each
+// mergePort is the union of the sources' endpoints for one Service port, each
 // address and port once, sorted. Ports match by name and protocol; the number
 // may differ from slice to slice.
-func (s *Store) mergePort(svc *service, p *Port) []topology.Endpoint {
+func (s *Store) mergePort(sources []*sliceData, p *Port) []topology.Endpoint {
 	all := s.scratch[:0]
-	for _, d := range svc.sources() {
+	for n, d := range sources {
 		for _, sp := range d.ports {
-			if sp.name != p.Name || sp.protocol != p.Protocol {
-				continue
+			if sp.name == p.Name && sp.protocol == p.Protocol {
+				all = d.candidates(all, int32(n), sp.port)
+				break
 			}
-			for i := range d.endpoints {
-				all = append(all, candidate{&d.endpoints[i], d.name, i, sp.port})
-			}
-			break
 		}
 	}
 	slices.SortFunc(all, compareCandidates)
 	all = slices.CompactFunc(all, func(a, b candidate) bool {
-		return a.port == b.port && a.e.addr == b.e.addr
+		return a.hi == b.hi && a.lo == b.lo && a.port == b.port && a.bits == b.bits
 	})
 	out := make([]topology.Endpoint, len(all))
 	for i := range all {
-		s.resolve(&out[i], &all[i])
+		e := &sources[all[i].source].endpoints[all[i].place]
+		s.resolve(&out[i], e, all[i].port)
 	}
 	s.scratch = all[:0]
-	if cap(s.scratch) > maxScratch {
-		s.scratch = nil
-	}
 	return out
 }
 
-// maxScratch is how many candidates the scratch space may keep between
-// merges; a larger Service pays for its own.
-const maxScratch = 1 << 14
+// candidates adds those of one slice.
+func (d *sliceData) candidates(to []candidate, source int32, port uint16) []candidate {
+	for i := range d.endpoints {
+		e := &d.endpoints[i]
+		a := e.addr.As16()
+		to = append(to, candidate{
+			hi: binary.BigEndian.Uint64(a[:8]), lo: binary.BigEndian.Uint64(a[8:]),
+			source: source, place: int32(i), port: port,
+			bits: uint8(e.addr.BitLen()), rank: uint8(e.state.rank()),
+		})
+	}
+	return to
+}
 
 // compareCandidates sorts by address and port; of those that claim the same,
 // the one to believe comes first. The slice's name and the place in it make the
 // choice the same whatever the order of events.
 func compareCandidates(a, b candidate) int {
-	if c := a.e.addr.Compare(b.e.addr); c != 0 {
-		return c
-	}
-	if c := cmp.Compare(a.port, b.port); c != 0 {
-		return c
-	}
-	if c := cmp.Compare(b.e.state.rank(), a.e.state.rank()); c != 0 {
-		return c
-	}
-	if c := strings.Compare(a.slice, b.slice); c != 0 {
-		return c
+	switch {
+	case a.bits != b.bits:
+		return cmp.Compare(a.bits, b.bits)
+	case a.hi != b.hi:
+		return cmp.Compare(a.hi, b.hi)
+	case a.lo != b.lo:
+		return cmp.Compare(a.lo, b.lo)
+	case a.port != b.port:
+		return cmp.Compare(a.port, b.port)
+	case a.rank != b.rank:
+		return cmp.Compare(b.rank, a.rank)
+	case a.source != b.source:
+		return cmp.Compare(a.source, b.source)
 	}
 	return cmp.Compare(a.place, b.place)
 }
 
 // resolve fills in an endpoint with what is known of its node.
-func (s *Store) resolve(out *topology.Endpoint, c *candidate) {
-	e := c.e
+func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) {
 	nd, inferred := s.locate(e)
-	out.AddrPort = netip.AddrPortFrom(e.addr, c.port)
+	out.AddrPort = netip.AddrPortFrom(e.addr, port)
 	out.Ready = e.state&ready != 0
 	out.Serving = e.state&serving != 0
 	out.Terminating = e.state&terminating != 0
@@ -127,6 +140,10 @@ func (svc *service) complaints() (errs, warns []string) {
 		d := svc.slices[name]
 		errs = append(errs[:len(errs):len(errs)], d.errors...)
 		warns = append(warns[:len(warns):len(warns)], d.warnings...)
+	}
+	if len(svc.slices) == 0 && svc.endpoints != nil && svc.mirrored == nil {
+		ep := svc.endpoints
+		warns = append(warns, "Endpoints "+ep.Namespace+"/"+ep.Name+": not mirrored: "+svc.notMirrored())
 	}
 	for _, d := range svc.mirrored {
 		errs = append(errs[:len(errs):len(errs)], d.errors...)

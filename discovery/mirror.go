@@ -22,12 +22,23 @@ const annotationLeader = "control-plane.alpha.kubernetes.io/leader"
 // controller has it (KEP-752), for a Service without a selector, unless the
 // object is marked otherwise, and only while no slice of any maker is there.
 func (svc *service) mirrors() bool {
+	return svc.endpoints != nil && svc.spec != nil && len(svc.slices) == 0 && svc.notMirrored() == ""
+}
+
+// notMirrored says why an Endpoints object that would be all there is of
+// endpoints is not served, "" when it is.
+func (svc *service) notMirrored() string {
 	ep := svc.endpoints
-	if ep == nil || svc.spec == nil || svc.spec.selector || len(svc.slices) > 0 {
-		return false
+	if svc.spec.selector {
+		return "the Service has a selector, so that its EndpointSlices count, and there are none"
 	}
-	_, leader := ep.Annotations[annotationLeader]
-	return !leader && ep.Labels[discoveryv1.LabelSkipMirror] != "true"
+	if _, leader := ep.Annotations[annotationLeader]; leader {
+		return "annotation " + annotationLeader + ": it is a lock"
+	}
+	if ep.Labels[discoveryv1.LabelSkipMirror] == "true" {
+		return "label " + discoveryv1.LabelSkipMirror + " is true"
+	}
+	return ""
 }
 
 // mirror makes svc's mirrored slices appear or go as its objects have it.

@@ -88,6 +88,19 @@ func TestMirroringFollowsItsConditions(t *testing.T) {
 	}
 }
 
+func TestEndpointsThatAreNotMirroredAreSaidToBe(t *testing.T) {
+	s := load(aService("web", "http:80"), someEndpoints("web", "10.0.0.1 http:8080"))
+	wantErrors(t, web(s).Warnings, "Endpoints default/web: not mirrored: the Service has a selector")
+	feed(s, aSlice("web-1", "web", "http:8080", "10.0.0.1"))
+	s.Flush()
+	wantErrors(t, web(s).Warnings)
+	lock := someEndpoints("web", "10.0.0.1 http:8080")
+	lock.Annotations = map[string]string{annotationLeader: "x"}
+	wantErrors(t, web(load(selectorless(aService("web", "http:80")), lock)).Warnings, "it is a lock")
+	lock.Annotations, lock.Labels = nil, map[string]string{"endpointslice.kubernetes.io/skip-mirror": "true"}
+	wantErrors(t, web(load(selectorless(aService("web", "http:80")), lock)).Warnings, "label endpointslice.kubernetes.io/skip-mirror is true")
+}
+
 func TestAThousandAddressesOfASubsetAreMirrored(t *testing.T) {
 	subset, other := "", ""
 	for i := range 1200 {

@@ -75,7 +75,8 @@ func (p *parser) basics() {
 	obj, out := p.obj, p.out
 	out.Name = ServiceName{strings.Clone(obj.Namespace), strings.Clone(obj.Name)}
 	out.ExternalName = obj.Spec.Type == corev1.ServiceTypeExternalName
-	out.Headless = !out.ExternalName && (obj.Spec.ClusterIP == corev1.ClusterIPNone ||
+	_, marked := obj.Labels[labelHeadless]
+	out.Headless = !out.ExternalName && (marked || obj.Spec.ClusterIP == corev1.ClusterIPNone ||
 		slices.Contains(obj.Spec.ClusterIPs, corev1.ClusterIPNone))
 	if c := obj.Spec.LoadBalancerClass; c != nil {
 		out.LoadBalancerClass = *c

@@ -126,6 +126,10 @@ func TestHeadlessAndExternalNameServicesHaveNoEndpoints(t *testing.T) {
 	if svc := web(s); !svc.Headless || svc.ExternalName || show(svc) != "http:; https:" || len(svc.ClusterIPs) != 0 {
 		t.Errorf("%+v", svc)
 	}
+	s = load(given(func(s *corev1.Service) { s.Labels[labelHeadless] = "" }), slice)
+	if svc := web(s); !svc.Headless || show(svc) != "http:; https:" {
+		t.Errorf("%+v", svc)
+	}
 	s = load(given(func(s *corev1.Service) { s.Spec.Type, s.Spec.ExternalName = "ExternalName", "example.com" }), slice)
 	if svc := web(s); svc.Headless || !svc.ExternalName || len(svc.Ports) != 0 {
 		t.Errorf("%+v", svc)

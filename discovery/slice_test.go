@@ -84,6 +84,24 @@ func TestSlicesAreMerged(t *testing.T) {
 	}
 }
 
+func TestSlicesOfOtherProxiesArePassedOver(t *testing.T) {
+	labelled := func(key, value string) *discoveryv1.EndpointSlice {
+		s := aSlice("web-1", "web", "http:8080", "10.0.0.1")
+		if key != "" {
+			s.Labels[key] = value
+		}
+		return s
+	}
+	s := load(aService("web", "http:80"), labelled("", ""))
+	wantWeb(t, s, "http: 10.0.0.1:8080")
+	feed(s, labelled(labelServiceProxyName, "other"))
+	wantWeb(t, s, "http:")
+	feed(s, labelled("", ""))
+	wantWeb(t, s, "http: 10.0.0.1:8080")
+	feed(s, labelled(labelHeadless, ""))
+	wantWeb(t, s, "http:")
+}
+
 func TestEndpointMovesBetweenSlices(t *testing.T) {
 	one := func(text string) any { return aSlice("web-1", "web", "http:8080", text) }
 	two := func(text string) any { return aSlice("web-2", "web", "http:8080", text) }

@@ -162,6 +162,10 @@ func (s *Store) SetSlice(obj *discoveryv1.EndpointSlice) {
 		return
 	}
 	s.note("EndpointSlice", id, "")
+	if s.passesOver(obj.Labels) {
+		s.removeSlice(id)
+		return
+	}
 	svc := s.serviceNamed(ServiceName{obj.Namespace, owner})
 	d := s.parseSlice(obj)
 	d.svc = svc
@@ -184,6 +188,14 @@ func (s *Store) SetSlice(obj *discoveryv1.EndpointSlice) {
 		s.changed(old.svc)
 	}
 	s.changed(svc)
+}
+
+// passesOver reports whether a slice is, by its labels, for another proxy or
+// for none: kube-proxy does not even watch such slices.
+func (s *Store) passesOver(labels map[string]string) bool {
+	_, headless := labels[labelHeadless]
+	proxy, named := labels[labelServiceProxyName]
+	return headless || named && proxy != s.opts.ServiceProxyName
 }
 
 // DeleteSlice removes an EndpointSlice.
