@@ -96,3 +96,23 @@ func BenchmarkLoad(b *testing.B) {
 	}
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(25*(services-1)+5000), "heapB/endpoint")
 }
+
+// TestChangeCostDoesNotGrowWithTheNumberOfServices: the work for one slice is
+// in proportion to its Service.
+func TestChangeCostDoesNotGrowWithTheNumberOfServices(t *testing.T) {
+	cost := func(services int) float64 {
+		s := benchStore(services)
+		versions := []*discoveryv1.EndpointSlice{benchSlice(1, 0, 25, 0), benchSlice(1, 0, 25, 1)}
+		round := 0
+		return testing.AllocsPerRun(20, func() {
+			round++
+			s.SetSlice(versions[round%2])
+			if up := s.Flush(); len(up.Put) != 1 {
+				t.Fatalf("%+v", up)
+			}
+		})
+	}
+	if few, many := cost(10), cost(500); many > few+2 {
+		t.Errorf("%v allocations among 10 Services, %v among 500", few, many)
+	}
+}

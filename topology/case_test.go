@@ -81,7 +81,6 @@ var here = Node{Name: "n1", Labels: map[string]string{
 var (
 	inside        = Policy{}
 	insideLocal   = Policy{InternalLocal: true}
-	outside       = Policy{External: true}
 	outsideLocal  = Policy{External: true, ExternalLocal: true}
 	everyLocal    = Policy{InternalLocal: true, External: true, ExternalLocal: true}
 	unreachableET = Policy{ExternalLocal: true}

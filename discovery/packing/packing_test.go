@@ -157,23 +157,23 @@ func apply(existing []*discoveryv1.EndpointSlice, c Changes, serial *int) []*dis
 	return out
 }
 
-// rewriteWrites is what the obvious way costs: all slices are filled up in
-// turn and written, old ones are reused or deleted.
+// rewriteWrites is what the obvious way costs: the slices of each group are
+// filled up in turn and all written, those too many deleted.
 func rewriteWrites(existing []*discoveryv1.EndpointSlice, groups []Group, most int) int {
-	byFamily := map[discoveryv1.AddressType][2]int{}
+	have, want := map[string]int{}, map[string]int{}
 	for _, s := range existing {
-		n := byFamily[s.AddressType]
-		n[0]++
-		byFamily[s.AddressType] = n
-	}
-	for _, g := range groups {
-		n := byFamily[g.AddressType]
-		n[1] += (len(g.Endpoints) + most - 1) / most
-		byFamily[g.AddressType] = n
+		have[groupKey(s.AddressType, s.Ports)]++
 	}
 	writes := 0
-	for _, n := range byFamily {
-		writes += max(n[0], n[1])
+	for _, g := range groups {
+		k := groupKey(g.AddressType, g.Ports)
+		want[k] = (len(g.Endpoints) + most - 1) / most
+		writes += max(have[k], want[k])
+	}
+	for k, n := range have {
+		if _, wanted := want[k]; !wanted {
+			writes += n
+		}
 	}
 	return writes
 }
