@@ -59,6 +59,7 @@ func (t *Table) adopt() error {
 	}
 	t.seed = t.head.Shape.Seed
 	t.adopted.Adopted = true
+	now := t.Tick()
 	last := int64(-1)
 	for i := range t.conns {
 		c := &t.conns[i]
@@ -72,6 +73,9 @@ func (t *Table) adopt() error {
 		}
 		c.Adj = [2]uint64{}
 		c.Endpoint, c.Frontend = NoNumber, NoNumber
+		if int32(now-c.lastSeen) < 0 {
+			c.lastSeen = now // or it would not age for years
+		}
 		t.adopted.Flows++
 		last = int64(i)
 	}

@@ -42,17 +42,20 @@ func (t *Table) lookupBatch(h []uint64, k []Key, out []Ref) {
 	}
 }
 
-// candidate returns the first live slot of a first bucket that has the tag of h,
-// 0 if there is none and no other bucket can have the key.
+// candidate returns a live slot of a first bucket that has the tag of h, 0 if there
+// is none and no other bucket can have the key. It reads all slots and does not stop
+// at a match: where the match lies cannot be predicted, and a wrong guess costs more
+// than the rest of the line.
 func (t *Table) candidate(b *bucket, h uint64) Ref {
 	want := slotHead(h, 0) | slotLive
+	var found uint64
 	for i := range b.slot {
 		if w := b.slot[i].Load(); uint32(w>>32) == want {
-			return Ref(w)
+			found = w
 		}
 	}
-	if b.over.Load() != 0 {
+	if found == 0 && b.over.Load() != 0 {
 		return unresolved
 	}
-	return 0
+	return Ref(found)
 }

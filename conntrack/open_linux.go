@@ -239,19 +239,24 @@ func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	if avail, err := (memory{"/"}).available(); err == nil && need > avail {
 		return fmt.Errorf("%d flows need %d MB of memory, %d MB are available", maxFlows, need>>20, avail>>20)
 	}
+	fd := int(t.mem.file.Fd())
 	if fresh {
 		if err := allocate(t.mem.file, p.size); err != nil {
-			// Leave nothing half made behind.
-			_ = t.mem.file.Truncate(0)
+			_ = t.mem.file.Truncate(0) // leave nothing half made behind
 			return fmt.Errorf("allocate %d MB for %d flows: %w", p.size>>20, maxFlows, err)
 		}
 	}
 	var err error
-	if t.mem.shared, err = t.mem.mapAligned(int(t.mem.file.Fd()), p.size); err != nil {
+	if t.mem.shared, err = t.mem.mapAligned(fd, p.size); err != nil {
 		return err
 	}
 	if t.mem.private, err = t.mem.mapAligned(-1, private); err != nil {
 		return err
+	}
+	for _, b := range [][]byte{t.mem.shared, t.mem.private} {
+		if err := populate(b); err != nil {
+			return fmt.Errorf("populate %d MB: %w", len(b)>>20, err)
+		}
 	}
 	t.mem.fileSize = p.size
 	t.viewFile(t.mem.shared, p, maxFlows)

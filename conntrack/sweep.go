@@ -23,6 +23,12 @@ const (
 
 // Run ages and reclaims until ctx ends. It is the table's control goroutine.
 func (t *Table) Run(ctx context.Context) {
+	collapsed := make(chan struct{})
+	go func() {
+		defer close(collapsed)
+		t.mem.collapse(ctx)
+	}()
+	defer func() { <-collapsed }()
 	ticker := time.NewTicker(time.Second / TicksPerSecond)
 	defer ticker.Stop()
 	for {

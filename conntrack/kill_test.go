@@ -1,0 +1,166 @@
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A copy of the file, made while workers change it, stands for what a process that
+// is killed leaves behind (and is worse: it is torn). It must open, and every
+// connection in it must be whole.
+func TestAFileLeftAtAnyInstantIsAdopted(t *testing.T) {
+	cfg := fileConfig(t)
+	cfg.MaxFlows, cfg.Workers = 300, 2
+	tab := open(t, cfg)
+	stable := map[Key]bool{}
+	w := tab.Worker(0)
+	w.Online()
+	for i := range 50 {
+		stable[tab.Entry(establish(t, tab, w, 100000+i)).Key] = true
+	}
+	w.Offline()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for n := range 2 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			w := tab.Worker(n)
+			rng := rand.New(rand.NewPCG(9, uint64(n)))
+			w.Online()
+			defer w.Offline()
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				stepShared(t, tab, w, rng, 64, uint32(i/100))
+				if i%16 == 0 {
+					w.Quiesce()
+				}
+			}
+		}()
+	}
+	copies := 40
+	if testing.Short() {
+		copies = 10
+	}
+	for n := range copies {
+		tab.Sweep(uint32(n), 300)
+		copied := cfg
+		copied.Path = filepath.Join(filepath.Dir(cfg.Path), fmt.Sprintf("copy%d", n))
+		copyFile(t, cfg.Path, copied.Path)
+		checkCopy(t, copied, stable)
+	}
+	close(stop)
+	wg.Wait()
+	tab.Close()
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	in, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	if _, err := io.Copy(out, in); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func checkCopy(t *testing.T, cfg Config, stable map[Key]bool) {
+	t.Helper()
+	tab := open(t, cfg)
+	defer os.Remove(cfg.Path)
+	defer tab.Close()
+	if a := tab.Adoption(); !a.Adopted {
+		t.Fatalf("not adopted: %+v", a)
+	}
+	checkTable(t, tab)
+	for k := range stable {
+		r := tab.lookup(k)
+		if r == 0 {
+			t.Fatal("an established flow is lost")
+		}
+		e := tab.Entry(r)
+		if tab.lookup(MakeKey(e.NewDst(), e.NewSrc(), ProtoTCP)) != r.Other() {
+			t.Fatal("an established flow has lost its answers")
+		}
+	}
+	checkFree(t, tab)
+}
+
+// killedProcess is what a killed daemon is to the test below.
+const killedProcess = "CONNTRACK_TEST_KILLED"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(killedProcess); path != "" {
+		mutateUntilKilled(path)
+	}
+	os.Exit(m.Run())
+}
+
+func mutateUntilKilled(path string) {
+	tab, err := Open(Config{Path: path, MaxFlows: 300, Workers: 1, MaxEndpoints: 64})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	w := tab.Worker(0)
+	w.Online()
+	rng := rand.New(rand.NewPCG(9, uint64(os.Getpid())))
+	fmt.Println("ready", tab.Adoption().Flows)
+	for i := 0; ; i++ {
+		stepShared(nil, tab, w, rng, 64, tab.Tick())
+		w.Quiesce()
+	}
+}
+
+func TestAProcessThatIsKilledLeavesASoundFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "flows")
+	for round := range 8 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), killedProcess+"="+path)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line := make([]byte, 64)
+		n, _ := out.Read(line)
+		if !strings.HasPrefix(string(line[:n]), "ready") {
+			t.Fatalf("round %d: %s", round, line[:n])
+		}
+		if _, err := Open(Config{Path: path, MaxFlows: 300, Workers: 1}); !errors.Is(err, ErrInUse) {
+			t.Errorf("a second process may open the file: %v", err)
+		}
+		time.Sleep(time.Duration(1+round*3) * time.Millisecond) // any instant will do
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		tab := open(t, Config{Path: path, MaxFlows: 300, Workers: 1, MaxEndpoints: 64})
+		if a := tab.Adoption(); !a.Adopted || a.Discarded != 0 {
+			t.Fatalf("round %d: adoption %+v", round, a)
+		}
+		checkTable(t, tab)
+		checkFree(t, tab)
+		tab.Close()
+	}
+}
