@@ -1,5 +1,14 @@
 // Package discovery knows what to balance: Services, each with the endpoints
 // of all its slices merged, whatever source told of them.
+//
+// A source (a cluster, a directory of manifests) gives Kubernetes objects to a
+// Store, in any order, and takes Updates out of it: one Update for a burst,
+// with the Services that really changed. What the objects say is read as
+// kube-proxy 1.36, the slice controllers and the API documents have it; where
+// Weir goes beyond them an annotation weir.dev/... asks for it.
+//
+// Who may serve is not decided here: package topology does that, from
+// Service.Policy, the endpoints of one Port and one family, and the node.
 package discovery
 
 import (

@@ -2,8 +2,8 @@
 //
 // It is a pure function of the Service's policy, its endpoints and the node:
 // no clock, no I/O, standard library only. The rules are those of kube-proxy
-// 1.36 (KEP-1669, KEP-2086, KEP-2433, KEP-3015, KEP-4444) plus the older
-// topologyKeys (KEP-536) and Weir's own tiers.
+// 1.36 (KEP-1669, KEP-2086, KEP-2433, KEP-3015, KEP-4444), which 1.37 has
+// not changed, plus the older topologyKeys (KEP-536) and Weir's own tiers.
 package topology
 
 import "net/netip"
