@@ -227,7 +227,7 @@ func TestTheClockGoesOnWhenTheMonotonicOneDoesNot(t *testing.T) {
 	cfg := fileConfig(t)
 	tab := open(t, cfg)
 	tab.head.note(5000, time.Now().Add(-10*time.Second))
-	tab.closed.Store(true) // leave the header so
+	tab.closing.Store(true) // leave the header so
 	tab.head.Epoch += int64(time.Hour)
 	if err := tab.mem.close(); err != nil {
 		t.Fatal(err)

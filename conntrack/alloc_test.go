@@ -3,6 +3,7 @@ package conntrack
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 )
@@ -95,6 +96,47 @@ func TestRunAgesUntilItsContextEnds(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+func TestAClosedTableIsEmpty(t *testing.T) {
+	tab := openTest(t, Config{})
+	w := tab.Worker(0)
+	w.Online()
+	r := establish(t, tab, w, 1)
+	w.Offline()
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, f := range []func(){
+		func() { tab.Run(ctx) },
+		func() {
+			for ctx.Err() == nil {
+				tab.Range(func(r Ref) bool {
+					tab.Range(func(Ref) bool { return false })
+					return !tab.Delete(r + 2)
+				})
+			}
+		},
+		func() {
+			for ctx.Err() == nil {
+				tab.Sweep(1, 100)
+				tab.Stats()
+				tab.EndpointFlows(3)
+			}
+		},
+	} {
+		wg.Add(1)
+		go func() { defer wg.Done(); f() }()
+	}
+	time.Sleep(5 * time.Millisecond) // let them be somewhere inside
+	if err := tab.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if tab.Delete(r) || tab.Sweep(1<<20, 10) != 0 || tab.Synchronize(ctx) == nil {
+		t.Error("a closed table does something")
+	}
+	tab.Range(func(Ref) bool { t.Error("a closed table lists a flow"); return true })
+	cancel()
+	wg.Wait()
 }
 
 func TestSynchronizeWaitsForEveryOnlineWorker(t *testing.T) {

@@ -41,7 +41,7 @@ func openHeap(t testing.TB, cfg Config) *Table {
 		t.Fatal(err)
 	}
 	p := planFor(int64(cfg.MaxFlows))
-	tab.mem = &mapping{shared: heapBytes(p.size), private: heapBytes(p.private(int64(cfg.MaxEndpoints)))}
+	tab.mem = &mapping{shared: heapBytes(p.size), private: heapBytes(p.private())}
 	tab.viewFile(tab.mem.shared, p, int64(cfg.MaxFlows))
 	tab.viewPrivate(tab.mem.private, p)
 	tab.size(cfg.Workers)

@@ -101,10 +101,8 @@ func align(offset, size int64) int64 {
 	return (offset + to - 1) &^ (to - 1)
 }
 
-// private is the size of the memory that is not in the file.
-func (p plan) private(maxEndpoints int64) int64 {
-	return p.buckets*bucketSize + maxEndpoints*4
-}
+// private is the size of the mapped memory that is not in the file: the index.
+func (p plan) private() int64 { return p.buckets * bucketSize }
 
 // bytesPerFlow is what one connection takes in all, rounded up.
 const bytesPerFlow = connSize + 2*entrySize + 2*bucketSize*10/(slotsPerBucket*5) + 1
@@ -117,11 +115,7 @@ func (t *Table) viewFile(file []byte, p plan, maxFlows int64) {
 	t.entries = unsafe.Slice((*Entry)(unsafe.Pointer(&file[p.entries])), 2*maxFlows)
 }
 
-// viewPrivate lays the index and the endpoints' counters over private memory.
+// viewPrivate lays the index over private memory.
 func (t *Table) viewPrivate(private []byte, p plan) {
 	t.buckets = unsafe.Slice((*bucket)(unsafe.Pointer(&private[0])), p.buckets)
-	rest := private[p.buckets*bucketSize:]
-	if len(rest) >= 4 {
-		t.endpoints = unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&rest[0])), len(rest)/4)
-	}
 }

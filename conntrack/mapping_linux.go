@@ -78,14 +78,22 @@ const collapseStep = 16 * hugePage
 // the kernel can (6.1): look-ups in a million flows take a quarter less time. It
 // copies the table, at about 3 s per GB, so it is not done before packets flow, and
 // is done once: an adopted file has them.
-func (m *mapping) collapse(ctx context.Context) {
-	for b := m.shared; len(b) > 0 && ctx.Err() == nil; {
-		n := min(len(b), collapseStep)
-		if err := unix.Madvise(b[:n], unix.MADV_COLLAPSE); errors.Is(err, unix.EINVAL) {
+func (t *Table) collapse(ctx context.Context) {
+	for off := 0; off < len(t.mem.shared) && ctx.Err() == nil; off += collapseStep {
+		if !t.collapseAt(off) {
 			return
 		}
-		b = b[n:]
 	}
+}
+
+func (t *Table) collapseAt(off int) bool {
+	t.sweepMu.Lock() // Close waits
+	defer t.sweepMu.Unlock()
+	if t.closed {
+		return false
+	}
+	b := t.mem.shared[off:min(off+collapseStep, len(t.mem.shared))]
+	return !errors.Is(unix.Madvise(b, unix.MADV_COLLAPSE), unix.EINVAL)
 }
 
 // writeZeros is fallocate for file systems that lack it.

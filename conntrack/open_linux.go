@@ -231,7 +231,7 @@ func (t *Table) setAside(path, why string) error {
 // room: a control group would otherwise kill the process instead.
 func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	p := planFor(maxFlows)
-	private := p.private(maxEndpoints(cfg))
+	private := p.private()
 	need := private
 	if fresh {
 		need += p.size
@@ -307,17 +307,41 @@ func bootID() (id [16]byte) {
 
 // MemoryBytes returns the size of the table, file and private memory.
 func (t *Table) MemoryBytes() int64 {
-	return int64(len(t.mem.shared) + len(t.mem.private))
+	return int64(len(t.mem.shared) + len(t.mem.private) + 4*len(t.endpoints))
 }
 
-// Close unmaps the table; the file stays. No worker and no control goroutine may
-// be inside.
+// Close unmaps the table; the file stays. The workers must have ended. Control
+// goroutines that are inside are waited for; for later ones the table is empty.
 func (t *Table) Close() error {
-	if t.closed.Swap(true) {
+	if t.closing.Swap(true) {
 		return nil
+	}
+	for !t.takeHandles() {
+		time.Sleep(time.Millisecond)
 	}
 	t.sweepMu.Lock()
 	defer t.sweepMu.Unlock()
+	t.closed = true
+	close(t.control)
 	t.head.note(t.Tick(), time.Now())
 	return t.mem.close()
+}
+
+// takeHandles takes all control handles, or none: who holds one may need another to
+// get done.
+func (t *Table) takeHandles() bool {
+	var taken []*Worker
+	for range controlHandles {
+		select {
+		case w := <-t.control:
+			taken = append(taken, w)
+			continue
+		default:
+		}
+		for _, w := range taken {
+			t.control <- w
+		}
+		return false
+	}
+	return true
 }

@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"context"
+	"os"
 	"sync/atomic"
 	"time"
 )
@@ -238,6 +239,9 @@ func (t *Table) collect() {
 // number) is then seen by none of them. It is for control goroutines.
 func (t *Table) Synchronize(ctx context.Context) error {
 	w := t.acquire()
+	if w == nil {
+		return os.ErrClosed
+	}
 	defer t.yield(w)
 	for target := t.epoch.Load() + 2; t.epoch.Load() < target; {
 		w.Quiesce()

@@ -26,7 +26,7 @@ func (t *Table) Run(ctx context.Context) {
 	collapsed := make(chan struct{})
 	go func() {
 		defer close(collapsed)
-		t.mem.collapse(ctx)
+		t.collapse(ctx)
 	}()
 	defer func() { <-collapsed }()
 	ticker := time.NewTicker(time.Second / TicksPerSecond)
@@ -47,6 +47,9 @@ func (t *Table) Run(ctx context.Context) {
 func (t *Table) Sweep(tick uint32, budget int) int {
 	t.sweepMu.Lock()
 	defer t.sweepMu.Unlock()
+	if t.closed {
+		return 0
+	}
 	t.collect()
 	w := t.sweep.w
 	w.Online()

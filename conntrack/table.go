@@ -16,7 +16,7 @@ type Table struct {
 	entries   []Entry // 2 per connection: forward, reverse
 	cursors   []cursor
 	buckets   []bucket
-	endpoints []atomic.Uint32
+	endpoints []atomic.Uint32 // on the Go heap: read after Close too
 	head      *header
 	mem       *mapping
 	block     uint32 // connections that move between lists at once
@@ -44,7 +44,8 @@ type Table struct {
 	sweepMu sync.Mutex
 	sweep   sweeper // guarded by sweepMu
 	census  [numStates]atomic.Uint32
-	closed  atomic.Bool
+	closing atomic.Bool
+	closed  bool // guarded by sweepMu
 }
 
 // Worker is one goroutine's handle of the table.
@@ -66,10 +67,12 @@ const controlHandles = 16
 // until its first Online or Quiesce.
 func (t *Table) Worker(i int) *Worker { return &t.workers[i] }
 
-// acquire lends a control goroutine a handle, online.
+// acquire lends a control goroutine a handle, online; nil once the table is closed.
 func (t *Table) acquire() *Worker {
 	w := <-t.control
-	w.Online()
+	if w != nil {
+		w.Online()
+	}
 	return w
 }
 
@@ -126,6 +129,9 @@ func (w *Worker) Delete(r Ref) bool {
 // Delete is Worker.Delete for control goroutines, usually from inside Range.
 func (t *Table) Delete(r Ref) bool {
 	w := t.acquire()
+	if w == nil {
+		return false
+	}
 	defer t.yield(w)
 	return w.Delete(r)
 }
@@ -196,7 +202,13 @@ func (t *Table) EndpointAddr(r Ref) netip.AddrPort {
 // The Ref is good during that call only. Connections that come and go meanwhile
 // may be missed; those that stay are seen once. f may call the table's methods.
 func (t *Table) Range(f func(Ref) bool) {
+	if t.closing.Load() {
+		return
+	}
 	w := t.acquire()
+	if w == nil {
+		return
+	}
 	defer t.yield(w)
 	for conn := uint32(0); conn < t.bound.Load(); conn++ {
 		if conn%256 == 0 {
