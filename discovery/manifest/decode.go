@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"regexp"
+	"strconv"
 	"strings"
 
 	yamlv3 "go.yaml.in/yaml/v3"
@@ -67,18 +68,18 @@ type decoder struct {
 
 // document decodes one document of a file. A document of a List gives one
 // object per item. Nothing is returned for a document that holds only null.
-func (d *decoder) document(raw []byte, isJSON bool) []object {
-	if texts, ok := splitJSON(raw); ok || isJSON {
+func (d *decoder) document(doc document, isJSON bool) []object {
+	if texts, ok := splitJSON(doc.raw); ok || isJSON {
 		var out []object
 		for _, text := range texts {
 			out = append(out, d.object(text, -1)...)
 		}
 		if !ok {
-			out = append(out, object{item: -1, faults: []fault{syntaxFault(raw)}})
+			out = append(out, object{item: -1, faults: []fault{syntaxFault(doc)}})
 		}
 		return out
 	}
-	text, err := toJSON(raw)
+	text, err := toJSON(doc)
 	if err != nil {
 		return []object{{item: -1, faults: []fault{{reason: err.Error()}}}}
 	}
@@ -108,8 +109,9 @@ func splitJSON(raw []byte) ([]json.RawMessage, bool) {
 	return texts, true
 }
 
-func syntaxFault(raw []byte) fault {
-	dec := json.NewDecoder(bytes.NewReader(raw))
+// syntaxFault says where a text stops being JSON, by the line of the file.
+func syntaxFault(doc document) fault {
+	dec := json.NewDecoder(bytes.NewReader(doc.raw))
 	for {
 		var text json.RawMessage
 		err := dec.Decode(&text)
@@ -121,14 +123,15 @@ func syntaxFault(raw []byte) fault {
 		if errors.As(err, &syntax) {
 			at = syntax.Offset
 		}
-		line := 1 + bytes.Count(raw[:min(int(at), len(raw))], []byte("\n"))
+		line := doc.line + bytes.Count(doc.raw[:min(int(at), len(doc.raw))], []byte("\n"))
 		return fault{reason: fmt.Sprintf("not JSON: line %d: %v", line, err)}
 	}
 }
 
 // toJSON turns one YAML document into JSON. What cannot be an object, and
 // what would be dear to parse, is refused before it is parsed.
-func toJSON(raw []byte) ([]byte, error) {
+func toJSON(doc document) ([]byte, error) {
+	raw := doc.raw
 	if len(raw) > MaxDocumentBytes {
 		return nil, fmt.Errorf("%s exceed the limit of %s for one YAML document; split it or write it as JSON",
 			size(len(raw)), size(MaxDocumentBytes))
@@ -137,13 +140,13 @@ func toJSON(raw []byte) ([]byte, error) {
 		return nil, errors.New("not a Kubernetes object: it has no field kind")
 	}
 	if bytes.IndexByte(raw, '&') >= 0 && bytes.IndexByte(raw, '*') >= 0 {
-		if err := refuseAliases(raw); err != nil {
+		if err := refuseAliases(doc); err != nil {
 			return nil, err
 		}
 	}
 	text, err := yaml.YAMLToJSONStrict(raw)
 	if err != nil {
-		return nil, yamlError(err)
+		return nil, yamlError(err, doc.line)
 	}
 	return text, nil
 }
@@ -151,13 +154,13 @@ func toJSON(raw []byte) ([]byte, error) {
 // refuseAliases parses a document without expanding anything and says where
 // the first alias stands: a few lines of aliases can stand for gigabytes, and
 // no API server ever prints one.
-func refuseAliases(raw []byte) error {
+func refuseAliases(doc document) error {
 	var root yamlv3.Node
-	if err := yamlv3.Unmarshal(raw, &root); err != nil {
-		return yamlError(err)
+	if err := yamlv3.Unmarshal(doc.raw, &root); err != nil {
+		return yamlError(err, doc.line)
 	}
 	if n := firstAlias(&root); n != nil {
-		return fmt.Errorf("line %d: YAML alias *%s: aliases are not accepted", n.Line, n.Value)
+		return fmt.Errorf("line %d: YAML alias *%s: aliases are not accepted", n.Line+doc.line-1, n.Value)
 	}
 	return nil
 }
@@ -174,13 +177,20 @@ func firstAlias(n *yamlv3.Node) *yamlv3.Node {
 	return nil
 }
 
-// yamlError makes one line of what the YAML parser says.
-func yamlError(err error) error {
+var lineRE = regexp.MustCompile(`\bline (\d+)`)
+
+// yamlError makes one line of what the YAML parser says of a text that begins
+// in line first of its file.
+func yamlError(err error, first int) error {
 	msg := strings.ReplaceAll(err.Error(), "\n", " ")
 	msg = strings.TrimPrefix(msg, "error converting YAML to JSON: ")
 	msg = strings.TrimPrefix(msg, "yaml: ")
 	msg = strings.TrimPrefix(msg, "unmarshal errors: ")
 	msg = strings.Join(strings.Fields(msg), " ")
+	msg = lineRE.ReplaceAllStringFunc(msg, func(s string) string {
+		n, _ := strconv.Atoi(s[len("line "):])
+		return fmt.Sprintf("line %d", n+first-1)
+	})
 	const limit = 300
 	if len(msg) > limit {
 		msg = msg[:limit] + "..."

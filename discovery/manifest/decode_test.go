@@ -80,9 +80,9 @@ func TestPathAtNamesTheValueAtAnOffset(t *testing.T) {
 
 func TestKnownObjectsAreNotDecoded(t *testing.T) {
 	d := &decoder{seed: maphash.MakeSeed()}
-	first := d.document([]byte(goodService), false)
+	first := d.document(document{number: 1, line: 1, raw: []byte(goodService)}, false)
 	d.known = func(hash uint64) (Key, bool) { return first[0].key, hash == first[0].hash }
-	again := d.document([]byte(goodService), false)
+	again := d.document(document{number: 1, line: 1, raw: []byte(goodService)}, false)
 	if len(again) != 1 || again[0].value != nil || again[0].key != (Key{"Service", "shop", "web"}) {
 		t.Errorf("%+v", again)
 	}

@@ -135,13 +135,13 @@ func (f *file) decode(data []byte, d *decoder) {
 	isJSON := filepath.Ext(f.path) == ".json"
 	broken := 0
 	for _, doc := range docs {
-		objects := d.document(doc.raw, isJSON)
+		objects := d.document(doc, isJSON)
 		for i := range objects {
 			if len(objects[i].faults) > 0 {
 				broken++
 			}
 		}
-		doc.raw = nil
+		doc.line, doc.raw = doc.begins(), nil
 		f.docs = append(f.docs, doc)
 		f.objects = append(f.objects, objects)
 		if broken > MaxFileErrors {

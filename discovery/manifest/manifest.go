@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/topology"
 )
 
 // Config says where the manifests are.
@@ -59,6 +60,7 @@ type Source struct {
 	files  map[string]*file
 	served map[Key]served
 	report *Report
+	node   topology.Node
 }
 
 // served is what the store holds of an object, and where it is from.
@@ -86,6 +88,7 @@ func New(cfg Config) *Source {
 		files:  map[string]*file{},
 		served: map[Key]served{},
 		report: &Report{},
+		node:   topology.Node{Name: cfg.Store.NodeName},
 	}
 }
 
@@ -157,7 +160,15 @@ func (s *Source) LoadFiles(paths []string, stdin io.Reader) (*Report, error) {
 func (s *Source) Flush() *discovery.Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.store.Flush()
+	return s.flush()
+}
+
+func (s *Source) flush() *discovery.Update {
+	up := s.store.Flush()
+	if up != nil && up.Node != nil {
+		s.node = *up.Node
+	}
+	return up
 }
 
 // Services are all Services as last handed out by Flush or Run, sorted by
@@ -166,6 +177,13 @@ func (s *Source) Services() []*discovery.Service {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.store.All()
+}
+
+// Node is this node, with its labels as last handed out by Flush or Run.
+func (s *Source) Node() topology.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node
 }
 
 // Report is the result of the last Load. It is not to be written to.

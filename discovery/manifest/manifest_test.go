@@ -132,7 +132,7 @@ func TestMalformedDocumentKeepsItsObjectAndNothingElse(t *testing.T) {
 	// The slice is malformed, its Service changes, another file too.
 	d.write("a.yaml", service("web", 8000)+slice("web-1", "web", "10.1.1.2", "10.1.1.x"))
 	d.write("b.yaml", service("api", 82))
-	d.expectErrors("a.yaml: document 2 (line 6): EndpointSlice default/web-1: endpoints[1].addresses[0]: " +
+	d.expectErrors("a.yaml: document 2 (line 7): EndpointSlice default/web-1: endpoints[1].addresses[0]: " +
 		`Invalid value: "10.1.1.x": must be a valid IP address (it stays as last served)`)
 	d.expect("default/api 82", "default/web 8000 10.1.1.1:8080")
 
@@ -149,8 +149,8 @@ func TestMalformedDocumentAtStartLeavesTheRestServed(t *testing.T) {
 	d := newDir(t)
 	d.write("a.yaml", service("web", 0)+service("api", 81)+"---\nkind: [Service\n")
 	d.expectErrors(
-		"a.yaml: document 1 (line 1): Service default/web: spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
-		"a.yaml: document 3 (line 11): not YAML: line")
+		"a.yaml: document 1 (line 2): Service default/web: spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
+		"a.yaml: document 3 (line 12): not YAML: line 12")
 	d.expect("default/api 81")
 }
 
@@ -162,7 +162,7 @@ func TestDocumentThatHidesItsNameKeepsWhatItsFileServed(t *testing.T) {
 
 	d.write("a.yaml", service("web", 8000)+"---\napiVersion: v1\nkind: Service\nmetadata: {name: api\n")
 	d.remove("b.yaml")
-	d.expectErrors("a.yaml: document 2 (line 6): not YAML:")
+	d.expectErrors("a.yaml: document 2 (line 7): not YAML:")
 	d.expect("default/api 81", "default/web 8000")
 
 	// Not text at all: every object of the file stays.
@@ -180,8 +180,8 @@ func TestFirstOfTwoDocumentsCounts(t *testing.T) {
 	d.write("a.yaml", service("web", 80)+service("web", 81))
 	d.write("b.yaml", service("web", 82))
 	d.expectErrors(
-		`a.yaml: document 2 (line 6): Service default/web: metadata.name: Duplicate value: "web": already described by document 1`,
-		`b.yaml: document 1 (line 1): Service default/web: metadata.name: Duplicate value: "web": already described by `)
+		`a.yaml: document 2 (line 7): Service default/web: metadata.name: Duplicate value: "web": already described by document 1`,
+		`b.yaml: document 1 (line 2): Service default/web: metadata.name: Duplicate value: "web": already described by `)
 	d.expect("default/web 80")
 
 	// When the first goes the next takes over.

@@ -192,7 +192,7 @@ func TestTooLargeIsRefused(t *testing.T) {
 		t.Errorf("file: %v", err)
 	}
 	text := []byte("kind: Service\n" + strings.Repeat("# comment\n", MaxDocumentBytes/10))
-	if _, err := toJSON(text); err == nil || !strings.Contains(err.Error(), "for one YAML document; split it or write it as JSON") {
+	if _, err := toJSON(document{raw: text}); err == nil || !strings.Contains(err.Error(), "for one YAML document; split it or write it as JSON") {
 		t.Errorf("document: %v", err)
 	}
 }

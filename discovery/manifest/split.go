@@ -24,7 +24,7 @@ const (
 // document is one YAML document or JSON text of a file.
 type document struct {
 	number int // from 1, as the separators count
-	line   int // of the file, where it begins, from 1
+	line   int // of the file, where raw begins, from 1
 	raw    []byte
 }
 
@@ -75,6 +75,22 @@ func split(data []byte) ([]document, error) {
 	}
 	flush(len(data))
 	return docs, nil
+}
+
+// begins is the line of the file where the document's text begins: beside or
+// below its marker.
+func (d *document) begins() int {
+	line := d.line
+	for _, c := range d.raw {
+		switch c {
+		case '\n':
+			line++
+		case ' ', '\t', '\r':
+		default:
+			return line
+		}
+	}
+	return line
 }
 
 type mark uint8

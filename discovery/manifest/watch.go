@@ -89,7 +89,7 @@ func (s *Source) refresh() (*discovery.Update, error) {
 			s.cfg.Log.Info("all manifests are understood again", "path", s.cfg.Path)
 		}
 	}
-	return s.store.Flush(), err
+	return s.flush(), err
 }
 
 func errorText(err error) string {

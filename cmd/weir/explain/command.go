@@ -16,7 +16,6 @@ import (
 	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
-	"github.com/weirlb/weir/topology"
 )
 
 // DefaultSocket is asked when no manifests are given.
@@ -164,10 +163,8 @@ func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, ch
 	if err != nil {
 		return nil, err
 	}
-	node := topology.Node{Name: o.node}
-	if up := src.Flush(); up != nil && up.Node != nil {
-		node = *up.Node
-	}
+	src.Flush()
+	node := src.Node()
 	if len(o.nodeLabels) > 0 {
 		labels := maps.Clone(node.Labels)
 		if labels == nil {

@@ -34,8 +34,9 @@ type Service struct {
 	Errors   []string `json:"errors"`
 	Warnings []string `json:"warnings,omitempty"`
 	// Unsupported is the field for which Weir leaves it to the kernel.
-	Unsupported string `json:"unsupported,omitempty"`
-	Headless    bool   `json:"headless,omitempty"`
+	Unsupported  string `json:"unsupported,omitempty"`
+	Headless     bool   `json:"headless,omitempty"`
+	ExternalName bool   `json:"externalName,omitempty"`
 	// Mirrored is true when its endpoints are from a legacy Endpoints object.
 	Mirrored bool   `json:"mirrored,omitempty"`
 	Ports    []Port `json:"ports"`
@@ -158,14 +159,15 @@ func (o *Output) Faults() []string {
 
 func buildService(svc *discovery.Service, node topology.Node) Service {
 	out := Service{
-		Namespace:   svc.Name.Namespace,
-		Name:        svc.Name.Name,
-		Errors:      append([]string{}, svc.Errors...),
-		Warnings:    svc.Warnings,
-		Unsupported: svc.Unsupported,
-		Headless:    svc.Headless,
-		Mirrored:    svc.Mirrored,
-		Ports:       []Port{},
+		Namespace:    svc.Name.Namespace,
+		Name:         svc.Name.Name,
+		Errors:       append([]string{}, svc.Errors...),
+		Warnings:     svc.Warnings,
+		Unsupported:  svc.Unsupported,
+		Headless:     svc.Headless,
+		ExternalName: svc.ExternalName,
+		Mirrored:     svc.Mirrored,
+		Ports:        []Port{},
 	}
 	if svc.Headless || svc.ExternalName {
 		return out

@@ -37,6 +37,8 @@ func (s *Service) render(b *strings.Builder, change string) {
 	switch {
 	case s.Headless:
 		b.WriteString(": headless, no frontends")
+	case s.ExternalName:
+		b.WriteString(": ExternalName, no frontends")
 	case s.Unsupported != "":
 		fmt.Fprintf(b, ": left to the kernel, %s is not supported", s.Unsupported)
 	case s.Mirrored:
