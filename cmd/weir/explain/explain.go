@@ -248,7 +248,7 @@ func join(v4, v6 *Choice, primary6 bool) *Choice {
 	if primary6 {
 		first, second = v6, v4
 	}
-	out := &Choice{Tier: first.Tier, Endpoints: slices.Concat(v4.Endpoints, v6.Endpoints)}
+	out := &Choice{Tier: first.Tier, Endpoints: append(append([]string{}, v4.Endpoints...), v6.Endpoints...)}
 	if len(first.Endpoints) == 0 {
 		out.Tier = second.Tier
 	}
