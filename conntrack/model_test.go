@@ -156,7 +156,7 @@ func (m *model) send(rt *rapid.T, tab *Table, w *Worker, f *modelFlow, side int,
 		rt.Fatalf("look-up of side %d gives %d", side, r)
 	}
 	reopen := f.packet(side, flags, seq, length, ts, hasTS, m.tick)
-	if v := tab.TrackTCP(r, flags, seq, length, options, m.tick); (v == Reopen) != reopen {
+	if v := tab.TrackTCP(r, flags, seq, tab.Conn(r).nextSeq, length, options, m.tick); (v == Reopen) != reopen {
 		rt.Fatalf("verdict %d, the model says reopen %v", v, reopen)
 	}
 	if reopen {

@@ -224,7 +224,7 @@ func TestShortConnectionsToOneEndpointDoNotRunOutOfPorts(t *testing.T) {
 		if f.HasTS {
 			options = tsOption(f.TSval + 1)
 		}
-		tab.TrackTCP(r, flagFIN|flagACK, f.Seq+1, 100, options, tick)
+		tab.TrackTCP(r, flagFIN|flagACK, f.Seq+1, tab.Conn(r).nextSeq, 100, options, tick)
 		talk(t, tab, r, tick, "< ACK")
 		if c.State() != StateTimeWait {
 			t.Fatalf("connection %d ends in %v", i, c.State())

@@ -52,7 +52,7 @@ const (
 	finEndpoint    = 1 << 5
 	ackedClient    = 1 << 6 // the client's FIN was acknowledged
 	ackedEndpoint  = 1 << 7
-	endpointFirst  = 1 << 8  // the endpoint's FIN came first: it will hold TIME_WAIT
+	endpointFirst  = 1 << 8  // the endpoint closed first or at the same time: it will hold TIME_WAIT
 	seqKnown       = 1 << 9  // Conn.nextSeq is valid
 	tsKnown        = 1 << 10 // Conn.tsval is valid
 	resetByClient  = 1 << 11

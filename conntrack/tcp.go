@@ -29,25 +29,26 @@ const (
 )
 
 // TrackTCP follows one TCP packet of the entry r. tcpFlags is byte 13 of the TCP
-// header, seq its sequence number in host order, payloadLen the bytes after the
-// header, options the bytes between the fixed header and the payload (read only
+// header, seq and ack its sequence and acknowledgment numbers in host order,
+// payloadLen the bytes after the header, options the bytes between the fixed header and the payload (read only
 // while the connection closes, for the timestamp of RFC 7323).
 //
 // An ACK of an established connection costs two loads.
-func (t *Table) TrackTCP(r Ref, tcpFlags uint8, seq, payloadLen uint32, options []byte, tick uint32) Verdict {
+func (t *Table) TrackTCP(r Ref, tcpFlags uint8, seq, ack, payloadLen uint32, options []byte, tick uint32) Verdict {
 	c := t.Conn(r)
 	s := atomic.LoadUint32(&c.state)
 	if s&(stateMask|finBits) == uint32(StateEstablished) && tcpFlags&(flagFIN|flagSYN|flagRST) == 0 {
 		c.Touch(tick)
 		return Pass
 	}
-	return c.track(s, segment{forward: r.Forward(), flags: tcpFlags, seq: seq, length: payloadLen, options: options}, tick)
+	return c.track(s, segment{forward: r.Forward(), flags: tcpFlags, seq: seq, ack: ack, length: payloadLen, options: options}, tick)
 }
 
 type segment struct {
 	forward bool // from the client
 	flags   uint8
 	seq     uint32
+	ack     uint32
 	length  uint32
 	options []byte
 }
@@ -93,7 +94,7 @@ func next(s uint32, g *segment, mark uint32) uint32 {
 	case g.has(flagSYN):
 		return handshake(s, g)
 	}
-	return proceed(s, g)
+	return proceed(s, g, mark)
 }
 
 // reset moves to CLOSE on a RST. Its sequence number is not checked against a
@@ -121,7 +122,7 @@ func revive(s uint32, g *segment, mark uint32) uint32 {
 	if s&by == 0 || g.has(flagSYN) || !g.has(flagACK) || int32(g.seq+g.length-mark) <= 0 {
 		return s
 	}
-	return proceed(s&^clearedByReset|uint32(StateEstablished), g)
+	return proceed(s&^clearedByReset|uint32(StateEstablished), g, mark)
 }
 
 // handshake handles SYN and SYN-ACK. A SYN of an open connection changes nothing:
@@ -133,8 +134,11 @@ func handshake(s uint32, g *segment) uint32 {
 	return s
 }
 
-// proceed handles segments without SYN and RST.
-func proceed(s uint32, g *segment) uint32 {
+// proceed handles segments without SYN and RST. mark is the sequence number
+// after the client's FIN once that was seen: the endpoint acknowledges the FIN
+// only with that number. Of the endpoint's FIN no number is kept; any later ACK
+// of the client's counts, as in nf_conntrack.
+func proceed(s uint32, g *segment, mark uint32) uint32 {
 	switch State(s & stateMask) {
 	case StateSynSent:
 		// The client's ACK counts only where the endpoint's SYN-ACK does not pass.
@@ -152,11 +156,13 @@ func proceed(s uint32, g *segment) uint32 {
 	if g.forward {
 		own, other, otherAcked = finClient, finEndpoint, ackedEndpoint
 	}
-	if g.has(flagACK) && s&other != 0 {
+	if g.has(flagACK) && s&other != 0 && (g.forward || s&seqKnown == 0 || int32(g.ack-mark) >= 0) {
 		s |= otherAcked
 	}
 	if g.has(flagFIN) {
-		if s&finBits == 0 && !g.forward {
+		// Sent before the client's FIN had come: the endpoint closed first, or at
+		// the same time (CLOSING). Either way it will hold TIME_WAIT.
+		if !g.forward && s&finEndpoint == 0 && s&ackedClient == 0 {
 			s |= endpointFirst
 		}
 		s |= own

@@ -2,12 +2,13 @@ package conntrack
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
 
 // talk sends packets written as "> SYN" (client) or "< SYN,ACK" (endpoint), with
-// optional "seq N len N ts N", and returns the last verdict.
+// optional "seq N ack N len N ts N", and returns the last verdict.
 func talk(t testing.TB, tab *Table, r Ref, tick uint32, packets ...string) Verdict {
 	t.Helper()
 	var v Verdict
@@ -25,6 +26,7 @@ func talk(t testing.TB, tab *Table, r Ref, tick uint32, packets ...string) Verdi
 			flags |= flag
 		}
 		var seq, length uint32
+		ack := tab.Conn(ref).nextSeq // everything, unless said
 		var options []byte
 		for i := 2; i+1 < len(word); i += 2 {
 			var n uint32
@@ -32,13 +34,15 @@ func talk(t testing.TB, tab *Table, r Ref, tick uint32, packets ...string) Verdi
 			switch word[i] {
 			case "seq":
 				seq = n
+			case "ack":
+				ack = n
 			case "len":
 				length = n
 			case "ts":
 				options = tsOption(n)
 			}
 		}
-		v = tab.TrackTCP(ref, flags, seq, length, options, tick)
+		v = tab.TrackTCP(ref, flags, seq, ack, length, options, tick)
 	}
 	return v
 }
@@ -72,6 +76,7 @@ func TestTCPStatesFollowThePackets(t *testing.T) {
 		{"closed by the client first", open + "; > FIN,ACK; < ACK; < FIN,ACK; > ACK", StateTimeWait, Pass},
 		{"closed by the endpoint first", open + "; < FIN,ACK; > ACK; > FIN,ACK; < ACK", StateTimeWait, Pass},
 		{"simultaneous close", open + "; < FIN,ACK; > FIN,ACK; > ACK; < ACK", StateTimeWait, Pass},
+		{"simultaneous close, the client's FIN not yet acknowledged", open + "; > FIN,ACK seq 100; < FIN,ACK ack 100; > ACK seq 101", StateLastAck, Pass},
 		{"last ACK sent again", open + "; < FIN,ACK; > FIN,ACK; < ACK; > ACK; < ACK", StateTimeWait, Pass},
 		{"a SYN after that opens anew", open + "; < FIN,ACK; > FIN,ACK; < ACK; > SYN", StateTimeWait, Reopen},
 		{"a SYN from the endpoint does not", open + "; < FIN,ACK; > FIN,ACK; < ACK; < SYN", StateTimeWait, Pass},
@@ -202,5 +207,34 @@ func TestAPacketOfADeletedConnectionIsToldSo(t *testing.T) {
 	tab.Conn(r).Touch(20)
 	if a, b := tab.Conn(r).Idle(25), tab.Conn(r).Idle(19); a != 5 || b != 0 {
 		t.Errorf("idle for %d and %d ticks", a, b)
+	}
+}
+
+// The endpoint's FIN crossed the client's: both sides hold TIME_WAIT, so its
+// port is not free for any SYN (RFC 9293, figure 13).
+func TestSimultaneousCloseLeavesTheEndpointInTimeWait(t *testing.T) {
+	for _, c := range []struct {
+		name, packets string
+		waits         bool
+	}{
+		{"crossing", "> FIN,ACK seq 100; < FIN,ACK ack 100; > ACK seq 101; < ACK ack 101", true},
+		{"client first", "> FIN,ACK seq 100; < FIN,ACK ack 101; > ACK seq 101", false},
+		{"endpoint first", "< FIN,ACK ack 100; > FIN,ACK seq 100; < ACK ack 101; > ACK seq 101", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+			w := tab.Worker(0)
+			w.Online()
+			ref := mustCreate(t, w, natFlow(1))
+			talk(t, tab, ref, 5, append(slices.Clone(handshakeDone), strings.Split(c.packets, "; ")...)...)
+			conn := tab.Conn(ref)
+			if got := conn.State(); got != StateTimeWait {
+				t.Fatalf("state %v", got)
+			}
+			// An older sequence number, no timestamps.
+			if got := conn.acceptsSYN(conn.state, 50, 0, false); got == c.waits {
+				t.Errorf("an old SYN is taken: %v", got)
+			}
+		})
 	}
 }

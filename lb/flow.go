@@ -37,11 +37,15 @@ func (w *worker) flow(b *batch, i int, ref conntrack.Ref) {
 		f := w.frame(b, i)
 		l4 := header.TCP(f[p.L4:])
 		off := l4.DataOffset()
-		v := w.table.TrackTCP(ref, p.Flags, l4.Seq(), uint32(p.L4Len()-off), l4[header.TCPLen:off], w.tick)
-		if v == conntrack.Reopen {
+		switch w.table.TrackTCP(ref, p.Flags, l4.Seq(), l4.Ack(), uint32(p.L4Len()-off), l4[header.TCPLen:off], w.tick) {
+		case conntrack.Reopen:
 			w.t.reopened++
 			w.ct.Delete(ref)
 			w.miss(b, i)
+			return
+		case conntrack.Gone:
+			// Ended by another worker, or by a SYN of this very batch.
+			w.lookAgain(b, i)
 			return
 		}
 	} else {
@@ -49,6 +53,15 @@ func (w *worker) flow(b *batch, i int, ref conntrack.Ref) {
 	}
 	w.translate(b, i, e)
 	w.leave(b, i, adj, dst)
+}
+
+// lookAgain deals with a packet whose flow went away after it was looked up.
+func (w *worker) lookAgain(b *batch, i int) {
+	if ref := w.ct.Lookup(b.hash[i], &b.key[i]); ref != 0 {
+		w.flow(b, i, ref)
+		return
+	}
+	w.miss(b, i)
 }
 
 // leave puts the adjacency's MAC addresses on packet i and sends it.

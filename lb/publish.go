@@ -212,6 +212,9 @@ func (l *LB) replan() error {
 		p.owned = append(p.owned, ownedAt(s))
 	}
 	if l.host != nil {
+		for _, a := range l.router.Primary(nil) {
+			errs = append(errs, l.host.SetSource(a))
+		}
 		hp := l.host.Route(0)
 		for _, a := range []netip.Addr{hp.Local4, hp.Forward4, hp.Local6, hp.Forward6} {
 			if a.IsValid() {

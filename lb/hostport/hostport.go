@@ -292,6 +292,29 @@ func (h *HostPort) RemoveRoute(a netip.Addr) error {
 	return nil
 }
 
+// SetSource makes a, an address of the node, the source of what the node's own
+// listeners send to Weir when they leave the choice to the kernel: a UDP
+// server on the wildcard address would else answer with the address of the
+// kernel's end, which no flow has.
+func (h *HostPort) SetSource(a netip.Addr) error {
+	p := h.cfg.Prefix4
+	if a.Is6() {
+		p = h.cfg.Prefix6
+	}
+	to := h.address(p, localHost)
+	if !to.IsValid() {
+		return nil
+	}
+	err := netlink.RouteReplace(&netlink.Route{
+		LinkIndex: h.kernel.Attrs().Index, Dst: ipNet(to, to.BitLen()), Src: a.AsSlice(),
+		Scope: netlink.SCOPE_LINK, Protocol: routeProtocol,
+	})
+	if err != nil {
+		return fmt.Errorf("route to %s with source %s: %w", to, a, err)
+	}
+	return nil
+}
+
 func (h *HostPort) routeTo(a netip.Addr) (*netlink.Route, bool) {
 	p := h.cfg.Prefix4
 	if a.Is6() {

@@ -149,7 +149,7 @@ func (d *Daemon) Flows(ctx context.Context, limit int) (*admin.FlowList, error) 
 			Client:   e.Key.Src(), Frontend: e.Key.Dst(), SNAT: e.NewSrc(), Endpoint: e.NewDst(),
 			Service: d.lb.Tables().ServiceName(atomic.LoadUint32(&c.Frontend)),
 			Mode:    "nat", State: c.State().String(),
-			IdleSeconds: float64(now-c.LastSeen()) / conntrack.TicksPerSecond,
+			IdleSeconds: float64(c.Idle(now)) / conntrack.TicksPerSecond,
 		})
 		return true
 	})
