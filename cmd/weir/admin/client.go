@@ -56,12 +56,14 @@ func (c *Client) Frontends(ctx context.Context) (*FrontendList, error) {
 	return get[FrontendList](ctx, c, "/v1/frontends", nil)
 }
 
-// Explain asks for the explanation of a Service (namespace/name), or of all
-// with "", as JSON.
-func (c *Client) Explain(ctx context.Context, service string) (json.RawMessage, error) {
+// Explain asks for an explanation, as JSON.
+func (c *Client) Explain(ctx context.Context, query ExplainQuery) (json.RawMessage, error) {
 	q := url.Values{}
-	if service != "" {
-		q.Set("service", service)
+	if query.Service != "" {
+		q.Set("service", query.Service)
+	}
+	if query.WhatIf != "" {
+		q.Set("whatIf", query.WhatIf)
 	}
 	raw, err := get[json.RawMessage](ctx, c, "/v1/explain", q)
 	if err != nil {

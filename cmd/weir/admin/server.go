@@ -27,12 +27,17 @@ const DefaultFlowLimit = 1000
 // must not block a worker, and must return when ctx ends.
 type Source interface {
 	Status(ctx context.Context) (*Status, error)
-	// Explain is what `weir explain -o json` prints, for one Service
-	// (namespace/name) or, with "", for all.
-	Explain(ctx context.Context, service string) (json.RawMessage, error)
+	// Explain is what `weir explain -o json` prints.
+	Explain(ctx context.Context, q ExplainQuery) (json.RawMessage, error)
 	// Flows lists at most limit flows.
 	Flows(ctx context.Context, limit int) (*FlowList, error)
 	Frontends(ctx context.Context) (*FrontendList, error)
+}
+
+// ExplainQuery says what is to be explained.
+type ExplainQuery struct {
+	Service string // namespace/name; "": all
+	WhatIf  string // a change to imagine, as `weir explain --what-if` takes it; "": none
 }
 
 // ErrNotFound is returned by a Source for a Service that does not exist.
@@ -144,7 +149,7 @@ func Handler(src Source) http.Handler {
 		reply(w, s, err)
 	})
 	mux.HandleFunc("GET /v1/explain", func(w http.ResponseWriter, r *http.Request) {
-		s, err := src.Explain(r.Context(), r.FormValue("service"))
+		s, err := src.Explain(r.Context(), ExplainQuery{r.FormValue("service"), r.FormValue("whatIf")})
 		reply(w, s, err)
 	})
 	mux.HandleFunc("GET /v1/flows", func(w http.ResponseWriter, r *http.Request) {

@@ -36,9 +36,9 @@ func (f *fakeSource) Status(context.Context) (*Status, error) {
 	return f.status, nil
 }
 
-func (f *fakeSource) Explain(_ context.Context, service string) (json.RawMessage, error) {
-	if service != "" && service != "default/web" {
-		return nil, fmt.Errorf("Service %s: %w", service, ErrNotFound)
+func (f *fakeSource) Explain(_ context.Context, q ExplainQuery) (json.RawMessage, error) {
+	if q.Service != "" && q.Service != "default/web" {
+		return nil, fmt.Errorf("Service %s: %w", q.Service, ErrNotFound)
 	}
 	return json.RawMessage(`{"services":[{"name":"web"}]}`), nil
 }
@@ -111,10 +111,10 @@ func TestClientGetsWhatTheSourceSays(t *testing.T) {
 	if l, err := c.Frontends(ctx); err != nil || len(l.Frontends) != 2 {
 		t.Errorf("frontends: %+v, %v", l, err)
 	}
-	if raw, err := c.Explain(ctx, "default/web"); err != nil || !strings.Contains(string(raw), `"web"`) {
+	if raw, err := c.Explain(ctx, ExplainQuery{Service: "default/web"}); err != nil || !strings.Contains(string(raw), `"web"`) {
 		t.Errorf("explain: %s, %v", raw, err)
 	}
-	if _, err := c.Explain(ctx, "a/b"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "Service a/b") {
+	if _, err := c.Explain(ctx, ExplainQuery{Service: "a/b"}); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "Service a/b") {
 		t.Errorf("explain of what is not there: %v", err)
 	}
 	src.status = nil

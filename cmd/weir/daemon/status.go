@@ -13,7 +13,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/metrics"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
-	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/manifest"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -113,24 +113,19 @@ func flowStatus(p *lb.Status) admin.Flows {
 }
 
 // Explain implements admin.Source.
-func (d *Daemon) Explain(_ context.Context, service string) (json.RawMessage, error) {
+func (d *Daemon) Explain(_ context.Context, q admin.ExplainQuery) (json.RawMessage, error) {
 	d.mu.Lock()
 	node := d.node
 	d.mu.Unlock()
-	services := d.source.Services()
-	if service != "" {
-		var one []*discovery.Service
-		for _, s := range services {
-			if s.Name.String() == service {
-				one = append(one, s)
-			}
-		}
-		if len(one) == 0 {
-			return nil, fmt.Errorf("service %s: %w", service, admin.ErrNotFound)
-		}
-		services = one
+	var report *manifest.Report
+	if m, ok := d.source.(interface{ Report() *manifest.Report }); ok {
+		report = m.Report()
 	}
-	return json.Marshal(explain.Build(services, node))
+	out, err := explain.Answer(q, d.source.Services(), node, report)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(out)
 }
 
 // Flows implements admin.Source.

@@ -190,14 +190,14 @@ func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, ch
 
 // online asks the daemon.
 func (o *options) online(ctx context.Context) (*Output, error) {
-	if o.node != "" || o.whatIf != "" || len(o.nodeLabels) > 0 {
-		return nil, &exitError{exitUsage, errors.New("--node, --node-labels and --what-if need manifests: -f FILE|DIR")}
+	if o.node != "" || len(o.nodeLabels) > 0 {
+		return nil, &exitError{exitUsage, errors.New("--node and --node-labels need manifests, -f FILE|DIR: a daemon explains its own node")}
 	}
 	socket := o.socket
 	if socket == "" {
 		socket = DefaultSocket
 	}
-	raw, err := admin.NewClient(socket).Explain(ctx, o.service)
+	raw, err := admin.NewClient(socket).Explain(ctx, admin.ExplainQuery{Service: o.service, WhatIf: o.whatIf})
 	if err != nil {
 		return nil, err
 	}

@@ -3,10 +3,12 @@
 package explain
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 	"github.com/weirlb/weir/topology"
@@ -96,6 +98,33 @@ func Build(services []*discovery.Service, node topology.Node) *Output {
 	}
 	out.sort()
 	return out
+}
+
+// Answer is what a daemon on node replies to a query; report, of manifests,
+// may be nil. The error wraps admin.ErrNotFound for a Service that is not
+// known.
+func Answer(q admin.ExplainQuery, services []*discovery.Service, node topology.Node, report *manifest.Report) (*Output, error) {
+	var change *Change
+	if q.WhatIf != "" {
+		var err error
+		if change, err = ParseChange(q.WhatIf); err != nil {
+			return nil, fmt.Errorf("what-if: %w", err)
+		}
+	}
+	if q.Service != "" {
+		services = slices.DeleteFunc(slices.Clone(services), func(s *discovery.Service) bool { return s.Name.String() != q.Service })
+	}
+	out := Build(services, node)
+	if change != nil {
+		out.AddWhatIf(services, node, change)
+	}
+	if report != nil {
+		out.AddReport(report)
+	}
+	if namespace, name, _ := strings.Cut(q.Service, "/"); q.Service != "" && !out.Select(discovery.ServiceName{Namespace: namespace, Name: name}) {
+		return nil, fmt.Errorf("service %s: %w", q.Service, admin.ErrNotFound)
+	}
+	return out, nil
 }
 
 func (o *Output) sort() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/manifest"
 	"github.com/weirlb/weir/topology"
 )
 
@@ -100,14 +101,16 @@ func TestFamiliesWithUnequalTiers(t *testing.T) {
 // answer is a daemon that explains.
 type answer struct {
 	admin.Source
-	out *Output
+	services []*discovery.Service
+	report   *manifest.Report
 }
 
-func (a answer) Explain(_ context.Context, service string) (json.RawMessage, error) {
-	if service != "" && service != "shop/web" {
-		return nil, admin.ErrNotFound
+func (a *answer) Explain(_ context.Context, q admin.ExplainQuery) (json.RawMessage, error) {
+	out, err := Answer(q, a.services, topology.Node{Name: "edge-1"}, a.report)
+	if err != nil {
+		return nil, err
 	}
-	return json.Marshal(a.out)
+	return json.Marshal(out)
 }
 
 func TestRunningDaemonIsAsked(t *testing.T) {
@@ -118,8 +121,8 @@ func TestRunningDaemonIsAsked(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	out := Build([]*discovery.Service{testService(nil, "10.1.2.3:80")}, topology.Node{Name: "edge-1"})
-	go func() { done <- admin.Serve(ctx, l, answer{out: out}, slog.New(slog.DiscardHandler)) }()
+	daemon := &answer{services: []*discovery.Service{testService(nil, "10.1.2.3:80")}}
+	go func() { done <- admin.Serve(ctx, l, daemon, slog.New(slog.DiscardHandler)) }()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -147,10 +150,14 @@ func TestRunningDaemonIsAsked(t *testing.T) {
 	if _, err = run("--service", "shop/none"); !errors.Is(err, admin.ErrNotFound) {
 		t.Errorf("unknown Service: %v", err)
 	}
-	out.Services[0].Errors = []string{"spec: bad"}
+	if text, err = run("--what-if", "drain=10.1.2.3"); err != nil || !strings.Contains(text, "cluster: 0.0 % of new flows would move, tier terminating") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	daemon.services = []*discovery.Service{testService(func(s *discovery.Service) { s.Errors = []string{"spec: bad"} })}
+	daemon.report = &manifest.Report{Errors: []manifest.Error{{File: "a.yaml", Reason: "not text"}}}
 	_, err = run()
 	var exit *exitError
-	if !errors.As(err, &exit) || exit.status != exitFaults || err.Error() != "Service shop/web: spec: bad" {
+	if !errors.As(err, &exit) || exit.status != exitFaults || err.Error() != "a.yaml: not text\nService shop/web: spec: bad" {
 		t.Errorf("a Service with errors: %v", err)
 	}
 }

@@ -120,20 +120,19 @@ func (t *Translator) Apply(up *discovery.Update) Batch {
 	return t.end(b)
 }
 
-// SetNodeAddresses replaces the addresses on which node ports are taken.
+// SetNodeAddresses replaces the addresses on which node ports are taken. It is
+// to be called after any change of the node's own addresses: what is protected
+// changes with them.
 func (t *Translator) SetNodeAddresses(addrs []netip.Addr) Batch {
 	b := t.begin()
 	addrs = slices.Clone(addrs)
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	addrs = slices.Compact(addrs)
-	if slices.Equal(addrs, t.opts.NodeAddresses) {
-		return *b
-	}
+	changed := !slices.Equal(addrs, t.opts.NodeAddresses)
 	t.opts.NodeAddresses = addrs
 	var put []*discovery.Service
 	for _, e := range t.services {
-		// What is protected on the node's own addresses changes with them.
-		if hasNodePort(e.svc) || len(e.svc.LoadBalancerIPs)+len(e.svc.ExternalIPs) > 0 && t.opts.Local == nil {
+		if changed && hasNodePort(e.svc) || t.mayBeProtected(e.svc) {
 			put = append(put, e.svc)
 		}
 	}
@@ -196,7 +195,7 @@ func (t *Translator) put(b *Batch, svc *discovery.Service) {
 		t.services[svc.Name] = &entry{svc, true, byLabels(svc)}
 	} else {
 		t.drop(b, svc.Name)
-		if hasNodePort(svc) {
+		if hasNodePort(svc) || t.mayBeProtected(svc) {
 			t.services[svc.Name] = &entry{svc, false, byLabels(svc)}
 		}
 	}
@@ -243,6 +242,15 @@ func byLabels(svc *discovery.Service) bool {
 		}
 	}
 	return false
+}
+
+// mayBeProtected reports whether a port of svc would be protected if one of its
+// addresses were the node's own.
+func (t *Translator) mayBeProtected(svc *discovery.Service) bool {
+	if len(svc.LoadBalancerIPs)+len(svc.ExternalIPs)+len(svc.ClusterIPs) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(svc.Ports, func(p discovery.Port) bool { return slices.Contains(t.opts.ProtectedPorts, p.Port) })
 }
 
 func hasNodePort(svc *discovery.Service) bool {

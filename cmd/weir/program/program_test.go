@@ -254,6 +254,20 @@ func TestOwnAddressesBeyondThoseOfNodePorts(t *testing.T) {
 	}
 }
 
+// An address that becomes the node's own must not keep the way in taken.
+func TestAddressThatBecomesTheNodesOwn(t *testing.T) {
+	own := false
+	tr := New(Options{Local: func(a netip.Addr) bool { return own && a == node2 }, ProtectedPorts: []uint16{22}})
+	tr.Apply(update(service("web", func(s *discovery.Service) {
+		s.Ports[0].Port, s.Ports[0].NodePort, s.LoadBalancerIPs = 22, 0, addrs("192.0.2.2")
+	})))
+	own = true
+	expect(t, tr.SetNodeAddresses(nil), "delete ns/web",
+		"warning service ns/web: LoadBalancer 192.0.2.2:22 is not taken: port 22 is protected on the node's own addresses (protectedPorts)")
+	own = false
+	expect(t, tr.SetNodeAddresses(nil), "put ns/web", "LoadBalancer 192.0.2.2:22/6 -> none Reject")
+}
+
 func TestServicesComeInOrderOfTheirNames(t *testing.T) {
 	tr := New(Options{NodeAddresses: []netip.Addr{node1}})
 	b := tr.Apply(update(service("b", nil), service("a", nil)))
