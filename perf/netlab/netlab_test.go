@@ -78,7 +78,7 @@ func checkEcho(t *testing.T, from *Namespace, to netip.AddrPort) {
 	}
 }
 
-func TestEdgeNodeReachesEveryEndpoint(t *testing.T) {
+func TestWireEdgeNodeReachesEveryEndpoint(t *testing.T) {
 	e := newEdge(t, EdgeConfig{})
 	for _, at := range []struct {
 		n             *Namespace
@@ -94,7 +94,7 @@ func TestEdgeNodeReachesEveryEndpoint(t *testing.T) {
 	}
 }
 
-func TestEdgeNodeDoesNotForwardForClients(t *testing.T) {
+func TestWireEdgeNodeDoesNotForwardForClients(t *testing.T) {
 	e := newEdge(t, EdgeConfig{})
 	for _, a := range []netip.Addr{Host4(FabricNet, 11), Host6(FabricNet, 11)} {
 		to := netip.AddrPortFrom(a, 8080)
@@ -117,7 +117,7 @@ func TestEdgeNodeDoesNotForwardForClients(t *testing.T) {
 	}
 }
 
-func TestProcessSeesItsNamespaceAndDiesWithIt(t *testing.T) {
+func TestWireProcessSeesItsNamespaceAndDiesWithIt(t *testing.T) {
 	e := newEdge(t, EdgeConfig{})
 	var out bytes.Buffer
 	cmd := exec.Command("/bin/ls", "/sys/class/net", "/sys/fs/bpf")
@@ -149,7 +149,7 @@ func TestProcessSeesItsNamespaceAndDiesWithIt(t *testing.T) {
 	}
 }
 
-func TestSysctlsBelongToTheNamespace(t *testing.T) {
+func TestWireSysctlsBelongToTheNamespace(t *testing.T) {
 	e := newEdge(t, EdgeConfig{})
 	const key = "net/ipv4/conf/all/rp_filter"
 	before, err := e.Client.Sysctl(key)
@@ -168,7 +168,7 @@ func TestSysctlsBelongToTheNamespace(t *testing.T) {
 	}
 }
 
-func TestCountersAreTheNamespaces(t *testing.T) {
+func TestWireCountersAreTheNamespaces(t *testing.T) {
 	e := newEdge(t, EdgeConfig{})
 	to := netip.AddrPortFrom(Host4(FabricNet, 11), 8080)
 	before, err := e.ZoneA.Counters()
@@ -195,7 +195,7 @@ func TestCountersAreTheNamespaces(t *testing.T) {
 // An address that no interface holds: with a responder the client's SYN
 // arrives at the edge node, which has no listener for it and no route back
 // into itself, so that only neighbour resolution is judged here.
-func TestResponderAnswersForAddressesNobodyHolds(t *testing.T) {
+func TestWireResponderAnswersForAddressesNobodyHolds(t *testing.T) {
 	e := newEdge(t, EdgeConfig{})
 	addrs := []netip.Addr{Host4(ClientNet, 100), Host6(ClientNet, 100)}
 	r, err := e.Edge.Announce("eth0", addrs...)
@@ -239,7 +239,7 @@ func TestResponderAnswersForAddressesNobodyHolds(t *testing.T) {
 	}
 }
 
-func TestStateShowsWhatIsLeftBehind(t *testing.T) {
+func TestWireStateShowsWhatIsLeftBehind(t *testing.T) {
 	e := newEdge(t, EdgeConfig{})
 	before, err := e.Edge.State()
 	if err != nil {
@@ -276,7 +276,7 @@ func TestStateShowsWhatIsLeftBehind(t *testing.T) {
 	}
 }
 
-func TestReapRemovesOnlyWhatTheDeadLeft(t *testing.T) {
+func TestWireReapRemovesOnlyWhatTheDeadLeft(t *testing.T) {
 	requireRoot(t)
 	self, err := processOwner(os.Getpid())
 	if err != nil {

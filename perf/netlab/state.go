@@ -76,7 +76,8 @@ func (n *Namespace) linkState(s State) error {
 			return err
 		}
 		for _, addr := range addrs {
-			s[fmt.Sprintf("address %s on %s", addr.IPNet, a.Name)] = fmt.Sprintf("flags %#x", addr.Flags)
+			// Tentative, the state of duplicate address detection, passes by itself.
+			s[fmt.Sprintf("address %s on %s", addr.IPNet, a.Name)] = fmt.Sprintf("flags %#x", addr.Flags&^unix.IFA_F_TENTATIVE)
 		}
 	}
 	return n.Do(func() error {

@@ -112,7 +112,7 @@ func (f *fixture) checkSequential(t *testing.T, s service, serverCloses bool) {
 		t.Fatal(err)
 	}
 	if n := after.Sub(before)["TcpExtTCPSynRetrans"]; n > 0 {
-		t.Errorf("%d SYNs were sent again", n)
+		t.Errorf("%d SYNs were sent again; %s", n, f.whatWasDropped())
 	}
 	if r.Requests() != load.Requests || took > limit {
 		t.Errorf("%d connections in %s, want %d within %s", r.Requests(), took.Round(time.Millisecond), load.Requests, limit)

@@ -118,17 +118,6 @@ func ownFixture(t *testing.T, o options) *fixture {
 	return f
 }
 
-// requireLab skips without root, and fails in CI, which must have it.
-func requireLab(t *testing.T) {
-	t.Helper()
-	if err := netlab.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip("skipped: ", err)
-	}
-}
-
 func newFixture(o options) (*fixture, error) {
 	lab, err := netlab.NewEdge(o.edge)
 	if err != nil {
@@ -157,23 +146,37 @@ func (f *fixture) serve() error {
 	for _, at := range []struct {
 		n    *netlab.Namespace
 		name string
-	}{{f.ZoneA, "attached"}, {f.ZoneB, "routed"}, {f.Pod, "pod"}, {f.Edge.Edge, "node"}, {f.Remote, "overlay"}} {
-		web, err := workload.Serve(at.n, at.name, fmt.Sprintf("[::]:%d", httpTarget))
-		if err != nil {
-			return err
+		e    endpoint
+	}{
+		{f.ZoneA, "attached", attached}, {f.ZoneB, "routed", routed}, {f.Pod, "pod", pod},
+		{f.Edge.Edge, "node", onNode}, {f.Remote, "overlay", overlay},
+	} {
+		for _, six := range []bool{false, true} {
+			if err := f.serveAt(at.n, at.name, at.e.addr(six)); err != nil {
+				return err
+			}
 		}
-		f.OnClose(web.Close)
-		echo, err := workload.ServeEcho(at.n, at.name, fmt.Sprintf("[::]:%d", echoTarget))
-		if err != nil {
-			return err
-		}
-		f.OnClose(echo.Close)
-		half, err := workload.ServeHalfClosed(at.n, fmt.Sprintf("[::]:%d", halfTarget), 500*time.Millisecond)
-		if err != nil {
-			return err
-		}
-		f.OnClose(half.Close)
 	}
+	return nil
+}
+
+func (f *fixture) serveAt(n *netlab.Namespace, name string, addr netip.Addr) error {
+	at := func(port uint16) string { return netip.AddrPortFrom(addr, port).String() }
+	web, err := workload.Serve(n, name, at(httpTarget))
+	if err != nil {
+		return err
+	}
+	f.OnClose(web.Close)
+	echo, err := workload.ServeEcho(n, name, at(echoTarget))
+	if err != nil {
+		return err
+	}
+	f.OnClose(echo.Close)
+	half, err := workload.ServeHalfClosed(n, at(halfTarget), 500*time.Millisecond)
+	if err != nil {
+		return err
+	}
+	f.OnClose(half.Close)
 	return nil
 }
 
@@ -208,7 +211,8 @@ func (f *fixture) manifest() string { return f.path("manifests/services.yaml") }
 
 // command is `weir ARGS`, not yet started.
 func (f *fixture) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(binary, args...)
+	file, _ := binary() // requireLab has looked at the error
+	cmd := exec.Command(file, args...)
 	cmd.Env = append(os.Environ(), f.opts.env...)
 	return cmd
 }
@@ -276,6 +280,17 @@ func (f *fixture) logTail() string {
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	return strings.Join(lines[max(0, len(lines)-30):], "\n")
+}
+
+// whatWasDropped is what Weir says of drops and flows, for failed tests.
+func (f *fixture) whatWasDropped() string {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	s, err := f.admin.Status(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("drops %v, flows %+v, steering %v", s.Drops, s.Flows, s.Steering)
 }
 
 // checkChecksums watches the checksum error counters of every namespace until

@@ -5,38 +5,54 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/weirlb/weir/perf/netlab"
 )
 
-// binary is the weir binary under test, "" where no lab can be made.
-var binary string
+// binary builds the weir binary under test, once. WEIR_BINARY names one that
+// is there already.
+var binary = sync.OnceValues(func() (string, error) {
+	if b := os.Getenv("WEIR_BINARY"); b != "" {
+		return b, nil
+	}
+	dir, err := os.MkdirTemp("", "weir-e2e-")
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, "weir")
+	out, err := exec.Command("go", "build", "-o", file, "github.com/weirlb/weir/cmd/weir").CombinedOutput()
+	if err != nil {
+		os.RemoveAll(dir)
+		return "", fmt.Errorf("build weir: %w\n%s", err, out)
+	}
+	built = dir
+	return file, nil
+})
+
+// built is the directory of the binary, to be removed in the end.
+var built string
 
 func TestMain(m *testing.M) {
-	os.Exit(build(m))
+	code := m.Run()
+	closeShared()
+	if built != "" {
+		os.RemoveAll(built)
+	}
+	os.Exit(code)
 }
 
-// build builds the binary once. WEIR_BINARY names one that is there already.
-func build(m *testing.M) int {
-	if netlab.Available() != nil {
-		return m.Run() // every test says why it is skipped
-	}
-	if binary = os.Getenv("WEIR_BINARY"); binary == "" {
-		dir, err := os.MkdirTemp("", "weir-e2e-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+// requireLab skips without root, and fails in CI, which must have it.
+func requireLab(t *testing.T) {
+	t.Helper()
+	if err := netlab.Available(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
 		}
-		defer os.RemoveAll(dir)
-		binary = filepath.Join(dir, "weir")
-		cmd := exec.Command("go", "build", "-o", binary, "github.com/weirlb/weir/cmd/weir")
-		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-		if err := cmd.Run(); err != nil {
-			fmt.Fprintln(os.Stderr, "build weir:", err)
-			return 1
-		}
+		t.Skip("skipped: ", err)
 	}
-	defer closeShared()
-	return m.Run()
+	if _, err := binary(); err != nil {
+		t.Fatal(err)
+	}
 }

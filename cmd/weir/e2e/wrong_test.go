@@ -56,7 +56,7 @@ func TestWireWrongStart(t *testing.T) {
 		{name: "missing interface", old: "name: eth1", new: "name: eth9", want: []string{"eth9"}},
 		{name: "interface named twice", old: "name: eth1", new: "name: eth0", want: []string{"eth0"}},
 		{name: "no such mode", old: "name: eth1", new: "name: eth1, mode: fast", want: []string{"mode", "fast"}},
-		{name: "mode not granted", old: "name: eth1", new: "name: eth1, mode: zerocopy", want: []string{"eth1", "zerocopy"}},
+		{name: "mode not granted", old: "name: eth1", new: "name: eth1, mode: zerocopy", want: []string{"eth1", "zero"}},
 		{name: "loopback", old: "name: eth1", new: "name: lo", want: []string{"lo"}},
 		{name: "no root", want: []string{"root"}, prepare: func(cmd *exec.Cmd) {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

@@ -54,7 +54,7 @@ func context10s(t *testing.T) context.Context {
 	return ctx
 }
 
-func TestLoadCountsServersAndFailures(t *testing.T) {
+func TestWireLoadCountsServersAndFailures(t *testing.T) {
 	client, node, addrs := twoNodes(t)
 	s, err := Serve(node, "one", "[::]:80")
 	if err != nil {
@@ -98,7 +98,7 @@ func TestLoadCountsServersAndFailures(t *testing.T) {
 	}
 }
 
-func TestTransfersCompareBytes(t *testing.T) {
+func TestWireTransfersCompareBytes(t *testing.T) {
 	client, node, addrs := twoNodes(t)
 	s, err := Serve(node, "one", "[::]:80")
 	if err != nil {
@@ -128,7 +128,7 @@ func TestTransfersCompareBytes(t *testing.T) {
 	}
 }
 
-func TestEchoAndHalfClose(t *testing.T) {
+func TestWireEchoAndHalfClose(t *testing.T) {
 	client, node, addrs := twoNodes(t)
 	e, err := ServeEcho(node, "one", "[::]:7")
 	if err != nil {
