@@ -20,8 +20,12 @@ import (
 // ErrBusy means that another process serves the socket.
 var ErrBusy = errors.New("another Weir is running")
 
-// DefaultFlowLimit is how many flows /v1/flows gives when not told.
-const DefaultFlowLimit = 1000
+// How many flows /v1/flows gives: when not told, and at most. A list of a
+// million would cost the daemon half a gigabyte.
+const (
+	DefaultFlowLimit = 1000
+	MaxFlowLimit     = 100_000
+)
 
 // Source is what a daemon must tell. Its methods are called concurrently,
 // must not block a worker, and must return when ctx ends.
@@ -160,7 +164,7 @@ func Handler(src Source) http.Handler {
 				refuse(w, http.StatusBadRequest, fmt.Errorf("limit: expected a positive number, got %q", s))
 				return
 			}
-			limit = n
+			limit = min(n, MaxFlowLimit)
 		}
 		s, err := src.Flows(r.Context(), limit)
 		reply(w, s, err)

@@ -108,6 +108,9 @@ func TestClientGetsWhatTheSourceSays(t *testing.T) {
 	if err != nil || flows.Total != 7 || len(flows.Flows) != 2 || src.limit != 20 {
 		t.Errorf("flows: %+v, %v (limit %d)", flows, err, src.limit)
 	}
+	if _, err := c.Flows(ctx, 1<<30); err != nil || src.limit != MaxFlowLimit {
+		t.Errorf("flows: asked for %d at once, %v", src.limit, err)
+	}
 	if l, err := c.Frontends(ctx); err != nil || len(l.Frontends) != 2 {
 		t.Errorf("frontends: %+v, %v", l, err)
 	}
