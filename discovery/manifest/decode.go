@@ -64,11 +64,19 @@ type meta struct {
 type decoder struct {
 	seed  maphash.Seed
 	known func(hash uint64) (Key, bool)
+	// last are the units of the file's last version, units those of this
+	// one; both may be nil.
+	last, units units
 }
 
 // document decodes one document of a file. A document of a List gives one
 // object per item. Nothing is returned for a document that holds only null.
 func (d *decoder) document(doc document, isJSON bool) []object {
+	objects, _ := d.unit(doc.raw, -1, func() ([]object, bool) { return d.parse(doc, isJSON), true })
+	return objects
+}
+
+func (d *decoder) parse(doc document, isJSON bool) []object {
 	if texts, ok := splitJSON(doc.raw); ok || isJSON {
 		var out []object
 		for _, text := range texts {
@@ -78,6 +86,9 @@ func (d *decoder) document(doc document, isJSON bool) []object {
 			out = append(out, object{item: -1, faults: []fault{syntaxFault(doc)}})
 		}
 		return out
+	}
+	if objects, ok := d.yamlList(doc); ok {
+		return objects
 	}
 	text, err := toJSON(doc)
 	if err != nil {
@@ -257,13 +268,18 @@ func (d *decoder) list(m *meta) []object {
 	}
 	var out []object
 	for i, text := range items {
-		// A typed list (`ServiceList`) may leave out what its items are.
-		if kind := strings.TrimSuffix(m.Kind, "List"); kind != "" {
-			text = withType(text, m.APIVersion, kind)
-		}
-		out = append(out, d.object(text, i)...)
+		out = append(out, d.item(m, text, i)...)
 	}
 	return out
+}
+
+// item decodes one item. A typed list (`ServiceList`) may leave out what its
+// items are.
+func (d *decoder) item(m *meta, text []byte, i int) []object {
+	if kind := strings.TrimSuffix(m.Kind, "List"); kind != "" {
+		text = withType(text, m.APIVersion, kind)
+	}
+	return d.object(text, i)
 }
 
 // withType gives an item of a typed list its type, unless it says it itself.

@@ -19,7 +19,8 @@ type file struct {
 	stamp   stamp
 	docs    []document // raw is dropped once decoded
 	objects [][]object // per document
-	fault   *fault     // of the file as a whole
+	units   units
+	fault   *fault // of the file as a whole
 	// clean is true when everything in it is served (or of no use to Weir):
 	// as long as its stamp is the same it need not be read again.
 	clean bool
@@ -111,7 +112,7 @@ func (s *Source) read(path string) (*file, error) {
 		return nil, bare(err)
 	}
 	f := &file{path: path, stamp: stampOf(info)}
-	f.decode(buf.Bytes(), s.decoder())
+	f.decode(buf.Bytes(), s.decoder(path))
 	return f, nil
 }
 
@@ -132,6 +133,8 @@ func (f *file) decode(data []byte, d *decoder) {
 		f.fault = &fault{reason: err.Error()}
 		return
 	}
+	f.units = units{}
+	d.units = f.units
 	isJSON := filepath.Ext(f.path) == ".json"
 	broken := 0
 	for _, doc := range docs {
@@ -151,13 +154,18 @@ func (f *file) decode(data []byte, d *decoder) {
 	}
 }
 
-// decoder returns a decoder that passes over what is served already.
-func (s *Source) decoder() *decoder {
+// decoder returns a decoder for a file that passes over what is served
+// already.
+func (s *Source) decoder(path string) *decoder {
 	known := make(map[uint64]Key, len(s.served))
 	for key, v := range s.served {
 		known[v.hash] = key
 	}
-	return &decoder{seed: s.seed, known: func(hash uint64) (Key, bool) {
+	var last units
+	if f := s.files[path]; f != nil {
+		last = f.units
+	}
+	return &decoder{seed: s.seed, last: last, known: func(hash uint64) (Key, bool) {
 		key, ok := known[hash]
 		return key, ok
 	}}

@@ -142,7 +142,7 @@ func (s *Source) LoadFiles(paths []string, stdin io.Reader) (*Report, error) {
 				return nil, fmt.Errorf("standard input: %w", err)
 			}
 			f := &file{path: "standard input"}
-			f.decode(data, s.decoder())
+			f.decode(data, s.decoder(f.path))
 			files = append(files, f)
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilnet "k8s.io/utils/net"
 )
 
 // The checks here are those which an API server makes before it stores an
@@ -91,7 +92,7 @@ func validateServicePorts(ports []corev1.ServicePort, path *field.Path) field.Er
 func validateServiceAddresses(svc *corev1.Service, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	address := func(value string, at *field.Path) {
-		if _, err := netip.ParseAddr(value); err != nil {
+		if _, ok := parseAddr(value); !ok {
 			errs = append(errs, field.Invalid(at, value, "must be a valid IP address"))
 		}
 	}
@@ -114,7 +115,7 @@ func validateServiceAddresses(svc *corev1.Service, spec *field.Path) field.Error
 		}
 	}
 	for i, cidr := range svc.Spec.LoadBalancerSourceRanges {
-		if _, err := netip.ParsePrefix(strings.TrimSpace(cidr)); err != nil {
+		if _, _, err := utilnet.ParseCIDRSloppy(strings.TrimSpace(cidr)); err != nil {
 			errs = append(errs, field.Invalid(spec.Child("loadBalancerSourceRanges").Index(i), cidr,
 				"must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"))
 		}
@@ -205,13 +206,13 @@ func validateAddresses(addrs []string, family discoveryv1.AddressType, path *fie
 	var errs field.ErrorList
 	for i, a := range addrs {
 		at := path.Index(i)
-		ip, err := netip.ParseAddr(a)
+		ip, ok := parseAddr(a)
 		switch {
-		case err != nil || ip.Zone() != "":
+		case !ok:
 			errs = append(errs, field.Invalid(at, a, "must be a valid IP address"))
 		case family == discoveryv1.AddressTypeIPv4 && !ip.Is4():
 			errs = append(errs, field.Invalid(at, a, "must be an IPv4 address"))
-		case family == discoveryv1.AddressTypeIPv6 && (!ip.Is6() || ip.Is4In6()):
+		case family == discoveryv1.AddressTypeIPv6 && !ip.Is6():
 			errs = append(errs, field.Invalid(at, a, "must be an IPv6 address"))
 		default:
 			errs = append(errs, validateNonSpecial(a, at)...)
@@ -243,7 +244,7 @@ func validateLegacy(list []corev1.EndpointAddress, path *field.Path) field.Error
 	var errs field.ErrorList
 	for i := range list {
 		at, ip := path.Index(i).Child("ip"), list[i].IP
-		if a, err := netip.ParseAddr(ip); err != nil || a.Zone() != "" {
+		if _, ok := parseAddr(ip); !ok {
 			errs = append(errs, field.Invalid(at, ip, "must be a valid IP address"))
 			continue
 		}
@@ -252,14 +253,27 @@ func validateLegacy(list []corev1.EndpointAddress, path *field.Path) field.Error
 	return errs
 }
 
+// parseAddr takes an address as Kubernetes does: IPv4 octets may have leading
+// zeros, which are decimal, and an IPv4-mapped IPv6 address is IPv4.
+func parseAddr(s string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		ip, ok := netip.AddrFromSlice(utilnet.ParseIPSloppy(s))
+		if !ok {
+			return netip.Addr{}, false
+		}
+		a = ip
+	}
+	return a.Unmap(), a.Zone() == ""
+}
+
 // validateNonSpecial refuses addresses that cannot be an endpoint's, or a
 // frontend's, on another machine.
 func validateNonSpecial(value string, path *field.Path) field.ErrorList {
-	ip, err := netip.ParseAddr(value)
-	if err != nil {
+	ip, ok := parseAddr(value)
+	if !ok {
 		return nil // said elsewhere
 	}
-	ip = ip.Unmap()
 	reason := ""
 	switch {
 	case ip.IsUnspecified():

@@ -4,6 +4,7 @@ package program
 // the caller applies all Services again, since some that had no frontend may
 // have one now.
 func (t *Translator) SetOptions(opts Options) {
+	opts.NodeAddresses = sorted(opts.NodeAddresses)
 	t.opts = opts
 	clear(t.warned)
 }

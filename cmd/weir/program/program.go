@@ -84,6 +84,7 @@ type entry struct {
 
 // New makes a Translator that knows no Service.
 func New(opts Options) *Translator {
+	opts.NodeAddresses = sorted(opts.NodeAddresses)
 	return &Translator{
 		opts:     opts,
 		services: map[discovery.ServiceName]*entry{},
@@ -125,9 +126,7 @@ func (t *Translator) Apply(up *discovery.Update) Batch {
 // changes with them.
 func (t *Translator) SetNodeAddresses(addrs []netip.Addr) Batch {
 	b := t.begin()
-	addrs = slices.Clone(addrs)
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	addrs = slices.Compact(addrs)
+	addrs = sorted(addrs)
 	changed := !slices.Equal(addrs, t.opts.NodeAddresses)
 	t.opts.NodeAddresses = addrs
 	var put []*discovery.Service
@@ -138,6 +137,16 @@ func (t *Translator) SetNodeAddresses(addrs []netip.Addr) Batch {
 	}
 	t.putAll(b, put)
 	return t.end(b)
+}
+
+// sorted is a copy of addrs, each once.
+func sorted(addrs []netip.Addr) []netip.Addr {
+	addrs = slices.Clone(addrs)
+	for i := range addrs {
+		addrs[i] = addrs[i].Unmap()
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
 }
 
 // Services are the Services that have a frontend on this node, in no order.
