@@ -95,7 +95,7 @@ bench: ## Benchmarks into bin/bench.txt (make bench BENCH=Lookup COUNT=10; compa
 # Endpoints of core/v1 are deprecated, and serving them is what mirroring is for.
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck, import boundaries
-	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); [ -z "$$out" ] || { echo "gofmt -w these:"; echo "$$out"; exit 1; }
+	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "gofmt -w these:"; echo "$$out"; exit 1; }
 	$(GO) vet ./... $(TOOLS)
 	@echo "$(GO) tool staticcheck ./... $(TOOLS)"; \
 	out=$$($(GO) tool staticcheck ./... $(TOOLS)); status=$$?; \
