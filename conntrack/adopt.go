@@ -109,6 +109,9 @@ func (t *Table) relink(conn uint32) bool {
 	default:
 		return false
 	}
+	if atomic.LoadUint32(&t.conns[conn].state)&superseded != 0 {
+		return !oneWay(fw.Mode)
+	}
 	if _, result := t.insert(t.Hash(&fw.Key), forwardRef(conn), false); result != inserted {
 		if !oneWay(fw.Mode) {
 			t.remove(reverseRef(conn))

@@ -238,3 +238,45 @@ func TestShortConnectionsToOneEndpointDoNotRunOutOfPorts(t *testing.T) {
 		t.Fatalf("stats %+v", s)
 	}
 }
+
+// A client that begins anew with the tuple of a connection that is over leaves
+// its old SNAT port with the endpoint's TIME_WAIT: it is not fresh for others.
+func TestASupersededConnectionKeepsItsPort(t *testing.T) {
+	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+	w := tab.Worker(0)
+	w.Online()
+	f := natFlow(1)
+	f.PortLo, f.PortHi, f.HasTS = 61000, 61001, false
+	old := mustCreate(t, w, f)
+	port := tab.Entry(old).NewSrc().Port()
+	talk(t, tab, old, 5, "> SYN seq 99", "< SYN,ACK", "> ACK seq 100", "< FIN,ACK", "> FIN,ACK seq 100", "< ACK", "> ACK seq 101")
+	if v := talk(t, tab, old, 6, "> SYN seq 500"); v != Reopen {
+		t.Fatalf("verdict %d", v)
+	}
+	if !w.Supersede(old) || w.Supersede(old) {
+		t.Fatal("superseded not once")
+	}
+	f.Seq = 500
+	again := mustCreate(t, w, f)
+	if got := tab.Entry(again).NewSrc().Port(); got == port {
+		t.Errorf("the port in TIME_WAIT was taken for a fresh one")
+	}
+	if v := talk(t, tab, old, 6, "< ACK"); v != Stale {
+		t.Errorf("verdict %d for the old connection's endpoint", v)
+	}
+	// The other port is in use: a SYN that the endpoint would not take gets none,
+	// one that it would take gets the old one.
+	g := natFlow(2)
+	g.PortLo, g.PortHi, g.HasTS, g.Seq = 61000, 61001, false, 50
+	if _, outcome := w.Create(g); outcome != NoPort {
+		t.Errorf("outcome %v for a SYN that the endpoint would refuse", outcome)
+	}
+	g.Seq = 1000
+	if got := tab.Entry(mustCreate(t, w, g)).NewSrc().Port(); got != port {
+		t.Errorf("port %d, want %d", got, port)
+	}
+	w.Quiesce()
+	if n := tab.Flows(); n != 2 {
+		t.Errorf("%d flows, want 2", n)
+	}
+}

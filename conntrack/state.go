@@ -58,6 +58,7 @@ const (
 	resetByClient  = 1 << 11
 	resetByServer  = 1 << 12
 	clientOnly     = 1 << 13 // DSR: the endpoint's packets do not pass here
+	superseded     = 1 << 14 // the client has begun anew: the reverse entry alone is known
 	published      = 1 << 31 // both entries are live; set last, cleared first
 	finBits        = finClient | finEndpoint
 	resetBits      = resetByClient | resetByServer

@@ -126,6 +126,32 @@ func (w *Worker) Delete(r Ref) bool {
 	return true
 }
 
+// Supersede makes room for a new connection with the client's tuple of r, whose
+// connection is over. The client's side is forgotten at once. The SNAT port stays
+// taken while the endpoint may hold TIME_WAIT for it, as long as the connection
+// would have lived or until Create finds that it suits another SYN: given to any
+// SYN it would be answered with a challenge ACK, and cost that client a second. It
+// reports false when another worker was quicker.
+func (w *Worker) Supersede(r Ref) bool {
+	t, conn := w.t, r.Conn()
+	c := &t.conns[conn]
+	for {
+		s := atomic.LoadUint32(&c.state)
+		switch {
+		case s&published == 0 || s&superseded != 0 || !over(s):
+			return false
+		case State(s&stateMask) == StateClose || oneWay(t.entries[2*conn].Mode):
+			if w.unlinkIn(conn, s) {
+				w.count.deleted.Add(1)
+				return true
+			}
+		case atomic.CompareAndSwapUint32(&c.state, s, s|superseded):
+			t.remove(forwardRef(conn))
+			return true
+		}
+	}
+}
+
 // Delete is Worker.Delete for control goroutines, usually from inside Range.
 func (t *Table) Delete(r Ref) bool {
 	w := t.acquire()

@@ -21,11 +21,14 @@ type Verdict uint8
 const (
 	Pass Verdict = iota
 	// Reopen: the client begins a new connection with the tuple of one that is
-	// over. The caller deletes the old one and creates a new one.
+	// over. The caller calls [Worker.Supersede] and creates a new one.
 	Reopen
 	// Gone: the connection was deleted after it was looked up, by another worker or
 	// by a packet of the same batch. The caller looks again.
 	Gone
+	// Stale: the endpoint speaks of a connection that the client has followed by
+	// another with the same tuple. The packet is to be dropped.
+	Stale
 )
 
 // TrackTCP follows one TCP packet of the entry r. tcpFlags is byte 13 of the TCP
@@ -58,6 +61,9 @@ func (g *segment) has(flag uint8) bool { return g.flags&flag != 0 }
 // track is TrackTCP but for established connections that go on.
 func (c *Conn) track(s uint32, g segment, tick uint32) Verdict {
 	for {
+		if s&superseded != 0 {
+			return Stale
+		}
 		if s&stateMask == 0 {
 			return Gone
 		}

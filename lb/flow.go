@@ -39,9 +39,15 @@ func (w *worker) flow(b *batch, i int, ref conntrack.Ref) {
 		off := l4.DataOffset()
 		switch w.table.TrackTCP(ref, p.Flags, l4.Seq(), l4.Ack(), uint32(p.L4Len()-off), l4[header.TCPLen:off], w.tick) {
 		case conntrack.Reopen:
+			if !w.ct.Supersede(ref) {
+				w.drop(b, i, DropNoFlow) // another worker is at it; the client asks again
+				return
+			}
 			w.t.reopened++
-			w.ct.Delete(ref)
 			w.miss(b, i)
+			return
+		case conntrack.Stale:
+			w.drop(b, i, DropNoFlow)
 			return
 		case conntrack.Gone:
 			// Ended by another worker, or by a SYN of this very batch.
