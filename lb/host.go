@@ -21,7 +21,7 @@ func (l *LB) openHostPort(workers int) error {
 	}
 	h, err := hostport.Open(hostport.Config{
 		Prefix4: l.cfg.HostPort4, Prefix6: l.cfg.HostPort6, Queues: workers, MTU: mtu,
-		StateDir: l.cfg.StateDir, Log: l.log,
+		StateDir: l.cfg.StateDir, ProcSys: l.cfg.ProcSys, Log: l.log,
 	})
 	if err != nil {
 		return err
@@ -36,7 +36,7 @@ func (l *LB) openHostPort(workers int) error {
 	return nil
 }
 
-func cleanHostPort(cfg Config) error { return hostport.Remove(cfg.StateDir) }
+func cleanHostPort(cfg Config) error { return hostport.Remove(cfg.StateDir, cfg.ProcSys) }
 
 // forwardBehind has the kernel forward the answers of endpoints that are
 // reached through it: packets that arrive on their interface.

@@ -71,6 +71,8 @@ type Config struct {
 	// PinDir holds the pinned links of the steering program, StateDir the
 	// notes of what was changed on the host, to be put back.
 	PinDir, StateDir string
+	// ProcSys is where the host's sysctls can be written, "" for /proc/sys.
+	ProcSys string
 	// SoftwareChecksums completes partial checksums without TX metadata.
 	SoftwareChecksums bool
 	Log               *slog.Logger

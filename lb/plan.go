@@ -30,8 +30,15 @@ type plan struct {
 	// of the way out, with the shared range.
 	sources4, sources6 []SNATSource
 	lo, hi             uint16 // on the host's own addresses
+	// listeners are the sources towards the node's own addresses.
+	listeners []listenerSource
 	// owned are all SNAT sources, to tell stray answers.
 	owned []ownedSource
+}
+
+type listenerSource struct {
+	w0, w1 uint64 // the node's address, as in table.EndpointEntry
+	source netip.Addr
 }
 
 type ownedSource struct {
@@ -48,7 +55,10 @@ func (p *plan) source(path *route.Path, ep *table.EndpointEntry, hash uint64) (S
 	if path.Kind == route.Host {
 		// The host port's own prefix: addresses that only Weir uses.
 		a := path.Source
-		if ep.Local || path.Local {
+		switch {
+		case path.Local:
+			a = p.towardsListener(path, ep)
+		case ep.Local:
 			a = path.LocalSource
 		}
 		return SNATSource{a, ownPortLo, ownPortHi}, a.IsValid()
@@ -58,6 +68,16 @@ func (p *plan) source(path *route.Path, ep *table.EndpointEntry, hash uint64) (S
 		return list[hash>>32%uint64(len(list))], true
 	}
 	return SNATSource{path.Source, p.lo, p.hi}, path.Source.IsValid()
+}
+
+// towardsListener is the source towards one of the node's own addresses.
+func (p *plan) towardsListener(path *route.Path, ep *table.EndpointEntry) netip.Addr {
+	for i := range p.listeners {
+		if l := &p.listeners[i]; l.w0 == ep.W0 && l.w1 == ep.W1 && l.source.Is6() == (ep.Family == 6) {
+			return l.source
+		}
+	}
+	return path.LocalSource
 }
 
 // ownsDestination says whether a packet is to an SNAT address and port.

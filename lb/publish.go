@@ -212,8 +212,8 @@ func (l *LB) replan() error {
 		p.owned = append(p.owned, ownedAt(s))
 	}
 	if l.host != nil {
-		for _, a := range l.router.Primary(nil) {
-			errs = append(errs, l.host.SetSource(a))
+		for _, a := range l.router.Addresses() {
+			errs = append(errs, l.planListener(p, a.Prefix.Addr()))
 		}
 		hp := l.host.Route(0)
 		for _, a := range []netip.Addr{hp.Local4, hp.Forward4, hp.Local6, hp.Forward6} {
@@ -229,6 +229,17 @@ func (l *LB) replan() error {
 	slices.SortFunc(p.owned, func(a, b ownedSource) int { return int(a.key.W2>>24) - int(b.key.W2>>24) })
 	l.plan.Store(p)
 	return errors.Join(errs...)
+}
+
+// planListener gives the plan the source towards one of the node's addresses.
+func (l *LB) planListener(p *plan, a netip.Addr) error {
+	src, err := l.host.SourceFor(a)
+	if src.IsValid() {
+		k := table.MakeKey(netip.AddrPortFrom(a, 1), 0)
+		p.listeners = append(p.listeners, listenerSource{k.W0, k.W1, src})
+		p.owned = append(p.owned, ownedAt(SNATSource{src, ownPortLo, ownPortHi}))
+	}
+	return err
 }
 
 func ownedAt(s SNATSource) ownedSource {

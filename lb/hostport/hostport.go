@@ -14,6 +14,8 @@
 //	.1  the kernel's end
 //	.2  Local: the source towards endpoints on this node, whose answers come
 //	    back by the route
+//	.16 and on: the source towards the node's own listeners, one per address of
+//	    the node (see SourceFor)
 //	.3  Forward: the source towards endpoints that may lie beyond it; a
 //	    masquerade rule translates it where it leaves by another interface
 //
@@ -46,6 +48,7 @@ const (
 	gatewayHost = 1
 	localHost   = 2
 	forwardHost = 3
+	firstSource = 16 // and on: one per address of the node
 )
 
 // Config says what to make.
@@ -55,6 +58,9 @@ type Config struct {
 	Queues           int // of each end: one per worker
 	MTU              int
 	StateDir         string // where the journal is kept
+	// ProcSys is where the host's sysctls can be written; "" is /proc/sys,
+	// which is read-only in a container.
+	ProcSys string
 	Log              *slog.Logger
 }
 
@@ -63,10 +69,12 @@ type Config struct {
 type HostPort struct {
 	cfg     Config
 	log     *slog.Logger
+	sysctls sysctls
 	journal *journal
 	kernel  netlink.Link
 	xdp     netlink.Link
-	forward map[int]bool // interfaces on which forwarding has been switched on
+	forward map[int]bool       // interfaces on which forwarding has been switched on
+	sources map[netip.Addr]int // number in the prefix, by address of the node
 	// Masquerades is false where nftables could not be programmed: endpoints
 	// beyond this node that are reached through the kernel get no traffic.
 	Masquerades bool
@@ -82,11 +90,11 @@ func Open(cfg Config) (_ *HostPort, err error) {
 	if cfg.Queues < 1 {
 		cfg.Queues = 1
 	}
-	h := &HostPort{cfg: cfg, log: cfg.Log, forward: map[int]bool{}}
+	h := &HostPort{cfg: cfg, log: cfg.Log, forward: map[int]bool{}, sources: map[netip.Addr]int{}}
 	if err := h.check(); err != nil {
 		return nil, err
 	}
-	if h.journal, err = openJournal(cfg.StateDir); err != nil {
+	if h.journal, err = openJournal(cfg.StateDir, h.sysctls); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -292,27 +300,41 @@ func (h *HostPort) RemoveRoute(a netip.Addr) error {
 	return nil
 }
 
-// SetSource makes a, an address of the node, the source of what the node's own
-// listeners send to Weir when they leave the choice to the kernel: a UDP
-// server on the wildcard address would else answer with the address of the
-// kernel's end, which no flow has.
-func (h *HostPort) SetSource(a netip.Addr) error {
+// SourceFor is the SNAT source towards listeners on a, an address of the node.
+// Each has one of its own, whose route names a as the source of what is sent
+// there: a UDP server on the wildcard address leaves the choice to the kernel
+// and would else answer from an address that no flow has. When the prefix has
+// no address left it is the source of all endpoints on this node.
+func (h *HostPort) SourceFor(a netip.Addr) (netip.Addr, error) {
 	p := h.cfg.Prefix4
 	if a.Is6() {
 		p = h.cfg.Prefix6
 	}
-	to := h.address(p, localHost)
-	if !to.IsValid() {
-		return nil
+	if !p.IsValid() {
+		return netip.Addr{}, nil
+	}
+	n, known := h.sources[a]
+	if !known {
+		n = firstSource + len(h.sources)
+	}
+	src := h.address(p, n)
+	if !p.Contains(src) || !p.Contains(src.Next()) { // nor IPv4's broadcast address
+		return h.address(p, localHost), nil
 	}
 	err := netlink.RouteReplace(&netlink.Route{
-		LinkIndex: h.kernel.Attrs().Index, Dst: ipNet(to, to.BitLen()), Src: a.AsSlice(),
+		LinkIndex: h.kernel.Attrs().Index, Dst: ipNet(src, src.BitLen()), Src: a.AsSlice(),
 		Scope: netlink.SCOPE_LINK, Protocol: routeProtocol,
 	})
 	if err != nil {
-		return fmt.Errorf("route to %s with source %s: %w", to, a, err)
+		return h.address(p, localHost), fmt.Errorf("route to %s with source %s: %w", src, a, err)
 	}
-	return nil
+	if !known {
+		if err := h.neighbour(src); err != nil {
+			return h.address(p, localHost), err
+		}
+		h.sources[a] = n
+	}
+	return src, nil
 }
 
 func (h *HostPort) routeTo(a netip.Addr) (*netlink.Route, bool) {
@@ -347,14 +369,15 @@ func (h *HostPort) Close() error {
 	return errors.Join(append(errs, h.journal.restore())...)
 }
 
-// Remove takes off the host what a process that was killed has left. It must
-// not be called while a host port is open.
-func Remove(stateDir string) error {
+// Remove takes off the host what a process that was killed has left; its
+// parameters are those of Config. It must not be called while a host port is
+// open.
+func Remove(stateDir, procSys string) error {
 	errs := []error{unmasquerade()}
 	if l, err := netlink.LinkByName(KernelEnd); err == nil && l.Type() == "veth" {
 		errs = append(errs, netlink.LinkDel(l))
 	}
-	j, err := openJournal(stateDir)
+	j, err := openJournal(stateDir, newSysctls(procSys))
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}

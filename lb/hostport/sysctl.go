@@ -41,7 +41,7 @@ func (h *HostPort) settings() error {
 		{"net/ipv6/conf/" + KernelEnd + "/disable_ipv6", "0", true},
 	}
 	for _, s := range list {
-		if err := writeSysctl(s.key, s.value); err != nil && !(s.optional && errors.Is(err, fs.ErrNotExist)) {
+		if err := h.sysctls.write(s.key, s.value); err != nil && !(s.optional && errors.Is(err, fs.ErrNotExist)) {
 			return err
 		}
 	}
@@ -82,10 +82,10 @@ func (h *HostPort) Forward(ifindex int) error {
 // be forwarded by the whole host.
 func (h *HostPort) forward6(name string) error {
 	key := "net/ipv6/conf/" + sysctlName(name) + "/force_forwarding"
-	if _, err := readSysctl(key); err == nil {
+	if _, err := h.sysctls.read(key); err == nil {
 		return h.change(key, "1")
 	}
-	if _, err := readSysctl("net/ipv6/conf/all/forwarding"); err != nil {
+	if _, err := h.sysctls.read("net/ipv6/conf/all/forwarding"); err != nil {
 		return nil // no IPv6
 	}
 	return h.change("net/ipv6/conf/all/forwarding", "1")
@@ -93,7 +93,7 @@ func (h *HostPort) forward6(name string) error {
 
 // change sets a sysctl of the host's own and notes its old value first.
 func (h *HostPort) change(key, value string) error {
-	old, err := readSysctl(key)
+	old, err := h.sysctls.read(key)
 	if err != nil {
 		return err
 	}
@@ -104,29 +104,40 @@ func (h *HostPort) change(key, value string) error {
 		return err
 	}
 	h.log.Info("sysctl changed, to be put back at the end", "key", strings.ReplaceAll(key, "/", "."), "from", old, "to", value)
-	return writeSysctl(key, value)
+	return h.sysctls.write(key, value)
 }
 
 // sysctlName is an interface's name as a directory of /proc/sys.
 func sysctlName(iface string) string { return iface }
 
-// sysctlRoot is the calling thread's view: /proc/sys/net shows the network
-// namespace of whoever reads it.
-const sysctlRoot = "/proc/sys/"
+// sysctls is a directory of sysctls, ending in a slash. /proc/sys/net, also
+// where it is mounted elsewhere, shows the network namespace of whoever reads it.
+type sysctls string
 
-func readSysctl(key string) (string, error) {
-	b, err := os.ReadFile(sysctlRoot + key)
+// newSysctls: "" is /proc/sys.
+func newSysctls(dir string) sysctls {
+	if dir == "" {
+		dir = "/proc/sys"
+	}
+	return sysctls(dir + "/")
+}
+
+func (s sysctls) read(key string) (string, error) {
+	b, err := os.ReadFile(string(s) + key)
 	if err != nil {
 		return "", fmt.Errorf("read sysctl: %w", err)
 	}
 	return strings.TrimSpace(string(b)), nil
 }
 
-func writeSysctl(key, value string) error {
-	if old, err := readSysctl(key); err == nil && old == value {
+func (s sysctls) write(key, value string) error {
+	if old, err := s.read(key); err == nil && old == value {
 		return nil
 	}
-	f, err := os.OpenFile(sysctlRoot+key, os.O_WRONLY, 0)
+	f, err := os.OpenFile(string(s)+key, os.O_WRONLY, 0)
+	if errors.Is(err, unix.EROFS) {
+		return fmt.Errorf("set sysctl: %w: in a container mount the host's /proc/sys/net at /host/proc/sys/net and set WEIR_PROC_SYS=/host/proc/sys", err)
+	}
 	if err != nil {
 		return fmt.Errorf("set sysctl: %w", err)
 	}
@@ -141,9 +152,10 @@ func writeSysctl(key, value string) error {
 // can be put back also after a crash. An entry that is there already is kept:
 // the value that was read since is Weir's own.
 type journal struct {
-	path  string
-	netns uint64
-	Old   []entry `json:"old"`
+	path    string
+	netns   uint64
+	sysctls sysctls
+	Old     []entry `json:"old"`
 }
 
 type entry struct {
@@ -153,8 +165,8 @@ type entry struct {
 	NetNS uint64 `json:"netns"`
 }
 
-func openJournal(dir string) (*journal, error) {
-	j := &journal{path: filepath.Join(dir, "sysctl.json")}
+func openJournal(dir string, s sysctls) (*journal, error) {
+	j := &journal{path: filepath.Join(dir, "sysctl.json"), sysctls: s}
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
@@ -210,7 +222,7 @@ func (j *journal) restore() error {
 		if e.NetNS != j.netns {
 			continue
 		}
-		if err := writeSysctl(e.Key, e.Value); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := j.sysctls.write(e.Key, e.Value); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
