@@ -61,7 +61,7 @@ type Config struct {
 	// ProcSys is where the host's sysctls can be written; "" is /proc/sys,
 	// which is read-only in a container.
 	ProcSys string
-	Log              *slog.Logger
+	Log     *slog.Logger
 }
 
 // HostPort is the pair with its addresses, routes and rules. Its methods must

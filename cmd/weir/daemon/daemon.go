@@ -137,6 +137,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		Workers:       int(cfg.Workers.Count),
 		CPUs:          cfg.Workers.CPUs,
 		PinDir:        os.Getenv("WEIR_PIN_DIR"),
+		ProcSys:       os.Getenv("WEIR_PROC_SYS"),
 		StateDir:      filepath.Dir(cfg.Admin.Socket),
 		// For tests of the path that kernels without TX metadata take.
 		SoftwareChecksums: os.Getenv("WEIR_TX_CHECKSUM") == "software",
