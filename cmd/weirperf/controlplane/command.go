@@ -100,16 +100,16 @@ func (r *Result) render(w io.Writer, m machine.Machine) error {
 	b.line("")
 	b.line("build, slices to snapshot   %8.2f s", r.BuildSeconds)
 	b.line("heap per endpoint           %8.0f bytes", r.HeapBytesPerEndpoint)
-	b.line("one-slice change            %8.0f us p50, %.0f us p99, %.0f us max", r.ChangeP50us, r.ChangeP99us, r.ChangeMaxus)
+	b.line("one-slice change            %s", &r.Change)
 	for _, s := range r.BySize {
-		b.line("  of %5d endpoints         %8.0f us p50, %.0f us p99, %.0f us min, %s and %d objects allocated",
-			s.Endpoints, s.P50us, s.P99us, s.MinUs, bytesOf(float64(s.AllocBytes)), s.AllocObjects)
+		b.line("  of %5d endpoints         %s", s.Endpoints, &s.Quantiles)
+		b.line("                            %s in %d objects allocated", bytesOf(float64(s.AllocBytes)), s.AllocObjects)
 	}
 	if t := r.Tenth; t != nil {
 		b.line("  of %5d, against %d Services: %.2f times the time, %.2f times the bytes", middleSize, t.Services, t.RatioP50, t.RatioAlloc)
 	}
 	if o := r.Rollout; o != nil {
-		b.line("rollout of %5d endpoints   %8.2f s in %d events: %.0f us p50, %.0f us p99", o.Endpoints, o.Seconds, o.Events, o.P50us, o.P99us)
+		b.line("rollout of %5d endpoints   %8.2f s in %d events: %s", o.Endpoints, o.Seconds, o.Events, &o.Quantiles)
 	}
 	if e := r.Economy; e != nil {
 		b.line("")
@@ -120,9 +120,17 @@ func (r *Result) render(w io.Writer, m machine.Machine) error {
 				bytesOf(k.EndpointsChange), bytesOf(k.SlicesChange),
 				bytesOf(k.EndpointsRollout), bytesOf(k.SlicesRollout), k.EndpointsRollout/k.SlicesRollout)
 		}
+		p := &e.Proposal
+		b.line("  KEP-752 reckoned with Endpoints of %s: %s for one change, %s for a rollout",
+			bytesOf(float64(p.EndpointsObject)), bytesOf(p.EndpointsChange), bytesOf(p.EndpointsRollout))
 	}
 	_, err := io.WriteString(w, b.text)
 	return err
+}
+
+func (q *Quantiles) String() string {
+	return fmt.Sprintf("%8.0f us p50, %.0f p99, %.0f min, %.0f max; CPU %.0f p50, %.0f p99",
+		q.P50us, q.P99us, q.MinUs, q.Maxus, q.CPUP50us, q.CPUP99us)
 }
 
 type buffer struct{ text string }

@@ -50,8 +50,8 @@ func TestPlaneServesWhatTheSlicesSay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.all) != 300 || p.table.Load().Number() != before+300 {
-		t.Errorf("%d changes, %d publications", len(s.all), p.table.Load().Number()-before)
+	if len(s.wall) != 300 || p.table.Load().Number() != before+300 {
+		t.Errorf("%d changes, %d publications", len(s.wall), p.table.Load().Number()-before)
 	}
 	if got := p.table.PresentEndpoints(); got != c.total {
 		t.Errorf("%d endpoints after the changes, want %d", got, c.total)

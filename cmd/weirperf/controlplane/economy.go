@@ -23,22 +23,32 @@ type Economy struct {
 	Nodes     int         `json:"nodes"`     // that watch
 	PerSlice  int         `json:"perSlice"`
 	Encodings []EconomyOf `json:"encodings"`
+	// Proposal is the estimate of KEP-752 for the same numbers, that slices
+	// were made for: objects of 1.5 MB, the most that etcd takes.
+	Proposal EconomyOf `json:"proposal"`
+}
+
+// proposal are the figures of KEP-752, "Motivation".
+func proposal(endpoints, nodes int) EconomyOf {
+	const object = 1.5e6
+	change := object * float64(nodes)
+	return EconomyOf{EndpointsObject: object, EndpointsChange: change, EndpointsRollout: change * float64(endpoints)}
 }
 
 // EconomyOf is the economy in one encoding. All figures are bytes, those of
 // Change and Rollout for all nodes together.
 type EconomyOf struct {
-	Encoding string `json:"encoding"` // json, protobuf
+	Encoding string `json:"encoding,omitempty"` // json, protobuf
 	// Object is one encoded Endpoints object or full slice.
 	EndpointsObject int `json:"endpointsObject"`
-	SliceObject     int `json:"sliceObject"`
+	SliceObject     int `json:"sliceObject,omitempty"`
 	// Change is one endpoint replaced.
 	EndpointsChange float64 `json:"endpointsChange"`
-	SlicesChange    float64 `json:"slicesChange"`
+	SlicesChange    float64 `json:"slicesChange,omitempty"`
 	// Rollout is every endpoint replaced, one after the other.
 	EndpointsRollout float64 `json:"endpointsRollout"`
-	SlicesRollout    float64 `json:"slicesRollout"`
-	SliceWrites      int     `json:"sliceWrites"` // of the rollout
+	SlicesRollout    float64 `json:"slicesRollout,omitempty"`
+	SliceWrites      int     `json:"sliceWrites,omitempty"` // of the rollout
 }
 
 // encoding measures how an API server would encode an object.
@@ -66,7 +76,7 @@ func (e encoding) size(object runtime.Object) (int, error) {
 // economy computes the figures of the EndpointSlice proposal (KEP-752): a
 // Service of so many endpoints, watched by so many nodes.
 func economy(endpoints, nodes int) (Economy, error) {
-	out := Economy{Endpoints: endpoints, Nodes: nodes, PerSlice: perSlice}
+	out := Economy{Endpoints: endpoints, Nodes: nodes, PerSlice: perSlice, Proposal: proposal(endpoints, nodes)}
 	// The slices are full and alike, so a part of the rollout tells the whole.
 	part := min(endpoints, 5*perSlice)
 	writes, err := rollout(endpoints, part)

@@ -18,7 +18,8 @@ type Result struct {
 	// ChangeP50us and the next are of one endpoint replaced in any slice.
 	ChangeP50us float64 `json:"changeP50us"`
 	ChangeP99us float64 `json:"changeP99us"`
-	ChangeMaxus float64 `json:"changeMaxus"`
+	// Change is all of their quantiles.
+	Change Quantiles `json:"change"`
 	// ChangeAllocBytes is of a Service of 25 endpoints.
 	ChangeAllocBytes     uint64  `json:"changeAllocBytes"`
 	HeapBytesPerEndpoint float64 `json:"heapBytesPerEndpoint"`
@@ -31,15 +32,24 @@ type Result struct {
 	Economy *Economy `json:"economy,omitempty"`
 }
 
+// Quantiles are of durations in microseconds: on the clock, and of the
+// thread's CPU time alone.
+type Quantiles struct {
+	MinUs    float64 `json:"minUs"`
+	P50us    float64 `json:"p50us"`
+	P99us    float64 `json:"p99us"`
+	Maxus    float64 `json:"maxus"`
+	CPUP50us float64 `json:"cpuP50us"`
+	CPUP99us float64 `json:"cpuP99us"`
+}
+
 // SizeResult is of changes of Services with so many endpoints.
 type SizeResult struct {
-	Endpoints    int     `json:"endpoints"`
-	Changes      int     `json:"changes"`
-	MinUs        float64 `json:"minUs"`
-	P50us        float64 `json:"p50us"`
-	P99us        float64 `json:"p99us"`
-	AllocBytes   uint64  `json:"allocBytes"`
-	AllocObjects uint64  `json:"allocObjects"`
+	Endpoints int `json:"endpoints"`
+	Changes   int `json:"changes"`
+	Quantiles
+	AllocBytes   uint64 `json:"allocBytes"`
+	AllocObjects uint64 `json:"allocObjects"`
 }
 
 // RolloutResult is a rolling replacement of the largest Service.
@@ -47,16 +57,16 @@ type RolloutResult struct {
 	Endpoints int     `json:"endpoints"`
 	Events    int     `json:"events"`
 	Seconds   float64 `json:"seconds"`
-	P50us     float64 `json:"p50us"`
-	P99us     float64 `json:"p99us"`
+	Quantiles
 }
 
 // TenthResult says how the cost of a change of a Service of 25 endpoints
-// grows with what does not concern it: ratios of the full to the tenth.
+// grows with what does not concern it: ratios of the full to the tenth, those
+// of time by the CPU's.
 type TenthResult struct {
 	Services   int     `json:"services"`
 	Endpoints  int     `json:"endpoints"`
-	P50us      float64 `json:"p50us"`
+	P50us      float64 `json:"cpuP50us"`
 	AllocBytes uint64  `json:"allocBytes"`
 	RatioP50   float64 `json:"ratioP50"`
 	RatioAlloc float64 `json:"ratioAlloc"`
@@ -96,7 +106,8 @@ func (r *runner) run(o Options) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("change: %w", err)
 	}
-	out.ChangeP50us, out.ChangeP99us, out.ChangeMaxus = s.quantile(0.5), s.quantile(0.99), s.quantile(1)
+	out.Change = s.quantiles()
+	out.ChangeP50us, out.ChangeP99us = out.Change.P50us, out.Change.P99us
 	if err := r.sizes(out, p, c); err != nil {
 		return nil, err
 	}
@@ -139,7 +150,7 @@ func (r *runner) sizes(out *Result, p *plane, c *cluster) error {
 			return fmt.Errorf("change: %w", err)
 		}
 		out.BySize = append(out.BySize, SizeResult{
-			Endpoints: k.size, Changes: k.changes, P50us: s.quantile(0.5), P99us: s.quantile(0.99), MinUs: s.quantile(0),
+			Endpoints: k.size, Changes: k.changes, Quantiles: s.quantiles(),
 			AllocBytes: a.bytes, AllocObjects: a.objects,
 		})
 		if k.size == middleSize {
@@ -156,6 +167,8 @@ const rolloutStep = 20
 // rollout replaces all endpoints of the largest Service, slice by slice.
 func (r *runner) rollout(p *plane, c *cluster) (*RolloutResult, error) {
 	var s spread
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	start := time.Now()
 	for slice := range c.sliceCount(0) {
 		for n := rolloutStep; n <= perSlice; n += rolloutStep {
@@ -175,8 +188,7 @@ func (r *runner) rollout(p *plane, c *cluster) (*RolloutResult, error) {
 		}
 	}
 	return &RolloutResult{
-		Endpoints: c.sizes[0], Events: len(s.all), Seconds: time.Since(start).Seconds(),
-		P50us: s.quantile(0.5), P99us: s.quantile(0.99),
+		Endpoints: c.sizes[0], Events: len(s.wall), Seconds: time.Since(start).Seconds(), Quantiles: s.quantiles(),
 	}, nil
 }
 
@@ -204,8 +216,8 @@ func (r *runner) tenth(o Options, full *Result) (*TenthResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.P50us, t.AllocBytes = s.quantile(0.5), a.bytes
-	t.RatioP50 = full.BySize[0].P50us / t.P50us
+	t.P50us, t.AllocBytes = s.quantiles().CPUP50us, a.bytes
+	t.RatioP50 = full.BySize[0].CPUP50us / t.P50us
 	t.RatioAlloc = float64(full.ChangeAllocBytes) / float64(t.AllocBytes)
 	return t, nil
 }
