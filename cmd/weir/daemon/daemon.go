@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/notify"
 	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb"
@@ -49,6 +50,7 @@ type Daemon struct {
 	log    *slog.Logger
 	source Source
 	lb     *lb.LB
+	notify *notify.Notifier
 
 	mu        sync.Mutex // guards what follows, and orders publications
 	cfg       *config.Configuration
@@ -70,6 +72,9 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	d := &Daemon{log: log, cfg: cfg, node: topology.Node{Name: cfg.NodeName}, pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}}}
+	if d.notify, err = notify.New(d.serviceHealth, log); err != nil {
+		return err
+	}
 	ls, err := d.listen()
 	if err != nil {
 		return err
@@ -102,8 +107,10 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
 	task("addresses", d.followAddresses)
 	task("reload", d.followSignals)
+	task("service manager", d.notify.Run)
 	ls.serve(d, task)
 	<-ctx.Done()
+	d.notify.Stopping()
 	d.mu.Lock()
 	d.draining = true
 	d.mu.Unlock()
@@ -203,6 +210,7 @@ func (d *Daemon) deliver(up *discovery.Update) {
 			all.Put = append(all.Put, s)
 		}
 		up, d.pending, d.synced = all, nil, true
+		defer d.notify.Ready() // once it is published
 	}
 	d.publish(d.translate.Apply(up))
 }
@@ -272,6 +280,7 @@ func (d *Daemon) followSignals(ctx context.Context) error {
 // reload takes over what can change while running. A file that is wrong
 // changes nothing.
 func (d *Daemon) reload() {
+	defer d.notify.Reloading()()
 	d.source.Reload()
 	next, err := d.cfg.Reload()
 	if errors.Is(err, config.ErrNotReloadable) {

@@ -11,6 +11,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/cmd/weir/explain"
 	"github.com/weirlb/weir/cmd/weir/metrics"
+	"github.com/weirlb/weir/cmd/weir/notify"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery/manifest"
@@ -202,4 +203,17 @@ func (d *Daemon) Health() metrics.Health {
 		h.Healthy, h.Reason = false, fmt.Sprintf("worker %d does not go round", stuck)
 	}
 	return h
+}
+
+// serviceHealth is the health in a service manager's words.
+func (d *Daemon) serviceHealth() notify.Health {
+	h := d.Health()
+	text := "serving " + d.source.String()
+	switch {
+	case !h.Healthy:
+		text = h.Reason
+	case !h.Synced:
+		text = "waiting for the first full view of Services: " + d.source.String()
+	}
+	return notify.Health{Healthy: h.Healthy, Text: text}
 }

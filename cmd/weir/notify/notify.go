@@ -1,0 +1,161 @@
+// Package notify tells a service manager how Weir is doing, by the protocol of
+// sd_notify(3): that it serves, that it lives, that it reads its configuration
+// again, that it leaves. Where no service manager asked for it (NOTIFY_SOCKET
+// is not set) nothing is sent.
+package notify
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+)
+
+const (
+	// startExtension is how much more time a start that is still waiting asks
+	// for, well above checkStart: a start that hangs ends all the same.
+	startExtension = 30 * time.Second
+	checkStart     = 5 * time.Second
+	// checkStatus is how often the status is looked at without a watchdog.
+	checkStatus = 10 * time.Second
+)
+
+// Health is what the service manager is told.
+type Health struct {
+	// Healthy: the packet path works. Otherwise the watchdog is not fed, and
+	// the service manager ends Weir and starts it again.
+	Healthy bool
+	// Text is one line for `systemctl status`.
+	Text string
+}
+
+// Notifier is the line to the service manager. Its methods may be called
+// from several goroutines.
+type Notifier struct {
+	health   func() Health
+	log      *slog.Logger
+	watchdog time.Duration // 0: none
+	send     func(state string) (sent bool, err error)
+	ready    chan struct{} // closed by Ready
+	once     sync.Once
+
+	mu   sync.Mutex
+	text string // sent last
+}
+
+// New makes a Notifier from the environment (NOTIFY_SOCKET, WATCHDOG_USEC,
+// WATCHDOG_PID). health must return at once.
+func New(health func() Health, log *slog.Logger) (*Notifier, error) {
+	watchdog, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		return nil, fmt.Errorf("watchdog of the service manager: %w", err)
+	}
+	return &Notifier{
+		health: health, log: log, watchdog: watchdog,
+		send:  func(state string) (bool, error) { return daemon.SdNotify(false, state) },
+		ready: make(chan struct{}),
+	}, nil
+}
+
+// Ready says that the start is complete. Only the first call says it.
+func (n *Notifier) Ready() {
+	n.once.Do(func() {
+		n.say(daemon.SdNotifyReady)
+		close(n.ready)
+	})
+}
+
+// Reloading says that the configuration is being read again; the function
+// that it returns, that this is over. Before Ready it says nothing.
+func (n *Notifier) Reloading() (done func()) {
+	select {
+	case <-n.ready:
+	default:
+		return func() {}
+	}
+	n.say(daemon.SdNotifyReloading, daemon.SdNotifyMonotonicUsec())
+	return func() { n.say(daemon.SdNotifyReady) }
+}
+
+// Stopping says that Weir leaves.
+func (n *Notifier) Stopping() { n.say(daemon.SdNotifyStopping, "STATUS=leaving") }
+
+// Run feeds the watchdog while Weir is healthy, asks for more time while the
+// start is waiting, and keeps the status line current, until ctx ends.
+func (n *Notifier) Run(ctx context.Context) error {
+	if sent, err := n.send("STATUS=starting"); err == nil && !sent {
+		<-ctx.Done() // nobody listens
+		return nil
+	}
+	ready := n.ready
+	for {
+		n.beat(ready == nil)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ready:
+			ready = nil
+		case <-time.After(n.interval(ready == nil)):
+		}
+	}
+}
+
+// beat says what there is to say now.
+func (n *Notifier) beat(ready bool) {
+	h := n.health()
+	say := []string{n.status(h)}
+	if h.Healthy {
+		if n.watchdog > 0 {
+			say = append(say, daemon.SdNotifyWatchdog)
+		}
+		if !ready {
+			say = append(say, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", startExtension.Microseconds()))
+		}
+	}
+	n.say(say...)
+}
+
+// interval is the time to the next beat: a third of what the watchdog allows,
+// so that one may come late.
+func (n *Notifier) interval(ready bool) time.Duration {
+	d := checkStatus
+	if !ready {
+		d = checkStart
+	}
+	if n.watchdog > 0 {
+		d = min(d, n.watchdog/3)
+	}
+	return d
+}
+
+// status is the status line if it has changed, else "".
+func (n *Notifier) status(h Health) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	text, _, _ := strings.Cut(h.Text, "\n")
+	if text == n.text {
+		return ""
+	}
+	n.text = text
+	return "STATUS=" + text
+}
+
+// say sends the assignments that are not empty, in one datagram.
+func (n *Notifier) say(assignments ...string) {
+	var lines []string
+	for _, a := range assignments {
+		if a != "" {
+			lines = append(lines, a)
+		}
+	}
+	if len(lines) == 0 {
+		return
+	}
+	if _, err := n.send(strings.Join(lines, "\n")); err != nil {
+		n.log.Warn("tell the service manager", "what", lines[0], "err", err)
+	}
+}
