@@ -1,5 +1,7 @@
 package manifest
 
+//lint:file-ignore SA1019 Endpoints are deprecated, and served as long as people write them.
+
 import (
 	"bytes"
 	"encoding/json"

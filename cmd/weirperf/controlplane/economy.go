@@ -1,5 +1,7 @@
 package controlplane
 
+//lint:file-ignore SA1019 Endpoints are what slices are compared with.
+
 import (
 	"bytes"
 	"fmt"
