@@ -42,9 +42,9 @@ demo: build ## Show Weir at work, in network namespaces of its own (root)
 
 ##
 .PHONY: test
-test: ## Everything: unit, property, race, fuzz smoke, wire (root); ends with the sum
+test: ## Everything: unit, property, race, fuzz smoke, wire (root), cluster; ends with the sum
 	@rm -rf $(RESULTS)
-	@$(MAKE) --no-print-directory run-unit run-race run-fuzz run-wire
+	@$(MAKE) --no-print-directory run-unit run-race run-fuzz run-wire run-kube
 	@$(TESTSUM) report -dir $(RESULTS)
 
 .PHONY: test-unit
@@ -65,26 +65,40 @@ test-wire: ## Real packets through namespaces and the kernel's TCP (root)
 	@$(MAKE) --no-print-directory run-wire
 	@$(TESTSUM) report -dir $(RESULTS)
 
+.PHONY: test-kube
+test-kube: ## Against a real API server and its controllers (wire parts: root)
+	@rm -rf $(RESULTS)
+	@$(MAKE) --no-print-directory run-kube
+	@$(TESTSUM) report -dir $(RESULTS)
+
+.PHONY: kubeenv
+kubeenv: ## Build the test cluster, once, and print its path: minutes, cached
+	@GO="$(GO)" discovery/kube/kubeenv/build.sh
+
 .PHONY: fuzz
 fuzz: ## Fuzz every target for FUZZTIME each (make fuzz FUZZTIME=5m)
 	@rm -rf $(RESULTS)
 	@$(MAKE) --no-print-directory run-fuzz
 	@$(TESTSUM) report -dir $(RESULTS)
 
-.PHONY: run-unit run-race run-fuzz run-wire
+.PHONY: run-unit run-race run-fuzz run-wire run-kube
 run-unit:
-	@$(TESTSUM) run -dir $(RESULTS) -name unit -- $(GO) test -json -count=1 -timeout 15m -skip '^TestWire' ./... $(TOOLS)
+	@$(TESTSUM) run -dir $(RESULTS) -name unit -- $(GO) test -json -count=1 -timeout 15m -skip '^Test(Wire|Kube)' ./... $(TOOLS)
 # The race detector is linked with C.
 run-race:
 	@cc=$$(command -v gcc || command -v clang || command -v clang-14) || { \
 		echo "no C compiler: the race detector is left out"; [ "$$CI" != true ]; exit; }; \
-	CC=$$cc CGO_ENABLED=1 $(TESTSUM) run -dir $(RESULTS) -name race -- $(GO) test -json -race -short -count=1 -timeout 20m -skip '^TestWire' $(RACE_PACKAGES)
+	CC=$$cc CGO_ENABLED=1 $(TESTSUM) run -dir $(RESULTS) -name race -- $(GO) test -json -race -short -count=1 -timeout 20m -skip '^Test(Wire|Kube)' $(RACE_PACKAGES)
 run-fuzz:
 	@$(TESTSUM) fuzz -dir $(RESULTS) -time $(FUZZTIME) ./...
 # One package at a time: the tests share the machine's namespaces and CPUs.
 run-wire:
 	@[ "$$(id -u)" = 0 ] || echo "wire tests need root: they will be skipped"
 	@$(TESTSUM) run -dir $(RESULTS) -name wire -- $(GO) test -json -count=1 -p 1 -timeout 20m -run '^TestWire' ./...
+# Where the test cluster cannot be built the tests skip and say so; in CI they fail.
+run-kube:
+	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
+	KUBEENV_BIN=$$bin $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 1 -timeout 20m -run '^TestKube' ./...
 
 .PHONY: bench
 bench: ## Benchmarks into bin/bench.txt (make bench BENCH=Lookup COUNT=10; compare with benchstat)
