@@ -1,0 +1,240 @@
+package charttest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+)
+
+// variants are values that together reach every branch of the templates.
+var variants = map[string]string{
+	"defaults": ``,
+	"everything": `
+config:
+  interfaces: [{name: eno1, mode: zerocopy}, {name: eno2, mode: native}]
+  metricsBindAddress: 0.0.0.0:9464
+  healthzBindAddress: "[::]:9465"
+  conntrack: {maxFlows: 1000000}
+image: {repository: registry.example/weir, tag: v9, pullPolicy: Always}
+imagePullSecrets: [{name: registry}]
+apiServer: {host: 192.0.2.1, port: 6443}
+serviceAccount: {name: edge, annotations: {a: b}}
+rbac: {endpoints: true}
+affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: edge, operator: Exists}]}]}}}
+podAnnotations: {c: d}
+podLabels: {e: f}
+extraEnv: [{name: GOGC, value: "200"}]
+prometheus:
+  serviceMonitor:
+    enabled: true
+    additionalLabels: {release: prometheus}
+    relabelings: [{action: labeldrop, regex: pod}]
+    metricRelabelings: [{action: drop, sourceLabels: [__name__], regex: go_.*}]
+  prometheusRule: {enabled: true, additionalLabels: {release: prometheus}}
+dashboards: {enabled: true}
+`,
+	"privileged":           `privileged: true`,
+	"no servers":           `config: {healthzBindAddress: "", metricsBindAddress: ""}`,
+	"health on an address": `config: {healthzBindAddress: "192.0.2.7:8080"}`,
+	"no pins":              `hostPaths: {bpf: ""}`,
+	"own account":          "serviceAccount: {create: false, name: mine}\nrbac: {create: false}",
+	"a digest":             `image: {digest: "sha256:` + strings.Repeat("0", 64) + `"}`,
+	"no tolerations":       "tolerations: []\nnodeSelector: null\nresources: {requests: null}",
+	"replaced on delete":   `updateStrategy: {type: OnDelete, rollingUpdate: null}`,
+	"without profiles":     "seccompProfile: null\nseLinuxOptions: null",
+	"another name":         `fullnameOverride: edge-lb`,
+}
+
+func TestChartRendersKnownFieldsOnly(t *testing.T) {
+	for _, name := range slices.Sorted(maps.Keys(variants)) {
+		t.Run(name, func(t *testing.T) {
+			objects, notes, err := helmTemplate(variants[name])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range objects {
+				if _, err := typed(o); err != nil {
+					t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
+				}
+				if !clusterWide(o) && o.GetNamespace() != namespace {
+					t.Errorf("%s %s is in namespace %q", o.GetKind(), o.GetName(), o.GetNamespace())
+				}
+			}
+			if !strings.Contains(notes, "rollout status ds/") {
+				t.Errorf("the notes do not say what to do next:\n%s", notes)
+			}
+		})
+	}
+}
+
+func clusterWide(o *unstructured.Unstructured) bool {
+	return o.GetKind() == "Namespace" || strings.HasPrefix(o.GetKind(), "ClusterRole")
+}
+
+func TestChartPod(t *testing.T) {
+	pod := func(t *testing.T, variant string) (*corev1.PodSpec, *corev1.Container) {
+		ds := daemonSet(t, mustTemplate(t, variants[variant]))
+		return &ds.Spec.Template.Spec, &ds.Spec.Template.Spec.Containers[0]
+	}
+	t.Run("defaults are the node's own proxy with few rights", func(t *testing.T) {
+		spec, c := pod(t, "defaults")
+		if !spec.HostNetwork || spec.DNSPolicy != corev1.DNSClusterFirstWithHostNet || spec.PriorityClassName != "system-node-critical" {
+			t.Errorf("hostNetwork %v, dnsPolicy %s, priorityClassName %s", spec.HostNetwork, spec.DNSPolicy, spec.PriorityClassName)
+		}
+		if diff := cmp.Diff([]corev1.Toleration{{Operator: corev1.TolerationOpExists}}, spec.Tolerations); diff != "" {
+			t.Error(diff)
+		}
+		sc := c.SecurityContext
+		if !*sc.ReadOnlyRootFilesystem || *sc.AllowPrivilegeEscalation || sc.Privileged != nil {
+			t.Errorf("security context %+v", sc)
+		}
+		want := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_RAW", "BPF", "IPC_LOCK"}}
+		if diff := cmp.Diff(want, sc.Capabilities); diff != "" {
+			t.Error(diff)
+		}
+		if f := c.Env[0]; f.Name != "NODE_NAME" || f.ValueFrom.FieldRef.FieldPath != "spec.nodeName" {
+			t.Errorf("first variable is %+v", f)
+		}
+	})
+	t.Run("probes ask where Weir listens", func(t *testing.T) {
+		for variant, want := range map[string]corev1.HTTPGetAction{
+			"defaults":             {Path: "/livez", Port: intstr.FromInt32(9465)},
+			"everything":           {Path: "/livez", Port: intstr.FromInt32(9465)},
+			"health on an address": {Path: "/livez", Port: intstr.FromInt32(8080), Host: "192.0.2.7"},
+		} {
+			_, c := pod(t, variant)
+			if diff := cmp.Diff(&want, c.LivenessProbe.HTTPGet); diff != "" {
+				t.Errorf("%s: %s", variant, diff)
+			}
+		}
+		if _, c := pod(t, "no servers"); c.LivenessProbe != nil || c.StartupProbe != nil || c.ReadinessProbe != nil || c.Ports != nil {
+			t.Errorf("without a server there are probes or ports: %+v", c)
+		}
+	})
+	t.Run("privileged has neither capabilities nor the way round read-only sysctls", func(t *testing.T) {
+		_, c := pod(t, "privileged")
+		if sc := c.SecurityContext; !*sc.Privileged || sc.Capabilities != nil || sc.AllowPrivilegeEscalation != nil {
+			t.Errorf("security context %+v", sc)
+		}
+		for _, m := range c.VolumeMounts {
+			if m.Name == "sysctls" {
+				t.Error("sysctls are mounted")
+			}
+		}
+	})
+	t.Run("image", func(t *testing.T) {
+		for variant, want := range map[string]string{
+			"everything": "registry.example/weir:v9",
+			"a digest":   "ghcr.io/weirlb/weir@sha256:" + strings.Repeat("0", 64),
+		} {
+			if _, c := pod(t, variant); c.Image != want {
+				t.Errorf("%s: %s, want %s", variant, c.Image, want)
+			}
+		}
+	})
+}
+
+// What stands under config reaches the file as it is.
+func TestChartPassesTheConfigurationThrough(t *testing.T) {
+	var text string
+	for _, o := range mustTemplate(t, variants["everything"]) {
+		if o.GetKind() == "ConfigMap" && o.GetName() == "weir" {
+			text, _, _ = unstructured.NestedString(o.Object, "data", "weir.yaml")
+		}
+	}
+	var got, want map[string]any
+	if err := yaml.Unmarshal([]byte(text), &got); err != nil {
+		t.Fatal(err)
+	}
+	const config = `
+apiVersion: weir.dev/v1alpha1
+kind: WeirConfiguration
+discovery: {kubernetes: {}}
+interfaces: [{name: eno1, mode: zerocopy}, {name: eno2, mode: native}]
+metricsBindAddress: 0.0.0.0:9464
+healthzBindAddress: "[::]:9465"
+conntrack: {maxFlows: 1000000}
+`
+	if err := yaml.Unmarshal([]byte(config), &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if strings.Contains(text, "e+") {
+		t.Errorf("a number has become a float:\n%s", text)
+	}
+}
+
+// A changed configuration, and nothing else, is another pod template.
+func TestChartRollsOutAChangedConfiguration(t *testing.T) {
+	const key = "weir.dev/config-checksum"
+	sum := func(values string) string {
+		return daemonSet(t, mustTemplate(t, values)).Spec.Template.Annotations[key]
+	}
+	base := sum("")
+	if base == "" {
+		t.Fatalf("there is no annotation %s", key)
+	}
+	if got := sum("dashboards: {enabled: true}"); got != base {
+		t.Error("the checksum changes with something else")
+	}
+	if got := sum("config: {clusterIPs: true}"); got == base {
+		t.Error("the checksum does not change with the configuration")
+	}
+}
+
+func TestChartRefuses(t *testing.T) {
+	for _, tt := range []struct{ name, values, want string }{
+		{"a value that is not known", `hostNetwork: false`, "hostNetwork"},
+		{"a nested value that is not known", `image: {tagg: v1}`, "tagg"},
+		{"no interface", `config: {interfaces: []}`, "interfaces"},
+		{"another kind of configuration", `config: {kind: KubeProxyConfiguration}`, "kind"},
+		{"an attach mode that is not known", `config: {interfaces: [{name: eth0, mode: fast}]}`, "mode"},
+		{"two sources", `config: {discovery: {manifests: {path: /x}}}`, "discovery"},
+		{"two pods on a node", `updateStrategy: {rollingUpdate: {maxSurge: 1}}`, "maxSurge"},
+		{"a relative path", `hostPaths: {run: run/weir}`, "run"},
+		{"a tag as digest", `image: {digest: v1}`, "digest"},
+		{"scraping the loopback", `prometheus: {serviceMonitor: {enabled: true}}`, "config.metricsBindAddress 127.0.0.1:9464 is the node's loopback"},
+		{"scraping nothing", "config: {metricsBindAddress: \"\"}\nprometheus: {serviceMonitor: {enabled: true}}", "config.metricsBindAddress is empty"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, _, err := helmTemplate(tt.values)
+			if err == nil {
+				t.Fatal("it renders")
+			}
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("the error does not say %q: %v", tt.want, err)
+			}
+		})
+	}
+}
+
+func TestChartLint(t *testing.T) {
+	v, err := common.ParseKubeVersion("v1.37.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, values := range variants {
+		over := map[string]any{}
+		if err := yaml.Unmarshal([]byte(values), &over); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range lint.RunAll(chartDir, over, namespace, lint.WithKubeVersion(v)).Messages {
+			// An icon is for catalogues.
+			if m.Severity > support.InfoSev {
+				t.Errorf("%s: %v", name, m)
+			}
+		}
+	}
+}
