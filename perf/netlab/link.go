@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -141,6 +142,23 @@ func (n *Namespace) AddRoute(ifname string, dst netip.Prefix, via netip.Addr) er
 	}
 	if err := n.nl.RouteAdd(r); err != nil {
 		return fmt.Errorf("route %s in %s: %w", dst, n.name, err)
+	}
+	return nil
+}
+
+// SetOffloads switches features of an interface on or off, under the names
+// that `ethtool -k` of the kernel's string set has: tx-tcp-segmentation.
+func (n *Namespace) SetOffloads(ifname string, features map[string]bool) error {
+	err := n.Do(func() error {
+		e, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		return e.Change(ifname, features)
+	})
+	if err != nil {
+		return fmt.Errorf("offloads of %s/%s: %w", n.name, ifname, err)
 	}
 	return nil
 }

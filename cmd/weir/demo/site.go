@@ -40,12 +40,12 @@ type site struct {
 
 // newSite builds the lab, starts the servers and `weir run`, and waits until
 // Weir serves the first phase.
-func newSite(ctx context.Context, r *report, errOut io.Writer, o options) (s *site, err error) {
+func newSite(ctx context.Context, r *report, errOut io.Writer, o options) (_ *site, err error) {
 	lab, err := netlab.NewEdge(netlab.EdgeConfig{})
 	if err != nil {
 		return nil, err
 	}
-	s = &site{
+	s := &site{
 		lab:       lab,
 		log:       filepath.Join(lab.Dir(), "weir.log"),
 		socket:    filepath.Join(lab.Dir(), "weir.sock"),

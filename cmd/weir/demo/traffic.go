@@ -15,7 +15,7 @@ import (
 
 const (
 	clientPause  = 10 * time.Millisecond // between two requests of one client
-	newClients   = 2                     // per frontend and kind
+	httpClients  = 2                     // per frontend, with new and with kept connections each
 	downloadRate = 2 << 20               // bytes per second
 )
 
@@ -106,14 +106,13 @@ func (s *site) drive(ctx context.Context, lasting time.Duration) *traffic {
 
 func (s *site) httpStream(f frontendAddr, keepAlive bool) *stream {
 	st := &stream{name: "HTTP, " + f.name, keepAlive: keepAlive}
-	clients := newClients
 	if keepAlive {
-		st.name, clients = "HTTP kept open, "+f.name, 1
+		st.name = "HTTP kept open, " + f.name
 	}
 	st.run = func(ctx context.Context) error {
 		_, err := (&workload.Load{
 			Namespace: s.lab.Client, Targets: []netip.AddrPort{netip.AddrPortFrom(f.addr, f.http)},
-			Concurrency: clients, Pause: clientPause, Timeout: 5 * time.Second,
+			Concurrency: httpClients, Pause: clientPause, Timeout: 5 * time.Second,
 			KeepAlive: keepAlive, Record: st.record.Load,
 		}).Run(ctx)
 		return err

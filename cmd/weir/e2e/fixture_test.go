@@ -38,6 +38,7 @@ type options struct {
 	services   []service
 	interfaces string   // of the configuration; "": eth0 and eth1
 	extra      string   // more lines of the configuration
+	takeover   string   // a field of the configuration's conntrack
 	env        []string // more environment of weir run
 	stopped    bool     // do not start Weir
 }
@@ -189,22 +190,27 @@ func (f *fixture) configure() error {
 	if err := os.WriteFile(f.manifest(), render(t, f.services), 0o644); err != nil {
 		return err
 	}
+	return os.WriteFile(f.path("config.yaml"), []byte(f.config()), 0o644)
+}
+
+// config is the configuration of weir run.
+func (f *fixture) config() string {
 	interfaces := f.opts.interfaces
 	if interfaces == "" {
 		interfaces = "[{name: eth0}, {name: eth1}]"
 	}
-	return os.WriteFile(f.path("config.yaml"), fmt.Appendf(nil, `apiVersion: weir.dev/v1alpha1
+	return fmt.Sprintf(`apiVersion: weir.dev/v1alpha1
 kind: WeirConfiguration
 nodeName: edge-1
 discovery:
   manifests: {path: %s}
 interfaces: %s
 nodePortAddresses: ["%s/24", "%s/64"]
-conntrack: {path: %s, maxFlows: 262144}
+conntrack: {path: %s, maxFlows: 262144, %s}
 admin: {socket: %s}
 %s
 `, f.path("manifests"), interfaces, netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0),
-		f.path("conntrack"), f.path("weir.sock"), f.opts.extra), 0o644)
+		f.path("conntrack"), f.opts.takeover, f.path("weir.sock"), f.opts.extra)
 }
 
 func (f *fixture) manifest() string { return f.path("manifests/services.yaml") }

@@ -74,7 +74,7 @@ func (f *fixture) checkTransfers(t *testing.T, s service, six bool, bytes int64)
 			move = transfer.Upload
 		}
 		start := time.Now()
-		if err := move(inTime(t, 2*time.Minute)); err != nil {
+		if err := move(inTime(t, 30*time.Second)); err != nil {
 			t.Error(err)
 			continue
 		}
