@@ -134,7 +134,7 @@ func (b *builder) entry(r *kernelRoute) *entry {
 
 func (b *builder) local(r *kernelRoute) *entry {
 	if b.host == nil {
-		return &entry{kind: NoHostPort}
+		return &entry{kind: NoHostPort, local: true}
 	}
 	p := b.hostPath(r.dst.Addr().Is4())
 	p.Local = true
@@ -191,7 +191,7 @@ func (b *builder) one(p Path) *entry {
 	if e := b.single[p]; e != nil {
 		return e
 	}
-	e := &entry{kind: p.Kind, paths: []Path{p}}
+	e := &entry{kind: p.Kind, local: p.Local, paths: []Path{p}}
 	b.single[p] = e
 	return e
 }

@@ -67,7 +67,9 @@ type Path struct {
 
 // entry is what a prefix leads to. Immutable once in a table.
 type entry struct {
-	kind  Kind
+	kind Kind
+	// local: an address of this host, also when there is no host port.
+	local bool
 	paths []Path
 	// upTo[i] is the largest hash that takes paths[i]; nil with one path.
 	upTo []uint32
@@ -77,7 +79,7 @@ func (e *entry) equal(o *entry) bool {
 	if e == o {
 		return true
 	}
-	if e.kind != o.kind || len(e.paths) != len(o.paths) {
+	if e.kind != o.kind || e.local != o.local || len(e.paths) != len(o.paths) {
 		return false
 	}
 	for i := range e.paths {
@@ -144,5 +146,5 @@ func (t *Table) Lookup(addr netip.Addr, hash uint32) (p Path, ok bool) {
 // Local says whether addr is an address of this host.
 func (t *Table) Local(addr netip.Addr) bool {
 	e := t.find(addr)
-	return e != nil && len(e.paths) > 0 && e.paths[0].Local
+	return e != nil && e.local
 }

@@ -38,6 +38,8 @@ type Watcher struct {
 	ended  chan struct{} // closed when Run has returned
 	cancel chan struct{} // closed by Close
 	run    atomic.Bool
+	// readerEnded is closed when the goroutine on the subscription has ended.
+	readerEnded chan struct{}
 
 	// Owned by the goroutine of Run.
 	first, main map[netip.Prefix]*entry
@@ -72,7 +74,7 @@ func New(cfg Config) (*Watcher, error) {
 		rings:  make([]ring, cfg.Workers),
 		wake:   make(chan struct{}, 1),
 		orders: make(chan order),
-		ended:  make(chan struct{}), cancel: make(chan struct{}),
+		ended:  make(chan struct{}), cancel: make(chan struct{}), readerEnded: make(chan struct{}),
 		neigh:  make(map[neighbourKey]neighbour),
 		warned: make(map[string]bool),
 	}
@@ -114,7 +116,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 	defer close(w.ended)
 	reader := make(chan error, 1)
-	go func() { reader <- w.sub.run() }()
+	go func() {
+		reader <- w.sub.run()
+		close(w.readerEnded)
+	}()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	due := time.NewTimer(0)
@@ -332,10 +337,16 @@ func (w *Watcher) Close() error {
 	var err error
 	w.closed.Do(func() {
 		close(w.cancel)
-		if !w.run.CompareAndSwap(false, true) {
+		ran := !w.run.CompareAndSwap(false, true)
+		if ran {
 			<-w.ended
+		} else {
+			close(w.ended)
 		}
 		err = errors.Join(w.releaseAll(), w.sub.close())
+		if ran {
+			<-w.readerEnded
+		}
 		w.conn.close()
 	})
 	return err
