@@ -90,7 +90,7 @@ func Open(cfg Config) (_ *HostPort, err error) {
 	if cfg.Queues < 1 {
 		cfg.Queues = 1
 	}
-	h := &HostPort{cfg: cfg, log: cfg.Log, forward: map[int]bool{}, sources: map[netip.Addr]int{}}
+	h := &HostPort{cfg: cfg, log: cfg.Log, sysctls: newSysctls(cfg.ProcSys), forward: map[int]bool{}, sources: map[netip.Addr]int{}}
 	if err := h.check(); err != nil {
 		return nil, err
 	}
