@@ -98,7 +98,7 @@ func TestChartPod(t *testing.T) {
 		if !*sc.ReadOnlyRootFilesystem || *sc.AllowPrivilegeEscalation || sc.Privileged != nil {
 			t.Errorf("security context %+v", sc)
 		}
-		want := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_RAW", "BPF", "IPC_LOCK"}}
+		want := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_RAW", "BPF", "PERFMON", "IPC_LOCK"}}
 		if diff := cmp.Diff(want, sc.Capabilities); diff != "" {
 			t.Error(diff)
 		}

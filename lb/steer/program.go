@@ -44,8 +44,8 @@ type Program struct {
 	attached []*Attachment // guarded by mu
 }
 
-// Load loads the program and its maps into the kernel. Needs CAP_BPF and
-// CAP_NET_ADMIN, or root.
+// Load loads the program and its maps into the kernel. Needs CAP_BPF,
+// CAP_PERFMON and CAP_NET_ADMIN, or root.
 func Load(cfg Config) (*Program, error) {
 	if cfg.MaxFrontends == 0 {
 		cfg.MaxFrontends = defaultMaxFrontends
@@ -89,7 +89,7 @@ func (p *Program) load() error {
 
 func loadHint(err error) string {
 	if errors.Is(err, unix.EPERM) {
-		return " (needs CAP_BPF and CAP_NET_ADMIN, or root)"
+		return " (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, or root)"
 	}
 	return ""
 }

@@ -304,7 +304,7 @@ func hint(err error) string {
 	case errors.Is(err, unix.EPERM):
 		return " (needs CAP_NET_RAW, and CAP_IPC_LOCK or a higher RLIMIT_MEMLOCK)"
 	case errors.Is(err, unix.ENOBUFS):
-		return " (locked memory: raise RLIMIT_MEMLOCK, in systemd LimitMEMLOCK=infinity)"
+		return " (locked memory: grant CAP_IPC_LOCK, or raise RLIMIT_MEMLOCK: in systemd LimitMEMLOCK=infinity)"
 	case errors.Is(err, unix.EBUSY):
 		return " (another AF_XDP socket holds this queue)"
 	case errors.Is(err, unix.EAFNOSUPPORT):

@@ -26,10 +26,10 @@ func TestCapabilities(t *testing.T) {
 		want string // capabilities named as missing
 	}{
 		{"root", ^Capabilities(0), ""},
-		{"none", 0, "CAP_NET_ADMIN CAP_NET_RAW CAP_BPF"},
-		{"just enough", bit(unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_BPF), ""},
-		{"SYS_ADMIN holds BPF", bit(unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_SYS_ADMIN), ""},
-		{"no sockets", bit(unix.CAP_NET_ADMIN, unix.CAP_BPF), "CAP_NET_RAW"},
+		{"none", 0, "CAP_NET_ADMIN CAP_NET_RAW CAP_BPF CAP_PERFMON"},
+		{"just enough", bit(unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_BPF, unix.CAP_PERFMON), ""},
+		{"SYS_ADMIN holds BPF and PERFMON", bit(unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_SYS_ADMIN), ""},
+		{"no sockets", bit(unix.CAP_NET_ADMIN, unix.CAP_BPF, unix.CAP_PERFMON), "CAP_NET_RAW"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var names []string

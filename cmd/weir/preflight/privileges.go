@@ -27,8 +27,11 @@ var needed = []struct {
 }{
 	{"CAP_NET_ADMIN", []int{unix.CAP_NET_ADMIN}, "attach XDP, make the host port, change routes"},
 	{"CAP_NET_RAW", []int{unix.CAP_NET_RAW}, "open AF_XDP sockets"},
-	// CAP_BPF is of Linux 5.8; before, and as a superset, CAP_SYS_ADMIN.
+	// These two are of Linux 5.8; before, and as a superset, CAP_SYS_ADMIN.
 	{"CAP_BPF", []int{unix.CAP_BPF, unix.CAP_SYS_ADMIN}, "load BPF programs"},
+	// Without it the verifier guards every program against speculation and
+	// refuses the steering program's arithmetic with pointers.
+	{"CAP_PERFMON", []int{unix.CAP_PERFMON, unix.CAP_SYS_ADMIN}, "have the verifier take the steering program"},
 }
 
 func checkPrivileges(fs *findings) {
