@@ -49,9 +49,9 @@ func (r *report) line(format string, args ...any) { fmt.Fprintf(r.out, format+"\
 func (r *report) topology() {
 	r.line(`%s
 
-  client     %-10s
+  client     %s
     |
-  edge node  %-10s in zone-a, runs weir on eth0 and eth1
+  edge node  %-10s edge-1 in zone-a, runs weir on eth0 and eth1
     |
   backends   %-10s web-edge,   a pod on the edge node itself
              %-10s web-zone-a, a node in the same zone
@@ -59,8 +59,8 @@ func (r *report) topology() {
 
 Every address exists in IPv6 too: 10.20.0.11 is fd20::11. Service %s is
 reached by node port %d and by load balancer IP %s, which no interface
-holds. The edge node does not forward between client and backends and has no
-netfilter rules of its own. The client never retries.
+holds. The edge node's kernel does not forward between client and backends and
+has no NAT rules for them. The client never retries.
 `,
 		r.paint(bold, "Weir demo"), netlab.Host4(netlab.ClientNet, 2), netlab.Host4(netlab.ClientNet, 1),
 		backendAddr(0), backendAddr(1), backendAddr(2),
@@ -156,7 +156,7 @@ func (r *report) verdict(c counts, faults []string) {
 		for _, k := range sortedKeys(c.drops) {
 			drops = append(drops, fmt.Sprintf("%s %d", k, c.drops[k]))
 		}
-		r.line("         drops: %s", strings.Join(drops, ", "))
+		r.line("         refused or dropped, by reason: %s", strings.Join(drops, ", "))
 	}
 	took := time.Since(r.start).Round(time.Second)
 	if len(faults) == 0 {

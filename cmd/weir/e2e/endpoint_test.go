@@ -198,6 +198,20 @@ func TestWirePodOnTheNodeReachesLoadBalancerIPs(t *testing.T) {
 	}
 }
 
+// A hostNetwork server that listens on all of the node's addresses answers
+// datagrams from whatever address the kernel's routes choose; the client must
+// not notice.
+func TestWireWildcardListenerOnTheNode(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toNode}, wildcard: true})
+	bothFamilies(t, func(t *testing.T, six bool) {
+		f.checkLoad(t, f.Client, toNode.at(httpPort, six), 20)
+		f.checkEcho(t, toNode, six, 1, 100)
+		if name, err := workload.Ask(f.Edge.Edge, toNode.at(echoPort, six), 2*time.Second); err != nil || name != toNode.name {
+			t.Errorf("UDP from the node itself: %q answered, %v", name, err)
+		}
+	})
+}
+
 // checkLoad makes requests with a new connection each, and none may fail.
 func (f *fixture) checkLoad(t *testing.T, from *netlab.Namespace, to netip.AddrPort, requests int) {
 	t.Helper()

@@ -41,6 +41,7 @@ type options struct {
 	takeover   string   // a field of the configuration's conntrack
 	env        []string // more environment of weir run
 	stopped    bool     // do not start Weir
+	wildcard   bool     // servers on the node listen on all its addresses
 }
 
 // Services of the shared fixture, one per kind of endpoint.
@@ -152,8 +153,12 @@ func (f *fixture) serve() error {
 		{f.ZoneA, "attached", attached}, {f.ZoneB, "routed", routed}, {f.Pod, "pod", pod},
 		{f.Edge.Edge, "node", onNode}, {f.Remote, "overlay", overlay},
 	} {
-		for _, six := range []bool{false, true} {
-			if err := f.serveAt(at.n, at.name, at.e.addr(six)); err != nil {
+		addrs := []netip.Addr{at.e.addr(false), at.e.addr(true)}
+		if f.opts.wildcard && at.e == onNode {
+			addrs = []netip.Addr{netip.IPv6Unspecified()} // for both families
+		}
+		for _, a := range addrs {
+			if err := f.serveAt(at.n, at.name, a); err != nil {
 				return err
 			}
 		}
