@@ -13,5 +13,6 @@ func Cleanup(cfg Config) error {
 	if dir == "" {
 		dir = steer.DefaultPinDir
 	}
-	return errors.Join(steer.RemoveAll(dir), cleanHostPort(cfg))
+	o, err := openOffloads(cfg.StateDir)
+	return errors.Join(steer.RemoveAll(dir), cleanHostPort(cfg), err, o.restore())
 }

@@ -80,16 +80,17 @@ type Config struct {
 
 // LB is a running load balancer.
 type LB struct {
-	cfg    Config
-	log    *slog.Logger
-	flows  *conntrack.Table
-	tables *table.Table
-	router *route.Watcher
-	host   *hostport.HostPort
-	steer  *steer.Program
-	memory *xsk.Area
-	ifaces []*iface // by port number; the host port is the last
-	plan   atomic.Pointer[plan]
+	cfg      Config
+	log      *slog.Logger
+	flows    *conntrack.Table
+	tables   *table.Table
+	router   *route.Watcher
+	host     *hostport.HostPort
+	offloads *offloads
+	steer    *steer.Program
+	memory   *xsk.Area
+	ifaces   []*iface // by port number; the host port is the last
+	plan     atomic.Pointer[plan]
 
 	workers []*worker
 	running sync.WaitGroup
@@ -117,6 +118,7 @@ type iface struct {
 	host       bool
 	sockets    []*xsk.Socket // by queue; nil where no worker owns it
 	attachment *steer.Attachment
+	gone       bool
 	driver     string
 }
 
@@ -133,6 +135,9 @@ func New(cfg Config) (_ *LB, err error) {
 			err = errors.Join(err, l.Close())
 		}
 	}()
+	if l.offloads, err = openOffloads(cfg.StateDir); err != nil {
+		l.warn("%v", err)
+	}
 	if err := l.findInterfaces(); err != nil {
 		return nil, err
 	}
@@ -146,6 +151,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if l.flows, err = conntrack.Open(conntrack.Config{Path: cfg.ConntrackPath, MaxFlows: cfg.MaxFlows, Workers: workers}); err != nil {
 		return nil, fmt.Errorf("flow table: %w", err)
 	}
+	l.sayAdoption()
 	l.tables = table.New(table.Config{
 		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
 		Tick:  l.flows.Tick,

@@ -57,24 +57,12 @@ func findInterface(in Interface) (*iface, error) {
 	if i.mode == "" {
 		i.mode = ModeAuto
 	}
-	if i.queues, err = rxQueues(a); err != nil {
+	q, err := steer.RxQueues(a.Index)
+	if err != nil {
 		return nil, fmt.Errorf("interface %s: %w", in.Name, err)
 	}
+	i.queues = q.Rx
 	return i, nil
-}
-
-// rxQueues is how many receive queues an interface uses now.
-func rxQueues(a *netlink.LinkAttrs) (int, error) {
-	qs, err := xsk.DeviceQueues(a.Index)
-	if err == nil {
-		if len(qs) > 0 {
-			return len(qs), nil
-		}
-	}
-	if a.NumRxQueues > 0 { // kernels without the netdev family: as allocated
-		return a.NumRxQueues, nil
-	}
-	return 0, errors.New("no receive queues")
 }
 
 // placeWorkers decides on the number of workers and their CPUs.
@@ -305,6 +293,17 @@ func (l *LB) openRouter(workers int) error {
 		return fmt.Errorf("routes: %w", err)
 	}
 	return nil
+}
+
+// sayAdoption tells what became of the flow table's file.
+func (l *LB) sayAdoption() {
+	a := l.flows.Adoption()
+	if a.SetAside != "" {
+		l.warn("flow table: the old file is not usable and was set aside as %s: %s", a.SetAside, a.Reason)
+	}
+	if a.Discarded > 0 {
+		l.log.Warn("flow table: half-made or damaged connections were left out", "connections", a.Discarded)
+	}
 }
 
 // sourceRange is the ports that Weir may use on a configured SNAT address.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
@@ -90,43 +91,69 @@ func (l *LB) routeAddress(a netip.Addr) error {
 	return l.host.RemoveRoute(a)
 }
 
+// ErrAttach is wrapped by the error of an Apply that could not attach to an
+// interface: nothing is balanced there, and trying again does not help.
+var ErrAttach = errors.New("attach")
+
 // attach puts the steering program on the interfaces. By now everything that
 // it leads to is in place, so that one that replaces the program of an
 // earlier process does so without a gap.
 func (l *LB) attach() error {
 	l.attached = true
-	var errs []error
 	for slot, i := range l.ifaces {
-		a, err := l.steer.AttachInterface(steer.Interface{
-			Index: i.index, Slot: slot, Mode: i.steerMode(), PinDir: l.cfg.PinDir, All: i.host,
-		})
-		if err != nil {
-			errs = append(errs, fmt.Errorf("interface %s: %w", i.name, err))
-			continue
+		if err := l.attachTo(slot, i); err != nil {
+			return fmt.Errorf("%w: interface %s: %w", ErrAttach, i.name, err)
 		}
-		i.attachment = a
-		if a.Mode == steer.Generic {
-			errs = append(errs, l.genericMode(i, a))
-		}
-		if !a.Pinned {
-			l.warn("interface %s: the XDP link is not pinned, so a restart detaches for a moment: %v", i.name, a.PinError)
-		}
-		l.log.Info("attached", "interface", i.name, "mode", l.granted(i), "adopted", a.Adopted, "pinned", a.Pinned)
+		l.log.Info("attached", "interface", i.name, "mode", l.granted(i), "adopted", i.attachment.Adopted, "pinned", i.attachment.Pinned)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
-// genericMode is called where the driver has no native XDP.
+func (l *LB) attachTo(slot int, i *iface) error {
+	if !i.host {
+		if err := l.disableOffloads(i, i.steerMode()); err != nil {
+			return err
+		}
+	}
+	a, err := l.steer.AttachInterface(steer.Interface{
+		Index: i.index, Slot: slot, Mode: i.steerMode(), PinDir: l.cfg.PinDir, All: i.host,
+	})
+	if err != nil {
+		return err
+	}
+	i.attachment = a
+	if !a.Pinned {
+		l.warn("interface %s: the XDP link is not pinned, so a restart detaches for a moment: %v", i.name, a.PinError)
+	}
+	if a.Mode == steer.Generic {
+		return l.genericMode(i, a)
+	}
+	return nil
+}
+
+// genericMode is called where the program runs after the kernel has made its
+// packet buffers.
 func (l *LB) genericMode(i *iface, a *steer.Attachment) error {
 	for _, s := range i.sockets {
 		if zeroCopy, _, _ := s.Granted(); zeroCopy {
-			return fmt.Errorf("interface %s: zero copy was granted but not native XDP (%w): set mode: generic", i.name, a.NativeError)
+			return fmt.Errorf("zero copy was granted but not native XDP (%w): set mode: generic", a.NativeError)
 		}
 	}
 	if a.NativeError != nil {
 		l.warn("interface %s: no native XDP, using the slow generic mode: %v", i.name, a.NativeError)
 	}
-	return nil
+	if i.driver == "veth" {
+		l.warn("interface %s: a veth in generic mode gets packets larger than the MTU, which are lost: run `ethtool -K PEER tso off gso off` at its peer, or use native mode", i.name)
+	}
+	return l.disableOffloads(i, steer.Generic)
+}
+
+func (l *LB) disableOffloads(i *iface, mode steer.Mode) error {
+	off, err := l.offloads.disable(i.name, mode)
+	if len(off) > 0 {
+		l.warn("interface %s: switched off %s, to be put back at the end: %s", i.name, strings.Join(off, ", "), "packets must arrive as they were on the wire")
+	}
+	return err
 }
 
 // granted is the mode that an interface really runs in.

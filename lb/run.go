@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/vishvananda/netlink"
 )
 
 // Run runs the workers and the chores beside them until ctx ends.
@@ -40,6 +42,7 @@ func (l *LB) Run(ctx context.Context) error {
 			}
 		case <-tick.C:
 			l.reportExhaustion()
+			l.followLinks()
 		}
 	}
 }
@@ -58,6 +61,31 @@ func (l *LB) StuckWorker() int {
 		}
 	}
 	return -1
+}
+
+// followLinks notices when an attached interface got another MAC address, or
+// went away.
+func (l *LB) followLinks() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, i := range l.ifaces {
+		dev, err := netlink.LinkByIndex(i.index)
+		if err != nil {
+			if !i.gone {
+				i.gone = true
+				l.warn("interface %s is gone: restart Weir when it is back", i.name)
+			}
+			continue
+		}
+		if mac := dev.Attrs().HardwareAddr; len(mac) == 6 && [6]byte(mac) != i.mac && i.attachment != nil {
+			l.log.Info("interface has another MAC address", "interface", i.name, "mac", mac)
+			if err := l.steer.SetMAC(i.index, mac); err != nil {
+				l.log.Error("steering", "err", err)
+				continue
+			}
+			i.mac = [6]byte(mac)
+		}
+	}
 }
 
 // reportExhaustion names the endpoints that ran out of SNAT ports, each at
@@ -108,6 +136,9 @@ func (l *LB) Close() error {
 	}
 	if l.memory != nil {
 		errs = append(errs, l.memory.Close())
+	}
+	if l.offloads != nil {
+		errs = append(errs, l.offloads.restore())
 	}
 	if l.router != nil {
 		errs = append(errs, l.router.Close())

@@ -51,6 +51,7 @@ type Daemon struct {
 	source Source
 	lb     *lb.LB
 	notify *notify.Notifier
+	fail   context.CancelCauseFunc // ends Run with an error
 
 	mu        sync.Mutex // guards what follows, and orders publications
 	cfg       *config.Configuration
@@ -71,7 +72,7 @@ type pending struct {
 func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	d := &Daemon{log: log, cfg: cfg, node: topology.Node{Name: cfg.NodeName}, pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}}}
+	d := &Daemon{log: log, cfg: cfg, fail: cancel, node: topology.Node{Name: cfg.NodeName}, pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}}}
 	if d.notify, err = notify.New(d.serviceHealth, log); err != nil {
 		return err
 	}
@@ -224,6 +225,10 @@ func (d *Daemon) publish(b program.Batch) {
 		return
 	}
 	if err := d.lb.Apply(b.Put, b.Delete); err != nil {
+		if errors.Is(err, lb.ErrAttach) {
+			d.fail(err)
+			return
+		}
 		for _, e := range flatten(err) {
 			d.log.Error("publish", "err", e)
 		}

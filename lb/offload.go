@@ -1,0 +1,94 @@
+package lb
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"github.com/weirlb/weir/lb/steer"
+)
+
+// offloads are settings of NICs that were switched off, to be put back: by
+// interface and feature, the old values. They are noted in a file before they
+// are changed, so that a crash does not lose them.
+type offloads struct {
+	path string
+	Old  map[string]map[string]bool `json:"old"`
+}
+
+func openOffloads(stateDir string) (*offloads, error) {
+	o := &offloads{path: filepath.Join(stateDir, "offloads.json"), Old: map[string]map[string]bool{}}
+	b, err := os.ReadFile(o.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return o, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, o)
+	}
+	if err != nil {
+		return o, fmt.Errorf("offloads that an earlier process switched off stay off: %w", err)
+	}
+	return o, nil
+}
+
+// disable switches off what would change packets before the steering program
+// sees them (see steer.Offloads).
+func (o *offloads) disable(name string, mode steer.Mode) ([]string, error) {
+	conflicts, err := steer.OffloadConflicts(name, mode)
+	if err != nil || len(conflicts) == 0 {
+		return nil, err
+	}
+	old := maps.Clone(o.Old[name])
+	if old == nil {
+		old = map[string]bool{}
+	}
+	var off []string
+	for _, c := range conflicts {
+		if c.Fixed {
+			return nil, fmt.Errorf("offload %s is on and the driver does not let it be switched off: it %s", c.Ethtool, c.Why)
+		}
+		old[c.Feature] = true
+		off = append(off, c.Ethtool)
+	}
+	o.Old[name] = old
+	if err := o.write(); err != nil {
+		return nil, err
+	}
+	if _, err := steer.DisableOffloads(name, conflicts); err != nil {
+		return nil, fmt.Errorf("%w; try `%s`", err, conflicts[0].Command(name))
+	}
+	return off, nil
+}
+
+func (o *offloads) write() error {
+	b, err := json.Marshal(o)
+	if err == nil {
+		if err = os.MkdirAll(filepath.Dir(o.path), 0o755); err == nil {
+			err = os.WriteFile(o.path, b, 0o600)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("note offloads before switching them off: %w", err)
+	}
+	return nil
+}
+
+// restore puts everything back.
+func (o *offloads) restore() error {
+	if len(o.Old) == 0 {
+		return nil
+	}
+	var errs []error
+	for name, old := range o.Old {
+		errs = append(errs, steer.RestoreOffloads(name, old))
+	}
+	clear(o.Old)
+	if err := os.Remove(o.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
