@@ -72,12 +72,13 @@ func newSite(ctx context.Context, r *report, errOut io.Writer, o options) (_ *si
 	}
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	if err := s.applied(ctx, phases[0]); err != nil {
-		return nil, fmt.Errorf("weir run did not get ready: %w\n%s", err, s.logTail())
+	err = s.applied(ctx, phases[0])
+	var status *admin.Status
+	if err == nil {
+		status, err = s.attached(ctx)
 	}
-	status, err := s.admin.Status(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("weir run did not get ready: %w\n%s", err, s.logTail())
 	}
 	r.ready(status)
 	return s, nil
@@ -171,11 +172,39 @@ func (s *site) refuse(p phase) error {
 	return nil
 }
 
-// applied polls until every frontend of the Service has exactly the endpoints
+// applied waits until every frontend of the Service has exactly the endpoints
 // and the tier that the phase asks for.
 func (s *site) applied(ctx context.Context, p phase) error {
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
+	return s.poll(ctx, func() error {
+		list, err := s.admin.Frontends(ctx)
+		if err != nil {
+			return err
+		}
+		return judge(list.Frontends, p)
+	})
+}
+
+// attached waits until Weir takes traffic on all of its interfaces.
+func (s *site) attached(ctx context.Context) (status *admin.Status, err error) {
+	err = s.poll(ctx, func() error {
+		if status, err = s.admin.Status(ctx); err != nil {
+			return err
+		}
+		for _, i := range status.Interfaces {
+			if i.Mode == "" {
+				return fmt.Errorf("%s is not attached", i.Name)
+			}
+		}
+		return nil
+	})
+	return status, err
+}
+
+// poll calls try until it returns nil. When ctx ends before, or Weir does, it
+// returns what try returned last.
+func (s *site) poll(ctx context.Context, try func() error) error {
+	every := time.NewTicker(20 * time.Millisecond)
+	defer every.Stop()
 	last := errors.New("no answer yet")
 	for {
 		select {
@@ -183,12 +212,9 @@ func (s *site) applied(ctx context.Context, p phase) error {
 			return last
 		case <-s.weir.Done():
 			return fmt.Errorf("weir run has ended: %w", cmp.Or(s.weir.Err(), last))
-		case <-poll.C:
+		case <-every.C:
 		}
-		list, err := s.admin.Frontends(ctx)
-		if err == nil {
-			err = judge(list.Frontends, p)
-		}
+		err := try()
 		if err == nil {
 			return nil
 		}

@@ -248,7 +248,8 @@ func (f *fixture) start() error {
 	return nil
 }
 
-// served waits until Weir knows this many Services and their frontends.
+// served waits until Weir has this many Services' frontends and takes their
+// traffic.
 func (f *fixture) served(services int) error {
 	want := services * 4 * 2 * 2 // ports, families, node port and load balancer IP
 	return f.poll(func(ctx context.Context) error {
@@ -258,6 +259,15 @@ func (f *fixture) served(services int) error {
 		}
 		if len(list.Frontends) != want {
 			return fmt.Errorf("%d frontends, want %d", len(list.Frontends), want)
+		}
+		status, err := f.admin.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, i := range status.Interfaces {
+			if i.Mode == "" {
+				return fmt.Errorf("%s is not attached", i.Name)
+			}
 		}
 		return nil
 	})
