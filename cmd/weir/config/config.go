@@ -65,6 +65,18 @@ type Configuration struct {
 
 	Discovery Discovery `json:"discovery"`
 
+	// ServiceProxyName takes the Services whose label
+	// service.kubernetes.io/service-proxy-name has this value, and no
+	// others: kube-proxy leaves those alone. The default "" takes the
+	// Services without the label, as kube-proxy does.
+	ServiceProxyName string `json:"serviceProxyName"`
+
+	// LoadBalancerClass limits the load balancer IPs that are served to
+	// those of Services with this spec.loadBalancerClass; their node ports
+	// are served in any case. The default "" serves them all, as kube-proxy
+	// does.
+	LoadBalancerClass string `json:"loadBalancerClass"`
+
 	// Interfaces are those on which clients' packets arrive, and those by
 	// which endpoints are reached directly. An endpoint that is reached by
 	// an interface not listed here goes through the kernel (see HostPort):
@@ -99,6 +111,11 @@ type Configuration struct {
 	Conntrack Conntrack `json:"conntrack"`
 	Workers   Workers   `json:"workers"`
 	Admin     Admin     `json:"admin"`
+
+	// StateDir is where the last known state of the cluster is kept, for a
+	// start while the API server is away. It must outlive a reboot to be of
+	// use after one. "" keeps nothing: such a start then serves nothing.
+	StateDir string `json:"stateDir"`
 
 	// MetricsBindAddress is where /metrics is served, in Prometheus' text
 	// format; "" serves it nowhere. The default is loopback: the counters
@@ -142,6 +159,10 @@ type Kubernetes struct {
 	Kubeconfig string `json:"kubeconfig"`
 	// LabelSelector narrows the Services that are watched; "" is all.
 	LabelSelector string `json:"labelSelector"`
+	// LegacyEndpoints watches Endpoints too. That is needed only where no
+	// controller mirrors them into EndpointSlices; it costs a watch of an
+	// object for every Service.
+	LegacyEndpoints bool `json:"legacyEndpoints"`
 }
 
 // Interface is one network interface to attach to.
@@ -246,6 +267,7 @@ func Default() *Configuration {
 			EndpointGoneSeconds: 10,
 		},
 		Admin:              Admin{Socket: "/run/weir/weir.sock"},
+		StateDir:           "/var/lib/weir",
 		MetricsBindAddress: "127.0.0.1:9464",
 		HealthzBindAddress: "0.0.0.0:9465",
 		Logging:            Logging{Level: "info", Format: "text"},

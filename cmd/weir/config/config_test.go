@@ -32,6 +32,9 @@ metricsBindAddress: 127.0.0.1:9464
 healthzBindAddress: "[::]:9465"
 enableProfiling: true
 logging: {level: debug, format: json}
+serviceProxyName: weir
+loadBalancerClass: weir.dev/weir
+stateDir: /var/lib/weir
 `
 
 // ignoreOrigin leaves out where values came from.
@@ -50,6 +53,8 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 	want := &Configuration{
 		APIVersion: APIVersion, Kind: Kind, NodeName: "edge-1",
 		Discovery:         Discovery{Manifests: &Manifests{Path: "/etc/weir/manifests"}},
+		ServiceProxyName:  "weir",
+		LoadBalancerClass: "weir.dev/weir",
 		Interfaces:        []Interface{{"eth0", ModeAuto}, {"eth1", ModeAuto}},
 		NodePortAddresses: []string{"192.0.2.0/24", "2001:db8::/64"},
 		SNAT:              SNAT{Addresses: []string{"198.51.100.7"}, Ports: PortRange{61000, 62000}},
@@ -60,6 +65,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},
 		Workers:            Workers{Count: 2, CPUs: CPUs{2, 3}},
 		Admin:              Admin{"/run/weir/weir.sock"},
+		StateDir:           "/var/lib/weir",
 		MetricsBindAddress: "127.0.0.1:9464", HealthzBindAddress: "[::]:9465",
 		EnableProfiling: true,
 		Logging:         Logging{"debug", "json"},

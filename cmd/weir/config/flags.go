@@ -20,6 +20,7 @@ type Flags struct {
 	manifests     string
 	kubeconfig    string
 	labelSelector string
+	legacy        bool
 	interfaces    []string
 	mode          string
 	protected     []uint
@@ -42,6 +43,9 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.StringVar(&f.manifests, "manifests", "", "`path` of a file or directory with Services and EndpointSlices, watched for change")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "learn Services from the API server of this kubeconfig `file`; empty: in-cluster account")
 	fs.StringVar(&f.labelSelector, "label-selector", "", "watch only Services that match this `selector`")
+	fs.BoolVar(&f.legacy, "legacy-endpoints", false, "watch Endpoints too, for a cluster without the mirroring controller")
+	fs.StringVar(&v.ServiceProxyName, "service-proxy-name", "", "serve the Services that the label service.kubernetes.io/service-proxy-name gives to this `name`; empty: those without it")
+	fs.StringVar(&v.LoadBalancerClass, "load-balancer-class", "", "serve load balancer IPs of Services of this `class` only; empty: of all")
 	fs.StringSliceVarP(&f.interfaces, "interface", "i", nil, "interface `name`s to attach to; repeat or separate by commas")
 	fs.StringVar(&f.mode, "mode", ModeAuto, "attach `mode` of every interface: auto, zerocopy, native or generic")
 
@@ -62,6 +66,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.IntVar(&v.Conntrack.EndpointGoneSeconds, "conntrack-endpoint-gone-seconds", def.Conntrack.EndpointGoneSeconds, "`seconds` for which an endpoint must be missing before its flows are moved or closed")
 
 	fs.StringVar(&v.Admin.Socket, "admin-socket", def.Admin.Socket, "UNIX socket of `weir status`: its `path`")
+	fs.StringVar(&v.StateDir, "state-dir", def.StateDir, "`directory` of the last known state of the cluster; empty: none is kept")
 	fs.StringVar(&v.MetricsBindAddress, "metrics-bind-address", def.MetricsBindAddress, "`IP:PORT` of /metrics; empty: none")
 	fs.StringVar(&v.HealthzBindAddress, "healthz-bind-address", def.HealthzBindAddress, "`IP:PORT` of /healthz, /livez and /readyz; empty: none")
 	fs.BoolVar(&v.EnableProfiling, "profiling", def.EnableProfiling, "serve /debug/pprof on the metrics address")
@@ -75,6 +80,8 @@ func (f *Flags) overrides() []override {
 	v := &f.flag
 	return []override{
 		{"node-name", "nodeName", func(c *Configuration) { c.NodeName = v.NodeName }},
+		{"service-proxy-name", "serviceProxyName", func(c *Configuration) { c.ServiceProxyName = v.ServiceProxyName }},
+		{"load-balancer-class", "loadBalancerClass", func(c *Configuration) { c.LoadBalancerClass = v.LoadBalancerClass }},
 		{"node-port-addresses", "nodePortAddresses", func(c *Configuration) { c.NodePortAddresses = v.NodePortAddresses }},
 		{"snat-addresses", "snat.addresses", func(c *Configuration) { c.SNAT.Addresses = v.SNAT.Addresses }},
 		{"snat-ports", "snat.ports", func(c *Configuration) { c.SNAT.Ports = v.SNAT.Ports }},
@@ -89,6 +96,7 @@ func (f *Flags) overrides() []override {
 		{"workers", "workers.count", func(c *Configuration) { c.Workers.Count = v.Workers.Count }},
 		{"cpus", "workers.cpus", func(c *Configuration) { c.Workers.CPUs = v.Workers.CPUs }},
 		{"admin-socket", "admin.socket", func(c *Configuration) { c.Admin.Socket = v.Admin.Socket }},
+		{"state-dir", "stateDir", func(c *Configuration) { c.StateDir = v.StateDir }},
 		{"metrics-bind-address", "metricsBindAddress", func(c *Configuration) { c.MetricsBindAddress = v.MetricsBindAddress }},
 		{"healthz-bind-address", "healthzBindAddress", func(c *Configuration) { c.HealthzBindAddress = v.HealthzBindAddress }},
 		{"profiling", "enableProfiling", func(c *Configuration) { c.EnableProfiling = v.EnableProfiling }},
@@ -128,7 +136,7 @@ func (f *Flags) Load() (*Configuration, error) {
 // applyDiscovery: a source given by a flag takes the place of the file's.
 func (f *Flags) applyDiscovery(c *Configuration) {
 	manifests := f.set.Changed("manifests")
-	kubernetes := f.set.Changed("kubeconfig") || f.set.Changed("label-selector")
+	kubernetes := f.set.Changed("kubeconfig") || f.set.Changed("label-selector") || f.set.Changed("legacy-endpoints")
 	if manifests {
 		c.Discovery.Manifests = &Manifests{Path: f.manifests}
 		c.setOrigin("discovery.manifests", "--manifests")
@@ -146,6 +154,10 @@ func (f *Flags) applyDiscovery(c *Configuration) {
 	if f.set.Changed("label-selector") {
 		k.LabelSelector = f.labelSelector
 		c.setOrigin("discovery.kubernetes", "--label-selector")
+	}
+	if f.set.Changed("legacy-endpoints") {
+		k.LegacyEndpoints = f.legacy
+		c.setOrigin("discovery.kubernetes", "--legacy-endpoints")
 	}
 	if f.set.Changed("kubeconfig") {
 		k.Kubeconfig = f.kubeconfig

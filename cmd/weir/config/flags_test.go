@@ -58,6 +58,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		"--forwarding-mode=dnat", "--host-port-prefixes=10.9.0.0/24", "--protected-ports=22,80",
 		"--cluster-ips", "--external-ips", "--workers=2", "--cpus=4-5",
 		"--conntrack-max-flows=2048", "--conntrack-path=/c", "--conntrack-takeover-seconds=1", "--conntrack-endpoint-gone-seconds=2",
+		"--service-proxy-name=w", "--load-balancer-class=c", "--state-dir=/d",
 		"--admin-socket=/s", "--metrics-bind-address=127.0.0.1:1", "--healthz-bind-address=127.0.0.1:2",
 		"--profiling", "--log-level=warn", "--log-format=json")
 	if err != nil {
@@ -73,9 +74,10 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		HostPort:          HostPort{[]string{"10.9.0.0/24"}},
 		ProtectedPorts:    []uint16{22, 80},
 		ClusterIPs:        true, ExternalIPs: true,
-		Conntrack:          Conntrack{2048, "/c", 1, 2},
-		Workers:            Workers{2, CPUs{4, 5}},
-		Admin:              Admin{"/s"},
+		Conntrack:        Conntrack{2048, "/c", 1, 2},
+		Workers:          Workers{2, CPUs{4, 5}},
+		Admin:            Admin{"/s"},
+		ServiceProxyName: "w", LoadBalancerClass: "c", StateDir: "/d",
 		MetricsBindAddress: "127.0.0.1:1", HealthzBindAddress: "127.0.0.1:2",
 		EnableProfiling: true, Logging: Logging{"warn", "json"},
 	}
@@ -89,7 +91,7 @@ func TestEveryFlagIsHandled(t *testing.T) {
 	fs := pflag.NewFlagSet("weir", pflag.ContinueOnError)
 	f := AddFlags(fs)
 	handled := map[string]bool{
-		"config": true, "manifests": true, "kubeconfig": true, "label-selector": true,
+		"config": true, "manifests": true, "kubeconfig": true, "label-selector": true, "legacy-endpoints": true,
 		"interface": true, "mode": true, "protected-ports": true,
 	}
 	for _, o := range f.overrides() {

@@ -47,6 +47,7 @@ func (c *Configuration) CheckHost(h Host) Errors {
 	r := report{origin: c.origin}
 	c.checkInterfaces(&r, h)
 	c.checkManifests(&r, h)
+	c.checkKubeconfig(&r, h)
 	c.checkEphemeralPorts(&r, h)
 	c.checkDirectories(&r, h)
 	c.checkCPUs(&r, h)
@@ -73,6 +74,16 @@ func (c *Configuration) checkManifests(r *report, h Host) {
 	}
 	if _, err := h.Stat(m.Path); err != nil {
 		r.addf("discovery.manifests.path", "%v", pathError(m.Path, err))
+	}
+}
+
+func (c *Configuration) checkKubeconfig(r *report, h Host) {
+	k := c.Discovery.Kubernetes
+	if k == nil || k.Kubeconfig == "" {
+		return
+	}
+	if _, err := h.Stat(k.Kubeconfig); err != nil {
+		r.addf("discovery.kubernetes.kubeconfig", "%v", pathError(k.Kubeconfig, err))
 	}
 }
 

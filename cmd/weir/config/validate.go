@@ -8,6 +8,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // NodePorts is the range from which clusters take node ports by default
@@ -41,6 +44,7 @@ func (c *Configuration) Validate() Errors {
 	}
 	c.validateNodeName(&r)
 	c.validateDiscovery(&r)
+	c.validateSelection(&r)
 	c.validateInterfaces(&r)
 	c.validateNodePortAddresses(&r)
 	c.validateSNAT(&r)
@@ -70,7 +74,7 @@ func (c *Configuration) validateDiscovery(r *report) {
 	m, k := c.Discovery.Manifests, c.Discovery.Kubernetes
 	switch {
 	case m == nil && k == nil:
-		r.addf("discovery", "must have manifests (or --manifests): there is nothing to learn Services from")
+		r.addf("discovery", "must have manifests or kubernetes (or --manifests, --kubeconfig): there is nothing to learn Services from")
 	case m != nil && k != nil:
 		r.addf("discovery", "has both manifests and kubernetes: give one")
 	}
@@ -78,7 +82,23 @@ func (c *Configuration) validateDiscovery(r *report) {
 		r.addf("discovery.manifests.path", "must be given: a file or a directory")
 	}
 	if k != nil {
-		r.addf("discovery.kubernetes", "not supported yet: use discovery.manifests")
+		if _, err := labels.Parse(k.LabelSelector); err != nil {
+			r.addf("discovery.kubernetes.labelSelector", "%q: %v", k.LabelSelector, err)
+		}
+	}
+}
+
+// validateSelection checks what must be the value of a label and the name of a
+// class.
+func (c *Configuration) validateSelection(r *report) {
+	for _, msg := range validation.IsValidLabelValue(c.ServiceProxyName) {
+		r.addf("serviceProxyName", "%q: %s", c.ServiceProxyName, msg)
+	}
+	if c.LoadBalancerClass == "" {
+		return
+	}
+	for _, msg := range validation.IsQualifiedName(c.LoadBalancerClass) {
+		r.addf("loadBalancerClass", "%q: %s", c.LoadBalancerClass, msg)
 	}
 }
 
@@ -252,6 +272,9 @@ func (c *Configuration) validateServers(r *report) {
 	}
 	if c.Admin.Socket != "" && c.Admin.Socket == c.Conntrack.Path {
 		r.addf("conntrack.path", "is the same file as admin.socket")
+	}
+	if c.StateDir != "" && !filepath.IsAbs(c.StateDir) {
+		r.addf("stateDir", "%q must be an absolute path, or empty", c.StateDir)
 	}
 	m := c.checkBindAddress(r, "metricsBindAddress", c.MetricsBindAddress)
 	h := c.checkBindAddress(r, "healthzBindAddress", c.HealthzBindAddress)

@@ -40,6 +40,9 @@ type Options struct {
 	// ProtectedPorts are never taken on the node's own addresses, whatever
 	// a Service says: the way to get in and repair things.
 	ProtectedPorts []uint16
+	// LoadBalancerClass limits load balancer IPs to those of Services of
+	// this class; "" takes all.
+	LoadBalancerClass string
 	// Random selects endpoints at random in place of by Maglev.
 	Random bool
 }

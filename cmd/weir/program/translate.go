@@ -98,8 +98,10 @@ func (f *familyPort) add() {
 			f.frontend(addr, f.port.NodePort, table.NodePort)
 		}
 	}
-	for _, addr := range svc.LoadBalancerIPs {
-		f.frontend(addr, f.port.Port, table.LoadBalancer)
+	if opts.LoadBalancerClass == "" || opts.LoadBalancerClass == svc.LoadBalancerClass {
+		for _, addr := range svc.LoadBalancerIPs {
+			f.frontend(addr, f.port.Port, table.LoadBalancer)
+		}
 	}
 	if opts.ExternalIPs {
 		for _, addr := range svc.ExternalIPs {
