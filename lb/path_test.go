@@ -54,9 +54,12 @@ var (
 
 func macOf(m net.HardwareAddr) [6]byte { return [6]byte(m) }
 
-func newBench(t testing.TB) *bench {
+func newBench(t testing.TB) *bench { return newBenchOf(t, 1) }
+
+// newBenchOf leaves room for more workers; the first one is made.
+func newBenchOf(t testing.TB, workers int) *bench {
 	t.Helper()
-	flows, err := conntrack.Open(conntrack.Config{MaxFlows: 1 << 14, Workers: 1})
+	flows, err := conntrack.Open(conntrack.Config{MaxFlows: 1 << 14, Workers: workers})
 	if err != nil {
 		t.Fatal(err)
 	}
