@@ -64,6 +64,12 @@ func (r *Record) end(server string, took time.Duration, err error) {
 	}
 }
 
+// Add enters a request that was made elsewhere.
+func (r *Record) Add(server string, took time.Duration, err error) {
+	r.begin()
+	r.end(server, took, err)
+}
+
 // Pending is the number of requests that have begun and not ended.
 func (r *Record) Pending() int {
 	r.mu.Lock()
