@@ -30,6 +30,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -64,17 +65,21 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// HostPort is the pair with its addresses, routes and rules. Its methods must
-// not be called concurrently.
+// HostPort is the pair with its addresses, routes and rules. Its methods may be
+// called from any goroutine that is in the network namespace of Open's caller.
 type HostPort struct {
 	cfg     Config
 	log     *slog.Logger
 	sysctls sysctls
-	journal *journal
 	kernel  netlink.Link
 	xdp     netlink.Link
-	forward map[int]bool       // interfaces on which forwarding has been switched on
-	sources map[netip.Addr]int // number in the prefix, by address of the node
+	keeper  *keeper
+
+	mu      sync.Mutex
+	journal *journal            // guarded by mu
+	forward map[int]bool        // guarded by mu: interfaces on which forwarding has been switched on
+	sources map[netip.Addr]int  // guarded by mu: number in the prefix, by address of the node
+	routes  map[netip.Addr]bool // guarded by mu: frontends that are routed to the host port
 	// Masquerades is false where nftables could not be programmed: endpoints
 	// beyond this node that are reached through the kernel get no traffic.
 	Masquerades bool
@@ -90,30 +95,45 @@ func Open(cfg Config) (_ *HostPort, err error) {
 	if cfg.Queues < 1 {
 		cfg.Queues = 1
 	}
-	h := &HostPort{cfg: cfg, log: cfg.Log, sysctls: newSysctls(cfg.ProcSys), forward: map[int]bool{}, sources: map[netip.Addr]int{}}
+	h := &HostPort{
+		cfg: cfg, log: cfg.Log, sysctls: newSysctls(cfg.ProcSys),
+		forward: map[int]bool{}, sources: map[netip.Addr]int{}, routes: map[netip.Addr]bool{},
+	}
 	if err := h.check(); err != nil {
 		return nil, err
 	}
-	if h.journal, err = openJournal(cfg.StateDir, h.sysctls); err != nil {
+	var damaged error
+	if h.journal, damaged, err = openJournal(cfg.StateDir, h.sysctls); err != nil {
 		return nil, err
+	}
+	if damaged != nil {
+		h.log.Warn("host port", "err", damaged)
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
 		}
 	}()
-	if err := h.makePair(); err != nil {
-		return nil, fmt.Errorf("host port: %w", err)
+	for _, step := range []func() error{h.makePair, h.configure, h.dropStaleRoutes} {
+		if err := step(); err != nil {
+			return nil, fmt.Errorf("host port: %w", err)
+		}
 	}
-	if err := h.configure(); err != nil {
-		return nil, fmt.Errorf("host port: %w", err)
-	}
-	if err := masquerade(h.address(cfg.Prefix4, forwardHost), h.address(cfg.Prefix6, forwardHost)); err != nil {
+	if err := h.masquerade(); err != nil {
 		h.log.Warn("host port: no masquerade rule, endpoints on other nodes that are reached through the kernel get no traffic", "err", err)
 	} else {
 		h.Masquerades = true
+		h.warnForwardPolicy()
+	}
+	if h.keeper, err = h.keep(keepEvery); err != nil {
+		return nil, fmt.Errorf("host port: %w", err)
 	}
 	return h, nil
+}
+
+// masquerade has the kernel masquerade what comes from the forward sources.
+func (h *HostPort) masquerade() error {
+	return masquerade(h.address(h.cfg.Prefix4, forwardHost), h.address(h.cfg.Prefix6, forwardHost))
 }
 
 // check refuses prefixes that the host uses for something else.
@@ -149,104 +169,6 @@ func (h *HostPort) check() error {
 	return nil
 }
 
-// makePair finds or makes the two ends.
-func (h *HostPort) makePair() error {
-	if k, err := netlink.LinkByName(KernelEnd); err == nil {
-		x, err := netlink.LinkByName(XDPEnd)
-		if err == nil && fits(k, x, h.cfg.Queues) {
-			h.kernel, h.xdp = k, x
-			return nil
-		}
-		if k.Type() != "veth" {
-			return fmt.Errorf("there is an interface %s that is not Weir's", KernelEnd)
-		}
-		if err := netlink.LinkDel(k); err != nil {
-			return fmt.Errorf("remove the old %s: %w", KernelEnd, err)
-		}
-	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = KernelEnd, h.cfg.MTU
-	attrs.NumTxQueues, attrs.NumRxQueues = h.cfg.Queues, h.cfg.Queues
-	pair := netlink.NewVeth(attrs)
-	pair.PeerName, pair.PeerMTU = XDPEnd, uint32(h.cfg.MTU)
-	pair.PeerNumTxQueues, pair.PeerNumRxQueues = uint32(h.cfg.Queues), uint32(h.cfg.Queues)
-	if err := netlink.LinkAdd(pair); err != nil {
-		return fmt.Errorf("make the pair %s, %s: %w", KernelEnd, XDPEnd, err)
-	}
-	var err error
-	if h.kernel, err = netlink.LinkByName(KernelEnd); err != nil {
-		return err
-	}
-	h.xdp, err = netlink.LinkByName(XDPEnd)
-	return err
-}
-
-// fits says whether an existing pair can be used as it is.
-func fits(k, x netlink.Link, queues int) bool {
-	return k.Type() == "veth" && x.Type() == "veth" && k.Attrs().ParentIndex == x.Attrs().Index &&
-		k.Attrs().NumRxQueues == queues && k.Attrs().NumTxQueues == queues &&
-		x.Attrs().NumRxQueues == queues && x.Attrs().NumTxQueues == queues
-}
-
-// configure gives the pair its settings, addresses and neighbours.
-func (h *HostPort) configure() error {
-	if err := h.settings(); err != nil {
-		return err
-	}
-	for _, l := range []netlink.Link{h.xdp, h.kernel} {
-		if l.Attrs().MTU != h.cfg.MTU && h.cfg.MTU > 0 {
-			if err := netlink.LinkSetMTU(l, h.cfg.MTU); err != nil {
-				return fmt.Errorf("%s: MTU %d: %w", l.Attrs().Name, h.cfg.MTU, err)
-			}
-		}
-		if err := netlink.LinkSetUp(l); err != nil {
-			return fmt.Errorf("%s: bring up: %w", l.Attrs().Name, err)
-		}
-	}
-	for _, p := range []netip.Prefix{h.cfg.Prefix4, h.cfg.Prefix6} {
-		if !p.IsValid() {
-			continue
-		}
-		addr := &netlink.Addr{IPNet: ipNet(h.address(p, gatewayHost), p.Bits())}
-		if p.Addr().Is6() {
-			addr.Flags = unix.IFA_F_NODAD
-		}
-		if err := netlink.AddrReplace(h.kernel, addr); err != nil {
-			return fmt.Errorf("%s: address %s: %w", KernelEnd, addr.IPNet, err)
-		}
-		for _, host := range []int{localHost, forwardHost} {
-			if err := h.neighbour(h.address(p, host)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// neighbour tells the kernel the MAC of Weir's end, which answers no ARP.
-func (h *HostPort) neighbour(a netip.Addr) error {
-	err := netlink.NeighSet(&netlink.Neigh{
-		LinkIndex: h.kernel.Attrs().Index, Family: familyOf(a), State: unix.NUD_PERMANENT,
-		IP: a.AsSlice(), HardwareAddr: h.xdp.Attrs().HardwareAddr,
-	})
-	if err != nil {
-		return fmt.Errorf("%s: neighbour %s: %w", KernelEnd, a, err)
-	}
-	return nil
-}
-
-// address is address number host of a prefix; invalid for the zero Prefix.
-func (h *HostPort) address(p netip.Prefix, host int) netip.Addr {
-	if !p.IsValid() {
-		return netip.Addr{}
-	}
-	a := p.Masked().Addr()
-	for range host {
-		a = a.Next()
-	}
-	return a
-}
-
 // Name and Index are those of Weir's end, which the steering program is
 // attached to with all packets its own.
 func (h *HostPort) Name() string { return XDPEnd }
@@ -275,96 +197,16 @@ func (h *HostPort) Route(port int) route.HostPort {
 	}
 }
 
-// AddRoute routes a frontend's address to the host port, for clients on the
-// node. A family without a prefix has no way there, which is not an error.
-func (h *HostPort) AddRoute(a netip.Addr) error {
-	r, ok := h.routeTo(a)
-	if !ok {
-		return nil
-	}
-	if err := netlink.RouteReplace(r); err != nil {
-		return fmt.Errorf("route %s to the host port: %w", a, err)
-	}
-	return nil
-}
-
-// RemoveRoute takes the route back. One that is not there is not an error.
-func (h *HostPort) RemoveRoute(a netip.Addr) error {
-	r, ok := h.routeTo(a)
-	if !ok {
-		return nil
-	}
-	if err := netlink.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("remove route %s to the host port: %w", a, err)
-	}
-	return nil
-}
-
-// SourceFor is the SNAT source towards listeners on a, an address of the node.
-// Each has one of its own, whose route names a as the source of what is sent
-// there: a UDP server on the wildcard address leaves the choice to the kernel
-// and would else answer from an address that no flow has. When the prefix has
-// no address left it is the source of all endpoints on this node.
-func (h *HostPort) SourceFor(a netip.Addr) (netip.Addr, error) {
-	p := h.cfg.Prefix4
-	if a.Is6() {
-		p = h.cfg.Prefix6
-	}
-	if !p.IsValid() {
-		return netip.Addr{}, nil
-	}
-	n, known := h.sources[a]
-	if !known {
-		n = firstSource + len(h.sources)
-	}
-	src := h.address(p, n)
-	if !p.Contains(src) || !p.Contains(src.Next()) { // nor IPv4's broadcast address
-		return h.address(p, localHost), nil
-	}
-	err := netlink.RouteReplace(&netlink.Route{
-		LinkIndex: h.kernel.Attrs().Index, Dst: ipNet(src, src.BitLen()), Src: a.AsSlice(),
-		Scope: netlink.SCOPE_LINK, Protocol: routeProtocol,
-	})
-	if err != nil {
-		return h.address(p, localHost), fmt.Errorf("route to %s with source %s: %w", src, a, err)
-	}
-	if !known {
-		if err := h.neighbour(src); err != nil {
-			return h.address(p, localHost), err
-		}
-		h.sources[a] = n
-	}
-	return src, nil
-}
-
-func (h *HostPort) routeTo(a netip.Addr) (*netlink.Route, bool) {
-	p := h.cfg.Prefix4
-	if a.Is6() {
-		p = h.cfg.Prefix6
-	}
-	gw := h.address(p, localHost)
-	if !gw.IsValid() {
-		return nil, false
-	}
-	return &netlink.Route{
-		LinkIndex: h.kernel.Attrs().Index, Dst: ipNet(a, a.BitLen()), Gw: gw.AsSlice(),
-		Flags: int(netlink.FLAG_ONLINK), Protocol: routeProtocol,
-	}, true
-}
-
-// routeProtocol marks Weir's routes (rtnetlink(7): above RTPROT_STATIC is for
-// daemons to choose).
-const routeProtocol = 87
-
 // Close takes everything off the host again and puts back what was changed.
 func (h *HostPort) Close() error {
-	var errs []error
-	errs = append(errs, unmasquerade())
+	h.keeper.stop()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	errs := []error{unmasquerade()}
 	if h.kernel != nil {
 		if err := netlink.LinkDel(h.kernel); err != nil && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, fmt.Errorf("remove %s: %w", KernelEnd, err))
 		}
-		h.kernel = nil
 	}
 	return errors.Join(append(errs, h.journal.restore())...)
 }
@@ -374,14 +216,17 @@ func (h *HostPort) Close() error {
 // open.
 func Remove(stateDir, procSys string) error {
 	errs := []error{unmasquerade()}
-	if l, err := netlink.LinkByName(KernelEnd); err == nil && l.Type() == "veth" {
-		errs = append(errs, netlink.LinkDel(l))
+	// An interface of the name that is not Weir's stays, without a word.
+	if k, _, err := findPair(); err == nil && k != nil {
+		if err := netlink.LinkDel(k); err != nil {
+			errs = append(errs, fmt.Errorf("remove %s: %w", KernelEnd, err))
+		}
 	}
-	j, err := openJournal(stateDir, newSysctls(procSys))
+	j, damaged, err := openJournal(stateDir, newSysctls(procSys))
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	return errors.Join(append(errs, j.restore())...)
+	return errors.Join(append(errs, damaged, j.restore())...)
 }
 
 func familyOf(a netip.Addr) int {

@@ -11,7 +11,10 @@ import (
 )
 
 // tableName is the nftables table, Weir's alone.
-const tableName = "weir"
+const (
+	tableName = "weir"
+	chainName = "postrouting"
+)
 
 // masquerade has packets from the forward sources masqueraded where they
 // leave by another interface than the host port:
@@ -35,7 +38,7 @@ func masquerade(sources ...netip.Addr) error {
 	c.DelTable(t)
 	c.AddTable(t)
 	chain := c.AddChain(&nftables.Chain{
-		Name: "postrouting", Table: t, Type: nftables.ChainTypeNAT,
+		Name: chainName, Table: t, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
 	})
 	for _, a := range sources {
@@ -44,9 +47,57 @@ func masquerade(sources ...netip.Addr) error {
 		}
 	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("nftables: table inet %s: %w", tableName, err)
+		return fmt.Errorf("nftables: table inet %s: %w%s", tableName, err, masqueradeHint(err))
 	}
 	return nil
+}
+
+// masqueradeHint says what is missing where the kernel cannot masquerade.
+func masqueradeHint(err error) string {
+	for _, missing := range []error{unix.ENOENT, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
+		if errors.Is(err, missing) {
+			return ": the kernel needs nf_tables, nf_conntrack, nf_nat and nft_masq (CONFIG_NF_TABLES_INET, CONFIG_NF_CONNTRACK, CONFIG_NFT_NAT, CONFIG_NFT_MASQ)"
+		}
+	}
+	return ""
+}
+
+// masquerades says whether the rules are there, one per source.
+func masquerades(rules int) (bool, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return false, fmt.Errorf("nftables: %w", err)
+	}
+	t := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
+	have, err := c.GetRules(t, &nftables.Chain{Name: chainName, Table: t})
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("nftables: list table inet %s: %w", tableName, err)
+	}
+	return len(have) == rules, nil
+}
+
+// warnForwardPolicy tells of chains that drop what is forwarded unless a rule
+// accepts it, as Docker and firewalld leave them: a rule of Weir's cannot
+// overrule them.
+func (h *HostPort) warnForwardPolicy() {
+	c, err := nftables.New()
+	if err != nil {
+		return
+	}
+	chains, err := c.ListChains()
+	if err != nil {
+		return
+	}
+	for _, ch := range chains {
+		if ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookForward && ch.Policy != nil &&
+			*ch.Policy == nftables.ChainPolicyDrop && ch.Table.Family != nftables.TableFamilyBridge {
+			h.log.Warn("a firewall chain drops forwarded packets by policy: it must accept those from and to the host port, or endpoints behind the kernel get no traffic",
+				"table", ch.Table.Name, "chain", ch.Name, "interface", KernelEnd)
+		}
+	}
 }
 
 // masqueradeFrom is the rule for one source address.

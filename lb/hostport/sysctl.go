@@ -1,13 +1,10 @@
 package hostport
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -55,6 +52,8 @@ func (h *HostPort) settings() error {
 // endpoints lie behind it. ifindex is one of the calling thread's namespace;
 // loopback and the host port need nothing.
 func (h *HostPort) Forward(ifindex int) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.forward[ifindex] {
 		return nil
 	}
@@ -64,7 +63,7 @@ func (h *HostPort) Forward(ifindex int) error {
 	}
 	name := dev.Attrs().Name
 	if dev.Attrs().Flags&unix.IFF_LOOPBACK == 0 && name != KernelEnd {
-		if err := h.change("net/ipv4/conf/"+sysctlName(name)+"/forwarding", "1"); err != nil {
+		if err := h.change("net/ipv4/conf/"+name+"/forwarding", "1"); err != nil {
 			return err
 		}
 		if h.cfg.Prefix6.IsValid() {
@@ -81,14 +80,51 @@ func (h *HostPort) Forward(ifindex int) error {
 // interface. Before Linux 6.17 (net.ipv6.conf.X.force_forwarding) IPv6 can only
 // be forwarded by the whole host.
 func (h *HostPort) forward6(name string) error {
-	key := "net/ipv6/conf/" + sysctlName(name) + "/force_forwarding"
-	if _, err := h.sysctls.read(key); err == nil {
-		return h.change(key, "1")
+	conf := "net/ipv6/conf/" + name + "/"
+	if _, err := h.sysctls.read(conf + "forwarding"); errors.Is(err, fs.ErrNotExist) {
+		return nil // no IPv6, or not on this interface
 	}
-	if _, err := h.sysctls.read("net/ipv6/conf/all/forwarding"); err != nil {
-		return nil // no IPv6
+	if _, err := h.sysctls.read(conf + "force_forwarding"); err == nil {
+		return h.change(conf+"force_forwarding", "1")
 	}
-	return h.change("net/ipv6/conf/all/forwarding", "1")
+	return h.forwardAll6()
+}
+
+// forwardAll6 makes a router of the host. The kernel then sets `forwarding` of
+// every interface, which is noted so that those which had it keep it at the
+// end, and takes no more router advertisements where accept_ra is 1: that
+// would cost the host its default route, so it becomes 2.
+func (h *HostPort) forwardAll6() error {
+	const dir = "net/ipv6/conf/"
+	all, err := h.sysctls.read(dir + "all/forwarding")
+	if err != nil || all == "1" {
+		return err
+	}
+	names, err := h.sysctls.list(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name == "all" || name == KernelEnd || name == XDPEnd {
+			continue
+		}
+		forwarding, err := h.sysctls.read(dir + name + "/forwarding")
+		if err != nil {
+			return err
+		}
+		if forwarding != "0" {
+			if err := h.journal.note(dir+name+"/forwarding", forwarding, ""); err != nil {
+				return err
+			}
+			continue
+		}
+		if ra, err := h.sysctls.read(dir + name + "/accept_ra"); err == nil && ra == "1" {
+			if err := h.change(dir+name+"/accept_ra", "2"); err != nil {
+				return err
+			}
+		}
+	}
+	return h.change(dir+"all/forwarding", "1")
 }
 
 // change sets a sysctl of the host's own and notes its old value first.
@@ -100,15 +136,12 @@ func (h *HostPort) change(key, value string) error {
 	if old == value {
 		return nil
 	}
-	if err := h.journal.note(key, old); err != nil {
+	if err := h.journal.note(key, old, value); err != nil {
 		return err
 	}
 	h.log.Info("sysctl changed, to be put back at the end", "key", strings.ReplaceAll(key, "/", "."), "from", old, "to", value)
 	return h.sysctls.write(key, value)
 }
-
-// sysctlName is an interface's name as a directory of /proc/sys.
-func sysctlName(iface string) string { return iface }
 
 // sysctls is a directory of sysctls, ending in a slash. /proc/sys/net, also
 // where it is mounted elsewhere, shows the network namespace of whoever reads it.
@@ -130,6 +163,18 @@ func (s sysctls) read(key string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
+func (s sysctls) list(dir string) ([]string, error) {
+	entries, err := os.ReadDir(string(s) + dir)
+	if err != nil {
+		return nil, fmt.Errorf("list sysctls: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, nil
+}
+
 func (s sysctls) write(key, value string) error {
 	if old, err := s.read(key); err == nil && old == value {
 		return nil
@@ -146,89 +191,4 @@ func (s sysctls) write(key, value string) error {
 		return fmt.Errorf("set sysctl %s to %s: %w", key, value, err)
 	}
 	return nil
-}
-
-// journal holds the old values of what was changed, in a file, so that they
-// can be put back also after a crash. An entry that is there already is kept:
-// the value that was read since is Weir's own.
-type journal struct {
-	path    string
-	netns   uint64
-	sysctls sysctls
-	Old     []entry `json:"old"`
-}
-
-type entry struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
-	// NetNS is the inode of the network namespace that it was changed in.
-	NetNS uint64 `json:"netns"`
-}
-
-func openJournal(dir string, s sysctls) (*journal, error) {
-	j := &journal{path: filepath.Join(dir, "sysctl.json"), sysctls: s}
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
-		return nil, fmt.Errorf("network namespace: %w", err)
-	}
-	j.netns = st.Ino
-	b, err := os.ReadFile(j.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return j, nil
-	case err != nil:
-		return nil, fmt.Errorf("journal of changed settings: %w", err)
-	}
-	if err := json.Unmarshal(b, j); err != nil {
-		// Never a reason not to start; the old values are lost, and that is said.
-		return j, os.Rename(j.path, j.path+".bad")
-	}
-	return j, nil
-}
-
-// note adds an old value and writes the journal to disk.
-func (j *journal) note(key, value string) error {
-	if slices.ContainsFunc(j.Old, func(e entry) bool { return e.Key == key && e.NetNS == j.netns }) {
-		return nil
-	}
-	j.Old = append(j.Old, entry{key, value, j.netns})
-	return j.write()
-}
-
-func (j *journal) write() error {
-	b, err := json.MarshalIndent(j, "", "  ")
-	if err == nil {
-		if err = os.MkdirAll(filepath.Dir(j.path), 0o755); err == nil {
-			tmp := j.path + ".new"
-			if err = os.WriteFile(tmp, b, 0o600); err == nil {
-				err = os.Rename(tmp, j.path)
-			}
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("journal of changed settings: %w", err)
-	}
-	return nil
-}
-
-// restore puts all old values back, the last changed first, and removes the
-// journal. An interface that is gone took its settings along.
-func (j *journal) restore() error {
-	if j == nil || len(j.Old) == 0 {
-		return nil
-	}
-	var errs []error
-	for _, e := range slices.Backward(j.Old) {
-		if e.NetNS != j.netns {
-			continue
-		}
-		if err := j.sysctls.write(e.Key, e.Value); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	j.Old = nil
-	if err := os.Remove(j.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }

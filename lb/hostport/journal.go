@@ -1,0 +1,134 @@
+package hostport
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// journal holds the old values of what was changed, in a file, so that they
+// can be put back also after a crash. An entry that is there already is kept:
+// the value that was read since is Weir's own.
+type journal struct {
+	path    string
+	netns   uint64
+	sysctls sysctls
+	Old     []entry `json:"old"`
+}
+
+// entry is one sysctl that was changed.
+type entry struct {
+	Key string `json:"key"`
+	// Value is what it was before, New what Weir set it to.
+	Value string `json:"value"`
+	New   string `json:"new"`
+	// NetNS is the inode of the network namespace that it was changed in.
+	NetNS uint64 `json:"netns"`
+}
+
+// openJournal reads what an earlier process has noted. One that cannot be
+// read is set aside, with an error to be shown; the journal is usable.
+func openJournal(dir string, s sysctls) (j *journal, damaged, err error) {
+	j = &journal{path: filepath.Join(dir, "sysctl.json"), sysctls: s}
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return nil, nil, fmt.Errorf("network namespace: %w", err)
+	}
+	j.netns = st.Ino
+	b, err := os.ReadFile(j.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return j, nil, nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("journal of changed settings: %w", err)
+	}
+	if err := json.Unmarshal(b, j); err != nil {
+		j.Old = nil
+		aside := j.path + ".bad"
+		if err := os.Rename(j.path, aside); err != nil {
+			return nil, nil, fmt.Errorf("journal of changed settings: set aside: %w", err)
+		}
+		return j, fmt.Errorf("journal of changed settings is damaged (%w), its values are not put back: see %s", err, aside), nil
+	}
+	return j, nil, nil
+}
+
+// note adds an old value and brings the journal to the disk.
+func (j *journal) note(key, old, now string) error {
+	for i := range j.Old {
+		if e := &j.Old[i]; e.Key == key && e.NetNS == j.netns {
+			e.New = now
+			return j.write()
+		}
+	}
+	j.Old = append(j.Old, entry{key, old, now, j.netns})
+	return j.write()
+}
+
+// write replaces the file. The machine may go down right after the change that
+// it is written for, so it is on the disk first.
+func (j *journal) write() error {
+	err := func() error {
+		b, err := json.MarshalIndent(j, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(j.path), 0o755); err != nil {
+			return err
+		}
+		tmp := j.path + ".new"
+		f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(b)
+		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+			return err
+		}
+		return os.Rename(tmp, j.path)
+	}()
+	if err != nil {
+		return fmt.Errorf("journal of changed settings: %w", err)
+	}
+	return nil
+}
+
+// restore puts the old values back, the last changed first, and leaves out
+// what somebody else has changed since. An interface that is gone took its
+// settings along. What another network namespace's process has noted stays.
+func (j *journal) restore() error {
+	if j == nil || len(j.Old) == 0 {
+		return nil
+	}
+	var errs []error
+	var keep []entry
+	for _, e := range slices.Backward(j.Old) {
+		if e.NetNS != j.netns {
+			keep = append(keep, e)
+			continue
+		}
+		now, err := j.sysctls.read(e.Key)
+		if err == nil && (now == e.New || e.New == "") {
+			err = j.sysctls.write(e.Key, e.Value)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+			keep = append(keep, e)
+		}
+	}
+	slices.Reverse(keep)
+	j.Old = keep
+	if len(keep) > 0 {
+		return errors.Join(append(errs, j.write())...)
+	}
+	if err := os.Remove(j.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,185 @@
+package hostport
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// keepEvery is how often the host port is looked over. Reloading a firewall
+// flushes everybody's nftables tables, and network managers take off addresses
+// and routes that they do not know.
+const keepEvery = 5 * time.Second
+
+// keeper repairs the host port while it is open.
+type keeper struct {
+	quit, done chan struct{}
+}
+
+// keep starts a keeper in the network namespace of the calling thread.
+func (h *HostPort) keep(every time.Duration) (*keeper, error) {
+	ns, err := netns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("network namespace: %w", err)
+	}
+	k := &keeper{quit: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(k.done)
+		// Never unlocked: a thread that has been moved ends with the goroutine.
+		runtime.LockOSThread()
+		err := netns.Set(ns)
+		_ = ns.Close()
+		if err != nil {
+			h.log.Warn("host port is not looked after", "err", err)
+			return
+		}
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-k.quit:
+				return
+			case <-tick.C:
+				h.repair()
+			}
+		}
+	}()
+	return k, nil
+}
+
+func (k *keeper) stop() {
+	if k != nil {
+		close(k.quit)
+		<-k.done
+	}
+}
+
+// repair puts back what others have taken away, and says so. Errors wait for
+// the next time.
+func (h *HostPort) repair() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, part := range []struct {
+		what   string
+		intact func() (bool, error)
+		put    func() error
+	}{
+		{"addresses", h.addressesIntact, h.configure},
+		{"routes", h.routesIntact, h.putRoutes},
+		{"masquerade rules", h.masqueradeIntact, h.masquerade},
+	} {
+		intact, err := part.intact()
+		if err == nil && !intact {
+			h.log.Warn("host port: something was taken away by another program, putting it back", "what", part.what)
+			err = part.put()
+		}
+		if err != nil {
+			h.log.Warn("host port: cannot be repaired", "what", part.what, "err", err)
+		}
+	}
+}
+
+// addressesIntact says whether the pair is up and has its addresses.
+func (h *HostPort) addressesIntact() (bool, error) {
+	k, err := netlink.LinkByIndex(h.kernel.Attrs().Index)
+	if err != nil {
+		return false, fmt.Errorf("%s is gone, restart Weir: %w", KernelEnd, err)
+	}
+	x, err := netlink.LinkByIndex(h.xdp.Attrs().Index)
+	if err != nil {
+		return false, fmt.Errorf("%s is gone, restart Weir: %w", XDPEnd, err)
+	}
+	if k.Attrs().RawFlags&unix.IFF_UP == 0 || x.Attrs().RawFlags&unix.IFF_UP == 0 {
+		return false, nil
+	}
+	addrs, err := netlink.AddrList(k, netlink.FAMILY_ALL)
+	if err != nil {
+		return true, interrupted(err)
+	}
+	want := len(h.prefixes())
+	for i := range addrs {
+		a, _ := netip.AddrFromSlice(addrs[i].IP)
+		ones, _ := addrs[i].Mask.Size()
+		if h.wants(netip.PrefixFrom(a.Unmap(), ones)) {
+			want--
+		}
+	}
+	return want == 0, nil
+}
+
+func (h *HostPort) routesIntact() (bool, error) {
+	want := map[netip.Addr]bool{}
+	for a := range h.routes {
+		want[a] = true
+	}
+	for a, n := range h.sources {
+		if p := h.prefixFor(a); p.IsValid() {
+			want[h.address(p, n)] = true
+		}
+	}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		list, err := h.ownRoutes(family)
+		if err != nil {
+			return true, err
+		}
+		for i := range list {
+			a, _ := netip.AddrFromSlice(list[i].Dst.IP)
+			delete(want, a.Unmap())
+		}
+	}
+	return len(want) == 0, nil
+}
+
+func (h *HostPort) putRoutes() error {
+	var errs []error
+	for a := range h.routes {
+		if r, ok := h.routeTo(a); ok {
+			errs = append(errs, netlink.RouteReplace(r))
+		}
+	}
+	for a := range h.sources {
+		_, err := h.sourceFor(a)
+		if err != nil && h.nodeHas(a) {
+			errs = append(errs, err)
+		} else if err != nil {
+			delete(h.sources, a) // its route went with it
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// nodeHas says whether the node still has an address.
+func (h *HostPort) nodeHas(a netip.Addr) bool {
+	list, err := netlink.AddrList(nil, familyOf(a))
+	if err != nil {
+		return true
+	}
+	for i := range list {
+		if ip, _ := netip.AddrFromSlice(list[i].IP); ip.Unmap() == a {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *HostPort) masqueradeIntact() (bool, error) {
+	if !h.Masquerades {
+		return true, nil // could not be programmed in the first place
+	}
+	return masquerades(len(h.prefixes()))
+}
+
+// interrupted forgives a dump during which something changed: the next one
+// will do.
+func interrupted(err error) error {
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil
+	}
+	return err
+}

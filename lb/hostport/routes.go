@@ -1,0 +1,149 @@
+package hostport
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/route"
+)
+
+// AddRoute routes a frontend's address to the host port, for clients on the
+// node. A family without a prefix has no way there, which is not an error.
+func (h *HostPort) AddRoute(a netip.Addr) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r, ok := h.routeTo(a)
+	if !ok {
+		return nil
+	}
+	if err := netlink.RouteReplace(r); err != nil {
+		return fmt.Errorf("route %s to the host port: %w", a, err)
+	}
+	h.routes[a] = true
+	return nil
+}
+
+// RemoveRoute takes the route back. One that is not there is not an error.
+func (h *HostPort) RemoveRoute(a netip.Addr) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.routes, a)
+	r, ok := h.routeTo(a)
+	if !ok {
+		return nil
+	}
+	if err := netlink.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("remove route %s to the host port: %w", a, err)
+	}
+	return nil
+}
+
+// SourceFor is the SNAT source towards listeners on a, an address of the node.
+// Each has one of its own, whose route names a as the source of what is sent
+// there: a UDP server on the wildcard address leaves the choice to the kernel
+// and would else answer from an address that no flow has. When the prefix has
+// no address left it is the source of all endpoints on this node.
+func (h *HostPort) SourceFor(a netip.Addr) (netip.Addr, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sourceFor(a)
+}
+
+func (h *HostPort) sourceFor(a netip.Addr) (netip.Addr, error) {
+	p := h.prefixFor(a)
+	if !p.IsValid() {
+		return netip.Addr{}, nil
+	}
+	n, known := h.sources[a]
+	if !known {
+		n = h.freeSource()
+	}
+	src := h.address(p, n)
+	if !p.Contains(src) || !p.Contains(src.Next()) { // nor IPv4's broadcast address
+		return h.address(p, localHost), nil
+	}
+	err := netlink.RouteReplace(&netlink.Route{
+		LinkIndex: h.kernel.Attrs().Index, Dst: ipNet(src, src.BitLen()), Src: a.AsSlice(),
+		Scope: netlink.SCOPE_LINK, Protocol: route.Protocol,
+	})
+	if err != nil {
+		return h.address(p, localHost), fmt.Errorf("route to %s with source %s: %w", src, a, err)
+	}
+	if !known {
+		if err := h.neighbour(src); err != nil {
+			return h.address(p, localHost), err
+		}
+		h.sources[a] = n
+	}
+	return src, nil
+}
+
+// freeSource is the lowest number that no address of the node has.
+func (h *HostPort) freeSource() int {
+	taken := map[int]bool{}
+	for _, n := range h.sources {
+		taken[n] = true
+	}
+	n := firstSource
+	for taken[n] {
+		n++
+	}
+	return n
+}
+
+// prefixFor is the prefix of an address's family.
+func (h *HostPort) prefixFor(a netip.Addr) netip.Prefix {
+	if a.Is6() {
+		return h.cfg.Prefix6
+	}
+	return h.cfg.Prefix4
+}
+
+func (h *HostPort) routeTo(a netip.Addr) (*netlink.Route, bool) {
+	p := h.prefixFor(a)
+	gw := h.address(p, localHost)
+	if !gw.IsValid() {
+		return nil, false
+	}
+	return &netlink.Route{
+		LinkIndex: h.kernel.Attrs().Index, Dst: ipNet(a, a.BitLen()), Gw: gw.AsSlice(),
+		Flags: int(netlink.FLAG_ONLINK), Protocol: route.Protocol,
+	}, true
+}
+
+// dropStaleRoutes removes the routes that an earlier process has left: to
+// frontends that may not be there any more, and from addresses that the node
+// may not have any more.
+func (h *HostPort) dropStaleRoutes() error {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		list, err := h.ownRoutes(family)
+		if err != nil {
+			return err
+		}
+		for i := range list {
+			if err := netlink.RouteDel(&list[i]); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("remove the old route to %s: %w", list[i].Dst, err)
+			}
+		}
+	}
+	return nil
+}
+
+// ownRoutes lists the routes that Weir has put on the host port.
+func (h *HostPort) ownRoutes(family int) ([]netlink.Route, error) {
+	list, err := netlink.RouteListFiltered(family,
+		&netlink.Route{LinkIndex: h.kernel.Attrs().Index, Protocol: route.Protocol},
+		netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("list routes of %s: %w", KernelEnd, err)
+	}
+	// The library's filter takes a match of any one condition.
+	return slices.DeleteFunc(list, func(r netlink.Route) bool {
+		return r.LinkIndex != h.kernel.Attrs().Index || r.Protocol != route.Protocol
+	}), nil
+}

@@ -1,0 +1,495 @@
+package hostport
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/perf/netlab"
+)
+
+// rig is the standard topology with a host port on its edge node and a raw
+// socket in the place of the packet loop.
+type rig struct {
+	testing.TB
+	*netlab.Edge
+	dir    string
+	log    bytes.Buffer
+	before netlab.State
+	port   *HostPort
+	wire   *os.File // frames of weir-xdp
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	if err := netlab.Available(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip("skipped: ", err)
+	}
+	edge, err := netlab.NewEdge(netlab.EdgeConfig{})
+	must(t, err)
+	t.Cleanup(func() { must(t, edge.Lab.Close()) })
+	r := &rig{TB: t, Edge: edge, dir: t.TempDir()}
+	r.before, err = edge.Edge.State()
+	must(t, err)
+	return r
+}
+
+func (r *rig) config() Config {
+	return Config{
+		Prefix4: netip.MustParsePrefix("169.254.77.0/24"), Prefix6: netip.MustParsePrefix("fd77:7765:6972::/64"),
+		Queues: 2, MTU: 1500, StateDir: r.dir, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
+	}
+}
+
+// do runs f in the edge node's namespace.
+func (r *rig) do(f func() error) {
+	r.Helper()
+	must(r, r.Edge.Edge.Do(f))
+}
+
+func (r *rig) open() {
+	r.Helper()
+	r.do(func() (err error) {
+		r.port, err = Open(r.config())
+		return err
+	})
+	r.Cleanup(func() {
+		if r.port != nil {
+			r.port.keeper.stop()
+		}
+	})
+	for _, name := range []string{"cni0", "vxlan0"} {
+		l, err := r.Edge.Edge.Interface(name)
+		must(r, err)
+		r.do(func() error { return r.port.Forward(l.Attrs().Index) })
+	}
+	r.tap()
+}
+
+// tap opens the raw socket.
+func (r *rig) tap() {
+	r.Helper()
+	r.do(func() error {
+		const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK, all)
+		if err != nil {
+			return err
+		}
+		r.wire = os.NewFile(uintptr(fd), "weir-xdp")
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: r.port.Index()})
+	})
+	r.Cleanup(func() { r.wire.Close() })
+}
+
+// close ends the host port and checks that the node is as it was.
+func (r *rig) close() {
+	r.Helper()
+	r.do(r.port.Close)
+	r.port = nil
+	r.unchanged()
+}
+
+func (r *rig) unchanged() {
+	r.Helper()
+	after, err := r.Edge.Edge.State()
+	must(r, err)
+	if left := r.before.Diff(after); len(left) > 0 {
+		r.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+	}
+	if entries, err := os.ReadDir(r.dir); err != nil || len(entries) > 0 {
+		r.Errorf("state directory: %v %v", entries, err)
+	}
+}
+
+// echo answers datagrams in a namespace, upper-case, and tells who asked.
+func echo(t testing.TB, n *netlab.Namespace, addr netip.AddrPort) <-chan netip.Addr {
+	t.Helper()
+	c, err := n.ListenPacket("udp", addr.String())
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	clients := make(chan netip.Addr, 16)
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			size, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			clients <- from.(*net.UDPAddr).AddrPort().Addr().Unmap()
+			_, _ = c.WriteTo(bytes.ToUpper(buf[:size]), from)
+		}
+	}()
+	return clients
+}
+
+// send puts a UDP packet on the wire as the packet loop does.
+func (r *rig) send(src, dst netip.AddrPort, payload string) {
+	r.Helper()
+	peer, own := r.port.PeerMAC(), r.port.MAC()
+	eth := &layers.Ethernet{SrcMAC: own[:], DstMAC: peer[:], EthernetType: layers.EthernetTypeIPv4}
+	udp := &layers.UDP{SrcPort: layers.UDPPort(src.Port()), DstPort: layers.UDPPort(dst.Port())}
+	var ip gopacket.SerializableLayer
+	if src.Addr().Is4() {
+		l := &layers.IPv4{Version: 4, TTL: 63, Protocol: layers.IPProtocolUDP, SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()}
+		must(r, udp.SetNetworkLayerForChecksum(l))
+		ip = l
+	} else {
+		eth.EthernetType = layers.EthernetTypeIPv6
+		l := &layers.IPv6{Version: 6, HopLimit: 63, NextHeader: layers.IPProtocolUDP, SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()}
+		must(r, udp.SetNetworkLayerForChecksum(l))
+		ip = l
+	}
+	buf := gopacket.NewSerializeBuffer()
+	must(r, gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+		eth, ip, udp, gopacket.Payload(payload)))
+	_, err := r.wire.Write(buf.Bytes())
+	must(r, err)
+}
+
+// receive waits for a UDP packet to dst from the kernel; ok is false when
+// none came.
+func (r *rig) receive(dst netip.AddrPort, within time.Duration) (src netip.AddrPort, payload string, ok bool) {
+	r.Helper()
+	must(r, r.wire.SetReadDeadline(time.Now().Add(within)))
+	buf := make([]byte, 65536)
+	for {
+		n, err := r.wire.Read(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return src, "", false
+		}
+		must(r, err)
+		p := gopacket.NewPacket(buf[:n], layers.LayerTypeEthernet, gopacket.Default)
+		udp, isUDP := p.TransportLayer().(*layers.UDP)
+		if !isUDP || uint16(udp.DstPort) != dst.Port() {
+			continue
+		}
+		flow := p.NetworkLayer().NetworkFlow()
+		from, _ := netip.AddrFromSlice(flow.Src().Raw())
+		to, _ := netip.AddrFromSlice(flow.Dst().Raw())
+		mac := r.port.MAC()
+		if to != dst.Addr() || !bytes.Equal(p.LinkLayer().LinkFlow().Dst().Raw(), mac[:]) {
+			continue
+		}
+		return netip.AddrPortFrom(from, uint16(udp.SrcPort)), string(udp.Payload), true
+	}
+}
+
+const answerWithin = 5 * time.Second
+
+// exchange asks dst from src and checks the answer.
+func (r *rig) exchange(src, dst netip.AddrPort) {
+	r.Helper()
+	r.send(src, dst, "hello")
+	from, payload, ok := r.receive(src, answerWithin)
+	if !ok || from != dst || payload != "HELLO" {
+		r.Fatalf("%s asked from %s: answer %q from %s", dst, src, payload, from)
+	}
+}
+
+func TestWireEndpointsBehindTheKernelAnswer(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	hp := r.port.Route(0)
+	type place struct {
+		name     string
+		on       *netlab.Namespace
+		dst      netip.Addr
+		src      func(dst netip.Addr) netip.Addr
+		seenFrom netip.Addr // invalid: the source itself
+	}
+	listener := func(dst netip.Addr) (src netip.Addr) {
+		r.do(func() (err error) { src, err = r.port.SourceFor(dst); return err })
+		return src
+	}
+	fixed := func(a netip.Addr) func(netip.Addr) netip.Addr { return func(netip.Addr) netip.Addr { return a } }
+	for _, p := range []place{
+		{"pod behind a bridge, IPv4", r.Pod, netlab.Host4(netlab.PodNet, 2), fixed(hp.Local4), netip.Addr{}},
+		{"pod behind a bridge, IPv6", r.Pod, netlab.Host6(netlab.PodNet, 2), fixed(hp.Local6), netip.Addr{}},
+		{"listener on the node's address, IPv4", r.Edge.Edge, netlab.Host4(netlab.ClientNet, 1), listener, netip.Addr{}},
+		{"listener on the node's address, IPv6", r.Edge.Edge, netlab.Host6(netlab.ClientNet, 1), listener, netip.Addr{}},
+		{"listener on the node, local source, IPv4", r.Edge.Edge, netlab.Host4(netlab.FabricNet, 1), fixed(hp.Local4), netip.Addr{}},
+		{"listener on the node, local source, IPv6", r.Edge.Edge, netlab.Host6(netlab.FabricNet, 1), fixed(hp.Local6), netip.Addr{}},
+		{"endpoint behind a VXLAN, IPv4", r.Remote, netlab.Host4(netlab.RemoteNet, 2), fixed(hp.Forward4), netlab.Host4(netlab.OverlayNet, 1)},
+		{"endpoint behind a VXLAN, IPv6", r.Remote, netlab.Host6(netlab.RemoteNet, 2), fixed(hp.Forward6), netlab.Host6(netlab.OverlayNet, 1)},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			r.TB = t
+			dst := netip.AddrPortFrom(p.dst, 8080)
+			clients := echo(t, p.on, dst)
+			src := netip.AddrPortFrom(p.src(p.dst), 1024)
+			r.exchange(src, dst)
+			want := src.Addr()
+			if p.seenFrom.IsValid() {
+				want = p.seenFrom
+			}
+			if got := <-clients; got != want {
+				t.Errorf("the endpoint was asked from %s, want %s", got, want)
+			}
+		})
+	}
+	r.TB = t
+	r.close()
+}
+
+// A UDP server on the wildcard address leaves the source of its answer to the
+// kernel: it must be the address that was asked.
+func TestWireWildcardListenerAnswersFromTheAddressAsked(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	echo(t, r.Edge.Edge, netip.MustParseAddrPort("[::]:8080"))
+	for _, a := range []netip.Addr{
+		netlab.Host4(netlab.ClientNet, 1), netlab.Host4(netlab.FabricNet, 1),
+		netlab.Host6(netlab.ClientNet, 1), netlab.Host6(netlab.FabricNet, 1),
+	} {
+		var src netip.Addr
+		r.do(func() (err error) { src, err = r.port.SourceFor(a); return err })
+		r.exchange(netip.AddrPortFrom(src, 1024), netip.AddrPortFrom(a, 8080))
+	}
+	r.close()
+}
+
+func TestWireClientsOnTheNodeReachFrontends(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	for _, vip := range []netip.Addr{netlab.Host4(netlab.LBNet, 9), netlab.Host6(netlab.LBNet, 9)} {
+		r.do(func() error { return r.port.AddRoute(vip) })
+		c, err := r.Edge.Edge.ListenPacket("udp", "[::]:4000")
+		must(t, err)
+		frontend := netip.AddrPortFrom(vip, 53)
+		_, err = c.WriteTo([]byte("question"), net.UDPAddrFromAddrPort(frontend))
+		must(t, err)
+		client, ok := r.anyTo(frontend)
+		if !ok {
+			t.Fatalf("nothing for %s came to the host port", frontend)
+		}
+		r.send(frontend, client, "answer")
+		buf := make([]byte, 64)
+		must(t, c.SetReadDeadline(time.Now().Add(answerWithin)))
+		n, from, err := c.ReadFrom(buf)
+		must(t, err)
+		if got := from.(*net.UDPAddr).AddrPort(); netip.AddrPortFrom(got.Addr().Unmap(), got.Port()) != frontend || string(buf[:n]) != "answer" {
+			t.Errorf("got %q from %s", buf[:n], got)
+		}
+		c.Close()
+		r.do(func() error { return r.port.RemoveRoute(vip) })
+		r.do(func() error { return r.port.RemoveRoute(vip) }) // again does no harm
+	}
+	r.close()
+}
+
+// anyTo waits for a packet to dst and gives its source.
+func (r *rig) anyTo(dst netip.AddrPort) (netip.AddrPort, bool) {
+	src, _, ok := r.receive(dst, answerWithin)
+	return src, ok
+}
+
+func TestWireRestartTakesOverWhatAKilledProcessLeft(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.do(func() error { return r.port.AddRoute(netlab.Host4(netlab.LBNet, 9)) })
+	mac, index := r.port.MAC(), r.port.Index()
+	must(t, r.Edge.Edge.SetSysctl("net/ipv4/conf/eth1/forwarding", "0"))
+	eth1, err := r.Edge.Edge.Interface("eth1")
+	must(t, err)
+	r.do(func() error { return r.port.Forward(eth1.Attrs().Index) })
+	r.port.keeper.stop() // and nothing else, as kill -9 does
+	r.wire.Close()
+
+	r.open()
+	if r.port.MAC() != mac || r.port.Index() != index {
+		t.Errorf("the pair was made anew")
+	}
+	r.do(func() error {
+		list, err := r.port.ownRoutes(unix.AF_INET)
+		if len(list) > 0 {
+			err = fmt.Errorf("old routes are still there: %v", list)
+		}
+		return err
+	})
+	dst := netip.AddrPortFrom(netlab.Host4(netlab.PodNet, 2), 8080)
+	echo(t, r.Pod, dst)
+	r.exchange(netip.AddrPortFrom(r.port.Route(0).Local4, 1024), dst)
+	// Other numbers of queues need another pair.
+	r.port.keeper.stop()
+	cfg := r.config()
+	cfg.Queues, cfg.MTU, cfg.Prefix4 = 1, 1400, netip.MustParsePrefix("169.254.78.0/28")
+	r.do(func() (err error) { r.port, err = Open(cfg); return err })
+	if r.port.Index() == index || r.port.MTU() != 1400 {
+		t.Errorf("the pair was kept, MTU %d", r.port.MTU())
+	}
+	r.close()
+}
+
+func TestWireRemoveAfterAKill(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.port.keeper.stop()
+	r.port = nil
+	r.do(func() error { return Remove(r.dir, "") })
+	r.unchanged()
+	r.do(func() error { return Remove(r.dir, "") }) // nothing there: no error
+}
+
+func TestWireSettingsThatOthersChangedMeanwhileStay(t *testing.T) {
+	r := newRig(t)
+	must(t, r.Edge.Edge.SetSysctl("net/ipv4/conf/eth0/forwarding", "0"))
+	r.open()
+	eth0, err := r.Edge.Edge.Interface("eth0")
+	must(t, err)
+	r.do(func() error { return r.port.Forward(eth0.Attrs().Index) })
+	if v, _ := r.Edge.Edge.Sysctl("net/ipv4/conf/eth0/forwarding"); v != "1" {
+		t.Fatalf("forwarding is %s", v)
+	}
+	must(t, r.Edge.Edge.SetSysctl("net/ipv4/conf/eth0/rp_filter", "0")) // not Weir's
+	r.do(r.port.Close)
+	r.port = nil
+	if v, _ := r.Edge.Edge.Sysctl("net/ipv4/conf/eth0/rp_filter"); v != "0" {
+		t.Errorf("rp_filter was put back")
+	}
+	must(t, r.Edge.Edge.SetSysctl("net/ipv4/conf/eth0/rp_filter", "1"))
+	r.unchanged()
+}
+
+func TestWireRepairsWhatOthersTookAway(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	vip := netlab.Host4(netlab.LBNet, 9)
+	r.do(func() error {
+		_, err := r.port.SourceFor(netlab.Host4(netlab.ClientNet, 1))
+		return errors.Join(err, r.port.AddRoute(vip))
+	})
+	r.do(func() error {
+		// As a firewall's reload and a network manager do.
+		errs := []error{unmasquerade()}
+		addrs, err := netlink.AddrList(r.port.kernel, netlink.FAMILY_ALL)
+		errs = append(errs, err)
+		for i := range addrs {
+			errs = append(errs, netlink.AddrDel(r.port.kernel, &addrs[i]))
+		}
+		errs = append(errs, netlink.LinkSetDown(r.port.kernel))
+		return errors.Join(errs...)
+	})
+	r.do(func() error { r.port.repair(); return nil })
+	r.do(func() error {
+		for what, f := range map[string]func() (bool, error){
+			"addresses": r.port.addressesIntact, "routes": r.port.routesIntact, "rules": r.port.masqueradeIntact,
+		} {
+			if ok, err := f(); !ok || err != nil {
+				t.Errorf("%s: %v %v", what, ok, err)
+			}
+		}
+		return nil
+	})
+	dst := netip.AddrPortFrom(netlab.Host4(netlab.RemoteNet, 2), 8080)
+	echo(t, r.Remote, dst)
+	r.exchange(netip.AddrPortFrom(r.port.Route(0).Forward4, 1024), dst)
+	if !strings.Contains(r.log.String(), "masquerade rules") {
+		t.Errorf("nothing said: %s", r.log.String())
+	}
+	r.close()
+}
+
+func TestWireForeignInterfaceOfTheNameIsLeftAlone(t *testing.T) {
+	r := newRig(t)
+	must(t, r.Edge.Edge.Netlink().LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: KernelEnd}}))
+	r.do(func() error {
+		if _, err := Open(r.config()); err == nil || !strings.Contains(err.Error(), "not Weir's") {
+			return fmt.Errorf("opened over a foreign interface: %w", err)
+		}
+		return Remove(r.dir, "")
+	})
+	if _, err := r.Edge.Edge.Interface(KernelEnd); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWirePrefixInUseIsRefused(t *testing.T) {
+	r := newRig(t)
+	cfg := r.config()
+	cfg.Prefix4 = netip.MustParsePrefix("10.40.0.0/16")
+	r.do(func() error {
+		if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), "10.40.0.0/24") {
+			return fmt.Errorf("took a prefix that is in use: %w", err)
+		}
+		return nil
+	})
+	r.unchanged()
+}
+
+func TestWireDroppingForwardPolicyIsSaid(t *testing.T) {
+	r := newRig(t)
+	r.do(func() error { return dropForwarded() })
+	r.open()
+	if !strings.Contains(r.log.String(), "docker-like") {
+		t.Errorf("not said: %s", r.log.String())
+	}
+	r.do(r.port.Close)
+	r.port = nil
+}
+
+// Packets that a pod hands over as one large buffer (GSO) and that the kernel
+// forwards to the host port come there as packets of at most the MTU.
+func TestWireForwardedLargeBuffersAreSegmented(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.do(func() error {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: ebpf.XDP, License: "Apache-2.0", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2 /* XDP_PASS */), asm.Return()},
+		})
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { p.Close() })
+		l, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: r.port.Index(), Flags: link.XDPDriverMode})
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	const segment, segments = 1000, 30
+	hp := r.port.Route(0)
+	for _, dst := range []netip.AddrPort{netip.AddrPortFrom(hp.Local4, 5000), netip.AddrPortFrom(hp.Local6, 5000)} {
+		c, err := r.Pod.ListenPacket("udp", "[::]:4000")
+		must(t, err)
+		raw, err := c.(*net.UDPConn).SyscallConn()
+		must(t, err)
+		must(t, raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, segment)
+		}))
+		must(t, err)
+		_, err = c.WriteTo(make([]byte, segment*segments), net.UDPAddrFromAddrPort(dst))
+		must(t, err)
+		c.Close()
+		for i := range segments {
+			_, payload, ok := r.receive(dst, answerWithin)
+			if !ok || len(payload) != segment {
+				t.Fatalf("to %s: packet %d has %d bytes (came: %v)", dst, i, len(payload), ok)
+			}
+		}
+	}
+}
