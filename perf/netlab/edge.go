@@ -38,6 +38,9 @@ type Edge struct {
 type EdgeConfig struct {
 	Queues int // queues of eth0 and eth1; 0: 1
 	MTU    int // of the client and fabric links; 0: 1500
+	// NoOverlay leaves the VXLAN out, for kernels without one: Remote is
+	// then out of the edge node's reach.
+	NoOverlay bool
 }
 
 // Host is an address of the standard topology: network n, host x, for
@@ -123,8 +126,11 @@ func (e *Edge) links(cfg EdgeConfig) error {
 	)
 }
 
-func (e *Edge) overlay(EdgeConfig) error {
+func (e *Edge) overlay(cfg EdgeConfig) error {
 	const vni = 42
+	if cfg.NoOverlay {
+		return nil
+	}
 	edge, zonea := Host4(FabricNet, 1), Host4(FabricNet, 11)
 	return errors.Join(
 		e.Edge.VXLAN("vxlan0", vni, edge, zonea, on(OverlayNet, 1)...),
@@ -132,7 +138,7 @@ func (e *Edge) overlay(EdgeConfig) error {
 	)
 }
 
-func (e *Edge) routes(EdgeConfig) error {
+func (e *Edge) routes(cfg EdgeConfig) error {
 	any4, any6 := netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
 	var errs []error
 	add := func(n *Namespace, ifname string, dst4, dst6 netip.Prefix, network, via uint8) {
@@ -145,7 +151,9 @@ func (e *Edge) routes(EdgeConfig) error {
 	add(e.Client, "eth0", net4(LBNet), net6(LBNet), ClientNet, 1)
 	add(e.Edge, "eth0", any4, any6, ClientNet, 2)
 	add(e.Edge, "eth1", net4(ZoneBNet), net6(ZoneBNet), FabricNet, 254)
-	add(e.Edge, "vxlan0", net4(RemoteNet), net6(RemoteNet), OverlayNet, 11)
+	if !cfg.NoOverlay {
+		add(e.Edge, "vxlan0", net4(RemoteNet), net6(RemoteNet), OverlayNet, 11)
+	}
 	add(e.Fabric, "br0", any4, any6, FabricNet, 1)
 	add(e.ZoneA, "eth0", any4, any6, FabricNet, 254)
 	add(e.ZoneB, "eth0", any4, any6, ZoneBNet, 254)
@@ -157,7 +165,7 @@ func (e *Edge) routes(EdgeConfig) error {
 // settings makes routers of the nodes that are ones, and a hard case of the
 // edge node: strict reverse path filtering and no forwarding but on the CNI's
 // own interfaces.
-func (e *Edge) settings(EdgeConfig) error {
+func (e *Edge) settings(cfg EdgeConfig) error {
 	router := []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"}
 	var errs []error
 	for _, n := range []*Namespace{e.Fabric, e.ZoneA} {
@@ -168,7 +176,11 @@ func (e *Edge) settings(EdgeConfig) error {
 	for _, key := range router {
 		errs = append(errs, e.Edge.SetSysctl(key, "0"))
 	}
-	for _, ifname := range []string{"cni0", "vxlan0"} {
+	forwarding := []string{"cni0"}
+	if !cfg.NoOverlay {
+		forwarding = append(forwarding, "vxlan0")
+	}
+	for _, ifname := range forwarding {
 		errs = append(errs, e.Edge.SetSysctl("net/ipv4/conf/"+ifname+"/forwarding", "1"), e.Edge.forward6(ifname))
 	}
 	for _, ifname := range []string{"eth0", "eth1"} {

@@ -41,7 +41,7 @@ type site struct {
 // newSite builds the lab, starts the servers and `weir run`, and waits until
 // Weir serves the first phase.
 func newSite(ctx context.Context, r *report, errOut io.Writer, o options) (_ *site, err error) {
-	lab, err := netlab.NewEdge(netlab.EdgeConfig{})
+	lab, err := netlab.NewEdge(netlab.EdgeConfig{NoOverlay: true})
 	if err != nil {
 		return nil, err
 	}
