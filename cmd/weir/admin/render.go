@@ -33,6 +33,8 @@ func renderHead(b *strings.Builder, s *Status) {
 		state = "draining"
 	case !s.Synced:
 		state = "waiting for the first full view: no traffic is taken yet"
+	case s.Discovery.LastKnown != nil:
+		state = "serving the last known state, of " + s.Discovery.LastKnown.Format(time.RFC3339) + ": the API server does not answer"
 	}
 	up := (time.Duration(s.UptimeSeconds) * time.Second).String()
 	t := table(b)

@@ -67,6 +67,16 @@ type Discovery struct {
 	// LeftToKernel are the Services that Weir does not serve, each with the
 	// field that it does not honour.
 	LeftToKernel []string `json:"leftToKernel,omitempty"`
+	// LastKnown is set while what is served is not what the API server says
+	// but what it said last, at this time: it has not answered since the
+	// start.
+	LastKnown *time.Time `json:"lastKnown,omitempty"`
+	// WatchErrors counts, by resource, the requests to list or watch that
+	// the API server refused or that did not reach it.
+	WatchErrors map[string]uint64 `json:"watchErrors,omitempty"`
+	// NodeNotEligible is why load balancers in front should not send
+	// traffic to this node, "" when they should.
+	NodeNotEligible string `json:"nodeNotEligible,omitempty"`
 }
 
 // Interface is one attached interface, or the host port.

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/health"
 	"github.com/weirlb/weir/cmd/weir/notify"
 	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/discovery"
@@ -50,6 +51,7 @@ type Daemon struct {
 	log    *slog.Logger
 	source Source
 	lb     *lb.LB
+	checks *health.Checks
 	notify *notify.Notifier
 	fail   context.CancelCauseFunc // ends Run with an error
 
@@ -81,7 +83,7 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 		return err
 	}
 	defer ls.close()
-	if d.source, err = newSource(cfg, log); err != nil {
+	if d.source, err = newSource(ctx, cfg, log); err != nil {
 		return err
 	}
 	if d.lb, err = lb.New(packetPath(cfg, log)); err != nil {
@@ -93,6 +95,7 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 	}()
 	tuneRuntime(len(d.lb.Status().Workers))
 	d.translate = program.New(d.options())
+	d.checks = d.newChecks()
 
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -107,6 +110,7 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 	task("packet path", d.lb.Run)
 	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
 	task("addresses", d.followAddresses)
+	task("health checks", d.followChecks)
 	task("reload", d.followSignals)
 	task("service manager", d.notify.Run)
 	ls.serve(d, task)
@@ -166,6 +170,8 @@ func (d *Daemon) options() program.Options {
 		ClusterIPs:     d.cfg.ClusterIPs,
 		ExternalIPs:    d.cfg.ExternalIPs,
 		ProtectedPorts: d.cfg.ProtectedPorts,
+
+		LoadBalancerClass: d.cfg.LoadBalancerClass,
 	}
 }
 
@@ -214,6 +220,7 @@ func (d *Daemon) deliver(up *discovery.Update) {
 		defer d.notify.Ready() // once it is published
 	}
 	d.publish(d.translate.Apply(up))
+	d.checks.Apply(up)
 }
 
 // publish applies a batch. Preconditions: d.mu is held.
@@ -263,6 +270,7 @@ func (d *Daemon) followAddresses(ctx context.Context) error {
 			d.log.Info("the node's addresses changed", "nodePorts", d.nodeAddresses())
 			d.publish(b)
 		}
+		d.checks.SetAddresses(d.checkAddresses())
 		d.mu.Unlock()
 	}
 }
@@ -309,6 +317,7 @@ func (d *Daemon) reload() {
 	}
 	d.cfg.NodePortAddresses, d.cfg.ClusterIPs, d.cfg.ExternalIPs = next.NodePortAddresses, next.ClusterIPs, next.ExternalIPs
 	d.cfg.ProtectedPorts = next.ProtectedPorts
+	d.checks.SetAddresses(d.checkAddresses())
 	if d.synced {
 		d.translate.SetOptions(d.options())
 		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}))

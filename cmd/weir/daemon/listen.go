@@ -54,7 +54,11 @@ func listenTCP(field, address string) (net.Listener, error) {
 func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) error)) {
 	task("admin socket", func(ctx context.Context) error { return admin.Serve(ctx, ls.admin, d, ls.log) })
 	if ls.metrics != nil {
-		h := metrics.Handler(metrics.NewRegistry(d), ls.cfg.EnableProfiling, ls.log)
+		r := metrics.NewRegistry(d)
+		if c, ok := d.source.(*cluster); ok {
+			r.MustRegister(c.Collector())
+		}
+		h := metrics.Handler(r, ls.cfg.EnableProfiling, ls.log)
 		task("metrics", func(ctx context.Context) error { return metrics.Serve(ctx, ls.metrics, h, ls.log) })
 	}
 	if ls.health != nil {

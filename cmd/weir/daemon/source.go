@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 
@@ -13,13 +14,16 @@ import (
 const supported = discovery.FeatureClientIPAffinity * 0
 
 // newSource makes the source that the configuration names.
-func newSource(cfg *config.Configuration, log *slog.Logger) (Source, error) {
+func newSource(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (Source, error) {
 	if m := cfg.Discovery.Manifests; m != nil {
 		return manifests{manifest.New(manifest.Config{
 			Path:  m.Path,
-			Store: discovery.Options{NodeName: cfg.NodeName, Supported: supported},
+			Store: discovery.Options{NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: supported},
 			Log:   log,
 		}), m.Path}, nil
+	}
+	if cfg.Discovery.Kubernetes != nil {
+		return newCluster(ctx, cfg, log)
 	}
 	return nil, errors.New("discovery: no source is configured")
 }

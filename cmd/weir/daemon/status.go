@@ -10,8 +10,6 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/cmd/weir/explain"
-	"github.com/weirlb/weir/cmd/weir/metrics"
-	"github.com/weirlb/weir/cmd/weir/notify"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery/manifest"
@@ -52,7 +50,14 @@ func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 }
 
 func (d *Daemon) discoveryStatus() admin.Discovery {
-	out := admin.Discovery{Source: d.source.String(), Errors: append([]string{}, d.source.Errors()...)}
+	out := admin.Discovery{Source: d.source.String(), Errors: append([]string{}, d.source.Errors()...), NodeNotEligible: d.notEligible()}
+	out.Errors = append(out.Errors, d.checks.Errors()...)
+	if c, ok := d.source.(*cluster); ok {
+		if at, last := c.LastKnown(); last {
+			out.LastKnown = &at
+		}
+		out.WatchErrors = c.WatchErrors()
+	}
 	for _, svc := range d.source.Services() {
 		out.Services++
 		for _, e := range svc.Errors {
@@ -189,31 +194,4 @@ func protocolName(p uint8) string {
 		return "UDP"
 	}
 	return fmt.Sprint(p)
-}
-
-// Health implements metrics.HealthSource.
-func (d *Daemon) Health() metrics.Health {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	h := metrics.Health{
-		Healthy: true, LastUpdated: d.updated, Synced: d.synced, Draining: d.draining,
-		NodeEligible: true,
-	}
-	if stuck := d.lb.StuckWorker(); stuck >= 0 {
-		h.Healthy, h.Reason = false, fmt.Sprintf("worker %d does not go round", stuck)
-	}
-	return h
-}
-
-// serviceHealth is the health in a service manager's words.
-func (d *Daemon) serviceHealth() notify.Health {
-	h := d.Health()
-	text := "serving " + d.source.String()
-	switch {
-	case !h.Healthy:
-		text = h.Reason
-	case !h.Synced:
-		text = "waiting for the first full view of Services: " + d.source.String()
-	}
-	return notify.Health{Healthy: h.Healthy, Text: text}
 }

@@ -122,6 +122,16 @@ var general = []metric{
 		func(s *admin.Status, e emit) { e(float64(s.Endpoints)) }),
 	gauge("discovery_errors", "Documents or objects that could not be understood at the last look.", nil,
 		func(s *admin.Status, e emit) { e(float64(len(s.Discovery.Errors))) }),
+	gauge("discovery_last_known", "1 while the last known state is served because the API server has not answered since the start.", nil,
+		func(s *admin.Status, e emit) { e(boolean(s.Discovery.LastKnown != nil)) }),
+	counter("discovery_watch_errors_total", "Requests to list or watch that the API server refused or that did not reach it.", []string{"resource"},
+		func(s *admin.Status, e emit) {
+			for resource, n := range s.Discovery.WatchErrors {
+				e(float64(n), resource)
+			}
+		}),
+	gauge("node_eligible", "0 while load balancers in front should not send traffic to this node (KEP-3836).", nil,
+		func(s *admin.Status, e emit) { e(boolean(s.Discovery.NodeNotEligible == "")) }),
 	gauge("kernel_feature", "1 where an optional kernel feature was found.", []string{"feature"},
 		func(s *admin.Status, e emit) {
 			for _, f := range s.Kernel {

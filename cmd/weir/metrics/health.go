@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -22,6 +23,8 @@ type Health struct {
 	// NodeEligible is false when the node is being taken away: then load
 	// balancers in front should prefer other nodes (KEP-3836).
 	NodeEligible bool
+	// NodeReason says why not.
+	NodeReason string
 }
 
 // HealthSource tells the health. It is called for every probe and must
@@ -95,7 +98,7 @@ func reason(h Health) string {
 	case !h.Synced:
 		return "waiting for the first full view of Services"
 	case !h.NodeEligible:
-		return "the node is going away"
+		return cmp.Or(h.NodeReason, "the node is going away")
 	}
 	return ""
 }

@@ -118,7 +118,7 @@ func TestMetricsAreConsistent(t *testing.T) {
 
 func TestMetricNamesFollowTheConventions(t *testing.T) {
 	name := regexp.MustCompile(`^weir_[a-z][a-z0-9_]*$`)
-	labels := []string{"worker", "device", "queue", "reason", "state", "action", "feature", "mode", "driver", "tx_checksum", "pinned", "version", "revision", "goversion"}
+	labels := []string{"worker", "device", "queue", "reason", "state", "action", "feature", "mode", "driver", "tx_checksum", "pinned", "version", "revision", "goversion", "resource"}
 	for _, m := range all {
 		if !name.MatchString(m.name) {
 			t.Errorf("%s is no name", m.name)
@@ -285,6 +285,9 @@ not grow with the cluster.
 			kind = "counter"
 		}
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", m.name, kind, strings.Join(m.labels, ", "), m.help)
+	}
+	for _, h := range latencies {
+		fmt.Fprintf(b, "| `%s` | histogram |  | %s |\n", h.name, h.help)
 	}
 	return b.String()
 }

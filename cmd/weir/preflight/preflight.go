@@ -44,5 +44,6 @@ func Check(cfg *config.Configuration) []Finding {
 	checkKernel(&fs)
 	checkInterfaces(&fs, cfg)
 	checkManifests(&fs, cfg)
+	checkCluster(&fs, cfg)
 	return fs
 }

@@ -1,0 +1,129 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/metrics"
+	"github.com/weirlb/weir/cmd/weir/state"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/kube"
+)
+
+// cluster is the source of an API server, with the last known state beside
+// it.
+type cluster struct {
+	*kube.Source
+	keeper    *state.Keeper // nil: nothing is kept
+	latencies *metrics.Latencies
+	faults    []string // of the start
+}
+
+// ClusterConfig is what cfg says of the cluster.
+func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
+	k := cfg.Discovery.Kubernetes
+	rest, err := kube.ClientConfig(k.Kubeconfig)
+	if err != nil {
+		return kube.Config{}, err
+	}
+	return kube.Config{
+		REST: rest,
+		Store: discovery.Options{
+			NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: supported,
+		},
+		LabelSelector:   k.LabelSelector,
+		LegacyEndpoints: k.LegacyEndpoints,
+		Events:          true,
+	}, nil
+}
+
+func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (*cluster, error) {
+	kc, err := ClusterConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	klog.SetSlogLogger(log.With("from", "client-go"))
+	c := &cluster{latencies: metrics.NewLatencies()}
+	kc.Log, kc.Measure = log, c.latencies
+	identity := identityOf(&kc)
+	file := filepath.Join(cfg.StateDir, state.File)
+	if cfg.StateDir != "" {
+		if kc.LastKnown, kc.LastKnownTime, err = state.Load(file, identity); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			log.Error("start without a last known state", "err", err)
+			c.faults = append(c.faults, err.Error())
+		}
+	}
+	if err := askAccess(ctx, kc, log); err != nil {
+		return nil, err
+	}
+	if c.Source, err = kube.New(kc); err != nil {
+		return nil, err
+	}
+	if cfg.StateDir != "" {
+		c.keeper = state.NewKeeper(file, identity, c.Objects, log)
+	}
+	return c, nil
+}
+
+// identityOf tells clusters and choices of objects apart: the state of one
+// must not be served for another.
+func identityOf(c *kube.Config) string {
+	return fmt.Sprintf("%s proxy=%q selector=%q endpoints=%v", c.REST.Host, c.Store.ServiceProxyName, c.LabelSelector, c.LegacyEndpoints)
+}
+
+// askAccess refuses to start where the API server forbids what is needed: a
+// Weir that waits for ever helps nobody. One that cannot be asked, or that
+// does not know anybody right now, is waited for.
+func askAccess(ctx context.Context, kc kube.Config, log *slog.Logger) error {
+	denials, err := kube.Access(ctx, kc)
+	if err != nil {
+		log.Warn("cannot ask the API server for permissions", "err", err)
+		return nil
+	}
+	var denied []error
+	for _, d := range denials {
+		if d.Optional {
+			log.Warn(d.Error())
+			continue
+		}
+		denied = append(denied, d)
+	}
+	return errors.Join(denied...)
+}
+
+// Run implements Source.
+func (c *cluster) Run(ctx context.Context, deliver func(*discovery.Update)) error {
+	if c.keeper == nil {
+		return c.Source.Run(ctx, deliver)
+	}
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	tasks.Go(func() { c.keeper.Run(ctx) })
+	return c.Source.Run(ctx, func(up *discovery.Update) {
+		deliver(up)
+		c.keeper.Changed()
+	})
+}
+
+// Errors implements Source.
+func (c *cluster) Errors() []string {
+	out := append(c.faults[:len(c.faults):len(c.faults)], c.Source.Errors()...)
+	if c.keeper != nil {
+		if err := c.keeper.Err(); err != nil {
+			out = append(out, err.Error())
+		}
+	}
+	return out
+}
+
+// Collector are the metrics of this source alone.
+func (c *cluster) Collector() prometheus.Collector { return c.latencies }

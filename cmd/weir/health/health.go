@@ -1,0 +1,298 @@
+// Package health answers the health checks that load balancers in front make
+// per Service: on the port spec.healthCheckNodePort of a Service with
+// externalTrafficPolicy: Local, in kube-proxy's words (200 while the node has
+// ready endpoints of the Service, else 503).
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/weirlb/weir/discovery"
+)
+
+// Config says where and what to answer.
+type Config struct {
+	// NodeName decides which endpoints are local.
+	NodeName string
+	// Healthy tells whether Weir works; it is asked for every check.
+	Healthy func() bool
+	// Failed, if not nil, is told why the port of a Service cannot be
+	// served, once.
+	Failed func(name discovery.ServiceName, err error)
+	Log    *slog.Logger
+	// Retry is how often a port that is in use is tried again (default
+	// 10 s): kube-proxy may hold it, with the same answers.
+	Retry time.Duration
+}
+
+// Checks are the servers of all Services.
+type Checks struct {
+	cfg Config
+
+	mu        sync.Mutex
+	addresses []netip.Addr // nil: all of the node
+	checks    map[discovery.ServiceName]*check
+	closed    bool
+}
+
+// check is one Service's servers.
+type check struct {
+	name      discovery.ServiceName
+	port      uint16
+	local     atomic.Pointer[counts]
+	servers   []*http.Server
+	listening []netip.Addr
+	err       error
+}
+
+// counts are a Service's endpoints, per address family (IPv4 first).
+type counts struct {
+	any   [2]bool  // has endpoints at all
+	local [2]int64 // ready ones on this node
+}
+
+// New makes Checks without any Service.
+func New(cfg Config) *Checks {
+	if cfg.Retry <= 0 {
+		cfg.Retry = 10 * time.Second
+	}
+	return &Checks{cfg: cfg, checks: map[discovery.ServiceName]*check{}}
+}
+
+// Run tries again what could not be listened on, and closes everything when
+// ctx ends.
+func (c *Checks) Run(ctx context.Context) error {
+	tick := time.NewTicker(c.cfg.Retry)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			c.close()
+			return nil
+		case <-tick.C:
+		}
+		c.mu.Lock()
+		for _, k := range c.checks {
+			if k.err != nil {
+				c.open(k)
+			}
+		}
+		c.mu.Unlock()
+	}
+}
+
+func (c *Checks) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, k := range c.checks {
+		k.close()
+	}
+	clear(c.checks)
+}
+
+// SetAddresses has the ports served on these addresses, as kube-proxy does
+// with its nodePortAddresses; nil is every address of the node.
+func (c *Checks) SetAddresses(addrs []netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.Equal(addrs, c.addresses) {
+		return
+	}
+	c.addresses = slices.Clone(addrs)
+	for _, k := range c.checks {
+		k.close()
+		c.open(k)
+	}
+}
+
+// Apply follows a change of Services.
+func (c *Checks) Apply(up *discovery.Update) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	for _, name := range up.Deleted {
+		c.remove(name)
+	}
+	// Ports that are given up come first: another Service may have taken
+	// one over.
+	var opened []*check
+	for _, svc := range up.Put {
+		if k := c.checks[svc.Name]; k != nil && k.port != svc.HealthCheckNodePort {
+			c.remove(svc.Name)
+		}
+	}
+	for _, svc := range up.Put {
+		if svc.HealthCheckNodePort == 0 {
+			continue
+		}
+		k := c.checks[svc.Name]
+		if k == nil {
+			k = &check{name: svc.Name, port: svc.HealthCheckNodePort}
+			c.checks[svc.Name] = k
+			opened = append(opened, k)
+		}
+		k.local.Store(count(svc, c.cfg.NodeName))
+	}
+	for _, k := range opened {
+		c.open(k)
+	}
+}
+
+func (c *Checks) remove(name discovery.ServiceName) {
+	if k := c.checks[name]; k != nil {
+		k.close()
+		delete(c.checks, name)
+	}
+}
+
+// Errors are the ports that cannot be served, sorted.
+func (c *Checks) Errors() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []string
+	for _, k := range c.checks {
+		if k.err != nil && !errors.Is(k.err, syscall.EADDRINUSE) {
+			out = append(out, fmt.Sprintf("service %s: healthCheckNodePort: %v", k.name, k.err))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// count counts addresses with a ready endpoint on this node. Those that only
+// finish what they have do not count: the load balancer in front is to choose
+// another node by then.
+func count(svc *discovery.Service, node string) *counts {
+	c := &counts{}
+	seen := map[netip.Addr]bool{}
+	for i := range svc.Ports {
+		for j := range svc.Ports[i].Endpoints {
+			e := &svc.Ports[i].Endpoints[j]
+			addr := e.AddrPort.Addr()
+			f := family(addr)
+			c.any[f] = true
+			if e.Ready && e.NodeName == node && node != "" && !seen[addr] {
+				seen[addr] = true
+				c.local[f]++
+			}
+		}
+	}
+	return c
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() || a.Is4In6() {
+		return 0
+	}
+	return 1
+}
+
+// asked is the count for a check that came to a local address: a dual-stack
+// Service has two proxies at kube-proxy's, one per family. A check over a
+// family that the Service does not have is answered with the other.
+func (c *counts) asked(at netip.Addr) int64 {
+	if f := family(at); c.any[f] {
+		return c.local[f]
+	}
+	return max(c.local[0], c.local[1])
+}
+
+// open listens where the check does not yet. Preconditions: c.mu is held.
+func (c *Checks) open(k *check) {
+	addrs := c.addresses
+	if addrs == nil {
+		addrs = []netip.Addr{netip.IPv6Unspecified()} // both families
+	}
+	var err error
+	for _, a := range addrs {
+		if slices.Contains(k.listening, a) {
+			continue
+		}
+		l, e := net.Listen("tcp", netip.AddrPortFrom(a, k.port).String())
+		if errors.Is(e, syscall.EAFNOSUPPORT) && a == netip.IPv6Unspecified() {
+			l, e = net.Listen("tcp4", netip.AddrPortFrom(netip.IPv4Unspecified(), k.port).String())
+		}
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		srv := &http.Server{Handler: c.handler(k), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+			ErrorLog: slog.NewLogLogger(c.cfg.Log.Handler(), slog.LevelDebug)}
+		k.servers, k.listening = append(k.servers, srv), append(k.listening, a)
+		go func() {
+			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				c.cfg.Log.Error("health checks of a Service end", "service", k.name, "port", k.port, "err", err)
+			}
+		}()
+	}
+	first := err != nil && k.err == nil
+	k.err = err
+	if !first {
+		return
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		c.cfg.Log.Info("the health check port of a Service is in use: left to who has it, kube-proxy most likely", "service", k.name, "port", k.port)
+		return
+	}
+	c.cfg.Log.Error("health check port of a Service", "service", k.name, "port", k.port, "err", err)
+	if c.cfg.Failed != nil {
+		c.cfg.Failed(k.name, err)
+	}
+}
+
+func (k *check) close() {
+	for _, s := range k.servers {
+		_ = s.Close()
+	}
+	k.servers, k.listening, k.err = nil, nil, nil
+}
+
+// handler answers as kube-proxy does, to the byte.
+func (c *Checks) handler(k *check) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, healthy := k.local.Load().asked(localAddr(r)), c.cfg.Healthy()
+		h := w.Header()
+		h.Set("Content-Type", "application/json")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Load-Balancing-Endpoint-Weight", strconv.FormatInt(n, 10))
+		if n == 0 || !healthy {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = io.WriteString(w, body(k.name, n, healthy)) // the asker may be gone
+	})
+}
+
+// localAddr is the address that a request came to.
+func localAddr(r *http.Request) netip.Addr {
+	if a, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
+		return a.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+func body(name discovery.ServiceName, local int64, healthy bool) string {
+	return fmt.Sprintf(`{
+	"service": {
+		"namespace": %q,
+		"name": %q
+	},
+	"localEndpoints": %d,
+	"serviceProxyHealthy": %v
+}`, name.Namespace, name.Name, local, healthy)
+}

@@ -1,0 +1,42 @@
+package preflight
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/discovery/kube"
+)
+
+// checkCluster asks the API server what Weir may do there. One that does not
+// answer is told as a note only: Weir starts all the same, and waits for it.
+func checkCluster(fs *findings, cfg *config.Configuration) {
+	k := cfg.Discovery.Kubernetes
+	if k == nil {
+		return
+	}
+	rest, err := kube.ClientConfig(k.Kubeconfig)
+	if err != nil {
+		fs.add(Wrong, "cluster", "%v", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	denials, err := kube.Access(ctx, kube.Config{REST: rest, LegacyEndpoints: k.LegacyEndpoints, Events: true})
+	if err != nil {
+		fs.add(Note, "cluster", "%v", err)
+		return
+	}
+	denied := 0
+	for _, d := range denials {
+		if d.Optional {
+			fs.add(Note, "cluster", "%v", d)
+			continue
+		}
+		fs.add(Wrong, "cluster", "%v", d)
+		denied++
+	}
+	if denied == 0 {
+		fs.add(OK, "cluster", "%s lets Services, EndpointSlices and Nodes be watched", rest.Host)
+	}
+}

@@ -1,0 +1,251 @@
+// Package state keeps the last known state of a cluster in a file, for a
+// start while the API server is away.
+//
+// A file is a line of JSON (Header), then the objects, trimmed to what Weir
+// reads, as records of one byte for the kind, the length as a varint and the
+// object in its protobuf encoding, and last the SHA-256 of everything before.
+// It is written under another name, synced, and renamed, mode 0600: at any
+// moment the file is a complete one, and one that is not is never half-used.
+package state
+
+//lint:file-ignore SA1019 Endpoints are deprecated, and watched where that is asked for.
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/weirlb/weir/discovery/kube"
+)
+
+// Version is that of the format. A file of another version is not read.
+const Version = 1
+
+// MaxFileSize bounds what is read, in bytes: some ten million endpoints.
+const MaxFileSize = 1 << 30
+
+// File is the name of the file in the state directory.
+const File = "cluster.state"
+
+// Header is the first line of a file.
+type Header struct {
+	Kind    string    `json:"kind"` // WeirState
+	Version int       `json:"version"`
+	Cluster string    `json:"cluster"` // what Save was told
+	Time    time.Time `json:"time"`    // when the cluster said so
+	Objects int       `json:"objects"`
+}
+
+const headerKind = "WeirState"
+
+// Errors of Load, beside those of the file system.
+var (
+	// ErrCorrupt means that the file is damaged, or none of ours.
+	ErrCorrupt = errors.New("corrupt")
+	// ErrOther means that the file is complete and does not fit: another
+	// cluster, another choice of objects, or another version of the format.
+	ErrOther = errors.New("of another cluster or version")
+)
+
+// Kinds of records.
+const (
+	recordService   = 'S'
+	recordSlice     = 'E'
+	recordNode      = 'N'
+	recordEndpoints = 'L'
+)
+
+// Save writes o as the state of cluster at the given time. cluster is any
+// text; Load gives the state back only to who says the same.
+func Save(path, cluster string, at time.Time, o *kube.Objects) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("last known state: %w", err)
+	}
+	data, err := encode(cluster, at, o)
+	if err != nil {
+		return fmt.Errorf("last known state: %w", err)
+	}
+	if err := replace(path, data); err != nil {
+		return fmt.Errorf("last known state: %w", err)
+	}
+	return nil
+}
+
+// replace writes a file so that a crash leaves the old one or the new one.
+func replace(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if _, err = f.Write(data); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+type message interface{ Marshal() ([]byte, error) }
+
+func encode(cluster string, at time.Time, o *kube.Objects) ([]byte, error) {
+	var b bytes.Buffer
+	head, err := json.Marshal(Header{headerKind, Version, cluster, at.UTC(), o.Len()})
+	if err != nil {
+		return nil, err
+	}
+	b.Write(append(head, '\n'))
+	record := func(kind byte, m message) {
+		body, e := m.Marshal()
+		err = errors.Join(err, e)
+		b.WriteByte(kind)
+		b.Write(binary.AppendUvarint(nil, uint64(len(body))))
+		b.Write(body)
+	}
+	for _, n := range o.Nodes {
+		record(recordNode, n)
+	}
+	for _, s := range o.Services {
+		record(recordService, s)
+	}
+	for _, s := range o.Slices {
+		record(recordSlice, s)
+	}
+	for _, e := range o.Endpoints {
+		record(recordEndpoints, e)
+	}
+	sum := sha256.Sum256(b.Bytes())
+	b.Write(sum[:])
+	return b.Bytes(), err
+}
+
+// Load reads the state of cluster and when it was saved. A file that is
+// corrupt is set aside, as PATH.corrupt, and the error says so.
+func Load(path, cluster string) (*kube.Objects, time.Time, error) {
+	o, h, err := read(path)
+	switch {
+	case errors.Is(err, ErrCorrupt):
+		aside := path + ".corrupt"
+		if e := os.Rename(path, aside); e != nil {
+			return nil, time.Time{}, fmt.Errorf("last known state: %s: %w (and cannot be set aside: %w)", path, err, e)
+		}
+		return nil, time.Time{}, fmt.Errorf("last known state: %s: %w: set aside as %s", path, err, aside)
+	case err != nil:
+		return nil, time.Time{}, fmt.Errorf("last known state: %w", err)
+	case h.Cluster != cluster:
+		return nil, time.Time{}, fmt.Errorf("last known state: %s: %w: it is of %s, this is %s", path, ErrOther, h.Cluster, cluster)
+	}
+	return o, h.Time, nil
+}
+
+func read(path string) (*kube.Objects, *Header, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(data) > MaxFileSize {
+		return nil, nil, fmt.Errorf("%w: larger than %d bytes", ErrCorrupt, MaxFileSize)
+	}
+	return decode(data)
+}
+
+func decode(data []byte) (*kube.Objects, *Header, error) {
+	if len(data) < sha256.Size {
+		return nil, nil, fmt.Errorf("%w: %d bytes are too few", ErrCorrupt, len(data))
+	}
+	body, sum := data[:len(data)-sha256.Size], data[len(data)-sha256.Size:]
+	if got := sha256.Sum256(body); !bytes.Equal(got[:], sum) {
+		return nil, nil, fmt.Errorf("%w: its checksum is wrong", ErrCorrupt)
+	}
+	line, records, ok := bytes.Cut(body, []byte{'\n'})
+	if !ok {
+		return nil, nil, fmt.Errorf("%w: no header", ErrCorrupt)
+	}
+	h := &Header{}
+	if err := json.Unmarshal(line, h); err != nil || h.Kind != headerKind {
+		return nil, nil, fmt.Errorf("%w: its header is not that of a %s", ErrCorrupt, headerKind)
+	}
+	if h.Version != Version {
+		return nil, nil, fmt.Errorf("%w: format %d, this is %d", ErrOther, h.Version, Version)
+	}
+	o, err := decodeRecords(records)
+	if err == nil && o.Len() != h.Objects {
+		err = fmt.Errorf("%w: %d objects, its header says %d", ErrCorrupt, o.Len(), h.Objects)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return o, h, nil
+}
+
+func decodeRecords(b []byte) (*kube.Objects, error) {
+	o := &kube.Objects{}
+	for len(b) > 0 {
+		kind := b[0]
+		size, n := binary.Uvarint(b[1:])
+		if n <= 0 || size > uint64(len(b)-1-n) {
+			return nil, fmt.Errorf("%w: a record is cut short", ErrCorrupt)
+		}
+		body := b[1+n : 1+n+int(size)]
+		b = b[1+n+int(size):]
+		if err := decodeRecord(o, kind, body); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+func decodeRecord(o *kube.Objects, kind byte, body []byte) (err error) {
+	switch kind {
+	case recordNode:
+		n := &corev1.Node{}
+		err = n.Unmarshal(body)
+		o.Nodes = append(o.Nodes, n)
+	case recordService:
+		s := &corev1.Service{}
+		err = s.Unmarshal(body)
+		o.Services = append(o.Services, s)
+	case recordSlice:
+		s := &discoveryv1.EndpointSlice{}
+		err = s.Unmarshal(body)
+		o.Slices = append(o.Slices, s)
+	case recordEndpoints:
+		e := &corev1.Endpoints{}
+		err = e.Unmarshal(body)
+		o.Endpoints = append(o.Endpoints, e)
+	default:
+		err = fmt.Errorf("a record of unknown kind %q", kind)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package kube
+
+//lint:file-ignore SA1019 Endpoints are deprecated, and watched where that is asked for.
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/weirlb/weir/discovery"
+)
+
+// labelServiceProxyName names the proxy that serves a Service or slice.
+const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
+
+// informer is one kind's informer and our registration with it.
+type informer struct {
+	kind   kind
+	shared cache.SharedIndexInformer
+	told   cache.ResourceEventHandlerRegistration
+}
+
+// serviceSelector is that of kube-proxy, or that of one that serves only the
+// Services given to it, and what the operator adds.
+func serviceSelector(proxyName, more string) (labels.Selector, error) {
+	sel, err := labels.Parse(more)
+	if err != nil {
+		return nil, fmt.Errorf("label selector %q: %w", more, err)
+	}
+	return sel.Add(append(headless(), byProxy(proxyName))...), nil
+}
+
+// sliceSelector leaves out what belongs to other proxies. With a proxy name
+// of our own it cannot name it: slices that people write, and mirrored ones,
+// do not carry their Service's labels.
+func sliceSelector(proxyName string) labels.Selector {
+	sel := labels.NewSelector().Add(headless()...)
+	if proxyName == "" {
+		sel = sel.Add(byProxy(""))
+	}
+	return sel
+}
+
+func headless() labels.Requirements {
+	return labels.Requirements{require(corev1.IsHeadlessService, selection.DoesNotExist)}
+}
+
+func byProxy(name string) labels.Requirement {
+	if name == "" {
+		return require(labelServiceProxyName, selection.DoesNotExist)
+	}
+	return require(labelServiceProxyName, selection.Equals, name)
+}
+
+func require(label string, op selection.Operator, values ...string) labels.Requirement {
+	r, err := labels.NewRequirement(label, op, values)
+	if err != nil {
+		// A name that is no label's value selects nothing.
+		r, _ = labels.NewRequirement(label, selection.In, []string{""})
+	}
+	return *r
+}
+
+// factory makes a factory whose informers see what sel selects.
+func (s *Source) factory(sel labels.Selector) informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactoryWithOptions(s.client, 0,
+		informers.WithTransform(newTrimmer(s.cfg.Store.NodeName).trim),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = sel.String() }))
+}
+
+// start starts the informers.
+func (s *Source) start(ctx context.Context) (stop func(), err error) {
+	services, slices, nodes := s.factory(s.selector), s.factory(sliceSelector(s.cfg.Store.ServiceProxyName)), s.factory(labels.Everything())
+	list := []informer{
+		{kind: kindService, shared: services.Core().V1().Services().Informer()},
+		{kind: kindSlice, shared: slices.Discovery().V1().EndpointSlices().Informer()},
+		{kind: kindNode, shared: nodes.Core().V1().Nodes().Informer()},
+	}
+	if s.cfg.LegacyEndpoints {
+		list = append(list, informer{kind: kindEndpoints, shared: slices.Core().V1().Endpoints().Informer()})
+	}
+	for i := range list {
+		in := &list[i]
+		if err := in.shared.SetWatchErrorHandlerWithContext(s.watch.watchFailed); err != nil {
+			return nil, err
+		}
+		if in.told, err = in.shared.AddEventHandler(s.handler(in.kind)); err != nil {
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	s.informers = list
+	s.mu.Unlock()
+	all := []informers.SharedInformerFactory{services, slices, nodes}
+	for _, f := range all {
+		f.StartWithContext(ctx)
+	}
+	return func() {
+		for _, f := range all {
+			f.Shutdown()
+		}
+	}, nil
+}
+
+// allTold reports whether every informer has told us all that the API server
+// knew at start.
+func (s *Source) allTold() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.informers {
+		if !s.informers[i].told.HasSynced() {
+			return false
+		}
+	}
+	return true
+}
+
+// handler takes one kind's events.
+func (s *Source) handler(k kind) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { s.changed(k, nil, o) },
+		UpdateFunc: func(old, o any) {
+			if !sameVersion(old, o) {
+				s.changed(k, old, o)
+			}
+		},
+		DeleteFunc: func(o any) {
+			var id string
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				id, o = gone.Key, gone.Obj
+			} else {
+				id, _ = cache.MetaNamespaceKeyFunc(o)
+			}
+			s.gone(k, id, o)
+		},
+	}
+}
+
+// sameVersion is true for objects that a repeated list tells again.
+func sameVersion(old, o any) bool {
+	a, ok1 := old.(metav1.Object)
+	b, ok2 := o.(metav1.Object)
+	return ok1 && ok2 && a.GetUID() == b.GetUID() && a.GetResourceVersion() == b.GetResourceVersion() && a.GetResourceVersion() != ""
+}
+
+func (s *Source) changed(k kind, old, o any) {
+	obj, ok := o.(runtime.Object)
+	m, ok2 := o.(metav1.Object)
+	if !ok || !ok2 {
+		return
+	}
+	if slice, ok := o.(*discoveryv1.EndpointSlice); ok {
+		if at := triggerTime(slice, old); at.After(s.queue.started) {
+			s.queue.trigger(serviceOf(slice), at)
+		}
+	}
+	s.queue.put(key{k, m.GetNamespace(), m.GetName()}, obj)
+}
+
+func (s *Source) gone(k kind, id string, last any) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(id)
+	if err != nil {
+		return
+	}
+	if slice, ok := last.(*discoveryv1.EndpointSlice); ok {
+		s.queue.dropTriggers(serviceOf(slice))
+	}
+	s.queue.put(key{k, namespace, name}, nil)
+}
+
+func serviceOf(slice *discoveryv1.EndpointSlice) discovery.ServiceName {
+	return discovery.ServiceName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+}
+
+// triggerTime is when that was done which the change of a slice follows, zero
+// where the slice does not say.
+func triggerTime(slice *discoveryv1.EndpointSlice, old any) time.Time {
+	text := slice.Annotations[corev1.EndpointsLastChangeTriggerTime]
+	if before, ok := old.(*discoveryv1.EndpointSlice); ok && before.Annotations[corev1.EndpointsLastChangeTriggerTime] == text {
+		return time.Time{}
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}

@@ -1,0 +1,64 @@
+package kube
+
+import (
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// taintToBeDeleted is set by the cluster autoscaler before it takes a node
+// away (KEP-3836).
+const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// nodeState follows this node's Node object.
+type nodeState struct {
+	name string
+
+	mu     sync.Mutex
+	known  bool
+	reason string // why not eligible
+}
+
+// update takes the newest state of the Node, nil for none.
+func (n *nodeState) update(obj *corev1.Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case obj != nil:
+		n.known, n.reason = true, notEligible(obj)
+	case n.known:
+		n.reason = fmt.Sprintf("node %s is deleted", n.name)
+	}
+}
+
+// notEligible says why load balancers in front should avoid the node, "" when
+// they should not. The label is that by which cloud controllers leave a node
+// out of their load balancers.
+func notEligible(obj *corev1.Node) string {
+	if obj.DeletionTimestamp != nil {
+		return fmt.Sprintf("node %s is being deleted", obj.Name)
+	}
+	for _, taint := range obj.Spec.Taints {
+		if taint.Key == taintToBeDeleted {
+			return fmt.Sprintf("node %s has the taint %s", obj.Name, taintToBeDeleted)
+		}
+	}
+	if _, ok := obj.Labels[corev1.LabelNodeExcludeBalancers]; ok {
+		return fmt.Sprintf("node %s has the label %s", obj.Name, corev1.LabelNodeExcludeBalancers)
+	}
+	return ""
+}
+
+func (n *nodeState) eligible() (bool, string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reason == "", n.reason
+}
+
+// exists reports whether the Node was ever seen.
+func (n *nodeState) exists() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.known
+}

@@ -1,0 +1,149 @@
+package kube
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/weirlb/weir/discovery"
+)
+
+// Pace of a storm: after a turn Run rests as long as the turn took, so that it
+// never takes more than half a CPU, and at least so long that what belongs
+// together comes together. An event after a quiet moment is told at once.
+const (
+	minRest = 2 * time.Millisecond
+	maxRest = 250 * time.Millisecond
+)
+
+// Run watches the cluster and delivers what changes until ctx ends. deliver is
+// called by one goroutine.
+func (s *Source) Run(ctx context.Context, deliver func(*discovery.Update)) error {
+	stop, err := s.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	defer s.report.start(ctx)()
+	if !s.catchUp(ctx, deliver) {
+		return nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.queue.wake:
+		}
+		start := time.Now()
+		s.turn(deliver)
+		rest := min(max(time.Since(start), minRest), maxRest)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(rest):
+		}
+	}
+}
+
+// catchUp waits until everything has been told, delivers that, and reports
+// whether it came so far. Where the API server does not answer, LastKnown
+// stands in.
+func (s *Source) catchUp(ctx context.Context, deliver func(*discovery.Update)) bool {
+	// There is no event for "all told": HasSynced is to be polled, as
+	// cache.WaitForCacheSync does.
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	patience := time.After(s.cfg.Patience)
+	away := s.watch.away
+	standIn := func() {
+		patience, away = nil, nil
+		s.tellLastKnown(deliver)
+	}
+	for !s.allTold() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-poll.C:
+		case <-patience:
+			standIn()
+		case <-away:
+			standIn()
+		}
+	}
+	s.firstTurn(deliver)
+	return true
+}
+
+// tellLastKnown delivers what an earlier source knew.
+func (s *Source) tellLastKnown(deliver func(*discovery.Update)) {
+	if s.cfg.LastKnown == nil {
+		s.log.Warn("the API server does not answer: waiting for it, with nothing to serve", "server", s.cfg.REST.Host)
+		return
+	}
+	s.mu.Lock()
+	s.cfg.LastKnown.each(s.set)
+	s.store.MarkSynced()
+	s.lastKnown = true
+	up := s.store.Flush()
+	s.mu.Unlock()
+	s.log.Warn("the API server does not answer: serving what was known last",
+		"server", s.cfg.REST.Host, "of", s.cfg.LastKnownTime, "services", len(up.Put))
+	deliver(up)
+}
+
+// firstTurn delivers the first full view. What was only known last and is not
+// in it goes.
+func (s *Source) firstTurn(deliver func(*discovery.Update)) {
+	c := s.queue.take()
+	s.mu.Lock()
+	if s.lastKnown {
+		s.cfg.LastKnown.each(func(k key, _ runtime.Object) {
+			if _, told := c.objects[k]; !told {
+				c.objects[k] = nil
+			}
+		})
+	}
+	replaced := s.lastKnown
+	s.lastKnown, s.cfg.LastKnown = false, nil
+	s.synced = true
+	s.store.MarkSynced()
+	s.mu.Unlock()
+	s.apply(c, deliver)
+	if replaced {
+		s.log.Info("the API server has told its state: it replaces what was known last", "server", s.cfg.REST.Host)
+	}
+	s.log.Info("watching the cluster", "server", s.cfg.REST.Host, "objects", len(c.objects), "services", s.Stats().Services)
+	if !s.node.exists() {
+		s.log.Warn("the cluster has no Node of this name: no endpoint is known to be here or in this zone", "node", s.node.name)
+	}
+}
+
+// turn delivers what has changed since the last one.
+func (s *Source) turn(deliver func(*discovery.Update)) {
+	s.apply(s.queue.take(), deliver)
+}
+
+func (s *Source) apply(c changes, deliver func(*discovery.Update)) {
+	s.mu.Lock()
+	for k, o := range c.objects {
+		s.set(k, o)
+	}
+	up := s.store.Flush()
+	s.mu.Unlock()
+	if up != nil {
+		deliver(up)
+		s.report.services(up)
+	}
+	if m := s.cfg.Measure; m != nil {
+		now := time.Now()
+		if up != nil && !c.since.IsZero() {
+			m.Delivered(now.Sub(c.since))
+		}
+		for _, times := range c.triggers {
+			for _, t := range times {
+				m.Programmed(now.Sub(t))
+			}
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package kube
+
+//lint:file-ignore SA1019 Endpoints are deprecated, and watched where that is asked for.
+
+import (
+	"maps"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// trimmer takes from the objects what nobody reads, before they are kept, and
+// has equal strings share their memory. Trimming twice is trimming once.
+type trimmer struct {
+	self string // this node: its taints are read
+
+	mu      sync.Mutex
+	strings map[string]*string
+}
+
+func newTrimmer(node string) *trimmer {
+	return &trimmer{self: node, strings: map[string]*string{}}
+}
+
+// maxShared bounds the strings that are shared.
+const maxShared = 1 << 16
+
+// trim is a cache.TransformFunc.
+func (t *trimmer) trim(o any) (any, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch o := o.(type) {
+	case *corev1.Service:
+		t.meta(&o.ObjectMeta)
+		o.Spec.Selector = t.selector(o.Spec.Selector)
+		o.Status.Conditions = nil
+	case *discoveryv1.EndpointSlice:
+		t.meta(&o.ObjectMeta)
+		t.slice(o)
+	case *corev1.Node:
+		t.meta(&o.ObjectMeta)
+		t.node(o)
+	case *corev1.Endpoints:
+		t.meta(&o.ObjectMeta)
+		for i := range o.Subsets {
+			s := &o.Subsets[i]
+			t.addresses(s.Addresses)
+			t.addresses(s.NotReadyAddresses)
+		}
+	}
+	return o, nil
+}
+
+// meta keeps name, version, labels, and the annotations that are read.
+func (t *trimmer) meta(m *metav1.ObjectMeta) {
+	m.ManagedFields, m.OwnerReferences, m.Finalizers = nil, nil, nil
+	m.GenerateName, m.SelfLink, m.Generation = "", "", 0
+	m.CreationTimestamp = metav1.Time{}
+	m.DeletionGracePeriodSeconds = nil
+	m.Namespace = *t.share(&m.Namespace)
+	maps.DeleteFunc(m.Annotations, func(k, _ string) bool { return !isRead(k) })
+	if len(m.Annotations) == 0 {
+		m.Annotations = nil
+	}
+	if len(m.Labels) > 0 {
+		labels := make(map[string]string, len(m.Labels))
+		for k, v := range m.Labels {
+			labels[*t.share(&k)] = *t.share(&v)
+		}
+		m.Labels = labels
+	}
+}
+
+// isRead reports whether an annotation means something to Weir.
+func isRead(annotation string) bool {
+	domain, _, _ := strings.Cut(annotation, "/")
+	switch annotation {
+	case corev1.AnnotationLoadBalancerSourceRangesKey,
+		corev1.EndpointsLastChangeTriggerTime,
+		corev1.EndpointsOverCapacity,
+		"control-plane.alpha.kubernetes.io/leader":
+		return true
+	}
+	return domain == "weir.dev"
+}
+
+// selector is read only for whether there is one.
+func (t *trimmer) selector(sel map[string]string) map[string]string {
+	if len(sel) == 0 {
+		return nil
+	}
+	return someSelector
+}
+
+var someSelector = map[string]string{"weir.dev/selector": "some"}
+
+func (t *trimmer) slice(s *discoveryv1.EndpointSlice) {
+	for i := range s.Ports {
+		s.Ports[i].Name = t.share(s.Ports[i].Name)
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		e.TargetRef, e.Hostname = nil, nil
+		if len(e.Addresses) > 1 {
+			e.Addresses = e.Addresses[:1:1] // the others are said to be fungible
+		}
+		e.NodeName, e.Zone = t.share(e.NodeName), t.share(e.Zone)
+		c := &e.Conditions
+		c.Ready, c.Serving, c.Terminating = shareBool(c.Ready), shareBool(c.Serving), shareBool(c.Terminating)
+		if e.Hints != nil {
+			for j := range e.Hints.ForZones {
+				e.Hints.ForZones[j].Name = *t.share(&e.Hints.ForZones[j].Name)
+			}
+			for j := range e.Hints.ForNodes {
+				e.Hints.ForNodes[j].Name = *t.share(&e.Hints.ForNodes[j].Name)
+			}
+		}
+	}
+}
+
+// node keeps labels and addresses, and of this node whether it is being taken
+// away.
+func (t *trimmer) node(n *corev1.Node) {
+	status := corev1.NodeStatus{}
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP {
+			status.Addresses = append(status.Addresses, a)
+		}
+	}
+	n.Status = status
+	spec := corev1.NodeSpec{}
+	if n.Name == t.self {
+		for _, taint := range n.Spec.Taints {
+			if taint.Key == taintToBeDeleted {
+				spec.Taints = append(spec.Taints, taint)
+			}
+		}
+	}
+	n.Spec = spec
+}
+
+func (t *trimmer) addresses(as []corev1.EndpointAddress) {
+	for i := range as {
+		as[i].TargetRef, as[i].Hostname = nil, ""
+		as[i].NodeName = t.share(as[i].NodeName)
+	}
+}
+
+// share is a string that equals *s and is kept once.
+func (t *trimmer) share(s *string) *string {
+	if s == nil {
+		return nil
+	}
+	if p, ok := t.strings[*s]; ok {
+		return p
+	}
+	if len(t.strings) >= maxShared {
+		clear(t.strings)
+	}
+	p := new(string)
+	*p = *s
+	t.strings[*p] = p
+	return p
+}
+
+var yes, no = true, false
+
+func shareBool(b *bool) *bool {
+	switch {
+	case b == nil:
+		return nil
+	case *b:
+		return &yes
+	}
+	return &no
+}

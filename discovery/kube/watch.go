@@ -1,0 +1,148 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+)
+
+// observer sees every request of the informers: it knows what cannot be
+// listed or watched right now, which the informers do not tell.
+type observer struct {
+	log *slog.Logger
+	// away gets a value when the API server cannot be reached.
+	away chan struct{}
+
+	mu        sync.Mutex
+	resources map[string]*resource
+}
+
+// resource is the state of the requests for one kind of object.
+type resource struct {
+	failures uint64
+	fault    string    // "" while all is well
+	since    time.Time // of the first fault in a row
+	said     time.Time // when it was last logged
+}
+
+// repeat is how often the log says again that a fault goes on.
+const repeat = time.Minute
+
+func newObserver(log *slog.Logger) *observer {
+	return &observer{log: log, away: make(chan struct{}, 1), resources: map[string]*resource{}}
+}
+
+// watched are the resources that informers ask for.
+var watched = []string{"services", "endpointslices", "nodes", "endpoints"}
+
+// wrap is a transport.WrapperFunc.
+func (o *observer) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		res, err := next.RoundTrip(r)
+		name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+		if r.Method != http.MethodGet || !slices.Contains(watched, name) || r.Context().Err() != nil {
+			return res, err
+		}
+		switch {
+		case err != nil:
+			o.failed(name, err.Error())
+			o.isAway()
+		case res.StatusCode >= 500:
+			o.failed(name, res.Status)
+			o.isAway()
+		case res.StatusCode >= 400 && res.StatusCode != http.StatusGone:
+			o.failed(name, res.Status)
+		case res.StatusCode < 300:
+			o.works(name)
+		}
+		return res, err
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func (o *observer) isAway() {
+	select {
+	case o.away <- struct{}{}:
+	default:
+	}
+}
+
+func (o *observer) of(name string) *resource {
+	r := o.resources[name]
+	if r == nil {
+		r = &resource{}
+		o.resources[name] = r
+	}
+	return r
+}
+
+func (o *observer) failed(name, fault string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r, now := o.of(name), time.Now()
+	r.failures++
+	if r.fault == "" {
+		r.since = now
+	}
+	if fault != r.fault && now.Sub(r.said) > time.Second || now.Sub(r.said) > repeat {
+		r.said = now
+		o.log.Warn("cannot watch the cluster: what is known stays", "resource", name, "err", fault, "since", r.since)
+	}
+	r.fault = fault
+}
+
+func (o *observer) works(name string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r := o.of(name)
+	if r.fault != "" {
+		o.log.Info("watching the cluster again", "resource", name, "after", time.Since(r.since).Round(time.Millisecond))
+	}
+	r.fault, r.said = "", time.Time{}
+}
+
+// watchFailed is a cache.WatchErrorHandlerWithContext. What request was
+// refused the observer knows by itself; left are streams that broke off or
+// could not be understood.
+func (o *observer) watchFailed(ctx context.Context, _ *cache.Reflector, err error) {
+	if err == nil || errors.Is(err, io.EOF) || ctx.Err() != nil {
+		return
+	}
+	o.log.Debug("watch ended", "err", err)
+}
+
+// errors says what does not work now, sorted.
+func (o *observer) errors() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var out []string
+	for name, r := range o.resources {
+		if r.fault != "" {
+			out = append(out, fmt.Sprintf("kubernetes: cannot watch %s since %s: %s", name, r.since.Format(time.RFC3339), r.fault))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (o *observer) counts() map[string]uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := map[string]uint64{}
+	for name, r := range o.resources {
+		out[name] = r.failures
+	}
+	return out
+}
