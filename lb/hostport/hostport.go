@@ -211,11 +211,12 @@ func (h *HostPort) Close() error {
 	return errors.Join(append(errs, h.journal.restore())...)
 }
 
-// Remove takes off the host what a process that was killed has left; its
+// Remove takes off the host what a process that was killed has left, among it
+// the neighbours that the route watcher had the kernel keep fresh; its
 // parameters are those of Config. It must not be called while a host port is
 // open.
 func Remove(stateDir, procSys string) error {
-	errs := []error{unmasquerade()}
+	errs := []error{unmasquerade(), route.RemoveLeft()}
 	// An interface of the name that is not Weir's stays, without a word.
 	if k, _, err := findPair(); err == nil && k != nil {
 		if err := netlink.LinkDel(k); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,6 +42,9 @@ func (n *neighbour) usable() bool {
 // fixed says that the kernel does not resolve it: an administrator's entry.
 func (n *neighbour) fixed() bool { return n.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 }
 
+// leftover says that Weir had the kernel keep it fresh.
+func (n *neighbour) leftover() bool { return n.managed && n.protocol == Protocol }
+
 // parseNeighbour decodes an ndmsg; ok is false for what is not an IP
 // neighbour (a bridge's forwarding entry, a proxy entry).
 func parseNeighbour(m []byte) (k neighbourKey, n neighbour, ok bool) {
@@ -53,13 +57,8 @@ func parseNeighbour(m []byte) (k neighbourKey, n neighbour, ok bool) {
 	if n.flags&unix.NTF_PROXY != 0 {
 		return k, n, false
 	}
-	attrs, err := nl.ParseRouteAttr(m[unix.SizeofNdMsg:])
-	if err != nil {
-		return k, n, false
-	}
-	for i := range attrs {
-		v := attrs[i].Value
-		switch attrs[i].Attr.Type & attrTypeMask {
+	err := attributes(m[unix.SizeofNdMsg:], func(kind uint16, v []byte) error {
+		switch kind {
 		case unix.NDA_DST:
 			k.addr, _ = netip.AddrFromSlice(v)
 		case unix.NDA_LLADDR:
@@ -74,6 +73,10 @@ func parseNeighbour(m []byte) (k neighbourKey, n neighbour, ok bool) {
 				n.protocol = v[0]
 			}
 		}
+		return nil
+	})
+	if err != nil {
+		return k, n, false
 	}
 	return k, n, k.addr.IsValid()
 }
@@ -149,6 +152,36 @@ func (c *conn) remove(k neighbourKey) error {
 	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	return gone(err)
+}
+
+// RemoveLeft gives the neighbours that a process which was killed had the
+// kernel keep fresh back to the kernel's own keeping, in the network namespace
+// of the calling thread. It must not be called while a Watcher is in use.
+func RemoveLeft() error {
+	c, err := dial(netns.None())
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	all, err := c.neighbours(func(int) bool { return true })
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for k, n := range all {
+		if !n.leftover() {
+			continue
+		}
+		if n.usable() {
+			err = c.release(k, n)
+		} else {
+			err = c.remove(k)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("release neighbour %s: %w", k.addr, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // gone forgives the absence of what was to be removed.

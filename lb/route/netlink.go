@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -166,41 +165,38 @@ func parseRoute(m []byte) (r kernelRoute, ok bool, err error) {
 	}
 	r.tos, r.table, r.kind = m[3], int(m[4]), m[7]
 	r.sourced = m[2] != 0
-	attrs, err := nl.ParseRouteAttr(m[unix.SizeofRtMsg:])
-	if err != nil {
-		return r, false, err
-	}
 	dst := netip.IPv4Unspecified()
 	if family == unix.AF_INET6 {
 		dst = netip.IPv6Unspecified()
 	}
 	single := hop{flags: flags, weight: 1}
-	for i := range attrs {
-		a := &attrs[i]
-		switch a.Attr.Type & attrTypeMask {
+	err = attributes(m[unix.SizeofRtMsg:], func(kind uint16, v []byte) (err error) {
+		switch kind {
 		case unix.RTA_TABLE:
-			r.table = int(u32(a.Value))
+			r.table = int(u32(v))
 		case unix.RTA_DST:
-			if ip, ok := netip.AddrFromSlice(a.Value); ok {
+			if ip, ok := netip.AddrFromSlice(v); ok {
 				dst = ip
 			}
 		case unix.RTA_PRIORITY:
-			r.metric = u32(a.Value)
+			r.metric = u32(v)
 		case unix.RTA_PREFSRC:
-			r.prefsrc, _ = netip.AddrFromSlice(a.Value)
+			r.prefsrc, _ = netip.AddrFromSlice(v)
 		case unix.RTA_PREF:
-			if len(a.Value) > 0 {
-				r.preference = a.Value[0]
+			if len(v) > 0 {
+				r.preference = v[0]
 			}
 		case unix.RTA_METRICS:
-			r.mtu = metricMTU(a.Value)
+			r.mtu, err = metricMTU(v)
 		case unix.RTA_MULTIPATH:
-			if r.hops, err = parseMultipath(a.Value); err != nil {
-				return r, false, err
-			}
+			r.hops, err = parseMultipath(v)
 		default:
-			single.attribute(a)
+			single.attribute(kind, v)
 		}
+		return err
+	})
+	if err != nil {
+		return r, false, err
 	}
 	if r.hops == nil && single.index != 0 {
 		r.hops = []hop{single}
@@ -212,15 +208,15 @@ func parseRoute(m []byte) (r kernelRoute, ok bool, err error) {
 }
 
 // attribute takes what says where a next hop is.
-func (h *hop) attribute(a *syscall.NetlinkRouteAttr) {
-	switch a.Attr.Type & attrTypeMask {
+func (h *hop) attribute(kind uint16, v []byte) {
+	switch kind {
 	case unix.RTA_OIF:
-		h.index = int(u32(a.Value))
+		h.index = int(u32(v))
 	case unix.RTA_GATEWAY:
-		h.gateway, _ = netip.AddrFromSlice(a.Value)
+		h.gateway, _ = netip.AddrFromSlice(v)
 	case unix.RTA_VIA: // another family's next hop: 2 bytes of family, address
-		if len(a.Value) > 2 {
-			h.gateway, _ = netip.AddrFromSlice(a.Value[2:])
+		if len(v) > 2 {
+			h.gateway, _ = netip.AddrFromSlice(v[2:])
 		}
 	case unix.RTA_ENCAP_TYPE, unix.RTA_ENCAP:
 		h.encap = true
@@ -238,12 +234,12 @@ func parseMultipath(b []byte) ([]hop, error) {
 			return nil, errShort
 		}
 		h := hop{flags: uint32(b[2]), weight: int(b[3]) + 1, index: int(u32(b[4:]))}
-		attrs, err := nl.ParseRouteAttr(b[unix.SizeofRtNexthop:n])
+		err := attributes(b[unix.SizeofRtNexthop:n], func(kind uint16, v []byte) error {
+			h.attribute(kind, v)
+			return nil
+		})
 		if err != nil {
 			return nil, err
-		}
-		for i := range attrs {
-			h.attribute(&attrs[i])
 		}
 		hops = append(hops, h)
 		b = b[min(len(b), (n+3)&^3):]
@@ -251,17 +247,31 @@ func parseMultipath(b []byte) ([]hop, error) {
 	return hops, nil
 }
 
-func metricMTU(b []byte) uint32 {
-	metrics, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return 0
-	}
-	for i := range metrics {
-		if metrics[i].Attr.Type == unix.RTAX_MTU {
-			return u32(metrics[i].Value)
+func metricMTU(b []byte) (mtu uint32, err error) {
+	err = attributes(b, func(kind uint16, v []byte) error {
+		if kind == unix.RTAX_MTU {
+			mtu = u32(v)
 		}
+		return nil
+	})
+	return mtu, err
+}
+
+// attributes calls f for each attribute in b. (The netlink package's parser
+// runs off the end of one that is not padded.)
+func attributes(b []byte, f func(kind uint16, value []byte) error) error {
+	for len(b) >= unix.SizeofRtAttr {
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < unix.SizeofRtAttr || n > len(b) {
+			return errShort
+		}
+		kind := binary.NativeEndian.Uint16(b[2:]) & attrTypeMask
+		if err := f(kind, b[unix.SizeofRtAttr:n]); err != nil {
+			return err
+		}
+		b = b[min(len(b), (n+3)&^3):]
 	}
-	return 0
+	return nil
 }
 
 // u32 reads a 32-bit attribute; 0 for one that is too short.

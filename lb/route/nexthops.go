@@ -117,10 +117,27 @@ func (w *Watcher) want(k hopKey, now time.Time) {
 	h.neighbour = neighbourKey{iface, k.nextHop()}
 	w.nextHops.byNeighbour[h.neighbour] = append(w.nextHops.byNeighbour[h.neighbour], h)
 	n, known := w.neigh[h.neighbour]
-	h.created = !known || n.protocol == Protocol
+	// One that an earlier process had the kernel keep was that process's too.
+	h.created = !known || n.leftover()
 	w.setFromNeighbour(h)
 	w.ask(h, now)
 	w.index.Load().insert(k, h.number)
+}
+
+// adoptLeft makes adjacencies of the neighbours that an earlier process had
+// the kernel keep fresh: they are used again, or given up like all others.
+func (w *Watcher) adoptLeft() {
+	now := time.Now()
+	for key, n := range w.neigh {
+		if !n.leftover() {
+			continue
+		}
+		for port, index := range w.nextHops.ports {
+			if index == key.index {
+				w.want(makeHopKey(port, key.addr), now)
+			}
+		}
+	}
 }
 
 // create takes a number and fills in the adjacency's words, but the MAC.

@@ -35,7 +35,7 @@ func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
 	w.index.Store(x)
 	t := &Table{epoch: 1, first: new(bart.Table[*entry]), main: new(bart.Table[*entry])}
 	for p, path := range routes {
-		t.main.Insert(p, &entry{kind: path.Kind, paths: []Path{path}})
+		t.main.Insert(p, &entry{kind: path.Kind, local: path.Local, paths: []Path{path}})
 	}
 	w.table.Store(t)
 	w.hosts.Store(&[]Address{})

@@ -102,6 +102,7 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, err
 	}
 	w.addHostPortAdjacencies()
+	w.adoptLeft()
 	return w, nil
 }
 
