@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/cmd/weir/metrics"
 	"github.com/weirlb/weir/cmd/weir/state"
 	"github.com/weirlb/weir/discovery"
@@ -38,7 +39,7 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 	return kube.Config{
 		REST: rest,
 		Store: discovery.Options{
-			NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: supported,
+			NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: program.Supported,
 		},
 		LabelSelector:   k.LabelSelector,
 		LegacyEndpoints: k.LegacyEndpoints,

@@ -6,19 +6,17 @@ import (
 	"log/slog"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 )
-
-// supported is what the packet path can do beyond the plain Service.
-const supported = discovery.FeatureClientIPAffinity * 0
 
 // newSource makes the source that the configuration names.
 func newSource(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (Source, error) {
 	if m := cfg.Discovery.Manifests; m != nil {
 		return manifests{manifest.New(manifest.Config{
 			Path:  m.Path,
-			Store: discovery.Options{NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: supported},
+			Store: discovery.Options{NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: program.Supported},
 			Log:   log,
 		}), m.Path}, nil
 	}
