@@ -13,8 +13,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/weirlb/weir/cmd/weir/config"
-	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/cmd/weir/metrics"
+	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/cmd/weir/state"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/kube"
