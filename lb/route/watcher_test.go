@@ -136,18 +136,27 @@ func resolved(t testing.TB, w *Watcher, port int, hop netip.Addr) uint32 {
 	return n
 }
 
-func TestNextHopThatDoesNotAnswerFails(t *testing.T) {
-	node, _ := lan(t)
+func TestNextHopThatDoesNotAnswerFailsUntilItDoes(t *testing.T) {
+	node, peer := lan(t)
+	for key, value := range map[string]string{"retrans_time_ms": "50", "interval_probe_time_ms": "200"} {
+		node.sysctl("ipv4/neigh/e0/"+key, value)
+	}
 	w := node.watch(Config{}, "e0")
 	hop := netip.MustParseAddr("192.0.2.99")
 	w.Resolve(0, 0, hop)
-	eventually(t, "state", "failed", func() string {
+	tick := uint32(0)
+	state := func() string {
 		n, ok := w.Adjacency(0, hop)
 		if !ok {
 			return "none"
 		}
+		tick++
+		w.Adjacencies()[n].Touch(tick) // a worker still has packets for it
 		return w.Adjacencies()[n].State().String()
-	})
+	}
+	eventually(t, "state", "failed", state)
+	peer.addr("p0", "192.0.2.99/24")
+	eventually(t, "state", "valid", state)
 }
 
 func TestCloseTakesBackWhatWasAskedFor(t *testing.T) {

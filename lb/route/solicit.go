@@ -1,0 +1,97 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ask makes the kernel resolve a next hop, or confirm it.
+func (w *Watcher) ask(h *nextHop, now time.Time) {
+	h.askAt = now.Add(askAgain)
+	if n, known := w.neigh[h.neighbour]; known && n.fixed() {
+		return // an administrator's: a request would make it an ordinary one
+	}
+	managed := w.nextHops.kept != keepByAsking
+	if err := w.conn.solicit(h.neighbour, managed); err != nil {
+		w.stats.solicitErrors.Add(1)
+		w.log.Debug("ask the kernel for a neighbour", "address", h.neighbour.addr, "interface", h.neighbour.index, "error", err)
+		return
+	}
+	w.stats.solicited.Add(1)
+	h.asked = true
+	if w.nextHops.kept == keepUnknown {
+		w.probeKeeping(h)
+	}
+	if a := &w.adj[h.number]; a.State() == Unresolved {
+		a.dst.Store(uint64(Resolving) << 48)
+	}
+}
+
+// probeKeeping finds out whether the kernel took NTF_EXT_MANAGED, by reading
+// back what was asked: one without it ignores the attribute.
+func (w *Watcher) probeKeeping(h *nextHop) {
+	w.nextHops.kept = keepByAsking
+	if n, ok := w.conn.neighbour(h.neighbour); ok && n.managed {
+		w.nextHops.kept = keepByKernel
+	}
+}
+
+// maintain asks for what is due and gives up what nobody uses. Every second.
+func (w *Watcher) maintain(now time.Time) {
+	for _, h := range w.nextHops.byKey {
+		if h.permanent {
+			continue
+		}
+		if t := w.adj[h.number].used.Load(); t != h.lastTick {
+			h.lastTick, h.usedAt = t, now
+		}
+		if w.due(h, now) {
+			w.ask(h, now)
+		}
+	}
+	if now.Sub(w.nextHops.swept) >= w.cfg.IdleAfter/20 {
+		w.nextHops.swept = now
+		w.giveUpIdle(now)
+	}
+}
+
+// due says whether the kernel is to be asked (again) for a next hop.
+func (w *Watcher) due(h *nextHop, now time.Time) bool {
+	if now.Before(h.askAt) || now.Sub(h.usedAt) > 2*askAgain && h.asked {
+		return false
+	}
+	return !h.asked || w.nextHops.kept == keepByAsking
+}
+
+// restore takes back what the kernel was asked for h: a neighbour that it knew
+// before goes back to its own keeping, another goes.
+func (w *Watcher) restore(h *nextHop) error {
+	n, known := w.neigh[h.neighbour]
+	if h.permanent || !h.asked || !known || n.fixed() || len(w.nextHops.byNeighbour[h.neighbour]) > 1 {
+		return nil
+	}
+	var err error
+	if h.created || !n.usable() {
+		err = w.conn.remove(h.neighbour)
+	} else {
+		err = w.conn.release(h.neighbour, n)
+	}
+	if err != nil {
+		return fmt.Errorf("neighbour %s: %w", h.neighbour.addr, err)
+	}
+	return nil
+}
+
+// releaseAll takes back everything, after Run.
+func (w *Watcher) releaseAll() error {
+	var errs []error
+	for _, h := range w.nextHops.byKey {
+		if err := w.restore(h); err != nil {
+			errs = append(errs, err)
+		}
+		w.forgetNeighbour(h)
+	}
+	clear(w.nextHops.byKey)
+	return errors.Join(errs...)
+}
