@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weirlb/weir/discovery/kube/kubetest"
+)
+
+// From a Pod's readiness to a TCP connection that reaches it, and what topology
+// and termination make of it.
+func TestKubeWireConnectionsFollowTheCluster(t *testing.T) {
+	f := newFixture(t, kubetest.Options{})
+	f.runPod("here", "edge-1", "web", 101)
+	f.runPod("same-zone", "node-a", "web", 102)
+	f.runPod("far", "node-b", "web", 103)
+	target := f.web("web")
+	f.start()
+	f.reaches("all Pods", target, "here", "same-zone", "far")
+
+	prefer := func(d string) func(*corev1.Service) {
+		return func(s *corev1.Service) { s.Spec.TrafficDistribution = &d }
+	}
+	f.EditService("web", prefer(corev1.ServiceTrafficDistributionPreferSameZone))
+	f.reaches("PreferSameZone", target, "here", "same-zone")
+	f.EditService("web", prefer(corev1.ServiceTrafficDistributionPreferSameNode))
+	f.reaches("PreferSameNode", target, "here")
+	f.EditService("web", func(s *corev1.Service) { s.Spec.TrafficDistribution = nil })
+	f.reaches("no preference", target, "here", "same-zone", "far")
+
+	f.Terminate("here")
+	f.reaches("terminating while others are ready", target, "same-zone", "far")
+	f.SetReady("same-zone", false)
+	f.Terminate("far")
+	f.reaches("only terminating ones serve", target, "here", "far")
+	f.SetReady("same-zone", true)
+	f.reaches("a ready one again", target, "same-zone")
+	f.Remove("here")
+	f.Remove("far")
+	f.Remove("same-zone")
+	f.reaches("nobody", target)
+}
+
+// The API server is killed under load: nothing is lost. What changes after its
+// return arrives. A Weir that starts while it is away serves what was known
+// last, and says so.
+func TestKubeWireServesWhileTheServerIsAway(t *testing.T) {
+	f := newFixture(t, kubetest.Options{})
+	f.runPod("one", "node-a", "web", 101)
+	target := f.web("web")
+	f.start()
+	f.reaches("before", target, "one")
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	l := f.load(target)
+	l.Pause = 5 * time.Millisecond
+	done := make(chan error, 1)
+	go func() {
+		r, err := l.Run(ctx)
+		t.Logf("%d connections under load", r.Requests())
+		done <- errors.Join(err, r.Err())
+	}()
+	f.cluster.Stop()
+	f.Eventually("the outage is told", f.statusHas("cannot watch"))
+	if err := f.cluster.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	f.runPod("two", "node-a", "web", 102)
+	f.reaches("after the return", target, "one", "two")
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("connections were lost: %v", err)
+	}
+
+	f.Eventually("the state is kept", func(context.Context) error {
+		info, err := os.Stat(f.path("state/cluster.state"))
+		if err == nil && info.Mode().Perm() != 0o600 {
+			t.Errorf("its mode is %v", info.Mode())
+		}
+		return err
+	})
+	if err := f.weir.Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	f.cluster.Stop()
+	f.start()
+	f.reaches("last known", target, "one", "two")
+	f.lastKnown(true)
+	if err := f.cluster.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	f.Remove("one")
+	f.reaches("replaced by the first view", target, "two")
+	f.lastKnown(false)
+}
+
+// statusHas waits for an error in the status.
+func (f *fixture) statusHas(text string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		s, err := f.admin.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(strings.Join(s.Discovery.Errors, "\n"), text) {
+			return errors.New("the status has no such error")
+		}
+		return nil
+	}
+}
+
+// lastKnown checks that status and metrics say whether the last known state is
+// served.
+func (f *fixture) lastKnown(want bool) {
+	f.t.Helper()
+	s, err := f.admin.Status(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if got := s.Discovery.LastKnown != nil; got != want {
+		f.t.Errorf("status: last known %v, want %v", got, want)
+	}
+	line := "weir_discovery_last_known 0"
+	if want {
+		line = "weir_discovery_last_known 1"
+	}
+	if m := f.metrics(); !strings.Contains(m, "\n"+line+"\n") {
+		f.t.Errorf("metrics do not have %q", line)
+	}
+}
