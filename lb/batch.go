@@ -30,6 +30,8 @@ type batch struct {
 	hash [batchSize]uint64
 	ref  [batchSize]conntrack.Ref
 	ok   [batchSize]bool // still to be looked up
+	// tries is how often the flow that was found had just been ended.
+	tries [batchSize]uint8
 }
 
 // load groups received descriptors into packets and returns how many
@@ -102,6 +104,7 @@ func (w *worker) process(b *batch) {
 func (w *worker) classify(b *batch, i int) {
 	f := w.frame(b, i)
 	p := &b.pkt[i]
+	b.tries[i] = 0
 	problem := header.Parse(f, int(b.size[i]), p)
 	if problem != header.OK {
 		b.ok[i] = false

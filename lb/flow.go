@@ -10,16 +10,22 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// flow sends packet i on by the flow entry that it belongs to.
+// flow deals with packet i, for which the flow entry was found.
 func (w *worker) flow(b *batch, i int, ref conntrack.Ref) {
-	p := &b.pkt[i]
-	c := w.table.Conn(ref)
-	if p.Proto == header.ProtoUDP && ref.Forward() && w.endpointGone(c) {
-		// A datagram has no connection to keep: select anew.
+	if b.pkt[i].Proto == header.ProtoUDP && ref.Forward() && w.endpointGone(w.table.Conn(ref)) {
+		// A datagram has no connection to keep: select anew. Only here: the
+		// snapshot of this round may still offer the endpoint that is gone.
 		w.ct.Delete(ref)
 		w.miss(b, i)
 		return
 	}
+	w.carry(b, i, ref)
+}
+
+// carry sends packet i on by the flow entry that it belongs to.
+func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
+	p := &b.pkt[i]
+	c := w.table.Conn(ref)
 	if p.TTL <= 1 {
 		w.reply(b, i, header.TimeExceeded, 0, DropTTL)
 		return
@@ -44,27 +50,44 @@ func (w *worker) flow(b *batch, i int, ref conntrack.Ref) {
 				return
 			}
 			w.t.reopened++
-			w.miss(b, i)
+			w.lookAgain(b, i)
 			return
 		case conntrack.Stale:
+			if ref.Forward() {
+				// A SYN of this very batch has followed it.
+				w.lookAgain(b, i)
+				return
+			}
 			w.drop(b, i, DropNoFlow)
 			return
 		case conntrack.Gone:
-			// Ended by another worker, or by a SYN of this very batch.
 			w.lookAgain(b, i)
 			return
 		}
 	} else {
+		if c.State() == conntrack.StateNone {
+			w.lookAgain(b, i)
+			return
+		}
 		w.table.TrackUDP(ref, w.tick)
 	}
 	w.translate(b, i, e)
 	w.leave(b, i, adj, dst)
 }
 
-// lookAgain deals with a packet whose flow went away after it was looked up.
+// lookAgains bounds how often a packet is looked up again: who ends a flow may
+// be kept from running between its two steps, and workers do not wait.
+const lookAgains = 8
+
+// lookAgain deals with a packet whose flow went away after it was looked up:
+// ended by another worker, by ageing, or by a packet of this very batch.
 func (w *worker) lookAgain(b *batch, i int) {
+	if b.tries[i]++; b.tries[i] > lookAgains {
+		w.drop(b, i, DropNoFlow)
+		return
+	}
 	if ref := w.ct.Lookup(b.hash[i], &b.key[i]); ref != 0 {
-		w.flow(b, i, ref)
+		w.carry(b, i, ref)
 		return
 	}
 	w.miss(b, i)
@@ -132,7 +155,8 @@ func (w *worker) noRoute(b *batch, i int, why route.Kind) {
 // tables for longer than the configured grace.
 func (w *worker) endpointGone(c *conntrack.Conn) bool {
 	since, gone := w.tables.Gone(atomic.LoadUint32(&c.Endpoint))
-	return gone && w.tick-since >= w.goneTicks
+	// Signed: it may have gone after this round began.
+	return gone && int32(w.tick-since) >= int32(w.goneTicks)
 }
 
 // miss deals with a packet that belongs to no flow.
@@ -200,7 +224,7 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 		w.drop(b, i, DropTableFull)
 		return
 	}
-	w.flow(b, i, ref)
+	w.carry(b, i, ref)
 }
 
 // empty answers for a frontend that has no endpoint to offer.

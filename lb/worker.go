@@ -93,6 +93,8 @@ const emptyRounds = 100
 
 func (w *worker) run() {
 	empty := 0
+	w.ct.Online()
+	defer w.ct.Offline()
 	for !w.stop.Load() {
 		w.beginRound()
 		work := w.receive()
