@@ -182,13 +182,9 @@ func (w *worker) send(b *batch, i int, out int32) {
 // packet put on another worker's ring.
 func (w *worker) handOver(b *batch, i int, out int32) {
 	h := w.peers[w.ports[out].owner]
-	n := int(b.bufs[i])
-	if h == nil || h.out.room() < n {
+	if h == nil || !h.out.put(out, b.desc[i][:b.bufs[i]]...) {
 		w.drop(b, i, DropHandoffFull)
 		return
-	}
-	for _, d := range b.desc[i][:n] {
-		h.out.put(d, out)
 	}
 	h.wake = true
 	w.t.handedOver++

@@ -33,14 +33,17 @@ func newHandoff(size int) *handoff {
 // room is how many slots the producer may fill.
 func (h *handoff) room() int { return len(h.slot) - int(h.tail.Load()-h.head.Load()) }
 
-// put adds one frame; false when the ring is full.
-func (h *handoff) put(d xsk.Desc, port int32) bool {
+// put adds the frames of one packet at once, so that the consumer never finds a
+// part of it; false when there is no room for all.
+func (h *handoff) put(port int32, frames ...xsk.Desc) bool {
 	t := h.tail.Load()
-	if t-h.head.Load() >= uint32(len(h.slot)) {
+	if int(t-h.head.Load())+len(frames) > len(h.slot) {
 		return false
 	}
-	h.slot[t&h.mask] = handoffSlot{d, port}
-	h.tail.Store(t + 1)
+	for i, d := range frames {
+		h.slot[(t+uint32(i))&h.mask] = handoffSlot{d, port}
+	}
+	h.tail.Store(t + uint32(len(frames)))
 	return true
 }
 

@@ -121,7 +121,7 @@ func TestHandoffRingsBetweenGoroutines(t *testing.T) {
 					t.Errorf("slot %d holds %+v", i, s)
 					return
 				}
-				for !back.put(xsk.Desc{Addr: s.desc.Addr}, returned) {
+				for !back.put(returned, xsk.Desc{Addr: s.desc.Addr}) {
 					time.Sleep(time.Microsecond)
 				}
 				i++
@@ -130,7 +130,7 @@ func TestHandoffRingsBetweenGoroutines(t *testing.T) {
 	})
 	sent, got := uint64(0), uint64(0)
 	for got < n {
-		if sent < n && there.put(xsk.Desc{Addr: sent}, int32(sent%7)) {
+		if sent < n && there.put(int32(sent%7), xsk.Desc{Addr: sent}) {
 			sent++
 		}
 		if s, ok := back.take(); ok {
@@ -167,4 +167,110 @@ func TestExhaustedPortsNameTheEndpoint(t *testing.T) {
 		t.Errorf("named %v", named)
 	}
 	b.framesHome()
+}
+
+// Packets of several buffers reach the owner's ring whole, however many of
+// them there are: half of one would be taken for a packet.
+func TestPacketsOfSeveralBuffersAreHandedOverWhole(t *testing.T) {
+	first, second := pair(t)
+	const packets = 130 // 390 buffers: more than one round takes
+	for i := range packets {
+		req := request(false, header.ProtoUDP)
+		req.src, req.payload = ap(client4, uint16(2000+i)), 1000
+		second.giveBuffers(portClient, req.build(t), 500, 300)
+	}
+	second.w.beginRound()
+	for second.w.receive() > 0 {
+	}
+	second.w.endRound()
+	// The gather queue of the way out is nearly full already, and the ring
+	// behind it takes a number that three does not divide.
+	whole := 0
+	for range 6 {
+		first.w.beginRound()
+		for i := range 20 {
+			req := request(false, header.ProtoUDP)
+			req.src = ap(client4, uint16(9000+i))
+			first.give(portClient, req.build(t))
+		}
+		first.w.receive()
+		first.w.takeHandedOver()
+		first.w.endRound()
+		whole += wholePackets(t, first, first.q[portServer].Out)
+		first.q[portServer].Out = nil
+	}
+	if want := packets + 6*20; whole != want {
+		t.Errorf("%d packets sent, want %d (drops %v)", whole, want, first.drops())
+	}
+}
+
+// wholePackets counts the packets in a list of descriptors, each of which must
+// have its first buffer and as many bytes as it says.
+func wholePackets(t *testing.T, b *bench, out []xsk.Desc) int {
+	t.Helper()
+	n, size, start := 0, 0, 0
+	for i, d := range out {
+		size += int(d.Len)
+		if d.Options&xsk.Continued != 0 {
+			continue
+		}
+		first := out[start]
+		var p header.Packet
+		f := b.w.area[first.Addr : first.Addr+uint64(first.Len)]
+		if problem := header.Parse(f, size, &p); problem != header.OK || size != header.EthernetLen+int(p.Len) {
+			t.Fatalf("packet of %d buffers and %d bytes is not whole (problem %d)", i-start+1, size, problem)
+		}
+		n, size, start = n+1, 0, i+1
+	}
+	if size != 0 {
+		t.Fatal("the last packet has no end")
+	}
+	return n
+}
+
+func TestATransmitRingTakesWholePacketsOnly(t *testing.T) {
+	b := newBench(t)
+	b.q[portServer].Room = 4
+	for i := range 5 {
+		req := request(false, header.ProtoUDP)
+		req.src, req.payload = ap(client4, uint16(1000+i)), 1000
+		b.giveBuffers(portClient, req.build(t), 500, 300)
+	}
+	b.w.beginRound()
+	b.w.receive()
+	b.w.endRound()
+	n := wholePackets(t, b, b.q[portServer].Out)
+	if n == 0 || b.drops()["transmit-ring-full"] != uint64(5-n) {
+		t.Errorf("%d sent, drops %v", n, b.drops())
+	}
+	b.framesHome()
+}
+
+func TestAPacketOfTooManyBuffersIsDroppedWhole(t *testing.T) {
+	b := newBench(t)
+	req := request(false, header.ProtoUDP)
+	req.payload = 1000
+	b.giveBuffers(portClient, req.build(t), 300, 200, 200, 200)
+	b.give(portClient, request(false, header.ProtoUDP).build(t))
+	if got := b.round(); len(got[portServer]) != 1 {
+		t.Errorf("%d sent", len(got[portServer]))
+	}
+	if b.drops()["larger-than-mtu"] != 1 {
+		t.Errorf("drops %v", b.drops())
+	}
+	b.framesHome()
+}
+
+// giveBuffers is give of a frame in several buffers: cuts are the lengths of
+// all but the last.
+func (b *bench) giveBuffers(port int, frame []byte, cuts ...int) {
+	q := b.q[port]
+	for _, n := range append(cuts, len(frame)) {
+		n = min(n, len(frame))
+		b.give(port, frame[:n])
+		frame = frame[n:]
+		if len(frame) > 0 {
+			q.In[len(q.In)-1].Options = xsk.Continued
+		}
+	}
 }

@@ -18,6 +18,9 @@ type Memory struct {
 // Receive implements Queue.
 func (m *Memory) Receive(out []xsk.Desc) int {
 	n := copy(out, m.In)
+	for n > 0 && out[n-1].Options&xsk.Continued != 0 {
+		n--
+	}
 	m.In = m.In[:copy(m.In, m.In[n:])]
 	return n
 }
@@ -33,6 +36,9 @@ func (m *Memory) Transmit(descs []xsk.Desc) int {
 	n := len(descs)
 	if m.Room > 0 {
 		n = min(n, m.Room-len(m.Done))
+	}
+	for n > 0 && descs[n-1].Options&xsk.Continued != 0 {
+		n--
 	}
 	m.Out = append(m.Out, descs[:n]...)
 	for _, d := range descs[:n] {

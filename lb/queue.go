@@ -13,7 +13,8 @@ type Queue interface {
 	// Fill gives the queue frames to receive into, and returns how many it
 	// had room for.
 	Fill(addrs []uint64) int
-	// Transmit puts descriptors on the way out, and returns how many fitted.
+	// Transmit puts descriptors on the way out, and returns how many fitted:
+	// always whole packets.
 	Transmit(descs []xsk.Desc) int
 	// Kick makes sure that what was put on the way out is being sent.
 	Kick() error

@@ -174,7 +174,8 @@ func (w *worker) takeHandedOver() int {
 		if p == nil {
 			continue
 		}
-		for range 4 * batchSize {
+		whole := true // no packet is begun
+		for n := 0; n < 4*batchSize || !whole; n++ {
 			s, ok := p.in.take()
 			if !ok {
 				break
@@ -185,9 +186,10 @@ func (w *worker) takeHandedOver() int {
 				continue
 			}
 			out := &w.ports[s.port]
-			if out.txn == txQueueLen {
+			if whole && out.txn+maxBuffers > txQueueLen {
 				w.transmit(out)
 			}
+			whole = s.desc.Options&xsk.Continued == 0
 			out.tx[out.txn] = s.desc
 			out.txn++
 			p.owed++
@@ -208,7 +210,7 @@ func (w *worker) giveFramesBack() {
 			if !ok {
 				return
 			}
-			p.out.put(xsk.Desc{Addr: a}, returned)
+			p.out.put(returned, xsk.Desc{Addr: a})
 			p.owed--
 			p.wake = true
 		}
