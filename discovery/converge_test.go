@@ -101,6 +101,10 @@ func drawService(tp *tape, id string) *corev1.Service {
 		svc.Spec.ClusterIP = "None"
 	case 5:
 		svc.Spec.ExternalIPs = []string{"192.0.2.1", "127.0.0.1"}
+	case 6:
+		svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol}
+	case 7:
+		svc.Spec.ClusterIP = "10.96.0.1"
 	}
 	return svc
 }
@@ -261,6 +265,12 @@ func (w world) model(all []*Service) error {
 			if obj.Spec.ClusterIP != "None" {
 				want = w.modelPort(obj, p.Name, string(p.Protocol))
 			}
+			maps.DeleteFunc(want, func(e string, _ int) bool {
+				only6 := len(obj.Spec.IPFamilies) > 0 // see drawService
+				only4 := obj.Spec.ClusterIP != "" && obj.Spec.ClusterIP != "None"
+				six := netip.MustParseAddrPort(e).Addr().Is6()
+				return six && only4 || !six && only6
+			})
 			got := map[string]int{}
 			for _, e := range svc.Ports[i].Endpoints {
 				got[e.AddrPort.String()] = rankOf(e.Ready, e.Serving, e.Terminating)

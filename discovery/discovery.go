@@ -41,7 +41,10 @@ type Service struct {
 	ClusterIPs      []netip.Addr
 	LoadBalancerIPs []netip.Addr // ingress IPs with ipMode absent or VIP
 	ExternalIPs     []netip.Addr
-	Policy          topology.Policy
+	// Families are those that the Service says it is of, by ipFamilies or
+	// by its cluster IPs; 0: it does not say. It has nothing of another one.
+	Families Families
+	Policy   topology.Policy
 	// AffinitySeconds is the ClientIP session affinity timeout, 0 for none.
 	AffinitySeconds        int
 	SourceRanges           []netip.Prefix // loadBalancerSourceRanges

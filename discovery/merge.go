@@ -28,13 +28,21 @@ func (s *Store) merge(svc *service) *Service {
 	out := svc.spec.svc
 	out.Ports = slices.Clone(out.Ports)
 	out.Mirrored = svc.mirrored != nil
+	var strange Families
 	if !out.Headless && !out.ExternalName {
 		sources := svc.sources()
 		for i := range out.Ports {
-			out.Ports[i].Endpoints = s.mergePort(sources, &out.Ports[i])
+			strange |= s.mergePort(sources, &out, &out.Ports[i])
 		}
 	}
 	out.Errors, out.Warnings = svc.complaints()
+	if strange != 0 {
+		what := "IPv6 endpoints"
+		if strange == IPv4 {
+			what = "IPv4 endpoints"
+		}
+		out.Warnings = append(slices.Clip(out.Warnings), out.otherFamily(what))
+	}
 	return &out
 }
 
@@ -52,10 +60,11 @@ func (svc *service) sources() []*sliceData {
 	return out
 }
 
-// mergePort is the union of the sources' endpoints for one Service port, each
+// mergePort gives a Service port the union of the sources' endpoints, each
 // address and port once, sorted. Ports match by name and protocol; the number
-// may differ from slice to slice.
-func (s *Store) mergePort(sources []*sliceData, p *Port) []topology.Endpoint {
+// may differ from slice to slice. It returns the families of endpoints that
+// were left out because the Service is of another one.
+func (s *Store) mergePort(sources []*sliceData, svc *Service, p *Port) (strange Families) {
 	all := s.scratch[:0]
 	for n, d := range sources {
 		for _, sp := range d.ports {
@@ -64,6 +73,13 @@ func (s *Store) mergePort(sources []*sliceData, p *Port) []topology.Endpoint {
 				break
 			}
 		}
+	}
+	if svc.Families != 0 && svc.Families != IPv4|IPv6 {
+		all = slices.DeleteFunc(all, func(c candidate) bool {
+			f := c.family()
+			strange |= f &^ svc.Families
+			return f&svc.Families == 0
+		})
 	}
 	slices.SortFunc(all, compareCandidates)
 	all = slices.CompactFunc(all, func(a, b candidate) bool {
@@ -75,7 +91,16 @@ func (s *Store) mergePort(sources []*sliceData, p *Port) []topology.Endpoint {
 		s.resolve(&out[i], e, all[i].port)
 	}
 	s.scratch = all[:0]
-	return out
+	p.Endpoints = out
+	return strange
+}
+
+// family is the candidate's.
+func (c *candidate) family() Families {
+	if c.bits == 32 {
+		return IPv4
+	}
+	return IPv6
 }
 
 // candidates adds those of one slice.
@@ -135,7 +160,7 @@ func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) {
 // belongs to it.
 func (svc *service) complaints() (errs, warns []string) {
 	errs = svc.spec.svc.Errors
-	warns = svc.warnings
+	warns = slices.Concat(svc.spec.svc.Warnings, svc.warnings)
 	for _, name := range slices.Sorted(maps.Keys(svc.slices)) {
 		d := svc.slices[name]
 		errs = append(errs[:len(errs):len(errs)], d.errors...)
@@ -170,7 +195,7 @@ func (a *Service) sameSpec(b *Service) bool {
 	return a.Name == b.Name && a.AffinitySeconds == b.AffinitySeconds &&
 		a.HealthCheckNodePort == b.HealthCheckNodePort && a.LoadBalancerClass == b.LoadBalancerClass &&
 		a.ForwardingMode == b.ForwardingMode && a.Headless == b.Headless && a.ExternalName == b.ExternalName &&
-		a.Unsupported == b.Unsupported && a.Mirrored == b.Mirrored &&
+		a.Families == b.Families && a.Unsupported == b.Unsupported && a.Mirrored == b.Mirrored &&
 		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&
 		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.Equal(a.Errors, b.Errors) && slices.Equal(a.Warnings, b.Warnings) &&

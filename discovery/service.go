@@ -162,6 +162,7 @@ func (p *parser) addresses() {
 		return
 	}
 	s := &p.obj.Spec
+	p.families()
 	ips := s.ClusterIPs
 	if len(ips) == 0 && s.ClusterIP != "" {
 		ips = []string{s.ClusterIP}
@@ -169,6 +170,11 @@ func (p *parser) addresses() {
 	if !p.out.Headless {
 		for i, text := range ips {
 			p.address(&p.out.ClusterIPs, index("spec.clusterIPs", i), text)
+		}
+	}
+	if p.out.Families == 0 {
+		for _, a := range p.out.ClusterIPs {
+			p.out.Families |= familyOf(a)
 		}
 	}
 	for i, text := range s.ExternalIPs {
@@ -191,6 +197,8 @@ func (p *parser) address(to *[]netip.Addr, path, text string) {
 		p.soft = append(p.soft, invalid(path, text, reason))
 	case slices.Contains(*to, a):
 		p.soft = append(p.soft, duplicate(path, text))
+	case !p.out.serves(a):
+		p.out.Warnings = append(p.out.Warnings, p.out.otherFamily(path+": "+a.String()))
 	default:
 		*to = append(*to, a)
 	}

@@ -106,6 +106,12 @@ func validateServiceAddresses(svc *corev1.Service, spec *field.Path) field.Error
 			address(ip, spec.Child("clusterIPs").Index(i))
 		}
 	}
+	for i, f := range svc.Spec.IPFamilies {
+		if f != corev1.IPv4Protocol && f != corev1.IPv6Protocol {
+			errs = append(errs, field.NotSupported(spec.Child("ipFamilies").Index(i), f,
+				[]corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}))
+		}
+	}
 	for i, ip := range svc.Spec.ExternalIPs {
 		at := spec.Child("externalIPs").Index(i)
 		address(ip, at)

@@ -54,14 +54,21 @@ func weir() {
 //	status N COMMAND...
 //
 // runs a program that must exit with status N.
+//
+//	generate garbage|bomb|endpoints N FILE
+//
+// writes a file that is too large for a script: N random bytes; a document
+// whose N levels of YAML aliases stand for 9^N values; the Endpoints object of
+// Service default/web with N addresses, of which the first 100 are not ready.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                "testdata/script",
 		UpdateScripts:      *update,
 		RequireUniqueNames: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"table":  table,
-			"status": status,
+			"table":    table,
+			"status":   status,
+			"generate": generate,
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Values["sources"] = map[string]*manifest.Source{}

@@ -151,10 +151,10 @@ func TestFrontendsOfAService(t *testing.T) {
 			"NodePort [2001:db8::1]:30080/6 -> all [fd00::1]:80",
 			"LoadBalancer [2001:db8::100]:80/6 -> all [fd00::1]:80"}},
 		{"single-stack by cluster IP", Options{NodeAddresses: []netip.Addr{node1, node6}}, service("web", func(s *discovery.Service) {
-			s.ClusterIPs = addrs("10.96.0.1")
+			s.ClusterIPs, s.Families = addrs("10.96.0.1"), discovery.IPv4
 		}, "10.1.1.1:80"), []string{"put ns/web", "NodePort 192.0.2.1:30080/6 -> all 10.1.1.1:80"}},
 		{"dual-stack by cluster IPs without endpoints", Options{NodeAddresses: []netip.Addr{node1, node6}}, service("web", func(s *discovery.Service) {
-			s.ClusterIPs = addrs("10.96.0.1", "fd00:96::1")
+			s.ClusterIPs, s.Families = addrs("10.96.0.1", "fd00:96::1"), discovery.IPv4|discovery.IPv6
 		}), []string{"put ns/web", "NodePort 192.0.2.1:30080/6 -> none Reject", "NodePort [2001:db8::1]:30080/6 -> none Reject"}},
 		{"headless", Options{ClusterIPs: true}, service("web", func(s *discovery.Service) { s.Headless = true }, "10.1.1.1:80"), nil},
 		{"no frontend here", Options{}, service("web", nil, "10.1.1.1:80"), nil},

@@ -250,11 +250,14 @@ func (f *familyPort) list() {
 
 // servesFamily reports whether node ports of a family are the Service's: a
 // single-stack Service leaves those of the other family alone, as kube-proxy
-// does. A Service tells by its cluster IPs; one without, in a hand-written
-// manifest, by its endpoints.
+// does. One that does not say its families, in a hand-written manifest, tells
+// by its endpoints.
 func servesFamily(svc *discovery.Service, ipv6 bool) bool {
-	if len(svc.ClusterIPs) > 0 {
-		return slices.ContainsFunc(svc.ClusterIPs, func(a netip.Addr) bool { return a.Is4() != ipv6 })
+	if svc.Families != 0 {
+		if ipv6 {
+			return svc.Families&discovery.IPv6 != 0
+		}
+		return svc.Families&discovery.IPv4 != 0
 	}
 	any4, any6 := false, false
 	for i := range svc.Ports {
