@@ -21,6 +21,7 @@ var variants = map[string]string{
 	"defaults": ``,
 	"everything": `
 config:
+  discovery: {kubernetes: {legacyEndpoints: true}}
   interfaces: [{name: eno1, mode: zerocopy}, {name: eno2, mode: native}]
   metricsBindAddress: 0.0.0.0:9464
   healthzBindAddress: "[::]:9465"
@@ -29,7 +30,6 @@ image: {repository: registry.example/weir, tag: v9, pullPolicy: Always}
 imagePullSecrets: [{name: registry}]
 apiServer: {host: 192.0.2.1, port: 6443}
 serviceAccount: {name: edge, annotations: {a: b}}
-rbac: {endpoints: true}
 affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: edge, operator: Exists}]}]}}}
 podAnnotations: {c: d}
 podLabels: {e: f}
@@ -159,7 +159,7 @@ func TestChartPassesTheConfigurationThrough(t *testing.T) {
 	const config = `
 apiVersion: weir.dev/v1alpha1
 kind: WeirConfiguration
-discovery: {kubernetes: {}}
+discovery: {kubernetes: {legacyEndpoints: true}}
 interfaces: [{name: eno1, mode: zerocopy}, {name: eno2, mode: native}]
 metricsBindAddress: 0.0.0.0:9464
 healthzBindAddress: "[::]:9465"
