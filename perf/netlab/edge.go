@@ -101,6 +101,11 @@ func (e *Edge) build(cfg EdgeConfig) error {
 			return err
 		}
 	}
+	for _, n := range e.Namespaces() {
+		if err := n.settle(); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

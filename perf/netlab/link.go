@@ -213,6 +213,51 @@ func (n *Namespace) waitUp(name string) error {
 	}
 }
 
+// settle waits until every IPv6 address can be used: also without duplicate
+// address detection the kernel makes addresses and their local routes ready
+// from a work queue.
+func (n *Namespace) settle() error {
+	deadline := time.Now().Add(linkUpWithin)
+	for {
+		pending, err := n.unsettled()
+		if err != nil || pending == "" {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("address %s in %s is not ready after %s", pending, n.name, linkUpWithin)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// unsettled is an IPv6 address that is tentative or has no local route yet.
+func (n *Namespace) unsettled() (string, error) {
+	addrs, err := n.nl.AddrList(nil, netlink.FAMILY_V6)
+	if err != nil {
+		return "", err
+	}
+	routes, err := n.nl.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: unix.RT_TABLE_LOCAL}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return "", err
+	}
+	type local struct {
+		addr  string
+		index int
+	}
+	ready := make(map[local]bool)
+	for _, r := range routes {
+		if r.Dst != nil && r.Type == unix.RTN_LOCAL {
+			ready[local{r.Dst.IP.String(), r.LinkIndex}] = true
+		}
+	}
+	for _, a := range addrs {
+		if a.Flags&unix.IFA_F_TENTATIVE != 0 || !ready[local{a.IP.String(), a.LinkIndex}] {
+			return a.IP.String(), nil
+		}
+	}
+	return "", nil
+}
+
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -276,6 +276,29 @@ func TestWireStateShowsWhatIsLeftBehind(t *testing.T) {
 	}
 }
 
+func TestWireUnacknowledgedTCPIsCounted(t *testing.T) {
+	e := newEdge(t, EdgeConfig{NoOverlay: true})
+	to := netip.AddrPortFrom(Host4(FabricNet, 11), 8080)
+	l, err := e.ZoneA.Listen("tcp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() // the kernel accepts, and nobody reads
+	c, err := e.Edge.DialContext(context.Background(), "tcp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if n, err := e.Edge.UnacknowledgedTCP(); err != nil || n != 0 {
+		t.Errorf("at first: %d, %v", n, err)
+	}
+	c.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+	c.Write(make([]byte, 64<<20)) // more than fits; the rest is cut off by the deadline
+	if n, err := e.Edge.UnacknowledgedTCP(); err != nil || n == 0 {
+		t.Errorf("with full buffers: %d, %v", n, err)
+	}
+}
+
 func TestWireReapRemovesOnlyWhatTheDeadLeft(t *testing.T) {
 	requireRoot(t)
 	self, err := processOwner(os.Getpid())

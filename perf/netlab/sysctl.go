@@ -65,6 +65,35 @@ func (n *Namespace) Counters() (Counters, error) {
 	return c, err
 }
 
+// UnacknowledgedTCP is the number of bytes that the namespace's TCP sockets
+// have sent, or are to send, and that their peers have not acknowledged.
+func (n *Namespace) UnacknowledgedTCP() (uint64, error) {
+	var sum uint64
+	err := n.Do(func() error {
+		for _, name := range []string{"tcp", "tcp6"} {
+			b, err := os.ReadFile("/proc/thread-self/net/" + name)
+			if err != nil {
+				return err
+			}
+			_, rows, _ := strings.Cut(string(b), "\n") // the first line is a header
+			for row := range strings.Lines(rows) {
+				f := strings.Fields(row)
+				if len(f) < 5 {
+					return fmt.Errorf("/proc/net/%s: line %q", name, row)
+				}
+				queued, _, _ := strings.Cut(f[4], ":") // tx_queue:rx_queue
+				v, err := strconv.ParseUint(queued, 16, 64)
+				if err != nil {
+					return fmt.Errorf("/proc/net/%s: line %q", name, row)
+				}
+				sum += v
+			}
+		}
+		return nil
+	})
+	return sum, err
+}
+
 // parsePairs reads snmp and netstat: a line of names and a line of values,
 // both beginning with the protocol. Values may be negative (Tcp MaxConn);
 // they are kept as their two's complement.

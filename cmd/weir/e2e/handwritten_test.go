@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -9,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/workload"
@@ -121,6 +125,34 @@ func (f *fixture) checkServers(t *testing.T, port uint16, six bool, want ...stri
 	}
 }
 
+// checkExplain holds what the running Weir explains to what its manifests do,
+// also when something is imagined.
+func (f *fixture) checkExplain(t *testing.T, whatIf string) {
+	t.Helper()
+	var answers []any
+	for _, from := range [][]string{{"--admin-socket", f.path("weir.sock")}, {"-f", f.path("manifests"), "--node", "edge-1"}} {
+		args := append([]string{"explain", "-o", "json"}, from...)
+		if whatIf != "" {
+			args = append(args, "--what-if", whatIf)
+		}
+		out, err := f.command(args...).Output()
+		if err != nil {
+			t.Fatalf("weir %s: %v", strings.Join(args, " "), err)
+		}
+		var answer map[string]any
+		if err := json.Unmarshal(out, &answer); err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, answer["services"])
+		if services, _ := answer["services"].([]any); len(services) == 0 || whatIf != "" && !bytes.Contains(out, []byte(`"moved"`)) {
+			t.Errorf("weir %s: %s", strings.Join(args, " "), out)
+		}
+	}
+	if diff := cmp.Diff(answers[1], answers[0]); diff != "" {
+		t.Errorf("what if %q: the running Weir does not say what its manifests do (-manifests +running):\n%s", whatIf, diff)
+	}
+}
+
 // A NodePort Service without a selector is served from a legacy Endpoints
 // object: several subsets, the same port name with two numbers, addresses of
 // both families, and none that is not ready.
@@ -155,6 +187,11 @@ func TestWireHandwrittenEndpoints(t *testing.T) {
 			t.Error(err)
 		}
 	})
+
+	f.checkExplain(t, "")
+	f.checkExplain(t, "drain="+routed.addr(false).String())
+	f.checkExplain(t, "node=edge-1")
+	f.checkExplain(t, "zone=a")
 
 	// The address that was not ready is, the other one no longer.
 	replace(t, f.manifest(), []byte(svc+handEndpoints("legacy",

@@ -70,6 +70,7 @@ func TestWireKilledWeir(t *testing.T) {
 	defer ssh.Close()
 	login := f.dialNode(t)
 	conns := f.openAll(t)
+	f.quiet(t)
 
 	if err := f.weir.Kill(); err != nil {
 		t.Fatal(err)
@@ -177,6 +178,22 @@ func (f *fixture) openAll(t *testing.T) map[string]net.Conn {
 	}
 	f.checkAlive(t, conns, "at first")
 	return conns
+}
+
+// quiet waits until nothing is on its way: a segment that is repeated while
+// no Weir runs would be the kernel's to answer.
+func (f *fixture) quiet(t *testing.T) {
+	t.Helper()
+	if err := f.poll(func(context.Context) error {
+		for _, n := range f.Namespaces() {
+			if bytes, err := n.UnacknowledgedTCP(); err != nil || bytes > 0 {
+				return fmt.Errorf("%d bytes are unacknowledged in namespace %s: %w", bytes, n.Name(), err)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (f *fixture) checkAlive(t *testing.T, conns map[string]net.Conn, when string) {
