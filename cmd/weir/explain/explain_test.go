@@ -153,6 +153,20 @@ func TestRunningDaemonIsAsked(t *testing.T) {
 	if text, err = run("--what-if", "drain=10.1.2.3"); err != nil || !strings.Contains(text, "cluster: 0.0 % of new flows would move, tier terminating") {
 		t.Errorf("%v\n%s", err, text)
 	}
+	for change, want := range map[string]string{
+		"drain=10.1.2.3:81": "cluster: 0.0 % of new flows would move, tier all", // nobody's port
+		"node=edge-2":       "cluster: 100.0 % of new flows would move, tier none",
+		"node=edge-3":       "cluster: 0.0 % of new flows would move, tier all",
+		"zone=a":            "cluster: 0.0 % of new flows would move, tier all",
+	} {
+		if text, err = run("--what-if", change); err != nil || !strings.Contains(text, want) {
+			t.Errorf("%s: %v\n%s", change, err, text)
+		}
+	}
+	daemon.services[0].Ports[0].Endpoints[0].Zone = "a"
+	if text, err = run("--what-if", "zone=a"); err != nil || !strings.Contains(text, "nobody would serve them") {
+		t.Errorf("%v\n%s", err, text)
+	}
 	daemon.services = []*discovery.Service{testService(func(s *discovery.Service) { s.Errors = []string{"spec: bad"} })}
 	daemon.report = &manifest.Report{Errors: []manifest.Error{{File: "a.yaml", Reason: "not text"}}}
 	_, err = run()
