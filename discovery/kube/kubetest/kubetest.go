@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,6 +31,8 @@ type Options struct {
 	NoEndpoints bool
 	// Fast takes the API server's limits of requests away, for load.
 	Fast bool
+	// Args are more flags of kube-apiserver.
+	Args []string
 }
 
 // Cluster is a running control plane. Nothing schedules and runs Pods: see
@@ -90,8 +93,12 @@ func (c *Cluster) start() error {
 	if c.opts.NoEndpoints {
 		args = append(args, "-endpoints=false")
 	}
+	server := slices.Clone(c.opts.Args)
 	if c.opts.Fast {
-		args = append(args, "-apiserver-args", "--enable-priority-and-fairness=false --max-requests-inflight=0 --max-mutating-requests-inflight=0")
+		server = append(server, "--enable-priority-and-fairness=false", "--max-requests-inflight=0", "--max-mutating-requests-inflight=0")
+	}
+	if len(server) > 0 {
+		args = append(args, "-apiserver-args", strings.Join(server, " "))
 	}
 	log, err := os.OpenFile(c.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
