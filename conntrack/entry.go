@@ -133,7 +133,7 @@ func fold16(s uint64) uint16 {
 // All access is atomic.
 type Conn struct {
 	// Adj is the way out per direction (0 forward, 1 reverse): adjacency index |
-	// route epoch<<32. It is the caller's; 0 at creation and after adoption.
+	// MTU of the route<<16 | route epoch<<32. It is the caller's; 0 at creation and after adoption.
 	Adj      [2]uint64
 	state    uint32 // see the bits in tcp.go; published is the last to be set
 	lastSeen uint32 // tick

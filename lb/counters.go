@@ -83,10 +83,14 @@ type tally struct {
 	handedOver         uint64 // packets passed to the worker that owns the way out
 	held               uint64 // packets that waited for a neighbour
 	partial            uint64 // partial checksums completed on the way out
+	txErrors           uint64 // calls to send that failed: an interface that is down or gone
 	drops              [dropReasons]uint64
 }
 
-const tallyWords = 12 + int(dropReasons)
+const (
+	tallySums  = 13 // what is before the drops
+	tallyWords = tallySums + int(dropReasons)
+)
 
 // shared is the readable copy of a worker's tally. It is padded to keep two
 // workers' counters out of one cache line.
@@ -97,15 +101,15 @@ type sharedTally struct {
 }
 
 func (s *sharedTally) publish(t *tally) {
-	w := [12]uint64{t.rxPackets, t.rxBytes, t.txPackets, t.txBytes, t.newFlows, t.reopened,
-		t.resets, t.icmp, t.toKernel, t.handedOver, t.held, t.partial}
+	w := [tallySums]uint64{t.rxPackets, t.rxBytes, t.txPackets, t.txBytes, t.newFlows, t.reopened,
+		t.resets, t.icmp, t.toKernel, t.handedOver, t.held, t.partial, t.txErrors}
 	for i, v := range w {
 		if s.w[i].Load() != v {
 			s.w[i].Store(v)
 		}
 	}
 	for i, v := range t.drops {
-		if p := &s.w[12+i]; p.Load() != v {
+		if p := &s.w[tallySums+i]; p.Load() != v {
 			p.Store(v)
 		}
 	}
@@ -117,6 +121,7 @@ type WorkerCounters struct {
 	NewFlows, Reopened                     uint64
 	Resets, ICMPErrors                     uint64
 	ToKernel, HandedOver, Held, Partial    uint64
+	TxErrors                               uint64
 	Drops                                  map[string]uint64 // reasons that occurred
 }
 
@@ -125,11 +130,11 @@ func (s *sharedTally) read() WorkerCounters {
 	c := WorkerCounters{
 		RxPackets: v(0), RxBytes: v(1), TxPackets: v(2), TxBytes: v(3),
 		NewFlows: v(4), Reopened: v(5), Resets: v(6), ICMPErrors: v(7),
-		ToKernel: v(8), HandedOver: v(9), Held: v(10), Partial: v(11),
+		ToKernel: v(8), HandedOver: v(9), Held: v(10), Partial: v(11), TxErrors: v(12),
 		Drops: map[string]uint64{},
 	}
 	for i := range dropNames {
-		if n := v(12 + i); n > 0 {
+		if n := v(tallySums + i); n > 0 {
 			c.Drops[dropNames[i]] = n
 		}
 	}

@@ -31,12 +31,11 @@ func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
 		return
 	}
 	e := w.table.Entry(ref)
-	adj, dst := w.adjacency(b, i, c, e, ref)
+	adj, dst, mtu := w.adjacency(b, i, c, e, ref)
 	if adj == nil {
 		return // held, or answered
 	}
-	if mtu := adj.MTU(); uint32(p.Len) > mtu {
-		w.tooBig(b, i, int(mtu))
+	if uint32(p.Len) > mtu && w.tooBig(b, i, adj, mtu) {
 		return
 	}
 	if p.Proto == header.ProtoTCP {
@@ -104,42 +103,51 @@ func (w *worker) leave(b *batch, i int, adj *route.Adjacency, dst uint64) {
 	w.send(b, i, int32(out))
 }
 
+// way is a connection's word for one direction: the epoch of the routes under
+// which the adjacency was chosen in bits 32..63, the route's MTU in 16..31 and
+// the adjacency's number in 0..15.
+func way(epoch uint32, path *route.Path, n uint32) uint64 {
+	return uint64(epoch)<<32 | uint64(min(path.MTU, 0xffff))<<16 | uint64(n&0xffff)
+}
+
 // adjacency is the way out for a packet of the entry, with the MAC address to
-// send to; nil when it cannot be used now, the packet then having been dealt
-// with. The connection's word names the adjacency and the epoch of the routes
-// under which it was chosen: after a change of routes each flow asks once
-// again, at its next packet.
-func (w *worker) adjacency(b *batch, i int, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref) (*route.Adjacency, uint64) {
+// send to and the MTU of link and route; nil when it cannot be used now, the
+// packet then having been dealt with. The connection's word holds what was
+// found: after a change of routes each flow asks once again, at its next
+// packet.
+func (w *worker) adjacency(b *batch, i int, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref) (*route.Adjacency, uint64, uint32) {
 	adjWord := &c.Adj[0]
 	if !ref.Forward() {
 		adjWord = &c.Adj[1]
 	}
 	word := atomic.LoadUint64(adjWord)
-	n := uint32(word)
 	if uint32(word>>32) != w.epoch {
 		path, ok := w.routes.Lookup(e.NewDst().Addr(), uint32(b.hash[i]))
 		if !ok {
 			w.noRoute(b, i, path.Kind)
-			return nil, 0
+			return nil, 0, 0
 		}
-		if n, ok = w.router.Adjacency(path.Port, path.NextHop); !ok {
+		n, ok := w.router.Adjacency(path.Port, path.NextHop)
+		if !ok {
 			w.hold(b, i, int32(path.Port), path.NextHop, 0)
-			return nil, 0
+			return nil, 0, 0
 		}
-		atomic.StoreUint64(adjWord, uint64(w.epoch)<<32|uint64(n))
+		word = way(w.epoch, &path, n)
+		atomic.StoreUint64(adjWord, word)
 	}
+	n := uint32(word & 0xffff)
 	adj := &w.adjacencies[n]
 	mac, state := adj.Dst()
 	switch state {
 	case route.Valid:
-		return adj, mac
+		return adj, mac, min(adj.MTU(), uint32(word)>>16)
 	case route.Failed:
 		adj.Touch(w.tick) // still wanted: the kernel is asked again
 		w.reply(b, i, header.HostUnreachable, 0, DropNeighbour)
 	default:
 		w.hold(b, i, 0, netip.Addr{}, n)
 	}
-	return nil, 0
+	return nil, 0, 0
 }
 
 // noRoute deals with a packet whose destination cannot be reached.
@@ -167,6 +175,10 @@ func (w *worker) miss(b *batch, i int) {
 		w.stray(b, i)
 		return
 	}
+	if w.martianSource(b, i) {
+		w.drop(b, i, DropMartian)
+		return
+	}
 	p := &b.pkt[i]
 	if p.Proto == header.ProtoTCP && p.Flags&(header.SYN|header.ACK|header.RST|header.FIN) != header.SYN {
 		w.midstream(b, i)
@@ -178,6 +190,17 @@ func (w *worker) miss(b *batch, i int) {
 		return
 	}
 	w.begin(b, i, fe, ep)
+}
+
+// martianSource says whether a packet claims to come from where none can come
+// from that an attached interface receives: the node itself, or a broadcast
+// address (RFC 1812 section 5.3.7). Nothing is to be sent there.
+func (w *worker) martianSource(b *batch, i int) bool {
+	if b.in[i] == w.hostPort {
+		return false
+	}
+	path, ok := w.routes.Lookup(b.key[i].Src().Addr(), 0)
+	return ok && path.Local || path.Kind == route.NotUnicast
 }
 
 // begin makes the flow entries of a new connection and sends its first packet.
@@ -213,7 +236,7 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 	case conntrack.Created:
 		w.t.newFlows++
 		if n, ok := w.router.Adjacency(path.Port, path.NextHop); ok {
-			atomic.StoreUint64(&w.table.Conn(ref).Adj[0], uint64(w.epoch)<<32|uint64(n))
+			atomic.StoreUint64(&w.table.Conn(ref).Adj[0], way(w.epoch, &path, n))
 		}
 	case conntrack.Existed:
 	case conntrack.NoPort:
@@ -273,6 +296,10 @@ func (w *worker) stray(b *batch, i int) {
 
 // reset answers packet i with a RST, at the rate that is allowed.
 func (w *worker) reset(b *batch, i int, reason Drop) {
+	if !w.answerable(b, i) {
+		w.drop(b, i, reason)
+		return
+	}
 	if !w.resets.take() {
 		w.drop(b, i, DropReplyLimit)
 		return
@@ -284,7 +311,7 @@ func (w *worker) reset(b *batch, i int, reason Drop) {
 
 // reply answers packet i with an ICMP error, at the rate that is allowed.
 func (w *worker) reply(b *batch, i int, e header.Error, mtu int, reason Drop) {
-	if !w.errors.take() {
+	if !w.answerable(b, i) || !w.errors.take() {
 		w.drop(b, i, reason)
 		return
 	}
@@ -292,6 +319,12 @@ func (w *worker) reply(b *batch, i int, e header.Error, mtu int, reason Drop) {
 	w.t.icmp++
 	f := w.frame(b, i)
 	w.answer(b, i, header.Unreachable(f[:cap(f)], len(f), &b.pkt[i], e, mtu))
+}
+
+// answerable says whether the sender is one station: the answer goes to the
+// MAC address that the packet came from.
+func (w *worker) answerable(b *batch, i int) bool {
+	return w.frame(b, i)[6]&1 == 0
 }
 
 // answer sends what packet i's first frame was turned into back by the way it
@@ -306,14 +339,21 @@ func (w *worker) answer(b *batch, i int, n int) {
 	w.send(b, i, b.in[i])
 }
 
-// tooBig deals with a packet that is larger than the way out allows.
-func (w *worker) tooBig(b *batch, i int, mtu int) {
+// tooBig deals with a packet that is larger than the way out allows; false when
+// it may go all the same: one that may be fragmented, where only the route and
+// not the link is too narrow, is fragmented beyond the link (by the host's
+// kernel if that is behind it).
+func (w *worker) tooBig(b *batch, i int, adj *route.Adjacency, mtu uint32) bool {
 	f := w.frame(b, i)
 	if b.pkt[i].Family == 4 && !header.IPv4(f[header.EthernetLen:]).DontFragment() {
+		if uint32(b.pkt[i].Len) <= adj.MTU() {
+			return false
+		}
 		w.drop(b, i, DropTooBig) // Weir does not fragment
-		return
+		return true
 	}
-	w.reply(b, i, header.TooBig, mtu, DropTooBig)
+	w.reply(b, i, header.TooBig, int(mtu), DropTooBig)
+	return true
 }
 
 // frontendKey is the destination half of a tuple, as the tables look it up.

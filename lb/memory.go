@@ -13,6 +13,8 @@ type Memory struct {
 	Empty []uint64
 	Room  int // how many descriptors Transmit takes until Complete; 0: no limit
 	Kicks int
+	// KickError is what Kick says.
+	KickError error
 }
 
 // Receive implements Queue.
@@ -48,7 +50,7 @@ func (m *Memory) Transmit(descs []xsk.Desc) int {
 }
 
 // Kick implements Queue.
-func (m *Memory) Kick() error { m.Kicks++; return nil }
+func (m *Memory) Kick() error { m.Kicks++; return m.KickError }
 
 // Complete implements Queue.
 func (m *Memory) Complete(out []uint64) int {

@@ -78,10 +78,14 @@ func newBenchOf(t testing.TB, workers int) *bench {
 		netip.MustParsePrefix("10.1.0.0/24"):     via(portServer, snat4),
 		netip.MustParsePrefix("2001:db8:2::/64"): via(portServer, snat6),
 		netip.MustParsePrefix("203.0.113.0/24"):  {Kind: route.Blackhole},
+		netip.MustParsePrefix("192.0.2.255/32"):  {Kind: route.NotUnicast},
+		netip.PrefixFrom(node4, 32):              {Kind: route.Host, Port: portHost, Local: true, MTU: 1500},
+		netip.PrefixFrom(narrow4, 32):            {Kind: route.Attached, Port: portServer, MTU: 1280, Source: snat4, LocalSource: snat4},
 	}, []route.StaticHop{
 		{Port: portClient, NextHop: client4, MAC: macOf(macClient), Src: macOf(macWeir), MTU: 1500},
 		{Port: portClient, NextHop: client6, MAC: macOf(macClient), Src: macOf(macWeir), MTU: 1500},
 		{Port: portServer, NextHop: endpoint4, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: 1400},
+		{Port: portServer, NextHop: narrow4, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: 1400},
 		{Port: portServer, NextHop: endpoint6, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: 1400},
 	})
 	l := &LB{

@@ -106,8 +106,16 @@ func (w *worker) flush() {
 			w.transmit(p)
 		}
 		if p.sending > 0 {
-			_ = p.q.Kick() // an error shows as a ring that stays full
+			w.kick(p)
 		}
+	}
+}
+
+// kick has the kernel send. After an error, of an interface that is down or
+// gone, what is on the ring stays there, and is tried again every round.
+func (w *worker) kick(p *port) {
+	if p.q.Kick() != nil {
+		w.t.txErrors++
 	}
 }
 
@@ -115,7 +123,7 @@ func (w *worker) transmit(p *port) {
 	n := p.q.Transmit(p.tx[:p.txn])
 	if n < p.txn {
 		// Make room once; copy mode sends only when told to.
-		_ = p.q.Kick()
+		w.kick(p)
 		p.sending += n
 		w.complete()
 		p.sending -= n

@@ -66,7 +66,7 @@ func (w *worker) completeChecksum(b *batch, i int, out *port) {
 	}
 	w.t.partial++
 	d := &b.desc[i][0]
-	if out.metadata {
+	if out.metadata && int(b.size[i]) == header.EthernetLen+int(p.Len) { // it sums padding too
 		w.memory.SetChecksum(d, uint16(p.L4), at)
 		return
 	}

@@ -229,18 +229,29 @@ func (w *worker) sleep() {
 			return
 		}
 	}
-	timeout := 100
-	if len(w.held) > 0 {
-		timeout = 2
-	}
+	nap := w.napMillis()
 	w.ct.Offline()
-	_, _ = unix.Poll(w.pollFD, timeout) // EINTR and timeouts are rounds like any other
+	_, _ = unix.Poll(w.pollFD, nap) // EINTR and timeouts are rounds like any other
 	w.ct.Online()
 	w.asleep.Store(false)
 	if w.pollFD[0].Revents != 0 {
 		var b [8]byte
 		_, _ = unix.Read(w.wakeFD, b[:])
 	}
+}
+
+// napMillis is how long the worker may sleep when nothing comes: not for long
+// while a packet waits for its next hop, or for a device queue that was full
+// when the kernel was last told to send.
+func (w *worker) napMillis() int {
+	nap := len(w.held) > 0
+	for i := range w.ports {
+		nap = nap || w.ports[i].sending > 0
+	}
+	if nap {
+		return 2
+	}
+	return 100
 }
 
 // close frees what start took. Preconditions: the worker has ended.

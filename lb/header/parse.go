@@ -143,14 +143,16 @@ func martian4(ip IPv4) bool {
 	return s == 0 || s == 127 || s >= 224 || d == 0 || d == 127 || d >= 224
 }
 
-// martian6 is the same for IPv6: unspecified, loopback and multicast.
+// martian6 is the same for IPv6: unspecified, loopback and multicast, and
+// IPv4-mapped addresses, which stand for other hosts than they look like.
 func martian6(ip IPv6) bool {
 	if ip[8] == 0xff || ip[24] == 0xff {
 		return true
 	}
-	return zeroOrLoopback(ip[8:24]) || zeroOrLoopback(ip[24:40])
+	return notOnWire(ip[8:24]) || notOnWire(ip[24:40])
 }
 
-func zeroOrLoopback(a []byte) bool {
-	return binary.BigEndian.Uint64(a) == 0 && binary.BigEndian.Uint64(a[8:]) <= 1
+func notOnWire(a []byte) bool {
+	low := binary.BigEndian.Uint64(a[8:])
+	return binary.BigEndian.Uint64(a) == 0 && (low <= 1 || low>>32 == 0xffff)
 }

@@ -134,6 +134,7 @@ type Worker struct {
 	HandedOver uint64            `json:"handedOver"` // passed to the worker of the way out
 	Held       uint64            `json:"held"`       // waited for a neighbour
 	Partial    uint64            `json:"partial"`    // partial checksums completed on the way out
+	TxErrors   uint64            `json:"txErrors"`   // calls to send that failed: an interface is down or gone
 	Drops      map[string]uint64 `json:"drops"`      // by reason; only those that occurred
 }
 

@@ -92,7 +92,7 @@ func workerStatus(w *lb.WorkerStatus) admin.Worker {
 	return admin.Worker{
 		ID: w.ID, CPU: w.CPU, RxPackets: w.RxPackets, RxBytes: w.RxBytes, TxPackets: w.TxPackets, TxBytes: w.TxBytes,
 		NewFlows: w.NewFlows, Reopened: w.Reopened, Resets: w.Resets, ICMPErrors: w.ICMPErrors,
-		ToKernel: w.ToKernel, HandedOver: w.HandedOver, Held: w.Held, Partial: w.Partial, Drops: w.Drops,
+		ToKernel: w.ToKernel, HandedOver: w.HandedOver, Held: w.Held, Partial: w.Partial, TxErrors: w.TxErrors, Drops: w.Drops,
 	}
 }
 

@@ -61,6 +61,7 @@ var workers = []metric{
 	perWorker("handed_over_packets_total", "Packets passed to the worker that owns the way out.", func(w *admin.Worker) uint64 { return w.HandedOver }),
 	perWorker("held_packets_total", "Packets that waited for a neighbour.", func(w *admin.Worker) uint64 { return w.Held }),
 	perWorker("partial_checksums_total", "Partial checksums completed on the way out.", func(w *admin.Worker) uint64 { return w.Partial }),
+	perWorker("transmit_errors_total", "Calls to send that failed: an interface is down or gone.", func(w *admin.Worker) uint64 { return w.TxErrors }),
 	counter("dropped_packets_total", "Packets dropped, each under one reason.", []string{"reason"},
 		func(s *admin.Status, e emit) {
 			for reason, n := range s.Drops {

@@ -1,0 +1,119 @@
+package lb
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/weirlb/weir/lb/header"
+)
+
+// narrow4 is an endpoint behind a route whose MTU is below its link's.
+var narrow4 = netip.MustParseAddr("10.2.0.5")
+
+func TestTheRoutesMTUCounts(t *testing.T) {
+	b := newBench(t)
+	b.serve(narrow4, endpoint6)
+	req := request(false, header.ProtoUDP)
+	req.payload = 1250
+	b.one(portClient, req.build(t), portServer) // 1278 bytes
+	req.payload = 1300                          // 1328 bytes
+	for range 2 {
+		f := b.one(portClient, req.build(t), portClient)
+		isICMP(3, 4)(t, f)
+		if mtu := binary.BigEndian.Uint16(f[14+20+6:]); mtu != 1280 {
+			t.Errorf("told an MTU of %d", mtu)
+		}
+	}
+	req.df = false // may be cut into fragments beyond the link
+	b.one(portClient, req.build(t), portServer)
+	b.framesHome()
+}
+
+func TestMartianSourcesGetNothing(t *testing.T) {
+	for name, src := range map[string]netip.Addr{
+		"the node's own address": node4,
+		"directed broadcast":     netip.MustParseAddr("192.0.2.255"),
+		"IPv4-mapped":            netip.MustParseAddr("::ffff:192.0.2.7"),
+	} {
+		for _, dst := range []netip.Addr{node4, empty4} {
+			t.Run(name+"/"+dst.String(), func(t *testing.T) {
+				b := newBench(t)
+				p := packet{srcMAC: macClient, dstMAC: macWeir, src: ap(src, 40000), dst: ap(dst, 80), proto: header.ProtoTCP, flags: header.SYN}
+				var f []byte
+				if src.Is4() {
+					f = p.build(t)
+				} else {
+					p.src, p.dst = ap(client6, 40000), ap(node6, 80)
+					f = p.build(t)
+					a := src.As16()
+					copy(f[14+8:], a[:])
+				}
+				b.one(portClient, f, -1)
+				if b.drops()["martian"] != 1 || b.lb.flows.Flows() != 0 {
+					t.Errorf("drops %v, %d flows", b.drops(), b.lb.flows.Flows())
+				}
+				b.framesHome()
+			})
+		}
+	}
+}
+
+// What a client on the node sends has the node's own source.
+func TestAClientOnTheNodeIsNoMartian(t *testing.T) {
+	b := newBench(t)
+	req := request(false, header.ProtoUDP)
+	req.src = ap(node4, 40000)
+	b.one(portHost, req.build(t), portServer)
+}
+
+func TestNoAnswerToAGroupOfStations(t *testing.T) {
+	for _, p := range []packet{
+		{dst: ap(empty4, 80), proto: header.ProtoTCP, flags: header.SYN},
+		{dst: ap(empty4, 80), proto: header.ProtoUDP},
+		{dst: ap(node4, 80), proto: header.ProtoUDP, ttl: 1},
+	} {
+		b := newBench(t)
+		p.srcMAC, p.dstMAC = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, macWeir
+		p.src = ap(client4, 40000)
+		b.one(portClient, p.build(t), -1)
+		b.framesHome()
+	}
+}
+
+// The kernel sums up to the end of the frame: what lies behind the packet must
+// not be part of it.
+func TestPaddingIsNotSummedUp(t *testing.T) {
+	b := newBench(t)
+	b.w.ports[portServer].metadata = true
+	req := request(false, header.ProtoTCP)
+	req.partial = true
+	padded := append(req.build(t), 0xde, 0xad, 0xbe, 0xef, 0x01, 0x02)
+	f := b.one(portClient, padded, portServer)
+	f = f[:len(padded)-6]
+	ip := f[header.EthernetLen:]
+	if c := header.Fold(header.Sum(header.PseudoSum4(ip, header.ProtoTCP, len(ip)-20), ip[20:])); c != 0xffff {
+		t.Errorf("TCP checksum is wrong: sum %#x", c)
+	}
+}
+
+func TestASleeperLooksAfterWhatIsNotSent(t *testing.T) {
+	b := newBench(t)
+	idle := b.w.napMillis()
+	b.w.ports[portServer].sending = 1
+	if n := b.w.napMillis(); n >= idle {
+		t.Errorf("sleeps for %d ms with a packet on the way out", n)
+	}
+}
+
+func TestErrorsOfTheWayOutAreCounted(t *testing.T) {
+	b := newBench(t)
+	b.q[portServer].KickError = errors.New("network is down")
+	b.give(portClient, request(false, header.ProtoUDP).build(t))
+	b.round()
+	if n := b.w.shared.read().TxErrors; n != 1 {
+		t.Errorf("%d counted", n)
+	}
+}
