@@ -33,7 +33,7 @@ func (h *HostPort) keep(every time.Duration) (*keeper, error) {
 		defer close(k.done)
 		// Never unlocked: a thread that has been moved ends with the goroutine.
 		runtime.LockOSThread()
-		err := netns.Set(ns)
+		err := enter(ns)
 		_ = ns.Close()
 		if err != nil {
 			h.log.Warn("host port is not looked after", "err", err)
@@ -51,6 +51,20 @@ func (h *HostPort) keep(every time.Duration) (*keeper, error) {
 		}
 	}()
 	return k, nil
+}
+
+// enter moves the calling thread into a network namespace unless it is there:
+// that takes CAP_SYS_ADMIN, which Weir does without.
+func enter(ns netns.NsHandle) error {
+	here, err := netns.Get()
+	if err != nil {
+		return fmt.Errorf("network namespace: %w", err)
+	}
+	defer here.Close()
+	if here.Equal(ns) {
+		return nil
+	}
+	return netns.Set(ns)
 }
 
 func (k *keeper) stop() {
