@@ -99,9 +99,13 @@ type LB struct {
 	attached bool
 	owned    map[netip.Addr]SNATSource // in the steering program
 	claims   map[netip.Addr]int        // frontends per address that may need a route to the host port
+	claimed  map[table.Key]bool        // the frontends that are counted there
 	routed   map[netip.Addr]bool       // addresses that have one
-	warnings []string
-	adopted  int // flows of the last process
+	// unsteered are published frontends that the steering program could not
+	// take: the kernel gets their packets until it can.
+	unsteered map[table.Key]*table.FrontendEntry
+	warnings  []string
+	adopted   int // flows of the last process
 
 	exhausted map[netip.AddrPort]time.Time // Run's: when it was last said
 	started   time.Time
@@ -128,7 +132,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	l := &LB{cfg: cfg, log: cfg.Log, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, routed: map[netip.Addr]bool{},
+	l := &LB{cfg: cfg, log: cfg.Log, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{},
 		exhausted: map[netip.AddrPort]time.Time{}, started: time.Now()}
 	defer func() {
 		if err != nil {

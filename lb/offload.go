@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/weirlb/weir/lb/steer"
 )
 
@@ -68,7 +70,10 @@ func (o *offloads) write() error {
 	b, err := json.Marshal(o)
 	if err == nil {
 		if err = os.MkdirAll(filepath.Dir(o.path), 0o755); err == nil {
-			err = os.WriteFile(o.path, b, 0o600)
+			// In one step: half a note would be none.
+			if err = os.WriteFile(o.path+".new", b, 0o600); err == nil {
+				err = os.Rename(o.path+".new", o.path)
+			}
 		}
 	}
 	if err != nil {
@@ -77,16 +82,22 @@ func (o *offloads) write() error {
 	return nil
 }
 
-// restore puts everything back.
+// restore puts everything back. What could not be put back stays noted.
 func (o *offloads) restore() error {
 	if len(o.Old) == 0 {
 		return nil
 	}
 	var errs []error
 	for name, old := range o.Old {
-		errs = append(errs, steer.RestoreOffloads(name, old))
+		if err := steer.RestoreOffloads(name, old); err != nil && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, err)
+			continue
+		}
+		delete(o.Old, name)
 	}
-	clear(o.Old)
+	if len(o.Old) > 0 {
+		return errors.Join(append(errs, o.write())...)
+	}
 	if err := os.Remove(o.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}

@@ -32,13 +32,19 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 		errs = append(errs, e)
 	}
 	for _, f := range ch.Removed {
+		delete(l.unsteered, f.Key)
 		errs = append(errs, l.steer.RemoveFrontend(f.AddrPort, f.Proto))
 	}
 	if err := l.tables.Publish(ch); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
+	l.steerAgain()
 	for _, f := range ch.Added {
-		errs = append(errs, l.steer.AddFrontend(f.AddrPort, f.Proto, uint32(f.Kind)))
+		err := l.steer.AddFrontend(f.AddrPort, f.Proto, uint32(f.Kind))
+		if err != nil {
+			l.unsteered[f.Key] = f
+		}
+		errs = append(errs, err)
 	}
 	errs = append(errs, l.routeFrontends(&ch), l.forwardBehind(ch.Added), l.forwardBehind(ch.Changed))
 	if !l.attached {
@@ -48,25 +54,46 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 	return errors.Join(errs...)
 }
 
+// steerAgain adds the frontends that found no room, as far as there is some now.
+func (l *LB) steerAgain() {
+	for k, f := range l.unsteered {
+		if l.steer.AddFrontend(f.AddrPort, f.Proto, uint32(f.Kind)) != nil {
+			return // said when it was first tried
+		}
+		delete(l.unsteered, k)
+	}
+}
+
 // routeFrontends counts the frontends of every address that clients on the
 // node may need a route for, and brings the routes in line.
 func (l *LB) routeFrontends(ch *table.Change) error {
 	touched := map[netip.Addr]bool{}
-	count := func(list []*table.FrontendEntry, by int) {
+	count := func(f *table.FrontendEntry, claims bool) {
+		if claims == l.claimed[f.Key] {
+			return
+		}
+		a := f.AddrPort.Addr()
+		touched[a] = true
+		if claims {
+			l.claimed[f.Key] = true
+			l.claims[a]++
+			return
+		}
+		delete(l.claimed, f.Key)
+		l.claims[a]--
+	}
+	for _, list := range [][]*table.FrontendEntry{ch.Added, ch.Changed} {
 		for _, f := range list {
-			if f.Kind == table.LoadBalancer || f.Kind == table.ExternalIP {
-				a := f.AddrPort.Addr()
-				l.claims[a] += by
-				touched[a] = true
-			}
+			count(f, f.Kind == table.LoadBalancer || f.Kind == table.ExternalIP)
 		}
 	}
-	count(ch.Added, 1)
-	count(ch.Removed, -1)
+	for _, f := range ch.Removed {
+		count(f, false)
+	}
 	var errs []error
 	for a := range touched {
 		errs = append(errs, l.routeAddress(a))
-		if l.claims[a] <= 0 {
+		if l.claims[a] == 0 && !l.routed[a] {
 			delete(l.claims, a)
 		}
 	}
@@ -83,12 +110,19 @@ func (l *LB) routeAddress(a netip.Addr) error {
 	if want == l.routed[a] {
 		return nil
 	}
+	// What fails is tried again when the host's addresses or routes change.
 	if want {
+		if err := l.host.AddRoute(a); err != nil {
+			return err
+		}
 		l.routed[a] = true
-		return l.host.AddRoute(a)
+		return nil
+	}
+	if err := l.host.RemoveRoute(a); err != nil {
+		return err
 	}
 	delete(l.routed, a)
-	return l.host.RemoveRoute(a)
+	return nil
 }
 
 // ErrAttach is wrapped by the error of an Apply that could not attach to an
@@ -100,7 +134,8 @@ var ErrAttach = errors.New("attach")
 // earlier process does so without a gap.
 func (l *LB) attach() error {
 	l.attached = true
-	for slot, i := range l.ifaces {
+	// The host port, which is the last, first: answers come by it.
+	for slot, i := range slices.Backward(l.ifaces) {
 		if err := l.attachTo(slot, i); err != nil {
 			return fmt.Errorf("%w: interface %s: %w", ErrAttach, i.name, err)
 		}
@@ -249,8 +284,11 @@ func (l *LB) replan() error {
 			}
 		}
 	}
-	for a := range l.claims {
+	for a, n := range l.claims {
 		errs = append(errs, l.routeAddress(a))
+		if n == 0 && !l.routed[a] {
+			delete(l.claims, a)
+		}
 	}
 	errs = append(errs, l.forwardBehind(slices.Collect(l.tables.Load().All())))
 	slices.SortFunc(p.owned, func(a, b ownedSource) int { return int(a.key.W2>>24) - int(b.key.W2>>24) })

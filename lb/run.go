@@ -19,10 +19,10 @@ func (l *LB) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	changed := l.router.OnChange() // before anything can change
 	failed := make(chan error, 2)
 	go func() { failed <- l.router.Run(ctx) }()
 	go func() { l.flows.Run(ctx); failed <- nil }()
-	changed := l.router.OnChange()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -71,7 +71,7 @@ func (l *LB) followLinks() {
 	for _, i := range l.ifaces {
 		dev, err := netlink.LinkByIndex(i.index)
 		if err != nil {
-			if !i.gone {
+			if !i.gone && errors.As(err, new(netlink.LinkNotFoundError)) {
 				i.gone = true
 				l.warn("interface %s is gone: restart Weir when it is back", i.name)
 			}

@@ -107,9 +107,10 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 			}
 		})
 	}
+	addresses := d.lb.Router().OnChange() // before anything can change
 	task("packet path", d.lb.Run)
 	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
-	task("addresses", d.followAddresses)
+	task("addresses", func(ctx context.Context) error { return d.followAddresses(ctx, addresses) })
 	task("health checks", d.followChecks)
 	task("reload", d.followSignals)
 	task("service manager", d.notify.Run)
@@ -257,8 +258,7 @@ func flatten(err error) []error {
 }
 
 // followAddresses translates again what depends on the node's addresses.
-func (d *Daemon) followAddresses(ctx context.Context) error {
-	changed := d.lb.Router().OnChange()
+func (d *Daemon) followAddresses(ctx context.Context, changed <-chan struct{}) error {
 	for {
 		select {
 		case <-ctx.Done():

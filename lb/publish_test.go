@@ -1,0 +1,109 @@
+package lb
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// on is a Service with one frontend per port, on address a.
+func on(name string, a netip.Addr, kind table.Kind, ports ...uint16) table.Service {
+	s := table.Service{Name: name, Pools: []table.Pool{{}}}
+	for _, p := range ports {
+		s.Frontends = append(s.Frontends, table.Frontend{AddrPort: ap(a, p), Proto: header.ProtoTCP, Kind: kind})
+	}
+	return s
+}
+
+func TestAFrontendThatFoundNoRoomIsSteeredLater(t *testing.T) {
+	b := newBench(t)
+	p, err := steer.Load(steer.Config{MaxFrontends: 2})
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("needs CAP_BPF")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close(true) })
+	b.lb.steer, b.lb.attached = p, true
+	b.lb.unsteered = map[table.Key]*table.FrontendEntry{}
+	b.lb.claims, b.lb.claimed = map[netip.Addr]int{}, map[table.Key]bool{}
+	if err := b.lb.Apply([]table.Service{on("ns/a", node4, table.NodePort, 1001, 1002)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.lb.Apply([]table.Service{on("ns/b", node4, table.NodePort, 1003)}, nil); !errors.Is(err, steer.ErrFull) {
+		t.Fatalf("error %v, want %v", err, steer.ErrFull)
+	}
+	if err := b.lb.Apply(nil, []string{"ns/a"}); err != nil {
+		t.Errorf("there is room again: %v", err)
+	}
+	got, err := p.Frontends()
+	if err != nil || len(got) != 1 || got[0].AddrPort != ap(node4, 1003) {
+		t.Errorf("steered: %v (%v)", got, err)
+	}
+	// One that goes unsteered is forgotten.
+	_ = b.lb.Apply([]table.Service{on("ns/c", node4, table.NodePort, 1004, 1005)}, nil)
+	if err := b.lb.Apply(nil, []string{"ns/b", "ns/c"}); err != nil {
+		t.Error(err)
+	}
+	if got, _ := p.Frontends(); len(got) != 0 || len(b.lb.unsteered) != 0 {
+		t.Errorf("steered: %v, waiting: %v", got, b.lb.unsteered)
+	}
+}
+
+// A frontend may become another Service's, and another kind, in one step.
+func TestClaimsFollowTheKind(t *testing.T) {
+	a := netip.MustParseAddr("198.51.100.77")
+	l := &LB{claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}}
+	entry := func(port uint16, k table.Kind) []*table.FrontendEntry {
+		return []*table.FrontendEntry{{Key: table.MakeKey(ap(a, port), header.ProtoTCP), AddrPort: ap(a, port), Kind: k}}
+	}
+	steps := []struct {
+		change table.Change
+		want   int
+	}{
+		{table.Change{Added: entry(80, table.NodePort)}, 0},
+		{table.Change{Changed: entry(80, table.LoadBalancer)}, 1},
+		{table.Change{Changed: entry(80, table.ExternalIP)}, 1},
+		{table.Change{Added: entry(81, table.LoadBalancer)}, 2},
+		{table.Change{Changed: entry(80, table.ClusterIP)}, 1},
+		{table.Change{Removed: entry(80, table.ClusterIP)}, 1},
+		{table.Change{Removed: entry(81, table.LoadBalancer)}, 0},
+	}
+	for i, s := range steps {
+		if err := l.routeFrontends(&s.change); err != nil || l.claims[a] != s.want {
+			t.Errorf("step %d: %d claims, want %d (%v)", i, l.claims[a], s.want, err)
+		}
+	}
+	if len(l.claims)+len(l.claimed) != 0 {
+		t.Errorf("left over: %v %v", l.claims, l.claimed)
+	}
+}
+
+// The note of what was switched off outlives a restore that went wrong, but not
+// the interface.
+func TestOffloadsOfAnInterfaceThatIsGoneAreForgotten(t *testing.T) {
+	dir := t.TempDir()
+	o, err := openOffloads(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Old["weir-no-such-if"] = map[string]bool{"rx-gro": true}
+	if err := o.write(); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.restore(); err != nil {
+		t.Errorf("restore: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "offloads.json")); err == nil {
+		t.Error("the note is still there")
+	}
+}
