@@ -5,6 +5,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -163,7 +164,17 @@ func (s *Source) changed(k kind, old, o any) {
 			s.queue.trigger(serviceOf(slice), at)
 		}
 	}
+	s.trace("changed", k, m.GetNamespace(), m.GetName(), m.GetResourceVersion())
 	s.queue.put(key{k, m.GetNamespace(), m.GetName()}, obj)
+}
+
+// trace logs an event with its time to the nanosecond, for those who look for
+// where time is lost.
+func (s *Source) trace(what string, k kind, namespace, name, version string) {
+	if now := time.Now(); s.log.Enabled(context.Background(), slog.LevelDebug) {
+		s.log.Debug("watch event", "what", what, "kind", k, "namespace", namespace, "name", name,
+			"resourceVersion", version, "unixNano", now.UnixNano())
+	}
 }
 
 func (s *Source) gone(k kind, id string, last any) {
@@ -174,6 +185,7 @@ func (s *Source) gone(k kind, id string, last any) {
 	if slice, ok := last.(*discoveryv1.EndpointSlice); ok {
 		s.queue.dropTriggers(serviceOf(slice))
 	}
+	s.trace("deleted", k, namespace, name, "")
 	s.queue.put(key{k, namespace, name}, nil)
 }
 

@@ -19,6 +19,10 @@ const (
 	kindEndpoints
 )
 
+func (k kind) String() string {
+	return [...]string{"Node", "Service", "EndpointSlice", "Endpoints"}[k]
+}
+
 // key names an object.
 type key struct {
 	kind            kind

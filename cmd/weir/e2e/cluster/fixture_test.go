@@ -27,9 +27,9 @@ import (
 // targetPort is where every Pod listens.
 const targetPort = 8080
 
-// binary builds the weir binary under test, once. WEIR_BINARY names one that
+// weirBinary builds the weir binary under test, once. WEIR_BINARY names one that
 // is there already.
-var binary = sync.OnceValues(func() (string, error) {
+var weirBinary = sync.OnceValues(func() (string, error) {
 	if b := os.Getenv("WEIR_BINARY"); b != "" {
 		return b, nil
 	}
@@ -79,7 +79,7 @@ func newFixture(t *testing.T, o kubetest.Options) *fixture {
 		t.Skip("skipped: ", err)
 	}
 	c := kubetest.Require(t, o)
-	if _, err := binary(); err != nil {
+	if _, err := weirBinary(); err != nil {
 		t.Fatal(err)
 	}
 	lab, err := netlab.NewEdge(netlab.EdgeConfig{})
@@ -159,7 +159,7 @@ metricsBindAddress: 127.0.0.1:9464
 // start starts `weir run` and waits until it serves.
 func (f *fixture) start() {
 	f.t.Helper()
-	file, _ := binary() // newFixture has looked at the error
+	file, _ := weirBinary() // newFixture has looked at the error
 	f.runs++
 	f.logFile = f.path(fmt.Sprintf("weir-%d.log", f.runs))
 	log, err := os.Create(f.logFile)

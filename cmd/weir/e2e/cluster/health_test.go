@@ -90,7 +90,7 @@ func TestKubeWireHealthChecksOfLoadBalancersInFront(t *testing.T) {
 func TestKubeWireMissingPermissionEndsTheStart(t *testing.T) {
 	f := newFixture(t, kubetest.Options{Authz: "RBAC"})
 	kubeconfig, _ := f.Account(f.cluster, "weir", nil)
-	file, _ := binary()
+	file, _ := weirBinary()
 	for _, command := range []string{"run", "check"} {
 		out := &strings.Builder{}
 		cmd := exec.Command(file, command, "--config", f.path("config.yaml"), "--kubeconfig", kubeconfig)
