@@ -243,6 +243,9 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 		w.exhausted.note(ep.AddrPort, src.Addr)
 		w.drop(b, i, DropSNATPorts)
 		return
+	case conntrack.Unfit:
+		w.drop(b, i, DropUnsupported)
+		return
 	default:
 		w.drop(b, i, DropTableFull)
 		return

@@ -209,6 +209,8 @@ func (l *LB) newWorker(id, ports int) *worker {
 		errors:      newBucket(errorsPerSecond, errorsPerSecond/10),
 		shared:      new(sharedTally),
 	}
+	// As many as leave the fill rings whole when all ports but one are stuck.
+	w.sendMax = (framesSending - heldMax*maxBuffers) / max(1, ports-1)
 	w.beat.Store(l.flows.Tick())
 	w.free.addr = make([]uint64, 0, l.memory.Frames())
 	w.rng.Seed(uint32(id)*0x9e3779b9 + uint32(os.Getpid()))

@@ -119,25 +119,31 @@ func (w *worker) kick(p *port) {
 	}
 }
 
+// put gives the kernel what was gathered from number from on, as far as there is
+// room, and returns how many descriptors it took. A port has no more than its
+// part of the frames on the way out: ports whose devices are stuck would take
+// all in the end, and leave the others none to receive into.
+func (w *worker) put(p *port, from int) int {
+	n := p.q.Transmit(p.tx[from:min(p.txn, from+max(0, w.sendMax-p.sending))])
+	p.sending += n
+	return n
+}
+
+// transmit empties what was gathered at a port.
 func (w *worker) transmit(p *port) {
-	n := p.q.Transmit(p.tx[:p.txn])
+	n := w.put(p, 0)
 	if n < p.txn {
 		// Make room once; copy mode sends only when told to.
 		w.kick(p)
-		p.sending += n
 		w.complete()
-		p.sending -= n
-		n += p.q.Transmit(p.tx[n:p.txn])
+		n += w.put(p, n)
 	}
-	// A packet of several buffers must not be sent in part: the ring takes
-	// whole batches or cuts, so cut back to a packet's end.
 	for _, d := range p.tx[:n] {
 		w.t.txBytes += uint64(d.Len)
 		if d.Options&xsk.Continued == 0 {
 			w.t.txPackets++
 		}
 	}
-	p.sending += n
 	for _, d := range p.tx[n:p.txn] {
 		if d.Options&xsk.Continued == 0 {
 			w.t.drops[DropTxFull]++

@@ -117,3 +117,30 @@ func TestErrorsOfTheWayOutAreCounted(t *testing.T) {
 		t.Errorf("%d counted", n)
 	}
 }
+
+// stuck is a queue whose device sends nothing any more.
+type stuck struct{ *Memory }
+
+func (stuck) Complete([]uint64) int { return 0 }
+
+func TestAStuckWayOutLeavesTheOthersTheirFrames(t *testing.T) {
+	b := newBench(t)
+	b.w.ports[portServer].q = stuck{b.q[portServer]}
+	for i := range 6000 {
+		req := request(false, header.ProtoUDP)
+		req.src = ap(client4, uint16(1024+i%4000))
+		b.give(portClient, req.build(t))
+		if i%64 == 63 {
+			b.round()
+		}
+	}
+	b.round()
+	for i := range b.w.ports {
+		if p := &b.w.ports[i]; p.filled < p.ring-batchSize {
+			t.Errorf("port %d has %d frames to receive into, of %d", i, p.filled, p.ring)
+		}
+	}
+	if b.drops()["transmit-ring-full"] == 0 {
+		t.Errorf("drops %v", b.drops())
+	}
+}

@@ -55,6 +55,7 @@ type worker struct {
 	batch, again batch
 	newFlow      conntrack.NewFlow
 	free         frames
+	sendMax      int // frames that one port may have on the way out
 	done         [256]uint64
 	descs        [batchSize]xsk.Desc
 	held         []held
