@@ -8,9 +8,10 @@ import (
 )
 
 // parse reads endpoints, one per line: a number (10.0.0.N:80), a condition
-// (ready, unready, leaving = serving and terminating, gone = terminating and
-// not serving, published = ready and terminating) and what else is known:
-// node=, zone=, region=, rack=, hints=z1,z2, nodehints=n1,n2, inferred.
+// (ready, unready, serving = neither ready nor terminating, leaving = serving
+// and terminating, gone = terminating and not serving, published = ready and
+// terminating) and what else is known: node=, zone=, region=, rack=,
+// hints=z1,z2, nodehints=n1,n2, inferred.
 func parse(t testing.TB, text string) []Endpoint {
 	t.Helper()
 	var eps []Endpoint
@@ -27,6 +28,8 @@ func parse(t testing.TB, text string) []Endpoint {
 				e.Ready, e.Serving = true, true
 			case "published":
 				e.Ready, e.Serving, e.Terminating = true, true, true
+			case "serving":
+				e.Serving = true
 			case "unready":
 			case "leaving":
 				e.Serving, e.Terminating = true, true
