@@ -38,8 +38,8 @@ type mount struct {
 // sandboxVariable carries the sandbox to the process that enters it.
 const sandboxVariable = "WEIR_TEST_SANDBOX"
 
-// TestMain is also the first process of a sandbox: it makes the sandbox around
-// itself and becomes the sandboxed program.
+// TestMain is also the first process of a sandbox, which it makes around itself
+// to become the sandboxed program, and of a service manager's namespace.
 func TestMain(m *testing.M) {
 	if text, ok := os.LookupEnv(sandboxVariable); ok {
 		var s sandbox
@@ -48,6 +48,10 @@ func TestMain(m *testing.M) {
 			err = s.become()
 		}
 		fmt.Fprintln(os.Stderr, "sandbox:", err)
+		os.Exit(125)
+	}
+	if text, ok := os.LookupEnv(managerVariable); ok {
+		fmt.Fprintln(os.Stderr, "manager:", manage(text))
 		os.Exit(125)
 	}
 	code := m.Run()
