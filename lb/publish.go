@@ -110,7 +110,7 @@ func (l *LB) routeAddress(a netip.Addr) error {
 	if want == l.routed[a] {
 		return nil
 	}
-	// What fails is tried again when the host's addresses or routes change.
+	// What fails is tried again with the next plan.
 	if want {
 		if err := l.host.AddRoute(a); err != nil {
 			return err

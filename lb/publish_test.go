@@ -2,6 +2,7 @@ package lb
 
 import (
 	"errors"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -105,5 +106,26 @@ func TestOffloadsOfAnInterfaceThatIsGoneAreForgotten(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "offloads.json")); err == nil {
 		t.Error("the note is still there")
+	}
+}
+
+func TestAPlanThatFailedIsMadeAgain(t *testing.T) {
+	b := newBench(t)
+	l := b.lb
+	l.log = slog.New(slog.DiscardHandler)
+	l.cfg.SNATAddresses = []netip.Addr{snat4, snat6}
+	for _, room := range []int{1, 16} {
+		p, err := steer.Load(steer.Config{MaxSNAT: room})
+		if errors.Is(err, unix.EPERM) {
+			t.Skip("needs CAP_BPF")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close(true) })
+		l.steer, l.owned = p, map[netip.Addr]SNATSource{}
+		if again := l.replanOrAgain() != nil; again != (room == 1) {
+			t.Errorf("room for %d addresses: to be tried again: %v", room, again)
+		}
 	}
 }

@@ -23,6 +23,7 @@ func (l *LB) Run(ctx context.Context) error {
 	failed := make(chan error, 2)
 	go func() { failed <- l.router.Run(ctx) }()
 	go func() { l.flows.Run(ctx); failed <- nil }()
+	var again <-chan time.Time
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -34,17 +35,29 @@ func (l *LB) Run(ctx context.Context) error {
 				return fmt.Errorf("routes: %w", err)
 			}
 		case <-changed:
-			l.mu.Lock()
-			err := l.replan()
-			l.mu.Unlock()
-			if err != nil {
-				l.log.Warn("SNAT addresses", "err", err)
-			}
+			again = l.replanOrAgain()
+		case <-again:
+			again = l.replanOrAgain()
 		case <-tick.C:
 			l.reportExhaustion()
 			l.followLinks()
 		}
 	}
+}
+
+// replanEvery is how often a plan that could not be carried out is tried again.
+const replanEvery = 10 * time.Second
+
+// replanOrAgain follows the host's addresses; when that failed in part it gives
+// when to try again.
+func (l *LB) replanOrAgain() <-chan time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.replan(); err != nil {
+		l.log.Warn("addresses of the host", "err", err, "retryIn", replanEvery)
+		return time.After(replanEvery)
+	}
+	return nil
 }
 
 // stuckTicks without a round make a worker count as stuck: it sleeps for a
