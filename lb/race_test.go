@@ -2,7 +2,9 @@ package lb
 
 import (
 	"context"
+	"encoding/binary"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +12,8 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/xsk"
 )
 
 // An endpoint may go while a round is under way, whose snapshot still offers
@@ -98,5 +102,96 @@ func TestAWorkerThatHasEndedHoldsNothing(t *testing.T) {
 	defer cancel()
 	if err := b.lb.flows.Synchronize(ctx); err != nil {
 		t.Errorf("flows can not be freed after the worker has ended: %v", err)
+	}
+}
+
+// endless receives the same packet from ever other ports, and sends at once.
+type endless struct {
+	Memory
+	area  []byte
+	frame []byte
+	port  uint16
+}
+
+func (e *endless) Receive(out []xsk.Desc) int {
+	n := 0
+	for n < min(len(out), len(e.Empty), 16) {
+		a := e.Empty[len(e.Empty)-1] + xsk.Headroom
+		e.Empty = e.Empty[:len(e.Empty)-1]
+		copy(e.area[a:], e.frame)
+		e.port = e.port%200 + 1
+		binary.BigEndian.PutUint16(e.area[a+34:], 1000+e.port)
+		out[n] = xsk.Desc{Addr: a, Len: uint32(len(e.frame))}
+		n++
+	}
+	e.Out = e.Out[:0]
+	return n
+}
+
+// Everything that control goroutines change while workers run; run with -race.
+func TestWorkersRunWhileEverythingChanges(t *testing.T) {
+	first, second := pair(t)
+	var sources []*endless
+	var wg sync.WaitGroup
+	for i, b := range []*bench{first, second} {
+		f := request(false, header.ProtoUDP)
+		f.noSum = true
+		if i == 0 {
+			f.proto, f.flags, f.noSum = header.ProtoTCP, header.SYN, false
+		}
+		p := &b.w.ports[portClient]
+		q := &endless{area: b.w.area, frame: f.build(t)}
+		p.q, sources = q, append(sources, q)
+		b.w.goneTicks = 0
+		wg.Go(b.w.run)
+	}
+	l := first.lb
+	for i := range 1000 {
+		if i%2 == 0 {
+			first.serve(endpoint4, endpoint6)
+		} else {
+			first.serve(narrow4, endpoint6)
+		}
+		p := *l.plan.Load()
+		p.lo, p.hi = 61000, 61000+uint16(i%64)
+		l.plan.Store(&p)
+		l.router.SetState(portServer, endpoint4, []route.State{route.Valid, route.Resolving, route.Failed, route.Valid}[i%4])
+		for _, w := range l.workers {
+			w.exhausted.each(func(netip.AddrPort, netip.Addr) {})
+			_ = w.shared.read()
+		}
+		_ = l.StuckWorker()
+		l.flows.Sweep(l.flows.Tick(), 1<<14)
+		l.flows.Range(func(r conntrack.Ref) bool { return i%16 != 0 || l.flows.Delete(r) })
+	}
+	for _, w := range l.workers {
+		w.stop.Store(true)
+	}
+	wg.Wait()
+	// What is on its way between the workers arrives, and every frame is home.
+	frames := len(sources[0].Empty) + len(sources[1].Empty)
+	for range 100 {
+		for _, w := range l.workers {
+			w.takeHandedOver()
+			w.flush()
+			w.complete()
+			w.giveFramesBack()
+		}
+	}
+	for _, w := range l.workers {
+		c := w.shared.read()
+		if c.RxPackets == 0 || c.TxPackets+c.HandedOver == 0 {
+			t.Errorf("worker %d: %+v", w.id, c)
+		}
+		frames += len(w.free.addr)
+		for _, h := range w.held {
+			frames += int(h.bufs)
+		}
+	}
+	for _, q := range first.q[portServer:] {
+		frames += len(q.Empty) + len(q.Done)
+	}
+	if want := l.memory.Frames(); frames != want {
+		t.Errorf("%d frames, want %d", frames, want)
 	}
 }
