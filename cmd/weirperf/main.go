@@ -20,6 +20,7 @@ import (
 // commands are the measurements, each in a package of its own.
 var commands = []func() *cobra.Command{
 	controlplane.Command,
+	controlplane.StallCommand,
 }
 
 func main() {

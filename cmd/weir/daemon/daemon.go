@@ -17,8 +17,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -27,6 +25,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/health"
 	"github.com/weirlb/weir/cmd/weir/notify"
 	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/topology"
@@ -93,7 +92,7 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 		log.Info("leaving: detaching from the interfaces")
 		err = errors.Join(err, d.lb.Close())
 	}()
-	tuneRuntime(len(d.lb.Status().Workers))
+	d.tune()
 	d.translate = program.New(d.options())
 	d.checks = d.newChecks()
 
@@ -126,16 +125,16 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 	return nil
 }
 
-// tuneRuntime gives every worker a P of its own beside those of the control
-// plane: with fewer a locked worker loses its P to it for milliseconds.
-// Little garbage is made, so collecting it can wait.
-func tuneRuntime(workers int) {
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(max(workers+3, runtime.GOMAXPROCS(0)))
+// tune keeps the control plane out of the workers' way.
+func (d *Daemon) tune() {
+	workers := d.lb.Status().Workers
+	var cpus []int
+	for _, w := range workers {
+		if w.CPU >= 0 {
+			cpus = append(cpus, w.CPU)
+		}
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
-	}
+	tuning.Apply(func(err error) { d.log.Warn(err.Error()) }, len(workers), cpus)
 }
 
 // packetPath is the configuration of the packet path.

@@ -275,4 +275,3 @@ func quantiles(d []time.Duration) string {
 	}
 	return fmt.Sprintf("p50 %v, p90 %v, p99 %v, max %v of %d", at(0.5), at(0.9), at(0.99), d[len(d)-1].Round(10*time.Microsecond), len(d))
 }
-
