@@ -21,6 +21,9 @@ var binary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := os.Chmod(dir, 0o755); err != nil { // a test runs it without root
+		return "", err
+	}
 	file := filepath.Join(dir, "weir")
 	out, err := exec.Command("go", "build", "-o", file, "github.com/weirlb/weir/cmd/weir").CombinedOutput()
 	if err != nil {
