@@ -39,7 +39,8 @@ read, with every Maglev table rebuilt that a change calls for. Sizes are skewed:
 one Service with 5,000 endpoints, ten with 1,000, a hundred with 25, the rest
 small.
 
-The allocation of a change leaves out the decoding of the event. The heap per
+The Go runtime is set as in weir run (GOGC 400), GOGC and GOMAXPROCS win. The
+allocation of a change leaves out the decoding of the event. The heap per
 endpoint is all that stays alive after the build: discovery, the tables, Maglev
 tables included.
 

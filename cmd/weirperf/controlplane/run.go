@@ -6,6 +6,8 @@ import (
 	"io"
 	"runtime"
 	"time"
+
+	"github.com/weirlb/weir/cmd/weir/tuning"
 )
 
 // Result is what `weirperf table --json` prints. Durations are microseconds
@@ -89,6 +91,9 @@ func (r *runner) say(format string, args ...any) { fmt.Fprintf(r.w, format+"\n",
 
 // run measures everything.
 func (r *runner) run(o Options) (*Result, error) {
+	// The runtime as the daemon has it, which collects garbage seldom: on two
+	// CPUs a collection takes as long as two changes of the largest Service.
+	defer tuning.Apply(func(err error) { r.say("%v", err) }, 1, nil)()
 	out := &Result{Services: o.Services, Endpoints: o.Endpoints}
 	c := newCluster(o.Services, o.Endpoints)
 	before := heap()
