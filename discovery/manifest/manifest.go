@@ -179,6 +179,13 @@ func (s *Source) Services() []*discovery.Service {
 	return s.store.All()
 }
 
+// Stats counts what is held and what was passed over.
+func (s *Source) Stats() discovery.Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.Stats()
+}
+
 // Node is this node, with its labels as last handed out by Flush or Run.
 func (s *Source) Node() topology.Node {
 	s.mu.Lock()

@@ -331,3 +331,13 @@ func TestStandardInput(t *testing.T) {
 		t.Errorf("errors %v", report.Err())
 	}
 }
+
+func TestStatsCountWhatIsPassedOver(t *testing.T) {
+	d := newDir(t)
+	d.write("a.yaml", service("web", 80)+slice("web-1", "web", "10.1.1.1")+
+		strings.NewReplacer("IPv4", "FQDN", "10.1.1.2", "www.example.com").Replace(slice("web-2", "web", "10.1.1.2")))
+	d.expectErrors()
+	if got, want := d.src.Stats(), (discovery.Stats{Services: 1, Slices: 2, FQDNSlices: 1}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

@@ -64,6 +64,14 @@ type Discovery struct {
 	Source   string   `json:"source"` // "manifests /etc/weir/manifests"
 	Services int      `json:"services"`
 	Errors   []string `json:"errors"`
+	// Slices are the EndpointSlices of Services, and FQDNSlices those of
+	// them that are skipped because their addresses are names; Mirrored are
+	// the Services served from a legacy Endpoints object; RefusedEndpoints
+	// are addresses that must not be sent to.
+	Slices           int `json:"slices"`
+	FQDNSlices       int `json:"fqdnSlices"`
+	Mirrored         int `json:"mirrored"`
+	RefusedEndpoints int `json:"refusedEndpoints"`
 	// LeftToKernel are the Services that Weir does not serve, each with the
 	// field that it does not honour.
 	LeftToKernel []string `json:"leftToKernel,omitempty"`

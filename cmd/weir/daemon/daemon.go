@@ -40,6 +40,8 @@ type Source interface {
 	Reload()
 	// Services are all Services as last delivered.
 	Services() []*discovery.Service
+	// Stats counts what there is and what is passed over.
+	Stats() discovery.Stats
 	// Errors and String are for status: what is wrong now, and what it is.
 	Errors() []string
 	String() string

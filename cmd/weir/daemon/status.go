@@ -58,6 +58,9 @@ func (d *Daemon) discoveryStatus() admin.Discovery {
 		}
 		out.WatchErrors = c.WatchErrors()
 	}
+	stats := d.source.Stats()
+	out.Slices, out.FQDNSlices = stats.Slices, stats.FQDNSlices
+	out.Mirrored, out.RefusedEndpoints = stats.Mirrored, stats.RefusedEndpoints
 	for _, svc := range d.source.Services() {
 		out.Services++
 		for _, e := range svc.Errors {
