@@ -19,10 +19,11 @@ type trimmer struct {
 
 	mu      sync.Mutex
 	strings map[string]*string
+	hints   map[string]*discoveryv1.EndpointHints
 }
 
 func newTrimmer(node string) *trimmer {
-	return &trimmer{self: node, strings: map[string]*string{}}
+	return &trimmer{self: node, strings: map[string]*string{}, hints: map[string]*discoveryv1.EndpointHints{}}
 }
 
 // maxShared bounds the strings that are shared.
@@ -110,15 +111,32 @@ func (t *trimmer) slice(s *discoveryv1.EndpointSlice) {
 		e.NodeName, e.Zone = t.share(e.NodeName), t.share(e.Zone)
 		c := &e.Conditions
 		c.Ready, c.Serving, c.Terminating = shareBool(c.Ready), shareBool(c.Serving), shareBool(c.Terminating)
-		if e.Hints != nil {
-			for j := range e.Hints.ForZones {
-				e.Hints.ForZones[j].Name = *t.share(&e.Hints.ForZones[j].Name)
-			}
-			for j := range e.Hints.ForNodes {
-				e.Hints.ForNodes[j].Name = *t.share(&e.Hints.ForNodes[j].Name)
-			}
-		}
+		e.Hints = t.shareHints(e.Hints)
 	}
+}
+
+// shareHints is hints that equal h and are kept once: there are about as many
+// different ones as zones, or nodes.
+func (t *trimmer) shareHints(h *discoveryv1.EndpointHints) *discoveryv1.EndpointHints {
+	if h == nil {
+		return nil
+	}
+	var key strings.Builder
+	for _, z := range h.ForZones {
+		key.WriteString(z.Name + "\x00")
+	}
+	key.WriteByte(1)
+	for _, n := range h.ForNodes {
+		key.WriteString(n.Name + "\x00")
+	}
+	if shared, ok := t.hints[key.String()]; ok {
+		return shared
+	}
+	if len(t.hints) >= maxShared {
+		clear(t.hints)
+	}
+	t.hints[key.String()] = h
+	return h
 }
 
 // node keeps labels and addresses, and of this node whether it is being taken

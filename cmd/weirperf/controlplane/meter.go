@@ -111,6 +111,7 @@ func summary(stalls []time.Duration, rounds int, total, in, waited time.Duration
 	normal := float64(total-in) / float64(max(1, rounds-len(stalls)))
 	s.RoundNs = normal
 	s.LostPercent = 100 * (float64(in) - normal*float64(len(stalls))) / float64(total)
+	s.OwnPercent = max(0, s.LostPercent-s.WaitedPercent)
 	slices.Sort(stalls)
 	s.P50us, s.P99us, s.Maxus = quantile(stalls, 0.5), quantile(stalls, 0.99), quantile(stalls, 1)
 	for _, d := range stalls {

@@ -39,6 +39,10 @@ type Stall struct {
 	// WaitedPercent of the time the thread was ready to run and another had
 	// its CPU (schedstat), Weir's own or another's.
 	WaitedPercent float64 `json:"waitedPercent"`
+	// OwnPercent is LostPercent without WaitedPercent: where nothing of Weir's
+	// may run on the worker's CPU, what other processes on the machine do not
+	// account for.
+	OwnPercent float64 `json:"ownPercent"`
 	// Voluntary switches are the Go runtime's, involuntary ones the kernel's.
 	Voluntary   int64 `json:"voluntarySwitches"`
 	Involuntary int64 `json:"involuntarySwitches"`
@@ -213,17 +217,18 @@ func (r *StallResult) render(w io.Writer, m machine.Machine) error {
 		b.line("1 worker, not pinned: there is one CPU")
 	}
 	b.line("")
-	b.line("%-6s %8s %9s %9s %9s %8s %7s %9s", "", "lost", "p50", "p99", "max", "per s", "> 1 ms", "waited")
+	b.line("%-6s %8s %9s %9s %9s %8s %7s %9s %9s", "", "lost", "p50", "p99", "max", "per s", "> 1 ms", "waited", "own")
 	for _, p := range []struct {
 		name string
 		*Stall
 	}{{"calm", r.Calm}, {"churn", r.Churn}, {"storm", r.Storm}} {
 		if s := p.Stall; s != nil {
-			b.line("%-6s %6.2f %% %6.0f us %6.0f us %6.0f us %8.0f %7d %7.2f %%", p.name,
-				s.LostPercent, s.P50us, s.P99us, s.Maxus, s.PerSecond, s.Over1ms, s.WaitedPercent)
+			b.line("%-6s %6.2f %% %6.0f us %6.0f us %6.0f us %8.0f %7d %7.2f %% %7.2f %%", p.name,
+				s.LostPercent, s.P50us, s.P99us, s.Maxus, s.PerSecond, s.Over1ms, s.WaitedPercent, s.OwnPercent)
 		}
 	}
 	b.line("")
+	b.line("lost: in rounds of more than 10 us; waited: another process, or thread, had the CPU; own: the rest of what was lost")
 	b.line("churn: %.0f changes per second", r.ChurnChanges)
 	if e := r.StormEvents; e != nil {
 		b.line("storm: %d of %d events, %.0f per second, %.1f MB per second, %d updates", e.Storms, e.Events, e.PerSecond, e.MBPerSecond, e.Updates)
