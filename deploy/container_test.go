@@ -98,6 +98,7 @@ func (n *node) container(spec *corev1.PodSpec) *sandbox {
 		NoNewPrivs: !*c.SecurityContext.AllowPrivilegeEscalation,
 		ReadOnly:   *c.SecurityContext.ReadOnlyRootFilesystem,
 		Memlock:    containerMemlock,
+		Seccomp:    spec.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
 	}
 	for _, a := range c.SecurityContext.Capabilities.Add {
 		s.Capabilities = append(s.Capabilities, string(a))
@@ -253,6 +254,24 @@ func (n *node) download(port uint16) error {
 	return t.Download(ctx)
 }
 
+// confined checks that the sandbox is none in name only.
+func (n *node) confined(p *netlab.Process, c *sandbox) {
+	n.t.Helper()
+	var mask uint64
+	for _, name := range c.Capabilities {
+		mask |= 1 << capabilities[name]
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, line := range []string{fmt.Sprintf("CapEff:\t%016x", mask), fmt.Sprintf("CapBnd:\t%016x", mask), "NoNewPrivs:\t1", "Seccomp:\t2"} {
+		if !strings.Contains(string(status), "\n"+line+"\n") {
+			n.t.Errorf("the process has not %q:\n%s", line, status)
+		}
+	}
+}
+
 // The pod's few rights are enough to start and to reach every kind of endpoint,
 // with nothing missing that Weir would do with more.
 func TestWireContainerServesWithThePodsRights(t *testing.T) {
@@ -261,8 +280,10 @@ func TestWireContainerServesWithThePodsRights(t *testing.T) {
 		"weir.yaml":     fmt.Sprintf(nodeConfig, netlab.Host4(netlab.ClientNet, 1)),
 		"services.yaml": n.serve(),
 	})
-	p := n.start(n.container(podSpec(t)))
+	c := n.container(podSpec(t))
+	p := n.start(c)
 	s := n.status(p)
+	n.confined(p, c)
 	for _, r := range reach {
 		if err := n.download(r.nodePort); err != nil {
 			t.Errorf("%s: %v", r.name, err)

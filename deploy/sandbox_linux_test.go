@@ -27,7 +27,7 @@ type sandbox struct {
 	Memlock      uint64 // RLIMIT_MEMLOCK, bytes; 0: as it is
 	Args         []string
 	Env          []string
-	SystemCalls  []string // all that are allowed (seccomp); nil: all
+	Seccomp      bool // as a runtime's default profile has it
 }
 
 type mount struct {

@@ -15,8 +15,8 @@ import (
 
 func bufioReader(s string) *bufio.Reader { return bufio.NewReader(strings.NewReader(s)) }
 
-// types knows every kind that the chart can render.
-var types = func() *runtime.Scheme {
+// known knows every kind that the chart can render.
+var known = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, monitoringv1.AddToScheme} {
 		if err := add(s); err != nil {
@@ -33,7 +33,7 @@ func typed(o *unstructured.Unstructured) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	codecs := serializer.NewCodecFactory(types, serializer.EnableStrict)
+	codecs := serializer.NewCodecFactory(known, serializer.EnableStrict)
 	obj, _, err := codecs.UniversalDeserializer().Decode(data, nil, nil)
 	return obj, err
 }

@@ -1,0 +1,116 @@
+package charttest
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"github.com/prometheus/prometheus/promql/parser"
+	"sigs.k8s.io/yaml"
+)
+
+// metrics are the names of all metrics that Weir exports, from its reference.
+func metrics(t *testing.T) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile("../../cmd/weir/metrics/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{"process_cpu_seconds_total": true, "process_resident_memory_bytes": true}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(weir_[a-z_]+)` \\| ([a-z]+) \\|").FindAllStringSubmatch(string(text), -1) {
+		names[m[1]] = true
+		if m[2] == "histogram" {
+			for _, end := range []string{"_bucket", "_sum", "_count"} {
+				names[m[1]+end] = true
+			}
+		}
+	}
+	if len(names) < 20 {
+		t.Fatalf("the reference names %d metrics only", len(names))
+	}
+	return names
+}
+
+// checkQuery parses a PromQL expression and looks for metrics that there are
+// not.
+func checkQuery(t *testing.T, where, query string, known map[string]bool) {
+	t.Helper()
+	expr, err := parser.ParseExpr(strings.ReplaceAll(query, "$__rate_interval", "5m"))
+	if err != nil {
+		t.Errorf("%s: %v\n%s", where, err, query)
+		return
+	}
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if v, ok := n.(*parser.VectorSelector); ok && !known[v.Name] {
+			t.Errorf("%s: there is no metric %s", where, v.Name)
+		}
+		return nil
+	})
+}
+
+func TestDashboardAsksForMetricsThatThereAre(t *testing.T) {
+	text, err := os.ReadFile("../grafana/weir.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		Panels []struct {
+			ID                       int
+			Type, Title, Description string
+			GridPos                  struct{ H, W, X, Y int }
+			Targets                  []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	known := metrics(t)
+	place, id := map[[2]int]string{}, map[int]bool{}
+	for _, p := range d.Panels {
+		if id[p.ID] {
+			t.Errorf("%s: its id is another panel's", p.Title)
+		}
+		id[p.ID] = true
+		for x := range p.GridPos.W {
+			for y := range p.GridPos.H {
+				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+				if place[at] != "" {
+					t.Fatalf("%s lies on %s", p.Title, place[at])
+				}
+				place[at] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if p.Description == "" || len(p.Targets) == 0 {
+			t.Errorf("%s: no description or no query", p.Title)
+		}
+		for _, q := range p.Targets {
+			checkQuery(t, p.Title, q.Expr, known)
+		}
+	}
+}
+
+func TestAlertsAskForMetricsThatThereAre(t *testing.T) {
+	text, err := os.ReadFile(chartDir + "/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules monitoringv1.PrometheusRuleSpec
+	if err := yaml.UnmarshalStrict(text, &rules); err != nil {
+		t.Fatal(err)
+	}
+	known := metrics(t)
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			checkQuery(t, r.Alert, r.Expr.String(), known)
+			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+				t.Errorf("%s: no severity, summary or description", r.Alert)
+			}
+		}
+	}
+}
