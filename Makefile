@@ -23,7 +23,7 @@ TOOLS := ./.ci/testsum
 RACE_PACKAGES = $$($(GO) list ./... | grep -v '/lb/xsk$$')
 
 # What `make generate` writes.
-GENERATED = $(wildcard lb/steer/*_bpfel.* lb/steer/*_bpfeb.* cmd/weir/README.md cmd/weir/metrics/README.md)
+GENERATED = $(wildcard lb/steer/*_bpfel.* lb/steer/*_bpfeb.* cmd/weir/README.md cmd/weir/metrics/README.md deploy/helm/weir/README.md)
 
 # Tests share the machine: -j must not run them side by side.
 .NOTPARALLEL:
@@ -42,9 +42,9 @@ demo: build ## Show Weir at work, in network namespaces of its own (root)
 
 ##
 .PHONY: test
-test: ## Everything: unit, property, race, fuzz smoke, wire (root), cluster; ends with the sum
+test: ## Everything: unit, property, race, fuzz smoke, wire (root), cluster, deployment; ends with the sum
 	@rm -rf $(RESULTS)
-	@$(MAKE) --no-print-directory run-unit run-race run-fuzz run-wire run-kube
+	@$(MAKE) --no-print-directory run-unit run-race run-fuzz run-wire run-kube run-chart
 	@$(TESTSUM) report -dir $(RESULTS)
 
 .PHONY: test-unit
@@ -71,6 +71,12 @@ test-kube: ## Against a real API server and its controllers (wire parts: root)
 	@$(MAKE) --no-print-directory run-kube
 	@$(TESTSUM) report -dir $(RESULTS)
 
+.PHONY: test-deploy
+test-deploy: ## Chart, kustomize base, image, systemd unit: rendered, applied, run (root)
+	@rm -rf $(RESULTS)
+	@$(MAKE) --no-print-directory run-deploy run-chart
+	@$(TESTSUM) report -dir $(RESULTS)
+
 .PHONY: kubeenv
 kubeenv: ## Build the test cluster, once, and print its path: minutes, cached
 	@GO="$(GO)" discovery/kube/kubeenv/build.sh
@@ -86,8 +92,8 @@ fuzz: ## Fuzz every target for FUZZTIME each (make fuzz FUZZTIME=5m)
 $(TESTSUM):
 	@$(GO) build -buildvcs=false -o $@ ./.ci/testsum
 
-.PHONY: run-unit run-race run-fuzz run-wire run-kube
-run-unit run-race run-fuzz run-wire run-kube: $(TESTSUM)
+.PHONY: run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart
+run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart: $(TESTSUM)
 run-unit:
 	@$(TESTSUM) run -dir $(RESULTS) -name unit -- $(GO) test -json -count=1 -timeout 15m -skip '^Test(Wire|Kube)' ./... $(TOOLS)
 # The race detector is linked with C.
@@ -105,6 +111,14 @@ run-wire:
 run-kube:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
 	KUBEENV_BIN=$$bin $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 1 -timeout 20m -run '^TestKube' ./...
+# The tests of deploy in this module are those of the groups above, together.
+run-deploy:
+	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
+	KUBEENV_BIN=$$bin $(TESTSUM) run -dir $(RESULTS) -name deploy -- $(GO) test -json -count=1 -timeout 20m ./deploy/...
+# Those with Helm and kustomize are a module of their own.
+run-chart:
+	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
+	KUBEENV_BIN=$$bin GOWORK=off $(TESTSUM) run -dir $(RESULTS) -name chart -- $(GO) -C deploy/charttest test -json -count=1 -timeout 20m ./...
 
 .PHONY: bench
 bench: ## Benchmarks into bin/bench.txt (make bench BENCH=Lookup COUNT=10; compare with benchstat)
@@ -117,6 +131,7 @@ bench: ## Benchmarks into bin/bench.txt (make bench BENCH=Lookup COUNT=10; compa
 lint: ## gofmt, vet, staticcheck, import boundaries
 	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "gofmt -w these:"; echo "$$out"; exit 1; }
 	$(GO) vet ./... $(TOOLS)
+	GOWORK=off $(GO) -C deploy/charttest vet ./...
 	@echo "$(GO) tool staticcheck ./... $(TOOLS)"; \
 	out=$$($(GO) tool staticcheck ./... $(TOOLS)); status=$$?; \
 	left=$$(grep -v 'core/v1\.Endpoint[A-Za-z]* is deprecated' <<<"$$out"); \
@@ -124,8 +139,9 @@ lint: ## gofmt, vet, staticcheck, import boundaries
 	$(GO) test -count=1 -run '^TestBoundary' ./cmd/weir
 
 .PHONY: generate
-generate: ## Compile the XDP program (clang) and write the references of commands and metrics
+generate: ## Compile the XDP program (clang) and write the references of commands, metrics and chart
 	$(GO) generate ./...
+	GOWORK=off $(GO) -C deploy/charttest generate ./...
 
 .PHONY: check-generate
 check-generate: ## Tell whether what `make generate` writes is current
@@ -133,6 +149,12 @@ check-generate: ## Tell whether what `make generate` writes is current
 	$(MAKE) --no-print-directory generate || exit 1; \
 	after=$$(sha256sum $(GENERATED)); \
 	[ "$$before" = "$$after" ] || { echo "generated files were not current:"; diff <(echo "$$before") <(echo "$$after"); exit 1; }
+
+IMAGE ?= ghcr.io/weirlb/weir:dev
+
+.PHONY: image
+image: ## Build the container image (make image IMAGE=registry.example/weir:v1; docker)
+	docker build -f deploy/image/Dockerfile -t $(IMAGE) .
 
 .PHONY: clean
 clean: ## Remove what was built

@@ -171,6 +171,8 @@ func group(run string, t test) string {
 		return run
 	case strings.HasPrefix(name, "TestWire"):
 		return "wire"
+	case strings.HasPrefix(name, "TestKube"):
+		return "kube"
 	case strings.HasPrefix(name, "Fuzz"):
 		return "fuzz"
 	case t.Property:
