@@ -97,7 +97,11 @@ func readiness(ready bool) []corev1.PodCondition {
 	if ready {
 		status = corev1.ConditionTrue
 	}
-	return []corev1.PodCondition{{Type: corev1.PodReady, Status: status}, {Type: corev1.ContainersReady, Status: status}}
+	now := metav1.Now()
+	return []corev1.PodCondition{
+		{Type: corev1.PodReady, Status: status, LastTransitionTime: now},
+		{Type: corev1.ContainersReady, Status: status, LastTransitionTime: now},
+	}
 }
 
 func (s *Site) patchStatus(pod string, status corev1.PodStatus) {
