@@ -319,6 +319,35 @@ func TestWireContainerServesWithThePodsRights(t *testing.T) {
 	}
 }
 
+// weir check finds in the pod what weir run finds.
+func TestWireContainerPassesTheCheck(t *testing.T) {
+	n := newNode(t)
+	n.configure(map[string]string{
+		"weir.yaml":     fmt.Sprintf(nodeConfig, netlab.Host4(netlab.ClientNet, 1)),
+		"services.yaml": n.serve(),
+	})
+	c := n.container(podSpec(t))
+	c.Args[0] = "check"
+	p := n.start(c)
+	select {
+	case <-p.Done():
+	case <-time.After(within):
+		t.Fatal("it does not end")
+	}
+	said, err := os.ReadFile(n.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"BPF file system: yes", "/host/proc/sys/net can be written", "all capabilities needed are there"} {
+		if !strings.Contains(string(said), want) {
+			t.Errorf("it does not say %q:\n%s", want, said)
+		}
+	}
+	if p.ExitCode() != 0 {
+		t.Errorf("exit status %d:\n%s", p.ExitCode(), said)
+	}
+}
+
 // What the pod is given it needs: without any one of it the start says what is
 // missing.
 func TestWireContainerNeedsWhatItIsGiven(t *testing.T) {
@@ -337,11 +366,14 @@ func TestWireContainerNeedsWhatItIsGiven(t *testing.T) {
 			}
 		})
 	}
-	t.Run("sysctls", func(t *testing.T) {
-		s := n.container(spec)
-		s.Env = without(s.Env, "WEIR_PROC_SYS=/host/proc/sys")
-		if said := n.refusal(s); !strings.Contains(said, "/host/proc/sys/net") {
-			t.Errorf("it does not say what to mount:\n%s", said)
-		}
-	})
+	for _, command := range []string{"run", "check"} {
+		t.Run("sysctls, "+command, func(t *testing.T) {
+			s := n.container(spec)
+			s.Args[0] = command
+			s.Env = without(s.Env, "WEIR_PROC_SYS=/host/proc/sys")
+			if said := n.refusal(s); !strings.Contains(said, "mount the host's /proc/sys/net at /host/proc/sys/net") {
+				t.Errorf("it does not say what to mount:\n%s", said)
+			}
+		})
+	}
 }

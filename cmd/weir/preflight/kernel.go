@@ -3,6 +3,7 @@ package preflight
 import (
 	"errors"
 	"io/fs"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -14,7 +15,7 @@ import (
 const indispensable = "does not start"
 
 func checkKernel(f *findings) {
-	for _, p := range steer.Probes("") {
+	for _, p := range steer.Probes(os.Getenv("WEIR_PIN_DIR")) {
 		judge(f, p)
 	}
 }

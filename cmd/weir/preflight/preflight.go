@@ -41,6 +41,7 @@ func Check(cfg *config.Configuration) []Finding {
 	var fs findings
 	checkPrivileges(&fs)
 	checkLockedMemory(&fs, cfg)
+	checkSysctls(&fs, cfg)
 	checkKernel(&fs)
 	checkInterfaces(&fs, cfg)
 	checkManifests(&fs, cfg)
