@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,7 +22,7 @@ func ptr[T any](v T) *T { return &v }
 // untrimmed is a small cluster as an API server tells of it, with a bit of
 // everything that is read, and much that is not.
 func untrimmed() (*corev1.Service, *discoveryv1.EndpointSlice, *corev1.Node, *corev1.Endpoints) {
-	managed := []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 4096)}}}
+	managed := []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(strings.Repeat("f", 4096))}}
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "7", ManagedFields: managed,
 			Labels: map[string]string{"team": "x"},
