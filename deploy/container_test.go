@@ -366,6 +366,20 @@ func TestWireContainerNeedsWhatItIsGiven(t *testing.T) {
 			}
 		})
 	}
+	t.Run("no sysctls without a host port", func(t *testing.T) {
+		n.configure(map[string]string{"weir.yaml": fmt.Sprintf(nodeConfig, netlab.Host4(netlab.ClientNet, 1)) + "hostPort: {prefixes: []}\n"})
+		defer n.configure(map[string]string{"weir.yaml": fmt.Sprintf(nodeConfig, netlab.Host4(netlab.ClientNet, 1))})
+		s := n.container(spec)
+		s.Env = without(s.Env, "WEIR_PROC_SYS=/host/proc/sys")
+		p := n.start(s)
+		n.status(p)
+		if err := n.download(reach[0].nodePort); err != nil {
+			t.Error(err)
+		}
+		if err := p.Stop(within); err != nil {
+			t.Error(err)
+		}
+	})
 	for _, command := range []string{"run", "check"} {
 		t.Run("sysctls, "+command, func(t *testing.T) {
 			s := n.container(spec)
