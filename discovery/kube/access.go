@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -36,6 +37,9 @@ func (d *Denial) Error() string {
 	}
 	return text
 }
+
+// ErrCredentials means that the API server does not know who asks.
+var ErrCredentials = errors.New("the API server does not know these credentials")
 
 // permission is a verb on a resource.
 type permission struct {
@@ -73,7 +77,7 @@ func Access(ctx context.Context, cfg Config) ([]*Denial, error) {
 	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsUnauthorized(err):
-		return nil, fmt.Errorf("kubernetes: %s does not know these credentials: %w", cfg.REST.Host, err)
+		return nil, fmt.Errorf("kubernetes: %s: %w: %w", cfg.REST.Host, ErrCredentials, err)
 	case err == nil && who.Status.UserInfo.Username != "":
 		user = who.Status.UserInfo.Username
 	}

@@ -99,7 +99,7 @@ func TestKubeAccessRefusesUnknownCredentials(t *testing.T) {
 	rc := c.REST(t)
 	rc.BearerToken = "nobody"
 	_, err := kube.Access(t.Context(), kube.Config{REST: rc})
-	if err == nil || !strings.Contains(err.Error(), "does not know these credentials") {
+	if !errors.Is(err, kube.ErrCredentials) || !strings.Contains(err.Error(), c.Server) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -76,16 +78,26 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 }
 
 // identityOf tells clusters and choices of objects apart: the state of one
-// must not be served for another.
+// must not be served for another. Many clusters have the same address inside;
+// their authorities differ.
 func identityOf(c *kube.Config) string {
-	return fmt.Sprintf("%s proxy=%q selector=%q endpoints=%v", c.REST.Host, c.Store.ServiceProxyName, c.LabelSelector, c.LegacyEndpoints)
+	ca := c.REST.CAData
+	if len(ca) == 0 && c.REST.CAFile != "" {
+		ca, _ = os.ReadFile(c.REST.CAFile) // what cannot be read cannot be connected with either
+	}
+	return fmt.Sprintf("%s ca=%.8x proxy=%q selector=%q endpoints=%v", c.REST.Host, sha256.Sum256(ca),
+		c.Store.ServiceProxyName, c.LabelSelector, c.LegacyEndpoints)
 }
 
 // askAccess refuses to start where the API server forbids what is needed: a
-// Weir that waits for ever helps nobody. One that cannot be asked, or that
-// does not know anybody right now, is waited for.
+// Weir that waits for ever helps nobody. One that cannot be asked is waited
+// for, and so is one that knows nobody, as long as there is something to serve:
+// its own memory may be what it lacks.
 func askAccess(ctx context.Context, kc kube.Config, log *slog.Logger) error {
 	denials, err := kube.Access(ctx, kc)
+	if errors.Is(err, kube.ErrCredentials) && kc.LastKnown == nil {
+		return err
+	}
 	if err != nil {
 		log.Warn("cannot ask the API server for permissions", "err", err)
 		return nil

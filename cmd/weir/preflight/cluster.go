@@ -2,6 +2,7 @@ package preflight
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/config"
@@ -23,6 +24,10 @@ func checkCluster(fs *findings, cfg *config.Configuration) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	denials, err := kube.Access(ctx, kube.Config{REST: rest, LegacyEndpoints: k.LegacyEndpoints, Events: true})
+	if errors.Is(err, kube.ErrCredentials) {
+		fs.add(Wrong, "cluster", "%v", err)
+		return
+	}
 	if err != nil {
 		fs.add(Note, "cluster", "%v", err)
 		return

@@ -1,0 +1,109 @@
+package daemon
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/state"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/kube"
+)
+
+func TestStateOfAnotherClusterOrChoiceIsAnother(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ca")
+	if err := os.WriteFile(file, []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	base := func() *kube.Config { return &kube.Config{REST: &rest.Config{Host: "https://10.96.0.1:443"}} }
+	edits := map[string]func(*kube.Config){
+		"as it is":    func(*kube.Config) {},
+		"server":      func(c *kube.Config) { c.REST.Host = "https://10.96.0.2:443" },
+		"authority":   func(c *kube.Config) { c.REST.CAData = []byte("two") },
+		"proxy name":  func(c *kube.Config) { c.Store = discovery.Options{ServiceProxyName: "weir"} },
+		"selector":    func(c *kube.Config) { c.LabelSelector = "a=b" },
+		"endpoints":   func(c *kube.Config) { c.LegacyEndpoints = true },
+		"file's name": func(c *kube.Config) { c.REST.CAFile = file },
+	}
+	seen := map[string]string{}
+	for name, edit := range edits {
+		c := base()
+		edit(c)
+		id := identityOf(c)
+		if other, ok := seen[id]; ok {
+			t.Errorf("%s and %s are the same: %s", name, other, id)
+		}
+		seen[id] = name
+	}
+	a, b := base(), base()
+	a.REST.CAFile, b.REST.CAData = file, []byte("one")
+	if identityOf(a) != identityOf(b) {
+		t.Errorf("the same authority from a file and from the kubeconfig differ:\n%s\n%s", identityOf(a), identityOf(b))
+	}
+}
+
+// clusterConfig is of a server that answers everything with status.
+func clusterConfig(t *testing.T, status int) *config.Configuration {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	t.Cleanup(srv.Close)
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":"` + srv.URL + `"}}],
+"contexts":[{"name":"c","context":{"cluster":"c","user":""}}],"current-context":"c"}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.Default()
+	cfg.NodeName, cfg.StateDir = "edge-1", t.TempDir()
+	cfg.Discovery.Kubernetes = &config.Kubernetes{Kubeconfig: file}
+	return cfg
+}
+
+func start(t *testing.T, cfg *config.Configuration) (*cluster, error) {
+	t.Helper()
+	return newCluster(t.Context(), cfg, slog.New(slog.DiscardHandler))
+}
+
+// Unknown credentials end a start that would serve nothing, and only that.
+func TestUnknownCredentialsEndAStartWithNothingToServe(t *testing.T) {
+	cfg := clusterConfig(t, http.StatusUnauthorized)
+	if _, err := start(t, cfg); err == nil || !strings.Contains(err.Error(), kube.ErrCredentials.Error()) {
+		t.Fatalf("got %v", err)
+	}
+	kc, err := ClusterConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := &kube.Objects{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "edge-1"}}}}
+	if err := state.Save(filepath.Join(cfg.StateDir, state.File), identityOf(&kc), time.Now(), known); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := start(t, cfg); err != nil {
+		t.Errorf("with a last known state: %v", err)
+	}
+}
+
+func TestCorruptStateIsAnErrorInTheStatus(t *testing.T) {
+	cfg := clusterConfig(t, http.StatusServiceUnavailable)
+	file := filepath.Join(cfg.StateDir, state.File)
+	if err := os.WriteFile(file, []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := start(t, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if errs := strings.Join(c.Errors(), "\n"); !strings.Contains(errs, "set aside as "+file+".corrupt") {
+		t.Errorf("errors are %q", errs)
+	}
+}
