@@ -197,14 +197,14 @@ func stepShared(t *testing.T, tab *Table, w *Worker, rng *rand.Rand, tuples int,
 	case 0:
 		w.Delete(r)
 	case 1:
-		tab.TrackTCP(r, flagRST, 1, tab.Conn(r).nextSeq, 0, nil, tick)
+		tab.TrackTCP(r, flagRST, 1, atomic.LoadUint32(&tab.Conn(r).nextSeq), 0, nil, tick)
 	case 2:
-		tab.TrackTCP(r.Other(), flagSYN|flagACK, 1, tab.Conn(r.Other()).nextSeq, 0, nil, tick)
-		tab.TrackTCP(r, flagACK, 1, tab.Conn(r).nextSeq, 0, nil, tick)
+		tab.TrackTCP(r.Other(), flagSYN|flagACK, 1, atomic.LoadUint32(&tab.Conn(r.Other()).nextSeq), 0, nil, tick)
+		tab.TrackTCP(r, flagACK, 1, atomic.LoadUint32(&tab.Conn(r).nextSeq), 0, nil, tick)
 	case 3:
-		tab.TrackTCP(r.Other(), flagFIN|flagACK, 1, tab.Conn(r.Other()).nextSeq, 0, nil, tick)
-		tab.TrackTCP(r, flagFIN|flagACK, rng.Uint32(), tab.Conn(r).nextSeq, 0, nil, tick)
-		tab.TrackTCP(r.Other(), flagACK, 1, tab.Conn(r.Other()).nextSeq, 0, nil, tick)
+		tab.TrackTCP(r.Other(), flagFIN|flagACK, 1, atomic.LoadUint32(&tab.Conn(r.Other()).nextSeq), 0, nil, tick)
+		tab.TrackTCP(r, flagFIN|flagACK, rng.Uint32(), atomic.LoadUint32(&tab.Conn(r).nextSeq), 0, nil, tick)
+		tab.TrackTCP(r.Other(), flagACK, 1, atomic.LoadUint32(&tab.Conn(r.Other()).nextSeq), 0, nil, tick)
 	case 4:
 		atomic.StoreUint64(&tab.Conn(r).Adj[0], uint64(tick))
 	}

@@ -164,6 +164,17 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 		l.flows.Sweep(l.flows.Tick(), 1<<14)
 		l.flows.Range(func(r conntrack.Ref) bool { return i%16 != 0 || l.flows.Delete(r) })
 	}
+	// On a busy machine a worker may not have had its turn yet.
+	for _, w := range l.workers {
+		for {
+			if c := w.shared.read(); c.TxPackets+c.HandedOver > 0 {
+				break
+			}
+			l.router.SetState(portServer, endpoint4, route.Valid)
+			first.serve(endpoint4, endpoint6)
+			time.Sleep(time.Millisecond)
+		}
+	}
 	for _, w := range l.workers {
 		w.stop.Store(true)
 	}
