@@ -43,6 +43,9 @@ type Stall struct {
 	// may run on the worker's CPU, what other processes on the machine do not
 	// account for.
 	OwnPercent float64 `json:"ownPercent"`
+	// BeyondCalmPercent is by how much OwnPercent is above that of calm: what
+	// the control plane costs. Interrupts cost a worker something in any case.
+	BeyondCalmPercent float64 `json:"beyondCalmPercent"`
 	// Voluntary switches are the Go runtime's, involuntary ones the kernel's.
 	Voluntary   int64 `json:"voluntarySwitches"`
 	Involuntary int64 `json:"involuntarySwitches"`
@@ -161,6 +164,11 @@ func (r *runner) stall(o StallOptions) (*StallResult, error) {
 		}
 		runtime.GC()
 	}
+	for _, s := range []*Stall{out.Churn, out.Storm} {
+		if s != nil {
+			s.BeyondCalmPercent = max(0, s.OwnPercent-out.Calm.OwnPercent)
+		}
+	}
 	return out, nil
 }
 
@@ -217,18 +225,18 @@ func (r *StallResult) render(w io.Writer, m machine.Machine) error {
 		b.line("1 worker, not pinned: there is one CPU")
 	}
 	b.line("")
-	b.line("%-6s %8s %9s %9s %9s %8s %7s %9s %9s", "", "lost", "p50", "p99", "max", "per s", "> 1 ms", "waited", "own")
+	b.line("%-6s %8s %9s %9s %9s %8s %7s %9s %9s %9s", "", "lost", "p50", "p99", "max", "per s", "> 1 ms", "waited", "own", "- calm")
 	for _, p := range []struct {
 		name string
 		*Stall
 	}{{"calm", r.Calm}, {"churn", r.Churn}, {"storm", r.Storm}} {
 		if s := p.Stall; s != nil {
-			b.line("%-6s %6.2f %% %6.0f us %6.0f us %6.0f us %8.0f %7d %7.2f %% %7.2f %%", p.name,
-				s.LostPercent, s.P50us, s.P99us, s.Maxus, s.PerSecond, s.Over1ms, s.WaitedPercent, s.OwnPercent)
+			b.line("%-6s %6.2f %% %6.0f us %6.0f us %6.0f us %8.0f %7d %7.2f %% %7.2f %% %7.2f %%", p.name,
+				s.LostPercent, s.P50us, s.P99us, s.Maxus, s.PerSecond, s.Over1ms, s.WaitedPercent, s.OwnPercent, s.BeyondCalmPercent)
 		}
 	}
 	b.line("")
-	b.line("lost: in rounds of more than 10 us; waited: another process, or thread, had the CPU; own: the rest of what was lost")
+	b.line("lost: in rounds of more than 10 us; waited: another process, or thread, had the CPU; own: the rest of what was lost, less that of calm")
 	b.line("churn: %.0f changes per second", r.ChurnChanges)
 	if e := r.StormEvents; e != nil {
 		b.line("storm: %d of %d events, %.0f per second, %.1f MB per second, %d updates", e.Storms, e.Events, e.PerSecond, e.MBPerSecond, e.Updates)
