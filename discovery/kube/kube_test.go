@@ -1,5 +1,7 @@
 package kube_test
 
+//lint:file-ignore SA1019 Endpoints are deprecated, and watched where that is asked for.
+
 import (
 	"context"
 	"fmt"
@@ -403,6 +405,41 @@ func TestKubeTakesTheServicesGivenToIt(t *testing.T) {
 				f.expect(s, "with endpoints", name, "all [10.244.0.1]")
 			}
 		})
+	}
+}
+
+// Endpoints that people write are served where nobody mirrors them.
+func TestKubeServesLegacyEndpointsWhereAskedTo(t *testing.T) {
+	c := kubetest.Require(t, kubetest.Options{NoControllers: true})
+	s := kubetest.NewSite(t, c.Client(t))
+	s.Service("web", func(svc *corev1.Service) { svc.Spec.Selector = nil })
+	write := func(a netip.Addr) *corev1.Endpoints {
+		return &corev1.Endpoints{
+			ObjectMeta: metav1.ObjectMeta{Name: "web"},
+			Subsets: []corev1.EndpointSubset{{
+				Addresses: []corev1.EndpointAddress{{IP: a.String()}},
+				Ports:     []corev1.EndpointPort{{Name: "http", Port: 8080}},
+			}},
+		}
+	}
+	endpoints := s.Client.CoreV1().Endpoints(s.Namespace)
+	if _, err := endpoints.Create(t.Context(), write(addr(1)), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	plain := follow(t, kube.Config{REST: c.REST(t)})
+	f := follow(t, kube.Config{REST: c.REST(t), LegacyEndpoints: true})
+	f.expect(s, "written", "web", "all [10.244.0.1]")
+	if _, err := endpoints.Update(t.Context(), write(addr(2)), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(s, "changed", "web", "all [10.244.0.2]")
+	if err := endpoints.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(s, "deleted", "web", "none []")
+	plain.expect(s, "not asked to", "web", "none []")
+	if n := len(f.Objects().Endpoints); n != 0 {
+		t.Errorf("%d Endpoints are kept", n)
 	}
 }
 

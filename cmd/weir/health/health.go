@@ -60,7 +60,7 @@ type check struct {
 
 // counts are a Service's endpoints, per address family (IPv4 first).
 type counts struct {
-	any   [2]bool  // has endpoints at all
+	any   [2]bool  // the Service has this family
 	local [2]int64 // ready ones on this node
 }
 
@@ -179,7 +179,7 @@ func (c *Checks) Errors() []string {
 // finish what they have do not count: the load balancer in front is to choose
 // another node by then.
 func count(svc *discovery.Service, node string) *counts {
-	c := &counts{}
+	c := &counts{any: [2]bool{svc.Families&discovery.IPv4 != 0, svc.Families&discovery.IPv6 != 0}}
 	seen := map[netip.Addr]bool{}
 	for i := range svc.Ports {
 		for j := range svc.Ports[i].Endpoints {

@@ -72,6 +72,12 @@ func service(port uint16, endpoints ...string) *discovery.Service {
 	return s
 }
 
+// dualStack says that a Service has both families, whatever its endpoints.
+func dualStack(s *discovery.Service) *discovery.Service {
+	s.Families = discovery.IPv4 | discovery.IPv6
+	return s
+}
+
 func put(svc ...*discovery.Service) *discovery.Update { return &discovery.Update{Put: svc} }
 
 func ask(port uint16) (status int, weight, body string, err error) {
@@ -116,6 +122,17 @@ func TestChecksAnswerAsKubeProxyDoes(t *testing.T) {
 				t.Errorf("%d, weight %s\n%s\nwant %d\n%s", status, weight, body, tt.status, want)
 			}
 		})
+	}
+}
+
+// A family that a Service has is answered for by its own endpoints, also when
+// there are none.
+func TestChecksKeepTheFamiliesOfADualStackServiceApart(t *testing.T) {
+	c := newChecks(t)
+	port := freePort(t)
+	c.Apply(put(dualStack(service(port, "fd00::1 here"))))
+	if status, weight, _, err := ask(port); err != nil || status != 503 || weight != "0" {
+		t.Errorf("over IPv4: %d, weight %s, %v", status, weight, err)
 	}
 }
 

@@ -156,6 +156,12 @@ func TestFrontendsOfAService(t *testing.T) {
 		{"dual-stack by cluster IPs without endpoints", Options{NodeAddresses: []netip.Addr{node1, node6}}, service("web", func(s *discovery.Service) {
 			s.ClusterIPs, s.Families = addrs("10.96.0.1", "fd00:96::1"), discovery.IPv4|discovery.IPv6
 		}), []string{"put ns/web", "NodePort 192.0.2.1:30080/6 -> none Reject", "NodePort [2001:db8::1]:30080/6 -> none Reject"}},
+		{"load balancer of its class", Options{LoadBalancerClass: "weir.dev/weir"}, service("web", func(s *discovery.Service) {
+			all(s)
+			s.LoadBalancerClass = "weir.dev/weir"
+		}, "10.1.1.1:80"), []string{"put ns/web", "LoadBalancer 198.51.100.1:80/6 -> all 10.1.1.1:80"}},
+		{"load balancer of another class keeps its node port", Options{LoadBalancerClass: "weir.dev/weir", NodeAddresses: []netip.Addr{node1}},
+			service("web", all, "10.1.1.1:80"), []string{"put ns/web", "NodePort 192.0.2.1:30080/6 -> all 10.1.1.1:80"}},
 		{"headless", Options{ClusterIPs: true}, service("web", func(s *discovery.Service) { s.Headless = true }, "10.1.1.1:80"), nil},
 		{"no frontend here", Options{}, service("web", nil, "10.1.1.1:80"), nil},
 		{"unsupported as a whole", Options{NodeAddresses: []netip.Addr{node1}}, service("web", func(s *discovery.Service) {

@@ -29,6 +29,8 @@ type Options struct {
 	Batch time.Duration // of the endpoint controllers
 	// NoEndpoints leaves out the controller of legacy Endpoints.
 	NoEndpoints bool
+	// NoControllers leaves out all of them: nobody makes slices.
+	NoControllers bool
 	// Fast takes the API server's limits of requests away, for load.
 	Fast bool
 	// Args are more flags of kube-apiserver.
@@ -89,6 +91,9 @@ func (c *Cluster) start() error {
 	args := []string{"-dir", c.dir, "-port", c.port, "-batch", c.opts.Batch.String()}
 	if c.opts.Authz != "" {
 		args = append(args, "-authz", c.opts.Authz)
+	}
+	if c.opts.NoControllers {
+		args = append(args, "-controllers=false")
 	}
 	if c.opts.NoEndpoints {
 		args = append(args, "-endpoints=false")
