@@ -18,11 +18,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/health"
+	"github.com/weirlb/weir/cmd/weir/metrics"
 	"github.com/weirlb/weir/cmd/weir/notify"
 	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/cmd/weir/tuning"
@@ -55,6 +57,9 @@ type Daemon struct {
 	checks *health.Checks
 	notify *notify.Notifier
 	fail   context.CancelCauseFunc // ends Run with an error
+
+	overdue    overdue
+	lastHealth atomic.Pointer[metrics.Health]
 
 	mu        sync.Mutex // guards what follows, and orders publications
 	cfg       *config.Configuration
@@ -199,6 +204,8 @@ func (d *Daemon) nodeAddresses() []netip.Addr {
 // synced nothing is published: half of the truth would take traffic from
 // kube-proxy only to refuse it.
 func (d *Daemon) deliver(up *discovery.Update) {
+	d.overdue.begin(time.Now())
+	defer d.overdue.end()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if up.Node != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,26 +17,80 @@ import (
 
 // Health implements metrics.HealthSource.
 func (d *Daemon) Health() metrics.Health {
-	d.mu.Lock()
-	h := metrics.Health{Healthy: true, LastUpdated: d.updated, Synced: d.synced, Draining: d.draining}
-	d.mu.Unlock()
-	h.NodeReason = d.notEligible()
-	h.NodeEligible = h.NodeReason == ""
+	h := d.healthNow()
+	if reason := d.overdue.reason(time.Now()); reason != "" {
+		h.Healthy, h.Reason = false, reason
+	}
 	if stuck := d.lb.StuckWorker(); stuck >= 0 {
 		h.Healthy, h.Reason = false, fmt.Sprintf("worker %d does not go round", stuck)
 	}
 	return h
 }
 
+// healthNow is what is known without waiting: while an update is being
+// published it is what was known before, since a probe must get its answer.
+func (d *Daemon) healthNow() metrics.Health {
+	if !d.mu.TryLock() {
+		if last := d.lastHealth.Load(); last != nil {
+			return *last
+		}
+		d.mu.Lock()
+	}
+	h := metrics.Health{Healthy: true, LastUpdated: d.updated, Synced: d.synced, Draining: d.draining}
+	excluded := d.excluded()
+	d.mu.Unlock()
+	// Not under the lock: the source may be delivering, and wait for it.
+	h.NodeReason = d.sourceSays(excluded)
+	h.NodeEligible = h.NodeReason == ""
+	d.lastHealth.Store(&h)
+	return h
+}
+
+// updateTimeout is how long an update may be pending, as in kube-proxy: twice
+// its full sync period of 30 s.
+const updateTimeout = time.Minute
+
+// overdue notices an update that is not published in time.
+type overdue struct {
+	since atomic.Int64 // when the update that is being taken up came, in Unix nanoseconds; 0: none
+}
+
+func (o *overdue) begin(now time.Time) { o.since.Store(now.UnixNano()) }
+func (o *overdue) end()                { o.since.Store(0) }
+
+// reason says what is wrong, "" when nothing is.
+func (o *overdue) reason(now time.Time) string {
+	since := o.since.Load()
+	if since == 0 {
+		return ""
+	}
+	if age := now.Sub(time.Unix(0, since)); age > updateTimeout {
+		return fmt.Sprintf("an update has been pending for %s", age.Round(time.Second))
+	}
+	return ""
+}
+
 // notEligible is why load balancers in front should not send traffic to this
 // node, "" when they should.
 func (d *Daemon) notEligible() string {
+	d.mu.Lock()
+	excluded := d.excluded()
+	d.mu.Unlock()
+	return d.sourceSays(excluded)
+}
+
+// sourceSays is the source's own word on the node where it has one, else what
+// its labels say.
+func (d *Daemon) sourceSays(excluded string) string {
 	if s, ok := d.source.(interface{ NodeEligible() (bool, string) }); ok {
 		_, reason := s.NodeEligible()
 		return reason
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	return excluded
+}
+
+// excluded is whether the node's labels exclude it. Preconditions: d.mu is held.
+func (d *Daemon) excluded() string {
 	if _, ok := d.node.Labels[corev1.LabelNodeExcludeBalancers]; ok {
 		return fmt.Sprintf("node %s has the label %s", d.node.Name, corev1.LabelNodeExcludeBalancers)
 	}
