@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // needRoot skips a test of the real kernel where it cannot run; in CI that is
@@ -116,6 +117,26 @@ func (n *namespace) addr(name, cidr string) {
 	a, err := netlink.ParseAddr(cidr)
 	n.must(err)
 	n.must(n.AddrAdd(n.link(name), a))
+}
+
+// unsettled is what the kernel still has to do after links and addresses were
+// made: carriers are noticed, and addresses lose their tentative flag, later.
+func (n *namespace) unsettled() string {
+	links, err := n.LinkList()
+	n.must(err)
+	for _, l := range links {
+		if l.Type() == "veth" && l.Attrs().OperState != netlink.OperUp {
+			return l.Attrs().Name + " has no carrier"
+		}
+	}
+	addrs, err := n.AddrList(nil, unix.AF_INET6)
+	n.must(err)
+	for _, a := range addrs {
+		if a.Flags&unix.IFA_F_TENTATIVE != 0 {
+			return a.String() + " is tentative"
+		}
+	}
+	return ""
 }
 
 // via adds a route; gateway "" is on the link.

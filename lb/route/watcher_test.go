@@ -27,6 +27,9 @@ func lan(t *testing.T) (node, peer *namespace) {
 	node.addr("i0", "198.51.100.1/24")
 	peer.addr("p0", "192.0.2.2/24")
 	peer.addr("p0", "2001:db8::2/64")
+	for _, n := range []*namespace{node, peer} {
+		eventually(t, "unsettled", "", n.unsettled)
+	}
 	return node, peer
 }
 
