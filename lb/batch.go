@@ -115,7 +115,7 @@ func (w *worker) classify(b *batch, i int) {
 	}
 	b.ok[i] = true
 	k := &b.key[i]
-	ip := f[header.EthernetLen:]
+	ip := f[p.L3:]
 	if p.Family == 4 {
 		k.W[0] = binary.LittleEndian.Uint64(ip[12:])
 		k.W[1], k.W[2], k.W[3] = 0, 0, 0
@@ -137,8 +137,12 @@ func (w *worker) refuse(b *batch, i int, problem header.Problem) {
 	case header.NotIP:
 		w.giveBack(b, i, DropNotIP)
 	case header.IsFragment:
-		w.giveBack(b, i, DropFragment)
+		w.fragment(b, i)
 	case header.NotTransport:
+		if proto := b.pkt[i].Proto; proto == header.ProtoICMP || proto == header.ProtoICMPv6 {
+			w.icmp(b, i)
+			return
+		}
 		w.giveBack(b, i, DropNotTransport)
 	case header.Truncated:
 		w.drop(b, i, DropTruncated)
@@ -190,6 +194,19 @@ func (w *worker) handOver(b *batch, i int, out int32) {
 	w.t.handedOver++
 }
 
+// untag takes the VLAN tags off packet i: beyond the host port they would say
+// nothing to the kernel.
+func (w *worker) untag(b *batch, i int) {
+	f := w.frame(b, i)
+	p := &b.pkt[i]
+	n := p.L3 - header.EthernetLen
+	copy(f[n:], f[:12])
+	d := &b.desc[i][0]
+	d.Addr, d.Len = d.Addr+uint64(n), d.Len-uint32(n)
+	b.size[i] -= uint32(n)
+	p.L3, p.L4 = p.L3-n, p.L4-n
+}
+
 // giveBack passes a packet that is not Weir's to the kernel, through the host
 // port and unchanged but for the MAC addresses. One that came from the host
 // port is dropped under the reason given: no loop.
@@ -202,6 +219,10 @@ func (w *worker) giveBack(b *batch, i int, reason Drop) {
 	if len(f) < header.EthernetLen {
 		w.drop(b, i, reason)
 		return
+	}
+	if b.pkt[i].L3 != header.EthernetLen {
+		w.untag(b, i)
+		f = w.frame(b, i)
 	}
 	copy(f[0:6], w.hostMACs[0][:])
 	copy(f[6:12], w.hostMACs[1][:])

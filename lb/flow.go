@@ -96,6 +96,9 @@ func (w *worker) lookAgain(b *batch, i int) {
 func (w *worker) leave(b *batch, i int, adj *route.Adjacency, dst uint64) {
 	src, out := adj.Src()
 	adj.Touch(w.tick)
+	if b.pkt[i].L3 != header.EthernetLen && w.ports[out].host {
+		w.untag(b, i)
+	}
 	route.PutMACs(w.frame(b, i), dst, src)
 	if b.pkt[i].Partial {
 		w.completeChecksum(b, i, &w.ports[out])
@@ -348,7 +351,7 @@ func (w *worker) answer(b *batch, i int, n int) {
 // kernel if that is behind it).
 func (w *worker) tooBig(b *batch, i int, adj *route.Adjacency, mtu uint32) bool {
 	f := w.frame(b, i)
-	if b.pkt[i].Family == 4 && !header.IPv4(f[header.EthernetLen:]).DontFragment() {
+	if b.pkt[i].Family == 4 && !header.IPv4(f[b.pkt[i].L3:]).DontFragment() {
 		if uint32(b.pkt[i].Len) <= adj.MTU() {
 			return false
 		}

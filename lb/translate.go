@@ -18,7 +18,7 @@ const (
 func (w *worker) translate(b *batch, i int, e *conntrack.Entry) {
 	f := w.frame(b, i)
 	p := &b.pkt[i]
-	ip := f[header.EthernetLen:]
+	ip := f[p.L3:]
 	if p.Family == 4 {
 		binary.LittleEndian.PutUint64(ip[12:], e.Addr4)
 		ip[8]--
@@ -66,12 +66,12 @@ func (w *worker) completeChecksum(b *batch, i int, out *port) {
 	}
 	w.t.partial++
 	d := &b.desc[i][0]
-	if out.metadata && int(b.size[i]) == header.EthernetLen+int(p.Len) { // it sums padding too
+	if out.metadata && int(b.size[i]) == int(p.L3)+int(p.Len) { // it sums padding too
 		w.memory.SetChecksum(d, uint16(p.L4), at)
 		return
 	}
 	f := w.frame(b, i)
-	end := header.EthernetLen + int(p.Len)
+	end := int(p.L3) + int(p.Len)
 	// The field's own content is the pseudo header's sum: summing over it
 	// is what CHECKSUM_PARTIAL means.
 	sum := header.Sum(0, f[p.L4:min(end, len(f))])

@@ -10,15 +10,18 @@ const (
 	ProtoICMPv6 = 58
 )
 
-// EtherTypes, in network order.
+// EtherTypes.
 const (
 	EtherTypeIPv4 = 0x0800
+	EtherTypeVLAN = 0x8100 // IEEE 802.1Q
 	EtherTypeIPv6 = 0x86dd
+	EtherTypeQinQ = 0x88a8 // IEEE 802.1ad: the outer of two tags
 )
 
 // Header lengths in bytes.
 const (
 	EthernetLen = 14
+	TagLen      = 4 // of one VLAN tag
 	IPv4Len     = 20
 	IPv6Len     = 40
 	TCPLen      = 20

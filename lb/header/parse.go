@@ -8,7 +8,7 @@ type Problem uint8
 // Problems, in the order in which Parse looks for them.
 const (
 	OK           Problem = iota
-	NotIP                // neither IPv4 nor IPv6, or a VLAN tag
+	NotIP                // neither IPv4 nor IPv6, or more than two VLAN tags
 	Truncated            // a length points outside the frame
 	BadIPHeader          // version, header length or IPv4 header checksum
 	IsFragment           // an IPv4 fragment, or an IPv6 fragment header
@@ -21,10 +21,11 @@ const (
 type Packet struct {
 	Family uint8 // 4 or 6, valid when Problem is neither NotIP nor BadIPHeader
 	Proto  uint8 // valid with OK and BadTransport
+	L3     uint8 // offset of the IP header: 14, and 4 more for each VLAN tag
 	L4     uint8 // offset of the TCP or UDP header
 	TTL    uint8
 	Flags  uint8  // TCP flags, 0 for UDP
-	Len    uint16 // length of the IP packet: what follows the Ethernet header
+	Len    uint16 // length of the IP packet: what follows Ethernet header and tags
 	// Partial is true when the transport checksum field holds the pseudo
 	// header's sum only, to be completed by whoever sends (CHECKSUM_PARTIAL
 	// of veth and virtio). A complete checksum that equals it by chance is
@@ -33,46 +34,62 @@ type Packet struct {
 }
 
 // L4Len is the length of the transport header and its payload.
-func (p *Packet) L4Len() int { return int(p.Len) - (int(p.L4) - EthernetLen) }
+func (p *Packet) L4Len() int { return int(p.Len) - int(p.L4-p.L3) }
 
 // Parse reads the headers in the frame's first buffer; total is the length of
 // the whole frame over all its buffers. The buffer must hold all headers.
 func Parse(frame []byte, total int, p *Packet) Problem {
-	if len(frame) < EthernetLen+IPv4Len {
-		if len(frame) >= EthernetLen && isIP(frame) {
-			return Truncated
-		}
+	p.L3 = EthernetLen
+	if len(frame) < EthernetLen {
 		return NotIP
 	}
-	switch binary.BigEndian.Uint16(frame[12:14]) {
-	case EtherTypeIPv4:
-		return parse4(frame, total, p)
-	case EtherTypeIPv6:
-		return parse6(frame, total, p)
+	t := binary.BigEndian.Uint16(frame[12:])
+	if isTag(t) {
+		t = skipTags(frame, p)
 	}
-	return NotIP
+	if t != EtherTypeIPv4 && t != EtherTypeIPv6 {
+		return NotIP
+	}
+	if len(frame) < int(p.L3)+IPv4Len {
+		return Truncated
+	}
+	if t == EtherTypeIPv4 {
+		return parse4(frame, total, p)
+	}
+	return parse6(frame, total, p)
 }
 
-func isIP(frame []byte) bool {
-	t := binary.BigEndian.Uint16(frame[12:14])
-	return t == EtherTypeIPv4 || t == EtherTypeIPv6
+func isTag(t uint16) bool { return t == EtherTypeVLAN || t == EtherTypeQinQ }
+
+// skipTags moves p.L3 behind one or two VLAN tags and returns the EtherType
+// found there, 0 when there is none.
+func skipTags(frame []byte, p *Packet) uint16 {
+	t := uint16(EtherTypeVLAN)
+	for n := 0; n < 2 && isTag(t); n++ {
+		if len(frame) < int(p.L3)+TagLen {
+			return 0
+		}
+		t = binary.BigEndian.Uint16(frame[p.L3+2:])
+		p.L3 += TagLen
+	}
+	return t
 }
 
 func parse4(frame []byte, total int, p *Packet) Problem {
-	ip := IPv4(frame[EthernetLen:])
+	ip := IPv4(frame[p.L3:])
 	ihl := ip.HeaderLen()
 	if ip[0]>>4 != 4 || ihl < IPv4Len {
 		return BadIPHeader
 	}
 	n := ip.TotalLen()
-	if n < ihl || EthernetLen+n > total || len(ip) < ihl {
+	if n < ihl || int(p.L3)+n > total || len(ip) < ihl {
 		return Truncated
 	}
 	if Fold(Sum(0, ip[:ihl])) != 0xffff {
 		return BadIPHeader
 	}
 	p.Family, p.Len, p.TTL, p.Proto = 4, uint16(n), ip.TTL(), ip.Protocol()
-	p.L4 = uint8(EthernetLen + ihl)
+	p.L4 = p.L3 + uint8(ihl)
 	if martian4(ip) {
 		return Martian
 	}
@@ -83,7 +100,7 @@ func parse4(frame []byte, total int, p *Packet) Problem {
 }
 
 func parse6(frame []byte, total int, p *Packet) Problem {
-	ip := IPv6(frame[EthernetLen:])
+	ip := IPv6(frame[p.L3:])
 	if ip[0]>>4 != 6 {
 		return BadIPHeader
 	}
@@ -91,11 +108,11 @@ func parse6(frame []byte, total int, p *Packet) Problem {
 		return Truncated
 	}
 	n := IPv6Len + ip.PayloadLen()
-	if EthernetLen+n > total || n > 0xffff {
+	if int(p.L3)+n > total || n > 0xffff {
 		return Truncated
 	}
 	p.Family, p.Len, p.TTL, p.Proto = 6, uint16(n), ip.HopLimit(), ip.NextHeader()
-	p.L4 = EthernetLen + IPv6Len
+	p.L4 = p.L3 + IPv6Len
 	if martian6(ip) {
 		return Martian
 	}

@@ -67,19 +67,19 @@ func Reset(frame []byte, p *Packet) int {
 	binary.BigEndian.PutUint32(t[4:], seq)
 	binary.BigEndian.PutUint32(t[8:], ack)
 	binary.BigEndian.PutUint64(t[12:], uint64(TCPLen/4<<4)<<56|uint64(flags)<<48)
-	sealL4(frame, p.Family, ProtoTCP, off, TCPLen, 16)
+	sealL4(frame, p, ProtoTCP, off, TCPLen, 16)
 	return off + TCPLen
 }
 
 // Unreachable turns the packet in frame into the ICMP error about it, quoting
 // what fits, and returns the new frame's length. frame[:have] holds the
 // packet's first buffer; frame must be long enough for the error too
-// (EthernetLen + 1280 bytes will do for every case). mtu is used by TooBig.
+// (22 + 1280 bytes will do for every case). mtu is used by TooBig.
 // The error's source is the packet's own destination, so that a client sees
 // no address but the frontend's.
 func Unreachable(frame []byte, have int, p *Packet, e Error, mtu int) int {
 	swapMACs(frame)
-	quote := min(have-EthernetLen, int(p.Len))
+	quote := min(have-int(p.L3), int(p.Len))
 	if p.Family == 4 {
 		return unreachable4(frame, p, quote, e, mtu)
 	}
@@ -88,8 +88,8 @@ func Unreachable(frame []byte, have int, p *Packet, e Error, mtu int) int {
 
 func unreachable4(frame []byte, p *Packet, quote int, e Error, mtu int) int {
 	quote = min(quote, maxICMP4-IPv4Len-ICMPLen)
-	const at = EthernetLen + IPv4Len + ICMPLen
-	copy(frame[at:at+quote], frame[EthernetLen:])
+	at := int(p.L3) + IPv4Len + ICMPLen
+	copy(frame[at:at+quote], frame[p.L3:])
 	off := turnIP(frame, p, ProtoICMP, ICMPLen+quote)
 	icmp := frame[off : off+ICMPLen]
 	clear(icmp)
@@ -112,8 +112,8 @@ func unreachable4(frame []byte, p *Packet, quote int, e Error, mtu int) int {
 
 func unreachable6(frame []byte, p *Packet, quote int, e Error, mtu int) int {
 	quote = min(quote, maxICMP6-IPv6Len-ICMPLen)
-	const at = EthernetLen + IPv6Len + ICMPLen
-	copy(frame[at:at+quote], frame[EthernetLen:])
+	at := int(p.L3) + IPv6Len + ICMPLen
+	copy(frame[at:at+quote], frame[p.L3:])
 	off := turnIP(frame, p, ProtoICMPv6, ICMPLen+quote)
 	icmp := frame[off : off+ICMPLen]
 	clear(icmp)
@@ -129,7 +129,7 @@ func unreachable6(frame []byte, p *Packet, quote int, e Error, mtu int) int {
 		icmp[0] = ICMPv6TooBig
 		binary.BigEndian.PutUint32(icmp[4:], uint32(mtu))
 	}
-	sealL4(frame, 6, ProtoICMPv6, off, ICMPLen+quote, 2)
+	sealL4(frame, p, ProtoICMPv6, off, ICMPLen+quote, 2)
 	return off + ICMPLen + quote
 }
 
@@ -143,7 +143,7 @@ func swapMACs(frame []byte) {
 // turnIP writes a fresh IP header without options from the packet's
 // destination back to its source, and returns the offset of what follows.
 func turnIP(frame []byte, p *Packet, proto uint8, payload int) int {
-	ip := frame[EthernetLen:]
+	ip := frame[p.L3:]
 	if p.Family == 6 {
 		var a [16]byte
 		copy(a[:], ip[8:24])
@@ -152,7 +152,7 @@ func turnIP(frame []byte, p *Packet, proto uint8, payload int) int {
 		binary.BigEndian.PutUint32(ip[0:], 6<<28)
 		binary.BigEndian.PutUint16(ip[4:], uint16(payload))
 		ip[6], ip[7] = proto, replyTTL
-		return EthernetLen + IPv6Len
+		return int(p.L3) + IPv6Len
 	}
 	src, dst := binary.LittleEndian.Uint32(ip[12:]), binary.LittleEndian.Uint32(ip[16:])
 	clear(ip[:12])
@@ -163,16 +163,16 @@ func turnIP(frame []byte, p *Packet, proto uint8, payload int) int {
 	binary.LittleEndian.PutUint32(ip[12:], dst)
 	binary.LittleEndian.PutUint32(ip[16:], src)
 	binary.LittleEndian.PutUint16(ip[10:], Checksum(0, ip[:IPv4Len]))
-	return EthernetLen + IPv4Len
+	return int(p.L3) + IPv4Len
 }
 
 // sealL4 computes the checksum at l4[at:] over pseudo header and payload.
-func sealL4(frame []byte, family, proto uint8, off, n, at int) {
+func sealL4(frame []byte, p *Packet, proto uint8, off, n, at int) {
 	l4 := frame[off : off+n]
 	l4[at], l4[at+1] = 0, 0
-	ip := frame[EthernetLen:]
+	ip := frame[p.L3:]
 	sum := PseudoSum4
-	if family == 6 {
+	if p.Family == 6 {
 		sum = PseudoSum6
 	}
 	binary.LittleEndian.PutUint16(l4[at:], Checksum(sum(ip, proto, n), l4))
