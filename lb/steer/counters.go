@@ -10,13 +10,13 @@ const (
 	Redirected        Verdict = iota // to Weir
 	PassNoSocket                     // Weir's, but its queue has no socket
 	PassOtherMAC                     // broadcast, multicast, or another host's
-	PassVLAN                         // tagged
+	PassVLAN                         // more VLAN tags than two
 	PassOtherProtocol                // not IP: ARP, LLDP
 	PassMalformed                    // headers cut short or impossible
 	PassFragment                     // IP fragment
 	PassExtension                    // IPv6 extension header
-	PassOtherL4                      // neither TCP nor UDP
-	PassNoMatch                      // TCP or UDP, not to a frontend or SNAT port
+	PassOtherL4                      // neither TCP nor UDP, nor ICMP that may be Weir's
+	PassNoMatch                      // not to or about a frontend or SNAT port
 
 	Verdicts // how many there are
 )

@@ -74,8 +74,8 @@ func (p *Program) Frontends() ([]Frontend, error) {
 }
 
 // SetSNAT makes TCP and UDP packets to the ports lo to hi (inclusive) of addr
-// go to Weir: the answers to what it translates to that address. Setting an
-// address again replaces its range.
+// go to Weir: the answers to what it translates to that address, and ICMP
+// errors about it. Setting an address again replaces its range.
 func (p *Program) SetSNAT(addr netip.Addr, lo, hi uint16) error {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return fmt.Errorf("set SNAT address %q: not an address", addr)
@@ -83,7 +83,7 @@ func (p *Program) SetSNAT(addr netip.Addr, lo, hi uint16) error {
 	if lo == 0 || lo > hi {
 		return fmt.Errorf("set SNAT address %s: ports %d-%d", addr, lo, hi)
 	}
-	err := p.objects.Snat.Put(snatKey(addr), steerPortRange{Low: lo, High: hi})
+	err := p.objects.Snat.Put(addressKey(addr), steerPortRange{Low: lo, High: hi})
 	if errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("set SNAT address %s: %w: %d addresses is the limit", addr, ErrFull, p.config.MaxSNAT)
 	}
@@ -98,9 +98,39 @@ func (p *Program) RemoveSNAT(addr netip.Addr) error {
 	if !addr.IsValid() {
 		return fmt.Errorf("remove SNAT address %q: not an address", addr)
 	}
-	err := p.objects.Snat.Delete(snatKey(addr))
+	err := p.objects.Snat.Delete(addressKey(addr))
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove SNAT address %s: %w", addr, err)
+	}
+	return nil
+}
+
+// AddVIP makes echo requests to addr go to Weir: an address that serves
+// frontends and that the node does not hold, so that nobody else answers.
+// Adding one that is there is not an error.
+func (p *Program) AddVIP(addr netip.Addr) error {
+	if !addr.IsValid() || addr.Zone() != "" {
+		return fmt.Errorf("add load balancer address %q: not an address", addr)
+	}
+	err := p.objects.Vips.Put(addressKey(addr), uint32(0))
+	if errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("add load balancer address %s: %w: %d addresses is the limit", addr, ErrFull, p.config.MaxFrontends)
+	}
+	if err != nil {
+		return fmt.Errorf("add load balancer address %s: %w", addr, err)
+	}
+	return nil
+}
+
+// RemoveVIP leaves echo requests to addr to the kernel. Removing one that is
+// not there is not an error.
+func (p *Program) RemoveVIP(addr netip.Addr) error {
+	if !addr.IsValid() {
+		return fmt.Errorf("remove load balancer address %q: not an address", addr)
+	}
+	err := p.objects.Vips.Delete(addressKey(addr))
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("remove load balancer address %s: %w", addr, err)
 	}
 	return nil
 }
@@ -116,9 +146,9 @@ func frontendKey(addr netip.AddrPort, proto uint8) (steerFrontendKey, error) {
 	return steerFrontendKey{Address: words, Port: ntohs(addr.Port()), Protocol: proto, Family: family}, nil
 }
 
-func snatKey(addr netip.Addr) steerSnatKey {
+func addressKey(addr netip.Addr) steerAddressKey {
 	words, family := addrWords(addr)
-	return steerSnatKey{Address: words, Family: uint32(family)}
+	return steerAddressKey{Address: words, Family: uint32(family)}
 }
 
 // addrWords returns the 16 bytes of the map keys, as words in memory order,

@@ -46,6 +46,8 @@ func newTestProgram(t testing.TB, all bool) *Program {
 	}
 	must(t, p.SetSNAT(snat4, snatLo, snatHi))
 	must(t, p.SetSNAT(snat6, snatLo, snatHi))
+	must(t, p.AddVIP(front4.Addr()))
+	must(t, p.AddVIP(front6.Addr()))
 	return p
 }
 
@@ -166,8 +168,6 @@ func TestPacketsAreSteered(t *testing.T) {
 		{"an address that differs in the last byte", set(tcp4, 5, 9), PassOtherMAC},
 		{"broadcast", set(tcp4, 0, 255, 255, 255, 255, 255, 255), PassOtherMAC},
 		{"ARP to the own address", set(tcp4, atEtherType, 0x08, 0x06), PassOtherProtocol},
-		{"802.1Q", set(tcp4, atEtherType, 0x81, 0x00), PassVLAN},
-		{"802.1ad", set(tcp4, atEtherType, 0x88, 0xa8), PassVLAN},
 
 		{"first fragment", set(tcp4, atFragment, 0x20, 0), PassFragment},
 		{"later fragment", set(tcp4, atFragment, 0, 1), PassFragment},
@@ -256,6 +256,15 @@ func model(b []byte) Verdict {
 		return PassOtherMAC
 	}
 	typ, b := binary.BigEndian.Uint16(b[12:]), b[14:]
+	for tags := 0; typ == 0x8100 || typ == 0x88a8; tags++ {
+		if tags == 2 {
+			return PassVLAN
+		}
+		if len(b) < 4 {
+			return PassMalformed
+		}
+		typ, b = binary.BigEndian.Uint16(b[2:]), b[4:]
+	}
 	var proto byte
 	var to netip.Addr
 	switch typ {
@@ -281,22 +290,22 @@ func model(b []byte) Verdict {
 			return PassExtension
 		}
 		b = b[40:]
-	case 0x8100, 0x88a8:
-		return PassVLAN
 	default:
 		return PassOtherProtocol
 	}
 	switch {
+	case typ == 0x0800 && proto == 1, typ == 0x86dd && proto == 58:
+		return modelICMP(b, to)
 	case proto != 6 && proto != 17:
 		return PassOtherL4
 	case proto == 6 && len(b) < 20, proto == 17 && len(b) < 8:
 		return PassMalformed
 	}
-	port := binary.BigEndian.Uint16(b[2:])
-	if dst := at(to, port); dst == front4 || dst == front6 {
-		return Redirected
-	}
-	if (to == snat4 || to == snat6) && port >= snatLo {
+	return modelLookup(at(to, binary.BigEndian.Uint16(b[2:])))
+}
+
+func modelLookup(a netip.AddrPort) Verdict {
+	if a == front4 || a == front6 || (a.Addr() == snat4 || a.Addr() == snat6) && a.Port() >= snatLo {
 		return Redirected
 	}
 	return PassNoMatch
@@ -311,6 +320,10 @@ func TestMutatedPacketsAreSteeredAsByTheModel(t *testing.T) {
 		good = append(good, packet4(t, proto, front4), packet6(t, proto, front6),
 			packet4(t, proto, at(snat4, 62000)), packet6(t, proto, at(snat6, 62000)))
 	}
+	for _, c := range icmpCases(t) {
+		good = append(good, c.packet)
+	}
+	good = append(good, tag(good[0], 0x8100), tag(good[1], 0x88a8, 0x8100))
 	rapid.Check(t, func(t *rapid.T) {
 		b := append([]byte(nil), rapid.SampledFrom(good).Draw(t, "good packet")...)
 		for range rapid.IntRange(0, 3).Draw(t, "mutations") {

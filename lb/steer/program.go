@@ -81,6 +81,7 @@ func (p *Program) load() error {
 	}
 	spec.Maps[steerMapFrontends].MaxEntries = uint32(p.config.MaxFrontends)
 	spec.Maps[steerMapSnat].MaxEntries = uint32(p.config.MaxSNAT)
+	spec.Maps[steerMapVips].MaxEntries = uint32(p.config.MaxFrontends)
 	if !p.frags {
 		spec.Programs[steerProgWeirSteer].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
 	}

@@ -13,6 +13,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type steerAddressKey struct {
+	_       structs.HostLayout
+	Address [4]uint32
+	Family  uint32
+}
+
 type steerCounters struct {
 	_       structs.HostLayout
 	Packets [10]uint64
@@ -44,12 +50,6 @@ type steerPortRange struct {
 	High uint16
 }
 
-type steerSnatKey struct {
-	_       structs.HostLayout
-	Address [4]uint32
-	Family  uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -59,6 +59,7 @@ const (
 	steerMapPacketCounters = "packet_counters"
 	steerMapSnat           = "snat"
 	steerMapSockets        = "sockets"
+	steerMapVips           = "vips"
 	steerProgWeirSteer     = "weir_steer"
 )
 
@@ -116,6 +117,7 @@ type steerMapSpecs struct {
 	PacketCounters *ebpf.MapSpec `ebpf:"packet_counters"`
 	Snat           *ebpf.MapSpec `ebpf:"snat"`
 	Sockets        *ebpf.MapSpec `ebpf:"sockets"`
+	Vips           *ebpf.MapSpec `ebpf:"vips"`
 }
 
 // steerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -149,6 +151,7 @@ type steerMaps struct {
 	PacketCounters *ebpf.Map `ebpf:"packet_counters"`
 	Snat           *ebpf.Map `ebpf:"snat"`
 	Sockets        *ebpf.Map `ebpf:"sockets"`
+	Vips           *ebpf.Map `ebpf:"vips"`
 }
 
 func (m *steerMaps) Close() error {
@@ -158,6 +161,7 @@ func (m *steerMaps) Close() error {
 		m.PacketCounters,
 		m.Snat,
 		m.Sockets,
+		m.Vips,
 	)
 }
 

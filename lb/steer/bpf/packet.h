@@ -11,6 +11,7 @@
 #define ETH_P_8021AD 0x88A8
 
 #define IPPROTO_HOPOPTS  0
+#define IPPROTO_ICMP     1
 #define IPPROTO_TCP      6
 #define IPPROTO_UDP      17
 #define IPPROTO_ROUTING  43
@@ -22,6 +23,18 @@
 
 #define IP_MORE_FRAGMENTS  0x2000
 #define IP_FRAGMENT_OFFSET 0x1fff
+#define IPV6_FRAGMENT_OFFSET 0xfff8
+
+/* ICMP (RFC 792): echo request and the errors that quote a packet. */
+#define ICMP_UNREACHABLE       3
+#define ICMP_ECHO              8
+#define ICMP_TIME_EXCEEDED     11
+#define ICMP_PARAMETER_PROBLEM 12
+
+/* ICMPv6 (RFC 4443). The errors are 1 to 4; packet too big is 2. */
+#define ICMPV6_UNREACHABLE       1
+#define ICMPV6_PARAMETER_PROBLEM 4
+#define ICMPV6_ECHO              128
 
 /* Neighbour discovery (RFC 4861): router solicitation to redirect. */
 #define ICMPV6_ND_FIRST 133
@@ -32,6 +45,15 @@ struct ethernet {
 	__u8 source[6];
 	__be16 type;
 } __attribute__((packed));
+
+/* What follows a tag's protocol number, which is in the place of an EtherType. */
+struct vlan_tag {
+	__be16 control;
+	__be16 type;
+};
+
+/* 802.1Q in 802.1ad, or one of them. */
+#define MAX_TAGS 2
 
 struct ipv4 {
 	__u8 version_ihl;
@@ -53,6 +75,20 @@ struct ipv6 {
 	__u8 hop_limit;
 	__be32 source[4];
 	__be32 destination[4];
+};
+
+struct ipv6_fragment {
+	__u8 next_header;
+	__u8 reserved;
+	__be16 offset;
+	__be32 id;
+};
+
+struct icmp {
+	__u8 type;
+	__u8 code;
+	__sum16 checksum;
+	__be32 rest;
 };
 
 /* The first four bytes of both TCP and UDP. */

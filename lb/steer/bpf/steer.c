@@ -14,8 +14,9 @@
  * In the order of a packet:
  *
  *   weir_steer    which interface, count, redirect
- *   classify      Ethernet: for this interface's own address, which protocol
+ *   classify      Ethernet and VLAN tags: for this interface's own address, which protocol
  *   classify_ipv4, classify_ipv6    to addresses, protocol and ports
+ *   classify_icmp4, classify_icmp6  errors by the packet that they quote, echo requests
  *   lookup        frontends, then translated ports
  */
 #include "packet.h"
@@ -29,13 +30,13 @@ enum verdict {
 	REDIRECTED,
 	PASS_NO_SOCKET,       /* Weir's, but no socket on this queue */
 	PASS_OTHER_MAC,       /* broadcast, multicast, another host's */
-	PASS_VLAN,            /* tagged */
+	PASS_VLAN,            /* more VLAN tags than two */
 	PASS_OTHER_ETHERTYPE, /* ARP, LLDP, ... */
 	PASS_MALFORMED,       /* headers cut short or impossible */
 	PASS_FRAGMENT,        /* IPv4 or IPv6 fragment */
 	PASS_EXTENSION,       /* IPv6 extension header */
-	PASS_OTHER_PROTOCOL,  /* neither TCP nor UDP */
-	PASS_NO_MATCH,        /* TCP or UDP of the host itself */
+	PASS_OTHER_PROTOCOL,  /* neither TCP nor UDP, nor ICMP that may be Weir's */
+	PASS_NO_MATCH,        /* of the host itself */
 	VERDICTS,
 };
 
@@ -61,7 +62,7 @@ struct frontend {
 	__u32 flags;
 };
 
-struct snat_key {
+struct address_key {
 	__be32 address[4];
 	__u32 family; /* 4 or 6 */
 };
@@ -84,7 +85,7 @@ struct {
 	__type(value, struct interface);
 } interfaces SEC(".maps");
 
-/* max_entries of these two is set by the loader. */
+/* max_entries of these three is set by the loader. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -95,9 +96,17 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, struct snat_key);
+	__type(key, struct address_key);
 	__type(value, struct port_range);
 } snat SEC(".maps");
+
+/* Addresses that serve frontends and that the node does not hold. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct address_key);
+	__type(value, __u32); /* means nothing */
+} vips SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -120,39 +129,131 @@ struct cursor {
 	void *end;
 };
 
-/* lookup says whether a TCP or UDP packet to this destination is Weir's. */
-static __always_inline enum verdict lookup(const struct frontend_key *to)
+/*
+ * lookup says whether an address and port is Weir's: the destination of a TCP
+ * or UDP packet, or the source of one that Weir may have sent.
+ */
+static __always_inline enum verdict lookup(const struct frontend_key *k)
 {
-	if (bpf_map_lookup_elem(&frontends, to))
+	if (bpf_map_lookup_elem(&frontends, k))
 		return REDIRECTED;
 
-	struct snat_key translated = {
-		.address = { to->address[0], to->address[1], to->address[2], to->address[3] },
-		.family = to->family,
+	struct address_key translated = {
+		.address = { k->address[0], k->address[1], k->address[2], k->address[3] },
+		.family = k->family,
 	};
 	const struct port_range *range = bpf_map_lookup_elem(&snat, &translated);
-	__u16 port = bpf_ntohs(to->port);
+	__u16 port = bpf_ntohs(k->port);
 	if (range && port >= range->low && port <= range->high)
 		return REDIRECTED;
 	return PASS_NO_MATCH;
 }
 
+/* is_vip: the address of k serves frontends and is not the node's own. */
+static __always_inline int is_vip(const struct frontend_key *k)
+{
+	struct address_key vip = {
+		.address = { k->address[0], k->address[1], k->address[2], k->address[3] },
+		.family = k->family,
+	};
+	return bpf_map_lookup_elem(&vips, &vip) != 0;
+}
+
+static __always_inline int has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
+
 /* classify_l4 takes what to->protocol says to be at p. */
 static __always_inline enum verdict classify_l4(struct cursor p, struct frontend_key *to)
 {
-	int header;
-	if (to->protocol == IPPROTO_TCP)
-		header = TCP_HEADER;
-	else if (to->protocol == IPPROTO_UDP)
-		header = UDP_HEADER;
-	else
+	if (!has_ports(to->protocol))
 		return PASS_OTHER_PROTOCOL;
-
 	const struct ports *ports = p.at;
-	if (p.at + header > p.end)
+	if (p.at + (to->protocol == IPPROTO_TCP ? TCP_HEADER : UDP_HEADER) > p.end)
 		return PASS_MALFORMED;
 	to->port = ports->destination;
 	return lookup(to);
+}
+
+/* classify_quoted takes the start of the transport header that an error quotes. */
+static __always_inline enum verdict classify_quoted(struct cursor p, struct frontend_key *from)
+{
+	const struct ports *ports = p.at;
+	if (!has_ports(from->protocol))
+		return PASS_OTHER_PROTOCOL;
+	if (p.at + sizeof(*ports) > p.end)
+		return PASS_MALFORMED;
+	from->port = ports->source;
+	return lookup(from);
+}
+
+/*
+ * classify_icmp4: an error is Weir's if it quotes a packet that Weir sent, from
+ * a frontend to a client or from a translated port to an endpoint. An echo
+ * request is Weir's if nobody else would answer it.
+ */
+static __always_inline enum verdict classify_icmp4(struct cursor p, const struct frontend_key *to)
+{
+	const struct icmp *icmp = p.at;
+	if (p.at + sizeof(*icmp) > p.end)
+		return PASS_MALFORMED;
+	if (icmp->type == ICMP_ECHO)
+		return is_vip(to) ? REDIRECTED : PASS_OTHER_PROTOCOL;
+	if (icmp->type != ICMP_UNREACHABLE && icmp->type != ICMP_TIME_EXCEEDED && icmp->type != ICMP_PARAMETER_PROBLEM)
+		return PASS_OTHER_PROTOCOL;
+	p.at += sizeof(*icmp);
+
+	const struct ipv4 *ip = p.at;
+	if (p.at + sizeof(*ip) > p.end)
+		return PASS_MALFORMED;
+	__u32 header = (ip->version_ihl & 0x0f) * 4;
+	if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip))
+		return PASS_MALFORMED;
+	if (ip->fragment & bpf_htons(IP_FRAGMENT_OFFSET))
+		return PASS_FRAGMENT; /* quotes no ports */
+	struct frontend_key from = {
+		.address = { ip->source },
+		.protocol = ip->protocol,
+		.family = 4,
+	};
+	p.at += header;
+	return classify_quoted(p, &from);
+}
+
+/* classify_icmp6 is the same for ICMPv6. */
+static __always_inline enum verdict classify_icmp6(struct cursor p, const struct frontend_key *to)
+{
+	const struct icmp *icmp = p.at;
+	if (p.at + sizeof(*icmp) > p.end)
+		return PASS_MALFORMED;
+	if (icmp->type == ICMPV6_ECHO)
+		return is_vip(to) ? REDIRECTED : PASS_OTHER_PROTOCOL;
+	if (icmp->type < ICMPV6_UNREACHABLE || icmp->type > ICMPV6_PARAMETER_PROBLEM)
+		return PASS_OTHER_PROTOCOL;
+	p.at += sizeof(*icmp);
+
+	const struct ipv6 *ip = p.at;
+	if (p.at + sizeof(*ip) > p.end)
+		return PASS_MALFORMED;
+	if ((ip->version_class_label & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000))
+		return PASS_MALFORMED;
+	struct frontend_key from = {
+		.address = { ip->source[0], ip->source[1], ip->source[2], ip->source[3] },
+		.protocol = ip->next_header,
+		.family = 6,
+	};
+	p.at += sizeof(*ip);
+	if (from.protocol == IPPROTO_FRAGMENT) {
+		const struct ipv6_fragment *fragment = p.at;
+		if (p.at + sizeof(*fragment) > p.end)
+			return PASS_MALFORMED;
+		if (fragment->offset & bpf_htons(IPV6_FRAGMENT_OFFSET))
+			return PASS_FRAGMENT;
+		from.protocol = fragment->next_header;
+		p.at += sizeof(*fragment);
+	}
+	return classify_quoted(p, &from);
 }
 
 static __always_inline enum verdict classify_ipv4(struct cursor p, const struct interface *in)
@@ -174,6 +275,8 @@ static __always_inline enum verdict classify_ipv4(struct cursor p, const struct 
 		.family = 4,
 	};
 	p.at += header;
+	if (to.protocol == IPPROTO_ICMP)
+		return classify_icmp4(p, &to);
 	return classify_l4(p, &to);
 }
 
@@ -216,6 +319,8 @@ static __always_inline enum verdict classify_ipv6(struct cursor p, const struct 
 		.protocol = ip->next_header,
 		.family = 6,
 	};
+	if (to.protocol == IPPROTO_ICMPV6)
+		return classify_icmp6(p, &to);
 	return classify_l4(p, &to);
 }
 
@@ -229,6 +334,11 @@ static __always_inline int is_for(const struct ethernet *eth, const struct inter
 	return !differ;
 }
 
+static __always_inline int is_tag(__be16 type)
+{
+	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
+}
+
 static __always_inline enum verdict classify(struct cursor p, const struct interface *in)
 {
 	const struct ethernet *eth = p.at;
@@ -238,16 +348,26 @@ static __always_inline enum verdict classify(struct cursor p, const struct inter
 		return PASS_OTHER_MAC;
 	p.at += sizeof(*eth);
 
-	switch (eth->type) {
+	/* A frontend is one in whatever VLAN. */
+	__be16 type = eth->type;
+#pragma unroll
+	for (int i = 0; i < MAX_TAGS; i++) {
+		const struct vlan_tag *tag = p.at;
+		if (!is_tag(type))
+			break;
+		if (p.at + sizeof(*tag) > p.end)
+			return PASS_MALFORMED;
+		type = tag->type;
+		p.at += sizeof(*tag);
+	}
+
+	switch (type) {
 	case bpf_htons(ETH_P_IP):
 		return classify_ipv4(p, in);
 	case bpf_htons(ETH_P_IPV6):
 		return classify_ipv6(p, in);
-	case bpf_htons(ETH_P_8021Q):
-	case bpf_htons(ETH_P_8021AD):
-		return PASS_VLAN;
 	default:
-		return PASS_OTHER_ETHERTYPE;
+		return is_tag(type) ? PASS_VLAN : PASS_OTHER_ETHERTYPE;
 	}
 }
 

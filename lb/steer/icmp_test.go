@@ -1,0 +1,238 @@
+package steer
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"golang.org/x/sys/unix"
+)
+
+// icmp4 and icmp6 make an ICMP message to front4 or front6, whatever it quotes.
+func icmp4(t testing.TB, typ, code uint8, body []byte) []byte {
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolICMPv4, SrcIP: net.IP{198, 51, 100, 9}, DstIP: front4.Addr().AsSlice()}
+	icmp := &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(typ, code)}
+	return icmpFrame(t, layers.EthernetTypeIPv4, ip, icmp, body)
+}
+
+func icmp6(t testing.TB, typ, code uint8, body []byte) []byte {
+	ip := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolICMPv6, SrcIP: net.ParseIP("2001:db8:9::9"), DstIP: front6.Addr().AsSlice()}
+	icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(typ, code)}
+	must(t, icmp.SetNetworkLayerForChecksum(ip))
+	return icmpFrame(t, layers.EthernetTypeIPv6, ip, icmp, append(make([]byte, 4), body...))
+}
+
+func icmpFrame(t testing.TB, typ layers.EthernetType, ip, icmp gopacket.SerializableLayer, body []byte) []byte {
+	t.Helper()
+	buf := gopacket.NewSerializeBuffer()
+	must(t, gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+		&layers.Ethernet{SrcMAC: otherMAC, DstMAC: ownMAC, EthernetType: typ}, ip, icmp, gopacket.Payload(body)))
+	return slices.Clone(buf.Bytes())
+}
+
+// quote is a packet that from has sent to somewhere, without its Ethernet header.
+func quote(t testing.TB, proto layers.IPProtocol, from netip.AddrPort) []byte {
+	var b []byte
+	if from.Addr().Is4() {
+		b = slices.Clone(packet4(t, proto, from)[atIP:])
+		src, dst := slices.Clone(b[12:16]), slices.Clone(b[16:20])
+		copy(b[12:], dst)
+		copy(b[16:], src)
+		b = b[:20+8]
+	} else {
+		b = slices.Clone(packet6(t, proto, from)[atIP:])
+		src, dst := slices.Clone(b[8:24]), slices.Clone(b[24:40])
+		copy(b[8:], dst)
+		copy(b[24:], src)
+		b = b[:40+8]
+	}
+	ports := b[len(b)-8:]
+	ports[0], ports[1], ports[2], ports[3] = ports[2], ports[3], ports[0], ports[1]
+	return b
+}
+
+// tag puts VLAN tags in front of a packet's EtherType.
+func tag(packet []byte, protocols ...uint16) []byte {
+	out := slices.Clone(packet[:12])
+	for i, p := range protocols {
+		out = binary.BigEndian.AppendUint16(out, p)
+		out = append(out, 0, byte(100+i))
+	}
+	return append(out, packet[12:]...)
+}
+
+type steerCase struct {
+	name   string
+	packet []byte
+	want   Verdict
+}
+
+func icmpCases(t testing.TB) []steerCase {
+	const tcp, udp, sctp = layers.IPProtocolTCP, layers.IPProtocolUDP, layers.IPProtocolSCTP
+	other4, other6 := at(netip.MustParseAddr("192.0.2.99"), 30080), at(netip.MustParseAddr("2001:db8::99"), 443)
+	options := slices.Insert(quote(t, tcp, front4), 20, 148, 4, 0, 0)
+	options[0] = 0x46
+	later := quote(t, udp, front4)
+	later[7] = 1
+	first := quote(t, udp, front4)
+	first[6] = 0x20
+	fragment6 := func(offset byte) []byte {
+		b := quote(t, udp, front6)
+		b[6] = unix.IPPROTO_FRAGMENT
+		return slices.Insert(b, 40, unix.IPPROTO_UDP, 0, 0, offset, 0, 0, 0, 7)
+	}
+	cases := []steerCase{
+		{"fragmentation needed about an answer", icmp4(t, 3, 4, quote(t, tcp, front4)), Redirected},
+		{"port unreachable about an answer", icmp4(t, 3, 3, quote(t, udp, front4)), Redirected},
+		{"time exceeded about an answer", icmp4(t, 11, 0, quote(t, tcp, front4)), Redirected},
+		{"parameter problem about an answer", icmp4(t, 12, 0, quote(t, tcp, front4)), Redirected},
+		{"unreachable about a translated packet", icmp4(t, 3, 1, quote(t, tcp, at(snat4, snatLo))), Redirected},
+		{"unreachable about a packet of the node", icmp4(t, 3, 1, quote(t, tcp, at(snat4, snatLo-1))), PassNoMatch},
+		{"unreachable about another frontend's port", icmp4(t, 3, 1, quote(t, tcp, other4)), PassNoMatch},
+		{"unreachable about a protocol without ports", icmp4(t, 3, 1, quote(t, sctp, front4)), PassOtherL4},
+		{"redirect", icmp4(t, 5, 0, quote(t, tcp, front4)), PassOtherL4},
+		{"source quench", icmp4(t, 4, 0, quote(t, tcp, front4)), PassOtherL4},
+		{"a quote with IPv4 options", icmp4(t, 3, 4, options), Redirected},
+		{"a quoted first fragment", icmp4(t, 3, 4, first), Redirected},
+		{"a quoted later fragment", icmp4(t, 3, 4, later), PassFragment},
+		{"echo request to a load balancer address", icmp4(t, 8, 0, nil), Redirected},
+		{"echo reply", icmp4(t, 0, 0, nil), PassOtherL4},
+		{"timestamp request", icmp4(t, 13, 0, nil), PassOtherL4},
+
+		{"packet too big about an answer", icmp6(t, 2, 0, quote(t, tcp, front6)), Redirected},
+		{"unreachable about an IPv6 answer", icmp6(t, 1, 4, quote(t, udp, front6)), Redirected},
+		{"IPv6 time exceeded about an answer", icmp6(t, 3, 0, quote(t, tcp, front6)), Redirected},
+		{"IPv6 parameter problem about an answer", icmp6(t, 4, 1, quote(t, tcp, front6)), Redirected},
+		{"packet too big about a translated packet", icmp6(t, 2, 0, quote(t, tcp, at(snat6, snatHi))), Redirected},
+		{"packet too big about a packet of the node", icmp6(t, 2, 0, quote(t, tcp, at(snat6, 22))), PassNoMatch},
+		{"packet too big about another frontend's port", icmp6(t, 2, 0, quote(t, tcp, other6)), PassNoMatch},
+		{"a quoted first IPv6 fragment", icmp6(t, 2, 0, fragment6(1)), Redirected},
+		{"a quoted later IPv6 fragment", icmp6(t, 2, 0, fragment6(8)), PassFragment},
+		{"IPv6 echo request to a load balancer address", icmp6(t, 128, 0, nil), Redirected},
+		{"IPv6 echo reply", icmp6(t, 129, 0, nil), PassOtherL4},
+		{"neighbour advertisement", icmp6(t, 136, 0, nil), PassOtherL4},
+		{"IPv6 error type 0", icmp6(t, 0, 0, quote(t, tcp, front6)), PassOtherL4},
+		{"IPv6 error type 5", icmp6(t, 5, 0, quote(t, tcp, front6)), PassOtherL4},
+	}
+	owned := icmp4(t, 8, 0, nil)
+	copy(owned[atIP+16:], snat4.AsSlice())
+	return append(cases, steerCase{"echo request to an address of the node", owned, PassOtherL4})
+}
+
+func TestICMPIsSteered(t *testing.T) {
+	p := newTestProgram(t, false)
+	for _, c := range icmpCases(t) {
+		if _, verdict := run(t, p, c.packet); verdict != c.want {
+			t.Errorf("%s: %v, want %v", c.name, verdict, c.want)
+		}
+	}
+	must(t, p.RemoveVIP(front4.Addr()))
+	if _, verdict := run(t, p, icmp4(t, 8, 0, nil)); verdict != PassOtherL4 {
+		t.Errorf("echo request to an address that was removed: %v", verdict)
+	}
+}
+
+// Whatever is missing at the end of a quote, its ports must be there.
+func TestACutQuoteIsLeftToTheKernel(t *testing.T) {
+	p := newTestProgram(t, false)
+	for _, whole := range [][]byte{icmp4(t, 3, 4, quote(t, layers.IPProtocolTCP, front4)), icmp6(t, 2, 0, quote(t, layers.IPProtocolTCP, front6))} {
+		ports := len(whole) - 4
+		if whole[atEtherType] == 0x08 {
+			ports = atIP + 20 + 8 + 20 + 4 // before gopacket's padding
+		}
+		for n := atIP + 1; n <= ports; n++ {
+			want := PassMalformed
+			if n == ports {
+				want = Redirected
+			}
+			if _, verdict := run(t, p, whole[:n]); verdict != want {
+				t.Errorf("%d of %d bytes: %v, want %v", n, len(whole), verdict, want)
+			}
+		}
+	}
+}
+
+func TestTaggedPacketsAreSteeredLikeOthers(t *testing.T) {
+	p := newTestProgram(t, false)
+	arp := slices.Clone(packet4(t, layers.IPProtocolTCP, front4))
+	copy(arp[atEtherType:], []byte{0x08, 0x06})
+	plain := []steerCase{
+		{"TCP to an IPv4 frontend", packet4(t, layers.IPProtocolTCP, front4), Redirected},
+		{"UDP to an IPv6 frontend", packet6(t, layers.IPProtocolUDP, front6), Redirected},
+		{"an answer", packet4(t, layers.IPProtocolTCP, at(snat4, snatLo)), Redirected},
+		{"SSH", packet4(t, layers.IPProtocolTCP, at(node4, 22)), PassNoMatch},
+		{"packet too big", icmp6(t, 2, 0, quote(t, layers.IPProtocolTCP, front6)), Redirected},
+		{"ARP", arp, PassOtherProtocol},
+	}
+	for _, c := range plain {
+		for name, tags := range map[string][]uint16{"802.1Q": {0x8100}, "802.1ad": {0x88a8}, "QinQ": {0x88a8, 0x8100}, "two 802.1Q": {0x8100, 0x8100}} {
+			if _, verdict := run(t, p, tag(c.packet, tags...)); verdict != c.want {
+				t.Errorf("%s in %s: %v, want %v", c.name, name, verdict, c.want)
+			}
+		}
+		if _, verdict := run(t, p, tag(c.packet, 0x88a8, 0x8100, 0x8100)); verdict != PassVLAN {
+			t.Errorf("%s in three tags: %v", c.name, verdict)
+		}
+	}
+	two := tag(plain[0].packet, 0x88a8, 0x8100)
+	for n := 15; n < 22; n++ {
+		if _, verdict := run(t, p, two[:n]); verdict != PassMalformed {
+			t.Errorf("cut to %d bytes: %v", n, verdict)
+		}
+	}
+}
+
+// modelICMP is the part of model for what follows an IP header to an address.
+func modelICMP(b []byte, to netip.Addr) Verdict {
+	if len(b) < 8 {
+		return PassMalformed
+	}
+	typ, b := b[0], b[8:]
+	if to.Is4() && typ == 8 || to.Is6() && typ == 128 {
+		if to == front4.Addr() || to == front6.Addr() {
+			return Redirected
+		}
+		return PassOtherL4
+	}
+	var proto byte
+	var from netip.Addr
+	switch {
+	case to.Is4() && typ != 3 && typ != 11 && typ != 12, to.Is6() && (typ < 1 || typ > 4):
+		return PassOtherL4
+	case to.Is4():
+		if len(b) < 20 || b[0]>>4 != 4 || b[0]&15 < 5 {
+			return PassMalformed
+		}
+		if binary.BigEndian.Uint16(b[6:])&0x1fff != 0 {
+			return PassFragment
+		}
+		proto, from = b[9], netip.AddrFrom4([4]byte(b[12:16]))
+		b = b[min(int(b[0]&15)*4, len(b)):]
+	default:
+		if len(b) < 40 || b[0]>>4 != 6 {
+			return PassMalformed
+		}
+		proto, from = b[6], netip.AddrFrom16([16]byte(b[8:24]))
+		b = b[40:]
+		if proto == 44 {
+			if len(b) < 8 {
+				return PassMalformed
+			}
+			if binary.BigEndian.Uint16(b[2:])&0xfff8 != 0 {
+				return PassFragment
+			}
+			proto, b = b[0], b[8:]
+		}
+	}
+	switch {
+	case proto != 6 && proto != 17:
+		return PassOtherL4
+	case len(b) < 4:
+		return PassMalformed
+	}
+	return modelLookup(at(from, binary.BigEndian.Uint16(b)))
+}
