@@ -59,3 +59,8 @@ func (t *Table) Flows() int {
 	}
 	return int(max(n, 0))
 }
+
+// IndexLoad returns the share of the index's slots that are in use, from 0 to 1.
+func (t *Table) IndexLoad() float64 {
+	return float64(2*t.Flows()) / float64(slotsPerBucket*len(t.buckets))
+}

@@ -97,12 +97,7 @@ func (w *worker) run() {
 	w.ct.Online()
 	defer w.ct.Offline()
 	for !w.stop.Load() {
-		w.beginRound()
-		work := w.receive()
-		work += w.takeHandedOver()
-		w.release()
-		w.endRound()
-		if work > 0 {
+		if w.round() > 0 {
 			empty = 0
 			continue
 		}
@@ -111,6 +106,16 @@ func (w *worker) run() {
 			empty = emptyRounds / 2
 		}
 	}
+}
+
+// round is one turn of the loop; it returns how much there was to do.
+func (w *worker) round() int {
+	w.beginRound()
+	work := w.receive()
+	work += w.takeHandedOver()
+	w.release()
+	w.endRound()
+	return work
 }
 
 // beginRound reads everything that others publish, once for all packets of

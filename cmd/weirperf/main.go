@@ -15,12 +15,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weirperf/controlplane"
+	"github.com/weirlb/weir/cmd/weirperf/pipeline"
 )
 
 // commands are the measurements, each in a package of its own.
 var commands = []func() *cobra.Command{
 	controlplane.Command,
 	controlplane.StallCommand,
+	pipeline.Command,
 }
 
 func main() {

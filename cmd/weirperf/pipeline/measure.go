@@ -1,0 +1,404 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/header"
+)
+
+const (
+	perRound  = 64      // packets that a port receives in a round
+	sampleLen = 1 << 18 // packets of a sample, per port
+	leastNew  = 1 << 10 // flows from which filling a table is measured
+	// streamAge is after how long an answered UDP flow is in its last state.
+	streamAge = 2200 * time.Millisecond
+)
+
+// Kinds of figures.
+const (
+	kindEstablished = "established"
+	kindNew         = "new"
+	kindDrop        = "drop"
+)
+
+// runner carries out a run.
+type runner struct {
+	ctx      context.Context
+	progress io.Writer
+	o        Options
+	report   Report
+}
+
+func (r *runner) say(format string, args ...any) { fmt.Fprintf(r.progress, format+"\n", args...) }
+
+func (r *runner) run() (*Report, error) {
+	r.report.Ratios = map[string]float64{}
+	for _, n := range r.o.Flows {
+		if err := r.flows(n); err != nil {
+			return nil, fmt.Errorf("%d flows: %w", n, err)
+		}
+	}
+	return &r.report, nil
+}
+
+// flows measures one number of flows.
+func (r *runner) flows(n int) error {
+	r.say("%d flows: making the table", n)
+	m, err := newBalancer(r.o.Workers, max(leastNew, n+n/8))
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	b := newBench(m, r.o, n)
+	if n >= leastNew {
+		r.say("%d flows: new", n)
+		s, err := b.filling(r.ctx)
+		if err != nil {
+			return err
+		}
+		r.add(kindNew, n, 1, s)
+	}
+	r.say("%d flows: bringing up", n)
+	if err := b.bringUp(r.ctx); err != nil {
+		return err
+	}
+	r.report.Tables = append(r.report.Tables, Table{
+		Flows: n, MaxFlows: m.Flows().MaxFlows(), BytesPerFlow: float64(m.Flows().MemoryBytes()) / float64(n), IndexLoad: m.Flows().IndexLoad(),
+	})
+	for _, kind := range []string{kindEstablished, kindDrop} {
+		r.say("%d flows: %s", n, kind)
+		one, err := b.sampled(r.ctx, kind, 1)
+		if err != nil {
+			return err
+		}
+		r.add(kind, n, 1, one)
+		if r.o.Workers == 1 {
+			continue
+		}
+		all, err := b.sampled(r.ctx, kind, r.o.Workers)
+		if err != nil {
+			return err
+		}
+		x := r.add(kind, n, r.o.Workers, all)
+		r.report.Ratios[x.ratioName()] = float64(r.o.Workers) * one.median() / all.median()
+	}
+	return r.ctx.Err()
+}
+
+func (r *runner) add(kind string, flows, workers int, s samples) *Result {
+	slices.Sort(s.net)
+	slices.Sort(s.generation)
+	x := Result{
+		Mode: r.o.Mode, Flows: flows, Kind: kind, Workers: workers,
+		NsPerPacket: s.median(), Min: s.net[0], Max: s.net[len(s.net)-1],
+		AllocsPerPacket: s.allocs, Generation: s.generation[len(s.generation)/2],
+	}
+	r.report.Results = append(r.report.Results, x)
+	r.say("  %s, %d workers: %.1f ns per packet (%.1f .. %.1f)", kind, workers, x.NsPerPacket, x.Min, x.Max)
+	return &r.report.Results[len(r.report.Results)-1]
+}
+
+// samples are net of generation, in nanoseconds per packet.
+type samples struct {
+	net, generation []float64
+	allocs          float64
+}
+
+func (s *samples) median() float64 {
+	slices.Sort(s.net)
+	return s.net[len(s.net)/2]
+}
+
+// bench is a load balancer with the packets that go through it.
+type bench struct {
+	m       *lb.InMemory
+	n       int
+	samples int
+	proto   uint8
+	reverse []answerer // by flow
+	random  *rand.Rand
+}
+
+func newBench(m *lb.InMemory, o Options, flows int) *bench {
+	b := &bench{m: m, n: flows, samples: o.Samples, proto: header.ProtoUDP, reverse: make([]answerer, flows), random: rand.New(rand.NewPCG(1, uint64(flows)))}
+	if o.Proto == "tcp" {
+		b.proto = header.ProtoTCP
+	}
+	return b
+}
+
+// trace is what a worker's ports receive in one sample; a port may get nothing.
+type trace struct {
+	maker *maker
+	port  [2][]packet
+}
+
+func (t *trace) packets() int { return len(t.port[0]) + len(t.port[1]) }
+
+// run drives a worker with a trace; without rounds only the packets are made.
+func (b *bench) run(worker int, t *trace, rounds bool) {
+	area := b.m.Area().Bytes()
+	q := [2]*lb.Memory{b.m.Queue(worker, portClient), b.m.Queue(worker, portServer)}
+	for at := 0; at < max(len(t.port[0]), len(t.port[1])); at += perRound {
+		for i := range q {
+			p := t.port[i]
+			t.maker.give(q[i], area, p[min(at, len(p)):min(at+perRound, len(p))])
+		}
+		if rounds {
+			b.m.Round(worker)
+		}
+		for i := range q {
+			takeBack(q[i])
+			q[i].Out = q[i].Out[:0]
+		}
+	}
+}
+
+// timed runs all traces at the same time, one per worker, and returns the CPU
+// time per packet and worker.
+func (b *bench) timed(traces []*trace, rounds bool) float64 {
+	spent := make([]float64, len(traces))
+	var ready, done sync.WaitGroup
+	ready.Add(len(traces))
+	for i, t := range traces {
+		done.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			ready.Done()
+			ready.Wait()
+			before := threadTime()
+			b.run(i, t, rounds)
+			spent[i] = float64(threadTime()-before) / float64(t.packets())
+		})
+	}
+	done.Wait()
+	sum := 0.0
+	for _, s := range spent {
+		sum += s
+	}
+	return sum / float64(len(spent))
+}
+
+// threadTime is the CPU time that this thread has had.
+func threadTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		panic(err) // cannot fail
+	}
+	return time.Duration(ts.Nano())
+}
+
+// sampled measures a kind with the first workers.
+func (b *bench) sampled(ctx context.Context, kind string, workers int) (samples, error) {
+	var s samples
+	for i := range b.samples + 1 {
+		if ctx.Err() != nil {
+			return s, ctx.Err()
+		}
+		traces := make([]*trace, workers)
+		for w := range traces {
+			traces[w] = b.trace(kind)
+		}
+		generation := b.timed(traces, false)
+		sent, dropped := b.counts()
+		allocs := mallocs()
+		total := b.timed(traces, true)
+		allocs = mallocs() - allocs
+		if i == 0 {
+			continue // warms up
+		}
+		s.note(total, generation)
+		s.allocs = perPacket(allocs, traces)
+		if err := b.check(kind, traces, sent, dropped); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func (s *samples) note(total, generation float64) {
+	s.net = append(s.net, total-generation)
+	s.generation = append(s.generation, generation)
+}
+
+// perPacket leaves out what starting a sample's goroutines allocates.
+func perPacket(allocs uint64, traces []*trace) float64 {
+	const perStart = 16
+	n := 0
+	for _, t := range traces {
+		n += t.packets()
+	}
+	return float64(max(0, int(allocs)-perStart*len(traces))) / float64(n)
+}
+
+func mallocs() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.Mallocs
+}
+
+// counts returns the packets that all workers have sent and dropped.
+func (b *bench) counts() (sent, dropped uint64) {
+	for w := range b.m.Workers() {
+		c := b.m.Counters(w)
+		sent += c.TxPackets
+		for _, n := range c.Drops {
+			dropped += n
+		}
+	}
+	return sent, dropped
+}
+
+// check says whether every packet of a sample went where its kind goes.
+func (b *bench) check(kind string, traces []*trace, sent, dropped uint64) error {
+	nowSent, nowDropped := b.counts()
+	n := uint64(0)
+	for _, t := range traces {
+		n += uint64(t.packets())
+	}
+	got := nowSent - sent
+	if kind == kindDrop {
+		got = nowDropped - dropped
+	}
+	if got != n {
+		return fmt.Errorf("%s: %d packets of %d were dealt with as they should, drops: %v", kind, got, n, b.m.Counters(0).Drops)
+	}
+	return nil
+}
+
+// trace makes the packets of a sample.
+func (b *bench) trace(kind string) *trace {
+	t := &trace{maker: newMaker(b.proto, header.ACK)}
+	for range sampleLen {
+		n := b.random.Uint32N(uint32(b.n))
+		if kind == kindDrop {
+			t.port[portServer] = append(t.port[portServer], t.maker.strayAnswer(b.random.Uint32()))
+			continue
+		}
+		t.port[portClient] = append(t.port[portClient], t.maker.request(n))
+		n = b.random.Uint32N(uint32(b.n))
+		t.port[portServer] = append(t.port[portServer], t.maker.answer(n, b.reverse[n]))
+	}
+	if kind == kindDrop && b.proto == header.ProtoTCP {
+		t.maker = newMaker(b.proto, header.RST) // anything else is answered
+	}
+	return t
+}
+
+// filling measures the first packets of connections, from the empty table to the
+// full one, as often as makes enough samples.
+func (b *bench) filling(ctx context.Context) (samples, error) {
+	const chunk = 1 << 14
+	var s samples
+	for turn := 0; len(s.net) < b.samples || turn < 2; turn++ {
+		if turn > 0 {
+			b.m.ForgetFlows()
+		}
+		for from := 0; from < b.n; from += chunk {
+			if ctx.Err() != nil {
+				return s, ctx.Err()
+			}
+			t := []*trace{b.first(from, min(from+chunk, b.n))}
+			generation := b.timed(t, false)
+			sent, dropped := b.counts()
+			allocs := mallocs()
+			total := b.timed(t, true)
+			allocs = mallocs() - allocs
+			if err := b.check(kindNew, t, sent, dropped); err != nil {
+				return s, err
+			}
+			if turn > 0 { // before that memory was not touched
+				s.note(total, generation)
+				s.allocs = perPacket(allocs, t)
+			}
+		}
+	}
+	b.m.ForgetFlows()
+	return s, nil
+}
+
+// first is the first packets of some flows.
+func (b *bench) first(from, to int) *trace {
+	t := &trace{maker: newMaker(b.proto, header.SYN)}
+	for n := from; n < to; n++ {
+		t.port[portClient] = append(t.port[portClient], t.maker.request(uint32(n)))
+	}
+	return t
+}
+
+// bringUp makes all flows and brings them into their last state.
+func (b *bench) bringUp(ctx context.Context) error {
+	const chunk = perRound * 64
+	made := time.Now()
+	for from := 0; from < b.n; from += perRound {
+		t := b.first(from, min(from+perRound, b.n))
+		q := b.m.Queue(0, portClient)
+		t.maker.give(q, b.m.Area().Bytes(), t.port[portClient])
+		b.m.Round(0)
+		if err := b.learn(b.m.Queue(0, portServer)); err != nil {
+			return err
+		}
+	}
+	for pass, flags := range []uint8{header.SYN | header.ACK, header.ACK} {
+		if pass == 1 && b.proto == header.ProtoUDP {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Until(made.Add(streamAge + time.Since(made)))):
+			}
+		}
+		for from := 0; from < b.n; from += chunk {
+			b.run(0, b.once(pass, flags, from, min(from+chunk, b.n)), true)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if got := b.m.Flows().Flows(); got != b.n {
+		return fmt.Errorf("the table has %d flows", got)
+	}
+	return nil
+}
+
+// once is one packet of each of some flows: an answer, then a request.
+func (b *bench) once(pass int, flags uint8, from, to int) *trace {
+	t := &trace{maker: newMaker(b.proto, flags)}
+	for n := uint32(from); n < uint32(to); n++ {
+		if pass == 0 {
+			t.port[portServer] = append(t.port[portServer], t.maker.answer(n, b.reverse[n]))
+		} else {
+			t.port[portClient] = append(t.port[portClient], t.maker.request(n))
+		}
+	}
+	return t
+}
+
+// learn notes what was chosen for the flows whose first packets were sent.
+func (b *bench) learn(q *lb.Memory) error {
+	m := newMaker(b.proto, 0)
+	for _, d := range q.Out {
+		f := b.m.Area().Data(d)
+		n := binary.LittleEndian.Uint32(f[m.payload:])
+		if n >= uint32(b.n) {
+			return fmt.Errorf("a packet of flow %d came out", n)
+		}
+		b.reverse[n] = answerer{
+			snat:     uint16(binary.BigEndian.Uint32(f[atIP+12:]) - snatNet),
+			endpoint: uint16(binary.BigEndian.Uint32(f[atIP+16:]) - endpointNet),
+			port:     binary.BigEndian.Uint16(f[atL4:]),
+		}
+	}
+	q.Out = q.Out[:0]
+	return nil
+}

@@ -1,0 +1,91 @@
+package pipeline
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// The network around the load balancer: clients behind a router on port 0, 256
+// endpoints on the link of port 1.
+const (
+	endpoints     = 256
+	snatAddresses = 4
+	portClient    = 0
+	portServer    = 1
+	clientNet     = 0x0a000000 // 10.0.0.0/8
+	endpointNet   = 0xac100000 // 172.16.0.0/16
+	snatNet       = 0xc6336400 // 198.51.100.0/24
+	perClient     = 1 << 10    // connections per client address
+	framesEach    = 8192
+	snatLo        = 1024
+	snatHi        = 65535
+	endpointPort  = 8080
+)
+
+var (
+	vip       = netip.MustParseAddrPort("203.0.113.10:80")
+	router    = netip.MustParseAddr("192.0.2.254")
+	macWeir   = [6]byte{2, 0, 0, 0, 0, 0x10}
+	macRouter = [6]byte{2, 0, 0, 0, 0, 0x0c}
+)
+
+func modeNames() []string { return []string{"nat"} }
+
+func addr4(n uint32) netip.Addr {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], n)
+	return netip.AddrFrom4(b)
+}
+
+// newBalancer makes a load balancer that serves the Service to be measured.
+func newBalancer(workers, maxFlows int) (*lb.InMemory, error) {
+	cfg := lb.InMemoryConfig{
+		Workers: workers, Ports: 2, MaxFlows: maxFlows, Frames: framesEach * workers,
+		Routes: map[netip.Prefix]route.Path{
+			netip.PrefixFrom(addr4(clientNet), 8):    {Kind: route.Attached, Port: portClient, MTU: 1500, NextHop: router},
+			netip.PrefixFrom(addr4(endpointNet), 16): {Kind: route.Attached, Port: portServer, MTU: 1500},
+		},
+		Hops: []route.StaticHop{{Port: portClient, NextHop: router, MAC: macRouter, Src: macWeir, MTU: 1500}},
+	}
+	pool := table.Pool{}
+	for i := range uint32(endpoints) {
+		a := addr4(endpointNet + i)
+		cfg.Hops = append(cfg.Hops, route.StaticHop{Port: portServer, NextHop: a, MAC: [6]byte{2, 0, 0, 1, 0, byte(i)}, Src: macWeir, MTU: 1500})
+		pool.Endpoints = append(pool.Endpoints, table.Endpoint{AddrPort: netip.AddrPortFrom(a, endpointPort)})
+	}
+	for i := range uint32(snatAddresses) {
+		cfg.SNAT = append(cfg.SNAT, lb.SNATSource{Addr: addr4(snatNet + i), Lo: snatLo, Hi: snatHi})
+	}
+	m, err := lb.NewInMemory(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := table.Service{Name: "perf/pipeline", Pools: []table.Pool{pool}}
+	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
+		s.Frontends = append(s.Frontends, table.Frontend{AddrPort: vip, Proto: proto, Kind: table.LoadBalancer})
+	}
+	if _, err := m.Tables().Apply([]table.Service{s}, nil); err != nil {
+		_ = m.Close()
+		return nil, fmt.Errorf("publish the Service: %w", err)
+	}
+	return m, nil
+}
+
+// answerer is where the answers of a flow come from and go to: what the load
+// balancer chose for it.
+type answerer struct {
+	endpoint uint16
+	snat     uint16
+	port     uint16
+}
+
+// client is the client's address and port of flow n.
+func client(n uint32) (addr uint32, port uint16) {
+	return clientNet + n/perClient, uint16(1024 + n%perClient)
+}
