@@ -150,6 +150,14 @@ func (w *worker) refuse(b *batch, i int, problem header.Problem) {
 		w.drop(b, i, DropBadIPHeader)
 	case header.Martian:
 		w.drop(b, i, DropMartian)
+	case header.BadExtension:
+		w.drop(b, i, DropExtension)
+	case header.SourceRouted:
+		w.drop(b, i, DropSourceRoute)
+	case header.BadFragment:
+		w.drop(b, i, DropBadFragment)
+	case header.TinyFragment:
+		w.drop(b, i, DropTinyFragment)
 	default:
 		w.drop(b, i, DropBadTransport)
 	}

@@ -15,6 +15,10 @@ const (
 	DropNotTransport
 	DropBadTransport
 	DropMartian
+	DropExtension
+	DropSourceRoute
+	DropBadFragment
+	DropTinyFragment
 	DropTTL
 	DropNoEndpoint
 	DropNoLocalEndpoint
@@ -41,6 +45,10 @@ var dropNames = [dropReasons]string{
 	DropNotTransport:    "not-tcp-or-udp",
 	DropBadTransport:    "bad-transport-header",
 	DropMartian:         "martian",
+	DropExtension:       "bad-extension-header",
+	DropSourceRoute:     "source-routed",
+	DropBadFragment:     "bad-fragment",
+	DropTinyFragment:    "tiny-fragment",
 	DropTTL:             "ttl-exceeded",
 	DropNoEndpoint:      "no-endpoint",
 	DropNoLocalEndpoint: "no-local-endpoint",

@@ -11,10 +11,14 @@ const (
 	NotIP                // neither IPv4 nor IPv6, or more than two VLAN tags
 	Truncated            // a length points outside the frame
 	BadIPHeader          // version, header length or IPv4 header checksum
-	IsFragment           // an IPv4 fragment, or an IPv6 fragment header
+	IsFragment           // a fragment, with as much of p as it holds: L4 and Flags in the first only
 	NotTransport         // neither TCP nor UDP
 	BadTransport         // TCP data offset or UDP length out of bounds
 	Martian              // an address that must not be on a wire
+	BadExtension         // an IPv6 extension header out of bounds or place, or too many of them
+	SourceRouted         // a source route or routing header that is not at its end
+	BadFragment          // a fragment that no datagram can have been cut into
+	TinyFragment         // a fragment whose transport header is cut
 )
 
 // Packet is what Parse found. Offsets are from the frame's start, in bytes.
@@ -24,8 +28,11 @@ type Packet struct {
 	L3     uint8 // offset of the IP header: 14, and 4 more for each VLAN tag
 	L4     uint8 // offset of the TCP or UDP header
 	TTL    uint8
-	Flags  uint8  // TCP flags, 0 for UDP
-	Len    uint16 // length of the IP packet: what follows Ethernet header and tags
+	Flags  uint8 // TCP flags, 0 for UDP
+	// Frag is 0, or in a fragment the offset of what says so: the IPv4 header
+	// or the IPv6 fragment header.
+	Frag uint8
+	Len  uint16 // length of the IP packet: what follows Ethernet header and tags
 	// Partial is true when the transport checksum field holds the pseudo
 	// header's sum only, to be completed by whoever sends (CHECKSUM_PARTIAL
 	// of veth and virtio). A complete checksum that equals it by chance is
@@ -39,7 +46,7 @@ func (p *Packet) L4Len() int { return int(p.Len) - int(p.L4-p.L3) }
 // Parse reads the headers in the frame's first buffer; total is the length of
 // the whole frame over all its buffers. The buffer must hold all headers.
 func Parse(frame []byte, total int, p *Packet) Problem {
-	p.L3 = EthernetLen
+	p.L3, p.Frag = EthernetLen, 0
 	if len(frame) < EthernetLen {
 		return NotIP
 	}
@@ -93,8 +100,13 @@ func parse4(frame []byte, total int, p *Packet) Problem {
 	if martian4(ip) {
 		return Martian
 	}
+	if ihl != IPv4Len {
+		if problem := options4(ip[IPv4Len:ihl]); problem != OK {
+			return problem
+		}
+	}
 	if ip.Fragment() {
-		return IsFragment
+		return parseFragment4(frame, p)
 	}
 	return parseL4(frame, p, PseudoSum4(ip, p.Proto, n-ihl))
 }
@@ -116,8 +128,8 @@ func parse6(frame []byte, total int, p *Packet) Problem {
 	if martian6(ip) {
 		return Martian
 	}
-	if p.Proto == 44 {
-		return IsFragment
+	if p.Proto != ProtoTCP && p.Proto != ProtoUDP {
+		return parseExtensions(frame, p)
 	}
 	return parseL4(frame, p, PseudoSum6(ip, p.Proto, n-IPv6Len))
 }

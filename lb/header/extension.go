@@ -1,0 +1,116 @@
+package header
+
+// IPv6 extension headers (RFC 8200 section 4) and where they end.
+const (
+	protoHopByHop    = 0
+	protoRouting     = 43
+	protoFragment    = 44
+	protoDestOptions = 60
+)
+
+const (
+	// maxExtensions in a chain: RFC 8200 names six kinds of which each
+	// occurs once, destination options twice.
+	maxExtensions = 6
+	// maxExtensionBytes of all together. Paths drop chains longer than this
+	// anyway (RFC 9098), and L4 stays an offset of one byte.
+	maxExtensionBytes = 128
+
+	fragmentLen = 8
+)
+
+// parseExtensions goes through the headers between the IPv6 header and the
+// transport header. Authentication, encapsulating security and whatever else
+// is no extension header that is known here is NotTransport: the kernel's.
+func parseExtensions(frame []byte, p *Packet) Problem {
+	at, end := int(p.L4), int(p.L3)+int(p.Len)
+	first := at
+	next := p.Proto
+	for n := 0; ; n++ {
+		switch next {
+		case protoHopByHop, protoRouting, protoDestOptions, protoFragment:
+		default:
+			p.Proto, p.L4 = next, uint8(at)
+			return parseBehind(frame, p)
+		}
+		if n == maxExtensions || next == protoHopByHop && at != first || next == protoFragment && p.Frag != 0 {
+			return BadExtension
+		}
+		if at+8 > end || at+8 > len(frame) {
+			return p.short()
+		}
+		size := 8 + 8*int(frame[at+1])
+		switch next {
+		case protoRouting:
+			// Type 0 (RFC 5095), and any other that is not at its end: the
+			// address that it is sent to is not where it is going.
+			if frame[at+2] == 0 || frame[at+3] != 0 {
+				return SourceRouted
+			}
+		case protoFragment:
+			size = fragmentLen
+			if f := p.noteFragment(frame, at); f.Offset > 0 {
+				p.Proto, p.L4 = frame[at], uint8(at+size)
+				return laterFragment(f, p.Proto)
+			} else if p.Frag != 0 {
+				if problem := f.impossible(); problem != OK {
+					return problem
+				}
+			}
+		}
+		next = frame[at]
+		if at += size; at-first > maxExtensionBytes {
+			return BadExtension
+		}
+		if at > end || at > len(frame) {
+			return p.short()
+		}
+	}
+}
+
+// short is the problem of a chain that is not all there: in a first fragment
+// it must be (RFC 7112).
+func (p *Packet) short() Problem {
+	if p.Frag != 0 {
+		return TinyFragment
+	}
+	return BadExtension
+}
+
+// parseBehind parses the transport header behind extension headers.
+func parseBehind(frame []byte, p *Packet) Problem {
+	if p.Frag != 0 {
+		return firstFragment(frame, p)
+	}
+	return parseL4(frame, p, PseudoSum6(frame[p.L3:], p.Proto, p.L4Len()))
+}
+
+// IPv4 options that name the way (RFC 791): routers drop what carries them
+// (RFC 7126 section 4.3 and 4.4).
+const (
+	optionEnd = 0
+	optionNop = 1
+	optionLSR = 131
+	optionSSR = 137
+)
+
+// options4 goes through the options of an IPv4 header. All but source routes
+// are left to whom they concern.
+func options4(o []byte) Problem {
+	for len(o) > 0 {
+		switch o[0] {
+		case optionEnd:
+			return OK
+		case optionNop:
+			o = o[1:]
+			continue
+		case optionLSR, optionSSR:
+			return SourceRouted
+		}
+		if len(o) < 2 || o[1] < 2 || int(o[1]) > len(o) {
+			return BadIPHeader
+		}
+		o = o[o[1]:]
+	}
+	return OK
+}
