@@ -53,8 +53,10 @@ func checkAddr(s string) (netip.Addr, string) {
 
 // invalid, duplicate, notSupported and required word a complaint as the API
 // server does. Values are quoted and cut: they come from outside.
-func invalid(path, value, reason string) string {
-	return path + ": Invalid value: " + quote(value) + ": " + reason
+func invalid(path, value, reason string) string { return path + ": " + invalidValue(value, reason) }
+
+func invalidValue(value, reason string) string {
+	return "Invalid value: " + quote(value) + ": " + reason
 }
 
 func invalidInt(path string, value int, reason string) string {
@@ -64,7 +66,11 @@ func invalidInt(path string, value int, reason string) string {
 func duplicate(path, value string) string { return path + ": Duplicate value: " + quote(value) }
 
 func notSupported(path, value, values string) string {
-	return path + ": Unsupported value: " + quote(value) + ": supported values: " + values
+	return path + ": " + unsupportedValue(value, values)
+}
+
+func unsupportedValue(value, values string) string {
+	return "Unsupported value: " + quote(value) + ": supported values: " + values
 }
 
 func quote(s string) string {

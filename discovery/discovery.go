@@ -50,7 +50,7 @@ type Service struct {
 	SourceRanges           []netip.Prefix // loadBalancerSourceRanges
 	HealthCheckNodePort    uint16
 	LoadBalancerClass      string
-	ForwardingMode         string // annotation weir.dev/forwarding-mode, "" = default
+	Options                ServiceOptions // what annotations ask of the packet path
 	Headless, ExternalName bool
 	// Unsupported names the first field that Weir does not honour; such a
 	// Service is left to the kernel as a whole.

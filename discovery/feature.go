@@ -20,6 +20,10 @@ const (
 	FeatureL2DSR
 	FeatureIPIP
 	FeatureGUE
+	// FeatureQUICConnectionID and FeatureMSSClamp are weir.dev/quic-cid and
+	// weir.dev/mss-clamp.
+	FeatureQUICConnectionID
+	FeatureMSSClamp
 )
 
 // forwardingModes are the values of weir.dev/forwarding-mode and what each

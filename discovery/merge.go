@@ -29,13 +29,14 @@ func (s *Store) merge(svc *service) *Service {
 	out.Ports = slices.Clone(out.Ports)
 	out.Mirrored = svc.mirrored != nil
 	var strange Families
+	out.Errors, out.Warnings = svc.complaints()
 	if !out.Headless && !out.ExternalName {
 		sources := svc.sources()
 		for i := range out.Ports {
 			strange |= s.mergePort(sources, &out, &out.Ports[i])
+			svc.spec.wishes.weights.apply(out.Ports[i].Endpoints)
 		}
 	}
-	out.Errors, out.Warnings = svc.complaints()
 	if strange != 0 {
 		what := "IPv6 endpoints"
 		if strange == IPv4 {
@@ -88,7 +89,9 @@ func (s *Store) mergePort(sources []*sliceData, svc *Service, p *Port) (strange 
 	out := make([]topology.Endpoint, len(all))
 	for i := range all {
 		e := &sources[all[i].source].endpoints[all[i].place]
-		s.resolve(&out[i], e, all[i].port)
+		if nd := s.resolve(&out[i], e, all[i].port); nd.fault != "" {
+			svc.warnOnce("Node " + nd.name + ": " + nd.fault)
+		}
 	}
 	s.scratch = all[:0]
 	p.Endpoints = out
@@ -138,14 +141,23 @@ func compareCandidates(a, b candidate) int {
 	return cmp.Compare(a.place, b.place)
 }
 
-// resolve fills in an endpoint with what is known of its node.
-func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) {
+// warnOnce adds a warning that is not there yet.
+func (svc *Service) warnOnce(text string) {
+	if !slices.Contains(svc.Warnings, text) {
+		svc.Warnings = append(slices.Clip(svc.Warnings), text)
+	}
+}
+
+// resolve fills in an endpoint with what is known of its node, and returns the
+// node.
+func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) *node {
 	nd, inferred := s.locate(e)
 	out.AddrPort = netip.AddrPortFrom(e.addr, port)
 	out.Ready = e.state&ready != 0
 	out.Serving = e.state&serving != 0
 	out.Terminating = e.state&terminating != 0
 	out.NodeName, out.Inferred = nd.name, inferred
+	out.Weight = nd.weight
 	out.Zone = e.zone
 	if out.Zone == "" {
 		out.Zone = nd.labels[topology.LabelZone]
@@ -154,6 +166,7 @@ func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) {
 		out.HintZones, out.HintNodes = e.hints.zones, e.hints.nodes
 	}
 	out.Labels = s.labels(nd, e)
+	return nd
 }
 
 // complaints gathers the errors and warnings of the Service and of all that
@@ -194,7 +207,7 @@ func (a *Service) equal(b *Service) bool {
 func (a *Service) sameSpec(b *Service) bool {
 	return a.Name == b.Name && a.AffinitySeconds == b.AffinitySeconds &&
 		a.HealthCheckNodePort == b.HealthCheckNodePort && a.LoadBalancerClass == b.LoadBalancerClass &&
-		a.ForwardingMode == b.ForwardingMode && a.Headless == b.Headless && a.ExternalName == b.ExternalName &&
+		a.Options == b.Options && a.Headless == b.Headless && a.ExternalName == b.ExternalName &&
 		a.Families == b.Families && a.Unsupported == b.Unsupported && a.Mirrored == b.Mirrored &&
 		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&
 		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
@@ -216,7 +229,7 @@ func (p *Port) sameSpec(q *Port) bool {
 func sameEndpoint(a, b topology.Endpoint) bool {
 	return a.AddrPort == b.AddrPort && a.Ready == b.Ready && a.Serving == b.Serving &&
 		a.Terminating == b.Terminating && a.NodeName == b.NodeName && a.Zone == b.Zone &&
-		a.Inferred == b.Inferred && slices.Equal(a.HintZones, b.HintZones) &&
+		a.Inferred == b.Inferred && a.Weight == b.Weight && slices.Equal(a.HintZones, b.HintZones) &&
 		slices.Equal(a.HintNodes, b.HintNodes) && sameLabels(a.Labels, b.Labels)
 }
 

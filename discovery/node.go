@@ -15,6 +15,8 @@ type node struct {
 	name   string
 	known  bool
 	labels map[string]string
+	weight uint32 // of the endpoints on it, 0: it does not say
+	fault  string // what is wrong with the weight that it says
 	addrs  []netip.Addr
 	// users counts, per Service, its endpoints that name this node: those
 	// Services are merged anew when the labels change.
@@ -54,8 +56,9 @@ type user struct {
 func (s *Store) SetNode(n *corev1.Node) {
 	nd := s.nodeNamed(n.Name)
 	labels := n.Labels
-	if !nd.known || !maps.Equal(nd.labels, labels) {
-		nd.known = true
+	weight, fault := nodeWeight(n)
+	if !nd.known || nd.weight != weight || nd.fault != fault || !maps.Equal(nd.labels, labels) {
+		nd.known, nd.weight, nd.fault = true, weight, fault
 		nd.labels = maps.Clone(labels)
 		nd.derived = nil
 		s.nodeChanged(nd)
@@ -80,6 +83,7 @@ func (s *Store) DeleteNode(name string) {
 		return
 	}
 	nd.known, nd.labels, nd.derived = false, nil, nil
+	nd.weight, nd.fault = 0, ""
 	s.nodeChanged(nd)
 	s.setNodeAddrs(nd, nil)
 	s.dropNode(nd)

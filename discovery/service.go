@@ -21,7 +21,7 @@ type spec struct {
 
 // equal reports whether two documents say the same.
 func (a *spec) equal(b *spec) bool {
-	return a != nil && b != nil && a.selector == b.selector && a.svc.equal(&b.svc)
+	return a != nil && b != nil && a.selector == b.selector && a.svc.equal(&b.svc) && a.wishes.weights.equal(&b.wishes.weights)
 }
 
 // parser gathers what is read of one Service document.
@@ -318,10 +318,10 @@ func parsePrefix(text string) (netip.Prefix, bool) {
 func (p *parser) wishes(w *wishes) {
 	pol := &p.out.Policy
 	pol.TopologyKeys, pol.Distribution, pol.MinReadyPercent = w.keys, w.distribution, w.percent
-	p.out.ForwardingMode = w.mode
+	p.out.Options = w.opts
 	if w.unsupported != "" {
 		p.lacks(w.unsupported)
-	} else if need := forwardingModes[w.mode]; p.supported&need != need {
-		p.lacks(annotationPath(AnnotationForwardingMode) + ": " + w.mode)
+	} else if field := w.opts.lacking(p.supported); field != "" {
+		p.lacks(field)
 	}
 }

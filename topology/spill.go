@@ -7,7 +7,7 @@ package topology
 // what reaches it, at most all, and the next tier gets the rest; so the load
 // on one ready endpoint never exceeds 100/percent times what it bears when
 // all are ready. What no tier takes is given to all in proportion, since
-// somebody must serve it. Endpoints of a tier share equally. (Envoy's
+// somebody must serve it. Endpoints of a tier share by their weights. (Envoy's
 // priority load levels follow the same idea, with percent about 71.)
 //
 // Worked example, percent 50: this node's zone has 4 endpoints of which 1 is
@@ -21,6 +21,7 @@ package topology
 func spill(percent int, eps []Endpoint, rk *ranking) *Chosen {
 	total := make([]int, len(rk.tiers))
 	ready := make([]int, len(rk.tiers))
+	weight := make([]float64, len(rk.tiers)) // of the ready ones
 	for i := range eps {
 		n := rk.rank(&eps[i])
 		if n == unranked {
@@ -29,6 +30,7 @@ func spill(percent int, eps []Endpoint, rk *ranking) *Chosen {
 		total[n]++
 		if eps[i].Ready {
 			ready[n]++
+			weight[n] += eps[i].weight()
 		}
 	}
 	share, users := tierShares(percent, total, ready)
@@ -45,7 +47,7 @@ func spill(percent int, eps []Endpoint, rk *ranking) *Chosen {
 			continue
 		}
 		c.Endpoints = append(c.Endpoints, i)
-		c.Shares = append(c.Shares, share[n]/float64(ready[n]))
+		c.Shares = append(c.Shares, share[n]*eps[i].weight()/weight[n])
 	}
 	for n := range share {
 		if share[n] > 0 {
@@ -55,6 +57,9 @@ func spill(percent int, eps []Endpoint, rk *ranking) *Chosen {
 	}
 	return c
 }
+
+// weight is the endpoint's, 1 if it has none.
+func (e *Endpoint) weight() float64 { return float64(max(1, e.Weight)) }
 
 // tierShares is the share of new flows of each tier, summing to 1, and how
 // many tiers have one.

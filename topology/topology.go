@@ -30,6 +30,9 @@ type Endpoint struct {
 	Labels      map[string]string // labels of the endpoint's node; shared, never written
 	// Inferred is true when NodeName was inferred from the address.
 	Inferred bool
+	// Weight is its part of new flows relative to others of its tier; 0 is 1.
+	// It has no say in which tier is used.
+	Weight uint32
 }
 
 // Node is the node on which Weir runs.

@@ -6,6 +6,8 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+
+	"github.com/weirlb/weir/conntrack"
 )
 
 // scratch is memory that builds use again and again.
@@ -34,8 +36,9 @@ func (t *Table) buildService(spec *Service, old *service) (*service, error) {
 	} else {
 		s.number = t.numbers.take()
 	}
+	s.policy = buildPolicy(spec.Policy, old)
 	for i := range spec.Frontends {
-		f, err := t.buildFrontend(spec, i, s.number, old)
+		f, err := t.buildFrontend(spec, i, s, old)
 		if err != nil {
 			return nil, fmt.Errorf("frontend %d: %w", i, err)
 		}
@@ -55,7 +58,7 @@ func (t *Table) buildService(spec *Service, old *service) (*service, error) {
 	return s, err
 }
 
-func (t *Table) buildFrontend(spec *Service, i int, number uint32, old *service) (*FrontendEntry, error) {
+func (t *Table) buildFrontend(spec *Service, i int, s, old *service) (*FrontendEntry, error) {
 	in := &spec.Frontends[i]
 	ap, err := checkAddrPort(in.AddrPort)
 	if err != nil {
@@ -73,12 +76,13 @@ func (t *Table) buildFrontend(spec *Service, i int, number uint32, old *service)
 	}
 	key := MakeKey(ap, in.Proto)
 	f := old.frontend(&key, i)
-	if f != nil && f.Pool == pool && f.Kind == in.Kind && f.ClusterScope == in.ClusterScope {
+	mode := cmp.Or(in.Mode, conntrack.ModeNAT)
+	if f != nil && f.Pool == pool && f.Policy == s.policy && f.Mode == mode && f.Kind == in.Kind && f.ClusterScope == in.ClusterScope {
 		return f, nil
 	}
 	return &FrontendEntry{
-		Key: key, Pool: pool, Service: number, Proto: in.Proto, Kind: in.Kind, ClusterScope: in.ClusterScope,
-		AddrPort: ap, ServiceName: spec.Name,
+		Key: key, Pool: pool, Policy: s.policy, Service: s.number, Proto: in.Proto, Kind: in.Kind, Mode: mode,
+		ClusterScope: in.ClusterScope, AddrPort: ap, ServiceName: spec.Name,
 	}, nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/weirlb/weir/conntrack"
 )
 
 // Kind is how a frontend is reached.
@@ -40,12 +42,13 @@ type Algorithm uint8
 
 // Algorithms.
 const (
-	Maglev Algorithm = iota // by the tuple's hash; the same on every node
-	Random                  // by the worker's random numbers
+	Maglev    Algorithm = iota // by the tuple's hash; the same on every node
+	Random                     // by the worker's random numbers
+	LeastConn                  // the endpoint with the fewest flows for its weight
 )
 
 // String is the algorithm as status shows it.
-func (a Algorithm) String() string { return nameOf(a, "Maglev", "Random") }
+func (a Algorithm) String() string { return nameOf(a, "Maglev", "Random", "LeastConn") }
 
 func nameOf[T ~uint8](v T, names ...string) string {
 	if int(v) < len(names) {
@@ -84,6 +87,8 @@ type Frontend struct {
 	Proto    uint8 // IP protocol number: 6 TCP, 17 UDP
 	Kind     Kind
 	Pool     int // index into Service.Pools
+	// Mode is how new flows are forwarded; 0 is conntrack.ModeNAT.
+	Mode conntrack.Mode
 	// ClusterScope marks a frontend for traffic from inside the cluster,
 	// to which externalTrafficPolicy does not apply.
 	ClusterScope bool
@@ -95,6 +100,7 @@ type Service struct {
 	Name      string // namespace/name, the identity
 	Frontends []Frontend
 	Pools     []Pool
+	Policy    *Policy // nil: none
 	// Listed are endpoints that are in the Service's slices but may be in
 	// none of its pools (not ready, or not this node's to use): their
 	// flows go on, so they do not count as gone. Endpoints of pools need not
@@ -152,7 +158,8 @@ type service struct {
 	number    uint32
 	frontends []*FrontendEntry // all that it claims; those it holds are in the trie
 	pools     []*PoolEntry     // those of its frontends, each once
-	numbers   []uint32         // of its endpoints, ascending
+	policy    *Policy
+	numbers   []uint32 // of its endpoints, ascending
 }
 
 // frontend is the Service's frontend with the key, or nil. It looks at index

@@ -3,6 +3,8 @@ package table
 import (
 	"iter"
 	"net/netip"
+
+	"github.com/weirlb/weir/conntrack"
 )
 
 // Snapshot is the frontends of one publication, immutable.
@@ -17,9 +19,11 @@ type Snapshot struct {
 type FrontendEntry struct {
 	Key          Key
 	Pool         *PoolEntry // never nil
+	Policy       *Policy    // of its Service; nil: none
 	Service      uint32     // number of its Service, from 1; see [Table.ServiceName]
 	Proto        uint8
 	Kind         Kind
+	Mode         conntrack.Mode // how its new flows are forwarded
 	ClusterScope bool
 	AddrPort     netip.AddrPort
 	ServiceName  string

@@ -179,6 +179,7 @@ func (d *Daemon) options() program.Options {
 		ProtectedPorts: d.cfg.ProtectedPorts,
 
 		LoadBalancerClass: d.cfg.LoadBalancerClass,
+		Mode:              program.Mode(d.cfg.Forwarding.Mode),
 	}
 }
 

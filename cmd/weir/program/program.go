@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/topology"
@@ -43,8 +44,12 @@ type Options struct {
 	// LoadBalancerClass limits load balancer IPs to those of Services of
 	// this class; "" takes all.
 	LoadBalancerClass string
-	// Random selects endpoints at random in place of by Maglev.
+	// Random selects endpoints at random in place of by Maglev, where a
+	// Service does not say.
 	Random bool
+	// Mode is how packets are forwarded where a Service does not say; 0 is
+	// conntrack.ModeNAT.
+	Mode conntrack.Mode
 }
 
 // Warning is something that an operator should know of one Service.
@@ -280,7 +285,3 @@ func sameNode(a, b *topology.Node) bool {
 	}
 	return true
 }
-
-// Supported is what the packet path honours beyond the plain Service. A
-// Service that needs more stays with the kernel.
-const Supported discovery.Feature = 0

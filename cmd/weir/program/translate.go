@@ -47,6 +47,7 @@ func (t *Translator) translate(svc *discovery.Service) (table.Service, []string)
 		Name:      svc.Name.String(),
 		Frontends: slices.Clip(w.frontends[s.frontends:]),
 		Pools:     slices.Clip(w.pools[s.pools:]),
+		Policy:    policy(svc),
 		Listed:    slices.Clip(w.listed[s.listed:]),
 	}, s.warnings
 }
@@ -143,6 +144,7 @@ func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
 		Proto:        f.proto,
 		Kind:         kind,
 		Pool:         pool,
+		Mode:         f.t.mode(f.svc),
 		ClusterScope: kind == table.ClusterIP,
 	})
 }
@@ -167,9 +169,7 @@ func (f *familyPort) pool(local bool) int {
 	}
 	w := &f.t.work
 	p := table.Pool{AffinitySeconds: f.svc.AffinitySeconds, OnEmpty: table.Reject, Tier: string(topology.TierNone)}
-	if f.t.opts.Random {
-		p.Algorithm = table.Random
-	}
+	p.Algorithm = f.t.algorithm(f.svc)
 	if chosen != nil {
 		p.Tier = string(chosen.Tier)
 		p.Endpoints = f.endpoints(chosen)
@@ -220,7 +220,7 @@ func (f *familyPort) endpoints(c *topology.Chosen) []table.Endpoint {
 	start := len(w.endpoints)
 	for i, n := range c.Endpoints {
 		e := &f.eps[n]
-		weight := uint32(1)
+		weight := max(1, e.Weight)
 		if c.Shares != nil {
 			if c.Shares[i] <= 0 {
 				continue

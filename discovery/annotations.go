@@ -9,7 +9,8 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// Annotations of a Service that Weir reads.
+// Annotations of a Service that have a say in who may serve. Those for the packet
+// path are in options.go.
 const (
 	// AnnotationTopologyKeys is spec.topologyKeys for API servers that do
 	// not have the field: keys with commas between, for example
@@ -22,8 +23,6 @@ const (
 	// AnnotationMinReadyPercent is 0 (off) to 100: a tier with a smaller
 	// share of its endpoints ready hands flows on to the next tier.
 	AnnotationMinReadyPercent = "weir.dev/min-ready-percent"
-	// AnnotationForwardingMode is nat, dnat, l2dsr, ipip or gue.
-	AnnotationForwardingMode = "weir.dev/forwarding-mode"
 )
 
 const (
@@ -41,7 +40,8 @@ type wishes struct {
 	keys         []string
 	distribution topology.Distribution
 	percent      int
-	mode         string
+	opts         ServiceOptions
+	weights      weights
 	// unsupported names the annotation that keeps the Service with the
 	// kernel, because ignoring it would change who may serve.
 	unsupported string
@@ -78,14 +78,7 @@ func parseWishes(annotations map[string]string, externalLocal bool) wishes {
 			w.percent = n
 		}
 	}
-	if v, ok := annotations[AnnotationForwardingMode]; ok {
-		w.mode = strings.TrimSpace(v)
-		if _, known := forwardingModes[w.mode]; !known && w.mode != "" {
-			path := annotationPath(AnnotationForwardingMode)
-			w.errors = append(w.errors, notSupported(path, v, `"dnat", "gue", "ipip", "l2dsr", "nat"`))
-			w.unsupported = path
-		}
-	}
+	w.options(annotations)
 	return w
 }
 

@@ -1,0 +1,74 @@
+package program
+
+import (
+	"cmp"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// Supported is what the packet path honours beyond the plain Service. A
+// Service that needs more stays with the kernel.
+const Supported discovery.Feature = 0
+
+// modes are the values of weir.dev/forwarding-mode.
+var modes = map[string]conntrack.Mode{
+	"nat":   conntrack.ModeNAT,
+	"dnat":  conntrack.ModeDNAT,
+	"l2dsr": conntrack.ModeL2DSR,
+	"ipip":  conntrack.ModeIPIP,
+	"gue":   conntrack.ModeGUE,
+}
+
+// Mode is the mode of that name, ModeNAT for one that is not known.
+func Mode(name string) conntrack.Mode { return cmp.Or(modes[name], conntrack.ModeNAT) }
+
+// mode is how a Service's packets are forwarded.
+func (t *Translator) mode(svc *discovery.Service) conntrack.Mode {
+	if m, ok := modes[svc.Options.ForwardingMode]; ok {
+		return m
+	}
+	return t.opts.Mode
+}
+
+// algorithm is how a Service's endpoints are chosen.
+func (t *Translator) algorithm(svc *discovery.Service) table.Algorithm {
+	switch svc.Options.Algorithm {
+	case discovery.AlgorithmMaglev:
+		return table.Maglev
+	case discovery.AlgorithmRandom:
+		return table.Random
+	case discovery.AlgorithmLeastConn:
+		return table.LeastConn
+	}
+	if t.opts.Random {
+		return table.Random
+	}
+	return table.Maglev
+}
+
+var removals = [...]table.Removal{
+	discovery.RemovalKeep:  table.Keep,
+	discovery.RemovalReset: table.ResetFlows,
+	discovery.RemovalDrop:  table.DropFlows,
+}
+
+// policy is what a Service asks of the packet path, nil when it asks for
+// nothing.
+func policy(svc *discovery.Service) *table.Policy {
+	o := &svc.Options
+	p := table.Policy{
+		SourceRanges:            svc.SourceRanges,
+		OnRemoval:               removals[o.OnRemoval],
+		MaxConnections:          o.MaxConnections,
+		NewConnectionsPerSecond: o.NewConnectionsPerSecond,
+		QUICConnectionID:        table.QUICConnectionID(o.QUICConnectionID),
+		MSSClamp:                o.MSSClamp,
+	}
+	if len(p.SourceRanges) == 0 && p.OnRemoval == table.Keep && p.MaxConnections == 0 &&
+		p.NewConnectionsPerSecond == 0 && p.QUICConnectionID.Length == 0 && p.MSSClamp == 0 {
+		return nil
+	}
+	return &p
+}

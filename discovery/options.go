@@ -1,0 +1,248 @@
+package discovery
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Annotations of a Service that ask something of the packet path.
+const (
+	// AnnotationForwardingMode is nat, dnat, l2dsr, ipip or gue.
+	AnnotationForwardingMode = "weir.dev/forwarding-mode"
+	// AnnotationOnEndpointRemoval is keep, reset or drop: what becomes of the
+	// TCP flows of an endpoint that is in no slice any more.
+	AnnotationOnEndpointRemoval = "weir.dev/on-endpoint-removal"
+	// AnnotationAlgorithm is maglev, random or least-conn.
+	AnnotationAlgorithm = "weir.dev/algorithm"
+	// AnnotationSlowStart is the time, as 30s, in which a new endpoint's part of
+	// new flows grows to its full size.
+	AnnotationSlowStart = "weir.dev/slow-start"
+	// AnnotationWeight on a Service lists endpoints or nodes with their weights,
+	// as "10.1.1.1=3,10.1.1.2:8080=2,node-a=5"; on a Node, where it may also be a
+	// label, it is the weight of all endpoints there.
+	AnnotationWeight = "weir.dev/weight"
+	// AnnotationMaxConnections is how many connections the Service has on this
+	// node at the same time, and AnnotationNewConnections how many may begin per
+	// second. 0 is no limit.
+	AnnotationMaxConnections = "weir.dev/max-connections"
+	AnnotationNewConnections = "weir.dev/new-connections-per-second"
+	// AnnotationQUICConnectionID says where a QUIC connection ID names the
+	// server: "OFFSET,LENGTH" in bytes, or "quic-lb,LENGTH".
+	AnnotationQUICConnectionID = "weir.dev/quic-cid"
+	// AnnotationMSSClamp is auto, off, or the largest TCP segment in bytes.
+	AnnotationMSSClamp = "weir.dev/mss-clamp"
+)
+
+// Algorithm is how endpoints are chosen for new flows.
+type Algorithm uint8
+
+// Algorithms. AlgorithmDefault leaves it to the configuration.
+const (
+	AlgorithmDefault Algorithm = iota
+	AlgorithmMaglev
+	AlgorithmRandom
+	AlgorithmLeastConn
+)
+
+// EndpointRemoval is what becomes of TCP flows to an endpoint that is gone.
+type EndpointRemoval uint8
+
+// Values of AnnotationOnEndpointRemoval.
+const (
+	RemovalKeep  EndpointRemoval = iota // they go on, as in kube-proxy
+	RemovalReset                        // their next packet is answered with a RST
+	RemovalDrop                         // their packets are dropped
+)
+
+// QUICConnectionID says which bytes of a QUIC connection ID name the server.
+// Length 0: none do.
+type QUICConnectionID struct {
+	Offset, Length uint8
+	// Marked is true for the plain-text form of draft-ietf-quic-load-balancers:
+	// the first byte holds the configuration in its upper three bits, of which
+	// 0b111 means that the ID names no server; Offset is then 1.
+	Marked bool
+}
+
+// MSSClampAuto has the largest segment follow from the way to the endpoint.
+const MSSClampAuto = 0xffff
+
+// ServiceOptions are what a Service asks of the packet path by annotations.
+// The zero value asks for nothing.
+type ServiceOptions struct {
+	ForwardingMode          string // "": as configured
+	OnRemoval               EndpointRemoval
+	Algorithm               Algorithm
+	SlowStart               time.Duration
+	MaxConnections          uint32 // 0: no limit
+	NewConnectionsPerSecond uint32 // 0: no limit
+	QUICConnectionID        QUICConnectionID
+	MSSClamp                uint16 // 0: off
+}
+
+// Bounds of what the annotations may say.
+const (
+	maxSlowStart  = time.Hour
+	maxLimit      = 1 << 30
+	minMSS        = 536 // what every IPv4 host takes (RFC 9293 section 3.7.1)
+	maxMSS        = 65495
+	maxCIDLength  = 20 // RFC 9000 section 17.2
+	maxServerID   = 15 // draft-ietf-quic-load-balancers section 3
+	supportedLB   = `"least-conn", "maglev", "random"`
+	supportedGone = `"drop", "keep", "reset"`
+)
+
+// options reads the annotations of ServiceOptions.
+func (w *wishes) options(annotations map[string]string) {
+	for _, a := range optionAnnotations {
+		text, ok := annotations[a.name]
+		if text = strings.TrimSpace(text); !ok || text == "" {
+			continue
+		}
+		if complaint := a.read(w, text); complaint != "" {
+			w.errors = append(w.errors, annotationPath(a.name)+": "+complaint)
+			if a.guards {
+				w.unsupported = annotationPath(a.name)
+			}
+		}
+	}
+}
+
+// optionAnnotations are read in this order, so that errors come in it too.
+var optionAnnotations = []struct {
+	name string
+	// guards is true for what limits the Service: without it, it would be
+	// served more openly than it is written.
+	guards bool
+	// read returns what is wrong, "" if nothing is.
+	read func(w *wishes, text string) string
+}{
+	{AnnotationForwardingMode, true, (*wishes).readMode},
+	{AnnotationOnEndpointRemoval, false, func(w *wishes, text string) string {
+		return oneOf(&w.opts.OnRemoval, text, supportedGone, "keep", "reset", "drop")
+	}},
+	{AnnotationAlgorithm, false, func(w *wishes, text string) string {
+		return oneOf(&w.opts.Algorithm, text, supportedLB, "", "maglev", "random", "least-conn")
+	}},
+	{AnnotationSlowStart, false, (*wishes).readSlowStart},
+	{AnnotationWeight, false, (*wishes).readWeights},
+	{AnnotationMaxConnections, true, func(w *wishes, text string) string { return limit(&w.opts.MaxConnections, text) }},
+	{AnnotationNewConnections, true, func(w *wishes, text string) string { return limit(&w.opts.NewConnectionsPerSecond, text) }},
+	{AnnotationQUICConnectionID, false, (*wishes).readConnectionID},
+	{AnnotationMSSClamp, false, (*wishes).readMSS},
+}
+
+// lacking is the first annotation that asks for what is not supported, "" if
+// none does.
+func (o *ServiceOptions) lacking(supported Feature) string {
+	mode := forwardingModes[o.ForwardingMode]
+	switch {
+	case supported&mode != mode:
+		return annotationPath(AnnotationForwardingMode) + ": " + o.ForwardingMode
+	case o.QUICConnectionID.Length != 0 && supported&FeatureQUICConnectionID == 0:
+		return annotationPath(AnnotationQUICConnectionID)
+	case o.MSSClamp != 0 && supported&FeatureMSSClamp == 0:
+		return annotationPath(AnnotationMSSClamp)
+	}
+	return ""
+}
+
+func (w *wishes) readMode(text string) string {
+	if _, known := forwardingModes[text]; !known {
+		return unsupportedValue(text, `"dnat", "gue", "ipip", "l2dsr", "nat"`)
+	}
+	w.opts.ForwardingMode = text
+	return ""
+}
+
+func (w *wishes) readSlowStart(text string) string {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 || d > maxSlowStart {
+		return invalidValue(text, fmt.Sprintf("must be a duration between 0s and %v, as 30s", maxSlowStart))
+	}
+	w.opts.SlowStart = d
+	return ""
+}
+
+// readConnectionID takes "OFFSET,LENGTH" or "quic-lb,LENGTH".
+func (w *wishes) readConnectionID(text string) string {
+	first, second, _ := strings.Cut(text, ",")
+	first, second = strings.TrimSpace(first), strings.TrimSpace(second)
+	length, err := strconv.ParseUint(second, 10, 8)
+	cid := QUICConnectionID{Length: uint8(length)}
+	if first == "quic-lb" {
+		if err != nil || length < 1 || length > maxServerID {
+			return invalidValue(text, fmt.Sprintf("must be quic-lb,LENGTH with a length of the server ID between 1 and %d bytes", maxServerID))
+		}
+		cid.Offset, cid.Marked = 1, true
+		w.opts.QUICConnectionID = cid
+		return ""
+	}
+	offset, err2 := strconv.ParseUint(first, 10, 8)
+	if err != nil || err2 != nil || length < 1 || offset+length > maxCIDLength {
+		return invalidValue(text, fmt.Sprintf("must be OFFSET,LENGTH in bytes, within a connection ID of at most %d, or quic-lb,LENGTH", maxCIDLength))
+	}
+	cid.Offset = uint8(offset)
+	w.opts.QUICConnectionID = cid
+	return ""
+}
+
+func (w *wishes) readMSS(text string) string {
+	switch text {
+	case "auto":
+		w.opts.MSSClamp = MSSClampAuto
+		return ""
+	case "off":
+		w.opts.MSSClamp = 0
+		return ""
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n < minMSS || n > maxMSS {
+		return invalidValue(text, fmt.Sprintf("must be auto, off or a number between %d and %d, inclusive", minMSS, maxMSS))
+	}
+	w.opts.MSSClamp = uint16(n)
+	return ""
+}
+
+// oneOf sets *to to text's place among values; "" is no value.
+func oneOf[T ~uint8](to *T, text, supported string, values ...string) string {
+	at := slices.Index(values, text)
+	if at < 0 {
+		return unsupportedValue(text, supported)
+	}
+	*to = T(at)
+	return ""
+}
+
+func limit(to *uint32, text string) string {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n > maxLimit {
+		return invalidValue(text, fmt.Sprintf("must be a number between 0 and %d, inclusive", maxLimit))
+	}
+	*to = uint32(n)
+	return ""
+}
+
+// String is the algorithm as the annotation has it.
+func (a Algorithm) String() string {
+	return [...]string{"", "maglev", "random", "least-conn"}[a&3]
+}
+
+// String is the value as the annotation has it.
+func (r EndpointRemoval) String() string {
+	if int(r) < 3 {
+		return [...]string{"keep", "reset", "drop"}[r]
+	}
+	return strconv.Itoa(int(r))
+}
+
+// String is the annotation's value.
+func (q QUICConnectionID) String() string {
+	if q.Marked {
+		return fmt.Sprintf("quic-lb,%d", q.Length)
+	}
+	return fmt.Sprintf("%d,%d", q.Offset, q.Length)
+}

@@ -1,0 +1,92 @@
+package discovery
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weirlb/weir/topology"
+)
+
+// maxWeight bounds weights so that the lightest endpoint of a pool still has a
+// part that can be told from nothing.
+const maxWeight = 1000
+
+// weights are what a Service's annotation says of its endpoints: of one by
+// address and port, by address, or by node. The nearest counts.
+type weights struct {
+	ports map[netip.AddrPort]uint32
+	addrs map[netip.Addr]uint32
+	nodes map[string]uint32
+}
+
+// readWeights takes "NAME=WEIGHT,...".
+func (w *wishes) readWeights(text string) string {
+	out := weights{map[netip.AddrPort]uint32{}, map[netip.Addr]uint32{}, map[string]uint32{}}
+	for _, item := range splitList(text) {
+		name, value, _ := strings.Cut(item, "=")
+		n, ok := parseWeight(value)
+		if name = strings.TrimSpace(name); name == "" || !ok {
+			return invalidValue(item, fmt.Sprintf("must be ADDRESS=WEIGHT, ADDRESS:PORT=WEIGHT or NODE=WEIGHT with a weight between 1 and %d", maxWeight))
+		}
+		if ap, err := netip.ParseAddrPort(name); err == nil {
+			out.ports[netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())] = n
+		} else if a, ok := parseAddr(name); ok {
+			out.addrs[a] = n
+		} else {
+			out.nodes[strings.Clone(name)] = n
+		}
+	}
+	w.weights = out
+	return ""
+}
+
+func parseWeight(text string) (uint32, bool) {
+	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 32)
+	return uint32(n), err == nil && n >= 1 && n <= maxWeight
+}
+
+func (w *weights) equal(o *weights) bool {
+	return maps.Equal(w.ports, o.ports) && maps.Equal(w.addrs, o.addrs) && maps.Equal(w.nodes, o.nodes)
+}
+
+// apply gives the endpoints named by the annotation their weights; the others
+// keep their node's.
+func (w *weights) apply(eps []topology.Endpoint) {
+	if len(w.ports)+len(w.addrs)+len(w.nodes) == 0 {
+		return
+	}
+	for i := range eps {
+		e := &eps[i]
+		if n, ok := w.ports[e.AddrPort]; ok {
+			e.Weight = n
+		} else if n, ok := w.addrs[e.AddrPort.Addr()]; ok {
+			e.Weight = n
+		} else if n, ok := w.nodes[e.NodeName]; ok && e.NodeName != "" {
+			e.Weight = n
+		}
+	}
+}
+
+// nodeWeight is the weight that a Node gives to the endpoints on it, 0 when it
+// says none, and what is wrong with what it says. The annotation has
+// precedence over the label.
+func nodeWeight(n *corev1.Node) (weight uint32, complaint string) {
+	text, ok := n.Annotations[AnnotationWeight]
+	path := annotationPath(AnnotationWeight)
+	if !ok {
+		text, path = n.Labels[AnnotationWeight], "metadata.labels["+AnnotationWeight+"]"
+	}
+	if text == "" {
+		return 0, ""
+	}
+	weight, ok = parseWeight(text)
+	if !ok {
+		return 0, path + ": " + invalidValue(text, fmt.Sprintf("must be a number between 1 and %d, inclusive", maxWeight))
+	}
+	return weight, ""
+}

@@ -1,0 +1,91 @@
+package table
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/gaissmai/bart"
+)
+
+// Removal is what becomes of TCP flows whose endpoint is gone from all
+// Services. UDP flows choose anew.
+type Removal uint8
+
+// Answers to the packets of such a flow.
+const (
+	Keep       Removal = iota // none: they go on
+	ResetFlows                // a RST to whoever sends
+	DropFlows                 // silence
+)
+
+// String is the answer as the annotation has it.
+func (r Removal) String() string { return nameOf(r, "keep", "reset", "drop") }
+
+// QUICConnectionID says which bytes of a QUIC connection ID name the server;
+// Length 0: none do.
+type QUICConnectionID struct {
+	Offset, Length uint8
+	Marked         bool // the first byte's upper bits 0b111: this ID names none
+}
+
+// MSSClampAuto has the largest TCP segment follow from the way out.
+const MSSClampAuto = 0xffff
+
+// Policy is what a Service asks of the packet path beyond the choice of
+// endpoints. It is immutable once given to a Table; nil asks for nothing.
+type Policy struct {
+	// SourceRanges are who may begin flows with the frontends of kind
+	// LoadBalancer, per address family; a family without any is open.
+	SourceRanges            []netip.Prefix
+	OnRemoval               Removal
+	MaxConnections          uint32 // at the same time; 0: no limit
+	NewConnectionsPerSecond uint32 // 0: no limit
+	QUICConnectionID        QUICConnectionID
+	MSSClamp                uint16 // 0: off
+
+	sources        bart.Lite
+	limit4, limit6 bool // there are ranges of the family
+}
+
+// same reports whether two policies, nil among them, ask for the same.
+func (p *Policy) same(o *Policy) bool {
+	if p == nil || o == nil {
+		return p == o
+	}
+	return p.OnRemoval == o.OnRemoval && p.MaxConnections == o.MaxConnections &&
+		p.NewConnectionsPerSecond == o.NewConnectionsPerSecond && p.QUICConnectionID == o.QUICConnectionID &&
+		p.MSSClamp == o.MSSClamp && slices.Equal(p.SourceRanges, o.SourceRanges)
+}
+
+// buildPolicy is the policy as workers see it: that of old, if it is the same.
+func buildPolicy(p *Policy, old *service) *Policy {
+	if old != nil && old.policy.same(p) {
+		return old.policy
+	}
+	if p == nil {
+		return nil
+	}
+	out := &Policy{
+		SourceRanges: slices.Clone(p.SourceRanges), OnRemoval: p.OnRemoval,
+		MaxConnections: p.MaxConnections, NewConnectionsPerSecond: p.NewConnectionsPerSecond,
+		QUICConnectionID: p.QUICConnectionID, MSSClamp: p.MSSClamp,
+	}
+	for _, r := range out.SourceRanges {
+		out.sources.Insert(r)
+		out.limit4 = out.limit4 || r.Addr().Is4()
+		out.limit6 = out.limit6 || r.Addr().Is6()
+	}
+	return out
+}
+
+// Admits says whether a client may begin a flow with a frontend of the kind.
+// As with kube-proxy, source ranges are about load balancer addresses alone.
+func (p *Policy) Admits(kind Kind, client netip.Addr) bool {
+	if p == nil || kind != LoadBalancer {
+		return true
+	}
+	if client.Is4() {
+		return !p.limit4 || p.sources.Lookup(client)
+	}
+	return !p.limit6 || p.sources.Lookup(client)
+}
