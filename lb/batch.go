@@ -20,58 +20,65 @@ const (
 // batch is a set of packets on their way through the stages. Every packet in
 // it is consumed exactly once: sent, dropped, held, handed over or given back.
 type batch struct {
-	n    int
-	desc [batchSize][maxBuffers]xsk.Desc
-	bufs [batchSize]uint8  // how many of desc are used
-	size [batchSize]uint32 // the frame's length over all buffers
-	in   [batchSize]int32  // the port that it came from
-	pkt  [batchSize]header.Packet
-	key  [batchSize]conntrack.Key
-	hash [batchSize]uint64
-	ref  [batchSize]conntrack.Ref
-	ok   [batchSize]bool // still to be looked up
+	n int
+	// desc are the packets' buffers, those of one packet next to each other.
+	desc  [batchSize * maxBuffers]xsk.Desc
+	first [batchSize]uint8  // where in desc a packet begins
+	bufs  [batchSize]uint8  // how many of desc it has
+	size  [batchSize]uint32 // the frame's length over all buffers
+	in    [batchSize]int32  // the port that it came from
+	pkt   [batchSize]header.Packet
+	key   [batchSize]conntrack.Key
+	hash  [batchSize]uint64
+	ref   [batchSize]conntrack.Ref
+	ok    [batchSize]bool // still to be looked up
 	// tries is how often the flow that was found had just been ended.
 	tries [batchSize]uint8
 }
 
-// load groups received descriptors into packets and returns how many
-// descriptors it took. A packet of more than maxBuffers is dropped.
-func (w *worker) load(b *batch, in int32, descs []xsk.Desc) int {
+// head is packet i's first buffer, which holds all headers.
+func (b *batch) head(i int) *xsk.Desc { return &b.desc[b.first[i]] }
+
+// buffers are all of packet i's buffers.
+func (b *batch) buffers(i int) []xsk.Desc {
+	from := int(b.first[i])
+	return b.desc[from : from+int(b.bufs[i])]
+}
+
+// take receives up to batchSize buffers of port in as a batch, and returns how
+// many there were. A packet of more than maxBuffers is dropped.
+func (w *worker) take(b *batch, in int32, q Queue) int {
+	n := q.Receive(b.desc[:batchSize])
 	b.n = 0
-	taken := 0
-	for taken < len(descs) && b.n < batchSize {
-		i, bufs, size := b.n, 0, uint32(0)
-		for j := taken; j < len(descs); j++ {
-			d := descs[j]
-			d.Options &= xsk.Continued
+	for at := 0; at < n; {
+		i, first, size := b.n, at, uint32(0)
+		for at < n {
+			d := &b.desc[at]
+			more := d.Options & xsk.Continued
+			d.Options = more
 			size += d.Len
-			if bufs < maxBuffers {
-				b.desc[i][bufs] = d
-			} else {
-				w.free.push(d.Addr &^ w.frameMask)
-			}
-			bufs++
-			if d.Options&xsk.Continued == 0 {
+			at++
+			if more == 0 {
 				break
 			}
 		}
-		taken += bufs
-		b.in[i], b.size[i], b.bufs[i] = in, size, uint8(min(bufs, maxBuffers))
+		bufs := at - first
 		w.t.rxPackets++
 		w.t.rxBytes += uint64(size)
 		if bufs > maxBuffers {
-			w.recycle(b, i)
+			w.freeBuffers(b.desc[first:at])
 			w.t.drops[DropTooBig]++
 			continue
 		}
+		b.first[i], b.bufs[i], b.size[i], b.in[i] = uint8(first), uint8(bufs), size, in
 		b.n++
 	}
-	return taken
+	return n
 }
 
 // frame is the first buffer of packet i.
 func (w *worker) frame(b *batch, i int) []byte {
-	d := &b.desc[i][0]
+	d := b.head(i)
 	return w.area[d.Addr : d.Addr+uint64(d.Len) : (d.Addr|w.frameMask)+1]
 }
 
@@ -169,9 +176,11 @@ func (w *worker) drop(b *batch, i int, reason Drop) {
 	w.recycle(b, i)
 }
 
-func (w *worker) recycle(b *batch, i int) {
-	for j := range b.bufs[i] {
-		w.free.push(b.desc[i][j].Addr &^ w.frameMask)
+func (w *worker) recycle(b *batch, i int) { w.freeBuffers(b.buffers(i)) }
+
+func (w *worker) freeBuffers(descs []xsk.Desc) {
+	for j := range descs {
+		w.free.push(descs[j].Addr &^ w.frameMask)
 	}
 }
 
@@ -187,14 +196,14 @@ func (w *worker) send(b *batch, i int, out int32) {
 	if p.txn+n > txQueueLen {
 		w.transmit(p)
 	}
-	p.txn += copy(p.tx[p.txn:], b.desc[i][:n])
+	p.txn += copy(p.tx[p.txn:], b.buffers(i))
 }
 
 // handOver passes packet i to the worker that owns the way out: never is a
 // packet put on another worker's ring.
 func (w *worker) handOver(b *batch, i int, out int32) {
 	h := w.peers[w.ports[out].owner]
-	if h == nil || !h.out.put(out, b.desc[i][:b.bufs[i]]...) {
+	if h == nil || !h.out.put(out, b.buffers(i)...) {
 		w.drop(b, i, DropHandoffFull)
 		return
 	}
@@ -209,7 +218,7 @@ func (w *worker) untag(b *batch, i int) {
 	p := &b.pkt[i]
 	n := p.L3 - header.EthernetLen
 	copy(f[n:], f[:12])
-	d := &b.desc[i][0]
+	d := b.head(i)
 	d.Addr, d.Len = d.Addr+uint64(n), d.Len-uint32(n)
 	b.size[i] -= uint32(n)
 	p.L3, p.L4 = p.L3-n, p.L4-n

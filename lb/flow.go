@@ -336,11 +336,9 @@ func (w *worker) answerable(b *batch, i int) bool {
 // answer sends what packet i's first frame was turned into back by the way it
 // came, and frees its other frames.
 func (w *worker) answer(b *batch, i int, n int) {
-	for j := 1; j < int(b.bufs[i]); j++ {
-		w.free.push(b.desc[i][j].Addr &^ w.frameMask)
-	}
+	w.freeBuffers(b.buffers(i)[1:])
 	b.bufs[i] = 1
-	d := &b.desc[i][0]
+	d := b.head(i)
 	d.Len, d.Options = uint32(n), 0
 	w.send(b, i, b.in[i])
 }

@@ -45,8 +45,9 @@ func (w *worker) hold(b *batch, i int, port int32, nextHop netip.Addr, adj uint3
 		return
 	}
 	w.t.held++
-	w.held = append(w.held, held{desc: b.desc[i], bufs: b.bufs[i], size: b.size[i], in: b.in[i],
+	w.held = append(w.held, held{bufs: b.bufs[i], size: b.size[i], in: b.in[i],
 		port: port, nextHop: nextHop, adj: adj, until: w.tick + secondTicks})
+	copy(w.held[len(w.held)-1].desc[:], b.buffers(i))
 }
 
 // release sends held packets whose next hop has been resolved through the
@@ -66,7 +67,9 @@ func (w *worker) release() {
 			continue
 		}
 		i := b.n
-		b.desc[i], b.bufs[i], b.size[i], b.in[i] = h.desc, h.bufs, h.size, h.in
+		first := i * maxBuffers
+		b.first[i], b.bufs[i], b.size[i], b.in[i] = uint8(first), h.bufs, h.size, h.in
+		copy(b.desc[first:], h.desc[:h.bufs])
 		if ready {
 			b.n++
 			continue

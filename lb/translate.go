@@ -65,7 +65,7 @@ func (w *worker) completeChecksum(b *batch, i int, out *port) {
 		at = udpChecksum
 	}
 	w.t.partial++
-	d := &b.desc[i][0]
+	d := b.head(i)
 	if out.metadata && int(b.size[i]) == int(p.L3)+int(p.Len) { // it sums padding too
 		w.memory.SetChecksum(d, uint16(p.L4), at)
 		return
@@ -76,8 +76,10 @@ func (w *worker) completeChecksum(b *batch, i int, out *port) {
 	// is what CHECKSUM_PARTIAL means.
 	sum := header.Sum(0, f[p.L4:min(end, len(f))])
 	done := len(f)
-	for j := 1; j < int(b.bufs[i]) && done < end; j++ {
-		x := &b.desc[i][j]
+	for _, x := range b.buffers(i)[1:] {
+		if done >= end {
+			break
+		}
 		part := w.area[x.Addr : x.Addr+uint64(x.Len)]
 		part = part[:min(len(part), end-done)]
 		s := uint64(header.Fold(header.Sum(0, part)))

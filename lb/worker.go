@@ -57,7 +57,6 @@ type worker struct {
 	free         frames
 	sendMax      int // frames that one port may have on the way out
 	done         [256]uint64
-	descs        [batchSize]xsk.Desc
 	held         []held
 	peers        []*peer // by worker; nil for itself
 	resets       bucket
@@ -142,16 +141,13 @@ func (w *worker) receive() int {
 		if p.q == nil {
 			continue
 		}
-		n := p.q.Receive(w.descs[:])
+		n := w.take(&w.batch, int32(i), p.q)
 		if n == 0 {
 			continue
 		}
 		p.filled -= n
 		work += n
-		for taken := 0; taken < n; {
-			taken += w.load(&w.batch, int32(i), w.descs[taken:n])
-			w.process(&w.batch)
-		}
+		w.process(&w.batch)
 	}
 	return work
 }
