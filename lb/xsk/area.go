@@ -18,8 +18,6 @@ const (
 	// start there too. It leaves room for an outer header and for the transmit
 	// metadata before it.
 	Headroom = unix.XDP_PACKET_HEADROOM
-
-	hugePage = 2 << 20
 )
 
 // Desc describes a packet, or one buffer of a packet, in an Area: Addr is the
@@ -39,11 +37,15 @@ const (
 
 // Area is the packet memory of a process: frames of one size, shared by all of
 // its sockets and registered with the kernel once for each group of sockets.
+//
+// It is a memory file that is mapped shared, so that another process which is
+// given the file (see FD) sees the same packets.
 type Area struct {
-	mapping   []byte // as mapped, larger than mem by the alignment
 	mem       []byte
+	fd        int
 	frameSize int
 	frameMask uint64
+	ledger
 
 	mu     sync.Mutex
 	groups []*group // with at least one socket each
@@ -52,7 +54,7 @@ type Area struct {
 	noZeroCopy map[device]bool
 }
 
-// NewArea maps memory for the given number of frames of frameSize bytes, a
+// NewArea makes memory for the given number of frames of frameSize bytes, a
 // power of two from 2048 to the page size; 0 means FrameSize. Transparent huge
 // pages are asked for. The limit on locked memory is raised, as registering
 // the area with the kernel pins it.
@@ -69,12 +71,15 @@ func NewArea(frames, frameSize int) (*Area, error) {
 	}
 	size := frames * frameSize
 	size = (size + page - 1) &^ (page - 1)
-	mapping, err := unix.Mmap(-1, 0, size+hugePage, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	fd, err := memoryFile(size)
 	if err != nil {
+		return nil, fmt.Errorf("memory file of %d bytes for %d frames: %w", size, frames, err)
+	}
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		_ = unix.Close(fd)
 		return nil, fmt.Errorf("map %d bytes for %d frames: %w", size, frames, err)
 	}
-	mem := alignedTo(mapping, hugePage)[:size:size]
 	// Both are advice: without huge pages the area works just as well.
 	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	_ = unix.Madvise(mem, unix.MADV_DONTDUMP)
@@ -83,11 +88,35 @@ func NewArea(frames, frameSize int) (*Area, error) {
 	// is said by Open, where it shows.
 	_ = raiseMemlock()
 	return &Area{
-		mapping: mapping, mem: mem,
+		mem: mem, fd: fd,
 		frameSize: frameSize, frameMask: ^uint64(frameSize - 1),
+		ledger:     newLedger(size/frameSize, frameSize),
 		noZeroCopy: make(map[device]bool),
 	}, nil
 }
+
+// memoryFile makes a file of anonymous memory, whose size nobody can change:
+// a file that shrinks would be a SIGBUS for whoever has it mapped.
+func memoryFile(size int) (int, error) {
+	fd, err := unix.MemfdCreate("weir-umem", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, err
+	}
+	if err = unix.Ftruncate(fd, int64(size)); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// FD returns the memory file. It is for a successor: a process that is given
+// this descriptor and those of the sockets (SCM_RIGHTS) maps the file, and the
+// rings by way of the sockets, and carries on with every packet. The file
+// belongs to the area.
+func (a *Area) FD() int { return a.fd }
 
 // Frames returns the number of frames.
 func (a *Area) Frames() int { return len(a.mem) / a.frameSize }
@@ -122,16 +151,19 @@ func (a *Area) Data(d Desc) []byte {
 func (a *Area) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.mapping == nil {
+	if a.mem == nil {
 		return nil
 	}
 	if n := len(a.groups); n > 0 {
 		return fmt.Errorf("close area: sockets of %d umems are open", n)
 	}
-	if err := unix.Munmap(a.mapping); err != nil {
+	if err := unix.Munmap(a.mem); err != nil {
 		return fmt.Errorf("unmap area: %w", err)
 	}
-	a.mapping, a.mem = nil, nil
+	a.mem = nil
+	if err := unix.Close(a.fd); err != nil {
+		return fmt.Errorf("close area: %w", err)
+	}
 	return nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestAreaIsCutIntoFrames(t *testing.T) {
@@ -14,9 +16,6 @@ func TestAreaIsCutIntoFrames(t *testing.T) {
 	defer a.Close()
 	if a.Frames() != 1000 || a.FrameSize() != FrameSize || len(a.Bytes()) != 1000*FrameSize {
 		t.Errorf("%d frames of %d, %d bytes", a.Frames(), a.FrameSize(), len(a.Bytes()))
-	}
-	if at := uintptr(unsafe.Pointer(unsafe.SliceData(a.Bytes()))); at%hugePage != 0 {
-		t.Errorf("the area begins at %#x: no huge page does", at)
 	}
 	addr := a.Addr(999) + Headroom + 14
 	if a.Base(addr) != a.Addr(999) {
@@ -32,6 +31,37 @@ func TestAreaIsCutIntoFrames(t *testing.T) {
 	data[0] = 7
 	if frame[Headroom+14] != 7 {
 		t.Error("the packet does not lie in its frame")
+	}
+}
+
+// A successor maps the same packets by the file descriptor, whose size nobody
+// can change.
+func TestAreaIsAMemoryFileForASuccessor(t *testing.T) {
+	a, err := NewArea(8, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	copy(a.Frame(a.Addr(3)), "written by the first")
+	fd, err := unix.FcntlInt(uintptr(a.FD()), unix.F_DUPFD_CLOEXEC, 0) // as SCM_RIGHTS does
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, 0); err == nil {
+		t.Error("the file can be cut short under its users")
+	}
+	mem, err := unix.Mmap(fd, 0, len(a.Bytes()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	if got := mem[3*FrameSize:]; !bytes.HasPrefix(got, []byte("written by the first")) {
+		t.Errorf("the successor sees %q", got[:20])
+	}
+	copy(mem, "by the second")
+	if !bytes.HasPrefix(a.Bytes(), []byte("by the second")) {
+		t.Error("the first does not see what the second writes")
 	}
 }
 

@@ -46,7 +46,7 @@ func Open(area *Area, cfg Config) (*Socket, error) {
 	}
 	area.mu.Lock()
 	defer area.mu.Unlock()
-	if area.mapping == nil {
+	if area.mem == nil {
 		return nil, errors.New("open socket: the area is closed")
 	}
 	if cfg.ShareWith != nil {
@@ -141,6 +141,10 @@ func (a *Area) open(cfg Config, try attempt) (*Socket, error) {
 			a.noZeroCopy[dev] = true
 		}
 		return nil, fmt.Errorf("interface %d queue %d (%s): %w%s", cfg.IfIndex, cfg.Queue, try, err, hint(err))
+	}
+	if err := a.enter(s); err != nil {
+		_ = s.destroy()
+		return nil, fmt.Errorf("interface %d queue %d: %w", cfg.IfIndex, cfg.Queue, err)
 	}
 	if !slices.Contains(a.groups, s.group) {
 		a.groups = append(a.groups, s.group)
@@ -253,9 +257,12 @@ func (s *Socket) makeRings() error {
 	if err != nil {
 		return fmt.Errorf("map ring: %w", err)
 	}
+	for _, at := range []*indices{&fillAt, &completionAt, &rxAt, &txAt} {
+		at.rejected = &s.rejected
+	}
 	s.fill = addrProducer{fillAt, addrEntries(fill, off.Fr, 2*size)}
 	s.completion = addrConsumer{completionAt, addrEntries(completion, off.Cr, 2*size)}
-	s.rx = descConsumer{rxAt, descEntries(rx, off.Rx, size)}
+	s.rx = descConsumer{indices: rxAt, entries: descEntries(rx, off.Rx, size)}
 	s.tx = descProducer{txAt, descEntries(tx, off.Tx, size)}
 	return nil
 }

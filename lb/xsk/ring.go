@@ -21,6 +21,10 @@ type indices struct {
 
 	size uint32 // entries, a power of two
 	mask uint32 // size-1
+
+	// rejected counts what the kernel cannot have meant; shared by the rings
+	// of a socket.
+	rejected *atomic.Uint64
 }
 
 // needWakeup says whether the kernel asks to be woken for this ring.
@@ -33,10 +37,21 @@ func (r *indices) needWakeup() bool {
 func (r *indices) free(want uint32) uint32 {
 	n := r.size - (r.cachedProducer - r.cachedConsumer)
 	if n < want {
-		r.cachedConsumer = atomic.LoadUint32(r.consumer) // ordering 3
+		r.look()
 		n = r.size - (r.cachedProducer - r.cachedConsumer)
 	}
 	return min(n, want)
+}
+
+// look loads the consumer's index. One that is ahead of what was produced, or
+// has gone back by more than the ring, is not believed.
+func (r *indices) look() {
+	c := atomic.LoadUint32(r.consumer) // ordering 3
+	if r.cachedProducer-c > r.size {
+		r.rejected.Add(1)
+		return
+	}
+	r.cachedConsumer = c
 }
 
 // submit publishes n entries that were written from cachedProducer on.
@@ -52,7 +67,12 @@ func (r *indices) submit(n uint32) {
 func (r *indices) available(want uint32) uint32 {
 	n := r.cachedProducer - r.cachedConsumer
 	if n < want {
-		r.cachedProducer = atomic.LoadUint32(r.producer) // ordering 1
+		p := atomic.LoadUint32(r.producer) // ordering 1
+		if p-r.cachedConsumer > r.size {
+			r.rejected.Add(1) // more than the ring holds: not believed
+			return min(n, want)
+		}
+		r.cachedProducer = p
 		n = r.cachedProducer - r.cachedConsumer
 	}
 	return min(n, want)
@@ -123,7 +143,7 @@ func (r *descProducer) put(d []Desc) int {
 
 // outstanding returns how many descriptors the kernel has not taken yet.
 func (r *descProducer) outstanding() uint32 {
-	r.cachedConsumer = atomic.LoadUint32(r.consumer)
+	r.look()
 	return r.cachedProducer - r.cachedConsumer
 }
 
@@ -131,20 +151,47 @@ func (r *descProducer) outstanding() uint32 {
 type descConsumer struct {
 	indices
 	entries []Desc
+	// skipping: inside a packet that had no end where it must have had one.
+	skipping bool
 }
 
 // take moves up to len(out) descriptors into out and returns how many. It
 // never ends inside a packet: descriptors of a packet whose end does not fit
 // into out, or is not there yet, stay on the ring, unreleased, and come first
-// next time.
+// next time. What claims to be a packet of more than MaxBuffers is taken in
+// pieces of length 0.
 func (r *descConsumer) take(out []Desc) int {
-	n := r.available(uint32(len(out)))
-	for i := range n {
+	got := r.available(uint32(len(out)))
+	for i := range got {
 		out[i] = r.entries[(r.cachedConsumer+i)&r.mask]
 	}
+	n := got
 	for n > 0 && out[n-1].Options&Continued != 0 {
 		n--
 	}
+	if r.skipping || n == 0 && got > MaxBuffers {
+		n = r.skip(out[:got])
+	}
 	r.release(n)
 	return int(n)
+}
+
+// skip empties the descriptors up to the end of the packet that has none in
+// sight, and returns how many it has dealt with.
+func (r *descConsumer) skip(out []Desc) uint32 {
+	if !r.skipping {
+		r.rejected.Add(1)
+	}
+	for i := range out {
+		d := &out[i]
+		d.Len = 0
+		if r.skipping = d.Options&Continued != 0; !r.skipping {
+			return uint32(i + 1)
+		}
+	}
+	if n := len(out); n > 0 {
+		r.skipping = true
+		out[n-1].Options &^= Continued
+	}
+	return uint32(len(out))
 }

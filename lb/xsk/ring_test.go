@@ -23,6 +23,7 @@ func newRing(size, start uint32) (indices, *kernel) {
 	return indices{
 		producer: k.producer, consumer: k.consumer, flags: k.flags,
 		cachedProducer: start, cachedConsumer: start, size: size, mask: size - 1,
+		rejected: new(atomic.Uint64),
 	}, k
 }
 
@@ -128,7 +129,7 @@ func TestForwardingKeepsOrderAndPackets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rxRing, rxKernel := newRing(64, start)
 			txRing, txKernel := newRing(32, start)
-			rx := descConsumer{rxRing, make([]Desc, 64)}
+			rx := descConsumer{indices: rxRing, entries: make([]Desc, 64)}
 			tx := descProducer{txRing, make([]Desc, 32)}
 			buffersOf := func(packet uint64) uint64 { return 1 + packet%5 }
 			go func() {
@@ -187,7 +188,7 @@ func TestForwardingKeepsOrderAndPackets(t *testing.T) {
 
 func TestReceiveLeavesAnUnfinishedPacketOnTheRing(t *testing.T) {
 	ring, k := newRing(64, math.MaxUint32)
-	r := descConsumer{ring, make([]Desc, 64)}
+	r := descConsumer{indices: ring, entries: make([]Desc, 64)}
 	for _, options := range []uint32{0, Continued, Continued} {
 		k.produce(func(at uint32) { r.entries[at] = Desc{Options: options} })
 	}
@@ -300,7 +301,7 @@ func BenchmarkForward(b *testing.B) {
 	rxRing, rxKernel := newRing(size, 0)
 	txRing, txKernel := newRing(size, 0)
 	fillRing, fillKernel := newRing(2*size, 0)
-	rx := descConsumer{rxRing, make([]Desc, size)}
+	rx := descConsumer{indices: rxRing, entries: make([]Desc, size)}
 	tx := descProducer{txRing, make([]Desc, size)}
 	fill := addrProducer{fillRing, make([]uint64, 2*size)}
 	var descs [batch]Desc

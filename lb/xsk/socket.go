@@ -3,6 +3,7 @@ package xsk
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -92,6 +93,9 @@ type Socket struct {
 	zeroCopy   bool
 	txMetadata bool
 
+	mark     mark // in the area's ledger
+	rejected atomic.Uint64
+
 	kicks Kicks
 }
 
@@ -131,9 +135,20 @@ func (s *Socket) RingSize() int { return int(s.rx.size) }
 
 // Receive moves descriptors of received packets to out and returns how many.
 // It never ends inside a packet, whose buffers but the last carry Continued in
-// Options. len(out) must be at least MaxBuffers on a socket with multi-buffer.
-// The frames now belong to the caller.
-func (s *Socket) Receive(out []Desc) int { return s.rx.take(out) }
+// Options. len(out) must be larger than MaxBuffers on a socket with
+// multi-buffer. The frames now belong to the caller.
+//
+// Descriptors that make no sense are counted (see Rejected) and not passed on;
+// of a packet with such a one the frames are, with length 0.
+func (s *Socket) Receive(out []Desc) int {
+	n := s.rx.take(out)
+	for i := range out[:n] {
+		if !s.area.received(&out[i], s.mark) {
+			return s.sift(out[:n], i)
+		}
+	}
+	return n
+}
 
 // Fill gives the kernel frames to receive into and returns how many of addrs
 // fitted. Any address inside a frame stands for the frame. The frames belong
@@ -141,6 +156,9 @@ func (s *Socket) Receive(out []Desc) int { return s.rx.take(out) }
 // empty, and waits to be woken, is woken.
 func (s *Socket) Fill(addrs []uint64) int {
 	n := s.fill.put(addrs)
+	for _, addr := range addrs[:n] {
+		s.area.lend(addr, s.mark)
+	}
 	if s.zeroCopy && n > 0 {
 		_ = s.WakeRx() // an error shows in Kick, and as a ring that stays full
 	}
@@ -159,7 +177,13 @@ func (s *Socket) FillFree(want int) int { return int(s.fill.free(uint32(want))) 
 //
 // The kernel takes no packet for which the completion ring has no room, so
 // Complete has to be called about as often as Transmit.
-func (s *Socket) Transmit(d []Desc) int { return s.tx.put(d) }
+func (s *Socket) Transmit(d []Desc) int {
+	n := s.tx.put(d)
+	for i := range d[:n] {
+		s.area.lend(d[i].Addr, s.mark|sending)
+	}
+	return n
+}
 
 // Outstanding returns how many descriptors the kernel has not taken off the
 // transmit ring yet.
@@ -167,7 +191,20 @@ func (s *Socket) Outstanding() int { return int(s.tx.outstanding()) }
 
 // Complete moves frames whose sending is done to out, as addresses of the
 // first byte of each frame, and returns how many. They belong to the caller.
-func (s *Socket) Complete(out []uint64) int { return s.completion.take(out, s.frameMask) }
+// An address that was not being sent is counted (see Rejected) and left out.
+func (s *Socket) Complete(out []uint64) int {
+	n := s.completion.take(out, s.frameMask)
+	kept := 0
+	for _, addr := range out[:n] {
+		if !s.area.recover(addr, s.mark|sending) {
+			s.rejected.Add(1)
+			continue
+		}
+		out[kept] = addr
+		kept++
+	}
+	return kept
+}
 
 // Kick makes the kernel send what is on the transmit ring. In copy mode it
 // sends within the call, at most 32 packets at a time, so the call is repeated
@@ -236,6 +273,12 @@ func (s *Socket) WakeRx() error {
 // Kicks returns the counts so far. Only for the owner of the socket.
 func (s *Socket) Kicks() Kicks { return s.kicks }
 
+// Rejected returns how often the kernel said what cannot be: an index beyond
+// the size of a ring, or a descriptor outside of the area, across the end of a
+// frame, or of a frame that it did not have. Not 0 is a fault of the kernel or
+// the driver. From any goroutine.
+func (s *Socket) Rejected() uint64 { return s.rejected.Load() }
+
 // Statistics is what the kernel counts per socket, in packets.
 type Statistics struct {
 	RxDropped   uint64 // for other reasons, among them: too large for a frame
@@ -260,9 +303,8 @@ func (s *Socket) Statistics() (Statistics, error) {
 }
 
 // Close closes the socket and unmaps its rings. The kernel takes it out of the
-// steering program's socket map by itself. Frames that were on its rings are
-// lost to the caller's count unless it keeps track of them. The queue may stay
-// busy for some milliseconds more; Open waits for that.
+// steering program's socket map by itself. Reclaim gives the frames that it
+// had. The queue may stay busy for some milliseconds more; Open waits for that.
 func (s *Socket) Close() error {
 	if s.fd < 0 {
 		return nil

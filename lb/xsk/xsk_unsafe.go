@@ -12,13 +12,6 @@ import (
 
 const ringNeedWakeup = unix.XDP_RING_NEED_WAKEUP
 
-// alignedTo returns the part of b from the first address that is a multiple of
-// align.
-func alignedTo(b []byte, align uintptr) []byte {
-	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	return b[(align-at%align)%align:]
-}
-
 // umemReg registers mem as the umem of the socket.
 func umemReg(fd int, mem []byte, frameSize int, flags, metadataLen uint32) error {
 	reg := unix.XDPUmemReg{
