@@ -23,7 +23,8 @@ func newTable(cfg Config) (*Table, error) {
 		return nil, err
 	}
 	t.epoch.Store(1)
-	t.endpoints = make([]atomic.Uint32, maxEndpoints(cfg))
+	t.endpoints = make(flowCounts, maxEndpoints(cfg))
+	t.frontends = make(flowCounts, maxFrontends)
 	t.parts = make([]participant, cfg.Workers+controlHandles+1)
 	t.workers = make([]Worker, len(t.parts))
 	for i := range t.workers {

@@ -99,7 +99,8 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 	t := w.t
 	r, result := t.insert(h, forwardRef(conn), true)
 	if result == inserted {
-		t.countEndpoint(f.EndpointNumber, 1)
+		t.endpoints.add(f.EndpointNumber, countFlow+countOpen)
+		t.frontends.add(f.FrontendNumber, countFlow+countOpen)
 		w.count.created.Add(1)
 		atomic.OrUint32(&t.conns[conn].state, published)
 		return r, Created

@@ -319,9 +319,12 @@ func (m *model) compare(rt *rapid.T, tab *Table) {
 	if tab.Flows() != len(m.flows) {
 		rt.Fatalf("table has %d flows, the model %d", tab.Flows(), len(m.flows))
 	}
-	perEndpoint := map[uint32]uint32{}
+	perEndpoint, open := map[uint32]uint32{}, map[uint32]uint32{}
 	for _, f := range m.flows {
 		perEndpoint[f.number]++
+		if !over(uint32(f.state)) {
+			open[f.number]++
+		}
 		r := tab.lookup(f.client)
 		if r == 0 || !r.Forward() || tab.lookup(f.answer) != r.Other() {
 			rt.Fatalf("flow is found as %d and %d", r, tab.lookup(f.answer))
@@ -333,6 +336,9 @@ func (m *model) compare(rt *rapid.T, tab *Table) {
 	for n := range uint32(8) {
 		if tab.EndpointFlows(n) != perEndpoint[n] {
 			rt.Fatalf("endpoint %d counts %d flows, the model %d", n, tab.EndpointFlows(n), perEndpoint[n])
+		}
+		if tab.EndpointOpen(n) != open[n] {
+			rt.Fatalf("endpoint %d counts %d open flows, the model %d", n, tab.EndpointOpen(n), open[n])
 		}
 	}
 	listed := 0

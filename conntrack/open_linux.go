@@ -128,6 +128,9 @@ func chooseFlows(cfg Config, old *shape) (int64, error) {
 	return n, nil
 }
 
+// maxFrontends is the number of frontend flow counters.
+const maxFrontends = 1 << 17
+
 func maxEndpoints(cfg Config) int64 {
 	if cfg.MaxEndpoints == 0 {
 		return 1 << 20
@@ -307,7 +310,7 @@ func bootID() (id [16]byte) {
 
 // MemoryBytes returns the size of the table, file and private memory.
 func (t *Table) MemoryBytes() int64 {
-	return int64(len(t.mem.shared) + len(t.mem.private) + 4*len(t.endpoints))
+	return int64(len(t.mem.shared) + len(t.mem.private) + 8*len(t.endpoints) + 8*len(t.frontends))
 }
 
 // Close unmaps the table; the file stays. The workers must have ended. Control

@@ -16,7 +16,8 @@ type Table struct {
 	entries   []Entry // 2 per connection: forward, reverse
 	cursors   []cursor
 	buckets   []bucket
-	endpoints []atomic.Uint32 // on the Go heap: read after Close too
+	endpoints flowCounts
+	frontends flowCounts
 	head      *header
 	mem       *mapping
 	block     uint32 // connections that move between lists at once
@@ -95,20 +96,6 @@ func (t *Table) Seed() [4]uint64 { return t.seed }
 // MaxFlows returns the number of connections that the table can hold.
 func (t *Table) MaxFlows() int { return len(t.conns) }
 
-// EndpointFlows returns how many connections name endpoint number n.
-func (t *Table) EndpointFlows(n uint32) uint32 {
-	if uint64(n) >= uint64(len(t.endpoints)) {
-		return 0
-	}
-	return t.endpoints[n].Load()
-}
-
-func (t *Table) countEndpoint(n uint32, delta uint32) {
-	if uint64(n) < uint64(len(t.endpoints)) {
-		t.endpoints[n].Add(delta)
-	}
-}
-
 // Tick returns the coarse time now, in 1/TicksPerSecond seconds since the table
 // was first made; it carries on over adoption. Workers call it once per batch.
 func (t *Table) Tick() uint32 {
@@ -171,11 +158,10 @@ func (w *Worker) unlink(conn uint32) bool {
 			return false
 		}
 		if atomic.CompareAndSwapUint32(&c.state, s, 0) {
-			break
+			w.dispose(conn, s)
+			return true
 		}
 	}
-	w.dispose(conn)
-	return true
 }
 
 // unlinkIn is unlink of a connection that must still be in state word s.
@@ -183,40 +169,33 @@ func (w *Worker) unlinkIn(conn, s uint32) bool {
 	if s&published == 0 || !atomic.CompareAndSwapUint32(&w.t.conns[conn].state, s, 0) {
 		return false
 	}
-	w.dispose(conn)
+	w.dispose(conn, s)
 	return true
 }
 
-// dispose takes a claimed connection out of the index and the counters.
-func (w *Worker) dispose(conn uint32) {
-	t := w.t
+// dispose takes a connection that was claimed in state word s out of the index and
+// the counters.
+func (w *Worker) dispose(conn, s uint32) {
+	t, c := w.t, &w.t.conns[conn]
 	t.remove(forwardRef(conn))
 	if !oneWay(t.entries[2*conn].Mode) {
 		t.remove(reverseRef(conn))
 	}
-	t.countEndpoint(atomic.SwapUint32(&t.conns[conn].Endpoint, freedNumber), ^uint32(0))
+	t.endpoints.add(atomic.SwapUint32(&c.Endpoint, freedNumber), -countsFor(s))
+	t.frontends.add(atomic.SwapUint32(&c.Frontend, freedNumber), -countsFor(s))
 	w.count.gone.Add(1)
 	w.retire(conn)
 }
 
 // SetNumbers gives the connection that r belongs to other endpoint and frontend
-// numbers, and moves the endpoints' counters: the numbers of an adopted table are
-// those of another process. For control goroutines, from inside Range.
+// numbers, and moves the counters: the numbers of an adopted table are those of
+// another process. For control goroutines, from inside Range, while no packet
+// changes the connection's state.
 func (t *Table) SetNumbers(r Ref, endpoint, frontend uint32) {
 	c := t.Conn(r)
-	atomic.StoreUint32(&c.Frontend, frontend)
-	for {
-		old := atomic.LoadUint32(&c.Endpoint)
-		if old == endpoint || old == freedNumber {
-			return
-		}
-		t.countEndpoint(endpoint, 1)
-		if atomic.CompareAndSwapUint32(&c.Endpoint, old, endpoint) {
-			t.countEndpoint(old, ^uint32(0))
-			return
-		}
-		t.countEndpoint(endpoint, ^uint32(0))
-	}
+	counts := countsFor(atomic.LoadUint32(&c.state))
+	t.frontends.move(&c.Frontend, frontend, counts)
+	t.endpoints.move(&c.Endpoint, endpoint, counts)
 }
 
 // EndpointAddr returns the endpoint that a connection was sent to.

@@ -44,7 +44,7 @@ func (t *Table) TrackTCP(r Ref, tcpFlags uint8, seq, ack, payloadLen uint32, opt
 		c.Touch(tick)
 		return Pass
 	}
-	return c.track(s, segment{forward: r.Forward(), flags: tcpFlags, seq: seq, ack: ack, length: payloadLen, options: options}, tick)
+	return t.track(c, s, segment{forward: r.Forward(), flags: tcpFlags, seq: seq, ack: ack, length: payloadLen, options: options}, tick)
 }
 
 type segment struct {
@@ -59,7 +59,7 @@ type segment struct {
 func (g *segment) has(flag uint8) bool { return g.flags&flag != 0 }
 
 // track is TrackTCP but for established connections that go on.
-func (c *Conn) track(s uint32, g segment, tick uint32) Verdict {
+func (t *Table) track(c *Conn, s uint32, g segment, tick uint32) Verdict {
 	for {
 		if s&superseded != 0 {
 			return Stale
@@ -72,7 +72,7 @@ func (c *Conn) track(s uint32, g segment, tick uint32) Verdict {
 		}
 		n := next(s, &g, atomic.LoadUint32(&c.nextSeq))
 		n = c.noteClient(n, &g)
-		if n == s || atomic.CompareAndSwapUint32(&c.state, s, n) {
+		if t.setState(c, s, n) {
 			c.Touch(tick)
 			return Pass
 		}

@@ -1,0 +1,90 @@
+package conntrack
+
+import "sync/atomic"
+
+// flowCounts counts connections per number of the caller's: all of them in the
+// lower half of a word, those that are not over (see over) in the upper half, so
+// that a connection costs one addition when it begins. They are on the Go heap:
+// read after Close too. Numbers beyond the last are not counted.
+type flowCounts []atomic.Uint64
+
+// What one connection adds.
+const (
+	countFlow = 1
+	countOpen = 1 << 32
+)
+
+func (c flowCounts) add(n uint32, delta uint64) {
+	if uint64(n) < uint64(len(c)) {
+		c[n].Add(delta)
+	}
+}
+
+func (c flowCounts) load(n uint32) (flows, open uint32) {
+	if uint64(n) >= uint64(len(c)) {
+		return 0, 0
+	}
+	v := c[n].Load()
+	// An end may be counted before the beginning that another worker is at.
+	return uint32(v), uint32(max(0, int32(v>>32)))
+}
+
+// move gives a connection's word another number, unless the connection is deleted.
+func (c flowCounts) move(word *uint32, n uint32, counts uint64) {
+	for {
+		old := atomic.LoadUint32(word)
+		if old == n || old == freedNumber {
+			return
+		}
+		c.add(n, counts)
+		if atomic.CompareAndSwapUint32(word, old, n) {
+			c.add(old, -counts)
+			return
+		}
+		c.add(n, -counts)
+	}
+}
+
+// countsFor is what a connection in state word s counts for.
+func countsFor(s uint32) uint64 {
+	if over(s) {
+		return countFlow
+	}
+	return countFlow + countOpen
+}
+
+// setState moves a connection from state word s to n, and counts it as over or not.
+// It reports false when the state is not s any more.
+func (t *Table) setState(c *Conn, s, n uint32) bool {
+	if over(s) == over(n) {
+		return n == s || atomic.CompareAndSwapUint32(&c.state, s, n)
+	}
+	// Read first: once it is over another worker may delete it.
+	endpoint, frontend := atomic.LoadUint32(&c.Endpoint), atomic.LoadUint32(&c.Frontend)
+	if !atomic.CompareAndSwapUint32(&c.state, s, n) {
+		return false
+	}
+	delta := countsFor(n) - countsFor(s)
+	t.endpoints.add(endpoint, delta)
+	t.frontends.add(frontend, delta)
+	return true
+}
+
+// EndpointFlows returns how many connections name endpoint number n.
+func (t *Table) EndpointFlows(n uint32) uint32 {
+	flows, _ := t.endpoints.load(n)
+	return flows
+}
+
+// EndpointOpen returns how many of them are not over: neither reset nor closed by
+// both sides.
+func (t *Table) EndpointOpen(n uint32) uint32 {
+	_, open := t.endpoints.load(n)
+	return open
+}
+
+// FrontendOpen returns how many connections of frontend number n are not over.
+func (t *Table) FrontendOpen(n uint32) uint32 {
+	_, open := t.frontends.load(n)
+	return open
+}
