@@ -80,7 +80,7 @@ func (t *Table) age(w *Worker, tick uint32, budget int) (expired int) {
 		if word&published != 0 {
 			// Signed: a worker's tick may be ahead of ours.
 			idle := int32(tick - atomic.LoadUint32(&c.lastSeen))
-			if idle > int32(t.timeouts[state]) && w.unlinkIn(s.hand, word) {
+			if idle > int32(t.timeout(word)) && w.unlinkIn(s.hand, word) {
 				w.count.expired.Add(1)
 				expired++
 			} else {
@@ -91,6 +91,21 @@ func (t *Table) age(w *Worker, tick uint32, budget int) (expired int) {
 	}
 	return expired
 }
+
+// timeout is after how many ticks without a packet a connection in state word s
+// is forgotten. Of one whose endpoint is not heard the end may have been missed,
+// and forgetting it does no harm: its next packet makes it anew.
+func (t *Table) timeout(s uint32) uint32 {
+	d := t.timeouts[s&stateMask]
+	if s&clientOnly != 0 {
+		d = min(d, oneSided)
+	}
+	return d
+}
+
+// oneSided is just above what RFC 5382 REQ-5 asks for, 2 h 4 min: TCP keeps
+// connections alive every two hours.
+const oneSided = (2*60 + 5) * 60 * TicksPerSecond
 
 // endTurn publishes what the turn has counted.
 func (t *Table) endTurn() {

@@ -81,8 +81,12 @@ func (t *Table) track(c *Conn, s uint32, g segment, tick uint32) Verdict {
 }
 
 // over reports whether both sides are done with the connection, so that a SYN
-// of the client's can only mean a new one.
+// of the client's can only mean a new one. Where the endpoint is not heard, the
+// client is: a SYN after its own FIN says that it has seen the endpoint's.
 func over(s uint32) bool {
+	if s&(clientOnly|finClient) == clientOnly|finClient {
+		return true
+	}
 	switch State(s & stateMask) {
 	case StateLastAck, StateTimeWait, StateClose:
 		return true

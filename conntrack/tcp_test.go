@@ -125,6 +125,13 @@ func TestOneWayFlowsFollowTheClient(t *testing.T) {
 			t.Errorf("after %s: %v, want %v", step.packet, got, step.state)
 		}
 	}
+	f = natFlow(4)
+	f.Mode = ModeIPIP
+	r = mustCreate(t, w, f)
+	talk(t, tab, r, 1, "> SYN", "> ACK", "> FIN,ACK")
+	if v := talk(t, tab, r, 1, "> SYN"); v != Reopen || !w.Supersede(r) {
+		t.Errorf("a SYN after the client's FIN: verdict %d", v)
+	}
 	f = natFlow(2)
 	f.Mode, f.Established = ModeL2DSR, true
 	if r := mustCreate(t, w, f); tab.Conn(r).State() != StateEstablished {
@@ -140,6 +147,27 @@ func TestOneWayFlowsFollowTheClient(t *testing.T) {
 	tab.TrackUDP(r, 40)
 	if got := tab.Conn(r).State(); got != StateStream {
 		t.Errorf("UDP that goes on is %v", got)
+	}
+}
+
+// Its endpoint may have closed or reset it long ago, unheard.
+func TestOneWayFlowsAreForgottenAfterTwoHours(t *testing.T) {
+	const hour = 3600 * TicksPerSecond
+	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+	w := tab.Worker(0)
+	w.Online()
+	for i, mode := range []Mode{ModeNAT, ModeGUE} {
+		f := natFlow(i)
+		f.Mode = mode
+		r := mustCreate(t, w, f)
+		talk(t, tab, r, 1, "> SYN", "< SYN,ACK", "> ACK")
+	}
+	w.Offline()
+	if n := tab.Sweep(2*hour, 16); n != 0 {
+		t.Errorf("%d forgotten after two hours", n)
+	}
+	if n := tab.Sweep(2*hour+hour/10, 16); n != 1 {
+		t.Errorf("%d forgotten after two hours and six minutes, want the one-way flow", n)
 	}
 }
 

@@ -34,6 +34,7 @@ const (
 	DropNotOurs
 	DropReplyLimit
 	DropUnsupported
+	DropNotOnLink
 	dropReasons
 )
 
@@ -64,6 +65,7 @@ var dropNames = [dropReasons]string{
 	DropNotOurs:         "not-ours-from-host-port",
 	DropReplyLimit:      "reply-rate-limited",
 	DropUnsupported:     "unsupported",
+	DropNotOnLink:       "endpoint-not-on-link",
 }
 
 // String is the reason's name.

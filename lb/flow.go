@@ -35,7 +35,12 @@ func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
 	if adj == nil {
 		return // held, or answered
 	}
-	if uint32(p.Len) > mtu && w.tooBig(b, i, adj, mtu) {
+	if oneWay(e.Mode) {
+		mtu = within(mtu, e)
+		if uint32(p.Len) > mtu && w.tooBigDirect(b, i, mtu) {
+			return
+		}
+	} else if uint32(p.Len) > mtu && w.tooBig(b, i, adj, mtu) {
 		return
 	}
 	if p.Proto == header.ProtoTCP {
@@ -69,6 +74,10 @@ func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
 			return
 		}
 		w.table.TrackUDP(ref, w.tick)
+	}
+	if oneWay(e.Mode) {
+		w.direct(b, i, e, adj, dst, mtu)
+		return
 	}
 	w.translate(b, i, e)
 	w.leave(b, i, adj, dst)
@@ -130,6 +139,10 @@ func (w *worker) adjacency(b *batch, i int, c *conntrack.Conn, e *conntrack.Entr
 			w.noRoute(b, i, path.Kind)
 			return nil, 0, 0
 		}
+		if oneWay(e.Mode) && !w.reaches(&path, e.Mode, e.NewDst()) {
+			w.drop(b, i, DropNotOnLink)
+			return nil, 0, 0
+		}
 		n, ok := w.router.Adjacency(path.Port, path.NextHop)
 		if !ok {
 			w.hold(b, i, int32(path.Port), path.NextHop, 0)
@@ -182,8 +195,7 @@ func (w *worker) miss(b *batch, i int) {
 		w.drop(b, i, DropMartian)
 		return
 	}
-	p := &b.pkt[i]
-	if p.Proto == header.ProtoTCP && p.Flags&(header.SYN|header.ACK|header.RST|header.FIN) != header.SYN {
+	if !oneWay(fe.Mode) && !opens(&b.pkt[i]) {
 		w.midstream(b, i)
 		return
 	}
@@ -218,8 +230,17 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 		w.noRoute(b, i, path.Kind)
 		return
 	}
+	mode := w.modeTo(fe, &path)
+	if !oneWay(mode) && !opens(p) {
+		w.midstream(b, i)
+		return
+	}
+	if oneWay(mode) && !w.reaches(&path, mode, ep.AddrPort) {
+		w.drop(b, i, DropNotOnLink)
+		return
+	}
 	src, ok := w.plan.source(&path, ep, b.hash[i])
-	if !ok {
+	if !ok && mode != conntrack.ModeL2DSR {
 		w.drop(b, i, DropNoRoute)
 		return
 	}
@@ -227,7 +248,7 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 	f.Client = b.key[i]
 	f.Endpoint, f.EndpointNumber, f.FrontendNumber = ep.AddrPort, ep.Number, fe.Service
 	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
-	f.Mode, f.Tick = conntrack.ModeNAT, w.tick
+	f.Mode, f.Tick = mode, w.tick
 	f.HasTS = false
 	if p.Proto == header.ProtoTCP {
 		l4 := header.TCP(w.frame(b, i)[p.L4:])
@@ -253,7 +274,17 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 		w.drop(b, i, DropTableFull)
 		return
 	}
+	if outcome == conntrack.Created && !opens(p) {
+		w.takeUp(b, i, ref)
+		return
+	}
 	w.carry(b, i, ref)
+}
+
+// opens says whether a packet may begin a flow of its own: any datagram, and
+// of TCP a SYN.
+func opens(p *header.Packet) bool {
+	return p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.ACK|header.RST|header.FIN) == header.SYN
 }
 
 // empty answers for a frontend that has no endpoint to offer.

@@ -73,6 +73,8 @@ type Config struct {
 	PinDir, StateDir string
 	// ProcSys is where the host's sysctls can be written, "" for /proc/sys.
 	ProcSys string
+	// GUEZeroChecksum leaves the UDP checksum of GUE over IPv6 zero (RFC 6936).
+	GUEZeroChecksum bool
 	// SoftwareChecksums completes partial checksums without TX metadata.
 	SoftwareChecksums bool
 	Log               *slog.Logger

@@ -209,6 +209,7 @@ func (l *LB) newWorker(id, ports int) *worker {
 		errors:      newBucket(errorsPerSecond, errorsPerSecond/10),
 		shared:      new(sharedTally),
 	}
+	w.ipID = uint16(id)
 	// As many as leave the fill rings whole when all ports but one are stuck.
 	w.sendMax = (framesSending - heldMax*maxBuffers) / max(1, ports-1)
 	w.beat.Store(l.flows.Tick())

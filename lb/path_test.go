@@ -149,6 +149,7 @@ type packet struct {
 	df             bool
 	partial        bool // only the pseudo header's sum in the checksum field
 	noSum          bool // UDP without a checksum
+	mss            uint16
 }
 
 func (p packet) build(t testing.TB) []byte {
@@ -182,6 +183,10 @@ func (p packet) build(t testing.TB) []byte {
 	if p.proto == header.ProtoTCP {
 		tcp := &layers.TCP{SrcPort: layers.TCPPort(p.src.Port()), DstPort: layers.TCPPort(p.dst.Port()), Seq: p.seq, Ack: p.ack, Window: 512,
 			SYN: p.flags&header.SYN != 0, ACK: p.flags&header.ACK != 0, FIN: p.flags&header.FIN != 0, RST: p.flags&header.RST != 0}
+		if p.mss != 0 {
+			tcp.Options = []layers.TCPOption{{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{byte(p.mss >> 8), byte(p.mss)}}}
+			n += 4
+		}
 		_ = tcp.SetNetworkLayerForChecksum(nl)
 		l4 = tcp
 		n += header.TCPLen

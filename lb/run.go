@@ -101,23 +101,37 @@ func (l *LB) followLinks() {
 	}
 }
 
-// reportExhaustion names the endpoints that ran out of SNAT ports, each at
-// most once in ten seconds.
+// reportExhaustion names the endpoints that ran out of SNAT ports or cannot be
+// reached in their mode, each at most once in ten seconds.
 func (l *LB) reportExhaustion() {
 	now := time.Now()
 	for _, w := range l.workers {
 		w.exhausted.each(func(endpoint netip.AddrPort, source netip.Addr) {
-			if now.Sub(l.exhausted[endpoint]) < 10*time.Second {
+			if !l.dueToSay(endpoint, now) {
 				return
 			}
-			if len(l.exhausted) > 1024 {
-				clear(l.exhausted)
-			}
-			l.exhausted[endpoint] = now
 			l.log.Warn("SNAT ports exhausted: new flows to the endpoint are dropped; add snat.addresses",
 				"endpoint", endpoint, "source", source)
 		})
+		w.offLink.each(func(endpoint netip.AddrPort, nextHop netip.Addr) {
+			if l.dueToSay(endpoint, now) {
+				l.log.Warn("endpoint cannot be reached in the Service's forwarding mode, its packets are dropped: l2dsr needs it on an attached interface's own network; use ipip or gue",
+					"endpoint", endpoint, "nextHop", nextHop)
+			}
+		})
 	}
+}
+
+// dueToSay says whether nothing was said of the endpoint in the last ten seconds.
+func (l *LB) dueToSay(endpoint netip.AddrPort, now time.Time) bool {
+	if now.Sub(l.exhausted[endpoint]) < 10*time.Second {
+		return false
+	}
+	if len(l.exhausted) > 1024 {
+		clear(l.exhausted)
+	}
+	l.exhausted[endpoint] = now
+	return true
 }
 
 // Close stops the workers and takes everything off the host that New and

@@ -70,11 +70,30 @@ func (w *worker) completeChecksum(b *batch, i int, out *port) {
 		w.memory.SetChecksum(d, uint16(p.L4), at)
 		return
 	}
-	f := w.frame(b, i)
-	end := int(p.L3) + int(p.Len)
+	w.sumChecksum(b, i)
+}
+
+// sumChecksum completes the partial checksum of packet i in software.
+func (w *worker) sumChecksum(b *batch, i int) {
+	p := &b.pkt[i]
+	at := tcpChecksum
+	if p.Proto == header.ProtoUDP {
+		at = udpChecksum
+	}
 	// The field's own content is the pseudo header's sum: summing over it
 	// is what CHECKSUM_PARTIAL means.
-	sum := header.Sum(0, f[p.L4:min(end, len(f))])
+	c := ^header.Fold(w.sum(b, i, 0, int(p.L4), int(p.L3)+int(p.Len)))
+	if p.Proto == header.ProtoUDP && c == 0 {
+		c = 0xffff
+	}
+	binary.LittleEndian.PutUint16(w.frame(b, i)[int(p.L4)+at:], c)
+}
+
+// sum adds the bytes of packet i from offset from, which its first buffer has,
+// up to offset end, over all its buffers.
+func (w *worker) sum(b *batch, i int, initial uint64, from, end int) uint64 {
+	f := w.frame(b, i)
+	sum := header.Sum(initial, f[from:min(end, len(f))])
 	done := len(f)
 	for _, x := range b.buffers(i)[1:] {
 		if done >= end {
@@ -83,15 +102,11 @@ func (w *worker) completeChecksum(b *batch, i int, out *port) {
 		part := w.area[x.Addr : x.Addr+uint64(x.Len)]
 		part = part[:min(len(part), end-done)]
 		s := uint64(header.Fold(header.Sum(0, part)))
-		if done%2 != int(p.L4)%2 { // an odd start swaps the bytes of the sum (RFC 1071 2(B))
+		if done%2 != from%2 { // an odd start swaps the bytes of the sum (RFC 1071 2(B))
 			s = s>>8 | s&0xff<<8
 		}
 		sum = uint64(header.Fold(sum)) + s
 		done += len(part)
 	}
-	c := ^header.Fold(sum)
-	if p.Proto == header.ProtoUDP && c == 0 {
-		c = 0xffff
-	}
-	binary.LittleEndian.PutUint16(f[int(p.L4)+int(at):], c)
+	return sum
 }

@@ -62,6 +62,8 @@ type worker struct {
 	resets       bucket
 	errors       bucket
 	exhausted    exhaustion
+	offLink      exhaustion // endpoints that l2dsr cannot reach, and the next hop there
+	ipID         uint16     // of the last outer header that may be fragmented
 	rng          fastrand.RNG
 
 	t      tally

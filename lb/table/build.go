@@ -91,7 +91,7 @@ func (t *Table) buildFrontend(spec *Service, i int, s, old *service) (*FrontendE
 func (t *Table) poolOf(spec *Service, f *Frontend, is4 bool, old *service) (*PoolEntry, error) {
 	for _, b := range t.scratch.pools {
 		if b.index == f.Pool && b.proto == f.Proto {
-			return b.entry, b.entry.checkFamily(is4)
+			return b.entry, b.entry.checkFamily(is4, f.Mode)
 		}
 	}
 	in := &spec.Pools[f.Pool]
@@ -108,12 +108,14 @@ func (t *Table) poolOf(spec *Service, f *Frontend, is4 bool, old *service) (*Poo
 		return nil, err
 	}
 	t.scratch.pools = append(t.scratch.pools, builtPool{f.Pool, f.Proto, entry})
-	return entry, entry.checkFamily(is4)
+	return entry, entry.checkFamily(is4, f.Mode)
 }
 
-// checkFamily says whether a frontend of the family can use the pool.
-func (p *PoolEntry) checkFamily(is4 bool) error {
-	if len(p.endpoints) > 0 && (p.endpoints[0].Family == 4) != is4 {
+// checkFamily says whether a frontend of the family can use the pool: a tunnel
+// carries either family over either.
+func (p *PoolEntry) checkFamily(is4 bool, mode conntrack.Mode) error {
+	tunnel := mode == conntrack.ModeIPIP || mode == conntrack.ModeGUE
+	if !tunnel && len(p.endpoints) > 0 && (p.endpoints[0].Family == 4) != is4 {
 		return fmt.Errorf("endpoint %v is of another address family", p.endpoints[0].AddrPort)
 	}
 	return nil

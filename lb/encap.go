@@ -1,0 +1,293 @@
+package lb
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// In the modes l2dsr, ipip and gue a packet reaches its endpoint as the client
+// sent it, but for the TTL: the endpoint has the frontend's address, and answers
+// the client past Weir. A flow has one direction then, and the client's side of
+// it is all that is known.
+//
+// The TTL is decremented in l2dsr too, as IPVS does: two hosts that take each
+// other for the way to the frontend would otherwise never let a packet go.
+
+// oneWay says whether the answers of flows of a mode pass Weir by.
+func oneWay(m conntrack.Mode) bool { return m >= conntrack.ModeL2DSR }
+
+// encapLen is how many bytes go before a packet of the entry.
+func encapLen(e *conntrack.Entry) uint32 {
+	if e.Mode == conntrack.ModeL2DSR {
+		return 0
+	}
+	o := header.Encap{V6: e.Flags&conntrack.FlagOuter6 != 0, GUE: e.Mode == conntrack.ModeGUE}
+	return uint32(o.Len())
+}
+
+// within is the MTU for the packets inside, where the way out has mtu.
+func within(mtu uint32, e *conntrack.Entry) uint32 {
+	n := encapLen(e)
+	return max(mtu, n) - n
+}
+
+// modeTo is the mode of a new flow to a frontend by a path. An endpoint behind
+// the kernel of this very node gets the translated packet, whatever the
+// Service's mode: there is no wire on which the frontend's address could be
+// told from the node's.
+func (w *worker) modeTo(fe *table.FrontendEntry, path *route.Path) conntrack.Mode {
+	if oneWay(fe.Mode) && path.Kind == route.Host {
+		return conntrack.ModeNAT
+	}
+	return max(fe.Mode, conntrack.ModeNAT)
+}
+
+// reaches says whether a path leads to the endpoint in the mode: not through
+// this node's kernel, which drops what claims to come from the node itself, and
+// in l2dsr not through a router, which would send the packet back.
+func (w *worker) reaches(path *route.Path, mode conntrack.Mode, ep netip.AddrPort) bool {
+	if path.Kind != route.Host && (mode != conntrack.ModeL2DSR || path.NextHop == ep.Addr()) {
+		return true
+	}
+	w.offLink.note(ep, path.NextHop)
+	return false
+}
+
+// takeUp sends packet i, of a TCP connection that began elsewhere, by the flow
+// entry that was made for it. The flow counts as half open until it goes on: of
+// packets from nowhere the table keeps none that is older than a real one's.
+func (w *worker) takeUp(b *batch, i int, ref conntrack.Ref) {
+	e := w.table.Entry(ref)
+	adj, dst, mtu := w.adjacency(b, i, w.table.Conn(ref), e, ref)
+	if adj == nil {
+		return // held, or answered
+	}
+	mtu = within(mtu, e)
+	if uint32(b.pkt[i].Len) > mtu && w.tooBigDirect(b, i, mtu) {
+		return
+	}
+	w.direct(b, i, e, adj, dst, mtu)
+}
+
+// direct sends packet i, which fits the tunnel's mtu or may be fragmented, on
+// to its endpoint.
+func (w *worker) direct(b *batch, i int, e *conntrack.Entry, adj *route.Adjacency, dst uint64, mtu uint32) {
+	p := &b.pkt[i]
+	f := w.frame(b, i)
+	ip := f[p.L3:]
+	if p.Family == 4 {
+		ip[8]--
+		c := binary.LittleEndian.Uint16(ip[10:])
+		binary.LittleEndian.PutUint16(ip[10:], header.Update(c, header.TTLDelta))
+	} else {
+		ip[7]--
+	}
+	if p.Proto == header.ProtoTCP && p.Flags&header.SYN != 0 {
+		w.clampMSS(b, i, mtu)
+	}
+	fits := uint32(p.Len) <= mtu
+	if p.Partial && (e.Mode != conntrack.ModeL2DSR || !fits) {
+		// Behind another header or in pieces nobody will complete it.
+		w.sumChecksum(b, i)
+		p.Partial = false
+	}
+	if !fits {
+		w.inFragments(b, i, e, adj, dst, mtu)
+		return
+	}
+	w.onward(b, i, e, adj, dst)
+}
+
+// onward puts the outer header on packet i, where its mode has one, and sends it.
+func (w *worker) onward(b *batch, i int, e *conntrack.Entry, adj *route.Adjacency, dst uint64) {
+	if e.Mode != conntrack.ModeL2DSR && !w.encapsulate(b, i, e) {
+		w.drop(b, i, DropUnsupported)
+		return
+	}
+	w.leave(b, i, adj, dst)
+}
+
+// encapsulate puts the outer header of the entry between the Ethernet header,
+// with its tags, and packet i; false when the frame has no room before it, which
+// no driver is known to leave out (XDP_PACKET_HEADROOM).
+func (w *worker) encapsulate(b *batch, i int, e *conntrack.Entry) bool {
+	p := &b.pkt[i]
+	d := b.head(i)
+	o := header.Encap{
+		V6:   e.Flags&conntrack.FlagOuter6 != 0,
+		GUE:  e.Mode == conntrack.ModeGUE,
+		Flow: uint32(b.hash[i] >> 32),
+	}
+	n, l3, inner := uint64(o.Len()), int(p.L3), int(p.Len)
+	if d.Addr&w.frameMask < n {
+		return false
+	}
+	if b.bufs[i] == 1 { // padding would end up inside
+		d.Len = uint32(l3 + inner)
+	}
+	d.Addr, d.Len = d.Addr-n, d.Len+uint32(n)
+	b.size[i] += uint32(n)
+	f := w.frame(b, i)
+	copy(f[:l3], f[n:])
+	etherType := uint16(header.EtherTypeIPv4)
+	if o.V6 {
+		o.Addr6 = e.Addr6
+		etherType = header.EtherTypeIPv6
+	} else {
+		o.Addr4 = e.Addr4
+		w.ipID += uint16(len(w.peers)) // no two workers use the same
+		o.ID = w.ipID
+	}
+	binary.BigEndian.PutUint16(f[l3-2:], etherType)
+	o.Put(f[l3:], inner)
+	p.Len += uint16(n)
+	if o.GUE && o.V6 && !w.lb.cfg.GUEZeroChecksum {
+		// RFC 8200 section 8.1: over IPv6 a UDP checksum is not optional,
+		// but for tunnels whose operator has looked at RFC 6936.
+		l4 := l3 + header.IPv6Len
+		end := l3 + int(p.Len)
+		c := ^header.Fold(w.sum(b, i, o.UDPSum(end-l4), l4, end))
+		if c == 0 {
+			c = 0xffff
+		}
+		binary.LittleEndian.PutUint16(f[l4+6:], c)
+	}
+	return true
+}
+
+// clampMSS lowers the segment size that a SYN announces, where the Service says
+// so: what the endpoint then sends fits a way as narrow as the tunnel.
+func (w *worker) clampMSS(b *batch, i int, mtu uint32) {
+	k := frontendKey(&b.key[i])
+	fe := w.snapshot.Lookup(&k)
+	if fe == nil || fe.Policy == nil || fe.Policy.MSSClamp == 0 {
+		return
+	}
+	p := &b.pkt[i]
+	mss := uint32(fe.Policy.MSSClamp)
+	if mss == table.MSSClampAuto {
+		headers := uint32(header.IPv4Len + header.TCPLen)
+		if p.Family == 6 {
+			headers = header.IPv6Len + header.TCPLen
+		}
+		mss = max(mtu, headers+minMSS) - headers
+	}
+	l4 := w.frame(b, i)[p.L4:]
+	delta := header.ClampMSS(l4, uint16(mss))
+	if delta == 0 || p.Partial { // the sum to come goes over it
+		return
+	}
+	c := binary.LittleEndian.Uint16(l4[tcpChecksum:])
+	binary.LittleEndian.PutUint16(l4[tcpChecksum:], header.Update(c, delta))
+}
+
+// minMSS is what every host takes (RFC 9293 section 3.7.1).
+const minMSS = 536
+
+// tooBigDirect deals with a packet that is larger than the tunnel's mtu; false
+// when it may go all the same, in fragments.
+func (w *worker) tooBigDirect(b *batch, i int, mtu uint32) bool {
+	p := &b.pkt[i]
+	ip := w.frame(b, i)[p.L3:]
+	if p.Family == 4 && !header.IPv4(ip).DontFragment() {
+		if b.bufs[i] == 1 && header.IPv4(ip).HeaderLen() == header.IPv4Len && fragments(p, mtu) <= maxFragments {
+			return false
+		}
+		w.drop(b, i, DropTooBig)
+		return true
+	}
+	if p.Family == 6 && mtu < minMTU6 {
+		if p.Len <= minMTU6 { // nobody would believe less
+			w.drop(b, i, DropTooBig)
+			return true
+		}
+		mtu = minMTU6
+	}
+	w.reply(b, i, header.TooBig, int(mtu), DropTooBig)
+	return true
+}
+
+// minMTU6 is the least MTU of IPv6 (RFC 8200 section 5).
+const minMTU6 = 1280
+
+// maxFragments of one packet: what a frame of 4,096 bytes makes with the MTU
+// that every host takes, 576 bytes.
+const maxFragments = 8
+
+// fragments is how many packets of at most mtu bytes packet p makes.
+func fragments(p *header.Packet, mtu uint32) int {
+	if mtu < header.IPv4Len+8 {
+		return maxFragments + 1
+	}
+	step := int(mtu-header.IPv4Len) &^ 7
+	return (int(p.Len) - header.IPv4Len + step - 1) / step
+}
+
+// inFragments sends packet i, an IPv4 packet in one buffer and without options,
+// in pieces that fit the mtu (RFC 791 section 3.2), each with an outer header
+// of its own: the endpoint puts together what the client sent, and nothing that
+// has to be put together before it can be decapsulated (RFC 4459 section 3.4).
+func (w *worker) inFragments(b *batch, i int, e *conntrack.Entry, adj *route.Adjacency, dst uint64, mtu uint32) {
+	p := &b.pkt[i]
+	f := w.frame(b, i)
+	l3 := int(p.L3)
+	step := int(mtu-header.IPv4Len) &^ 7
+	first, head := l3+header.IPv4Len, *b.head(i)
+	end := l3 + int(p.Len)
+	// All are made before any is sent: sending may free the first frame.
+	var pieces [maxFragments]xsk.Desc
+	n := 0
+	field := binary.BigEndian.Uint16(f[l3+6:])
+	for at := first + step; at < end; at += step {
+		a, ok := w.free.pop()
+		if !ok {
+			for _, d := range pieces[:n] {
+				w.free.push(d.Addr &^ w.frameMask)
+			}
+			w.drop(b, i, DropTxFull) // all frames are on their way out
+			return
+		}
+		data := f[at:min(at+step, end)]
+		a += xsk.Headroom
+		g := w.area[a : a+uint64(first+len(data))]
+		copy(g, f[:first])
+		copy(g[first:], data)
+		more := field & moreFragments
+		if at+step < end {
+			more = moreFragments
+		}
+		putFragment(g[l3:], field&^moreFragments+uint16((at-first)/8)|more)
+		pieces[n] = xsk.Desc{Addr: a, Len: uint32(len(g))}
+		n++
+	}
+	head.Len = uint32(first + step)
+	putFragment(f[l3:first+step], field|moreFragments)
+	w.piece(b, i, head, e, adj, dst)
+	for _, d := range pieces[:n] {
+		w.piece(b, i, d, e, adj, dst)
+	}
+}
+
+const moreFragments = 0x2000
+
+// putFragment makes the IPv4 header of ip that of a fragment: field is flags and
+// offset.
+func putFragment(ip []byte, field uint16) {
+	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
+	binary.BigEndian.PutUint16(ip[6:], field)
+	ip[10], ip[11] = 0, 0
+	binary.LittleEndian.PutUint16(ip[10:], header.Checksum(0, ip[:header.IPv4Len]))
+}
+
+// piece sends one fragment in packet i's place.
+func (w *worker) piece(b *batch, i int, d xsk.Desc, e *conntrack.Entry, adj *route.Adjacency, dst uint64) {
+	*b.head(i), b.size[i] = d, d.Len
+	b.pkt[i].Len = uint16(d.Len - uint32(b.pkt[i].L3))
+	w.onward(b, i, e, adj, dst)
+}
