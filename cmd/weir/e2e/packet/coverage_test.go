@@ -1,0 +1,121 @@
+package packet
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weirlb/weir/lb"
+)
+
+var update = flag.Bool("update", false, "write COVERAGE.md")
+
+// elsewhere are the reasons of dropping that no crafted packet brings about on
+// a wire, with the test that does: package directory, test.
+var elsewhere = map[string][2]string{}
+
+// TestCoverage holds the report to the table, and the table to its promises.
+func TestCoverage(t *testing.T) {
+	names := map[string]bool{}
+	counted := map[string]string{}
+	var cases int
+	for _, c := range scenarios {
+		for _, v := range c.variants() {
+			if names[v.test()] {
+				t.Errorf("two cases are called %s", v.test())
+			}
+			names[v.test()] = true
+			cases++
+			for reason := range c.drops {
+				counted[reason] = v.test()
+			}
+		}
+	}
+	t.Logf("%d cases of %d scenarios", cases, len(scenarios))
+	for _, reason := range lb.DropReasons() {
+		at, ok := elsewhere[reason]
+		switch {
+		case ok && !exists(t, at[0], at[1]):
+			t.Errorf("drop reason %s: there is no %s in %s", reason, at[1], at[0])
+		case ok:
+			counted[reason] = at[1] + " in " + at[0]
+		}
+	}
+	report := render(counted)
+	if *update {
+		if err := os.WriteFile("COVERAGE.md", report, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if have, err := os.ReadFile("COVERAGE.md"); err != nil || !bytes.Equal(have, report) {
+		t.Errorf("COVERAGE.md is not current (%v): go test ./cmd/weir/e2e/packet -run Coverage -update", err)
+	}
+}
+
+// exists says whether a package's tests have a function of that name.
+func exists(t *testing.T, dir, test string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("..", "..", "..", "..", dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(f.Decls, func(d ast.Decl) bool {
+			f, ok := d.(*ast.FuncDecl)
+			return ok && f.Name.Name == test
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// render is COVERAGE.md.
+func render(counted map[string]string) []byte {
+	var b bytes.Buffer
+	total := 0
+	for _, c := range scenarios {
+		total += len(c.variants())
+	}
+	fmt.Fprintf(&b, "# What a packet gets, and the test of it\n\nWritten by `go test ./cmd/weir/e2e/packet -run Coverage -update`. %d cases of %d scenarios;\n"+
+		"a case's test is TestWirePackets/row/scenario/mode/family/tags.\n", total, len(scenarios))
+	for _, row := range rows {
+		fmt.Fprintf(&b, "\n## %s\n\n| Scenario (%s/…) | Modes | Families | Tags | Counted as |\n| --- | --- | --- | --- | --- |\n", row.text, row.key)
+		for _, c := range scenarios {
+			if c.row != row.key {
+				continue
+			}
+			var families, tags, drops []string
+			for _, f := range c.families {
+				families = append(families, fmt.Sprintf("IPv%d", f))
+			}
+			for _, n := range c.tags {
+				tags = append(tags, variant{tags: n}.tagging())
+			}
+			for reason, n := range c.drops {
+				drops = append(drops, fmt.Sprintf("%s %d", reason, n))
+			}
+			slices.Sort(drops)
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", c.name, strings.Join(c.modes, ", "), strings.Join(families, ", "),
+				strings.Join(tags, ", "), strings.Join(drops, ", "))
+		}
+	}
+	b.WriteString("\n## Drop reasons\n\n| Reason | A test that counts it |\n| --- | --- |\n")
+	for _, reason := range lb.DropReasons() {
+		fmt.Fprintf(&b, "| %s | %s |\n", reason, counted[reason])
+	}
+	return b.Bytes()
+}

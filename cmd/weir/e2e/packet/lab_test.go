@@ -1,0 +1,327 @@
+package packet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/perf/netlab"
+)
+
+// within is how long anything may take that takes milliseconds when the
+// machine is idle.
+const within = 3 * time.Second
+
+// setUps are the ways to run Weir, by name: lines to add to the configuration.
+var setUps = map[string]string{
+	// Nothing is left of what the kernel balanced before.
+	"usual": "conntrack: {takeoverSeconds: 0, maxFlows: 65536}",
+	// Packets of unknown connections may be the kernel's.
+	"takeover": "conntrack: {takeoverSeconds: 3600, maxFlows: 65536}",
+}
+
+// labNames are the set-ups that scenarios use, in order.
+func labNames() []string {
+	var names []string
+	for _, c := range scenarios {
+		if !slices.Contains(names, c.lab) {
+			names = append(names, c.lab)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// MAC addresses of the lab.
+var (
+	clientMAC  = mac(netlab.ClientNet, 2)
+	edge0MAC   = mac(netlab.ClientNet, 1)
+	edge1MAC   = mac(netlab.FabricNet, 1)
+	podMAC     = mac(netlab.PodNet, 2)
+	edgePodMAC = mac(netlab.PodNet, 1)
+)
+
+func mac(network, host uint8) net.HardwareAddr {
+	return net.HardwareAddr{2, 0, 0, 0, network, host}
+}
+
+// lab is a running Weir between stations.
+type lab struct {
+	name string
+	*netlab.Lab
+	edge                *netlab.Namespace
+	client, fabric, pod *station
+	services            map[string]*service // by definition's name and mode
+	sentinels           []*sentinel
+	weir                *netlab.Process
+	admin               *admin.Client
+	next                uint16 // client of the next scene
+}
+
+// weirBinary builds weir once. WEIR_BINARY names one that is there already.
+var weirBinary = sync.OnceValues(func() (string, error) {
+	if b := os.Getenv("WEIR_BINARY"); b != "" {
+		return b, nil
+	}
+	dir, err := os.MkdirTemp("", "weir-packet-")
+	if err != nil {
+		return "", err
+	}
+	built = dir
+	file := filepath.Join(dir, "weir")
+	if out, err := exec.Command("go", "build", "-o", file, "github.com/weirlb/weir/cmd/weir").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build weir: %w\n%s", err, out)
+	}
+	return file, nil
+})
+
+// built is the directory of the binary, to be removed in the end.
+var built string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built != "" {
+		os.RemoveAll(built)
+	}
+	os.Exit(code)
+}
+
+// requireRoot skips without root, and fails in CI, which must have it.
+func requireRoot(t *testing.T) {
+	t.Helper()
+	if err := netlab.Available(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip("skipped: ", err)
+	}
+}
+
+func newLab(t *testing.T, name string) *lab {
+	t.Helper()
+	file, err := weirBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := netlab.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{name: name, Lab: n, services: map[string]*service{}}
+	if err := errors.Join(l.build(), l.settle()); err != nil {
+		n.Close()
+		t.Fatal(err)
+	}
+	l.define()
+	if err := l.start(t, file); err != nil {
+		n.Close()
+		t.Fatal(err)
+	}
+	return l
+}
+
+// build makes the namespaces, links, routes and neighbours.
+func (l *lab) build() error {
+	ns := map[string]*netlab.Namespace{}
+	for _, name := range []string{"edge", "client", "fabric", "pod"} {
+		n, err := l.Namespace(name)
+		if err != nil {
+			return err
+		}
+		ns[name] = n
+		if name == "edge" {
+			continue
+		}
+		// Nothing but the tests' frames is to come from a station.
+		if err := n.SetSysctl("net/ipv6/conf/default/disable_ipv6", "1"); err != nil {
+			return err
+		}
+	}
+	l.edge = ns["edge"]
+	on := func(network, host uint8) []netip.Prefix {
+		return []netip.Prefix{netip.PrefixFrom(netlab.Host4(network, host), 24), netip.PrefixFrom(netlab.Host6(network, host), 64)}
+	}
+	for _, link := range []struct {
+		station, name string
+		network       uint8
+		to            **station
+	}{{"client", "eth0", netlab.ClientNet, &l.client}, {"fabric", "eth1", netlab.FabricNet, &l.fabric}, {"pod", "cni0", netlab.PodNet, &l.pod}} {
+		err := netlab.Connect(netlab.End{Namespace: ns[link.station], Name: "eth0", MAC: mac(link.network, 2)},
+			netlab.End{Namespace: l.edge, Name: link.name, MAC: mac(link.network, 1), Addrs: on(link.network, 1)}, netlab.LinkConfig{})
+		if err != nil {
+			return err
+		}
+		if *link.to, err = openStation(ns[link.station], link.station); err != nil {
+			return err
+		}
+		l.OnClose((*link.to).tap.Close)
+	}
+	return nil
+}
+
+// settle gives the edge its routes and neighbours.
+func (l *lab) settle() error {
+	errs := []error{
+		l.edge.AddRoute("eth0", netip.MustParsePrefix("0.0.0.0/0"), netlab.Host4(netlab.ClientNet, 2)),
+		l.edge.AddRoute("eth0", netip.MustParsePrefix("::/0"), netlab.Host6(netlab.ClientNet, 2)),
+		l.edge.SetSysctl("net/ipv4/conf/cni0/forwarding", "1"),
+		l.edge.SetSysctl("net/ipv6/conf/all/forwarding", "1"),
+		l.neighbour("eth0", netlab.ClientNet, 2), l.neighbour("cni0", netlab.PodNet, 2),
+	}
+	for host := uint8(10); host < 40; host++ {
+		errs = append(errs, l.neighbour("eth1", netlab.FabricNet, host))
+	}
+	return errors.Join(errs...)
+}
+
+// neighbour tells the edge a station's MAC address.
+func (l *lab) neighbour(ifname string, network, host uint8) error {
+	dev, err := l.edge.Interface(ifname)
+	if err != nil {
+		return err
+	}
+	for _, a := range []netip.Addr{netlab.Host4(network, host), netlab.Host6(network, host)} {
+		err = errors.Join(err, l.edge.Netlink().NeighSet(&netlink.Neigh{LinkIndex: dev.Attrs().Index, IP: a.AsSlice(),
+			HardwareAddr: mac(network, host), State: netlink.NUD_PERMANENT}))
+	}
+	return err
+}
+
+// define makes the Services that the lab's scenarios use.
+func (l *lab) define() {
+	var keys []string
+	want := func(name, mode string) {
+		if key := name + "-" + mode; !slices.Contains(keys, key) {
+			keys = append(keys, key)
+			l.services[key] = &service{definition: definitions[name], name: key, mode: mode, index: uint8(len(keys))}
+		}
+	}
+	want("sentinel", nat)
+	want("sentinel-pod", nat)
+	for _, c := range scenarios {
+		if c.lab == l.name {
+			for _, mode := range c.modes {
+				want(c.service, mode)
+			}
+		}
+	}
+}
+
+// start starts Weir and waits until it serves every Service.
+func (l *lab) start(t *testing.T, file string) error {
+	dir := filepath.Join(l.Dir(), "manifests")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for _, s := range l.services {
+		if err := os.WriteFile(filepath.Join(dir, s.name+".yaml"), s.manifest(t), 0o644); err != nil {
+			return err
+		}
+	}
+	config := filepath.Join(l.Dir(), "config.yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, `apiVersion: weir.dev/v1alpha1
+kind: WeirConfiguration
+nodeName: edge-1
+discovery: {manifests: {path: %s}}
+interfaces: [{name: eth0}, {name: eth1}]
+nodePortAddresses: ["%s/24", "%s/64"]
+admin: {socket: %s}
+%s
+`, dir, netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0), filepath.Join(l.Dir(), "weir.sock"), setUps[l.name]), 0o644); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(l.Dir(), "weir.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(file, "run", "--config", config)
+	cmd.Stdout, cmd.Stderr = log, log
+	if l.weir, err = l.edge.Start(cmd); err != nil {
+		return err
+	}
+	l.admin = admin.NewClient(filepath.Join(l.Dir(), "weir.sock"))
+	if err := l.served(); err != nil {
+		return fmt.Errorf("weir run does not serve: %w\n%s", err, l.log())
+	}
+	l.sentinels = []*sentinel{
+		{l: l, service: l.services["sentinel-nat"], at: l.fabric}, {l: l, service: l.services["sentinel-pod-nat"], at: l.pod},
+	}
+	return nil
+}
+
+// served waits until Weir has all frontends and takes their traffic.
+func (l *lab) served() error {
+	deadline := time.Now().Add(2 * within)
+	for {
+		err := l.serves()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-l.weir.Done():
+			return fmt.Errorf("it has ended (%v): %w", l.weir.Err(), err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (l *lab) serves() error {
+	status, err := l.status()
+	if err != nil {
+		return err
+	}
+	if len(status.Discovery.Errors) > 0 || len(status.Discovery.LeftToKernel) > 0 {
+		return fmt.Errorf("errors %q, left to the kernel %q", status.Discovery.Errors, status.Discovery.LeftToKernel)
+	}
+	if status.Services != len(l.services) {
+		return fmt.Errorf("%d of %d Services", status.Services, len(l.services))
+	}
+	for _, i := range status.Interfaces {
+		if i.Mode == "" {
+			return fmt.Errorf("%s is not attached", i.Name)
+		}
+	}
+	return nil
+}
+
+func (l *lab) status() (*admin.Status, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	return l.admin.Status(ctx)
+}
+
+// log is the end of what Weir logged.
+func (l *lab) log() string {
+	b, err := os.ReadFile(filepath.Join(l.Dir(), "weir.log"))
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-20):], "\n")
+}
+
+// close stops Weir, which must still run and end well.
+func (l *lab) close(t *testing.T) {
+	if err := l.weir.Stop(within); err != nil {
+		t.Errorf("stop weir: %v\n%s", err, l.log())
+	} else if l.weir.ExitCode() != 0 {
+		t.Errorf("weir ended with status %d\n%s", l.weir.ExitCode(), l.log())
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}

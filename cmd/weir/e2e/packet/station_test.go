@@ -1,0 +1,155 @@
+package packet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/perf/netlab"
+)
+
+// station is one place from which frames are sent and where they arrive.
+type station struct {
+	name string
+	tap  *netlab.Tap
+}
+
+func openStation(n *netlab.Namespace, name string) (*station, error) {
+	tap, err := n.Tap("eth0")
+	return &station{name, tap}, err
+}
+
+// next is the next frame that is not the kernel's own chatter, nil when none
+// comes in time.
+func (s *station) next(t testing.TB, within time.Duration) []byte {
+	t.Helper()
+	for {
+		frame, partial, err := s.tap.Receive(within)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			t.Fatalf("receive at %s: %v", s.name, err)
+		}
+		if !chatter(frame) {
+			if partial {
+				completeChecksum(frame)
+			}
+			return frame
+		}
+	}
+}
+
+// chatter says whether a frame is multicast, ARP or neighbour discovery.
+func chatter(frame []byte) bool {
+	if len(frame) < 14 || frame[0]&1 != 0 {
+		return true
+	}
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case 0x0806:
+		return true
+	case 0x86dd:
+		return len(frame) >= 55 && frame[20] == protoICMPv6 && frame[54] >= 133 && frame[54] <= 137
+	}
+	return false
+}
+
+// completeChecksum does what a device would with a checksum left to it: the
+// field holds the pseudo header's sum.
+func completeChecksum(frame []byte) {
+	l3 := 14
+	for t := binary.BigEndian.Uint16(frame[l3-2:]); t == 0x8100 || t == 0x88a8; t = binary.BigEndian.Uint16(frame[l3-2:]) {
+		l3 += 4
+	}
+	l4, proto := l3+40, frame[l3+6]
+	if frame[l3]>>4 == 4 {
+		l4, proto = l3+int(frame[l3]&15)*4, frame[l3+9]
+	}
+	at := 6
+	if proto == protoTCP {
+		at = 16
+	}
+	body := frame[l4 : l3+ipLength(frame[l3:])]
+	var sum uint32
+	for i := 0; i+1 < len(body); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(body[i:]))
+	}
+	if len(body)%2 == 1 {
+		sum += uint32(body[len(body)-1]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	if sum = ^sum & 0xffff; sum == 0 && proto == protoUDP {
+		sum = 0xffff
+	}
+	binary.BigEndian.PutUint16(body[at:], uint16(sum))
+}
+
+// sentinel is a flow of its own whose packets are sent behind those of a case:
+// once they have arrived, whatever Weir makes of the case has.
+type sentinel struct {
+	l       *lab
+	service *service
+	at      *station
+	count   int
+}
+
+var sentinelClient = netip.AddrPortFrom(netip.MustParseAddr("203.0.113.250"), 1)
+
+func init() {
+	definitions["sentinel"] = definition{endpoints: []endpoint{fabric(39)}}
+	definitions["sentinel-pod"] = definition{endpoints: []endpoint{pod}}
+}
+
+// pass sends a packet there and back and returns what else arrived meanwhile.
+func (n *sentinel) pass(t testing.TB) (stray []string) {
+	t.Helper()
+	n.count++
+	word := fmt.Appendf(nil, "sentinel %s %d", n.at.name, n.count)
+	send(t, n.l.client, packet{srcMAC: clientMAC, dstMAC: edge0MAC, src: sentinelClient,
+		dst: netip.AddrPortFrom(n.service.vip(false), udpPort), ttl: 64, payload: word}.bytes(t))
+	there, found := n.until(t, n.at, word)
+	if found == nil {
+		return append(there, "the sentinel did not arrive at "+n.at.name)
+	}
+	e := n.service.hosts()[0]
+	from, to := mac(e.network, e.host), edge1MAC
+	if e == pod {
+		to = edgePodMAC
+	}
+	port, _ := ports(found)
+	send(t, n.at, packet{srcMAC: from, dstMAC: to, src: netip.AddrPortFrom(e.addr(false), udpTarget),
+		dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte(found[26:30])), port), ttl: 64, payload: word}.bytes(t))
+	back, found := n.until(t, n.l.client, word)
+	if found == nil {
+		back = append(back, "the sentinel's answer did not arrive")
+	}
+	return append(there, back...)
+}
+
+func (n *sentinel) until(t testing.TB, s *station, word []byte) (stray []string, found []byte) {
+	t.Helper()
+	for {
+		frame := s.next(t, within)
+		switch {
+		case frame == nil:
+			return stray, nil
+		case bytes.HasSuffix(frame, word):
+			return stray, frame
+		}
+		stray = append(stray, fmt.Sprintf("not expected at %s: %x\n%s", s.name, frame, summary(frame)))
+	}
+}
+
+func send(t testing.TB, s *station, frame []byte) {
+	t.Helper()
+	if err := s.tap.Send(frame); err != nil {
+		t.Fatalf("send from %s: %v", s.name, err)
+	}
+}
