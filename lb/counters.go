@@ -1,6 +1,9 @@
 package lb
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // Drop is the one reason under which a dropped packet is counted.
 type Drop uint8
@@ -94,11 +97,15 @@ type tally struct {
 	held               uint64 // packets that waited for a neighbour
 	partial            uint64 // partial checksums completed on the way out
 	txErrors           uint64 // calls to send that failed: an interface that is down or gone
+	batches            uint64 // receptions of at least one packet
+	sleeps             uint64 // times that the worker went to sleep
+	busy               uint64 // nanoseconds in rounds with something to do
+	freeFrames         uint64 // not a sum: on the free list at the end of the round
 	drops              [dropReasons]uint64
 }
 
 const (
-	tallySums  = 13 // what is before the drops
+	tallySums  = 17 // what is before the drops
 	tallyWords = tallySums + int(dropReasons)
 )
 
@@ -112,7 +119,7 @@ type sharedTally struct {
 
 func (s *sharedTally) publish(t *tally) {
 	w := [tallySums]uint64{t.rxPackets, t.rxBytes, t.txPackets, t.txBytes, t.newFlows, t.reopened,
-		t.resets, t.icmp, t.toKernel, t.handedOver, t.held, t.partial, t.txErrors}
+		t.resets, t.icmp, t.toKernel, t.handedOver, t.held, t.partial, t.txErrors, t.batches, t.sleeps, t.busy, t.freeFrames}
 	for i, v := range w {
 		if s.w[i].Load() != v {
 			s.w[i].Store(v)
@@ -132,6 +139,9 @@ type WorkerCounters struct {
 	Resets, ICMPErrors                     uint64
 	ToKernel, HandedOver, Held, Partial    uint64
 	TxErrors                               uint64
+	Batches, Sleeps                        uint64
+	Busy                                   time.Duration
+	FreeFrames                             uint64            // now
 	Drops                                  map[string]uint64 // reasons that occurred
 }
 
@@ -141,6 +151,7 @@ func (s *sharedTally) read() WorkerCounters {
 		RxPackets: v(0), RxBytes: v(1), TxPackets: v(2), TxBytes: v(3),
 		NewFlows: v(4), Reopened: v(5), Resets: v(6), ICMPErrors: v(7),
 		ToKernel: v(8), HandedOver: v(9), Held: v(10), Partial: v(11), TxErrors: v(12),
+		Batches: v(13), Sleeps: v(14), Busy: time.Duration(v(15)), FreeFrames: v(16),
 		Drops: map[string]uint64{},
 	}
 	for i := range dropNames {

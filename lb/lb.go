@@ -77,7 +77,10 @@ type Config struct {
 	GUEZeroChecksum bool
 	// SoftwareChecksums completes partial checksums without TX metadata.
 	SoftwareChecksums bool
-	Log               *slog.Logger
+	// OwnHostUmem gives the host port a umem of its own, as it has beside
+	// NICs with zero copy: for tests where no NIC has that.
+	OwnHostUmem bool
+	Log         *slog.Logger
 }
 
 // LB is a running load balancer.

@@ -126,6 +126,7 @@ func (l *LB) openSockets(workers int) error {
 		for q := range i.sockets {
 			s, err := xsk.Open(l.memory, xsk.Config{
 				IfIndex: i.index, Queue: q, Mode: i.socketMode(),
+				Umem:        l.umem(i),
 				TxMetadata:  !l.cfg.SoftwareChecksums,
 				MultiBuffer: i.mtu > xsk.FrameSize-xsk.Headroom-512 && l.steer.Frags(),
 			})
@@ -139,6 +140,14 @@ func (l *LB) openSockets(workers int) error {
 		}
 	}
 	return nil
+}
+
+// umem tells apart what could share one.
+func (l *LB) umem(i *iface) int {
+	if i.host && l.cfg.OwnHostUmem {
+		return 1
+	}
+	return 0
 }
 
 func (i *iface) socketMode() xsk.Mode {

@@ -12,6 +12,7 @@ import (
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/xsk"
 )
 
 // Apply publishes changed Services and forgets deleted ones. The first call
@@ -175,7 +176,8 @@ func (l *LB) genericMode(i *iface, a *steer.Attachment) error {
 		}
 	}
 	if a.NativeError != nil {
-		l.warn("interface %s: no native XDP, using the slow generic mode: %v", i.name, a.NativeError)
+		l.warn("interface %s: no native XDP (%v): running in generic mode, several times slower; remove what stands in its way, or say mode: generic if it is meant (mode: native refuses to start)",
+			i.name, a.NativeError)
 	}
 	if i.driver == "veth" {
 		l.warn("interface %s: a veth in generic mode gets packets larger than the MTU, which are lost: run `ethtool -K PEER tso off gso off` at its peer, or use native mode", i.name)
@@ -191,15 +193,29 @@ func (l *LB) disableOffloads(i *iface, mode steer.Mode) error {
 	return err
 }
 
-// granted is the mode that an interface really runs in.
+// granted is the mode that an interface really runs in, the least of those of
+// its queues.
 func (l *LB) granted(i *iface) string {
+	mode := ModeZeroCopy
 	for _, s := range i.sockets {
-		if zeroCopy, _, _ := s.Granted(); zeroCopy {
-			return ModeZeroCopy
+		if m := l.grantedTo(i, s); m != ModeZeroCopy {
+			mode = m
 		}
 	}
-	if i.attachment != nil && i.attachment.Mode == steer.Generic {
+	return mode
+}
+
+// grantedTo is the mode that one queue runs in, "" before the attachment.
+func (l *LB) grantedTo(i *iface, s *xsk.Socket) string {
+	if i.attachment == nil {
+		return ""
+	}
+	zeroCopy, _, _ := s.Granted()
+	switch {
+	case i.attachment.Mode == steer.Generic:
 		return ModeGeneric
+	case zeroCopy:
+		return ModeZeroCopy
 	}
 	return ModeNative
 }

@@ -35,7 +35,7 @@ type InterfaceStatus struct {
 	Name        string
 	Index       int
 	Driver      string
-	Mode        string // granted: zerocopy, native, generic; "" before attachment
+	Mode        string // granted: zerocopy, native, generic, the least of the queues' modes; "" before attachment
 	Queues      int
 	MTU         int
 	HostPort    bool
@@ -47,8 +47,11 @@ type InterfaceStatus struct {
 
 // SocketStatus is one AF_XDP socket and what the kernel counted for it.
 type SocketStatus struct {
-	Queue  int
-	Kernel xsk.Statistics
+	Queue    int
+	Mode     string // granted: zerocopy, native, generic; "" before attachment
+	Umem     int    // number of its umem
+	Rejected uint64 // descriptors from the kernel that cannot be
+	Kernel   xsk.Statistics
 }
 
 // WorkerStatus is one worker.
@@ -111,7 +114,7 @@ func (l *LB) interfaceStatus(i *iface) InterfaceStatus {
 		if err != nil {
 			l.log.Debug("socket statistics", "interface", i.name, "queue", q, "err", err)
 		}
-		st.Sockets = append(st.Sockets, SocketStatus{Queue: q, Kernel: k})
+		st.Sockets = append(st.Sockets, SocketStatus{Queue: q, Mode: l.grantedTo(i, sock), Umem: sock.Umem(), Rejected: sock.Rejected(), Kernel: k})
 	}
 	return st
 }

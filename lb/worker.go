@@ -66,6 +66,9 @@ type worker struct {
 	ipID         uint16     // of the last outer header that may be fragmented
 	rng          fastrand.RNG
 
+	idle      int       // rounds in a row without anything to do
+	busySince time.Time // beginning of the stretch of busy rounds
+
 	t      tally
 	shared *sharedTally
 	stop   atomic.Bool
@@ -94,19 +97,32 @@ const secondTicks = conntrack.TicksPerSecond
 const emptyRounds = 100
 
 func (w *worker) run() {
-	empty := 0
+	w.idle = 1 // nothing has been busy yet
 	w.ct.Online()
 	defer w.ct.Offline()
 	for !w.stop.Load() {
+		if w.idle > 0 {
+			// Once per stretch of rounds with something to do.
+			w.busySince = time.Now()
+		}
 		if w.round() > 0 {
-			empty = 0
+			w.idle = 0
 			continue
 		}
-		if empty++; empty >= emptyRounds {
+		if w.idle++; w.idle == 1 {
+			w.countBusy(time.Now())
+		}
+		if w.idle >= emptyRounds {
 			w.sleep()
-			empty = emptyRounds / 2
+			w.idle = emptyRounds / 2
 		}
 	}
+}
+
+// countBusy adds the time since the stretch began or was last counted.
+func (w *worker) countBusy(now time.Time) {
+	w.t.busy += uint64(now.Sub(w.busySince))
+	w.busySince = now
 }
 
 // round is one turn of the loop; it returns how much there was to do.
@@ -126,6 +142,9 @@ func (w *worker) beginRound() {
 		w.tick = tick
 		w.beat.Store(tick)
 		now := time.Now()
+		if w.idle == 0 {
+			w.countBusy(now)
+		}
 		w.resets.refill(now)
 		w.errors.refill(now)
 	}
@@ -149,6 +168,7 @@ func (w *worker) receive() int {
 		}
 		p.filled -= n
 		work += n
+		w.t.batches++
 		w.process(&w.batch)
 	}
 	return work
@@ -166,6 +186,7 @@ func (w *worker) endRound() {
 			p.to.wakeUp()
 		}
 	}
+	w.t.freeFrames = uint64(len(w.free.addr))
 	w.shared.publish(&w.t)
 	w.ct.Quiesce()
 }
@@ -234,6 +255,7 @@ func (w *worker) sleep() {
 		}
 	}
 	nap := w.napMillis()
+	w.t.sleeps++
 	w.ct.Offline()
 	_, _ = unix.Poll(w.pollFD, nap) // EINTR and timeouts are rounds like any other
 	w.ct.Online()

@@ -49,6 +49,7 @@ type Area struct {
 
 	mu     sync.Mutex
 	groups []*group // with at least one socket each
+	umems  int      // how many groups there have been
 	// noZeroCopy remembers interfaces whose driver has refused zero copy, so
 	// that the other queues do not register the memory again only to ask.
 	noZeroCopy map[device]bool

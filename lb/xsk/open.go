@@ -19,6 +19,8 @@ const (
 // group is a umem: one registration of the area, and the sockets that share
 // it. Everything here is inherited by every socket of the group.
 type group struct {
+	number      int // for people: from 0 in the order of making
+	asked       int // Config.Umem
 	zeroCopy    bool
 	multiBuffer bool
 	metadata    bool // registered with room for transmit metadata
@@ -87,7 +89,7 @@ func (a *Area) openFirst(cfg Config) (*Socket, error) {
 	var last error
 	for _, multiBuffer := range buffers {
 		for _, zeroCopy := range modes {
-			s, err := a.open(cfg, attempt{zeroCopy, multiBuffer, a.groupFor(zeroCopy, multiBuffer)})
+			s, err := a.open(cfg, attempt{zeroCopy, multiBuffer, a.groupFor(cfg.Umem, zeroCopy, multiBuffer)})
 			if err == nil {
 				return s, nil
 			}
@@ -114,9 +116,9 @@ func refused(err error) bool {
 
 var errNoZeroCopy = errors.New("the driver has no zero copy")
 
-func (a *Area) groupFor(zeroCopy, multiBuffer bool) *group {
+func (a *Area) groupFor(umem int, zeroCopy, multiBuffer bool) *group {
 	for _, g := range a.groups {
-		if g.zeroCopy == zeroCopy && g.multiBuffer == multiBuffer {
+		if g.asked == umem && g.zeroCopy == zeroCopy && g.multiBuffer == multiBuffer {
 			return g
 		}
 	}
@@ -147,6 +149,8 @@ func (a *Area) open(cfg Config, try attempt) (*Socket, error) {
 		return nil, fmt.Errorf("interface %d queue %d: %w", cfg.IfIndex, cfg.Queue, err)
 	}
 	if !slices.Contains(a.groups, s.group) {
+		s.group.number = a.umems
+		a.umems++
 		a.groups = append(a.groups, s.group)
 	}
 	s.group.sockets = append(s.group.sockets, s)
@@ -172,7 +176,7 @@ func (s *Socket) setUp(try attempt) error {
 		if err != nil {
 			return fmt.Errorf("register %d bytes of packet memory: %w", len(s.area.mem), err)
 		}
-		s.group = &group{zeroCopy: try.zeroCopy, multiBuffer: try.multiBuffer, metadata: metadata}
+		s.group = &group{asked: s.cfg.Umem, zeroCopy: try.zeroCopy, multiBuffer: try.multiBuffer, metadata: metadata}
 	}
 	if err := s.makeRings(); err != nil {
 		return err

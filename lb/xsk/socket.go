@@ -70,6 +70,10 @@ type Config struct {
 	// zero copy: a driver that has only one of the two runs in copy mode.
 	MultiBuffer bool
 
+	// Umem keeps sockets apart that could share a umem: those of another
+	// number get another one. 0 for all is what is wanted, but in tests.
+	Umem int
+
 	// ShareWith names a socket of the same area, to share its umem and no
 	// other; Mode and MultiBuffer are then those of that socket. nil: Open
 	// chooses, which is what is wanted nearly always.
@@ -113,6 +117,10 @@ type Kicks struct {
 func (s *Socket) Granted() (zeroCopy, txMetadata, multiBuffer bool) {
 	return s.zeroCopy, s.txMetadata, s.group.multiBuffer
 }
+
+// Umem returns the number of the socket's umem in its area, from 0 in the order
+// in which they were made.
+func (s *Socket) Umem() int { return s.group.number }
 
 // FD returns the file descriptor, for the steering program's socket map and
 // for poll.

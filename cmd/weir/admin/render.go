@@ -68,9 +68,21 @@ func renderInterfaces(b *strings.Builder, s *Status) {
 			program = "pinned"
 		}
 		queues := fmt.Sprintf("%d/%d", i.BoundQueues, i.Queues)
-		row(t, name, i.Mode, dash(i.Driver), queues, dash(i.TxChecksum), number(i.MTU), program, joinCounts(i.lost()))
+		row(t, name, i.modes(), dash(i.Driver), queues, dash(i.TxChecksum), number(i.MTU), program, joinCounts(i.lost()))
 	}
 	t.Flush()
+}
+
+// modes is the mode of the interface, or where its queues differ all of them.
+func (i *Interface) modes() string {
+	n := map[string]uint64{}
+	for _, s := range i.Sockets {
+		n[s.Mode]++
+	}
+	if len(n) < 2 {
+		return i.Mode
+	}
+	return joinCounts(n)
 }
 
 // lost are the packets that the kernel counted as lost before a worker saw
@@ -82,6 +94,7 @@ func (i *Interface) lost() map[string]uint64 {
 		m["ring-full"] += s.RxRingFull
 		m["no-frame"] += s.RxFillRingEmpty
 		m["invalid"] += s.RxInvalidDescs + s.TxInvalidDescs
+		m["rejected"] += s.Rejected
 	}
 	return m
 }
@@ -89,7 +102,7 @@ func (i *Interface) lost() map[string]uint64 {
 func renderWorkers(b *strings.Builder, s, prev *Status) {
 	b.WriteByte('\n')
 	t := table(b)
-	head := []string{"WORKER", "CPU", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "NEW FLOWS", "HANDED OVER", "TO KERNEL", "DROPS"}
+	head := []string{"WORKER", "CPU", "BUSY", "RX PACKETS", "RX BYTES", "BATCH", "TX PACKETS", "TX BYTES", "NEW FLOWS", "HANDED OVER", "TO KERNEL", "DROPS"}
 	if prev != nil {
 		head = append(head, "RX/s", "TX/s")
 	}
@@ -99,7 +112,7 @@ func renderWorkers(b *strings.Builder, s, prev *Status) {
 		if w.CPU >= 0 {
 			cpu = fmt.Sprint(w.CPU)
 		}
-		cells := []string{fmt.Sprint(w.ID), cpu, fmt.Sprint(w.RxPackets), bytes(w.RxBytes), fmt.Sprint(w.TxPackets), bytes(w.TxBytes),
+		cells := []string{fmt.Sprint(w.ID), cpu, busy(&w, s, prev, i), fmt.Sprint(w.RxPackets), bytes(w.RxBytes), mean(w.RxPackets, w.Batches), fmt.Sprint(w.TxPackets), bytes(w.TxBytes),
 			fmt.Sprint(w.NewFlows), fmt.Sprint(w.HandedOver), fmt.Sprint(w.ToKernel), fmt.Sprint(sum(w.Drops))}
 		if prev != nil && i < len(prev.Workers) {
 			seconds := s.UptimeSeconds - prev.UptimeSeconds
@@ -108,6 +121,23 @@ func renderWorkers(b *strings.Builder, s, prev *Status) {
 		row(t, cells...)
 	}
 	t.Flush()
+}
+
+// busy is the share of time that a worker had something to do: since prev, or
+// since the start.
+func busy(w *Worker, s, prev *Status, i int) string {
+	share := w.BusyShare
+	if prev != nil && i < len(prev.Workers) && s.UptimeSeconds > prev.UptimeSeconds {
+		share = (w.BusySeconds - prev.Workers[i].BusySeconds) / (s.UptimeSeconds - prev.UptimeSeconds)
+	}
+	return fmt.Sprintf("%.1f %%", 100*share)
+}
+
+func mean(n, of uint64) string {
+	if of == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", float64(n)/float64(of))
 }
 
 func renderCounts(b *strings.Builder, title string, m map[string]uint64, none string) {

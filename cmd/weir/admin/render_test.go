@@ -26,11 +26,11 @@ func exampleStatus() *Status {
 		Services: 3, Frontends: 8, Endpoints: 12,
 		Interfaces: []Interface{
 			{Name: "eth0", IfIndex: 2, Mode: "native", Driver: "virtio_net", Queues: 4, BoundQueues: 2, TxChecksum: "metadata", Pinned: true, MTU: 1500,
-				Sockets: []Socket{{Queue: 0, RxRingFull: 3}, {Queue: 1, Worker: 1, RxFillRingEmpty: 2}}},
+				Sockets: []Socket{{Queue: 0, Mode: "zerocopy", RxRingFull: 3}, {Queue: 1, Worker: 1, Mode: "native", Umem: 1, RxFillRingEmpty: 2, Rejected: 1}}},
 			{Name: "weir0", IfIndex: 9, Mode: "native", Driver: "veth", Queues: 2, BoundQueues: 2, TxChecksum: "software", HostPort: true, MTU: 1500},
 		},
 		Workers: []Worker{
-			{ID: 0, CPU: 2, RxPackets: 1000, RxBytes: 1500000, TxPackets: 990, TxBytes: 1490000, NewFlows: 10, HandedOver: 4, Drops: map[string]uint64{"no-flow": 10}},
+			{ID: 0, CPU: 2, RxPackets: 1000, RxBytes: 1500000, Batches: 40, Sleeps: 3, FreeFrames: 4096, BusySeconds: 1.5, BusyShare: 0.25, TxPackets: 990, TxBytes: 1490000, NewFlows: 10, HandedOver: 4, Drops: map[string]uint64{"no-flow": 10}},
 			{ID: 1, CPU: -1, RxPackets: 5, RxBytes: 500, Drops: map[string]uint64{}},
 		},
 		Flows: Flows{Current: 10, Max: 1048576, MemoryBytes: 402653184, Created: 100, Expired: 80, Evicted: 1, NoPort: 2, Full: 3, Adopted: 4,
@@ -52,6 +52,7 @@ func exampleStatus() *Status {
 func TestRenderGolden(t *testing.T) {
 	earlier := exampleStatus()
 	earlier.UptimeSeconds -= 2
+	earlier.Workers[0].BusySeconds = 0.5
 	earlier.Workers[0].RxPackets, earlier.Workers[0].TxPackets = 0, 0
 	for name, render := range map[string]func(*strings.Builder) error{
 		"status":    func(b *strings.Builder) error { return Render(b, exampleStatus(), nil) },

@@ -114,36 +114,48 @@ type Interface struct {
 // Socket is one AF_XDP socket and what the kernel counted for it
 // (XDP_STATISTICS, linux/if_xdp.h).
 type Socket struct {
-	Queue             int    `json:"queue"`
-	Worker            int    `json:"worker"`
-	RxDropped         uint64 `json:"rxDropped"`         // for other reasons than a full ring
-	RxRingFull        uint64 `json:"rxRingFull"`        // the worker was late
-	RxFillRingEmpty   uint64 `json:"rxFillRingEmpty"`   // no free frame was left
-	RxInvalidDescs    uint64 `json:"rxInvalidDescs"`    // 0, or there is a bug
-	TxInvalidDescs    uint64 `json:"txInvalidDescs"`    // 0, or there is a bug
-	TxRingEmptyDescs  uint64 `json:"txRingEmptyDescs"`  // woken with nothing to send
-	FreeFrames        uint64 `json:"freeFrames"`        // of the worker's share
-	OutstandingFrames uint64 `json:"outstandingFrames"` // handed to the kernel for sending
+	Queue            int    `json:"queue"`
+	Worker           int    `json:"worker"`
+	RxDropped        uint64 `json:"rxDropped"`        // for other reasons than a full ring
+	RxRingFull       uint64 `json:"rxRingFull"`       // the worker was late
+	RxFillRingEmpty  uint64 `json:"rxFillRingEmpty"`  // no free frame was left
+	RxInvalidDescs   uint64 `json:"rxInvalidDescs"`   // 0, or there is a bug
+	TxInvalidDescs   uint64 `json:"txInvalidDescs"`   // 0, or there is a bug
+	TxRingEmptyDescs uint64 `json:"txRingEmptyDescs"` // woken with nothing to send
+	// Mode is what the kernel granted this queue: zerocopy, native, generic.
+	Mode string `json:"mode"`
+	// Umem is the number of the socket's umem, from 0: one per mode.
+	Umem int `json:"umem"`
+	// Rejected are descriptors and ring indices from the kernel that cannot
+	// be: 0, or there is a bug in the kernel or the driver.
+	Rejected uint64 `json:"rejected"`
 }
 
 // Worker is one packet loop.
 type Worker struct {
-	ID         int               `json:"id"`
-	CPU        int               `json:"cpu"` // -1: not pinned
-	RxPackets  uint64            `json:"rxPackets"`
-	RxBytes    uint64            `json:"rxBytes"`
-	TxPackets  uint64            `json:"txPackets"`
-	TxBytes    uint64            `json:"txBytes"`
-	NewFlows   uint64            `json:"newFlows"`
-	Reopened   uint64            `json:"reopened"`   // flows that a new SYN took over
-	Resets     uint64            `json:"resets"`     // TCP RSTs made
-	ICMPErrors uint64            `json:"icmpErrors"` // ICMP errors made
-	ToKernel   uint64            `json:"toKernel"`   // given back through the host port
-	HandedOver uint64            `json:"handedOver"` // passed to the worker of the way out
-	Held       uint64            `json:"held"`       // waited for a neighbour
-	Partial    uint64            `json:"partial"`    // partial checksums completed on the way out
-	TxErrors   uint64            `json:"txErrors"`   // calls to send that failed: an interface is down or gone
-	Drops      map[string]uint64 `json:"drops"`      // by reason; only those that occurred
+	ID         int    `json:"id"`
+	CPU        int    `json:"cpu"` // -1: not pinned
+	RxPackets  uint64 `json:"rxPackets"`
+	RxBytes    uint64 `json:"rxBytes"`
+	TxPackets  uint64 `json:"txPackets"`
+	TxBytes    uint64 `json:"txBytes"`
+	NewFlows   uint64 `json:"newFlows"`
+	Reopened   uint64 `json:"reopened"`   // flows that a new SYN took over
+	Resets     uint64 `json:"resets"`     // TCP RSTs made
+	ICMPErrors uint64 `json:"icmpErrors"` // ICMP errors made
+	ToKernel   uint64 `json:"toKernel"`   // given back through the host port
+	HandedOver uint64 `json:"handedOver"` // passed to the worker of the way out
+	Held       uint64 `json:"held"`       // waited for a neighbour
+	Partial    uint64 `json:"partial"`    // partial checksums completed on the way out
+	TxErrors   uint64 `json:"txErrors"`   // calls to send that failed: an interface is down or gone
+	Batches    uint64 `json:"batches"`    // receptions: RxPackets / Batches is the mean batch size
+	Sleeps     uint64 `json:"sleeps"`     // times that it went to sleep for want of packets
+	FreeFrames uint64 `json:"freeFrames"` // packet memory that is in no use now
+	// BusySeconds is the time spent in rounds with something to do, and
+	// BusyShare its part of the uptime.
+	BusySeconds float64           `json:"busySeconds"`
+	BusyShare   float64           `json:"busyShare"`
+	Drops       map[string]uint64 `json:"drops"` // by reason; only those that occurred
 }
 
 // Flows is the state of the flow table.

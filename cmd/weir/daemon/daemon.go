@@ -160,7 +160,9 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		StateDir:      filepath.Dir(cfg.Admin.Socket),
 		// For tests of the path that kernels without TX metadata take.
 		SoftwareChecksums: os.Getenv("WEIR_TX_CHECKSUM") == "software",
-		Log:               log,
+		// For tests of what zero copy does to the host port.
+		OwnHostUmem: os.Getenv("WEIR_UMEM") == "two",
+		Log:         log,
 	}
 	for _, i := range cfg.Interfaces {
 		c.Interfaces = append(c.Interfaces, lb.Interface{Name: i.Name, Mode: i.Mode})

@@ -36,7 +36,7 @@ func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 		s.Interfaces = append(s.Interfaces, interfaceStatus(&i))
 	}
 	for _, w := range p.Workers {
-		s.Workers = append(s.Workers, workerStatus(&w))
+		s.Workers = append(s.Workers, workerStatus(&w, s.UptimeSeconds))
 		for reason, n := range w.Drops {
 			s.Drops[reason] += n
 		}
@@ -85,17 +85,20 @@ func interfaceStatus(i *lb.InterfaceStatus) admin.Interface {
 		out.Sockets = append(out.Sockets, admin.Socket{
 			Queue: s.Queue, Worker: s.Queue,
 			RxDropped: s.Kernel.RxDropped, RxRingFull: s.Kernel.RxRingFull, RxFillRingEmpty: s.Kernel.RxFillEmpty,
+			Mode: s.Mode, Umem: s.Umem, Rejected: s.Rejected,
 			RxInvalidDescs: s.Kernel.RxInvalid, TxInvalidDescs: s.Kernel.TxInvalid, TxRingEmptyDescs: s.Kernel.TxRingEmpty,
 		})
 	}
 	return out
 }
 
-func workerStatus(w *lb.WorkerStatus) admin.Worker {
+func workerStatus(w *lb.WorkerStatus, uptime float64) admin.Worker {
 	return admin.Worker{
 		ID: w.ID, CPU: w.CPU, RxPackets: w.RxPackets, RxBytes: w.RxBytes, TxPackets: w.TxPackets, TxBytes: w.TxBytes,
 		NewFlows: w.NewFlows, Reopened: w.Reopened, Resets: w.Resets, ICMPErrors: w.ICMPErrors,
 		ToKernel: w.ToKernel, HandedOver: w.HandedOver, Held: w.Held, Partial: w.Partial, TxErrors: w.TxErrors, Drops: w.Drops,
+		Batches: w.Batches, Sleeps: w.Sleeps, FreeFrames: w.FreeFrames,
+		BusySeconds: w.Busy.Seconds(), BusyShare: w.Busy.Seconds() / max(uptime, 1e-9),
 	}
 }
 

@@ -64,6 +64,38 @@ func TestWireSoftwareChecksums(t *testing.T) {
 	}
 }
 
+// Where a NIC has zero copy it and the host port have umems of their own. No
+// NIC here has that, so the host port is given its own: what passes between the
+// two, either way, is whole.
+func TestWireTwoUmems(t *testing.T) {
+	f := ownFixture(t, options{services: kinds, env: []string{"WEIR_UMEM=two"}})
+	status, err := f.admin.Status(inTime(t, within))
+	if err != nil {
+		t.Fatal(err)
+	}
+	umems := map[bool]map[int]bool{false: {}, true: {}}
+	for _, i := range status.Interfaces {
+		for _, s := range i.Sockets {
+			umems[i.HostPort][s.Umem] = true
+		}
+	}
+	for n := range umems[true] {
+		if umems[false][n] || len(umems[true]) != 1 {
+			t.Fatalf("umems of interfaces and of the host port: %v", umems)
+		}
+	}
+	f.checkChecksums(t)
+	for _, s := range []service{toAttached, toPod, toOverlay} {
+		t.Run(s.name, func(t *testing.T) {
+			bothFamilies(t, func(t *testing.T, six bool) {
+				f.checkTransfers(t, s, six, 4<<20)
+				f.checkEcho(t, s, six, 1, 1400)
+				f.checkLoad(t, f.Client, s.at(httpPort, six), 100)
+			})
+		})
+	}
+}
+
 func (f *fixture) checkTransfers(t *testing.T, s service, six bool, bytes int64) {
 	t.Helper()
 	to := s.at(httpPort, six)

@@ -123,7 +123,7 @@ func TestMetricsAreConsistent(t *testing.T) {
 
 func TestMetricNamesFollowTheConventions(t *testing.T) {
 	name := regexp.MustCompile(`^weir_[a-z][a-z0-9_]*$`)
-	labels := []string{"worker", "device", "queue", "reason", "state", "action", "feature", "mode", "driver", "tx_checksum", "pinned", "version", "revision", "goversion", "resource"}
+	labels := []string{"worker", "device", "queue", "umem", "reason", "state", "action", "feature", "mode", "driver", "tx_checksum", "pinned", "version", "revision", "goversion", "resource"}
 	for _, m := range all {
 		if !name.MatchString(m.name) {
 			t.Errorf("%s is no name", m.name)

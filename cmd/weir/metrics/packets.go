@@ -40,6 +40,17 @@ var devices = []metric{
 		func(x *admin.Socket) uint64 { return x.RxDropped }),
 	perSocket("socket_invalid_descriptors_total", "Descriptors that the kernel refused; not 0 is a bug.",
 		func(x *admin.Socket) uint64 { return x.RxInvalidDescs + x.TxInvalidDescs }),
+	perSocket("socket_rejected_descriptors_total", "Descriptors and ring indices from the kernel that cannot be; not 0 is a bug of the kernel or the driver.",
+		func(x *admin.Socket) uint64 { return x.Rejected }),
+	gauge("socket_info", "An AF_XDP socket with the mode that the kernel granted its queue and the number of its umem; always 1.",
+		[]string{"device", "queue", "mode", "umem"},
+		func(s *admin.Status, e emit) {
+			for _, i := range s.Interfaces {
+				for _, x := range i.Sockets {
+					e(1, i.Name, itoa(x.Queue), x.Mode, itoa(x.Umem))
+				}
+			}
+		}),
 	counter("steering_packets_total", "Packets that the XDP program saw, by what it did with them.", []string{"action"},
 		func(s *admin.Status, e emit) {
 			for action, n := range s.Steering {
@@ -62,6 +73,21 @@ var workers = []metric{
 	perWorker("held_packets_total", "Packets that waited for a neighbour.", func(w *admin.Worker) uint64 { return w.Held }),
 	perWorker("partial_checksums_total", "Partial checksums completed on the way out.", func(w *admin.Worker) uint64 { return w.Partial }),
 	perWorker("transmit_errors_total", "Calls to send that failed: an interface is down or gone.", func(w *admin.Worker) uint64 { return w.TxErrors }),
+	perWorker("receive_batches_total", "Receptions of at least one packet; packets by batches is the mean batch size.", func(w *admin.Worker) uint64 { return w.Batches }),
+	perWorker("worker_sleeps_total", "Times that the worker went to sleep for want of packets.", func(w *admin.Worker) uint64 { return w.Sleeps }),
+	counter("worker_busy_seconds_total", "Time that the worker spent in rounds with something to do; its rate is the busy share.", byWorker,
+		func(s *admin.Status, e emit) {
+			for _, w := range s.Workers {
+				e(w.BusySeconds, itoa(w.ID))
+			}
+		}),
+	gauge("worker_free_frames", "Packet memory of the worker that is in no use, in frames.", byWorker,
+		func(s *admin.Status, e emit) {
+			for _, w := range s.Workers {
+				e(float64(w.FreeFrames), itoa(w.ID))
+			}
+		}),
+	perWorkerReason("worker_dropped_packets_total", "Packets dropped, by worker and reason; reasons that occurred."),
 	counter("dropped_packets_total", "Packets dropped, each under one reason.", []string{"reason"},
 		func(s *admin.Status, e emit) {
 			for reason, n := range s.Drops {
@@ -87,6 +113,16 @@ var flows = []metric{
 		e(float64(s.Flows.NoPort), "no-port")
 		e(float64(s.Flows.Full), "table-full")
 	}),
+}
+
+func perWorkerReason(name, help string) metric {
+	return counter(name, help, []string{"worker", "reason"}, func(s *admin.Status, e emit) {
+		for _, w := range s.Workers {
+			for reason, n := range w.Drops {
+				e(float64(n), itoa(w.ID), reason)
+			}
+		}
+	})
 }
 
 func perWorker(name, help string, value func(*admin.Worker) uint64) metric {
