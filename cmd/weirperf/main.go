@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weirperf/controlplane"
+	"github.com/weirlb/weir/cmd/weirperf/forward"
 	"github.com/weirlb/weir/cmd/weirperf/pipeline"
 )
 
@@ -23,6 +24,7 @@ var commands = []func() *cobra.Command{
 	controlplane.Command,
 	controlplane.StallCommand,
 	pipeline.Command,
+	forward.Command,
 }
 
 func main() {

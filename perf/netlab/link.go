@@ -261,3 +261,17 @@ func (n *Namespace) unsettled() (string, error) {
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
+
+// AddLocal makes every address of a network the namespace's own, without
+// giving them to an interface.
+func (n *Namespace) AddLocal(p netip.Prefix) error {
+	lo, err := n.link("lo")
+	if err != nil {
+		return err
+	}
+	r := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: ipNet(p), Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST}
+	if err := n.nl.RouteAdd(r); err != nil {
+		return fmt.Errorf("local network %s in %s: %w", p, n.name, err)
+	}
+	return nil
+}

@@ -33,7 +33,8 @@ func (n *Namespace) Start(cmd *exec.Cmd) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Setpgid = true
+	// A session of its own has a process group of its own.
+	cmd.SysProcAttr.Setpgid = !cmd.SysProcAttr.Setsid
 	// The signal is sent when the thread that forked ends, not the process:
 	// the parked thread ends with the namespace.
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL

@@ -1,0 +1,192 @@
+// Package forward measures packet paths on the wire: Weir beside the kernel's
+// forwarding and other load balancers, each in turn in the same network of
+// namespaces and on the same core. It is the command `weirperf forward`.
+package forward
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirlb/weir/cmd/weirperf/machine"
+	"github.com/weirlb/weir/perf/peer"
+	"github.com/weirlb/weir/perf/report"
+	"github.com/weirlb/weir/perf/testbed"
+)
+
+// usageError means that the command was called wrongly.
+type usageError struct{ error }
+
+// ExitCode is 2.
+func (usageError) ExitCode() int { return 2 }
+
+// options are the command's flags.
+type options struct {
+	peers     []string
+	workloads []string
+	flows     []int
+	setting   string
+	seconds   float64
+	turns     int
+	endpoints int
+	weir      string
+	asJSON    bool
+}
+
+// Command is `weirperf forward`.
+func Command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "forward",
+		Short: "Measure packet paths on the wire, beside each other",
+		Long: `Builds a client, a node and a backend out of network namespaces and runs one
+packet path after the other on the node: Weir, nftables as kube-proxy programs
+it, the kernel's plain forwarding. Turns alternate between them. What counts is
+what arrives.
+
+The node has one CPU, the last that this process may use: everything that it
+receives, forwards and sends is done there. The generator, and what receives at
+client and backend, have the first. A UDP figure is CPU time of the node's CPU
+(user, system, softirq) per packet that has reached its end, and not the time on
+the clock.
+
+  udp-established   64-byte packets of connections that exist, both directions
+                    in equal parts, connections chosen at random
+  udp-new           every packet begins a connection; one direction
+
+Settings of the testbed:
+
+  threaded   client and backend receive in threads of their own on the other CPU,
+             as other machines would
+  default    veth pairs as the kernel makes them: the receiver's share of every
+             packet's way is done on the CPU of who sends it
+
+The load is a window of packets under way, so that the node always has the next
+packet waiting and drops none.`,
+		Example: `  weirperf forward
+  weirperf forward --peers weir,nftables --workloads udp-established --flows 100000 --turns 9
+  weirperf forward --setting threaded --seconds 5 --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			peers, work, settings, err := o.check()
+			if err != nil {
+				return usageError{err}
+			}
+			b := &bench{o: o, peers: peers, workloads: work, say: cmd.ErrOrStderr()}
+			results, err := b.run(cmd.Context(), settings)
+			if err != nil {
+				return err
+			}
+			r := newResult(o, results)
+			if o.asJSON {
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc.SetIndent("", "  ")
+				return enc.Encode(r)
+			}
+			return r.render(cmd.OutOrStdout())
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringSliceVar(&o.peers, "peers", peer.Names(), "`names` of what to run, in this order")
+	fs.StringSliceVar(&o.workloads, "workloads", workloadNames(), "`names` of what to measure")
+	fs.IntSliceVar(&o.flows, "flows", []int{10000, 100000, 1000000}, "`numbers` of established connections")
+	fs.StringVar(&o.setting, "setting", "both", "`setting` of the testbed: threaded, default or both")
+	fs.Float64Var(&o.seconds, "seconds", 1, "`seconds` of each measurement")
+	fs.IntVar(&o.turns, "turns", 5, "`number` of turns of every peer; medians are shown")
+	fs.IntVar(&o.endpoints, "endpoints", 256, "`number` of endpoints")
+	fs.StringVar(&o.weir, "weir", "", "`path` of the weir program (default: beside this one, else in $PATH)")
+	fs.BoolVar(&o.asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// check says all that is wrong with the flags.
+func (o *options) check() ([]peer.Peer, []workload, []testbed.Setting, error) {
+	var errs []error
+	peers, err := peer.Named(o.peers)
+	errs = append(errs, err)
+	work, err := workloadsNamed(o.workloads)
+	errs = append(errs, err)
+	var settings []testbed.Setting
+	switch o.setting {
+	case "both":
+		settings = []testbed.Setting{testbed.Threaded, testbed.Default}
+	case string(testbed.Threaded), string(testbed.Default):
+		settings = []testbed.Setting{testbed.Setting(o.setting)}
+	default:
+		errs = append(errs, fmt.Errorf("--setting: must be threaded, default or both, is %q", o.setting))
+	}
+	for _, n := range o.flows {
+		if n < 1 || n > maxFlows {
+			errs = append(errs, fmt.Errorf("--flows: must be from 1 to %d, is %d", maxFlows, n))
+		}
+	}
+	if len(o.flows) == 0 {
+		errs = append(errs, errors.New("--flows: must name a number"))
+	}
+	slices.Sort(o.flows)
+	if o.seconds < 0.1 || o.seconds > 600 {
+		errs = append(errs, fmt.Errorf("--seconds: must be from 0.1 to 600, is %v", o.seconds))
+	}
+	if o.turns < 1 {
+		errs = append(errs, fmt.Errorf("--turns: must be at least 1, is %d", o.turns))
+	}
+	if o.endpoints < 1 || o.endpoints > 1000 {
+		errs = append(errs, fmt.Errorf("--endpoints: must be from 1 to 1000, is %d", o.endpoints))
+	}
+	if slices.Contains(o.peers, "weir") && err == nil {
+		o.weir, err = findWeir(o.weir)
+		errs = append(errs, err)
+	}
+	return peers, work, settings, errors.Join(errs...)
+}
+
+// findWeir finds the program to measure.
+func findWeir(path string) (string, error) {
+	if path != "" {
+		path, err := filepath.Abs(path)
+		if err == nil {
+			_, err = os.Stat(path)
+		}
+		return path, err
+	}
+	self, err := os.Executable()
+	if err == nil {
+		beside := filepath.Join(filepath.Dir(self), "weir")
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	path, err = exec.LookPath("weir")
+	if err != nil {
+		return "", errors.New("--weir: there is no program weir beside this one or in $PATH: run `make build`")
+	}
+	return filepath.Abs(path)
+}
+
+// result is the JSON form.
+type result struct {
+	Machine   machine.Machine    `json:"machine"`
+	Command   string             `json:"command"`
+	Endpoints int                `json:"endpoints"`
+	Seconds   float64            `json:"seconds"`
+	Results   []report.Result    `json:"results"`
+	Ratios    map[string]float64 `json:"ratios"`
+}
+
+func newResult(o options, results []report.Result) *result {
+	report.Sort(results, o.peers)
+	of := "weir"
+	if !slices.Contains(o.peers, of) {
+		of = o.peers[0]
+	}
+	return &result{Machine: machine.Describe(), Command: "weirperf " + strings.Join(os.Args[1:], " "),
+		Endpoints: o.endpoints, Seconds: o.seconds, Results: results, Ratios: report.Ratios(results, of)}
+}

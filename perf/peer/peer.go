@@ -1,0 +1,91 @@
+// Package peer runs what Weir is compared with, and Weir itself, on the node
+// of a testbed: one at a time, each as its own users would.
+package peer
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/weirlb/weir/perf/testbed"
+)
+
+// Protocol is that of a Service.
+type Protocol string
+
+const (
+	TCP Protocol = "TCP"
+	UDP Protocol = "UDP"
+)
+
+// Service is one frontend and its endpoints.
+type Service struct {
+	Protocol  Protocol
+	Frontend  netip.AddrPort
+	Endpoints []netip.AddrPort
+}
+
+// Config is what a peer is to do. It is the same for all.
+type Config struct {
+	Services []Service
+	// MaxFlows is how many connections must fit into the peer's tables.
+	MaxFlows int
+	// Weir is the program whose `run` is measured.
+	Weir string
+}
+
+// Peer is a way to bring packets from clients to endpoints.
+type Peer interface {
+	Name() string
+	// Carries says whether the peer balances connections of this protocol.
+	Carries(Protocol) bool
+	// Available says what is missing on this machine, and how to get it; nil:
+	// nothing.
+	Available() error
+	// Start sets the peer up on the testbed's node and waits until it serves.
+	Start(context.Context, *testbed.Bed, Config) (Running, error)
+}
+
+// Running is a peer at work.
+type Running interface {
+	// Direct says that the peer balances nothing: clients send to endpoints.
+	Direct() bool
+	// Processes are those that do the peer's work on the LB core, besides the
+	// kernel's threads.
+	Processes() []int
+	// Refused counts what the peer has dropped since its start for want of
+	// ports or table room, by reason. Anything in it spoils a measurement.
+	Refused() (map[string]uint64, error)
+	// Details are figures of the peer's own that explain a result.
+	Details() map[string]float64
+	// Stop takes the peer off the node, so that nothing of it is left.
+	Stop() error
+}
+
+// All are the peers, in the order in which they are run.
+var All = []Peer{Kernel{}}
+
+// Named finds peers by name.
+func Named(names []string) ([]Peer, error) {
+	var found []Peer
+next:
+	for _, name := range names {
+		for _, p := range All {
+			if p.Name() == name {
+				found = append(found, p)
+				continue next
+			}
+		}
+		return nil, fmt.Errorf("unknown peer %q: there are %v", name, Names())
+	}
+	return found, nil
+}
+
+// Names are those of all peers.
+func Names() []string {
+	var names []string
+	for _, p := range All {
+		names = append(names, p.Name())
+	}
+	return names
+}
