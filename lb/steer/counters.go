@@ -13,8 +13,8 @@ const (
 	PassVLAN                         // more VLAN tags than two
 	PassOtherProtocol                // not IP: ARP, LLDP
 	PassMalformed                    // headers cut short or impossible
-	PassFragment                     // IP fragment
-	PassExtension                    // IPv6 extension header
+	PassFragment                     // later fragment, its first not seen or not Weir's
+	PassExtension                    // IPv6 headers that hide what is behind them, or too many
 	PassOtherL4                      // neither TCP nor UDP, nor ICMP that may be Weir's
 	PassNoMatch                      // not to or about a frontend or SNAT port
 

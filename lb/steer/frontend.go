@@ -105,8 +105,9 @@ func (p *Program) RemoveSNAT(addr netip.Addr) error {
 	return nil
 }
 
-// AddVIP makes echo requests to addr go to Weir: an address that serves
-// frontends and that the node does not hold, so that nobody else answers.
+// AddVIP makes echo requests to addr go to Weir, and fragments that come before
+// their first: an address that serves frontends and that the node does not
+// hold, so that nobody else answers.
 // Adding one that is there is not an error.
 func (p *Program) AddVIP(addr netip.Addr) error {
 	if !addr.IsValid() || addr.Zone() != "" {

@@ -24,6 +24,16 @@ type steerCounters struct {
 	Packets [10]uint64
 }
 
+type steerDatagramKey struct {
+	_           structs.HostLayout
+	Source      [4]uint32
+	Destination [4]uint32
+	Id          uint32
+	Protocol    uint8
+	Family      uint8
+	Zero        uint16
+}
+
 type steerFrontend struct {
 	_     structs.HostLayout
 	Flags uint32
@@ -54,6 +64,7 @@ type steerPortRange struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	steerMapFragmented     = "fragmented"
 	steerMapFrontends      = "frontends"
 	steerMapInterfaces     = "interfaces"
 	steerMapPacketCounters = "packet_counters"
@@ -112,6 +123,7 @@ type steerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerMapSpecs struct {
+	Fragmented     *ebpf.MapSpec `ebpf:"fragmented"`
 	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
 	Interfaces     *ebpf.MapSpec `ebpf:"interfaces"`
 	PacketCounters *ebpf.MapSpec `ebpf:"packet_counters"`
@@ -146,6 +158,7 @@ func (o *steerObjects) Close() error {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerMaps struct {
+	Fragmented     *ebpf.Map `ebpf:"fragmented"`
 	Frontends      *ebpf.Map `ebpf:"frontends"`
 	Interfaces     *ebpf.Map `ebpf:"interfaces"`
 	PacketCounters *ebpf.Map `ebpf:"packet_counters"`
@@ -156,6 +169,7 @@ type steerMaps struct {
 
 func (m *steerMaps) Close() error {
 	return _SteerClose(
+		m.Fragmented,
 		m.Frontends,
 		m.Interfaces,
 		m.PacketCounters,

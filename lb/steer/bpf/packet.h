@@ -24,6 +24,7 @@
 #define IP_MORE_FRAGMENTS  0x2000
 #define IP_FRAGMENT_OFFSET 0x1fff
 #define IPV6_FRAGMENT_OFFSET 0xfff8
+#define IPV6_MORE_FRAGMENTS  1
 
 /* ICMP (RFC 792): echo request and the errors that quote a packet. */
 #define ICMP_UNREACHABLE       3
@@ -76,6 +77,17 @@ struct ipv6 {
 	__be32 source[4];
 	__be32 destination[4];
 };
+
+/* How hop-by-hop options, destination options and routing headers begin. */
+struct ipv6_extension {
+	__u8 next_header;
+	__u8 length; /* in 8 bytes, without the first 8 */
+	__u8 rest[6];
+};
+
+/* As many, and as long together, as lb/header takes. */
+#define MAX_EXTENSIONS      6
+#define MAX_EXTENSION_BYTES 128
 
 struct ipv6_fragment {
 	__u8 next_header;

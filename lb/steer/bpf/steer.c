@@ -3,10 +3,11 @@
  * The steering program: which packets of an interface are Weir's.
  *
  * It runs in the driver (or the generic hook) for every packet that arrives,
- * before the kernel sees it. It changes no packet and keeps no state. A packet
- * for a frontend, or for a port from which Weir translates, goes to the AF_XDP
- * socket of its queue; every other packet goes to the kernel as if the program
- * were not there. When in doubt, the kernel gets it.
+ * before the kernel sees it. It changes no packet, and remembers of them only
+ * which fragmented datagrams were Weir's. A packet for a frontend, or for a port
+ * from which Weir translates, goes to the AF_XDP socket of its queue; every
+ * other packet goes to the kernel as if the program were not there. When in
+ * doubt, the kernel gets it.
  *
  * When Weir dies its sockets leave the map `sockets` by themselves, and the
  * redirect's fallback, XDP_PASS, gives every packet to the kernel.
@@ -17,117 +18,13 @@
  *   classify      Ethernet and VLAN tags: for this interface's own address, which protocol
  *   classify_ipv4, classify_ipv6    to addresses, protocol and ports
  *   classify_icmp4, classify_icmp6  errors by the packet that they quote, echo requests
+ *   skip_extensions                 what is behind IPv6 extension headers (extension.h)
+ *   classify_fragment               later fragments after the first (fragment.h)
  *   lookup        frontends, then translated ports
  */
-#include "packet.h"
-
-/* A socket's place in the map is slot * QUEUES_PER_SLOT + queue. */
-#define MAX_SLOTS 64
-#define QUEUES_PER_SLOT 64
-
-/* What became of a packet. Counted per slot; names in counters.go. */
-enum verdict {
-	REDIRECTED,
-	PASS_NO_SOCKET,       /* Weir's, but no socket on this queue */
-	PASS_OTHER_MAC,       /* broadcast, multicast, another host's */
-	PASS_VLAN,            /* more VLAN tags than two */
-	PASS_OTHER_ETHERTYPE, /* ARP, LLDP, ... */
-	PASS_MALFORMED,       /* headers cut short or impossible */
-	PASS_FRAGMENT,        /* IPv4 or IPv6 fragment */
-	PASS_EXTENSION,       /* IPv6 extension header */
-	PASS_OTHER_PROTOCOL,  /* neither TCP nor UDP, nor ICMP that may be Weir's */
-	PASS_NO_MATCH,        /* of the host itself */
-	VERDICTS,
-};
-
-/* An interface that Weir is attached to. */
-struct interface {
-	__u8 mac[6]; /* destination address of packets that may be Weir's */
-	__u16 slot;
-	__u32 flags;
-};
-
-/* Flags of an interface. */
-#define INTERFACE_ALL 1 /* the host port: everything routed to it is Weir's */
-
-struct frontend_key {
-	__be32 address[4]; /* IPv4 in the first, the rest 0 */
-	__be16 port;
-	__u8 protocol;
-	__u8 family; /* 4 or 6 */
-};
-
-/* What is known of a frontend. The program asks only whether it is there. */
-struct frontend {
-	__u32 flags;
-};
-
-struct address_key {
-	__be32 address[4];
-	__u32 family; /* 4 or 6 */
-};
-
-/* Ports from which Weir translates, in host byte order, both inclusive. */
-struct port_range {
-	__u16 low;
-	__u16 high;
-};
-
-struct counters {
-	__u64 packets[VERDICTS];
-};
-
-/* By interface index. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_SLOTS);
-	__type(key, __u32);
-	__type(value, struct interface);
-} interfaces SEC(".maps");
-
-/* max_entries of these three is set by the loader. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__type(key, struct frontend_key);
-	__type(value, struct frontend);
-} frontends SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, struct address_key);
-	__type(value, struct port_range);
-} snat SEC(".maps");
-
-/* Addresses that serve frontends and that the node does not hold. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__type(key, struct address_key);
-	__type(value, __u32); /* means nothing */
-} vips SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, MAX_SLOTS * QUEUES_PER_SLOT);
-	__type(key, __u32);
-	__type(value, __u32);
-} sockets SEC(".maps");
-
-/* By slot. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, MAX_SLOTS);
-	__type(key, __u32);
-	__type(value, struct counters);
-} packet_counters SEC(".maps");
-
-/* The unread part of a packet. */
-struct cursor {
-	void *at;
-	void *end;
-};
+#include "maps.h"
+#include "extension.h"
+#include "fragment.h"
 
 /*
  * lookup says whether an address and port is Weir's: the destination of a TCP
@@ -256,6 +153,32 @@ static __always_inline enum verdict classify_icmp6(struct cursor p, const struct
 	return classify_quoted(p, &from);
 }
 
+/*
+ * classify_fragment: p is behind the IP headers of a fragment. The ports of the
+ * first one decide for all of its datagram. A later one that comes before it
+ * is Weir's if it cannot be anyone else's.
+ */
+static __always_inline enum verdict classify_fragment(struct cursor p, struct frontend_key *to,
+						      const struct datagram_key *datagram, int first)
+{
+	if (!first) {
+		if (remembered(datagram) || is_vip(to))
+			return REDIRECTED;
+		return PASS_FRAGMENT;
+	}
+	enum verdict verdict = PASS_OTHER_PROTOCOL;
+	if (has_ports(to->protocol)) {
+		/* A transport header that is cut is refused by whose it is. */
+		const struct ports *ports = p.at;
+		if (p.at + sizeof(*ports) > p.end)
+			return PASS_MALFORMED;
+		to->port = ports->destination;
+		verdict = lookup(to);
+	}
+	remember(datagram, verdict == REDIRECTED);
+	return verdict;
+}
+
 static __always_inline enum verdict classify_ipv4(struct cursor p, const struct interface *in)
 {
 	const struct ipv4 *ip = p.at;
@@ -266,15 +189,24 @@ static __always_inline enum verdict classify_ipv4(struct cursor p, const struct 
 		return PASS_MALFORMED;
 	if (in->flags & INTERFACE_ALL)
 		return REDIRECTED;
-	if (ip->fragment & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET))
-		return PASS_FRAGMENT;
-
 	struct frontend_key to = {
 		.address = { ip->destination },
 		.protocol = ip->protocol,
 		.family = 4,
 	};
 	p.at += header;
+	if (ip->fragment & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET)) {
+		struct datagram_key datagram = {
+			.source = { ip->source },
+			.destination = { ip->destination },
+			.id = ip->id,
+			.protocol = ip->protocol,
+			.family = 4,
+		};
+		if (!has_ports(ip->protocol))
+			return PASS_OTHER_PROTOCOL;
+		return classify_fragment(p, &to, &datagram, !(ip->fragment & bpf_htons(IP_FRAGMENT_OFFSET)));
+	}
 	if (to.protocol == IPPROTO_ICMP)
 		return classify_icmp4(p, &to);
 	return classify_l4(p, &to);
@@ -304,21 +236,24 @@ static __always_inline enum verdict classify_ipv6(struct cursor p, const struct 
 		return REDIRECTED;
 	}
 
-	switch (ip->next_header) {
-	case IPPROTO_FRAGMENT:
-		return PASS_FRAGMENT;
-	case IPPROTO_HOPOPTS:
-	case IPPROTO_ROUTING:
-	case IPPROTO_AH:
-	case IPPROTO_DSTOPTS:
-	case IPPROTO_MH:
-		return PASS_EXTENSION;
-	}
 	struct frontend_key to = {
 		.address = { ip->destination[0], ip->destination[1], ip->destination[2], ip->destination[3] },
-		.protocol = ip->next_header,
 		.family = 6,
 	};
+	__be16 place = 0; /* in the datagram, 0 without a fragment header */
+	__be32 id = 0;
+	enum verdict verdict = skip_extensions(&p, ip->next_header, &to.protocol, &id, &place);
+	if (verdict != REDIRECTED)
+		return verdict;
+	if (place) {
+		struct datagram_key datagram = {
+			.source = { ip->source[0], ip->source[1], ip->source[2], ip->source[3] },
+			.destination = { ip->destination[0], ip->destination[1], ip->destination[2], ip->destination[3] },
+			.id = id,
+			.family = 6,
+		};
+		return classify_fragment(p, &to, &datagram, !(place & bpf_htons(IPV6_FRAGMENT_OFFSET)));
+	}
 	if (to.protocol == IPPROTO_ICMPV6)
 		return classify_icmp6(p, &to);
 	return classify_l4(p, &to);

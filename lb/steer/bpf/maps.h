@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the program is told, and what it counts. */
+#ifndef WEIR_MAPS_H
+#define WEIR_MAPS_H
+
+#include "packet.h"
+
+/* A socket's place in the map is slot * QUEUES_PER_SLOT + queue. */
+#define MAX_SLOTS 64
+#define QUEUES_PER_SLOT 64
+
+/* What became of a packet. Counted per slot; names in counters.go. */
+enum verdict {
+	REDIRECTED,
+	PASS_NO_SOCKET,       /* Weir's, but no socket on this queue */
+	PASS_OTHER_MAC,       /* broadcast, multicast, another host's */
+	PASS_VLAN,            /* more VLAN tags than two */
+	PASS_OTHER_ETHERTYPE, /* ARP, LLDP, ... */
+	PASS_MALFORMED,       /* headers cut short or impossible */
+	PASS_FRAGMENT,        /* later fragment, its first not seen or not Weir's */
+	PASS_EXTENSION,       /* IPv6 headers that hide what is behind them, or too many */
+	PASS_OTHER_PROTOCOL,  /* neither TCP nor UDP, nor ICMP that may be Weir's */
+	PASS_NO_MATCH,        /* of the host itself */
+	VERDICTS,
+};
+
+/* An interface that Weir is attached to. */
+struct interface {
+	__u8 mac[6]; /* destination address of packets that may be Weir's */
+	__u16 slot;
+	__u32 flags;
+};
+
+/* Flags of an interface. */
+#define INTERFACE_ALL 1 /* the host port: everything routed to it is Weir's */
+
+struct frontend_key {
+	__be32 address[4]; /* IPv4 in the first, the rest 0 */
+	__be16 port;
+	__u8 protocol;
+	__u8 family; /* 4 or 6 */
+};
+
+/* What is known of a frontend. The program asks only whether it is there. */
+struct frontend {
+	__u32 flags;
+};
+
+struct address_key {
+	__be32 address[4];
+	__u32 family; /* 4 or 6 */
+};
+
+/* Ports from which Weir translates, in host byte order, both inclusive. */
+struct port_range {
+	__u16 low;
+	__u16 high;
+};
+
+struct counters {
+	__u64 packets[VERDICTS];
+};
+
+/* By interface index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_SLOTS);
+	__type(key, __u32);
+	__type(value, struct interface);
+} interfaces SEC(".maps");
+
+/* max_entries of these three is set by the loader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct frontend_key);
+	__type(value, struct frontend);
+} frontends SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct address_key);
+	__type(value, struct port_range);
+} snat SEC(".maps");
+
+/* Addresses that serve frontends and that the node does not hold. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct address_key);
+	__type(value, __u32); /* means nothing */
+} vips SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, MAX_SLOTS * QUEUES_PER_SLOT);
+	__type(key, __u32);
+	__type(value, __u32);
+} sockets SEC(".maps");
+
+/* By slot. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_SLOTS);
+	__type(key, __u32);
+	__type(value, struct counters);
+} packet_counters SEC(".maps");
+
+#endif
