@@ -103,17 +103,16 @@ func TestBothDirectionsOfANATFlowAreFound(t *testing.T) {
 				if got := tab.lookup(f.Client); got != r || !got.Forward() {
 					t.Fatalf("flow %d: forward look-up gives %d, want %d", i, got, r)
 				}
-				e := tab.Entry(r)
-				answer := MakeKey(e.NewDst(), e.NewSrc(), ProtoTCP)
+				answer := MakeKey(tab.NewDst(r), tab.NewSrc(r), ProtoTCP)
 				back := tab.lookup(answer)
 				if back != r.Other() || back.Conn() != r.Conn() {
 					t.Fatalf("flow %d: reverse look-up gives %d, want %d", i, back, r.Other())
 				}
-				if b := tab.Entry(back); b.NewSrc() != vip || b.NewDst() != client(i) {
-					t.Fatalf("flow %d: answer becomes %v -> %v", i, b.NewSrc(), b.NewDst())
+				if tab.NewSrc(back) != vip || tab.NewDst(back) != client(i) {
+					t.Fatalf("flow %d: answer becomes %v -> %v", i, tab.NewSrc(back), tab.NewDst(back))
 				}
-				if e.NewDst() != ep1 || e.NewSrc().Addr() != snat {
-					t.Fatalf("flow %d: request becomes %v -> %v", i, e.NewSrc(), e.NewDst())
+				if tab.NewDst(r) != ep1 || tab.NewSrc(r).Addr() != snat {
+					t.Fatalf("flow %d: request becomes %v -> %v", i, tab.NewSrc(r), tab.NewDst(r))
 				}
 			}
 			if n := tab.EndpointFlows(3); n != 1000 || tab.Flows() != 1000 {

@@ -132,7 +132,7 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 	case ModeDNAT:
 		rv.Key = MakeKey(f.Endpoint, f.Client.Src(), proto)
 	case ModeL2DSR, ModeIPIP, ModeGUE:
-		fw.setOuter(f.SNAT, f.Endpoint.Addr())
+		fw.setOuter(&rv.Key, f.SNAT.Unmap(), f.Endpoint.Addr().Unmap())
 	}
 	if f.Client.Family() == 0 || !oneWay(f.Mode) && rv.Key.Family() != f.Client.Family() {
 		return false
@@ -163,21 +163,21 @@ func firstState(f *NewFlow) uint32 {
 	return s | uint32(StateSynSent)
 }
 
-// setOuter writes the recipe of a mode without translation.
-func (e *Entry) setOuter(src, dst netip.Addr) {
+// setOuter writes the recipe of a mode without translation. other is the key of the
+// entry of the other direction, which such a connection does not have.
+func (e *Entry) setOuter(other *Key, src, dst netip.Addr) {
 	e.NewPorts = uint32(e.Key.W[4])
-	dst = dst.Unmap()
 	if dst.Is4() {
 		e.Addr4 = word4(dst) << 32
-		if src.Unmap().Is4() {
-			e.Addr4 |= word4(src.Unmap())
+		if src.Is4() {
+			e.Addr4 |= word4(src)
 		}
 		return
 	}
 	e.Flags |= FlagOuter6
-	e.Addr6[2], e.Addr6[3] = words6(dst)
+	other.W[0], other.W[1] = words6(dst)
 	if src.Is6() {
-		e.Addr6[0], e.Addr6[1] = words6(src)
+		other.W[2], other.W[3] = words6(src)
 	}
 }
 

@@ -4,7 +4,7 @@
 // # What is in it
 //
 // A connection is a [Conn] (64 bytes of words that change: state, last seen,
-// adjacencies) and two entries of 128 bytes that never change once published:
+// adjacencies) and two entries of 64 bytes that never change once published:
 // the forward entry (client to frontend) and the reverse entry (endpoint to
 // SNAT address). Each [Entry] is a complete rewrite recipe, so that a packet of
 // either direction needs one look-up. A [Ref] names an entry.

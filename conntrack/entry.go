@@ -41,20 +41,26 @@ const (
 
 func oneWay(m Mode) bool { return m >= ModeL2DSR }
 
-// FlagOuter6 says that Addr6 and not Addr4 holds the addresses of the outer
-// header of ModeIPIP and ModeGUE. The outer family may differ from the key's.
+// FlagOuter6 says that the addresses of the outer header of ModeIPIP and ModeGUE,
+// or of ModeL2DSR's endpoint, are IPv6 ones (see [Table.NewAddrs6]). The outer family
+// may differ from the key's.
 const FlagOuter6 = 1
 
 // Entry is one direction of a connection: its key and all that is needed to
-// rewrite a packet that matches it. It is immutable while a look-up can return
-// it. An IPv4 rewrite touches the first 64 bytes only.
+// rewrite a packet that matches it, in one cache line. It is immutable while a
+// look-up can return it.
+//
+// The new addresses of an IPv6 packet are not in it but in the entry of the other
+// direction, which lies next to it: they are that one's key, see [Table.NewAddrs6].
 //
 // In the modes without translation NewPorts are the packet's own, the deltas are
 // 0, and the addresses are those of the outer header or, for ModeL2DSR, the
 // endpoint's as destination.
 type Entry struct {
-	Key      Key    // of the packet as received
-	NewPorts uint32 // the 4 port bytes to store at l4 (little-endian load)
+	Key   Key    // of the packet as received
+	Addr4 uint64 // IPv4: the 8 bytes to store at ip+12
+	// NewPorts are the 4 port bytes to store at l4 (little-endian load).
+	NewPorts uint32
 	// AddrDelta is the one's complement sum of ~old+new over the addresses,
 	// L4Delta that over addresses and ports (RFC 1624, 16-bit words as loaded
 	// little-endian): a checksum c becomes ^fold(uint32(^c) + delta). AddrDelta
@@ -62,24 +68,32 @@ type Entry struct {
 	// pseudo-header's sum only.
 	AddrDelta uint16
 	L4Delta   uint16
-	Addr4     uint64 // IPv4: the 8 bytes to store at ip+12
 	Mode      Mode
 	Flags     uint8
 	_         [6]byte
-	Addr6     [4]uint64 // IPv6: the 32 bytes to store at ip6+8
-	_         [4]uint64
 }
 
-// NewSrc returns the source that the recipe writes. It is invalid for a mode
-// that writes none.
-func (e *Entry) NewSrc() netip.AddrPort { k := e.newKey(); return k.Src() }
+// NewAddrs6 returns the addresses that the recipe of entry r writes into an IPv6
+// packet, or into the outer IPv6 header if the entry has FlagOuter6: the 16 bytes
+// each of source and destination as two little-endian words. They are the other
+// entry's key read backwards; in a mode without a reverse direction that entry holds
+// nothing else.
+func (t *Table) NewAddrs6(r Ref) (src, dst [2]uint64) {
+	k := &t.entries[(r-1)^1].Key
+	return [2]uint64{k.W[2], k.W[3]}, [2]uint64{k.W[0], k.W[1]}
+}
 
-// NewDst returns the destination that the recipe writes: for a forward entry the
-// endpoint, for a reverse entry the client.
-func (e *Entry) NewDst() netip.AddrPort { k := e.newKey(); return k.Dst() }
+// NewSrc returns the source that the recipe of entry r writes. It is invalid for a
+// mode that writes none.
+func (t *Table) NewSrc(r Ref) netip.AddrPort { k := t.newKey(r); return k.Src() }
+
+// NewDst returns the destination that the recipe of entry r writes: for a forward
+// entry the endpoint, for a reverse entry the client.
+func (t *Table) NewDst(r Ref) netip.AddrPort { k := t.newKey(r); return k.Dst() }
 
 // newKey returns the tuple of the packet once rewritten.
-func (e *Entry) newKey() Key {
+func (t *Table) newKey(r Ref) Key {
+	e := &t.entries[r-1]
 	k := Key{W: [5]uint64{4: e.Key.W[4]&^0xffffffff | uint64(e.NewPorts)}}
 	family := e.Key.Family()
 	if oneWay(e.Mode) {
@@ -91,24 +105,22 @@ func (e *Entry) newKey() Key {
 	}
 	if family == 4 {
 		k.W[0] = e.Addr4
-	} else {
-		copy(k.W[:4], e.Addr6[:])
+		return k
 	}
+	src, dst := t.NewAddrs6(r)
+	k.W[0], k.W[1], k.W[2], k.W[3] = src[0], src[1], dst[0], dst[1]
 	return k
 }
 
 // setNew writes the recipe that turns e.Key into k.
 func (e *Entry) setNew(k *Key) {
 	e.NewPorts = uint32(k.W[4])
-	var addr uint64
+	addr := sum16(^e.Key.W[0]) + sum16(k.W[0])
+	e.Addr4 = 0
 	if e.Key.Family() == 4 {
 		e.Addr4 = k.W[0]
-		e.Addr6 = [4]uint64{}
-		addr = sum16(^e.Key.W[0]) + sum16(k.W[0])
 	} else {
-		e.Addr4 = 0
-		copy(e.Addr6[:], k.W[:4])
-		for i := range 4 {
+		for i := 1; i < 4; i++ {
 			addr += sum16(^e.Key.W[i]) + sum16(k.W[i])
 		}
 	}

@@ -44,14 +44,16 @@ func build(t *testing.T, k Key, payload []byte) []byte {
 }
 
 // rewrite applies a recipe as a worker does.
-func rewrite(p []byte, e *Entry) {
+func rewrite(p []byte, tab *Table, r Ref) {
+	e := tab.Entry(r)
 	l4 := 40
 	if e.Key.Family() == 4 {
 		l4 = 20
 		binary.LittleEndian.PutUint64(p[12:], e.Addr4)
 		update(p[10:], e.AddrDelta)
 	} else {
-		for i, w := range e.Addr6 {
+		src, dst := tab.NewAddrs6(r)
+		for i, w := range append(src[:], dst[:]...) {
 			binary.LittleEndian.PutUint64(p[8+8*i:], w)
 		}
 	}
@@ -108,20 +110,20 @@ func TestRecipesMakeThePacketThatTheNewSenderWouldHaveSent(t *testing.T) {
 		for j := range payload {
 			payload[j] = byte(rng.Uint32())
 		}
-		for _, e := range []*Entry{tab.Entry(r), tab.Entry(r.Other())} {
+		for _, r := range []Ref{r, r.Other()} {
+			e := tab.Entry(r)
 			p := build(t, e.Key, payload)
-			rewrite(p, e)
-			want := build(t, MakeKey(e.NewSrc(), e.NewDst(), proto), payload)
+			rewrite(p, tab, r)
+			want := build(t, MakeKey(tab.NewSrc(r), tab.NewDst(r), proto), payload)
 			if string(p) != string(want) {
 				t.Fatalf("%v -> %v:\n got %x\nwant %x", e.Key.Src(), e.Key.Dst(), p, want)
 			}
 		}
-		fw, rv := tab.Entry(r), tab.Entry(r.Other())
-		if fw.NewDst() != f.Endpoint || rv.NewDst() != f.Client.Src() || rv.NewSrc() != f.Client.Dst() {
-			t.Fatalf("recipes lead to %v and %v", fw.NewDst(), rv.NewDst())
+		if tab.NewDst(r) != f.Endpoint || tab.NewDst(r.Other()) != f.Client.Src() || tab.NewSrc(r.Other()) != f.Client.Dst() {
+			t.Fatalf("recipes lead to %v and %v", tab.NewDst(r), tab.NewDst(r.Other()))
 		}
-		if f.Mode == ModeDNAT && fw.NewSrc() != f.Client.Src() {
-			t.Fatalf("dnat changes the source to %v", fw.NewSrc())
+		if f.Mode == ModeDNAT && tab.NewSrc(r) != f.Client.Src() {
+			t.Fatalf("dnat changes the source to %v", tab.NewSrc(r))
 		}
 		w.Delete(r)
 		w.Quiesce()
@@ -188,8 +190,8 @@ func TestModesWithoutTranslationKeepTheTupleAndNameTheEndpoint(t *testing.T) {
 		if got := tab.EndpointAddr(r).Addr(); got != c.endpoint.Addr() {
 			t.Errorf("mode %d: endpoint %v", c.mode, got)
 		}
-		if c.src.IsValid() && e.NewSrc().Addr() != c.src {
-			t.Errorf("mode %d: outer source %v", c.mode, e.NewSrc())
+		if c.src.IsValid() && tab.NewSrc(r).Addr() != c.src {
+			t.Errorf("mode %d: outer source %v", c.mode, tab.NewSrc(r))
 		}
 		if tab.lookup(MakeKey(c.endpoint, f.Client.Src(), ProtoTCP)) != 0 {
 			t.Errorf("mode %d has a reverse entry", c.mode)

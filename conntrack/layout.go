@@ -8,7 +8,7 @@ import (
 )
 
 // layoutVersion changes with anything that the file's bytes mean.
-const layoutVersion = 1
+const layoutVersion = 2
 
 var magic = [8]byte{'W', 'E', 'I', 'R', 'F', 'L', 'O', 'W'}
 
@@ -23,11 +23,10 @@ const (
 
 // The sizes are part of the file's layout and of what a packet costs.
 var (
-	_ [64]byte  = [unsafe.Sizeof(Conn{})]byte{}
-	_ [128]byte = [unsafe.Sizeof(Entry{})]byte{}
-	_ [64]byte  = [unsafe.Offsetof(Entry{}.Addr6)]byte{}
-	_ [64]byte  = [unsafe.Sizeof(bucket{})]byte{}
-	_ [16]byte  = [unsafe.Sizeof(cursor{})]byte{}
+	_ [64]byte = [unsafe.Sizeof(Conn{})]byte{}
+	_ [64]byte = [unsafe.Sizeof(Entry{})]byte{}
+	_ [64]byte = [unsafe.Sizeof(bucket{})]byte{}
+	_ [16]byte = [unsafe.Sizeof(cursor{})]byte{}
 )
 
 // header is the file's first page.

@@ -289,10 +289,10 @@ func (m *model) create(rt *rapid.T, tab *Table, w *Worker, f *NewFlow, ports int
 	case o != Created:
 		rt.Fatalf("outcome %d, want created", o)
 	}
-	e := tab.Entry(r)
-	answer := MakeKey(e.NewDst(), e.NewSrc(), f.Client.Proto())
-	if e.NewDst() != f.Endpoint || e.NewSrc().Addr() != f.SNAT || e.NewSrc().Port() < f.PortLo || e.NewSrc().Port() > f.PortHi {
-		rt.Fatalf("packets go from %v to %v", e.NewSrc(), e.NewDst())
+	src, dst := tab.NewSrc(r), tab.NewDst(r)
+	answer := MakeKey(dst, src, f.Client.Proto())
+	if dst != f.Endpoint || src.Addr() != f.SNAT || src.Port() < f.PortLo || src.Port() > f.PortHi {
+		rt.Fatalf("packets go from %v to %v", src, dst)
 	}
 	if was, _ := m.find(answer); was != nil {
 		at := m.fullAt[f.Endpoint]

@@ -11,15 +11,13 @@ import (
 	"strings"
 	"time"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // Config says what table to open.
 type Config struct {
 	// Path is the file that holds the table and is adopted by the next process. It
 	// belongs on a tmpfs such as /run: on a disk the kernel writes it back all the
-	// time. "" is memory of this process alone.
+	// time. "" is anonymous memory.
 	Path string
 	// MaxFlows is the number of connections. 0 takes at most 5 % of the memory of
 	// the machine or the control group, at most 10 million.
@@ -141,12 +139,7 @@ func maxEndpoints(cfg Config) int64 {
 // take opens and locks the file. It returns its shape, or nil if it is new.
 func (t *Table) take(path string) (*shape, error) {
 	if path == "" {
-		fd, err := unix.MemfdCreate("weir-conntrack", unix.MFD_CLOEXEC)
-		if err != nil {
-			return nil, fmt.Errorf("create memory file: %w", err)
-		}
-		t.mem.file = os.NewFile(uintptr(fd), "weir-conntrack")
-		return nil, nil
+		return nil, nil // anonymous memory
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
@@ -242,28 +235,48 @@ func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	if avail, err := (memory{"/"}).available(); err == nil && need > avail {
 		return fmt.Errorf("%d flows need %d MB of memory, %d MB are available", maxFlows, need>>20, avail>>20)
 	}
-	fd := int(t.mem.file.Fd())
-	if fresh {
+	if err := t.mapShared(p, maxFlows, fresh); err != nil {
+		return err
+	}
+	var err error
+	if t.mem.private, err = t.mem.mapAligned(-1, private); err != nil {
+		return err
+	}
+	if err := populate(t.mem.private); err != nil {
+		return fmt.Errorf("populate %d MB: %w", private>>20, err)
+	}
+	t.mem.fileSize = p.size
+	t.viewFile(t.mem.shared, p, maxFlows)
+	t.viewPrivate(t.mem.private, p)
+	return nil
+}
+
+// mapShared maps the file, and gives a new one all its room. The mapping is there and
+// has asked for huge pages before the file is touched: a tmpfs that heeds the advice
+// (huge=advise) then gives them at once.
+func (t *Table) mapShared(p plan, maxFlows int64, fresh bool) (err error) {
+	fd := -1
+	if t.mem.file != nil {
+		fd = int(t.mem.file.Fd())
+	}
+	if fresh && fd >= 0 {
+		if err := t.mem.file.Truncate(p.size); err != nil {
+			return err
+		}
+	}
+	if t.mem.shared, err = t.mem.mapAligned(fd, p.size); err != nil {
+		return err
+	}
+	populated := populate(t.mem.shared)
+	if fresh && fd >= 0 {
 		if err := allocate(t.mem.file, p.size); err != nil {
 			_ = t.mem.file.Truncate(0) // leave nothing half made behind
 			return fmt.Errorf("allocate %d MB for %d flows: %w", p.size>>20, maxFlows, err)
 		}
 	}
-	var err error
-	if t.mem.shared, err = t.mem.mapAligned(fd, p.size); err != nil {
-		return err
+	if populated != nil {
+		return fmt.Errorf("populate %d MB: %w", p.size>>20, populated)
 	}
-	if t.mem.private, err = t.mem.mapAligned(-1, private); err != nil {
-		return err
-	}
-	for _, b := range [][]byte{t.mem.shared, t.mem.private} {
-		if err := populate(b); err != nil {
-			return fmt.Errorf("populate %d MB: %w", len(b)>>20, err)
-		}
-	}
-	t.mem.fileSize = p.size
-	t.viewFile(t.mem.shared, p, maxFlows)
-	t.viewPrivate(t.mem.private, p)
 	return nil
 }
 

@@ -12,7 +12,7 @@ func portFlow(i, ports int) *NewFlow {
 	return f
 }
 
-func snatPort(tab *Table, r Ref) uint16 { return tab.Entry(r).NewSrc().Port() }
+func snatPort(tab *Table, r Ref) uint16 { return tab.NewSrc(r).Port() }
 
 func TestPortsAreTakenInRotation(t *testing.T) {
 	const ports = 50
@@ -113,7 +113,7 @@ func TestAPortInTimeWaitIsTakenAgainOnlyIfTheEndpointWouldAcceptTheSYN(t *testin
 				t.Errorf("the old flow is gone: %v", gone)
 			}
 			if c.taken {
-				back := tab.lookup(MakeKey(ep1, tab.Entry(r).NewSrc(), ProtoTCP))
+				back := tab.lookup(MakeKey(ep1, tab.NewSrc(r), ProtoTCP))
 				if back != r.Other() || tab.Stats().Reused != 1 {
 					t.Errorf("answers find entry %d, want %d", back, r.Other())
 				}
@@ -248,7 +248,7 @@ func TestASupersededConnectionKeepsItsPort(t *testing.T) {
 	f := natFlow(1)
 	f.PortLo, f.PortHi, f.HasTS = 61000, 61001, false
 	old := mustCreate(t, w, f)
-	port := tab.Entry(old).NewSrc().Port()
+	port := tab.NewSrc(old).Port()
 	talk(t, tab, old, 5, "> SYN seq 99", "< SYN,ACK", "> ACK seq 100", "< FIN,ACK", "> FIN,ACK seq 100", "< ACK", "> ACK seq 101")
 	if v := talk(t, tab, old, 6, "> SYN seq 500"); v != Reopen {
 		t.Fatalf("verdict %d", v)
@@ -258,7 +258,7 @@ func TestASupersededConnectionKeepsItsPort(t *testing.T) {
 	}
 	f.Seq = 500
 	again := mustCreate(t, w, f)
-	if got := tab.Entry(again).NewSrc().Port(); got == port {
+	if got := tab.NewSrc(again).Port(); got == port {
 		t.Errorf("the port in TIME_WAIT was taken for a fresh one")
 	}
 	if v := talk(t, tab, old, 6, "< ACK"); v != Stale {
@@ -272,7 +272,7 @@ func TestASupersededConnectionKeepsItsPort(t *testing.T) {
 		t.Errorf("outcome %v for a SYN that the endpoint would refuse", outcome)
 	}
 	g.Seq = 1000
-	if got := tab.Entry(mustCreate(t, w, g)).NewSrc().Port(); got != port {
+	if got := tab.NewSrc(mustCreate(t, w, g)).Port(); got != port {
 		t.Errorf("port %d, want %d", got, port)
 	}
 	w.Quiesce()

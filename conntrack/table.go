@@ -200,7 +200,7 @@ func (t *Table) SetNumbers(r Ref, endpoint, frontend uint32) {
 
 // EndpointAddr returns the endpoint that a connection was sent to.
 func (t *Table) EndpointAddr(r Ref) netip.AddrPort {
-	return t.entries[2*r.Conn()].NewDst()
+	return t.NewDst(forwardRef(r.Conn()))
 }
 
 // Range calls f with the forward entry of every connection until f returns false.

@@ -137,7 +137,8 @@ func (w *worker) encapsulate(b *batch, i int, e *conntrack.Entry) bool {
 	copy(f[:l3], f[n:])
 	etherType := uint16(header.EtherTypeIPv4)
 	if o.V6 {
-		o.Addr6 = e.Addr6
+		src, dst := w.table.NewAddrs6(b.ref[i])
+		o.Addr6 = [4]uint64{src[0], src[1], dst[0], dst[1]}
 		etherType = header.EtherTypeIPv6
 	} else {
 		o.Addr4 = e.Addr4

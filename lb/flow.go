@@ -24,6 +24,7 @@ func (w *worker) flow(b *batch, i int, ref conntrack.Ref) {
 
 // carry sends packet i on by the flow entry that it belongs to.
 func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
+	b.ref[i] = ref
 	p := &b.pkt[i]
 	c := w.table.Conn(ref)
 	if p.TTL <= 1 {
@@ -134,12 +135,12 @@ func (w *worker) adjacency(b *batch, i int, c *conntrack.Conn, e *conntrack.Entr
 	}
 	word := atomic.LoadUint64(adjWord)
 	if uint32(word>>32) != w.epoch {
-		path, ok := w.routes.Lookup(e.NewDst().Addr(), uint32(b.hash[i]))
+		path, ok := w.routes.Lookup(w.table.NewDst(ref).Addr(), uint32(b.hash[i]))
 		if !ok {
 			w.noRoute(b, i, path.Kind)
 			return nil, 0, 0
 		}
-		if oneWay(e.Mode) && !w.reaches(&path, e.Mode, e.NewDst()) {
+		if oneWay(e.Mode) && !w.reaches(&path, e.Mode, w.table.NewDst(ref)) {
 			w.drop(b, i, DropNotOnLink)
 			return nil, 0, 0
 		}

@@ -27,10 +27,11 @@ func (w *worker) translate(b *batch, i int, e *conntrack.Entry) {
 	} else {
 		_ = ip[39]
 		ip[7]--
-		binary.LittleEndian.PutUint64(ip[8:], e.Addr6[0])
-		binary.LittleEndian.PutUint64(ip[16:], e.Addr6[1])
-		binary.LittleEndian.PutUint64(ip[24:], e.Addr6[2])
-		binary.LittleEndian.PutUint64(ip[32:], e.Addr6[3])
+		src, dst := w.table.NewAddrs6(b.ref[i])
+		binary.LittleEndian.PutUint64(ip[8:], src[0])
+		binary.LittleEndian.PutUint64(ip[16:], src[1])
+		binary.LittleEndian.PutUint64(ip[24:], dst[0])
+		binary.LittleEndian.PutUint64(ip[32:], dst[1])
 	}
 	l4 := f[p.L4:]
 	binary.LittleEndian.PutUint32(l4, e.NewPorts)

@@ -207,7 +207,7 @@ type HostPort struct {
 
 // Conntrack is the flow table.
 type Conntrack struct {
-	// MaxFlows is the number of connections that fit; the memory, about 400
+	// MaxFlows is the number of connections that fit; the memory, about 230
 	// bytes each, is taken in full at the start and never grows. auto takes
 	// at most 5 % of the machine's memory. When the table is full half-open
 	// connections go first, then new ones are refused.

@@ -153,7 +153,7 @@ func (d *Daemon) Flows(ctx context.Context, limit int) (*admin.FlowList, error) 
 		e, c := t.Entry(r), t.Conn(r)
 		out.Flows = append(out.Flows, admin.Flow{
 			Protocol: protocolName(e.Key.Proto()),
-			Client:   e.Key.Src(), Frontend: e.Key.Dst(), SNAT: e.NewSrc(), Endpoint: e.NewDst(),
+			Client:   e.Key.Src(), Frontend: e.Key.Dst(), SNAT: t.NewSrc(r), Endpoint: t.NewDst(r),
 			Service: d.lb.Tables().ServiceName(atomic.LoadUint32(&c.Frontend)),
 			Mode:    "nat", State: c.State().String(),
 			IdleSeconds: float64(c.Idle(now)) / conntrack.TicksPerSecond,
