@@ -21,6 +21,7 @@ func (l *LB) openHostPort(workers int) error {
 	}
 	h, err := hostport.Open(hostport.Config{
 		Prefix4: l.cfg.HostPort4, Prefix6: l.cfg.HostPort6, Queues: workers, MTU: mtu,
+		Mark: l.cfg.HostPortMark, Table: l.cfg.HostPortTable,
 		StateDir: l.cfg.StateDir, ProcSys: l.cfg.ProcSys, Log: l.log,
 	})
 	if err != nil {
@@ -29,6 +30,9 @@ func (l *LB) openHostPort(workers int) error {
 	l.host = h
 	if !h.Masquerades {
 		l.warn("nftables could not be programmed: endpoints on other nodes that are reached through the kernel get no traffic")
+	}
+	if h.WayBack != nil {
+		l.warn("connection marks cannot bring answers back: nat in place of dnat, so that endpoints do not see clients' addresses: %v", h.WayBack)
 	}
 	l.ifaces = append(l.ifaces, &iface{
 		name: h.Name(), index: h.Index(), mode: ModeNative, mac: h.MAC(), mtu: h.MTU(), queues: workers, host: true, driver: "veth",

@@ -54,6 +54,10 @@ type Config struct {
 	// HostPort4 and HostPort6 are Weir's own prefixes towards endpoints
 	// behind the kernel; a family without a prefix has no host port.
 	HostPort4, HostPort6 netip.Prefix
+	// HostPortMark and HostPortTable bring back answers to clients whose
+	// address is kept: see hostport.Config.
+	HostPortMark  uint32
+	HostPortTable int
 	// Workers is the number of workers, 0: one per receive queue, at most one per CPU.
 	Workers int
 	// CPUs are those to pin workers to, in worker order; nil: chosen.

@@ -19,6 +19,9 @@
 //	.3  Forward: the source towards endpoints that may lie beyond it; a
 //	    masquerade rule translates it where it leaves by another interface
 //
+// Where the client's address is kept instead (dnat) the answer's destination
+// says nothing of where it belongs; wayback.go has how it comes back.
+//
 // What has been changed on the host (sysctls) is noted in a journal before it
 // is changed, and put back by Close or, after a crash, by the next Open or by
 // Remove.
@@ -58,7 +61,12 @@ type Config struct {
 	Prefix4, Prefix6 netip.Prefix
 	Queues           int // of each end: one per worker
 	MTU              int
-	StateDir         string // where the journal is kept
+	// Mark is the bits of the packet mark and of the connection mark by which
+	// answers find their way back (see wayback.go), and Table the routing
+	// table that leads them; a Mark of 0 leaves the way back out.
+	Mark     uint32
+	Table    int
+	StateDir string // where the journal is kept
 	// ProcSys is where the host's sysctls can be written; "" is /proc/sys,
 	// which is read-only in a container.
 	ProcSys string
@@ -80,9 +88,13 @@ type HostPort struct {
 	forward map[int]bool        // guarded by mu: interfaces on which forwarding has been switched on
 	sources map[netip.Addr]int  // guarded by mu: number in the prefix, by address of the node
 	routes  map[netip.Addr]bool // guarded by mu: frontends that are routed to the host port
+	except  map[netip.Addr]bool // guarded by mu: endpoints that Table leaves to the main one
 	// Masquerades is false where nftables could not be programmed: endpoints
 	// beyond this node that are reached through the kernel get no traffic.
 	Masquerades bool
+	// WayBack is nil where answers to clients' own addresses come back to the
+	// host port, and else says why not.
+	WayBack error
 }
 
 // Open makes the host port, or takes over what an earlier process has left of
@@ -97,7 +109,7 @@ func Open(cfg Config) (_ *HostPort, err error) {
 	}
 	h := &HostPort{
 		cfg: cfg, log: cfg.Log, sysctls: newSysctls(cfg.ProcSys),
-		forward: map[int]bool{}, sources: map[netip.Addr]int{}, routes: map[netip.Addr]bool{},
+		forward: map[int]bool{}, sources: map[netip.Addr]int{}, routes: map[netip.Addr]bool{}, except: map[netip.Addr]bool{},
 	}
 	if err := h.check(); err != nil {
 		return nil, err
@@ -114,26 +126,24 @@ func Open(cfg Config) (_ *HostPort, err error) {
 			err = errors.Join(err, h.Close())
 		}
 	}()
-	for _, step := range []func() error{h.makePair, h.configure, h.dropStaleRoutes} {
+	if cfg.Mark == 0 {
+		h.WayBack = errors.New("hostPort.mark is 0")
+	}
+	for _, step := range []func() error{h.makePair, h.configure, h.dropStaleRoutes, dropWayBack} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("host port: %w", err)
 		}
 	}
-	if err := h.masquerade(); err != nil {
+	if err := h.tryRules(); err != nil {
 		h.log.Warn("host port: no masquerade rule, endpoints on other nodes that are reached through the kernel get no traffic", "err", err)
 	} else {
-		h.Masquerades = true
 		h.warnForwardPolicy()
 	}
+	h.openWayBack()
 	if h.keeper, err = h.keep(keepEvery); err != nil {
 		return nil, fmt.Errorf("host port: %w", err)
 	}
 	return h, nil
-}
-
-// masquerade has the kernel masquerade what comes from the forward sources.
-func (h *HostPort) masquerade() error {
-	return masquerade(h.address(h.cfg.Prefix4, forwardHost), h.address(h.cfg.Prefix6, forwardHost))
 }
 
 // check refuses prefixes that the host uses for something else.
@@ -179,6 +189,15 @@ func (h *HostPort) Index() int { return h.xdp.Attrs().Index }
 // MAC is the address of Weir's end.
 func (h *HostPort) MAC() [6]byte { return [6]byte(h.xdp.Attrs().HardwareAddr) }
 
+// ReturnMAC is the source of frames whose packets keep the client's address:
+// by it the rules tell them from all else that enters by the host port, such
+// as what is given back to the kernel.
+func (h *HostPort) ReturnMAC() [6]byte {
+	mac := h.MAC()
+	mac[5] ^= 1
+	return mac
+}
+
 // PeerMAC is the address of the kernel's end.
 func (h *HostPort) PeerMAC() [6]byte { return [6]byte(h.kernel.Attrs().HardwareAddr) }
 
@@ -190,7 +209,7 @@ func (h *HostPort) MTU() int { return h.xdp.Attrs().MTU }
 func (h *HostPort) Route(port int) route.HostPort {
 	p4, p6 := h.cfg.Prefix4, h.cfg.Prefix6
 	return route.HostPort{
-		Port: port, Index: h.kernel.Attrs().Index, MAC: h.MAC(), PeerMAC: h.PeerMAC(), MTU: h.MTU(),
+		Port: port, Index: h.kernel.Attrs().Index, MAC: h.MAC(), ReturnMAC: h.ReturnMAC(), PeerMAC: h.PeerMAC(), MTU: h.MTU(),
 		Gateway4: h.address(p4, gatewayHost), Gateway6: h.address(p6, gatewayHost),
 		Local4: h.address(p4, localHost), Local6: h.address(p6, localHost),
 		Forward4: h.address(p4, forwardHost), Forward6: h.address(p6, forwardHost),
@@ -202,7 +221,7 @@ func (h *HostPort) Close() error {
 	h.keeper.stop()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	errs := []error{unmasquerade()}
+	errs := []error{unprogram(), dropWayBack()}
 	if h.kernel != nil {
 		if err := netlink.LinkDel(h.kernel); err != nil && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, fmt.Errorf("remove %s: %w", KernelEnd, err))
@@ -216,7 +235,7 @@ func (h *HostPort) Close() error {
 // parameters are those of Config. It must not be called while a host port is
 // open.
 func Remove(stateDir, procSys string) error {
-	errs := []error{unmasquerade(), route.RemoveLeft()}
+	errs := []error{unprogram(), dropWayBack(), route.RemoveLeft()}
 	// An interface of the name that is not Weir's stays, without a word.
 	if k, _, err := findPair(); err == nil && k != nil {
 		if err := netlink.LinkDel(k); err != nil {

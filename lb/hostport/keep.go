@@ -86,7 +86,8 @@ func (h *HostPort) repair() {
 	}{
 		{"addresses", h.addressesIntact, h.configure},
 		{"routes", h.routesIntact, h.putRoutes},
-		{"masquerade rules", h.masqueradeIntact, h.masquerade},
+		{"nftables rules", h.rulesIntact, h.program},
+		{"way back", h.wayBackIntact, h.putWayBack},
 	} {
 		intact, err := part.intact()
 		if err == nil && !intact {
@@ -180,13 +181,6 @@ func (h *HostPort) nodeHas(a netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-func (h *HostPort) masqueradeIntact() (bool, error) {
-	if !h.Masquerades {
-		return true, nil // could not be programmed in the first place
-	}
-	return masquerades(len(h.prefixes()))
 }
 
 // interrupted forgives a dump during which something changed: the next one

@@ -26,11 +26,11 @@ func dropForwarded() error {
 
 func TestKernelWithoutConntrackIsNamed(t *testing.T) {
 	for _, errno := range []unix.Errno{unix.ENOENT, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT} {
-		if hint := masqueradeHint(fmt.Errorf("netlink receive: %w", errno)); !strings.Contains(hint, "CONFIG_NF_CONNTRACK") {
+		if hint := nftablesHint(fmt.Errorf("netlink receive: %w", errno)); !strings.Contains(hint, "CONFIG_NF_CONNTRACK") {
 			t.Errorf("%v: hint %q", errno, hint)
 		}
 	}
-	if hint := masqueradeHint(unix.EPERM); hint != "" {
+	if hint := nftablesHint(unix.EPERM); hint != "" {
 		t.Errorf("EPERM: hint %q", hint)
 	}
 }

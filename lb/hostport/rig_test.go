@@ -79,6 +79,7 @@ func (r *rig) settle() {
 func (r *rig) config() Config {
 	return Config{
 		Prefix4: netip.MustParsePrefix("169.254.77.0/24"), Prefix6: netip.MustParsePrefix("fd77:7765:6972::/64"),
+		Mark: 0x10, Table: 7765,
 		Queues: 2, MTU: 1500, StateDir: r.dir, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 	}
 }
@@ -167,7 +168,12 @@ func echo(t testing.TB, n *netlab.Namespace, addr netip.AddrPort) <-chan netip.A
 // send puts a UDP packet on the wire as the packet loop does.
 func (r *rig) send(src, dst netip.AddrPort, payload string) {
 	r.Helper()
-	peer, own := r.port.PeerMAC(), r.port.MAC()
+	r.sendFrom(r.port.MAC(), src, dst, payload)
+}
+
+func (r *rig) sendFrom(own [6]byte, src, dst netip.AddrPort, payload string) {
+	r.Helper()
+	peer := r.port.PeerMAC()
 	eth := &layers.Ethernet{SrcMAC: own[:], DstMAC: peer[:], EthernetType: layers.EthernetTypeIPv4}
 	udp := &layers.UDP{SrcPort: layers.UDPPort(src.Port()), DstPort: layers.UDPPort(dst.Port())}
 	var ip gopacket.SerializableLayer

@@ -187,7 +187,7 @@ func TestWireRepairsWhatOthersTookAway(t *testing.T) {
 	})
 	r.do(func() error {
 		// As a firewall's reload and a network manager do.
-		errs := []error{unmasquerade()}
+		errs := []error{unprogram(), dropWayBack()}
 		addrs, err := netlink.AddrList(r.port.kernel, netlink.FAMILY_ALL)
 		errs = append(errs, err)
 		for i := range addrs {
@@ -199,7 +199,7 @@ func TestWireRepairsWhatOthersTookAway(t *testing.T) {
 	r.do(func() error { r.port.repair(); return nil })
 	r.do(func() error {
 		for what, f := range map[string]func() (bool, error){
-			"addresses": r.port.addressesIntact, "routes": r.port.routesIntact, "rules": r.port.masqueradeIntact,
+			"addresses": r.port.addressesIntact, "routes": r.port.routesIntact, "rules": r.port.rulesIntact, "way back": r.port.wayBackIntact,
 		} {
 			if ok, err := f(); !ok || err != nil {
 				t.Errorf("%s: %v %v", what, ok, err)
@@ -210,8 +210,10 @@ func TestWireRepairsWhatOthersTookAway(t *testing.T) {
 	dst := netip.AddrPortFrom(netlab.Host4(netlab.RemoteNet, 2), 8080)
 	echo(t, r.Remote, dst)
 	r.exchange(netip.AddrPortFrom(r.port.Route(0).Forward4, 1024), dst)
-	if !strings.Contains(r.log.String(), "masquerade rules") {
-		t.Errorf("nothing said: %s", r.log.String())
+	for _, what := range []string{"nftables rules", "way back"} {
+		if !strings.Contains(r.log.String(), what) {
+			t.Errorf("nothing said of %s: %s", what, r.log.String())
+		}
 	}
 	r.close()
 }

@@ -154,16 +154,20 @@ func (w *Watcher) create(k hopKey, now time.Time) *nextHop {
 	a.port.Store(k.port)
 	h := &nextHop{key: k, number: n, usedAt: now}
 	w.nextHops.byKey[k] = h
-	w.setPort(a, int(k.port)-1)
+	w.setPort(a, k)
 	return h
 }
 
 // setPort writes what an adjacency has of its port: source MAC and MTU.
-func (w *Watcher) setPort(a *Adjacency, port int) {
+func (w *Watcher) setPort(a *Adjacency, k hopKey) {
+	port := int(k.port) - 1
 	var mac [6]byte
 	mtu := 0
 	if hp := w.cfg.HostPort; hp != nil && hp.Port == port {
 		mac, mtu = hp.MAC, hp.MTU
+		if n := k.nextHop(); n == hp.Local4 || n == hp.Local6 {
+			mac = hp.ReturnMAC
+		}
 	} else if l := w.kernel.links[w.nextHops.ports[port]]; l != nil {
 		mac, mtu = l.mac, l.mtu
 	}
@@ -178,7 +182,7 @@ func (w *Watcher) setPort(a *Adjacency, port int) {
 // refreshPorts follows changes of MAC and MTU of the interfaces.
 func (w *Watcher) refreshPorts() {
 	for k, h := range w.nextHops.byKey {
-		w.setPort(&w.adj[h.number], int(k.port)-1)
+		w.setPort(&w.adj[h.number], k)
 	}
 }
 
@@ -219,8 +223,8 @@ func (w *Watcher) watched(index int) bool {
 	return false
 }
 
-// addHostPortAdjacencies makes the two next hops of the host port, which are
-// known and stay as they are.
+// addHostPortAdjacencies makes the next hops of the host port, two per family,
+// which are known and stay as they are.
 func (w *Watcher) addHostPortAdjacencies() {
 	hp := w.cfg.HostPort
 	for k, h := range w.nextHops.byKey {
@@ -231,7 +235,7 @@ func (w *Watcher) addHostPortAdjacencies() {
 	if hp == nil {
 		return
 	}
-	for _, gw := range []netip.Addr{hp.Gateway4, hp.Gateway6} {
+	for _, gw := range []netip.Addr{hp.Gateway4, hp.Gateway6, hp.Local4, hp.Local6} {
 		if !gw.IsValid() {
 			continue
 		}
@@ -245,7 +249,7 @@ func (w *Watcher) addHostPortAdjacencies() {
 			h.permanent = true
 		}
 		a := &w.adj[h.number]
-		w.setPort(a, hp.Port)
+		w.setPort(a, k)
 		a.dst.Store(macWord(hp.PeerMAC) | uint64(Valid)<<48)
 		if fresh {
 			w.index.Load().insert(k, h.number)

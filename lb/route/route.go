@@ -56,6 +56,9 @@ type HostPort struct {
 	// MAC is that of Weir's end, the source of frames to the kernel; PeerMAC
 	// is that of the kernel's end, their destination.
 	MAC, PeerMAC [6]byte
+	// ReturnMAC is the source, in place of MAC, of frames to the next hops
+	// Local4 and Local6: packets whose answers the kernel is to bring back.
+	ReturnMAC [6]byte
 	// MTU of the pair.
 	MTU int
 	// Gateway4 and Gateway6 are the addresses of the kernel's end: the next

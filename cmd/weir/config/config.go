@@ -203,6 +203,17 @@ type HostPort struct {
 	// only inside the node (a masquerade rule covers what leaves it) and
 	// must not be in use.
 	Prefixes []string `json:"prefixes"`
+	// Mark is the bits of the packet mark and of the connection mark that
+	// are Weir's: by them answers to clients whose address is kept (mode
+	// dnat) find their way back. They must be nobody else's. Free of the
+	// default are kube-proxy (0x4000, 0x8000), Cilium (0xf00 and the upper
+	// half), Calico (0xffff0000), AWS's VPC CNI (0x80), the portmap plugin
+	// (0x2000), Tailscale (0xff0000) and wg-quick (51820). 0 does without:
+	// nat in place of dnat.
+	Mark Mark `json:"mark"`
+	// Table is the number of the routing table that leads marked packets
+	// to the host port. It must be unused.
+	Table int `json:"table"`
 }
 
 // Conntrack is the flow table.
@@ -259,7 +270,7 @@ func Default() *Configuration {
 		NodePortAddresses: []string{Primary},
 		SNAT:              SNAT{Addresses: []string{}, Ports: PortRange{61000, 65535}},
 		Forwarding:        Forwarding{Mode: ForwardNAT},
-		HostPort:          HostPort{Prefixes: []string{"169.254.77.0/24", "fd77:7765:6972::/64"}},
+		HostPort:          HostPort{Prefixes: []string{"169.254.77.0/24", "fd77:7765:6972::/64"}, Mark: 0x10, Table: 7765},
 		ProtectedPorts:    []uint16{22, 6443, 10250},
 		Conntrack: Conntrack{
 			Path:                "/run/weir/conntrack",

@@ -21,7 +21,7 @@ interfaces: [{name: eth0, mode: auto}, {name: eth1}]
 nodePortAddresses: [192.0.2.0/24, "2001:db8::/64"]
 snat: {addresses: [198.51.100.7], ports: 61000-62000}
 forwarding: {mode: nat}
-hostPort: {prefixes: [169.254.77.0/24, "fd77:7765:6972::/64"]}
+hostPort: {prefixes: [169.254.77.0/24, "fd77:7765:6972::/64"], mark: 0x1000, table: 100}
 protectedPorts: [22, 6443, 10250]
 clusterIPs: true
 externalIPs: true
@@ -59,7 +59,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		NodePortAddresses: []string{"192.0.2.0/24", "2001:db8::/64"},
 		SNAT:              SNAT{Addresses: []string{"198.51.100.7"}, Ports: PortRange{61000, 62000}},
 		Forwarding:        Forwarding{ForwardNAT},
-		HostPort:          HostPort{[]string{"169.254.77.0/24", "fd77:7765:6972::/64"}},
+		HostPort:          HostPort{[]string{"169.254.77.0/24", "fd77:7765:6972::/64"}, 0x1000, 100},
 		ProtectedPorts:    []uint16{22, 6443, 10250},
 		ClusterIPs:        true, ExternalIPs: true,
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},

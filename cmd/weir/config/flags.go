@@ -54,6 +54,8 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.Var(&v.SNAT.Ports, "snat-ports", "source ports on the host's own addresses")
 	fs.StringVar(&v.Forwarding.Mode, "forwarding-mode", def.Forwarding.Mode, "default forwarding `mode`: nat")
 	fs.StringSliceVar(&v.HostPort.Prefixes, "host-port-prefixes", def.HostPort.Prefixes, "Weir's own `prefixes` towards endpoints behind the kernel, one per family")
+	fs.Var(&v.HostPort.Mark, "host-port-mark", "`bits` of packet and connection marks that are Weir's, for answers to clients' own addresses (dnat); 0: none")
+	fs.IntVar(&v.HostPort.Table, "host-port-table", def.HostPort.Table, "`number` of an unused routing table, for marked packets")
 	fs.UintSliceVar(&f.protected, "protected-ports", toUints(def.ProtectedPorts), "`ports` never taken on the node's own addresses")
 	fs.BoolVar(&v.ClusterIPs, "cluster-ips", def.ClusterIPs, "serve ClusterIPs for packets that arrive on an attached interface")
 	fs.BoolVar(&v.ExternalIPs, "external-ips", def.ExternalIPs, "serve spec.externalIPs")
@@ -87,6 +89,8 @@ func (f *Flags) overrides() []override {
 		{"snat-ports", "snat.ports", func(c *Configuration) { c.SNAT.Ports = v.SNAT.Ports }},
 		{"forwarding-mode", "forwarding.mode", func(c *Configuration) { c.Forwarding.Mode = v.Forwarding.Mode }},
 		{"host-port-prefixes", "hostPort.prefixes", func(c *Configuration) { c.HostPort.Prefixes = v.HostPort.Prefixes }},
+		{"host-port-mark", "hostPort.mark", func(c *Configuration) { c.HostPort.Mark = v.HostPort.Mark }},
+		{"host-port-table", "hostPort.table", func(c *Configuration) { c.HostPort.Table = v.HostPort.Table }},
 		{"cluster-ips", "clusterIPs", func(c *Configuration) { c.ClusterIPs = v.ClusterIPs }},
 		{"external-ips", "externalIPs", func(c *Configuration) { c.ExternalIPs = v.ExternalIPs }},
 		{"conntrack-max-flows", "conntrack.maxFlows", func(c *Configuration) { c.Conntrack.MaxFlows = v.Conntrack.MaxFlows }},

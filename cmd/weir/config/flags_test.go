@@ -55,7 +55,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
 	c, err := load(t, "--node-name=n", "--manifests=/m", "-i", "a,b", "--interface=c", "--mode=native",
 		"--node-port-addresses=10.0.0.0/8,fd00::/8", "--snat-addresses=192.0.2.1", "--snat-ports=61000",
-		"--forwarding-mode=dnat", "--host-port-prefixes=10.9.0.0/24", "--protected-ports=22,80",
+		"--forwarding-mode=dnat", "--host-port-prefixes=10.9.0.0/24", "--host-port-mark=32", "--host-port-table=9", "--protected-ports=22,80",
 		"--cluster-ips", "--external-ips", "--workers=2", "--cpus=4-5",
 		"--conntrack-max-flows=2048", "--conntrack-path=/c", "--conntrack-takeover-seconds=1", "--conntrack-endpoint-gone-seconds=2",
 		"--service-proxy-name=w", "--load-balancer-class=c", "--state-dir=/d",
@@ -71,7 +71,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"},
 		SNAT:              SNAT{[]string{"192.0.2.1"}, PortRange{61000, 61000}},
 		Forwarding:        Forwarding{ForwardDNAT},
-		HostPort:          HostPort{[]string{"10.9.0.0/24"}},
+		HostPort:          HostPort{[]string{"10.9.0.0/24"}, 0x20, 9},
 		ProtectedPorts:    []uint16{22, 80},
 		ClusterIPs:        true, ExternalIPs: true,
 		Conntrack:        Conntrack{2048, "/c", 1, 2},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -183,6 +184,15 @@ func (c *Configuration) validateForwarding(r *report) {
 }
 
 func (c *Configuration) validateHostPort(r *report) {
+	for _, bits := range []Mark{0x4000, 0x8000} {
+		if c.HostPort.Mark&bits != 0 {
+			r.addf("hostPort.mark", "%s has a bit of kube-proxy's (%s)", c.HostPort.Mark, bits)
+		}
+	}
+	// Beyond the kernel's own tables (253-255); those below 253 are free.
+	if t := c.HostPort.Table; t < 1 || t >= 253 && t <= 255 || t > math.MaxUint32 {
+		r.addf("hostPort.table", "must be the number of an unused routing table, is %d", t)
+	}
 	var v4, v6 int
 	for i, s := range c.HostPort.Prefixes {
 		path := fmt.Sprintf("hostPort.prefixes[%d]", i)

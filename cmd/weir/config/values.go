@@ -107,6 +107,35 @@ func (r *PortRange) Set(text string) error {
 // Type names the value in help texts (pflag.Value).
 func (r *PortRange) Type() string { return "LO-HI" }
 
+// Mark is bits of a packet mark; 0 is none.
+type Mark uint32
+
+// String is the number in hexadecimal.
+func (m Mark) String() string { return fmt.Sprintf("%#x", uint32(m)) }
+
+// MarshalJSON is the number in hexadecimal, as a string.
+func (m Mark) MarshalJSON() ([]byte, error) { return json.Marshal(m.String()) }
+
+func (m *Mark) set(text string, list []string) error {
+	if list != nil {
+		return errors.New("expected bits of a packet mark such as 0x10, got a list")
+	}
+	return m.Set(text)
+}
+
+// Set parses a number, with 0x in front for hexadecimal (pflag.Value).
+func (m *Mark) Set(text string) error {
+	n, err := strconv.ParseUint(text, 0, 32)
+	if err != nil {
+		return fmt.Errorf("expected bits of a packet mark such as 0x10, got %q", text)
+	}
+	*m = Mark(n)
+	return nil
+}
+
+// Type names the value in help texts (pflag.Value).
+func (m *Mark) Type() string { return "BITS" }
+
 // CPUs is a list of CPU numbers in the order of use; nil is "auto".
 type CPUs []int
 

@@ -168,6 +168,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		c.Interfaces = append(c.Interfaces, lb.Interface{Name: i.Name, Mode: i.Mode})
 	}
 	c.HostPort4, c.HostPort6 = cfg.HostPortPrefixes()
+	c.HostPortMark, c.HostPortTable = uint32(cfg.HostPort.Mark), cfg.HostPort.Table
 	return c
 }
 

@@ -1,0 +1,146 @@
+package hostport
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+)
+
+// tableName is the nftables table, Weir's alone:
+//
+//	table inet weir {
+//		chain postrouting {
+//			type nat hook postrouting priority srcnat
+//			ip saddr 169.254.77.3 oifname != "weir-host" masquerade
+//			ip6 saddr fd77:7765:6972::3 oifname != "weir-host" masquerade
+//		}
+//		chain prerouting {
+//			type filter hook prerouting priority dstnat + 10
+//			iifname "weir-host" ct direction original ct state established return
+//			iifname "weir-host" ether saddr (ReturnMAC) ct mark set ct mark or 0x10
+//			iifname "weir-host" return
+//			ct mark and 0x10 == 0x10 meta mark set meta mark or 0x10
+//		}
+//		chain output {
+//			type route hook output priority dstnat + 10
+//			ct mark and 0x10 == 0x10 meta mark set meta mark or 0x10
+//		}
+//	}
+const tableName = "weir"
+
+// tryRules puts the table into the kernel as far as the kernel can do it, and
+// notes what it can. The error is that of masquerading.
+func (h *HostPort) tryRules() error {
+	if h.WayBack == nil {
+		err := h.replaceTable(true, true)
+		if err == nil {
+			h.Masquerades = true
+			return nil
+		}
+		if h.replaceTable(false, true) == nil {
+			return err
+		}
+		h.WayBack = err
+	}
+	err := h.replaceTable(true, false)
+	h.Masquerades = err == nil
+	return err
+}
+
+// program puts the table back as it was at first.
+func (h *HostPort) program() error { return h.replaceTable(h.Masquerades, h.WayBack == nil) }
+
+// replaceTable makes the table in one transaction, in place of an existing
+// one of the name.
+func (h *HostPort) replaceTable(masquerade, marks bool) error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	t := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
+	c.AddTable(t) // so that deleting it is no error
+	c.DelTable(t)
+	c.AddTable(t)
+	if masquerade {
+		h.addMasquerade(c, t)
+	}
+	if marks {
+		h.addMarks(c, t)
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("nftables: table inet %s: %w%s", tableName, err, nftablesHint(err))
+	}
+	return nil
+}
+
+// nftablesHint says what is missing where the kernel cannot do this.
+func nftablesHint(err error) string {
+	for _, missing := range []error{unix.ENOENT, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
+		if errors.Is(err, missing) {
+			return ": the kernel needs nf_tables, nf_conntrack, nf_nat, nft_masq and nft_ct (CONFIG_NF_TABLES_INET, CONFIG_NF_CONNTRACK, CONFIG_NF_CONNTRACK_MARK, CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_CT)"
+		}
+	}
+	return ""
+}
+
+// rulesIntact says whether all rules of the table are there.
+func (h *HostPort) rulesIntact() (bool, error) {
+	want := map[string]int{}
+	if h.Masquerades {
+		want[masqueradeChain] = len(h.prefixes())
+	}
+	if h.WayBack == nil {
+		want[markChain], want[markOutputChain] = len(h.markRules()), 1
+	}
+	if len(want) == 0 {
+		return true, nil // could not be programmed in the first place
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return false, fmt.Errorf("nftables: %w", err)
+	}
+	t := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
+	for chain, n := range want {
+		have, err := c.GetRules(t, &nftables.Chain{Name: chain, Table: t})
+		if errors.Is(err, unix.ENOENT) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("nftables: list table inet %s: %w", tableName, err)
+		}
+		if len(have) != n {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// unprogram removes the table. None there, or no nftables, is no error.
+func unprogram() error {
+	c, err := nftables.New()
+	if err != nil {
+		return nil
+	}
+	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil // the kernel has no nftables, so no table either
+	}
+	for _, t := range tables {
+		if t.Name == tableName {
+			c.DelTable(t)
+			if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+				return fmt.Errorf("nftables: remove table inet %s: %w", tableName, err)
+			}
+		}
+	}
+	return nil
+}
+
+// interfaceName is a name as the kernel compares it.
+func interfaceName(name string) []byte {
+	b := make([]byte, unix.IFNAMSIZ)
+	copy(b, name)
+	return b
+}
