@@ -22,6 +22,9 @@ const (
 	DropSourceRoute
 	DropBadFragment
 	DropTinyFragment
+	DropICMPMalformed
+	DropICMPNoFlow
+	DropEchoLimit
 	DropTTL
 	DropNoEndpoint
 	DropNoLocalEndpoint
@@ -53,6 +56,9 @@ var dropNames = [dropReasons]string{
 	DropSourceRoute:     "source-routed",
 	DropBadFragment:     "bad-fragment",
 	DropTinyFragment:    "tiny-fragment",
+	DropICMPMalformed:   "icmp-malformed",
+	DropICMPNoFlow:      "icmp-no-flow",
+	DropEchoLimit:       "echo-rate-limited",
 	DropTTL:             "ttl-exceeded",
 	DropNoEndpoint:      "no-endpoint",
 	DropNoLocalEndpoint: "no-local-endpoint",
@@ -92,6 +98,8 @@ type tally struct {
 	reopened           uint64 // flows whose port or tuple a new SYN took over
 	resets             uint64 // TCP RSTs made
 	icmp               uint64 // ICMP errors made
+	icmpPassed         uint64 // ICMP errors about a flow, passed on to its other side
+	echoes             uint64 // pings answered
 	toKernel           uint64 // packets given back through the host port
 	handedOver         uint64 // packets passed to the worker that owns the way out
 	held               uint64 // packets that waited for a neighbour
@@ -105,7 +113,7 @@ type tally struct {
 }
 
 const (
-	tallySums  = 17 // what is before the drops
+	tallySums  = 19 // what is before the drops
 	tallyWords = tallySums + int(dropReasons)
 )
 
@@ -119,7 +127,8 @@ type sharedTally struct {
 
 func (s *sharedTally) publish(t *tally) {
 	w := [tallySums]uint64{t.rxPackets, t.rxBytes, t.txPackets, t.txBytes, t.newFlows, t.reopened,
-		t.resets, t.icmp, t.toKernel, t.handedOver, t.held, t.partial, t.txErrors, t.batches, t.sleeps, t.busy, t.freeFrames}
+		t.resets, t.icmp, t.toKernel, t.handedOver, t.held, t.partial, t.txErrors, t.batches, t.sleeps, t.busy, t.freeFrames,
+		t.icmpPassed, t.echoes}
 	for i, v := range w {
 		if s.w[i].Load() != v {
 			s.w[i].Store(v)
@@ -137,6 +146,7 @@ type WorkerCounters struct {
 	RxPackets, RxBytes, TxPackets, TxBytes uint64
 	NewFlows, Reopened                     uint64
 	Resets, ICMPErrors                     uint64
+	ICMPPassed, EchoReplies                uint64
 	ToKernel, HandedOver, Held, Partial    uint64
 	TxErrors                               uint64
 	Batches, Sleeps                        uint64
@@ -152,6 +162,7 @@ func (s *sharedTally) read() WorkerCounters {
 		NewFlows: v(4), Reopened: v(5), Resets: v(6), ICMPErrors: v(7),
 		ToKernel: v(8), HandedOver: v(9), Held: v(10), Partial: v(11), TxErrors: v(12),
 		Batches: v(13), Sleeps: v(14), Busy: time.Duration(v(15)), FreeFrames: v(16),
+		ICMPPassed: v(17), EchoReplies: v(18),
 		Drops: map[string]uint64{},
 	}
 	for i := range dropNames {

@@ -338,7 +338,7 @@ func (w *worker) reset(b *batch, i int, reason Drop) {
 		w.drop(b, i, reason)
 		return
 	}
-	if !w.resets.take() {
+	if !w.resets.take(w.source(b, i), w.tick) {
 		w.drop(b, i, DropReplyLimit)
 		return
 	}
@@ -349,7 +349,7 @@ func (w *worker) reset(b *batch, i int, reason Drop) {
 
 // reply answers packet i with an ICMP error, at the rate that is allowed.
 func (w *worker) reply(b *batch, i int, e header.Error, mtu int, reason Drop) {
-	if !w.answerable(b, i) || !w.errors.take() {
+	if !w.answerable(b, i) || !w.errors.take(w.source(b, i), w.tick) {
 		w.drop(b, i, reason)
 		return
 	}
@@ -359,10 +359,20 @@ func (w *worker) reply(b *batch, i int, e header.Error, mtu int, reason Drop) {
 	w.answer(b, i, header.Unreachable(f[:cap(f)], len(f), &b.pkt[i], e, mtu))
 }
 
-// answerable says whether the sender is one station: the answer goes to the
-// MAC address that the packet came from.
+// answerable says whether a packet may be answered with a refusal (RFC 1122
+// section 3.2.2, RFC 1812 section 4.3.2.7, RFC 4443 section 2.4): not if it is
+// ICMP itself or a later fragment, nor if it was sent to or by a group of
+// stations. The answer goes to the MAC address that the packet came from.
 func (w *worker) answerable(b *batch, i int) bool {
-	return w.frame(b, i)[6]&1 == 0
+	p, f := &b.pkt[i], w.frame(b, i)
+	if p.Proto == header.ProtoICMP || p.Proto == header.ProtoICMPv6 || (f[0]|f[6])&1 != 0 {
+		return false
+	}
+	if p.Frag == 0 {
+		return true
+	}
+	fragment := p.Fragment(f)
+	return fragment.Offset == 0
 }
 
 // answer sends what packet i's first frame was turned into back by the way it

@@ -1,4 +1,206 @@
 package lb
 
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+)
+
 // icmp deals with packet i, an ICMP or ICMPv6 message.
-func (w *worker) icmp(b *batch, i int) { w.giveBack(b, i, DropNotTransport) }
+func (w *worker) icmp(b *batch, i int) {
+	p := &b.pkt[i]
+	p.Partial = false // no stack leaves this checksum to the device
+	switch header.ICMPMessage(w.frame(b, i), p) {
+	case header.MessageError:
+		w.icmpError(b, i)
+	case header.MessageEcho:
+		w.echo(b, i)
+	case header.MessageMalformed:
+		w.drop(b, i, DropICMPMalformed)
+	default:
+		w.giveBack(b, i, DropNotTransport)
+	}
+}
+
+// icmpError deals with an ICMP error. It belongs to the flow of which it quotes
+// a packet that Weir sent: the other end's packets have that tuple reversed.
+// An error opens no flow, keeps none alive and is not answered.
+func (w *worker) icmpError(b *batch, i int) {
+	p, f := &b.pkt[i], w.frame(b, i)
+	var q header.Quote
+	switch header.ParseQuote(f, p, &q) {
+	case header.OK:
+	case header.IsFragment, header.NotTransport: // of no flow of Weir's
+		w.giveBack(b, i, DropICMPNoFlow)
+		return
+	default:
+		w.drop(b, i, DropICMPMalformed)
+		return
+	}
+	quoted := quotedKey(f, p, &q)
+	if !sentTo(f, p, &quoted) {
+		w.drop(b, i, DropICMPMalformed)
+		return
+	}
+	b.key[i] = quoted.Reverse()
+	b.hash[i] = w.table.Hash(&b.key[i])
+	ref := w.ct.Lookup(b.hash[i], &b.key[i])
+	if ref == 0 {
+		w.strayError(b, i)
+		return
+	}
+	w.passError(b, i, &q, ref)
+}
+
+// quotedKey is the tuple of the packet that an error quotes.
+func quotedKey(f []byte, p *header.Packet, q *header.Quote) conntrack.Key {
+	k := addressKey(f[q.L3:], p.Family)
+	k.W[4] = uint64(binary.LittleEndian.Uint32(f[q.L4:])) | uint64(q.Proto)<<32 | uint64(p.Family)<<40
+	return k
+}
+
+// addressKey is a key with the addresses of an IP header only.
+func addressKey(ip []byte, family uint8) conntrack.Key {
+	var k conntrack.Key
+	k.W[4] = uint64(family) << 40
+	if family == 4 {
+		k.W[0] = binary.LittleEndian.Uint64(ip[12:])
+		return k
+	}
+	for j := range 4 {
+		k.W[j] = binary.LittleEndian.Uint64(ip[8+8*j:])
+	}
+	return k
+}
+
+// sentTo says whether an error goes to who sent the packet that it quotes. One
+// that does not is made up (RFC 5927 section 4).
+func sentTo(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
+	outer := addressKey(f[p.L3:], p.Family)
+	if p.Family == 4 {
+		return uint32(outer.W[0]>>32) == uint32(quoted.W[0])
+	}
+	return outer.W[2] == quoted.W[0] && outer.W[3] == quoted.W[1]
+}
+
+// strayError deals with an error about a packet of no flow that is known. For
+// some time after start it may be about a connection that kube-proxy began.
+func (w *worker) strayError(b *batch, i int) {
+	k := frontendKey(&b.key[i])
+	if w.snapshot.Lookup(&k) != nil {
+		if w.tick < w.takeoverUntil {
+			w.giveBack(b, i, DropICMPNoFlow)
+			return
+		}
+	} else if !w.plan.ownsDestination(&b.key[i]) {
+		w.giveBack(b, i, DropNotOurs)
+		return
+	}
+	w.drop(b, i, DropICMPNoFlow)
+}
+
+// passError sends an error about a packet of the flow on to who sent that
+// packet first: ref is the entry of the packets that go there.
+func (w *worker) passError(b *batch, i int, q *header.Quote, ref conntrack.Ref) {
+	p, e, c := &b.pkt[i], w.table.Entry(ref), w.table.Conn(ref)
+	if c.State() == conntrack.StateNone {
+		w.drop(b, i, DropICMPNoFlow)
+		return
+	}
+	if p.TTL <= 1 {
+		w.drop(b, i, DropTTL)
+		return
+	}
+	adj, dst, mtu := w.adjacency(b, i, c, e, ref)
+	if adj == nil {
+		return // held, or dropped
+	}
+	if oneWay(e.Mode) {
+		b.ref[i] = ref
+		w.errorDirect(b, i, e, adj, dst, within(mtu, e))
+		return
+	}
+	if uint32(p.Len) > mtu && w.tooBig(b, i, adj, mtu) {
+		return
+	}
+	var t header.ErrorTranslation
+	w.errorTranslation(&t, b, i, ref)
+	header.TranslateError(w.frame(b, i), p, q, &t)
+	w.t.icmpPassed++
+	w.leave(b, i, adj, dst)
+}
+
+// errorDirect sends an error about what an endpoint answered past Weir on to
+// that endpoint, as it is: it is to the frontend, whose address the endpoint has.
+func (w *worker) errorDirect(b *batch, i int, e *conntrack.Entry, adj *route.Adjacency, dst uint64, mtu uint32) {
+	if uint32(b.pkt[i].Len) > mtu && w.tooBigDirect(b, i, mtu) {
+		return
+	}
+	w.t.icmpPassed++
+	w.direct(b, i, e, adj, dst, mtu)
+}
+
+// errorTranslation is what error i gets on the way of an entry. The packet that
+// it quotes becomes again what it was when it came to Weir. The error itself
+// goes where the entry's packets go and comes from where they seem to come
+// from, whichever router made it: as with Linux' NAT and RFC 5508, requirement
+// 5, nobody sees an address that he does not know and may not reach. Where the
+// entry leaves the source, the error keeps its own.
+func (w *worker) errorTranslation(t *header.ErrorTranslation, b *batch, i int, ref conntrack.Ref) {
+	p, f, e := &b.pkt[i], w.frame(b, i), w.table.Entry(ref)
+	t.Ports = bits.RotateLeft32(e.NewPorts, 16)
+	if p.Family == 4 {
+		t.Quoted[0] = bits.RotateLeft64(e.Addr4, 32)
+		t.Outer[0] = e.Addr4
+		if uint32(e.Addr4) == uint32(e.Key.W[0]) {
+			own := addressKey(f[p.L3:], 4)
+			t.Outer[0] = e.Addr4>>32<<32 | own.W[0]&0xffffffff
+		}
+		return
+	}
+	src, dst := w.table.NewAddrs6(ref)
+	t.Quoted = [4]uint64{dst[0], dst[1], src[0], src[1]}
+	if src[0] == e.Key.W[0] && src[1] == e.Key.W[1] {
+		own := addressKey(f[p.L3:], 6)
+		src[0], src[1] = own.W[0], own.W[1]
+	}
+	t.Outer = [4]uint64{src[0], src[1], dst[0], dst[1]}
+}
+
+// echo answers a ping of an address that serves frontends alone: nobody else
+// would. Any other is the kernel's.
+func (w *worker) echo(b *batch, i int) {
+	p, f := &b.pkt[i], w.frame(b, i)
+	b.key[i] = addressKey(f[p.L3:], p.Family)
+	if !w.lb.vips.Load().Lookup(b.key[i].Dst().Addr()) {
+		w.giveBack(b, i, DropNotTransport)
+		return
+	}
+	if w.martianSource(b, i) {
+		w.drop(b, i, DropMartian)
+		return
+	}
+	if b.bufs[i] > 1 && p.L4-p.L3 > ipLen(p.Family) {
+		w.drop(b, i, DropUnsupported) // what would be left out has the rest in other buffers
+		return
+	}
+	if (f[0]|f[6])&1 != 0 || !w.echoes.take(w.source(b, i), w.tick) {
+		w.drop(b, i, DropEchoLimit)
+		return
+	}
+	n := header.EchoReply(f, p)
+	b.head(i).Len -= uint32(n)
+	w.t.echoes++
+	w.send(b, i, b.in[i])
+}
+
+// ipLen is the length of an IP header with nothing added.
+func ipLen(family uint8) uint8 {
+	if family == 6 {
+		return header.IPv6Len
+	}
+	return header.IPv4Len
+}

@@ -40,6 +40,7 @@ func NewInMemory(cfg InMemoryConfig) (_ *InMemory, err error) {
 		router:  route.Static(cfg.Routes, cfg.Hops),
 		started: time.Now(),
 	}
+	l.vips.init()
 	m := &InMemory{lb: l}
 	defer func() {
 		if err != nil {

@@ -100,6 +100,7 @@ type LB struct {
 	memory   *xsk.Area
 	ifaces   []*iface // by port number; the host port is the last
 	plan     atomic.Pointer[plan]
+	vips     vips
 
 	workers []*worker
 	running sync.WaitGroup
@@ -143,6 +144,7 @@ func New(cfg Config) (_ *LB, err error) {
 	}
 	l := &LB{cfg: cfg, log: cfg.Log, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{},
 		exhausted: map[netip.AddrPort]time.Time{}, started: time.Now()}
+	l.vips.init()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())

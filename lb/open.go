@@ -214,8 +214,9 @@ func (l *LB) newWorker(id, ports int) *worker {
 		adjacencies: l.router.Adjacencies(),
 		goneTicks:   uint32(l.cfg.EndpointGone.Seconds() * conntrack.TicksPerSecond),
 		held:        make([]held, 0, heldMax),
-		resets:      newBucket(resetsPerSecond, resetsPerSecond),
-		errors:      newBucket(errorsPerSecond, errorsPerSecond/10),
+		resets:      newLimiter(resetsPerSecond, resetsPerSecond, resetsPerSource),
+		errors:      newLimiter(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
+		echoes:      newLimiter(echoesPerSecond, echoesPerSecond/10, echoesPerSource),
 		shared:      new(sharedTally),
 	}
 	w.ipID = uint16(id)
@@ -254,14 +255,6 @@ func (l *LB) introduce() {
 
 // handoffSize is how many frames may be on their way between two workers.
 const handoffSize = 4096
-
-// Replies that a worker makes at most, per second: RSTs for a whole service
-// that has just lost its endpoints, ICMP errors as Linux limits its own
-// (net.ipv4.icmp_msgs_per_sec).
-const (
-	resetsPerSecond = 10000
-	errorsPerSecond = 1000
-)
 
 // start runs the worker on a thread, and a CPU, of its own.
 func (w *worker) start() error {

@@ -93,6 +93,7 @@ func newBenchOf(t testing.TB, workers int) *bench {
 		flows: flows, memory: memory, router: router, started: time.Now(),
 		tables: table.New(table.Config{Tick: flows.Tick}),
 	}
+	l.vips.init()
 	p := &plan{lo: 61000, hi: 65535}
 	for _, a := range []netip.Addr{snat4, snat6} {
 		p.owned = append(p.owned, ownedAt(SNATSource{a, 61000, 65535}))

@@ -47,7 +47,7 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 		}
 		errs = append(errs, err)
 	}
-	errs = append(errs, l.routeFrontends(&ch), l.forwardBehind(ch.Added), l.forwardBehind(ch.Changed))
+	errs = append(errs, l.noteVIPs(&ch), l.routeFrontends(&ch), l.forwardBehind(ch.Added), l.forwardBehind(ch.Changed))
 	if !l.attached {
 		l.adoptFlows()
 		errs = append(errs, l.attach())
@@ -306,7 +306,7 @@ func (l *LB) replan() error {
 			delete(l.claims, a)
 		}
 	}
-	errs = append(errs, l.forwardBehind(slices.Collect(l.tables.Load().All())))
+	errs = append(errs, l.planVIPs(), l.forwardBehind(slices.Collect(l.tables.Load().All())))
 	slices.SortFunc(p.owned, func(a, b ownedSource) int { return int(a.key.W2>>24) - int(b.key.W2>>24) })
 	l.plan.Store(p)
 	return errors.Join(errs...)

@@ -59,8 +59,9 @@ type worker struct {
 	done         [256]uint64
 	held         []held
 	peers        []*peer // by worker; nil for itself
-	resets       bucket
-	errors       bucket
+	resets       limiter
+	errors       limiter
+	echoes       limiter
 	exhausted    exhaustion
 	offLink      exhaustion // endpoints that l2dsr cannot reach, and the next hop there
 	ipID         uint16     // of the last outer header that may be fragmented
@@ -145,8 +146,9 @@ func (w *worker) beginRound() {
 		if w.idle == 0 {
 			w.countBusy(now)
 		}
-		w.resets.refill(now)
-		w.errors.refill(now)
+		w.resets.total.refill(now)
+		w.errors.total.refill(now)
+		w.echoes.total.refill(now)
 	}
 	w.snapshot = w.tables.Load()
 	w.routes = w.router.Load()
@@ -295,30 +297,4 @@ func (w *worker) wakeUp() {
 		one := [8]byte{1}
 		_, _ = unix.Write(w.wakeFD, one[:])
 	}
-}
-
-// bucket is a token bucket: refilled once per tick, taken from per packet.
-type bucket struct {
-	tokens, burst float64
-	perSecond     float64
-	last          time.Time
-}
-
-func newBucket(perSecond, burst float64) bucket {
-	return bucket{tokens: burst, burst: burst, perSecond: perSecond}
-}
-
-func (k *bucket) refill(now time.Time) {
-	if !k.last.IsZero() {
-		k.tokens = min(k.burst, k.tokens+now.Sub(k.last).Seconds()*k.perSecond)
-	}
-	k.last = now
-}
-
-func (k *bucket) take() bool {
-	if k.tokens < 1 {
-		return false
-	}
-	k.tokens--
-	return true
 }

@@ -4,16 +4,22 @@ import "encoding/binary"
 
 // ICMP types and codes used by Weir (RFC 792, RFC 1191, RFC 4443).
 const (
-	ICMPUnreachable  = 3
-	ICMPTimeExceeded = 11
+	ICMPEchoReply        = 0
+	ICMPUnreachable      = 3
+	ICMPEcho             = 8
+	ICMPTimeExceeded     = 11
+	ICMPParameterProblem = 12
 
 	ICMPCodeHost       = 1
 	ICMPCodePort       = 3
 	ICMPCodeFragNeeded = 4
 
-	ICMPv6Unreachable  = 1
-	ICMPv6TooBig       = 2
-	ICMPv6TimeExceeded = 3
+	ICMPv6Unreachable      = 1
+	ICMPv6TooBig           = 2
+	ICMPv6TimeExceeded     = 3
+	ICMPv6ParameterProblem = 4
+	ICMPv6Echo             = 128
+	ICMPv6EchoReply        = 129
 
 	ICMPv6CodeAddress = 3
 	ICMPv6CodePort    = 4

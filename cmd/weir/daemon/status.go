@@ -96,6 +96,7 @@ func workerStatus(w *lb.WorkerStatus, uptime float64) admin.Worker {
 	return admin.Worker{
 		ID: w.ID, CPU: w.CPU, RxPackets: w.RxPackets, RxBytes: w.RxBytes, TxPackets: w.TxPackets, TxBytes: w.TxBytes,
 		NewFlows: w.NewFlows, Reopened: w.Reopened, Resets: w.Resets, ICMPErrors: w.ICMPErrors,
+		ICMPPassed: w.ICMPPassed, EchoReplies: w.EchoReplies,
 		ToKernel: w.ToKernel, HandedOver: w.HandedOver, Held: w.Held, Partial: w.Partial, TxErrors: w.TxErrors, Drops: w.Drops,
 		Batches: w.Batches, Sleeps: w.Sleeps, FreeFrames: w.FreeFrames,
 		BusySeconds: w.Busy.Seconds(), BusyShare: w.Busy.Seconds() / max(uptime, 1e-9),

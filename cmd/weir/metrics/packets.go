@@ -68,6 +68,8 @@ var workers = []metric{
 	perWorker("reopened_flows_total", "Flows whose port or tuple a new SYN took over.", func(w *admin.Worker) uint64 { return w.Reopened }),
 	perWorker("resets_sent_total", "TCP RSTs made.", func(w *admin.Worker) uint64 { return w.Resets }),
 	perWorker("icmp_errors_sent_total", "ICMP errors made.", func(w *admin.Worker) uint64 { return w.ICMPErrors }),
+	perWorker("icmp_errors_passed_total", "ICMP errors about a flow that were passed on to its other side.", func(w *admin.Worker) uint64 { return w.ICMPPassed }),
+	perWorker("echo_replies_total", "Pings answered.", func(w *admin.Worker) uint64 { return w.EchoReplies }),
 	perWorker("kernel_packets_total", "Packets given back to the kernel through the host port.", func(w *admin.Worker) uint64 { return w.ToKernel }),
 	perWorker("handed_over_packets_total", "Packets passed to the worker that owns the way out.", func(w *admin.Worker) uint64 { return w.HandedOver }),
 	perWorker("held_packets_total", "Packets that waited for a neighbour.", func(w *admin.Worker) uint64 { return w.Held }),
