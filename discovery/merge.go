@@ -37,6 +37,9 @@ func (s *Store) merge(svc *service) *Service {
 			svc.spec.wishes.weights.apply(out.Ports[i].Endpoints)
 		}
 	}
+	if e := out.misdirected(); e != "" {
+		out.Errors = append(slices.Clip(out.Errors), e)
+	}
 	if strange != 0 {
 		what := "IPv6 endpoints"
 		if strange == IPv4 {

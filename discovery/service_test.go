@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -314,5 +315,26 @@ func TestLongValuesAreCut(t *testing.T) {
 	svc := read(0, given(func(s *corev1.Service) { s.Spec.ExternalIPs = []string{strings.Repeat("x", 1<<20)} }))
 	if n := len(svc.Errors[0]); n > 250 {
 		t.Errorf("an error of %d bytes", n)
+	}
+}
+
+func TestAModeThatKeepsPortsNeedsEndpointsOnThem(t *testing.T) {
+	for _, tt := range []struct {
+		mode, target string
+		wrong        bool
+	}{
+		{"ipip", "10.1.1.1:80", false},
+		{"ipip", "10.1.1.1:8080", true},
+		{"l2dsr", "10.1.1.1:8080", true},
+		{"nat", "10.1.1.1:8080", false},
+		{"", "10.1.1.1:8080", false},
+	} {
+		s := Service{
+			Ports:   []Port{{Port: 80, Endpoints: []topology.Endpoint{{AddrPort: netip.MustParseAddrPort(tt.target)}}}},
+			Options: ServiceOptions{ForwardingMode: tt.mode},
+		}
+		if got := s.misdirected(); (got != "") != tt.wrong {
+			t.Errorf("%s to %s: %q", tt.mode, tt.target, got)
+		}
 	}
 }

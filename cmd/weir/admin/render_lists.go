@@ -31,19 +31,19 @@ func RenderFlows(w io.Writer, l *FlowList) error {
 func RenderFrontends(w io.Writer, l *FrontendList) error {
 	b := &strings.Builder{}
 	t := table(b)
-	row(t, "SERVICE", "FRONTEND", "PROTO", "KIND", "TIER", "ENDPOINT", "SHARE", "FLOWS")
+	row(t, "SERVICE", "FRONTEND", "PROTO", "KIND", "MODE", "TIER", "ENDPOINT", "SHARE", "FLOWS")
 	for _, f := range l.Frontends {
 		name := f.Service
 		if f.PortName != "" {
 			name += ":" + f.PortName
 		}
-		head := []string{name, f.Address, f.Protocol, f.Kind, dash(f.Tier)}
+		head := []string{name, f.Address, f.Protocol, f.Kind, dash(f.Mode), dash(f.Tier)}
 		if len(f.Endpoints) == 0 {
 			row(t, append(head, "none: "+f.OnEmpty, "-", "-")...)
 		}
 		for i, e := range f.Endpoints {
 			if i > 0 {
-				head = []string{"", "", "", "", ""}
+				head = make([]string, 6)
 			}
 			address := e.Address
 			if e.Local {

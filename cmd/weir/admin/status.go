@@ -221,6 +221,8 @@ type Frontend struct {
 	Protocol string `json:"protocol"`
 	// Kind is NodePort, LoadBalancer, ExternalIP or ClusterIP.
 	Kind string `json:"kind"`
+	// Mode is how new flows are forwarded: nat, dnat, l2dsr, ipip, gue.
+	Mode string `json:"mode"`
 	// Tier is the tier of the endpoints, in the words of `weir explain`.
 	Tier string `json:"tier"`
 	// OnEmpty is what a new connection gets when there is no endpoint:

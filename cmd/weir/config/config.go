@@ -191,8 +191,16 @@ type SNAT struct {
 // Forwarding is how packets get to endpoints.
 type Forwarding struct {
 	// Mode is the default; a Service chooses another by the annotation
-	// weir.dev/forwarding-mode.
+	// weir.dev/forwarding-mode. In l2dsr, ipip and gue an endpoint gets what
+	// the client sent and answers by itself: it must have the frontend's
+	// address (on its loopback) and listen on the frontend's port. Node
+	// ports, cluster IPs and endpoints on this node are served by nat all
+	// the same.
 	Mode string `json:"mode"`
+	// GUEZeroChecksum leaves out the UDP checksum of gue over IPv6. It saves
+	// reading every packet; routers on the way and the receiver must take
+	// such packets (RFC 6936).
+	GUEZeroChecksum bool `json:"gueZeroChecksum"`
 }
 
 // HostPort is the way to endpoints behind the kernel: pods on this node,

@@ -52,7 +52,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.StringSliceVar(&v.NodePortAddresses, "node-port-addresses", def.NodePortAddresses, "addresses that serve node ports: primary, or `CIDRs`; empty: all of the attached interfaces")
 	fs.StringSliceVar(&v.SNAT.Addresses, "snat-addresses", nil, "source `addresses` towards endpoints; empty: the address of the way out")
 	fs.Var(&v.SNAT.Ports, "snat-ports", "source ports on the host's own addresses")
-	fs.StringVar(&v.Forwarding.Mode, "forwarding-mode", def.Forwarding.Mode, "default forwarding `mode`: nat")
+	fs.StringVar(&v.Forwarding.Mode, "forwarding-mode", def.Forwarding.Mode, "default forwarding `mode`: nat, l2dsr, ipip or gue")
 	fs.StringSliceVar(&v.HostPort.Prefixes, "host-port-prefixes", def.HostPort.Prefixes, "Weir's own `prefixes` towards endpoints behind the kernel, one per family")
 	fs.Var(&v.HostPort.Mark, "host-port-mark", "`bits` of packet and connection marks that are Weir's, for answers to clients' own addresses (dnat); 0: none")
 	fs.IntVar(&v.HostPort.Table, "host-port-table", def.HostPort.Table, "`number` of an unused routing table, for marked packets")

@@ -70,7 +70,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		Interfaces:        []Interface{{"a", ModeNative}, {"b", ModeNative}, {"c", ModeNative}},
 		NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"},
 		SNAT:              SNAT{[]string{"192.0.2.1"}, PortRange{61000, 61000}},
-		Forwarding:        Forwarding{ForwardDNAT},
+		Forwarding:        Forwarding{Mode: ForwardDNAT},
 		HostPort:          HostPort{[]string{"10.9.0.0/24"}, 0x20, 9},
 		ProtectedPorts:    []uint16{22, 80},
 		ClusterIPs:        true, ExternalIPs: true,
@@ -109,7 +109,7 @@ func TestEveryFlagIsHandled(t *testing.T) {
 
 func TestErrorsOfFlagsNameTheFlag(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
-	c, err := load(t, "--config", file(t), "--interface", "eth0,eth0", "--forwarding-mode", "gue", "--mode", "fast", "--node-name", "X")
+	c, err := load(t, "--config", file(t), "--interface", "eth0,eth0", "--forwarding-mode", "dnat", "--mode", "fast", "--node-name", "X")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestErrorsOfFlagsNameTheFlag(t *testing.T) {
 --mode: interfaces[0].mode: must be auto, zerocopy, native or generic, is "fast"
 --interface: interfaces[1].name: eth0 is listed twice
 --mode: interfaces[1].mode: must be auto, zerocopy, native or generic, is "fast"
---forwarding-mode: forwarding.mode: gue is not supported yet: use nat`
+--forwarding-mode: forwarding.mode: dnat is not supported yet: use nat`
 	if got := c.Validate().Error(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -192,7 +192,7 @@ func TestReloadReadsTheFileAgainAndKeepsTheFlags(t *testing.T) {
 	if n.Logging.Level != "warn" {
 		t.Errorf("the flag is lost: %+v", n.Logging)
 	}
-	write(strings.Replace(full, "mode: nat", "mode: gue", 1))
+	write(strings.Replace(full, "mode: nat", "mode: tunnel", 1))
 	if _, err := n.Reload(); err == nil || !strings.Contains(err.Error(), "forwarding.mode") {
 		t.Errorf("an invalid file: %v", err)
 	}

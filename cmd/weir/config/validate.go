@@ -30,8 +30,11 @@ const (
 	maxInterfaceName = 15
 )
 
+// forwardingModes are the modes that can be configured.
+var forwardingModes = []string{ForwardNAT, ForwardL2DSR, ForwardIPIP, ForwardGUE}
+
 // notYet are the forwarding modes that are named but not built yet.
-var notYet = []string{ForwardDNAT, ForwardL2DSR, ForwardIPIP, ForwardGUE}
+var notYet = []string{ForwardDNAT}
 
 // Validate judges the configuration by itself, without looking at the
 // machine, and returns all that is wrong.
@@ -175,11 +178,11 @@ func (c *Configuration) validateSNAT(r *report) {
 
 func (c *Configuration) validateForwarding(r *report) {
 	switch m := c.Forwarding.Mode; {
-	case m == ForwardNAT:
+	case slices.Contains(forwardingModes, m):
 	case slices.Contains(notYet, m):
 		r.addf("forwarding.mode", "%s is not supported yet: use %s", m, ForwardNAT)
 	default:
-		r.addf("forwarding.mode", "must be %s, is %q", ForwardNAT, m)
+		r.addf("forwarding.mode", "must be %s, is %q", strings.Join(forwardingModes, ", "), m)
 	}
 }
 

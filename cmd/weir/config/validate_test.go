@@ -48,8 +48,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"snat ports well known", func(c *Configuration) { c.SNAT.Ports = PortRange{80, 90} }, "snat.ports", "well-known"},
 		{"protected in snat", func(c *Configuration) { c.ProtectedPorts[1] = 61500 }, "protectedPorts[1]", "lies in snat.ports"},
 		{"dnat", func(c *Configuration) { c.Forwarding.Mode = ForwardDNAT }, "forwarding.mode", "dnat is not supported yet"},
-		{"gue", func(c *Configuration) { c.Forwarding.Mode = ForwardGUE }, "forwarding.mode", "gue is not supported yet"},
-		{"forwarding mode", func(c *Configuration) { c.Forwarding.Mode = "teleport" }, "forwarding.mode", `must be nat, is "teleport"`},
+		{"forwarding mode", func(c *Configuration) { c.Forwarding.Mode = "teleport" }, "forwarding.mode", `must be nat, l2dsr, ipip, gue, is "teleport"`},
 		{"two prefixes of a family", func(c *Configuration) { c.HostPort.Prefixes[1] = "10.9.0.0/24" }, "hostPort.prefixes[1]", "second IPv4 prefix"},
 		{"prefix too small", func(c *Configuration) { c.HostPort.Prefixes[0] = "10.9.0.0/30" }, "hostPort.prefixes[0]", "too small"},
 		{"prefix loopback", func(c *Configuration) { c.HostPort.Prefixes[0] = "127.0.0.0/24" }, "hostPort.prefixes[0]", "cannot be routed"},
@@ -118,9 +117,9 @@ func TestValidateAccepts(t *testing.T) {
 }
 
 func TestValidateSaysAllThatIsWrongAtOnceWithLines(t *testing.T) {
-	c := parse(t, strings.ReplaceAll(strings.ReplaceAll(full, "mode: nat", "mode: ipip"), "name: eth1", "name: eth0"))
+	c := parse(t, strings.ReplaceAll(strings.ReplaceAll(full, "mode: nat", "mode: tunnel"), "name: eth1", "name: eth0"))
 	want := `weir.yaml:6: interfaces[1].name: eth0 is listed twice
-weir.yaml:9: forwarding.mode: ipip is not supported yet: use nat`
+weir.yaml:9: forwarding.mode: must be nat, l2dsr, ipip, gue, is "tunnel"`
 	if got := c.Validate().Error(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/cmd/weir/explain"
+	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery/manifest"
@@ -152,11 +154,15 @@ func (d *Daemon) Flows(ctx context.Context, limit int) (*admin.FlowList, error) 
 			return false
 		}
 		e, c := t.Entry(r), t.Conn(r)
+		var snat netip.AddrPort
+		if e.Mode == conntrack.ModeNAT {
+			snat = t.NewSrc(r)
+		}
 		out.Flows = append(out.Flows, admin.Flow{
 			Protocol: protocolName(e.Key.Proto()),
-			Client:   e.Key.Src(), Frontend: e.Key.Dst(), SNAT: t.NewSrc(r), Endpoint: t.NewDst(r),
+			Client:   e.Key.Src(), Frontend: e.Key.Dst(), SNAT: snat, Endpoint: t.NewDst(r),
 			Service: d.lb.Tables().ServiceName(atomic.LoadUint32(&c.Frontend)),
-			Mode:    "nat", State: c.State().String(),
+			Mode:    program.ModeName(e.Mode), State: c.State().String(),
 			IdleSeconds: float64(c.Idle(now)) / conntrack.TicksPerSecond,
 		})
 		return true
@@ -175,7 +181,7 @@ func (d *Daemon) Frontends(context.Context) (*admin.FrontendList, error) {
 
 func (d *Daemon) frontend(f *table.FrontendEntry) admin.Frontend {
 	out := admin.Frontend{
-		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: protocolName(f.Proto), Kind: f.Kind.String(),
+		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: protocolName(f.Proto), Kind: f.Kind.String(), Mode: program.ModeName(f.Mode),
 		Tier: f.Pool.Tier(), OnEmpty: onEmptyText[f.Pool.OnEmpty()], Endpoints: []admin.FrontendEndpoint{},
 	}
 	var total float64

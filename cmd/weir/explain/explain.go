@@ -40,8 +40,11 @@ type Service struct {
 	Headless     bool   `json:"headless,omitempty"`
 	ExternalName bool   `json:"externalName,omitempty"`
 	// Mirrored is true when its endpoints are from a legacy Endpoints object.
-	Mirrored bool   `json:"mirrored,omitempty"`
-	Ports    []Port `json:"ports"`
+	Mirrored bool `json:"mirrored,omitempty"`
+	// Mode is the forwarding mode that the Service asks for, "" for the
+	// configured one.
+	Mode  string `json:"forwardingMode,omitempty"`
+	Ports []Port `json:"ports"`
 }
 
 // Port is one Service port. Where its endpoints are of both address families
@@ -193,6 +196,7 @@ func buildService(svc *discovery.Service, node topology.Node) Service {
 		Errors:       append([]string{}, svc.Errors...),
 		Warnings:     svc.Warnings,
 		Unsupported:  svc.Unsupported,
+		Mode:         svc.Options.ForwardingMode,
 		Headless:     svc.Headless,
 		ExternalName: svc.ExternalName,
 		Mirrored:     svc.Mirrored,

@@ -44,6 +44,9 @@ func (s *Service) render(b *strings.Builder, change string) {
 	case s.Mirrored:
 		b.WriteString(": endpoints from a legacy Endpoints object")
 	}
+	if s.Mode != "" {
+		fmt.Fprintf(b, ", forwarding mode %s", s.Mode)
+	}
 	b.WriteByte('\n')
 	for _, e := range s.Errors {
 		fmt.Fprintf(b, "  error: %s\n", e)

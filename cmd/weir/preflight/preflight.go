@@ -44,6 +44,7 @@ func Check(cfg *config.Configuration) []Finding {
 	checkSysctls(&fs, cfg)
 	checkKernel(&fs)
 	checkInterfaces(&fs, cfg)
+	checkForwarding(&fs, cfg)
 	checkManifests(&fs, cfg)
 	checkCluster(&fs, cfg)
 	return fs

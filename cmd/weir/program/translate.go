@@ -87,6 +87,7 @@ type familyPort struct {
 	ipv6  bool
 
 	resolved       bool
+	crossed        bool // endpoints are those of the other family, through a tunnel
 	eps            []topology.Endpoint
 	result         topology.Result
 	cluster, local int // pools, relative to the Service's first; -1: not made
@@ -133,6 +134,10 @@ func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
 			kind, netip.AddrPortFrom(addr, port), port))
 		return
 	}
+	mode, ok := f.frontendMode(netip.AddrPortFrom(addr, port), kind)
+	if !ok {
+		return
+	}
 	local := f.svc.Policy.ExternalLocal
 	if kind == table.ClusterIP {
 		local = f.svc.Policy.InternalLocal
@@ -144,7 +149,7 @@ func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
 		Proto:        f.proto,
 		Kind:         kind,
 		Pool:         pool,
-		Mode:         f.t.mode(f.svc),
+		Mode:         mode,
 		ClusterScope: kind == table.ClusterIP,
 	})
 }
@@ -192,7 +197,10 @@ func (f *familyPort) resolve() {
 	}
 	f.resolved = true
 	w := &f.t.work
-	f.eps = ofFamily(f.port.Endpoints, f.ipv6)
+	// A load balancer address of a family that the Service does not have
+	// otherwise can be served through a tunnel.
+	f.crossed = tunnel(f.t.mode(f.svc)) && !servesFamily(f.svc, f.ipv6)
+	f.eps = ofFamily(f.port.Endpoints, f.ipv6 != f.crossed)
 	f.result = topology.Select(f.svc.Policy, f.eps, f.t.opts.Node)
 	w.chosen = append(w.chosen[:0], make([]bool, len(f.eps))...)
 }

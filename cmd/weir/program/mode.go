@@ -1,0 +1,55 @@
+package program
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// direct says whether endpoints answer clients past Weir in a mode.
+func direct(m conntrack.Mode) bool { return m >= conntrack.ModeL2DSR }
+
+// tunnel says whether a mode carries either address family over either.
+func tunnel(m conntrack.Mode) bool { return m == conntrack.ModeIPIP || m == conntrack.ModeGUE }
+
+// frontendMode is how new flows to one frontend are forwarded. Where the
+// endpoint gets what the client sent, it must have the frontend's address and
+// listen on its port: that cannot be of the node's own addresses, nor, inside
+// the cluster, of a cluster IP, which is kube-proxy's on the endpoint's node;
+// and it is not where the target port is another. These are translated. ok is
+// false when the frontend cannot be served at all.
+func (f *familyPort) frontendMode(addr netip.AddrPort, kind table.Kind) (m conntrack.Mode, ok bool) {
+	m = f.t.mode(f.svc)
+	if !direct(m) {
+		return m, true
+	}
+	f.resolve()
+	if kind == table.NodePort || kind == table.ClusterIP || f.t.own(addr.Addr()) {
+		return conntrack.ModeNAT, !f.crossed
+	}
+	for i := range f.eps {
+		if target := f.eps[i].AddrPort; target.Port() != addr.Port() {
+			what := "nat is used in place of "
+			if f.crossed {
+				what = "not served in "
+			}
+			f.warnings = append(f.warnings, fmt.Sprintf(
+				"%s %s: %sforwarding mode %s, which leaves packets as they are: the target port of %s would have to be %d",
+				kind, addr, what, ModeName(m), target, addr.Port()))
+			return conntrack.ModeNAT, !f.crossed
+		}
+	}
+	return m, true
+}
+
+// ModeName is the name of a mode, as in weir.dev/forwarding-mode.
+func ModeName(m conntrack.Mode) string {
+	for name, mode := range modes {
+		if mode == m {
+			return name
+		}
+	}
+	return ""
+}
