@@ -52,6 +52,11 @@ type Interface struct {
 	// what Weir is to have.
 	All bool
 
+	// VLANs, where not nil, are the only ones of the interface's VLANs that are
+	// Weir's, by their numbers (0: untagged), each with the destination address of
+	// its packets; MAC is then not looked at.
+	VLANs map[uint16]net.HardwareAddr
+
 	// MAC is the destination address of packets to look at; nil is the
 	// interface's own.
 	MAC net.HardwareAddr
@@ -75,8 +80,9 @@ type Attachment struct {
 	// NativeError is why the driver refused, where Auto became Generic.
 	NativeError error
 
-	link link.Link
-	all  bool
+	link  link.Link
+	all   bool
+	vlans map[uint16]net.HardwareAddr
 }
 
 // Attach attaches the program to an interface; see AttachInterface.
@@ -113,7 +119,7 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 			return nil, fmt.Errorf("attach to %s: slot %d already has interface %d", name, a.Slot, a.IfIndex)
 		}
 	}
-	if err := p.setInterface(in.Index, in.Slot, in.MAC, in.All); err != nil {
+	if err := errors.Join(p.setVLANs(in.Index, nil, in.VLANs), p.setInterface(in.Index, in.Slot, in.MAC, flags(in.All, in.VLANs))); err != nil {
 		return nil, fmt.Errorf("attach to %s: %w", name, err)
 	}
 	a, err := p.attach(in, name)
@@ -127,7 +133,7 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 
 // attach adopts the pinned link, or else makes one and pins it.
 func (p *Program) attach(in Interface, name string) (*Attachment, error) {
-	a := &Attachment{IfIndex: in.Index, Slot: in.Slot, all: in.All}
+	a := &Attachment{IfIndex: in.Index, Slot: in.Slot, all: in.All, vlans: in.VLANs}
 	pin, pinErr := preparePin(in.PinDir, name)
 	if pinErr == nil {
 		l, err := adopt(pin, in, p)
@@ -247,7 +253,7 @@ func (p *Program) release(a *Attachment, remove bool) error {
 		if err := a.link.Detach(); err != nil && !errors.Is(err, link.ErrNotSupported) && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, err)
 		}
-		errs = append(errs, p.objects.Interfaces.Delete(uint32(a.IfIndex)))
+		errs = append(errs, p.objects.Interfaces.Delete(uint32(a.IfIndex)), p.setVLANs(a.IfIndex, a.vlans, nil))
 	}
 	errs = append(errs, a.link.Close())
 	if err := errors.Join(errs...); err != nil {

@@ -42,7 +42,7 @@ func newTestProgram(t testing.TB, all bool) *Program {
 	t.Helper()
 	w := newWire(t, netlab.LinkConfig{})
 	p := closed(t, load(t, Config{}))
-	must(t, p.setInterface(loopback, 0, ownMAC, all))
+	must(t, p.setInterface(loopback, 0, ownMAC, flags(all, nil)))
 	must(t, p.SetSocket(0, 0, w.openSocket(0).FD()))
 	for _, f := range []netip.AddrPort{front4, front6} {
 		must(t, p.AddFrontend(f, unix.IPPROTO_TCP, 0))
@@ -234,6 +234,44 @@ func TestHostPortTakesAllButNeighbourDiscovery(t *testing.T) {
 		{"node information", icmp6(139), Redirected},
 		{"multicast", multicast, PassOtherMAC},
 	} {
+		if _, verdict := run(t, p, c.packet); verdict != c.want {
+			t.Errorf("%s: %v, want %v", c.name, verdict, c.want)
+		}
+	}
+}
+
+// Where Weir is attached to VLANs of an interface, those alone are steered, each
+// by its own address, and so is what is untagged only where that is attached.
+func TestVLANsThatAreAttachedAreSteered(t *testing.T) {
+	p := newTestProgram(t, false)
+	vlanMAC := net.HardwareAddr{2, 0, 0, 0, 0, 100}
+	attach := func(vlans map[uint16]net.HardwareAddr) {
+		must(t, p.setVLANs(loopback, map[uint16]net.HardwareAddr{0: nil, 100: nil, 101: nil}, vlans))
+		must(t, p.setInterface(loopback, 0, ownMAC, flags(false, vlans)))
+	}
+	plain := packet4(t, layers.IPProtocolTCP, front4)
+	six := packet6(t, layers.IPProtocolUDP, front6)
+	to := func(mac net.HardwareAddr, b []byte) []byte { return append(slices.Clone(mac), b[6:]...) }
+	priority := tag(plain, 0x8100)
+	priority[14], priority[15] = 0xe0, 0 // priority 7, no VLAN
+	for _, c := range []struct {
+		name   string
+		vlans  map[uint16]net.HardwareAddr
+		packet []byte
+		want   Verdict
+	}{
+		{"the VLAN", map[uint16]net.HardwareAddr{100: vlanMAC}, to(vlanMAC, tag(plain, 0x8100)), Redirected},
+		{"the VLAN, IPv6", map[uint16]net.HardwareAddr{100: vlanMAC}, to(vlanMAC, tag(six, 0x8100)), Redirected},
+		{"the VLAN, 802.1ad", map[uint16]net.HardwareAddr{100: vlanMAC}, to(vlanMAC, tag(plain, 0x88a8)), Redirected},
+		{"the parent's address in the VLAN", map[uint16]net.HardwareAddr{100: vlanMAC}, tag(plain, 0x8100), PassOtherMAC},
+		{"another VLAN", map[uint16]net.HardwareAddr{101: vlanMAC}, to(vlanMAC, tag(plain, 0x8100)), PassVLAN},
+		{"untagged", map[uint16]net.HardwareAddr{100: vlanMAC}, plain, PassVLAN},
+		{"untagged, attached too", map[uint16]net.HardwareAddr{100: vlanMAC, 0: ownMAC}, plain, Redirected},
+		{"a priority tag counts as untagged", map[uint16]net.HardwareAddr{0: ownMAC}, priority, Redirected},
+		{"a VLAN in the VLAN", map[uint16]net.HardwareAddr{100: vlanMAC}, to(vlanMAC, tag(plain, 0x8100, 0x8100)), PassVLAN},
+		{"no VLAN is attached", nil, tag(plain, 0x8100), Redirected},
+	} {
+		attach(c.vlans)
 		if _, verdict := run(t, p, c.packet); verdict != c.want {
 			t.Errorf("%s: %v, want %v", c.name, verdict, c.want)
 		}

@@ -25,7 +25,8 @@ const (
 	defaultMaxFrontends = 65536
 	defaultMaxSNAT      = 1024
 
-	interfaceAll = 1 // INTERFACE_ALL in steer.c
+	interfaceAll   = 1 // INTERFACE_ALL in bpf/maps.h
+	interfaceVLANs = 2 // INTERFACE_VLANS
 )
 
 // Config sizes the maps of a Program.
@@ -142,16 +143,63 @@ func checkSlot(slot, queue int) error {
 	return nil
 }
 
+func flags(all bool, vlans map[uint16]net.HardwareAddr) (f uint32) {
+	if all {
+		f |= interfaceAll
+	}
+	if vlans != nil {
+		f |= interfaceVLANs
+	}
+	return f
+}
+
+// setVLANs brings the VLANs of an interface from old to want.
+func (p *Program) setVLANs(ifindex int, old, want map[uint16]net.HardwareAddr) error {
+	var errs []error
+	for id, mac := range want {
+		if len(mac) != 6 {
+			errs = append(errs, fmt.Errorf("VLAN %d of interface %d: %q is not an Ethernet address", id, ifindex, mac))
+			continue
+		}
+		k, v := steerVlanKey{Ifindex: uint32(ifindex), Id: uint32(id)}, steerVlan{Mac: [6]uint8(mac)}
+		if err := p.objects.Vlans.Put(k, v); err != nil {
+			errs = append(errs, fmt.Errorf("set VLAN %d of interface %d: %w", id, ifindex, err))
+		}
+	}
+	for id := range old {
+		if _, ok := want[id]; ok {
+			continue
+		}
+		err := p.objects.Vlans.Delete(steerVlanKey{Ifindex: uint32(ifindex), Id: uint32(id)})
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, fmt.Errorf("remove VLAN %d of interface %d: %w", id, ifindex, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// SetVLANs changes the VLANs of an attached interface that are Weir's, or their
+// addresses. The interface must have been attached with some.
+func (p *Program) SetVLANs(ifindex int, vlans map[uint16]net.HardwareAddr) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range p.attached {
+		if a.IfIndex == ifindex && a.vlans != nil {
+			err := p.setVLANs(ifindex, a.vlans, vlans)
+			a.vlans = vlans
+			return err
+		}
+	}
+	return fmt.Errorf("set VLANs of interface %d: not attached to VLANs", ifindex)
+}
+
 // setInterface tells the program of an interface. Until then it passes every
 // packet of it.
-func (p *Program) setInterface(ifindex, slot int, mac net.HardwareAddr, all bool) error {
+func (p *Program) setInterface(ifindex, slot int, mac net.HardwareAddr, flags uint32) error {
 	if len(mac) != 6 {
 		return fmt.Errorf("interface %d: %q is not an Ethernet address", ifindex, mac)
 	}
-	value := steerInterface{Slot: uint16(slot), Mac: [6]uint8(mac)}
-	if all {
-		value.Flags |= interfaceAll
-	}
+	value := steerInterface{Slot: uint16(slot), Mac: [6]uint8(mac), Flags: flags}
 	if err := p.objects.Interfaces.Put(uint32(ifindex), value); err != nil {
 		return fmt.Errorf("set interface %d: %w", ifindex, err)
 	}
@@ -165,7 +213,7 @@ func (p *Program) SetMAC(ifindex int, mac net.HardwareAddr) error {
 	defer p.mu.Unlock()
 	for _, a := range p.attached {
 		if a.IfIndex == ifindex {
-			return p.setInterface(ifindex, a.Slot, mac, a.all)
+			return p.setInterface(ifindex, a.Slot, mac, flags(a.all, a.vlans))
 		}
 	}
 	return fmt.Errorf("set address of interface %d: not attached", ifindex)

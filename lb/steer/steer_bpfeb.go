@@ -60,6 +60,17 @@ type steerPortRange struct {
 	High uint16
 }
 
+type steerVlan struct {
+	_   structs.HostLayout
+	Mac [6]uint8
+}
+
+type steerVlanKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Id      uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -71,6 +82,7 @@ const (
 	steerMapSnat           = "snat"
 	steerMapSockets        = "sockets"
 	steerMapVips           = "vips"
+	steerMapVlans          = "vlans"
 	steerProgWeirSteer     = "weir_steer"
 )
 
@@ -130,6 +142,7 @@ type steerMapSpecs struct {
 	Snat           *ebpf.MapSpec `ebpf:"snat"`
 	Sockets        *ebpf.MapSpec `ebpf:"sockets"`
 	Vips           *ebpf.MapSpec `ebpf:"vips"`
+	Vlans          *ebpf.MapSpec `ebpf:"vlans"`
 }
 
 // steerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -165,6 +178,7 @@ type steerMaps struct {
 	Snat           *ebpf.Map `ebpf:"snat"`
 	Sockets        *ebpf.Map `ebpf:"sockets"`
 	Vips           *ebpf.Map `ebpf:"vips"`
+	Vlans          *ebpf.Map `ebpf:"vlans"`
 }
 
 func (m *steerMaps) Close() error {
@@ -176,6 +190,7 @@ func (m *steerMaps) Close() error {
 		m.Snat,
 		m.Sockets,
 		m.Vips,
+		m.Vlans,
 	)
 }
 

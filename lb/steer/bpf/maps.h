@@ -14,7 +14,7 @@ enum verdict {
 	REDIRECTED,
 	PASS_NO_SOCKET,       /* Weir's, but no socket on this queue */
 	PASS_OTHER_MAC,       /* broadcast, multicast, another host's */
-	PASS_VLAN,            /* more VLAN tags than two */
+	PASS_VLAN,            /* of a VLAN that is not Weir's, or more tags than two */
 	PASS_OTHER_ETHERTYPE, /* ARP, LLDP, ... */
 	PASS_MALFORMED,       /* headers cut short or impossible */
 	PASS_FRAGMENT,        /* later fragment, its first not seen or not Weir's */
@@ -32,7 +32,8 @@ struct interface {
 };
 
 /* Flags of an interface. */
-#define INTERFACE_ALL 1 /* the host port: everything routed to it is Weir's */
+#define INTERFACE_ALL   1 /* the host port: everything routed to it is Weir's */
+#define INTERFACE_VLANS 2 /* Weir's are its VLANs that stand in `vlans`, and no others */
 
 struct frontend_key {
 	__be32 address[4]; /* IPv4 in the first, the rest 0 */

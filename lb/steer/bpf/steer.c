@@ -25,6 +25,7 @@
 #include "maps.h"
 #include "extension.h"
 #include "fragment.h"
+#include "vlan.h"
 
 /*
  * lookup says whether an address and port is Weir's: the destination of a TCP
@@ -259,32 +260,24 @@ static __always_inline enum verdict classify_ipv6(struct cursor p, const struct 
 	return classify_l4(p, &to);
 }
 
-static __always_inline int is_for(const struct ethernet *eth, const struct interface *in)
-{
-	/* All differences or-ed together: one branch instead of six. */
-	__u8 differ = 0;
-#pragma unroll
-	for (int i = 0; i < 6; i++)
-		differ |= eth->destination[i] ^ in->mac[i];
-	return !differ;
-}
-
 static __always_inline int is_tag(__be16 type)
 {
 	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
 }
 
-static __always_inline enum verdict classify(struct cursor p, const struct interface *in)
+static __always_inline enum verdict classify(struct cursor p, const struct interface *in, __u32 ifindex)
 {
 	const struct ethernet *eth = p.at;
 	if (p.at + sizeof(*eth) > p.end)
 		return PASS_MALFORMED;
-	if (!is_for(eth, in))
+	int vlans_only = in->flags & INTERFACE_VLANS;
+	if (!vlans_only && !is_for(eth, in->mac))
 		return PASS_OTHER_MAC;
 	p.at += sizeof(*eth);
 
-	/* A frontend is one in whatever VLAN. */
+	/* A frontend is one in whatever VLAN, unless Weir is attached to VLANs. */
 	__be16 type = eth->type;
+	__u16 id = 0;
 #pragma unroll
 	for (int i = 0; i < MAX_TAGS; i++) {
 		const struct vlan_tag *tag = p.at;
@@ -292,10 +285,18 @@ static __always_inline enum verdict classify(struct cursor p, const struct inter
 			break;
 		if (p.at + sizeof(*tag) > p.end)
 			return PASS_MALFORMED;
+		if (vlans_only && i > 0)
+			return PASS_VLAN; /* a VLAN in a VLAN */
+		id = bpf_ntohs(tag->control) & VLAN_ID;
 		type = tag->type;
 		p.at += sizeof(*tag);
 	}
 
+	if (vlans_only) {
+		enum verdict of_vlan = is_of_vlan(ifindex, id, eth);
+		if (of_vlan != REDIRECTED)
+			return of_vlan;
+	}
 	switch (type) {
 	case bpf_htons(ETH_P_IP):
 		return classify_ipv4(p, in);
@@ -319,7 +320,7 @@ int weir_steer(struct xdp_md *ctx)
 		return XDP_PASS;
 
 	struct cursor packet = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
-	enum verdict verdict = classify(packet, in);
+	enum verdict verdict = classify(packet, in, ifindex);
 
 	int action = XDP_PASS;
 	if (verdict == REDIRECTED) {
