@@ -194,8 +194,23 @@ func (c *Conn) Created() uint32 { return atomic.LoadUint32(&c.created) }
 // line stays clean for the other workers.
 func (c *Conn) Touch(tick uint32) {
 	if atomic.LoadUint32(&c.lastSeen) != tick {
-		atomic.StoreUint32(&c.lastSeen, tick)
+		storeRelaxed(&c.lastSeen, tick)
 	}
+}
+
+// Steady reports whether a packet of direction dir (0 forward, 1 reverse) changes
+// nothing about the connection but when it was last seen: one of an established TCP
+// connection, provided that it carries neither SYN, FIN nor RST, or one of a UDP flow
+// whose state it cannot move. [Table.TrackTCP] and [Table.TrackUDP] need not be called
+// then, only Touch. A mode without a reverse direction has other rules.
+func (c *Conn) Steady(dir uint32) bool {
+	return steady[dir&1]>>(atomic.LoadUint32(&c.state)&(stateMask|finBits))&1 != 0
+}
+
+// steady has a bit for every state with and without FINs, by direction.
+var steady = [2]uint64{
+	1<<StateEstablished | 1<<StateUnreplied | 1<<StateStream,
+	1<<StateEstablished | 1<<StateStream,
 }
 
 // State returns the state of the connection, StateNone when it was deleted.

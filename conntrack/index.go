@@ -52,8 +52,13 @@ func (t *Table) bucketAt(h uint64, probe uint32) *bucket {
 	if probe != 0 {
 		h = bits.RotateLeft64(h, 32) * probeMultiplier[probe]
 	}
-	i, _ := bits.Mul64(h, uint64(len(t.buckets)))
-	return &t.buckets[i]
+	return &t.buckets[bucketIndex(h, uint64(len(t.buckets)))]
+}
+
+// bucketIndex is h/2^64 * buckets.
+func bucketIndex(h, buckets uint64) uint64 {
+	i, _ := bits.Mul64(h, buckets)
+	return i
 }
 
 // slotHead returns the upper half of a slot word without its state.

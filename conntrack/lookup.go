@@ -21,37 +21,34 @@ const batchSize = 64
 const unresolved = ^Ref(0)
 
 func (t *Table) lookupBatch(h []uint64, k []Key, out []Ref) {
-	var first [batchSize]*bucket
-	for i := range out {
-		b := t.bucketAt(h[i], 0)
-		first[i] = b
-		prefetch(b)
+	n := len(out)
+	if n == 0 {
+		return
 	}
-	for i := range out {
-		r := t.candidate(first[i], h[i])
-		out[i] = r
-		if r-1 < unresolved-1 { // neither 0 nor unresolved
-			prefetchFlow(&t.entries[r-1], &t.conns[uint32(r-1)>>1])
-		}
-	}
+	h, k = h[:n], k[:n]
+	first, buckets := &t.buckets[0], uint64(len(t.buckets))
+	prefetchBuckets(first, buckets, &h[0], n)
+	candidates(first, buckets, &h[0], &out[0], n)
+	prefetchFlows(&t.entries[0], &t.conns[0], &out[0], n)
 	for i, r := range out {
-		if r == 0 || r != unresolved && t.entries[r-1].Key.equal(&k[i]) {
+		if r == 0 || uint64(r-1) < uint64(len(t.entries)) && t.entries[r-1].Key.equal(&k[i]) {
 			continue
 		}
 		out[i] = t.find(h[i], &k[i])
 	}
 }
 
-// candidate returns a live slot of a first bucket that has the tag of h, 0 if there
+// candidate returns the live slot of a first bucket that has the tag of h, 0 if there
 // is none and no other bucket can have the key. It reads all slots and does not stop
 // at a match: where the match lies cannot be predicted, and a wrong guess costs more
-// than the rest of the line.
-func (t *Table) candidate(b *bucket, h uint64) Ref {
+// than the rest of the line. Of two with the same tag it returns anything, which may
+// be no entry's number: the key tells.
+func (b *bucket) candidate(h uint64) Ref {
 	want := slotHead(h, 0) | slotLive
 	var found uint64
 	for i := range b.slot {
 		if w := b.slot[i].Load(); uint32(w>>32) == want {
-			found = w
+			found |= w
 		}
 	}
 	if found == 0 && b.over.Load() != 0 {

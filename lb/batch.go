@@ -32,6 +32,9 @@ type batch struct {
 	hash  [batchSize]uint64
 	ref   [batchSize]conntrack.Ref
 	ok    [batchSize]bool // still to be looked up
+	// plain packets are whole, in one buffer with room for what established
+	// touches, and neither begin nor end a connection, nor their own way.
+	plain [batchSize]bool
 	// tries is how often the flow that was found had just been ended.
 	tries [batchSize]uint8
 }
@@ -85,16 +88,17 @@ func (w *worker) frame(b *batch, i int) []byte {
 // process runs the stages over the batch. Each stage goes over all packets
 // before the next begins, so that the cache misses of one stage overlap.
 func (w *worker) process(b *batch) {
+	w.memory.Prefetch(b.desc[:b.n])
 	for i := range b.n {
 		w.classify(b, i)
 	}
 	w.ct.LookupBatch(b.hash[:b.n], b.key[:b.n], b.ref[:b.n])
 	created := w.t.newFlows
 	for i := range b.n {
-		if !b.ok[i] {
+		ref := b.ref[i]
+		if ref != 0 && b.plain[i] && w.established(b, i, ref) || !b.ok[i] {
 			continue
 		}
-		ref := b.ref[i]
 		if ref == 0 && w.t.newFlows != created {
 			ref = w.ct.Lookup(b.hash[i], &b.key[i]) // made by this very batch
 		}
@@ -112,13 +116,18 @@ func (w *worker) classify(b *batch, i int) {
 	f := w.frame(b, i)
 	p := &b.pkt[i]
 	b.tries[i] = 0
-	problem := header.Parse(f, int(b.size[i]), p)
-	if problem != header.OK {
-		b.ok[i] = false
-		b.key[i] = conntrack.Key{}
-		b.hash[i] = 0
-		w.refuse(b, i, problem)
-		return
+	if header.Plain(f, int(b.size[i]), p) {
+		b.plain[i] = !p.Partial && p.TTL > 1 && p.Flags&(header.SYN|header.FIN|header.RST) == 0 &&
+			b.bufs[i] == 1 && cap(f) >= int(p.L3)+plainLen
+	} else {
+		b.plain[i] = false
+		if problem := header.Parse(f, int(b.size[i]), p); problem != header.OK {
+			b.ok[i] = false
+			b.key[i] = conntrack.Key{}
+			b.hash[i] = 0
+			w.refuse(b, i, problem)
+			return
+		}
 	}
 	b.ok[i] = true
 	k := &b.key[i]

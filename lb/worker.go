@@ -49,6 +49,7 @@ type worker struct {
 	adjacencies   []route.Adjacency
 	plan          *plan
 	tick          uint32
+	anyGone       bool // an endpoint is gone that a flow may name
 	takeoverUntil uint32
 	goneTicks     uint32
 
@@ -154,6 +155,7 @@ func (w *worker) beginRound() {
 	w.routes = w.router.Load()
 	w.epoch = w.routes.Epoch()
 	w.plan = w.lb.plan.Load()
+	w.anyGone = w.tables.AnyGone()
 }
 
 // receive takes one batch from each port through the stages.

@@ -72,6 +72,7 @@ type endpoints struct {
 	pending []uint32         // those with the pending mark
 	states  []atomic.Pointer[[chunkSize]atomic.Uint64]
 	present atomic.Int64
+	away    atomic.Int64 // numbers whose state is stateGone
 }
 
 func (e *endpoints) init(cfg Config) {
@@ -91,6 +92,17 @@ func (e *endpoints) state(n uint32) *atomic.Uint64 {
 		return nil
 	}
 	return &chunk[n%chunkSize]
+}
+
+// setState is for the writer; the count is right before the state can be read.
+func (e *endpoints) setState(n uint32, v uint64) {
+	s := e.state(n)
+	if v&stateGone != 0 {
+		e.away.Add(1)
+	}
+	if s.Swap(v)&stateGone != 0 {
+		e.away.Add(-1)
+	}
 }
 
 // assign is the endpoint's number, a new one if it has none. It stays the
@@ -148,7 +160,7 @@ func (e *endpoints) freeNumber(n uint32) {
 	id := &e.numbers[n]
 	delete(e.byKey, id.key)
 	*id = endpointNumber{}
-	e.state(n).Store(0)
+	e.setState(n, 0)
 	e.free = append(e.free, n)
 }
 
@@ -157,7 +169,7 @@ func (e *endpoints) hold(numbers []uint32) {
 	for _, n := range numbers {
 		id := &e.numbers[n]
 		if id.refs++; id.refs == 1 {
-			e.state(n).Store(statePresent)
+			e.setState(n, statePresent)
 			e.present.Add(1)
 		}
 	}
@@ -176,7 +188,7 @@ func (e *endpoints) release(numbers []uint32) {
 
 // leave marks the number as gone from now on.
 func (e *endpoints) leave(n uint32) {
-	e.state(n).Store(stateGone | uint64(e.tick()))
+	e.setState(n, stateGone|uint64(e.tick()))
 	if id := &e.numbers[n]; !id.queued {
 		id.queued = true
 		e.gone = append(e.gone, n)
@@ -250,6 +262,10 @@ func (t *Table) Gone(n uint32) (since uint32, gone bool) {
 	v := s.Load()
 	return uint32(v), v&stateGone != 0
 }
+
+// AnyGone reports whether Gone could be true of any number: workers ask once per
+// batch, and per packet only then.
+func (t *Table) AnyGone() bool { return t.endpoints.away.Load() != 0 }
 
 // PresentEndpoints is the number of endpoints that Services list.
 func (t *Table) PresentEndpoints() int { return int(t.endpoints.present.Load()) }

@@ -1,0 +1,21 @@
+//go:build !race
+
+package conntrack
+
+// prefetchBuckets asks for the first bucket of each of n hashes; buckets is the
+// number of buckets.
+//
+//go:noescape
+func prefetchBuckets(first *bucket, buckets uint64, h *uint64, n int)
+
+// prefetchFlows asks for the entry of each of n Refs, and for its connection. A Ref
+// that is none does no harm.
+//
+//go:noescape
+func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int)
+
+// candidates finds for each of n hashes the live slot of its first bucket that has the
+// tag of the hash: its Ref, or 0, or unresolved if another bucket may have the key.
+//
+//go:noescape
+func candidates(first *bucket, buckets uint64, h *uint64, r *Ref, n int)

@@ -1,0 +1,38 @@
+//go:build !amd64 || race
+
+package conntrack
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Without a prefetch instruction a load does most of the same: the processor goes
+// on with the next of the batch while it waits. The race detector needs these too:
+// it cannot see an assembly function read what another goroutine has published.
+
+func prefetchBuckets(first *bucket, buckets uint64, h *uint64, n int) {
+	all := unsafe.Slice(first, buckets)
+	for _, h := range unsafe.Slice(h, n) {
+		all[bucketIndex(h, buckets)].over.Load()
+	}
+}
+
+func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int) {
+	for _, r := range unsafe.Slice(r, n) {
+		if r-1 < unresolved-1 { // neither 0 nor unresolved
+			e := (*Entry)(unsafe.Add(unsafe.Pointer(entries), uintptr(r-1)*unsafe.Sizeof(Entry{})))
+			_ = atomic.LoadUint64(&e.Key.W[0])
+			c := (*Conn)(unsafe.Add(unsafe.Pointer(conns), uintptr(r-1)>>1*unsafe.Sizeof(Conn{})))
+			_ = atomic.LoadUint32(&c.state)
+		}
+	}
+}
+
+func candidates(first *bucket, buckets uint64, h *uint64, r *Ref, n int) {
+	all := unsafe.Slice(first, buckets)
+	refs := unsafe.Slice(r, n)
+	for i, h := range unsafe.Slice(h, n) {
+		refs[i] = all[bucketIndex(h, buckets)].candidate(h)
+	}
+}

@@ -1,0 +1,8 @@
+//go:build race
+
+package conntrack
+
+import "sync/atomic"
+
+// storeRelaxed is an atomic store where the race detector watches.
+func storeRelaxed(p *uint32, v uint32) { atomic.StoreUint32(p, v) }

@@ -1,0 +1,80 @@
+package lb
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+)
+
+// plainLen is what the established path touches of a packet from its IP header on:
+// an IPv6 and a TCP header.
+const plainLen = header.IPv6Len + header.TCPLen
+
+// established deals with packet i of entry r if it is one of those that only need
+// the rewrite, which are nearly all: b.plain, of a translated flow that goes on, the
+// way out known and open. Anything else is left to flow, which knows all cases; false
+// means that nothing has been done.
+func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
+	e, c := w.table.Entry(r), w.table.Conn(r)
+	dir := uint32(r-1) & 1
+	word := atomic.LoadUint64(&c.Adj[dir])
+	p := &b.pkt[i]
+	if !c.Steady(dir) || e.Mode > conntrack.ModeDNAT || uint32(word>>32) != w.epoch {
+		return false
+	}
+	adj := &w.adjacencies[word&0xffff]
+	dst, state := adj.Dst()
+	if state != route.Valid || uint32(p.Len) > min(adj.MTU(), uint32(word)>>16) {
+		return false
+	}
+	if w.anyGone && dir == 0 && p.Proto == header.ProtoUDP && w.endpointGone(c) {
+		return false
+	}
+	src, out := adj.Src()
+	port := &w.ports[out]
+	if port.q == nil || port.txn == len(port.tx) {
+		return false
+	}
+	c.Touch(w.tick)
+	adj.Touch(w.tick)
+
+	d := b.head(i)
+	f := w.area[d.Addr:]
+	route.PutMACs(f, dst, src)
+	ip := (*[plainLen]byte)(f[p.L3:])
+	at := uint32(header.IPv4Len)
+	if p.Family == 4 {
+		// From the TTL to the source in one store.
+		word := binary.LittleEndian.Uint64(ip[8:])
+		sum := header.Update(uint16(word>>16), uint64(e.AddrDelta)+header.TTLDelta)
+		word = (word-1)&0xffff | uint64(sum)<<16 | e.Addr4<<32
+		binary.LittleEndian.PutUint64(ip[8:], word)
+		binary.LittleEndian.PutUint32(ip[16:], uint32(e.Addr4>>32))
+	} else {
+		ip[7]--
+		src, dst := w.table.NewAddrs6(r)
+		binary.LittleEndian.PutUint64(ip[8:], src[0])
+		binary.LittleEndian.PutUint64(ip[16:], src[1])
+		binary.LittleEndian.PutUint64(ip[24:], dst[0])
+		binary.LittleEndian.PutUint64(ip[32:], dst[1])
+		at = header.IPv6Len
+	}
+	l4 := ip[at : at+header.TCPLen]
+	binary.LittleEndian.PutUint32(l4, e.NewPorts)
+	if p.Proto == header.ProtoTCP {
+		sum := binary.LittleEndian.Uint16(l4[tcpChecksum:])
+		binary.LittleEndian.PutUint16(l4[tcpChecksum:], header.Update(sum, uint64(e.L4Delta)))
+	} else if sum := binary.LittleEndian.Uint16(l4[udpChecksum:]); sum != 0 {
+		sum = header.Update(sum, uint64(e.L4Delta))
+		if sum == 0 {
+			sum = 0xffff
+		}
+		binary.LittleEndian.PutUint16(l4[udpChecksum:], sum)
+	}
+	port.tx[port.txn] = *d
+	port.txn++
+	return true
+}

@@ -1,0 +1,4 @@
+package xsk
+
+//go:noescape
+func prefetch(area *byte, descs *Desc, n int)

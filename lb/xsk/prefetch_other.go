@@ -1,0 +1,7 @@
+//go:build !amd64
+
+package xsk
+
+// prefetch does nothing: a load in its place would wait for the line as the first
+// stage does.
+func prefetch(*byte, *Desc, int) {}
