@@ -14,6 +14,7 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/xsk"
 )
 
 // icmpPacket is an ICMP message to be built, and to be compared with.
@@ -354,4 +355,16 @@ func TestAnErrorWaitsForItsNextHop(t *testing.T) {
 	}
 	sameFrame(t, got[portClient][0], want.build(t))
 	c.framesHome()
+}
+
+// giveInPieces lays a frame over several buffers; round returns them one by one.
+func (b *bench) giveInPieces(port int, f []byte, size int) {
+	for len(f) > 0 {
+		n := min(size, len(f))
+		b.give(port, f[:n])
+		if f = f[n:]; len(f) > 0 {
+			q := b.q[port]
+			q.In[len(q.In)-1].Options = xsk.Continued
+		}
+	}
 }

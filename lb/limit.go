@@ -16,9 +16,9 @@ const (
 	resetsPerSecond = 10000
 	resetsPerSource = 1000
 	errorsPerSecond = 1000
-	errorsPerSource = 100
+	errorsPerSource = 50
 	echoesPerSecond = 1000
-	echoesPerSource = 100
+	echoesPerSource = 50
 )
 
 // limiter bounds answers of one kind, in total and per source, so that one
