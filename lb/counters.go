@@ -28,6 +28,10 @@ const (
 	DropTTL
 	DropNoEndpoint
 	DropNoLocalEndpoint
+	DropSourceRange
+	DropConnectionLimit
+	DropConnectionRate
+	DropEndpointGone
 	DropNoFlow
 	DropSNATPorts
 	DropTableFull
@@ -62,6 +66,10 @@ var dropNames = [dropReasons]string{
 	DropTTL:             "ttl-exceeded",
 	DropNoEndpoint:      "no-endpoint",
 	DropNoLocalEndpoint: "no-local-endpoint",
+	DropSourceRange:     "source-range",
+	DropConnectionLimit: "connection-limit",
+	DropConnectionRate:  "connection-rate",
+	DropEndpointGone:    "endpoint-gone",
 	DropNoFlow:          "no-flow",
 	DropSNATPorts:       "snat-ports-exhausted",
 	DropTableFull:       "flow-table-full",

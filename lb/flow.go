@@ -196,16 +196,21 @@ func (w *worker) miss(b *batch, i int) {
 		w.drop(b, i, DropMartian)
 		return
 	}
+	if !w.admitted(b, i, fe) {
+		return
+	}
 	if !oneWay(fe.Mode) && !opens(&b.pkt[i]) {
 		w.midstream(b, i)
 		return
 	}
-	ep := fe.Pool.Select(&b.key[i].W, &w.rng)
-	if ep == nil {
+	if fe.Pool.Len() == 0 {
 		w.empty(b, i, fe.Pool)
 		return
 	}
-	w.begin(b, i, fe, ep)
+	if !w.withinLimits(b, i, fe) {
+		return
+	}
+	w.begin(b, i, fe, w.choose(fe, &b.key[i]))
 }
 
 // martianSource says whether a packet claims to come from where none can come

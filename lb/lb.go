@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/hostport"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
@@ -91,6 +92,7 @@ type Config struct {
 type LB struct {
 	cfg      Config
 	log      *slog.Logger
+	affinity *affinity.Store
 	flows    *conntrack.Table
 	tables   *table.Table
 	router   *route.Watcher
@@ -166,6 +168,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if l.flows, err = conntrack.Open(conntrack.Config{Path: cfg.ConntrackPath, MaxFlows: cfg.MaxFlows, Workers: workers}); err != nil {
 		return nil, fmt.Errorf("flow table: %w", err)
 	}
+	l.affinity = newAffinity(l.flows)
 	l.sayAdoption()
 	l.tables = table.New(table.Config{
 		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },

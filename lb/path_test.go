@@ -12,6 +12,7 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
@@ -91,7 +92,7 @@ func newBenchOf(t testing.TB, workers int) *bench {
 	l := &LB{
 		cfg:   Config{EndpointGone: 10 * time.Second, SNATPortLo: 61000, SNATPortHi: 65535},
 		flows: flows, memory: memory, router: router, started: time.Now(),
-		tables: table.New(table.Config{Tick: flows.Tick}),
+		tables: table.New(table.Config{Tick: flows.Tick}), affinity: affinity.New(1<<10, [2]uint64{}),
 	}
 	l.vips.init()
 	p := &plan{lo: 61000, hi: 65535}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/xsk"
@@ -33,7 +34,9 @@ type worker struct {
 	table  *conntrack.Table
 	ct     *conntrack.Worker
 	tables *table.Table
-	router *route.Watcher
+	// affinity remembers clients' endpoints, for all workers.
+	affinity *affinity.Store
+	router   *route.Watcher
 
 	memory    *xsk.Area
 	area      []byte

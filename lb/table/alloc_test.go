@@ -20,7 +20,7 @@ func TestWorkersCallsDoNotAllocate(t *testing.T) {
 	for name, f := range map[string]func(){
 		"Lookup":      func() { tb.Load().Lookup(&k) },
 		"Lookup miss": func() { tb.Load().Lookup(&miss) },
-		"Select":      func() { tb.Load().Lookup(&k).Pool.Select(&w, &rng) },
+		"Select":      func() { tb.Load().Lookup(&k).Pool.Select(&w, &rng, 0) },
 		"Gone":        func() { tb.Gone(number) },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {

@@ -77,11 +77,12 @@ func (t *Table) buildFrontend(spec *Service, i int, s, old *service) (*FrontendE
 	key := MakeKey(ap, in.Proto)
 	f := old.frontend(&key, i)
 	mode := cmp.Or(in.Mode, conntrack.ModeNAT)
-	if f != nil && f.Pool == pool && f.Policy == s.policy && f.Mode == mode && f.Kind == in.Kind && f.ClusterScope == in.ClusterScope {
+	affinity := hashText(spec.Name) ^ uint64(cmp.Or(in.Port, ap.Port())) ^ uint64(in.Proto)<<16
+	if f != nil && f.Pool == pool && f.affinity == affinity && f.Policy == s.policy && f.Mode == mode && f.Kind == in.Kind && f.ClusterScope == in.ClusterScope {
 		return f, nil
 	}
 	return &FrontendEntry{
-		Key: key, Pool: pool, Policy: s.policy, Service: s.number, Proto: in.Proto, Kind: in.Kind, Mode: mode,
+		Key: key, Pool: pool, Policy: s.policy, affinity: affinity, Service: s.number, Proto: in.Proto, Kind: in.Kind, Mode: mode,
 		ClusterScope: in.ClusterScope, AddrPort: ap, ServiceName: spec.Name,
 	}, nil
 }
@@ -101,7 +102,8 @@ func (t *Table) poolOf(spec *Service, f *Frontend, is4 bool, old *service) (*Poo
 	}
 	want := PoolEntry{
 		algorithm: in.Algorithm, onEmpty: in.OnEmpty, proto: f.Proto, tier: in.Tier,
-		affinity: int32(min(max(in.AffinitySeconds, 0), math.MaxInt32)),
+		affinity:  int32(min(max(in.AffinitySeconds, 0), math.MaxInt32)),
+		slowStart: in.SlowStart,
 	}
 	entry, err := t.buildPool(&want, members, old)
 	if err != nil {
@@ -180,7 +182,11 @@ func (t *Table) buildPool(want *PoolEntry, members []Endpoint, old *service) (*P
 	if p.endpoints, err = t.entries(members, p.proto); err != nil {
 		return nil, err
 	}
-	switch needsTable := p.algorithm != Random || p.affinity != 0; {
+	t.setStarts(&p, old)
+	if p.affinity != 0 {
+		p.byNumber = indexNumbers(p.endpoints)
+	}
+	switch needsTable := p.algorithm == Maglev || p.affinity != 0; {
 	case len(p.endpoints) < 2:
 	case !needsTable:
 		p.alias = makeAlias(p.endpoints)
@@ -193,10 +199,20 @@ func (t *Table) buildPool(want *PoolEntry, members []Endpoint, old *service) (*P
 	return &p, nil
 }
 
+// indexNumbers is for PoolEntry.Find.
+func indexNumbers(endpoints []EndpointEntry) []numberIndex {
+	out := make([]numberIndex, len(endpoints))
+	for i := range endpoints {
+		out[i] = numberIndex{endpoints[i].Number, uint32(i)}
+	}
+	slices.SortFunc(out, func(a, b numberIndex) int { return cmp.Compare(a.number, b.number) })
+	return out
+}
+
 // same says whether the pool is what building want with the members would give.
 func (p *PoolEntry) same(want *PoolEntry, members []Endpoint) bool {
 	if p.algorithm != want.algorithm || p.onEmpty != want.onEmpty || p.proto != want.proto ||
-		p.affinity != want.affinity || p.tier != want.tier {
+		p.affinity != want.affinity || p.slowStart != want.slowStart || p.tier != want.tier {
 		return false
 	}
 	for i := range members {

@@ -67,12 +67,26 @@ func Hash(w *[5]uint64) uint64 {
 
 // HashClient is the hash of a tuple's source address alone, for session affinity.
 func HashClient(w *[5]uint64) uint64 {
-	const family6 = 6
-	w0, w1 := w[0]&0xffffffff, uint64(0)
-	if uint8(w[4]>>40) == family6 {
-		w0, w1 = w[0], w[1]
-	}
+	w0, w1 := clientWords(w)
 	return mix(mix(w0^seed0, w1^seed1)^seed6, seed7)
+}
+
+// clientWords are the tuple's source address.
+func clientWords(w *[5]uint64) (w0, w1 uint64) {
+	const family6 = 6
+	if uint8(w[4]>>40) == family6 {
+		return w[0], w[1]
+	}
+	return w[0] & 0xffffffff, 0
+}
+
+// hashText is FNV-1a (draft-eastlake-fnv), mixed.
+func hashText(text string) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for i := range len(text) {
+		h = (h ^ uint64(text[i])) * 0x100000001b3
+	}
+	return mix(h^seed0, seed5)
 }
 
 // hash places a frontend in the trie.

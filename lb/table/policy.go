@@ -3,6 +3,7 @@ package table
 import (
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"github.com/gaissmai/bart"
 )
@@ -43,7 +44,10 @@ type Policy struct {
 	QUICConnectionID        QUICConnectionID
 	MSSClamp                uint16 // 0: off
 
-	sources        bart.Lite
+	sources bart.Lite
+	// next is when the next new connection is due, as TakeConnection counts:
+	// shared by all policies that the Service ever had.
+	next           *atomic.Uint64
 	limit4, limit6 bool // there are ranges of the family
 }
 
@@ -70,6 +74,9 @@ func buildPolicy(p *Policy, old *service) *Policy {
 		MaxConnections: p.MaxConnections, NewConnectionsPerSecond: p.NewConnectionsPerSecond,
 		QUICConnectionID: p.QUICConnectionID, MSSClamp: p.MSSClamp,
 	}
+	if out.next = new(atomic.Uint64); old != nil && old.policy != nil {
+		out.next = old.policy.next
+	}
 	for _, r := range out.SourceRanges {
 		out.sources.Insert(r)
 		out.limit4 = out.limit4 || r.Addr().Is4()
@@ -88,4 +95,31 @@ func (p *Policy) Admits(kind Kind, client netip.Addr) bool {
 		return !p.limit4 || p.sources.Lookup(client)
 	}
 	return !p.limit6 || p.sources.Lookup(client)
+}
+
+// second is a second in the time of Policy.next: ticks with 32 more bits.
+const second = ticksPerSecond << 32
+
+// TakeConnection says whether NewConnectionsPerSecond lets another connection
+// begin at tick. As many as may begin in a second may begin at once. (This is
+// the generic cell rate algorithm, ITU-T I.371: one word for all workers.)
+func (p *Policy) TakeConnection(tick uint32) bool {
+	if p.NewConnectionsPerSecond == 0 {
+		return true
+	}
+	step, now := uint64(second)/uint64(p.NewConnectionsPerSecond), uint64(tick)<<32
+	for {
+		due := p.next.Load()
+		from := due
+		if int64(now-due) > 0 {
+			from = now
+		}
+		// A worker's clock may be behind: signed.
+		if int64(from+step-now) > second {
+			return false
+		}
+		if p.next.CompareAndSwap(due, from+step) {
+			return true
+		}
+	}
 }

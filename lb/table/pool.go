@@ -19,6 +19,8 @@ type EndpointEntry struct {
 	// AddrPort and Weight say the same to the control plane.
 	AddrPort netip.AddrPort
 	Weight   uint32 // as given, 0 shown as 1
+	// since is the tick at which it came to its Service, or any that is long ago.
+	since uint32
 }
 
 // PoolEntry is a pool as workers see it, immutable.
@@ -36,9 +38,16 @@ type PoolEntry struct {
 	proto     uint8
 	affinity  int32
 	endpoints []EndpointEntry // in order of address, port
-	alias     []aliasCell     // Random with unequal weights
+	alias     []aliasCell     // Random or LeastConn with unequal weights
 	tier      string
+	slowStart uint32        // ticks
+	slowUntil uint32        // tick from which no endpoint starts slowly
+	starting  bool          // slowUntil means something
+	byNumber  []numberIndex // with affinity; ascending
 }
+
+// numberIndex is where the endpoint with a number is.
+type numberIndex struct{ number, index uint32 }
 
 // Pick is the endpoint for a hash, nil when the pool is empty. In a Maglev
 // pool the hash is that of [Hash], or [HashClient] for affinity; in a Random
@@ -64,24 +73,51 @@ func (p *PoolEntry) pickWithoutTable(hash uint64) *EndpointEntry {
 	return &p.endpoints[i]
 }
 
-// Select is the endpoint for a new flow with tuple w (as for [Hash]), nil when
-// the pool is empty: by the client's address if the pool has session affinity,
-// else by the pool's algorithm. rng is the worker's own.
+// Select is the endpoint for a new flow with tuple w (as for [Hash]) at tick, nil
+// when the pool is empty: by the client's address if the pool has session affinity,
+// else by the pool's algorithm. rng is the worker's own. A LeastConn pool, whose
+// loads the table does not know, is drawn from as if it were Random.
 //
-// Affinity is a function of the client's address and the endpoints, not a
-// memory of what a client had: it needs no state, survives a restart, and all
-// nodes agree on it. It holds without end while the pool stays as it is, also
-// after AffinitySeconds without a connection; a change of the pool moves about
-// the changed endpoints' share of clients, where kube-proxy would keep
-// them for AffinitySeconds on the node that they had used.
-func (p *PoolEntry) Select(w *[5]uint64, rng *fastrand.RNG) *EndpointEntry {
+// The choice by the client's address needs no memory, survives a restart, and all
+// nodes agree on it. A change of the pool moves about the changed endpoints' share
+// of clients: who has a memory of what a client had asks that first.
+func (p *PoolEntry) Select(w *[5]uint64, rng *fastrand.RNG, tick uint32) *EndpointEntry {
+	var hash uint64
 	switch {
 	case p.affinity != 0:
-		return p.Pick(HashClient(w))
-	case p.algorithm == Random:
-		return p.Pick(uint64(rng.Uint32())<<32 | uint64(rng.Uint32()))
+		hash = HashClient(w)
+	case p.algorithm != Maglev:
+		hash = random(rng)
+	default:
+		hash = Hash(w)
 	}
-	return p.Pick(Hash(w))
+	if !p.startsSlowly(tick) {
+		return p.Pick(hash)
+	}
+	return p.pickStarted(hash, tick)
+}
+
+// Draw is an endpoint at random, by the weights; nil when the pool is empty.
+func (p *PoolEntry) Draw(rng *fastrand.RNG) *EndpointEntry { return p.Pick(random(rng)) }
+
+func random(rng *fastrand.RNG) uint64 { return uint64(rng.Uint32())<<32 | uint64(rng.Uint32()) }
+
+// Find is the endpoint with a number in a pool with session affinity, nil when
+// it is not in the pool.
+func (p *PoolEntry) Find(number uint32) *EndpointEntry {
+	lo, hi := 0, len(p.byNumber)
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		if p.byNumber[mid].number < number {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo < len(p.byNumber) && p.byNumber[lo].number == number {
+		return &p.endpoints[p.byNumber[lo].index]
+	}
+	return nil
 }
 
 // Len is the number of endpoints.

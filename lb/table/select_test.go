@@ -165,7 +165,7 @@ func TestWeightsShareTuples(t *testing.T) {
 		rng.Seed(7)
 		count := make(map[uint32]int)
 		for i := range tuples {
-			count[p.Select(&tuples[i], &rng).Weight]++
+			count[p.Select(&tuples[i], &rng, 0).Weight]++
 		}
 		for _, w := range weights {
 			want := tupleCount * int(w) / 10
@@ -183,7 +183,7 @@ func TestRandomSpreadsOneTuple(t *testing.T) {
 	rng.Seed(7)
 	count := make(map[netip.AddrPort]int)
 	for range tupleCount {
-		count[p.Select(&w, &rng).AddrPort]++
+		count[p.Select(&w, &rng, 0).AddrPort]++
 	}
 	for ap, n := range count {
 		if n < tupleCount/4*97/100 || n > tupleCount/4*103/100 {
@@ -205,7 +205,7 @@ func TestAffinityFollowsTheClientsAddress(t *testing.T) {
 			for port := range 5 {
 				dst := netip.AddrPortFrom(v4(port), uint16(80+port)) // affinity is the pool's, not the frontend's
 				w := makeTuple(netip.AddrPortFrom(v4(client), uint16(1024+port)), dst, 6)
-				e := p.Select(&w, &rng)
+				e := p.Select(&w, &rng, 0)
 				if first == nil {
 					first = e
 				}

@@ -74,11 +74,14 @@ type Pool struct {
 	Endpoints []Endpoint
 	Algorithm Algorithm
 	// AffinitySeconds is the ClientIP affinity timeout, 0 for none. With
-	// affinity the endpoint follows from the client's address alone; see
-	// [PoolEntry.Select].
+	// affinity the endpoint follows from the client's address alone, unless the
+	// caller knows one that the client had; see [PoolEntry.Select].
 	AffinitySeconds int
-	OnEmpty         OnEmpty
-	Tier            string // which endpoints these are, for status; see topology.Tier
+	// SlowStart is how long, in ticks, the part of an endpoint that comes to a
+	// Service with others grows until it is full.
+	SlowStart uint32
+	OnEmpty   OnEmpty
+	Tier      string // which endpoints these are, for status; see topology.Tier
 }
 
 // Frontend is an address, port and protocol that clients use.
@@ -87,6 +90,10 @@ type Frontend struct {
 	Proto    uint8 // IP protocol number: 6 TCP, 17 UDP
 	Kind     Kind
 	Pool     int // index into Service.Pools
+	// Port is the Service port that the frontend belongs to: session
+	// affinity holds for all frontends of a port and protocol together. 0: that
+	// of AddrPort.
+	Port uint16
 	// Mode is how new flows are forwarded; 0 is conntrack.ModeNAT.
 	Mode conntrack.Mode
 	// ClusterScope marks a frontend for traffic from inside the cluster,

@@ -20,6 +20,7 @@ type FrontendEntry struct {
 	Key          Key
 	Pool         *PoolEntry // never nil
 	Policy       *Policy    // of its Service; nil: none
+	affinity     uint64     // which Service port it is of
 	Service      uint32     // number of its Service, from 1; see [Table.ServiceName]
 	Proto        uint8
 	Kind         Kind
@@ -27,6 +28,14 @@ type FrontendEntry struct {
 	ClusterScope bool
 	AddrPort     netip.AddrPort
 	ServiceName  string
+}
+
+// AffinityKey is what session affinity remembers a client by: its address, and the
+// Service port, whose frontends all send a client to the same endpoint. w is the
+// tuple as for [Hash].
+func (f *FrontendEntry) AffinityKey(w *[5]uint64) [3]uint64 {
+	w0, w1 := clientWords(w)
+	return [3]uint64{w0, w1, f.affinity}
 }
 
 // Number counts publications: that of New is 0, each one that changes anything adds 1.

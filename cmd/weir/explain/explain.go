@@ -43,8 +43,9 @@ type Service struct {
 	Mirrored bool `json:"mirrored,omitempty"`
 	// Mode is the forwarding mode that the Service asks for, "" for the
 	// configured one.
-	Mode  string `json:"forwardingMode,omitempty"`
-	Ports []Port `json:"ports"`
+	Mode    string   `json:"forwardingMode,omitempty"`
+	Options []Option `json:"options,omitempty"` // what else it asks of the packet path
+	Ports   []Port   `json:"ports"`
 }
 
 // Port is one Service port. Where its endpoints are of both address families
@@ -85,9 +86,10 @@ type Endpoint struct {
 	Address string `json:"address"` // address:port
 	Node    string `json:"node,omitempty"`
 	Zone    string `json:"zone,omitempty"`
-	State   string `json:"state"`   // ready, not-ready, terminating, terminated
-	Cluster bool   `json:"cluster"` // used by Cluster policy
-	Local   bool   `json:"local"`   // used by Local policy
+	State   string `json:"state"`            // ready, not-ready, terminating, terminated
+	Weight  uint32 `json:"weight,omitempty"` // of the Service or the node, 0: none given
+	Cluster bool   `json:"cluster"`          // used by Cluster policy
+	Local   bool   `json:"local"`            // used by Local policy
 	Reason  string `json:"reason"`
 	// LocalReason is the Local policy's, where both policies are in use.
 	LocalReason string `json:"localReason,omitempty"`
@@ -200,6 +202,7 @@ func buildService(svc *discovery.Service, node topology.Node) Service {
 		Headless:     svc.Headless,
 		ExternalName: svc.ExternalName,
 		Mirrored:     svc.Mirrored,
+		Options:      askedOptions(svc),
 		Ports:        []Port{},
 	}
 	if svc.Headless || svc.ExternalName {
@@ -312,6 +315,7 @@ func details(r *topology.Result, eps []topology.Endpoint) []Endpoint {
 			Node:    e.NodeName,
 			Zone:    e.Zone,
 			State:   state(e),
+			Weight:  e.Weight,
 			Reason:  r.Reasons[i],
 		}
 		if r.Cluster != nil && r.Local != nil {

@@ -54,6 +54,9 @@ func (s *Service) render(b *strings.Builder, change string) {
 	for _, e := range s.Warnings {
 		fmt.Fprintf(b, "  warning: %s\n", e)
 	}
+	for _, o := range s.Options {
+		fmt.Fprintf(b, "  %s: %s\n", o.Name, o.Value)
+	}
 	for i := range s.Ports {
 		s.Ports[i].render(b, change)
 	}
@@ -168,10 +171,14 @@ func (p *Port) tier(e *Endpoint) string {
 }
 
 func (e *Endpoint) reason() string {
+	why := e.Reason
 	if e.LocalReason != "" {
-		return e.Reason + "; local: " + e.LocalReason
+		why += "; local: " + e.LocalReason
 	}
-	return e.Reason
+	if e.Weight > 0 {
+		why += fmt.Sprintf("; weight %d", e.Weight)
+	}
+	return why
 }
 
 func (m *Move) render(b *strings.Builder, policy string) {

@@ -2,6 +2,7 @@ package program
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
@@ -10,7 +11,8 @@ import (
 
 // Supported is what the packet path honours beyond the plain Service. A
 // Service that needs more stays with the kernel.
-const Supported = discovery.FeatureL2DSR | discovery.FeatureIPIP | discovery.FeatureGUE | discovery.FeatureMSSClamp
+const Supported = discovery.FeatureSourceRanges | discovery.FeatureClientIPAffinity |
+	discovery.FeatureL2DSR | discovery.FeatureIPIP | discovery.FeatureGUE | discovery.FeatureMSSClamp
 
 // modes are the values of weir.dev/forwarding-mode.
 var modes = map[string]conntrack.Mode{
@@ -71,4 +73,10 @@ func policy(svc *discovery.Service) *table.Policy {
 		return nil
 	}
 	return &p
+}
+
+// slowStart is the Service's, in ticks of the flow table.
+func slowStart(svc *discovery.Service) uint32 {
+	const tick = time.Second / conntrack.TicksPerSecond
+	return uint32((svc.Options.SlowStart + tick - 1) / tick)
 }

@@ -149,6 +149,7 @@ func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
 		Proto:        f.proto,
 		Kind:         kind,
 		Pool:         pool,
+		Port:         f.port.Port,
 		Mode:         mode,
 		ClusterScope: kind == table.ClusterIP,
 	})
@@ -174,7 +175,7 @@ func (f *familyPort) pool(local bool) int {
 	}
 	w := &f.t.work
 	p := table.Pool{AffinitySeconds: f.svc.AffinitySeconds, OnEmpty: table.Reject, Tier: string(topology.TierNone)}
-	p.Algorithm = f.t.algorithm(f.svc)
+	p.Algorithm, p.SlowStart = f.t.algorithm(f.svc), slowStart(f.svc)
 	if chosen != nil {
 		p.Tier = string(chosen.Tier)
 		p.Endpoints = f.endpoints(chosen)

@@ -1,0 +1,121 @@
+// Package affinity remembers which endpoint a client used last: the memory of
+// session affinity, which must outlast changes of the endpoints.
+//
+// A Store has fixed memory without pointers, shared by all workers. A client is
+// one word: 23 bits of its key's hash, the endpoint's number and the second of
+// its last new connection. Words live in buckets of eight, one cache line; a
+// full bucket forgets the client that has been away the longest. All changes are
+// single compare-and-swaps, so that nobody ever sees half of one.
+//
+// Two clients may share a word, once in a million: then one of them is sent to
+// the other's endpoint, which serves it as well.
+package affinity
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+const (
+	ways = 8
+
+	secondBits   = 17 // 36 hours; timeouts are at most 24
+	endpointBits = 24
+	secondMask   = 1<<secondBits - 1
+	endpointMask = 1<<endpointBits - 1
+	markShift    = secondBits + endpointBits
+)
+
+// MaxEndpoint is the largest endpoint number that can be remembered.
+const MaxEndpoint = endpointMask
+
+type bucket [ways]atomic.Uint64
+
+// Store is the memory. Its methods may be called from any goroutine; they do
+// not block or allocate.
+type Store struct {
+	buckets []bucket
+	seed    [2]uint64
+}
+
+// New makes a Store for clients clients at the most, at least 8. The seed keeps
+// outsiders from choosing addresses that push others out of the memory.
+func New(clients int, seed [2]uint64) *Store {
+	return &Store{buckets: make([]bucket, max(1, clients/ways)), seed: seed}
+}
+
+// Clients is for how many there is room.
+func (s *Store) Clients() int { return len(s.buckets) * ways }
+
+// place is a key's bucket, and its mark in the upper bits of a word.
+func (s *Store) place(key [3]uint64) (*bucket, uint64) {
+	hash := mix(mix(key[0]^s.seed[0], key[1]^s.seed[1])^key[2], s.seed[0]|1)
+	at, rest := bits.Mul64(hash, uint64(len(s.buckets)))
+	return &s.buckets[at], rest >> markShift << markShift
+}
+
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b^0x9e3779b97f4a7c15)
+	return hi ^ lo
+}
+
+// Get is the endpoint of the client's last connection, if it began at most
+// timeout seconds before now. now is a count of seconds from anywhere.
+func (s *Store) Get(key [3]uint64, now, timeout uint32) (endpoint uint32, ok bool) {
+	b, mark := s.place(key)
+	for i := range b {
+		w := b[i].Load()
+		if w != 0 && w>>markShift<<markShift == mark && age(w, now) <= timeout {
+			return uint32(w>>secondBits) & endpointMask, true
+		}
+	}
+	return 0, false
+}
+
+// age is how many seconds ago the word was written. One from a worker whose
+// clock is a little ahead is new.
+func age(w uint64, now uint32) uint32 {
+	a := (now - uint32(w)) & secondMask
+	if a > secondMask-16 {
+		return 0
+	}
+	return a
+}
+
+// attempts bounds how often Put begins again when another worker was quicker.
+const attempts = 4
+
+// Put remembers that the client begins a connection to the endpoint.
+func (s *Store) Put(key [3]uint64, endpoint, now uint32) {
+	if endpoint == 0 || endpoint > MaxEndpoint {
+		return
+	}
+	b, mark := s.place(key)
+	word := mark | uint64(endpoint)<<secondBits | uint64(now&secondMask)
+	for range attempts {
+		at, old := b.slot(mark, now)
+		if old == word || b[at].CompareAndSwap(old, word) {
+			return
+		}
+	}
+}
+
+// slot is where the client with the mark is, or else where it may be put: a free
+// word, or that of the client that has been away the longest.
+func (b *bucket) slot(mark uint64, now uint32) (at int, old uint64) {
+	oldest := uint32(0)
+	for i := range b {
+		w := b[i].Load()
+		if w != 0 && w>>markShift<<markShift == mark {
+			return i, w
+		}
+		a := uint32(1 << 31)
+		if w != 0 {
+			a = age(w, now) + 1
+		}
+		if a > oldest {
+			oldest, at, old = a, i, w
+		}
+	}
+	return at, old
+}

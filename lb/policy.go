@@ -1,0 +1,113 @@
+package lb
+
+import (
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/affinity"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// admitted says whether the client may use the frontend at all. One that may
+// not gets no answer, as from kube-proxy, whatever its packet is.
+func (w *worker) admitted(b *batch, i int, fe *table.FrontendEntry) bool {
+	if fe.Policy == nil || fe.Policy.Admits(fe.Kind, b.key[i].Src().Addr()) {
+		return true
+	}
+	w.drop(b, i, DropSourceRange)
+	return false
+}
+
+// withinLimits says whether the frontend's Service may have another connection
+// now. What is too much is dropped without an answer, so that a client asks
+// again a second later and finds room then.
+func (w *worker) withinLimits(b *batch, i int, fe *table.FrontendEntry) bool {
+	p := fe.Policy
+	if p == nil {
+		return true
+	}
+	// Workers that look at the same time may each let one more in.
+	if p.MaxConnections != 0 && w.table.FrontendOpen(fe.Service) >= p.MaxConnections {
+		w.drop(b, i, DropConnectionLimit)
+		return false
+	}
+	if !p.TakeConnection(w.tick) {
+		w.drop(b, i, DropConnectionRate)
+		return false
+	}
+	return true
+}
+
+// choose is the endpoint for a new flow of the tuple. The frontend's pool has
+// one.
+func (w *worker) choose(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
+	pool := fe.Pool
+	if seconds := pool.AffinitySeconds(); seconds != 0 {
+		return w.choosePinned(fe, k, uint32(seconds))
+	}
+	if pool.Algorithm() == table.LeastConn {
+		return w.leastLoaded(pool)
+	}
+	return pool.Select(&k.W, &w.rng, w.tick)
+}
+
+// choosePinned is the endpoint that the client used last, while it is one that
+// may be used and was so within the affinity's time; else one that follows from
+// the client's address alone, so that another node would choose it too.
+func (w *worker) choosePinned(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
+	key := fe.AffinityKey(&k.W)
+	now := w.tick / secondTicks
+	number, ok := w.affinity.Get(key, now, seconds)
+	var ep *table.EndpointEntry
+	if ok {
+		ep = fe.Pool.Find(number)
+	}
+	if ep == nil {
+		ep = fe.Pool.Select(&k.W, &w.rng, w.tick)
+	}
+	w.affinity.Put(key, ep.Number, now)
+	return ep
+}
+
+// scanned is up to how many endpoints least connections looks at all of. Of
+// more it draws two and takes the better one, which is nearly as good
+// (Mitzenmacher, The Power of Two Choices, 2001): a new flow costs at most this
+// many loads.
+const scanned = 8
+
+// leastLoaded is the endpoint with the fewest open connections for its weight,
+// those of this node's Weir counted.
+func (w *worker) leastLoaded(pool *table.PoolEntry) *table.EndpointEntry {
+	eps := pool.Endpoints()
+	if len(eps) > scanned {
+		a, b := pool.Draw(&w.rng), pool.Draw(&w.rng)
+		if w.lessLoaded(pool, b, a) {
+			return b
+		}
+		return a
+	}
+	at := int(w.rng.Uint32n(uint32(len(eps)))) // of equals not always the first
+	best := &eps[at]
+	for range len(eps) - 1 {
+		if at++; at == len(eps) {
+			at = 0
+		}
+		if w.lessLoaded(pool, &eps[at], best) {
+			best = &eps[at]
+		}
+	}
+	return best
+}
+
+// lessLoaded says whether one more connection would load a less than b.
+func (w *worker) lessLoaded(pool *table.PoolEntry, a, b *table.EndpointEntry) bool {
+	loadA, loadB := uint64(w.table.EndpointOpen(a.Number))+1, uint64(w.table.EndpointOpen(b.Number))+1
+	return loadA*pool.Share(b, w.tick) < loadB*pool.Share(a, w.tick)
+}
+
+// affinityClients is for how many clients of Services with session affinity
+// there is room: 8 MiB, of which those pages take memory that are used.
+const affinityClients = 1 << 20
+
+func newAffinity(flows *conntrack.Table) *affinity.Store {
+	seed := flows.Seed()
+	return affinity.New(affinityClients, [2]uint64{seed[2], seed[3]})
+}

@@ -1,0 +1,93 @@
+package table
+
+// Slow start leaves the tables alone: a new endpoint has its slots from the
+// beginning, and in the time that is given to it turns away a part of the new
+// flows that they bring, which grows smaller. A flow that is turned away is given
+// to the endpoint of another slot, which its hash chooses too: so nodes that know
+// the endpoint for about as long choose alike.
+
+const (
+	// slowStartMin is the part that a new endpoint takes at once, in 1/65536:
+	// with none at all it would never warm up.
+	slowStartMin = fullPart / 20
+	fullPart     = 1 << 16
+	// slowStartPicks bounds how often a flow is turned away.
+	slowStartPicks = 4
+)
+
+// startsSlowly says whether an endpoint of the pool may have less than its full
+// part of new flows.
+func (p *PoolEntry) startsSlowly(tick uint32) bool {
+	return p.starting && int32(p.slowUntil-tick) > 0
+}
+
+// part is how much of its share the endpoint takes at tick, in 1/65536.
+func (p *PoolEntry) part(e *EndpointEntry, tick uint32) uint64 {
+	if e.since == 0 {
+		return fullPart
+	}
+	age := max(0, int32(tick-e.since))
+	if uint32(age) >= p.slowStart {
+		return fullPart
+	}
+	return max(slowStartMin, uint64(age)*fullPart/uint64(p.slowStart))
+}
+
+// Share is the endpoint's weight at tick, in 1/65536.
+func (p *PoolEntry) Share(e *EndpointEntry, tick uint32) uint64 {
+	if !p.startsSlowly(tick) {
+		return uint64(e.Weight) * fullPart
+	}
+	return uint64(e.Weight) * p.part(e, tick)
+}
+
+// pickStarted is Pick of a pool in which endpoints start slowly. Where all are
+// new none is favoured: the last pick stands.
+func (p *PoolEntry) pickStarted(hash uint64, tick uint32) *EndpointEntry {
+	e := p.Pick(hash)
+	for range slowStartPicks {
+		if e == nil || e.since == 0 {
+			return e
+		}
+		hash = mix(hash^seed2, seed3)
+		if hash>>48 < p.part(e, tick) {
+			return e
+		}
+		hash = mix(hash^seed4, seed5)
+		e = p.Pick(hash)
+	}
+	return e
+}
+
+// setStarts notes since when each endpoint is there. What the Service had, in
+// whichever pool, keeps its time; all of a new Service, or of one that had no
+// endpoint, are as if they had been there always: there is nobody to relieve them.
+func (t *Table) setStarts(p *PoolEntry, old *service) {
+	if p.slowStart == 0 || old == nil {
+		return
+	}
+	known := make(map[uint32]uint32)
+	for _, q := range old.pools {
+		for i := range q.endpoints {
+			known[q.endpoints[i].Number] = q.endpoints[i].since
+		}
+	}
+	if len(known) == 0 {
+		return
+	}
+	now := max(1, t.endpoints.tick())
+	for i := range p.endpoints {
+		e := &p.endpoints[i]
+		since, ok := known[e.Number]
+		if !ok {
+			since = now
+		}
+		if e.since = since; since != 0 && int32(now-since) < int32(p.slowStart) {
+			if until := since + p.slowStart; !p.starting || int32(until-p.slowUntil) > 0 {
+				p.starting, p.slowUntil = true, until
+			}
+		} else {
+			e.since = 0
+		}
+	}
+}
