@@ -18,7 +18,7 @@ const unit = "systemd/weir.service"
 const exposure = "27"
 
 // checkedUnit is a directory with the unit in it whose program is there.
-func checkedUnit(t *testing.T) (analyze, file string) {
+func checkedUnit(t *testing.T, unit string) (analyze, file string) {
 	t.Helper()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -37,14 +37,16 @@ func checkedUnit(t *testing.T) (analyze, file string) {
 }
 
 func TestUnitVerifies(t *testing.T) {
-	analyze, file := checkedUnit(t)
-	if out, err := exec.Command(analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || len(out) > 0 {
-		t.Errorf("%v\n%s", err, out)
+	for _, unit := range []string{unit, "systemd/weir-decap.service"} {
+		analyze, file := checkedUnit(t, unit)
+		if out, err := exec.Command(analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", unit, err, out)
+		}
 	}
 }
 
 func TestUnitIsHardened(t *testing.T) {
-	analyze, file := checkedUnit(t)
+	analyze, file := checkedUnit(t, unit)
 	if out, err := exec.Command(analyze, "security", "--no-pager", "--offline=true", "--threshold="+exposure, file).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirlb/weir/cmd/weir/decap"
 	"github.com/weirlb/weir/cmd/weir/demo"
 	"github.com/weirlb/weir/cmd/weir/explain"
 )
@@ -133,7 +134,7 @@ Exit status: 0 done, 1 it went wrong, 2 it was called wrongly.`,
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = false
-	root.AddCommand(newRun(), newCheck(), explain.Command(), newStatus(), demo.Command(), newCleanup(), newVersion())
+	root.AddCommand(newRun(), newCheck(), explain.Command(), newStatus(), decap.Command(), demo.Command(), newCleanup(), newVersion())
 	return root
 }
 

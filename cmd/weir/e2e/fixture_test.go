@@ -41,6 +41,7 @@ type options struct {
 	takeover   string   // a field of the configuration's conntrack
 	env        []string // more environment of weir run
 	stopped    bool     // do not start Weir
+	frontends  int      // that Weir is to serve; 0: those of the services
 	wildcard   bool     // servers on the node listen on all its addresses
 }
 
@@ -252,6 +253,9 @@ func (f *fixture) start() error {
 // traffic.
 func (f *fixture) served(services int) error {
 	want := services * 4 * 2 * 2 // ports, families, node port and load balancer IP
+	if f.opts.frontends > 0 {
+		want = f.opts.frontends
+	}
 	return f.poll(func(ctx context.Context) error {
 		list, err := f.admin.Frontends(ctx)
 		if err != nil {

@@ -1,0 +1,136 @@
+// Package decap is `weir decap`: it receives the tunnel packets of the forwarding
+// modes ipip and gue on an endpoint's node, and hands what is inside to the
+// kernel. It is for nodes whose kernel has no such tunnels, and a reference for
+// what Weir sends.
+package decap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Command makes the command.
+func Command() *cobra.Command {
+	o := &options{}
+	cmd := &cobra.Command{
+		Use:   "decap --address ADDRESS [flags]",
+		Short: "Receive IP in IP and GUE on an endpoint's node",
+		Long: `Receives what Weir sends in the forwarding modes ipip and gue: IP in IP
+(protocols 4 and 41, over IPv4 and IPv6) and GUE on UDP port 6080, variants 0
+and 1. What is inside, if it is to one of the given addresses, goes to the
+kernel through a TUN device; the answer leaves by the node's own routes.
+
+The device holds the addresses that the node does not have already, and goes
+with the command. While it runs the node answers ARP only for the addresses of
+the interface that is asked (net.ipv4.conf.all.arp_ignore=1, arp_announce=2):
+what Weir announces is not the node's to claim. Both are put back at the end.
+
+Whoever can reach this node can send packets with any inner source: limit the
+senders with --from, or by a firewall. What was received and dropped is printed
+at the end. Runs until SIGTERM. Needs root (CAP_NET_ADMIN, CAP_NET_RAW).`,
+		Example: `  weir decap --address 198.51.100.10 --address 2001:db8::10 --from 10.1.0.0/24
+  systemd-run --unit weir-decap weir decap --address 198.51.100.10 --from 10.1.0.1/32`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			rules, err := o.rules()
+			if err != nil {
+				return &usageError{err}
+			}
+			return Run(cmd.Context(), rules, o.device, o.zeroChecksum, cmd.ErrOrStderr())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringSliceVar(&o.addresses, "address", nil, "load balancer `address` that inner packets may be to; repeat or separate by commas")
+	fs.StringSliceVar(&o.from, "from", nil, "`prefix` of senders that are heard, the addresses of Weir; default all")
+	fs.StringVar(&o.device, "device", "weir-decap", "`name` of the TUN device")
+	fs.BoolVar(&o.zeroChecksum, "gue-zero-checksum", false, "take GUE over IPv6 without a UDP checksum (RFC 6936)")
+	fs.SortFlags = false
+	return cmd
+}
+
+type options struct {
+	addresses, from []string
+	device          string
+	zeroChecksum    bool
+}
+
+// usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+// ExitCode is 2.
+func (*usageError) ExitCode() int { return 2 }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+func (o *options) rules() (Rules, error) {
+	var r Rules
+	var errs []error
+	for _, s := range o.addresses {
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.Zone() != "" || martian(a.Unmap()) {
+			errs = append(errs, fmt.Errorf("--address: %q is not a unicast address", s))
+			continue
+		}
+		r.Addresses = append(r.Addresses, a.Unmap())
+	}
+	for _, s := range o.from {
+		p, err := netip.ParsePrefix(s)
+		if a, aerr := netip.ParseAddr(s); aerr == nil && a.Zone() == "" {
+			p, err = netip.PrefixFrom(a, a.BitLen()), nil
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--from: %q is neither a prefix nor an address", s))
+			continue
+		}
+		r.From = append(r.From, p)
+	}
+	if len(o.addresses) == 0 {
+		errs = append(errs, errors.New("--address is missing: which addresses does this node serve?"))
+	}
+	return r, errors.Join(errs...)
+}
+
+// Run receives until ctx ends. log gets a line when it is ready and one at the
+// end.
+func Run(ctx context.Context, rules Rules, name string, zeroChecksum bool, log io.Writer) (err error) {
+	sources, err := openSources(zeroChecksum)
+	if err != nil {
+		return err
+	}
+	defer closeSources(sources)
+	dev, err := openDevice(name, rules.Addresses)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	r := newReceiver(rules, sources, dev.fd)
+	fmt.Fprintf(log, "weir decap: ready: %s\n", list(sources))
+	err = r.run(ctx)
+	fmt.Fprintf(log, "weir decap: %s\n", r.summary())
+	return err
+}
+
+func list(sources []source) string {
+	var names []string
+	for _, s := range sources {
+		names = append(names, s.what)
+	}
+	return strings.Join(names, ", ")
+}
+
+// summary is what became of all packets.
+func (r *receiver) summary() string {
+	var out []string
+	for d := range r.counts {
+		if n := r.counts[d].Load(); n > 0 || Drop(d) == Delivered {
+			out = append(out, fmt.Sprintf("%s %d", Drop(d), n))
+		}
+	}
+	return strings.Join(out, ", ")
+}
