@@ -22,11 +22,15 @@ var (
 	twoWay  = []string{nat} // and dnat
 )
 
-// Families and taggings; a scenario without any gets both.
+// Families; a scenario without any gets both.
 const (
 	ipv4 = 4
 	ipv6 = 6
 )
+
+// untagged is for scenarios in which the kernel takes part: it has no VLANs
+// here.
+var untagged = [][]uint16{nil}
 
 // rows are what a packet may be, in the order of the report.
 var rows = []struct{ key, text string }{

@@ -25,12 +25,18 @@ import (
 // machine is idle.
 const within = 3 * time.Second
 
-// setUps are the ways to run Weir, by name: lines to add to the configuration.
-var setUps = map[string]string{
+// setUp is a way to run Weir.
+type setUp struct {
+	conntrack string // more fields of the configuration's conntrack
+	extra     string // more lines of the configuration
+}
+
+// setUps by name.
+var setUps = map[string]setUp{
 	// Nothing is left of what the kernel balanced before.
-	"usual": "conntrack: {takeoverSeconds: 0, maxFlows: 65536}",
+	"usual": {conntrack: "takeoverSeconds: 0"},
 	// Packets of unknown connections may be the kernel's.
-	"takeover": "conntrack: {takeoverSeconds: 3600, maxFlows: 65536}",
+	"takeover": {conntrack: "takeoverSeconds: 3600"},
 }
 
 // labNames are the set-ups that scenarios use, in order.
@@ -200,6 +206,18 @@ func (l *lab) neighbour(ifname string, network, host uint8) error {
 	return err
 }
 
+// noNeighbour takes a station's MAC address from the edge.
+func (l *lab) noNeighbour(ifname string, network, host uint8) error {
+	dev, err := l.edge.Interface(ifname)
+	if err != nil {
+		return err
+	}
+	for _, a := range []netip.Addr{netlab.Host4(network, host), netlab.Host6(network, host)} {
+		err = errors.Join(err, l.edge.Netlink().NeighDel(&netlink.Neigh{LinkIndex: dev.Attrs().Index, IP: a.AsSlice()}))
+	}
+	return err
+}
+
 // define makes the Services that the lab's scenarios use.
 func (l *lab) define() {
 	var keys []string
@@ -239,8 +257,10 @@ discovery: {manifests: {path: %s}}
 interfaces: [{name: eth0}, {name: eth1}]
 nodePortAddresses: ["%s/24", "%s/64"]
 admin: {socket: %s}
+conntrack: {path: %s, maxFlows: 65536, %s}
 %s
-`, dir, netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0), filepath.Join(l.Dir(), "weir.sock"), setUps[l.name]), 0o644); err != nil {
+`, dir, netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0), filepath.Join(l.Dir(), "weir.sock"),
+		filepath.Join(l.Dir(), "conntrack"), setUps[l.name].conntrack, setUps[l.name].extra), 0o644); err != nil {
 		return err
 	}
 	log, err := os.Create(filepath.Join(l.Dir(), "weir.log"))

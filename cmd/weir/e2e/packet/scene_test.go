@@ -16,9 +16,10 @@ type scene struct {
 	variant
 	lab     *lab
 	service *service
-	from    netip.AddrPort // the client
-	snat    netip.AddrPort // what the endpoint sees as the client, once delivered to
-	seen    endpoint       // the endpoint that was delivered to
+	from    netip.AddrPort    // the client
+	snat    netip.AddrPort    // what the endpoint sees as the client, once delivered to
+	seen    endpoint          // the endpoint that was delivered to
+	before  map[string]uint64 // drops at the beginning, by reason
 }
 
 // check runs a variant and looks at everything that came of it.
@@ -29,7 +30,7 @@ func (l *lab) check(t *testing.T, v variant) {
 		client = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(1 + l.next%200)})
 	}
 	s := &scene{T: t, variant: v, lab: l, service: l.services[v.service+"-"+v.mode], from: netip.AddrPortFrom(client, 10000+l.next)}
-	before := l.drops(t)
+	s.before = l.drops(t)
 	defer func() {
 		if t.Failed() {
 			t.Logf("weir run said:\n%s", l.log())
@@ -41,7 +42,7 @@ func (l *lab) check(t *testing.T, v variant) {
 			t.Error(stray)
 		}
 	}
-	l.counted(t, before, v.drops)
+	l.counted(t, s.before, v.drops)
 }
 
 // drops are the drops by reason so far.
@@ -120,7 +121,13 @@ func (s *scene) frame(at *station) []byte {
 // arrives checks that the next frame at a station is this one, byte by byte.
 func (s *scene) arrives(at *station, want []byte) {
 	s.Helper()
-	if got := s.frame(at); !bytes.Equal(got, want) {
+	s.same(at, s.frame(at), want)
+}
+
+// same checks that a frame that arrived is this one.
+func (s *scene) same(at *station, got, want []byte) {
+	s.Helper()
+	if !bytes.Equal(got, want) {
 		s.Fatalf("at %s\n got %x\nwant %x\n\ngot %s\nwant %s", at.name, got, want, summary(got), summary(want))
 	}
 }
@@ -141,9 +148,7 @@ func (s *scene) delivered(p packet) {
 	if !ok {
 		s.Fatalf("mode %s: nothing is known of its packets", s.mode)
 	}
-	if w := want(s, p, got); !bytes.Equal(got, w) {
-		s.Fatalf("at %s\n got %x\nwant %x\n\ngot %s\nwant %s", s.station().name, got, w, summary(got), summary(w))
-	}
+	s.same(s.station(), got, want(s, p, got))
 }
 
 // wanted are, by mode, what the client's packet p is to be at the endpoint.

@@ -45,6 +45,24 @@ func (s *station) next(t testing.TB, within time.Duration) []byte {
 	}
 }
 
+// asked waits for an ARP request or a neighbour solicitation for an address,
+// and says whether one came.
+func (s *station) asked(t testing.TB, a netip.Addr) bool {
+	t.Helper()
+	for {
+		frame, _, err := s.tap.Receive(within)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return false
+		case err != nil:
+			t.Fatalf("receive at %s: %v", s.name, err)
+		case len(frame) >= 42 && binary.BigEndian.Uint16(frame[12:]) == 0x0806 && netip.AddrFrom4([4]byte(frame[38:42])) == a,
+			len(frame) >= 78 && frame[20] == protoICMPv6 && frame[54] == 135 && netip.AddrFrom16([16]byte(frame[62:78])) == a:
+			return true
+		}
+	}
+}
+
 // chatter says whether a frame is multicast, ARP or neighbour discovery.
 func chatter(frame []byte) bool {
 	if len(frame) < 14 || frame[0]&1 != 0 {
@@ -75,20 +93,11 @@ func completeChecksum(frame []byte) {
 		at = 16
 	}
 	body := frame[l4 : l3+ipLength(frame[l3:])]
-	var sum uint32
-	for i := 0; i+1 < len(body); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(body[i:]))
-	}
-	if len(body)%2 == 1 {
-		sum += uint32(body[len(body)-1]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	if sum = ^sum & 0xffff; sum == 0 && proto == protoUDP {
+	sum := ^sum16(body)
+	if sum == 0 && proto == protoUDP {
 		sum = 0xffff
 	}
-	binary.BigEndian.PutUint16(body[at:], uint16(sum))
+	binary.BigEndian.PutUint16(body[at:], sum)
 }
 
 // sentinel is a flow of its own whose packets are sent behind those of a case:

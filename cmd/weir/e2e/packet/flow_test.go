@@ -1,0 +1,86 @@
+package packet
+
+// A TCP connection's life, and what belongs to no flow.
+func init() {
+	add(
+		scenario{row: "flow", name: "tcp-close", modes: twoWay, run: func(s *scene) {
+			s.connect()
+			s.passes(s.tcp(fin|ack, 1001, 5001, ""))
+			s.returns(s.answer(s.tcp(fin|ack, 5001, 1002, "")), tcpPort)
+			s.passes(s.tcp(ack, 1002, 5002, ""))
+		}},
+		scenario{row: "flow", name: "tcp-half-closed", modes: twoWay, run: func(s *scene) {
+			s.connect()
+			s.passes(s.tcp(fin|ack, 1001, 5001, ""))
+			s.returns(s.answer(s.tcp(ack|psh, 5001, 1002, "still sending")), tcpPort)
+			s.passes(s.tcp(ack, 1002, 5014, ""))
+		}},
+		scenario{row: "flow", name: "tcp-reset-by-client", modes: twoWay, run: func(s *scene) {
+			s.connect()
+			s.passes(s.tcp(rst, 1001, 0, ""))
+		}},
+		scenario{row: "flow", name: "tcp-reset-by-endpoint", modes: twoWay, run: func(s *scene) {
+			s.connect()
+			s.returns(s.answer(s.tcp(rst, 5001, 0, "")), tcpPort)
+		}},
+		scenario{row: "flow", name: "syn-again", modes: twoWay, run: func(s *scene) {
+			s.passes(s.tcp(syn, 1000, 0, ""))
+			s.passes(s.tcp(syn, 1000, 0, "")) // sent again: the same endpoint, as the same client
+		}},
+		scenario{row: "flow", name: "same-endpoint-of-many", service: "many", modes: twoWay, run: func(s *scene) {
+			s.passes(s.udp("the first packet chooses"))
+			for range 20 {
+				s.passes(s.udp("the others follow"))
+			}
+		}},
+		scenario{row: "no-flow", name: "syn-ack-is-reset", run: func(s *scene) {
+			p := s.tcp(syn|ack, 1000, 2000, "")
+			s.send(p)
+			r := s.back(p)
+			r.flags, r.seq, r.ack = rst, 2000, 0
+			s.arrives(s.lab.client, r.bytes(s))
+		}, drops: drop("no-flow")},
+		scenario{row: "no-flow", name: "fin-without-ack-is-reset", run: func(s *scene) {
+			p := s.tcp(fin, 1000, 0, "abc")
+			s.send(p)
+			r := s.back(p)
+			r.flags, r.seq, r.ack = rst|ack, 0, 1004
+			s.arrives(s.lab.client, r.bytes(s))
+		}, drops: drop("no-flow")},
+		scenario{row: "no-flow", name: "rst-is-dropped", run: func(s *scene) {
+			s.send(s.tcp(rst, 1000, 0, ""))
+		}, drops: drop("no-flow")},
+		// Of a connection that began before Weir: the kernel, which knows
+		// nothing of it here, refuses it.
+		scenario{row: "no-flow", name: "takeover-to-the-kernel", lab: "takeover", tags: untagged, run: func(s *scene) {
+			p := s.tcp(ack, 1000, 2000, "")
+			p.dst = s.nodeFrontend(tcpPort)
+			s.send(p)
+			s.kernelResets(s.lab.client, p)
+		}},
+	)
+}
+
+// connect opens a TCP connection: client's next number 1001, endpoint's 5001.
+func (s *scene) connect() {
+	s.Helper()
+	s.passes(s.tcp(syn, 1000, 0, ""))
+	s.returns(s.answer(s.tcp(syn|ack, 5000, 1001, "")), tcpPort)
+	s.passes(s.tcp(ack, 1001, 5001, ""))
+}
+
+// kernelResets checks that the edge's kernel refuses p, a TCP segment with an
+// ACK, to the station that sent it.
+func (s *scene) kernelResets(at *station, p packet) {
+	s.Helper()
+	got := s.frame(at)
+	p.src, p.dst = p.dst, p.src
+	p.srcMAC, p.dstMAC = p.dstMAC, p.srcMAC
+	p.flags, p.seq, p.ack = rst, p.ack, 0
+	p.id, p.df, p.ttl, p.payload = 0, !s.six, 64, nil
+	want := p.bytes(s)
+	if s.six { // the kernel makes up a flow label
+		copy(want[15:18], got[15:18])
+	}
+	s.same(at, got, want)
+}

@@ -1,0 +1,131 @@
+package packet
+
+import (
+	"net/netip"
+
+	"github.com/weirlb/weir/perf/netlab"
+)
+
+func init() {
+	definitions["many"] = definition{endpoints: []endpoint{fabric(11), fabric(12), fabric(13), fabric(14), fabric(15)}}
+	definitions["unresolved"] = definition{endpoints: []endpoint{fabric(50)}}
+	definitions["unresolved-too"] = definition{endpoints: []endpoint{fabric(52)}}
+	definitions["silent"] = definition{endpoints: []endpoint{fabric(51)}}
+	add(
+		scenario{row: "no-endpoint", name: "udp-unreachable", service: "empty", run: func(s *scene) {
+			p := s.udp("anybody there?")
+			s.send(p)
+			s.refusedBy(p, portUnreachable, 0)
+		}, drops: drop("no-endpoint")},
+
+		scenario{row: "snat", name: "tcp-is-reset", run: func(s *scene) {
+			p := s.toSNAT(protoTCP)
+			p.flags, p.seq = syn, 77
+			send(s, s.lab.fabric, p.bytes(s))
+			r := s.back(p)
+			r.srcMAC, r.dstMAC = edge1MAC, p.srcMAC
+			r.flags, r.seq, r.ack = rst|ack, 0, 78
+			s.arrives(s.lab.fabric, r.bytes(s))
+		}, drops: drop("no-flow")},
+		scenario{row: "snat", name: "tcp-rst-is-dropped", run: func(s *scene) {
+			p := s.toSNAT(protoTCP)
+			p.flags = rst
+			send(s, s.lab.fabric, p.bytes(s))
+		}, drops: drop("no-flow")},
+		scenario{row: "snat", name: "udp-is-dropped", run: func(s *scene) {
+			send(s, s.lab.fabric, s.toSNAT(protoUDP).bytes(s))
+		}, drops: drop("no-flow")},
+		scenario{row: "snat", name: "of-another-endpoint", run: func(s *scene) {
+			s.passes(s.udp("a question"))
+			a := s.answer(s.udp("from elsewhere"))
+			a.src = netip.AddrPortFrom(fabric(12).addr(s.six), a.src.Port())
+			send(s, s.lab.fabric, a.bytes(s))
+		}, drops: drop("no-flow")},
+
+		// Only the first packet's way is in question here: with a tag the
+		// kernel has no interface to ask on.
+		scenario{row: "next-hop", name: "held-until-resolved", service: "unresolved", tags: untagged, run: func(s *scene) {
+			p := s.udp("worth waiting")
+			s.send(p)
+			s.resolve(50)
+			s.delivered(p)
+			s.forget(50)
+		}},
+		scenario{row: "next-hop", name: "hold-full", service: "unresolved-too", tags: untagged, run: func(s *scene) {
+			for range 11 {
+				s.send(s.udp("many wait"))
+			}
+			s.lab.counted(s, s.before, map[string]int{"hold-queue-full": 3})
+			s.resolve(52)
+			for range 8 {
+				s.delivered(s.udp("many wait"))
+			}
+			s.forget(52)
+		}, drops: map[string]int{"hold-queue-full": 3}},
+		scenario{row: "next-hop", name: "never-resolved", service: "silent", tags: untagged, run: func(s *scene) {
+			p := s.udp("anybody there?")
+			s.send(p)
+			s.refusedBy(p, hostUnreachable, 0)
+		}, drops: drop("neighbour-unresolved")},
+
+		scenario{row: "other", name: "the-node's-own-tcp", tags: untagged, run: func(s *scene) {
+			p := s.tcp(ack, 1, 9000, "")
+			p.dst = netip.AddrPortFrom(s.node(), 22)
+			s.send(p)
+			s.kernelResets(s.lab.client, p)
+		}},
+		// The kernel's, which for IPv4 does not forward, and for IPv6 sends
+		// it to the host port: it is not Weir's there either.
+		scenario{row: "other", name: "another-port-of-the-frontend", families: []int{ipv4}, run: func(s *scene) {
+			p := s.tcp(syn, 1, 0, "")
+			p.dst = netip.AddrPortFrom(p.dst.Addr(), 81)
+			s.send(p)
+		}},
+		scenario{row: "other", name: "another-port-forwarded", families: []int{ipv6}, tags: untagged, run: func(s *scene) {
+			p := s.tcp(syn, 1, 0, "")
+			p.dst = netip.AddrPortFrom(p.dst.Addr(), 81)
+			s.send(p)
+		}, drops: drop("not-ours-from-host-port")},
+		scenario{row: "other", name: "another-ethertype", run: func(s *scene) {
+			frame := s.udp("not IP at all").bytes(s)
+			at := len(s.tags)*4 + 12
+			frame[at], frame[at+1] = 0x88, 0xb5 // IEEE 802: for experiments
+			s.sendFrame(frame)
+		}},
+	)
+}
+
+// toSNAT is a packet of an endpoint to a port of Weir's range that no flow
+// has.
+func (s *scene) toSNAT(proto uint8) packet {
+	e := fabric(11)
+	return packet{srcMAC: mac(e.network, e.host), dstMAC: edge1MAC, tags: s.tags, ttl: 64, proto: proto, df: true,
+		src: netip.AddrPortFrom(e.addr(s.six), 999), dst: netip.AddrPortFrom(endpoint{netlab.FabricNet, 1, ""}.addr(s.six), 65500)}
+}
+
+// node is the edge's own address towards the clients.
+func (s *scene) node() netip.Addr { return endpoint{netlab.ClientNet, 1, ""}.addr(s.six) }
+
+// nodeFrontend is the node port of one of the Service's ports.
+func (s *scene) nodeFrontend(port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(s.node(), s.service.nodePort(port))
+}
+
+// resolve waits until the edge asks for an endpoint's MAC address, and tells it.
+func (s *scene) resolve(host uint8) {
+	s.Helper()
+	if !s.lab.fabric.asked(s, endpoint{netlab.FabricNet, host, ""}.addr(s.six)) {
+		s.Fatal("the edge's kernel does not ask for the endpoint's MAC address")
+	}
+	if err := s.lab.neighbour("eth1", netlab.FabricNet, host); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// forget takes it back.
+func (s *scene) forget(host uint8) {
+	s.Helper()
+	if err := s.lab.noNeighbour("eth1", netlab.FabricNet, host); err != nil {
+		s.Fatal(err)
+	}
+}
