@@ -42,7 +42,7 @@ func (l *lab) check(t *testing.T, v variant) {
 			t.Error(stray)
 		}
 	}
-	l.counted(t, s.before, v.drops)
+	l.counted(t, s.before, s.drops)
 }
 
 // drops are the drops by reason so far.
@@ -74,6 +74,23 @@ func (l *lab) counted(t testing.TB, before map[string]uint64, want map[string]in
 			return
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// countedAtLeast waits until so many packets were dropped under a reason, and
+// returns how many it is once that does not grow any more.
+func (s *scene) countedAtLeast(reason string, n int) int {
+	s.Helper()
+	deadline := time.Now().Add(within)
+	for last := -1; ; {
+		got := int(s.lab.drops(s)[reason] - s.before[reason])
+		if got >= n && got == last {
+			return got
+		}
+		if last = got; time.Now().After(deadline) {
+			s.Fatalf("%d packets dropped as %s, want at least %d", got, reason, n)
+		}
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 
