@@ -199,13 +199,34 @@ func (w *worker) send(b *batch, i int, out int32) {
 	p := &w.ports[out]
 	n := int(b.bufs[i])
 	if p.q == nil {
-		w.handOver(b, i, out)
+		w.sendElsewhere(b, i, out)
 		return
 	}
 	if p.txn+n > txQueueLen {
 		w.transmit(p)
 	}
 	p.txn += copy(p.tx[p.txn:], b.buffers(i))
+}
+
+// sendElsewhere sends packet i by a port that has no queue of this worker.
+func (w *worker) sendElsewhere(b *batch, i int, out int32) {
+	if p := &w.ports[out]; p.tag != 0 {
+		w.pushTag(b, i, p.tag)
+		w.send(b, i, p.under)
+		return
+	}
+	w.handOver(b, i, out)
+}
+
+// pushTag puts a VLAN tag on packet i, behind the MAC addresses.
+func (w *worker) pushTag(b *batch, i int, tag uint32) {
+	w.memory.Prepend(b.head(i), header.TagLen)
+	f := w.frame(b, i)
+	copy(f, f[header.TagLen:header.TagLen+12])
+	binary.BigEndian.PutUint32(f[12:], tag)
+	p := &b.pkt[i]
+	p.L3, p.L4 = p.L3+header.TagLen, p.L4+header.TagLen
+	b.size[i] += header.TagLen
 }
 
 // handOver passes packet i to the worker that owns the way out: never is a

@@ -35,7 +35,7 @@ func (l *LB) openHostPort(workers int) error {
 		l.warn("connection marks cannot bring answers back: nat in place of dnat, so that endpoints do not see clients' addresses: %v", h.WayBack)
 	}
 	l.ifaces = append(l.ifaces, &iface{
-		name: h.Name(), index: h.Index(), mode: ModeNative, mac: h.MAC(), mtu: h.MTU(), queues: workers, host: true, driver: "veth",
+		name: h.Name(), index: h.Index(), mode: ModeNative, mac: h.MAC(), mtu: h.MTU(), queues: workers, host: true, driver: "veth", under: -1, active: true,
 	})
 	return nil
 }

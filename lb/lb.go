@@ -82,6 +82,9 @@ type Config struct {
 	GUEZeroChecksum bool
 	// SoftwareChecksums completes partial checksums without TX metadata.
 	SoftwareChecksums bool
+	// DeclaredLinks is a file with device.Overrides: for tests on kernels that
+	// have no bonds or VLAN interfaces.
+	DeclaredLinks string
 	// OwnHostUmem gives the host port a umem of its own, as it has beside
 	// NICs with zero copy: for tests where no NIC has that.
 	OwnHostUmem bool
@@ -101,6 +104,8 @@ type LB struct {
 	steer    *steer.Program
 	memory   *xsk.Area
 	ifaces   []*iface // by port number; the host port is the last
+	vlans    bool     // VLAN interfaces are attached
+	joined   map[int]bool
 	plan     atomic.Pointer[plan]
 	vips     vips
 
@@ -136,6 +141,13 @@ type iface struct {
 	attachment *steer.Attachment
 	gone       bool
 	driver     string
+
+	of     string // the interface of the configuration that it is, or is a port of
+	as     int    // the index under which routes know it: its own or its bond's; 0: it only carries VLANs
+	active bool   // packets may be sent by it
+	member bool   // its device is a member of a bond: only what the bond uses is sent by
+	under  int    // of a VLAN: the number of the port that carries it; else -1
+	tag    uint32 // of a VLAN: EtherType and number
 }
 
 // New makes ready everything but the attachment to the interfaces: no packet
@@ -144,7 +156,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	l := &LB{cfg: cfg, log: cfg.Log, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{},
+	l := &LB{cfg: cfg, log: cfg.Log, joined: map[int]bool{}, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{},
 		exhausted: map[netip.AddrPort]time.Time{}, started: time.Now()}
 	l.vips.init()
 	defer func() {

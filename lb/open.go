@@ -1,16 +1,15 @@
 package lb
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"runtime"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/device"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
@@ -23,47 +22,6 @@ const (
 	// framesSending is room for packets on their way out and held.
 	framesSending = 4096
 )
-
-// findInterfaces looks up the interfaces of the configuration.
-func (l *LB) findInterfaces() error {
-	var errs []error
-	for _, in := range l.cfg.Interfaces {
-		i, err := findInterface(in)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		l.ifaces = append(l.ifaces, i)
-	}
-	if len(l.cfg.Interfaces) == 0 {
-		errs = append(errs, errors.New("no interface to attach to: give --interface or interfaces in the configuration"))
-	}
-	return errors.Join(errs...)
-}
-
-func findInterface(in Interface) (*iface, error) {
-	dev, err := netlink.LinkByName(in.Name)
-	if err != nil {
-		return nil, fmt.Errorf("interface %s: %w", in.Name, err)
-	}
-	a := dev.Attrs()
-	if len(a.HardwareAddr) != 6 {
-		return nil, fmt.Errorf("interface %s: not an Ethernet interface", in.Name)
-	}
-	if a.OperState == netlink.OperDown || a.Flags&unix.IFF_UP == 0 {
-		return nil, fmt.Errorf("interface %s: it is down; bring it up first", in.Name)
-	}
-	i := &iface{name: in.Name, index: a.Index, mode: in.Mode, mac: [6]byte(a.HardwareAddr), mtu: a.MTU, driver: dev.Type()}
-	if i.mode == "" {
-		i.mode = ModeAuto
-	}
-	q, err := steer.RxQueues(a.Index)
-	if err != nil {
-		return nil, fmt.Errorf("interface %s: %w", in.Name, err)
-	}
-	i.queues = q.Rx
-	return i, nil
-}
 
 // placeWorkers decides on the number of workers and their CPUs.
 func (l *LB) placeWorkers() (int, []int, error) {
@@ -97,10 +55,11 @@ func (l *LB) placeWorkers() (int, []int, error) {
 	}
 	cpus := l.cfg.CPUs
 	if len(cpus) == 0 {
-		// The last first: CPU 0 gets most of the machine's own interrupts.
-		for i := len(allowed) - 1; i >= 0; i-- {
-			cpus = append(cpus, allowed[i])
+		sys, near := os.DirFS("/sys"), map[int]int{}
+		for _, i := range l.ifaces {
+			near[device.Node(sys, i.name)] += i.queues
 		}
+		cpus = device.Place(n, device.CPUs(sys, allowed), device.NearestNode(near))
 	}
 	if n > len(cpus) {
 		return 0, nil, fmt.Errorf("%d workers on %d CPUs: a worker takes a whole CPU; lower workers.count", n, len(cpus))
@@ -122,6 +81,9 @@ func (l *LB) openSockets(workers int) error {
 		return fmt.Errorf("packet memory: %w", err)
 	}
 	for slot, i := range l.ifaces {
+		if i.virtual() {
+			continue
+		}
 		i.sockets = make([]*xsk.Socket, min(i.queues, workers))
 		for q := range i.sockets {
 			s, err := xsk.Open(l.memory, xsk.Config{
@@ -181,10 +143,15 @@ func (l *LB) makeWorkers(n int, cpus []int) {
 		w.cpu = cpus[id]
 		for slot, i := range l.ifaces {
 			p := &w.ports[slot]
-			p.host = i.host
+			p.host, p.untag = i.host, i.host || l.vlans
 			if i.host {
 				w.hostPort = int32(slot)
 				w.hostMACs = [2][6]byte{l.host.PeerMAC(), i.mac}
+			}
+			if i.virtual() {
+				p.tag, p.under = i.tag, int32(i.under)
+				_, p.metadata, _ = l.ifaces[i.under].sockets[0].Granted()
+				continue
 			}
 			if id < len(i.sockets) {
 				s := i.sockets[id]
@@ -284,12 +251,7 @@ func (w *worker) start() error {
 
 // openRouter starts to follow the kernel's routes and neighbours.
 func (l *LB) openRouter(workers int) error {
-	cfg := route.Config{Workers: workers, Logger: l.log}
-	for slot, i := range l.ifaces {
-		if !i.host {
-			cfg.Interfaces = append(cfg.Interfaces, route.Interface{Index: i.index, Port: slot})
-		}
-	}
+	cfg := route.Config{Workers: workers, Logger: l.log, Interfaces: l.routedBy()}
 	if l.host != nil {
 		hp := l.host.Route(len(l.ifaces) - 1)
 		cfg.HostPort = &hp

@@ -137,6 +137,9 @@ func (l *LB) attach() error {
 	l.attached = true
 	// The host port, which is the last, first: answers come by it.
 	for slot, i := range slices.Backward(l.ifaces) {
+		if i.virtual() {
+			continue // by way of its device
+		}
 		if err := l.attachTo(slot, i); err != nil {
 			return fmt.Errorf("%w: interface %s: %w", ErrAttach, i.name, err)
 		}
@@ -153,6 +156,7 @@ func (l *LB) attachTo(slot int, i *iface) error {
 	}
 	a, err := l.steer.AttachInterface(steer.Interface{
 		Index: i.index, Slot: slot, Mode: i.steerMode(), PinDir: l.cfg.PinDir, All: i.host,
+		MAC: i.mac[:], VLANs: l.vlansOf(slot),
 	})
 	if err != nil {
 		return err

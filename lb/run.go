@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,8 +82,9 @@ func (l *LB) StuckWorker() int {
 func (l *LB) followLinks() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, i := range l.ifaces {
-		dev, err := netlink.LinkByIndex(i.index)
+	l.followMembers()
+	for slot, i := range l.ifaces {
+		dev, err := netlink.LinkByIndex(cmp.Or(i.as, i.index))
 		if err != nil {
 			if !i.gone && errors.As(err, new(netlink.LinkNotFoundError)) {
 				i.gone = true
@@ -90,15 +92,28 @@ func (l *LB) followLinks() {
 			}
 			continue
 		}
-		if mac := dev.Attrs().HardwareAddr; len(mac) == 6 && [6]byte(mac) != i.mac && i.attachment != nil {
+		if mac := dev.Attrs().HardwareAddr; len(mac) == 6 && [6]byte(mac) != i.mac && l.attached {
 			l.log.Info("interface has another MAC address", "interface", i.name, "mac", mac)
-			if err := l.steer.SetMAC(i.index, mac); err != nil {
-				l.log.Error("steering", "err", err)
-				continue
-			}
+			old := i.mac
 			i.mac = [6]byte(mac)
+			if err := l.steerTo(slot); err != nil {
+				i.mac = old
+				l.log.Error("steering", "err", err)
+			}
 		}
 	}
+}
+
+// steerTo tells the steering program the addresses of a port.
+func (l *LB) steerTo(slot int) error {
+	if i := l.ifaces[slot]; i.virtual() {
+		slot = i.under
+	}
+	d := l.ifaces[slot]
+	if vlans := l.vlansOf(slot); vlans != nil {
+		return l.steer.SetVLANs(d.index, vlans)
+	}
+	return l.steer.SetMAC(d.index, d.mac[:])
 }
 
 // reportExhaustion names the endpoints that ran out of SNAT ports or cannot be

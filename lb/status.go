@@ -32,17 +32,23 @@ type Status struct {
 
 // InterfaceStatus is one attached interface, or the host port.
 type InterfaceStatus struct {
-	Name        string
-	Index       int
-	Driver      string
-	Mode        string // granted: zerocopy, native, generic, the least of the queues' modes; "" before attachment
-	Queues      int
-	MTU         int
-	HostPort    bool
-	Pinned      bool
-	Metadata    bool // partial checksums are completed by TX metadata
-	MultiBuffer bool
-	Sockets     []SocketStatus
+	Name     string
+	Index    int
+	Driver   string
+	Mode     string // granted: zerocopy, native, generic, the least of the queues' modes; "" before attachment
+	Queues   int
+	MTU      int
+	HostPort bool
+	// Of a bond's member and a VLAN: the interface that it is a port of, the
+	// device whose queues carry it, the VLAN's number, and whether the bond does
+	// not use it now.
+	Interface, Device string
+	VLAN              int
+	Inactive          bool
+	Pinned            bool
+	Metadata          bool // partial checksums are completed by TX metadata
+	MultiBuffer       bool
+	Sockets           []SocketStatus
 }
 
 // SocketStatus is one AF_XDP socket and what the kernel counted for it.
@@ -105,8 +111,15 @@ func (l *LB) Status() Status {
 
 func (l *LB) interfaceStatus(i *iface) InterfaceStatus {
 	st := InterfaceStatus{Name: i.name, Index: i.index, Driver: i.driver, Queues: i.queues, MTU: i.mtu, HostPort: i.host}
-	if i.attachment != nil {
-		st.Mode, st.Pinned = l.granted(i), i.attachment.Pinned
+	c := i.carrier(l)
+	if c.attachment != nil {
+		st.Mode, st.Pinned = l.granted(c), c.attachment.Pinned
+	}
+	if c != i || i.as != i.index && !i.host {
+		st.Interface, st.Device, st.VLAN, st.Inactive = i.of, c.name, int(uint16(i.tag)), !i.active && i.as != 0
+	}
+	if i.virtual() {
+		_, st.Metadata, st.MultiBuffer = c.sockets[0].Granted()
 	}
 	for q, sock := range i.sockets {
 		_, st.Metadata, st.MultiBuffer = sock.Granted()

@@ -15,6 +15,7 @@ type Port struct {
 	Device    int // the index of the device whose queues are to be bound
 	VLAN      uint16
 	Protocol  uint16 // of the tag; 0 without VLAN
+	Member    bool   // the device is a member of a bond
 	Active    bool   // packets may be sent by it now
 }
 
@@ -76,7 +77,7 @@ func members(bond *Link, links []Link) ([]Port, error) {
 		if m.Kind != "device" && m.Kind != "veth" && m.Kind != "netdevsim" {
 			return nil, fmt.Errorf("its member %s is a %s: only devices can carry a bond that is attached", m.Name, m.Kind)
 		}
-		ports = append(ports, Port{Device: m.Index, Active: m.Up && m.Active})
+		ports = append(ports, Port{Device: m.Index, Member: true, Active: m.Up && m.Active})
 	}
 	if len(ports) == 0 {
 		return nil, errors.New("a bond without members: give it one first")

@@ -59,11 +59,11 @@ func TestAttachedInterfacesAreThePortsThatCarryThem(t *testing.T) {
 		"eth4.5":   {{Interface: 13, Device: 4, VLAN: 5, Protocol: q}},
 		// A member that the bond does not use, or that is down, has its sockets
 		// and is not sent by.
-		"bond0": {{Interface: 20, Device: 21, Active: true}, {Interface: 20, Device: 22, Active: true},
-			{Interface: 20, Device: 23}, {Interface: 20, Device: 24}},
-		"bond0.9": {{Interface: 25, Device: 21, VLAN: 9, Protocol: q, Active: true}, {Interface: 25, Device: 22, VLAN: 9, Protocol: q, Active: true},
-			{Interface: 25, Device: 23, VLAN: 9, Protocol: q}, {Interface: 25, Device: 24, VLAN: 9, Protocol: q}},
-		"bond4": {{Interface: 31, Device: 32}},
+		"bond0": {{Interface: 20, Device: 21, Member: true, Active: true}, {Interface: 20, Device: 22, Member: true, Active: true},
+			{Interface: 20, Device: 23, Member: true}, {Interface: 20, Device: 24, Member: true}},
+		"bond0.9": {{Interface: 25, Device: 21, Member: true, VLAN: 9, Protocol: q, Active: true}, {Interface: 25, Device: 22, Member: true, VLAN: 9, Protocol: q, Active: true},
+			{Interface: 25, Device: 23, Member: true, VLAN: 9, Protocol: q}, {Interface: 25, Device: 24, Member: true, VLAN: 9, Protocol: q}},
+		"bond4": {{Interface: 31, Device: 32, Member: true}},
 		"port1": {{Interface: 41, Device: 41, Active: true}},
 	} {
 		t.Run(name, func(t *testing.T) {

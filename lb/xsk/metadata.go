@@ -16,6 +16,19 @@ const (
 	metaLaunchTime     = 16
 )
 
+// Prepend makes room for n bytes before the packet d, in its frame. Metadata
+// moves along. Preconditions: the frame has room for n bytes and the metadata.
+func (a *Area) Prepend(d *Desc, n uint32) {
+	if d.Options&WithMetadata != 0 {
+		m := a.mem[d.Addr-MetadataLen-uint64(n) : d.Addr]
+		copy(m, m[n:])
+		start := m[metaChecksumStart:]
+		binary.NativeEndian.PutUint16(start, binary.NativeEndian.Uint16(start)+uint16(n))
+	}
+	d.Addr -= uint64(n)
+	d.Len += n
+}
+
 // SetChecksum asks the kernel or the NIC to complete the checksum of the
 // packet d on its way out: the one's complement sum of the bytes from start to
 // the end of the packet, where the checksum field, at start+offset, holds the

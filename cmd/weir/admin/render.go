@@ -64,6 +64,15 @@ func renderInterfaces(b *strings.Builder, s *Status) {
 		if i.HostPort {
 			name += " (host port)"
 		}
+		switch {
+		case i.VLAN != 0:
+			name += fmt.Sprintf(" (VLAN %d of %s)", i.VLAN, i.Device)
+		case i.Interface != "" && i.Interface != i.Name:
+			name += fmt.Sprintf(" (of %s)", i.Interface)
+		}
+		if i.Inactive {
+			name += " (inactive)"
+		}
 		if i.Pinned {
 			program = "pinned"
 		}

@@ -106,9 +106,16 @@ type Interface struct {
 	// Pinned is true when the program stays attached if Weir dies.
 	Pinned bool `json:"pinned"`
 	// HostPort is true for the port to endpoints behind the kernel.
-	HostPort bool     `json:"hostPort,omitempty"`
-	MTU      int      `json:"mtu,omitempty"`
-	Sockets  []Socket `json:"sockets,omitempty"`
+	HostPort bool `json:"hostPort,omitempty"`
+	// Interface is the bond or VLAN interface that this is a port of, Device the
+	// device whose queues carry it, VLAN its tag; Inactive is a member that the
+	// bond does not use now.
+	Interface string   `json:"interface,omitempty"`
+	Device    string   `json:"device,omitempty"`
+	VLAN      int      `json:"vlan,omitempty"`
+	Inactive  bool     `json:"inactive,omitempty"`
+	MTU       int      `json:"mtu,omitempty"`
+	Sockets   []Socket `json:"sockets,omitempty"`
 }
 
 // Socket is one AF_XDP socket and what the kernel counted for it

@@ -161,6 +161,8 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		GUEZeroChecksum: cfg.Forwarding.GUEZeroChecksum,
 		// For tests of the path that kernels without TX metadata take.
 		SoftwareChecksums: os.Getenv("WEIR_TX_CHECKSUM") == "software",
+		// For tests of bonds and VLAN interfaces on kernels that have none.
+		DeclaredLinks: os.Getenv("WEIR_LINKS"),
 		// For tests of what zero copy does to the host port.
 		OwnHostUmem: os.Getenv("WEIR_UMEM") == "two",
 		Log:         log,
