@@ -258,6 +258,9 @@ func (w *worker) untag(b *batch, i int) {
 // port and unchanged but for the MAC addresses. One that came from the host
 // port is dropped under the reason given: no loop.
 func (w *worker) giveBack(b *batch, i int, reason Drop) {
+	if b.pkt[i].Frag != 0 && w.datagrams.current != nil {
+		w.datagrams.current.kernels = true
+	}
 	if w.hostPort < 0 || b.in[i] == w.hostPort {
 		w.drop(b, i, reason)
 		return

@@ -14,7 +14,6 @@ const (
 	DropNotIP Drop = iota
 	DropTruncated
 	DropBadIPHeader
-	DropFragment
 	DropNotTransport
 	DropBadTransport
 	DropMartian
@@ -25,6 +24,10 @@ const (
 	DropICMPMalformed
 	DropICMPNoFlow
 	DropEchoLimit
+	DropFragmentOverlap
+	DropFragmentRefused
+	DropFragmentExpired
+	DropFragmentLimit
 	DropTTL
 	DropNoEndpoint
 	DropNoLocalEndpoint
@@ -52,7 +55,6 @@ var dropNames = [dropReasons]string{
 	DropNotIP:           "not-ip",
 	DropTruncated:       "truncated",
 	DropBadIPHeader:     "bad-ip-header",
-	DropFragment:        "fragment",
 	DropNotTransport:    "not-tcp-or-udp",
 	DropBadTransport:    "bad-transport-header",
 	DropMartian:         "martian",
@@ -63,6 +65,10 @@ var dropNames = [dropReasons]string{
 	DropICMPMalformed:   "icmp-malformed",
 	DropICMPNoFlow:      "icmp-no-flow",
 	DropEchoLimit:       "echo-rate-limited",
+	DropFragmentOverlap: "fragment-overlap",
+	DropFragmentRefused: "fragment-of-no-flow",
+	DropFragmentExpired: "fragment-expired",
+	DropFragmentLimit:   "fragment-limit",
 	DropTTL:             "ttl-exceeded",
 	DropNoEndpoint:      "no-endpoint",
 	DropNoLocalEndpoint: "no-local-endpoint",
@@ -109,7 +115,7 @@ type tally struct {
 	icmpPassed         uint64 // ICMP errors about a flow, passed on to its other side
 	echoes             uint64 // pings answered
 	toKernel           uint64 // packets given back through the host port
-	handedOver         uint64 // packets passed to the worker that owns the way out
+	handedOver         uint64 // packets passed to the worker of the way out, or of the datagram
 	held               uint64 // packets that waited for a neighbour
 	partial            uint64 // partial checksums completed on the way out
 	txErrors           uint64 // calls to send that failed: an interface that is down or gone
@@ -117,11 +123,13 @@ type tally struct {
 	sleeps             uint64 // times that the worker went to sleep
 	busy               uint64 // nanoseconds in rounds with something to do
 	freeFrames         uint64 // not a sum: on the free list at the end of the round
+	fragments          uint64 // fragments sent on
+	fragmentsHeld      uint64 // of them and others: waited for the first of their datagram
 	drops              [dropReasons]uint64
 }
 
 const (
-	tallySums  = 19 // what is before the drops
+	tallySums  = 21 // what is before the drops
 	tallyWords = tallySums + int(dropReasons)
 )
 
@@ -136,7 +144,7 @@ type sharedTally struct {
 func (s *sharedTally) publish(t *tally) {
 	w := [tallySums]uint64{t.rxPackets, t.rxBytes, t.txPackets, t.txBytes, t.newFlows, t.reopened,
 		t.resets, t.icmp, t.toKernel, t.handedOver, t.held, t.partial, t.txErrors, t.batches, t.sleeps, t.busy, t.freeFrames,
-		t.icmpPassed, t.echoes}
+		t.icmpPassed, t.echoes, t.fragments, t.fragmentsHeld}
 	for i, v := range w {
 		if s.w[i].Load() != v {
 			s.w[i].Store(v)
@@ -159,7 +167,8 @@ type WorkerCounters struct {
 	TxErrors                               uint64
 	Batches, Sleeps                        uint64
 	Busy                                   time.Duration
-	FreeFrames                             uint64            // now
+	FreeFrames                             uint64 // now
+	Fragments, FragmentsHeld               uint64
 	Drops                                  map[string]uint64 // reasons that occurred
 }
 
@@ -171,6 +180,7 @@ func (s *sharedTally) read() WorkerCounters {
 		ToKernel: v(8), HandedOver: v(9), Held: v(10), Partial: v(11), TxErrors: v(12),
 		Batches: v(13), Sleeps: v(14), Busy: time.Duration(v(15)), FreeFrames: v(16),
 		ICMPPassed: v(17), EchoReplies: v(18),
+		Fragments: v(19), FragmentsHeld: v(20),
 		Drops: map[string]uint64{},
 	}
 	for i := range dropNames {

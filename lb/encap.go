@@ -72,6 +72,9 @@ func (w *worker) takeUp(b *batch, i int, ref conntrack.Ref) {
 	if uint32(b.pkt[i].Len) > mtu && w.tooBigDirect(b, i, mtu) {
 		return
 	}
+	if b.pkt[i].Frag != 0 && !w.fragmentGoes(b, i, e) {
+		return
+	}
 	w.direct(b, i, e, adj, dst, mtu)
 }
 

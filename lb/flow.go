@@ -76,6 +76,9 @@ func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
 		}
 		w.table.TrackUDP(ref, w.tick)
 	}
+	if p.Frag != 0 && !w.fragmentGoes(b, i, e) {
+		return
+	}
 	if oneWay(e.Mode) {
 		w.direct(b, i, e, adj, dst, mtu)
 		return

@@ -21,7 +21,7 @@ type handoff struct {
 
 type handoffSlot struct {
 	desc xsk.Desc
-	port int32 // the port to leave by; returned is a free frame given back
+	port int32 // the port to leave by; returned is a free frame given back, arrived and below see there
 }
 
 const returned = -1

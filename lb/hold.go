@@ -53,6 +53,7 @@ func (w *worker) hold(b *batch, i int, port int32, nextHop netip.Addr, adj uint3
 // release sends held packets whose next hop has been resolved through the
 // stages again, and answers for those that waited in vain.
 func (w *worker) release() {
+	w.releaseFragments()
 	if len(w.held) == 0 {
 		return
 	}

@@ -188,10 +188,11 @@ func (l *LB) newWorker(id, ports int) *worker {
 	}
 	w.ipID = uint16(id)
 	// As many as leave the fill rings whole when all ports but one are stuck.
-	w.sendMax = (framesSending - heldMax*maxBuffers) / max(1, ports-1)
+	w.sendMax = (framesSending - heldMax*maxBuffers - waitingFrames) / max(1, ports-1)
 	w.beat.Store(l.flows.Tick())
 	w.free.addr = make([]uint64, 0, l.memory.Frames())
 	w.rng.Seed(uint32(id)*0x9e3779b9 + uint32(os.Getpid()))
+	w.datagrams.init(&w.rng)
 	if l.cfg.Takeover > 0 {
 		w.takeoverUntil = l.flows.Tick() + uint32(l.cfg.Takeover.Seconds()*conntrack.TicksPerSecond)
 	}

@@ -319,6 +319,11 @@ func (b *bench) framesHome() {
 			note(d.Addr, "held")
 		}
 	}
+	for _, x := range b.w.datagrams.waiting {
+		for _, d := range x.desc[:x.bufs] {
+			note(d.Addr, "waiting")
+		}
+	}
 	if len(seen) != b.lb.memory.Frames() {
 		b.t.Fatalf("%d frames accounted for, want %d", len(seen), b.lb.memory.Frames())
 	}

@@ -198,6 +198,7 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 		for _, h := range w.held {
 			frames += int(h.bufs)
 		}
+		frames += w.datagrams.frames
 	}
 	for _, q := range first.q[portServer:] {
 		frames += len(q.Empty) + len(q.Done)

@@ -62,6 +62,7 @@ type worker struct {
 	sendMax      int // frames that one port may have on the way out
 	done         [256]uint64
 	held         []held
+	datagrams    datagrams
 	peers        []*peer // by worker; nil for itself
 	resets       limiter
 	errors       limiter
@@ -199,9 +200,11 @@ func (w *worker) endRound() {
 }
 
 // takeHandedOver puts frames that other workers handed over on this worker's
-// queues, and takes back the frames that they owe.
+// queues, takes fragments that are this worker's through the stages, and takes back the frames that they owe.
 func (w *worker) takeHandedOver() int {
 	work := 0
+	b := &w.again
+	b.n, b.size[0] = 0, 0
 	for _, p := range w.peers {
 		if p == nil {
 			continue
@@ -217,6 +220,11 @@ func (w *worker) takeHandedOver() int {
 				w.free.push(s.desc.Addr)
 				continue
 			}
+			if s.port <= arrived {
+				whole = w.admit(b, &s)
+				p.owed++
+				continue
+			}
 			out := &w.ports[s.port]
 			if whole && out.txn+maxBuffers > txQueueLen {
 				w.transmit(out)
@@ -226,6 +234,7 @@ func (w *worker) takeHandedOver() int {
 			out.txn++
 			p.owed++
 		}
+		w.processAdmitted(b)
 	}
 	return work
 }

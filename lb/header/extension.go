@@ -51,7 +51,7 @@ func parseExtensions(frame []byte, p *Packet) Problem {
 			size = fragmentLen
 			if f := p.noteFragment(frame, at); f.Offset > 0 {
 				p.Proto, p.L4 = frame[at], uint8(at+size)
-				return laterFragment(f, p.Proto)
+				return p.laterFragment(f)
 			} else if p.Frag != 0 {
 				if problem := f.impossible(); problem != OK {
 					return problem

@@ -63,7 +63,7 @@ func parseFragment4(frame []byte, p *Packet) Problem {
 	p.Frag = p.L3
 	f := p.Fragment(frame)
 	if f.Offset > 0 {
-		return laterFragment(f, p.Proto)
+		return p.laterFragment(f)
 	}
 	if problem := f.impossible(); problem != OK {
 		return problem
@@ -84,11 +84,12 @@ func (f *Fragment) impossible() Problem {
 // laterFragment judges a fragment that is not the first. One that begins
 // within the TCP header would put flags there that nobody has looked at
 // (RFC 1858, RFC 3128).
-func laterFragment(f Fragment, proto uint8) Problem {
+func (p *Packet) laterFragment(f Fragment) Problem {
+	p.Partial, p.Flags = false, 0
 	if problem := f.impossible(); problem != OK {
 		return problem
 	}
-	if proto == ProtoTCP && f.Offset < TCPLen {
+	if p.Proto == ProtoTCP && f.Offset < TCPLen {
 		return TinyFragment
 	}
 	return IsFragment

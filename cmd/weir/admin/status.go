@@ -153,13 +153,17 @@ type Worker struct {
 	ICMPPassed  uint64 `json:"icmpPassed"`  // ICMP errors about a flow, passed on to its other side
 	EchoReplies uint64 `json:"echoReplies"` // pings answered
 	ToKernel    uint64 `json:"toKernel"`    // given back through the host port
-	HandedOver  uint64 `json:"handedOver"`  // passed to the worker of the way out
+	HandedOver  uint64 `json:"handedOver"`  // passed to the worker of the way out, or of a datagram in fragments
 	Held        uint64 `json:"held"`        // waited for a neighbour
 	Partial     uint64 `json:"partial"`     // partial checksums completed on the way out
-	TxErrors    uint64 `json:"txErrors"`    // calls to send that failed: an interface is down or gone
-	Batches     uint64 `json:"batches"`     // receptions: RxPackets / Batches is the mean batch size
-	Sleeps      uint64 `json:"sleeps"`      // times that it went to sleep for want of packets
-	FreeFrames  uint64 `json:"freeFrames"`  // packet memory that is in no use now
+	// Fragments were sent on; FragmentsHeld came before the first of their
+	// datagram and waited for it.
+	Fragments     uint64 `json:"fragments"`
+	FragmentsHeld uint64 `json:"fragmentsHeld"`
+	TxErrors      uint64 `json:"txErrors"`   // calls to send that failed: an interface is down or gone
+	Batches       uint64 `json:"batches"`    // receptions: RxPackets / Batches is the mean batch size
+	Sleeps        uint64 `json:"sleeps"`     // times that it went to sleep for want of packets
+	FreeFrames    uint64 `json:"freeFrames"` // packet memory that is in no use now
 	// BusySeconds is the time spent in rounds with something to do, and
 	// BusyShare its part of the uptime.
 	BusySeconds float64           `json:"busySeconds"`

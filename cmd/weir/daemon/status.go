@@ -101,6 +101,7 @@ func workerStatus(w *lb.WorkerStatus, uptime float64) admin.Worker {
 		NewFlows: w.NewFlows, Reopened: w.Reopened, Resets: w.Resets, ICMPErrors: w.ICMPErrors,
 		ICMPPassed: w.ICMPPassed, EchoReplies: w.EchoReplies,
 		ToKernel: w.ToKernel, HandedOver: w.HandedOver, Held: w.Held, Partial: w.Partial, TxErrors: w.TxErrors, Drops: w.Drops,
+		Fragments: w.Fragments, FragmentsHeld: w.FragmentsHeld,
 		Batches: w.Batches, Sleeps: w.Sleeps, FreeFrames: w.FreeFrames,
 		BusySeconds: w.Busy.Seconds(), BusyShare: w.Busy.Seconds() / max(uptime, 1e-9),
 	}
