@@ -30,7 +30,7 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	if state != route.Valid || uint32(p.Len) > min(adj.MTU(), uint32(word)>>16) {
 		return false
 	}
-	if w.anyGone && dir == 0 && p.Proto == header.ProtoUDP && w.endpointGone(c) {
+	if w.anyGone && (w.closes || p.Proto == header.ProtoUDP) && w.endpointGone(c) {
 		return false
 	}
 	src, out := adj.Src()

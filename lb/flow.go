@@ -12,11 +12,7 @@ import (
 
 // flow deals with packet i, for which the flow entry was found.
 func (w *worker) flow(b *batch, i int, ref conntrack.Ref) {
-	if b.pkt[i].Proto == header.ProtoUDP && ref.Forward() && w.endpointGone(w.table.Conn(ref)) {
-		// A datagram has no connection to keep: select anew. Only here: the
-		// snapshot of this round may still offer the endpoint that is gone.
-		w.ct.Delete(ref)
-		w.miss(b, i)
+	if w.anyGone && w.orphaned(b, i, ref) {
 		return
 	}
 	w.carry(b, i, ref)
@@ -177,14 +173,6 @@ func (w *worker) noRoute(b *batch, i int, why route.Kind) {
 		return
 	}
 	w.reply(b, i, header.HostUnreachable, 0, DropNoRoute)
-}
-
-// endpointGone says whether the flow's endpoint has been absent from the
-// tables for longer than the configured grace.
-func (w *worker) endpointGone(c *conntrack.Conn) bool {
-	since, gone := w.tables.Gone(atomic.LoadUint32(&c.Endpoint))
-	// Signed: it may have gone after this round began.
-	return gone && int32(w.tick-since) >= int32(w.goneTicks)
 }
 
 // miss deals with a packet that belongs to no flow.

@@ -53,6 +53,7 @@ type worker struct {
 	plan          *plan
 	tick          uint32
 	anyGone       bool // an endpoint is gone that a flow may name
+	closes        bool // and a Service does not keep TCP flows to such an endpoint
 	takeoverUntil uint32
 	goneTicks     uint32
 
@@ -160,6 +161,7 @@ func (w *worker) beginRound() {
 	w.epoch = w.routes.Epoch()
 	w.plan = w.lb.plan.Load()
 	w.anyGone = w.tables.AnyGone()
+	w.closes = w.anyGone && w.tables.AnyRemoval()
 }
 
 // receive takes one batch from each port through the stages.

@@ -123,3 +123,48 @@ func (p *Policy) TakeConnection(tick uint32) bool {
 		}
 	}
 }
+
+// Removal is what becomes of TCP flows of the Service with a number when their
+// endpoint is gone. Any goroutine may call it.
+func (t *Table) Removal(service uint32) Removal {
+	list := t.removals.Load()
+	if list == nil || uint64(service) >= uint64(len(*list)) {
+		return Keep
+	}
+	return (*list)[service]
+}
+
+// AnyRemoval reports whether Removal could be anything but Keep.
+func (t *Table) AnyRemoval() bool { return t.removals.Load() != nil }
+
+// setRemovals follows what changed Services want; it copies the list only for one
+// that wants something else than before.
+func (t *Table) setRemovals(changed map[string]*service) {
+	var list []Removal
+	for _, s := range changed {
+		if s == nil {
+			continue
+		}
+		want := Keep
+		if s.policy != nil {
+			want = s.policy.OnRemoval
+		}
+		if list == nil {
+			if t.Removal(s.number) == want {
+				continue
+			}
+			list = make([]Removal, len(t.numbers.names))
+			if old := t.removals.Load(); old != nil {
+				copy(list, *old)
+			}
+		}
+		list[s.number] = want
+	}
+	switch {
+	case list == nil:
+	case slices.Max(list) == Keep:
+		t.removals.Store(nil)
+	default:
+		t.removals.Store(&list)
+	}
+}

@@ -227,3 +227,31 @@ func TestAffinityIsOfAServicePort(t *testing.T) {
 		t.Error("another port or Service shares the affinity")
 	}
 }
+
+func TestRemovalIsKnownByServiceNumber(t *testing.T) {
+	tb := New(Config{})
+	serve := func(name string, r Removal) uint32 {
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, name[3]}), 80)
+		s := Service{Name: name, Policy: &Policy{OnRemoval: r}, Pools: []Pool{{Endpoints: testEndpoints(1)}}, Frontends: []Frontend{{AddrPort: addr, Proto: 6}}}
+		if _, err := tb.Apply([]Service{s}, nil); err != nil {
+			t.Fatal(err)
+		}
+		k := MakeKey(addr, 6)
+		return tb.Load().Lookup(&k).Service
+	}
+	a := serve("ns/a", Keep)
+	if tb.AnyRemoval() || tb.Removal(a) != Keep || tb.Removal(1<<31) != Keep {
+		t.Error("flows are not kept to begin with")
+	}
+	b, c := serve("ns/b", ResetFlows), serve("ns/c", DropFlows)
+	if !tb.AnyRemoval() || tb.Removal(a) != Keep || tb.Removal(b) != ResetFlows || tb.Removal(c) != DropFlows {
+		t.Errorf("%v, %v, %v", tb.Removal(a), tb.Removal(b), tb.Removal(c))
+	}
+	// A Service that is gone wants for its flows what it wanted.
+	if _, err := tb.Apply(nil, []string{"ns/b"}); err != nil || tb.Removal(b) != ResetFlows {
+		t.Errorf("%v, after it is gone %v", err, tb.Removal(b))
+	}
+	if serve("ns/c", Keep); tb.Removal(c) != Keep {
+		t.Errorf("after a change %v", tb.Removal(c))
+	}
+}

@@ -109,6 +109,7 @@ func (t *Table) Publish(c Change) error {
 			t.numbers.name(s.number, s.name)
 		}
 	}
+	t.setRemovals(c.services)
 	t.current.Store(c.next)
 	for name, s := range c.services {
 		if old := t.services[name]; old != nil {

@@ -53,6 +53,10 @@ type Table struct {
 	edits    uint64 // numbers the trie edits: a node of the running edit may be written
 
 	endpoints endpoints
+	// removals is what becomes of TCP flows whose endpoint is gone, by Service
+	// number; nil: all are kept. That of a Service that is gone stays until its
+	// number is another's.
+	removals atomic.Pointer[[]Removal]
 }
 
 // New makes an empty Table; its first snapshot has number 0.

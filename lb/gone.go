@@ -1,0 +1,67 @@
+package lb
+
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// orphaned deals with a packet of a flow whose endpoint is gone, if it is not to
+// go on all the same; false means that nothing has been done. It is asked only
+// while an endpoint is gone that flows may still name.
+func (w *worker) orphaned(b *batch, i int, ref conntrack.Ref) bool {
+	c := w.table.Conn(ref)
+	if !w.endpointGone(c) {
+		return false
+	}
+	switch b.pkt[i].Proto {
+	case header.ProtoUDP:
+		if !ref.Forward() {
+			return false
+		}
+		// A datagram has no connection to keep: select anew. Only here: the
+		// snapshot of this round may still offer the endpoint that is gone.
+		w.ct.Delete(ref)
+		w.miss(b, i)
+		return true
+	case header.ProtoTCP:
+		switch w.tables.Removal(atomic.LoadUint32(&c.Frontend)) {
+		case table.ResetFlows:
+			w.abort(b, i, ref)
+			return true
+		case table.DropFlows:
+			w.drop(b, i, DropEndpointGone)
+			return true
+		}
+	}
+	return false
+}
+
+// abort ends a connection for whoever speaks, with a RST that has the number that
+// he has acknowledged. The flow stays as one that was reset, so that the other side
+// is told as well when it speaks, and is forgotten soon after the last word.
+func (w *worker) abort(b *batch, i int, ref conntrack.Ref) {
+	p := &b.pkt[i]
+	if ref.Forward() && opens(p) {
+		w.ct.Delete(ref)
+		w.miss(b, i)
+		return
+	}
+	seq := header.TCP(w.frame(b, i)[p.L4:]).Ack()
+	w.table.TrackTCP(ref.Other(), header.RST, seq, 0, 0, nil, w.tick)
+	if p.Flags&header.RST != 0 {
+		w.drop(b, i, DropEndpointGone)
+		return
+	}
+	w.reset(b, i, DropEndpointGone)
+}
+
+// endpointGone says whether the flow's endpoint has been absent from the
+// tables for longer than the configured grace.
+func (w *worker) endpointGone(c *conntrack.Conn) bool {
+	since, gone := w.tables.Gone(atomic.LoadUint32(&c.Endpoint))
+	// Signed: it may have gone after this round began.
+	return gone && int32(w.tick-since) >= int32(w.goneTicks)
+}
