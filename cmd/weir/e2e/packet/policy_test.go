@@ -1,0 +1,182 @@
+package packet
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// policies are Services that limit or choose, by name. Their endpoints are
+// nobody else's where it matters how many connections those have.
+func init() {
+	annotated := func(annotation, value string) func(*corev1.Service) {
+		return func(s *corev1.Service) { s.Annotations[annotation] = value }
+	}
+	ranges := func(list ...string) func(*corev1.Service) {
+		return func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = list }
+	}
+	four := func(first uint8) []endpoint {
+		return []endpoint{fabric(first), fabric(first + 1), fabric(first + 2), fabric(first + 3)}
+	}
+	definitions["others-only"] = definition{edit: ranges("198.51.100.0/24", "2001:db8:ffff::/48")}
+	definitions["clients-only"] = definition{edit: ranges("198.51.100.0/24", "203.0.113.0/24", "2001:db8::/64")}
+	definitions["others-only-ipv4"] = definition{edit: ranges("198.51.100.0/24")}
+	definitions["others-only-annotated"] = definition{edit: annotated(corev1.AnnotationLoadBalancerSourceRangesKey, "198.51.100.0/24, 2001:db8:ffff::/48")}
+	definitions["sticky"] = definition{endpoints: four(11), edit: func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }}
+	definitions["least-conn"] = definition{endpoints: four(20), edit: annotated("weir.dev/algorithm", "least-conn")}
+	definitions["one-connection"] = definition{endpoints: []endpoint{fabric(24)}, edit: annotated("weir.dev/max-connections", "1")}
+	definitions["removed-reset"] = definition{endpoints: []endpoint{fabric(25)}, edit: annotated("weir.dev/on-endpoint-removal", "reset")}
+	definitions["removed-drop"] = definition{endpoints: []endpoint{fabric(26)}, edit: annotated("weir.dev/on-endpoint-removal", "drop")}
+	definitions["removed-keep"] = definition{endpoints: []endpoint{fabric(27)}}
+	setUps["no-grace"] = setUp{conntrack: "takeoverSeconds: 0, endpointGoneSeconds: 0"}
+}
+
+func init() {
+	outside := func(s *scene) { s.send(s.udp("from outside")) }
+	add(
+		scenario{row: "source-range", name: "outside-udp", service: "others-only", run: outside, drops: drop("source-range")},
+		scenario{row: "source-range", name: "outside-tcp", service: "others-only", run: func(s *scene) {
+			s.send(s.tcp(syn, 1000, 0, ""))
+		}, drops: drop("source-range")},
+		scenario{row: "source-range", name: "outside-without-a-flow", service: "others-only", run: func(s *scene) {
+			s.send(s.tcp(ack, 1000, 2000, "no RST either"))
+		}, drops: drop("source-range")},
+		scenario{row: "source-range", name: "outside-by-annotation", service: "others-only-annotated", run: outside, drops: drop("source-range")},
+		scenario{row: "source-range", name: "outside-a-node-port", service: "others-only", run: func(s *scene) {
+			p := s.udp("node ports have no ranges")
+			p.dst = s.nodeFrontend(udpPort)
+			s.send(p)
+			p.dst = s.frontend(udpPort)
+			s.delivered(p)
+		}},
+		scenario{row: "source-range", name: "inside", service: "clients-only", modes: twoWay, run: func(s *scene) { s.passes(s.udp("from inside")) }},
+		scenario{row: "source-range", name: "no-range-of-the-family", service: "others-only-ipv4", families: []int{ipv6}, run: func(s *scene) {
+			s.passes(s.udp("open"))
+		}},
+		scenario{row: "policy", name: "affinity", service: "sticky", modes: twoWay, run: func(s *scene) {
+			s.passes(s.tcp(syn, 1000, 0, ""))
+			first := s.seen
+			for range 8 {
+				s.nextPort()
+				if s.passes(s.tcp(syn, 1000, 0, "")); s.seen != first {
+					s.Errorf("the client went to %v, then to %v", first, s.seen)
+				}
+			}
+		}},
+		scenario{row: "policy", name: "least-connections", service: "least-conn", modes: twoWay, run: func(s *scene) {
+			used := map[endpoint]int{}
+			for range 2 * len(s.service.endpoints) {
+				s.nextPort()
+				s.passes(s.tcp(syn, 1000, 0, ""))
+				used[s.seen]++
+			}
+			for e, n := range used {
+				if n != 2 {
+					s.Errorf("%d connections to %v of %v", n, e, used)
+				}
+			}
+		}},
+		scenario{row: "policy", name: "connection-limit", service: "one-connection", run: func(s *scene) {
+			s.passes(s.tcp(syn, 1000, 0, ""))
+			first := s.from
+			s.nextPort()
+			s.send(s.tcp(syn, 1000, 0, ""))
+			s.countedAtLeast("connection-limit", 1)
+			s.from = first // ends, and leaves room
+			s.passed(s.tcp(rst, 1001, 0, ""))
+			s.nextPort()
+			s.passes(s.tcp(syn, 1000, 0, ""))
+			s.passes(s.tcp(rst, 1001, 0, ""))
+		}, drops: drop("connection-limit")},
+		scenario{row: "gone", name: "reset", service: "removed-reset", lab: "no-grace", run: func(s *scene) {
+			s.connect()
+			request, answer := s.tcp(ack|psh, 1001, 5001, "GET /"), s.answer(s.tcp(ack|psh, 5001, 1001, "200 OK"))
+			s.withoutEndpoints(func() {
+				s.send(request)
+				s.arrives(s.lab.client, s.resetOf(request).bytes(s))
+				send(s, s.station(), answer.bytes(s))
+				s.arrives(s.station(), s.resetOf(answer).bytes(s))
+			})
+		}, drops: map[string]int{"endpoint-gone": 2}},
+		scenario{row: "gone", name: "drop", service: "removed-drop", lab: "no-grace", run: func(s *scene) {
+			s.connect()
+			s.withoutEndpoints(func() {
+				s.send(s.tcp(ack|psh, 1001, 5001, "GET /"))
+				send(s, s.station(), s.answer(s.tcp(ack|psh, 5001, 1001, "200 OK")).bytes(s))
+				s.countedAtLeast("endpoint-gone", 2)
+			})
+		}, drops: map[string]int{"endpoint-gone": 2}},
+		scenario{row: "gone", name: "keep", service: "removed-keep", lab: "no-grace", run: func(s *scene) {
+			s.connect()
+			s.withoutEndpoints(func() {
+				s.passes(s.tcp(ack|psh, 1001, 5001, "GET /"))
+				s.returns(s.answer(s.tcp(ack|psh, 5001, 1006, "200 OK")), tcpPort)
+			})
+		}},
+	)
+	elsewhere["connection-rate"] = [2]string{"lb", "TestConnectionRate"}
+}
+
+// nextPort has the client use another port, for another flow.
+func (s *scene) nextPort() {
+	s.from = netip.AddrPortFrom(s.from.Addr(), s.from.Port()+1000)
+	s.snat = netip.AddrPort{}
+}
+
+// passed sends a packet of an earlier flow of the client, which gets to its
+// endpoint.
+func (s *scene) passed(p packet) {
+	s.Helper()
+	s.snat = netip.AddrPort{}
+	s.passes(p)
+}
+
+// resetOf is the RST that p's sender gets from Weir, by p's own ACK number.
+func (s *scene) resetOf(p packet) packet {
+	r := s.back(p)
+	r.srcMAC, r.dstMAC = p.dstMAC, p.srcMAC
+	r.flags, r.seq, r.ack = rst, p.ack, 0
+	return r
+}
+
+// withoutEndpoints runs f while the Service has none.
+func (s *scene) withoutEndpoints(f func()) {
+	s.Helper()
+	gone := *s.service
+	gone.empty = true
+	before, err := s.lab.status()
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.publish(&gone, func(endpoints int) bool { return endpoints < before.Endpoints })
+	defer s.publish(s.service, func(endpoints int) bool { return endpoints == before.Endpoints })
+	f()
+}
+
+// publish writes a Service's manifest anew, and waits until Weir serves what
+// done knows by the number of all endpoints.
+func (s *scene) publish(v *service, done func(endpoints int) bool) {
+	s.Helper()
+	dir := filepath.Join(s.lab.Dir(), "manifests")
+	next := filepath.Join(dir, ".next")
+	if err := os.WriteFile(next, v.manifest(s), 0o644); err != nil {
+		s.Fatal(err)
+	}
+	if err := os.Rename(next, filepath.Join(dir, v.name+".yaml")); err != nil {
+		s.Fatal(err)
+	}
+	deadline := time.Now().Add(within)
+	for {
+		status, err := s.lab.status()
+		if err == nil && done(status.Endpoints) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("Weir does not see the change: %v", err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
