@@ -63,6 +63,7 @@ func (w *worker) reaches(path *route.Path, mode conntrack.Mode, ep netip.AddrPor
 // entry that was made for it. The flow counts as half open until it goes on: of
 // packets from nowhere the table keeps none that is older than a real one's.
 func (w *worker) takeUp(b *batch, i int, ref conntrack.Ref) {
+	b.ref[i] = ref
 	e := w.table.Entry(ref)
 	adj, dst, mtu := w.adjacency(b, i, w.table.Conn(ref), e, ref)
 	if adj == nil {

@@ -16,12 +16,27 @@ import (
 // DESIGN: in these modes another load balancer's connection is taken up.
 func TestAConnectionThatBeganElsewhereIsTakenUp(t *testing.T) {
 	for mode, name := range modeNames {
-		t.Run(name, func(t *testing.T) {
+		bothFamilies(t, name, func(t *testing.T, v6 bool) {
 			b := newBench(t)
-			b.serveDirect(mode, endpoint4, nil)
-			ack := request(false, header.ProtoTCP)
+			ep := endpoint4
+			if v6 {
+				ep = endpoint6
+			}
+			b.serveDirect(mode, ep, nil)
+			ack := request(v6, header.ProtoTCP)
 			ack.flags, ack.payload = header.ACK, 5
-			b.one(portClient, ack.build(t), portServer)
+			f := b.one(portClient, ack.build(t), portServer)
+			want := ack
+			want.ttl = 63
+			want.srcMAC, want.dstMAC = macWeirB, macServer
+			w := want.build(t)
+			if mode != conntrack.ModeL2DSR {
+				port, label, id := variable(f, header.EthernetLen, mode, v6)
+				w = tunnelled(t, mode, v6, w, port, label, id)
+			}
+			if !bytes.Equal(f, w) {
+				t.Errorf("\n got %x\nwant %x", f, w)
+			}
 			// One packet from nowhere weighs no more than a SYN.
 			if n := b.states()[conntrack.StateSynSent]; n != 1 {
 				t.Errorf("after one packet: %v", b.states())
@@ -32,6 +47,12 @@ func TestAConnectionThatBeganElsewhereIsTakenUp(t *testing.T) {
 			}
 			b.framesHome()
 		})
+	}
+}
+
+func bothFamilies(t *testing.T, name string, test func(t *testing.T, v6 bool)) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("%s/v6=%v", name, v6), func(t *testing.T) { test(t, v6) })
 	}
 }
 
