@@ -37,13 +37,12 @@ func (s *scene) refusal(p packet, why refusal, rest uint32) packet {
 func (s *scene) about(e packet, quoted []byte, why refusal, rest uint32) packet {
 	body := []byte{why.type4, why.code4, 0, 0}
 	e.proto = protoICMP
-	quoted = quoted[:min(len(quoted), quoted4)]
+	most := quoted4
 	if s.six {
 		body = []byte{why.type6, why.code6, 0, 0}
-		e.proto = protoICMPv6
-		quoted = quoted[:min(len(quoted), quoted6)]
+		e.proto, most = protoICMPv6, quoted6
 	}
-	body = append(binary.BigEndian.AppendUint32(body, rest), quoted...)
+	body = append(binary.BigEndian.AppendUint32(body, rest), quoted[:min(len(quoted), most)]...)
 	e.l4 = body
 	binary.BigEndian.PutUint16(body[2:], e.icmpChecksum(body))
 	return e
