@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
@@ -199,28 +198,29 @@ const burst = 1 << 16
 
 func (g *Generator) run() {
 	defer close(g.done)
-	g.runErr = g.namespace.Do(func() error {
-		// The thread is the runtime's again afterwards: its CPUs are put back.
-		var all unix.CPUSet
-		if err := unix.SchedGetaffinity(0, &all); err != nil {
-			return err
+	g.runErr = g.namespace.Do(g.loop)
+}
+
+// loop runs the program until Stop, on the calling thread.
+func (g *Generator) loop() error {
+	var was, set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &was); err != nil {
+		return err
+	}
+	set.Set(g.cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return err
+	}
+	frame := make([]byte, FrameLen)
+	var err error
+	for err == nil && !g.stop.Load() {
+		_, err = g.objects.Generate.Run(&ebpf.RunOptions{Data: frame, Repeat: burst, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES})
+		if errors.Is(err, unix.EINTR) {
+			err = nil
 		}
-		var set unix.CPUSet
-		set.Set(g.cpu)
-		if err := unix.SchedSetaffinity(0, &set); err != nil {
-			return err
-		}
-		defer func() { _ = unix.SchedSetaffinity(0, &all) }()
-		frame := make([]byte, FrameLen)
-		for !g.stop.Load() {
-			_, err := g.objects.Generate.Run(&ebpf.RunOptions{Data: frame, Repeat: burst, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES})
-			if err != nil && !errors.Is(err, unix.EINTR) {
-				return fmt.Errorf("generator: %w", err)
-			}
-		}
-		return nil
-	})
-	runtime.KeepAlive(g)
+	}
+	// The thread is the runtime's again.
+	return errors.Join(err, unix.SchedSetaffinity(0, &was))
 }
 
 // Stop ends sending and returns how many packets were sent since Start.

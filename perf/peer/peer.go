@@ -63,7 +63,7 @@ type Running interface {
 }
 
 // All are the peers, in the order in which they are run.
-var All = []Peer{Kernel{}}
+var All = []Peer{Weir{}, NFTables{}, Kernel{}}
 
 // Named finds peers by name.
 func Named(names []string) ([]Peer, error) {

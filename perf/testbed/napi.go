@@ -3,16 +3,11 @@ package testbed
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
 )
@@ -26,17 +21,23 @@ type napiThread struct {
 
 // placeNAPI gives interfaces threads that receive, and each thread its CPU.
 func (b *Bed) placeNAPI() error {
-	places := []struct {
-		n      *netlab.Namespace
-		link   string
-		onNode bool
-	}{
-		{b.Node, NodeFront, true}, {b.Node, NodeBack, true},
-		{b.Client, ClientLink, false}, {b.Backend, BackendLink, false},
+	type end struct {
+		n    *netlab.Namespace
+		link string
 	}
-	for _, p := range places {
+	front, back := end{b.Node, NodeFront}, end{b.Node, NodeBack}
+	client, backend := end{b.Client, ClientLink}, end{b.Backend, BackendLink}
+	for _, p := range []struct {
+		end
+		from   end // the other end of the pair
+		onNode bool
+	}{{front, client, true}, {back, backend, true}, {client, front, false}, {backend, back, false}} {
 		if !p.onNode && b.Setting == Default {
 			continue
+		}
+		err := segmentationOff(p.from.n, p.from.link)
+		if err != nil {
+			return err
 		}
 		pid, err := startNAPIThread(p.n, p.link)
 		if err != nil {
@@ -44,10 +45,12 @@ func (b *Bed) placeNAPI() error {
 		}
 		t := napiThread{p.link, pid, b.LBCore}
 		if p.onNode {
-			err = First(pid)
+			err = first(pid)
 		} else {
 			t.cpu = b.LoadCore
-			err = realTime(pid)
+			if err = realTime(pid); err == nil {
+				err = moderate(p.n, p.link)
+			}
 		}
 		if err != nil {
 			return err
@@ -58,6 +61,16 @@ func (b *Bed) placeNAPI() error {
 		b.napi = append(b.napi, t)
 	}
 	return nil
+}
+
+// segmentationOff has an interface send no packets that are to be segmented. A
+// veth that may send them bypasses its peer's NAPI, and so the thread, for
+// every packet.
+func segmentationOff(n *netlab.Namespace, link string) error {
+	return n.SetOffloads(link, map[string]bool{
+		"tx-tcp-segmentation": false, "tx-tcp6-segmentation": false,
+		"tx-tcp-ecn-segmentation": false, "tx-tcp-mangleid-segmentation": false,
+	})
 }
 
 // startNAPIThread switches an interface to receiving in a thread. A veth has
@@ -91,6 +104,24 @@ func startNAPIThread(n *netlab.Namespace, link string) (int, error) {
 	return 0, fmt.Errorf("receive for %s in a thread: no thread has appeared", link)
 }
 
+// moderate has the receiving thread of an interface look for packets by a timer
+// of its own, as a NIC with interrupt moderation does. Without it every packet
+// would wake the thread, at the cost of who sends it: no machine at the other
+// end of a wire costs its sender that.
+func moderate(n *netlab.Namespace, link string) error {
+	const timeout, rounds = "20000", "100" // ns; looks without a packet before it sleeps
+	err := n.Inside(func() error {
+		dir := filepath.Join("/sys/class/net", link)
+		return errors.Join(
+			os.WriteFile(filepath.Join(dir, "gro_flush_timeout"), []byte(timeout), 0),
+			os.WriteFile(filepath.Join(dir, "napi_defer_hard_irqs"), []byte(rounds), 0))
+	})
+	if err != nil {
+		return fmt.Errorf("moderate receiving for %s: %w", link, err)
+	}
+	return nil
+}
+
 // napiThreads are the threads that receive for interfaces of this name, in
 // whatever namespace.
 func napiThreads(link string) (map[int]bool, error) {
@@ -110,72 +141,4 @@ func napiThreads(link string) (map[int]bool, error) {
 		}
 	}
 	return found, nil
-}
-
-// placeNode pins what is started on the node: a process has the CPUs of the
-// thread that started it.
-func (b *Bed) placeNode() error {
-	for _, p := range []struct {
-		n   *netlab.Namespace
-		cpu int
-	}{{b.Node, b.LBCore}, {b.Client, b.LoadCore}, {b.Backend, b.LoadCore}} {
-		if err := pin(p.n.Thread(), p.cpu); err != nil {
-			return fmt.Errorf("pin namespace %s: %w", p.n.Name(), err)
-		}
-	}
-	return nil
-}
-
-// NodeThreads are the kernel threads that receive on the node.
-func (b *Bed) NodeThreads() []int {
-	var pids []int
-	for _, t := range b.napi {
-		if t.cpu == b.LBCore {
-			pids = append(pids, t.pid)
-		}
-	}
-	return pids
-}
-
-// First gives a process precedence over other users of its CPU: what happens to
-// run on the machine must not count as the measured system's. Every part of
-// that system has the same, so that it shares its core as it would alone.
-// A process must lead a session of its own: the kernel weighs sessions.
-func First(pid int) error {
-	if err := unix.Setpriority(unix.PRIO_PROCESS, pid, -20); err != nil {
-		return fmt.Errorf("priority of process %d: %w", pid, err)
-	}
-	group := fmt.Sprintf("/proc/%d/autogroup", pid)
-	if err := os.WriteFile(group, []byte("-20"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("priority of process %d: %w", pid, err)
-	}
-	return nil
-}
-
-// Start starts a process on the node, on the LB core and before all others.
-func (b *Bed) Start(cmd *exec.Cmd) (*netlab.Process, error) {
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Setsid = true
-	p, err := b.Node.Start(cmd)
-	if err != nil {
-		return nil, err
-	}
-	return p, First(cmd.Process.Pid)
-}
-
-func pin(tid, cpu int) error {
-	var set unix.CPUSet
-	set.Set(cpu)
-	return unix.SchedSetaffinity(tid, &set)
-}
-
-// realTime lets a thread run before all ordinary ones.
-func realTime(tid int) error {
-	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
-	if err := unix.SchedSetAttr(tid, attr, 0); err != nil {
-		return fmt.Errorf("real-time priority for thread %d: %w", tid, err)
-	}
-	return nil
 }

@@ -15,8 +15,7 @@
 // The node has one CPU, the LB core: what it receives is received there (by
 // threads of its interfaces' NAPI), and its processes run there. The generator
 // and the threads that receive at client and backend have the other, the load
-// core. The receivers have real-time priority: the generator must not starve
-// them into losing what the node has sent.
+// core, receivers first. Whatever else runs on the machine comes after both.
 package testbed
 
 import (
@@ -97,7 +96,12 @@ func New(setting Setting) (*Bed, error) {
 		return nil, err
 	}
 	b := &Bed{Lab: lab, Setting: setting, LBCore: lb, LoadCore: load}
-	if err := b.build(); err != nil {
+	restore, err := b.placeSelf()
+	if err == nil {
+		lab.OnClose(restore)
+		err = b.build()
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("testbed: %w", err), lab.Close())
 	}
 	return b, nil

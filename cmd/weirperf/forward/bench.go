@@ -181,7 +181,10 @@ func refused(r peer.Running) error {
 
 // config is what every peer is told.
 func (b *bench) config(work []workload) peer.Config {
-	c := peer.Config{Weir: b.o.weir, MaxFlows: slices.Max(b.o.flows) + newFlows(b.o.seconds)}
+	c := peer.Config{Weir: b.o.weir, MaxFlows: slices.Max(b.o.flows)}
+	if slices.ContainsFunc(work, func(w workload) bool { return w.name == report.New }) {
+		c.MaxFlows += newFlows(b.o.seconds)
+	}
 	for _, protocol := range []peer.Protocol{peer.UDP, peer.TCP} {
 		if !slices.ContainsFunc(work, func(w workload) bool { return w.protocol == protocol }) {
 			continue

@@ -100,28 +100,9 @@ func (t *traffic) all(ctx context.Context, first, flows int) error {
 	if err := t.generator.Start(t.plan(generate.Sequence, first, flows)); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(warmUpWithin)
-	for sent, last := uint64(0), time.Now(); ; {
-		if err := pause(ctx, 2*time.Millisecond); err != nil {
-			_, _ = t.generator.Stop()
-			return err
-		}
-		now, err := t.generator.Sent()
-		if err != nil {
-			return err
-		}
-		if now != sent {
-			sent, last = now, time.Now()
-		}
-		if sent >= uint64(flows) && time.Since(last) > 5*time.Millisecond {
-			break
-		}
-		if time.Now().After(deadline) {
-			_, _ = t.generator.Stop()
-			return fmt.Errorf("after %s %d of %d connections were opened", warmUpWithin, sent, flows)
-		}
-	}
-	if _, err := t.generator.Stop(); err != nil {
+	err = t.opened(ctx, flows)
+	_, stopErr := t.generator.Stop()
+	if err := errors.Join(err, stopErr); err != nil {
 		return err
 	}
 	now, err := t.delivered()
@@ -131,29 +112,38 @@ func (t *traffic) all(ctx context.Context, first, flows int) error {
 	return err
 }
 
-// measure runs the generator for a while and says what became of its packets.
-func (t *traffic) measure(ctx context.Context, p generate.Plan) (_ report.Turn, err error) {
-	start, err := t.delivered()
-	if err != nil {
-		return report.Turn{}, err
-	}
-	if err := t.generator.Start(p); err != nil {
-		return report.Turn{}, err
-	}
-	defer func() {
-		if err != nil {
-			_, _ = t.generator.Stop()
+// opened waits until the first packets of all connections are sent.
+func (t *traffic) opened(ctx context.Context, flows int) error {
+	deadline := time.Now().Add(warmUpWithin)
+	for {
+		if err := pause(ctx, 2*time.Millisecond); err != nil {
+			return err
 		}
-	}()
-	if err := pause(ctx, settle); err != nil {
-		return report.Turn{}, err
+		sent, err := t.generator.Sent()
+		if err != nil {
+			return err
+		}
+		if sent >= uint64(flows) {
+			return pause(ctx, 5*time.Millisecond)
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("after %s %d of %d connections were opened", warmUpWithin, sent, flows)
+		}
 	}
-	turn, err := t.span(ctx)
+}
+
+// measure runs the generator for a while and says what became of its packets.
+func (t *traffic) measure(ctx context.Context, p generate.Plan) (turn report.Turn, err error) {
+	start, err := t.delivered()
 	if err != nil {
 		return turn, err
 	}
-	sent, err := t.generator.Stop()
-	if err != nil {
+	if err := t.generator.Start(p); err != nil {
+		return turn, err
+	}
+	turn, err = t.span(ctx)
+	sent, stopErr := t.generator.Stop()
+	if err := errors.Join(err, stopErr); err != nil {
 		return turn, err
 	}
 	if p.Order == generate.Sequence && sent >= uint64(p.Flows) {
@@ -166,21 +156,33 @@ func (t *traffic) measure(ctx context.Context, p generate.Plan) (_ report.Turn, 
 	if err != nil {
 		return turn, err
 	}
-	expected := sent
-	if t.both {
-		expected *= 2
-	}
-	if arrived := end.Sub(start).Packets; arrived < expected {
-		turn.Lost = uint64(float64(expected-arrived) * float64(turn.Packets) / float64(max(arrived, 1)))
-	}
 	if turn.Packets == 0 {
 		return turn, errors.New("no packet arrives")
 	}
+	if t.both {
+		sent *= 2
+	}
+	if arrived := end.Sub(start).Packets; arrived < sent {
+		turn.Lost = uint64(float64(sent-arrived) * float64(turn.Packets) / float64(max(arrived, 1)))
+	}
+	turn.Details = t.s.running.Details()
 	return turn, nil
 }
 
 // span is the measurement itself.
 func (t *traffic) span(ctx context.Context) (report.Turn, error) {
+	for sent := uint64(0); sent == 0; {
+		var err error
+		if sent, err = t.generator.Sent(); err == nil {
+			err = pause(ctx, time.Millisecond)
+		}
+		if err != nil {
+			return report.Turn{}, err
+		}
+	}
+	if err := pause(ctx, settle); err != nil {
+		return report.Turn{}, err
+	}
 	meter, err := cpu.Start(t.s.LBCore, append(t.s.NodeThreads(), t.s.running.Processes()...)...)
 	if err != nil {
 		return report.Turn{}, err
@@ -206,7 +208,6 @@ func (t *traffic) span(ctx context.Context) (report.Turn, error) {
 	return report.Turn{
 		Seconds: elapsed.Seconds(), Packets: got.Packets, Bytes: got.Bytes,
 		CPUSeconds: use.Busy().Seconds(), Other: use.Other.Seconds(), Steal: use.Core.Steal.Seconds(),
-		Details: t.s.running.Details(),
 	}, nil
 }
 
@@ -254,7 +255,11 @@ func measureNew(ctx context.Context, s *stand) (_ []measured, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	turn, err := t.measure(ctx, t.plan(generate.Sequence, newFlowsFrom, newFlows(s.o.seconds)))
+	flows := newFlows(s.o.seconds)
+	if s.running.Direct() {
+		flows = 1 << 30 // nothing remembers them
+	}
+	turn, err := t.measure(ctx, t.plan(generate.Sequence, newFlowsFrom, flows))
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,134 @@
+package forward
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/report"
+)
+
+func TestWrongUsageSaysAllThatIsWrong(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"--peers", "nginx2,kernel", "--seconds", "0", "--turns", "0"}, []string{`unknown peer "nginx2"`, "--seconds", "--turns"}},
+		{[]string{"--peers", "kernel", "--flows", "0,5", "--setting", "fast", "--endpoints", "0"}, []string{"--flows", "--setting", "--endpoints"}},
+		{[]string{"--peers", "kernel", "--workloads", "udp"}, []string{`unknown workload "udp"`, report.Established}},
+		{[]string{"--weir", "/nonexistent/weir"}, []string{"/nonexistent/weir"}},
+	} {
+		cmd := Command()
+		cmd.SetArgs(c.args)
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		err := cmd.Execute()
+		if err == nil {
+			t.Errorf("%v: no error", c.args)
+			continue
+		}
+		if coder, ok := err.(interface{ ExitCode() int }); !ok || coder.ExitCode() != 2 {
+			t.Errorf("%v: not an error of usage: %v", c.args, err)
+		}
+		for _, s := range c.says {
+			if !strings.Contains(err.Error(), s) {
+				t.Errorf("%v: the error does not say %q: %v", c.args, s, err)
+			}
+		}
+	}
+}
+
+func TestTableHasRatiosFirst(t *testing.T) {
+	k := report.Key{Peer: "weir", Workload: report.Established, Setting: "threaded", Flows: 100000}
+	weir := report.Summarize(k, []report.Turn{{Seconds: 1, Packets: 1e6, CPUSeconds: 1}})
+	k.Peer = "nftables"
+	nft := report.Summarize(k, []report.Turn{{Seconds: 1, Packets: 4e5, CPUSeconds: 1, Lost: 4e5}})
+	o := options{peers: []string{"weir", "nftables"}, endpoints: 256, seconds: 1}
+	var out bytes.Buffer
+	if err := newResult(o, []report.Result{nft, weir}).render(&out); err != nil {
+		t.Fatal(err)
+	}
+	ratio := strings.Index(out.String(), "2.50  udp-established weir/nftables 100000 flows threaded")
+	figure := strings.Index(out.String(), "1000 ns/packet (1000..1000)")
+	if ratio < 0 || figure < ratio || !strings.Contains(out.String(), "lost 50.0 %") {
+		t.Errorf("%s", out.String())
+	}
+}
+
+// TestWireForwardMeasuresEveryPeer runs all peers for a moment, Weir as built
+// from this source, and looks at the JSON form and at what is left behind.
+func TestWireForwardMeasuresEveryPeer(t *testing.T) {
+	if err := netlab.Available(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip("skipped: ", err)
+	}
+	weir := filepath.Join(t.TempDir(), "weir")
+	if out, err := exec.Command("go", "build", "-o", weir, "github.com/weirlb/weir/cmd/weir").CombinedOutput(); err != nil {
+		t.Fatalf("build weir: %v\n%s", err, out)
+	}
+	limit := conntrackLimit(t)
+	for _, setting := range []string{"threaded", "default"} {
+		t.Run(setting, func(t *testing.T) {
+			cmd := Command()
+			var out, progress bytes.Buffer
+			cmd.SetOut(&out)
+			cmd.SetErr(&progress)
+			cmd.SetArgs([]string{"--weir", weir, "--peers", "weir,nftables,kernel", "--workloads", "udp-established,udp-new",
+				"--setting", setting, "--flows", "500,2000", "--seconds", "0.2", "--turns", "1", "--json"})
+			if err := cmd.ExecuteContext(t.Context()); err != nil {
+				t.Fatalf("%v\n%s", err, progress.String())
+			}
+			checkJSON(t, out.Bytes(), setting)
+		})
+	}
+	if now := conntrackLimit(t); now != limit {
+		t.Errorf("nf_conntrack_max is %s, was %s", now, limit)
+	}
+}
+
+func conntrackLimit(t *testing.T) string {
+	b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func checkJSON(t *testing.T, b []byte, setting string) {
+	var got struct {
+		Results []struct {
+			Peer, Workload, Setting                    string
+			Flows                                      int
+			Mpps, NsPerPacket, CPUSeconds, LostPercent *float64
+			PerSecond, Gbps, P50us, P99us              *float64
+		}
+		Ratios map[string]float64
+	}
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Results) != 9 { // three peers, two numbers of flows and new ones
+		t.Errorf("%d results, want 9\n%s", len(got.Results), b)
+	}
+	for _, r := range got.Results {
+		for name, v := range map[string]*float64{"mpps": r.Mpps, "nsPerPacket": r.NsPerPacket} {
+			if v == nil || *v <= 0 {
+				t.Errorf("%s %s %d: %s is missing or 0", r.Peer, r.Workload, r.Flows, name)
+			}
+		}
+		if r.Setting != setting || r.CPUSeconds == nil || r.PerSecond == nil || r.Gbps == nil || r.P50us == nil || r.P99us == nil {
+			t.Errorf("%s %s: a field of the JSON form is missing: %+v", r.Peer, r.Workload, r)
+		}
+	}
+	for _, name := range []string{"udp-established weir/nftables", "udp-established weir/kernel", "udp-new weir/nftables"} {
+		if got.Ratios[name] <= 0 {
+			t.Errorf("ratio %q is missing", name)
+		}
+	}
+}

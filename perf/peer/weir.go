@@ -1,0 +1,263 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"text/template"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/testbed"
+)
+
+// Weir is `weir run` with manifests, attached to both interfaces of the node.
+type Weir struct{}
+
+func (Weir) Name() string          { return "weir" }
+func (Weir) Carries(Protocol) bool { return true }
+func (Weir) Available() error      { return nil }
+
+const (
+	weirStartWithin = 60 * time.Second // with a flow table of gigabytes
+	weirStopWithin  = 20 * time.Second
+)
+
+// manifests are the Services, as of type LoadBalancer, with their endpoints in
+// slices of 100.
+var manifests = template.Must(template.New("").Parse(`
+{{- range .}}---
+apiVersion: v1
+kind: Service
+metadata: {namespace: bench, name: {{.Name}}}
+spec:
+  type: LoadBalancer
+  allocateLoadBalancerNodePorts: false
+  ports: [{name: main, protocol: {{.Protocol}}, port: {{.Port}}, targetPort: {{.TargetPort}}}]
+status: {loadBalancer: {ingress: [{ip: {{.Address}}}]}}
+{{- $s := .}}{{range $i, $slice := .Slices}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: bench, name: {{$s.Name}}-{{$i}}, labels: {kubernetes.io/service-name: {{$s.Name}}}}
+addressType: IPv4
+ports: [{name: main, protocol: {{$s.Protocol}}, port: {{$s.TargetPort}}}]
+endpoints:
+{{- range $slice}}
+- {addresses: [{{.}}], conditions: {ready: true}}
+{{- end}}{{end}}
+{{end}}`))
+
+// configuration leaves all but sizes and places at its default.
+var configuration = template.Must(template.New("").Parse(`apiVersion: weir.dev/v1alpha1
+kind: WeirConfiguration
+nodeName: node
+discovery: {manifests: {path: {{.Dir}}/manifests.yaml}}
+interfaces: [{name: {{.Front}}}, {name: {{.Back}}}]
+snat: {addresses: [{{.SNAT}}]}
+conntrack: {maxFlows: {{.MaxFlows}}, path: {{.Dir}}/tables/flows, takeoverSeconds: 0}
+workers: {count: 1, cpus: [{{.CPU}}]}
+admin: {socket: {{.Dir}}/weir.sock}
+stateDir: ""
+metricsBindAddress: ""
+healthzBindAddress: ""
+`))
+
+// Start writes configuration and manifests, starts Weir and waits until it
+// serves every Service with every endpoint.
+func (Weir) Start(ctx context.Context, b *testbed.Bed, c Config) (_ Running, err error) {
+	dir, err := os.MkdirTemp(b.Dir(), "weir")
+	if err != nil {
+		return nil, err
+	}
+	w := &weir{node: b.Node, dir: dir, admin: admin.NewClient(filepath.Join(dir, "weir.sock"))}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Stop())
+		}
+	}()
+	if err := w.write(b, c); err != nil {
+		return nil, err
+	}
+	// The flow table belongs on a memory file system, which /run is on a
+	// node: here it is one that ends with the node.
+	tables := filepath.Join(dir, "tables")
+	if err := os.Mkdir(tables, 0o700); err != nil {
+		return nil, err
+	}
+	if err := b.Node.Inside(func() error { return unix.Mount("tmpfs", tables, "tmpfs", 0, "size=75%") }); err != nil {
+		return nil, fmt.Errorf("memory file system for the flow table: %w", err)
+	}
+	w.tables = tables
+	cmd := exec.Command(c.Weir, "run", "--config", filepath.Join(dir, "config.yaml"))
+	cmd.Stdout, cmd.Stderr = &w.log, &w.log
+	if w.process, err = b.Start(cmd); err != nil {
+		return nil, err
+	}
+	if err := w.ready(ctx, c); err != nil {
+		return nil, fmt.Errorf("%w; it said:\n%s", err, w.said())
+	}
+	return w, nil
+}
+
+// weir is a running Weir.
+type weir struct {
+	node    *netlab.Namespace
+	dir     string
+	tables  string // mounted
+	admin   *admin.Client
+	process *netlab.Process
+	log     bytes.Buffer // written until the process has ended
+}
+
+func (w *weir) write(b *testbed.Bed, c Config) error {
+	var config, objects bytes.Buffer
+	err := configuration.Execute(&config, map[string]any{
+		"Dir": w.dir, "Front": testbed.NodeFront, "Back": testbed.NodeBack, "SNAT": testbed.SNAT,
+		"MaxFlows": max(c.MaxFlows, 1024), "CPU": b.LBCore,
+	})
+	if err != nil {
+		return err
+	}
+	var services []map[string]any
+	for _, s := range c.Services {
+		var slices [][]string
+		for i, e := range s.Endpoints {
+			if i%100 == 0 {
+				slices = append(slices, nil)
+			}
+			slices[len(slices)-1] = append(slices[len(slices)-1], e.Addr().String())
+		}
+		services = append(services, map[string]any{
+			"Name": strings.ToLower(string(s.Protocol)), "Protocol": s.Protocol, "Port": s.Frontend.Port(),
+			"TargetPort": s.Endpoints[0].Port(), "Address": s.Frontend.Addr(), "Slices": slices,
+		})
+	}
+	if err := manifests.Execute(&objects, services); err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(w.dir, "config.yaml"), config.Bytes(), 0o644),
+		os.WriteFile(filepath.Join(w.dir, "manifests.yaml"), objects.Bytes(), 0o644))
+}
+
+// ready waits until every frontend has every endpoint and every interface is
+// attached.
+func (w *weir) ready(ctx context.Context, c Config) error {
+	ctx, cancel := context.WithTimeout(ctx, weirStartWithin)
+	defer cancel()
+	every := time.NewTicker(20 * time.Millisecond)
+	defer every.Stop()
+	last := errors.New("weir run does not answer")
+	for {
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), last)
+		case <-w.process.Done():
+			return fmt.Errorf("weir run has ended: %w", w.process.Err())
+		case <-every.C:
+		}
+		err := w.serves(ctx, c)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+	}
+}
+
+func (w *weir) serves(ctx context.Context, c Config) error {
+	status, err := w.admin.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, i := range status.Interfaces {
+		if i.Mode == "" {
+			return fmt.Errorf("%s is not attached", i.Name)
+		}
+	}
+	list, err := w.admin.Frontends(ctx)
+	if err != nil {
+		return err
+	}
+	if len(list.Frontends) != len(c.Services) {
+		return fmt.Errorf("it serves %d frontends, want %d", len(list.Frontends), len(c.Services))
+	}
+	for i, f := range list.Frontends {
+		if want := len(c.Services[i].Endpoints); len(f.Endpoints) != want {
+			return fmt.Errorf("frontend %s has %d endpoints, want %d", f.Address, len(f.Endpoints), want)
+		}
+	}
+	return nil
+}
+
+func (w *weir) Direct() bool     { return false }
+func (w *weir) Processes() []int { return []int{w.process.Cmd.Process.Pid} }
+
+// Refused counts new flows for which there was no port or no room.
+func (w *weir) Refused() (map[string]uint64, error) {
+	status, err := w.admin.Status(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return map[string]uint64{"SNAT ports": status.Flows.NoPort, "flow table": status.Flows.Full}, nil
+}
+
+// Details are what the kernel and Weir dropped, by reason.
+func (w *weir) Details() map[string]float64 {
+	status, err := w.admin.Status(context.Background())
+	if err != nil {
+		return nil
+	}
+	d := map[string]float64{}
+	for reason, n := range status.Drops {
+		if n > 0 {
+			d["dropped "+reason] = float64(n)
+		}
+	}
+	for _, i := range status.Interfaces {
+		for _, s := range i.Sockets {
+			if n := s.RxDropped + s.RxRingFull + s.RxFillRingEmpty; n > 0 {
+				d["not received at "+i.Name] += float64(n)
+			}
+		}
+	}
+	return d
+}
+
+// Stop ends Weir as an operator would, and removes its files.
+func (w *weir) Stop() error {
+	var errs []error
+	if w.process != nil {
+		select {
+		case <-w.process.Done():
+		default:
+			errs = append(errs, w.process.Stop(weirStopWithin))
+		}
+		if code := w.process.ExitCode(); code != 0 {
+			errs = append(errs, fmt.Errorf("weir run has ended with status %d; it said:\n%s", code, w.said()))
+		}
+	}
+	if w.tables != "" {
+		errs = append(errs, w.node.Inside(func() error { return unix.Unmount(w.tables, 0) }))
+	}
+	return errors.Join(append(errs, os.RemoveAll(w.dir))...)
+}
+
+// said is the end of what Weir has logged; it ends Weir, so that nothing more
+// is written.
+func (w *weir) said() string {
+	_ = w.process.Kill()
+	const lines = 15
+	all := strings.Split(strings.TrimSpace(w.log.String()), "\n")
+	return "  " + strings.Join(all[max(0, len(all)-lines):], "\n  ")
+}
