@@ -138,14 +138,15 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 		return false
 	}
 	c := &t.conns[conn]
-	atomic.StoreUint64(&c.Adj[0], 0)
-	atomic.StoreUint64(&c.Adj[1], 0)
-	atomic.StoreUint32(&c.Mark, 0)
-	atomic.StoreUint32(&c.lastSeen, f.Tick)
-	atomic.StoreUint32(&c.created, f.Tick)
-	atomic.StoreUint32(&c.Endpoint, f.EndpointNumber)
-	atomic.StoreUint32(&c.Frontend, f.FrontendNumber)
-	atomic.StoreUint32(&c.state, firstState(f))
+	// What makes the entries known orders these.
+	storeRelaxed64(&c.Adj[0], 0)
+	storeRelaxed64(&c.Adj[1], 0)
+	storeRelaxed(&c.Mark, 0)
+	storeRelaxed(&c.lastSeen, f.Tick)
+	storeRelaxed(&c.created, f.Tick)
+	storeRelaxed(&c.Endpoint, f.EndpointNumber)
+	storeRelaxed(&c.Frontend, f.FrontendNumber)
+	storeRelaxed(&c.state, firstState(f))
 	return true
 }
 

@@ -98,7 +98,7 @@ type chain struct {
 }
 
 func (t *Table) chainPush(l *chain, conn uint32) {
-	atomic.StoreUint32(&t.conns[conn].next, l.first)
+	storeRelaxed(&t.conns[conn].next, l.first)
 	l.first = conn + 1
 	l.n++
 }

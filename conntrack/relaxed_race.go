@@ -6,3 +6,5 @@ import "sync/atomic"
 
 // storeRelaxed is an atomic store where the race detector watches.
 func storeRelaxed(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
+
+func storeRelaxed64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }

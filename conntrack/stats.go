@@ -4,9 +4,15 @@ import "sync/atomic"
 
 // counters are one handle's. Only its owner adds; anyone may read.
 type counters struct {
-	created, existed, noPort, full, reused, evicted atomic.Uint64
-	deleted, expired, gone                          atomic.Uint64
+	created, existed, noPort, full, reused, evicted counter
+	deleted, expired, gone                          counter
 }
+
+// counter is added to by one goroutine at a time, which needs no locked instruction.
+type counter struct{ n uint64 }
+
+func (c *counter) Add(n uint64) { storeRelaxed64(&c.n, c.n+n) }
+func (c *counter) Load() uint64 { return atomic.LoadUint64(&c.n) }
 
 // Stats are the table's figures. Counters count since Open.
 type Stats struct {

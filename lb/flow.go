@@ -211,8 +211,8 @@ func (w *worker) martianSource(b *batch, i int) bool {
 	if b.in[i] == w.hostPort {
 		return false
 	}
-	path, ok := w.routes.Lookup(b.key[i].Src().Addr(), 0)
-	return ok && path.Local || path.Kind == route.NotUnicast
+	kind, local := w.routes.Kind(b.key[i].Src().Addr())
+	return local || kind == route.NotUnicast
 }
 
 // begin makes the flow entries of a new connection and sends its first packet.

@@ -143,6 +143,16 @@ func (t *Table) Lookup(addr netip.Addr, hash uint32) (p Path, ok bool) {
 	return p, true
 }
 
+// Kind says what kind of destination addr is, and whether it is an address of this
+// host: Lookup for who does not want to go there.
+func (t *Table) Kind(addr netip.Addr) (k Kind, local bool) {
+	e := t.find(addr)
+	if e == nil {
+		return NoRoute, false
+	}
+	return e.kind, e.local
+}
+
 // Local says whether addr is an address of this host.
 func (t *Table) Local(addr netip.Addr) bool {
 	e := t.find(addr)
