@@ -109,12 +109,18 @@ func (k *Key) equal(o *Key) bool {
 // 64x64->128 multiply (one round is too weak for structured addresses); the seed
 // is random per table, so that a sender cannot aim at one bucket.
 func (t *Table) Hash(k *Key) uint64 {
-	hi, lo := bits.Mul64(k.W[0]^t.seed[0], k.W[4]^t.seed[1])
-	h := hi ^ lo
-	if uint8(k.W[4]>>40) != 4 {
-		h = t.hash6(h, k)
+	if uint8(k.W[4]>>40) == 4 {
+		return t.Hash4(k.W[0], k.W[4])
 	}
-	hi, lo = bits.Mul64(h^t.seed[2], t.seed[3])
+	hi, lo := bits.Mul64(k.W[0]^t.seed[0], k.W[4]^t.seed[1])
+	hi, lo = bits.Mul64(t.hash6(hi^lo, k)^t.seed[2], t.seed[3])
+	return hi ^ lo
+}
+
+// Hash4 is [Table.Hash] of an IPv4 key: its words 0 and 4.
+func (t *Table) Hash4(w0, w4 uint64) uint64 {
+	hi, lo := bits.Mul64(w0^t.seed[0], w4^t.seed[1])
+	hi, lo = bits.Mul64(hi^lo^t.seed[2], t.seed[3])
 	return hi ^ lo
 }
 

@@ -89,9 +89,7 @@ func (w *worker) frame(b *batch, i int) []byte {
 // before the next begins, so that the cache misses of one stage overlap.
 func (w *worker) process(b *batch) {
 	w.memory.Prefetch(b.desc[:b.n])
-	for i := range b.n {
-		w.classify(b, i)
-	}
+	w.classify(b)
 	w.ct.LookupBatch(b.hash[:b.n], b.key[:b.n], b.ref[:b.n])
 	created := w.t.newFlows
 	for i := range b.n {
@@ -110,31 +108,53 @@ func (w *worker) process(b *batch) {
 	}
 }
 
-// classify parses packet i and makes its key; what is not a TCP or UDP
-// packet is dealt with here.
-func (w *worker) classify(b *batch, i int) {
+// classify parses all packets and makes their keys; what is not a TCP or UDP packet
+// is dealt with here.
+func (w *worker) classify(b *batch) {
+	for i := range min(b.n, batchSize) {
+		d := b.head(i)
+		f := w.area[d.Addr : d.Addr+uint64(d.Len)]
+		p := &b.pkt[i]
+		b.tries[i] = 0
+		addrs, ports, ok := header.Plain4(f, int(b.size[i]), p)
+		if !ok {
+			w.classifyOther(b, i)
+			continue
+		}
+		b.ok[i] = true
+		b.plain[i] = w.isPlain(b, i, p, d)
+		k := &b.key[i]
+		w4 := uint64(ports) | uint64(p.Proto)<<32 | 4<<40
+		k.W = [5]uint64{0: addrs, 4: w4}
+		b.hash[i] = w.table.Hash4(addrs, w4)
+	}
+}
+
+// isPlain says whether a packet that [header.Plain] took is one for established.
+func (w *worker) isPlain(b *batch, i int, p *header.Packet, d *xsk.Desc) bool {
+	return !p.Partial && p.TTL > 1 && p.Flags&(header.SYN|header.FIN|header.RST) == 0 &&
+		b.bufs[i] == 1 && d.Addr&w.frameMask+uint64(p.L3)+plainLen <= w.frameMask
+}
+
+// classifyOther is classify of a packet that is not untagged and plain IPv4.
+func (w *worker) classifyOther(b *batch, i int) {
 	f := w.frame(b, i)
 	p := &b.pkt[i]
-	b.tries[i] = 0
-	if header.Plain(f, int(b.size[i]), p) {
-		b.plain[i] = !p.Partial && p.TTL > 1 && p.Flags&(header.SYN|header.FIN|header.RST) == 0 &&
-			b.bufs[i] == 1 && cap(f) >= int(p.L3)+plainLen
-	} else {
-		b.plain[i] = false
-		if problem := header.Parse(f, int(b.size[i]), p); problem != header.OK {
-			b.ok[i] = false
-			b.key[i] = conntrack.Key{}
-			b.hash[i] = 0
-			w.refuse(b, i, problem)
-			return
-		}
+	b.plain[i] = header.PlainElse(f, int(b.size[i]), p)
+	if b.plain[i] {
+		b.plain[i] = w.isPlain(b, i, p, b.head(i))
+	} else if problem := header.Parse(f, int(b.size[i]), p); problem != header.OK {
+		b.ok[i] = false
+		b.key[i] = conntrack.Key{}
+		b.hash[i] = 0
+		w.refuse(b, i, problem)
+		return
 	}
 	b.ok[i] = true
 	k := &b.key[i]
 	ip := f[p.L3:]
 	if p.Family == 4 {
-		k.W[0] = binary.LittleEndian.Uint64(ip[12:])
-		k.W[1], k.W[2], k.W[3] = 0, 0, 0
+		k.W = [5]uint64{0: binary.LittleEndian.Uint64(ip[12:])}
 	} else {
 		_ = ip[39]
 		k.W[0] = binary.LittleEndian.Uint64(ip[8:])

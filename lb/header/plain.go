@@ -15,14 +15,58 @@ const (
 // VLAN tags. It fills p as [Parse] does. false says nothing but that Parse has to
 // look: p is not to be read then.
 func Plain(frame []byte, total int, p *Packet) bool {
-	if len(frame) >= EthernetLen+IPv4Len+UDPLen && binary.LittleEndian.Uint16(frame[12:]) == leIPv4 {
-		return plain4(frame, EthernetLen, total, p)
+	if _, _, ok := Plain4(frame, total, p); ok {
+		return true
 	}
-	return plainElse(frame, total, p)
+	return PlainElse(frame, total, p)
 }
 
-// plainElse is Plain of what is not untagged IPv4.
-func plainElse(frame []byte, total int, p *Packet) bool {
+// Plain4 is [Plain] of untagged IPv4 alone, and returns the 8 bytes of the addresses
+// and the 4 of the ports as little-endian loads. It is one piece without a call: each
+// would cost as much as what is in it.
+func Plain4(frame []byte, total int, p *Packet) (addrs uint64, ports uint32, ok bool) {
+	if len(frame) < EthernetLen+IPv4Len+UDPLen {
+		return 0, 0, false
+	}
+	ip := frame[EthernetLen:]
+	_ = ip[IPv4Len+UDPLen-1]
+	w0 := binary.LittleEndian.Uint64(ip)     // version to fragment
+	w1 := binary.LittleEndian.Uint64(ip[8:]) // TTL to source
+	addrs = binary.LittleEndian.Uint64(ip[12:])
+	ports = binary.LittleEndian.Uint32(ip[20:])
+	n := int(swap16(uint16(w0 >> 16)))
+	sum := w0>>32 + w0&0xffffffff + w1>>32 + w1&0xffffffff + addrs>>32
+	if binary.LittleEndian.Uint16(frame[12:]) != leIPv4 || uint8(w0) != 0x45 || w0&anyFragment != 0 ||
+		EthernetLen+n > total || sum%0xffff != 0 || martianOctet[uint8(addrs)] || martianOctet[uint8(addrs>>32)] {
+		return 0, 0, false
+	}
+	proto := uint8(w1 >> 8)
+	p.Family, p.Proto, p.L3, p.L4, p.TTL, p.Frag, p.Len = 4, proto, EthernetLen, EthernetLen+IPv4Len, uint8(w1), 0, uint16(n)
+	n -= IPv4Len
+	pseudo := addrs>>32 + addrs&0xffffffff + uint64(proto)<<8 + uint64(swap16(uint16(n)))
+	if proto == ProtoUDP {
+		w2 := binary.LittleEndian.Uint32(ip[24:]) // length, checksum
+		u := int(swap16(uint16(w2)))
+		p.Flags = 0
+		p.Partial = u == n && congruent(pseudo, uint16(w2>>16))
+		return addrs, ports, u >= UDPLen && u <= n
+	}
+	l4 := ip[IPv4Len:]
+	if proto != ProtoTCP || n < TCPLen || len(l4) < TCPLen {
+		return 0, 0, false
+	}
+	off := TCP(l4).DataOffset()
+	p.Flags = TCP(l4).Flags()
+	p.Partial = congruent(pseudo, binary.LittleEndian.Uint16(l4[16:]))
+	return addrs, ports, off >= TCPLen && off <= n && off <= len(l4)
+}
+
+// anyFragment are the bits of an IPv4 header's first eight bytes that no whole packet
+// has: more fragments, and an offset.
+const anyFragment = 0xff3f << 48
+
+// PlainElse is [Plain] of what is not untagged IPv4.
+func PlainElse(frame []byte, total int, p *Packet) bool {
 	if len(frame) < EthernetLen+IPv4Len+UDPLen {
 		return false
 	}
@@ -59,9 +103,8 @@ func plain4(frame []byte, l3, total int, p *Packet) bool {
 	w1 := binary.LittleEndian.Uint64(ip[8:]) // TTL to source
 	addrs := binary.LittleEndian.Uint64(ip[12:])
 	n := int(swap16(uint16(w0 >> 16)))
-	const noFragment = 0xff3f << 48 // but DF, and the reserved bit
 	sum := w0>>32 + w0&0xffffffff + w1>>32 + w1&0xffffffff + addrs>>32
-	if uint8(w0) != 0x45 || w0&noFragment != 0 || l3+n > total || sum%0xffff != 0 ||
+	if uint8(w0) != 0x45 || w0&anyFragment != 0 || l3+n > total || sum%0xffff != 0 ||
 		martianOctet[uint8(addrs)] || martianOctet[uint8(addrs>>32)] {
 		return false
 	}
