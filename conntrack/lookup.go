@@ -4,32 +4,42 @@ package conntrack
 // worker's next Quiesce.
 func (w *Worker) Lookup(h uint64, k *Key) Ref { return w.t.find(h, k) }
 
-// LookupBatch looks up h[i], k[i] for every i of out. It goes over the batch once
-// per cache line that a look-up needs, so that the misses overlap.
+// LookupBatch looks up h[i], k[i] for every i of out. It is [Worker.PrefetchBuckets],
+// [Worker.Candidates] and [Worker.Confirm]; who has something else to do in between
+// calls these.
 func (w *Worker) LookupBatch(h []uint64, k []Key, out []Ref) {
-	h, k = h[:len(out)], k[:len(out)]
-	for len(out) > batchSize {
-		w.t.lookupBatch(h[:batchSize], k[:batchSize], out[:batchSize])
-		h, k, out = h[batchSize:], k[batchSize:], out[batchSize:]
-	}
-	w.t.lookupBatch(h, k, out)
+	w.PrefetchBuckets(h[:len(out)])
+	w.Candidates(h, out)
+	w.Confirm(h, k, out)
 }
-
-const batchSize = 64
 
 // unresolved marks, between the passes, a key whose first bucket says to look on.
 const unresolved = ^Ref(0)
 
-func (t *Table) lookupBatch(h []uint64, k []Key, out []Ref) {
+// PrefetchBuckets asks for the cache lines that Candidates reads.
+func (w *Worker) PrefetchBuckets(h []uint64) {
+	if t := w.t; len(h) > 0 {
+		prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &h[0], len(h))
+	}
+}
+
+// Candidates finds the entries that may be those of the hashes, and asks for the cache
+// lines of these and of their connections. What it leaves in out is for Confirm.
+func (w *Worker) Candidates(h []uint64, out []Ref) {
 	n := len(out)
 	if n == 0 {
 		return
 	}
-	h, k = h[:n], k[:n]
-	first, buckets := &t.buckets[0], uint64(len(t.buckets))
-	prefetchBuckets(first, buckets, &h[0], n)
-	candidates(first, buckets, &h[0], &out[0], n)
+	t := w.t
+	h = h[:n]
+	candidates(&t.buckets[0], uint64(len(t.buckets)), &h[0], &out[0], n)
 	prefetchFlows(&t.entries[0], &t.conns[0], &out[0], n)
+}
+
+// Confirm turns what Candidates has left into the entries of the keys, or 0.
+func (w *Worker) Confirm(h []uint64, k []Key, out []Ref) {
+	t := w.t
+	h, k = h[:len(out)], k[:len(out)]
 	for i, r := range out {
 		if r == 0 || uint64(r-1) < uint64(len(t.entries)) && t.entries[r-1].Key.equal(&k[i]) {
 			continue

@@ -53,6 +53,7 @@ func (b *batch) buffers(i int) []xsk.Desc {
 func (w *worker) take(b *batch, in int32, q Queue) int {
 	n := q.Receive(b.desc[:batchSize])
 	b.n = 0
+	packets, bytes := uint64(0), uint64(0)
 	for at := 0; at < n; {
 		i, first, size := b.n, at, uint32(0)
 		for at < n {
@@ -66,8 +67,8 @@ func (w *worker) take(b *batch, in int32, q Queue) int {
 			}
 		}
 		bufs := at - first
-		w.t.rxPackets++
-		w.t.rxBytes += uint64(size)
+		packets++
+		bytes += uint64(size)
 		if bufs > maxBuffers {
 			w.freeBuffers(b.desc[first:at])
 			w.t.drops[DropTooBig]++
@@ -76,6 +77,8 @@ func (w *worker) take(b *batch, in int32, q Queue) int {
 		b.first[i], b.bufs[i], b.size[i], b.in[i] = uint8(first), uint8(bufs), size, in
 		b.n++
 	}
+	w.t.rxPackets += packets
+	w.t.rxBytes += bytes
 	return n
 }
 
@@ -85,14 +88,48 @@ func (w *worker) frame(b *batch, i int) []byte {
 	return w.area[d.Addr : d.Addr+uint64(d.Len) : (d.Addr|w.frameMask)+1]
 }
 
-// process runs the stages over the batch. Each stage goes over all packets
-// before the next begins, so that the cache misses of one stage overlap.
+// groupSize is how many packets go through one stage at a time: a stage asks for at
+// most two cache lines per packet, and processors wait for some 16 at once.
+const groupSize = 8
+
+// process runs the stages over the batch, a group at a time, and each stage one group
+// behind the one before it: while the lines that one group needs are on their way the
+// others are worked on.
+//
+//  1. parse, key and hash; ask for the bucket of the index
+//  2. find the candidate in the bucket; ask for its entry and its connection
+//  3. compare the keys; rewrite and enqueue, or whatever else the packet needs
+//
+// The third goes in the order of arrival.
 func (w *worker) process(b *batch) {
 	w.memory.Prefetch(b.desc[:b.n])
-	w.classify(b)
-	w.ct.LookupBatch(b.hash[:b.n], b.key[:b.n], b.ref[:b.n])
 	created := w.t.newFlows
-	for i := range b.n {
+	for at := 0; at < b.n+2*groupSize; at += groupSize {
+		if from, to := b.group(at); from < to {
+			w.classify(b, from, to)
+			w.ct.PrefetchBuckets(b.hash[from:to])
+		}
+		if from, to := b.group(at - groupSize); from < to {
+			w.ct.Candidates(b.hash[from:to], b.ref[from:to])
+		}
+		if from, to := b.group(at - 2*groupSize); from < to {
+			w.ct.Confirm(b.hash[from:to], b.key[from:to], b.ref[from:to])
+			w.forward(b, from, to, created)
+		}
+	}
+}
+
+// group is the part of the batch that begins at a packet, empty outside the batch.
+func (b *batch) group(at int) (from, to int) {
+	if at < 0 {
+		return 0, 0
+	}
+	return at, min(at+groupSize, b.n, batchSize)
+}
+
+// forward is the last stage. created is how many flows there were before the batch.
+func (w *worker) forward(b *batch, from, to int, created uint64) {
+	for i := from; i < to; i++ {
 		ref := b.ref[i]
 		if ref != 0 && b.plain[i] && w.established(b, i, ref) || !b.ok[i] {
 			continue
@@ -108,10 +145,10 @@ func (w *worker) process(b *batch) {
 	}
 }
 
-// classify parses all packets and makes their keys; what is not a TCP or UDP packet
-// is dealt with here.
-func (w *worker) classify(b *batch) {
-	for i := range min(b.n, batchSize) {
+// classify parses packets and makes their keys; what is not a TCP or UDP packet is
+// dealt with here.
+func (w *worker) classify(b *batch, from, to int) {
+	for i := from; i < to; i++ {
 		d := b.head(i)
 		f := w.area[d.Addr : d.Addr+uint64(d.Len)]
 		p := &b.pkt[i]

@@ -52,6 +52,13 @@ type frames struct {
 
 func (f *frames) push(a uint64) { f.addr = append(f.addr, a) }
 
+// grow is push of n frames that the caller writes.
+func (f *frames) grow(n int) []uint64 {
+	have := len(f.addr)
+	f.addr = f.addr[:have+n]
+	return f.addr[have:]
+}
+
 func (f *frames) pop() (uint64, bool) {
 	n := len(f.addr)
 	if n == 0 {
@@ -91,8 +98,9 @@ func (w *worker) complete() {
 		p := &w.ports[i]
 		for p.sending > 0 {
 			n := p.q.Complete(w.done[:])
-			for _, a := range w.done[:n] {
-				w.free.push(a &^ w.frameMask)
+			free := w.free.grow(n)
+			for i, a := range w.done[:n] {
+				free[i] = a &^ w.frameMask
 			}
 			p.sending -= n
 			if n < len(w.done) {
@@ -143,12 +151,14 @@ func (w *worker) transmit(p *port) {
 		w.complete()
 		n += w.put(p, n)
 	}
-	for _, d := range p.tx[:n] {
-		w.t.txBytes += uint64(d.Len)
-		if d.Options&xsk.Continued == 0 {
-			w.t.txPackets++
-		}
+	bytes, continued := uint64(0), uint64(0)
+	for i := range p.tx[:n] {
+		d := &p.tx[i]
+		bytes += uint64(d.Len)
+		continued += uint64(d.Options & xsk.Continued)
 	}
+	w.t.txBytes += bytes
+	w.t.txPackets += uint64(n) - continued/xsk.Continued
 	for _, d := range p.tx[n:p.txn] {
 		if d.Options&xsk.Continued == 0 {
 			w.t.drops[DropTxFull]++
