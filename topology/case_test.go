@@ -3,6 +3,7 @@ package topology
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -11,7 +12,7 @@ import (
 // (ready, unready, serving = neither ready nor terminating, leaving = serving
 // and terminating, gone = terminating and not serving, published = ready and
 // terminating) and what else is known: node=, zone=, region=, rack=,
-// hints=z1,z2, nodehints=n1,n2, inferred.
+// hints=z1,z2, nodehints=n1,n2, weight=, inferred.
 func parse(t testing.TB, text string) []Endpoint {
 	t.Helper()
 	var eps []Endpoint
@@ -49,6 +50,12 @@ func parse(t testing.TB, text string) []Endpoint {
 				e.Labels["example.com/rack"] = value
 			case "hints":
 				e.HintZones = strings.Split(value, ",")
+			case "weight":
+				n, err := strconv.ParseUint(value, 10, 32)
+				if err != nil {
+					t.Fatal(err)
+				}
+				e.Weight = uint32(n)
 			case "nodehints":
 				e.HintNodes = strings.Split(value, ",")
 			default:

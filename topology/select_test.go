@@ -129,6 +129,7 @@ func TestSpillOver(t *testing.T) {
 		{"along topology keys", Policy{TopologyKeys: []string{LabelZone, "*"}, MinReadyPercent: 100}, nil, zone(1, 1, 1, 0), "topology-key:topology.kubernetes.io/zone: 1=0.500 3=0.500", "", false},
 		{"never beyond the topology keys", Policy{TopologyKeys: []string{LabelZone}, MinReadyPercent: 100}, nil, zone(1, 1, 1, 0), "topology-key:topology.kubernetes.io/zone: 1", "", false},
 		{"with hints, an unready one counts in its own zone", own(DistributionNone, 100), nil, "1 ready zone=za hints=za\n2 unready zone=za\n3 ready zone=zb hints=zb", "same-zone: 1=0.500 3=0.500", "", false},
+		{"a tier's share is parted by weight", own(PreferSameZone, 50), nil, "1 ready zone=za weight=3\n2 unready zone=za weight=9\n3 unready zone=za\n4 unready zone=za\n5 ready zone=zb weight=3\n6 ready zone=zb", "same-zone: 1=0.500 5=0.375 6=0.125", "", false},
 		{"not among terminating ones", own(PreferSameZone, 100), nil, "1 leaving zone=za\n2 gone zone=za\n3 leaving zone=zb", "terminating: 1", "", false},
 	})
 }
