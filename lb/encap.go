@@ -37,17 +37,6 @@ func within(mtu uint32, e *conntrack.Entry) uint32 {
 	return max(mtu, n) - n
 }
 
-// modeTo is the mode of a new flow to a frontend by a path. An endpoint behind
-// the kernel of this very node gets the translated packet, whatever the
-// Service's mode: there is no wire on which the frontend's address could be
-// told from the node's.
-func (w *worker) modeTo(fe *table.FrontendEntry, path *route.Path) conntrack.Mode {
-	if oneWay(fe.Mode) && path.Kind == route.Host {
-		return conntrack.ModeNAT
-	}
-	return max(fe.Mode, conntrack.ModeNAT)
-}
-
 // reaches says whether a path leads to the endpoint in the mode: not through
 // this node's kernel, which drops what claims to come from the node itself, and
 // in l2dsr not through a router, which would send the packet back.

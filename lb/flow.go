@@ -143,6 +143,9 @@ func (w *worker) adjacency(b *batch, i int, c *conntrack.Conn, e *conntrack.Entr
 			w.drop(b, i, DropNotOnLink)
 			return nil, 0, 0
 		}
+		if ref.Forward() {
+			path.NextHop = throughHostPort(&path, e.Mode)
+		}
 		n, ok := w.router.Adjacency(path.Port, path.NextHop)
 		if !ok {
 			w.hold(b, i, int32(path.Port), path.NextHop, 0)
@@ -227,7 +230,10 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 		w.noRoute(b, i, path.Kind)
 		return
 	}
-	mode := w.modeTo(fe, &path)
+	mode := modeTo(fe, ep, &path, w.plan)
+	if mode == conntrack.ModeDNAT && !w.mayKeepClient(b, i, ep, &path) {
+		mode = conntrack.ModeNAT
+	}
 	if !oneWay(mode) && !opens(p) {
 		w.midstream(b, i)
 		return
@@ -237,7 +243,7 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 		return
 	}
 	src, ok := w.plan.source(&path, ep, b.hash[i])
-	if !ok && mode != conntrack.ModeL2DSR {
+	if !ok && mode != conntrack.ModeL2DSR && mode != conntrack.ModeDNAT {
 		w.drop(b, i, DropNoRoute)
 		return
 	}
@@ -253,10 +259,15 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 		f.TSval, f.HasTS = conntrack.Timestamp(l4[header.TCPLen:l4.DataOffset()])
 	}
 	ref, outcome := w.ct.Create(f)
+	if outcome == conntrack.NoPort && mode == conntrack.ModeDNAT && f.SNAT.IsValid() {
+		// The client's port is in use towards this endpoint, by another frontend.
+		f.Mode = conntrack.ModeNAT
+		ref, outcome = w.ct.Create(f)
+	}
 	switch outcome {
 	case conntrack.Created:
 		w.t.newFlows++
-		if n, ok := w.router.Adjacency(path.Port, path.NextHop); ok {
+		if n, ok := w.router.Adjacency(path.Port, throughHostPort(&path, f.Mode)); ok {
 			atomic.StoreUint64(&w.table.Conn(ref).Adj[0], way(w.epoch, &path, n))
 		}
 	case conntrack.Existed:

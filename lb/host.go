@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/hostport"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
@@ -43,20 +44,26 @@ func (l *LB) openHostPort(workers int) error {
 func cleanHostPort(cfg Config) error { return hostport.Remove(cfg.StateDir, cfg.ProcSys) }
 
 // forwardBehind has the kernel forward the answers of endpoints that are
-// reached through it: packets that arrive on their interface.
+// reached through it: packets that arrive on their interface. Where they see
+// their clients' addresses it prepares the way back too.
 func (l *LB) forwardBehind(frontends []*table.FrontendEntry) error {
 	if l.host == nil {
 		return nil
 	}
 	var errs []error
-	seen := map[*table.PoolEntry]bool{}
+	type behind struct {
+		pool *table.PoolEntry
+		mode conntrack.Mode
+	}
+	seen := map[behind]bool{}
 	for _, f := range frontends {
-		if seen[f.Pool] {
+		if seen[behind{f.Pool, f.Mode}] {
 			continue
 		}
-		seen[f.Pool] = true
+		seen[behind{f.Pool, f.Mode}] = true
 		for i := range f.Pool.Endpoints() {
 			path, ok := l.router.Load().Lookup(f.Pool.Endpoints()[i].AddrPort.Addr(), 0)
+			errs = append(errs, l.wayBackFor(f, &f.Pool.Endpoints()[i], &path))
 			if ok && path.Kind == route.Host && !path.Local && path.Interface > 0 {
 				if err := l.host.Forward(path.Interface); err != nil {
 					errs = append(errs, fmt.Errorf("forwarding for endpoint %v: %w", f.Pool.Endpoints()[i].AddrPort, err))

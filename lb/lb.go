@@ -124,6 +124,8 @@ type LB struct {
 	warnings  []string
 	adopted   int // flows of the last process
 
+	toldNAT map[string]bool // Services of which it was said that they get nat in place of dnat
+
 	exhausted map[netip.AddrPort]time.Time // Run's: when it was last said
 	started   time.Time
 }
@@ -156,7 +158,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	l := &LB{cfg: cfg, log: cfg.Log, joined: map[int]bool{}, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{},
+	l := &LB{cfg: cfg, log: cfg.Log, joined: map[int]bool{}, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{}, toldNAT: map[string]bool{},
 		exhausted: map[netip.AddrPort]time.Time{}, started: time.Now()}
 	l.vips.init()
 	defer func() {

@@ -30,6 +30,9 @@ type plan struct {
 	// of the way out, with the shared range.
 	sources4, sources6 []SNATSource
 	lo, hi             uint16 // on the host's own addresses
+	// wayBack says that answers to clients' own addresses come back to the host
+	// port.
+	wayBack bool
 	// listeners are the sources towards the node's own addresses.
 	listeners []listenerSource
 	// owned are all SNAT sources, to tell stray answers.

@@ -258,7 +258,7 @@ func (l *LB) adoptFlows() {
 // the SNAT addresses of the steering program in line with it: new ones before
 // the plan is published, old ones stay while a flow may still need them.
 func (l *LB) replan() error {
-	p := &plan{lo: l.cfg.SNATPortLo, hi: l.cfg.SNATPortHi}
+	p := &plan{lo: l.cfg.SNATPortLo, hi: l.cfg.SNATPortHi, wayBack: l.host != nil && l.host.WayBack == nil}
 	want := map[netip.Addr]SNATSource{}
 	for _, a := range l.cfg.SNATAddresses {
 		s := l.sourceRange(a)
@@ -310,7 +310,9 @@ func (l *LB) replan() error {
 			delete(l.claims, a)
 		}
 	}
-	errs = append(errs, l.planVIPs(), l.forwardBehind(slices.Collect(l.tables.Load().All())))
+	all := slices.Collect(l.tables.Load().All())
+	errs = append(errs, l.planVIPs(), l.forwardBehind(all))
+	l.keepWayBack(all)
 	slices.SortFunc(p.owned, func(a, b ownedSource) int { return int(a.key.W2>>24) - int(b.key.W2>>24) })
 	l.plan.Store(p)
 	return errors.Join(errs...)

@@ -49,6 +49,9 @@ func RenderFrontends(w io.Writer, l *FrontendList) error {
 			if e.Local {
 				address += " (local)"
 			}
+			if e.Mode != f.Mode {
+				address += " (" + e.Mode + ")"
+			}
 			row(t, append(head, address, fmt.Sprintf("%.1f %%", 100*e.Share), fmt.Sprint(e.Flows))...)
 		}
 	}

@@ -65,8 +65,8 @@ func exampleFlows() *FlowList {
 
 func exampleFrontends() *FrontendList {
 	return &FrontendList{Frontends: []Frontend{
-		{Service: "default/web", PortName: "http", Address: "192.0.2.1:30080", Protocol: "TCP", Kind: "NodePort", Mode: "nat", Tier: "same-zone", OnEmpty: "reject",
-			Endpoints: []FrontendEndpoint{{"10.0.0.2:8080", true, 0.5, 12}, {"10.0.0.3:8080", false, 0.5, 9}}},
+		{Service: "default/web", PortName: "http", Address: "192.0.2.1:30080", Protocol: "TCP", Kind: "NodePort", Mode: "dnat", Tier: "same-zone", OnEmpty: "reject",
+			Endpoints: []FrontendEndpoint{{"10.0.0.2:8080", true, "dnat", 0.5, 12}, {"10.0.0.3:8080", false, "nat", 0.5, 9}}},
 		{Service: "default/dns", Address: "192.0.2.1:30053", Protocol: "UDP", Kind: "NodePort", Tier: "none", OnEmpty: "drop"},
 	}}
 }

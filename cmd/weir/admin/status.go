@@ -244,10 +244,13 @@ type Frontend struct {
 
 // FrontendEndpoint is one endpoint of a frontend.
 type FrontendEndpoint struct {
-	Address string  `json:"address"` // address:port
-	Local   bool    `json:"local"`
-	Share   float64 `json:"share"` // of new flows, 0 to 1
-	Flows   uint64  `json:"flows"`
+	Address string `json:"address"` // address:port
+	Local   bool   `json:"local"`
+	// Mode is how new flows are forwarded, as far as the client does not
+	// matter: nat, dnat, l2dsr, ipip or gue.
+	Mode  string  `json:"mode"`
+	Share float64 `json:"share"` // of new flows, 0 to 1
+	Flows uint64  `json:"flows"`
 }
 
 // FrontendList is the answer to /v1/frontends.

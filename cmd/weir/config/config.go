@@ -196,6 +196,16 @@ type Forwarding struct {
 	// address (on its loopback) and listen on the frontend's port. Node
 	// ports, cluster IPs and endpoints on this node are served by nat all
 	// the same.
+	//
+	// nat has endpoints see an address of Weir's. dnat keeps the client's; the
+	// answers must come back through this node: from pods behind its kernel
+	// and from its own listeners they do, by marks (see HostPort), from an
+	// attached interface they would not, and nat is used. An endpoint on
+	// another node answers past Weir unless its way to clients leads through
+	// this node, clients of its own network included: do not ask for dnat
+	// there. Services with externalTrafficPolicy: Local, whose endpoints are
+	// on this node, are dnat even where the default is nat; nat for them too
+	// is asked for by the annotation.
 	Mode string `json:"mode"`
 	// GUEZeroChecksum leaves out the UDP checksum of gue over IPv6. It saves
 	// reading every packet; routers on the way and the receiver must take

@@ -109,7 +109,7 @@ func TestEveryFlagIsHandled(t *testing.T) {
 
 func TestErrorsOfFlagsNameTheFlag(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
-	c, err := load(t, "--config", file(t), "--interface", "eth0,eth0", "--forwarding-mode", "dnat", "--mode", "fast", "--node-name", "X")
+	c, err := load(t, "--config", file(t), "--interface", "eth0,eth0", "--forwarding-mode", "tunnel", "--mode", "fast", "--node-name", "X")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestErrorsOfFlagsNameTheFlag(t *testing.T) {
 --mode: interfaces[0].mode: must be auto, zerocopy, native or generic, is "fast"
 --interface: interfaces[1].name: eth0 is listed twice
 --mode: interfaces[1].mode: must be auto, zerocopy, native or generic, is "fast"
---forwarding-mode: forwarding.mode: dnat is not supported yet: use nat`
+--forwarding-mode: forwarding.mode: must be nat, dnat, l2dsr, ipip, gue, is "tunnel"`
 	if got := c.Validate().Error(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -31,10 +31,7 @@ const (
 )
 
 // forwardingModes are the modes that can be configured.
-var forwardingModes = []string{ForwardNAT, ForwardL2DSR, ForwardIPIP, ForwardGUE}
-
-// notYet are the forwarding modes that are named but not built yet.
-var notYet = []string{ForwardDNAT}
+var forwardingModes = []string{ForwardNAT, ForwardDNAT, ForwardL2DSR, ForwardIPIP, ForwardGUE}
 
 // Validate judges the configuration by itself, without looking at the
 // machine, and returns all that is wrong.
@@ -178,9 +175,9 @@ func (c *Configuration) validateSNAT(r *report) {
 
 func (c *Configuration) validateForwarding(r *report) {
 	switch m := c.Forwarding.Mode; {
+	case m == ForwardDNAT && c.HostPort.Mark == 0:
+		r.addf("forwarding.mode", "%s needs hostPort.mark", m)
 	case slices.Contains(forwardingModes, m):
-	case slices.Contains(notYet, m):
-		r.addf("forwarding.mode", "%s is not supported yet: use %s", m, ForwardNAT)
 	default:
 		r.addf("forwarding.mode", "must be %s, is %q", strings.Join(forwardingModes, ", "), m)
 	}

@@ -47,8 +47,8 @@ func TestValidateRefuses(t *testing.T) {
 		{"snat ports in node ports", func(c *Configuration) { c.SNAT.Ports = PortRange{32000, 40000} }, "snat.ports", "overlaps the node ports 30000-32767"},
 		{"snat ports well known", func(c *Configuration) { c.SNAT.Ports = PortRange{80, 90} }, "snat.ports", "well-known"},
 		{"protected in snat", func(c *Configuration) { c.ProtectedPorts[1] = 61500 }, "protectedPorts[1]", "lies in snat.ports"},
-		{"dnat", func(c *Configuration) { c.Forwarding.Mode = ForwardDNAT }, "forwarding.mode", "dnat is not supported yet"},
-		{"forwarding mode", func(c *Configuration) { c.Forwarding.Mode = "teleport" }, "forwarding.mode", `must be nat, l2dsr, ipip, gue, is "teleport"`},
+		{"dnat without marks", func(c *Configuration) { c.Forwarding.Mode, c.HostPort.Mark = ForwardDNAT, 0 }, "forwarding.mode", "dnat needs hostPort.mark"},
+		{"forwarding mode", func(c *Configuration) { c.Forwarding.Mode = "teleport" }, "forwarding.mode", `must be nat, dnat, l2dsr, ipip, gue, is "teleport"`},
 		{"two prefixes of a family", func(c *Configuration) { c.HostPort.Prefixes[1] = "10.9.0.0/24" }, "hostPort.prefixes[1]", "second IPv4 prefix"},
 		{"prefix too small", func(c *Configuration) { c.HostPort.Prefixes[0] = "10.9.0.0/30" }, "hostPort.prefixes[0]", "too small"},
 		{"prefix loopback", func(c *Configuration) { c.HostPort.Prefixes[0] = "127.0.0.0/24" }, "hostPort.prefixes[0]", "cannot be routed"},
@@ -119,7 +119,7 @@ func TestValidateAccepts(t *testing.T) {
 func TestValidateSaysAllThatIsWrongAtOnceWithLines(t *testing.T) {
 	c := parse(t, strings.ReplaceAll(strings.ReplaceAll(full, "mode: nat", "mode: tunnel"), "name: eth1", "name: eth0"))
 	want := `weir.yaml:6: interfaces[1].name: eth0 is listed twice
-weir.yaml:9: forwarding.mode: must be nat, l2dsr, ipip, gue, is "tunnel"`
+weir.yaml:9: forwarding.mode: must be nat, dnat, l2dsr, ipip, gue, is "tunnel"`
 	if got := c.Validate().Error(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

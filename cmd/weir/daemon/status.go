@@ -192,7 +192,7 @@ func (d *Daemon) frontend(f *table.FrontendEntry) admin.Frontend {
 	}
 	for _, e := range f.Pool.Endpoints() {
 		out.Endpoints = append(out.Endpoints, admin.FrontendEndpoint{
-			Address: e.AddrPort.String(), Local: e.Local, Share: float64(e.Weight) / total,
+			Address: e.AddrPort.String(), Local: e.Local, Mode: program.ModeName(d.lb.ModeTo(f, &e)), Share: float64(e.Weight) / total,
 			Flows: uint64(d.lb.FlowTable().EndpointFlows(e.Number)),
 		})
 	}

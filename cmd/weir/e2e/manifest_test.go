@@ -61,6 +61,9 @@ func (e endpoint) addr(six bool) netip.Addr {
 // nodePort is the node port of one of the Service's ports.
 func (s service) nodePort(port uint16) uint16 { return 30000 + 100*uint16(s.index) + port }
 
+// healthPort is its healthCheckNodePort, where its policy is Local.
+func (s service) healthPort() uint16 { return s.nodePort(99) }
+
 // lbIP is the Service's load balancer IP.
 func (s service) lbIP(six bool) netip.Addr {
 	for _, a := range s.lb {
@@ -106,6 +109,7 @@ func (s service) objects() []any {
 	}
 	if s.local {
 		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		svc.Spec.HealthCheckNodePort = int32(s.healthPort())
 	}
 	var ports []discoveryv1.EndpointPort
 	for _, p := range []struct {

@@ -23,11 +23,14 @@ func tunnel(m conntrack.Mode) bool { return m == conntrack.ModeIPIP || m == conn
 func (f *familyPort) frontendMode(addr netip.AddrPort, kind table.Kind) (m conntrack.Mode, ok bool) {
 	m = f.t.mode(f.svc)
 	if !direct(m) {
+		if m <= conntrack.ModeNAT && f.svc.Options.ForwardingMode == "" {
+			m = f.translated(kind)
+		}
 		return m, true
 	}
 	f.resolve()
 	if kind == table.NodePort || kind == table.ClusterIP || f.t.own(addr.Addr()) {
-		return conntrack.ModeNAT, !f.crossed
+		return f.translated(kind), !f.crossed
 	}
 	for i := range f.eps {
 		if target := f.eps[i].AddrPort; target.Port() != addr.Port() {
@@ -38,10 +41,21 @@ func (f *familyPort) frontendMode(addr netip.AddrPort, kind table.Kind) (m connt
 			f.warnings = append(f.warnings, fmt.Sprintf(
 				"%s %s: %sforwarding mode %s, which leaves packets as they are: the target port of %s would have to be %d",
 				kind, addr, what, ModeName(m), target, addr.Port()))
-			return conntrack.ModeNAT, !f.crossed
+			return f.translated(kind), !f.crossed
 		}
 	}
 	return m, true
+}
+
+// translated is the mode with a translation that follows from the traffic
+// policy. Clients from outside of a Service with externalTrafficPolicy: Local
+// are to be seen by their addresses: that is what the policy is for, and since
+// its endpoints are on this node their answers come back.
+func (f *familyPort) translated(kind table.Kind) conntrack.Mode {
+	if f.svc.Policy.ExternalLocal && kind != table.ClusterIP {
+		return conntrack.ModeDNAT
+	}
+	return conntrack.ModeNAT
 }
 
 // ModeName is the name of a mode, as in weir.dev/forwarding-mode.

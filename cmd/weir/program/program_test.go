@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/topology"
@@ -390,5 +391,52 @@ func TestServicesAreThoseWithFrontends(t *testing.T) {
 	got := tr.Services()
 	if len(got) != 1 || !slices.ContainsFunc(got, func(s *discovery.Service) bool { return s.Name.Name == "a" }) {
 		t.Errorf("%v", got)
+	}
+}
+
+// Clients of Local policy are to be seen by their addresses; who wants
+// something else says so.
+func TestForwardingMode(t *testing.T) {
+	local := func(s *discovery.Service) { s.Policy.ExternalLocal = true }
+	asked := func(mode string, more func(*discovery.Service)) func(*discovery.Service) {
+		return func(s *discovery.Service) {
+			s.Options.ForwardingMode = mode
+			if more != nil {
+				more(s)
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		byRule  conntrack.Mode
+		change  func(*discovery.Service)
+		want    conntrack.Mode // of the node port and the load balancer IP
+		cluster conntrack.Mode // of the ClusterIP
+	}{
+		{"Cluster policy", 0, nil, conntrack.ModeNAT, conntrack.ModeNAT},
+		{"Local policy", conntrack.ModeNAT, local, conntrack.ModeDNAT, conntrack.ModeNAT},
+		{"Local policy that asks for nat", 0, asked("nat", local), conntrack.ModeNAT, conntrack.ModeNAT},
+		{"Local policy where gue is configured, on the node's own addresses", conntrack.ModeGUE, local, conntrack.ModeDNAT, conntrack.ModeNAT},
+		{"dnat asked for", 0, asked("dnat", nil), conntrack.ModeDNAT, conntrack.ModeDNAT},
+		{"dnat configured", conntrack.ModeDNAT, nil, conntrack.ModeDNAT, conntrack.ModeDNAT},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tr := New(Options{Node: topology.Node{Name: "n"}, NodeAddresses: []netip.Addr{node1, node2}, ClusterIPs: true, Mode: tt.byRule})
+			b := tr.Apply(&discovery.Update{Put: []*discovery.Service{service("a", func(s *discovery.Service) {
+				s.LoadBalancerIPs, s.ClusterIPs = []netip.Addr{node2}, []netip.Addr{netip.MustParseAddr("10.96.0.1")}
+				if tt.change != nil {
+					tt.change(s)
+				}
+			}, "10.1.1.1:80 n")}})
+			for _, f := range b.Put[0].Frontends {
+				want := tt.want
+				if f.Kind == table.ClusterIP {
+					want = tt.cluster
+				}
+				if f.Mode != want {
+					t.Errorf("%v: mode %d, want %d", f.Kind, f.Mode, want)
+				}
+			}
+		})
 	}
 }
