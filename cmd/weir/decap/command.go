@@ -31,10 +31,15 @@ with the command. While it runs the node answers ARP only for the addresses of
 the interface that is asked (net.ipv4.conf.all.arp_ignore=1, arp_announce=2):
 what Weir announces is not the node's to claim. Both are put back at the end.
 
+Clients learn the tunnel's narrower MTU by ICMP errors from Weir. Where those do
+not reach them --mss lowers the segment size that this node announces, by an
+nftables table of its own.
+
 Whoever can reach this node can send packets with any inner source: limit the
 senders with --from, or by a firewall. What was received and dropped is printed
 at the end. Runs until SIGTERM. Needs root (CAP_NET_ADMIN, CAP_NET_RAW).`,
 		Example: `  weir decap --address 198.51.100.10 --address 2001:db8::10 --from 10.1.0.0/24
+  weir decap --address 198.51.100.10 --mss 1420
   systemd-run --unit weir-decap weir decap --address 198.51.100.10 --from 10.1.0.1/32`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,23 +47,33 @@ at the end. Runs until SIGTERM. Needs root (CAP_NET_ADMIN, CAP_NET_RAW).`,
 			if err != nil {
 				return &usageError{err}
 			}
-			return Run(cmd.Context(), rules, o.device, o.zeroChecksum, cmd.ErrOrStderr())
+			return Run(cmd.Context(), rules, o.Settings, cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
 	fs.StringSliceVar(&o.addresses, "address", nil, "load balancer `address` that inner packets may be to; repeat or separate by commas")
 	fs.StringSliceVar(&o.from, "from", nil, "`prefix` of senders that are heard, the addresses of Weir; default all")
-	fs.StringVar(&o.device, "device", "weir-decap", "`name` of the TUN device")
-	fs.BoolVar(&o.zeroChecksum, "gue-zero-checksum", false, "take GUE over IPv6 without a UDP checksum (RFC 6936)")
+	fs.StringVar(&o.Device, "device", "weir-decap", "`name` of the TUN device")
+	fs.Uint16Var(&o.MSS, "mss", 0, "largest TCP segment in `bytes` to be announced; 0: as the kernel does")
+	fs.BoolVar(&o.ZeroChecksum, "gue-zero-checksum", false, "take GUE over IPv6 without a UDP checksum (RFC 6936)")
 	fs.SortFlags = false
 	return cmd
 }
 
 type options struct {
 	addresses, from []string
-	device          string
-	zeroChecksum    bool
+	Settings
 }
+
+// Settings are what there is to choose beside the rules.
+type Settings struct {
+	Device       string // name of the TUN device
+	ZeroChecksum bool   // take GUE over IPv6 without a UDP checksum
+	MSS          uint16 // largest TCP segment to be announced; 0: any
+}
+
+// minMSS is what every host takes (RFC 9293 section 3.7.1).
+const minMSS = 536
 
 // usageError is a command line that makes no sense.
 type usageError struct{ error }
@@ -93,22 +108,31 @@ func (o *options) rules() (Rules, error) {
 	if len(o.addresses) == 0 {
 		errs = append(errs, errors.New("--address is missing: which addresses does this node serve?"))
 	}
+	if o.MSS != 0 && o.MSS < minMSS {
+		errs = append(errs, fmt.Errorf("--mss: %d is less than every host takes, %d", o.MSS, minMSS))
+	}
 	return r, errors.Join(errs...)
 }
 
 // Run receives until ctx ends. log gets a line when it is ready and one at the
 // end.
-func Run(ctx context.Context, rules Rules, name string, zeroChecksum bool, log io.Writer) (err error) {
-	sources, err := openSources(zeroChecksum)
+func Run(ctx context.Context, rules Rules, set Settings, log io.Writer) (err error) {
+	sources, err := openSources(set.ZeroChecksum)
 	if err != nil {
 		return err
 	}
 	defer closeSources(sources)
-	dev, err := openDevice(name, rules.Addresses)
+	dev, err := openDevice(set.Device, rules.Addresses)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	if set.MSS != 0 {
+		if err := clampMSS(rules.Addresses, set.MSS); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, unclampMSS()) }()
+	}
 	r := newReceiver(rules, sources, dev.fd)
 	fmt.Fprintf(log, "weir decap: ready: %s\n", list(sources))
 	err = r.run(ctx)

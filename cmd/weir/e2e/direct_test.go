@@ -24,12 +24,14 @@ var directServices = []struct {
 	index uint8
 	at    endpoint
 	cross bool // endpoints of IPv4 alone, addresses of both families
+	clamp bool // the endpoint announces segments that fit the tunnel
 }{
-	{"l2dsr", 51, attached, false},
-	{"ipip", 52, routed, false},
-	{"gue", 53, routed, false},
-	{"ipip", 54, routed, true},
-	{"gue", 55, routed, true},
+	{"l2dsr", 51, attached, false, false},
+	{"ipip", 52, routed, false, false},
+	{"gue", 53, routed, false, false},
+	{"ipip", 54, routed, true, false},
+	{"gue", 55, routed, true, false},
+	{"gue", 56, attached, false, true},
 }
 
 // backNet is the network by which answers go straight from the fabric to clients.
@@ -81,8 +83,12 @@ func newDirectFixture(t *testing.T) *fixture {
 	if err := os.WriteFile(f.path("manifests/services.yaml"), []byte(directManifests()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var tunnelled []string
+	var tunnelled, clamped []string
 	for _, s := range directServices {
+		if s.clamp {
+			clamped = append(clamped, netlab.Host4(netlab.LBNet, s.index).String(), netlab.Host6(netlab.LBNet, s.index).String())
+			continue
+		}
 		if s.mode != "l2dsr" {
 			tunnelled = append(tunnelled, netlab.Host4(netlab.LBNet, s.index).String(), netlab.Host6(netlab.LBNet, s.index).String())
 			continue
@@ -94,9 +100,15 @@ func newDirectFixture(t *testing.T) *fixture {
 			f.serveDirect(t, f.ZoneA, a)
 		}
 	}
-	f.startDecap(t, tunnelled)
-	for _, text := range tunnelled {
-		f.serveDirect(t, f.ZoneB, netip.MustParseAddr(text))
+	for n, addrs := range map[*netlab.Namespace][]string{f.ZoneB: tunnelled, f.ZoneA: clamped} {
+		mss := "0"
+		if n == f.ZoneA {
+			mss = "1300"
+		}
+		f.startDecap(t, n, "--address", strings.Join(addrs, ","), "--mss", mss)
+		for _, text := range addrs {
+			f.serveDirect(t, n, netip.MustParseAddr(text))
+		}
 	}
 	if err := f.start(); err != nil {
 		t.Fatal(err)
@@ -142,23 +154,24 @@ func (f *fixture) serveDirect(t *testing.T, n *netlab.Namespace, a netip.Addr) {
 	f.OnClose(echo.Close)
 }
 
-// startDecap runs `weir decap` at the routed endpoint until the test ends, and
+// startDecap runs `weir decap` on an endpoint's node until the test ends, and
 // then looks at what it leaves.
-func (f *fixture) startDecap(t *testing.T, addrs []string) {
+func (f *fixture) startDecap(t *testing.T, n *netlab.Namespace, args ...string) {
 	t.Helper()
-	cmd := f.command("decap", "--address", strings.Join(addrs, ","),
-		"--from", netlab.Host4(netlab.FabricNet, 1).String()+","+netlab.Host6(netlab.FabricNet, 1).String())
-	log, err := os.Create(f.path("decap.log"))
+	cmd := f.command(append([]string{"decap", "--from",
+		netlab.Host4(netlab.FabricNet, 1).String() + "," + netlab.Host6(netlab.FabricNet, 1).String()}, args...)...)
+	file := f.path("decap-" + n.Name() + ".log")
+	log, err := os.Create(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	p, err := f.ZoneB.Start(cmd)
+	p, err := n.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := func() string { b, _ := os.ReadFile(f.path("decap.log")); return string(b) }
+	said := func() string { b, _ := os.ReadFile(file); return string(b) }
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("weir decap said:\n%s", said())
@@ -181,10 +194,10 @@ func (f *fixture) startDecap(t *testing.T, addrs []string) {
 		if !strings.Contains(said(), "weir decap: delivered ") || strings.Contains(said(), "malformed") {
 			t.Errorf("weir decap said: %s", said())
 		}
-		if v, err := f.ZoneB.Sysctl("net/ipv4/conf/all/arp_ignore"); err != nil || v != "0" {
+		if v, err := n.Sysctl("net/ipv4/conf/all/arp_ignore"); err != nil || v != "0" {
 			t.Errorf("arp_ignore is %q afterwards, %v", v, err)
 		}
-		if _, err := f.ZoneB.Interface("weir-decap"); err == nil {
+		if _, err := n.Interface("weir-decap"); err == nil {
 			t.Error("the device is still there")
 		}
 	})
@@ -197,8 +210,11 @@ func TestWireAnswersPastWeir(t *testing.T) {
 	f.checkChecksums(t)
 	for _, s := range directServices {
 		name := s.mode
-		if s.cross {
+		switch {
+		case s.cross:
 			name += " to IPv4"
+		case s.clamp:
+			name += " with small segments"
 		}
 		t.Run(name, func(t *testing.T) {
 			bothFamilies(t, func(t *testing.T, six bool) {
@@ -210,7 +226,11 @@ func TestWireAnswersPastWeir(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				before := f.tooLarge(t)
 				f.directTransfers(t, addr)
+				if n := f.tooLarge(t) - before; s.clamp && n != 0 {
+					t.Errorf("%d packets were too large", n)
+				}
 				sent, answered := framesOf(through, addr.AsSlice())
 				if sent == 0 || answered != 0 {
 					t.Errorf("%d frames to Weir, %d answers by Weir's network", sent, answered)
@@ -222,6 +242,16 @@ func TestWireAnswersPastWeir(t *testing.T) {
 		})
 	}
 	f.checkModes(t)
+}
+
+// tooLarge is how many packets did not fit so far.
+func (f *fixture) tooLarge(t *testing.T) uint64 {
+	t.Helper()
+	s, err := f.admin.Status(inTime(t, within))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Drops["larger-than-mtu"]
 }
 
 func (f *fixture) directTransfers(t *testing.T, addr netip.Addr) {
@@ -271,11 +301,7 @@ func (f *fixture) checkModes(t *testing.T) {
 			t.Errorf("frontend %s of %s has mode %q", fe.Address, fe.Service, fe.Mode)
 		}
 	}
-	s, err := f.admin.Status(inTime(t, within))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.Drops["larger-than-mtu"] == 0 {
+	if f.tooLarge(t) == 0 {
 		t.Error("no client was told that its packets are too large")
 	}
 }
