@@ -98,22 +98,26 @@ func TestWireTwoUmems(t *testing.T) {
 
 func (f *fixture) checkTransfers(t *testing.T, s service, six bool, bytes int64) {
 	t.Helper()
-	to := s.at(httpPort, six)
-	for i, dir := range []string{"download", "upload"} {
-		transfer := &workload.Transfer{Namespace: f.Client, Target: to, Bytes: bytes, Seed: uint64(i)}
-		move := transfer.Download
-		if dir == "upload" {
-			move = transfer.Upload
-		}
-		start := time.Now()
-		if err := move(inTime(t, 30*time.Second)); err != nil {
-			t.Error(err)
-			continue
-		}
-		took := time.Since(start)
-		t.Logf("%s of %d MiB in %s: %.2f Gbit/s", dir, bytes>>20, took.Round(time.Millisecond),
-			float64(bytes)*8/took.Seconds()/1e9)
+	for _, dir := range []string{"download", "upload"} {
+		f.checkTransfer(t, s, six, bytes, dir)
 	}
+}
+
+func (f *fixture) checkTransfer(t *testing.T, s service, six bool, bytes int64, dir string) {
+	t.Helper()
+	transfer := &workload.Transfer{Namespace: f.Client, Target: s.at(httpPort, six), Bytes: bytes, Seed: uint64(len(dir))}
+	move := transfer.Download
+	if dir == "upload" {
+		move = transfer.Upload
+	}
+	start := time.Now()
+	if err := move(inTime(t, 30*time.Second)); err != nil {
+		t.Error(err)
+		return
+	}
+	took := time.Since(start)
+	t.Logf("%s of %d MiB in %s: %.2f Gbit/s", dir, bytes>>20, took.Round(time.Millisecond),
+		float64(bytes)*8/took.Seconds()/1e9)
 }
 
 // UDP payloads of every size come back as they were sent.
