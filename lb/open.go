@@ -174,7 +174,7 @@ func (l *LB) makeWorkers(n int, cpus []int) {
 // flow table, tables, router and memory.
 func (l *LB) newWorker(id, ports int) *worker {
 	w := &worker{
-		id: id, lb: l, cpu: -1, hostPort: -1, wakeFD: -1,
+		id: id, lb: l, cpu: -1, spin: firstSpin, longestNap: longestNap, hostPort: -1, wakeFD: -1,
 		ports: make([]port, ports),
 		table: l.flows, ct: l.flows.Worker(id), tables: l.tables, affinity: l.affinity, router: l.router,
 		memory: l.memory, area: l.memory.Bytes(), frameMask: uint64(l.memory.FrameSize() - 1),

@@ -73,8 +73,10 @@ type worker struct {
 	ipID         uint16     // of the last outer header that may be fragmented
 	rng          fastrand.RNG
 
-	idle      int       // rounds in a row without anything to do
-	busySince time.Time // beginning of the stretch of busy rounds
+	idle       int       // rounds in a row without anything to do
+	spin       int       // how many of them there may be before it sleeps
+	longestNap int       // in ms
+	busySince  time.Time // beginning of the stretch of busy rounds
 
 	t      tally
 	shared *sharedTally
@@ -100,8 +102,16 @@ type peer struct {
 
 const secondTicks = conntrack.TicksPerSecond
 
-// emptyRounds before the worker sleeps: about 100 us of spinning.
-const emptyRounds = 100
+// Rounds without anything to do before the worker sleeps. Spinning is worth it
+// while packets come during it: each time one does it may last twice as long,
+// and half as long after a sleep. 100 rounds are about 30 us.
+const (
+	leastSpin = 25
+	firstSpin = 100
+	mostSpin  = 400
+
+	longestNap = 100 // ms
+)
 
 func (w *worker) run() {
 	w.idle = 1 // nothing has been busy yet
@@ -113,15 +123,20 @@ func (w *worker) run() {
 			w.busySince = time.Now()
 		}
 		if w.round() > 0 {
+			if w.idle > 0 {
+				w.spin = min(2*w.spin, mostSpin)
+			}
 			w.idle = 0
 			continue
 		}
 		if w.idle++; w.idle == 1 {
 			w.countBusy(time.Now())
 		}
-		if w.idle >= emptyRounds {
-			w.sleep()
-			w.idle = emptyRounds / 2
+		if w.idle >= w.spin {
+			if w.sleep() {
+				w.idle, w.spin = 1, max(w.spin/2, leastSpin)
+			}
+			// Else nothing came: one round for the chores, and back to sleep.
 		}
 	}
 }
@@ -260,28 +275,30 @@ func (w *worker) giveFramesBack() {
 	}
 }
 
-// sleep waits in poll for a packet, a handed-over frame or the next chore.
-func (w *worker) sleep() {
+// sleep waits in poll for a packet, a handed-over frame or the next chore, and
+// says whether something came.
+func (w *worker) sleep() bool {
 	if len(w.pollFD) == 0 {
-		return
+		return true
 	}
 	w.asleep.Store(true)
 	for _, p := range w.peers { // a frame put before asleep was seen
 		if p != nil && p.in.tail.Load() != p.in.head.Load() {
 			w.asleep.Store(false)
-			return
+			return true
 		}
 	}
 	nap := w.napMillis()
 	w.t.sleeps++
 	w.ct.Offline()
-	_, _ = unix.Poll(w.pollFD, nap) // EINTR and timeouts are rounds like any other
+	n, _ := unix.Poll(w.pollFD, nap) // EINTR and timeouts are rounds like any other
 	w.ct.Online()
 	w.asleep.Store(false)
 	if w.pollFD[0].Revents != 0 {
 		var b [8]byte
 		_, _ = unix.Read(w.wakeFD, b[:])
 	}
+	return n > 0
 }
 
 // napMillis is how long the worker may sleep when nothing comes: not for long
@@ -295,7 +312,7 @@ func (w *worker) napMillis() int {
 	if nap {
 		return 2
 	}
-	return 100
+	return w.longestNap
 }
 
 // close frees what start took. Preconditions: the worker has ended.

@@ -80,7 +80,8 @@ type Configuration struct {
 	// Interfaces are those on which clients' packets arrive, and those by
 	// which endpoints are reached directly. An endpoint that is reached by
 	// an interface not listed here goes through the kernel (see HostPort):
-	// it works, at the kernel's price per packet.
+	// it works, at the kernel's price per packet. A bond stands for its
+	// members, a VLAN interface for its parent and its tag.
 	Interfaces []Interface `json:"interfaces"`
 
 	// NodePortAddresses are the node's addresses on which node ports are
@@ -262,8 +263,9 @@ type Workers struct {
 	// used. Queues without a worker would bypass Weir, so a start with
 	// fewer workers than queues says how to shrink them.
 	Count AutoInt `json:"count"`
-	// CPUs are those to which workers are pinned, in worker order; auto
-	// leaves CPU 0 to the rest of the machine where there are enough.
+	// CPUs are those to which workers are pinned, in worker order; auto takes
+	// a core for each, near the interfaces' memory node, and leaves CPU 0 to
+	// the rest of the machine where there are enough.
 	CPUs CPUs `json:"cpus"`
 }
 

@@ -54,12 +54,49 @@ func TestWireTwoQueues(t *testing.T) {
 		if w.RxPackets == 0 || w.TxPackets == 0 {
 			t.Errorf("worker %d received %d and sent %d packets", w.ID, w.RxPackets, w.TxPackets)
 		}
+		// An answer's queue is by its own hash: of thousands of flows half come
+		// in at the worker that did not make them.
+		if w.NewFlows == 0 {
+			t.Errorf("worker %d began no flow", w.ID)
+		}
+		if w.Batches == 0 || w.BusySeconds == 0 || w.FreeFrames == 0 {
+			t.Errorf("worker %d: %+v", w.ID, w)
+		}
 	}
 	for _, i := range status.Interfaces {
 		if i.BoundQueues != i.Queues || i.Queues != 2 {
 			t.Errorf("%s: %d of %d queues", i.Name, i.BoundQueues, i.Queues)
 		}
 	}
+}
+
+// Workers without packets sleep: ten rounds a second, and what the kernel's own
+// chatter wakes them for. Counted, because time on a shared machine says little.
+func TestWireIdleWorkersSleep(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toAttached}})
+	if err := f.poll(func(ctx context.Context) error {
+		before, err := f.admin.Status(ctx)
+		if err != nil {
+			return err
+		}
+		time.Sleep(time.Second)
+		after, err := f.admin.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range after.Workers {
+			a, b := &after.Workers[i], &before.Workers[i]
+			sleeps, packets := a.Sleeps-b.Sleeps, a.RxPackets-b.RxPackets
+			t.Logf("worker %d: %d sleeps, %d packets, busy for %.6f s", a.ID, sleeps, packets, a.BusySeconds-b.BusySeconds)
+			if seconds := after.UptimeSeconds - before.UptimeSeconds; float64(sleeps) > 20*seconds+float64(packets) {
+				return fmt.Errorf("worker %d woke up %d times in %.1f s, for %d packets", a.ID, sleeps, seconds, packets)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	f.checkLoad(t, f.Client, toAttached.at(httpPort, false), 50)
 }
 
 // With the clients' interface alone every endpoint is behind the kernel.
