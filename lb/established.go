@@ -35,7 +35,7 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	}
 	src, out := adj.Src()
 	port := &w.ports[out]
-	if port.q == nil || port.txn == len(port.tx) {
+	if port.q == nil || port.txn == len(port.tx) || p.L3 != header.EthernetLen && port.untag {
 		return false
 	}
 	c.Touch(w.tick)

@@ -286,7 +286,9 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 		w.takeUp(b, i, ref)
 		return
 	}
-	w.carry(b, i, ref)
+	if !b.plain[i] || !w.established(b, i, ref) {
+		w.carry(b, i, ref)
+	}
 }
 
 // opens says whether a packet may begin a flow of its own: any datagram, and

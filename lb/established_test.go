@@ -1,0 +1,92 @@
+package lb
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/weirlb/weir/lb/header"
+)
+
+// connect makes a TCP connection and returns the answer of the endpoint's side that
+// is of the established state.
+func connect(t *testing.T, b *bench) packet {
+	t.Helper()
+	req := request(false, header.ProtoTCP)
+	f := b.one(portClient, req.build(t), portServer)
+	ans := packet{srcMAC: macServer, dstMAC: macWeirB, src: ap(endpoint4, 8080), proto: header.ProtoTCP, flags: header.SYN | header.ACK, df: true}
+	ans.dst = ap(snat4, uint16(f[34])<<8|uint16(f[35]))
+	b.one(portServer, ans.build(t), portClient)
+	req.flags = header.ACK
+	b.one(portClient, req.build(t), portServer)
+	ans.flags = header.ACK
+	return ans
+}
+
+// The short way must do what the long one does: the same packets once as they are,
+// once in two buffers, which the short one does not take.
+func TestEstablishedPacketsAreRewrittenAsAllOthers(t *testing.T) {
+	for name, change := range map[string]func(*packet){
+		"plain":            func(*packet) {},
+		"larger":           func(p *packet) { p.payload = 700 },
+		"the last but TTL": func(p *packet) { p.ttl = 2 },
+		"partial checksum": func(p *packet) { p.partial = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			ans := connect(t, b)
+			change(&ans)
+			f := ans.build(t)
+			short := b.one(portServer, f, portClient)
+			forced := b.long(portServer, f, portClient)
+			if !bytes.Equal(short, forced) {
+				t.Errorf("short %x\nlong  %x", short, forced)
+			}
+			b.framesHome()
+		})
+	}
+}
+
+// long is one with established never taken.
+func (b *bench) long(in int, frame []byte, out int) []byte {
+	b.t.Helper()
+	b.give(in, frame)
+	b.w.beginRound()
+	x := &b.w.batch
+	n := b.w.take(x, int32(in), b.q[in])
+	b.w.ports[in].filled -= n
+	b.w.classify(x, 0, x.n)
+	clear(x.plain[:])
+	b.w.ct.LookupBatch(x.hash[:x.n], x.key[:x.n], x.ref[:x.n])
+	b.w.forward(x, 0, x.n, b.w.t.newFlows)
+	b.w.endRound()
+	q := b.q[out]
+	if len(q.Out) != 1 {
+		b.t.Fatalf("%d frames sent", len(q.Out))
+	}
+	d := q.Out[0]
+	q.Out = q.Out[:0]
+	f := bytes.Clone(b.w.area[d.Addr : d.Addr+uint64(d.Len)])
+	if d.Options != 0 {
+		completeByMetadata(b.w.area[d.Addr-24:d.Addr], f)
+	}
+	return f
+}
+
+// Tags come off where the way out wants none, in an established flow too.
+func TestEstablishedFlowsLoseTheirTagsWhereTheyMust(t *testing.T) {
+	for _, untag := range []bool{false, true} {
+		b := newBench(t)
+		f := connect(t, b).build(t)
+		want := b.one(portServer, f, portClient)
+		b.w.ports[portClient].untag = untag
+		tag := []byte{0x81, 0, 0, 7}
+		if !untag {
+			want = slices.Insert(slices.Clone(want), 12, tag...)
+		}
+		if got := b.one(portServer, slices.Insert(slices.Clone(f), 12, tag...), portClient); !bytes.Equal(got, want) {
+			t.Errorf("untag %v:\n got %x\nwant %x", untag, got, want)
+		}
+		b.framesHome()
+	}
+}
