@@ -275,3 +275,15 @@ func (n *Namespace) AddLocal(p netip.Prefix) error {
 	}
 	return nil
 }
+
+// RemoveAddr takes an address from an interface.
+func (n *Namespace) RemoveAddr(ifname string, p netip.Prefix) error {
+	l, err := n.link(ifname)
+	if err != nil {
+		return err
+	}
+	if err := n.nl.AddrDel(l, &netlink.Addr{IPNet: ipNet(p)}); err != nil {
+		return fmt.Errorf("remove address %s from %s/%s: %w", p, n.name, ifname, err)
+	}
+	return nil
+}

@@ -63,7 +63,7 @@ type Running interface {
 }
 
 // All are the peers, in the order in which they are run.
-var All = []Peer{Weir{}, NFTables{}, Kernel{}}
+var All = []Peer{Weir{}, NFTables{}, Kernel{}, HAProxy{}, Nginx{}}
 
 // Named finds peers by name.
 func Named(names []string) ([]Peer, error) {

@@ -52,7 +52,7 @@ func (s *stand) target() (netip.AddrPort, int) {
 }
 
 // workloads are all there are, in the order in which they are run.
-var workloads = slices.Concat(udpWorkloads)
+var workloads = slices.Concat(udpWorkloads, tcpWorkloads)
 
 func workloadNames() []string {
 	var names []string
@@ -91,11 +91,18 @@ type bench struct {
 func (b *bench) run(ctx context.Context, settings []testbed.Setting) ([]report.Result, error) {
 	b.began = time.Now()
 	b.turns = map[report.Key][]report.Turn{}
+	var there []peer.Peer
 	for _, p := range b.peers {
-		if err := p.Available(); err != nil {
+		switch err := p.Available(); {
+		case err == nil:
+			there = append(there, p)
+		case b.o.allPeers:
+			b.progress("left out: %v", err)
+		default:
 			return nil, fmt.Errorf("peer %s: %w", p.Name(), err)
 		}
 	}
+	b.peers = there
 	for _, setting := range settings {
 		if err := b.runSetting(ctx, setting); err != nil {
 			return nil, fmt.Errorf("setting %s: %w", setting, err)
@@ -184,6 +191,9 @@ func (b *bench) config(work []workload) peer.Config {
 	c := peer.Config{Weir: b.o.weir, MaxFlows: slices.Max(b.o.flows)}
 	if slices.ContainsFunc(work, func(w workload) bool { return w.name == report.New }) {
 		c.MaxFlows += newFlows(b.o.seconds)
+	}
+	if slices.ContainsFunc(work, func(w workload) bool { return w.name == report.Connect }) {
+		c.MaxFlows += int((b.o.seconds + 1) * newTCP)
 	}
 	for _, protocol := range []peer.Protocol{peer.UDP, peer.TCP} {
 		if !slices.ContainsFunc(work, func(w workload) bool { return w.protocol == protocol }) {

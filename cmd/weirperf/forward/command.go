@@ -38,6 +38,7 @@ type options struct {
 	endpoints int
 	weir      string
 	asJSON    bool
+	allPeers  bool // those that are installed, as none was named
 }
 
 // Command is `weirperf forward`.
@@ -60,6 +61,16 @@ the clock.
   udp-established   64-byte packets of connections that exist, both directions
                     in equal parts, connections chosen at random
   udp-new           every packet begins a connection; one direction
+  tcp-connect       a connection for each request: connect, 64 bytes there and
+                    back, close; 16 clients
+  tcp-request       requests over 16 open connections, as many as go; latency is
+                    measured at 4,000 requests/s
+  tcp-bulk          4 streams, with offloads, without segmentation offloads (TSO,
+                    GSO, merging by GRO), and without checksum offloads either
+
+For TCP clients and servers are ordinary sockets on the other CPU, and the figure
+is what they get done per second. HAProxy and nginx take part in TCP where they
+are installed (apt-get install haproxy nginx libnginx-mod-stream).
 
 Settings of the testbed:
 
@@ -75,6 +86,7 @@ packet waiting and drops none.`,
   weirperf forward --setting threaded --seconds 5 --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.allPeers = !cmd.Flags().Changed("peers")
 			peers, work, settings, err := o.check()
 			if err != nil {
 				return usageError{err}
@@ -95,7 +107,7 @@ packet waiting and drops none.`,
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.StringSliceVar(&o.peers, "peers", peer.Names(), "`names` of what to run, in this order")
+	fs.StringSliceVar(&o.peers, "peers", peer.Names(), "`names` of what to run, in this order (default: those that are installed)")
 	fs.StringSliceVar(&o.workloads, "workloads", workloadNames(), "`names` of what to measure")
 	fs.IntSliceVar(&o.flows, "flows", []int{10000, 100000, 1000000}, "`numbers` of established connections")
 	fs.StringVar(&o.setting, "setting", "both", "`setting` of the testbed: threaded, default or both")

@@ -34,7 +34,10 @@ func line(r report.Result) string {
 	if r.Flows > 0 {
 		s += fmt.Sprintf(" %8d", r.Flows)
 	} else {
-		s += fmt.Sprintf(" %8s", r.Detail)
+		s += fmt.Sprintf(" %8s", "")
+	}
+	if r.Detail != "" {
+		s += " " + r.Detail
 	}
 	if r.NsPerPacket > 0 {
 		s += fmt.Sprintf("  %6.0f ns/packet (%.0f..%.0f)  %.3f Mpps", r.NsPerPacket, r.Min, r.Max, r.Mpps)
