@@ -121,7 +121,17 @@ run-chart:
 	KUBEENV_BIN=$$bin GOWORK=off $(TESTSUM) run -dir $(RESULTS) -name chart -- $(GO) -C deploy/charttest test -json -count=1 -timeout 20m ./...
 
 .PHONY: bench
-bench: ## Benchmarks into bin/bench.txt (make bench BENCH=Lookup COUNT=10; compare with benchstat)
+bench: build ## Measure everything into perf/results: report.md, charts, JSON (root; 15 minutes)
+	@mkdir -p perf/results
+	$(BIN)/weirperf pipeline --samples 5 --json > perf/results/pipeline.json
+	$(BIN)/weirperf table --json > perf/results/table.json
+	$(BIN)/weirperf stall --seconds 5 --json > perf/results/stall.json
+	$(BIN)/weirperf forward --json > perf/results/forward.json
+	$(BIN)/weirperf report perf/results
+	@echo "see perf/results/report.md"
+
+.PHONY: bench-go
+bench-go: ## Go benchmarks into bin/bench.txt (make bench-go BENCH=Lookup COUNT=10; compare with benchstat)
 	@mkdir -p $(BIN)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count=$(COUNT) ./... | tee $(BIN)/bench.txt
 

@@ -17,6 +17,7 @@ import (
 	"github.com/weirlb/weir/cmd/weirperf/controlplane"
 	"github.com/weirlb/weir/cmd/weirperf/forward"
 	"github.com/weirlb/weir/cmd/weirperf/pipeline"
+	"github.com/weirlb/weir/cmd/weirperf/results"
 )
 
 // commands are the measurements, each in a package of its own.
@@ -25,6 +26,7 @@ var commands = []func() *cobra.Command{
 	controlplane.StallCommand,
 	pipeline.Command,
 	forward.Command,
+	results.Command,
 }
 
 func main() {
