@@ -208,3 +208,21 @@ func TestAnAnswerWithoutAFlowIsNotGivenBack(t *testing.T) {
 		t.Errorf("drops %v", b.drops())
 	}
 }
+
+// Beyond the host port a tag would say that a packet is of another network.
+func TestPacketsToTheHostPortLoseTheirTags(t *testing.T) {
+	b := newHostBench(t)
+	b.w.ports[portHost].untag = true
+	b.serveMode(conntrack.ModeDNAT, pod4)
+	req := request(false, header.ProtoUDP)
+	plain := req.build(t)
+	tagged := append(append(append([]byte{}, plain[:12]...), 0x81, 0, 0, 100), plain[12:]...)
+	want := req
+	want.srcMAC, want.dstMAC, want.ttl, want.dst = macReturn, macKernel, 63, ap(pod4, 8080)
+	for range 3 { // the first makes the flow, the others are established
+		if f := b.one(portClient, tagged, portHost); !bytes.Equal(f, want.build(t)) {
+			t.Errorf("\n got %x\nwant %x", f, want.build(t))
+		}
+	}
+	b.framesHome()
+}

@@ -19,7 +19,7 @@ var (
 	every   = []string{nat, dnat, l2dsr, ipip, gue}
 	tunnels = []string{ipip, gue}
 	oneWay  = []string{l2dsr, ipip, gue}
-	twoWay  = []string{nat} // and dnat
+	twoWay  = []string{nat, dnat}
 )
 
 // Families; a scenario without any gets both.

@@ -150,7 +150,7 @@ func init() {
 		}},
 		scenario{row: "new", name: "small-mss-stays", modes: oneWay, service: "clamped", run: func(s *scene) { s.passes(s.mss(536)) }},
 		scenario{row: "new", name: "endpoint-on-this-node", modes: oneWay, service: "here", run: func(s *scene) {
-			s.mode = nat
+			s.mode = dnat
 			s.passes(s.udp("hello"))
 			s.returns(s.answer(s.udp("its answer")), udpPort)
 		}},

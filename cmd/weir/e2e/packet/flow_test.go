@@ -27,7 +27,7 @@ func init() {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			s.passes(s.tcp(syn, 1000, 0, "")) // sent again: the same endpoint, as the same client
 		}},
-		scenario{row: "flow", name: "same-endpoint-of-many", service: "many", modes: twoWay, run: func(s *scene) {
+		scenario{row: "flow", name: "same-endpoint-of-many", service: "many", run: func(s *scene) {
 			s.passes(s.udp("the first packet chooses"))
 			for range 20 {
 				s.passes(s.udp("the others follow"))

@@ -56,7 +56,7 @@ func init() {
 		scenario{row: "source-range", name: "no-range-of-the-family", service: "others-only-ipv4", families: []int{ipv6}, run: func(s *scene) {
 			s.passes(s.udp("open"))
 		}},
-		scenario{row: "policy", name: "affinity", service: "sticky", modes: twoWay, run: func(s *scene) {
+		scenario{row: "policy", name: "affinity", service: "sticky", run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			first := s.seen
 			for range 8 {
@@ -66,7 +66,7 @@ func init() {
 				}
 			}
 		}},
-		scenario{row: "policy", name: "least-connections", service: "least-conn", modes: twoWay, run: func(s *scene) {
+		scenario{row: "policy", name: "least-connections", service: "least-conn", run: func(s *scene) {
 			used := map[endpoint]int{}
 			for range 2 * len(s.service.endpoints) {
 				s.nextPort()

@@ -74,7 +74,7 @@ func (s *service) vip(six bool) netip.Addr {
 }
 
 // nodePort is the node port of one of the Service's ports.
-func (s *service) nodePort(port uint16) uint16 { return 30000 + 100*uint16(s.index%25) + port }
+func (s *service) nodePort(port uint16) uint16 { return 30000 + 10*uint16(s.index) + port%10 }
 
 func (s *service) hosts() []endpoint {
 	switch {
