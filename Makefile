@@ -106,6 +106,7 @@ run-fuzz:
 # One package at a time: the tests share the machine's namespaces and CPUs.
 run-wire:
 	@[ "$$(id -u)" = 0 ] || echo "wire tests need root: they will be skipped"
+	@.ci/programs
 	@$(TESTSUM) run -dir $(RESULTS) -name wire -- $(GO) test -json -count=1 -p 1 -timeout 20m -run '^TestWire' ./...
 # Where the test cluster cannot be built the tests skip and say so; in CI they fail.
 run-kube:

@@ -17,15 +17,19 @@ import (
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
-// Services of the modes without translation: the endpoint has the load balancer
-// address and listens on the Service's own port.
-var directServices = []struct {
+// modeService is a Service with a forwarding mode of its own. Its endpoint
+// listens on the Service's own ports, which not every mode translates.
+type modeService struct {
 	mode  string
 	index uint8
 	at    endpoint
 	cross bool // endpoints of IPv4 alone, addresses of both families
 	clamp bool // the endpoint announces segments that fit the tunnel
-}{
+}
+
+// Services of the modes without translation: the endpoint has the load balancer
+// address.
+var directServices = []modeService{
 	{"l2dsr", 51, attached, false, false},
 	{"ipip", 52, routed, false, false},
 	{"gue", 53, routed, false, false},
@@ -37,9 +41,16 @@ var directServices = []struct {
 // backNet is the network by which answers go straight from the fabric to clients.
 const backNet = 77
 
-func directManifests() string {
+// directPorts are those of directServices, as in a manifest.
+var directPorts = []string{
+	fmt.Sprintf("{name: http, protocol: TCP, port: %d}", httpTarget),
+	fmt.Sprintf("{name: echo, protocol: UDP, port: %d}", echoTarget),
+}
+
+func modeManifests(services []modeService, ports []string) string {
 	var b strings.Builder
-	for _, s := range directServices {
+	list := strings.Join(ports, ", ")
+	for _, s := range services {
 		name := fmt.Sprintf("%s-%d", s.mode, s.index)
 		fmt.Fprintf(&b, `---
 apiVersion: v1
@@ -48,11 +59,9 @@ metadata: {namespace: default, name: %s, annotations: {weir.dev/forwarding-mode:
 spec:
   type: LoadBalancer
   allocateLoadBalancerNodePorts: false
-  ports:
-  - {name: http, protocol: TCP, port: %d}
-  - {name: echo, protocol: UDP, port: %d}
+  ports: [%s]
 status: {loadBalancer: {ingress: [{ip: %s}, {ip: "%s"}]}}
-`, name, s.mode, httpTarget, echoTarget, netlab.Host4(netlab.LBNet, s.index), netlab.Host6(netlab.LBNet, s.index))
+`, name, s.mode, list, netlab.Host4(netlab.LBNet, s.index), netlab.Host6(netlab.LBNet, s.index))
 		for _, six := range []bool{false, true} {
 			if six && s.cross {
 				continue
@@ -62,11 +71,9 @@ apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {namespace: default, name: %s-%v, labels: {kubernetes.io/service-name: %s}}
 addressType: %s
-ports:
-- {name: http, protocol: TCP, port: %d}
-- {name: echo, protocol: UDP, port: %d}
+ports: [%s]
 endpoints: [{addresses: ["%s"], conditions: {ready: true}, nodeName: %s}]
-`, name, six, name, family(six), httpTarget, echoTarget, s.at.addr(six), s.at.node)
+`, name, six, name, family(six), list, s.at.addr(six), s.at.node)
 		}
 	}
 	return b.String()
@@ -80,7 +87,7 @@ func newDirectFixture(t *testing.T) *fixture {
 	if err := f.wayBack(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(f.path("manifests/services.yaml"), []byte(directManifests()), 0o644); err != nil {
+	if err := os.WriteFile(f.path("manifests/services.yaml"), []byte(modeManifests(directServices, directPorts)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	var tunnelled, clamped []string
