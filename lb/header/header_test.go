@@ -289,27 +289,3 @@ func TestUnreachableQuotesThePacket(t *testing.T) {
 		}
 	}
 }
-
-func FuzzParse(f *testing.F) {
-	f.Add(spec{proto: ProtoTCP, flags: SYN}.build(f))
-	f.Add(spec{v6: true, proto: ProtoUDP, payload: 20}.build(f))
-	f.Fuzz(func(t *testing.T, frame []byte) {
-		var p Packet
-		if Parse(frame, len(frame), &p) != OK {
-			return
-		}
-		if int(p.L4)+p.L4Len() > len(frame) {
-			t.Fatalf("packet reaches past the frame: %+v of %d", p, len(frame))
-		}
-		buf := make([]byte, 4096)
-		if len(frame) > 2048 {
-			return
-		}
-		n := copy(buf, frame)
-		Unreachable(buf, n, &p, TooBig, 1280)
-		if p.Proto == ProtoTCP {
-			copy(buf, frame)
-			Reset(buf, &p)
-		}
-	})
-}
