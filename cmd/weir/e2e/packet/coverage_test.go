@@ -21,7 +21,16 @@ var update = flag.Bool("update", false, "write COVERAGE.md")
 // elsewhere are the reasons of dropping that no crafted packet brings about on
 // a wire, with the test that does: package directory, test.
 var elsewhere = map[string][2]string{
-	"echo-rate-limited": {"lb", "TestAnswersAreLimitedPerSource"},
+	"not-ip":               {"lb", "TestWhatIsNotIPGoesBackToTheKernelOnce"},
+	"not-tcp-or-udp":       {"lb", "TestPingsThatAreNotAnswered"},
+	"echo-rate-limited":    {"lb", "TestAnswersAreLimitedPerSource"},
+	"reply-rate-limited":   {"lb", "TestAnswersAreLimitedPerSource"},
+	"snat-ports-exhausted": {"lb", "TestExhaustedPortsNameTheEndpoint"},
+	"flow-table-full":      {"lb", "TestAFullFlowTableKeepsEstablishedFlows"},
+	"no-route":             {"lb", "TestEndpointsWithoutARoute"},
+	"transmit-ring-full":   {"lb", "TestAFullTransmitRingLosesOnlyWhatDoesNotFit"},
+	"handoff-ring-full":    {"lb", "TestAFullHandoffRingDropsOnlyWhatDoesNotFit"},
+	"unsupported":          {"lb", "TestAFrameWithoutRoomIsDropped"},
 }
 
 // TestCoverage holds the report to the table, and the table to its promises.
@@ -42,6 +51,9 @@ func TestCoverage(t *testing.T) {
 		}
 	}
 	t.Logf("%d cases of %d scenarios", cases, len(scenarios))
+	if cases < 250 || len(scenarios) < 80 {
+		t.Error("want at least 250 cases of 80 scenarios")
+	}
 	for _, reason := range lb.DropReasons() {
 		at, ok := elsewhere[reason]
 		switch {
@@ -49,6 +61,8 @@ func TestCoverage(t *testing.T) {
 			t.Errorf("drop reason %s: there is no %s in %s", reason, at[1], at[0])
 		case ok:
 			counted[reason] = at[1] + " in " + at[0]
+		case counted[reason] == "":
+			t.Errorf("no test counts drop reason %s", reason)
 		}
 	}
 	report := render(counted)

@@ -1,0 +1,83 @@
+package lb
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+)
+
+// What is not IP is the kernel's, once: from the host port it is dropped.
+func TestWhatIsNotIPGoesBackToTheKernelOnce(t *testing.T) {
+	b := newBench(t)
+	f := request(false, header.ProtoUDP).build(t)
+	binary.BigEndian.PutUint16(f[12:], 0x88b5) // IEEE 802: for experiments
+	b.one(portClient, f, portHost)
+	b.one(portHost, f, -1)
+	if b.drops()[DropNotIP.String()] != 1 {
+		t.Errorf("counted %v", b.drops())
+	}
+	b.framesHome()
+}
+
+// An endpoint that no route leads to is unreachable; where a route says to be
+// silent, Weir is.
+func TestEndpointsWithoutARoute(t *testing.T) {
+	for name, c := range map[string]struct {
+		endpoint string
+		out      int
+	}{
+		"none at all": {"172.31.0.1", portClient},
+		"a blackhole": {"203.0.113.5", -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.serve(netip.MustParseAddr(c.endpoint), endpoint6)
+			f := b.one(portClient, request(false, header.ProtoUDP).build(t), c.out)
+			if c.out == portClient {
+				isICMP(3, 1)(t, f)
+			}
+			if b.drops()[DropNoRoute.String()] != 1 {
+				t.Errorf("counted %v", b.drops())
+			}
+			b.framesHome()
+		})
+	}
+}
+
+// Once established connections fill the flow table, a new one is refused and
+// those go on.
+func TestAFullFlowTableKeepsEstablishedFlows(t *testing.T) {
+	b := newBench(t)
+	b.serveDirect(conntrack.ModeIPIP, endpoint4, nil) // one way: no answers to make up
+	syn, ack := request(false, header.ProtoTCP), request(false, header.ProtoTCP)
+	ack.flags, ack.seq = header.ACK, 1001
+	open, goOn := syn.build(t), ack.build(t)
+	sent := 0
+	pass := func(f []byte, client int) {
+		binary.BigEndian.PutUint16(f[34:], uint16(1024+client)) // checksums of TCP are not verified
+		b.give(portClient, f)
+		sent += len(b.roundAtTheSameTime()[portServer])
+	}
+	flows := b.lb.flows.MaxFlows()
+	b.round()
+	for client := range flows + 100 {
+		pass(open, client)
+		pass(goOn, client)
+	}
+	refused := b.drops()[DropTableFull.String()]
+	if refused == 0 || sent == 0 || b.lb.flows.Flows() > flows {
+		t.Fatalf("%d flows of at most %d, %d packets sent, drops %v", b.lb.flows.Flows(), flows, sent, b.drops())
+	}
+	for before, client := sent, 0; client < 100; client++ {
+		if pass(goOn, client); sent != before+client+1 {
+			t.Fatalf("flow %d does not go on: drops %v", client, b.drops())
+		}
+	}
+	if b.drops()[DropTableFull.String()] != refused {
+		t.Errorf("counted %v", b.drops())
+	}
+	b.framesHome()
+}
