@@ -27,6 +27,9 @@ func (m *Memory) Receive(out []xsk.Desc) int {
 	return n
 }
 
+// Pending implements Queue.
+func (m *Memory) Pending() bool { return len(m.In) > 0 }
+
 // Fill implements Queue.
 func (m *Memory) Fill(addrs []uint64) int {
 	m.Empty = append(m.Empty, addrs...)

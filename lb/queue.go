@@ -10,6 +10,8 @@ type Queue interface {
 	// Receive takes up to len(out) descriptors of received frames; it never
 	// ends inside a packet of several buffers.
 	Receive(out []xsk.Desc) int
+	// Pending says whether Receive may have something.
+	Pending() bool
 	// Fill gives the queue frames to receive into, and returns how many it
 	// had room for.
 	Fill(addrs []uint64) int
@@ -40,6 +42,7 @@ type port struct {
 	metadata bool
 	ring     int // descriptors of the fill ring
 	filled   int // frames in the kernel's hands for receiving
+	fill     fillLevel
 	sending  int // frames in the kernel's hands for sending
 	txn      int
 	tx       [txQueueLen]xsk.Desc
@@ -76,8 +79,9 @@ func (w *worker) refill() {
 		if p.q == nil {
 			continue
 		}
-		want := min(p.ring-p.filled, len(w.free.addr))
-		if want < batchSize/2 && p.filled > p.ring/2 {
+		level := p.fill.level(p.ring)
+		want := min(level-p.filled, len(w.free.addr))
+		if want < batchSize/2 && p.filled > level/2 {
 			continue // not worth a store to the shared index
 		}
 		if want <= 0 {

@@ -119,28 +119,29 @@ func (c *counting) Receive(out []xsk.Desc) int {
 // in vain.
 func TestSpinningAdapts(t *testing.T) {
 	b := newBench(t)
-	q := &trickle{counting: counting{Memory: b.q[portClient], limit: 5000, stop: func() { b.w.stop.Store(true) }}, b: b, frame: request(false, header.ProtoUDP).build(t)}
+	q := &trickle{counting: counting{Memory: b.q[portClient], limit: 500, stop: func() { b.w.stop.Store(true) }}, b: b, frame: request(false, header.ProtoUDP).build(t)}
 	b.w.ports[portClient].q = q
 	b.w.run()
 	if b.w.spin != mostSpin {
-		t.Errorf("with a packet every 20 rounds it spins for %d rounds", b.w.spin)
+		t.Errorf("with a packet every 20 looks it looks %d times", b.w.spin)
 	}
 	if c := b.w.shared.read(); c.Busy == 0 || c.Batches != c.RxPackets || c.RxPackets == 0 {
 		t.Errorf("busy for %v, %d packets in %d batches", c.Busy, c.RxPackets, c.Batches)
 	}
 }
 
-// trickle has a packet every twenty times that it is asked.
+// trickle has a packet every twenty times that it is looked at.
 type trickle struct {
 	counting
 	b     *bench
 	frame []byte
+	looks int
 }
 
-func (q *trickle) Receive(out []xsk.Desc) int {
-	if q.rounds%20 == 0 {
+func (q *trickle) Pending() bool {
+	if q.looks++; q.looks%20 == 0 {
 		q.b.give(portClient, q.frame)
 		q.b.q[portServer].Out = q.b.q[portServer].Out[:0]
 	}
-	return q.counting.Receive(out)
+	return q.counting.Pending()
 }

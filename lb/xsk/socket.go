@@ -158,6 +158,9 @@ func (s *Socket) Receive(out []Desc) int {
 	return n
 }
 
+// Pending says whether there is anything on the receive ring.
+func (s *Socket) Pending() bool { return s.rx.available(1) > 0 }
+
 // Fill gives the kernel frames to receive into and returns how many of addrs
 // fitted. Any address inside a frame stands for the frame. The frames belong
 // to the kernel until Receive returns them. A driver that had found the ring
