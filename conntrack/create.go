@@ -156,6 +156,8 @@ func firstState(f *NewFlow) uint32 {
 		s = clientOnly
 	}
 	switch {
+	case f.Client.Proto() == ProtoSCTP:
+		return s | uint32(StateSCTPInit)
 	case f.Client.Proto() != ProtoTCP:
 		return s | uint32(StateUnreplied)
 	case f.Established:

@@ -158,7 +158,8 @@ type Conn struct {
 	Mark uint32
 	// What the endpoint has seen of the client once either side closes: the
 	// sequence number after the client's last byte and its last timestamp. After
-	// a RST, nextSeq is the RST's sequence number.
+	// a RST, nextSeq is the RST's sequence number. Of SCTP they are the tags, see
+	// nextSCTP.
 	nextSeq uint32
 	tsval   uint32
 

@@ -9,8 +9,9 @@ import (
 // IP protocol numbers that the table tells apart (IANA protocol-numbers). Any
 // other protocol ages like UDP.
 const (
-	ProtoTCP = 6
-	ProtoUDP = 17
+	ProtoTCP  = 6
+	ProtoUDP  = 17
+	ProtoSCTP = 132
 )
 
 // Key is one direction of a connection as raw words: little-endian loads of the

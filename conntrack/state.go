@@ -11,24 +11,29 @@ type State uint8
 
 // States.
 const (
-	StateNone        State = iota // not a connection, or deleted
-	StateSynSent                  // SYN seen from the client
-	StateSynRecv                  // SYN-ACK seen from the endpoint
-	StateEstablished              // ACK seen from the client
-	StateFinWait                  // FIN seen from one side
-	StateCloseWait                // and acknowledged by the other
-	StateLastAck                  // FIN seen from both sides
-	StateTimeWait                 // and both acknowledged
-	StateClose                    // RST seen
-	StateUnreplied                // UDP: packets from the client only
-	StateReplied                  // UDP: and an answer
-	StateStream                   // UDP: and still going after two seconds
+	StateNone             State = iota // not a connection, or deleted
+	StateSynSent                       // SYN seen from the client
+	StateSynRecv                       // SYN-ACK seen from the endpoint
+	StateEstablished                   // ACK seen from the client
+	StateFinWait                       // FIN seen from one side
+	StateCloseWait                     // and acknowledged by the other
+	StateLastAck                       // FIN seen from both sides
+	StateTimeWait                      // and both acknowledged
+	StateClose                         // RST seen
+	StateUnreplied                     // UDP: packets from the client only
+	StateReplied                       // UDP: and an answer
+	StateStream                        // UDP: and still going after two seconds
+	StateSCTPInit                      // SCTP: INIT seen from the client, perhaps its INIT ACK
+	StateSCTPCookieEchoed              // COOKIE ECHO seen from the client
+	StateSCTPEstablished               // COOKIE ACK seen from the endpoint
+	StateSCTPShutdown                  // SHUTDOWN or SHUTDOWN ACK seen; ends in StateClose, as does an ABORT
 	numStates
 )
 
 var stateNames = [numStates]string{
 	"none", "syn-sent", "syn-recv", "established", "fin-wait", "close-wait",
 	"last-ack", "time-wait", "close", "unreplied", "replied", "stream",
+	"sctp-init", "sctp-cookie-echoed", "sctp-established", "sctp-shutdown",
 }
 
 // String returns the name that listings and metrics use.
@@ -42,7 +47,11 @@ func (s State) String() string {
 // halfOpen reports whether only the client has been heard: the first to go when
 // room is short. A SYN-ACK proves nothing about the client.
 func (s State) halfOpen() bool {
-	return s == StateSynSent || s == StateSynRecv || s == StateUnreplied
+	switch s {
+	case StateSynSent, StateSynRecv, StateUnreplied, StateSCTPInit, StateSCTPCookieEchoed:
+		return true
+	}
+	return false
 }
 
 // Bits of Conn.state beside the State.
@@ -79,6 +88,10 @@ type Timeouts struct {
 	UDPUnreplied time.Duration // 30 s
 	UDPReplied   time.Duration // 30 s
 	UDPStream    time.Duration // 120 s
+
+	SCTPHandshake   time.Duration // 3 s
+	SCTPEstablished time.Duration // 210 s: seven heartbeats
+	SCTPShutdown    time.Duration // 3 s
 }
 
 // DefaultTimeouts are the kernel's nf_conntrack timeouts, with kube-proxy's for
@@ -96,6 +109,10 @@ func DefaultTimeouts() Timeouts {
 		UDPUnreplied: 30 * time.Second,
 		UDPReplied:   30 * time.Second,
 		UDPStream:    120 * time.Second,
+
+		SCTPHandshake:   3 * time.Second,
+		SCTPEstablished: 210 * time.Second,
+		SCTPShutdown:    3 * time.Second,
 	}
 }
 
@@ -122,6 +139,10 @@ func (t Timeouts) ticks() ([numStates]uint32, error) {
 		{StateUnreplied, "UDPUnreplied", t.UDPUnreplied, d.UDPUnreplied},
 		{StateReplied, "UDPReplied", t.UDPReplied, d.UDPReplied},
 		{StateStream, "UDPStream", t.UDPStream, d.UDPStream},
+		{StateSCTPInit, "SCTPHandshake", t.SCTPHandshake, d.SCTPHandshake},
+		{StateSCTPCookieEchoed, "SCTPHandshake", t.SCTPHandshake, d.SCTPHandshake},
+		{StateSCTPEstablished, "SCTPEstablished", t.SCTPEstablished, d.SCTPEstablished},
+		{StateSCTPShutdown, "SCTPShutdown", t.SCTPShutdown, d.SCTPShutdown},
 	} {
 		v := f.set
 		if v == 0 {

@@ -1,0 +1,165 @@
+package conntrack
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// Tags of the association in these tests: a client's packets carry its endpoint's.
+const (
+	clientTag   = 0xc1
+	endpointTag = 0xe1
+	wrongTag    = 0xbad
+)
+
+// sctpStep is one packet of an association.
+type sctpStep struct {
+	forward bool
+	p       SCTPPacket
+}
+
+var (
+	sctpInit         = sctpStep{true, SCTPPacket{InitiateTag: clientTag, Chunks: chunkInit}}
+	sctpInitAck      = sctpStep{false, SCTPPacket{Tag: clientTag, Chunks: 1 << 2}}
+	sctpEcho         = sctpStep{true, SCTPPacket{Tag: endpointTag, Chunks: chunkCookieEcho | 1}}
+	sctpAck          = sctpStep{false, SCTPPacket{Tag: clientTag, Chunks: chunkCookieAck}}
+	sctpData         = sctpStep{true, SCTPPacket{Tag: endpointTag, Chunks: 1}}
+	sctpShutdown     = sctpStep{true, SCTPPacket{Tag: endpointTag, Chunks: chunkShutdown}}
+	sctpShutdownAck  = sctpStep{false, SCTPPacket{Tag: clientTag, Chunks: chunkShutdownAck}}
+	sctpComplete     = sctpStep{true, SCTPPacket{Tag: endpointTag, Chunks: chunkShutdownComplete}}
+	sctpAbort        = sctpStep{true, SCTPPacket{Tag: endpointTag, Chunks: chunkAbort}}
+	sctpAbortBack    = sctpStep{false, SCTPPacket{Tag: clientTag, Chunks: chunkAbort}}
+	sctpAbortTurned  = sctpStep{true, SCTPPacket{Tag: clientTag, Chunks: chunkAbort, Reflected: true}}
+	sctpAbortForged  = sctpStep{true, SCTPPacket{Tag: wrongTag, Chunks: chunkAbort}}
+	sctpForgedInit   = sctpStep{true, SCTPPacket{InitiateTag: wrongTag, Chunks: chunkInit}}
+	sctpForgedTurned = sctpStep{true, SCTPPacket{Tag: wrongTag, Chunks: chunkAbort, Reflected: true}}
+)
+
+func newAssociation(t testing.TB, mode Mode) (*Table, *Worker, Ref) {
+	tab := openHeap(t, Config{MaxFlows: 1024, Workers: 1, MaxEndpoints: 8})
+	w := tab.Worker(0)
+	w.Online()
+	r, o := w.Create(&NewFlow{Client: MakeKey(client(1), vip, ProtoSCTP), Endpoint: ep1, Mode: mode, SNAT: snat, PortLo: 2000, PortHi: 2010, Tick: 1})
+	if o != Created {
+		t.Fatalf("outcome %d", o)
+	}
+	return tab, w, r
+}
+
+func (s *sctpStep) track(tab *Table, r Ref, tick uint32) Verdict {
+	if !s.forward {
+		r = r.Other()
+	}
+	return tab.TrackSCTP(r, &s.p, tick)
+}
+
+func TestSCTPStatesFollowThePackets(t *testing.T) {
+	type steps []sctpStep
+	open := steps{sctpInit, sctpInitAck, sctpEcho, sctpAck}
+	and := func(s ...sctpStep) steps { return append(append(steps{}, open...), s...) }
+	for _, c := range []struct {
+		name    string
+		steps   steps
+		mode    Mode
+		state   State
+		verdict Verdict
+	}{
+		{"an INIT", steps{sctpInit}, ModeNAT, StateSCTPInit, Pass},
+		{"its INIT ACK", steps{sctpInit, sctpInitAck}, ModeNAT, StateSCTPInit, Pass},
+		{"COOKIE ECHO", steps{sctpInit, sctpInitAck, sctpEcho}, ModeNAT, StateSCTPCookieEchoed, Pass},
+		{"COOKIE ECHO and more of the client's", steps{sctpInit, sctpEcho, sctpData}, ModeNAT, StateSCTPCookieEchoed, Pass},
+		{"COOKIE ACK", open, ModeNAT, StateSCTPEstablished, Pass},
+		{"the client begins again", steps{sctpInit, sctpEcho, sctpInit}, ModeNAT, StateSCTPInit, Pass},
+		{"data", and(sctpData), ModeNAT, StateSCTPEstablished, Pass},
+		{"SHUTDOWN", and(sctpShutdown), ModeNAT, StateSCTPShutdown, Pass},
+		{"SHUTDOWN ACK", and(sctpShutdown, sctpShutdownAck), ModeNAT, StateSCTPShutdown, Pass},
+		{"SHUTDOWN COMPLETE", and(sctpShutdown, sctpShutdownAck, sctpComplete), ModeNAT, StateClose, Pass},
+		{"ABORT of the client", and(sctpAbort), ModeNAT, StateClose, Pass},
+		{"ABORT of the endpoint", and(sctpAbortBack), ModeNAT, StateClose, Pass},
+		{"ABORT with its own tag", and(sctpAbortTurned), ModeNAT, StateClose, Pass},
+		{"an INIT refused", steps{sctpInit, sctpAbortBack}, ModeNAT, StateClose, Pass},
+		{"a forged ABORT", and(sctpAbortForged), ModeNAT, StateSCTPEstablished, Pass},
+		{"a forged INIT and its ABORT", and(sctpForgedInit, sctpForgedTurned), ModeNAT, StateSCTPEstablished, Pass},
+		{"a forged COOKIE ECHO and its ABORT", and(sctpStep{true, SCTPPacket{Tag: wrongTag, Chunks: chunkCookieEcho}}, sctpAbortForged), ModeNAT, StateSCTPEstablished, Pass},
+		{"the client restarts", and(sctpForgedInit), ModeNAT, StateSCTPEstablished, Pass},
+		{"INIT after the end", and(sctpAbort, sctpInit), ModeNAT, StateClose, Reopen},
+		{"one way, the cookie is unanswered", steps{sctpInit, sctpEcho}, ModeL2DSR, StateSCTPCookieEchoed, Pass},
+		{"one way, the client goes on", steps{sctpInit, sctpEcho, sctpData}, ModeL2DSR, StateSCTPEstablished, Pass},
+		{"one way, from the middle", steps{sctpData}, ModeL2DSR, StateSCTPEstablished, Pass},
+		{"one way, ABORT", steps{sctpInit, sctpEcho, sctpData, sctpAbort}, ModeL2DSR, StateClose, Pass},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tab, _, r := newAssociation(t, c.mode)
+			v := Pass
+			for _, s := range c.steps {
+				v = s.track(tab, r, 1)
+			}
+			if got := tab.Conn(r).State(); got != c.state || v != c.verdict {
+				t.Fatalf("%v, verdict %d; want %v, verdict %d", got, v, c.state, c.verdict)
+			}
+		})
+	}
+}
+
+// Whatever is sent by who does not see the association's packets, they end it no
+// earlier, and an association that has ended does not come back.
+func TestSCTPIsEndedByItsTagsAlone(t *testing.T) {
+	all := []sctpStep{sctpInit, sctpInitAck, sctpEcho, sctpAck, sctpData, sctpShutdown, sctpShutdownAck, sctpComplete, sctpAbort, sctpAbortBack, sctpAbortTurned}
+	rapid.Check(t, func(rt *rapid.T) {
+		tab, w, r := newAssociation(t, ModeNAT)
+		for _, s := range []sctpStep{sctpInit, sctpInitAck, sctpEcho, sctpAck} {
+			s.track(tab, r, 1)
+		}
+		state, tick := StateSCTPEstablished, uint32(1)
+		for range rapid.IntRange(1, 30).Draw(rt, "packets") {
+			tick++
+			s := rapid.SampledFrom(all).Draw(rt, "packet")
+			forged := rapid.Bool().Draw(rt, "forged") && s.forward
+			if forged {
+				s.p.Tag, s.p.InitiateTag = wrongTag, wrongTag
+			}
+			before := tab.Conn(r).LastSeen()
+			v := s.track(tab, r, tick)
+			switch {
+			case state == StateClose:
+				if (v == Reopen) != (s.p.Chunks == chunkInit) || tab.Conn(r).LastSeen() != before {
+					rt.Fatalf("verdict %d, seen %d after the end", v, tab.Conn(r).LastSeen())
+				}
+			case forged:
+			case s.p.has(chunkAbort | chunkShutdownComplete):
+				state = StateClose
+			case s.p.has(chunkShutdown | chunkShutdownAck):
+				state = StateSCTPShutdown
+			}
+			if got := tab.Conn(r).State(); got != state {
+				rt.Fatalf("%v, want %v", got, state)
+			}
+		}
+		timeouts, _ := Timeouts{}.ticks()
+		seen := tab.Conn(r).LastSeen()
+		w.Quiesce()
+		if n := tab.Sweep(seen+timeouts[state], 100); n != 0 {
+			rt.Fatal("expired early")
+		}
+		if n := tab.Sweep(seen+timeouts[state]+1, 100); n != 1 {
+			rt.Fatalf("%v does not expire after %d ticks", state, timeouts[state])
+		}
+	})
+}
+
+// Of associations of which only a client has been heard none keeps room from others.
+func TestSCTPHandshakesAreHalfOpen(t *testing.T) {
+	for state, want := range map[State]bool{StateSCTPInit: true, StateSCTPCookieEchoed: true, StateSCTPEstablished: false, StateSCTPShutdown: false} {
+		if state.halfOpen() != want {
+			t.Errorf("%v half open: %v", state, !want)
+		}
+	}
+}
+
+func TestTrackSCTPAllocatesNothing(t *testing.T) {
+	tab, _, r := newAssociation(t, ModeNAT)
+	if n := testing.AllocsPerRun(100, func() { sctpInit.track(tab, r, 1); sctpEcho.track(tab, r, 2); sctpAck.track(tab, r, 3) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
