@@ -262,8 +262,10 @@ func (w *worker) inFragments(b *batch, i int, e *conntrack.Entry, adj *route.Adj
 	}
 	head.Len = uint32(first + step)
 	putFragment(f[l3:first+step], field|moreFragments)
+	whole := *p
 	w.piece(b, i, head, e, adj, dst)
 	for _, d := range pieces[:n] {
+		*p = whole // tags that the one before lost or got have moved its offsets
 		w.piece(b, i, d, e, adj, dst)
 	}
 }

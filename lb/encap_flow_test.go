@@ -242,3 +242,25 @@ func TestNoAllocationPerEncapsulatedPacket(t *testing.T) {
 		b.framesHome()
 	}
 }
+
+// RFC 9293, section 3.10.7.1: two that answer RSTs with RSTs would never end.
+func TestNoResetIsAnsweredWithAReset(t *testing.T) {
+	for mode, name := range modeNames {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			s := table.Service{Name: "ns/web", Pools: []table.Pool{{}}, Frontends: []table.Frontend{{AddrPort: ap(node4, 80), Proto: header.ProtoTCP, Mode: mode}}}
+			if _, err := b.lb.tables.Apply([]table.Service{s}, nil); err != nil {
+				t.Fatal(err)
+			}
+			rst := request(false, header.ProtoTCP)
+			rst.flags = header.RST
+			b.one(portClient, rst.build(t), -1)
+			if b.drops()["no-endpoint"] != 1 {
+				t.Errorf("drops %v", b.drops())
+			}
+			rst.flags = header.ACK
+			isReset(t, b.one(portClient, rst.build(t), portClient))
+			b.framesHome()
+		})
+	}
+}

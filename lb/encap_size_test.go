@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
@@ -203,5 +204,50 @@ func TestGUEChecksumOverIPv6MayBeZeroWhenToldSo(t *testing.T) {
 	f := b.one(portClient, request(false, header.ProtoUDP).build(t), portServer)
 	if c := f[14+40+6 : 14+40+8]; c[0] != 0 || c[1] != 0 {
 		t.Errorf("checksum %x", c)
+	}
+}
+
+// Each piece is made of the packet as it came, whatever became of the tags of the
+// one before it.
+func TestPiecesAreTaggedAlike(t *testing.T) {
+	for _, in := range []string{"untagged", "tagged"} {
+		for _, out := range []string{"untagged", "tagged"} {
+			for mode, name := range modeNames {
+				t.Run(fmt.Sprintf("%s/from %s/to %s", name, in, out), func(t *testing.T) {
+					b := newBench(t)
+					b.serveDirect(mode, endpoint4, nil)
+					at := portServer
+					b.w.ports[portServer].untag = true
+					if out == "tagged" {
+						b.onVLAN(portServer, portClient, unix.ETH_P_8021Q, 100)
+						at = portClient
+					}
+					req := request(false, header.ProtoUDP)
+					req.df, req.payload = false, 3000
+					f := req.build(t)
+					if in == "tagged" {
+						f = tagged(f, unix.ETH_P_8021Q, 200)
+					}
+					b.give(portClient, f)
+					got := b.round()[at]
+					if len(got) != 3 {
+						t.Fatalf("%d packets left (drops %v)", len(got), b.drops())
+					}
+					var data []byte
+					for i, f := range got {
+						if out == "untagged" {
+							f = tags(f, 100)
+						} else if tag := binary.BigEndian.Uint32(f[12:]); tag != unix.ETH_P_8021Q<<16|100 {
+							t.Fatalf("tag %#x", tag)
+						}
+						data = append(data, fragmentData(t, f, mode, false, len(data), i == len(got)-1)...)
+					}
+					if w := req.build(t)[header.EthernetLen+header.IPv4Len:]; !bytes.Equal(data, w) {
+						t.Errorf("put together again it is another datagram")
+					}
+					b.framesHome()
+				})
+			}
+		}
 	}
 }

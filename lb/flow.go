@@ -318,10 +318,6 @@ func (w *worker) midstream(b *batch, i int) {
 		w.giveBack(b, i, DropNoFlow)
 		return
 	}
-	if b.pkt[i].Flags&header.RST != 0 {
-		w.drop(b, i, DropNoFlow)
-		return
-	}
 	w.reset(b, i, DropNoFlow)
 }
 
@@ -334,16 +330,17 @@ func (w *worker) stray(b *batch, i int) {
 		w.giveBack(b, i, DropNotOurs)
 		return
 	}
-	if p.Proto == header.ProtoTCP && p.Flags&header.RST == 0 {
+	if p.Proto == header.ProtoTCP {
 		w.reset(b, i, DropNoFlow)
 		return
 	}
 	w.drop(b, i, DropNoFlow)
 }
 
-// reset answers packet i with a RST, at the rate that is allowed.
+// reset answers packet i with a RST, at the rate that is allowed, unless it is one
+// itself (RFC 9293 section 3.10.7.1).
 func (w *worker) reset(b *batch, i int, reason Drop) {
-	if !w.answerable(b, i) {
+	if b.pkt[i].Flags&header.RST != 0 || !w.answerable(b, i) {
 		w.drop(b, i, reason)
 		return
 	}

@@ -51,10 +51,6 @@ func (w *worker) abort(b *batch, i int, ref conntrack.Ref) {
 	}
 	seq := header.TCP(w.frame(b, i)[p.L4:]).Ack()
 	w.table.TrackTCP(ref.Other(), header.RST, seq, 0, 0, nil, w.tick)
-	if p.Flags&header.RST != 0 {
-		w.drop(b, i, DropEndpointGone)
-		return
-	}
 	w.reset(b, i, DropEndpointGone)
 }
 
