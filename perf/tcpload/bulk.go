@@ -2,6 +2,7 @@ package tcpload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,7 +32,7 @@ func (l *Load) Bulk(ctx context.Context, s *Server, settle, span time.Duration) 
 				return err
 			}
 		}
-		if _, err := unix.Write(c.fd, block); err != nil {
+		if _, err := unix.Write(c.fd, block); err != nil && !errors.Is(err, unix.EINTR) {
 			c.close()
 			return fmt.Errorf("send: %w", err)
 		}

@@ -82,7 +82,7 @@ func (s *Server) drop(fd int) {
 func (s *Server) answer(fd int) {
 	var message [messageLen]byte
 	for readFull(fd, message[:]) == nil {
-		if _, err := unix.Write(fd, message[:]); err != nil {
+		if write(fd, message[:]) != nil {
 			return
 		}
 	}

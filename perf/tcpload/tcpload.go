@@ -187,15 +187,40 @@ func (c *client) open() error {
 		return err
 	}
 	to := &unix.SockaddrInet4{Port: int(c.load.Target.Port()), Addr: plus(c.load.Target.Addr(), n%uint32(c.load.Targets)).As4()}
-	if err := unix.Connect(fd, to); err != nil {
+	err = unix.Connect(fd, to)
+	if errors.Is(err, unix.EINTR) { // it goes on by itself
+		err = connected(fd)
+	}
+	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	return nil
 }
 
+// connected waits for the end of a connect that a signal has interrupted.
+func connected(fd int) error {
+	for deadline := time.Now().Add(patience); ; {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		n, err := unix.Poll(p, int(time.Until(deadline).Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return err
+		case n == 0:
+			return unix.ETIMEDOUT
+		}
+		code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if err == nil && code != 0 {
+			err = unix.Errno(code)
+		}
+		return err
+	}
+}
+
 func (c *client) ask() error {
 	var message [messageLen]byte
-	if _, err := unix.Write(c.fd, message[:]); err != nil {
+	if err := write(c.fd, message[:]); err != nil {
 		return fmt.Errorf("request: %w", err)
 	}
 	if err := readFull(c.fd, message[:]); err != nil {
@@ -243,6 +268,15 @@ func socket() (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// write sends b, which is small enough to be taken whole or not at all.
+func write(fd int, b []byte) error {
+	for {
+		if _, err := unix.Write(fd, b); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // errEnded means that the other side has closed.

@@ -86,6 +86,8 @@ type bench struct {
 
 	began time.Time
 	turns map[report.Key][]report.Turn
+	// failed are the measurements that came to nothing.
+	failed []error
 }
 
 func (b *bench) run(ctx context.Context, settings []testbed.Setting) ([]report.Result, error) {
@@ -159,8 +161,14 @@ func (b *bench) turn(ctx context.Context, bed *testbed.Bed, p peer.Peer) (err er
 		if err == nil {
 			err = ctx.Err()
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", w.name, err)
+		if ctx.Err() != nil {
+			return err
+		}
+		if err != nil { // the turn is void; the others go on
+			err = fmt.Errorf("%s: %s: %s: %w", bed.Setting, p.Name(), w.name, err)
+			b.progress("  void: %v", err)
+			b.failed = append(b.failed, err)
+			continue
 		}
 		for _, m := range got {
 			m.Peer, m.Setting = p.Name(), string(bed.Setting)

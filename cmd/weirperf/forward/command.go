@@ -97,12 +97,20 @@ packet waiting and drops none.`,
 				return err
 			}
 			r := newResult(o, results)
+			for _, err := range b.failed {
+				r.Errors = append(r.Errors, err.Error())
+			}
 			if o.asJSON {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
-				return enc.Encode(r)
+				err = enc.Encode(r)
+			} else {
+				err = r.render(cmd.OutOrStdout())
 			}
-			return r.render(cmd.OutOrStdout())
+			if len(b.failed) > 0 {
+				err = errors.Join(err, fmt.Errorf("%d measurements are void, the first: %w", len(b.failed), b.failed[0]))
+			}
+			return err
 		},
 	}
 	fs := cmd.Flags()
@@ -191,6 +199,7 @@ type result struct {
 	Seconds   float64            `json:"seconds"`
 	Results   []report.Result    `json:"results"`
 	Ratios    map[string]float64 `json:"ratios"`
+	Errors    []string           `json:"errors,omitempty"` // measurements that came to nothing
 }
 
 func newResult(o options, results []report.Result) *result {
