@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/table"
 )
 
 // narrow4 is an endpoint behind a route whose MTU is below its link's.
@@ -58,6 +59,45 @@ func TestMartianSourcesGetNothing(t *testing.T) {
 				b.framesHome()
 			})
 		}
+	}
+}
+
+// What is answered to would come back as a request: where both sides answer
+// everything one packet would go round for ever.
+func TestWeirsOwnPortsAreMartianSources(t *testing.T) {
+	for name, src := range map[string]netip.AddrPort{
+		"the frontend itself":     ap(vip4, 80),
+		"another frontend":        ap(empty4, 80),
+		"a port of SNAT":          ap(snat4, 62000),
+		"a frontend's other port": ap(vip4, 40000),
+		"below the ports of SNAT": ap(snat4, 40000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.serveOn(vip4)
+			p := packet{srcMAC: macClient, dstMAC: macWeir, src: src, dst: ap(vip4, 80), proto: header.ProtoUDP}
+			out, martian := -1, uint64(1)
+			if src.Port() == 40000 {
+				out, martian = portServer, 0
+			}
+			b.one(portClient, p.build(t), out)
+			if b.drops()["martian"] != martian {
+				t.Errorf("drops %v", b.drops())
+			}
+			b.framesHome()
+		})
+	}
+}
+
+var vip4 = netip.MustParseAddr("198.51.100.9")
+
+// serveOn publishes another Service: UDP port 80 on addr.
+func (b *bench) serveOn(addr netip.Addr) {
+	b.t.Helper()
+	s := table.Service{Name: "ns/vip", Pools: []table.Pool{{Endpoints: []table.Endpoint{{AddrPort: ap(endpoint4, 8080)}}}},
+		Frontends: []table.Frontend{{AddrPort: ap(addr, 80), Proto: header.ProtoUDP}}}
+	if _, err := b.lb.tables.Apply([]table.Service{s}, nil); err != nil {
+		b.t.Fatal(err)
 	}
 }
 
