@@ -1,0 +1,112 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+
+	yaml "go.yaml.in/yaml/v3"
+)
+
+// Read reads and parses the configuration file name over the defaults. Its
+// errors are an [Errors] where the file could be read.
+func Read(name string) (*Configuration, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	if len(data) > MaxFileSize {
+		return nil, fmt.Errorf("configuration %s: larger than %d bytes", name, MaxFileSize)
+	}
+	return Unmarshal(data, name)
+}
+
+// Unmarshal parses data, YAML or JSON, over the defaults; name is the file's
+// name for messages. What the document does not say stays at its default;
+// a field that is not known, is given twice or has the wrong type is an
+// error. The result is not yet validated, and is nil when there are errors.
+func Unmarshal(data []byte, name string) (*Configuration, error) {
+	c := Default()
+	c.APIVersion, c.Kind = "", "" // a file must say what it is
+	d := decoder{file: name, origin: c.origin}
+	d.document(data, c)
+	if len(d.errs) > 0 {
+		return nil, d.errs
+	}
+	for i := range c.Interfaces {
+		if c.Interfaces[i].Mode == "" {
+			c.Interfaces[i].Mode = ModeAuto
+		}
+	}
+	return c, nil
+}
+
+// Marshal is the configuration as a file that Unmarshal reads back.
+func (c *Configuration) Marshal() ([]byte, error) {
+	// A nil list would be written as null, which reads back as the default.
+	n := *c
+	n.Interfaces = append([]Interface{}, c.Interfaces...)
+	n.NodePortAddresses = append([]string{}, c.NodePortAddresses...)
+	n.SNAT.Addresses = append([]string{}, c.SNAT.Addresses...)
+	n.HostPort.Prefixes = append([]string{}, c.HostPort.Prefixes...)
+	n.ProtectedPorts = append([]uint16{}, c.ProtectedPorts...)
+	data, err := json.Marshal(&n)
+	if err != nil {
+		return nil, err
+	}
+	return inBlocks(data)
+}
+
+// inBlocks turns JSON into YAML as people write it, in the same order.
+func inBlocks(data []byte) ([]byte, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return nil, err
+	}
+	plain(&doc)
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(&doc); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), enc.Close()
+}
+
+// plain takes the braces and quotes of JSON away where YAML needs none.
+func plain(n *yaml.Node) {
+	if n.Kind != yaml.ScalarNode {
+		n.Style = 0
+	} else if n.Style == yaml.DoubleQuotedStyle {
+		n.Style = 0 // the tag !!str brings the quotes back where they matter
+	}
+	if n.Kind == yaml.SequenceNode && len(n.Content) > 0 && n.Content[0].Kind == yaml.ScalarNode {
+		n.Style = yaml.FlowStyle
+	}
+	for _, c := range n.Content {
+		plain(c)
+	}
+}
+
+// Clone is a copy that shares nothing with c.
+func (c *Configuration) Clone() (*Configuration, error) {
+	data, err := c.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	n, err := Unmarshal(data, "")
+	if err != nil {
+		return nil, errors.Join(errors.New("copy of the configuration"), err)
+	}
+	n.origin, n.reload = maps.Clone(c.origin), c.reload
+	return n, nil
+}
