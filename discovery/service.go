@@ -268,11 +268,12 @@ func (p *parser) affinity() {
 	}
 }
 
-// sourceRanges reads who may use the load balancer addresses. As in
-// kube-proxy, a range of all addresses means no limit for that family.
+// sourceRanges reads who may use the load balancer addresses, whatever the type
+// of a Service that has some. As in kube-proxy, a range of all addresses means no
+// limit for that family.
 func (p *parser) sourceRanges() {
 	s := &p.obj.Spec
-	if s.Type != corev1.ServiceTypeLoadBalancer {
+	if s.Type != corev1.ServiceTypeLoadBalancer && len(p.out.LoadBalancerIPs) == 0 {
 		return
 	}
 	const path = "spec.loadBalancerSourceRanges"

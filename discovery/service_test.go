@@ -185,6 +185,10 @@ func TestUnsupportedFields(t *testing.T) {
 		{"for one family", balancer("0.0.0.0/0", "192.0.2.0/24"), "", ""},
 		{"but not for the other", balancer("0.0.0.0/0", "2001:db8::/32"), "spec.loadBalancerSourceRanges", ""},
 		{"source ranges mean nothing to a NodePort Service", func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} }, "", ""},
+		{"source ranges guard a load balancer address whatever the type", func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.LoadBalancerSourceRanges = "", []string{"192.0.2.0/24"}
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.10"}}
+		}, "spec.loadBalancerSourceRanges", ""},
 		{"source ranges that cannot be read", balancer("everybody"), "spec.loadBalancerSourceRanges", "spec.loadBalancerSourceRanges"},
 		{"mode nat", mode("nat"), "", ""},
 		{"mode gue", mode("gue"), "metadata.annotations[weir.dev/forwarding-mode]: gue", ""},
