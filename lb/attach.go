@@ -133,8 +133,12 @@ func (l *LB) vlansOf(slot int) map[uint16]net.HardwareAddr {
 	return vlans
 }
 
-// followMembers has packets leave by the members that a bond uses now.
+// followMembers has packets leave by the members that a bond uses now. It lists
+// all interfaces of the host, of which there may be thousands: not without a bond.
 func (l *LB) followMembers() {
+	if !slices.ContainsFunc(l.ifaces, func(i *iface) bool { return i.member }) {
+		return
+	}
 	links, err := l.links()
 	if err != nil {
 		l.log.Warn("follow interfaces", "err", err)
