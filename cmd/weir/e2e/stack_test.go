@@ -94,9 +94,11 @@ func TestWireRealStacks(t *testing.T) {
 				}
 				t.Run("curl", func(t *testing.T) { f.checkCurl(t, netip.AddrPortFrom(s.vip(six), nginxPort), seen, want) })
 				for name, args := range map[string][]string{
-					"iperf3 TCP":     {"-n", "64M"},
-					"iperf3 TCP, -R": {"-n", "64M", "-R"},
-					"iperf3 UDP":     {"-u", "-b", "20M", "-l", "1200", "-n", "1M"},
+					"iperf3 TCP":     {"-n", "32M"},
+					"iperf3 TCP, -R": {"-n", "32M", "-R"},
+					"iperf3 UDP":     {"-u", "-b", "20M", "-l", "1200", "-n", "512K"},
+					// In fragments that fit a tunnel's packets or not.
+					"iperf3 UDP, 4000 bytes": {"-u", "-b", "20M", "-l", "4000", "-n", "512K"},
 				} {
 					t.Run(name, func(t *testing.T) { f.checkIperf(t, s.vip(six), seen, args) })
 				}

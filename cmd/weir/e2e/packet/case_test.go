@@ -19,7 +19,11 @@ var (
 	every   = []string{nat, dnat, l2dsr, ipip, gue}
 	tunnels = []string{ipip, gue}
 	oneWay  = []string{l2dsr, ipip, gue}
-	twoWay  = []string{nat, dnat}
+	// In dnat endpoints are behind the edge's kernel, in the others on the wire.
+	onFabric = []string{nat, l2dsr, ipip, gue}
+	// Without another header in front.
+	unwrapped = []string{nat, dnat, l2dsr}
+	twoWay    = []string{nat, dnat}
 )
 
 // Families; a scenario without any gets both.

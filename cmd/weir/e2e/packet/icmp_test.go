@@ -76,9 +76,10 @@ func (s *scene) fromBehind(p packet, kind icmpKind, from netip.Addr, rest uint32
 	s.Helper()
 	p.ttl = 60 // as it was there
 	body, want := spoil(s.quote(s.sent(p), 0)), spoil(s.quote(p, 0))
-	e := s.icmp(packet{srcMAC: mac(s.seen.network, s.seen.host), dstMAC: edge1MAC, tags: s.tags, ttl: 64, id: 9}, kind, from, s.snat.Addr(), rest, body)
-	send(s, s.lab.fabric, e.bytes(s))
-	w := s.icmp(packet{srcMAC: edge0MAC, dstMAC: clientMAC, tags: s.tags, ttl: 63, id: 9}, kind, p.dst.Addr(), p.src.Addr(), rest, want)
+	e := s.answer(packet{tags: s.tags, ttl: 64, id: 9})
+	e = s.icmp(e, kind, from, s.snat.Addr(), rest, body)
+	send(s, s.station(), e.bytes(s))
+	w := s.icmp(s.translatedBack(e, 0), kind, p.dst.Addr(), p.src.Addr(), rest, want)
 	s.arrives(s.lab.client, w.bytes(s))
 }
 
@@ -91,8 +92,22 @@ func (s *scene) fromFront(p, a packet, kind icmpKind, from netip.Addr, rest uint
 	passed.src, passed.dst = p.dst, p.src
 	e := s.icmp(packet{srcMAC: clientMAC, dstMAC: edge0MAC, tags: s.tags, ttl: 64, id: 9}, kind, from, p.dst.Addr(), rest, s.quote(passed, 0))
 	s.send(e)
-	w := s.icmp(packet{srcMAC: edge1MAC, dstMAC: mac(s.seen.network, s.seen.host), tags: s.tags, ttl: 63, id: 9}, kind, s.snat.Addr(), s.seen.addr(s.six), rest, s.quote(a, 0))
-	s.arrives(s.lab.fabric, w.bytes(s))
+	got := s.frame(s.station())
+	switch s.mode {
+	case l2dsr:
+		s.same(s.station(), got, s.requested(e).bytes(s))
+	case ipip, gue:
+		s.same(s.station(), got, wrapped(s, e, got))
+	default:
+		// From whom the endpoint knows as the client, or from who made it.
+		source := s.snat.Addr()
+		if s.mode == dnat {
+			source = from
+		}
+		w := s.toEndpoint(packet{tags: s.tags, ttl: 64, id: 9}, s.seen)
+		w = s.icmp(w, kind, source, s.seen.addr(s.six), rest, s.quote(a, 0))
+		s.same(s.station(), got, w.bytes(s))
+	}
 }
 
 func whole(b []byte) []byte { return b }
@@ -120,22 +135,22 @@ func init() {
 			rest = mtu
 		}
 		add(
-			scenario{row: "icmp-error", name: name + "-from-the-endpoint", run: func(s *scene) {
+			scenario{row: "icmp-error", name: name + "-from-the-endpoint", modes: twoWay, run: func(s *scene) {
 				p := s.udp("a question")
 				s.passes(p)
 				s.fromBehind(p, kind, s.seen.addr(s.six), rest, whole)
 			}},
-			scenario{row: "icmp-error", name: name + "-from-a-router-behind", run: func(s *scene) {
+			scenario{row: "icmp-error", name: name + "-from-a-router-behind", modes: twoWay, run: func(s *scene) {
 				p := s.tcp(syn, 1000, 0, "")
 				s.passes(p)
 				s.fromBehind(p, kind, s.router(), rest, whole)
 			}},
-			scenario{row: "icmp-error", name: name + "-from-the-client", run: func(s *scene) {
+			scenario{row: "icmp-error", name: name + "-from-the-client", modes: every, run: func(s *scene) {
 				p := s.udp("a question")
 				s.passes(p)
 				s.fromFront(p, s.answer(s.udp("its answer")), kind, p.src.Addr(), rest)
 			}},
-			scenario{row: "icmp-error", name: name + "-from-a-router-in-front", run: func(s *scene) {
+			scenario{row: "icmp-error", name: name + "-from-a-router-in-front", modes: every, run: func(s *scene) {
 				p := s.tcp(syn, 1000, 0, "")
 				s.passes(p)
 				s.fromFront(p, s.answer(s.tcp(syn|ack, 5000, 1001, "")), kind, s.router(), rest)
@@ -143,29 +158,29 @@ func init() {
 		)
 	}
 	add(
-		scenario{row: "icmp-error", name: "quote-of-eight-bytes", run: func(s *scene) {
+		scenario{row: "icmp-error", name: "quote-of-eight-bytes", modes: twoWay, run: func(s *scene) {
 			p := s.tcp(syn, 1000, 0, "")
 			s.passes(p)
 			s.fromBehind(p, tooBig, s.router(), mtu, func(b []byte) []byte { return b[:s.l4At()+8] })
 		}},
-		scenario{row: "icmp-error", name: "quote-of-the-ports", run: func(s *scene) {
+		scenario{row: "icmp-error", name: "quote-of-the-ports", modes: twoWay, run: func(s *scene) {
 			p := s.udp("a question")
 			s.passes(p)
 			s.fromBehind(p, portUnreachable, s.router(), 0, func(b []byte) []byte { return b[:s.l4At()+4] })
 		}},
-		scenario{row: "icmp-error", name: "quote-without-a-checksum", families: []int{ipv4}, run: func(s *scene) {
+		scenario{row: "icmp-error", name: "quote-without-a-checksum", modes: twoWay, families: []int{ipv4}, run: func(s *scene) {
 			p := s.udp("a question")
 			p.noChecksum = true
 			s.passes(p)
 			s.fromBehind(p, portUnreachable, s.router(), 0, whole)
 		}},
-		scenario{row: "icmp-error", name: "quote-with-options", families: []int{ipv4}, run: func(s *scene) {
+		scenario{row: "icmp-error", name: "quote-with-options", modes: twoWay, families: []int{ipv4}, run: func(s *scene) {
 			p := s.udp("a question")
 			s.passes(p)
 			p.options = []layers.IPv4Option{{OptionType: 148, OptionLength: 4, OptionData: []byte{0, 0}}}
 			s.fromBehind(p, portUnreachable, s.router(), 0, whole)
 		}},
-		scenario{row: "icmp-error", name: "with-extensions", run: func(s *scene) {
+		scenario{row: "icmp-error", name: "with-extensions", modes: twoWay, run: func(s *scene) {
 			p := s.udp(string(bytes.Repeat([]byte("payload "), 20)))
 			s.passes(p)
 			rest := uint32(128/4) << 16 // RFC 4884
@@ -183,7 +198,7 @@ func init() {
 			e := s.icmp(packet{srcMAC: mac(s.seen.network, 11), dstMAC: edge1MAC, tags: s.tags, ttl: 64}, hostUnreachable, s.router(), s.snat.Addr(), 0, s.quote(s.sent(p), 0))
 			send(s, s.lab.fabric, e.bytes(s))
 		}, drops: drop("icmp-no-flow")},
-		scenario{row: "icmp-error", name: "no-flow-in-front", run: func(s *scene) {
+		scenario{row: "icmp-error", name: "no-flow-in-front", modes: every, run: func(s *scene) {
 			p := s.udp("never asked")
 			p.src, p.dst = p.dst, p.src
 			s.send(s.icmp(packet{srcMAC: clientMAC, dstMAC: edge0MAC, tags: s.tags, ttl: 64}, tooBig, s.router(), p.src.Addr(), mtu, s.quote(p, 0)))
@@ -207,10 +222,10 @@ func init() {
 		}})
 	}
 	add(
-		scenario{row: "echo", name: "ttl-1", run: func(s *scene) {
+		scenario{row: "echo", name: "ttl-1", modes: every, run: func(s *scene) {
 			s.pings([]byte("the way ends here"), func(p *packet) { p.ttl = 1 })
 		}},
-		scenario{row: "echo", name: "record-route", families: []int{ipv4}, run: func(s *scene) {
+		scenario{row: "echo", name: "record-route", modes: every, families: []int{ipv4}, run: func(s *scene) {
 			s.pings([]byte("which way?"), func(p *packet) {
 				p.options = []layers.IPv4Option{{OptionType: 7, OptionLength: 8, OptionData: []byte{4, 0, 0, 0, 0, 0}}}
 			})

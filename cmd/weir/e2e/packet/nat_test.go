@@ -20,24 +20,24 @@ func init() {
 			s.passes(s.tcp(ack|psh, 1001, 5001, "GET /"))
 			s.returns(s.answer(s.tcp(ack|psh, 5001, 1006, "200 OK")), tcpPort)
 		}},
-		scenario{row: "no-flow", name: "ack-is-reset", run: func(s *scene) {
+		scenario{row: "no-flow", name: "ack-is-reset", modes: twoWay, run: func(s *scene) {
 			p := s.tcp(ack, 1000, 2000, "some data")
 			s.send(p)
 			r := s.back(p)
 			r.flags, r.seq, r.ack = rst, 2000, 0
 			s.arrives(s.lab.client, r.bytes(s))
 		}, drops: drop("no-flow")},
-		scenario{row: "no-endpoint", name: "tcp-reset", service: "empty", run: func(s *scene) {
+		scenario{row: "no-endpoint", name: "tcp-reset", modes: twoWay, service: "empty", run: func(s *scene) {
 			p := s.tcp(syn, 1000, 0, "")
 			s.send(p)
 			r := s.back(p)
 			r.flags, r.seq, r.ack = rst|ack, 0, 1001
 			s.arrives(s.lab.client, r.bytes(s))
 		}, drops: drop("no-endpoint")},
-		scenario{row: "no-local", name: "tcp", service: "no-local", run: func(s *scene) {
+		scenario{row: "no-local", name: "tcp", modes: every, service: "no-local", run: func(s *scene) {
 			s.send(s.tcp(syn, 1000, 0, ""))
 		}, drops: drop("no-local-endpoint")},
-		scenario{row: "no-local", name: "udp", service: "no-local", run: func(s *scene) {
+		scenario{row: "no-local", name: "udp", modes: twoWay, service: "no-local", run: func(s *scene) {
 			s.send(s.udp("a question"))
 		}, drops: drop("no-local-endpoint")},
 	)

@@ -8,11 +8,10 @@ import (
 
 func init() {
 	definitions["many"] = definition{endpoints: []endpoint{fabric(11), fabric(12), fabric(13), fabric(14), fabric(15)}}
-	definitions["unresolved"] = definition{endpoints: []endpoint{fabric(50)}}
 	definitions["unresolved-too"] = definition{endpoints: []endpoint{fabric(52)}}
 	definitions["silent"] = definition{endpoints: []endpoint{fabric(51)}}
 	add(
-		scenario{row: "no-endpoint", name: "udp-unreachable", service: "empty", run: func(s *scene) {
+		scenario{row: "no-endpoint", name: "udp-unreachable", modes: every, service: "empty", run: func(s *scene) {
 			p := s.udp("anybody there?")
 			s.send(p)
 			s.refusedBy(p, portUnreachable, 0)
@@ -44,14 +43,6 @@ func init() {
 
 		// Only the first packet's way is in question here: with a tag the
 		// kernel has no interface to ask on.
-		scenario{row: "next-hop", name: "held-until-resolved", service: "unresolved", tags: untagged, run: func(s *scene) {
-			p := s.udp("worth waiting")
-			s.send(p)
-			s.asked(50)
-			s.resolve(50)
-			s.delivered(p)
-			s.forget(50)
-		}},
 		scenario{row: "next-hop", name: "hold-full", service: "unresolved-too", tags: untagged, run: func(s *scene) {
 			p := s.udp("many wait")
 			s.send(p)
@@ -103,6 +94,19 @@ func init() {
 			s.sendFrame(frame)
 		}},
 	)
+	// One endpoint for each mode: who is known not to answer is not waited for.
+	for i, mode := range onFabric {
+		host := 53 + uint8(i)
+		definitions["unresolved-"+mode] = definition{endpoints: []endpoint{fabric(host)}}
+		add(scenario{row: "next-hop", name: "held-until-resolved", modes: []string{mode}, service: "unresolved-" + mode, tags: untagged, run: func(s *scene) {
+			p := s.udp("worth waiting")
+			s.send(p)
+			s.asked(host)
+			s.resolve(host)
+			s.delivered(p)
+			s.forget(host)
+		}})
+	}
 }
 
 // toSNAT is a packet of an endpoint to a port of Weir's range that no flow

@@ -9,12 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+func annotated(annotation, value string) func(*corev1.Service) {
+	return func(s *corev1.Service) { s.Annotations[annotation] = value }
+}
+
 // policies are Services that limit or choose, by name. Their endpoints are
 // nobody else's where it matters how many connections those have.
 func init() {
-	annotated := func(annotation, value string) func(*corev1.Service) {
-		return func(s *corev1.Service) { s.Annotations[annotation] = value }
-	}
 	ranges := func(list ...string) func(*corev1.Service) {
 		return func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = list }
 	}
@@ -37,26 +38,26 @@ func init() {
 func init() {
 	outside := func(s *scene) { s.send(s.udp("from outside")) }
 	add(
-		scenario{row: "source-range", name: "outside-udp", service: "others-only", run: outside, drops: drop("source-range")},
-		scenario{row: "source-range", name: "outside-tcp", service: "others-only", run: func(s *scene) {
+		scenario{row: "source-range", name: "outside-udp", modes: every, service: "others-only", run: outside, drops: drop("source-range")},
+		scenario{row: "source-range", name: "outside-tcp", modes: every, service: "others-only", run: func(s *scene) {
 			s.send(s.tcp(syn, 1000, 0, ""))
 		}, drops: drop("source-range")},
-		scenario{row: "source-range", name: "outside-without-a-flow", service: "others-only", run: func(s *scene) {
+		scenario{row: "source-range", name: "outside-without-a-flow", modes: every, service: "others-only", run: func(s *scene) {
 			s.send(s.tcp(ack, 1000, 2000, "no RST either"))
 		}, drops: drop("source-range")},
-		scenario{row: "source-range", name: "outside-by-annotation", service: "others-only-annotated", run: outside, drops: drop("source-range")},
-		scenario{row: "source-range", name: "outside-a-node-port", service: "others-only", run: func(s *scene) {
+		scenario{row: "source-range", name: "outside-by-annotation", modes: every, service: "others-only-annotated", run: outside, drops: drop("source-range")},
+		scenario{row: "source-range", name: "outside-a-node-port", modes: twoWay, service: "others-only", run: func(s *scene) {
 			p := s.udp("node ports have no ranges")
 			p.dst = s.nodeFrontend(udpPort)
 			s.send(p)
 			p.dst = s.frontend(udpPort)
 			s.delivered(p)
 		}},
-		scenario{row: "source-range", name: "inside", service: "clients-only", modes: twoWay, run: func(s *scene) { s.passes(s.udp("from inside")) }},
-		scenario{row: "source-range", name: "no-range-of-the-family", service: "others-only-ipv4", families: []int{ipv6}, run: func(s *scene) {
+		scenario{row: "source-range", name: "inside", modes: every, service: "clients-only", run: func(s *scene) { s.passes(s.udp("from inside")) }},
+		scenario{row: "source-range", name: "no-range-of-the-family", modes: every, service: "others-only-ipv4", families: []int{ipv6}, run: func(s *scene) {
 			s.passes(s.udp("open"))
 		}},
-		scenario{row: "policy", name: "affinity", service: "sticky", run: func(s *scene) {
+		scenario{row: "policy", name: "affinity", modes: onFabric, service: "sticky", run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			first := s.seen
 			for range 8 {
@@ -66,7 +67,7 @@ func init() {
 				}
 			}
 		}},
-		scenario{row: "policy", name: "least-connections", service: "least-conn", run: func(s *scene) {
+		scenario{row: "policy", name: "least-connections", modes: onFabric, service: "least-conn", run: func(s *scene) {
 			used := map[endpoint]int{}
 			for range 2 * len(s.service.endpoints) {
 				s.nextPort()
@@ -79,7 +80,7 @@ func init() {
 				}
 			}
 		}},
-		scenario{row: "policy", name: "connection-limit", service: "one-connection", run: func(s *scene) {
+		scenario{row: "policy", name: "connection-limit", modes: onFabric, service: "one-connection", run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			first := s.from
 			s.nextPort()
@@ -117,7 +118,37 @@ func init() {
 			})
 		}},
 	)
+	for i, mode := range oneWay {
+		for j, choice := range []string{"reset", "drop", "keep"} {
+			name := "removed-" + choice + "-" + mode
+			definitions[name] = definition{endpoints: []endpoint{fabric(28 + uint8(3*i+j))}, edit: annotated("weir.dev/on-endpoint-removal", choice)}
+			c := scenario{row: "gone", name: choice + "-of-one-way", modes: []string{mode}, service: name, lab: "no-grace", run: func(s *scene) { s.goneOneWay(choice) }}
+			if choice != "keep" {
+				c.drops = drop("endpoint-gone")
+			}
+			add(c)
+		}
+	}
 	elsewhere["connection-rate"] = [2]string{"lb", "TestConnectionRate"}
+}
+
+// goneOneWay has a client go on whose endpoint is gone and answers past Weir.
+func (s *scene) goneOneWay(choice string) {
+	s.passes(s.tcp(syn, 1000, 0, ""))
+	s.passes(s.tcp(ack, 1001, 5001, ""))
+	request := s.tcp(ack|psh, 1001, 5001, "GET /")
+	s.withoutEndpoints(func() {
+		switch choice {
+		case "keep":
+			s.passes(request)
+		case "reset":
+			s.send(request)
+			s.arrives(s.lab.client, s.resetOf(request).bytes(s))
+		default:
+			s.send(request)
+			s.countedAtLeast("endpoint-gone", 1)
+		}
+	})
 }
 
 // nextPort has the client use another port, for another flow.

@@ -10,13 +10,13 @@ import (
 // What a router looks at before it forwards a packet (RFC 1812 section 5.2).
 func init() {
 	add(
-		scenario{row: "router", name: "ttl-1-new", run: func(s *scene) {
+		scenario{row: "router", name: "ttl-1-new", modes: twoWay, run: func(s *scene) {
 			p := s.udp("too far")
 			p.ttl = 1
 			s.send(p)
 			s.refusedBy(p, timeExceeded, 0)
 		}, drops: drop("ttl-exceeded")},
-		scenario{row: "router", name: "ttl-1-flow", run: func(s *scene) {
+		scenario{row: "router", name: "ttl-1-flow", modes: twoWay, run: func(s *scene) {
 			s.passes(s.udp("as far as it goes"))
 			p := s.udp("too far")
 			p.ttl = 1
@@ -28,43 +28,43 @@ func init() {
 			p.ttl = 2
 			s.passes(p)
 		}},
-		scenario{row: "router", name: "bad-header-checksum", families: []int{ipv4}, run: func(s *scene) {
+		scenario{row: "router", name: "bad-header-checksum", modes: every, families: []int{ipv4}, run: func(s *scene) {
 			s.spoiled(s.udp("x"), func(ip []byte) { ip[10] ^= 1 })
 		}, drops: drop("bad-ip-header")},
-		scenario{row: "router", name: "longer-than-the-frame", run: func(s *scene) {
+		scenario{row: "router", name: "longer-than-the-frame", modes: every, run: func(s *scene) {
 			s.spoiled(s.udp("x"), func(ip []byte) { lengthen(ip, 1) })
 		}, drops: drop("truncated")},
-		scenario{row: "router", name: "shorter-than-its-transport", run: func(s *scene) {
+		scenario{row: "router", name: "shorter-than-its-transport", modes: every, run: func(s *scene) {
 			s.spoiled(s.udp("x"), func(ip []byte) { lengthen(ip, -4) })
 		}, drops: drop("bad-transport-header")},
-		scenario{row: "router", name: "tcp-offset-too-small", run: func(s *scene) {
+		scenario{row: "router", name: "tcp-offset-too-small", modes: every, run: func(s *scene) {
 			s.spoiled(s.tcp(syn, 1, 0, ""), func(ip []byte) { transport(ip)[12] = 4 << 4 })
 		}, drops: drop("bad-transport-header")},
-		scenario{row: "router", name: "tcp-offset-beyond-the-end", run: func(s *scene) {
+		scenario{row: "router", name: "tcp-offset-beyond-the-end", modes: every, run: func(s *scene) {
 			s.spoiled(s.tcp(syn, 1, 0, ""), func(ip []byte) { transport(ip)[12] = 15 << 4 })
 		}, drops: drop("bad-transport-header")},
-		scenario{row: "router", name: "udp-length-too-small", run: func(s *scene) {
+		scenario{row: "router", name: "udp-length-too-small", modes: every, run: func(s *scene) {
 			s.spoiled(s.udp("x"), func(ip []byte) { transport(ip)[5] = 7 })
 		}, drops: drop("bad-transport-header")},
-		scenario{row: "router", name: "udp-length-beyond-the-end", run: func(s *scene) {
+		scenario{row: "router", name: "udp-length-beyond-the-end", modes: every, run: func(s *scene) {
 			s.spoiled(s.udp("x"), func(ip []byte) { transport(ip)[5] = 10 })
 		}, drops: drop("bad-transport-header")},
-		scenario{row: "router", name: "from-loopback", run: func(s *scene) {
+		scenario{row: "router", name: "from-loopback", modes: every, run: func(s *scene) {
 			s.send(s.claiming("127.0.0.1", "::1"))
 		}, drops: drop("martian")},
-		scenario{row: "router", name: "from-multicast", run: func(s *scene) {
+		scenario{row: "router", name: "from-multicast", modes: every, run: func(s *scene) {
 			s.send(s.claiming("224.0.0.1", "ff02::1"))
 		}, drops: drop("martian")},
-		scenario{row: "router", name: "from-nowhere", run: func(s *scene) {
+		scenario{row: "router", name: "from-nowhere", modes: every, run: func(s *scene) {
 			s.send(s.claiming("0.0.0.0", "::"))
 		}, drops: drop("martian")},
-		scenario{row: "router", name: "from-the-node-itself", run: func(s *scene) {
+		scenario{row: "router", name: "from-the-node-itself", modes: every, run: func(s *scene) {
 			s.send(s.claiming(netlab.Host4(netlab.ClientNet, 1).String(), netlab.Host6(netlab.ClientNet, 1).String()))
 		}, drops: drop("martian")},
-		scenario{row: "router", name: "from-broadcast", families: []int{ipv4}, run: func(s *scene) {
+		scenario{row: "router", name: "from-broadcast", modes: every, families: []int{ipv4}, run: func(s *scene) {
 			s.send(s.claiming("255.255.255.255", ""))
 		}, drops: drop("martian")},
-		scenario{row: "router", name: "bad-transport-checksum-stays-bad", run: func(s *scene) {
+		scenario{row: "router", name: "bad-transport-checksum-stays-bad", modes: []string{nat, dnat, l2dsr, ipip}, run: func(s *scene) {
 			p := s.udp("what was summed")
 			frame := p.bytes(s)
 			copy(frame[len(frame)-6:], "signed")
@@ -74,12 +74,12 @@ func init() {
 			copy(want[len(want)-6:], "signed")
 			s.same(s.station(), got, want)
 		}},
-		scenario{row: "router", name: "dscp-and-ecn-stay", run: func(s *scene) {
+		scenario{row: "router", name: "dscp-and-ecn-stay", modes: twoWay, run: func(s *scene) {
 			p := s.udp("urgent")
 			p.tos = 46<<2 | 3
 			s.passes(p)
 		}},
-		scenario{row: "router", name: "another-host's-MAC", run: func(s *scene) {
+		scenario{row: "router", name: "another-host's-MAC", modes: every, run: func(s *scene) {
 			p := s.udp("not for the edge")
 			p.dstMAC = mac(netlab.ClientNet, 77)
 			s.send(p)

@@ -190,11 +190,16 @@ func translated(s *scene, p packet, got []byte) []byte {
 	}
 	s.snat, s.seen = source, e
 	p.src, p.dst = source, target
+	return s.toEndpoint(p, e).bytes(s)
+}
+
+// toEndpoint is p on the last link, to the endpoint.
+func (s *scene) toEndpoint(p packet, e endpoint) packet {
 	p.srcMAC, p.dstMAC, p.ttl = edge1MAC, mac(e.network, e.host), p.ttl-1
 	if e == pod { // the kernel is one more router
 		p.srcMAC, p.ttl, p.tags = edgePodMAC, p.ttl-1, nil
 	}
-	return p.bytes(s)
+	return p
 }
 
 // translatedSource is what the endpoint sees as the client: the address is
