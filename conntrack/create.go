@@ -25,7 +25,9 @@ type NewFlow struct {
 	// Established says that the connection is known to be older than the table:
 	// TCP without a SYN, in the modes that can take that up.
 	Established bool
-	Tick        uint32
+	// Watched sets FlagWatched, where there is a reverse entry.
+	Watched bool
+	Tick    uint32
 }
 
 // Outcome is what came of a Create.
@@ -136,6 +138,9 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 	}
 	if f.Client.Family() == 0 || !oneWay(f.Mode) && rv.Key.Family() != f.Client.Family() {
 		return false
+	}
+	if f.Watched && !oneWay(f.Mode) {
+		rv.Flags = FlagWatched
 	}
 	c := &t.conns[conn]
 	// What makes the entries known orders these.

@@ -46,6 +46,10 @@ func oneWay(m Mode) bool { return m >= ModeL2DSR }
 // may differ from the key's.
 const FlagOuter6 = 1
 
+// FlagWatched on the reverse entry of a translated flow says that the caller wants
+// to see what the endpoint answers (see [NewFlow.Watched]).
+const FlagWatched = 2
+
 // Entry is one direction of a connection: its key and all that is needed to
 // rewrite a packet that matches it, in one cache line. It is immutable while a
 // look-up can return it.

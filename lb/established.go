@@ -25,6 +25,9 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	if !c.Steady(dir) || e.Mode > conntrack.ModeDNAT || uint32(word>>32) != w.epoch {
 		return false
 	}
+	if e.Flags != 0 && w.tellsServer(b, i) { // FlagWatched: the modes of the others are sorted out
+		return false
+	}
 	adj := &w.adjacencies[word&0xffff]
 	dst, state := adj.Dst()
 	if state != route.Valid || uint32(p.Len) > min(adj.MTU(), uint32(word)>>16) {

@@ -71,6 +71,9 @@ func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
 			return
 		}
 		w.table.TrackUDP(ref, w.tick)
+		if e.Flags&conntrack.FlagWatched != 0 && !oneWay(e.Mode) {
+			w.learnServer(b, i, c, ref)
+		}
 	}
 	if p.Frag != 0 && !w.fragmentGoes(b, i, e) {
 		return
@@ -197,14 +200,18 @@ func (w *worker) miss(b *batch, i int) {
 		w.midstream(b, i)
 		return
 	}
-	if fe.Pool.Len() == 0 {
+	ep := w.serverAsked(b, i, fe)
+	if ep == nil && fe.Pool.Len() == 0 {
 		w.empty(b, i, fe.Pool)
 		return
 	}
 	if !w.withinLimits(b, i, fe) {
 		return
 	}
-	w.begin(b, i, fe, w.choose(fe, &b.key[i]))
+	if ep == nil {
+		ep = w.choose(fe, &b.key[i])
+	}
+	w.begin(b, i, fe, ep)
 }
 
 // martianSource says whether a packet claims to come from where none can come
@@ -259,7 +266,7 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 	f.Endpoint, f.EndpointNumber, f.FrontendNumber = ep.AddrPort, ep.Number, fe.Service
 	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
 	f.Mode, f.Tick = mode, w.tick
-	f.HasTS = false
+	f.HasTS, f.Watched = false, fe.FollowsConnectionIDs()
 	if p.Proto == header.ProtoTCP {
 		l4 := header.TCP(w.frame(b, i)[p.L4:])
 		f.Seq = l4.Seq()

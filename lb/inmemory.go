@@ -50,7 +50,7 @@ func NewInMemory(cfg InMemoryConfig) (_ *InMemory, err error) {
 	if l.flows, err = conntrack.Open(conntrack.Config{MaxFlows: cfg.MaxFlows, Workers: cfg.Workers, MaxEndpoints: 1 << 16}); err != nil {
 		return nil, fmt.Errorf("flow table: %w", err)
 	}
-	l.affinity = newAffinity(l.flows)
+	l.affinity, l.servers = newAffinity(l.flows), newServers(l.flows)
 	if l.memory, err = xsk.NewArea(cfg.Frames, xsk.FrameSize); err != nil {
 		return nil, err
 	}

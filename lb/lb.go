@@ -96,6 +96,7 @@ type LB struct {
 	cfg      Config
 	log      *slog.Logger
 	affinity *affinity.Store
+	servers  *affinity.Store // by what QUIC connection IDs call them
 	flows    *conntrack.Table
 	tables   *table.Table
 	router   *route.Watcher
@@ -182,7 +183,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if l.flows, err = conntrack.Open(conntrack.Config{Path: cfg.ConntrackPath, MaxFlows: cfg.MaxFlows, Workers: workers}); err != nil {
 		return nil, fmt.Errorf("flow table: %w", err)
 	}
-	l.affinity = newAffinity(l.flows)
+	l.affinity, l.servers = newAffinity(l.flows), newServers(l.flows)
 	l.sayAdoption()
 	l.tables = table.New(table.Config{
 		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },

@@ -176,7 +176,7 @@ func (l *LB) newWorker(id, ports int) *worker {
 	w := &worker{
 		id: id, lb: l, cpu: -1, spin: firstSpin, longestNap: longestNap, hostPort: -1, wakeFD: -1,
 		ports: make([]port, ports),
-		table: l.flows, ct: l.flows.Worker(id), tables: l.tables, affinity: l.affinity, router: l.router,
+		table: l.flows, ct: l.flows.Worker(id), tables: l.tables, affinity: l.affinity, servers: l.servers, router: l.router,
 		memory: l.memory, area: l.memory.Bytes(), frameMask: uint64(l.memory.FrameSize() - 1),
 		adjacencies: l.router.Adjacencies(),
 		goneTicks:   uint32(l.cfg.EndpointGone.Seconds() * conntrack.TicksPerSecond),

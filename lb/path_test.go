@@ -92,7 +92,7 @@ func newBenchOf(t testing.TB, workers int) *bench {
 	l := &LB{
 		cfg:   Config{EndpointGone: 10 * time.Second, SNATPortLo: 61000, SNATPortHi: 65535},
 		flows: flows, memory: memory, router: router, started: time.Now(),
-		tables: table.New(table.Config{Tick: flows.Tick}), affinity: affinity.New(1<<10, [2]uint64{}),
+		tables: table.New(table.Config{Tick: flows.Tick}), affinity: affinity.New(1<<10, [2]uint64{}), servers: affinity.New(1<<10, [2]uint64{}),
 	}
 	l.vips.init()
 	p := &plan{lo: 61000, hi: 65535}
@@ -148,6 +148,7 @@ type packet struct {
 	flags          uint8
 	seq, ack       uint32
 	payload        int
+	data           []byte // the payload, if it matters
 	df             bool
 	partial        bool // only the pseudo header's sum in the checksum field
 	noSum          bool // UDP without a checksum
@@ -159,6 +160,9 @@ func (p packet) build(t testing.TB) []byte {
 	eth := &layers.Ethernet{SrcMAC: p.srcMAC, DstMAC: p.dstMAC, EthernetType: layers.EthernetTypeIPv4}
 	if p.ttl == 0 {
 		p.ttl = 64
+	}
+	if p.data != nil {
+		p.payload = len(p.data)
 	}
 	var l3 gopacket.SerializableLayer
 	var nl gopacket.NetworkLayer
@@ -180,6 +184,7 @@ func (p packet) build(t testing.TB) []byte {
 	for i := range payload {
 		payload[i] = byte(i * 7)
 	}
+	copy(payload, p.data)
 	var l4 gopacket.SerializableLayer
 	at := 16
 	if p.proto == header.ProtoTCP {

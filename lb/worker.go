@@ -36,7 +36,9 @@ type worker struct {
 	tables *table.Table
 	// affinity remembers clients' endpoints, for all workers.
 	affinity *affinity.Store
-	router   *route.Watcher
+	// servers remembers which endpoint a QUIC connection ID names.
+	servers *affinity.Store
+	router  *route.Watcher
 
 	memory    *xsk.Area
 	area      []byte

@@ -1,5 +1,6 @@
 // Package affinity remembers which endpoint a client used last: the memory of
-// session affinity, which must outlast changes of the endpoints.
+// session affinity, which must outlast changes of the endpoints. It serves as well
+// where what is remembered is not a client but a server's name.
 //
 // A Store has fixed memory without pointers, shared by all workers. A client is
 // one word: 23 bits of its key's hash, the endpoint's number and the second of

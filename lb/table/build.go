@@ -54,8 +54,10 @@ func (t *Table) buildService(spec *Service, old *service) (*service, error) {
 		}
 	}
 	var err error
-	s.numbers, err = t.listNumbers(spec, old)
-	return s, err
+	if s.numbers, err = t.listNumbers(spec, old); err != nil {
+		return nil, err
+	}
+	return s, t.setServers(spec, s, old)
 }
 
 func (t *Table) buildFrontend(spec *Service, i int, s, old *service) (*FrontendEntry, error) {

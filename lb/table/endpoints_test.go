@@ -68,7 +68,7 @@ func TestListedEndpointIsNotGone(t *testing.T) {
 	apply(t, tb, []Service{s})
 	n1 := number(t, tb, e1)
 	s.Pools[0] = pool(e2)
-	s.Listed = []ListedEndpoint{{netip.MustParseAddrPort(e1), 6}}
+	s.Listed = []ListedEndpoint{{AddrPort: netip.MustParseAddrPort(e1), Proto: 6}}
 	apply(t, tb, []Service{s})
 	if _, gone := tb.Gone(n1); gone {
 		t.Error("an endpoint that is listed is gone")

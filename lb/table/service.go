@@ -119,6 +119,7 @@ type Service struct {
 type ListedEndpoint struct {
 	AddrPort netip.AddrPort
 	Proto    uint8
+	Local    bool // runs on this node
 }
 
 // ErrFrontendTaken is wrapped by the error of a Service whose frontend is held by another one.
@@ -167,6 +168,7 @@ type service struct {
 	pools     []*PoolEntry     // those of its frontends, each once
 	policy    *Policy
 	numbers   []uint32 // of its endpoints, ascending
+	servers   *servers // nil unless it follows QUIC connection IDs
 }
 
 // frontend is the Service's frontend with the key, or nil. It looks at index

@@ -21,6 +21,7 @@ type FrontendEntry struct {
 	Pool         *PoolEntry // never nil
 	Policy       *Policy    // of its Service; nil: none
 	affinity     uint64     // which Service port it is of
+	servers      *servers   // of its Service; nil unless that follows QUIC connection IDs
 	Service      uint32     // number of its Service, from 1; see [Table.ServiceName]
 	Proto        uint8
 	Kind         Kind

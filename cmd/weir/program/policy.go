@@ -12,7 +12,8 @@ import (
 // Supported is what the packet path honours beyond the plain Service. A
 // Service that needs more stays with the kernel.
 const Supported = discovery.FeatureSourceRanges | discovery.FeatureClientIPAffinity |
-	discovery.FeatureDNAT | discovery.FeatureL2DSR | discovery.FeatureIPIP | discovery.FeatureGUE | discovery.FeatureMSSClamp
+	discovery.FeatureDNAT | discovery.FeatureL2DSR | discovery.FeatureIPIP | discovery.FeatureGUE |
+	discovery.FeatureQUICConnectionID | discovery.FeatureMSSClamp
 
 // modes are the values of weir.dev/forwarding-mode.
 var modes = map[string]conntrack.Mode{

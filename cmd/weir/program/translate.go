@@ -240,10 +240,15 @@ func (f *familyPort) endpoints(c *topology.Chosen) []table.Endpoint {
 		w.endpoints = append(w.endpoints, table.Endpoint{
 			AddrPort: e.AddrPort,
 			Weight:   weight,
-			Local:    e.NodeName != "" && e.NodeName == f.t.opts.Node.Name,
+			Local:    f.onNode(e),
 		})
 	}
 	return slices.Clip(w.endpoints[start:])
+}
+
+// onNode says whether an endpoint runs on Weir's own node.
+func (f *familyPort) onNode(e *topology.Endpoint) bool {
+	return e.NodeName != "" && e.NodeName == f.t.opts.Node.Name
 }
 
 // list names the endpoints that exist and get no new flows: those that they
@@ -252,7 +257,7 @@ func (f *familyPort) list() {
 	w := &f.t.work
 	for i := range f.eps {
 		if !w.chosen[i] {
-			w.listed = append(w.listed, table.ListedEndpoint{AddrPort: f.eps[i].AddrPort, Proto: f.proto})
+			w.listed = append(w.listed, table.ListedEndpoint{AddrPort: f.eps[i].AddrPort, Proto: f.proto, Local: f.onNode(&f.eps[i])})
 		}
 	}
 }

@@ -1,0 +1,110 @@
+package table
+
+import (
+	"cmp"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+)
+
+// unroutable are the upper three bits of a connection ID that names no server
+// (draft-ietf-quic-load-balancers section 3.1).
+const unroutable = 7
+
+// FollowsConnectionIDs reports whether new flows of the frontend go by what server
+// their QUIC connection ID names.
+func (f *FrontendEntry) FollowsConnectionIDs() bool {
+	return f.Policy != nil && f.Policy.QUICConnectionID.Length != 0 && f.Proto == protoUDP
+}
+
+const protoUDP = 17
+
+// ServerKey is what the server that a connection ID names is remembered by: the
+// bytes that name it, and the frontend's Service port and address family. ok is false
+// if the ID is too short, or names none. Precondition: FollowsConnectionIDs.
+func (f *FrontendEntry) ServerKey(id []byte) (key [3]uint64, ok bool) {
+	c := f.Policy.QUICConnectionID
+	from, to := int(c.Offset), int(c.Offset)+int(c.Length)
+	if len(id) < to {
+		return key, false
+	}
+	var b [24]byte
+	copy(b[:20], id[from:to])
+	b[20], b[21] = c.Length, byte(f.Key.W2>>24)
+	if c.Marked {
+		// Which of its configurations the server used: each has IDs of its own.
+		if b[22] = id[0] >> 5; b[22] == unroutable {
+			return key, false
+		}
+	}
+	last := binary.LittleEndian.Uint64(b[16:])
+	return [3]uint64{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:]), mix(f.affinity^seed6, last^seed7)}, true
+}
+
+// Server is the endpoint with a number if the frontend's Service has one, be it in
+// its pool or one that gets no new clients any more. Only Services that follow
+// connection IDs know theirs.
+func (f *FrontendEntry) Server(number uint32) *EndpointEntry {
+	if f.servers == nil {
+		return nil
+	}
+	list := f.servers.byNumber
+	at, ok := slices.BinarySearchFunc(list, number, func(e EndpointEntry, n uint32) int { return cmp.Compare(e.Number, n) })
+	if !ok || uint64(list[at].Family) != f.Key.W2>>24 {
+		return nil
+	}
+	return &list[at]
+}
+
+// servers are the UDP endpoints of a Service, immutable.
+type servers struct{ byNumber []EndpointEntry }
+
+// setServers has the frontends know all endpoints of their Service, if it follows
+// connection IDs. Precondition: what the Service lists was checked.
+func (t *Table) setServers(spec *Service, s, old *service) error {
+	if s.policy == nil || s.policy.QUICConnectionID.Length == 0 {
+		return nil
+	}
+	list, err := t.listServers(spec, s)
+	if err != nil {
+		return err
+	}
+	if old != nil && old.servers != nil && slices.Equal(list, old.servers.byNumber) {
+		s.servers = old.servers
+	} else {
+		s.servers = &servers{list}
+	}
+	for i, f := range s.frontends {
+		if f.servers != s.servers {
+			next := *f // it may be one that is published
+			next.servers = s.servers
+			s.frontends[i] = &next
+		}
+	}
+	return nil
+}
+
+// listServers are the Service's UDP endpoints in the order of their numbers.
+func (t *Table) listServers(spec *Service, s *service) ([]EndpointEntry, error) {
+	var list []EndpointEntry
+	for _, p := range s.pools {
+		if p.proto == protoUDP {
+			list = append(list, p.endpoints...)
+		}
+	}
+	var listed []Endpoint
+	for _, l := range spec.Listed {
+		if l.Proto == protoUDP {
+			ap := netip.AddrPortFrom(l.AddrPort.Addr().Unmap(), l.AddrPort.Port())
+			listed = append(listed, Endpoint{AddrPort: ap, Weight: 1, Local: l.Local})
+		}
+	}
+	more, err := t.entries(listed, protoUDP)
+	if err != nil {
+		return nil, err
+	}
+	// Of one that is named twice the first stays.
+	list = append(list, more...)
+	slices.SortStableFunc(list, func(a, b EndpointEntry) int { return cmp.Compare(a.Number, b.Number) })
+	return slices.CompactFunc(list, func(a, b EndpointEntry) bool { return a.Number == b.Number }), nil
+}
