@@ -60,7 +60,7 @@ func newBench(t testing.TB) *bench { return newBenchOf(t, 1) }
 // newBenchOf leaves room for more workers; the first one is made.
 func newBenchOf(t testing.TB, workers int) *bench {
 	t.Helper()
-	flows, err := conntrack.Open(conntrack.Config{MaxFlows: 1 << 14, Workers: workers})
+	flows, err := conntrack.Open(conntrack.Config{MaxFlows: 1 << 14, Workers: workers, MaxEndpoints: 1 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
