@@ -42,13 +42,7 @@ func (l *LB) placeWorkers() (int, []int, error) {
 	}
 	n := l.cfg.Workers
 	if n == 0 {
-		for _, i := range l.ifaces {
-			n = max(n, i.queues)
-		}
-		n = min(n, len(allowed))
-		if len(l.cfg.CPUs) > 0 {
-			n = min(n, len(l.cfg.CPUs))
-		}
+		n = l.automaticWorkers(len(allowed))
 	}
 	if n > steer.MaxQueues {
 		return 0, nil, fmt.Errorf("%d workers: at most %d", n, steer.MaxQueues)
@@ -73,9 +67,32 @@ func (l *LB) placeWorkers() (int, []int, error) {
 	return n, cpus[:n], nil
 }
 
+// automaticWorkers is one per receive queue, as far as there are CPUs and the
+// steering program has room for sockets.
+func (l *LB) automaticWorkers(cpus int) int {
+	n := 0
+	for _, i := range l.ifaces {
+		n = max(n, i.queues)
+	}
+	if len(l.cfg.CPUs) > 0 {
+		cpus = len(l.cfg.CPUs)
+	}
+	return min(n, cpus, steer.MaxQueues)
+}
+
+// devices is how many interfaces have queues: VLANs have none of their own.
+func (l *LB) devices() (n int) {
+	for _, i := range l.ifaces {
+		if !i.virtual() {
+			n++
+		}
+	}
+	return n
+}
+
 // openSockets maps the umem and binds a socket to every queue with a worker.
 func (l *LB) openSockets(workers int) error {
-	frames := workers * (len(l.ifaces)*framesPerPort + framesSending)
+	frames := workers * (l.devices()*framesPerPort + framesSending)
 	var err error
 	if l.memory, err = xsk.NewArea(frames, xsk.FrameSize); err != nil {
 		return fmt.Errorf("packet memory: %w", err)
@@ -140,7 +157,7 @@ func (l *LB) makeWorkers(n int, cpus []int) {
 	perWorker := l.memory.Frames() / n
 	for id := range n {
 		w := l.newWorker(id, len(l.ifaces))
-		w.cpu = cpus[id]
+		w.cpu, w.sendMax = cpus[id], sendShare(l.devices())
 		for slot, i := range l.ifaces {
 			p := &w.ports[slot]
 			p.host, p.untag = i.host, i.host || l.vlans
@@ -187,8 +204,7 @@ func (l *LB) newWorker(id, ports int) *worker {
 		shared:      new(sharedTally),
 	}
 	w.ipID = uint16(id)
-	// As many as leave the fill rings whole when all ports but one are stuck.
-	w.sendMax = (framesSending - heldMax*maxBuffers - waitingFrames) / max(1, ports-1)
+	w.sendMax = sendShare(ports)
 	w.beat.Store(l.flows.Tick())
 	w.free.addr = make([]uint64, 0, l.memory.Frames())
 	w.rng.Seed(uint32(id)*0x9e3779b9 + uint32(os.Getpid()))
@@ -197,6 +213,12 @@ func (l *LB) newWorker(id, ports int) *worker {
 		w.takeoverUntil = l.flows.Tick() + uint32(l.cfg.Takeover.Seconds()*conntrack.TicksPerSecond)
 	}
 	return w
+}
+
+// sendShare is how many frames one of the ports with queues may have on the way
+// out: as many as leave the fill rings whole when all ports but one are stuck.
+func sendShare(ports int) int {
+	return (framesSending - heldMax*maxBuffers - waitingFrames) / max(1, ports-1)
 }
 
 // introduce connects every two workers by hand-off rings.
