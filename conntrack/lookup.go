@@ -48,21 +48,19 @@ func (w *Worker) Confirm(h []uint64, k []Key, out []Ref) {
 	}
 }
 
-// candidate returns the live slot of a first bucket that has the tag of h, 0 if there
-// is none and no other bucket can have the key. It reads all slots and does not stop
-// at a match: where the match lies cannot be predicted, and a wrong guess costs more
-// than the rest of the line. Of two with the same tag it returns anything, which may
-// be no entry's number: the key tells.
+// candidate returns the Ref in the first live slot of a first bucket that has the tag
+// of h, 0 if there is none and no other bucket can have the key. It is what the
+// assembly of candidates does, but for two slots with the same tag: of these that
+// returns anything, which may be no entry's number. The key tells.
 func (b *bucket) candidate(h uint64) Ref {
 	want := slotHead(h, 0) | slotLive
-	var found uint64
 	for i := range b.slot {
 		if w := b.slot[i].Load(); uint32(w>>32) == want {
-			found |= w
+			return Ref(w)
 		}
 	}
-	if found == 0 && b.over.Load() != 0 {
+	if b.over.Load() != 0 {
 		return unresolved
 	}
-	return Ref(found)
+	return 0
 }

@@ -56,7 +56,6 @@ var (
 	clientMAC  = mac(netlab.ClientNet, 2)
 	edge0MAC   = mac(netlab.ClientNet, 1)
 	edge1MAC   = mac(netlab.FabricNet, 1)
-	podMAC     = mac(netlab.PodNet, 2)
 	edgePodMAC = mac(netlab.PodNet, 1)
 )
 
