@@ -26,14 +26,8 @@ type waiting struct {
 // awaitFirst keeps packet i until the first fragment of its datagram comes.
 func (w *worker) awaitFirst(b *batch, i int, k *conntrack.Key) {
 	t := &w.datagrams
-	same := 0
-	for j := range t.waiting {
-		if t.waiting[j].key == *k {
-			same++
-		}
-	}
 	n := int(b.bufs[i])
-	if same >= waitingPerDatagram || t.frames+n > waitingFrames {
+	if t.frames+n > waitingFrames || t.waitFor(k) >= waitingPerDatagram {
 		w.drop(b, i, DropFragmentLimit)
 		return
 	}
@@ -41,6 +35,16 @@ func (w *worker) awaitFirst(b *batch, i int, k *conntrack.Key) {
 	w.t.fragmentsHeld++
 	t.waiting = append(t.waiting, waiting{key: *k, bufs: b.bufs[i], size: b.size[i], in: b.in[i], until: w.tick + waitingTicks})
 	copy(t.waiting[len(t.waiting)-1].desc[:], b.buffers(i))
+}
+
+// waitFor is how many fragments wait for the first of a datagram.
+func (t *datagrams) waitFor(k *conntrack.Key) (n int) {
+	for j := range t.waiting {
+		if t.waiting[j].key == *k {
+			n++
+		}
+	}
+	return n
 }
 
 // wakeWaiting marks the fragments that waited for the first of a datagram.

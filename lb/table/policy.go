@@ -111,7 +111,8 @@ func (p *Policy) TakeConnection(tick uint32) bool {
 	for {
 		due := p.next.Load()
 		from := due
-		if int64(now-due) > 0 {
+		// What seems to be due in minutes is of years ago, half the clock's round.
+		if ahead := int64(due - now); ahead <= 0 || ahead > 60*second {
 			from = now
 		}
 		// A worker's clock may be behind: signed.

@@ -101,6 +101,10 @@ func TestNewConnectionsPerSecond(t *testing.T) {
 	if n := taken(one, 0); n != 1 {
 		t.Errorf("one per second: %d at once", n)
 	}
+	late := published(t, New(Config{}), &Policy{NewConnectionsPerSecond: 10})
+	if n := taken(late, 1<<31+5); n != 10 {
+		t.Errorf("in a table that is four years old: %d at once", n)
+	}
 	most := published(t, New(Config{}), &Policy{NewConnectionsPerSecond: 1 << 30})
 	if n := taken(most, 1<<32-1); n != 1000 {
 		t.Errorf("the highest rate: %d of 1000", n)
