@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
 )
 
 func annotated(annotation, value string) func(*corev1.Service) {
@@ -182,14 +184,14 @@ func (s *scene) withoutEndpoints(f func()) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.publish(&gone, func(endpoints int) bool { return endpoints < before.Endpoints })
-	defer s.publish(s.service, func(endpoints int) bool { return endpoints == before.Endpoints })
+	s.publish(&gone, func(now *admin.Status) bool { return now.Endpoints < before.Endpoints })
+	defer s.publish(s.service, func(now *admin.Status) bool { return now.Endpoints == before.Endpoints })
 	f()
 }
 
-// publish writes a Service's manifest anew, and waits until Weir serves what
-// done knows by the number of all endpoints.
-func (s *scene) publish(v *service, done func(endpoints int) bool) {
+// publish writes a Service's manifest anew, and waits until Weir serves it,
+// which done knows by the status.
+func (s *scene) publish(v *service, done func(*admin.Status) bool) {
 	s.Helper()
 	dir := filepath.Join(s.lab.Dir(), "manifests")
 	next := filepath.Join(dir, ".next")
@@ -202,7 +204,7 @@ func (s *scene) publish(v *service, done func(endpoints int) bool) {
 	deadline := time.Now().Add(within)
 	for {
 		status, err := s.lab.status()
-		if err == nil && done(status.Endpoints) {
+		if err == nil && done(status) {
 			return
 		}
 		if time.Now().After(deadline) {
