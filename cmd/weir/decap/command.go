@@ -29,11 +29,13 @@ kernel through a TUN device; the answer leaves by the node's own routes.
 The device holds the addresses that the node does not have already, and goes
 with the command. While it runs the node answers ARP only for the addresses of
 the interface that is asked (net.ipv4.conf.all.arp_ignore=1, arp_announce=2):
-what Weir announces is not the node's to claim. Both are put back at the end.
+what Weir announces is not the node's to claim. Both are put back at the end, but
+not by a process that is killed: then they stay as they are.
 
 Clients learn the tunnel's narrower MTU by ICMP errors from Weir. Where those do
 not reach them --mss lowers the segment size that this node announces, by an
-nftables table of its own.
+nftables table of its own, which goes with the command or, if that is killed, with
+the next one's start.
 
 Whoever can reach this node can send packets with any inner source: limit the
 senders with --from, or by a firewall. What was received and dropped is printed
@@ -127,7 +129,10 @@ func Run(ctx context.Context, rules Rules, set Settings, log io.Writer) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	if set.MSS != 0 {
+	// That the ports are ours says that no other process uses the table.
+	if set.MSS == 0 {
+		_ = unclampMSS() // of one that was killed; without nftables there is none
+	} else {
 		if err := clampMSS(rules.Addresses, set.MSS); err != nil {
 			return err
 		}
