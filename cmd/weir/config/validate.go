@@ -22,7 +22,7 @@ var NodePorts = PortRange{30000, 32767}
 const (
 	MinFlows   = 1024
 	MaxFlows   = 1 << 30 // an entry's number, twice a connection's, is 32 bits
-	MaxWorkers = 256
+	MaxWorkers = 64      // queues of an interface that can have a socket
 	maxSeconds = 7 * 24 * 3600
 	// maxSocketPath is sockaddr_un's sun_path without its final NUL.
 	maxSocketPath = 107

@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"testing"
+
+	"github.com/weirlb/weir/lb/steer"
 )
 
 func valid(t *testing.T) *Configuration {
@@ -61,7 +63,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"relative table", func(c *Configuration) { c.Conntrack.Path = "flows" }, "conntrack.path", "absolute"},
 		{"negative time", func(c *Configuration) { c.Conntrack.TakeoverSeconds = -1 }, "conntrack.takeoverSeconds", "must be 0 to"},
 		{"long time", func(c *Configuration) { c.Conntrack.EndpointGoneSeconds = 1 << 30 }, "conntrack.endpointGoneSeconds", "must be 0 to"},
-		{"many workers", func(c *Configuration) { c.Workers = Workers{Count: 1000} }, "workers.count", "must be auto or 1 to 256"},
+		{"many workers", func(c *Configuration) { c.Workers = Workers{Count: steer.MaxQueues + 1} }, "workers.count", "must be auto or 1 to 64"},
 		{"fewer CPUs than workers", func(c *Configuration) { c.Workers.Count = 3 }, "workers.cpus", "2 CPUs for 3 workers"},
 		{"no socket", func(c *Configuration) { c.Admin.Socket = "" }, "admin.socket", "absolute"},
 		{"long socket", func(c *Configuration) { c.Admin.Socket = "/" + strings.Repeat("a", 107) }, "admin.socket", "is 108 bytes long"},
