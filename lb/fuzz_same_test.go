@@ -61,16 +61,16 @@ func mend(v, was *view) {
 func (r *fuzzRun) translated(port int, v *view, g *given) error {
 	src, dst := v.ports()
 	switch {
+	case isFrontend(v.src):
+		if src != 0 && (src < 80 || int(src) >= 80+len(fuzzServices)) {
+			return errors.New("not from the frontend's port")
+		}
 	case isEndpoint(v.dst) && port != portClient:
 		if !isSNAT(v.src) && v.src != g.v.src {
 			return errors.New("to an endpoint from an address that is not Weir's")
 		}
 		if dst != 0 && dst < 8080 {
 			return errors.New("to another port than the endpoint's")
-		}
-	case isFrontend(v.src):
-		if src != 0 && (src < 80 || int(src) >= 80+len(fuzzServices)) {
-			return errors.New("not from the frontend's port")
 		}
 	default:
 		return errors.New("somebody sees an address that he must not see")
