@@ -37,8 +37,10 @@ func Command() *cobra.Command {
 
 A client drives HTTP and UDP through a node port and a load balancer IP, over
 IPv4 and IPv6, while the endpoints' state changes: all ready, the zone's own
-lost, only terminating ones left, none left, recovered. It takes less than a
-minute, needs root, leaves the machine's network alone and cleans up.
+lost, only terminating ones left, none left, recovered. Then a Service's
+endpoint gets its packets in a tunnel and answers the client straight, past
+Weir. It takes less than a minute, needs root, leaves the machine's network
+alone and cleans up.
 
 The exit status is 0 when everything went as it must, else 1.`,
 		Args:         cobra.NoArgs,
@@ -120,6 +122,11 @@ func (s *site) play(ctx context.Context, r *report, o options) error {
 		return err
 	}
 	faults = append(faults, counted.faults()...)
+	past, err := s.playDirect(ctx, r)
+	if err != nil {
+		return fmt.Errorf("phase (f): %w", err)
+	}
+	faults = append(faults, past...)
 	r.verdict(counted, faults)
 	if len(faults) > 0 {
 		return fmt.Errorf("the demo failed in %d ways; %s", len(faults), s.logHint())

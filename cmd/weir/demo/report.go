@@ -170,6 +170,24 @@ func (r *report) verdict(c counts, faults []string) {
 	}
 }
 
+// direct prints the phase of answers past Weir.
+func (r *report) direct(results []direct, faults []string) {
+	mark := r.paint(green, "ok")
+	if len(faults) > 0 {
+		mark = r.paint(red, "FAILED")
+	}
+	r.line("\n%s   mode ipip   %s", r.paint(bold, "(f) an endpoint answers the client straight, past Weir"), mark)
+	r.line("  %-32s %9s %17s %19s   %s", "", "download", "packets to Weir", "answers from Weir", "answers past Weir")
+	for _, d := range results {
+		r.line("  %-32s %5d MiB %17d %13.1f KiB   %13.1f MiB", "HTTP, "+d.name, directBytes>>20, d.requests,
+			float64(d.byWeir)/(1<<10), float64(d.past)/(1<<20))
+		if d.err == nil {
+			r.line("  %s saw the client as %s", d.server, d.seenAs)
+		}
+	}
+	r.line("")
+}
+
 // keep tells how to look around.
 func (r *report) keep(s *site) {
 	self, err := os.Executable()
