@@ -127,6 +127,7 @@ func (w *worker) run() {
 	w.idle = true // nothing has been busy yet
 	w.ct.Online()
 	defer w.ct.Offline()
+	w.round() // fills the rings: what came before would be lost, and wake nobody
 	for !w.stop.Load() {
 		if w.idle {
 			w.await()
