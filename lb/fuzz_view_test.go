@@ -161,10 +161,11 @@ func (v *view) checksum() sums {
 		whole, l4 = n == len(l4), l4[:n]
 	}
 	pseudo := v.pseudo(len(l4))
-	if whole && v.proto != 58 && binary.BigEndian.Uint16(l4[at:]) == onesSum(pseudo) {
-		return sumPartial
+	partial := whole && v.proto != 58 && binary.BigEndian.Uint16(l4[at:]) == onesSum(pseudo)
+	if right := onesSum(append(pseudo, l4...)) == 0xffff; right || !partial {
+		return verdict(right) // of both it may be by chance
 	}
-	return verdict(onesSum(append(pseudo, l4...)) == 0xffff)
+	return sumPartial
 }
 
 // pseudo is the pseudo header of n bytes of transport.
