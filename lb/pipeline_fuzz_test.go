@@ -223,7 +223,7 @@ func (r *fuzzRun) inject(port int, frame []byte, pristine bool) {
 	case buffers == 2 && len(frame) > 400:
 		cuts = []int{201, 101}
 	case buffers == 3 && len(frame) > 256:
-		cuts = []int{1 + int(r.next())}
+		cuts = []int{90 + int(r.next())/2} // the first buffer has the headers
 	}
 	r.giveBuffers(port, frame, cuts...)
 }
