@@ -145,7 +145,7 @@ func (w *worker) forward(b *batch, from, to int, created uint64) {
 	}
 }
 
-// classify parses packets and makes their keys; what is not a TCP or UDP packet is
+// classify parses packets and makes their keys; what is not a TCP, UDP or SCTP packet is
 // dealt with here.
 func (w *worker) classify(b *batch, from, to int) {
 	for i := from; i < to; i++ {
@@ -203,7 +203,7 @@ func (w *worker) classifyOther(b *batch, i int) {
 	b.hash[i] = w.table.Hash(k)
 }
 
-// refuse deals with a packet that is not a whole TCP or UDP packet: what may
+// refuse deals with a packet that is not a whole TCP, UDP or SCTP packet: what may
 // well be the kernel's business goes back to it, the malformed is dropped.
 func (w *worker) refuse(b *batch, i int, problem header.Problem) {
 	switch problem {

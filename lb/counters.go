@@ -48,6 +48,7 @@ const (
 	DropReplyLimit
 	DropUnsupported
 	DropNotOnLink
+	DropMultihomed
 	dropReasons
 )
 
@@ -89,6 +90,7 @@ var dropNames = [dropReasons]string{
 	DropReplyLimit:      "reply-rate-limited",
 	DropUnsupported:     "unsupported",
 	DropNotOnLink:       "endpoint-not-on-link",
+	DropMultihomed:      "sctp-multihomed",
 }
 
 // String is the reason's name.
@@ -125,11 +127,12 @@ type tally struct {
 	freeFrames         uint64 // not a sum: on the free list at the end of the round
 	fragments          uint64 // fragments sent on
 	fragmentsHeld      uint64 // of them and others: waited for the first of their datagram
+	aborts             uint64 // SCTP refusals made: ABORT and SHUTDOWN COMPLETE
 	drops              [dropReasons]uint64
 }
 
 const (
-	tallySums  = 21 // what is before the drops
+	tallySums  = 22 // what is before the drops
 	tallyWords = tallySums + int(dropReasons)
 )
 
@@ -144,7 +147,7 @@ type sharedTally struct {
 func (s *sharedTally) publish(t *tally) {
 	w := [tallySums]uint64{t.rxPackets, t.rxBytes, t.txPackets, t.txBytes, t.newFlows, t.reopened,
 		t.resets, t.icmp, t.toKernel, t.handedOver, t.held, t.partial, t.txErrors, t.batches, t.sleeps, t.busy, t.freeFrames,
-		t.icmpPassed, t.echoes, t.fragments, t.fragmentsHeld}
+		t.icmpPassed, t.echoes, t.fragments, t.fragmentsHeld, t.aborts}
 	for i, v := range w {
 		if s.w[i].Load() != v {
 			s.w[i].Store(v)
@@ -161,7 +164,7 @@ func (s *sharedTally) publish(t *tally) {
 type WorkerCounters struct {
 	RxPackets, RxBytes, TxPackets, TxBytes uint64
 	NewFlows, Reopened                     uint64
-	Resets, ICMPErrors                     uint64
+	Resets, Aborts, ICMPErrors             uint64
 	ICMPPassed, EchoReplies                uint64
 	ToKernel, HandedOver, Held, Partial    uint64
 	TxErrors                               uint64
@@ -180,7 +183,7 @@ func (s *sharedTally) read() WorkerCounters {
 		ToKernel: v(8), HandedOver: v(9), Held: v(10), Partial: v(11), TxErrors: v(12),
 		Batches: v(13), Sleeps: v(14), Busy: time.Duration(v(15)), FreeFrames: v(16),
 		ICMPPassed: v(17), EchoReplies: v(18),
-		Fragments: v(19), FragmentsHeld: v(20),
+		Fragments: v(19), FragmentsHeld: v(20), Aborts: v(21),
 		Drops: map[string]uint64{},
 	}
 	for i := range dropNames {

@@ -65,6 +65,10 @@ func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
 			w.lookAgain(b, i)
 			return
 		}
+	} else if p.Proto == header.ProtoSCTP {
+		if !w.trackSCTP(b, i, ref) {
+			return
+		}
 	} else {
 		if c.State() == conntrack.StateNone {
 			w.lookAgain(b, i)
@@ -200,6 +204,9 @@ func (w *worker) miss(b *batch, i int) {
 		w.midstream(b, i)
 		return
 	}
+	if b.pkt[i].Proto == header.ProtoSCTP && !w.singleHomed(b, i) {
+		return
+	}
 	ep := w.serverAsked(b, i, fe)
 	if ep == nil && fe.Pool.Len() == 0 {
 		w.empty(b, i, fe.Pool)
@@ -305,9 +312,12 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 	}
 }
 
-// opens says whether a packet may begin a flow of its own: any datagram, and
-// of TCP a SYN.
+// opens says whether a packet may begin a flow of its own: any datagram, of
+// TCP a SYN and of SCTP an INIT.
 func opens(p *header.Packet) bool {
+	if p.Proto == header.ProtoSCTP {
+		return p.Flags == header.ChunkInit
+	}
 	return p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.ACK|header.RST|header.FIN) == header.SYN
 }
 

@@ -49,11 +49,11 @@ func (w *worker) fragment(b *batch, i int) {
 	w.firstFragment(b, i, d, h, &k)
 }
 
-// mayHavePorts says whether a fragment's datagram is of TCP or UDP, as far as
+// mayHavePorts says whether a fragment's datagram is of TCP, UDP or SCTP, as far as
 // the fragment shows: in IPv6 extension headers may come first.
 func mayHavePorts(p *header.Packet, offset int) bool {
 	switch p.Proto {
-	case header.ProtoTCP, header.ProtoUDP:
+	case header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP:
 		return true
 	case header.ProtoICMP, header.ProtoICMPv6:
 		return false
@@ -180,6 +180,10 @@ func (w *worker) translateAddresses(ip []byte, family uint8, ref conntrack.Ref) 
 func (w *worker) fragmentGoes(b *batch, i int, e *conntrack.Entry) bool {
 	d, f, p := w.datagrams.current, w.frame(b, i), &b.pkt[i]
 	fr := p.Fragment(f)
+	if d.proto == header.ProtoSCTP && !mayCutSCTP(d, e) {
+		w.drop(b, i, DropUnsupported)
+		return false
+	}
 	if reason, ok := d.take(&fr); !ok {
 		w.drop(b, i, reason)
 		return false

@@ -35,6 +35,20 @@ func (w *worker) orphaned(b *batch, i int, ref conntrack.Ref) bool {
 			w.drop(b, i, DropEndpointGone)
 			return true
 		}
+	case header.ProtoSCTP:
+		switch w.tables.Removal(atomic.LoadUint32(&c.Frontend)) {
+		case table.ResetFlows:
+			if ref.Forward() && opens(&b.pkt[i]) {
+				w.ct.Delete(ref)
+				w.miss(b, i)
+				return true
+			}
+			w.refuseSCTP(b, i, DropEndpointGone)
+			return true
+		case table.DropFlows:
+			w.drop(b, i, DropEndpointGone)
+			return true
+		}
 	}
 	return false
 }

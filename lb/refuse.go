@@ -19,12 +19,16 @@ func (w *worker) empty(b *batch, i int, pool *table.PoolEntry) {
 	w.reply(b, i, header.PortUnreachable, 0, DropNoEndpoint)
 }
 
-// midstream deals with a TCP packet to a frontend that neither belongs to a
+// midstream deals with a TCP or SCTP packet to a frontend that neither belongs to a
 // flow nor begins one. For some time after start it may be of a connection
 // that kube-proxy began: the kernel gets it. Later it is refused.
 func (w *worker) midstream(b *batch, i int) {
 	if w.tick < w.takeoverUntil && w.hostPort >= 0 && b.in[i] != w.hostPort {
 		w.giveBack(b, i, DropNoFlow)
+		return
+	}
+	if b.pkt[i].Proto == header.ProtoSCTP {
+		w.refuseSCTP(b, i, DropNoFlow)
 		return
 	}
 	w.reset(b, i, DropNoFlow)
@@ -39,11 +43,14 @@ func (w *worker) stray(b *batch, i int) {
 		w.giveBack(b, i, DropNotOurs)
 		return
 	}
-	if p.Proto == header.ProtoTCP {
+	switch p.Proto {
+	case header.ProtoTCP:
 		w.reset(b, i, DropNoFlow)
-		return
+	case header.ProtoSCTP:
+		w.refuseSCTP(b, i, DropNoFlow)
+	default:
+		w.drop(b, i, DropNoFlow)
 	}
-	w.drop(b, i, DropNoFlow)
 }
 
 // reset answers packet i with a RST, at the rate that is allowed, unless it is one

@@ -34,6 +34,10 @@ func (w *worker) translate(b *batch, i int, e *conntrack.Entry) {
 		binary.LittleEndian.PutUint64(ip[32:], dst[1])
 	}
 	l4 := f[p.L4:]
+	if p.Proto == header.ProtoSCTP {
+		translateSCTP(l4, p, e.NewPorts)
+		return
+	}
 	binary.LittleEndian.PutUint32(l4, e.NewPorts)
 	at := tcpChecksum
 	if p.Proto == header.ProtoUDP {
@@ -67,7 +71,7 @@ func (w *worker) completeChecksum(b *batch, i int, out *port) {
 	}
 	w.t.partial++
 	d := b.head(i)
-	if out.metadata && int(b.size[i]) == int(p.L3)+int(p.Len) { // it sums padding too
+	if out.metadata && p.Proto != header.ProtoSCTP && int(b.size[i]) == int(p.L3)+int(p.Len) { // it sums padding too
 		w.memory.SetChecksum(d, uint16(p.L4), at)
 		return
 	}
@@ -77,6 +81,10 @@ func (w *worker) completeChecksum(b *batch, i int, out *port) {
 // sumChecksum completes the partial checksum of packet i in software.
 func (w *worker) sumChecksum(b *batch, i int) {
 	p := &b.pkt[i]
+	if p.Proto == header.ProtoSCTP {
+		w.completeCRC(b, i)
+		return
+	}
 	at := tcpChecksum
 	if p.Proto == header.ProtoUDP {
 		at = udpChecksum

@@ -82,14 +82,14 @@ func (f *Fragment) impossible() Problem {
 }
 
 // laterFragment judges a fragment that is not the first. One that begins
-// within the TCP header would put flags there that nobody has looked at
+// within the TCP header, or the first SCTP chunk's, would put flags there that nobody has looked at
 // (RFC 1858, RFC 3128).
 func (p *Packet) laterFragment(f Fragment) Problem {
 	p.Partial, p.Flags = false, 0
 	if problem := f.impossible(); problem != OK {
 		return problem
 	}
-	if p.Proto == ProtoTCP && f.Offset < TCPLen {
+	if p.Proto == ProtoTCP && f.Offset < TCPLen || p.Proto == ProtoSCTP && f.Offset < SCTPLen+chunkLen {
 		return TinyFragment
 	}
 	return IsFragment
@@ -119,6 +119,13 @@ func firstFragment(frame []byte, p *Packet) Problem {
 		}
 		if int(binary.BigEndian.Uint16(l4[4:])) < n {
 			return BadTransport
+		}
+	case ProtoSCTP:
+		if n < SCTPLen+chunkLen || len(l4) < SCTPLen+chunkLen {
+			return TinyFragment
+		}
+		if problem := p.sctp(l4, n); problem != OK {
+			return problem
 		}
 	}
 	return IsFragment

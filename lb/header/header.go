@@ -8,6 +8,7 @@ const (
 	ProtoTCP    = 6
 	ProtoUDP    = 17
 	ProtoICMPv6 = 58
+	ProtoSCTP   = 132
 )
 
 // EtherTypes.

@@ -124,7 +124,7 @@ func quote6(frame []byte, q *Quote) Problem {
 
 func (q *Quote) ports() Problem {
 	switch q.Proto {
-	case ProtoTCP, ProtoUDP:
+	case ProtoTCP, ProtoUDP, ProtoSCTP:
 	default:
 		return NotTransport
 	}
@@ -153,7 +153,7 @@ func TranslateError(frame []byte, p *Packet, q *Quote, t *ErrorTranslation) {
 	if p.Family == 4 {
 		addr := put64(ip[12:], t.Quoted[0])
 		delta = addr + put16(ip[10:], Update(binary.LittleEndian.Uint16(ip[10:]), addr))
-		delta += t.quotedTransport(frame[q.L4:q.End], q.Proto, addr)
+		delta += t.quotedTransport(frame, p, q, addr)
 
 		outer := frame[p.L3:]
 		outer[8]--
@@ -161,7 +161,7 @@ func TranslateError(frame []byte, p *Packet, q *Quote, t *ErrorTranslation) {
 		binary.LittleEndian.PutUint16(outer[10:], Update(binary.LittleEndian.Uint16(outer[10:]), addr+TTLDelta))
 	} else {
 		addr := putAddrs6(ip, &t.Quoted)
-		delta = addr + t.quotedTransport(frame[q.L4:q.End], q.Proto, addr)
+		delta = addr + t.quotedTransport(frame, p, q, addr)
 
 		outer := frame[p.L3:]
 		outer[7]--
@@ -173,7 +173,11 @@ func TranslateError(frame []byte, p *Packet, q *Quote, t *ErrorTranslation) {
 
 // quotedTransport rewrites the quoted transport header, of which the ports are
 // there, and returns by how much its sum has changed.
-func (t *ErrorTranslation) quotedTransport(l4 []byte, proto uint8, addr uint64) uint64 {
+func (t *ErrorTranslation) quotedTransport(frame []byte, p *Packet, q *Quote, addr uint64) uint64 {
+	l4, proto := frame[q.L4:q.End], q.Proto
+	if proto == ProtoSCTP {
+		return t.quotedSCTP(l4, q.sctpLen(frame, p))
+	}
 	ports := put16(l4, uint16(t.Ports)) + put16(l4[2:], uint16(t.Ports>>16))
 	at := 16
 	if proto == ProtoUDP {

@@ -12,8 +12,8 @@ const (
 	Truncated            // a length points outside the frame
 	BadIPHeader          // version, header length or IPv4 header checksum
 	IsFragment           // a fragment, with as much of p as it holds: L4 and Flags in the first only
-	NotTransport         // neither TCP nor UDP
-	BadTransport         // TCP data offset or UDP length out of bounds
+	NotTransport         // neither TCP, UDP nor SCTP
+	BadTransport         // TCP data offset, UDP length or first SCTP chunk out of bounds
 	Martian              // an address that must not be on a wire
 	BadExtension         // an IPv6 extension header out of bounds or place, or too many of them
 	SourceRouted         // a source route or routing header that is not at its end
@@ -26,9 +26,9 @@ type Packet struct {
 	Family uint8 // 4 or 6, valid when Problem is neither NotIP nor BadIPHeader
 	Proto  uint8 // valid with OK and BadTransport
 	L3     uint8 // offset of the IP header: 14, and 4 more for each VLAN tag
-	L4     uint8 // offset of the TCP or UDP header
+	L4     uint8 // offset of the TCP, UDP or SCTP header
 	TTL    uint8
-	Flags  uint8 // TCP flags, 0 for UDP
+	Flags  uint8 // TCP flags, type of the first SCTP chunk, 0 for UDP
 	// Frag is 0, or in a fragment the offset of what says so: the IPv4 header
 	// or the IPv6 fragment header.
 	Frag uint8
@@ -36,7 +36,8 @@ type Packet struct {
 	// Partial is true when the transport checksum field holds the pseudo
 	// header's sum only, to be completed by whoever sends (CHECKSUM_PARTIAL
 	// of veth and virtio). A complete checksum that equals it by chance is
-	// taken for one too, and completing it is then right as well.
+	// taken for one too, and completing it is then right as well. Of SCTP it
+	// is a CRC of 0.
 	Partial bool
 }
 
@@ -158,6 +159,8 @@ func parseL4(frame []byte, p *Packet, pseudo uint64) Problem {
 		// A local stack that leaves the checksum to the device never pads.
 		p.Partial = binary.LittleEndian.Uint16(l4[6:]) == Fold(pseudo) &&
 			int(binary.BigEndian.Uint16(l4[4:])) == n
+	case ProtoSCTP:
+		return p.sctp(l4, n)
 	default:
 		return NotTransport
 	}

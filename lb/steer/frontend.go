@@ -13,7 +13,7 @@ import (
 // Frontend is an entry of the frontend map: a destination that is Weir's.
 type Frontend struct {
 	AddrPort netip.AddrPort
-	Proto    uint8 // 6 TCP, 17 UDP
+	Proto    uint8 // 6 TCP, 17 UDP, 132 SCTP
 	// Flags mean nothing to the program; they are kept for whoever lists the
 	// map, with bpftool for one.
 	Flags uint32
@@ -73,7 +73,7 @@ func (p *Program) Frontends() ([]Frontend, error) {
 	return list, nil
 }
 
-// SetSNAT makes TCP and UDP packets to the ports lo to hi (inclusive) of addr
+// SetSNAT makes TCP, UDP and SCTP packets to the ports lo to hi (inclusive) of addr
 // go to Weir: the answers to what it translates to that address, and ICMP
 // errors about it. Setting an address again replaces its range.
 func (p *Program) SetSNAT(addr netip.Addr, lo, hi uint16) error {
@@ -140,8 +140,8 @@ func frontendKey(addr netip.AddrPort, proto uint8) (steerFrontendKey, error) {
 	if !addr.IsValid() || addr.Port() == 0 || addr.Addr().Zone() != "" {
 		return steerFrontendKey{}, fmt.Errorf("frontend %q: not an address and port", addr)
 	}
-	if proto != unix.IPPROTO_TCP && proto != unix.IPPROTO_UDP {
-		return steerFrontendKey{}, fmt.Errorf("frontend %s: protocol %d is neither TCP nor UDP", addr, proto)
+	if proto != unix.IPPROTO_TCP && proto != unix.IPPROTO_UDP && proto != unix.IPPROTO_SCTP {
+		return steerFrontendKey{}, fmt.Errorf("frontend %s: protocol %d is neither TCP, UDP nor SCTP", addr, proto)
 	}
 	words, family := addrWords(addr.Addr())
 	return steerFrontendKey{Address: words, Port: ntohs(addr.Port()), Protocol: proto, Family: family}, nil
@@ -192,6 +192,8 @@ func protoName(proto uint8) string {
 		return "TCP"
 	case unix.IPPROTO_UDP:
 		return "UDP"
+	case unix.IPPROTO_SCTP:
+		return "SCTP"
 	}
 	return fmt.Sprintf("protocol %d", proto)
 }

@@ -82,7 +82,7 @@ func TestImpossibleEntriesAreRefused(t *testing.T) {
 	for name, err := range map[string]error{
 		"no address":        p.AddFrontend(netip.AddrPort{}, unix.IPPROTO_TCP, 0),
 		"port 0":            p.AddFrontend(at(good.Addr(), 0), unix.IPPROTO_TCP, 0),
-		"SCTP":              p.AddFrontend(good, unix.IPPROTO_SCTP, 0),
+		"GRE":               p.AddFrontend(good, unix.IPPROTO_GRE, 0),
 		"address with zone": p.AddFrontend(netip.MustParseAddrPort("[fe80::1%eth0]:80"), unix.IPPROTO_TCP, 0),
 		"no SNAT address":   p.SetSNAT(netip.Addr{}, 1, 2),
 		"range backwards":   p.SetSNAT(good.Addr(), 2, 1),

@@ -72,7 +72,7 @@ type steerCase struct {
 }
 
 func icmpCases(t testing.TB) []steerCase {
-	const tcp, udp, sctp = layers.IPProtocolTCP, layers.IPProtocolUDP, layers.IPProtocolSCTP
+	const tcp, udp, gre = layers.IPProtocolTCP, layers.IPProtocolUDP, layers.IPProtocolGRE
 	other4, other6 := at(netip.MustParseAddr("192.0.2.99"), 30080), at(netip.MustParseAddr("2001:db8::99"), 443)
 	options := slices.Insert(quote(t, tcp, front4), 20, 148, 4, 0, 0)
 	options[0] = 0x46
@@ -93,7 +93,7 @@ func icmpCases(t testing.TB) []steerCase {
 		{"unreachable about a translated packet", icmp4(t, 3, 1, quote(t, tcp, at(snat4, snatLo))), Redirected},
 		{"unreachable about a packet of the node", icmp4(t, 3, 1, quote(t, tcp, at(snat4, snatLo-1))), PassNoMatch},
 		{"unreachable about another frontend's port", icmp4(t, 3, 1, quote(t, tcp, other4)), PassNoMatch},
-		{"unreachable about a protocol without ports", icmp4(t, 3, 1, quote(t, sctp, front4)), PassOtherL4},
+		{"unreachable about a protocol without ports", icmp4(t, 3, 1, quote(t, gre, front4)), PassOtherL4},
 		{"redirect", icmp4(t, 5, 0, quote(t, tcp, front4)), PassOtherL4},
 		{"source quench", icmp4(t, 4, 0, quote(t, tcp, front4)), PassOtherL4},
 		{"a quote with IPv4 options", icmp4(t, 3, 4, options), Redirected},

@@ -119,6 +119,8 @@ func serialize(t testing.TB, typ layers.EthernetType, ip gopacket.SerializableLa
 		udp := &layers.UDP{SrcPort: 40000, DstPort: layers.UDPPort(to.Port())}
 		must(t, udp.SetNetworkLayerForChecksum(network))
 		l4 = udp
+	case layers.IPProtocolSCTP:
+		l4 = &layers.SCTP{SrcPort: 40000, DstPort: layers.SCTPPort(to.Port())}
 	}
 	buf := gopacket.NewSerializeBuffer()
 	must(t, gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
@@ -165,7 +167,10 @@ func TestPacketsAreSteered(t *testing.T) {
 		{"SSH to a frontend's address", packet4(t, layers.IPProtocolTCP, at(front4.Addr(), 22)), PassNoMatch},
 		{"a frontend's port on another address", packet4(t, layers.IPProtocolTCP, at(other4, 30080)), PassNoMatch},
 		{"an IPv6 frontend's port on another address", packet6(t, layers.IPProtocolTCP, at(peer6, 443)), PassNoMatch},
-		{"SCTP to a frontend", packet4(t, layers.IPProtocolSCTP, front4), PassOtherL4},
+		{"SCTP to a port that is a TCP frontend's", packet4(t, layers.IPProtocolSCTP, front4), PassNoMatch},
+		{"SCTP to an SNAT port", packet4(t, layers.IPProtocolSCTP, at(snat4, snatLo)), Redirected},
+		{"GRE to a frontend's address", packet4(t, layers.IPProtocolGRE, front4), PassOtherL4},
+		{"SCTP header cut short", packet4(t, layers.IPProtocolSCTP, at(snat4, snatLo))[:atTCP4+11], PassMalformed},
 		{"ping", packet4(t, layers.IPProtocolICMPv4, front4), PassOtherL4},
 		{"neighbour solicitation", set(packet6(t, layers.IPProtocolICMPv6, front6), atIP+40, 135), PassOtherL4},
 

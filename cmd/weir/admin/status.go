@@ -149,6 +149,7 @@ type Worker struct {
 	NewFlows    uint64 `json:"newFlows"`
 	Reopened    uint64 `json:"reopened"`    // flows that a new SYN took over
 	Resets      uint64 `json:"resets"`      // TCP RSTs made
+	Aborts      uint64 `json:"aborts"`      // SCTP refusals made
 	ICMPErrors  uint64 `json:"icmpErrors"`  // ICMP errors made
 	ICMPPassed  uint64 `json:"icmpPassed"`  // ICMP errors about a flow, passed on to its other side
 	EchoReplies uint64 `json:"echoReplies"` // pings answered

@@ -98,7 +98,7 @@ func interfaceStatus(i *lb.InterfaceStatus) admin.Interface {
 func workerStatus(w *lb.WorkerStatus, uptime float64) admin.Worker {
 	return admin.Worker{
 		ID: w.ID, CPU: w.CPU, RxPackets: w.RxPackets, RxBytes: w.RxBytes, TxPackets: w.TxPackets, TxBytes: w.TxBytes,
-		NewFlows: w.NewFlows, Reopened: w.Reopened, Resets: w.Resets, ICMPErrors: w.ICMPErrors,
+		NewFlows: w.NewFlows, Reopened: w.Reopened, Resets: w.Resets, Aborts: w.Aborts, ICMPErrors: w.ICMPErrors,
 		ICMPPassed: w.ICMPPassed, EchoReplies: w.EchoReplies,
 		ToKernel: w.ToKernel, HandedOver: w.HandedOver, Held: w.Held, Partial: w.Partial, TxErrors: w.TxErrors, Drops: w.Drops,
 		Fragments: w.Fragments, FragmentsHeld: w.FragmentsHeld,
@@ -207,6 +207,8 @@ func protocolName(p uint8) string {
 		return "TCP"
 	case conntrack.ProtoUDP:
 		return "UDP"
+	case conntrack.ProtoSCTP:
+		return "SCTP"
 	}
 	return fmt.Sprint(p)
 }

@@ -67,6 +67,7 @@ var workers = []metric{
 	perWorker("new_flows_total", "Flows begun.", func(w *admin.Worker) uint64 { return w.NewFlows }),
 	perWorker("reopened_flows_total", "Flows whose port or tuple a new SYN took over.", func(w *admin.Worker) uint64 { return w.Reopened }),
 	perWorker("resets_sent_total", "TCP RSTs made.", func(w *admin.Worker) uint64 { return w.Resets }),
+	perWorker("sctp_aborts_sent_total", "SCTP refusals made: ABORT and SHUTDOWN COMPLETE.", func(w *admin.Worker) uint64 { return w.Aborts }),
 	perWorker("icmp_errors_sent_total", "ICMP errors made.", func(w *admin.Worker) uint64 { return w.ICMPErrors }),
 	perWorker("icmp_errors_passed_total", "ICMP errors about a flow that were passed on to its other side.", func(w *admin.Worker) uint64 { return w.ICMPPassed }),
 	perWorker("echo_replies_total", "Pings answered.", func(w *admin.Worker) uint64 { return w.EchoReplies }),

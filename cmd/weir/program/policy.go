@@ -13,7 +13,7 @@ import (
 // Service that needs more stays with the kernel.
 const Supported = discovery.FeatureSourceRanges | discovery.FeatureClientIPAffinity |
 	discovery.FeatureDNAT | discovery.FeatureL2DSR | discovery.FeatureIPIP | discovery.FeatureGUE |
-	discovery.FeatureQUICConnectionID | discovery.FeatureMSSClamp
+	discovery.FeatureQUICConnectionID | discovery.FeatureMSSClamp | discovery.FeatureSCTP
 
 // modes are the values of weir.dev/forwarding-mode.
 var modes = map[string]conntrack.Mode{

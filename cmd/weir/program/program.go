@@ -22,8 +22,9 @@ import (
 
 // IP protocol numbers of the protocols that frontends have.
 const (
-	protoTCP = 6
-	protoUDP = 17
+	protoTCP  = 6
+	protoUDP  = 17
+	protoSCTP = 132
 )
 
 // Options say which frontends this node has.

@@ -69,6 +69,8 @@ func (s *translation) port(p *discovery.Port) {
 		proto = protoTCP
 	case "UDP":
 		proto = protoUDP
+	case "SCTP":
+		proto = protoSCTP
 	default:
 		return // Service.Unsupported says so
 	}

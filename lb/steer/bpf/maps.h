@@ -19,7 +19,7 @@ enum verdict {
 	PASS_MALFORMED,       /* headers cut short or impossible */
 	PASS_FRAGMENT,        /* later fragment, its first not seen or not Weir's */
 	PASS_EXTENSION,       /* IPv6 headers that hide what is behind them, or too many */
-	PASS_OTHER_PROTOCOL,  /* neither TCP nor UDP, nor ICMP that may be Weir's */
+	PASS_OTHER_PROTOCOL,  /* neither TCP, UDP nor SCTP, nor ICMP that may be Weir's */
 	PASS_NO_MATCH,        /* of the host itself */
 	VERDICTS,
 };

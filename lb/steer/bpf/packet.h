@@ -19,6 +19,7 @@
 #define IPPROTO_AH       51
 #define IPPROTO_ICMPV6   58
 #define IPPROTO_DSTOPTS  60
+#define IPPROTO_SCTP     132
 #define IPPROTO_MH       135
 
 #define IP_MORE_FRAGMENTS  0x2000
@@ -103,7 +104,7 @@ struct icmp {
 	__be32 rest;
 };
 
-/* The first four bytes of both TCP and UDP. */
+/* The first four bytes of TCP, UDP and SCTP. */
 struct ports {
 	__be16 source;
 	__be16 destination;
@@ -111,5 +112,6 @@ struct ports {
 
 #define TCP_HEADER 20
 #define UDP_HEADER 8
+#define SCTP_HEADER 12
 
 #endif

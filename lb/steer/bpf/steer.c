@@ -28,8 +28,8 @@
 #include "vlan.h"
 
 /*
- * lookup says whether an address and port is Weir's: the destination of a TCP
- * or UDP packet, or the source of one that Weir may have sent.
+ * lookup says whether an address and port is Weir's: the destination of a TCP,
+ * UDP or SCTP packet, or the source of one that Weir may have sent.
  */
 static __always_inline enum verdict lookup(const struct frontend_key *k)
 {
@@ -59,7 +59,19 @@ static __always_inline int is_vip(const struct frontend_key *k)
 
 static __always_inline int has_ports(__u8 protocol)
 {
-	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
+}
+
+static __always_inline __u32 header_size(__u8 protocol)
+{
+	switch (protocol) {
+	case IPPROTO_TCP:
+		return TCP_HEADER;
+	case IPPROTO_SCTP:
+		return SCTP_HEADER;
+	default:
+		return UDP_HEADER;
+	}
 }
 
 /* classify_l4 takes what to->protocol says to be at p. */
@@ -68,7 +80,7 @@ static __always_inline enum verdict classify_l4(struct cursor p, struct frontend
 	if (!has_ports(to->protocol))
 		return PASS_OTHER_PROTOCOL;
 	const struct ports *ports = p.at;
-	if (p.at + (to->protocol == IPPROTO_TCP ? TCP_HEADER : UDP_HEADER) > p.end)
+	if (p.at + header_size(to->protocol) > p.end)
 		return PASS_MALFORMED;
 	to->port = ports->destination;
 	return lookup(to);

@@ -16,6 +16,7 @@ const (
 	protoTCP    = 6
 	protoUDP    = 17
 	protoICMPv6 = 58
+	protoSCTP   = 132
 )
 
 // TCP flags.
@@ -44,9 +45,11 @@ type packet struct {
 	tcpOptions []layers.TCPOption
 	// noChecksum leaves UDP's checksum 0 (RFC 768).
 	noChecksum bool
-	payload    []byte
+	// SCTP; payload are the chunks, badCRC the bits of the CRC that are wrong.
+	tag, badCRC uint32
+	payload     []byte
 	// l4 is the transport header and payload as they are, when proto is
-	// neither TCP nor UDP.
+	// neither TCP, UDP nor SCTP.
 	l4 []byte
 }
 
@@ -71,6 +74,8 @@ func (p packet) bytes(t testing.TB) []byte {
 		udp := &layers.UDP{SrcPort: layers.UDPPort(p.src.Port()), DstPort: layers.UDPPort(p.dst.Port())}
 		_ = udp.SetNetworkLayerForChecksum(network)
 		stack = append(stack, udp, gopacket.Payload(p.payload))
+	case protoSCTP:
+		stack = append(stack, gopacket.Payload(p.sctpBytes()))
 	default:
 		stack = append(stack, gopacket.Payload(p.l4))
 	}

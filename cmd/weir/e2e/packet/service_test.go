@@ -15,11 +15,12 @@ import (
 	"github.com/weirlb/weir/perf/netlab"
 )
 
-// Ports of every Service: TCP and UDP, with their ports on the endpoints
+// Ports of every Service: TCP, UDP and SCTP, with their ports on the endpoints
 // where the mode translates ports.
 const (
-	tcpPort, tcpTarget = 80, 8080
-	udpPort, udpTarget = 53, 5353
+	tcpPort, tcpTarget   = 80, 8080
+	udpPort, udpTarget   = 53, 5353
+	sctpPort, sctpTarget = 132, 8132
 )
 
 // endpoint is an endpoint of the lab, with an address in each family.
@@ -95,6 +96,8 @@ func (s *service) target(port uint16) uint16 {
 		return port
 	case port == tcpPort:
 		return tcpTarget
+	case port == sctpPort:
+		return sctpTarget
 	}
 	return udpTarget
 }
@@ -121,7 +124,7 @@ func (s *service) objects() []any {
 		name     string
 		protocol corev1.Protocol
 		port     uint16
-	}{{"tcp", corev1.ProtocolTCP, tcpPort}, {"udp", corev1.ProtocolUDP, udpPort}} {
+	}{{"tcp", corev1.ProtocolTCP, tcpPort}, {"udp", corev1.ProtocolUDP, udpPort}, {"sctp", corev1.ProtocolSCTP, sctpPort}} {
 		target := int32(s.target(p.port))
 		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: p.name, Protocol: p.protocol, Port: int32(p.port),
 			TargetPort: intstr.FromInt32(target), NodePort: int32(s.nodePort(p.port))})
