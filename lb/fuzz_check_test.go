@@ -159,6 +159,9 @@ func (r *fuzzRun) answers(g *given, f []byte, v *view) error {
 		}
 		return nil
 	}
+	if v.proto == 132 {
+		return refusesSCTP(v, g)
+	}
 	limit := 576
 	if v.v6 {
 		limit = 1280
@@ -168,6 +171,28 @@ func (r *fuzzRun) answers(g *given, f []byte, v *view) error {
 	}
 	if !bytes.HasPrefix(g.v.b, p[8:]) || len(p) < 8+min(len(g.v.b), 40) {
 		return fmt.Errorf("quotes another packet than %v", &g.v)
+	}
+	return nil
+}
+
+// refusesSCTP checks an ABORT, or the SHUTDOWN COMPLETE for a SHUTDOWN ACK, as the
+// answer to a packet of no association (RFC 9260 section 8.4): with the tag of
+// that packet, said to be reflected, or the one that an INIT asks for.
+func refusesSCTP(v *view, g *given) error {
+	const abort, shutdownAck, shutdownComplete, initiate = 6, 8, 14, 1
+	p, was := v.payload(), g.v.payload()
+	a, b := g.v.ports()
+	src, dst := v.ports()
+	if g.v.proto != 132 || len(p) < 16 || len(was) < 16 || was[12] == abort || src != b || dst != a {
+		return errors.New("no ABORT for it")
+	}
+	if p[12] != abort && (p[12] != shutdownComplete || was[12] != shutdownAck) {
+		return fmt.Errorf("chunk %d in answer to chunk %d", p[12], was[12])
+	}
+	reflected := p[13]&1 == 1 && bytes.Equal(p[4:8], was[4:8])
+	asked := was[12] == initiate && len(was) >= 20 && p[13]&1 == 0 && bytes.Equal(p[4:8], was[16:20])
+	if !reflected && !asked {
+		return errors.New("an ABORT with another tag")
 	}
 	return nil
 }

@@ -282,8 +282,8 @@ func (r *fuzzRun) end() {
 	if c.RxPackets != uint64(len(r.in)) || c.TxPackets != uint64(r.sent) {
 		r.t.Fatalf("counted %d in and %d out, were %d and %d", c.RxPackets, c.TxPackets, len(r.in), r.sent)
 	}
-	if in := c.RxPackets + c.Resets + c.ICMPErrors + uint64(extra); in != c.TxPackets+total {
-		r.t.Fatalf("%d in, of it %d answers and %d more fragments; %d out, %d dropped or waiting: %+v", in, c.Resets+c.ICMPErrors, extra, c.TxPackets, total, c)
+	if in := c.RxPackets + c.Resets + c.Aborts + c.ICMPErrors + uint64(extra); in != c.TxPackets+total {
+		r.t.Fatalf("%d in, of it %d answers and %d more fragments; %d out, %d dropped or waiting: %+v", in, c.Resets+c.Aborts+c.ICMPErrors, extra, c.TxPackets, total, c)
 	}
 	r.framesHome()
 }

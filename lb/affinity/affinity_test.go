@@ -102,8 +102,8 @@ func TestWorkersShareTheStore(t *testing.T) {
 		wg.Go(func() {
 			for n := range 20000 {
 				i := n % 4
-				s.Put(key(i), uint32(100+i), uint32(n/1000))
-				if e, ok := s.Get(key(i), uint32(n/1000), 100); !ok || e != uint32(100+i) {
+				s.Put(key(i), uint32(100+i), uint32(n/2000))
+				if e, ok := s.Get(key(i), uint32(n/2000), 100); !ok || e != uint32(100+i) {
 					t.Errorf("client %d: endpoint %d, %v", i, e, ok)
 					return
 				}

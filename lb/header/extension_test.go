@@ -190,7 +190,7 @@ func model6(kind uint8, payload []byte) (problem Problem, proto uint8, at int) {
 				return BadFragment, 0, 0
 			}
 			if offset > 0 {
-				if rest[0] == ProtoTCP && offset < 20 {
+				if rest[0] == ProtoTCP && offset < 20 || rest[0] == ProtoSCTP && offset < 16 {
 					return TinyFragment, 0, 0
 				}
 				return IsFragment, rest[0], at + 8
@@ -212,8 +212,12 @@ func model6Transport(kind uint8, l4 []byte, inFragment bool) Problem {
 		cut, whole = TinyFragment, IsFragment
 	}
 	switch {
-	case kind == ProtoTCP && len(l4) < 20, kind == ProtoUDP && len(l4) < 8:
+	case kind == ProtoTCP && len(l4) < 20, kind == ProtoUDP && len(l4) < 8, kind == ProtoSCTP && len(l4) < 16:
 		return cut
+	case kind == ProtoSCTP:
+		if n := int(binary.BigEndian.Uint16(l4[14:])); n < 4 || !inFragment && 12+n > len(l4) {
+			return BadTransport
+		}
 	case kind == ProtoTCP && l4[12]>>4 < 5:
 		return BadTransport
 	case kind == ProtoTCP && int(l4[12]>>4)*4 > len(l4):

@@ -46,6 +46,10 @@ func (f *fixture) checkFragmented(t *testing.T) {
 				for _, size := range []int{3999, 4000, 4001, 20000} {
 					for name, c := range conns {
 						r, err := workload.CheckEcho(c, size, size, within)
+						if s.name == toOverlay.name && six && err == nil && r.Lost > 0 {
+							// An error about an earlier datagram is still to be learned from.
+							r, err = workload.CheckEcho(c, size, size, within)
+						}
 						if err != nil || r.Lost+r.Corrupt > 0 {
 							t.Errorf("%s, %d bytes: %+v, %v", name, size, r, err)
 						}
