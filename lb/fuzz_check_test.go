@@ -313,7 +313,8 @@ func isSNAT(a netip.Addr) bool {
 // gopacketTakes decodes a frame of which all is known to be in order.
 func gopacketTakes(f []byte) error {
 	pkt := gopacket.NewPacket(f, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
-	if e := pkt.ErrorLayer(); e != nil && !pkt.Metadata().Truncated {
+	// What follows the ports it takes for what they are known for (VXLAN at 4789).
+	if e := pkt.ErrorLayer(); e != nil && pkt.TransportLayer() == nil && !pkt.Metadata().Truncated {
 		return fmt.Errorf("gopacket: %w", e.Error())
 	}
 	return nil
