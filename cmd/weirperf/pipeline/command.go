@@ -40,13 +40,20 @@ func Command() *cobra.Command {
 		Short: "Measure the packet path in memory: established and new flows, and drops",
 		Long: `Runs the worker of weir run, from a queue's receive to its transmit, over queues
 in memory: 60-byte packets (64 on the wire) of a Service with 256 endpoints and
-four SNAT addresses. N flows are N connections, each with both of its entries in
-one flow table that all workers share.
+four SNAT addresses. N flows are N connections, each with all its entries in one
+flow table that all workers share.
 
   established  packets of flows chosen at random, both directions in equal parts
   new          the first packet of a connection: endpoint chosen, SNAT port, both
                entries; filling an empty table up to N (from 1024 flows)
   drop         packets to an SNAT port that no flow has
+
+In the modes l2dsr, ipip and gue answers pass Weir by: established packets are the
+client's alone, a new connection takes no SNAT port and one entry. The mode dnat is
+missing: its answers come back through the kernel.
+
+Before anything is measured one packet of every flow and direction is held to the
+bytes that should come out.
 
 Times are CPU time of the worker's thread, less the cost of making the packets,
 which is measured in turn with it. A figure is the median over the samples, with
@@ -54,6 +61,7 @@ the lowest and the highest. With more than one worker each is measured alone and
 then all at once, and the ratio is of packets per second of all to those of one.`,
 		Example: `  weirperf pipeline
   weirperf pipeline --flows 65536,1048576 --workers 2
+  weirperf pipeline --flows 65536 --mode ipip
   weirperf pipeline --flows 65536 --proto tcp --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -51,33 +50,28 @@ func (b *bench) first(from, to int) *trace {
 	return t
 }
 
-// bringUp makes all flows and brings them into their last state.
+// bringUp makes all flows and brings them into their last state. What comes out
+// is held to what should, byte by byte: one packet of each flow and direction of
+// those that are measured, and the flow's first.
 func (b *bench) bringUp(ctx context.Context) error {
-	const chunk = perRound * 64
 	made := time.Now()
-	for from := 0; from < b.n; from += perRound {
-		t := b.first(from, min(from+perRound, b.n))
-		q := b.m.Queue(0, portClient)
-		t.maker.give(q, b.m.Area().Bytes(), t.port[portClient])
-		b.m.Round(0)
-		if err := b.learn(b.m.Queue(0, portServer)); err != nil {
+	if err := b.each(ctx, portClient, header.SYN, true); err != nil {
+		return err
+	}
+	if b.mode.answers() {
+		if err := b.each(ctx, portServer, header.SYN|header.ACK, false); err != nil {
 			return err
 		}
 	}
-	for pass, flags := range []uint8{header.SYN | header.ACK, header.ACK} {
-		if pass == 1 && b.proto == header.ProtoUDP {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(time.Until(made.Add(streamAge + time.Since(made)))):
-			}
-		}
-		for from := 0; from < b.n; from += chunk {
-			b.run(0, b.once(pass, flags, from, min(from+chunk, b.n)), true)
-		}
-		if ctx.Err() != nil {
+	if b.proto == header.ProtoUDP {
+		select {
+		case <-ctx.Done():
 			return ctx.Err()
+		case <-time.After(time.Until(made.Add(streamAge + time.Since(made)))):
 		}
+	}
+	if err := b.each(ctx, portClient, header.ACK, false); err != nil {
+		return err
 	}
 	if got := b.m.Flows().Flows(); got != b.n {
 		return fmt.Errorf("the table has %d flows", got)
@@ -85,34 +79,44 @@ func (b *bench) bringUp(ctx context.Context) error {
 	return nil
 }
 
-// once is one packet of each of some flows: an answer, then a request.
-func (b *bench) once(pass int, flags uint8, from, to int) *trace {
-	t := &trace{maker: newMaker(b.proto, flags)}
-	for n := uint32(from); n < uint32(to); n++ {
-		if pass == 0 {
-			t.port[portServer] = append(t.port[portServer], t.maker.answer(n, b.reverse[n]))
-		} else {
-			t.port[portClient] = append(t.port[portClient], t.maker.request(n))
+// each sends one packet of each flow into a port and checks what leaves by the
+// other. With learn it notes first what was chosen for the flows.
+func (b *bench) each(ctx context.Context, port int, flags uint8, learn bool) error {
+	m := newMaker(b.proto, flags)
+	in, out := b.m.Queue(0, port), b.m.Queue(0, portServer-port)
+	packets := make([]packet, 0, perRound)
+	for from := 0; from < b.n && ctx.Err() == nil; from += perRound {
+		packets = packets[:0]
+		for n := uint32(from); n < uint32(min(from+perRound, b.n)); n++ {
+			if port == portClient {
+				packets = append(packets, m.request(n))
+			} else {
+				packets = append(packets, m.answer(n, b.choices[n]))
+			}
 		}
+		m.give(in, b.m.Area().Bytes(), packets)
+		b.m.Round(0)
+		if learn {
+			if err := b.learn(out, m); err != nil {
+				return err
+			}
+		}
+		if err := b.checkOut(out, portServer-port, m, len(packets)); err != nil {
+			return err
+		}
+		out.Out = out.Out[:0]
 	}
-	return t
+	return ctx.Err()
 }
 
 // learn notes what was chosen for the flows whose first packets were sent.
-func (b *bench) learn(q *lb.Memory) error {
-	m := newMaker(b.proto, 0)
+func (b *bench) learn(q *lb.Memory, m *maker) error {
 	for _, d := range q.Out {
-		f := b.m.Area().Data(d)
-		n := binary.LittleEndian.Uint32(f[m.payload:])
-		if n >= uint32(b.n) {
-			return fmt.Errorf("a packet of flow %d came out", n)
+		flow, c, err := b.chosen(b.m.Area().Data(d), m)
+		if err != nil {
+			return err
 		}
-		b.reverse[n] = answerer{
-			snat:     uint16(binary.BigEndian.Uint32(f[atIP+12:]) - snatNet),
-			endpoint: uint16(binary.BigEndian.Uint32(f[atIP+16:]) - endpointNet),
-			port:     binary.BigEndian.Uint16(f[atL4:]),
-		}
+		b.choices[flow] = c
 	}
-	q.Out = q.Out[:0]
 	return nil
 }

@@ -54,7 +54,7 @@ func (r *runner) run() (*Report, error) {
 // flows measures one number of flows.
 func (r *runner) flows(n int) error {
 	r.say("%d flows: making the table", n)
-	m, err := newBalancer(r.o.Workers, max(leastNew, n+n/8))
+	m, err := newBalancer(modeNamed(r.o.Mode), r.o.Workers, max(leastNew, n+n/8))
 	if err != nil {
 		return err
 	}
@@ -125,12 +125,16 @@ type bench struct {
 	n       int
 	samples int
 	proto   uint8
-	reverse []answerer // by flow
+	mode    mode
+	choices []choice // by flow
 	random  *rand.Rand
 }
 
 func newBench(m *lb.InMemory, o Options, flows int) *bench {
-	b := &bench{m: m, n: flows, samples: o.Samples, proto: header.ProtoUDP, reverse: make([]answerer, flows), random: rand.New(rand.NewPCG(1, uint64(flows)))}
+	b := &bench{
+		m: m, n: flows, samples: o.Samples, proto: header.ProtoUDP, mode: modeNamed(o.Mode),
+		choices: make([]choice, flows), random: rand.New(rand.NewPCG(1, uint64(flows))),
+	}
 	if o.Proto == "tcp" {
 		b.proto = header.ProtoTCP
 	}
@@ -286,8 +290,11 @@ func (b *bench) trace(kind string) *trace {
 			continue
 		}
 		t.port[portClient] = append(t.port[portClient], t.maker.request(n))
+		if !b.mode.answers() {
+			continue
+		}
 		n = b.random.Uint32N(uint32(b.n))
-		t.port[portServer] = append(t.port[portServer], t.maker.answer(n, b.reverse[n]))
+		t.port[portServer] = append(t.port[portServer], t.maker.answer(n, b.choices[n]))
 	}
 	if kind == kindDrop && b.proto == header.ProtoTCP {
 		t.maker = newMaker(b.proto, header.RST) // anything else is answered

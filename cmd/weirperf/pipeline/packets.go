@@ -67,6 +67,9 @@ func (m *maker) make(src uint32, sport uint16, dst uint32, dport uint16, flow ui
 	m.write(f[:], &p)
 	p.ipSum = header.Checksum(0, f[atIP:atL4])
 	p.l4Sum = header.Checksum(header.PseudoSum4(f[atIP:], f[atIP+9], packetLen-atL4), f[atL4:])
+	if p.l4Sum == 0 && f[atIP+9] == header.ProtoUDP {
+		p.l4Sum = 0xffff // 0 would be none
+	}
 	return p
 }
 
@@ -88,8 +91,8 @@ func (m *maker) request(n uint32) packet {
 }
 
 // answer is a packet from flow n's endpoint.
-func (m *maker) answer(n uint32, a answerer) packet {
-	return m.make(endpointNet+uint32(a.endpoint), endpointPort, snatNet+uint32(a.snat), a.port, n)
+func (m *maker) answer(n uint32, c choice) packet {
+	return m.make(endpointNet+uint32(c.endpoint), endpointPort, snatNet+uint32(c.snat), c.port, n)
 }
 
 // strayAnswer is a packet to an SNAT port from where no flow goes.

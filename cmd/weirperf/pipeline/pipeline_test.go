@@ -2,18 +2,28 @@ package pipeline
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
+	"net"
 	"slices"
 	"testing"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
+	"github.com/weirlb/weir/lb/header"
 )
 
 // The form of the JSON is a contract.
 func TestEveryKindIsMeasured(t *testing.T) {
-	for _, proto := range []string{"udp", "tcp"} {
-		t.Run(proto, func(t *testing.T) {
+	for _, tt := range []struct{ mode, proto string }{
+		{"nat", "udp"}, {"nat", "tcp"}, {"l2dsr", "udp"}, {"l2dsr", "tcp"}, {"ipip", "udp"}, {"ipip", "tcp"}, {"gue", "udp"}, {"gue", "tcp"},
+	} {
+		t.Run(tt.mode+"/"+tt.proto, func(t *testing.T) {
+			t.Parallel() // UDP waits two seconds
 			var out bytes.Buffer
 			cmd := Command()
-			cmd.SetArgs([]string{"--flows", "1,2048", "--workers", "2", "--samples", "1", "--proto", proto, "--json"})
+			cmd.SetArgs([]string{"--flows", "1,2048", "--workers", "2", "--samples", "1", "--mode", tt.mode, "--proto", tt.proto, "--json"})
 			cmd.SetOut(&out)
 			cmd.SetErr(&bytes.Buffer{})
 			if err := cmd.Execute(); err != nil {
@@ -28,6 +38,9 @@ func TestEveryKindIsMeasured(t *testing.T) {
 			}
 			var kinds []string
 			for _, r := range got.Results {
+				if r["mode"] != tt.mode {
+					t.Errorf("a result of mode %v", r["mode"])
+				}
 				kinds = append(kinds, r["kind"].(string))
 				for _, field := range []string{"mode", "flows", "nsPerPacket", "min", "max", "allocsPerPacket"} {
 					if _, ok := r[field]; !ok {
@@ -46,9 +59,93 @@ func TestEveryKindIsMeasured(t *testing.T) {
 	}
 }
 
+func TestAWrongByteIsNoticed(t *testing.T) {
+	for _, md := range modes {
+		t.Run(md.name, func(t *testing.T) {
+			l, err := newBalancer(md, 1, 1024)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			b := newBench(l, Options{Mode: md.name, Proto: "udp"}, 1)
+			m := newMaker(header.ProtoUDP, 0)
+			out := l.Queue(0, portServer)
+			m.give(l.Queue(0, portClient), l.Area().Bytes(), []packet{m.request(0)})
+			l.Round(0)
+			if err := b.learn(out, m); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.checkOut(out, portServer, m, 1); err != nil {
+				t.Fatal(err)
+			}
+			f := l.Area().Data(out.Out[0])
+			for i := range f {
+				f[i] ^= 0x10
+				if b.checkOut(out, portServer, m, 1) == nil {
+					t.Errorf("byte %d of %x is taken", i, f)
+				}
+				f[i] ^= 0x10
+			}
+			out.Out = nil
+			if b.checkOut(out, portServer, m, 1) == nil {
+				t.Error("a packet that did not come out is not missed")
+			}
+		})
+	}
+}
+
+// What the check expects is what gopacket makes of the same facts.
+func TestTheExpectedFrameIsRight(t *testing.T) {
+	c := choice{endpoint: 7, snat: 2, port: 0xc123}
+	src, sport := client(5)
+	for _, md := range modes {
+		t.Run(md.name, func(t *testing.T) {
+			b := newBench(nil, Options{Mode: md.name, Proto: "udp"}, 6)
+			b.choices[5] = c
+			var buf [maxFrame]byte
+			got := b.asSent(buf[:], portServer, newMaker(header.ProtoUDP, 0), 5)
+
+			mac := endpointMAC(7)
+			outside := &layers.IPv4{Version: 4, TTL: 64, Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolIPv4, SrcIP: ip4(snatNet + 2), DstIP: ip4(endpointNet + 7)}
+			inside := &layers.IPv4{Version: 4, TTL: 63, Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolUDP, SrcIP: ip4(src), DstIP: vip.Addr().AsSlice()}
+			udp := &layers.UDP{SrcPort: layers.UDPPort(sport), DstPort: layers.UDPPort(vip.Port())}
+			all := []gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: macWeir[:], DstMAC: mac[:], EthernetType: layers.EthernetTypeIPv4}}
+			switch md.name {
+			case "nat":
+				inside.SrcIP, inside.DstIP = outside.SrcIP, outside.DstIP
+				udp.SrcPort, udp.DstPort = layers.UDPPort(c.port), endpointPort
+			case "ipip":
+				all = append(all, outside)
+			case "gue":
+				outside.Protocol = layers.IPProtocolUDP
+				// Without a checksum: 12 bytes of UDP and GUE, then the packet.
+				head := binary.BigEndian.AppendUint16(nil, c.port)
+				head = binary.BigEndian.AppendUint16(head, header.GUEPort)
+				head = binary.BigEndian.AppendUint16(head, packetLen-atIP+12)
+				all = append(all, outside, gopacket.Payload(append(head, 0, 0, 0, 4, 0, 0)))
+			}
+			if err := udp.SetNetworkLayerForChecksum(inside); err != nil {
+				t.Fatal(err)
+			}
+			payload := make(gopacket.Payload, packetLen-atL4-header.UDPLen)
+			payload[0] = 5
+			want := gopacket.NewSerializeBuffer()
+			err := gopacket.SerializeLayers(want, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, append(all, inside, udp, payload)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want.Bytes()) {
+				t.Errorf("got  %x\nwant %x", got, want.Bytes())
+			}
+		})
+	}
+}
+
+func ip4(n uint32) net.IP { return addr4(n).AsSlice() }
+
 func TestWrongUsageIsSaid(t *testing.T) {
 	for _, args := range [][]string{
-		{"--flows", "0"}, {"--flows", "1,99999999"}, {"--mode", "teleport"}, {"--proto", "icmp"}, {"--workers", "0"}, {"--samples", "0"}, {"more"},
+		{"--flows", "0"}, {"--flows", "1,99999999"}, {"--mode", "teleport"}, {"--mode", "dnat"}, {"--proto", "icmp"}, {"--workers", "0"}, {"--samples", "0"}, {"more"},
 	} {
 		cmd := Command()
 		cmd.SetArgs(args)

@@ -35,16 +35,17 @@ var (
 	macRouter = [6]byte{2, 0, 0, 0, 0, 0x0c}
 )
 
-func modeNames() []string { return []string{"nat"} }
-
 func addr4(n uint32) netip.Addr {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], n)
 	return netip.AddrFrom4(b)
 }
 
+// endpointMAC is the MAC address of endpoint n.
+func endpointMAC(n uint32) [6]byte { return [6]byte{2, 0, 0, 1, 0, byte(n)} }
+
 // newBalancer makes a load balancer that serves the Service to be measured.
-func newBalancer(workers, maxFlows int) (*lb.InMemory, error) {
+func newBalancer(m mode, workers, maxFlows int) (*lb.InMemory, error) {
 	cfg := lb.InMemoryConfig{
 		Workers: workers, Ports: 2, MaxFlows: maxFlows, Frames: framesEach * workers,
 		Routes: map[netip.Prefix]route.Path{
@@ -56,33 +57,25 @@ func newBalancer(workers, maxFlows int) (*lb.InMemory, error) {
 	pool := table.Pool{}
 	for i := range uint32(endpoints) {
 		a := addr4(endpointNet + i)
-		cfg.Hops = append(cfg.Hops, route.StaticHop{Port: portServer, NextHop: a, MAC: [6]byte{2, 0, 0, 1, 0, byte(i)}, Src: macWeir, MTU: 1500})
+		cfg.Hops = append(cfg.Hops, route.StaticHop{Port: portServer, NextHop: a, MAC: endpointMAC(i), Src: macWeir, MTU: 1500})
 		pool.Endpoints = append(pool.Endpoints, table.Endpoint{AddrPort: netip.AddrPortFrom(a, endpointPort)})
 	}
 	for i := range uint32(snatAddresses) {
 		cfg.SNAT = append(cfg.SNAT, lb.SNATSource{Addr: addr4(snatNet + i), Lo: snatLo, Hi: snatHi})
 	}
-	m, err := lb.NewInMemory(cfg)
+	l, err := lb.NewInMemory(cfg)
 	if err != nil {
 		return nil, err
 	}
 	s := table.Service{Name: "perf/pipeline", Pools: []table.Pool{pool}}
 	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
-		s.Frontends = append(s.Frontends, table.Frontend{AddrPort: vip, Proto: proto, Kind: table.LoadBalancer})
+		s.Frontends = append(s.Frontends, table.Frontend{AddrPort: vip, Proto: proto, Kind: table.LoadBalancer, Mode: m.Mode})
 	}
-	if _, err := m.Tables().Apply([]table.Service{s}, nil); err != nil {
-		_ = m.Close()
+	if _, err := l.Tables().Apply([]table.Service{s}, nil); err != nil {
+		_ = l.Close()
 		return nil, fmt.Errorf("publish the Service: %w", err)
 	}
-	return m, nil
-}
-
-// answerer is where the answers of a flow come from and go to: what the load
-// balancer chose for it.
-type answerer struct {
-	endpoint uint16
-	snat     uint16
-	port     uint16
+	return l, nil
 }
 
 // client is the client's address and port of flow n.
