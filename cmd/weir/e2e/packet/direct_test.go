@@ -1,12 +1,10 @@
 package packet
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
 
-	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -15,7 +13,6 @@ const (
 	protoIPIP = 4
 	protoIPv6 = 41
 	guePort   = 6080
-	linkMTU   = 1500
 )
 
 func init() {
@@ -51,6 +48,14 @@ func (s *scene) stays(source netip.AddrPort, e endpoint) {
 // wrapped is p in the mode's outer header.
 func wrapped(s *scene, p packet, got []byte) []byte {
 	s.Helper()
+	s.tunnel(got)
+	inner := s.requested(p)
+	return s.wrap(p, inner.bytes(s)[inner.l3():], got)
+}
+
+// tunnel remembers the ends of the tunnel that got came by.
+func (s *scene) tunnel(got []byte) {
+	s.Helper()
 	e := s.chosen(got)
 	source := netip.AddrPortFrom(endpoint{e.network, 1, ""}.addr(s.six), 0)
 	if s.mode == gue {
@@ -61,8 +66,6 @@ func wrapped(s *scene, p packet, got []byte) []byte {
 		source = netip.AddrPortFrom(source.Addr(), port)
 	}
 	s.stays(source, e)
-	inner := s.requested(p)
-	return s.wrap(p, inner.bytes(s)[inner.l3():], got)
 }
 
 // wrap is the tunnel packet that carries inner, of the client's packet p.
@@ -85,26 +88,6 @@ func (s *scene) wrap(p packet, inner, got []byte) []byte {
 		binary.BigEndian.PutUint32(out[o.l3():], word)
 	}
 	return out
-}
-
-// room is the largest packet of the client that the mode can carry.
-func (s *scene) room() int {
-	n := linkMTU - map[string]int{l2dsr: 0, ipip: 20, gue: 32}[s.mode]
-	if s.six && s.mode != l2dsr {
-		n -= 20
-	}
-	return n
-}
-
-// sized is the client's datagram that makes a packet of n bytes.
-func (s *scene) sized(n int) packet {
-	p := s.udp("")
-	head := 28
-	if s.six {
-		head = 48
-	}
-	p.payload, p.df = bytes.Repeat([]byte("weir"), 500)[:n-head], true
-	return p
 }
 
 // mss is a SYN that announces a segment size, behind a no-operation so that the
@@ -146,7 +129,7 @@ func init() {
 			if s.six {
 				head = 60
 			}
-			s.arrivesChanged(s.mss(9000), s.mss(uint16(s.room()-head)))
+			s.arrivesChanged(s.mss(9000), s.mss(uint16(s.room(linkMTU)-head)))
 		}},
 		scenario{row: "new", name: "small-mss-stays", modes: oneWay, service: "clamped", run: func(s *scene) { s.passes(s.mss(536)) }},
 		scenario{row: "new", name: "endpoint-on-this-node", modes: oneWay, service: "here", run: func(s *scene) {
@@ -212,19 +195,6 @@ func init() {
 			p.ttl = 2
 			s.passes(p)
 		}},
-		scenario{row: "too-big", name: "what-fits", modes: oneWay, run: func(s *scene) { s.passes(s.sized(s.room())) }},
-		scenario{row: "too-big", name: "one-byte-more", modes: tunnels, run: func(s *scene) {
-			p := s.sized(s.room() + 1)
-			s.send(p)
-			s.refusedBy(p, tooBig, uint32(s.room()))
-		}, drops: drop("larger-than-mtu")},
-		scenario{row: "too-big", name: "of-a-flow", modes: tunnels, run: func(s *scene) {
-			s.passes(s.udp("hello"))
-			p := s.sized(linkMTU)
-			s.send(p)
-			s.refusedBy(p, tooBig, uint32(s.room()))
-		}, drops: drop("larger-than-mtu")},
-		scenario{row: "too-big", name: "may-be-fragmented", modes: tunnels, families: []int{ipv4}, run: fragmented},
 		scenario{row: "options", name: "ipv4-options", modes: oneWay, families: []int{ipv4}, run: func(s *scene) {
 			p := s.udp("hello")
 			p.options = []layers.IPv4Option{{OptionType: 148, OptionLength: 4, OptionData: []byte{0, 0}}} // router alert
@@ -238,34 +208,6 @@ func init() {
 				p.tos = dscp<<2 | uint8(ecn)
 				s.passes(p)
 			}})
-		}
-	}
-}
-
-// fragmented sends a datagram that fills the link and may be fragmented: two
-// tunnel packets arrive, whose contents make it whole.
-func fragmented(s *scene) {
-	s.passes(s.udp("hello"))
-	p := s.sized(linkMTU)
-	p.df = false
-	s.send(p)
-	inner := s.requested(p)
-	want := inner.bytes(s)[inner.l3():]
-	step := (s.room() - 20) &^ 7
-	for at := 0; at < linkMTU-20; at += step {
-		end := min(at+step, linkMTU-20)
-		ip := &layers.IPv4{Version: 4, Id: p.id, TTL: inner.ttl, Protocol: layers.IPProtocolUDP, FragOffset: uint16(at / 8),
-			SrcIP: p.src.Addr().AsSlice(), DstIP: p.dst.Addr().AsSlice()}
-		if end < linkMTU-20 {
-			ip.Flags = layers.IPv4MoreFragments
-		}
-		buf := gopacket.NewSerializeBuffer()
-		if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ip, gopacket.Payload(want[20+at:20+end])); err != nil {
-			s.Fatal(err)
-		}
-		got := s.frame(s.station())
-		if w := s.wrap(p, buf.Bytes(), got); !bytes.Equal(got, w) {
-			s.Fatalf("fragment at %d\n got %x\nwant %x", at, got, w)
 		}
 	}
 }

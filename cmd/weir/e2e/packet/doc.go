@@ -21,5 +21,5 @@
 // The stations are frames only, no kernel answers for them:
 //
 //	client eth0 ---- eth0 edge eth1 ---- eth0 fabric: endpoints 10.20.0.x
-//	                      cni0 ---- eth0 pod: endpoint 10.40.0.2, behind the edge's kernel
+//	                      cni0 ---- eth0 pod: endpoints 10.40.0.x, behind the edge's kernel
 package packet

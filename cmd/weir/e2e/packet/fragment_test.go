@@ -11,23 +11,33 @@ import (
 )
 
 // Fragments go where the first one of their datagram goes. In dnat the kernel,
-// which marks connections, puts them together and in other pieces: what real
-// hosts make of those is in package e2e.
+// which marks connections, puts them together, and sends the same pieces on
+// once it has all.
 func init() {
 	add(
-		scenario{row: "fragment", name: "udp-both-ways", run: func(s *scene) {
+		scenario{row: "fragment", name: "udp-both-ways", modes: twoWay, run: func(s *scene) {
 			p := s.long()
 			s.fragmented(p, 0, 1, 2)
 			s.fragmentedBack(p)
 		}},
-		scenario{row: "fragment", name: "the-last-comes-first", modes: []string{nat, l2dsr}, run: func(s *scene) {
+		scenario{row: "fragment", name: "udp-past-weir", modes: oneWay, run: func(s *scene) {
+			s.fragmented(s.long(), 0, 1, 2)
+			s.passes(s.udp("and a whole one"))
+		}},
+		scenario{row: "fragment", name: "tcp-past-weir", modes: oneWay, run: func(s *scene) {
+			s.passes(s.tcp(syn, 1000, 0, ""))
+			p := s.tcp(ack|psh, 1001, 5001, strings.Repeat("fragmented ", 200))
+			p.df = false
+			s.fragmented(p, 0, 1, 2)
+		}},
+		scenario{row: "fragment", name: "the-last-comes-first", modes: every, run: func(s *scene) {
 			s.fragmented(s.long(), 2, 1, 0)
 		}},
-		scenario{row: "fragment", name: "the-first-in-the-middle", modes: []string{nat, l2dsr}, run: func(s *scene) {
+		scenario{row: "fragment", name: "the-first-in-the-middle", modes: onFabric, run: func(s *scene) {
 			p := s.long()
 			s.restOf(p, s.fragmented(p, 1, 0))
 		}},
-		scenario{row: "fragment", name: "to-a-node-port", run: func(s *scene) {
+		scenario{row: "fragment", name: "to-a-node-port", modes: twoWay, run: func(s *scene) {
 			p := s.long()
 			p.dst = s.nodeFrontend(udpPort)
 			s.fragmented(p, 0, 1, 2)
@@ -41,19 +51,19 @@ func init() {
 			s.sendFrame(f[2])
 			s.fragmented(p, 0, 1)
 		}},
-		scenario{row: "fragment", name: "tcp", run: func(s *scene) {
+		scenario{row: "fragment", name: "tcp", modes: twoWay, run: func(s *scene) {
 			s.connect()
 			p := s.tcp(ack|psh, 1001, 5001, strings.Repeat("fragmented ", 200))
 			p.df = false
 			s.fragmented(p, 0, 1, 2)
 		}},
-		scenario{row: "fragment", name: "duplicate", modes: []string{nat, l2dsr}, run: func(s *scene) {
+		scenario{row: "fragment", name: "duplicate", modes: onFabric, run: func(s *scene) {
 			p := s.long()
 			got := s.fragmented(p, 0, 1)
 			s.sendFrame(s.cut(p, 7, 0, 800, 1600)[1])
 			s.restOf(p, got)
 		}, drops: drop("fragment-overlap")},
-		scenario{row: "fragment", name: "overlap-ends-the-datagram", modes: []string{nat, l2dsr}, run: func(s *scene) {
+		scenario{row: "fragment", name: "overlap-ends-the-datagram", modes: onFabric, run: func(s *scene) {
 			p := s.long()
 			s.fragmented(p, 0, 1)
 			s.sendFrame(s.cut(p, 7, 0, 1592)[1])
@@ -79,7 +89,7 @@ func init() {
 				s.sendFrame(f)
 			}
 		}, drops: map[string]int{"no-local-endpoint": 1, "fragment-of-no-flow": 2}},
-		scenario{row: "fragment", name: "ttl-1-of-a-later-one", modes: []string{nat, l2dsr}, run: func(s *scene) {
+		scenario{row: "fragment", name: "ttl-1-of-a-later-one", modes: onFabric, run: func(s *scene) {
 			p := s.long()
 			s.fragmented(p, 0, 1)
 			p.ttl = 1
@@ -123,7 +133,7 @@ func (s *scene) cut(p packet, id uint32, offsets ...int) [][]byte {
 
 // cutFrame is a frame in fragments; head is where its payload begins.
 func (s *scene) cutFrame(frame []byte, head int, id uint32, offsets ...int) [][]byte {
-	l3 := 14 + 4*len(s.tags)
+	l3 := ipOffset(frame)
 	var out [][]byte
 	for i, from := range offsets {
 		end, more := len(frame), i+1 < len(offsets)
@@ -145,7 +155,7 @@ func (s *scene) cutFrame(frame []byte, head int, id uint32, offsets ...int) [][]
 
 // place is a fragment with another place in its datagram.
 func (s *scene) place(frame []byte, offset int, more bool) []byte {
-	f, l3 := bytes.Clone(frame), 14+4*len(s.tags)
+	f, l3 := bytes.Clone(frame), ipOffset(frame)
 	if s.six {
 		w := uint16(offset)
 		if more {
@@ -167,7 +177,7 @@ func (s *scene) place(frame []byte, offset int, more bool) []byte {
 
 // identification is that of a fragment.
 func (s *scene) identification(frame []byte) uint32 {
-	l3 := 14 + 4*len(s.tags)
+	l3 := ipOffset(frame)
 	if s.six {
 		return binary.BigEndian.Uint32(frame[l3+44:])
 	}
@@ -183,34 +193,43 @@ func (s *scene) fragmented(p packet, order ...int) []byte {
 	for _, n := range order {
 		s.sendFrame(f[n])
 	}
-	got := s.frame(s.station())
-	want := s.wantedPieces(p, got)
-	s.same(s.station(), got, want[0])
+	if s.mode == dnat {
+		slices.Sort(order) // so does the kernel
+	}
+	first := s.frame(s.station())
+	s.same(s.station(), first, s.wantedPiece(p, 0, first, first))
 	for _, n := range order {
 		if n != 0 {
-			s.arrives(s.station(), want[n])
+			got := s.frame(s.station())
+			s.same(s.station(), got, s.wantedPiece(p, n, got, first))
 		}
 	}
-	return got
+	return first
 }
 
-// restOf sends the last fragment of p, of which the first was delivered as got.
-func (s *scene) restOf(p packet, got []byte) {
+// restOf sends the last fragment of p, of which the first was delivered.
+func (s *scene) restOf(p packet, first []byte) {
 	s.Helper()
 	s.sendFrame(s.cut(p, 7, 0, 800, 1600)[2])
-	s.arrives(s.station(), s.wantedPieces(p, got)[2])
+	got := s.frame(s.station())
+	s.same(s.station(), got, s.wantedPiece(p, 2, got, first))
 }
 
-// wantedPieces are the fragments of p as the endpoint is to get them; got is
-// the first one of them as it came.
-func (s *scene) wantedPieces(p packet, got []byte) [][]byte {
+// wantedPiece is fragment n of p as the endpoint is to get it, which it got,
+// and the first one, as they came. In a tunnel each has an outer header of its
+// own.
+func (s *scene) wantedPiece(p packet, n int, got, first []byte) []byte {
 	s.Helper()
-	plain := bytes.Clone(got)
-	if s.six {
-		plain = slices.Delete(plain, p.l3()+40, p.l3()+48)
+	if s.mode == ipip || s.mode == gue {
+		s.tunnel(got)
+		return s.wrap(p, s.cut(s.requested(p), 7, 0, 800, 1600)[n][p.l3():], got)
 	}
-	whole := wanted[s.mode](s, p, plain)
-	return s.cutFrame(whole, p.l4Offset(whole), s.identification(got), 0, 800, 1600)
+	plain, head := bytes.Clone(first), ipOffset(first)+20
+	if s.six {
+		head += 20
+		plain = slices.Delete(plain, head, head+8)
+	}
+	return s.cutFrame(wanted[s.mode](s, p, plain), head, s.identification(first), 0, 800, 1600)[n]
 }
 
 // fragmentedBack sends the endpoint's answer to p in fragments and checks that

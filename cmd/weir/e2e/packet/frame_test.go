@@ -153,12 +153,18 @@ func (p packet) network() (gopacket.SerializableLayer, gopacket.NetworkLayer) {
 	return ip, ip
 }
 
-// ports are source and destination port of a frame's transport header.
-func ports(frame []byte) (src, dst uint16) {
+// ipOffset is where a frame's IP header begins.
+func ipOffset(frame []byte) int {
 	l3 := 14
-	for binary.BigEndian.Uint16(frame[l3-2:]) == 0x8100 || binary.BigEndian.Uint16(frame[l3-2:]) == 0x88a8 {
+	for t := binary.BigEndian.Uint16(frame[l3-2:]); t == 0x8100 || t == 0x88a8; t = binary.BigEndian.Uint16(frame[l3-2:]) {
 		l3 += 4
 	}
+	return l3
+}
+
+// ports are source and destination port of a frame's transport header.
+func ports(frame []byte) (src, dst uint16) {
+	l3 := ipOffset(frame)
 	at := l3 + 40
 	if frame[l3]>>4 == 4 {
 		at = l3 + int(frame[l3]&15)*4

@@ -187,9 +187,23 @@ func (l *lab) settle() error {
 		l.neighbour("eth0", netlab.ClientNet, 2), l.neighbour("cni0", netlab.PodNet, 2),
 	}
 	for host := uint8(10); host < 40; host++ {
-		errs = append(errs, l.neighbour("eth1", netlab.FabricNet, host))
+		errs = append(errs, l.neighbour("eth1", netlab.FabricNet, host), l.neighbour("cni0", netlab.PodNet, host))
+	}
+	for _, six := range []bool{false, true} {
+		errs = append(errs, l.narrow("eth1", narrowFabric.addr(six), netip.Addr{}), l.narrow("cni0", narrowPod.addr(six), netip.Addr{}),
+			l.narrow("eth0", narrowClient(six), endpoint{netlab.ClientNet, 2, ""}.addr(six)))
 	}
 	return errors.Join(errs...)
+}
+
+// narrow is a route to one address, narrower than its link.
+func (l *lab) narrow(ifname string, a, via netip.Addr) error {
+	dev, err := l.edge.Interface(ifname)
+	if err != nil {
+		return err
+	}
+	return l.edge.Netlink().RouteAdd(&netlink.Route{LinkIndex: dev.Attrs().Index, MTU: narrowMTU, Gw: via.AsSlice(),
+		Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}})
 }
 
 // neighbour tells the edge a station's MAC address.

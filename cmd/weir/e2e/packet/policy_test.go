@@ -24,16 +24,19 @@ func init() {
 	four := func(first uint8) []endpoint {
 		return []endpoint{fabric(first), fabric(first + 1), fabric(first + 2), fabric(first + 3)}
 	}
+	pods := func(first uint8) []endpoint {
+		return []endpoint{podAt(first), podAt(first + 1), podAt(first + 2), podAt(first + 3)}
+	}
 	definitions["others-only"] = definition{edit: ranges("198.51.100.0/24", "2001:db8:ffff::/48")}
 	definitions["clients-only"] = definition{edit: ranges("198.51.100.0/24", "203.0.113.0/24", "2001:db8::/64")}
 	definitions["others-only-ipv4"] = definition{edit: ranges("198.51.100.0/24")}
 	definitions["others-only-annotated"] = definition{edit: annotated(corev1.AnnotationLoadBalancerSourceRangesKey, "198.51.100.0/24, 2001:db8:ffff::/48")}
-	definitions["sticky"] = definition{endpoints: four(11), edit: func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }}
-	definitions["least-conn"] = definition{endpoints: four(20), edit: annotated("weir.dev/algorithm", "least-conn")}
-	definitions["one-connection"] = definition{endpoints: []endpoint{fabric(24)}, edit: annotated("weir.dev/max-connections", "1")}
-	definitions["removed-reset"] = definition{endpoints: []endpoint{fabric(25)}, edit: annotated("weir.dev/on-endpoint-removal", "reset")}
-	definitions["removed-drop"] = definition{endpoints: []endpoint{fabric(26)}, edit: annotated("weir.dev/on-endpoint-removal", "drop")}
-	definitions["removed-keep"] = definition{endpoints: []endpoint{fabric(27)}}
+	definitions["sticky"] = definition{endpoints: four(11), pods: pods(11), edit: func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }}
+	definitions["least-conn"] = definition{endpoints: four(20), pods: pods(20), edit: annotated("weir.dev/algorithm", "least-conn")}
+	definitions["one-connection"] = definition{endpoints: []endpoint{fabric(24)}, pods: []endpoint{podAt(24)}, edit: annotated("weir.dev/max-connections", "1")}
+	definitions["removed-reset"] = definition{endpoints: []endpoint{fabric(25)}, pods: []endpoint{podAt(25)}, edit: annotated("weir.dev/on-endpoint-removal", "reset")}
+	definitions["removed-drop"] = definition{endpoints: []endpoint{fabric(26)}, pods: []endpoint{podAt(26)}, edit: annotated("weir.dev/on-endpoint-removal", "drop")}
+	definitions["removed-keep"] = definition{endpoints: []endpoint{fabric(27)}, pods: []endpoint{podAt(27)}}
 	setUps["no-grace"] = setUp{conntrack: "takeoverSeconds: 0, endpointGoneSeconds: 0"}
 }
 
@@ -59,7 +62,7 @@ func init() {
 		scenario{row: "source-range", name: "no-range-of-the-family", modes: every, service: "others-only-ipv4", families: []int{ipv6}, run: func(s *scene) {
 			s.passes(s.udp("open"))
 		}},
-		scenario{row: "policy", name: "affinity", modes: onFabric, service: "sticky", run: func(s *scene) {
+		scenario{row: "policy", name: "affinity", modes: every, service: "sticky", run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			first := s.seen
 			for range 8 {
@@ -69,9 +72,9 @@ func init() {
 				}
 			}
 		}},
-		scenario{row: "policy", name: "least-connections", modes: onFabric, service: "least-conn", run: func(s *scene) {
+		scenario{row: "policy", name: "least-connections", modes: every, service: "least-conn", run: func(s *scene) {
 			used := map[endpoint]int{}
-			for range 2 * len(s.service.endpoints) {
+			for range 2 * len(s.service.hosts()) {
 				s.nextPort()
 				s.passes(s.tcp(syn, 1000, 0, ""))
 				used[s.seen]++
@@ -82,7 +85,7 @@ func init() {
 				}
 			}
 		}},
-		scenario{row: "policy", name: "connection-limit", modes: onFabric, service: "one-connection", run: func(s *scene) {
+		scenario{row: "policy", name: "connection-limit", modes: every, service: "one-connection", run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			first := s.from
 			s.nextPort()
@@ -94,17 +97,21 @@ func init() {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			s.passes(s.tcp(rst, 1001, 0, ""))
 		}, drops: drop("connection-limit")},
-		scenario{row: "gone", name: "reset", service: "removed-reset", lab: "no-grace", run: func(s *scene) {
+		scenario{row: "gone", name: "reset", modes: twoWay, service: "removed-reset", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			request, answer := s.tcp(ack|psh, 1001, 5001, "GET /"), s.answer(s.tcp(ack|psh, 5001, 1001, "200 OK"))
 			s.withoutEndpoints(func() {
 				s.send(request)
 				s.arrives(s.lab.client, s.resetOf(request).bytes(s))
 				send(s, s.station(), answer.bytes(s))
-				s.arrives(s.station(), s.resetOf(answer).bytes(s))
+				r := s.resetOf(answer)
+				if s.seen.isPod() {
+					r.ttl-- // the kernel
+				}
+				s.arrives(s.station(), r.bytes(s))
 			})
 		}, drops: map[string]int{"endpoint-gone": 2}},
-		scenario{row: "gone", name: "drop", service: "removed-drop", lab: "no-grace", run: func(s *scene) {
+		scenario{row: "gone", name: "drop", modes: twoWay, service: "removed-drop", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			s.withoutEndpoints(func() {
 				s.send(s.tcp(ack|psh, 1001, 5001, "GET /"))
@@ -112,7 +119,7 @@ func init() {
 				s.countedAtLeast("endpoint-gone", 2)
 			})
 		}, drops: map[string]int{"endpoint-gone": 2}},
-		scenario{row: "gone", name: "keep", service: "removed-keep", lab: "no-grace", run: func(s *scene) {
+		scenario{row: "gone", name: "keep", modes: twoWay, service: "removed-keep", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			s.withoutEndpoints(func() {
 				s.passes(s.tcp(ack|psh, 1001, 5001, "GET /"))

@@ -119,7 +119,7 @@ func (s *scene) sendFrame(frame []byte) { s.Helper(); send(s, s.lab.client, fram
 
 // station is where the Service's endpoints are.
 func (s *scene) station() *station {
-	if len(s.service.hosts()) > 0 && s.service.hosts()[0] == pod {
+	if len(s.service.hosts()) > 0 && s.service.hosts()[0].isPod() {
 		return s.lab.pod
 	}
 	return s.lab.fabric
@@ -196,7 +196,7 @@ func translated(s *scene, p packet, got []byte) []byte {
 // toEndpoint is p on the last link, to the endpoint.
 func (s *scene) toEndpoint(p packet, e endpoint) packet {
 	p.srcMAC, p.dstMAC, p.ttl = edge1MAC, mac(e.network, e.host), p.ttl-1
-	if e == pod { // the kernel is one more router
+	if e.isPod() { // the kernel is one more router
 		p.srcMAC, p.ttl, p.tags = edgePodMAC, p.ttl-1, nil
 	}
 	return p
@@ -208,7 +208,7 @@ func (s *scene) translatedSource(got []byte, e endpoint) netip.AddrPort {
 	s.Helper()
 	port, _ := ports(got)
 	a, lo := endpoint{e.network, 1, ""}.addr(s.six), uint16(61000)
-	if e == pod {
+	if e.isPod() {
 		a, lo = netip.MustParseAddr("169.254.77.2"), 1024
 		if s.six {
 			a = netip.MustParseAddr("fd77:7765:6972::2")
@@ -239,7 +239,7 @@ func (s *scene) answer(p packet) packet {
 	a.src = netip.AddrPortFrom(s.seen.addr(s.six), s.service.target(p.dst.Port()))
 	a.dst = s.snat
 	a.srcMAC, a.dstMAC = mac(s.seen.network, s.seen.host), edge1MAC
-	if s.seen == pod {
+	if s.seen.isPod() {
 		a.dstMAC, a.tags = edgePodMAC, nil
 	}
 	return a
@@ -257,7 +257,7 @@ func (s *scene) returns(a packet, port uint16) {
 func (s *scene) translatedBack(a packet, port uint16) packet {
 	a.src, a.dst = s.frontend(port), s.from
 	a.srcMAC, a.dstMAC, a.ttl = edge0MAC, clientMAC, a.ttl-1
-	if s.seen == pod {
+	if s.seen.isPod() {
 		a.ttl--
 	}
 	return a

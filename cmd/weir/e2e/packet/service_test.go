@@ -31,8 +31,12 @@ type endpoint struct {
 
 func fabric(host uint8) endpoint { return endpoint{netlab.FabricNet, host, "other"} }
 
-// pod is the endpoint behind the edge node's kernel.
-var pod = endpoint{netlab.PodNet, 2, "edge-1"}
+// podAt is an endpoint behind the edge node's kernel.
+func podAt(host uint8) endpoint { return endpoint{netlab.PodNet, host, "edge-1"} }
+
+var pod = podAt(2)
+
+func (e endpoint) isPod() bool { return e.network == netlab.PodNet }
 
 func (e endpoint) addr(six bool) netip.Addr {
 	if six {
@@ -45,7 +49,9 @@ func (e endpoint) addr(six bool) netip.Addr {
 type definition struct {
 	// endpoints; nil: one, that the mode can reach. To have none, see empty.
 	endpoints []endpoint
-	empty     bool
+	// pods are the endpoints in dnat; nil: the same.
+	pods  []endpoint
+	empty bool
 	// edit changes the objects that the table makes: annotations, policies.
 	edit       func(*corev1.Service)
 	editSlices func(*discoveryv1.EndpointSlice)
@@ -81,6 +87,8 @@ func (s *service) hosts() []endpoint {
 	switch {
 	case s.empty:
 		return nil
+	case s.mode == dnat && s.pods != nil:
+		return s.pods
 	case s.endpoints != nil:
 		return s.endpoints
 	case s.mode == dnat:

@@ -80,10 +80,7 @@ func chatter(frame []byte) bool {
 // completeChecksum does what a device would with a checksum left to it: the
 // field holds the pseudo header's sum.
 func completeChecksum(frame []byte) {
-	l3 := 14
-	for t := binary.BigEndian.Uint16(frame[l3-2:]); t == 0x8100 || t == 0x88a8; t = binary.BigEndian.Uint16(frame[l3-2:]) {
-		l3 += 4
-	}
+	l3 := ipOffset(frame)
 	l4, proto := l3+40, frame[l3+6]
 	if frame[l3]>>4 == 4 {
 		l4, proto = l3+int(frame[l3]&15)*4, frame[l3+9]
@@ -129,7 +126,7 @@ func (n *sentinel) pass(t testing.TB) (stray []string) {
 	}
 	e := n.service.hosts()[0]
 	from, to := mac(e.network, e.host), edge1MAC
-	if e == pod {
+	if e.isPod() {
 		to = edgePodMAC
 	}
 	port, _ := ports(found)
