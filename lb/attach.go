@@ -59,21 +59,26 @@ func (l *LB) addPort(in Interface, p device.Port, links []device.Link) error {
 	if in.Mode == "" {
 		in.Mode = ModeAuto
 	}
-	slot := slices.IndexFunc(l.ifaces, func(i *iface) bool { return i.index == p.Device && !i.virtual() })
+	slot := l.carrierOf(p.Device)
 	if slot < 0 {
-		slot = len(l.ifaces)
 		d := link(links, p.Device)
 		q, err := steer.RxQueues(d.Index)
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", d.Name, err)
 		}
-		l.ifaces = append(l.ifaces, &iface{
+		slot, err = l.number(&iface{
 			name: d.Name, index: d.Index, mode: in.Mode, mac: [6]byte(d.MAC), mtu: d.MTU, driver: d.Kind, queues: q.Rx, under: -1, of: in.Name,
 		})
+		if err != nil {
+			return err
+		}
 	}
 	carrier, named := l.ifaces[slot], link(links, p.Interface)
 	if in.Mode != ModeAuto {
 		carrier.mode = in.Mode
+	}
+	if p.Member {
+		l.bonded, carrier.bond = true, link(links, p.Device).Master
 	}
 	if p.VLAN == 0 {
 		// A bond's members answer to its address.
@@ -81,11 +86,34 @@ func (l *LB) addPort(in Interface, p device.Port, links []device.Link) error {
 		return nil
 	}
 	l.vlans = true
-	l.ifaces = append(l.ifaces, &iface{
+	_, err := l.number(&iface{
 		name: in.Name, index: p.Interface, as: p.Interface, active: p.Active || !p.Member, member: p.Member, mode: in.Mode, mac: [6]byte(named.MAC), mtu: named.MTU,
 		driver: named.Kind, under: slot, tag: uint32(p.Protocol)<<16 | uint32(p.VLAN), of: in.Name,
 	})
-	return nil
+	return err
+}
+
+// carrierOf is the number of the port that is a device, -1 if none is.
+func (l *LB) carrierOf(device int) int {
+	return slices.IndexFunc(l.ifaces, func(i *iface) bool { return i.index == device && !i.virtual() && i.stage != vacant })
+}
+
+// number gives a port its number: one that a member of a bond has left, or the next.
+func (l *LB) number(i *iface) (int, error) {
+	if slot := slices.IndexFunc(l.ifaces, func(i *iface) bool { return i.stage == vacant }); slot >= 0 {
+		l.ifaces[slot] = i
+		return slot, nil
+	}
+	limit := steer.MaxSlots
+	if l.host == nil {
+		limit-- // it comes last
+	}
+	if len(l.ifaces) >= limit {
+		return 0, fmt.Errorf("interface %s: there is room for %d devices and VLANs, a VLAN counting once per device that carries it: leave out VLAN interfaces by which no client's packet arrives (endpoints there are reached through the kernel)",
+			i.name, steer.MaxSlots-1)
+	}
+	l.ifaces = append(l.ifaces, i)
+	return len(l.ifaces) - 1, nil
 }
 
 func link(links []device.Link, index int) *device.Link {
@@ -105,11 +133,20 @@ func (i *iface) carrier(l *LB) *iface {
 	return i
 }
 
+// hostPort is the host port as routes are to know it, nil without one.
+func (l *LB) hostPort() *route.HostPort {
+	if l.host == nil {
+		return nil
+	}
+	hp := l.host.Route(slices.IndexFunc(l.ifaces, func(i *iface) bool { return i.host }))
+	return &hp
+}
+
 // routedBy tells the routes which ports lead out of which interface now.
 func (l *LB) routedBy() []route.Interface {
 	var list []route.Interface
 	for slot, i := range l.ifaces {
-		if !i.host && i.as != 0 && i.active {
+		if !i.host && i.as != 0 && i.active && i.stage == open {
 			list = append(list, route.Interface{Index: i.as, Port: slot})
 		}
 	}
@@ -120,7 +157,7 @@ func (l *LB) routedBy() []route.Interface {
 func (l *LB) vlansOf(slot int) map[uint16]net.HardwareAddr {
 	var vlans map[uint16]net.HardwareAddr
 	for _, i := range l.ifaces {
-		if i.virtual() && i.under == slot {
+		if i.virtual() && i.under == slot && i.stage <= joining {
 			if vlans == nil {
 				vlans = map[uint16]net.HardwareAddr{}
 			}
@@ -131,59 +168,4 @@ func (l *LB) vlansOf(slot int) map[uint16]net.HardwareAddr {
 		vlans[0] = slices.Clone(d.mac[:])
 	}
 	return vlans
-}
-
-// followMembers has packets leave by the members that a bond uses now. It lists
-// all interfaces of the host, of which there may be thousands: not without a bond.
-func (l *LB) followMembers() {
-	if !slices.ContainsFunc(l.ifaces, func(i *iface) bool { return i.member }) {
-		return
-	}
-	links, err := l.links()
-	if err != nil {
-		l.log.Warn("follow interfaces", "err", err)
-		return
-	}
-	changed := false
-	for _, in := range l.cfg.Interfaces {
-		ports, err := device.Resolve(in.Name, links)
-		if err != nil {
-			l.log.Debug("follow interface", "err", err)
-		}
-		changed = l.followPorts(in.Name, ports) || changed
-	}
-	if !changed {
-		return
-	}
-	var hp *route.HostPort
-	if l.host != nil {
-		h := l.host.Route(len(l.ifaces) - 1)
-		hp = &h
-	}
-	if err := l.router.SetInterfaces(l.routedBy(), hp); err != nil {
-		l.log.Error("routes", "err", err)
-	}
-}
-
-// followPorts notes which ports of an interface may be sent by, and says whether
-// that has changed.
-func (l *LB) followPorts(name string, ports []device.Port) (changed bool) {
-	for _, i := range l.ifaces {
-		if !i.member || i.as == 0 || i.of != name {
-			continue
-		}
-		carrier := i.carrier(l)
-		active := slices.ContainsFunc(ports, func(p device.Port) bool { return p.Device == carrier.index && p.Active })
-		if active != i.active {
-			i.active, changed = active, true
-			l.log.Info("bond member", "interface", name, "member", carrier.name, "active", active)
-		}
-	}
-	for _, p := range ports {
-		if !slices.ContainsFunc(l.ifaces, func(i *iface) bool { return i.index == p.Device && !i.virtual() }) && !l.joined[p.Device] {
-			l.joined[p.Device] = true
-			l.warn("interface %s has a new member (index %d) without sockets: its packets go to the kernel until Weir is restarted", name, p.Device)
-		}
-	}
-	return changed
 }

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,9 +105,9 @@ type LB struct {
 	offloads *offloads
 	steer    *steer.Program
 	memory   *xsk.Area
-	ifaces   []*iface // by port number; the host port is the last
+	ifaces   []*iface // by port number
 	vlans    bool     // VLAN interfaces are attached
-	joined   map[int]bool
+	bonded   bool     // bonds are
 	plan     atomic.Pointer[plan]
 	vips     vips
 
@@ -125,7 +126,9 @@ type LB struct {
 	warnings  []string
 	adopted   int // flows of the last process
 
-	toldNAT map[string]bool // Services of which it was said that they get nat in place of dnat
+	maxDevices int             // for how many the packet memory is
+	refused    map[int]refusal // devices that could not join a bond, by index
+	toldNAT    map[string]bool // Services of which it was said that they get nat in place of dnat
 
 	exhausted map[netip.AddrPort]time.Time // Run's: when it was last said
 	started   time.Time
@@ -149,6 +152,8 @@ type iface struct {
 	as     int    // the index under which routes know it: its own or its bond's; 0: it only carries VLANs
 	active bool   // packets may be sent by it
 	member bool   // its device is a member of a bond: only what the bond uses is sent by
+	bond   int    // the index of that bond
+	stage  stage
 	under  int    // of a VLAN: the number of the port that carries it; else -1
 	tag    uint32 // of a VLAN: EtherType and number
 }
@@ -159,7 +164,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	l := &LB{cfg: cfg, log: cfg.Log, joined: map[int]bool{}, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{}, toldNAT: map[string]bool{},
+	l := &LB{cfg: cfg, log: cfg.Log, refused: map[int]refusal{}, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{}, toldNAT: map[string]bool{},
 		exhausted: map[netip.AddrPort]time.Time{}, started: time.Now()}
 	l.vips.init()
 	defer func() {
@@ -209,5 +214,7 @@ func New(cfg Config) (_ *LB, err error) {
 func (l *LB) warn(format string, args ...any) {
 	s := fmt.Sprintf(format, args...)
 	l.log.Warn(s)
-	l.warnings = append(l.warnings, s)
+	if !slices.Contains(l.warnings, s) {
+		l.warnings = append(l.warnings, s)
+	}
 }

@@ -84,22 +84,28 @@ func (o *offloads) write() error {
 
 // restore puts everything back. What could not be put back stays noted.
 func (o *offloads) restore() error {
-	if len(o.Old) == 0 {
-		return nil
-	}
 	var errs []error
-	for name, old := range o.Old {
-		if err := steer.RestoreOffloads(name, old); err != nil && !errors.Is(err, unix.ENODEV) {
-			errs = append(errs, err)
-			continue
-		}
-		delete(o.Old, name)
-	}
-	if len(o.Old) > 0 {
-		return errors.Join(append(errs, o.write())...)
-	}
-	if err := os.Remove(o.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, err)
+	for name := range o.Old {
+		errs = append(errs, o.restoreOf(name))
 	}
 	return errors.Join(errs...)
+}
+
+// restoreOf puts back the settings of one interface.
+func (o *offloads) restoreOf(name string) error {
+	old, ok := o.Old[name]
+	if !ok {
+		return nil
+	}
+	if err := steer.RestoreOffloads(name, old); err != nil && !errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	delete(o.Old, name)
+	if len(o.Old) > 0 {
+		return o.write()
+	}
+	if err := os.Remove(o.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

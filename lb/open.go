@@ -21,6 +21,9 @@ const (
 	framesPerPort = 4096
 	// framesSending is room for packets on their way out and held.
 	framesSending = 4096
+	// spareMembers is for how many more members that bonds may get there are
+	// frames: it is two devices' worth, however many bonds there are.
+	spareMembers = 2
 )
 
 // placeWorkers decides on the number of workers and their CPUs.
@@ -59,12 +62,17 @@ func (l *LB) placeWorkers() (int, []int, error) {
 		return 0, nil, fmt.Errorf("%d workers on %d CPUs: a worker takes a whole CPU; lower workers.count", n, len(cpus))
 	}
 	for _, i := range l.ifaces {
-		if i.queues > n {
-			l.warn("interface %s: %d of its %d receive queues have no worker, their packets go to the kernel: run `ethtool -L %s combined %d`",
-				i.name, i.queues-n, i.queues, i.name, n)
-		}
+		l.warnQueues(i, n)
 	}
 	return n, cpus[:n], nil
+}
+
+// warnQueues says which receive queues no worker has.
+func (l *LB) warnQueues(i *iface, workers int) {
+	if i.queues > workers {
+		l.warn("interface %s: %d of its %d receive queues have no worker, their packets go to the kernel: run `ethtool -L %s combined %d`",
+			i.name, i.queues-workers, i.queues, i.name, workers)
+	}
 }
 
 // automaticWorkers is one per receive queue, as far as there are CPUs and the
@@ -83,7 +91,7 @@ func (l *LB) automaticWorkers(cpus int) int {
 // devices is how many interfaces have queues: VLANs have none of their own.
 func (l *LB) devices() (n int) {
 	for _, i := range l.ifaces {
-		if !i.virtual() {
+		if !i.virtual() && i.stage != vacant {
 			n++
 		}
 	}
@@ -92,7 +100,11 @@ func (l *LB) devices() (n int) {
 
 // openSockets maps the umem and binds a socket to every queue with a worker.
 func (l *LB) openSockets(workers int) error {
-	frames := workers * (l.devices()*framesPerPort + framesSending)
+	l.maxDevices = l.devices()
+	if l.bonded {
+		l.maxDevices += spareMembers
+	}
+	frames := workers * (l.maxDevices*framesPerPort + framesSending)
 	var err error
 	if l.memory, err = xsk.NewArea(frames, xsk.FrameSize); err != nil {
 		return fmt.Errorf("packet memory: %w", err)
@@ -101,21 +113,28 @@ func (l *LB) openSockets(workers int) error {
 		if i.virtual() {
 			continue
 		}
-		i.sockets = make([]*xsk.Socket, min(i.queues, workers))
-		for q := range i.sockets {
-			s, err := xsk.Open(l.memory, xsk.Config{
-				IfIndex: i.index, Queue: q, Mode: i.socketMode(),
-				Umem:        l.umem(i),
-				TxMetadata:  !l.cfg.SoftwareChecksums,
-				MultiBuffer: i.mtu > xsk.FrameSize-xsk.Headroom-512 && l.steer.Frags(),
-			})
-			if err != nil {
-				return fmt.Errorf("interface %s queue %d: %w", i.name, q, err)
-			}
-			i.sockets[q] = s
-			if err := l.steer.SetSocket(slot, q, s.FD()); err != nil {
-				return fmt.Errorf("interface %s: %w", i.name, err)
-			}
+		if err := l.openQueues(slot, i, workers); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openQueues binds a socket to every queue of a port with a worker.
+func (l *LB) openQueues(slot int, i *iface, workers int) error {
+	for q := range min(i.queues, workers) {
+		s, err := xsk.Open(l.memory, xsk.Config{
+			IfIndex: i.index, Queue: q, Mode: i.socketMode(),
+			Umem:        l.umem(i),
+			TxMetadata:  !l.cfg.SoftwareChecksums,
+			MultiBuffer: i.mtu > xsk.FrameSize-xsk.Headroom-512 && l.steer.Frags(),
+		})
+		if err != nil {
+			return fmt.Errorf("interface %s queue %d: %w", i.name, q, err)
+		}
+		i.sockets = append(i.sockets, s)
+		if err := l.steer.SetSocket(slot, q, s.FD()); err != nil {
+			return fmt.Errorf("interface %s: %w", i.name, err)
 		}
 	}
 	return nil
@@ -159,24 +178,10 @@ func (l *LB) makeWorkers(n int, cpus []int) {
 		w := l.newWorker(id, len(l.ifaces))
 		w.cpu, w.sendMax = cpus[id], sendShare(l.devices())
 		for slot, i := range l.ifaces {
-			p := &w.ports[slot]
-			p.host, p.untag = i.host, i.host || l.vlans
+			w.ports[slot] = *l.portFor(id, slot)
 			if i.host {
 				w.hostPort = int32(slot)
 				w.hostMACs = [2][6]byte{l.host.PeerMAC(), i.mac}
-			}
-			if i.virtual() {
-				p.tag, p.under = i.tag, int32(i.under)
-				_, p.metadata, _ = l.ifaces[i.under].sockets[0].Granted()
-				continue
-			}
-			if id < len(i.sockets) {
-				s := i.sockets[id]
-				_, p.metadata, _ = s.Granted()
-				p.q, p.ring = s, framesPerPort
-				w.pollFD = append(w.pollFD, unix.PollFd{Fd: int32(s.FD()), Events: unix.POLLIN})
-			} else {
-				p.owner = int32(id % len(i.sockets))
 			}
 		}
 		for f := range perWorker {
@@ -192,7 +197,7 @@ func (l *LB) makeWorkers(n int, cpus []int) {
 func (l *LB) newWorker(id, ports int) *worker {
 	w := &worker{
 		id: id, lb: l, cpu: -1, spin: firstSpin, longestNap: longestNap, hostPort: -1, wakeFD: -1,
-		ports: make([]port, ports),
+		ports: make([]port, ports, max(ports, l.mostPorts())),
 		table: l.flows, ct: l.flows.Worker(id), tables: l.tables, affinity: l.affinity, servers: l.servers, router: l.router,
 		memory: l.memory, area: l.memory.Bytes(), frameMask: uint64(l.memory.FrameSize() - 1),
 		adjacencies: l.router.Adjacencies(),
@@ -253,7 +258,7 @@ func (w *worker) start() error {
 		return fmt.Errorf("worker %d: eventfd: %w", w.id, err)
 	}
 	w.wakeFD = fd
-	w.pollFD = append([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, w.pollFD...)
+	w.pollFD = w.lb.polled(w)
 	w.lb.running.Add(1)
 	go func() {
 		defer w.lb.running.Done()
@@ -274,11 +279,7 @@ func (w *worker) start() error {
 
 // openRouter starts to follow the kernel's routes and neighbours.
 func (l *LB) openRouter(workers int) error {
-	cfg := route.Config{Workers: workers, Logger: l.log, Interfaces: l.routedBy()}
-	if l.host != nil {
-		hp := l.host.Route(len(l.ifaces) - 1)
-		cfg.HostPort = &hp
-	}
+	cfg := route.Config{Workers: workers, Logger: l.log, Interfaces: l.routedBy(), HostPort: l.hostPort()}
 	var err error
 	if l.router, err = route.New(cfg); err != nil {
 		return fmt.Errorf("routes: %w", err)

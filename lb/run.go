@@ -84,6 +84,9 @@ func (l *LB) followLinks() {
 	defer l.mu.Unlock()
 	l.followMembers()
 	for slot, i := range l.ifaces {
+		if i.stage != open {
+			continue
+		}
 		dev, err := netlink.LinkByIndex(cmp.Or(i.as, i.index))
 		if err != nil {
 			if !i.gone && errors.As(err, new(netlink.LinkNotFoundError)) {

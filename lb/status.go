@@ -85,6 +85,9 @@ func (l *LB) Status() Status {
 		Warnings: append([]string(nil), l.warnings...),
 	}
 	for _, i := range l.ifaces {
+		if i.stage > joining {
+			continue
+		}
 		s.Interfaces = append(s.Interfaces, l.interfaceStatus(i))
 	}
 	for _, w := range l.workers {

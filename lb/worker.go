@@ -85,7 +85,8 @@ type worker struct {
 	t      tally
 	shared *sharedTally
 	stop   atomic.Bool
-	beat   atomic.Uint32 // tick of the last round: the worker's sign of life
+	change atomic.Pointer[rewiring] // of the ports, to be carried out
+	beat   atomic.Uint32            // tick of the last round: the worker's sign of life
 	// asleep is true while the worker may sleep in poll: who hands it a
 	// frame then writes to wakeFD.
 	asleep atomic.Bool
@@ -211,6 +212,9 @@ func (w *worker) turn() int {
 // beginRound reads everything that others publish, once for all packets of
 // the round.
 func (w *worker) beginRound() {
+	if r := w.change.Load(); r != nil {
+		w.rewire(r)
+	}
 	if tick := w.table.Tick(); tick != w.tick {
 		w.tick = tick
 		w.beat.Store(tick)
@@ -295,6 +299,11 @@ func (w *worker) takeHandedOver() int {
 				continue
 			}
 			out := &w.ports[s.port]
+			if out.q == nil {
+				w.portGone(&s.desc)
+				p.owed++
+				continue
+			}
 			if whole && out.txn+maxBuffers > txQueueLen {
 				w.transmit(out)
 			}

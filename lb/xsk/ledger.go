@@ -119,7 +119,9 @@ func void(packet []Desc) {
 
 // Reclaim appends to free the address of every frame that the kernel had by way
 // of s, and returns it. Preconditions: s is closed; the kernel's work on the
-// device's queue has ended, or its packets may go out with other contents.
+// device's queue has ended, or its packets may go out with other contents. Other
+// sockets may be at work: their marks change under the search, but never to or
+// from that of s.
 func (a *Area) Reclaim(s *Socket, free []uint64) []uint64 {
 	if s.mark == 0 || s.fd >= 0 {
 		return free

@@ -278,7 +278,7 @@ func (s *Socket) bind(try attempt) error {
 	if try.share != nil {
 		// No other flag is allowed here: they are those of the group.
 		addr.Flags = unix.XDP_SHARED_UMEM
-		addr.SharedUmemFD = uint32(try.share.sockets[0].fd)
+		return s.bindShared(addr, try.share)
 	} else {
 		addr.Flags = unix.XDP_USE_NEED_WAKEUP | unix.XDP_COPY
 		if try.zeroCopy {
@@ -288,6 +288,21 @@ func (s *Socket) bind(try attempt) error {
 			addr.Flags |= unix.XDP_USE_SG
 		}
 	}
+	return s.bindTo(addr)
+}
+
+// bindShared joins the umem of a group, by way of any socket that is bound: the
+// kernel unbinds those of a device that is deleted.
+func (s *Socket) bindShared(addr *unix.SockaddrXDP, g *group) error {
+	err := error(unix.EBADF)
+	for i := 0; i < len(g.sockets) && errors.Is(err, unix.EBADF); i++ {
+		addr.SharedUmemFD = uint32(g.sockets[i].fd)
+		err = s.bindTo(addr)
+	}
+	return err
+}
+
+func (s *Socket) bindTo(addr *unix.SockaddrXDP) error {
 	deadline := time.Now().Add(busyTimeout)
 	for {
 		err := unix.Bind(s.fd, addr)
