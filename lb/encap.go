@@ -22,18 +22,44 @@ import (
 // oneWay says whether the answers of flows of a mode pass Weir by.
 func oneWay(m conntrack.Mode) bool { return m >= conntrack.ModeL2DSR }
 
-// encapLen is how many bytes go before a packet of the entry.
-func encapLen(e *conntrack.Entry) uint32 {
-	if e.Mode == conntrack.ModeL2DSR {
-		return 0
+// tunnel is how packets reach their endpoint in such a mode.
+type tunnel struct {
+	plain bool         // as they are (l2dsr)
+	outer header.Encap // else with this before them
+}
+
+// tunnelOf is the tunnel of an entry, for packet i. It is good until the next is
+// asked for.
+func (w *worker) tunnelOf(b *batch, i int, e *conntrack.Entry, ref conntrack.Ref) *tunnel {
+	t := &w.tunnel
+	t.plain = e.Mode == conntrack.ModeL2DSR
+	o := &t.outer
+	o.V6, o.GUE, o.Flow = e.Flags&conntrack.FlagOuter6 != 0, e.Mode == conntrack.ModeGUE, uint32(b.hash[i]>>32)
+	if o.V6 {
+		src, dst := w.table.NewAddrs6(ref)
+		o.Addr6 = [4]uint64{src[0], src[1], dst[0], dst[1]}
+	} else {
+		o.Addr4 = e.Addr4
 	}
-	o := header.Encap{V6: e.Flags&conntrack.FlagOuter6 != 0, GUE: e.Mode == conntrack.ModeGUE}
-	return uint32(o.Len())
+	return t
+}
+
+// tunnelTo is the tunnel that a flow from src to the endpoint would have.
+func (w *worker) tunnelTo(b *batch, i int, mode conntrack.Mode, src, ep netip.Addr) *tunnel {
+	t := &w.tunnel
+	t.plain = mode == conntrack.ModeL2DSR
+	k := conntrack.MakeKey(netip.AddrPortFrom(src, 0), netip.AddrPortFrom(ep, 0), 0)
+	t.outer = header.Encap{V6: k.Family() == 6, GUE: mode == conntrack.ModeGUE, Flow: uint32(b.hash[i] >> 32),
+		Addr4: k.W[0], Addr6: [4]uint64(k.W[:4])}
+	return t
 }
 
 // within is the MTU for the packets inside, where the way out has mtu.
-func within(mtu uint32, e *conntrack.Entry) uint32 {
-	n := encapLen(e)
+func (t *tunnel) within(mtu uint32) uint32 {
+	if t.plain {
+		return mtu
+	}
+	n := uint32(t.outer.Len())
 	return max(mtu, n) - n
 }
 
@@ -58,19 +84,20 @@ func (w *worker) takeUp(b *batch, i int, ref conntrack.Ref) {
 	if adj == nil {
 		return // held, or answered
 	}
-	mtu = within(mtu, e)
+	t := w.tunnelOf(b, i, e, ref)
+	mtu = t.within(mtu)
 	if uint32(b.pkt[i].Len) > mtu && w.tooBigDirect(b, i, mtu) {
 		return
 	}
 	if b.pkt[i].Frag != 0 && !w.fragmentGoes(b, i, e) {
 		return
 	}
-	w.direct(b, i, e, adj, dst, mtu)
+	w.direct(b, i, t, adj, dst, mtu)
 }
 
 // direct sends packet i, which fits the tunnel's mtu or may be fragmented, on
 // to its endpoint.
-func (w *worker) direct(b *batch, i int, e *conntrack.Entry, adj *route.Adjacency, dst uint64, mtu uint32) {
+func (w *worker) direct(b *batch, i int, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
 	p := &b.pkt[i]
 	f := w.frame(b, i)
 	ip := f[p.L3:]
@@ -85,38 +112,33 @@ func (w *worker) direct(b *batch, i int, e *conntrack.Entry, adj *route.Adjacenc
 		w.clampMSS(b, i, mtu)
 	}
 	fits := uint32(p.Len) <= mtu
-	if p.Partial && (e.Mode != conntrack.ModeL2DSR || !fits) {
+	if p.Partial && (!t.plain || !fits) {
 		// Behind another header or in pieces nobody will complete it.
 		w.sumChecksum(b, i)
 		p.Partial = false
 	}
 	if !fits {
-		w.inFragments(b, i, e, adj, dst, mtu)
+		w.inFragments(b, i, t, adj, dst, mtu)
 		return
 	}
-	w.onward(b, i, e, adj, dst)
+	w.onward(b, i, t, adj, dst)
 }
 
-// onward puts the outer header on packet i, where its mode has one, and sends it.
-func (w *worker) onward(b *batch, i int, e *conntrack.Entry, adj *route.Adjacency, dst uint64) {
-	if e.Mode != conntrack.ModeL2DSR && !w.encapsulate(b, i, e) {
+// onward puts the outer header on packet i, where it gets one, and sends it.
+func (w *worker) onward(b *batch, i int, t *tunnel, adj *route.Adjacency, dst uint64) {
+	if !t.plain && !w.encapsulate(b, i, &t.outer) {
 		w.drop(b, i, DropUnsupported)
 		return
 	}
 	w.leave(b, i, adj, dst)
 }
 
-// encapsulate puts the outer header of the entry between the Ethernet header,
+// encapsulate puts the outer header between the Ethernet header,
 // with its tags, and packet i; false when the frame has no room before it, which
 // no driver is known to leave out (XDP_PACKET_HEADROOM).
-func (w *worker) encapsulate(b *batch, i int, e *conntrack.Entry) bool {
+func (w *worker) encapsulate(b *batch, i int, o *header.Encap) bool {
 	p := &b.pkt[i]
 	d := b.head(i)
-	o := header.Encap{
-		V6:   e.Flags&conntrack.FlagOuter6 != 0,
-		GUE:  e.Mode == conntrack.ModeGUE,
-		Flow: uint32(b.hash[i] >> 32),
-	}
 	n, l3, inner := uint64(o.Len()), int(p.L3), int(p.Len)
 	if d.Addr&w.frameMask < n {
 		return false
@@ -130,11 +152,8 @@ func (w *worker) encapsulate(b *batch, i int, e *conntrack.Entry) bool {
 	copy(f[:l3], f[n:])
 	etherType := uint16(header.EtherTypeIPv4)
 	if o.V6 {
-		src, dst := w.table.NewAddrs6(b.ref[i])
-		o.Addr6 = [4]uint64{src[0], src[1], dst[0], dst[1]}
 		etherType = header.EtherTypeIPv6
 	} else {
-		o.Addr4 = e.Addr4
 		w.ipID += uint16(len(w.peers)) // no two workers use the same
 		o.ID = w.ipID
 	}
@@ -227,7 +246,7 @@ func fragments(p *header.Packet, mtu uint32) int {
 // in pieces that fit the mtu (RFC 791 section 3.2), each with an outer header
 // of its own: the endpoint puts together what the client sent, and nothing that
 // has to be put together before it can be decapsulated (RFC 4459 section 3.4).
-func (w *worker) inFragments(b *batch, i int, e *conntrack.Entry, adj *route.Adjacency, dst uint64, mtu uint32) {
+func (w *worker) inFragments(b *batch, i int, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
 	p := &b.pkt[i]
 	f := w.frame(b, i)
 	l3 := int(p.L3)
@@ -263,10 +282,10 @@ func (w *worker) inFragments(b *batch, i int, e *conntrack.Entry, adj *route.Adj
 	head.Len = uint32(first + step)
 	putFragment(f[l3:first+step], field|moreFragments)
 	whole := *p
-	w.piece(b, i, head, e, adj, dst)
+	w.piece(b, i, head, t, adj, dst)
 	for _, d := range pieces[:n] {
 		*p = whole // tags that the one before lost or got have moved its offsets
-		w.piece(b, i, d, e, adj, dst)
+		w.piece(b, i, d, t, adj, dst)
 	}
 }
 
@@ -282,8 +301,8 @@ func putFragment(ip []byte, field uint16) {
 }
 
 // piece sends one fragment in packet i's place.
-func (w *worker) piece(b *batch, i int, d xsk.Desc, e *conntrack.Entry, adj *route.Adjacency, dst uint64) {
+func (w *worker) piece(b *batch, i int, d xsk.Desc, t *tunnel, adj *route.Adjacency, dst uint64) {
 	*b.head(i), b.size[i] = d, d.Len
 	b.pkt[i].Len = uint16(d.Len - uint32(b.pkt[i].L3))
-	w.onward(b, i, e, adj, dst)
+	w.onward(b, i, t, adj, dst)
 }

@@ -32,8 +32,10 @@ func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
 	if adj == nil {
 		return // held, or answered
 	}
+	var t *tunnel
 	if oneWay(e.Mode) {
-		mtu = within(mtu, e)
+		t = w.tunnelOf(b, i, e, ref)
+		mtu = t.within(mtu)
 		if uint32(p.Len) > mtu && w.tooBigDirect(b, i, mtu) {
 			return
 		}
@@ -82,8 +84,8 @@ func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
 	if p.Frag != 0 && !w.fragmentGoes(b, i, e) {
 		return
 	}
-	if oneWay(e.Mode) {
-		w.direct(b, i, e, adj, dst, mtu)
+	if t != nil {
+		w.direct(b, i, t, adj, dst, mtu)
 		return
 	}
 	w.translate(b, i, e)
@@ -161,6 +163,11 @@ func (w *worker) adjacency(b *batch, i int, c *conntrack.Conn, e *conntrack.Entr
 		word = way(w.epoch, &path, n)
 		atomic.StoreUint64(adjWord, word)
 	}
+	return w.hop(b, i, word)
+}
+
+// hop is adjacency by a word that is current.
+func (w *worker) hop(b *batch, i int, word uint64) (*route.Adjacency, uint64, uint32) {
 	n := uint32(word & 0xffff)
 	adj := &w.adjacencies[n]
 	mac, state := adj.Dst()

@@ -137,8 +137,10 @@ func (w *worker) laterFragment(b *batch, i int, d *datagram, h uint64, k *conntr
 	if adj == nil {
 		return // held, or dropped
 	}
+	var t *tunnel
 	if oneWay(e.Mode) {
-		mtu = within(mtu, e)
+		t = w.tunnelOf(b, i, e, ref)
+		mtu = t.within(mtu)
 		if uint32(p.Len) > mtu && w.tooBigDirect(b, i, mtu) {
 			return
 		}
@@ -149,8 +151,8 @@ func (w *worker) laterFragment(b *batch, i int, d *datagram, h uint64, k *conntr
 		return
 	}
 	c.Touch(w.tick)
-	if oneWay(e.Mode) {
-		w.direct(b, i, e, adj, dst, mtu)
+	if t != nil {
+		w.direct(b, i, t, adj, dst, mtu)
 		return
 	}
 	w.translateAddresses(w.frame(b, i)[p.L3:], p.Family, ref)

@@ -86,22 +86,6 @@ func sentTo(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
 	return outer.W[2] == quoted.W[0] && outer.W[3] == quoted.W[1]
 }
 
-// strayError deals with an error about a packet of no flow that is known. For
-// some time after start it may be about a connection that kube-proxy began.
-func (w *worker) strayError(b *batch, i int) {
-	k := frontendKey(&b.key[i])
-	if w.snapshot.Lookup(&k) != nil {
-		if w.tick < w.takeoverUntil {
-			w.giveBack(b, i, DropICMPNoFlow)
-			return
-		}
-	} else if !w.plan.ownsDestination(&b.key[i]) {
-		w.giveBack(b, i, DropNotOurs)
-		return
-	}
-	w.drop(b, i, DropICMPNoFlow)
-}
-
 // passError sends an error about a packet of the flow on to who sent that
 // packet first: ref is the entry of the packets that go there.
 func (w *worker) passError(b *batch, i int, q *header.Quote, ref conntrack.Ref) {
@@ -119,8 +103,7 @@ func (w *worker) passError(b *batch, i int, q *header.Quote, ref conntrack.Ref) 
 		return // held, or dropped
 	}
 	if oneWay(e.Mode) {
-		b.ref[i] = ref
-		w.errorDirect(b, i, e, adj, dst, within(mtu, e))
+		w.errorDirect(b, i, w.tunnelOf(b, i, e, ref), adj, dst, mtu)
 		return
 	}
 	if uint32(p.Len) > mtu && w.tooBig(b, i, adj, mtu) {
@@ -135,12 +118,13 @@ func (w *worker) passError(b *batch, i int, q *header.Quote, ref conntrack.Ref) 
 
 // errorDirect sends an error about what an endpoint answered past Weir on to
 // that endpoint, as it is: it is to the frontend, whose address the endpoint has.
-func (w *worker) errorDirect(b *batch, i int, e *conntrack.Entry, adj *route.Adjacency, dst uint64, mtu uint32) {
+func (w *worker) errorDirect(b *batch, i int, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
+	mtu = t.within(mtu)
 	if uint32(b.pkt[i].Len) > mtu && w.tooBigDirect(b, i, mtu) {
 		return
 	}
 	w.t.icmpPassed++
-	w.direct(b, i, e, adj, dst, mtu)
+	w.direct(b, i, t, adj, dst, mtu)
 }
 
 // errorTranslation is what error i gets on the way of an entry. The packet that

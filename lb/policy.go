@@ -53,18 +53,19 @@ func (w *worker) choose(fe *table.FrontendEntry, k *conntrack.Key) *table.Endpoi
 // may be used and was so within the affinity's time; else one that follows from
 // the client's address alone, so that another node would choose it too.
 func (w *worker) choosePinned(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
-	key := fe.AffinityKey(&k.W)
-	now := w.tick / secondTicks
-	number, ok := w.affinity.Get(key, now, seconds)
-	var ep *table.EndpointEntry
-	if ok {
-		ep = fe.Pool.Find(number)
-	}
-	if ep == nil {
-		ep = fe.Pool.Select(&k.W, &w.rng, w.tick)
-	}
-	w.affinity.Put(key, ep.Number, now)
+	ep := w.pinned(fe, k, seconds)
+	w.affinity.Put(fe.AffinityKey(&k.W), ep.Number, w.tick/secondTicks)
 	return ep
+}
+
+// pinned is choosePinned without remembering it; nil from an empty pool.
+func (w *worker) pinned(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
+	if number, ok := w.affinity.Get(fe.AffinityKey(&k.W), w.tick/secondTicks, seconds); ok {
+		if ep := fe.Pool.Find(number); ep != nil {
+			return ep
+		}
+	}
+	return fe.Pool.Select(&k.W, &w.rng, w.tick)
 }
 
 // scanned is up to how many endpoints least connections looks at all of. Of

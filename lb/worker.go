@@ -72,6 +72,7 @@ type worker struct {
 	echoes       limiter
 	exhausted    exhaustion
 	offLink      exhaustion // endpoints that l2dsr cannot reach, and the next hop there
+	tunnel       tunnel     // of the packet that is being dealt with
 	ipID         uint16     // of the last outer header that may be fragmented
 	rng          fastrand.RNG
 

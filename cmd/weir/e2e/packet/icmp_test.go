@@ -110,6 +110,15 @@ func (s *scene) fromFront(p, a packet, kind icmpKind, from netip.Addr, rest uint
 	}
 }
 
+// aboutTheAnswer is a router's error about what an endpoint sent to the client of
+// udp, past this Weir, which has not seen the request.
+func (s *scene) aboutTheAnswer(mtu uint32) packet {
+	s.Helper()
+	a := s.udp("an answer")
+	a.src, a.dst = a.dst, a.src
+	return s.icmp(packet{srcMAC: clientMAC, dstMAC: edge0MAC, tags: s.tags, ttl: 64}, tooBig, s.router(), a.src.Addr(), mtu, s.quote(a, 0))
+}
+
 func whole(b []byte) []byte { return b }
 
 // l4At is where the transport header of a quoted packet begins.
@@ -198,10 +207,27 @@ func init() {
 			e := s.icmp(packet{srcMAC: mac(s.seen.network, 11), dstMAC: edge1MAC, tags: s.tags, ttl: 64}, hostUnreachable, s.router(), s.snat.Addr(), 0, s.quote(s.sent(p), 0))
 			send(s, s.lab.fabric, e.bytes(s))
 		}, drops: drop("icmp-no-flow")},
-		scenario{row: "icmp-error", name: "no-flow-in-front", modes: every, run: func(s *scene) {
-			p := s.udp("never asked")
-			p.src, p.dst = p.dst, p.src
-			s.send(s.icmp(packet{srcMAC: clientMAC, dstMAC: edge0MAC, tags: s.tags, ttl: 64}, tooBig, s.router(), p.src.Addr(), mtu, s.quote(p, 0)))
+		scenario{row: "icmp-error", name: "no-flow-in-front", modes: twoWay, run: func(s *scene) {
+			s.send(s.aboutTheAnswer(mtu))
+		}, drops: drop("icmp-no-flow")},
+		// The endpoint follows from the tuple, whichever node has the flow.
+		scenario{row: "icmp-error", name: "flow-of-another-node", modes: oneWay, service: "many", run: func(s *scene) {
+			e := s.aboutTheAnswer(mtu)
+			s.send(e)
+			got := s.frame(s.station())
+			if s.seen = s.chosen(got); s.mode == l2dsr {
+				s.same(s.station(), got, s.requested(e).bytes(s))
+			} else {
+				s.same(s.station(), got, wrapped(s, e, got))
+			}
+			s.snat = netip.AddrPort{}
+			asked := s.seen
+			if s.passes(s.udp("a question after all")); s.seen != asked {
+				s.Errorf("the flow goes to %v, the error went to %v", s.seen, asked)
+			}
+		}},
+		scenario{row: "icmp-error", name: "flow-of-another-node-chosen-by-load", modes: oneWay, service: "least-conn", run: func(s *scene) {
+			s.send(s.aboutTheAnswer(mtu))
 		}, drops: drop("icmp-no-flow")},
 		scenario{row: "icmp-error", name: "to-another-than-it-is-about", run: func(s *scene) {
 			p := s.udp("a question")

@@ -1,0 +1,86 @@
+package lb
+
+import (
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// strayError deals with an error about a packet of no flow that is known; the key
+// is that of the packets that would have led to it. In the one-way modes the flow
+// may be another node's: routers that spread traffic over several Weirs choose one
+// for an error by its own addresses. Any of them knows the endpoint all the same,
+// where it follows from the tuple. Else, for some time after start, it may be
+// about a connection that kube-proxy began.
+func (w *worker) strayError(b *batch, i int) {
+	k := frontendKey(&b.key[i])
+	fe := w.snapshot.Lookup(&k)
+	switch {
+	case fe == nil && !w.plan.ownsDestination(&b.key[i]):
+		w.giveBack(b, i, DropNotOurs)
+	case fe != nil && oneWay(fe.Mode):
+		w.errorOfAnotherNode(b, i, fe)
+	case fe != nil && w.tick < w.takeoverUntil:
+		w.giveBack(b, i, DropICMPNoFlow)
+	default:
+		w.drop(b, i, DropICMPNoFlow)
+	}
+}
+
+// errorOfAnotherNode sends an error about what an endpoint has answered past Weir
+// to the endpoint that every node chooses for the flow. No flow is made of it.
+func (w *worker) errorOfAnotherNode(b *batch, i int, fe *table.FrontendEntry) {
+	if !w.admitted(b, i, fe) {
+		return
+	}
+	ep := w.agreed(fe, &b.key[i])
+	if ep == nil {
+		w.drop(b, i, DropICMPNoFlow)
+		return
+	}
+	if b.pkt[i].TTL <= 1 {
+		w.drop(b, i, DropTTL)
+		return
+	}
+	path, ok := w.routes.Lookup(ep.AddrPort.Addr(), uint32(b.hash[i]))
+	if !ok {
+		w.noRoute(b, i, path.Kind)
+		return
+	}
+	mode := modeTo(fe, ep, &path, w.plan)
+	if !oneWay(mode) { // translated here, and by a flow alone
+		w.drop(b, i, DropICMPNoFlow)
+		return
+	}
+	if !w.reaches(&path, mode, ep.AddrPort) {
+		w.drop(b, i, DropNotOnLink)
+		return
+	}
+	src, ok := w.plan.source(&path, ep, b.hash[i])
+	if !ok && mode != conntrack.ModeL2DSR {
+		w.drop(b, i, DropNoRoute)
+		return
+	}
+	n, ok := w.router.Adjacency(path.Port, path.NextHop)
+	if !ok {
+		w.hold(b, i, int32(path.Port), path.NextHop, 0)
+		return
+	}
+	adj, dst, mtu := w.hop(b, i, way(w.epoch, &path, n))
+	if adj == nil {
+		return // held, or dropped
+	}
+	w.errorDirect(b, i, w.tunnelTo(b, i, mode, src.Addr, ep.AddrPort.Addr()), adj, dst, mtu)
+}
+
+// agreed is the endpoint that a flow of the tuple has on whichever node it is, as
+// far as this one can know; nil where the choice does not follow from the tuple.
+func (w *worker) agreed(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
+	pool := fe.Pool
+	if seconds := pool.AffinitySeconds(); seconds != 0 {
+		return w.pinned(fe, k, uint32(seconds))
+	}
+	if pool.Algorithm() != table.Maglev {
+		return nil
+	}
+	return pool.Select(&k.W, &w.rng, w.tick)
+}
