@@ -106,7 +106,7 @@ func (l *LB) openSockets(workers int) error {
 	}
 	frames := workers * (l.maxDevices*framesPerPort + framesSending)
 	var err error
-	if l.memory, err = xsk.NewArea(frames, xsk.FrameSize); err != nil {
+	if l.memory, err = xsk.NewArea(frames, l.frameSize()); err != nil {
 		return fmt.Errorf("packet memory: %w", err)
 	}
 	for slot, i := range l.ifaces {
@@ -127,7 +127,7 @@ func (l *LB) openQueues(slot int, i *iface, workers int) error {
 			IfIndex: i.index, Queue: q, Mode: i.socketMode(),
 			Umem:        l.umem(i),
 			TxMetadata:  !l.cfg.SoftwareChecksums,
-			MultiBuffer: i.mtu > xsk.FrameSize-xsk.Headroom-512 && l.steer.Frags(),
+			MultiBuffer: i.mtu > largestMTU(l.memory.FrameSize()) && l.steer.Frags(),
 		})
 		if err != nil {
 			return fmt.Errorf("interface %s queue %d: %w", i.name, q, err)
@@ -138,6 +138,20 @@ func (l *LB) openQueues(slot int, i *iface, workers int) error {
 		}
 	}
 	return nil
+}
+
+// largestMTU is that of packets which fit into a frame, with room for tags and to spare.
+func largestMTU(frameSize int) int { return frameSize - xsk.Headroom - 256 }
+
+// frameSize is that of the smallest frames into which the packets of every interface
+// fit, or the largest.
+func (l *LB) frameSize() int {
+	for _, i := range l.ifaces {
+		if i.mtu > largestMTU(xsk.SmallFrameSize) {
+			return xsk.FrameSize
+		}
+	}
+	return xsk.SmallFrameSize
 }
 
 // umem tells apart what could share one.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/xsk"
 )
 
 // A machine with more queues and CPUs than the steering program has room for
@@ -36,5 +37,22 @@ func TestVLANsTakeNoFrames(t *testing.T) {
 	}
 	if n := sendShare(l.devices()); n < 2*txQueueLen {
 		t.Errorf("a port may have %d frames on the way out, not even two rounds", n)
+	}
+}
+
+// Frames are small as long as every interface's packets, tags included, fit.
+func TestFramesAreAsLargeAsTheLargestMTUNeeds(t *testing.T) {
+	for _, test := range []struct{ mtu, want int }{
+		{1500, xsk.SmallFrameSize}, {1536, xsk.SmallFrameSize}, {1537, xsk.FrameSize}, {9000, xsk.FrameSize},
+	} {
+		l := &LB{ifaces: []*iface{{mtu: 1500}, {mtu: test.mtu}}}
+		got := l.frameSize()
+		if got != test.want {
+			t.Errorf("MTU %d: frames of %d bytes, want %d", test.mtu, got, test.want)
+		}
+		const ethernet, twoTags = 14, 8
+		if whole := xsk.Headroom + ethernet + twoTags + test.mtu; test.mtu < 9000 && whole > got {
+			t.Errorf("MTU %d: a packet ends at byte %d of a frame of %d", test.mtu, whole, got)
+		}
 	}
 }

@@ -114,14 +114,15 @@ func checkLockedMemory(fs *findings, cfg *config.Configuration) {
 	}
 	need := packetMemory(cfg)
 	if limit.Max < need {
-		fs.add(Wrong, "locked memory", "RLIMIT_MEMLOCK is %d MiB and the packet buffers take about %d MiB: raise it (ulimit -l, LimitMEMLOCK=infinity) or grant CAP_IPC_LOCK",
+		fs.add(Wrong, "locked memory", "RLIMIT_MEMLOCK is %d MiB and the packet buffers may take %d MiB: raise it (ulimit -l, LimitMEMLOCK=infinity) or grant CAP_IPC_LOCK",
 			limit.Max>>20, need>>20)
 		return
 	}
-	fs.add(OK, "locked memory", "%d MiB may be locked, about %d MiB are needed", limit.Max>>20, need>>20)
+	fs.add(OK, "locked memory", "%d MiB may be locked, at most %d MiB are needed", limit.Max>>20, need>>20)
 }
 
-// packetMemory is about how much memory the packet buffers take, in bytes.
+// packetMemory is how much memory the packet buffers take at the most, in bytes:
+// with an MTU above 1,536 somewhere, else half of it.
 func packetMemory(cfg *config.Configuration) uint64 {
 	workers := int(cfg.Workers.Count)
 	if workers == 0 {

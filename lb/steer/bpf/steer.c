@@ -20,7 +20,7 @@
  *   classify_icmp4, classify_icmp6  errors by the packet that they quote, echo requests
  *   skip_extensions                 what is behind IPv6 extension headers (extension.h)
  *   classify_fragment               later fragments after the first (fragment.h)
- *   lookup        frontends, then translated ports
+ *   lookup        translated ports, then frontends
  */
 #include "maps.h"
 #include "extension.h"
@@ -29,13 +29,13 @@
 
 /*
  * lookup says whether an address and port is Weir's: the destination of a TCP,
- * UDP or SCTP packet, or the source of one that Weir may have sent.
+ * UDP or SCTP packet, or the source of one that Weir may have sent. Translated
+ * ports come first: they are a range of few addresses, so that the line with
+ * them stays in the cache, while each port would hash to another line among the
+ * frontends, to find nothing there.
  */
 static __always_inline enum verdict lookup(const struct frontend_key *k)
 {
-	if (bpf_map_lookup_elem(&frontends, k))
-		return REDIRECTED;
-
 	struct address_key translated = {
 		.address = { k->address[0], k->address[1], k->address[2], k->address[3] },
 		.family = k->family,
@@ -43,6 +43,8 @@ static __always_inline enum verdict lookup(const struct frontend_key *k)
 	const struct port_range *range = bpf_map_lookup_elem(&snat, &translated);
 	__u16 port = bpf_ntohs(k->port);
 	if (range && port >= range->low && port <= range->high)
+		return REDIRECTED;
+	if (bpf_map_lookup_elem(&frontends, k))
 		return REDIRECTED;
 	return PASS_NO_MATCH;
 }
