@@ -31,7 +31,11 @@ func (w *worker) icmp(b *batch, i int) {
 func (w *worker) icmpError(b *batch, i int) {
 	p, f := &b.pkt[i], w.frame(b, i)
 	var q header.Quote
-	switch header.ParseQuote(f, p, &q) {
+	problem := header.ParseQuote(f, p, &q)
+	if (problem == header.OK || problem == header.NotTransport) && w.tunnelTooBig(b, i, &q) {
+		return
+	}
+	switch problem {
 	case header.OK:
 	case header.IsFragment, header.NotTransport: // of no flow of Weir's
 		w.giveBack(b, i, DropICMPNoFlow)
@@ -40,7 +44,7 @@ func (w *worker) icmpError(b *batch, i int) {
 		w.drop(b, i, DropICMPMalformed)
 		return
 	}
-	quoted := quotedKey(f, p, &q)
+	quoted := quotedKey(f, p.Family, &q)
 	if !sentTo(f, p, &quoted) {
 		w.drop(b, i, DropICMPMalformed)
 		return
@@ -56,9 +60,9 @@ func (w *worker) icmpError(b *batch, i int) {
 }
 
 // quotedKey is the tuple of the packet that an error quotes.
-func quotedKey(f []byte, p *header.Packet, q *header.Quote) conntrack.Key {
-	k := addressKey(f[q.L3:], p.Family)
-	k.W[4] = uint64(binary.LittleEndian.Uint32(f[q.L4:])) | uint64(q.Proto)<<32 | uint64(p.Family)<<40
+func quotedKey(f []byte, family uint8, q *header.Quote) conntrack.Key {
+	k := addressKey(f[q.L3:], family)
+	k.W[4] = uint64(binary.LittleEndian.Uint32(f[q.L4:])) | uint64(q.Proto)<<32 | uint64(family)<<40
 	return k
 }
 

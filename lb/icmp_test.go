@@ -26,6 +26,7 @@ type icmpPacket struct {
 	body           []byte
 	ttl            uint8
 	options        []byte // of the IPv4 header
+	df             bool
 }
 
 func (p icmpPacket) build(t testing.TB) []byte {
@@ -39,6 +40,9 @@ func (p icmpPacket) build(t testing.TB) []byte {
 	n := header.EthernetLen + header.ICMPLen + len(p.body)
 	if p.src.Is4() {
 		ip := &layers.IPv4{Version: 4, TTL: p.ttl, Protocol: layers.IPProtocolICMPv4, SrcIP: p.src.AsSlice(), DstIP: p.dst.AsSlice()}
+		if p.df {
+			ip.Flags = layers.IPv4DontFragment
+		}
 		if len(p.options) > 0 {
 			ip.Options = []layers.IPv4Option{{OptionType: p.options[0], OptionLength: uint8(len(p.options)), OptionData: p.options[2:]}}
 		}

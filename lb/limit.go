@@ -59,9 +59,12 @@ func (l *limiter) take(source uint64, tick uint32) bool {
 // or the /64 that an IPv6 host may have all to itself.
 func (w *worker) source(b *batch, i int) uint64 {
 	p := &b.pkt[i]
-	ip := w.frame(b, i)[p.L3:]
+	return w.sourceOf(w.frame(b, i)[p.L3:], p.Family)
+}
+
+func (w *worker) sourceOf(ip []byte, family uint8) uint64 {
 	v := binary.LittleEndian.Uint64(ip[8:])
-	if p.Family == 4 {
+	if family == 4 {
 		v = uint64(binary.LittleEndian.Uint32(ip[12:]))
 	}
 	seed := w.table.Seed()

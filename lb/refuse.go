@@ -98,13 +98,19 @@ func (w *worker) answerable(b *batch, i int) bool {
 }
 
 // answer sends what packet i's first frame was turned into back by the way it
-// came, and frees its other frames.
+// came.
 func (w *worker) answer(b *batch, i int, n int) {
+	w.becomes(b, i, n)
+	w.send(b, i, b.in[i])
+}
+
+// becomes leaves of packet i the first n bytes of its first frame, and frees its
+// other frames.
+func (w *worker) becomes(b *batch, i int, n int) {
 	w.freeBuffers(b.buffers(i)[1:])
-	b.bufs[i] = 1
+	b.bufs[i], b.size[i] = 1, uint32(n)
 	d := b.head(i)
 	d.Len, d.Options = uint32(n), 0
-	w.send(b, i, b.in[i])
 }
 
 // tooBig deals with a packet that is larger than the way out allows; false when

@@ -2,6 +2,7 @@ package steer
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -53,6 +54,88 @@ func quote(t testing.TB, proto layers.IPProtocol, from netip.AddrPort) []byte {
 	ports := b[len(b)-8:]
 	ports[0], ports[1], ports[2], ports[3] = ports[2], ports[3], ports[0], ports[1]
 	return b
+}
+
+// inTunnel is a packet in IP in IP, or in GUE, from an address of the node's.
+func inTunnel(t testing.TB, outer6, gue bool, inner []byte) []byte {
+	t.Helper()
+	proto := layers.IPProtocolIPv4
+	if inner[0]>>4 == 6 {
+		proto = layers.IPProtocolIPv6
+	}
+	stack := []gopacket.SerializableLayer{gopacket.Payload(inner)}
+	next := proto
+	if gue {
+		next = layers.IPProtocolUDP
+		stack = []gopacket.SerializableLayer{&layers.UDP{SrcPort: 50000, DstPort: 6080}, gopacket.Payload(append([]byte{0, byte(proto), 0, 0}, inner...))}
+	}
+	if outer6 {
+		stack = append([]gopacket.SerializableLayer{&layers.IPv6{Version: 6, HopLimit: 60, NextHeader: next, SrcIP: snat6.AsSlice(), DstIP: net.ParseIP("2001:db8:5::5")}}, stack...)
+	} else {
+		stack = append([]gopacket.SerializableLayer{&layers.IPv4{Version: 4, TTL: 60, Protocol: next, SrcIP: snat4.AsSlice(), DstIP: net.IP{10, 5, 5, 5}}}, stack...)
+	}
+	buf := gopacket.NewSerializeBuffer()
+	must(t, gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true}, stack...))
+	return slices.Clone(buf.Bytes())
+}
+
+func tunnelCases(t testing.TB) []steerCase {
+	const tcp, gre = layers.IPProtocolTCP, layers.IPProtocolGRE
+	to4, to6 := packet4(t, tcp, front4)[atIP:], packet6(t, tcp, front6)[atIP:]
+	to4 = to4[:binary.BigEndian.Uint16(to4[2:])] // without padding
+	others := packet4(t, tcp, at(front4.Addr(), 9))[atIP:]
+	var cases []steerCase
+	for _, six := range []bool{false, true} {
+		typ, code, icmp := uint8(3), uint8(4), icmp4
+		otherError, otherCode := uint8(3), uint8(1)
+		if six {
+			typ, code, icmp = 2, 0, icmp6
+			otherError, otherCode = 1, 3
+		}
+		for _, gue := range []bool{false, true} {
+			not := PassOtherL4
+			if gue {
+				not = PassNoMatch // as any other UDP packet of the node
+			}
+			add := func(name string, packet []byte, want Verdict) {
+				cases = append(cases, steerCase{fmt.Sprintf("outer6=%v gue=%v: %s", six, gue, name), packet, want})
+			}
+			in := func(inner []byte) []byte { return inTunnel(t, six, gue, inner) }
+			add("too big, to a frontend", icmp(t, typ, code, in(to4)), Redirected)
+			add("too big, to an IPv6 frontend", icmp(t, typ, code, in(to6)), Redirected)
+			add("too big, to another port", icmp(t, typ, code, in(others)), not)
+			add("unreachable, to a frontend", icmp(t, otherError, otherCode, in(to4)), not)
+			add("another protocol inside", icmp(t, typ, code, in(packet4(t, gre, front4)[atIP:])), not)
+			later := slices.Clone(to4)
+			later[7] = 1
+			add("a later fragment inside", icmp(t, typ, code, in(later)), not)
+			broken := slices.Clone(to4)
+			broken[0] = 0x44
+			add("a broken packet inside", icmp(t, typ, code, in(broken)), not)
+			for _, inner := range [][]byte{to4, to6} {
+				ports := 20
+				if inner[0]>>4 == 6 {
+					ports = 40
+				}
+				whole := in(inner)
+				head := len(whole) - len(inner) + ports
+				if n := head + 4; six { // icmp4's are padded
+					add("the ports are there", icmp(t, typ, code, whole[:n]), Redirected)
+					add("the ports are cut", icmp(t, typ, code, whole[:n-1]), not)
+				}
+			}
+			if gue {
+				at := 20 + 8
+				if six {
+					at = 40 + 8
+				}
+				variant1 := in(to4)
+				variant1[at] = 0x45
+				add("another GUE variant", icmp(t, typ, code, variant1), not)
+			}
+		}
+	}
+	return cases
 }
 
 // tag puts VLAN tags in front of a packet's EtherType.
@@ -125,7 +208,7 @@ func icmpCases(t testing.TB) []steerCase {
 
 func TestICMPIsSteered(t *testing.T) {
 	p := newTestProgram(t, false)
-	for _, c := range icmpCases(t) {
+	for _, c := range append(icmpCases(t), tunnelCases(t)...) {
 		if _, verdict := run(t, p, c.packet); verdict != c.want {
 			t.Errorf("%s: %v, want %v", c.name, verdict, c.want)
 		}

@@ -12,8 +12,10 @@
 
 #define IPPROTO_HOPOPTS  0
 #define IPPROTO_ICMP     1
+#define IPPROTO_IPIP     4
 #define IPPROTO_TCP      6
 #define IPPROTO_UDP      17
+#define IPPROTO_IPV6     41
 #define IPPROTO_ROUTING  43
 #define IPPROTO_FRAGMENT 44
 #define IPPROTO_AH       51
@@ -31,10 +33,12 @@
 #define ICMP_UNREACHABLE       3
 #define ICMP_ECHO              8
 #define ICMP_TIME_EXCEEDED     11
+#define ICMP_FRAG_NEEDED       4 /* code of ICMP_UNREACHABLE */
 #define ICMP_PARAMETER_PROBLEM 12
 
 /* ICMPv6 (RFC 4443). The errors are 1 to 4; packet too big is 2. */
 #define ICMPV6_UNREACHABLE       1
+#define ICMPV6_TOO_BIG           2
 #define ICMPV6_PARAMETER_PROBLEM 4
 #define ICMPV6_ECHO              128
 
@@ -109,6 +113,18 @@ struct ports {
 	__be16 source;
 	__be16 destination;
 };
+
+/* UDP and behind it Generic UDP Encapsulation, variant 0 (lb/header). */
+struct gue {
+	struct ports ports;
+	__be16 length;
+	__sum16 checksum;
+	__u8 version; /* 0: with the lengths of options and the control flag in it */
+	__u8 next_header;
+	__be16 flags;
+};
+
+#define GUE_PORT 6080
 
 #define TCP_HEADER 20
 #define UDP_HEADER 8

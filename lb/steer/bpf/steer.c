@@ -18,6 +18,7 @@
  *   classify      Ethernet and VLAN tags: for this interface's own address, which protocol
  *   classify_ipv4, classify_ipv6    to addresses, protocol and ports
  *   classify_icmp4, classify_icmp6  errors by the packet that they quote, echo requests
+ *   is_tunnelled  the packet in a tunnel's, that such an error quotes
  *   skip_extensions                 what is behind IPv6 extension headers (extension.h)
  *   classify_fragment               later fragments after the first (fragment.h)
  *   lookup        translated ports, then frontends
@@ -100,6 +101,59 @@ static __always_inline enum verdict classify_quoted(struct cursor p, struct fron
 	return lookup(from);
 }
 
+/* to_frontend: p is behind the IP header of a packet to `to`. */
+static __always_inline int to_frontend(struct cursor p, struct frontend_key *to)
+{
+	const struct ports *ports = p.at;
+	if (!has_ports(to->protocol) || p.at + sizeof(*ports) > p.end)
+		return 0;
+	to->port = ports->destination;
+	return bpf_map_lookup_elem(&frontends, to) != 0;
+}
+
+/*
+ * is_tunnelled: p is behind the IP header of a quoted packet. One of a tunnel is
+ * Weir's if what is in it is to a frontend, as far as the quote shows that.
+ */
+static __always_inline int is_tunnelled(struct cursor p, __u8 protocol)
+{
+	if (protocol == IPPROTO_UDP) {
+		const struct gue *gue = p.at;
+		if (p.at + sizeof(*gue) > p.end || gue->ports.destination != bpf_htons(GUE_PORT) || gue->version)
+			return 0;
+		protocol = gue->next_header;
+		p.at += sizeof(*gue);
+	}
+	if (protocol == IPPROTO_IPIP) {
+		const struct ipv4 *ip = p.at;
+		if (p.at + sizeof(*ip) > p.end)
+			return 0;
+		__u32 header = (ip->version_ihl & 0x0f) * 4;
+		if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip) || ip->fragment & bpf_htons(IP_FRAGMENT_OFFSET))
+			return 0;
+		struct frontend_key to = {
+			.address = { ip->destination },
+			.protocol = ip->protocol,
+			.family = 4,
+		};
+		p.at += header;
+		return to_frontend(p, &to);
+	}
+	if (protocol == IPPROTO_IPV6) {
+		const struct ipv6 *ip = p.at;
+		if (p.at + sizeof(*ip) > p.end)
+			return 0;
+		struct frontend_key to = {
+			.address = { ip->destination[0], ip->destination[1], ip->destination[2], ip->destination[3] },
+			.protocol = ip->next_header,
+			.family = 6,
+		};
+		p.at += sizeof(*ip);
+		return to_frontend(p, &to);
+	}
+	return 0;
+}
+
 /*
  * classify_icmp4: an error is Weir's if it quotes a packet that Weir sent, from
  * a frontend to a client or from a translated port to an endpoint. An echo
@@ -130,6 +184,8 @@ static __always_inline enum verdict classify_icmp4(struct cursor p, const struct
 		.family = 4,
 	};
 	p.at += header;
+	if (icmp->type == ICMP_UNREACHABLE && icmp->code == ICMP_FRAG_NEEDED && is_tunnelled(p, from.protocol))
+		return REDIRECTED;
 	return classify_quoted(p, &from);
 }
 
@@ -165,6 +221,8 @@ static __always_inline enum verdict classify_icmp6(struct cursor p, const struct
 		from.protocol = fragment->next_header;
 		p.at += sizeof(*fragment);
 	}
+	if (icmp->type == ICMPV6_TOO_BIG && is_tunnelled(p, from.protocol))
+		return REDIRECTED;
 	return classify_quoted(p, &from);
 }
 

@@ -53,6 +53,21 @@ func wrapped(s *scene, p packet, got []byte) []byte {
 	return s.wrap(p, inner.bytes(s)[inner.l3():], got)
 }
 
+// told is the error about the tunnel packet that carried p, from a router there to
+// Weir, and what the client gets of it: both quote what there is room for.
+func (s *scene) told(p packet, tunnel []byte, mtu int) (fromRouter, toClient packet) {
+	s.Helper()
+	o := packet{srcMAC: mac(s.seen.network, s.seen.host), dstMAC: edge1MAC, tags: s.tags, ttl: 61}
+	most := quoted4
+	if s.six {
+		most = quoted6
+	}
+	body := tunnel[ipOffset(tunnel):]
+	body = body[:min(len(body), most)]
+	fromRouter = s.icmp(o, tooBig, s.router(), s.snat.Addr(), uint32(mtu), body)
+	return fromRouter, s.about(s.back(p), body[linkMTU-s.room(linkMTU):], tooBig, uint32(s.room(mtu)))
+}
+
 // tunnel remembers the ends of the tunnel that got came by.
 func (s *scene) tunnel(got []byte) {
 	s.Helper()

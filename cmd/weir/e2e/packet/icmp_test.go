@@ -226,6 +226,27 @@ func init() {
 				s.Errorf("the flow goes to %v, the error went to %v", s.seen, asked)
 			}
 		}},
+		// A router on the way to the endpoint cannot take the tunnel packet.
+		scenario{row: "icmp-error", name: "too-big-in-the-tunnel", modes: tunnels, run: func(s *scene) {
+			p := s.sized(s.room(linkMTU))
+			s.send(p)
+			tunnel := s.frame(s.station())
+			s.same(s.station(), tunnel, wrapped(s, p, tunnel))
+			fromRouter, toClient := s.told(p, tunnel, mtu)
+			send(s, s.station(), fromRouter.bytes(s))
+			s.arrives(s.lab.client, toClient.bytes(s))
+			s.passes(s.sized(s.room(mtu)))
+		}},
+		// The kernel, which has no such tunnel, says nothing.
+		scenario{row: "icmp-error", name: "too-big-in-another's-tunnel", modes: []string{ipip}, run: func(s *scene) {
+			p := s.sized(s.room(linkMTU))
+			s.send(p)
+			tunnel := s.frame(s.station())
+			s.same(s.station(), tunnel, wrapped(s, p, tunnel))
+			tunnel[len(tunnel)-s.room(linkMTU)+s.l4At()-1]++ // to another frontend
+			fromRouter, _ := s.told(p, tunnel, mtu)
+			send(s, s.station(), fromRouter.bytes(s))
+		}},
 		scenario{row: "icmp-error", name: "flow-of-another-node-chosen-by-load", modes: oneWay, service: "least-conn", run: func(s *scene) {
 			s.send(s.aboutTheAnswer(mtu))
 		}, drops: drop("icmp-no-flow")},

@@ -1,0 +1,63 @@
+package header
+
+import "encoding/binary"
+
+// TooBigMTU is the MTU that an ICMP error says a packet was too big for; ok is
+// false if it says something else. p is of a packet that is a MessageError.
+func TooBigMTU(frame []byte, p *Packet) (mtu uint32, ok bool) {
+	icmp := frame[p.L4 : p.L4+ICMPLen]
+	if p.Family == 6 {
+		return binary.BigEndian.Uint32(icmp[4:]), icmp[0] == ICMPv6TooBig
+	}
+	return uint32(binary.BigEndian.Uint16(icmp[6:])), icmp[0] == ICMPUnreachable && icmp[1] == ICMPCodeFragNeeded
+}
+
+// Inner finds the packet inside, and its family, where an ICMP error quotes one of
+// a tunnel as [Encap] makes them: as of ParseQuote, NotTransport where the quoted
+// packet is none of a tunnel.
+func (q *Quote) Inner(frame []byte, in *Quote) (family uint8, problem Problem) {
+	proto, at := q.Proto, q.L4
+	if proto == ProtoUDP {
+		if q.End < at+UDPLen+GUELen {
+			return 0, BadTransport
+		}
+		gue := frame[at+UDPLen:]
+		if binary.BigEndian.Uint16(frame[at+2:]) != GUEPort || gue[0] != 0 {
+			return 0, NotTransport
+		}
+		proto, at = gue[1], at+UDPLen+GUELen
+	}
+	in.L3, in.End = at, q.End
+	switch proto {
+	case ProtoIPIP:
+		return 4, quote4(frame, in)
+	case ProtoIPv6:
+		return 6, quote6(frame, in)
+	}
+	return 0, NotTransport
+}
+
+// PacketLen is the length of the packet that is quoted, as its header has it.
+func (q *Quote) PacketLen(frame []byte) uint32 {
+	ip := frame[q.L3:]
+	if ip[0]>>4 == 6 {
+		return IPv6Len + uint32(binary.BigEndian.Uint16(ip[4:]))
+	}
+	return uint32(binary.BigEndian.Uint16(ip[2:]))
+}
+
+// TunnelTooBig turns the ICMP error in frame, about a tunnel packet, into one about
+// the packet inside, in, as [Unreachable] would have made of that: mtu is what the
+// tunnel takes of it. It returns the new frame's length. frame must be as long as
+// for Unreachable.
+func TunnelTooBig(frame []byte, p *Packet, in *Quote, mtu int) int {
+	l3, size := int(p.L3), in.PacketLen(frame)
+	have := l3 + copy(frame[l3:], frame[in.L3:in.End])
+	etherType := uint16(EtherTypeIPv4)
+	if p.Family = frame[l3] >> 4; p.Family == 6 {
+		etherType = EtherTypeIPv6
+	}
+	binary.BigEndian.PutUint16(frame[l3-2:], etherType)
+	p.Len = uint16(min(size, 0xffff))
+	return Unreachable(frame, have, p, TooBig, mtu)
+}
