@@ -52,12 +52,3 @@ func weir(t *testing.T) string {
 	}
 	return file
 }
-
-// skip skips a test that cannot run here; continuous integration must be able to.
-func skip(t *testing.T, reason any) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatal(reason)
-	}
-	t.Skip("skipped: ", reason)
-}

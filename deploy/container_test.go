@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -53,9 +54,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	if err := netlab.Available(); err != nil {
-		skip(t, err)
-	}
+	labtest.Require(t)
 	weir(t)
 	lab, err := netlab.NewEdge(netlab.EdgeConfig{})
 	if err != nil {

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"debug/elf"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,7 +67,7 @@ func TestImageBinaryNamesNoPathOfTheBuild(t *testing.T) {
 // Nothing but the binary is needed to run.
 func TestImageBinaryRunsInAnEmptyRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
-		skip(t, "chroot needs root")
+		labtest.Skip(t, "chroot needs root")
 	}
 	root := t.TempDir()
 	if err := os.Link(weir(t), filepath.Join(root, "weir")); err != nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 // service is the unit under a real systemd on the lab's edge node.
@@ -29,7 +30,7 @@ func newService(t *testing.T) *service {
 	t.Helper()
 	const systemd = "/lib/systemd/systemd"
 	if _, err := os.Stat(systemd); err != nil {
-		skip(t, "systemd is not installed (Debian: apt-get install systemd)")
+		labtest.Skip(t, "systemd is not installed (Debian: apt-get install systemd)")
 	}
 	s := &service{node: newNode(t)}
 	s.dir = s.Dir()
@@ -118,7 +119,7 @@ func (s *service) manage(systemd string) {
 	}
 	control := filepath.Join(root, fmt.Sprintf("weir-test-%d", os.Getpid()))
 	if err := os.Mkdir(control, 0o755); err != nil {
-		skip(t, fmt.Sprintf("systemd needs cgroups of version 2 that can be written: %v", err))
+		labtest.Skip(t, fmt.Sprintf("systemd needs cgroups of version 2 that can be written: %v", err))
 	}
 	t.Cleanup(func() { removeControl(t, control) })
 	self, err := os.Executable()

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"github.com/weirlb/weir/perf/netlab/labtest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,7 +23,7 @@ func checkedUnit(t *testing.T, unit string) (analyze, file string) {
 	t.Helper()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		skip(t, "systemd-analyze is not installed (Debian: apt-get install systemd)")
+		labtest.Skip(t, "systemd-analyze is not installed (Debian: apt-get install systemd)")
 	}
 	text, err := os.ReadFile(unit)
 	if err != nil {

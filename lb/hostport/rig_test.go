@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 // rig is the standard topology with a host port on its edge node and a raw
@@ -41,12 +42,7 @@ func must(t testing.TB, err error) {
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	if err := netlab.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip("skipped: ", err)
-	}
+	labtest.Require(t)
 	edge, err := netlab.NewEdge(netlab.EdgeConfig{})
 	must(t, err)
 	t.Cleanup(func() { must(t, edge.Lab.Close()) })

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 func TestARestartAdoptsThePinnedLink(t *testing.T) {
@@ -132,7 +133,7 @@ func TestAnotherXDPProgramIsLeftAlone(t *testing.T) {
 }
 
 func TestAutoFallsBackToGenericAndSaysWhy(t *testing.T) {
-	needLab(t)
+	labtest.Require(t)
 	lab, err := netlab.New()
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Close()) })

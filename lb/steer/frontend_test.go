@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 func TestFrontendsAreListedAsTheyWereAdded(t *testing.T) {
-	needLab(t)
+	labtest.Require(t)
 	p := closed(t, load(t, Config{}))
 	want := []Frontend{
 		{netip.MustParseAddrPort("192.0.2.1:80"), unix.IPPROTO_TCP, 1},
@@ -51,7 +53,7 @@ func TestFrontendsAreListedAsTheyWereAdded(t *testing.T) {
 }
 
 func TestAFullMapSaysSo(t *testing.T) {
-	needLab(t)
+	labtest.Require(t)
 	p := closed(t, load(t, Config{MaxFrontends: 2, MaxSNAT: 1}))
 	addr := netip.MustParseAddr("192.0.2.1")
 	must(t, p.AddFrontend(at(addr, 1), unix.IPPROTO_TCP, 0))
@@ -76,7 +78,7 @@ func TestAFullMapSaysSo(t *testing.T) {
 }
 
 func TestImpossibleEntriesAreRefused(t *testing.T) {
-	needLab(t)
+	labtest.Require(t)
 	p := closed(t, load(t, Config{}))
 	good := netip.MustParseAddrPort("192.0.2.1:80")
 	for name, err := range map[string]error{

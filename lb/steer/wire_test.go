@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/weirlb/weir/lb/xsk"
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 // wire is two namespaces joined by a veth pair: the node, to which the program
@@ -33,20 +33,10 @@ var (
 	peer6 = netip.MustParseAddr("2001:db8::2")
 )
 
-func needLab(t testing.TB) {
-	t.Helper()
-	if err := netlab.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip("skipped: ", err)
-	}
-}
-
 // newWire leaves the test on a thread inside the node's namespace.
 func newWire(t testing.TB, cfg netlab.LinkConfig) *wire {
 	t.Helper()
-	needLab(t)
+	labtest.Require(t)
 	lab, err := netlab.New()
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Close()) })

@@ -3,7 +3,6 @@ package xsk_test
 import (
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 // wire is two namespaces joined by a veth pair: the node, where the sockets
@@ -38,12 +38,7 @@ var (
 // newWire leaves the test on a thread inside the node's namespace.
 func newWire(t testing.TB, cfg netlab.LinkConfig) *wire {
 	t.Helper()
-	if err := netlab.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip("skipped: ", err)
-	}
+	labtest.Require(t)
 	lab, err := netlab.New()
 	must(t, err)
 	t.Cleanup(func() { must(t, lab.Close()) })

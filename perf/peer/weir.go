@@ -154,25 +154,10 @@ func (w *weir) write(b *testbed.Bed, c Config) error {
 func (w *weir) ready(ctx context.Context, c Config) error {
 	ctx, cancel := context.WithTimeout(ctx, weirStartWithin)
 	defer cancel()
-	every := time.NewTicker(20 * time.Millisecond)
-	defer every.Stop()
-	last := errors.New("weir run does not answer")
-	for {
-		select {
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), last)
-		case <-w.process.Done():
-			return fmt.Errorf("weir run has ended: %w", w.process.Err())
-		case <-every.C:
-		}
-		err := w.serves(ctx, c)
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() == nil {
-			last = err
-		}
+	if err := w.process.Until(ctx, func(ctx context.Context) error { return w.serves(ctx, c) }); err != nil {
+		return errors.Join(ctx.Err(), err)
 	}
+	return nil
 }
 
 func (w *weir) serves(ctx context.Context, c Config) error {
@@ -180,10 +165,8 @@ func (w *weir) serves(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	for _, i := range status.Interfaces {
-		if i.Mode == "" {
-			return fmt.Errorf("%s is not attached", i.Name)
-		}
+	if err := status.Attached(); err != nil {
+		return err
 	}
 	list, err := w.admin.Frontends(ctx)
 	if err != nil {

@@ -3,22 +3,17 @@ package tcpload
 import (
 	"context"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 // pair is a client and a server with a link between them.
 func pair(t *testing.T) (client, server *netlab.Namespace) {
 	t.Helper()
-	if err := netlab.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip("skipped: ", err)
-	}
+	labtest.Require(t)
 	lab, err := netlab.New()
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@
 package admin
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -116,6 +117,16 @@ type Interface struct {
 	Inactive  bool     `json:"inactive,omitempty"`
 	MTU       int      `json:"mtu,omitempty"`
 	Sockets   []Socket `json:"sockets,omitempty"`
+}
+
+// Attached says which interface takes no traffic yet, nil when all do.
+func (s *Status) Attached() error {
+	for _, i := range s.Interfaces {
+		if i.Mode == "" {
+			return fmt.Errorf("%s is not attached", i.Name)
+		}
+	}
+	return nil
 }
 
 // Socket is one AF_XDP socket and what the kernel counted for it

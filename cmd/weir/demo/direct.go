@@ -109,7 +109,7 @@ func (s *site) playDirect(ctx context.Context, r *report) ([]string, error) {
 	if err := os.WriteFile(filepath.Join(s.manifests, "direct.yaml"), directManifest(), 0o644); err != nil {
 		return nil, err
 	}
-	if err := s.poll(ctx, func() error {
+	if err := s.weir.Until(ctx, func(ctx context.Context) error {
 		list, err := s.admin.Frontends(ctx)
 		if err != nil {
 			return err

@@ -1,8 +1,6 @@
 package demo
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +29,7 @@ const (
 type site struct {
 	lab       *netlab.Edge
 	web       []*workload.Server // in the order of backends
-	weir      *netlab.Process
+	weir      *netlab.Daemon
 	log       string // file
 	socket    string
 	manifests string // directory
@@ -111,18 +109,11 @@ func (s *site) startWeir(errOut io.Writer, verbose bool) error {
 	if err != nil {
 		return err
 	}
-	log, err := os.Create(s.log)
-	if err != nil {
-		return err
-	}
-	s.lab.OnClose(log.Close)
 	cmd := exec.Command(self, "run", "--config", config)
-	cmd.Stdout, cmd.Stderr = log, log
 	if verbose {
-		tee := io.MultiWriter(log, errOut)
-		cmd.Stdout, cmd.Stderr = tee, tee
+		cmd.Stderr = errOut
 	}
-	s.weir, err = s.lab.Edge.Start(cmd)
+	s.weir, err = s.lab.Edge.StartDaemon(cmd, s.log)
 	return err
 }
 
@@ -175,7 +166,7 @@ func (s *site) refuse(p phase) error {
 // applied waits until every frontend of the Service has exactly the endpoints
 // and the tier that the phase asks for.
 func (s *site) applied(ctx context.Context, p phase) error {
-	return s.poll(ctx, func() error {
+	return s.weir.Until(ctx, func(ctx context.Context) error {
 		list, err := s.admin.Frontends(ctx)
 		if err != nil {
 			return err
@@ -186,42 +177,13 @@ func (s *site) applied(ctx context.Context, p phase) error {
 
 // attached waits until Weir takes traffic on all of its interfaces.
 func (s *site) attached(ctx context.Context) (status *admin.Status, err error) {
-	err = s.poll(ctx, func() error {
+	err = s.weir.Until(ctx, func(ctx context.Context) error {
 		if status, err = s.admin.Status(ctx); err != nil {
 			return err
 		}
-		for _, i := range status.Interfaces {
-			if i.Mode == "" {
-				return fmt.Errorf("%s is not attached", i.Name)
-			}
-		}
-		return nil
+		return status.Attached()
 	})
 	return status, err
-}
-
-// poll calls try until it returns nil. When ctx ends before, or Weir does, it
-// returns what try returned last.
-func (s *site) poll(ctx context.Context, try func() error) error {
-	every := time.NewTicker(20 * time.Millisecond)
-	defer every.Stop()
-	last := errors.New("no answer yet")
-	for {
-		select {
-		case <-ctx.Done():
-			return last
-		case <-s.weir.Done():
-			return fmt.Errorf("weir run has ended: %w", cmp.Or(s.weir.Err(), last))
-		case <-every.C:
-		}
-		err := try()
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() == nil {
-			last = err
-		}
-	}
 }
 
 // judge compares the frontends of the demo's Service with what the phase asks
@@ -277,13 +239,7 @@ func (p phase) endpoints(six bool, protocol string) []string {
 
 // logTail is the end of what weir run has logged.
 func (s *site) logTail() string {
-	const lines = 15
-	b, err := os.ReadFile(s.log)
-	if err != nil {
-		return err.Error()
-	}
-	all := strings.Split(string(bytes.TrimSpace(b)), "\n")
-	return "weir run said:\n  " + strings.Join(all[max(0, len(all)-lines):], "\n  ")
+	return "weir run said:\n  " + strings.ReplaceAll(s.weir.LogTail(15), "\n", "\n  ")
 }
 
 func (s *site) logHint() string {

@@ -11,14 +11,16 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/weirtest"
 )
 
 // startDemo starts `weir demo` as a user does, not inside any namespace, with
 // temporary files in a directory of its own.
 func startDemo(t *testing.T, args ...string) (cmd *exec.Cmd, temp string, out *bytes.Buffer) {
 	t.Helper()
-	requireLab(t)
-	file, _ := binary()
+	labtest.Require(t)
+	file := weirtest.Binary(t)
 	temp, out = t.TempDir(), &bytes.Buffer{}
 	cmd = exec.Command(file, append([]string{"demo"}, args...)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+temp)

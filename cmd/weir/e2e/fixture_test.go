@@ -7,13 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/weirtest"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -24,10 +25,10 @@ const within = 20 * time.Second
 // fixture is a lab with servers on every endpoint and Weir on the edge node.
 type fixture struct {
 	*netlab.Edge
+	binary   string
 	opts     options
 	services []service
-	weir     *netlab.Process
-	logFile  string
+	weir     *netlab.Daemon
 	admin    *admin.Client
 	runs     int
 }
@@ -75,11 +76,12 @@ var shared struct {
 // sharedFixture is one fixture for all tests that leave it as it is.
 func sharedFixture(t *testing.T) *fixture {
 	t.Helper()
-	requireLab(t)
+	labtest.Require(t)
+	file := weirtest.Binary(t)
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.f == nil && shared.err == nil {
-		shared.f, shared.err = newFixture(options{services: append([]service{toAll, toNothing, toNoLocal, toAnnounced}, kinds...)})
+		shared.f, shared.err = newFixture(file, options{services: append([]service{toAll, toNothing, toNoLocal, toAnnounced}, kinds...)})
 		shared.made = time.Now()
 	}
 	if shared.err != nil {
@@ -105,8 +107,8 @@ func closeShared() {
 // ownFixture is a fixture for a test that kills, stops or reconfigures Weir.
 func ownFixture(t *testing.T, o options) *fixture {
 	t.Helper()
-	requireLab(t)
-	f, err := newFixture(o)
+	labtest.Require(t)
+	f, err := newFixture(weirtest.Binary(t), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,12 +123,12 @@ func ownFixture(t *testing.T, o options) *fixture {
 	return f
 }
 
-func newFixture(o options) (*fixture, error) {
+func newFixture(binary string, o options) (*fixture, error) {
 	lab, err := netlab.NewEdge(o.edge)
 	if err != nil {
 		return nil, err
 	}
-	f := &fixture{Edge: lab, opts: o, services: o.services}
+	f := &fixture{Edge: lab, binary: binary, opts: o, services: o.services}
 	f.admin = admin.NewClient(f.path("weir.sock"))
 	err = f.serve()
 	if err == nil {
@@ -223,8 +225,7 @@ func (f *fixture) manifest() string { return f.path("manifests/services.yaml") }
 
 // command is `weir ARGS`, not yet started.
 func (f *fixture) command(args ...string) *exec.Cmd {
-	file, _ := binary() // requireLab has looked at the error
-	cmd := exec.Command(file, args...)
+	cmd := exec.Command(f.binary, args...)
 	cmd.Env = append(os.Environ(), f.opts.env...)
 	return cmd
 }
@@ -232,15 +233,9 @@ func (f *fixture) command(args ...string) *exec.Cmd {
 // start starts `weir run` and waits until it serves what the manifests say.
 func (f *fixture) start() error {
 	f.runs++
-	f.logFile = f.path(fmt.Sprintf("weir-%d.log", f.runs))
-	log, err := os.Create(f.logFile)
+	var err error
+	f.weir, err = f.Edge.Edge.StartDaemon(f.command("run", "--config", f.path("config.yaml")), f.path(fmt.Sprintf("weir-%d.log", f.runs)))
 	if err != nil {
-		return err
-	}
-	defer log.Close()
-	cmd := f.command("run", "--config", f.path("config.yaml"))
-	cmd.Stdout, cmd.Stderr = log, log
-	if f.weir, err = f.Edge.Edge.Start(cmd); err != nil {
 		return err
 	}
 	if err := f.served(len(f.services)); err != nil {
@@ -268,12 +263,7 @@ func (f *fixture) served(services int) error {
 		if err != nil {
 			return err
 		}
-		for _, i := range status.Interfaces {
-			if i.Mode == "" {
-				return fmt.Errorf("%s is not attached", i.Name)
-			}
-		}
-		return nil
+		return status.Attached()
 	})
 }
 
@@ -282,30 +272,11 @@ func (f *fixture) served(services int) error {
 func (f *fixture) poll(try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	for {
-		err := try(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-f.weir.Done():
-			return fmt.Errorf("weir run has ended (%v): %w", f.weir.Err(), err)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	return f.weir.Until(ctx, try)
 }
 
 // logTail is the end of what weir run logged.
-func (f *fixture) logTail() string {
-	b, err := os.ReadFile(f.logFile)
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(lines[max(0, len(lines)-30):], "\n")
-}
+func (f *fixture) logTail() string { return f.weir.LogTail(30) }
 
 // whatWasDropped is what Weir says of drops and flows, for failed tests.
 func (f *fixture) whatWasDropped() string {

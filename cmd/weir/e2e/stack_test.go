@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 // Programs that others wrote, with every habit of theirs, talk through each
@@ -61,17 +62,14 @@ func requirePrograms(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		if _, err := exec.LookPath(name); err != nil {
-			if os.Getenv("CI") == "true" {
-				t.Fatalf("%v: .ci/programs installs it", err)
-			}
-			t.Skipf("skipped: %v: .ci/programs installs it", err)
+			labtest.Skip(t, fmt.Sprintf("%v: .ci/programs installs it", err))
 		}
 	}
 }
 
 // curl fetches a file from nginx, and iperf3 fills the way in each direction.
 func TestWireRealStacks(t *testing.T) {
-	requireLab(t)
+	labtest.Require(t)
 	requirePrograms(t, "curl", "iperf3", "nginx")
 	f := ownFixture(t, options{stopped: true, frontends: len(stackServices) * len(stackPorts) * 2})
 	if err := f.wayBack(); err != nil {

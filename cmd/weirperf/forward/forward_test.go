@@ -4,14 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/weirtest"
 	"github.com/weirlb/weir/perf/report"
 )
+
+func TestMain(m *testing.M) { weirtest.Main(m) }
 
 func TestWrongUsageSaysAllThatIsWrong(t *testing.T) {
 	for _, c := range []struct {
@@ -62,16 +63,8 @@ func TestTableHasRatiosFirst(t *testing.T) {
 // TestWireForwardMeasuresEveryPeer runs all peers for a moment, Weir as built
 // from this source, and looks at the JSON form and at what is left behind.
 func TestWireForwardMeasuresEveryPeer(t *testing.T) {
-	if err := netlab.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip("skipped: ", err)
-	}
-	weir := filepath.Join(t.TempDir(), "weir")
-	if out, err := exec.Command("go", "build", "-o", weir, "github.com/weirlb/weir/cmd/weir").CombinedOutput(); err != nil {
-		t.Fatalf("build weir: %v\n%s", err, out)
-	}
+	labtest.Require(t)
+	weir := weirtest.Binary(t)
 	limit := conntrackLimit(t)
 	for _, setting := range []string{"threaded", "default"} {
 		t.Run(setting, func(t *testing.T) {

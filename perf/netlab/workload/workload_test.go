@@ -12,17 +12,13 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 // twoNodes is a client and a server that are joined by one link.
 func twoNodes(t *testing.T) (client, server *netlab.Namespace, addrs []netip.Addr) {
 	t.Helper()
-	if err := netlab.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip("skipped: ", err)
-	}
+	labtest.Require(t)
 	lab, err := netlab.New()
 	if err != nil {
 		t.Fatal(err)

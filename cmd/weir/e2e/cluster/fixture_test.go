@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,74 +19,40 @@ import (
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/discovery/kube/kubetest"
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/weirtest"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
 // targetPort is where every Pod listens.
 const targetPort = 8080
 
-// weirBinary builds the weir binary under test, once. WEIR_BINARY names one that
-// is there already.
-var weirBinary = sync.OnceValues(func() (string, error) {
-	if b := os.Getenv("WEIR_BINARY"); b != "" {
-		return b, nil
-	}
-	dir, err := os.MkdirTemp("", "weir-cluster-")
-	if err != nil {
-		return "", err
-	}
-	file := filepath.Join(dir, "weir")
-	out, err := exec.Command("go", "build", "-o", file, "github.com/weirlb/weir/cmd/weir").CombinedOutput()
-	if err != nil {
-		os.RemoveAll(dir)
-		return "", fmt.Errorf("build weir: %w\n%s", err, out)
-	}
-	built = dir
-	return file, nil
-})
-
-// built is the directory of the binary, to be removed in the end.
-var built string
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if built != "" {
-		os.RemoveAll(built)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { weirtest.Main(m) }
 
 // fixture is the standard lab, whose edge node is a node of a real cluster.
 type fixture struct {
 	*netlab.Edge
 	cluster *kubetest.Cluster
 	*kubetest.Site
-	admin   *admin.Client
-	weir    *netlab.Process
-	logFile string
-	runs    int
-	t       *testing.T
+	admin  *admin.Client
+	binary string
+	weir   *netlab.Daemon
+	runs   int
+	t      *testing.T
 }
 
 func newFixture(t *testing.T, o kubetest.Options) *fixture {
 	t.Helper()
-	if err := netlab.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip("skipped: ", err)
-	}
+	labtest.Require(t)
 	c := kubetest.Require(t, o)
-	if _, err := weirBinary(); err != nil {
-		t.Fatal(err)
-	}
+	file := weirtest.Binary(t)
 	lab, err := netlab.NewEdge(netlab.EdgeConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{Edge: lab, cluster: c, Site: kubetest.NewSite(t, c.Client(t)), t: t}
+	f := &fixture{Edge: lab, binary: file, cluster: c, Site: kubetest.NewSite(t, c.Client(t)), t: t}
 	t.Cleanup(func() {
-		if t.Failed() && f.logFile != "" {
+		if t.Failed() {
 			t.Logf("weir run said:\n%s", f.logTail())
 		}
 		if err := lab.Close(); err != nil {
@@ -159,17 +123,10 @@ metricsBindAddress: 127.0.0.1:9464
 // start starts `weir run` and waits until it serves.
 func (f *fixture) start() {
 	f.t.Helper()
-	file, _ := weirBinary() // newFixture has looked at the error
 	f.runs++
-	f.logFile = f.path(fmt.Sprintf("weir-%d.log", f.runs))
-	log, err := os.Create(f.logFile)
+	var err error
+	f.weir, err = f.Edge.Edge.StartDaemon(exec.Command(f.binary, "run", "--config", f.path("config.yaml")), f.path(fmt.Sprintf("weir-%d.log", f.runs)))
 	if err != nil {
-		f.t.Fatal(err)
-	}
-	defer log.Close()
-	cmd := exec.Command(file, "run", "--config", f.path("config.yaml"))
-	cmd.Stdout, cmd.Stderr = log, log
-	if f.weir, err = f.Edge.Edge.Start(cmd); err != nil {
 		f.t.Fatal(err)
 	}
 	f.Eventually("weir run serves", func(ctx context.Context) error {
@@ -196,14 +153,7 @@ func (f *fixture) ended() error {
 	return nil
 }
 
-func (f *fixture) logTail() string {
-	b, err := os.ReadFile(f.logFile)
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(lines[max(0, len(lines)-40):], "\n")
-}
+func (f *fixture) logTail() string { return f.weir.LogTail(40) }
 
 // pod is a Pod with a web server at its address that answers with its name.
 type pod struct {

@@ -90,10 +90,9 @@ func TestKubeWireHealthChecksOfLoadBalancersInFront(t *testing.T) {
 func TestKubeWireMissingPermissionEndsTheStart(t *testing.T) {
 	f := newFixture(t, kubetest.Options{Authz: "RBAC"})
 	kubeconfig, _ := f.Account(f.cluster, "weir", nil)
-	file, _ := weirBinary()
 	for _, command := range []string{"run", "check"} {
 		out := &strings.Builder{}
-		cmd := exec.Command(file, command, "--config", f.path("config.yaml"), "--kubeconfig", kubeconfig)
+		cmd := exec.Command(f.binary, command, "--config", f.path("config.yaml"), "--kubeconfig", kubeconfig)
 		cmd.Stdout, cmd.Stderr = io.Discard, out
 		p, err := f.Edge.Edge.Start(cmd)
 		if err != nil {

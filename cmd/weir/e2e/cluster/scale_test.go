@@ -200,7 +200,7 @@ func (f *fixture) churn(p *probes, ports []uint16) []change {
 
 // match finds the watch events of the changes in Weir's log.
 func (f *fixture) match(changes []change) {
-	file, err := os.Open(f.logFile)
+	file, err := os.Open(f.weir.LogFile())
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package packet
 
 import (
 	"fmt"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 	"slices"
 	"testing"
 )
@@ -149,7 +150,7 @@ const maxFailed = 20
 
 // TestWirePackets is the table.
 func TestWirePackets(t *testing.T) {
-	requireRoot(t)
+	labtest.Require(t)
 	failed := 0
 	for _, name := range labNames() {
 		var l *lab // made when first needed, so that -run of another lab's case is quick

@@ -10,8 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +17,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/weirtest"
 )
 
 // within is how long anything may take that takes milliseconds when the
@@ -71,56 +70,16 @@ type lab struct {
 	client, fabric, pod *station
 	services            map[string]*service // by definition's name and mode
 	sentinels           []*sentinel
-	weir                *netlab.Process
+	weir                *netlab.Daemon
 	admin               *admin.Client
 	next                uint16 // client of the next scene
 }
 
-// weirBinary builds weir once. WEIR_BINARY names one that is there already.
-var weirBinary = sync.OnceValues(func() (string, error) {
-	if b := os.Getenv("WEIR_BINARY"); b != "" {
-		return b, nil
-	}
-	dir, err := os.MkdirTemp("", "weir-packet-")
-	if err != nil {
-		return "", err
-	}
-	built = dir
-	file := filepath.Join(dir, "weir")
-	if out, err := exec.Command("go", "build", "-o", file, "github.com/weirlb/weir/cmd/weir").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build weir: %w\n%s", err, out)
-	}
-	return file, nil
-})
-
-// built is the directory of the binary, to be removed in the end.
-var built string
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if built != "" {
-		os.RemoveAll(built)
-	}
-	os.Exit(code)
-}
-
-// requireRoot skips without root, and fails in CI, which must have it.
-func requireRoot(t *testing.T) {
-	t.Helper()
-	if err := netlab.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip("skipped: ", err)
-	}
-}
+func TestMain(m *testing.M) { weirtest.Main(m) }
 
 func newLab(t *testing.T, name string) *lab {
 	t.Helper()
-	file, err := weirBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := weirtest.Binary(t)
 	n, err := netlab.New()
 	if err != nil {
 		t.Fatal(err)
@@ -276,14 +235,8 @@ conntrack: {path: %s, maxFlows: 65536, %s}
 		filepath.Join(l.Dir(), "conntrack"), setUps[l.name].conntrack, setUps[l.name].extra), 0o644); err != nil {
 		return err
 	}
-	log, err := os.Create(filepath.Join(l.Dir(), "weir.log"))
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	cmd := exec.Command(file, "run", "--config", config)
-	cmd.Stdout, cmd.Stderr = log, log
-	if l.weir, err = l.edge.Start(cmd); err != nil {
+	var err error
+	if l.weir, err = l.edge.StartDaemon(exec.Command(file, "run", "--config", config), filepath.Join(l.Dir(), "weir.log")); err != nil {
 		return err
 	}
 	l.admin = admin.NewClient(filepath.Join(l.Dir(), "weir.sock"))
@@ -298,18 +251,9 @@ conntrack: {path: %s, maxFlows: 65536, %s}
 
 // served waits until Weir has all frontends and takes their traffic.
 func (l *lab) served() error {
-	deadline := time.Now().Add(2 * within)
-	for {
-		err := l.serves()
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-		select {
-		case <-l.weir.Done():
-			return fmt.Errorf("it has ended (%v): %w", l.weir.Err(), err)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*within)
+	defer cancel()
+	return l.weir.Until(ctx, func(context.Context) error { return l.serves() })
 }
 
 func (l *lab) serves() error {
@@ -323,12 +267,7 @@ func (l *lab) serves() error {
 	if status.Services != len(l.services) {
 		return fmt.Errorf("%d of %d Services", status.Services, len(l.services))
 	}
-	for _, i := range status.Interfaces {
-		if i.Mode == "" {
-			return fmt.Errorf("%s is not attached", i.Name)
-		}
-	}
-	return nil
+	return status.Attached()
 }
 
 func (l *lab) status() (*admin.Status, error) {
@@ -338,14 +277,7 @@ func (l *lab) status() (*admin.Status, error) {
 }
 
 // log is the end of what Weir logged.
-func (l *lab) log() string {
-	b, err := os.ReadFile(filepath.Join(l.Dir(), "weir.log"))
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(lines[max(0, len(lines)-20):], "\n")
-}
+func (l *lab) log() string { return l.weir.LogTail(20) }
 
 // close stops Weir, which must still run and end well.
 func (l *lab) close(t *testing.T) {
