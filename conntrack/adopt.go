@@ -34,7 +34,7 @@ func newTable(cfg Config) (*Table, error) {
 	for i := range controlHandles {
 		t.control <- &t.workers[cfg.Workers+i]
 	}
-	t.sweep.w = &t.workers[len(t.workers)-1]
+	t.sweeper = &t.workers[len(t.workers)-1]
 	return t, nil
 }
 
@@ -82,6 +82,7 @@ func (t *Table) adopt() error {
 		last = int64(i)
 	}
 	t.bound.Store(uint32(last + 1))
+	t.turn.at.Store(uint64(now) << 32)
 	t.rebuildFree()
 	return nil
 }

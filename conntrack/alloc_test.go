@@ -19,7 +19,7 @@ func TestWorkersDoNotAllocate(t *testing.T) {
 	var k [64]Key
 	var out [64]Ref
 	options := tsOption(5)
-	i := 1000
+	i, tick := 1000, uint32(0)
 	f := natFlow(0)
 	f6 := &NewFlow{Endpoint: ep6, SNAT: snat6, PortLo: 1024, PortHi: 65535, Mode: ModeNAT}
 	for name, step := range map[string]func(){
@@ -70,6 +70,18 @@ func TestWorkersDoNotAllocate(t *testing.T) {
 			w.Quiesce()
 		},
 		"sweep": func() { tab.Sweep(1, 1000) },
+		"ageing": func() {
+			for range 64 {
+				i++
+				f.Client = MakeKey(client(i), vip, ProtoTCP)
+				f.Endpoint, f.Tick = netipAddrPort(i), tick
+				w.Create(f)
+			}
+			tick += 2000
+			for w.Age(tick) {
+				w.Quiesce()
+			}
+		},
 	} {
 		if n := testing.AllocsPerRun(300, step); n != 0 {
 			t.Errorf("%s allocates %.0f times", name, n)

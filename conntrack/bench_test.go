@@ -130,11 +130,46 @@ func BenchmarkCreateDelete(b *testing.B) {
 	}
 }
 
-func BenchmarkSweep(b *testing.B) {
-	tab, keys := filled(b, 1<<20)
-	b.ReportAllocs()
-	for b.Loop() {
-		tab.Sweep(1, len(keys))
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(keys)), "ns/flow")
+// What a round pays when nothing is due, and what it costs to look and to delete.
+func BenchmarkAge(b *testing.B) {
+	const n = 1 << 20
+	b.Run("nothing due", func(b *testing.B) {
+		tab, _ := filled(b, 1<<16)
+		w := tab.Worker(0)
+		w.Online()
+		ageAll(tab, w, 1)
+		for b.Loop() {
+			w.Age(1)
+		}
+	})
+	b.Run("look", func(b *testing.B) {
+		tab, _ := filled(b, n)
+		w := tab.Worker(0)
+		w.Online()
+		for b.Loop() {
+			ageAll(tab, w, 1)
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/flow")
+	})
+	b.Run("delete", func(b *testing.B) {
+		steps := 0
+		for b.Loop() {
+			b.StopTimer()
+			tab, _ := filled(b, n)
+			w := tab.Worker(0)
+			w.Online()
+			tab.turn.at.Store(uint64(1<<22-turnTicks) << 32)
+			w.stretch.made = w.count.created.Load()
+			b.StartTimer()
+			for w.Age(1 << 22) {
+				w.Quiesce()
+				steps++
+			}
+			if tab.Flows() != 0 {
+				b.Fatal("flows are left")
+			}
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/flow")
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(steps), "ns/step")
+	})
 }

@@ -37,6 +37,26 @@
 // fails if it was killed in turn. Of two that insert the same key each places
 // before it reads, so at least one sees the other; never do both go live.
 //
+// # Ageing and eviction
+//
+// The workers age the table themselves ([Worker.Age]): a look at every connection
+// takes four seconds, eight with 16 million of them, and what is due of it in a tick
+// they take in short stretches, whoever comes first. So no worker has a part of its
+// own that nobody ages while it sleeps, and none spends more than a few microseconds
+// at a time, two more for every 16 connections that it makes. [Table.Run] looks at
+// what they have left for two seconds. A connection thus goes between its timeout
+// and, with workers that keep up, a turn later.
+//
+// When free connections run short, before there are none, those to go are, in this
+// order:
+//
+//  1. half-open ones, that only the client was heard of (TCP before the client's
+//     ACK of the SYN-ACK, SCTP before COOKIE ACK, UDP without an answer), about in
+//     the order of their age
+//  2. once there are none: those that are over (reset, or closed by both sides)
+//
+// Others are never evicted: the new connection is refused ([Full]).
+//
 // Memory ordering: an entry is written with plain stores, published by the
 // compare-and-swap of its slot and read after an atomic load of that slot. It is
 // written again only after every online worker has called [Worker.Quiesce]

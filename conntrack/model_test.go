@@ -249,7 +249,11 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 			},
 			"age": func(rt *rapid.T) {
 				m.tick += rapid.SampledFrom([]uint32{0, 1, 1, 5, 16, 33, 161, 481, 1921, 24*3600*16 + 1}).Draw(rt, "ticks")
-				tab.Sweep(m.tick, 2000)
+				if rapid.Bool().Draw(rt, "by the worker") {
+					ageAll(tab, w, m.tick)
+				} else {
+					tab.Sweep(m.tick, 2000)
+				}
 				for i := len(m.flows) - 1; i >= 0; i-- {
 					if f := m.flows[i]; m.tick-f.lastSeen > timeouts[f.state] {
 						m.remove(f)

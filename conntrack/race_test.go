@@ -124,7 +124,7 @@ func checkFree(t *testing.T, tab *Table) {
 }
 
 // Workers create, find, track and delete connections of a few tuples that they
-// all use, over a few ports, while the table is aged and listed.
+// all use, over a few ports, and age the table, while it is swept and listed.
 func TestWorkersThatShareTuplesKeepTheTableSound(t *testing.T) {
 	const workers, tuples = 4, 48
 	steps := 6000
@@ -144,6 +144,7 @@ func TestWorkersThatShareTuplesKeepTheTableSound(t *testing.T) {
 			for step := range steps {
 				stepShared(t, tab, w, rng, tuples, tick.Load())
 				if step%8 == 0 {
+					w.Age(tick.Load())
 					w.Quiesce()
 				}
 				if step%256 == 0 {

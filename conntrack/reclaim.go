@@ -58,7 +58,7 @@ func (t *Table) pop(s *stack) (first, n uint32) {
 // Quiesce says that the worker holds no Ref from before: call it once per batch.
 // It costs one load unless connections were deleted since.
 func (w *Worker) Quiesce() {
-	if w.pending.n != 0 {
+	if w.pending.n != 0 && !w.ageing() { // else there may be more to go with them
 		w.flush()
 	}
 	if e := w.t.epoch.Load(); e != w.local {

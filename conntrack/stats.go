@@ -27,7 +27,7 @@ type Stats struct {
 	Evicted  uint64 // half-open or over, for want of room
 	Deleted  uint64 // by Delete
 	Expired  uint64 // by age
-	// ByState counts connections per State as of the last whole turn of Sweep.
+	// ByState counts connections per State as of the last whole turn of ageing.
 	ByState [numStates]uint32
 	// Limbo counts connections that are deleted and wait for the workers.
 	Limbo int

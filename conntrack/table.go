@@ -40,11 +40,13 @@ type Table struct {
 	limbo     [3]stack // by epoch modulo 3
 	parts     []participant
 
+	turn turn
+
 	workers []Worker // the caller's, then the control goroutines'
 	control chan *Worker
 	sweepMu sync.Mutex
-	sweep   sweeper // guarded by sweepMu
-	census  [numStates]atomic.Uint32
+	sweeper *Worker                  // guarded by sweepMu
+	census  [numStates]atomic.Uint32 // of the last whole turn
 	closing atomic.Bool
 	closed  bool // guarded by sweepMu
 }
@@ -57,6 +59,7 @@ type Worker struct {
 	cache   chain  // free connections
 	pending chain  // retired, not yet in limbo
 	count   counters
+	stretch stretch
 	_       [64]byte
 }
 

@@ -111,6 +111,15 @@ func (m *InMemory) Queue(worker, port int) *Memory { return m.queues[worker][por
 // different workers may run at the same time.
 func (m *InMemory) Round(worker int) int { return m.lb.workers[worker].round() }
 
+// Idle does what a worker's thread does before it sleeps: it ages what is due.
+// What came due while nobody called Round is then not the next Round's.
+func (m *InMemory) Idle(worker int) {
+	w := m.lb.workers[worker]
+	w.beginRound()
+	for !w.pending() && w.age() {
+	}
+}
+
 // Counters are a worker's as of its last Round.
 func (m *InMemory) Counters(worker int) WorkerCounters { return m.lb.workers[worker].shared.read() }
 

@@ -22,10 +22,10 @@ import (
 //     (batch.go), which gathers what leaves at the ports
 //  3. frames handed over by other workers, packets held for a neighbour
 //  4. transmit and kick, take back sent frames, refill
-//  5. publish the counters; quiesce: from here on the worker holds no
-//     reference into the flow table
+//  5. age a few flows; publish the counters; quiesce: from here on the worker
+//     holds no reference into the flow table
 //
-// After some empty rounds it sleeps in poll until a packet comes. It takes no
+// After some empty rounds it ages what is due and sleeps in poll until a packet comes. It takes no
 // lock and allocates nothing; all its slices have their capacity from start.
 type worker struct {
 	id     int
@@ -159,6 +159,9 @@ func (w *worker) await() {
 			return
 		}
 	}
+	if w.age() {
+		return
+	}
 	w.napped = !w.sleep()
 	if !w.napped {
 		w.spin = max(w.spin/2, leastSpin)
@@ -270,6 +273,7 @@ func (w *worker) finish() {
 		}
 	}
 	w.t.freeFrames = uint64(len(w.free.addr))
+	w.ct.Age(w.tick)
 	w.ct.Quiesce()
 }
 

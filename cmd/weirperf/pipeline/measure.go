@@ -178,6 +178,9 @@ func (b *bench) timed(traces []*trace, rounds bool) float64 {
 		done.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
+			if rounds {
+				b.m.Idle(i) // making the packets took time too
+			}
 			ready.Done()
 			ready.Wait()
 			before := threadTime()

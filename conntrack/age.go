@@ -1,0 +1,168 @@
+package conntrack
+
+import "sync/atomic"
+
+// A turn is one look at every connection. It takes turnTicks: timeouts are kept to
+// that. In each tick a 64th of the table is due, but not more than mostDue, which is
+// about one per cent of a core: 16 million connections take eight seconds. What is
+// due the workers divide among them.
+const (
+	turnTicks = 4 * TicksPerSecond
+	mostDue   = 1 << 17
+	// allDue, as a lag, makes everything due.
+	allDue = -1 << 20
+	// lateTicks is how far the workers may be behind before Run does their part.
+	lateTicks = 2 * TicksPerSecond
+	// stretchLen is how many connections a worker takes at once, to look at over
+	// some rounds: others change the word that says where the turn is.
+	stretchLen = 256
+	// In one step a worker reads at most stepLook connections (about 0.4 us) and
+	// deletes at most stepExpire (about 2 us).
+	stepLook   = 64
+	stepExpire = 16
+)
+
+// turn is where the look at the table stands: the tick at which it began<<32 | the
+// next connection that nobody has taken to look at.
+type turn struct {
+	_      [64]byte
+	at     atomic.Uint64
+	_      [56]byte
+	census [numStates]atomic.Uint32 // of this turn, so far
+}
+
+// stretch is what one worker has taken and not looked at yet.
+type stretch struct {
+	next, end uint32
+	census    [numStates]uint32
+	made      uint64 // connections that the worker had created at its last Age
+}
+
+// Age does the worker's part in ageing at tick, before a Quiesce: it deletes
+// connections that have expired. A worker calls it once per round and takes a
+// bounded step in it; one more for every 16 connections that it has made since, so
+// that it clears up as fast as it creates. It reports whether there was anything to
+// look at: a worker without packets goes on, with a Quiesce after each, until there
+// is not.
+//
+// Who is asleep or stuck leaves its part to the others, but for the rest of a
+// stretch, which is looked at in the next turn.
+func (w *Worker) Age(tick uint32) bool {
+	made := w.count.created.Load()
+	steps := 1 + (made-w.stretch.made)/stepExpire
+	w.stretch.made = made
+	for ; steps > 0; steps-- {
+		if !w.ageing() && !w.takeStretch(tick, 0, stretchLen) {
+			return false
+		}
+		w.step(tick)
+	}
+	return true
+}
+
+func (w *Worker) ageing() bool { return w.stretch.next != w.stretch.end }
+
+// takeStretch takes up to most connections of those that were due lag ticks ago. The
+// first to come after a turn's end begins the next and publishes the census.
+func (w *Worker) takeStretch(tick uint32, lag int32, most uint32) bool {
+	t := w.t
+	for {
+		at, bound := t.turn.at.Load(), t.bound.Load()
+		next := uint32(at)
+		// Signed: another worker's tick may be ahead of ours.
+		elapsed := uint32(max(0, int32(tick-uint32(at>>32))-lag))
+		if next >= bound {
+			if elapsed < max(turnTicks, bound/mostDue) || bound == 0 {
+				return false
+			}
+			if t.turn.at.CompareAndSwap(at, uint64(tick)<<32) {
+				t.publishCensus()
+			}
+			continue
+		}
+		due := uint32(min(uint64(bound)*uint64(min(elapsed+1, turnTicks))/turnTicks, uint64(elapsed+1)*mostDue))
+		if next >= due {
+			return false
+		}
+		end := min(next+most, due)
+		if t.turn.at.CompareAndSwap(at, at&^0xffffffff|uint64(end)) {
+			w.stretch.next, w.stretch.end = next, end
+			return true
+		}
+	}
+}
+
+func (t *Table) publishCensus() {
+	for i := range t.census {
+		t.census[i].Store(t.turn.census[i].Swap(0))
+	}
+}
+
+// step looks at some of the worker's stretch and returns how many had expired. To
+// delete a connection takes six lines of memory from here and there: all are asked
+// for before the first is needed.
+func (w *Worker) step(tick uint32) int {
+	t, s := w.t, &w.stretch
+	var words [stepExpire]uint32
+	var refs [2 * stepExpire]Ref
+	n, conn := 0, s.next
+	for end := min(s.end, s.next+stepLook); conn < end && n < stepExpire; conn++ {
+		c := &t.conns[conn]
+		word := atomic.LoadUint32(&c.state)
+		if word&published == 0 {
+			continue
+		}
+		// Signed, as above.
+		if idle := int32(tick - atomic.LoadUint32(&c.lastSeen)); idle <= int32(t.timeout(word)) {
+			s.census[word&stateMask]++
+			continue
+		}
+		words[n], refs[2*n], refs[2*n+1] = word, forwardRef(conn), reverseRef(conn)
+		n++
+	}
+	s.next = conn
+	expired := 0
+	if n > 0 {
+		t.prefetchExpired(refs[:2*n])
+		for i, word := range words[:n] {
+			if w.unlinkIn(refs[2*i].Conn(), word) {
+				expired++
+			}
+		}
+		w.count.expired.Add(uint64(expired))
+	}
+	if !w.ageing() {
+		for i, n := range s.census {
+			if n != 0 {
+				t.turn.census[i].Add(n)
+				s.census[i] = 0
+			}
+		}
+	}
+	return expired
+}
+
+// prefetchExpired asks for the entries of refs, and for the buckets that these are in.
+func (t *Table) prefetchExpired(refs []Ref) {
+	var h [2 * stepExpire]uint64
+	prefetchFlows(&t.entries[0], &t.conns[0], &refs[0], len(refs))
+	for i, r := range refs {
+		h[i] = t.Hash(&t.entries[r-1].Key)
+	}
+	prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &h[0], len(refs))
+}
+
+// timeout is after how many ticks without a packet a connection in state word s
+// is forgotten. Of one whose endpoint is not heard the end may have been missed,
+// and forgetting it does no harm: its next packet makes it anew.
+func (t *Table) timeout(s uint32) uint32 {
+	d := t.timeouts[s&stateMask]
+	if s&clientOnly != 0 {
+		d = min(d, oneSided)
+	}
+	return d
+}
+
+// oneSided is just above what RFC 5382 REQ-5 asks for, 2 h 4 min: TCP keeps
+// connections alive every two hours.
+const oneSided = (2*60 + 5) * 60 * TicksPerSecond
