@@ -251,9 +251,8 @@ func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	return nil
 }
 
-// mapShared maps the file, and gives a new one all its room. The mapping is there and
-// has asked for huge pages before the file is touched: a tmpfs that heeds the advice
-// (huge=advise) then gives them at once.
+// mapShared maps the file, and gives a new one all its room, in huge pages as far as
+// they can be had.
 func (t *Table) mapShared(p plan, maxFlows int64, fresh bool) (err error) {
 	fd := -1
 	if t.mem.file != nil {
@@ -266,6 +265,9 @@ func (t *Table) mapShared(p plan, maxFlows int64, fresh bool) (err error) {
 	}
 	if t.mem.shared, err = t.mem.mapAligned(fd, p.size); err != nil {
 		return err
+	}
+	if fresh && fd >= 0 {
+		populateHuge(t.mem.shared)
 	}
 	populated := populate(t.mem.shared)
 	if fresh && fd >= 0 {

@@ -1,0 +1,65 @@
+package conntrack
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A table in a file of a memory file system has huge pages from its first packet on,
+// though the file system was mounted without.
+func TestFreshFileHasHugePages(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root to mount a tmpfs")
+		}
+		t.Skip("needs root to mount a tmpfs")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256m,huge=never"); err != nil {
+		t.Skipf("mount a tmpfs: %v", err)
+	}
+	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
+	path := filepath.Join(dir, "flows")
+	tab, err := Open(Config{Path: path, MaxFlows: 100_000, Workers: 1, MaxEndpoints: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tab.Close() }()
+	size := len(tab.mem.shared)
+	if huge := hugeBytes(t, path); huge < size/2 {
+		t.Errorf("%d of %d bytes are in huge pages", huge, size)
+	}
+	if i := bytes.IndexFunc(tab.mem.shared[1<<20:], func(r rune) bool { return r != 0 }); i >= 0 {
+		t.Errorf("byte %d of a fresh table is not 0", i+1<<20)
+	}
+}
+
+// hugeBytes is how much of the mappings of a file is in huge pages, as the kernel sees it.
+func hugeBytes(t *testing.T, path string) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, ours := 0, false
+	for line := range strings.Lines(string(maps)) {
+		f := strings.Fields(line)
+		switch {
+		case !strings.HasSuffix(f[0], ":"):
+			ours = f[len(f)-1] == path
+		case ours && f[0] == "ShmemPmdMapped:":
+			kb, err := strconv.Atoi(f[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += kb << 10
+		}
+	}
+	return sum
+}
