@@ -40,7 +40,11 @@ func build(t *testing.T, k Key, payload []byte) []byte {
 		append(chain, gopacket.Payload(payload))...); err != nil {
 		t.Fatal(err)
 	}
-	return buf.Bytes()
+	p := buf.Bytes()
+	if l4 := len(p) - len(payload) - 8; k.Proto() == ProtoUDP && p[l4+6]|p[l4+7] == 0 {
+		p[l4+6], p[l4+7] = 0xff, 0xff // RFC 768; gopacket leaves 0
+	}
+	return p
 }
 
 // rewrite applies a recipe as a worker does.

@@ -92,8 +92,11 @@ func tunnelled(t *testing.T, mode conntrack.Mode, outer6 bool, inner []byte, src
 		t.Fatal(err)
 	}
 	f := bytes.Clone(buf.Bytes())
-	if mode == conntrack.ModeGUE && !outer6 {
+	switch {
+	case mode == conntrack.ModeGUE && !outer6:
 		f[14+20+6], f[14+20+7] = 0, 0
+	case mode == conntrack.ModeGUE && f[14+40+6]|f[14+40+7] == 0:
+		f[14+40+6], f[14+40+7] = 0xff, 0xff // RFC 768; gopacket leaves 0
 	}
 	return f
 }

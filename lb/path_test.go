@@ -216,6 +216,8 @@ func (p packet) build(t testing.TB) []byte {
 	switch {
 	case p.noSum:
 		field[0], field[1] = 0, 0
+	case p.proto != header.ProtoTCP && field[0]|field[1] == 0:
+		field[0], field[1] = 0xff, 0xff // RFC 768; gopacket leaves 0
 	case p.partial:
 		sum := header.PseudoSum4
 		if parsed.Family == 6 {

@@ -85,9 +85,14 @@ func (p packet) bytes(t testing.TB) []byte {
 	}
 	out := buf.Bytes()
 	out = out[:p.l3()+ipLength(out[p.l3():])] // gopacket pads to 60 bytes
-	if p.noChecksum {
+	if p.proto == 0 || p.proto == protoUDP {
 		at := p.l4Offset(out) + 6
-		out[at], out[at+1] = 0, 0
+		switch sum := out[at : at+2]; {
+		case p.noChecksum:
+			sum[0], sum[1] = 0, 0
+		case sum[0]|sum[1] == 0:
+			sum[0], sum[1] = 0xff, 0xff // RFC 768; gopacket leaves 0
+		}
 	}
 	return out
 }
