@@ -35,6 +35,9 @@ func (r *fuzzRun) came(port int, f []byte) {
 		err = r.answered(port, f, &v, l3)
 	} else if err == nil {
 		err = r.forwarded(port, f, &inner, tunnel, len(f)-l3-len(v.b))
+		if tunnel {
+			r.tunnels = append(r.tunnels, v)
+		}
 	}
 	if err != nil {
 		r.t.Fatalf("port %d (vlan %v) sent %x\n%v: %v", port, r.vlan, f[:l3], &v, err)
@@ -130,7 +133,40 @@ func (r *fuzzRun) answered(port int, f []byte, v *view, l3 int) error {
 			all = append(all, fmt.Errorf("%w: %v", why, &g.v))
 		}
 	}
-	return fmt.Errorf("an answer to nothing: %w", errors.Join(all...))
+	if err := r.relayed(port, f, v); err != nil {
+		return fmt.Errorf("an answer to nothing: %w", errors.Join(append(all, err)...))
+	}
+	return nil
+}
+
+// relayed checks an error that Weir made of a router's about a tunnel packet: it
+// says, of what that quotes, what concerns the client.
+func (r *fuzzRun) relayed(port int, f []byte, v *view) error {
+	p, kind := v.payload(), [2]byte{3, 4}
+	if v.v6 {
+		kind = [2]byte{2, 0}
+	}
+	if len(p) < 8+24 || [2]byte(p) != kind || v.proto != 1 && v.proto != 58 {
+		return errors.New("no error that a packet is too big")
+	}
+	a := 12
+	if v.v6 {
+		a = 8
+	}
+	sender, receiver := v.dst.AsSlice(), v.src.AsSlice()
+	if q := p[8:]; !bytes.Equal(q[a:a+len(sender)], sender) || !bytes.Equal(q[a+len(sender):a+2*len(sender)], receiver) {
+		return errors.New("it does not go to who sent what it quotes")
+	}
+	for _, g := range r.in {
+		if g.err == nil && g.outs == 0 && isSNAT(g.v.dst) && len(g.v.payload()) > 8 && bytes.Contains(g.v.payload()[8:], p[8:]) {
+			g.outs++
+			if told, of := binary.BigEndian.Uint16(p[6:]), uint16(1300); told >= of {
+				return fmt.Errorf("tells %d of %d", told, of)
+			}
+			return macsOf(port, f)
+		}
+	}
+	return errors.New("no router said so")
 }
 
 // entered is the port that a frame came by, VLANs counted, and its tags there.

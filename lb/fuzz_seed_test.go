@@ -15,6 +15,7 @@ func pipelineSeeds() [][]byte {
 				request(six, s, 0, 4), []byte{stepAnswer, 0, 0, 4, 0, 0}, []byte{stepServerError, 0, 0, 60, 0},
 				request(six|2, s, 1, 0), []byte{stepAnswer, 0, 0, 0, 0, 0}, request(six|2, s|1<<4, 1, 5), []byte{stepAnswer, 0, 1 << 5, 5, 0, 0},
 				[]byte{stepClientError, six, s, 0, 4, 0, 60, 0},
+				request(six, s, 0, 8), []byte{stepServerError, 0, 66, 200, 0, stepServerError, 0, 66 | 0x80, 20, 0},
 				[]byte{stepFragments, six | 4, s, 2, 7, 3, 0, 1, 0, 0, 0, 0}, []byte{stepFragments, six | 4, s, 3, 7, 3, 1, 2, 0, 0, 0, 0}))
 		}
 	}

@@ -152,6 +152,9 @@ func (r *fuzzRun) serverError() {
 	}
 	a, b, c := r.next(), r.next(), r.next()
 	v := &r.seen[len(r.seen)-1-int(a)%len(r.seen)]
+	if b&0x40 != 0 && len(r.tunnels) > 0 { // about the packet as it was on the way
+		v = &r.tunnels[len(r.tunnels)-1-int(a)%len(r.tunnels)]
+	}
 	from := v.dst
 	if b&0x80 != 0 {
 		from = netip.MustParseAddr("10.9.9.9")

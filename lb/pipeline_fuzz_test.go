@@ -44,6 +44,8 @@ type fuzzRun struct {
 	now  uint32
 	in   []*given
 	seen []view // that came out, unfragmented TCP or UDP to an endpoint or a client
+	// tunnels are packets in an outer header that came out.
+	tunnels []view
 	// pending frames have been given to the worker, and no round was run since.
 	pending int
 	sent    int
