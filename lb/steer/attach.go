@@ -137,7 +137,9 @@ func (p *Program) attach(in Interface, name string) (*Attachment, error) {
 	pin, pinErr := preparePin(in.PinDir, name)
 	if pinErr == nil {
 		l, err := adopt(pin, in, p)
-		if err != nil {
+		if errors.Is(err, errForeign) {
+			pinErr = err // there is no place for a pin of this name
+		} else if err != nil {
 			return nil, err
 		}
 		if l != nil {

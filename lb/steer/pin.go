@@ -8,12 +8,61 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	bpfpin "github.com/cilium/ebpf/pin"
 	"golang.org/x/sys/unix"
 )
 
 // ErrNotBPFFS: the directory for pins is not in a BPF file system.
 var ErrNotBPFFS = errors.New("not a BPF file system (mount -t bpf bpf /sys/fs/bpf)")
+
+// errForeign: something in the directory for pins is not an XDP link, and so
+// not Weir's. It is left alone.
+var errForeign = errors.New("not Weir's")
+
+// openPin opens a pinned XDP link.
+func openPin(path string) (link.Link, error) {
+	l, err := link.LoadPinnedLink(path, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if errors.Is(err, unix.EPERM) {
+		return nil, fmt.Errorf("open pinned link %s: %w%s", path, err, loadHint(err))
+	}
+	if err != nil {
+		return nil, foreign(path, kindOf(path))
+	}
+	info, err := l.Info()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open pinned link %s: %w", path, err), l.Close())
+	}
+	if info.Type != link.XDPType {
+		_ = l.Close()
+		return nil, foreign(path, "a BPF link of another kind")
+	}
+	return l, nil
+}
+
+func foreign(path, kind string) error {
+	return fmt.Errorf("%s is %s, %w: move it out of this directory or remove it", path, kind, errForeign)
+}
+
+// kindOf says what is pinned at path, if no link is.
+func kindOf(path string) string {
+	p, err := bpfpin.Load(path, nil)
+	if err != nil {
+		return "no BPF object"
+	}
+	defer p.Close()
+	switch p.(type) {
+	case *ebpf.Map:
+		return "a BPF map"
+	case *ebpf.Program:
+		return "a BPF program"
+	}
+	return "a BPF object of a new kind"
+}
 
 // preparePin makes the directory, removes stale pins from it, and returns the
 // path for the interface's link.
@@ -60,12 +109,12 @@ func adopt(path string, in Interface, p *Program) (link.Link, error) {
 	if err := followRename(path, in.Index); err != nil {
 		return nil, err
 	}
-	l, err := link.LoadPinnedLink(path, nil)
+	l, err := openPin(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open pinned link %s: %w", path, err)
+		return nil, err
 	}
 	if fits(l, in) {
 		if err = l.Update(p.objects.WeirSteer); err == nil {
@@ -84,8 +133,14 @@ func adopt(path string, in Interface, p *Program) (link.Link, error) {
 // followRename moves the pin of an interface that has been renamed since to
 // path, its place now.
 func followRename(path string, ifindex int) error {
+	switch there, err := openPin(path); {
+	case errors.Is(err, errForeign):
+		return err // not to be replaced
+	case err == nil:
+		_ = there.Close()
+	}
 	ns, _, _ := strings.Cut(filepath.Base(path), "-")
-	return eachPin(filepath.Dir(path), func(old string, l link.Link) error {
+	_, err := eachPin(filepath.Dir(path), func(old string, l link.Link) error {
 		if old == path || linkIfIndex(l) != ifindex || !strings.HasPrefix(filepath.Base(old), ns+"-") {
 			return nil
 		}
@@ -94,6 +149,7 @@ func followRename(path string, ifindex int) error {
 		}
 		return os.Rename(old, path)
 	})
+	return err
 }
 
 // fits says whether l is attached to the interface, in a mode that was asked
@@ -121,18 +177,19 @@ func linkIfIndex(l link.Link) int {
 
 // removeStale removes the pins in dir whose interface is gone.
 func removeStale(dir string) error {
-	return eachPin(dir, func(_ string, l link.Link) error {
+	_, err := eachPin(dir, func(_ string, l link.Link) error {
 		if linkIfIndex(l) == 0 {
 			return l.Unpin()
 		}
 		return nil
 	})
+	return err
 }
 
 // RemoveAll detaches every link that is pinned in dir ("" is DefaultPinDir), of
 // every network namespace, and removes dir: what is left of Weir in the
 // kernel's receive path when it was killed. A directory that does not exist is
-// not an error.
+// not an error; something in it that is not Weir's is, and stays.
 func RemoveAll(dir string) error {
 	if dir == "" {
 		dir = DefaultPinDir
@@ -140,13 +197,13 @@ func RemoveAll(dir string) error {
 	if err := checkBPFFS(dir); err != nil {
 		return nil // then nothing can be pinned there
 	}
-	err := eachPin(dir, func(_ string, l link.Link) error {
+	others, err := eachPin(dir, func(_ string, l link.Link) error {
 		if err := l.Detach(); err != nil && !errors.Is(err, link.ErrNotSupported) && !errors.Is(err, unix.ENODEV) {
 			return err
 		}
 		return l.Unpin()
 	})
-	if err != nil {
+	if err := errors.Join(err, others); err != nil {
 		return err
 	}
 	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -155,14 +212,15 @@ func RemoveAll(dir string) error {
 	return nil
 }
 
-// eachPin calls f for every link that is pinned in dir.
-func eachPin(dir string, f func(path string, l link.Link) error) error {
+// eachPin calls f for every XDP link that is pinned in dir, and says what else
+// there is, which is nobody's fault who looks for links.
+func eachPin(dir string, f func(path string, l link.Link) error) (others, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var errs []error
 	for _, e := range entries {
@@ -171,17 +229,18 @@ func eachPin(dir string, f func(path string, l link.Link) error) error {
 			_ = os.Remove(path) // of a probe that was killed
 			continue
 		}
-		l, err := link.LoadPinnedLink(path, nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // another process has just removed it
+		l, err := openPin(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // another process has just removed it
+		case errors.Is(err, errForeign):
+			others = errors.Join(others, err)
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			errs = append(errs, f(path, l), l.Close())
 		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("open pinned link %s: %w", path, err))
-			continue
-		}
-		errs = append(errs, f(path, l), l.Close())
 	}
-	return errors.Join(errs...)
+	return others, errors.Join(errs...)
 }
 
 // netnsInode identifies the network namespace of the calling thread.

@@ -90,7 +90,11 @@ struct ipv6_extension {
 	__u8 rest[6];
 };
 
-/* As many, and as long together, as lb/header takes. */
+/*
+ * As many as lb/header takes, and each by itself as long as it takes all together:
+ * the sum is not worth its instructions. A chain that is longer only in sum comes
+ * to Weir, if it is to something of Weir's, and is dropped and counted there.
+ */
 #define MAX_EXTENSIONS      6
 #define MAX_EXTENSION_BYTES 128
 
