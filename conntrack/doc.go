@@ -40,7 +40,7 @@
 // # Ageing and eviction
 //
 // The workers age the table themselves ([Worker.Age]): a look at every connection
-// takes four seconds, eight with 16 million of them, and what is due of it in a tick
+// takes four seconds, 16 with 16 million of them, and what is due of it in a tick
 // they take in short stretches, whoever comes first. So no worker has a part of its
 // own that nobody ages while it sleeps, and none spends more than a few microseconds
 // at a time, two more for every 16 connections that it makes. [Table.Run] looks at
