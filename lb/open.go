@@ -21,9 +21,9 @@ const (
 	framesPerPort = 4096
 	// framesSending is room for packets on their way out and held.
 	framesSending = 4096
-	// spareMembers is for how many more members that bonds may get there are
-	// frames: it is two devices' worth, however many bonds there are.
-	spareMembers = 2
+	// SpareMembers is for how many more members that bonds may get there are
+	// frames: two devices' worth, however many bonds there are.
+	SpareMembers = 2
 )
 
 // placeWorkers decides on the number of workers and their CPUs.
@@ -102,7 +102,7 @@ func (l *LB) devices() (n int) {
 func (l *LB) openSockets(workers int) error {
 	l.maxDevices = l.devices()
 	if l.bonded {
-		l.maxDevices += spareMembers
+		l.maxDevices += SpareMembers
 	}
 	frames := workers * (l.maxDevices*framesPerPort + framesSending)
 	var err error

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/lb/device"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -92,8 +93,19 @@ func TestPacketMemoryGrowsWithWorkersAndInterfaces(t *testing.T) {
 	cfg.Workers.Count = 2
 	cfg.Interfaces = []config.Interface{{Name: "eth0"}, {Name: "eth1"}}
 	// Two interfaces, the host port, and what is being sent.
-	if got, want := packetMemory(cfg), uint64(2*4*4096*4096); got != want {
+	if got, want := packetMemory(cfg, nil), uint64(2*4*4096*4096); got != want {
 		t.Errorf("got %d, want %d", got, want)
+	}
+	// eth1 is a bond of two, which may get two more.
+	mac := []byte{2, 0, 0, 0, 0, 1}
+	links := []device.Link{
+		{Index: 1, Name: "eth0", Kind: "device", MAC: mac, Up: true},
+		{Index: 2, Name: "eth1", Kind: "bond", Bond: "802.3ad", MAC: mac, Up: true},
+		{Index: 3, Name: "m0", Kind: "device", MAC: mac, Up: true, Master: 2},
+		{Index: 4, Name: "m1", Kind: "device", MAC: mac, Up: true, Master: 2},
+	}
+	if got, want := packetMemory(cfg, links), uint64(2*7*4096*4096); got != want {
+		t.Errorf("with a bond: got %d, want %d", got, want)
 	}
 }
 

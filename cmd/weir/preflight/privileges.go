@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/device"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -112,7 +114,8 @@ func checkLockedMemory(fs *findings, cfg *config.Configuration) {
 		fs.add(Wrong, "locked memory", "getrlimit: %v", err)
 		return
 	}
-	need := packetMemory(cfg)
+	links, _ := device.Links() // without it interfaces count once
+	need := packetMemory(cfg, links)
 	if limit.Max < need {
 		fs.add(Wrong, "locked memory", "RLIMIT_MEMLOCK is %d MiB and the packet buffers may take %d MiB: raise it (ulimit -l, LimitMEMLOCK=infinity) or grant CAP_IPC_LOCK",
 			limit.Max>>20, need>>20)
@@ -123,11 +126,30 @@ func checkLockedMemory(fs *findings, cfg *config.Configuration) {
 
 // packetMemory is how much memory the packet buffers take at the most, in bytes:
 // with an MTU above 1,536 somewhere, else half of it.
-func packetMemory(cfg *config.Configuration) uint64 {
+func packetMemory(cfg *config.Configuration, links []device.Link) uint64 {
 	workers := int(cfg.Workers.Count)
 	if workers == 0 {
 		workers = max(1, len(cfg.Workers.CPUs))
 	}
-	ports := len(cfg.Interfaces) + 1 // and the host port
+	ports := devices(cfg, links) + 1 // and the host port
 	return uint64(workers) * uint64(ports+1) * framesPerQueue * xsk.FrameSize
+}
+
+// devices is how many there are to be bound: a bond has its members, and may get
+// more. What cannot be resolved, which is said elsewhere, counts as one.
+func devices(cfg *config.Configuration, links []device.Link) int {
+	seen, unknown, spare := map[int]bool{}, 0, 0
+	for _, in := range cfg.Interfaces {
+		ports, err := device.Resolve(in.Name, links)
+		if err != nil {
+			unknown++
+		}
+		for _, p := range ports {
+			seen[p.Device] = true
+			if p.Member {
+				spare = lb.SpareMembers
+			}
+		}
+	}
+	return len(seen) + unknown + spare
 }
