@@ -23,11 +23,16 @@ func bondOf(bond string, members ...string) string {
 	return "[" + strings.Join(links, ",") + "]"
 }
 
-// addMember makes a link between the edge and the client.
+// addMember makes a link between the edge and the client: m1 with a queue for
+// each worker, others with one, so that the other worker hands its packets over.
 func (s *stacked) addMember(t *testing.T, name string) {
 	t.Helper()
+	queues := 1
+	if name == "m1" {
+		queues = 2
+	}
 	must(t, netlab.Connect(netlab.End{Namespace: s.Edge.Edge, Name: name, MAC: stackedMAC},
-		netlab.End{Namespace: s.Client, Name: name}, netlab.LinkConfig{}))
+		netlab.End{Namespace: s.Client, Name: name}, netlab.LinkConfig{Queues: queues}))
 }
 
 // removeMember deletes a link with both its ends.

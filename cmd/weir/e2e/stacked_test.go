@@ -38,7 +38,7 @@ type stacked struct {
 
 func newStacked(t *testing.T, name, interfaces, links string, prepare func(*stacked)) *stacked {
 	t.Helper()
-	f := ownFixture(t, options{services: []service{toAttached, toPod}, stopped: true, interfaces: interfaces})
+	f := ownFixture(t, options{edge: netlab.EdgeConfig{Queues: 2}, services: []service{toAttached, toPod}, stopped: true, interfaces: interfaces})
 	s := &stacked{fixture: f, taps: map[string]*netlab.Tap{}}
 	edge := f.Edge.Edge
 	must(t, netlab.Connect(netlab.End{Namespace: edge, Name: name, MAC: stackedMAC, Addrs: []netip.Prefix{stackedNet}},
