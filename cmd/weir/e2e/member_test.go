@@ -76,17 +76,18 @@ func (s *stacked) joined(t *testing.T, name string, index int) {
 	})
 }
 
-// left waits until an interface is gone from Weir, and every frame that it had
-// is its worker's again: a fill ring is topped up by half a batch at least.
+// left waits until an interface is gone from Weir, and every worker has as many
+// frames again as it had: a fill ring is topped up by half a batch at least.
 func (s *stacked) left(t *testing.T, name string, free []uint64) {
 	t.Helper()
 	s.until(t, func(status *admin.Status) error {
 		if i := interfaceOf(status, name); i != nil {
 			return fmt.Errorf("%s: %+v", name, i)
 		}
-		for n, f := range freeFrames(status) {
-			if f+uint64(32*len(status.Interfaces)) < free[n] {
-				return fmt.Errorf("worker %d has %d free frames, and had %d", n, f, free[n])
+		now := freeFrames(status)
+		for n, had := range free {
+			if now[n]+uint64(32*len(status.Interfaces)) < had {
+				return fmt.Errorf("worker %d has %d free frames, and had %d", n, now[n], had)
 			}
 		}
 		return nil
@@ -173,8 +174,14 @@ func TestWireBondMembersJoinAndLeave(t *testing.T) {
 	s.answered(t, toAttached, "m1", "m1", 5001, 0)
 
 	s.declare(t, bondOf("bond0", "m1"))
-	s.left(t, "m0", free)
+	s.left(t, "m0", nil)
 	s.answered(t, toPod, "m1", "m1", 5003, 0)
+
+	s.declare(t, bondOf("bond0", "m0"))
+	s.left(t, "m1", nil)
+	s.joined(t, "m0", s.index(t, "m0"))
+	s.left(t, "m1", free)
+	s.answered(t, toPod, "m0", "m0", 5003, 0)
 }
 
 // More members than there is packet memory for are named, and carry nothing
