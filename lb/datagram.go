@@ -45,6 +45,7 @@ type datagram struct {
 	renamed    bool          // id is valid
 	kernels    bool          // the first was given back to the kernel
 	broken     bool          // fragments overlapped
+	echo       bool          // a ping, which is answered
 	proto      uint8
 	n          uint8 // of run
 	run        [maxRuns]run

@@ -31,7 +31,7 @@ func (w *worker) fragment(b *batch, i int) {
 	f, p := w.frame(b, i), &b.pkt[i]
 	w.datagrams.current = nil
 	fr := p.Fragment(f)
-	if !mayHavePorts(p, fr.Offset) {
+	if !mayHavePorts(p, fr.Offset) && !w.mayBeEcho(b, i) {
 		w.giveBack(b, i, DropNotTransport)
 		return
 	}
@@ -76,7 +76,6 @@ func datagramKey(f []byte, p *header.Packet, id uint32) conntrack.Key {
 // that were waiting for it follow.
 func (w *worker) firstFragment(b *batch, i int, d *datagram, h uint64, k *conntrack.Key) {
 	p := &b.pkt[i]
-	ports := binary.LittleEndian.Uint32(w.frame(b, i)[p.L4:])
 	switch {
 	case d == nil:
 		d = w.datagrams.add(h, k, w.tick)
@@ -89,9 +88,15 @@ func (w *worker) firstFragment(b *batch, i int, d *datagram, h uint64, k *conntr
 		// again, and some of the older datagram was lost.
 		*d = datagram{key: *k, born: w.tick}
 	}
-	d.ports, d.proto, d.last, d.kernels = ports, p.Proto, w.tick, false
+	d.proto, d.last, d.kernels, d.echo = p.Proto, w.tick, false, false
 	w.datagrams.current = d
 	w.wakeWaiting(k)
+	if ofICMP(p) {
+		w.firstOfEcho(b, i, d)
+		return
+	}
+	ports := binary.LittleEndian.Uint32(w.frame(b, i)[p.L4:])
+	d.ports = ports
 
 	b.ok[i] = true
 	b.key[i] = *k
@@ -115,9 +120,16 @@ func (w *worker) laterFragment(b *batch, i int, d *datagram, h uint64, k *conntr
 	case d.kernels:
 		w.giveBack(b, i, DropNotOurs)
 		return
+	case ofICMP(p) != d.echo:
+		w.drop(b, i, DropFragmentRefused)
+		return
 	}
 	d.last = w.tick
 	w.datagrams.current = d
+	if d.echo {
+		w.replyFragment(b, i, d, false)
+		return
+	}
 	p.Proto = d.proto
 	b.key[i] = *k
 	b.key[i].W[4] = uint64(d.ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40

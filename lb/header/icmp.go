@@ -260,6 +260,29 @@ func EchoReply(frame []byte, p *Packet) int {
 	return extra
 }
 
+// EchoReplyFragment turns a fragment of an echo request into that of its reply,
+// which keeps its identification; the first has the ICMP header. There must be
+// neither IPv4 options nor IPv6 extension headers but the fragment's own.
+func EchoReplyFragment(frame []byte, p *Packet, first bool) {
+	swapMACs(frame)
+	ip := frame[p.L3:]
+	typ := uint16(ICMPEchoReply)
+	if p.Family == 6 {
+		typ = ICMPv6EchoReply
+		swap(ip[8:24], ip[24:40])
+		ip[7] = replyTTL
+	} else {
+		swap(ip[12:16], ip[16:20])
+		ip[8], ip[10], ip[11] = replyTTL, 0, 0
+		binary.LittleEndian.PutUint16(ip[10:], Checksum(0, ip[:IPv4Len]))
+	}
+	if first {
+		icmp := frame[p.L4:]
+		delta := put16(icmp, uint16(icmp[1])<<8|typ)
+		binary.LittleEndian.PutUint16(icmp[2:], Update(binary.LittleEndian.Uint16(icmp[2:]), delta))
+	}
+}
+
 func swap(a, b []byte) {
 	for i := range a {
 		a[i], b[i] = b[i], a[i]

@@ -2,6 +2,7 @@ package steer
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -59,6 +60,7 @@ func fragmentCases(t testing.TB) []steered {
 	other[atIP+12] = 203 // another client
 	cut := fragment4(packet4(t, tcp, front4), 9, 0, true)[:atTCP4+8]
 	vip4, vip6 := packet4(t, udp, at(vip4, 1)), packet6(t, udp, at(vip6, 1))
+	ping4, ping6 := packet4(t, layers.IPProtocolICMPv4, at(netip.AddrFrom4([4]byte(vip4[atIP+16:])), 0)), packet6(t, layers.IPProtocolICMPv6, at(netip.AddrFrom16([16]byte(vip6[atIP+24:])), 0))
 	return []steered{
 		{"IPv4: later before first", fragment4(toFront4, 1, 1480, true), PassFragment},
 		{"IPv4: first to a frontend", fragment4(toFront4, 1, 0, true), Redirected},
@@ -78,6 +80,9 @@ func fragmentCases(t testing.TB) []steered {
 		{"IPv4: first to no frontend there", fragment4(vip4, 6, 0, true), PassNoMatch},
 		{"IPv4: a ping", fragment4(icmp, 7, 0, true), PassOtherL4},
 		{"IPv4: a later piece of a ping", fragment4(icmp, 7, 1480, true), PassOtherL4},
+		{"IPv4: a ping of an address of frontends only", fragment4(ping4, 7, 0, true), Redirected},
+		{"IPv4: and what follows it", fragment4(ping4, 7, 1480, true), Redirected},
+		{"IPv4: a later piece of another ping", fragment4(ping4, 8, 1480, true), Redirected},
 		{"IPv4: a cut TCP header to a frontend is Weir's to refuse", cut, Redirected},
 		{"IPv4: no ports", cut[:atTCP4+3], PassMalformed},
 		{"IPv4: tagged", tag(fragment4(toFront4, 8, 0, true), 0x8100), Redirected},
@@ -101,6 +106,8 @@ func fragmentCases(t testing.TB) []steered {
 		{"IPv6: options in the fragmented part", fragment6(extend6(toFront6, 60, 0, 0, 1, 4, 0, 0, 0, 0), 8, 0, true), Redirected},
 		{"IPv6: and what follows it", fragment6(extend6(toFront6, 60, 0, 0, 1, 4, 0, 0, 0, 0), 8, 1448, true), Redirected},
 		{"IPv6: a ping", fragment6(packet6(t, layers.IPProtocolICMPv6, front6), 9, 0, true), PassOtherL4},
+		{"IPv6: a ping of an address of frontends only", fragment6(ping6, 9, 0, true), Redirected},
+		{"IPv6: and what follows it", fragment6(ping6, 9, 1448, false), Redirected},
 	}
 }
 

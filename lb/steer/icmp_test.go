@@ -270,11 +270,36 @@ func TestTaggedPacketsAreSteeredLikeOthers(t *testing.T) {
 }
 
 // modelICMP is the part of model for what follows an IP header to an address.
+// modelTunnel says whether what is quoted is a tunnel's, of a packet to a frontend.
+func modelTunnel(proto byte, b []byte) bool {
+	if proto == 17 {
+		if len(b) < 12 || binary.BigEndian.Uint16(b[2:]) != 6080 || b[8] != 0 {
+			return false
+		}
+		proto, b = b[9], b[12:]
+	}
+	var to netip.Addr
+	switch {
+	case proto == 4 && len(b) >= 20 && b[0]>>4 == 4 && b[0]&15 >= 5 && binary.BigEndian.Uint16(b[6:])&0x1fff == 0:
+		proto, to, b = b[9], netip.AddrFrom4([4]byte(b[16:20])), b[min(int(b[0]&15)*4, len(b)):]
+	case proto == 41 && len(b) >= 40 && b[0]>>4 == 6:
+		proto, to, b = b[6], netip.AddrFrom16([16]byte(b[24:40])), b[40:]
+	default:
+		return false
+	}
+	if proto != 6 && proto != 17 || len(b) < 4 {
+		return false
+	}
+	a := at(to, binary.BigEndian.Uint16(b[2:]))
+	return a == front4 || a == front6
+}
+
 func modelICMP(b []byte, to netip.Addr) Verdict {
 	if len(b) < 8 {
 		return PassMalformed
 	}
-	typ, b := b[0], b[8:]
+	typ, code, b := b[0], b[1], b[8:]
+	tooBig := to.Is4() && typ == 3 && code == 4 || to.Is6() && typ == 2
 	if to.Is4() && typ == 8 || to.Is6() && typ == 128 {
 		if to == front4.Addr() || to == front6.Addr() {
 			return Redirected
@@ -312,6 +337,8 @@ func modelICMP(b []byte, to netip.Addr) Verdict {
 		}
 	}
 	switch {
+	case tooBig && modelTunnel(proto, b):
+		return Redirected
 	case proto != 6 && proto != 17:
 		return PassOtherL4
 	case len(b) < 4:

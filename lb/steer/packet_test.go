@@ -317,7 +317,7 @@ func model(b []byte, ours map[string]bool) Verdict {
 		header := int(b[0]&15) * 4
 		proto, to = b[9], netip.AddrFrom4([4]byte(b[16:20]))
 		if place := binary.BigEndian.Uint16(b[6:]) & 0x3fff; place != 0 {
-			if proto != 6 && proto != 17 {
+			if proto != 6 && proto != 17 && !modelPing(proto, to) {
 				return PassOtherL4
 			}
 			datagram := string(b[4:6]) + string(b[9:10]) + string(b[12:20])
@@ -368,7 +368,7 @@ func model(b []byte, ours map[string]bool) Verdict {
 
 func modelFragment(b []byte, proto byte, to netip.Addr, ours map[string]bool, datagram string, first bool) Verdict {
 	if !first {
-		if ours[datagram] || slices.Contains([]netip.Addr{front4.Addr(), front6.Addr(), vip4, vip6}, to) {
+		if ours[datagram] || modelVIP(to) {
 			return Redirected
 		}
 		return PassFragment
@@ -379,9 +379,19 @@ func modelFragment(b []byte, proto byte, to netip.Addr, ours map[string]bool, da
 			return PassMalformed
 		}
 		verdict = modelLookup(at(to, binary.BigEndian.Uint16(b[2:])))
+	} else if modelPing(proto, to) {
+		verdict = Redirected
 	}
 	ours[datagram] = verdict == Redirected
 	return verdict
+}
+
+func modelVIP(a netip.Addr) bool {
+	return slices.Contains([]netip.Addr{front4.Addr(), front6.Addr(), vip4, vip6}, a)
+}
+
+func modelPing(proto byte, to netip.Addr) bool {
+	return modelVIP(to) && (to.Is4() && proto == 1 || to.Is6() && proto == 58)
 }
 
 func modelLookup(a netip.AddrPort) Verdict {
@@ -400,7 +410,7 @@ func TestMutatedPacketsAreSteeredAsByTheModel(t *testing.T) {
 		good = append(good, packet4(t, proto, front4), packet6(t, proto, front6),
 			packet4(t, proto, at(snat4, 62000)), packet6(t, proto, at(snat6, 62000)))
 	}
-	for _, c := range icmpCases(t) {
+	for _, c := range append(icmpCases(t), tunnelCases(t)...) {
 		good = append(good, c.packet)
 	}
 	good = append(good, tag(good[0], 0x8100), tag(good[1], 0x88a8, 0x8100))

@@ -60,6 +60,12 @@ static __always_inline int is_vip(const struct frontend_key *k)
 	return bpf_map_lookup_elem(&vips, &vip) != 0;
 }
 
+/* is_ping: a fragment of ICMP to such an address may be of an echo request. */
+static __always_inline int is_ping(const struct frontend_key *k)
+{
+	return k->protocol == (k->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6) && is_vip(k);
+}
+
 static __always_inline int has_ports(__u8 protocol)
 {
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
@@ -141,7 +147,7 @@ static __always_inline int is_tunnelled(struct cursor p, __u8 protocol)
 	}
 	if (protocol == IPPROTO_IPV6) {
 		const struct ipv6 *ip = p.at;
-		if (p.at + sizeof(*ip) > p.end)
+		if (p.at + sizeof(*ip) > p.end || (ip->version_class_label & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000))
 			return 0;
 		struct frontend_key to = {
 			.address = { ip->destination[0], ip->destination[1], ip->destination[2], ip->destination[3] },
@@ -247,6 +253,8 @@ static __always_inline enum verdict classify_fragment(struct cursor p, struct fr
 			return PASS_MALFORMED;
 		to->port = ports->destination;
 		verdict = lookup(to);
+	} else if (is_ping(to)) {
+		verdict = REDIRECTED;
 	}
 	remember(datagram, verdict == REDIRECTED);
 	return verdict;
@@ -276,7 +284,7 @@ static __always_inline enum verdict classify_ipv4(struct cursor p, const struct 
 			.protocol = ip->protocol,
 			.family = 4,
 		};
-		if (!has_ports(ip->protocol))
+		if (!has_ports(ip->protocol) && !is_ping(&to))
 			return PASS_OTHER_PROTOCOL;
 		return classify_fragment(p, &to, &datagram, !(ip->fragment & bpf_htons(IP_FRAGMENT_OFFSET)));
 	}

@@ -277,6 +277,12 @@ func init() {
 				p.options = []layers.IPv4Option{{OptionType: 7, OptionLength: 8, OptionData: []byte{4, 0, 0, 0, 0, 0}}}
 			})
 		}},
+		scenario{row: "echo", name: "in-fragments", run: func(s *scene) {
+			s.pingsInPieces(0, 1, 2)
+		}},
+		scenario{row: "echo", name: "in-fragments-the-last-first", run: func(s *scene) {
+			s.pingsInPieces(2, 1, 0)
+		}},
 		scenario{row: "echo", name: "wrong-checksum-stays-wrong", run: func(s *scene) {
 			ask, want := s.ping([]byte("weir"))
 			spoil := func(f []byte) []byte { f = slices.Clone(f); f[len(f)-1] ^= 0xff; return f }
@@ -302,4 +308,21 @@ func (s *scene) pings(body []byte, change func(*packet)) {
 	}
 	s.send(request)
 	s.arrives(s.lab.client, reply.bytes(s))
+}
+
+// pingsInPieces sends a long ping in fragments in an order, and checks that the
+// reply comes in such fragments, the first first.
+func (s *scene) pingsInPieces(order ...int) {
+	s.Helper()
+	request, reply := s.ping(bytes.Repeat([]byte("ping"), 500))
+	asked, want := s.cut(request, 77, 0, 800, 1600), s.cut(reply, 77, 0, 800, 1600)
+	for _, n := range order {
+		s.sendFrame(asked[n])
+	}
+	s.arrives(s.lab.client, want[0])
+	for _, n := range order {
+		if n != 0 {
+			s.arrives(s.lab.client, want[n])
+		}
+	}
 }

@@ -1,0 +1,71 @@
+package lb
+
+import "github.com/weirlb/weir/lb/header"
+
+// A ping in fragments is answered piece by piece, with its own identification: a
+// reply is the request but for the first piece's type, and who asked puts it
+// together. Each piece counts as a ping for the limits.
+
+// ofICMP says whether a packet's protocol is its family's ICMP.
+func ofICMP(p *header.Packet) bool {
+	return p.Family == 4 && p.Proto == header.ProtoICMP || p.Family == 6 && p.Proto == header.ProtoICMPv6
+}
+
+// mayBeEcho says whether packet i, a fragment, may be of a ping that Weir answers.
+func (w *worker) mayBeEcho(b *batch, i int) bool {
+	p := &b.pkt[i]
+	if !ofICMP(p) {
+		return false
+	}
+	k := addressKey(w.frame(b, i)[p.L3:], p.Family)
+	return w.lb.vips.Load().Lookup(k.Dst().Addr())
+}
+
+// firstOfEcho deals with the first fragment of an ICMP message to such an address.
+func (w *worker) firstOfEcho(b *batch, i int, d *datagram) {
+	p, f := &b.pkt[i], w.frame(b, i)
+	switch header.ICMPMessage(f, p) {
+	case header.MessageEcho:
+	case header.MessageMalformed:
+		w.drop(b, i, DropICMPMalformed)
+		return
+	default:
+		w.giveBack(b, i, DropNotTransport)
+		return
+	}
+	b.key[i] = addressKey(f[p.L3:], p.Family)
+	if w.martianSource(b, i) {
+		w.drop(b, i, DropMartian)
+		return
+	}
+	d.echo = w.replyFragment(b, i, d, true)
+}
+
+// replyFragment answers a fragment of a ping; false when it has been dropped.
+func (w *worker) replyFragment(b *batch, i int, d *datagram, first bool) bool {
+	p, f := &b.pkt[i], w.frame(b, i)
+	fr := p.Fragment(f)
+	if p.Family == 4 && header.IPv4(f[p.L3:]).HeaderLen() != header.IPv4Len ||
+		p.Family == 6 && (p.Frag != p.L3+header.IPv6Len || f[p.Frag] != header.ProtoICMPv6) {
+		w.drop(b, i, DropUnsupported)
+		return false
+	}
+	if (f[0]|f[6])&1 != 0 || !w.echoes.take(w.source(b, i), w.tick) {
+		w.drop(b, i, DropEchoLimit)
+		return false
+	}
+	if reason, ok := d.take(&fr); !ok {
+		w.drop(b, i, reason)
+		return false
+	}
+	header.EchoReplyFragment(f, p, first)
+	w.t.fragments++
+	if first {
+		w.t.echoes++
+	}
+	if d.complete() {
+		*d = datagram{}
+	}
+	w.send(b, i, b.in[i])
+	return true
+}
