@@ -19,3 +19,8 @@ func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int)
 //
 //go:noescape
 func candidates(first *bucket, buckets uint64, h *uint64, r *Ref, n int)
+
+// prefetchCursor asks for the line of a cursor.
+//
+//go:noescape
+func prefetchCursor(c *cursor)

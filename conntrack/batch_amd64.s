@@ -41,6 +41,12 @@ next:
 	JNZ  next
 	RET
 
+// func prefetchCursor(c *cursor)
+TEXT ·prefetchCursor(SB), NOSPLIT, $0-8
+	MOVQ c+0(FP), AX
+	PREFETCHT0 (AX)
+	RET
+
 // A slot matches if its upper half is that of the hash in the first probe, live:
 // the low half of the hash with the five lowest bits 00010. All eight words of the
 // bucket are compared at once; the eighth, the count of those who went on, never

@@ -29,6 +29,8 @@ func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int) {
 	}
 }
 
+func prefetchCursor(c *cursor) { c.at.Load() }
+
 func candidates(first *bucket, buckets uint64, h *uint64, r *Ref, n int) {
 	all := unsafe.Slice(first, buckets)
 	refs := unsafe.Slice(r, n)

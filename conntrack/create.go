@@ -28,6 +28,8 @@ type NewFlow struct {
 	// Watched sets FlagWatched, where there is a reverse entry.
 	Watched bool
 	Tick    uint32
+
+	draft draft
 }
 
 // Outcome is what came of a Create.
@@ -55,10 +57,15 @@ const (
 // quicker. Each time another worker has got on, so that more is not to be seen.
 const maxAttempts = 8
 
-// Create makes a connection. The Ref is its forward entry.
+// Create makes a connection. The Ref is its forward entry. Who has several to make
+// calls [Worker.Plan] for each of them before, and then [Worker.Draw].
 func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 	t := w.t
-	h := t.Hash(&f.Client)
+	if !f.draft.planned {
+		w.Plan(f, t.Hash(&f.Client))
+	}
+	f.draft.planned = false // what it was made from may change
+	h := f.draft.hash
 	if r := t.find(h, &f.Client); r != 0 {
 		w.count.existed.Add(1)
 		return r, Existed
@@ -124,15 +131,12 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 func (t *Table) write(conn uint32, f *NewFlow) bool {
 	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
 	*fw = Entry{Key: f.Client, Mode: f.Mode}
-	*rv = Entry{Mode: f.Mode}
-	switch proto := f.Client.Proto(); f.Mode {
+	*rv = Entry{Key: f.draft.reverse, Mode: f.Mode}
+	switch f.Mode {
 	case ModeNAT:
-		rv.Key = MakeKey(f.Endpoint, netip.AddrPortFrom(f.SNAT, 0), proto)
-		if f.PortLo == 0 || f.PortHi < f.PortLo {
+		if !f.hasPorts() {
 			return false
 		}
-	case ModeDNAT:
-		rv.Key = MakeKey(f.Endpoint, f.Client.Src(), proto)
 	case ModeL2DSR, ModeIPIP, ModeGUE:
 		fw.setOuter(&rv.Key, f.SNAT.Unmap(), f.Endpoint.Addr().Unmap())
 	}

@@ -48,12 +48,10 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	}
 	t := w.t
 	key := &t.entries[2*conn+1].Key
-	group := t.Hash(key) // the port is still 0
-	c := &t.cursors[group%uint64(len(t.cursors))]
+	group := f.draft.group
+	c := t.cursor(group)
 	tag := group >> 32
-	// Each group begins elsewhere in the range (RFC 6056, algorithm 4).
-	offset := uint32(group >> 16)
-	lo, n := uint32(f.PortLo), uint32(f.PortHi)-uint32(f.PortLo)+1
+	n := uint32(f.PortHi) - uint32(f.PortLo) + 1
 	known := c.knownExhausted(tag, f.Tick)
 	limit := min(n, scanFresh)
 	if known {
@@ -64,7 +62,7 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	var behind uint32 // how many were looked at since
 	for range limit {
 		behind++
-		setDstPort(key, uint16(lo+(offset+c.at.Add(1))%n))
+		setDstPort(key, f.portAt(group, f.draft.step(c)))
 		h := t.Hash(key)
 		r := t.find(h, key)
 		if r == 0 {

@@ -169,7 +169,13 @@ func (w *Worker) alloc(tick uint32) (uint32, bool) {
 	if w.cache.n == 0 && !w.refill(tick) {
 		return 0, false
 	}
-	return w.t.chainPop(&w.cache), true
+	t := w.t
+	conn := t.chainPop(&w.cache)
+	if next := w.cache.first; next != 0 { // what follows likely needs it soon
+		r := [2]Ref{forwardRef(next - 1), reverseRef(next - 1)}
+		prefetchFlows(&t.entries[0], &t.conns[0], &r[0], len(r))
+	}
+	return conn, true
 }
 
 // refill gets the next block of free connections: one that was used before, else

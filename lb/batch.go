@@ -134,6 +134,9 @@ func (w *worker) forward(b *batch, from, to int, created uint64) {
 		if ref != 0 && b.plain[i] && w.established(b, i, ref) || !b.ok[i] {
 			continue
 		}
+		if ref == 0 && w.openings.n != 0 && w.openings.has(b, b.hash[i]) {
+			w.openAll(b)
+		}
 		if ref == 0 && w.t.newFlows != created {
 			ref = w.ct.Lookup(b.hash[i], &b.key[i]) // made by this very batch
 		}
@@ -142,6 +145,9 @@ func (w *worker) forward(b *batch, from, to int, created uint64) {
 		} else {
 			w.miss(b, i)
 		}
+	}
+	if w.openings.n != 0 {
+		w.openAll(b)
 	}
 }
 

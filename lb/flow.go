@@ -192,7 +192,8 @@ func (w *worker) noRoute(b *batch, i int, why route.Kind) {
 	w.reply(b, i, header.HostUnreachable, 0, DropNoRoute)
 }
 
-// miss deals with a packet that belongs to no flow.
+// miss deals with a packet that belongs to no flow. It may leave a connection to be
+// made by openAll.
 func (w *worker) miss(b *batch, i int) {
 	k := frontendKey(&b.key[i])
 	fe := w.snapshot.Lookup(&k)
@@ -244,79 +245,6 @@ func (w *worker) martianSource(b *batch, i int) bool {
 	back := b.key[i].Reverse()
 	k := frontendKey(&back)
 	return w.snapshot.Lookup(&k) != nil || w.plan.ownsDestination(&back)
-}
-
-// begin makes the flow entries of a new connection and sends its first packet.
-func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.EndpointEntry) {
-	p := &b.pkt[i]
-	if p.TTL <= 1 {
-		w.reply(b, i, header.TimeExceeded, 0, DropTTL)
-		return
-	}
-	path, ok := w.routes.Lookup(ep.AddrPort.Addr(), uint32(b.hash[i]))
-	if !ok {
-		w.noRoute(b, i, path.Kind)
-		return
-	}
-	mode := modeTo(fe, ep, &path, w.plan)
-	if mode == conntrack.ModeDNAT && !w.mayKeepClient(b, i, ep, &path) {
-		mode = conntrack.ModeNAT
-	}
-	if !oneWay(mode) && !opens(p) {
-		w.midstream(b, i)
-		return
-	}
-	if oneWay(mode) && !w.reaches(&path, mode, ep.AddrPort) {
-		w.drop(b, i, DropNotOnLink)
-		return
-	}
-	src, ok := w.plan.source(&path, ep, b.hash[i])
-	if !ok && mode != conntrack.ModeL2DSR && mode != conntrack.ModeDNAT {
-		w.drop(b, i, DropNoRoute)
-		return
-	}
-	f := &w.newFlow
-	f.Client = b.key[i]
-	f.Endpoint, f.EndpointNumber, f.FrontendNumber = ep.AddrPort, ep.Number, fe.Service
-	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
-	f.Mode, f.Tick = mode, w.tick
-	f.HasTS, f.Watched = false, fe.FollowsConnectionIDs()
-	if p.Proto == header.ProtoTCP {
-		l4 := header.TCP(w.frame(b, i)[p.L4:])
-		f.Seq = l4.Seq()
-		f.TSval, f.HasTS = conntrack.Timestamp(l4[header.TCPLen:l4.DataOffset()])
-	}
-	ref, outcome := w.ct.Create(f)
-	if outcome == conntrack.NoPort && mode == conntrack.ModeDNAT && f.SNAT.IsValid() {
-		// The client's port is in use towards this endpoint, by another frontend.
-		f.Mode = conntrack.ModeNAT
-		ref, outcome = w.ct.Create(f)
-	}
-	switch outcome {
-	case conntrack.Created:
-		w.t.newFlows++
-		if n, ok := w.router.Adjacency(path.Port, throughHostPort(&path, f.Mode)); ok {
-			atomic.StoreUint64(&w.table.Conn(ref).Adj[0], way(w.epoch, &path, n))
-		}
-	case conntrack.Existed:
-	case conntrack.NoPort:
-		w.exhausted.note(ep.AddrPort, src.Addr)
-		w.drop(b, i, DropSNATPorts)
-		return
-	case conntrack.Unfit:
-		w.drop(b, i, DropUnsupported)
-		return
-	default:
-		w.drop(b, i, DropTableFull)
-		return
-	}
-	if outcome == conntrack.Created && !opens(p) {
-		w.takeUp(b, i, ref)
-		return
-	}
-	if !b.plain[i] || !w.established(b, i, ref) {
-		w.carry(b, i, ref)
-	}
 }
 
 // opens says whether a packet may begin a flow of its own: any datagram, of

@@ -107,6 +107,7 @@ func (w *worker) firstFragment(b *batch, i int, d *datagram, h uint64, k *conntr
 	} else {
 		w.miss(b, i)
 	}
+	w.openAll(b)
 	b.ok[i] = false // the stages are not to do it again
 }
 

@@ -60,7 +60,7 @@ type worker struct {
 	goneTicks     uint32
 
 	batch, again batch
-	newFlow      conntrack.NewFlow
+	openings     openings
 	free         frames
 	sendMax      int // frames that one port may have on the way out
 	done         [256]uint64

@@ -1,0 +1,147 @@
+package lb
+
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// opening is a connection that is about to be made, for packet i.
+type opening struct {
+	i    int
+	path route.Path
+	flow conntrack.NewFlow
+}
+
+// openings are those of one group of packets. They are made together, once all are
+// decided upon: each needs lines of memory that are in no cache, and these are on
+// their way meanwhile. The last place is for what turns up while they are made.
+type openings struct {
+	n    int
+	busy bool
+	list [groupSize + 1]opening
+}
+
+// next is the place for another.
+func (o *openings) next() *opening {
+	if o.busy {
+		return &o.list[groupSize]
+	}
+	o.n++
+	return &o.list[o.n-1]
+}
+
+// has says whether a packet of that hash has begun a connection which is not made yet.
+func (o *openings) has(b *batch, hash uint64) bool {
+	for k := range o.list[:o.n] {
+		if b.hash[o.list[k].i] == hash {
+			return true
+		}
+	}
+	return false
+}
+
+// begin decides how a new connection goes. It is made, and its first packet sent, by
+// openAll, which the caller of miss calls before anything else is done with the batch.
+func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.EndpointEntry) {
+	p := &b.pkt[i]
+	if p.TTL <= 1 {
+		w.reply(b, i, header.TimeExceeded, 0, DropTTL)
+		return
+	}
+	path, ok := w.routes.Lookup(ep.AddrPort.Addr(), uint32(b.hash[i]))
+	if !ok {
+		w.noRoute(b, i, path.Kind)
+		return
+	}
+	mode := modeTo(fe, ep, &path, w.plan)
+	if mode == conntrack.ModeDNAT && !w.mayKeepClient(b, i, ep, &path) {
+		mode = conntrack.ModeNAT
+	}
+	if !oneWay(mode) && !opens(p) {
+		w.midstream(b, i)
+		return
+	}
+	if oneWay(mode) && !w.reaches(&path, mode, ep.AddrPort) {
+		w.drop(b, i, DropNotOnLink)
+		return
+	}
+	src, ok := w.plan.source(&path, ep, b.hash[i])
+	if !ok && mode != conntrack.ModeL2DSR && mode != conntrack.ModeDNAT {
+		w.drop(b, i, DropNoRoute)
+		return
+	}
+	o := w.openings.next()
+	o.i, o.path = i, path
+	f := &o.flow
+	f.Client = b.key[i]
+	f.Endpoint, f.EndpointNumber, f.FrontendNumber = ep.AddrPort, ep.Number, fe.Service
+	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
+	f.Mode, f.Tick = mode, w.tick
+	f.HasTS, f.Watched = false, fe.FollowsConnectionIDs()
+	if p.Proto == header.ProtoTCP {
+		l4 := header.TCP(w.frame(b, i)[p.L4:])
+		f.Seq = l4.Seq()
+		f.TSval, f.HasTS = conntrack.Timestamp(l4[header.TCPLen:l4.DataOffset()])
+	}
+	w.ct.Plan(f, b.hash[i])
+	switch {
+	case w.openings.busy:
+		w.ct.Draw(f)
+		w.open(b, o)
+	case fe.Policy != nil:
+		w.openAll(b) // what it says may depend on how many connections there are
+	}
+}
+
+// openAll makes the connections that were decided upon, in the order of their packets.
+func (w *worker) openAll(b *batch) {
+	all := w.openings.list[:w.openings.n]
+	w.openings.busy = true
+	for k := range all {
+		w.ct.Draw(&all[k].flow)
+	}
+	for k := range all {
+		w.open(b, &all[k])
+	}
+	w.openings.busy, w.openings.n = false, 0
+}
+
+// open makes the flow entries of a new connection and sends its first packet.
+func (w *worker) open(b *batch, o *opening) {
+	i, f := o.i, &o.flow
+	ref, outcome := w.ct.Create(f)
+	if outcome == conntrack.NoPort && f.Mode == conntrack.ModeDNAT && f.SNAT.IsValid() {
+		// The client's port is in use towards this endpoint, by another frontend.
+		f.Mode = conntrack.ModeNAT
+		ref, outcome = w.ct.Create(f)
+	}
+	switch outcome {
+	case conntrack.Created:
+		w.t.newFlows++
+		if n, ok := w.router.Adjacency(o.path.Port, throughHostPort(&o.path, f.Mode)); ok {
+			atomic.StoreUint64(&w.table.Conn(ref).Adj[0], way(w.epoch, &o.path, n))
+		}
+	case conntrack.Existed:
+	case conntrack.NoPort:
+		w.exhausted.note(f.Endpoint, f.SNAT)
+		w.drop(b, i, DropSNATPorts)
+		return
+	case conntrack.Unfit:
+		w.drop(b, i, DropUnsupported)
+		return
+	default:
+		w.drop(b, i, DropTableFull)
+		return
+	}
+	if outcome == conntrack.Created && !opens(&b.pkt[i]) {
+		w.takeUp(b, i, ref)
+		return
+	}
+	if !b.plain[i] || !w.established(b, i, ref) {
+		w.carry(b, i, ref)
+	}
+}
