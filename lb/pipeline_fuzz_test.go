@@ -216,16 +216,19 @@ func (r *fuzzRun) inject(port int, frame []byte, pristine bool) {
 	g.v, g.l3, g.err = viewFrame(g.frame)
 	r.in = append(r.in, g)
 	r.pending++
+	// The first buffer has all headers, those that an error quotes too: a driver
+	// fills it with more than 1,500 bytes before it begins another.
+	const headers = 200
 	var cuts []int
 	switch buffers := r.next() % 16; {
 	case len(frame) > 3000:
 		cuts = slices.Repeat([]int{3000}, (len(frame)-1)/3000)
-	case buffers == 1 && len(frame) > 90:
-		cuts = []int{90}
+	case buffers == 1 && len(frame) > headers:
+		cuts = []int{headers}
 	case buffers == 2 && len(frame) > 400:
-		cuts = []int{201, 101}
-	case buffers == 3 && len(frame) > 256:
-		cuts = []int{90 + int(r.next())/2} // the first buffer has the headers
+		cuts = []int{headers + 1, 101}
+	case buffers == 3 && len(frame) > headers+128:
+		cuts = []int{headers + int(r.next())/2}
 	}
 	r.giveBuffers(port, frame, cuts...)
 }
