@@ -93,12 +93,10 @@ func (l *LB) Status() Status {
 	for _, w := range l.workers {
 		s.Workers = append(s.Workers, WorkerStatus{ID: w.id, CPU: w.cpu, WorkerCounters: w.shared.read()})
 	}
-	if cs, err := l.steer.Counters(); err == nil {
-		for _, c := range cs {
-			for v, n := range c.Packets {
-				if n > 0 {
-					s.Steering[steer.Verdict(v).String()] += n
-				}
+	if counted, err := l.steer.Counted(); err == nil {
+		for v, n := range counted {
+			if n > 0 {
+				s.Steering[steer.Verdict(v).String()] = n
 			}
 		}
 	}

@@ -125,9 +125,11 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 	a, err := p.attach(in, name)
 	if err != nil {
 		_ = p.objects.Interfaces.Delete(uint32(in.Index))
+		_ = p.setVLANs(in.Index, in.VLANs, nil)
 		return nil, fmt.Errorf("attach to %s: %w", name, err)
 	}
 	p.attached = append(p.attached, a)
+	p.slots = max(p.slots, in.Slot+1)
 	return a, nil
 }
 

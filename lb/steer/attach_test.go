@@ -2,12 +2,14 @@ package steer
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
@@ -147,6 +149,14 @@ func TestAutoFallsBackToGenericAndSaysWhy(t *testing.T) {
 	_, err = p.Attach(dev.Attrs().Index, 0, Native, t.TempDir())
 	if !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("native: %v, want EOPNOTSUPP", err)
+	}
+	vlans := map[uint16]net.HardwareAddr{7: dev.Attrs().HardwareAddr}
+	if _, err = p.AttachInterface(Interface{Index: dev.Attrs().Index, Mode: Native, PinDir: t.TempDir(), VLANs: vlans}); err == nil {
+		t.Error("attached natively, with a VLAN")
+	}
+	var key steerVlanKey
+	if err := p.objects.Vlans.NextKey(nil, &key); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("VLAN %+v is left of an attachment that failed: %v", key, err)
 	}
 	a, err := p.Attach(dev.Attrs().Index, 0, Auto, t.TempDir())
 	must(t, err)

@@ -38,7 +38,7 @@ func (v Verdict) String() string {
 }
 
 // Counters is what was counted on one interface since the program was loaded,
-// in packets.
+// in packets, and on those that had its slot before it.
 type Counters struct {
 	IfIndex int
 	Slot    int
@@ -68,6 +68,23 @@ func (p *Program) Counters() ([]Counters, error) {
 		list = append(list, Counters{IfIndex: a.IfIndex, Slot: a.Slot, Packets: packets})
 	}
 	return list, nil
+}
+
+// Counted is what was counted on all interfaces since the program was loaded, those
+// that it was taken off since too: it never goes down.
+func (p *Program) Counted() (sum [Verdicts]uint64, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for slot := range p.slots {
+		packets, err := p.packets(slot)
+		if err != nil {
+			return sum, err
+		}
+		for v, n := range packets {
+			sum[v] += n
+		}
+	}
+	return sum, nil
 }
 
 // packets sums the counters of a slot over the CPUs.

@@ -43,6 +43,7 @@ type Program struct {
 
 	mu       sync.Mutex
 	attached []*Attachment // guarded by mu
+	slots    int           // guarded by mu; those from here on have never been attached
 }
 
 // Load loads the program and its maps into the kernel. Needs CAP_BPF,

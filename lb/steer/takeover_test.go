@@ -173,3 +173,27 @@ func TestClearedSocketGivesTheQueueToTheKernel(t *testing.T) {
 		t.Errorf("%d packets without a socket, want 2", got)
 	}
 }
+
+// What was counted on an interface stays counted when it is given up, and its slot
+// goes to another.
+func TestCountsStayWhenAnInterfaceIsGivenUp(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	p := closed(t, load(t, Config{}))
+	front := netip.AddrPortFrom(node4, 30080)
+	must(t, p.AddFrontend(front, unix.IPPROTO_UDP, 0))
+	kernel := w.listen(30080)
+	for n := range uint64(2) {
+		a, err := p.Attach(w.dev.Index, 3, Auto, t.TempDir())
+		must(t, err)
+		w.send(front)
+		w.kernelGets(kernel)
+		for range 2 {
+			counted, err := p.Counted()
+			must(t, err)
+			if got := counted[PassNoSocket]; got != n+1 {
+				t.Errorf("%d packets without a socket, want %d", got, n+1)
+			}
+			must(t, p.Detach(a))
+		}
+	}
+}
