@@ -1,12 +1,14 @@
 package steer
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
 )
@@ -77,5 +79,25 @@ func TestForeignPinInTheWay(t *testing.T) {
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Errorf("the map is gone: %v", err)
+	}
+}
+
+// Without a descriptor to look at a link with, it is not taken for somebody else's.
+func TestAPinThatCannotBeOpenedIsNotForeign(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	p := closed(t, load(t, Config{}))
+	a, err := p.Attach(w.dev.Index, 0, Auto, bpffs(t))
+	must(t, err)
+	var limit, none unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	none.Max = limit.Max
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
+	l, err := openPin(a.PinPath)
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	if err == nil {
+		t.Fatal(l.Close())
+	}
+	if errors.Is(err, errForeign) || !errors.Is(err, unix.EMFILE) {
+		t.Error(err)
 	}
 }

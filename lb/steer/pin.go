@@ -27,8 +27,10 @@ func openPin(path string) (link.Link, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if errors.Is(err, unix.EPERM) {
-		return nil, fmt.Errorf("open pinned link %s: %w%s", path, err, loadHint(err))
+	for _, ours := range []error{unix.EPERM, unix.EMFILE, unix.ENFILE, unix.ENOMEM} { // they say nothing of what is there
+		if errors.Is(err, ours) {
+			return nil, fmt.Errorf("open pinned link %s: %w%s", path, err, loadHint(err))
+		}
 	}
 	if err != nil {
 		return nil, foreign(path, kindOf(path))
