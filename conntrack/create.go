@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"math/bits"
 	"net/netip"
 	"sync/atomic"
 )
@@ -196,7 +197,25 @@ func (e *Entry) setOuter(other *Key, src, dst netip.Addr) {
 // complete writes both recipes from both keys.
 func (t *Table) complete(conn uint32) {
 	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
+	if fw.Key.Family() == 4 {
+		complete4(fw, rv)
+		return
+	}
 	toEndpoint, toClient := rv.Key.Reverse(), fw.Key.Reverse()
 	fw.setNew(&toEndpoint)
 	rv.setNew(&toClient)
+}
+
+// complete4 is complete of an IPv4 connection. The order of words does not matter to
+// a one's complement sum, so each tuple is summed once.
+func complete4(fw, rv *Entry) {
+	const all = 4 * 0xffff // sum16(w) + sum16(^w)
+	fw.Addr4, rv.Addr4 = bits.RotateLeft64(rv.Key.W[0], 32), bits.RotateLeft64(fw.Key.W[0], 32)
+	fw.NewPorts, rv.NewPorts = bits.RotateLeft32(uint32(rv.Key.W[4]), 16), bits.RotateLeft32(uint32(fw.Key.W[4]), 16)
+	client, endpoint := sum16(fw.Key.W[0]), sum16(rv.Key.W[0])
+	there, back := all-client+endpoint, all-endpoint+client
+	fw.AddrDelta, rv.AddrDelta = fold16(there), fold16(back)
+	ports, newPorts := sum16(uint64(uint32(fw.Key.W[4]))), sum16(uint64(uint32(rv.Key.W[4])))
+	fw.L4Delta = fold16(there + 2*0xffff - ports + newPorts)
+	rv.L4Delta = fold16(back + 2*0xffff - newPorts + ports)
 }

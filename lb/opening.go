@@ -5,14 +5,13 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 )
 
 // opening is a connection that is about to be made, for packet i.
 type opening struct {
 	i    int
-	path route.Path
+	way  uint64 // of the client's packets; 0: to be found
 	flow conntrack.NewFlow
 }
 
@@ -52,30 +51,34 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 		w.reply(b, i, header.TimeExceeded, 0, DropTTL)
 		return
 	}
-	path, ok := w.routes.Lookup(ep.AddrPort.Addr(), uint32(b.hash[i]))
+	known, ok := w.pathTo(ep, uint32(b.hash[i]))
+	path := &known.path
 	if !ok {
 		w.noRoute(b, i, path.Kind)
 		return
 	}
-	mode := modeTo(fe, ep, &path, w.plan)
-	if mode == conntrack.ModeDNAT && !w.mayKeepClient(b, i, ep, &path) {
+	mode := modeTo(fe, ep, path, w.plan)
+	if mode == conntrack.ModeDNAT && !w.mayKeepClient(b, i, ep, path) {
 		mode = conntrack.ModeNAT
 	}
 	if !oneWay(mode) && !opens(p) {
 		w.midstream(b, i)
 		return
 	}
-	if oneWay(mode) && !w.reaches(&path, mode, ep.AddrPort) {
+	if oneWay(mode) && !w.reaches(path, mode, ep.AddrPort) {
 		w.drop(b, i, DropNotOnLink)
 		return
 	}
-	src, ok := w.plan.source(&path, ep, b.hash[i])
+	src, ok := w.plan.source(path, ep, b.hash[i])
 	if !ok && mode != conntrack.ModeL2DSR && mode != conntrack.ModeDNAT {
 		w.drop(b, i, DropNoRoute)
 		return
 	}
 	o := w.openings.next()
-	o.i, o.path = i, path
+	o.i, o.way = i, known.way
+	if mode == conntrack.ModeDNAT {
+		o.way = 0 // it may have another next hop: see throughHostPort
+	}
 	f := &o.flow
 	f.Client = b.key[i]
 	f.Endpoint, f.EndpointNumber, f.FrontendNumber = ep.AddrPort, ep.Number, fe.Service
@@ -92,8 +95,8 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 	case w.openings.busy:
 		w.ct.Draw(f)
 		w.open(b, o)
-	case fe.Policy != nil:
-		w.openAll(b) // what it says may depend on how many connections there are
+	case fe.Policy != nil || fe.Pool.Algorithm() == table.LeastConn:
+		w.openAll(b) // the next choice may depend on how many connections there are
 	}
 }
 
@@ -122,8 +125,8 @@ func (w *worker) open(b *batch, o *opening) {
 	switch outcome {
 	case conntrack.Created:
 		w.t.newFlows++
-		if n, ok := w.router.Adjacency(o.path.Port, throughHostPort(&o.path, f.Mode)); ok {
-			atomic.StoreUint64(&w.table.Conn(ref).Adj[0], way(w.epoch, &o.path, n))
+		if o.way != 0 {
+			atomic.StoreUint64(&w.table.Conn(ref).Adj[0], o.way)
 		}
 	case conntrack.Existed:
 	case conntrack.NoPort:

@@ -61,6 +61,7 @@ type worker struct {
 
 	batch, again batch
 	openings     openings
+	paths        [knownPaths]knownPath
 	free         frames
 	sendMax      int // frames that one port may have on the way out
 	done         [256]uint64

@@ -143,6 +143,14 @@ func (t *Table) Lookup(addr netip.Addr, hash uint32) (p Path, ok bool) {
 	return p, true
 }
 
+// Alternatives is how many paths there are to addr.
+func (t *Table) Alternatives(addr netip.Addr) int {
+	if e := t.find(addr); e != nil {
+		return len(e.paths)
+	}
+	return 0
+}
+
 // Kind says what kind of destination addr is, and whether it is an address of this
 // host: Lookup for who does not want to go there.
 func (t *Table) Kind(addr netip.Addr) (k Kind, local bool) {

@@ -1,0 +1,43 @@
+package lb
+
+import (
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// knownPaths is how many endpoints' ways a worker remembers: those of nearly all new
+// connections, each of which would cost a route look-up and one of the next hop.
+const knownPaths = 1024
+
+// knownPath is the way to an endpoint under one epoch of the routes. Numbers of
+// endpoints are given anew, so its address tells.
+type knownPath struct {
+	epoch, number uint32
+	family        uint8
+	w0, w1        uint64
+	path          route.Path
+	// way is the connection's word for path.NextHop; 0: no adjacency yet.
+	way uint64
+}
+
+// pathTo is the way to an endpoint. What it returns holds until the next call; when
+// there is no way only path.Kind does.
+func (w *worker) pathTo(ep *table.EndpointEntry, hash uint32) (*knownPath, bool) {
+	k := &w.paths[ep.Number%knownPaths]
+	if k.epoch == w.epoch && k.number == ep.Number && k.w0 == ep.W0 && k.w1 == ep.W1 && k.family == ep.Family {
+		return k, true
+	}
+	addr := ep.AddrPort.Addr()
+	path, ok := w.routes.Lookup(addr, hash)
+	*k = knownPath{path: path}
+	if !ok {
+		return k, false
+	}
+	if n, ok := w.router.Adjacency(path.Port, path.NextHop); ok {
+		k.way = way(w.epoch, &path, n)
+		if w.routes.Alternatives(addr) == 1 {
+			k.epoch, k.number, k.family, k.w0, k.w1 = w.epoch, ep.Number, ep.Family, ep.W0, ep.W1
+		}
+	}
+	return k, true
+}
