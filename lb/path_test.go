@@ -271,6 +271,9 @@ func completeByMetadata(meta, f []byte) {
 	start := int(meta[8]) | int(meta[9])<<8
 	off := int(meta[10]) | int(meta[11])<<8
 	c := header.Checksum(0, f[start:])
+	if c == 0 {
+		c = 0xffff // as skb_checksum_help does
+	}
 	f[start+off], f[start+off+1] = byte(c), byte(c>>8)
 }
 
