@@ -14,18 +14,22 @@ import (
 const plainLen = header.IPv6Len + header.TCPLen
 
 // established deals with packet i of entry r if it is one of those that only need
-// the rewrite, which are nearly all: b.plain, of a translated flow that goes on, the
-// way out known and open. Anything else is left to flow, which knows all cases; false
-// means that nothing has been done.
+// the rewrite, which are nearly all: b.plain, of a flow that goes on and gets no outer
+// header, the way out known and open. Anything else is left to flow, which knows all
+// cases; false means that nothing has been done.
 func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	e, c := w.table.Entry(r), w.table.Conn(r)
 	dir := uint32(r-1) & 1
 	word := atomic.LoadUint64(&c.Adj[dir])
 	p := &b.pkt[i]
-	if !c.Steady(dir) || e.Mode > conntrack.ModeDNAT || uint32(word>>32) != w.epoch {
+	direct := e.Mode == conntrack.ModeL2DSR
+	if direct {
+		dir = 1 // the endpoint is not heard: nothing else is steady, see conntrack.Steady
+	}
+	if !c.Steady(dir) || e.Mode > conntrack.ModeL2DSR || uint32(word>>32) != w.epoch {
 		return false
 	}
-	if e.Flags != 0 && w.tellsServer(b, i) { // FlagWatched: the modes of the others are sorted out
+	if e.Flags != 0 && !direct && w.tellsServer(b, i) { // FlagWatched: the modes of the others are sorted out
 		return false
 	}
 	adj := &w.adjacencies[word&0xffff]
@@ -49,6 +53,12 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	route.PutMACs(f, dst, src)
 	ip := (*[plainLen]byte)(f[p.L3:])
 	at := uint32(header.IPv4Len)
+	if direct {
+		hop(ip, p.Family)
+		port.tx[port.txn] = *d
+		port.txn++
+		return true
+	}
 	if p.Family == 4 {
 		// From the TTL to the source in one store.
 		word := binary.LittleEndian.Uint64(ip[8:])
@@ -80,4 +90,15 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	port.tx[port.txn] = *d
 	port.txn++
 	return true
+}
+
+// hop takes one off the TTL, or the hop limit.
+func hop(ip *[plainLen]byte, family uint8) {
+	if family == 6 {
+		ip[7]--
+		return
+	}
+	ip[8]--
+	c := binary.LittleEndian.Uint16(ip[10:])
+	binary.LittleEndian.PutUint16(ip[10:], header.Update(c, header.TTLDelta))
 }

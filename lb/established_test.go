@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -44,6 +45,34 @@ func TestEstablishedPacketsAreRewrittenAsAllOthers(t *testing.T) {
 			}
 			b.framesHome()
 		})
+	}
+}
+
+// The same of the client's packets in l2dsr, which keep all but MAC addresses and TTL.
+func TestEstablishedPacketsOfL2DSRAreForwardedAsAllOthers(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		b := newBench(t)
+		endpoint := endpoint4
+		if v6 {
+			endpoint = endpoint6
+		}
+		b.serveDirect(conntrack.ModeL2DSR, endpoint, nil)
+		req := request(v6, header.ProtoTCP)
+		b.one(portClient, req.build(t), portServer)
+		req.flags = header.ACK
+		b.one(portClient, req.build(t), portServer)
+		for _, ttl := range []uint8{2, 77} {
+			req.ttl = ttl
+			f := req.build(t)
+			short := b.one(portClient, f, portServer)
+			if !b.w.batch.plain[0] || !bytes.Equal(short, b.long(portClient, f, portServer)) {
+				t.Errorf("IPv6 %v, TTL %d: short %x", v6, ttl, short)
+			}
+			if want := header.Fold(header.Sum(0, short[14:34])); !v6 && (want != 0xffff || short[22] != ttl-1) {
+				t.Errorf("TTL %d became %d, the header sums to %x", ttl, short[22], want)
+			}
+		}
+		b.framesHome()
 	}
 }
 
