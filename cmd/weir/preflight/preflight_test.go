@@ -93,7 +93,7 @@ func TestPacketMemoryGrowsWithWorkersAndInterfaces(t *testing.T) {
 	cfg.Workers.Count = 2
 	cfg.Interfaces = []config.Interface{{Name: "eth0"}, {Name: "eth1"}}
 	// Two interfaces, the host port, and what is being sent.
-	if got, want := packetMemory(cfg, nil), uint64(2*4*4096*4096); got != want {
+	if got, want := packetMemory(cfg, devices(cfg, nil)), uint64(2*4*4096*4096); got != want {
 		t.Errorf("got %d, want %d", got, want)
 	}
 	// eth1 is a bond of two, which may get two more.
@@ -104,8 +104,32 @@ func TestPacketMemoryGrowsWithWorkersAndInterfaces(t *testing.T) {
 		{Index: 3, Name: "m0", Kind: "device", MAC: mac, Up: true, Master: 2},
 		{Index: 4, Name: "m1", Kind: "device", MAC: mac, Up: true, Master: 2},
 	}
-	if got, want := packetMemory(cfg, links), uint64(2*7*4096*4096); got != want {
+	if got, want := packetMemory(cfg, devices(cfg, links)), uint64(2*7*4096*4096); got != want {
 		t.Errorf("with a bond: got %d, want %d", got, want)
+	}
+	// As many workers as there are queues, and CPUs for them.
+	cfg.Workers.Count = 0
+	cfg.Workers.CPUs = config.CPUs{0, 1, 2, 3}
+	for queues, workers := range map[int]uint64{0: 4, 3: 3, 9: 4} {
+		if got, want := packetMemory(cfg, bound{2, queues}), workers*4*4096*4096; got != want {
+			t.Errorf("with %d queues: got %d, want %d", queues, got, want)
+		}
+	}
+}
+
+func TestLockedMemoryIsCountedOncePerMode(t *testing.T) {
+	for limit, want := range map[uint64]struct {
+		level Level
+		text  string
+	}{
+		99 << 20:  {Wrong, "RLIMIT_MEMLOCK is 99 MiB and the packet buffers may take 100 MiB: raise it"},
+		100 << 20: {Note, "at most 100 MiB are needed, and twice that where zero copy is granted"},
+		199 << 20: {Note, "raise RLIMIT_MEMLOCK"},
+		200 << 20: {OK, "200 MiB may be locked"},
+	} {
+		if level, text := lockable(limit, 100<<20); level != want.level || !strings.Contains(text, want.text) {
+			t.Errorf("%d MiB: %v, %s", limit>>20, level, text)
+		}
 	}
 }
 

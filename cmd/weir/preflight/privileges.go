@@ -3,6 +3,7 @@ package preflight
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/device"
+	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -115,29 +117,50 @@ func checkLockedMemory(fs *findings, cfg *config.Configuration) {
 		return
 	}
 	links, _ := device.Links() // without it interfaces count once
-	need := packetMemory(cfg, links)
-	if limit.Max < need {
-		fs.add(Wrong, "locked memory", "RLIMIT_MEMLOCK is %d MiB and the packet buffers may take %d MiB: raise it (ulimit -l, LimitMEMLOCK=infinity) or grant CAP_IPC_LOCK",
-			limit.Max>>20, need>>20)
-		return
+	level, text := lockable(limit.Max, packetMemory(cfg, devices(cfg, links)))
+	fs.add(level, "locked memory", "%s", text)
+}
+
+// lockable judges a limit by the packet memory. The kernel counts it once for each
+// mode in which it is registered: zero copy or not, packets of several buffers or not.
+func lockable(limit, need uint64) (Level, string) {
+	switch {
+	case limit < need:
+		return Wrong, fmt.Sprintf("RLIMIT_MEMLOCK is %d MiB and the packet buffers may take %d MiB: raise it (ulimit -l, LimitMEMLOCK=infinity) or grant CAP_IPC_LOCK",
+			limit>>20, need>>20)
+	case limit/2 < need:
+		return Note, fmt.Sprintf("%d MiB may be locked, at most %d MiB are needed, and twice that where zero copy is granted or only some interfaces have an MTU above 3,500: then raise RLIMIT_MEMLOCK or grant CAP_IPC_LOCK",
+			limit>>20, need>>20)
 	}
-	fs.add(OK, "locked memory", "%d MiB may be locked, at most %d MiB are needed", limit.Max>>20, need>>20)
+	return OK, fmt.Sprintf("%d MiB may be locked, at most %d MiB are needed for each mode of interfaces", limit>>20, need>>20)
+}
+
+// bound is what AF_XDP sockets are to be bound to.
+type bound struct {
+	devices int
+	queues  int // of the device with the most, 0 where nothing says
 }
 
 // packetMemory is how much memory the packet buffers take at the most, in bytes:
 // with an MTU above 1,536 somewhere, else half of it.
-func packetMemory(cfg *config.Configuration, links []device.Link) uint64 {
+func packetMemory(cfg *config.Configuration, to bound) uint64 {
 	workers := int(cfg.Workers.Count)
 	if workers == 0 {
-		workers = max(1, len(cfg.Workers.CPUs))
+		workers = len(cfg.Workers.CPUs)
+		if workers == 0 {
+			workers = runtime.NumCPU()
+		}
+		if to.queues > 0 {
+			workers = min(workers, to.queues)
+		}
 	}
-	ports := devices(cfg, links) + 1 // and the host port
+	ports := to.devices + 1 // and the host port
 	return uint64(workers) * uint64(ports+1) * framesPerQueue * xsk.FrameSize
 }
 
 // devices is how many there are to be bound: a bond has its members, and may get
 // more. What cannot be resolved, which is said elsewhere, counts as one.
-func devices(cfg *config.Configuration, links []device.Link) int {
+func devices(cfg *config.Configuration, links []device.Link) (to bound) {
 	seen, unknown, spare := map[int]bool{}, 0, 0
 	for _, in := range cfg.Interfaces {
 		ports, err := device.Resolve(in.Name, links)
@@ -146,10 +169,14 @@ func devices(cfg *config.Configuration, links []device.Link) int {
 		}
 		for _, p := range ports {
 			seen[p.Device] = true
+			if q, err := steer.RxQueues(p.Device); err == nil {
+				to.queues = max(to.queues, q.Rx)
+			}
 			if p.Member {
 				spare = lb.SpareMembers
 			}
 		}
 	}
-	return len(seen) + unknown + spare
+	to.devices = len(seen) + unknown + spare
+	return to
 }
