@@ -306,6 +306,7 @@ func (w *worker) takeHandedOver() int {
 			}
 			out := &w.ports[s.port]
 			if out.q == nil {
+				whole = s.desc.Options&xsk.Continued == 0
 				w.portGone(&s.desc)
 				p.owed++
 				continue
