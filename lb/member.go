@@ -50,7 +50,11 @@ func (l *LB) followMembers() {
 	}
 	ports := map[string][]device.Port{}
 	for _, in := range l.cfg.Interfaces {
-		if ports[in.Name], err = device.Resolve(in.Name, links); err != nil {
+		ports[in.Name], err = device.Resolve(in.Name, links)
+		switch {
+		case err != nil && len(ports[in.Name]) > 0: // the other members go on
+			l.warn("%v; its packets go to the kernel, and none are sent by it", err)
+		case err != nil:
 			l.log.Debug("follow interface", "err", err)
 		}
 	}

@@ -22,7 +22,7 @@ type Port struct {
 // Resolve says by which ports an interface is attached: a device by itself, a
 // bond by its members, a VLAN interface by its parent's and a tag. Everything
 // else that lies on other interfaces is refused, and the error says what to
-// attach instead.
+// attach instead. Where only some members of a bond are, it returns the others too.
 func Resolve(name string, links []Link) ([]Port, error) {
 	i := slices.IndexFunc(links, func(l Link) bool { return l.Name == name })
 	if i < 0 {
@@ -36,14 +36,14 @@ func Resolve(name string, links []Link) ([]Port, error) {
 		return nil, fmt.Errorf("interface %s: it is a member of %s %s: attach that instead", name, m.Kind, m.Name)
 	}
 	ports, err := below(l, links)
-	if err != nil {
-		return nil, fmt.Errorf("interface %s: %w", name, err)
-	}
 	for i := range ports {
 		ports[i].Interface = l.Index
 		ports[i].Active = ports[i].Active && l.Up
 	}
-	return ports, nil
+	if err != nil {
+		err = fmt.Errorf("interface %s: %w", name, err)
+	}
+	return ports, err
 }
 
 // below finds the devices that carry a link's packets.
@@ -69,21 +69,23 @@ func members(bond *Link, links []Link) ([]Port, error) {
 			bond.Bond, strings.Join(bondModes, ", "))
 	}
 	var ports []Port
+	var errs []error
 	for i := range links {
 		m := &links[i]
 		if m.Master != bond.Index {
 			continue
 		}
 		if m.Kind != "device" && m.Kind != "veth" && m.Kind != "netdevsim" {
-			return nil, fmt.Errorf("its member %s is a %s: only devices can carry a bond that is attached", m.Name, m.Kind)
+			errs = append(errs, fmt.Errorf("its member %s is a %s: only devices can carry a bond that is attached", m.Name, m.Kind))
+			continue
 		}
 		ports = append(ports, Port{Device: m.Index, Member: true, Active: m.Up && m.Active})
 	}
-	if len(ports) == 0 {
+	if len(ports) == 0 && errs == nil {
 		return nil, errors.New("a bond without members: give it one first")
 	}
 	slices.SortFunc(ports, func(a, b Port) int { return a.Device - b.Device })
-	return ports, nil
+	return ports, errors.Join(errs...)
 }
 
 func tagged(vlan *Link, links []Link) ([]Port, error) {
@@ -98,7 +100,7 @@ func tagged(vlan *Link, links []Link) ([]Port, error) {
 	}
 	ports, err := below(parent, links)
 	if err != nil {
-		return nil, fmt.Errorf("it lies upon %s: %w", parent.Name, err)
+		err = fmt.Errorf("it lies upon %s: %w", parent.Name, err)
 	}
 	protocol := vlan.Protocol
 	if protocol == 0 {
@@ -107,7 +109,7 @@ func tagged(vlan *Link, links []Link) ([]Port, error) {
 	for i := range ports {
 		ports[i].VLAN, ports[i].Protocol = vlan.VLAN, protocol
 	}
-	return ports, nil
+	return ports, err
 }
 
 // refusal says why a kind of interface cannot be attached, and what to attach

@@ -153,3 +153,21 @@ func TestLinksAreDescribed(t *testing.T) {
 		}
 	}
 }
+
+// A member that cannot be attached is no reason to stop sending by the others.
+func TestABondGoesOnWithTheMembersThatCanBeAttached(t *testing.T) {
+	links := append(host(), Link{Index: 60, Name: "tap9", Kind: "tuntap", MAC: mac, Up: true, Master: 20, Active: true})
+	for _, name := range []string{"bond0", "bond0.9"} {
+		want, err := Resolve(name, host())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Resolve(name, links)
+		if err == nil || !strings.Contains(err.Error(), "its member tap9 is a tuntap: only devices can carry") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}

@@ -226,3 +226,22 @@ func TestWireVLANUponABondFollowsItsMembers(t *testing.T) {
 	s.declare(t, with("m0", "m1"))
 	s.answered(t, toAttached, "m1", "m1", 5001, 7)
 }
+
+// A member that Weir cannot send by is named, and the others go on.
+func TestWireABondGoesOnBesideAMemberThatCannotBeAttached(t *testing.T) {
+	s := newStacked(t, "bond0", "[{name: eth0}, {name: bond0}, {name: eth1}]", bondOf("bond0", "m0"), func(s *stacked) {
+		s.addMember(t, "m0")
+		s.addMember(t, "m1")
+	})
+	s.declare(t, strings.Replace(bondOf("bond0", "m1", "m0"), `"m1", "Kind": "veth"`, `"m1", "Kind": "tuntap"`, 1))
+	s.until(t, func(status *admin.Status) error {
+		for _, w := range status.Warnings {
+			if strings.Contains(w, "its member m1 is a tuntap") {
+				return nil
+			}
+		}
+		return fmt.Errorf("m1 is not named: %q", status.Warnings)
+	})
+	s.joined(t, "m0", s.index(t, "m0"))
+	s.answered(t, toAttached, "m0", "m0", 5000, 0)
+}
