@@ -14,9 +14,12 @@ import (
 )
 
 const (
-	clientPause  = 10 * time.Millisecond // between two requests of one client
-	httpClients  = 2                     // per frontend, with new and with kept connections each
-	downloadRate = 2 << 20               // bytes per second
+	clientPause = 10 * time.Millisecond // between two requests of one client
+	// A client's two UDP streams of a family, refused, get less than the 50 ICMP
+	// errors per second that Weir sends to one source.
+	datagramPause = 50 * time.Millisecond
+	httpClients   = 2       // per frontend, with new and with kept connections each
+	downloadRate  = 2 << 20 // bytes per second
 )
 
 // frontendAddr is an address by which clients reach the Service.
@@ -129,7 +132,7 @@ func (s *site) udpStream(f frontendAddr, firstPort uint16) *stream {
 	st.run = func(ctx context.Context) error {
 		_, err := (&workload.UDPLoad{
 			Namespace: s.lab.Client, Targets: []netip.AddrPort{netip.AddrPortFrom(f.addr, f.echo)},
-			Source: source, FirstPort: firstPort, Ports: 10000, Pause: clientPause, Record: st.record.Load,
+			Source: source, FirstPort: firstPort, Ports: 10000, Pause: datagramPause, Record: st.record.Load,
 		}).Run(ctx)
 		return err
 	}

@@ -37,7 +37,7 @@ func startDemo(t *testing.T, args ...string) (cmd *exec.Cmd, temp string, out *b
 }
 
 func TestWireDemo(t *testing.T) {
-	cmd, temp, out := startDemo(t, "--phase", "2s")
+	cmd, temp, out := startDemo(t) // as `make demo` runs it
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
