@@ -3,7 +3,7 @@ package conntrack
 import "sync/atomic"
 
 // flowCounts counts connections per number of the caller's: all of them in the
-// lower half of a word, those that are not over (see over) in the upper half, so
+// lower half of a word, those that are open (see countsAsOpen) in the upper half, so
 // that a connection costs one addition when it begins. They are on the Go heap:
 // read after Close too. Numbers beyond the last are not counted.
 type flowCounts []atomic.Uint64
@@ -47,7 +47,7 @@ func (c flowCounts) move(word *uint32, n uint32, counts uint64) {
 
 // countsFor is what a connection in state word s counts for.
 func countsFor(s uint32) uint64 {
-	if over(s) {
+	if !countsAsOpen(s) {
 		return countFlow
 	}
 	return countFlow + countOpen
@@ -56,7 +56,7 @@ func countsFor(s uint32) uint64 {
 // setState moves a connection from state word s to n, and counts it as over or not.
 // It reports false when the state is not s any more.
 func (t *Table) setState(c *Conn, s, n uint32) bool {
-	if over(s) == over(n) {
+	if countsAsOpen(s) == countsAsOpen(n) {
 		return n == s || atomic.CompareAndSwapUint32(&c.state, s, n)
 	}
 	// Read first: once it is over another worker may delete it.

@@ -16,7 +16,7 @@ func (w *Worker) evict(tick uint32) {
 	if until := t.restUntil.Load(); bound == 0 || until != 0 && int32(until-tick) > 0 {
 		return
 	}
-	alsoOver := t.vain.Load() >= bound
+	alsoEnded := t.vain.Load() >= bound
 	want := 2 * t.block
 	hand := t.hand.Load()
 	looked := uint32(0)
@@ -25,7 +25,8 @@ func (w *Worker) evict(tick uint32) {
 			hand = 0
 		}
 		s := atomic.LoadUint32(&t.conns[hand].state)
-		if s&published != 0 && (State(s&stateMask).halfOpen() || alsoOver && over(s)) && w.unlinkIn(hand, s) {
+		class := evictionOf(s)
+		if s&published != 0 && (class == evictHalfOpen || alsoEnded && class == evictEnded) && w.unlinkIn(hand, s) {
 			w.count.evicted.Add(1)
 			found++
 			t.vain.Store(0)

@@ -326,7 +326,7 @@ func (m *model) compare(rt *rapid.T, tab *Table) {
 	perEndpoint, open := map[uint32]uint32{}, map[uint32]uint32{}
 	for _, f := range m.flows {
 		perEndpoint[f.number]++
-		if !over(uint32(f.state)) {
+		if !ended(uint32(f.state)) {
 			open[f.number]++
 		}
 		r := tab.lookup(f.client)

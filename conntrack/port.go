@@ -121,7 +121,7 @@ func (w *Worker) linkDirect(conn uint32) linkResult {
 	h := t.Hash(key)
 	if r := t.find(h, key); r != 0 {
 		s := atomic.LoadUint32(&t.Conn(r).state)
-		if !over(s) {
+		if !portReusable(s) {
 			return linkNoPort
 		}
 		// The client has given that connection up, or it could not use its port.

@@ -128,7 +128,7 @@ func (w *Worker) Supersede(r Ref) bool {
 	for {
 		s := atomic.LoadUint32(&c.state)
 		switch {
-		case s&published == 0 || s&superseded != 0 || !over(s):
+		case s&published == 0 || s&superseded != 0 || !synBeginsAnew(s):
 			return false
 		case State(s&stateMask) == StateClose || oneWay(t.entries[2*conn].Mode):
 			if w.unlinkIn(conn, s) {

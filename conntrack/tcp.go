@@ -67,7 +67,7 @@ func (t *Table) track(c *Conn, s uint32, g segment, tick uint32) Verdict {
 		if s&stateMask == 0 {
 			return Gone
 		}
-		if g.forward && g.flags&(flagSYN|flagACK|flagRST) == flagSYN && over(s) {
+		if g.forward && g.flags&(flagSYN|flagACK|flagRST) == flagSYN && synBeginsAnew(s) {
 			return Reopen
 		}
 		n := next(s, &g, atomic.LoadUint32(&c.nextSeq))
@@ -78,20 +78,6 @@ func (t *Table) track(c *Conn, s uint32, g segment, tick uint32) Verdict {
 		}
 		s = atomic.LoadUint32(&c.state)
 	}
-}
-
-// over reports whether both sides are done with the connection, so that a SYN
-// of the client's can only mean a new one. Where the endpoint is not heard, the
-// client is: a SYN after its own FIN says that it has seen the endpoint's.
-func over(s uint32) bool {
-	if s&(clientOnly|finClient) == clientOnly|finClient {
-		return true
-	}
-	switch State(s & stateMask) {
-	case StateLastAck, StateTimeWait, StateClose:
-		return true
-	}
-	return false
 }
 
 // next returns the state word after segment g. mark is Conn.nextSeq.
