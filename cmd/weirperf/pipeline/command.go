@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weirperf/machine"
 )
@@ -29,6 +30,9 @@ type Options struct {
 	Proto   string
 	Workers int
 	Samples int
+	// Baseline is another weirperf to compare with; empty: none.
+	Baseline string
+	Turns    int
 }
 
 // Command is `weirperf pipeline`.
@@ -58,15 +62,23 @@ bytes that should come out.
 Times are CPU time of the worker's thread, less the cost of making the packets,
 which is measured in turn with it. A figure is the median over the samples, with
 the lowest and the highest. With more than one worker each is measured alone and
-then all at once, and the ratio is of packets per second of all to those of one.`,
+then all at once, and the ratio is of packets per second of all to those of one.
+
+With --baseline this binary and another weirperf, of an older tree for example, run
+in turn with the same flags. The ratio of this binary's figure to the baseline's is
+taken per turn; its median and its spread are shown. Below 1 this binary is faster.`,
 		Example: `  weirperf pipeline
   weirperf pipeline --flows 65536,1048576 --workers 2
   weirperf pipeline --flows 65536 --mode ipip
-  weirperf pipeline --flows 65536 --proto tcp --json`,
+  weirperf pipeline --flows 65536 --proto tcp --json
+  weirperf pipeline --flows 65536 --baseline /tmp/weirperf-before`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return usageError{err}
+			}
+			if o.Baseline != "" {
+				return runComparison(cmd, o, asJSON)
 			}
 			r := runner{ctx: cmd.Context(), progress: cmd.ErrOrStderr(), o: o}
 			res, err := r.run()
@@ -75,9 +87,7 @@ then all at once, and the ratio is of packets per second of all to those of one.
 			}
 			res.Machine = machine.Describe()
 			if asJSON {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(res)
+				return printJSON(cmd.OutOrStdout(), res)
 			}
 			return res.render(cmd.OutOrStdout(), o)
 		},
@@ -89,8 +99,38 @@ then all at once, and the ratio is of packets per second of all to those of one.
 	fs.StringVar(&o.Proto, "proto", "udp", "`protocol` of the packets: udp or tcp")
 	fs.IntVar(&o.Workers, "workers", 1, "`number` of workers on the one table")
 	fs.IntVar(&o.Samples, "samples", 11, "`number` of samples of each figure")
+	fs.StringVar(&o.Baseline, "baseline", "", "`path` of another weirperf, to run in turn with this one")
+	fs.IntVar(&o.Turns, "turns", 5, "`number` of turns with --baseline")
 	fs.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// runComparison runs this binary and the baseline in turn.
+func runComparison(cmd *cobra.Command, o Options, asJSON bool) error {
+	path, err := self()
+	if err != nil {
+		return err
+	}
+	c := comparison{self: path, baseline: o.Baseline, o: o, progress: cmd.ErrOrStderr()}
+	ratios, err := c.run(cmd.Context())
+	if err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	if asJSON {
+		return printJSON(out, struct {
+			Machine machine.Machine `json:"machine"`
+			Ratios  []Ratio         `json:"baseline"`
+		}{machine.Describe(), ratios})
+	}
+	fmt.Fprintf(out, "%s\nthis binary and %s in %d turns, %s\n\n", machine.Describe(), o.Baseline, o.Turns, o.Proto)
+	return renderRatios(out, ratios)
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }
 
 const mostFlows = 16 << 20
@@ -116,6 +156,14 @@ func (o *Options) check() error {
 	}
 	if o.Samples < 1 {
 		errs = append(errs, fmt.Errorf("--samples: must be at least 1, is %d", o.Samples))
+	}
+	if o.Turns < 1 {
+		errs = append(errs, fmt.Errorf("--turns: must be at least 1, is %d", o.Turns))
+	}
+	if o.Baseline != "" {
+		if err := unix.Access(o.Baseline, unix.X_OK); err != nil {
+			errs = append(errs, fmt.Errorf("--baseline: %s: %w", o.Baseline, err))
+		}
 	}
 	return errors.Join(errs...)
 }
