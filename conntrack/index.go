@@ -208,21 +208,40 @@ func (t *Table) unpass(h uint64, n uint32) {
 	}
 }
 
-// remove unlinks live entry r. Only who has claimed the connection calls it.
-func (t *Table) remove(r Ref) {
+// linkedAt is where a live entry was seen in the index; slot nil is nowhere.
+type linkedAt struct {
+	slot  *atomic.Uint64
+	word  uint64
+	hash  uint64
+	probe uint32
+}
+
+// remove unlinks live entry r. Supersede and the claimant of the connection may do
+// so at the same time: the one whose compare-and-swap succeeds takes the entry out.
+func (t *Table) remove(r Ref) { t.withdraw(t.locate(r)) }
+
+// locate returns where live entry r is linked.
+func (t *Table) locate(r Ref) linkedAt {
 	h := t.Hash(&t.entries[r-1].Key)
 	for probe := uint32(0); probe < maxProbes; probe++ {
 		b := t.bucketAt(h, probe)
 		word := slotWord(slotHead(h, probe), slotLive, r)
 		for i := range b.slot {
 			if b.slot[i].Load() == word {
-				b.slot[i].Store(0)
-				t.unpass(h, probe)
-				return
+				return linkedAt{&b.slot[i], word, h, probe}
 			}
 		}
 		if b.over.Load() == 0 {
-			return
+			break
 		}
+	}
+	return linkedAt{}
+}
+
+// withdraw empties a slot unless it holds another entry by now: r cannot be linked
+// anew before the caller's next Quiesce.
+func (t *Table) withdraw(at linkedAt) {
+	if at.slot != nil && at.slot.CompareAndSwap(at.word, 0) {
+		t.unpass(at.hash, at.probe)
 	}
 }

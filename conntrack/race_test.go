@@ -203,9 +203,11 @@ func stepShared(t *testing.T, tab *Table, w *Worker, rng *rand.Rand, tuples int,
 	if tab.Entry(r).Key != f.Client {
 		t.Errorf("entry of %v has key %v", f.Client, tab.Entry(r).Key)
 	}
-	switch rng.IntN(6) {
+	switch rng.IntN(7) {
 	case 0:
 		w.Delete(r)
+	case 5:
+		w.Supersede(r) // of those in TIME_WAIT: others take their ports over meanwhile
 	case 1:
 		tab.TrackTCP(r, flagRST, 1, atomic.LoadUint32(&tab.Conn(r).nextSeq), 0, nil, tick)
 	case 2:
