@@ -82,6 +82,8 @@ type Stats struct {
 	Mirrored         int // Services served from a legacy Endpoints object
 	FQDNSlices       int // skipped: addresses that are names
 	RefusedEndpoints int // addresses that must not be sent to
+	// Removed counts the Services that were handed out and withdrawn again.
+	Removed uint64
 }
 
 // NewStore returns an empty Store.
@@ -303,6 +305,7 @@ func (s *Store) flush(svc *service, up *Update) {
 		if svc.out != nil {
 			svc.out = nil
 			s.stats.Services--
+			s.stats.Removed++
 			up.Deleted = append(up.Deleted, svc.name)
 		}
 		if len(svc.slices) == 0 && svc.endpoints == nil {

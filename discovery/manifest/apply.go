@@ -29,7 +29,7 @@ type round struct {
 }
 
 // apply makes the store hold what files say and reports what is wrong. files
-// are in the order of precedence.
+// are in the order of precedence. Preconditions: s.loading is held.
 func (s *Source) apply(files []*file) *Report {
 	r := &round{s: s, claims: map[Key]claim{}, report: &Report{Files: len(files)}, byFile: map[string][]Key{}}
 	for key, v := range s.served {
@@ -38,6 +38,27 @@ func (s *Source) apply(files []*file) *Report {
 	for _, f := range files {
 		r.take(f)
 	}
+	r.store()
+	next := make(map[string]*file, len(files))
+	for _, f := range files {
+		for _, objects := range f.objects {
+			for i := range objects {
+				objects[i].value = nil
+			}
+		}
+		f.accept(s.files[f.path])
+		next[f.path] = f
+	}
+	s.files, s.applied = next, r.report
+	return r.report
+}
+
+// store changes what is served into what the round has claimed.
+func (r *round) store() {
+	s := r.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.store.MarkSynced()
 	for _, key := range r.order {
 		if c := r.claims[key]; c.object != nil {
 			s.put(key, c.file.path, c.object)
@@ -48,23 +69,20 @@ func (s *Source) apply(files []*file) *Report {
 			s.remove(key)
 		}
 	}
-	s.files = make(map[string]*file, len(files))
-	for _, f := range files {
-		for _, objects := range f.objects {
-			for i := range objects {
-				objects[i].value = nil
-			}
-		}
-		s.files[f.path] = f
-	}
 	r.report.Objects = len(s.served)
 	s.report = r.report
-	return r.report
 }
 
 // take claims the objects of one file.
 func (r *round) take(f *file) {
+	if f.unfinished != nil {
+		r.repeat(f)
+		return
+	}
 	f.clean = true
+	if len(f.docs) == 0 && f.fault == nil && len(r.byFile[f.path]) > 0 {
+		f.fault = &fault{reason: "empty: to withdraw what it described remove the file, or write an empty List (kind: List, items: [])"}
+	}
 	unknown := f.fault != nil // which objects are broken cannot be told
 	for i, objects := range f.objects {
 		for j := range objects {
@@ -123,6 +141,9 @@ func (r *round) good(f *file, doc int, o *object) {
 	}
 	f.clean = false
 	where := fmt.Sprintf("document %d", first.document)
+	if first.document == 0 { // held, see hold
+		where = "what stays of it"
+	}
 	if first.document == number && first.file == f {
 		where = fmt.Sprintf("items[%d]", max(first.item, 0))
 	} else if first.file != f {

@@ -24,6 +24,11 @@ type file struct {
 	// clean is true when everything in it is served (or of no use to Weir):
 	// as long as its stamp is the same it need not be read again.
 	clean bool
+	// accepted is the state in which it was last taken at its word.
+	accepted stamp
+	// unfinished, if not nil, means that it is probably being written: the
+	// rest is as it was before.
+	unfinished *unfinished
 }
 
 // stamp tells one state of a file from another.
@@ -94,6 +99,9 @@ func (s *Source) read(path string) (*file, error) {
 	}
 	if old != nil && old.clean && old.stamp.settled() && old.stamp == stampOf(info) {
 		return old, nil
+	}
+	if f := s.unfinished(old, stampOf(info)); f != nil {
+		return f, nil
 	}
 	if info.Size() > MaxFileBytes {
 		return nil, fmt.Errorf("%s exceed the limit of %s for one file", size(int(info.Size())), size(MaxFileBytes))

@@ -14,9 +14,12 @@
 // document of the file describes stays. All other documents apply. An object
 // that two documents describe is served as the first of them has it.
 //
-// A file should be replaced by renaming a complete one over it. One that is
-// written in place is read once it has been left alone for a moment
-// (Config.Quiet), and what has been written by then is taken at its word.
+// A file should be replaced by renaming a complete one over it. A file that
+// is written in place is read once it has been left alone for a moment
+// (Config.Quiet), or for longer where it has become shorter (Config.Shorter),
+// and its contents are then taken at their word. A file that described objects
+// and has no document any more, and a directory that has lost its files, are
+// errors: everything that is served stays. See keep.go.
 package manifest
 
 import (
@@ -44,6 +47,10 @@ type Config struct {
 	// read (default 50 ms). A steady stream of changes is read every ten
 	// times that.
 	Quiet time.Duration
+	// Shorter is how long a file that has become shorter in place must
+	// have been left alone before it is read (default 40 times Quiet, 2 s):
+	// it may be half of the next one.
+	Shorter time.Duration
 	// Poll is how often files are looked at without any notification, for
 	// file systems that give none (default 30 s).
 	Poll time.Duration
@@ -54,11 +61,20 @@ type Source struct {
 	cfg    Config
 	reload chan struct{}
 
+	// loading is held while files are read and parsed, which may take
+	// seconds. It guards what belongs to that alone.
+	loading sync.Mutex
+	seed    maphash.Seed
+	files   map[string]*file
+	dir     directory     // of files
+	recheck time.Duration // until an unfinished file is to be looked at; 0: none
+	applied *Report       // of the last Load that could read the path
+
+	// mu guards the store and what others ask for. It is never held while
+	// files are read.
 	mu     sync.Mutex
-	store  *discovery.Store // guarded by mu, as everything below
-	seed   maphash.Seed
-	files  map[string]*file
-	served map[Key]served
+	store  *discovery.Store
+	served map[Key]served // written with both mutexes held
 	report *Report
 	node   topology.Node
 }
@@ -80,33 +96,38 @@ func New(cfg Config) *Source {
 	if cfg.Poll <= 0 {
 		cfg.Poll = 30 * time.Second
 	}
+	if cfg.Shorter <= 0 {
+		cfg.Shorter = 40 * cfg.Quiet
+	}
 	return &Source{
-		cfg:    cfg,
-		reload: make(chan struct{}, 1),
-		store:  discovery.NewStore(cfg.Store),
-		seed:   maphash.MakeSeed(),
-		files:  map[string]*file{},
-		served: map[Key]served{},
-		report: &Report{},
-		node:   topology.Node{Name: cfg.Store.NodeName},
+		cfg:     cfg,
+		reload:  make(chan struct{}, 1),
+		store:   discovery.NewStore(cfg.Store),
+		seed:    maphash.MakeSeed(),
+		files:   map[string]*file{},
+		served:  map[Key]served{},
+		applied: &Report{},
+		report:  &Report{},
+		node:    topology.Node{Name: cfg.Store.NodeName},
 	}
 }
 
 // Load reads what has changed since the last Load. The error is that of the
-// path as a whole (it does not exist, it cannot be listed): everything stays
-// as it was. What is wrong with single files and documents is in the Report.
+// path as a whole (it does not exist, it cannot be listed, it has lost all its
+// files): everything stays as it was. The Report has it too, and what is wrong
+// with single files and documents.
 func (s *Source) Load() (*Report, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.load()
-}
-
-func (s *Source) load() (*Report, error) {
+	s.loading.Lock()
+	defer s.loading.Unlock()
+	s.recheck = 0
 	files, err := s.readAll(s.cfg.Path)
-	if err != nil {
-		return s.report, err
+	if err == nil && s.emptied(len(files)) {
+		err = errEmptied
 	}
-	s.store.MarkSynced()
+	if err != nil {
+		return s.failed(err)
+	}
+	s.dir = directoryOf(s.cfg.Path)
 	return s.apply(files), nil
 }
 
@@ -132,8 +153,8 @@ func (s *Source) readAll(path string) ([]*file, error) {
 // LoadFiles reads paths, files or directories, in place of Config.Path; "-"
 // is stdin.
 func (s *Source) LoadFiles(paths []string, stdin io.Reader) (*Report, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.loading.Lock()
+	defer s.loading.Unlock()
 	var files []*file
 	for _, p := range paths {
 		if p == "-" {
@@ -152,7 +173,6 @@ func (s *Source) LoadFiles(paths []string, stdin io.Reader) (*Report, error) {
 		}
 		files = append(files, more...)
 	}
-	s.store.MarkSynced()
 	return s.apply(files), nil
 }
 
@@ -160,10 +180,6 @@ func (s *Source) LoadFiles(paths []string, stdin io.Reader) (*Report, error) {
 func (s *Source) Flush() *discovery.Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.flush()
-}
-
-func (s *Source) flush() *discovery.Update {
 	up := s.store.Flush()
 	if up != nil && up.Node != nil {
 		s.node = *up.Node

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirlb/weir/discovery"
 )
@@ -28,7 +29,7 @@ func newDir(t *testing.T) *dir {
 
 func newSource(path string) *Source {
 	return New(Config{
-		Path:  path,
+		Path: path, Shorter: time.Nanosecond,
 		Store: discovery.Options{NodeName: "edge-1"},
 		Log:   slog.New(slog.DiscardHandler),
 	})

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -45,15 +46,26 @@ func (s *Source) Run(ctx context.Context, deliver func(*discovery.Update)) error
 		if up != nil {
 			deliver(up)
 		}
-		if !s.wait(ctx, w, ticker.C) {
+		if !s.wait(ctx, w, ticker.C, s.again()) {
 			return nil
 		}
 	}
 }
 
+// again returns a channel that gets a value when a file that was not read
+// because it is being written should be looked at again, nil for no such file.
+func (s *Source) again() <-chan time.Time {
+	s.loading.Lock()
+	defer s.loading.Unlock()
+	if s.recheck == 0 {
+		return nil
+	}
+	return time.After(s.recheck)
+}
+
 // wait returns true when the manifests are to be read again, false when ctx
 // has ended.
-func (s *Source) wait(ctx context.Context, w *watcher, poll <-chan time.Time) bool {
+func (s *Source) wait(ctx context.Context, w *watcher, poll, again <-chan time.Time) bool {
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,6 +73,8 @@ func (s *Source) wait(ctx context.Context, w *watcher, poll <-chan time.Time) bo
 		case <-s.reload:
 			return true
 		case <-poll:
+			return true
+		case <-again:
 			return true
 		case ev := <-w.events():
 			if w.matters(ev.Name) {
@@ -77,10 +91,8 @@ func (s *Source) wait(ctx context.Context, w *watcher, poll <-chan time.Time) bo
 
 // refresh loads and returns what is to be delivered, nil for nothing.
 func (s *Source) refresh() (*discovery.Update, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	old := s.report
-	report, err := s.load()
+	old := s.Report()
+	report, err := s.Load()
 	if err == nil {
 		for _, e := range report.fresh(old) {
 			s.cfg.Log.Error("manifest refused", "error", e.Error())
@@ -89,7 +101,7 @@ func (s *Source) refresh() (*discovery.Update, error) {
 			s.cfg.Log.Info("all manifests are understood again", "path", s.cfg.Path)
 		}
 	}
-	return s.flush(), err
+	return s.Flush(), err
 }
 
 func errorText(err error) string {
@@ -200,9 +212,11 @@ func (w *watcher) arm() {
 		}
 		want[abs] = nil
 	}
+	// A directory that is moved takes its watch with it, or loses it.
+	alive := w.fs.WatchList()
 	for dir, old := range w.dirs {
 		names, ok := want[dir]
-		if dev, ino := identity(dir); !ok || dev != old.dev || ino != old.ino {
+		if dev, ino := identity(dir); !ok || dev != old.dev || ino != old.ino || !slices.Contains(alive, dir) {
 			_ = w.fs.Remove(dir) // it may be gone with its directory
 			delete(w.dirs, dir)
 			continue

@@ -26,19 +26,24 @@ type watch struct {
 	synced  bool
 	updates int
 	change  chan struct{}
+	// withdrawn counts how often a Service was deleted.
+	withdrawn map[string]int
 }
 
 func run(t *testing.T, path string) *watch {
 	t.Helper()
+	return runWith(t, Config{Path: path, Shorter: 20 * time.Millisecond})
+}
+
+func runWith(t *testing.T, cfg Config) *watch {
+	t.Helper()
 	leaks := goleak.IgnoreCurrent()
-	w := &watch{t: t, ports: map[string]uint16{}, change: make(chan struct{}, 1)}
-	w.src = New(Config{
-		Path:  path,
-		Store: discovery.Options{NodeName: "edge-1"},
-		Log:   slog.New(slog.DiscardHandler),
-		Quiet: 5 * time.Millisecond,
-		Poll:  time.Hour, // notification alone must do
-	})
+	w := &watch{t: t, ports: map[string]uint16{}, withdrawn: map[string]int{}, change: make(chan struct{}, 1)}
+	cfg.Store = discovery.Options{NodeName: "edge-1"}
+	cfg.Log = slog.New(slog.DiscardHandler)
+	cfg.Quiet = 5 * time.Millisecond
+	cfg.Poll = time.Hour // notification alone must do
+	w.src = New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- w.src.Run(ctx, w.deliver) }()
@@ -60,6 +65,7 @@ func (w *watch) deliver(up *discovery.Update) {
 	}
 	for _, name := range up.Deleted {
 		delete(w.ports, name.Name)
+		w.withdrawn[name.Name]++
 	}
 	w.synced = w.synced || up.Synced
 	w.updates++

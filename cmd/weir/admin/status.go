@@ -73,6 +73,9 @@ type Discovery struct {
 	FQDNSlices       int `json:"fqdnSlices"`
 	Mirrored         int `json:"mirrored"`
 	RefusedEndpoints int `json:"refusedEndpoints"`
+	// ServicesRemoved counts the Services that the source has withdrawn since
+	// the start.
+	ServicesRemoved uint64 `json:"servicesRemoved"`
 	// LeftToKernel are the Services that Weir does not serve, each with the
 	// field that it does not honour.
 	LeftToKernel []string `json:"leftToKernel,omitempty"`

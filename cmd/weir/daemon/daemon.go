@@ -69,6 +69,7 @@ type Daemon struct {
 	updated   time.Time
 	synced    bool
 	draining  bool
+	known     int // Services of the source, as last delivered
 }
 
 // pending gathers what comes before the source has told everything.
@@ -215,6 +216,7 @@ func (d *Daemon) deliver(up *discovery.Update) {
 	defer d.overdue.end()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.noteWithdrawal(up)
 	if up.Node != nil {
 		d.node = *up.Node
 	}

@@ -62,7 +62,7 @@ func (d *Daemon) discoveryStatus() admin.Discovery {
 	}
 	stats := d.source.Stats()
 	out.Slices, out.FQDNSlices = stats.Slices, stats.FQDNSlices
-	out.Mirrored, out.RefusedEndpoints = stats.Mirrored, stats.RefusedEndpoints
+	out.Mirrored, out.RefusedEndpoints, out.ServicesRemoved = stats.Mirrored, stats.RefusedEndpoints, stats.Removed
 	for _, svc := range d.source.Services() {
 		out.Services++
 		for _, e := range svc.Errors {

@@ -130,6 +130,8 @@ var general = []metric{
 		func(s *admin.Status, e emit) { e(float64(s.Discovery.Mirrored)) }),
 	gauge("discovery_refused_endpoints", "Endpoints with an address that must not be sent to.", nil,
 		func(s *admin.Status, e emit) { e(float64(s.Discovery.RefusedEndpoints)) }),
+	counter("discovery_services_removed_total", "Services that the source has withdrawn.", nil,
+		func(s *admin.Status, e emit) { e(float64(s.Discovery.ServicesRemoved)) }),
 	gauge("discovery_last_known", "1 while the last known state is served because the API server has not answered since the start.", nil,
 		func(s *admin.Status, e emit) { e(boolean(s.Discovery.LastKnown != nil)) }),
 	counter("discovery_watch_errors_total", "Requests to list or watch that the API server refused or that did not reach it.", []string{"resource"},

@@ -39,7 +39,7 @@ func example() *admin.Status {
 	return &admin.Status{
 		StartTime: time.Unix(1000, 5e8), Synced: true, Snapshot: 42, Services: 3, Frontends: 8, Endpoints: 12,
 		Discovery: admin.Discovery{Errors: []string{"a", "b"}, LeftToKernel: []string{"c"},
-			Slices: 9, FQDNSlices: 2, Mirrored: 1, RefusedEndpoints: 4},
+			Slices: 9, FQDNSlices: 2, Mirrored: 1, RefusedEndpoints: 4, ServicesRemoved: 5},
 		Interfaces: []admin.Interface{{Name: "eth0", Mode: "native", Driver: "veth", TxChecksum: "metadata", Pinned: true, Queues: 4, BoundQueues: 2,
 			Sockets: []admin.Socket{{Queue: 0, RxRingFull: 5, RxInvalidDescs: 1, TxInvalidDescs: 2}, {Queue: 1}}}},
 		Workers: []admin.Worker{{ID: 0, RxPackets: 10, TxBytes: 99}, {ID: 1, RxPackets: 20}},
@@ -78,6 +78,7 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		"weir_discovery_fqdn_slices 2",
 		"weir_discovery_mirrored_services 1",
 		"weir_discovery_refused_endpoints 4",
+		"weir_discovery_services_removed_total 5",
 		`weir_interface_info{device="eth0",driver="veth",mode="native",pinned="true",tx_checksum="metadata"} 1`,
 		`weir_interface_bound_queues{device="eth0"} 2`,
 		`weir_socket_receive_ring_full_total{device="eth0",queue="0"} 5`,

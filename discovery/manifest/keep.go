@@ -1,0 +1,107 @@
+package manifest
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"time"
+)
+
+// Files that lose their contents are mostly files that are being written, and
+// directories that lose their files are mostly volumes that are not mounted.
+// Nothing is withdrawn on their account. A withdrawal is said: by a file that
+// has documents and lacks the object, by a List without items, or by removal
+// of the file.
+
+// errEmptied is the error of a directory that had manifests and has none.
+var errEmptied = errors.New("no manifest is there any more; to withdraw everything leave a file with an empty List (kind: List, items: [])")
+
+// unfinished returns the file as it was last read where it is probably being
+// written: it was shortened in place, and has not been left alone for
+// Config.Shorter since. It returns nil where the file is to be read.
+func (s *Source) unfinished(old *file, now stamp) *file {
+	if old == nil || now.dev != old.accepted.dev || now.ino != old.accepted.ino || now.size >= old.accepted.size {
+		return nil
+	}
+	f := *old
+	if f.unfinished == nil || f.unfinished.stamp != now {
+		f.unfinished = &unfinished{stamp: now, since: time.Now()}
+	}
+	left := s.cfg.Shorter - time.Since(f.unfinished.since)
+	if left <= 0 {
+		return nil
+	}
+	if s.recheck == 0 || left < s.recheck {
+		s.recheck = left
+	}
+	return &f
+}
+
+// unfinished is the state of a file that is probably being written.
+type unfinished struct {
+	stamp stamp
+	since time.Time // when the file was first seen in this state
+}
+
+// accept notes with which size f is taken at its word. A fault of the whole
+// file leaves the size that was expected before.
+func (f *file) accept(old *file) {
+	switch {
+	case f.unfinished != nil: // a copy of old
+	case f.fault == nil:
+		f.accepted = f.stamp
+	case old != nil:
+		f.accepted = stamp{dev: f.stamp.dev, ino: f.stamp.ino, size: old.accepted.size}
+	}
+}
+
+// repeat takes what the last report has about f into this one, and lets its
+// objects stay.
+func (r *round) repeat(f *file) {
+	f.clean = false
+	for _, e := range r.s.applied.Errors {
+		if e.File == f.path {
+			r.report.Errors = append(r.report.Errors, e)
+		}
+	}
+	for _, n := range r.s.applied.Notes {
+		if n.File == f.path {
+			r.report.Notes = append(r.report.Notes, n)
+		}
+	}
+	r.hold(f)
+}
+
+// emptied reports whether the directory has lost all its files without any
+// sign that this is meant. A sign is the removal of its only file.
+func (s *Source) emptied(found int) bool {
+	if found > 0 || len(s.files) == 0 || len(s.served) == 0 {
+		return false
+	}
+	return len(s.files) > 1 || s.dir != directoryOf(s.cfg.Path)
+}
+
+// directory tells a directory from another of the same name.
+type directory struct{ dev, ino uint64 }
+
+func directoryOf(path string) directory {
+	dev, ino := identity(path)
+	return directory{dev, ino}
+}
+
+// failed reports that the path as a whole cannot be read: all that is served
+// stays.
+func (s *Source) failed(err error) (*Report, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := *s.applied
+	e := Error{File: s.cfg.Path, Reason: bare(err).Error()}
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		e.File = pe.Path
+	}
+	e.Kept = len(s.served) > 0
+	r.Errors = slices.Concat([]Error{e}, r.Errors)
+	s.report = &r
+	return s.report, err
+}
