@@ -48,7 +48,7 @@ const (
 	// connection of this client's port goes to the same endpoint by another
 	// frontend, so that the answers could not be told apart.
 	NoPort
-	// Full: no room, and nothing half-open or over that could have made some.
+	// Full: no room, and nothing that eviction could take (see the package comment).
 	Full
 	// Unfit: the addresses are not of one family or the port range is empty.
 	Unfit

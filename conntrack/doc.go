@@ -47,13 +47,17 @@
 // what they have left for two seconds. A connection thus goes between its timeout
 // and, with workers that keep up, a turn later.
 //
-// When free connections run short, before there are none, those to go are, in this
-// order:
+// When free connections run short, before there are none, a hand goes round the
+// table and takes of each stretch those that go first (see evictionClass):
 //
-//  1. half-open ones, that only the client was heard of (TCP before the client's
-//     ACK of the SYN-ACK, SCTP before COOKIE ACK, UDP without an answer), about in
-//     the order of their age
-//  2. once there are none: those that are over (reset, or closed by both sides)
+//  1. half-open connections, of which only the client was heard (TCP before the
+//     client's ACK of the SYN-ACK, SCTP before COOKIE ACK, UDP without an answer),
+//     once they were silent for half a second
+//  2. ended ones (reset, or closed by both sides)
+//  3. unproven ones that were silent for a second: UDP that was answered and did not
+//     go on, and all flows whose endpoint's answers do not pass; short bursts of
+//     packets before flows that lasted
+//  4. half-open ones, then unproven ones, that are not silent
 //
 // Others are never evicted: the new connection is refused ([Full]).
 //

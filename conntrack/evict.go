@@ -2,41 +2,94 @@ package conntrack
 
 import "sync/atomic"
 
-// evict makes room when free connections run short. A hand goes round the table
-// and takes those that only the client has been heard of; when a whole turn found
-// none, those that are over; when a turn found none of these either it rests, as
-// there is nothing to be had. New connections take the numbers behind the hand,
-// so that what goes is about a turn old.
+// evict makes room when free connections run short. A hand goes round the table. Of
+// the connections that it passes in one call, those of the lowest eviction class go
+// first: within a class the first passed. New connections take the numbers behind
+// the hand, so that these are about a turn old. When two turns found nothing the
+// hand rests.
 //
 // What it takes can be used again only after every worker has passed a batch,
 // which is why it begins before the last one is gone.
 func (w *Worker) evict(tick uint32) {
 	t := w.t
 	bound := t.bound.Load()
-	if until := t.restUntil.Load(); bound == 0 || until != 0 && int32(until-tick) > 0 {
+	if until := t.restUntil.Load(); bound == 0 || until != 0 && int32(until-tick) > 0 || !w.mayEvict(tick) {
 		return
 	}
-	alsoEnded := t.vain.Load() >= bound
-	want := 2 * t.block
-	hand := t.hand.Load()
-	looked := uint32(0)
-	for found := uint32(0); looked < min(t.look, bound) && found < want; looked++ {
-		if hand >= bound {
-			hand = 0
-		}
-		s := atomic.LoadUint32(&t.conns[hand].state)
-		class := evictionOf(s)
-		if s&published != 0 && (class == evictHalfOpen || alsoEnded && class == evictEnded) && w.unlinkIn(hand, s) {
-			w.count.evicted.Add(1)
-			found++
-			t.vain.Store(0)
-		}
-		hand++
+	from, want := t.hand.Load(), 2*t.block
+	if from >= bound {
+		from = 0
 	}
-	t.hand.Store(hand)
-	if v := t.vain.Add(looked); v >= 2*bound+t.look {
+	looked, last, part := t.survey(from, bound, want, tick)
+	t.hand.Store((from + looked) % bound)
+	if found := w.evictUpTo(from, bound, looked, last, part, tick); found > 0 {
+		w.count.evicted.Add(uint64(found))
+		t.vain.Store(0)
+	} else if v := t.vain.Add(looked); v >= 2*bound+t.look {
 		// A turn costs about 10 ns per connection: rest twenty times as long.
 		t.restUntil.Store(tick + 1 + bound/300_000)
 		t.vain.Store(0)
 	}
+}
+
+// mayEvict bounds what refusing costs: one eviction for as many attempts as it makes
+// room for, but at least one per tick.
+func (w *Worker) mayEvict(tick uint32) bool {
+	made := w.count.created.Load() + w.count.full.Load()
+	if made-w.evictedAt < uint64(w.t.block) && w.evictTick == tick {
+		return false
+	}
+	w.evictedAt, w.evictTick = made, tick
+	return true
+}
+
+// survey looks at connections from number from on, until want of the first class are
+// seen. It returns how many it looked at, and that want of them are to be had by
+// taking all of the classes below last and part of last. No part is none of it.
+func (t *Table) survey(from, bound, want, tick uint32) (looked uint32, last evictionClass, part uint32) {
+	var seen [evictNever + 1]uint32
+	for conn := from; looked < min(t.look, bound) && seen[evictHalfOpen] < want; looked++ {
+		class, _ := t.evictionOf(conn, tick)
+		seen[class]++
+		if conn++; conn == bound {
+			conn = 0
+		}
+	}
+	for last = evictHalfOpen; last < evictNever; last++ {
+		if seen[last] >= want {
+			return looked, last, want
+		}
+		want -= seen[last]
+	}
+	return looked, evictNever, 0
+}
+
+// evictUpTo takes connections of classes below last, and part of last, from those
+// that survey looked at. It returns how many.
+func (w *Worker) evictUpTo(from, bound, looked uint32, last evictionClass, part, tick uint32) (found uint32) {
+	t := w.t
+	for conn := from; looked > 0; looked-- {
+		class, s := t.evictionOf(conn, tick)
+		if (class < last || class == last && part > 0) && w.unlinkIn(conn, s) {
+			found++
+			if class == last {
+				part--
+			}
+		}
+		if conn++; conn == bound {
+			conn = 0
+		}
+	}
+	return found
+}
+
+// evictionOf returns the eviction class of connection conn at tick, and the state
+// word that it follows from.
+func (t *Table) evictionOf(conn, tick uint32) (evictionClass, uint32) {
+	c := &t.conns[conn]
+	s := atomic.LoadUint32(&c.state)
+	if s&published == 0 {
+		return evictNever, s
+	}
+	return evictionOf(s, c.Idle(tick), uint32(max(0, int32(c.LastSeen()-c.Created())))), s
 }

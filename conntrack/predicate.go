@@ -30,23 +30,57 @@ func countsAsOpen(s uint32) bool { return !ended(s) }
 // towards the endpoint, may pass to another connection.
 func portReusable(s uint32) bool { return ended(s) }
 
+// answeredOnce reports whether an endpoint has answered a UDP flow, which has not
+// gone on since: a forged query is answered as well (nf_conntrack: not ASSURED).
+func answeredOnce(s uint32) bool { return State(s&stateMask) == StateReplied }
+
 // An evictionClass says how early a connection goes when room is short.
 type evictionClass uint8
 
-// Eviction classes, the first to go first.
+// Eviction classes, the first to go first. No packet proves the client of a
+// connection below evictNever, or both sides are done with it.
 const (
-	evictHalfOpen evictionClass = iota // only the client has been heard
+	evictHalfOpen evictionClass = iota // only the client has been heard, idle for youngTicks
 	evictEnded                         // both sides are done with it
+	evictBrief                         // unproven, idle, and its packets came within briefTicks
+	evictIdle                          // unproven, idle
+	evictYoung                         // half open and not idle: it may become a connection
+	evictUnproven                      // unproven and not idle
 	evictNever
 )
 
-// evictionOf returns the eviction class of a connection.
-func evictionOf(s uint32) evictionClass {
-	switch {
-	case State(s & stateMask).halfOpen():
+const (
+	// youngTicks is longer than a handshake's round trip, and shorter than the second
+	// after which a client sends its SYN again (RFC 6298).
+	youngTicks = TicksPerSecond / 2
+	// idleTicks is how long an unproven connection is silent before it counts as idle.
+	idleTicks = TicksPerSecond
+	// briefTicks is the age within which a connection has to go on to be more than a
+	// burst of packets.
+	briefTicks = 2 * TicksPerSecond
+)
+
+// evictionOf returns the eviction class of a connection in state word s that was
+// silent for idle ticks. lasted is how many ticks lie between its first packet and
+// its latest.
+//
+// Where the endpoint is not heard (clientOnly) nothing proves the client in any
+// state: two packets from nowhere make an established connection. To forget it does
+// no harm, as its next packet makes it anew with the endpoint that all nodes choose.
+func evictionOf(s, idle, lasted uint32) evictionClass {
+	switch state := State(s & stateMask); {
+	case state.halfOpen() && idle >= youngTicks:
 		return evictHalfOpen
 	case ended(s):
 		return evictEnded
+	case state.halfOpen():
+		return evictYoung
+	case s&clientOnly == 0 && !answeredOnce(s):
+		return evictNever
+	case idle < idleTicks:
+		return evictUnproven
+	case lasted < briefTicks:
+		return evictBrief
 	}
-	return evictNever
+	return evictIdle
 }

@@ -24,7 +24,7 @@ type Stats struct {
 	NoPort   uint64 // refused: no SNAT port
 	Full     uint64 // refused: no room
 	Reused   uint64 // SNAT ports taken from a flow that was over
-	Evicted  uint64 // half-open or over, for want of room
+	Evicted  uint64 // half-open, ended or unproven ones, for want of room
 	Deleted  uint64 // by Delete
 	Expired  uint64 // by age
 	// ByState counts connections per State as of the last whole turn of ageing.

@@ -21,7 +21,7 @@ type Table struct {
 	head      *header
 	mem       *mapping
 	block     uint32 // connections that move between lists at once
-	reserve   uint32 // below that many free ones half-open flows are evicted
+	reserve   uint32 // below that many free ones connections are evicted
 	look      uint32 // connections that one eviction looks at
 	adopted   Adoption
 	base      time.Time // when Tick was baseTick
@@ -60,7 +60,11 @@ type Worker struct {
 	pending chain  // retired, not yet in limbo
 	count   counters
 	stretch stretch
-	_       [64]byte
+	// evictedAt is how many connections the worker had made or refused at its last
+	// eviction, in tick evictTick.
+	evictedAt uint64
+	evictTick uint32
+	_         [64]byte
 }
 
 // controlHandles is how many control goroutines may be inside the table at once;
