@@ -71,8 +71,8 @@ type Config struct {
 	ConntrackPath string
 	MaxFlows      int // 0: at most 5 % of memory
 	// Takeover is how long after start TCP packets of unknown flows are given
-	// to the kernel; EndpointGone after what absence of its endpoint a
-	// datagram's flow selects anew.
+	// to the kernel; EndpointGone how long a Service port must be without an
+	// endpoint before that endpoint counts as gone for its flows.
 	Takeover, EndpointGone time.Duration
 	// PinDir holds the pinned links of the steering program, StateDir the
 	// notes of what was changed on the host, to be put back.

@@ -233,25 +233,33 @@ func (l *LB) adoptFlows() {
 		if atomic.LoadUint32(&c.Endpoint) != conntrack.NoNumber {
 			return true
 		}
-		e := l.flows.Entry(r)
-		number, err := l.tables.AdoptEndpoint(l.flows.EndpointAddr(r), e.Key.Proto())
-		if err != nil {
-			l.flows.Delete(r)
-			return true
+		k := frontendKey(&l.flows.Entry(r).Key)
+		if l.renumber(r, l.tables.Load().Lookup(&k)) {
+			n++
 		}
-		var frontend uint32
-		k := frontendKey(&e.Key)
-		if f := l.tables.Load().Lookup(&k); f != nil {
-			frontend = f.Service
-		}
-		l.flows.SetNumbers(r, number, frontend)
-		n++
 		return true
 	})
 	if n > 0 {
 		l.log.Info("carrying on with the flows of the last process", "flows", n)
 	}
 	l.adopted = n
+}
+
+// renumber gives the flow of r the numbers of frontend f's Service port; f is nil if
+// the flow's frontend is no longer served. A flow for whose endpoint no number is left
+// is deleted, and renumber reports false.
+func (l *LB) renumber(r conntrack.Ref, f *table.FrontendEntry) bool {
+	number, err := l.tables.AdoptEndpoint(f, l.flows.EndpointAddr(r), l.flows.Entry(r).Key.Proto())
+	if err != nil {
+		l.flows.Delete(r)
+		return false
+	}
+	var service uint32
+	if f != nil {
+		service = f.Service
+	}
+	l.flows.SetNumbers(r, number, service)
+	return true
 }
 
 // replan makes the workers' plan anew from the host's addresses, and brings

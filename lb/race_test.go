@@ -13,6 +13,7 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -25,8 +26,9 @@ func TestAnEndpointThatGoesDuringARoundCostsOneFlow(t *testing.T) {
 			b.w.goneTicks = grace
 			b.give(portClient, request(false, header.ProtoUDP).build(t))
 			b.w.beginRound()
+			k := table.MakeKey(netip.AddrPortFrom(node4, 80), header.ProtoUDP)
+			n := b.lb.tables.Load().Lookup(&k).Pool.Endpoints()[0].Number
 			b.serve(netip.Addr{}, endpoint6)
-			n, _ := b.lb.tables.EndpointNumber(netip.AddrPortFrom(endpoint4, 8080), header.ProtoUDP)
 			if since, gone := b.lb.tables.Gone(n); !gone {
 				t.Fatal("the endpoint is not gone")
 			} else if grace > 0 {

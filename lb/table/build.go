@@ -3,6 +3,7 @@ package table
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"math"
 	"net/netip"
 	"slices"
@@ -18,11 +19,11 @@ type scratch struct {
 	numbers    []uint32
 }
 
-// builtPool is a pool of the Service being built: pools are per protocol,
-// since an endpoint's number is.
+// builtPool is a pool of the Service being built: pools are per Service port and
+// protocol, since an endpoint's number is.
 type builtPool struct {
 	index int
-	proto uint8
+	owner uint64
 	entry *PoolEntry
 }
 
@@ -44,7 +45,7 @@ func (t *Table) buildService(spec *Service, old *service) (*service, error) {
 		}
 		if again := s.frontend(&f.Key, 0); again == nil {
 			s.frontends = append(s.frontends, f)
-		} else if again.Pool != f.Pool {
+		} else if !again.Pool.alike(f.Pool) {
 			return nil, fmt.Errorf("frontend %d: %v proto %d is named twice, with different pools", i, f.AddrPort, f.Proto)
 		}
 	}
@@ -54,7 +55,7 @@ func (t *Table) buildService(spec *Service, old *service) (*service, error) {
 		}
 	}
 	var err error
-	if s.numbers, err = t.listNumbers(spec, old); err != nil {
+	if s.numbers, err = t.listNumbers(spec, s, old); err != nil {
 		return nil, err
 	}
 	return s, t.setServers(spec, s, old)
@@ -72,28 +73,28 @@ func (t *Table) buildFrontend(spec *Service, i int, s, old *service) (*FrontendE
 	if in.Pool < 0 || in.Pool >= len(spec.Pools) {
 		return nil, fmt.Errorf("%v: pool %d of %d", ap, in.Pool, len(spec.Pools))
 	}
-	pool, err := t.poolOf(spec, in, ap.Addr().Is4(), old)
+	owner := servicePort(spec.Name, cmp.Or(in.Port, ap.Port()), in.Proto)
+	pool, err := t.poolOf(spec, in, owner, ap.Addr().Is4(), old)
 	if err != nil {
 		return nil, fmt.Errorf("%v: pool %d: %w", ap, in.Pool, err)
 	}
 	key := MakeKey(ap, in.Proto)
 	f := old.frontend(&key, i)
 	mode := cmp.Or(in.Mode, conntrack.ModeNAT)
-	affinity := hashText(spec.Name) ^ uint64(cmp.Or(in.Port, ap.Port())) ^ uint64(in.Proto)<<16
-	if f != nil && f.Pool == pool && f.affinity == affinity && f.Policy == s.policy && f.Mode == mode && f.Kind == in.Kind && f.ClusterScope == in.ClusterScope {
+	if f != nil && f.Pool == pool && f.servicePort == owner && f.Policy == s.policy && f.Mode == mode && f.Kind == in.Kind && f.ClusterScope == in.ClusterScope {
 		return f, nil
 	}
 	return &FrontendEntry{
-		Key: key, Pool: pool, Policy: s.policy, affinity: affinity, Service: s.number, Proto: in.Proto, Kind: in.Kind, Mode: mode,
+		Key: key, Pool: pool, Policy: s.policy, servicePort: owner, Service: s.number, Proto: in.Proto, Kind: in.Kind, Mode: mode,
 		ClusterScope: in.ClusterScope, AddrPort: ap, ServiceName: spec.Name,
 	}, nil
 }
 
 // poolOf is the pool of a frontend: one already built in this run, or one of
 // the Service as published, if it is the same, or else a new one.
-func (t *Table) poolOf(spec *Service, f *Frontend, is4 bool, old *service) (*PoolEntry, error) {
+func (t *Table) poolOf(spec *Service, f *Frontend, owner uint64, is4 bool, old *service) (*PoolEntry, error) {
 	for _, b := range t.scratch.pools {
-		if b.index == f.Pool && b.proto == f.Proto {
+		if b.index == f.Pool && b.owner == owner {
 			return b.entry, b.entry.checkFamily(is4, f.Mode)
 		}
 	}
@@ -103,7 +104,7 @@ func (t *Table) poolOf(spec *Service, f *Frontend, is4 bool, old *service) (*Poo
 		return nil, err
 	}
 	want := PoolEntry{
-		algorithm: in.Algorithm, onEmpty: in.OnEmpty, proto: f.Proto, tier: in.Tier,
+		algorithm: in.Algorithm, onEmpty: in.OnEmpty, proto: f.Proto, owner: owner, tier: in.Tier,
 		affinity:  int32(min(max(in.AffinitySeconds, 0), math.MaxInt32)),
 		slowStart: in.SlowStart,
 	}
@@ -111,7 +112,7 @@ func (t *Table) poolOf(spec *Service, f *Frontend, is4 bool, old *service) (*Poo
 	if err != nil {
 		return nil, err
 	}
-	t.scratch.pools = append(t.scratch.pools, builtPool{f.Pool, f.Proto, entry})
+	t.scratch.pools = append(t.scratch.pools, builtPool{f.Pool, owner, entry})
 	return entry, entry.checkFamily(is4, f.Mode)
 }
 
@@ -181,7 +182,7 @@ func (t *Table) buildPool(want *PoolEntry, members []Endpoint, old *service) (*P
 	}
 	p := *want
 	var err error
-	if p.endpoints, err = t.entries(members, p.proto); err != nil {
+	if p.endpoints, err = t.entries(members, p.owner, p.proto); err != nil {
 		return nil, err
 	}
 	t.setStarts(&p, old)
@@ -213,7 +214,7 @@ func indexNumbers(endpoints []EndpointEntry) []numberIndex {
 
 // same says whether the pool is what building want with the members would give.
 func (p *PoolEntry) same(want *PoolEntry, members []Endpoint) bool {
-	if p.algorithm != want.algorithm || p.onEmpty != want.onEmpty || p.proto != want.proto ||
+	if p.owner != want.owner || p.algorithm != want.algorithm || p.onEmpty != want.onEmpty || p.proto != want.proto ||
 		p.affinity != want.affinity || p.slowStart != want.slowStart || p.tier != want.tier {
 		return false
 	}
@@ -223,6 +224,18 @@ func (p *PoolEntry) same(want *PoolEntry, members []Endpoint) bool {
 		}
 	}
 	return true
+}
+
+// alike reports whether the pools differ at most in the Service port that they are of.
+func (p *PoolEntry) alike(o *PoolEntry) bool {
+	if p == o {
+		return true
+	}
+	same := func(a, b EndpointEntry) bool {
+		return a.AddrPort == b.AddrPort && a.Weight == b.Weight && a.Local == b.Local
+	}
+	return p.algorithm == o.algorithm && p.onEmpty == o.onEmpty && p.proto == o.proto && p.affinity == o.affinity &&
+		p.slowStart == o.slowStart && p.tier == o.tier && slices.EqualFunc(p.endpoints, o.endpoints, same)
 }
 
 // sameShares says whether the pool has these members with these weights:
@@ -239,14 +252,14 @@ func (p *PoolEntry) sameShares(members []Endpoint) bool {
 	return true
 }
 
-func (t *Table) entries(members []Endpoint, proto uint8) ([]EndpointEntry, error) {
+func (t *Table) entries(members []Endpoint, owner uint64, proto uint8) ([]EndpointEntry, error) {
 	if len(members) == 0 {
 		return nil, nil
 	}
 	out := make([]EndpointEntry, len(members))
 	for i := range members {
 		m := &members[i]
-		n, err := t.endpoints.assign(makeEndpointKey(m.AddrPort, proto))
+		n, err := t.endpoints.assign(makeEndpointKey(owner, m.AddrPort, proto))
 		if err != nil {
 			return nil, fmt.Errorf("endpoint %v: %w", m.AddrPort, err)
 		}
@@ -270,7 +283,7 @@ func addrBytes(a netip.Addr) (b [16]byte) {
 }
 
 // listNumbers are the numbers of all endpoints that the Service names, each once, ascending.
-func (t *Table) listNumbers(spec *Service, old *service) ([]uint32, error) {
+func (t *Table) listNumbers(spec *Service, s, old *service) ([]uint32, error) {
 	numbers := t.scratch.numbers[:0]
 	for _, b := range t.scratch.pools {
 		for i := range b.entry.endpoints {
@@ -283,11 +296,13 @@ func (t *Table) listNumbers(spec *Service, old *service) ([]uint32, error) {
 		if err != nil {
 			return nil, fmt.Errorf("listed endpoint %d: %w", i, err)
 		}
-		n, err := t.endpoints.assign(makeEndpointKey(ap, l.Proto))
-		if err != nil {
-			return nil, fmt.Errorf("listed endpoint %v: %w", ap, err)
+		for owner := range s.listers(l) {
+			n, err := t.endpoints.assign(makeEndpointKey(owner, ap, l.Proto))
+			if err != nil {
+				return nil, fmt.Errorf("listed endpoint %v: %w", ap, err)
+			}
+			numbers = append(numbers, n)
 		}
-		numbers = append(numbers, n)
 	}
 	slices.Sort(numbers)
 	t.scratch.numbers = numbers
@@ -296,4 +311,19 @@ func (t *Table) listNumbers(spec *Service, old *service) ([]uint32, error) {
 		return old.numbers, nil
 	}
 	return slices.Clone(numbers), nil
+}
+
+// listers gives the Service ports that list an endpoint; some more than once.
+func (s *service) listers(l *ListedEndpoint) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		if l.Port != 0 {
+			yield(servicePort(s.name, l.Port, l.Proto))
+			return
+		}
+		for _, f := range s.frontends {
+			if f.Proto == l.Proto && !yield(f.servicePort) {
+				return
+			}
+		}
+	}
 }

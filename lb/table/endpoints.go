@@ -30,16 +30,27 @@ const (
 	stateGone    = 1 << 62
 )
 
+// endpointKey is an endpoint as one Service port lists it. The same address and port has
+// a number per Service port, so that leaving one Service port ends the flows of that
+// one alone, as in kube-proxy, which compares a flow's endpoint with those of its
+// Service port. IPVS counts connections per virtual service in the same way.
 type endpointKey struct {
+	owner uint64 // the Service port, see servicePort; 0: of none, as after a restart
 	addr  [16]byte
 	port  uint16
 	proto uint8
 	is4   bool
 }
 
-func makeEndpointKey(ap netip.AddrPort, proto uint8) endpointKey {
+func makeEndpointKey(owner uint64, ap netip.AddrPort, proto uint8) endpointKey {
 	a := ap.Addr().Unmap()
-	return endpointKey{a.As16(), ap.Port(), proto, a.Is4()}
+	return endpointKey{owner, a.As16(), ap.Port(), proto, a.Is4()}
+}
+
+// servicePort identifies a Service port by the Service's name, the port and the
+// protocol: a Service that is deleted and made again has its flows again.
+func servicePort(service string, port uint16, proto uint8) uint64 {
+	return hashText(service) ^ uint64(port) ^ uint64(proto)<<16
 }
 
 func (k *endpointKey) addrPort() netip.AddrPort {
@@ -53,13 +64,14 @@ func (k *endpointKey) addrPort() netip.AddrPort {
 // endpointNumber is what a number stands for.
 type endpointNumber struct {
 	key     endpointKey
-	refs    uint32 // Services that list it
+	refs    uint32 // publications of its Service that list it: 2 while one replaces the other
 	queued  bool   // is in endpoints.gone
-	pending bool   // the change that is being prepared names it, though no Service lists it yet
+	pending bool   // the change that is being prepared names it, though its Service does not list it yet
 }
 
-// endpoints gives endpoints their numbers. A number stays an endpoint's own
-// as long as a Service lists it or a flow names it. All but the states is guarded by Table.mu.
+// endpoints gives endpoints their numbers, one for each Service port that lists the
+// endpoint. A number stays the endpoint's own as long as the Service port lists it or a
+// flow names it. All but the states is guarded by Table.mu.
 type endpoints struct {
 	inUse func(uint32) bool
 	tick  func() uint32
@@ -68,7 +80,7 @@ type endpoints struct {
 	byKey   map[endpointKey]uint32
 	numbers []endpointNumber // [0] unused
 	free    []uint32         // may be given again
-	gone    []uint32         // listed by no Service, longest first; some may have come back
+	gone    []uint32         // not listed, longest first; some may have come back
 	pending []uint32         // those with the pending mark
 	states  []atomic.Pointer[[chunkSize]atomic.Uint64]
 	present atomic.Int64
@@ -213,23 +225,20 @@ func (e *endpoints) reclaim(budget int) {
 	}
 }
 
-// EndpointNumber is the number of an endpoint that a Service lists or that
-// was gone only lately; false if it has none.
-func (t *Table) EndpointNumber(ap netip.AddrPort, proto uint8) (uint32, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n, ok := t.endpoints.byKey[makeEndpointKey(ap, proto)]
-	return n, ok
-}
-
-// AdoptEndpoint is the endpoint's number for a flow that was there before this
-// Table, as after a restart. An endpoint that no Service lists gets a number
-// too, and counts as gone from now on. The error is ErrTooManyEndpoints.
-func (t *Table) AdoptEndpoint(ap netip.AddrPort, proto uint8) (uint32, error) {
+// AdoptEndpoint returns the number of endpoint ap for a flow of frontend f that was
+// there before this Table, as after a restart, or before f was this Service port's. f
+// is nil if the flow's frontend is no longer served. An endpoint that f's Service port
+// does not list gets a number too, and counts as gone from now on. The error is
+// ErrTooManyEndpoints.
+func (t *Table) AdoptEndpoint(f *FrontendEntry, ap netip.AddrPort, proto uint8) (uint32, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := &t.endpoints
-	n, err := e.assign(makeEndpointKey(ap, proto))
+	var owner uint64
+	if f != nil {
+		owner = f.servicePort
+	}
+	n, err := e.assign(makeEndpointKey(owner, ap, proto))
 	if err != nil {
 		return 0, err
 	}
@@ -251,8 +260,8 @@ func (t *Table) Endpoint(n uint32) (ap netip.AddrPort, proto uint8, ok bool) {
 	return k.addrPort(), k.proto, true
 }
 
-// Gone says whether the endpoint is in no Service any more, neither in a pool
-// nor listed, and since which tick. It is false for a number that belongs to
+// Gone reports whether the number's Service port has the endpoint no more, neither in
+// a pool nor listed, and since which tick. It is false for a number that belongs to
 // none. Any goroutine may call it; it costs two loads.
 func (t *Table) Gone(n uint32) (since uint32, gone bool) {
 	s := t.endpoints.state(n)
@@ -267,5 +276,6 @@ func (t *Table) Gone(n uint32) (since uint32, gone bool) {
 // batch, and per packet only then.
 func (t *Table) AnyGone() bool { return t.endpoints.away.Load() != 0 }
 
-// PresentEndpoints is the number of endpoints that Services list.
+// PresentEndpoints returns the number of endpoints that Services list. An endpoint
+// counts once for each Service port that lists it.
 func (t *Table) PresentEndpoints() int { return int(t.endpoints.present.Load()) }

@@ -21,11 +21,17 @@ func (c *clock) config(maxEndpoints int) Config {
 	}
 }
 
+// number returns the endpoint's number in port 80 of Service a.
 func number(t *testing.T, tb *Table, endpoint string) uint32 {
 	t.Helper()
-	n, ok := tb.EndpointNumber(netip.MustParseAddrPort(endpoint), 6)
+	return numberOf(t, tb, "a", 80, endpoint, 6)
+}
+
+func numberOf(t *testing.T, tb *Table, service string, port uint16, endpoint string, proto uint8) uint32 {
+	t.Helper()
+	n, ok := tb.endpoints.byKey[makeEndpointKey(servicePort(service, port, proto), netip.MustParseAddrPort(endpoint), proto)]
 	if !ok {
-		t.Fatalf("%s has no number", endpoint)
+		t.Fatalf("%s has no number in %s", endpoint, service)
 	}
 	return n
 }
@@ -54,9 +60,78 @@ func TestEndpointKeepsItsNumber(t *testing.T) {
 		t.Errorf("the other: gone %v; %d present", gone, tb.PresentEndpoints())
 	}
 	c.now = 300
-	apply(t, tb, []Service{tcp("b", pool(e1), "192.0.2.2:80")}) // in another Service, the same number
+	apply(t, tb, []Service{tcp("a", pool(e1, e2), f)})
 	if _, gone := tb.Gone(n1); gone || number(t, tb, e1) != n1 {
 		t.Error("did not come back under its number")
+	}
+	apply(t, tb, nil, "a")
+	apply(t, tb, []Service{tcp("a", pool(e1), f)})
+	if _, gone := tb.Gone(n1); gone || number(t, tb, e1) != n1 {
+		t.Error("did not come back with its Service under its number")
+	}
+}
+
+// numberIn returns the endpoint's number in the pool of a TCP frontend.
+func numberIn(t *testing.T, tb *Table, frontend, endpoint string) uint32 {
+	t.Helper()
+	for _, e := range lookup(tb, frontend).Pool.Endpoints() {
+		if e.AddrPort.String() == endpoint {
+			return e.Number
+		}
+	}
+	t.Fatalf("%s has no endpoint %s", frontend, endpoint)
+	return 0
+}
+
+func TestAnEndpointIsGoneFromTheServicePortThatItLeaves(t *testing.T) {
+	const shared, other, f80, f81, g80 = "10.0.0.1:8080", "10.0.0.2:8080", "192.0.2.1:80", "192.0.2.1:81", "192.0.2.2:80"
+	// Service a has two ports with a pool each, b one.
+	a := func(first, second Pool) Service {
+		s := tcp("a", first, f80, f81)
+		s.Pools = append(s.Pools, second)
+		s.Frontends[1].Pool = 1
+		return s
+	}
+	both := pool(shared, other)
+	for name, c := range map[string]struct {
+		put              []Service
+		del              []string
+		first, second, b bool // what is gone
+	}{
+		"another Service lists it":     {put: []Service{a(pool(other), pool(other))}, first: true, second: true},
+		"another port lists it":        {put: []Service{a(pool(other), both)}, first: true},
+		"the Service is deleted":       {del: []string{"a"}, first: true, second: true},
+		"the port is deleted":          {put: []Service{tcp("a", both, f80)}, second: true},
+		"the other Service is deleted": {del: []string{"b"}, b: true},
+		"it is listed without a pool": {put: []Service{func() Service {
+			s := a(pool(other), pool(other))
+			s.Listed = []ListedEndpoint{{AddrPort: netip.MustParseAddrPort(shared), Proto: 6, Port: 81}}
+			return s
+		}()}, first: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := clock{now: 100}
+			tb := New(clock.config(0))
+			apply(t, tb, []Service{a(both, both), tcp("b", pool(shared), g80)})
+			numbers := []uint32{numberIn(t, tb, f80, shared), numberIn(t, tb, f81, shared), numberIn(t, tb, g80, shared)}
+			clock.now = 200
+			apply(t, tb, c.put, c.del...)
+			for i, want := range []bool{c.first, c.second, c.b} {
+				if since, gone := tb.Gone(numbers[i]); gone != want || gone && since != 200 {
+					t.Errorf("%s: gone %v since %d, want %v", []string{f80, f81, g80}[i], gone, since, want)
+				}
+			}
+			// All come back under the numbers that flows name.
+			apply(t, tb, []Service{a(both, both), tcp("b", pool(shared), g80)})
+			for i, f := range []string{f80, f81, g80} {
+				if _, gone := tb.Gone(numbers[i]); gone || numberIn(t, tb, f, shared) != numbers[i] {
+					t.Errorf("%s: did not come back", f)
+				}
+			}
+			if tb.AnyGone() {
+				t.Error("something is still gone")
+			}
+		})
 	}
 }
 
@@ -105,8 +180,8 @@ func TestNumberIsGivenAgainOnlyWhenNothingNamesIt(t *testing.T) {
 	if n := number(t, tb, "10.0.0.3:80"); n != n1 {
 		t.Errorf("number %d, want %d", n, n1)
 	}
-	if _, ok := tb.EndpointNumber(netip.MustParseAddrPort("10.0.0.1:80"), 6); ok {
-		t.Error("the old endpoint still has a number")
+	if ap, _, _ := tb.Endpoint(n1); ap.String() != "10.0.0.3:80" {
+		t.Errorf("number %d is still that of %v", n1, ap)
 	}
 	if _, gone := tb.Gone(n1); gone {
 		t.Error("the new endpoint is gone")
@@ -149,7 +224,7 @@ func TestAdoptedEndpointIsGoneUntilListed(t *testing.T) {
 	tb := New(c.config(0))
 	const e1, e2, f = "10.0.0.1:80", "10.0.0.2:80", "192.0.2.1:80"
 	apply(t, tb, []Service{tcp("a", pool(e2), f)})
-	n1, err := tb.AdoptEndpoint(netip.MustParseAddrPort(e1), 6)
+	n1, err := tb.AdoptEndpoint(lookup(tb, f), netip.MustParseAddrPort(e1), 6)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,19 +232,40 @@ func TestAdoptedEndpointIsGoneUntilListed(t *testing.T) {
 		t.Errorf("adopted: gone %v since %d", gone, since)
 	}
 	c.now = 9
-	if n, err := tb.AdoptEndpoint(netip.MustParseAddrPort(e1), 6); n != n1 || err != nil {
+	if n, err := tb.AdoptEndpoint(lookup(tb, f), netip.MustParseAddrPort(e1), 6); n != n1 || err != nil {
 		t.Errorf("adopted again: %d, %v", n, err)
 	}
 	if since, _ := tb.Gone(n1); since != 7 {
 		t.Errorf("gone since %d", since)
 	}
-	n2, err := tb.AdoptEndpoint(netip.MustParseAddrPort(e2), 6)
+	n2, err := tb.AdoptEndpoint(lookup(tb, f), netip.MustParseAddrPort(e2), 6)
 	if _, gone := tb.Gone(n2); gone || err != nil || n2 != number(t, tb, e2) {
 		t.Errorf("a listed endpoint: %d, gone %v, %v", n2, gone, err)
 	}
 	apply(t, tb, []Service{tcp("a", pool(e1, e2), f)})
 	if _, gone := tb.Gone(n1); gone || number(t, tb, e1) != n1 {
 		t.Error("still gone when listed")
+	}
+}
+
+// After a restart a flow's endpoint may be listed by another Service alone, and the
+// flow's frontend may be gone.
+func TestAdoptedEndpointIsThatOfTheFlowsServicePort(t *testing.T) {
+	c := clock{now: 7}
+	tb := New(c.config(0))
+	const shared, other, f, g = "10.0.0.1:80", "10.0.0.2:80", "192.0.2.1:80", "192.0.2.2:80"
+	apply(t, tb, []Service{tcp("a", pool(other), f), tcp("b", pool(shared), g)})
+	for name, c := range map[string]struct {
+		frontend *FrontendEntry
+		gone     bool
+	}{"of the Service that lists it": {lookup(tb, g), false}, "of another": {lookup(tb, f), true}, "of none": {nil, true}} {
+		n, err := tb.AdoptEndpoint(c.frontend, netip.MustParseAddrPort(shared), 6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, gone := tb.Gone(n); gone != c.gone {
+			t.Errorf("%s: gone %v", name, gone)
+		}
 	}
 }
 

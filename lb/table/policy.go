@@ -8,8 +8,8 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// Removal is what becomes of TCP flows whose endpoint is gone from all
-// Services. UDP flows choose anew.
+// Removal is what becomes of TCP and SCTP flows whose endpoint is gone from their
+// Service port. UDP flows choose anew.
 type Removal uint8
 
 // Answers to the packets of such a flow.

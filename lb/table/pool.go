@@ -36,6 +36,7 @@ type PoolEntry struct {
 	algorithm Algorithm
 	onEmpty   OnEmpty
 	proto     uint8
+	owner     uint64 // the Service port that its endpoints' numbers are of
 	affinity  int32
 	endpoints []EndpointEntry // in order of address, port
 	alias     []aliasCell     // Random or LeastConn with unequal weights

@@ -38,7 +38,7 @@ func (f *FrontendEntry) ServerKey(id []byte) (key [3]uint64, ok bool) {
 		}
 	}
 	last := binary.LittleEndian.Uint64(b[16:])
-	return [3]uint64{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:]), mix(f.affinity^seed6, last^seed7)}, true
+	return [3]uint64{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:]), mix(f.servicePort^seed6, last^seed7)}, true
 }
 
 // Server is the endpoint with a number if the frontend's Service has one, be it in
@@ -92,19 +92,21 @@ func (t *Table) listServers(spec *Service, s *service) ([]EndpointEntry, error) 
 			list = append(list, p.endpoints...)
 		}
 	}
-	var listed []Endpoint
-	for _, l := range spec.Listed {
-		if l.Proto == protoUDP {
-			ap := netip.AddrPortFrom(l.AddrPort.Addr().Unmap(), l.AddrPort.Port())
-			listed = append(listed, Endpoint{AddrPort: ap, Weight: 1, Local: l.Local})
+	for i := range spec.Listed {
+		l := &spec.Listed[i]
+		if l.Proto != protoUDP {
+			continue
+		}
+		ap := netip.AddrPortFrom(l.AddrPort.Addr().Unmap(), l.AddrPort.Port())
+		for owner := range s.listers(l) {
+			entry, err := t.entries([]Endpoint{{AddrPort: ap, Weight: 1, Local: l.Local}}, owner, protoUDP)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, entry...)
 		}
 	}
-	more, err := t.entries(listed, protoUDP)
-	if err != nil {
-		return nil, err
-	}
 	// Of one that is named twice the first stays.
-	list = append(list, more...)
 	slices.SortStableFunc(list, func(a, b EndpointEntry) int { return cmp.Compare(a.Number, b.Number) })
 	return slices.CompactFunc(list, func(a, b EndpointEntry) bool { return a.Number == b.Number }), nil
 }

@@ -15,7 +15,10 @@ func TestAFrontendKnowsItsServers(t *testing.T) {
 		Frontends: []Frontend{
 			{AddrPort: vip4, Proto: 17}, {AddrPort: vip4, Proto: 6}, {AddrPort: vip6, Proto: 17, Pool: 1},
 		},
-		Listed: []ListedEndpoint{{netip.MustParseAddrPort("10.0.0.3:443"), 17, true}, {netip.MustParseAddrPort("10.0.0.4:443"), 6, true}},
+		Listed: []ListedEndpoint{
+			{AddrPort: netip.MustParseAddrPort("10.0.0.3:443"), Proto: 17, Local: true, Port: 443},
+			{AddrPort: netip.MustParseAddrPort("10.0.0.4:443"), Proto: 6, Local: true},
+		},
 	}
 	apply := func(s Service) (udp4, udp6, tcp *FrontendEntry) {
 		t.Helper()
@@ -29,11 +32,7 @@ func TestAFrontendKnowsItsServers(t *testing.T) {
 		return look(vip4, 17), look(vip6, 17), look(vip4, 6)
 	}
 	number := func(text string) uint32 {
-		n, ok := tb.EndpointNumber(netip.MustParseAddrPort(text), 17)
-		if !ok {
-			t.Fatalf("%s has no number", text)
-		}
-		return n
+		return numberOf(t, tb, "ns/web", 443, text, 17)
 	}
 	udp4, udp6, tcp := apply(s)
 	for _, text := range []string{"10.0.0.1:443", "10.0.0.2:443", "10.0.0.3:443"} {

@@ -90,9 +90,9 @@ type Frontend struct {
 	Proto    uint8 // IP protocol number: 6 TCP, 17 UDP
 	Kind     Kind
 	Pool     int // index into Service.Pools
-	// Port is the Service port that the frontend belongs to: session
-	// affinity holds for all frontends of a port and protocol together. 0: that
-	// of AddrPort.
+	// Port is the Service port that the frontend belongs to: session affinity
+	// and the presence of endpoints are those of a port and protocol, for all
+	// its frontends together. 0: that of AddrPort.
 	Port uint16
 	// Mode is how new flows are forwarded; 0 is conntrack.ModeNAT.
 	Mode conntrack.Mode
@@ -109,8 +109,8 @@ type Service struct {
 	Pools     []Pool
 	Policy    *Policy // nil: none
 	// Listed are endpoints that are in the Service's slices but may be in
-	// none of its pools (not ready, or not this node's to use): their
-	// flows go on, so they do not count as gone. Endpoints of pools need not
+	// none of its pools (not ready, terminating, or not this node's to use):
+	// their flows go on, so they do not count as gone. Endpoints of pools need not
 	// be named again.
 	Listed []ListedEndpoint
 }
@@ -120,6 +120,9 @@ type ListedEndpoint struct {
 	AddrPort netip.AddrPort
 	Proto    uint8
 	Local    bool // runs on this node
+	// Port is the Service port that lists it, as in Frontend. 0: every port of the
+	// protocol that the Service has a frontend for.
+	Port uint16
 }
 
 // ErrFrontendTaken is wrapped by the error of a Service whose frontend is held by another one.

@@ -66,10 +66,10 @@ func (t *Table) setStarts(p *PoolEntry, old *service) {
 	if p.slowStart == 0 || old == nil {
 		return
 	}
-	known := make(map[uint32]uint32)
+	known := make(map[endpointKey]uint32) // of any Service port
 	for _, q := range old.pools {
 		for i := range q.endpoints {
-			known[q.endpoints[i].Number] = q.endpoints[i].since
+			known[makeEndpointKey(0, q.endpoints[i].AddrPort, q.proto)] = q.endpoints[i].since
 		}
 	}
 	if len(known) == 0 {
@@ -78,7 +78,7 @@ func (t *Table) setStarts(p *PoolEntry, old *service) {
 	now := max(1, t.endpoints.tick())
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
-		since, ok := known[e.Number]
+		since, ok := known[makeEndpointKey(0, e.AddrPort, p.proto)]
 		if !ok {
 			since = now
 		}

@@ -20,7 +20,7 @@ type FrontendEntry struct {
 	Key          Key
 	Pool         *PoolEntry // never nil
 	Policy       *Policy    // of its Service; nil: none
-	affinity     uint64     // which Service port it is of
+	servicePort  uint64     // which Service port it is of, see servicePort
 	servers      *servers   // of its Service; nil unless that follows QUIC connection IDs
 	Service      uint32     // number of its Service, from 1; see [Table.ServiceName]
 	Proto        uint8
@@ -36,7 +36,7 @@ type FrontendEntry struct {
 // tuple as for [Hash].
 func (f *FrontendEntry) AffinityKey(w *[5]uint64) [3]uint64 {
 	w0, w1 := clientWords(w)
-	return [3]uint64{w0, w1, f.affinity}
+	return [3]uint64{w0, w1, f.servicePort}
 }
 
 // Number counts publications: that of New is 0, each one that changes anything adds 1.

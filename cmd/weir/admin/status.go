@@ -39,7 +39,7 @@ type Status struct {
 
 	Services  int `json:"services"`  // served by Weir
 	Frontends int `json:"frontends"` // address, protocol and port
-	Endpoints int `json:"endpoints"` // different address and port
+	Endpoints int `json:"endpoints"` // that Services list, counted per Service port
 
 	Interfaces []Interface `json:"interfaces"`
 	Workers    []Worker    `json:"workers"`

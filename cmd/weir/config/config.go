@@ -239,8 +239,9 @@ type Conntrack struct {
 	// flows back to the kernel, so that connections that kube-proxy began
 	// live on; afterwards they are answered with RST. 0 answers RST at once.
 	TakeoverSeconds int `json:"takeoverSeconds"`
-	// EndpointGoneSeconds is how long an endpoint must be missing from a
-	// synced view before its UDP flows are given to another one. A short
+	// EndpointGoneSeconds is how long a Service port must be without an endpoint
+	// that it had, in a synced view, before the UDP flows of that Service port
+	// are given to another endpoint, and weir.dev/on-endpoint-removal acts. A short
 	// time trusts the source more; a long one sends datagrams to the dead.
 	EndpointGoneSeconds int `json:"endpointGoneSeconds"`
 }

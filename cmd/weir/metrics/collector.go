@@ -118,7 +118,7 @@ var general = []metric{
 		func(s *admin.Status, e emit) { e(float64(len(s.Discovery.LeftToKernel))) }),
 	gauge("frontends", "Addresses, protocols and ports that Weir serves.", nil,
 		func(s *admin.Status, e emit) { e(float64(s.Frontends)) }),
-	gauge("endpoints", "Different endpoints that may get flows.", nil,
+	gauge("endpoints", "Endpoints that Services list, each counted for every Service port that lists it.", nil,
 		func(s *admin.Status, e emit) { e(float64(s.Endpoints)) }),
 	gauge("discovery_errors", "Documents or objects that could not be understood at the last look.", nil,
 		func(s *admin.Status, e emit) { e(float64(len(s.Discovery.Errors))) }),

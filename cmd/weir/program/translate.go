@@ -259,7 +259,7 @@ func (f *familyPort) list() {
 	w := &f.t.work
 	for i := range f.eps {
 		if !w.chosen[i] {
-			w.listed = append(w.listed, table.ListedEndpoint{AddrPort: f.eps[i].AddrPort, Proto: f.proto, Local: f.onNode(&f.eps[i])})
+			w.listed = append(w.listed, table.ListedEndpoint{AddrPort: f.eps[i].AddrPort, Proto: f.proto, Local: f.onNode(&f.eps[i]), Port: f.port.Port})
 		}
 	}
 }

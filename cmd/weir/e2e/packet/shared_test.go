@@ -1,0 +1,70 @@
+package packet
+
+import (
+	"net/netip"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+)
+
+// Services whose only endpoint is the same. One of them loses it, and the others keep it.
+func init() {
+	shared, other := []endpoint{fabric(37)}, []endpoint{fabric(38)}
+	sharedPod, otherPod := []endpoint{podAt(37)}, []endpoint{podAt(38)}
+	for _, choice := range []string{"keep", "reset", "drop"} {
+		definitions["shared-"+choice] = definition{endpoints: shared, pods: sharedPod, edit: annotated("weir.dev/on-endpoint-removal", choice)}
+	}
+	leaves := func(s *scene, f func()) {
+		s.Helper()
+		left := *s.service
+		left.endpoints, left.pods = other, otherPod
+		s.withService(&left, f)
+	}
+	add(
+		scenario{row: "gone", name: "shared-udp", modes: twoWay, service: "shared-keep", lab: "no-grace", run: func(s *scene) {
+			s.passes(s.udp("to the shared endpoint"))
+			// The same client, by a Service that keeps the endpoint.
+			sibling := *s
+			sibling.nextPort()
+			sibling.service = s.lab.services["shared-reset-"+s.mode]
+			sibling.passes(sibling.udp("by another Service"))
+			leaves(s, func() {
+				s.snat = netip.AddrPort{}
+				s.passes(s.udp("to the endpoint that the Service has"))
+				sibling.passes(sibling.udp("goes on"))
+			})
+		}},
+		scenario{row: "gone", name: "shared-reset", modes: twoWay, service: "shared-reset", lab: "no-grace", run: func(s *scene) {
+			s.connect()
+			request := s.tcp(ack|psh, 1001, 5001, "GET /")
+			leaves(s, func() {
+				s.send(request)
+				s.arrives(s.lab.client, s.resetOf(request).bytes(s))
+			})
+		}, drops: drop("endpoint-gone")},
+		scenario{row: "gone", name: "shared-drop", modes: twoWay, service: "shared-drop", lab: "no-grace", run: func(s *scene) {
+			s.connect()
+			leaves(s, func() {
+				s.send(s.tcp(ack|psh, 1001, 5001, "GET /"))
+				s.countedAtLeast("endpoint-gone", 1)
+			})
+		}, drops: drop("endpoint-gone")},
+	)
+}
+
+// withService runs f while Weir serves the scene's Service as it is in with.
+func (s *scene) withService(with *service, f func()) {
+	s.Helper()
+	was := s.service
+	publish := func(v *service) {
+		s.Helper()
+		before, err := s.lab.status()
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.publish(v, func(now *admin.Status) bool { return now.Snapshot > before.Snapshot })
+		s.service = v
+	}
+	publish(with)
+	defer publish(was)
+	f()
+}
