@@ -70,8 +70,8 @@ func (l *LB) wayBackFor(f *table.FrontendEntry, ep *table.EndpointEntry, path *r
 	}
 	if f.Mode == conntrack.ModeDNAT && path.Kind == route.Attached && !l.toldNAT[f.ServiceName] {
 		l.toldNAT[f.ServiceName] = true
-		l.warn("service %s: endpoint %s is reached by an attached interface, where its answers to clients' own addresses would not come back to Weir: nat in place of dnat",
-			f.ServiceName, ep.AddrPort)
+		l.warnAbout(WarnMode, f.ServiceName, "endpoint %s is reached by an attached interface, where its answers to clients' own addresses would not come back to Weir: nat in place of dnat",
+			ep.AddrPort)
 	}
 	return nil
 }

@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -123,7 +122,7 @@ type LB struct {
 	// unsteered are published frontends that the steering program could not
 	// take: the kernel gets their packets until it can.
 	unsteered map[table.Key]*table.FrontendEntry
-	warnings  []string
+	warnings  []Warning
 	adopted   int // flows of the last process
 
 	maxDevices int             // for how many the packet memory is
@@ -208,13 +207,4 @@ func New(cfg Config) (_ *LB, err error) {
 		return nil, err
 	}
 	return l, nil
-}
-
-// warn logs something that an operator should know, and keeps it for status.
-func (l *LB) warn(format string, args ...any) {
-	s := fmt.Sprintf(format, args...)
-	l.log.Warn(s)
-	if !slices.Contains(l.warnings, s) {
-		l.warnings = append(l.warnings, s)
-	}
 }

@@ -33,8 +33,12 @@ const (
 
 // refusal is why a device could not join a bond, and when to try again.
 type refusal struct {
-	err   string
-	until time.Time
+	name, err string
+	until     time.Time
+}
+
+func (r refusal) warning() Warning {
+	return Warning{WarnMember, r.name, fmt.Sprintf("bond member %s: its packets go to the kernel, and none are sent by it: %s", r.name, r.err)}
 }
 
 // followMembers keeps to the members that a bond has and uses now. It lists all
@@ -53,9 +57,11 @@ func (l *LB) followMembers() {
 		ports[in.Name], err = device.Resolve(in.Name, links)
 		switch {
 		case err != nil && len(ports[in.Name]) > 0: // the other members go on
-			l.warn("%v; its packets go to the kernel, and none are sent by it", err)
+			l.warnAbout(WarnMember, in.Name, "%v; its packets go to the kernel, and none are sent by it", err)
 		case err != nil:
 			l.log.Debug("follow interface", "err", err)
+		default:
+			l.retract(WarnMember, in.Name)
 		}
 	}
 	changed := false
@@ -140,7 +146,7 @@ func (l *LB) moveOn() (slots []int, frames [][]uint64) {
 // haveRoom has devices that could not join try again at once.
 func (l *LB) haveRoom() {
 	for device, r := range l.refused {
-		l.refused[device] = refusal{err: r.err}
+		l.refused[device] = refusal{name: r.name, err: r.err}
 	}
 }
 
@@ -274,9 +280,9 @@ func (l *LB) unjoin(before []*iface) error {
 
 // refuse says why a device could not join, once for as long as it is so.
 func (l *LB) refuse(device int, name string, err error) {
-	r := refusal{err.Error(), time.Now().Add(replanEvery)}
+	r := refusal{name, err.Error(), time.Now().Add(replanEvery)}
 	if l.refused[device].err != r.err {
-		l.warn("bond member %s: its packets go to the kernel, and none are sent by it: %v", name, err)
+		l.log.Warn(r.warning().String())
 	}
 	l.refused[device] = r
 }

@@ -70,8 +70,8 @@ func (l *LB) placeWorkers() (int, []int, error) {
 // warnQueues says which receive queues no worker has.
 func (l *LB) warnQueues(i *iface, workers int) {
 	if i.queues > workers {
-		l.warn("interface %s: %d of its %d receive queues have no worker, their packets go to the kernel: run `ethtool -L %s combined %d`",
-			i.name, i.queues-workers, i.queues, i.name, workers)
+		l.warnInterface(i.name, "%d of its %d receive queues have no worker, their packets go to the kernel: run `ethtool -L %s combined %d`",
+			i.queues-workers, i.queues, i.name, workers)
 	}
 }
 

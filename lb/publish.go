@@ -163,7 +163,7 @@ func (l *LB) attachTo(slot int, i *iface) error {
 	}
 	i.attachment = a
 	if !a.Pinned {
-		l.warn("interface %s: the XDP link is not pinned, so a restart detaches for a moment: %v", i.name, a.PinError)
+		l.warnInterface(i.name, "the XDP link is not pinned, so a restart detaches for a moment: %v", a.PinError)
 	}
 	if a.Mode == steer.Generic {
 		return l.genericMode(i, a)
@@ -180,11 +180,11 @@ func (l *LB) genericMode(i *iface, a *steer.Attachment) error {
 		}
 	}
 	if a.NativeError != nil {
-		l.warn("interface %s: no native XDP (%v): running in generic mode, several times slower; remove what stands in its way, or say mode: generic if it is meant (mode: native refuses to start)",
-			i.name, a.NativeError)
+		l.warnInterface(i.name, "no native XDP (%v): running in generic mode, several times slower; remove what stands in its way, or say mode: generic if it is meant (mode: native refuses to start)",
+			a.NativeError)
 	}
 	if i.driver == "veth" {
-		l.warn("interface %s: a veth in generic mode gets packets larger than the MTU, which are lost: run `ethtool -K PEER tso off gso off` at its peer, or use native mode", i.name)
+		l.warnInterface(i.name, "a veth in generic mode gets packets larger than the MTU, which are lost: run `ethtool -K PEER tso off gso off` at its peer, or use native mode")
 	}
 	return l.disableOffloads(i, steer.Generic)
 }
@@ -192,7 +192,7 @@ func (l *LB) genericMode(i *iface, a *steer.Attachment) error {
 func (l *LB) disableOffloads(i *iface, mode steer.Mode) error {
 	off, err := l.offloads.disable(i.name, mode)
 	if len(off) > 0 {
-		l.warn("interface %s: switched off %s, to be put back at the end: %s", i.name, strings.Join(off, ", "), "packets must arrive as they were on the wire")
+		l.warnInterface(i.name, "switched off %s, to be put back at the end: %s", strings.Join(off, ", "), "packets must arrive as they were on the wire")
 	}
 	return err
 }

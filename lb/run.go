@@ -91,7 +91,7 @@ func (l *LB) followLinks() {
 		if err != nil {
 			if !i.gone && errors.As(err, new(netlink.LinkNotFoundError)) {
 				i.gone = true
-				l.warn("interface %s is gone: restart Weir when it is back", i.name)
+				l.warnAbout(WarnInterfaceGone, i.name, "is gone: restart Weir when it is back")
 			}
 			continue
 		}

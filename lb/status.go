@@ -1,6 +1,8 @@
 package lb
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
@@ -27,7 +29,7 @@ type Status struct {
 	Endpoints  int
 	Steering   map[string]uint64 // packets by verdict of the XDP program, over all interfaces
 	Neighbours []NeighbourStatus
-	Warnings   []string
+	Warnings   []Warning
 }
 
 // InterfaceStatus is one attached interface, or the host port.
@@ -82,7 +84,10 @@ func (l *LB) Status() Status {
 		Flows: l.flows.Flows(), MaxFlows: l.flows.MaxFlows(), FlowMemory: l.flows.MemoryBytes(), FlowStats: l.flows.Stats(),
 		Snapshot: snap.Number(), Services: snap.Services(), Frontends: snap.Frontends(), Endpoints: l.tables.PresentEndpoints(),
 		Steering: map[string]uint64{},
-		Warnings: append([]string(nil), l.warnings...),
+		Warnings: slices.Clone(l.warnings),
+	}
+	for _, r := range l.refused {
+		s.Warnings = append(s.Warnings, r.warning())
 	}
 	for _, i := range l.ifaces {
 		if i.stage > joining {
@@ -138,3 +143,11 @@ func (l *LB) Tables() *table.Table { return l.tables }
 
 // FlowTable is the flow table.
 func (l *LB) FlowTable() *conntrack.Table { return l.flows }
+
+// Unsteered are the published frontends for which the steering program has no
+// room: their packets go to the kernel.
+func (l *LB) Unsteered() []*table.FrontendEntry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Values(l.unsteered))
+}

@@ -22,18 +22,21 @@ func newStatus() *cobra.Command {
 		interval       time.Duration
 		flows          int
 		frontends      bool
+		problems       bool
 	)
 	cmd := &cobra.Command{
 		Use:   "status [flags]",
 		Short: "Show what the running Weir is doing",
 		Long: `Asks the Weir that runs on this node, through its admin socket, for its
 interfaces with the mode really granted, its workers' packets, drops by reason,
-flows, next hops, and what it could not understand.`,
+flows, next hops, and its problems: everything that it does not do as it was
+asked to, with the object, the reason and the time.`,
 		Example: `  weir status
   weir status --watch                  # again every 2 s, with packets per second
   weir status -o json | jq .drops
   weir status --frontends              # each frontend with its endpoints
-  weir status --flows 20               # the first 20 flows`,
+  weir status --flows 20               # the first 20 flows
+  weir status --problems               # all problems and notes`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "table" && output != "json" {
@@ -48,6 +51,8 @@ flows, next hops, and what it could not understand.`,
 			switch {
 			case flows > 0:
 				show = func(ctx context.Context) error { return showFlows(ctx, cmd.OutOrStdout(), c, flows, asJSON) }
+			case problems:
+				show = func(ctx context.Context) error { return showProblems(ctx, cmd.OutOrStdout(), c, asJSON) }
 			case frontends:
 				show = func(ctx context.Context) error { return showFrontends(ctx, cmd.OutOrStdout(), c, asJSON) }
 			case watch:
@@ -63,7 +68,8 @@ flows, next hops, and what it could not understand.`,
 	fs.DurationVar(&interval, "interval", 2*time.Second, "`time` between two looks with --watch")
 	fs.IntVar(&flows, "flows", 0, "show this `number` of flows instead")
 	fs.BoolVar(&frontends, "frontends", false, "show the frontends instead")
-	cmd.MarkFlagsMutuallyExclusive("watch", "flows", "frontends")
+	fs.BoolVar(&problems, "problems", false, "show everything that is not done as it was asked for instead")
+	cmd.MarkFlagsMutuallyExclusive("watch", "flows", "frontends", "problems")
 	return cmd
 }
 
@@ -76,6 +82,17 @@ func showStatus(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) 
 		return printJSON(w, s)
 	}
 	return admin.Render(w, s, nil)
+}
+
+func showProblems(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) error {
+	s, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(w, s.Problems)
+	}
+	return admin.RenderProblems(w, s)
 }
 
 func showFlows(ctx context.Context, w io.Writer, c *admin.Client, limit int, asJSON bool) error {

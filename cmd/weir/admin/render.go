@@ -21,7 +21,7 @@ func Render(w io.Writer, s, prev *Status) error {
 	renderWorkers(b, s, prev)
 	renderCounts(b, "Drops", s.Drops, "none")
 	renderNeighbours(b, s)
-	renderLists(b, s)
+	renderProblems(b, s)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -187,26 +187,6 @@ func renderNeighbours(b *strings.Builder, s *Status) {
 	t.Flush()
 }
 
-func renderLists(b *strings.Builder, s *Status) {
-	for _, l := range []struct {
-		title string
-		lines []string
-	}{
-		{"Discovery errors", s.Discovery.Errors},
-		{"Left to the kernel", s.Discovery.LeftToKernel},
-		{"Warnings", s.Warnings},
-		{"Kernel features that are missing", missing(s.Kernel)},
-	} {
-		if len(l.lines) == 0 {
-			continue
-		}
-		fmt.Fprintf(b, "\n%s:\n", l.title)
-		for _, line := range l.lines {
-			fmt.Fprintf(b, "  %s\n", printable(line))
-		}
-	}
-}
-
 func table(b *strings.Builder) *tabwriter.Writer { return tabwriter.NewWriter(b, 0, 8, 2, ' ', 0) }
 
 func row(t *tabwriter.Writer, cells ...string) {
@@ -230,16 +210,6 @@ func sum(m map[string]uint64) (n uint64) {
 	return n
 }
 
-func missing(features []Feature) []string {
-	var lines []string
-	for _, f := range features {
-		if !f.Available {
-			lines = append(lines, fmt.Sprintf("%s: Weir %s", f.Name, f.Instead))
-		}
-	}
-	return lines
-}
-
 // printable keeps what came from manifests from steering the terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
@@ -259,9 +229,14 @@ func number(n int) string {
 	return fmt.Sprint(n)
 }
 
-func plural(n int, what string) string {
-	if n == 1 {
+// plural is n with what it counts; more is the plural where it is not what and
+// an s.
+func plural(n int, what string, more ...string) string {
+	switch {
+	case n == 1:
 		return "1 " + what
+	case len(more) > 0:
+		return fmt.Sprintf("%d %s", n, more[0])
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weirlb/weir/cmd/weir/problem"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -20,8 +22,6 @@ func exampleStatus() *Status {
 		Snapshot: 42, LastUpdated: time.Date(2026, 11, 20, 10, 58, 1, 0, time.UTC), Synced: true,
 		Discovery: Discovery{
 			Source: "manifests /etc/weir/manifests", Services: 5,
-			Errors:       []string{"web.yaml: document 2: spec.ports[0].port: \x1b[31m70000 is no port"},
-			LeftToKernel: []string{"default/sctp: spec.ports[0].protocol SCTP"},
 		},
 		Services: 3, Frontends: 8, Endpoints: 12,
 		Interfaces: []Interface{
@@ -45,9 +45,18 @@ func exampleStatus() *Status {
 			{Name: "AF_XDP transmit metadata", Available: true},
 			{Name: "AF_XDP multi-buffer", Instead: "needs an MTU of at most about 3500 bytes"},
 		},
-		Warnings: []string{"interface eth0: 2 of 4 receive queues have no worker: run ethtool -L eth0 combined 2"},
+		Problems: []problem.Problem{
+			{Kind: problem.Manifest, Severity: problem.Error, Object: "Service default/web", Field: "spec.ports[0].port", Reason: "\x1b[31m70000 is no port", Since: minute(1)},
+			{Kind: problem.UnsupportedField, Severity: problem.Error, Object: "Service default/sctp", Field: "spec.ports[0].protocol SCTP", Reason: "not supported", Since: minute(2)},
+			{Kind: problem.InterfaceWarning, Severity: problem.Warning, Object: "Interface eth0", Reason: "2 of 4 receive queues have no worker", Since: minute(3)},
+			{Kind: problem.ManifestNote, Severity: problem.Note, Object: "File web.yaml", Reason: "Deployment is not used by Weir, skipped", Since: minute(4)},
+		},
+		ProblemsLeftOut: 2,
+		ProblemCounts:   map[problem.Kind]int{problem.Manifest: 3, problem.UnsupportedField: 1, problem.InterfaceWarning: 1, problem.ManifestNote: 1},
 	}
 }
+
+func minute(n int) time.Time { return time.Date(2026, 11, 20, 10, n, 0, 0, time.UTC) }
 
 func TestRenderGolden(t *testing.T) {
 	earlier := exampleStatus()
@@ -58,6 +67,7 @@ func TestRenderGolden(t *testing.T) {
 		"status":    func(b *strings.Builder) error { return Render(b, exampleStatus(), nil) },
 		"watch":     func(b *strings.Builder) error { return Render(b, exampleStatus(), earlier) },
 		"empty":     func(b *strings.Builder) error { return Render(b, &Status{Version: "devel", Node: "n"}, nil) },
+		"problems":  func(b *strings.Builder) error { return RenderProblems(b, exampleStatus()) },
 		"flows":     func(b *strings.Builder) error { return RenderFlows(b, exampleFlows()) },
 		"frontends": func(b *strings.Builder) error { return RenderFrontends(b, exampleFrontends()) },
 	} {

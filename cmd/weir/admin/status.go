@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/weirlb/weir/cmd/weir/problem"
 )
 
 // Status is a running Weir at one moment. Counters count since the start of
@@ -55,16 +57,25 @@ type Status struct {
 	Neighbours []Neighbour `json:"neighbours"`
 	// Kernel says which optional kernel features were found.
 	Kernel []Feature `json:"kernel,omitempty"`
-	// Warnings are what an operator should know: offloads switched off, an
-	// unpinned link, a receive queue without a worker.
+	// Warnings are what an operator should know of the packet path: offloads
+	// switched off, an unpinned link, a receive queue without a worker. They
+	// are in Problems too.
 	Warnings []string `json:"warnings,omitempty"`
+
+	// Problems are everything that is not done as it was asked for, the worst
+	// first: at most 1,000. ProblemsLeftOut are those beyond, and
+	// ProblemCounts counts all by kind.
+	Problems        []problem.Problem    `json:"problems"`
+	ProblemsLeftOut int                  `json:"problemsLeftOut,omitempty"`
+	ProblemCounts   map[problem.Kind]int `json:"problemCounts,omitempty"`
 }
 
 // Discovery is the state of the source of Services.
 type Discovery struct {
-	Source   string   `json:"source"` // "manifests /etc/weir/manifests"
-	Services int      `json:"services"`
-	Errors   []string `json:"errors"`
+	Source   string `json:"source"` // "manifests /etc/weir/manifests"
+	Services int    `json:"services"`
+	// Errors are the Problems about what the source says, as text.
+	Errors []string `json:"errors"`
 	// Slices are the EndpointSlices of Services, and FQDNSlices those of
 	// them that are skipped because their addresses are names; Mirrored are
 	// the Services served from a legacy Endpoints object; RefusedEndpoints
@@ -77,7 +88,7 @@ type Discovery struct {
 	// the start.
 	ServicesRemoved uint64 `json:"servicesRemoved"`
 	// LeftToKernel are the Services that Weir does not serve, each with the
-	// field that it does not honour.
+	// field that it does not honor. They are in Problems too.
 	LeftToKernel []string `json:"leftToKernel,omitempty"`
 	// LastKnown is set while what is served is not what the API server says
 	// but what it said last, at this time: it has not answered since the

@@ -10,12 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/metrics"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/cmd/weir/state"
 	"github.com/weirlb/weir/discovery"
@@ -28,7 +30,10 @@ type cluster struct {
 	*kube.Source
 	keeper    *state.Keeper // nil: nothing is kept
 	latencies *metrics.Latencies
-	faults    []string // of the start
+	server    string
+	file      string // of the last known state
+	// startFault is why the last known state could not be read at the start, "" if it could.
+	startFault string
 }
 
 // ClusterConfig is what cfg says of the cluster.
@@ -55,14 +60,14 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 		return nil, err
 	}
 	klog.SetSlogLogger(log.With("from", "client-go"))
-	c := &cluster{latencies: metrics.NewLatencies()}
+	c := &cluster{latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, state.File)}
 	kc.Log, kc.Measure = log, c.latencies
 	identity := identityOf(&kc)
-	file := filepath.Join(cfg.StateDir, state.File)
+	file := c.file
 	if cfg.StateDir != "" {
 		if kc.LastKnown, kc.LastKnownTime, err = state.Load(file, identity); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			log.Error("start without a last known state", "err", err)
-			c.faults = append(c.faults, err.Error())
+			c.startFault = err.Error()
 		}
 	}
 	if err := askAccess(ctx, kc, log); err != nil {
@@ -127,12 +132,28 @@ func (c *cluster) Run(ctx context.Context, deliver func(*discovery.Update)) erro
 	})
 }
 
-// Errors implements Source.
-func (c *cluster) Errors() []string {
-	out := append(c.faults[:len(c.faults):len(c.faults)], c.Source.Errors()...)
+// Problems implements Source. The log of requests and of the state file is
+// that of their packages.
+func (c *cluster) Problems() []problem.Problem {
+	var out []problem.Problem
+	add := func(kind problem.Kind, field, reason string, since time.Time) {
+		out = append(out, problem.Problem{Kind: kind, Object: "API server " + c.server, Field: field, Reason: reason, Since: since, Logged: true})
+	}
+	for _, f := range c.Source.Faults() {
+		add(problem.APIServer, f.Resource, "cannot be watched, what is known stays: "+f.Reason, f.Since)
+	}
+	if at, last := c.LastKnown(); last {
+		add(problem.LastKnownState, "", "has not told its state since the start: serving what was known at "+at.Format(time.RFC3339), time.Time{})
+	}
+	state := func(reason string) {
+		out = append(out, problem.Problem{Kind: problem.StateFile, Object: "File " + c.file, Reason: reason, Logged: true})
+	}
+	if c.startFault != "" && !c.Synced() {
+		state(c.startFault) // what is served now comes from the API server, and is saved anew
+	}
 	if c.keeper != nil {
 		if err := c.keeper.Err(); err != nil {
-			out = append(out, err.Error())
+			state(err.Error())
 		}
 	}
 	return out

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/state"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/kube"
@@ -103,7 +104,8 @@ func TestCorruptStateIsAnErrorInTheStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if errs := strings.Join(c.Errors(), "\n"); !strings.Contains(errs, "set aside as "+file+".corrupt") {
-		t.Errorf("errors are %q", errs)
+	list := c.Problems()
+	if len(list) != 1 || list[0].Kind != problem.StateFile || !strings.Contains(list[0].Reason, "set aside as "+file+".corrupt") {
+		t.Errorf("problems are %v", list)
 	}
 }

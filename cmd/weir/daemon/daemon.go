@@ -26,6 +26,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/health"
 	"github.com/weirlb/weir/cmd/weir/metrics"
 	"github.com/weirlb/weir/cmd/weir/notify"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/discovery"
@@ -44,8 +45,9 @@ type Source interface {
 	Services() []*discovery.Service
 	// Stats counts what there is and what is passed over.
 	Stats() discovery.Stats
-	// Errors and String are for status: what is wrong now, and what it is.
-	Errors() []string
+	// Problems are what is wrong with the source now, apart from the Services.
+	Problems() []problem.Problem
+	// String is what the source is.
 	String() string
 }
 
@@ -56,7 +58,9 @@ type Daemon struct {
 	lb     *lb.LB
 	checks *health.Checks
 	notify *notify.Notifier
-	fail   context.CancelCauseFunc // ends Run with an error
+	// problems are all that is not done as it was asked for.
+	problems *problem.Registry
+	fail     context.CancelCauseFunc // ends Run with an error
 
 	overdue    overdue
 	lastHealth atomic.Pointer[metrics.Health]
@@ -82,6 +86,7 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	d := &Daemon{log: log, cfg: cfg, fail: cancel, node: topology.Node{Name: cfg.NodeName}, pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}}}
+	d.problems = problem.NewRegistry(log)
 	if d.notify, err = notify.New(d.serviceHealth, log); err != nil {
 		return err
 	}
@@ -120,6 +125,7 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 	task("addresses", func(ctx context.Context) error { return d.followAddresses(ctx, addresses) })
 	task("health checks", d.followChecks)
 	task("reload", d.followSignals)
+	task("problems", d.watchProblems)
 	task("service manager", d.notify.Run)
 	ls.serve(d, task)
 	<-ctx.Done()
@@ -237,33 +243,34 @@ func (d *Daemon) deliver(up *discovery.Update) {
 		up, d.pending, d.synced = all, nil, true
 		defer d.notify.Ready() // once it is published
 	}
+	d.serviceProblems(up)
 	d.publish(d.translate.Apply(up))
 	d.checks.Apply(up)
 }
 
 // publish applies a batch. Preconditions: d.mu is held.
 func (d *Daemon) publish(b program.Batch) {
-	for _, w := range b.Warnings {
-		d.log.Warn(w.String())
+	for _, c := range b.Complaints {
+		d.problems.Set(partProgram, objectOf(c.Service), c.Problems...)
 	}
 	if !d.synced {
 		return
 	}
-	if err := d.lb.Apply(b.Put, b.Delete); err != nil {
-		if errors.Is(err, lb.ErrAttach) {
-			d.fail(err)
-			return
-		}
-		for _, e := range flatten(err) {
-			d.log.Error("publish", "err", e)
-		}
+	err := d.lb.Apply(b.Put, b.Delete)
+	if errors.Is(err, lb.ErrAttach) {
+		d.fail(err)
+		return
 	}
+	d.publicationProblems(&b, err)
 	d.updated = time.Now()
 	d.log.Debug("published", "services", len(b.Put), "deleted", len(b.Delete))
 }
 
-// flatten takes joined errors apart, to log each in a line of its own.
+// flatten takes joined errors apart.
 func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
 	if j, ok := err.(interface{ Unwrap() []error }); ok {
 		var out []error
 		for _, e := range j.Unwrap() {
@@ -317,9 +324,11 @@ func (d *Daemon) reload() {
 		return
 	}
 	if err != nil {
+		var faults []problem.Problem
 		for _, e := range flatten(err) {
-			d.log.Error("reload: the configuration stays as it was", "err", e)
+			faults = append(faults, problem.New(problem.Configuration, "", "%v: the configuration stays as it was", e))
 		}
+		d.problems.Set(partReload, problem.Weir, faults...)
 		return
 	}
 	d.mu.Lock()
@@ -339,8 +348,10 @@ func (d *Daemon) reload() {
 		d.translate.SetOptions(d.options())
 		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}))
 	}
-	if len(needRestart) > 0 {
-		d.log.Warn("reload: these fields take effect at the next start", "fields", needRestart)
+	var later []problem.Problem
+	for _, field := range needRestart {
+		later = append(later, problem.New(problem.RestartNeeded, field, "changed in the configuration file: takes effect at the next start"))
 	}
+	d.problems.Set(partReload, problem.Weir, later...)
 	d.log.Info("reloaded")
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
@@ -32,10 +33,20 @@ type manifests struct {
 	path string
 }
 
-func (m manifests) Errors() []string {
-	var out []string
-	for _, e := range m.Report().Errors {
-		out = append(out, e.Error())
+// Problems implements Source. The log of the manifests is their own.
+func (m manifests) Problems() []problem.Problem {
+	r := m.Report()
+	out := make([]problem.Problem, 0, len(r.Errors)+len(r.Notes))
+	for i := range r.Errors {
+		e := &r.Errors[i]
+		p := problem.Problem{Kind: problem.Manifest, Object: "File " + e.File, Field: e.Field, Reason: e.Error(), Logged: true}
+		if e.Object.Name != "" {
+			p.Object = e.Object.String()
+		}
+		out = append(out, p)
+	}
+	for _, n := range r.Notes {
+		out = append(out, problem.Problem{Kind: problem.ManifestNote, Object: "File " + n.File, Reason: n.String(), Logged: true})
 	}
 	return out
 }

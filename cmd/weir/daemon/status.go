@@ -31,7 +31,7 @@ func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 		Snapshot: p.Snapshot, LastUpdated: updated, Synced: synced, Draining: draining,
 		Discovery: d.discoveryStatus(),
 		Services:  p.Services, Frontends: p.Frontends, Endpoints: p.Endpoints,
-		Flows: flowStatus(&p), Drops: map[string]uint64{}, Steering: p.Steering, Warnings: p.Warnings,
+		Flows: flowStatus(&p), Drops: map[string]uint64{}, Steering: p.Steering,
 		Interfaces: []admin.Interface{}, Workers: []admin.Worker{}, Neighbours: []admin.Neighbour{},
 	}
 	for _, i := range p.Interfaces {
@@ -48,12 +48,15 @@ func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 			Address: n.NextHop, Interface: n.Interface, MAC: macText(n.MAC), State: n.State.String(),
 		})
 	}
+	for _, w := range p.Warnings {
+		s.Warnings = append(s.Warnings, w.String())
+	}
+	d.addProblems(s)
 	return s, nil
 }
 
 func (d *Daemon) discoveryStatus() admin.Discovery {
-	out := admin.Discovery{Source: d.source.String(), Errors: append([]string{}, d.source.Errors()...), NodeNotEligible: d.notEligible()}
-	out.Errors = append(out.Errors, d.checks.Errors()...)
+	out := admin.Discovery{Source: d.source.String(), Errors: []string{}, NodeNotEligible: d.notEligible()}
 	if c, ok := d.source.(*cluster); ok {
 		if at, last := c.LastKnown(); last {
 			out.LastKnown = &at
@@ -63,15 +66,7 @@ func (d *Daemon) discoveryStatus() admin.Discovery {
 	stats := d.source.Stats()
 	out.Slices, out.FQDNSlices = stats.Slices, stats.FQDNSlices
 	out.Mirrored, out.RefusedEndpoints, out.ServicesRemoved = stats.Mirrored, stats.RefusedEndpoints, stats.Removed
-	for _, svc := range d.source.Services() {
-		out.Services++
-		for _, e := range svc.Errors {
-			out.Errors = append(out.Errors, fmt.Sprintf("service %s: %s", svc.Name, e))
-		}
-		if svc.Unsupported != "" {
-			out.LeftToKernel = append(out.LeftToKernel, fmt.Sprintf("%s: %s", svc.Name, svc.Unsupported))
-		}
-	}
+	out.Services = stats.Services
 	return out
 }
 

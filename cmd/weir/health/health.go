@@ -161,17 +161,26 @@ func (c *Checks) remove(name discovery.ServiceName) {
 	}
 }
 
-// Errors are the ports that cannot be served, sorted.
-func (c *Checks) Errors() []string {
+// Fault is why the port of a Service is not served now.
+type Fault struct {
+	Service discovery.ServiceName
+	Port    uint16
+	Err     error
+	// Shared is true when another process listens on the port: kube-proxy
+	// most likely, with the same answers.
+	Shared bool
+}
+
+// Faults are the ports that are not served, in no order.
+func (c *Checks) Faults() []Fault {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var out []string
+	var out []Fault
 	for _, k := range c.checks {
-		if k.err != nil && !errors.Is(k.err, syscall.EADDRINUSE) {
-			out = append(out, fmt.Sprintf("service %s: healthCheckNodePort: %v", k.name, k.err))
+		if k.err != nil {
+			out = append(out, Fault{k.name, k.port, k.err, errors.Is(k.err, syscall.EADDRINUSE)})
 		}
 	}
-	slices.Sort(out)
 	return out
 }
 

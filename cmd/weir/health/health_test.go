@@ -162,8 +162,8 @@ func TestChecksTakeAPortOnceItIsFree(t *testing.T) {
 	}
 	port := uint16(l.Addr().(*net.TCPAddr).Port)
 	c.Apply(put(service(port, "10.0.0.1 here")))
-	if errs := c.Errors(); len(errs) != 0 || c.failed.Load() != 0 {
-		t.Errorf("a port in use is an error: %q", errs)
+	if f := c.Faults(); len(f) != 1 || !f[0].Shared || c.failed.Load() != 0 {
+		t.Errorf("a port in use: %v", f)
 	}
 	l.Close()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -179,14 +179,14 @@ func TestChecksTellWhatCannotBeListenedOn(t *testing.T) {
 	c := newChecks(t)
 	c.SetAddresses([]netip.Addr{netip.MustParseAddr("192.0.2.1")}) // not this host's
 	c.Apply(put(service(freePort(t), "10.0.0.1 here")))
-	if errs := c.Errors(); len(errs) != 1 || !strings.Contains(errs[0], "service ns/web: healthCheckNodePort: ") {
-		t.Errorf("errors are %q", errs)
+	if f := c.Faults(); len(f) != 1 || f[0].Shared || f[0].Service.String() != "ns/web" || f[0].Err == nil {
+		t.Errorf("faults are %v", f)
 	}
 	if n := c.failed.Load(); n != 1 {
 		t.Errorf("told %d times", n)
 	}
 	c.SetAddresses(loopback)
-	if errs := c.Errors(); len(errs) != 0 {
-		t.Errorf("errors are %q", errs)
+	if f := c.Faults(); len(f) != 0 {
+		t.Errorf("faults are %v", f)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/version"
 )
 
@@ -114,14 +115,20 @@ var general = []metric{
 		func(s *admin.Status, e emit) { e(seconds(s.LastUpdated)) }),
 	gauge("services", "Services that Weir serves.", nil,
 		func(s *admin.Status, e emit) { e(float64(s.Services)) }),
-	gauge("services_left_to_kernel", "Services with a field that Weir does not honour; kube-proxy serves them.", nil,
-		func(s *admin.Status, e emit) { e(float64(len(s.Discovery.LeftToKernel))) }),
+	gauge("services_left_to_kernel", "Services with a field that Weir does not honor; kube-proxy serves them.", nil,
+		func(s *admin.Status, e emit) { e(float64(s.ProblemCounts[problem.UnsupportedField])) }),
 	gauge("frontends", "Addresses, protocols and ports that Weir serves.", nil,
 		func(s *admin.Status, e emit) { e(float64(s.Frontends)) }),
 	gauge("endpoints", "Endpoints that Services list, each counted for every Service port that lists it.", nil,
 		func(s *admin.Status, e emit) { e(float64(s.Endpoints)) }),
 	gauge("discovery_errors", "Documents or objects that could not be understood at the last look.", nil,
 		func(s *admin.Status, e emit) { e(float64(len(s.Discovery.Errors))) }),
+	gauge("problems", "What is not done as it was asked for, by kind: weir status --problems lists it.", []string{"kind", "severity"},
+		func(s *admin.Status, e emit) {
+			for _, d := range problem.Kinds {
+				e(float64(s.ProblemCounts[d.Kind]), string(d.Kind), string(d.Severity))
+			}
+		}),
 	gauge("discovery_slices", "EndpointSlices of Services.", nil,
 		func(s *admin.Status, e emit) { e(float64(s.Discovery.Slices)) }),
 	gauge("discovery_fqdn_slices", "EndpointSlices that are skipped because their addresses are names.", nil,

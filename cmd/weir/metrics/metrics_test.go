@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/problem"
 )
 
 var update = flag.Bool("update", false, "write the reference")
@@ -38,7 +39,7 @@ func (s *source) Status(context.Context) (*admin.Status, error) { return s.statu
 func example() *admin.Status {
 	return &admin.Status{
 		StartTime: time.Unix(1000, 5e8), Synced: true, Snapshot: 42, Services: 3, Frontends: 8, Endpoints: 12,
-		Discovery: admin.Discovery{Errors: []string{"a", "b"}, LeftToKernel: []string{"c"},
+		Discovery: admin.Discovery{Errors: []string{"a", "b"},
 			Slices: 9, FQDNSlices: 2, Mirrored: 1, RefusedEndpoints: 4, ServicesRemoved: 5},
 		Interfaces: []admin.Interface{{Name: "eth0", Mode: "native", Driver: "veth", TxChecksum: "metadata", Pinned: true, Queues: 4, BoundQueues: 2,
 			Sockets: []admin.Socket{{Queue: 0, RxRingFull: 5, RxInvalidDescs: 1, TxInvalidDescs: 2}, {Queue: 1}}}},
@@ -49,7 +50,9 @@ func example() *admin.Status {
 			{State: "valid"}, {State: "valid"}, {State: "failed"},
 		},
 		Steering: map[string]uint64{"frontend": 30},
-		Kernel:   []admin.Feature{{Name: "a feature"}},
+
+		ProblemCounts: map[problem.Kind]int{problem.UnsupportedField: 1, problem.FrontendConflict: 3},
+		Kernel:        []admin.Feature{{Name: "a feature"}},
 	}
 }
 
@@ -75,6 +78,8 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		"weir_services_left_to_kernel 1",
 		"weir_discovery_errors 2",
 		"weir_discovery_slices 9",
+		`weir_problems{kind="frontend-conflict",severity="error"} 3`,
+		`weir_problems{kind="manifest",severity="error"} 0`,
 		"weir_discovery_fqdn_slices 2",
 		"weir_discovery_mirrored_services 1",
 		"weir_discovery_refused_endpoints 4",
@@ -124,7 +129,7 @@ func TestMetricsAreConsistent(t *testing.T) {
 
 func TestMetricNamesFollowTheConventions(t *testing.T) {
 	name := regexp.MustCompile(`^weir_[a-z][a-z0-9_]*$`)
-	labels := []string{"worker", "device", "queue", "umem", "reason", "state", "action", "feature", "mode", "driver", "tx_checksum", "pinned", "version", "revision", "goversion", "resource"}
+	labels := []string{"worker", "device", "queue", "umem", "reason", "state", "action", "feature", "mode", "driver", "tx_checksum", "pinned", "version", "revision", "goversion", "resource", "kind", "severity"}
 	for _, m := range all {
 		if !name.MatchString(m.name) {
 			t.Errorf("%s is no name", m.name)

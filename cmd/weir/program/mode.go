@@ -1,9 +1,9 @@
 package program
 
 import (
-	"fmt"
 	"net/netip"
 
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -38,9 +38,8 @@ func (f *familyPort) frontendMode(addr netip.AddrPort, kind table.Kind) (m connt
 			if f.crossed {
 				what = "not served in "
 			}
-			f.warnings = append(f.warnings, fmt.Sprintf(
-				"%s %s: %sforwarding mode %s, which leaves packets as they are: the target port of %s would have to be %d",
-				kind, addr, what, ModeName(m), target, addr.Port()))
+			f.complain(problem.ForwardingMode, "", "%s %s: %sforwarding mode %s, which leaves packets as they are: the target port of %s would have to be %d",
+				kind, addr, what, ModeName(m), target, addr.Port())
 			return f.translated(kind), !f.crossed
 		}
 	}

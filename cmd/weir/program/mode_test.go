@@ -53,8 +53,10 @@ func TestFrontendsOfAModeWithoutTranslation(t *testing.T) {
 				t.Errorf("frontends %q, want %q", got, tt.want)
 			}
 			text := ""
-			for _, w := range b.Warnings {
-				text += w.Text
+			for _, c := range b.Complaints {
+				for _, p := range c.Problems {
+					text += p.Reason
+				}
 			}
 			if !strings.Contains(text, tt.warning) || tt.warning == "" && text != "" {
 				t.Errorf("warnings %q, want %q", text, tt.warning)

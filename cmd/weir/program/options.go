@@ -6,5 +6,4 @@ package program
 func (t *Translator) SetOptions(opts Options) {
 	opts.NodeAddresses = sorted(opts.NodeAddresses)
 	t.opts = opts
-	clear(t.warned)
 }

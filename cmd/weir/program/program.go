@@ -9,11 +9,11 @@
 package program
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/table"
@@ -53,23 +53,21 @@ type Options struct {
 	Mode conntrack.Mode
 }
 
-// Warning is something that an operator should know of one Service.
-type Warning struct {
-	Service discovery.ServiceName
-	Text    string
+// Complaint is all that is not served of one Service, or not as it asks.
+type Complaint struct {
+	Service  discovery.ServiceName
+	Problems []problem.Problem // none: what there was is mended
 }
-
-// String is `service ns/name: TEXT`.
-func (w Warning) String() string { return fmt.Sprintf("service %s: %s", w.Service, w.Text) }
 
 // Batch is a change for [table.Table.Prepare]. Put is sorted by name, so that
 // of two new Services that claim one frontend the first by name gets it. The
 // slices in Put are valid until the Translator is used again; the table
 // copies what it keeps.
 type Batch struct {
-	Put      []table.Service
-	Delete   []string
-	Warnings []Warning // new ones only
+	Put    []table.Service
+	Delete []string
+	// Complaints are those that differ from the ones given before.
+	Complaints []Complaint
 }
 
 // Empty is true when there is nothing to tell the table.
@@ -79,9 +77,9 @@ func (b *Batch) Empty() bool { return len(b.Put) == 0 && len(b.Delete) == 0 }
 type Translator struct {
 	opts     Options
 	services map[discovery.ServiceName]*entry
-	// warned are the warnings given, per Service, so that each is given once.
-	warned map[discovery.ServiceName][]string
-	work   scratch
+	// complaints are the problems given, per Service that has some.
+	complaints map[discovery.ServiceName][]problem.Problem
+	work       scratch
 }
 
 // entry is a Service that the table serves, or would with another node address.
@@ -95,9 +93,9 @@ type entry struct {
 func New(opts Options) *Translator {
 	opts.NodeAddresses = sorted(opts.NodeAddresses)
 	return &Translator{
-		opts:     opts,
-		services: map[discovery.ServiceName]*entry{},
-		warned:   map[discovery.ServiceName][]string{},
+		opts:       opts,
+		services:   map[discovery.ServiceName]*entry{},
+		complaints: map[discovery.ServiceName][]problem.Problem{},
 	}
 }
 
@@ -107,7 +105,7 @@ func New(opts Options) *Translator {
 func (t *Translator) Apply(up *discovery.Update) Batch {
 	b := t.begin()
 	for _, name := range up.Deleted {
-		delete(t.warned, name)
+		t.complain(b, name, nil)
 		t.drop(b, name)
 	}
 	put := slices.Clone(up.Put)
@@ -197,17 +195,12 @@ func (t *Translator) putAll(b *Batch, put []*discovery.Service) {
 
 // put translates one Service, or takes it out of the table.
 func (t *Translator) put(b *Batch, svc *discovery.Service) {
-	switch {
-	case svc.Headless || svc.ExternalName:
+	if svc.Headless || svc.ExternalName || svc.Unsupported != "" {
 		t.drop(b, svc.Name)
-		t.warn(b, svc.Name, nil)
-		return
-	case svc.Unsupported != "":
-		t.drop(b, svc.Name)
-		t.warn(b, svc.Name, []string{svc.Unsupported + " is not supported: the Service is left to the kernel"})
+		t.complain(b, svc.Name, nil)
 		return
 	}
-	spec, warnings := t.translate(svc)
+	spec, problems := t.translate(svc)
 	if len(spec.Frontends) > 0 {
 		b.Put = append(b.Put, spec)
 		t.services[svc.Name] = &entry{svc, true, byLabels(svc)}
@@ -217,7 +210,7 @@ func (t *Translator) put(b *Batch, svc *discovery.Service) {
 			t.services[svc.Name] = &entry{svc, false, byLabels(svc)}
 		}
 	}
-	t.warn(b, svc.Name, warnings)
+	t.complain(b, svc.Name, problems)
 }
 
 // drop forgets a Service and takes it out of the table.
@@ -230,21 +223,15 @@ func (t *Translator) drop(b *Batch, name discovery.ServiceName) {
 	}
 }
 
-// warn passes on the warnings that were not given last time.
-func (t *Translator) warn(b *Batch, name discovery.ServiceName, texts []string) {
-	if len(texts) == 0 {
-		if len(t.warned) > 0 {
-			delete(t.warned, name)
-		}
+// complain passes problems on where they differ from those given last time.
+func (t *Translator) complain(b *Batch, name discovery.ServiceName, problems []problem.Problem) {
+	if slices.Equal(t.complaints[name], problems) {
 		return
 	}
-	old := t.warned[name]
-	for _, text := range texts {
-		if !slices.Contains(old, text) {
-			b.Warnings = append(b.Warnings, Warning{name, text})
-		}
+	if t.complaints[name] = problems; len(problems) == 0 {
+		delete(t.complaints, name)
 	}
-	t.warned[name] = texts
+	b.Complaints = append(b.Complaints, Complaint{name, problems})
 }
 
 // byLabels reports whether the labels of the node that asks decide anything.

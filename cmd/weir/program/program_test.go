@@ -89,8 +89,10 @@ func show(b Batch) []string {
 	for _, name := range b.Delete {
 		out = append(out, "delete "+name)
 	}
-	for _, w := range b.Warnings {
-		out = append(out, "warning "+w.String())
+	for _, c := range b.Complaints {
+		for _, p := range c.Problems {
+			out = append(out, fmt.Sprintf("%s %s: %s", p.Kind, c.Service, p.Reason))
+		}
 	}
 	return out
 }
@@ -162,12 +164,13 @@ func TestFrontendsOfAService(t *testing.T) {
 			s.LoadBalancerClass = "weir.dev/weir"
 		}, "10.1.1.1:80"), []string{"put ns/web", "LoadBalancer 198.51.100.1:80/6 -> all 10.1.1.1:80"}},
 		{"load balancer of another class keeps its node port", Options{LoadBalancerClass: "weir.dev/weir", NodeAddresses: []netip.Addr{node1}},
-			service("web", all, "10.1.1.1:80"), []string{"put ns/web", "NodePort 192.0.2.1:30080/6 -> all 10.1.1.1:80"}},
+			service("web", all, "10.1.1.1:80"), []string{"put ns/web", "NodePort 192.0.2.1:30080/6 -> all 10.1.1.1:80",
+				`other-class ns/web: is "" and loadBalancerClass of the configuration is "weir.dev/weir": the load balancer addresses are not served`}},
 		{"headless", Options{ClusterIPs: true}, service("web", func(s *discovery.Service) { s.Headless = true }, "10.1.1.1:80"), nil},
 		{"no frontend here", Options{}, service("web", nil, "10.1.1.1:80"), nil},
 		{"unsupported as a whole", Options{NodeAddresses: []netip.Addr{node1}}, service("web", func(s *discovery.Service) {
 			s.Unsupported = "spec.loadBalancerSourceRanges"
-		}, "10.1.1.1:80"), []string{"warning service ns/web: spec.loadBalancerSourceRanges is not supported: the Service is left to the kernel"}},
+		}, "10.1.1.1:80"), nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.opts.Node.Name = "a"
@@ -238,16 +241,16 @@ func TestProtectedPortsStayWithTheNode(t *testing.T) {
 		"NodePort 192.0.2.1:30081/6 -> none Reject",
 		"LoadBalancer 192.0.2.1:81/6 -> none Reject",
 		"LoadBalancer 198.51.100.1:81/6 -> none Reject",
-		"warning service ns/web: NodePort 192.0.2.1:22 is not taken: port 22 is protected on the node's own addresses (protectedPorts)",
-		"warning service ns/web: LoadBalancer 192.0.2.1:6443 is not taken: port 6443 is protected on the node's own addresses (protectedPorts)")
+		"protected-port ns/web: NodePort 192.0.2.1:22 is not taken: port 22 is protected on the node's own addresses (protectedPorts)",
+		"protected-port ns/web: LoadBalancer 192.0.2.1:6443 is not taken: port 6443 is protected on the node's own addresses (protectedPorts)")
 
 	again := *svc
-	if b := tr.Apply(update(&again)); len(b.Warnings) != 0 {
-		t.Errorf("warned twice: %v", b.Warnings)
+	if b := tr.Apply(update(&again)); len(b.Complaints) != 0 {
+		t.Errorf("complained twice: %v", b.Complaints)
 	}
 	tr.Apply(&discovery.Update{Deleted: []discovery.ServiceName{svc.Name}})
-	if b := tr.Apply(update(svc)); len(b.Warnings) != 2 {
-		t.Errorf("a new Service is not warned of: %v", b.Warnings)
+	if b := tr.Apply(update(svc)); len(b.Complaints) != 1 || len(b.Complaints[0].Problems) != 2 {
+		t.Errorf("no complaint about a new Service: %v", b.Complaints)
 	}
 }
 
@@ -256,7 +259,7 @@ func TestOwnAddressesBeyondThoseOfNodePorts(t *testing.T) {
 		s.Ports[0].Port, s.LoadBalancerIPs = 22, addrs("192.0.2.2")
 	})
 	tr := New(Options{Local: func(a netip.Addr) bool { return a == node2 }, ProtectedPorts: []uint16{22}})
-	if b := tr.Apply(update(svc)); len(b.Put) != 0 || len(b.Warnings) != 1 {
+	if b := tr.Apply(update(svc)); len(b.Put) != 0 || len(b.Complaints) != 1 {
 		t.Errorf("%q", show(b))
 	}
 }
@@ -270,7 +273,7 @@ func TestAddressThatBecomesTheNodesOwn(t *testing.T) {
 	})))
 	own = true
 	expect(t, tr.SetNodeAddresses(nil), "delete ns/web",
-		"warning service ns/web: LoadBalancer 192.0.2.2:22 is not taken: port 22 is protected on the node's own addresses (protectedPorts)")
+		"protected-port ns/web: LoadBalancer 192.0.2.2:22 is not taken: port 22 is protected on the node's own addresses (protectedPorts)")
 	own = false
 	expect(t, tr.SetNodeAddresses(nil), "put ns/web", "LoadBalancer 192.0.2.2:22/6 -> none Reject")
 }
@@ -298,7 +301,7 @@ func TestServiceThatLosesItsFrontendsIsDeletedOnce(t *testing.T) {
 	}
 	tr.Apply(update(service("web", nil)))
 	expect(t, tr.Apply(update(service("web", func(s *discovery.Service) { s.Unsupported = "x" }))),
-		"delete ns/web", "warning service ns/web: x is not supported: the Service is left to the kernel")
+		"delete ns/web")
 	b := tr.Apply(&discovery.Update{Deleted: []discovery.ServiceName{{Namespace: "ns", Name: "web"}}})
 	if !b.Empty() {
 		t.Errorf("%q", show(b))

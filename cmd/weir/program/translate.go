@@ -1,11 +1,11 @@
 package program
 
 import (
-	"fmt"
 	"math"
 	"net/netip"
 	"slices"
 
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/topology"
@@ -36,12 +36,13 @@ func (w *scratch) reset() {
 }
 
 // translate gives a Service its frontends on this node and their pools.
-func (t *Translator) translate(svc *discovery.Service) (table.Service, []string) {
+func (t *Translator) translate(svc *discovery.Service) (table.Service, []problem.Problem) {
 	w := &t.work
 	s := translation{t: t, svc: svc, frontends: len(w.frontends), pools: len(w.pools), listed: len(w.listed)}
 	for i := range svc.Ports {
 		s.port(&svc.Ports[i])
 	}
+	s.otherClass()
 	// Capped: what later Services of the batch append must not run into them.
 	return table.Service{
 		Name:      svc.Name.String(),
@@ -49,7 +50,7 @@ func (t *Translator) translate(svc *discovery.Service) (table.Service, []string)
 		Pools:     slices.Clip(w.pools[s.pools:]),
 		Policy:    policy(svc),
 		Listed:    slices.Clip(w.listed[s.listed:]),
-	}, s.warnings
+	}, s.problems
 }
 
 // translation is one Service on its way into the table.
@@ -57,7 +58,7 @@ type translation struct {
 	t                        *Translator
 	svc                      *discovery.Service
 	frontends, pools, listed int // where it begins in the scratch
-	warnings                 []string
+	problems                 []problem.Problem
 }
 
 // port adds one Service port: per address family the frontends, then the
@@ -131,9 +132,8 @@ func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
 	}
 	opts := &f.t.opts
 	if slices.Contains(opts.ProtectedPorts, port) && f.t.own(addr) {
-		f.warnings = append(f.warnings, fmt.Sprintf(
-			"%s %s is not taken: port %d is protected on the node's own addresses (protectedPorts)",
-			kind, netip.AddrPortFrom(addr, port), port))
+		f.complain(problem.ProtectedPort, f.field(kind), "%s %s is not taken: port %d is protected on the node's own addresses (protectedPorts)",
+			kind, netip.AddrPortFrom(addr, port), port)
 		return
 	}
 	mode, ok := f.frontendMode(netip.AddrPortFrom(addr, port), kind)

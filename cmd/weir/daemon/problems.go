@@ -1,0 +1,210 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/health"
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// Parts of the daemon that complain, as problem.Registry.Set takes them.
+const (
+	partDiscovery   = "discovery"   // per Service
+	partProgram     = "program"     // per Service
+	partPublication = "publication" // per Service, and of all
+	partConflicts   = "conflicts"   // as a whole
+	partSource      = "source"      // as a whole
+	partChecks      = "health checks"
+	partPacketPath  = "packet path"
+	partReload      = "reload"
+	partNode        = "node"
+)
+
+// lookEvery is how often the parts are asked that do not complain by
+// themselves.
+const lookEvery = 5 * time.Second
+
+// watchProblems keeps the list of problems up to date.
+func (d *Daemon) watchProblems(ctx context.Context) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			d.lookForProblems()
+		}
+	}
+}
+
+// lookForProblems asks the parts that do not complain by themselves.
+// Preconditions: d.mu is not held.
+func (d *Daemon) lookForProblems() {
+	d.problems.Replace(partSource, d.source.Problems()...)
+	d.problems.Replace(partChecks, checkProblems(d.checks.Faults())...)
+	d.problems.Replace(partPacketPath, packetPathProblems(d.lb)...)
+	d.problems.Replace(partConflicts, conflictProblems(d.lb)...)
+	d.problems.Replace(partNode, d.nodeProblems()...)
+}
+
+// serviceProblems tells what discovery finds wrong with the Services of an
+// update.
+func (d *Daemon) serviceProblems(up *discovery.Update) {
+	for _, name := range up.Deleted {
+		object := objectOf(name)
+		d.problems.Set(partDiscovery, object)
+		d.problems.Set(partPublication, object)
+	}
+	for _, svc := range up.Put {
+		d.problems.Set(partDiscovery, objectOf(svc.Name), discovered(svc)...)
+	}
+}
+
+func objectOf(name discovery.ServiceName) string { return problem.Service(name.Namespace, name.Name) }
+
+// discovered are the problems that discovery found in a Service.
+func discovered(svc *discovery.Service) []problem.Problem {
+	var out []problem.Problem
+	for _, text := range svc.Errors {
+		field, reason := splitField(text)
+		out = append(out, problem.New(problem.InvalidObject, field, "%s", reason))
+	}
+	if svc.Unsupported != "" {
+		out = append(out, problem.New(problem.UnsupportedField, svc.Unsupported, "not supported by Weir: the Service is left to the kernel"))
+	}
+	for _, text := range svc.Warnings {
+		out = append(out, problem.New(problem.ServiceWarning, "", "%s", text))
+	}
+	return out
+}
+
+// splitField takes "spec.ports[0].port: Invalid value..." apart. A text that
+// does not begin with a field is a reason as a whole.
+func splitField(text string) (field, reason string) {
+	field, reason, ok := strings.Cut(text, ": ")
+	if !ok || strings.ContainsAny(field, " /") && !strings.Contains(field, "annotations[") || !strings.Contains(field, ".") {
+		return "", text
+	}
+	return field, reason
+}
+
+// publicationProblems tells what an Apply could not do. Services that were put
+// without an error have none of that kind any more.
+func (d *Daemon) publicationProblems(b *program.Batch, err error) {
+	byService := map[string][]problem.Problem{}
+	var rest []problem.Problem
+	for _, e := range flatten(err) {
+		var of *table.ServiceError
+		switch {
+		case errors.Is(e, table.ErrFrontendTaken), errors.Is(e, steer.ErrFull):
+			// Problems of the packet path, for as long as they last.
+		case errors.As(e, &of):
+			byService[of.Service] = append(byService[of.Service], problem.New(problem.Publication, "", "%v", of.Err))
+		default:
+			rest = append(rest, problem.New(problem.Publication, "", "%v", e))
+		}
+	}
+	for i := range b.Put {
+		d.problems.Set(partPublication, "Service "+b.Put[i].Name, byService[b.Put[i].Name]...)
+	}
+	d.problems.Set(partPublication, problem.Weir, rest...)
+}
+
+// packetPathProblems are those of the packet path.
+func packetPathProblems(l *lb.LB) []problem.Problem {
+	var out []problem.Problem
+	for _, w := range l.Status().Warnings {
+		p := problem.Problem{Kind: problem.PacketPathWarning, Object: problem.Weir, Reason: w.Text, Logged: true}
+		switch w.Kind {
+		case lb.WarnInterface, lb.WarnMember:
+			p.Kind, p.Object = problem.InterfaceWarning, problem.Interface(w.Object)
+		case lb.WarnInterfaceGone:
+			p.Kind, p.Object = problem.InterfaceGone, problem.Interface(w.Object)
+		case lb.WarnMode:
+			p.Kind, p.Object = problem.ForwardingMode, "Service "+w.Object
+		}
+		out = append(out, p)
+	}
+	for _, f := range l.Unsteered() {
+		out = append(out, problem.Problem{
+			Kind: problem.NoSteeringRoom, Object: "Service " + f.ServiceName,
+			Reason: fmt.Sprintf("%s %s: no room in the steering program's map: its packets go to the kernel", f.Kind, f.AddrPort),
+		})
+	}
+	return out
+}
+
+// conflictProblems are the frontends that a Service claims and another holds.
+func conflictProblems(l *lb.LB) []problem.Problem {
+	var out []problem.Problem
+	for _, c := range l.Tables().Conflicts() {
+		out = append(out, problem.Problem{
+			Kind: problem.FrontendConflict, Object: "Service " + c.Service,
+			Reason: fmt.Sprintf("%s %s is held by Service %s", protocolName(c.Proto), c.AddrPort, c.Holder),
+		})
+	}
+	return out
+}
+
+func checkProblems(faults []health.Fault) []problem.Problem {
+	var out []problem.Problem
+	for _, f := range faults {
+		p := problem.Problem{
+			Kind: problem.HealthCheckPort, Object: objectOf(f.Service), Field: "spec.healthCheckNodePort",
+			Reason: f.Err.Error(), Logged: true,
+		}
+		if f.Shared {
+			p.Kind = problem.HealthCheckShared
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// nodeProblems are those of the node as a whole.
+func (d *Daemon) nodeProblems() []problem.Problem {
+	var out []problem.Problem
+	if reason := d.notEligible(); reason != "" {
+		out = append(out, problem.Problem{Kind: problem.Node, Object: "Node " + d.cfg.NodeName, Reason: reason})
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.synced && d.translate.WantsNodeAddress() {
+		out = append(out, problem.Problem{
+			Kind: problem.NoNodeAddress, Object: problem.Weir, Field: "nodePortAddresses",
+			Reason: fmt.Sprintf("none of the node's addresses is in %s: node ports are not served", strings.Join(d.cfg.NodePortAddresses, ", ")),
+		})
+	}
+	return out
+}
+
+// maxProblems is how many problems a status has; the counts are of all.
+const maxProblems = 1000
+
+// addProblems adds the problems to a status, and what older fields have of
+// them.
+func (d *Daemon) addProblems(s *admin.Status) {
+	d.lookForProblems()
+	s.Problems, s.ProblemsLeftOut = d.problems.List(maxProblems)
+	s.ProblemCounts = d.problems.Counts()
+	for i := range s.Problems {
+		p := &s.Problems[i]
+		switch p.Kind {
+		case problem.InvalidObject, problem.Manifest, problem.APIServer, problem.StateFile, problem.LastKnownState, problem.HealthCheckPort:
+			s.Discovery.Errors = append(s.Discovery.Errors, p.String())
+		case problem.UnsupportedField:
+			s.Discovery.LeftToKernel = append(s.Discovery.LeftToKernel, strings.TrimPrefix(p.Object, "Service ")+": "+p.Field)
+		}
+	}
+}

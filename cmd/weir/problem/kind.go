@@ -1,0 +1,112 @@
+package problem
+
+//go:generate go test -run ^TestTableOfProblemsIsCurrent$ -update .
+
+import "strings"
+
+// Kind is a label of the metric weir_problems: the set is fixed.
+type Kind string
+
+// Kinds, in the order of the reference.
+const (
+	InvalidObject     Kind = "invalid-object"
+	UnsupportedField  Kind = "unsupported-field"
+	FrontendConflict  Kind = "frontend-conflict"
+	ProtectedPort     Kind = "protected-port"
+	NoNodeAddress     Kind = "no-node-address"
+	NoNodePort        Kind = "no-node-port"
+	NoSteeringRoom    Kind = "no-steering-room"
+	OtherClass        Kind = "other-class"
+	ForwardingMode    Kind = "forwarding-mode"
+	PortNameMismatch  Kind = "port-name-mismatch"
+	OrphanSlice       Kind = "orphan-slice"
+	NoHints           Kind = "no-hints"
+	ServiceWarning    Kind = "service-warning"
+	HealthCheckPort   Kind = "health-check-port"
+	HealthCheckShared Kind = "health-check-port-shared"
+	Manifest          Kind = "manifest"
+	ManifestNote      Kind = "manifest-note"
+	APIServer         Kind = "api-server"
+	StateFile         Kind = "state-file"
+	LastKnownState    Kind = "last-known-state"
+	Node              Kind = "node"
+	InterfaceGone     Kind = "interface-gone"
+	InterfaceWarning  Kind = "interface-warning"
+	KernelFeature     Kind = "kernel-feature"
+	Configuration     Kind = "configuration"
+	RestartNeeded     Kind = "restart-needed"
+	Publication       Kind = "publication"
+	PacketPathWarning Kind = "packet-path-warning"
+	otherKind         Kind = "other"
+)
+
+// Description says what a kind stands for.
+type Description struct {
+	Kind     Kind
+	Severity Severity
+	// OfServices is true for problems of Services, which `weir explain` shows.
+	OfServices bool
+	// Event is true where such a problem becomes an Event of the Service.
+	Event bool
+	Text  string
+}
+
+// Kinds describes every kind, in the order of the reference.
+var Kinds = []Description{
+	{InvalidObject, Error, true, true, "A field of a Service or of its endpoints is malformed."},
+	{UnsupportedField, Error, true, true, "A Service has a field that Weir does not honor: the kernel serves the whole Service."},
+	{FrontendConflict, Error, true, true, "Another Service holds the address, protocol and port."},
+	{ProtectedPort, Error, true, true, "The port is in `protectedPorts` and the address is the node's own."},
+	{NoNodeAddress, Error, false, false, "A Service has node ports, and the node has no address for them in `nodePortAddresses`."},
+	{NoNodePort, Error, true, true, "A Service of type NodePort or LoadBalancer has a port without a node port and no load balancer address: nothing leads to it."},
+	{NoSteeringRoom, Error, true, false, "The XDP program's map of frontends is full: packets to the frontend go to the kernel."},
+	{OtherClass, Note, true, false, "The Service's `spec.loadBalancerClass` is not the configured `loadBalancerClass`: its load balancer addresses are not served."},
+	{ForwardingMode, Warning, true, true, "A frontend or endpoint is served in another forwarding mode than was asked for."},
+	{PortNameMismatch, Error, true, true, "No EndpointSlice of the Service has a port of the name of the Service port."},
+	{OrphanSlice, Warning, false, false, "An EndpointSlice names no Service, or one that does not exist."},
+	{NoHints, Warning, true, false, "The Service asks for `spec.trafficDistribution`, and its EndpointSlices have no hints."},
+	{ServiceWarning, Warning, true, false, "A part of the Service is passed over: addresses of another family, an Endpoints object that is too long, a slice of names."},
+	{HealthCheckPort, Error, true, true, "The `spec.healthCheckNodePort` cannot be listened on."},
+	{HealthCheckShared, Note, true, false, "Another process, most likely kube-proxy, listens on the `spec.healthCheckNodePort`."},
+	{Manifest, Error, true, false, "A file or document cannot be understood. What it described stays as it was last served."},
+	{ManifestNote, Note, false, false, "A document of another kind is skipped."},
+	{APIServer, Error, false, false, "The API server cannot be listed or watched. What is known stays."},
+	{StateFile, Error, false, false, "The last known state of the cluster cannot be read or written: a start without the API server has nothing, or an old state, to serve."},
+	{LastKnownState, Warning, false, false, "The last known state of the cluster is served: the API server has not told its state since the start."},
+	{Node, Warning, false, false, "The cluster has no Node of this name, or takes it away."},
+	{InterfaceGone, Error, false, false, "A configured interface is missing, or not attached."},
+	{InterfaceWarning, Warning, false, false, "An interface works with less than it could: a slower mode, fewer queues, offloads switched off."},
+	{KernelFeature, Note, false, false, "The kernel or a driver lacks an optional feature."},
+	{Configuration, Error, false, false, "The configuration file has errors: the one before stays in force."},
+	{RestartNeeded, Warning, false, false, "A changed field of the configuration takes effect at the next start."},
+	{Publication, Error, true, false, "A change could not be brought into the packet path."},
+	{PacketPathWarning, Warning, false, false, "The packet path works with less than it could."},
+	{otherKind, Warning, false, false, "A problem of no other kind."},
+}
+
+var described = func() map[Kind]Description {
+	m := make(map[Kind]Description, len(Kinds))
+	for _, d := range Kinds {
+		m[d.Kind] = d
+	}
+	return m
+}()
+
+// Describe returns the description of k. A kind that is not in Kinds is
+// described as "other", so that labels stay bounded.
+func (k Kind) Describe() Description {
+	if d, ok := described[k]; ok {
+		return d
+	}
+	return described[otherKind]
+}
+
+// EventReason is the reason of the Event of a problem of this kind: the kind in
+// upper camel case, as FrontendConflict.
+func (k Kind) EventReason() string {
+	var b strings.Builder
+	for word := range strings.SplitSeq(string(k), "-") {
+		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	return b.String()
+}

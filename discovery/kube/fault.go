@@ -1,0 +1,28 @@
+package kube
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Fault is a resource that cannot be listed or watched now.
+type Fault struct {
+	Resource string // services, endpointslices, nodes or endpoints
+	Reason   string
+	Since    time.Time // of the first failure in a row
+}
+
+// Faults are the resources that cannot be listed or watched now, by name.
+func (s *Source) Faults() []Fault {
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	var out []Fault
+	for name, r := range s.watch.resources {
+		if r.fault != "" {
+			out = append(out, Fault{name, r.fault, r.since})
+		}
+	}
+	slices.SortFunc(out, func(a, b Fault) int { return strings.Compare(a.Resource, b.Resource) })
+	return out
+}
