@@ -41,6 +41,7 @@ func newTable(cfg Config) (*Table, error) {
 // size sets what follows from the number of connections.
 func (t *Table) size(workers int) {
 	n := uint32(len(t.conns))
+	t.shortages = new([shortageSets][shortageWays]shortage)
 	// A worker's private block must not be a large part of a small table.
 	t.block = max(1, min(64, n/uint32(8*workers)))
 	// What workers can create between an eviction and the end of the batch in

@@ -43,8 +43,9 @@ const (
 	// worker. The Ref is its entry; it is not a forward one if the client's tuple
 	// is that of an endpoint's answer.
 	Existed
-	// NoPort: every port of the range is in use towards this endpoint, or the
-	// endpoint would not take the SYN on any that is over. For ModeDNAT: another
+	// NoPort: every port of the range is in use towards this endpoint by a flow that
+	// is neither half open nor idle and only once answered, or the endpoint would not
+	// take the SYN on any that has ended. For ModeDNAT: another
 	// connection of this client's port goes to the same endpoint by another
 	// frontend, so that the answers could not be told apart.
 	NoPort
@@ -70,6 +71,10 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 	if r := t.find(h, &f.Client); r != 0 {
 		w.count.existed.Add(1)
 		return r, Existed
+	}
+	if t.refuses(f) {
+		w.count.noPort.Add(1)
+		return 0, NoPort
 	}
 	for range maxAttempts {
 		conn, ok := w.alloc(f.Tick)

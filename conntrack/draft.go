@@ -59,11 +59,13 @@ func (d *draft) step(c *cursor) uint32 {
 
 func (f *NewFlow) hasPorts() bool { return f.PortLo != 0 && f.PortLo <= f.PortHi }
 
+// ports is how many ports the range has.
+func (f *NewFlow) ports() uint32 { return uint32(f.PortHi) - uint32(f.PortLo) + 1 }
+
 // portAt is the port at a step of a group's rotation. Each group begins elsewhere in
 // the range (RFC 6056, algorithm 4).
 func (f *NewFlow) portAt(group uint64, step uint32) uint16 {
-	lo, n := uint32(f.PortLo), uint32(f.PortHi)-uint32(f.PortLo)+1
-	return uint16(lo + (uint32(group>>16)+step)%n)
+	return uint16(uint32(f.PortLo) + (uint32(group>>16)+step)%f.ports())
 }
 
 func (t *Table) cursor(group uint64) *cursor { return &t.cursors[group%uint64(len(t.cursors))] }

@@ -70,6 +70,27 @@ func (f *modelFlow) takes(seq, ts uint32, hasTS bool) bool {
 	return f.hasSeq && int32(seq-f.seq) > 0 || hasTS && f.hasTS && int32(ts-f.ts) > 0
 }
 
+// portClass says how early the port of f passes to n.
+func (f *modelFlow) portClass(n *NewFlow) reuseClass {
+	idle := n.Tick - f.lastSeen
+	switch f.state {
+	case StateReplied:
+		if idle < TicksPerSecond {
+			return portAnswered
+		}
+		return portIdle
+	case StateSynSent, StateSynRecv, StateUnreplied:
+		if idle < 2*TicksPerSecond {
+			return portHalfOpen
+		}
+		return portIdle
+	}
+	if f.takes(n.Seq, n.TSval, n.HasTS) {
+		return portIdle
+	}
+	return portInUse
+}
+
 // packet follows a TCP packet. It reports whether it begins a new connection.
 func (f *modelFlow) packet(side int, flags uint8, seq, length uint32, ts uint32, hasTS bool, tick uint32) bool {
 	syn, ack, fin, rst := flags&flagSYN != 0, flags&flagACK != 0, flags&flagFIN != 0, flags&flagRST != 0
@@ -283,12 +304,13 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 
 func (m *model) create(rt *rapid.T, tab *Table, w *Worker, f *NewFlow, ports int) {
 	old, _ := m.find(f.Client)
-	used, taken := 0, 0
+	used, taken, best := 0, 0, portInUse
 	for _, o := range m.flows {
 		if o.endpoint == f.Endpoint && o.client.Proto() == f.Client.Proto() {
 			used++
-			if o.takes(f.Seq, f.TSval, f.HasTS) {
+			if class := o.portClass(f); class < portInUse {
 				taken++
+				best = min(best, class)
 			}
 		}
 	}
@@ -315,14 +337,14 @@ func (m *model) create(rt *rapid.T, tab *Table, w *Worker, f *NewFlow, ports int
 	}
 	if was, _ := m.find(answer); was != nil {
 		at := m.fullAt[f.Endpoint]
-		if used < ports && (at == 0 || m.tick+1-at > exhaustedFor) {
+		if used < ports && (at == 0 || m.tick+1-at > shortFor) {
 			rt.Fatal("a used port is taken while there are fresh ones")
 		}
 		if used == ports {
 			m.fullAt[f.Endpoint] = m.tick + 1
 		}
-		if !was.takes(f.Seq, f.TSval, f.HasTS) {
-			rt.Fatalf("the port of a flow in %v is taken though the endpoint would refuse", was.state)
+		if class := was.portClass(f); class == portInUse || used == ports && class != best {
+			rt.Fatalf("the port of a flow in %v is taken, of class %d and not %d", was.state, class, best)
 		}
 		m.remove(was)
 	}

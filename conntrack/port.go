@@ -4,28 +4,15 @@ import (
 	"sync/atomic"
 )
 
-// cursor is where port rotation stands for the (SNAT address, endpoint address,
-// endpoint port, protocol) that hash to it. That two share one does no harm: each
-// skips some ports.
+// cursor is where port rotation stands for the groups (SNAT address, endpoint
+// address, endpoint port, protocol) that hash to it. That two groups share one does
+// no harm: each skips some ports.
 type cursor struct {
 	at atomic.Uint32
-	_  uint32
-	// exhausted is a group's tag<<32 | the tick until which it is taken to have no
-	// fresh port.
-	exhausted atomic.Uint64
+	_  [3]uint32
 }
 
-const (
-	cursorCount = 1 << 16
-	// scanFresh is how many ports Create looks at for a fresh one before it takes
-	// one whose flow is over; the default range has 4536. scanExhausted is how many
-	// it looks at while the group is known to have none.
-	scanFresh     = 8192
-	scanExhausted = 256
-	// exhaustedFor is how long a group is taken to have no fresh port: exhaustion
-	// costs one long scan a second, not one per packet.
-	exhaustedFor = TicksPerSecond
-)
+const cursorCount = 1 << 16
 
 type linkResult uint8
 
@@ -48,57 +35,69 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	}
 	t := w.t
 	key := &t.entries[2*conn+1].Key
-	group := f.draft.group
-	c := t.cursor(group)
-	tag := group >> 32
-	n := uint32(f.PortHi) - uint32(f.PortLo) + 1
-	known := c.knownExhausted(tag, f.Tick)
+	setDstPort(key, f.portAt(f.draft.group, f.draft.step(t.cursor(f.draft.group))))
+	if h := t.Hash(key); t.find(h, key) == 0 {
+		return w.linkPort(conn, h)
+	}
+	return w.linkUsed(conn, f)
+}
+
+// linkUsed is linkReverse when the first port that the rotation offers is in use. It
+// looks on for a fresh port, and for a flow whose port may pass to this one (see
+// reuseOf). As ports are given in rotation, of several the first is the oldest.
+func (w *Worker) linkUsed(conn uint32, f *NewFlow) linkResult {
+	t := w.t
+	key := &t.entries[2*conn+1].Key
+	group, n := f.draft.group, f.ports()
+	c, m := t.cursor(group), t.shortageOf(group)
+	known := m.known(n, f.Tick)
 	limit := min(n, scanFresh)
 	if known {
-		limit = min(n, scanExhausted)
+		limit = min(n, m.left(n, f.Tick))
 	}
-	var over Ref // the first that may be taken again: the longest ago taken
-	var overState uint32
-	var behind uint32 // how many were looked at since
-	for range limit {
-		behind++
-		setDstPort(key, f.portAt(group, f.draft.step(c)))
+	best := candidate{class: portInUse}
+	looked, behind := uint32(0), uint32(0)
+	for port := keyDstPort(key); ; {
 		h := t.Hash(key)
 		r := t.find(h, key)
 		if r == 0 {
+			m.fresh()
 			return w.linkPort(conn, h)
 		}
-		if over != 0 {
-			continue
+		looked++
+		behind++
+		if t.consider(&best, r, f) {
+			best.port, behind = port, 0
 		}
-		s := atomic.LoadUint32(&t.Conn(r).state)
-		if t.Conn(r).acceptsSYN(s, f.Seq, f.TSval, f.HasTS) {
-			over, overState, behind = r, s, 0
-			if known {
-				break
-			}
+		if looked >= limit || best.settles(known, looked) {
+			break
 		}
+		port = f.portAt(group, c.at.Add(1))
+		setDstPort(key, port)
 	}
-	if !known {
-		c.exhausted.Store(tag<<32 | uint64(f.Tick+exhaustedFor))
-	}
-	if over == 0 {
+	m.noFresh(looked, n, f.Tick, known)
+	if best.class == portInUse {
+		m.vain(looked, f.Tick)
+		t.shortUntil.Store(f.Tick + 1)
 		return linkNoPort
 	}
 	c.at.Add(-behind) // the next look begins behind the one taken
-	return w.takeOver(conn, over, overState)
+	return w.takeOver(conn, &best)
 }
 
-// takeOver ends the flow of entry old, which is over and was in state word s, and
-// takes its port for conn.
-func (w *Worker) takeOver(conn uint32, old Ref, s uint32) linkResult {
+// takeOver ends the flow that a candidate names and takes its port for conn.
+func (w *Worker) takeOver(conn uint32, old *candidate) linkResult {
 	t := w.t
-	key := &t.entries[2*conn+1].Key
-	*key = t.entries[old-1].Key
-	if !w.unlinkIn(old.Conn(), s) {
+	if !w.unlinkIn(old.ref.Conn(), old.state) {
 		return linkAgain
 	}
-	w.count.reused.Add(1)
+	if ended(old.state) {
+		w.count.reused.Add(1)
+	} else {
+		w.count.displaced.Add(1)
+	}
+	key := &t.entries[2*conn+1].Key
+	setDstPort(key, old.port)
 	return w.linkPort(conn, t.Hash(key))
 }
 
@@ -132,11 +131,8 @@ func (w *Worker) linkDirect(conn uint32) linkResult {
 	return w.linkPort(conn, h)
 }
 
-func (c *cursor) knownExhausted(tag uint64, tick uint32) bool {
-	e := c.exhausted.Load()
-	return e != 0 && e>>32 == tag && int32(uint32(e)-tick) > 0
-}
-
 func setDstPort(k *Key, port uint16) {
 	k.W[4] = k.W[4]&^(0xffff<<16) | uint64(swap16(port))<<16
 }
+
+func keyDstPort(k *Key) uint16 { return swap16(uint16(k.W[4] >> 16)) }

@@ -12,6 +12,17 @@ func portFlow(i, ports int) *NewFlow {
 	return f
 }
 
+// converse makes the flow of r one whose port is not given to others.
+func converse(t *testing.T, tab *Table, r Ref, tick uint32) {
+	t.Helper()
+	if tab.Entry(r).Key.Proto() == ProtoUDP {
+		tab.TrackUDP(r.Other(), tick)
+		tab.TrackUDP(r, tick+streamAfter+1)
+		return
+	}
+	talk(t, tab, r, tick, handshakeDone...)
+}
+
 func snatPort(tab *Table, r Ref) uint16 { return tab.NewSrc(r).Port() }
 
 func TestPortsAreTakenInRotation(t *testing.T) {
@@ -47,9 +58,12 @@ func TestPortsMultiplyByEndpointAndProtocol(t *testing.T) {
 					f.Client = MakeKey(client(n), vip, proto)
 					f.Endpoint, f.SNAT = ap(endpoint), ap(source).Addr()
 					n++
-					_, o := w.Create(f)
+					r, o := w.Create(f)
 					if want := []Outcome{Created, NoPort}[i/ports]; o != want {
 						t.Fatalf("flow %d to %s from %s: outcome %d, want %d", i, endpoint, source, o, want)
+					}
+					if o == Created {
+						converse(t, tab, r, 0)
 					}
 				}
 			}
@@ -140,7 +154,9 @@ func TestFreshPortsGoBeforeUsedOnesAndThenTheOldest(t *testing.T) {
 		}
 		closed[p] = i
 		order = append(order, p)
-		if i != 3 { // one lives on
+		if i == 3 { // one lives on
+			converse(t, tab, r, 1)
+		} else {
 			talk(t, tab, r, 1, "> RST")
 		}
 	}
@@ -159,18 +175,19 @@ func TestFreshPortsGoBeforeUsedOnesAndThenTheOldest(t *testing.T) {
 	}
 }
 
-// Exhaustion is looked into once a second, not for every packet.
+// A group without a port for anybody is looked through once a second, not for every
+// packet.
 func TestExhaustionIsRemembered(t *testing.T) {
 	const ports = 4096
 	tab := openTest(t, Config{MaxFlows: 2 * ports})
 	w := tab.Worker(0)
 	w.Online()
 	for i := range ports {
-		mustCreate(t, w, portFlow(i, ports))
+		converse(t, tab, mustCreate(t, w, portFlow(i, ports)), 0)
 	}
 	f := portFlow(ports, ports)
 	f.Tick = 100
-	c := &tab.cursors[groupOf(tab, f)%cursorCount]
+	c := tab.cursor(groupOf(tab, f))
 	looks := func() uint32 {
 		before := c.at.Load()
 		if _, o := w.Create(f); o != NoPort {
@@ -181,21 +198,95 @@ func TestExhaustionIsRemembered(t *testing.T) {
 	if n := looks(); n != ports {
 		t.Errorf("first looks at %d ports, want all %d", n, ports)
 	}
-	if n := looks(); n > scanExhausted {
-		t.Errorf("then looks at %d ports, want at most %d", n, scanExhausted)
+	for range 2 {
+		if n := looks(); n != 0 {
+			t.Errorf("then looks at %d ports in the same tick", n)
+		}
 	}
-	f.Tick += exhaustedFor
-	if n := looks(); n != ports {
-		t.Errorf("a second later looks at %d ports, want all", n)
+	for f.Tick++; f.Tick < 100+2*shortFor; f.Tick++ {
+		if n := looks(); n == 0 || n > leastLooks {
+			t.Errorf("at tick %d looks at %d ports, want at most %d", f.Tick, n, leastLooks)
+		}
 	}
 	// A port that comes free is found within a turn all the same.
 	w.Delete(tab.lookup(portFlow(77, ports).Client))
-	for range ports/scanExhausted + 1 {
+	for range ports/leastLooks + 1 {
+		f.Tick++
 		if _, o := w.Create(f); o == Created {
 			return
 		}
 	}
 	t.Error("a port that came free is not found")
+}
+
+// Two groups that are exhausted and share a cursor do not make each other look
+// through all ports for every packet.
+func TestExhaustedGroupsThatShareACursorAreBothRemembered(t *testing.T) {
+	const ports = 256
+	tab := openTest(t, Config{MaxFlows: 8 * ports})
+	tab.cursors = tab.cursors[:1]
+	w := tab.Worker(0)
+	w.Online()
+	of := func(endpoint, i int) *NewFlow {
+		f := portFlow(10000*endpoint+i, ports)
+		f.Endpoint, f.Tick = netipAddrPort(endpoint), 100
+		return f
+	}
+	for endpoint := range 2 {
+		for i := range ports {
+			converse(t, tab, mustCreate(t, w, of(endpoint, i)), 100)
+		}
+	}
+	before := tab.cursors[0].at.Load()
+	for i := range 1000 {
+		if _, o := w.Create(of(i%2, ports+i)); o != NoPort {
+			t.Fatalf("outcome %d", o)
+		}
+	}
+	if n := tab.cursors[0].at.Load() - before; n > 2*(ports+leastLooks) {
+		t.Errorf("1000 refused SYNs look at %d ports", n)
+	}
+}
+
+// SYNs that nobody completes hold ports only until others need them, the oldest
+// first, and established connections keep theirs.
+func TestHalfOpenFlowsGiveTheirPortsUp(t *testing.T) {
+	const ports = 512
+	for _, proto := range []uint8{ProtoTCP, ProtoUDP} {
+		for _, after := range []uint32{0, 1, TicksPerSecond, 30 * TicksPerSecond, 119 * TicksPerSecond} {
+			tab := openHeap(t, Config{MaxFlows: 2 * ports, Workers: 1, MaxEndpoints: 8})
+			w := tab.Worker(0)
+			w.Online()
+			of := func(i int, tick uint32) *NewFlow {
+				f := portFlow(i, ports)
+				f.Client, f.Tick = MakeKey(client(i), vip, proto), tick
+				return f
+			}
+			for i := range ports {
+				r := mustCreate(t, w, of(i, 100))
+				if i%4 == 0 {
+					converse(t, tab, r, 100)
+				}
+			}
+			for i := range ports {
+				if _, o := w.Create(of(ports+i, 100+streamAfter+1+after)); o != Created {
+					t.Fatalf("protocol %d, %d ticks later: outcome %d of flow %d, %+v", proto, after, o, i, tab.Stats())
+				}
+				w.Quiesce()
+				oldest := tab.lookup(of(i+i/3+1, 0).Client)
+				if i < 3*ports/4 && oldest != 0 {
+					t.Fatalf("protocol %d, %d ticks later: flow %d still has its port", proto, after, i+i/3+1)
+				}
+			}
+			for i := 0; i < ports; i += 4 {
+				if tab.lookup(of(i, 0).Client) == 0 {
+					t.Fatalf("protocol %d: flow %d, which goes on, is gone", proto, i)
+				}
+			}
+			checkTable(t, tab)
+			checkFree(t, tab)
+		}
+	}
 }
 
 func groupOf(tab *Table, f *NewFlow) uint64 {
@@ -258,6 +349,7 @@ func TestASupersededConnectionKeepsItsPort(t *testing.T) {
 	}
 	f.Seq = 500
 	again := mustCreate(t, w, f)
+	converse(t, tab, again, 6)
 	if got := tab.NewSrc(again).Port(); got == port {
 		t.Errorf("the port in TIME_WAIT was taken for a fresh one")
 	}

@@ -4,8 +4,8 @@ import "sync/atomic"
 
 // counters are one handle's. Only its owner adds; anyone may read.
 type counters struct {
-	created, existed, noPort, full, reused, evicted counter
-	deleted, expired, gone                          counter
+	created, existed, noPort, full, reused, displaced, evicted counter
+	deleted, expired, gone                                     counter
 }
 
 // counter is added to by one goroutine at a time, which needs no locked instruction.
@@ -23,10 +23,13 @@ type Stats struct {
 	Existed  uint64 // Create found another's
 	NoPort   uint64 // refused: no SNAT port
 	Full     uint64 // refused: no room
-	Reused   uint64 // SNAT ports taken from a flow that was over
-	Evicted  uint64 // half-open, ended or unproven ones, for want of room
-	Deleted  uint64 // by Delete
-	Expired  uint64 // by age
+	Reused   uint64 // SNAT ports taken from a flow that had ended
+	// Displaced counts SNAT ports taken from a flow that was half open, or UDP that
+	// was answered once.
+	Displaced uint64
+	Evicted   uint64 // half-open, ended or unproven ones, for want of room
+	Deleted   uint64 // by Delete
+	Expired   uint64 // by age
 	// ByState counts connections per State as of the last whole turn of ageing.
 	ByState [numStates]uint32
 	// Limbo counts connections that are deleted and wait for the workers.
@@ -44,6 +47,7 @@ func (t *Table) Stats() Stats {
 		s.NoPort += c.noPort.Load()
 		s.Full += c.full.Load()
 		s.Reused += c.reused.Load()
+		s.Displaced += c.displaced.Load()
 		s.Evicted += c.evicted.Load()
 		s.Deleted += c.deleted.Load()
 		s.Expired += c.expired.Load()

@@ -15,6 +15,7 @@ type Table struct {
 	conns     []Conn
 	entries   []Entry // 2 per connection: forward, reverse
 	cursors   []cursor
+	shortages *[shortageSets][shortageWays]shortage
 	buckets   []bucket
 	endpoints flowCounts
 	frontends flowCounts
@@ -35,10 +36,12 @@ type Table struct {
 	hand      atomic.Uint32 // where the next eviction looks
 	vain      atomic.Uint32 // connections that evictions looked at since the last find
 	restUntil atomic.Uint32 // tick; 0 = never
-	_         [52]byte
-	free      stack
-	limbo     [3]stack // by epoch modulo 3
-	parts     []participant
+	// shortUntil is the tick until which a group may be without ports to look at.
+	shortUntil atomic.Uint32
+	_          [48]byte
+	free       stack
+	limbo      [3]stack // by epoch modulo 3
+	parts      []participant
 
 	turn turn
 
