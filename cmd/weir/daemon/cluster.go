@@ -44,10 +44,8 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 		return kube.Config{}, err
 	}
 	return kube.Config{
-		REST: rest,
-		Store: discovery.Options{
-			NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: program.Supported,
-		},
+		REST:            rest,
+		Store:           program.Discovery(cfg.NodeName, cfg.ServiceProxyName),
 		LabelSelector:   k.LabelSelector,
 		LegacyEndpoints: k.LegacyEndpoints,
 		Events:          true,

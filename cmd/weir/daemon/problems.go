@@ -67,37 +67,11 @@ func (d *Daemon) serviceProblems(up *discovery.Update) {
 		d.problems.Set(partPublication, object)
 	}
 	for _, svc := range up.Put {
-		d.problems.Set(partDiscovery, objectOf(svc.Name), discovered(svc)...)
+		d.problems.Set(partDiscovery, objectOf(svc.Name), program.Discovered(svc)...)
 	}
 }
 
 func objectOf(name discovery.ServiceName) string { return problem.Service(name.Namespace, name.Name) }
-
-// discovered are the problems that discovery found in a Service.
-func discovered(svc *discovery.Service) []problem.Problem {
-	var out []problem.Problem
-	for _, text := range svc.Errors {
-		field, reason := splitField(text)
-		out = append(out, problem.New(problem.InvalidObject, field, "%s", reason))
-	}
-	if svc.Unsupported != "" {
-		out = append(out, problem.New(problem.UnsupportedField, svc.Unsupported, "not supported by Weir: the Service is left to the kernel"))
-	}
-	for _, text := range svc.Warnings {
-		out = append(out, problem.New(problem.ServiceWarning, "", "%s", text))
-	}
-	return out
-}
-
-// splitField takes "spec.ports[0].port: Invalid value..." apart. A text that
-// does not begin with a field is a reason as a whole.
-func splitField(text string) (field, reason string) {
-	field, reason, ok := strings.Cut(text, ": ")
-	if !ok || strings.ContainsAny(field, " /") && !strings.Contains(field, "annotations[") || !strings.Contains(field, ".") {
-		return "", text
-	}
-	return field, reason
-}
 
 // publicationProblems tells what an Apply could not do. Services that were put
 // without an error have none of that kind any more.

@@ -8,7 +8,6 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/program"
-	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 )
 
@@ -17,7 +16,7 @@ func newSource(ctx context.Context, cfg *config.Configuration, log *slog.Logger)
 	if m := cfg.Discovery.Manifests; m != nil {
 		return manifests{manifest.New(manifest.Config{
 			Path:  m.Path,
-			Store: discovery.Options{NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: program.Supported},
+			Store: program.Discovery(cfg.NodeName, cfg.ServiceProxyName),
 			Log:   log,
 		}), m.Path}, nil
 	}

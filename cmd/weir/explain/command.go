@@ -156,7 +156,7 @@ func (o *options) check() (service *discovery.ServiceName, change *Change, err e
 // offline explains manifests.
 func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, change *Change) (*Output, error) {
 	src := manifest.New(manifest.Config{
-		Store: discovery.Options{NodeName: o.node, Supported: program.Supported},
+		Store: program.Discovery(o.node, ""),
 		Log:   slog.New(slog.DiscardHandler),
 	})
 	report, err := src.LoadFiles(o.files, cmd.InOrStdin())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/daemon"
 	"github.com/weirlb/weir/discovery/kube"
 )
 
@@ -16,14 +17,14 @@ func checkCluster(fs *findings, cfg *config.Configuration) {
 	if k == nil {
 		return
 	}
-	rest, err := kube.ClientConfig(k.Kubeconfig)
+	kc, err := daemon.ClusterConfig(cfg)
 	if err != nil {
 		fs.add(Wrong, "cluster", "%v", err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	denials, err := kube.Access(ctx, kube.Config{REST: rest, LegacyEndpoints: k.LegacyEndpoints, Events: true})
+	denials, err := kube.Access(ctx, kc)
 	if errors.Is(err, kube.ErrCredentials) {
 		fs.add(Wrong, "cluster", "%v", err)
 		return
@@ -42,6 +43,6 @@ func checkCluster(fs *findings, cfg *config.Configuration) {
 		denied++
 	}
 	if denied == 0 {
-		fs.add(OK, "cluster", "%s lets Services, EndpointSlices and Nodes be watched", rest.Host)
+		fs.add(OK, "cluster", "%s lets Services, EndpointSlices and Nodes be watched", kc.REST.Host)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 )
@@ -18,7 +20,7 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 	}
 	src := manifest.New(manifest.Config{
 		Path:  m.Path,
-		Store: discovery.Options{NodeName: cfg.NodeName},
+		Store: program.Discovery(cfg.NodeName, cfg.ServiceProxyName),
 		Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	rep, err := src.Load()
@@ -35,12 +37,7 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 	if up := src.Flush(); up != nil {
 		services, node = len(up.Put), up.Node != nil && len(up.Node.Labels) > 0
 		for _, s := range up.Put {
-			for _, e := range s.Errors {
-				fs.add(Wrong, "manifests", "Service %v: %s", s.Name, e)
-			}
-			if s.Unsupported != "" {
-				fs.add(Note, "manifests", "Service %v stays with the kernel: %s", s.Name, s.Unsupported)
-			}
+			judgeService(fs, s)
 		}
 	}
 	if !node {
@@ -48,5 +45,20 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 	}
 	if len(rep.Errors) == 0 {
 		fs.add(OK, "manifests", "%s: %d objects, %d of them Services", m.Path, rep.Objects, services)
+	}
+}
+
+// judgeService takes over what discovery found in a Service.
+func judgeService(fs *findings, s *discovery.Service) {
+	for _, p := range program.Discovered(s) {
+		p.Object = "Service " + s.Name.String()
+		switch p.Kind {
+		case problem.InvalidObject:
+			fs.add(Wrong, "manifests", "%v", &p)
+		case problem.UnsupportedField:
+			fs.add(Note, "manifests", "Service %v stays with the kernel: %s", s.Name, s.Unsupported)
+		default:
+			fs.add(Note, "manifests", "%v", &p)
+		}
 	}
 }

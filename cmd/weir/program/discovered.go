@@ -1,0 +1,40 @@
+package program
+
+import (
+	"strings"
+
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/discovery"
+)
+
+// Discovery returns the options of every Store of Weir: `weir run`, `weir
+// check` and `weir explain` must judge Services alike.
+func Discovery(nodeName, serviceProxyName string) discovery.Options {
+	return discovery.Options{NodeName: nodeName, ServiceProxyName: serviceProxyName, Supported: Supported}
+}
+
+// Discovered returns the problems that discovery found in a Service.
+func Discovered(svc *discovery.Service) []problem.Problem {
+	var out []problem.Problem
+	for _, text := range svc.Errors {
+		field, reason := splitField(text)
+		out = append(out, problem.New(problem.InvalidObject, field, "%s", reason))
+	}
+	if svc.Unsupported != "" {
+		out = append(out, problem.New(problem.UnsupportedField, svc.Unsupported, "not supported by Weir: the Service is left to the kernel"))
+	}
+	for _, text := range svc.Warnings {
+		out = append(out, problem.New(problem.ServiceWarning, "", "%s", text))
+	}
+	return out
+}
+
+// splitField takes "spec.ports[0].port: Invalid value..." apart. A text that
+// does not begin with a field is a reason as a whole.
+func splitField(text string) (field, reason string) {
+	field, reason, ok := strings.Cut(text, ": ")
+	if !ok || !strings.HasPrefix(field, "spec.") && !strings.HasPrefix(field, "metadata.") && !strings.HasPrefix(field, "status.") {
+		return "", text
+	}
+	return field, reason
+}
