@@ -65,14 +65,25 @@ type Service struct {
 	Mirrored bool
 }
 
+// Node is the node on which Weir runs.
+type Node struct {
+	topology.Node
+	// Addresses are the node's own addresses as kube-proxy takes them of the
+	// Node object (nodeutil.GetNodeHostIPs): at most one per family, the
+	// first InternalIP before the first ExternalIP, the node's main family
+	// first. Nil: the Node or its addresses are not known.
+	Addresses []netip.Addr
+}
+
 // Update is a coalesced change. Sources hand out changes; a
 // consumer that falls behind gets them coalesced.
 type Update struct {
 	// Put are the Services that are new or changed, Deleted those gone.
 	Put     []*Service
 	Deleted []ServiceName
-	// Node is this node's labels when they changed (or at first), else nil.
-	Node *topology.Node
+	// Node is this node when its labels or addresses changed (or at first),
+	// else nil.
+	Node *Node
 	// Synced is true once the source has told everything it knew at start.
 	Synced bool
 }

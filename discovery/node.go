@@ -15,9 +15,10 @@ type node struct {
 	name   string
 	known  bool
 	labels map[string]string
-	weight uint32 // of the endpoints on it, 0: it does not say
-	fault  string // what is wrong with the weight that it says
-	addrs  []netip.Addr
+	weight uint32       // of the endpoints on it, 0: it does not say
+	fault  string       // what is wrong with the weight that it says
+	addrs  []netip.Addr // sorted
+	host   []netip.Addr // see Node.Addresses
 	// users counts, per Service, its endpoints that name this node: those
 	// Services are merged anew when the labels change.
 	users map[*service]int
@@ -74,6 +75,28 @@ func (s *Store) SetNode(n *corev1.Node) {
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	s.setNodeAddrs(nd, slices.Compact(addrs))
+	s.setHostAddrs(nd, hostAddresses(n))
+}
+
+// hostAddresses are those of [Node.Addresses].
+func hostAddresses(n *corev1.Node) []netip.Addr {
+	var out []netip.Addr
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for _, a := range n.Status.Addresses {
+			ip, ok := parseAddr(a.Address)
+			if a.Type == kind && ok && !slices.ContainsFunc(out, func(o netip.Addr) bool { return o.Is4() == ip.Is4() }) {
+				out = append(out, ip)
+			}
+		}
+	}
+	return out
+}
+
+func (s *Store) setHostAddrs(nd *node, addrs []netip.Addr) {
+	if nd.name == s.opts.NodeName && !slices.Equal(nd.host, addrs) {
+		s.selfChanged = true
+	}
+	nd.host = addrs
 }
 
 // DeleteNode removes a Node. Endpoints that name it stay where they are.
@@ -86,6 +109,7 @@ func (s *Store) DeleteNode(name string) {
 	nd.weight, nd.fault = 0, ""
 	s.nodeChanged(nd)
 	s.setNodeAddrs(nd, nil)
+	s.setHostAddrs(nd, nil)
 	s.dropNode(nd)
 }
 

@@ -1,7 +1,9 @@
 package discovery
 
 import (
+	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
@@ -82,13 +84,47 @@ func TestThisNode(t *testing.T) {
 	if up := s.Flush(); up.Node == nil || up.Node.Labels["rack"] != "k1" {
 		t.Fatalf("%+v", up)
 	}
-	feed(s, aNode("n1", "rack=k1", "InternalIP=192.0.2.1"))
+	feed(s, aNode("n2", "rack=k2", "InternalIP=192.0.2.2"))
 	if up := s.Flush(); up != nil {
 		t.Fatalf("%+v", up)
 	}
 	s.DeleteNode("n1")
 	if up := s.Flush(); up.Node == nil || len(up.Node.Labels) != 0 {
 		t.Fatalf("%+v", up)
+	}
+}
+
+// The node's own addresses are those that kube-proxy takes of the Node object.
+func TestAddressesOfThisNode(t *testing.T) {
+	s := NewStore(Options{NodeName: "n1"})
+	s.Flush()
+	for _, step := range []struct {
+		node string // "": deleted
+		want string // "same": no update
+	}{
+		{"InternalIP=192.0.2.1", "[192.0.2.1]"},
+		{"InternalIP=192.0.2.1 Hostname=n1", "same"},
+		{"ExternalIP=203.0.113.1 InternalIP=192.0.2.1", "same"},
+		{"InternalIP=192.0.2.2 InternalIP=192.0.2.1", "[192.0.2.2]"},
+		{"ExternalIP=203.0.113.1", "[203.0.113.1]"},
+		{"ExternalIP=203.0.113.1 InternalIP=2001:db8::1", "[2001:db8::1 203.0.113.1]"},
+		{"InternalIP=2001:db8::1 InternalIP=192.0.2.1", "[2001:db8::1 192.0.2.1]"},
+		{"Hostname=192.0.2.1", "[]"},
+		{"InternalIP=192.0.2.1", "[192.0.2.1]"},
+		{"", "[]"},
+	} {
+		if step.node == "" {
+			s.DeleteNode("n1")
+		} else {
+			feed(s, aNode("n1", strings.Fields(step.node)...))
+		}
+		got := "same"
+		if up := s.Flush(); up != nil && up.Node != nil {
+			got = fmt.Sprint(up.Node.Addresses)
+		}
+		if got != step.want {
+			t.Errorf("Node with %q: addresses %s, want %s", step.node, got, step.want)
+		}
 	}
 }
 

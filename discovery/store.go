@@ -16,8 +16,8 @@ import (
 
 // Options say how a Store reads the objects it is given.
 type Options struct {
-	// NodeName is the node on which Weir runs; its labels are handed out
-	// with Update.Node.
+	// NodeName is the node on which Weir runs; its labels and addresses are
+	// handed out with Update.Node.
 	NodeName string
 	// ServiceProxyName selects Services by the value of their label
 	// service.kubernetes.io/service-proxy-name; "" takes those without it.
@@ -52,7 +52,7 @@ type Store struct {
 	stats    Stats
 
 	dirty       []*service
-	self        *topology.Node // as last handed out
+	self        *Node // as last handed out
 	selfChanged bool
 	synced      bool // told by MarkSynced
 	syncChanged bool
@@ -82,8 +82,6 @@ type Stats struct {
 	Mirrored         int // Services served from a legacy Endpoints object
 	FQDNSlices       int // skipped: addresses that are names
 	RefusedEndpoints int // addresses that must not be sent to
-	// Removed counts the Services that were handed out and withdrawn again.
-	Removed uint64
 }
 
 // NewStore returns an empty Store.
@@ -284,11 +282,11 @@ func (s *Store) Flush() *Update {
 	s.dirty = s.dirty[:0]
 	if s.selfChanged {
 		s.selfChanged = false
-		self := &topology.Node{Name: s.opts.NodeName}
+		self := &Node{Node: topology.Node{Name: s.opts.NodeName}}
 		if nd := s.nodes[self.Name]; nd != nil {
-			self.Labels = nd.labels
+			self.Labels, self.Addresses = nd.labels, nd.host
 		}
-		if s.self == nil || !maps.Equal(s.self.Labels, self.Labels) {
+		if s.self == nil || !maps.Equal(s.self.Labels, self.Labels) || !slices.Equal(s.self.Addresses, self.Addresses) {
 			s.self, up.Node = self, self
 		}
 	}
@@ -305,7 +303,6 @@ func (s *Store) flush(svc *service, up *Update) {
 		if svc.out != nil {
 			svc.out = nil
 			s.stats.Services--
-			s.stats.Removed++
 			up.Deleted = append(up.Deleted, svc.name)
 		}
 		if len(svc.slices) == 0 && svc.endpoints == nil {

@@ -34,7 +34,7 @@ type follower struct {
 	mu      sync.Mutex
 	updates []*discovery.Update
 	view    map[discovery.ServiceName]*discovery.Service
-	node    *topology.Node
+	node    *discovery.Node
 	synced  bool
 }
 
@@ -102,7 +102,7 @@ func (f *follower) chosen(ns, name string) string {
 		return "no Service"
 	}
 	f.mu.Lock()
-	node := *f.node
+	node := f.node.Node
 	f.mu.Unlock()
 	if len(svc.Ports) == 0 {
 		return "no port"

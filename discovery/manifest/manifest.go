@@ -76,7 +76,7 @@ type Source struct {
 	store  *discovery.Store
 	served map[Key]served // written with both mutexes held
 	report *Report
-	node   topology.Node
+	node   discovery.Node
 }
 
 // served is what the store holds of an object, and where it is from.
@@ -108,7 +108,7 @@ func New(cfg Config) *Source {
 		served:  map[Key]served{},
 		applied: &Report{},
 		report:  &Report{},
-		node:    topology.Node{Name: cfg.Store.NodeName},
+		node:    discovery.Node{Node: topology.Node{Name: cfg.Store.NodeName}},
 	}
 }
 
@@ -206,7 +206,7 @@ func (s *Source) Stats() discovery.Stats {
 func (s *Source) Node() topology.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.node
+	return s.node.Node
 }
 
 // Report is the result of the last Load. It is not to be written to.

@@ -59,13 +59,29 @@ func (w *Watcher) Addresses() []Address { return *w.hosts.Load() }
 // Local says whether addr is an address of this host.
 func (w *Watcher) Local(addr netip.Addr) bool { return w.Load().Local(addr) }
 
+// Origin is why an address is a primary one.
+type Origin uint8
+
+// Origins.
+const (
+	OfNode         Origin = iota // the Node object has it
+	OfDefaultRoute               // the host's source address towards the default route
+	OfInterface                  // the first address of the first attached interface
+)
+
+// PrimaryAddress is a primary address of the node.
+type PrimaryAddress struct {
+	netip.Addr
+	Origin Origin
+}
+
 // Primary gives the node's primary addresses, at most one per family, as
 // kube-proxy's `--nodeport-addresses primary` means it: those of the Node
-// object where they are known and held by this host; else what the host itself
-// takes for the way to the default route, as the kubelet does; else the first
-// address of the first attached interface.
-func (w *Watcher) Primary(nodeIPs []netip.Addr) []netip.Addr {
-	var out []netip.Addr
+// object (nodeIPs) where they are known and held by this host; else the host's
+// source address towards the default route, as the kubelet takes it; else the
+// first address of the first attached interface.
+func (w *Watcher) Primary(nodeIPs []netip.Addr) []PrimaryAddress {
+	var out []PrimaryAddress
 	for _, is4 := range []bool{true, false} {
 		if a := w.primary(is4, nodeIPs); a.IsValid() {
 			out = append(out, a)
@@ -74,7 +90,7 @@ func (w *Watcher) Primary(nodeIPs []netip.Addr) []netip.Addr {
 	return out
 }
 
-func (w *Watcher) primary(is4 bool, nodeIPs []netip.Addr) netip.Addr {
+func (w *Watcher) primary(is4 bool, nodeIPs []netip.Addr) PrimaryAddress {
 	addrs := w.Addresses()
 	held := func(ip netip.Addr) bool {
 		for i := range addrs {
@@ -86,7 +102,7 @@ func (w *Watcher) primary(is4 bool, nodeIPs []netip.Addr) netip.Addr {
 	}
 	for _, ip := range nodeIPs {
 		if ip.Is4() == is4 && held(ip) {
-			return ip
+			return PrimaryAddress{ip, OfNode}
 		}
 	}
 	unspecified := netip.IPv6Unspecified()
@@ -94,7 +110,7 @@ func (w *Watcher) primary(is4 bool, nodeIPs []netip.Addr) netip.Addr {
 		unspecified = netip.IPv4Unspecified()
 	}
 	if e, ok := w.Load().main.Get(netip.PrefixFrom(unspecified, 0)); ok && len(e.paths) > 0 && held(e.paths[0].Source) {
-		return e.paths[0].Source
+		return PrimaryAddress{e.paths[0].Source, OfDefaultRoute}
 	}
 	best := -1
 	for i := range addrs {
@@ -107,9 +123,9 @@ func (w *Watcher) primary(is4 bool, nodeIPs []netip.Addr) netip.Addr {
 		}
 	}
 	if best < 0 {
-		return netip.Addr{}
+		return PrimaryAddress{}
 	}
-	return addrs[best].Prefix.Addr()
+	return PrimaryAddress{addrs[best].Prefix.Addr(), OfInterface}
 }
 
 // In gives the host's addresses in any of the prefixes, as kube-proxy's

@@ -3,6 +3,7 @@ package route
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -199,16 +200,16 @@ func TestAddressesChange(t *testing.T) {
 		}
 		out := ""
 		for _, a := range w.Primary(node) {
-			out += a.String() + " "
+			out += fmt.Sprintf("%s/%d ", a.Addr, a.Origin)
 		}
 		return strings.TrimSpace(out)
 	}
-	if got := primary(); got != "192.0.2.1 2001:db8::1" {
+	if got := primary(); got != "192.0.2.1/2 2001:db8::1/2" {
 		t.Errorf("primary: %s", got)
 	}
-	if got := primary("198.51.100.1", "10.0.0.1"); got != "198.51.100.1 2001:db8::1" {
+	if got := primary("198.51.100.1", "10.0.0.1"); got != "198.51.100.1/0 2001:db8::1/2" {
 		t.Errorf("primary by the Node object: %s", got)
 	}
 	node.via("0.0.0.0/0", "192.0.2.2", "e0")
-	eventually(t, "primary by the default route", "192.0.2.1 2001:db8::1", func() string { return primary() })
+	eventually(t, "primary by the default route", "192.0.2.1/1 2001:db8::1/2", func() string { return primary() })
 }

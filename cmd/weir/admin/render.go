@@ -46,6 +46,13 @@ func renderHead(b *strings.Builder, s *Status) {
 	row(t, "Source", s.Discovery.Source)
 	row(t, "Serving", fmt.Sprintf("%s, %s, %s",
 		plural(s.Services, "Service"), plural(s.Frontends, "frontend"), plural(s.Endpoints, "endpoint")))
+	for i, a := range s.NodePorts {
+		label := ""
+		if i == 0 {
+			label = "Node ports"
+		}
+		row(t, label, fmt.Sprintf("%s (%s)", a.Address, a.Reason))
+	}
 	f := s.Flows
 	row(t, "Flows", fmt.Sprintf("%d of %d (%s, %s)  created %d  expired %d  adopted %d  evicted %d  refused %d for ports, %d for room",
 		f.Current, f.Max, percent(f.Current, f.Max), bytes(f.MemoryBytes), f.Created, f.Expired, f.Adopted, f.Evicted, f.NoPort, f.Full))

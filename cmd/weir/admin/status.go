@@ -39,6 +39,9 @@ type Status struct {
 
 	Discovery Discovery `json:"discovery"`
 
+	// NodePorts are the addresses on which node ports are served.
+	NodePorts []NodePortAddress `json:"nodePorts"`
+
 	Services  int `json:"services"`  // served by Weir
 	Frontends int `json:"frontends"` // address, protocol and port
 	Endpoints int `json:"endpoints"` // that Services list, counted per Service port
@@ -100,6 +103,13 @@ type Discovery struct {
 	// NodeNotEligible is why load balancers in front should not send
 	// traffic to this node, "" when they should.
 	NodeNotEligible string `json:"nodeNotEligible,omitempty"`
+}
+
+// NodePortAddress is an address on which node ports are served, and why on
+// this one.
+type NodePortAddress struct {
+	Address netip.Addr `json:"address"`
+	Reason  string     `json:"reason"`
 }
 
 // Interface is one attached interface, or the host port.

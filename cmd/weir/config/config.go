@@ -76,7 +76,10 @@ type Configuration struct {
 	// NodePortAddresses are the node's addresses on which node ports are
 	// served, as for kube-proxy: "primary" alone, or CIDRs; the empty list
 	// is every address of the attached interfaces. More addresses are more
-	// ways in, also from networks that were not meant.
+	// ways in, also from networks that were not meant. Primary are the
+	// addresses of the Node object, one per family, InternalIP before
+	// ExternalIP, where this host holds them; else the host's source address
+	// towards the default route. `weir status` has the addresses and reasons.
 	NodePortAddresses []string `json:"nodePortAddresses"`
 
 	SNAT       SNAT       `json:"snat"`

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/health"
 	"github.com/weirlb/weir/cmd/weir/metrics"
@@ -64,12 +64,14 @@ type Daemon struct {
 
 	overdue    overdue
 	lastHealth atomic.Pointer[metrics.Health]
+	withdrawn  atomic.Uint64 // Services that the source has withdrawn
 
 	mu        sync.Mutex // guards what follows, and orders publications
 	cfg       *config.Configuration
 	translate *program.Translator
 	pending   *pending // before the source has synced
-	node      topology.Node
+	node      discovery.Node
+	nodePorts []admin.NodePortAddress // as last logged
 	updated   time.Time
 	synced    bool
 	draining  bool
@@ -85,7 +87,7 @@ type pending struct {
 func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	d := &Daemon{log: log, cfg: cfg, fail: cancel, node: topology.Node{Name: cfg.NodeName}, pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}}}
+	d := &Daemon{log: log, cfg: cfg, fail: cancel, node: discovery.Node{Node: topology.Node{Name: cfg.NodeName}}, pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}}}
 	d.problems = problem.NewRegistry(log)
 	if d.notify, err = notify.New(d.serviceHealth, log); err != nil {
 		return err
@@ -184,7 +186,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 
 func (d *Daemon) options() program.Options {
 	return program.Options{
-		Node:           d.node,
+		Node:           d.node.Node,
 		NodeAddresses:  d.nodeAddresses(),
 		Local:          d.lb.Router().Local,
 		ClusterIPs:     d.cfg.ClusterIPs,
@@ -194,24 +196,6 @@ func (d *Daemon) options() program.Options {
 		LoadBalancerClass: d.cfg.LoadBalancerClass,
 		Mode:              program.Mode(d.cfg.Forwarding.Mode),
 	}
-}
-
-// nodeAddresses are the addresses on which node ports are served.
-func (d *Daemon) nodeAddresses() []netip.Addr {
-	prefixes, primary := d.cfg.NodePortPrefixes()
-	switch {
-	case primary:
-		return d.lb.Router().Primary(nil)
-	case len(prefixes) > 0:
-		return d.lb.Router().In(prefixes)
-	}
-	var all []netip.Addr
-	for _, a := range d.lb.Router().Addresses() {
-		if a.Port >= 0 {
-			all = append(all, a.Prefix.Addr())
-		}
-	}
-	return all
 }
 
 // deliver takes a change of the source to the tables. Until the source has
@@ -244,6 +228,9 @@ func (d *Daemon) deliver(up *discovery.Update) {
 		defer d.notify.Ready() // once it is published
 	}
 	d.serviceProblems(up)
+	if up.Node != nil {
+		d.updateAddresses()
+	}
 	d.publish(d.translate.Apply(up))
 	d.checks.Apply(up)
 }
@@ -279,24 +266,6 @@ func flatten(err error) []error {
 		return out
 	}
 	return []error{err}
-}
-
-// followAddresses translates again what depends on the node's addresses.
-func (d *Daemon) followAddresses(ctx context.Context, changed <-chan struct{}) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		}
-		d.mu.Lock()
-		if b := d.translate.SetNodeAddresses(d.nodeAddresses()); !b.Empty() {
-			d.log.Info("the node's addresses changed", "nodePorts", d.nodeAddresses())
-			d.publish(b)
-		}
-		d.checks.SetAddresses(d.checkAddresses())
-		d.mu.Unlock()
-	}
 }
 
 // followSignals reads the configuration and the manifests again on SIGHUP.
@@ -344,6 +313,7 @@ func (d *Daemon) reload() {
 	d.cfg.NodePortAddresses, d.cfg.ClusterIPs, d.cfg.ExternalIPs = next.NodePortAddresses, next.ClusterIPs, next.ExternalIPs
 	d.cfg.ProtectedPorts = next.ProtectedPorts
 	d.checks.SetAddresses(d.checkAddresses())
+	d.logNodePorts()
 	if d.synced {
 		d.translate.SetOptions(d.options())
 		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}))

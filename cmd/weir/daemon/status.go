@@ -23,14 +23,15 @@ import (
 func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 	d.mu.Lock()
 	synced, draining, updated := d.synced, d.draining, d.updated
+	nodePorts := d.nodePortAddresses()
 	d.mu.Unlock()
 	p := d.lb.Status()
 	s := &admin.Status{
 		Version: version.Get().Version, Node: d.cfg.NodeName, PID: os.Getpid(),
 		StartTime: p.Started, UptimeSeconds: time.Since(p.Started).Seconds(),
 		Snapshot: p.Snapshot, LastUpdated: updated, Synced: synced, Draining: draining,
-		Discovery: d.discoveryStatus(),
-		Services:  p.Services, Frontends: p.Frontends, Endpoints: p.Endpoints,
+		Discovery: d.discoveryStatus(), NodePorts: nodePorts,
+		Services: p.Services, Frontends: p.Frontends, Endpoints: p.Endpoints,
 		Flows: flowStatus(&p), Drops: map[string]uint64{}, Steering: p.Steering,
 		Interfaces: []admin.Interface{}, Workers: []admin.Worker{}, Neighbours: []admin.Neighbour{},
 	}
@@ -65,7 +66,7 @@ func (d *Daemon) discoveryStatus() admin.Discovery {
 	}
 	stats := d.source.Stats()
 	out.Slices, out.FQDNSlices = stats.Slices, stats.FQDNSlices
-	out.Mirrored, out.RefusedEndpoints, out.ServicesRemoved = stats.Mirrored, stats.RefusedEndpoints, stats.Removed
+	out.Mirrored, out.RefusedEndpoints, out.ServicesRemoved = stats.Mirrored, stats.RefusedEndpoints, d.withdrawn.Load()
 	out.Services = stats.Services
 	return out
 }
@@ -127,7 +128,7 @@ func flowStatus(p *lb.Status) admin.Flows {
 // Explain implements admin.Source.
 func (d *Daemon) Explain(_ context.Context, q admin.ExplainQuery) (json.RawMessage, error) {
 	d.mu.Lock()
-	node := d.node
+	node := d.node.Node
 	d.mu.Unlock()
 	var report *manifest.Report
 	if m, ok := d.source.(interface{ Report() *manifest.Report }); ok {

@@ -7,6 +7,7 @@ import "github.com/weirlb/weir/discovery"
 func (d *Daemon) noteWithdrawal(up *discovery.Update) {
 	before := d.known
 	d.known = d.source.Stats().Services
+	d.withdrawn.Add(uint64(len(up.Deleted)))
 	if n := len(up.Deleted); 2*n > before && n > 0 {
 		d.log.Warn("the source withdraws most Services", "withdrawn", n, "of", before, "left", d.known, "source", d.source.String())
 	}

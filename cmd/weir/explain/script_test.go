@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
@@ -99,7 +100,7 @@ func table(ts *testscript.TestScript, neg bool, args []string) {
 
 func newSource(dir, node string) *manifest.Source {
 	return manifest.New(manifest.Config{
-		Path:  dir,
+		Path: dir, Shorter: time.Nanosecond, // copies in place are complete here
 		Store: discovery.Options{NodeName: node, Supported: program.Supported},
 		Log:   slog.New(slog.DiscardHandler),
 	})

@@ -109,9 +109,9 @@ func (t *Translator) Apply(up *discovery.Update) Batch {
 		t.drop(b, name)
 	}
 	put := slices.Clone(up.Put)
-	relabelled := up.Node != nil && !sameNode(&t.opts.Node, up.Node)
+	relabelled := up.Node != nil && !sameNode(&t.opts.Node, &up.Node.Node)
 	if up.Node != nil {
-		t.opts.Node = *up.Node
+		t.opts.Node = up.Node.Node
 	}
 	if relabelled {
 		named := make(map[discovery.ServiceName]bool, len(up.Put)+len(up.Deleted))

@@ -332,7 +332,7 @@ func TestNodeLabelsConcernWhatDependsOnThemAlone(t *testing.T) {
 			s.Ports[0].NodePort, s.Policy.TopologyKeys = 30082, []string{topology.LabelZone}
 		}, "10.1.1.1:80 b z1"),
 	))
-	node := &topology.Node{Name: "a", Labels: map[string]string{topology.LabelZone: "z1"}}
+	node := &discovery.Node{Node: topology.Node{Name: "a", Labels: map[string]string{topology.LabelZone: "z1"}}}
 	expect(t, tr.Apply(&discovery.Update{Node: node}),
 		"put ns/hints", "NodePort 192.0.2.1:30081/6 -> same-zone 10.1.1.1:80", "listed 10.1.1.2:80/6",
 		"put ns/keys", "NodePort 192.0.2.1:30082/6 -> topology-key:topology.kubernetes.io/zone 10.1.1.1:80")
