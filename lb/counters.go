@@ -128,11 +128,12 @@ type tally struct {
 	fragments          uint64 // fragments sent on
 	fragmentsHeld      uint64 // of them and others: waited for the first of their datagram
 	aborts             uint64 // SCTP refusals made: ABORT and SHUTDOWN COMPLETE
+	flowless           uint64 // packets sent on without a flow, for which the table had no room
 	drops              [dropReasons]uint64
 }
 
 const (
-	tallySums  = 22 // what is before the drops
+	tallySums  = 23 // what is before the drops
 	tallyWords = tallySums + int(dropReasons)
 )
 
@@ -147,7 +148,7 @@ type sharedTally struct {
 func (s *sharedTally) publish(t *tally) {
 	w := [tallySums]uint64{t.rxPackets, t.rxBytes, t.txPackets, t.txBytes, t.newFlows, t.reopened,
 		t.resets, t.icmp, t.toKernel, t.handedOver, t.held, t.partial, t.txErrors, t.batches, t.sleeps, t.busy, t.freeFrames,
-		t.icmpPassed, t.echoes, t.fragments, t.fragmentsHeld, t.aborts}
+		t.icmpPassed, t.echoes, t.fragments, t.fragmentsHeld, t.aborts, t.flowless}
 	for i, v := range w {
 		if s.w[i].Load() != v {
 			s.w[i].Store(v)
@@ -172,6 +173,7 @@ type WorkerCounters struct {
 	Busy                                   time.Duration
 	FreeFrames                             uint64 // now
 	Fragments, FragmentsHeld               uint64
+	Flowless                               uint64
 	Drops                                  map[string]uint64 // reasons that occurred
 }
 
@@ -183,7 +185,7 @@ func (s *sharedTally) read() WorkerCounters {
 		ToKernel: v(8), HandedOver: v(9), Held: v(10), Partial: v(11), TxErrors: v(12),
 		Batches: v(13), Sleeps: v(14), Busy: time.Duration(v(15)), FreeFrames: v(16),
 		ICMPPassed: v(17), EchoReplies: v(18),
-		Fragments: v(19), FragmentsHeld: v(20), Aborts: v(21),
+		Fragments: v(19), FragmentsHeld: v(20), Aborts: v(21), Flowless: v(22),
 		Drops: map[string]uint64{},
 	}
 	for i := range dropNames {

@@ -223,7 +223,13 @@ func (w *worker) miss(b *batch, i int) {
 	if !w.withinLimits(b, i, fe) {
 		return
 	}
-	if ep == nil {
+	switch {
+	case ep != nil:
+	case oneWay(fe.Mode) && !opens(&b.pkt[i]):
+		// The middle of a connection: what made it chose by the tuple, or the choice
+		// is lost.
+		ep = w.byTuple(fe, &b.key[i])
+	default:
 		ep = w.choose(fe, &b.key[i])
 	}
 	w.begin(b, i, fe, ep)

@@ -148,13 +148,9 @@ func TestExhaustedPortsNameTheEndpoint(t *testing.T) {
 	p := *b.lb.plan.Load()
 	p.lo, p.hi = 61000, 61003
 	b.lb.plan.Store(&p)
-	for i := range 6 {
-		req := request(false, header.ProtoUDP)
-		req.src = ap(client4, uint16(3000+i))
-		b.give(portClient, req.build(t))
-	}
-	if got := b.round(); len(got[portServer]) != 4 {
-		t.Errorf("%d flows got a port, want 4", len(got[portServer]))
+	got := b.newFlows(6, 3000, header.ProtoUDP)
+	if n := len(got); n != 4 {
+		t.Errorf("%d flows got a port, want 4", n)
 	}
 	if b.drops()["snat-ports-exhausted"] != 2 {
 		t.Errorf("drops %v", b.drops())

@@ -37,39 +37,54 @@ func (w *worker) errorOfAnotherNode(b *batch, i int, fe *table.FrontendEntry) {
 		w.drop(b, i, DropICMPNoFlow)
 		return
 	}
+	if w.directTo(b, i, fe, ep, DropICMPNoFlow) {
+		w.t.icmpPassed++
+	}
+}
+
+// directTo sends packet i, of no flow, to an endpoint in a mode without translation.
+// It reports whether it did; else it has dealt with the packet: dropped for reason
+// where the endpoint is reached by translation alone.
+func (w *worker) directTo(b *batch, i int, fe *table.FrontendEntry, ep *table.EndpointEntry, reason Drop) bool {
 	if b.pkt[i].TTL <= 1 {
 		w.drop(b, i, DropTTL)
-		return
+		return false
 	}
 	path, ok := w.routes.Lookup(ep.AddrPort.Addr(), uint32(b.hash[i]))
 	if !ok {
 		w.noRoute(b, i, path.Kind)
-		return
+		return false
 	}
 	mode := modeTo(fe, ep, &path, w.plan)
 	if !oneWay(mode) { // translated here, and by a flow alone
-		w.drop(b, i, DropICMPNoFlow)
-		return
+		w.drop(b, i, reason)
+		return false
 	}
 	if !w.reaches(&path, mode, ep.AddrPort) {
 		w.drop(b, i, DropNotOnLink)
-		return
+		return false
 	}
 	src, ok := w.plan.source(&path, ep, b.hash[i])
 	if !ok && mode != conntrack.ModeL2DSR {
 		w.drop(b, i, DropNoRoute)
-		return
+		return false
 	}
 	n, ok := w.router.Adjacency(path.Port, path.NextHop)
 	if !ok {
 		w.hold(b, i, int32(path.Port), path.NextHop, 0)
-		return
+		return false
 	}
 	adj, dst, mtu := w.hop(b, i, way(w.epoch, &path, n))
 	if adj == nil {
-		return // held, or dropped
+		return false // held, or dropped
 	}
-	w.errorDirect(b, i, w.tunnelTo(b, i, mode, src.Addr, ep.AddrPort.Addr()), adj, dst, mtu)
+	t := w.tunnelTo(b, i, mode, src.Addr, ep.AddrPort.Addr())
+	mtu = t.within(mtu)
+	if uint32(b.pkt[i].Len) > mtu && w.tooBigDirect(b, i, mtu) {
+		return false
+	}
+	w.direct(b, i, t, adj, dst, mtu)
+	return true
 }
 
 // agreed is the endpoint that a flow of the tuple has on whichever node it is, as

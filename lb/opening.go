@@ -5,6 +5,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -12,6 +13,8 @@ import (
 type opening struct {
 	i    int
 	way  uint64 // of the client's packets; 0: to be found
+	fe   *table.FrontendEntry
+	ep   *table.EndpointEntry
 	flow conntrack.NewFlow
 }
 
@@ -57,10 +60,7 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 		w.noRoute(b, i, path.Kind)
 		return
 	}
-	mode := modeTo(fe, ep, path, w.plan)
-	if mode == conntrack.ModeDNAT && !w.mayKeepClient(b, i, ep, path) {
-		mode = conntrack.ModeNAT
-	}
+	mode := w.modeOf(b, i, fe, ep, path)
 	if !oneWay(mode) && !opens(p) {
 		w.midstream(b, i)
 		return
@@ -75,16 +75,13 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 		return
 	}
 	o := w.openings.next()
-	o.i, o.way = i, known.way
-	if mode == conntrack.ModeDNAT {
-		o.way = 0 // it may have another next hop: see throughHostPort
-	}
+	o.i, o.fe = i, fe
 	f := &o.flow
 	f.Client = b.key[i]
-	f.Endpoint, f.EndpointNumber, f.FrontendNumber = ep.AddrPort, ep.Number, fe.Service
-	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
-	f.Mode, f.Tick = mode, w.tick
+	f.FrontendNumber = fe.Service
+	f.Tick = w.tick
 	f.HasTS, f.Watched = false, fe.FollowsConnectionIDs()
+	o.to(ep, mode, known.way, src)
 	if p.Proto == header.ProtoTCP {
 		l4 := header.TCP(w.frame(b, i)[p.L4:])
 		f.Seq = l4.Seq()
@@ -98,6 +95,26 @@ func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.Endpo
 	case fe.Policy != nil || fe.Pool.Algorithm() == table.LeastConn:
 		w.openAll(b) // the next choice may depend on how many connections there are
 	}
+}
+
+// modeOf is the mode of packet i's flow to an endpoint by a path.
+func (w *worker) modeOf(b *batch, i int, fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path) conntrack.Mode {
+	mode := modeTo(fe, ep, path, w.plan)
+	if mode == conntrack.ModeDNAT && !w.mayKeepClient(b, i, ep, path) {
+		return conntrack.ModeNAT
+	}
+	return mode
+}
+
+// to sets the endpoint of a connection, how packets reach it, and the SNAT source.
+func (o *opening) to(ep *table.EndpointEntry, mode conntrack.Mode, way uint64, src SNATSource) {
+	f := &o.flow
+	o.ep, o.way = ep, way
+	if mode == conntrack.ModeDNAT {
+		o.way = 0 // it may have another next hop: see throughHostPort
+	}
+	f.Endpoint, f.EndpointNumber, f.Mode = ep.AddrPort, ep.Number, mode
+	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
 }
 
 // openAll makes the connections that were decided upon, in the order of their packets.
@@ -122,6 +139,9 @@ func (w *worker) open(b *batch, o *opening) {
 		f.Mode = conntrack.ModeNAT
 		ref, outcome = w.ct.Create(f)
 	}
+	if outcome == conntrack.NoPort {
+		ref, outcome = w.otherPort(b, o)
+	}
 	switch outcome {
 	case conntrack.Created:
 		w.t.newFlows++
@@ -137,7 +157,7 @@ func (w *worker) open(b *batch, o *opening) {
 		w.drop(b, i, DropUnsupported)
 		return
 	default:
-		w.drop(b, i, DropTableFull)
+		w.withoutFlow(b, o)
 		return
 	}
 	if outcome == conntrack.Created && !opens(&b.pkt[i]) {

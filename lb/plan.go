@@ -49,12 +49,17 @@ type ownedSource struct {
 	lo, hi uint16
 }
 
+// configured is the list of configured SNAT sources of a family.
+func (p *plan) configured(family uint8) []SNATSource {
+	if family == 6 {
+		return p.sources6
+	}
+	return p.sources4
+}
+
 // source is the SNAT source of a flow to ep by path.
 func (p *plan) source(path *route.Path, ep *table.EndpointEntry, hash uint64) (SNATSource, bool) {
-	list := p.sources4
-	if ep.Family == 6 {
-		list = p.sources6
-	}
+	list := p.configured(ep.Family)
 	if path.Kind == route.Host {
 		// The host port's own prefix: addresses that only Weir uses.
 		a := path.Source
@@ -71,6 +76,16 @@ func (p *plan) source(path *route.Path, ep *table.EndpointEntry, hash uint64) (S
 		return list[hash>>32%uint64(len(list))], true
 	}
 	return SNATSource{path.Source, p.lo, p.hi}, path.Source.IsValid()
+}
+
+// otherSource is the n-th source after source's choice, n from 1; false when there
+// are no more.
+func (p *plan) otherSource(path *route.Path, ep *table.EndpointEntry, hash uint64, n int) (SNATSource, bool) {
+	list := p.configured(ep.Family)
+	if path.Kind == route.Host || n >= len(list) {
+		return SNATSource{}, false
+	}
+	return list[(hash>>32+uint64(n))%uint64(len(list))], true
 }
 
 // towardsListener is the source towards one of the node's own addresses.

@@ -47,8 +47,8 @@ func TestEndpointsWithoutARoute(t *testing.T) {
 	}
 }
 
-// Once established connections fill the flow table, a new one is refused and
-// those go on.
+// Connections of a one-way mode that fill the flow table make room for new ones, and
+// go on all the same.
 func TestAFullFlowTableKeepsEstablishedFlows(t *testing.T) {
 	b := newBench(t)
 	b.serveDirect(conntrack.ModeIPIP, endpoint4, nil) // one way: no answers to make up
@@ -67,17 +67,13 @@ func TestAFullFlowTableKeepsEstablishedFlows(t *testing.T) {
 		pass(open, client)
 		pass(goOn, client)
 	}
-	refused := b.drops()[DropTableFull.String()]
-	if refused == 0 || sent == 0 || b.lb.flows.Flows() > flows {
+	if n := len(b.drops()); n != 0 || sent != 2*(flows+100) || b.lb.flows.Flows() > flows {
 		t.Fatalf("%d flows of at most %d, %d packets sent, drops %v", b.lb.flows.Flows(), flows, sent, b.drops())
 	}
 	for before, client := sent, 0; client < 100; client++ {
 		if pass(goOn, client); sent != before+client+1 {
 			t.Fatalf("flow %d does not go on: drops %v", client, b.drops())
 		}
-	}
-	if b.drops()[DropTableFull.String()] != refused {
-		t.Errorf("counted %v", b.drops())
 	}
 	b.framesHome()
 }

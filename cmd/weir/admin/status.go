@@ -183,6 +183,7 @@ type Worker struct {
 	TxBytes     uint64 `json:"txBytes"`
 	NewFlows    uint64 `json:"newFlows"`
 	Reopened    uint64 `json:"reopened"`    // flows that a new SYN took over
+	Flowless    uint64 `json:"flowless"`    // packets sent on without a flow: the table was full
 	Resets      uint64 `json:"resets"`      // TCP RSTs made
 	Aborts      uint64 `json:"aborts"`      // SCTP refusals made
 	ICMPErrors  uint64 `json:"icmpErrors"`  // ICMP errors made
@@ -216,8 +217,11 @@ type Flows struct {
 	Expired     uint64 `json:"expired"`
 	Evicted     uint64 `json:"evicted"` // half-open flows that made room
 	NoPort      uint64 `json:"noPort"`  // new flows refused: SNAT ports exhausted
-	Full        uint64 `json:"full"`    // new flows refused: table full
-	Adopted     uint64 `json:"adopted"` // flows taken over from the last process
+	// Displaced are half-open flows and UDP flows answered once whose SNAT port
+	// another flow got.
+	Displaced uint64 `json:"displaced"`
+	Full      uint64 `json:"full"`    // new flows refused: table full
+	Adopted   uint64 `json:"adopted"` // flows taken over from the last process
 	// ByState is the number of flows per protocol and state, such as
 	// tcp-established.
 	ByState map[string]uint64 `json:"byState,omitempty"`

@@ -94,7 +94,7 @@ func interfaceStatus(i *lb.InterfaceStatus) admin.Interface {
 func workerStatus(w *lb.WorkerStatus, uptime float64) admin.Worker {
 	return admin.Worker{
 		ID: w.ID, CPU: w.CPU, RxPackets: w.RxPackets, RxBytes: w.RxBytes, TxPackets: w.TxPackets, TxBytes: w.TxBytes,
-		NewFlows: w.NewFlows, Reopened: w.Reopened, Resets: w.Resets, Aborts: w.Aborts, ICMPErrors: w.ICMPErrors,
+		NewFlows: w.NewFlows, Reopened: w.Reopened, Flowless: w.Flowless, Resets: w.Resets, Aborts: w.Aborts, ICMPErrors: w.ICMPErrors,
 		ICMPPassed: w.ICMPPassed, EchoReplies: w.EchoReplies,
 		ToKernel: w.ToKernel, HandedOver: w.HandedOver, Held: w.Held, Partial: w.Partial, TxErrors: w.TxErrors, Drops: w.Drops,
 		Fragments: w.Fragments, FragmentsHeld: w.FragmentsHeld,
@@ -114,7 +114,7 @@ func flowStatus(p *lb.Status) admin.Flows {
 	f := &p.FlowStats
 	out := admin.Flows{
 		Current: uint64(p.Flows), Max: uint64(p.MaxFlows), MemoryBytes: uint64(p.FlowMemory),
-		Created: f.Created, Expired: f.Expired, Evicted: f.Evicted, NoPort: f.NoPort, Full: f.Full,
+		Created: f.Created, Expired: f.Expired, Evicted: f.Evicted, NoPort: f.NoPort, Displaced: f.Displaced, Full: f.Full,
 		Adopted: uint64(f.Adopted), ByState: map[string]uint64{},
 	}
 	for state, n := range f.ByState {

@@ -66,6 +66,7 @@ var workers = []metric{
 	perWorker("transmit_bytes_total", "Bytes sent, from the Ethernet header on.", func(w *admin.Worker) uint64 { return w.TxBytes }),
 	perWorker("new_flows_total", "Flows begun.", func(w *admin.Worker) uint64 { return w.NewFlows }),
 	perWorker("reopened_flows_total", "Flows whose port or tuple a new SYN took over.", func(w *admin.Worker) uint64 { return w.Reopened }),
+	perWorker("flowless_packets_total", "Packets of modes without translation sent on without a flow: the flow table was full.", func(w *admin.Worker) uint64 { return w.Flowless }),
 	perWorker("resets_sent_total", "TCP RSTs made.", func(w *admin.Worker) uint64 { return w.Resets }),
 	perWorker("sctp_aborts_sent_total", "SCTP refusals made: ABORT and SHUTDOWN COMPLETE.", func(w *admin.Worker) uint64 { return w.Aborts }),
 	perWorker("icmp_errors_sent_total", "ICMP errors made.", func(w *admin.Worker) uint64 { return w.ICMPErrors }),
@@ -112,7 +113,8 @@ var flows = []metric{
 	}),
 	counter("flows_created_total", "Connections entered into the table.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Created)) }),
 	counter("flows_expired_total", "Connections that ended or aged out.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Expired)) }),
-	counter("flows_evicted_total", "Half-open connections that made room for new ones.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Evicted)) }),
+	counter("flows_evicted_total", "Half-open, ended and unproven connections that made room for new ones.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Evicted)) }),
+	counter("flows_displaced_total", "Half-open flows, and UDP flows answered once, whose SNAT port another flow got.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Displaced)) }),
 	counter("flows_adopted_total", "Connections taken over from the last process.", nil, func(s *admin.Status, e emit) { e(float64(s.Flows.Adopted)) }),
 	counter("flows_refused_total", "New connections refused for want of a SNAT port or of room.", []string{"reason"}, func(s *admin.Status, e emit) {
 		e(float64(s.Flows.NoPort), "no-port")

@@ -1,0 +1,109 @@
+package lb
+
+import (
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// A new connection that finds no SNAT port, or no room in the flow table, is not
+// refused while there is another way to serve it.
+
+const (
+	// otherSources and otherEndpoints bound what is tried in place of an exhausted
+	// SNAT source and endpoint. Each try in vain costs as much as a refusal.
+	otherSources   = 3
+	otherEndpoints = 3
+	// nextPick takes a hash to that of the next try (odd; 2^64 / golden ratio).
+	nextPick = 0x9e3779b97f4a7c15
+)
+
+// otherPort makes a connection whose SNAT ports towards its endpoint are exhausted
+// from another SNAT source, or else to another endpoint. Every node tries the same
+// endpoints in the same order.
+func (w *worker) otherPort(b *batch, o *opening) (conntrack.Ref, conntrack.Outcome) {
+	f, hash, outcome := &o.flow, b.hash[o.i], conntrack.NoPort
+	if f.Mode != conntrack.ModeNAT {
+		return 0, outcome
+	}
+	first, source := o.ep, SNATSource{f.SNAT, f.PortLo, f.PortHi}
+	known, _ := w.pathTo(first, uint32(hash))
+	for n := 1; n <= otherSources; n++ {
+		src, ok := w.plan.otherSource(&known.path, first, hash, n)
+		if !ok {
+			break
+		}
+		o.to(first, conntrack.ModeNAT, o.way, src)
+		if ref, outcome := w.ct.Create(f); outcome != conntrack.NoPort {
+			return ref, outcome
+		}
+	}
+	if o.mayMove() {
+		for n := range uint64(otherEndpoints) {
+			ref, outcome := w.createTo(b, o, otherEndpoint(o.fe.Pool, table.Hash(&f.Client.W), n))
+			if outcome != conntrack.NoPort {
+				return ref, outcome
+			}
+		}
+	}
+	o.to(first, conntrack.ModeNAT, 0, source) // which is told of
+	return 0, outcome
+}
+
+// mayMove reports whether any endpoint of the pool serves the connection: not where
+// the client or its connection ID has one of its own.
+func (o *opening) mayMove() bool {
+	pool := o.fe.Pool
+	return pool.Len() > 1 && pool.AffinitySeconds() == 0 && !o.fe.FollowsConnectionIDs()
+}
+
+// otherEndpoint is the n-th endpoint to try for a tuple's hash: of a small pool each in
+// turn, of a larger one that of another slot.
+func otherEndpoint(pool *table.PoolEntry, hash, n uint64) *table.EndpointEntry {
+	if size := uint64(pool.Len()); size <= otherEndpoints {
+		return &pool.Endpoints()[(hash+n)%size]
+	}
+	return pool.Pick(hash + (n+1)*nextPick)
+}
+
+// createTo makes a connection to another endpoint than its present one. It does
+// nothing, and returns NoPort, where that would be the same one or take another mode.
+func (w *worker) createTo(b *batch, o *opening, ep *table.EndpointEntry) (conntrack.Ref, conntrack.Outcome) {
+	if ep == o.ep {
+		return 0, conntrack.NoPort
+	}
+	hash := b.hash[o.i]
+	known, ok := w.pathTo(ep, uint32(hash))
+	if !ok || w.modeOf(b, o.i, o.fe, ep, &known.path) != conntrack.ModeNAT {
+		return 0, conntrack.NoPort
+	}
+	src, ok := w.plan.source(&known.path, ep, hash)
+	if !ok {
+		return 0, conntrack.NoPort
+	}
+	o.to(ep, conntrack.ModeNAT, known.way, src)
+	return w.ct.Create(&o.flow)
+}
+
+// withoutFlow deals with the first packet of a connection for which the flow table
+// has no room. In the one-way modes it goes to the endpoint that follows from its
+// tuple, as do those after it: no packet of the connection needs a flow. Where that
+// is not the choice of the Service's algorithm (random, least-conn), a full table
+// takes the choice from it.
+func (w *worker) withoutFlow(b *batch, o *opening) {
+	i := o.i
+	if !oneWay(o.flow.Mode) || b.pkt[i].Frag != 0 {
+		w.drop(b, i, DropTableFull)
+		return
+	}
+	if ep := w.byTuple(o.fe, &b.key[i]); w.directTo(b, i, o.fe, ep, DropTableFull) {
+		w.t.flowless++
+	}
+}
+
+// byTuple is the endpoint that follows from a tuple, for packets without a flow.
+func (w *worker) byTuple(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
+	if ep := w.agreed(fe, k); ep != nil {
+		return ep
+	}
+	return fe.Pool.Pick(table.Hash(&k.W))
+}
