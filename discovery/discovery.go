@@ -60,6 +60,9 @@ type Service struct {
 	// Warnings are what an operator should know although nothing is
 	// malformed: an Endpoints object that was cut short, an FQDN slice.
 	Warnings []string
+	// Faults are what keeps it, well-formed as it is, from being served as it
+	// asks.
+	Faults []Fault
 	// Mirrored is true when the endpoints come from a legacy Endpoints
 	// object.
 	Mirrored bool

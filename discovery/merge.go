@@ -35,7 +35,9 @@ func (s *Store) merge(svc *service) *Service {
 		for i := range out.Ports {
 			strange |= s.mergePort(sources, &out, &out.Ports[i])
 			svc.spec.wishes.weights.apply(out.Ports[i].Endpoints)
+			out.portNameFault(i, sources)
 		}
+		out.hintsFault(svc.spec.distribution)
 	}
 	if e := out.misdirected(); e != "" {
 		out.Errors = append(slices.Clip(out.Errors), e)
@@ -214,7 +216,7 @@ func (a *Service) sameSpec(b *Service) bool {
 		a.Families == b.Families && a.Unsupported == b.Unsupported && a.Mirrored == b.Mirrored &&
 		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&
 		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
-		slices.Equal(a.Errors, b.Errors) && slices.Equal(a.Warnings, b.Warnings) &&
+		slices.Equal(a.Errors, b.Errors) && slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.Faults, b.Faults) &&
 		samePolicy(&a.Policy, &b.Policy)
 }
 

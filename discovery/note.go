@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -31,11 +32,29 @@ func (s *Store) note(kind string, id objectName, text string) {
 	s.notes[noteKey{kind, id}] = text
 }
 
-// Notes returns what is passed over at present, sorted.
+// orphans are the slices of Services that do not exist.
+func (s *Store) orphans() []Note {
+	var out []Note
+	for name, svc := range s.services {
+		if _, other := s.others[name]; svc.spec != nil || other {
+			continue
+		}
+		for slice := range svc.slices {
+			out = append(out, Note{"EndpointSlice", name.Namespace, slice, fmt.Sprintf("names Service %s, which does not exist", name)})
+		}
+	}
+	return out
+}
+
+// Notes returns what is passed over at present, sorted. The work is in
+// proportion to the Services where Options.Complete is set.
 func (s *Store) Notes() []Note {
 	out := make([]Note, 0, len(s.notes))
 	for k, text := range s.notes {
 		out = append(out, Note{k.kind, k.id.Namespace, k.id.Name, text})
+	}
+	if s.opts.Complete {
+		out = append(out, s.orphans()...)
 	}
 	slices.SortFunc(out, func(a, b Note) int { return strings.Compare(a.String(), b.String()) })
 	return out

@@ -15,13 +15,15 @@ import (
 type spec struct {
 	svc      Service // without endpoints; Errors are the document's own
 	selector bool
-	valid    bool // the API server would take it
-	wishes   wishes
+	// distribution is spec.trafficDistribution, "" for none.
+	distribution string
+	valid        bool // the API server would take it
+	wishes       wishes
 }
 
 // equal reports whether two documents say the same.
 func (a *spec) equal(b *spec) bool {
-	return a != nil && b != nil && a.selector == b.selector && a.svc.equal(&b.svc) && a.wishes.weights.equal(&b.wishes.weights)
+	return a != nil && b != nil && a.selector == b.selector && a.distribution == b.distribution && a.svc.equal(&b.svc) && a.wishes.weights.equal(&b.wishes.weights)
 }
 
 // parser gathers what is read of one Service document.
@@ -48,6 +50,10 @@ func parseService(obj *corev1.Service, good *spec, supported Feature) *spec {
 	p.policies()
 	p.affinity()
 	p.sourceRanges()
+	p.nodePortFaults()
+	if d := obj.Spec.TrafficDistribution; d != nil {
+		sp.distribution = strings.Clone(*d)
+	}
 	if len(p.errors) > 0 && good != nil {
 		last := *good
 		last.svc.Errors, last.valid = p.errors, false

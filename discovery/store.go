@@ -24,6 +24,9 @@ type Options struct {
 	ServiceProxyName string
 	// Supported is what the data path can do beyond the plain Service.
 	Supported Feature
+	// Complete is true where the Store is given every Service that there is:
+	// then a slice of a Service that is not there is worth a Note.
+	Complete bool
 	// MaxMirrored is the most addresses taken of one subset of an
 	// Endpoints object; 0 is the 1,000 of the mirroring controller.
 	MaxMirrored int
@@ -49,6 +52,7 @@ type Store struct {
 	places   map[netip.Addr]*place
 	nowhere  node // of endpoints whose node nobody knows
 	notes    map[noteKey]string
+	others   map[ServiceName]struct{} // Services of other proxies
 	stats    Stats
 
 	dirty       []*service
@@ -96,6 +100,7 @@ func NewStore(opts Options) *Store {
 		nodes:       make(map[string]*node),
 		places:      make(map[netip.Addr]*place),
 		notes:       make(map[noteKey]string),
+		others:      make(map[ServiceName]struct{}),
 		selfChanged: opts.NodeName != "",
 	}
 }
@@ -128,8 +133,10 @@ func (s *Store) SetService(obj *corev1.Service) {
 	name := ServiceName{obj.Namespace, obj.Name}
 	if obj.Labels[labelServiceProxyName] != s.opts.ServiceProxyName {
 		s.DeleteService(obj.Namespace, obj.Name)
+		s.others[name] = struct{}{}
 		return
 	}
+	delete(s.others, name)
 	svc := s.serviceNamed(name)
 	sp := parseService(obj, svc.good, s.opts.Supported)
 	if svc.spec.equal(sp) {
@@ -145,6 +152,7 @@ func (s *Store) SetService(obj *corev1.Service) {
 // DeleteService removes a Service. Its slices are kept for when it comes
 // back.
 func (s *Store) DeleteService(namespace, name string) {
+	delete(s.others, ServiceName{namespace, name})
 	svc := s.services[ServiceName{namespace, name}]
 	if svc == nil || svc.spec == nil {
 		return

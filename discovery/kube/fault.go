@@ -4,7 +4,17 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weirlb/weir/discovery"
 )
+
+// Notes are the objects that are passed over, as discovery.Store.Notes has
+// them.
+func (s *Source) Notes() []discovery.Note {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.Notes()
+}
 
 // Fault is a resource that cannot be listed or watched now.
 type Fault struct {

@@ -28,6 +28,7 @@ import (
 	"hash/maphash"
 	"io"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -99,6 +100,7 @@ func New(cfg Config) *Source {
 	if cfg.Shorter <= 0 {
 		cfg.Shorter = 40 * cfg.Quiet
 	}
+	cfg.Store.Complete = true
 	return &Source{
 		cfg:     cfg,
 		reload:  make(chan struct{}, 1),
@@ -195,6 +197,14 @@ func (s *Source) Services() []*discovery.Service {
 	return s.store.All()
 }
 
+// Notes are the objects that are passed over, as discovery.Store.Notes has
+// them.
+func (s *Source) Notes() []discovery.Note {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.Notes()
+}
+
 // Stats counts what is held and what was passed over.
 func (s *Source) Stats() discovery.Stats {
 	s.mu.Lock()
@@ -207,6 +217,13 @@ func (s *Source) Node() topology.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.node.Node
+}
+
+// NodeAddresses are this node's, as discovery.Node has them.
+func (s *Source) NodeAddresses() []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node.Addresses
 }
 
 // Report is the result of the last Load. It is not to be written to.

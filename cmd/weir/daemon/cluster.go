@@ -133,7 +133,7 @@ func (c *cluster) Run(ctx context.Context, deliver func(*discovery.Update)) erro
 // Problems implements Source. The log of requests and of the state file is
 // that of their packages.
 func (c *cluster) Problems() []problem.Problem {
-	var out []problem.Problem
+	out := noteProblems(c.Notes())
 	add := func(kind problem.Kind, field, reason string, since time.Time) {
 		out = append(out, problem.Problem{Kind: kind, Object: "API server " + c.server, Field: field, Reason: reason, Since: since, Logged: true})
 	}

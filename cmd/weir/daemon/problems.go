@@ -71,6 +71,17 @@ func (d *Daemon) serviceProblems(up *discovery.Update) {
 	}
 }
 
+// maxNotes is how many objects that are passed over are listed.
+const maxNotes = 1000
+
+func noteProblems(notes []discovery.Note) []problem.Problem {
+	var out []problem.Problem
+	for _, n := range notes[:min(len(notes), maxNotes)] {
+		out = append(out, problem.Problem{Kind: problem.OrphanSlice, Object: n.Kind + " " + n.Namespace + "/" + n.Name, Reason: n.Text})
+	}
+	return out
+}
+
 func objectOf(name discovery.ServiceName) string { return problem.Service(name.Namespace, name.Name) }
 
 // publicationProblems tells what an Apply could not do. Services that were put
@@ -123,10 +134,7 @@ func packetPathProblems(l *lb.LB) []problem.Problem {
 func conflictProblems(l *lb.LB) []problem.Problem {
 	var out []problem.Problem
 	for _, c := range l.Tables().Conflicts() {
-		out = append(out, problem.Problem{
-			Kind: problem.FrontendConflict, Object: "Service " + c.Service,
-			Reason: fmt.Sprintf("%s %s is held by Service %s", protocolName(c.Proto), c.AddrPort, c.Holder),
-		})
+		out = append(out, program.Conflict(&c))
 	}
 	return out
 }

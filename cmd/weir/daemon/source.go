@@ -44,6 +44,7 @@ func (m manifests) Problems() []problem.Problem {
 		}
 		out = append(out, p)
 	}
+	out = append(out, noteProblems(m.Notes())...)
 	for _, n := range r.Notes {
 		out = append(out, problem.Problem{Kind: problem.ManifestNote, Object: "File " + n.File, Reason: n.String(), Logged: true})
 	}

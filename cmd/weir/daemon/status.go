@@ -16,6 +16,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/table"
@@ -139,11 +140,38 @@ func (d *Daemon) Explain(_ context.Context, q admin.ExplainQuery) (json.RawMessa
 	if m, ok := d.source.(interface{ Report() *manifest.Report }); ok {
 		report = m.Report()
 	}
-	out, err := explain.Answer(q, d.source.Services(), node, report)
+	services := d.source.Services()
+	out, err := explain.Answer(q, services, node, report)
 	if err != nil {
 		return nil, err
 	}
+	d.lookForProblems()
+	out.AddFrontends(services, d.frontendView())
 	return json.Marshal(out)
+}
+
+// frontendView is what this node serves.
+func (d *Daemon) frontendView() explain.View {
+	v := explain.View{
+		Claims: func(svc *discovery.Service) []program.Claim {
+			d.mu.Lock() // for one Service at a time: publications go on in between
+			defer d.mu.Unlock()
+			return d.translate.Claims(svc)
+		},
+		Table: d.lb.Tables().Load(), NoRoom: map[table.Key]bool{}, Problems: d.problems.Of,
+	}
+	for _, f := range d.lb.Unsteered() {
+		v.NoRoom[f.Key] = true
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.nodeAddresses()) == 0 {
+		v.NoNodePorts = "nodePortAddresses has no address of this node"
+	}
+	if !d.synced {
+		v.Waiting = "waiting for the first full view of Services: no traffic is taken yet"
+	}
+	return v
 }
 
 // Flows implements admin.Source.

@@ -56,7 +56,9 @@ func Command() *cobra.Command {
 		Use:   "explain [-f FILE|DIR] [--node NAME] [flags]",
 		Short: "Show which endpoints a node uses, and why",
 		Long: `Shows for each Service port which endpoints a node gives new flows to, under
-Cluster and under Local traffic policy, and for each endpoint the reason.
+Cluster and under Local traffic policy, and for each endpoint the reason; the
+addresses by which the Service is to be reached, whether this node serves them,
+and if not why: which other Service holds them, for example.
 
 With -f it works on manifests, what kubectl get -o yaml prints: Services,
 EndpointSlices, Endpoints and Nodes; "-" is standard input. The node's labels
@@ -178,7 +180,15 @@ func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, ch
 	if change != nil {
 		out.AddWhatIf(services, node, change)
 	}
+	view, err := offlineView(services, program.Options{Node: node, NodeAddresses: src.NodeAddresses()})
+	if err != nil {
+		return nil, err
+	}
+	out.AddFrontends(services, view)
 	out.AddReport(report)
+	for _, n := range src.Notes() {
+		out.Notes = append(out.Notes, n.String())
+	}
 	if len(node.Labels) == 0 {
 		out.Notes = append(out.Notes, fmt.Sprintf("no labels are known of node %s: there is no Node of that name in the manifests", o.node))
 	}

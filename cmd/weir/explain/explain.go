@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 	"github.com/weirlb/weir/topology"
@@ -46,6 +47,11 @@ type Service struct {
 	Mode    string   `json:"forwardingMode,omitempty"`
 	Options []Option `json:"options,omitempty"` // what else it asks of the packet path
 	Ports   []Port   `json:"ports"`
+	// Frontends are where it is to be reached from outside.
+	Frontends []Frontend `json:"frontends,omitempty"`
+	// Problems are all that is not served of it, or not as it asks. Errors and
+	// Warnings are among them.
+	Problems []problem.Problem `json:"problems,omitempty"`
 }
 
 // Port is one Service port. Where its endpoints are of both address families

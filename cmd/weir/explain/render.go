@@ -54,6 +54,7 @@ func (s *Service) render(b *strings.Builder, change string) {
 	for _, e := range s.Warnings {
 		fmt.Fprintf(b, "  warning: %s\n", e)
 	}
+	s.renderFrontends(b)
 	for _, o := range s.Options {
 		fmt.Fprintf(b, "  %s: %s\n", o.Name, o.Value)
 	}

@@ -33,6 +33,9 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 	for _, n := range rep.Notes {
 		fs.add(Note, "manifests", "%v", n)
 	}
+	for _, n := range src.Notes() {
+		fs.add(Note, "manifests", "%v", n)
+	}
 	services, node := 0, false
 	if up := src.Flush(); up != nil {
 		services, node = len(up.Put), up.Node != nil && len(up.Node.Labels) > 0

@@ -1,10 +1,12 @@
 package program
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/table"
 )
 
 // Discovery returns the options of every Store of Weir: `weir run`, `weir
@@ -23,10 +25,19 @@ func Discovered(svc *discovery.Service) []problem.Problem {
 	if svc.Unsupported != "" {
 		out = append(out, problem.New(problem.UnsupportedField, svc.Unsupported, "not supported by Weir: the Service is left to the kernel"))
 	}
+	for _, f := range svc.Faults {
+		out = append(out, problem.New(faultKinds[f.Kind], f.Field, "%s", f.Reason))
+	}
 	for _, text := range svc.Warnings {
 		out = append(out, problem.New(problem.ServiceWarning, "", "%s", text))
 	}
 	return out
+}
+
+var faultKinds = map[discovery.FaultKind]problem.Kind{
+	discovery.FaultPortName:   problem.PortNameMismatch,
+	discovery.FaultNoNodePort: problem.NoNodePort,
+	discovery.FaultNoHints:    problem.NoHints,
 }
 
 // splitField takes "spec.ports[0].port: Invalid value..." apart. A text that
@@ -37,4 +48,14 @@ func splitField(text string) (field, reason string) {
 		return "", text
 	}
 	return field, reason
+}
+
+// Conflict is the problem of a Service that claims a frontend which another
+// holds.
+func Conflict(c *table.ConflictError) problem.Problem {
+	protocol := map[uint8]string{protoTCP: "TCP", protoUDP: "UDP", protoSCTP: "SCTP"}[c.Proto]
+	return problem.Problem{
+		Kind: problem.FrontendConflict, Object: "Service " + c.Service,
+		Reason: fmt.Sprintf("%s %s is held by Service %s", protocol, c.AddrPort, c.Holder),
+	}
 }

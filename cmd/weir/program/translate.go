@@ -37,8 +37,14 @@ func (w *scratch) reset() {
 
 // translate gives a Service its frontends on this node and their pools.
 func (t *Translator) translate(svc *discovery.Service) (table.Service, []problem.Problem) {
+	return t.translateTo(svc, nil)
+}
+
+// translateTo is translate, which adds every claim of the Service to claims,
+// unless that is nil.
+func (t *Translator) translateTo(svc *discovery.Service, claims *[]Claim) (table.Service, []problem.Problem) {
 	w := &t.work
-	s := translation{t: t, svc: svc, frontends: len(w.frontends), pools: len(w.pools), listed: len(w.listed)}
+	s := translation{t: t, svc: svc, frontends: len(w.frontends), pools: len(w.pools), listed: len(w.listed), claims: claims}
 	for i := range svc.Ports {
 		s.port(&svc.Ports[i])
 	}
@@ -59,6 +65,7 @@ type translation struct {
 	svc                      *discovery.Service
 	frontends, pools, listed int // where it begins in the scratch
 	problems                 []problem.Problem
+	claims                   *[]Claim // of an explanation, else nil
 }
 
 // port adds one Service port: per address family the frontends, then the
@@ -103,14 +110,18 @@ func (f *familyPort) add() {
 			f.frontend(addr, f.port.NodePort, table.NodePort)
 		}
 	}
-	if opts.LoadBalancerClass == "" || opts.LoadBalancerClass == svc.LoadBalancerClass {
-		for _, addr := range svc.LoadBalancerIPs {
+	for _, addr := range svc.LoadBalancerIPs {
+		if opts.LoadBalancerClass == "" || opts.LoadBalancerClass == svc.LoadBalancerClass {
 			f.frontend(addr, f.port.Port, table.LoadBalancer)
+		} else {
+			f.refuse(addr, f.port.Port, table.LoadBalancer, "loadBalancerClass of the configuration is another one")
 		}
 	}
-	if opts.ExternalIPs {
-		for _, addr := range svc.ExternalIPs {
+	for _, addr := range svc.ExternalIPs {
+		if opts.ExternalIPs {
 			f.frontend(addr, f.port.Port, table.ExternalIP)
+		} else {
+			f.refuse(addr, f.port.Port, table.ExternalIP, "externalIPs is off in the configuration")
 		}
 	}
 	if opts.ClusterIPs {
@@ -134,12 +145,15 @@ func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
 	if slices.Contains(opts.ProtectedPorts, port) && f.t.own(addr) {
 		f.complain(problem.ProtectedPort, f.field(kind), "%s %s is not taken: port %d is protected on the node's own addresses (protectedPorts)",
 			kind, netip.AddrPortFrom(addr, port), port)
+		f.refuse(addr, port, kind, "the port is protected on the node's own addresses (protectedPorts)")
 		return
 	}
 	mode, ok := f.frontendMode(netip.AddrPortFrom(addr, port), kind)
 	if !ok {
+		f.refuse(addr, port, kind, "the endpoints are of the other address family, and no tunnel leads to them")
 		return
 	}
+	f.claim(addr, port, kind, mode)
 	local := f.svc.Policy.ExternalLocal
 	if kind == table.ClusterIP {
 		local = f.svc.Policy.InternalLocal

@@ -1,0 +1,160 @@
+package explain
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/discovery"
+	lbtable "github.com/weirlb/weir/lb/table"
+)
+
+// Frontend is an address, protocol and port by which a Service is to be reached
+// from outside. Cluster IPs are listed where Weir serves them.
+type Frontend struct {
+	Address  string `json:"address"` // address:port
+	Protocol string `json:"protocol"`
+	Kind     string `json:"kind"`           // NodePort, LoadBalancer, ExternalIP, ClusterIP
+	Port     string `json:"port,omitempty"` // name of the Service port
+	// Served is true where this node serves the Service there, in Mode.
+	Served bool   `json:"served"`
+	Mode   string `json:"mode,omitempty"`
+	// Holder is the other Service that has the frontend.
+	Holder string `json:"holder,omitempty"`
+	Reason string `json:"reason,omitempty"` // why it is not served
+}
+
+// View is what is known of a node's frontends.
+type View struct {
+	// Claims are the claims of a Service under the node's configuration.
+	Claims func(*discovery.Service) []program.Claim
+	// Table has what is published.
+	Table *lbtable.Snapshot
+	// NoRoom are frontends that the steering program has no room for.
+	NoRoom map[lbtable.Key]bool
+	// Waiting is why nothing is served yet, "" if that is not so.
+	Waiting string
+	// NoNodePorts is why node ports are served on no address, "" where they
+	// are, and where the node's addresses are not known.
+	NoNodePorts string
+	// Problems are those of an object.
+	Problems func(object string) []problem.Problem
+}
+
+// AddFrontends adds to the Services of o where they are reached, and what is
+// wrong with them.
+func (o *Output) AddFrontends(services []*discovery.Service, v View) {
+	byName := make(map[discovery.ServiceName]*discovery.Service, len(services))
+	for _, svc := range services {
+		byName[svc.Name] = svc
+	}
+	for i := range o.Services {
+		s := &o.Services[i]
+		s.Problems = v.Problems(problem.Service(s.Namespace, s.Name))
+		if svc := byName[discovery.ServiceName{Namespace: s.Namespace, Name: s.Name}]; svc != nil {
+			s.Frontends = v.frontends(svc)
+		}
+	}
+}
+
+func (v *View) frontends(svc *discovery.Service) []Frontend {
+	var out []Frontend
+	for _, c := range v.Claims(svc) {
+		f := Frontend{Address: c.AddrPort.String(), Protocol: c.Protocol, Kind: c.Kind.String(), Port: c.PortName, Reason: c.Refused}
+		key := lbtable.MakeKey(c.AddrPort, c.Proto)
+		entry := v.Table.Lookup(&key)
+		if entry != nil && entry.ServiceName != svc.Name.String() {
+			f.Holder = entry.ServiceName
+		}
+		switch {
+		case f.Reason != "":
+		case v.Waiting != "":
+			f.Reason = v.Waiting
+		case f.Holder != "":
+			f.Reason = "held by Service " + f.Holder
+		case v.NoRoom[key]:
+			f.Reason = "no room in the steering program's map: its packets go to the kernel"
+		case entry == nil:
+			f.Reason = "not published: see the problems of the Service"
+		default:
+			f.Served, f.Mode = true, program.ModeName(entry.Mode)
+		}
+		out = append(out, f)
+	}
+	if v.NoNodePorts == "" || svc.Headless || svc.ExternalName {
+		return out
+	}
+	for _, p := range svc.Ports {
+		if p.NodePort != 0 {
+			out = append(out, Frontend{Address: fmt.Sprintf(":%d", p.NodePort), Protocol: p.Protocol, Kind: lbtable.NodePort.String(), Port: p.Name, Reason: v.NoNodePorts})
+		}
+	}
+	return out
+}
+
+// offlineView is the view of a node that has only manifests: the Services are
+// translated and published as a daemon would, without a packet path.
+func offlineView(services []*discovery.Service, opts program.Options) (View, error) {
+	t := program.New(opts)
+	b := t.Apply(&discovery.Update{Put: services})
+	frontends := lbtable.New(lbtable.Config{})
+	if _, err := frontends.Apply(b.Put, nil); err != nil {
+		return View{}, fmt.Errorf("frontends: %w", err)
+	}
+	found := map[string][]problem.Problem{}
+	add := func(object string, list ...problem.Problem) { found[object] = append(found[object], list...) }
+	for _, svc := range services {
+		add(problem.Service(svc.Name.Namespace, svc.Name.Name), program.Discovered(svc)...)
+	}
+	for _, c := range b.Complaints {
+		add(problem.Service(c.Service.Namespace, c.Service.Name), c.Problems...)
+	}
+	for _, c := range frontends.Conflicts() {
+		p := program.Conflict(&c)
+		add(p.Object, p)
+	}
+	registry := problem.NewRegistry(slog.New(slog.DiscardHandler))
+	for object, list := range found {
+		registry.Set("explain", object, list...)
+	}
+	return View{Claims: t.Claims, Table: frontends.Load(), Problems: registry.Of}, nil
+}
+
+// renderFrontends writes frontends and problems. What Errors and Warnings have
+// already is left out.
+func (s *Service) renderFrontends(b *strings.Builder) {
+	for _, p := range s.Problems {
+		switch p.Kind {
+		case problem.InvalidObject, problem.UnsupportedField, problem.ServiceWarning, problem.Manifest:
+			continue
+		}
+		text := p.Reason
+		if p.Field != "" {
+			text = p.Field + ": " + text
+		}
+		fmt.Fprintf(b, "  %s: %s  %s\n", p.Severity, p.Kind, text)
+	}
+	if len(s.Frontends) == 0 {
+		return
+	}
+	var lines strings.Builder
+	w := tabwriter.NewWriter(&lines, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "FRONTEND\tKIND\tSTATE\tREASON")
+	list := slices.Clone(s.Frontends)
+	slices.SortStableFunc(list, func(a, b Frontend) int { return strings.Compare(a.Kind, b.Kind) })
+	for _, f := range list {
+		state, reason := "not served", f.Reason
+		if f.Served {
+			state, reason = "served", f.Mode
+		}
+		fmt.Fprintf(w, "%s %s\t%s\t%s\t%s\n", f.Protocol, f.Address, f.Kind, state, reason)
+	}
+	w.Flush() // into memory
+	for line := range strings.Lines(lines.String()) {
+		b.WriteString("  " + line)
+	}
+}

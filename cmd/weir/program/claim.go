@@ -1,0 +1,54 @@
+package program
+
+import (
+	"net/netip"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// Claim is an address, protocol and port by which a Service is to be reached
+// from outside, and whether this node would serve it there.
+type Claim struct {
+	AddrPort netip.AddrPort
+	Proto    uint8
+	Protocol string // TCP, UDP or SCTP
+	Kind     table.Kind
+	PortName string         // of the Service port
+	Mode     conntrack.Mode // of new flows, where Refused is ""
+	Refused  string         // why this node does not serve it, "" if it does
+}
+
+// Claims returns the claims of a Service under the Translator's options, as
+// Apply would translate them. That another Service may hold the frontend is the
+// table's to know.
+func (t *Translator) Claims(svc *discovery.Service) []Claim {
+	var out []Claim
+	if svc.Headless || svc.ExternalName {
+		return nil
+	}
+	t.work.reset()
+	t.translateTo(svc, &out)
+	if svc.Unsupported != "" {
+		for i := range out {
+			out[i].Refused = svc.Unsupported + " is not supported: the Service is left to the kernel"
+		}
+	}
+	return out
+}
+
+// claim notes a frontend that is served.
+func (f *familyPort) claim(addr netip.Addr, port uint16, kind table.Kind, mode conntrack.Mode) {
+	if f.claims != nil {
+		*f.claims = append(*f.claims, Claim{netip.AddrPortFrom(addr, port), f.proto, f.port.Protocol, kind, f.port.Name, mode, ""})
+	}
+}
+
+// refuse notes a frontend that is not served, if its address is of the family
+// at hand.
+func (f *familyPort) refuse(addr netip.Addr, port uint16, kind table.Kind, reason string) {
+	if addr = addr.Unmap(); f.claims != nil && addr.IsValid() && addr.Is6() == f.ipv6 {
+		*f.claims = append(*f.claims, Claim{netip.AddrPortFrom(addr, port), f.proto, f.port.Protocol, kind, f.port.Name, 0, reason})
+	}
+}
