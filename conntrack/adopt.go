@@ -69,6 +69,7 @@ func (t *Table) adopt() error {
 		if atomic.LoadUint32(&c.state)&published == 0 {
 			continue
 		}
+		e := &t.entries[2*i]
 		if !t.relink(uint32(i)) {
 			atomic.StoreUint32(&c.state, 0)
 			t.adopted.Discarded++
@@ -79,6 +80,7 @@ func (t *Table) adopt() error {
 		if int32(now-c.lastSeen) < 0 {
 			c.lastSeen = now // or it would not age for years
 		}
+		t.unconfirm(c, e)
 		t.adopted.Flows++
 		last = int64(i)
 	}
@@ -86,6 +88,18 @@ func (t *Table) adopt() error {
 	t.turn.at.Store(uint64(now) << 32)
 	t.rebuildFree()
 	return nil
+}
+
+// unconfirm marks an open TCP connection of the process before: while nobody forwarded
+// its packets the kernel may have reset it. It is confirmed by the first segment of
+// either side. Until then it counts for nothing, it goes before a new
+// connection is refused, and without a segment it is forgotten two hours and five
+// minutes after its last: keepalive comes every two hours.
+func (t *Table) unconfirm(c *Conn, e *Entry) {
+	s := atomic.LoadUint32(&c.state)
+	if e.Key.Proto() == ProtoTCP && countsAsOpen(s) {
+		atomic.StoreUint32(&c.state, watched(s|unconfirmed))
+	}
 }
 
 // relink enters a published connection into the index if it is sound: its state

@@ -114,7 +114,7 @@ func (w *Worker) step(tick uint32) int {
 			continue
 		}
 		// Signed, as above.
-		if idle := int32(tick - atomic.LoadUint32(&c.lastSeen)); idle <= int32(t.timeout(word)) {
+		if idle := int32(tick - atomic.LoadUint32(&c.lastSeen)); idle <= int32(t.patience(c, word)) {
 			s.census[word&stateMask]++
 			continue
 		}
@@ -153,15 +153,36 @@ func (t *Table) prefetchExpired(refs []Ref) {
 	prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &h[0], len(refs))
 }
 
-// timeout is after how many ticks without a packet a connection in state word s
-// is forgotten. Of one whose endpoint is not heard the end may have been missed,
-// and forgetting it does no harm: its next packet makes it anew.
-func (t *Table) timeout(s uint32) uint32 {
-	d := t.timeouts[s&stateMask]
-	if s&clientOnly != 0 {
-		d = min(d, oneSided)
+// manyHalfOpen is how many half-open TCP connections of one frontend number are more than
+// clients make that mean it: then those that are silent for crowdedTicks go.
+const (
+	manyHalfOpen = 1024
+	crowdedTicks = 10 * TicksPerSecond
+)
+
+// patience is timeout for connection c, in state word s, with regard to how many others
+// its frontend has half-open.
+func (t *Table) patience(c *Conn, s uint32) uint32 {
+	d := t.timeout(s)
+	if state := State(s & stateMask); (state == StateSynSent || state == StateSynRecv) && d > crowdedTicks && t.FrontendHalfOpen(atomic.LoadUint32(&c.Frontend)) > manyHalfOpen {
+		return crowdedTicks
 	}
 	return d
+}
+
+// timeout is after how many ticks without a packet a connection in state word s
+// is forgotten. Of one whose endpoint is not heard the end may have been missed,
+// and forgetting it does no harm: its next packet makes it anew. One that may be dead
+// (see mayBeDead) is kept for as long as a live one can be silent.
+func (t *Table) timeout(s uint32) uint32 {
+	d := t.timeouts[s&stateMask]
+	if s&(clientOnly|doubted|unconfirmed) == 0 {
+		return d
+	}
+	if s&doubted != 0 && State(s&stateMask) == StateFinWait {
+		d = t.timeouts[StateEstablished] // the FIN was not taken, so far
+	}
+	return min(d, oneSided)
 }
 
 // oneSided is just above what RFC 5382 REQ-5 asks for, 2 h 4 min: TCP keeps

@@ -38,8 +38,8 @@ func TestWorkersDoNotAllocate(t *testing.T) {
 			f.Client = MakeKey(client(i), vip, ProtoTCP)
 			r, _ := w.Create(f)
 			for _, flags := range []uint8{flagACK, flagFIN | flagACK, flagACK} {
-				tab.TrackTCP(r, flags, 1, tab.Conn(r).nextSeq, 1, options, 1)
-				tab.TrackTCP(r.Other(), flags|flagSYN, 1, tab.Conn(r.Other()).nextSeq, 1, options, 1)
+				tab.TrackTCP(r, flags, 1, tab.Conn(r).endpointNext, 1, options, 1)
+				tab.TrackTCP(r.Other(), flags|flagSYN, 1, tab.Conn(r).clientNext, 1, options, 1)
 			}
 			w.Delete(r)
 			w.Quiesce()

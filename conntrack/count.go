@@ -2,16 +2,18 @@ package conntrack
 
 import "sync/atomic"
 
-// flowCounts counts connections per number of the caller's: all of them in the
-// lower half of a word, those that are open (see countsAsOpen) in the upper half, so
+// flowCounts counts connections per number of the caller's: those that are open (see
+// countsAsOpen) in the upper half of a word; in the lower half all of them where the
+// number is an endpoint's, and the half-open ones where it is a frontend's, so
 // that a connection costs one addition when it begins. They are on the Go heap:
 // read after Close too. Numbers beyond the last are not counted.
 type flowCounts []atomic.Uint64
 
 // What one connection adds.
 const (
-	countFlow = 1
-	countOpen = 1 << 32
+	countFlow     = 1
+	countHalfOpen = 1
+	countOpen     = 1 << 32
 )
 
 func (c flowCounts) add(n uint32, delta uint64) {
@@ -20,13 +22,14 @@ func (c flowCounts) add(n uint32, delta uint64) {
 	}
 }
 
-func (c flowCounts) load(n uint32) (flows, open uint32) {
+func (c flowCounts) load(n uint32) (lower, open uint32) {
 	if uint64(n) >= uint64(len(c)) {
 		return 0, 0
 	}
 	v := c[n].Load()
 	// An end may be counted before the beginning that another worker is at.
-	return uint32(v), uint32(max(0, int32(v>>32)))
+	lower = uint32(max(0, int32(v)))
+	return lower, uint32(max(0, int32((v-uint64(int64(int32(v))))>>32)))
 }
 
 // move gives a connection's word another number, unless the connection is deleted.
@@ -45,18 +48,29 @@ func (c flowCounts) move(word *uint32, n uint32, counts uint64) {
 	}
 }
 
-// countsFor is what a connection in state word s counts for.
-func countsFor(s uint32) uint64 {
+// endpointCounts is what a connection in state word s counts for at its endpoint,
+// frontendCounts at its frontend.
+func endpointCounts(s uint32) uint64 {
 	if !countsAsOpen(s) {
 		return countFlow
 	}
 	return countFlow + countOpen
 }
 
+func frontendCounts(s uint32) uint64 {
+	switch {
+	case countsAsOpen(s):
+		return countOpen
+	case countsAsHalfOpen(s):
+		return countHalfOpen
+	}
+	return 0
+}
+
 // setState moves a connection from state word s to n, and counts it as over or not.
 // It reports false when the state is not s any more.
 func (t *Table) setState(c *Conn, s, n uint32) bool {
-	if countsAsOpen(s) == countsAsOpen(n) {
+	if frontendCounts(s) == frontendCounts(n) {
 		return n == s || atomic.CompareAndSwapUint32(&c.state, s, n)
 	}
 	// Read first: once it is over another worker may delete it.
@@ -64,9 +78,10 @@ func (t *Table) setState(c *Conn, s, n uint32) bool {
 	if !atomic.CompareAndSwapUint32(&c.state, s, n) {
 		return false
 	}
-	delta := countsFor(n) - countsFor(s)
-	t.endpoints.add(endpoint, delta)
-	t.frontends.add(frontend, delta)
+	if delta := endpointCounts(n) - endpointCounts(s); delta != 0 {
+		t.endpoints.add(endpoint, delta)
+	}
+	t.frontends.add(frontend, frontendCounts(n)-frontendCounts(s))
 	return true
 }
 
@@ -76,14 +91,21 @@ func (t *Table) EndpointFlows(n uint32) uint32 {
 	return flows
 }
 
-// EndpointOpen returns how many of them are not over: neither reset nor closed by
-// both sides.
+// EndpointOpen returns how many of them are open: both sides have been heard, and it
+// was neither reset nor closed by both.
 func (t *Table) EndpointOpen(n uint32) uint32 {
 	_, open := t.endpoints.load(n)
 	return open
 }
 
-// FrontendOpen returns how many connections of frontend number n are not over.
+// FrontendHalfOpen returns how many connections of frontend number n only the client has
+// been heard of.
+func (t *Table) FrontendHalfOpen(n uint32) uint32 {
+	half, _ := t.frontends.load(n)
+	return half
+}
+
+// FrontendOpen returns how many connections of frontend number n are open.
 func (t *Table) FrontendOpen(n uint32) uint32 {
 	_, open := t.frontends.load(n)
 	return open

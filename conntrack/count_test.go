@@ -17,19 +17,36 @@ func TestOpenConnectionsAreCounted(t *testing.T) {
 			t.Errorf("%s: endpoint has %d flows, %d open, frontend %d open; want %d, %d, %d", when, a, b, c, flows, opened, opened)
 		}
 	}
-	check("created", 1, 1)
-	tab.TrackTCP(r, flagRST, 1, 0, 0, nil, 1)
+	half := func(want uint32) {
+		t.Helper()
+		if n := tab.FrontendHalfOpen(f.FrontendNumber); n != want {
+			t.Errorf("%d are half-open, want %d", n, want)
+		}
+	}
+	check("created", 1, 0)
+	half(1)
+	talk(t, tab, r, 1, "< SYN,ACK")
+	half(1)
+	talk(t, tab, r, 1, "> ACK")
+	half(0)
+	check("established", 1, 1)
+	talk(t, tab, r, 1, "> RST")
 	check("reset", 1, 0)
-	tab.TrackTCP(r, flagACK, 9, 0, 1, nil, 2)
+	talk(t, tab, r, 1+2*clientSettles, "< ACK")
 	check("the RST was forged", 1, 1)
-	tab.TrackTCP(r, flagRST, 20, 0, 0, nil, 3)
+	talk(t, tab, r, 3, "> RST")
 	check("reset again", 1, 0)
+	talk(t, tab, r, 4, "> SYN")
+	half(1)
 	w.Delete(r)
 	check("deleted", 0, 0)
+	half(0)
 	r, _ = w.Create(f)
+	talk(t, tab, r, 1, handshakeDone...)
 	w.Delete(r)
 	check("deleted while open", 0, 0)
 	r, _ = w.Create(f)
+	talk(t, tab, r, 1, handshakeDone...)
 	tab.SetNumbers(r, 5, 6)
 	check("moved", 0, 0)
 	if tab.EndpointOpen(5) != 1 || tab.FrontendOpen(6) != 1 {

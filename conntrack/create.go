@@ -114,8 +114,9 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 	t := w.t
 	r, result := t.insert(h, forwardRef(conn), true)
 	if result == inserted {
-		t.endpoints.add(f.EndpointNumber, countFlow+countOpen)
-		t.frontends.add(f.FrontendNumber, countFlow+countOpen)
+		s := firstState(f)
+		t.endpoints.add(f.EndpointNumber, endpointCounts(s))
+		t.frontends.add(f.FrontendNumber, frontendCounts(s))
 		w.count.created.Add(1)
 		atomic.OrUint32(&t.conns[conn].state, published)
 		return r, Created
@@ -161,6 +162,7 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 	storeRelaxed(&c.created, f.Tick)
 	storeRelaxed(&c.Endpoint, f.EndpointNumber)
 	storeRelaxed(&c.Frontend, f.FrontendNumber)
+	storeRelaxed(&c.clientNext, f.Seq+1)
 	storeRelaxed(&c.state, firstState(f))
 	return true
 }
@@ -176,9 +178,9 @@ func firstState(f *NewFlow) uint32 {
 	case f.Client.Proto() != ProtoTCP:
 		return s | uint32(StateUnreplied)
 	case f.Established:
-		return s | uint32(StateEstablished)
+		return watched(s | uint32(StateEstablished) | young)
 	}
-	return s | uint32(StateSynSent)
+	return s | uint32(StateSynSent) | clientKnown
 }
 
 // setOuter writes the recipe of a mode without translation. other is the key of the

@@ -58,6 +58,8 @@
 //     go on, and all flows whose endpoint's answers do not pass; short bursts of
 //     packets before flows that lasted
 //  4. half-open ones, then unproven ones, that are not silent
+//  5. TCP connections that may be dead (doubted, or adopted and not heard since), once
+//     they were silent for five minutes
 //
 // Others are never evicted: the new connection is refused ([Full]).
 //

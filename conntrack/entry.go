@@ -160,19 +160,20 @@ type Conn struct {
 	created  uint32 // tick
 	// Mark is the caller's; 0 at creation. It survives adoption.
 	Mark uint32
-	// What the endpoint has seen of the client once either side closes: the
-	// sequence number after the client's last byte and its last timestamp. After
-	// a RST, nextSeq is the RST's sequence number. Of SCTP they are the tags, see
-	// nextSCTP.
-	nextSeq uint32
-	tsval   uint32
+	// Sequence numbers of TCP: the one after the last that each side is known to have
+	// sent. While the connection is established they are sampled, once per tick, see
+	// Sample. After a FIN they are the one after it.
+	clientNext   uint32
+	endpointNext uint32
+	// extra is a timestamp of the client's or the number after a SYN of its, see the
+	// bits of state. Of SCTP clientNext and extra are the tags, see nextSCTP.
+	extra uint32
 
 	// Links of the free and limbo lists: conn number + 1. Words of their own,
 	// because a worker may still write the others while the conn is in limbo.
 	next      uint32
 	nextBlock uint32
 	blockLen  uint32
-	_         uint32
 }
 
 // NoNumber is the Endpoint and Frontend of a connection for which no number is
@@ -207,12 +208,12 @@ func (c *Conn) Touch(tick uint32) {
 // nothing about the connection but when it was last seen: one of an established TCP
 // connection, provided that it carries neither SYN, FIN nor RST, or one of a UDP flow
 // whose state it cannot move. [Table.TrackTCP] and [Table.TrackUDP] need not be called
-// then, only Touch. A mode without a reverse direction has other rules.
+// then, only Touch and, once per tick, [Conn.Sample]. A mode without a reverse direction has other rules.
 func (c *Conn) Steady(dir uint32) bool {
-	return steady[dir&1]>>(atomic.LoadUint32(&c.state)&(stateMask|finBits))&1 != 0
+	return steady[dir&1]>>(atomic.LoadUint32(&c.state)&(stateMask|slow))&1 != 0
 }
 
-// steady has a bit for every state with and without FINs, by direction.
+// steady has a bit for every state with and without slow, by direction.
 var steady = [2]uint64{
 	1<<StateEstablished | 1<<StateUnreplied | 1<<StateStream,
 	1<<StateEstablished | 1<<StateStream,

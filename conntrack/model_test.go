@@ -22,12 +22,9 @@ type modelFlow struct {
 	lastSeen, born uint32
 	state          State
 
-	finFrom, finAcked [2]bool // by side: 0 client, 1 endpoint
-	firstFin          int     // side, -1 none
-	rst               [2]bool
-	rstSeq            uint32
-	seq, ts           uint32 // of the client, once closing
-	hasSeq, hasTS     bool
+	word uint32 // the state word of TCP
+	seq  uint32 // of the client, once closing
+	ts   uint32
 
 	superseded bool // the client's side is forgotten
 }
@@ -61,13 +58,14 @@ func (f *modelFlow) takes(seq, ts uint32, hasTS bool) bool {
 	if f.state != StateTimeWait {
 		return false
 	}
-	if f.firstFin == 0 {
+	if f.word&endpointFirst == 0 {
 		return true
 	}
-	if hasTS && f.hasTS && int32(ts-f.ts) < 0 {
+	known := hasTS && f.word&tsKnown != 0
+	if known && int32(ts-f.ts) < 0 {
 		return false
 	}
-	return f.hasSeq && int32(seq-f.seq) > 0 || hasTS && f.hasTS && int32(ts-f.ts) > 0
+	return int32(seq-f.seq) > 0 || known && int32(ts-f.ts) > 0
 }
 
 // portClass says how early the port of f passes to n.
@@ -91,79 +89,6 @@ func (f *modelFlow) portClass(n *NewFlow) reuseClass {
 	return portInUse
 }
 
-// packet follows a TCP packet. It reports whether it begins a new connection.
-func (f *modelFlow) packet(side int, flags uint8, seq, length uint32, ts uint32, hasTS bool, tick uint32) bool {
-	syn, ack, fin, rst := flags&flagSYN != 0, flags&flagACK != 0, flags&flagFIN != 0, flags&flagRST != 0
-	if side == 0 && syn && !ack && !rst && (f.state == StateLastAck || f.state == StateTimeWait || f.state == StateClose) {
-		return true
-	}
-	f.lastSeen = tick
-	if rst {
-		if f.state != StateClose {
-			f.state, f.rst[side], f.hasSeq = StateClose, true, false
-		}
-		f.rstSeq, f.seq = seq, seq
-		return false
-	}
-	if f.state == StateClose {
-		if !f.rst[side] || syn || !ack || int32(seq+length-f.rstSeq) <= 0 {
-			return false
-		}
-		f.rst = [2]bool{}
-		f.state = StateEstablished
-	}
-	if syn {
-		if side == 1 && ack && f.state == StateSynSent {
-			f.state = StateSynRecv
-		}
-		return false
-	}
-	if f.state == StateSynSent || f.state == StateSynRecv && (side != 0 || !ack) {
-		return false
-	}
-	if f.state == StateSynRecv {
-		f.state = StateEstablished
-	}
-	if ack && f.finFrom[1-side] {
-		f.finAcked[1-side] = true
-	}
-	if fin {
-		if f.firstFin < 0 {
-			f.firstFin = side
-		}
-		f.finFrom[side] = true
-	}
-	fins := 0
-	for s := range 2 {
-		if f.finFrom[s] {
-			fins++
-		}
-	}
-	switch {
-	case fins == 2 && f.finAcked[0] && f.finAcked[1]:
-		f.state = StateTimeWait
-	case fins == 2:
-		f.state = StateLastAck
-	case fins == 1 && (f.finAcked[0] || f.finAcked[1]):
-		f.state = StateCloseWait
-	case fins == 1:
-		f.state = StateFinWait
-	}
-	if side == 0 && fins > 0 {
-		end := seq + length
-		if fin {
-			end++
-		}
-		if !f.hasSeq || int32(end-f.seq) > 0 {
-			f.seq, f.hasSeq = end, true
-		}
-		if hasTS && (!f.hasTS || int32(ts-f.ts) > 0) {
-			f.ts, f.hasTS = ts, true
-		}
-	}
-	return false
-}
-
 var smallNumber = rapid.Uint32Range(0, 6)
 
 // send lets both the table and the model see a packet of f.
@@ -184,21 +109,25 @@ func (m *model) send(rt *rapid.T, tab *Table, w *Worker, f *modelFlow, side int,
 	if r == 0 || r.Forward() != (side == 0) {
 		rt.Fatalf("look-up of side %d gives %d", side, r)
 	}
-	reopen := f.packet(side, flags, seq, length, ts, hasTS, m.tick)
-	if v := tab.TrackTCP(r, flags, seq, tab.Conn(r).nextSeq, length, options, m.tick); (v == Reopen) != reopen {
+	// The states of TCP have a model of their own; here they are the table's.
+	c := tab.Conn(r)
+	ack := c.endpointNext
+	if seq += c.clientNext; side == 1 {
+		seq, ack = seq-c.clientNext+c.endpointNext, c.clientNext
+	}
+	v := tab.TrackTCP(r, flags, seq, ack, length, options, m.tick)
+	if reopen := side == 0 && flags == flagSYN && f.state == StateTimeWait; (v == Reopen) != reopen {
 		rt.Fatalf("verdict %d, the model says reopen %v", v, reopen)
 	}
-	if !reopen {
+	if v == Reopen {
+		if !w.Supersede(r) {
+			rt.Fatal("a connection that is over is not superseded")
+		}
+		f.superseded = true // the endpoint may hold TIME_WAIT: the port stays taken
 		return
 	}
-	if !w.Supersede(r) {
-		rt.Fatal("a connection that is over is not superseded")
-	}
-	if f.state == StateClose {
-		m.remove(f)
-	} else {
-		f.superseded = true // the endpoint may hold TIME_WAIT: the port stays taken
-	}
+	f.word, f.state, f.lastSeen = c.state, c.State(), c.LastSeen()
+	f.seq, f.ts = c.clientNext, c.extra
 }
 
 func tsOption(ts uint32) []byte {
@@ -291,7 +220,7 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 					tab.Sweep(m.tick, 2000)
 				}
 				for i := len(m.flows) - 1; i >= 0; i-- {
-					if f := m.flows[i]; m.tick-f.lastSeen > timeouts[f.state] {
+					if f := m.flows[i]; m.tick-f.lastSeen > f.timeout(timeouts[:]) {
 						m.remove(f)
 					}
 				}
@@ -300,6 +229,19 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 			"": func(rt *rapid.T) { m.compare(rt, tab) },
 		})
 	})
+}
+
+// timeout is the documented one: of a connection that may be dead two hours and five
+// minutes at most, and of a FIN that its receiver goes on without that too.
+func (f *modelFlow) timeout(timeouts []uint32) uint32 {
+	d := timeouts[f.state]
+	if f.word&doubted == 0 {
+		return d
+	}
+	if f.state == StateFinWait {
+		d = timeouts[StateEstablished]
+	}
+	return min(d, 7500*TicksPerSecond)
 }
 
 func (m *model) create(rt *rapid.T, tab *Table, w *Worker, f *NewFlow, ports int) {
@@ -349,7 +291,7 @@ func (m *model) create(rt *rapid.T, tab *Table, w *Worker, f *NewFlow, ports int
 		m.remove(was)
 	}
 	n := &modelFlow{client: f.Client, answer: answer, endpoint: f.Endpoint, number: f.EndpointNumber,
-		lastSeen: f.Tick, born: f.Tick, state: StateSynSent, firstFin: -1}
+		lastSeen: f.Tick, born: f.Tick, state: StateSynSent, word: uint32(StateSynSent)}
 	if f.Client.Proto() == ProtoUDP {
 		n.state = StateUnreplied
 	}
@@ -363,7 +305,7 @@ func (m *model) compare(rt *rapid.T, tab *Table) {
 	perEndpoint, open := map[uint32]uint32{}, map[uint32]uint32{}
 	for _, f := range m.flows {
 		perEndpoint[f.number]++
-		if !ended(uint32(f.state)) {
+		if f.state != StateSynSent && f.state != StateUnreplied && countsAsOpen(f.word&^stateMask|uint32(f.state)) {
 			open[f.number]++
 		}
 		r := tab.lookup(f.answer).Other()

@@ -1,8 +1,18 @@
 package conntrack
 
-// Each question about a connection has a predicate of its own over its state word
-// (state, FIN and RST bits, clientOnly). A rule that changes for one question does
-// not change for the others.
+// Each question about a connection has a predicate of its own over its state word:
+// state, clientOnly, FINs, unconfirmed and doubted. A rule that changes for one question does
+// not change for the others. testdata/predicates.txt shows all answers.
+
+// halfOpen reports whether only the client has been heard. A SYN-ACK proves nothing
+// about the client.
+func (s State) halfOpen() bool {
+	switch s {
+	case StateSynSent, StateSynRecv, StateUnreplied, StateSCTPInit, StateSCTPCookieEchoed:
+		return true
+	}
+	return false
+}
 
 // ended reports whether both sides are done with the connection. Where the
 // endpoint is not heard, the client is: a SYN after its own FIN says that it has
@@ -18,13 +28,30 @@ func ended(s uint32) bool {
 	return false
 }
 
-// synBeginsAnew reports whether a SYN from the client can only mean a new
-// connection.
-func synBeginsAnew(s uint32) bool { return ended(s) }
+// synBeginsAnew reports whether a SYN of the client's (SCTP: an INIT) begins a
+// connection with an entry and a SNAT port of its own: the endpoint may hold TIME_WAIT
+// for the old port.
+func synBeginsAnew(s uint32) bool {
+	return State(s&stateMask) == StateTimeWait
+}
+
+// synReopens reports whether a SYN of the client's opens the entry's connection again in
+// place, with the same endpoint and SNAT port: the RST or FIN before it may have been
+// forged, and then nothing is lost.
+func synReopens(s uint32) bool {
+	return State(s&stateMask) == StateClose || s&(clientOnly|finClient) == clientOnly|finClient
+}
 
 // countsAsOpen reports whether the connection counts as open: for
-// weir.dev/max-connections and for least connections.
-func countsAsOpen(s uint32) bool { return !ended(s) }
+// weir.dev/max-connections and for least connections. Both sides have been heard, and
+// are not done. An adopted one counts once it has been heard again.
+func countsAsOpen(s uint32) bool {
+	state := State(s & stateMask)
+	return state != StateNone && !state.halfOpen() && !ended(s) && s&unconfirmed == 0
+}
+
+// countsAsHalfOpen reports whether the connection counts as half-open.
+func countsAsHalfOpen(s uint32) bool { return State(s & stateMask).halfOpen() }
 
 // portReusable reports whether the SNAT port, or in ModeDNAT the client's port
 // towards the endpoint, may pass to another connection.
@@ -34,11 +61,22 @@ func portReusable(s uint32) bool { return ended(s) }
 // gone on since: a forged query is answered as well (nf_conntrack: not ASSURED).
 func answeredOnce(s uint32) bool { return State(s&stateMask) == StateReplied }
 
+// mayBeDead reports whether the connection, silent for idle ticks, may be over without a
+// sure sign of it: the port and the room of one are taken last, before a new connection
+// is refused.
+func mayBeDead(s, idle uint32) bool {
+	return s&(unconfirmed|doubted) != 0 && idle >= deadTicks && State(s&stateMask) < StateUnreplied
+}
+
+// deadTicks is after how long a silence a connection of which there is doubt may be
+// dead: what was busy is heard within seconds.
+const deadTicks = 5 * 60 * TicksPerSecond
+
 // An evictionClass says how early a connection goes when room is short.
 type evictionClass uint8
 
 // Eviction classes, the first to go first. No packet proves the client of a
-// connection below evictNever, or both sides are done with it.
+// connection below evictDoubted, or both sides are done with it.
 const (
 	evictHalfOpen evictionClass = iota // only the client has been heard, idle for youngTicks
 	evictEnded                         // both sides are done with it
@@ -46,6 +84,7 @@ const (
 	evictIdle                          // unproven, idle
 	evictYoung                         // half open and not idle: it may become a connection
 	evictUnproven                      // unproven and not idle
+	evictDoubted                       // proven, but it may be dead
 	evictNever
 )
 
@@ -76,6 +115,9 @@ func evictionOf(s, idle, lasted uint32) evictionClass {
 	case state.halfOpen():
 		return evictYoung
 	case s&clientOnly == 0 && !answeredOnce(s):
+		if mayBeDead(s, idle) {
+			return evictDoubted
+		}
 		return evictNever
 	case idle < idleTicks:
 		return evictUnproven

@@ -42,7 +42,7 @@ func checkTable(t *testing.T, tab *Table) {
 		}
 		flows++
 		perEndpoint[tab.conns[i].Endpoint]++
-		if tab.conns[i].Endpoint != NoNumber && countsFor(tab.conns[i].state) != countFlow {
+		if tab.conns[i].Endpoint != NoNumber && countsAsOpen(tab.conns[i].state) {
 			open++
 		}
 		refs := []Ref{forwardRef(uint32(i)), reverseRef(uint32(i))}
@@ -209,14 +209,14 @@ func stepShared(t *testing.T, tab *Table, w *Worker, rng *rand.Rand, tuples int,
 	case 5:
 		w.Supersede(r) // of those in TIME_WAIT: others take their ports over meanwhile
 	case 1:
-		tab.TrackTCP(r, flagRST, 1, atomic.LoadUint32(&tab.Conn(r).nextSeq), 0, nil, tick)
+		tab.TrackTCP(r, flagRST, atomic.LoadUint32(&tab.Conn(r).clientNext), 0, 0, nil, tick)
 	case 2:
-		tab.TrackTCP(r.Other(), flagSYN|flagACK, 1, atomic.LoadUint32(&tab.Conn(r.Other()).nextSeq), 0, nil, tick)
-		tab.TrackTCP(r, flagACK, 1, atomic.LoadUint32(&tab.Conn(r).nextSeq), 0, nil, tick)
+		tab.TrackTCP(r.Other(), flagSYN|flagACK, 0, atomic.LoadUint32(&tab.Conn(r).clientNext), 0, nil, tick)
+		tab.TrackTCP(r, flagACK, atomic.LoadUint32(&tab.Conn(r).clientNext), 1, 0, nil, tick)
 	case 3:
-		tab.TrackTCP(r.Other(), flagFIN|flagACK, 1, atomic.LoadUint32(&tab.Conn(r.Other()).nextSeq), 0, nil, tick)
-		tab.TrackTCP(r, flagFIN|flagACK, rng.Uint32(), atomic.LoadUint32(&tab.Conn(r).nextSeq), 0, nil, tick)
-		tab.TrackTCP(r.Other(), flagACK, 1, atomic.LoadUint32(&tab.Conn(r.Other()).nextSeq), 0, nil, tick)
+		tab.TrackTCP(r.Other(), flagFIN|flagACK, 1, atomic.LoadUint32(&tab.Conn(r).clientNext), 0, nil, tick)
+		tab.TrackTCP(r, flagFIN|flagACK, atomic.LoadUint32(&tab.Conn(r).clientNext), 2, 0, nil, tick)
+		tab.TrackTCP(r.Other(), flagACK, 2, atomic.LoadUint32(&tab.Conn(r).clientNext), 0, nil, tick)
 	case 4:
 		atomic.StoreUint64(&tab.Conn(r).Adj[0], uint64(tick))
 	}

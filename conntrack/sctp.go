@@ -54,7 +54,7 @@ func (t *Table) TrackSCTP(r Ref, g *SCTPPacket, tick uint32) Verdict {
 }
 
 // nextSCTP returns the state word after packet g. The client's tag, which the
-// endpoint's packets carry, is in Conn.nextSeq; the endpoint's in Conn.tsval.
+// endpoint's packets carry, is in Conn.clientNext; the endpoint's in Conn.extra.
 func (c *Conn) nextSCTP(s uint32, forward bool, g *SCTPPacket) uint32 {
 	to := func(state State) uint32 { return s&^stateMask | uint32(state) }
 	beginning := State(s&stateMask) < StateSCTPEstablished
@@ -64,17 +64,17 @@ func (c *Conn) nextSCTP(s uint32, forward bool, g *SCTPPacket) uint32 {
 			return to(StateClose)
 		}
 	case forward && beginning && g.has(chunkInit):
-		atomic.StoreUint32(&c.nextSeq, g.InitiateTag)
-		return to(StateSCTPInit) | seqKnown
+		atomic.StoreUint32(&c.clientNext, g.InitiateTag)
+		return to(StateSCTPInit) | clientKnown
 	case forward && beginning && g.has(chunkCookieEcho):
-		atomic.StoreUint32(&c.tsval, g.Tag)
+		atomic.StoreUint32(&c.extra, g.Tag)
 		return to(StateSCTPCookieEchoed) | tsKnown
 	case !forward && beginning && g.has(chunkCookieAck):
-		atomic.StoreUint32(&c.nextSeq, g.Tag)
-		return to(StateSCTPEstablished) | seqKnown
+		atomic.StoreUint32(&c.clientNext, g.Tag)
+		return to(StateSCTPEstablished) | clientKnown
 	case forward && beginning && s&clientOnly != 0:
 		// The COOKIE ACK does not pass here: that the client goes on has to do.
-		atomic.StoreUint32(&c.tsval, g.Tag)
+		atomic.StoreUint32(&c.extra, g.Tag)
 		return to(StateSCTPEstablished) | tsKnown
 	case !beginning && g.has(chunkShutdown|chunkShutdownAck):
 		if c.verifies(s, forward, g) {
@@ -87,8 +87,8 @@ func (c *Conn) nextSCTP(s uint32, forward bool, g *SCTPPacket) uint32 {
 // verifies reports whether the packet has the tag that its receiver wants
 // (RFC 9260, section 8.5): the receiver's own, or the sender's own with the T bit.
 func (c *Conn) verifies(s uint32, forward bool, g *SCTPPacket) bool {
-	clients := s&seqKnown != 0 && g.Tag == atomic.LoadUint32(&c.nextSeq)
-	endpoints := s&tsKnown != 0 && g.Tag == atomic.LoadUint32(&c.tsval)
+	clients := s&clientKnown != 0 && g.Tag == atomic.LoadUint32(&c.clientNext)
+	endpoints := s&tsKnown != 0 && g.Tag == atomic.LoadUint32(&c.extra)
 	if forward == g.Reflected {
 		return clients
 	}

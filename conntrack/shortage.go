@@ -136,6 +136,7 @@ const (
 	portIdle     reuseClass = iota // the endpoint takes a new flow, or nothing has proved the client and it is idle
 	portAnswered                   // UDP that was answered and has not gone on
 	portHalfOpen                   // only the client has been heard
+	portDoubted                    // it may be dead, and has long been silent
 	portInUse                      // never
 )
 
@@ -158,6 +159,8 @@ func (c *Conn) reuseOf(s uint32, f *NewFlow) reuseClass {
 		return portIdle
 	case State(s & stateMask).halfOpen():
 		return portHalfOpen
+	case mayBeDead(s, c.Idle(f.Tick)):
+		return portDoubted
 	}
 	return portInUse
 }

@@ -44,34 +44,34 @@ func (s State) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// halfOpen reports whether only the client has been heard: the first to go when
-// room is short. A SYN-ACK proves nothing about the client.
-func (s State) halfOpen() bool {
-	switch s {
-	case StateSynSent, StateSynRecv, StateUnreplied, StateSCTPInit, StateSCTPCookieEchoed:
-		return true
-	}
-	return false
-}
-
 // Bits of Conn.state beside the State.
 const (
-	stateMask      = 0xf
-	finClient      = 1 << 4 // FIN seen from the client
-	finEndpoint    = 1 << 5
-	ackedClient    = 1 << 6 // the client's FIN was acknowledged
-	ackedEndpoint  = 1 << 7
-	endpointFirst  = 1 << 8  // the endpoint closed first or at the same time: it will hold TIME_WAIT
-	seqKnown       = 1 << 9  // Conn.nextSeq is valid
-	tsKnown        = 1 << 10 // Conn.tsval is valid
-	resetByClient  = 1 << 11
-	resetByServer  = 1 << 12
-	clientOnly     = 1 << 13 // DSR: the endpoint's packets do not pass here
-	superseded     = 1 << 14 // the client has begun anew: the reverse entry alone is known
-	published      = 1 << 31 // both entries are live; set last, cleared first
-	finBits        = finClient | finEndpoint
-	resetBits      = resetByClient | resetByServer
-	clearedByReset = stateMask | resetBits | seqKnown
+	stateMask     = 0xf
+	slow          = 1 << 4 // established, but every packet is to be looked at: see watched
+	finClient     = 1 << 5 // FIN seen from the client; its number is before Conn.clientNext
+	finEndpoint   = 1 << 6
+	ackedClient   = 1 << 7 // the client's FIN was acknowledged
+	ackedEndpoint = 1 << 8
+	endpointFirst = 1 << 9  // the endpoint closed first or at the same time: it will hold TIME_WAIT
+	clientKnown   = 1 << 10 // Conn.clientNext is valid
+	endpointKnown = 1 << 11 // Conn.endpointNext is valid
+	tsKnown       = 1 << 12 // Conn.extra is the client's last timestamp
+	synNoted      = 1 << 13 // Conn.extra is the number after another SYN of the client's
+	otherSYN      = 1 << 14 // the SYN-ACK answered that SYN: Conn.extra is the first one's
+	young         = 1 << 15 // established a moment ago: the numbers are still followed
+	doubted       = 1 << 16 // it may be over: a RST or FIN was seen that was not quite right
+	unconfirmed   = 1 << 17 // adopted, and neither side was heard since
+	clientOnly    = 1 << 18 // DSR: the endpoint's packets do not pass here
+	superseded    = 1 << 19 // the client has begun anew: the reverse entry alone is known
+	published     = 1 << 31 // both entries are live; set last, cleared first
+
+	// sinceShift is where the lowest 8 bits of the tick of the last FIN or RST are.
+	sinceShift = 20
+	sinceMask  = 0xff << sinceShift
+
+	finBits = finClient | finEndpoint
+	// lasting are the bits that a connection keeps when it begins anew in place.
+	lasting = clientOnly | superseded | published
 )
 
 // Timeouts says after how long without a packet a connection in each state is

@@ -135,7 +135,7 @@ func (w *Worker) Supersede(r Ref) bool {
 	for {
 		s := atomic.LoadUint32(&c.state)
 		switch {
-		case s&published == 0 || s&superseded != 0 || !synBeginsAnew(s):
+		case s&published == 0 || s&superseded != 0 || !synBeginsAnew(s) && !synReopens(s):
 			return false
 		case State(s&stateMask) == StateClose || oneWay(t.entries[2*conn].Mode):
 			if w.unlinkIn(conn, s) {
@@ -191,8 +191,8 @@ func (w *Worker) dispose(conn, s uint32) {
 	if !oneWay(t.entries[2*conn].Mode) {
 		t.remove(reverseRef(conn))
 	}
-	t.endpoints.add(atomic.SwapUint32(&c.Endpoint, freedNumber), -countsFor(s))
-	t.frontends.add(atomic.SwapUint32(&c.Frontend, freedNumber), -countsFor(s))
+	t.endpoints.add(atomic.SwapUint32(&c.Endpoint, freedNumber), -endpointCounts(s))
+	t.frontends.add(atomic.SwapUint32(&c.Frontend, freedNumber), -frontendCounts(s))
 	w.count.gone.Add(1)
 	w.retire(conn)
 }
@@ -203,9 +203,9 @@ func (w *Worker) dispose(conn, s uint32) {
 // changes the connection's state.
 func (t *Table) SetNumbers(r Ref, endpoint, frontend uint32) {
 	c := t.Conn(r)
-	counts := countsFor(atomic.LoadUint32(&c.state))
-	t.frontends.move(&c.Frontend, frontend, counts)
-	t.endpoints.move(&c.Endpoint, endpoint, counts)
+	s := atomic.LoadUint32(&c.state)
+	t.frontends.move(&c.Frontend, frontend, frontendCounts(s))
+	t.endpoints.move(&c.Endpoint, endpoint, endpointCounts(s))
 }
 
 // EndpointAddr returns the endpoint that a connection was sent to.

@@ -1,9 +1,6 @@
 package conntrack
 
-import (
-	"encoding/binary"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // TCP header flags (RFC 9293, section 3.1).
 const (
@@ -23,6 +20,10 @@ const (
 	// Reopen: the client begins a new connection with the tuple of one that is
 	// over. The caller calls [Worker.Supersede] and creates a new one.
 	Reopen
+	// Restart: the client asks for a new connection where one was reset. The entry
+	// serves it, with the same endpoint and SNAT port, unless the caller deletes it
+	// because that endpoint takes no new connections.
+	Restart
 	// Gone: the connection was deleted after it was looked up, by another worker or
 	// by a packet of the same batch. The caller looks again.
 	Gone
@@ -34,17 +35,23 @@ const (
 // TrackTCP follows one TCP packet of the entry r. tcpFlags is byte 13 of the TCP
 // header, seq and ack its sequence and acknowledgment numbers in host order,
 // payloadLen the bytes after the header, options the bytes between the fixed header and the payload (read only
-// while the connection closes, for the timestamp of RFC 7323).
+// while the connection closes, for the timestamp of RFC 7323). The caller has verified
+// the checksum of a packet with SYN, FIN or RST.
 //
-// An ACK of an established connection costs two loads.
+// README.md beside this file compares the states with nf_conntrack's, and says what
+// forged segments do.
 func (t *Table) TrackTCP(r Ref, tcpFlags uint8, seq, ack, payloadLen uint32, options []byte, tick uint32) Verdict {
 	c := t.Conn(r)
 	s := atomic.LoadUint32(&c.state)
-	if s&(stateMask|finBits) == uint32(StateEstablished) && tcpFlags&(flagFIN|flagSYN|flagRST) == 0 {
+	if s&(stateMask|slow) == uint32(StateEstablished) && tcpFlags&(flagFIN|flagSYN|flagRST) == 0 {
+		if c.LastSeen() != tick && tcpFlags&flagACK != 0 {
+			c.Sample(r.Forward(), seq, seq+payloadLen, ack)
+		}
 		c.Touch(tick)
 		return Pass
 	}
-	return t.track(c, s, segment{forward: r.Forward(), flags: tcpFlags, seq: seq, ack: ack, length: payloadLen, options: options}, tick)
+	g := segment{forward: r.Forward(), flags: tcpFlags, seq: seq, ack: ack, length: payloadLen, options: options}
+	return t.track(c, s, &g, tick)
 }
 
 type segment struct {
@@ -58,8 +65,16 @@ type segment struct {
 
 func (g *segment) has(flag uint8) bool { return g.flags&flag != 0 }
 
+// end returns the sequence number after the segment.
+func (g *segment) end() uint32 {
+	if g.has(flagFIN) {
+		return g.seq + g.length + 1
+	}
+	return g.seq + g.length
+}
+
 // track is TrackTCP but for established connections that go on.
-func (t *Table) track(c *Conn, s uint32, g segment, tick uint32) Verdict {
+func (t *Table) track(c *Conn, s uint32, g *segment, tick uint32) Verdict {
 	for {
 		if s&superseded != 0 {
 			return Stale
@@ -67,196 +82,140 @@ func (t *Table) track(c *Conn, s uint32, g segment, tick uint32) Verdict {
 		if s&stateMask == 0 {
 			return Gone
 		}
-		if g.forward && g.flags&(flagSYN|flagACK|flagRST) == flagSYN && synBeginsAnew(s) {
-			return Reopen
+		k := tracker{s: s, n: c.numbers(), tick: tick, created: c.Created()}
+		was := k.n
+		v := k.follow(g)
+		if v == Reopen {
+			return v
 		}
-		n := next(s, &g, atomic.LoadUint32(&c.nextSeq))
-		n = c.noteClient(n, &g)
-		if t.setState(c, s, n) {
-			c.Touch(tick)
-			return Pass
+		c.remember(&was, &k.n)
+		if v == Restart {
+			storeRelaxed(&c.created, tick)
+		}
+		if t.setState(c, s, watched(k.s)) {
+			if k.heard {
+				c.Touch(tick)
+			}
+			return v
 		}
 		s = atomic.LoadUint32(&c.state)
 	}
 }
 
-// next returns the state word after segment g. mark is Conn.nextSeq.
-func next(s uint32, g *segment, mark uint32) uint32 {
-	switch {
-	case g.has(flagRST):
-		return reset(s, g)
-	case s&stateMask == uint32(StateClose):
-		return revive(s, g, mark)
-	case g.has(flagSYN):
-		return handshake(s, g)
+// watched returns s with its slow bit as the others have it.
+func watched(s uint32) uint32 {
+	if State(s&stateMask) == StateEstablished && s&(doubted|unconfirmed|young) != 0 {
+		return s | slow
 	}
-	return proceed(s, g, mark)
+	return s &^ slow
 }
 
-// reset moves to CLOSE on a RST. Its sequence number is not checked against a
-// window, so the connection is kept for the short timeout of that state, and
-// revive takes it back if the RST's sender goes on.
-func reset(s uint32, g *segment) uint32 {
-	if s&resetBits != 0 {
-		return s
-	}
-	by := uint32(resetByServer)
-	if g.forward {
-		by = resetByClient
-	}
-	return s&^clearedByReset | uint32(StateClose) | by
+// A tracker is a connection's TCP state while one segment changes it.
+type tracker struct {
+	s       uint32 // the state word
+	n       numbers
+	tick    uint32
+	created uint32
+	heard   bool // the segment counts as a sign of life
 }
 
-// revive undoes CLOSE when the side whose RST was seen sends data or an ACK from
-// beyond that RST: a real RST is the last thing that a connection sends, so that
-// one was forged (RFC 5961) and the receiver has most likely ignored it.
-func revive(s uint32, g *segment, mark uint32) uint32 {
-	by := uint32(resetByServer)
-	if g.forward {
-		by = resetByClient
+func (k *tracker) state() State        { return State(k.s & stateMask) }
+func (k *tracker) is(bits uint32) bool { return k.s&bits != 0 }
+func (k *tracker) become(state State)  { k.s = k.s&^stateMask | uint32(state) }
+
+// follow changes the state by segment g. Combinations of flags that no TCP sends
+// change nothing, as in nf_conntrack (tcp_valid_flags).
+func (k *tracker) follow(g *segment) Verdict {
+	switch g.flags & (flagFIN | flagSYN | flagRST | flagACK) {
+	case flagRST, flagRST | flagACK:
+		k.reset(g)
+	case flagSYN:
+		if g.forward {
+			return k.syn(g)
+		}
+	case flagSYN | flagACK:
+		if !g.forward {
+			k.synAck(g)
+		}
+	case flagACK, flagFIN | flagACK:
+		k.proceed(g)
 	}
-	if s&by == 0 || g.has(flagSYN) || !g.has(flagACK) || int32(g.seq+g.length-mark) <= 0 {
-		return s
-	}
-	return proceed(s&^clearedByReset|uint32(StateEstablished), g, mark)
+	return Pass
 }
 
-// handshake handles SYN and SYN-ACK. A SYN of an open connection changes nothing:
-// the endpoint answers it with a challenge ACK (RFC 5961, section 4).
-func handshake(s uint32, g *segment) uint32 {
-	if !g.forward && g.has(flagACK) && s&stateMask == uint32(StateSynSent) {
-		return s&^stateMask | uint32(StateSynRecv)
-	}
-	return s
-}
-
-// proceed handles segments without SYN and RST. mark is the sequence number
-// after the client's FIN once that was seen: the endpoint acknowledges the FIN
-// only with that number. Of the endpoint's FIN no number is kept; any later ACK
-// of the client's counts, as in nf_conntrack.
-func proceed(s uint32, g *segment, mark uint32) uint32 {
-	switch State(s & stateMask) {
+// proceed handles segments without SYN and RST.
+func (k *tracker) proceed(g *segment) {
+	switch k.state() {
 	case StateSynSent:
-		// The client's ACK counts only where the endpoint's SYN-ACK does not pass.
-		if s&clientOnly == 0 || !g.forward || !g.has(flagACK) {
-			return s
+		if !k.completesOneWay(g) && !k.revives(g) {
+			return
 		}
-		s = s&^stateMask | uint32(StateEstablished)
 	case StateSynRecv:
-		if !g.forward || !g.has(flagACK) {
-			return s
+		if !k.completes(g) {
+			return
 		}
-		s = s&^stateMask | uint32(StateEstablished)
-	}
-	own, other, otherAcked := uint32(finEndpoint), uint32(finClient), uint32(ackedClient)
-	if g.forward {
-		own, other, otherAcked = finClient, finEndpoint, ackedEndpoint
-	}
-	if g.has(flagACK) && s&other != 0 && (g.forward || s&seqKnown == 0 || int32(g.ack-mark) >= 0) {
-		s |= otherAcked
-	}
-	if g.has(flagFIN) {
-		// Sent before the client's FIN had come: the endpoint closed first, or at
-		// the same time (CLOSING). Either way it will hold TIME_WAIT.
-		if !g.forward && s&finEndpoint == 0 && s&ackedClient == 0 {
-			s |= endpointFirst
-		}
-		s |= own
-	}
-	return s&^stateMask | uint32(closing(s))
-}
-
-// closing returns the state that follows from the FINs seen and acknowledged.
-func closing(s uint32) State {
-	const bothAcked = ackedClient | ackedEndpoint
-	switch fins := s & finBits; {
-	case fins == 0:
-		return State(s & stateMask)
-	case fins == finBits && s&bothAcked == bothAcked:
-		return StateTimeWait
-	case fins == finBits:
-		return StateLastAck
-	case s&bothAcked != 0:
-		return StateCloseWait
-	}
-	return StateFinWait
-}
-
-// noteClient keeps what the endpoint's TIME_WAIT will know of the client, and
-// where a RST stood. It returns the state word with the bits that say so.
-func (c *Conn) noteClient(s uint32, g *segment) uint32 {
-	if s&resetBits != 0 {
-		if g.has(flagRST) {
-			atomic.StoreUint32(&c.nextSeq, g.seq)
-		}
-		return s
-	}
-	if !g.forward || s&finBits == 0 || g.has(flagSYN) {
-		return s
-	}
-	end := g.seq + g.length
-	if g.has(flagFIN) {
-		end++
-	}
-	if s&seqKnown == 0 || int32(end-atomic.LoadUint32(&c.nextSeq)) > 0 {
-		atomic.StoreUint32(&c.nextSeq, end)
-	}
-	if ts, ok := timestamp(g.options); ok {
-		if s&tsKnown == 0 || int32(ts-atomic.LoadUint32(&c.tsval)) > 0 {
-			atomic.StoreUint32(&c.tsval, ts)
-		}
-		s |= tsKnown
-	}
-	return s | seqKnown
-}
-
-// timestamp returns TSval of a TCP timestamps option (RFC 7323, section 3.2).
-func timestamp(options []byte) (uint32, bool) {
-	for len(options) > 0 {
-		switch options[0] {
-		case 0: // end of list
-			return 0, false
-		case 1: // no operation
-			options = options[1:]
-			continue
-		}
-		if len(options) < 2 || options[1] < 2 || int(options[1]) > len(options) {
-			return 0, false
-		}
-		if options[0] == 8 && options[1] == 10 {
-			return binary.BigEndian.Uint32(options[2:]), true
-		}
-		options = options[options[1]:]
-	}
-	return 0, false
-}
-
-// Timestamp returns the TSval of a SYN's options, for [NewFlow].
-func Timestamp(options []byte) (tsval uint32, ok bool) { return timestamp(options) }
-
-// acceptsSYN reports whether the endpoint of a connection that is over would take
-// a SYN from the same address and port. If the endpoint closed first it holds
-// TIME_WAIT, and takes what Linux's tcp_timewait_state_process does: a sequence
-// number after the last one, or a newer timestamp, and never an older timestamp
-// (PAWS). Otherwise it holds nothing.
-func (c *Conn) acceptsSYN(s uint32, seq, tsval uint32, hasTS bool) bool {
-	switch State(s & stateMask) {
 	case StateClose:
-		return true
-	case StateTimeWait:
-	default:
-		return false
-	}
-	if s&endpointFirst == 0 {
-		return true
-	}
-	newer := false
-	if hasTS && s&tsKnown != 0 {
-		age := int32(tsval - atomic.LoadUint32(&c.tsval))
-		if age < 0 {
-			return false
+		if !k.revives(g) {
+			return
 		}
-		newer = age > 0
+	case StateTimeWait:
+		k.heard = k.near(g)
+		return
 	}
-	return newer || s&seqKnown != 0 && int32(seq-atomic.LoadUint32(&c.nextSeq)) > 0
+	if !k.near(g) {
+		// An established connection that moves too much within a tick is lost sight
+		// of. It lives by its packets, and its end goes by its timeout.
+		k.heard = k.state() != StateLastAck
+		if g.has(flagFIN) && k.plausible(g) {
+			k.doubt()
+		}
+		return
+	}
+	k.heard = true
+	k.s &^= unconfirmed
+	if k.is(doubted) && k.settled(g) {
+		k.s &^= doubted
+	}
+	if k.is(young) && k.tick-k.created > freshTicks && k.is(clientKnown) && k.is(endpointKnown) {
+		k.s &^= young
+	}
+	k.fins(g)
+}
+
+// freshTicks is for how long after its SYN the numbers of every segment are noted:
+// a connection may live and end within one tick, and Sample would see its first
+// segment only.
+const freshTicks = TicksPerSecond / 4
+
+// since notes when the FIN or RST was seen.
+func (k *tracker) since() {
+	k.s = k.s&^sinceMask | k.tick<<sinceShift&sinceMask
+}
+
+// settled reports whether segment g can no longer have been on its way when the FIN
+// or RST passed: the endpoint is near, the client may be far. The ticks are known
+// modulo 256: a segment after a longer silence may be taken for an early one, the
+// next will not.
+func (k *tracker) settled(g *segment) bool {
+	age := uint8(k.tick) - uint8(k.s>>sinceShift)
+	if g.forward {
+		return age > clientSettles
+	}
+	return age > endpointSettles
+}
+
+// After so many ticks a segment of either side's was sent after it had seen a FIN or
+// RST that it was to see.
+const (
+	clientSettles   = 2 * TicksPerSecond
+	endpointSettles = 2
+)
+
+// doubt notes that the connection may be over. It then goes by the timeout of one
+// whose ends keep it alive every two hours, and whatever either end sends is looked at.
+func (k *tracker) doubt() {
+	if k.state() == StateEstablished {
+		k.s |= doubted
+		k.since()
+	}
 }

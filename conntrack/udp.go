@@ -32,7 +32,7 @@ func (t *Table) TrackUDP(r Ref, tick uint32) {
 		return
 	}
 	// One of several workers that see the same change makes it.
-	atomic.CompareAndSwapUint32(&c.state, s, s&^stateMask|uint32(n))
+	t.setState(c, s, s&^stateMask|uint32(n))
 }
 
 func (c *Conn) older(tick, age uint32) bool {

@@ -16,6 +16,7 @@ const (
 	DropBadIPHeader
 	DropNotTransport
 	DropBadTransport
+	DropBadChecksum
 	DropMartian
 	DropExtension
 	DropSourceRoute
@@ -58,6 +59,7 @@ var dropNames = [dropReasons]string{
 	DropBadIPHeader:     "bad-ip-header",
 	DropNotTransport:    "not-tcp-or-udp",
 	DropBadTransport:    "bad-transport-header",
+	DropBadChecksum:     "bad-checksum",
 	DropMartian:         "martian",
 	DropExtension:       "bad-extension-header",
 	DropSourceRoute:     "source-routed",

@@ -45,7 +45,9 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	if port.q == nil || port.txn == len(port.tx) || p.L3 != header.EthernetLen && port.untag {
 		return false
 	}
-	c.Touch(w.tick)
+	if c.LastSeen() != w.tick {
+		w.sample(b, i, c, r)
+	}
 	adj.Touch(w.tick)
 
 	d := b.head(i)

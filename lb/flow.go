@@ -12,6 +12,9 @@ import (
 
 // flow deals with packet i, for which the flow entry was found.
 func (w *worker) flow(b *batch, i int, ref conntrack.Ref) {
+	if !w.verified(b, i) {
+		return
+	}
 	if w.anyGone && w.orphaned(b, i, ref) {
 		return
 	}
@@ -43,28 +46,7 @@ func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
 		return
 	}
 	if p.Proto == header.ProtoTCP {
-		f := w.frame(b, i)
-		l4 := header.TCP(f[p.L4:])
-		off := l4.DataOffset()
-		switch w.table.TrackTCP(ref, p.Flags, l4.Seq(), l4.Ack(), uint32(p.L4Len()-off), l4[header.TCPLen:off], w.tick) {
-		case conntrack.Reopen:
-			if !w.ct.Supersede(ref) {
-				w.drop(b, i, DropNoFlow) // another worker is at it; the client asks again
-				return
-			}
-			w.t.reopened++
-			w.lookAgain(b, i)
-			return
-		case conntrack.Stale:
-			if ref.Forward() {
-				// A SYN of this very batch has followed it.
-				w.lookAgain(b, i)
-				return
-			}
-			w.drop(b, i, DropNoFlow)
-			return
-		case conntrack.Gone:
-			w.lookAgain(b, i)
+		if !w.trackTCP(b, i, c, ref) {
 			return
 		}
 	} else if p.Proto == header.ProtoSCTP {
@@ -74,6 +56,9 @@ func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
 	} else {
 		if c.State() == conntrack.StateNone {
 			w.lookAgain(b, i)
+			return
+		}
+		if !w.mayOpen(b, i, c, ref) {
 			return
 		}
 		w.table.TrackUDP(ref, w.tick)
@@ -210,6 +195,9 @@ func (w *worker) miss(b *batch, i int) {
 	}
 	if !oneWay(fe.Mode) && !opens(&b.pkt[i]) {
 		w.midstream(b, i)
+		return
+	}
+	if !w.verified(b, i) {
 		return
 	}
 	if b.pkt[i].Proto == header.ProtoSCTP && !w.singleHomed(b, i) {

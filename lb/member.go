@@ -10,9 +10,9 @@ import (
 	"github.com/weirlb/weir/lb/device"
 )
 
-// stage is where a port is in its life. Interfaces come and go while packets are
-// on their way; changePorts takes each port by one stage at a time, so that
-// nothing waits for a worker and no worker for anything.
+// stage is where a port is in its life. Members of a bond come and go while
+// packets are on their way; followMembers takes each by one stage per tick, so
+// that nothing waits for a worker and no worker for anything.
 type stage uint8
 
 const (
@@ -31,25 +31,57 @@ const (
 	vacant
 )
 
-// lettingGo is how long the kernel may still use the frames of a socket that is
-// closed: it takes zero copy off a queue in the background.
-const lettingGo = time.Second
-
-// refusal is why a device could not be attached, and when to try again.
+// refusal is why a device could not join a bond, and when to try again.
 type refusal struct {
 	name, err string
 	until     time.Time
-	noRoom    bool
-	member    bool // of a bond
 }
 
 func (r refusal) warning() Warning {
 	return Warning{WarnMember, r.name, fmt.Sprintf("bond member %s: its packets go to the kernel, and none are sent by it: %s", r.name, r.err)}
 }
 
-// followActive notes which members of a bond may be sent by, and says whether
+// followMembers keeps to the members that a bond has and uses now. It lists all
+// interfaces of the host, of which there may be thousands: not without a bond.
+func (l *LB) followMembers() {
+	if !l.bonded {
+		return
+	}
+	links, err := l.links()
+	if err != nil {
+		l.log.Warn("follow interfaces", "err", err)
+		return
+	}
+	ports := map[string][]device.Port{}
+	for _, in := range l.cfg.Interfaces {
+		ports[in.Name], err = device.Resolve(in.Name, links)
+		switch {
+		case err != nil && len(ports[in.Name]) > 0: // the other members go on
+			l.warnAbout(WarnMember, in.Name, "%v; its packets go to the kernel, and none are sent by it", err)
+		case err != nil:
+			l.log.Debug("follow interface", "err", err)
+		default:
+			l.retract(WarnMember, in.Name)
+		}
+	}
+	changed := false
+	if l.attached && l.settled() {
+		changed = l.changeMembers(links, ports)
+	}
+	for _, in := range l.cfg.Interfaces {
+		changed = l.followPorts(in.Name, ports[in.Name]) || changed
+	}
+	if !changed {
+		return
+	}
+	if err := l.router.SetInterfaces(l.routedBy(), l.hostPort()); err != nil {
+		l.log.Error("routes", "err", err)
+	}
+}
+
+// followPorts notes which ports of an interface may be sent by, and says whether
 // that has changed.
-func (l *LB) followActive(name string, ports []device.Port) (changed bool) {
+func (l *LB) followPorts(name string, ports []device.Port) (changed bool) {
 	for _, i := range l.ifaces {
 		if !i.member || i.as == 0 || i.of != name || i.stage != open {
 			continue
@@ -64,14 +96,16 @@ func (l *LB) followActive(name string, ports []device.Port) (changed bool) {
 	return changed
 }
 
-// changePorts takes every port by a stage, and says whether routes have to be
+// changeMembers takes every port by a stage, and says whether routes have to be
 // told. Preconditions: settled.
-func (l *LB) changePorts(v *linkView) (changed bool) {
-	maps.DeleteFunc(l.refused, func(index int, _ refusal) bool { return !v.names(index) })
-	slots, frames, changed := l.moveOn(v)
-	changed = l.dismissLost(v) || changed
+func (l *LB) changeMembers(links []device.Link, ports map[string][]device.Port) (changed bool) {
+	maps.DeleteFunc(l.refused, func(index int, _ refusal) bool {
+		return !slices.ContainsFunc(links, func(d device.Link) bool { return d.Index == index })
+	})
+	slots, frames := l.moveOn()
+	changed = l.dismissMembers(links)
 	if !slices.ContainsFunc(l.ifaces, func(i *iface) bool { return i.stage != open && i.stage != vacant }) {
-		slots = append(slots, l.welcome(v)...)
+		slots = append(slots, l.welcomeMembers(links, ports)...)
 	}
 	if len(slots) > 0 {
 		l.rewire(slots, frames)
@@ -80,26 +114,24 @@ func (l *LB) changePorts(v *linkView) (changed bool) {
 }
 
 // moveOn takes the ports that are coming or going by one stage. It returns
-// those of which the workers are to be told, by worker the frames that are
-// free again, and whether routes may lead out of a port that they did not.
-func (l *LB) moveOn(v *linkView) (slots []int, frames [][]uint64, changed bool) {
+// those of which the workers are to be told, and by worker the frames that are
+// free again.
+func (l *LB) moveOn() (slots []int, frames [][]uint64) {
 	frames = make([][]uint64, len(l.workers))
 	for slot, i := range l.ifaces {
 		switch i.stage {
 		case joining:
 			i.stage = open
-			l.takeIn(slot, i)
-			changed = changed || i.active
+			if !i.virtual() {
+				l.attachMember(slot, i)
+			}
 		case leaving:
 			i.stage = closing
 			slots = append(slots, slot)
 		case closing:
-			i.stage, i.closed = closed, time.Now()
+			i.stage = closed
 			l.closeQueues(i)
 		case closed:
-			if link(v.links, i.index) != nil && time.Since(i.closed) < lettingGo {
-				continue
-			}
 			for worker, s := range i.sockets {
 				frames[worker] = l.memory.Reclaim(s, frames[worker])
 			}
@@ -108,48 +140,24 @@ func (l *LB) moveOn(v *linkView) (slots []int, frames [][]uint64, changed bool) 
 			l.haveRoom()
 		}
 	}
-	return slots, frames, changed
+	return slots, frames
 }
 
-// takeIn begins to take the packets of a port whose queues are filled.
-func (l *LB) takeIn(slot int, i *iface) {
-	i.active = !i.member && i.as != 0
-	if !i.virtual() {
-		l.attachJoined(slot, i)
-		return
-	}
-	if l.ifaces[i.under].attachment == nil {
-		return // it comes with its device
-	}
-	if err := l.steerTo(slot); err != nil {
-		l.refuse(i.index, i.name, i.bond != 0, err)
-		l.dismiss(slot, false)
-	}
-}
-
-// errNoRoom is why a device cannot join that would, if another left.
-var errNoRoom = errors.New("restart Weir to have packet memory for more")
-
-// haveRoom has devices that found no room try again at once.
+// haveRoom has devices that could not join try again at once.
 func (l *LB) haveRoom() {
 	for device, r := range l.refused {
-		if r.noRoom {
-			r.until = time.Time{}
-			l.refused[device] = r
-		}
+		l.refused[device] = refusal{name: r.name, err: r.err}
 	}
 }
 
-func (l *LB) attachJoined(slot int, i *iface) {
+func (l *LB) attachMember(slot int, i *iface) {
 	if err := l.attachTo(slot, i); err != nil {
-		l.refuse(i.index, i.name, i.bond != 0, err)
-		l.dismiss(slot, false)
+		l.refuse(i.index, i.name, err)
+		l.dismiss(slot)
 		return
 	}
 	delete(l.refused, i.index)
-	if i.bond != 0 {
-		l.log.Info("bond member joined", "interface", i.of, "member", i.name, "mode", l.granted(i))
-	}
+	l.log.Info("bond member joined", "interface", i.of, "member", i.name, "mode", l.granted(i))
 }
 
 func (l *LB) closeQueues(i *iface) {
@@ -160,38 +168,28 @@ func (l *LB) closeQueues(i *iface) {
 	}
 }
 
-// dismissLost gives up the ports whose interface is not what it was.
-func (l *LB) dismissLost(v *linkView) (changed bool) {
+// dismissMembers lets go of devices that have left their bond or are deleted.
+func (l *LB) dismissMembers(links []device.Link) (changed bool) {
 	for slot, i := range l.ifaces {
-		if i.host || i.stage != open {
+		if i.bond == 0 || i.stage != open {
 			continue
 		}
-		why := l.lost(slot, v)
-		if why == "" {
+		if slices.ContainsFunc(links, func(d device.Link) bool { return d.Index == i.index && d.Master == i.bond }) {
 			continue
 		}
-		l.log.Info(why, "interface", i.of, "device", i.carrier(l).name, "index", i.index)
-		l.dismiss(slot, link(v.links, i.index) == nil || l.severed(i))
+		l.log.Info("bond member left", "interface", i.of, "member", i.name)
+		l.dismiss(slot)
 		changed = true
 	}
 	return changed
 }
 
 // dismiss takes the steering program off a device, and it and its VLANs out of
-// use: the kernel has its packets from here on. Of a VLAN alone it takes the tag
-// off the program. gone is true of a device that no longer exists.
-func (l *LB) dismiss(slot int, gone bool) {
+// use: the kernel has its packets from here on.
+func (l *LB) dismiss(slot int) {
 	i := l.ifaces[slot]
-	i.stage, i.active = leaving, false
-	l.retract(WarnInterface, i.name)
-	if i.virtual() {
-		if err := l.steerTo(slot); err != nil {
-			l.log.Error("steering", "interface", i.name, "err", err)
-		}
-		return
-	}
 	for _, on := range l.ifaces {
-		if on.virtual() && on.under == slot && on.stage <= joining {
+		if on == i || on.virtual() && on.under == slot && on.stage <= joining {
 			on.stage, on.active = leaving, false
 		}
 	}
@@ -201,33 +199,22 @@ func (l *LB) dismiss(slot int, gone bool) {
 		}
 		i.attachment = nil
 	}
-	restore := l.offloads.restoreOf
-	if gone {
-		restore = l.offloads.forget // another device may have the name
-	}
-	if err := restore(i.name); err != nil {
+	if err := l.offloads.restoreOf(i.name); err != nil {
 		l.log.Error("offloads", "interface", i.name, "err", err)
 	}
 }
 
-// welcome opens the queues of devices that are new, and returns their ports.
-func (l *LB) welcome(v *linkView) (slots []int) {
+// welcomeMembers opens the queues of devices that are new in a bond, and
+// returns their ports.
+func (l *LB) welcomeMembers(links []device.Link, ports map[string][]device.Port) (slots []int) {
 	for _, in := range l.cfg.Interfaces {
-		for _, p := range v.ports[in.Name] {
-			key, join := p.Device, func() ([]int, error) { return l.join(p.Device, v) }
-			carrier := l.carrierOf(p.Device)
-			if carrier >= 0 {
-				if p.VLAN == 0 || l.carries(carrier, p) {
-					continue
-				}
-				key, join = p.Interface, func() ([]int, error) { return l.joinVLAN(in, p, v.links) }
-			}
-			if !p.Member && !link(v.links, p.Device).Enabled || time.Now().Before(l.refused[key].until) {
+		for _, p := range ports[in.Name] {
+			if !p.Member || l.carrierOf(p.Device) >= 0 || time.Now().Before(l.refused[p.Device].until) {
 				continue
 			}
-			joined, err := join()
+			joined, err := l.join(p.Device, links, ports)
 			if err != nil {
-				l.refuse(key, link(v.links, key).Name, p.Member && key == p.Device, err)
+				l.refuse(p.Device, link(links, p.Device).Name, err)
 				continue
 			}
 			slots = append(slots, joined...)
@@ -236,40 +223,11 @@ func (l *LB) welcome(v *linkView) (slots []int) {
 	return slots
 }
 
-// carries reports whether a device has the port of a VLAN.
-func (l *LB) carries(carrier int, p device.Port) bool {
-	return slices.ContainsFunc(l.ifaces, func(i *iface) bool {
-		return i.stage != vacant && i.under == carrier && i.as == p.Interface && uint16(i.tag) == p.VLAN
-	})
-}
-
-// joinVLAN makes the port of a VLAN upon a device that is attached already.
-func (l *LB) joinVLAN(in Interface, p device.Port, links []device.Link) ([]int, error) {
-	before := slices.Clone(l.ifaces)
-	if err := l.addPort(in, p, links); err != nil {
-		return nil, err
-	}
-	delete(l.refused, p.Interface)
-	return l.added(before), nil
-}
-
-// added are the ports that before does not have, which are joining now.
-func (l *LB) added(before []*iface) (slots []int) {
-	for slot, i := range l.ifaces {
-		if slot < len(before) && before[slot] == i {
-			continue
-		}
-		i.stage, i.active = joining, false
-		slots = append(slots, slot)
-	}
-	return slots
-}
-
 // join makes the ports of a device: for every interface of the configuration
 // that it carries.
-func (l *LB) join(device int, v *linkView) (slots []int, err error) {
+func (l *LB) join(device int, links []device.Link, ports map[string][]device.Port) (slots []int, err error) {
 	if l.devices() >= l.maxDevices {
-		return nil, fmt.Errorf("the packet memory made at the start is for %d devices: %w", l.maxDevices, errNoRoom)
+		return nil, fmt.Errorf("the packet memory made at the start is for %d devices: restart Weir to have one for more", l.maxDevices)
 	}
 	before := slices.Clone(l.ifaces)
 	defer func() {
@@ -278,18 +236,21 @@ func (l *LB) join(device int, v *linkView) (slots []int, err error) {
 		}
 	}()
 	for _, in := range l.cfg.Interfaces {
-		for _, p := range v.ports[in.Name] {
+		for _, p := range ports[in.Name] {
 			if p.Device != device {
 				continue
 			}
-			if err := l.addPort(in, p, v.links); err != nil {
+			if err := l.addPort(in, p, links); err != nil {
 				return nil, err
 			}
 		}
 	}
-	slots = l.added(before)
-	for _, slot := range slots {
-		i := l.ifaces[slot]
+	for slot, i := range l.ifaces {
+		if slot < len(before) && before[slot] == i {
+			continue
+		}
+		i.stage, i.active = joining, false
+		slots = append(slots, slot)
 		if i.virtual() {
 			continue
 		}
@@ -308,7 +269,6 @@ func (l *LB) unjoin(before []*iface) error {
 		if slot < len(before) && before[slot] == i {
 			continue
 		}
-		l.retract(WarnInterface, i.name)
 		for _, s := range i.sockets {
 			errs = append(errs, s.Close())
 			l.memory.Reclaim(s, nil) // no frames, but its number in the ledger
@@ -318,12 +278,11 @@ func (l *LB) unjoin(before []*iface) error {
 	return errors.Join(errs...)
 }
 
-// refuse notes why a device could not be attached, and logs it once for as long
-// as it is so.
-func (l *LB) refuse(index int, name string, member bool, err error) {
-	r := refusal{name, err.Error(), time.Now().Add(replanEvery), errors.Is(err, errNoRoom), member}
-	if l.refused[index].err != r.err && member {
+// refuse says why a device could not join, once for as long as it is so.
+func (l *LB) refuse(device int, name string, err error) {
+	r := refusal{name, err.Error(), time.Now().Add(replanEvery)}
+	if l.refused[device].err != r.err {
 		l.log.Warn(r.warning().String())
 	}
-	l.refused[index] = r
+	l.refused[device] = r
 }

@@ -24,8 +24,7 @@ func (w *worker) withinLimits(b *batch, i int, fe *table.FrontendEntry) bool {
 	if p == nil {
 		return true
 	}
-	// Workers that look at the same time may each let one more in.
-	if p.MaxConnections != 0 && w.table.FrontendOpen(fe.Service) >= p.MaxConnections {
+	if !w.roomFor(p, fe.Service) {
 		w.drop(b, i, DropConnectionLimit)
 		return false
 	}
@@ -34,6 +33,12 @@ func (w *worker) withinLimits(b *batch, i int, fe *table.FrontendEntry) bool {
 		return false
 	}
 	return true
+}
+
+// roomFor reports whether the Service with that number has room for another open
+// connection. Workers that look at the same time may each let one more in.
+func (w *worker) roomFor(p *table.Policy, service uint32) bool {
+	return p.MaxConnections == 0 || w.table.FrontendOpen(service) < p.MaxConnections
 }
 
 // choose is the endpoint for a new flow of the tuple. The frontend's pool has
@@ -100,8 +105,16 @@ func (w *worker) leastLoaded(pool *table.PoolEntry) *table.EndpointEntry {
 
 // lessLoaded says whether one more connection would load a less than b.
 func (w *worker) lessLoaded(pool *table.PoolEntry, a, b *table.EndpointEntry) bool {
-	loadA, loadB := uint64(w.table.EndpointOpen(a.Number))+1, uint64(w.table.EndpointOpen(b.Number))+1
-	return loadA*pool.Share(b, w.tick) < loadB*pool.Share(a, w.tick)
+	return w.load(a)*pool.Share(b, w.tick) < w.load(b)*pool.Share(a, w.tick)
+}
+
+// load is the load of an endpoint by its connections, one more included. One that is not open, as only its client was
+// heard or it is over, weighs a 256th, as in IPVS (ip_vs_dest_conn_overhead):
+// connections that begin at the same time spread, and a flood of SYNs hides nothing.
+func (w *worker) load(ep *table.EndpointEntry) uint64 {
+	open := uint64(w.table.EndpointOpen(ep.Number))
+	all := max(open, uint64(w.table.EndpointFlows(ep.Number)))
+	return open<<8 + all - open + 1
 }
 
 // affinityClients is for how many clients of Services with session affinity

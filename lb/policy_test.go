@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -104,22 +105,40 @@ func TestSourceRangesKeepOthersOut(t *testing.T) {
 func TestConnectionLimit(t *testing.T) {
 	b := newBench(t)
 	b.offer(&table.Policy{MaxConnections: 2}, table.Pool{}, 1)
-	b.one(portClient, from(false, header.ProtoTCP, 1).build(t), portServer)
-	b.one(portClient, from(true, header.ProtoUDP, 2).build(t), portServer)
-	b.one(portClient, from(false, header.ProtoTCP, 3).build(t), -1)
+	first := b.openFrom(1)
+	query := from(true, header.ProtoUDP, 2)
+	f := b.one(portClient, query.build(t), portServer)
+	b.one(portClient, from(false, header.ProtoTCP, 3).build(t), portServer) // nobody has answered that query
+	answer := packet{srcMAC: macServer, dstMAC: macWeirB, src: ap(endpoint6, 8080), dst: ap(snat6, binary.BigEndian.Uint16(f[54:])), proto: header.ProtoUDP}
+	b.one(portServer, answer.build(t), portClient)
+	b.one(portClient, from(false, header.ProtoTCP, 4).build(t), -1)
 	if b.drops()["connection-limit"] != 1 {
 		t.Errorf("counted %v", b.drops())
 	}
 	// One that was reset leaves room, though the table remembers it for a while.
-	rst := from(false, header.ProtoTCP, 1)
-	rst.flags, rst.seq = header.RST, 1001
-	b.one(portClient, rst.build(t), portServer)
-	b.one(portClient, from(false, header.ProtoTCP, 3).build(t), portServer)
+	first.flags = header.RST
+	b.one(portClient, first.build(t), portServer)
+	third := b.openFrom(3)
 	b.one(portClient, from(false, header.ProtoTCP, 4).build(t), -1)
 	// What exists goes on.
-	again := from(false, header.ProtoTCP, 3)
-	b.one(portClient, again.build(t), portServer)
+	b.one(portClient, third.build(t), portServer)
 	b.framesHome()
+}
+
+// openFrom makes a TCP connection from a client's port and returns the client's next
+// packet.
+func (b *bench) openFrom(port uint16) packet {
+	b.t.Helper()
+	p := from(false, header.ProtoTCP, port)
+	f := b.one(portClient, p.build(b.t), portServer)
+	answer := packet{
+		srcMAC: macServer, dstMAC: macWeirB, src: ap(endpoint4, 8080), dst: ap(snat4, binary.BigEndian.Uint16(f[34:])),
+		proto: header.ProtoTCP, flags: header.SYN | header.ACK, seq: 5000, ack: p.seq + 1,
+	}
+	b.one(portServer, answer.build(b.t), portClient)
+	p.flags, p.seq, p.ack = header.ACK, p.seq+1, 5001
+	b.one(portClient, p.build(b.t), portServer)
+	return p
 }
 
 func TestConnectionRate(t *testing.T) {

@@ -2,6 +2,7 @@ package lb
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"net/netip"
 	"testing"
 
@@ -57,7 +58,10 @@ func TestAFullFlowTableKeepsEstablishedFlows(t *testing.T) {
 	open, goOn := syn.build(t), ack.build(t)
 	sent := 0
 	pass := func(f []byte, client int) {
-		binary.BigEndian.PutUint16(f[34:], uint16(1024+client)) // checksums of TCP are not verified
+		was, now := binary.LittleEndian.Uint16(f[34:]), bits.ReverseBytes16(uint16(1024+client))
+		binary.LittleEndian.PutUint16(f[34:], now)
+		sum := header.Update(binary.LittleEndian.Uint16(f[50:]), uint64(^was)+uint64(now))
+		binary.LittleEndian.PutUint16(f[50:], sum)
 		b.give(portClient, f)
 		sent += len(b.roundAtTheSameTime()[portServer])
 	}

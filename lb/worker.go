@@ -69,7 +69,6 @@ type worker struct {
 	datagrams    datagrams
 	peers        []*peer // by worker; nil for itself
 	resets       limiter
-	challenged   challenges
 	errors       limiter
 	echoes       limiter
 	exhausted    exhaustion

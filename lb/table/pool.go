@@ -103,6 +103,23 @@ func (p *PoolEntry) Draw(rng *fastrand.RNG) *EndpointEntry { return p.Pick(rando
 
 func random(rng *fastrand.RNG) uint64 { return uint64(rng.Uint32())<<32 | uint64(rng.Uint32()) }
 
+// Lists reports whether the pool offers an endpoint to new flows.
+func (p *PoolEntry) Lists(endpoint netip.AddrPort) bool {
+	lo, hi := 0, len(p.endpoints)
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		switch c := p.endpoints[mid].AddrPort.Compare(endpoint); {
+		case c == 0:
+			return true
+		case c < 0:
+			lo = mid + 1
+		default:
+			hi = mid
+		}
+	}
+	return false
+}
+
 // Find is the endpoint with a number in a pool with session affinity, nil when
 // it is not in the pool.
 func (p *PoolEntry) Find(number uint32) *EndpointEntry {

@@ -27,6 +27,42 @@ func init() {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			s.passes(s.tcp(syn, 1000, 0, "")) // sent again: the same endpoint, as the same client
 		}},
+		// Packets from nowhere, with the connection's addresses and ports. In dnat the
+		// kernel that is a pod's router sorts out those of the endpoint's side.
+		scenario{row: "flow", name: "forged-resets", modes: []string{nat}, run: func(s *scene) {
+			s.connect()
+			s.passes(s.tcp(rst, 70_000_000, 0, ""))
+			s.passes(s.tcp(rst|ack, 1<<30, 9, ""))
+			s.returns(s.answer(s.tcp(rst, 90_000_000, 0, "")), tcpPort)
+			s.goesOn()
+		}},
+		scenario{row: "flow", name: "forged-reset-with-a-bad-checksum", modes: twoWay, run: func(s *scene) {
+			s.connect()
+			s.sendFrame(miscounted(s.tcp(rst, 1001, 0, "abc").bytes(s)))
+			s.goesOn()
+		}, drops: drop("bad-checksum")},
+		scenario{row: "flow", name: "forged-reset-then-syn", modes: twoWay, run: func(s *scene) {
+			s.connect()
+			s.passes(s.tcp(rst, 70_000_000, 0, ""))
+			s.passes(s.tcp(syn, 80_000_000, 0, ""))
+			s.returns(s.answer(s.tcp(ack, 5001, 1001, "")), tcpPort) // a challenge (RFC 5961)
+			s.goesOn()
+		}},
+		scenario{row: "flow", name: "reset-then-syn", modes: twoWay, run: func(s *scene) {
+			s.connect()
+			s.passes(s.tcp(rst, 1001, 0, ""))
+			s.passes(s.tcp(syn, 80_000_000, 0, "")) // the same endpoint, as the same client
+			s.returns(s.answer(s.tcp(syn|ack, 9000, 80_000_001, "")), tcpPort)
+			s.passes(s.tcp(ack, 80_000_001, 9001, ""))
+		}},
+		scenario{row: "flow", name: "forged-close-of-both-sides-then-syn", modes: []string{nat}, run: func(s *scene) {
+			s.connect()
+			s.passes(s.tcp(fin|ack, 70_000_000, 80_000_000, ""))
+			s.returns(s.answer(s.tcp(fin|ack, 80_000_000, 70_000_001, "")), tcpPort)
+			s.passes(s.tcp(ack, 70_000_001, 80_000_001, ""))
+			s.passes(s.tcp(syn, 90_000_000, 0, ""))
+			s.goesOn()
+		}},
 		scenario{row: "flow", name: "same-endpoint-of-many", service: "many", run: func(s *scene) {
 			s.passes(s.udp("the first packet chooses"))
 			for range 20 {
@@ -67,6 +103,15 @@ func (s *scene) connect() {
 	s.passes(s.tcp(syn, 1000, 0, ""))
 	s.returns(s.answer(s.tcp(syn|ack, 5000, 1001, "")), tcpPort)
 	s.passes(s.tcp(ack, 1001, 5001, ""))
+}
+
+// goesOn sends data both ways on the connection that connect opened, with the source
+// that the endpoint knows.
+func (s *scene) goesOn() {
+	s.Helper()
+	s.passes(s.tcp(ack|psh, 1001, 5001, "hello"))
+	s.returns(s.answer(s.tcp(ack|psh, 5001, 1006, "good day")), tcpPort)
+	s.passes(s.tcp(ack, 1006, 5009, ""))
 }
 
 // kernelResets checks that the edge's kernel refuses p, a TCP segment with an

@@ -74,6 +74,10 @@ func init() {
 			copy(want[len(want)-6:], "signed")
 			s.same(s.station(), got, want)
 		}},
+		// What a wrong checksum says of a connection is not believed.
+		scenario{row: "router", name: "syn-with-a-bad-checksum", modes: every, run: func(s *scene) {
+			s.sendFrame(miscounted(s.tcp(syn, 1000, 0, "abc").bytes(s)))
+		}, drops: drop("bad-checksum")},
 		scenario{row: "router", name: "dscp-and-ecn-stay", modes: twoWay, run: func(s *scene) {
 			p := s.udp("urgent")
 			p.tos = 46<<2 | 3
@@ -122,4 +126,10 @@ func lengthen(ip []byte, by int) {
 	binary.BigEndian.PutUint16(ip[2:], uint16(int(binary.BigEndian.Uint16(ip[2:]))+by))
 	binary.BigEndian.PutUint16(ip[10:], 0)
 	binary.BigEndian.PutUint16(ip[10:], ^sum16(ip[:int(ip[0]&15)*4]))
+}
+
+// miscounted changes the last byte of a frame's payload, and not its checksum.
+func miscounted(frame []byte) []byte {
+	frame[len(frame)-1] ^= 0x55
+	return frame
 }

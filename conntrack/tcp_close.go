@@ -1,0 +1,215 @@
+package conntrack
+
+import "sync/atomic"
+
+// reset moves to CLOSE on a RST that its receiver takes: an established connection's
+// has exactly the number that the receiver expects (RFC 5961, section 3.2). Any other
+// changes nothing, as in nf_conntrack, but for the timeout of the doubted: the samples
+// may be behind, and a true RST then looks like one that is a little wrong.
+func (k *tracker) reset(g *segment) {
+	switch k.state() {
+	case StateTimeWait: // RFC 1337
+	case StateSynSent:
+		if k.refuses(g) {
+			k.close(clientKnown)
+		} else if k.is(endpointKnown) && k.exact(g) {
+			k.close(clientKnown | endpointKnown)
+		}
+	case StateSynRecv:
+		if k.refuses(g) || !g.forward && g.seq == k.n.endpoint {
+			k.close(clientKnown)
+		}
+	default:
+		switch {
+		case k.exact(g):
+			k.close(clientKnown | endpointKnown | finBits | ackedClient | ackedEndpoint | endpointFirst)
+		case k.plausible(g):
+			k.doubt()
+		}
+	}
+}
+
+// refuses reports whether the RST ends a handshake: of the endpoint's if it
+// acknowledges a SYN (RFC 9293, section 3.10.7.3), of the client's if it follows one.
+func (k *tracker) refuses(g *segment) bool {
+	number := g.seq
+	if !g.forward {
+		if number = g.ack; !g.has(flagACK) {
+			return false
+		}
+	}
+	first := !k.is(endpointKnown) || k.state() == StateSynRecv
+	return first && acks(number, k.n.client) || k.is(synNoted) && acks(number, k.n.extra)
+}
+
+// close moves to CLOSE. keep are the bits of what may still be needed: without both
+// numbers the connection cannot be revived.
+func (k *tracker) close(keep uint32) {
+	k.heard = k.heard || k.state() != StateClose
+	k.s = k.s&(lasting|keep) | uint32(StateClose)
+	k.since()
+}
+
+// exact reports whether a RST has the number that its receiver expects. After a FIN of
+// its sender's that is the FIN's until the receiver has it.
+func (k *tracker) exact(g *segment) bool {
+	own, other, known, fin := k.sides(g)
+	return known && (g.seq == own || fin && g.seq == own-1) && (!g.has(flagACK) || span(g.ack-other) < plausibly)
+}
+
+// revives reports whether segment g shows that a connection lives which a RST seemed to
+// have ended, and takes it back: who has taken a RST falls silent. In the state
+// SYN_SENT, after a SYN in its place, either side's next segment shows it.
+func (k *tracker) revives(g *segment) bool {
+	if !k.is(endpointKnown) || !k.is(clientKnown) || !k.near(g) {
+		return false
+	}
+	if k.state() == StateClose && !k.settled(g) {
+		k.learn(g) // a RST that answers it has its number
+		return false
+	}
+	k.s = k.s &^ (synNoted | tsKnown)
+	k.become(StateEstablished)
+	if g.forward {
+		// Its endpoint may be gone for good. Not settled yet: the next one may be.
+		k.s |= doubted
+		k.since()
+	}
+	return true
+}
+
+// fins follows segment g, which is of this connection, through its end.
+func (k *tracker) fins(g *segment) {
+	own, other, otherAcked := uint32(finEndpoint), uint32(finClient), uint32(ackedClient)
+	if g.forward {
+		own, other, otherAcked = finClient, finEndpoint, ackedEndpoint
+	}
+	if k.is(own) {
+		k.goesOn(g)
+	}
+	if k.is(other) && !k.is(otherAcked) {
+		k.acknowledges(g, other, otherAcked)
+	}
+	k.learn(g)
+	if g.has(flagFIN) {
+		k.fin(g, own)
+	}
+	k.timestamp(g)
+	k.become(closing(k.s))
+}
+
+// fin notes the FIN of the side whose bit is own.
+func (k *tracker) fin(g *segment, own uint32) {
+	// Sent before the client's FIN had come: the endpoint closed first, or at
+	// the same time (CLOSING). Either way it will hold TIME_WAIT.
+	if own == finEndpoint && !k.is(finEndpoint) && !k.is(ackedClient) {
+		k.s |= endpointFirst
+	}
+	k.s |= own
+	k.since()
+	*k.n.of(g.forward) = g.end()
+}
+
+// goesOn withdraws the FIN of segment g's sender if g shows that it was not its: it
+// sends data beyond it, or for some time other than it, or an ACK with another number.
+func (k *tracker) goesOn(g *segment) {
+	end, own := g.end(), *k.n.of(g.forward)
+	age := uint8(k.tick) - uint8(k.s>>sinceShift)
+	switch {
+	case end == own, end == own-1 && !g.has(flagFIN): // the latter a keepalive
+	case g.has(flagFIN), int32(end-own) > 0:
+		k.withdraw(g.forward, end)
+	case age > TicksPerSecond, g.length == 0 && age > endpointSettles: // else perhaps sent again
+		k.withdraw(g.forward, end)
+	}
+}
+
+// acknowledges notes the acknowledgment of the other side's FIN. Only that of its own
+// number counts. Who speaks without it has perhaps not got it yet: if that goes on, the
+// FIN was not taken.
+func (k *tracker) acknowledges(g *segment, fin, acked uint32) {
+	age := uint8(k.tick) - uint8(k.s>>sinceShift)
+	switch number := *k.n.of(!g.forward); {
+	case span(g.seq-*k.n.of(g.forward)) >= plausibly: // whose FIN is forged too
+	case g.ack == number:
+		k.s = k.s&^doubted | acked
+	case age > TicksPerSecond:
+		k.withdraw(!g.forward, g.ack)
+	default:
+		k.s |= doubted
+	}
+}
+
+// withdraw forgets the FIN of a side, whose next sequence number is next.
+func (k *tracker) withdraw(client bool, next uint32) {
+	bits := uint32(finEndpoint | ackedEndpoint | endpointFirst)
+	if client {
+		bits = finClient | ackedClient
+	}
+	k.s &^= bits
+	if k.s&finBits == 0 {
+		k.s &^= doubted
+	}
+	*k.n.of(client) = next
+}
+
+// closing returns the state that follows from the FINs seen and acknowledged.
+func closing(s uint32) State {
+	const bothAcked = ackedClient | ackedEndpoint
+	switch fins := s & finBits; {
+	case fins == 0:
+		return StateEstablished
+	case fins == finBits && s&bothAcked == bothAcked:
+		return StateTimeWait
+	case fins == finBits:
+		return StateLastAck
+	case s&bothAcked != 0:
+		return StateCloseWait
+	}
+	return StateFinWait
+}
+
+// Abort moves the connection of r to CLOSE, as if both sides had taken a RST: the
+// caller sends it.
+func (t *Table) Abort(r Ref, tick uint32) {
+	c := t.Conn(r)
+	for {
+		s := atomic.LoadUint32(&c.state)
+		if s&published == 0 || s&superseded != 0 {
+			return
+		}
+		k := tracker{s: s, tick: tick}
+		k.close(0)
+		if t.setState(c, s, k.s) {
+			c.Touch(tick)
+			return
+		}
+	}
+}
+
+// acceptsSYN reports whether the endpoint of a connection that is over would take
+// a SYN from the same address and port. If the endpoint closed first it holds
+// TIME_WAIT, and takes what Linux's tcp_timewait_state_process does: a sequence
+// number after the last one, or a newer timestamp, and never an older timestamp
+// (PAWS). Otherwise it holds nothing.
+func (c *Conn) acceptsSYN(s uint32, seq, tsval uint32, hasTS bool) bool {
+	switch State(s & stateMask) {
+	case StateClose:
+		return true
+	case StateTimeWait:
+	default:
+		return false
+	}
+	if s&endpointFirst == 0 {
+		return true
+	}
+	newer := false
+	if hasTS && s&tsKnown != 0 {
+		age := int32(tsval - atomic.LoadUint32(&c.extra))
+		if age < 0 {
+			return false
+		}
+		newer = age > 0
+	}
+	return newer || s&clientKnown != 0 && int32(seq-atomic.LoadUint32(&c.clientNext)) > 0
+}

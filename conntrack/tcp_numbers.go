@@ -1,0 +1,167 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+)
+
+// numbers are what a connection remembers of both sides' sequence numbers, see Conn.
+type numbers struct{ client, endpoint, extra uint32 }
+
+func (n *numbers) of(client bool) *uint32 {
+	if client {
+		return &n.client
+	}
+	return &n.endpoint
+}
+
+func (c *Conn) numbers() numbers {
+	return numbers{atomic.LoadUint32(&c.clientNext), atomic.LoadUint32(&c.endpointNext), atomic.LoadUint32(&c.extra)}
+}
+
+// remember stores what has changed.
+func (c *Conn) remember(was, n *numbers) {
+	if n.client != was.client {
+		storeRelaxed(&c.clientNext, n.client)
+	}
+	if n.endpoint != was.endpoint {
+		storeRelaxed(&c.endpointNext, n.endpoint)
+	}
+	if n.extra != was.extra {
+		storeRelaxed(&c.extra, n.extra)
+	}
+}
+
+// nearby bounds the product of the distances of a segment's sequence and acknowledgment
+// number from those that are known: what passes is a megabyte each way since the last
+// sample, or a terabyte one way. Of all pairs of numbers one in 800,000 is nearby.
+const nearby = 1 << 40
+
+// plausibly bounds each distance of a RST or FIN that is not believed, but raises
+// doubt: 64 MB, a tick at 8 Gbit/s.
+const plausibly = 1 << 26
+
+// unknownSpan is the distance from a number that is not known.
+const unknownSpan = 1 << 31
+
+// span is the absolute distance of two sequence numbers, plus one.
+func span(d uint32) uint64 {
+	if int32(d) < 0 {
+		d = -d
+	}
+	return uint64(d) + 1
+}
+
+// Sample notes the numbers of a segment with ACK of an established connection:
+// forward says that it is the client's, end is the sequence number after its payload.
+// The caller calls it for the first segment of a tick, just before Touch. A segment whose numbers are
+// far from those of the last sample is not of this connection, or cannot be told from
+// one that is not, and is left out.
+func (c *Conn) Sample(forward bool, seq, end, ack uint32) {
+	own, other := &c.clientNext, &c.endpointNext
+	if !forward {
+		own, other = other, own
+	}
+	o, a := atomic.LoadUint32(own), atomic.LoadUint32(other)
+	if span(seq-o)*span(ack-a) > nearby {
+		return
+	}
+	if int32(end-o) > 0 {
+		storeRelaxed(own, end)
+	}
+	if int32(ack-a) > 0 {
+		storeRelaxed(other, ack)
+	}
+}
+
+// sides returns the numbers that are known of segment g's sender and of its receiver,
+// whether the sender's is known, and whether it includes a FIN.
+func (k *tracker) sides(g *segment) (own, other uint32, known, fin bool) {
+	if g.forward {
+		return k.n.client, k.n.endpoint, k.is(clientKnown), k.is(finClient)
+	}
+	return k.n.endpoint, k.n.client, k.is(endpointKnown), k.is(finEndpoint)
+}
+
+// near reports whether segment g, which has an ACK, belongs to the connection by its
+// numbers. Where none are known yet it does.
+func (k *tracker) near(g *segment) bool {
+	if !k.is(clientKnown | endpointKnown) {
+		return true
+	}
+	seq, ack := uint64(unknownSpan), uint64(unknownSpan)
+	own, other, _, _ := k.sides(g)
+	ownBit, otherBit := uint32(endpointKnown), uint32(clientKnown)
+	if g.forward {
+		ownBit, otherBit = otherBit, ownBit
+	}
+	if k.is(ownBit) {
+		seq = span(g.seq - own)
+	}
+	if k.is(otherBit) {
+		ack = span(g.ack - other)
+	}
+	return seq*ack <= nearby
+}
+
+// plausible reports whether the numbers of a RST or FIN may be right although they are
+// not those that were expected: sampled ones are behind by what was sent since.
+func (k *tracker) plausible(g *segment) bool {
+	own, other, known, _ := k.sides(g)
+	return known && span(g.seq-own) < plausibly && (!g.has(flagACK) || span(g.ack-other) < plausibly)
+}
+
+// learn notes the numbers of segment g: those that are higher. A FIN's stays as it is.
+func (k *tracker) learn(g *segment) {
+	ownBit, otherBit, ownFin, otherFin := uint32(endpointKnown), uint32(clientKnown), uint32(finEndpoint), uint32(finClient)
+	if g.forward {
+		ownBit, otherBit, ownFin, otherFin = otherBit, ownBit, otherFin, ownFin
+	}
+	if own := k.n.of(g.forward); !k.is(ownBit) || !k.is(ownFin) && int32(g.end()-*own) > 0 {
+		*own = g.end()
+	}
+	if other := k.n.of(!g.forward); !k.is(otherBit) || !k.is(otherFin) && int32(g.ack-*other) > 0 {
+		*other = g.ack
+	}
+	k.s |= clientKnown | endpointKnown
+}
+
+// timestamp keeps the client's last timestamp once the connection closes: the
+// endpoint's TIME_WAIT will know it.
+func (k *tracker) timestamp(g *segment) {
+	if !g.forward || !k.is(finBits) {
+		return
+	}
+	ts, ok := timestamp(g.options)
+	if !ok {
+		return
+	}
+	if !k.is(tsKnown) || int32(ts-k.n.extra) > 0 {
+		k.n.extra = ts
+	}
+	k.s = k.s&^synNoted | tsKnown
+}
+
+// timestamp returns TSval of a TCP timestamps option (RFC 7323, section 3.2).
+func timestamp(options []byte) (uint32, bool) {
+	for len(options) > 0 {
+		switch options[0] {
+		case 0: // end of list
+			return 0, false
+		case 1: // no operation
+			options = options[1:]
+			continue
+		}
+		if len(options) < 2 || options[1] < 2 || int(options[1]) > len(options) {
+			return 0, false
+		}
+		if options[0] == 8 && options[1] == 10 {
+			return binary.BigEndian.Uint32(options[2:]), true
+		}
+		options = options[options[1]:]
+	}
+	return 0, false
+}
+
+// Timestamp returns the TSval of a SYN's options, for [NewFlow].
+func Timestamp(options []byte) (tsval uint32, ok bool) { return timestamp(options) }
