@@ -123,7 +123,13 @@ type exhaustion struct {
 	next int
 }
 
+// note notes an endpoint, once until it is read: one endpoint leaves room for others.
 func (e *exhaustion) note(endpoint netip.AddrPort, source netip.Addr) {
+	for i := range e.slot {
+		if s := &e.slot[i]; s.full.Load() && s.endpoint == endpoint {
+			return
+		}
+	}
 	s := &e.slot[e.next%len(e.slot)]
 	if s.full.Load() {
 		return

@@ -21,30 +21,52 @@ type waiting struct {
 	size  uint32
 	in    int32
 	until uint32
+	order uint32 // of arrival
 }
 
-// awaitFirst keeps packet i until the first fragment of its datagram comes.
+// awaitFirst keeps packet i until the first fragment of its datagram comes. When there
+// is no room the fragment that has waited the longest gives way: of a datagram whose
+// first fragment is to come it comes soon, and forged ones wait in vain.
 func (w *worker) awaitFirst(b *batch, i int, k *conntrack.Key) {
 	t := &w.datagrams
 	n := int(b.bufs[i])
-	if t.frames+n > waitingFrames || t.waitFor(k) >= waitingPerDatagram {
+	same, oldest := t.waitFor(k)
+	if same >= waitingPerDatagram {
 		w.drop(b, i, DropFragmentLimit)
 		return
 	}
+	x := waiting{key: *k, bufs: b.bufs[i], size: b.size[i], in: b.in[i],
+		until: w.tick + waitingTicks, order: uint32(w.t.fragmentsHeld)}
+	copy(x.desc[:], b.buffers(i))
+	if t.frames+n > waitingFrames {
+		if oldest == nil || t.frames-int(oldest.bufs)+n > waitingFrames {
+			w.drop(b, i, DropFragmentLimit)
+			return
+		}
+		w.t.drops[DropFragmentLimit]++
+		w.freeBuffers(oldest.desc[:oldest.bufs])
+		t.frames -= int(oldest.bufs)
+		*oldest = x
+	} else {
+		t.waiting = append(t.waiting, x)
+	}
 	t.frames += n
 	w.t.fragmentsHeld++
-	t.waiting = append(t.waiting, waiting{key: *k, bufs: b.bufs[i], size: b.size[i], in: b.in[i], until: w.tick + waitingTicks})
-	copy(t.waiting[len(t.waiting)-1].desc[:], b.buffers(i))
 }
 
-// waitFor is how many fragments wait for the first of a datagram.
-func (t *datagrams) waitFor(k *conntrack.Key) (n int) {
+// waitFor returns how many fragments wait for the first of a datagram, and of all
+// whose first has not come the one that has waited the longest, nil if there is none.
+func (t *datagrams) waitFor(k *conntrack.Key) (same int, oldest *waiting) {
 	for j := range t.waiting {
-		if t.waiting[j].key == *k {
-			n++
+		x := &t.waiting[j]
+		if x.key == *k {
+			same++
+		}
+		if !x.ready && (oldest == nil || int32(x.order-oldest.order) < 0) {
+			oldest = x
 		}
 	}
-	return n
+	return same, oldest
 }
 
 // wakeWaiting marks the fragments that waited for the first of a datagram.

@@ -74,6 +74,34 @@ func TestWaitingFragmentsAreBounded(t *testing.T) {
 	b.framesHome()
 }
 
+// Fragments whose first never comes do not keep those of others from waiting.
+func TestForgedFragmentsDoNotKeepOthersFromWaiting(t *testing.T) {
+	b := newBench(t)
+	req := long(false)
+	forged := req.build(t)
+	flood := func(n int) {
+		for i := range n {
+			b.give(portClient, fragmentOf(t, forged[:34], forged[34:42], uint32(100+i), 8, true))
+		}
+		for range n/batchSize + 1 {
+			b.round()
+		}
+	}
+	flood(2 * waitingFrames)
+	f := cut(t, req.build(t), 5, pieces...)
+	for _, later := range f[1:] {
+		b.one(portClient, later, -1)
+	}
+	flood(waitingFrames / 2)
+	b.give(portClient, f[0])
+	got := b.round()[portServer]
+	got = append(got, b.round()[portServer]...)
+	if len(got) != len(f) {
+		t.Errorf("%d of %d fragments are sent on, drops %v", len(got), len(f), b.drops())
+	}
+	b.framesHome()
+}
+
 func TestFragmentsWaitForTheNeighbourInOrder(t *testing.T) {
 	b := newBench(t)
 	b.lb.router.SetState(portServer, endpoint4, route.Resolving)

@@ -3,12 +3,14 @@
 // where what is remembered is not a client but a server's name.
 //
 // A Store has fixed memory without pointers, shared by all workers. A client is
-// one word: 23 bits of its key's hash, the endpoint's number and the second of
-// its last new connection. Words live in buckets of eight, one cache line; a
-// full bucket forgets the client that has been away the longest. All changes are
-// single compare-and-swaps, so that nobody ever sees half of one.
+// one word: 22 bits of its key's hash, a bit for clients that came back, the
+// endpoint's number and the second of its last new connection. Words live in buckets
+// of eight, one cache line. A full bucket forgets, of the clients that came once, the
+// one that has been away the longest, and others only where there is none: forged
+// packets come from ever other addresses. All changes are single compare-and-swaps,
+// so that nobody ever sees half of one.
 //
-// Two clients may share a word, once in a million: then one of them is sent to
+// Two clients may share a word, once in 500,000: then one of them is sent to
 // the other's endpoint, which serves it as well.
 package affinity
 
@@ -24,7 +26,12 @@ const (
 	endpointBits = 24
 	secondMask   = 1<<secondBits - 1
 	endpointMask = 1<<endpointBits - 1
-	markShift    = secondBits + endpointBits
+	cameBack     = 1 << (secondBits + endpointBits)
+	markShift    = secondBits + endpointBits + 1
+
+	// keepSeconds is for how long a client that came back goes after those that came
+	// once: the time of session affinity unless a Service says otherwise.
+	keepSeconds = 3 * 3600
 )
 
 // MaxEndpoint is the largest endpoint number that can be remembered.
@@ -92,9 +99,14 @@ func (s *Store) Put(key [3]uint64, endpoint, now uint32) {
 		return
 	}
 	b, mark := s.place(key)
-	word := mark | uint64(endpoint)<<secondBits | uint64(now&secondMask)
 	for range attempts {
+		word := mark | uint64(endpoint)<<secondBits | uint64(now&secondMask)
 		at, old := b.slot(mark, now)
+		if old>>markShift<<markShift == mark && old != 0 {
+			if word |= old & cameBack; age(old, now) > 0 {
+				word |= cameBack
+			}
+		}
 		if old == word || b[at].CompareAndSwap(old, word) {
 			return
 		}
@@ -102,7 +114,7 @@ func (s *Store) Put(key [3]uint64, endpoint, now uint32) {
 }
 
 // slot is where the client with the mark is, or else where it may be put: a free
-// word, or that of the client that has been away the longest.
+// word, or that of the client to be forgotten.
 func (b *bucket) slot(mark uint64, now uint32) (at int, old uint64) {
 	oldest := uint32(0)
 	for i := range b {
@@ -112,7 +124,9 @@ func (b *bucket) slot(mark uint64, now uint32) (at int, old uint64) {
 		}
 		a := uint32(1 << 31)
 		if w != 0 {
-			a = age(w, now) + 1
+			if a = age(w, now) + 1; w&cameBack == 0 || a > keepSeconds {
+				a += secondMask + 1
+			}
 		}
 		if a > oldest {
 			oldest, at, old = a, i, w

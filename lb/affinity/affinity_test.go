@@ -62,6 +62,41 @@ func TestAFullBucketForgetsTheOldest(t *testing.T) {
 	}
 }
 
+// Clients that came back stay where forged ones, each with an address of its own, fill
+// the store.
+func TestClientsThatComeOnceDoNotPushOutThoseThatCameBack(t *testing.T) {
+	const room = 1 << 10
+	s := New(room, [2]uint64{3, 4})
+	for i := range room / 4 {
+		s.Put(key(i), 5, 100)
+		s.Put(key(i), 5, 200)
+	}
+	for i := range 20 * room {
+		s.Put(key(1<<20+i), 6, uint32(300+i/room))
+	}
+	kept := 0
+	for i := range room / 4 {
+		if n, ok := s.Get(key(i), 400, 1000); ok && n == 5 {
+			kept++
+		}
+	}
+	if kept < room/4*95/100 {
+		t.Errorf("%d of %d clients are remembered", kept, room/4)
+	}
+	// Who has been away for too long is forgotten before new ones.
+	for i := range 20 * room {
+		s.Put(key(1<<22+i), 6, uint32(200+keepSeconds+i/room))
+	}
+	for i := range room / 4 {
+		if _, ok := s.Get(key(i), 200+keepSeconds+20, secondMask); ok {
+			kept--
+		}
+	}
+	if kept < room/4*9/10 {
+		t.Errorf("%d clients that do not come back are still there", room/4-kept)
+	}
+}
+
 func TestNumbersThatDoNotFitAreNotRemembered(t *testing.T) {
 	s := New(64, [2]uint64{1, 2})
 	for _, n := range []uint32{0, MaxEndpoint + 1} {
