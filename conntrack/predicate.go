@@ -53,6 +53,18 @@ func countsAsOpen(s uint32) bool {
 // countsAsHalfOpen reports whether the connection counts as half-open.
 func countsAsHalfOpen(s uint32) bool { return State(s & stateMask).halfOpen() }
 
+// awaitedByDrain reports whether a drain waits for the connection, which has been
+// idle for that many ticks: the endpoint has answered, and not both sides are done. Of
+// a half-open one nothing is lost. One answer to a datagram is most often all there
+// is, as in DNS; what goes on becomes StateStream within two seconds.
+func awaitedByDrain(s, idle uint32) bool {
+	state := State(s & stateMask)
+	if state == StateReplied {
+		return idle < 2*TicksPerSecond
+	}
+	return !ended(s) && !state.halfOpen()
+}
+
 // portReusable reports whether the SNAT port, or in ModeDNAT the client's port
 // towards the endpoint, may pass to another connection.
 func portReusable(s uint32) bool { return ended(s) }

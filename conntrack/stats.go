@@ -70,6 +70,19 @@ func (t *Table) Flows() int {
 	return int(max(n, 0))
 }
 
+// Awaited counts the connections that a drain waits for: answered and not over. It
+// looks at every connection there is, some nanoseconds each.
+func (t *Table) Awaited() int {
+	n, now := 0, t.Tick()
+	t.Range(func(r Ref) bool {
+		if c := t.Conn(r); awaitedByDrain(atomic.LoadUint32(&c.state), c.Idle(now)) {
+			n++
+		}
+		return true
+	})
+	return n
+}
+
 // IndexLoad returns the share of the index's slots that are in use, from 0 to 1.
 func (t *Table) IndexLoad() float64 {
 	return float64(2*t.Flows()) / float64(slotsPerBucket*len(t.buckets))

@@ -202,6 +202,7 @@ discovery: {manifests: {path: /etc/weir/services.yaml}}
 interfaces: [{name: eth0}, {name: eth1}]
 nodePortAddresses: [%s/32]
 conntrack: {maxFlows: 65536}
+drain: {notReadySeconds: 0, timeoutSeconds: 0}
 `
 
 // Endpoints of the lab: each is reached in another way, so that together they

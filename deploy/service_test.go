@@ -47,6 +47,7 @@ discovery: {manifests: {path: %[1]s/services.yaml}}
 interfaces: [{name: eth0}, {name: eth1}]
 nodePortAddresses: [%[2]s/32]
 conntrack: {maxFlows: 65536, path: %[1]s/runtime/weir/conntrack}
+drain: {notReadySeconds: 0, timeoutSeconds: 0}
 admin: {socket: %[1]s/runtime/weir/weir.sock}
 stateDir: ""
 `, managerDir, netlab.Host4(netlab.ClientNet, 1)))

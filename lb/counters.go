@@ -50,6 +50,7 @@ const (
 	DropUnsupported
 	DropNotOnLink
 	DropMultihomed
+	DropDraining
 	dropReasons
 )
 
@@ -93,6 +94,7 @@ var dropNames = [dropReasons]string{
 	DropUnsupported:     "unsupported",
 	DropNotOnLink:       "endpoint-not-on-link",
 	DropMultihomed:      "sctp-multihomed",
+	DropDraining:        "draining",
 }
 
 // String is the reason's name.

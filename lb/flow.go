@@ -204,6 +204,10 @@ func (w *worker) miss(b *batch, i int) {
 		return
 	}
 	ep := w.serverAsked(b, i, fe)
+	if ep == nil && w.plan.draining {
+		w.decline(b, i)
+		return
+	}
 	if ep == nil && fe.Pool.Len() == 0 {
 		w.empty(b, i, fe.Pool)
 		return

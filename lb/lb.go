@@ -115,6 +115,7 @@ type LB struct {
 
 	mu       sync.Mutex // guards what follows and all publication
 	attached bool
+	draining bool                      // see Drain
 	owned    map[netip.Addr]SNATSource // in the steering program
 	claims   map[netip.Addr]int        // frontends per address that may need a route to the host port
 	claimed  map[table.Key]bool        // the frontends that are counted there

@@ -37,6 +37,8 @@ type plan struct {
 	listeners []listenerSource
 	// owned are all SNAT sources, to tell stray answers.
 	owned []ownedSource
+	// draining leaves new connections to the kernel.
+	draining bool
 }
 
 type listenerSource struct {

@@ -266,7 +266,7 @@ func (l *LB) renumber(r conntrack.Ref, f *table.FrontendEntry) bool {
 // the SNAT addresses of the steering program in line with it: new ones before
 // the plan is published, old ones stay while a flow may still need them.
 func (l *LB) replan() error {
-	p := &plan{lo: l.cfg.SNATPortLo, hi: l.cfg.SNATPortHi, wayBack: l.host != nil && l.host.WayBack == nil}
+	p := &plan{lo: l.cfg.SNATPortLo, hi: l.cfg.SNATPortHi, wayBack: l.host != nil && l.host.WayBack == nil, draining: l.draining}
 	want := map[netip.Addr]SNATSource{}
 	for _, a := range l.cfg.SNATAddresses {
 		s := l.sourceRange(a)

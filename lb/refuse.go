@@ -21,9 +21,10 @@ func (w *worker) empty(b *batch, i int, pool *table.PoolEntry) {
 
 // midstream deals with a TCP or SCTP packet to a frontend that neither belongs to a
 // flow nor begins one. For some time after start it may be of a connection
-// that kube-proxy began: the kernel gets it. Later it is refused.
+// that kube-proxy began, and during a drain of one that was left to it: the kernel
+// gets it. Otherwise it is refused.
 func (w *worker) midstream(b *batch, i int) {
-	if w.tick < w.takeoverUntil && w.hostPort >= 0 && b.in[i] != w.hostPort {
+	if (w.tick < w.takeoverUntil || w.plan.draining) && w.hostPort >= 0 && b.in[i] != w.hostPort {
 		w.giveBack(b, i, DropNoFlow)
 		return
 	}
@@ -36,10 +37,11 @@ func (w *worker) midstream(b *batch, i int) {
 
 // stray deals with a packet that is neither of a flow nor to a frontend: one
 // to an SNAT address and port of Weir is refused and never reaches a
-// listener, any other is the kernel's.
+// listener, any other is the kernel's. During a drain the kernel has connections of
+// its own there: what kube-proxy masquerades may get such a port.
 func (w *worker) stray(b *batch, i int) {
 	p := &b.pkt[i]
-	if !w.plan.ownsDestination(&b.key[i]) {
+	if w.plan.draining || !w.plan.ownsDestination(&b.key[i]) {
 		w.giveBack(b, i, DropNotOurs)
 		return
 	}

@@ -29,7 +29,7 @@ const (
 )
 
 func main() {
-	// SIGHUP belongs to the daemon, which reads its configuration again.
+	// The daemon takes its signals itself: see newRun.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -26,14 +27,19 @@ until it is told to stop. Only packets to a frontend and their answers reach
 Weir; everything else on the interfaces stays with the kernel.
 
 A flag given on the command line overrides the file. SIGHUP reads the file
-again; SIGTERM and SIGINT drain and leave nothing behind. A Weir that is killed
-leaves its packets to the kernel, and the next one takes over its flows.`,
+again. SIGTERM drains: the health endpoints fail at once, new connections are
+served for drain.notReadySeconds more, then those there are go on until they end
+or drain.timeoutSeconds are over. A second SIGTERM, or SIGINT at any time, leaves
+at once. Either leaves nothing behind, and cuts the connections that are left. A
+Weir that is killed leaves its packets to the kernel.`,
 		Example: `  weir run --config /etc/weir/weir.yaml
   weir run --node-name edge-1 --manifests /etc/weir/manifests --interface eth0,eth1
   weir run -c weir.yaml --log-level debug --mode native
   weir run -i eth0 --manifests m.yaml --write-config-to weir.yaml   # flags as a file`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			signals := daemon.Notify() // first: a SIGHUP that comes during the start must not end it
+			defer signals.Stop()
 			cfg, err := flags.Load()
 			if err != nil {
 				return err
@@ -44,8 +50,9 @@ leaves its packets to the kernel, and the next one takes over its flows.`,
 			if err := ready(cfg); err != nil {
 				return err
 			}
-			log, _ := cfg.Logging.Logger(cmd.ErrOrStderr())
-			return daemon.Run(cmd.Context(), cfg, log)
+			log, level := cfg.Logging.Logger(cmd.ErrOrStderr())
+			// The signals that end other commands are the daemon's here: SIGTERM drains.
+			return daemon.Run(context.WithoutCancel(cmd.Context()), cfg, daemon.Options{Log: log, Level: level, Signals: signals})
 		},
 	}
 	flags = config.AddFlags(cmd.Flags())

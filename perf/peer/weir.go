@@ -217,13 +217,14 @@ func (w *weir) Details() map[string]float64 {
 	return d
 }
 
-// Stop ends Weir as an operator would, and removes its files.
+// Stop ends Weir without a drain, and removes its files.
 func (w *weir) Stop() error {
 	var errs []error
 	if w.process != nil {
 		select {
 		case <-w.process.Done():
 		default:
+			_ = w.process.Signal(os.Interrupt) // of any version: no drain
 			errs = append(errs, w.process.Stop(weirStopWithin))
 		}
 		if code := w.process.ExitCode(); code != 0 {

@@ -29,6 +29,8 @@ func Render(w io.Writer, s, prev *Status) error {
 func renderHead(b *strings.Builder, s *Status) {
 	state := "serving"
 	switch {
+	case s.Drain != nil:
+		state = s.Drain.String()
 	case s.Draining:
 		state = "draining"
 	case !s.Synced:

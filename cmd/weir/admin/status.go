@@ -35,7 +35,8 @@ type Status struct {
 	// before that no traffic is taken.
 	Synced bool `json:"synced"`
 	// Draining is true between SIGTERM and the end.
-	Draining bool `json:"draining,omitempty"`
+	Draining bool   `json:"draining,omitempty"`
+	Drain    *Drain `json:"drain,omitempty"` // nil unless Draining
 
 	Discovery Discovery `json:"discovery"`
 
@@ -71,6 +72,25 @@ type Status struct {
 	Problems        []problem.Problem    `json:"problems"`
 	ProblemsLeftOut int                  `json:"problemsLeftOut,omitempty"`
 	ProblemCounts   map[problem.Kind]int `json:"problemCounts,omitempty"`
+}
+
+// Drain is how far a drain has come.
+type Drain struct {
+	// Accepting is true while new connections are still taken.
+	Accepting bool `json:"accepting"`
+	// Connections are those that are waited for: answered and not over.
+	Connections int `json:"connections"`
+	// SecondsLeft is the time until what is left is cut.
+	SecondsLeft float64 `json:"secondsLeft"`
+}
+
+// String is "draining: N connections left, M s to go".
+func (d *Drain) String() string {
+	s := fmt.Sprintf("draining: %s left, %.0f s to go", plural(d.Connections, "connection"), d.SecondsLeft)
+	if d.Accepting {
+		s += ", new ones are still taken"
+	}
+	return s
 }
 
 // Discovery is the state of the source of Services.

@@ -9,7 +9,10 @@
 // known, the line of the file or the flag that it came from.
 package config
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // The type of the file.
 const (
@@ -102,6 +105,7 @@ type Configuration struct {
 	ExternalIPs bool `json:"externalIPs"`
 
 	Conntrack Conntrack `json:"conntrack"`
+	Drain     Drain     `json:"drain"`
 	Workers   Workers   `json:"workers"`
 	Admin     Admin     `json:"admin"`
 
@@ -249,6 +253,28 @@ type Conntrack struct {
 	EndpointGoneSeconds int `json:"endpointGoneSeconds"`
 }
 
+// Drain is how long SIGTERM takes. A second one, or SIGINT, ends it at once.
+// Whatever sends SIGTERM must wait for longer than both together before it kills
+// (terminationGracePeriodSeconds, TimeoutStopSec).
+type Drain struct {
+	// NotReadySeconds is how long new connections are served after the health
+	// endpoints (/healthz, /readyz, healthCheckNodePorts) began to fail: as
+	// long as load balancers and routers in front need to notice, so their
+	// interval times their threshold and some.
+	NotReadySeconds int `json:"notReadySeconds"`
+	// TimeoutSeconds is how long the connections there are may go on after
+	// that. New ones are the kernel's meanwhile: kube-proxy's, where it runs,
+	// else refused as by a node without Weir. When no connection is left the
+	// drain is over.
+	TimeoutSeconds int `json:"timeoutSeconds"`
+}
+
+// NotReady is NotReadySeconds as a duration.
+func (d Drain) NotReady() time.Duration { return time.Duration(d.NotReadySeconds) * time.Second }
+
+// Timeout is TimeoutSeconds as a duration.
+func (d Drain) Timeout() time.Duration { return time.Duration(d.TimeoutSeconds) * time.Second }
+
 // Workers are the packet loops: one OS thread each.
 type Workers struct {
 	// Count is the number of workers; auto is the largest number of receive
@@ -290,6 +316,8 @@ func Default() *Configuration {
 			TakeoverSeconds:     3600,
 			EndpointGoneSeconds: 10,
 		},
+		// Together below the 30 s that the kubelet waits by default.
+		Drain:              Drain{NotReadySeconds: 10, TimeoutSeconds: 15},
 		Admin:              Admin{Socket: "/run/weir/weir.sock"},
 		StateDir:           "/var/lib/weir",
 		MetricsBindAddress: "127.0.0.1:9464",

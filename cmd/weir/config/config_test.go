@@ -26,6 +26,7 @@ protectedPorts: [22, 6443, 10250]
 clusterIPs: true
 externalIPs: true
 conntrack: {maxFlows: 65536, path: /run/weir/conntrack, takeoverSeconds: 0, endpointGoneSeconds: 30}
+drain: {notReadySeconds: 5, timeoutSeconds: 60}
 workers: {count: 2, cpus: "2-3"}
 admin: {socket: /run/weir/weir.sock}
 metricsBindAddress: 127.0.0.1:9464
@@ -63,6 +64,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		ProtectedPorts:    []uint16{22, 6443, 10250},
 		ClusterIPs:        true, ExternalIPs: true,
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},
+		Drain:              Drain{5, 60},
 		Workers:            Workers{Count: 2, CPUs: CPUs{2, 3}},
 		Admin:              Admin{"/run/weir/weir.sock"},
 		StateDir:           "/var/lib/weir",

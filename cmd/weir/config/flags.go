@@ -67,6 +67,9 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.IntVar(&v.Conntrack.TakeoverSeconds, "conntrack-takeover-seconds", def.Conntrack.TakeoverSeconds, "`seconds` after the start for which TCP of unknown flows goes to the kernel")
 	fs.IntVar(&v.Conntrack.EndpointGoneSeconds, "conntrack-endpoint-gone-seconds", def.Conntrack.EndpointGoneSeconds, "`seconds` for which an endpoint must be missing before its flows are moved or closed")
 
+	fs.IntVar(&v.Drain.NotReadySeconds, "drain-not-ready-seconds", def.Drain.NotReadySeconds, "`seconds` after SIGTERM for which new connections are served while health checks fail")
+	fs.IntVar(&v.Drain.TimeoutSeconds, "drain-timeout-seconds", def.Drain.TimeoutSeconds, "`seconds` after that for which the connections there are may go on")
+
 	fs.StringVar(&v.Admin.Socket, "admin-socket", def.Admin.Socket, "UNIX socket of `weir status`: its `path`")
 	fs.StringVar(&v.StateDir, "state-dir", def.StateDir, "`directory` of the last known state of the cluster; empty: none is kept")
 	fs.StringVar(&v.MetricsBindAddress, "metrics-bind-address", def.MetricsBindAddress, "`IP:PORT` of /metrics; empty: none")
@@ -97,6 +100,8 @@ func (f *Flags) overrides() []override {
 		{"conntrack-path", "conntrack.path", func(c *Configuration) { c.Conntrack.Path = v.Conntrack.Path }},
 		{"conntrack-takeover-seconds", "conntrack.takeoverSeconds", func(c *Configuration) { c.Conntrack.TakeoverSeconds = v.Conntrack.TakeoverSeconds }},
 		{"conntrack-endpoint-gone-seconds", "conntrack.endpointGoneSeconds", func(c *Configuration) { c.Conntrack.EndpointGoneSeconds = v.Conntrack.EndpointGoneSeconds }},
+		{"drain-not-ready-seconds", "drain.notReadySeconds", func(c *Configuration) { c.Drain.NotReadySeconds = v.Drain.NotReadySeconds }},
+		{"drain-timeout-seconds", "drain.timeoutSeconds", func(c *Configuration) { c.Drain.TimeoutSeconds = v.Drain.TimeoutSeconds }},
 		{"workers", "workers.count", func(c *Configuration) { c.Workers.Count = v.Workers.Count }},
 		{"cpus", "workers.cpus", func(c *Configuration) { c.Workers.CPUs = v.Workers.CPUs }},
 		{"admin-socket", "admin.socket", func(c *Configuration) { c.Admin.Socket = v.Admin.Socket }},

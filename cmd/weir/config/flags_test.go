@@ -58,6 +58,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		"--forwarding-mode=dnat", "--host-port-prefixes=10.9.0.0/24", "--host-port-mark=32", "--host-port-table=9", "--protected-ports=22,80",
 		"--cluster-ips", "--external-ips", "--workers=2", "--cpus=4-5",
 		"--conntrack-max-flows=2048", "--conntrack-path=/c", "--conntrack-takeover-seconds=1", "--conntrack-endpoint-gone-seconds=2",
+		"--drain-not-ready-seconds=3", "--drain-timeout-seconds=4",
 		"--service-proxy-name=w", "--load-balancer-class=c", "--state-dir=/d",
 		"--admin-socket=/s", "--metrics-bind-address=127.0.0.1:1", "--healthz-bind-address=127.0.0.1:2",
 		"--profiling", "--log-level=warn", "--log-format=json")
@@ -75,6 +76,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		ProtectedPorts:    []uint16{22, 80},
 		ClusterIPs:        true, ExternalIPs: true,
 		Conntrack:        Conntrack{2048, "/c", 1, 2},
+		Drain:            Drain{3, 4},
 		Workers:          Workers{2, CPUs{4, 5}},
 		Admin:            Admin{"/s"},
 		ServiceProxyName: "w", LoadBalancerClass: "c", StateDir: "/d",

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -25,6 +26,33 @@ func (c *Configuration) Reload() (*Configuration, error) {
 		return nil, err
 	}
 	return n, nil
+}
+
+// reloadable are the fields that take effect while Weir runs, and how each is taken
+// over.
+var reloadable = map[string]func(c, next *Configuration){
+	"nodePortAddresses":     func(c, next *Configuration) { c.NodePortAddresses = next.NodePortAddresses },
+	"loadBalancerClass":     func(c, next *Configuration) { c.LoadBalancerClass = next.LoadBalancerClass },
+	"forwarding.mode":       func(c, next *Configuration) { c.Forwarding.Mode = next.Forwarding.Mode },
+	"protectedPorts":        func(c, next *Configuration) { c.ProtectedPorts = next.ProtectedPorts },
+	"clusterIPs":            func(c, next *Configuration) { c.ClusterIPs = next.ClusterIPs },
+	"externalIPs":           func(c, next *Configuration) { c.ExternalIPs = next.ExternalIPs },
+	"drain.notReadySeconds": func(c, next *Configuration) { c.Drain.NotReadySeconds = next.Drain.NotReadySeconds },
+	"drain.timeoutSeconds":  func(c, next *Configuration) { c.Drain.TimeoutSeconds = next.Drain.TimeoutSeconds },
+	"enableProfiling":       func(c, next *Configuration) { c.EnableProfiling = next.EnableProfiling },
+	"logging.level":         func(c, next *Configuration) { c.Logging.Level = next.Logging.Level },
+}
+
+// Reloadable returns the paths of the fields that a reload takes over, sorted.
+func Reloadable() []string { return slices.Sorted(maps.Keys(reloadable)) }
+
+// TakeOver gives c the reloadable fields of next. It returns the paths of the other
+// fields that differ, sorted: these take effect at the next start.
+func (c *Configuration) TakeOver(next *Configuration) (needRestart []string) {
+	for _, take := range reloadable {
+		take(c, next)
+	}
+	return c.Changed(next)
 }
 
 // Changed returns the paths of the fields that differ between c and other,

@@ -53,6 +53,7 @@ func (c *Configuration) Validate() Errors {
 	c.validateHostPort(&r)
 	c.validateProtectedPorts(&r)
 	c.validateConntrack(&r)
+	c.validateDrain(&r)
 	c.validateWorkers(&r)
 	c.validateServers(&r)
 	c.validateLogging(&r)
@@ -260,6 +261,15 @@ func (c *Configuration) validateConntrack(r *report) {
 	}
 	if n := ct.EndpointGoneSeconds; n < 0 || n > maxSeconds {
 		r.addf("conntrack.endpointGoneSeconds", "must be 0 to %d, is %d", maxSeconds, n)
+	}
+}
+
+func (c *Configuration) validateDrain(r *report) {
+	if n := c.Drain.NotReadySeconds; n < 0 || n > maxSeconds {
+		r.addf("drain.notReadySeconds", "must be 0 to %d, is %d", maxSeconds, n)
+	}
+	if n := c.Drain.TimeoutSeconds; n < 0 || n > maxSeconds {
+		r.addf("drain.timeoutSeconds", "must be 0 to %d, is %d", maxSeconds, n)
 	}
 }
 

@@ -14,11 +14,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
@@ -60,7 +58,11 @@ type Daemon struct {
 	notify *notify.Notifier
 	// problems are all that is not done as it was asked for.
 	problems *problem.Registry
-	fail     context.CancelCauseFunc // ends Run with an error
+	stop     context.CancelCauseFunc // ends Run, with an error or without
+	level    *slog.LevelVar          // nil: the level of the log is fixed
+
+	profiling atomic.Bool              // /debug/pprof is served
+	draining  atomic.Pointer[draining] // nil before SIGTERM
 
 	overdue    overdue
 	lastHealth atomic.Pointer[metrics.Health]
@@ -74,7 +76,6 @@ type Daemon struct {
 	nodePorts []admin.NodePortAddress // as last logged
 	updated   time.Time
 	synced    bool
-	draining  bool
 	known     int // Services of the source, as last delivered
 }
 
@@ -83,11 +84,29 @@ type pending struct {
 	put map[discovery.ServiceName]*discovery.Service
 }
 
-// Run serves until ctx ends, and leaves nothing behind then.
-func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err error) {
+// Options are what Run needs beside the configuration.
+type Options struct {
+	Log *slog.Logger
+	// Level is that of Log, to be changed by a reload; nil: it cannot be.
+	Level *slog.LevelVar
+	// Signals are the process's, caught since its beginning.
+	Signals *Signals
+}
+
+// Run serves until a signal, a fault or ctx ends it, and leaves nothing behind
+// then. It drains on SIGTERM alone.
+func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	d := &Daemon{log: log, cfg: cfg, fail: cancel, node: discovery.Node{Node: topology.Node{Name: cfg.NodeName}}, pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}}}
+	log := o.Log
+	d := &Daemon{
+		log: log, level: o.Level, cfg: cfg, stop: cancel,
+		node:    discovery.Node{Node: topology.Node{Name: cfg.NodeName}},
+		pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}},
+	}
+	d.profiling.Store(cfg.EnableProfiling)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { d.followLeave(ctx, o.Signals.leave) })
 	d.problems = problem.NewRegistry(log)
 	if d.notify, err = notify.New(d.serviceHealth, log); err != nil {
 		return err
@@ -111,7 +130,6 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 	d.translate = program.New(d.options())
 	d.checks = d.newChecks()
 
-	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer cancel(nil)
 	task := func(name string, f func(context.Context) error) {
@@ -126,15 +144,12 @@ func Run(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (err 
 	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
 	task("addresses", func(ctx context.Context) error { return d.followAddresses(ctx, addresses) })
 	task("health checks", d.followChecks)
-	task("reload", d.followSignals)
+	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.reload) })
 	task("problems", d.watchProblems)
 	task("service manager", d.notify.Run)
 	ls.serve(d, task)
 	<-ctx.Done()
 	d.notify.Stopping()
-	d.mu.Lock()
-	d.draining = true
-	d.mu.Unlock()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		return cause
 	}
@@ -245,7 +260,7 @@ func (d *Daemon) publish(b program.Batch) {
 	}
 	err := d.lb.Apply(b.Put, b.Delete)
 	if errors.Is(err, lb.ErrAttach) {
-		d.fail(err)
+		d.stop(err)
 		return
 	}
 	d.publicationProblems(&b, err)
@@ -266,62 +281,4 @@ func flatten(err error) []error {
 		return out
 	}
 	return []error{err}
-}
-
-// followSignals reads the configuration and the manifests again on SIGHUP.
-func (d *Daemon) followSignals(ctx context.Context) error {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-hup:
-			d.reload()
-		}
-	}
-}
-
-// reload takes over what can change while running. A file that is wrong
-// changes nothing.
-func (d *Daemon) reload() {
-	defer d.notify.Reloading()()
-	d.source.Reload()
-	next, err := d.cfg.Reload()
-	if errors.Is(err, config.ErrNotReloadable) {
-		return
-	}
-	if err != nil {
-		var faults []problem.Problem
-		for _, e := range flatten(err) {
-			faults = append(faults, problem.New(problem.Configuration, "", "%v: the configuration stays as it was", e))
-		}
-		d.problems.Set(partReload, problem.Weir, faults...)
-		return
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var needRestart []string
-	for _, path := range d.cfg.Changed(next) {
-		switch path {
-		case "nodePortAddresses", "clusterIPs", "externalIPs", "protectedPorts":
-		default:
-			needRestart = append(needRestart, path)
-		}
-	}
-	d.cfg.NodePortAddresses, d.cfg.ClusterIPs, d.cfg.ExternalIPs = next.NodePortAddresses, next.ClusterIPs, next.ExternalIPs
-	d.cfg.ProtectedPorts = next.ProtectedPorts
-	d.checks.SetAddresses(d.checkAddresses())
-	d.logNodePorts()
-	if d.synced {
-		d.translate.SetOptions(d.options())
-		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}))
-	}
-	var later []problem.Problem
-	for _, field := range needRestart {
-		later = append(later, problem.New(problem.RestartNeeded, field, "changed in the configuration file: takes effect at the next start"))
-	}
-	d.problems.Set(partReload, problem.Weir, later...)
-	d.log.Info("reloaded")
 }

@@ -18,6 +18,7 @@ import (
 // Health implements metrics.HealthSource.
 func (d *Daemon) Health() metrics.Health {
 	h := d.healthNow()
+	h.Draining = d.draining.Load() != nil
 	if reason := d.overdue.reason(time.Now()); reason != "" {
 		h.Healthy, h.Reason = false, reason
 	}
@@ -36,7 +37,7 @@ func (d *Daemon) healthNow() metrics.Health {
 		}
 		d.mu.Lock()
 	}
-	h := metrics.Health{Healthy: true, LastUpdated: d.updated, Synced: d.synced, Draining: d.draining}
+	h := metrics.Health{Healthy: true, LastUpdated: d.updated, Synced: d.synced}
 	excluded := d.excluded()
 	d.mu.Unlock()
 	// Not under the lock: the source may be delivering, and wait for it.
@@ -101,7 +102,7 @@ func (d *Daemon) excluded() string {
 func (d *Daemon) newChecks() *health.Checks {
 	c := health.New(health.Config{
 		NodeName: d.cfg.NodeName,
-		Healthy:  func() bool { return d.lb.StuckWorker() < 0 },
+		Healthy:  func() bool { return d.draining.Load() == nil && d.lb.StuckWorker() < 0 },
 		Failed: func(name discovery.ServiceName, err error) {
 			if s, ok := d.source.(interface {
 				Warn(name discovery.ServiceName, reason, text string)
@@ -134,6 +135,8 @@ func (d *Daemon) serviceHealth() notify.Health {
 	switch {
 	case !h.Healthy:
 		text = h.Reason
+	case h.Draining:
+		text = d.draining.Load().status(time.Now()).String()
 	case !h.Synced:
 		text = "waiting for the first full view of Services: " + d.source.String()
 	}

@@ -58,7 +58,7 @@ func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) er
 		if c, ok := d.source.(*cluster); ok {
 			r.MustRegister(c.Collector())
 		}
-		h := metrics.Handler(r, ls.cfg.EnableProfiling, ls.log)
+		h := metrics.Handler(r, d.profiling.Load, ls.log)
 		task("metrics", func(ctx context.Context) error { return metrics.Serve(ctx, ls.metrics, h, ls.log) })
 	}
 	if ls.health != nil {

@@ -23,14 +23,15 @@ import (
 // Status implements admin.Source.
 func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 	d.mu.Lock()
-	synced, draining, updated := d.synced, d.draining, d.updated
+	synced, updated := d.synced, d.updated
 	nodePorts := d.nodePortAddresses()
 	d.mu.Unlock()
+	drain := d.draining.Load().status(time.Now())
 	p := d.lb.Status()
 	s := &admin.Status{
 		Version: version.Get().Version, Node: d.cfg.NodeName, PID: os.Getpid(),
 		StartTime: p.Started, UptimeSeconds: time.Since(p.Started).Seconds(),
-		Snapshot: p.Snapshot, LastUpdated: updated, Synced: synced, Draining: draining,
+		Snapshot: p.Snapshot, LastUpdated: updated, Synced: synced, Draining: drain != nil, Drain: drain,
 		Discovery: d.discoveryStatus(), NodePorts: nodePorts,
 		Services: p.Services, Frontends: p.Frontends, Endpoints: p.Endpoints,
 		Flows: flowStatus(&p), Drops: map[string]uint64{}, Steering: p.Steering,

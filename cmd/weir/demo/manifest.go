@@ -127,5 +127,6 @@ interfaces: [{name: eth0}, {name: eth1}]
 nodePortAddresses: ["%s/24", "%s/64"]
 conntrack: {path: %s, maxFlows: 131072}
 admin: {socket: %s}
+drain: {notReadySeconds: 0, timeoutSeconds: 0}
 `, manifestDir, netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0), conntrack, socket), 0o644)
 }

@@ -40,6 +40,7 @@ type options struct {
 	interfaces string   // of the configuration; "": eth0 and eth1
 	extra      string   // more lines of the configuration
 	takeover   string   // a field of the configuration's conntrack
+	drain      string   // of the configuration; "": SIGTERM ends Weir at once
 	env        []string // more environment of weir run
 	stopped    bool     // do not start Weir
 	frontends  int      // that Weir is to serve; 0: those of the services
@@ -207,6 +208,10 @@ func (f *fixture) config() string {
 	if interfaces == "" {
 		interfaces = "[{name: eth0}, {name: eth1}]"
 	}
+	drain := f.opts.drain
+	if drain == "" {
+		drain = "{notReadySeconds: 0, timeoutSeconds: 0}"
+	}
 	return fmt.Sprintf(`apiVersion: weir.dev/v1alpha1
 kind: WeirConfiguration
 nodeName: edge-1
@@ -216,9 +221,10 @@ interfaces: %s
 nodePortAddresses: ["%s/24", "%s/64"]
 conntrack: {path: %s, maxFlows: 262144, %s}
 admin: {socket: %s}
+drain: %s
 %s
 `, f.path("manifests"), interfaces, netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0),
-		f.path("conntrack"), f.opts.takeover, f.path("weir.sock"), f.opts.extra)
+		f.path("conntrack"), f.opts.takeover, f.path("weir.sock"), drain, f.opts.extra)
 }
 
 func (f *fixture) manifest() string { return f.path("manifests/services.yaml") }

@@ -64,7 +64,7 @@ func scrape(t *testing.T, h http.Handler) (int, string) {
 }
 
 func TestMetricsShowTheStatus(t *testing.T) {
-	code, body := scrape(t, Handler(NewRegistry(&source{status: example()}), false, slog.New(slog.DiscardHandler)))
+	code, body := scrape(t, Handler(NewRegistry(&source{status: example()}), func() bool { return false }, slog.New(slog.DiscardHandler)))
 	if code != http.StatusOK {
 		t.Fatalf("%d %s", code, body)
 	}
@@ -149,7 +149,7 @@ func TestMetricNamesFollowTheConventions(t *testing.T) {
 }
 
 func TestScrapeFailsWithOneLineWhenThereIsNoStatus(t *testing.T) {
-	code, body := scrape(t, Handler(NewRegistry(&source{err: errors.New("not yet")}), false, slog.New(slog.DiscardHandler)))
+	code, body := scrape(t, Handler(NewRegistry(&source{err: errors.New("not yet")}), func() bool { return false }, slog.New(slog.DiscardHandler)))
 	if code != http.StatusInternalServerError || strings.Count(body, "not yet") != 1 {
 		t.Errorf("%d %s", code, body)
 	}
@@ -158,7 +158,7 @@ func TestScrapeFailsWithOneLineWhenThereIsNoStatus(t *testing.T) {
 func TestProfilingIsServedWhenAskedFor(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		w := httptest.NewRecorder()
-		Handler(NewRegistry(&source{status: example()}), on, slog.New(slog.DiscardHandler)).
+		Handler(NewRegistry(&source{status: example()}), func() bool { return on }, slog.New(slog.DiscardHandler)).
 			ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/pprof/cmdline", nil))
 		if got := w.Code == http.StatusOK; got != on {
 			t.Errorf("profiling %v: %d", on, w.Code)

@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Handler serves /metrics, and with profiling /debug/pprof too.
-func Handler(reg *prometheus.Registry, profiling bool, log *slog.Logger) http.Handler {
+// Handler serves /metrics, and while profiling reports true /debug/pprof too.
+func Handler(reg *prometheus.Registry, profiling func() bool, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{
 		Registry:            reg,
@@ -23,14 +23,21 @@ func Handler(reg *prometheus.Registry, profiling bool, log *slog.Logger) http.Ha
 		MaxRequestsInFlight: 4,
 		Timeout:             2 * scrapeTimeout,
 	}))
-	if profiling {
-		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	handle := func(pattern string, h http.HandlerFunc) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if !profiling() {
+				http.NotFound(w, r)
+				return
+			}
+			h(w, r)
+		})
 	}
+	handle("GET /debug/pprof/", pprof.Index)
+	handle("GET /debug/pprof/cmdline", pprof.Cmdline)
+	handle("GET /debug/pprof/profile", pprof.Profile)
+	handle("GET /debug/pprof/symbol", pprof.Symbol)
+	handle("POST /debug/pprof/symbol", pprof.Symbol)
+	handle("GET /debug/pprof/trace", pprof.Trace)
 	return mux
 }
 

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// startExtension is how much more time a start that is still waiting asks
-	// for, well above checkStart: a start that hangs ends all the same.
+	// startExtension is how much more time a start that is still waiting, or a
+	// drain, asks for, well above checkStart: one that hangs ends all the same.
 	startExtension = 30 * time.Second
 	checkStart     = 5 * time.Second
 	// checkStatus is how often the status is looked at without a watchdog.
@@ -41,7 +41,8 @@ type Notifier struct {
 	watchdog time.Duration // 0: none
 	send     func(state string) (sent bool, err error)
 	ready    chan struct{} // closed by Ready
-	once     sync.Once
+	stopping chan struct{} // closed by Stopping
+	once     struct{ ready, stopping sync.Once }
 
 	mu   sync.Mutex
 	text string // sent last
@@ -57,62 +58,80 @@ func New(health func() Health, log *slog.Logger) (*Notifier, error) {
 	return &Notifier{
 		health: health, log: log, watchdog: watchdog,
 		send:  func(state string) (bool, error) { return daemon.SdNotify(false, state) },
-		ready: make(chan struct{}),
+		ready: make(chan struct{}), stopping: make(chan struct{}),
 	}, nil
 }
 
 // Ready says that the start is complete. Only the first call says it.
 func (n *Notifier) Ready() {
-	n.once.Do(func() {
+	n.once.ready.Do(func() {
 		n.say(daemon.SdNotifyReady)
 		close(n.ready)
 	})
 }
 
 // Reloading says that the configuration is being read again; the function
-// that it returns, that this is over. Before Ready it says nothing.
+// that it returns, that this is over. Before Ready and after Stopping it says
+// nothing.
 func (n *Notifier) Reloading() (done func()) {
-	select {
-	case <-n.ready:
-	default:
+	if !closed(n.ready) || closed(n.stopping) {
 		return func() {}
 	}
 	n.say(daemon.SdNotifyReloading, daemon.SdNotifyMonotonicUsec())
 	return func() { n.say(daemon.SdNotifyReady) }
 }
 
-// Stopping says that Weir leaves.
-func (n *Notifier) Stopping() { n.say(daemon.SdNotifyStopping, "STATUS=leaving") }
+func closed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// Stopping says that Weir drains or leaves. Only the first call says it.
+func (n *Notifier) Stopping() {
+	n.once.stopping.Do(func() {
+		n.say(daemon.SdNotifyStopping, "STATUS=leaving")
+		close(n.stopping)
+	})
+}
 
 // Run feeds the watchdog while Weir is healthy, asks for more time while the
-// start is waiting, and keeps the status line current, until ctx ends.
+// start is waiting or a drain goes on, and keeps the status line current, until
+// ctx ends.
 func (n *Notifier) Run(ctx context.Context) error {
 	if sent, err := n.send("STATUS=starting"); err == nil && !sent {
 		<-ctx.Done() // nobody listens
 		return nil
 	}
-	ready := n.ready
+	ready, stopping := n.ready, n.stopping
 	for {
-		n.beat(ready == nil)
+		steady := ready == nil && stopping != nil
+		n.beat(steady)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ready:
 			ready = nil
-		case <-time.After(n.interval(ready == nil)):
+		case <-stopping:
+			stopping = nil
+		case <-time.After(n.interval(steady)):
 		}
 	}
 }
 
-// beat says what there is to say now.
-func (n *Notifier) beat(ready bool) {
+// beat says what there is to say now. Steady is false while the start or the end
+// is under way: both take time of which the service manager knows nothing.
+func (n *Notifier) beat(steady bool) {
 	h := n.health()
 	say := []string{n.status(h)}
 	if h.Healthy {
 		if n.watchdog > 0 {
 			say = append(say, daemon.SdNotifyWatchdog)
 		}
-		if !ready {
+		if !steady {
 			say = append(say, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", startExtension.Microseconds()))
 		}
 	}
@@ -121,9 +140,9 @@ func (n *Notifier) beat(ready bool) {
 
 // interval is the time to the next beat: a third of what the watchdog allows,
 // so that one may come late.
-func (n *Notifier) interval(ready bool) time.Duration {
+func (n *Notifier) interval(steady bool) time.Duration {
 	d := checkStatus
-	if !ready {
+	if !steady {
 		d = checkStart
 	}
 	if n.watchdog > 0 {

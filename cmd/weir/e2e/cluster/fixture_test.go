@@ -112,6 +112,7 @@ interfaces: [{name: eth0}, {name: eth1}]
 nodePortAddresses: ["%s/24"]
 conntrack: {path: %s, maxFlows: 262144}
 admin: {socket: %s}
+drain: {notReadySeconds: 0, timeoutSeconds: 0}
 stateDir: %s
 metricsBindAddress: 127.0.0.1:9464
 `, f.cluster.Kubeconfig, netlab.Host4(netlab.ClientNet, 0), f.path("conntrack"), f.path("weir.sock"), f.path("state"))

@@ -31,6 +31,7 @@ var elsewhere = map[string][2]string{
 	"transmit-ring-full":   {"lb", "TestAFullTransmitRingLosesOnlyWhatDoesNotFit"},
 	"handoff-ring-full":    {"lb", "TestAFullHandoffRingDropsOnlyWhatDoesNotFit"},
 	"unsupported":          {"lb", "TestAFrameWithoutRoomIsDropped"},
+	"draining":             {"lb", "TestADrainLeavesNewConnectionsToTheKernel"},
 }
 
 // TestCoverage holds the report to the table, and the table to its promises.

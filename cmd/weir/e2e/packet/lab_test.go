@@ -229,6 +229,7 @@ discovery: {manifests: {path: %s}}
 interfaces: [{name: eth0}, {name: eth1}]
 nodePortAddresses: ["%s/24", "%s/64"]
 admin: {socket: %s}
+drain: {notReadySeconds: 0, timeoutSeconds: 0}
 conntrack: {path: %s, maxFlows: 65536, %s}
 %s
 `, dir, netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0), filepath.Join(l.Dir(), "weir.sock"),

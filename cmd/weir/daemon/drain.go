@@ -1,0 +1,110 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+)
+
+// draining is a drain that is under way. It has two phases. First the health
+// endpoints fail while new connections are still taken: load balancers in front
+// need that time to notice. Then the connections there are go on, and new ones are
+// the kernel's, as they will be once Weir has left.
+type draining struct {
+	accepting   time.Time // end of the first phase
+	end         time.Time
+	connections atomic.Int64
+}
+
+// status is the drain as `weir status` shows it.
+func (r *draining) status(now time.Time) *admin.Drain {
+	if r == nil {
+		return nil
+	}
+	return &admin.Drain{
+		Accepting:   now.Before(r.accepting),
+		Connections: int(r.connections.Load()),
+		SecondsLeft: max(0, r.end.Sub(now).Seconds()),
+	}
+}
+
+// serving reports whether traffic is taken: otherwise there is nothing to drain.
+func (d *Daemon) serving() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.synced
+}
+
+// drain returns when no connection is left, drain.timeoutSeconds are over, or
+// another signal asks for the end at once.
+func (d *Daemon) drain(ctx context.Context, hurry <-chan os.Signal) {
+	d.mu.Lock()
+	times := d.cfg.Drain
+	d.mu.Unlock()
+	now := time.Now()
+	r := &draining{accepting: now.Add(times.NotReady()), end: now.Add(times.NotReady() + times.Timeout())}
+	r.connections.Store(int64(d.lb.Connections()))
+	// Before anything else: whoever asks from now on is told to go elsewhere.
+	d.draining.Store(r)
+	d.notify.Stopping()
+	d.log.Info("draining: health checks fail from now on, new connections are still taken",
+		"notReadySeconds", times.NotReadySeconds, "timeoutSeconds", times.TimeoutSeconds, "connections", r.connections.Load())
+	if !d.pause(ctx, hurry, times.NotReady()) {
+		return
+	}
+	d.lb.Drain()
+	d.log.Info("draining: new connections are left to the kernel", "connections", d.lb.Connections())
+	d.waitForConnections(ctx, hurry, r)
+}
+
+// Progress of a drain is logged this often. Connections are counted after pauses
+// of at least leastPause, and long enough for counting to take a twentieth of the
+// time at most: a table of millions takes a while.
+const (
+	logDrainEvery = 5 * time.Second
+	leastPause    = 100 * time.Millisecond
+)
+
+func (d *Daemon) waitForConnections(ctx context.Context, hurry <-chan os.Signal, r *draining) {
+	logged := time.Now()
+	for {
+		began := time.Now()
+		n := d.lb.Connections()
+		now := time.Now()
+		r.connections.Store(int64(n))
+		left := r.end.Sub(now)
+		switch {
+		case n == 0:
+			d.log.Info("drained: no connection is left")
+			return
+		case left <= 0:
+			d.log.Warn("drained in part: drain.timeoutSeconds are over", "connections", n)
+			return
+		case now.Sub(logged) >= logDrainEvery:
+			logged = now
+			d.log.Info("draining", "connections", n, "secondsLeft", int(left.Seconds()))
+		}
+		if !d.pause(ctx, hurry, min(left, max(leastPause, 20*now.Sub(began)))) {
+			return
+		}
+	}
+}
+
+// pause reports whether the time passed without a reason to end at once.
+func (d *Daemon) pause(ctx context.Context, hurry <-chan os.Signal, t time.Duration) bool {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case s := <-hurry:
+		d.log.Warn("the drain is cut short", "signal", fmt.Sprint(s), "connections", d.lb.Connections())
+		return false
+	case <-timer.C:
+		return true
+	}
+}

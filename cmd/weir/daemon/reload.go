@@ -1,0 +1,53 @@
+package daemon
+
+import (
+	"errors"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/discovery"
+)
+
+// reload takes over what can change while running. A file that is wrong
+// changes nothing.
+func (d *Daemon) reload() {
+	defer d.notify.Reloading()()
+	d.source.Reload()
+	next, err := d.cfg.Reload()
+	if errors.Is(err, config.ErrNotReloadable) {
+		return
+	}
+	if err != nil {
+		var faults []problem.Problem
+		for _, e := range flatten(err) {
+			faults = append(faults, problem.New(problem.Configuration, "", "%v: the configuration stays as it was", e))
+		}
+		d.problems.Set(partReload, problem.Weir, faults...)
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var later []problem.Problem
+	for _, field := range d.cfg.TakeOver(next) {
+		later = append(later, problem.New(problem.RestartNeeded, field, "changed in the configuration file: takes effect at the next start"))
+	}
+	d.takeOverLogging()
+	d.profiling.Store(d.cfg.EnableProfiling)
+	d.checks.SetAddresses(d.checkAddresses())
+	d.logNodePorts()
+	// Before the source has synced too: what it then delivers is translated by
+	// these options.
+	d.translate.SetOptions(d.options())
+	if d.synced {
+		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}))
+	}
+	d.problems.Set(partReload, problem.Weir, later...)
+	d.log.Info("reloaded")
+}
+
+// takeOverLogging sets the level of the log. Preconditions: d.mu is held.
+func (d *Daemon) takeOverLogging() {
+	if level, err := config.ParseLevel(d.cfg.Logging.Level); err == nil && d.level != nil {
+		d.level.Set(level)
+	}
+}

@@ -1,0 +1,57 @@
+package daemon
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Signals delivers the signals of a running Weir: SIGHUP to reload, SIGTERM to
+// drain and leave, SIGINT to leave at once. Each is held until it is received, so
+// that a signal that comes during the start is not lost.
+type Signals struct {
+	reload chan os.Signal
+	leave  chan os.Signal
+}
+
+// Notify begins to catch the signals. Until then SIGHUP ends the process: it is to
+// be called before anything that takes time.
+func Notify() *Signals {
+	s := &Signals{reload: make(chan os.Signal, 1), leave: make(chan os.Signal, 2)}
+	signal.Notify(s.reload, syscall.SIGHUP)
+	signal.Notify(s.leave, syscall.SIGTERM, os.Interrupt)
+	return s
+}
+
+// Stop ends what Notify began.
+func (s *Signals) Stop() {
+	signal.Stop(s.reload)
+	signal.Stop(s.leave)
+}
+
+// followLeave ends Run on a signal. The first SIGTERM drains, if there is anything
+// to drain; SIGINT, and any signal during the drain, ends at once.
+func (d *Daemon) followLeave(ctx context.Context, leave <-chan os.Signal) {
+	select {
+	case <-ctx.Done():
+		return
+	case s := <-leave:
+		if s == syscall.SIGTERM && d.serving() {
+			d.drain(ctx, leave)
+		}
+	}
+	d.stop(nil)
+}
+
+// followReload reads the configuration and the manifests again on SIGHUP.
+func (d *Daemon) followReload(ctx context.Context, reload <-chan os.Signal) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-reload:
+			d.reload()
+		}
+	}
+}
