@@ -11,6 +11,9 @@ TESTSUM  := $(BIN)/testsum
 FUZZTIME ?= 3s
 BENCH    ?= .
 COUNT    ?= 1
+# Of one package's tests: several times what the slowest takes on a quiet machine. It
+# ends what hangs; the tests' own waits follow the machine (perf/netlab/patience).
+TIMEOUT  ?= 60m
 
 # The revision is stamped where git answers for this tree.
 BUILDVCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -95,31 +98,31 @@ $(TESTSUM):
 .PHONY: run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart
 run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart: $(TESTSUM)
 run-unit:
-	@$(TESTSUM) run -dir $(RESULTS) -name unit -- $(GO) test -json -count=1 -timeout 15m -skip '^Test(Wire|Kube)' ./... $(TOOLS)
+	@$(TESTSUM) run -dir $(RESULTS) -name unit -- $(GO) test -json -count=1 -timeout $(TIMEOUT) -skip '^Test(Wire|Kube)' ./... $(TOOLS)
 # The race detector is linked with C.
 run-race:
 	@cc=$$(command -v gcc || command -v clang || command -v clang-14) || { \
 		echo "no C compiler: the race detector is left out"; [ "$$CI" != true ]; exit; }; \
-	CC=$$cc CGO_ENABLED=1 $(TESTSUM) run -dir $(RESULTS) -name race -- $(GO) test -json -race -short -count=1 -timeout 20m -skip '^Test(Wire|Kube)' $(RACE_PACKAGES)
+	CC=$$cc CGO_ENABLED=1 $(TESTSUM) run -dir $(RESULTS) -name race -- $(GO) test -json -race -short -count=1 -timeout $(TIMEOUT) -skip '^Test(Wire|Kube)' $(RACE_PACKAGES)
 run-fuzz:
 	@$(TESTSUM) fuzz -dir $(RESULTS) -time $(FUZZTIME) ./...
 # One package at a time: the tests share the machine's namespaces and CPUs.
 run-wire:
 	@[ "$$(id -u)" = 0 ] || echo "wire tests need root: they will be skipped"
 	@.ci/programs
-	@$(TESTSUM) run -dir $(RESULTS) -name wire -- $(GO) test -json -count=1 -p 1 -timeout 20m -run '^TestWire' ./...
+	@$(TESTSUM) run -dir $(RESULTS) -name wire -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestWire' ./...
 # Where the test cluster cannot be built the tests skip and say so; in CI they fail.
 run-kube:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
-	KUBEENV_BIN=$$bin $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 1 -timeout 20m -run '^TestKube' ./...
+	KUBEENV_BIN=$$bin $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestKube' ./...
 # The tests of deploy in this module are those of the groups above, together.
 run-deploy:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
-	KUBEENV_BIN=$$bin $(TESTSUM) run -dir $(RESULTS) -name deploy -- $(GO) test -json -count=1 -timeout 20m ./deploy/...
+	KUBEENV_BIN=$$bin $(TESTSUM) run -dir $(RESULTS) -name deploy -- $(GO) test -json -count=1 -timeout $(TIMEOUT) ./deploy/...
 # Those with Helm and kustomize are a module of their own.
 run-chart:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
-	KUBEENV_BIN=$$bin GOWORK=off $(TESTSUM) run -dir $(RESULTS) -name chart -- $(GO) -C deploy/charttest test -json -count=1 -timeout 20m ./...
+	KUBEENV_BIN=$$bin GOWORK=off $(TESTSUM) run -dir $(RESULTS) -name chart -- $(GO) -C deploy/charttest test -json -count=1 -timeout $(TIMEOUT) ./...
 
 .PHONY: bench
 bench: build ## Measure everything into perf/results: report.md, charts, JSON (root; 15 minutes)

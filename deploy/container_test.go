@@ -20,12 +20,13 @@ import (
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
 // within is how long anything may take that takes a fraction of a second when
 // the machine is idle.
-const within = 30 * time.Second
+var within = patience.For(30 * time.Second)
 
 // containerd's own limit is that of systemd's services.
 const containerMemlock = 8 << 20

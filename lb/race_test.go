@@ -15,6 +15,7 @@ import (
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/xsk"
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // An endpoint may go while a round is under way, whose snapshot still offers
@@ -100,7 +101,7 @@ func TestAWorkerThatHasEndedHoldsNothing(t *testing.T) {
 	}
 	b.w.stop.Store(true)
 	<-ended
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.For(10*time.Second))
 	defer cancel()
 	if err := b.lb.flows.Synchronize(ctx); err != nil {
 		t.Errorf("flows can not be freed after the worker has ended: %v", err)

@@ -9,6 +9,7 @@ import (
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/xsk"
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // sleeper runs a bench's worker as its thread would, with nothing to wake it but
@@ -35,7 +36,7 @@ func sleeper(t *testing.T, b *bench) {
 
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !f(); {
+	for deadline := time.Now().Add(patience.For(20 * time.Second)); !f(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not in time", what)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // rig is the standard topology with a host port on its edge node and a raw
@@ -57,7 +58,7 @@ func newRig(t testing.TB) *rig {
 // comes of it is not the host port's doing.
 func (r *rig) settle() {
 	r.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience.For(10 * time.Second))
 	for {
 		addrs, err := r.Edge.Edge.Netlink().AddrList(nil, netlink.FAMILY_V6)
 		must(r, err)
@@ -218,7 +219,7 @@ func (r *rig) receive(dst netip.AddrPort, within time.Duration) (src netip.AddrP
 	}
 }
 
-const answerWithin = 5 * time.Second
+var answerWithin = patience.For(5 * time.Second)
 
 // exchange asks dst from src and checks the answer.
 func (r *rig) exchange(src, dst netip.AddrPort) {

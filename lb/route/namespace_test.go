@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // needRoot skips a test of the real kernel where it cannot run; in CI that is
@@ -179,7 +181,7 @@ func (n *namespace) watch(cfg Config, names ...string) *Watcher {
 // eventually waits until got gives want.
 func eventually[T comparable](t testing.TB, what string, want T, got func() T) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience.For(10 * time.Second))
 	last := got()
 	for last != want {
 		if time.Now().After(deadline) {

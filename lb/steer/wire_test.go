@@ -16,6 +16,7 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // wire is two namespaces joined by a veth pair: the node, to which the program
@@ -135,21 +136,21 @@ func (w *wire) listen(port int) *net.UDPConn {
 	return c
 }
 
-// kernelGets says that the kernel's socket has a packet, within 10 s.
+// kernelGets says that the kernel's socket has a packet.
 func (w *wire) kernelGets(c *net.UDPConn) {
 	w.Helper()
-	must(w, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+	must(w, c.SetReadDeadline(time.Now().Add(patience.For(10*time.Second))))
 	if _, err := c.Read(make([]byte, 100)); err != nil {
 		w.Fatalf("the kernel has no packet: %v", err)
 	}
 }
 
-// socketGets says that the AF_XDP socket has a packet, within 10 s.
+// socketGets says that the AF_XDP socket has a packet.
 func (w *wire) socketGets(s *xsk.Socket) {
 	w.Helper()
 	poll := xsk.NewPoller([]*xsk.Socket{s})
 	var d [64]xsk.Desc
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience.For(10 * time.Second)); time.Now().Before(deadline); {
 		_, err := poll.Wait(100)
 		must(w, err)
 		if s.Receive(d[:]) > 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // wire is two namespaces joined by a veth pair: the node, where the sockets
@@ -106,7 +107,7 @@ func (w *wire) listen() *net.UDPConn {
 	c, err := w.peer.ListenPacket("udp4", peerPort.String())
 	must(w, err)
 	w.Cleanup(func() { c.Close() })
-	must(w, c.SetDeadline(time.Now().Add(10*time.Second)))
+	must(w, c.SetDeadline(time.Now().Add(patience.For(10*time.Second))))
 	return c.(*net.UDPConn)
 }
 
@@ -151,14 +152,14 @@ func receive(t testing.TB, s *xsk.Socket) []xsk.Desc {
 	t.Helper()
 	out := make([]xsk.Desc, 64)
 	poll := xsk.NewPoller([]*xsk.Socket{s})
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience.For(10 * time.Second)); time.Now().Before(deadline); {
 		if n := s.Receive(out); n > 0 {
 			return out[:n]
 		}
 		_, err := poll.Wait(100)
 		must(t, err)
 	}
-	t.Fatal("nothing received within 10 s")
+	t.Fatal("nothing received in time")
 	return nil
 }
 
@@ -167,9 +168,9 @@ func complete(t testing.TB, s *xsk.Socket, n int) []uint64 {
 	t.Helper()
 	var done []uint64
 	buf := make([]uint64, 64)
-	for deadline := time.Now().Add(10 * time.Second); len(done) < n; {
+	for deadline := time.Now().Add(patience.For(10 * time.Second)); len(done) < n; {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d frames came back within 10 s", len(done), n)
+			t.Fatalf("%d of %d frames came back in time", len(done), n)
 		}
 		done = append(done, buf[:s.Complete(buf)]...)
 		must(t, s.Kick())
@@ -186,9 +187,9 @@ func must(t testing.TB, err error) {
 
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience.For(10 * time.Second)); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 10 s", what)
+			t.Fatalf("%s: not in time", what)
 		}
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 func requireRoot(t *testing.T) {
@@ -62,7 +64,7 @@ func echoOnce(t *testing.T, n *Namespace, addr netip.AddrPort) {
 
 func checkEcho(t *testing.T, from *Namespace, to netip.AddrPort) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.For(5*time.Second))
 	defer cancel()
 	c, err := from.DialContext(ctx, "tcp", to.String())
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // Frames arrive as they were sent, tags included.
@@ -45,7 +47,7 @@ func TestWireTap(t *testing.T) {
 			t.Fatal(err)
 		}
 		for {
-			got, partial, err := taps[1].Receive(5 * time.Second)
+			got, partial, err := taps[1].Receive(patience.For(5 * time.Second))
 			if err != nil {
 				t.Fatalf("tags %x: %v", tags, err)
 			}

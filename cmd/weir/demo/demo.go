@@ -113,7 +113,7 @@ func (s *site) play(ctx context.Context, r *report, o options) error {
 		faults = append(faults, result.faults(p)...)
 	}
 	r.line("")
-	faults = append(faults, traffic.finishDownloads(ctx, r)...)
+	faults = append(faults, traffic.finishDownloads(r)...)
 	if err := traffic.stop(); err != nil {
 		return err
 	}

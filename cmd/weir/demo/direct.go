@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -97,7 +98,7 @@ func (d direct) faults() []string {
 // playDirect is the phase of the answers that do not come back to Weir. It is
 // the last one: the other phases' accounts hold that all packets do.
 func (s *site) playDirect(ctx context.Context, r *report) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, applyWithin)
+	ctx, cancel := context.WithTimeout(ctx, patience.For(startWithin+applyWithin))
 	defer cancel()
 	if err := s.backLink(); err != nil {
 		return nil, err
@@ -138,7 +139,7 @@ func (s *site) playDirect(ctx context.Context, r *report) ([]string, error) {
 		faults = append(faults, d.faults()...)
 	}
 	r.direct(results, faults)
-	return faults, decap.Stop(stopWithin)
+	return faults, decap.Stop(patience.For(stopWithin))
 }
 
 // backLink joins the fabric and the client: answers need not come back.

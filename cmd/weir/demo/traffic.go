@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -18,8 +19,17 @@ const (
 	// A client's two UDP streams of a family, refused, get less than the 50 ICMP
 	// errors per second that Weir sends to one source.
 	datagramPause = 50 * time.Millisecond
-	httpClients   = 2       // per frontend, with new and with kept connections each
-	downloadRate  = 2 << 20 // bytes per second
+	httpClients   = 2 // per frontend, with new and with kept connections each
+	// A long download's size does not depend on how long the phases are, so that a
+	// slow machine gets to its end; its rate does.
+	downloadBytes = 20 << 20
+	// downloadQuiet is after what time a download that does not move has stopped, on
+	// a quiet machine.
+	downloadQuiet = 10 * time.Second
+	// requestWithin is how long one HTTP request may take, and udpWithin one datagram
+	// and its answer, on a quiet machine.
+	requestWithin = 5 * time.Second
+	udpWithin     = 2 * time.Second
 )
 
 // frontendAddr is an address by which clients reach the Service.
@@ -96,7 +106,7 @@ func (s *site) drive(ctx context.Context, lasting time.Duration) *traffic {
 		}
 		d := &download{frontendAddr: f, done: make(chan struct{}), Transfer: &workload.Transfer{
 			Namespace: s.lab.Client, Target: netip.AddrPortFrom(f.addr, f.http),
-			Bytes: int64(lasting.Seconds() * downloadRate), Seed: uint64(i), Rate: downloadRate,
+			Bytes: downloadBytes, Seed: uint64(i), Rate: max(1, int64(downloadBytes/lasting.Seconds())),
 		}}
 		t.downloads = append(t.downloads, d)
 		t.running.Go(func() {
@@ -115,7 +125,7 @@ func (s *site) httpStream(f frontendAddr, keepAlive bool) *stream {
 	st.run = func(ctx context.Context) error {
 		_, err := (&workload.Load{
 			Namespace: s.lab.Client, Targets: []netip.AddrPort{netip.AddrPortFrom(f.addr, f.http)},
-			Concurrency: httpClients, Pause: clientPause, Timeout: 5 * time.Second,
+			Concurrency: httpClients, Pause: clientPause, Timeout: patience.For(requestWithin),
 			KeepAlive: keepAlive, Record: st.record.Load,
 		}).Run(ctx)
 		return err
@@ -133,6 +143,7 @@ func (s *site) udpStream(f frontendAddr, firstPort uint16) *stream {
 		_, err := (&workload.UDPLoad{
 			Namespace: s.lab.Client, Targets: []netip.AddrPort{netip.AddrPortFrom(f.addr, f.echo)},
 			Source: source, FirstPort: firstPort, Ports: 10000, Pause: datagramPause, Record: st.record.Load,
+			Timeout: patience.For(udpWithin),
 		}).Run(ctx)
 		return err
 	}
@@ -181,16 +192,12 @@ func (res *result) finish(t *traffic) {
 	}
 }
 
-// finishDownloads waits for the downloads' ends and reports them.
-func (t *traffic) finishDownloads(ctx context.Context, r *report) []string {
-	const within = 10 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
+// finishDownloads waits for the downloads, as long as their bytes move, and reports them.
+func (t *traffic) finishDownloads(r *report) []string {
 	var faults []string
 	for i, d := range t.downloads {
-		select {
-		case <-d.done:
-		case <-ctx.Done():
+		// An interrupt ends the downloads too.
+		if !patience.Progress(d.done, downloadQuiet, d.Moved) {
 			faults = append(faults, fmt.Sprintf("long download %d stopped after %d of %d bytes", i+1, d.Moved(), d.Bytes))
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -65,7 +66,7 @@ func TestWireShortConnections(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		load.Targets = append(load.Targets, toAll.at(httpPort, six), toAll.atNode(httpPort, six))
 	}
-	r, err := load.Run(inTime(t, 2*time.Minute))
+	r, err := load.Run(inTime(t, patience.For(2*time.Minute)))
 	if err != nil || r.Err() != nil {
 		t.Error(err, r.Err())
 	}
@@ -94,15 +95,15 @@ func TestWireSequentialConnectionsToOneEndpoint(t *testing.T) {
 }
 
 func (f *fixture) checkSequential(t *testing.T, s service, serverCloses bool) {
-	const limit = 30 * time.Second
+	limit := patience.For(30 * time.Second)
 	before, err := f.Client.Counters()
 	if err != nil {
 		t.Fatal(err)
 	}
 	load := &workload.Load{Namespace: f.Client, Targets: []netip.AddrPort{s.at(httpPort, false)},
-		Requests: int(size(20_000, 6000)), ServerCloses: serverCloses, Timeout: 5 * time.Second}
+		Requests: int(size(20_000, 6000)), ServerCloses: serverCloses, Timeout: patience.For(5 * time.Second)}
 	start := time.Now()
-	r, err := load.Run(inTime(t, 2*time.Minute))
+	r, err := load.Run(inTime(t, patience.For(2*time.Minute)))
 	took := time.Since(start)
 	if err != nil || r.Err() != nil {
 		t.Error(err, r.Err())
@@ -149,7 +150,7 @@ func TestWireTheNodesOwnConnectionsAreUntouched(t *testing.T) {
 		busy := make(chan error, 1)
 		go func() {
 			r, err := (&workload.Load{Namespace: f.Client, Targets: []netip.AddrPort{toAttached.at(httpPort, six)},
-				Concurrency: 8, Requests: 1000}).Run(inTime(t, time.Minute))
+				Concurrency: 8, Requests: 1000}).Run(inTime(t, patience.For(time.Minute)))
 			if err == nil {
 				err = r.Err()
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -265,7 +266,7 @@ func (f *fixture) directTransfers(t *testing.T, addr netip.Addr) {
 	t.Helper()
 	transfer := &workload.Transfer{Namespace: f.Client, Target: netip.AddrPortFrom(addr, httpTarget), Bytes: size(8<<20, 2<<20)}
 	for name, move := range map[string]func(context.Context) error{"download": transfer.Download, "upload": transfer.Upload} {
-		if err := move(inTime(t, 30*time.Second)); err != nil {
+		if err := move(inTime(t, patience.For(30*time.Second))); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -274,7 +275,7 @@ func (f *fixture) directTransfers(t *testing.T, addr netip.Addr) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	r, err := workload.CheckEcho(c, 1000, 1400, 2*time.Second)
+	r, err := workload.CheckEcho(c, 1000, 1400, patience.For(2*time.Second))
 	if err != nil || r.Corrupt > 0 || r.Lost > 0 {
 		t.Errorf("echo: %+v, %v", r, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -63,7 +64,7 @@ func (f *fixture) checkEndpoint(t *testing.T, s service, six bool, to func(uint1
 	if err := transfer.Download(ctx); err != nil {
 		t.Error(err)
 	}
-	udp, askErr := workload.Ask(f.Client, to(echoPort, six), 2*time.Second)
+	udp, askErr := workload.Ask(f.Client, to(echoPort, six), patience.For(2*time.Second))
 	frames, _ := capture.Stop()
 
 	if askErr != nil || udp != s.name {
@@ -138,7 +139,7 @@ func TestWireSpreadsOverAllEndpoints(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, six bool) {
 		const requests = 1000
 		r, err := (&workload.Load{Namespace: f.Client, Targets: []netip.AddrPort{toAll.at(httpPort, six)},
-			Concurrency: 4, Requests: requests}).Run(inTime(t, time.Minute))
+			Concurrency: 4, Requests: requests}).Run(inTime(t, patience.For(time.Minute)))
 		if err != nil || r.Err() != nil {
 			t.Fatal(err, r.Err())
 		}
@@ -178,7 +179,7 @@ func TestWireClientOnTheNodeReachesLoadBalancerIPs(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			bothFamilies(t, func(t *testing.T, six bool) {
 				f.checkLoad(t, f.Edge.Edge, s.at(httpPort, six), 20)
-				if name, err := workload.Ask(f.Edge.Edge, s.at(echoPort, six), 2*time.Second); err != nil || name != s.name {
+				if name, err := workload.Ask(f.Edge.Edge, s.at(echoPort, six), patience.For(2*time.Second)); err != nil || name != s.name {
 					t.Errorf("UDP: %q answered, %v", name, err)
 				}
 			})
@@ -206,7 +207,7 @@ func TestWireWildcardListenerOnTheNode(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, six bool) {
 		f.checkLoad(t, f.Client, toNode.at(httpPort, six), 20)
 		f.checkEcho(t, toNode, six, 1, 100)
-		if name, err := workload.Ask(f.Edge.Edge, toNode.at(echoPort, six), 2*time.Second); err != nil || name != toNode.name {
+		if name, err := workload.Ask(f.Edge.Edge, toNode.at(echoPort, six), patience.For(2*time.Second)); err != nil || name != toNode.name {
 			t.Errorf("UDP from the node itself: %q answered, %v", name, err)
 		}
 	})
@@ -215,9 +216,9 @@ func TestWireWildcardListenerOnTheNode(t *testing.T) {
 // checkLoad makes requests with a new connection each, and none may fail.
 func (f *fixture) checkLoad(t *testing.T, from *netlab.Namespace, to netip.AddrPort, requests int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.For(time.Minute))
 	defer cancel()
-	r, err := (&workload.Load{Namespace: from, Targets: []netip.AddrPort{to}, Requests: requests, Timeout: 5 * time.Second}).Run(ctx)
+	r, err := (&workload.Load{Namespace: from, Targets: []netip.AddrPort{to}, Requests: requests, Timeout: patience.For(5 * time.Second)}).Run(ctx)
 	if err == nil {
 		err = r.Err()
 	}

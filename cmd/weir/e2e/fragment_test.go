@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -83,7 +84,7 @@ func (f *fixture) checkFragmented(t *testing.T) {
 func learnPath(t *testing.T, c net.Conn) {
 	t.Helper()
 	for range 20 {
-		if r, err := workload.CheckEcho(c, 3000, 3000, time.Second); err == nil && r.Lost == 0 {
+		if r, err := workload.CheckEcho(c, 3000, 3000, patience.For(time.Second)); err == nil && r.Lost == 0 {
 			return
 		}
 	}

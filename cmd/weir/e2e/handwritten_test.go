@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -112,7 +113,7 @@ func (e endpoint) on(port uint16) []netip.AddrPort {
 func (f *fixture) checkServers(t *testing.T, port uint16, six bool, want ...string) {
 	t.Helper()
 	r, err := (&workload.Load{Namespace: f.Client, Targets: []netip.AddrPort{nodeAt(port, six)},
-		Requests: 60, Timeout: 5 * time.Second}).Run(inTime(t, time.Minute))
+		Requests: 60, Timeout: patience.For(5 * time.Second)}).Run(inTime(t, patience.For(time.Minute)))
 	if err == nil {
 		err = r.Err()
 	}
@@ -179,7 +180,7 @@ func TestWireHandwrittenEndpoints(t *testing.T) {
 	f.checkChecksums(t)
 	bothFamilies(t, func(t *testing.T, six bool) {
 		f.checkServers(t, handHTTP, six, "attached", "routed, other port")
-		if name, err := workload.Ask(f.Client, nodeAt(handEcho, six), 2*time.Second); err != nil || name != "attached" {
+		if name, err := workload.Ask(f.Client, nodeAt(handEcho, six), patience.For(2*time.Second)); err != nil || name != "attached" {
 			t.Errorf("UDP: %q answered, %v", name, err)
 		}
 		transfer := &workload.Transfer{Namespace: f.Client, Target: nodeAt(handHTTP, six), Bytes: 500_000, Seed: 7}

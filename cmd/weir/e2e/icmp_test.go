@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -164,7 +165,7 @@ func ping(ctx context.Context, n *netlab.Namespace, to netip.Addr, size int) err
 		if _, err := c.WriteTo(message, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 			return err
 		}
-		got, err := icmpFrom(c, to, time.Second, func(m []byte) bool { return m[0] == reply })
+		got, err := icmpFrom(c, to, patience.For(time.Second), func(m []byte) bool { return m[0] == reply })
 		if err == nil && bytes.Equal(got[4:], want) {
 			return nil
 		}
@@ -212,7 +213,7 @@ func TestWireAClosedPortIsRefused(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			bothFamilies(t, func(t *testing.T, six bool) {
 				udp, err := (&workload.UDPLoad{Namespace: f.Client, Source: clientAddr(six), Targets: []netip.AddrPort{s.at(echoPort, six)},
-					Requests: 5, Timeout: 5 * time.Second, FirstPort: 2000, Ports: 1000}).Run(inTime(t, within))
+					Requests: 5, Timeout: patience.For(5 * time.Second), FirstPort: 2000, Ports: 1000}).Run(inTime(t, within))
 				if err != nil || udp.Failures()[workload.KindRefused] != 5 {
 					t.Errorf("%v, %v; %s", udp.Failures(), err, f.whatWasDropped())
 				}
@@ -256,7 +257,7 @@ func TestWireTraceroute(t *testing.T) {
 			err = context.DeadlineExceeded
 			for tries := 0; err != nil && tries < 5; tries++ {
 				_, _ = c.Write([]byte("where?")) // the error of the last one, perhaps
-				_, err = icmpFrom(icmp, to.Addr(), 2*time.Second, about)
+				_, err = icmpFrom(icmp, to.Addr(), patience.For(2*time.Second), about)
 			}
 			if err != nil {
 				t.Errorf("TTL %d: no time exceeded from %v: %v; %s", ttl, to.Addr(), err, f.whatWasDropped())

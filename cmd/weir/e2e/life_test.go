@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -108,7 +109,7 @@ func TestWireKilledWeir(t *testing.T) {
 // which resets what it does not know.
 func TestWireDownloadsSurviveAKill(t *testing.T) {
 	f := ownFixture(t, options{services: kinds})
-	ctx := inTime(t, time.Minute)
+	ctx := inTime(t, patience.For(time.Minute))
 	const rate, seconds = 4 << 20, 4
 	downloads, done := []*workload.Transfer{}, make(chan error, 2*len(kinds))
 	for _, s := range []service{toPod, toNode, toOverlay} {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -59,7 +60,7 @@ func (f *fixture) checkLocal(t *testing.T, s, server service, six bool) {
 		checkSays(t, aside)
 	}
 	for _, to := range []netip.AddrPort{s.at(echoPort, six), s.atNode(echoPort, six)} {
-		if who, err := workload.Ask(f.Client, to, 2*time.Second); err != nil || who != server.name {
+		if who, err := workload.Ask(f.Client, to, patience.For(2*time.Second)); err != nil || who != server.name {
 			t.Errorf("UDP %s: %q answered, %v", to, who, err)
 		}
 	}

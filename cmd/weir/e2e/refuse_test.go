@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -20,7 +21,7 @@ func TestWireNoEndpointIsRefusedAtOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 				tcp, err := (&workload.Load{Namespace: f.Client, Targets: []netip.AddrPort{to(httpPort, six)},
-					Requests: 5, Timeout: 3 * time.Second}).Run(inTime(t, within))
+					Requests: 5, Timeout: patience.For(3 * time.Second)}).Run(inTime(t, within))
 				if err != nil || tcp.Failures()[workload.KindRefused] != 5 {
 					t.Errorf("TCP: %v, %v", tcp.Failures(), err)
 				}
@@ -34,7 +35,7 @@ func TestWireNoEndpointIsRefusedAtOnce(t *testing.T) {
 					t.Errorf("%d SYNs were sent again", n)
 				}
 				udp, err := (&workload.UDPLoad{Namespace: f.Client, Source: clientAddr(six), Targets: []netip.AddrPort{to(echoPort, six)},
-					Requests: 5, Timeout: 3 * time.Second, FirstPort: 2000, Ports: 1000}).Run(inTime(t, within))
+					Requests: 5, Timeout: patience.For(3 * time.Second), FirstPort: 2000, Ports: 1000}).Run(inTime(t, within))
 				if err != nil || udp.Failures()[workload.KindRefused] != 5 {
 					t.Errorf("UDP: %v, %v", udp.Failures(), err)
 				}

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -39,7 +40,7 @@ func TestWireTwoQueues(t *testing.T) {
 	f.checkAll(t)
 	load := &workload.Load{Namespace: f.Client, Concurrency: 20, Requests: 2000,
 		Targets: []netip.AddrPort{toAll.at(httpPort, false), toAll.at(httpPort, true)}}
-	r, err := load.Run(inTime(t, time.Minute))
+	r, err := load.Run(inTime(t, patience.For(time.Minute)))
 	if err != nil || r.Err() != nil {
 		t.Error(err, r.Err())
 	}

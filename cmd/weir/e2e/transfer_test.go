@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -111,7 +112,7 @@ func (f *fixture) checkTransfer(t *testing.T, s service, six bool, bytes int64, 
 		move = transfer.Upload
 	}
 	start := time.Now()
-	if err := move(inTime(t, 30*time.Second)); err != nil {
+	if err := move(inTime(t, patience.For(30*time.Second))); err != nil {
 		t.Error(err)
 		return
 	}
@@ -138,7 +139,7 @@ func (f *fixture) checkEcho(t *testing.T, s service, six bool, least, most int) 
 		t.Fatal(err)
 	}
 	defer c.Close()
-	r, err := workload.CheckEcho(c, least, most, 2*time.Second)
+	r, err := workload.CheckEcho(c, least, most, patience.For(2*time.Second))
 	if err != nil || r.Corrupt > 0 || r.Lost > 0 || r.Sent != most-least+1 {
 		t.Errorf("%+v, %v", r, err)
 	}

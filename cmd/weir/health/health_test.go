@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/topology"
 )
 
@@ -166,7 +167,7 @@ func TestChecksTakeAPortOnceItIsFree(t *testing.T) {
 		t.Errorf("a port in use: %v", f)
 	}
 	l.Close()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience.For(20 * time.Second)); ; time.Sleep(time.Millisecond) {
 		if status, _, _, err := ask(port); err == nil && status == 200 {
 			break
 		} else if time.Now().After(deadline) {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -41,7 +43,7 @@ func listen(t *testing.T, watchdog string) *manager {
 // before it, too.
 func (m *manager) until(assignment string) (all []string) {
 	m.t.Helper()
-	_ = m.conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = m.conn.SetReadDeadline(time.Now().Add(patience.For(10 * time.Second)))
 	buf := make([]byte, 4096)
 	for {
 		n, err := m.conn.Read(buf)

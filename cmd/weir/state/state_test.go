@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weirlb/weir/discovery/kube"
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 var at = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -187,7 +188,7 @@ func TestKeeperSavesAfterAChange(t *testing.T) {
 	k.Changed() // nothing is known yet: nothing is saved
 	k.set(objects())
 	k.Changed()
-	for deadline := time.Now().Add(20 * time.Second); k.Saved().IsZero(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience.For(20 * time.Second)); k.Saved().IsZero(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("not saved")
 		}

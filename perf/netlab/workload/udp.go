@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // UDPLoad asks echo servers for their names, each time from another port and
@@ -20,7 +21,7 @@ type UDPLoad struct {
 	Concurrency int              // 0: 1
 	Requests    int              // in all; 0: until the context is done
 	Pause       time.Duration    // of each client between two requests
-	Timeout     time.Duration    // of one request; 0: 2 s
+	Timeout     time.Duration    // of one request; 0: 2 s on a quiet machine
 	// FirstPort and Ports are the source ports, taken in rotation; 0: 50,000
 	// from 10000. A load balancer remembers a UDP flow for minutes after its
 	// last packet, and a port chosen at random would sometimes fall into a
@@ -56,7 +57,7 @@ func (l *UDPLoad) Run(ctx context.Context) (*Record, error) {
 func (l *UDPLoad) request(ctx context.Context, i int64, r *Record) {
 	timeout := l.Timeout
 	if timeout == 0 {
-		timeout = 2 * time.Second
+		timeout = patience.For(2 * time.Second)
 	}
 	r.begin()
 	start := time.Now()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // twoNodes is a client and a server that are joined by one link.
@@ -45,7 +46,7 @@ func twoNodes(t *testing.T) (client, server *netlab.Namespace, addrs []netip.Add
 }
 
 func context10s(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.For(10*time.Second))
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -138,7 +139,7 @@ func TestWireEchoAndHalfClose(t *testing.T) {
 	defer l.Close()
 	for _, a := range addrs {
 		to := netip.AddrPortFrom(a, 7)
-		if name, err := Ask(client, to, time.Second); err != nil || name != "one" {
+		if name, err := Ask(client, to, patience.For(time.Second)); err != nil || name != "one" {
 			t.Errorf("Ask: %q, %v", name, err)
 		}
 		source, _ := netip.ParseAddr(map[bool]string{true: "192.0.2.1", false: "2001:db8::1"}[a.Is4()])
@@ -154,7 +155,7 @@ func TestWireEchoAndHalfClose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := CheckEcho(udp, 1, 1400, time.Second)
+		r, err := CheckEcho(udp, 1, 1400, patience.For(time.Second))
 		if want := (EchoReport{Sent: 1400}); err != nil || r != want {
 			t.Errorf("CheckEcho: %+v, %v", r, err)
 		}
@@ -163,7 +164,7 @@ func TestWireEchoAndHalfClose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := PingPong(tcp, "hello", time.Second); err != nil {
+		if err := PingPong(tcp, "hello", patience.For(time.Second)); err != nil {
 			t.Error(err)
 		}
 		tcp.Close()

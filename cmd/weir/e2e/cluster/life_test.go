@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/weirlb/weir/discovery/kube/kubetest"
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // From a Pod's readiness to a TCP connection that reaches it, and what topology
@@ -86,7 +87,7 @@ func TestKubeWireServesWhileTheServerIsAway(t *testing.T) {
 		}
 		return err
 	})
-	if err := f.weir.Stop(20 * time.Second); err != nil {
+	if err := f.weir.Stop(patience.For(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	f.cluster.Stop()

@@ -17,12 +17,13 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/weirtest"
 )
 
 // within is how long anything may take that takes milliseconds when the
 // machine is idle.
-const within = 3 * time.Second
+var within = patience.For(5 * time.Second)
 
 // setUp is a way to run Weir.
 type setUp struct {
