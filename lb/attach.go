@@ -116,8 +116,12 @@ func (l *LB) number(i *iface) (int, error) {
 	return len(l.ifaces) - 1, nil
 }
 
+// link is the link of an index, nil if there is none.
 func link(links []device.Link, index int) *device.Link {
 	i := slices.IndexFunc(links, func(l device.Link) bool { return l.Index == index })
+	if i < 0 {
+		return nil
+	}
 	return &links[i]
 }
 
@@ -164,7 +168,10 @@ func (l *LB) vlansOf(slot int) map[uint16]net.HardwareAddr {
 			vlans[uint16(i.tag)] = slices.Clone(i.mac[:])
 		}
 	}
-	if d := l.ifaces[slot]; vlans != nil && d.as != 0 {
+	switch d := l.ifaces[slot]; {
+	case d.as == 0 && vlans == nil && !d.host:
+		return map[uint16]net.HardwareAddr{} // it only carries VLANs, of which none is there now
+	case d.as != 0 && vlans != nil:
 		vlans[0] = slices.Clone(d.mac[:])
 	}
 	return vlans

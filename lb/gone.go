@@ -16,8 +16,7 @@ func (w *worker) orphaned(b *batch, i int, ref conntrack.Ref) bool {
 	if !w.endpointGone(c) {
 		return false
 	}
-	switch b.pkt[i].Proto {
-	case header.ProtoUDP:
+	if b.pkt[i].Proto == header.ProtoUDP {
 		if !ref.Forward() {
 			return false
 		}
@@ -26,43 +25,31 @@ func (w *worker) orphaned(b *batch, i int, ref conntrack.Ref) bool {
 		w.ct.Delete(ref)
 		w.miss(b, i)
 		return true
-	case header.ProtoTCP:
-		switch w.tables.Removal(atomic.LoadUint32(&c.Frontend)) {
-		case table.ResetFlows:
-			w.abort(b, i, ref)
-			return true
-		case table.DropFlows:
-			w.drop(b, i, DropEndpointGone)
-			return true
-		}
-	case header.ProtoSCTP:
-		switch w.tables.Removal(atomic.LoadUint32(&c.Frontend)) {
-		case table.ResetFlows:
-			if ref.Forward() && opens(&b.pkt[i]) {
-				w.ct.Delete(ref)
-				w.miss(b, i)
-				return true
-			}
-			w.refuseSCTP(b, i, DropEndpointGone)
-			return true
-		case table.DropFlows:
-			w.drop(b, i, DropEndpointGone)
-			return true
-		}
 	}
-	return false
+	policy := w.removalOf(c)
+	if ref.Forward() && opens(&b.pkt[i]) {
+		return w.beginsAnew(b, i, ref, c, policy)
+	}
+	tcp := b.pkt[i].Proto == header.ProtoTCP
+	switch {
+	case policy == table.DropFlows:
+		w.drop(b, i, DropEndpointGone)
+	case policy == table.ResetFlows && tcp:
+		w.abort(b, i, ref)
+	case policy == table.ResetFlows:
+		w.refuseSCTP(b, i, DropEndpointGone)
+	case tcp && ref.Forward() && w.answersChallenge(b, i):
+		w.clientIsGone(b, i, ref)
+	default:
+		return false
+	}
+	return true
 }
 
 // abort ends a connection for whoever speaks, with a RST that has the number that
 // he has acknowledged. The flow stays as one that was reset, so that the other side
 // is told as well when it speaks, and is forgotten soon after the last word.
 func (w *worker) abort(b *batch, i int, ref conntrack.Ref) {
-	p := &b.pkt[i]
-	if ref.Forward() && opens(p) {
-		w.ct.Delete(ref)
-		w.miss(b, i)
-		return
-	}
 	w.table.Abort(ref, w.tick)
 	w.reset(b, i, DropEndpointGone)
 }

@@ -126,8 +126,11 @@ type LB struct {
 	warnings  []Warning
 	adopted   int // flows of the last process
 
-	maxDevices int             // for how many the packet memory is
-	refused    map[int]refusal // devices that could not join a bond, by index
+	maxDevices int                // for how many the packet memory is
+	refused    map[int]refusal    // devices that could not be attached, by index
+	absent     map[string]absence // configured interfaces without a port, by name
+	missing    atomic.Pointer[Absence]
+	queueCount map[string]int  // receive queues that a device had when it was last attached, by name
 	toldNAT    map[string]bool // Services of which it was said that they get nat in place of dnat
 
 	exhausted map[netip.AddrPort]time.Time // Run's: when it was last said
@@ -145,7 +148,6 @@ type iface struct {
 	host       bool
 	sockets    []*xsk.Socket // by queue; nil where no worker owns it
 	attachment *steer.Attachment
-	gone       bool
 	driver     string
 
 	of     string // the interface of the configuration that it is, or is a port of
@@ -154,8 +156,9 @@ type iface struct {
 	member bool   // its device is a member of a bond: only what the bond uses is sent by
 	bond   int    // the index of that bond
 	stage  stage
-	under  int    // of a VLAN: the number of the port that carries it; else -1
-	tag    uint32 // of a VLAN: EtherType and number
+	closed time.Time // when its sockets were
+	under  int       // of a VLAN: the number of the port that carries it; else -1
+	tag    uint32    // of a VLAN: EtherType and number
 }
 
 // New makes ready everything but the attachment to the interfaces: no packet
@@ -164,7 +167,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	l := &LB{cfg: cfg, log: cfg.Log, refused: map[int]refusal{}, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{}, toldNAT: map[string]bool{},
+	l := &LB{cfg: cfg, log: cfg.Log, refused: map[int]refusal{}, absent: map[string]absence{}, queueCount: map[string]int{}, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{}, toldNAT: map[string]bool{},
 		exhausted: map[netip.AddrPort]time.Time{}, started: time.Now()}
 	l.vips.init()
 	defer func() {

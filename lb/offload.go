@@ -100,6 +100,14 @@ func (o *offloads) restoreOf(name string) error {
 	if err := steer.RestoreOffloads(name, old); err != nil && !errors.Is(err, unix.ENODEV) {
 		return err
 	}
+	return o.forget(name)
+}
+
+// forget drops the note of an interface that no longer exists.
+func (o *offloads) forget(name string) error {
+	if _, ok := o.Old[name]; !ok {
+		return nil
+	}
 	delete(o.Old, name)
 	if len(o.Old) > 0 {
 		return o.write()

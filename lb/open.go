@@ -67,8 +67,16 @@ func (l *LB) placeWorkers() (int, []int, error) {
 	return n, cpus[:n], nil
 }
 
-// warnQueues says which receive queues no worker has.
+// warnQueues says which receive queues no worker has, and that a device came back
+// with another number of them.
 func (l *LB) warnQueues(i *iface, workers int) {
+	if i.virtual() {
+		return
+	}
+	if had, ok := l.queueCount[i.name]; ok && had != i.queues {
+		l.warnInterface(i.name, "it came back with %d receive queues and had %d: workers without one of their own take no packets from it", i.queues, had)
+	}
+	l.queueCount[i.name] = i.queues
 	if i.queues > workers {
 		l.warnInterface(i.name, "%d of its %d receive queues have no worker, their packets go to the kernel: run `ethtool -L %s combined %d`",
 			i.queues-workers, i.queues, i.name, workers)

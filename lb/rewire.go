@@ -24,12 +24,7 @@ type rewired struct {
 }
 
 // mostPorts is how many ports a worker may come to have.
-func (l *LB) mostPorts() int {
-	if l.bonded {
-		return steer.MaxSlots
-	}
-	return 0
-}
+func (l *LB) mostPorts() int { return steer.MaxSlots }
 
 // portFor is a port as a worker is to see it. One that is being closed has
 // neither queue nor owner: what still wants to leave by it is dropped.

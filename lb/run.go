@@ -1,14 +1,11 @@
 package lb
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"time"
-
-	"github.com/vishvananda/netlink"
 )
 
 // Run runs the workers and the chores beside them until ctx ends.
@@ -27,6 +24,13 @@ func (l *LB) Run(ctx context.Context) error {
 	var again <-chan time.Time
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	moving := false
+	follow := func() {
+		if l.followLinks() != moving {
+			moving = !moving
+			tick.Reset(pace[moving])
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -37,14 +41,19 @@ func (l *LB) Run(ctx context.Context) error {
 			}
 		case <-changed:
 			again = l.replanOrAgain()
+			follow() // an interface that goes or comes takes its routes along
 		case <-again:
 			again = l.replanOrAgain()
 		case <-tick.C:
 			l.reportExhaustion()
-			l.followLinks()
+			follow()
 		}
 	}
 }
+
+// pace is how often interfaces are looked at: sooner while a port is between two
+// stages.
+var pace = map[bool]time.Duration{false: time.Second, true: 100 * time.Millisecond}
 
 // replanEvery is how often a plan that could not be carried out is tried again.
 const replanEvery = 10 * time.Second
@@ -77,44 +86,14 @@ func (l *LB) StuckWorker() int {
 	return -1
 }
 
-// followLinks notices when an attached interface got another MAC address, or
-// went away.
-func (l *LB) followLinks() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.followMembers()
-	for slot, i := range l.ifaces {
-		if i.stage != open {
-			continue
-		}
-		dev, err := netlink.LinkByIndex(cmp.Or(i.as, i.index))
-		if err != nil {
-			if !i.gone && errors.As(err, new(netlink.LinkNotFoundError)) {
-				i.gone = true
-				l.warnAbout(WarnInterfaceGone, i.name, "is gone: restart Weir when it is back")
-			}
-			continue
-		}
-		if mac := dev.Attrs().HardwareAddr; len(mac) == 6 && [6]byte(mac) != i.mac && l.attached {
-			l.log.Info("interface has another MAC address", "interface", i.name, "mac", mac)
-			old := i.mac
-			i.mac = [6]byte(mac)
-			if err := l.steerTo(slot); err != nil {
-				i.mac = old
-				l.log.Error("steering", "err", err)
-			}
-		}
-	}
-}
-
 // steerTo tells the steering program the addresses of a port.
 func (l *LB) steerTo(slot int) error {
 	if i := l.ifaces[slot]; i.virtual() {
 		slot = i.under
 	}
 	d := l.ifaces[slot]
-	if vlans := l.vlansOf(slot); vlans != nil {
-		return l.steer.SetVLANs(d.index, vlans)
+	if err := l.steer.SetVLANs(d.index, l.vlansOf(slot)); err != nil {
+		return err
 	}
 	return l.steer.SetMAC(d.index, d.mac[:])
 }

@@ -30,6 +30,9 @@ type Status struct {
 	Steering   map[string]uint64 // packets by verdict of the XDP program, over all interfaces
 	Neighbours []NeighbourStatus
 	Warnings   []Warning
+	// Absent are the configured interfaces by which no traffic is taken since
+	// they are gone, with the reason.
+	Absent map[string]string
 }
 
 // InterfaceStatus is one attached interface, or the host port.
@@ -84,10 +87,15 @@ func (l *LB) Status() Status {
 		Flows: l.flows.Flows(), MaxFlows: l.flows.MaxFlows(), FlowMemory: l.flows.MemoryBytes(), FlowStats: l.flows.Stats(),
 		Snapshot: snap.Number(), Services: snap.Services(), Frontends: snap.Frontends(), Endpoints: l.tables.PresentEndpoints(),
 		Steering: map[string]uint64{},
-		Warnings: slices.Clone(l.warnings),
+		Warnings: slices.Clone(l.warnings), Absent: map[string]string{},
 	}
 	for _, r := range l.refused {
-		s.Warnings = append(s.Warnings, r.warning())
+		if r.member {
+			s.Warnings = append(s.Warnings, r.warning())
+		}
+	}
+	for name, a := range l.absent {
+		s.Absent[name] = a.reason
 	}
 	for _, i := range l.ifaces {
 		if i.stage > joining {

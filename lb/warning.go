@@ -12,7 +12,7 @@ type WarningKind uint8
 const (
 	WarnPacketPath    WarningKind = iota // something works with less than it could
 	WarnInterface                        // an interface does: Object is its name
-	WarnInterfaceGone                    // an interface takes no traffic: Object is its name, Text "is gone..."
+	WarnInterfaceGone                    // an interface takes no traffic: Object is its name, Text "is gone..." or the like
 	WarnMember                           // a bond, Object, does without one of its members
 	WarnMode                             // a Service, Object, is served in another mode than it asks for
 )
@@ -58,6 +58,16 @@ func (l *LB) warnAbout(kind WarningKind, object, format string, args ...any) {
 	}
 	l.warnings = append(l.warnings, w)
 	l.log.Warn(w.String())
+}
+
+// warnOnly is warnAbout in place of what was said of the same kind about the
+// object.
+func (l *LB) warnOnly(kind WarningKind, object, text string) {
+	if slices.Contains(l.warnings, Warning{kind, object, text}) {
+		return
+	}
+	l.retract(kind, object)
+	l.warnAbout(kind, object, "%s", text)
 }
 
 // retract takes back all warnings of a kind about an object. Preconditions:

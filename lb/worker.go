@@ -69,6 +69,7 @@ type worker struct {
 	datagrams    datagrams
 	peers        []*peer // by worker; nil for itself
 	resets       limiter
+	challenged   challenges
 	errors       limiter
 	echoes       limiter
 	exhausted    exhaustion

@@ -19,6 +19,8 @@ type Link struct {
 	MTU   int
 	Up    bool // switched on, and not known to be without a carrier
 
+	Enabled bool // switched on
+
 	Parent int // the interface that this one lies upon, 0: none
 	Master int // the bond, bridge or team that it is a member of, 0: none
 
@@ -45,8 +47,9 @@ func newLink(l netlink.Link) Link {
 	a := l.Attrs()
 	n := Link{
 		Index: a.Index, Name: a.Name, Kind: l.Type(), MAC: slices.Clone(a.HardwareAddr), MTU: a.MTU,
-		Up:     a.RawFlags&unix.IFF_UP != 0 && a.OperState != netlink.OperDown && a.OperState != netlink.OperLowerLayerDown,
-		Parent: a.ParentIndex, Master: a.MasterIndex,
+		Up:      a.RawFlags&unix.IFF_UP != 0 && a.OperState != netlink.OperDown && a.OperState != netlink.OperLowerLayerDown,
+		Enabled: a.RawFlags&unix.IFF_UP != 0,
+		Parent:  a.ParentIndex, Master: a.MasterIndex,
 	}
 	switch l := l.(type) {
 	case *netlink.Veth:

@@ -65,6 +65,20 @@ func Reset(frame []byte, p *Packet) int {
 			ack++
 		}
 	}
+	return answerTCP(frame, p, seq, ack, flags)
+}
+
+// Challenge turns the SYN in frame into an ACK with the numbers given, a challenge ACK
+// (RFC 5961 section 4), and returns the new frame's length. It leaves as Reset does.
+func Challenge(frame []byte, p *Packet, seq, ack uint32) int {
+	swapMACs(frame)
+	return answerTCP(frame, p, seq, ack, ACK)
+}
+
+// answerTCP turns the TCP packet in frame into an empty segment without options for
+// its sender, and returns the new frame's length.
+func answerTCP(frame []byte, p *Packet, seq, ack uint32, flags uint8) int {
+	l4 := frame[p.L4:]
 	sport, dport := binary.LittleEndian.Uint16(l4[0:]), binary.LittleEndian.Uint16(l4[2:])
 	off := turnIP(frame, p, ProtoTCP, TCPLen)
 	t := frame[off : off+TCPLen]

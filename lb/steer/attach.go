@@ -82,7 +82,18 @@ type Attachment struct {
 
 	link  link.Link
 	all   bool
+	mac   net.HardwareAddr
 	vlans map[uint16]net.HardwareAddr
+}
+
+// Attached reports whether the program is still on the interface. The kernel takes
+// it off an interface that is deleted.
+func (a *Attachment) Attached() bool {
+	info, err := a.link.Info()
+	if err != nil || info.XDP() == nil {
+		return true // not known
+	}
+	return int(info.XDP().Ifindex) == a.IfIndex
 }
 
 // Attach attaches the program to an interface; see AttachInterface.
@@ -135,7 +146,7 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 
 // attach adopts the pinned link, or else makes one and pins it.
 func (p *Program) attach(in Interface, name string) (*Attachment, error) {
-	a := &Attachment{IfIndex: in.Index, Slot: in.Slot, all: in.All, vlans: in.VLANs}
+	a := &Attachment{IfIndex: in.Index, Slot: in.Slot, all: in.All, mac: in.MAC, vlans: in.VLANs}
 	pin, pinErr := preparePin(in.PinDir, name)
 	if pinErr == nil {
 		l, err := adopt(pin, in, p)

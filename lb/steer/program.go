@@ -180,18 +180,23 @@ func (p *Program) setVLANs(ifindex int, old, want map[uint16]net.HardwareAddr) e
 }
 
 // SetVLANs changes the VLANs of an attached interface that are Weir's, or their
-// addresses. The interface must have been attached with some.
+// addresses; as in Interface.VLANs, nil makes its untagged packets Weir's.
 func (p *Program) SetVLANs(ifindex int, vlans map[uint16]net.HardwareAddr) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, a := range p.attached {
-		if a.IfIndex == ifindex && a.vlans != nil {
-			err := p.setVLANs(ifindex, a.vlans, vlans)
-			a.vlans = vlans
-			return err
+		if a.IfIndex != ifindex {
+			continue
 		}
+		old := a.vlans
+		a.vlans = vlans
+		if (old == nil) == (vlans == nil) {
+			return p.setVLANs(ifindex, old, vlans)
+		}
+		// The program looks up the VLANs only with the flag set.
+		return errors.Join(p.setVLANs(ifindex, old, vlans), p.setInterface(ifindex, a.Slot, a.mac, flags(a.all, vlans)))
 	}
-	return fmt.Errorf("set VLANs of interface %d: not attached to VLANs", ifindex)
+	return fmt.Errorf("set VLANs of interface %d: not attached", ifindex)
 }
 
 // setInterface tells the program of an interface. Until then it passes every
@@ -214,6 +219,7 @@ func (p *Program) SetMAC(ifindex int, mac net.HardwareAddr) error {
 	defer p.mu.Unlock()
 	for _, a := range p.attached {
 		if a.IfIndex == ifindex {
+			a.mac = mac
 			return p.setInterface(ifindex, a.Slot, mac, flags(a.all, a.vlans))
 		}
 	}

@@ -3,6 +3,7 @@ package xsk
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -313,11 +314,13 @@ func (s *Socket) bindTo(addr *unix.SockaddrXDP) error {
 	}
 }
 
-// leave takes s out of its group; the umem goes with the last socket.
+// leave takes s out of its group; the umem goes with the last socket. Another
+// interface may have the index after this one: what is known of it goes as well.
 func (a *Area) leave(s *Socket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	g := s.group
+	maps.DeleteFunc(a.noZeroCopy, func(d device, _ bool) bool { return d.ifindex == s.cfg.IfIndex })
 	g.sockets = slices.DeleteFunc(g.sockets, func(o *Socket) bool { return o == s })
 	if len(g.sockets) == 0 {
 		a.groups = slices.DeleteFunc(a.groups, func(o *group) bool { return o == g })

@@ -96,6 +96,7 @@ type Socket struct {
 	frameMask  uint64
 	zeroCopy   bool
 	txMetadata bool
+	unbound    bool // seen by Unbound
 
 	mark     mark // in the area's ledger
 	rejected atomic.Uint64
@@ -131,6 +132,18 @@ func (s *Socket) IfIndex() int { return s.cfg.IfIndex }
 
 // Queue returns the queue that the socket is bound to.
 func (s *Socket) Queue() int { return s.cfg.Queue }
+
+// Unbound reports whether the kernel has taken the socket off its queue for good:
+// the interface was deleted, or moved to another network namespace. Not for use by
+// two goroutines at once.
+func (s *Socket) Unbound() bool {
+	if !s.unbound && s.fd >= 0 {
+		// xsk_notifier in net/xdp/xsk.c sets it on NETDEV_UNREGISTER, and nothing else.
+		errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		s.unbound = err == nil && errno == int(unix.ENETDOWN)
+	}
+	return s.unbound
+}
 
 // Area returns the memory of the socket.
 func (s *Socket) Area() *Area { return s.area }

@@ -88,6 +88,9 @@ func renderInterfaces(b *strings.Builder, s *Status) {
 		queues := fmt.Sprintf("%d/%d", i.BoundQueues, i.Queues)
 		row(t, name, i.modes(), dash(i.Driver), queues, dash(i.TxChecksum), number(i.MTU), program, joinCounts(i.lost()))
 	}
+	for _, a := range s.Absent {
+		row(t, a.Name, "absent", "-", "-", "-", "-", "-", "-")
+	}
 	t.Flush()
 }
 

@@ -48,8 +48,11 @@ type Status struct {
 	Endpoints int `json:"endpoints"` // that Services list, counted per Service port
 
 	Interfaces []Interface `json:"interfaces"`
-	Workers    []Worker    `json:"workers"`
-	Flows      Flows       `json:"flows"`
+	// Absent are the interfaces of the configuration that were attached and
+	// are not there now, or cannot be attached again.
+	Absent  []AbsentInterface `json:"absent,omitempty"`
+	Workers []Worker          `json:"workers"`
+	Flows   Flows             `json:"flows"`
 
 	// Drops is the sum over workers, by reason: every reason, so that one
 	// which has not occurred is 0 and not absent.
@@ -163,12 +166,21 @@ type Interface struct {
 	Sockets   []Socket `json:"sockets,omitempty"`
 }
 
+// AbsentInterface is an interface of the configuration that takes no traffic.
+type AbsentInterface struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
 // Attached says which interface takes no traffic yet, nil when all do.
 func (s *Status) Attached() error {
 	for _, i := range s.Interfaces {
 		if i.Mode == "" {
 			return fmt.Errorf("%s is not attached", i.Name)
 		}
+	}
+	for _, a := range s.Absent {
+		return fmt.Errorf("%s is not attached: %s", a.Name, a.Reason)
 	}
 	return nil
 }

@@ -25,6 +25,12 @@ func (d *Daemon) Health() metrics.Health {
 	if stuck := d.lb.StuckWorker(); stuck >= 0 {
 		h.Healthy, h.Reason = false, fmt.Sprintf("worker %d does not go round", stuck)
 	}
+	if absent := d.lb.Absent(); absent != nil {
+		h.Absent = absent.Reason
+		if absent.Final {
+			h.Healthy, h.Reason = false, absent.Reason
+		}
+	}
 	return h
 }
 
@@ -102,7 +108,9 @@ func (d *Daemon) excluded() string {
 func (d *Daemon) newChecks() *health.Checks {
 	c := health.New(health.Config{
 		NodeName: d.cfg.NodeName,
-		Healthy:  func() bool { return d.draining.Load() == nil && d.lb.StuckWorker() < 0 },
+		Healthy: func() bool {
+			return d.draining.Load() == nil && d.lb.StuckWorker() < 0 && d.lb.Absent() == nil
+		},
 		Failed: func(name discovery.ServiceName, err error) {
 			if s, ok := d.source.(interface {
 				Warn(name discovery.ServiceName, reason, text string)
@@ -139,6 +147,8 @@ func (d *Daemon) serviceHealth() notify.Health {
 		text = d.draining.Load().status(time.Now()).String()
 	case !h.Synced:
 		text = "waiting for the first full view of Services: " + d.source.String()
+	case h.Absent != "":
+		text = h.Absent
 	}
 	return notify.Health{Healthy: h.Healthy, Text: text}
 }

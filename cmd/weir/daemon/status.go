@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +41,9 @@ func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 	}
 	for _, i := range p.Interfaces {
 		s.Interfaces = append(s.Interfaces, interfaceStatus(&i))
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Absent)) {
+		s.Absent = append(s.Absent, admin.AbsentInterface{Name: name, Reason: p.Absent[name]})
 	}
 	for _, w := range p.Workers {
 		s.Workers = append(s.Workers, workerStatus(&w, s.UptimeSeconds))

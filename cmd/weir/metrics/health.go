@@ -20,6 +20,9 @@ type Health struct {
 	Synced bool
 	// Draining is true between SIGTERM and the end.
 	Draining bool
+	// Absent is why no traffic is taken on an attached interface, "" when it is
+	// on all: it has been deleted, and is attached again when it is back.
+	Absent string
 	// NodeEligible is false when the node is being taken away: then load
 	// balancers in front should prefer other nodes (KEP-3836).
 	NodeEligible bool
@@ -56,12 +59,12 @@ type readiness struct {
 //
 // /healthz and /livez mean what kube-proxy's mean (KEP-3836): a node that is
 // going away fails the former and not the latter, and so does a Weir that
-// drains or has not seen its Services yet.
+// drains, has not seen its Services yet, or lacks one of its interfaces.
 func HealthHandler(src HealthSource) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		h := src.Health()
-		eligible := h.NodeEligible && !h.Draining && h.Synced
+		eligible := h.NodeEligible && !h.Draining && h.Synced && h.Absent == ""
 		answerProxy(w, h, &eligible, h.Healthy && eligible)
 	})
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
@@ -70,7 +73,7 @@ func HealthHandler(src HealthSource) http.Handler {
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		h := src.Health()
-		ready := h.Healthy && h.Synced && !h.Draining
+		ready := h.Healthy && h.Synced && !h.Draining && h.Absent == ""
 		answer(w, ready, readiness{Ready: ready, Synced: h.Synced, Draining: h.Draining, Reason: reason(h)})
 	})
 	return mux
@@ -97,6 +100,8 @@ func reason(h Health) string {
 		return "draining"
 	case !h.Synced:
 		return "waiting for the first full view of Services"
+	case h.Absent != "":
+		return h.Absent
 	case !h.NodeEligible:
 		return cmp.Or(h.NodeReason, "the node is going away")
 	}

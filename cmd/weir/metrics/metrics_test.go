@@ -43,6 +43,7 @@ func example() *admin.Status {
 			Slices: 9, FQDNSlices: 2, Mirrored: 1, RefusedEndpoints: 4, ServicesRemoved: 5},
 		Interfaces: []admin.Interface{{Name: "eth0", Mode: "native", Driver: "veth", TxChecksum: "metadata", Pinned: true, Queues: 4, BoundQueues: 2,
 			Sockets: []admin.Socket{{Queue: 0, RxRingFull: 5, RxInvalidDescs: 1, TxInvalidDescs: 2}, {Queue: 1}}}},
+		Absent:  []admin.AbsentInterface{{Name: "eth1", Reason: "interface eth1 is gone"}},
 		Workers: []admin.Worker{{ID: 0, RxPackets: 10, TxBytes: 99}, {ID: 1, RxPackets: 20}},
 		Drops:   map[string]uint64{"no-flow": 7, "martian": 0},
 		Flows:   admin.Flows{Current: 1, Max: 2, NoPort: 3, Full: 4, ByState: map[string]uint64{"tcp-established": 6}},
@@ -71,6 +72,8 @@ func TestMetricsShowTheStatus(t *testing.T) {
 	for _, want := range []string{
 		"weir_synced 1",
 		"weir_draining 0",
+		`weir_interface_attached{device="eth0"} 1`,
+		`weir_interface_attached{device="eth1"} 0`,
 		"weir_start_time_seconds 1000.5",
 		"weir_snapshot_number 42",
 		"weir_snapshot_last_timestamp_seconds 0",
@@ -184,6 +187,7 @@ func TestHealth(t *testing.T) {
 		{"a worker hangs", with(func(h *health) { h.Healthy, h.Reason = false, "worker 1 has stopped" }), 503, 503, 503, "worker 1 has stopped"},
 		{"not synced", with(func(h *health) { h.Synced = false }), 503, 200, 503, "waiting for the first full view of Services"},
 		{"draining", with(func(h *health) { h.Draining = true }), 503, 200, 503, "draining"},
+		{"an interface is absent", with(func(h *health) { h.Absent = "interface eth0 is gone" }), 503, 200, 503, "interface eth0 is gone"},
 		{"the node goes away", with(func(h *health) { h.NodeEligible = false }), 503, 200, 200, "the node is going away"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -20,6 +20,19 @@ var devices = []metric{
 				e(1, i.Name, i.Mode, i.Driver, i.TxChecksum, strconv.FormatBool(i.Pinned))
 			}
 		}),
+	gauge("interface_attached", "1 while the interface's packets are taken, 0 before the first full view of Services and while the interface is absent.", byDevice,
+		func(s *admin.Status, e emit) {
+			for _, i := range s.Interfaces {
+				if i.Mode == "" {
+					e(0, i.Name)
+				} else {
+					e(1, i.Name)
+				}
+			}
+			for _, a := range s.Absent {
+				e(0, a.Name)
+			}
+		}),
 	gauge("interface_queues", "Receive queues of the device.", byDevice,
 		func(s *admin.Status, e emit) {
 			for _, i := range s.Interfaces {

@@ -43,6 +43,7 @@ type packet struct {
 	seq, ack   uint32
 	flags      uint8
 	tcpOptions []layers.TCPOption
+	noWindow   bool // of no bytes, as in a RST
 	// noChecksum leaves UDP's checksum 0 (RFC 768).
 	noChecksum bool
 	// SCTP; payload are the chunks, badCRC the bits of the CRC that are wrong.
@@ -65,7 +66,7 @@ func (p packet) bytes(t testing.TB) []byte {
 		tcp := &layers.TCP{SrcPort: layers.TCPPort(p.src.Port()), DstPort: layers.TCPPort(p.dst.Port()),
 			Seq: p.seq, Ack: p.ack, Window: 29200, Options: p.tcpOptions,
 			FIN: p.flags&fin != 0, SYN: p.flags&syn != 0, RST: p.flags&rst != 0, PSH: p.flags&psh != 0, ACK: p.flags&ack != 0}
-		if p.flags&rst != 0 {
+		if p.flags&rst != 0 || p.noWindow {
 			tcp.Window = 0
 		}
 		_ = tcp.SetNetworkLayerForChecksum(network)

@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"encoding/binary"
 	"net/netip"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
@@ -20,6 +21,30 @@ func init() {
 		s.withService(&left, f)
 	}
 	add(
+		scenario{row: "gone", name: "syn-of-a-kept-connection", modes: twoWay, service: "shared-keep", lab: "no-grace", run: func(s *scene) {
+			s.connect()
+			syn := s.tcp(syn, 9000, 0, "")
+			leaves(s, func() {
+				s.send(syn)
+				// Who gets the challenge can tell that there is no connection.
+				got := s.frame(s.lab.client)
+				challenge := s.back(syn)
+				numbers := got[len(got)-16:]
+				challenge.noWindow = true
+				challenge.flags, challenge.seq, challenge.ack = ack, binary.BigEndian.Uint32(numbers), binary.BigEndian.Uint32(numbers[4:])
+				s.same(s.lab.client, got, challenge.bytes(s))
+				s.send(s.tcp(rst, challenge.ack, 0, ""))
+				s.snat = netip.AddrPort{}
+				s.passes(syn)
+			})
+		}, drops: map[string]int{"endpoint-gone": 2}},
+		scenario{row: "gone", name: "syn-of-a-dropped-connection", modes: twoWay, service: "shared-drop", lab: "no-grace", run: func(s *scene) {
+			s.connect()
+			leaves(s, func() {
+				s.snat = netip.AddrPort{}
+				s.passes(s.tcp(syn, 9000, 0, ""))
+			})
+		}},
 		scenario{row: "gone", name: "shared-udp", modes: twoWay, service: "shared-keep", lab: "no-grace", run: func(s *scene) {
 			s.passes(s.udp("to the shared endpoint"))
 			// The same client, by a Service that keeps the endpoint.
