@@ -36,3 +36,19 @@ func (s *Source) Faults() []Fault {
 	slices.SortFunc(out, func(a, b Fault) int { return strings.Compare(a.Resource, b.Resource) })
 	return out
 }
+
+// GoodAt is when what was told was last known to be what the API server has:
+// now while every resource is watched, else the time of the first failure. It
+// is zero before the first full view.
+func (s *Source) GoodAt() time.Time {
+	if !s.Synced() {
+		return time.Time{}
+	}
+	at := time.Now()
+	for _, f := range s.Faults() {
+		if f.Since.Before(at) {
+			at = f.Since
+		}
+	}
+	return at
+}

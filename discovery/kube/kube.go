@@ -45,10 +45,14 @@ type Config struct {
 	// at LastKnownTime. It is told when the API server does not answer.
 	LastKnown     *Objects
 	LastKnownTime time.Time
-	// Patience is how long an API server that answers may take to tell
-	// everything before LastKnown is told; 0 is 10 s. One that does not
-	// answer at all is not waited for.
+	// Patience is how long an API server that answers, be it with errors,
+	// may take to tell everything before LastKnown is told; 0 is 3 s: a
+	// reflector asks again within 1.6 s of a refusal.
 	Patience time.Duration
+	// Silence is how long an API server may take for its first answer to
+	// anything; 0 is 1 s. One that cannot be connected with is not waited
+	// for at all.
+	Silence time.Duration
 	// Events has an Event recorded on Services that cannot be served.
 	Events bool
 	// Log gets what happens; nil is slog.Default.
@@ -94,7 +98,10 @@ func New(cfg Config) (*Source, error) {
 		cfg.Log = slog.Default()
 	}
 	if cfg.Patience <= 0 {
-		cfg.Patience = 10 * time.Second
+		cfg.Patience = 3 * time.Second
+	}
+	if cfg.Silence <= 0 {
+		cfg.Silence = time.Second
 	}
 	s := &Source{cfg: cfg, log: cfg.Log, store: discovery.NewStore(cfg.Store)}
 	s.queue.init()

@@ -54,10 +54,10 @@ func (s *Source) catchUp(ctx context.Context, deliver func(*discovery.Update)) b
 	// cache.WaitForCacheSync does.
 	poll := time.NewTicker(10 * time.Millisecond)
 	defer poll.Stop()
-	patience := time.After(s.cfg.Patience)
+	patience, silence := time.After(s.cfg.Patience), time.After(s.cfg.Silence)
 	away := s.watch.away
 	standIn := func() {
-		patience, away = nil, nil
+		patience, silence, away = nil, nil, nil
 		s.tellLastKnown(deliver)
 	}
 	for !s.allTold() {
@@ -67,6 +67,11 @@ func (s *Source) catchUp(ctx context.Context, deliver func(*discovery.Update)) b
 		case <-poll.C:
 		case <-patience:
 			standIn()
+		case <-silence:
+			silence = nil
+			if !s.watch.answered.Load() {
+				standIn()
+			}
 		case <-away:
 			standIn()
 		}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -19,8 +20,10 @@ import (
 // listed or watched right now, which the informers do not tell.
 type observer struct {
 	log *slog.Logger
-	// away gets a value when the API server cannot be reached.
+	// away gets a value when the API server cannot be connected with.
 	away chan struct{}
+	// answered is true once it has answered anything at all.
+	answered atomic.Bool
 
 	mu        sync.Mutex
 	resources map[string]*resource
@@ -52,20 +55,28 @@ func (o *observer) wrap(next http.RoundTripper) http.RoundTripper {
 		if r.Method != http.MethodGet || !slices.Contains(watched, name) || r.Context().Err() != nil {
 			return res, err
 		}
-		switch {
-		case err != nil:
+		if err != nil {
 			o.failed(name, err.Error())
 			o.isAway()
-		case res.StatusCode >= 500:
-			o.failed(name, res.Status)
-			o.isAway()
-		case res.StatusCode >= 400 && res.StatusCode != http.StatusGone:
+			return res, err
+		}
+		o.answered.Store(true)
+		switch {
+		case res.StatusCode == http.StatusGone || withoutWatchList(r, res):
+		case res.StatusCode >= 400:
 			o.failed(name, res.Status)
 		case res.StatusCode < 300:
 			o.works(name)
 		}
 		return res, err
 	})
+}
+
+// withoutWatchList reports whether a server refuses to begin a watch with a list
+// (KEP-3157), the default before Kubernetes 1.32. The reflector lists instead.
+func withoutWatchList(r *http.Request, res *http.Response) bool {
+	return r.URL.Query().Has("sendInitialEvents") &&
+		(res.StatusCode == http.StatusBadRequest || res.StatusCode == http.StatusUnprocessableEntity)
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)

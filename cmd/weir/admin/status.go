@@ -120,6 +120,10 @@ type Discovery struct {
 	// but what it said last, at this time: it has not answered since the
 	// start.
 	LastKnown *time.Time `json:"lastKnown,omitempty"`
+	// GoodAt is when what is served was last known to be what the API server
+	// has: now while it is watched. Nil for other sources, and before anything
+	// is known.
+	GoodAt *time.Time `json:"goodAt,omitempty"`
 	// WatchErrors counts, by resource, the requests to list or watch that
 	// the API server refused or that did not reach it.
 	WatchErrors map[string]uint64 `json:"watchErrors,omitempty"`

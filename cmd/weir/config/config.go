@@ -160,6 +160,22 @@ type Kubernetes struct {
 	// controller mirrors them into EndpointSlices; it costs a watch of an
 	// object for every Service.
 	LegacyEndpoints bool `json:"legacyEndpoints"`
+	// LastKnownMaxAgeHours is how old the last known state may be that is
+	// served while the API server is away at a start: its age counts from
+	// when it was last known to be the cluster's. Older addresses may be
+	// those of other Pods. 0 is no limit; the default is 72.
+	LastKnownMaxAgeHours *int `json:"lastKnownMaxAgeHours,omitempty"`
+}
+
+// DefaultLastKnownMaxAgeHours is the default of that field: a long weekend.
+const DefaultLastKnownMaxAgeHours = 72
+
+// LastKnownMaxAge is LastKnownMaxAgeHours or its default, 0 for no limit.
+func (k *Kubernetes) LastKnownMaxAge() time.Duration {
+	if k.LastKnownMaxAgeHours == nil {
+		return DefaultLastKnownMaxAgeHours * time.Hour
+	}
+	return time.Duration(*k.LastKnownMaxAgeHours) * time.Hour
 }
 
 // Interface is one network interface to attach to.

@@ -21,6 +21,7 @@ type Flags struct {
 	kubeconfig    string
 	labelSelector string
 	legacy        bool
+	lastKnownAge  int
 	interfaces    []string
 	mode          string
 	protected     []uint
@@ -43,6 +44,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.StringVar(&f.manifests, "manifests", "", "`path` of a file or directory with Services and EndpointSlices, watched for change")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "learn Services from the API server of this kubeconfig `file`; empty: in-cluster account")
 	fs.StringVar(&f.labelSelector, "label-selector", "", "watch only Services that match this `selector`")
+	fs.IntVar(&f.lastKnownAge, "last-known-max-age-hours", DefaultLastKnownMaxAgeHours, "oldest last known state to serve while the API server is away at the start; 0 is no limit")
 	fs.BoolVar(&f.legacy, "legacy-endpoints", false, "watch Endpoints too, for a cluster without the mirroring controller")
 	fs.StringVar(&v.ServiceProxyName, "service-proxy-name", "", "serve the Services that the label service.kubernetes.io/service-proxy-name gives to this `name`; empty: those without it")
 	fs.StringVar(&v.LoadBalancerClass, "load-balancer-class", "", "serve load balancer IPs of Services of this `class` only; empty: of all")
@@ -145,7 +147,7 @@ func (f *Flags) Load() (*Configuration, error) {
 // applyDiscovery: a source given by a flag takes the place of the file's.
 func (f *Flags) applyDiscovery(c *Configuration) {
 	manifests := f.set.Changed("manifests")
-	kubernetes := f.set.Changed("kubeconfig") || f.set.Changed("label-selector") || f.set.Changed("legacy-endpoints")
+	kubernetes := f.set.Changed("kubeconfig") || f.set.Changed("label-selector") || f.set.Changed("legacy-endpoints") || f.set.Changed("last-known-max-age-hours")
 	if manifests {
 		c.Discovery.Manifests = &Manifests{Path: f.manifests}
 		c.setOrigin("discovery.manifests", "--manifests")
@@ -167,6 +169,10 @@ func (f *Flags) applyDiscovery(c *Configuration) {
 	if f.set.Changed("legacy-endpoints") {
 		k.LegacyEndpoints = f.legacy
 		c.setOrigin("discovery.kubernetes", "--legacy-endpoints")
+	}
+	if f.set.Changed("last-known-max-age-hours") {
+		k.LastKnownMaxAgeHours = &f.lastKnownAge
+		c.setOrigin("discovery.kubernetes", "--last-known-max-age-hours")
 	}
 	if f.set.Changed("kubeconfig") {
 		k.Kubeconfig = f.kubeconfig

@@ -93,7 +93,7 @@ func TestEveryFlagIsHandled(t *testing.T) {
 	fs := pflag.NewFlagSet("weir", pflag.ContinueOnError)
 	f := AddFlags(fs)
 	handled := map[string]bool{
-		"config": true, "manifests": true, "kubeconfig": true, "label-selector": true, "legacy-endpoints": true,
+		"config": true, "manifests": true, "kubeconfig": true, "label-selector": true, "legacy-endpoints": true, "last-known-max-age-hours": true,
 		"interface": true, "mode": true, "protected-ports": true,
 	}
 	for _, o := range f.overrides() {

@@ -87,6 +87,10 @@ func (c *Configuration) validateDiscovery(r *report) {
 		if _, err := labels.Parse(k.LabelSelector); err != nil {
 			r.addf("discovery.kubernetes.labelSelector", "%q: %v", k.LabelSelector, err)
 		}
+		const tenYears = 10 * 366 * 24
+		if h := k.LastKnownMaxAgeHours; h != nil && (*h < 0 || *h > tenYears) {
+			r.addf("discovery.kubernetes.lastKnownMaxAgeHours", "%d is not from 1 to %d, or 0 for no limit", *h, tenYears)
+		}
 	}
 }
 

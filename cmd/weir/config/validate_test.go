@@ -27,6 +27,10 @@ func TestValidateRefuses(t *testing.T) {
 		{"no source", func(c *Configuration) { c.Discovery = Discovery{} }, "discovery", "must have manifests"},
 		{"two sources", func(c *Configuration) { c.Discovery.Kubernetes = &Kubernetes{} }, "discovery", "give one"},
 		{"source without path", func(c *Configuration) { c.Discovery.Manifests.Path = "" }, "discovery.manifests.path", "must be given"},
+		{"age below zero", func(c *Configuration) {
+			hours := -1
+			c.Discovery = Discovery{Kubernetes: &Kubernetes{LastKnownMaxAgeHours: &hours}}
+		}, "discovery.kubernetes.lastKnownMaxAgeHours", "-1 is not from 1"},
 		{"selector of labels", func(c *Configuration) { c.Discovery = Discovery{Kubernetes: &Kubernetes{LabelSelector: "a in"}} }, "discovery.kubernetes.labelSelector", `"a in": `},
 		{"proxy name no label's value", func(c *Configuration) { c.ServiceProxyName = "a b" }, "serviceProxyName", `"a b": `},
 		{"class without a name", func(c *Configuration) { c.LoadBalancerClass = "weir.dev/" }, "loadBalancerClass", `"weir.dev/": `},

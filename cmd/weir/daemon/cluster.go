@@ -34,6 +34,10 @@ type cluster struct {
 	file      string // of the last known state
 	// startFault is why the last known state could not be read at the start, "" if it could.
 	startFault string
+	// access asks for permissions beside the start, nil where that is done.
+	access *access
+	// clusterIPs is true where cluster IPs are served, as at the start.
+	clusterIPs bool
 }
 
 // ClusterConfig is what cfg says of the cluster.
@@ -58,17 +62,31 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 		return nil, err
 	}
 	klog.SetSlogLogger(log.With("from", "client-go"))
-	c := &cluster{latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, state.File)}
+	c := &cluster{
+		latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, state.File),
+		clusterIPs: cfg.ClusterIPs,
+	}
 	kc.Log, kc.Measure = log, c.latencies
 	identity := identityOf(&kc)
 	file := c.file
 	if cfg.StateDir != "" {
-		if kc.LastKnown, kc.LastKnownTime, err = state.Load(file, identity); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		kc.LastKnown, kc.LastKnownTime, err = state.Load(file, identity)
+		if err == nil {
+			err = tooOld(kc.LastKnownTime, cfg.Discovery.Kubernetes.LastKnownMaxAge())
+		}
+		if err != nil {
+			kc.LastKnown, kc.LastKnownTime = nil, time.Time{}
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			log.Error("start without a last known state", "err", err)
 			c.startFault = err.Error()
 		}
 	}
-	if err := askAccess(ctx, kc, log); err != nil {
+	// Where there is something to serve the API server is asked for nothing
+	// before: it may be what is missing.
+	if kc.LastKnown != nil {
+		c.access = &access{cfg: kc, log: log}
+	} else if err := askAccess(ctx, kc, log); err != nil {
 		return nil, err
 	}
 	if c.Source, err = kube.New(kc); err != nil {
@@ -76,6 +94,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 	}
 	if cfg.StateDir != "" {
 		c.keeper = state.NewKeeper(file, identity, c.Objects, log)
+		c.keeper.GoodAt = c.GoodAt
 	}
 	return c, nil
 }
@@ -92,42 +111,54 @@ func identityOf(c *kube.Config) string {
 		c.Store.ServiceProxyName, c.LabelSelector, c.LegacyEndpoints)
 }
 
-// askAccess refuses to start where the API server forbids what is needed: a
-// Weir that waits for ever helps nobody. One that cannot be asked is waited
-// for, and so is one that knows nobody, as long as there is something to serve:
-// its own memory may be what it lacks.
-func askAccess(ctx context.Context, kc kube.Config, log *slog.Logger) error {
-	denials, err := kube.Access(ctx, kc)
-	if errors.Is(err, kube.ErrCredentials) && kc.LastKnown == nil {
-		return err
-	}
-	if err != nil {
-		log.Warn("cannot ask the API server for permissions", "err", err)
-		return nil
-	}
-	var denied []error
-	for _, d := range denials {
-		if d.Optional {
-			log.Warn(d.Error())
-			continue
-		}
-		denied = append(denied, d)
-	}
-	return errors.Join(denied...)
-}
-
 // Run implements Source.
 func (c *cluster) Run(ctx context.Context, deliver func(*discovery.Update)) error {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	if c.access != nil {
+		tasks.Go(func() { c.access.run(ctx) })
+	}
 	if c.keeper == nil {
 		return c.Source.Run(ctx, deliver)
 	}
-	var tasks sync.WaitGroup
-	defer tasks.Wait()
 	tasks.Go(func() { c.keeper.Run(ctx) })
+	served := map[discovery.ServiceName]bool{}
 	return c.Source.Run(ctx, func(up *discovery.Update) {
 		deliver(up)
-		c.keeper.Changed()
+		if c.concerns(up, served) {
+			c.keeper.Changed()
+		}
 	})
+}
+
+// goodAt is when what is served was last known to be the state of the cluster,
+// zero while nothing is.
+func (c *cluster) goodAt() time.Time {
+	if at, last := c.LastKnown(); last {
+		return at
+	}
+	return c.GoodAt()
+}
+
+// concerns reports whether an update changes anything that this node serves.
+// served are the Services with a frontend, as of the update before; it is brought
+// up to date.
+func (c *cluster) concerns(up *discovery.Update, served map[discovery.ServiceName]bool) bool {
+	out := up.Node != nil
+	for _, svc := range up.Put {
+		has := program.HasFrontend(svc, c.clusterIPs)
+		out = out || has || served[svc.Name]
+		if has {
+			served[svc.Name] = true
+		} else {
+			delete(served, svc.Name)
+		}
+	}
+	for _, name := range up.Deleted {
+		out = out || served[name]
+		delete(served, name)
+	}
+	return out
 }
 
 // Problems implements Source. The log of requests and of the state file is
@@ -142,6 +173,11 @@ func (c *cluster) Problems() []problem.Problem {
 	}
 	if at, last := c.LastKnown(); last {
 		add(problem.LastKnownState, "", "has not told its state since the start: serving what was known at "+at.Format(time.RFC3339), time.Time{})
+	}
+	if c.access != nil {
+		for _, reason := range c.access.faults() {
+			add(problem.APIServer, "", reason, time.Time{})
+		}
 	}
 	state := func(reason string) {
 		out = append(out, problem.Problem{Kind: problem.StateFile, Object: "File " + c.file, Reason: reason, Logged: true})

@@ -56,10 +56,22 @@ func TestStateOfAnotherClusterOrChoiceIsAnother(t *testing.T) {
 // clusterConfig is of a server that answers everything with status.
 func clusterConfig(t *testing.T, status int) *config.Configuration {
 	t.Helper()
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	return configOf(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+}
+
+// configOf is of a server that answers as answer does.
+func configOf(t *testing.T, answer http.HandlerFunc) *config.Configuration {
+	t.Helper()
+	srv := httptest.NewServer(answer)
 	t.Cleanup(srv.Close)
+	return configAt(t, srv.URL)
+}
+
+// configAt is of the server at a URL.
+func configAt(t *testing.T, url string) *config.Configuration {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	text := `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":"` + srv.URL + `"}}],
+	text := `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":"` + url + `"}}],
 "contexts":[{"name":"c","context":{"cluster":"c","user":""}}],"current-context":"c"}`
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

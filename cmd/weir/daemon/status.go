@@ -69,6 +69,9 @@ func (d *Daemon) discoveryStatus() admin.Discovery {
 		if at, last := c.LastKnown(); last {
 			out.LastKnown = &at
 		}
+		if at := c.goodAt(); !at.IsZero() {
+			out.GoodAt = &at
+		}
 		out.WatchErrors = c.WatchErrors()
 	}
 	stats := d.source.Stats()

@@ -141,6 +141,12 @@ var general = []metric{
 		func(s *admin.Status, e emit) { e(float64(s.Discovery.ServicesRemoved)) }),
 	gauge("discovery_last_known", "1 while the last known state is served because the API server has not answered since the start.", nil,
 		func(s *admin.Status, e emit) { e(boolean(s.Discovery.LastKnown != nil)) }),
+	gauge("discovery_last_known_age_seconds", "Age of what is served: seconds since it was last known to be what the API server has; 0 while that is watched.", nil,
+		func(s *admin.Status, e emit) {
+			if at := s.Discovery.GoodAt; at != nil {
+				e(max(0, time.Since(*at).Truncate(time.Second).Seconds()))
+			}
+		}),
 	counter("discovery_watch_errors_total", "Requests to list or watch that the API server refused or that did not reach it.", []string{"resource"},
 		func(s *admin.Status, e emit) {
 			for resource, n := range s.Discovery.WatchErrors {

@@ -9,31 +9,44 @@ import (
 	"github.com/weirlb/weir/discovery/kube"
 )
 
-// Keeper saves a state some time after it changed, and at the end.
+// Keeper saves a state after it has changed, and at the end. A cluster that
+// changes all the time is saved at growing intervals: the file is for the next
+// start, and edge nodes often write to flash memory.
 type Keeper struct {
 	Path    string
 	Cluster string
 	// Objects is the state now, nil while it is not known.
 	Objects func() *kube.Objects
-	// Delay is how long after a change it is saved (default 5 s). A large
-	// state is saved less often: never more than a fiftieth of the time is
-	// spent with it.
-	Delay time.Duration
-	Log   *slog.Logger
+	// GoodAt is when that was last known to be the state of the cluster, zero
+	// for unknown. Nil: always now.
+	GoodAt func() time.Time
+	// Delay is how long after a change the state is saved (default 5 s), and
+	// Intervals are the least times between one save and the next while it goes
+	// on changing (default 1 min, then 10 min). A state that has not been saved
+	// for the last of them is saved after Delay again.
+	Delay     time.Duration
+	Intervals []time.Duration
+	// Confirm is how often the file notes that the state is still that of the
+	// cluster (default 10 min).
+	Confirm time.Duration
+	Log     *slog.Logger
 
 	changed chan struct{}
+	step    int    // of Intervals
+	sum     []byte // of the file, nil before it is saved
 
 	mu    sync.Mutex
 	err   error
 	saved time.Time
 }
 
-// share of the time that may go into saving.
-const share = 50
-
 // NewKeeper makes a Keeper that does nothing before Run.
 func NewKeeper(path, cluster string, objects func() *kube.Objects, log *slog.Logger) *Keeper {
-	return &Keeper{Path: path, Cluster: cluster, Objects: objects, Delay: 5 * time.Second, Log: log, changed: make(chan struct{}, 1)}
+	return &Keeper{
+		Path: path, Cluster: cluster, Objects: objects, Log: log,
+		Delay: 5 * time.Second, Intervals: []time.Duration{time.Minute, 10 * time.Minute}, Confirm: 10 * time.Minute,
+		changed: make(chan struct{}, 1),
+	}
 }
 
 // Changed says that the state has changed. It does not wait.
@@ -46,7 +59,9 @@ func (k *Keeper) Changed() {
 
 // Run saves until ctx ends, and then once more if something is not saved yet.
 func (k *Keeper) Run(ctx context.Context) {
-	delay := k.Delay
+	confirm := time.NewTicker(k.Confirm)
+	defer confirm.Stop()
+	var due <-chan time.Time // nil: nothing is to be saved
 	for {
 		select {
 		case <-ctx.Done():
@@ -54,42 +69,81 @@ func (k *Keeper) Run(ctx context.Context) {
 			case <-k.changed:
 				k.save()
 			default:
+				if due != nil {
+					k.save()
+				}
 			}
+			k.confirm()
 			return
 		case <-k.changed:
+			if due == nil {
+				due = time.After(k.wait())
+			}
+		case <-due:
+			due = nil
+			if k.save(); k.Err() != nil {
+				due = time.After(k.wait())
+			}
+		case <-confirm.C:
+			k.confirm()
 		}
-		select {
-		case <-ctx.Done():
-			k.save()
-			return
-		case <-time.After(delay):
-		}
-		// What changed until now is saved with it.
-		select {
-		case <-k.changed:
-		default:
-		}
-		delay = max(k.Delay, share*k.save())
 	}
 }
 
-// save returns how long it took.
-func (k *Keeper) save() time.Duration {
+// wait is how long the next save is to wait.
+func (k *Keeper) wait() time.Duration {
+	since := time.Since(k.Saved())
+	if len(k.Intervals) == 0 || since >= k.Intervals[len(k.Intervals)-1] {
+		k.step = 0
+		return k.Delay
+	}
+	interval := k.Intervals[min(k.step, len(k.Intervals)-1)]
+	k.step++
+	return max(k.Delay, interval-since)
+}
+
+// save writes the state.
+func (k *Keeper) save() {
 	o := k.Objects()
 	if o == nil {
-		return 0
+		return
 	}
 	start := time.Now()
-	err := Save(k.Path, k.Cluster, start, o)
+	sum, err := save(k.Path, k.Cluster, k.goodAt(start), o)
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if err == nil {
+		k.sum, k.saved = sum, start
+	}
+	k.note(err)
+}
+
+// confirm notes when the saved state was last known to be the cluster's.
+func (k *Keeper) confirm() {
+	at := k.goodAt(time.Now())
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.sum == nil || at.IsZero() {
+		return
+	}
+	k.note(writeSeen(k.Path, k.sum, at))
+}
+
+// goodAt is GoodAt, or now where that is not known.
+func (k *Keeper) goodAt(now time.Time) time.Time {
+	if k.GoodAt == nil {
+		return now
+	}
+	return k.GoodAt()
+}
+
+// note keeps the outcome of a write and logs errors that are new.
+// Preconditions: k.mu is held.
+func (k *Keeper) note(err error) {
 	if err != nil && (k.err == nil || k.err.Error() != err.Error()) {
 		k.Log.Error("the last known state is not kept: a start without the API server would serve an older one", "err", err)
 	}
-	if k.err = err; err == nil {
-		k.saved = start
-	}
-	return time.Since(start)
+	k.err = err
 }
 
 // Err is why the last attempt to save failed, nil when it did not.

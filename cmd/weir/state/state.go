@@ -6,6 +6,9 @@
 // object in its protobuf encoding, and last the SHA-256 of everything before.
 // It is written under another name, synced, and renamed, mode 0600: at any
 // moment the file is a complete one, and one that is not is never half-used.
+//
+// Beside it a small file (SeenSuffix) has the time at which this very state was
+// last known to be the cluster's. The large file need not be written for that.
 package state
 
 //lint:file-ignore SA1019 Endpoints are deprecated, and watched where that is asked for.
@@ -20,6 +23,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +46,7 @@ type Header struct {
 	Kind    string    `json:"kind"` // WeirState
 	Version int       `json:"version"`
 	Cluster string    `json:"cluster"` // what Save was told
-	Time    time.Time `json:"time"`    // when the cluster said so
+	Time    time.Time `json:"time"`    // when this was known to be the cluster's state
 	Objects int       `json:"objects"`
 }
 
@@ -68,22 +72,44 @@ const (
 // Save writes o as the state of cluster at the given time. cluster is any
 // text; Load gives the state back only to who says the same.
 func Save(path, cluster string, at time.Time, o *kube.Objects) error {
+	_, err := save(path, cluster, at, o)
+	return err
+}
+
+// save returns the checksum of what it has written.
+func save(path, cluster string, at time.Time, o *kube.Objects) (sum []byte, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("last known state: %w", err)
+		return nil, fmt.Errorf("last known state: %w", err)
 	}
 	data, err := encode(cluster, at, o)
 	if err != nil {
-		return fmt.Errorf("last known state: %w", err)
+		return nil, fmt.Errorf("last known state: %w", err)
 	}
 	if err := replace(path, data); err != nil {
-		return fmt.Errorf("last known state: %w", err)
+		return nil, fmt.Errorf("last known state: %w", err)
 	}
-	return nil
+	return data[len(data)-sha256.Size:], nil
+}
+
+// temporary follows the name of a file that is being written.
+const temporary = ".new-"
+
+// removeTemporary removes what processes left that were killed while they wrote.
+func removeTemporary(path string) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), filepath.Base(path)+temporary) && e.Type().IsRegular() {
+			_ = os.Remove(filepath.Join(filepath.Dir(path), e.Name()))
+		}
+	}
 }
 
 // replace writes a file so that a crash leaves the old one or the new one.
 func replace(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*") // mode 0600
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+temporary+"*") // mode 0600
 	if err != nil {
 		return err
 	}
@@ -142,10 +168,13 @@ func encode(cluster string, at time.Time, o *kube.Objects) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Load reads the state of cluster and when it was saved. A file that is
-// corrupt is set aside, as PATH.corrupt, and the error says so.
+// Load reads the state of cluster and the time at which it was last known to be
+// that. A file that is corrupt is set aside, as PATH.corrupt, and the error says
+// so. No other process may be saving to path.
 func Load(path, cluster string) (*kube.Objects, time.Time, error) {
-	o, h, err := read(path)
+	removeTemporary(path)
+	removeTemporary(path + SeenSuffix)
+	o, h, sum, err := read(path)
 	switch {
 	case errors.Is(err, ErrCorrupt):
 		aside := path + ".corrupt"
@@ -158,23 +187,30 @@ func Load(path, cluster string) (*kube.Objects, time.Time, error) {
 	case h.Cluster != cluster:
 		return nil, time.Time{}, fmt.Errorf("last known state: %s: %w: it is of %s, this is %s", path, ErrOther, h.Cluster, cluster)
 	}
-	return o, h.Time, nil
+	at := h.Time
+	if seen := readSeen(path, sum); seen.After(at) {
+		at = seen
+	}
+	return o, at, nil
 }
 
-func read(path string) (*kube.Objects, *Header, error) {
+func read(path string) (o *kube.Objects, h *Header, sum []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if len(data) > MaxFileSize {
-		return nil, nil, fmt.Errorf("%w: larger than %d bytes", ErrCorrupt, MaxFileSize)
+		return nil, nil, nil, fmt.Errorf("%w: larger than %d bytes", ErrCorrupt, MaxFileSize)
 	}
-	return decode(data)
+	if o, h, err = decode(data); err != nil {
+		return nil, nil, nil, err
+	}
+	return o, h, data[len(data)-sha256.Size:], nil
 }
 
 func decode(data []byte) (*kube.Objects, *Header, error) {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -206,6 +207,101 @@ func TestKeeperSavesAtTheEnd(t *testing.T) {
 	stop()
 	if got, _, err := Load(k.Path, "cluster"); err != nil || got.Len() != objects().Len() {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// A cluster that changes every second costs a file now and then, not one every
+// few seconds, and what changed last is saved at the end.
+func TestKeeperSavesSeldomWhileTheStateChanges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), File)
+	synctest.Test(t, func(t *testing.T) {
+		saves, latest := 0, objects()
+		k := NewKeeper(path, "cluster", func() *kube.Objects { saves++; return latest }, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan bool)
+		go func() { k.Run(ctx); close(done) }()
+		for range 3600 {
+			k.Changed()
+			time.Sleep(time.Second)
+		}
+		if saves < 6 || saves > 10 {
+			t.Errorf("%d saves in an hour of changes", saves)
+		}
+		time.Sleep(time.Hour)
+		before := saves
+		k.Changed() // after a quiet hour
+		time.Sleep(6 * time.Second)
+		if saves != before+1 {
+			t.Errorf("a single change was saved %d times within 6 s", saves-before)
+		}
+		latest = &kube.Objects{Services: latest.Services}
+		k.Changed()
+		cancel()
+		<-done
+	})
+	if got, _, err := Load(path, "cluster"); err != nil || len(got.Slices) != 0 || len(got.Services) == 0 {
+		t.Errorf("the last change is not saved: %+v, %v", got, err)
+	}
+}
+
+// The time of a state is when it was last known to be the cluster's, not when it
+// last changed.
+func TestKeeperNotesThatTheStateIsStillGood(t *testing.T) {
+	path := filepath.Join(t.TempDir(), File)
+	var good time.Time
+	synctest.Test(t, func(t *testing.T) {
+		k := NewKeeper(path, "cluster", objects, slog.New(slog.DiscardHandler))
+		away := time.Time{}
+		k.GoodAt = func() time.Time {
+			if away.IsZero() {
+				return time.Now()
+			}
+			return away
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan bool)
+		go func() { k.Run(ctx); close(done) }()
+		k.Changed()
+		time.Sleep(24 * time.Hour)
+		away, good = time.Now(), time.Now() // the API server goes away
+		time.Sleep(24 * time.Hour)
+		cancel()
+		<-done
+	})
+	if _, at, err := Load(path, "cluster"); err != nil || !at.Equal(good) {
+		t.Errorf("the state is of %v, %v; it was last known to be good at %v", at, err, good)
+	}
+	// Of another state it says nothing.
+	old := good.Add(-100 * time.Hour)
+	if err := Save(path, "cluster", old, &kube.Objects{Nodes: objects().Nodes}); err != nil {
+		t.Fatal(err)
+	}
+	if _, at, err := Load(path, "cluster"); err != nil || !at.Equal(old) {
+		t.Errorf("another state is of %v, %v; want %v", at, err, old)
+	}
+}
+
+// A process that is killed while it saves leaves a file that no process needs.
+func TestLoadRemovesTemporaryFiles(t *testing.T) {
+	path := saved(t)
+	left := []string{path + ".new-123", path + SeenSuffix + ".new-4"}
+	for _, name := range append(left, path+".news", path+".corrupt") {
+		if err := os.WriteFile(name, []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := Load(path, "cluster"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range left {
+		if _, err := os.Stat(name); err == nil {
+			t.Errorf("%s is still there", name)
+		}
+	}
+	for _, name := range []string{path + ".news", path + ".corrupt"} {
+		if _, err := os.Stat(name); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

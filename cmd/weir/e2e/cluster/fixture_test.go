@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,6 +40,10 @@ type fixture struct {
 	weir   *netlab.Daemon
 	runs   int
 	t      *testing.T
+	// silent makes connections to the API server get no answer, held those
+	// that did not.
+	silent atomic.Bool
+	held   atomic.Int32
 }
 
 func newFixture(t *testing.T, o kubetest.Options) *fixture {
@@ -87,6 +92,12 @@ func (f *fixture) forwardAPIServer() {
 			}
 			go func() {
 				defer in.Close()
+				if f.silent.Load() {
+					f.held.Add(1)
+					_, _ = io.Copy(io.Discard, in) // until the other side gives up
+					f.held.Add(-1)
+					return
+				}
 				out, err := net.Dial("tcp", addr)
 				if err != nil {
 					return

@@ -69,7 +69,7 @@ func TestKubeWireServesWhileTheServerIsAway(t *testing.T) {
 		done <- errors.Join(err, r.Err())
 	}()
 	f.cluster.Stop()
-	f.Eventually("the outage is told", f.statusHas("cannot watch"))
+	f.Eventually("the outage is told", f.statusHas("cannot be watched"))
 	if err := f.cluster.Restart(); err != nil {
 		t.Fatal(err)
 	}
@@ -100,6 +100,35 @@ func TestKubeWireServesWhileTheServerIsAway(t *testing.T) {
 	f.Remove("one")
 	f.reaches("replaced by the first view", target, "two")
 	f.lastKnown(false)
+}
+
+// Packets to the API server vanish: what was known last is served before any
+// request has been given up, and replaced when the server is heard again.
+func TestKubeWireServesWhileTheServerIsSilent(t *testing.T) {
+	f := newFixture(t, kubetest.Options{})
+	f.runPod("one", "node-a", "web", 101)
+	target := f.web("web")
+	f.start()
+	f.reaches("before", target, "one")
+	if err := f.weir.Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	f.silent.Store(true)
+	f.start() // until it serves
+	if n := f.held.Load(); n == 0 {
+		t.Error("requests were given up before anything was served")
+	}
+	f.reaches("last known", target, "one")
+	f.lastKnown(true)
+	f.silent.Store(false)
+	f.Eventually("the first view replaces it", func(ctx context.Context) error {
+		s, err := f.admin.Status(ctx)
+		if err == nil && s.Discovery.LastKnown != nil {
+			err = errors.New("the last known state is served")
+		}
+		return err
+	})
+	f.reaches("the server is heard again", target, "one")
 }
 
 // statusHas waits for an error in the status.

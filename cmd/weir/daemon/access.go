@@ -1,0 +1,102 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/weirlb/weir/discovery/kube"
+)
+
+// askAccess refuses to start where the API server forbids what is needed and
+// there is nothing else to serve: a Weir that waits for ever helps nobody. A
+// server that cannot be asked is waited for.
+func askAccess(ctx context.Context, kc kube.Config, log *slog.Logger) error {
+	denials, err := kube.Access(ctx, kc)
+	if errors.Is(err, kube.ErrCredentials) {
+		return err
+	}
+	if err != nil {
+		log.Warn("cannot ask the API server for permissions", "err", err)
+		return nil
+	}
+	var denied []error
+	for _, d := range denials {
+		if d.Optional {
+			log.Warn(d.Error())
+			continue
+		}
+		denied = append(denied, d)
+	}
+	return errors.Join(denied...)
+}
+
+// access asks for permissions while the last known state is served: what is
+// denied is an error in the status, and is asked again until it is granted.
+type access struct {
+	cfg kube.Config
+	log *slog.Logger
+
+	mu     sync.Mutex
+	denied []string
+}
+
+// askAgain is how often permissions that were denied are asked for again.
+const askAgain = 30 * time.Second
+
+func (a *access) run(ctx context.Context) {
+	for {
+		err := askAccess(ctx, a.cfg, a.log)
+		if ctx.Err() != nil {
+			return
+		}
+		if a.set(err); err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(askAgain):
+		}
+	}
+}
+
+// set keeps what is denied, and logs it when it is new.
+func (a *access) set(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.denied
+	a.denied = nil
+	if err == nil {
+		return
+	}
+	for _, e := range flatten(err) {
+		a.denied = append(a.denied, e.Error())
+	}
+	if len(before) == 0 {
+		for _, text := range a.denied {
+			a.log.Error("what is known stays", "err", text)
+		}
+	}
+}
+
+// faults are what is denied now.
+func (a *access) faults() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.denied
+}
+
+// tooOld refuses a last known state whose addresses may by now be those of other
+// Pods. A limit of 0 is none. A clock that is before the state, as of a machine
+// without a battery, says nothing about its age.
+func tooOld(at time.Time, limit time.Duration) error {
+	if age := time.Since(at); limit > 0 && age > limit {
+		return fmt.Errorf("last known state: of %s, which is %s ago and more than discovery.kubernetes.lastKnownMaxAgeHours allows (%s)",
+			at.Format(time.RFC3339), age.Round(time.Minute), limit)
+	}
+	return nil
+}

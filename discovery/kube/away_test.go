@@ -1,0 +1,215 @@
+package kube_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/weirlb/weir/discovery/kube"
+)
+
+// standIn is an API server that lists the Service default/web, and has no news.
+type standIn struct {
+	*httptest.Server
+	// refuse gives the status of an answer, 0 for a proper one. nil: none is
+	// refused.
+	refuse func(r *http.Request) int
+	hangs  bool // nothing is answered
+	quit   chan struct{}
+}
+
+func newStandIn(t *testing.T, refuse func(r *http.Request) int) *standIn {
+	s := &standIn{refuse: refuse, quit: make(chan struct{})}
+	s.Server = httptest.NewServer(s)
+	t.Cleanup(func() {
+		close(s.quit)
+		s.Close()
+	})
+	return s
+}
+
+func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	wait := func() {
+		select {
+		case <-r.Context().Done():
+		case <-s.quit:
+		}
+	}
+	if s.hangs {
+		wait()
+		return
+	}
+	status := 0
+	if s.refuse != nil {
+		status = s.refuse(r)
+	}
+	if status != 0 {
+		w.WriteHeader(status)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if r.URL.Query().Get("watch") != "" {
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		wait()
+		return
+	}
+	meta := metav1.ListMeta{ResourceVersion: "1"}
+	var list any
+	switch path.Base(r.URL.Path) {
+	case "services":
+		list = corev1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, ListMeta: meta, Items: []corev1.Service{named("web")}}
+	case "endpointslices":
+		list = discoveryv1.EndpointSliceList{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"}, ListMeta: meta}
+	case "nodes":
+		list = corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: meta}
+	default:
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(list)
+}
+
+// withoutWatchList refuses what servers without WatchList do (the default before
+// Kubernetes 1.32), and what more refuses.
+func withoutWatchList(more func(r *http.Request) int) func(r *http.Request) int {
+	return func(r *http.Request) int {
+		if r.URL.Query().Get("sendInitialEvents") != "" {
+			return http.StatusUnprocessableEntity
+		}
+		if more != nil {
+			return more(r)
+		}
+		return 0
+	}
+}
+
+func named(name string) corev1.Service {
+	return corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: "1", UID: "1"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Port: 80, NodePort: 30080}}}}
+}
+
+// past is a last known state with the Service default/old.
+func past() *kube.Objects {
+	old := named("old")
+	return &kube.Objects{Services: []*corev1.Service{&old}}
+}
+
+// first waits for the first Update with Services, and returns their names.
+func (f *follower) first(t *testing.T) string {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		f.mu.Lock()
+		for _, up := range f.updates {
+			var names []string
+			for _, s := range up.Put {
+				names = append(names, s.Name.Name)
+			}
+			if len(names) > 0 {
+				f.mu.Unlock()
+				return strings.Join(names, " ")
+			}
+		}
+		f.mu.Unlock()
+	}
+	return "nothing"
+}
+
+// Who answers is believed, also after it has refused once; who does not answer
+// is not waited for where there is something to serve.
+func TestFirstUpdateOfAServerThat(t *testing.T) {
+	var once sync.Once
+	for _, c := range []struct {
+		name   string
+		server func(t *testing.T) *standIn
+		cfg    kube.Config
+		want   string
+	}{
+		{
+			name:   "is well",
+			server: func(t *testing.T) *standIn { return newStandIn(t, withoutWatchList(nil)) },
+			want:   "web",
+		},
+		{
+			name: "refuses one request",
+			server: func(t *testing.T) *standIn {
+				return newStandIn(t, withoutWatchList(func(*http.Request) (status int) {
+					once.Do(func() { status = http.StatusServiceUnavailable })
+					return status
+				}))
+			},
+			cfg:  kube.Config{Patience: time.Hour},
+			want: "web",
+		},
+		{
+			name: "refuses every request",
+			server: func(t *testing.T) *standIn {
+				return newStandIn(t, func(*http.Request) int { return http.StatusServiceUnavailable })
+			},
+			cfg:  kube.Config{Patience: 10 * time.Millisecond},
+			want: "old",
+		},
+		{
+			name: "answers nothing",
+			server: func(t *testing.T) *standIn {
+				s := newStandIn(t, nil)
+				s.hangs = true
+				return s
+			},
+			cfg:  kube.Config{Patience: time.Hour},
+			want: "old",
+		},
+		{
+			name: "cannot be connected with",
+			server: func(t *testing.T) *standIn {
+				s := newStandIn(t, nil)
+				s.Close()
+				return s
+			},
+			cfg:  kube.Config{Patience: time.Hour, Silence: time.Hour},
+			want: "old",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := c.cfg
+			cfg.REST, cfg.LastKnown, cfg.LastKnownTime = &rest.Config{Host: c.server(t).URL}, past(), time.Now()
+			if got := follow(t, cfg).first(t); got != c.want {
+				t.Errorf("first told is %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// A server without WatchList is not complained about: client-go lists instead.
+func TestServerWithoutWatchListIsWell(t *testing.T) {
+	for _, status := range []int{http.StatusBadRequest, http.StatusUnprocessableEntity} {
+		server := newStandIn(t, func(r *http.Request) int {
+			if r.URL.Query().Get("sendInitialEvents") != "" {
+				return status
+			}
+			return 0
+		})
+		f := follow(t, kube.Config{REST: &rest.Config{Host: server.URL}})
+		if got := f.first(t); got != "web" {
+			t.Fatalf("first told is %s", got)
+		}
+		if text := f.log.String(); strings.Contains(text, "cannot watch") {
+			t.Errorf("status %d is complained about:\n%s", status, text)
+		}
+		for resource, n := range f.WatchErrors() {
+			if n > 0 {
+				t.Errorf("status %d: %d errors of %s", status, n, resource)
+			}
+		}
+	}
+}
