@@ -3,8 +3,12 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	yaml "go.yaml.in/yaml/v3"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb/steer"
@@ -30,8 +34,9 @@ func TestReadmeListsEveryKernelFeature(t *testing.T) {
 	}
 }
 
-// The configurations shown are ones that Weir takes, and show the defaults.
-func TestExampleConfigurationsShowTheDefaults(t *testing.T) {
+// shownConfigurations are the configurations in the documents, by file.
+func shownConfigurations(t *testing.T) map[string]string {
+	t.Helper()
 	sample, err := os.ReadFile(filepath.Join(moduleRoot(t), "deploy", "weir.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -42,10 +47,84 @@ func TestExampleConfigurationsShowTheDefaults(t *testing.T) {
 		t.Fatal("README.md shows no configuration")
 	}
 	shown, _, _ := strings.Cut(after, "\n\n")
-	for name, text := range map[string]string{
+	return map[string]string{
 		"deploy/weir.yaml": string(sample),
 		"README.md":        strings.ReplaceAll("\n"+first+shown, "\n    ", "\n"),
-	} {
+	}
+}
+
+// The configurations shown have every field that `weir run --write-config-to`
+// writes, and no others.
+func TestExampleConfigurationsHaveEveryField(t *testing.T) {
+	c := config.Default()
+	c.NodeName, c.Interfaces = "edge-1", []config.Interface{{Name: "eth0", Mode: config.ModeAuto}}
+	c.Discovery.Manifests = &config.Manifests{Path: "/etc/weir/manifests"}
+	data, err := c.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fieldsOf(t, string(data))
+	for name, text := range shownConfigurations(t) {
+		if diff := cmp.Diff(want, fieldsOf(t, text)); diff != "" {
+			t.Errorf("%s (-written by --write-config-to +shown):\n%s", name, diff)
+		}
+	}
+}
+
+// fieldsOf are the paths of the fields of a document, sorted.
+func fieldsOf(t *testing.T, text string) []string {
+	t.Helper()
+	var doc yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	var walk func(n *yaml.Node, path string)
+	walk = func(n *yaml.Node, path string) {
+		switch n.Kind {
+		case yaml.DocumentNode:
+			walk(n.Content[0], path)
+		case yaml.MappingNode:
+			for i := 0; i < len(n.Content); i += 2 {
+				walk(n.Content[i+1], path+"."+n.Content[i].Value)
+			}
+		case yaml.SequenceNode:
+			if len(n.Content) > 0 && n.Content[0].Kind == yaml.MappingNode {
+				walk(n.Content[0], path+"[]")
+				return
+			}
+			out = append(out, path)
+		default:
+			out = append(out, path)
+		}
+	}
+	walk(&doc, "")
+	slices.Sort(out)
+	return out
+}
+
+// A comment that lists the values of a field lists those that validate.
+func TestExampleConfigurationsListTheValues(t *testing.T) {
+	for name, text := range shownConfigurations(t) {
+		for field, want := range map[string][]string{
+			"mode:": config.ForwardingModes, "- {name": config.AttachModes, "interfaces": config.AttachModes,
+		} {
+			for line := range strings.Lines(text) {
+				before, comment, ok := strings.Cut(line, "#")
+				if !ok || !strings.Contains(comment, "|") || !strings.HasPrefix(strings.TrimSpace(before), field) {
+					continue
+				}
+				if got := strings.Split(strings.TrimSpace(comment), " | "); !slices.Equal(got, want) {
+					t.Errorf("%s: %s: %q are not the values %q", name, field, got, want)
+				}
+			}
+		}
+	}
+}
+
+// The configurations shown are ones that Weir takes, and show the defaults.
+func TestExampleConfigurationsShowTheDefaults(t *testing.T) {
+	for name, text := range shownConfigurations(t) {
 		c, err := config.Unmarshal([]byte(text), name)
 		if err != nil {
 			t.Fatal(err)

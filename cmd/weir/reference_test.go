@@ -43,6 +43,20 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 	}
 }
 
+// pflag takes the first backquoted word of a usage for the name of the value, and
+// a bool has no value.
+func TestFlagUsagesNameOneValue(t *testing.T) {
+	for _, c := range newRoot().Commands() {
+		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			name, usage := pflag.UnquoteUsage(f)
+			_, boolean := f.Value.(interface{ IsBoolFlag() bool })
+			if strings.Contains(usage, "`") || strings.Contains(name, " ") || boolean && strings.Contains(f.Usage, "`") {
+				t.Errorf("%s --%s: the value would be called %q: %s", c.CommandPath(), f.Name, name, f.Usage)
+			}
+		})
+	}
+}
+
 // reference is the command line as Markdown.
 func reference(root *cobra.Command) string {
 	b := &strings.Builder{}

@@ -92,7 +92,7 @@ func (s *Source) object(name discovery.ServiceName) *corev1.Service {
 	return nil
 }
 
-// store puts one object into the Store, or takes it out.
+// set puts one object into the Store, or takes it out.
 func (s *Source) set(k key, o runtime.Object) {
 	st := s.store
 	switch k.kind {

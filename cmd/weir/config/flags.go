@@ -49,12 +49,12 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.StringVar(&v.ServiceProxyName, "service-proxy-name", "", "serve the Services that the label service.kubernetes.io/service-proxy-name gives to this `name`; empty: those without it")
 	fs.StringVar(&v.LoadBalancerClass, "load-balancer-class", "", "serve load balancer IPs of Services of this `class` only; empty: of all")
 	fs.StringSliceVarP(&f.interfaces, "interface", "i", nil, "interface `name`s to attach to; repeat or separate by commas")
-	fs.StringVar(&f.mode, "mode", ModeAuto, "attach `mode` of every interface: auto, zerocopy, native or generic")
+	fs.StringVar(&f.mode, "mode", ModeAuto, "attach `mode` of every interface: "+either(AttachModes))
 
 	fs.StringSliceVar(&v.NodePortAddresses, "node-port-addresses", def.NodePortAddresses, "addresses that serve node ports: primary, or `CIDRs`; empty: all of the attached interfaces")
 	fs.StringSliceVar(&v.SNAT.Addresses, "snat-addresses", nil, "source `addresses` towards endpoints; empty: the address of the way out")
 	fs.Var(&v.SNAT.Ports, "snat-ports", "source ports on the host's own addresses")
-	fs.StringVar(&v.Forwarding.Mode, "forwarding-mode", def.Forwarding.Mode, "default forwarding `mode`: nat, l2dsr, ipip or gue")
+	fs.StringVar(&v.Forwarding.Mode, "forwarding-mode", def.Forwarding.Mode, "default forwarding `mode`: "+either(ForwardingModes))
 	fs.StringSliceVar(&v.HostPort.Prefixes, "host-port-prefixes", def.HostPort.Prefixes, "Weir's own `prefixes` towards endpoints behind the kernel, one per family")
 	fs.Var(&v.HostPort.Mark, "host-port-mark", "`bits` of packet and connection marks that are Weir's, for answers to clients' own addresses (dnat); 0: none")
 	fs.IntVar(&v.HostPort.Table, "host-port-table", def.HostPort.Table, "`number` of an unused routing table, for marked packets")
@@ -72,7 +72,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.IntVar(&v.Drain.NotReadySeconds, "drain-not-ready-seconds", def.Drain.NotReadySeconds, "`seconds` after SIGTERM for which new connections are served while health checks fail")
 	fs.IntVar(&v.Drain.TimeoutSeconds, "drain-timeout-seconds", def.Drain.TimeoutSeconds, "`seconds` after that for which the connections there are may go on")
 
-	fs.StringVar(&v.Admin.Socket, "admin-socket", def.Admin.Socket, "UNIX socket of `weir status`: its `path`")
+	fs.StringVar(&v.Admin.Socket, "admin-socket", def.Admin.Socket, "`path` of the UNIX socket that weir status asks")
 	fs.StringVar(&v.StateDir, "state-dir", def.StateDir, "`directory` of the last known state of the cluster; empty: none is kept")
 	fs.StringVar(&v.MetricsBindAddress, "metrics-bind-address", def.MetricsBindAddress, "`IP:PORT` of /metrics; empty: none")
 	fs.StringVar(&v.HealthzBindAddress, "healthz-bind-address", def.HealthzBindAddress, "`IP:PORT` of /healthz, /livez and /readyz; empty: none")
@@ -80,6 +80,12 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.StringVar(&v.Logging.Level, "log-level", def.Logging.Level, "debug, info, warn or error: the least `level` to log")
 	fs.StringVar(&v.Logging.Format, "log-format", def.Logging.Format, "text or json: the `format` of the log")
 	return f
+}
+
+// either lists values as "a, b or c".
+func either(values []string) string {
+	last := len(values) - 1
+	return strings.Join(values[:last], ", ") + " or " + values[last]
 }
 
 // overrides are in the order of the fields of Configuration.

@@ -30,8 +30,12 @@ const (
 	maxInterfaceName = 15
 )
 
-// forwardingModes are the modes that can be configured.
-var forwardingModes = []string{ForwardNAT, ForwardDNAT, ForwardL2DSR, ForwardIPIP, ForwardGUE}
+// ForwardingModes are the values of forwarding.mode, and AttachModes those of
+// interfaces[].mode. Help and documents are held to them.
+var (
+	ForwardingModes = []string{ForwardNAT, ForwardDNAT, ForwardL2DSR, ForwardIPIP, ForwardGUE}
+	AttachModes     = []string{ModeAuto, ModeZeroCopy, ModeNative, ModeGeneric}
+)
 
 // Validate judges the configuration by itself, without looking at the
 // machine, and returns all that is wrong.
@@ -127,9 +131,9 @@ func (c *Configuration) validateInterfaces(r *report) {
 		}
 		seen[f.Name] = true
 		switch f.Mode {
-		case ModeAuto, ModeZeroCopy, ModeNative, ModeGeneric:
+		case ModeAuto, ModeZeroCopy, ModeNative, ModeGeneric: // AttachModes
 		default:
-			r.addf(path+".mode", "must be %s, %s, %s or %s, is %q", ModeAuto, ModeZeroCopy, ModeNative, ModeGeneric, f.Mode)
+			r.addf(path+".mode", "must be %s, is %q", either(AttachModes), f.Mode)
 		}
 	}
 }
@@ -182,9 +186,9 @@ func (c *Configuration) validateForwarding(r *report) {
 	switch m := c.Forwarding.Mode; {
 	case m == ForwardDNAT && c.HostPort.Mark == 0:
 		r.addf("forwarding.mode", "%s needs hostPort.mark", m)
-	case slices.Contains(forwardingModes, m):
+	case slices.Contains(ForwardingModes, m):
 	default:
-		r.addf("forwarding.mode", "must be %s, is %q", strings.Join(forwardingModes, ", "), m)
+		r.addf("forwarding.mode", "must be %s, is %q", strings.Join(ForwardingModes, ", "), m)
 	}
 }
 

@@ -55,7 +55,7 @@ The exit status is 0 when everything went as it must, else 1.`,
 		},
 	}
 	cmd.Flags().BoolVar(&o.keep, "keep", false, "leave everything running at the end and print how to look around")
-	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show what `weir run` logs")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show what weir run logs")
 	cmd.Flags().DurationVar(&o.seconds, "phase", 5*time.Second, "how long each phase lasts")
 	return cmd
 }
