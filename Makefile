@@ -14,6 +14,7 @@ COUNT    ?= 1
 # Of one package's tests: several times what the slowest takes on a quiet machine. It
 # ends what hangs; the tests' own waits follow the machine (perf/netlab/patience).
 TIMEOUT  ?= 60m
+MINUTES  ?= 10
 
 # The revision is stamped where git answers for this tree.
 BUILDVCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -89,6 +90,10 @@ fuzz: ## Fuzz every target for FUZZTIME each (make fuzz FUZZTIME=5m)
 	@rm -rf $(RESULTS)
 	@$(MAKE) --no-print-directory run-fuzz
 	@$(TESTSUM) report -dir $(RESULTS)
+
+.PHONY: flood
+flood: ## Floods of forged packets against the packet path in memory (make flood MINUTES=10)
+	WEIR_FLOOD_MINUTES=$(MINUTES) $(GO) test -count=1 -timeout 0 -run '^TestFlood' ./lb
 
 # Not by `go run`, which adds a line of its own after the last one.
 .PHONY: $(TESTSUM)

@@ -76,6 +76,7 @@ func newBenchOf(t testing.TB, workers int) *bench {
 	router := route.Static(map[netip.Prefix]route.Path{
 		netip.MustParsePrefix("192.0.2.0/24"):    via(portClient, node4),
 		netip.MustParsePrefix("2001:db8::/64"):   via(portClient, node6),
+		netip.MustParsePrefix("44.0.0.0/8"):      {Kind: route.Attached, Port: portClient, NextHop: client4, MTU: 1500, Source: node4, LocalSource: node4},
 		netip.MustParsePrefix("10.1.0.0/24"):     via(portServer, snat4),
 		netip.MustParsePrefix("2001:db8:2::/64"): via(portServer, snat6),
 		netip.MustParsePrefix("203.0.113.0/24"):  {Kind: route.Blackhole},
