@@ -98,7 +98,22 @@ func (w *Worker) takeOver(conn uint32, old *candidate) linkResult {
 	}
 	key := &t.entries[2*conn+1].Key
 	setDstPort(key, old.port)
+	w.leftover.conn = 0
+	if State(old.state&stateMask) == StateSynRecv && old.state&clientKnown != 0 {
+		w.leftover.conn, w.leftover.seq = conn+1, atomic.LoadUint32(&t.Conn(old.ref).clientNext)
+	}
 	return w.linkPort(conn, t.Hash(key))
+}
+
+// Leftover returns the sequence number of a RST that ends what the endpoint holds of the
+// half-open TCP flow whose SNAT port the flow of r has got. ok is false if there is no
+// such flow, or if it was asked for before. It is called right after Create.
+func (w *Worker) Leftover(r Ref) (seq uint32, ok bool) {
+	if w.leftover.conn != r.Conn()+1 {
+		return 0, false
+	}
+	w.leftover.conn = 0
+	return w.leftover.seq, true
 }
 
 // linkPort links the reverse entry with the port now in its key.

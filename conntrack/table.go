@@ -67,7 +67,10 @@ type Worker struct {
 	// eviction, in tick evictTick.
 	evictedAt uint64
 	evictTick uint32
-	_         [64]byte
+	// leftover is of the last SNAT port taken over, for the connection conn-1: see
+	// Leftover. conn 0 is none.
+	leftover struct{ conn, seq uint32 }
+	_        [64]byte
 }
 
 // controlHandles is how many control goroutines may be inside the table at once;

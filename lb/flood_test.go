@@ -175,8 +175,8 @@ func (f *flood) run(t *testing.T, proto uint8, seconds int) {
 	}
 	t.Logf("%d of %d failed, %d after one retransmission; %d SYNs met another connection; %+v; drops %v",
 		failed, len(honest), late, f.server.cold, f.b.lb.flows.Stats(), f.b.drops())
-	if failed*20 > len(honest) {
-		t.Errorf("%d of %d honest connections fail", failed, len(honest))
+	if (failed+late)*20 > len(honest) {
+		t.Errorf("%d of %d honest connections fail, and %d need a retransmission", failed, len(honest), late)
 	}
 	for i, c := range lasting {
 		if !c.open || c.failed != "" {
@@ -186,8 +186,8 @@ func (f *flood) run(t *testing.T, proto uint8, seconds int) {
 	f.b.framesHome()
 }
 
-// A flood at ten times the honest rate leaves honest new connections at 95 % within
-// one retransmission, and established ones as they are. WEIR_FLOOD_MINUTES goes on with
+// A flood at ten times the honest rate leaves honest new connections at 95 % with
+// their first SYN, and established ones as they are. WEIR_FLOOD_MINUTES goes on with
 // other random numbers (make flood MINUTES=10).
 func TestFloodLeavesHonestConnections(t *testing.T) {
 	minutes, _ := strconv.Atoi(os.Getenv("WEIR_FLOOD_MINUTES"))

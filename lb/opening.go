@@ -148,6 +148,7 @@ func (w *worker) open(b *batch, o *opening) {
 		if o.way != 0 {
 			atomic.StoreUint64(&w.table.Conn(ref).Adj[0], o.way)
 		}
+		w.clearPort(b, i, ref)
 	case conntrack.Existed:
 	case conntrack.NoPort:
 		w.exhausted.note(f.Endpoint, f.SNAT)
