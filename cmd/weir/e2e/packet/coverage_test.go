@@ -26,7 +26,7 @@ var elsewhere = map[string][2]string{
 	"echo-rate-limited":    {"lb", "TestAnswersAreLimitedPerSource"},
 	"reply-rate-limited":   {"lb", "TestAnswersAreLimitedPerSource"},
 	"snat-ports-exhausted": {"lb", "TestExhaustedPortsNameTheEndpoint"},
-	"flow-table-full":      {"lb", "TestAFullFlowTableKeepsEstablishedFlows"},
+	"flow-table-full":      {"lb", "TestAFullTableForwardsWhatNeedsNoFlow"},
 	"no-route":             {"lb", "TestEndpointsWithoutARoute"},
 	"transmit-ring-full":   {"lb", "TestAFullTransmitRingLosesOnlyWhatDoesNotFit"},
 	"handoff-ring-full":    {"lb", "TestAFullHandoffRingDropsOnlyWhatDoesNotFit"},
