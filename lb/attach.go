@@ -85,7 +85,6 @@ func (l *LB) addPort(in Interface, p device.Port, links []device.Link) error {
 		carrier.as, carrier.active, carrier.member, carrier.of, carrier.mac = p.Interface, p.Active || !p.Member, p.Member, in.Name, [6]byte(named.MAC)
 		return nil
 	}
-	l.vlans = true
 	_, err := l.number(&iface{
 		name: in.Name, index: p.Interface, as: p.Interface, active: p.Active || !p.Member, member: p.Member, mode: in.Mode, mac: [6]byte(named.MAC), mtu: named.MTU,
 		driver: named.Kind, under: slot, tag: uint32(p.Protocol)<<16 | uint32(p.VLAN), of: in.Name,
@@ -158,19 +157,19 @@ func (l *LB) routedBy() []route.Interface {
 }
 
 // vlansOf are the VLANs of a device that are attached, nil if none is.
-func (l *LB) vlansOf(slot int) map[uint16]net.HardwareAddr {
-	var vlans map[uint16]net.HardwareAddr
+func (l *LB) vlansOf(slot int) map[steer.VLAN]net.HardwareAddr {
+	var vlans map[steer.VLAN]net.HardwareAddr
 	for _, i := range l.ifaces {
 		if i.virtual() && i.under == slot && i.stage <= joining {
 			if vlans == nil {
-				vlans = map[uint16]net.HardwareAddr{}
+				vlans = map[steer.VLAN]net.HardwareAddr{}
 			}
-			vlans[uint16(i.tag)] = slices.Clone(i.mac[:])
+			vlans[steer.VLAN(i.tag)] = slices.Clone(i.mac[:])
 		}
 	}
 	switch d := l.ifaces[slot]; {
 	case d.as == 0 && vlans == nil && !d.host:
-		return map[uint16]net.HardwareAddr{} // it only carries VLANs, of which none is there now
+		return map[steer.VLAN]net.HardwareAddr{} // it only carries VLANs, of which none is there now
 	case d.as != 0 && vlans != nil:
 		vlans[0] = slices.Clone(d.mac[:])
 	}

@@ -304,8 +304,8 @@ func (w *worker) handOver(b *batch, i int, out int32) {
 	w.t.handedOver++
 }
 
-// untag takes the VLAN tags off packet i: beyond the host port they would say
-// nothing to the kernel.
+// untag takes the VLAN tag off packet i. It names a network on the way in: on the way
+// out the port says which tag its packets get.
 func (w *worker) untag(b *batch, i int) {
 	f := w.frame(b, i)
 	p := &b.pkt[i]

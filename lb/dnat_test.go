@@ -209,10 +209,9 @@ func TestAnAnswerWithoutAFlowIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// Beyond the host port a tag would say that a packet is of another network.
+// A tag names a network on the way in; beyond the host port it would name another.
 func TestPacketsToTheHostPortLoseTheirTags(t *testing.T) {
 	b := newHostBench(t)
-	b.w.ports[portHost].untag = true
 	b.serveMode(conntrack.ModeDNAT, pod4)
 	req := request(false, header.ProtoUDP)
 	plain := req.build(t)

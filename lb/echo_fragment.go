@@ -66,6 +66,6 @@ func (w *worker) replyFragment(b *batch, i int, d *datagram, first bool) bool {
 	if d.complete() {
 		*d = datagram{}
 	}
-	w.send(b, i, b.in[i])
+	w.sendBack(b, i)
 	return true
 }

@@ -120,7 +120,7 @@ func TestWhatMayBeFragmentedIs(t *testing.T) {
 					}
 					var data []byte
 					for i, f := range got {
-						data = append(data, fragmentData(t, f, mode, outer6, len(data), i == len(got)-1)...)
+						data = append(data, fragmentData(t, tags(f, 100), mode, outer6, len(data), i == len(got)-1)...)
 					}
 					req.partial = false
 					if w := req.build(t)[header.EthernetLen+header.IPv4Len:]; !bytes.Equal(data, w) {
@@ -217,7 +217,6 @@ func TestPiecesAreTaggedAlike(t *testing.T) {
 					b := newBench(t)
 					b.serveDirect(mode, endpoint4, nil)
 					at := portServer
-					b.w.ports[portServer].untag = true
 					if out == "tagged" {
 						b.onVLAN(portServer, portClient, unix.ETH_P_8021Q, 100)
 						at = portClient

@@ -42,7 +42,7 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	}
 	src, out := adj.Src()
 	port := &w.ports[out]
-	if port.q == nil || port.txn == len(port.tx) || p.L3 != header.EthernetLen && port.untag {
+	if port.q == nil || port.txn == len(port.tx) || p.L3 != header.EthernetLen {
 		return false
 	}
 	if c.LastSeen() != w.tick {

@@ -99,7 +99,7 @@ func (w *worker) lookAgain(b *batch, i int) {
 func (w *worker) leave(b *batch, i int, adj *route.Adjacency, dst uint64) {
 	src, out := adj.Src()
 	adj.Touch(w.tick)
-	if b.pkt[i].L3 != header.EthernetLen && w.ports[out].untag {
+	if b.pkt[i].L3 != header.EthernetLen {
 		w.untag(b, i)
 	}
 	route.PutMACs(w.frame(b, i), dst, src)

@@ -182,7 +182,7 @@ func (w *worker) echo(b *batch, i int) {
 	n := header.EchoReply(f, p)
 	b.head(i).Len -= uint32(n)
 	w.t.echoes++
-	w.send(b, i, b.in[i])
+	w.sendBack(b, i)
 }
 
 // ipLen is the length of an IP header with nothing added.

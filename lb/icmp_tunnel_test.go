@@ -86,7 +86,7 @@ func TestTheClientIsToldOfANarrowLinkOnTheWayToTheEndpoint(t *testing.T) {
 		}
 		c.quote(head)
 		in := append(tags(c.error.build(t), 7, 100), make([]byte, 9)...)
-		sameFrame(t, c.one(portServer, in, portClient), tags(c.told.build(t), 7, 100))
+		sameFrame(t, c.one(portServer, in, portClient), c.told.build(t))
 		if n := c.w.shared.read().ICMPPassed; n != 2 || len(c.drops()) != 0 {
 			t.Errorf("%d passed, drops %v", n, c.drops())
 		}

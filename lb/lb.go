@@ -105,7 +105,6 @@ type LB struct {
 	steer    *steer.Program
 	memory   *xsk.Area
 	ifaces   []*iface // by port number
-	vlans    bool     // VLAN interfaces are attached
 	bonded   bool     // bonds are
 	plan     atomic.Pointer[plan]
 	vips     vips

@@ -119,9 +119,6 @@ func newFuzzRun(t *testing.T, data []byte) *fuzzRun {
 		r.w.takeoverUntil = r.now + 1000
 	}
 	r.w.ports[portServer].metadata = set&2 != 0
-	for i := range r.w.ports {
-		r.w.ports[i].untag = set&4 != 0 || i == portHost
-	}
 	r.lb.cfg.GUEZeroChecksum = set&8 != 0
 	if set&16 != 0 {
 		r.vlan = true

@@ -33,7 +33,6 @@ type port struct {
 	q     Queue // nil: this worker owns no queue of the interface
 	owner int32 // the worker to hand packets to when q is nil
 	host  bool  // the host port
-	untag bool  // tags are to come off packets that leave by it
 	// tag and under are of a VLAN's port, which has no queue: its packets leave
 	// by port under with this EtherType and number. tag is 0 of any other.
 	tag   uint32

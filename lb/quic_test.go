@@ -157,9 +157,6 @@ func TestAMovedQUICConnectionIsTranslated(t *testing.T) {
 				want.srcMAC, want.dstMAC, want.ttl = macWeirB, macServer, 63
 				want.src, want.dst = b.lb.flows.NewSrc(b.w.ct.Lookup(b.lb.flows.Hash(&k), &k)), e
 				expected := want.build(t)
-				if tag {
-					expected = tagged(expected, unix.ETH_P_8021Q, 100)
-				}
 				if !bytes.Equal(f, expected) {
 					t.Fatalf("v6=%v:\n got %x\nwant %x", v6, f, expected)
 				}

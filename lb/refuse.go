@@ -1,6 +1,8 @@
 package lb
 
 import (
+	"encoding/binary"
+
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
@@ -103,6 +105,16 @@ func (w *worker) answerable(b *batch, i int) bool {
 // came.
 func (w *worker) answer(b *batch, i int, n int) {
 	w.becomes(b, i, n)
+	w.sendBack(b, i)
+}
+
+// sendBack sends what was made of packet i back by the port that it came by, and into
+// its VLAN. A priority tag (VLAN 0, IEEE 802.1Q section 6.9.1) names no VLAN: the
+// sender alone chose it, and the answer has none.
+func (w *worker) sendBack(b *batch, i int) {
+	if b.pkt[i].L3 == header.EthernetLen+header.TagLen && binary.BigEndian.Uint16(w.frame(b, i)[header.EthernetLen:])&0xfff == 0 {
+		w.untag(b, i)
+	}
 	w.send(b, i, b.in[i])
 }
 

@@ -22,9 +22,6 @@ func tagged(f []byte, protocol, id uint16) []byte {
 func (b *bench) onVLAN(port, under int, protocol, id uint16) {
 	p := &b.w.ports[port]
 	p.q, p.under, p.tag = nil, int32(under), uint32(protocol)<<16|uint32(id)
-	for i := range b.w.ports {
-		b.w.ports[i].untag = true
-	}
 }
 
 // Packets of a VLAN arrive at its parent with the tag; they leave by another
@@ -97,6 +94,19 @@ func TestARefusalKeepsTheTag(t *testing.T) {
 		t.Fatalf("tag %#x", tag)
 	}
 	isReset(t, f)
+	b.framesHome()
+}
+
+// A priority tag names no VLAN: what is sent back to its sender has none.
+func TestARefusalHasNoPriorityTag(t *testing.T) {
+	b := newBench(t)
+	p := packet{srcMAC: macClient, dstMAC: macWeir, src: ap(client4, 40000), dst: ap(empty4, 80), proto: header.ProtoTCP, flags: header.SYN}
+	want := b.one(portClient, p.build(t), portClient)
+	got := b.one(portClient, tagged(p.build(t), unix.ETH_P_8021Q, 5<<13), portClient)
+	isReset(t, got)
+	if !bytes.Equal(got, want) {
+		t.Errorf("\n got %x\nwant %x", got, want)
+	}
 	b.framesHome()
 }
 

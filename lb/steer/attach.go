@@ -38,6 +38,14 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode(%d)", uint8(m))
 }
 
+// VLAN is a network on an interface, as the tag of its packets has it: the tag's
+// EtherType in bits 16..31 (802.1Q's VLAN 100 and 802.1ad's are two networks), the
+// number in 0..15. 0 is the untagged network, to which priority-tagged frames belong.
+type VLAN uint32
+
+// Number is the VLAN's number, 1 to 4094.
+func (v VLAN) Number() uint16 { return uint16(v) }
+
 // Interface says what to attach to, and how.
 type Interface struct {
 	Index int  // in the network namespace of the calling thread
@@ -53,9 +61,9 @@ type Interface struct {
 	All bool
 
 	// VLANs, where not nil, are the only ones of the interface's VLANs that are
-	// Weir's, by their numbers (0: untagged), each with the destination address of
+	// Weir's, each with the destination address of
 	// its packets; MAC is then not looked at.
-	VLANs map[uint16]net.HardwareAddr
+	VLANs map[VLAN]net.HardwareAddr
 
 	// MAC is the destination address of packets to look at; nil is the
 	// interface's own.
@@ -83,7 +91,7 @@ type Attachment struct {
 	link  link.Link
 	all   bool
 	mac   net.HardwareAddr
-	vlans map[uint16]net.HardwareAddr
+	vlans map[VLAN]net.HardwareAddr
 }
 
 // Attached reports whether the program is still on the interface. The kernel takes

@@ -150,7 +150,7 @@ func TestAutoFallsBackToGenericAndSaysWhy(t *testing.T) {
 	if !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("native: %v, want EOPNOTSUPP", err)
 	}
-	vlans := map[uint16]net.HardwareAddr{7: dev.Attrs().HardwareAddr}
+	vlans := map[VLAN]net.HardwareAddr{7: dev.Attrs().HardwareAddr}
 	if _, err = p.AttachInterface(Interface{Index: dev.Attrs().Index, Mode: Native, PinDir: t.TempDir(), VLANs: vlans}); err == nil {
 		t.Error("attached natively, with a VLAN")
 	}

@@ -10,7 +10,7 @@ const (
 	Redirected        Verdict = iota // to Weir
 	PassNoSocket                     // Weir's, but its queue has no socket
 	PassOtherMAC                     // broadcast, multicast, or another host's
-	PassVLAN                         // of a VLAN that is not attached, or more tags than two
+	PassVLAN                         // of a VLAN that is not attached, or more tags than one
 	PassOtherProtocol                // not IP: ARP, LLDP
 	PassMalformed                    // headers cut short or impossible
 	PassFragment                     // later fragment, its first not seen or not Weir's

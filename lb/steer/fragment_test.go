@@ -85,7 +85,7 @@ func fragmentCases(t testing.TB) []steered {
 		{"IPv4: a later piece of another ping", fragment4(ping4, 8, 1480, true), Redirected},
 		{"IPv4: a cut TCP header to a frontend is Weir's to refuse", cut, Redirected},
 		{"IPv4: no ports", cut[:atTCP4+3], PassMalformed},
-		{"IPv4: tagged", tag(fragment4(toFront4, 8, 0, true), 0x8100), Redirected},
+		{"IPv4: with a priority tag", tagIDs(fragment4(toFront4, 8, 0, true), 0x6000), Redirected},
 
 		{"IPv6: later before first", fragment6(toFront6, 1, 1448, true), PassFragment},
 		{"IPv6: first to a frontend", fragment6(toFront6, 1, 0, true), Redirected},

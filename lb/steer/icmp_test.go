@@ -148,6 +148,15 @@ func tag(packet []byte, protocols ...uint16) []byte {
 	return append(out, packet[12:]...)
 }
 
+// tagIDs puts 802.1Q tags with these control fields in front of a packet's EtherType.
+func tagIDs(packet []byte, control ...uint16) []byte {
+	out := slices.Clone(packet[:12])
+	for _, c := range control {
+		out = binary.BigEndian.AppendUint16(append(out, 0x81, 0), c)
+	}
+	return append(out, packet[12:]...)
+}
+
 type steerCase struct {
 	name   string
 	packet []byte
@@ -239,7 +248,9 @@ func TestACutQuoteIsLeftToTheKernel(t *testing.T) {
 	}
 }
 
-func TestTaggedPacketsAreSteeredLikeOthers(t *testing.T) {
+// A priority-tagged frame is of the untagged network; one with the number of a VLAN is
+// of another, which is the kernel's.
+func TestPriorityTaggedPacketsAreSteeredLikeOthers(t *testing.T) {
 	p := newTestProgram(t, false)
 	arp := slices.Clone(packet4(t, layers.IPProtocolTCP, front4))
 	copy(arp[atEtherType:], []byte{0x08, 0x06})
@@ -252,18 +263,28 @@ func TestTaggedPacketsAreSteeredLikeOthers(t *testing.T) {
 		{"ARP", arp, PassOtherProtocol},
 	}
 	for _, c := range plain {
-		for name, tags := range map[string][]uint16{"802.1Q": {0x8100}, "802.1ad": {0x88a8}, "QinQ": {0x88a8, 0x8100}, "two 802.1Q": {0x8100, 0x8100}} {
-			if _, verdict := run(t, p, tag(c.packet, tags...)); verdict != c.want {
-				t.Errorf("%s in %s: %v, want %v", c.name, name, verdict, c.want)
+		for name, x := range map[string]struct {
+			packet []byte
+			want   Verdict
+		}{
+			"a priority tag":         {tagIDs(c.packet, 0xa000), c.want},
+			"a tag of nothing":       {tagIDs(c.packet, 0), c.want},
+			"802.1Q":                 {tag(c.packet, 0x8100), PassVLAN},
+			"802.1ad":                {tag(c.packet, 0x88a8), PassVLAN},
+			"QinQ":                   {tag(c.packet, 0x88a8, 0x8100), PassVLAN},
+			"two priority tags":      {tagIDs(c.packet, 0xa000, 0xa000), PassVLAN},
+			"a VLAN, then no VLAN":   {tagIDs(c.packet, 100, 0), PassVLAN},
+			"no VLAN, then a VLAN":   {tagIDs(c.packet, 0, 100), PassVLAN},
+			"three tags":             {tag(c.packet, 0x88a8, 0x8100, 0x8100), PassVLAN},
+			"the last VLAN there is": {tagIDs(c.packet, 0xfff), PassVLAN},
+		} {
+			if _, verdict := run(t, p, x.packet); verdict != x.want {
+				t.Errorf("%s in %s: %v, want %v", c.name, name, verdict, x.want)
 			}
 		}
-		if _, verdict := run(t, p, tag(c.packet, 0x88a8, 0x8100, 0x8100)); verdict != PassVLAN {
-			t.Errorf("%s in three tags: %v", c.name, verdict)
-		}
 	}
-	two := tag(plain[0].packet, 0x88a8, 0x8100)
-	for n := 15; n < 22; n++ {
-		if _, verdict := run(t, p, two[:n]); verdict != PassMalformed {
+	for n := 15; n < 18; n++ {
+		if _, verdict := run(t, p, tagIDs(plain[0].packet, 0)[:n]); verdict != PassMalformed {
 			t.Errorf("cut to %d bytes: %v", n, verdict)
 		}
 	}

@@ -250,31 +250,36 @@ func TestHostPortTakesAllButNeighbourDiscovery(t *testing.T) {
 func TestVLANsThatAreAttachedAreSteered(t *testing.T) {
 	p := newTestProgram(t, false)
 	vlanMAC := net.HardwareAddr{2, 0, 0, 0, 0, 100}
-	attach := func(vlans map[uint16]net.HardwareAddr) {
-		must(t, p.setVLANs(loopback, map[uint16]net.HardwareAddr{0: nil, 100: nil, 101: nil}, vlans))
+	attach := func(vlans map[VLAN]net.HardwareAddr) {
+		must(t, p.setVLANs(loopback, map[VLAN]net.HardwareAddr{0: nil, 0x8100<<16 | 100: nil, 0x8100<<16 | 101: nil, 0x88a8<<16 | 100: nil}, vlans))
 		must(t, p.setInterface(loopback, 0, ownMAC, flags(false, vlans)))
 	}
 	plain := packet4(t, layers.IPProtocolTCP, front4)
 	six := packet6(t, layers.IPProtocolUDP, front6)
 	to := func(mac net.HardwareAddr, b []byte) []byte { return append(slices.Clone(mac), b[6:]...) }
-	priority := tag(plain, 0x8100)
-	priority[14], priority[15] = 0xe0, 0 // priority 7, no VLAN
+	priority := tagIDs(plain, 0xe000) // priority 7, no VLAN
+	const c100, c101, s100 = 0x8100<<16 | 100, 0x8100<<16 | 101, 0x88a8<<16 | 100
+	type macs = map[VLAN]net.HardwareAddr
 	for _, c := range []struct {
 		name   string
-		vlans  map[uint16]net.HardwareAddr
+		vlans  macs
 		packet []byte
 		want   Verdict
 	}{
-		{"the VLAN", map[uint16]net.HardwareAddr{100: vlanMAC}, to(vlanMAC, tag(plain, 0x8100)), Redirected},
-		{"the VLAN, IPv6", map[uint16]net.HardwareAddr{100: vlanMAC}, to(vlanMAC, tag(six, 0x8100)), Redirected},
-		{"the VLAN, 802.1ad", map[uint16]net.HardwareAddr{100: vlanMAC}, to(vlanMAC, tag(plain, 0x88a8)), Redirected},
-		{"the parent's address in the VLAN", map[uint16]net.HardwareAddr{100: vlanMAC}, tag(plain, 0x8100), PassOtherMAC},
-		{"another VLAN", map[uint16]net.HardwareAddr{101: vlanMAC}, to(vlanMAC, tag(plain, 0x8100)), PassVLAN},
-		{"untagged", map[uint16]net.HardwareAddr{100: vlanMAC}, plain, PassVLAN},
-		{"untagged, attached too", map[uint16]net.HardwareAddr{100: vlanMAC, 0: ownMAC}, plain, Redirected},
-		{"a priority tag counts as untagged", map[uint16]net.HardwareAddr{0: ownMAC}, priority, Redirected},
-		{"a VLAN in the VLAN", map[uint16]net.HardwareAddr{100: vlanMAC}, to(vlanMAC, tag(plain, 0x8100, 0x8100)), PassVLAN},
-		{"no VLAN is attached", nil, tag(plain, 0x8100), Redirected},
+		{"the VLAN", macs{c100: vlanMAC}, to(vlanMAC, tag(plain, 0x8100)), Redirected},
+		{"the VLAN, IPv6", macs{c100: vlanMAC}, to(vlanMAC, tag(six, 0x8100)), Redirected},
+		{"802.1ad", macs{s100: vlanMAC}, to(vlanMAC, tag(plain, 0x88a8)), Redirected},
+		{"802.1ad's VLAN of the same number", macs{c100: vlanMAC}, to(vlanMAC, tag(plain, 0x88a8)), PassVLAN},
+		{"the parent's address in the VLAN", macs{c100: vlanMAC}, tag(plain, 0x8100), PassOtherMAC},
+		{"another VLAN", macs{c101: vlanMAC}, to(vlanMAC, tag(plain, 0x8100)), PassVLAN},
+		{"untagged", macs{c100: vlanMAC}, plain, PassVLAN},
+		{"untagged, attached too", macs{c100: vlanMAC, 0: ownMAC}, plain, Redirected},
+		{"a priority tag counts as untagged", macs{0: ownMAC}, priority, Redirected},
+		{"a VLAN in the VLAN", macs{c100: vlanMAC}, to(vlanMAC, tag(plain, 0x8100, 0x8100)), PassVLAN},
+		{"a VLAN, and none is attached", nil, tag(plain, 0x8100), PassVLAN},
+		{"a VLAN of 802.1ad, and none is attached", nil, tag(plain, 0x88a8), PassVLAN},
+		{"a VLAN behind a priority tag, and none is attached", nil, tagIDs(plain, 0, 100), PassVLAN},
+		{"a priority tag, and no VLAN is attached", nil, priority, Redirected},
 	} {
 		attach(c.vlans)
 		if _, verdict := run(t, p, c.packet); verdict != c.want {
@@ -298,14 +303,15 @@ func model(b []byte, ours map[string]bool) Verdict {
 		return PassOtherMAC
 	}
 	typ, b := binary.BigEndian.Uint16(b[12:]), b[14:]
-	for tags := 0; typ == 0x8100 || typ == 0x88a8; tags++ {
-		if tags == 2 {
-			return PassVLAN
-		}
+	isTag := func() bool { return typ == 0x8100 || typ == 0x88a8 }
+	if isTag() {
 		if len(b) < 4 {
 			return PassMalformed
 		}
-		typ, b = binary.BigEndian.Uint16(b[2:]), b[4:]
+		id := binary.BigEndian.Uint16(b) & 0xfff
+		if typ, b = binary.BigEndian.Uint16(b[2:]), b[4:]; isTag() || id != 0 {
+			return PassVLAN
+		}
 	}
 	var proto byte
 	var to netip.Addr

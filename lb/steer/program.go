@@ -144,7 +144,7 @@ func checkSlot(slot, queue int) error {
 	return nil
 }
 
-func flags(all bool, vlans map[uint16]net.HardwareAddr) (f uint32) {
+func flags(all bool, vlans map[VLAN]net.HardwareAddr) (f uint32) {
 	if all {
 		f |= interfaceAll
 	}
@@ -155,25 +155,25 @@ func flags(all bool, vlans map[uint16]net.HardwareAddr) (f uint32) {
 }
 
 // setVLANs brings the VLANs of an interface from old to want.
-func (p *Program) setVLANs(ifindex int, old, want map[uint16]net.HardwareAddr) error {
+func (p *Program) setVLANs(ifindex int, old, want map[VLAN]net.HardwareAddr) error {
 	var errs []error
 	for id, mac := range want {
 		if len(mac) != 6 {
-			errs = append(errs, fmt.Errorf("VLAN %d of interface %d: %q is not an Ethernet address", id, ifindex, mac))
+			errs = append(errs, fmt.Errorf("VLAN %d of interface %d: %q is not an Ethernet address", id.Number(), ifindex, mac))
 			continue
 		}
-		k, v := steerVlanKey{Ifindex: uint32(ifindex), Id: uint32(id)}, steerVlan{Mac: [6]uint8(mac)}
+		k, v := steerVlanKey{Ifindex: uint32(ifindex), Vlan: uint32(id)}, steerVlan{Mac: [6]uint8(mac)}
 		if err := p.objects.Vlans.Put(k, v); err != nil {
-			errs = append(errs, fmt.Errorf("set VLAN %d of interface %d: %w", id, ifindex, err))
+			errs = append(errs, fmt.Errorf("set VLAN %d of interface %d: %w", id.Number(), ifindex, err))
 		}
 	}
 	for id := range old {
 		if _, ok := want[id]; ok {
 			continue
 		}
-		err := p.objects.Vlans.Delete(steerVlanKey{Ifindex: uint32(ifindex), Id: uint32(id)})
+		err := p.objects.Vlans.Delete(steerVlanKey{Ifindex: uint32(ifindex), Vlan: uint32(id)})
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			errs = append(errs, fmt.Errorf("remove VLAN %d of interface %d: %w", id, ifindex, err))
+			errs = append(errs, fmt.Errorf("remove VLAN %d of interface %d: %w", id.Number(), ifindex, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -181,7 +181,7 @@ func (p *Program) setVLANs(ifindex int, old, want map[uint16]net.HardwareAddr) e
 
 // SetVLANs changes the VLANs of an attached interface that are Weir's, or their
 // addresses; as in Interface.VLANs, nil makes its untagged packets Weir's.
-func (p *Program) SetVLANs(ifindex int, vlans map[uint16]net.HardwareAddr) error {
+func (p *Program) SetVLANs(ifindex int, vlans map[VLAN]net.HardwareAddr) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, a := range p.attached {

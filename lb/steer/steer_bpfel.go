@@ -68,7 +68,7 @@ type steerVlan struct {
 type steerVlanKey struct {
 	_       structs.HostLayout
 	Ifindex uint32
-	Id      uint32
+	Vlan    uint32
 }
 
 // Names of all BPF objects in the ELF.

@@ -30,6 +30,9 @@ var (
 	farAddr    = netip.MustParseAddr("10.110.0.2")
 )
 
+// priorityTag is a control field of priority 5 and no VLAN.
+const priorityTag = 5 << 13
+
 // stacked is a fixture whose Weir is shown declared links.
 type stacked struct {
 	*fixture
@@ -84,7 +87,7 @@ func datagram(t *testing.T, to netip.AddrPort, port, tag uint16, payload string)
 	list := []gopacket.SerializableLayer{eth, ip, udp, gopacket.Payload(payload)}
 	if tag != 0 {
 		eth.EthernetType = layers.EthernetTypeDot1Q
-		list = []gopacket.SerializableLayer{eth, &layers.Dot1Q{VLANIdentifier: tag, Type: layers.EthernetTypeIPv4}, ip, udp, gopacket.Payload(payload)}
+		list = []gopacket.SerializableLayer{eth, &layers.Dot1Q{VLANIdentifier: tag & 0xfff, Priority: uint8(tag >> 13), Type: layers.EthernetTypeIPv4}, ip, udp, gopacket.Payload(payload)}
 	}
 	buf := gopacket.NewSerializeBuffer()
 	must(t, gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, list...))
@@ -184,6 +187,59 @@ func TestWireVLANInterface(t *testing.T) {
 			s.checkLoad(t, s.Client, toAttached.at(httpPort, false), 50)
 			s.checkTransfers(t, toPod, true, 1<<20)
 		})
+	}
+}
+
+// A VLAN that Weir is not attached to is the kernel's: what comes by it does not leave
+// for another network, with or without its tag. A priority tag (VLAN 0) names no VLAN.
+func TestWireOnlyAttachedVLANsAreTaken(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toAttached}})
+	s := &stacked{fixture: f, taps: map[string]*netlab.Tap{}}
+	edge, err := f.Edge.Edge.Interface("eth0")
+	must(t, err)
+	client, err := f.Client.Interface("eth0")
+	must(t, err)
+	to := toAttached.at(echoPort, false)
+	from := func(tag, port uint16, payload string) []byte {
+		frame := datagram(t, to, port, tag, payload)
+		copy(frame, edge.Attrs().HardwareAddr)
+		copy(frame[6:], client.Attrs().HardwareAddr)
+		return frame
+	}
+	fabric, err := f.Fabric.Tap("edge")
+	must(t, err)
+	t.Cleanup(func() { fabric.Close() })
+
+	must(t, s.tap(t, "eth0").Send(from(100, 7000, "of VLAN 100")))
+	must(t, f.poll(func(ctx context.Context) error {
+		status, err := f.admin.Status(ctx)
+		if err == nil && status.Steering["vlan"]+status.Workers[0].TxPackets == 0 {
+			err = errors.New("nothing has become of the tagged packet")
+		}
+		return err
+	}))
+	// Behind it one with a priority tag, which is answered by a real server.
+	answer := []byte(nil)
+	must(t, f.poll(func(context.Context) error {
+		frame := from(priorityTag, 7001, "of no VLAN")
+		must(t, s.tap(t, "eth0").Send(frame))
+		if answer = echo(t, s.tap(t, "eth0"), "of no VLAN"); answer == nil {
+			return fmt.Errorf("no answer; %s", f.whatWasDropped())
+		}
+		return nil
+	}))
+	if answer[12] != 8 || answer[13] != 0 || toPort(answer[14:]) != 7001 {
+		t.Errorf("the answer is %x", answer)
+	}
+	for {
+		frame, _, err := fabric.Receive(200 * time.Millisecond)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+		must(t, err)
+		if frame[12] == 0x81 || bytes.HasSuffix(frame, []byte("of VLAN 100")) {
+			t.Errorf("towards the endpoints left %x", frame)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ enum verdict {
 	REDIRECTED,
 	PASS_NO_SOCKET,       /* Weir's, but no socket on this queue */
 	PASS_OTHER_MAC,       /* broadcast, multicast, another host's */
-	PASS_VLAN,            /* of a VLAN that is not Weir's, or more tags than two */
+	PASS_VLAN,            /* of a VLAN that is not attached, or more tags than one */
 	PASS_OTHER_ETHERTYPE, /* ARP, LLDP, ... */
 	PASS_MALFORMED,       /* headers cut short or impossible */
 	PASS_FRAGMENT,        /* later fragment, its first not seen or not Weir's */

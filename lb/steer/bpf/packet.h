@@ -58,9 +58,6 @@ struct vlan_tag {
 	__be16 type;
 };
 
-/* 802.1Q in 802.1ad, or one of them. */
-#define MAX_TAGS 2
-
 struct ipv4 {
 	__u8 version_ihl;
 	__u8 tos;

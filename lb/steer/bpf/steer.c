@@ -355,27 +355,28 @@ static __always_inline enum verdict classify(struct cursor p, const struct inter
 		return PASS_OTHER_MAC;
 	p.at += sizeof(*eth);
 
-	/* A frontend is one in whatever VLAN, unless Weir is attached to VLANs. */
+	/*
+	 * A VLAN is a network of its own: Weir's only where Weir is attached to it.
+	 * A priority tag (VLAN 0, IEEE 802.1Q section 6.9.1) names none.
+	 */
 	__be16 type = eth->type;
-	__u16 id = 0;
-#pragma unroll
-	for (int i = 0; i < MAX_TAGS; i++) {
+	__u32 vlan = 0;
+	if (is_tag(type)) {
 		const struct vlan_tag *tag = p.at;
-		if (!is_tag(type))
-			break;
 		if (p.at + sizeof(*tag) > p.end)
 			return PASS_MALFORMED;
-		if (vlans_only && i > 0)
-			return PASS_VLAN; /* a VLAN in a VLAN */
-		id = bpf_ntohs(tag->control) & VLAN_ID;
+		vlan = vlan_of(type, tag->control);
 		type = tag->type;
 		p.at += sizeof(*tag);
+		if (is_tag(type))
+			return PASS_VLAN; /* a VLAN in a VLAN */
 	}
-
 	if (vlans_only) {
-		enum verdict of_vlan = is_of_vlan(ifindex, id, eth);
+		enum verdict of_vlan = is_of_vlan(ifindex, vlan, eth);
 		if (of_vlan != REDIRECTED)
 			return of_vlan;
+	} else if (vlan) {
+		return PASS_VLAN;
 	}
 	switch (type) {
 	case bpf_htons(ETH_P_IP):
@@ -383,7 +384,7 @@ static __always_inline enum verdict classify(struct cursor p, const struct inter
 	case bpf_htons(ETH_P_IPV6):
 		return classify_ipv6(p, in);
 	default:
-		return is_tag(type) ? PASS_VLAN : PASS_OTHER_ETHERTYPE;
+		return PASS_OTHER_ETHERTYPE;
 	}
 }
 

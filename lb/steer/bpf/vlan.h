@@ -10,7 +10,7 @@
 
 struct vlan_key {
 	__u32 ifindex;
-	__u32 id; /* 0: untagged */
+	__u32 vlan; /* EtherType of the tag << 16 | number; 0: untagged */
 };
 
 struct vlan {
@@ -34,14 +34,24 @@ static __always_inline int is_for(const struct ethernet *eth, const __u8 *mac)
 	return !differ;
 }
 
-/* is_of_vlan: Weir is attached to this VLAN, and the packet is for its address. */
-static __always_inline enum verdict is_of_vlan(__u32 ifindex, __u16 id, const struct ethernet *eth)
+/*
+ * vlan_of is what tells VLANs apart: 802.1Q's number 100 and 802.1ad's are two
+ * networks. A priority tag is of the untagged one.
+ */
+static __always_inline __u32 vlan_of(__be16 type, __be16 control)
 {
-	struct vlan_key key = { .ifindex = ifindex, .id = id };
-	const struct vlan *vlan = bpf_map_lookup_elem(&vlans, &key);
-	if (!vlan)
+	__u32 id = bpf_ntohs(control) & VLAN_ID;
+	return id ? (__u32)bpf_ntohs(type) << 16 | id : 0;
+}
+
+/* is_of_vlan: Weir is attached to this VLAN, and the packet is for its address. */
+static __always_inline enum verdict is_of_vlan(__u32 ifindex, __u32 vlan, const struct ethernet *eth)
+{
+	struct vlan_key key = { .ifindex = ifindex, .vlan = vlan };
+	const struct vlan *attached = bpf_map_lookup_elem(&vlans, &key);
+	if (!attached)
 		return PASS_VLAN;
-	return is_for(eth, vlan->mac) ? REDIRECTED : PASS_OTHER_MAC;
+	return is_for(eth, attached->mac) ? REDIRECTED : PASS_OTHER_MAC;
 }
 
 #endif

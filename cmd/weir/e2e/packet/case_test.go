@@ -37,6 +37,10 @@ const (
 // here.
 var untagged = [][]uint16{nil}
 
+// priorityTag is a tag of priority 5 and VLAN 0: of the untagged network (IEEE 802.1Q
+// section 6.9.1).
+const priorityTag = 5 << 13
+
 // rows are what a packet may be, in the order of the report.
 var rows = []struct{ key, text string }{
 	{"flow", "to a frontend, a flow exists"},
@@ -66,7 +70,7 @@ type scenario struct {
 	row, name string
 	modes     []string // nil: nat
 	families  []int    // nil: both
-	// tags are the VLAN tags to run it with; nil: none, and one.
+	// tags are the tags to run it with; nil: none, and a priority tag.
 	tags [][]uint16
 	// service is the Service to use, by name; "": "one".
 	service string
@@ -94,7 +98,7 @@ func add(list ...scenario) {
 			c.families = []int{ipv4, ipv6}
 		}
 		if c.tags == nil {
-			c.tags = [][]uint16{nil, {100}}
+			c.tags = [][]uint16{nil, {priorityTag}}
 		}
 		if c.service == "" {
 			c.service = "one"
@@ -135,8 +139,18 @@ func (v variant) family() string {
 }
 
 // tagging says which tags the packets carry.
-func (v variant) tagging() string {
-	return [...]string{"untagged", "tagged", "QinQ"}[len(v.tags)]
+func (v variant) tagging() string { return taggingOf(v.tags) }
+
+func taggingOf(tags []uint16) string {
+	switch {
+	case len(tags) == 0:
+		return "untagged"
+	case len(tags) > 1:
+		return "QinQ"
+	case tags[0]&0xfff == 0:
+		return "priority-tagged"
+	}
+	return "VLAN"
 }
 
 // test is the name of the variant below TestWirePackets.

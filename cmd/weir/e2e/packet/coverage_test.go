@@ -120,7 +120,7 @@ func render(counted map[string]string) []byte {
 				families = append(families, fmt.Sprintf("IPv%d", f))
 			}
 			for _, n := range c.tags {
-				tags = append(tags, variant{tags: n}.tagging())
+				tags = append(tags, taggingOf(n))
 			}
 			for reason, n := range c.drops {
 				drops = append(drops, fmt.Sprintf("%s %d", reason, n))

@@ -86,7 +86,7 @@ func (s *scene) tunnel(got []byte) {
 // wrap is the tunnel packet that carries inner, of the client's packet p.
 func (s *scene) wrap(p packet, inner, got []byte) []byte {
 	s.Helper()
-	o := packet{srcMAC: edge1MAC, dstMAC: mac(s.seen.network, s.seen.host), tags: s.tags, src: s.snat,
+	o := packet{srcMAC: edge1MAC, dstMAC: mac(s.seen.network, s.seen.host), src: s.snat,
 		dst: netip.AddrPortFrom(s.seen.addr(s.six), guePort), tos: p.tos, ttl: 64, df: s.six || p.df, proto: protoIPIP, l4: inner}
 	if s.six {
 		o.proto = protoIPv6
@@ -129,7 +129,6 @@ func init() {
 		scenario{row: "new", name: "udp", modes: oneWay, run: func(s *scene) { s.passes(s.udp("hello")) }},
 		scenario{row: "new", name: "tcp-syn", modes: oneWay, run: func(s *scene) { s.passes(s.tcp(syn, 1000, 0, "")) }},
 		scenario{row: "new", name: "tcp-syn-with-data", modes: oneWay, run: func(s *scene) { s.passes(s.tcp(syn, 1000, 0, "fast open")) }},
-		scenario{row: "new", name: "qinq", modes: oneWay, tags: [][]uint16{{7, 100}}, run: func(s *scene) { s.passes(s.udp("hello")) }},
 		scenario{row: "new", name: "udp-without-checksum", modes: oneWay, families: []int{ipv4}, run: func(s *scene) {
 			p := s.udp("hello")
 			p.noChecksum = true

@@ -4,7 +4,7 @@
 // out for must be counted under one reason of dropping.
 //
 // A case belongs to a row of the table, and is run for IPv4 and IPv6, without
-// and with a VLAN tag, and in each forwarding mode that it names. To add one:
+// and with a priority tag, and in each forwarding mode that it names. To add one:
 //
 //	func init() {
 //		add(scenario{row: "new", name: "udp", modes: every, run: func(s *scene) {

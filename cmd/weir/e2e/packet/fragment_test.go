@@ -220,6 +220,7 @@ func (s *scene) restOf(p packet, first []byte) {
 // own.
 func (s *scene) wantedPiece(p packet, n int, got, first []byte) []byte {
 	s.Helper()
+	p.tags = nil
 	if s.mode == ipip || s.mode == gue {
 		s.tunnel(got)
 		return s.wrap(p, s.cut(s.requested(p), 7, 0, 800, 1600)[n][p.l3():], got)

@@ -147,10 +147,8 @@ func (s *scene) carried(p packet, kinds []uint8, headers ...[]byte) {
 	s.Helper()
 	s.sendFrame(behind(p.bytes(s), p.l3(), kinds, headers))
 	got := s.frame(s.station())
+	p.tags = nil // tags end at the node
 	n, l3 := 0, p.l3()
-	if s.station() == s.lab.pod { // tags end at the node
-		l3 = packet{}.l3()
-	}
 	for _, h := range headers {
 		n += len(h)
 	}

@@ -87,6 +87,12 @@ func init() {
 			p.dst = netip.AddrPortFrom(p.dst.Addr(), 81)
 			s.send(p)
 		}, drops: drop("not-ours-from-host-port")},
+		// A VLAN is a network of its own, which has its own neighbors and routes: the
+		// kernel's, which has no interface for it here.
+		scenario{row: "other", name: "of-a-vlan-that-is-not-attached", modes: onFabric, tags: [][]uint16{{100}, {7, 100}}, run: func(s *scene) {
+			s.send(s.udp("of another network"))
+			s.send(s.tcp(syn, 1, 0, ""))
+		}},
 		scenario{row: "other", name: "another-ethertype", run: func(s *scene) {
 			frame := s.udp("not IP at all").bytes(s)
 			at := len(s.tags)*4 + 12

@@ -141,9 +141,11 @@ func (s *scene) arrives(at *station, want []byte) {
 	s.same(at, s.frame(at), want)
 }
 
-// same checks that a frame that arrived is this one.
+// same checks that a frame that arrived is this one, without the tag that the case
+// may have given it: what Weir sends has those of its way out alone.
 func (s *scene) same(at *station, got, want []byte) {
 	s.Helper()
+	want = append(bytes.Clone(want[:12]), want[ipOffset(want)-2:]...)
 	if !bytes.Equal(got, want) {
 		s.Fatalf("at %s\n got %x\nwant %x\n\ngot %s\nwant %s", at.name, got, want, summary(got), summary(want))
 	}
@@ -195,9 +197,9 @@ func translated(s *scene, p packet, got []byte) []byte {
 
 // toEndpoint is p on the last link, to the endpoint.
 func (s *scene) toEndpoint(p packet, e endpoint) packet {
-	p.srcMAC, p.dstMAC, p.ttl = edge1MAC, mac(e.network, e.host), p.ttl-1
+	p.srcMAC, p.dstMAC, p.ttl, p.tags = edge1MAC, mac(e.network, e.host), p.ttl-1, nil
 	if e.isPod() { // the kernel is one more router
-		p.srcMAC, p.ttl, p.tags = edgePodMAC, p.ttl-1, nil
+		p.srcMAC, p.ttl = edgePodMAC, p.ttl-1
 	}
 	return p
 }
@@ -256,7 +258,7 @@ func (s *scene) returns(a packet, port uint16) {
 // translatedBack is the endpoint's answer as the client gets it.
 func (s *scene) translatedBack(a packet, port uint16) packet {
 	a.src, a.dst = s.frontend(port), s.from
-	a.srcMAC, a.dstMAC, a.ttl = edge0MAC, clientMAC, a.ttl-1
+	a.srcMAC, a.dstMAC, a.ttl, a.tags = edge0MAC, clientMAC, a.ttl-1, nil
 	if s.seen.isPod() {
 		a.ttl--
 	}
@@ -268,6 +270,6 @@ func (s *scene) back(p packet) packet {
 	p.src, p.dst = p.dst, p.src
 	p.srcMAC, p.dstMAC = net.HardwareAddr(edge0MAC), clientMAC
 	p.tos, p.id, p.df, p.ttl = 0, 0, !s.six, 64
-	p.options, p.tcpOptions, p.payload = nil, nil, nil
+	p.tags, p.options, p.tcpOptions, p.payload = nil, nil, nil, nil
 	return p
 }
