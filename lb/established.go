@@ -22,17 +22,17 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	dir := uint32(r-1) & 1
 	word := atomic.LoadUint64(&c.Adj[dir])
 	p := &b.pkt[i]
+	adj := &w.adjacencies[word&0xffff]
 	direct := e.Mode == conntrack.ModeL2DSR
 	if direct {
 		dir = 1 // the endpoint is not heard: nothing else is steady, see conntrack.Steady
 	}
-	if !c.Steady(dir) || e.Mode > conntrack.ModeL2DSR || uint32(word>>32) != w.epoch {
+	if !c.Steady(dir) || e.Mode > conntrack.ModeL2DSR || uint32(word>>32) != adj.Stamp() {
 		return false
 	}
 	if e.Flags != 0 && !direct && w.tellsServer(b, i) { // FlagWatched: the modes of the others are sorted out
 		return false
 	}
-	adj := &w.adjacencies[word&0xffff]
 	dst, state := adj.Dst()
 	if state != route.Valid || uint32(p.Len) > min(adj.MTU(), uint32(word)>>16) {
 		return false

@@ -1,7 +1,6 @@
 package lb
 
 import (
-	"net/netip"
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
@@ -109,11 +108,10 @@ func (w *worker) leave(b *batch, i int, adj *route.Adjacency, dst uint64) {
 	w.send(b, i, int32(out))
 }
 
-// way is a connection's word for one direction: the epoch of the routes under
-// which the adjacency was chosen in bits 32..63, the route's MTU in 16..31 and
-// the adjacency's number in 0..15.
-func way(epoch uint32, path *route.Path, n uint32) uint64 {
-	return uint64(epoch)<<32 | uint64(min(path.MTU, 0xffff))<<16 | uint64(n&0xffff)
+// way is a connection's word for one direction: the stamp of the adjacency in bits
+// 32..63, the route's MTU in 16..31 and the adjacency's number in 0..15.
+func way(stamp uint32, path *route.Path, n uint32) uint64 {
+	return uint64(stamp)<<32 | uint64(min(path.MTU, 0xffff))<<16 | uint64(n&0xffff)
 }
 
 // adjacency is the way out for a packet of the entry, with the MAC address to
@@ -127,43 +125,61 @@ func (w *worker) adjacency(b *batch, i int, c *conntrack.Conn, e *conntrack.Entr
 		adjWord = &c.Adj[1]
 	}
 	word := atomic.LoadUint64(adjWord)
-	if uint32(word>>32) != w.epoch {
-		path, ok := w.routes.Lookup(w.table.NewDst(ref).Addr(), uint32(b.hash[i]))
-		if !ok {
-			w.noRoute(b, i, path.Kind)
-			return nil, 0, 0
+	if adj := &w.adjacencies[word&0xffff]; uint32(word>>32) == adj.Stamp() {
+		if mac, state := adj.Dst(); state == route.Valid {
+			return adj, mac, min(adj.MTU(), uint32(word)>>16)
 		}
-		if oneWay(e.Mode) && !w.reaches(&path, e.Mode, w.table.NewDst(ref)) {
-			w.drop(b, i, DropNotOnLink)
-			return nil, 0, 0
-		}
-		if ref.Forward() {
-			path.NextHop = throughHostPort(&path, e.Mode)
-		}
-		n, ok := w.router.Adjacency(path.Port, path.NextHop)
-		if !ok {
-			w.hold(b, i, int32(path.Port), path.NextHop, 0)
-			return nil, 0, 0
-		}
-		word = way(w.epoch, &path, n)
+	}
+	path, ok := w.routes.Lookup(w.table.NewDst(ref).Addr(), uint32(b.hash[i]))
+	if !ok {
+		w.noRoute(b, i, path.Kind)
+		return nil, 0, 0
+	}
+	if oneWay(e.Mode) && !w.reaches(&path, e.Mode, w.table.NewDst(ref)) {
+		w.drop(b, i, DropNotOnLink)
+		return nil, 0, 0
+	}
+	needed := ref.Forward() || path.NextHop != w.table.NewDst(ref).Addr()
+	if ref.Forward() {
+		path.NextHop = throughHostPort(&path, e.Mode)
+	}
+	adj, mac, word := w.hop(b, i, &path, needed)
+	if adj == nil {
+		return nil, 0, 0
+	}
+	if word != 0 {
 		atomic.StoreUint64(adjWord, word)
 	}
-	return w.hop(b, i, word)
+	return adj, mac, min(adj.MTU(), path.MTU)
 }
 
-// hop is adjacency by a word that is current.
-func (w *worker) hop(b *batch, i int, word uint64) (*route.Adjacency, uint64, uint32) {
-	n := uint32(word & 0xffff)
-	adj := &w.adjacencies[n]
+// hop is the next hop of a path, with the MAC address to send to, and the word by which a
+// connection may find it again, 0 for none; nil when it cannot be used now, the packet
+// then having been dealt with. needed is true where an endpoint or a gateway is there.
+// Only next hops that have answered get a word: another's number is soon given away.
+func (w *worker) hop(b *batch, i int, path *route.Path, needed bool) (adj *route.Adjacency, mac, word uint64) {
+	n, ok := w.router.Adjacency(path.Port, path.NextHop)
+	if !ok {
+		w.hold(b, i, path, needed, true)
+		return nil, 0, 0
+	}
+	adj = &w.adjacencies[n]
+	stamp := adj.Stamp()
 	mac, state := adj.Dst()
+	if !adj.Is(path.Port, path.NextHop) {
+		state = route.Unresolved // it has become another's meanwhile
+	}
+	adj.Touch(w.tick)
 	switch state {
 	case route.Valid:
-		return adj, mac, min(adj.MTU(), uint32(word)>>16)
+		if w.router.Load() == w.routes {
+			word = way(stamp, path, n)
+		}
+		return adj, mac, word
 	case route.Failed:
-		adj.Touch(w.tick) // still wanted: the kernel is asked again
 		w.reply(b, i, header.HostUnreachable, 0, DropNeighbour)
 	default:
-		w.hold(b, i, 0, netip.Addr{}, n)
+		w.hold(b, i, path, needed, state == route.Unresolved || needed && !adj.Needed())
 	}
 	return nil, 0, 0
 }

@@ -11,6 +11,10 @@ import (
 const (
 	heldMax        = 256 // packets that may wait on one worker
 	heldPerNextHop = 8   // of them, for one next hop
+	// heldPerClass of them are to endpoints and gateways, and as many to clients on the
+	// link, whose addresses may be made up. When a class is full its oldest packet makes
+	// room: a next hop that exists answers within a millisecond or two.
+	heldPerClass = heldMax / 2
 )
 
 // held is a packet that waits for its next hop's MAC address, untouched.
@@ -19,35 +23,50 @@ type held struct {
 	bufs    uint8
 	size    uint32
 	in      int32
-	port    int32      // with nextHop, when the next hop has no adjacency yet
-	nextHop netip.Addr // invalid: adjacency says which
-	adj     uint32
+	port    int32
+	nextHop netip.Addr
+	needed  bool   // an endpoint or a gateway is there
+	order   uint32 // among those that wait
 	until   uint32 // tick at which waiting ends
 }
 
-// hold keeps packet i while the kernel resolves its next hop, and asks for
-// that. Packets wait for a second at most.
-func (w *worker) hold(b *batch, i int, port int32, nextHop netip.Addr, adj uint32) {
-	if nextHop.IsValid() {
-		w.router.Resolve(w.id, int(port), nextHop)
-	} else {
-		w.adjacencies[adj].Touch(w.tick)
+// hold keeps packet i while the kernel resolves its next hop, and asks for that
+// where ask is true. Packets wait for a second at most.
+func (w *worker) hold(b *batch, i int, path *route.Path, needed, ask bool) {
+	if ask {
+		w.router.Resolve(w.id, path.Port, path.NextHop, needed)
 	}
-	same := 0
+	same, class, oldest := 0, 0, 0
 	for j := range w.held {
 		h := &w.held[j]
-		if h.adj == adj && h.port == port && h.nextHop == nextHop {
+		if h.nextHop == path.NextHop && int(h.port) == path.Port {
 			same++
 		}
+		if h.needed != needed {
+			continue
+		}
+		if class++; class == 1 || int32(h.order-w.held[oldest].order) < 0 {
+			oldest = j
+		}
 	}
-	if same >= heldPerNextHop || len(w.held) == heldMax {
+	if same >= heldPerNextHop {
 		w.drop(b, i, DropHoldFull)
 		return
 	}
+	if class == heldPerClass {
+		w.t.drops[DropHoldFull]++
+		h := &w.held[oldest]
+		w.freeBuffers(h.desc[:h.bufs])
+	} else {
+		oldest = len(w.held)
+		w.held = w.held[:oldest+1]
+	}
 	w.t.held++
-	w.held = append(w.held, held{bufs: b.bufs[i], size: b.size[i], in: b.in[i],
-		port: port, nextHop: nextHop, adj: adj, until: w.tick + secondTicks})
-	copy(w.held[len(w.held)-1].desc[:], b.buffers(i))
+	w.holds++
+	h := &w.held[oldest]
+	*h = held{bufs: b.bufs[i], size: b.size[i], in: b.in[i], port: int32(path.Port), nextHop: path.NextHop,
+		needed: needed, order: w.holds, until: w.tick + secondTicks}
+	copy(h.desc[:], b.buffers(i))
 }
 
 // release sends held packets whose next hop has been resolved through the
@@ -87,12 +106,9 @@ func (w *worker) release() {
 
 // resolved says whether a held packet can go on now, or never.
 func (w *worker) resolved(h *held) (ready, failed bool) {
-	n := h.adj
-	if h.nextHop.IsValid() {
-		var ok bool
-		if n, ok = w.router.Adjacency(int(h.port), h.nextHop); !ok {
-			return false, false
-		}
+	n, ok := w.router.Adjacency(int(h.port), h.nextHop)
+	if !ok {
+		return false, false
 	}
 	s := w.adjacencies[n].State()
 	return s == route.Valid, s == route.Failed

@@ -69,17 +69,12 @@ func (w *worker) directTo(b *batch, i int, fe *table.FrontendEntry, ep *table.En
 		w.drop(b, i, DropNoRoute)
 		return false
 	}
-	n, ok := w.router.Adjacency(path.Port, path.NextHop)
-	if !ok {
-		w.hold(b, i, int32(path.Port), path.NextHop, 0)
-		return false
-	}
-	adj, dst, mtu := w.hop(b, i, way(w.epoch, &path, n))
+	adj, dst, _ := w.hop(b, i, &path, true)
 	if adj == nil {
 		return false // held, or dropped
 	}
 	t := w.tunnelTo(b, i, mode, src.Addr, ep.AddrPort.Addr())
-	mtu = t.within(mtu)
+	mtu := t.within(min(adj.MTU(), path.MTU))
 	if uint32(b.pkt[i].Len) > mtu && w.tooBigDirect(b, i, mtu) {
 		return false
 	}

@@ -80,12 +80,7 @@ func (w *worker) tellClient(b *batch, i int, family uint8, in *header.Quote, mtu
 		w.drop(b, i, DropNoRoute)
 		return
 	}
-	n, ok := w.router.Adjacency(path.Port, path.NextHop)
-	if !ok {
-		w.hold(b, i, int32(path.Port), path.NextHop, 0)
-		return
-	}
-	adj, dst, _ := w.hop(b, i, way(w.epoch, &path, n))
+	adj, dst, _ := w.hop(b, i, &path, path.NextHop != b.key[i].Src().Addr())
 	if adj == nil {
 		return // held, or dropped
 	}

@@ -24,7 +24,8 @@ type knownPath struct {
 // there is no way only path.Kind does.
 func (w *worker) pathTo(ep *table.EndpointEntry, hash uint32) (*knownPath, bool) {
 	k := &w.paths[ep.Number%knownPaths]
-	if k.epoch == w.epoch && k.number == ep.Number && k.w0 == ep.W0 && k.w1 == ep.W1 && k.family == ep.Family {
+	if k.epoch == w.epoch && k.number == ep.Number && k.w0 == ep.W0 && k.w1 == ep.W1 && k.family == ep.Family &&
+		uint32(k.way>>32) == w.adjacencies[k.way&0xffff].Stamp() {
 		return k, true
 	}
 	addr := ep.AddrPort.Addr()
@@ -33,8 +34,15 @@ func (w *worker) pathTo(ep *table.EndpointEntry, hash uint32) (*knownPath, bool)
 	if !ok {
 		return k, false
 	}
-	if n, ok := w.router.Adjacency(path.Port, path.NextHop); ok {
-		k.way = way(w.epoch, &path, n)
+	n, ok := w.router.Adjacency(path.Port, path.NextHop)
+	if !ok {
+		return k, true
+	}
+	adj := &w.adjacencies[n]
+	stamp := adj.Stamp()
+	// As in hop: numbers of next hops that have never answered are soon another's.
+	if adj.State() == route.Valid && adj.Is(path.Port, path.NextHop) && w.router.Load() == w.routes {
+		k.way = way(stamp, &path, n)
 		if w.routes.Alternatives(addr) == 1 {
 			k.epoch, k.number, k.family, k.w0, k.w1 = w.epoch, ep.Number, ep.Family, ep.W0, ep.W1
 		}

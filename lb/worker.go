@@ -66,6 +66,7 @@ type worker struct {
 	sendMax      int // frames that one port may have on the way out
 	done         [256]uint64
 	held         []held
+	holds        uint32 // packets that have been held
 	datagrams    datagrams
 	peers        []*peer // by worker; nil for itself
 	resets       limiter

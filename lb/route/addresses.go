@@ -171,8 +171,8 @@ func (w *Watcher) OnChange() <-chan struct{} {
 }
 
 type stats struct {
-	readings, interrupted, lost                       atomic.Uint64
-	solicited, solicitErrors, refused, full, released atomic.Uint64
+	readings, interrupted, lost                                  atomic.Uint64
+	solicited, solicitErrors, refused, full, released, displaced atomic.Uint64
 }
 
 // Stats are totals since New.
@@ -185,8 +185,9 @@ type Stats struct {
 	// Refused requests of workers: for a port that is not attached. Full: no
 	// adjacency was free. RingFull: a worker's ring was.
 	Refused, Full, RingFull uint64
-	// Released adjacencies, since nobody used them.
-	Released uint64
+	// Released adjacencies: nobody used them, or others displaced them. Displaced
+	// are those of them that had never answered and made room for the next.
+	Released, Displaced uint64
 }
 
 // Stats returns the watcher's counters.
@@ -194,7 +195,7 @@ func (w *Watcher) Stats() Stats {
 	s := Stats{
 		Readings: w.stats.readings.Load(), Interrupted: w.stats.interrupted.Load(), Lost: w.stats.lost.Load(),
 		Solicited: w.stats.solicited.Load(), SolicitErrors: w.stats.solicitErrors.Load(),
-		Refused: w.stats.refused.Load(), Full: w.stats.full.Load(), Released: w.stats.released.Load(),
+		Refused: w.stats.refused.Load(), Full: w.stats.full.Load(), Released: w.stats.released.Load(), Displaced: w.stats.displaced.Load(),
 	}
 	for i := range w.rings {
 		s.RingFull += w.rings[i].full.Load()

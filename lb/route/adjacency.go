@@ -37,7 +37,11 @@ type Adjacency struct {
 	used atomic.Uint32
 	hop  [2]atomic.Uint64 // As16 of the next hop, little-endian words
 	port atomic.Uint32    // port + 1; 0 = the slot is free
-	_    [20]byte
+	// stamp changes whenever what was decided about the slot may be void: with the
+	// routes, and when the slot is given up.
+	stamp  atomic.Uint32
+	needed atomic.Bool // an endpoint or a gateway is there: see Resolve
+	_      [12]byte
 }
 
 const macMask = 1<<48 - 1
@@ -60,6 +64,19 @@ func (a *Adjacency) MTU() uint32 { return a.mtu.Load() }
 
 // State of the adjacency.
 func (a *Adjacency) State() State { return State(a.dst.Load() >> 48) }
+
+// Stamp identifies what the slot is for under the current routes. A number that is kept
+// with the stamp that was read before [Table.Lookup]'s answer was used is good for as
+// long as the stamp stays the same, if the table was still current after the reading
+// ([Watcher.Load]). It is never 0, and that of slot 0 is never another's.
+func (a *Adjacency) Stamp() uint32 { return a.stamp.Load() }
+
+// Needed reports whether the watcher knows that an endpoint or a gateway is there.
+func (a *Adjacency) Needed() bool { return a.needed.Load() }
+
+// Is reports whether the adjacency is that of a next hop behind a port. After it has
+// reported true, what was loaded before was the next hop's too.
+func (a *Adjacency) Is(port int, nextHop netip.Addr) bool { return a.is(makeHopKey(port, nextHop)) }
 
 // Touch notes that a worker uses the adjacency, whatever its state: what is
 // not touched for Config.IdleAfter is given up. tick is any coarse clock; it
@@ -188,6 +205,6 @@ func (w *Watcher) Adjacency(port int, nextHop netip.Addr) (uint32, bool) {
 }
 
 // Adjacencies is the table itself, to be indexed by number. Number 0 is never
-// used. A number stays valid as long as the epoch of the Table under which it
-// was found is current.
+// used. A number may be another next hop's at any time until the next hop has been
+// Valid, and then as long as [Adjacency.Stamp] stays the same.
 func (w *Watcher) Adjacencies() []Adjacency { return w.adj }

@@ -73,7 +73,7 @@ func TestIndexFindsWhatWasInserted(t *testing.T) {
 
 func TestRingKeepsOrderAndRefusesWhenFull(t *testing.T) {
 	r := new(ring)
-	key := func(i int) hopKey { return hopKey{w0: uint64(i)} }
+	key := func(i int) request { return request{hopKey{w0: uint64(i)}, true} }
 	for round := range 3 {
 		for i := range ringSize {
 			if !r.put(key(i)) {
@@ -91,6 +91,19 @@ func TestRingKeepsOrderAndRefusesWhenFull(t *testing.T) {
 		if _, ok := r.take(); ok {
 			t.Fatal("gave from nothing")
 		}
+	}
+}
+
+func TestRequestsForClientsLeaveRoomForEndpoints(t *testing.T) {
+	r := new(ring)
+	taken := 0
+	for i := range ringSize {
+		if r.put(request{hopKey{w0: uint64(i)}, false}) {
+			taken++
+		}
+	}
+	if taken != ringSize/2 || !r.put(request{hopKey{w0: 1 << 40}, true}) {
+		t.Errorf("%d requests for clients filled the ring", taken)
 	}
 }
 
@@ -114,7 +127,7 @@ func TestWorkersCallsDoNotAllocate(t *testing.T) {
 	for name, f := range map[string]func(){
 		"Lookup":    func() { w.Load().Lookup(addrs[7], 1) },
 		"Local":     func() { w.Local(addrs[7]) },
-		"Resolve":   func() { w.Resolve(0, 0, hop) },
+		"Resolve":   func() { w.Resolve(0, 0, hop, false) },
 		"Adjacency": func() { w.Adjacency(0, hop) },
 		"leave": func() {
 			p, _ := w.Load().Lookup(addrs[3], 1)

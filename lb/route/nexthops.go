@@ -14,9 +14,15 @@ type nextHops struct {
 	// has one for every member.
 	byNeighbour map[neighbourKey][]*nextHop
 	free        []uint32
-	// resting are numbers given up a moment ago: a worker in the middle of a
-	// batch may still hold one.
+	// resting are numbers given up a moment ago that flows may hold: a worker in the
+	// middle of a batch may have looked at the stamp before.
 	resting []restingNumber
+	// guests are next hops that are not needed and have not answered, the oldest
+	// first; some are none any more, or have been given up.
+	guests  []*nextHop
+	nGuests int
+	tokens  float64 // requests for clients' next hops that may be made at once
+	filled  time.Time
 	ports   map[int]int // port -> index of the interface that holds its neighbours
 	// kept says whether the kernel keeps neighbours fresh by itself
 	// (NTF_EXT_MANAGED): found out with the first request.
@@ -48,8 +54,13 @@ type nextHop struct {
 	// neighbour is zero for the host port.
 	neighbour neighbourKey
 	permanent bool // the host port's: never resolved, never given up
+	needed    bool // an endpoint or a gateway is there
+	answered  bool // it has been Valid: flows may hold the number
 	asked     bool // the kernel was asked to resolve it
 	created   bool // and had not known it before
+	lapsed    bool // it failed a while ago: the next packet asks again
+	failedAt  time.Time
+	refusedAt time.Time // when the kernel last refused to resolve it
 	askAt     time.Time
 	lastTick  uint32
 	usedAt    time.Time // when lastTick was seen to change
@@ -69,20 +80,6 @@ func (x *nextHops) init(limit int) {
 	}
 }
 
-// number takes a free one; ok is false when there is none.
-func (x *nextHops) number(now time.Time) (uint32, bool) {
-	for len(x.resting) > 0 && now.After(x.resting[0].until) {
-		x.free = append(x.free, x.resting[0].n)
-		x.resting = x.resting[1:]
-	}
-	if len(x.free) == 0 {
-		return 0, false
-	}
-	n := x.free[len(x.free)-1]
-	x.free = x.free[:len(x.free)-1]
-	return n, true
-}
-
 // drain serves what workers asked for.
 func (w *Watcher) drain() {
 	w.asked.Store(0) // before the rings are read: a later request wakes again
@@ -98,30 +95,6 @@ func (w *Watcher) drain() {
 	}
 }
 
-// want creates the adjacency for k unless it exists.
-func (w *Watcher) want(k hopKey, now time.Time) {
-	if w.nextHops.byKey[k] != nil {
-		return
-	}
-	iface, ok := w.nextHops.ports[int(k.port)-1]
-	if !ok || !k.nextHop().IsValid() || k.nextHop().IsMulticast() {
-		w.stats.refused.Add(1)
-		return
-	}
-	h := w.create(k, now)
-	if h == nil {
-		return
-	}
-	h.neighbour = neighbourKey{iface, k.nextHop()}
-	w.nextHops.byNeighbour[h.neighbour] = append(w.nextHops.byNeighbour[h.neighbour], h)
-	n, known := w.neigh[h.neighbour]
-	// One that an earlier process had the kernel keep was that process's too.
-	h.created = !known || n.leftover()
-	w.setFromNeighbour(h)
-	w.ask(h, now)
-	w.index.Load().insert(k, h.number)
-}
-
 // adoptLeft makes adjacencies of the neighbours that an earlier process had
 // the kernel keep fresh: they are used again, or given up like all others.
 func (w *Watcher) adoptLeft() {
@@ -132,30 +105,10 @@ func (w *Watcher) adoptLeft() {
 		}
 		for port, index := range w.nextHops.ports {
 			if index == key.index {
-				w.want(makeHopKey(port, key.addr), now)
+				w.want(request{hopKey: makeHopKey(port, key.addr)}, now)
 			}
 		}
 	}
-}
-
-// create takes a number and fills in the adjacency's words, but the MAC.
-func (w *Watcher) create(k hopKey, now time.Time) *nextHop {
-	n, ok := w.nextHops.number(now)
-	if !ok {
-		w.stats.full.Add(1)
-		w.nextHops.swept = time.Time{} // look for idle ones at the next tick
-		return nil
-	}
-	a := &w.adj[n]
-	a.hop[0].Store(k.w0)
-	a.hop[1].Store(k.w1)
-	a.dst.Store(uint64(Unresolved) << 48)
-	a.used.Store(0)
-	a.port.Store(k.port)
-	h := &nextHop{key: k, number: n, usedAt: now}
-	w.nextHops.byKey[k] = h
-	w.setPort(a, k)
-	return h
 }
 
 // setPort writes what an adjacency has of its port: source MAC and MTU.
@@ -243,7 +196,7 @@ func (w *Watcher) addHostPortAdjacencies() {
 		h := w.nextHops.byKey[k]
 		fresh := h == nil
 		if fresh {
-			if h = w.create(k, time.Now()); h == nil {
+			if h = w.create(request{k, true}, time.Now()); h == nil {
 				return
 			}
 			h.permanent = true
@@ -264,9 +217,10 @@ func (w *Watcher) setFromNeighbour(h *nextHop) {
 	switch {
 	case known && n.usable():
 		word = macWord(n.mac) | uint64(Valid)<<48
-	case known && n.state&unix.NUD_FAILED != 0:
+		w.hasAnswered(h)
+	case known && n.state&unix.NUD_FAILED != 0 && !h.lapsed:
 		word = uint64(Failed) << 48
-	case known && n.state&unix.NUD_INCOMPLETE != 0, h.asked:
+	case known && n.state&unix.NUD_INCOMPLETE != 0, h.asked && !h.lapsed:
 		word = uint64(Resolving) << 48
 	default:
 		word = uint64(Unresolved) << 48
@@ -281,18 +235,27 @@ func (w *Watcher) neighbourChanged(c *neighbourChange) {
 	if !w.watched(c.key.index) {
 		return
 	}
-	if c.deleted {
+	before := w.neigh[c.key]
+	failed := c.n.state&unix.NUD_FAILED != 0
+	// A neighbor that was good and was not being confirmed has not failed to answer:
+	// the kernel announces its removal by this state.
+	gone := c.deleted || failed && before.usable() && before.state&unix.NUD_PROBE == 0
+	if gone {
 		delete(w.neigh, c.key)
 	} else {
 		w.neigh[c.key] = c.n
 	}
 	now := time.Now()
 	for _, h := range w.nextHops.byNeighbour[c.key] {
-		if c.deleted {
-			// Flushed with its link, or by hand: asked for again, but not at
-			// once, or two who disagree would keep each other busy.
-			h.asked, h.askAt = false, now.Add(time.Second)
-		} else if w.nextHops.kept == keepByAsking && c.n.state&unix.NUD_STALE != 0 {
+		switch {
+		case gone:
+			// Flushed with its link, or by hand: asked for again by the next packet,
+			// or without one, but then not at once, or two who disagree would keep
+			// each other busy.
+			h.asked, h.lapsed, h.askAt = false, false, now.Add(time.Second)
+		case failed:
+			h.lapsed, h.failedAt = false, now
+		case w.nextHops.kept == keepByAsking && c.n.state&unix.NUD_STALE != 0:
 			h.askAt = now
 		}
 		w.setFromNeighbour(h)
@@ -311,53 +274,6 @@ func (w *Watcher) replaceNeighbours(all map[neighbourKey]neighbour) {
 		}
 		w.setFromNeighbour(h)
 	}
-}
-
-// giveUpIdle frees the adjacencies that no worker has used for a while, those
-// that lead nowhere sooner, and all idle ones sooner when few numbers are left.
-func (w *Watcher) giveUpIdle(now time.Time) {
-	idle := w.cfg.IdleAfter
-	if len(w.nextHops.free) < w.cfg.MaxAdjacencies/10 {
-		idle /= 5
-	}
-	var unused []*nextHop
-	for _, h := range w.nextHops.byKey {
-		limit := idle
-		if w.adj[h.number].State() != Valid {
-			limit = min(limit, w.cfg.IdleAfter/10)
-		}
-		if !h.permanent && now.Sub(h.usedAt) > limit {
-			unused = append(unused, h)
-		}
-	}
-	w.giveUp(unused)
-}
-
-// giveUp frees adjacencies. Their numbers rest for a while, and the epoch
-// changes, so that flows that hold one look it up again.
-func (w *Watcher) giveUp(hs []*nextHop) {
-	if len(hs) == 0 {
-		return
-	}
-	now := time.Now()
-	x := w.index.Load()
-	for _, h := range hs {
-		x.remove(h.key, h.number)
-		if err := w.restore(h); err != nil {
-			w.log.Debug("release a neighbour", "address", h.neighbour.addr, "error", err)
-		}
-		delete(w.nextHops.byKey, h.key)
-		w.forgetNeighbour(h)
-		w.adj[h.number].dst.Store(uint64(Unresolved) << 48)
-		w.adj[h.number].port.Store(0)
-		w.nextHops.resting = append(w.nextHops.resting, restingNumber{h.number, now.Add(rest)})
-	}
-	w.stats.released.Add(uint64(len(hs)))
-	if x.tombs > len(x.slots)/4 {
-		w.reindex()
-	}
-	old := w.table.Load()
-	w.publishTable(&Table{first: old.first, main: old.main})
 }
 
 func (w *Watcher) forgetNeighbour(h *nextHop) {

@@ -17,12 +17,22 @@ type ring struct {
 	tail atomic.Uint32 // producer's
 	full atomic.Uint64 // producer's: requests that found no room
 	_    [48]byte
-	keys [ringSize]hopKey
+	keys [ringSize]request
 }
 
-func (r *ring) put(k hopKey) bool {
+// request is what a worker asks for.
+type request struct {
+	hopKey
+	needed bool
+}
+
+func (r *ring) put(k request) bool {
 	t := r.tail.Load()
-	if t-r.head.Load() == ringSize {
+	room := uint32(ringSize)
+	if !k.needed {
+		room /= 2 // endpoints and gateways are asked for all the same
+	}
+	if t-r.head.Load() >= room {
 		r.full.Add(1)
 		return false
 	}
@@ -31,10 +41,10 @@ func (r *ring) put(k hopKey) bool {
 	return true
 }
 
-func (r *ring) take() (hopKey, bool) {
+func (r *ring) take() (request, bool) {
 	h := r.head.Load()
 	if h == r.tail.Load() {
-		return hopKey{}, false
+		return request{}, false
 	}
 	k := r.keys[h%ringSize]
 	r.head.Store(h + 1)
@@ -45,8 +55,13 @@ func (r *ring) take() (hopKey, bool) {
 // it. Only the goroutine of the given worker may call it for that worker; it
 // neither blocks nor allocates. The adjacency appears soon after; asking again
 // for the same next hop does no harm.
-func (w *Watcher) Resolve(worker, port int, nextHop netip.Addr) {
-	if !w.rings[worker].put(makeHopKey(port, nextHop)) {
+//
+// needed is true of next hops that the configuration names: endpoints and gateways.
+// All others are clients' on the link, any number of which can be made up by whoever
+// sends packets: they never displace a needed one, and those that have never answered
+// only each other.
+func (w *Watcher) Resolve(worker, port int, nextHop netip.Addr, needed bool) {
+	if !w.rings[worker].put(request{makeHopKey(port, nextHop), needed}) {
 		return
 	}
 	if w.asked.Load() == 0 && w.asked.CompareAndSwap(0, 1) {

@@ -7,11 +7,12 @@
 //
 //   - [Table], an immutable longest prefix match over the main and local
 //     routing tables, behind one atomic pointer. Its epoch changes whenever an
-//     answer may have changed, so that an answer cached in a flow is valid as
-//     long as the epoch stored with it is the table's.
+//     answer may have changed.
 //   - [Adjacency], a fixed array of next hops (port, MACs, MTU, state) whose
 //     words are replaced in place: a neighbour's new MAC reaches established
-//     flows without touching them.
+//     flows without touching them. Its stamp changes with the epoch and when the
+//     next hop is given up, so that an answer cached in a flow is valid as long as
+//     the stamp stored with it is the adjacency's.
 //   - the addresses of the host, for NodePort frontends.
 //
 // The kernel is the only source: it holds the routes, resolves the neighbours

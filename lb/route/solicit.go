@@ -15,11 +15,12 @@ func (w *Watcher) ask(h *nextHop, now time.Time) {
 	managed := w.nextHops.kept != keepByAsking
 	if err := w.conn.solicit(h.neighbour, managed); err != nil {
 		w.stats.solicitErrors.Add(1)
+		h.refusedAt = now
 		w.log.Debug("ask the kernel for a neighbour", "address", h.neighbour.addr, "interface", h.neighbour.index, "error", err)
 		return
 	}
 	w.stats.solicited.Add(1)
-	h.asked = true
+	h.asked, h.lapsed = true, false
 	if w.nextHops.kept == keepUnknown {
 		w.probeKeeping(h)
 	}
@@ -27,6 +28,9 @@ func (w *Watcher) ask(h *nextHop, now time.Time) {
 		a.dst.Store(uint64(Resolving) << 48)
 	}
 }
+
+// failsFor is how long packets to a next hop that has not answered are refused at once.
+const failsFor = time.Second
 
 // probeKeeping finds out whether the kernel took NTF_EXT_MANAGED, by reading
 // back what was asked: one without it ignores the attribute.
@@ -45,6 +49,11 @@ func (w *Watcher) maintain(now time.Time) {
 		}
 		if t := w.adj[h.number].used.Load(); t != h.lastTick {
 			h.lastTick, h.usedAt = t, now
+		}
+		if w.adj[h.number].State() == Failed && now.Sub(h.failedAt) >= failsFor {
+			// As in the kernel, the next packet has it asked for again, and waits.
+			h.lapsed = true
+			w.setFromNeighbour(h)
 		}
 		if w.due(h, now) {
 			w.ask(h, now)

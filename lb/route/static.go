@@ -19,6 +19,7 @@ type StaticHop struct {
 // without effect, and Run and Close must not be called.
 func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
 	w := &Watcher{adj: make([]Adjacency, len(hops)+1), rings: make([]ring, 64), wake: make(chan struct{}, 1)}
+	w.restampAll()
 	x := newHopIndex(len(hops) + 1)
 	for i, h := range hops {
 		n := uint32(i + 1)

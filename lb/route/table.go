@@ -102,9 +102,8 @@ type Table struct {
 	first, main *bart.Table[*entry]
 }
 
-// Epoch identifies what the table means and which adjacency numbers are valid.
-// It is never 0, and differs from the one before when any answer of Lookup may
-// be different or an adjacency number has been given up.
+// Epoch identifies what the table means. It is never 0, and differs from the one
+// before when any answer of Lookup may be different.
 func (t *Table) Epoch() uint32 { return t.epoch }
 
 // Size is the number of prefixes.

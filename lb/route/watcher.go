@@ -42,6 +42,7 @@ type Watcher struct {
 	readerEnded chan struct{}
 
 	// Owned by the goroutine of Run.
+	stamps      uint32 // the last one given
 	first, main map[netip.Prefix]*entry
 	kernel      *kernelState
 	neigh       map[neighbourKey]neighbour
@@ -79,6 +80,7 @@ func New(cfg Config) (*Watcher, error) {
 		warned: make(map[string]bool),
 	}
 	w.index.Store(newHopIndex(cfg.MaxAdjacencies))
+	w.restampAll()
 	w.table.Store(&Table{epoch: 1, first: new(bart.Table[*entry]), main: new(bart.Table[*entry])})
 	w.nextHops.init(cfg.MaxAdjacencies)
 	var err error
@@ -249,13 +251,15 @@ func (w *Watcher) publish(k *kernelState) {
 	}
 }
 
-// publishTable gives t the next epoch and makes it the current one.
+// publishTable gives t the next epoch and makes it the current one. Stamps follow: a
+// worker that reads one and then finds its table still current has read one of before.
 func (w *Watcher) publishTable(t *Table) {
 	t.epoch = w.table.Load().epoch + 1
 	if t.epoch == 0 {
 		t.epoch = 1
 	}
 	w.table.Store(t)
+	w.restampAll()
 }
 
 // update brings a table from the old to the new entries by what differs, and

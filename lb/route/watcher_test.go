@@ -127,7 +127,7 @@ func macOf(n *namespace, name string) uint64 {
 // resolved asks for a next hop and waits until it is valid.
 func resolved(t testing.TB, w *Watcher, port int, hop netip.Addr) uint32 {
 	t.Helper()
-	w.Resolve(0, port, hop)
+	w.Resolve(0, port, hop, false)
 	var n uint32
 	eventually(t, "state of "+hop.String(), "valid", func() string {
 		var ok bool
@@ -146,7 +146,7 @@ func TestNextHopThatDoesNotAnswerFailsUntilItDoes(t *testing.T) {
 	}
 	w := node.watch(Config{}, "e0")
 	hop := netip.MustParseAddr("192.0.2.99")
-	w.Resolve(0, 0, hop)
+	w.Resolve(0, 0, hop, false)
 	tick := uint32(0)
 	state := func() string {
 		n, ok := w.Adjacency(0, hop)
@@ -221,8 +221,15 @@ func TestIdleNextHopsAreGivenUp(t *testing.T) {
 	node, _ := lan(t)
 	w := node.watch(Config{IdleAfter: time.Second, MaxAdjacencies: 2}, "e0")
 	epoch := w.Load().Epoch()
-	hop := netip.MustParseAddr("192.0.2.2")
-	resolved(t, w, 0, hop)
-	eventually(t, "adjacency", false, func() bool { _, ok := w.Adjacency(0, hop); return ok })
-	eventually(t, "epoch changed", true, func() bool { return w.Load().Epoch() != epoch })
+	idle, used := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")
+	n, m := resolved(t, w, 0, idle), resolved(t, w, 0, used)
+	a, b := &w.Adjacencies()[n], &w.Adjacencies()[m]
+	given, kept := a.Stamp(), b.Stamp()
+	tick := uint32(0)
+	eventually(t, "adjacency", false, func() bool { tick++; b.Touch(tick); _, ok := w.Adjacency(0, idle); return ok })
+	eventually(t, "the stamp changed", true, func() bool { return a.Stamp() != given })
+	// Flows that use other next hops hear nothing of it.
+	if w.Load().Epoch() != epoch || b.Stamp() != kept {
+		t.Errorf("epoch %d became %d, another next hop's stamp %d became %d", epoch, w.Load().Epoch(), kept, b.Stamp())
+	}
 }

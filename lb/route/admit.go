@@ -1,0 +1,240 @@
+package route
+
+import (
+	"slices"
+	"time"
+)
+
+// Which next hops have an adjacency. Whoever sends packets from made-up addresses of the
+// link makes one next hop per address, of which the kernel hears nothing (an IPv6 /64
+// has enough for ever). So that they take nothing from others:
+//
+//   - next hops that have never answered have a quarter of the numbers, and displace
+//     each other, the oldest first: a host that exists answers before its turn comes;
+//   - those that have answered are given up when idle, sooner when numbers are few;
+//   - endpoints and gateways have a sixteenth to themselves, and displace the first.
+//
+// Flows keep the numbers of next hops that have answered, and no others: a number that
+// was a guest's alone is used again at once.
+const (
+	guestShare = 4  // of all numbers, for next hops that have never answered
+	spareShare = 16 // for endpoints and gateways alone
+)
+
+// idleWhenFew is how long a next hop that has answered stays unused when numbers are few.
+const idleWhenFew = 10 * time.Second
+
+// A request for a client's next hop costs the kernel and the watcher some 50 us: at most
+// so many new ones per second are made, and at once.
+const (
+	guestsPerSecond = 2000
+	guestsAtOnce    = 256
+)
+
+// mayAsk takes one of the requests for clients' next hops that are left.
+func (x *nextHops) mayAsk(now time.Time) bool {
+	x.tokens = min(guestsAtOnce, x.tokens+now.Sub(x.filled).Seconds()*guestsPerSecond)
+	x.filled = now
+	if x.tokens < 1 {
+		return false
+	}
+	x.tokens--
+	return true
+}
+
+// afterRefusal is how long the kernel is not asked again for a next hop on workers'
+// requests when it has refused to (its neighbor table may be full).
+const afterRefusal = 10 * time.Millisecond
+
+// want creates the adjacency for a next hop, or asks again for one that needs it.
+func (w *Watcher) want(k request, now time.Time) {
+	if h := w.nextHops.byKey[k.hopKey]; h != nil {
+		w.need(h, k.needed)
+		if !h.permanent && w.adj[h.number].State() == Unresolved && now.Sub(h.refusedAt) >= afterRefusal {
+			h.usedAt = now
+			w.ask(h, now)
+		}
+		return
+	}
+	iface, ok := w.nextHops.ports[int(k.port)-1]
+	if !ok || !k.nextHop().IsValid() || k.nextHop().IsMulticast() {
+		w.stats.refused.Add(1)
+		return
+	}
+	if !k.needed && !w.nextHops.mayAsk(now) {
+		w.stats.full.Add(1)
+		return
+	}
+	h := w.create(k, now)
+	if h == nil {
+		return
+	}
+	h.neighbour = neighbourKey{iface, k.nextHop()}
+	w.nextHops.byNeighbour[h.neighbour] = append(w.nextHops.byNeighbour[h.neighbour], h)
+	n, known := w.neigh[h.neighbour]
+	// One that an earlier process had the kernel keep was that process's too.
+	h.created = !known || n.leftover()
+	w.setFromNeighbour(h)
+	w.ask(h, now)
+	w.index.Load().insert(k.hopKey, h.number)
+}
+
+// need notes that an endpoint or a gateway turned out to be at a next hop.
+func (w *Watcher) need(h *nextHop, needed bool) {
+	if !needed || h.needed {
+		return
+	}
+	if h.guest() {
+		w.nextHops.nGuests--
+	}
+	h.needed = true
+	w.adj[h.number].needed.Store(true)
+}
+
+// hasAnswered notes that a next hop exists.
+func (w *Watcher) hasAnswered(h *nextHop) {
+	if h.guest() {
+		w.nextHops.nGuests--
+	}
+	h.answered = true
+}
+
+// guest reports whether a next hop may be nobody's.
+func (h *nextHop) guest() bool { return !h.needed && !h.answered && !h.permanent }
+
+// create takes a number and fills in the adjacency's words, but the MAC.
+func (w *Watcher) create(k request, now time.Time) *nextHop {
+	n, ok := w.number(k.needed, now)
+	if !ok {
+		w.stats.full.Add(1)
+		w.nextHops.swept = time.Time{} // look for idle ones at the next tick
+		return nil
+	}
+	a := &w.adj[n]
+	a.hop[0].Store(k.w0)
+	a.hop[1].Store(k.w1)
+	a.dst.Store(uint64(Unresolved) << 48)
+	a.used.Store(0)
+	a.needed.Store(k.needed)
+	a.port.Store(k.port)
+	h := &nextHop{key: k.hopKey, number: n, needed: k.needed, usedAt: now}
+	w.nextHops.byKey[k.hopKey] = h
+	if h.guest() {
+		w.nextHops.guests = append(w.nextHops.guests, h)
+		w.nextHops.nGuests++
+	}
+	w.setPort(a, k.hopKey)
+	return h
+}
+
+// number takes a free one, or the oldest guest's; ok is false when neither is to be had.
+func (w *Watcher) number(needed bool, now time.Time) (uint32, bool) {
+	x := &w.nextHops
+	for len(x.resting) > 0 && now.After(x.resting[0].until) {
+		x.free = append(x.free, x.resting[0].n)
+		x.resting = x.resting[1:]
+	}
+	least := 0
+	if !needed {
+		least = w.cfg.MaxAdjacencies / spareShare
+	}
+	if len(x.free) <= least || !needed && x.nGuests >= max(1, w.cfg.MaxAdjacencies/guestShare) {
+		w.displaceGuest()
+	}
+	if len(x.free) <= least {
+		return 0, false
+	}
+	n := x.free[len(x.free)-1]
+	x.free = x.free[:len(x.free)-1]
+	return n, true
+}
+
+// displaceGuest gives the oldest guest up, if there is any.
+func (w *Watcher) displaceGuest() {
+	x := &w.nextHops
+	for len(x.guests) > 0 {
+		h := x.guests[0]
+		x.guests = x.guests[1:]
+		if h.guest() && x.byKey[h.key] == h {
+			w.stats.displaced.Add(1)
+			w.giveUp([]*nextHop{h})
+			return
+		}
+	}
+}
+
+// giveUpIdle frees the adjacencies that no worker has used for a while, those
+// that lead nowhere sooner, and clients' sooner when few numbers are left.
+func (w *Watcher) giveUpIdle(now time.Time) {
+	few := len(w.nextHops.free) < w.cfg.MaxAdjacencies/8
+	var unused []*nextHop
+	for _, h := range w.nextHops.byKey {
+		limit := w.cfg.IdleAfter
+		if w.adj[h.number].State() != Valid {
+			limit = w.cfg.IdleAfter / 10
+		}
+		if few && !h.needed {
+			limit = min(limit, idleWhenFew)
+		}
+		if !h.permanent && now.Sub(h.usedAt) > limit {
+			unused = append(unused, h)
+		}
+	}
+	w.giveUp(unused)
+	x := &w.nextHops
+	x.guests = slices.DeleteFunc(x.guests, func(h *nextHop) bool { return !h.guest() || x.byKey[h.key] != h })
+}
+
+// giveUp frees adjacencies. A new stamp makes flows that hold one look it up again;
+// what they hold of others stays good.
+func (w *Watcher) giveUp(hs []*nextHop) {
+	if len(hs) == 0 {
+		return
+	}
+	now := time.Now()
+	x := w.index.Load()
+	for _, h := range hs {
+		x.remove(h.key, h.number)
+		if err := w.restore(h); err != nil {
+			w.log.Debug("release a neighbour", "address", h.neighbour.addr, "error", err)
+		}
+		delete(w.nextHops.byKey, h.key)
+		w.forgetNeighbour(h)
+		a := &w.adj[h.number]
+		a.dst.Store(uint64(Unresolved) << 48)
+		a.port.Store(0)
+		if h.guest() {
+			w.nextHops.nGuests--
+			w.nextHops.free = append(w.nextHops.free, h.number)
+			continue
+		}
+		w.restamp(a)
+		w.nextHops.resting = append(w.nextHops.resting, restingNumber{h.number, now.Add(rest)})
+	}
+	w.stats.released.Add(uint64(len(hs)))
+	if x.tombs > len(x.slots)/4 {
+		w.reindex()
+	}
+}
+
+// restamp gives an adjacency a stamp of its own.
+func (w *Watcher) restamp(a *Adjacency) { a.stamp.Store(w.nextStamp()) }
+
+// restampAll gives all adjacencies another stamp.
+func (w *Watcher) restampAll() {
+	n := w.nextStamp()
+	for i := range w.adj[1:] {
+		w.adj[1+i].stamp.Store(n)
+	}
+	w.adj[0].stamp.Store(noStamp)
+}
+
+// noStamp is the stamp of number 0, which no word has.
+const noStamp = ^uint32(0)
+
+func (w *Watcher) nextStamp() uint32 {
+	if w.stamps++; w.stamps == 0 || w.stamps == noStamp {
+		w.stamps = 1
+	}
+	return w.stamps
+}
