@@ -125,8 +125,9 @@ type Configuration struct {
 	// that both may run.
 	HealthzBindAddress string `json:"healthzBindAddress"`
 
-	// EnableProfiling serves /debug/pprof on the metrics address. A CPU
-	// profile costs the workers a few percent while it runs.
+	// EnableProfiling serves /debug/pprof on the metrics address, which must
+	// be a loopback address then: whoever may ask gets the process's memory,
+	// and a CPU profile costs the workers a few percent while it runs.
 	EnableProfiling bool `json:"enableProfiling"`
 
 	Logging Logging `json:"logging"`

@@ -312,6 +312,9 @@ func (c *Configuration) validateServers(r *report) {
 	if c.EnableProfiling && c.MetricsBindAddress == "" {
 		r.addf("enableProfiling", "needs metricsBindAddress, where it is served")
 	}
+	if c.EnableProfiling && m.IsValid() && !m.Addr().Unmap().IsLoopback() {
+		r.addf("enableProfiling", "needs metricsBindAddress on a loopback address, not %s: profiles take CPU time from the workers and show memory to whoever asks", m)
+	}
 }
 
 // checkBindAddress parses IP:PORT. Empty means that nothing is served.

@@ -78,6 +78,9 @@ func TestValidateRefuses(t *testing.T) {
 		{"listener among snat ports", func(c *Configuration) { c.HealthzBindAddress = "0.0.0.0:61001" }, "healthzBindAddress", "lies in snat.ports"},
 		{"same listener", func(c *Configuration) { c.HealthzBindAddress = "0.0.0.0:9464" }, "healthzBindAddress", "collides"},
 		{"profiling nowhere", func(c *Configuration) { c.MetricsBindAddress = "" }, "enableProfiling", "needs metricsBindAddress"},
+		{"profiling for strangers", func(c *Configuration) { c.MetricsBindAddress = "0.0.0.0:9464" }, "enableProfiling", "on a loopback address, not 0.0.0.0:9464"},
+		{"drain that ends before it begins", func(c *Configuration) { c.Drain.NotReadySeconds = -1 }, "drain.notReadySeconds", "must be 0 to"},
+		{"drain without an end", func(c *Configuration) { c.Drain.TimeoutSeconds = 1 << 30 }, "drain.timeoutSeconds", "must be 0 to"},
 		{"log level", func(c *Configuration) { c.Logging.Level = "loud" }, "logging.level", `is "loud"`},
 		{"log format", func(c *Configuration) { c.Logging.Format = "xml" }, "logging.format", `is "xml"`},
 	} {

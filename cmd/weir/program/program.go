@@ -80,6 +80,7 @@ type Translator struct {
 	// complaints are the problems given, per Service that has some.
 	complaints map[discovery.ServiceName][]problem.Problem
 	work       scratch
+	askedOwn   bool // own was asked while a Service was translated
 }
 
 // entry is a Service that the table serves, or would with another node address.
@@ -87,6 +88,7 @@ type entry struct {
 	svc      *discovery.Service
 	served   bool
 	byLabels bool // this node's labels have a say in the choice
+	byOwn    bool // so does whether an address is the node's own
 }
 
 // New makes a Translator that knows no Service.
@@ -129,8 +131,8 @@ func (t *Translator) Apply(up *discovery.Update) Batch {
 }
 
 // SetNodeAddresses replaces the addresses on which node ports are taken. It is
-// to be called after any change of the node's own addresses: what is protected
-// changes with them.
+// to be called after any change of the node's own addresses: what is protected,
+// and what can do without translation, changes with them.
 func (t *Translator) SetNodeAddresses(addrs []netip.Addr) Batch {
 	b := t.begin()
 	addrs = sorted(addrs)
@@ -138,7 +140,7 @@ func (t *Translator) SetNodeAddresses(addrs []netip.Addr) Batch {
 	t.opts.NodeAddresses = addrs
 	var put []*discovery.Service
 	for _, e := range t.services {
-		if changed && hasNodePort(e.svc) || t.mayBeProtected(e.svc) {
+		if changed && hasNodePort(e.svc) || e.byOwn {
 			put = append(put, e.svc)
 		}
 	}
@@ -200,14 +202,15 @@ func (t *Translator) put(b *Batch, svc *discovery.Service) {
 		t.complain(b, svc.Name, nil)
 		return
 	}
+	t.askedOwn = false
 	spec, problems := t.translate(svc)
 	if len(spec.Frontends) > 0 {
 		b.Put = append(b.Put, spec)
-		t.services[svc.Name] = &entry{svc, true, byLabels(svc)}
+		t.services[svc.Name] = &entry{svc, true, byLabels(svc), t.askedOwn}
 	} else {
 		t.drop(b, svc.Name)
-		if hasNodePort(svc) || t.mayBeProtected(svc) {
-			t.services[svc.Name] = &entry{svc, false, byLabels(svc)}
+		if hasNodePort(svc) || t.askedOwn {
+			t.services[svc.Name] = &entry{svc, false, byLabels(svc), t.askedOwn}
 		}
 	}
 	t.complain(b, svc.Name, problems)
@@ -247,15 +250,6 @@ func byLabels(svc *discovery.Service) bool {
 		}
 	}
 	return false
-}
-
-// mayBeProtected reports whether a port of svc would be protected if one of its
-// addresses were the node's own.
-func (t *Translator) mayBeProtected(svc *discovery.Service) bool {
-	if len(svc.LoadBalancerIPs)+len(svc.ExternalIPs)+len(svc.ClusterIPs) == 0 {
-		return false
-	}
-	return slices.ContainsFunc(svc.Ports, func(p discovery.Port) bool { return slices.Contains(t.opts.ProtectedPorts, p.Port) })
 }
 
 func hasNodePort(svc *discovery.Service) bool {

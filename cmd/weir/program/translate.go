@@ -171,8 +171,10 @@ func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
 	})
 }
 
-// own reports whether addr is one of the node's addresses.
+// own reports whether addr is one of the node's addresses. It notes that it was
+// asked: the Service is translated again when these change.
 func (t *Translator) own(addr netip.Addr) bool {
+	t.askedOwn = true
 	if t.opts.Local != nil && t.opts.Local(addr) {
 		return true
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ type fixture struct {
 	// that did not.
 	silent atomic.Bool
 	held   atomic.Int32
+	hungUp sync.Map // the connections that get no answer
 }
 
 func newFixture(t *testing.T, o kubetest.Options) *fixture {
@@ -94,6 +96,7 @@ func (f *fixture) forwardAPIServer() {
 				defer in.Close()
 				if f.silent.Load() {
 					f.held.Add(1)
+					f.hungUp.Store(in, true)
 					_, _ = io.Copy(io.Discard, in) // until the other side gives up
 					f.held.Add(-1)
 					return
@@ -111,6 +114,15 @@ func (f *fixture) forwardAPIServer() {
 			}()
 		}
 	}()
+}
+
+// speak ends the silence, of connections that there are too.
+func (f *fixture) speak() {
+	f.silent.Store(false)
+	f.hungUp.Range(func(c, _ any) bool {
+		c.(net.Conn).Close()
+		return true
+	})
 }
 
 func (f *fixture) configure() {
