@@ -102,3 +102,58 @@ func TestAnEndpointThatAnotherServiceListsIsGoneForTheServiceThatItLeft(t *testi
 		}
 	})
 }
+
+// A load balancer IP passes to another Service, whose endpoints get its datagrams. The
+// endpoints of the Service that had it go on with others.
+func TestUDPFlowsFollowTheirFrontendToAnotherService(t *testing.T) {
+	for name, steps := range map[string]func(apply func(del []string, put ...table.Service)){
+		"in one change": func(apply func([]string, ...table.Service)) {
+			apply(nil, servicePort("ns/a", nil, nodeC, endpoint4), servicePort("ns/b", nil, nodeB, narrow4))
+		},
+		"after a time without a Service": func(apply func([]string, ...table.Service)) {
+			apply(nil, servicePort("ns/a", nil, nodeC, endpoint4))
+			apply(nil, servicePort("ns/b", nil, nodeB, narrow4))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			apply := func(del []string, put ...table.Service) {
+				t.Helper()
+				change, err := b.lb.tables.Apply(put, del)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.lb.moveFlows(&change)
+			}
+			apply(nil, servicePort("ns/a", nil, nodeB, endpoint4))
+			b.w.goneTicks = 0
+			udp, tcp := request(false, header.ProtoUDP).to(nodeB), request(false, header.ProtoTCP).to(nodeB)
+			b.goes(udp)
+			b.goes(tcp)
+			steps(apply)
+			if got := b.goes(udp); got != narrow4 {
+				t.Errorf("datagrams go to %v", got)
+			}
+			if tcp.flags, tcp.seq = header.ACK, 1001; b.goes(tcp) != endpoint4 {
+				t.Error("the connection moved")
+			}
+			b.framesHome()
+		})
+	}
+}
+
+func TestFormerFrontendsAreForgottenWhenThereAreTooMany(t *testing.T) {
+	b := newBench(t)
+	b.lb.servicePorts = map[table.Key]uint64{}
+	for i := range maxFormer + 100 {
+		b.lb.servicePorts[table.MakeKey(ap(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 53), header.ProtoUDP)] = 1
+	}
+	change, err := b.lb.tables.Apply([]table.Service{servicePort("ns/a", nil, nodeB, endpoint4)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.lb.moveFlows(&change)
+	if n := len(b.lb.servicePorts); n != 1 {
+		t.Errorf("%d frontends are remembered, want the one that is served", n)
+	}
+}

@@ -119,6 +119,9 @@ type LB struct {
 	claims   map[netip.Addr]int        // frontends per address that may need a route to the host port
 	claimed  map[table.Key]bool        // the frontends that are counted there
 	routed   map[netip.Addr]bool       // addresses that have one
+	// servicePorts are the Service ports of UDP frontends, also of some that are no
+	// longer served, see moveFlows.
+	servicePorts map[table.Key]uint64
 	// unsteered are published frontends that the steering program could not
 	// take: the kernel gets their packets until it can.
 	unsteered map[table.Key]*table.FrontendEntry

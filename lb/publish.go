@@ -47,6 +47,7 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 		}
 		errs = append(errs, err)
 	}
+	l.moveFlows(&ch)
 	errs = append(errs, l.noteVIPs(&ch), l.routeFrontends(&ch), l.forwardBehind(ch.Added), l.forwardBehind(ch.Changed))
 	if !l.attached {
 		l.adoptFlows()

@@ -31,6 +31,10 @@ type FrontendEntry struct {
 	ServiceName  string
 }
 
+// ServicePort identifies the Service port that the frontend is of: its Service's name,
+// port and protocol.
+func (f *FrontendEntry) ServicePort() uint64 { return f.servicePort }
+
 // AffinityKey is what session affinity remembers a client by: its address, and the
 // Service port, whose frontends all send a client to the same endpoint. w is the
 // tuple as for [Hash].
