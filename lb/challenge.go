@@ -61,7 +61,7 @@ func (w *worker) beginsAnew(b *batch, i int, ref conntrack.Ref, c *conntrack.Con
 	if policy == table.Keep {
 		switch c.State() {
 		case conntrack.StateSynSent, conntrack.StateSCTPInit: // the endpoint was never heard
-		case conntrack.StateTimeWait, conntrack.StateLastAck: // over: TrackTCP knows more
+		case conntrack.StateTimeWait, conntrack.StateClose: // over: TrackTCP knows more
 			return false
 		case conntrack.StateSCTPCookieEchoed, conntrack.StateSCTPEstablished, conntrack.StateSCTPShutdown:
 			if c.Idle(w.tick) <= sctpSilence {
