@@ -46,10 +46,14 @@ type Service struct {
 	Families Families
 	Policy   topology.Policy
 	// AffinitySeconds is the ClientIP session affinity timeout, 0 for none.
-	AffinitySeconds        int
-	SourceRanges           []netip.Prefix // loadBalancerSourceRanges
-	HealthCheckNodePort    uint16
-	LoadBalancerClass      string
+	AffinitySeconds     int
+	SourceRanges        []netip.Prefix // loadBalancerSourceRanges
+	HealthCheckNodePort uint16
+	LoadBalancerClass   string
+	// Created is metadata.creationTimestamp in Unix seconds, 0 where the object
+	// does not have it. Of two Services that claim one frontend the older has
+	// it, on every node.
+	Created                int64
 	Options                ServiceOptions // what annotations ask of the packet path
 	Headless, ExternalName bool
 	// Unsupported names the first field that Weir does not honour; such a

@@ -56,7 +56,7 @@ func parseService(obj *corev1.Service, good *spec, supported Feature) *spec {
 	}
 	if len(p.errors) > 0 && good != nil {
 		last := *good
-		last.svc.Errors, last.valid = p.errors, false
+		last.svc.Errors, last.svc.Created, last.valid = p.errors, sp.svc.Created, false
 		return &last
 	}
 	sp.wishes = parseWishes(obj.Annotations, sp.svc.Policy.ExternalLocal)
@@ -81,6 +81,9 @@ func (p *parser) basics() {
 	obj, out := p.obj, p.out
 	out.Name = ServiceName{strings.Clone(obj.Namespace), strings.Clone(obj.Name)}
 	out.ExternalName = obj.Spec.Type == corev1.ServiceTypeExternalName
+	if !obj.CreationTimestamp.IsZero() {
+		out.Created = obj.CreationTimestamp.Unix()
+	}
 	_, marked := obj.Labels[labelHeadless]
 	out.Headless = !out.ExternalName && (marked || obj.Spec.ClusterIP == corev1.ClusterIPNone ||
 		slices.Contains(obj.Spec.ClusterIPs, corev1.ClusterIPNone))

@@ -35,7 +35,9 @@ func (t *trimmer) trim(o any) (any, error) {
 	defer t.mu.Unlock()
 	switch o := o.(type) {
 	case *corev1.Service:
+		created := o.CreationTimestamp
 		t.meta(&o.ObjectMeta)
+		o.CreationTimestamp = created // says which of two has a frontend
 		o.Spec.Selector = t.selector(o.Spec.Selector)
 		o.Status.Conditions = nil
 	case *discoveryv1.EndpointSlice:
@@ -59,8 +61,7 @@ func (t *trimmer) trim(o any) (any, error) {
 func (t *trimmer) meta(m *metav1.ObjectMeta) {
 	m.ManagedFields, m.OwnerReferences, m.Finalizers = nil, nil, nil
 	m.GenerateName, m.SelfLink, m.Generation = "", "", 0
-	m.CreationTimestamp = metav1.Time{}
-	m.DeletionGracePeriodSeconds = nil
+	m.CreationTimestamp, m.DeletionGracePeriodSeconds = metav1.Time{}, nil
 	m.Namespace = *t.share(&m.Namespace)
 	maps.DeleteFunc(m.Annotations, func(k, _ string) bool { return !isRead(k) })
 	if len(m.Annotations) == 0 {

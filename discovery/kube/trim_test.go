@@ -26,7 +26,7 @@ func ptr[T any](v T) *T { return &v }
 func untrimmed() (*corev1.Service, *discoveryv1.EndpointSlice, *corev1.Node, *corev1.Endpoints) {
 	managed := []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(strings.Repeat("f", 4096))}}
 	svc := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "7", ManagedFields: managed,
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "7", CreationTimestamp: metav1.Unix(1700000000, 0), ManagedFields: managed,
 			Labels: map[string]string{"team": "x"},
 			Annotations: map[string]string{
 				"kubectl.kubernetes.io/last-applied-configuration": "{}", discovery.AnnotationTopologyKeys: "topology.kubernetes.io/zone,*",

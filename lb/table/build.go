@@ -31,7 +31,7 @@ type builtPool struct {
 // It decides nothing about who holds a frontend.
 func (t *Table) buildService(spec *Service, old *service) (*service, error) {
 	t.scratch.pools = t.scratch.pools[:0]
-	s := &service{name: spec.Name, frontends: make([]*FrontendEntry, 0, len(spec.Frontends))}
+	s := &service{name: spec.Name, created: spec.Created, frontends: make([]*FrontendEntry, 0, len(spec.Frontends))}
 	if old != nil {
 		s.number = old.number
 	} else {

@@ -87,40 +87,76 @@ func (e *edit) release() {
 	}
 }
 
-// promote gives each frontend that was let go to the Service that has been
-// waiting for it the longest.
+// service is a Service as far as the edit has come.
+func (e *edit) service(name string) *service {
+	if s, ok := e.changed[name]; ok {
+		return s
+	}
+	return e.t.services[name]
+}
+
+// best is the Service with the best claim among those that wait, nil for none.
+func (e *edit) best(queue []string) *service {
+	var best *service
+	for _, name := range queue {
+		if s := e.service(name); best == nil || s.before(best) {
+			best = s
+		}
+	}
+	return best
+}
+
+// promote gives each frontend that was let go to the Service with the best claim
+// among those that wait for it.
 func (e *edit) promote() {
 	if len(e.t.waiting) == 0 {
 		return
 	}
 	for _, key := range e.touched[:len(e.touched):len(e.touched)] {
-		queue := e.queue(&key)
-		if len(queue) == 0 {
-			continue
+		if s := e.best(e.queue(&key)); s != nil {
+			e.put(s.frontend(&key, 0)) // who is in the queue claims it, see release
+			e.leaveQueue(&key, s.name)
 		}
-		s, ok := e.changed[queue[0]]
-		if !ok {
-			s = e.t.services[queue[0]]
-		}
-		e.put(s.frontend(&key, 0)) // who is in the queue claims it, see release
-		e.leaveQueue(&key, queue[0])
 	}
 }
 
-// claim puts the Service's frontends into the trie, but for those that another one holds.
+// claim puts the Service's frontends into the trie, but for those that another
+// Service has the better claim to. A claim that has become worse, of a Service
+// that was made anew, gives way to one that waits.
 func (e *edit) claim(s *service) {
 	for _, f := range s.frontends {
 		holder := e.find(&f.Key)
-		switch {
-		case holder == f:
-		case holder == nil || holder.ServiceName == s.name:
-			e.put(f)
-		default:
-			e.joinQueue(&f.Key, s.name)
-			err := &ConflictError{f.AddrPort, f.Proto, s.name, holder.ServiceName}
-			e.errors = append(e.errors, &ServiceError{Service: s.name, Err: err})
+		if holder == nil || holder.ServiceName == s.name {
+			if holder != f {
+				e.put(f)
+			}
+			if better := e.best(e.queue(&f.Key)); better != nil && better.before(s) {
+				e.yield(f, better.frontend(&f.Key, 0), better.name)
+			}
+			continue
 		}
+		if s.before(e.service(holder.ServiceName)) {
+			e.yield(holder, f, s.name)
+			continue
+		}
+		e.joinQueue(&f.Key, s.name)
+		e.conflict(f, s.name, holder.ServiceName)
 	}
+}
+
+// yield lets another Service have the frontend. Flows that exist go on: they
+// belong to their Service, which still lists its endpoints.
+func (e *edit) yield(from, to *FrontendEntry, winner string) {
+	e.put(to)
+	e.leaveQueue(&to.Key, winner)
+	e.joinQueue(&from.Key, from.ServiceName)
+	e.conflict(from, from.ServiceName, winner)
+}
+
+// conflict notes who does not get a frontend.
+func (e *edit) conflict(f *FrontendEntry, loser, holder string) {
+	err := &ConflictError{f.AddrPort, f.Proto, loser, holder}
+	e.errors = append(e.errors, &ServiceError{Service: loser, Err: err})
 }
 
 // queue is who waits for the frontend, as far as the edit has come.

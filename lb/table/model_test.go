@@ -1,8 +1,10 @@
 package table
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"testing"
@@ -13,7 +15,16 @@ import (
 // model is a Table as one would write it without a thought for speed.
 type model struct {
 	claims map[string]map[string]string // Service -> frontend -> its endpoints
-	order  map[string][]string          // frontend -> Services that claim it; the first one has it
+	order  map[string][]string          // frontend -> Services that claim it, in any order
+	made   map[string]int64             // Service -> its age
+}
+
+// holder is the Service with the best claim: the oldest, then the first by name.
+func (m *model) holder(names []string) string {
+	return slices.MinFunc(names, func(a, b string) int {
+		age := func(n string) int64 { return cmp.Or(m.made[n], math.MaxInt64) }
+		return cmp.Or(cmp.Compare(age(a), age(b)), cmp.Compare(a, b))
+	})
 }
 
 // apply is a change: claims that end, then those that are new, in order.
@@ -41,7 +52,8 @@ func (m *model) frontends() map[string]string {
 	out := make(map[string]string)
 	for f, names := range m.order {
 		if len(names) > 0 {
-			out[f] = names[0] + " " + m.claims[names[0]][f]
+			holder := m.holder(names)
+			out[f] = holder + " " + m.claims[holder][f]
 		}
 	}
 	return out
@@ -89,18 +101,23 @@ func TestTableIsAsItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c clock
 		tb := New(c.config(0))
-		m := model{make(map[string]map[string]string), make(map[string][]string)}
+		m := model{make(map[string]map[string]string), make(map[string][]string), make(map[string]int64)}
 		steered := make(map[string]bool) // as the steering program has it
 		old := make(map[*Snapshot]map[string]string)
 		for range rapid.IntRange(1, 20).Draw(t, "changes") {
 			c.now += uint32(rapid.IntRange(0, 2*reuseAfter).Draw(t, "time"))
 			var put []Service
 			var order, del []string
-			claims := make(map[string]map[string]string)
+			claims, made := make(map[string]map[string]string), maps.Clone(m.made)
 			for _, name := range rapid.Permutation([]string{"a", "b", "c", "d"}).Draw(t, "names") {
 				switch rapid.IntRange(0, 3).Draw(t, "what") {
 				case 0, 1:
 					s, cl := drawService(t, name)
+					s.Created = made[name]
+					if rapid.IntRange(0, 4).Draw(t, "made anew") == 0 {
+						s.Created = rapid.Int64Range(0, 3).Draw(t, "created")
+					}
+					made[name] = s.Created
 					put, order, claims[name] = append(put, s), append(order, name), cl
 				case 2:
 					del = append(del, name)
@@ -126,6 +143,7 @@ func TestTableIsAsItsModel(t *testing.T) {
 				steered[f.AddrPort.String()] = true
 			}
 			m.apply(order, claims, del)
+			m.made = made
 			checkModel(t, tb, &m, steered)
 			checkNumbers(t, tb)
 			old[tb.Load()] = contents(tb.Load())

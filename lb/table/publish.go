@@ -62,9 +62,9 @@ func (t *Table) Apply(put []Service, del []string) (Change, error) {
 // more. Names in del that are not known are no error. Its cost is in proportion to put and del.
 //
 // A Service that cannot be served as given stays as it was, and Change.Errors
-// says why. A frontend that two Services claim stays with the one that has it,
-// or in one Change goes to the first in put; the other gets it as soon
-// as it is let go. The error of Prepare is a mistake of the caller, a Service
+// says why. A frontend that two Services claim goes to the older one (see
+// Service.Created), also where the other has it already; the other gets it when
+// it is let go. The error of Prepare is a mistake of the caller, a Service
 // without a name or named twice; the Change is then empty.
 //
 // Nothing is visible before Publish. A Change that is not published may be dropped.

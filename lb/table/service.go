@@ -104,7 +104,12 @@ type Frontend struct {
 // Service is one Service's frontends and pools. The Table copies what it
 // keeps: the slices may be used again after Prepare.
 type Service struct {
-	Name      string // namespace/name, the identity
+	Name string // namespace/name, the identity
+	// Created is when the Service was made, in Unix seconds, 0 for unknown. Of
+	// two that claim a frontend the older one has it, those of unknown age
+	// after all others, and of the same age the first by name: so it is on
+	// every node, whatever the order of events there.
+	Created   int64
 	Frontends []Frontend
 	Pools     []Pool
 	Policy    *Policy // nil: none
@@ -146,8 +151,8 @@ func (e *ServiceError) Error() string { return fmt.Sprintf("service %s: %v", e.S
 // Unwrap is the error without the Service's name.
 func (e *ServiceError) Unwrap() error { return e.Err }
 
-// ConflictError says who holds a frontend that a Service claims. The claim
-// stands: the Service gets the frontend when the holder lets it go.
+// ConflictError says who holds a frontend that a Service claims with less right.
+// The claim stands: the Service gets the frontend when nobody has a better one.
 type ConflictError struct {
 	AddrPort netip.AddrPort
 	Proto    uint8
@@ -166,6 +171,7 @@ func (e *ConflictError) Is(target error) bool { return target == ErrFrontendTake
 // service is a Service as published, immutable.
 type service struct {
 	name      string
+	created   int64
 	number    uint32
 	frontends []*FrontendEntry // all that it claims; those it holds are in the trie
 	pools     []*PoolEntry     // those of its frontends, each once
@@ -191,8 +197,16 @@ func (s *service) frontend(k *Key, hint int) *FrontendEntry {
 	return nil
 }
 
+// before reports whether s has the better claim to a frontend that both claim.
+func (s *service) before(o *service) bool {
+	if s.created != o.created {
+		return o.created == 0 || s.created != 0 && s.created < o.created
+	}
+	return s.name < o.name
+}
+
 func (s *service) equal(o *service) bool {
-	return slices.Equal(s.frontends, o.frontends) && slices.Equal(s.numbers, o.numbers)
+	return s.created == o.created && slices.Equal(s.frontends, o.frontends) && slices.Equal(s.numbers, o.numbers)
 }
 
 // serviceNumbers gives Services their numbers, from 1. A number rests before it is given

@@ -120,7 +120,67 @@ func TestNothingIsVisibleBeforePublish(t *testing.T) {
 	}
 }
 
-func TestFirstHolderKeepsAFrontend(t *testing.T) {
+// Who has a frontend that two Services claim follows from the Services, not
+// from what came first: nodes that announce one address must agree.
+func TestTheOlderServiceHasAFrontend(t *testing.T) {
+	const f = "192.0.2.1:80"
+	made := func(name string, created int64) Service {
+		s := tcp(name, pool("10.0.0.1:80"), f)
+		s.Created = created
+		return s
+	}
+	for _, c := range []struct {
+		name   string
+		claims []Service // the first has it
+	}{
+		{"the older", []Service{made("z", 1), made("a", 2)}},
+		{"of the same age the first by name", []Service{made("a", 2), made("z", 2)}},
+		{"of unknown age the first by name", []Service{made("a", 0), made("z", 0)}},
+		{"of known age before unknown", []Service{made("z", 5), made("a", 0)}},
+		{"of three", []Service{made("m", 1), made("a", 3), made("z", 2)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, order := range permutations(len(c.claims)) {
+				one, byOne := New(Config{}), New(Config{})
+				var all []Service
+				for _, i := range order {
+					apply(t, byOne, []Service{c.claims[i]})
+					all = append(all, c.claims[i])
+				}
+				apply(t, one, all)
+				for _, tb := range []*Table{one, byOne} {
+					if e := lookup(tb, f); e == nil || e.ServiceName != c.claims[0].Name {
+						t.Errorf("order %v: held by %v, want %s", order, e, c.claims[0].Name)
+					}
+					if n := len(tb.Conflicts()); n != len(c.claims)-1 {
+						t.Errorf("order %v: %d conflicts", order, n)
+					}
+					for _, x := range tb.Conflicts() {
+						if x.Holder != c.claims[0].Name {
+							t.Errorf("order %v: conflict with %s", order, x.Holder)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// permutations are all orders of 0 to n-1.
+func permutations(n int) [][]int {
+	if n == 0 {
+		return [][]int{nil}
+	}
+	var out [][]int
+	for _, p := range permutations(n - 1) {
+		for at := range n {
+			out = append(out, slices.Insert(slices.Clone(p), at, n-1))
+		}
+	}
+	return out
+}
+
+func TestAFrontendGoesToTheBestClaim(t *testing.T) {
 	tb := New(Config{})
 	const f = "192.0.2.1:80"
 	holder := func(step, want string) {
@@ -129,39 +189,53 @@ func TestFirstHolderKeepsAFrontend(t *testing.T) {
 			t.Errorf("%s: held by %v, want %s", step, e, want)
 		}
 	}
-	apply(t, tb, []Service{tcp("z", pool("10.0.0.1:80"), f), tcp("a", pool("10.0.0.2:80"), f, "192.0.2.2:80")})
-	holder("z came first", "z")
-	c := apply(t, tb, []Service{tcp("b", pool("10.0.0.3:80"), f)})
+	apply(t, tb, []Service{tcp("b", pool("10.0.0.1:80"), f), tcp("m", pool("10.0.0.2:80"), f, "192.0.2.2:80")})
+	holder("b is the first by name", "b")
+	c := apply(t, tb, []Service{tcp("z", pool("10.0.0.3:80"), f)})
 	if len(c.Errors) != 1 || !errors.Is(c.Errors[0], ErrFrontendTaken) || c.Errors[0].Kept ||
-		c.Errors[0].Error() != "service b: 192.0.2.1:80 proto 6: frontend is taken by z" {
+		c.Errors[0].Error() != "service z: 192.0.2.1:80 proto 6: frontend is taken by b" {
 		t.Errorf("errors %v", c.Errors)
 	}
 	if lookup(tb, "192.0.2.2:80") == nil {
-		t.Error("the other frontend of a does not work")
+		t.Error("the other frontend of m does not work")
 	}
-	var waiting []string
-	for _, x := range tb.Conflicts() {
-		waiting = append(waiting, x.Service+" for "+x.Holder)
-	}
-	diff(t, "conflicts", waiting, []string{"a for z", "b for z"})
-
-	apply(t, tb, []Service{tcp("z", pool("10.0.0.9:80"), f)})
-	holder("z has other endpoints", "z")
-	apply(t, tb, []Service{tcp("a", pool("10.0.0.2:80", "10.0.0.22:80"), f, "192.0.2.2:80")})
-	holder("a has other endpoints", "z")
-
-	c = apply(t, tb, nil, "z")
-	holder("z is gone", "a")
-	if n := lookup(tb, f).Pool.Len(); n != 2 {
-		t.Errorf("a waits with an old pool of %d endpoints", n)
+	c = apply(t, tb, []Service{tcp("a", pool("10.0.0.4:80"), f)})
+	holder("a has a better claim", "a")
+	if len(c.Errors) != 1 || c.Errors[0].Error() != "service b: 192.0.2.1:80 proto 6: frontend is taken by a" {
+		t.Errorf("errors %v", c.Errors)
 	}
 	diff(t, "changed", names(c.Changed), []string{f + " a"})
 	if len(c.Added)+len(c.Removed) != 0 {
 		t.Errorf("added %v, removed %v: the steering program would lose it", names(c.Added), names(c.Removed))
 	}
-	apply(t, tb, []Service{tcp("a", pool("10.0.0.2:80"), "192.0.2.2:80")})
-	holder("a gives it up", "b")
+	var waiting []string
+	for _, x := range tb.Conflicts() {
+		waiting = append(waiting, x.Service+" for "+x.Holder)
+	}
+	diff(t, "conflicts", waiting, []string{"b for a", "m for a", "z for a"})
+
+	apply(t, tb, []Service{tcp("m", pool("10.0.0.2:80", "10.0.0.22:80"), f, "192.0.2.2:80")})
+	holder("m has other endpoints", "a")
+	apply(t, tb, nil, "a")
+	holder("a is gone", "b")
 	apply(t, tb, nil, "b")
+	holder("b is gone", "m")
+	if n := lookup(tb, f).Pool.Len(); n != 2 {
+		t.Errorf("m waits with an old pool of %d endpoints", n)
+	}
+	young := tcp("m", pool("10.0.0.2:80"), f)
+	young.Created = 7
+	old := tcp("z", pool("10.0.0.3:80"), f)
+	old.Created = 6
+	apply(t, tb, []Service{young})
+	apply(t, tb, []Service{old})
+	holder("z turns out to be older", "z")
+	old.Created = 8 // deleted and made again
+	apply(t, tb, []Service{old})
+	holder("z is made anew", "m")
+	apply(t, tb, []Service{tcp("m", pool("10.0.0.2:80"), "192.0.2.2:80")})
+	holder("m gives it up", "z")
+	apply(t, tb, nil, "z")
 	if lookup(tb, f) != nil || len(tb.Conflicts()) != 0 || len(tb.waiting) != 0 {
 		t.Errorf("left over: %v, %v", lookup(tb, f), tb.Conflicts())
 	}

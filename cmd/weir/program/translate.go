@@ -52,6 +52,7 @@ func (t *Translator) translateTo(svc *discovery.Service, claims *[]Claim) (table
 	// Capped: what later Services of the batch append must not run into them.
 	return table.Service{
 		Name:      svc.Name.String(),
+		Created:   svc.Created,
 		Frontends: slices.Clip(w.frontends[s.frontends:]),
 		Pools:     slices.Clip(w.pools[s.pools:]),
 		Policy:    policy(svc),
