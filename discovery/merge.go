@@ -163,9 +163,10 @@ func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) *
 	out.Terminating = e.state&terminating != 0
 	out.NodeName, out.Inferred = nd.name, inferred
 	out.Weight = nd.weight
-	out.Zone = e.zone
+	// As for labels: a slice may be older than the Node's label.
+	out.Zone = nd.labels[topology.LabelZone]
 	if out.Zone == "" {
-		out.Zone = nd.labels[topology.LabelZone]
+		out.Zone = e.zone
 	}
 	if e.hints != nil {
 		out.HintZones, out.HintNodes = e.hints.zones, e.hints.nodes

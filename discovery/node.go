@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -12,13 +13,14 @@ import (
 
 // node is a Node, or a name that endpoints mention of one not (yet) known.
 type node struct {
-	name   string
-	known  bool
-	labels map[string]string
-	weight uint32       // of the endpoints on it, 0: it does not say
-	fault  string       // what is wrong with the weight that it says
-	addrs  []netip.Addr // sorted
-	host   []netip.Addr // see Node.Addresses
+	name    string
+	known   bool
+	labels  map[string]string
+	weight  uint32       // of the endpoints on it, 0: it does not say
+	fault   string       // what is wrong with the weight that it says
+	created int64        // in Unix seconds, 0 for unknown
+	addrs   []netip.Addr // sorted
+	host    []netip.Addr // see Node.Addresses
 	// users counts, per Service, its endpoints that name this node: those
 	// Services are merged anew when the labels change.
 	users map[*service]int
@@ -37,7 +39,9 @@ const maxDerived = 256
 
 // place is an address that Nodes own or that endpoints without a node have.
 type place struct {
-	owners []*node // sorted by name; the first is believed
+	// owners are sorted, the newest Node first, then by name: a node that
+	// was renamed may leave its old object behind. The first is believed.
+	owners []*node
 	// users are the Services with such endpoints: mostly one. Many are
 	// kept in crowd instead.
 	users []user
@@ -74,8 +78,19 @@ func (s *Store) SetNode(n *corev1.Node) {
 		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
+	if created := createdAt(n); created != nd.created {
+		s.setNodeAddrs(nd, nil) // its place among the owners is another
+		nd.created = created
+	}
 	s.setNodeAddrs(nd, slices.Compact(addrs))
 	s.setHostAddrs(nd, hostAddresses(n))
+}
+
+func createdAt(n *corev1.Node) int64 {
+	if n.CreationTimestamp.IsZero() {
+		return 0
+	}
+	return n.CreationTimestamp.Unix()
 }
 
 // hostAddresses are those of [Node.Addresses].
@@ -171,14 +186,8 @@ func (s *Store) setNodeAddrs(nd *node, addrs []netip.Addr) {
 		if slices.Contains(p.owners, nd) {
 			continue
 		}
-		at, _ := slices.BinarySearchFunc(p.owners, nd.name, func(o *node, name string) int {
-			switch {
-			case o.name < name:
-				return -1
-			case o.name > name:
-				return 1
-			}
-			return 0
+		at, _ := slices.BinarySearchFunc(p.owners, nd, func(o, nd *node) int {
+			return cmp.Or(cmp.Compare(nd.created, o.created), cmp.Compare(o.name, nd.name))
 		})
 		p.owners = slices.Insert(p.owners, at, nd)
 		s.queuePlace(p)

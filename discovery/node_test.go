@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -31,7 +32,7 @@ func TestLabelsOfEndpoints(t *testing.T) {
 		{"of a known Node", "10.0.0.1 node=n2", []string{host + "=h2", zone + "=za", "rack=k1"}, labels{host: "h2", zone: "za", "rack": "k1"}, "za"},
 		{"of a Node that is not known", "10.0.0.1 node=n2", nil, labels{host: "n2"}, ""},
 		{"with the slice's zone", "10.0.0.1 node=n2 zone=zb", nil, labels{host: "n2", zone: "zb"}, "zb"},
-		{"the Node's own label wins for topology keys", "10.0.0.1 node=n2 zone=zb", []string{zone + "=za"}, labels{host: "n2", zone: "za"}, "zb"},
+		{"the Node's own label wins", "10.0.0.1 node=n2 zone=zb", []string{zone + "=za"}, labels{host: "n2", zone: "za"}, "za"},
 		{"zone without a node", "10.0.0.1 zone=zb", nil, labels{zone: "zb"}, "zb"},
 		{"nothing known", "10.0.0.1", nil, nil, ""},
 		{"deprecated topology", "10.0.0.1 rack=k7 " + host + "=n2 " + zone + "=zc", nil, labels{host: "n2", zone: "zc", "rack": "k7"}, "zc"},
@@ -149,6 +150,27 @@ func TestNodeIsInferredFromAddress(t *testing.T) {
 		t.Log(step.name)
 		step.do()
 		wantWeb(t, s, step.want)
+	}
+}
+
+// A node that was renamed leaves its old object behind for a while.
+func TestOfTwoNodesWithOneAddressTheNewerIsBelieved(t *testing.T) {
+	made := func(name string, created int64) *corev1.Node {
+		n := aNode(name, "InternalIP=192.0.2.1")
+		n.CreationTimestamp = metav1.Unix(created, 0)
+		return n
+	}
+	service := []any{selectorless(aService("web", "https:443")), someEndpoints("web", "192.0.2.1 https:6443")}
+	for name, nodes := range map[string][]any{
+		"older first": {made("a-old", 100), made("b-new", 200)},
+		"newer first": {made("b-new", 200), made("a-old", 100)},
+		"made anew":   {made("b-new", 50), made("a-old", 100), made("b-new", 200)},
+	} {
+		t.Log(name)
+		s := load(append(service, nodes...)...)
+		wantWeb(t, s, "https: 192.0.2.1:6443@b-new?")
+		s.DeleteNode("b-new")
+		wantWeb(t, s, "https: 192.0.2.1:6443@a-old?")
 	}
 }
 

@@ -220,8 +220,13 @@ func TestKubeNodeEligible(t *testing.T) {
 		n.Spec.Taints = nil
 		n.Labels[corev1.LabelNodeExcludeBalancers] = "true"
 	})
-	expect("label", "node edge-1 has the label node.kubernetes.io/exclude-from-external-load-balancers")
+	expect("a label for controllers of load balancers, as on control-plane nodes of kubeadm", "")
 	edit(func(n *corev1.Node) {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule})
+	})
+	expect("taint and label", "node edge-1 has the taint ToBeDeletedByClusterAutoscaler")
+	edit(func(n *corev1.Node) {
+		n.Spec.Taints = nil
 		delete(n.Labels, corev1.LabelNodeExcludeBalancers)
 		n.Finalizers = []string{"weir.dev/test"}
 	})

@@ -33,8 +33,10 @@ func (n *nodeState) update(obj *corev1.Node) {
 }
 
 // notEligible says why load balancers in front should avoid the node, "" when
-// they should not. The label is that by which cloud controllers leave a node
-// out of their load balancers.
+// they should not, as kube-proxy does (KEP-3836, pkg/proxy/healthcheck). The
+// label node.kubernetes.io/exclude-from-external-load-balancers has no part in
+// it: kubeadm puts it on every control-plane node, and it is for the controllers
+// of cloud load balancers.
 func notEligible(obj *corev1.Node) string {
 	if obj.DeletionTimestamp != nil {
 		return fmt.Sprintf("node %s is being deleted", obj.Name)
@@ -43,9 +45,6 @@ func notEligible(obj *corev1.Node) string {
 		if taint.Key == taintToBeDeleted {
 			return fmt.Sprintf("node %s has the taint %s", obj.Name, taintToBeDeleted)
 		}
-	}
-	if _, ok := obj.Labels[corev1.LabelNodeExcludeBalancers]; ok {
-		return fmt.Sprintf("node %s has the label %s", obj.Name, corev1.LabelNodeExcludeBalancers)
 	}
 	return ""
 }

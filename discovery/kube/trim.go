@@ -44,7 +44,9 @@ func (t *trimmer) trim(o any) (any, error) {
 		t.meta(&o.ObjectMeta)
 		t.slice(o)
 	case *corev1.Node:
+		created := o.CreationTimestamp
 		t.meta(&o.ObjectMeta)
+		o.CreationTimestamp = created // says which of two with one address is believed
 		t.node(o)
 	case *corev1.Endpoints:
 		t.meta(&o.ObjectMeta)

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/weirlb/weir/cmd/weir/health"
 	"github.com/weirlb/weir/cmd/weir/metrics"
 	"github.com/weirlb/weir/cmd/weir/notify"
@@ -44,10 +42,9 @@ func (d *Daemon) healthNow() metrics.Health {
 		d.mu.Lock()
 	}
 	h := metrics.Health{Healthy: true, LastUpdated: d.updated, Synced: d.synced}
-	excluded := d.excluded()
 	d.mu.Unlock()
 	// Not under the lock: the source may be delivering, and wait for it.
-	h.NodeReason = d.sourceSays(excluded)
+	h.NodeReason = d.notEligible()
 	h.NodeEligible = h.NodeReason == ""
 	d.lastHealth.Store(&h)
 	return h
@@ -78,28 +75,11 @@ func (o *overdue) reason(now time.Time) string {
 }
 
 // notEligible is why load balancers in front should not send traffic to this
-// node, "" when they should.
+// node, "" when they should, or the source does not know.
 func (d *Daemon) notEligible() string {
-	d.mu.Lock()
-	excluded := d.excluded()
-	d.mu.Unlock()
-	return d.sourceSays(excluded)
-}
-
-// sourceSays is the source's own word on the node where it has one, else what
-// its labels say.
-func (d *Daemon) sourceSays(excluded string) string {
 	if s, ok := d.source.(interface{ NodeEligible() (bool, string) }); ok {
 		_, reason := s.NodeEligible()
 		return reason
-	}
-	return excluded
-}
-
-// excluded is whether the node's labels exclude it. Preconditions: d.mu is held.
-func (d *Daemon) excluded() string {
-	if _, ok := d.node.Labels[corev1.LabelNodeExcludeBalancers]; ok {
-		return fmt.Sprintf("node %s has the label %s", d.node.Name, corev1.LabelNodeExcludeBalancers)
 	}
 	return ""
 }
