@@ -10,6 +10,7 @@ import (
 	"github.com/weirlb/weir/lb/device"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/xsk"
 )
 
 // links lists the host's interfaces.
@@ -59,6 +60,9 @@ func (l *LB) addPort(in Interface, p device.Port, links []device.Link) error {
 	if in.Mode == "" {
 		in.Mode = ModeAuto
 	}
+	if in.TxChecksum == "" {
+		in.TxChecksum = TxChecksumAuto
+	}
 	slot := l.carrierOf(p.Device)
 	if slot < 0 {
 		d := link(links, p.Device)
@@ -66,8 +70,10 @@ func (l *LB) addPort(in Interface, p device.Port, links []device.Link) error {
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", d.Name, err)
 		}
+		features, err := xsk.DeviceFeatures(d.Index)
 		slot, err = l.number(&iface{
 			name: d.Name, index: d.Index, mode: in.Mode, mac: [6]byte(d.MAC), mtu: d.MTU, driver: d.Kind, queues: q.Rx, under: -1, of: in.Name,
+			txChecksum: in.TxChecksum, zeroCopy: canZeroCopy(d.Kind, features, err),
 		})
 		if err != nil {
 			return err
@@ -76,6 +82,9 @@ func (l *LB) addPort(in Interface, p device.Port, links []device.Link) error {
 	carrier, named := l.ifaces[slot], link(links, p.Interface)
 	if in.Mode != ModeAuto {
 		carrier.mode = in.Mode
+	}
+	if in.TxChecksum != TxChecksumAuto {
+		carrier.txChecksum = in.TxChecksum
 	}
 	if p.Member {
 		l.bonded, carrier.bond = true, link(links, p.Device).Master

@@ -47,6 +47,8 @@ const (
 type Interface struct {
 	Name string
 	Mode string // "" is auto
+	// TxChecksum is TxChecksumAuto or one of the others, "" is auto.
+	TxChecksum string
 }
 
 // Config says what a load balancer is to be.
@@ -80,7 +82,10 @@ type Config struct {
 	ProcSys string
 	// GUEZeroChecksum leaves the UDP checksum of GUE over IPv6 zero (RFC 6936).
 	GUEZeroChecksum bool
-	// SoftwareChecksums completes partial checksums without TX metadata.
+	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
+	FrameSize int
+	// SoftwareChecksums completes all partial checksums without TX metadata, towards
+	// the host port too: for tests of what kernels without it need.
 	SoftwareChecksums bool
 	// DeclaredLinks is a file with device.Overrides: for tests on kernels that
 	// have no bonds or VLAN interfaces.
@@ -144,6 +149,8 @@ type iface struct {
 	name       string
 	index      int
 	mode       string // asked for
+	txChecksum string // asked for
+	zeroCopy   bool   // the driver may have zero copy
 	mac        [6]byte
 	mtu        int
 	queues     int

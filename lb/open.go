@@ -113,8 +113,12 @@ func (l *LB) openSockets(workers int) error {
 		l.maxDevices += SpareMembers
 	}
 	frames := workers * (l.maxDevices*framesPerPort + framesSending)
+	size, why := l.frameSize()
+	if why != "" {
+		l.log.Info("packet memory", "frameSize", size, "because", why)
+	}
 	var err error
-	if l.memory, err = xsk.NewArea(frames, l.frameSize()); err != nil {
+	if l.memory, err = xsk.NewArea(frames, size); err != nil {
 		return fmt.Errorf("packet memory: %w", err)
 	}
 	for slot, i := range l.ifaces {
@@ -130,12 +134,18 @@ func (l *LB) openSockets(workers int) error {
 
 // openQueues binds a socket to every queue of a port with a worker.
 func (l *LB) openQueues(slot int, i *iface, workers int) error {
+	mode, err := l.socketModeOf(i)
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", i.name, err)
+	}
+	metadata, zeroCopyOnly := metadataFor(i.txChecksum, i.driver)
 	for q := range min(i.queues, workers) {
 		s, err := xsk.Open(l.memory, xsk.Config{
-			IfIndex: i.index, Queue: q, Mode: i.socketMode(),
-			Umem:        l.umem(i),
-			TxMetadata:  !l.cfg.SoftwareChecksums,
-			MultiBuffer: i.mtu > largestMTU(l.memory.FrameSize()) && l.steer.Frags(),
+			IfIndex: i.index, Queue: q, Mode: mode,
+			Umem:                 l.umem(i),
+			TxMetadata:           metadata && !l.cfg.SoftwareChecksums,
+			MetadataZeroCopyOnly: zeroCopyOnly,
+			MultiBuffer:          i.mtu > largestMTU(l.memory.FrameSize()) && l.steer.Frags(),
 		})
 		if err != nil {
 			return fmt.Errorf("interface %s queue %d: %w", i.name, q, err)
@@ -145,22 +155,11 @@ func (l *LB) openQueues(slot int, i *iface, workers int) error {
 			return fmt.Errorf("interface %s: %w", i.name, err)
 		}
 	}
-	return nil
+	return l.checkMetadata(i)
 }
 
 // largestMTU is that of packets which fit into a frame, with room for tags and to spare.
 func largestMTU(frameSize int) int { return frameSize - xsk.Headroom - 256 }
-
-// frameSize is that of the smallest frames into which the packets of every interface
-// fit, or the largest.
-func (l *LB) frameSize() int {
-	for _, i := range l.ifaces {
-		if i.mtu > largestMTU(xsk.SmallFrameSize) {
-			return xsk.FrameSize
-		}
-	}
-	return xsk.SmallFrameSize
-}
 
 // umem tells apart what could share one.
 func (l *LB) umem(i *iface) int {

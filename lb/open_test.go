@@ -46,7 +46,7 @@ func TestFramesAreAsLargeAsTheLargestMTUNeeds(t *testing.T) {
 		{1500, xsk.SmallFrameSize}, {1536, xsk.SmallFrameSize}, {1537, xsk.FrameSize}, {9000, xsk.FrameSize},
 	} {
 		l := &LB{ifaces: []*iface{{mtu: 1500}, {mtu: test.mtu}}}
-		got := l.frameSize()
+		got, _ := l.frameSize()
 		if got != test.want {
 			t.Errorf("MTU %d: frames of %d bytes, want %d", test.mtu, got, test.want)
 		}

@@ -190,7 +190,7 @@ func (s *Socket) setUp(try attempt) error {
 		return fmt.Errorf("ask for the mode granted: %w", err)
 	}
 	s.zeroCopy = granted&unix.XDP_OPTIONS_ZEROCOPY != 0
-	s.txMetadata = s.cfg.TxMetadata && s.group.metadata
+	s.txMetadata = s.cfg.TxMetadata && s.group.metadata && (s.zeroCopy || !s.cfg.MetadataZeroCopyOnly)
 	if s.txMetadata && s.zeroCopy {
 		// With zero copy the metadata is the driver's to act upon, and one that
 		// does not know it sends the packet with a wrong checksum.

@@ -65,6 +65,10 @@ type Config struct {
 	// cannot be had the socket opens without; see Granted.
 	TxMetadata bool
 
+	// MetadataZeroCopyOnly grants it with zero copy alone. In copy mode the kernel
+	// grants it for every driver, and does not act upon it with some.
+	MetadataZeroCopyOnly bool
+
 	// MultiBuffer asks for packets larger than a frame (XDP_USE_SG). Where it
 	// cannot be had the socket opens without; see Granted. It is preferred to
 	// zero copy: a driver that has only one of the two runs in copy mode.
@@ -118,6 +122,10 @@ type Kicks struct {
 func (s *Socket) Granted() (zeroCopy, txMetadata, multiBuffer bool) {
 	return s.zeroCopy, s.txMetadata, s.group.multiBuffer
 }
+
+// KernelMetadata reports whether the kernel has transmit metadata, whether or not the
+// socket was granted it.
+func (s *Socket) KernelMetadata() bool { return s.group.metadata }
 
 // Umem returns the number of the socket's umem in its area, from 0 in the order
 // in which they were made.

@@ -10,7 +10,6 @@
 package config
 
 import (
-	"net/netip"
 	"time"
 )
 
@@ -26,6 +25,13 @@ const (
 	ModeZeroCopy = "zerocopy" // the NIC writes into Weir's memory
 	ModeNative   = "native"   // XDP in the driver, one copy per packet
 	ModeGeneric  = "generic"  // XDP after the kernel made an skb: any driver, slow
+)
+
+// Who completes partial checksums on the way out of an interface.
+const (
+	TxChecksumAuto     = "auto"
+	TxChecksumMetadata = "metadata"
+	TxChecksumSoftware = "software"
 )
 
 // Forwarding modes.
@@ -107,7 +113,10 @@ type Configuration struct {
 	Conntrack Conntrack `json:"conntrack"`
 	Drain     Drain     `json:"drain"`
 	Workers   Workers   `json:"workers"`
-	Admin     Admin     `json:"admin"`
+
+	PacketMemory PacketMemory `json:"packetMemory"`
+
+	Admin Admin `json:"admin"`
 
 	// StateDir is where the last known state of the cluster is kept, for a
 	// start while the API server is away. It must outlive a reboot to be of
@@ -186,6 +195,24 @@ type Interface struct {
 	// best that the driver grants and says which; with another mode the
 	// start fails if the driver does not grant it.
 	Mode string `json:"mode"`
+	// TxChecksum says who completes partial checksums of packets that leave by
+	// the interface: metadata has the kernel or the NIC do it (TX metadata), software
+	// Weir, which reads the whole packet. Packets of pods and of the node's own
+	// listeners have partial checksums. auto is metadata where that is known
+	// to work: on veth, and with zero copy where the driver says so. In copy
+	// mode some drivers (virtio_net before Linux 6.18) ignore metadata and
+	// send wrong checksums. With metadata the start fails where it is not
+	// granted.
+	TxChecksum string `json:"txChecksum"`
+}
+
+// PacketMemory is the memory of packets on their way through Weir.
+type PacketMemory struct {
+	// FrameSize is the size of a frame in bytes: auto, 2048 or 4096. auto is
+	// 4096 where zero copy may be granted or the MTU is above 1536, else
+	// 2048, which is 4 % cheaper per packet. Some NICs (igb) lose packets
+	// of more than 1,024 bytes in frames of 2,048 bytes with zero copy.
+	FrameSize AutoInt `json:"frameSize"`
 }
 
 // SNAT says from which addresses and ports endpoints see connections come.
@@ -343,47 +370,4 @@ func Default() *Configuration {
 		Interfaces:         []Interface{},
 		origin:             map[string]string{},
 	}
-}
-
-// NodePortPrefixes returns nodePortAddresses as prefixes. Primary is true
-// when the node's primary addresses are meant; no prefix and not primary
-// means every address. Preconditions: Validate found nothing.
-func (c *Configuration) NodePortPrefixes() (prefixes []netip.Prefix, primary bool) {
-	for _, s := range c.NodePortAddresses {
-		if s == Primary {
-			return nil, true
-		}
-		if p, err := netip.ParsePrefix(s); err == nil {
-			prefixes = append(prefixes, p)
-		}
-	}
-	return prefixes, false
-}
-
-// SNATAddresses returns snat.addresses parsed. Preconditions: Validate found
-// nothing.
-func (c *Configuration) SNATAddresses() []netip.Addr {
-	var as []netip.Addr
-	for _, s := range c.SNAT.Addresses {
-		if a, err := netip.ParseAddr(s); err == nil {
-			as = append(as, a)
-		}
-	}
-	return as
-}
-
-// HostPortPrefixes returns hostPort.prefixes parsed, the zero Prefix for a
-// family that has none. Preconditions: Validate found nothing.
-func (c *Configuration) HostPortPrefixes() (v4, v6 netip.Prefix) {
-	for _, s := range c.HostPort.Prefixes {
-		p, err := netip.ParsePrefix(s)
-		switch {
-		case err != nil:
-		case p.Addr().Is4():
-			v4 = p
-		default:
-			v6 = p
-		}
-	}
-	return v4, v6
 }

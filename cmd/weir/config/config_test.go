@@ -17,7 +17,7 @@ kind: WeirConfiguration
 nodeName: edge-1
 discovery:
   manifests: {path: /etc/weir/manifests}
-interfaces: [{name: eth0, mode: auto}, {name: eth1}]
+interfaces: [{name: eth0, mode: auto, txChecksum: software}, {name: eth1}]
 nodePortAddresses: [192.0.2.0/24, "2001:db8::/64"]
 snat: {addresses: [198.51.100.7], ports: 61000-62000}
 forwarding: {mode: nat}
@@ -28,6 +28,7 @@ externalIPs: true
 conntrack: {maxFlows: 65536, path: /run/weir/conntrack, takeoverSeconds: 0, endpointGoneSeconds: 30}
 drain: {notReadySeconds: 5, timeoutSeconds: 60}
 workers: {count: 2, cpus: "2-3"}
+packetMemory: {frameSize: 4096}
 admin: {socket: /run/weir/weir.sock}
 metricsBindAddress: 127.0.0.1:9464
 healthzBindAddress: "[::]:9465"
@@ -56,7 +57,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		Discovery:         Discovery{Manifests: &Manifests{Path: "/etc/weir/manifests"}},
 		ServiceProxyName:  "weir",
 		LoadBalancerClass: "weir.dev/weir",
-		Interfaces:        []Interface{{"eth0", ModeAuto}, {"eth1", ModeAuto}},
+		Interfaces:        []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumSoftware}, {Name: "eth1", Mode: ModeAuto, TxChecksum: TxChecksumAuto}},
 		NodePortAddresses: []string{"192.0.2.0/24", "2001:db8::/64"},
 		SNAT:              SNAT{Addresses: []string{"198.51.100.7"}, Ports: PortRange{61000, 62000}},
 		Forwarding:        Forwarding{Mode: ForwardNAT},
@@ -66,6 +67,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},
 		Drain:              Drain{5, 60},
 		Workers:            Workers{Count: 2, CPUs: CPUs{2, 3}},
+		PacketMemory:       PacketMemory{FrameSize: 4096},
 		Admin:              Admin{"/run/weir/weir.sock"},
 		StateDir:           "/var/lib/weir",
 		MetricsBindAddress: "127.0.0.1:9464", HealthzBindAddress: "[::]:9465",
@@ -91,7 +93,7 @@ func TestUnmarshalLeavesDefaultsForWhatIsNotSaid(t *testing.T) {
 func TestDefaultsAreValidOnceTheRequiredIsGiven(t *testing.T) {
 	c := Default()
 	c.NodeName = "edge-1"
-	c.Interfaces = []Interface{{"eth0", ModeAuto}}
+	c.Interfaces = []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumAuto}}
 	c.Discovery.Manifests = &Manifests{Path: "/etc/weir/manifests"}
 	if errs := c.Validate(); len(errs) > 0 {
 		t.Error(errs)

@@ -46,6 +46,9 @@ func Unmarshal(data []byte, name string) (*Configuration, error) {
 		if c.Interfaces[i].Mode == "" {
 			c.Interfaces[i].Mode = ModeAuto
 		}
+		if c.Interfaces[i].TxChecksum == "" {
+			c.Interfaces[i].TxChecksum = TxChecksumAuto
+		}
 	}
 	return c, nil
 }

@@ -24,6 +24,7 @@ type Flags struct {
 	lastKnownAge  int
 	interfaces    []string
 	mode          string
+	txChecksum    string
 	protected     []uint
 }
 
@@ -50,6 +51,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.StringVar(&v.LoadBalancerClass, "load-balancer-class", "", "serve load balancer IPs of Services of this `class` only; empty: of all")
 	fs.StringSliceVarP(&f.interfaces, "interface", "i", nil, "interface `name`s to attach to; repeat or separate by commas")
 	fs.StringVar(&f.mode, "mode", ModeAuto, "attach `mode` of every interface: "+either(AttachModes))
+	fs.StringVar(&f.txChecksum, "tx-checksum", TxChecksumAuto, "`who` completes partial checksums on the way out of every interface: "+either(txChecksums))
 
 	fs.StringSliceVar(&v.NodePortAddresses, "node-port-addresses", def.NodePortAddresses, "addresses that serve node ports: primary, or `CIDRs`; empty: all of the attached interfaces")
 	fs.StringSliceVar(&v.SNAT.Addresses, "snat-addresses", nil, "source `addresses` towards endpoints; empty: the address of the way out")
@@ -64,6 +66,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 
 	fs.Var(&v.Workers.Count, "workers", "number of workers")
 	fs.Var(&v.Workers.CPUs, "cpus", "CPUs to pin workers to, such as 2-5,8")
+	fs.Var(&v.PacketMemory.FrameSize, "frame-size", "bytes of a frame of the packet memory: auto, 2048 or 4096")
 	fs.Var(&v.Conntrack.MaxFlows, "conntrack-max-flows", "connections that fit into the flow table; auto: 5 % of memory")
 	fs.StringVar(&v.Conntrack.Path, "conntrack-path", def.Conntrack.Path, "`file` of the flow table, kept across restarts; empty: none")
 	fs.IntVar(&v.Conntrack.TakeoverSeconds, "conntrack-takeover-seconds", def.Conntrack.TakeoverSeconds, "`seconds` after the start for which TCP of unknown flows goes to the kernel")
@@ -112,6 +115,7 @@ func (f *Flags) overrides() []override {
 		{"drain-timeout-seconds", "drain.timeoutSeconds", func(c *Configuration) { c.Drain.TimeoutSeconds = v.Drain.TimeoutSeconds }},
 		{"workers", "workers.count", func(c *Configuration) { c.Workers.Count = v.Workers.Count }},
 		{"cpus", "workers.cpus", func(c *Configuration) { c.Workers.CPUs = v.Workers.CPUs }},
+		{"frame-size", "packetMemory.frameSize", func(c *Configuration) { c.PacketMemory.FrameSize = v.PacketMemory.FrameSize }},
 		{"admin-socket", "admin.socket", func(c *Configuration) { c.Admin.Socket = v.Admin.Socket }},
 		{"state-dir", "stateDir", func(c *Configuration) { c.StateDir = v.StateDir }},
 		{"metrics-bind-address", "metricsBindAddress", func(c *Configuration) { c.MetricsBindAddress = v.MetricsBindAddress }},
@@ -193,7 +197,7 @@ func (f *Flags) applyInterfaces(c *Configuration) {
 	if f.set.Changed("interface") {
 		c.Interfaces = []Interface{}
 		for _, name := range f.interfaces {
-			c.Interfaces = append(c.Interfaces, Interface{Name: name, Mode: ModeAuto})
+			c.Interfaces = append(c.Interfaces, Interface{Name: name, Mode: ModeAuto, TxChecksum: TxChecksumAuto})
 		}
 		c.setOrigin("interfaces", "--interface")
 	}
@@ -201,6 +205,12 @@ func (f *Flags) applyInterfaces(c *Configuration) {
 		for i := range c.Interfaces {
 			c.Interfaces[i].Mode = f.mode
 			c.setOrigin(fmt.Sprintf("interfaces[%d].mode", i), "--mode")
+		}
+	}
+	if f.set.Changed("tx-checksum") {
+		for i := range c.Interfaces {
+			c.Interfaces[i].TxChecksum = f.txChecksum
+			c.setOrigin(fmt.Sprintf("interfaces[%d].txChecksum", i), "--tx-checksum")
 		}
 	}
 }

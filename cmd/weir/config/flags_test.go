@@ -53,7 +53,7 @@ func TestOnlyFlagsGivenOverrideTheFile(t *testing.T) {
 
 func TestEveryFlagReachesItsField(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
-	c, err := load(t, "--node-name=n", "--manifests=/m", "-i", "a,b", "--interface=c", "--mode=native",
+	c, err := load(t, "--node-name=n", "--manifests=/m", "-i", "a,b", "--interface=c", "--mode=native", "--tx-checksum=software", "--frame-size=4096",
 		"--node-port-addresses=10.0.0.0/8,fd00::/8", "--snat-addresses=192.0.2.1", "--snat-ports=61000",
 		"--forwarding-mode=dnat", "--host-port-prefixes=10.9.0.0/24", "--host-port-mark=32", "--host-port-table=9", "--protected-ports=22,80",
 		"--cluster-ips", "--external-ips", "--workers=2", "--cpus=4-5",
@@ -68,7 +68,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 	want := &Configuration{
 		APIVersion: APIVersion, Kind: Kind, NodeName: "n",
 		Discovery:         Discovery{Manifests: &Manifests{"/m"}},
-		Interfaces:        []Interface{{"a", ModeNative}, {"b", ModeNative}, {"c", ModeNative}},
+		Interfaces:        []Interface{{"a", ModeNative, "software"}, {"b", ModeNative, "software"}, {"c", ModeNative, "software"}},
 		NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"},
 		SNAT:              SNAT{[]string{"192.0.2.1"}, PortRange{61000, 61000}},
 		Forwarding:        Forwarding{Mode: ForwardDNAT},
@@ -78,6 +78,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		Conntrack:        Conntrack{2048, "/c", 1, 2},
 		Drain:            Drain{3, 4},
 		Workers:          Workers{2, CPUs{4, 5}},
+		PacketMemory:     PacketMemory{4096},
 		Admin:            Admin{"/s"},
 		ServiceProxyName: "w", LoadBalancerClass: "c", StateDir: "/d",
 		MetricsBindAddress: "127.0.0.1:1", HealthzBindAddress: "127.0.0.1:2",
@@ -94,7 +95,7 @@ func TestEveryFlagIsHandled(t *testing.T) {
 	f := AddFlags(fs)
 	handled := map[string]bool{
 		"config": true, "manifests": true, "kubeconfig": true, "label-selector": true, "legacy-endpoints": true, "last-known-max-age-hours": true,
-		"interface": true, "mode": true, "protected-ports": true,
+		"interface": true, "mode": true, "tx-checksum": true, "protected-ports": true,
 	}
 	for _, o := range f.overrides() {
 		handled[o.flag] = true

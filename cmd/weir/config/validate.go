@@ -35,6 +35,8 @@ const (
 var (
 	ForwardingModes = []string{ForwardNAT, ForwardDNAT, ForwardL2DSR, ForwardIPIP, ForwardGUE}
 	AttachModes     = []string{ModeAuto, ModeZeroCopy, ModeNative, ModeGeneric}
+
+	txChecksums = []string{TxChecksumAuto, TxChecksumMetadata, TxChecksumSoftware}
 )
 
 // Validate judges the configuration by itself, without looking at the
@@ -59,6 +61,7 @@ func (c *Configuration) Validate() Errors {
 	c.validateConntrack(&r)
 	c.validateDrain(&r)
 	c.validateWorkers(&r)
+	c.validatePacketMemory(&r)
 	c.validateServers(&r)
 	c.validateLogging(&r)
 	return r.errs
@@ -134,6 +137,9 @@ func (c *Configuration) validateInterfaces(r *report) {
 		case ModeAuto, ModeZeroCopy, ModeNative, ModeGeneric: // AttachModes
 		default:
 			r.addf(path+".mode", "must be %s, is %q", either(AttachModes), f.Mode)
+		}
+		if !slices.Contains(txChecksums, f.TxChecksum) {
+			r.addf(path+".txChecksum", "must be %s, is %q", either(txChecksums), f.TxChecksum)
 		}
 	}
 }
@@ -288,6 +294,14 @@ func (c *Configuration) validateWorkers(r *report) {
 	}
 	if !w.Count.IsAuto() && !w.CPUs.IsAuto() && int(w.Count) > len(w.CPUs) {
 		r.addf("workers.cpus", "%s are %d CPUs for %d workers: a worker needs one of its own", w.CPUs, len(w.CPUs), w.Count)
+	}
+}
+
+func (c *Configuration) validatePacketMemory(r *report) {
+	switch n := c.PacketMemory.FrameSize; n {
+	case 0, 2048, 4096:
+	default:
+		r.addf("packetMemory.frameSize", "must be auto, 2048 or 4096, is %d", n)
 	}
 }
 

@@ -53,6 +53,8 @@ func TestValidateRefuses(t *testing.T) {
 		{"snat ports in node ports", func(c *Configuration) { c.SNAT.Ports = PortRange{32000, 40000} }, "snat.ports", "overlaps the node ports 30000-32767"},
 		{"snat ports well known", func(c *Configuration) { c.SNAT.Ports = PortRange{80, 90} }, "snat.ports", "well-known"},
 		{"protected in snat", func(c *Configuration) { c.ProtectedPorts[1] = 61500 }, "protectedPorts[1]", "lies in snat.ports"},
+		{"checksums", func(c *Configuration) { c.Interfaces[0].TxChecksum = "nobody" }, "interfaces[0].txChecksum", `is "nobody"`},
+		{"frame size", func(c *Configuration) { c.PacketMemory.FrameSize = 1024 }, "packetMemory.frameSize", "must be auto, 2048 or 4096, is 1024"},
 		{"dnat without marks", func(c *Configuration) { c.Forwarding.Mode, c.HostPort.Mark = ForwardDNAT, 0 }, "forwarding.mode", "dnat needs hostPort.mark"},
 		{"forwarding mode", func(c *Configuration) { c.Forwarding.Mode = "teleport" }, "forwarding.mode", `must be nat, dnat, l2dsr, ipip, gue, is "teleport"`},
 		{"two prefixes of a family", func(c *Configuration) { c.HostPort.Prefixes[1] = "10.9.0.0/24" }, "hostPort.prefixes[1]", "second IPv4 prefix"},

@@ -183,6 +183,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		ProcSys:         os.Getenv("WEIR_PROC_SYS"),
 		StateDir:        filepath.Dir(cfg.Admin.Socket),
 		GUEZeroChecksum: cfg.Forwarding.GUEZeroChecksum,
+		FrameSize:       int(cfg.PacketMemory.FrameSize),
 		// For tests of the path that kernels without TX metadata take.
 		SoftwareChecksums: os.Getenv("WEIR_TX_CHECKSUM") == "software",
 		// For tests of bonds and VLAN interfaces on kernels that have none.
@@ -192,7 +193,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		Log:         log,
 	}
 	for _, i := range cfg.Interfaces {
-		c.Interfaces = append(c.Interfaces, lb.Interface{Name: i.Name, Mode: i.Mode})
+		c.Interfaces = append(c.Interfaces, lb.Interface{Name: i.Name, Mode: i.Mode, TxChecksum: i.TxChecksum})
 	}
 	c.HostPort4, c.HostPort6 = cfg.HostPortPrefixes()
 	c.HostPortMark, c.HostPortTable = uint32(cfg.HostPort.Mark), cfg.HostPort.Table

@@ -27,7 +27,7 @@ type device struct {
 func openDevice(name string, addrs []netip.Addr) (_ *device, err error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open /dev/net/tun: %w (the kernel needs CONFIG_TUN)", err)
+		return nil, fmt.Errorf("open /dev/net/tun: %w (`modprobe tun`; the kernel needs CONFIG_TUN)", err)
 	}
 	d := &device{fd: fd, name: name, changed: map[string]string{}}
 	defer func() {

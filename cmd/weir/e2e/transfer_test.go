@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,25 @@ func TestWireTransfersAreIdenticalForEveryKind(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who completes partial checksums, and how large frames are, is up to the
+// configuration.
+func TestWireConfiguredChecksumsAndFrames(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toPod}, interfaces: "[{name: eth0, txChecksum: software}, {name: eth1, txChecksum: metadata}]",
+		extra: "packetMemory: {frameSize: 4096}"})
+	status, err := f.admin.Status(inTime(t, within))
+	must(t, err)
+	for name, want := range map[string]string{"eth0": "software", "eth1": "metadata"} {
+		if i := interfaceOf(status, name); i == nil || i.TxChecksum != want {
+			t.Errorf("%s: %+v, want %s", name, i, want)
+		}
+	}
+	if !strings.Contains(f.logTail(), "frameSize=4096") {
+		t.Error("the log does not tell the size of frames")
+	}
+	f.checkChecksums(t)
+	bothFamilies(t, func(t *testing.T, six bool) { f.checkTransfers(t, toPod, six, 1<<20) })
 }
 
 // Where TX metadata is not granted Weir completes partial checksums itself.

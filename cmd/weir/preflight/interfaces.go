@@ -3,6 +3,9 @@ package preflight
 import (
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb/xsk"
@@ -48,12 +51,23 @@ func checkMode(fs *findings, subject string, in config.Interface, dev *net.Inter
 	case in.Mode == config.ModeNative && !f.Native():
 		fs.add(Wrong, subject, "the driver runs no XDP programs: the best mode is %s", best)
 	default:
-		fs.add(OK, subject, "mtu %d, best mode %s%s", dev.MTU, best, queues(dev.Index))
+		fs.add(OK, subject, "mtu %d, best mode %s%s", dev.MTU, best, queues(dev))
 	}
 }
 
-func queues(ifindex int) string {
-	qs, err := xsk.DeviceQueues(ifindex)
+// queues says how many receive queues an interface has, of a bond each of its
+// members: its own number says nothing.
+func queues(dev *net.Interface) string {
+	if members, err := os.ReadFile(filepath.Join("/sys/class/net", dev.Name, "bonding/slaves")); err == nil {
+		text := ", bond"
+		for _, name := range strings.Fields(string(members)) {
+			if m, err := net.InterfaceByName(name); err == nil {
+				text += " of " + name + strings.Replace(queues(m), ",", ":", 1)
+			}
+		}
+		return text
+	}
+	qs, err := xsk.DeviceQueues(dev.Index)
 	if err != nil {
 		return ""
 	}
