@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/cmd/weir/config"
@@ -197,6 +198,19 @@ func TestAccounts(t *testing.T) {
 		faults := c.c.faults()
 		if c.want == "" && len(faults) > 0 || c.want != "" && (len(faults) != 1 || !strings.Contains(faults[0], c.want)) {
 			t.Errorf("%s: %q", c.name, faults)
+		}
+	}
+}
+
+// A slow machine gets to the end of the long downloads, however long the phases are.
+func TestDownloadsDoNotGrowWithThePhases(t *testing.T) {
+	for _, lasting := range []time.Duration{time.Second, 25 * time.Second, time.Hour} {
+		d := newDownload(nil, frontendAddrs()[0], 0, lasting)
+		if d.Bytes != downloadBytes {
+			t.Errorf("%v: %d bytes", lasting, d.Bytes)
+		}
+		if takes := float64(d.Bytes) / float64(d.Rate); takes < lasting.Seconds() || takes > 1.01*lasting.Seconds() {
+			t.Errorf("%v: takes %.1f s", lasting, takes)
 		}
 	}
 }

@@ -104,10 +104,7 @@ func (s *site) drive(ctx context.Context, lasting time.Duration) *traffic {
 		if i != 0 && i != 3 {
 			continue // one by each kind of address and each family
 		}
-		d := &download{frontendAddr: f, done: make(chan struct{}), Transfer: &workload.Transfer{
-			Namespace: s.lab.Client, Target: netip.AddrPortFrom(f.addr, f.http),
-			Bytes: downloadBytes, Seed: uint64(i), Rate: max(1, int64(downloadBytes/lasting.Seconds())),
-		}}
+		d := newDownload(s.lab.Client, f, uint64(i), lasting)
 		t.downloads = append(t.downloads, d)
 		t.running.Go(func() {
 			d.err = d.Download(ctx)
@@ -115,6 +112,14 @@ func (s *site) drive(ctx context.Context, lasting time.Duration) *traffic {
 		})
 	}
 	return t
+}
+
+// newDownload makes a download whose rate is such that it lasts for about that time.
+func newDownload(client *netlab.Namespace, f frontendAddr, seed uint64, lasting time.Duration) *download {
+	return &download{frontendAddr: f, done: make(chan struct{}), Transfer: &workload.Transfer{
+		Namespace: client, Target: netip.AddrPortFrom(f.addr, f.http),
+		Bytes: downloadBytes, Seed: seed, Rate: max(1, int64(downloadBytes/lasting.Seconds())),
+	}}
 }
 
 func (s *site) httpStream(f frontendAddr, keepAlive bool) *stream {

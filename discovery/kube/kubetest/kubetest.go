@@ -52,7 +52,7 @@ type Cluster struct {
 }
 
 // startTimeout is for a busy machine: it takes 2 seconds on an idle one.
-const startTimeout = 2 * time.Minute
+const startTimeout = 5 * time.Minute
 
 // Require is a Cluster for this test alone. Without KUBEENV_BIN the test is
 // skipped, or fails where CI=true.

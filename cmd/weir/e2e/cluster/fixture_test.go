@@ -22,6 +22,7 @@ import (
 	"github.com/weirlb/weir/discovery/kube/kubetest"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/weirtest"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
@@ -236,7 +237,7 @@ func (f *fixture) reaches(what string, target netip.AddrPort, want ...string) {
 			return err
 		}
 		l := f.load(target)
-		l.Requests, l.Timeout = 24*max(1, len(want)), 2*time.Second
+		l.Requests, l.Timeout = 24*max(1, len(want)), patience.For(2*time.Second)
 		r, err := l.Run(ctx)
 		if err != nil {
 			return err

@@ -110,7 +110,7 @@ func TestKubeWireServesWhileTheServerIsSilent(t *testing.T) {
 	target := f.web("web")
 	f.start()
 	f.reaches("before", target, "one")
-	if err := f.weir.Stop(20 * time.Second); err != nil {
+	if err := f.weir.Stop(patience.For(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	f.silent.Store(true)
