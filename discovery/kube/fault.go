@@ -37,6 +37,30 @@ func (s *Source) Faults() []Fault {
 	return out
 }
 
+// Contact is what is known of the connection for one resource.
+type Contact struct {
+	Resource  string
+	Connected bool      // the last request was answered
+	Last      time.Time // when the API server last said something; zero: never
+}
+
+// Contacts are the resources that were asked for, by name. A watch with nothing
+// to tell sends a bookmark about every minute.
+func (s *Source) Contacts() []Contact {
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	var out []Contact
+	for name, r := range s.watch.resources {
+		c := Contact{Resource: name, Connected: r.fault == ""}
+		if at := r.last.Load(); at != 0 {
+			c.Last = time.Unix(0, at)
+		}
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b Contact) int { return strings.Compare(a.Resource, b.Resource) })
+	return out
+}
+
 // GoodAt is when what was told was last known to be what the API server has:
 // now while every resource is watched, else the time of the first failure. It
 // is zero before the first full view.

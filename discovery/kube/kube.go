@@ -53,7 +53,7 @@ type Config struct {
 	// anything; 0 is 1 s. One that cannot be connected with is not waited
 	// for at all.
 	Silence time.Duration
-	// Events has an Event recorded on Services that cannot be served.
+	// Events has Complain record Events.
 	Events bool
 	// Log gets what happens; nil is slog.Default.
 	Log *slog.Logger
@@ -168,10 +168,11 @@ func (s *Source) String() string { return "kubernetes " + s.cfg.REST.Host }
 // Reload does nothing: a cluster is always watched.
 func (s *Source) Reload() {}
 
-// Warn records an Event of type Warning on a Service, within the limits of all
-// Events. Only one per Service waits to be recorded.
-func (s *Source) Warn(name discovery.ServiceName, reason, text string) {
-	s.report.add(name, reason, text)
+// Complain records an Event of type Warning on a Service, within the limits of
+// all Events, unless text is that of its last one. Only the newest waits to be
+// recorded; an empty text takes it back.
+func (s *Source) Complain(name discovery.ServiceName, reason, text string) {
+	s.report.complain(name, event{reason, text})
 }
 
 // NodeEligible reports whether load balancers in front should send traffic to

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,12 +11,6 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/weirlb/weir/discovery"
-)
-
-// Reasons of Events.
-const (
-	ReasonInvalid     = "InvalidService"     // a field is malformed
-	ReasonUnsupported = "UnsupportedService" // left to the kernel as a whole
 )
 
 // Limits of Events: a cluster has many nodes, and each has something to say.
@@ -37,7 +30,7 @@ type reporter struct {
 	wake     chan struct{}
 
 	mu   sync.Mutex
-	said map[discovery.ServiceName]string // as of the newest Update
+	said map[discovery.ServiceName]string // the newest text
 	todo map[discovery.ServiceName]event  // not yet recorded
 }
 
@@ -70,39 +63,22 @@ func (r *reporter) start(ctx context.Context) (stop func()) {
 	}
 }
 
-// services reports what is wrong with the Services of an Update.
-func (r *reporter) services(up *discovery.Update) {
+// complain has an Event recorded, unless the text is that of the last one. An
+// empty text takes back what waits.
+func (r *reporter) complain(name discovery.ServiceName, e event) {
 	if !r.on {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, name := range up.Deleted {
+	switch e.text {
+	case r.said[name]:
+	case "":
 		delete(r.said, name)
 		delete(r.todo, name)
+	default:
+		r.said[name], r.todo[name] = e.text, e
 	}
-	for _, svc := range up.Put {
-		reason, text := complaint(svc)
-		switch text {
-		case r.said[svc.Name]:
-		case "":
-			delete(r.said, svc.Name)
-			delete(r.todo, svc.Name)
-		default:
-			r.said[svc.Name], r.todo[svc.Name] = text, event{reason, text}
-		}
-	}
-	r.wakeUp()
-}
-
-// add has an Event recorded.
-func (r *reporter) add(name discovery.ServiceName, reason, text string) {
-	if !r.on {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.todo[name] = event{reason, text}
 	r.wakeUp()
 }
 
@@ -142,21 +118,6 @@ func (r *reporter) recordNext(ctx context.Context) bool {
 	}
 	r.warn(name, e)
 	return true
-}
-
-// complaint is what is wrong with a Service, "" for nothing.
-func complaint(svc *discovery.Service) (reason, text string) {
-	switch {
-	case svc.Unsupported != "" && len(svc.Errors) == 0:
-		return ReasonUnsupported, svc.Unsupported + " is not supported by Weir: the Service is left to the kernel"
-	case len(svc.Errors) == 0:
-		return "", ""
-	}
-	text = strings.Join(svc.Errors, "; ")
-	if svc.Unsupported != "" {
-		text += " (the Service is left to the kernel)"
-	}
-	return ReasonInvalid, text
 }
 
 // event is a reason and a text.

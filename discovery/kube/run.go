@@ -138,7 +138,6 @@ func (s *Source) apply(c changes, deliver func(*discovery.Update)) {
 	s.mu.Unlock()
 	if up != nil {
 		deliver(up)
-		s.report.services(up)
 	}
 	if m := s.cfg.Measure; m != nil {
 		now := time.Now()

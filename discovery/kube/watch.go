@@ -32,9 +32,10 @@ type observer struct {
 // resource is the state of the requests for one kind of object.
 type resource struct {
 	failures uint64
-	fault    string    // "" while all is well
-	since    time.Time // of the first fault in a row
-	said     time.Time // when it was last logged
+	fault    string       // "" while all is well
+	since    time.Time    // of the first fault in a row
+	said     time.Time    // when it was last logged
+	last     atomic.Int64 // when the API server last said something about it, in Unix nanoseconds; 0: never
 }
 
 // repeat is how often the log says again that a fault goes on.
@@ -66,7 +67,7 @@ func (o *observer) wrap(next http.RoundTripper) http.RoundTripper {
 		case res.StatusCode >= 400:
 			o.failed(name, res.Status)
 		case res.StatusCode < 300:
-			o.works(name)
+			res.Body = &heard{res.Body, o.works(name)}
 		}
 		return res, err
 	})
@@ -114,7 +115,22 @@ func (o *observer) failed(name, fault string) {
 	r.fault = fault
 }
 
-func (o *observer) works(name string) {
+// heard notes when something is read of a response: a watch is one response that
+// lasts for minutes, with bookmarks in between.
+type heard struct {
+	io.ReadCloser
+	of *resource
+}
+
+func (h *heard) Read(p []byte) (int, error) {
+	n, err := h.ReadCloser.Read(p)
+	if n > 0 {
+		h.of.last.Store(time.Now().UnixNano())
+	}
+	return n, err
+}
+
+func (o *observer) works(name string) *resource {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	r := o.of(name)
@@ -122,6 +138,8 @@ func (o *observer) works(name string) {
 		o.log.Info("watching the cluster again", "resource", name, "after", time.Since(r.since).Round(time.Millisecond))
 	}
 	r.fault, r.said = "", time.Time{}
+	r.last.Store(time.Now().UnixNano())
+	return r
 }
 
 // watchFailed is a cache.WatchErrorHandlerWithContext. What request was

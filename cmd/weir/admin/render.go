@@ -10,6 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/weirlb/weir/cmd/weir/problem"
 )
 
 // Render writes s as text for people. With prev, an earlier status of the
@@ -37,6 +39,13 @@ func renderHead(b *strings.Builder, s *Status) {
 		state = "waiting for the first full view: no traffic is taken yet"
 	case s.Discovery.LastKnown != nil:
 		state = "serving the last known state, of " + s.Discovery.LastKnown.Format(time.RFC3339) + ": the API server does not answer"
+	default:
+		if since := s.awaySince(); !since.IsZero() {
+			state = "serving, API server away since " + since.Format(time.RFC3339)
+		}
+	}
+	if s.Unhealthy != "" {
+		state += ", unhealthy: " + s.Unhealthy
 	}
 	up := (time.Duration(s.UptimeSeconds) * time.Second).String()
 	t := table(b)
@@ -62,6 +71,17 @@ func renderHead(b *strings.Builder, s *Status) {
 		row(t, "", joinCounts(f.ByState))
 	}
 	t.Flush()
+}
+
+// awaySince is since when the API server could not be asked for some resource,
+// zero when it can be.
+func (s *Status) awaySince() (since time.Time) {
+	for _, p := range s.Problems {
+		if p.Kind == problem.APIServer && (since.IsZero() || p.Since.Before(since)) {
+			since = p.Since
+		}
+	}
+	return since
 }
 
 func renderInterfaces(b *strings.Builder, s *Status) {

@@ -64,8 +64,14 @@ func TestRenderGolden(t *testing.T) {
 	earlier.Workers[0].BusySeconds = 0.5
 	earlier.Workers[0].RxPackets, earlier.Workers[0].TxPackets = 0, 0
 	for name, render := range map[string]func(*strings.Builder) error{
-		"status":    func(b *strings.Builder) error { return Render(b, exampleStatus(), nil) },
-		"watch":     func(b *strings.Builder) error { return Render(b, exampleStatus(), earlier) },
+		"status": func(b *strings.Builder) error { return Render(b, exampleStatus(), nil) },
+		"watch":  func(b *strings.Builder) error { return Render(b, exampleStatus(), earlier) },
+		"away": func(b *strings.Builder) error {
+			return Render(b, &Status{Version: "devel", Node: "n", Synced: true, Problems: []problem.Problem{
+				{Kind: problem.APIServer, Severity: problem.Error, Object: "API server https://k", Field: "nodes", Reason: "refused", Since: minute(7)},
+				{Kind: problem.APIServer, Severity: problem.Error, Object: "API server https://k", Field: "services", Reason: "refused", Since: minute(6)},
+			}}, nil)
+		},
 		"empty":     func(b *strings.Builder) error { return Render(b, &Status{Version: "devel", Node: "n"}, nil) },
 		"problems":  func(b *strings.Builder) error { return RenderProblems(b, exampleStatus()) },
 		"flows":     func(b *strings.Builder) error { return RenderFlows(b, exampleFlows()) },

@@ -38,6 +38,10 @@ type Status struct {
 	Draining bool   `json:"draining,omitempty"`
 	Drain    *Drain `json:"drain,omitempty"` // nil unless Draining
 
+	// Healthy is what /livez says, and Unhealthy why not.
+	Healthy   bool   `json:"healthy"`
+	Unhealthy string `json:"unhealthy,omitempty"`
+
 	Discovery Discovery `json:"discovery"`
 
 	// NodePorts are the addresses on which node ports are served.
@@ -124,6 +128,8 @@ type Discovery struct {
 	// has: now while it is watched. Nil for other sources, and before anything
 	// is known.
 	GoodAt *time.Time `json:"goodAt,omitempty"`
+	// Resources are those watched of an API server.
+	Resources []Resource `json:"resources,omitempty"`
 	// WatchErrors counts, by resource, the requests to list or watch that
 	// the API server refused or that did not reach it.
 	WatchErrors map[string]uint64 `json:"watchErrors,omitempty"`
@@ -137,6 +143,15 @@ type Discovery struct {
 type NodePortAddress struct {
 	Address netip.Addr `json:"address"`
 	Reason  string     `json:"reason"`
+}
+
+// Resource is a kind of object that is watched of an API server.
+type Resource struct {
+	Name string `json:"name"` // services, endpointslices, nodes, endpoints
+	// Connected is true while its requests are answered.
+	Connected bool `json:"connected"`
+	// LastContact is when the API server last said something about it; zero: never.
+	LastContact time.Time `json:"lastContact,omitzero"`
 }
 
 // Interface is one attached interface, or the host port.

@@ -108,6 +108,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 	var tasks sync.WaitGroup
 	tasks.Go(func() { d.followLeave(ctx, o.Signals.leave) })
 	d.problems = problem.NewRegistry(log)
+	d.problems.OnChange(d.tellService)
 	if d.notify, err = notify.New(d.serviceHealth, log); err != nil {
 		return err
 	}

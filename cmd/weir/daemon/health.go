@@ -10,7 +10,6 @@ import (
 	"github.com/weirlb/weir/cmd/weir/health"
 	"github.com/weirlb/weir/cmd/weir/metrics"
 	"github.com/weirlb/weir/cmd/weir/notify"
-	"github.com/weirlb/weir/discovery"
 )
 
 // Health implements metrics.HealthSource.
@@ -90,13 +89,6 @@ func (d *Daemon) newChecks() *health.Checks {
 		NodeName: d.cfg.NodeName,
 		Healthy: func() bool {
 			return d.draining.Load() == nil && d.lb.StuckWorker() < 0 && d.lb.Absent() == nil
-		},
-		Failed: func(name discovery.ServiceName, err error) {
-			if s, ok := d.source.(interface {
-				Warn(name discovery.ServiceName, reason, text string)
-			}); ok {
-				s.Warn(name, "FailedToStartServiceHealthcheck", fmt.Sprintf("node %s: %v", d.cfg.NodeName, err))
-			}
 		},
 		Log: d.log,
 	})

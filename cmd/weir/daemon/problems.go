@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -189,4 +190,38 @@ func (d *Daemon) addProblems(s *admin.Status) {
 			s.Discovery.LeftToKernel = append(s.Discovery.LeftToKernel, strings.TrimPrefix(p.Object, "Service ")+": "+p.Field)
 		}
 	}
+}
+
+// tellService has an Event recorded on a Service whose problems have changed,
+// where the source can do that.
+func (d *Daemon) tellService(object string) {
+	namespace, name, ok := problem.ServiceOf(object)
+	src, can := d.source.(interface {
+		Complain(name discovery.ServiceName, reason, text string)
+	})
+	if !ok || !can {
+		return
+	}
+	reason, text := eventOf(d.problems.Of(object))
+	src.Complain(discovery.ServiceName{Namespace: namespace, Name: name}, reason, text)
+}
+
+// eventOf is one Event for all problems of a Service; its reason is that of the
+// worst. Both are "" for none.
+func eventOf(problems []problem.Problem) (reason, text string) {
+	var texts []string
+	for _, p := range problems {
+		if !p.Kind.Describe().Event {
+			continue
+		}
+		if reason == "" {
+			reason = p.Kind.EventReason()
+		}
+		line := p.Reason
+		if p.Field != "" {
+			line = p.Field + ": " + line
+		}
+		texts = append(texts, line)
+	}
+	return reason, strings.Join(slices.Compact(texts), "; ")
 }

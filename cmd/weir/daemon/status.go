@@ -59,6 +59,8 @@ func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 	for _, w := range p.Warnings {
 		s.Warnings = append(s.Warnings, w.String())
 	}
+	h := d.Health()
+	s.Healthy, s.Unhealthy = h.Healthy, h.Reason
 	d.addProblems(s)
 	return s, nil
 }
@@ -71,6 +73,9 @@ func (d *Daemon) discoveryStatus() admin.Discovery {
 		}
 		if at := c.goodAt(); !at.IsZero() {
 			out.GoodAt = &at
+		}
+		for _, r := range c.Contacts() {
+			out.Resources = append(out.Resources, admin.Resource{Name: r.Resource, Connected: r.Connected, LastContact: r.Last})
 		}
 		out.WatchErrors = c.WatchErrors()
 	}

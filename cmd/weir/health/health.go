@@ -29,10 +29,7 @@ type Config struct {
 	NodeName string
 	// Healthy tells whether Weir works; it is asked for every check.
 	Healthy func() bool
-	// Failed, if not nil, is told why the port of a Service cannot be
-	// served, once.
-	Failed func(name discovery.ServiceName, err error)
-	Log    *slog.Logger
+	Log     *slog.Logger
 	// Retry is how often a port that is in use is tried again (default
 	// 10 s): kube-proxy may hold it, with the same answers.
 	Retry time.Duration
@@ -260,9 +257,6 @@ func (c *Checks) open(k *check) {
 		return
 	}
 	c.cfg.Log.Error("health check port of a Service", "service", k.name, "port", k.port, "err", err)
-	if c.cfg.Failed != nil {
-		c.cfg.Failed(k.name, err)
-	}
 }
 
 func (k *check) close() {

@@ -23,7 +23,6 @@ var loopback = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 type setting struct {
 	*Checks
 	healthy atomic.Bool
-	failed  atomic.Int32
 }
 
 func newChecks(t *testing.T) *setting {
@@ -32,7 +31,6 @@ func newChecks(t *testing.T) *setting {
 	s.healthy.Store(true)
 	s.Checks = New(Config{
 		NodeName: "here", Healthy: s.healthy.Load, Log: slog.New(slog.DiscardHandler), Retry: 10 * time.Millisecond,
-		Failed: func(discovery.ServiceName, error) { s.failed.Add(1) },
 	})
 	s.SetAddresses(loopback)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -163,7 +161,7 @@ func TestChecksTakeAPortOnceItIsFree(t *testing.T) {
 	}
 	port := uint16(l.Addr().(*net.TCPAddr).Port)
 	c.Apply(put(service(port, "10.0.0.1 here")))
-	if f := c.Faults(); len(f) != 1 || !f[0].Shared || c.failed.Load() != 0 {
+	if f := c.Faults(); len(f) != 1 || !f[0].Shared {
 		t.Errorf("a port in use: %v", f)
 	}
 	l.Close()
@@ -182,9 +180,6 @@ func TestChecksTellWhatCannotBeListenedOn(t *testing.T) {
 	c.Apply(put(service(freePort(t), "10.0.0.1 here")))
 	if f := c.Faults(); len(f) != 1 || f[0].Shared || f[0].Service.String() != "ns/web" || f[0].Err == nil {
 		t.Errorf("faults are %v", f)
-	}
-	if n := c.failed.Load(); n != 1 {
-		t.Errorf("told %d times", n)
 	}
 	c.SetAddresses(loopback)
 	if f := c.Faults(); len(f) != 0 {

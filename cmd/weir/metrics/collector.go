@@ -121,8 +121,22 @@ var general = []metric{
 		func(s *admin.Status, e emit) { e(float64(s.Frontends)) }),
 	gauge("endpoints", "Endpoints that Services list, each counted for every Service port that lists it.", nil,
 		func(s *admin.Status, e emit) { e(float64(s.Endpoints)) }),
-	gauge("discovery_errors", "Documents or objects that could not be understood at the last look.", nil,
-		func(s *admin.Status, e emit) { e(float64(len(s.Discovery.Errors))) }),
+	gauge("healthy", "1 while the packet path works: every worker goes round, no update is overdue.", nil,
+		func(s *admin.Status, e emit) { e(boolean(s.Healthy)) }),
+	gauge("discovery_connected", "1 while the API server answers requests for the resource.", []string{"resource"},
+		func(s *admin.Status, e emit) {
+			for _, r := range s.Discovery.Resources {
+				e(boolean(r.Connected), r.Name)
+			}
+		}),
+	gauge("discovery_last_contact_timestamp_seconds", "When the API server last said something about the resource, in seconds since the epoch; 0 for never.", []string{"resource"},
+		func(s *admin.Status, e emit) {
+			for _, r := range s.Discovery.Resources {
+				e(seconds(r.LastContact), r.Name)
+			}
+		}),
+	gauge("state_file_ok", "0 while the last known state of the cluster cannot be read or written.", nil,
+		func(s *admin.Status, e emit) { e(boolean(s.ProblemCounts[problem.StateFile] == 0)) }),
 	gauge("problems", "What is not done as it was asked for, by kind: weir status --problems lists it.", []string{"kind", "severity"},
 		func(s *admin.Status, e emit) {
 			for _, d := range problem.Kinds {

@@ -38,8 +38,8 @@ func (s *source) Status(context.Context) (*admin.Status, error) { return s.statu
 
 func example() *admin.Status {
 	return &admin.Status{
-		StartTime: time.Unix(1000, 5e8), Synced: true, Snapshot: 42, Services: 3, Frontends: 8, Endpoints: 12,
-		Discovery: admin.Discovery{Errors: []string{"a", "b"},
+		StartTime: time.Unix(1000, 5e8), Synced: true, Healthy: true, Snapshot: 42, Services: 3, Frontends: 8, Endpoints: 12,
+		Discovery: admin.Discovery{Resources: []admin.Resource{{Name: "services", LastContact: time.Unix(1000, 5e8)}},
 			Slices: 9, FQDNSlices: 2, Mirrored: 1, RefusedEndpoints: 4, ServicesRemoved: 5},
 		Interfaces: []admin.Interface{{Name: "eth0", Mode: "native", Driver: "veth", TxChecksum: "metadata", Pinned: true, Queues: 4, BoundQueues: 2,
 			Sockets: []admin.Socket{{Queue: 0, RxRingFull: 5, RxInvalidDescs: 1, TxInvalidDescs: 2}, {Queue: 1}}}},
@@ -52,7 +52,7 @@ func example() *admin.Status {
 		},
 		Steering: map[string]uint64{"frontend": 30},
 
-		ProblemCounts: map[problem.Kind]int{problem.UnsupportedField: 1, problem.FrontendConflict: 3},
+		ProblemCounts: map[problem.Kind]int{problem.UnsupportedField: 1, problem.FrontendConflict: 3, problem.StateFile: 1},
 		Kernel:        []admin.Feature{{Name: "a feature"}},
 	}
 }
@@ -79,7 +79,10 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		"weir_snapshot_last_timestamp_seconds 0",
 		"weir_services 3",
 		"weir_services_left_to_kernel 1",
-		"weir_discovery_errors 2",
+		"weir_healthy 1",
+		"weir_state_file_ok 0",
+		`weir_discovery_connected{resource="services"} 0`,
+		`weir_discovery_last_contact_timestamp_seconds{resource="services"} 1000.5`,
 		"weir_discovery_slices 9",
 		`weir_problems{kind="frontend-conflict",severity="error"} 3`,
 		`weir_problems{kind="manifest",severity="error"} 0`,
