@@ -18,6 +18,7 @@ func newRun() *cobra.Command {
 	var (
 		flags   *config.Flags
 		writeTo string
+		watch   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "run [flags]",
@@ -40,6 +41,13 @@ Weir that is killed leaves its packets to the kernel.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signals := daemon.Notify() // first: a SIGHUP that comes during the start must not end it
 			defer signals.Stop()
+			var watched *daemon.FileWatch
+			if watch {
+				if flags.File == "" {
+					return errors.New("--watch-config needs --config")
+				}
+				watched = daemon.WatchFile(flags.File)
+			}
 			cfg, err := flags.Load()
 			if err != nil {
 				return err
@@ -52,10 +60,11 @@ Weir that is killed leaves its packets to the kernel.`,
 			}
 			log, level := cfg.Logging.Logger(cmd.ErrOrStderr())
 			// The signals that end other commands are the daemon's here: SIGTERM drains.
-			return daemon.Run(context.WithoutCancel(cmd.Context()), cfg, daemon.Options{Log: log, Level: level, Signals: signals})
+			return daemon.Run(context.WithoutCancel(cmd.Context()), cfg, daemon.Options{Log: log, Level: level, Signals: signals, Watch: watched})
 		},
 	}
 	flags = config.AddFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&watch, "watch-config", false, "read the configuration file again when it changes, as on SIGHUP")
 	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration that file and flags amount to into this `file` (- for standard output) and exit")
 	cmd.Flags().SortFlags = false
 	return cmd

@@ -34,6 +34,11 @@ affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeS
 podAnnotations: {c: d}
 podLabels: {e: f}
 extraEnv: [{name: GOGC, value: "200"}]
+extraVolumes: [{name: manifests, configMap: {name: manifests}}]
+extraVolumeMounts: [{name: manifests, mountPath: /etc/weir-manifests}]
+lifecycle: {preStop: {sleep: {seconds: 5}}}
+minReadySeconds: 60
+terminationGracePeriodSeconds: 300
 prometheus:
   serviceMonitor:
     enabled: true
@@ -52,6 +57,7 @@ dashboards: {enabled: true}
 	"no tolerations":       "tolerations: []\nnodeSelector: null\nresources: {requests: null}",
 	"replaced on delete":   `updateStrategy: {type: OnDelete, rollingUpdate: null}`,
 	"without profiles":     "seccompProfile: null\nseLinuxOptions: null",
+	"edge nodes":           `{allNodes: false, nodeSelector: {node-role.kubernetes.io/edge: ""}}`,
 	"another name":         `fullnameOverride: edge-lb`,
 }
 
@@ -164,6 +170,7 @@ interfaces: [{name: eno1, mode: zerocopy}, {name: eno2, mode: native}]
 metricsBindAddress: 0.0.0.0:9464
 healthzBindAddress: "[::]:9465"
 conntrack: {maxFlows: 1000000}
+drain: {notReadySeconds: 15, timeoutSeconds: 45}
 `
 	if err := yaml.Unmarshal([]byte(config), &want); err != nil {
 		t.Fatal(err)
@@ -176,7 +183,23 @@ conntrack: {maxFlows: 1000000}
 	}
 }
 
-// A changed configuration, and nothing else, is another pod template.
+// The kubelet waits for longer than a drain takes, whatever that is.
+func TestChartWaitsForTheDrain(t *testing.T) {
+	for values, want := range map[string]int64{
+		"": 75,
+		"config: {drain: {notReadySeconds: 5, timeoutSeconds: 600}}": 620,
+		"config: {drain: {notReadySeconds: 0, timeoutSeconds: 0}}":   15,
+		"config: {drain: null}":             40,
+		"terminationGracePeriodSeconds: 61": 61,
+	} {
+		if got := *daemonSet(t, mustTemplate(t, values)).Spec.Template.Spec.TerminationGracePeriodSeconds; got != want {
+			t.Errorf("%q: %d s, want %d", values, got, want)
+		}
+	}
+}
+
+// A changed configuration, and nothing else, is another pod template, unless a
+// running Weir takes the change over.
 func TestChartRollsOutAChangedConfiguration(t *testing.T) {
 	const key = "weir.dev/config-checksum"
 	sum := func(values string) string {
@@ -189,8 +212,18 @@ func TestChartRollsOutAChangedConfiguration(t *testing.T) {
 	if got := sum("dashboards: {enabled: true}"); got != base {
 		t.Error("the checksum changes with something else")
 	}
-	if got := sum("config: {clusterIPs: true}"); got == base {
-		t.Error("the checksum does not change with the configuration")
+	for _, values := range []string{"workers: {count: 2}", "logging: {format: json}", "snat: {ports: 62000-63000}"} {
+		if got := sum("config: {" + values + "}"); got == base {
+			t.Errorf("the checksum does not change with %s", values)
+		}
+	}
+	for _, values := range []string{
+		"clusterIPs: true", "externalIPs: true", "protectedPorts: [22]", "nodePortAddresses: []", "loadBalancerClass: weir.dev/weir",
+		"logging: {level: debug}", "enableProfiling: true", "forwarding: {mode: ipip}", "drain: {notReadySeconds: 20, timeoutSeconds: 40}",
+	} {
+		if got := sum("config: {" + values + "}"); got != base {
+			t.Errorf("the checksum changes with %s", values)
+		}
 	}
 }
 
@@ -203,6 +236,10 @@ func TestChartRefuses(t *testing.T) {
 		{"an attach mode that is not known", `config: {interfaces: [{name: eth0, mode: fast}]}`, "mode"},
 		{"two sources", `config: {discovery: {manifests: {path: /x}}}`, "discovery"},
 		{"two pods on a node", `updateStrategy: {rollingUpdate: {maxSurge: 1}}`, "maxSurge"},
+		{"no word on which nodes", `allNodes: false`, "say which nodes take traffic"},
+		{"an operating system for nodes", `{allNodes: false, nodeSelector: {kubernetes.io/os: linux}}`, "say which nodes take traffic"},
+		{"a kill in the middle of the drain", `terminationGracePeriodSeconds: 60`, "must be more than the 60 s"},
+		{"a drain that is not known", `config: {drain: {seconds: 5}}`, "seconds"},
 		{"a relative path", `hostPaths: {run: run/weir}`, "run"},
 		{"a tag as digest", `image: {digest: v1}`, "digest"},
 		{"scraping the loopback", `prometheus: {serviceMonitor: {enabled: true}}`, "config.metricsBindAddress 127.0.0.1:9464 is the node's loopback"},
@@ -226,8 +263,8 @@ func TestChartLint(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, values := range variants {
-		over := map[string]any{}
-		if err := yaml.Unmarshal([]byte(values), &over); err != nil {
+		over, err := onAllNodes(values)
+		if err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range lint.RunAll(chartDir, over, namespace, lint.WithKubeVersion(v)).Messages {

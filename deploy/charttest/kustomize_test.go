@@ -16,7 +16,7 @@ func TestKustomizeBaseIsTheChartsDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	chart := map[string]any{}
-	for _, o := range mustTemplate(t, "") {
+	for _, o := range mustTemplate(t, `{allNodes: false, nodeSelector: {node-role.kubernetes.io/edge: ""}}`) {
 		chart[o.GetKind()+" "+o.GetName()] = content(t, o)
 	}
 	kustomize := map[string]any{}

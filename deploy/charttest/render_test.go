@@ -34,8 +34,8 @@ func helmTemplate(values string) (objects []*unstructured.Unstructured, notes st
 	if err != nil {
 		return nil, "", err
 	}
-	over := map[string]any{}
-	if err := yaml.Unmarshal([]byte(values), &over); err != nil {
+	over, err := onAllNodes(values)
+	if err != nil {
 		return nil, "", err
 	}
 	caps := common.DefaultCapabilities.Copy()
@@ -66,6 +66,18 @@ func helmTemplate(values string) (objects []*unstructured.Unstructured, notes st
 	}
 	order(objects)
 	return objects, notes, nil
+}
+
+// onAllNodes are values that say which nodes are meant: all, where they do not.
+func onAllNodes(values string) (map[string]any, error) {
+	over := map[string]any{}
+	if err := yaml.Unmarshal([]byte(values), &over); err != nil {
+		return nil, err
+	}
+	if _, ok := over["allNodes"]; !ok {
+		over["allNodes"] = true
+	}
+	return over, nil
 }
 
 // kustomizeBuild is `kustomize build DIR`.

@@ -91,6 +91,9 @@ type Options struct {
 	Level *slog.LevelVar
 	// Signals are the process's, caught since its beginning.
 	Signals *Signals
+	// Watch is the configuration file that is to be read again when it changes;
+	// nil: on SIGHUP alone.
+	Watch *FileWatch
 }
 
 // Run serves until a signal, a fault or ctx ends it, and leaves nothing behind
@@ -146,6 +149,9 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 	task("addresses", func(ctx context.Context) error { return d.followAddresses(ctx, addresses) })
 	task("health checks", d.followChecks)
 	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.reload) })
+	if o.Watch != nil {
+		task("configuration file", func(ctx context.Context) error { return o.Watch.follow(ctx, o.Signals.reload) })
+	}
 	task("problems", d.watchProblems)
 	task("service manager", d.notify.Run)
 	ls.serve(d, task)

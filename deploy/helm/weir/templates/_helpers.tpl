@@ -68,3 +68,55 @@ httpGet:
   host: {{ $host | quote }}
   {{- end }}
 {{- end -}}
+
+{{/* The nodes are named, or all of them are asked for. */}}
+{{- define "weir.checkNodes" -}}
+{{- $named := omit (default (dict) .Values.nodeSelector) "kubernetes.io/os" -}}
+{{- if not (or .Values.allNodes $named (dig "nodeAffinity" nil (default (dict) .Values.affinity))) -}}
+{{- fail "say which nodes take traffic: set nodeSelector (such as node-role.kubernetes.io/edge) or affinity.nodeAffinity; allNodes: true puts Weir on every Linux node, the control plane too" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What the kubelet waits for after SIGTERM: longer than the drain. */}}
+{{- define "weir.gracePeriod" -}}
+{{- $drain := default (dict) (get .Values.config "drain") -}}
+{{- $long := add (int (dig "notReadySeconds" 10 $drain)) (int (dig "timeoutSeconds" 15 $drain)) -}}
+{{- $given := .Values.terminationGracePeriodSeconds -}}
+{{- if not $given -}}
+{{- add $long 15 -}}
+{{- else if le (int64 $given) $long -}}
+{{- fail (printf "terminationGracePeriodSeconds %d: must be more than the %d s that config.drain takes" (int64 $given) $long) -}}
+{{- else -}}
+{{- int64 $given -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The fields that a running Weir takes over: config.Reloadable. */}}
+{{- define "weir.reloadable" -}}
+clusterIPs
+drain.notReadySeconds
+drain.timeoutSeconds
+enableProfiling
+externalIPs
+forwarding.mode
+loadBalancerClass
+logging.level
+nodePortAddresses
+protectedPorts
+{{- end -}}
+
+{{/* The configuration without these. */}}
+{{- define "weir.restartConfig" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- range splitList "\n" (include "weir.reloadable" .) -}}
+{{- $at := splitList "." . -}}
+{{- $first := index $at 0 -}}
+{{- if eq (len $at) 1 -}}
+{{- $_ := unset $config $first -}}
+{{- else if kindIs "map" (get $config $first) -}}
+{{- $_ := unset (get $config $first) (index $at 1) -}}
+{{- if not (get $config $first) -}}{{- $_ := unset $config $first -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}

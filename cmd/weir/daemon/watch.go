@@ -1,0 +1,86 @@
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// FileWatch notices when the content of the configuration file changes. It watches
+// the directory: editors replace files, and the kubelet a link beside a mounted
+// ConfigMap's.
+type FileWatch struct {
+	file string
+	seen [sha256.Size]byte
+	has  bool // the file could be read
+}
+
+// WatchFile begins with the content that the file has now: it is to be called before
+// the file is read, so that no change is missed.
+func WatchFile(file string) *FileWatch {
+	w := &FileWatch{file: file}
+	w.changed()
+	return w
+}
+
+// changed reports whether the content is another than at the last call. A file that
+// is not there, in the middle of being replaced, is no change.
+func (w *FileWatch) changed() bool {
+	text, err := os.ReadFile(w.file)
+	if err != nil {
+		return false
+	}
+	sum := sha256.Sum256(text)
+	if w.has && sum == w.seen {
+		return false
+	}
+	w.has, w.seen = true, sum
+	return true
+}
+
+const (
+	// settle is how long nothing may happen before the file is looked at: whoever
+	// writes it may not be done.
+	settle = 200 * time.Millisecond
+	// lookAnyway is how often it is looked at without a notice: there is none of a
+	// file elsewhere to which a link leads.
+	lookAnyway = 10 * time.Second
+)
+
+// follow asks for a reload after each change, until ctx ends.
+func (w *FileWatch) follow(ctx context.Context, reload chan<- os.Signal) error {
+	n, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", w.file, err)
+	}
+	defer n.Close()
+	if err := n.Add(filepath.Dir(w.file)); err != nil {
+		return fmt.Errorf("watch %s: %w", w.file, err)
+	}
+	timer := time.NewTimer(settle) // what happened before the watch
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.Events:
+			timer.Reset(settle)
+		case <-n.Errors: // an overflow: something happened
+			timer.Reset(settle)
+		case <-timer.C:
+			if w.changed() {
+				select {
+				case reload <- syscall.SIGHUP:
+				default: // one is waiting already
+				}
+			}
+			timer.Reset(lookAnyway)
+		}
+	}
+}
