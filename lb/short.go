@@ -17,12 +17,34 @@ const (
 	nextPick = 0x9e3779b97f4a7c15
 )
 
+// vainTries is how often, for an exhausted endpoint, others are tried in vain in a tick:
+// a refusal is not to cost more than a connection that is made.
+const vainTries = 8
+
+// vain counts such tries, by a hash of the endpoint's number.
+type vain [64]struct{ endpoint, tick, n uint32 }
+
+// may reports whether others are to be tried for the endpoint at tick.
+func (v *vain) may(endpoint, tick uint32) bool {
+	e := &v[endpoint%uint32(len(v))]
+	return e.endpoint != endpoint || e.tick != tick || e.n < vainTries
+}
+
+// note notes a try in vain.
+func (v *vain) note(endpoint, tick uint32) {
+	e := &v[endpoint%uint32(len(v))]
+	if e.endpoint != endpoint || e.tick != tick {
+		e.endpoint, e.tick, e.n = endpoint, tick, 0
+	}
+	e.n++
+}
+
 // otherPort makes a connection whose SNAT ports towards its endpoint are exhausted
 // from another SNAT source, or else to another endpoint. Every node tries the same
 // endpoints in the same order.
 func (w *worker) otherPort(b *batch, o *opening) (conntrack.Ref, conntrack.Outcome) {
 	f, hash, outcome := &o.flow, b.hash[o.i], conntrack.NoPort
-	if f.Mode != conntrack.ModeNAT {
+	if f.Mode != conntrack.ModeNAT || !w.vain.may(o.ep.Number, w.tick) {
 		return 0, outcome
 	}
 	first, source := o.ep, SNATSource{f.SNAT, f.PortLo, f.PortHi}
@@ -45,6 +67,7 @@ func (w *worker) otherPort(b *batch, o *opening) (conntrack.Ref, conntrack.Outco
 			}
 		}
 	}
+	w.vain.note(first.Number, w.tick)
 	o.to(first, conntrack.ModeNAT, 0, source) // which is told of
 	return 0, outcome
 }

@@ -198,3 +198,39 @@ func TestSYNsFromNowhereDoNotCloseAnEndpoint(t *testing.T) {
 	b.one(portClient, request(false, header.ProtoTCP).build(t), portServer)
 	b.framesHome()
 }
+
+// A new connection to endpoints whose ports are all in use costs no more than one that is
+// served (BenchmarkNewFlow), however many of them are tried.
+func BenchmarkNewFlowRefusedForPorts(b *testing.B) {
+	const ports = 256
+	for _, endpoints := range []int{1, 2, 8} {
+		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
+			l := newBench(b)
+			var at []netip.Addr
+			for n := range endpoints {
+				at = append(at, netip.AddrFrom4([4]byte{10, 1, 0, byte(5 + n)}))
+			}
+			l.serveAt(table.Pool{}, conntrack.ModeNAT, at...)
+			l.fewPorts(ports)
+			l.round()
+			for n := range endpoints * ports {
+				var f conntrack.NewFlow
+				f.Client = conntrack.MakeKey(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(n >> 8)}), uint16(1024+n&0xff)), ap(node4, 99), header.ProtoUDP)
+				f.Endpoint, f.Mode, f.SNAT, f.PortLo, f.PortHi, f.Tick = ap(at[n/ports], 8080), conntrack.ModeNAT, snat4, 61000, 61000+ports-1, l.w.tick
+				r, _ := l.w.ct.Create(&f)
+				l.lb.flows.TrackUDP(r.Other(), l.w.tick)
+				l.lb.flows.TrackUDP(r, l.w.tick+10*secondTicks)
+			}
+			frames := make([][]byte, 4096)
+			for i := range frames {
+				p := request(false, header.ProtoUDP)
+				p.src = ap(client4, uint16(1024+i))
+				frames[i] = p.build(b)
+			}
+			runPackets(b, l, func(i int) []byte { return frames[i%len(frames)] })
+			if got := l.drops()["snat-ports-exhausted"]; got < uint64(b.N) {
+				b.Fatalf("%d of %d are refused", got, b.N)
+			}
+		})
+	}
+}

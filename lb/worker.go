@@ -74,6 +74,7 @@ type worker struct {
 	errors       limiter
 	echoes       limiter
 	exhausted    exhaustion
+	vain         vain       // tries in place of exhausted endpoints
 	offLink      exhaustion // endpoints that l2dsr cannot reach, and the next hop there
 	tunnel       tunnel     // of the packet that is being dealt with
 	ipID         uint16     // of the last outer header that may be fragmented
