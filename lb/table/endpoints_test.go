@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // clock is a Tick that stands until it is set, and a flow table that is asked who is in use.
@@ -279,4 +281,73 @@ func TestGoneOfUnknownNumbers(t *testing.T) {
 			t.Errorf("number %d is an endpoint", n)
 		}
 	}
+}
+
+// Whatever Services, ports and endpoints come and go: a number that a flow may name is
+// gone exactly while its Service port does not have the endpoint.
+func TestGoneIsWhatTheServicePortLacks(t *testing.T) {
+	const services, ports, endpoints = 3, 2, 4
+	type seen struct {
+		service, port, endpoint int
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		c := clock{now: 1}
+		tb := New(c.config(0))
+		addr := func(i int) netip.AddrPort { return netip.AddrPortFrom(v4(i), 8080) }
+		numbers := map[seen]uint32{}
+		has := map[seen]bool{}
+		for range rapid.IntRange(1, 20).Draw(r, "steps") {
+			n := rapid.IntRange(0, services-1).Draw(r, "service")
+			name := string(rune('a' + n))
+			for k := range has {
+				if k.service == n {
+					delete(has, k)
+				}
+			}
+			c.now++
+			if rapid.IntRange(0, 4).Draw(r, "delete") == 0 {
+				if _, err := tb.Apply(nil, []string{name}); err != nil {
+					r.Fatal(err)
+				}
+			} else {
+				s := Service{Name: name}
+				for p := range ports {
+					var pool Pool
+					for e := range endpoints {
+						switch rapid.IntRange(0, 2).Draw(r, "endpoint") {
+						case 0:
+							continue
+						case 1:
+							pool.Endpoints = append(pool.Endpoints, Endpoint{AddrPort: addr(e)})
+						default:
+							s.Listed = append(s.Listed, ListedEndpoint{AddrPort: addr(e), Proto: 6, Port: uint16(80 + p)})
+						}
+						has[seen{n, p, e}] = true
+					}
+					s.Pools = append(s.Pools, pool)
+					s.Frontends = append(s.Frontends, Frontend{AddrPort: netip.AddrPortFrom(v4(100+n), uint16(80+p)), Proto: 6, Pool: p})
+				}
+				if change, err := tb.Apply([]Service{s}, nil); err != nil || len(change.Errors) != 0 {
+					r.Fatal(err, change.Errors)
+				}
+			}
+			for k := range has {
+				key := makeEndpointKey(servicePort(string(rune('a'+k.service)), uint16(80+k.port), 6), addr(k.endpoint), 6)
+				number := tb.endpoints.byKey[key]
+				c.inUse[number] = true // a flow names it from now on
+				if was, known := numbers[k]; number == 0 || known && was != number {
+					r.Fatalf("%+v had number %d, has %d", k, was, number)
+				}
+				numbers[k] = number
+			}
+			for k, number := range numbers {
+				if _, gone := tb.Gone(number); gone == has[k] {
+					r.Fatalf("%+v: gone %v, listed %v", k, gone, has[k])
+				}
+			}
+			if tb.AnyGone() != (len(has) < len(numbers)) {
+				r.Fatalf("AnyGone %v with %d of %d there", tb.AnyGone(), len(has), len(numbers))
+			}
+		}
+	})
 }
