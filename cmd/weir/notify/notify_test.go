@@ -161,3 +161,31 @@ func TestBadWatchdogIsAnError(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A drain takes time of which the service manager knows nothing: the watchdog is fed
+// and more time is asked for until the end. A reload is not told then: it would say
+// that the service is ready.
+func TestADrainGoesOn(t *testing.T) {
+	m := listen(t, "60000")
+	n, stop := start(t, well("draining: 3 connections left, 9 s to go"))
+	defer stop()
+	n.Ready()
+	m.until("READY=1")
+	n.Stopping()
+	m.until("STOPPING=1")
+	n.Stopping()
+	n.Reloading()()
+	var all []string
+	for range 3 {
+		all = append(all, m.until("EXTEND_TIMEOUT_USEC=30000000")...)
+	}
+	said := strings.Join(all, "\n")
+	if strings.Count(said, "WATCHDOG=1") < 3 {
+		t.Errorf("the watchdog is not fed: %q", all)
+	}
+	for _, not := range []string{"STOPPING", "RELOADING", "READY"} {
+		if strings.Contains(said, not) {
+			t.Errorf("%s is said during the drain: %q", not, all)
+		}
+	}
+}
