@@ -98,3 +98,20 @@ func TestRenderGolden(t *testing.T) {
 		})
 	}
 }
+
+func TestADrainIsShown(t *testing.T) {
+	for want, d := range map[string]Drain{
+		"draining: 3 connections left, 41 s to go, new ones are still taken": {Accepting: true, Connections: 3, SecondsLeft: 41.2},
+		"draining: 1 connection left, 7 s to go":                             {Connections: 1, SecondsLeft: 6.9},
+	} {
+		s := exampleStatus()
+		s.Draining, s.Drain = true, &d
+		var b strings.Builder
+		if err := Render(&b, s, nil); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%s", want, b.String())
+		}
+	}
+}
