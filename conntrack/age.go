@@ -124,12 +124,7 @@ func (w *Worker) step(tick uint32) int {
 	s.next = conn
 	expired := 0
 	if n > 0 {
-		t.prefetchExpired(refs[:2*n])
-		for i, word := range words[:n] {
-			if w.unlinkIn(refs[2*i].Conn(), word) {
-				expired++
-			}
-		}
+		expired = int(w.unlinkAll(words[:n], refs[:2*n]))
 		w.count.expired.Add(uint64(expired))
 	}
 	if !w.ageing() {

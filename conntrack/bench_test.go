@@ -217,3 +217,29 @@ func BenchmarkSYNWhenPortsRunShort(b *testing.B) {
 		})
 	}
 }
+
+// A SYN in a flood, in a table that is full of the flood's.
+func BenchmarkCreateInAFlood(b *testing.B) {
+	const max = 1 << 20
+	tab := openTest(b, Config{MaxFlows: max})
+	w := tab.Worker(0)
+	w.Online()
+	f := natFlow(0)
+	f.PortLo = 1024
+	mk := func(i int) {
+		f.Client, f.Endpoint, f.Tick = MakeKey(client(i), vip, ProtoTCP), netipAddrPort(i), uint32(i/10000)
+		if _, o := w.Create(f); o != Created {
+			b.Fatal(o)
+		}
+		if i%64 == 63 {
+			w.Quiesce()
+		}
+	}
+	for i := range max {
+		mk(i)
+	}
+	b.ResetTimer()
+	for i := range b.N {
+		mk(max + i)
+	}
+}

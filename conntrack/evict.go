@@ -68,19 +68,41 @@ func (t *Table) survey(from, bound, want, tick uint32) (looked uint32, last evic
 // that survey looked at. It returns how many.
 func (w *Worker) evictUpTo(from, bound, looked uint32, last evictionClass, part, tick uint32) (found uint32) {
 	t := w.t
+	var words [stepExpire]uint32
+	var refs [2 * stepExpire]Ref
+	n := 0
 	for conn := from; looked > 0; looked-- {
 		class, s := t.evictionOf(conn, tick)
-		if (class < last || class == last && part > 0) && w.unlinkIn(conn, s) {
-			found++
+		if class < last || class == last && part > 0 {
 			if class == last {
 				part--
+			}
+			words[n], refs[2*n], refs[2*n+1] = s, forwardRef(conn), reverseRef(conn)
+			if n++; n == stepExpire {
+				found += w.unlinkAll(words[:n], refs[:2*n])
+				n = 0
 			}
 		}
 		if conn++; conn == bound {
 			conn = 0
 		}
 	}
-	return found
+	return found + w.unlinkAll(words[:n], refs[:2*n])
+}
+
+// unlinkAll removes the connections, two refs of each, that are still in the state words
+// given. It returns how many were.
+func (w *Worker) unlinkAll(words []uint32, refs []Ref) (n uint32) {
+	if len(words) == 0 {
+		return 0
+	}
+	w.t.prefetchExpired(refs)
+	for i, s := range words {
+		if w.unlinkIn(refs[2*i].Conn(), s) {
+			n++
+		}
+	}
+	return n
 }
 
 // evictionOf returns the eviction class of connection conn at tick, and the state
