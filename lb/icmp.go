@@ -113,11 +113,40 @@ func (w *worker) passError(b *batch, i int, q *header.Quote, ref conntrack.Ref) 
 	if uint32(p.Len) > mtu && w.tooBig(b, i, adj, mtu) {
 		return
 	}
+	if ref.Forward() && e.Mode == conntrack.ModeNAT && !w.floorMTU(b, i) {
+		w.drop(b, i, DropReplyLimit)
+		return
+	}
 	var t header.ErrorTranslation
 	w.errorTranslation(&t, b, i, ref)
 	header.TranslateError(w.frame(b, i), p, q, &t)
 	w.t.icmpPassed++
 	w.leave(b, i, adj, dst)
+}
+
+// floorMTU raises the MTU in an error to an endpoint to the least that one may be told;
+// false when the sender of the error has used up its part. In nat an endpoint knows all
+// clients by one address, Weir's, and remembers one path MTU for it (ten minutes in
+// Linux): what one client has it told narrows the way to all others. RFC 1191 section 3
+// leaves the least to the host, and Linux takes no less than 552 (ip_rt_min_pmtu); IPv6
+// has no link below 1,280 (RFC 8201 section 4); RFC 5927 section 7 is about the attack.
+func (w *worker) floorMTU(b *batch, i int) bool {
+	p, f := &b.pkt[i], w.frame(b, i)
+	mtu, ok := header.TooBigMTU(f, p)
+	if !ok {
+		return true
+	}
+	if !w.pathMTUs.take(w.source(b, i), w.tick) {
+		return false
+	}
+	least := w.lb.cfg.MinPathMTU
+	if p.Family == 6 {
+		least = max(least, minMTU6)
+	}
+	if mtu < uint32(least) {
+		header.RaiseMTU(f, p, least)
+	}
+	return true
 }
 
 // errorDirect sends an error about what an endpoint answered past Weir on to

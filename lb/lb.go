@@ -82,6 +82,9 @@ type Config struct {
 	ProcSys string
 	// GUEZeroChecksum leaves the UDP checksum of GUE over IPv6 zero (RFC 6936).
 	GUEZeroChecksum bool
+	// MinPathMTU is the least path MTU, in bytes, that an endpoint is told in mode nat;
+	// in IPv6 never less than 1,280.
+	MinPathMTU uint16
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
 	FrameSize int
 	// SoftwareChecksums completes all partial checksums without TX metadata, towards

@@ -227,6 +227,7 @@ func (l *LB) newWorker(id, ports int) *worker {
 		resets:      newLimiter(resetsPerSecond, resetsPerSecond, resetsPerSource),
 		errors:      newLimiter(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
 		echoes:      newLimiter(echoesPerSecond, echoesPerSecond/10, echoesPerSource),
+		pathMTUs:    newLimiter(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
 		shared:      new(sharedTally),
 	}
 	w.ipID = uint16(id)

@@ -91,7 +91,7 @@ func newBenchOf(t testing.TB, workers int) *bench {
 		{Port: portServer, NextHop: endpoint6, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: 1400},
 	})
 	l := &LB{
-		cfg:   Config{EndpointGone: 10 * time.Second, SNATPortLo: 61000, SNATPortHi: 65535},
+		cfg:   Config{EndpointGone: 10 * time.Second, SNATPortLo: 61000, SNATPortHi: 65535, MinPathMTU: 1280},
 		flows: flows, memory: memory, router: router, started: time.Now(),
 		tables: table.New(table.Config{Tick: flows.Tick}), affinity: affinity.New(1<<10, [2]uint64{}), servers: affinity.New(1<<10, [2]uint64{}),
 	}

@@ -72,6 +72,7 @@ type worker struct {
 	resets       limiter
 	challenged   challenges
 	errors       limiter
+	pathMTUs     limiter
 	echoes       limiter
 	exhausted    exhaustion
 	vain         vain       // tries in place of exhausted endpoints
@@ -234,6 +235,7 @@ func (w *worker) beginRound() {
 		w.resets.total.refill(now)
 		w.errors.total.refill(now)
 		w.echoes.total.refill(now)
+		w.pathMTUs.total.refill(now)
 	}
 	w.snapshot = w.tables.Load()
 	w.routes = w.router.Load()

@@ -220,6 +220,17 @@ func putAddrs6(ip []byte, addrs *[4]uint64) uint64 {
 	return delta
 }
 
+// RaiseMTU makes mtu, at most 65,535, the MTU of an error of which [TooBigMTU] reports
+// true. A checksum that was wrong stays wrong.
+func RaiseMTU(frame []byte, p *Packet, mtu uint16) {
+	icmp := frame[p.L4:]
+	delta := put16(icmp[6:], mtu<<8|mtu>>8)
+	if p.Family == 6 {
+		delta += put16(icmp[4:], 0)
+	}
+	binary.LittleEndian.PutUint16(icmp[2:], Update(binary.LittleEndian.Uint16(icmp[2:]), delta))
+}
+
 // EchoReply turns the echo request in frame into its reply, payload and all,
 // and returns by how many bytes it has become shorter: IPv4 options and IPv6
 // extension headers are left out, for which all of the packet must be in frame.

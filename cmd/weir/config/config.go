@@ -252,6 +252,13 @@ type Forwarding struct {
 	// reading every packet; routers on the way and the receiver must take
 	// such packets (RFC 6936).
 	GUEZeroChecksum bool `json:"gueZeroChecksum"`
+	// MinPathMTU is the least path MTU, in bytes, that a client's or a router's
+	// ICMP error may tell an endpoint in nat. Endpoints know all clients by
+	// Weir's address and remember one path MTU for it, so that any client could
+	// narrow the way to all others. In IPv6 it is never less than 1,280. A
+	// client behind a narrower way needs a smaller value, or announces a
+	// smaller TCP segment size.
+	MinPathMTU uint16 `json:"minPathMTU"`
 }
 
 // HostPort is the way to endpoints behind the kernel: pods on this node,
@@ -352,7 +359,7 @@ func Default() *Configuration {
 		Kind:              Kind,
 		NodePortAddresses: []string{Primary},
 		SNAT:              SNAT{Addresses: []string{}, Ports: PortRange{61000, 65535}},
-		Forwarding:        Forwarding{Mode: ForwardNAT},
+		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280},
 		HostPort:          HostPort{Prefixes: []string{"169.254.77.0/24", "fd77:7765:6972::/64"}, Mark: 0x10, Table: 7765},
 		ProtectedPorts:    []uint16{22, 6443, 10250},
 		Conntrack: Conntrack{

@@ -71,7 +71,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		Interfaces:        []Interface{{"a", ModeNative, "software"}, {"b", ModeNative, "software"}, {"c", ModeNative, "software"}},
 		NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"},
 		SNAT:              SNAT{[]string{"192.0.2.1"}, PortRange{61000, 61000}},
-		Forwarding:        Forwarding{Mode: ForwardDNAT},
+		Forwarding:        Forwarding{Mode: ForwardDNAT, MinPathMTU: 1280},
 		HostPort:          HostPort{[]string{"10.9.0.0/24"}, 0x20, 9},
 		ProtectedPorts:    []uint16{22, 80},
 		ClusterIPs:        true, ExternalIPs: true,

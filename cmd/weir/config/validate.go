@@ -196,6 +196,9 @@ func (c *Configuration) validateForwarding(r *report) {
 	default:
 		r.addf("forwarding.mode", "must be %s, is %q", strings.Join(ForwardingModes, ", "), m)
 	}
+	if n := c.Forwarding.MinPathMTU; n < 68 || n > 1500 {
+		r.addf("forwarding.minPathMTU", "must be 68 to 1500 (68 bytes are the least that IPv4 has, RFC 791), is %d", n)
+	}
 }
 
 func (c *Configuration) validateHostPort(r *report) {

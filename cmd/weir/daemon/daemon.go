@@ -191,6 +191,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		StateDir:        filepath.Dir(cfg.Admin.Socket),
 		GUEZeroChecksum: cfg.Forwarding.GUEZeroChecksum,
 		FrameSize:       int(cfg.PacketMemory.FrameSize),
+		MinPathMTU:      cfg.Forwarding.MinPathMTU,
 		// For tests of the path that kernels without TX metadata take.
 		SoftwareChecksums: os.Getenv("WEIR_TX_CHECKSUM") == "software",
 		// For tests of bonds and VLAN interfaces on kernels that have none.

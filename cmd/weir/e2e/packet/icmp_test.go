@@ -87,6 +87,12 @@ func (s *scene) fromBehind(p packet, kind icmpKind, from netip.Addr, rest uint32
 // side, and checks that the endpoint gets it from the address that it knows.
 func (s *scene) fromFront(p, a packet, kind icmpKind, from netip.Addr, rest uint32) {
 	s.Helper()
+	s.fromFrontTold(p, a, kind, from, rest, rest)
+}
+
+// fromFrontTold is fromFront where the endpoint is told another thing.
+func (s *scene) fromFrontTold(p, a packet, kind icmpKind, from netip.Addr, rest, told uint32) {
+	s.Helper()
 	a.ttl = 60
 	passed := a
 	passed.src, passed.dst = p.dst, p.src
@@ -105,7 +111,7 @@ func (s *scene) fromFront(p, a packet, kind icmpKind, from netip.Addr, rest uint
 			source = from
 		}
 		w := s.toEndpoint(packet{tags: s.tags, ttl: 64, id: 9}, s.seen)
-		w = s.icmp(w, kind, source, s.seen.addr(s.six), rest, s.quote(a, 0))
+		w = s.icmp(w, kind, source, s.seen.addr(s.six), told, s.quote(a, 0))
 		s.same(s.station(), got, w.bytes(s))
 	}
 }
@@ -167,6 +173,12 @@ func init() {
 		)
 	}
 	add(
+		// Of Weir's address an endpoint remembers one path MTU, for all clients.
+		scenario{row: "icmp-error", name: "too-big-for-a-path-narrower-than-the-least", run: func(s *scene) {
+			p := s.udp("a question")
+			s.passes(p)
+			s.fromFrontTold(p, s.answer(s.udp("its answer")), tooBig, p.src.Addr(), 68, 1280)
+		}},
 		scenario{row: "icmp-error", name: "quote-of-eight-bytes", modes: twoWay, run: func(s *scene) {
 			p := s.tcp(syn, 1000, 0, "")
 			s.passes(p)
