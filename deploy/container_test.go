@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +114,16 @@ func (n *node) container(spec *corev1.PodSpec) *sandbox {
 		s.Mounts = append(s.Mounts, mount{From: n.volume(spec, m.Name), To: m.MountPath, ReadOnly: m.ReadOnly})
 	}
 	return s
+}
+
+// argsOf are the pod's arguments for another command, of which not all that are
+// those of `weir run` are.
+func argsOf(command string, args []string) []string {
+	if command == "run" {
+		return args
+	}
+	own := slices.DeleteFunc(slices.Clone(args[1:]), func(a string) bool { return a == "--watch-config" })
+	return append([]string{command}, own...)
 }
 
 // volume is where a volume lies. Weir's own directories are the lab's.
@@ -328,7 +339,7 @@ func TestWireContainerPassesTheCheck(t *testing.T) {
 		"services.yaml": n.serve(),
 	})
 	c := n.container(podSpec(t))
-	c.Args[0] = "check"
+	c.Args = argsOf("check", c.Args)
 	p := n.start(c)
 	select {
 	case <-p.Done():
@@ -384,7 +395,7 @@ func TestWireContainerNeedsWhatItIsGiven(t *testing.T) {
 	for _, command := range []string{"run", "check"} {
 		t.Run("sysctls, "+command, func(t *testing.T) {
 			s := n.container(spec)
-			s.Args[0] = command
+			s.Args = argsOf(command, s.Args)
 			s.Env = without(s.Env, "WEIR_PROC_SYS=/host/proc/sys")
 			if said := n.refusal(s); !strings.Contains(said, "mount the host's /proc/sys/net at /host/proc/sys/net") {
 				t.Errorf("it does not say what to mount:\n%s", said)
