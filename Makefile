@@ -95,6 +95,10 @@ fuzz: ## Fuzz every target for FUZZTIME each (make fuzz FUZZTIME=5m)
 flood: ## Floods of forged packets against the packet path in memory (make flood MINUTES=10)
 	WEIR_FLOOD_MINUTES=$(MINUTES) $(GO) test -count=1 -timeout 0 -run '^TestFlood' ./lb
 
+.PHONY: model
+model: ## Forged segments against a model of TCP for MINUTES (make model MINUTES=60)
+	WEIR_MODEL_MINUTES=$(MINUTES) $(GO) test ./conntrack -count=1 -timeout 0 -run '^TestForgedSegmentsAgainstTheModel$$' -v -rapid.checks=10000 -rapid.steps=60
+
 # Not by `go run`, which adds a line of its own after the last one.
 .PHONY: $(TESTSUM)
 $(TESTSUM):

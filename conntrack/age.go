@@ -174,7 +174,7 @@ func (t *Table) timeout(s uint32) uint32 {
 	if s&(clientOnly|doubted|unconfirmed) == 0 {
 		return d
 	}
-	if s&doubted != 0 && State(s&stateMask) == StateFinWait {
+	if state := State(s & stateMask); s&doubted != 0 && (state == StateFinWait || state == StateLastAck) {
 		d = t.timeouts[StateEstablished] // the FIN was not taken, so far
 	}
 	return min(d, oneSided)

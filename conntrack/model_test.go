@@ -238,7 +238,7 @@ func (f *modelFlow) timeout(timeouts []uint32) uint32 {
 	if f.word&doubted == 0 {
 		return d
 	}
-	if f.state == StateFinWait {
+	if f.state == StateFinWait || f.state == StateLastAck {
 		d = timeouts[StateEstablished]
 	}
 	return min(d, 7500*TicksPerSecond)

@@ -60,7 +60,7 @@ func occurs(s State, and uint32) bool {
 	case unconfirmed:
 		return s == StateEstablished || s == StateFinWait || s == StateCloseWait
 	case doubted:
-		return s == StateEstablished || s == StateFinWait
+		return s == StateEstablished || s == StateFinWait || s == StateLastAck
 	case clientOnly:
 		return s == StateSynSent || s == StateEstablished || s >= StateClose && s != StateReplied && s != StateSCTPCookieEchoed
 	}

@@ -145,7 +145,7 @@ func (k *tracker) follow(g *segment) Verdict {
 
 // proceed handles segments without SYN and RST.
 func (k *tracker) proceed(g *segment) {
-	switch k.state() {
+	switch k.answersHidden(g); k.state() {
 	case StateSynSent:
 		if !k.completesOneWay(g) && !k.revives(g) {
 			return

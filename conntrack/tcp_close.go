@@ -13,7 +13,7 @@ func (k *tracker) reset(g *segment) {
 		if k.refuses(g) {
 			k.close(clientKnown)
 		} else if k.is(endpointKnown) && k.exact(g) {
-			k.close(clientKnown | endpointKnown)
+			k.close(clientKnown | endpointKnown | synNoted | otherSYN)
 		}
 	case StateSynRecv:
 		if k.refuses(g) || !g.forward && g.seq == k.n.endpoint {
@@ -22,7 +22,7 @@ func (k *tracker) reset(g *segment) {
 	default:
 		switch {
 		case k.exact(g):
-			k.close(clientKnown | endpointKnown | finBits | ackedClient | ackedEndpoint | endpointFirst)
+			k.close(clientKnown | endpointKnown | finBits | ackedClient | ackedEndpoint | endpointFirst | synNoted | otherSYN)
 		case k.plausible(g):
 			k.doubt()
 		}
@@ -38,8 +38,10 @@ func (k *tracker) refuses(g *segment) bool {
 			return false
 		}
 	}
-	first := !k.is(endpointKnown) || k.state() == StateSynRecv
-	return first && acks(number, k.n.client) || k.is(synNoted) && acks(number, k.n.extra)
+	if k.reopened() {
+		return !g.forward && k.is(synNoted) && acks(number, k.n.extra)
+	}
+	return acks(number, k.n.client) // of another SYN, perhaps forged, nobody's word is taken
 }
 
 // close moves to CLOSE. keep are the bits of what may still be needed: without both
@@ -68,8 +70,7 @@ func (k *tracker) revives(g *segment) bool {
 		k.learn(g) // a RST that answers it has its number
 		return false
 	}
-	k.s = k.s &^ (synNoted | tsKnown)
-	k.become(StateEstablished)
+	k.become(StateEstablished) // with the SYN noted: it may have overtaken the segment
 	if g.forward {
 		// Its endpoint may be gone for good. Not settled yet: the next one may be.
 		k.s |= doubted

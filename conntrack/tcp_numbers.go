@@ -139,7 +139,7 @@ func (k *tracker) timestamp(g *segment) {
 	if !k.is(tsKnown) || int32(ts-k.n.extra) > 0 {
 		k.n.extra = ts
 	}
-	k.s = k.s&^synNoted | tsKnown
+	k.s = k.s&^(synNoted|otherSYN) | tsKnown
 }
 
 // timestamp returns TSval of a TCP timestamps option (RFC 7323, section 3.2).

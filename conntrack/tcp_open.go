@@ -38,8 +38,28 @@ func (k *tracker) syn(g *segment) Verdict {
 // noteSYN remembers a SYN that may be of a connection after this one: the endpoint's
 // SYN-ACK to it will tell.
 func (k *tracker) noteSYN(next uint32) {
+	if k.is(otherSYN) {
+		return // the endpoint has answered one
+	}
 	k.n.extra = next
 	k.s = k.s&^tsKnown | synNoted
+}
+
+// reopened reports whether the state is that of a connection that was reset, and perhaps
+// opened again in its place.
+func (k *tracker) reopened() bool {
+	return k.state() == StateClose || k.state() == StateSynSent && k.is(endpointKnown)
+}
+
+// mayHaveEnded reports whether another connection may have followed this one unseen.
+func (k *tracker) mayHaveEnded() bool {
+	switch k.state() {
+	case StateSynSent, StateClose, StateFinWait, StateCloseWait, StateLastAck, StateTimeWait:
+		return true
+	case StateEstablished:
+		return k.is(doubted | unconfirmed)
+	}
+	return false
 }
 
 // again opens a connection in place of one that was reset. What is known of that one
@@ -63,8 +83,11 @@ func (k *tracker) synAck(g *segment) {
 	fresh := k.state() == StateSynSent && !k.is(endpointKnown)
 	switch {
 	case fresh && acks(g.ack, k.n.client):
+		if k.is(otherSYN) {
+			k.s &^= otherSYN | synNoted
+		}
 		k.answered(g)
-	case fresh && k.is(synNoted) && acks(g.ack, k.n.extra):
+	case fresh && k.is(synNoted) && !k.is(otherSYN) && acks(g.ack, k.n.extra):
 		k.n.client, k.n.extra = k.n.extra, k.n.client
 		k.answered(g)
 		k.s |= otherSYN
@@ -73,10 +96,14 @@ func (k *tracker) synAck(g *segment) {
 	case k.state() == StateSynRecv && k.is(otherSYN) && acks(g.ack, k.n.extra):
 		k.s &^= otherSYN | synNoted
 		k.answered(g)
-	case fresh, k.state() == StateSynRecv, k.state() == StateTimeWait:
-	case k.is(synNoted) && acks(g.ack, k.n.extra):
+	case k.state() == StateSynRecv:
+	case !fresh && k.is(synNoted) && !k.is(otherSYN) && acks(g.ack, k.n.extra):
 		k.s = k.s & lasting
 		k.answered(g)
+	case k.mayHaveEnded():
+		// It answers a SYN that a later one has hidden. The client's ACK will tell.
+		k.n.extra = g.ack
+		k.s = k.s&^tsKnown | synNoted | otherSYN
 	case k.state() == StateEstablished:
 		k.heard = k.near(g) // sent again: the last ACK of the handshake was lost
 	}
@@ -103,6 +130,17 @@ func (k *tracker) completes(g *segment) bool {
 	}
 	k.open()
 	return true
+}
+
+// answersHidden reports whether segment g is the client's ACK of a SYN-ACK whose SYN was
+// hidden, and establishes that connection: both ends agree on the client's number.
+func (k *tracker) answersHidden(g *segment) {
+	if !k.mayHaveEnded() || !g.forward || !k.is(otherSYN) || g.seq != k.n.extra {
+		return
+	}
+	k.n.client, k.n.endpoint = g.seq, g.ack
+	k.s |= clientKnown | endpointKnown
+	k.open()
 }
 
 // nearData bounds what a side may have sent when the handshake is complete.
