@@ -69,7 +69,7 @@ func newLink(l netlink.Link) Link {
 }
 
 // Override is a link that a test declares: what it says replaces what the kernel
-// says of the interface of that name, or adds to it.
+// says of the interface of that name, or adds to it, while there is one.
 type Override struct {
 	Name     string
 	Kind     string
@@ -99,7 +99,7 @@ func Apply(links []Link, overrides []byte) error {
 	for _, o := range list {
 		i := slices.IndexFunc(links, func(l Link) bool { return l.Name == o.Name })
 		if i < 0 {
-			return fmt.Errorf("declared links: no interface %s", o.Name)
+			continue // it is gone
 		}
 		l := &links[i]
 		l.Kind, l.VLAN, l.Protocol, l.Bond, l.Active = o.Kind, o.VLAN, o.Protocol, o.Bond, o.Active

@@ -147,7 +147,7 @@ func TestLinksAreDescribed(t *testing.T) {
 		{veth, Link{Index: 3, Name: "veth0", Kind: "veth", Up: true}},
 		{&netlink.Device{LinkAttrs: noCarrier}, Link{Index: 2, Name: "eth0", Kind: "device"}},
 	} {
-		c.want.MAC, c.want.MTU = mac, 1500
+		c.want.MAC, c.want.MTU, c.want.Enabled = mac, 1500, true
 		if diff := cmp.Diff(c.want, newLink(c.link)); diff != "" {
 			t.Error(diff)
 		}

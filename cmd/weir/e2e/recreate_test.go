@@ -271,3 +271,29 @@ func TestWireInterfaceThatWasMovedOrRenamed(t *testing.T) {
 	f.attachedTo(t, "eth0", link.Attrs().Index)
 	bothFamilies(t, func(t *testing.T, six bool) { f.checkLoad(t, f.Client, toAttached.at(httpPort, six), 20) })
 }
+
+// A VLAN interface that is made anew is followed, with its parent attached or not.
+func TestWireRecreatedVLANInterface(t *testing.T) {
+	for _, c := range []struct{ name, interfaces string }{
+		{"with its parent", "[{name: eth0}, {name: eth0.100}, {name: eth1}]"},
+		{"alone", "[{name: eth0.100}, {name: eth1}]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStacked(t, "eth0.100", c.interfaces, `[{"Name": "eth0.100", "Kind": "vlan", "Parent": "eth0", "VLAN": 100}]`, nil)
+			s.answered(t, toAttached, "eth0", "eth0", 5000, 100)
+			for range 2 {
+				must(t, s.Edge.Edge.Delete("eth0.100"))
+				s.absent(t, "eth0.100")
+				s.shows(t, "eth0.100", false)
+				s.standIn(t, "eth0.100")
+				s.attachedTo(t, "eth0.100", s.indexOf(t, "eth0.100"))
+				s.shows(t, "eth0.100", true)
+				s.answered(t, toAttached, "eth0", "eth0", 5000, 100) // the flow that there was
+				s.answered(t, toPod, "eth0", "eth0", 5001, 100)
+			}
+			if c.name != "alone" {
+				s.checkLoad(t, s.Client, toPod.at(httpPort, false), 20)
+			}
+		})
+	}
+}

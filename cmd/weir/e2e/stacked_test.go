@@ -43,13 +43,7 @@ func newStacked(t *testing.T, name, interfaces, links string, prepare func(*stac
 	t.Helper()
 	f := ownFixture(t, options{edge: netlab.EdgeConfig{Queues: 2}, services: []service{toAttached, toPod}, stopped: true, interfaces: interfaces})
 	s := &stacked{fixture: f, taps: map[string]*netlab.Tap{}}
-	edge := f.Edge.Edge
-	must(t, netlab.Connect(netlab.End{Namespace: edge, Name: name, MAC: stackedMAC, Addrs: []netip.Prefix{stackedNet}},
-		netlab.End{Namespace: edge, Name: "standin"}, netlab.LinkConfig{}))
-	link, err := edge.Interface(name)
-	must(t, err)
-	must(t, edge.Netlink().NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
-		IP: farAddr.AsSlice(), HardwareAddr: farMAC}))
+	s.standIn(t, name)
 	if prepare != nil {
 		prepare(s)
 	}
@@ -57,6 +51,18 @@ func newStacked(t *testing.T, name, interfaces, links string, prepare func(*stac
 	f.opts.env = []string{"WEIR_LINKS=" + f.path("links.json")}
 	must(t, f.start())
 	return s
+}
+
+// standIn makes the stand-in of a bond or a VLAN interface.
+func (s *stacked) standIn(t *testing.T, name string) {
+	t.Helper()
+	edge := s.Edge.Edge
+	must(t, netlab.Connect(netlab.End{Namespace: edge, Name: name, MAC: stackedMAC, Addrs: []netip.Prefix{stackedNet}},
+		netlab.End{Namespace: edge, Name: "standin"}, netlab.LinkConfig{}))
+	link, err := edge.Interface(name)
+	must(t, err)
+	must(t, edge.Netlink().NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
+		IP: farAddr.AsSlice(), HardwareAddr: farMAC}))
 }
 
 func (s *stacked) declare(t *testing.T, links string) {
