@@ -60,7 +60,7 @@ func (d *deviceQueue) transmit(t *testing.T, n int) {
 	}
 }
 
-// In copy mode the kernel sends 32 packets per call at most, so calls are
+// In copy mode the kernel sends some packets per call at most, so calls are
 // repeated; when the device queue is full no oftener than the ring can need.
 func TestKickGivesUpOnAFullDeviceQueue(t *testing.T) {
 	d := newDeviceQueue(t)

@@ -45,8 +45,10 @@ const (
 	// slice given to Receive must have room for that many.
 	MaxBuffers = 46
 
-	// txBudget is how many packets the kernel sends in one call in copy mode.
-	txBudget = 32
+	// txBudget is how many packets the kernel sends in one call in copy mode
+	// (TX_BATCH_SIZE in net/xdp/xsk.c): at least 16, as in Linux 5.10; later
+	// kernels send 32.
+	txBudget = 16
 )
 
 // Config says what to open.
@@ -239,7 +241,7 @@ func (s *Socket) Complete(out []uint64) int {
 }
 
 // Kick makes the kernel send what is on the transmit ring. In copy mode it
-// sends within the call, at most 32 packets at a time, so the call is repeated
+// sends within the call, 16 or 32 packets at a time, so the call is repeated
 // until the ring is empty; what is left after a bounded number of calls (a full
 // device queue) is sent by the next Kick. With zero copy one call wakes the
 // driver, and only when it asks for that.

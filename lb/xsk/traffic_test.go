@@ -149,6 +149,10 @@ func TestPartialChecksumWithoutMetadataIsRefusedByThePeer(t *testing.T) {
 }
 
 func TestPacketsOfSeveralBuffers(t *testing.T) {
+	// Where XDP programs do not take them either, such an MTU cannot be attached.
+	if p := xsk.ProbeMultiBuffer(); !p.OK() {
+		t.Skip("skipped: ", p)
+	}
 	w := newWire(t, netlab.LinkConfig{MTU: 9000})
 	s := w.open(xsk.Config{MultiBuffer: true, TxMetadata: true})
 	_, metadata, multiBuffer := s.Granted()
