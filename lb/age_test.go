@@ -7,13 +7,18 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// old makes n flows of which there was nothing for a day.
+// old makes n flows, all within one tick, of which there was nothing for a day. Ticks
+// in between would begin to age the first of them.
 func (b *bench) old(t *testing.T, n int) {
 	t.Helper()
+	b.w.beginRound()
 	for i := range n {
 		p := request(false, header.ProtoUDP)
 		p.src = ap(client4, uint16(1024+i))
-		b.one(portClient, p.build(t), portServer)
+		b.give(portClient, p.build(t))
+		if out := b.roundAtTheSameTime(); len(out[portServer]) != 1 {
+			t.Fatalf("flow %d: drops %v", i, b.drops())
+		}
 	}
 	b.w.tick = b.lb.flows.Tick() + 24*3600*secondTicks
 }
