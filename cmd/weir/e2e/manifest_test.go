@@ -33,7 +33,8 @@ type service struct {
 	lb    []netip.Addr
 	local bool // externalTrafficPolicy: Local
 	// endpoints by host, and where they are
-	endpoints []endpoint
+	endpoints   []endpoint
+	annotations map[string]string
 }
 
 // endpoint is one endpoint, with an address in each family.
@@ -96,7 +97,7 @@ func (s service) objects() []any {
 	single, vip := corev1.IPFamilyPolicyRequireDualStack, corev1.LoadBalancerIPModeVIP
 	svc := corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: s.name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: s.name, Annotations: s.annotations},
 		Spec: corev1.ServiceSpec{
 			Type:                  corev1.ServiceTypeLoadBalancer,
 			Selector:              map[string]string{"app": s.name},
