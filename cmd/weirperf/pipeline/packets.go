@@ -48,6 +48,13 @@ func newMaker(proto, flags uint8) *maker {
 	if proto == header.ProtoTCP {
 		m.l4Sum, m.payload = atL4+16, atL4+header.TCPLen
 		f[atL4+12], f[atL4+13] = 5<<4, flags
+		// Both sides begin at 0: the numbers are those of one connection.
+		if flags&header.SYN == 0 {
+			binary.BigEndian.PutUint32(f[atL4+4:], 1)
+		}
+		if flags&header.ACK != 0 {
+			binary.BigEndian.PutUint32(f[atL4+8:], 1)
+		}
 	} else {
 		binary.BigEndian.PutUint16(f[atL4+4:], packetLen-atL4)
 	}
