@@ -245,6 +245,7 @@ func (w *worker) refuse(b *batch, i int, problem header.Problem) {
 // drop counts packet i under its reason and frees its frames.
 func (w *worker) drop(b *batch, i int, reason Drop) {
 	w.t.drops[reason]++
+	w.sampleDrop(b, i, reason)
 	w.recycle(b, i)
 }
 

@@ -92,6 +92,7 @@ func (w *worker) challenge(b *batch, i int) {
 		return
 	}
 	w.t.drops[DropEndpointGone]++
+	w.sampleDrop(b, i, DropEndpointGone)
 	seq, ack := cookie(&b.key[i], w.tick>>cookieBits)
 	w.answer(b, i, header.Challenge(w.frame(b, i), &b.pkt[i], seq, ack))
 }

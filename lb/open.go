@@ -217,7 +217,8 @@ func (l *LB) makeWorkers(n int, cpus []int) {
 // flow table, tables, router and memory.
 func (l *LB) newWorker(id, ports int) *worker {
 	w := &worker{
-		id: id, lb: l, cpu: -1, spin: firstSpin, longestNap: longestNap, hostPort: -1, wakeFD: -1,
+		samples: new([dropReasons]samples),
+		id:      id, lb: l, cpu: -1, spin: firstSpin, longestNap: longestNap, hostPort: -1, wakeFD: -1,
 		ports: make([]port, ports, max(ports, l.mostPorts())),
 		table: l.flows, ct: l.flows.Worker(id), tables: l.tables, affinity: l.affinity, servers: l.servers, router: l.router,
 		memory: l.memory, area: l.memory.Bytes(), frameMask: uint64(l.memory.FrameSize() - 1),

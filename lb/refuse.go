@@ -69,6 +69,7 @@ func (w *worker) reset(b *batch, i int, reason Drop) {
 		return
 	}
 	w.t.drops[reason]++
+	w.sampleDrop(b, i, reason)
 	w.t.resets++
 	w.answer(b, i, header.Reset(w.frame(b, i), &b.pkt[i]))
 }
@@ -80,6 +81,7 @@ func (w *worker) reply(b *batch, i int, e header.Error, mtu int, reason Drop) {
 		return
 	}
 	w.t.drops[reason]++
+	w.sampleDrop(b, i, reason)
 	w.t.icmp++
 	f := w.frame(b, i)
 	w.answer(b, i, header.Unreachable(f[:cap(f)], len(f), &b.pkt[i], e, mtu))

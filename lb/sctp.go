@@ -76,6 +76,7 @@ func (w *worker) refuseSCTP(b *batch, i int, reason Drop) {
 		return
 	}
 	w.t.drops[reason]++
+	w.sampleDrop(b, i, reason)
 	w.t.aborts++
 	w.answer(b, i, p.Refuse(f))
 }

@@ -88,11 +88,12 @@ type worker struct {
 	longestNap int       // in ms
 	busySince  time.Time // beginning of the stretch of busy rounds
 
-	t      tally
-	shared *sharedTally
-	stop   atomic.Bool
-	change atomic.Pointer[rewiring] // of the ports, to be carried out
-	beat   atomic.Uint32            // tick of the last round: the worker's sign of life
+	t       tally
+	shared  *sharedTally
+	samples *[dropReasons]samples
+	stop    atomic.Bool
+	change  atomic.Pointer[rewiring] // of the ports, to be carried out
+	beat    atomic.Uint32            // tick of the last round: the worker's sign of life
 	// asleep is true while the worker may sleep in poll: who hands it a
 	// frame then writes to wakeFD.
 	asleep atomic.Bool

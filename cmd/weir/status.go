@@ -23,6 +23,8 @@ func newStatus() *cobra.Command {
 		flows          int
 		frontends      bool
 		problems       bool
+		drops          bool
+		filter         admin.FlowFilter
 	)
 	cmd := &cobra.Command{
 		Use:   "status [flags]",
@@ -36,6 +38,8 @@ asked to, with the object, the reason and the time.`,
   weir status -o json | jq .drops
   weir status --frontends              # each frontend with its endpoints
   weir status --flows 20               # the first 20 flows
+  weir status --flows 20 --client 192.0.2.7 --state established
+  weir status --drops                  # the last dropped packets, by reason
   weir status --problems               # all problems and notes`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,9 +52,14 @@ asked to, with the object, the reason and the time.`,
 			c := admin.NewClient(socket)
 			asJSON := output == "json"
 			show := func(ctx context.Context) error { return showStatus(ctx, cmd.OutOrStdout(), c, asJSON) }
+			if filter != (admin.FlowFilter{}) && flows == 0 {
+				flows = admin.DefaultFlowLimit
+			}
 			switch {
 			case flows > 0:
-				show = func(ctx context.Context) error { return showFlows(ctx, cmd.OutOrStdout(), c, flows, asJSON) }
+				show = func(ctx context.Context) error { return showFlows(ctx, cmd.OutOrStdout(), c, flows, &filter, asJSON) }
+			case drops:
+				show = func(ctx context.Context) error { return showDrops(ctx, cmd.OutOrStdout(), c, asJSON) }
 			case problems:
 				show = func(ctx context.Context) error { return showProblems(ctx, cmd.OutOrStdout(), c, asJSON) }
 			case frontends:
@@ -69,7 +78,13 @@ asked to, with the object, the reason and the time.`,
 	fs.IntVar(&flows, "flows", 0, "show this `number` of flows instead")
 	fs.BoolVar(&frontends, "frontends", false, "show the frontends instead")
 	fs.BoolVar(&problems, "problems", false, "show everything that is not done as it was asked for instead")
-	cmd.MarkFlagsMutuallyExclusive("watch", "flows", "frontends", "problems")
+	fs.BoolVar(&drops, "drops", false, "show packets that were dropped lately, by reason, instead")
+	fs.StringVar(&filter.Client, "client", "", "show flows of this client: `address`, address:port or CIDR")
+	fs.StringVar(&filter.Frontend, "frontend", "", "show flows to this frontend: `address`, address:port or CIDR")
+	fs.StringVar(&filter.Endpoint, "endpoint", "", "show flows to this endpoint: `address`, address:port or CIDR")
+	fs.StringVar(&filter.Service, "service", "", "show flows of this Service, `namespace/name`")
+	fs.StringVar(&filter.State, "state", "", "show flows in this `state`, as established")
+	cmd.MarkFlagsMutuallyExclusive("watch", "flows", "frontends", "problems", "drops")
 	return cmd
 }
 
@@ -84,6 +99,17 @@ func showStatus(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) 
 	return admin.Render(w, s, nil)
 }
 
+func showDrops(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) error {
+	l, err := c.Drops(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(w, l)
+	}
+	return admin.RenderDrops(w, l)
+}
+
 func showProblems(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) error {
 	s, err := c.Status(ctx)
 	if err != nil {
@@ -95,8 +121,8 @@ func showProblems(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool
 	return admin.RenderProblems(w, s)
 }
 
-func showFlows(ctx context.Context, w io.Writer, c *admin.Client, limit int, asJSON bool) error {
-	l, err := c.Flows(ctx, limit)
+func showFlows(ctx context.Context, w io.Writer, c *admin.Client, limit int, filter *admin.FlowFilter, asJSON bool) error {
+	l, err := c.Flows(ctx, limit, filter)
 	if err != nil {
 		return err
 	}

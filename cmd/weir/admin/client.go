@@ -46,9 +46,19 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 	return get[Status](ctx, c, "/v1/status", nil)
 }
 
-// Flows asks for at most limit flows.
-func (c *Client) Flows(ctx context.Context, limit int) (*FlowList, error) {
-	return get[FlowList](ctx, c, "/v1/flows", url.Values{"limit": {strconv.Itoa(limit)}})
+// Flows asks for at most limit flows that pass the filter, nil for any.
+func (c *Client) Flows(ctx context.Context, limit int, filter *FlowFilter) (*FlowList, error) {
+	if filter == nil {
+		filter = &FlowFilter{}
+	}
+	v := filter.values()
+	v.Set("limit", strconv.Itoa(limit))
+	return get[FlowList](ctx, c, "/v1/flows", v)
+}
+
+// Drops asks for the packets that were dropped lately.
+func (c *Client) Drops(ctx context.Context) (*DropList, error) {
+	return get[DropList](ctx, c, "/v1/drops", nil)
 }
 
 // Frontends asks for the frontends.

@@ -31,7 +31,7 @@ func RenderFlows(w io.Writer, l *FlowList) error {
 func RenderFrontends(w io.Writer, l *FrontendList) error {
 	b := &strings.Builder{}
 	t := table(b)
-	row(t, "SERVICE", "FRONTEND", "PROTO", "KIND", "MODE", "TIER", "ENDPOINT", "SHARE", "FLOWS")
+	row(t, "SERVICE", "FRONTEND", "PROTO", "KIND", "MODE", "TIER", "ENDPOINT", "SHARE", "ENDPOINT FLOWS")
 	for _, f := range l.Frontends {
 		name := f.Service
 		if f.PortName != "" {

@@ -33,8 +33,10 @@ type Source interface {
 	Status(ctx context.Context) (*Status, error)
 	// Explain is what `weir explain -o json` prints.
 	Explain(ctx context.Context, q ExplainQuery) (json.RawMessage, error)
-	// Flows lists at most limit flows.
-	Flows(ctx context.Context, limit int) (*FlowList, error)
+	// Flows lists at most limit flows that match.
+	Flows(ctx context.Context, limit int, match *FlowMatcher) (*FlowList, error)
+	// Drops lists packets that were dropped lately.
+	Drops(ctx context.Context) (*DropList, error)
 	Frontends(ctx context.Context) (*FrontendList, error)
 }
 
@@ -166,7 +168,17 @@ func Handler(src Source) http.Handler {
 			}
 			limit = min(n, MaxFlowLimit)
 		}
-		s, err := src.Flows(r.Context(), limit)
+		filter := FlowFilter{r.FormValue("client"), r.FormValue("frontend"), r.FormValue("endpoint"), r.FormValue("service"), r.FormValue("state")}
+		m, err := filter.Matcher()
+		if err != nil {
+			refuse(w, http.StatusBadRequest, err)
+			return
+		}
+		s, err := src.Flows(r.Context(), limit, m)
+		reply(w, s, err)
+	})
+	mux.HandleFunc("GET /v1/drops", func(w http.ResponseWriter, r *http.Request) {
+		s, err := src.Drops(r.Context())
 		reply(w, s, err)
 	})
 	mux.HandleFunc("GET /v1/frontends", func(w http.ResponseWriter, r *http.Request) {

@@ -43,7 +43,9 @@ func (f *fakeSource) Explain(_ context.Context, q ExplainQuery) (json.RawMessage
 	return json.RawMessage(`{"services":[{"name":"web"}]}`), nil
 }
 
-func (f *fakeSource) Flows(_ context.Context, limit int) (*FlowList, error) {
+func (f *fakeSource) Drops(context.Context) (*DropList, error) { return &DropList{}, nil }
+
+func (f *fakeSource) Flows(_ context.Context, limit int, _ *FlowMatcher) (*FlowList, error) {
 	f.limit = limit
 	return exampleFlows(), nil
 }
@@ -104,11 +106,11 @@ func TestClientGetsWhatTheSourceSays(t *testing.T) {
 	if diff := cmp.Diff(src.status, s, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("status: -want +got:\n%s", diff)
 	}
-	flows, err := c.Flows(ctx, 20)
+	flows, err := c.Flows(ctx, 20, nil)
 	if err != nil || flows.Total != 7 || len(flows.Flows) != 2 || src.limit != 20 {
 		t.Errorf("flows: %+v, %v (limit %d)", flows, err, src.limit)
 	}
-	if _, err := c.Flows(ctx, 1<<30); err != nil || src.limit != MaxFlowLimit {
+	if _, err := c.Flows(ctx, 1<<30, nil); err != nil || src.limit != MaxFlowLimit {
 		t.Errorf("flows: asked for %d at once, %v", src.limit, err)
 	}
 	if l, err := c.Frontends(ctx); err != nil || len(l.Frontends) != 2 {

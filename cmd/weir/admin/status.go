@@ -3,7 +3,8 @@
 //
 //	GET /v1/status             Status
 //	GET /v1/explain?service=   what `weir explain -o json` prints
-//	GET /v1/flows?limit=N      FlowList
+//	GET /v1/flows?limit=N      FlowList; client=, frontend=, endpoint=, service= and state= filter
+//	GET /v1/drops              DropList
 //	GET /v1/frontends          FrontendList
 //
 // An error is {"error": "..."} with a status of 4xx or 5xx. Fields are only
@@ -50,6 +51,9 @@ type Status struct {
 	Services  int `json:"services"`  // served by Weir
 	Frontends int `json:"frontends"` // address, protocol and port
 	Endpoints int `json:"endpoints"` // that Services list, counted per Service port
+	// FrontendsHash is equal on nodes that serve the same frontends, node ports
+	// apart, for the same Services.
+	FrontendsHash uint32 `json:"frontendsHash"`
 
 	Interfaces []Interface `json:"interfaces"`
 	// Absent are the interfaces of the configuration that were attached and

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/netip"
 	"os"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
@@ -59,6 +57,7 @@ func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 	for _, w := range p.Warnings {
 		s.Warnings = append(s.Warnings, w.String())
 	}
+	s.FrontendsHash = d.frontendsHash()
 	h := d.Health()
 	s.Healthy, s.Unhealthy = h.Healthy, h.Reason
 	d.addProblems(s)
@@ -183,38 +182,14 @@ func (d *Daemon) frontendView() explain.View {
 	return v
 }
 
-// Flows implements admin.Source.
-func (d *Daemon) Flows(ctx context.Context, limit int) (*admin.FlowList, error) {
-	t := d.lb.FlowTable()
-	out := &admin.FlowList{Total: uint64(t.Flows()), Flows: []admin.Flow{}}
-	now := t.Tick()
-	t.Range(func(r conntrack.Ref) bool {
-		if len(out.Flows) == limit || ctx.Err() != nil {
-			out.Truncated = true
-			return false
-		}
-		e, c := t.Entry(r), t.Conn(r)
-		var snat netip.AddrPort
-		if e.Mode == conntrack.ModeNAT {
-			snat = t.NewSrc(r)
-		}
-		out.Flows = append(out.Flows, admin.Flow{
-			Protocol: protocolName(e.Key.Proto()),
-			Client:   e.Key.Src(), Frontend: e.Key.Dst(), SNAT: snat, Endpoint: t.NewDst(r),
-			Service: d.lb.Tables().ServiceName(atomic.LoadUint32(&c.Frontend)),
-			Mode:    program.ModeName(e.Mode), State: c.State().String(),
-			IdleSeconds: float64(c.Idle(now)) / conntrack.TicksPerSecond,
-		})
-		return true
-	})
-	return out, ctx.Err()
-}
-
 // Frontends implements admin.Source.
 func (d *Daemon) Frontends(context.Context) (*admin.FrontendList, error) {
 	out := &admin.FrontendList{Frontends: []admin.Frontend{}}
+	names := portNames(d.source.Services())
 	for f := range d.lb.Tables().Load().All() {
-		out.Frontends = append(out.Frontends, d.frontend(f))
+		shown := d.frontend(f)
+		shown.PortName = names[portKey{f.ServiceName, f.Kind == table.NodePort, f.AddrPort.Port(), shown.Protocol}]
+		out.Frontends = append(out.Frontends, shown)
 	}
 	return out, nil
 }

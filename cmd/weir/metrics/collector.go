@@ -119,6 +119,8 @@ var general = []metric{
 		func(s *admin.Status, e emit) { e(float64(s.ProblemCounts[problem.UnsupportedField])) }),
 	gauge("frontends", "Addresses, protocols and ports that Weir serves.", nil,
 		func(s *admin.Status, e emit) { e(float64(s.Frontends)) }),
+	gauge("frontends_hash", "A hash of the frontends, node ports apart, and their Services: nodes that differ serve other ones.", nil,
+		func(s *admin.Status, e emit) { e(float64(s.FrontendsHash)) }),
 	gauge("endpoints", "Endpoints that Services list, each counted for every Service port that lists it.", nil,
 		func(s *admin.Status, e emit) { e(float64(s.Endpoints)) }),
 	gauge("healthy", "1 while the packet path works: every worker goes round, no update is overdue.", nil,

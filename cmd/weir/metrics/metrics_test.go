@@ -23,6 +23,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/lb"
 )
 
 var update = flag.Bool("update", false, "write the reference")
@@ -38,7 +39,7 @@ func (s *source) Status(context.Context) (*admin.Status, error) { return s.statu
 
 func example() *admin.Status {
 	return &admin.Status{
-		StartTime: time.Unix(1000, 5e8), Synced: true, Healthy: true, Snapshot: 42, Services: 3, Frontends: 8, Endpoints: 12,
+		StartTime: time.Unix(1000, 5e8), Synced: true, Healthy: true, FrontendsHash: 77, Snapshot: 42, Services: 3, Frontends: 8, Endpoints: 12,
 		Discovery: admin.Discovery{Resources: []admin.Resource{{Name: "services", LastContact: time.Unix(1000, 5e8)}},
 			Slices: 9, FQDNSlices: 2, Mirrored: 1, RefusedEndpoints: 4, ServicesRemoved: 5},
 		Interfaces: []admin.Interface{{Name: "eth0", Mode: "native", Driver: "veth", TxChecksum: "metadata", Pinned: true, Queues: 4, BoundQueues: 2,
@@ -80,6 +81,7 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		"weir_services 3",
 		"weir_services_left_to_kernel 1",
 		"weir_healthy 1",
+		"weir_frontends_hash 77",
 		"weir_state_file_ok 0",
 		`weir_discovery_connected{resource="services"} 0`,
 		`weir_discovery_last_contact_timestamp_seconds{resource="services"} 1000.5`,
@@ -307,5 +309,19 @@ not grow with the cluster.
 	for _, h := range latencies {
 		fmt.Fprintf(b, "| `%s` | histogram |  | %s |\n", h.name, h.help)
 	}
+	b.WriteString("\n## Drop reasons\n\nValues of the label `reason` of `weir_dropped_packets_total`, and of *Drops* in `weir status`. `weir status --drops`\n" +
+		"shows the last packets of each.\n\n| Reason | Meaning |\n| --- | --- |\n")
+	for _, d := range lb.Drops() {
+		fmt.Fprintf(b, "| `%s` | %s |\n", d, d.Text())
+	}
 	return b.String()
+}
+
+// A reason that nobody explains is of no use to an operator.
+func TestEveryDropReasonIsExplained(t *testing.T) {
+	for _, d := range lb.Drops() {
+		if !strings.HasSuffix(d.Text(), ".") && !strings.HasSuffix(d.Text(), "explain.") {
+			t.Errorf("%s: %q is no sentence", d, d.Text())
+		}
+	}
 }
