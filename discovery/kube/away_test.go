@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"path"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/kube"
 )
 
@@ -26,10 +28,35 @@ type standIn struct {
 	refuse func(r *http.Request) int
 	hangs  bool // nothing is answered
 	quit   chan struct{}
+	// services are listed in place of default/web.
+	services []corev1.Service
+
+	mu     sync.Mutex
+	events map[string]int // how often each was to be made
+}
+
+// event makes an Event, unless it is there.
+func (s *standIn) event(w http.ResponseWriter, r *http.Request) {
+	var e corev1.Event
+	if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if s.events[e.Name]++; s.events[e.Name] > 1 {
+		w.WriteHeader(http.StatusConflict)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status: "Failure", Reason: metav1.StatusReasonAlreadyExists, Code: http.StatusConflict})
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(e)
 }
 
 func newStandIn(t *testing.T, refuse func(r *http.Request) int) *standIn {
-	s := &standIn{refuse: refuse, quit: make(chan struct{})}
+	s := &standIn{refuse: refuse, quit: make(chan struct{}), events: map[string]int{}, services: []corev1.Service{named("web")}}
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(func() {
 		close(s.quit)
@@ -57,6 +84,10 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
 		return
 	}
+	if path.Base(r.URL.Path) == "events" {
+		s.event(w, r)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	if r.URL.Query().Get("watch") != "" {
 		w.WriteHeader(http.StatusOK)
@@ -68,7 +99,7 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var list any
 	switch path.Base(r.URL.Path) {
 	case "services":
-		list = corev1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, ListMeta: meta, Items: []corev1.Service{named("web")}}
+		list = corev1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, ListMeta: meta, Items: s.services}
 	case "endpointslices":
 		list = discoveryv1.EndpointSliceList{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"}, ListMeta: meta}
 	case "nodes":
@@ -211,5 +242,50 @@ func TestServerWithoutWatchListIsWell(t *testing.T) {
 				t.Errorf("status %d: %d errors of %s", status, n, resource)
 			}
 		}
+	}
+}
+
+// A fleet complains about a Service with one Event, whatever node is started how
+// often, and about none that has no frontend.
+func TestEventsOfAFleetAreOne(t *testing.T) {
+	server := newStandIn(t, withoutWatchList(nil))
+	bad, inside := named("bad"), named("inside")
+	bad.Annotations = map[string]string{"weir.dev/algorithm": "dice"}
+	inside.Annotations = bad.Annotations
+	inside.Spec.Type, inside.Spec.Ports = corev1.ServiceTypeClusterIP, []corev1.ServicePort{{Port: 80}}
+	server.services = []corev1.Service{bad, inside}
+	const starts = 4
+	for i := range starts {
+		f := follow(t, kube.Config{
+			REST: &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, Events: true,
+			Store:    discovery.Options{NodeName: fmt.Sprintf("edge-%d", i%2)},
+			Concerns: func(svc *discovery.Service) bool { return svc.Ports[0].NodePort != 0 },
+		})
+		f.first(t)
+		for _, name := range []string{"inside", "bad"} {
+			f.Complain(discovery.ServiceName{Namespace: "default", Name: name}, "InvalidService", "it is wrong")
+		}
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+			server.mu.Lock()
+			made := 0
+			for name, n := range server.events {
+				made += n
+				if !strings.HasPrefix(name, "bad.") {
+					t.Errorf("Event %s", name)
+				}
+			}
+			names := len(server.events)
+			server.mu.Unlock()
+			if made == i+1 {
+				if names != 1 {
+					t.Fatalf("%d Events after %d starts", names, i+1)
+				}
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d requests for Events after %d starts", made, i+1)
+			}
+		}
+		f.stop()
 	}
 }

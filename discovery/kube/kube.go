@@ -55,6 +55,9 @@ type Config struct {
 	Silence time.Duration
 	// Events has Complain record Events.
 	Events bool
+	// Concerns reports whether this node has frontends of a Service: there are
+	// Events on these alone. Nil: on all.
+	Concerns func(*discovery.Service) bool
 	// Log gets what happens; nil is slog.Default.
 	Log *slog.Logger
 	// Measure gets latencies, if not nil.
@@ -172,7 +175,7 @@ func (s *Source) Reload() {}
 // all Events, unless text is that of its last one. Only the newest waits to be
 // recorded; an empty text takes it back.
 func (s *Source) Complain(name discovery.ServiceName, reason, text string) {
-	s.report.complain(name, event{reason, text})
+	s.report.complain(name, event{reason: reason, text: text})
 }
 
 // NodeEligible reports whether load balancers in front should send traffic to

@@ -76,6 +76,25 @@ func list[T any](in *informer) []T {
 	return out
 }
 
+// service is a Service as last delivered, nil for none.
+func (s *Source) service(name discovery.ServiceName) *discovery.Service {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.Service(name)
+}
+
+// nodes is the number of Nodes of the cluster.
+func (s *Source) nodes() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.informers {
+		if s.informers[i].kind == kindNode {
+			return len(s.informers[i].shared.GetStore().ListKeys())
+		}
+	}
+	return 0
+}
+
 // object is a Service as the API server has told it, nil when there is none.
 func (s *Source) object(name discovery.ServiceName) *corev1.Service {
 	s.mu.Lock()

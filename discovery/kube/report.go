@@ -2,12 +2,14 @@ package kube
 
 import (
 	"context"
+	"fmt"
+	"hash/fnv"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/record"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/weirlb/weir/discovery"
@@ -18,16 +20,19 @@ const (
 	eventsPerSecond = 1
 	eventBurst      = 20
 	maxEventText    = 1024 // the API's limit
+
+	// Nodes take turns of this length, and are all through after maxTurns.
+	turn     = 100 * time.Millisecond
+	maxTurns = time.Minute
 )
 
 // reporter records Events on Services that cannot be served. The same is said
 // once; what the limit does not let through waits.
 type reporter struct {
-	src      *Source
-	on       bool
-	recorder record.EventRecorder
-	limit    flowcontrol.RateLimiter
-	wake     chan struct{}
+	src   *Source
+	on    bool
+	limit flowcontrol.RateLimiter
+	wake  chan struct{}
 
 	mu   sync.Mutex
 	said map[discovery.ServiceName]string // the newest text
@@ -49,18 +54,12 @@ func (r *reporter) start(ctx context.Context) (stop func()) {
 	if !r.on {
 		return func() {}
 	}
-	b := record.NewBroadcaster()
-	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: r.src.client.CoreV1().Events("")})
-	r.recorder = b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir", Host: r.src.node.name})
 	var task sync.WaitGroup
 	task.Go(func() {
 		for r.recordNext(ctx) {
 		}
 	})
-	return func() {
-		task.Wait()
-		b.Shutdown()
-	}
+	return task.Wait
 }
 
 // complain has an Event recorded, unless the text is that of the last one. An
@@ -68,6 +67,9 @@ func (r *reporter) start(ctx context.Context) (stop func()) {
 func (r *reporter) complain(name discovery.ServiceName, e event) {
 	if !r.on {
 		return
+	}
+	if c, svc := r.src.cfg.Concerns, r.src.service(name); c != nil && svc != nil && !c(svc) {
+		e.text = "" // other nodes serve it, or none
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,6 +79,7 @@ func (r *reporter) complain(name discovery.ServiceName, e event) {
 		delete(r.said, name)
 		delete(r.todo, name)
 	default:
+		e.due = r.due(name)
 		r.said[name], r.todo[name] = e.text, e
 	}
 	r.wakeUp()
@@ -96,35 +99,64 @@ func (r *reporter) wakeUp() {
 // has ended.
 func (r *reporter) recordNext(ctx context.Context) bool {
 	r.mu.Lock()
-	var (
-		name discovery.ServiceName
-		e    event
-	)
-	for name, e = range r.todo {
+	name, e := r.next()
+	wait := time.Until(e.due)
+	if e != (event{}) && wait <= 0 {
 		delete(r.todo, name)
-		break
 	}
 	r.mu.Unlock()
-	if e == (event{}) {
+	var due <-chan time.Time // nil: nothing waits
+	if e != (event{}) {
+		due = time.After(wait)
+	}
+	if due == nil || wait > 0 {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-r.wake:
-			return true
+		case <-due:
 		}
+		return true
 	}
 	if r.limit.Wait(ctx) != nil {
 		return false
 	}
-	r.warn(name, e)
+	r.warn(ctx, name, e)
 	return true
 }
 
-// event is a reason and a text.
-type event struct{ reason, text string }
+// next is the Event to record first, zero for none. Preconditions: r.mu is held.
+func (r *reporter) next() (name discovery.ServiceName, e event) {
+	for n, x := range r.todo {
+		if e == (event{}) || x.due.Before(e.due) {
+			name, e = n, x
+		}
+	}
+	return name, e
+}
 
-// warn records one Event.
-func (r *reporter) warn(name discovery.ServiceName, e event) {
+// due is when this node records an Event of a Service: nodes that complain about
+// the same take turns, and all but the first find the Event there.
+func (r *reporter) due(name discovery.ServiceName) time.Time {
+	window := min(time.Duration(r.src.nodes())*turn, maxTurns)
+	if window <= 0 {
+		return time.Now()
+	}
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\x00%s", r.src.node.name, name)
+	return time.Now().Add(time.Duration(h.Sum64() % uint64(window)))
+}
+
+// event is an Event that waits.
+type event struct {
+	reason, text string
+	due          time.Time
+}
+
+// warn records one Event. Its name follows from the Service and the text: the
+// API server has it once, whichever nodes record it and however often they are
+// started, for as long as it keeps Events (an hour by default).
+func (r *reporter) warn(ctx context.Context, name discovery.ServiceName, e event) {
 	obj := r.src.object(name)
 	if obj == nil {
 		return
@@ -133,8 +165,20 @@ func (r *reporter) warn(name discovery.ServiceName, e event) {
 	if len(text) > maxEventText {
 		text = text[:maxEventText-3] + "..."
 	}
-	r.recorder.Event(&corev1.ObjectReference{
-		APIVersion: "v1", Kind: "Service", Namespace: obj.Namespace, Name: obj.Name,
-		UID: obj.UID, ResourceVersion: obj.ResourceVersion,
-	}, corev1.EventTypeWarning, e.reason, text)
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\x00%s\x00%s", obj.UID, e.reason, text)
+	now := metav1.Now()
+	_, err := r.src.client.CoreV1().Events(obj.Namespace).Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: obj.Namespace, Name: fmt.Sprintf("%s.%016x", obj.Name, h.Sum64())},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Service", Namespace: obj.Namespace, Name: obj.Name,
+			UID: obj.UID, ResourceVersion: obj.ResourceVersion,
+		},
+		Type: corev1.EventTypeWarning, Reason: e.reason, Message: text, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Source:              corev1.EventSource{Component: "weir", Host: r.src.node.name},
+		ReportingController: "weir", ReportingInstance: r.src.node.name,
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
+		r.src.log.Debug("an Event is not recorded", "service", name, "err", err)
+	}
 }

@@ -67,6 +67,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 		clusterIPs: cfg.ClusterIPs,
 	}
 	kc.Log, kc.Measure = log, c.latencies
+	kc.Concerns = func(svc *discovery.Service) bool { return program.HasFrontend(svc, c.clusterIPs) }
 	identity := identityOf(&kc)
 	file := c.file
 	if cfg.StateDir != "" {
