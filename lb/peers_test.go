@@ -152,7 +152,6 @@ type client struct {
 	unanswered   uint32 // tick of the oldest segment without an answer + 1
 	say          uint32 // ticks between two segments; 0: says one thing and closes
 	last         uint32
-	port         uint16 // SNAT port of its first packet
 }
 
 // receive handles what comes, and returns what the client says to that.
