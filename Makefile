@@ -153,6 +153,7 @@ bench-go: ## Go benchmarks into bin/bench.txt (make bench-go BENCH=Lookup COUNT=
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck, import boundaries
 	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "gofmt -w these:"; echo "$$out"; exit 1; }
+	@! git grep -nE '^(<{7}|>{7})( |$$)' -- . || { echo "conflict markers"; exit 1; }
 	$(GO) vet ./... $(TOOLS)
 	GOWORK=off $(GO) -C deploy/charttest vet ./...
 	@echo "$(GO) tool staticcheck ./... $(TOOLS)"; \
