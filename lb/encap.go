@@ -8,7 +8,6 @@ import (
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
-	"github.com/weirlb/weir/lb/xsk"
 )
 
 // In the modes l2dsr, ipip and gue a packet reaches its endpoint as the client
@@ -124,9 +123,10 @@ func (w *worker) direct(b *batch, i int, t *tunnel, adj *route.Adjacency, dst ui
 	w.onward(b, i, t, adj, dst)
 }
 
-// onward puts the outer header on packet i, where it gets one, and sends it.
+// onward puts the outer header on packet i, where it gets one, and sends it. t is nil
+// for a packet that was translated.
 func (w *worker) onward(b *batch, i int, t *tunnel, adj *route.Adjacency, dst uint64) {
-	if !t.plain && !w.encapsulate(b, i, &t.outer) {
+	if t != nil && !t.plain && !w.encapsulate(b, i, &t.outer) {
 		w.drop(b, i, DropUnsupported)
 		return
 	}
@@ -209,7 +209,7 @@ func (w *worker) tooBigDirect(b *batch, i int, mtu uint32) bool {
 	p := &b.pkt[i]
 	ip := w.frame(b, i)[p.L3:]
 	if p.Family == 4 && !header.IPv4(ip).DontFragment() {
-		if b.bufs[i] == 1 && header.IPv4(ip).HeaderLen() == header.IPv4Len && fragments(p, mtu) <= maxFragments {
+		if w.divisible(p, mtu) {
 			return false
 		}
 		w.drop(b, i, DropTooBig)
@@ -228,81 +228,3 @@ func (w *worker) tooBigDirect(b *batch, i int, mtu uint32) bool {
 
 // minMTU6 is the least MTU of IPv6 (RFC 8200 section 5).
 const minMTU6 = 1280
-
-// maxFragments of one packet: what a frame of 4,096 bytes makes with the MTU
-// that every host takes, 576 bytes.
-const maxFragments = 8
-
-// fragments is how many packets of at most mtu bytes packet p makes.
-func fragments(p *header.Packet, mtu uint32) int {
-	if mtu < header.IPv4Len+8 {
-		return maxFragments + 1
-	}
-	step := int(mtu-header.IPv4Len) &^ 7
-	return (int(p.Len) - header.IPv4Len + step - 1) / step
-}
-
-// inFragments sends packet i, an IPv4 packet in one buffer and without options,
-// in pieces that fit the mtu (RFC 791 section 3.2), each with an outer header
-// of its own: the endpoint puts together what the client sent, and nothing that
-// has to be put together before it can be decapsulated (RFC 4459 section 3.4).
-func (w *worker) inFragments(b *batch, i int, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
-	p := &b.pkt[i]
-	f := w.frame(b, i)
-	l3 := int(p.L3)
-	step := int(mtu-header.IPv4Len) &^ 7
-	first, head := l3+header.IPv4Len, *b.head(i)
-	end := l3 + int(p.Len)
-	// All are made before any is sent: sending may free the first frame.
-	var pieces [maxFragments]xsk.Desc
-	n := 0
-	field := binary.BigEndian.Uint16(f[l3+6:])
-	for at := first + step; at < end; at += step {
-		a, ok := w.free.pop()
-		if !ok {
-			for _, d := range pieces[:n] {
-				w.free.push(d.Addr &^ w.frameMask)
-			}
-			w.drop(b, i, DropTxFull) // all frames are on their way out
-			return
-		}
-		data := f[at:min(at+step, end)]
-		a += xsk.Headroom
-		g := w.area[a : a+uint64(first+len(data))]
-		copy(g, f[:first])
-		copy(g[first:], data)
-		more := field & moreFragments
-		if at+step < end {
-			more = moreFragments
-		}
-		putFragment(g[l3:], field&^moreFragments+uint16((at-first)/8)|more)
-		pieces[n] = xsk.Desc{Addr: a, Len: uint32(len(g))}
-		n++
-	}
-	head.Len = uint32(first + step)
-	putFragment(f[l3:first+step], field|moreFragments)
-	whole := *p
-	w.piece(b, i, head, t, adj, dst)
-	for _, d := range pieces[:n] {
-		*p = whole // tags that the one before lost or got have moved its offsets
-		w.piece(b, i, d, t, adj, dst)
-	}
-}
-
-const moreFragments = 0x2000
-
-// putFragment makes the IPv4 header of ip that of a fragment: field is flags and
-// offset.
-func putFragment(ip []byte, field uint16) {
-	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
-	binary.BigEndian.PutUint16(ip[6:], field)
-	ip[10], ip[11] = 0, 0
-	binary.LittleEndian.PutUint16(ip[10:], header.Checksum(0, ip[:header.IPv4Len]))
-}
-
-// piece sends one fragment in packet i's place.
-func (w *worker) piece(b *batch, i int, d xsk.Desc, t *tunnel, adj *route.Adjacency, dst uint64) {
-	*b.head(i), b.size[i] = d, d.Len
-	b.pkt[i].Len = uint16(d.Len - uint32(b.pkt[i].L3))
-	w.onward(b, i, t, adj, dst)
-}

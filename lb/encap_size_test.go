@@ -159,44 +159,6 @@ func fragmentData(t *testing.T, f []byte, mode conntrack.Mode, outer6 bool, at i
 	return inner[header.IPv4Len:]
 }
 
-func TestWhatCannotBeFragmentedIsDropped(t *testing.T) {
-	large := request(false, header.ProtoUDP)
-	large.df, large.payload = false, 3000
-	for name, give := range map[string]func(b *bench, f []byte){
-		"in several buffers": func(b *bench, f []byte) { b.giveBuffers(portClient, f, 1000) },
-		"with options": func(b *bench, f []byte) {
-			g := append(append(bytes.Clone(f[:34]), 1, 1, 1, 1), f[34:]...)
-			ip := g[header.EthernetLen:]
-			ip[0] = 0x46
-			binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
-			ip[10], ip[11] = 0, 0
-			binary.LittleEndian.PutUint16(ip[10:], header.Checksum(0, ip[:24]))
-			b.give(portClient, g)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			b.serveDirect(conntrack.ModeIPIP, endpoint4, nil)
-			give(b, large.build(t))
-			if got := b.round(); len(got[portServer]) != 0 || b.drops()["larger-than-mtu"] != 1 {
-				t.Errorf("%d left, drops %v", len(got[portServer]), b.drops())
-			}
-			b.framesHome()
-		})
-	}
-	t.Run("without a free frame", func(t *testing.T) {
-		b := newBench(t)
-		b.serveDirect(conntrack.ModeIPIP, endpoint4, nil)
-		b.give(portClient, large.build(t))
-		b.w.free.addr = b.w.free.addr[:1]
-		b.w.beginRound()
-		b.w.receive()
-		if n := b.w.ports[portServer].txn; n != 0 || b.w.t.drops[DropTxFull] != 1 || len(b.w.free.addr) != 2 {
-			t.Errorf("%d to be sent, drops %v, %d frames free", n, b.w.t.drops, len(b.w.free.addr))
-		}
-	})
-}
-
 func TestGUEChecksumOverIPv6MayBeZeroWhenToldSo(t *testing.T) {
 	b := newBench(t)
 	b.lb.cfg.GUEZeroChecksum = true

@@ -73,7 +73,7 @@ func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
 		return
 	}
 	w.translate(b, i, e)
-	w.leave(b, i, adj, dst)
+	w.depart(b, i, adj, dst, mtu)
 }
 
 // lookAgains bounds how often a packet is looked up again: who ends a flow may

@@ -169,7 +169,7 @@ func (w *worker) laterFragment(b *batch, i int, d *datagram, h uint64, k *conntr
 		return
 	}
 	w.translateAddresses(w.frame(b, i)[p.L3:], p.Family, ref)
-	w.leave(b, i, adj, dst)
+	w.depart(b, i, adj, dst, mtu)
 }
 
 // translateAddresses is translate without a transport header.

@@ -321,7 +321,12 @@ func TestLaterFragmentsAreNotAnswered(t *testing.T) {
 		b := newBench(t)
 		req := long(v6)
 		b.one(portClient, cut(t, req.build(t), 5, 0, 800)[0], portServer)
-		b.one(portClient, cut(t, req.build(t), 5, 0, 800, 2240)[1], -1) // 1,440 bytes and its headers
+		large := cut(t, req.build(t), 5, 0, 800, 2240)[1] // 1,440 bytes and its headers
+		if !v6 {
+			large[header.EthernetLen+6] |= 0x40 // DF
+			resealed(large)
+		}
+		b.one(portClient, large, -1)
 		if b.drops()[DropTooBig.String()] != 1 {
 			t.Errorf("v6=%v: drops %v", v6, b.drops())
 		}

@@ -121,7 +121,7 @@ func (w *worker) passError(b *batch, i int, q *header.Quote, ref conntrack.Ref) 
 	w.errorTranslation(&t, b, i, ref)
 	header.TranslateError(w.frame(b, i), p, q, &t)
 	w.t.icmpPassed++
-	w.leave(b, i, adj, dst)
+	w.depart(b, i, adj, dst, mtu)
 }
 
 // floorMTU raises the MTU in an error to an endpoint to the least that one may be told;

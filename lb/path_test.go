@@ -432,7 +432,6 @@ func TestRefusals(t *testing.T) {
 		{"stray UDP to an SNAT port is dropped", portServer, packet{src: ap(endpoint4, 8080), dst: ap(snat4, 62000), proto: header.ProtoUDP}, -1, DropNoFlow, nil},
 		{"TTL 1 gets ICMP time exceeded", portClient, packet{dst: ap(node4, 80), proto: header.ProtoUDP, ttl: 1}, portClient, DropTTL, isICMP(11, 0)},
 		{"too large with DF gets ICMP fragmentation needed", portClient, packet{dst: ap(node4, 80), proto: header.ProtoUDP, payload: 1450, df: true}, portClient, DropTooBig, isICMP(3, 4)},
-		{"too large without DF is dropped", portClient, packet{dst: ap(node4, 80), proto: header.ProtoUDP, payload: 1450}, -1, DropTooBig, nil},
 		{"not a frontend from the host port is dropped", portHost, packet{dst: ap(node4, 22), proto: header.ProtoTCP, flags: header.SYN}, -1, DropNotOurs, nil},
 	}
 	for _, tt := range tests {

@@ -129,17 +129,17 @@ func (w *worker) becomes(b *batch, i int, n int) {
 	d.Len, d.Options = uint32(n), 0
 }
 
-// tooBig deals with a packet that is larger than the way out allows; false when
-// it may go all the same: one that may be fragmented, where only the route and
-// not the link is too narrow, is fragmented beyond the link (by the host's
-// kernel if that is behind it).
+// tooBig deals with packet i, to be translated, which is larger than mtu: that of the
+// link and the route. It reports false when the packet goes on: an IPv4 packet without
+// DF that the link takes whole (a router beyond fragments it, or the host's kernel if
+// that is behind it), or that depart can send in fragments.
 func (w *worker) tooBig(b *batch, i int, adj *route.Adjacency, mtu uint32) bool {
-	f := w.frame(b, i)
-	if b.pkt[i].Family == 4 && !header.IPv4(f[b.pkt[i].L3:]).DontFragment() {
-		if uint32(b.pkt[i].Len) <= adj.MTU() {
+	p, f := &b.pkt[i], w.frame(b, i)
+	if p.Family == 4 && !header.IPv4(f[p.L3:]).DontFragment() {
+		if uint32(p.Len) <= adj.MTU() || w.divisible(p, mtu) {
 			return false
 		}
-		w.drop(b, i, DropTooBig) // Weir does not fragment
+		w.drop(b, i, DropTooBig)
 		return true
 	}
 	w.reply(b, i, header.TooBig, int(mtu), DropTooBig)

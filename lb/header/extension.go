@@ -114,3 +114,28 @@ func options4(o []byte) Problem {
 	}
 	return OK
 }
+
+// optionCopied is the bit of an IPv4 option that every fragment has (RFC 791 section
+// 3.1).
+const optionCopied = 0x80
+
+// OptionsOfLaterFragment makes o, the options of an IPv4 header that [Parse] took, those
+// of a fragment that is not the first: no-operation in place of an option that the first
+// fragment alone has, as in Linux, so that all headers are of the same length.
+func OptionsOfLaterFragment(o []byte) {
+	for len(o) > 0 && o[0] != optionEnd {
+		n := 1
+		if o[0] != optionNop {
+			if len(o) < 2 || o[1] < 2 || int(o[1]) > len(o) {
+				return
+			}
+			n = int(o[1])
+		}
+		if o[0]&optionCopied == 0 {
+			for i := range o[:n] {
+				o[i] = optionNop
+			}
+		}
+		o = o[n:]
+	}
+}

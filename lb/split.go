@@ -1,0 +1,126 @@
+package lb
+
+import (
+	"encoding/binary"
+
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// An IPv4 packet without DF that does not fit the way out leaves in fragments (RFC 791
+// section 3.2, RFC 1812 section 4.2.2.7), each in one frame of its own: a fragment may
+// be smaller than the MTU. A fragment is divided in the same way. In a tunnel each
+// fragment gets an outer header of its own: the endpoint reassembles what the client
+// sent, and nothing before it is decapsulated (RFC 4459 section 3.4).
+
+// maxFragments of one packet: what its buffers make with the MTU that every host
+// takes, 576 bytes.
+const maxFragments = (maxBuffers*xsk.FrameSize)/((576-header.IPv4Len)&^7) + 1
+
+// moreFragments is MF in the flags and offset of an IPv4 header.
+const moreFragments = 0x2000
+
+// divisible reports whether packet p makes at most maxFragments of at most mtu bytes.
+func (w *worker) divisible(p *header.Packet, mtu uint32) bool {
+	step := w.fragmentStep(p, mtu)
+	return step > 0 && int(p.Len)-ipv4Len(p) <= step*maxFragments
+}
+
+// fragmentStep is how many bytes of packet p's payload a fragment of at most mtu bytes
+// has, 0 for none: as many as fit a frame that starts where every packet of Weir's does.
+func (w *worker) fragmentStep(p *header.Packet, mtu uint32) int {
+	room := int(w.frameMask) + 1 - xsk.Headroom - int(p.L3)
+	return max(min(int(mtu), room)-ipv4Len(p), 0) &^ 7
+}
+
+// ipv4Len is the length of packet p's IPv4 header with its options.
+func ipv4Len(p *header.Packet) int { return int(p.L4 - p.L3) }
+
+// depart sends packet i, translated by the entry b.ref[i], on its way out: in fragments
+// where the link does not take it whole. mtu is that of the link and the route.
+func (w *worker) depart(b *batch, i int, adj *route.Adjacency, dst uint64, mtu uint32) {
+	p := &b.pkt[i]
+	if uint32(p.Len) <= mtu || uint32(p.Len) <= adj.MTU() {
+		w.leave(b, i, adj, dst)
+		return
+	}
+	if p.Partial { // in fragments nobody will complete it
+		w.sumChecksum(b, i)
+		p.Partial = false
+	}
+	if p.Frag == 0 { // a fragment has got its number from fragmentGoes
+		p.SetID(w.frame(b, i), w.nextID(b.ref[i]))
+	}
+	w.inFragments(b, i, nil, adj, dst, mtu)
+}
+
+// inFragments sends packet i, an IPv4 packet, in fragments that fit the mtu; t is nil
+// where it gets no outer header.
+func (w *worker) inFragments(b *batch, i int, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
+	p := &b.pkt[i]
+	if !w.divisible(p, mtu) { // the link's MTU has changed meanwhile
+		w.drop(b, i, DropTooBig)
+		return
+	}
+	// All are made before any is sent: they take packet i's place.
+	var made [maxFragments]xsk.Desc
+	step := w.fragmentStep(p, mtu)
+	payload := int(p.Len) - ipv4Len(p)
+	n := 0
+	for at := 0; at < payload; at += step {
+		a, ok := w.free.pop()
+		if !ok {
+			w.freeBuffers(made[:n])
+			w.drop(b, i, DropTxFull) // all frames are on their way out
+			return
+		}
+		made[n] = w.makeFragment(b, i, a, at, min(step, payload-at))
+		n++
+	}
+	w.recycle(b, i)
+	b.bufs[i] = 1
+	whole := *p
+	for _, d := range made[:n] {
+		*p = whole // tags that the fragment before lost or got have moved its offsets
+		p.Len = uint16(d.Len - uint32(p.L3))
+		*b.head(i), b.size[i] = d, d.Len
+		w.onward(b, i, t, adj, dst)
+	}
+}
+
+// makeFragment writes the fragment with n bytes from offset at of packet i's payload on
+// into the frame at address a.
+func (w *worker) makeFragment(b *batch, i int, a uint64, at, n int) xsk.Desc {
+	p, f := &b.pkt[i], w.frame(b, i)
+	l3, head := int(p.L3), int(p.L4)
+	a += xsk.Headroom
+	g := w.area[a : a+uint64(head+n)]
+	copy(g, f[:head])
+	w.gather(g[head:], b, i, head+at)
+	ip := g[l3:]
+	field := binary.BigEndian.Uint16(ip[6:]) + uint16(at/8)
+	if at+n < int(p.Len)-ipv4Len(p) {
+		field |= moreFragments
+	}
+	if at > 0 {
+		header.OptionsOfLaterFragment(ip[header.IPv4Len : head-l3])
+	}
+	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
+	binary.BigEndian.PutUint16(ip[6:], field)
+	ip[10], ip[11] = 0, 0
+	binary.LittleEndian.PutUint16(ip[10:], header.Checksum(0, ip[:head-l3]))
+	return xsk.Desc{Addr: a, Len: uint32(len(g))}
+}
+
+// gather copies bytes of packet i, from an offset in it on, over all its buffers.
+func (w *worker) gather(to []byte, b *batch, i int, from int) {
+	for _, d := range b.buffers(i) {
+		if from >= int(d.Len) {
+			from -= int(d.Len)
+			continue
+		}
+		to = to[copy(to, w.area[d.Addr+uint64(from):d.Addr+uint64(d.Len)]):]
+		from = 0
+	}
+}
