@@ -247,9 +247,36 @@ func TestASYNAfterAResetGoesWhereNewConnectionsGo(t *testing.T) {
 	b = newBench(t)
 	c = newTalkers(b, false)
 	syn = again(c)
-	b.offer(&table.Policy{SourceRanges: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}, table.Pool{}, 1)
-	b.one(portClient, syn.build(t), -1)
-	if b.drops()["source-range"] != 1 {
-		t.Errorf("counted %v", b.drops())
+	b.lb.Drain()
+	b.one(portClient, syn.build(t), portHost)
+}
+
+// A client whose SYN after a reset is refused sends it again.
+func TestASYNAfterAResetIsRefusedEachTime(t *testing.T) {
+	for reason, policy := range map[string]*table.Policy{
+		"source-range":     {SourceRanges: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}},
+		"connection-limit": {MaxConnections: 1},
+		"connection-rate":  {NewConnectionsPerSecond: 1},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			b := newBench(t)
+			b.offer(&table.Policy{}, table.Pool{}, 1)
+			syn := b.openFrom(2)
+			syn.flags = header.RST
+			b.one(portClient, syn.build(t), portServer)
+			syn.flags, syn.seq, syn.ack = header.SYN, 77, 0
+			b.offer(policy, table.Pool{}, 1)
+			if reason != "source-range" {
+				b.openFrom(3)
+			}
+			b.w.beginRound()
+			for n := range uint64(3) {
+				b.give(portClient, syn.build(t))
+				if out := b.roundAtTheSameTime(); len(out[portServer]) != 0 || b.drops()[reason] != n+1 {
+					t.Fatalf("SYN %d: %d frames to the endpoint, counted %v", n+1, len(out[portServer]), b.drops())
+				}
+			}
+			b.framesHome()
+		})
 	}
 }

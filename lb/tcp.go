@@ -44,15 +44,21 @@ func (w *worker) trackTCP(b *batch, i int, c *conntrack.Conn, ref conntrack.Ref)
 
 // restart decides whether the SYN that packet i is may open its entry's connection
 // again. It is a new connection to the frontend: of a client that is admitted, within
-// the limits, and to an endpoint that takes new ones, else to another.
+// the limits, and to an endpoint that takes new ones, else to another. During a drain it
+// is the kernel's. A connection that is refused leaves no entry: the SYN sent again
+// would pass by it.
 func (w *worker) restart(b *batch, i int, ref conntrack.Ref) bool {
 	fe := w.frontendOf(ref)
-	if fe == nil || !fe.Pool.Lists(w.table.EndpointAddr(ref)) {
+	if fe == nil || w.plan.draining || !fe.Pool.Lists(w.table.EndpointAddr(ref)) {
 		w.ct.Delete(ref)
 		w.lookAgain(b, i)
 		return false
 	}
-	return w.admitted(b, i, fe) && w.withinLimits(b, i, fe)
+	if !w.admitted(b, i, fe) || !w.withinLimits(b, i, fe) {
+		w.ct.Delete(ref)
+		return false
+	}
+	return true
 }
 
 // frontendOf returns the frontend of an entry's flow, nil if there is none any more.
