@@ -277,8 +277,9 @@ func (f *fixture) checkIperf(t *testing.T, to netip.Addr, seen netip.Prefix, arg
 	args = append([]string{"-c", to.String(), "-p", strconv.Itoa(iperfPort), "-J", "--get-server-output"}, args...)
 	var r iperf
 	// The server takes its time to be done with the client before: it calls itself
-	// busy, or resets the control connection before the test begins. Where
-	// the path's MTU is learned on the way iperf3 gives up (EMSGSIZE).
+	// busy, or resets the control connection before the test begins, or makes its
+	// listening socket anew meanwhile. Where the path's MTU is learned on the way
+	// iperf3 gives up (EMSGSIZE).
 	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
 		out, failed := output(f.Client, "iperf3", args...)
 		r = iperf{}
@@ -288,8 +289,8 @@ func (f *fixture) checkIperf(t *testing.T, to netip.Addr, seen netip.Prefix, arg
 		if failed == nil && r.Error == "" {
 			break
 		}
-		again := strings.Contains(r.Error, "busy") || strings.Contains(r.Error, "Message too long") ||
-			strings.Contains(r.Error, "unable to receive control message") && len(r.Start.Connected) == 0
+		notYet := strings.Contains(r.Error, "unable to receive control message") || strings.Contains(r.Error, "unable to connect to server: Connection re")
+		again := strings.Contains(r.Error, "busy") || strings.Contains(r.Error, "Message too long") || notYet && len(r.Start.Connected) == 0
 		if !again || time.Now().After(deadline) {
 			t.Fatalf("%v: %s", failed, r.Error)
 		}
