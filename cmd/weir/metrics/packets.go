@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
@@ -12,36 +13,52 @@ var (
 	byQueue  = []string{"device", "queue"}
 )
 
+// onePerName are the interfaces without those of a name that another has: a VLAN upon
+// a bond is a port of each member. Two values with the same labels would fail the scrape.
+func onePerName(s *admin.Status) []admin.Interface {
+	var out []admin.Interface
+	for _, i := range s.Interfaces {
+		at := slices.IndexFunc(out, func(o admin.Interface) bool { return o.Name == i.Name })
+		switch {
+		case at < 0:
+			out = append(out, i)
+		case out[at].Mode == "":
+			out[at] = i
+		}
+	}
+	return out
+}
+
 var devices = []metric{
 	gauge("interface_info", "An attached interface with what the kernel granted; always 1.",
 		[]string{"device", "mode", "driver", "tx_checksum", "pinned"},
 		func(s *admin.Status, e emit) {
-			for _, i := range s.Interfaces {
+			for _, i := range onePerName(s) {
 				e(1, i.Name, i.Mode, i.Driver, i.TxChecksum, strconv.FormatBool(i.Pinned))
 			}
 		}),
 	gauge("interface_attached", "1 while the interface's packets are taken, 0 before the first full view of Services and while the interface is absent.", byDevice,
 		func(s *admin.Status, e emit) {
+			attached := map[string]bool{}
 			for _, i := range s.Interfaces {
-				if i.Mode == "" {
-					e(0, i.Name)
-				} else {
-					e(1, i.Name)
-				}
+				attached[i.Name] = attached[i.Name] || i.Mode != ""
 			}
 			for _, a := range s.Absent {
-				e(0, a.Name)
+				attached[a.Name] = false
+			}
+			for name, is := range attached {
+				e(boolean(is), name)
 			}
 		}),
 	gauge("interface_queues", "Receive queues of the device.", byDevice,
 		func(s *admin.Status, e emit) {
-			for _, i := range s.Interfaces {
+			for _, i := range onePerName(s) {
 				e(float64(i.Queues), i.Name)
 			}
 		}),
 	gauge("interface_bound_queues", "Receive queues that a worker serves.", byDevice,
 		func(s *admin.Status, e emit) {
-			for _, i := range s.Interfaces {
+			for _, i := range onePerName(s) {
 				e(float64(i.BoundQueues), i.Name)
 			}
 		}),
