@@ -150,7 +150,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 	task("health checks", d.followChecks)
 	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.reload) })
 	if o.Watch != nil {
-		task("configuration file", func(ctx context.Context) error { return o.Watch.follow(ctx, o.Signals.reload) })
+		task("configuration file", func(ctx context.Context) error { return o.Watch.follow(ctx, o.Signals.reload, log) })
 	}
 	task("problems", d.watchProblems)
 	task("service manager", d.notify.Run)

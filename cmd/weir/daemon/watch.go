@@ -3,7 +3,7 @@ package daemon
 import (
 	"context"
 	"crypto/sha256"
-	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -53,15 +53,29 @@ const (
 	lookAnyway = 10 * time.Second
 )
 
-// follow asks for a reload after each change, until ctx ends.
-func (w *FileWatch) follow(ctx context.Context, reload chan<- os.Signal) error {
+// notices are those of the directory. An error costs promptness alone: a node whose
+// inotify instances or watches are used up needs its load balancer all the same.
+func (w *FileWatch) notices() (*fsnotify.Watcher, error) {
 	n, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", w.file, err)
+		return nil, err
 	}
-	defer n.Close()
 	if err := n.Add(filepath.Dir(w.file)); err != nil {
-		return fmt.Errorf("watch %s: %w", w.file, err)
+		n.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// follow asks for a reload after each change, until ctx ends.
+func (w *FileWatch) follow(ctx context.Context, reload chan<- os.Signal, log *slog.Logger) error {
+	var events <-chan fsnotify.Event
+	var errs <-chan error
+	if n, err := w.notices(); err != nil {
+		log.Warn("the configuration file is polled", "file", w.file, "every", lookAnyway, "err", err)
+	} else {
+		defer n.Close()
+		events, errs = n.Events, n.Errors
 	}
 	timer := time.NewTimer(settle) // what happened before the watch
 	defer timer.Stop()
@@ -69,9 +83,9 @@ func (w *FileWatch) follow(ctx context.Context, reload chan<- os.Signal) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-n.Events:
+		case <-events:
 			timer.Reset(settle)
-		case <-n.Errors: // an overflow: something happened
+		case <-errs: // an overflow: something happened
 			timer.Reset(settle)
 		case <-timer.C:
 			if w.changed() {

@@ -2,9 +2,12 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -33,7 +36,7 @@ func TestWatchedFile(t *testing.T) {
 	version("..2", "two") // before the watch begins
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- w.follow(ctx, reload) }()
+	go func() { done <- w.follow(ctx, reload, slog.New(slog.DiscardHandler)) }()
 	expect := func(what string) {
 		t.Helper()
 		select {
@@ -57,4 +60,33 @@ func TestWatchedFile(t *testing.T) {
 	if len(reload) > 0 {
 		t.Error("a reload without a change")
 	}
+}
+
+// A directory that cannot be watched, as when the node has no inotify instance left, is
+// looked at from time to time: it ends nothing.
+func TestWatchedFileWithoutNotices(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "later")
+	file := filepath.Join(dir, "weir.yaml")
+	w, reload := WatchFile(file), make(chan os.Signal, 1)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.follow(ctx, reload, slog.New(slog.DiscardHandler)) }()
+		time.Sleep(time.Minute)
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(file, []byte("one"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		select {
+		case err := <-done:
+			t.Fatalf("the watch ended: %v", err)
+		case <-reload:
+		default:
+			t.Error("no reload after a change")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
