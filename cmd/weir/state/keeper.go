@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -22,8 +23,8 @@ type Keeper struct {
 	GoodAt func() time.Time
 	// Delay is how long after a change the state is saved (default 5 s), and
 	// Intervals are the least times between one save and the next while it goes
-	// on changing (default 1 min, then 10 min). A state that has not been saved
-	// for the last of them is saved after Delay again.
+	// on changing, or cannot be saved (default 1 min, then 10 min). A state that
+	// nobody tried to save for the last of them is saved after Delay again.
 	Delay     time.Duration
 	Intervals []time.Duration
 	// Confirm is how often the file notes that the state is still that of the
@@ -32,12 +33,15 @@ type Keeper struct {
 	Log     *slog.Logger
 
 	changed chan struct{}
-	step    int    // of Intervals
-	sum     []byte // of the file, nil before it is saved
+	step    int       // of Intervals
+	tried   time.Time // to save, zero for never
+	sum     []byte    // of the file, nil before it is saved
+	stale   time.Time // since when the file is older than the state, zero while it is not
 
-	mu    sync.Mutex
-	err   error
-	saved time.Time
+	mu      sync.Mutex
+	err     error // of the last save
+	seenErr error // of the last confirmation
+	saved   time.Time
 }
 
 // NewKeeper makes a Keeper that does nothing before Run.
@@ -76,12 +80,15 @@ func (k *Keeper) Run(ctx context.Context) {
 			k.confirm()
 			return
 		case <-k.changed:
+			if k.stale.IsZero() {
+				k.stale = time.Now()
+			}
 			if due == nil {
 				due = time.After(k.wait())
 			}
 		case <-due:
 			due = nil
-			if k.save(); k.Err() != nil {
+			if !k.save() {
 				due = time.After(k.wait())
 			}
 		case <-confirm.C:
@@ -92,7 +99,7 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // wait is how long the next save is to wait.
 func (k *Keeper) wait() time.Duration {
-	since := time.Since(k.Saved())
+	since := time.Since(k.tried)
 	if len(k.Intervals) == 0 || since >= k.Intervals[len(k.Intervals)-1] {
 		k.step = 0
 		return k.Delay
@@ -102,31 +109,37 @@ func (k *Keeper) wait() time.Duration {
 	return max(k.Delay, interval-since)
 }
 
-// save writes the state.
-func (k *Keeper) save() {
+// save writes the state, and reports false where it could not.
+func (k *Keeper) save() (ok bool) {
 	o := k.Objects()
 	if o == nil {
-		return
+		return true
 	}
 	start := time.Now()
+	k.tried = start
 	sum, err := save(k.Path, k.Cluster, k.goodAt(start), o)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err == nil {
-		k.sum, k.saved = sum, start
+		k.sum, k.saved, k.stale = sum, start, time.Time{}
 	}
-	k.note(err)
+	k.note(&k.err, err)
+	return err == nil
 }
 
-// confirm notes when the saved state was last known to be the cluster's.
+// confirm notes when the saved state was last known to be the cluster's: no later
+// than its first change since.
 func (k *Keeper) confirm() {
 	at := k.goodAt(time.Now())
+	if !k.stale.IsZero() && k.stale.Before(at) {
+		at = k.stale
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.sum == nil || at.IsZero() {
 		return
 	}
-	k.note(writeSeen(k.Path, k.sum, at))
+	k.note(&k.seenErr, writeSeen(k.Path, k.sum, at))
 }
 
 // goodAt is GoodAt, or now where that is not known.
@@ -137,20 +150,20 @@ func (k *Keeper) goodAt(now time.Time) time.Time {
 	return k.GoodAt()
 }
 
-// note keeps the outcome of a write and logs errors that are new.
+// note keeps the outcome of a write in last and logs errors that are new.
 // Preconditions: k.mu is held.
-func (k *Keeper) note(err error) {
-	if err != nil && (k.err == nil || k.err.Error() != err.Error()) {
+func (k *Keeper) note(last *error, err error) {
+	if err != nil && (*last == nil || (*last).Error() != err.Error()) {
 		k.Log.Error("the last known state is not kept: a start without the API server would serve an older one", "err", err)
 	}
-	k.err = err
+	*last = err
 }
 
-// Err is why the last attempt to save failed, nil when it did not.
+// Err is why the last attempt to save or to confirm failed, nil when neither did.
 func (k *Keeper) Err() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.err
+	return cmp.Or(k.err, k.seenErr)
 }
 
 // Saved is when the state was last saved by this process, zero for never.

@@ -281,6 +281,42 @@ func TestKeeperNotesThatTheStateIsStillGood(t *testing.T) {
 	}
 }
 
+// A state that has changed and cannot be saved is not confirmed: the next start would
+// take an old one for a fresh one, whatever its age. Nor does the smaller file, that can
+// be written, hide the fault.
+func TestKeeperConfirmsNoStateThatHasChanged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), File)
+	var changed time.Time
+	synctest.Test(t, func(t *testing.T) {
+		k := NewKeeper(path, "cluster", objects, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan bool)
+		go func() { k.Run(ctx); close(done) }()
+		k.Changed()
+		time.Sleep(time.Hour)
+		if err := errors.Join(os.Rename(path, path+".kept"), os.MkdirAll(filepath.Join(path, "no room"), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		changed = time.Now()
+		k.Changed()
+		time.Sleep(3*time.Hour + time.Second)
+		if k.Err() == nil {
+			t.Error("no fault, although the state cannot be saved")
+		}
+		cancel()
+		<-done
+		if k.Err() == nil {
+			t.Error("no fault at the end")
+		}
+	})
+	if err := errors.Join(os.RemoveAll(path), os.Rename(path+".kept", path)); err != nil {
+		t.Fatal(err)
+	}
+	if _, at, err := Load(path, "cluster"); err != nil || at.After(changed) {
+		t.Errorf("the state is of %v, %v; it was last known to be good at %v", at, err, changed)
+	}
+}
+
 // A process that is killed while it saves leaves a file that no process needs.
 func TestLoadRemovesTemporaryFiles(t *testing.T) {
 	path := saved(t)
