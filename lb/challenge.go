@@ -43,16 +43,25 @@ const (
 // challenges remembers since when flows with a challenge have been silent, by hash.
 // Another flow takes the place when they collide: then silence begins anew, and the
 // cookie serves all the same.
-type challenges [256]struct{ hash, tick uint32 }
+type challenges [256]challenged
+
+type challenged struct{ hash, tick uint32 }
 
 // since returns the tick from which the flow, last heard at tick seen, has been silent
 // under challenge. It is now for one that was not challenged before.
 func (s *challenges) since(hash uint64, seen, now uint32) uint32 {
 	at := &s[hash%uint64(len(s))]
 	if at.hash != uint32(hash>>32) || now-at.tick > challengeForgets || int32(seen-at.tick) >= 0 {
-		at.hash, at.tick = uint32(hash>>32), now
+		return now
 	}
 	return at.tick
+}
+
+// note notes that the flow is challenged now. Only a challenge that was sent counts:
+// otherwise a flood that uses up the rate of answers makes a client silent that was never
+// asked.
+func (s *challenges) note(hash uint64, seen, now uint32) {
+	s[hash%uint64(len(s))] = challenged{uint32(hash >> 32), s.since(hash, seen, now)}
 }
 
 // beginsAnew deals with packet i, a SYN or INIT of a flow whose endpoint is gone; false
@@ -70,7 +79,7 @@ func (w *worker) beginsAnew(b *batch, i int, ref conntrack.Ref, c *conntrack.Con
 			}
 		default:
 			if w.tick-w.challenged.since(b.hash[i], c.LastSeen(), w.tick) < challengeSilence {
-				w.challenge(b, i)
+				w.challenge(b, i, c.LastSeen())
 				return true
 			}
 		}
@@ -81,8 +90,8 @@ func (w *worker) beginsAnew(b *batch, i int, ref conntrack.Ref, c *conntrack.Con
 }
 
 // challenge answers the SYN that packet i is with a challenge ACK, at the rate that is
-// allowed for RSTs.
-func (w *worker) challenge(b *batch, i int) {
+// allowed for RSTs. The SYN's flow was last heard at tick seen.
+func (w *worker) challenge(b *batch, i int, seen uint32) {
 	if !w.answerable(b, i) {
 		w.drop(b, i, DropEndpointGone)
 		return
@@ -93,6 +102,7 @@ func (w *worker) challenge(b *batch, i int) {
 	}
 	w.t.drops[DropEndpointGone]++
 	w.sampleDrop(b, i, DropEndpointGone)
+	w.challenged.note(b.hash[i], seen, w.tick)
 	seq, ack := cookie(&b.key[i], w.tick>>cookieBits)
 	w.answer(b, i, header.Challenge(w.frame(b, i), &b.pkt[i], seq, ack))
 }

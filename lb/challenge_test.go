@@ -132,6 +132,30 @@ func TestForgedPacketsDoNotEndAKeptConnection(t *testing.T) {
 	}
 }
 
+// While a flood uses up the rate of answers no client is challenged, and so none is
+// taken to be gone because it says nothing.
+func TestSilenceCountsFromAChallengeThatWasSent(t *testing.T) {
+	b, request := replaced(t, table.Keep)
+	syn := request
+	syn.flags, syn.payload, syn.ack = header.SYN, 0, 0
+	answers := b.w.resets
+	b.w.resets = newLimiter(0, 0, 0)
+	for range 3 {
+		if out := b.after(2*secondTicks, syn); len(out[portServer])+len(out[portClient]) != 0 {
+			t.Fatalf("%d frames to an endpoint, %d to the client", len(out[portServer]), len(out[portClient]))
+		}
+	}
+	b.w.resets = answers
+	b.challenged(b.after(2*secondTicks, syn), syn)
+	if got := b.sentTo(b.after(1, request)); got != endpoint4 {
+		t.Errorf("the connection goes to %v", got)
+	}
+	b.challenged(b.after(1, syn), syn)
+	if got := b.sentTo(b.after(2*secondTicks, syn)); got != narrow4 {
+		t.Errorf("after a challenge the SYN goes to %v", got)
+	}
+}
+
 // SCTP has no challenge. Heartbeats tell that an association is alive.
 func TestAnInitOfAGoneEndpointsFlowGetsAnotherEndpoint(t *testing.T) {
 	for _, removal := range []table.Removal{table.Keep, table.ResetFlows, table.DropFlows} {
