@@ -221,6 +221,28 @@ func TestSYNsDoNotUseUpTheConnectionLimit(t *testing.T) {
 	b.framesHome()
 }
 
+// Where the endpoint is not heard the client's ACK completes a connection.
+func TestTheConnectionLimitHoldsInOneWayModes(t *testing.T) {
+	for mode, name := range modeNames {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.serveDirect(mode, endpoint4, &table.Policy{MaxConnections: 1})
+			for port := range uint16(3) {
+				b.one(portClient, from(false, header.ProtoTCP, 100+port).build(t), portServer)
+			}
+			for port, out := range [3]int{portServer, -1, -1} {
+				ack := from(false, header.ProtoTCP, 100+uint16(port))
+				ack.flags, ack.seq, ack.ack = header.ACK, 1001, 5001
+				b.one(portClient, ack.build(t), out)
+			}
+			if n := b.open(); n != 1 || b.drops()["connection-limit"] != 2 {
+				t.Errorf("%d connections are open, %v", n, b.drops())
+			}
+			b.framesHome()
+		})
+	}
+}
+
 // A SYN after a reset opens the entry again, but not to an endpoint that takes no new
 // connections, nor past the source ranges.
 func TestASYNAfterAResetGoesWhereNewConnectionsGo(t *testing.T) {

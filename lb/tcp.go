@@ -82,6 +82,10 @@ func (w *worker) mayOpen(b *batch, i int, c *conntrack.Conn, ref conntrack.Ref) 
 			return true
 		}
 	case conntrack.StateClose:
+	case conntrack.StateSynSent: // one way, the client's ACK completes it
+		if !oneWay(w.table.Entry(ref).Mode) {
+			return true
+		}
 	case conntrack.StateUnreplied:
 		if ref.Forward() {
 			return true
