@@ -161,8 +161,7 @@ type Conn struct {
 	// Mark is the caller's; 0 at creation. It survives adoption.
 	Mark uint32
 	// Sequence numbers of TCP: the one after the last that each side is known to have
-	// sent. While the connection is established they are sampled, once per tick, see
-	// Sample. After a FIN they are the one after it.
+	// sent. While the connection is established they are sampled, see Sample. After a FIN they are the one after it.
 	clientNext   uint32
 	endpointNext uint32
 	// extra is a timestamp of the client's or the number after a SYN of its, see the
@@ -208,7 +207,7 @@ func (c *Conn) Touch(tick uint32) {
 // nothing about the connection but when it was last seen: one of an established TCP
 // connection, provided that it carries neither SYN, FIN nor RST, or one of a UDP flow
 // whose state it cannot move. [Table.TrackTCP] and [Table.TrackUDP] need not be called
-// then, only Touch and, once per tick, [Conn.Sample]. A mode without a reverse direction has other rules.
+// then, only Touch and, once per tick and at each [Milestone], [Conn.Sample]. A mode without a reverse direction has other rules.
 func (c *Conn) Steady(dir uint32) bool {
 	return steady[dir&1]>>(atomic.LoadUint32(&c.state)&(stateMask|slow))&1 != 0
 }

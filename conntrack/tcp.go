@@ -44,7 +44,7 @@ func (t *Table) TrackTCP(r Ref, tcpFlags uint8, seq, ack, payloadLen uint32, opt
 	c := t.Conn(r)
 	s := atomic.LoadUint32(&c.state)
 	if s&(stateMask|slow) == uint32(StateEstablished) && tcpFlags&(flagFIN|flagSYN|flagRST) == 0 {
-		if c.LastSeen() != tick && tcpFlags&flagACK != 0 {
+		if (c.LastSeen() != tick || Milestone(seq, payloadLen)) && tcpFlags&flagACK != 0 {
 			c.Sample(r.Forward(), seq, seq+payloadLen, ack)
 		}
 		c.Touch(tick)
@@ -163,7 +163,7 @@ func (k *tracker) proceed(g *segment) {
 		return
 	}
 	if !k.near(g) {
-		// An established connection that moves too much within a tick is lost sight
+		// An established connection that moves too much between samples is lost sight
 		// of. It lives by its packets, and its end goes by its timeout.
 		k.heard = k.state() != StateLastAck
 		if g.has(flagFIN) && k.plausible(g) {

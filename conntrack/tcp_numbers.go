@@ -37,6 +37,15 @@ func (c *Conn) remember(was, n *numbers) {
 // sample, or a terabyte one way. Of all pairs of numbers one in 800,000 is nearby.
 const nearby = 1 << 40
 
+// milestone is after how many bytes of a side's its segment is sampled, besides the first
+// of a tick: a busy connection sends more than a megabyte each way within a tick. With it
+// up to 16 MB each way may be unacknowledged.
+const milestone = 1 << 16
+
+// Milestone reports whether a segment, or packet, of length bytes and sequence number seq
+// is one to call [Conn.Sample] for besides the first of a tick.
+func Milestone(seq, length uint32) bool { return seq&(milestone-1) < length }
+
 // plausibly bounds each distance of a RST or FIN that is not believed, but raises
 // doubt: 64 MB, a tick at 8 Gbit/s.
 const plausibly = 1 << 26
@@ -54,7 +63,8 @@ func span(d uint32) uint64 {
 
 // Sample notes the numbers of a segment with ACK of an established connection:
 // forward says that it is the client's, end is the sequence number after its payload.
-// The caller calls it for the first segment of a tick, just before Touch. A segment whose numbers are
+// The caller calls it for the first segment of a tick, just before Touch, and at each
+// [Milestone]. A segment whose numbers are
 // far from those of the last sample is not of this connection, or cannot be told from
 // one that is not, and is left out.
 func (c *Conn) Sample(forward bool, seq, end, ack uint32) {

@@ -56,6 +56,9 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	ip := (*[plainLen]byte)(f[p.L3:])
 	at := uint32(header.IPv4Len)
 	if direct {
+		if conntrack.Milestone(binary.BigEndian.Uint32(f[p.L4+4:]), uint32(p.Len)) { // sample leaves datagrams out
+			w.sample(b, i, c, r)
+		}
 		hop(ip, p.Family)
 		port.tx[port.txn] = *d
 		port.txn++
@@ -80,6 +83,9 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	l4 := ip[at : at+header.TCPLen]
 	binary.LittleEndian.PutUint32(l4, e.NewPorts)
 	if p.Proto == header.ProtoTCP {
+		if conntrack.Milestone(binary.BigEndian.Uint32(l4[4:]), uint32(p.Len)) {
+			w.sample(b, i, c, r)
+		}
 		sum := binary.LittleEndian.Uint16(l4[tcpChecksum:])
 		binary.LittleEndian.PutUint16(l4[tcpChecksum:], header.Update(sum, uint64(e.L4Delta)))
 	} else if sum := binary.LittleEndian.Uint16(l4[udpChecksum:]); sum != 0 {

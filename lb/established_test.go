@@ -115,3 +115,28 @@ func TestEstablishedFlowsLoseTheirTags(t *testing.T) {
 		b.framesHome()
 	}
 }
+
+// A connection that sends more than a megabyte each way within a tick is followed, and
+// its end is seen.
+func TestABusyConnectionIsSampledOnTheFastPath(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		b := newBench(t)
+		c := newTalkers(b, v6)
+		const step = 1 << 16 // what lies between two packets goes by in others
+		c.client.seq, c.endpoint.seq = step, step
+		for range 64 {
+			c.client.ack = c.endpoint.seq
+			c.at(portClient, c.client, portServer)
+			c.client.seq += step
+			c.endpoint.ack = c.client.seq
+			c.at(portServer, c.endpoint, portClient)
+			c.endpoint.seq += step
+		}
+		c.client.flags, c.client.payload, c.client.ack = header.FIN|header.ACK, 0, c.endpoint.seq
+		c.at(portClient, c.client, portServer)
+		if n := b.states()[conntrack.StateFinWait]; n != 1 {
+			t.Errorf("v6=%v: after a FIN %v", v6, b.states())
+		}
+		b.framesHome()
+	}
+}

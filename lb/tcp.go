@@ -127,7 +127,8 @@ func (w *worker) verified(b *batch, i int) bool {
 	return false
 }
 
-// sample notes packet i of an established flow, the first of its tick. Not inlined, to
+// sample notes packet i of an established flow, the first of its tick or at a
+// conntrack.Milestone. Not inlined, to
 // keep the path of the others short.
 //
 //go:noinline
