@@ -18,17 +18,22 @@ var errEmptied = errors.New("no manifest is there any more; to withdraw everythi
 
 // unfinished returns the file as it was last read where it is probably being
 // written: it was shortened in place, and has not been left alone for
-// Config.Shorter since. It returns nil where the file is to be read.
+// Config.Shorter since. One that is written anew again and again never is: it is
+// read after ten times that. It returns nil where the file is to be read.
 func (s *Source) unfinished(old *file, now stamp) *file {
 	if old == nil || now.dev != old.accepted.dev || now.ino != old.accepted.ino || now.size >= old.accepted.size {
 		return nil
 	}
-	f := *old
-	if f.unfinished == nil || f.unfinished.stamp != now {
-		f.unfinished = &unfinished{stamp: now, since: time.Now()}
+	f, u := *old, old.unfinished
+	switch {
+	case u == nil:
+		u = &unfinished{stamp: now, since: time.Now(), first: time.Now()}
+	case u.stamp != now:
+		u = &unfinished{stamp: now, since: time.Now(), first: u.first, anew: u.anew || now.size <= u.stamp.size}
 	}
-	left := s.cfg.Shorter - time.Since(f.unfinished.since)
-	if left <= 0 {
+	f.unfinished = u
+	left := s.cfg.Shorter - time.Since(u.since)
+	if left <= 0 || u.anew && time.Since(u.first) >= 10*s.cfg.Shorter {
 		return nil
 	}
 	if s.recheck == 0 || left < s.recheck {
@@ -41,6 +46,8 @@ func (s *Source) unfinished(old *file, now stamp) *file {
 type unfinished struct {
 	stamp stamp
 	since time.Time // when the file was first seen in this state
+	first time.Time // when it was first seen shorter
+	anew  bool      // it has not only grown since then
 }
 
 // accept notes with which size f is taken at its word. A fault of the whole

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -116,6 +117,37 @@ func TestShorterFileCountsInTheEnd(t *testing.T) {
 	w.await(map[string]uint16{"web": 80, "api": 81})
 	writeFile(t, a, service("web", 80))
 	w.await(map[string]uint16{"web": 80})
+}
+
+// A file that is written anew every second is never left alone. It counts all the same;
+// one that grows for a minute does not, before it is complete.
+func TestShorterFileThatIsAlwaysWrittenCounts(t *testing.T) {
+	whole := service("web", 80) + "---\n" + service("api", 81)
+	for name, c := range map[string]struct {
+		text func(second int) string
+		left int // Services
+	}{
+		"anew":    {func(i int) string { return service("web", 80) + strings.Repeat("#\n", i%3) }, 1},
+		"growing": {func(i int) string { return whole[:i] }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := filepath.Join(t.TempDir(), "a.yaml")
+			synctest.Test(t, func(t *testing.T) {
+				writeFile(t, a, whole)
+				src := New(Config{Path: a, Shorter: 2 * time.Second})
+				for i := range 60 {
+					if _, err := src.Load(); err != nil {
+						t.Fatal(err)
+					}
+					writeFile(t, a, c.text(i))
+					time.Sleep(time.Second)
+				}
+				if n := src.Report().Objects; n != c.left {
+					t.Errorf("%d Services are served after a minute, want %d", n, c.left)
+				}
+			})
+		})
+	}
 }
 
 // A directory whose volume is not mounted, or whose checkout failed, is empty.

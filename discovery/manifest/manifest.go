@@ -50,7 +50,8 @@ type Config struct {
 	Quiet time.Duration
 	// Shorter is how long a file that has become shorter in place must
 	// have been left alone before it is read (default 40 times Quiet, 2 s):
-	// it may be half of the next one.
+	// it may be half of the next one. A file that is written anew in a steady
+	// stream is read after ten times that.
 	Shorter time.Duration
 	// Poll is how often files are looked at without any notification, for
 	// file systems that give none (default 30 s).
