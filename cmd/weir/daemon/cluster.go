@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,8 +37,8 @@ type cluster struct {
 	startFault string
 	// access asks for permissions beside the start, nil where that is done.
 	access *access
-	// clusterIPs is true where cluster IPs are served, as at the start.
-	clusterIPs bool
+	// clusterIPs is true where cluster IPs are served.
+	clusterIPs atomic.Bool
 }
 
 // ClusterConfig is what cfg says of the cluster.
@@ -64,10 +65,10 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 	klog.SetSlogLogger(log.With("from", "client-go"))
 	c := &cluster{
 		latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, state.File),
-		clusterIPs: cfg.ClusterIPs,
 	}
+	c.clusterIPs.Store(cfg.ClusterIPs)
 	kc.Log, kc.Measure = log, c.latencies
-	kc.Concerns = func(svc *discovery.Service) bool { return program.HasFrontend(svc, c.clusterIPs) }
+	kc.Concerns = func(svc *discovery.Service) bool { return program.HasFrontend(svc, c.clusterIPs.Load()) }
 	identity := identityOf(&kc)
 	file := c.file
 	if cfg.StateDir != "" {
@@ -141,22 +142,35 @@ func (c *cluster) goodAt() time.Time {
 	return c.GoodAt()
 }
 
+// reconfigured takes over what a reload has changed. Services that are served from now
+// on may have changed without a save.
+func (c *cluster) reconfigured(cfg *config.Configuration) {
+	if c.clusterIPs.Swap(cfg.ClusterIPs) != cfg.ClusterIPs && c.keeper != nil {
+		c.keeper.Changed()
+	}
+}
+
 // concerns reports whether an update changes anything that this node serves.
-// served are the Services with a frontend, as of the update before; it is brought
-// up to date.
+// served are the Services with a frontend, as of the update before, and whether they
+// have one beside cluster IPs; it is brought up to date.
 func (c *cluster) concerns(up *discovery.Update, served map[discovery.ServiceName]bool) bool {
+	clusterIPs := c.clusterIPs.Load()
+	counts := func(name discovery.ServiceName) bool {
+		beside, has := served[name]
+		return has && (beside || clusterIPs)
+	}
 	out := up.Node != nil
 	for _, svc := range up.Put {
-		has := program.HasFrontend(svc, c.clusterIPs)
-		out = out || has || served[svc.Name]
-		if has {
-			served[svc.Name] = true
+		out = out || counts(svc.Name)
+		if program.HasFrontend(svc, true) {
+			served[svc.Name] = program.HasFrontend(svc, false)
 		} else {
 			delete(served, svc.Name)
 		}
+		out = out || counts(svc.Name)
 	}
 	for _, name := range up.Deleted {
-		out = out || served[name]
+		out = out || counts(name)
 		delete(served, name)
 	}
 	return out

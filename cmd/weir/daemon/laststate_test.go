@@ -189,7 +189,13 @@ func TestStateIsSavedForServicesWithAFrontendHere(t *testing.T) {
 			t.Errorf("step %d: %v, want %v", i+1, got, step.want)
 		}
 	}
-	if c.clusterIPs = true; !c.concerns(&discovery.Update{Put: []*discovery.Service{inside}}, served) {
+	other := &discovery.Service{Name: name("other"), ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.2")}}
+	c.concerns(&discovery.Update{Put: []*discovery.Service{other}}, served)
+	c.reconfigured(&config.Configuration{ClusterIPs: true}) // as a reload does
+	if !c.concerns(&discovery.Update{Put: []*discovery.Service{inside}}, served) {
 		t.Error("a cluster IP that is served does not count")
+	}
+	if !c.concerns(&discovery.Update{Deleted: []discovery.ServiceName{other.Name}}, served) {
+		t.Error("a cluster IP that was served does not count when its Service is deleted")
 	}
 }

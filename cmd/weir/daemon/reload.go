@@ -32,6 +32,9 @@ func (d *Daemon) reload() {
 		later = append(later, problem.New(problem.RestartNeeded, field, "changed in the configuration file: takes effect at the next start"))
 	}
 	d.takeOverLogging()
+	if s, ok := d.source.(interface{ reconfigured(*config.Configuration) }); ok {
+		s.reconfigured(d.cfg)
+	}
 	d.profiling.Store(d.cfg.EnableProfiling)
 	d.checks.SetAddresses(d.checkAddresses())
 	d.logNodePorts()
