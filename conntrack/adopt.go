@@ -97,7 +97,10 @@ func (t *Table) adopt() error {
 // minutes after its last: keepalive comes every two hours.
 func (t *Table) unconfirm(c *Conn, e *Entry) {
 	s := atomic.LoadUint32(&c.state)
-	if e.Key.Proto() == ProtoTCP && countsAsOpen(s) {
+	switch {
+	case e.Key.Proto() == ProtoUDP:
+		atomic.StoreUint32(&c.state, s&^sinceMask) // the process may have ended in SetNumbers
+	case e.Key.Proto() == ProtoTCP && countsAsOpen(s):
 		atomic.StoreUint32(&c.state, watched(s|unconfirmed))
 	}
 }

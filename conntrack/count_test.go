@@ -1,6 +1,10 @@
 package conntrack
 
-import "testing"
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+)
 
 func TestOpenConnectionsAreCounted(t *testing.T) {
 	tab := openTest(t, Config{})
@@ -55,6 +59,62 @@ func TestOpenConnectionsAreCounted(t *testing.T) {
 	w.Delete(r)
 	if tab.EndpointFlows(5) != 0 || tab.FrontendOpen(6) != 0 {
 		t.Error("still counted after the move")
+	}
+	w.Offline()
+}
+
+// UDP flows follow their frontend to another Service while packets pass.
+func TestCountersHoldWhileFlowsAreRenumbered(t *testing.T) {
+	const flows = 30_000
+	tab := openTest(t, Config{MaxFlows: 1 << 16})
+	w := tab.Worker(0)
+	w.Online()
+	refs := make([]Ref, flows)
+	for i := range refs {
+		f := natFlow(i)
+		f.Client, f.PortLo = MakeKey(client(i), vip, ProtoUDP), 1024
+		refs[i] = mustCreate(t, w, f)
+	}
+	// Both come to each flow at the same time.
+	var at [2]atomic.Int64
+	meet := func(me, i int) {
+		at[me].Store(int64(i) + 1)
+		for at[1-me].Load() <= int64(i) {
+			runtime.Gosched()
+		}
+	}
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		for i, r := range refs {
+			meet(1, i)
+			tab.SetNumbers(r, 5, 6)
+		}
+	}()
+	for i, r := range refs {
+		meet(0, i)
+		for range i % 64 {
+			_ = tab.Conn(r).Created()
+		}
+		tab.TrackUDP(r.Other(), 1)
+	}
+	<-done
+	for _, r := range refs {
+		tab.TrackUDP(r.Other(), 1)
+	}
+	if half, open, at := tab.FrontendHalfOpen(6), tab.FrontendOpen(6), tab.EndpointOpen(5); half != 0 || open != flows || at != flows {
+		t.Errorf("%d flows are half-open, %d open, %d of the endpoint's; want 0, %d, %[4]d", half, open, at, flows)
+	}
+	for _, r := range refs {
+		w.Delete(r)
+	}
+	for n := range uint32(8) {
+		if lower, upper := tab.endpoints.load(n); lower|upper != 0 {
+			t.Errorf("endpoint %d still has %d flows, %d open", n, lower, upper)
+		}
+		if lower, upper := tab.frontends.load(n); lower|upper != 0 {
+			t.Errorf("frontend %d still has %d flows half-open, %d open", n, lower, upper)
+		}
 	}
 	w.Offline()
 }

@@ -65,9 +65,11 @@ const (
 	superseded    = 1 << 19 // the client has begun anew: the reverse entry alone is known
 	published     = 1 << 31 // both entries are live; set last, cleared first
 
-	// sinceShift is where the lowest 8 bits of the tick of the last FIN or RST are.
+	// sinceShift is where the lowest 8 bits of the tick of the last FIN or RST are. Of UDP
+	// they count what SetNumbers does; it is at it while renumbered is set.
 	sinceShift = 20
 	sinceMask  = 0xff << sinceShift
+	renumbered = 1 << sinceShift
 
 	finBits = finClient | finEndpoint
 	// lasting are the bits that a connection keeps when it begins anew in place.

@@ -202,13 +202,38 @@ func (w *Worker) dispose(conn, s uint32) {
 
 // SetNumbers gives the connection that r belongs to other endpoint and frontend
 // numbers, and moves the counters: the numbers of an adopted table are those of
-// another process. For control goroutines, from inside Range, while no packet
-// changes the connection's state.
+// another process, and a frontend's UDP flows may follow it. For one control goroutine,
+// from inside Range: beside packets for a UDP flow, else only while no packet changes
+// the connection's state.
 func (t *Table) SetNumbers(r Ref, endpoint, frontend uint32) {
 	c := t.Conn(r)
 	s := atomic.LoadUint32(&c.state)
+	if t.entries[r-1].Key.Proto() == ProtoUDP {
+		s = c.renumbering(true)
+		defer c.renumbering(false)
+	}
 	t.frontends.move(&c.Frontend, frontend, frontendCounts(s))
 	t.endpoints.move(&c.Endpoint, endpoint, endpointCounts(s))
+}
+
+// renumbering has the state of a UDP flow, and so what it counts for, stay as it is until
+// it is called again: see TrackUDP. It returns the state word.
+func (c *Conn) renumbering(begins bool) uint32 {
+	for {
+		s := atomic.LoadUint32(&c.state)
+		if s&published == 0 {
+			return s // deleted
+		}
+		n := s&^sinceMask | (s+1<<sinceShift)&sinceMask
+		if begins {
+			n |= renumbered
+		} else {
+			n &^= renumbered
+		}
+		if atomic.CompareAndSwapUint32(&c.state, s, n) {
+			return n
+		}
+	}
 }
 
 // EndpointAddr returns the endpoint that a connection was sent to.

@@ -12,6 +12,9 @@ func (t *Table) TrackUDP(r Ref, tick uint32) {
 	c := t.Conn(r)
 	c.Touch(tick)
 	s := atomic.LoadUint32(&c.state)
+	if s&renumbered != 0 {
+		return // the next packet makes the change
+	}
 	var n State
 	switch State(s & stateMask) {
 	case StateUnreplied:
