@@ -86,7 +86,7 @@ func noteProblems(notes []discovery.Note) []problem.Problem {
 func objectOf(name discovery.ServiceName) string { return problem.Service(name.Namespace, name.Name) }
 
 // publicationProblems tells what an Apply could not do. Services that were put
-// without an error have none of that kind any more.
+// without an error, or deleted, have none of that kind any more.
 func (d *Daemon) publicationProblems(b *program.Batch, err error) {
 	byService := map[string][]problem.Problem{}
 	var rest []problem.Problem
@@ -103,6 +103,9 @@ func (d *Daemon) publicationProblems(b *program.Batch, err error) {
 	}
 	for i := range b.Put {
 		d.problems.Set(partPublication, "Service "+b.Put[i].Name, byService[b.Put[i].Name]...)
+	}
+	for _, name := range b.Delete {
+		d.problems.Set(partPublication, "Service "+name)
 	}
 	d.problems.Set(partPublication, problem.Weir, rest...)
 }
