@@ -30,7 +30,8 @@ const (
 	// looksBefore is at how many ports a connection looks for a fresh one before it
 	// takes over that of an idle flow, and pressedBefore of one that is not idle.
 	looksBefore, pressedBefore = 64, 256
-	// pressedLooks is the latter for a group without fresh ports.
+	// pressedLooks is the latter for a group without fresh ports, but for a connection
+	// that may be alive: for another than that it looks at looksBefore ports.
 	pressedLooks = 4
 )
 
@@ -186,6 +187,8 @@ func (b *candidate) settles(known bool, looked uint32) bool {
 		return false
 	case b.class == portIdle:
 		return known || looked >= looksBefore
+	case b.class == portDoubted && known:
+		return looked >= looksBefore
 	case known:
 		return looked >= pressedLooks
 	}
