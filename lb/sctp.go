@@ -24,6 +24,10 @@ func (w *worker) trackSCTP(b *batch, i int, ref conntrack.Ref) bool {
 		return false
 	}
 	c := p.Chunks(f)
+	// The COOKIE ACK makes the association, see mayOpen.
+	if s := w.table.Conn(ref).State(); !ref.Forward() && c.Types&(1<<header.ChunkCookieAck) != 0 && s == conntrack.StateSCTPCookieEchoed && !w.roomToOpen(b, i, ref) {
+		return false
+	}
 	g := conntrack.SCTPPacket{Tag: header.SCTP(f[p.L4:]).Tag(), InitiateTag: c.InitiateTag, Chunks: c.Types, Reflected: c.Reflected}
 	switch w.table.TrackSCTP(ref, &g, w.tick) {
 	case conntrack.Reopen:

@@ -268,3 +268,31 @@ func TestForwardingSCTPAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// Associations that begin before the limit is reached keep to it when they are made.
+func TestTheConnectionLimitHoldsForAssociations(t *testing.T) {
+	b := newBench(t)
+	b.apply(nil, servicePort("ns/a", &table.Policy{MaxConnections: 1}, nodeB, endpoint4))
+	var answers []sctpPacket
+	for port := range uint16(3) {
+		p := fromSCTPClient(false, 0, sctpInit())
+		p.packet = p.to(nodeB)
+		p.src = ap(p.src.Addr(), 100+port)
+		f := b.one(portClient, p.frame(t), portServer)
+		a := p.there(f)
+		a.src, a.dst, a.srcMAC, a.dstMAC = a.dst, a.src, macServer, macWeirB
+		a.tag, a.chunks = sctpClientTag, sctpChunk(header.ChunkInitAck, 0, make([]byte, 16)...)
+		b.one(portServer, a.frame(t), portClient)
+		p.tag, p.chunks = sctpEndpointTag, sctpChunk(10, 0, 1, 2, 3, 4)
+		b.one(portClient, p.frame(t), portServer)
+		answers = append(answers, a)
+	}
+	for i, out := range [3]int{portClient, -1, -1} {
+		answers[i].chunks = sctpChunk(header.ChunkCookieAck, 0)
+		b.one(portServer, answers[i].frame(t), out)
+	}
+	if n := b.states()[conntrack.StateSCTPEstablished]; n != 1 || b.drops()["connection-limit"] != 2 {
+		t.Errorf("%d associations, %v", n, b.drops())
+	}
+	b.framesHome()
+}

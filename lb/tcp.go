@@ -96,6 +96,12 @@ func (w *worker) mayOpen(b *batch, i int, c *conntrack.Conn, ref conntrack.Ref) 
 	if b.pkt[i].Flags&(header.SYN|header.RST) != 0 {
 		return true
 	}
+	return w.roomToOpen(b, i, ref)
+}
+
+// roomToOpen reports whether the entry's flow may become an open connection by packet i,
+// for which there may be no room. Then the packet has been dropped.
+func (w *worker) roomToOpen(b *batch, i int, ref conntrack.Ref) bool {
 	fe := w.frontendOf(ref)
 	if fe == nil || fe.Policy == nil || w.roomFor(fe.Policy, fe.Service) {
 		return true
