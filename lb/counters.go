@@ -18,6 +18,7 @@ const (
 	DropBadTransport
 	DropBadChecksum
 	DropMartian
+	DropReversePath
 	DropExtension
 	DropSourceRoute
 	DropBadFragment
@@ -62,6 +63,7 @@ var dropNames = [dropReasons]string{
 	DropBadTransport:    "bad-transport-header",
 	DropBadChecksum:     "bad-checksum",
 	DropMartian:         "martian",
+	DropReversePath:     "reverse-path",
 	DropExtension:       "bad-extension-header",
 	DropSourceRoute:     "source-routed",
 	DropBadFragment:     "bad-fragment",

@@ -9,6 +9,7 @@ var dropTexts = [dropReasons]string{
 	DropBadTransport:    "A malformed TCP, UDP or SCTP header.",
 	DropBadChecksum:     "A wrong TCP checksum on a segment that would end or move a connection.",
 	DropMartian:         "A source or destination address that no router may forward (RFC 1812 section 5.3.7).",
+	DropReversePath:     "A source whose route does not lead back by the interface of the packet: see forwarding.reversePathFilter.",
 	DropExtension:       "A malformed IPv6 extension header.",
 	DropSourceRoute:     "A source route, or a routing header that is not at its end.",
 	DropBadFragment:     "A malformed fragment.",

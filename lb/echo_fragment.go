@@ -34,8 +34,7 @@ func (w *worker) firstOfEcho(b *batch, i int, d *datagram) {
 		return
 	}
 	b.key[i] = addressKey(f[p.L3:], p.Family)
-	if w.martianSource(b, i) {
-		w.drop(b, i, DropMartian)
+	if !w.validSource(b, i, nil) {
 		return
 	}
 	d.echo = w.replyFragment(b, i, d, true)

@@ -202,11 +202,7 @@ func (w *worker) miss(b *batch, i int) {
 		w.stray(b, i)
 		return
 	}
-	if w.martianSource(b, i) {
-		w.drop(b, i, DropMartian)
-		return
-	}
-	if !w.admitted(b, i, fe) {
+	if !w.validSource(b, i, fe) || !w.admitted(b, i, fe) {
 		return
 	}
 	if !oneWay(fe.Mode) && !opens(&b.pkt[i]) {
@@ -241,24 +237,6 @@ func (w *worker) miss(b *batch, i int) {
 		ep = w.choose(fe, &b.key[i])
 	}
 	w.begin(b, i, fe, ep)
-}
-
-// martianSource says whether a packet claims to come from where none can come
-// from that an attached interface receives: the node itself, or a broadcast
-// address (RFC 1812 section 5.3.7), a frontend, or a port from which Weir
-// translates. Nothing is to be sent there: it would come back as a request, and
-// servers that answer answers would never end.
-func (w *worker) martianSource(b *batch, i int) bool {
-	if b.in[i] == w.hostPort {
-		return false
-	}
-	kind, local := w.routes.Kind(b.key[i].Src().Addr())
-	if local || kind == route.NotUnicast {
-		return true
-	}
-	back := b.key[i].Reverse()
-	k := frontendKey(&back)
-	return w.snapshot.Lookup(&k) != nil || w.plan.ownsDestination(&back)
 }
 
 // opens says whether a packet may begin a flow of its own: any datagram, of

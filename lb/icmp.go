@@ -196,8 +196,7 @@ func (w *worker) echo(b *batch, i int) {
 		w.giveBack(b, i, DropNotTransport)
 		return
 	}
-	if w.martianSource(b, i) {
-		w.drop(b, i, DropMartian)
+	if !w.validSource(b, i, nil) {
 		return
 	}
 	if b.bufs[i] > 1 && p.L4-p.L3 > ipLen(p.Family) {

@@ -85,6 +85,8 @@ type Config struct {
 	// MinPathMTU is the least path MTU, in bytes, that an endpoint is told in mode nat;
 	// in IPv6 never less than 1,280.
 	MinPathMTU uint16
+	// ReversePathFilter is which sources may begin flows.
+	ReversePathFilter ReversePathFilter
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
 	FrameSize int
 	// SoftwareChecksums completes all partial checksums without TX metadata, towards

@@ -71,12 +71,12 @@ func newBenchOf(t testing.TB, workers int) *bench {
 	}
 	t.Cleanup(func() { memory.Close() })
 	via := func(port int, source netip.Addr) route.Path {
-		return route.Path{Kind: route.Attached, Port: port, MTU: 1500, Source: source, LocalSource: source}
+		return route.Path{Kind: route.Attached, Port: port, Interface: port + 1, MTU: 1500, Source: source, LocalSource: source}
 	}
 	router := route.Static(map[netip.Prefix]route.Path{
 		netip.MustParsePrefix("192.0.2.0/24"):    via(portClient, node4),
 		netip.MustParsePrefix("2001:db8::/64"):   via(portClient, node6),
-		netip.MustParsePrefix("44.0.0.0/8"):      {Kind: route.Attached, Port: portClient, NextHop: client4, MTU: 1500, Source: node4, LocalSource: node4},
+		netip.MustParsePrefix("44.0.0.0/8"):      {Kind: route.Attached, Port: portClient, Interface: portClient + 1, NextHop: client4, MTU: 1500, Source: node4, LocalSource: node4},
 		netip.MustParsePrefix("10.1.0.0/24"):     via(portServer, snat4),
 		netip.MustParsePrefix("2001:db8:2::/64"): via(portServer, snat6),
 		netip.MustParsePrefix("203.0.113.0/24"):  {Kind: route.Blackhole},
@@ -107,7 +107,7 @@ func newBenchOf(t testing.TB, workers int) *bench {
 	for i := range b.q {
 		b.q[i] = &Memory{}
 		b.w.ports[i].q, b.w.ports[i].ring, b.w.ports[i].metadata = b.q[i], 512, i != portServer
-		b.w.ports[i].host = i == portHost
+		b.w.ports[i].host, b.w.ports[i].routed = i == portHost, int32(i+1)
 	}
 	b.w.peers = []*peer{nil}
 	for i := range memory.Frames() {

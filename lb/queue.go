@@ -37,6 +37,8 @@ type port struct {
 	// by port under with this EtherType and number. tag is 0 of any other.
 	tag   uint32
 	under int32
+	// routed is the kernel index of the interface under which routes know the port.
+	routed int32
 	// metadata is true when the transmit side completes partial checksums.
 	metadata bool
 	ring     int // descriptors of the fill ring

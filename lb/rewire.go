@@ -30,7 +30,7 @@ func (l *LB) mostPorts() int { return steer.MaxSlots }
 // neither queue nor owner: what still wants to leave by it is dropped.
 func (l *LB) portFor(worker, slot int) *port {
 	i := l.ifaces[slot]
-	p := &port{host: i.host, owner: int32(worker)}
+	p := &port{host: i.host, owner: int32(worker), routed: int32(i.as)}
 	switch {
 	case i.stage > leaving:
 	case i.virtual():

@@ -80,6 +80,7 @@ func (b *builder) build() (first, main map[netip.Prefix]*entry) {
 			into[r.dst] = e
 		}
 	}
+	markDefaults(main)
 	return first, main
 }
 
@@ -116,7 +117,13 @@ func preferenceRank(p uint8) int {
 func (b *builder) entry(r *kernelRoute) *entry {
 	switch r.kind {
 	case unix.RTN_UNICAST:
-		return b.unicast(r)
+		e := b.unicast(r)
+		if e != nil && r.dst.Addr().Is6() && r.dst.Addr().IsLinkLocalUnicast() {
+			own := *e // not shared with other prefixes of the path
+			own.reverse.everyLink, own.reverse.Inside = true, false
+			return &own
+		}
+		return e
 	case unix.RTN_LOCAL, unix.RTN_ANYCAST:
 		return b.local(r)
 	case unix.RTN_BLACKHOLE:
@@ -178,20 +185,20 @@ func (b *builder) unicast(r *kernelRoute) *entry {
 	}
 	switch {
 	case len(paths) == 0 && missing:
-		return &entry{kind: NoHostPort}
+		return &entry{kind: NoHostPort, reverse: b.reverse(indexes(hops)...)}
 	case len(paths) == 0:
 		return nil
 	case len(paths) == 1:
 		return b.one(paths[0])
 	}
-	return &entry{kind: paths[0].Kind, paths: paths, upTo: thresholds(weights)}
+	return &entry{kind: paths[0].Kind, paths: paths, upTo: thresholds(weights), reverse: b.reverse(indexes(hops)...)}
 }
 
 func (b *builder) one(p Path) *entry {
 	if e := b.single[p]; e != nil {
 		return e
 	}
-	e := &entry{kind: p.Kind, local: p.Local, paths: []Path{p}}
+	e := &entry{kind: p.Kind, local: p.Local, paths: []Path{p}, reverse: b.reverse(p.Interface)}
 	b.single[p] = e
 	return e
 }

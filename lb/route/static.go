@@ -36,11 +36,24 @@ func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
 	w.index.Store(x)
 	t := &Table{epoch: 1, first: new(bart.Table[*entry]), main: new(bart.Table[*entry])}
 	for p, path := range routes {
-		t.main.Insert(p, &entry{kind: path.Kind, local: path.Local, paths: []Path{path}})
+		t.main.Insert(p, staticEntry(p, path))
 	}
 	w.table.Store(t)
 	w.hosts.Store(&[]Address{})
 	return w
+}
+
+// staticEntry has routes through the host port lead into the node's own networks.
+func staticEntry(p netip.Prefix, path Path) *entry {
+	return &entry{kind: path.Kind, local: path.Local, paths: []Path{path}, reverse: Reverse{
+		Default: isDefault(p), Inside: path.Kind == Host && !isDefault(p), interfaces: []int{path.Interface},
+	}}
+}
+
+// SetRoute adds or changes a static route.
+func (w *Watcher) SetRoute(p netip.Prefix, path Path) {
+	old := w.Load()
+	w.publishTable(&Table{first: old.first, main: old.main.InsertPersist(p, staticEntry(p, path))})
 }
 
 // SetState changes the state of a static next hop.

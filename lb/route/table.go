@@ -73,13 +73,15 @@ type entry struct {
 	paths []Path
 	// upTo[i] is the largest hash that takes paths[i]; nil with one path.
 	upTo []uint32
+	// reverse is the reverse path to sources under the prefix, without Kind and Local.
+	reverse Reverse
 }
 
 func (e *entry) equal(o *entry) bool {
 	if e == o {
 		return true
 	}
-	if e.kind != o.kind || e.local != o.local || len(e.paths) != len(o.paths) {
+	if e.kind != o.kind || e.local != o.local || len(e.paths) != len(o.paths) || !e.reverse.equal(&o.reverse) {
 		return false
 	}
 	for i := range e.paths {
@@ -148,16 +150,6 @@ func (t *Table) Alternatives(addr netip.Addr) int {
 		return len(e.paths)
 	}
 	return 0
-}
-
-// Kind says what kind of destination addr is, and whether it is an address of this
-// host: Lookup for who does not want to go there.
-func (t *Table) Kind(addr netip.Addr) (k Kind, local bool) {
-	e := t.find(addr)
-	if e == nil {
-		return NoRoute, false
-	}
-	return e.kind, e.local
 }
 
 // Local says whether addr is an address of this host.

@@ -88,13 +88,23 @@ func buildPolicy(p *Policy, old *service) *Policy {
 // Admits says whether a client may begin a flow with a frontend of the kind.
 // As with kube-proxy, source ranges are about load balancer addresses alone.
 func (p *Policy) Admits(kind Kind, client netip.Addr) bool {
-	if p == nil || kind != LoadBalancer {
-		return true
-	}
+	family := uint8(6)
 	if client.Is4() {
-		return !p.limit4 || p.sources.Lookup(client)
+		family = 4
 	}
-	return !p.limit6 || p.sources.Lookup(client)
+	return !p.Restricts(kind, family) || p.sources.Lookup(client)
+}
+
+// Restricts reports whether source ranges of the family, 4 or 6, apply to frontends
+// of the kind.
+func (p *Policy) Restricts(kind Kind, family uint8) bool {
+	if p == nil || kind != LoadBalancer {
+		return false
+	}
+	if family == 4 {
+		return p.limit4
+	}
+	return p.limit6
 }
 
 // second is a second in the time of Policy.next: ticks with 32 more bits.

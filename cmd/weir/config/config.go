@@ -43,6 +43,14 @@ const (
 	ForwardGUE   = "gue"   // Generic UDP Encapsulation; the endpoint answers by itself
 )
 
+// Reverse path filters, see [Forwarding].
+const (
+	ReversePathAuto   = "auto"
+	ReversePathStrict = "strict"
+	ReversePathLoose  = "loose"
+	ReversePathOff    = "off"
+)
+
 // Primary, alone in nodePortAddresses, means the node's primary addresses.
 const Primary = "primary"
 
@@ -259,6 +267,15 @@ type Forwarding struct {
 	// client behind a narrower way needs a smaller value, or announces a
 	// smaller TCP segment size.
 	MinPathMTU uint16 `json:"minPathMTU"`
+	// ReversePathFilter is which sources may begin flows, and have pings of
+	// load balancer addresses answered, by the route back to them (RFC 3704;
+	// Linux' rp_filter). strict: the route leads out of the interface by which
+	// the packet came. loose: there is a route, and not into the node's own
+	// networks (bridges, veths and overlays of pods). auto: strict for clients
+	// that loadBalancerSourceRanges admit, loose for others; sources without a
+	// route, or with one that leads where a default route does, pass. off: none
+	// is dropped. Packets through the node's kernel are the kernel's to check.
+	ReversePathFilter string `json:"reversePathFilter"`
 }
 
 // HostPort is the way to endpoints behind the kernel: pods on this node,
@@ -359,7 +376,7 @@ func Default() *Configuration {
 		Kind:              Kind,
 		NodePortAddresses: []string{Primary},
 		SNAT:              SNAT{Addresses: []string{}, Ports: PortRange{61000, 65535}},
-		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280},
+		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
 		HostPort:          HostPort{Prefixes: []string{"169.254.77.0/24", "fd77:7765:6972::/64"}, Mark: 0x10, Table: 7765},
 		ProtectedPorts:    []uint16{22, 6443, 10250},
 		Conntrack: Conntrack{

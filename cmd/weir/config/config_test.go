@@ -60,7 +60,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		Interfaces:        []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumSoftware}, {Name: "eth1", Mode: ModeAuto, TxChecksum: TxChecksumAuto}},
 		NodePortAddresses: []string{"192.0.2.0/24", "2001:db8::/64"},
 		SNAT:              SNAT{Addresses: []string{"198.51.100.7"}, Ports: PortRange{61000, 62000}},
-		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280},
+		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
 		HostPort:          HostPort{[]string{"169.254.77.0/24", "fd77:7765:6972::/64"}, 0x1000, 100},
 		ProtectedPorts:    []uint16{22, 6443, 10250},
 		ClusterIPs:        true, ExternalIPs: true,

@@ -57,6 +57,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.StringSliceVar(&v.SNAT.Addresses, "snat-addresses", nil, "source `addresses` towards endpoints; empty: the address of the way out")
 	fs.Var(&v.SNAT.Ports, "snat-ports", "source ports on the host's own addresses")
 	fs.StringVar(&v.Forwarding.Mode, "forwarding-mode", def.Forwarding.Mode, "default forwarding `mode`: "+either(ForwardingModes))
+	fs.StringVar(&v.Forwarding.ReversePathFilter, "reverse-path-filter", def.Forwarding.ReversePathFilter, "`filter` of the sources of new flows: "+either(reversePathFilters))
 	fs.StringSliceVar(&v.HostPort.Prefixes, "host-port-prefixes", def.HostPort.Prefixes, "Weir's own `prefixes` towards endpoints behind the kernel, one per family")
 	fs.Var(&v.HostPort.Mark, "host-port-mark", "`bits` of packet and connection marks that are Weir's, for answers to clients' own addresses (dnat); 0: none")
 	fs.IntVar(&v.HostPort.Table, "host-port-table", def.HostPort.Table, "`number` of an unused routing table, for marked packets")
@@ -102,6 +103,7 @@ func (f *Flags) overrides() []override {
 		{"snat-addresses", "snat.addresses", func(c *Configuration) { c.SNAT.Addresses = v.SNAT.Addresses }},
 		{"snat-ports", "snat.ports", func(c *Configuration) { c.SNAT.Ports = v.SNAT.Ports }},
 		{"forwarding-mode", "forwarding.mode", func(c *Configuration) { c.Forwarding.Mode = v.Forwarding.Mode }},
+		{"reverse-path-filter", "forwarding.reversePathFilter", func(c *Configuration) { c.Forwarding.ReversePathFilter = v.Forwarding.ReversePathFilter }},
 		{"host-port-prefixes", "hostPort.prefixes", func(c *Configuration) { c.HostPort.Prefixes = v.HostPort.Prefixes }},
 		{"host-port-mark", "hostPort.mark", func(c *Configuration) { c.HostPort.Mark = v.HostPort.Mark }},
 		{"host-port-table", "hostPort.table", func(c *Configuration) { c.HostPort.Table = v.HostPort.Table }},

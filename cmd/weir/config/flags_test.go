@@ -59,7 +59,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		"--cluster-ips", "--external-ips", "--workers=2", "--cpus=4-5",
 		"--conntrack-max-flows=2048", "--conntrack-path=/c", "--conntrack-takeover-seconds=1", "--conntrack-endpoint-gone-seconds=2",
 		"--drain-not-ready-seconds=3", "--drain-timeout-seconds=4",
-		"--service-proxy-name=w", "--load-balancer-class=c", "--state-dir=/d",
+		"--service-proxy-name=w", "--load-balancer-class=c", "--state-dir=/d", "--reverse-path-filter=loose",
 		"--admin-socket=/s", "--metrics-bind-address=127.0.0.1:1", "--healthz-bind-address=127.0.0.1:2",
 		"--profiling", "--log-level=warn", "--log-format=json")
 	if err != nil {
@@ -71,7 +71,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		Interfaces:        []Interface{{"a", ModeNative, "software"}, {"b", ModeNative, "software"}, {"c", ModeNative, "software"}},
 		NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"},
 		SNAT:              SNAT{[]string{"192.0.2.1"}, PortRange{61000, 61000}},
-		Forwarding:        Forwarding{Mode: ForwardDNAT, MinPathMTU: 1280},
+		Forwarding:        Forwarding{Mode: ForwardDNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathLoose},
 		HostPort:          HostPort{[]string{"10.9.0.0/24"}, 0x20, 9},
 		ProtectedPorts:    []uint16{22, 80},
 		ClusterIPs:        true, ExternalIPs: true,

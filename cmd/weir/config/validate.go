@@ -36,6 +36,8 @@ var (
 	ForwardingModes = []string{ForwardNAT, ForwardDNAT, ForwardL2DSR, ForwardIPIP, ForwardGUE}
 	AttachModes     = []string{ModeAuto, ModeZeroCopy, ModeNative, ModeGeneric}
 
+	reversePathFilters = []string{ReversePathAuto, ReversePathStrict, ReversePathLoose, ReversePathOff}
+
 	txChecksums = []string{TxChecksumAuto, TxChecksumMetadata, TxChecksumSoftware}
 )
 
@@ -198,6 +200,9 @@ func (c *Configuration) validateForwarding(r *report) {
 	}
 	if n := c.Forwarding.MinPathMTU; n < 68 || n > 1500 {
 		r.addf("forwarding.minPathMTU", "must be 68 to 1500 (68 bytes are the least that IPv4 has, RFC 791), is %d", n)
+	}
+	if f := c.Forwarding.ReversePathFilter; !slices.Contains(reversePathFilters, f) {
+		r.addf("forwarding.reversePathFilter", "must be %s, is %q", either(reversePathFilters), f)
 	}
 }
 

@@ -175,23 +175,29 @@ func (d *Daemon) tune() {
 	tuning.Apply(func(err error) { d.log.Warn(err.Error()) }, len(workers), cpus)
 }
 
+var reversePathFilters = map[string]lb.ReversePathFilter{
+	config.ReversePathAuto: lb.ReversePathAuto, config.ReversePathStrict: lb.ReversePathStrict,
+	config.ReversePathLoose: lb.ReversePathLoose, config.ReversePathOff: lb.ReversePathOff,
+}
+
 // packetPath is the configuration of the packet path.
 func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 	c := lb.Config{
 		SNATAddresses: cfg.SNATAddresses(),
 		SNATPortLo:    cfg.SNAT.Ports.Lo, SNATPortHi: cfg.SNAT.Ports.Hi,
-		ConntrackPath:   cfg.Conntrack.Path,
-		MaxFlows:        int(cfg.Conntrack.MaxFlows),
-		Takeover:        time.Duration(cfg.Conntrack.TakeoverSeconds) * time.Second,
-		EndpointGone:    time.Duration(cfg.Conntrack.EndpointGoneSeconds) * time.Second,
-		Workers:         int(cfg.Workers.Count),
-		CPUs:            cfg.Workers.CPUs,
-		PinDir:          os.Getenv("WEIR_PIN_DIR"),
-		ProcSys:         os.Getenv("WEIR_PROC_SYS"),
-		StateDir:        filepath.Dir(cfg.Admin.Socket),
-		GUEZeroChecksum: cfg.Forwarding.GUEZeroChecksum,
-		FrameSize:       int(cfg.PacketMemory.FrameSize),
-		MinPathMTU:      cfg.Forwarding.MinPathMTU,
+		ConntrackPath:     cfg.Conntrack.Path,
+		MaxFlows:          int(cfg.Conntrack.MaxFlows),
+		Takeover:          time.Duration(cfg.Conntrack.TakeoverSeconds) * time.Second,
+		EndpointGone:      time.Duration(cfg.Conntrack.EndpointGoneSeconds) * time.Second,
+		Workers:           int(cfg.Workers.Count),
+		CPUs:              cfg.Workers.CPUs,
+		PinDir:            os.Getenv("WEIR_PIN_DIR"),
+		ProcSys:           os.Getenv("WEIR_PROC_SYS"),
+		StateDir:          filepath.Dir(cfg.Admin.Socket),
+		GUEZeroChecksum:   cfg.Forwarding.GUEZeroChecksum,
+		FrameSize:         int(cfg.PacketMemory.FrameSize),
+		MinPathMTU:        cfg.Forwarding.MinPathMTU,
+		ReversePathFilter: reversePathFilters[cfg.Forwarding.ReversePathFilter],
 		// For tests of the path that kernels without TX metadata take.
 		SoftwareChecksums: os.Getenv("WEIR_TX_CHECKSUM") == "software",
 		// For tests of bonds and VLAN interfaces on kernels that have none.

@@ -51,6 +51,7 @@ var rows = []struct{ key, text string }{
 	{"no-endpoint", "no endpoint at all"},
 	{"no-local", "endpoints exist, none local under Local policy"},
 	{"source-range", "not in loadBalancerSourceRanges"},
+	{"reverse-path", "the source is behind another interface"},
 	{"policy", "affinity, limits, algorithms"},
 	{"answer", "the endpoint's answer"},
 	{"icmp-error", "ICMP error about a flow"},
