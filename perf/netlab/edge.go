@@ -38,6 +38,8 @@ type Edge struct {
 type EdgeConfig struct {
 	Queues int // queues of eth0 and eth1; 0: 1
 	MTU    int // of the client and fabric links; 0: 1500
+	// ClientMTU is that of the client link alone; 0: MTU.
+	ClientMTU int
 	// NoOverlay leaves the VXLAN out, for kernels without one: Remote is
 	// then out of the edge node's reach.
 	NoOverlay bool
@@ -111,9 +113,13 @@ func (e *Edge) build(cfg EdgeConfig) error {
 
 func (e *Edge) links(cfg EdgeConfig) error {
 	outer := LinkConfig{MTU: cfg.MTU, Queues: cfg.Queues}
+	client := outer
+	if cfg.ClientMTU > 0 {
+		client.MTU = cfg.ClientMTU
+	}
 	return errors.Join(
 		Connect(End{Namespace: e.Client, Name: "eth0", Addrs: on(ClientNet, 2)},
-			End{Namespace: e.Edge, Name: "eth0", Addrs: on(ClientNet, 1)}, outer),
+			End{Namespace: e.Edge, Name: "eth0", Addrs: on(ClientNet, 1)}, client),
 		Connect(End{Namespace: e.Edge, Name: "eth1", Addrs: on(FabricNet, 1)},
 			End{Namespace: e.Fabric, Name: "edge"}, outer),
 		Connect(End{Namespace: e.ZoneA, Name: "eth0", Addrs: on(FabricNet, 11)},

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -46,6 +47,7 @@ type options struct {
 	stopped    bool     // do not start Weir
 	frontends  int      // that Weir is to serve; 0: those of the services
 	wildcard   bool     // servers on the node listen on all its addresses
+	noDF       bool     // clients and servers send IPv4 without DF
 }
 
 // Services of the shared fixture, one per kind of endpoint.
@@ -135,7 +137,9 @@ func newFixture(binary string, o options) (*fixture, error) {
 	}
 	f := &fixture{Edge: lab, binary: binary, opts: o, services: o.services}
 	f.admin = admin.NewClient(f.path("weir.sock"))
-	err = f.serve()
+	if err = f.fragmentable(); err == nil {
+		err = f.serve()
+	}
 	if err == nil {
 		err = f.configure()
 	}
@@ -150,6 +154,18 @@ func newFixture(binary string, o options) (*fixture, error) {
 }
 
 func (f *fixture) path(name string) string { return filepath.Join(f.Dir(), name) }
+
+// fragmentable has sockets that are opened from now on send IPv4 without DF, where the
+// options say so.
+func (f *fixture) fragmentable() error {
+	var errs []error
+	for _, n := range f.Namespaces() {
+		if f.opts.noDF {
+			errs = append(errs, n.SetSysctl("net/ipv4/ip_no_pmtu_disc", "1"))
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // serve starts every kind of server at every endpoint.
 func (f *fixture) serve() error {

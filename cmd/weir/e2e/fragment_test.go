@@ -3,6 +3,7 @@ package e2e
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,4 +101,29 @@ func TestWireFragmentedDatagrams(t *testing.T) {
 func TestWireFragmentedDatagramsOnTwoQueues(t *testing.T) {
 	f := ownFixture(t, options{services: kinds, edge: netlab.EdgeConfig{Queues: 2}})
 	f.checkFragmented(t)
+}
+
+// A datagram without DF that fits the link by which it comes, and not the link by which
+// it leaves, arrives: Weir sends it in fragments, as the kernel would. So it does with
+// fragments of a longer datagram.
+func TestWireDatagramsThatDoNotFitTheOutgoingLink(t *testing.T) {
+	for name, edge := range map[string]netlab.EdgeConfig{
+		"to the endpoint": {ClientMTU: 9000}, "to the client": {MTU: 9000, ClientMTU: 1500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := ownFixture(t, options{services: kinds, noDF: true, edge: edge})
+			for _, s := range kinds {
+				c := f.dialUDP(t, s.at(echoPort, false))
+				for _, size := range []int{1472, 1473, 4000, 8972, 20000} {
+					r, err := workload.CheckEcho(c, size, size, within)
+					if err != nil || r.Lost+r.Corrupt > 0 {
+						t.Fatalf("%s, %d bytes: %+v, %v; dropped %s", s.name, size, r, err, f.whatWasDropped())
+					}
+				}
+			}
+			if dropped := f.whatWasDropped(); strings.Contains(dropped, "larger-than-mtu") {
+				t.Error(dropped)
+			}
+		})
+	}
 }

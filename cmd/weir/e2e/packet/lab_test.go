@@ -29,6 +29,7 @@ var within = patience.For(5 * time.Second)
 type setUp struct {
 	conntrack string // more fields of the configuration's conntrack
 	extra     string // more lines of the configuration
+	clientMTU int    // of the client's link; 0: 1500
 }
 
 // setUps by name.
@@ -37,6 +38,8 @@ var setUps = map[string]setUp{
 	"usual": {conntrack: "takeoverSeconds: 0"},
 	// Packets of unknown connections may be the kernel's.
 	"takeover": {conntrack: "takeoverSeconds: 3600"},
+	// A client's packet may be larger than the endpoints' links take.
+	"jumbo": {conntrack: "takeoverSeconds: 0", clientMTU: jumboMTU},
 }
 
 // labNames are the set-ups that scenarios use, in order.
@@ -124,8 +127,12 @@ func (l *lab) build() error {
 		network       uint8
 		to            **station
 	}{{"client", "eth0", netlab.ClientNet, &l.client}, {"fabric", "eth1", netlab.FabricNet, &l.fabric}, {"pod", "cni0", netlab.PodNet, &l.pod}} {
+		var config netlab.LinkConfig
+		if link.station == "client" {
+			config.MTU = setUps[l.name].clientMTU
+		}
 		err := netlab.Connect(netlab.End{Namespace: ns[link.station], Name: "eth0", MAC: mac(link.network, 2)},
-			netlab.End{Namespace: l.edge, Name: link.name, MAC: mac(link.network, 1), Addrs: on(link.network, 1)}, netlab.LinkConfig{})
+			netlab.End{Namespace: l.edge, Name: link.name, MAC: mac(link.network, 1), Addrs: on(link.network, 1)}, config)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,8 @@ const (
 	linkMTU = 1500
 	// narrowMTU is that of the routes to the addresses below.
 	narrowMTU = 1400
+	// jumboMTU is that of the client's link in the set-up "jumbo".
+	jumboMTU = 9000
 )
 
 var narrowFabric, narrowPod = fabric(37), podAt(37)
@@ -44,7 +46,9 @@ func init() {
 		}, drops: tooLarge},
 		scenario{row: "too-big", name: "may-be-fragmented", modes: tunnels, families: []int{ipv4}, run: func(s *scene) {
 			s.passes(s.udp("hello"))
-			s.inPieces(linkMTU)
+			p := s.sized(linkMTU)
+			p.df = false
+			s.inPieces(p, linkMTU)
 		}},
 
 		scenario{row: "too-big", name: "what-fits-a-narrow-route", modes: every, service: "narrow", run: func(s *scene) {
@@ -85,8 +89,32 @@ func init() {
 		}},
 		scenario{row: "too-big", name: "may-be-fragmented-on-a-narrow-route", modes: oneWay, families: []int{ipv4}, service: "narrow", run: func(s *scene) {
 			s.passes(s.udp("hello"))
-			s.inPieces(narrowMTU)
+			p := s.sized(linkMTU)
+			p.df = false
+			s.inPieces(p, narrowMTU)
 		}},
+
+		// The client's link is wider than the endpoints'. In dnat the kernel divides it.
+		scenario{row: "too-big", name: "may-be-fragmented-of-the-client's-link", modes: oneWay, families: []int{ipv4}, lab: "jumbo", run: func(s *scene) {
+			s.passes(s.udp("hello"))
+			p := s.sized(jumboMTU)
+			p.df = false
+			s.inPieces(p, linkMTU)
+		}},
+		scenario{row: "too-big", name: "may-be-fragmented-of-the-client's-link", modes: twoWay, families: []int{ipv4}, lab: "jumbo", run: func(s *scene) {
+			s.passes(s.udp("hello"))
+			for _, n := range []int{linkMTU + 1, 4028, jumboMTU} {
+				p := s.sized(n)
+				p.df = false
+				s.send(p)
+				s.arrivesInPieces(p)
+			}
+			s.passes(s.udp("and a small packet"))
+		}},
+		scenario{row: "too-big", name: "of-the-client's-link", modes: onFabric, lab: "jumbo", run: func(s *scene) {
+			s.passes(s.udp("hello"))
+			refused(s, jumboMTU, linkMTU)
+		}, drops: tooLarge},
 
 		scenario{row: "too-big", name: "answer", modes: twoWay, run: func(s *scene) {
 			s.fromNarrow()
@@ -131,7 +159,7 @@ func (s *scene) sized(n int) packet {
 	if s.six {
 		head = 48
 	}
-	p.payload, p.df = bytes.Repeat([]byte("weir"), 500)[:n-head], true
+	p.payload, p.df = bytes.Repeat([]byte("weir"), jumboMTU/4)[:n-head], true
 	return p
 }
 
@@ -148,22 +176,39 @@ func (s *scene) answerRefused(a packet, why refusal, rest uint32) {
 	s.arrives(s.station(), s.about(e, s.quote(a, 0), why, rest).bytes(s))
 }
 
-// inPieces sends a datagram that fills the link and may be fragmented, of a flow
-// whose way is of mtu bytes: two packets arrive, whose contents make it whole.
-func (s *scene) inPieces(mtu int) {
+// arrivesInPieces checks that the client's packet p, translated, arrives in fragments
+// that fill the link, all with one identification, which is Weir's to choose.
+func (s *scene) arrivesInPieces(p packet) {
 	s.Helper()
-	p := s.sized(linkMTU)
-	p.df = false
+	first := s.frame(s.station())
+	whole := s.toEndpoint(s.sent(p), s.seen).bytes(s)
+	var offsets []int
+	for at := 0; at < len(whole)-14-20; at += (linkMTU - 20) &^ 7 {
+		offsets = append(offsets, at)
+	}
+	for i, want := range s.cutFrame(whole, 14+20, s.identification(first), offsets...) {
+		if i == 0 {
+			s.same(s.station(), first, want)
+			continue
+		}
+		s.arrives(s.station(), want)
+	}
+}
+
+// inPieces sends the client's datagram p, which may be fragmented, of a flow whose way
+// is of mtu bytes: packets arrive whose contents make it whole.
+func (s *scene) inPieces(p packet, mtu int) {
+	s.Helper()
 	s.send(p)
 	inner := s.requested(p)
 	frame := inner.bytes(s)
 	head := inner.l4Offset(frame)
 	step := (s.room(mtu) - 20) &^ 7
-	for at := 0; at < linkMTU-20; at += step {
-		end := min(at+step, linkMTU-20)
+	for at := 0; at < len(frame)-head; at += step {
+		end := min(at+step, len(frame)-head)
 		ip := &layers.IPv4{Version: 4, Id: p.id, TTL: inner.ttl, Protocol: layers.IPProtocolUDP, FragOffset: uint16(at / 8),
 			SrcIP: p.src.Addr().AsSlice(), DstIP: p.dst.Addr().AsSlice()}
-		if end < linkMTU-20 {
+		if end < len(frame)-head {
 			ip.Flags = layers.IPv4MoreFragments
 		}
 		buf := gopacket.NewSerializeBuffer()
