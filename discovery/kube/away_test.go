@@ -8,6 +8,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -287,5 +288,40 @@ func TestEventsOfAFleetAreOne(t *testing.T) {
 			}
 		}
 		f.stop()
+	}
+}
+
+// An Event that cannot be recorded waits: what is complained about while the last known
+// state is served is told once the API server is back, and what it refuses for a moment
+// is asked again.
+func TestEventsWaitForTheAPIServer(t *testing.T) {
+	var away atomic.Bool
+	var refused atomic.Int32
+	away.Store(true)
+	server := newStandIn(t, withoutWatchList(func(r *http.Request) int {
+		if away.Load() || path.Base(r.URL.Path) == "events" && refused.Add(1) < 3 {
+			return http.StatusServiceUnavailable
+		}
+		return 0
+	}))
+	old := named("web")
+	f := follow(t, kube.Config{
+		REST:   &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
+		Events: true, EventRetry: time.Millisecond,
+		LastKnown: &kube.Objects{Services: []*corev1.Service{&old}}, LastKnownTime: time.Now(), Patience: time.Millisecond,
+	})
+	f.first(t)
+	f.Complain(discovery.ServiceName{Namespace: "default", Name: "web"}, "InvalidService", "it is wrong")
+	away.Store(false) // the informers ask again a second later, and the Service is unknown until then
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		server.mu.Lock()
+		n := len(server.events)
+		server.mu.Unlock()
+		if n == 1 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no Event")
+		}
 	}
 }

@@ -55,6 +55,8 @@ type Config struct {
 	Silence time.Duration
 	// Events has Complain record Events.
 	Events bool
+	// EventRetry is how long an Event waits that could not be recorded; 0 is 10 s.
+	EventRetry time.Duration
 	// Concerns reports whether this node has frontends of a Service: there are
 	// Events on these alone. Nil: on all.
 	Concerns func(*discovery.Service) bool
@@ -105,6 +107,9 @@ func New(cfg Config) (*Source, error) {
 	}
 	if cfg.Silence <= 0 {
 		cfg.Silence = time.Second
+	}
+	if cfg.EventRetry <= 0 {
+		cfg.EventRetry = 10 * time.Second
 	}
 	s := &Source{cfg: cfg, log: cfg.Log, store: discovery.NewStore(cfg.Store)}
 	s.queue.init()

@@ -121,8 +121,21 @@ func (r *reporter) recordNext(ctx context.Context) bool {
 	if r.limit.Wait(ctx) != nil {
 		return false
 	}
-	r.warn(ctx, name, e)
+	if !r.warn(ctx, name, e) {
+		r.later(name, e)
+	}
 	return true
+}
+
+// later has an Event wait for another try, unless it was taken back or replaced.
+func (r *reporter) later(name discovery.ServiceName, e event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, newer := r.todo[name]; newer || r.said[name] != e.text {
+		return
+	}
+	e.due = r.due(name).Add(r.src.cfg.EventRetry)
+	r.todo[name] = e
 }
 
 // next is the Event to record first, zero for none. Preconditions: r.mu is held.
@@ -155,11 +168,12 @@ type event struct {
 
 // warn records one Event. Its name follows from the Service and the text: the
 // API server has it once, whichever nodes record it and however often they are
-// started, for as long as it keeps Events (an hour by default).
-func (r *reporter) warn(ctx context.Context, name discovery.ServiceName, e event) {
+// started, for as long as it keeps Events (an hour by default). It reports false where
+// another try may do.
+func (r *reporter) warn(ctx context.Context, name discovery.ServiceName, e event) (done bool) {
 	obj := r.src.object(name)
 	if obj == nil {
-		return
+		return r.src.Synced() // gone, or not told yet
 	}
 	text := e.text
 	if len(text) > maxEventText {
@@ -178,7 +192,10 @@ func (r *reporter) warn(ctx context.Context, name discovery.ServiceName, e event
 		Source:              corev1.EventSource{Component: "weir", Host: r.src.node.name},
 		ReportingController: "weir", ReportingInstance: r.src.node.name,
 	}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
-		r.src.log.Debug("an Event is not recorded", "service", name, "err", err)
+	if err == nil || apierrors.IsAlreadyExists(err) || ctx.Err() != nil {
+		return true
 	}
+	r.src.log.Debug("an Event is not recorded", "service", name, "err", err)
+	// The namespace is going away, a right is missing: that is for good.
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) || apierrors.IsBadRequest(err)
 }
