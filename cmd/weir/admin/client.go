@@ -66,8 +66,10 @@ func (c *Client) Frontends(ctx context.Context) (*FrontendList, error) {
 	return get[FrontendList](ctx, c, "/v1/frontends", nil)
 }
 
-// Explain asks for an explanation, as JSON.
-func (c *Client) Explain(ctx context.Context, query ExplainQuery) (json.RawMessage, error) {
+// Explain asks for an explanation. The result is the JSON of the whole answer,
+// read as fast as the daemon sends: what becomes of it does not hold the daemon
+// up.
+func (c *Client) Explain(ctx context.Context, query ExplainQuery) ([]byte, error) {
 	q := url.Values{}
 	if query.Service != "" {
 		q.Set("service", query.Service)
@@ -75,14 +77,23 @@ func (c *Client) Explain(ctx context.Context, query ExplainQuery) (json.RawMessa
 	if query.WhatIf != "" {
 		q.Set("whatIf", query.WhatIf)
 	}
-	raw, err := get[json.RawMessage](ctx, c, "/v1/explain", q)
-	if err != nil {
-		return nil, err
-	}
-	return *raw, nil
+	return c.read(ctx, "/v1/explain", q)
 }
 
 func get[T any](ctx context.Context, c *Client, path string, query url.Values) (*T, error) {
+	body, err := c.read(ctx, path, query)
+	if err != nil {
+		return nil, err
+	}
+	v := new(T)
+	if err := json.Unmarshal(body, v); err != nil {
+		return nil, fmt.Errorf("%s: answer to %s: %w", c.socket, path, err)
+	}
+	return v, nil
+}
+
+// read returns the body of an answer that is not an error.
+func (c *Client) read(ctx context.Context, path string, query url.Values) ([]byte, error) {
 	u := url.URL{Scheme: "http", Host: "weir", Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
@@ -94,7 +105,10 @@ func get[T any](ctx context.Context, c *Client, path string, query url.Values) (
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
-	if err != nil {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, fmt.Errorf("%s: the daemon ended its answer to %s early", c.socket, path)
+	case err != nil:
 		return nil, fmt.Errorf("%s: %w", c.socket, err)
 	}
 	if res.StatusCode != http.StatusOK {
@@ -107,11 +121,7 @@ func get[T any](ctx context.Context, c *Client, path string, query url.Values) (
 		}
 		return nil, errors.New(f.Error)
 	}
-	v := new(T)
-	if err := json.Unmarshal(body, v); err != nil {
-		return nil, fmt.Errorf("%s: answer to %s: %w", c.socket, path, err)
-	}
-	return v, nil
+	return body, nil
 }
 
 // explainError says what a failed connection means.

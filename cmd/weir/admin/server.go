@@ -31,13 +31,14 @@ const (
 // must not block a worker, and must return when ctx ends.
 type Source interface {
 	Status(ctx context.Context) (*Status, error)
-	// Explain is what `weir explain -o json` prints.
-	Explain(ctx context.Context, q ExplainQuery) (json.RawMessage, error)
+	// Explain has the fields of what `weir explain -o json` prints.
+	Explain(ctx context.Context, q ExplainQuery) (Stream, error)
 	// Flows lists at most limit flows that match.
 	Flows(ctx context.Context, limit int, match *FlowMatcher) (*FlowList, error)
 	// Drops lists packets that were dropped lately.
 	Drops(ctx context.Context) (*DropList, error)
-	Frontends(ctx context.Context) (*FrontendList, error)
+	// Frontends has the fields of a FrontendList.
+	Frontends(ctx context.Context) (Stream, error)
 }
 
 // ExplainQuery says what is to be explained.
@@ -130,7 +131,7 @@ func Serve(ctx context.Context, l net.Listener, src Source, log *slog.Logger) er
 		Handler:           Handler(src),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second,
-		WriteTimeout:      time.Minute,
+		WriteTimeout:      answerTime,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	stop := context.AfterFunc(ctx, func() {
@@ -148,17 +149,60 @@ func Serve(ctx context.Context, l net.Listener, src Source, log *slog.Logger) er
 }
 
 // Handler is the API over src.
-func Handler(src Source) http.Handler {
+func Handler(src Source) http.Handler { return handler(src, readerStall) }
+
+// handler is Handler with the time after which a stuck reader is given up.
+func handler(src Source, stall time.Duration) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
 		s, err := src.Status(r.Context())
 		reply(w, s, err)
 	})
-	mux.HandleFunc("GET /v1/explain", func(w http.ResponseWriter, r *http.Request) {
-		s, err := src.Explain(r.Context(), ExplainQuery{r.FormValue("service"), r.FormValue("whatIf")})
+	mux.HandleFunc("GET /v1/explain", explainHandler(src, stall))
+	mux.HandleFunc("GET /v1/flows", flowsHandler(src))
+	mux.HandleFunc("GET /v1/drops", func(w http.ResponseWriter, r *http.Request) {
+		s, err := src.Drops(r.Context())
 		reply(w, s, err)
 	})
-	mux.HandleFunc("GET /v1/flows", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /v1/frontends", frontendsHandler(src, stall))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, http.StatusNotFound, fmt.Errorf("%s %s: there is no such thing here", r.Method, r.URL.Path))
+	})
+	return mux
+}
+
+func explainHandler(src Source, stall time.Duration) http.HandlerFunc {
+	all, one := &heavy{kind: "the explanation of all Services", stall: stall}, &heavy{stall: stall}
+	return func(w http.ResponseWriter, r *http.Request) {
+		q := ExplainQuery{r.FormValue("service"), r.FormValue("whatIf")}
+		h := one
+		if q.Service == "" {
+			h = all
+			if !h.admit(w) {
+				return
+			}
+			defer h.leave()
+		}
+		s, err := src.Explain(r.Context(), q)
+		h.stream(w, r, s, err)
+	}
+}
+
+func frontendsHandler(src Source, stall time.Duration) http.HandlerFunc {
+	h := &heavy{kind: "frontends", stall: stall}
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !h.admit(w) {
+			return
+		}
+		defer h.leave()
+		s, err := src.Frontends(r.Context())
+		h.stream(w, r, s, err)
+	}
+}
+
+func flowsHandler(src Source) http.HandlerFunc {
+	h := &heavy{kind: fmt.Sprintf("more than %d flows", DefaultFlowLimit)}
+	return func(w http.ResponseWriter, r *http.Request) {
 		limit := DefaultFlowLimit
 		if s := r.FormValue("limit"); s != "" {
 			n, err := strconv.Atoi(s)
@@ -174,21 +218,15 @@ func Handler(src Source) http.Handler {
 			refuse(w, http.StatusBadRequest, err)
 			return
 		}
+		if limit > DefaultFlowLimit {
+			if !h.admit(w) {
+				return
+			}
+			defer h.leave()
+		}
 		s, err := src.Flows(r.Context(), limit, m)
 		reply(w, s, err)
-	})
-	mux.HandleFunc("GET /v1/drops", func(w http.ResponseWriter, r *http.Request) {
-		s, err := src.Drops(r.Context())
-		reply(w, s, err)
-	})
-	mux.HandleFunc("GET /v1/frontends", func(w http.ResponseWriter, r *http.Request) {
-		s, err := src.Frontends(r.Context())
-		reply(w, s, err)
-	})
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, http.StatusNotFound, fmt.Errorf("%s %s: there is no such thing here", r.Method, r.URL.Path))
-	})
-	return mux
+	}
 }
 
 func reply(w http.ResponseWriter, v any, err error) {

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,11 +35,15 @@ func (f *fakeSource) Status(context.Context) (*Status, error) {
 	return f.status, nil
 }
 
-func (f *fakeSource) Explain(_ context.Context, q ExplainQuery) (json.RawMessage, error) {
+func (f *fakeSource) Explain(_ context.Context, q ExplainQuery) (Stream, error) {
 	if q.Service != "" && q.Service != "default/web" {
 		return nil, fmt.Errorf("Service %s: %w", q.Service, ErrNotFound)
 	}
-	return json.RawMessage(`{"services":[{"name":"web"}]}`), nil
+	return func(w *ObjectWriter) error {
+		w.List("services")
+		w.Element(map[string]string{"name": "web"})
+		return w.End()
+	}, nil
 }
 
 func (f *fakeSource) Drops(context.Context) (*DropList, error) { return &DropList{}, nil }
@@ -50,8 +53,8 @@ func (f *fakeSource) Flows(_ context.Context, limit int, _ *FlowMatcher) (*FlowL
 	return exampleFlows(), nil
 }
 
-func (f *fakeSource) Frontends(context.Context) (*FrontendList, error) {
-	return exampleFrontends(), nil
+func (f *fakeSource) Frontends(context.Context) (Stream, error) {
+	return func(w *ObjectWriter) error { return w.Field("frontends", exampleFrontends().Frontends) }, nil
 }
 
 func exampleFlows() *FlowList {

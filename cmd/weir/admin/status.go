@@ -7,8 +7,10 @@
 //	GET /v1/drops              DropList
 //	GET /v1/frontends          FrontendList
 //
-// An error is {"error": "..."} with a status of 4xx or 5xx. Fields are only
-// ever added to these types.
+// An error is {"error": "..."} with a status of 4xx or 5xx; 503 while another
+// explanation of all Services, list of frontends, or list of more than 1,000
+// flows is being answered. A fault in the middle of an answer breaks the
+// connection. Fields are only ever added to these types.
 package admin
 
 import (

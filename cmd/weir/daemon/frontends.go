@@ -1,32 +1,133 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"hash/fnv"
 
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/explain"
+	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/manifest"
+	"github.com/weirlb/weir/lb/table"
 )
 
-// portKey is a frontend's port as the Service has it.
-type portKey struct {
-	service  string // namespace/name
-	nodePort bool
-	port     uint16
-	protocol string
+// Explain implements admin.Source.
+func (d *Daemon) Explain(_ context.Context, query admin.ExplainQuery) (admin.Stream, error) {
+	d.mu.Lock()
+	q := explain.Question{Node: d.node.Node}
+	d.mu.Unlock()
+	if err := q.Parse(query); err != nil {
+		return nil, err
+	}
+	if m, ok := d.source.(interface{ Report() *manifest.Report }); ok {
+		q.Report = m.Report()
+	}
+	d.lookForProblems()
+	view := d.frontendView()
+	q.Services, q.View = d.source.Services(), &view
+	out, err := q.Answer()
+	if err != nil {
+		return nil, err
+	}
+	return out.WriteFields, nil
 }
 
-// portNames are the names of the Service ports that have one.
-func portNames(services []*discovery.Service) map[portKey]string {
-	out := map[portKey]string{}
-	for _, svc := range services {
-		for _, p := range svc.Ports {
-			if p.Name != "" {
-				out[portKey{svc.Name.String(), false, p.Port, p.Protocol}] = p.Name
-				out[portKey{svc.Name.String(), true, p.NodePort, p.Protocol}] = p.Name
+// frontendView is what this node serves.
+func (d *Daemon) frontendView() explain.View {
+	v := explain.View{
+		Claims: func(svc *discovery.Service) []program.Claim {
+			d.mu.Lock() // for one Service at a time: publications go on in between
+			defer d.mu.Unlock()
+			return d.translate.Claims(svc)
+		},
+		Table: d.lb.Tables().Load(), NoRoom: map[table.Key]bool{}, Problems: d.problems.Of,
+	}
+	for _, f := range d.lb.Unsteered() {
+		v.NoRoom[f.Key] = true
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.nodeAddresses()) == 0 {
+		v.NoNodePorts = "nodePortAddresses has no address of this node"
+	}
+	if !d.synced {
+		v.Waiting = "waiting for the first full view of Services: no traffic is taken yet"
+	}
+	return v
+}
+
+// Frontends implements admin.Source.
+func (d *Daemon) Frontends(context.Context) (admin.Stream, error) {
+	services := map[string]*discovery.Service{}
+	for _, svc := range d.source.Services() {
+		services[svc.Name.String()] = svc
+	}
+	published := d.lb.Tables().Load()
+	return func(w *admin.ObjectWriter) error {
+		w.List("frontends")
+		for f := range published.All() {
+			shown := d.frontend(f)
+			shown.PortName = portName(services[f.ServiceName], f, shown.Protocol)
+			if err := w.Element(&shown); err != nil {
+				return err
 			}
 		}
+		return w.End()
+	}, nil
+}
+
+// portName is the name of the Service port of a frontend. svc is nil for a
+// Service that is gone.
+func portName(svc *discovery.Service, f *table.FrontendEntry, protocol string) string {
+	if svc == nil {
+		return ""
+	}
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		port := p.Port
+		if f.Kind == table.NodePort {
+			port = p.NodePort
+		}
+		if port == f.AddrPort.Port() && p.Protocol == protocol {
+			return p.Name
+		}
+	}
+	return ""
+}
+
+func (d *Daemon) frontend(f *table.FrontendEntry) admin.Frontend {
+	out := admin.Frontend{
+		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: protocolName(f.Proto), Kind: f.Kind.String(), Mode: program.ModeName(f.Mode),
+		Tier: f.Pool.Tier(), OnEmpty: onEmptyText[f.Pool.OnEmpty()], Endpoints: []admin.FrontendEndpoint{},
+	}
+	var total float64
+	for _, e := range f.Pool.Endpoints() {
+		total += float64(e.Weight)
+	}
+	for _, e := range f.Pool.Endpoints() {
+		out.Endpoints = append(out.Endpoints, admin.FrontendEndpoint{
+			Address: e.AddrPort.String(), Local: e.Local, Mode: program.ModeName(d.lb.ModeTo(f, &e)), Share: float64(e.Weight) / total,
+			Flows: uint64(d.lb.FlowTable().EndpointFlows(e.Number)),
+		})
 	}
 	return out
+}
+
+var onEmptyText = map[table.OnEmpty]string{table.Reject: "reject", table.Drop: "drop"}
+
+func protocolName(p uint8) string {
+	switch p {
+	case conntrack.ProtoTCP:
+		return "TCP"
+	case conntrack.ProtoUDP:
+		return "UDP"
+	case conntrack.ProtoSCTP:
+		return "SCTP"
+	}
+	return fmt.Sprint(p)
 }
 
 // frontendsHash is a hash of all frontends, without node ports, with their

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -10,14 +9,9 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
-	"github.com/weirlb/weir/cmd/weir/explain"
-	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
-	"github.com/weirlb/weir/discovery"
-	"github.com/weirlb/weir/discovery/manifest"
 	"github.com/weirlb/weir/lb"
-	"github.com/weirlb/weir/lb/table"
 )
 
 // Status implements admin.Source.
@@ -137,91 +131,4 @@ func flowStatus(p *lb.Status) admin.Flows {
 		}
 	}
 	return out
-}
-
-// Explain implements admin.Source.
-func (d *Daemon) Explain(_ context.Context, q admin.ExplainQuery) (json.RawMessage, error) {
-	d.mu.Lock()
-	node := d.node.Node
-	d.mu.Unlock()
-	var report *manifest.Report
-	if m, ok := d.source.(interface{ Report() *manifest.Report }); ok {
-		report = m.Report()
-	}
-	services := d.source.Services()
-	out, err := explain.Answer(q, services, node, report)
-	if err != nil {
-		return nil, err
-	}
-	d.lookForProblems()
-	out.AddFrontends(services, d.frontendView())
-	return json.Marshal(out)
-}
-
-// frontendView is what this node serves.
-func (d *Daemon) frontendView() explain.View {
-	v := explain.View{
-		Claims: func(svc *discovery.Service) []program.Claim {
-			d.mu.Lock() // for one Service at a time: publications go on in between
-			defer d.mu.Unlock()
-			return d.translate.Claims(svc)
-		},
-		Table: d.lb.Tables().Load(), NoRoom: map[table.Key]bool{}, Problems: d.problems.Of,
-	}
-	for _, f := range d.lb.Unsteered() {
-		v.NoRoom[f.Key] = true
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.nodeAddresses()) == 0 {
-		v.NoNodePorts = "nodePortAddresses has no address of this node"
-	}
-	if !d.synced {
-		v.Waiting = "waiting for the first full view of Services: no traffic is taken yet"
-	}
-	return v
-}
-
-// Frontends implements admin.Source.
-func (d *Daemon) Frontends(context.Context) (*admin.FrontendList, error) {
-	out := &admin.FrontendList{Frontends: []admin.Frontend{}}
-	names := portNames(d.source.Services())
-	for f := range d.lb.Tables().Load().All() {
-		shown := d.frontend(f)
-		shown.PortName = names[portKey{f.ServiceName, f.Kind == table.NodePort, f.AddrPort.Port(), shown.Protocol}]
-		out.Frontends = append(out.Frontends, shown)
-	}
-	return out, nil
-}
-
-func (d *Daemon) frontend(f *table.FrontendEntry) admin.Frontend {
-	out := admin.Frontend{
-		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: protocolName(f.Proto), Kind: f.Kind.String(), Mode: program.ModeName(f.Mode),
-		Tier: f.Pool.Tier(), OnEmpty: onEmptyText[f.Pool.OnEmpty()], Endpoints: []admin.FrontendEndpoint{},
-	}
-	var total float64
-	for _, e := range f.Pool.Endpoints() {
-		total += float64(e.Weight)
-	}
-	for _, e := range f.Pool.Endpoints() {
-		out.Endpoints = append(out.Endpoints, admin.FrontendEndpoint{
-			Address: e.AddrPort.String(), Local: e.Local, Mode: program.ModeName(d.lb.ModeTo(f, &e)), Share: float64(e.Weight) / total,
-			Flows: uint64(d.lb.FlowTable().EndpointFlows(e.Number)),
-		})
-	}
-	return out
-}
-
-var onEmptyText = map[table.OnEmpty]string{table.Reject: "reject", table.Drop: "drop"}
-
-func protocolName(p uint8) string {
-	switch p {
-	case conntrack.ProtoTCP:
-		return "TCP"
-	case conntrack.ProtoUDP:
-		return "UDP"
-	case conntrack.ProtoSCTP:
-		return "SCTP"
-	}
-	return fmt.Sprint(p)
 }

@@ -1,13 +1,15 @@
 package explain
 
 import (
+	"bufio"
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -107,21 +109,50 @@ func (o *options) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	show := out.Render
 	if o.output == "json" {
-		enc := json.NewEncoder(cmd.OutOrStdout())
-		enc.SetIndent("", "  ")
-		enc.SetEscapeHTML(false)
-		err = enc.Encode(out)
-	} else {
-		err = out.Render(cmd.OutOrStdout())
+		show = out.writeJSON
 	}
-	if err != nil {
+	faults := gatherFaults(out)
+	w := bufio.NewWriter(cmd.OutOrStdout())
+	if err := errors.Join(show(w), w.Flush()); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	if faults := out.Faults(); len(faults) > 0 {
-		return &exitError{exitFaults, errors.New(strings.Join(faults, "\n"))}
+	if all := faults(); len(all) > 0 {
+		return &exitError{exitFaults, errors.New(strings.Join(all, "\n"))}
 	}
 	return nil
+}
+
+// gatherFaults returns a function that lists all errors, each once: of
+// documents, then of the Services that have been iterated over.
+func gatherFaults(out *Output) func() []string {
+	var found [][2]string // the line, and the error in it
+	services := out.Services
+	out.Services = func(yield func(*Service, error) bool) {
+		for s, err := range services {
+			if err == nil {
+				for _, e := range s.Errors {
+					found = append(found, [2]string{"Service " + s.Namespace + "/" + s.Name + ": " + e, e})
+				}
+			}
+			if !yield(s, err) {
+				return
+			}
+		}
+	}
+	return func() []string {
+		all, listed := slices.Clone(out.Errors), map[string]bool{}
+		for _, e := range out.Errors {
+			listed[e] = true
+		}
+		for _, f := range found {
+			if !listed[f[1]] {
+				all = append(all, f[0])
+			}
+		}
+		return all
+	}
 }
 
 // check says what is wrong with the flags.
@@ -176,24 +207,20 @@ func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, ch
 		node.Labels = labels
 	}
 	services := src.Services()
-	out := Build(services, node)
-	if change != nil {
-		out.AddWhatIf(services, node, change)
-	}
 	view, err := offlineView(services, program.Options{Node: node, NodeAddresses: src.NodeAddresses()})
 	if err != nil {
 		return nil, err
 	}
-	out.AddFrontends(services, view)
-	out.AddReport(report)
+	q := Question{Services: services, Node: node, Only: service, Change: change, Report: report, View: &view}
+	out, err := q.Answer()
+	if err != nil {
+		return nil, fmt.Errorf("no Service %s in the manifests", service)
+	}
 	for _, n := range src.Notes() {
 		out.Notes = append(out.Notes, n.String())
 	}
 	if len(node.Labels) == 0 {
 		out.Notes = append(out.Notes, fmt.Sprintf("no labels are known of node %s: there is no Node of that name in the manifests", o.node))
-	}
-	if service != nil && !out.Select(*service) {
-		return nil, fmt.Errorf("no Service %s in the manifests", service)
 	}
 	return out, nil
 }
@@ -211,8 +238,8 @@ func (o *options) online(ctx context.Context) (*Output, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := new(Output)
-	if err := json.Unmarshal(raw, out); err != nil {
+	out, err := decode(bytes.NewReader(raw))
+	if err != nil {
 		return nil, fmt.Errorf("%s: answer to explain: %w", socket, err)
 	}
 	return out, nil

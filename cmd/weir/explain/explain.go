@@ -3,29 +3,14 @@
 package explain
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
-	"github.com/weirlb/weir/discovery/manifest"
 	"github.com/weirlb/weir/topology"
 )
-
-// Output is what `weir explain -o json` prints. Services are sorted by
-// namespace and name.
-type Output struct {
-	Node     string    `json:"node"`
-	WhatIf   string    `json:"whatIf,omitempty"` // as given: drain=10.1.2.3
-	Services []Service `json:"services"`
-	// Errors are what is wrong with documents, those about Services too.
-	Errors []string `json:"errors,omitempty"`
-	// Notes are what was passed over and is no mistake.
-	Notes []string `json:"notes,omitempty"`
-}
 
 // Service is one Service. A headless or ExternalName one has no Ports: it has
 // no frontends.
@@ -99,102 +84,6 @@ type Endpoint struct {
 	Reason  string `json:"reason"`
 	// LocalReason is the Local policy's, where both policies are in use.
 	LocalReason string `json:"localReason,omitempty"`
-}
-
-// Build explains services as node sees them.
-func Build(services []*discovery.Service, node topology.Node) *Output {
-	out := &Output{Node: node.Name, Services: make([]Service, 0, len(services))}
-	for _, svc := range services {
-		out.Services = append(out.Services, buildService(svc, node))
-	}
-	out.sort()
-	return out
-}
-
-// Answer is what a daemon on node replies to a query; report, of manifests,
-// may be nil. The error wraps admin.ErrNotFound for a Service that is not
-// known.
-func Answer(q admin.ExplainQuery, services []*discovery.Service, node topology.Node, report *manifest.Report) (*Output, error) {
-	var change *Change
-	if q.WhatIf != "" {
-		var err error
-		if change, err = ParseChange(q.WhatIf); err != nil {
-			return nil, fmt.Errorf("what-if: %w", err)
-		}
-	}
-	if q.Service != "" {
-		services = slices.DeleteFunc(slices.Clone(services), func(s *discovery.Service) bool { return s.Name.String() != q.Service })
-	}
-	out := Build(services, node)
-	if change != nil {
-		out.AddWhatIf(services, node, change)
-	}
-	if report != nil {
-		out.AddReport(report)
-	}
-	if namespace, name, _ := strings.Cut(q.Service, "/"); q.Service != "" && !out.Select(discovery.ServiceName{Namespace: namespace, Name: name}) {
-		return nil, fmt.Errorf("service %s: %w", q.Service, admin.ErrNotFound)
-	}
-	return out, nil
-}
-
-func (o *Output) sort() {
-	slices.SortFunc(o.Services, func(a, b Service) int {
-		if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
-}
-
-// AddReport adds what is wrong with the manifests: to the Services concerned,
-// also to those of which nothing else is known, and to Errors.
-func (o *Output) AddReport(r *manifest.Report) {
-	for _, e := range r.Errors {
-		o.Errors = append(o.Errors, e.Error())
-		if e.Service.Name == "" {
-			continue
-		}
-		at := slices.IndexFunc(o.Services, func(s Service) bool {
-			return s.Namespace == e.Service.Namespace && s.Name == e.Service.Name
-		})
-		if at < 0 {
-			if e.Object.Kind != "Service" {
-				continue
-			}
-			at = len(o.Services)
-			o.Services = append(o.Services, Service{
-				Namespace: e.Service.Namespace, Name: e.Service.Name, Errors: []string{}, Ports: []Port{},
-			})
-		}
-		o.Services[at].Errors = append(o.Services[at].Errors, e.Error())
-	}
-	for _, n := range r.Notes {
-		o.Notes = append(o.Notes, n.String())
-	}
-	o.sort()
-}
-
-// Select keeps one Service. It is false when there is none of that name.
-func (o *Output) Select(name discovery.ServiceName) bool {
-	o.Services = slices.DeleteFunc(o.Services, func(s Service) bool {
-		return s.Namespace != name.Namespace || s.Name != name.Name
-	})
-	return len(o.Services) > 0
-}
-
-// Faults are all errors, each once: of documents, then of Services.
-func (o *Output) Faults() []string {
-	all := slices.Clone(o.Errors)
-	for _, s := range o.Services {
-		for _, e := range s.Errors {
-			if slices.Contains(o.Errors, e) {
-				continue
-			}
-			all = append(all, "Service "+s.Namespace+"/"+s.Name+": "+e)
-		}
-	}
-	return all
 }
 
 func buildService(svc *discovery.Service, node topology.Node) Service {

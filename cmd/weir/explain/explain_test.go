@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,14 +37,19 @@ func testService(change func(*discovery.Service), addrs ...string) *discovery.Se
 
 // The JSON form is a contract: keys, nulls, empty lists, order.
 func TestJSONContract(t *testing.T) {
-	out := Build([]*discovery.Service{
+	q := Question{Services: []*discovery.Service{
 		testService(func(s *discovery.Service) { s.Policy.ExternalLocal = true }, "10.1.2.3:80", "[fd00::1]:80"),
 		testService(func(s *discovery.Service) { s.Name.Name = "api"; s.Policy.External = false }),
-	}, topology.Node{Name: "edge-1"})
-	got, err := json.Marshal(out)
+	}, Node: topology.Node{Name: "edge-1"}}
+	out, err := q.Answer()
 	if err != nil {
 		t.Fatal(err)
 	}
+	var b bytes.Buffer
+	if err := out.writeJSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	got := b.Bytes()
 	var v struct {
 		Services []map[string]any `json:"services"`
 	}
@@ -105,12 +111,16 @@ type answer struct {
 	report   *manifest.Report
 }
 
-func (a *answer) Explain(_ context.Context, q admin.ExplainQuery) (json.RawMessage, error) {
-	out, err := Answer(q, a.services, topology.Node{Name: "edge-1"}, a.report)
+func (a *answer) Explain(_ context.Context, query admin.ExplainQuery) (admin.Stream, error) {
+	q := Question{Services: a.services, Node: topology.Node{Name: "edge-1"}, Report: a.report}
+	if err := q.Parse(query); err != nil {
+		return nil, err
+	}
+	out, err := q.Answer()
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(out)
+	return out.WriteFields, nil
 }
 
 func TestRunningDaemonIsAsked(t *testing.T) {
@@ -178,13 +188,11 @@ func TestRunningDaemonIsAsked(t *testing.T) {
 
 func TestWhatIfSharesAddUp(t *testing.T) {
 	svc := testService(nil, "10.1.1.1:80", "10.1.1.2:80", "10.1.1.3:80", "[fd00::1]:80", "[fd00::2]:80")
-	out := Build([]*discovery.Service{svc}, topology.Node{Name: "edge-1"})
-	c, err := ParseChange("drain=10.1.1.1")
-	if err != nil {
+	q := Question{Services: []*discovery.Service{svc}, Node: topology.Node{Name: "edge-1"}}
+	if err := q.Parse(admin.ExplainQuery{WhatIf: "drain=10.1.1.1"}); err != nil {
 		t.Fatal(err)
 	}
-	out.AddWhatIf([]*discovery.Service{svc}, topology.Node{Name: "edge-1"}, c)
-	m := out.Services[0].Ports[0].WhatIf.Cluster
+	m := q.explain(q.subjects()[0], nil).Ports[0].WhatIf.Cluster
 	// A third of the IPv4 half.
 	if m.Moved < 0.166 || m.Moved > 0.167 || len(m.From) != 1 || len(m.To) != 2 || m.Tier != "all" {
 		t.Errorf("%+v", m)

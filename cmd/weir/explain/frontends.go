@@ -45,22 +45,6 @@ type View struct {
 	Problems func(object string) []problem.Problem
 }
 
-// AddFrontends adds to the Services of o where they are reached, and what is
-// wrong with them.
-func (o *Output) AddFrontends(services []*discovery.Service, v View) {
-	byName := make(map[discovery.ServiceName]*discovery.Service, len(services))
-	for _, svc := range services {
-		byName[svc.Name] = svc
-	}
-	for i := range o.Services {
-		s := &o.Services[i]
-		s.Problems = v.Problems(problem.Service(s.Namespace, s.Name))
-		if svc := byName[discovery.ServiceName{Namespace: s.Namespace, Name: s.Name}]; svc != nil {
-			s.Frontends = v.frontends(svc)
-		}
-	}
-}
-
 func (v *View) frontends(svc *discovery.Service) []Frontend {
 	var out []Frontend
 	for _, c := range v.Claims(svc) {

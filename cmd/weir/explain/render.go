@@ -9,17 +9,29 @@ import (
 
 // Render writes o as text for people.
 func (o *Output) Render(w io.Writer) error {
+	head := "Node not known\n"
+	if o.Node != "" {
+		head = "Node " + o.Node + "\n"
+	}
+	if _, err := io.WriteString(w, head); err != nil {
+		return err
+	}
 	var b strings.Builder
-	if o.Node == "" {
-		b.WriteString("Node not known\n")
-	} else {
-		fmt.Fprintf(&b, "Node %s\n", o.Node)
-	}
-	for i := range o.Services {
+	n := 0
+	for s, err := range o.Services {
+		if err != nil {
+			return err
+		}
+		b.Reset()
 		b.WriteByte('\n')
-		o.Services[i].render(&b, o.WhatIf)
+		s.render(&b, o.WhatIf)
+		if _, err := io.WriteString(w, b.String()); err != nil {
+			return err
+		}
+		n++
 	}
-	if len(o.Services) == 0 {
+	b.Reset()
+	if n == 0 {
 		b.WriteString("\nNo Services\n")
 	}
 	for _, n := range o.Notes {

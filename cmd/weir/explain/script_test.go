@@ -110,8 +110,9 @@ func explainDir(ts *testscript.TestScript, src *manifest.Source, name, dir strin
 	report, err := src.Load()
 	ts.Check(err)
 	src.Flush()
-	out := Build(src.Services(), src.Node())
-	out.AddReport(report)
+	q := Question{Services: src.Services(), Node: src.Node(), Report: report}
+	out, err := q.Answer()
+	ts.Check(err)
 	var b strings.Builder
 	ts.Check(out.Render(&b))
 	for _, e := range report.Errors {

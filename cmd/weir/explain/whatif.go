@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/topology"
 )
 
@@ -93,23 +92,6 @@ type Move struct {
 type Share struct {
 	Endpoint string  `json:"endpoint"`
 	Share    float64 `json:"share"`
-}
-
-// AddWhatIf adds to every port of o what c would do. services are those from
-// which o was built, in any order.
-func (o *Output) AddWhatIf(services []*discovery.Service, node topology.Node, c *Change) {
-	o.WhatIf = c.String()
-	byName := make(map[discovery.ServiceName]*discovery.Service, len(services))
-	for _, svc := range services {
-		byName[svc.Name] = svc
-	}
-	for i := range o.Services {
-		s := &o.Services[i]
-		svc := byName[discovery.ServiceName{Namespace: s.Namespace, Name: s.Name}]
-		for j := range s.Ports {
-			s.Ports[j].WhatIf = whatIf(svc.Policy, svc.Ports[j].Endpoints, node, c)
-		}
-	}
 }
 
 func whatIf(p topology.Policy, eps []topology.Endpoint, node topology.Node, c *Change) *WhatIf {

@@ -1,0 +1,143 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// Stream writes an answer whose size has no bound: one field, or one element of
+// a list, is in memory at a time. It holds no lock while it writes. It ends
+// early with the writer's error.
+type Stream func(w *ObjectWriter) error
+
+// ObjectWriter writes one JSON object (RFC 8259), field by field. After an
+// error it writes nothing more.
+type ObjectWriter struct {
+	w      io.Writer
+	piece  piece // what is written next
+	enc    *json.Encoder
+	indent bool
+	before func() error // each write; may be nil
+	inList bool
+	open   bool // something stands before the next element or field
+	err    error
+}
+
+// piece is a buffer that keeps its memory.
+type piece []byte
+
+func (p *piece) Write(b []byte) (int, error) {
+	*p = append(*p, b...)
+	return len(b), nil
+}
+
+// NewObjectWriter returns an ObjectWriter to w. With indent the result is that
+// of json.MarshalIndent with two spaces; without it a list has an element per
+// line.
+func NewObjectWriter(w io.Writer, indent bool) *ObjectWriter {
+	o := &ObjectWriter{w: w, indent: indent}
+	o.enc = json.NewEncoder(&o.piece)
+	o.enc.SetEscapeHTML(false)
+	o.write([]byte("{"))
+	return o
+}
+
+// Field writes a field.
+func (o *ObjectWriter) Field(name string, v any) error {
+	o.name(name)
+	return o.value(v, "  ")
+}
+
+// List begins a field that is a list; Element calls follow, then End.
+func (o *ObjectWriter) List(name string) error {
+	o.name(name)
+	o.write([]byte("["))
+	o.inList, o.open = true, false
+	return o.err
+}
+
+// Element writes the next element of the list.
+func (o *ObjectWriter) Element(v any) error {
+	o.separate("    ")
+	return o.value(v, "    ")
+}
+
+// End ends the list.
+func (o *ObjectWriter) End() error {
+	o.close("  ", "]")
+	o.inList, o.open = false, true
+	return o.err
+}
+
+// Close ends the object with a newline. The caller closes the destination.
+func (o *ObjectWriter) Close() error {
+	o.close("", "}")
+	o.write([]byte("\n"))
+	return o.err
+}
+
+// Err returns the first error, which the other methods return as well.
+func (o *ObjectWriter) Err() error { return o.err }
+
+func (o *ObjectWriter) name(name string) {
+	o.separate("  ")
+	colon := `":`
+	if o.indent {
+		colon = `": `
+	}
+	o.write([]byte(`"` + name + colon))
+}
+
+// separate begins a line for what follows.
+func (o *ObjectWriter) separate(prefix string) {
+	comma := ""
+	if o.open {
+		comma = ","
+	}
+	o.open = true
+	o.write([]byte(comma + o.line(prefix)))
+}
+
+// close ends a list or an object; an empty one stays on its line.
+func (o *ObjectWriter) close(prefix, bracket string) {
+	if o.open {
+		bracket = o.line(prefix) + bracket
+	}
+	o.write([]byte(bracket))
+}
+
+func (o *ObjectWriter) line(prefix string) string {
+	switch {
+	case o.indent:
+		return "\n" + prefix
+	case o.inList:
+		return "\n"
+	}
+	return ""
+}
+
+func (o *ObjectWriter) value(v any, prefix string) error {
+	if o.err != nil {
+		return o.err
+	}
+	o.piece = o.piece[:0]
+	if o.indent {
+		o.enc.SetIndent(prefix, "  ")
+	}
+	if err := o.enc.Encode(v); err != nil {
+		o.err = fmt.Errorf("encode: %w", err)
+		return o.err
+	}
+	o.write(o.piece[:len(o.piece)-1]) // without the newline that Encode adds
+	return o.err
+}
+
+func (o *ObjectWriter) write(b []byte) {
+	if o.err == nil && o.before != nil {
+		o.err = o.before()
+	}
+	if o.err == nil {
+		_, o.err = o.w.Write(b)
+	}
+}
