@@ -56,3 +56,61 @@ func TestABusyConnectionsEndIsSeen(t *testing.T) {
 		}
 	}
 }
+
+// Forged segments of both sides that agree with each other do not replace the numbers of
+// a connection that goes on.
+func TestForgedSidesThatAgreeDoNotReplaceAConnection(t *testing.T) {
+	const x, y = 0x6000_0000, 0x7000_0000
+	for name, attack := range map[string]func(send func(forward bool, flags uint8, seq, ack uint32)){
+		"SYN-ACK and ACK": func(send func(bool, uint8, uint32, uint32)) {
+			send(false, flagSYN|flagACK, y, x)
+			send(true, flagACK, x, y+1)
+		},
+		"SYN, SYN-ACK and ACK": func(send func(bool, uint8, uint32, uint32)) {
+			send(true, flagSYN, x-1, 0)
+			send(false, flagSYN|flagACK, y, x)
+			send(true, flagACK, x, y+1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tab := openHeap(t, Config{MaxFlows: 64, Workers: 1, MaxEndpoints: 8})
+			w := tab.Worker(0)
+			w.Online()
+			r := mustCreate(t, w, natFlow(1))
+			tick, client, endpoint := uint32(1), uint32(1), uint32(501)
+			send := func(forward bool, flags uint8, seq, ack uint32) {
+				to := r
+				if !forward {
+					to = r.Other()
+				}
+				tab.TrackTCP(to, flags, seq, ack, 0, nil, tick)
+			}
+			speak := func() {
+				tick += TicksPerSecond / 2
+				send(true, flagACK, client, endpoint)
+				send(false, flagACK, endpoint, client)
+			}
+			send(true, flagSYN, 0, 0)
+			send(false, flagSYN|flagACK, 500, 1)
+			send(true, flagACK, 1, 501)
+			speak()
+			for range 20 {
+				speak()
+				for i := range uint32(64) {
+					send(true, flagRST, i<<26, 0)
+				}
+				attack(send)
+				speak()
+				attack(send)
+				send(true, flagRST, x, 0)
+				send(false, flagRST, y+1, 0)
+			}
+			for range 20 {
+				speak()
+			}
+			if c := tab.Conn(r); c.State() != StateEstablished || !c.Steady(0) || c.Idle(tick) != 0 {
+				t.Errorf("state %v, on the fast path: %v, silent for %d ticks", c.State(), c.Steady(0), c.Idle(tick))
+			}
+		})
+	}
+}

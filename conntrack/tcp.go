@@ -82,7 +82,7 @@ func (t *Table) track(c *Conn, s uint32, g *segment, tick uint32) Verdict {
 		if s&stateMask == 0 {
 			return Gone
 		}
-		k := tracker{s: s, n: c.numbers(), tick: tick, created: c.Created()}
+		k := tracker{s: s, n: c.numbers(), tick: tick, idle: c.Idle(tick), created: c.Created()}
 		was := k.n
 		v := k.follow(g)
 		if v == Reopen {
@@ -115,6 +115,7 @@ type tracker struct {
 	s       uint32 // the state word
 	n       numbers
 	tick    uint32
+	idle    uint32 // ticks since the last sign of life
 	created uint32
 	heard   bool // the segment counts as a sign of life
 }

@@ -21,7 +21,7 @@ func (k *tracker) syn(g *segment) Verdict {
 	case StateSynRecv:
 		k.heard = next == k.n.client
 	case StateEstablished:
-		if k.is(doubted | unconfirmed) {
+		if k.mayHaveEnded() {
 			k.noteSYN(next)
 		}
 	case StateTimeWait:
@@ -51,13 +51,14 @@ func (k *tracker) reopened() bool {
 	return k.state() == StateClose || k.state() == StateSynSent && k.is(endpointKnown)
 }
 
-// mayHaveEnded reports whether another connection may have followed this one unseen.
+// mayHaveEnded reports whether another connection may have followed this one unseen. Of
+// one in doubt that is heard all the time it has not, whoever answers whose SYN.
 func (k *tracker) mayHaveEnded() bool {
 	switch k.state() {
 	case StateSynSent, StateClose, StateFinWait, StateCloseWait, StateLastAck, StateTimeWait:
 		return true
 	case StateEstablished:
-		return k.is(doubted | unconfirmed)
+		return k.is(doubted|unconfirmed) && k.idle >= TicksPerSecond
 	}
 	return false
 }
@@ -97,7 +98,7 @@ func (k *tracker) synAck(g *segment) {
 		k.s &^= otherSYN | synNoted
 		k.answered(g)
 	case k.state() == StateSynRecv:
-	case !fresh && k.is(synNoted) && !k.is(otherSYN) && acks(g.ack, k.n.extra):
+	case !fresh && k.mayHaveEnded() && k.is(synNoted) && !k.is(otherSYN) && acks(g.ack, k.n.extra):
 		k.s = k.s & lasting
 		k.answered(g)
 	case k.mayHaveEnded():
