@@ -173,14 +173,24 @@ func (k *tracker) proceed(g *segment) {
 		return
 	}
 	k.heard = true
-	k.s &^= unconfirmed
-	if k.is(doubted) && k.settled(g) {
-		k.s &^= doubted
-	}
+	k.confirm(g)
 	if k.is(young) && k.tick-k.created > freshTicks && k.is(clientKnown) && k.is(endpointKnown) {
 		k.s &^= young
 	}
 	k.fins(g)
+}
+
+// confirm ends the doubt about a connection whose segment g is, and forgets the SYN that
+// was noted in doubt. A FIN stays in doubt until it is acknowledged or sent again.
+func (k *tracker) confirm(g *segment) {
+	doubt := k.s & (doubted | unconfirmed)
+	k.s &^= unconfirmed
+	if k.settled(g) && (k.state() == StateEstablished || k.repeatsFIN(g)) {
+		k.s &^= doubted
+	}
+	if doubt != 0 && k.state() == StateEstablished && !k.is(doubted) {
+		k.s &^= synNoted | otherSYN
+	}
 }
 
 // freshTicks is for how long after its SYN the numbers of every segment are noted:

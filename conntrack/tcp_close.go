@@ -125,6 +125,13 @@ func (k *tracker) goesOn(g *segment) {
 	}
 }
 
+// repeatsFIN reports whether segment g is its sender's FIN sent again. It ends the doubt
+// about a FIN that its receiver seemed to ignore: a forged one would be answered again.
+func (k *tracker) repeatsFIN(g *segment) bool {
+	own, _, _, fin := k.sides(g)
+	return fin && g.has(flagFIN) && g.end() == own
+}
+
 // acknowledges notes the acknowledgment of the other side's FIN. Only that of its own
 // number counts. Who speaks without it has perhaps not got it yet: if that goes on, the
 // FIN was not taken.

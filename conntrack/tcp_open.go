@@ -98,16 +98,32 @@ func (k *tracker) synAck(g *segment) {
 		k.s &^= otherSYN | synNoted
 		k.answered(g)
 	case k.state() == StateSynRecv:
-	case !fresh && k.mayHaveEnded() && k.is(synNoted) && !k.is(otherSYN) && acks(g.ack, k.n.extra):
+	case !fresh && k.awaitsAnswer() && !k.is(otherSYN) && acks(g.ack, k.n.extra):
 		k.s = k.s & lasting
 		k.answered(g)
+	case k.sentAgain(g):
+		k.heard = k.state() == StateEstablished
 	case k.mayHaveEnded():
 		// It answers a SYN that a later one has hidden. The client's ACK will tell.
 		k.n.extra = g.ack
 		k.s = k.s&^tsKnown | synNoted | otherSYN
 	case k.state() == StateEstablished:
-		k.heard = k.near(g) // sent again: the last ACK of the handshake was lost
+		k.heard = k.near(g) // the last ACK of the handshake was lost
 	}
+}
+
+// awaitsAnswer reports whether the endpoint may still answer the SYN that is noted. In an
+// established connection without doubt it is the SYN after an exact RST: a segment that
+// the endpoint sent before that RST came has brought the old connection back.
+func (k *tracker) awaitsAnswer() bool {
+	return k.is(synNoted) && (k.mayHaveEnded() || !k.is(doubted|unconfirmed))
+}
+
+// sentAgain reports whether SYN-ACK g is that of the connection whose numbers are known:
+// the endpoint lacks the client's last ACK, and perhaps a RST after it. Each side may
+// have sent an initial window since.
+func (k *tracker) sentAgain(g *segment) bool {
+	return k.is(clientKnown) && k.is(endpointKnown) && acks(k.n.client, g.ack) && acks(k.n.endpoint, g.seq+1)
 }
 
 // answered moves to SYN_RECV by SYN-ACK g.

@@ -115,6 +115,8 @@ func TestTCPStatesFollowThePackets(t *testing.T) {
 		{"reset, opened again in place", open + "; > RST; > SYN seq 500", StateSynSent, Restart},
 		{"and answered", open + "; > RST; > SYN seq 500; < SYN,ACK seq 1 ack 501", StateSynRecv, Pass},
 		{"and answered with a challenge ACK", open + "; > RST; > SYN seq 500; < ACK", StateEstablished, Pass},
+		{"reset, opened again, and a SYN-ACK of the old connection", open + "; > RST; > SYN seq 500; < SYN,ACK seq 6999 ack 100; < SYN,ACK seq 1 ack 501", StateSynRecv, Pass},
+		{"reset, opened again, answered after older data of the endpoint's", open + "; > RST; > SYN seq 500000000; < ACK len 9; < ACK len 9; < SYN,ACK seq 1 ack 500000001", StateSynRecv, Pass},
 		{"FIN from nowhere", open + "; > FIN,ACK seq 2000000000 ack 9", StateEstablished, Pass},
 		{"FIN that only an ACK from nowhere acknowledges", open + "; > FIN,ACK; < ACK seq 2000000000", StateFinWait, Pass},
 		{"FIN that is not acknowledged by its number", open + "; > FIN,ACK seq 200; < ACK ack 100", StateFinWait, Pass},
@@ -135,6 +137,52 @@ func TestTCPStatesFollowThePackets(t *testing.T) {
 				t.Errorf("state %v, verdict %d; want %v, %d", got, v, c.state, c.verdict)
 			}
 		})
+	}
+}
+
+// The endpoint lacks the client's last ACK, and the RST after it, and so sends its SYN-ACK
+// again. That SYN-ACK hides no SYN of the client's next connection, although the old
+// connection answers the first of them with a challenge ACK.
+func TestSYNACKSentAgainDoesNotHideTheNextConnection(t *testing.T) {
+	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+	w := tab.Worker(0)
+	w.Online()
+	r := mustCreate(t, w, oldFlow(1))
+	talk(t, tab, r, 1, handshakeDone...)
+	talk(t, tab, r, 1, "> RST seq 100",
+		"> SYN seq 500000000", "< SYN,ACK seq 6999 ack 100", "> RST seq 100",
+		"> SYN seq 500000000", "< ACK seq 7000 ack 100",
+		"< SYN,ACK seq 900000000 ack 500000001", "> RST seq 100", // the answer to the challenge ACK
+		"> ACK seq 500000001 ack 900000001", "< ACK seq 900000001 ack 500000001")
+	w.Offline()
+	tab.Sweep(3600*TicksPerSecond, 16)
+	if c := tab.Conn(r); c.State() != StateEstablished || c.clientNext != 500000001 || c.endpointNext != 900000001 {
+		t.Errorf("the next connection is %v, next numbers %d and %d", c.State(), c.clientNext, c.endpointNext)
+	}
+}
+
+// A FIN that its receiver ignores stays in doubt, also if its alleged sender goes on just
+// up to its number. If it is sent again the doubt ends: its receiver is gone.
+func TestDoubtAboutAFINEndsWhenItIsSentAgain(t *testing.T) {
+	const minute = 60 * TicksPerSecond
+	for name, c := range map[string]struct {
+		first, later []string
+		forgotten    int
+	}{
+		"forged":     {[]string{"< FIN,ACK seq 7004 ack 100 len 11", "> ACK ack 7000"}, []string{"< ACK seq 7000 len 15", "> ACK ack 7015", "< ACK seq 7015"}, 0},
+		"sent again": {[]string{"< FIN,ACK seq 7000 ack 100", "> ACK ack 7000 len 9"}, []string{"< FIN,ACK seq 7000 ack 100"}, 1},
+	} {
+		tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+		w := tab.Worker(0)
+		w.Online()
+		r := mustCreate(t, w, oldFlow(1))
+		talk(t, tab, r, 1, handshakeDone...)
+		talk(t, tab, r, 1, c.first...)
+		talk(t, tab, r, 9, c.later...)
+		w.Offline()
+		if n := tab.Sweep(3*minute, 16); n != c.forgotten {
+			t.Errorf("%s: %d forgotten after three minutes, want %d", name, n, c.forgotten)
+		}
 	}
 }
 
