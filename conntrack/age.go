@@ -116,6 +116,9 @@ func (w *Worker) step(tick uint32) int {
 		// Signed, as above.
 		if idle := int32(tick - atomic.LoadUint32(&c.lastSeen)); idle <= int32(t.patience(c, word)) {
 			s.census[word&stateMask]++
+			if seemsClosed(word) && idle > int32(t.timeouts[StateClose]) {
+				t.setState(c, word, word|unconfirmed)
+			}
 			continue
 		}
 		words[n], refs[2*n], refs[2*n+1] = word, forwardRef(conn), reverseRef(conn)

@@ -48,3 +48,46 @@ func TestAPortThatMayBeInUseIsTakenLast(t *testing.T) {
 	})
 	mustCreate(t, w, flow(2000, silent+100))
 }
+
+// Of a connection that was busy the exact number of its RST is not known. Most such RSTs
+// are true: the connection counts as open no longer than one in CLOSE would be kept, and
+// counts again once it is heard.
+func TestAConnectionThatSeemsResetIsNotCounted(t *testing.T) {
+	tab := openTest(t, Config{})
+	w := tab.Worker(0)
+	w.Online()
+	f := natFlow(1)
+	r := mustCreate(t, w, f)
+	talk(t, tab, r, 1, handshakeDone...)
+	tick := uint32(1 + TicksPerSecond)
+	c := tab.Conn(r)
+	talk(t, tab, r, tick, "> ACK", "< ACK")
+	seq, ack := c.clientNext, c.endpointNext
+	tick++
+	tab.TrackTCP(r, flagACK, seq, ack, 1000, nil, tick)      // sampled
+	tab.TrackTCP(r, flagACK, seq+1000, ack, 1000, nil, tick) // not sampled
+	tab.TrackTCP(r, flagRST|flagACK, seq+2000, ack, 0, nil, tick)
+	if got := tab.FrontendOpen(f.FrontendNumber); got != 1 {
+		t.Fatalf("%d are open just after the RST, want 1: it may have been forged", got)
+	}
+	age := func(seconds uint32) {
+		for range seconds * TicksPerSecond {
+			tick++
+			for w.Age(tick) {
+				w.Quiesce()
+			}
+			w.Quiesce()
+		}
+	}
+	age(20)
+	if got := tab.FrontendOpen(f.FrontendNumber); got != 0 {
+		t.Errorf("%d are open 20 s after the RST, want 0", got)
+	}
+	if c.State() != StateEstablished {
+		t.Errorf("state %v, want it kept: the RST may have been forged", c.State())
+	}
+	tab.TrackTCP(r, flagACK, seq+2000, ack, 100, nil, tick)
+	if got := tab.FrontendOpen(f.FrontendNumber); got != 1 {
+		t.Errorf("%d are open once it is heard again, want 1", got)
+	}
+}

@@ -44,11 +44,18 @@ func synReopens(s uint32) bool {
 
 // countsAsOpen reports whether the connection counts as open: for
 // weir.dev/max-connections and for least connections. Both sides have been heard, and
-// are not done. An adopted one counts once it has been heard again.
+// are not done. An adopted one counts once it has been heard again, and so does one that
+// seemed closed.
 func countsAsOpen(s uint32) bool {
 	state := State(s & stateMask)
 	return state != StateNone && !state.halfOpen() && !ended(s) && s&unconfirmed == 0
 }
+
+// seemsClosed reports whether a RST or FIN has raised doubt whether the connection goes
+// on, and it counts as open all the same. After the timeout of CLOSE without a packet it
+// counts no more, until it is heard again: of a busy connection the exact number of a
+// RST is not known, and most of them are true.
+func seemsClosed(s uint32) bool { return s&(doubted|unconfirmed) == doubted && countsAsOpen(s) }
 
 // countsAsHalfOpen reports whether the connection counts as half-open.
 func countsAsHalfOpen(s uint32) bool { return State(s & stateMask).halfOpen() }

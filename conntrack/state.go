@@ -60,7 +60,7 @@ const (
 	otherSYN      = 1 << 14 // the SYN-ACK answered that SYN: Conn.extra is the first one's
 	young         = 1 << 15 // established a moment ago: the numbers are still followed
 	doubted       = 1 << 16 // it may be over: a RST or FIN was seen that was not quite right
-	unconfirmed   = 1 << 17 // adopted, and neither side was heard since
+	unconfirmed   = 1 << 17 // adopted, or silent after a RST or FIN in doubt, and neither side was heard since
 	clientOnly    = 1 << 18 // DSR: the endpoint's packets do not pass here
 	superseded    = 1 << 19 // the client has begun anew: the reverse entry alone is known
 	published     = 1 << 31 // both entries are live; set last, cleared first

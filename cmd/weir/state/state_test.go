@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -224,13 +225,16 @@ func TestKeeperSavesSeldomWhileTheStateChanges(t *testing.T) {
 			k.Changed()
 			time.Sleep(time.Second)
 		}
+		synctest.Wait()
 		if saves < 6 || saves > 10 {
 			t.Errorf("%d saves in an hour of changes", saves)
 		}
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		before := saves
 		k.Changed() // after a quiet hour
 		time.Sleep(6 * time.Second)
+		synctest.Wait()
 		if saves != before+1 {
 			t.Errorf("a single change was saved %d times within 6 s", saves-before)
 		}
@@ -251,19 +255,20 @@ func TestKeeperNotesThatTheStateIsStillGood(t *testing.T) {
 	var good time.Time
 	synctest.Test(t, func(t *testing.T) {
 		k := NewKeeper(path, "cluster", objects, slog.New(slog.DiscardHandler))
-		away := time.Time{}
+		var away atomic.Pointer[time.Time]
 		k.GoodAt = func() time.Time {
-			if away.IsZero() {
-				return time.Now()
+			if at := away.Load(); at != nil {
+				return *at
 			}
-			return away
+			return time.Now()
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan bool)
 		go func() { k.Run(ctx); close(done) }()
 		k.Changed()
 		time.Sleep(24 * time.Hour)
-		away, good = time.Now(), time.Now() // the API server goes away
+		good = time.Now() // the API server goes away
+		away.Store(&good)
 		time.Sleep(24 * time.Hour)
 		cancel()
 		<-done
