@@ -57,12 +57,16 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 	}, nil
 }
 
+// logClientGo guards the logger of client-go: a process has one, and it must not change
+// while an informer runs.
+var logClientGo sync.Once
+
 func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (*cluster, error) {
 	kc, err := ClusterConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
-	klog.SetSlogLogger(log.With("from", "client-go"))
+	logClientGo.Do(func() { klog.SetSlogLogger(log.With("from", "client-go")) })
 	c := &cluster{
 		latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, state.File),
 	}
