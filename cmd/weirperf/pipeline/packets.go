@@ -34,6 +34,10 @@ const (
 	atL4 = atIP + header.IPv4Len
 )
 
+// firstSeq is the first sequence number of both sides. It is between two milestones (see
+// [conntrack.Milestone]): nearly all segments of a real connection are.
+const firstSeq = 1 << 15
+
 // newMaker makes the template; flags are for TCP only.
 func newMaker(proto, flags uint8) *maker {
 	m := &maker{l4Sum: atL4 + 6, payload: atL4 + header.UDPLen}
@@ -48,12 +52,14 @@ func newMaker(proto, flags uint8) *maker {
 	if proto == header.ProtoTCP {
 		m.l4Sum, m.payload = atL4+16, atL4+header.TCPLen
 		f[atL4+12], f[atL4+13] = 5<<4, flags
-		// Both sides begin at 0: the numbers are those of one connection.
+		// Both sides begin at the same number: those of all packets are one connection's.
+		seq := uint32(firstSeq)
 		if flags&header.SYN == 0 {
-			binary.BigEndian.PutUint32(f[atL4+4:], 1)
+			seq++
 		}
+		binary.BigEndian.PutUint32(f[atL4+4:], seq)
 		if flags&header.ACK != 0 {
-			binary.BigEndian.PutUint32(f[atL4+8:], 1)
+			binary.BigEndian.PutUint32(f[atL4+8:], firstSeq+1)
 		}
 	} else {
 		binary.BigEndian.PutUint16(f[atL4+4:], packetLen-atL4)
