@@ -62,7 +62,7 @@ func permissions(cfg *Config) []permission {
 	}
 	if cfg.Events {
 		const without = "nobody is told of Services that Weir cannot serve"
-		out = append(out, permission{"create", "", "events", without}, permission{"patch", "", "events", without})
+		out = append(out, permission{"create", "", "events", without})
 	}
 	return out
 }

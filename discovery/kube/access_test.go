@@ -74,10 +74,10 @@ func TestKubeAccessNamesEachMissingVerb(t *testing.T) {
 	}
 	expect("without any", line("list", "services"), line("watch", "services"),
 		line("list", "endpointslices.discovery.k8s.io"), line("watch", "endpointslices.discovery.k8s.io"),
-		line("list", "nodes"), line("watch", "nodes"), line("create", "events"), line("patch", "events"))
+		line("list", "nodes"), line("watch", "nodes"), line("create", "events"))
 	for _, tt := range []struct{ verb, resource, as string }{
 		{"list", "services", "services"}, {"watch", "nodes", "nodes"},
-		{"watch", "endpointslices", "endpointslices.discovery.k8s.io"}, {"patch", "events", "events"},
+		{"watch", "endpointslices", "endpointslices.discovery.k8s.io"}, {"create", "events", "events"},
 	} {
 		set(rules(tt.verb, tt.resource))
 		expect("without "+tt.verb+" "+tt.resource, line(tt.verb, tt.as))
