@@ -20,7 +20,7 @@ MINUTES  ?= 10
 BUILDVCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
 
 # Packages of commands that are not in ./...
-TOOLS := ./.ci/testsum
+TOOLS := ./.ci/testsum ./.ci/prose
 
 # Rings shared with the kernel: the race detector does not see the other side,
 # and takes its memory for ours.
@@ -151,7 +151,7 @@ bench-go: ## Go benchmarks into bin/bench.txt (make bench-go BENCH=Lookup COUNT=
 ##
 # Endpoints of core/v1 are deprecated, and serving them is what mirroring is for.
 .PHONY: lint
-lint: ## gofmt, vet, staticcheck, import boundaries
+lint: ## gofmt, vet, staticcheck, import boundaries, language of the comments
 	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "gofmt -w these:"; echo "$$out"; exit 1; }
 	@! git grep -nE '^(<{7}|>{7})( |$$)' -- . || { echo "conflict markers"; exit 1; }
 	$(GO) vet ./... $(TOOLS)
@@ -161,6 +161,7 @@ lint: ## gofmt, vet, staticcheck, import boundaries
 	left=$$(grep -v 'core/v1\.Endpoint[A-Za-z]* is deprecated' <<<"$$out"); \
 	[ -z "$$left" ] && { [ $$status = 0 ] || [ -n "$$out" ]; } || { echo "$$left"; exit 1; }
 	$(GO) test -count=1 -run '^TestBoundary' ./cmd/weir
+	@$(GO) run ./.ci/prose
 
 .PHONY: generate
 generate: ## Compile the XDP program (clang) and write the references of commands, metrics and chart
