@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/xsk"
@@ -86,8 +87,8 @@ func account(t testing.TB, l *LB, workers []*bench) {
 			if p == nil {
 				continue
 			}
-			for i := p.out.head.Load(); i != p.out.tail.Load(); i++ {
-				note("handed over", -1, p.out.slot[i&p.out.mask].desc.Addr)
+			for s := range p.out.All {
+				note("handed over", -1, s.Desc.Addr)
 			}
 		}
 	}
@@ -119,7 +120,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		}
 	}
 	// Small, so that they wrap around and overflow.
-	first.w.peers[1].out, first.w.peers[1].in = newHandoff(128), newHandoff(16)
+	first.w.peers[1].out, first.w.peers[1].in = handoff.New(128), handoff.New(16)
 	second.w.peers[0].in, second.w.peers[0].out = first.w.peers[1].out, first.w.peers[1].in
 	for _, q := range first.q {
 		q.Room = 100
@@ -239,7 +240,7 @@ func (c *chaos) comeHome() {
 			}
 		}
 		for _, p := range b.w.peers {
-			if p != nil && (p.owed > 0 || p.in.head.Load() != p.in.tail.Load()) {
+			if p != nil && (p.owed > 0 || !p.in.Empty()) {
 				c.t.Errorf("worker %d owes %d frames", n, p.owed)
 			}
 		}

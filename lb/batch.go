@@ -297,7 +297,7 @@ func (w *worker) pushTag(b *batch, i int, tag uint32) {
 // packet put on another worker's ring.
 func (w *worker) handOver(b *batch, i int, out int32) {
 	h := w.peers[w.ports[out].owner]
-	if h == nil || !h.out.put(out, b.buffers(i)...) {
+	if h == nil || !h.out.Put(out, b.buffers(i)...) {
 		w.drop(b, i, DropHandoffFull)
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -232,7 +233,7 @@ func (w *worker) nextID(ref conntrack.Ref) uint32 {
 // passOn gives packet i to the worker that deals with its datagram.
 func (w *worker) passOn(b *batch, i int, owner int) {
 	h := w.peers[owner]
-	if h == nil || !h.out.put(arrived-b.in[i], b.buffers(i)...) {
+	if h == nil || !h.out.Put(arrived-b.in[i], b.buffers(i)...) {
 		w.drop(b, i, DropHandoffFull)
 		return
 	}
@@ -240,22 +241,18 @@ func (w *worker) passOn(b *batch, i int, owner int) {
 	w.t.handedOver++
 }
 
-// arrived minus a port's number marks the frames of a packet that arrived there
-// at another worker, and is to be dealt with by this one.
-const arrived = returned - 1
-
 // admit adds a frame of such a packet to a batch, which is processed when it
 // is full; whole says whether the packet is complete with it.
-func (w *worker) admit(b *batch, s *handoffSlot) (whole bool) {
+func (w *worker) admit(b *batch, s *handoff.Slot) (whole bool) {
 	i := b.n
 	first := i * maxBuffers
 	if b.size[i] == 0 {
-		b.first[i], b.bufs[i], b.in[i] = uint8(first), 0, arrived-s.port
+		b.first[i], b.bufs[i], b.in[i] = uint8(first), 0, arrived-s.Tag
 	}
-	b.desc[first+int(b.bufs[i])] = s.desc
+	b.desc[first+int(b.bufs[i])] = s.Desc
 	b.bufs[i]++
-	b.size[i] += s.desc.Len
-	if s.desc.Options&xsk.Continued != 0 {
+	b.size[i] += s.Desc.Len
+	if s.Desc.Options&xsk.Continued != 0 {
 		return false
 	}
 	if b.n++; b.n == batchSize {

@@ -3,10 +3,9 @@ package lb
 import (
 	"bytes"
 	"net/netip"
-	"sync"
 	"testing"
-	"time"
 
+	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -92,7 +91,7 @@ func TestAPacketIsHandedToTheOwnerOfItsWayOut(t *testing.T) {
 
 func TestAFullHandoffRingDropsOnlyWhatDoesNotFit(t *testing.T) {
 	_, second := pair(t)
-	second.w.peers[0].out = newHandoff(16)
+	second.w.peers[0].out = handoff.New(16)
 	for i := range 64 {
 		req := request(false, header.ProtoUDP)
 		req.src = ap(client4, uint16(2000+i))
@@ -107,40 +106,6 @@ func TestAFullHandoffRingDropsOnlyWhatDoesNotFit(t *testing.T) {
 	if n := second.frames(); n != 1024-16 {
 		t.Errorf("%d frames left, want %d", n, 1024-16)
 	}
-}
-
-// Two goroutines pass frames both ways at once; run with -race.
-func TestHandoffRingsBetweenGoroutines(t *testing.T) {
-	there, back := newHandoff(64), newHandoff(64)
-	const n = 20000
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for i := uint64(0); i < n; {
-			if s, ok := there.take(); ok {
-				if s.desc.Addr != i || s.port != int32(i%7) {
-					t.Errorf("slot %d holds %+v", i, s)
-					return
-				}
-				for !back.put(returned, xsk.Desc{Addr: s.desc.Addr}) {
-					time.Sleep(time.Microsecond)
-				}
-				i++
-			}
-		}
-	})
-	sent, got := uint64(0), uint64(0)
-	for got < n {
-		if sent < n && there.put(int32(sent%7), xsk.Desc{Addr: sent}) {
-			sent++
-		}
-		if s, ok := back.take(); ok {
-			if s.desc.Addr != got || s.port != returned {
-				t.Fatalf("returned %+v, want %d", s, got)
-			}
-			got++
-		}
-	}
-	wg.Wait()
 }
 
 func TestExhaustedPortsNameTheEndpoint(t *testing.T) {

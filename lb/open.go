@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/device"
+	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
@@ -252,12 +253,12 @@ func sendShare(ports int) int {
 // introduce connects every two workers by hand-off rings.
 func (l *LB) introduce() {
 	n := len(l.workers)
-	rings := make([][]*handoff, n)
+	rings := make([][]*handoff.Ring, n)
 	for from := range rings {
-		rings[from] = make([]*handoff, n)
+		rings[from] = make([]*handoff.Ring, n)
 		for to := range rings[from] {
 			if from != to {
-				rings[from][to] = newHandoff(handoffSize)
+				rings[from][to] = handoff.New(handoffSize)
 			}
 		}
 	}

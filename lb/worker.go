@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
+	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/xsk"
@@ -105,12 +106,22 @@ type worker struct {
 
 // peer is one worker's dealings with another.
 type peer struct {
-	out  *handoff // to it
-	in   *handoff // from it
+	out  *handoff.Ring // to it
+	in   *handoff.Ring // from it
 	to   *worker
 	owed int  // frames taken from it that are to be given back
 	wake bool // something was put on out in this round
 }
+
+// The tag of a frame on a hand-off ring is the number of the port to send it by,
+// or one of these.
+const (
+	// returned: the frame is free again, and the taker's.
+	returned = -1
+	// arrived minus a port's number: the packet came by that port at another
+	// worker, and this one processes it.
+	arrived = returned - 1
+)
 
 const secondTicks = conntrack.TicksPerSecond
 
@@ -183,7 +194,7 @@ func (w *worker) pending() bool {
 		}
 	}
 	for _, p := range w.peers {
-		if p != nil && p.in.tail.Load() != p.in.head.Load() {
+		if p != nil && !p.in.Empty() {
 			return true
 		}
 	}
@@ -296,32 +307,32 @@ func (w *worker) takeHandedOver() int {
 		}
 		whole := true // no packet is begun
 		for n := 0; n < 4*batchSize || !whole; n++ {
-			s, ok := p.in.take()
+			s, ok := p.in.Take()
 			if !ok {
 				break
 			}
 			work++
-			if s.port == returned {
-				w.free.push(s.desc.Addr)
+			if s.Tag == returned {
+				w.free.push(s.Desc.Addr)
 				continue
 			}
-			if s.port <= arrived {
+			if s.Tag <= arrived {
 				whole = w.admit(b, &s)
 				p.owed++
 				continue
 			}
-			out := &w.ports[s.port]
+			out := &w.ports[s.Tag]
 			if out.q == nil {
-				whole = s.desc.Options&xsk.Continued == 0
-				w.portGone(&s.desc)
+				whole = s.Desc.Options&xsk.Continued == 0
+				w.portGone(&s.Desc)
 				p.owed++
 				continue
 			}
 			if whole && out.txn+maxBuffers > txQueueLen {
 				w.transmit(out)
 			}
-			whole = s.desc.Options&xsk.Continued == 0
-			out.tx[out.txn] = s.desc
+			whole = s.Desc.Options&xsk.Continued == 0
+			out.tx[out.txn] = s.Desc
 			out.txn++
 			p.owed++
 		}
@@ -337,12 +348,12 @@ func (w *worker) giveFramesBack() {
 		if p == nil {
 			continue
 		}
-		for p.owed > 0 && p.out.room() > batchSize {
+		for p.owed > 0 && p.out.Free() > batchSize {
 			a, ok := w.free.pop()
 			if !ok {
 				return
 			}
-			p.out.put(returned, xsk.Desc{Addr: a})
+			p.out.Put(returned, xsk.Desc{Addr: a})
 			p.owed--
 			p.wake = true
 		}
@@ -357,7 +368,7 @@ func (w *worker) sleep() bool {
 	}
 	w.asleep.Store(true)
 	for _, p := range w.peers { // a frame put before asleep was seen
-		if p != nil && p.in.tail.Load() != p.in.head.Load() {
+		if p != nil && !p.in.Empty() {
 			w.asleep.Store(false)
 			return true
 		}

@@ -50,6 +50,11 @@ var boundaries = []boundary{
 		never:  []string{module + "/discovery", module + "/cmd", module + "/perf", "k8s.io", "sigs.k8s.io"},
 	},
 	{
+		folder: "lb/handoff",
+		why:    "a ring of frames knows frames, and nothing of packets or workers",
+		only:   []string{module + "/lb/xsk", "golang.org/x/sys"},
+	},
+	{
 		folder: "discovery",
 		why:    "discovery says what to balance; it does not know how packets are moved",
 		never:  []string{module + "/lb", module + "/conntrack", module + "/cmd", module + "/perf"},
