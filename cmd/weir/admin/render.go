@@ -70,7 +70,27 @@ func renderHead(b *strings.Builder, s *Status) {
 	if len(f.ByState) > 0 {
 		row(t, "", joinCounts(f.ByState))
 	}
+	if len(s.Kernel) > 0 {
+		row(t, "Kernel", s.kernelFeatures())
+	}
 	t.Flush()
+}
+
+// kernelFeatures counts the kernel features that are available and names the
+// missing ones.
+func (s *Status) kernelFeatures() string {
+	var missing []string
+	for _, f := range s.Kernel {
+		if !f.Available {
+			missing = append(missing, f.Name)
+		}
+	}
+
+	text := fmt.Sprintf("%d of %s", len(s.Kernel)-len(missing), plural(len(s.Kernel), "feature"))
+	if len(missing) > 0 {
+		text += "; missing: " + strings.Join(missing, ", ")
+	}
+	return text
 }
 
 // awaySince is since when the API server could not be asked for some resource,

@@ -66,7 +66,8 @@ type Daemon struct {
 
 	overdue    overdue
 	lastHealth atomic.Pointer[metrics.Health]
-	withdrawn  atomic.Uint64 // Services that the source has withdrawn
+	withdrawn  atomic.Uint64                   // Services that the source has withdrawn
+	kernel     atomic.Pointer[[]admin.Feature] // nil until probed
 
 	mu        sync.Mutex // guards what follows, and orders publications
 	cfg       *config.Configuration
@@ -153,6 +154,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 		task("configuration file", func(ctx context.Context) error { return o.Watch.follow(ctx, o.Signals.reload, log) })
 	}
 	task("problems", d.watchProblems)
+	task("kernel features", d.probeKernel)
 	task("service manager", d.notify.Run)
 	ls.serve(d, task)
 	<-ctx.Done()

@@ -29,6 +29,7 @@ const (
 	partPacketPath  = "packet path"
 	partReload      = "reload"
 	partNode        = "node"
+	partKernel      = "kernel"
 )
 
 // lookEvery is how often the parts are asked that do not complain by

@@ -51,6 +51,9 @@ func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 	for _, w := range p.Warnings {
 		s.Warnings = append(s.Warnings, w.String())
 	}
+	if k := d.kernel.Load(); k != nil {
+		s.Kernel = *k
+	}
 	s.FrontendsHash = d.frontendsHash()
 	h := d.Health()
 	s.Healthy, s.Unhealthy = h.Healthy, h.Reason

@@ -1,0 +1,48 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// probeKernel probes the kernel features that Weir uses. One run is enough:
+// features do not change while the kernel runs. The probes run beside the packet
+// path so that they do not delay the start.
+func (d *Daemon) probeKernel(context.Context) error {
+	features, problems := kernelFeatures(steer.Probes(os.Getenv("WEIR_PIN_DIR")))
+	d.kernel.Store(&features)
+	d.problems.Replace(partKernel, problems...)
+	return nil
+}
+
+// kernelFeatures converts probes to the features of a status, and missing
+// features to problems. A probe that could not run yields neither: it lacked a
+// privilege, or another process held the resource.
+func kernelFeatures(probes []xsk.Probe) (features []admin.Feature, problems []problem.Problem) {
+	for _, p := range probes {
+		if errors.Is(p.Err, fs.ErrPermission) || errors.Is(p.Err, unix.EBUSY) {
+			continue
+		}
+
+		f := admin.Feature{Name: p.Name, Available: p.OK()}
+		if !f.Available {
+			f.Instead = p.Without
+			problems = append(problems, problem.Problem{
+				Kind: problem.KernelFeature, Object: problem.Weir, Field: p.Name,
+				Reason: fmt.Sprintf("%v (Linux %s has it): Weir %s", p.Err, p.Kernel, p.Without),
+			})
+		}
+		features = append(features, f)
+	}
+	return features, problems
+}
