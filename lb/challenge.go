@@ -96,7 +96,7 @@ func (w *worker) challenge(b *batch, i int, seen uint32) {
 		w.drop(b, i, DropEndpointGone)
 		return
 	}
-	if !w.resets.take(w.source(b, i), w.tick) {
+	if !w.resets.Take(w.source(b, i), w.tick) {
 		w.drop(b, i, DropReplyLimit)
 		return
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -139,7 +140,7 @@ func TestSilenceCountsFromAChallengeThatWasSent(t *testing.T) {
 	syn := request
 	syn.flags, syn.payload, syn.ack = header.SYN, 0, 0
 	answers := b.w.resets
-	b.w.resets = newLimiter(0, 0, 0)
+	b.w.resets = ratelimit.New(0, 0, 0)
 	for range 3 {
 		if out := b.after(2*secondTicks, syn); len(out[portServer])+len(out[portClient]) != 0 {
 			t.Fatalf("%d frames to an endpoint, %d to the client", len(out[portServer]), len(out[portClient]))

@@ -49,7 +49,7 @@ func (w *worker) replyFragment(b *batch, i int, d *datagram, first bool) bool {
 		w.drop(b, i, DropUnsupported)
 		return false
 	}
-	if (f[0]|f[6])&1 != 0 || !w.echoes.take(w.source(b, i), w.tick) {
+	if (f[0]|f[6])&1 != 0 || !w.echoes.Take(w.source(b, i), w.tick) {
 		w.drop(b, i, DropEchoLimit)
 		return false
 	}

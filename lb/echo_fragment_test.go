@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/ratelimit"
 )
 
 // longPing is a ping of 3,008 bytes and its reply, in three pieces.
@@ -70,8 +71,8 @@ func TestPiecesOfPingsThatAreNotAnswered(t *testing.T) {
 			}, -1, DropBadFragment, 1, 0},
 			{"a later piece alone", func(b *bench, r [][]byte) [][]byte { return r[1:2] }, -1, DropFragmentExpired, 1, 0},
 			{"a piece twice", func(b *bench, r [][]byte) [][]byte { return [][]byte{r[0], r[1], r[1]} }, -1, DropFragmentOverlap, 1, 2},
-			{"over the limit", func(b *bench, r [][]byte) [][]byte { b.w.echoes.total = newBucket(0, 2); return r }, -1, DropEchoLimit, 1, 2},
-			{"from the start", func(b *bench, r [][]byte) [][]byte { b.w.echoes.total = newBucket(0, 0); return r }, -1, DropFragmentRefused, 2, 0},
+			{"over the limit", func(b *bench, r [][]byte) [][]byte { b.w.echoes = ratelimit.New(0, 2, echoesPerSource); return r }, -1, DropEchoLimit, 1, 2},
+			{"from the start", func(b *bench, r [][]byte) [][]byte { b.w.echoes = ratelimit.New(0, 0, echoesPerSource); return r }, -1, DropFragmentRefused, 2, 0},
 		} {
 			t.Run(fmt.Sprintf("v6=%v/%s", v6, tt.name), func(t *testing.T) {
 				b := newBench(t)

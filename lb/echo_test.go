@@ -192,39 +192,6 @@ func refused(t *testing.T, proto uint8) func(src netip.Addr) []byte {
 	}
 }
 
-func TestALimiterForgets(t *testing.T) {
-	l := newLimiter(1e6, 1e6, 100)
-	take := func(tick uint32) (n int) {
-		for l.take(7, tick) {
-			n++
-		}
-		return n
-	}
-	if n := take(5); n != 100 {
-		t.Errorf("%d at once", n)
-	}
-	if n := take(5 + 8); n != 50 {
-		t.Errorf("%d after half a second", n)
-	}
-	if n := take(5 + 8 + 16*3600); n != 100 {
-		t.Errorf("%d after an hour", n)
-	}
-	l.take(7, 1<<32-1)
-	if n := take(3); n < 25 {
-		t.Errorf("%d after the clock began anew", n)
-	}
-	few := newLimiter(10, 3, 100)
-	n := 0
-	for i := range uint64(50) {
-		if few.take(i, 1) {
-			n++
-		}
-	}
-	if n != 3 {
-		t.Errorf("%d in total", n)
-	}
-}
-
 func TestNoAllocationPerICMPMessage(t *testing.T) {
 	c := converse(t, true, header.ProtoTCP)
 	c.answerPings(empty4, vip6)

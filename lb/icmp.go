@@ -136,7 +136,7 @@ func (w *worker) floorMTU(b *batch, i int) bool {
 	if !ok {
 		return true
 	}
-	if !w.pathMTUs.take(w.source(b, i), w.tick) {
+	if !w.pathMTUs.Take(w.source(b, i), w.tick) {
 		return false
 	}
 	least := w.lb.cfg.MinPathMTU
@@ -203,7 +203,7 @@ func (w *worker) echo(b *batch, i int) {
 		w.drop(b, i, DropUnsupported) // what would be left out has the rest in other buffers
 		return
 	}
-	if (f[0]|f[6])&1 != 0 || !w.echoes.take(w.source(b, i), w.tick) {
+	if (f[0]|f[6])&1 != 0 || !w.echoes.Take(w.source(b, i), w.tick) {
 		w.drop(b, i, DropEchoLimit)
 		return
 	}

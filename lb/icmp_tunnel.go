@@ -85,7 +85,7 @@ func (w *worker) tellClient(b *batch, i int, family uint8, in *header.Quote, mtu
 		return // held, or dropped
 	}
 	f := w.frame(b, i)
-	if !w.errors.take(w.sourceOf(f[in.L3:], family), w.tick) {
+	if !w.errors.Take(w.sourceOf(f[in.L3:], family), w.tick) {
 		w.drop(b, i, DropReplyLimit)
 		return
 	}

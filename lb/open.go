@@ -11,6 +11,7 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/device"
 	"github.com/weirlb/weir/lb/handoff"
+	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
@@ -226,10 +227,10 @@ func (l *LB) newWorker(id, ports int) *worker {
 		adjacencies: l.router.Adjacencies(),
 		goneTicks:   uint32(l.cfg.EndpointGone.Seconds() * conntrack.TicksPerSecond),
 		held:        make([]held, 0, heldMax),
-		resets:      newLimiter(resetsPerSecond, resetsPerSecond, resetsPerSource),
-		errors:      newLimiter(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
-		echoes:      newLimiter(echoesPerSecond, echoesPerSecond/10, echoesPerSource),
-		pathMTUs:    newLimiter(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
+		resets:      ratelimit.New(resetsPerSecond, resetsPerSecond, resetsPerSource),
+		errors:      ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
+		echoes:      ratelimit.New(echoesPerSecond, echoesPerSecond/10, echoesPerSource),
+		pathMTUs:    ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
 		shared:      new(sharedTally),
 	}
 	w.ipID = uint16(id)

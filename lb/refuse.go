@@ -64,7 +64,7 @@ func (w *worker) reset(b *batch, i int, reason Drop) {
 		w.drop(b, i, reason)
 		return
 	}
-	if !w.resets.take(w.source(b, i), w.tick) {
+	if !w.resets.Take(w.source(b, i), w.tick) {
 		w.drop(b, i, DropReplyLimit)
 		return
 	}
@@ -76,7 +76,7 @@ func (w *worker) reset(b *batch, i int, reason Drop) {
 
 // reply answers packet i with an ICMP error, at the rate that is allowed.
 func (w *worker) reply(b *batch, i int, e header.Error, mtu int, reason Drop) {
-	if !w.answerable(b, i) || !w.errors.take(w.source(b, i), w.tick) {
+	if !w.answerable(b, i) || !w.errors.Take(w.source(b, i), w.tick) {
 		w.drop(b, i, reason)
 		return
 	}

@@ -75,7 +75,7 @@ func (w *worker) refuseSCTP(b *batch, i int, reason Drop) {
 		w.drop(b, i, reason)
 		return
 	}
-	if !w.resets.take(w.source(b, i), w.tick) {
+	if !w.resets.Take(w.source(b, i), w.tick) {
 		w.drop(b, i, DropReplyLimit)
 		return
 	}

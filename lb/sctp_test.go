@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -224,7 +225,7 @@ func TestAbortsAreLimited(t *testing.T) {
 	b := newBench(t)
 	b.serveSCTP(conntrack.ModeNAT)
 	b.w.beginRound()
-	b.w.resets = newLimiter(1, 1, 1)
+	b.w.resets = ratelimit.New(1, 1, 1)
 	for range 3 {
 		b.give(portClient, fromSCTPClient(false, 9, sctpData(4)).frame(t))
 	}

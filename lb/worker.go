@@ -10,6 +10,7 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/handoff"
+	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/xsk"
@@ -70,11 +71,11 @@ type worker struct {
 	holds        uint32 // packets that have been held
 	datagrams    datagrams
 	peers        []*peer // by worker; nil for itself
-	resets       limiter
+	resets       ratelimit.Limiter
 	challenged   challenges
-	errors       limiter
-	pathMTUs     limiter
-	echoes       limiter
+	errors       ratelimit.Limiter
+	pathMTUs     ratelimit.Limiter
+	echoes       ratelimit.Limiter
 	exhausted    exhaustion
 	vain         vain       // tries in place of exhausted endpoints
 	offLink      exhaustion // endpoints that l2dsr cannot reach, and the next hop there
@@ -244,10 +245,10 @@ func (w *worker) beginRound() {
 			w.countBusy(now)
 		}
 		w.shrinkFill()
-		w.resets.total.refill(now)
-		w.errors.total.refill(now)
-		w.echoes.total.refill(now)
-		w.pathMTUs.total.refill(now)
+		w.resets.Refill(now)
+		w.errors.Refill(now)
+		w.echoes.Refill(now)
+		w.pathMTUs.Refill(now)
 	}
 	w.snapshot = w.tables.Load()
 	w.routes = w.router.Load()

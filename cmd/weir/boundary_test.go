@@ -55,6 +55,11 @@ var boundaries = []boundary{
 		only:   []string{module + "/lb/xsk", "golang.org/x/sys"},
 	},
 	{
+		folder: "lb/ratelimit",
+		why:    "a limiter counts; the only thing it needs is the length of a tick",
+		only:   []string{module + "/conntrack", "golang.org/x/sys"},
+	},
+	{
 		folder: "discovery",
 		why:    "discovery says what to balance; it does not know how packets are moved",
 		never:  []string{module + "/lb", module + "/conntrack", module + "/cmd", module + "/perf"},
