@@ -27,7 +27,7 @@ TOOLS := ./.ci/testsum ./.ci/prose
 RACE_PACKAGES = $$($(GO) list ./... | grep -v '/lb/xsk$$')
 
 # What `make generate` writes.
-GENERATED = $(wildcard lb/steer/*_bpfel.* lb/steer/*_bpfeb.* perf/*/*_bpfel.* perf/*/*_bpfeb.* cmd/weir/README.md cmd/weir/metrics/README.md deploy/helm/weir/README.md)
+GENERATED = $(wildcard lb/steer/*_bpfel.* lb/steer/*_bpfeb.* perf/*/*_bpfel.* perf/*/*_bpfeb.* cmd/weir/README.md cmd/weir/config/README.md cmd/weir/metrics/README.md deploy/helm/weir/README.md)
 
 # Tests share the machine: -j must not run them side by side.
 .NOTPARALLEL:
@@ -164,7 +164,7 @@ lint: ## gofmt, vet, staticcheck, import boundaries, language of the comments
 	@$(GO) run ./.ci/prose
 
 .PHONY: generate
-generate: ## Compile the XDP program (clang) and write the references of commands, metrics and chart
+generate: ## Compile the XDP program (clang) and write the references of commands, configuration, metrics and chart
 	$(GO) generate ./...
 	GOWORK=off $(GO) -C deploy/charttest generate ./...
 

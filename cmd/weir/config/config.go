@@ -9,6 +9,8 @@
 // known, the line of the file or the flag that it came from.
 package config
 
+//go:generate go test -run ^TestReferenceIsCurrent$ -update .
+
 import (
 	"time"
 )
@@ -198,6 +200,7 @@ func (k *Kubernetes) LastKnownMaxAge() time.Duration {
 
 // Interface is one network interface to attach to.
 type Interface struct {
+	// Name is the name of a NIC, a bond, a VLAN interface or a veth.
 	Name string `json:"name"`
 	// Mode is auto, zerocopy, native or generic. With auto Weir takes the
 	// best that the driver grants and says which; with another mode the
