@@ -48,6 +48,16 @@ func (w *Worker) Confirm(h []uint64, k []Key, out []Ref) {
 	}
 }
 
+// Confirmed is Confirm of one key: it returns the entry of k, whose Hash is h and for
+// which Candidates has left r, or 0.
+func (w *Worker) Confirmed(h uint64, k *Key, r Ref) Ref {
+	t := w.t
+	if r == 0 || uint64(r-1) < uint64(len(t.entries)) && t.entries[r-1].Key.equal(k) {
+		return r
+	}
+	return t.find(h, k)
+}
+
 // candidate returns the Ref in the first live slot of a first bucket that has the tag
 // of h, 0 if there is none and no other bucket can have the key. It is what the
 // assembly of candidates does, but for two slots with the same tag: of these that

@@ -81,7 +81,7 @@ func account(t testing.TB, l *LB, workers []*bench) {
 			}
 		}
 		for _, h := range b.w.held {
-			descs("held", -1, h.desc[:h.bufs])
+			descs("held", -1, h.bufs())
 		}
 		for _, p := range b.w.peers {
 			if p == nil {

@@ -17,47 +17,78 @@ const (
 	maxBuffers = 4
 )
 
-// batch is a set of packets on their way through the stages. Every packet in
-// it is consumed exactly once: sent, dropped, held, handed over or given back.
-type batch struct {
-	n int
-	// desc are the packets' buffers, those of one packet next to each other.
-	desc  [batchSize * maxBuffers]xsk.Desc
-	first [batchSize]uint8  // where in desc a packet begins
-	bufs  [batchSize]uint8  // how many of desc it has
-	size  [batchSize]uint32 // the frame's length over all buffers
-	in    [batchSize]int32  // the port that it came from
-	pkt   [batchSize]header.Packet
-	key   [batchSize]conntrack.Key
-	hash  [batchSize]uint64
-	ref   [batchSize]conntrack.Ref
-	ok    [batchSize]bool // still to be looked up
-	// plain packets are whole, in one buffer with room for what established
-	// touches, and neither begin nor end a connection, nor their own way.
-	plain [batchSize]bool
-	// tries is how often the flow that was found had just been ended.
-	tries [batchSize]uint8
+// frames are the buffers of one packet, and the port by which it came.
+type frames struct {
+	desc [maxBuffers]xsk.Desc
+	size uint32 // the frame's length over all buffers
+	in   int32  // the port
+	n    uint8  // how many of desc there are
 }
 
-// head is packet i's first buffer, which holds all headers.
-func (b *batch) head(i int) *xsk.Desc { return &b.desc[b.first[i]] }
+// head returns the first buffer, which holds all headers.
+func (f *frames) head() *xsk.Desc { return &f.desc[0] }
 
-// buffers are all of packet i's buffers.
-func (b *batch) buffers(i int) []xsk.Desc {
-	from := int(b.first[i])
-	return b.desc[from : from+int(b.bufs[i])]
+// bufs returns all buffers.
+func (f *frames) bufs() []xsk.Desc { return f.desc[:f.n] }
+
+// the packets a packet on the way through the stages. It is consumed exactly once: sent,
+// dropped, queued, handed over or punted.
+type pkt struct {
+	header.Packet
+	state pktState
+	// lookups counts the look-ups that found a flow which had just ended.
+	lookups uint8
+	ref     conntrack.Ref // the flow entry by which the slow path forwards
+	frames
+	hash uint64 // of key
+	key  conntrack.Key
+	// datagram is the datagram of a fragment, nil of any other packet.
+	datagram *datagram
+}
+
+// pktState is how far a packet has come.
+type pktState uint8
+
+const (
+	// consumed: nothing is left to do.
+	consumed pktState = iota
+	// slow: parsed, with a key.
+	slow
+	// fast: as slow, and it is whole, in one buffer with room for what the fast path
+	// touches, and neither begins nor ends a connection, nor its own lifetime.
+	fast
+)
+
+// batch is a set of packets on their way through the stages.
+type batch struct {
+	n int
+	// received are the descriptors of a reception.
+	received [batchSize]xsk.Desc
+	pkts     [batchSize]pkt
+	// hash and ref are the look-up's: what it is asked and what it finds.
+	hash [batchSize]uint64
+	ref  [batchSize]conntrack.Ref
+}
+
+// add returns the place of another packet, empty but for the frames.
+func (b *batch) add(f *frames) *pkt {
+	p := &b.pkts[b.n&(batchSize-1)]
+	*p = pkt{frames: *f}
+	b.n++
+	return p
 }
 
 // take receives up to batchSize buffers of port in as a batch, and returns how
 // many there were. A packet of more than maxBuffers is dropped.
 func (w *worker) take(b *batch, in int32, q Queue) int {
-	n := q.Receive(b.desc[:batchSize])
+	n := q.Receive(b.received[:])
+	w.memory.Prefetch(b.received[:n])
 	b.n = 0
 	packets, bytes := uint64(0), uint64(0)
 	for at := 0; at < n; {
-		i, first, size := b.n, at, uint32(0)
+		first, size := at, uint32(0)
 		for at < n {
-			d := &b.desc[at]
+			d := &b.received[at]
 			more := d.Options & xsk.Continued
 			d.Options = more
 			size += d.Len
@@ -66,15 +97,19 @@ func (w *worker) take(b *batch, in int32, q Queue) int {
 				break
 			}
 		}
-		bufs := at - first
 		packets++
 		bytes += uint64(size)
-		if bufs > maxBuffers {
-			w.freeBuffers(b.desc[first:at])
+		if at-first > maxBuffers {
+			w.freeBuffers(b.received[first:at])
 			w.t.drops[DropTooBig]++
 			continue
 		}
-		b.first[i], b.bufs[i], b.size[i], b.in[i] = uint8(first), uint8(bufs), size, in
+		p := &b.pkts[b.n&(batchSize-1)]
+		p.n, p.size, p.in = uint8(at-first), size, in
+		p.desc[0] = b.received[first]
+		if at-first > 1 {
+			copy(p.desc[1:], b.received[first+1:at])
+		}
 		b.n++
 	}
 	w.t.rxPackets += packets
@@ -82,9 +117,9 @@ func (w *worker) take(b *batch, in int32, q Queue) int {
 	return n
 }
 
-// frame is the first buffer of packet i.
-func (w *worker) frame(b *batch, i int) []byte {
-	d := b.head(i)
+// frame is the first buffer of the packet.
+func (w *worker) frame(p *pkt) []byte {
+	d := p.head()
 	return w.area[d.Addr : d.Addr+uint64(d.Len) : (d.Addr|w.frameMask)+1]
 }
 
@@ -102,7 +137,6 @@ const groupSize = 8
 //
 // The third goes in the order of arrival.
 func (w *worker) process(b *batch) {
-	w.memory.Prefetch(b.desc[:b.n])
 	created := w.t.newFlows
 	for at := 0; at < b.n+2*groupSize; at += groupSize {
 		if from, to := b.group(at); from < to {
@@ -113,7 +147,6 @@ func (w *worker) process(b *batch) {
 			w.ct.Candidates(b.hash[from:to], b.ref[from:to])
 		}
 		if from, to := b.group(at - 2*groupSize); from < to {
-			w.ct.Confirm(b.hash[from:to], b.key[from:to], b.ref[from:to])
 			w.forward(b, from, to, created)
 		}
 	}
@@ -129,72 +162,76 @@ func (b *batch) group(at int) (from, to int) {
 
 // forward is the last stage. created is how many flows there were before the batch.
 func (w *worker) forward(b *batch, from, to int, created uint64) {
+	w.openings.collect = true
 	for i := from; i < to; i++ {
-		ref := b.ref[i]
-		if ref != 0 && b.plain[i] && w.established(b, i, ref) || !b.ok[i] {
+		p := &b.pkts[i&(batchSize-1)]
+		ref := w.ct.Confirmed(p.hash, &p.key, b.ref[i&(batchSize-1)])
+		if ref != 0 && p.state == fast && w.established(p, ref) || p.state == consumed {
 			continue
 		}
-		if ref == 0 && w.openings.n != 0 && w.openings.has(b, b.hash[i]) {
-			w.openAll(b)
+		if ref == 0 && w.openings.n != 0 && w.openings.has(p.hash) {
+			w.openAll()
 		}
 		if ref == 0 && w.t.newFlows != created {
-			ref = w.ct.Lookup(b.hash[i], &b.key[i]) // made by this very batch
+			ref = w.ct.Lookup(p.hash, &p.key) // made by this very batch
 		}
 		if ref != 0 {
-			w.flow(b, i, ref)
+			w.flow(p, ref)
 		} else {
-			w.miss(b, i)
+			w.miss(p)
 		}
 	}
 	if w.openings.n != 0 {
-		w.openAll(b)
+		w.openAll()
 	}
+	w.openings.collect = false
 }
 
-// classify parses packets and makes their keys; what is not a TCP, UDP or SCTP packet is
+// classify parses packets and makes their keys; what is not a TCP, UDP or SCTP the packets
 // dealt with here.
 func (w *worker) classify(b *batch, from, to int) {
 	for i := from; i < to; i++ {
-		d := b.head(i)
-		f := w.area[d.Addr : d.Addr+uint64(d.Len)]
-		p := &b.pkt[i]
-		b.tries[i] = 0
-		addrs, ports, ok := header.Plain4(f, int(b.size[i]), p)
+		p := &b.pkts[i&(batchSize-1)]
+		d := p.head()
+		p.lookups = 0
+		addrs, ports, ok := header.Plain4(w.area[d.Addr:d.Addr+uint64(d.Len)], int(p.size), &p.Packet)
 		if !ok {
-			w.classifyOther(b, i)
+			w.classifyOther(p)
+			b.hash[i&(batchSize-1)] = p.hash
 			continue
 		}
-		b.ok[i] = true
-		b.plain[i] = w.isPlain(b, i, p, d)
-		k := &b.key[i]
+		p.state = w.stateOf(p)
 		w4 := uint64(ports) | uint64(p.Proto)<<32 | 4<<40
-		k.W = [5]uint64{0: addrs, 4: w4}
-		b.hash[i] = w.table.Hash4(addrs, w4)
+		p.key.W = [5]uint64{0: addrs, 4: w4}
+		p.hash = w.table.Hash4(addrs, w4)
+		b.hash[i&(batchSize-1)] = p.hash
 	}
 }
 
-// isPlain says whether a packet that [header.Plain] took is one for established.
-func (w *worker) isPlain(b *batch, i int, p *header.Packet, d *xsk.Desc) bool {
-	return !p.Partial && p.TTL > 1 && p.Flags&(header.SYN|header.FIN|header.RST) == 0 &&
-		b.bufs[i] == 1 && d.Addr&w.frameMask+uint64(p.L3)+plainLen <= w.frameMask
+// stateOf returns fast or slow for a packet that [header.Plain] took.
+func (w *worker) stateOf(p *pkt) pktState {
+	if !p.Partial && p.TTL > 1 && p.Flags&(header.SYN|header.FIN|header.RST) == 0 &&
+		p.n == 1 && p.desc[0].Addr&w.frameMask+uint64(p.L3)+plainLen <= w.frameMask {
+		return fast
+	}
+	return slow
 }
 
 // classifyOther is classify of a packet that is not untagged and plain IPv4.
-func (w *worker) classifyOther(b *batch, i int) {
-	f := w.frame(b, i)
-	p := &b.pkt[i]
-	b.plain[i] = header.PlainElse(f, int(b.size[i]), p)
-	if b.plain[i] {
-		b.plain[i] = w.isPlain(b, i, p, b.head(i))
-	} else if problem := header.Parse(f, int(b.size[i]), p); problem != header.OK {
-		b.ok[i] = false
-		b.key[i] = conntrack.Key{}
-		b.hash[i] = 0
-		w.refuse(b, i, problem)
+func (w *worker) classifyOther(p *pkt) {
+	f := w.frame(p)
+	if header.PlainElse(f, int(p.size), &p.Packet) {
+		p.state = w.stateOf(p)
+	} else if problem := header.Parse(f, int(p.size), &p.Packet); problem != header.OK {
+		p.state = consumed
+		p.key = conntrack.Key{}
+		p.hash = 0
+		w.refuse(p, problem)
 		return
+	} else {
+		p.state = slow
 	}
-	b.ok[i] = true
-	k := &b.key[i]
+	k := &p.key
 	ip := f[p.L3:]
 	if p.Family == 4 {
 		k.W = [5]uint64{0: binary.LittleEndian.Uint64(ip[12:])}
@@ -206,50 +243,50 @@ func (w *worker) classifyOther(b *batch, i int) {
 		k.W[3] = binary.LittleEndian.Uint64(ip[32:])
 	}
 	k.W[4] = uint64(binary.LittleEndian.Uint32(f[p.L4:])) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
-	b.hash[i] = w.table.Hash(k)
+	p.hash = w.table.Hash(k)
 }
 
 // refuse deals with a packet that is not a whole TCP, UDP or SCTP packet: what may
 // well be the kernel's business goes back to it, the malformed is dropped.
-func (w *worker) refuse(b *batch, i int, problem header.Problem) {
+func (w *worker) refuse(p *pkt, problem header.Problem) {
 	switch problem {
 	case header.NotIP:
-		w.giveBack(b, i, DropNotIP)
+		w.giveBack(p, DropNotIP)
 	case header.IsFragment:
-		w.fragment(b, i)
+		w.fragment(p)
 	case header.NotTransport:
-		if proto := b.pkt[i].Proto; proto == header.ProtoICMP || proto == header.ProtoICMPv6 {
-			w.icmp(b, i)
+		if proto := p.Proto; proto == header.ProtoICMP || proto == header.ProtoICMPv6 {
+			w.icmp(p)
 			return
 		}
-		w.giveBack(b, i, DropNotTransport)
+		w.giveBack(p, DropNotTransport)
 	case header.Truncated:
-		w.drop(b, i, DropTruncated)
+		w.drop(p, DropTruncated)
 	case header.BadIPHeader:
-		w.drop(b, i, DropBadIPHeader)
+		w.drop(p, DropBadIPHeader)
 	case header.Martian:
-		w.drop(b, i, DropMartian)
+		w.drop(p, DropMartian)
 	case header.BadExtension:
-		w.drop(b, i, DropExtension)
+		w.drop(p, DropExtension)
 	case header.SourceRouted:
-		w.drop(b, i, DropSourceRoute)
+		w.drop(p, DropSourceRoute)
 	case header.BadFragment:
-		w.drop(b, i, DropBadFragment)
+		w.drop(p, DropBadFragment)
 	case header.TinyFragment:
-		w.drop(b, i, DropTinyFragment)
+		w.drop(p, DropTinyFragment)
 	default:
-		w.drop(b, i, DropBadTransport)
+		w.drop(p, DropBadTransport)
 	}
 }
 
-// drop counts packet i under its reason and frees its frames.
-func (w *worker) drop(b *batch, i int, reason Drop) {
+// drop counts the packet under its reason and frees its frames.
+func (w *worker) drop(p *pkt, reason Drop) {
 	w.t.drops[reason]++
-	w.sampleDrop(b, i, reason)
-	w.recycle(b, i)
+	w.sampleDrop(p, reason)
+	w.recycle(p)
 }
 
-func (w *worker) recycle(b *batch, i int) { w.freeBuffers(b.buffers(i)) }
+func (w *worker) recycle(p *pkt) { w.freeBuffers(p.bufs()) }
 
 func (w *worker) freeBuffers(descs []xsk.Desc) {
 	for j := range descs {
@@ -257,92 +294,89 @@ func (w *worker) freeBuffers(descs []xsk.Desc) {
 	}
 }
 
-// send puts packet i on its way out of a port, or hands it to the worker
+// send puts the packet on its way out of a port, or hands it to the worker
 // that owns the port's queue.
-func (w *worker) send(b *batch, i int, out int32) {
-	p := &w.ports[out]
-	n := int(b.bufs[i])
-	if p.q == nil {
-		w.sendElsewhere(b, i, out)
+func (w *worker) send(p *pkt, out int32) {
+	port := &w.ports[out]
+	if port.q == nil {
+		w.sendElsewhere(p, out)
 		return
 	}
-	if p.txn+n > txQueueLen {
-		w.transmit(p)
+	if port.txn+int(p.n) > txQueueLen {
+		w.transmit(port)
 	}
-	p.txn += copy(p.tx[p.txn:], b.buffers(i))
+	port.txn += copy(port.tx[port.txn:], p.bufs())
 }
 
-// sendElsewhere sends packet i by a port that has no queue of this worker.
-func (w *worker) sendElsewhere(b *batch, i int, out int32) {
-	if p := &w.ports[out]; p.tag != 0 {
-		w.pushTag(b, i, p.tag)
-		w.send(b, i, p.under)
+// sendElsewhere sends the packet by a port that has no queue of this worker.
+func (w *worker) sendElsewhere(p *pkt, out int32) {
+	if port := &w.ports[out]; port.tag != 0 {
+		w.pushTag(p, port.tag)
+		w.send(p, port.under)
 		return
 	}
-	w.handOver(b, i, out)
+	w.handOver(p, out)
 }
 
-// pushTag puts a VLAN tag on packet i, behind the MAC addresses.
-func (w *worker) pushTag(b *batch, i int, tag uint32) {
-	w.memory.Prepend(b.head(i), header.TagLen)
-	f := w.frame(b, i)
+// pushTag puts a VLAN tag on the packet, behind the MAC addresses.
+func (w *worker) pushTag(p *pkt, tag uint32) {
+	w.memory.Prepend(p.head(), header.TagLen)
+	f := w.frame(p)
 	copy(f, f[header.TagLen:header.TagLen+12])
 	binary.BigEndian.PutUint32(f[12:], tag)
-	p := &b.pkt[i]
 	p.L3, p.L4 = p.L3+header.TagLen, p.L4+header.TagLen
-	b.size[i] += header.TagLen
+	p.size += header.TagLen
 }
 
-// handOver passes packet i to the worker that owns the way out: never is a
+// handOver passes the packet to the worker that owns the way out: never is a
 // packet put on another worker's ring.
-func (w *worker) handOver(b *batch, i int, out int32) {
+func (w *worker) handOver(p *pkt, out int32) {
 	h := w.peers[w.ports[out].owner]
-	if h == nil || !h.out.Put(out, b.buffers(i)...) {
-		w.drop(b, i, DropHandoffFull)
+	if h == nil || !h.out.Put(out, p.bufs()...) {
+		w.drop(p, DropHandoffFull)
 		return
 	}
 	h.wake = true
 	w.t.handedOver++
 }
 
-// untag takes the VLAN tag off packet i. It names a network on the way in: on the way
+// untag takes the VLAN tag off the packet. It names a network on the way in: on the way
 // out the port says which tag its packets get.
-func (w *worker) untag(b *batch, i int) {
-	f := w.frame(b, i)
-	p := &b.pkt[i]
+func (w *worker) untag(p *pkt) {
+	f := w.frame(p)
 	n := p.L3 - header.EthernetLen
 	copy(f[n:], f[:12])
-	d := b.head(i)
+	d := p.head()
 	d.Addr, d.Len = d.Addr+uint64(n), d.Len-uint32(n)
-	b.size[i] -= uint32(n)
+	p.size -= uint32(n)
 	p.L3, p.L4 = p.L3-n, p.L4-n
 }
 
 // giveBack passes a packet that is not Weir's to the kernel, through the host
 // port and unchanged but for the MAC addresses. One that came from the host
 // port is dropped under the reason given: no loop.
-func (w *worker) giveBack(b *batch, i int, reason Drop) {
-	if b.pkt[i].Frag != 0 && w.datagrams.current != nil {
-		w.datagrams.current.kernels = true
+func (w *worker) giveBack(p *pkt, reason Drop) {
+	if p.Frag != 0 && p.datagram != nil {
+		p.datagram.kernels = true
 	}
-	if w.hostPort < 0 || b.in[i] == w.hostPort {
-		w.drop(b, i, reason)
+	if w.hostPort < 0 || p.in == w.hostPort {
+		w.drop(p, reason)
 		return
 	}
-	f := w.frame(b, i)
+	f := w.frame(p)
 	if len(f) < header.EthernetLen {
-		w.drop(b, i, reason)
+		w.drop(p, reason)
 		return
 	}
-	if b.pkt[i].L3 != header.EthernetLen {
-		w.untag(b, i)
-		f = w.frame(b, i)
+	if p.L3 != header.EthernetLen {
+		w.untag(p)
+		f = w.frame(p)
 	}
 	copy(f[0:6], w.hostMACs[0][:])
 	copy(f[6:12], w.hostMACs[1][:])
-	if b.ok[i] && b.pkt[i].Partial {
-		w.completeChecksum(b, i, &w.ports[w.hostPort])
+	if p.state != consumed && p.Partial {
+		w.completeChecksum(p, &w.ports[w.hostPort])
 	}
 	w.t.toKernel++
-	w.send(b, i, w.hostPort)
+	w.send(p, w.hostPort)
 }

@@ -64,9 +64,9 @@ func (s *challenges) note(hash uint64, seen, now uint32) {
 	s[hash%uint64(len(s))] = challenged{uint32(hash >> 32), s.since(hash, seen, now)}
 }
 
-// beginsAnew deals with packet i, a SYN or INIT of a flow whose endpoint is gone; false
+// beginsAnew deals with packet p, a SYN or INIT of a flow whose endpoint is gone; false
 // means that nothing has been done.
-func (w *worker) beginsAnew(b *batch, i int, ref conntrack.Ref, c *conntrack.Conn, policy table.Removal) bool {
+func (w *worker) beginsAnew(p *pkt, ref conntrack.Ref, c *conntrack.Conn, policy table.Removal) bool {
 	if policy == table.Keep {
 		switch c.State() {
 		case conntrack.StateSynSent, conntrack.StateSCTPInit: // the endpoint was never heard
@@ -74,48 +74,48 @@ func (w *worker) beginsAnew(b *batch, i int, ref conntrack.Ref, c *conntrack.Con
 			return false
 		case conntrack.StateSCTPCookieEchoed, conntrack.StateSCTPEstablished, conntrack.StateSCTPShutdown:
 			if c.Idle(w.tick) <= sctpSilence {
-				w.drop(b, i, DropEndpointGone)
+				w.drop(p, DropEndpointGone)
 				return true
 			}
 		default:
-			if w.tick-w.challenged.since(b.hash[i], c.LastSeen(), w.tick) < challengeSilence {
-				w.challenge(b, i, c.LastSeen())
+			if w.tick-w.challenged.since(p.hash, c.LastSeen(), w.tick) < challengeSilence {
+				w.challenge(p, c.LastSeen())
 				return true
 			}
 		}
 	}
 	w.ct.Delete(ref)
-	w.miss(b, i)
+	w.miss(p)
 	return true
 }
 
-// challenge answers the SYN that packet i is with a challenge ACK, at the rate that is
+// challenge answers the SYN that packet p is with a challenge ACK, at the rate that is
 // allowed for RSTs. The SYN's flow was last heard at tick seen.
-func (w *worker) challenge(b *batch, i int, seen uint32) {
-	if !w.answerable(b, i) {
-		w.drop(b, i, DropEndpointGone)
+func (w *worker) challenge(p *pkt, seen uint32) {
+	if !w.answerable(p) {
+		w.drop(p, DropEndpointGone)
 		return
 	}
-	if !w.resets.Take(w.source(b, i), w.tick) {
-		w.drop(b, i, DropReplyLimit)
+	if !w.resets.Take(w.source(p), w.tick) {
+		w.drop(p, DropReplyLimit)
 		return
 	}
 	w.t.drops[DropEndpointGone]++
-	w.sampleDrop(b, i, DropEndpointGone)
-	w.challenged.note(b.hash[i], seen, w.tick)
-	seq, ack := cookie(&b.key[i], w.tick>>cookieBits)
-	w.answer(b, i, header.Challenge(w.frame(b, i), &b.pkt[i], seq, ack))
+	w.sampleDrop(p, DropEndpointGone)
+	w.challenged.note(p.hash, seen, w.tick)
+	seq, ack := cookie(&p.key, w.tick>>cookieBits)
+	w.answer(p, header.Challenge(w.frame(p), &p.Packet, seq, ack))
 }
 
-// answersChallenge reports whether packet i, of the client, is the RST that proves that
+// answersChallenge reports whether packet p, of the client, is the RST that proves that
 // there is no connection of its tuple any more.
-func (w *worker) answersChallenge(b *batch, i int) bool {
-	if b.pkt[i].Flags&(header.RST|header.SYN) != header.RST {
+func (w *worker) answersChallenge(p *pkt) bool {
+	if p.Flags&(header.RST|header.SYN) != header.RST {
 		return false
 	}
-	seq := header.TCP(w.frame(b, i)[b.pkt[i].L4:]).Seq()
+	seq := header.TCP(w.frame(p)[p.L4:]).Seq()
 	for _, period := range [2]uint32{w.tick >> cookieBits, w.tick>>cookieBits - 1} {
-		if _, ack := cookie(&b.key[i], period); ack == seq {
+		if _, ack := cookie(&p.key, period); ack == seq {
 			return true
 		}
 	}
@@ -142,10 +142,10 @@ func cookie(k *conntrack.Key, period uint32) (seq, ack uint32) {
 	return binary.LittleEndian.Uint32(sum[0:]), binary.LittleEndian.Uint32(sum[4:])
 }
 
-// clientIsGone forgets the flow of packet i, which answers a challenge.
-func (w *worker) clientIsGone(b *batch, i int, ref conntrack.Ref) {
+// clientIsGone forgets the flow of packet p, which answers a challenge.
+func (w *worker) clientIsGone(p *pkt, ref conntrack.Ref) {
 	w.ct.Delete(ref)
-	w.drop(b, i, DropEndpointGone)
+	w.drop(p, DropEndpointGone)
 }
 
 // removalOf is what the flow's Service wants for flows of endpoints that are gone.

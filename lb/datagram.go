@@ -12,8 +12,6 @@ import (
 // that a flood costs nothing but older ones.
 type datagrams struct {
 	sets [datagramSets][datagramWays]datagram
-	// current is the datagram of the fragment that is being dealt with.
-	current *datagram
 	// idents count identifications, by a hash of the addresses; each begins
 	// anywhere.
 	idents [identCounters]uint32

@@ -33,20 +33,20 @@ func modeTo(fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path, 
 	return max(fe.Mode, conntrack.ModeNAT)
 }
 
-// mayKeepClient says whether the answer to packet i, the first of a flow to an
+// mayKeepClient says whether the answer to packet p, the first of a flow to an
 // endpoint behind the host port, will come back to its client's own address.
-func (w *worker) mayKeepClient(b *batch, i int, ep *table.EndpointEntry, path *route.Path) bool {
-	if b.in[i] == w.hostPort {
+func (w *worker) mayKeepClient(p *pkt, ep *table.EndpointEntry, path *route.Path) bool {
+	if p.in == w.hostPort {
 		// A client on this node: the kernel drops what comes from an address of
 		// its own, and a bridge between two pods would carry the answer past it.
 		return false
 	}
-	if !path.Local || b.pkt[i].Proto != header.ProtoUDP {
+	if !path.Local || p.Proto != header.ProtoUDP {
 		return true
 	}
 	// A datagram's server on the wildcard address answers from the address
 	// that the kernel prefers towards the client: it must be the one asked.
-	back, ok := w.routes.Lookup(b.key[i].Src().Addr(), uint32(b.hash[i]))
+	back, ok := w.routes.Lookup(p.key.Src().Addr(), uint32(p.hash))
 	return ok && back.Source == ep.AddrPort.Addr()
 }
 

@@ -23,17 +23,17 @@ func (l *LB) Connections() int { return l.flows.Awaited() }
 // outlives the detachment; else the kernel refuses it, or routes it, exactly as it
 // will then. A client on this node has no way around the host port: it is refused
 // at once, to try again when Weir is gone.
-func (w *worker) decline(b *batch, i int) {
-	if w.hostPort >= 0 && b.in[i] != w.hostPort {
-		w.giveBack(b, i, DropDraining)
+func (w *worker) decline(p *pkt) {
+	if w.hostPort >= 0 && p.in != w.hostPort {
+		w.giveBack(p, DropDraining)
 		return
 	}
-	switch b.pkt[i].Proto {
+	switch p.Proto {
 	case header.ProtoTCP:
-		w.reset(b, i, DropDraining)
+		w.reset(p, DropDraining)
 	case header.ProtoSCTP:
-		w.refuseSCTP(b, i, DropDraining)
+		w.refuseSCTP(p, DropDraining)
 	default:
-		w.reply(b, i, header.PortUnreachable, 0, DropDraining)
+		w.reply(p, header.PortUnreachable, 0, DropDraining)
 	}
 }

@@ -41,8 +41,8 @@ type samples struct {
 	ring  [samplesKept]sample
 }
 
-// sampleDrop keeps packet i, unless enough of its reason were kept in this tick.
-func (w *worker) sampleDrop(b *batch, i int, reason Drop) {
+// sampleDrop keeps packet p, unless enough of its reason were kept in this tick.
+func (w *worker) sampleDrop(p *pkt, reason Drop) {
 	s := &w.samples[reason]
 	if s.tick != w.tick {
 		s.tick, s.taken = w.tick, 0
@@ -54,8 +54,8 @@ func (w *worker) sampleDrop(b *batch, i int, reason Drop) {
 	n := s.next.Load()
 	at := &s.ring[n%samplesKept]
 	at.sequence.Store(2*n + 1)
-	frame := w.frame(b, i)
-	at.meta.Store(uint64(w.tick)<<32 | uint64(min(b.size[i], 1<<24-1))<<8 | uint64(uint8(b.in[i])))
+	frame := w.frame(p)
+	at.meta.Store(uint64(w.tick)<<32 | uint64(min(p.size, 1<<24-1))<<8 | uint64(uint8(p.in)))
 	length := min(len(frame), 8*sampleWords)
 	for j := 0; j < length/8; j++ {
 		at.data[j].Store(binary.LittleEndian.Uint64(frame[8*j:]))

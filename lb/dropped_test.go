@@ -37,25 +37,25 @@ func TestDroppedPacketsAreSampled(t *testing.T) {
 func TestSamplesAreOverwritten(t *testing.T) {
 	b := newBench(t)
 	w := b.w
-	in := &w.batch
+	p := &w.batch.pkts[0]
 	f := packet{srcMAC: macClient, dstMAC: macWeir, src: ap(client4, 4000), dst: ap(node4, 80), proto: header.ProtoTCP}.build(t)
 	addr, _ := w.free.pop()
-	in.desc[0].Addr, in.desc[0].Len, in.size[0], in.first[0] = addr, uint32(len(f)), uint32(len(f)), 0
+	p.desc[0].Addr, p.desc[0].Len, p.size, p.n = addr, uint32(len(f)), uint32(len(f)), 1
 	for i := range 3 * samplesKept {
 		w.tick = uint32(i)
-		w.sampleDrop(in, 0, DropMartian)
+		w.sampleDrop(p, DropMartian)
 	}
 	got := w.samples[DropMartian].read(nil, DropMartian)
 	if len(got) != samplesKept || got[0].Tick != 2*samplesKept || got[samplesKept-1].Tick != 3*samplesKept-1 {
 		t.Errorf("%d samples, from %d to %d", len(got), got[0].Tick, got[len(got)-1].Tick)
 	}
 	for range 2 * samplesPerTick {
-		w.sampleDrop(in, 0, DropMartian)
+		w.sampleDrop(p, DropMartian)
 	}
 	if n := w.samples[DropMartian].next.Load(); n != 3*samplesKept+samplesPerTick-1 {
 		t.Errorf("%d were taken", n)
 	}
-	if n := testing.AllocsPerRun(100, func() { w.sampleDrop(in, 0, DropMartian); w.tick++ }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { w.sampleDrop(p, DropMartian); w.tick++ }); n != 0 {
 		t.Errorf("%v allocations per sample", n)
 	}
 }

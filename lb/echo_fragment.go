@@ -11,53 +11,52 @@ func ofICMP(p *header.Packet) bool {
 	return p.Family == 4 && p.Proto == header.ProtoICMP || p.Family == 6 && p.Proto == header.ProtoICMPv6
 }
 
-// mayBeEcho says whether packet i, a fragment, may be of a ping that Weir answers.
-func (w *worker) mayBeEcho(b *batch, i int) bool {
-	p := &b.pkt[i]
-	if !ofICMP(p) {
+// mayBeEcho says whether packet p, a fragment, may be of a ping that Weir answers.
+func (w *worker) mayBeEcho(p *pkt) bool {
+	if !ofICMP(&p.Packet) {
 		return false
 	}
-	k := addressKey(w.frame(b, i)[p.L3:], p.Family)
+	k := addressKey(w.frame(p)[p.L3:], p.Family)
 	return w.lb.vips.Load().Lookup(k.Dst().Addr())
 }
 
 // firstOfEcho deals with the first fragment of an ICMP message to such an address.
-func (w *worker) firstOfEcho(b *batch, i int, d *datagram) {
-	p, f := &b.pkt[i], w.frame(b, i)
-	switch header.ICMPMessage(f, p) {
+func (w *worker) firstOfEcho(p *pkt, d *datagram) {
+	f := w.frame(p)
+	switch header.ICMPMessage(f, &p.Packet) {
 	case header.MessageEcho:
 	case header.MessageMalformed:
-		w.drop(b, i, DropICMPMalformed)
+		w.drop(p, DropICMPMalformed)
 		return
 	default:
-		w.giveBack(b, i, DropNotTransport)
+		w.giveBack(p, DropNotTransport)
 		return
 	}
-	b.key[i] = addressKey(f[p.L3:], p.Family)
-	if !w.validSource(b, i, nil) {
+	p.key = addressKey(f[p.L3:], p.Family)
+	if !w.validSource(p, nil) {
 		return
 	}
-	d.echo = w.replyFragment(b, i, d, true)
+	d.echo = w.replyFragment(p, d, true)
 }
 
 // replyFragment answers a fragment of a ping; false when it has been dropped.
-func (w *worker) replyFragment(b *batch, i int, d *datagram, first bool) bool {
-	p, f := &b.pkt[i], w.frame(b, i)
+func (w *worker) replyFragment(p *pkt, d *datagram, first bool) bool {
+	f := w.frame(p)
 	fr := p.Fragment(f)
 	if p.Family == 4 && header.IPv4(f[p.L3:]).HeaderLen() != header.IPv4Len ||
 		p.Family == 6 && (p.Frag != p.L3+header.IPv6Len || f[p.Frag] != header.ProtoICMPv6) {
-		w.drop(b, i, DropUnsupported)
+		w.drop(p, DropUnsupported)
 		return false
 	}
-	if (f[0]|f[6])&1 != 0 || !w.echoes.Take(w.source(b, i), w.tick) {
-		w.drop(b, i, DropEchoLimit)
+	if (f[0]|f[6])&1 != 0 || !w.echoes.Take(w.source(p), w.tick) {
+		w.drop(p, DropEchoLimit)
 		return false
 	}
 	if reason, ok := d.take(&fr); !ok {
-		w.drop(b, i, reason)
+		w.drop(p, reason)
 		return false
 	}
-	header.EchoReplyFragment(f, p, first)
+	header.EchoReplyFragment(f, &p.Packet, first)
 	w.t.fragments++
 	if first {
 		w.t.echoes++
@@ -65,6 +64,6 @@ func (w *worker) replyFragment(b *batch, i int, d *datagram, first bool) bool {
 	if d.complete() {
 		*d = datagram{}
 	}
-	w.sendBack(b, i)
+	w.sendBack(p)
 	return true
 }

@@ -27,13 +27,11 @@ type tunnel struct {
 	outer header.Encap // else with this before them
 }
 
-// tunnelOf is the tunnel of an entry, for packet i. It is good until the next is
-// asked for.
-func (w *worker) tunnelOf(b *batch, i int, e *conntrack.Entry, ref conntrack.Ref) *tunnel {
-	t := &w.tunnel
+// tunnelOf returns the tunnel of an entry, for a packet.
+func (w *worker) tunnelOf(p *pkt, e *conntrack.Entry, ref conntrack.Ref) (t tunnel) {
 	t.plain = e.Mode == conntrack.ModeL2DSR
 	o := &t.outer
-	o.V6, o.GUE, o.Flow = e.Flags&conntrack.FlagOuter6 != 0, e.Mode == conntrack.ModeGUE, uint32(b.hash[i]>>32)
+	o.V6, o.GUE, o.Flow = e.Flags&conntrack.FlagOuter6 != 0, e.Mode == conntrack.ModeGUE, uint32(p.hash>>32)
 	if o.V6 {
 		src, dst := w.table.NewAddrs6(ref)
 		o.Addr6 = [4]uint64{src[0], src[1], dst[0], dst[1]}
@@ -44,11 +42,10 @@ func (w *worker) tunnelOf(b *batch, i int, e *conntrack.Entry, ref conntrack.Ref
 }
 
 // tunnelTo is the tunnel that a flow from src to the endpoint would have.
-func (w *worker) tunnelTo(b *batch, i int, mode conntrack.Mode, src, ep netip.Addr) *tunnel {
-	t := &w.tunnel
+func (w *worker) tunnelTo(p *pkt, mode conntrack.Mode, src, ep netip.Addr) (t tunnel) {
 	t.plain = mode == conntrack.ModeL2DSR
 	k := conntrack.MakeKey(netip.AddrPortFrom(src, 0), netip.AddrPortFrom(ep, 0), 0)
-	t.outer = header.Encap{V6: k.Family() == 6, GUE: mode == conntrack.ModeGUE, Flow: uint32(b.hash[i] >> 32),
+	t.outer = header.Encap{V6: k.Family() == 6, GUE: mode == conntrack.ModeGUE, Flow: uint32(p.hash >> 32),
 		Addr4: k.W[0], Addr6: [4]uint64(k.W[:4])}
 	return t
 }
@@ -73,32 +70,31 @@ func (w *worker) reaches(path *route.Path, mode conntrack.Mode, ep netip.AddrPor
 	return false
 }
 
-// takeUp sends packet i, of a TCP connection that began elsewhere, by the flow
+// takeUp sends packet p, of a TCP connection that began elsewhere, by the flow
 // entry that was made for it. The flow counts as half open until it goes on: of
 // packets from nowhere the table keeps none that is older than a real one's.
-func (w *worker) takeUp(b *batch, i int, ref conntrack.Ref) {
-	b.ref[i] = ref
+func (w *worker) takeUp(p *pkt, ref conntrack.Ref) {
+	p.ref = ref
 	e := w.table.Entry(ref)
-	adj, dst, mtu := w.adjacency(b, i, w.table.Conn(ref), e, ref)
+	adj, dst, mtu := w.adjacency(p, w.table.Conn(ref), e, ref)
 	if adj == nil {
 		return // held, or answered
 	}
-	t := w.tunnelOf(b, i, e, ref)
+	t := w.tunnelOf(p, e, ref)
 	mtu = t.within(mtu)
-	if uint32(b.pkt[i].Len) > mtu && w.tooBigDirect(b, i, mtu) {
+	if uint32(p.Len) > mtu && w.tooBigDirect(p, mtu) {
 		return
 	}
-	if b.pkt[i].Frag != 0 && !w.fragmentGoes(b, i, e) {
+	if p.Frag != 0 && !w.fragmentGoes(p, e) {
 		return
 	}
-	w.direct(b, i, t, adj, dst, mtu)
+	w.direct(p, &t, adj, dst, mtu)
 }
 
-// direct sends packet i, which fits the tunnel's mtu or may be fragmented, on
+// direct sends packet p, which fits the tunnel's mtu or may be fragmented, on
 // to its endpoint.
-func (w *worker) direct(b *batch, i int, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
-	p := &b.pkt[i]
-	f := w.frame(b, i)
+func (w *worker) direct(p *pkt, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
+	f := w.frame(p)
 	ip := f[p.L3:]
 	if p.Family == 4 {
 		ip[8]--
@@ -108,47 +104,46 @@ func (w *worker) direct(b *batch, i int, t *tunnel, adj *route.Adjacency, dst ui
 		ip[7]--
 	}
 	if p.Proto == header.ProtoTCP && p.Flags&header.SYN != 0 {
-		w.clampMSS(b, i, mtu)
+		w.clampMSS(p, mtu)
 	}
 	fits := uint32(p.Len) <= mtu
 	if p.Partial && (!t.plain || !fits) {
 		// Behind another header or in pieces nobody will complete it.
-		w.sumChecksum(b, i)
+		w.sumChecksum(p)
 		p.Partial = false
 	}
 	if !fits {
-		w.inFragments(b, i, t, adj, dst, mtu)
+		w.inFragments(p, t, adj, dst, mtu)
 		return
 	}
-	w.onward(b, i, t, adj, dst)
+	w.onward(p, t, adj, dst)
 }
 
-// onward puts the outer header on packet i, where it gets one, and sends it. t is nil
+// onward puts the outer header on packet p, where it gets one, and sends it. t is nil
 // for a packet that was translated.
-func (w *worker) onward(b *batch, i int, t *tunnel, adj *route.Adjacency, dst uint64) {
-	if t != nil && !t.plain && !w.encapsulate(b, i, &t.outer) {
-		w.drop(b, i, DropUnsupported)
+func (w *worker) onward(p *pkt, t *tunnel, adj *route.Adjacency, dst uint64) {
+	if t != nil && !t.plain && !w.encapsulate(p, &t.outer) {
+		w.drop(p, DropUnsupported)
 		return
 	}
-	w.leave(b, i, adj, dst)
+	w.leave(p, adj, dst)
 }
 
 // encapsulate puts the outer header between the Ethernet header,
-// with its tags, and packet i; false when the frame has no room before it, which
+// with its tags, and packet p; false when the frame has no room before it, which
 // no driver is known to leave out (XDP_PACKET_HEADROOM).
-func (w *worker) encapsulate(b *batch, i int, o *header.Encap) bool {
-	p := &b.pkt[i]
-	d := b.head(i)
+func (w *worker) encapsulate(p *pkt, o *header.Encap) bool {
+	d := p.head()
 	n, l3, inner := uint64(o.Len()), int(p.L3), int(p.Len)
 	if d.Addr&w.frameMask < n {
 		return false
 	}
-	if b.bufs[i] == 1 { // padding would end up inside
+	if p.n == 1 { // padding would end up inside
 		d.Len = uint32(l3 + inner)
 	}
 	d.Addr, d.Len = d.Addr-n, d.Len+uint32(n)
-	b.size[i] += uint32(n)
-	f := w.frame(b, i)
+	p.size += uint32(n)
+	f := w.frame(p)
 	copy(f[:l3], f[n:])
 	etherType := uint16(header.EtherTypeIPv4)
 	if o.V6 {
@@ -165,7 +160,7 @@ func (w *worker) encapsulate(b *batch, i int, o *header.Encap) bool {
 		// but for tunnels whose operator has looked at RFC 6936.
 		l4 := l3 + header.IPv6Len
 		end := l3 + int(p.Len)
-		c := ^header.Fold(w.sum(b, i, o.UDPSum(end-l4), l4, end))
+		c := ^header.Fold(w.sum(p, o.UDPSum(end-l4), l4, end))
 		if c == 0 {
 			c = 0xffff
 		}
@@ -176,13 +171,12 @@ func (w *worker) encapsulate(b *batch, i int, o *header.Encap) bool {
 
 // clampMSS lowers the segment size that a SYN announces, where the Service says
 // so: what the endpoint then sends fits a way as narrow as the tunnel.
-func (w *worker) clampMSS(b *batch, i int, mtu uint32) {
-	k := frontendKey(&b.key[i])
+func (w *worker) clampMSS(p *pkt, mtu uint32) {
+	k := frontendKey(&p.key)
 	fe := w.snapshot.Lookup(&k)
 	if fe == nil || fe.Policy == nil || fe.Policy.MSSClamp == 0 {
 		return
 	}
-	p := &b.pkt[i]
 	mss := uint32(fe.Policy.MSSClamp)
 	if mss == table.MSSClampAuto {
 		headers := uint32(header.IPv4Len + header.TCPLen)
@@ -191,7 +185,7 @@ func (w *worker) clampMSS(b *batch, i int, mtu uint32) {
 		}
 		mss = max(mtu, headers+minMSS) - headers
 	}
-	l4 := w.frame(b, i)[p.L4:]
+	l4 := w.frame(p)[p.L4:]
 	delta := header.ClampMSS(l4, uint16(mss))
 	if delta == 0 || p.Partial { // the sum to come goes over it
 		return
@@ -205,24 +199,23 @@ const minMSS = 536
 
 // tooBigDirect deals with a packet that is larger than the tunnel's mtu; false
 // when it may go all the same, in fragments.
-func (w *worker) tooBigDirect(b *batch, i int, mtu uint32) bool {
-	p := &b.pkt[i]
-	ip := w.frame(b, i)[p.L3:]
+func (w *worker) tooBigDirect(p *pkt, mtu uint32) bool {
+	ip := w.frame(p)[p.L3:]
 	if p.Family == 4 && !header.IPv4(ip).DontFragment() {
-		if w.divisible(p, mtu) {
+		if w.divisible(&p.Packet, mtu) {
 			return false
 		}
-		w.drop(b, i, DropTooBig)
+		w.drop(p, DropTooBig)
 		return true
 	}
 	if p.Family == 6 && mtu < minMTU6 {
 		if p.Len <= minMTU6 { // nobody would believe less
-			w.drop(b, i, DropTooBig)
+			w.drop(p, DropTooBig)
 			return true
 		}
 		mtu = minMTU6
 	}
-	w.reply(b, i, header.TooBig, int(mtu), DropTooBig)
+	w.reply(p, header.TooBig, int(mtu), DropTooBig)
 	return true
 }
 

@@ -13,15 +13,14 @@ import (
 // an IPv6 and a TCP header.
 const plainLen = header.IPv6Len + header.TCPLen
 
-// established deals with packet i of entry r if it is one of those that only need
+// established deals with packet p of entry r if it is one of those that only need
 // the rewrite, which are nearly all: b.plain, of a flow that goes on and gets no outer
 // header, the way out known and open. Anything else is left to flow, which knows all
 // cases; false means that nothing has been done.
-func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
+func (w *worker) established(p *pkt, r conntrack.Ref) bool {
 	e, c := w.table.Entry(r), w.table.Conn(r)
 	dir := uint32(r-1) & 1
 	word := atomic.LoadUint64(&c.Adj[dir])
-	p := &b.pkt[i]
 	adj := &w.adjacencies[word&0xffff]
 	direct := e.Mode == conntrack.ModeL2DSR
 	if direct {
@@ -30,7 +29,7 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	if !c.Steady(dir) || e.Mode > conntrack.ModeL2DSR || uint32(word>>32) != adj.Stamp() {
 		return false
 	}
-	if e.Flags != 0 && !direct && w.tellsServer(b, i) { // FlagWatched: the modes of the others are sorted out
+	if e.Flags != 0 && !direct && w.tellsServer(p) { // FlagWatched: the modes of the others are sorted out
 		return false
 	}
 	dst, state := adj.Dst()
@@ -46,18 +45,18 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 		return false
 	}
 	if c.LastSeen() != w.tick {
-		w.sample(b, i, c, r)
+		w.sample(p, c, r)
 	}
 	adj.Touch(w.tick)
 
-	d := b.head(i)
+	d := p.head()
 	f := w.area[d.Addr:]
 	route.PutMACs(f, dst, src)
 	ip := (*[plainLen]byte)(f[p.L3:])
 	at := uint32(header.IPv4Len)
 	if direct {
 		if conntrack.Milestone(binary.BigEndian.Uint32(f[p.L4+4:]), uint32(p.Len)) { // sample leaves datagrams out
-			w.sample(b, i, c, r)
+			w.sample(p, c, r)
 		}
 		hop(ip, p.Family)
 		port.tx[port.txn] = *d
@@ -84,7 +83,7 @@ func (w *worker) established(b *batch, i int, r conntrack.Ref) bool {
 	binary.LittleEndian.PutUint32(l4, e.NewPorts)
 	if p.Proto == header.ProtoTCP {
 		if conntrack.Milestone(binary.BigEndian.Uint32(l4[4:]), uint32(p.Len)) {
-			w.sample(b, i, c, r)
+			w.sample(p, c, r)
 		}
 		sum := binary.LittleEndian.Uint16(l4[tcpChecksum:])
 		binary.LittleEndian.PutUint16(l4[tcpChecksum:], header.Update(sum, uint64(e.L4Delta)))

@@ -9,71 +9,70 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// flow deals with packet i, for which the flow entry was found.
-func (w *worker) flow(b *batch, i int, ref conntrack.Ref) {
-	if !w.verified(b, i) {
+// flow deals with packet p, for which the flow entry was found.
+func (w *worker) flow(p *pkt, ref conntrack.Ref) {
+	if !w.verified(p) {
 		return
 	}
-	if w.anyGone && w.orphaned(b, i, ref) {
+	if w.anyGone && w.orphaned(p, ref) {
 		return
 	}
-	w.carry(b, i, ref)
+	w.carry(p, ref)
 }
 
-// carry sends packet i on by the flow entry that it belongs to.
-func (w *worker) carry(b *batch, i int, ref conntrack.Ref) {
-	b.ref[i] = ref
-	p := &b.pkt[i]
+// carry sends packet p on by the flow entry that it belongs to.
+func (w *worker) carry(p *pkt, ref conntrack.Ref) {
+	p.ref = ref
 	c := w.table.Conn(ref)
 	if p.TTL <= 1 {
-		w.reply(b, i, header.TimeExceeded, 0, DropTTL)
+		w.reply(p, header.TimeExceeded, 0, DropTTL)
 		return
 	}
 	e := w.table.Entry(ref)
-	adj, dst, mtu := w.adjacency(b, i, c, e, ref)
+	adj, dst, mtu := w.adjacency(p, c, e, ref)
 	if adj == nil {
 		return // held, or answered
 	}
-	var t *tunnel
+	var t tunnel
 	if oneWay(e.Mode) {
-		t = w.tunnelOf(b, i, e, ref)
+		t = w.tunnelOf(p, e, ref)
 		mtu = t.within(mtu)
-		if uint32(p.Len) > mtu && w.tooBigDirect(b, i, mtu) {
+		if uint32(p.Len) > mtu && w.tooBigDirect(p, mtu) {
 			return
 		}
-	} else if uint32(p.Len) > mtu && w.tooBig(b, i, adj, mtu) {
+	} else if uint32(p.Len) > mtu && w.tooBig(p, adj, mtu) {
 		return
 	}
 	if p.Proto == header.ProtoTCP {
-		if !w.trackTCP(b, i, c, ref) {
+		if !w.trackTCP(p, c, ref) {
 			return
 		}
 	} else if p.Proto == header.ProtoSCTP {
-		if !w.trackSCTP(b, i, ref) {
+		if !w.trackSCTP(p, ref) {
 			return
 		}
 	} else {
 		if c.State() == conntrack.StateNone {
-			w.lookAgain(b, i)
+			w.lookAgain(p)
 			return
 		}
-		if !w.mayOpen(b, i, c, ref) {
+		if !w.mayOpen(p, c, ref) {
 			return
 		}
 		w.table.TrackUDP(ref, w.tick)
 		if e.Flags&conntrack.FlagWatched != 0 && !oneWay(e.Mode) {
-			w.learnServer(b, i, c, ref)
+			w.learnServer(p, c, ref)
 		}
 	}
-	if p.Frag != 0 && !w.fragmentGoes(b, i, e) {
+	if p.Frag != 0 && !w.fragmentGoes(p, e) {
 		return
 	}
-	if t != nil {
-		w.direct(b, i, t, adj, dst, mtu)
+	if oneWay(e.Mode) {
+		w.direct(p, &t, adj, dst, mtu)
 		return
 	}
-	w.translate(b, i, e)
-	w.depart(b, i, adj, dst, mtu)
+	w.translate(p, e)
+	w.depart(p, adj, dst, mtu)
 }
 
 // lookAgains bounds how often a packet is looked up again: who ends a flow may
@@ -82,30 +81,30 @@ const lookAgains = 8
 
 // lookAgain deals with a packet whose flow went away after it was looked up:
 // ended by another worker, by ageing, or by a packet of this very batch.
-func (w *worker) lookAgain(b *batch, i int) {
-	if b.tries[i]++; b.tries[i] > lookAgains {
-		w.drop(b, i, DropNoFlow)
+func (w *worker) lookAgain(p *pkt) {
+	if p.lookups++; p.lookups > lookAgains {
+		w.drop(p, DropNoFlow)
 		return
 	}
-	if ref := w.ct.Lookup(b.hash[i], &b.key[i]); ref != 0 {
-		w.carry(b, i, ref)
+	if ref := w.ct.Lookup(p.hash, &p.key); ref != 0 {
+		w.carry(p, ref)
 		return
 	}
-	w.miss(b, i)
+	w.miss(p)
 }
 
-// leave puts the adjacency's MAC addresses on packet i and sends it.
-func (w *worker) leave(b *batch, i int, adj *route.Adjacency, dst uint64) {
+// leave puts the adjacency's MAC addresses on packet p and sends it.
+func (w *worker) leave(p *pkt, adj *route.Adjacency, dst uint64) {
 	src, out := adj.Src()
 	adj.Touch(w.tick)
-	if b.pkt[i].L3 != header.EthernetLen {
-		w.untag(b, i)
+	if p.L3 != header.EthernetLen {
+		w.untag(p)
 	}
-	route.PutMACs(w.frame(b, i), dst, src)
-	if b.pkt[i].Partial {
-		w.completeChecksum(b, i, &w.ports[out])
+	route.PutMACs(w.frame(p), dst, src)
+	if p.Partial {
+		w.completeChecksum(p, &w.ports[out])
 	}
-	w.send(b, i, int32(out))
+	w.send(p, int32(out))
 }
 
 // way is a connection's word for one direction: the stamp of the adjacency in bits
@@ -119,7 +118,7 @@ func way(stamp uint32, path *route.Path, n uint32) uint64 {
 // packet then having been dealt with. The connection's word holds what was
 // found: after a change of routes each flow asks once again, at its next
 // packet.
-func (w *worker) adjacency(b *batch, i int, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref) (*route.Adjacency, uint64, uint32) {
+func (w *worker) adjacency(p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref) (*route.Adjacency, uint64, uint32) {
 	adjWord := &c.Adj[0]
 	if !ref.Forward() {
 		adjWord = &c.Adj[1]
@@ -130,20 +129,20 @@ func (w *worker) adjacency(b *batch, i int, c *conntrack.Conn, e *conntrack.Entr
 			return adj, mac, min(adj.MTU(), uint32(word)>>16)
 		}
 	}
-	path, ok := w.routes.Lookup(w.table.NewDst(ref).Addr(), uint32(b.hash[i]))
+	path, ok := w.routes.Lookup(w.table.NewDst(ref).Addr(), uint32(p.hash))
 	if !ok {
-		w.noRoute(b, i, path.Kind)
+		w.noRoute(p, path.Kind)
 		return nil, 0, 0
 	}
 	if oneWay(e.Mode) && !w.reaches(&path, e.Mode, w.table.NewDst(ref)) {
-		w.drop(b, i, DropNotOnLink)
+		w.drop(p, DropNotOnLink)
 		return nil, 0, 0
 	}
 	needed := ref.Forward() || path.NextHop != w.table.NewDst(ref).Addr()
 	if ref.Forward() {
 		path.NextHop = throughHostPort(&path, e.Mode)
 	}
-	adj, mac, word := w.hop(b, i, &path, needed)
+	adj, mac, word := w.hop(p, &path, needed)
 	if adj == nil {
 		return nil, 0, 0
 	}
@@ -157,10 +156,10 @@ func (w *worker) adjacency(b *batch, i int, c *conntrack.Conn, e *conntrack.Entr
 // connection may find it again, 0 for none; nil when it cannot be used now, the packet
 // then having been dealt with. needed is true where an endpoint or a gateway is there.
 // Only next hops that have answered get a word: another's number is soon given away.
-func (w *worker) hop(b *batch, i int, path *route.Path, needed bool) (adj *route.Adjacency, mac, word uint64) {
+func (w *worker) hop(p *pkt, path *route.Path, needed bool) (adj *route.Adjacency, mac, word uint64) {
 	n, ok := w.router.Adjacency(path.Port, path.NextHop)
 	if !ok {
-		w.hold(b, i, path, needed, true)
+		w.hold(p, path, needed, true)
 		return nil, 0, 0
 	}
 	adj = &w.adjacencies[n]
@@ -177,66 +176,65 @@ func (w *worker) hop(b *batch, i int, path *route.Path, needed bool) (adj *route
 		}
 		return adj, mac, word
 	case route.Failed:
-		w.reply(b, i, header.HostUnreachable, 0, DropNeighbour)
+		w.reply(p, header.HostUnreachable, 0, DropNeighbour)
 	default:
-		w.hold(b, i, path, needed, state == route.Unresolved || needed && !adj.Needed())
+		w.hold(p, path, needed, state == route.Unresolved || needed && !adj.Needed())
 	}
 	return nil, 0, 0
 }
 
 // noRoute deals with a packet whose destination cannot be reached.
-func (w *worker) noRoute(b *batch, i int, why route.Kind) {
+func (w *worker) noRoute(p *pkt, why route.Kind) {
 	if why == route.Blackhole {
-		w.drop(b, i, DropNoRoute)
+		w.drop(p, DropNoRoute)
 		return
 	}
-	w.reply(b, i, header.HostUnreachable, 0, DropNoRoute)
+	w.reply(p, header.HostUnreachable, 0, DropNoRoute)
 }
 
-// miss deals with a packet that belongs to no flow. It may leave a connection to be
-// made by openAll.
-func (w *worker) miss(b *batch, i int) {
-	k := frontendKey(&b.key[i])
+// miss deals with a packet that belongs to no flow.
+func (w *worker) miss(p *pkt) {
+	k := frontendKey(&p.key)
 	fe := w.snapshot.Lookup(&k)
-	if fe == nil || fe.Kind == table.ClusterIP && b.in[i] == w.hostPort {
-		w.stray(b, i)
+	if fe == nil || fe.Kind == table.ClusterIP && p.in == w.hostPort {
+		w.stray(p)
 		return
 	}
-	if !w.validSource(b, i, fe) || !w.admitted(b, i, fe) {
+	if !w.validSource(p, fe) || !w.admitted(p, fe) {
 		return
 	}
-	if !oneWay(fe.Mode) && !opens(&b.pkt[i]) {
-		w.midstream(b, i)
+	if !oneWay(fe.Mode) && !opens(&p.Packet) {
+		w.midstream(p)
 		return
 	}
-	if !w.verified(b, i) {
+	if !w.verified(p) {
 		return
 	}
-	if b.pkt[i].Proto == header.ProtoSCTP && !w.singleHomed(b, i) {
+	if p.Proto == header.ProtoSCTP && !w.singleHomed(p) {
 		return
 	}
-	ep := w.serverAsked(b, i, fe)
+	ep := w.serverAsked(p, fe)
 	if ep == nil && w.plan.draining {
-		w.decline(b, i)
+		w.decline(p)
 		return
 	}
 	if ep == nil && fe.Pool.Len() == 0 {
-		w.empty(b, i, fe.Pool)
+		w.empty(p, fe.Pool)
 		return
 	}
-	if !w.withinLimits(b, i, fe) {
+	if !w.withinLimits(p, fe) {
 		return
 	}
 	switch {
 	case ep != nil:
-	case oneWay(fe.Mode) && !opens(&b.pkt[i]):
+	case oneWay(fe.Mode) && !opens(&p.Packet):
 		// The middle of a connection: what made it chose by the tuple, or the choice
 		// is lost.
-		ep = w.byTuple(fe, &b.key[i])
+		ep = w.byTuple(fe, &p.key)
 	default:
-		ep = w.choose(fe, &b.key[i])
+		ep = w.choose(fe, &p.key)
 	}
-	w.begin(b, i, fe, ep)
+	w.begin(p, fe, ep)
 }
 
 // opens says whether a packet may begin a flow of its own: any datagram, of

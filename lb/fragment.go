@@ -27,27 +27,27 @@ import (
 // The node's own datagrams from such an address are numbered by its kernel and
 // may still collide, as those of any two senders behind one address can.
 
-// fragment deals with packet i, a fragment of an IP datagram.
-func (w *worker) fragment(b *batch, i int) {
-	f, p := w.frame(b, i), &b.pkt[i]
-	w.datagrams.current = nil
+// fragment deals with packet p, a fragment of an IP datagram.
+func (w *worker) fragment(p *pkt) {
+	f := w.frame(p)
+	p.datagram = nil
 	fr := p.Fragment(f)
-	if !mayHavePorts(p, fr.Offset) && !w.mayBeEcho(b, i) {
-		w.giveBack(b, i, DropNotTransport)
+	if !mayHavePorts(&p.Packet, fr.Offset) && !w.mayBeEcho(p) {
+		w.giveBack(p, DropNotTransport)
 		return
 	}
-	k := datagramKey(f, p, fr.ID)
+	k := datagramKey(f, &p.Packet, fr.ID)
 	h := w.table.Hash(&k)
 	if owner := int(h >> 32 % uint64(len(w.peers))); owner != w.id {
-		w.passOn(b, i, owner)
+		w.passOn(p, owner)
 		return
 	}
 	d := w.datagrams.find(h, &k, w.tick)
 	if fr.Offset > 0 {
-		w.laterFragment(b, i, d, h, &k)
+		w.laterFragment(p, d, h, &k)
 		return
 	}
-	w.firstFragment(b, i, d, h, &k)
+	w.firstFragment(p, d, h, &k)
 }
 
 // mayHavePorts says whether a fragment's datagram is of TCP, UDP or SCTP, as far as
@@ -75,14 +75,13 @@ func datagramKey(f []byte, p *header.Packet, id uint32) conntrack.Key {
 
 // firstFragment sends a first fragment the way of any packet, and has those
 // that were waiting for it follow.
-func (w *worker) firstFragment(b *batch, i int, d *datagram, h uint64, k *conntrack.Key) {
-	p := &b.pkt[i]
+func (w *worker) firstFragment(p *pkt, d *datagram, h uint64, k *conntrack.Key) {
 	switch {
 	case d == nil:
 		d = w.datagrams.add(h, k, w.tick)
 	case !d.begun():
 	case w.tick-d.born < secondTicks/4:
-		w.drop(b, i, DropFragmentOverlap)
+		w.drop(p, DropFragmentOverlap)
 		return
 	default:
 		// So late it is no duplicate: the sender has used the identification
@@ -90,87 +89,85 @@ func (w *worker) firstFragment(b *batch, i int, d *datagram, h uint64, k *conntr
 		*d = datagram{key: *k, born: w.tick}
 	}
 	d.proto, d.last, d.kernels, d.echo = p.Proto, w.tick, false, false
-	w.datagrams.current = d
+	p.datagram = d
 	w.wakeWaiting(k)
-	if ofICMP(p) {
-		w.firstOfEcho(b, i, d)
+	if ofICMP(&p.Packet) {
+		w.firstOfEcho(p, d)
 		return
 	}
-	ports := binary.LittleEndian.Uint32(w.frame(b, i)[p.L4:])
+	ports := binary.LittleEndian.Uint32(w.frame(p)[p.L4:])
 	d.ports = ports
 
-	b.ok[i] = true
-	b.key[i] = *k
-	b.key[i].W[4] = uint64(ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
-	b.hash[i] = w.table.Hash(&b.key[i])
-	if ref := w.ct.Lookup(b.hash[i], &b.key[i]); ref != 0 {
-		w.flow(b, i, ref)
+	p.state = slow
+	p.key = *k
+	p.key.W[4] = uint64(ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
+	p.hash = w.table.Hash(&p.key)
+	if ref := w.ct.Lookup(p.hash, &p.key); ref != 0 {
+		w.flow(p, ref)
 	} else {
-		w.miss(b, i)
+		w.miss(p)
 	}
-	w.openAll(b)
-	b.ok[i] = false // the stages are not to do it again
+	p.state = consumed // the stages are not to do it again
 }
 
 // laterFragment sends any other fragment after the first.
-func (w *worker) laterFragment(b *batch, i int, d *datagram, h uint64, k *conntrack.Key) {
-	p := &b.pkt[i]
+func (w *worker) laterFragment(p *pkt, d *datagram, h uint64, k *conntrack.Key) {
 	switch {
 	case d == nil:
-		w.awaitFirst(b, i, k)
+		w.awaitFirst(p, k)
 		return
 	case d.kernels:
-		w.giveBack(b, i, DropNotOurs)
+		w.giveBack(p, DropNotOurs)
 		return
-	case ofICMP(p) != d.echo:
-		w.drop(b, i, DropFragmentRefused)
+	case ofICMP(&p.Packet) != d.echo:
+		w.drop(p, DropFragmentRefused)
 		return
 	}
 	d.last = w.tick
-	w.datagrams.current = d
+	p.datagram = d
 	if d.echo {
-		w.replyFragment(b, i, d, false)
+		w.replyFragment(p, d, false)
 		return
 	}
 	p.Proto = d.proto
-	b.key[i] = *k
-	b.key[i].W[4] = uint64(d.ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
-	b.hash[i] = w.table.Hash(&b.key[i])
-	ref := w.ct.Lookup(b.hash[i], &b.key[i])
+	p.key = *k
+	p.key.W[4] = uint64(d.ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
+	p.hash = w.table.Hash(&p.key)
+	ref := w.ct.Lookup(p.hash, &p.key)
 	if ref == 0 || w.table.Conn(ref).State() == conntrack.StateNone {
-		w.drop(b, i, DropFragmentRefused)
+		w.drop(p, DropFragmentRefused)
 		return
 	}
-	b.ref[i] = ref
+	p.ref = ref
 	if p.TTL <= 1 {
-		w.drop(b, i, DropTTL) // said of the first (RFC 1812 section 4.3.2.7)
+		w.drop(p, DropTTL) // said of the first (RFC 1812 section 4.3.2.7)
 		return
 	}
 	c, e := w.table.Conn(ref), w.table.Entry(ref)
-	adj, dst, mtu := w.adjacency(b, i, c, e, ref)
+	adj, dst, mtu := w.adjacency(p, c, e, ref)
 	if adj == nil {
 		return // held, or dropped
 	}
-	var t *tunnel
+	var t tunnel
 	if oneWay(e.Mode) {
-		t = w.tunnelOf(b, i, e, ref)
+		t = w.tunnelOf(p, e, ref)
 		mtu = t.within(mtu)
-		if uint32(p.Len) > mtu && w.tooBigDirect(b, i, mtu) {
+		if uint32(p.Len) > mtu && w.tooBigDirect(p, mtu) {
 			return
 		}
-	} else if uint32(p.Len) > mtu && w.tooBig(b, i, adj, mtu) {
+	} else if uint32(p.Len) > mtu && w.tooBig(p, adj, mtu) {
 		return
 	}
-	if !w.fragmentGoes(b, i, e) {
+	if !w.fragmentGoes(p, e) {
 		return
 	}
 	c.Touch(w.tick)
-	if t != nil {
-		w.direct(b, i, t, adj, dst, mtu)
+	if oneWay(e.Mode) {
+		w.direct(p, &t, adj, dst, mtu)
 		return
 	}
-	w.translateAddresses(w.frame(b, i)[p.L3:], p.Family, ref)
-	w.depart(b, i, adj, dst, mtu)
+	w.translateAddresses(w.frame(p)[p.L3:], p.Family, ref)
+	w.depart(p, adj, dst, mtu)
 }
 
 // translateAddresses is translate without a transport header.
@@ -193,21 +190,21 @@ func (w *worker) translateAddresses(ip []byte, family uint8, ref conntrack.Ref) 
 // fragmentGoes is asked of every fragment that is about to be sent on by an
 // entry: false when it overlaps with one that was, and has been dropped. It
 // gives it the identification of its datagram beyond.
-func (w *worker) fragmentGoes(b *batch, i int, e *conntrack.Entry) bool {
-	d, f, p := w.datagrams.current, w.frame(b, i), &b.pkt[i]
+func (w *worker) fragmentGoes(p *pkt, e *conntrack.Entry) bool {
+	d, f := p.datagram, w.frame(p)
 	fr := p.Fragment(f)
 	if d.proto == header.ProtoSCTP && !mayCutSCTP(d, e) {
-		w.drop(b, i, DropUnsupported)
+		w.drop(p, DropUnsupported)
 		return false
 	}
 	if reason, ok := d.take(&fr); !ok {
-		w.drop(b, i, reason)
+		w.drop(p, reason)
 		return false
 	}
 	w.t.fragments++
 	if !oneWay(e.Mode) {
 		if !d.renamed {
-			d.id, d.renamed = w.nextID(b.ref[i]), true
+			d.id, d.renamed = w.nextID(p.ref), true
 		}
 		p.SetID(f, d.id)
 	}
@@ -230,11 +227,11 @@ func (w *worker) nextID(ref conntrack.Ref) uint32 {
 	return *c*uint32(len(w.peers)) + uint32(w.id)
 }
 
-// passOn gives packet i to the worker that deals with its datagram.
-func (w *worker) passOn(b *batch, i int, owner int) {
+// passOn gives packet p to the worker that deals with its datagram.
+func (w *worker) passOn(p *pkt, owner int) {
 	h := w.peers[owner]
-	if h == nil || !h.out.Put(arrived-b.in[i], b.buffers(i)...) {
-		w.drop(b, i, DropHandoffFull)
+	if h == nil || !h.out.Put(arrived-p.in, p.bufs()...) {
+		w.drop(p, DropHandoffFull)
 		return
 	}
 	h.wake = true
@@ -244,21 +241,17 @@ func (w *worker) passOn(b *batch, i int, owner int) {
 // admit adds a frame of such a packet to a batch, which is processed when it
 // is full; whole says whether the packet is complete with it.
 func (w *worker) admit(b *batch, s *handoff.Slot) (whole bool) {
-	i := b.n
-	first := i * maxBuffers
-	if b.size[i] == 0 {
-		b.first[i], b.bufs[i], b.in[i] = uint8(first), 0, arrived-s.Tag
-	}
-	b.desc[first+int(b.bufs[i])] = s.Desc
-	b.bufs[i]++
-	b.size[i] += s.Desc.Len
+	w.arriving.in = arrived - s.Tag
+	w.arriving.desc[w.arriving.n] = s.Desc
+	w.arriving.n++
+	w.arriving.size += s.Desc.Len
 	if s.Desc.Options&xsk.Continued != 0 {
 		return false
 	}
-	if b.n++; b.n == batchSize {
+	b.add(&w.arriving)
+	w.arriving = frames{}
+	if b.n == batchSize {
 		w.processAdmitted(b)
-	} else {
-		b.size[b.n] = 0
 	}
 	return true
 }
@@ -268,5 +261,5 @@ func (w *worker) processAdmitted(b *batch) {
 	if b.n > 0 {
 		w.process(b)
 	}
-	b.n, b.size[0] = 0, 0
+	b.n = 0
 }

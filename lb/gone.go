@@ -11,35 +11,35 @@ import (
 // orphaned deals with a packet of a flow whose endpoint is gone, if it is not to
 // go on all the same; false means that nothing has been done. It is asked only
 // while an endpoint is gone that flows may still name.
-func (w *worker) orphaned(b *batch, i int, ref conntrack.Ref) bool {
+func (w *worker) orphaned(p *pkt, ref conntrack.Ref) bool {
 	c := w.table.Conn(ref)
 	if !w.endpointGone(c) {
 		return false
 	}
-	if b.pkt[i].Proto == header.ProtoUDP {
+	if p.Proto == header.ProtoUDP {
 		if !ref.Forward() {
 			return false
 		}
 		// A datagram has no connection to keep: select anew. Only here: the
 		// snapshot of this round may still offer the endpoint that is gone.
 		w.ct.Delete(ref)
-		w.miss(b, i)
+		w.miss(p)
 		return true
 	}
 	policy := w.removalOf(c)
-	if ref.Forward() && opens(&b.pkt[i]) {
-		return w.beginsAnew(b, i, ref, c, policy)
+	if ref.Forward() && opens(&p.Packet) {
+		return w.beginsAnew(p, ref, c, policy)
 	}
-	tcp := b.pkt[i].Proto == header.ProtoTCP
+	tcp := p.Proto == header.ProtoTCP
 	switch {
 	case policy == table.DropFlows:
-		w.drop(b, i, DropEndpointGone)
+		w.drop(p, DropEndpointGone)
 	case policy == table.ResetFlows && tcp:
-		w.abort(b, i, ref)
+		w.abort(p, ref)
 	case policy == table.ResetFlows:
-		w.refuseSCTP(b, i, DropEndpointGone)
-	case tcp && ref.Forward() && w.answersChallenge(b, i):
-		w.clientIsGone(b, i, ref)
+		w.refuseSCTP(p, DropEndpointGone)
+	case tcp && ref.Forward() && w.answersChallenge(p):
+		w.clientIsGone(p, ref)
 	default:
 		return false
 	}
@@ -49,9 +49,9 @@ func (w *worker) orphaned(b *batch, i int, ref conntrack.Ref) bool {
 // abort ends a connection for whoever speaks, with a RST that has the number that
 // he has acknowledged. The flow stays as one that was reset, so that the other side
 // is told as well when it speaks, and is forgotten soon after the last word.
-func (w *worker) abort(b *batch, i int, ref conntrack.Ref) {
+func (w *worker) abort(p *pkt, ref conntrack.Ref) {
 	w.table.Abort(ref, w.tick)
-	w.reset(b, i, DropEndpointGone)
+	w.reset(p, DropEndpointGone)
 }
 
 // endpointGone says whether the flow's endpoint has been absent from the

@@ -5,7 +5,6 @@ import (
 
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
-	"github.com/weirlb/weir/lb/xsk"
 )
 
 const (
@@ -19,10 +18,7 @@ const (
 
 // held is a packet that waits for its next hop's MAC address, untouched.
 type held struct {
-	desc    [maxBuffers]xsk.Desc
-	bufs    uint8
-	size    uint32
-	in      int32
+	frames
 	port    int32
 	nextHop netip.Addr
 	needed  bool   // an endpoint or a gateway is there
@@ -30,9 +26,9 @@ type held struct {
 	until   uint32 // tick at which waiting ends
 }
 
-// hold keeps packet i while the kernel resolves its next hop, and asks for that
+// hold keeps packet p while the kernel resolves its next hop, and asks for that
 // where ask is true. Packets wait for a second at most.
-func (w *worker) hold(b *batch, i int, path *route.Path, needed, ask bool) {
+func (w *worker) hold(p *pkt, path *route.Path, needed, ask bool) {
 	if ask {
 		w.router.Resolve(w.id, path.Port, path.NextHop, needed)
 	}
@@ -50,13 +46,13 @@ func (w *worker) hold(b *batch, i int, path *route.Path, needed, ask bool) {
 		}
 	}
 	if same >= heldPerNextHop {
-		w.drop(b, i, DropHoldFull)
+		w.drop(p, DropHoldFull)
 		return
 	}
 	if class == heldPerClass {
 		w.t.drops[DropHoldFull]++
 		h := &w.held[oldest]
-		w.freeBuffers(h.desc[:h.bufs])
+		w.freeBuffers(h.bufs())
 	} else {
 		oldest = len(w.held)
 		w.held = w.held[:oldest+1]
@@ -64,9 +60,8 @@ func (w *worker) hold(b *batch, i int, path *route.Path, needed, ask bool) {
 	w.t.held++
 	w.holds++
 	h := &w.held[oldest]
-	*h = held{bufs: b.bufs[i], size: b.size[i], in: b.in[i], port: int32(path.Port), nextHop: path.NextHop,
+	*h = held{frames: p.frames, port: int32(path.Port), nextHop: path.NextHop,
 		needed: needed, order: w.holds, until: w.tick + secondTicks}
-	copy(h.desc[:], b.buffers(i))
 }
 
 // release sends held packets whose next hop has been resolved through the
@@ -86,17 +81,13 @@ func (w *worker) release() {
 			keep = append(keep, *h)
 			continue
 		}
-		i := b.n
-		first := i * maxBuffers
-		b.first[i], b.bufs[i], b.size[i], b.in[i] = uint8(first), h.bufs, h.size, h.in
-		copy(b.desc[first:], h.desc[:h.bufs])
+		p := b.add(&h.frames)
 		if ready {
-			b.n++
 			continue
 		}
-		f := w.frame(b, i)
-		b.ok[i] = header.Parse(f, int(b.size[i]), &b.pkt[i]) == header.OK
-		w.reply(b, i, header.HostUnreachable, 0, DropNeighbour)
+		b.n--
+		header.Parse(w.frame(p), int(p.size), &p.Packet)
+		w.reply(p, header.HostUnreachable, 0, DropNeighbour)
 	}
 	w.held = keep
 	if b.n > 0 {

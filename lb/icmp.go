@@ -9,54 +9,53 @@ import (
 	"github.com/weirlb/weir/lb/route"
 )
 
-// icmp deals with packet i, an ICMP or ICMPv6 message.
-func (w *worker) icmp(b *batch, i int) {
-	p := &b.pkt[i]
+// icmp deals with packet p, an ICMP or ICMPv6 message.
+func (w *worker) icmp(p *pkt) {
 	p.Partial = false // no stack leaves this checksum to the device
-	switch header.ICMPMessage(w.frame(b, i), p) {
+	switch header.ICMPMessage(w.frame(p), &p.Packet) {
 	case header.MessageError:
-		w.icmpError(b, i)
+		w.icmpError(p)
 	case header.MessageEcho:
-		w.echo(b, i)
+		w.echo(p)
 	case header.MessageMalformed:
-		w.drop(b, i, DropICMPMalformed)
+		w.drop(p, DropICMPMalformed)
 	default:
-		w.giveBack(b, i, DropNotTransport)
+		w.giveBack(p, DropNotTransport)
 	}
 }
 
 // icmpError deals with an ICMP error. It belongs to the flow of which it quotes
 // a packet that Weir sent: the other end's packets have that tuple reversed.
 // An error opens no flow, keeps none alive and is not answered.
-func (w *worker) icmpError(b *batch, i int) {
-	p, f := &b.pkt[i], w.frame(b, i)
+func (w *worker) icmpError(p *pkt) {
+	f := w.frame(p)
 	var q header.Quote
-	problem := header.ParseQuote(f, p, &q)
-	if (problem == header.OK || problem == header.NotTransport) && w.tunnelTooBig(b, i, &q) {
+	problem := header.ParseQuote(f, &p.Packet, &q)
+	if (problem == header.OK || problem == header.NotTransport) && w.tunnelTooBig(p, &q) {
 		return
 	}
 	switch problem {
 	case header.OK:
 	case header.IsFragment, header.NotTransport: // of no flow of Weir's
-		w.giveBack(b, i, DropICMPNoFlow)
+		w.giveBack(p, DropICMPNoFlow)
 		return
 	default:
-		w.drop(b, i, DropICMPMalformed)
+		w.drop(p, DropICMPMalformed)
 		return
 	}
 	quoted := quotedKey(f, p.Family, &q)
-	if !sentTo(f, p, &quoted) {
-		w.drop(b, i, DropICMPMalformed)
+	if !sentTo(f, &p.Packet, &quoted) {
+		w.drop(p, DropICMPMalformed)
 		return
 	}
-	b.key[i] = quoted.Reverse()
-	b.hash[i] = w.table.Hash(&b.key[i])
-	ref := w.ct.Lookup(b.hash[i], &b.key[i])
+	p.key = quoted.Reverse()
+	p.hash = w.table.Hash(&p.key)
+	ref := w.ct.Lookup(p.hash, &p.key)
 	if ref == 0 {
-		w.strayError(b, i)
+		w.strayError(p)
 		return
 	}
-	w.passError(b, i, &q, ref)
+	w.passError(p, &q, ref)
 }
 
 // quotedKey is the tuple of the packet that an error quotes.
@@ -92,36 +91,37 @@ func sentTo(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
 
 // passError sends an error about a packet of the flow on to who sent that
 // packet first: ref is the entry of the packets that go there.
-func (w *worker) passError(b *batch, i int, q *header.Quote, ref conntrack.Ref) {
-	p, e, c := &b.pkt[i], w.table.Entry(ref), w.table.Conn(ref)
+func (w *worker) passError(p *pkt, q *header.Quote, ref conntrack.Ref) {
+	e, c := w.table.Entry(ref), w.table.Conn(ref)
 	if c.State() == conntrack.StateNone {
-		w.drop(b, i, DropICMPNoFlow)
+		w.drop(p, DropICMPNoFlow)
 		return
 	}
 	if p.TTL <= 1 {
-		w.drop(b, i, DropTTL)
+		w.drop(p, DropTTL)
 		return
 	}
-	adj, dst, mtu := w.adjacency(b, i, c, e, ref)
+	adj, dst, mtu := w.adjacency(p, c, e, ref)
 	if adj == nil {
 		return // held, or dropped
 	}
 	if oneWay(e.Mode) {
-		w.errorDirect(b, i, w.tunnelOf(b, i, e, ref), adj, dst, mtu)
+		t := w.tunnelOf(p, e, ref)
+		w.errorDirect(p, &t, adj, dst, mtu)
 		return
 	}
-	if uint32(p.Len) > mtu && w.tooBig(b, i, adj, mtu) {
+	if uint32(p.Len) > mtu && w.tooBig(p, adj, mtu) {
 		return
 	}
-	if ref.Forward() && e.Mode == conntrack.ModeNAT && !w.floorMTU(b, i) {
-		w.drop(b, i, DropReplyLimit)
+	if ref.Forward() && e.Mode == conntrack.ModeNAT && !w.floorMTU(p) {
+		w.drop(p, DropReplyLimit)
 		return
 	}
 	var t header.ErrorTranslation
-	w.errorTranslation(&t, b, i, ref)
-	header.TranslateError(w.frame(b, i), p, q, &t)
+	w.errorTranslation(&t, p, ref)
+	header.TranslateError(w.frame(p), &p.Packet, q, &t)
 	w.t.icmpPassed++
-	w.depart(b, i, adj, dst, mtu)
+	w.depart(p, adj, dst, mtu)
 }
 
 // floorMTU raises the MTU in an error to an endpoint to the least that one may be told;
@@ -130,13 +130,13 @@ func (w *worker) passError(b *batch, i int, q *header.Quote, ref conntrack.Ref) 
 // Linux): what one client has it told narrows the way to all others. RFC 1191 section 3
 // leaves the least to the host, and Linux takes no less than 552 (ip_rt_min_pmtu); IPv6
 // has no link below 1,280 (RFC 8201 section 4); RFC 5927 section 7 is about the attack.
-func (w *worker) floorMTU(b *batch, i int) bool {
-	p, f := &b.pkt[i], w.frame(b, i)
-	mtu, ok := header.TooBigMTU(f, p)
+func (w *worker) floorMTU(p *pkt) bool {
+	f := w.frame(p)
+	mtu, ok := header.TooBigMTU(f, &p.Packet)
 	if !ok {
 		return true
 	}
-	if !w.pathMTUs.Take(w.source(b, i), w.tick) {
+	if !w.pathMTUs.Take(w.source(p), w.tick) {
 		return false
 	}
 	least := w.lb.cfg.MinPathMTU
@@ -144,30 +144,30 @@ func (w *worker) floorMTU(b *batch, i int) bool {
 		least = max(least, minMTU6)
 	}
 	if mtu < uint32(least) {
-		header.RaiseMTU(f, p, least)
+		header.RaiseMTU(f, &p.Packet, least)
 	}
 	return true
 }
 
 // errorDirect sends an error about what an endpoint answered past Weir on to
 // that endpoint, as it is: it is to the frontend, whose address the endpoint has.
-func (w *worker) errorDirect(b *batch, i int, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
+func (w *worker) errorDirect(p *pkt, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
 	mtu = t.within(mtu)
-	if uint32(b.pkt[i].Len) > mtu && w.tooBigDirect(b, i, mtu) {
+	if uint32(p.Len) > mtu && w.tooBigDirect(p, mtu) {
 		return
 	}
 	w.t.icmpPassed++
-	w.direct(b, i, t, adj, dst, mtu)
+	w.direct(p, t, adj, dst, mtu)
 }
 
-// errorTranslation is what error i gets on the way of an entry. The packet that
+// errorTranslation is what error p gets on the way of an entry. The packet that
 // it quotes becomes again what it was when it came to Weir. The error itself
 // goes where the entry's packets go and comes from where they seem to come
 // from, whichever router made it: as with Linux' NAT and RFC 5508, requirement
 // 5, nobody sees an address that he does not know and may not reach. Where the
 // entry leaves the source, the error keeps its own.
-func (w *worker) errorTranslation(t *header.ErrorTranslation, b *batch, i int, ref conntrack.Ref) {
-	p, f, e := &b.pkt[i], w.frame(b, i), w.table.Entry(ref)
+func (w *worker) errorTranslation(t *header.ErrorTranslation, p *pkt, ref conntrack.Ref) {
+	f, e := w.frame(p), w.table.Entry(ref)
 	t.Ports = bits.RotateLeft32(e.NewPorts, 16)
 	if p.Family == 4 {
 		t.Quoted[0] = bits.RotateLeft64(e.Addr4, 32)
@@ -189,28 +189,28 @@ func (w *worker) errorTranslation(t *header.ErrorTranslation, b *batch, i int, r
 
 // echo answers a ping of an address that serves frontends alone: nobody else
 // would. Any other is the kernel's.
-func (w *worker) echo(b *batch, i int) {
-	p, f := &b.pkt[i], w.frame(b, i)
-	b.key[i] = addressKey(f[p.L3:], p.Family)
-	if !w.lb.vips.Load().Lookup(b.key[i].Dst().Addr()) {
-		w.giveBack(b, i, DropNotTransport)
+func (w *worker) echo(p *pkt) {
+	f := w.frame(p)
+	p.key = addressKey(f[p.L3:], p.Family)
+	if !w.lb.vips.Load().Lookup(p.key.Dst().Addr()) {
+		w.giveBack(p, DropNotTransport)
 		return
 	}
-	if !w.validSource(b, i, nil) {
+	if !w.validSource(p, nil) {
 		return
 	}
-	if b.bufs[i] > 1 && p.L4-p.L3 > ipLen(p.Family) {
-		w.drop(b, i, DropUnsupported) // what would be left out has the rest in other buffers
+	if p.n > 1 && p.L4-p.L3 > ipLen(p.Family) {
+		w.drop(p, DropUnsupported) // what would be left out has the rest in other buffers
 		return
 	}
-	if (f[0]|f[6])&1 != 0 || !w.echoes.Take(w.source(b, i), w.tick) {
-		w.drop(b, i, DropEchoLimit)
+	if (f[0]|f[6])&1 != 0 || !w.echoes.Take(w.source(p), w.tick) {
+		w.drop(p, DropEchoLimit)
 		return
 	}
-	n := header.EchoReply(f, p)
-	b.head(i).Len -= uint32(n)
+	n := header.EchoReply(f, &p.Packet)
+	p.head().Len -= uint32(n)
 	w.t.echoes++
-	w.sendBack(b, i)
+	w.sendBack(p)
 }
 
 // ipLen is the length of an IP header with nothing added.

@@ -11,74 +11,74 @@ import (
 // for an error by its own addresses. Any of them knows the endpoint all the same,
 // where it follows from the tuple. Else, for some time after start, it may be
 // about a connection that kube-proxy began.
-func (w *worker) strayError(b *batch, i int) {
-	k := frontendKey(&b.key[i])
+func (w *worker) strayError(p *pkt) {
+	k := frontendKey(&p.key)
 	fe := w.snapshot.Lookup(&k)
 	switch {
-	case fe == nil && !w.plan.ownsDestination(&b.key[i]):
-		w.giveBack(b, i, DropNotOurs)
+	case fe == nil && !w.plan.ownsDestination(&p.key):
+		w.giveBack(p, DropNotOurs)
 	case fe != nil && oneWay(fe.Mode):
-		w.errorOfAnotherNode(b, i, fe)
+		w.errorOfAnotherNode(p, fe)
 	case fe != nil && w.tick < w.takeoverUntil:
-		w.giveBack(b, i, DropICMPNoFlow)
+		w.giveBack(p, DropICMPNoFlow)
 	default:
-		w.drop(b, i, DropICMPNoFlow)
+		w.drop(p, DropICMPNoFlow)
 	}
 }
 
 // errorOfAnotherNode sends an error about what an endpoint has answered past Weir
 // to the endpoint that every node chooses for the flow. No flow is made of it.
-func (w *worker) errorOfAnotherNode(b *batch, i int, fe *table.FrontendEntry) {
-	if !w.admitted(b, i, fe) {
+func (w *worker) errorOfAnotherNode(p *pkt, fe *table.FrontendEntry) {
+	if !w.admitted(p, fe) {
 		return
 	}
-	ep := w.agreed(fe, &b.key[i])
+	ep := w.agreed(fe, &p.key)
 	if ep == nil {
-		w.drop(b, i, DropICMPNoFlow)
+		w.drop(p, DropICMPNoFlow)
 		return
 	}
-	if w.directTo(b, i, fe, ep, DropICMPNoFlow) {
+	if w.directTo(p, fe, ep, DropICMPNoFlow) {
 		w.t.icmpPassed++
 	}
 }
 
-// directTo sends packet i, of no flow, to an endpoint in a mode without translation.
+// directTo sends packet p, of no flow, to an endpoint in a mode without translation.
 // It reports whether it did; else it has dealt with the packet: dropped for reason
 // where the endpoint is reached by translation alone.
-func (w *worker) directTo(b *batch, i int, fe *table.FrontendEntry, ep *table.EndpointEntry, reason Drop) bool {
-	if b.pkt[i].TTL <= 1 {
-		w.drop(b, i, DropTTL)
+func (w *worker) directTo(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, reason Drop) bool {
+	if p.TTL <= 1 {
+		w.drop(p, DropTTL)
 		return false
 	}
-	path, ok := w.routes.Lookup(ep.AddrPort.Addr(), uint32(b.hash[i]))
+	path, ok := w.routes.Lookup(ep.AddrPort.Addr(), uint32(p.hash))
 	if !ok {
-		w.noRoute(b, i, path.Kind)
+		w.noRoute(p, path.Kind)
 		return false
 	}
 	mode := modeTo(fe, ep, &path, w.plan)
 	if !oneWay(mode) { // translated here, and by a flow alone
-		w.drop(b, i, reason)
+		w.drop(p, reason)
 		return false
 	}
 	if !w.reaches(&path, mode, ep.AddrPort) {
-		w.drop(b, i, DropNotOnLink)
+		w.drop(p, DropNotOnLink)
 		return false
 	}
-	src, ok := w.plan.source(&path, ep, b.hash[i])
+	src, ok := w.plan.source(&path, ep, p.hash)
 	if !ok && mode != conntrack.ModeL2DSR {
-		w.drop(b, i, DropNoRoute)
+		w.drop(p, DropNoRoute)
 		return false
 	}
-	adj, dst, _ := w.hop(b, i, &path, true)
+	adj, dst, _ := w.hop(p, &path, true)
 	if adj == nil {
 		return false // held, or dropped
 	}
-	t := w.tunnelTo(b, i, mode, src.Addr, ep.AddrPort.Addr())
+	t := w.tunnelTo(p, mode, src.Addr, ep.AddrPort.Addr())
 	mtu := t.within(min(adj.MTU(), path.MTU))
-	if uint32(b.pkt[i].Len) > mtu && w.tooBigDirect(b, i, mtu) {
+	if uint32(p.Len) > mtu && w.tooBigDirect(p, mtu) {
 		return false
 	}
-	w.direct(b, i, t, adj, dst, mtu)
+	w.direct(p, &t, adj, dst, mtu)
 	return true
 }
 

@@ -17,9 +17,9 @@ import (
 
 // tunnelTooBig deals with an error if it is about a tunnel packet of Weir's that was
 // too big; else nothing has been done.
-func (w *worker) tunnelTooBig(b *batch, i int, q *header.Quote) bool {
-	p, f := &b.pkt[i], w.frame(b, i)
-	mtu, ok := header.TooBigMTU(f, p)
+func (w *worker) tunnelTooBig(p *pkt, q *header.Quote) bool {
+	f := w.frame(p)
+	mtu, ok := header.TooBigMTU(f, &p.Packet)
 	if !ok {
 		return false
 	}
@@ -28,42 +28,48 @@ func (w *worker) tunnelTooBig(b *batch, i int, q *header.Quote) bool {
 	if problem != header.OK {
 		return false
 	}
-	b.key[i] = quotedKey(f, family, &in)
-	b.hash[i] = w.table.Hash(&b.key[i])
-	ref := w.ct.Lookup(b.hash[i], &b.key[i])
-	if ref == 0 || !w.cameBy(b, i, ref, q) {
+	p.key = quotedKey(f, family, &in)
+	p.hash = w.table.Hash(&p.key)
+	ref := w.ct.Lookup(p.hash, &p.key)
+	if ref == 0 || !w.mayTunnel(ref) {
 		return false
 	}
-	mtu = w.tunnel.within(mtu)
+	t := w.tunnelOf(p, w.table.Entry(ref), ref)
+	if !w.cameBy(p, &t.outer, q) {
+		return false
+	}
+	mtu = t.within(mtu)
 	size := in.PacketLen(f)
 	if mtu >= size || mtu < minMTU4 || family == 4 && !header.IPv4(f[in.L3:]).DontFragment() {
-		w.drop(b, i, DropICMPMalformed)
+		w.drop(p, DropICMPMalformed)
 		return true
 	}
 	if family == 6 && mtu < minMTU6 {
 		if size <= minMTU6 { // nobody would believe less
-			w.drop(b, i, DropTooBig)
+			w.drop(p, DropTooBig)
 			return true
 		}
 		mtu = minMTU6
 	}
-	w.tellClient(b, i, family, &in, mtu)
+	w.tellClient(p, family, &in, mtu)
 	return true
 }
 
 // minMTU4 is the least MTU of IPv4 (RFC 791).
 const minMTU4 = 68
 
-// cameBy says whether the packet that error i quotes is as Weir sends those of the
-// entry, and the error is to who sent it.
-func (w *worker) cameBy(b *batch, i int, ref conntrack.Ref, q *header.Quote) bool {
-	p, f, e := &b.pkt[i], w.frame(b, i), w.table.Entry(ref)
-	if !oneWay(e.Mode) || e.Mode == conntrack.ModeL2DSR || w.table.Conn(ref).State() == conntrack.StateNone {
-		return false
-	}
-	o := &w.tunnelOf(b, i, e, ref).outer
+// mayTunnel reports whether packets of the entry go through a tunnel.
+func (w *worker) mayTunnel(ref conntrack.Ref) bool {
+	e := w.table.Entry(ref)
+	return oneWay(e.Mode) && e.Mode != conntrack.ModeL2DSR && w.table.Conn(ref).State() != conntrack.StateNone
+}
+
+// cameBy reports whether the packet that the error quotes has the outer header, and the
+// error is to its sender.
+func (w *worker) cameBy(p *pkt, o *header.Encap, q *header.Quote) bool {
+	f := w.frame(p)
 	quoted := addressKey(f[q.L3:], p.Family)
-	if o.V6 != (p.Family == 6) || o.GUE != (q.Proto == header.ProtoUDP) || !sentTo(f, p, &quoted) {
+	if o.V6 != (p.Family == 6) || o.GUE != (q.Proto == header.ProtoUDP) || !sentTo(f, &p.Packet, &quoted) {
 		return false
 	}
 	if o.V6 {
@@ -72,24 +78,24 @@ func (w *worker) cameBy(b *batch, i int, ref conntrack.Ref, q *header.Quote) boo
 	return quoted.W[0] == o.Addr4
 }
 
-// tellClient makes of error i one about the client's own packet, in, and sends it to
+// tellClient makes of error p one about the client's own packet, in, and sends it to
 // the client by the way that it has there.
-func (w *worker) tellClient(b *batch, i int, family uint8, in *header.Quote, mtu uint32) {
-	path, ok := w.routes.Lookup(b.key[i].Src().Addr(), uint32(b.hash[i]))
+func (w *worker) tellClient(p *pkt, family uint8, in *header.Quote, mtu uint32) {
+	path, ok := w.routes.Lookup(p.key.Src().Addr(), uint32(p.hash))
 	if !ok {
-		w.drop(b, i, DropNoRoute)
+		w.drop(p, DropNoRoute)
 		return
 	}
-	adj, dst, _ := w.hop(b, i, &path, path.NextHop != b.key[i].Src().Addr())
+	adj, dst, _ := w.hop(p, &path, path.NextHop != p.key.Src().Addr())
 	if adj == nil {
 		return // held, or dropped
 	}
-	f := w.frame(b, i)
+	f := w.frame(p)
 	if !w.errors.Take(w.sourceOf(f[in.L3:], family), w.tick) {
-		w.drop(b, i, DropReplyLimit)
+		w.drop(p, DropReplyLimit)
 		return
 	}
 	w.t.icmpPassed++
-	w.becomes(b, i, header.TunnelTooBig(f[:cap(f)], &b.pkt[i], in, int(mtu)))
-	w.leave(b, i, adj, dst)
+	w.becomes(p, header.TunnelTooBig(f[:cap(f)], &p.Packet, in, int(mtu)))
+	w.leave(p, adj, dst)
 }

@@ -9,34 +9,33 @@ import (
 )
 
 // clearPort resets what the endpoint holds of the half-open flow whose SNAT port the
-// flow of entry ref has got, so that it takes packet i, the new flow's SYN. Otherwise
+// flow of entry ref has got, so that it takes packet p, the new flow's SYN. Otherwise
 // it answers with a challenge ACK, and the client loses a second.
-func (w *worker) clearPort(b *batch, i int, ref conntrack.Ref) {
+func (w *worker) clearPort(p *pkt, ref conntrack.Ref) {
 	seq, ok := w.ct.Leftover(ref)
-	p := &b.pkt[i]
-	if !ok || p.Proto != header.ProtoTCP || p.Frag != 0 || b.bufs[i] != 1 {
+	if !ok || p.Proto != header.ProtoTCP || p.Frag != 0 || p.n != 1 {
 		return
 	}
 	a, ok := w.free.pop()
 	if !ok {
 		return // all frames are on their way out: the SYN may have to be sent again
 	}
-	syn, desc, size := *p, *b.head(i), b.size[i]
+	syn, desc, size := p.Packet, *p.head(), p.size
 	n := int(p.L4) + header.TCPLen
 	f := w.area[a+xsk.Headroom:][:n]
-	copy(f, w.frame(b, i))
-	putRST(f, p, seq)
-	*b.head(i), b.size[i] = xsk.Desc{Addr: a + xsk.Headroom, Len: uint32(n)}, uint32(n)
+	copy(f, w.frame(p))
+	putRST(f, &p.Packet, seq)
+	*p.head(), p.size = xsk.Desc{Addr: a + xsk.Headroom, Len: uint32(n)}, uint32(n)
 	p.Flags, p.Partial = header.RST, false
 	p.Len = uint16(n - int(p.L3))
-	b.ref[i] = ref
+	p.ref = ref
 	e := w.table.Entry(ref)
-	if adj, dst, _ := w.adjacency(b, i, w.table.Conn(ref), e, ref); adj != nil {
-		w.translate(b, i, e)
-		w.leave(b, i, adj, dst)
+	if adj, dst, _ := w.adjacency(p, w.table.Conn(ref), e, ref); adj != nil {
+		w.translate(p, e)
+		w.leave(p, adj, dst)
 		w.t.resets++
 	}
-	*p, *b.head(i), b.size[i] = syn, desc, size
+	p.Packet, *p.head(), p.size = syn, desc, size
 }
 
 // putRST makes the TCP segment whose headers f has a RST with sequence number seq.

@@ -18,11 +18,10 @@ const (
 	echoesPerSource = 50
 )
 
-// source is the hash of packet i's source that the limits count by: of an IPv4
+// source is the hash of packet p's source that the limits count by: of an IPv4
 // address, or of the /64 that an IPv6 host may have all to itself.
-func (w *worker) source(b *batch, i int) uint64 {
-	p := &b.pkt[i]
-	return w.sourceOf(w.frame(b, i)[p.L3:], p.Family)
+func (w *worker) source(p *pkt) uint64 {
+	return w.sourceOf(w.frame(p)[p.L3:], p.Family)
 }
 
 func (w *worker) sourceOf(ip []byte, family uint8) uint64 {

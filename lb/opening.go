@@ -9,98 +9,99 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// opening is a connection that is about to be made, for packet i.
+// opening is a connection that is about to be made, for packet p.
 type opening struct {
-	i    int
+	p    *pkt
 	way  uint64 // of the client's packets; 0: to be found
 	fe   *table.FrontendEntry
 	ep   *table.EndpointEntry
 	flow conntrack.NewFlow
 }
 
-// openings are those of one group of packets. They are made together, once all are
-// decided upon: each needs lines of memory that are in no cache, and these are on
-// their way meanwhile. The last place is for what turns up while they are made.
+// openings are the connections that a group of packets begins. While forward collects,
+// they wait until all are decided upon and are made together: each needs lines of memory
+// that are in no cache, and these are on their way meanwhile. At any other time a
+// connection is made at once. It takes the last place, which is free again as soon as
+// the connection's first packet goes on.
 type openings struct {
-	n    int
-	busy bool
-	list [groupSize + 1]opening
+	n       int
+	collect bool
+	list    [groupSize + 1]opening
 }
 
-// next is the place for another.
+// next returns the place for another connection.
 func (o *openings) next() *opening {
-	if o.busy {
+	if !o.collect {
 		return &o.list[groupSize]
 	}
 	o.n++
 	return &o.list[o.n-1]
 }
 
-// has says whether a packet of that hash has begun a connection which is not made yet.
-func (o *openings) has(b *batch, hash uint64) bool {
+// has reports whether a packet of that hash has begun a connection which is not made yet.
+func (o *openings) has(hash uint64) bool {
 	for k := range o.list[:o.n] {
-		if b.hash[o.list[k].i] == hash {
+		if o.list[k].p.hash == hash {
 			return true
 		}
 	}
 	return false
 }
 
-// begin decides how a new connection goes. It is made, and its first packet sent, by
-// openAll, which the caller of miss calls before anything else is done with the batch.
-func (w *worker) begin(b *batch, i int, fe *table.FrontendEntry, ep *table.EndpointEntry) {
-	p := &b.pkt[i]
+// begin decides how a new connection goes. The connection is made, and its first packet
+// sent, at once or, while forward collects, by openAll.
+func (w *worker) begin(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry) {
 	if p.TTL <= 1 {
-		w.reply(b, i, header.TimeExceeded, 0, DropTTL)
+		w.reply(p, header.TimeExceeded, 0, DropTTL)
 		return
 	}
-	known, ok := w.pathTo(ep, uint32(b.hash[i]))
+	known, ok := w.pathTo(ep, uint32(p.hash))
 	path := &known.path
 	if !ok {
-		w.noRoute(b, i, path.Kind)
+		w.noRoute(p, path.Kind)
 		return
 	}
-	mode := w.modeOf(b, i, fe, ep, path)
-	if !oneWay(mode) && !opens(p) {
-		w.midstream(b, i)
+	mode := w.modeOf(p, fe, ep, path)
+	if !oneWay(mode) && !opens(&p.Packet) {
+		w.midstream(p)
 		return
 	}
 	if oneWay(mode) && !w.reaches(path, mode, ep.AddrPort) {
-		w.drop(b, i, DropNotOnLink)
+		w.drop(p, DropNotOnLink)
 		return
 	}
-	src, ok := w.plan.source(path, ep, b.hash[i])
+	src, ok := w.plan.source(path, ep, p.hash)
 	if !ok && mode != conntrack.ModeL2DSR && mode != conntrack.ModeDNAT {
-		w.drop(b, i, DropNoRoute)
+		w.drop(p, DropNoRoute)
 		return
 	}
 	o := w.openings.next()
-	o.i, o.fe = i, fe
+	o.p, o.fe = p, fe
 	f := &o.flow
-	f.Client = b.key[i]
+	f.Client = p.key
 	f.FrontendNumber = fe.Service
 	f.Tick = w.tick
 	f.HasTS, f.Watched = false, fe.FollowsConnectionIDs()
 	o.to(ep, mode, known.way, src)
 	if p.Proto == header.ProtoTCP {
-		l4 := header.TCP(w.frame(b, i)[p.L4:])
+		l4 := header.TCP(w.frame(p)[p.L4:])
 		f.Seq = l4.Seq()
 		f.TSval, f.HasTS = conntrack.Timestamp(l4[header.TCPLen:l4.DataOffset()])
 	}
-	w.ct.Plan(f, b.hash[i])
+	w.ct.Plan(f, p.hash)
 	switch {
-	case w.openings.busy:
+	case !w.openings.collect:
 		w.ct.Draw(f)
-		w.open(b, o)
+		w.open(o)
 	case fe.Policy != nil || fe.Pool.Algorithm() == table.LeastConn:
-		w.openAll(b) // the next choice may depend on how many connections there are
+		w.openAll() // the next choice may depend on how many connections there are
 	}
 }
 
-// modeOf is the mode of packet i's flow to an endpoint by a path.
-func (w *worker) modeOf(b *batch, i int, fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path) conntrack.Mode {
+// modeOf is the mode of packet p's flow to an endpoint by a path.
+func (w *worker) modeOf(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path) conntrack.Mode {
 	mode := modeTo(fe, ep, path, w.plan)
-	if mode == conntrack.ModeDNAT && !w.mayKeepClient(b, i, ep, path) {
+	if mode == conntrack.ModeDNAT && !w.mayKeepClient(p, ep, path) {
 		return conntrack.ModeNAT
 	}
 	return mode
@@ -118,21 +119,22 @@ func (o *opening) to(ep *table.EndpointEntry, mode conntrack.Mode, way uint64, s
 }
 
 // openAll makes the connections that were decided upon, in the order of their packets.
-func (w *worker) openAll(b *batch) {
+// Only forward, which collects them, and begin call it.
+func (w *worker) openAll() {
 	all := w.openings.list[:w.openings.n]
-	w.openings.busy = true
+	w.openings.collect, w.openings.n = false, 0
 	for k := range all {
 		w.ct.Draw(&all[k].flow)
 	}
 	for k := range all {
-		w.open(b, &all[k])
+		w.open(&all[k])
 	}
-	w.openings.busy, w.openings.n = false, 0
+	w.openings.collect = true
 }
 
 // open makes the flow entries of a new connection and sends its first packet.
-func (w *worker) open(b *batch, o *opening) {
-	i, f := o.i, &o.flow
+func (w *worker) open(o *opening) {
+	p, f := o.p, &o.flow
 	ref, outcome := w.ct.Create(f)
 	if outcome == conntrack.NoPort && f.Mode == conntrack.ModeDNAT && f.SNAT.IsValid() {
 		// The client's port is in use towards this endpoint, by another frontend.
@@ -140,7 +142,7 @@ func (w *worker) open(b *batch, o *opening) {
 		ref, outcome = w.ct.Create(f)
 	}
 	if outcome == conntrack.NoPort {
-		ref, outcome = w.otherPort(b, o)
+		ref, outcome = w.otherPort(o)
 	}
 	switch outcome {
 	case conntrack.Created:
@@ -148,24 +150,24 @@ func (w *worker) open(b *batch, o *opening) {
 		if o.way != 0 {
 			atomic.StoreUint64(&w.table.Conn(ref).Adj[0], o.way)
 		}
-		w.clearPort(b, i, ref)
+		w.clearPort(p, ref)
 	case conntrack.Existed:
 	case conntrack.NoPort:
 		w.exhausted.note(f.Endpoint, f.SNAT)
-		w.drop(b, i, DropSNATPorts)
+		w.drop(p, DropSNATPorts)
 		return
 	case conntrack.Unfit:
-		w.drop(b, i, DropUnsupported)
+		w.drop(p, DropUnsupported)
 		return
 	default:
-		w.withoutFlow(b, o)
+		w.withoutFlow(o)
 		return
 	}
-	if outcome == conntrack.Created && !opens(&b.pkt[i]) {
-		w.takeUp(b, i, ref)
+	if outcome == conntrack.Created && !opens(&p.Packet) {
+		w.takeUp(p, ref)
 		return
 	}
-	if !b.plain[i] || !w.established(b, i, ref) {
-		w.carry(b, i, ref)
+	if p.state != fast || !w.established(p, ref) {
+		w.carry(p, ref)
 	}
 }

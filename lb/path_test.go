@@ -326,12 +326,12 @@ func (b *bench) framesHome() {
 		}
 	}
 	for _, h := range b.w.held {
-		for _, d := range h.desc[:h.bufs] {
+		for _, d := range h.bufs() {
 			note(d.Addr, "held")
 		}
 	}
 	for _, x := range b.w.datagrams.waiting {
-		for _, d := range x.desc[:x.bufs] {
+		for _, d := range x.bufs() {
 			note(d.Addr, "waiting")
 		}
 	}

@@ -8,28 +8,28 @@ import (
 
 // admitted says whether the client may use the frontend at all. One that may
 // not gets no answer, as from kube-proxy, whatever its packet is.
-func (w *worker) admitted(b *batch, i int, fe *table.FrontendEntry) bool {
-	if fe.Policy == nil || fe.Policy.Admits(fe.Kind, b.key[i].Src().Addr()) {
+func (w *worker) admitted(p *pkt, fe *table.FrontendEntry) bool {
+	if fe.Policy == nil || fe.Policy.Admits(fe.Kind, p.key.Src().Addr()) {
 		return true
 	}
-	w.drop(b, i, DropSourceRange)
+	w.drop(p, DropSourceRange)
 	return false
 }
 
 // withinLimits says whether the frontend's Service may have another connection
 // now. What is too much is dropped without an answer, so that a client asks
 // again a second later and finds room then.
-func (w *worker) withinLimits(b *batch, i int, fe *table.FrontendEntry) bool {
-	p := fe.Policy
-	if p == nil {
+func (w *worker) withinLimits(p *pkt, fe *table.FrontendEntry) bool {
+	policy := fe.Policy
+	if policy == nil {
 		return true
 	}
-	if !w.roomFor(p, fe.Service) {
-		w.drop(b, i, DropConnectionLimit)
+	if !w.roomFor(policy, fe.Service) {
+		w.drop(p, DropConnectionLimit)
 		return false
 	}
-	if !p.TakeConnection(w.tick) {
-		w.drop(b, i, DropConnectionRate)
+	if !policy.TakeConnection(w.tick) {
+		w.drop(p, DropConnectionRate)
 		return false
 	}
 	return true

@@ -302,10 +302,11 @@ func TestNoAllocationForANewFlowOfAnyPolicy(t *testing.T) {
 		k := conntrack.MakeKey(request(false, header.ProtoTCP).src, ap(node4, 80), header.ProtoTCP)
 		fk := frontendKey(&k)
 		fe := b.lb.tables.Load().Lookup(&fk)
-		b.w.batch.key[0] = k
+		p := &b.w.batch.pkts[0]
+		p.key = k
 		if n := testing.AllocsPerRun(200, func() {
 			k.W[0]++
-			if !b.w.admitted(&b.w.batch, 0, fe) || !b.w.withinLimits(&b.w.batch, 0, fe) || b.w.choose(fe, &k) == nil {
+			if !b.w.admitted(p, fe) || !b.w.withinLimits(p, fe) || b.w.choose(fe, &k) == nil {
 				t.Fatal("refused")
 			}
 		}); n != 0 {

@@ -49,21 +49,21 @@ type port struct {
 	tx       [txQueueLen]xsk.Desc
 }
 
-// frames is a LIFO of free frames: the one used last is the warmest.
-type frames struct {
+// freeList is a LIFO of free frames: the one used last is the warmest.
+type freeList struct {
 	addr []uint64
 }
 
-func (f *frames) push(a uint64) { f.addr = append(f.addr, a) }
+func (f *freeList) push(a uint64) { f.addr = append(f.addr, a) }
 
 // grow is push of n frames that the caller writes.
-func (f *frames) grow(n int) []uint64 {
+func (f *freeList) grow(n int) []uint64 {
 	have := len(f.addr)
 	f.addr = f.addr[:have+n]
 	return f.addr[have:]
 }
 
-func (f *frames) pop() (uint64, bool) {
+func (f *freeList) pop() (uint64, bool) {
 	n := len(f.addr)
 	if n == 0 {
 		return 0, false

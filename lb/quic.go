@@ -29,23 +29,22 @@ func newServers(flows *conntrack.Table) *affinity.Store {
 	return affinity.New(serverIDs, [2]uint64{seed[1], seed[2]})
 }
 
-// datagram is what packet i's first buffer has of a UDP packet's payload.
-func (w *worker) datagram(b *batch, i int) []byte {
-	p := &b.pkt[i]
-	f := w.frame(b, i)
+// datagram is what packet p's first buffer has of a UDP packet's payload.
+func (w *worker) datagram(p *pkt) []byte {
+	f := w.frame(p)
 	from, to := int(p.L4)+header.UDPLen, min(len(f), int(p.L3)+int(p.Len))
 	return f[min(from, to):to]
 }
 
-// serverAsked is the endpoint that packet i, which belongs to no flow, asks for by
+// serverAsked is the endpoint that packet p, which belongs to no flow, asks for by
 // its connection ID; nil if it asks for none, or for one that is not known, or is no
 // endpoint of the Service any more. An endpoint that gets no new clients still gets
 // those that know it.
-func (w *worker) serverAsked(b *batch, i int, fe *table.FrontendEntry) *table.EndpointEntry {
-	if !fe.FollowsConnectionIDs() || b.pkt[i].Frag != 0 { // QUIC does not fragment
+func (w *worker) serverAsked(p *pkt, fe *table.FrontendEntry) *table.EndpointEntry {
+	if !fe.FollowsConnectionIDs() || p.Frag != 0 { // QUIC does not fragment
 		return nil
 	}
-	key, ok := fe.ServerKey(header.QUICDestination(w.datagram(b, i)))
+	key, ok := fe.ServerKey(header.QUICDestination(w.datagram(p)))
 	if !ok {
 		return nil
 	}
@@ -56,20 +55,20 @@ func (w *worker) serverAsked(b *batch, i int, fe *table.FrontendEntry) *table.En
 	return fe.Server(number)
 }
 
-// tellsServer says whether packet i of a watched entry is one to learn from: of an
+// tellsServer says whether packet p of a watched entry is one to learn from: of an
 // established connection hardly any is.
-func (w *worker) tellsServer(b *batch, i int) bool {
-	d := w.datagram(b, i)
+func (w *worker) tellsServer(p *pkt) bool {
+	d := w.datagram(p)
 	return len(d) > 0 && header.QUICLong(d[0])
 }
 
-// learnServer reads in packet i, of a reverse entry that is watched, which server its
+// learnServer reads in packet p, of a reverse entry that is watched, which server its
 // endpoint calls itself. A name that is known to be another endpoint's stays with
 // that one as long as it is there: who answers in an endpoint's name, on one
 // flow whose ports he has guessed, does not draw the clients of another.
-func (w *worker) learnServer(b *batch, i int, c *conntrack.Conn, ref conntrack.Ref) {
-	id := header.QUICSource(w.datagram(b, i))
-	if id == nil || b.pkt[i].Frag != 0 {
+func (w *worker) learnServer(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
+	id := header.QUICSource(w.datagram(p))
+	if id == nil || p.Frag != 0 {
 		return
 	}
 	asked := frontendKey(&w.table.Entry(ref.Other()).Key)

@@ -358,17 +358,17 @@ func TestNoAllocationForConnectionIDs(t *testing.T) {
 	fk := frontendKey(&k)
 	fe := b.w.snapshot.Lookup(&fk)
 	f := quicFrom(false, 1000, longQUIC(id, id)).build(t)
-	d := &b.w.batch.desc[0]
+	p := &b.w.batch.pkts[0]
+	d := p.head()
 	d.Addr, d.Len = b.lb.memory.Addr(0), uint32(len(f))
-	b.w.batch.first[0] = 0
 	copy(b.w.area[d.Addr:], f)
-	header.Parse(f, len(f), &b.w.batch.pkt[0])
+	header.Parse(f, len(f), &p.Packet)
 	ref := b.w.ct.Lookup(b.lb.flows.Hash(&k), &k).Other()
 	if n := testing.AllocsPerRun(100, func() {
-		if b.w.serverAsked(&b.w.batch, 0, fe) == nil || !b.w.tellsServer(&b.w.batch, 0) {
+		if b.w.serverAsked(p, fe) == nil || !b.w.tellsServer(p) {
 			t.Fatal("not known")
 		}
-		b.w.learnServer(&b.w.batch, 0, b.lb.flows.Conn(ref), ref)
+		b.w.learnServer(p, b.lb.flows.Conn(ref), ref)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -199,7 +199,7 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 		}
 		frames += len(w.free.addr)
 		for _, h := range w.held {
-			frames += int(h.bufs)
+			frames += int(h.n)
 		}
 		frames += w.datagrams.frames
 	}

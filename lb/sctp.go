@@ -16,73 +16,71 @@ import (
 // depends on the packet's length alone, so that one over all of it is neither
 // verified nor repaired. Only one that is left to the device is computed.
 
-// trackSCTP follows packet i of an entry's flow; false when it has been dealt with.
-func (w *worker) trackSCTP(b *batch, i int, ref conntrack.Ref) bool {
-	p := &b.pkt[i]
-	f := w.frame(b, i)
-	if ref.Forward() && p.Flags == header.ChunkInit && !w.singleHomed(b, i) {
+// trackSCTP follows packet p of an entry's flow; false when it has been dealt with.
+func (w *worker) trackSCTP(p *pkt, ref conntrack.Ref) bool {
+	f := w.frame(p)
+	if ref.Forward() && p.Flags == header.ChunkInit && !w.singleHomed(p) {
 		return false
 	}
 	c := p.Chunks(f)
 	// The COOKIE ACK makes the association, see mayOpen.
-	if s := w.table.Conn(ref).State(); !ref.Forward() && c.Types&(1<<header.ChunkCookieAck) != 0 && s == conntrack.StateSCTPCookieEchoed && !w.roomToOpen(b, i, ref) {
+	if s := w.table.Conn(ref).State(); !ref.Forward() && c.Types&(1<<header.ChunkCookieAck) != 0 && s == conntrack.StateSCTPCookieEchoed && !w.roomToOpen(p, ref) {
 		return false
 	}
 	g := conntrack.SCTPPacket{Tag: header.SCTP(f[p.L4:]).Tag(), InitiateTag: c.InitiateTag, Chunks: c.Types, Reflected: c.Reflected}
 	switch w.table.TrackSCTP(ref, &g, w.tick) {
 	case conntrack.Reopen:
 		if !w.ct.Supersede(ref) {
-			w.drop(b, i, DropNoFlow) // another worker is at it; the client asks again
+			w.drop(p, DropNoFlow) // another worker is at it; the client asks again
 			return false
 		}
 		w.t.reopened++
-		w.lookAgain(b, i)
+		w.lookAgain(p)
 		return false
 	case conntrack.Gone:
-		w.lookAgain(b, i)
+		w.lookAgain(p)
 		return false
 	}
 	return true
 }
 
-// singleHomed says whether the INIT that packet i is may begin an association. In
+// singleHomed says whether the INIT that packet p is may begin an association. In
 // the modes in which flows are taken up in the middle any other packet may. What
 // may not has been dealt with.
-func (w *worker) singleHomed(b *batch, i int) bool {
-	p := &b.pkt[i]
+func (w *worker) singleHomed(p *pkt) bool {
 	if p.Flags != header.ChunkInit {
 		return true
 	}
-	sound, single := p.Init(w.frame(b, i))
+	sound, single := p.Init(w.frame(p))
 	switch {
 	case !sound:
-		w.drop(b, i, DropBadTransport)
+		w.drop(p, DropBadTransport)
 	case !single:
-		w.refuseSCTP(b, i, DropMultihomed)
+		w.refuseSCTP(p, DropMultihomed)
 	}
 	return sound && single
 }
 
-// refuseSCTP answers packet i with an ABORT, or what else is due, at the rate that
+// refuseSCTP answers packet p with an ABORT, or what else is due, at the rate that
 // is allowed.
-func (w *worker) refuseSCTP(b *batch, i int, reason Drop) {
-	if !w.answerable(b, i) {
-		w.drop(b, i, reason)
+func (w *worker) refuseSCTP(p *pkt, reason Drop) {
+	if !w.answerable(p) {
+		w.drop(p, reason)
 		return
 	}
-	f, p := w.frame(b, i), &b.pkt[i]
+	f := w.frame(p)
 	if !p.Refusable(f) {
-		w.drop(b, i, reason)
+		w.drop(p, reason)
 		return
 	}
-	if !w.resets.Take(w.source(b, i), w.tick) {
-		w.drop(b, i, DropReplyLimit)
+	if !w.resets.Take(w.source(p), w.tick) {
+		w.drop(p, DropReplyLimit)
 		return
 	}
 	w.t.drops[reason]++
-	w.sampleDrop(b, i, reason)
+	w.sampleDrop(p, reason)
 	w.t.aborts++
-	w.answer(b, i, p.Refuse(f))
+	w.answer(p, p.Refuse(f))
 }
 
 // mayCutSCTP says whether fragments of an SCTP packet can go by an entry: not if it
@@ -104,16 +102,15 @@ func translateSCTP(l4 []byte, p *header.Packet, ports uint32) {
 	binary.LittleEndian.PutUint32(crc, binary.LittleEndian.Uint32(crc)^header.CRCDelta(changed, p.L4Len()))
 }
 
-// completeCRC computes the CRC that was left to the device, over all of packet i.
-func (w *worker) completeCRC(b *batch, i int) {
-	p := &b.pkt[i]
-	f := w.frame(b, i)
+// completeCRC computes the CRC that was left to the device, over all of packet p.
+func (w *worker) completeCRC(p *pkt) {
+	f := w.frame(p)
 	field := f[int(p.L4)+header.SCTPChecksum:]
 	binary.LittleEndian.PutUint32(field, 0)
 	end := int(p.L3) + int(p.Len)
 	crc := header.CRC(0, f[p.L4:min(end, len(f))])
 	done := len(f)
-	for _, x := range b.buffers(i)[1:] {
+	for _, x := range p.bufs()[1:] {
 		if done >= end {
 			break
 		}

@@ -42,8 +42,8 @@ func (v *vain) note(endpoint, tick uint32) {
 // otherPort makes a connection whose SNAT ports towards its endpoint are exhausted
 // from another SNAT source, or else to another endpoint. Every node tries the same
 // endpoints in the same order.
-func (w *worker) otherPort(b *batch, o *opening) (conntrack.Ref, conntrack.Outcome) {
-	f, hash, outcome := &o.flow, b.hash[o.i], conntrack.NoPort
+func (w *worker) otherPort(o *opening) (conntrack.Ref, conntrack.Outcome) {
+	f, hash, outcome := &o.flow, o.p.hash, conntrack.NoPort
 	if f.Mode != conntrack.ModeNAT || !w.vain.may(o.ep.Number, w.tick) {
 		return 0, outcome
 	}
@@ -61,7 +61,7 @@ func (w *worker) otherPort(b *batch, o *opening) (conntrack.Ref, conntrack.Outco
 	}
 	if o.mayMove() {
 		for n := range uint64(otherEndpoints) {
-			ref, outcome := w.createTo(b, o, otherEndpoint(o.fe.Pool, table.Hash(&f.Client.W), n))
+			ref, outcome := w.createTo(o, otherEndpoint(o.fe.Pool, table.Hash(&f.Client.W), n))
 			if outcome != conntrack.NoPort {
 				return ref, outcome
 			}
@@ -90,13 +90,13 @@ func otherEndpoint(pool *table.PoolEntry, hash, n uint64) *table.EndpointEntry {
 
 // createTo makes a connection to another endpoint than its present one. It does
 // nothing, and returns NoPort, where that would be the same one or take another mode.
-func (w *worker) createTo(b *batch, o *opening, ep *table.EndpointEntry) (conntrack.Ref, conntrack.Outcome) {
+func (w *worker) createTo(o *opening, ep *table.EndpointEntry) (conntrack.Ref, conntrack.Outcome) {
 	if ep == o.ep {
 		return 0, conntrack.NoPort
 	}
-	hash := b.hash[o.i]
+	hash := o.p.hash
 	known, ok := w.pathTo(ep, uint32(hash))
-	if !ok || w.modeOf(b, o.i, o.fe, ep, &known.path) != conntrack.ModeNAT {
+	if !ok || w.modeOf(o.p, o.fe, ep, &known.path) != conntrack.ModeNAT {
 		return 0, conntrack.NoPort
 	}
 	src, ok := w.plan.source(&known.path, ep, hash)
@@ -112,13 +112,13 @@ func (w *worker) createTo(b *batch, o *opening, ep *table.EndpointEntry) (conntr
 // tuple, as do those after it: no packet of the connection needs a flow. Where that
 // is not the choice of the Service's algorithm (random, least-conn), a full table
 // takes the choice from it.
-func (w *worker) withoutFlow(b *batch, o *opening) {
-	i := o.i
-	if !oneWay(o.flow.Mode) || b.pkt[i].Frag != 0 {
-		w.drop(b, i, DropTableFull)
+func (w *worker) withoutFlow(o *opening) {
+	p := o.p
+	if !oneWay(o.flow.Mode) || p.Frag != 0 {
+		w.drop(p, DropTableFull)
 		return
 	}
-	if ep := w.byTuple(o.fe, &b.key[i]); w.directTo(b, i, o.fe, ep, DropTableFull) {
+	if ep := w.byTuple(o.fe, &p.key); w.directTo(p, o.fe, ep, DropTableFull) {
 		w.t.flowless++
 	}
 }

@@ -28,19 +28,19 @@ const (
 	ReversePathOff
 )
 
-// validSource reports whether the source of packet i may begin a flow with the
+// validSource reports whether the source of packet p may begin a flow with the
 // frontend, nil for a ping; else the packet has been dropped.
-func (w *worker) validSource(b *batch, i int, fe *table.FrontendEntry) bool {
-	if b.in[i] == w.hostPort {
+func (w *worker) validSource(p *pkt, fe *table.FrontendEntry) bool {
+	if p.in == w.hostPort {
 		return true
 	}
-	back := w.routes.Reverse(b.key[i].Src().Addr())
-	if w.martianSource(b, i, &back) {
-		w.drop(b, i, DropMartian)
+	back := w.routes.Reverse(p.key.Src().Addr())
+	if w.martianSource(p, &back) {
+		w.drop(p, DropMartian)
 		return false
 	}
-	if !w.reversePath(b, i, &back, fe) {
-		w.drop(b, i, DropReversePath)
+	if !w.reversePath(p, &back, fe) {
+		w.drop(p, DropReversePath)
 		return false
 	}
 	return true
@@ -51,24 +51,24 @@ func (w *worker) validSource(b *batch, i int, fe *table.FrontendEntry) bool {
 // address (RFC 1812 section 5.3.7), a frontend, or a port from which Weir
 // translates. Nothing is to be sent there: it would come back as a request, and
 // servers that answer answers would never end.
-func (w *worker) martianSource(b *batch, i int, source *route.Reverse) bool {
+func (w *worker) martianSource(p *pkt, source *route.Reverse) bool {
 	if source.Local || source.Kind == route.NotUnicast {
 		return true
 	}
-	back := b.key[i].Reverse()
+	back := p.key.Reverse()
 	k := frontendKey(&back)
 	return w.snapshot.Lookup(&k) != nil || w.plan.ownsDestination(&back)
 }
 
-// reversePath reports whether packet i passes the reverse path filter.
-func (w *worker) reversePath(b *batch, i int, source *route.Reverse, fe *table.FrontendEntry) bool {
+// reversePath reports whether packet p passes the reverse path filter.
+func (w *worker) reversePath(p *pkt, source *route.Reverse, fe *table.FrontendEntry) bool {
 	filter := w.lb.cfg.ReversePathFilter
 	if filter == ReversePathAuto {
 		if source.Default || source.Kind == route.NoRoute {
 			return true
 		}
 		filter = ReversePathLoose
-		if fe != nil && fe.Policy.Restricts(fe.Kind, b.pkt[i].Family) {
+		if fe != nil && fe.Policy.Restricts(fe.Kind, p.Family) {
 			filter = ReversePathStrict
 		}
 	}
@@ -76,7 +76,7 @@ func (w *worker) reversePath(b *batch, i int, source *route.Reverse, fe *table.F
 	case ReversePathOff:
 		return true
 	case ReversePathStrict:
-		return source.By(w.arrival(b, i))
+		return source.By(w.arrival(p))
 	}
 	switch source.Kind {
 	case route.Attached, route.Host, route.NoHostPort:
@@ -85,21 +85,21 @@ func (w *worker) reversePath(b *batch, i int, source *route.Reverse, fe *table.F
 	return false
 }
 
-// arrival is the interface by which packet i came, as routes name it: of the member
+// arrival is the interface by which packet p came, as routes name it: of the member
 // of a bond the bond, of a tagged frame the VLAN's. -1 is a VLAN that is not attached.
-func (w *worker) arrival(b *batch, i int) int {
-	in := b.in[i]
-	if b.pkt[i].L3 == header.EthernetLen {
+func (w *worker) arrival(p *pkt) int {
+	in := p.in
+	if p.L3 == header.EthernetLen {
 		return int(w.ports[in].routed)
 	}
 	// Not the priority, and not the drop eligible bit.
-	tag := binary.BigEndian.Uint32(w.frame(b, i)[12:]) & 0xffff0fff
+	tag := binary.BigEndian.Uint32(w.frame(p)[12:]) & 0xffff0fff
 	if tag&0xfff == 0 {
 		return int(w.ports[in].routed)
 	}
 	for j := range w.ports {
-		if p := &w.ports[j]; p.tag == tag && p.under == in {
-			return int(p.routed)
+		if port := &w.ports[j]; port.tag == tag && port.under == in {
+			return int(port.routed)
 		}
 	}
 	return -1

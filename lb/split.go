@@ -37,70 +37,68 @@ func (w *worker) fragmentStep(p *header.Packet, mtu uint32) int {
 // ipv4Len is the length of packet p's IPv4 header with its options.
 func ipv4Len(p *header.Packet) int { return int(p.L4 - p.L3) }
 
-// depart sends packet i, translated by the entry b.ref[i], on its way out: in fragments
+// depart sends packet p, translated by the entry p.ref, on its way out: in fragments
 // where the link does not take it whole. mtu is that of the link and the route.
-func (w *worker) depart(b *batch, i int, adj *route.Adjacency, dst uint64, mtu uint32) {
-	p := &b.pkt[i]
+func (w *worker) depart(p *pkt, adj *route.Adjacency, dst uint64, mtu uint32) {
 	if uint32(p.Len) <= mtu || uint32(p.Len) <= adj.MTU() {
-		w.leave(b, i, adj, dst)
+		w.leave(p, adj, dst)
 		return
 	}
 	if p.Partial { // in fragments nobody will complete it
-		w.sumChecksum(b, i)
+		w.sumChecksum(p)
 		p.Partial = false
 	}
 	if p.Frag == 0 { // a fragment has got its number from fragmentGoes
-		p.SetID(w.frame(b, i), w.nextID(b.ref[i]))
+		p.SetID(w.frame(p), w.nextID(p.ref))
 	}
-	w.inFragments(b, i, nil, adj, dst, mtu)
+	w.inFragments(p, nil, adj, dst, mtu)
 }
 
-// inFragments sends packet i, an IPv4 packet, in fragments that fit the mtu; t is nil
+// inFragments sends packet p, an IPv4 packet, in fragments that fit the mtu; t is nil
 // where it gets no outer header.
-func (w *worker) inFragments(b *batch, i int, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
-	p := &b.pkt[i]
-	if !w.divisible(p, mtu) { // the link's MTU has changed meanwhile
-		w.drop(b, i, DropTooBig)
+func (w *worker) inFragments(p *pkt, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
+	if !w.divisible(&p.Packet, mtu) { // the link's MTU has changed meanwhile
+		w.drop(p, DropTooBig)
 		return
 	}
-	// All are made before any is sent: they take packet i's place.
+	// All are made before any is sent: they take packet p's place.
 	var made [maxFragments]xsk.Desc
-	step := w.fragmentStep(p, mtu)
-	payload := int(p.Len) - ipv4Len(p)
+	step := w.fragmentStep(&p.Packet, mtu)
+	payload := int(p.Len) - ipv4Len(&p.Packet)
 	n := 0
 	for at := 0; at < payload; at += step {
 		a, ok := w.free.pop()
 		if !ok {
 			w.freeBuffers(made[:n])
-			w.drop(b, i, DropTxFull) // all frames are on their way out
+			w.drop(p, DropTxFull) // all frames are on their way out
 			return
 		}
-		made[n] = w.makeFragment(b, i, a, at, min(step, payload-at))
+		made[n] = w.makeFragment(p, a, at, min(step, payload-at))
 		n++
 	}
-	w.recycle(b, i)
-	b.bufs[i] = 1
-	whole := *p
+	w.recycle(p)
+	p.n = 1
+	whole := p.Packet
 	for _, d := range made[:n] {
-		*p = whole // tags that the fragment before lost or got have moved its offsets
+		p.Packet = whole // tags that the fragment before lost or got have moved its offsets
 		p.Len = uint16(d.Len - uint32(p.L3))
-		*b.head(i), b.size[i] = d, d.Len
-		w.onward(b, i, t, adj, dst)
+		*p.head(), p.size = d, d.Len
+		w.onward(p, t, adj, dst)
 	}
 }
 
-// makeFragment writes the fragment with n bytes from offset at of packet i's payload on
+// makeFragment writes the fragment with n bytes from offset at of packet p's payload on
 // into the frame at address a.
-func (w *worker) makeFragment(b *batch, i int, a uint64, at, n int) xsk.Desc {
-	p, f := &b.pkt[i], w.frame(b, i)
+func (w *worker) makeFragment(p *pkt, a uint64, at, n int) xsk.Desc {
+	f := w.frame(p)
 	l3, head := int(p.L3), int(p.L4)
 	a += xsk.Headroom
 	g := w.area[a : a+uint64(head+n)]
 	copy(g, f[:head])
-	w.gather(g[head:], b, i, head+at)
+	w.gather(g[head:], p, head+at)
 	ip := g[l3:]
 	field := binary.BigEndian.Uint16(ip[6:]) + uint16(at/8)
-	if at+n < int(p.Len)-ipv4Len(p) {
+	if at+n < int(p.Len)-ipv4Len(&p.Packet) {
 		field |= moreFragments
 	}
 	if at > 0 {
@@ -113,9 +111,9 @@ func (w *worker) makeFragment(b *batch, i int, a uint64, at, n int) xsk.Desc {
 	return xsk.Desc{Addr: a, Len: uint32(len(g))}
 }
 
-// gather copies bytes of packet i, from an offset in it on, over all its buffers.
-func (w *worker) gather(to []byte, b *batch, i int, from int) {
-	for _, d := range b.buffers(i) {
+// gather copies bytes of packet p, from an offset in it on, over all its buffers.
+func (w *worker) gather(to []byte, p *pkt, from int) {
+	for _, d := range p.bufs() {
 		if from >= int(d.Len) {
 			from -= int(d.Len)
 			continue

@@ -13,11 +13,10 @@ const (
 	udpChecksum = 6
 )
 
-// translate rewrites packet i by the recipe of its flow entry: addresses,
+// translate rewrites packet p by the recipe of its flow entry: addresses,
 // ports, TTL and checksums. The MAC addresses are the adjacency's business.
-func (w *worker) translate(b *batch, i int, e *conntrack.Entry) {
-	f := w.frame(b, i)
-	p := &b.pkt[i]
+func (w *worker) translate(p *pkt, e *conntrack.Entry) {
+	f := w.frame(p)
 	ip := f[p.L3:]
 	if p.Family == 4 {
 		binary.LittleEndian.PutUint64(ip[12:], e.Addr4)
@@ -27,7 +26,7 @@ func (w *worker) translate(b *batch, i int, e *conntrack.Entry) {
 	} else {
 		_ = ip[39]
 		ip[7]--
-		src, dst := w.table.NewAddrs6(b.ref[i])
+		src, dst := w.table.NewAddrs6(p.ref)
 		binary.LittleEndian.PutUint64(ip[8:], src[0])
 		binary.LittleEndian.PutUint64(ip[16:], src[1])
 		binary.LittleEndian.PutUint64(ip[24:], dst[0])
@@ -35,7 +34,7 @@ func (w *worker) translate(b *batch, i int, e *conntrack.Entry) {
 	}
 	l4 := f[p.L4:]
 	if p.Proto == header.ProtoSCTP {
-		translateSCTP(l4, p, e.NewPorts)
+		translateSCTP(l4, &p.Packet, e.NewPorts)
 		return
 	}
 	binary.LittleEndian.PutUint32(l4, e.NewPorts)
@@ -63,26 +62,24 @@ func (w *worker) translate(b *batch, i int, e *conntrack.Entry) {
 // completeChecksum makes sure that a packet with a partial checksum leaves
 // with a whole one: by TX metadata where the way out was granted it, else in
 // software.
-func (w *worker) completeChecksum(b *batch, i int, out *port) {
-	p := &b.pkt[i]
+func (w *worker) completeChecksum(p *pkt, out *port) {
 	at := uint16(tcpChecksum)
 	if p.Proto == header.ProtoUDP {
 		at = udpChecksum
 	}
 	w.t.partial++
-	d := b.head(i)
-	if out.metadata && p.Proto != header.ProtoSCTP && int(b.size[i]) == int(p.L3)+int(p.Len) { // it sums padding too
+	d := p.head()
+	if out.metadata && p.Proto != header.ProtoSCTP && int(p.size) == int(p.L3)+int(p.Len) { // it sums padding too
 		w.memory.SetChecksum(d, uint16(p.L4), at)
 		return
 	}
-	w.sumChecksum(b, i)
+	w.sumChecksum(p)
 }
 
-// sumChecksum completes the partial checksum of packet i in software.
-func (w *worker) sumChecksum(b *batch, i int) {
-	p := &b.pkt[i]
+// sumChecksum completes the partial checksum of packet p in software.
+func (w *worker) sumChecksum(p *pkt) {
 	if p.Proto == header.ProtoSCTP {
-		w.completeCRC(b, i)
+		w.completeCRC(p)
 		return
 	}
 	at := tcpChecksum
@@ -91,20 +88,20 @@ func (w *worker) sumChecksum(b *batch, i int) {
 	}
 	// The field's own content is the pseudo header's sum: summing over it
 	// is what CHECKSUM_PARTIAL means.
-	c := ^header.Fold(w.sum(b, i, 0, int(p.L4), int(p.L3)+int(p.Len)))
+	c := ^header.Fold(w.sum(p, 0, int(p.L4), int(p.L3)+int(p.Len)))
 	if p.Proto == header.ProtoUDP && c == 0 {
 		c = 0xffff
 	}
-	binary.LittleEndian.PutUint16(w.frame(b, i)[int(p.L4)+at:], c)
+	binary.LittleEndian.PutUint16(w.frame(p)[int(p.L4)+at:], c)
 }
 
-// sum adds the bytes of packet i from offset from, which its first buffer has,
+// sum adds the bytes of packet p from offset from, which its first buffer has,
 // up to offset end, over all its buffers.
-func (w *worker) sum(b *batch, i int, initial uint64, from, end int) uint64 {
-	f := w.frame(b, i)
+func (w *worker) sum(p *pkt, initial uint64, from, end int) uint64 {
+	f := w.frame(p)
 	sum := header.Sum(initial, f[from:min(end, len(f))])
 	done := len(f)
-	for _, x := range b.buffers(i)[1:] {
+	for _, x := range p.bufs()[1:] {
 		if done >= end {
 			break
 		}

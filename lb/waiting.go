@@ -3,7 +3,6 @@ package lb
 import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/xsk"
 )
 
 const (
@@ -14,38 +13,34 @@ const (
 
 // waiting is a fragment that came before the first of its datagram, untouched.
 type waiting struct {
-	key   conntrack.Key // of the datagram
-	desc  [maxBuffers]xsk.Desc
-	bufs  uint8
+	key conntrack.Key // of the datagram
+	frames
 	ready bool // the first has come
-	size  uint32
-	in    int32
 	until uint32
 	order uint32 // of arrival
 }
 
-// awaitFirst keeps packet i until the first fragment of its datagram comes. When there
+// awaitFirst keeps packet p until the first fragment of its datagram comes. When there
 // is no room the fragment that has waited the longest gives way: of a datagram whose
 // first fragment is to come it comes soon, and forged ones wait in vain.
-func (w *worker) awaitFirst(b *batch, i int, k *conntrack.Key) {
+func (w *worker) awaitFirst(p *pkt, k *conntrack.Key) {
 	t := &w.datagrams
-	n := int(b.bufs[i])
+	n := int(p.n)
 	same, oldest := t.waitFor(k)
 	if same >= waitingPerDatagram {
-		w.drop(b, i, DropFragmentLimit)
+		w.drop(p, DropFragmentLimit)
 		return
 	}
-	x := waiting{key: *k, bufs: b.bufs[i], size: b.size[i], in: b.in[i],
+	x := waiting{key: *k, frames: p.frames,
 		until: w.tick + waitingTicks, order: uint32(w.t.fragmentsHeld)}
-	copy(x.desc[:], b.buffers(i))
 	if t.frames+n > waitingFrames {
-		if oldest == nil || t.frames-int(oldest.bufs)+n > waitingFrames {
-			w.drop(b, i, DropFragmentLimit)
+		if oldest == nil || t.frames-int(oldest.n)+n > waitingFrames {
+			w.drop(p, DropFragmentLimit)
 			return
 		}
 		w.t.drops[DropFragmentLimit]++
-		w.freeBuffers(oldest.desc[:oldest.bufs])
-		t.frames -= int(oldest.bufs)
+		w.freeBuffers(oldest.bufs())
+		t.frames -= int(oldest.n)
 		*oldest = x
 	} else {
 		t.waiting = append(t.waiting, x)
@@ -97,16 +92,13 @@ func (w *worker) releaseFragments() {
 			keep = append(keep, *x)
 			continue
 		}
-		t.frames -= int(x.bufs)
-		i := b.n
-		first := i * maxBuffers
-		b.first[i], b.bufs[i], b.size[i], b.in[i] = uint8(first), x.bufs, x.size, x.in
-		copy(b.desc[first:], x.desc[:x.bufs])
+		t.frames -= int(x.n)
+		p := b.add(&x.frames)
 		if x.ready {
-			b.n++
 			continue
 		}
-		w.expireFragment(b, i, &x.key)
+		b.n--
+		w.expireFragment(p, &x.key)
 	}
 	t.waiting = keep
 	if b.n > 0 {
@@ -116,13 +108,12 @@ func (w *worker) releaseFragments() {
 
 // expireFragment deals with a fragment that waited in vain: one to the node's
 // own address may be of a datagram of which the kernel has the rest.
-func (w *worker) expireFragment(b *batch, i int, k *conntrack.Key) {
-	header.Parse(w.frame(b, i), int(b.size[i]), &b.pkt[i])
-	b.ok[i] = false
-	w.datagrams.current = nil
+func (w *worker) expireFragment(p *pkt, k *conntrack.Key) {
+	header.Parse(w.frame(p), int(p.size), &p.Packet)
+	p.datagram = nil
 	if path, ok := w.routes.Lookup(k.Dst().Addr(), 0); ok && path.Local {
-		w.giveBack(b, i, DropFragmentExpired)
+		w.giveBack(p, DropFragmentExpired)
 		return
 	}
-	w.drop(b, i, DropFragmentExpired)
+	w.drop(p, DropFragmentExpired)
 }

@@ -62,9 +62,10 @@ type worker struct {
 	goneTicks     uint32
 
 	batch, again batch
+	arriving     frames // of a packet that another worker hands over
 	openings     openings
 	paths        [knownPaths]knownPath
-	free         frames
+	free         freeList
 	sendMax      int // frames that one port may have on the way out
 	done         [256]uint64
 	held         []held
@@ -79,7 +80,6 @@ type worker struct {
 	exhausted    exhaustion
 	vain         vain       // tries in place of exhausted endpoints
 	offLink      exhaustion // endpoints that l2dsr cannot reach, and the next hop there
-	tunnel       tunnel     // of the packet that is being dealt with
 	ipID         uint16     // of the last outer header that may be fragmented
 	rng          fastrand.RNG
 
@@ -301,7 +301,7 @@ func (w *worker) finish() {
 func (w *worker) takeHandedOver() int {
 	work := 0
 	b := &w.again
-	b.n, b.size[0] = 0, 0
+	b.n = 0
 	for _, p := range w.peers {
 		if p == nil {
 			continue
