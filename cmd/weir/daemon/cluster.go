@@ -19,8 +19,8 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/metrics"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/cmd/weir/program"
 	"github.com/weirlb/weir/cmd/weir/state"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/kube"
 )
@@ -50,7 +50,7 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 	}
 	return kube.Config{
 		REST:            rest,
-		Store:           program.Discovery(cfg.NodeName, cfg.ServiceProxyName),
+		Store:           translate.Discovery(cfg.NodeName, cfg.ServiceProxyName),
 		LabelSelector:   k.LabelSelector,
 		LegacyEndpoints: k.LegacyEndpoints,
 		Events:          true,
@@ -72,7 +72,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 	}
 	c.clusterIPs.Store(cfg.ClusterIPs)
 	kc.Log, kc.Measure = log, c.latencies
-	kc.Concerns = func(svc *discovery.Service) bool { return program.HasFrontend(svc, c.clusterIPs.Load()) }
+	kc.Concerns = func(svc *discovery.Service) bool { return translate.HasFrontend(svc, c.clusterIPs.Load()) }
 	identity := identityOf(&kc)
 	file := c.file
 	if cfg.StateDir != "" {
@@ -166,8 +166,8 @@ func (c *cluster) concerns(up *discovery.Update, served map[discovery.ServiceNam
 	out := up.Node != nil
 	for _, svc := range up.Put {
 		out = out || counts(svc.Name)
-		if program.HasFrontend(svc, true) {
-			served[svc.Name] = program.HasFrontend(svc, false)
+		if translate.HasFrontend(svc, true) {
+			served[svc.Name] = translate.HasFrontend(svc, false)
 		} else {
 			delete(served, svc.Name)
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/metrics"
 	"github.com/weirlb/weir/cmd/weir/notify"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb"
@@ -71,7 +71,7 @@ type Daemon struct {
 
 	mu        sync.Mutex // guards what follows, and orders publications
 	cfg       *config.Configuration
-	translate *program.Translator
+	translate *translate.Translator
 	pending   *pending // before the source has synced
 	node      discovery.Node
 	nodePorts []admin.NodePortAddress // as last logged
@@ -132,7 +132,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 		err = errors.Join(err, d.lb.Close())
 	}()
 	d.tune()
-	d.translate = program.New(d.options())
+	d.translate = translate.New(d.options())
 	d.checks = d.newChecks()
 
 	defer tasks.Wait()
@@ -216,8 +216,8 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 	return c
 }
 
-func (d *Daemon) options() program.Options {
-	return program.Options{
+func (d *Daemon) options() translate.Options {
+	return translate.Options{
 		Node:           d.node.Node,
 		NodeAddresses:  d.nodeAddresses(),
 		Local:          d.lb.Router().Local,
@@ -226,7 +226,7 @@ func (d *Daemon) options() program.Options {
 		ProtectedPorts: d.cfg.ProtectedPorts,
 
 		LoadBalancerClass: d.cfg.LoadBalancerClass,
-		Mode:              program.Mode(d.cfg.Forwarding.Mode),
+		Mode:              translate.Mode(d.cfg.Forwarding.Mode),
 	}
 }
 
@@ -268,9 +268,9 @@ func (d *Daemon) deliver(up *discovery.Update) {
 }
 
 // publish applies a batch. Preconditions: d.mu is held.
-func (d *Daemon) publish(b program.Batch) {
+func (d *Daemon) publish(b translate.Batch) {
 	for _, c := range b.Complaints {
-		d.problems.Set(partProgram, objectOf(c.Service), c.Problems...)
+		d.problems.Set(partTranslation, objectOf(c.Service), c.Problems...)
 	}
 	if !d.synced {
 		return

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -44,7 +44,7 @@ func (d *Daemon) Flows(ctx context.Context, limit int, match *admin.FlowMatcher)
 			Protocol: protocolName(e.Key.Proto()),
 			Client:   e.Key.Src(), Frontend: e.Key.Dst(), SNAT: snat, Endpoint: t.NewDst(r),
 			Service: service,
-			Mode:    program.ModeName(e.Mode), State: state,
+			Mode:    translate.ModeName(e.Mode), State: state,
 			IdleSeconds: float64(c.Idle(now)) / conntrack.TicksPerSecond,
 		})
 		return true

@@ -7,7 +7,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/cmd/weir/explain"
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
@@ -38,7 +38,7 @@ func (d *Daemon) Explain(_ context.Context, query admin.ExplainQuery) (admin.Str
 // frontendView is what this node serves.
 func (d *Daemon) frontendView() explain.View {
 	v := explain.View{
-		Claims: func(svc *discovery.Service) []program.Claim {
+		Claims: func(svc *discovery.Service) []translate.Claim {
 			d.mu.Lock() // for one Service at a time: publications go on in between
 			defer d.mu.Unlock()
 			return d.translate.Claims(svc)
@@ -100,7 +100,7 @@ func portName(svc *discovery.Service, f *table.FrontendEntry, protocol string) s
 
 func (d *Daemon) frontend(f *table.FrontendEntry) admin.Frontend {
 	out := admin.Frontend{
-		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: protocolName(f.Proto), Kind: f.Kind.String(), Mode: program.ModeName(f.Mode),
+		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: protocolName(f.Proto), Kind: f.Kind.String(), Mode: translate.ModeName(f.Mode),
 		Tier: f.Pool.Tier(), OnEmpty: onEmptyText[f.Pool.OnEmpty()], Endpoints: []admin.FrontendEndpoint{},
 	}
 	var total float64
@@ -109,7 +109,7 @@ func (d *Daemon) frontend(f *table.FrontendEntry) admin.Frontend {
 	}
 	for _, e := range f.Pool.Endpoints() {
 		out.Endpoints = append(out.Endpoints, admin.FrontendEndpoint{
-			Address: e.AddrPort.String(), Local: e.Local, Mode: program.ModeName(d.lb.ModeTo(f, &e)), Share: float64(e.Weight) / total,
+			Address: e.AddrPort.String(), Local: e.Local, Mode: translate.ModeName(d.lb.ModeTo(f, &e)), Share: float64(e.Weight) / total,
 			Flows: uint64(d.lb.FlowTable().EndpointFlows(e.Number)),
 		})
 	}

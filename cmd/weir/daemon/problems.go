@@ -11,7 +11,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/cmd/weir/health"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/steer"
@@ -21,7 +21,7 @@ import (
 // Parts of the daemon that complain, as problem.Registry.Set takes them.
 const (
 	partDiscovery   = "discovery"   // per Service
-	partProgram     = "program"     // per Service
+	partTranslation = "translation" // per Service
 	partPublication = "publication" // per Service, and of all
 	partConflicts   = "conflicts"   // as a whole
 	partSource      = "source"      // as a whole
@@ -69,7 +69,7 @@ func (d *Daemon) serviceProblems(up *discovery.Update) {
 		d.problems.Set(partPublication, object)
 	}
 	for _, svc := range up.Put {
-		d.problems.Set(partDiscovery, objectOf(svc.Name), program.Discovered(svc)...)
+		d.problems.Set(partDiscovery, objectOf(svc.Name), translate.Discovered(svc)...)
 	}
 }
 
@@ -88,7 +88,7 @@ func objectOf(name discovery.ServiceName) string { return problem.Service(name.N
 
 // publicationProblems tells what an Apply could not do. Services that were put
 // without an error, or deleted, have none of that kind any more.
-func (d *Daemon) publicationProblems(b *program.Batch, err error) {
+func (d *Daemon) publicationProblems(b *translate.Batch, err error) {
 	byService := map[string][]problem.Problem{}
 	var rest []problem.Problem
 	for _, e := range flatten(err) {
@@ -139,7 +139,7 @@ func packetPathProblems(l *lb.LB) []problem.Problem {
 func conflictProblems(l *lb.LB) []problem.Problem {
 	var out []problem.Problem
 	for _, c := range l.Tables().Conflicts() {
-		out = append(out, program.Conflict(&c))
+		out = append(out, translate.Conflict(&c))
 	}
 	return out
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -14,12 +14,12 @@ import (
 // left to the kernel.
 func TestPublicationProblemsEndWithTheService(t *testing.T) {
 	d := &Daemon{problems: problem.NewRegistry(slog.New(slog.DiscardHandler))}
-	put := program.Batch{Put: []table.Service{{Name: "default/web"}}}
+	put := translate.Batch{Put: []table.Service{{Name: "default/web"}}}
 	d.publicationProblems(&put, errors.Join(&table.ServiceError{Service: "default/web", Err: errors.New("no number is free")}))
 	if list, _ := d.problems.List(10); len(list) != 1 || list[0].Object != "Service default/web" {
 		t.Fatalf("got %v", list)
 	}
-	d.publicationProblems(&program.Batch{Delete: []string{"default/web"}}, nil)
+	d.publicationProblems(&translate.Batch{Delete: []string{"default/web"}}, nil)
 	if list, _ := d.problems.List(10); len(list) != 0 {
 		t.Errorf("still there: %v", list)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery/manifest"
 )
 
@@ -16,7 +16,7 @@ func newSource(ctx context.Context, cfg *config.Configuration, log *slog.Logger)
 	if m := cfg.Discovery.Manifests; m != nil {
 		return manifests{manifest.New(manifest.Config{
 			Path:  m.Path,
-			Store: program.Discovery(cfg.NodeName, cfg.ServiceProxyName),
+			Store: translate.Discovery(cfg.NodeName, cfg.ServiceProxyName),
 			Log:   log,
 		}), m.Path}, nil
 	}

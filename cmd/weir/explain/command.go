@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 )
@@ -189,7 +189,7 @@ func (o *options) check() (service *discovery.ServiceName, change *Change, err e
 // offline explains manifests.
 func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, change *Change) (*Output, error) {
 	src := manifest.New(manifest.Config{
-		Store: program.Discovery(o.node, ""),
+		Store: translate.Discovery(o.node, ""),
 		Log:   slog.New(slog.DiscardHandler),
 	})
 	report, err := src.LoadFiles(o.files, cmd.InOrStdin())
@@ -207,7 +207,7 @@ func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, ch
 		node.Labels = labels
 	}
 	services := src.Services()
-	view, err := offlineView(services, program.Options{Node: node, NodeAddresses: src.NodeAddresses()})
+	view, err := offlineView(services, translate.Options{Node: node, NodeAddresses: src.NodeAddresses()})
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	lbtable "github.com/weirlb/weir/lb/table"
 )
@@ -31,7 +31,7 @@ type Frontend struct {
 // View is what is known of a node's frontends.
 type View struct {
 	// Claims are the claims of a Service under the node's configuration.
-	Claims func(*discovery.Service) []program.Claim
+	Claims func(*discovery.Service) []translate.Claim
 	// Table has what is published.
 	Table *lbtable.Snapshot
 	// NoRoom are frontends that the steering program has no room for.
@@ -65,7 +65,7 @@ func (v *View) frontends(svc *discovery.Service) []Frontend {
 		case entry == nil:
 			f.Reason = "not published: see the problems of the Service"
 		default:
-			f.Served, f.Mode = true, program.ModeName(entry.Mode)
+			f.Served, f.Mode = true, translate.ModeName(entry.Mode)
 		}
 		out = append(out, f)
 	}
@@ -82,8 +82,8 @@ func (v *View) frontends(svc *discovery.Service) []Frontend {
 
 // offlineView is the view of a node that has only manifests: the Services are
 // translated and published as a daemon would, without a packet path.
-func offlineView(services []*discovery.Service, opts program.Options) (View, error) {
-	t := program.New(opts)
+func offlineView(services []*discovery.Service, opts translate.Options) (View, error) {
+	t := translate.New(opts)
 	b := t.Apply(&discovery.Update{Put: services})
 	frontends := lbtable.New(lbtable.Config{})
 	if _, err := frontends.Apply(b.Put, nil); err != nil {
@@ -92,13 +92,13 @@ func offlineView(services []*discovery.Service, opts program.Options) (View, err
 	found := map[string][]problem.Problem{}
 	add := func(object string, list ...problem.Problem) { found[object] = append(found[object], list...) }
 	for _, svc := range services {
-		add(problem.Service(svc.Name.Namespace, svc.Name.Name), program.Discovered(svc)...)
+		add(problem.Service(svc.Name.Namespace, svc.Name.Name), translate.Discovered(svc)...)
 	}
 	for _, c := range b.Complaints {
 		add(problem.Service(c.Service.Namespace, c.Service.Name), c.Problems...)
 	}
 	for _, c := range frontends.Conflicts() {
-		p := program.Conflict(&c)
+		p := translate.Conflict(&c)
 		add(p.Object, p)
 	}
 	registry := problem.NewRegistry(slog.New(slog.DiscardHandler))

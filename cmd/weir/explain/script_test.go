@@ -13,7 +13,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 )
@@ -101,7 +101,7 @@ func table(ts *testscript.TestScript, neg bool, args []string) {
 func newSource(dir, node string) *manifest.Source {
 	return manifest.New(manifest.Config{
 		Path: dir, Shorter: time.Nanosecond, // copies in place are complete here
-		Store: discovery.Options{NodeName: node, Supported: program.Supported},
+		Store: discovery.Options{NodeName: node, Supported: translate.Supported},
 		Log:   slog.New(slog.DiscardHandler),
 	})
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 )
@@ -20,7 +20,7 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 	}
 	src := manifest.New(manifest.Config{
 		Path:  m.Path,
-		Store: program.Discovery(cfg.NodeName, cfg.ServiceProxyName),
+		Store: translate.Discovery(cfg.NodeName, cfg.ServiceProxyName),
 		Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	rep, err := src.Load()
@@ -53,7 +53,7 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 
 // judgeService takes over what discovery found in a Service.
 func judgeService(fs *findings, s *discovery.Service) {
-	for _, p := range program.Discovered(s) {
+	for _, p := range translate.Discovered(s) {
 		p.Object = "Service " + s.Name.String()
 		switch p.Kind {
 		case problem.InvalidObject:

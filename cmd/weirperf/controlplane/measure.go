@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -22,7 +22,7 @@ import (
 // the daemon has it but for the sources and the steering map.
 type plane struct {
 	store      *discovery.Store
-	translator *program.Translator
+	translator *translate.Translator
 	table      *table.Table
 	// replaced is how many endpoints of a slice are others than at first.
 	replaced map[target]int
@@ -31,8 +31,8 @@ type plane struct {
 func newPlane() *plane {
 	addrs := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
 	return &plane{
-		store:      discovery.NewStore(discovery.Options{NodeName: nodeName(0), Supported: program.Supported}),
-		translator: program.New(program.Options{NodeAddresses: addrs}),
+		store:      discovery.NewStore(discovery.Options{NodeName: nodeName(0), Supported: translate.Supported}),
+		translator: translate.New(translate.Options{NodeAddresses: addrs}),
 		table:      table.New(table.Config{MaxEndpoints: 1 << 21}),
 		replaced:   map[target]int{},
 	}

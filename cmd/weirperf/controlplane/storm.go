@@ -17,7 +17,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/weirlb/weir/cmd/weir/program"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/kube"
 )
@@ -51,7 +51,7 @@ func (r *runner) storm(o StallOptions, out *StallResult) error {
 	src, err := kube.New(kube.Config{
 		REST: &rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{
 			ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf"}},
-		Store: discovery.Options{NodeName: nodeName(0), Supported: program.Supported},
+		Store: discovery.Options{NodeName: nodeName(0), Supported: translate.Supported},
 		Log:   slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

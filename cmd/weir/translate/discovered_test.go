@@ -1,4 +1,4 @@
-package program
+package translate
 
 import (
 	"io/fs"
@@ -12,12 +12,12 @@ import (
 // way than weir run does.
 func TestAllCommandsReadServicesAlike(t *testing.T) {
 	err := filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || path == "../program/discovered.go" {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || path == "../translate/discovered.go" {
 			return err
 		}
 		text, err := os.ReadFile(path)
 		if strings.Contains(string(text), "discovery.Options{") {
-			t.Errorf("%s makes discovery.Options: call program.Discovery", path)
+			t.Errorf("%s makes discovery.Options: call translate.Discovery", path)
 		}
 		return err
 	})

@@ -1,12 +1,12 @@
-// Package program turns what discovery says into what the table serves: for
-// each Service its frontends on this node and the pools of endpoints behind
-// them, as package topology chooses them.
+// Package translate turns Services as discovery merges them into the Services
+// of the table: the frontends on this node, and the pools of endpoints that
+// package topology chooses for them.
 //
-// It keeps the Services that have a frontend here, or would if the node had an
-// address for it, so that a change of the node's addresses or labels is
-// translated again for those alone that it touches. Work is in proportion to
-// the change.
-package program
+// It keeps the Services that have a frontend on this node, or would have one if
+// the node had an address for it. A change of the node's addresses or labels
+// translates only the Services that it affects. The work is in proportion to the
+// change.
+package translate
 
 import (
 	"net/netip"
@@ -99,6 +99,14 @@ func New(opts Options) *Translator {
 		services:   map[discovery.ServiceName]*entry{},
 		complaints: map[discovery.ServiceName][]problem.Problem{},
 	}
+}
+
+// SetOptions replaces the options. Services that are already translated stay
+// as they are: the caller applies all Services again, since some that had no
+// frontend may have one now.
+func (t *Translator) SetOptions(opts Options) {
+	opts.NodeAddresses = sorted(opts.NodeAddresses)
+	t.opts = opts
 }
 
 // Apply translates an update. Services that the update does not name are
