@@ -21,7 +21,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/admin"
 	"github.com/weirlb/weir/cmd/weir/config"
-	"github.com/weirlb/weir/cmd/weir/health"
+	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/metrics"
 	"github.com/weirlb/weir/cmd/weir/notify"
 	"github.com/weirlb/weir/cmd/weir/problem"
@@ -54,7 +54,7 @@ type Daemon struct {
 	log    *slog.Logger
 	source Source
 	lb     *lb.LB
-	checks *health.Checks
+	checks *healthcheck.Checks
 	notify *notify.Notifier
 	// problems are all that is not done as it was asked for.
 	problems *problem.Registry

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/health"
+	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/metrics"
 	"github.com/weirlb/weir/cmd/weir/notify"
 )
@@ -84,8 +84,8 @@ func (d *Daemon) notEligible() string {
 }
 
 // newChecks makes the servers of healthCheckNodePorts.
-func (d *Daemon) newChecks() *health.Checks {
-	c := health.New(health.Config{
+func (d *Daemon) newChecks() *healthcheck.Checks {
+	c := healthcheck.New(healthcheck.Config{
 		NodeName: d.cfg.NodeName,
 		Healthy: func() bool {
 			return d.draining.Load() == nil && d.lb.StuckWorker() < 0 && d.lb.Absent() == nil

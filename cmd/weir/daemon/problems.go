@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/admin"
-	"github.com/weirlb/weir/cmd/weir/health"
+	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
@@ -144,7 +144,7 @@ func conflictProblems(l *lb.LB) []problem.Problem {
 	return out
 }
 
-func checkProblems(faults []health.Fault) []problem.Problem {
+func checkProblems(faults []healthcheck.Fault) []problem.Problem {
 	var out []problem.Problem
 	for _, f := range faults {
 		p := problem.Problem{

@@ -1,8 +1,8 @@
-// Package health answers the health checks that load balancers in front make
-// per Service: on the port spec.healthCheckNodePort of a Service with
-// externalTrafficPolicy: Local, in kube-proxy's words (200 while the node has
-// ready endpoints of the Service, else 503).
-package health
+// Package healthcheck serves the health checks of external load balancers per
+// Service: on spec.healthCheckNodePort of a Service with externalTrafficPolicy:
+// Local, with kube-proxy's answers (200 while the node has ready endpoints of the
+// Service, else 503).
+package healthcheck
 
 import (
 	"context"
