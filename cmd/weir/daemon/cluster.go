@@ -17,9 +17,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/lastknown"
 	"github.com/weirlb/weir/cmd/weir/metrics"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/cmd/weir/state"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/kube"
@@ -29,7 +29,7 @@ import (
 // it.
 type cluster struct {
 	*kube.Source
-	keeper    *state.Keeper // nil: nothing is kept
+	keeper    *lastknown.Keeper // nil: nothing is kept
 	latencies *metrics.Latencies
 	server    string
 	file      string // of the last known state
@@ -68,7 +68,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 	}
 	logClientGo.Do(func() { klog.SetSlogLogger(log.With("from", "client-go")) })
 	c := &cluster{
-		latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, state.File),
+		latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, lastknown.File),
 	}
 	c.clusterIPs.Store(cfg.ClusterIPs)
 	kc.Log, kc.Measure = log, c.latencies
@@ -76,7 +76,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 	identity := identityOf(&kc)
 	file := c.file
 	if cfg.StateDir != "" {
-		kc.LastKnown, kc.LastKnownTime, err = state.Load(file, identity)
+		kc.LastKnown, kc.LastKnownTime, err = lastknown.Load(file, identity)
 		if err == nil {
 			err = tooOld(kc.LastKnownTime, cfg.Discovery.Kubernetes.LastKnownMaxAge())
 		}
@@ -99,7 +99,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 		return nil, err
 	}
 	if cfg.StateDir != "" {
-		c.keeper = state.NewKeeper(file, identity, c.Objects, log)
+		c.keeper = lastknown.NewKeeper(file, identity, c.Objects, log)
 		c.keeper.GoodAt = c.GoodAt
 	}
 	return c, nil

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/lastknown"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/cmd/weir/state"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/kube"
 )
@@ -98,7 +98,7 @@ func TestUnknownCredentialsEndAStartWithNothingToServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := &kube.Objects{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "edge-1"}}}}
-	if err := state.Save(filepath.Join(cfg.StateDir, state.File), identityOf(&kc), time.Now(), known); err != nil {
+	if err := lastknown.Save(filepath.Join(cfg.StateDir, lastknown.File), identityOf(&kc), time.Now(), known); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := start(t, cfg); err != nil {
@@ -108,7 +108,7 @@ func TestUnknownCredentialsEndAStartWithNothingToServe(t *testing.T) {
 
 func TestCorruptStateIsAnErrorInTheStatus(t *testing.T) {
 	cfg := clusterConfig(t, http.StatusServiceUnavailable)
-	file := filepath.Join(cfg.StateDir, state.File)
+	file := filepath.Join(cfg.StateDir, lastknown.File)
 	if err := os.WriteFile(file, []byte("rubbish"), 0o600); err != nil {
 		t.Fatal(err)
 	}

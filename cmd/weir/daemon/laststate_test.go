@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weirlb/weir/cmd/weir/config"
-	"github.com/weirlb/weir/cmd/weir/state"
+	"github.com/weirlb/weir/cmd/weir/lastknown"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/kube"
 )
@@ -34,7 +34,7 @@ func keep(t *testing.T, cfg *config.Configuration, at time.Time) {
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.1",
 			Ports: []corev1.ServicePort{{Port: 80, NodePort: 30080}}},
 	}}}
-	if err := state.Save(filepath.Join(cfg.StateDir, state.File), identityOf(&kc), at, known); err != nil {
+	if err := lastknown.Save(filepath.Join(cfg.StateDir, lastknown.File), identityOf(&kc), at, known); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
-package state
+package lastknown
 
 //lint:file-ignore SA1019 Endpoints are deprecated, and watched where that is asked for.
 

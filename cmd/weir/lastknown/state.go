@@ -1,5 +1,5 @@
-// Package state keeps the last known state of a cluster in a file, for a
-// start while the API server is away.
+// Package lastknown keeps the last known state of a cluster in a file, for a
+// start while the API server is unreachable.
 //
 // A file is a line of JSON (Header), then the objects, trimmed to what Weir
 // reads, as records of one byte for the kind, the length as a varint and the
@@ -9,7 +9,7 @@
 //
 // Beside it a small file (SeenSuffix) has the time at which this very state was
 // last known to be the cluster's. The large file need not be written for that.
-package state
+package lastknown
 
 //lint:file-ignore SA1019 Endpoints are deprecated, and watched where that is asked for.
 
