@@ -23,8 +23,8 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/metrics"
-	"github.com/weirlb/weir/cmd/weir/notify"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/sdnotify"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/discovery"
@@ -55,7 +55,7 @@ type Daemon struct {
 	source Source
 	lb     *lb.LB
 	checks *healthcheck.Checks
-	notify *notify.Notifier
+	notify *sdnotify.Notifier
 	// problems are all that is not done as it was asked for.
 	problems *problem.Registry
 	stop     context.CancelCauseFunc // ends Run, with an error or without
@@ -113,7 +113,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 	tasks.Go(func() { d.followLeave(ctx, o.Signals.leave) })
 	d.problems = problem.NewRegistry(log)
 	d.problems.OnChange(d.tellService)
-	if d.notify, err = notify.New(d.serviceHealth, log); err != nil {
+	if d.notify, err = sdnotify.New(d.serviceHealth, log); err != nil {
 		return err
 	}
 	ls, err := d.listen()

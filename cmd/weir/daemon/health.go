@@ -9,7 +9,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/metrics"
-	"github.com/weirlb/weir/cmd/weir/notify"
+	"github.com/weirlb/weir/cmd/weir/sdnotify"
 )
 
 // Health implements metrics.HealthSource.
@@ -109,7 +109,7 @@ func (d *Daemon) checkAddresses() []netip.Addr {
 func (d *Daemon) followChecks(ctx context.Context) error { return d.checks.Run(ctx) }
 
 // serviceHealth is the health in a service manager's words.
-func (d *Daemon) serviceHealth() notify.Health {
+func (d *Daemon) serviceHealth() sdnotify.Health {
 	h := d.Health()
 	text := "serving " + d.source.String()
 	switch {
@@ -122,5 +122,5 @@ func (d *Daemon) serviceHealth() notify.Health {
 	case h.Absent != "":
 		text = h.Absent
 	}
-	return notify.Health{Healthy: h.Healthy, Text: text}
+	return sdnotify.Health{Healthy: h.Healthy, Text: text}
 }

@@ -1,8 +1,7 @@
-// Package notify tells a service manager how Weir is doing, by the protocol of
-// sd_notify(3): that it serves, that it lives, that it reads its configuration
-// again, that it leaves. Where no service manager asked for it (NOTIFY_SOCKET
-// is not set) nothing is sent.
-package notify
+// Package sdnotify reports the state of Weir to a service manager, by the
+// protocol of sd_notify(3): ready, alive, reloading, stopping. It sends nothing
+// if no service manager asks for it (NOTIFY_SOCKET is not set).
+package sdnotify
 
 import (
 	"context"
