@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weir/config"
-	"github.com/weirlb/weir/cmd/weir/preflight"
+	"github.com/weirlb/weir/cmd/weir/hostcheck"
 )
 
 func newCheck() *cobra.Command {
@@ -55,11 +55,11 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	if wrong == 0 {
 		fmt.Fprintf(t, "ok\tconfiguration\tnode %s\n", cfg.NodeName)
 	}
-	for _, f := range preflight.Check(cfg) {
+	for _, f := range hostcheck.Check(cfg) {
 		switch f.Level {
-		case preflight.Wrong:
+		case hostcheck.Wrong:
 			say(fmt.Errorf("%s: %s", f.Subject, f.Text))
-		case preflight.Note:
+		case hostcheck.Note:
 			fmt.Fprintf(t, "note\t%s\t%s\n", f.Subject, f.Text)
 		default:
 			fmt.Fprintf(t, "ok\t%s\t%s\n", f.Subject, f.Text)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/daemon"
-	"github.com/weirlb/weir/cmd/weir/preflight"
+	"github.com/weirlb/weir/cmd/weir/hostcheck"
 )
 
 func newRun() *cobra.Command {
@@ -73,7 +73,7 @@ Weir that is killed leaves its packets to the kernel.`,
 // ready says all that keeps cfg from being run here.
 func ready(cfg *config.Configuration) error {
 	errs := append(cfg.Validate(), cfg.CheckHost(config.SystemHost())...).Unwrap()
-	if err := preflight.Privileges(); err != nil {
+	if err := hostcheck.Privileges(); err != nil {
 		errs = append(errs, fmt.Errorf("privileges: %w", err))
 	}
 	return errors.Join(errs...)

@@ -1,7 +1,7 @@
-// Package preflight looks at the machine on which a configuration is to run
-// and says what stands in the way: privileges, locked memory, interfaces,
-// kernel features, manifests. It changes nothing.
-package preflight
+// Package hostcheck checks a machine before Weir runs on it with a given
+// configuration: privileges, locked memory, interfaces, kernel features,
+// manifests. It changes nothing.
+package hostcheck
 
 import (
 	"fmt"
