@@ -19,11 +19,11 @@ import (
 // behind the kernel of this very node gets the translated packet also where
 // the Service's mode is one without translation: there is no wire on which the
 // frontend's address could be told from the node's.
-func modeTo(fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path, p *plan) conntrack.Mode {
+func modeTo(fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path, node *nodeState) conntrack.Mode {
 	switch {
 	case fe.Mode == conntrack.ModeDNAT && path.Kind == route.Host,
 		oneWay(fe.Mode) && path.Kind == route.Host && (path.Local || ep.Local):
-		if p.wayBack {
+		if node.returnPath {
 			return conntrack.ModeDNAT
 		}
 		return conntrack.ModeNAT
@@ -97,5 +97,5 @@ func (l *LB) keepWayBack(frontends []*table.FrontendEntry) {
 // far as it does not depend on the client.
 func (l *LB) ModeTo(f *table.FrontendEntry, ep *table.EndpointEntry) conntrack.Mode {
 	path, _ := l.router.Load().Lookup(ep.AddrPort.Addr(), 0)
-	return modeTo(f, ep, &path, l.plan.Load())
+	return modeTo(f, ep, &path, l.node.Load())
 }

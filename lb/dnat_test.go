@@ -10,6 +10,7 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -50,7 +51,7 @@ func newHostBench(t *testing.T) *bench {
 			route.StaticHop{Port: portHost, NextHop: hop[1], MAC: macOf(macKernel), Src: macOf(macReturn), MTU: 1500})
 	}
 	b.routes(to, hops...)
-	b.lb.plan.Store(&plan{lo: 61000, hi: 65535, wayBack: true})
+	b.lb.node.Store(&nodeState{Addresses: snat.New(snat.Config{Lo: 61000, Hi: 65535}), returnPath: true})
 	return b
 }
 
@@ -149,7 +150,7 @@ func TestWhereTheAnswerWouldNotComeBackItIsNAT(t *testing.T) {
 		in, out int
 	}{
 		{"a pod", pod4, header.ProtoTCP, kept, conntrack.ModeDNAT, portClient, portHost},
-		{"no connection marks", pod4, header.ProtoTCP, func(b *bench, _ *packet) { b.lb.plan.Load().wayBack = false }, conntrack.ModeNAT, portClient, portHost},
+		{"no connection marks", pod4, header.ProtoTCP, func(b *bench, _ *packet) { b.lb.node.Load().returnPath = false }, conntrack.ModeNAT, portClient, portHost},
 		{"an attached interface", endpoint4, header.ProtoTCP, kept, conntrack.ModeNAT, portClient, portServer},
 		{"a client on the node", pod4, header.ProtoTCP, func(_ *bench, p *packet) { p.src = ap(other, 40000) }, conntrack.ModeNAT, portHost, portHost},
 		{"a datagram server on the address that the kernel prefers", node4, header.ProtoUDP, kept, conntrack.ModeDNAT, portClient, portHost},

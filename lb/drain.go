@@ -9,9 +9,9 @@ func (l *LB) Drain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.draining = true
-	p := *l.plan.Load()
-	p.draining = true
-	l.plan.Store(&p)
+	node := *l.node.Load()
+	node.draining = true
+	l.node.Store(&node)
 }
 
 // Connections counts those that a drain waits for: answered and not over. It looks

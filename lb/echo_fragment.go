@@ -16,7 +16,7 @@ func (w *worker) mayBeEcho(p *pkt) bool {
 	if !ofICMP(&p.Packet) {
 		return false
 	}
-	k := addressKey(w.frame(p)[p.L3:], p.Family)
+	k := addressPair(w.frame(p)[p.L3:], p.Family)
 	return w.lb.vips.Load().Lookup(k.Dst().Addr())
 }
 
@@ -32,7 +32,7 @@ func (w *worker) firstOfEcho(p *pkt, d *datagram) {
 		w.giveBack(p, DropNotTransport)
 		return
 	}
-	p.key = addressKey(f[p.L3:], p.Family)
+	p.key = addressPair(f[p.L3:], p.Family)
 	if !w.validSource(p, nil) {
 		return
 	}

@@ -172,7 +172,7 @@ func (w *worker) encapsulate(p *pkt, o *header.Encap) bool {
 // clampMSS lowers the segment size that a SYN announces, where the Service says
 // so: what the endpoint then sends fits a way as narrow as the tunnel.
 func (w *worker) clampMSS(p *pkt, mtu uint32) {
-	k := frontendKey(&p.key)
+	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
 	if fe == nil || fe.Policy == nil || fe.Policy.MSSClamp == 0 {
 		return

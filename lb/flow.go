@@ -194,7 +194,7 @@ func (w *worker) noRoute(p *pkt, why route.Kind) {
 
 // miss deals with a packet that belongs to no flow.
 func (w *worker) miss(p *pkt) {
-	k := frontendKey(&p.key)
+	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
 	if fe == nil || fe.Kind == table.ClusterIP && p.in == w.hostPort {
 		w.stray(p)
@@ -214,7 +214,7 @@ func (w *worker) miss(p *pkt) {
 		return
 	}
 	ep := w.serverAsked(p, fe)
-	if ep == nil && w.plan.draining {
+	if ep == nil && w.node.draining {
 		w.decline(p)
 		return
 	}
@@ -244,14 +244,4 @@ func opens(p *header.Packet) bool {
 		return p.Flags == header.ChunkInit
 	}
 	return p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.ACK|header.RST|header.FIN) == header.SYN
-}
-
-// frontendKey is the destination half of a tuple, as the tables look it up.
-func frontendKey(k *conntrack.Key) table.Key {
-	w2 := k.W[4] >> 16 & 0xffff // destination port
-	w2 |= k.W[4] >> 32 << 16    // protocol and family
-	if k.Family() == 4 {
-		return table.Key{W0: k.W[0] >> 32, W2: w2}
-	}
-	return table.Key{W0: k.W[2], W1: k.W[3], W2: w2}
 }

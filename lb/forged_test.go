@@ -161,7 +161,7 @@ func (b *bench) open() uint32 { return b.lb.flows.FrontendOpen(b.frontend().Serv
 
 func (b *bench) frontend() *table.FrontendEntry {
 	k := conntrack.MakeKey(ap(client4, 1), ap(node4, 80), header.ProtoTCP)
-	fk := frontendKey(&k)
+	fk := table.DestinationKey(&k.W)
 	return b.lb.tables.Load().Lookup(&fk)
 }
 

@@ -65,7 +65,7 @@ func mayHavePorts(p *header.Packet, offset int) bool {
 // datagramKey is what the fragments of a datagram have in common. In IPv6 that
 // is not the protocol (RFC 8200 section 4.5).
 func datagramKey(f []byte, p *header.Packet, id uint32) conntrack.Key {
-	k := addressKey(f[p.L3:], p.Family)
+	k := addressPair(f[p.L3:], p.Family)
 	k.W[4] = uint64(id) | uint64(p.Family)<<40
 	if p.Family == 4 {
 		k.W[4] |= uint64(p.Proto) << 32

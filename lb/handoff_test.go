@@ -110,9 +110,7 @@ func TestAFullHandoffRingDropsOnlyWhatDoesNotFit(t *testing.T) {
 
 func TestExhaustedPortsNameTheEndpoint(t *testing.T) {
 	b := newBench(t)
-	p := *b.lb.plan.Load()
-	p.lo, p.hi = 61000, 61003
-	b.lb.plan.Store(&p)
+	b.lb.node.Store(benchNode(61000, 61003))
 	got := b.newFlows(6, 3000, header.ProtoUDP)
 	if n := len(got); n != 4 {
 		t.Errorf("%d flows got a port, want 4", n)

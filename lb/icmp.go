@@ -60,13 +60,13 @@ func (w *worker) icmpError(p *pkt) {
 
 // quotedKey is the tuple of the packet that an error quotes.
 func quotedKey(f []byte, family uint8, q *header.Quote) conntrack.Key {
-	k := addressKey(f[q.L3:], family)
+	k := addressPair(f[q.L3:], family)
 	k.W[4] = uint64(binary.LittleEndian.Uint32(f[q.L4:])) | uint64(q.Proto)<<32 | uint64(family)<<40
 	return k
 }
 
-// addressKey is a key with the addresses of an IP header only.
-func addressKey(ip []byte, family uint8) conntrack.Key {
+// addressPair is a key with the addresses of an IP header only.
+func addressPair(ip []byte, family uint8) conntrack.Key {
 	var k conntrack.Key
 	k.W[4] = uint64(family) << 40
 	if family == 4 {
@@ -82,7 +82,7 @@ func addressKey(ip []byte, family uint8) conntrack.Key {
 // sentTo says whether an error goes to who sent the packet that it quotes. One
 // that does not is made up (RFC 5927 section 4).
 func sentTo(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
-	outer := addressKey(f[p.L3:], p.Family)
+	outer := addressPair(f[p.L3:], p.Family)
 	if p.Family == 4 {
 		return uint32(outer.W[0]>>32) == uint32(quoted.W[0])
 	}
@@ -173,7 +173,7 @@ func (w *worker) errorTranslation(t *header.ErrorTranslation, p *pkt, ref conntr
 		t.Quoted[0] = bits.RotateLeft64(e.Addr4, 32)
 		t.Outer[0] = e.Addr4
 		if uint32(e.Addr4) == uint32(e.Key.W[0]) {
-			own := addressKey(f[p.L3:], 4)
+			own := addressPair(f[p.L3:], 4)
 			t.Outer[0] = e.Addr4>>32<<32 | own.W[0]&0xffffffff
 		}
 		return
@@ -181,7 +181,7 @@ func (w *worker) errorTranslation(t *header.ErrorTranslation, p *pkt, ref conntr
 	src, dst := w.table.NewAddrs6(ref)
 	t.Quoted = [4]uint64{dst[0], dst[1], src[0], src[1]}
 	if src[0] == e.Key.W[0] && src[1] == e.Key.W[1] {
-		own := addressKey(f[p.L3:], 6)
+		own := addressPair(f[p.L3:], 6)
 		src[0], src[1] = own.W[0], own.W[1]
 	}
 	t.Outer = [4]uint64{src[0], src[1], dst[0], dst[1]}
@@ -191,7 +191,7 @@ func (w *worker) errorTranslation(t *header.ErrorTranslation, p *pkt, ref conntr
 // would. Any other is the kernel's.
 func (w *worker) echo(p *pkt) {
 	f := w.frame(p)
-	p.key = addressKey(f[p.L3:], p.Family)
+	p.key = addressPair(f[p.L3:], p.Family)
 	if !w.lb.vips.Load().Lookup(p.key.Dst().Addr()) {
 		w.giveBack(p, DropNotTransport)
 		return

@@ -12,10 +12,10 @@ import (
 // where it follows from the tuple. Else, for some time after start, it may be
 // about a connection that kube-proxy began.
 func (w *worker) strayError(p *pkt) {
-	k := frontendKey(&p.key)
+	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
 	switch {
-	case fe == nil && !w.plan.ownsDestination(&p.key):
+	case fe == nil && !w.node.OwnsTuple(&p.key):
 		w.giveBack(p, DropNotOurs)
 	case fe != nil && oneWay(fe.Mode):
 		w.errorOfAnotherNode(p, fe)
@@ -55,7 +55,7 @@ func (w *worker) directTo(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEnt
 		w.noRoute(p, path.Kind)
 		return false
 	}
-	mode := modeTo(fe, ep, &path, w.plan)
+	mode := modeTo(fe, ep, &path, w.node)
 	if !oneWay(mode) { // translated here, and by a flow alone
 		w.drop(p, reason)
 		return false
@@ -64,7 +64,7 @@ func (w *worker) directTo(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEnt
 		w.drop(p, DropNotOnLink)
 		return false
 	}
-	src, ok := w.plan.source(&path, ep, p.hash)
+	src, ok := w.node.Source(&path, ep, p.hash)
 	if !ok && mode != conntrack.ModeL2DSR {
 		w.drop(p, DropNoRoute)
 		return false

@@ -83,7 +83,7 @@ func TestAnErrorGoesWhereTheClientIsPinned(t *testing.T) {
 	b := newNode(t, conntrack.ModeIPIP, false, nil, table.Pool{AffinitySeconds: 60})
 	req := from(false, header.ProtoTCP, 1000)
 	key := conntrack.MakeKey(req.src, req.dst, req.proto)
-	k := frontendKey(&key)
+	k := table.DestinationKey(&key.W)
 	fe := b.lb.tables.Load().Lookup(&k)
 	for i := range fe.Pool.Endpoints() {
 		b.w.affinity.Put(fe.AffinityKey(&key.W), fe.Pool.Endpoints()[i].Number, 0)

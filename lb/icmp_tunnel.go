@@ -68,7 +68,7 @@ func (w *worker) mayTunnel(ref conntrack.Ref) bool {
 // error is to its sender.
 func (w *worker) cameBy(p *pkt, o *header.Encap, q *header.Quote) bool {
 	f := w.frame(p)
-	quoted := addressKey(f[q.L3:], p.Family)
+	quoted := addressPair(f[q.L3:], p.Family)
 	if o.V6 != (p.Family == 6) || o.GUE != (q.Proto == header.ProtoUDP) || !sentTo(f, &p.Packet, &quoted) {
 		return false
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -22,7 +23,7 @@ type InMemoryConfig struct {
 	Routes map[netip.Prefix]route.Path
 	Hops   []route.StaticHop
 	// SNAT are the sources of flows by any way.
-	SNAT []SNATSource
+	SNAT []snat.Source
 }
 
 // InMemory is a load balancer without a kernel below it: the workers are those
@@ -58,16 +59,7 @@ func NewInMemory(cfg InMemoryConfig) (_ *InMemory, err error) {
 		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
 		Tick:  l.flows.Tick,
 	})
-	p := &plan{}
-	for _, s := range cfg.SNAT {
-		if s.Addr.Is4() {
-			p.sources4 = append(p.sources4, s)
-		} else {
-			p.sources6 = append(p.sources6, s)
-		}
-		p.owned = append(p.owned, ownedAt(s))
-	}
-	l.plan.Store(p)
+	l.node.Store(&nodeState{Addresses: snat.New(snat.Config{Pool: cfg.SNAT, Owned: cfg.SNAT})})
 	m.makeWorkers(cfg)
 	return m, nil
 }

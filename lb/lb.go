@@ -30,6 +30,7 @@ import (
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/hostport"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/xsk"
@@ -116,7 +117,7 @@ type LB struct {
 	memory   *xsk.Area
 	ifaces   []*iface // by port number
 	bonded   bool     // bonds are
-	plan     atomic.Pointer[plan]
+	node     atomic.Pointer[nodeState]
 	vips     vips
 
 	workers []*worker
@@ -124,11 +125,11 @@ type LB struct {
 
 	mu       sync.Mutex // guards what follows and all publication
 	attached bool
-	draining bool                      // see Drain
-	owned    map[netip.Addr]SNATSource // in the steering program
-	claims   map[netip.Addr]int        // frontends per address that may need a route to the host port
-	claimed  map[table.Key]bool        // the frontends that are counted there
-	routed   map[netip.Addr]bool       // addresses that have one
+	draining bool                       // see Drain
+	owned    map[netip.Addr]snat.Source // in the steering program
+	claims   map[netip.Addr]int         // frontends per address that may need a route to the host port
+	claimed  map[table.Key]bool         // the frontends that are counted there
+	routed   map[netip.Addr]bool        // addresses that have one
 	// servicePorts are the Service ports of UDP frontends, also of some that are no
 	// longer served, see moveFlows.
 	servicePorts map[table.Key]uint64
@@ -181,7 +182,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	l := &LB{cfg: cfg, log: cfg.Log, refused: map[int]refusal{}, absent: map[string]absence{}, queueCount: map[string]int{}, owned: map[netip.Addr]SNATSource{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{}, toldNAT: map[string]bool{},
+	l := &LB{cfg: cfg, log: cfg.Log, refused: map[int]refusal{}, absent: map[string]absence{}, queueCount: map[string]int{}, owned: map[netip.Addr]snat.Source{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{}, toldNAT: map[string]bool{},
 		exhausted: map[netip.AddrPort]time.Time{}, started: time.Now()}
 	l.vips.init()
 	defer func() {

@@ -46,7 +46,7 @@ func (l *LB) moveFlows(ch *table.Change) {
 		return
 	}
 	l.flows.Range(func(r conntrack.Ref) bool {
-		if f := moved[frontendKey(&l.flows.Entry(r).Key)]; f != nil {
+		if f := moved[table.DestinationKey(&l.flows.Entry(r).Key.W)]; f != nil {
 			l.renumber(r, f)
 		}
 		return true

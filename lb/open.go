@@ -13,6 +13,7 @@ import (
 	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -323,10 +324,11 @@ func (l *LB) sayAdoption() {
 	}
 }
 
-// sourceRange is the ports that Weir may use on a configured SNAT address.
-func (l *LB) sourceRange(a netip.Addr) SNATSource {
+// sourceAt is the SNAT source at a configured address: of the ports of an address
+// that the host holds too Weir has a part.
+func (l *LB) sourceAt(a netip.Addr) snat.Source {
 	if l.router.Load().Local(a) {
-		return SNATSource{a, l.cfg.SNATPortLo, l.cfg.SNATPortHi}
+		return snat.Source{Addr: a, Lo: l.cfg.SNATPortLo, Hi: l.cfg.SNATPortHi}
 	}
-	return SNATSource{a, ownPortLo, ownPortHi}
+	return snat.Exclusive(a)
 }

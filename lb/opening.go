@@ -6,6 +6,7 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -70,7 +71,7 @@ func (w *worker) begin(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry)
 		w.drop(p, DropNotOnLink)
 		return
 	}
-	src, ok := w.plan.source(path, ep, p.hash)
+	src, ok := w.node.Source(path, ep, p.hash)
 	if !ok && mode != conntrack.ModeL2DSR && mode != conntrack.ModeDNAT {
 		w.drop(p, DropNoRoute)
 		return
@@ -100,7 +101,7 @@ func (w *worker) begin(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry)
 
 // modeOf is the mode of packet p's flow to an endpoint by a path.
 func (w *worker) modeOf(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path) conntrack.Mode {
-	mode := modeTo(fe, ep, path, w.plan)
+	mode := modeTo(fe, ep, path, w.node)
 	if mode == conntrack.ModeDNAT && !w.mayKeepClient(p, ep, path) {
 		return conntrack.ModeNAT
 	}
@@ -108,7 +109,7 @@ func (w *worker) modeOf(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry
 }
 
 // to sets the endpoint of a connection, how packets reach it, and the SNAT source.
-func (o *opening) to(ep *table.EndpointEntry, mode conntrack.Mode, way uint64, src SNATSource) {
+func (o *opening) to(ep *table.EndpointEntry, mode conntrack.Mode, way uint64, src snat.Source) {
 	f := &o.flow
 	o.ep, o.way = ep, way
 	if mode == conntrack.ModeDNAT {

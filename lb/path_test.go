@@ -15,6 +15,7 @@ import (
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -96,11 +97,7 @@ func newBenchOf(t testing.TB, workers int) *bench {
 		tables: table.New(table.Config{Tick: flows.Tick}), affinity: affinity.New(1<<10, [2]uint64{}), servers: affinity.New(1<<10, [2]uint64{}),
 	}
 	l.vips.init()
-	p := &plan{lo: 61000, hi: 65535}
-	for _, a := range []netip.Addr{snat4, snat6} {
-		p.owned = append(p.owned, ownedAt(SNATSource{a, 61000, 65535}))
-	}
-	l.plan.Store(p)
+	l.node.Store(benchNode(61000, 65535))
 	b := &bench{t: t, lb: l, w: l.newWorker(0, 3)}
 	b.w.hostPort = portHost
 	b.w.hostMACs = [2][6]byte{macOf(macKernel), macOf(macXDP)}
@@ -115,6 +112,19 @@ func newBenchOf(t testing.TB, workers int) *bench {
 	}
 	b.serve(endpoint4, endpoint6)
 	return b
+}
+
+// benchNode is the node of a bench, with the range of ports that new flows get, and
+// the configured SNAT addresses.
+func benchNode(lo, hi uint16, pool ...netip.Addr) *nodeState {
+	cfg := snat.Config{Lo: lo, Hi: hi}
+	for _, a := range pool {
+		cfg.Pool = append(cfg.Pool, snat.Source{Addr: a, Lo: lo, Hi: hi})
+	}
+	for _, a := range []netip.Addr{snat4, snat6} {
+		cfg.Owned = append(cfg.Owned, snat.Source{Addr: a, Lo: 61000, Hi: 65535})
+	}
+	return &nodeState{Addresses: snat.New(cfg)}
 }
 
 // serve publishes the Services: TCP and UDP port 80 on the node's addresses,

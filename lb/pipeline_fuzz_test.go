@@ -107,11 +107,9 @@ func newFuzzRun(t *testing.T, data []byte) *fuzzRun {
 	r.lb.tables = table.New(table.Config{Tick: func() uint32 { return r.now }})
 	r.w.tables = r.lb.tables
 	r.route()
-	own := &plan{lo: 61000, hi: 65535, wayBack: true}
-	for _, a := range []netip.Addr{snat4, snat6} {
-		own.owned = append(own.owned, ownedAt(SNATSource{a, 61000, 65535}))
-	}
-	r.lb.plan.Store(own)
+	node := benchNode(61000, 65535)
+	node.returnPath = true
+	r.lb.node.Store(node)
 	r.answerPings(vipFuzz4, vip6)
 	r.serveFuzz()
 	set := r.next()

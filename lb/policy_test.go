@@ -267,7 +267,7 @@ func TestAffinityEndsWithItsTime(t *testing.T) {
 	b.offer(nil, pool, 2)
 	first := b.chosen(from(false, header.ProtoTCP, 1))
 	k := conntrack.MakeKey(from(false, header.ProtoTCP, 3).src, ap(node4, 80), header.ProtoTCP)
-	fk := frontendKey(&k)
+	fk := table.DestinationKey(&k.W)
 	// Endpoints come until the client's own choice would be another one.
 	other := first
 	for n := 2; n < 60 && other == first; n++ {
@@ -300,7 +300,7 @@ func TestNoAllocationForANewFlowOfAnyPolicy(t *testing.T) {
 		b.offer(policy, pool, 3)
 		b.offer(policy, pool, 20)
 		k := conntrack.MakeKey(request(false, header.ProtoTCP).src, ap(node4, 80), header.ProtoTCP)
-		fk := frontendKey(&k)
+		fk := table.DestinationKey(&k.W)
 		fe := b.lb.tables.Load().Lookup(&fk)
 		p := &b.w.batch.pkts[0]
 		p.key = k

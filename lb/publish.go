@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/xsk"
@@ -112,7 +113,7 @@ func (l *LB) routeAddress(a netip.Addr) error {
 	if want == l.routed[a] {
 		return nil
 	}
-	// What fails is tried again with the next plan.
+	// What fails is tried again by the next replan.
 	if want {
 		if err := l.host.AddRoute(a); err != nil {
 			return err
@@ -234,7 +235,7 @@ func (l *LB) adoptFlows() {
 		if atomic.LoadUint32(&c.Endpoint) != conntrack.NoNumber {
 			return true
 		}
-		k := frontendKey(&l.flows.Entry(r).Key)
+		k := table.DestinationKey(&l.flows.Entry(r).Key.W)
 		if l.renumber(r, l.tables.Load().Lookup(&k)) {
 			n++
 		}
@@ -263,24 +264,20 @@ func (l *LB) renumber(r conntrack.Ref, f *table.FrontendEntry) bool {
 	return true
 }
 
-// replan makes the workers' plan anew from the host's addresses, and brings
-// the SNAT addresses of the steering program in line with it: new ones before
-// the plan is published, old ones stay while a flow may still need them.
+// replan makes the workers' view of the node anew from the host's addresses, and
+// brings the SNAT addresses of the steering program in line with it: new ones before
+// the view is published, old ones stay while a flow may still need them.
 func (l *LB) replan() error {
-	p := &plan{lo: l.cfg.SNATPortLo, hi: l.cfg.SNATPortHi, wayBack: l.host != nil && l.host.WayBack == nil, draining: l.draining}
-	want := map[netip.Addr]SNATSource{}
+	cfg := snat.Config{Lo: l.cfg.SNATPortLo, Hi: l.cfg.SNATPortHi}
+	want := map[netip.Addr]snat.Source{}
 	for _, a := range l.cfg.SNATAddresses {
-		s := l.sourceRange(a)
+		s := l.sourceAt(a)
 		want[a] = s
-		if a.Is4() {
-			p.sources4 = append(p.sources4, s)
-		} else {
-			p.sources6 = append(p.sources6, s)
-		}
+		cfg.Pool = append(cfg.Pool, s)
 	}
 	for _, a := range l.router.Sources() {
 		if _, ok := want[a]; !ok {
-			want[a] = SNATSource{a, p.lo, p.hi}
+			want[a] = snat.Source{Addr: a, Lo: cfg.Lo, Hi: cfg.Hi}
 		}
 	}
 	var errs []error
@@ -300,16 +297,16 @@ func (l *LB) replan() error {
 		}
 	}
 	for _, s := range l.owned {
-		p.owned = append(p.owned, ownedAt(s))
+		cfg.Owned = append(cfg.Owned, s)
 	}
 	if l.host != nil {
 		for _, a := range l.router.Addresses() {
-			errs = append(errs, l.planListener(p, a.Prefix.Addr()))
+			errs = append(errs, l.planListener(&cfg, a.Prefix.Addr()))
 		}
 		hp := l.host.Route(0)
 		for _, a := range []netip.Addr{hp.Local4, hp.Forward4, hp.Local6, hp.Forward6} {
 			if a.IsValid() {
-				p.owned = append(p.owned, ownedAt(SNATSource{a, ownPortLo, ownPortHi}))
+				cfg.Owned = append(cfg.Owned, snat.Exclusive(a))
 			}
 		}
 	}
@@ -322,25 +319,22 @@ func (l *LB) replan() error {
 	all := slices.Collect(l.tables.Load().All())
 	errs = append(errs, l.planVIPs(), l.forwardBehind(all))
 	l.keepWayBack(all)
-	slices.SortFunc(p.owned, func(a, b ownedSource) int { return int(a.key.W2>>24) - int(b.key.W2>>24) })
-	l.plan.Store(p)
+	l.node.Store(&nodeState{
+		Addresses:  snat.New(cfg),
+		returnPath: l.host != nil && l.host.WayBack == nil,
+		draining:   l.draining,
+	})
 	return errors.Join(errs...)
 }
 
-// planListener gives the plan the source towards one of the node's addresses.
-func (l *LB) planListener(p *plan, a netip.Addr) error {
+// planListener adds the source of flows to one of the node's addresses.
+func (l *LB) planListener(cfg *snat.Config, a netip.Addr) error {
 	src, err := l.host.SourceFor(a)
 	if src.IsValid() {
-		k := table.MakeKey(netip.AddrPortFrom(a, 1), 0)
-		p.listeners = append(p.listeners, listenerSource{k.W0, k.W1, src})
-		p.owned = append(p.owned, ownedAt(SNATSource{src, ownPortLo, ownPortHi}))
+		cfg.Listeners = append(cfg.Listeners, snat.Listener{Addr: a, Source: src})
+		cfg.Owned = append(cfg.Owned, snat.Exclusive(src))
 	}
 	return err
-}
-
-func ownedAt(s SNATSource) ownedSource {
-	k := table.MakeKey(netip.AddrPortFrom(s.Addr, 1), 0)
-	return ownedSource{key: table.Key{W0: k.W0, W1: k.W1, W2: k.W2 &^ 0xffffff}, lo: s.Lo, hi: s.Hi}
 }
 
 // Addresses lists the node's addresses that frontends may be on, and Changed

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -123,7 +124,7 @@ func TestAPlanThatFailedIsMadeAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { p.Close(true) })
-		l.steer, l.owned = p, map[netip.Addr]SNATSource{}
+		l.steer, l.owned = p, map[netip.Addr]snat.Source{}
 		if again := l.replanOrAgain() != nil; again != (room == 1) {
 			t.Errorf("room for %d addresses: to be tried again: %v", room, again)
 		}

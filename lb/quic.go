@@ -71,7 +71,7 @@ func (w *worker) learnServer(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
 	if id == nil || p.Frag != 0 {
 		return
 	}
-	asked := frontendKey(&w.table.Entry(ref.Other()).Key)
+	asked := table.DestinationKey(&w.table.Entry(ref.Other()).Key.W)
 	fe := w.snapshot.Lookup(&asked)
 	if fe == nil || !fe.FollowsConnectionIDs() {
 		return

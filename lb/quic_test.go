@@ -214,7 +214,7 @@ func TestANameStaysWithItsServerWhileThatIsThere(t *testing.T) {
 	// Seconds later it is forgotten, a day after its last handshake.
 	b.w.tick += (serverIDSeconds + 1) * secondTicks
 	k := conntrack.MakeKey(quicFrom(false, 1, nil).src, ap(node4, 80), header.ProtoUDP)
-	fk := frontendKey(&k)
+	fk := table.DestinationKey(&k.W)
 	fe := b.w.snapshot.Lookup(&fk)
 	key, _ := fe.ServerKey([]byte(id))
 	if n, ok := b.w.servers.Get(key, b.w.tick/secondTicks, serverIDSeconds); ok {
@@ -275,7 +275,7 @@ func TestServersByOffset(t *testing.T) {
 			other[at] = '#'
 			named := at >= int(cid.Offset) && at < int(cid.Offset)+int(cid.Length)
 			k := conntrack.MakeKey(quicFrom(false, 1, nil).src, ap(node4, 80), header.ProtoUDP)
-			fk := frontendKey(&k)
+			fk := table.DestinationKey(&k.W)
 			fe := b.w.snapshot.Lookup(&fk)
 			one, ok1 := fe.ServerKey([]byte(id))
 			two, ok2 := fe.ServerKey(other)
@@ -334,7 +334,7 @@ func TestMoreServersThanThereIsRoomFor(t *testing.T) {
 	}
 	for i := range uint16(100) {
 		k := conntrack.MakeKey(p.src, p.dst, p.proto)
-		fk := frontendKey(&k)
+		fk := table.DestinationKey(&k.W)
 		key, _ := b.w.snapshot.Lookup(&fk).ServerKey(fmt.Appendf(nil, "\x00%04d", i))
 		if _, ok := b.w.servers.Get(key, b.w.tick/secondTicks, serverIDSeconds); ok {
 			known++
@@ -355,7 +355,7 @@ func TestNoAllocationForConnectionIDs(t *testing.T) {
 	const id = "\x00srv1-random"
 	b.handshake(false, 1000, id)
 	k := conntrack.MakeKey(from(false, header.ProtoUDP, 1000).src, ap(node4, 80), header.ProtoUDP)
-	fk := frontendKey(&k)
+	fk := table.DestinationKey(&k.W)
 	fe := b.w.snapshot.Lookup(&fk)
 	f := quicFrom(false, 1000, longQUIC(id, id)).build(t)
 	p := &b.w.batch.pkts[0]

@@ -155,9 +155,7 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 		} else {
 			first.serve(narrow4, endpoint6)
 		}
-		p := *l.plan.Load()
-		p.lo, p.hi = 61000, 61000+uint16(i%64)
-		l.plan.Store(&p)
+		l.node.Store(benchNode(61000, 61000+uint16(i%64)))
 		l.router.SetState(portServer, endpoint4, []route.State{route.Valid, route.Resolving, route.Failed, route.Valid}[i%4])
 		for _, w := range l.workers {
 			w.exhausted.each(func(netip.AddrPort, netip.Addr) {})

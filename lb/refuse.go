@@ -26,7 +26,7 @@ func (w *worker) empty(p *pkt, pool *table.PoolEntry) {
 // that kube-proxy began, and during a drain of one that was left to it: the kernel
 // gets it. Otherwise it is refused.
 func (w *worker) midstream(p *pkt) {
-	if (w.tick < w.takeoverUntil || w.plan.draining) && w.hostPort >= 0 && p.in != w.hostPort {
+	if (w.tick < w.takeoverUntil || w.node.draining) && w.hostPort >= 0 && p.in != w.hostPort {
 		w.giveBack(p, DropNoFlow)
 		return
 	}
@@ -42,7 +42,7 @@ func (w *worker) midstream(p *pkt) {
 // listener, any other is the kernel's. During a drain the kernel has connections of
 // its own there: what kube-proxy masquerades may get such a port.
 func (w *worker) stray(p *pkt) {
-	if w.plan.draining || !w.plan.ownsDestination(&p.key) {
+	if w.node.draining || !w.node.OwnsTuple(&p.key) {
 		w.giveBack(p, DropNotOurs)
 		return
 	}

@@ -2,6 +2,7 @@ package lb
 
 import (
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -47,10 +48,10 @@ func (w *worker) otherPort(o *opening) (conntrack.Ref, conntrack.Outcome) {
 	if f.Mode != conntrack.ModeNAT || !w.vain.may(o.ep.Number, w.tick) {
 		return 0, outcome
 	}
-	first, source := o.ep, SNATSource{f.SNAT, f.PortLo, f.PortHi}
+	first, source := o.ep, snat.Source{Addr: f.SNAT, Lo: f.PortLo, Hi: f.PortHi}
 	known, _ := w.pathTo(first, uint32(hash))
 	for n := 1; n <= otherSources; n++ {
-		src, ok := w.plan.otherSource(&known.path, first, hash, n)
+		src, ok := w.node.OtherSource(&known.path, first, hash, n)
 		if !ok {
 			break
 		}
@@ -99,7 +100,7 @@ func (w *worker) createTo(o *opening, ep *table.EndpointEntry) (conntrack.Ref, c
 	if !ok || w.modeOf(o.p, o.fe, ep, &known.path) != conntrack.ModeNAT {
 		return 0, conntrack.NoPort
 	}
-	src, ok := w.plan.source(&known.path, ep, hash)
+	src, ok := w.node.Source(&known.path, ep, hash)
 	if !ok {
 		return 0, conntrack.NoPort
 	}

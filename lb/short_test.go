@@ -59,12 +59,7 @@ func (b *bench) serveAt(pool table.Pool, mode conntrack.Mode, endpoints ...netip
 
 // fewPorts gives the worker SNAT sources with n ports each.
 func (b *bench) fewPorts(n int, sources ...netip.Addr) {
-	p := *b.lb.plan.Load()
-	p.lo, p.hi = 61000, 61000+uint16(n)-1
-	for _, a := range sources {
-		p.sources4 = append(p.sources4, SNATSource{Addr: a, Lo: p.lo, Hi: p.hi})
-	}
-	b.lb.plan.Store(&p)
+	b.lb.node.Store(benchNode(61000, 61000+uint16(n)-1, sources...))
 }
 
 func dstOf(f []byte) netip.Addr { return netip.AddrFrom4([4]byte(f[30:34])) }

@@ -56,8 +56,8 @@ func (w *worker) martianSource(p *pkt, source *route.Reverse) bool {
 		return true
 	}
 	back := p.key.Reverse()
-	k := frontendKey(&back)
-	return w.snapshot.Lookup(&k) != nil || w.plan.ownsDestination(&back)
+	k := table.DestinationKey(&back.W)
+	return w.snapshot.Lookup(&k) != nil || w.node.OwnsTuple(&back)
 }
 
 // reversePath reports whether packet p passes the reverse path filter.

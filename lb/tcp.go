@@ -48,7 +48,7 @@ func (w *worker) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 // would pass by it.
 func (w *worker) restart(p *pkt, ref conntrack.Ref) bool {
 	fe := w.frontendOf(ref)
-	if fe == nil || w.plan.draining || !fe.Pool.Lists(w.table.EndpointAddr(ref)) {
+	if fe == nil || w.node.draining || !fe.Pool.Lists(w.table.EndpointAddr(ref)) {
 		w.ct.Delete(ref)
 		w.lookAgain(p)
 		return false
@@ -65,7 +65,7 @@ func (w *worker) frontendOf(ref conntrack.Ref) *table.FrontendEntry {
 	if !ref.Forward() {
 		ref = ref.Other()
 	}
-	k := frontendKey(&w.table.Entry(ref).Key)
+	k := table.DestinationKey(&w.table.Entry(ref).Key.W)
 	return w.snapshot.Lookup(&k)
 }
 

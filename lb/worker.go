@@ -19,7 +19,7 @@ import (
 // One worker owns queue i of every interface that has one, on a thread and a
 // core of its own. A round of its loop is:
 //
-//  1. the clock, the table snapshot, the routes and the plan, once
+//  1. the clock, the table snapshot, the routes and the state of the node, once
 //  2. for each port: receive up to 64 packets and run the stages over them
 //     (batch.go), which gathers what leaves at the ports
 //  3. frames handed over by other workers, packets held for a neighbour
@@ -54,7 +54,7 @@ type worker struct {
 	routes        *route.Table
 	epoch         uint32
 	adjacencies   []route.Adjacency
-	plan          *plan
+	node          *nodeState
 	tick          uint32
 	anyGone       bool // an endpoint is gone that a flow may name
 	closes        bool // and a Service does not keep TCP flows to such an endpoint
@@ -253,7 +253,7 @@ func (w *worker) beginRound() {
 	w.snapshot = w.tables.Load()
 	w.routes = w.router.Load()
 	w.epoch = w.routes.Epoch()
-	w.plan = w.lb.plan.Load()
+	w.node = w.lb.node.Load()
 	w.anyGone = w.tables.AnyGone()
 	w.closes = w.anyGone && w.tables.AnyRemoval()
 }

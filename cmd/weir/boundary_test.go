@@ -60,6 +60,11 @@ var boundaries = []boundary{
 		only:   []string{module + "/conntrack", "golang.org/x/sys"},
 	},
 	{
+		folder: "lb/snat",
+		why:    "the choice of a source address is a function of a snapshot, a path and an endpoint",
+		never:  []string{module + "/lb/hostport", module + "/lb/steer", module + "/lb/xsk", module + "/lb/device"},
+	},
+	{
 		folder: "discovery",
 		why:    "discovery says what to balance; it does not know how packets are moved",
 		never:  []string{module + "/lb", module + "/conntrack", module + "/cmd", module + "/perf"},

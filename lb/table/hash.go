@@ -19,6 +19,16 @@ func MakeKey(ap netip.AddrPort, proto uint8) Key {
 	return Key{w0, w1, uint64(rawPort(ap.Port())) | uint64(proto)<<16 | uint64(family)<<24}
 }
 
+// DestinationKey is the key of a tuple's destination. w is the tuple as for [Hash].
+func DestinationKey(w *[5]uint64) Key {
+	w2 := w[4] >> 16 & 0xffff // destination port
+	w2 |= w[4] >> 32 << 16    // protocol and family
+	if uint8(w[4]>>40) == 4 {
+		return Key{W0: w[0] >> 32, W2: w2}
+	}
+	return Key{W0: w[2], W1: w[3], W2: w2}
+}
+
 // rawPort is what a little-endian load of the port's two packet bytes gives.
 func rawPort(p uint16) uint16 { return bits.ReverseBytes16(p) }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -61,7 +62,7 @@ func newBalancer(m mode, workers, maxFlows int) (*lb.InMemory, error) {
 		pool.Endpoints = append(pool.Endpoints, table.Endpoint{AddrPort: netip.AddrPortFrom(a, endpointPort)})
 	}
 	for i := range uint32(snatAddresses) {
-		cfg.SNAT = append(cfg.SNAT, lb.SNATSource{Addr: addr4(snatNet + i), Lo: snatLo, Hi: snatHi})
+		cfg.SNAT = append(cfg.SNAT, snat.Source{Addr: addr4(snatNet + i), Lo: snatLo, Hi: snatHi})
 	}
 	l, err := lb.NewInMemory(cfg)
 	if err != nil {

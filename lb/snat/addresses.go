@@ -1,0 +1,162 @@
+// Package snat chooses the source address and the port range of a new flow, and
+// tells which packets are to one of these addresses.
+package snat
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// Source is a source address of translated flows, with its range of ports.
+type Source struct {
+	Addr   netip.Addr
+	Lo, Hi uint16 // inclusive
+}
+
+// Exclusive is the source at an address that is Weir's alone: with the user and the
+// dynamic ports of RFC 6335.
+func Exclusive(a netip.Addr) Source { return Source{a, 1024, 65535} }
+
+// Listener is the source of flows to an address of the node itself.
+type Listener struct {
+	Addr   netip.Addr // the node's
+	Source netip.Addr
+}
+
+// Config is the contents of Addresses.
+type Config struct {
+	// Pool lists the configured SNAT addresses. Flows to endpoints of a family
+	// without any have the address of the egress interface.
+	Pool []Source
+	// Lo and Hi are the range of ports on the egress interface's address, inclusive.
+	Lo, Hi uint16
+	// Listeners are the sources of flows to the node's own addresses.
+	Listeners []Listener
+	// Owned lists every source whose packets are for Weir.
+	Owned []Source
+}
+
+// Addresses is a snapshot of the addresses that flows may have as their source. It
+// is immutable: when the node's addresses change the control object makes another.
+type Addresses struct {
+	pool4, pool6 []Source
+	lo, hi       uint16
+	listeners    []listener
+	owned        []owned
+}
+
+// listener is a Listener with its address as in table.EndpointEntry.
+type listener struct {
+	w0, w1 uint64
+	source netip.Addr
+}
+
+// owned is a Source with its address as in table.Key.
+type owned struct {
+	w0, w1 uint64
+	family uint8
+	lo, hi uint16
+}
+
+// New makes a snapshot of cfg.
+func New(cfg Config) Addresses {
+	a := Addresses{lo: cfg.Lo, hi: cfg.Hi}
+
+	for _, s := range cfg.Pool {
+		if s.Addr.Is4() {
+			a.pool4 = append(a.pool4, s)
+		} else {
+			a.pool6 = append(a.pool6, s)
+		}
+	}
+
+	for _, l := range cfg.Listeners {
+		k := hostKey(l.Addr)
+		a.listeners = append(a.listeners, listener{k.W0, k.W1, l.Source})
+	}
+
+	sorted := slices.SortedFunc(slices.Values(cfg.Owned), func(x, y Source) int {
+		return x.Addr.Compare(y.Addr)
+	})
+	for _, s := range sorted {
+		k := hostKey(s.Addr)
+		a.owned = append(a.owned, owned{k.W0, k.W1, uint8(k.W2 >> 24), s.Lo, s.Hi})
+	}
+	return a
+}
+
+// hostKey is a table key of which only the address and the family count.
+func hostKey(a netip.Addr) table.Key { return table.MakeKey(netip.AddrPortFrom(a, 0), 0) }
+
+// Source is the source of a flow to ep by path. It reports false when the path's
+// interface has no address of the family.
+func (a *Addresses) Source(path *route.Path, ep *table.EndpointEntry, hash uint64) (Source, bool) {
+	if path.Kind == route.Host {
+		// In the prefix of the veth pair every address is Weir's alone.
+		s := Exclusive(a.towardsHost(path, ep))
+		return s, s.Addr.IsValid()
+	}
+	if pool := a.pool(ep.Family); len(pool) > 0 {
+		// Not by the hash's low bits, which chose the next hop.
+		return pool[hash>>32%uint64(len(pool))], true
+	}
+	return Source{path.Source, a.lo, a.hi}, path.Source.IsValid()
+}
+
+// OtherSource is the n-th alternative to Source's choice, n from 1. It reports false
+// when there are no more.
+func (a *Addresses) OtherSource(path *route.Path, ep *table.EndpointEntry, hash uint64, n int) (Source, bool) {
+	pool := a.pool(ep.Family)
+	if path.Kind == route.Host || n >= len(pool) {
+		return Source{}, false
+	}
+	return pool[(hash>>32+uint64(n))%uint64(len(pool))], true
+}
+
+func (a *Addresses) pool(family uint8) []Source {
+	if family == 6 {
+		return a.pool6
+	}
+	return a.pool4
+}
+
+// towardsHost is the source address towards an endpoint behind the kernel.
+func (a *Addresses) towardsHost(path *route.Path, ep *table.EndpointEntry) netip.Addr {
+	switch {
+	case path.Local:
+		return a.towardsListener(path, ep)
+	case ep.Local:
+		return path.LocalSource
+	}
+	return path.Source
+}
+
+// towardsListener is the source address towards an address of the node itself.
+func (a *Addresses) towardsListener(path *route.Path, ep *table.EndpointEntry) netip.Addr {
+	for i := range a.listeners {
+		l := &a.listeners[i]
+		if l.w0 == ep.W0 && l.w1 == ep.W1 && l.source.Is6() == (ep.Family == 6) {
+			return l.source
+		}
+	}
+	return path.LocalSource
+}
+
+// OwnsTuple reports whether the destination of a tuple is an owned address and port.
+func (a *Addresses) OwnsTuple(k *conntrack.Key) bool {
+	d := table.DestinationKey(&k.W)
+	family := uint8(d.W2 >> 24)
+	raw := uint16(d.W2)
+	port := raw<<8 | raw>>8
+	for i := range a.owned {
+		o := &a.owned[i]
+		if o.w0 == d.W0 && o.w1 == d.W1 && o.family == family && port >= o.lo && port <= o.hi {
+			return true
+		}
+	}
+	return false
+}
