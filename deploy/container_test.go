@@ -225,8 +225,8 @@ var reach = []struct {
 	nodePort uint16
 }{
 	{"straight out of an attached interface", netlab.Host4(netlab.FabricNet, 11), 30081},
-	{"through the host port, behind a bridge", netlab.Host4(netlab.PodNet, 2), 30082},
-	{"through the host port and masquerading, behind a VXLAN", netlab.Host4(netlab.RemoteNet, 2), 30083},
+	{"through the host veth, behind a bridge", netlab.Host4(netlab.PodNet, 2), 30082},
+	{"through the host veth and masquerading, behind a VXLAN", netlab.Host4(netlab.RemoteNet, 2), 30083},
 }
 
 // serve starts a server at every endpoint and returns manifests with a Service
@@ -378,8 +378,8 @@ func TestWireContainerNeedsWhatItIsGiven(t *testing.T) {
 			}
 		})
 	}
-	t.Run("no sysctls without a host port", func(t *testing.T) {
-		n.configure(map[string]string{"weir.yaml": fmt.Sprintf(nodeConfig, netlab.Host4(netlab.ClientNet, 1)) + "hostPort: {prefixes: []}\n"})
+	t.Run("no sysctls without a host veth", func(t *testing.T) {
+		n.configure(map[string]string{"weir.yaml": fmt.Sprintf(nodeConfig, netlab.Host4(netlab.ClientNet, 1)) + "hostVeth: {prefixes: []}\n"})
 		defer n.configure(map[string]string{"weir.yaml": fmt.Sprintf(nodeConfig, netlab.Host4(netlab.ClientNet, 1))})
 		s := n.container(spec)
 		s.Env = without(s.Env, "WEIR_PROC_SYS=/host/proc/sys")

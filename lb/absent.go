@@ -15,7 +15,7 @@ import (
 type absence struct {
 	since  time.Time
 	reason string
-	host   bool // the host port, which only a new process makes again
+	host   bool // the host veth, which only a new process makes again
 }
 
 // noteAbsent keeps the account of configured interfaces without a port.

@@ -145,8 +145,8 @@ func (i *iface) carrier(l *LB) *iface {
 	return i
 }
 
-// hostPort is the host port as routes are to know it, nil without one.
-func (l *LB) hostPort() *route.HostPort {
+// hostVeth is the host veth as routes are to know it, nil without one.
+func (l *LB) hostVeth() *route.HostVeth {
 	if l.host == nil {
 		return nil
 	}

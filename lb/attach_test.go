@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirlb/weir/lb/hostport"
+	"github.com/weirlb/weir/lb/hostveth"
 	"github.com/weirlb/weir/lb/steer"
 )
 
-// Before there is a host port a number is kept for it; a member that has left
+// Before there is a host veth a number is kept for it; a member that has left
 // leaves its own.
 func TestPortsAreNumbered(t *testing.T) {
 	l := &LB{}
@@ -27,9 +27,9 @@ func TestPortsAreNumbered(t *testing.T) {
 			t.Errorf("%q does not say %q", err, s)
 		}
 	}
-	l.host = &hostport.HostPort{}
+	l.host = &hostveth.Veth{}
 	if slot, err := l.number(&iface{name: "weir-xdp", host: true, under: -1}); err != nil || slot != steer.MaxSlots-1 {
-		t.Errorf("the host port: %d, %v", slot, err)
+		t.Errorf("the host veth: %d, %v", slot, err)
 	}
 	if _, err := l.number(&iface{name: "eth1"}); err == nil {
 		t.Error("there is always room")

@@ -14,5 +14,5 @@ func Cleanup(cfg Config) error {
 		dir = steer.DefaultPinDir
 	}
 	o, err := openOffloads(cfg.StateDir)
-	return errors.Join(steer.RemoveAll(dir), cleanHostPort(cfg), err, o.restore())
+	return errors.Join(steer.CleanupStale(dir), cleanupHostVeth(cfg), err, o.restore())
 }

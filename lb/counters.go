@@ -91,7 +91,7 @@ var dropNames = [dropReasons]string{
 	DropHoldFull:        "hold-queue-full",
 	DropTxFull:          "transmit-ring-full",
 	DropHandoffFull:     "handoff-ring-full",
-	DropNotOurs:         "not-ours-from-host-port",
+	DropNotOurs:         "punt-loop",
 	DropReplyLimit:      "reply-rate-limited",
 	DropUnsupported:     "unsupported",
 	DropNotOnLink:       "endpoint-not-on-link",
@@ -122,7 +122,7 @@ type tally struct {
 	icmp               uint64 // ICMP errors made
 	icmpPassed         uint64 // ICMP errors about a flow, passed on to its other side
 	echoes             uint64 // pings answered
-	toKernel           uint64 // packets given back through the host port
+	toKernel           uint64 // packets given back through the host veth
 	handedOver         uint64 // packets passed to the worker of the way out, or of the datagram
 	held               uint64 // packets that waited for a neighbour
 	partial            uint64 // partial checksums completed on the way out

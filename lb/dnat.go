@@ -11,7 +11,7 @@ import (
 
 // In dnat the endpoint sees the client's address, so that its answer is to the
 // client: it comes back only where the host port brings it back (see
-// hostport/wayback.go), not from an attached interface, where the steering
+// hostveth/returnpath.go), not from an attached interface, where the steering
 // program could not tell it from other traffic. A flow that cannot have the
 // mode gets nat in its place.
 
@@ -90,7 +90,7 @@ func (l *LB) keepWayBack(frontends []*table.FrontendEntry) {
 			used[f.Pool.Endpoints()[i].AddrPort.Addr()] = true
 		}
 	}
-	l.host.KeepEndpoints(func(a netip.Addr) bool { return used[a] }, len(used))
+	l.host.PruneEndpoints(func(a netip.Addr) bool { return used[a] }, len(used))
 }
 
 // ModeTo is the mode of new flows from a frontend to one of its endpoints, as

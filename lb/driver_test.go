@@ -18,7 +18,7 @@ func TestMetadataIsForDriversThatActUponIt(t *testing.T) {
 		use, zeroCopyOnly bool
 	}{
 		{TxChecksumAuto, veth, true, false},
-		{"", veth, true, false}, // the host port
+		{"", veth, true, false}, // the host veth
 		{TxChecksumAuto, nic, true, true},
 		{TxChecksumAuto, "netdevsim", true, true},
 		{TxChecksumMetadata, nic, true, false},

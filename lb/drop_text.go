@@ -37,7 +37,7 @@ var dropTexts = [dropReasons]string{
 	DropHoldFull:        "Too many packets wait for next hops.",
 	DropTxFull:          "A transmit ring is full: the interface is slower than what comes in.",
 	DropHandoffFull:     "The worker that owns the way out is behind.",
-	DropNotOurs:         "Came from the host port and is not Weir's.",
+	DropNotOurs:         "Came from the host veth and is not Weir's.",
 	DropReplyLimit:      "Would have been answered, beyond the rate of refusals.",
 	DropUnsupported:     "A combination that Weir does not forward, as several buffers where one is needed.",
 	DropNotOnLink:       "l2dsr to an endpoint that is not on an attached network.",

@@ -105,7 +105,7 @@ func TestPingsThatAreNotAnswered(t *testing.T) {
 					p.dst = node6
 				}
 			}, portClient, portHost, 0},
-			{"of an address of the node, by the host port", func(p *icmpPacket) {
+			{"of an address of the node, by the host veth", func(p *icmpPacket) {
 				if p.dst = node4; v6 {
 					p.dst = node6
 				}

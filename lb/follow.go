@@ -44,7 +44,7 @@ func (l *LB) lookAtPorts() (differs bool) {
 		if err != nil {
 			gone := errors.As(err, new(netlink.LinkNotFoundError))
 			if gone && i.host {
-				l.setAbsent(i.name, "is gone, and is the host port: restart Weir", true)
+				l.setAbsent(i.name, "is gone, and is the host veth: restart Weir", true)
 			}
 			differs = differs || gone && !i.host
 			continue
@@ -93,7 +93,7 @@ func (l *LB) reconcile() {
 	if !changed {
 		return
 	}
-	if err := l.router.SetInterfaces(l.routedBy(), l.hostPort()); err != nil {
+	if err := l.router.SetInterfaces(l.routedBy(), l.hostVeth()); err != nil {
 		l.log.Error("routes", "err", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // pair is two workers: both have a queue towards clients, only the first one
-// has queues towards endpoints and of the host port.
+// has queues towards endpoints and of the host veth.
 func pair(t *testing.T) (first, second *bench) {
 	t.Helper()
 	first = newBenchOf(t, 2)

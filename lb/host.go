@@ -5,24 +5,24 @@ import (
 	"fmt"
 
 	"github.com/weirlb/weir/conntrack"
-	"github.com/weirlb/weir/lb/hostport"
+	"github.com/weirlb/weir/lb/hostveth"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 )
 
-// openHostPort makes the host port and counts it as the last interface.
-func (l *LB) openHostPort(workers int) error {
-	if !l.cfg.HostPort4.IsValid() && !l.cfg.HostPort6.IsValid() {
-		l.warn("no host port (hostPort.prefixes is empty): endpoints behind the kernel cannot be reached")
+// openHostVeth makes the host veth and counts it as the last interface.
+func (l *LB) openHostVeth(workers int) error {
+	if !l.cfg.HostVeth4.IsValid() && !l.cfg.HostVeth6.IsValid() {
+		l.warn("no host veth (hostVeth.prefixes is empty): endpoints behind the kernel cannot be reached")
 		return nil
 	}
 	mtu := 1500
 	for _, i := range l.ifaces {
 		mtu = max(mtu, i.mtu)
 	}
-	h, err := hostport.Open(hostport.Config{
-		Prefix4: l.cfg.HostPort4, Prefix6: l.cfg.HostPort6, Queues: workers, MTU: mtu,
-		Mark: l.cfg.HostPortMark, Table: l.cfg.HostPortTable,
+	h, err := hostveth.Open(hostveth.Config{
+		Prefix4: l.cfg.HostVeth4, Prefix6: l.cfg.HostVeth6, Queues: workers, MTU: mtu,
+		Mark: l.cfg.HostVethMark, Table: l.cfg.HostVethTable,
 		StateDir: l.cfg.StateDir, ProcSys: l.cfg.ProcSys, Log: l.log,
 	})
 	if err != nil {
@@ -32,8 +32,8 @@ func (l *LB) openHostPort(workers int) error {
 	if !h.Masquerades {
 		l.warn("nftables could not be programmed: endpoints on other nodes that are reached through the kernel get no traffic")
 	}
-	if h.WayBack != nil {
-		l.warn("connection marks cannot bring answers back: nat in place of dnat, so that endpoints do not see clients' addresses: %v", h.WayBack)
+	if h.ReturnPathErr != nil {
+		l.warn("connection marks cannot bring answers back: nat in place of dnat, so that endpoints do not see clients' addresses: %v", h.ReturnPathErr)
 	}
 	l.ifaces = append(l.ifaces, &iface{
 		name: h.Name(), index: h.Index(), mode: ModeNative, mac: h.MAC(), mtu: h.MTU(), queues: workers, host: true, driver: "veth", under: -1, active: true,
@@ -41,7 +41,7 @@ func (l *LB) openHostPort(workers int) error {
 	return nil
 }
 
-func cleanHostPort(cfg Config) error { return hostport.Remove(cfg.StateDir, cfg.ProcSys) }
+func cleanupHostVeth(cfg Config) error { return hostveth.CleanupStale(cfg.StateDir, cfg.ProcSys) }
 
 // forwardBehind has the kernel forward the answers of endpoints that are
 // reached through it: packets that arrive on their interface. Where they see
@@ -65,7 +65,7 @@ func (l *LB) forwardBehind(frontends []*table.FrontendEntry) error {
 			path, ok := l.router.Load().Lookup(f.Pool.Endpoints()[i].AddrPort.Addr(), 0)
 			errs = append(errs, l.wayBackFor(f, &f.Pool.Endpoints()[i], &path))
 			if ok && path.Kind == route.Host && !path.Local && path.Interface > 0 {
-				if err := l.host.Forward(path.Interface); err != nil {
+				if err := l.host.EnableForwarding(path.Interface); err != nil {
 					errs = append(errs, fmt.Errorf("forwarding for endpoint %v: %w", f.Pool.Endpoints()[i].AddrPort, err))
 				}
 			}

@@ -37,7 +37,7 @@ type InMemory struct {
 // NewInMemory makes one. It needs no privilege.
 func NewInMemory(cfg InMemoryConfig) (_ *InMemory, err error) {
 	l := &LB{
-		cfg:     Config{EndpointGone: 10 * time.Second},
+		cfg:     Config{EndpointRemovalGrace: 10 * time.Second},
 		router:  route.Static(cfg.Routes, cfg.Hops),
 		started: time.Now(),
 	}

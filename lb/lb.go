@@ -11,7 +11,7 @@
 //	   |  \---- tables (lb/table)          atomic pointer, once per round
 //	   |   \--- routes, neighbours (lb/route)
 //	   v
-//	attached interface, or the host port (lb/hostport) into the kernel
+//	attached interface, or the host veth (lb/hostveth) into the kernel
 //
 // Control and workers meet at atomic pointers and flat memory only: no method
 // of LB ever waits for a worker, and no worker for a method.
@@ -28,7 +28,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
-	"github.com/weirlb/weir/lb/hostport"
+	"github.com/weirlb/weir/lb/hostveth"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
@@ -55,13 +55,13 @@ type Interface struct {
 // Config says what a load balancer is to be.
 type Config struct {
 	Interfaces []Interface
-	// HostPort4 and HostPort6 are Weir's own prefixes towards endpoints
-	// behind the kernel; a family without a prefix has no host port.
-	HostPort4, HostPort6 netip.Prefix
-	// HostPortMark and HostPortTable bring back answers to clients whose
-	// address is kept: see hostport.Config.
-	HostPortMark  uint32
-	HostPortTable int
+	// HostVeth4 and HostVeth6 are Weir's own prefixes towards endpoints
+	// behind the kernel; a family without a prefix has no host veth.
+	HostVeth4, HostVeth6 netip.Prefix
+	// HostVethMark and HostVethTable bring back answers to clients whose
+	// address is kept: see hostveth.Config.
+	HostVethMark  uint32
+	HostVethTable int
 	// Workers is the number of workers, 0: one per receive queue, at most one per CPU.
 	Workers int
 	// CPUs are those to pin workers to, in worker order; nil: chosen.
@@ -73,9 +73,9 @@ type Config struct {
 	ConntrackPath string
 	MaxFlows      int // 0: at most 5 % of memory
 	// Takeover is how long after start TCP packets of unknown flows are given
-	// to the kernel; EndpointGone how long a Service port must be without an
+	// to the kernel; EndpointRemovalGrace how long a Service port must be without an
 	// endpoint before that endpoint counts as gone for its flows.
-	Takeover, EndpointGone time.Duration
+	Takeover, EndpointRemovalGrace time.Duration
 	// PinDir holds the pinned links of the steering program, StateDir the
 	// notes of what was changed on the host, to be put back.
 	PinDir, StateDir string
@@ -91,12 +91,12 @@ type Config struct {
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
 	FrameSize int
 	// SoftwareChecksums completes all partial checksums without TX metadata, towards
-	// the host port too: for tests of what kernels without it need.
+	// the host veth too: for tests of what kernels without it need.
 	SoftwareChecksums bool
 	// DeclaredLinks is a file with device.Overrides: for tests on kernels that
 	// have no bonds or VLAN interfaces.
 	DeclaredLinks string
-	// OwnHostUmem gives the host port a umem of its own, as it has beside
+	// OwnHostUmem gives the host veth a umem of its own, as it has beside
 	// NICs with zero copy: for tests where no NIC has that.
 	OwnHostUmem bool
 	Log         *slog.Logger
@@ -111,7 +111,7 @@ type LB struct {
 	flows    *conntrack.Table
 	tables   *table.Table
 	router   *route.Watcher
-	host     *hostport.HostPort
+	host     *hostveth.Veth
 	offloads *offloads
 	steer    *steer.Program
 	memory   *xsk.Area
@@ -127,7 +127,7 @@ type LB struct {
 	attached bool
 	draining bool                       // see Drain
 	owned    map[netip.Addr]snat.Source // in the steering program
-	claims   map[netip.Addr]int         // frontends per address that may need a route to the host port
+	claims   map[netip.Addr]int         // frontends per address that may need a route to the host veth
 	claimed  map[table.Key]bool         // the frontends that are counted there
 	routed   map[netip.Addr]bool        // addresses that have one
 	// servicePorts are the Service ports of UDP frontends, also of some that are no
@@ -150,7 +150,7 @@ type LB struct {
 	started   time.Time
 }
 
-// iface is an attached interface, or the host port.
+// iface is an attached interface, or the host veth.
 type iface struct {
 	name       string
 	index      int
@@ -200,7 +200,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.openHostPort(workers); err != nil {
+	if err := l.openHostVeth(workers); err != nil {
 		return nil, err
 	}
 	if l.flows, err = conntrack.Open(conntrack.Config{Path: cfg.ConntrackPath, MaxFlows: cfg.MaxFlows, Workers: workers}); err != nil {

@@ -226,7 +226,7 @@ func (l *LB) newWorker(id, ports int) *worker {
 		table: l.flows, ct: l.flows.Worker(id), tables: l.tables, affinity: l.affinity, servers: l.servers, router: l.router,
 		memory: l.memory, area: l.memory.Bytes(), frameMask: uint64(l.memory.FrameSize() - 1),
 		adjacencies: l.router.Adjacencies(),
-		goneTicks:   uint32(l.cfg.EndpointGone.Seconds() * conntrack.TicksPerSecond),
+		goneTicks:   uint32(l.cfg.EndpointRemovalGrace.Seconds() * conntrack.TicksPerSecond),
 		held:        make([]held, 0, heldMax),
 		resets:      ratelimit.New(resetsPerSecond, resetsPerSecond, resetsPerSource),
 		errors:      ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
@@ -305,7 +305,7 @@ func (w *worker) start() error {
 
 // openRouter starts to follow the kernel's routes and neighbours.
 func (l *LB) openRouter(workers int) error {
-	cfg := route.Config{Workers: workers, Logger: l.log, Interfaces: l.routedBy(), HostPort: l.hostPort()}
+	cfg := route.Config{Workers: workers, Logger: l.log, Interfaces: l.routedBy(), HostVeth: l.hostVeth()}
 	var err error
 	if l.router, err = route.New(cfg); err != nil {
 		return fmt.Errorf("routes: %w", err)

@@ -21,7 +21,7 @@ import (
 )
 
 // bench is a load balancer in memory: port 0 towards clients, port 1 towards
-// endpoints, port 2 the host port.
+// endpoints, port 2 the host veth.
 type bench struct {
 	t  testing.TB
 	lb *LB
@@ -92,7 +92,7 @@ func newBenchOf(t testing.TB, workers int) *bench {
 		{Port: portServer, NextHop: endpoint6, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: 1400},
 	})
 	l := &LB{
-		cfg:   Config{EndpointGone: 10 * time.Second, SNATPortLo: 61000, SNATPortHi: 65535, MinPathMTU: 1280},
+		cfg:   Config{EndpointRemovalGrace: 10 * time.Second, SNATPortLo: 61000, SNATPortHi: 65535, MinPathMTU: 1280},
 		flows: flows, memory: memory, router: router, started: time.Now(),
 		tables: table.New(table.Config{Tick: flows.Tick}), affinity: affinity.New(1<<10, [2]uint64{}), servers: affinity.New(1<<10, [2]uint64{}),
 	}
@@ -442,7 +442,7 @@ func TestRefusals(t *testing.T) {
 		{"stray UDP to an SNAT port is dropped", portServer, packet{src: ap(endpoint4, 8080), dst: ap(snat4, 62000), proto: header.ProtoUDP}, -1, DropNoFlow, nil},
 		{"TTL 1 gets ICMP time exceeded", portClient, packet{dst: ap(node4, 80), proto: header.ProtoUDP, ttl: 1}, portClient, DropTTL, isICMP(11, 0)},
 		{"too large with DF gets ICMP fragmentation needed", portClient, packet{dst: ap(node4, 80), proto: header.ProtoUDP, payload: 1450, df: true}, portClient, DropTooBig, isICMP(3, 4)},
-		{"not a frontend from the host port is dropped", portHost, packet{dst: ap(node4, 22), proto: header.ProtoTCP, flags: header.SYN}, -1, DropNotOurs, nil},
+		{"not a frontend from the host veth is dropped", portHost, packet{dst: ap(node4, 22), proto: header.ProtoTCP, flags: header.SYN}, -1, DropNotOurs, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -542,7 +542,7 @@ func TestAFullTransmitRingLosesOnlyWhatDoesNotFit(t *testing.T) {
 
 func TestUDPFlowOfAGoneEndpointSelectsAnew(t *testing.T) {
 	b := newBench(t)
-	b.lb.cfg.EndpointGone = 0
+	b.lb.cfg.EndpointRemovalGrace = 0
 	b.w.goneTicks = 0
 	req := request(false, header.ProtoUDP).build(t)
 	b.one(portClient, req, portServer)

@@ -103,7 +103,7 @@ func (l *LB) routeFrontends(ch *table.Change) error {
 	return errors.Join(errs...)
 }
 
-// routeAddress has a route to the host port exactly for the frontend addresses
+// routeAddress has a route to the host veth exactly for the frontend addresses
 // that the host does not hold itself: by it clients on the node reach them.
 func (l *LB) routeAddress(a netip.Addr) error {
 	if l.host == nil {
@@ -137,7 +137,7 @@ var ErrAttach = errors.New("attach")
 // earlier process does so without a gap.
 func (l *LB) attach() error {
 	l.attached = true
-	// The host port, which is the last, first: answers come by it.
+	// The host veth, which is the last, first: answers come by it.
 	for slot, i := range slices.Backward(l.ifaces) {
 		if i.virtual() {
 			continue // by way of its device
@@ -321,7 +321,7 @@ func (l *LB) replan() error {
 	l.keepWayBack(all)
 	l.node.Store(&nodeState{
 		Addresses:  snat.New(cfg),
-		returnPath: l.host != nil && l.host.WayBack == nil,
+		returnPath: l.host != nil && l.host.ReturnPathErr == nil,
 		draining:   l.draining,
 	})
 	return errors.Join(errs...)

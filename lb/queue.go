@@ -28,11 +28,11 @@ type Queue interface {
 // every packet of a batch may leave by the same port, in several buffers.
 const txQueueLen = 4 * batchSize
 
-// port is one attached interface (or the host port) as one worker sees it.
+// port is one attached interface (or the host veth) as one worker sees it.
 type port struct {
 	q     Queue // nil: this worker owns no queue of the interface
 	owner int32 // the worker to hand packets to when q is nil
-	host  bool  // the host port
+	host  bool  // the host veth
 	// tag and under are of a VLAN's port, which has no queue: its packets leave
 	// by port under with this EtherType and number. tag is 0 of any other.
 	tag   uint32

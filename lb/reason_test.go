@@ -10,7 +10,7 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// What is not IP is the kernel's, once: from the host port it is dropped.
+// What is not IP is the kernel's, once: from the host veth it is dropped.
 func TestWhatIsNotIPGoesBackToTheKernelOnce(t *testing.T) {
 	b := newBench(t)
 	f := request(false, header.ProtoUDP).build(t)

@@ -132,7 +132,7 @@ func (l *LB) dueToSay(endpoint netip.AddrPort, now time.Time) bool {
 }
 
 // Close stops the workers and takes everything off the host that New and
-// Apply put there: the steering program, the host port with its routes and
+// Apply put there: the steering program, the host veth with its routes and
 // rules, and changed settings. Flows stay in the flow table's file.
 func (l *LB) Close() error {
 	var errs []error

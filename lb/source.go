@@ -79,7 +79,7 @@ func (w *worker) reversePath(p *pkt, source *route.Reverse, fe *table.FrontendEn
 		return source.By(w.arrival(p))
 	}
 	switch source.Kind {
-	case route.Attached, route.Host, route.NoHostPort:
+	case route.Attached, route.Host, route.NoHostVeth:
 		return !source.Inside
 	}
 	return false

@@ -35,7 +35,7 @@ type Status struct {
 	Absent map[string]string
 }
 
-// InterfaceStatus is one attached interface, or the host port.
+// InterfaceStatus is one attached interface, or the host veth.
 type InterfaceStatus struct {
 	Name     string
 	Index    int
@@ -43,7 +43,7 @@ type InterfaceStatus struct {
 	Mode     string // granted: zerocopy, native, generic, the least of the queues' modes; "" before attachment
 	Queues   int
 	MTU      int
-	HostPort bool
+	HostVeth bool
 	// Of a bond's member and a VLAN: the interface that it is a port of, the
 	// device whose queues carry it, the VLAN's number, and whether the bond does
 	// not use it now.
@@ -124,7 +124,7 @@ func (l *LB) Status() Status {
 }
 
 func (l *LB) interfaceStatus(i *iface) InterfaceStatus {
-	st := InterfaceStatus{Name: i.name, Index: i.index, Driver: i.driver, Queues: i.queues, MTU: i.mtu, HostPort: i.host}
+	st := InterfaceStatus{Name: i.name, Index: i.index, Driver: i.driver, Queues: i.queues, MTU: i.mtu, HostVeth: i.host}
 	c := i.carrier(l)
 	if c.attachment != nil {
 		st.Mode, st.Pinned = l.granted(c), c.attachment.Pinned

@@ -62,7 +62,7 @@ var boundaries = []boundary{
 	{
 		folder: "lb/snat",
 		why:    "the choice of a source address is a function of a snapshot, a path and an endpoint",
-		never:  []string{module + "/lb/hostport", module + "/lb/steer", module + "/lb/xsk", module + "/lb/device"},
+		never:  []string{module + "/lb/hostveth", module + "/lb/steer", module + "/lb/xsk", module + "/lb/device"},
 	},
 	{
 		folder: "discovery",

@@ -12,7 +12,7 @@ func newCleanup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup [flags]",
 		Short: "Remove what a killed Weir left on this node",
-		Long: `Removes pinned XDP programs, the host port, routes, the nftables table, and puts
+		Long: `Removes pinned XDP programs, the host veth, routes, the nftables table, and puts
 changed sysctls and offloads back, as far as a Weir that was killed left them.
 A Weir that ends by SIGTERM leaves nothing; a Weir that starts takes over what
 it finds. While a Weir is running cleanup refuses.`,

@@ -21,7 +21,7 @@ type Address struct {
 }
 
 // hostAddresses lists the host's addresses but for loopback, link-local and
-// tentative ones and those of the host port, in the kernel's order.
+// tentative ones and those of the host veth, in the kernel's order.
 func (w *Watcher) hostAddresses(k *kernelState) []Address {
 	port := make(map[int]int)
 	for p, i := range w.nextHops.ports {
@@ -34,7 +34,7 @@ func (w *Watcher) hostAddresses(k *kernelState) []Address {
 		l := k.links[a.index]
 		if l == nil || ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsMulticast() ||
 			a.has(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) && !a.has(unix.IFA_F_OPTIMISTIC) ||
-			w.cfg.HostPort != nil && a.index == w.cfg.HostPort.Index {
+			w.cfg.HostVeth != nil && a.index == w.cfg.HostVeth.Index {
 			continue
 		}
 		p, attached := port[a.index]
@@ -52,7 +52,7 @@ func (w *Watcher) hostAddresses(k *kernelState) []Address {
 }
 
 // Addresses lists the host's addresses that a NodePort may be served on: all
-// but loopback, link-local and tentative ones and the host port's. The slice
+// but loopback, link-local and tentative ones and the host veth's. The slice
 // is not to be changed.
 func (w *Watcher) Addresses() []Address { return *w.hosts.Load() }
 

@@ -11,7 +11,7 @@ import (
 // builder turns what the kernel said into table entries. It does no I/O.
 type builder struct {
 	k    *kernelState
-	host *HostPort
+	host *HostVeth
 	// ports lists the ports that a route through an interface may use.
 	ports map[int][]int
 	// addrs lists the addresses of an interface in the kernel's order.
@@ -23,7 +23,7 @@ type builder struct {
 
 func newBuilder(k *kernelState, cfg *Config) *builder {
 	b := &builder{
-		k: k, host: cfg.HostPort,
+		k: k, host: cfg.HostVeth,
 		ports:  attachedPorts(k.links, cfg.Interfaces),
 		addrs:  make(map[int][]*address),
 		single: make(map[Path]*entry),
@@ -141,7 +141,7 @@ func (b *builder) entry(r *kernelRoute) *entry {
 
 func (b *builder) local(r *kernelRoute) *entry {
 	if b.host == nil {
-		return &entry{kind: NoHostPort, local: true}
+		return &entry{kind: NoHostVeth, local: true}
 	}
 	p := b.hostPath(r.dst.Addr().Is4())
 	p.Local = true
@@ -154,7 +154,7 @@ func (b *builder) local(r *kernelRoute) *entry {
 	return b.one(p)
 }
 
-// hostPath is the way through the host port, as far as it is the same for all
+// hostPath is the way through the host veth, as far as it is the same for all
 // destinations of a family.
 func (b *builder) hostPath(is4 bool) Path {
 	p := Path{
@@ -185,7 +185,7 @@ func (b *builder) unicast(r *kernelRoute) *entry {
 	}
 	switch {
 	case len(paths) == 0 && missing:
-		return &entry{kind: NoHostPort, reverse: b.reverse(indexes(hops)...)}
+		return &entry{kind: NoHostVeth, reverse: b.reverse(indexes(hops)...)}
 	case len(paths) == 0:
 		return nil
 	case len(paths) == 1:
@@ -215,7 +215,7 @@ func liveHops(hops []hop) []hop {
 }
 
 // hopPaths gives the ways to one next hop: one per port of the interface, or
-// the host port. ok is false when it needs a host port and there is none.
+// the host veth. ok is false when it needs a host veth and there is none.
 func (b *builder) hopPaths(r *kernelRoute, h *hop) (paths []Path, ok bool) {
 	if b.host != nil && h.index == b.host.Index {
 		return nil, true // leads back to Weir

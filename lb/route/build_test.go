@@ -51,7 +51,7 @@ func built(k *kernelState, cfg Config) *Table {
 	return t
 }
 
-var eth0Attached = Config{Interfaces: []Interface{{Index: 1, Port: 0}}, HostPort: testHostPort}
+var eth0Attached = Config{Interfaces: []Interface{{Index: 1, Port: 0}}, HostVeth: testHostVeth}
 
 func TestEqualCostHopsShareFlowsByWeight(t *testing.T) {
 	a, b := via(1, "192.0.2.10"), via(1, "192.0.2.11")
@@ -126,8 +126,8 @@ func TestWaysThroughTheKernel(t *testing.T) {
 		{"attached", to("203.0.113.0/24", via(1, "192.0.2.9")), eth0Attached, Attached, 1500},
 		{"lower MTU of the route", kernelRoute{table: unix.RT_TABLE_MAIN, kind: unix.RTN_UNICAST, mtu: 1400,
 			dst: netip.MustParsePrefix("203.0.113.0/24"), hops: []hop{via(2, "")}}, eth0Attached, Host, 1400},
-		{"no host port", to("203.0.113.0/24", via(2, "198.51.100.9")), Config{Interfaces: eth0Attached.Interfaces}, NoHostPort, 0},
-		{"through the host port itself", to("203.0.113.0/24", via(testHostPort.Index, "")), eth0Attached, NoRoute, 0},
+		{"no host veth", to("203.0.113.0/24", via(2, "198.51.100.9")), Config{Interfaces: eth0Attached.Interfaces}, NoHostVeth, 0},
+		{"through the host veth itself", to("203.0.113.0/24", via(testHostVeth.Index, "")), eth0Attached, NoRoute, 0},
 		{"throw", kernelRoute{table: unix.RT_TABLE_MAIN, kind: unix.RTN_THROW, dst: netip.MustParsePrefix("203.0.113.0/24")}, eth0Attached, NoRoute, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestWaysThroughTheKernel(t *testing.T) {
 			if p.Kind != tc.kind || p.MTU != tc.mtu || ok != (tc.kind == Attached || tc.kind == Host) {
 				t.Errorf("%+v %v", p, ok)
 			}
-			if p.Kind == Host && (p.Source != testHostPort.Forward4 || p.LocalSource != testHostPort.Local4 || p.NextHop != testHostPort.Gateway4) {
+			if p.Kind == Host && (p.Source != testHostVeth.Forward4 || p.LocalSource != testHostVeth.Local4 || p.NextHop != testHostVeth.Gateway4) {
 				t.Errorf("%+v", p)
 			}
 		})
@@ -156,7 +156,7 @@ func TestLocalTableAgainstMain(t *testing.T) {
 		t.Errorf("separate tables: %+v", p)
 	}
 	if !built(k, Config{}).Local(inner) {
-		t.Error("without a host port the host's own address is not known as local")
+		t.Error("without a host veth the host's own address is not known as local")
 	}
 }
 
@@ -166,7 +166,7 @@ func TestBondLeadsOutOfItsAttachedMembers(t *testing.T) {
 	k.links[11] = &link{index: 11, master: 10, mtu: 1500, up: true}
 	k.links[12] = &link{index: 12, master: 10, mtu: 1500, up: true}
 	k.links[13] = &link{index: 13, master: 10, mtu: 1500}
-	cfg := Config{Interfaces: []Interface{{11, 1}, {12, 2}, {13, 3}}, HostPort: testHostPort}
+	cfg := Config{Interfaces: []Interface{{11, 1}, {12, 2}, {13, 3}}, HostVeth: testHostVeth}
 	table := built(k, cfg)
 	var ports []int
 	for _, hash := range []uint32{0, 1 << 30, 1 << 31, 1<<32 - 1} {
@@ -205,7 +205,7 @@ func TestSource(t *testing.T) {
 			to("0.0.0.0/0", via(1, "192.0.2.9")), "192.0.2.1"},
 		{"borrowed from another interface", []address{addr(2, "198.51.100.1/32", 0)},
 			to("0.0.0.0/0", via(1, "192.0.2.9")), "198.51.100.1"},
-		{"never the host port's", []address{addr(testHostPort.Index, "169.254.77.1/24", 0)},
+		{"never the host veth's", []address{addr(testHostVeth.Index, "169.254.77.1/24", 0)},
 			to("0.0.0.0/0", via(1, "192.0.2.9")), "invalid IP"},
 		{"IPv6 with a link-local gateway", []address{addr(1, "fe80::1/64", 0), addr(1, "2001:db8::1/64", 0)},
 			to("::/0", via(1, "fe80::9")), "2001:db8::1"},

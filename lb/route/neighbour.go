@@ -154,10 +154,10 @@ func (c *conn) remove(k neighbourKey) error {
 	return gone(err)
 }
 
-// RemoveLeft gives the neighbours that a process which was killed had the
+// CleanupStale gives the neighbours that a process which was killed had the
 // kernel keep fresh back to the kernel's own keeping, in the network namespace
 // of the calling thread. It must not be called while a Watcher is in use.
-func RemoveLeft() error {
+func CleanupStale() error {
 	c, err := dial(netns.None())
 	if err != nil {
 		return err

@@ -51,9 +51,9 @@ const rest = 5 * time.Second
 type nextHop struct {
 	key    hopKey
 	number uint32
-	// neighbour is zero for the host port.
+	// neighbour is zero for the host veth.
 	neighbour neighbourKey
-	permanent bool // the host port's: never resolved, never given up
+	permanent bool // the host veth's: never resolved, never given up
 	needed    bool // an endpoint or a gateway is there
 	answered  bool // it has been Valid: flows may hold the number
 	asked     bool // the kernel was asked to resolve it
@@ -116,10 +116,10 @@ func (w *Watcher) setPort(a *Adjacency, k hopKey) {
 	port := int(k.port) - 1
 	var mac [6]byte
 	mtu := 0
-	if hp := w.cfg.HostPort; hp != nil && hp.Port == port {
+	if hp := w.cfg.HostVeth; hp != nil && hp.Port == port {
 		mac, mtu = hp.MAC, hp.MTU
 		if n := k.nextHop(); n == hp.Local4 || n == hp.Local6 {
-			mac = hp.ReturnMAC
+			mac = hp.ReturnPathMAC
 		}
 	} else if l := w.kernel.links[w.nextHops.ports[port]]; l != nil {
 		mac, mtu = l.mac, l.mtu
@@ -176,10 +176,10 @@ func (w *Watcher) watched(index int) bool {
 	return false
 }
 
-// addHostPortAdjacencies makes the next hops of the host port, two per family,
+// addHostVethAdjacencies makes the next hops of the host veth, two per family,
 // which are known and stay as they are.
-func (w *Watcher) addHostPortAdjacencies() {
-	hp := w.cfg.HostPort
+func (w *Watcher) addHostVethAdjacencies() {
+	hp := w.cfg.HostVeth
 	for k, h := range w.nextHops.byKey {
 		if h.permanent && (hp == nil || int(k.port)-1 != hp.Port) {
 			w.giveUp([]*nextHop{h})

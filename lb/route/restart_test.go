@@ -66,13 +66,13 @@ func TestRestartTakesOverNeighboursThatAreKept(t *testing.T) {
 	}
 }
 
-func TestRemoveLeftGivesNeighboursBack(t *testing.T) {
+func TestCleanupStaleReleasesNeighbors(t *testing.T) {
 	node, _ := lan(t)
 	killed(t, node, netip.MustParseAddr("192.0.2.2"))
 	if left := leftovers(node); len(left) != 1 {
 		t.Fatalf("left: %v", left)
 	}
-	node.do(RemoveLeft)
+	node.do(CleanupStale)
 	if left := leftovers(node); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
@@ -80,7 +80,7 @@ func TestRemoveLeftGivesNeighboursBack(t *testing.T) {
 
 func TestEqualCostRoutesOfTheKernel(t *testing.T) {
 	node, _ := lan(t)
-	w := node.watch(Config{HostPort: testHostPort}, "e0")
+	w := node.watch(Config{HostVeth: testHostVeth}, "e0")
 	for _, tc := range []struct{ dst, a, b, in string }{
 		{"203.0.113.0/24", "192.0.2.2", "192.0.2.3", "203.0.113.7"},
 		{"2001:db8:1::/48", "2001:db8::2", "2001:db8::3", "2001:db8:1::7"},
@@ -151,11 +151,11 @@ func TestRuleToAnotherTableIsSaidOnce(t *testing.T) {
 func TestInterfacesCanBeReplacedWhileRunning(t *testing.T) {
 	node, peer := lan(t)
 	peer.addr("q0", "198.51.100.2/24")
-	w := node.watch(Config{HostPort: testHostPort}, "e0")
+	w := node.watch(Config{HostVeth: testHostVeth}, "e0")
 	hop := netip.MustParseAddr("192.0.2.2")
 	resolved(t, w, 0, hop)
 	epoch := w.Load().Epoch()
-	node.must(w.SetInterfaces([]Interface{{Index: node.index("i0"), Port: 3}}, testHostPort))
+	node.must(w.SetInterfaces([]Interface{{Index: node.index("i0"), Port: 3}}, testHostVeth))
 	if got := way(w, "198.51.100.2"); got != "attached 3 via 198.51.100.2 from 198.51.100.1" {
 		t.Errorf("new interface: %s", got)
 	}
@@ -166,14 +166,14 @@ func TestInterfacesCanBeReplacedWhileRunning(t *testing.T) {
 		t.Errorf("next hop of the old interface is still there: %v", ok)
 	}
 	resolved(t, w, 3, netip.MustParseAddr("198.51.100.2"))
-	if n, ok := w.Adjacency(testHostPort.Port, testHostPort.Gateway4); !ok || w.Adjacencies()[n].State() != Valid {
-		t.Errorf("host port's next hop: %v", ok)
+	if n, ok := w.Adjacency(testHostVeth.Port, testHostVeth.Gateway4); !ok || w.Adjacencies()[n].State() != Valid {
+		t.Errorf("host veth's next hop: %v", ok)
 	}
 }
 
 func TestAddressesChange(t *testing.T) {
 	node, _ := lan(t)
-	w := node.watch(Config{HostPort: testHostPort}, "e0")
+	w := node.watch(Config{HostVeth: testHostVeth}, "e0")
 	changed := w.OnChange()
 	list := func() string {
 		var out []string

@@ -27,7 +27,7 @@ func kernelWithPods(routes ...kernelRoute) *kernelState {
 }
 
 func TestReversePaths(t *testing.T) {
-	cfg := Config{HostPort: testHostPort, Interfaces: []Interface{{Index: 1, Port: 0}, {Index: 2, Port: 1}, {Index: 8, Port: 2}, {Index: 12, Port: 3}}}
+	cfg := Config{HostVeth: testHostVeth, Interfaces: []Interface{{Index: 1, Port: 0}, {Index: 2, Port: 1}, {Index: 8, Port: 2}, {Index: 12, Port: 3}}}
 	blackhole := to("203.0.113.0/24")
 	blackhole.kind = unix.RTN_BLACKHOLE
 	k := kernelWithPods(
@@ -51,23 +51,23 @@ func TestReversePaths(t *testing.T) {
 		{"on the other link", "198.51.100.7", Attached, false, false, []int{2}, NoRoute},
 		{"a prefix with the default's next hop", "11.0.0.1", Attached, true, false, []int{1}, NoRoute},
 		{"two next hops", "12.0.0.1", Attached, false, false, []int{1, 2}, NoRoute},
-		{"pods of this node", "10.244.1.5", Host, false, true, nil, NoHostPort},
-		{"pods of another", "10.244.2.5", Host, false, true, nil, NoHostPort},
-		{"an uplink that is not attached", "10.3.0.7", Host, false, false, nil, NoHostPort},
-		{"a bridge over an attached interface", "10.7.0.7", Host, false, false, []int{8}, NoHostPort},
-		{"a bridge over another interface", "10.9.0.7", Host, false, false, nil, NoHostPort},
+		{"pods of this node", "10.244.1.5", Host, false, true, nil, NoHostVeth},
+		{"pods of another", "10.244.2.5", Host, false, true, nil, NoHostVeth},
+		{"an uplink that is not attached", "10.3.0.7", Host, false, false, nil, NoHostVeth},
+		{"a bridge over an attached interface", "10.7.0.7", Host, false, false, []int{8}, NoHostVeth},
+		{"a bridge over another interface", "10.9.0.7", Host, false, false, nil, NoHostVeth},
 		{"a bond", "10.11.0.7", Attached, false, false, []int{11}, NoRoute},
-		{"an overlay or an uplink", "10.20.0.7", Host, false, false, nil, NoHostPort},
+		{"an overlay or an uplink", "10.20.0.7", Host, false, false, nil, NoHostVeth},
 		{"blackhole", "203.0.113.7", Blackhole, false, false, nil, NoRoute},
-		{"link-local", "fe80::7", Host, false, false, []int{1, 2, 8, 11}, NoHostPort},
-		{"pods of IPv6", "2001:db8:5::7", Host, false, true, nil, NoHostPort},
+		{"link-local", "fe80::7", Host, false, false, []int{1, 2, 8, 11}, NoHostVeth},
+		{"pods of IPv6", "2001:db8:5::7", Host, false, true, nil, NoHostVeth},
 		{"IPv6 default", "2001:db8::7", Attached, true, false, []int{1, 2}, NoRoute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, hosted := range []bool{true, false} {
 				cfg, kind := cfg, tc.kind
 				if !hosted {
-					cfg.HostPort = nil
+					cfg.HostVeth = nil
 					if tc.withoutHostPort != NoRoute {
 						kind = tc.withoutHostPort
 					}

@@ -25,7 +25,7 @@
 // the default ones, other tables (VRFs), routes for a TOS, and source-specific
 // IPv6 routes. A route through an interface that Weir is not attached to
 // (among them VLAN devices, bridges, tunnels on top of an attached interface),
-// and one with an encapsulation, leads through the host port: the kernel
+// and one with an encapsulation, leads through the host veth: the kernel
 // forwards it. A bond's routes lead out of those of its members that Weir is
 // attached to.
 package route
@@ -46,10 +46,10 @@ type Interface struct {
 	Port int
 }
 
-// HostPort says how workers reach the kernel's own stack: a veth pair of
+// HostVeth says how workers reach the kernel's own stack: a veth pair of
 // which one end is AF_XDP's.
-type HostPort struct {
-	// Port is the number under which workers know the host port.
+type HostVeth struct {
+	// Port is the number under which workers know the host veth.
 	Port int
 	// Index is the interface index of the kernel's end. Routes through it
 	// lead back to Weir and are not followed.
@@ -57,16 +57,16 @@ type HostPort struct {
 	// MAC is that of Weir's end, the source of frames to the kernel; PeerMAC
 	// is that of the kernel's end, their destination.
 	MAC, PeerMAC [6]byte
-	// ReturnMAC is the source, in place of MAC, of frames to the next hops
+	// ReturnPathMAC is the source, in place of MAC, of frames to the next hops
 	// Local4 and Local6: packets whose answers the kernel is to bring back.
-	ReturnMAC [6]byte
+	ReturnPathMAC [6]byte
 	// MTU of the pair.
 	MTU int
 	// Gateway4 and Gateway6 are the addresses of the kernel's end: the next
-	// hop of every path through the host port.
+	// hop of every path through the host veth.
 	Gateway4, Gateway6 netip.Addr
 	// Local4 and Local6 are the SNAT sources for endpoints on this node: the
-	// answer returns by the route to the host port.
+	// answer returns by the route to the host veth.
 	Local4, Local6 netip.Addr
 	// Forward4 and Forward6 are the SNAT sources for endpoints that may lie
 	// beyond this node: the kernel masquerades them where they leave it.
@@ -77,9 +77,9 @@ type HostPort struct {
 type Config struct {
 	// Interfaces that Weir is attached to.
 	Interfaces []Interface
-	// HostPort is nil when there is none: what would go through it is then
+	// HostVeth is nil when there is none: what would go through it is then
 	// unreachable.
-	HostPort *HostPort
+	HostVeth *HostVeth
 	// MaxAdjacencies is the number of next hops at most, 64 bytes each;
 	// default 4096.
 	MaxAdjacencies int

@@ -43,7 +43,7 @@ func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
 	return w
 }
 
-// staticEntry has routes through the host port lead into the node's own networks.
+// staticEntry has routes through the host veth lead into the node's own networks.
 func staticEntry(p netip.Prefix, path Path) *entry {
 	return &entry{kind: path.Kind, local: path.Local, paths: []Path{path}, reverse: Reverse{
 		Default: isDefault(p), Inside: path.Kind == Host && !isDefault(p), interfaces: []int{path.Interface},

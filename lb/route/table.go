@@ -15,7 +15,7 @@ const (
 	NoRoute Kind = iota
 	// Attached: straight out of an attached interface.
 	Attached
-	// Host: through the host port, to this host or by way of its kernel.
+	// Host: through the host veth, to this host or by way of its kernel.
 	Host
 	// Blackhole: dropped without a word.
 	Blackhole
@@ -25,12 +25,12 @@ const (
 	Prohibit
 	// NotUnicast: a broadcast or multicast destination.
 	NotUnicast
-	// NoHostPort: the way leads through the kernel, and there is no host port.
-	NoHostPort
+	// NoHostVeth: the way leads through the kernel, and there is no host veth.
+	NoHostVeth
 )
 
 var kindNames = [...]string{
-	"no-route", "attached", "host", "blackhole", "unreachable", "prohibit", "not-unicast", "no-host-port",
+	"no-route", "attached", "host", "blackhole", "unreachable", "prohibit", "not-unicast", "no-host-veth",
 }
 
 func (k Kind) String() string {
@@ -49,7 +49,7 @@ type Path struct {
 	// Port is the lb port number to transmit on.
 	Port int
 	// Interface is the kernel's interface index that the route names. For a
-	// path through the host port this is where the kernel sends the packet on.
+	// path through the host veth this is where the kernel sends the packet on.
 	Interface int
 	// MTU is the largest IP packet in bytes that the way takes.
 	MTU uint32
@@ -60,7 +60,7 @@ type Path struct {
 	// no usable address of the family.
 	Source netip.Addr
 	// LocalSource is the SNAT source when the endpoint is known to run on this
-	// node: for a path through the host port one that is not masqueraded,
+	// node: for a path through the host veth one that is not masqueraded,
 	// otherwise the same as Source.
 	LocalSource netip.Addr
 }
@@ -68,7 +68,7 @@ type Path struct {
 // entry is what a prefix leads to. Immutable once in a table.
 type entry struct {
 	kind Kind
-	// local: an address of this host, also when there is no host port.
+	// local: an address of this host, also when there is no host veth.
 	local bool
 	paths []Path
 	// upTo[i] is the largest hash that takes paths[i]; nil with one path.

@@ -57,7 +57,7 @@ type Watcher struct {
 // order is a request of another goroutine to Run's.
 type order struct {
 	interfaces []Interface
-	hostPort   *HostPort
+	hostVeth   *HostVeth
 	done       chan error
 }
 
@@ -103,7 +103,7 @@ func New(cfg Config) (*Watcher, error) {
 		w.conn.close()
 		return nil, err
 	}
-	w.addHostPortAdjacencies()
+	w.addHostVethAdjacencies()
 	w.adoptLeft()
 	return w, nil
 }
@@ -313,10 +313,10 @@ func (w *Watcher) warnRules(ignored []string) {
 	w.warned = maps.Clone(now)
 }
 
-// SetInterfaces replaces the attached interfaces and the host port, as
-// Config.Interfaces and Config.HostPort, while Run is running. Adjacencies of
+// SetInterfaces replaces the attached interfaces and the host veth, as
+// Config.Interfaces and Config.HostVeth, while Run is running. Adjacencies of
 // ports that are gone are given up.
-func (w *Watcher) SetInterfaces(ifaces []Interface, host *HostPort) error {
+func (w *Watcher) SetInterfaces(ifaces []Interface, host *HostVeth) error {
 	o := order{slices.Clone(ifaces), host, make(chan error, 1)}
 	select {
 	case w.orders <- o:
@@ -327,9 +327,9 @@ func (w *Watcher) SetInterfaces(ifaces []Interface, host *HostPort) error {
 }
 
 func (w *Watcher) reconfigure(o order) error {
-	w.cfg.Interfaces, w.cfg.HostPort = o.interfaces, o.hostPort
+	w.cfg.Interfaces, w.cfg.HostVeth = o.interfaces, o.hostVeth
 	w.dirty, w.dirtyNeigh = true, true
-	w.addHostPortAdjacencies()
+	w.addHostVethAdjacencies()
 	if err := w.resync(); err != nil {
 		return fmt.Errorf("read routes for the new interfaces: %w", err)
 	}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var testHostPort = &HostPort{
+var testHostVeth = &HostVeth{
 	Port: 9, Index: 4000, MTU: 1500, MAC: [6]byte{2, 0, 0, 0, 0, 2}, PeerMAC: [6]byte{2, 0, 0, 0, 0, 1},
 	Gateway4: netip.MustParseAddr("169.254.77.1"), Gateway6: netip.MustParseAddr("fd77:7765:6972::1"),
 	Local4: netip.MustParseAddr("169.254.77.2"), Local6: netip.MustParseAddr("fd77:7765:6972::2"),
@@ -35,7 +35,7 @@ func lan(t *testing.T) (node, peer *namespace) {
 
 func TestRouteChangesAppear(t *testing.T) {
 	node, _ := lan(t)
-	w := node.watch(Config{HostPort: testHostPort}, "e0")
+	w := node.watch(Config{HostVeth: testHostVeth}, "e0")
 	check := func(addr, want string) {
 		t.Helper()
 		eventually(t, addr, want, func() string { return way(w, addr) })
@@ -94,7 +94,7 @@ func TestNeighbourChangesReachTheAdjacencyInPlace(t *testing.T) {
 	for _, tc := range []struct{ name, addr string }{{"IPv4", "192.0.2.2"}, {"IPv6", "2001:db8::2"}} {
 		t.Run(tc.name, func(t *testing.T) {
 			node, peer := lan(t)
-			w := node.watch(Config{HostPort: testHostPort}, "e0")
+			w := node.watch(Config{HostVeth: testHostVeth}, "e0")
 			hop := netip.MustParseAddr(tc.addr)
 			n := resolved(t, w, 0, hop)
 			a := &w.Adjacencies()[n]

@@ -44,7 +44,7 @@ func TestForeignPinsAreLeftAlone(t *testing.T) {
 		t.Errorf("adopted %+v, %v", a, err)
 	}
 	must(t, second.Close(false))
-	err = RemoveAll(dir)
+	err = CleanupStale(dir)
 	if err == nil {
 		t.Fatal("nothing was said of what is not Weir's")
 	}
@@ -61,7 +61,7 @@ func TestForeignPinsAreLeftAlone(t *testing.T) {
 	}
 	must(t, os.Remove(other))
 	must(t, os.Remove(below))
-	must(t, RemoveAll(dir))
+	must(t, CleanupStale(dir))
 }
 
 // Where the place itself is taken, the link goes without a pin.

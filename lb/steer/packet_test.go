@@ -208,7 +208,7 @@ const (
 	xdpRedirect = 4
 )
 
-func TestHostPortTakesAllButNeighbourDiscovery(t *testing.T) {
+func TestHostVethTakesAllButNeighborDiscovery(t *testing.T) {
 	p := newTestProgram(t, true)
 	ssh := packet4(t, layers.IPProtocolTCP, at(node4, 22))
 	fragment := append([]byte(nil), ssh...)

@@ -188,11 +188,11 @@ func removeStale(dir string) error {
 	return err
 }
 
-// RemoveAll detaches every link that is pinned in dir ("" is DefaultPinDir), of
+// CleanupStale detaches every link that is pinned in dir ("" is DefaultPinDir), of
 // every network namespace, and removes dir: what is left of Weir in the
 // kernel's receive path when it was killed. A directory that does not exist is
 // not an error; something in it that is not Weir's is, and stays.
-func RemoveAll(dir string) error {
+func CleanupStale(dir string) error {
 	if dir == "" {
 		dir = DefaultPinDir
 	}

@@ -71,7 +71,7 @@ func TestKernelTakesOverWhenTheSocketsDie(t *testing.T) {
 	if mode, err := attachedMode(w.dev.Index); err != nil || mode != Native {
 		t.Errorf("mode %v, %v: the program should still be attached", mode, err)
 	}
-	must(t, RemoveAll(dir))
+	must(t, CleanupStale(dir))
 	if mode, err := attachedMode(w.dev.Index); err == nil {
 		t.Errorf("mode %v: the program should be gone", mode)
 	}

@@ -110,8 +110,8 @@ func renderInterfaces(b *strings.Builder, s *Status) {
 	row(t, "INTERFACE", "MODE", "DRIVER", "QUEUES", "CHECKSUM", "MTU", "PROGRAM", "LOST")
 	for _, i := range s.Interfaces {
 		name, program := i.Name, "unpinned"
-		if i.HostPort {
-			name += " (host port)"
+		if i.HostVeth {
+			name += " (host veth)"
 		}
 		switch {
 		case i.VLAN != 0:

@@ -27,7 +27,7 @@ func exampleStatus() *Status {
 		Interfaces: []Interface{
 			{Name: "eth0", IfIndex: 2, Mode: "native", Driver: "virtio_net", Queues: 4, BoundQueues: 2, TxChecksum: "metadata", Pinned: true, MTU: 1500,
 				Sockets: []Socket{{Queue: 0, Mode: "zerocopy", RxRingFull: 3}, {Queue: 1, Worker: 1, Mode: "native", Umem: 1, RxFillRingEmpty: 2, Rejected: 1}}},
-			{Name: "weir0", IfIndex: 9, Mode: "native", Driver: "veth", Queues: 2, BoundQueues: 2, TxChecksum: "software", HostPort: true, MTU: 1500},
+			{Name: "weir0", IfIndex: 9, Mode: "native", Driver: "veth", Queues: 2, BoundQueues: 2, TxChecksum: "software", HostVeth: true, MTU: 1500},
 		},
 		Workers: []Worker{
 			{ID: 0, CPU: 2, RxPackets: 1000, RxBytes: 1500000, Batches: 40, Sleeps: 3, FreeFrames: 4096, BusySeconds: 1.5, BusyShare: 0.25, TxPackets: 990, TxBytes: 1490000, NewFlows: 10, HandedOver: 4, Drops: map[string]uint64{"no-flow": 10}},

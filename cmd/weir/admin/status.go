@@ -160,7 +160,7 @@ type Resource struct {
 	LastContact time.Time `json:"lastContact,omitzero"`
 }
 
-// Interface is one attached interface, or the host port.
+// Interface is one attached interface, or the host veth.
 type Interface struct {
 	Name    string `json:"name"`
 	IfIndex int    `json:"ifindex"`
@@ -178,8 +178,8 @@ type Interface struct {
 	MultiBuffer bool `json:"multiBuffer"`
 	// Pinned is true when the program stays attached if Weir dies.
 	Pinned bool `json:"pinned"`
-	// HostPort is true for the port to endpoints behind the kernel.
-	HostPort bool `json:"hostPort,omitempty"`
+	// HostVeth is true for the port to endpoints behind the kernel.
+	HostVeth bool `json:"hostVeth,omitempty"`
 	// Interface is the bond or VLAN interface that this is a port of, Device the
 	// device whose queues carry it, VLAN its tag; Inactive is a member that the
 	// bond does not use now.
@@ -246,7 +246,7 @@ type Worker struct {
 	ICMPErrors  uint64 `json:"icmpErrors"`  // ICMP errors made
 	ICMPPassed  uint64 `json:"icmpPassed"`  // ICMP errors about a flow, passed on to its other side
 	EchoReplies uint64 `json:"echoReplies"` // pings answered
-	ToKernel    uint64 `json:"toKernel"`    // given back through the host port
+	ToKernel    uint64 `json:"toKernel"`    // given back through the host veth
 	HandedOver  uint64 `json:"handedOver"`  // passed to the worker of the way out, or of a datagram in fragments
 	Held        uint64 `json:"held"`        // waited for a neighbour
 	Partial     uint64 `json:"partial"`     // partial checksums completed on the way out

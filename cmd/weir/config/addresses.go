@@ -29,10 +29,10 @@ func (c *Configuration) SNATAddresses() []netip.Addr {
 	return as
 }
 
-// HostPortPrefixes returns hostPort.prefixes parsed, the zero Prefix for a
+// HostVethPrefixes returns hostVeth.prefixes parsed, the zero Prefix for a
 // family that has none. Preconditions: Validate found nothing.
-func (c *Configuration) HostPortPrefixes() (v4, v6 netip.Prefix) {
-	for _, s := range c.HostPort.Prefixes {
+func (c *Configuration) HostVethPrefixes() (v4, v6 netip.Prefix) {
+	for _, s := range c.HostVeth.Prefixes {
 		p, err := netip.ParsePrefix(s)
 		switch {
 		case err != nil:

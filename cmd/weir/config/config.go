@@ -87,7 +87,7 @@ type Configuration struct {
 
 	// Interfaces are those on which clients' packets arrive, and those by
 	// which endpoints are reached directly. An endpoint that is reached by
-	// an interface not listed here goes through the kernel (see HostPort):
+	// an interface not listed here goes through the kernel (see HostVeth):
 	// it works, at the kernel's price per packet. A bond stands for its
 	// members, a VLAN interface for its parent and its tag.
 	Interfaces []Interface `json:"interfaces"`
@@ -103,7 +103,7 @@ type Configuration struct {
 
 	SNAT       SNAT       `json:"snat"`
 	Forwarding Forwarding `json:"forwarding"`
-	HostPort   HostPort   `json:"hostPort"`
+	HostVeth   HostVeth   `json:"hostVeth"`
 
 	// ProtectedPorts are never taken on the node's own addresses, whatever
 	// a Service says: the ways by which the node is repaired. A Service on
@@ -251,7 +251,7 @@ type Forwarding struct {
 	//
 	// nat has endpoints see an address of Weir's. dnat keeps the client's; the
 	// answers must come back through this node: from pods behind its kernel
-	// and from its own listeners they do, by marks (see HostPort), from an
+	// and from its own listeners they do, by marks (see HostVeth), from an
 	// attached interface they would not, and nat is used. An endpoint on
 	// another node answers past Weir unless its way to clients leads through
 	// this node, clients of its own network included: do not ask for dnat
@@ -281,9 +281,9 @@ type Forwarding struct {
 	ReversePathFilter string `json:"reversePathFilter"`
 }
 
-// HostPort is the way to endpoints behind the kernel: pods on this node,
+// HostVeth is the way to endpoints behind the kernel: pods on this node,
 // overlays, the node's own listeners.
-type HostPort struct {
+type HostVeth struct {
 	// Prefixes, at most one per family, are Weir's own on this node: the
 	// SNAT source towards such endpoints is taken from them. They are seen
 	// only inside the node (a masquerade rule covers what leaves it) and
@@ -298,7 +298,7 @@ type HostPort struct {
 	// nat in place of dnat.
 	Mark Mark `json:"mark"`
 	// Table is the number of the routing table that leads marked packets
-	// to the host port. It must be unused.
+	// to the host veth. It must be unused.
 	Table int `json:"table"`
 }
 
@@ -317,11 +317,11 @@ type Conntrack struct {
 	// flows back to the kernel, so that connections that kube-proxy began
 	// live on; afterwards they are answered with RST. 0 answers RST at once.
 	TakeoverSeconds int `json:"takeoverSeconds"`
-	// EndpointGoneSeconds is how long a Service port must be without an endpoint
+	// EndpointRemovalGraceSeconds is how long a Service port must be without an endpoint
 	// that it had, in a synced view, before the UDP flows of that Service port
 	// are given to another endpoint, and weir.dev/on-endpoint-removal acts. A short
 	// time trusts the source more; a long one sends datagrams to the dead.
-	EndpointGoneSeconds int `json:"endpointGoneSeconds"`
+	EndpointRemovalGraceSeconds int `json:"endpointRemovalGraceSeconds"`
 }
 
 // Drain is how long SIGTERM takes. A second one, or SIGINT, ends it at once.
@@ -380,12 +380,12 @@ func Default() *Configuration {
 		NodePortAddresses: []string{Primary},
 		SNAT:              SNAT{Addresses: []string{}, Ports: PortRange{61000, 65535}},
 		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
-		HostPort:          HostPort{Prefixes: []string{"169.254.77.0/24", "fd77:7765:6972::/64"}, Mark: 0x10, Table: 7765},
+		HostVeth:          HostVeth{Prefixes: []string{"169.254.77.0/24", "fd77:7765:6972::/64"}, Mark: 0x10, Table: 7765},
 		ProtectedPorts:    []uint16{22, 6443, 10250},
 		Conntrack: Conntrack{
-			Path:                "/run/weir/conntrack",
-			TakeoverSeconds:     3600,
-			EndpointGoneSeconds: 10,
+			Path:                        "/run/weir/conntrack",
+			TakeoverSeconds:             3600,
+			EndpointRemovalGraceSeconds: 10,
 		},
 		// Together below the 30 s that the kubelet waits by default.
 		Drain:              Drain{NotReadySeconds: 10, TimeoutSeconds: 15},

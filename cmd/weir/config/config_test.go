@@ -21,11 +21,11 @@ interfaces: [{name: eth0, mode: auto, txChecksum: software}, {name: eth1}]
 nodePortAddresses: [192.0.2.0/24, "2001:db8::/64"]
 snat: {addresses: [198.51.100.7], ports: 61000-62000}
 forwarding: {mode: nat}
-hostPort: {prefixes: [169.254.77.0/24, "fd77:7765:6972::/64"], mark: 0x1000, table: 100}
+hostVeth: {prefixes: [169.254.77.0/24, "fd77:7765:6972::/64"], mark: 0x1000, table: 100}
 protectedPorts: [22, 6443, 10250]
 clusterIPs: true
 externalIPs: true
-conntrack: {maxFlows: 65536, path: /run/weir/conntrack, takeoverSeconds: 0, endpointGoneSeconds: 30}
+conntrack: {maxFlows: 65536, path: /run/weir/conntrack, takeoverSeconds: 0, endpointRemovalGraceSeconds: 30}
 drain: {notReadySeconds: 5, timeoutSeconds: 60}
 workers: {count: 2, cpus: "2-3"}
 packetMemory: {frameSize: 4096}
@@ -61,7 +61,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		NodePortAddresses: []string{"192.0.2.0/24", "2001:db8::/64"},
 		SNAT:              SNAT{Addresses: []string{"198.51.100.7"}, Ports: PortRange{61000, 62000}},
 		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
-		HostPort:          HostPort{[]string{"169.254.77.0/24", "fd77:7765:6972::/64"}, 0x1000, 100},
+		HostVeth:          HostVeth{[]string{"169.254.77.0/24", "fd77:7765:6972::/64"}, 0x1000, 100},
 		ProtectedPorts:    []uint16{22, 6443, 10250},
 		ClusterIPs:        true, ExternalIPs: true,
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},
@@ -102,7 +102,7 @@ func TestDefaultsAreValidOnceTheRequiredIsGiven(t *testing.T) {
 
 func TestMarshalReadsBackTheSame(t *testing.T) {
 	empty := Default() // lists that are empty on purpose must stay so
-	empty.NodePortAddresses, empty.ProtectedPorts, empty.HostPort.Prefixes = nil, nil, nil
+	empty.NodePortAddresses, empty.ProtectedPorts, empty.HostVeth.Prefixes = nil, nil, nil
 	for _, c := range []*Configuration{parse(t, full), Default(), empty} {
 		data, err := c.Marshal()
 		if err != nil {
@@ -127,7 +127,10 @@ func TestUnmarshalRefuses(t *testing.T) {
 		{"unknown field in list", head + "interfaces:\n- name: a\n- nam: b\n", "weir.yaml:5: interfaces[1].nam: unknown field (did you mean name?)"},
 		{"unknown field like none", head + "xyzzy: 1\n", "weir.yaml:3: xyzzy: unknown field"},
 		{"field twice", head + "nodeName: a\nnodeName: b\n", "weir.yaml:4: nodeName: given twice"},
-		{"merge key", head + "snat: &a {}\nhostPort: {<<: *a}\n", "weir.yaml:4: hostPort.<<: unknown field"},
+		{"former name", head + "hostPort: {mark: 16}\n", "weir.yaml:3: hostPort: unknown field (renamed to hostVeth)"},
+		{"former name below", head + "conntrack:\n  endpointGoneSeconds: 3\n",
+			"weir.yaml:4: conntrack.endpointGoneSeconds: unknown field (renamed to conntrack.endpointRemovalGraceSeconds)"},
+		{"merge key", head + "snat: &a {}\nhostVeth: {<<: *a}\n", "weir.yaml:4: hostVeth.<<: unknown field"},
 		{"number for string", head + "nodeName: 7\n", "weir.yaml:3: nodeName: expected a string, got 7"},
 		{"string for bool", head + "clusterIPs: \"true\"\n", `weir.yaml:3: clusterIPs: expected true or false, got "true"`},
 		{"yes for bool", head + "clusterIPs: yes\n", `weir.yaml:3: clusterIPs: expected true or false, got "yes"`},
@@ -201,9 +204,9 @@ func TestParsedViews(t *testing.T) {
 	if a := c.SNATAddresses(); len(a) != 1 || a[0] != netip.MustParseAddr("198.51.100.7") {
 		t.Errorf("SNATAddresses: %v", a)
 	}
-	v4, v6 := c.HostPortPrefixes()
+	v4, v6 := c.HostVethPrefixes()
 	if v4 != netip.MustParsePrefix("169.254.77.0/24") || v6 != netip.MustParsePrefix("fd77:7765:6972::/64") {
-		t.Errorf("HostPortPrefixes: %v %v", v4, v6)
+		t.Errorf("HostVethPrefixes: %v %v", v4, v6)
 	}
 }
 

@@ -60,7 +60,7 @@ func (c *Configuration) Marshal() ([]byte, error) {
 	n.Interfaces = append([]Interface{}, c.Interfaces...)
 	n.NodePortAddresses = append([]string{}, c.NodePortAddresses...)
 	n.SNAT.Addresses = append([]string{}, c.SNAT.Addresses...)
-	n.HostPort.Prefixes = append([]string{}, c.HostPort.Prefixes...)
+	n.HostVeth.Prefixes = append([]string{}, c.HostVeth.Prefixes...)
 	n.ProtectedPorts = append([]uint16{}, c.ProtectedPorts...)
 	data, err := json.Marshal(&n)
 	if err != nil {

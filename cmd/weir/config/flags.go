@@ -58,9 +58,9 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.Var(&v.SNAT.Ports, "snat-ports", "source ports on the host's own addresses")
 	fs.StringVar(&v.Forwarding.Mode, "forwarding-mode", def.Forwarding.Mode, "default forwarding `mode`: "+either(ForwardingModes))
 	fs.StringVar(&v.Forwarding.ReversePathFilter, "reverse-path-filter", def.Forwarding.ReversePathFilter, "`filter` of the sources of new flows: "+either(reversePathFilters))
-	fs.StringSliceVar(&v.HostPort.Prefixes, "host-port-prefixes", def.HostPort.Prefixes, "Weir's own `prefixes` towards endpoints behind the kernel, one per family")
-	fs.Var(&v.HostPort.Mark, "host-port-mark", "`bits` of packet and connection marks that are Weir's, for answers to clients' own addresses (dnat); 0: none")
-	fs.IntVar(&v.HostPort.Table, "host-port-table", def.HostPort.Table, "`number` of an unused routing table, for marked packets")
+	fs.StringSliceVar(&v.HostVeth.Prefixes, "host-veth-prefixes", def.HostVeth.Prefixes, "Weir's own `prefixes` towards endpoints behind the kernel, one per family")
+	fs.Var(&v.HostVeth.Mark, "host-veth-mark", "`bits` of packet and connection marks that are Weir's, for answers to clients' own addresses (dnat); 0: none")
+	fs.IntVar(&v.HostVeth.Table, "host-veth-table", def.HostVeth.Table, "`number` of an unused routing table, for marked packets")
 	fs.UintSliceVar(&f.protected, "protected-ports", toUints(def.ProtectedPorts), "`ports` never taken on the node's own addresses")
 	fs.BoolVar(&v.ClusterIPs, "cluster-ips", def.ClusterIPs, "serve ClusterIPs for packets that arrive on an attached interface")
 	fs.BoolVar(&v.ExternalIPs, "external-ips", def.ExternalIPs, "serve spec.externalIPs")
@@ -71,7 +71,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.Var(&v.Conntrack.MaxFlows, "conntrack-max-flows", "connections that fit into the flow table; auto: 5 % of memory")
 	fs.StringVar(&v.Conntrack.Path, "conntrack-path", def.Conntrack.Path, "`file` of the flow table, kept across restarts; empty: none")
 	fs.IntVar(&v.Conntrack.TakeoverSeconds, "conntrack-takeover-seconds", def.Conntrack.TakeoverSeconds, "`seconds` after the start for which TCP of unknown flows goes to the kernel")
-	fs.IntVar(&v.Conntrack.EndpointGoneSeconds, "conntrack-endpoint-gone-seconds", def.Conntrack.EndpointGoneSeconds, "`seconds` for which an endpoint must be missing before its flows are moved or closed")
+	fs.IntVar(&v.Conntrack.EndpointRemovalGraceSeconds, "conntrack-endpoint-removal-grace-seconds", def.Conntrack.EndpointRemovalGraceSeconds, "`seconds` for which an endpoint must be missing before its flows are moved or closed")
 
 	fs.IntVar(&v.Drain.NotReadySeconds, "drain-not-ready-seconds", def.Drain.NotReadySeconds, "`seconds` after SIGTERM for which new connections are served while health checks fail")
 	fs.IntVar(&v.Drain.TimeoutSeconds, "drain-timeout-seconds", def.Drain.TimeoutSeconds, "`seconds` after that for which the connections there are may go on")
@@ -104,15 +104,17 @@ func (f *Flags) overrides() []override {
 		{"snat-ports", "snat.ports", func(c *Configuration) { c.SNAT.Ports = v.SNAT.Ports }},
 		{"forwarding-mode", "forwarding.mode", func(c *Configuration) { c.Forwarding.Mode = v.Forwarding.Mode }},
 		{"reverse-path-filter", "forwarding.reversePathFilter", func(c *Configuration) { c.Forwarding.ReversePathFilter = v.Forwarding.ReversePathFilter }},
-		{"host-port-prefixes", "hostPort.prefixes", func(c *Configuration) { c.HostPort.Prefixes = v.HostPort.Prefixes }},
-		{"host-port-mark", "hostPort.mark", func(c *Configuration) { c.HostPort.Mark = v.HostPort.Mark }},
-		{"host-port-table", "hostPort.table", func(c *Configuration) { c.HostPort.Table = v.HostPort.Table }},
+		{"host-veth-prefixes", "hostVeth.prefixes", func(c *Configuration) { c.HostVeth.Prefixes = v.HostVeth.Prefixes }},
+		{"host-veth-mark", "hostVeth.mark", func(c *Configuration) { c.HostVeth.Mark = v.HostVeth.Mark }},
+		{"host-veth-table", "hostVeth.table", func(c *Configuration) { c.HostVeth.Table = v.HostVeth.Table }},
 		{"cluster-ips", "clusterIPs", func(c *Configuration) { c.ClusterIPs = v.ClusterIPs }},
 		{"external-ips", "externalIPs", func(c *Configuration) { c.ExternalIPs = v.ExternalIPs }},
 		{"conntrack-max-flows", "conntrack.maxFlows", func(c *Configuration) { c.Conntrack.MaxFlows = v.Conntrack.MaxFlows }},
 		{"conntrack-path", "conntrack.path", func(c *Configuration) { c.Conntrack.Path = v.Conntrack.Path }},
 		{"conntrack-takeover-seconds", "conntrack.takeoverSeconds", func(c *Configuration) { c.Conntrack.TakeoverSeconds = v.Conntrack.TakeoverSeconds }},
-		{"conntrack-endpoint-gone-seconds", "conntrack.endpointGoneSeconds", func(c *Configuration) { c.Conntrack.EndpointGoneSeconds = v.Conntrack.EndpointGoneSeconds }},
+		{"conntrack-endpoint-removal-grace-seconds", "conntrack.endpointRemovalGraceSeconds", func(c *Configuration) {
+			c.Conntrack.EndpointRemovalGraceSeconds = v.Conntrack.EndpointRemovalGraceSeconds
+		}},
 		{"drain-not-ready-seconds", "drain.notReadySeconds", func(c *Configuration) { c.Drain.NotReadySeconds = v.Drain.NotReadySeconds }},
 		{"drain-timeout-seconds", "drain.timeoutSeconds", func(c *Configuration) { c.Drain.TimeoutSeconds = v.Drain.TimeoutSeconds }},
 		{"workers", "workers.count", func(c *Configuration) { c.Workers.Count = v.Workers.Count }},

@@ -58,7 +58,7 @@ func (c *Configuration) Validate() Errors {
 	c.validateNodePortAddresses(&r)
 	c.validateSNAT(&r)
 	c.validateForwarding(&r)
-	c.validateHostPort(&r)
+	c.validateHostVeth(&r)
 	c.validateProtectedPorts(&r)
 	c.validateConntrack(&r)
 	c.validateDrain(&r)
@@ -192,8 +192,8 @@ func (c *Configuration) validateSNAT(r *report) {
 
 func (c *Configuration) validateForwarding(r *report) {
 	switch m := c.Forwarding.Mode; {
-	case m == ForwardDNAT && c.HostPort.Mark == 0:
-		r.addf("forwarding.mode", "%s needs hostPort.mark", m)
+	case m == ForwardDNAT && c.HostVeth.Mark == 0:
+		r.addf("forwarding.mode", "%s needs hostVeth.mark", m)
 	case slices.Contains(ForwardingModes, m):
 	default:
 		r.addf("forwarding.mode", "must be %s, is %q", strings.Join(ForwardingModes, ", "), m)
@@ -206,19 +206,19 @@ func (c *Configuration) validateForwarding(r *report) {
 	}
 }
 
-func (c *Configuration) validateHostPort(r *report) {
+func (c *Configuration) validateHostVeth(r *report) {
 	for _, bits := range []Mark{0x4000, 0x8000} {
-		if c.HostPort.Mark&bits != 0 {
-			r.addf("hostPort.mark", "%s has a bit of kube-proxy's (%s)", c.HostPort.Mark, bits)
+		if c.HostVeth.Mark&bits != 0 {
+			r.addf("hostVeth.mark", "%s has a bit of kube-proxy's (%s)", c.HostVeth.Mark, bits)
 		}
 	}
 	// Beyond the kernel's own tables (253-255); those below 253 are free.
-	if t := c.HostPort.Table; t < 1 || t >= 253 && t <= 255 || t > math.MaxUint32 {
-		r.addf("hostPort.table", "must be the number of an unused routing table, is %d", t)
+	if t := c.HostVeth.Table; t < 1 || t >= 253 && t <= 255 || t > math.MaxUint32 {
+		r.addf("hostVeth.table", "must be the number of an unused routing table, is %d", t)
 	}
 	var v4, v6 int
-	for i, s := range c.HostPort.Prefixes {
-		path := fmt.Sprintf("hostPort.prefixes[%d]", i)
+	for i, s := range c.HostVeth.Prefixes {
+		path := fmt.Sprintf("hostVeth.prefixes[%d]", i)
 		p, ok := checkPrefix(r, path, s)
 		if !ok {
 			continue
@@ -281,8 +281,8 @@ func (c *Configuration) validateConntrack(r *report) {
 	if n := ct.TakeoverSeconds; n < 0 || n > maxSeconds {
 		r.addf("conntrack.takeoverSeconds", "must be 0 to %d, is %d", maxSeconds, n)
 	}
-	if n := ct.EndpointGoneSeconds; n < 0 || n > maxSeconds {
-		r.addf("conntrack.endpointGoneSeconds", "must be 0 to %d, is %d", maxSeconds, n)
+	if n := ct.EndpointRemovalGraceSeconds; n < 0 || n > maxSeconds {
+		r.addf("conntrack.endpointRemovalGraceSeconds", "must be 0 to %d, is %d", maxSeconds, n)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // Cleanup removes what a Weir that was killed left on the machine: pinned
-// programs, the host port with its routes and rules, and changed settings.
+// programs, the host veth with its routes and rules, and changed settings.
 func Cleanup(_ context.Context, cfg *config.Configuration, log *slog.Logger) error {
 	return lb.Cleanup(packetPath(cfg, log))
 }

@@ -187,32 +187,32 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 	c := lb.Config{
 		SNATAddresses: cfg.SNATAddresses(),
 		SNATPortLo:    cfg.SNAT.Ports.Lo, SNATPortHi: cfg.SNAT.Ports.Hi,
-		ConntrackPath:     cfg.Conntrack.Path,
-		MaxFlows:          int(cfg.Conntrack.MaxFlows),
-		Takeover:          time.Duration(cfg.Conntrack.TakeoverSeconds) * time.Second,
-		EndpointGone:      time.Duration(cfg.Conntrack.EndpointGoneSeconds) * time.Second,
-		Workers:           int(cfg.Workers.Count),
-		CPUs:              cfg.Workers.CPUs,
-		PinDir:            os.Getenv("WEIR_PIN_DIR"),
-		ProcSys:           os.Getenv("WEIR_PROC_SYS"),
-		StateDir:          filepath.Dir(cfg.Admin.Socket),
-		GUEZeroChecksum:   cfg.Forwarding.GUEZeroChecksum,
-		FrameSize:         int(cfg.PacketMemory.FrameSize),
-		MinPathMTU:        cfg.Forwarding.MinPathMTU,
-		ReversePathFilter: reversePathFilters[cfg.Forwarding.ReversePathFilter],
+		ConntrackPath:        cfg.Conntrack.Path,
+		MaxFlows:             int(cfg.Conntrack.MaxFlows),
+		Takeover:             time.Duration(cfg.Conntrack.TakeoverSeconds) * time.Second,
+		EndpointRemovalGrace: time.Duration(cfg.Conntrack.EndpointRemovalGraceSeconds) * time.Second,
+		Workers:              int(cfg.Workers.Count),
+		CPUs:                 cfg.Workers.CPUs,
+		PinDir:               os.Getenv("WEIR_PIN_DIR"),
+		ProcSys:              os.Getenv("WEIR_PROC_SYS"),
+		StateDir:             filepath.Dir(cfg.Admin.Socket),
+		GUEZeroChecksum:      cfg.Forwarding.GUEZeroChecksum,
+		FrameSize:            int(cfg.PacketMemory.FrameSize),
+		MinPathMTU:           cfg.Forwarding.MinPathMTU,
+		ReversePathFilter:    reversePathFilters[cfg.Forwarding.ReversePathFilter],
 		// For tests of the path that kernels without TX metadata take.
 		SoftwareChecksums: os.Getenv("WEIR_TX_CHECKSUM") == "software",
 		// For tests of bonds and VLAN interfaces on kernels that have none.
 		DeclaredLinks: os.Getenv("WEIR_LINKS"),
-		// For tests of what zero copy does to the host port.
+		// For tests of what zero copy does to the host veth.
 		OwnHostUmem: os.Getenv("WEIR_UMEM") == "two",
 		Log:         log,
 	}
 	for _, i := range cfg.Interfaces {
 		c.Interfaces = append(c.Interfaces, lb.Interface{Name: i.Name, Mode: i.Mode, TxChecksum: i.TxChecksum})
 	}
-	c.HostPort4, c.HostPort6 = cfg.HostPortPrefixes()
-	c.HostPortMark, c.HostPortTable = uint32(cfg.HostPort.Mark), cfg.HostPort.Table
+	c.HostVeth4, c.HostVeth6 = cfg.HostVethPrefixes()
+	c.HostVethMark, c.HostVethTable = uint32(cfg.HostVeth.Mark), cfg.HostVeth.Table
 	return c
 }
 

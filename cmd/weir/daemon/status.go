@@ -85,7 +85,7 @@ func (d *Daemon) discoveryStatus() admin.Discovery {
 func interfaceStatus(i *lb.InterfaceStatus) admin.Interface {
 	out := admin.Interface{
 		Name: i.Name, IfIndex: i.Index, Mode: i.Mode, Driver: i.Driver, Queues: i.Queues, BoundQueues: len(i.Sockets),
-		TxChecksum: "software", MultiBuffer: i.MultiBuffer, Pinned: i.Pinned, HostPort: i.HostPort, MTU: i.MTU,
+		TxChecksum: "software", MultiBuffer: i.MultiBuffer, Pinned: i.Pinned, HostVeth: i.HostVeth, MTU: i.MTU,
 		Interface: i.Interface, Device: i.Device, VLAN: i.VLAN, Inactive: i.Inactive,
 	}
 	if i.Metadata {

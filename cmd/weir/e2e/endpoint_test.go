@@ -29,7 +29,7 @@ func seenAs(e endpoint, six bool) netip.Prefix {
 	case overlay:
 		return host(netlab.OverlayNet, 1) // masqueraded by the kernel
 	}
-	if six { // the host port's prefixes
+	if six { // the host veth's prefixes
 		return netip.MustParsePrefix("fd77:7765:6972::/64")
 	}
 	return netip.MustParsePrefix("169.254.77.0/24")

@@ -103,7 +103,7 @@ func TestWireKilledWeir(t *testing.T) {
 }
 
 // Downloads that are under way when Weir is killed end well once it is back,
-// as far as they go through the host port: in the meantime nobody answers at
+// as far as they go through the host veth: in the meantime nobody answers at
 // its addresses. What goes straight to an attached interface uses ports of
 // the node's own address; while no Weir runs its packets are the kernel's,
 // which resets what it does not know.

@@ -19,7 +19,7 @@ import (
 // the time of one SYN.
 func TestWireReusedPortOfAConnectionWhoseEndpointIsGone(t *testing.T) {
 	s := service{name: "moves", index: 23, endpoints: []endpoint{attached}}
-	f := ownFixture(t, options{services: []service{s}, takeover: "endpointGoneSeconds: 0"})
+	f := ownFixture(t, options{services: []service{s}, takeover: "endpointRemovalGraceSeconds: 0"})
 	bothFamilies(t, func(t *testing.T, six bool) {
 		s.endpoints = []endpoint{attached}
 		f.publish(t, s, six)

@@ -85,8 +85,8 @@ func TestWireSoftwareChecksums(t *testing.T) {
 	}
 }
 
-// Where a NIC has zero copy it and the host port have umems of their own. No
-// NIC here has that, so the host port is given its own: what passes between the
+// Where a NIC has zero copy it and the host veth have umems of their own. No
+// NIC here has that, so the host veth is given its own: what passes between the
 // two, either way, is whole.
 func TestWireTwoUmems(t *testing.T) {
 	f := ownFixture(t, options{services: kinds, env: []string{"WEIR_UMEM=two"}})
@@ -97,12 +97,12 @@ func TestWireTwoUmems(t *testing.T) {
 	umems := map[bool]map[int]bool{false: {}, true: {}}
 	for _, i := range status.Interfaces {
 		for _, s := range i.Sockets {
-			umems[i.HostPort][s.Umem] = true
+			umems[i.HostVeth][s.Umem] = true
 		}
 	}
 	for n := range umems[true] {
 		if umems[false][n] || len(umems[true]) != 1 {
-			t.Fatalf("umems of interfaces and of the host port: %v", umems)
+			t.Fatalf("umems of interfaces and of the host veth: %v", umems)
 		}
 	}
 	f.checkChecksums(t)

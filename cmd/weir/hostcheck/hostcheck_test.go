@@ -92,7 +92,7 @@ func TestPacketMemoryGrowsWithWorkersAndInterfaces(t *testing.T) {
 	cfg := config.Default()
 	cfg.Workers.Count = 2
 	cfg.Interfaces = []config.Interface{{Name: "eth0"}, {Name: "eth1"}}
-	// Two interfaces, the host port, and what is being sent.
+	// Two interfaces, the host veth, and what is being sent.
 	if got, want := packetMemory(cfg, devices(cfg, nil)), uint64(2*4*4096*4096); got != want {
 		t.Errorf("got %d, want %d", got, want)
 	}

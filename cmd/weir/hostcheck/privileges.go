@@ -29,7 +29,7 @@ var needed = []struct {
 	any  []int // one of these is enough
 	why  string
 }{
-	{"CAP_NET_ADMIN", []int{unix.CAP_NET_ADMIN}, "attach XDP, make the host port, change routes"},
+	{"CAP_NET_ADMIN", []int{unix.CAP_NET_ADMIN}, "attach XDP, make the host veth, change routes"},
 	{"CAP_NET_RAW", []int{unix.CAP_NET_RAW}, "open AF_XDP sockets"},
 	// These two are of Linux 5.8; before, and as a superset, CAP_SYS_ADMIN.
 	{"CAP_BPF", []int{unix.CAP_BPF, unix.CAP_SYS_ADMIN}, "load BPF programs"},
@@ -154,7 +154,7 @@ func packetMemory(cfg *config.Configuration, to bound) uint64 {
 			workers = min(workers, to.queues)
 		}
 	}
-	ports := to.devices + 1 // and the host port
+	ports := to.devices + 1 // and the host veth
 	return uint64(workers) * uint64(ports+1) * framesPerQueue * xsk.FrameSize
 }
 

@@ -11,10 +11,10 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 )
 
-// checkSysctls: the host port sets sysctls of its own interfaces. A container
+// checkSysctls: the host veth sets sysctls of its own interfaces. A container
 // shows /proc/sys read-only.
 func checkSysctls(fs *findings, cfg *config.Configuration) {
-	if len(cfg.HostPort.Prefixes) == 0 {
+	if len(cfg.HostVeth.Prefixes) == 0 {
 		return
 	}
 	dir := cmp.Or(os.Getenv("WEIR_PROC_SYS"), "/proc/sys")

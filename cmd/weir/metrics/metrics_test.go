@@ -125,12 +125,12 @@ func TestMetricsShowTheStatus(t *testing.T) {
 }
 
 // The same descriptions and values, as a pedantic registry has it.
-// An interface may be listed while it is absent: the host port that is gone, or one that
+// An interface may be listed while it is absent: the host veth that is gone, or one that
 // is about to be attached again. A VLAN upon a bond is listed for each member.
 func TestInterfacesAreShownOncePerName(t *testing.T) {
 	st := example()
 	st.Interfaces = append(st.Interfaces,
-		admin.Interface{Name: "weir0", Mode: "native", HostPort: true, Queues: 1, BoundQueues: 1},
+		admin.Interface{Name: "weir0", Mode: "native", HostVeth: true, Queues: 1, BoundQueues: 1},
 		admin.Interface{Name: "bond0.7", Device: "eth0"}, admin.Interface{Name: "bond0.7", Mode: "native", Device: "eth9"})
 	st.Absent = append(st.Absent, admin.AbsentInterface{Name: "weir0", Reason: "is gone"})
 	code, body := scrape(t, Handler(NewRegistry(&source{status: st}), func() bool { return false }, slog.New(slog.DiscardHandler)))

@@ -102,7 +102,7 @@ var workers = []metric{
 	perWorker("icmp_errors_sent_total", "ICMP errors made.", func(w *admin.Worker) uint64 { return w.ICMPErrors }),
 	perWorker("icmp_errors_passed_total", "ICMP errors about a flow that were passed on to its other side.", func(w *admin.Worker) uint64 { return w.ICMPPassed }),
 	perWorker("echo_replies_total", "Pings answered.", func(w *admin.Worker) uint64 { return w.EchoReplies }),
-	perWorker("kernel_packets_total", "Packets given back to the kernel through the host port.", func(w *admin.Worker) uint64 { return w.ToKernel }),
+	perWorker("kernel_packets_total", "Packets given back to the kernel through the host veth.", func(w *admin.Worker) uint64 { return w.ToKernel }),
 	perWorker("handed_over_packets_total", "Packets passed to the worker that owns the way out, or deals with their datagram.", func(w *admin.Worker) uint64 { return w.HandedOver }),
 	perWorker("held_packets_total", "Packets that waited for a neighbour.", func(w *admin.Worker) uint64 { return w.Held }),
 	perWorker("partial_checksums_total", "Partial checksums completed on the way out.", func(w *admin.Worker) uint64 { return w.Partial }),

@@ -76,7 +76,7 @@ func init() {
 			s.kernelResets(s.lab.client, p)
 		}},
 		// The kernel's, which for IPv4 does not forward, and for IPv6 sends
-		// it to the host port: it is not Weir's there either.
+		// it to the host veth: it is not Weir's there either.
 		scenario{row: "other", name: "another-port-of-the-frontend", families: []int{ipv4}, run: func(s *scene) {
 			p := s.tcp(syn, 1, 0, "")
 			p.dst = netip.AddrPortFrom(p.dst.Addr(), 81)
@@ -86,7 +86,7 @@ func init() {
 			p := s.tcp(syn, 1, 0, "")
 			p.dst = netip.AddrPortFrom(p.dst.Addr(), 81)
 			s.send(p)
-		}, drops: drop("not-ours-from-host-port")},
+		}, drops: drop("punt-loop")},
 		// A VLAN is a network of its own, which has its own neighbors and routes: the
 		// kernel's, which has no interface for it here.
 		scenario{row: "other", name: "of-a-vlan-that-is-not-attached", modes: onFabric, tags: [][]uint16{{100}, {7, 100}}, run: func(s *scene) {

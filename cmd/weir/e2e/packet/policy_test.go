@@ -38,7 +38,7 @@ func init() {
 	definitions["removed-reset"] = definition{endpoints: []endpoint{fabric(25)}, pods: []endpoint{podAt(25)}, edit: annotated("weir.dev/on-endpoint-removal", "reset")}
 	definitions["removed-drop"] = definition{endpoints: []endpoint{fabric(26)}, pods: []endpoint{podAt(26)}, edit: annotated("weir.dev/on-endpoint-removal", "drop")}
 	definitions["removed-keep"] = definition{endpoints: []endpoint{fabric(27)}, pods: []endpoint{podAt(27)}}
-	setUps["no-grace"] = setUp{conntrack: "takeoverSeconds: 0, endpointGoneSeconds: 0"}
+	setUps["no-grace"] = setUp{conntrack: "takeoverSeconds: 0, endpointRemovalGraceSeconds: 0"}
 }
 
 func init() {

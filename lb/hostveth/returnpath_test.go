@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"errors"
@@ -21,11 +21,11 @@ import (
 // the client's address.
 func (r *rig) sendAsClient(src, dst netip.AddrPort, payload string) {
 	r.Helper()
-	r.sendFrom(r.port.ReturnMAC(), src, dst, payload)
+	r.sendFrom(r.veth.ReturnPathMAC(), src, dst, payload)
 }
 
-// direct is a connection of the client's that does not come through Weir.
-func (r *rig) direct(dst netip.AddrPort) func() {
+// connectDirectly is a connection of the client's that does not come through Weir.
+func (r *rig) connectDirectly(dst netip.AddrPort) func() {
 	r.Helper()
 	c, err := r.Client.ListenPacket("udp", "[::]:0")
 	must(r, err)
@@ -49,7 +49,7 @@ func (r *rig) direct(dst netip.AddrPort) func() {
 
 // Answers of connections that came through Weir go back through it, all others
 // of the same endpoint their own way, at the same time.
-func TestWireTheWayBackIsChosenPerConnection(t *testing.T) {
+func TestWireReturnPathIsChosenPerConnection(t *testing.T) {
 	r := newRig(t)
 	// The client may reach pods by itself, and the checks are as strict as
 	// they come: reverse paths are looked up by mark too.
@@ -65,8 +65,8 @@ func TestWireTheWayBackIsChosenPerConnection(t *testing.T) {
 	r.before, err = r.Edge.Edge.State()
 	must(t, err)
 	r.open()
-	if r.port.WayBack != nil {
-		t.Fatal(r.port.WayBack)
+	if r.veth.ReturnPathErr != nil {
+		t.Fatal(r.veth.ReturnPathErr)
 	}
 	echo(t, r.Edge.Edge, netip.MustParseAddrPort("[::]:8081"))
 	for _, e := range []struct {
@@ -93,8 +93,8 @@ func TestWireTheWayBackIsChosenPerConnection(t *testing.T) {
 			} else {
 				dst = netip.AddrPortFrom(e.dst, 8081)
 			}
-			r.do(func() error { return r.port.AddEndpoint(e.dst) })
-			direct := r.direct(dst)
+			r.do(func() error { return r.veth.AddEndpoint(e.dst) })
+			direct := r.connectDirectly(dst)
 			for i := range 3 {
 				direct()
 				src := netip.AddrPortFrom(client, uint16(40000+i%2))
@@ -116,9 +116,9 @@ func TestWireTheWayBackIsChosenPerConnection(t *testing.T) {
 	r.close()
 }
 
-// What is given back to the kernel enters by the host port as well: it may be
+// What is given back to the kernel enters by the host veth as well: it may be
 // of a connection that has another way.
-func TestWireWhatIsGivenBackMarksNothing(t *testing.T) {
+func TestWirePuntedPacketsAreNotMarked(t *testing.T) {
 	r := newRig(t)
 	r.open()
 	dst := netip.AddrPortFrom(netlab.Host4(netlab.ClientNet, 1), 8080)
@@ -136,24 +136,24 @@ func TestWireWhatIsGivenBackMarksNothing(t *testing.T) {
 	r.close()
 }
 
-func TestWireAnEndpointsUseIsForgottenOnlyWhenThereAreMany(t *testing.T) {
+func TestWireStaleThrowRoutesArePrunedBeyondALimit(t *testing.T) {
 	r := newRig(t)
 	r.open()
 	first := netip.MustParseAddr("10.50.0.0")
 	r.do(func() error {
 		a := first
-		for range maxUnused + 1 {
-			if err := r.port.AddEndpoint(a); err != nil {
+		for range maxStaleThrowRoutes + 1 {
+			if err := r.veth.AddEndpoint(a); err != nil {
 				return err
 			}
 			a = a.Next()
 		}
 		used := func(a netip.Addr) bool { return a == first }
-		r.port.KeepEndpoints(used, 2)
-		if len(r.port.except) != maxUnused+1 {
-			return fmt.Errorf("%d left before the limit", len(r.port.except))
+		r.veth.PruneEndpoints(used, 2)
+		if len(r.veth.throwRoutes) != maxStaleThrowRoutes+1 {
+			return fmt.Errorf("%d left before the limit", len(r.veth.throwRoutes))
 		}
-		r.port.KeepEndpoints(used, 1)
+		r.veth.PruneEndpoints(used, 1)
 		list, err := tableRoutes(unix.AF_INET, 7765)
 		if err != nil {
 			return err
@@ -161,7 +161,7 @@ func TestWireAnEndpointsUseIsForgottenOnlyWhenThereAreMany(t *testing.T) {
 		if len(list) != 2 || !slices.ContainsFunc(list, func(x netlink.Route) bool { return x.Dst.IP.Equal(first.AsSlice()) }) {
 			return fmt.Errorf("%d routes left: %v", len(list), list)
 		}
-		ok, err := r.port.wayBackIntact()
+		ok, err := r.veth.checkReturnPath()
 		if !ok {
 			err = errors.Join(err, errors.New("taken for damaged"))
 		}
@@ -170,7 +170,7 @@ func TestWireAnEndpointsUseIsForgottenOnlyWhenThereAreMany(t *testing.T) {
 	r.close()
 }
 
-func TestWireATableInUseLeavesTheWayBackOut(t *testing.T) {
+func TestWireReturnPathNeedsAnUnusedTable(t *testing.T) {
 	r := newRig(t)
 	r.do(func() error {
 		return netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParseAddr("10.60.0.1"), 32), Type: unix.RTN_BLACKHOLE, Table: 7765})
@@ -179,11 +179,11 @@ func TestWireATableInUseLeavesTheWayBackOut(t *testing.T) {
 	r.before, err = r.Edge.Edge.State()
 	must(t, err)
 	r.open()
-	if r.port.WayBack == nil || !strings.Contains(r.port.WayBack.Error(), "choose another table") || !r.port.Masquerades {
-		t.Errorf("way back: %v, masquerades %v", r.port.WayBack, r.port.Masquerades)
+	if r.veth.ReturnPathErr == nil || !strings.Contains(r.veth.ReturnPathErr.Error(), "choose another table") || !r.veth.Masquerades {
+		t.Errorf("return path: %v, masquerades %v", r.veth.ReturnPathErr, r.veth.Masquerades)
 	}
 	r.do(func() error {
-		if err := r.port.AddEndpoint(netlab.Host4(netlab.PodNet, 2)); err != nil {
+		if err := r.veth.AddEndpoint(netlab.Host4(netlab.PodNet, 2)); err != nil {
 			return err
 		}
 		c, err := nftables.New()
@@ -196,14 +196,14 @@ func TestWireATableInUseLeavesTheWayBackOut(t *testing.T) {
 		}
 		return err
 	})
-	r.do(func() error { r.port.repair(); return nil })
+	r.do(func() error { r.veth.reconcile(); return nil })
 	if strings.Contains(r.log.String(), "taken away") {
 		t.Errorf("repaired what was never made: %s", r.log.String())
 	}
 	r.close()
 }
 
-func TestWireRulesOfOthersAreNamedAndKept(t *testing.T) {
+func TestWireConflictingRulesAreNamedAndKept(t *testing.T) {
 	r := newRig(t)
 	mask := uint32(0xf0)
 	theirs := netlink.NewRule()
@@ -213,13 +213,13 @@ func TestWireRulesOfOthersAreNamedAndKept(t *testing.T) {
 	r.before, err = r.Edge.Edge.State()
 	must(t, err)
 	r.open()
-	if !strings.Contains(r.log.String(), "uses bits of hostPort.mark") {
+	if !strings.Contains(r.log.String(), "uses bits of hostVeth.mark") {
 		t.Errorf("not said: %s", r.log.String())
 	}
 	r.close()
 }
 
-func TestMarksClash(t *testing.T) {
+func TestMarksConflict(t *testing.T) {
 	rule := func(mark uint32, mask ...uint32) *netlink.Rule {
 		r := netlink.NewRule()
 		if r.Mark = mark; len(mask) > 0 {
@@ -242,7 +242,7 @@ func TestMarksClash(t *testing.T) {
 		{"the same value", rule(0x10), true},
 		{"a value that has the bit", rule(0x13), true},
 	} {
-		if got := marksClash(0x10, c.rule); got != c.want {
+		if got := marksConflict(0x10, c.rule); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}

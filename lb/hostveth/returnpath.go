@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"errors"
@@ -18,10 +18,10 @@ import (
 // through Weir and everything else of the same endpoint does not, the way is
 // chosen per connection:
 //
-//	what enters by the host port from ReturnMAC marks its connection
+//	what enters by the host veth from ReturnPathMAC marks its connection
 //	answers of marked connections get the packet mark (marks.go)
 //	rule RulePriority: fwmark Mark/Mask lookup Table
-//	Table: default via the host port
+//	Table: default via the host veth
 //	       throw for each endpoint: reverse path checks that know the mark
 //	       (net.ipv4.conf.*.src_valid_mark, nft's `fib saddr . mark`) ask for
 //	       the way to the endpoint, which is main's
@@ -34,28 +34,28 @@ import (
 // (1536 for the pods of AWS's VPC CNI).
 const RulePriority = 300
 
-// maxUnused is how many throw routes may be left of endpoints that are gone:
+// maxStaleThrowRoutes is how many throw routes may be left of endpoints that are gone:
 // they do no harm.
-const maxUnused = 1024
+const maxStaleThrowRoutes = 1024
 
-// openWayBack makes rule and table. On error there is no way back, and WayBack
+// openReturnPath makes rule and table. On error there is no way back, and ReturnPathErr
 // says why.
-func (h *HostPort) openWayBack() {
-	if h.WayBack != nil {
+func (h *Veth) openReturnPath() {
+	if h.ReturnPathErr != nil {
 		return
 	}
-	if err := errors.Join(h.tableIsFree(), h.putWayBack()); err != nil {
-		h.WayBack = err
-		if err := errors.Join(dropWayBack(), h.program()); err != nil {
-			h.log.Warn("host port", "err", err)
+	if err := errors.Join(h.checkTableUnused(), h.ensureReturnPath()); err != nil {
+		h.ReturnPathErr = err
+		if err := errors.Join(removeReturnPath(), h.ensureRules()); err != nil {
+			h.log.Warn("host veth", "err", err)
 		}
 		return
 	}
-	h.warnMarkClash()
+	h.warnMarkConflict()
 }
 
-// putWayBack makes what is not there yet of rule and table.
-func (h *HostPort) putWayBack() error {
+// ensureReturnPath makes what is not there yet of rule and table.
+func (h *Veth) ensureReturnPath() error {
 	for _, p := range h.prefixes() {
 		gw := h.address(p, localHost)
 		err := netlink.RouteReplace(&netlink.Route{
@@ -65,13 +65,13 @@ func (h *HostPort) putWayBack() error {
 		if err != nil {
 			return fmt.Errorf("default route of table %d: %w", h.cfg.Table, err)
 		}
-		if err := netlink.RuleAdd(h.rule(familyOf(gw))); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := netlink.RuleAdd(h.markRule(familyOf(gw))); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("routing rule for mark %#x: %w", h.cfg.Mark, err)
 		}
 	}
 	var errs []error
-	for a := range h.except {
-		errs = append(errs, netlink.RouteReplace(h.throw(a)))
+	for a := range h.throwRoutes {
+		errs = append(errs, netlink.RouteReplace(h.throwRoute(a)))
 	}
 	return errors.Join(errs...)
 }
@@ -83,7 +83,7 @@ func unspecified(like netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-func (h *HostPort) rule(family int) *netlink.Rule {
+func (h *Veth) markRule(family int) *netlink.Rule {
 	r := netlink.NewRule()
 	mask := h.cfg.Mark
 	r.Family, r.Priority, r.Table, r.Protocol = family, RulePriority, h.cfg.Table, route.Protocol
@@ -91,47 +91,47 @@ func (h *HostPort) rule(family int) *netlink.Rule {
 	return r
 }
 
-func (h *HostPort) throw(a netip.Addr) *netlink.Route {
+func (h *Veth) throwRoute(a netip.Addr) *netlink.Route {
 	return &netlink.Route{Dst: ipNet(a, a.BitLen()), Type: unix.RTN_THROW, Table: h.cfg.Table, Protocol: route.Protocol}
 }
 
 // AddEndpoint says that packets to a keep the client's address.
-func (h *HostPort) AddEndpoint(a netip.Addr) error {
+func (h *Veth) AddEndpoint(a netip.Addr) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.WayBack != nil || h.except[a] || !h.prefixFor(a).IsValid() {
+	if h.ReturnPathErr != nil || h.throwRoutes[a] || !h.prefixFor(a).IsValid() {
 		return nil
 	}
-	if err := netlink.RouteReplace(h.throw(a)); err != nil {
+	if err := netlink.RouteReplace(h.throwRoute(a)); err != nil {
 		return fmt.Errorf("table %d: throw %s: %w", h.cfg.Table, a, err)
 	}
-	h.except[a] = true
+	h.throwRoutes[a] = true
 	return nil
 }
 
-// KeepEndpoints forgets the endpoints of AddEndpoint that are not in use any
+// PruneEndpoints forgets the endpoints of AddEndpoint that are not in use any
 // more once there are many of them.
-func (h *HostPort) KeepEndpoints(used func(netip.Addr) bool, inUse int) {
+func (h *Veth) PruneEndpoints(used func(netip.Addr) bool, inUse int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.except)-inUse < maxUnused {
+	if len(h.throwRoutes)-inUse < maxStaleThrowRoutes {
 		return
 	}
-	for a := range h.except {
+	for a := range h.throwRoutes {
 		if used(a) {
 			continue
 		}
-		if err := netlink.RouteDel(h.throw(a)); err != nil && !errors.Is(err, unix.ESRCH) {
-			h.log.Warn("host port", "err", err)
+		if err := netlink.RouteDel(h.throwRoute(a)); err != nil && !errors.Is(err, unix.ESRCH) {
+			h.log.Warn("host veth", "err", err)
 			continue
 		}
-		delete(h.except, a)
+		delete(h.throwRoutes, a)
 	}
 }
 
-// wayBackIntact says whether rule and table are as they were made.
-func (h *HostPort) wayBackIntact() (bool, error) {
-	if h.WayBack != nil {
+// checkReturnPath says whether rule and table are as they were made.
+func (h *Veth) checkReturnPath() (bool, error) {
+	if h.ReturnPathErr != nil {
 		return true, nil
 	}
 	for _, p := range h.prefixes() {
@@ -145,7 +145,7 @@ func (h *HostPort) wayBackIntact() (bool, error) {
 			return true, err
 		}
 		want := 1
-		for a := range h.except {
+		for a := range h.throwRoutes {
 			if familyOf(a) == family {
 				want++
 			}
@@ -157,8 +157,8 @@ func (h *HostPort) wayBackIntact() (bool, error) {
 	return true, nil
 }
 
-// tableIsFree refuses a routing table in which somebody else has routes.
-func (h *HostPort) tableIsFree() error {
+// checkTableUnused refuses a routing table in which somebody else has routes.
+func (h *Veth) checkTableUnused() error {
 	for _, p := range h.prefixes() {
 		list, err := tableRoutes(familyOf(p.Addr()), h.cfg.Table)
 		if err != nil {
@@ -166,16 +166,16 @@ func (h *HostPort) tableIsFree() error {
 		}
 		for i := range list {
 			if list[i].Protocol != route.Protocol {
-				return fmt.Errorf("hostPort.table: routing table %d has a route to %s that is not Weir's; choose another table", h.cfg.Table, list[i].Dst)
+				return fmt.Errorf("hostVeth.table: routing table %d has a route to %s that is not Weir's; choose another table", h.cfg.Table, list[i].Dst)
 			}
 		}
 	}
 	return nil
 }
 
-// dropWayBack removes rule and table, also those of an earlier process with
+// removeReturnPath removes rule and table, also those of an earlier process with
 // another configuration. None there is no error.
-func dropWayBack() error {
+func removeReturnPath() error {
 	var errs []error
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		rules, err := ownRules(family)
@@ -236,9 +236,9 @@ func tableRoutes(family, table int) ([]netlink.Route, error) {
 	return list, nil
 }
 
-// warnMarkClash tells of routing rules of others that look at bits of the
+// warnMarkConflict tells of routing rules of others that look at bits of the
 // mark: their packets may take Weir's way, or Weir's theirs.
-func (h *HostPort) warnMarkClash() {
+func (h *Veth) warnMarkConflict() {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		rules, err := netlink.RuleList(family)
 		if err != nil {
@@ -246,18 +246,18 @@ func (h *HostPort) warnMarkClash() {
 		}
 		for i := range rules {
 			r := &rules[i]
-			if r.Protocol == route.Protocol || !marksClash(h.cfg.Mark, r) {
+			if r.Protocol == route.Protocol || !marksConflict(h.cfg.Mark, r) {
 				continue
 			}
-			h.log.Warn("a routing rule of another program uses bits of hostPort.mark: choose other bits",
+			h.log.Warn("a routing rule of another program uses bits of hostVeth.mark: choose other bits",
 				"mark", fmt.Sprintf("%#x", h.cfg.Mark), "rule", strings.TrimSpace(r.String()), "itsMark", fmt.Sprintf("%#x", r.Mark))
 		}
 	}
 }
 
-// marksClash says whether a packet with Weir's mark alone would match a rule,
+// marksConflict says whether a packet with Weir's mark alone would match a rule,
 // or one that the rule is for bears Weir's mark.
-func marksClash(mark uint32, r *netlink.Rule) bool {
+func marksConflict(mark uint32, r *netlink.Rule) bool {
 	if r.Mark == 0 {
 		return false
 	}

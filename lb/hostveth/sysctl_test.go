@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"errors"
@@ -52,14 +52,14 @@ func (t *tree) all(of map[string]string) map[string]string {
 	return out
 }
 
-// port is a host port without a pair, for its settings.
-func (t *tree) port(state string) *HostPort {
+// veth is a host veth without a pair, for its settings.
+func (t *tree) veth(state string) *Veth {
 	t.Helper()
 	s := newSysctls(t.dir)
-	j, damaged, err := openJournal(state, s)
+	j, damaged, err := openSavedSysctls(state, s)
 	must(t, errors.Join(damaged, err))
-	return &HostPort{
-		cfg: Config{Prefix6: netip.MustParsePrefix("fd77::/64")}, log: slog.New(slog.DiscardHandler), sysctls: s, journal: j,
+	return &Veth{
+		cfg: Config{Prefix6: netip.MustParsePrefix("fd77::/64")}, log: slog.New(slog.DiscardHandler), sysctls: s, saved: j,
 	}
 }
 
@@ -78,8 +78,8 @@ func oldKernel() map[string]string {
 func TestForwardingForTheWholeHostIsUndone(t *testing.T) {
 	before := oldKernel()
 	tr, state := newTree(t, before), t.TempDir()
-	h := tr.port(state)
-	must(t, h.forward6("eth1"))
+	h := tr.veth(state)
+	must(t, h.enableForwarding6("eth1"))
 	for key, want := range map[string]string{
 		"ipv6/conf/all/forwarding": "1",
 		"ipv6/conf/eth0/accept_ra": "2", // still takes its default route
@@ -95,10 +95,10 @@ func TestForwardingForTheWholeHostIsUndone(t *testing.T) {
 		tr.set("ipv6/conf/"+name+"/forwarding", "1")
 	}
 	// The process is killed; the next one carries the old values on.
-	h = tr.port(state)
-	must(t, h.forward6("eth0"))
+	h = tr.veth(state)
+	must(t, h.enableForwarding6("eth0"))
 	tr.set("ipv6/conf/cni0/forwarding", "0") // follows all, which restore writes first
-	must(t, h.journal.restore())
+	must(t, h.saved.restore())
 	for _, name := range []string{"default", "eth0", "eth1"} {
 		tr.set("ipv6/conf/"+name+"/forwarding", "0")
 	}
@@ -114,18 +114,18 @@ func TestForwardingOfOneInterfaceWhereTheKernelHasIt(t *testing.T) {
 	before := oldKernel()
 	before["ipv6/conf/eth1/force_forwarding"] = "0"
 	tr := newTree(t, before)
-	h := tr.port(t.TempDir())
-	must(t, h.forward6("eth1"))
+	h := tr.veth(t.TempDir())
+	must(t, h.enableForwarding6("eth1"))
 	want := maps.Clone(before)
 	want["ipv6/conf/eth1/force_forwarding"] = "1"
 	if got := tr.all(before); !maps.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
-	must(t, h.forward6("noipv6")) // an interface without IPv6 changes nothing
+	must(t, h.enableForwarding6("noipv6")) // an interface without IPv6 changes nothing
 	if got := tr.get("ipv6/conf/all/forwarding"); got != "0" {
 		t.Errorf("the whole host forwards")
 	}
-	must(t, h.journal.restore())
+	must(t, h.saved.restore())
 	if got := tr.all(before); !maps.Equal(got, before) {
 		t.Errorf("%v", got)
 	}
@@ -133,22 +133,22 @@ func TestForwardingOfOneInterfaceWhereTheKernelHasIt(t *testing.T) {
 
 func TestSettingsThatOthersChangedSinceStay(t *testing.T) {
 	tr := newTree(t, map[string]string{"ipv4/conf/eth0/forwarding": "0", "ipv4/conf/eth0/rp_filter": "1", "ipv4/conf/gone/forwarding": "0"})
-	h := tr.port(t.TempDir())
-	must(t, h.change("net/ipv4/conf/eth0/forwarding", "1"))
-	must(t, h.change("net/ipv4/conf/eth0/rp_filter", "2"))
-	must(t, h.change("net/ipv4/conf/gone/forwarding", "1"))
+	h := tr.veth(t.TempDir())
+	must(t, h.changeSysctl("net/ipv4/conf/eth0/forwarding", "1"))
+	must(t, h.changeSysctl("net/ipv4/conf/eth0/rp_filter", "2"))
+	must(t, h.changeSysctl("net/ipv4/conf/gone/forwarding", "1"))
 	tr.set("ipv4/conf/eth0/rp_filter", "0")
 	must(t, os.RemoveAll(filepath.Join(tr.dir, "net/ipv4/conf/gone")))
-	must(t, h.journal.restore())
+	must(t, h.saved.restore())
 	if f, r := tr.get("ipv4/conf/eth0/forwarding"), tr.get("ipv4/conf/eth0/rp_filter"); f != "0" || r != "0" {
 		t.Errorf("forwarding %s, rp_filter %s", f, r)
 	}
 }
 
-func TestDamagedJournalIsSetAside(t *testing.T) {
+func TestDamagedSavedSysctlsAreSetAside(t *testing.T) {
 	state := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(state, "sysctl.json"), []byte("{"), 0o600))
-	j, damaged, err := openJournal(state, newSysctls(t.TempDir()))
+	j, damaged, err := openSavedSysctls(state, newSysctls(t.TempDir()))
 	must(t, err)
 	if damaged == nil || len(j.Old) > 0 {
 		t.Errorf("taken as good: %v", j.Old)
@@ -156,5 +156,5 @@ func TestDamagedJournalIsSetAside(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(state, "sysctl.json.bad")); err != nil {
 		t.Error(err)
 	}
-	must(t, j.note("net/x", "0", "1")) // usable
+	must(t, j.save("net/x", "0", "1")) // usable
 }

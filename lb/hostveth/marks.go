@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"github.com/google/nftables"
@@ -19,7 +19,7 @@ func afterNAT() *nftables.ChainPriority {
 
 // addMarks adds the chains that mark connections which entered by the host
 // port, and give packets of their answers the mark.
-func (h *HostPort) addMarks(c *nftables.Conn, t *nftables.Table) {
+func (h *Veth) addMarks(c *nftables.Conn, t *nftables.Table) {
 	in := c.AddChain(&nftables.Chain{
 		Name: markChain, Table: t, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookPrerouting, Priority: afterNAT(),
@@ -36,13 +36,13 @@ func (h *HostPort) addMarks(c *nftables.Conn, t *nftables.Table) {
 }
 
 // markRules are the rules for what arrives, in order.
-func (h *HostPort) markRules() [][]expr.Any {
-	mac := h.ReturnMAC()
+func (h *Veth) markRules() [][]expr.Any {
+	mac := h.ReturnPathMAC()
 	return [][]expr.Any{
 		// Known: marked already, or a connection of the same addresses and
 		// ports that the client made to the endpoint itself. That one keeps
 		// its way.
-		append(fromHostPort(),
+		append(fromHostVeth(),
 			&expr.Ct{Register: 1, Key: expr.CtKeyDIRECTION},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0}}, // original
 			&expr.Ct{Register: 1, Key: expr.CtKeySTATE},
@@ -51,17 +51,17 @@ func (h *HostPort) markRules() [][]expr.Any {
 			&expr.Verdict{Kind: expr.VerdictReturn}),
 		// New, or made by a packet of the endpoint's after the kernel had
 		// forgotten it.
-		append(append(fromHostPort(), fromMAC(mac)...),
+		append(append(fromHostVeth(), fromMAC(mac)...),
 			&expr.Ct{Register: 1, Key: expr.CtKeyMARK},
 			h.orMark(),
 			&expr.Ct{Register: 1, Key: expr.CtKeyMARK, SourceRegister: true}),
-		append(fromHostPort(), &expr.Verdict{Kind: expr.VerdictReturn}),
+		append(fromHostVeth(), &expr.Verdict{Kind: expr.VerdictReturn}),
 		h.restoreMark(),
 	}
 }
 
 // restoreMark gives packets of a marked connection its mark.
-func (h *HostPort) restoreMark() []expr.Any {
+func (h *Veth) restoreMark() []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Register: 1, Key: expr.CtKeyMARK},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(h.cfg.Mark), Xor: native(0)},
@@ -74,11 +74,11 @@ func (h *HostPort) restoreMark() []expr.Any {
 }
 
 // orMark sets the bits of the mark in register 1.
-func (h *HostPort) orMark() expr.Any {
+func (h *Veth) orMark() expr.Any {
 	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(^h.cfg.Mark), Xor: native(h.cfg.Mark)}
 }
 
-func fromHostPort() []expr.Any {
+func fromHostVeth() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName(KernelEnd)},

@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ import (
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
-// rig is the standard topology with a host port on its edge node and a raw
+// rig is the standard topology with a host veth on its edge node and a raw
 // socket in the place of the packet loop.
 type rig struct {
 	testing.TB
@@ -30,7 +30,7 @@ type rig struct {
 	dir    string
 	log    bytes.Buffer
 	before netlab.State
-	port   *HostPort
+	veth   *Veth
 	wire   *os.File // frames of weir-xdp
 }
 
@@ -55,7 +55,7 @@ func newRig(t testing.TB) *rig {
 }
 
 // settle waits until the node's addresses have passed duplicate detection: what
-// comes of it is not the host port's doing.
+// comes of it is not the host veth's doing.
 func (r *rig) settle() {
 	r.Helper()
 	deadline := time.Now().Add(patience.For(10 * time.Second))
@@ -90,18 +90,18 @@ func (r *rig) do(f func() error) {
 func (r *rig) open() {
 	r.Helper()
 	r.do(func() (err error) {
-		r.port, err = Open(r.config())
+		r.veth, err = Open(r.config())
 		return err
 	})
 	r.Cleanup(func() {
-		if r.port != nil {
-			r.port.keeper.stop()
+		if r.veth != nil {
+			r.veth.reconciler.stop()
 		}
 	})
 	for _, name := range []string{"cni0", "vxlan0"} {
 		l, err := r.Edge.Edge.Interface(name)
 		must(r, err)
-		r.do(func() error { return r.port.Forward(l.Attrs().Index) })
+		r.do(func() error { return r.veth.EnableForwarding(l.Attrs().Index) })
 	}
 	r.tap()
 }
@@ -116,16 +116,16 @@ func (r *rig) tap() {
 			return err
 		}
 		r.wire = os.NewFile(uintptr(fd), "weir-xdp")
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: r.port.Index()})
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: r.veth.Index()})
 	})
 	r.Cleanup(func() { r.wire.Close() })
 }
 
-// close ends the host port and checks that the node is as it was.
+// close ends the host veth and checks that the node is as it was.
 func (r *rig) close() {
 	r.Helper()
-	r.do(r.port.Close)
-	r.port = nil
+	r.do(r.veth.Close)
+	r.veth = nil
 	r.unchanged()
 }
 
@@ -165,12 +165,12 @@ func echo(t testing.TB, n *netlab.Namespace, addr netip.AddrPort) <-chan netip.A
 // send puts a UDP packet on the wire as the packet loop does.
 func (r *rig) send(src, dst netip.AddrPort, payload string) {
 	r.Helper()
-	r.sendFrom(r.port.MAC(), src, dst, payload)
+	r.sendFrom(r.veth.MAC(), src, dst, payload)
 }
 
 func (r *rig) sendFrom(own [6]byte, src, dst netip.AddrPort, payload string) {
 	r.Helper()
-	peer := r.port.PeerMAC()
+	peer := r.veth.PeerMAC()
 	eth := &layers.Ethernet{SrcMAC: own[:], DstMAC: peer[:], EthernetType: layers.EthernetTypeIPv4}
 	udp := &layers.UDP{SrcPort: layers.UDPPort(src.Port()), DstPort: layers.UDPPort(dst.Port())}
 	var ip gopacket.SerializableLayer
@@ -211,7 +211,7 @@ func (r *rig) receive(dst netip.AddrPort, within time.Duration) (src netip.AddrP
 		flow := p.NetworkLayer().NetworkFlow()
 		from, _ := netip.AddrFromSlice(flow.Src().Raw())
 		to, _ := netip.AddrFromSlice(flow.Dst().Raw())
-		mac := r.port.MAC()
+		mac := r.veth.MAC()
 		if to != dst.Addr() || !bytes.Equal(p.LinkLayer().LinkFlow().Dst().Raw(), mac[:]) {
 			continue
 		}

@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"errors"
@@ -12,23 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepEvery is how often the host port is looked over. Reloading a firewall
+// reconcileInterval is how often the host veth is looked over. Reloading a firewall
 // flushes everybody's nftables tables, and network managers take off addresses
 // and routes that they do not know.
-const keepEvery = 5 * time.Second
+const reconcileInterval = 5 * time.Second
 
-// keeper repairs the host port while it is open.
-type keeper struct {
+// reconciler repairs the host veth while it is open.
+type reconciler struct {
 	quit, done chan struct{}
 }
 
-// keep starts a keeper in the network namespace of the calling thread.
-func (h *HostPort) keep(every time.Duration) (*keeper, error) {
+// startReconciler starts a keeper in the network namespace of the calling thread.
+func (h *Veth) startReconciler(every time.Duration) (*reconciler, error) {
 	ns, err := netns.Get()
 	if err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
-	k := &keeper{quit: make(chan struct{}), done: make(chan struct{})}
+	k := &reconciler{quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(k.done)
 		// Never unlocked: a thread that has been moved ends with the goroutine.
@@ -36,7 +36,7 @@ func (h *HostPort) keep(every time.Duration) (*keeper, error) {
 		err := enter(ns)
 		_ = ns.Close()
 		if err != nil {
-			h.log.Warn("host port is not looked after", "err", err)
+			h.log.Warn("host veth is not looked after", "err", err)
 			return
 		}
 		tick := time.NewTicker(every)
@@ -46,7 +46,7 @@ func (h *HostPort) keep(every time.Duration) (*keeper, error) {
 			case <-k.quit:
 				return
 			case <-tick.C:
-				h.repair()
+				h.reconcile()
 			}
 		}
 	}()
@@ -67,16 +67,16 @@ func enter(ns netns.NsHandle) error {
 	return netns.Set(ns)
 }
 
-func (k *keeper) stop() {
+func (k *reconciler) stop() {
 	if k != nil {
 		close(k.quit)
 		<-k.done
 	}
 }
 
-// repair puts back what others have taken away, and says so. Errors wait for
+// reconcile puts back what others have taken away, and says so. Errors wait for
 // the next time.
-func (h *HostPort) repair() {
+func (h *Veth) reconcile() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, part := range []struct {
@@ -84,24 +84,24 @@ func (h *HostPort) repair() {
 		intact func() (bool, error)
 		put    func() error
 	}{
-		{"addresses", h.addressesIntact, h.configure},
-		{"routes", h.routesIntact, h.putRoutes},
-		{"nftables rules", h.rulesIntact, h.program},
-		{"way back", h.wayBackIntact, h.putWayBack},
+		{"addresses", h.checkAddresses, h.configure},
+		{"routes", h.checkRoutes, h.ensureRoutes},
+		{"nftables rules", h.checkRules, h.ensureRules},
+		{"return path", h.checkReturnPath, h.ensureReturnPath},
 	} {
 		intact, err := part.intact()
 		if err == nil && !intact {
-			h.log.Warn("host port: something was taken away by another program, putting it back", "what", part.what)
+			h.log.Warn("host veth: something was taken away by another program, putting it back", "what", part.what)
 			err = part.put()
 		}
 		if err != nil {
-			h.log.Warn("host port: cannot be repaired", "what", part.what, "err", err)
+			h.log.Warn("host veth: cannot be repaired", "what", part.what, "err", err)
 		}
 	}
 }
 
-// addressesIntact says whether the pair is up and has its addresses.
-func (h *HostPort) addressesIntact() (bool, error) {
+// checkAddresses says whether the pair is up and has its addresses.
+func (h *Veth) checkAddresses() (bool, error) {
 	k, err := netlink.LinkByIndex(h.kernel.Attrs().Index)
 	if err != nil {
 		return false, fmt.Errorf("%s is gone, restart Weir: %w", KernelEnd, err)
@@ -121,14 +121,14 @@ func (h *HostPort) addressesIntact() (bool, error) {
 	for i := range addrs {
 		a, _ := netip.AddrFromSlice(addrs[i].IP)
 		ones, _ := addrs[i].Mask.Size()
-		if h.wants(netip.PrefixFrom(a.Unmap(), ones)) {
+		if h.isGateway(netip.PrefixFrom(a.Unmap(), ones)) {
 			want--
 		}
 	}
 	return want == 0, nil
 }
 
-func (h *HostPort) routesIntact() (bool, error) {
+func (h *Veth) checkRoutes() (bool, error) {
 	want := map[netip.Addr]bool{}
 	for a := range h.routes {
 		want[a] = true
@@ -151,7 +151,7 @@ func (h *HostPort) routesIntact() (bool, error) {
 	return len(want) == 0, nil
 }
 
-func (h *HostPort) putRoutes() error {
+func (h *Veth) ensureRoutes() error {
 	var errs []error
 	for a := range h.routes {
 		if r, ok := h.routeTo(a); ok {
@@ -170,7 +170,7 @@ func (h *HostPort) putRoutes() error {
 }
 
 // nodeHas says whether the node still has an address.
-func (h *HostPort) nodeHas(a netip.Addr) bool {
+func (h *Veth) nodeHas(a netip.Addr) bool {
 	list, err := netlink.AddrList(nil, familyOf(a))
 	if err != nil {
 		return true

@@ -1,4 +1,4 @@
-// Package hostport is the way from the packet loop to endpoints behind the
+// Package hostveth is the way from the packet loop to endpoints behind the
 // kernel, and from clients on the node to the packet loop: a veth pair, one
 // end of which is AF_XDP's.
 //
@@ -16,16 +16,16 @@
 //	    back by the route
 //	.16 and on: the source towards the node's own listeners, one per address of
 //	    the node (see SourceFor)
-//	.3  Forward: the source towards endpoints that may lie beyond it; a
+//	.3  EnableForwarding: the source towards endpoints that may lie beyond it; a
 //	    masquerade rule translates it where it leaves by another interface
 //
 // Where the client's address is kept instead (dnat) the answer's destination
-// says nothing of where it belongs; wayback.go has how it comes back.
+// says nothing of where it belongs; returnpath.go has how it comes back.
 //
 // What has been changed on the host (sysctls) is noted in a journal before it
 // is changed, and put back by Close or, after a crash, by the next Open or by
-// Remove.
-package hostport
+// CleanupStale.
+package hostveth
 
 import (
 	"errors"
@@ -62,7 +62,7 @@ type Config struct {
 	Queues           int // of each end: one per worker
 	MTU              int
 	// Mark is the bits of the packet mark and of the connection mark by which
-	// answers find their way back (see wayback.go), and Table the routing
+	// answers find their way back (see returnpath.go), and Table the routing
 	// table that leads them; a Mark of 0 leaves the way back out.
 	Mark     uint32
 	Table    int
@@ -73,53 +73,53 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// HostPort is the pair with its addresses, routes and rules. Its methods may be
+// Veth is the pair with its addresses, routes and rules. Its methods may be
 // called from any goroutine that is in the network namespace of Open's caller.
-type HostPort struct {
-	cfg     Config
-	log     *slog.Logger
-	sysctls sysctls
-	kernel  netlink.Link
-	xdp     netlink.Link
-	keeper  *keeper
+type Veth struct {
+	cfg        Config
+	log        *slog.Logger
+	sysctls    sysctls
+	kernel     netlink.Link
+	xdp        netlink.Link
+	reconciler *reconciler
 
-	mu      sync.Mutex
-	journal *journal            // guarded by mu
-	forward map[int]bool        // guarded by mu: interfaces on which forwarding has been switched on
-	sources map[netip.Addr]int  // guarded by mu: number in the prefix, by address of the node
-	routes  map[netip.Addr]bool // guarded by mu: frontends that are routed to the host port
-	except  map[netip.Addr]bool // guarded by mu: endpoints that Table leaves to the main one
+	mu          sync.Mutex
+	saved       *savedSysctls       // guarded by mu
+	forwarding  map[int]bool        // guarded by mu: interfaces on which forwarding has been switched on
+	sources     map[netip.Addr]int  // guarded by mu: number in the prefix, by address of the node
+	routes      map[netip.Addr]bool // guarded by mu: frontends that are routed to the host veth
+	throwRoutes map[netip.Addr]bool // guarded by mu: endpoints that Table leaves to the main one
 	// Masquerades is false where nftables could not be programmed: endpoints
 	// beyond this node that are reached through the kernel get no traffic.
 	Masquerades bool
-	// WayBack is nil where answers to clients' own addresses come back to the
-	// host port, and else says why not.
-	WayBack error
+	// ReturnPathErr is nil where answers to clients' own addresses come back to the
+	// host veth, and else says why not.
+	ReturnPathErr error
 }
 
-// Open makes the host port, or takes over what an earlier process has left of
+// Open makes the host veth, or takes over what an earlier process has left of
 // one. Needs CAP_NET_ADMIN; works on the network namespace of the calling
 // thread. On error nothing is left behind.
-func Open(cfg Config) (_ *HostPort, err error) {
+func Open(cfg Config) (_ *Veth, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
 	if cfg.Queues < 1 {
 		cfg.Queues = 1
 	}
-	h := &HostPort{
+	h := &Veth{
 		cfg: cfg, log: cfg.Log, sysctls: newSysctls(cfg.ProcSys),
-		forward: map[int]bool{}, sources: map[netip.Addr]int{}, routes: map[netip.Addr]bool{}, except: map[netip.Addr]bool{},
+		forwarding: map[int]bool{}, sources: map[netip.Addr]int{}, routes: map[netip.Addr]bool{}, throwRoutes: map[netip.Addr]bool{},
 	}
-	if err := h.check(); err != nil {
+	if err := h.checkPrefixes(); err != nil {
 		return nil, err
 	}
 	var damaged error
-	if h.journal, damaged, err = openJournal(cfg.StateDir, h.sysctls); err != nil {
+	if h.saved, damaged, err = openSavedSysctls(cfg.StateDir, h.sysctls); err != nil {
 		return nil, err
 	}
 	if damaged != nil {
-		h.log.Warn("host port", "err", damaged)
+		h.log.Warn("host veth", "err", damaged)
 	}
 	defer func() {
 		if err != nil {
@@ -127,37 +127,37 @@ func Open(cfg Config) (_ *HostPort, err error) {
 		}
 	}()
 	if cfg.Mark == 0 {
-		h.WayBack = errors.New("hostPort.mark is 0")
+		h.ReturnPathErr = errors.New("hostVeth.mark is 0")
 	}
-	for _, step := range []func() error{h.makePair, h.configure, h.dropStaleRoutes, dropWayBack} {
+	for _, step := range []func() error{h.makePair, h.configure, h.removeStaleRoutes, removeReturnPath} {
 		if err := step(); err != nil {
-			return nil, fmt.Errorf("host port: %w", err)
+			return nil, fmt.Errorf("host veth: %w", err)
 		}
 	}
-	if err := h.tryRules(); err != nil {
-		h.log.Warn("host port: no masquerade rule, endpoints on other nodes that are reached through the kernel get no traffic", "err", err)
+	if err := h.installRules(); err != nil {
+		h.log.Warn("host veth: no masquerade rule, endpoints on other nodes that are reached through the kernel get no traffic", "err", err)
 	} else {
 		h.warnForwardPolicy()
 	}
-	h.openWayBack()
-	if h.keeper, err = h.keep(keepEvery); err != nil {
-		return nil, fmt.Errorf("host port: %w", err)
+	h.openReturnPath()
+	if h.reconciler, err = h.startReconciler(reconcileInterval); err != nil {
+		return nil, fmt.Errorf("host veth: %w", err)
 	}
 	return h, nil
 }
 
-// check refuses prefixes that the host uses for something else.
-func (h *HostPort) check() error {
+// checkPrefixes refuses prefixes that the host uses for something else.
+func (h *Veth) checkPrefixes() error {
 	for _, p := range []netip.Prefix{h.cfg.Prefix4, h.cfg.Prefix6} {
 		if !p.IsValid() {
 			continue
 		}
 		if p.Addr().BitLen()-p.Bits() < 2 {
-			return fmt.Errorf("hostPort.prefixes: %s: too small, at least 4 addresses are needed", p)
+			return fmt.Errorf("hostVeth.prefixes: %s: too small, at least 4 addresses are needed", p)
 		}
 		routes, err := netlink.RouteList(nil, familyOf(p.Addr()))
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return fmt.Errorf("host port: list routes: %w", err)
+			return fmt.Errorf("host veth: list routes: %w", err)
 		}
 		for _, r := range routes {
 			if r.Dst == nil {
@@ -173,7 +173,7 @@ func (h *HostPort) check() error {
 			if dev, err := netlink.LinkByIndex(r.LinkIndex); err != nil || dev.Attrs().Name == KernelEnd {
 				continue
 			}
-			return fmt.Errorf("hostPort.prefixes: %s: the host has a route to %s already; choose another prefix", p, dst)
+			return fmt.Errorf("hostVeth.prefixes: %s: the host has a route to %s already; choose another prefix", p, dst)
 		}
 	}
 	return nil
@@ -181,35 +181,35 @@ func (h *HostPort) check() error {
 
 // Name and Index are those of Weir's end, which the steering program is
 // attached to with all packets its own.
-func (h *HostPort) Name() string { return XDPEnd }
+func (h *Veth) Name() string { return XDPEnd }
 
 // Index is the interface index of Weir's end.
-func (h *HostPort) Index() int { return h.xdp.Attrs().Index }
+func (h *Veth) Index() int { return h.xdp.Attrs().Index }
 
 // MAC is the address of Weir's end.
-func (h *HostPort) MAC() [6]byte { return [6]byte(h.xdp.Attrs().HardwareAddr) }
+func (h *Veth) MAC() [6]byte { return [6]byte(h.xdp.Attrs().HardwareAddr) }
 
-// ReturnMAC is the source of frames whose packets keep the client's address:
-// by it the rules tell them from all else that enters by the host port, such
+// ReturnPathMAC is the source of frames whose packets keep the client's address:
+// by it the rules tell them from all else that enters by the host veth, such
 // as what is given back to the kernel.
-func (h *HostPort) ReturnMAC() [6]byte {
+func (h *Veth) ReturnPathMAC() [6]byte {
 	mac := h.MAC()
 	mac[5] ^= 1
 	return mac
 }
 
 // PeerMAC is the address of the kernel's end.
-func (h *HostPort) PeerMAC() [6]byte { return [6]byte(h.kernel.Attrs().HardwareAddr) }
+func (h *Veth) PeerMAC() [6]byte { return [6]byte(h.kernel.Attrs().HardwareAddr) }
 
 // MTU is that of both ends.
-func (h *HostPort) MTU() int { return h.xdp.Attrs().MTU }
+func (h *Veth) MTU() int { return h.xdp.Attrs().MTU }
 
-// Route describes the host port to the route watcher; port is the number
+// Route describes the host veth to the route watcher; port is the number
 // under which workers know it.
-func (h *HostPort) Route(port int) route.HostPort {
+func (h *Veth) Route(port int) route.HostVeth {
 	p4, p6 := h.cfg.Prefix4, h.cfg.Prefix6
-	return route.HostPort{
-		Port: port, Index: h.kernel.Attrs().Index, MAC: h.MAC(), ReturnMAC: h.ReturnMAC(), PeerMAC: h.PeerMAC(), MTU: h.MTU(),
+	return route.HostVeth{
+		Port: port, Index: h.kernel.Attrs().Index, MAC: h.MAC(), ReturnPathMAC: h.ReturnPathMAC(), PeerMAC: h.PeerMAC(), MTU: h.MTU(),
 		Gateway4: h.address(p4, gatewayHost), Gateway6: h.address(p6, gatewayHost),
 		Local4: h.address(p4, localHost), Local6: h.address(p6, localHost),
 		Forward4: h.address(p4, forwardHost), Forward6: h.address(p6, forwardHost),
@@ -217,32 +217,32 @@ func (h *HostPort) Route(port int) route.HostPort {
 }
 
 // Close takes everything off the host again and puts back what was changed.
-func (h *HostPort) Close() error {
-	h.keeper.stop()
+func (h *Veth) Close() error {
+	h.reconciler.stop()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	errs := []error{unprogram(), dropWayBack()}
+	errs := []error{removeRules(), removeReturnPath()}
 	if h.kernel != nil {
 		if err := netlink.LinkDel(h.kernel); err != nil && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, fmt.Errorf("remove %s: %w", KernelEnd, err))
 		}
 	}
-	return errors.Join(append(errs, h.journal.restore())...)
+	return errors.Join(append(errs, h.saved.restore())...)
 }
 
-// Remove takes off the host what a process that was killed has left, among it
+// CleanupStale takes off the host what a process that was killed has left, among it
 // the neighbours that the route watcher had the kernel keep fresh; its
-// parameters are those of Config. It must not be called while a host port is
+// parameters are those of Config. It must not be called while a host veth is
 // open.
-func Remove(stateDir, procSys string) error {
-	errs := []error{unprogram(), dropWayBack(), route.RemoveLeft()}
+func CleanupStale(stateDir, procSys string) error {
+	errs := []error{removeRules(), removeReturnPath(), route.CleanupStale()}
 	// An interface of the name that is not Weir's stays, without a word.
 	if k, _, err := findPair(); err == nil && k != nil {
 		if err := netlink.LinkDel(k); err != nil {
 			errs = append(errs, fmt.Errorf("remove %s: %w", KernelEnd, err))
 		}
 	}
-	j, damaged, err := openJournal(stateDir, newSysctls(procSys))
+	j, damaged, err := openSavedSysctls(stateDir, newSysctls(procSys))
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}

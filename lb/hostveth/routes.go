@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"errors"
@@ -12,9 +12,9 @@ import (
 	"github.com/weirlb/weir/lb/route"
 )
 
-// AddRoute routes a frontend's address to the host port, for clients on the
+// AddRoute routes a frontend's address to the host veth, for clients on the
 // node. A family without a prefix has no way there, which is not an error.
-func (h *HostPort) AddRoute(a netip.Addr) error {
+func (h *Veth) AddRoute(a netip.Addr) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r, ok := h.routeTo(a)
@@ -22,14 +22,14 @@ func (h *HostPort) AddRoute(a netip.Addr) error {
 		return nil
 	}
 	if err := netlink.RouteReplace(r); err != nil {
-		return fmt.Errorf("route %s to the host port: %w", a, err)
+		return fmt.Errorf("route %s to the host veth: %w", a, err)
 	}
 	h.routes[a] = true
 	return nil
 }
 
 // RemoveRoute takes the route back. One that is not there is not an error.
-func (h *HostPort) RemoveRoute(a netip.Addr) error {
+func (h *Veth) RemoveRoute(a netip.Addr) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.routes, a)
@@ -38,7 +38,7 @@ func (h *HostPort) RemoveRoute(a netip.Addr) error {
 		return nil
 	}
 	if err := netlink.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("remove route %s to the host port: %w", a, err)
+		return fmt.Errorf("remove route %s to the host veth: %w", a, err)
 	}
 	return nil
 }
@@ -48,13 +48,13 @@ func (h *HostPort) RemoveRoute(a netip.Addr) error {
 // there: a UDP server on the wildcard address leaves the choice to the kernel
 // and would else answer from an address that no flow has. When the prefix has
 // no address left it is the source of all endpoints on this node.
-func (h *HostPort) SourceFor(a netip.Addr) (netip.Addr, error) {
+func (h *Veth) SourceFor(a netip.Addr) (netip.Addr, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.sourceFor(a)
 }
 
-func (h *HostPort) sourceFor(a netip.Addr) (netip.Addr, error) {
+func (h *Veth) sourceFor(a netip.Addr) (netip.Addr, error) {
 	p := h.prefixFor(a)
 	if !p.IsValid() {
 		return netip.Addr{}, nil
@@ -75,7 +75,7 @@ func (h *HostPort) sourceFor(a netip.Addr) (netip.Addr, error) {
 		return h.address(p, localHost), fmt.Errorf("route to %s with source %s: %w", src, a, err)
 	}
 	if !known {
-		if err := h.neighbour(src); err != nil {
+		if err := h.setNeighbor(src); err != nil {
 			return h.address(p, localHost), err
 		}
 		h.sources[a] = n
@@ -84,7 +84,7 @@ func (h *HostPort) sourceFor(a netip.Addr) (netip.Addr, error) {
 }
 
 // freeSource is the lowest number that no address of the node has.
-func (h *HostPort) freeSource() int {
+func (h *Veth) freeSource() int {
 	taken := map[int]bool{}
 	for _, n := range h.sources {
 		taken[n] = true
@@ -97,14 +97,14 @@ func (h *HostPort) freeSource() int {
 }
 
 // prefixFor is the prefix of an address's family.
-func (h *HostPort) prefixFor(a netip.Addr) netip.Prefix {
+func (h *Veth) prefixFor(a netip.Addr) netip.Prefix {
 	if a.Is6() {
 		return h.cfg.Prefix6
 	}
 	return h.cfg.Prefix4
 }
 
-func (h *HostPort) routeTo(a netip.Addr) (*netlink.Route, bool) {
+func (h *Veth) routeTo(a netip.Addr) (*netlink.Route, bool) {
 	p := h.prefixFor(a)
 	gw := h.address(p, localHost)
 	if !gw.IsValid() {
@@ -116,10 +116,10 @@ func (h *HostPort) routeTo(a netip.Addr) (*netlink.Route, bool) {
 	}, true
 }
 
-// dropStaleRoutes removes the routes that an earlier process has left: to
+// removeStaleRoutes removes the routes that an earlier process has left: to
 // frontends that may not be there any more, and from addresses that the node
 // may not have any more.
-func (h *HostPort) dropStaleRoutes() error {
+func (h *Veth) removeStaleRoutes() error {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		list, err := h.ownRoutes(family)
 		if err != nil {
@@ -134,8 +134,8 @@ func (h *HostPort) dropStaleRoutes() error {
 	return nil
 }
 
-// ownRoutes lists the routes that Weir has put on the host port.
-func (h *HostPort) ownRoutes(family int) ([]netlink.Route, error) {
+// ownRoutes lists the routes that Weir has put on the host veth.
+func (h *Veth) ownRoutes(family int) ([]netlink.Route, error) {
 	list, err := netlink.RouteListFiltered(family,
 		&netlink.Route{LinkIndex: h.kernel.Attrs().Index, Protocol: route.Protocol},
 		netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)

@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 //		chain prerouting {
 //			type filter hook prerouting priority dstnat + 10
 //			iifname "weir-host" ct direction original ct state established return
-//			iifname "weir-host" ether saddr (ReturnMAC) ct mark set ct mark or 0x10
+//			iifname "weir-host" ether saddr (ReturnPathMAC) ct mark set ct mark or 0x10
 //			iifname "weir-host" return
 //			ct mark and 0x10 == 0x10 meta mark set meta mark or 0x10
 //		}
@@ -30,10 +30,10 @@ import (
 //	}
 const tableName = "weir"
 
-// tryRules puts the table into the kernel as far as the kernel can do it, and
+// installRules puts the table into the kernel as far as the kernel can do it, and
 // notes what it can. The error is that of masquerading.
-func (h *HostPort) tryRules() error {
-	if h.WayBack == nil {
+func (h *Veth) installRules() error {
+	if h.ReturnPathErr == nil {
 		err := h.replaceTable(true, true)
 		if err == nil {
 			h.Masquerades = true
@@ -42,19 +42,19 @@ func (h *HostPort) tryRules() error {
 		if h.replaceTable(false, true) == nil {
 			return err
 		}
-		h.WayBack = err
+		h.ReturnPathErr = err
 	}
 	err := h.replaceTable(true, false)
 	h.Masquerades = err == nil
 	return err
 }
 
-// program puts the table back as it was at first.
-func (h *HostPort) program() error { return h.replaceTable(h.Masquerades, h.WayBack == nil) }
+// ensureRules puts the table back as it was at first.
+func (h *Veth) ensureRules() error { return h.replaceTable(h.Masquerades, h.ReturnPathErr == nil) }
 
 // replaceTable makes the table in one transaction, in place of an existing
 // one of the name.
-func (h *HostPort) replaceTable(masquerade, marks bool) error {
+func (h *Veth) replaceTable(masquerade, marks bool) error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
@@ -85,13 +85,13 @@ func nftablesHint(err error) string {
 	return ""
 }
 
-// rulesIntact says whether all rules of the table are there.
-func (h *HostPort) rulesIntact() (bool, error) {
+// checkRules says whether all rules of the table are there.
+func (h *Veth) checkRules() (bool, error) {
 	want := map[string]int{}
 	if h.Masquerades {
 		want[masqueradeChain] = len(h.prefixes())
 	}
-	if h.WayBack == nil {
+	if h.ReturnPathErr == nil {
 		want[markChain], want[markOutputChain] = len(h.markRules()), 1
 	}
 	if len(want) == 0 {
@@ -117,8 +117,8 @@ func (h *HostPort) rulesIntact() (bool, error) {
 	return true, nil
 }
 
-// unprogram removes the table. None there, or no nftables, is no error.
-func unprogram() error {
+// removeRules removes the table. None there, or no nftables, is no error.
+func removeRules() error {
 	c, err := nftables.New()
 	if err != nil {
 		return nil

@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"crypto/rand"
@@ -14,13 +14,13 @@ import (
 // makePair finds or makes the two ends. A pair is Weir's when its ends bear the
 // two names; another interface of either name is somebody else's and is left
 // alone.
-func (h *HostPort) makePair() error {
+func (h *Veth) makePair() error {
 	k, x, err := findPair()
 	if err != nil {
 		return err
 	}
 	if k != nil {
-		if fits(k, x, h.cfg.Queues) {
+		if reusable(k, x, h.cfg.Queues) {
 			h.kernel, h.xdp = k, x
 			return nil
 		}
@@ -82,16 +82,16 @@ func randomMAC() net.HardwareAddr {
 	return m
 }
 
-// fits says whether an existing pair can be used as it is.
-func fits(k, x netlink.Link, queues int) bool {
+// reusable says whether an existing pair can be used as it is.
+func reusable(k, x netlink.Link, queues int) bool {
 	return k.Type() == "veth" && x.Type() == "veth" && k.Attrs().ParentIndex == x.Attrs().Index &&
 		k.Attrs().NumRxQueues == queues && k.Attrs().NumTxQueues == queues &&
 		x.Attrs().NumRxQueues == queues && x.Attrs().NumTxQueues == queues
 }
 
 // configure gives the pair its settings, addresses and neighbours.
-func (h *HostPort) configure() error {
-	if err := h.settings(); err != nil {
+func (h *Veth) configure() error {
+	if err := h.setPairSysctls(); err != nil {
 		return err
 	}
 	for _, l := range []netlink.Link{h.xdp, h.kernel} {
@@ -113,7 +113,7 @@ func (h *HostPort) configure() error {
 
 // addresses gives the kernel's end its addresses, and takes off those that an
 // earlier process with other prefixes has left.
-func (h *HostPort) addresses() error {
+func (h *Veth) addresses() error {
 	have, err := netlink.AddrList(h.kernel, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return fmt.Errorf("%s: list addresses: %w", KernelEnd, err)
@@ -123,7 +123,7 @@ func (h *HostPort) addresses() error {
 		a, _ := netip.AddrFromSlice(have[i].IP)
 		ones, _ := have[i].Mask.Size()
 		p := netip.PrefixFrom(a.Unmap(), ones)
-		if held[p] = true; h.wants(p) {
+		if held[p] = true; h.isGateway(p) {
 			continue
 		}
 		if err := netlink.AddrDel(h.kernel, &have[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -142,7 +142,7 @@ func (h *HostPort) addresses() error {
 			}
 		}
 		for _, host := range []int{localHost, forwardHost} {
-			if err := h.neighbour(h.address(p, host)); err != nil {
+			if err := h.setNeighbor(h.address(p, host)); err != nil {
 				return err
 			}
 		}
@@ -150,8 +150,8 @@ func (h *HostPort) addresses() error {
 	return nil
 }
 
-// wants says whether an address belongs on the kernel's end.
-func (h *HostPort) wants(p netip.Prefix) bool {
+// isGateway says whether an address belongs on the kernel's end.
+func (h *Veth) isGateway(p netip.Prefix) bool {
 	for _, own := range h.prefixes() {
 		if p == netip.PrefixFrom(h.address(own, gatewayHost), own.Bits()) {
 			return true
@@ -161,7 +161,7 @@ func (h *HostPort) wants(p netip.Prefix) bool {
 }
 
 // prefixes are those that are configured.
-func (h *HostPort) prefixes() []netip.Prefix {
+func (h *Veth) prefixes() []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range []netip.Prefix{h.cfg.Prefix4, h.cfg.Prefix6} {
 		if p.IsValid() {
@@ -171,8 +171,8 @@ func (h *HostPort) prefixes() []netip.Prefix {
 	return out
 }
 
-// neighbour tells the kernel the MAC of Weir's end, which answers no ARP.
-func (h *HostPort) neighbour(a netip.Addr) error {
+// setNeighbor tells the kernel the MAC of Weir's end, which answers no ARP.
+func (h *Veth) setNeighbor(a netip.Addr) error {
 	mac := h.xdp.Attrs().HardwareAddr
 	err := netlink.NeighSet(&netlink.Neigh{
 		LinkIndex: h.kernel.Attrs().Index, Family: familyOf(a), State: unix.NUD_PERMANENT,
@@ -185,7 +185,7 @@ func (h *HostPort) neighbour(a netip.Addr) error {
 }
 
 // address is address number host of a prefix; invalid for the zero Prefix.
-func (h *HostPort) address(p netip.Prefix, host int) netip.Addr {
+func (h *Veth) address(p netip.Prefix, host int) netip.Addr {
 	if !p.IsValid() {
 		return netip.Addr{}
 	}

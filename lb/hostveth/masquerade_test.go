@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"fmt"

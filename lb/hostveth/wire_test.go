@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ import (
 func TestWireEndpointsBehindTheKernelAnswer(t *testing.T) {
 	r := newRig(t)
 	r.open()
-	hp := r.port.Route(0)
+	hp := r.veth.Route(0)
 	type place struct {
 		name     string
 		on       *netlab.Namespace
@@ -30,7 +30,7 @@ func TestWireEndpointsBehindTheKernelAnswer(t *testing.T) {
 		seenFrom netip.Addr // invalid: the source itself
 	}
 	listener := func(dst netip.Addr) (src netip.Addr) {
-		r.do(func() (err error) { src, err = r.port.SourceFor(dst); return err })
+		r.do(func() (err error) { src, err = r.veth.SourceFor(dst); return err })
 		return src
 	}
 	fixed := func(a netip.Addr) func(netip.Addr) netip.Addr { return func(netip.Addr) netip.Addr { return a } }
@@ -74,7 +74,7 @@ func TestWireWildcardListenerAnswersFromTheAddressAsked(t *testing.T) {
 		netlab.Host6(netlab.ClientNet, 1), netlab.Host6(netlab.FabricNet, 1),
 	} {
 		var src netip.Addr
-		r.do(func() (err error) { src, err = r.port.SourceFor(a); return err })
+		r.do(func() (err error) { src, err = r.veth.SourceFor(a); return err })
 		r.exchange(netip.AddrPortFrom(src, 1024), netip.AddrPortFrom(a, 8080))
 	}
 	r.close()
@@ -84,7 +84,7 @@ func TestWireClientsOnTheNodeReachFrontends(t *testing.T) {
 	r := newRig(t)
 	r.open()
 	for _, vip := range []netip.Addr{netlab.Host4(netlab.LBNet, 9), netlab.Host6(netlab.LBNet, 9)} {
-		r.do(func() error { return r.port.AddRoute(vip) })
+		r.do(func() error { return r.veth.AddRoute(vip) })
 		c, err := r.Edge.Edge.ListenPacket("udp", "[::]:4000")
 		must(t, err)
 		frontend := netip.AddrPortFrom(vip, 53)
@@ -92,7 +92,7 @@ func TestWireClientsOnTheNodeReachFrontends(t *testing.T) {
 		must(t, err)
 		client, ok := r.anyTo(frontend)
 		if !ok {
-			t.Fatalf("nothing for %s came to the host port", frontend)
+			t.Fatalf("nothing for %s came to the host veth", frontend)
 		}
 		r.send(frontend, client, "answer")
 		buf := make([]byte, 64)
@@ -103,8 +103,8 @@ func TestWireClientsOnTheNodeReachFrontends(t *testing.T) {
 			t.Errorf("got %q from %s", buf[:n], got)
 		}
 		c.Close()
-		r.do(func() error { return r.port.RemoveRoute(vip) })
-		r.do(func() error { return r.port.RemoveRoute(vip) }) // again does no harm
+		r.do(func() error { return r.veth.RemoveRoute(vip) })
+		r.do(func() error { return r.veth.RemoveRoute(vip) }) // again does no harm
 	}
 	r.close()
 }
@@ -118,21 +118,21 @@ func (r *rig) anyTo(dst netip.AddrPort) (netip.AddrPort, bool) {
 func TestWireRestartTakesOverWhatAKilledProcessLeft(t *testing.T) {
 	r := newRig(t)
 	r.open()
-	r.do(func() error { return r.port.AddRoute(netlab.Host4(netlab.LBNet, 9)) })
-	mac, index := r.port.MAC(), r.port.Index()
+	r.do(func() error { return r.veth.AddRoute(netlab.Host4(netlab.LBNet, 9)) })
+	mac, index := r.veth.MAC(), r.veth.Index()
 	must(t, r.Edge.Edge.SetSysctl("net/ipv4/conf/eth1/forwarding", "0"))
 	eth1, err := r.Edge.Edge.Interface("eth1")
 	must(t, err)
-	r.do(func() error { return r.port.Forward(eth1.Attrs().Index) })
-	r.port.keeper.stop() // and nothing else, as kill -9 does
+	r.do(func() error { return r.veth.EnableForwarding(eth1.Attrs().Index) })
+	r.veth.reconciler.stop() // and nothing else, as kill -9 does
 	r.wire.Close()
 
 	r.open()
-	if r.port.MAC() != mac || r.port.Index() != index {
+	if r.veth.MAC() != mac || r.veth.Index() != index {
 		t.Errorf("the pair was made anew")
 	}
 	r.do(func() error {
-		list, err := r.port.ownRoutes(unix.AF_INET)
+		list, err := r.veth.ownRoutes(unix.AF_INET)
 		if len(list) > 0 {
 			err = fmt.Errorf("old routes are still there: %v", list)
 		}
@@ -140,26 +140,26 @@ func TestWireRestartTakesOverWhatAKilledProcessLeft(t *testing.T) {
 	})
 	dst := netip.AddrPortFrom(netlab.Host4(netlab.PodNet, 2), 8080)
 	echo(t, r.Pod, dst)
-	r.exchange(netip.AddrPortFrom(r.port.Route(0).Local4, 1024), dst)
+	r.exchange(netip.AddrPortFrom(r.veth.Route(0).Local4, 1024), dst)
 	// Other numbers of queues need another pair.
-	r.port.keeper.stop()
+	r.veth.reconciler.stop()
 	cfg := r.config()
 	cfg.Queues, cfg.MTU, cfg.Prefix4 = 1, 1400, netip.MustParsePrefix("169.254.78.0/28")
-	r.do(func() (err error) { r.port, err = Open(cfg); return err })
-	if r.port.Index() == index || r.port.MTU() != 1400 {
-		t.Errorf("the pair was kept, MTU %d", r.port.MTU())
+	r.do(func() (err error) { r.veth, err = Open(cfg); return err })
+	if r.veth.Index() == index || r.veth.MTU() != 1400 {
+		t.Errorf("the pair was kept, MTU %d", r.veth.MTU())
 	}
 	r.close()
 }
 
-func TestWireRemoveAfterAKill(t *testing.T) {
+func TestWireCleanupStaleAfterAKill(t *testing.T) {
 	r := newRig(t)
 	r.open()
-	r.port.keeper.stop()
-	r.port = nil
-	r.do(func() error { return Remove(r.dir, "") })
+	r.veth.reconciler.stop()
+	r.veth = nil
+	r.do(func() error { return CleanupStale(r.dir, "") })
 	r.unchanged()
-	r.do(func() error { return Remove(r.dir, "") }) // nothing there: no error
+	r.do(func() error { return CleanupStale(r.dir, "") }) // nothing there: no error
 }
 
 func TestWireForwardingIsPutBackWhenClosed(t *testing.T) {
@@ -167,7 +167,7 @@ func TestWireForwardingIsPutBackWhenClosed(t *testing.T) {
 	r.open()
 	eth0, err := r.Edge.Edge.Interface("eth0")
 	must(t, err)
-	r.do(func() error { return r.port.Forward(eth0.Attrs().Index) })
+	r.do(func() error { return r.veth.EnableForwarding(eth0.Attrs().Index) })
 	if v, err := r.Edge.Edge.Sysctl("net/ipv4/conf/eth0/forwarding"); err != nil || v != "1" {
 		t.Fatalf("forwarding is %s: %v", v, err)
 	}
@@ -177,29 +177,29 @@ func TestWireForwardingIsPutBackWhenClosed(t *testing.T) {
 	r.close()
 }
 
-func TestWireRepairsWhatOthersTookAway(t *testing.T) {
+func TestWireReconcileRestoresRemovedState(t *testing.T) {
 	r := newRig(t)
 	r.open()
 	vip := netlab.Host4(netlab.LBNet, 9)
 	r.do(func() error {
-		_, err := r.port.SourceFor(netlab.Host4(netlab.ClientNet, 1))
-		return errors.Join(err, r.port.AddRoute(vip))
+		_, err := r.veth.SourceFor(netlab.Host4(netlab.ClientNet, 1))
+		return errors.Join(err, r.veth.AddRoute(vip))
 	})
 	r.do(func() error {
 		// As a firewall's reload and a network manager do.
-		errs := []error{unprogram(), dropWayBack()}
-		addrs, err := netlink.AddrList(r.port.kernel, netlink.FAMILY_ALL)
+		errs := []error{removeRules(), removeReturnPath()}
+		addrs, err := netlink.AddrList(r.veth.kernel, netlink.FAMILY_ALL)
 		errs = append(errs, err)
 		for i := range addrs {
-			errs = append(errs, netlink.AddrDel(r.port.kernel, &addrs[i]))
+			errs = append(errs, netlink.AddrDel(r.veth.kernel, &addrs[i]))
 		}
-		errs = append(errs, netlink.LinkSetDown(r.port.kernel))
+		errs = append(errs, netlink.LinkSetDown(r.veth.kernel))
 		return errors.Join(errs...)
 	})
-	r.do(func() error { r.port.repair(); return nil })
+	r.do(func() error { r.veth.reconcile(); return nil })
 	r.do(func() error {
 		for what, f := range map[string]func() (bool, error){
-			"addresses": r.port.addressesIntact, "routes": r.port.routesIntact, "rules": r.port.rulesIntact, "way back": r.port.wayBackIntact,
+			"addresses": r.veth.checkAddresses, "routes": r.veth.checkRoutes, "rules": r.veth.checkRules, "return path": r.veth.checkReturnPath,
 		} {
 			if ok, err := f(); !ok || err != nil {
 				t.Errorf("%s: %v %v", what, ok, err)
@@ -209,8 +209,8 @@ func TestWireRepairsWhatOthersTookAway(t *testing.T) {
 	})
 	dst := netip.AddrPortFrom(netlab.Host4(netlab.RemoteNet, 2), 8080)
 	echo(t, r.Remote, dst)
-	r.exchange(netip.AddrPortFrom(r.port.Route(0).Forward4, 1024), dst)
-	for _, what := range []string{"nftables rules", "way back"} {
+	r.exchange(netip.AddrPortFrom(r.veth.Route(0).Forward4, 1024), dst)
+	for _, what := range []string{"nftables rules", "return path"} {
 		if !strings.Contains(r.log.String(), what) {
 			t.Errorf("nothing said of %s: %s", what, r.log.String())
 		}
@@ -225,7 +225,7 @@ func TestWireForeignInterfaceOfTheNameIsLeftAlone(t *testing.T) {
 		if _, err := Open(r.config()); err == nil || !strings.Contains(err.Error(), "not Weir's") {
 			return fmt.Errorf("opened over a foreign interface: %w", err)
 		}
-		return Remove(r.dir, "")
+		return CleanupStale(r.dir, "")
 	})
 	if _, err := r.Edge.Edge.Interface(KernelEnd); err != nil {
 		t.Error(err)
@@ -252,12 +252,12 @@ func TestWireDroppingForwardPolicyIsSaid(t *testing.T) {
 	if !strings.Contains(r.log.String(), "docker-like") {
 		t.Errorf("not said: %s", r.log.String())
 	}
-	r.do(r.port.Close)
-	r.port = nil
+	r.do(r.veth.Close)
+	r.veth = nil
 }
 
 // Packets that a pod hands over as one large buffer (GSO) and that the kernel
-// forwards to the host port come there as packets of at most the MTU.
+// forwards to the host veth come there as packets of at most the MTU.
 func TestWireForwardedLargeBuffersAreSegmented(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -269,14 +269,14 @@ func TestWireForwardedLargeBuffersAreSegmented(t *testing.T) {
 			return err
 		}
 		t.Cleanup(func() { p.Close() })
-		l, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: r.port.Index(), Flags: link.XDPDriverMode})
+		l, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: r.veth.Index(), Flags: link.XDPDriverMode})
 		if err == nil {
 			t.Cleanup(func() { l.Close() })
 		}
 		return err
 	})
 	const segment, segments = 1000, 30
-	hp := r.port.Route(0)
+	hp := r.veth.Route(0)
 	for _, dst := range []netip.AddrPort{netip.AddrPortFrom(hp.Local4, 5000), netip.AddrPortFrom(hp.Local6, 5000)} {
 		c, err := r.Pod.ListenPacket("udp", "[::]:4000")
 		must(t, err)

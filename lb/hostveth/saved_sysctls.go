@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"encoding/json"
@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// journal holds the old values of what was changed, in a file, so that they
+// savedSysctls holds the old values of what was changed, in a file, so that they
 // can be put back also after a crash. An entry that is there already is kept:
 // the value that was read since is Weir's own.
-type journal struct {
+type savedSysctls struct {
 	path    string
 	netns   uint64
 	sysctls sysctls
-	Old     []entry `json:"old"`
+	Old     []savedSysctl `json:"old"`
 }
 
-// entry is one sysctl that was changed.
-type entry struct {
+// savedSysctl is one sysctl that was changed.
+type savedSysctl struct {
 	Key string `json:"key"`
 	// Value is what it was before, New what Weir set it to.
 	Value string `json:"value"`
@@ -32,10 +32,10 @@ type entry struct {
 	NetNS uint64 `json:"netns"`
 }
 
-// openJournal reads what an earlier process has noted. One that cannot be
+// openSavedSysctls reads what an earlier process has noted. One that cannot be
 // read is set aside, with an error to be shown; the journal is usable.
-func openJournal(dir string, s sysctls) (j *journal, damaged, err error) {
-	j = &journal{path: filepath.Join(dir, "sysctl.json"), sysctls: s}
+func openSavedSysctls(dir string, s sysctls) (j *savedSysctls, damaged, err error) {
+	j = &savedSysctls{path: filepath.Join(dir, "sysctl.json"), sysctls: s}
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
 		return nil, nil, fmt.Errorf("network namespace: %w", err)
@@ -59,21 +59,21 @@ func openJournal(dir string, s sysctls) (j *journal, damaged, err error) {
 	return j, nil, nil
 }
 
-// note adds an old value and brings the journal to the disk.
-func (j *journal) note(key, old, now string) error {
+// save adds an old value and brings the journal to the disk.
+func (j *savedSysctls) save(key, old, now string) error {
 	for i := range j.Old {
 		if e := &j.Old[i]; e.Key == key && e.NetNS == j.netns {
 			e.New = now
 			return j.write()
 		}
 	}
-	j.Old = append(j.Old, entry{key, old, now, j.netns})
+	j.Old = append(j.Old, savedSysctl{key, old, now, j.netns})
 	return j.write()
 }
 
 // write replaces the file. The machine may go down right after the change that
 // it is written for, so it is on the disk first.
-func (j *journal) write() error {
+func (j *savedSysctls) write() error {
 	err := func() error {
 		b, err := json.MarshalIndent(j, "", "  ")
 		if err != nil {
@@ -102,12 +102,12 @@ func (j *journal) write() error {
 // restore puts the old values back, the last changed first, and leaves out
 // what somebody else has changed since. An interface that is gone took its
 // settings along. What another network namespace's process has noted stays.
-func (j *journal) restore() error {
+func (j *savedSysctls) restore() error {
 	if j == nil || len(j.Old) == 0 {
 		return nil
 	}
 	var errs []error
-	var keep []entry
+	var keep []savedSysctl
 	for _, e := range slices.Backward(j.Old) {
 		if e.NetNS != j.netns {
 			keep = append(keep, e)

@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"net/netip"
@@ -9,11 +9,11 @@ import (
 )
 
 // masqueradeChain is where packets from the forward sources are masqueraded
-// when they leave by another interface than the host port.
+// when they leave by another interface than the host veth.
 const masqueradeChain = "postrouting"
 
 // addMasquerade adds the chain to Weir's table.
-func (h *HostPort) addMasquerade(c *nftables.Conn, t *nftables.Table) {
+func (h *Veth) addMasquerade(c *nftables.Conn, t *nftables.Table) {
 	chain := c.AddChain(&nftables.Chain{
 		Name: masqueradeChain, Table: t, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
@@ -26,7 +26,7 @@ func (h *HostPort) addMasquerade(c *nftables.Conn, t *nftables.Table) {
 // warnForwardPolicy tells of chains that drop what is forwarded unless a rule
 // accepts it, as Docker and firewalld leave them: a rule of Weir's cannot
 // overrule them.
-func (h *HostPort) warnForwardPolicy() {
+func (h *Veth) warnForwardPolicy() {
 	c, err := nftables.New()
 	if err != nil {
 		return
@@ -38,7 +38,7 @@ func (h *HostPort) warnForwardPolicy() {
 	for _, ch := range chains {
 		if ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookForward && ch.Policy != nil &&
 			*ch.Policy == nftables.ChainPolicyDrop && ch.Table.Family != nftables.TableFamilyBridge {
-			h.log.Warn("a firewall chain drops forwarded packets by policy: it must accept those from and to the host port, or endpoints behind the kernel get no traffic",
+			h.log.Warn("a firewall chain drops forwarded packets by policy: it must accept those from and to the host veth, or endpoints behind the kernel get no traffic",
 				"table", ch.Table.Name, "chain", ch.Name, "interface", KernelEnd)
 		}
 	}

@@ -1,4 +1,4 @@
-package hostport
+package hostveth
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settings are those of the pair itself: they go with it and need no journal.
-func (h *HostPort) settings() error {
+// setPairSysctls are those of the pair itself: they go with it and need no journal.
+func (h *Veth) setPairSysctls() error {
 	type setting struct {
 		key, value string
 		optional   bool // newer kernels only, or without IPv6
@@ -43,58 +43,58 @@ func (h *HostPort) settings() error {
 		}
 	}
 	if h.cfg.Prefix6.IsValid() {
-		return h.forward6(KernelEnd)
+		return h.enableForwarding6(KernelEnd)
 	}
 	return nil
 }
 
-// Forward lets the kernel forward answers that arrive on an interface, since
+// EnableForwarding lets the kernel forward answers that arrive on an interface, since
 // endpoints lie behind it. ifindex is one of the calling thread's namespace;
-// loopback and the host port need nothing.
-func (h *HostPort) Forward(ifindex int) error {
+// loopback and the host veth need nothing.
+func (h *Veth) EnableForwarding(ifindex int) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.forward[ifindex] {
+	if h.forwarding[ifindex] {
 		return nil
 	}
 	dev, err := netlink.LinkByIndex(ifindex)
 	if err != nil {
-		return fmt.Errorf("host port: interface %d: %w", ifindex, err)
+		return fmt.Errorf("host veth: interface %d: %w", ifindex, err)
 	}
 	name := dev.Attrs().Name
 	if dev.Attrs().Flags&unix.IFF_LOOPBACK == 0 && name != KernelEnd {
-		if err := h.change("net/ipv4/conf/"+name+"/forwarding", "1"); err != nil {
+		if err := h.changeSysctl("net/ipv4/conf/"+name+"/forwarding", "1"); err != nil {
 			return err
 		}
 		if h.cfg.Prefix6.IsValid() {
-			if err := h.forward6(name); err != nil {
+			if err := h.enableForwarding6(name); err != nil {
 				return err
 			}
 		}
 	}
-	h.forward[ifindex] = true
+	h.forwarding[ifindex] = true
 	return nil
 }
 
-// forward6 switches IPv6 forwarding on for packets that arrive on an
+// enableForwarding6 switches IPv6 forwarding on for packets that arrive on an
 // interface. Before Linux 6.17 (net.ipv6.conf.X.force_forwarding) IPv6 can only
 // be forwarded by the whole host.
-func (h *HostPort) forward6(name string) error {
+func (h *Veth) enableForwarding6(name string) error {
 	conf := "net/ipv6/conf/" + name + "/"
 	if _, err := h.sysctls.read(conf + "forwarding"); errors.Is(err, fs.ErrNotExist) {
 		return nil // no IPv6, or not on this interface
 	}
 	if _, err := h.sysctls.read(conf + "force_forwarding"); err == nil {
-		return h.change(conf+"force_forwarding", "1")
+		return h.changeSysctl(conf+"force_forwarding", "1")
 	}
-	return h.forwardAll6()
+	return h.enableForwardingAll6()
 }
 
-// forwardAll6 makes a router of the host. The kernel then sets `forwarding` of
+// enableForwardingAll6 makes a router of the host. The kernel then sets `forwarding` of
 // every interface, which is noted so that those which had it keep it at the
 // end, and takes no more router advertisements where accept_ra is 1: that
 // would cost the host its default route, so it becomes 2.
-func (h *HostPort) forwardAll6() error {
+func (h *Veth) enableForwardingAll6() error {
 	const dir = "net/ipv6/conf/"
 	all, err := h.sysctls.read(dir + "all/forwarding")
 	if err != nil || all == "1" {
@@ -113,22 +113,22 @@ func (h *HostPort) forwardAll6() error {
 			return err
 		}
 		if forwarding != "0" {
-			if err := h.journal.note(dir+name+"/forwarding", forwarding, ""); err != nil {
+			if err := h.saved.save(dir+name+"/forwarding", forwarding, ""); err != nil {
 				return err
 			}
 			continue
 		}
 		if ra, err := h.sysctls.read(dir + name + "/accept_ra"); err == nil && ra == "1" {
-			if err := h.change(dir+name+"/accept_ra", "2"); err != nil {
+			if err := h.changeSysctl(dir+name+"/accept_ra", "2"); err != nil {
 				return err
 			}
 		}
 	}
-	return h.change(dir+"all/forwarding", "1")
+	return h.changeSysctl(dir+"all/forwarding", "1")
 }
 
-// change sets a sysctl of the host's own and notes its old value first.
-func (h *HostPort) change(key, value string) error {
+// changeSysctl sets a sysctl of the host's own and notes its old value first.
+func (h *Veth) changeSysctl(key, value string) error {
 	old, err := h.sysctls.read(key)
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (h *HostPort) change(key, value string) error {
 	if old == value {
 		return nil
 	}
-	if err := h.journal.note(key, old, value); err != nil {
+	if err := h.saved.save(key, old, value); err != nil {
 		return err
 	}
 	h.log.Info("sysctl changed, to be put back at the end", "key", strings.ReplaceAll(key, "/", "."), "from", old, "to", value)
