@@ -74,59 +74,11 @@ func (w *worker) reaches(path *route.Path, mode conntrack.Mode, ep netip.AddrPor
 // entry that was made for it. The flow counts as half open until it goes on: of
 // packets from nowhere the table keeps none that is older than a real one's.
 func (w *worker) takeUp(p *pkt, ref conntrack.Ref) {
-	p.ref = ref
-	e := w.table.Entry(ref)
-	adj, dst, mtu := w.adjacency(p, w.table.Conn(ref), e, ref)
-	if adj == nil {
-		return // held, or answered
-	}
-	t := w.tunnelOf(p, e, ref)
-	mtu = t.within(mtu)
-	if uint32(p.Len) > mtu && w.tooBigDirect(p, mtu) {
+	out, ok := w.egressOf(p, ref)
+	if !ok || p.Frag != 0 && !w.fragmentGoes(p, w.table.Entry(ref)) {
 		return
 	}
-	if p.Frag != 0 && !w.fragmentGoes(p, e) {
-		return
-	}
-	w.direct(p, &t, adj, dst, mtu)
-}
-
-// direct sends packet p, which fits the tunnel's mtu or may be fragmented, on
-// to its endpoint.
-func (w *worker) direct(p *pkt, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
-	f := w.frame(p)
-	ip := f[p.L3:]
-	if p.Family == 4 {
-		ip[8]--
-		c := binary.LittleEndian.Uint16(ip[10:])
-		binary.LittleEndian.PutUint16(ip[10:], header.Update(c, header.TTLDelta))
-	} else {
-		ip[7]--
-	}
-	if p.Proto == header.ProtoTCP && p.Flags&header.SYN != 0 {
-		w.clampMSS(p, mtu)
-	}
-	fits := uint32(p.Len) <= mtu
-	if p.Partial && (!t.plain || !fits) {
-		// Behind another header or in pieces nobody will complete it.
-		w.sumChecksum(p)
-		p.Partial = false
-	}
-	if !fits {
-		w.inFragments(p, t, adj, dst, mtu)
-		return
-	}
-	w.onward(p, t, adj, dst)
-}
-
-// onward puts the outer header on packet p, where it gets one, and sends it. t is nil
-// for a packet that was translated.
-func (w *worker) onward(p *pkt, t *tunnel, adj *route.Adjacency, dst uint64) {
-	if t != nil && !t.plain && !w.encapsulate(p, &t.outer) {
-		w.drop(p, DropUnsupported)
-		return
-	}
-	w.leave(p, adj, dst)
+	w.output(p, &out)
 }
 
 // encapsulate puts the outer header between the Ethernet header,
@@ -196,28 +148,6 @@ func (w *worker) clampMSS(p *pkt, mtu uint32) {
 
 // minMSS is what every host takes (RFC 9293 section 3.7.1).
 const minMSS = 536
-
-// tooBigDirect deals with a packet that is larger than the tunnel's mtu; false
-// when it may go all the same, in fragments.
-func (w *worker) tooBigDirect(p *pkt, mtu uint32) bool {
-	ip := w.frame(p)[p.L3:]
-	if p.Family == 4 && !header.IPv4(ip).DontFragment() {
-		if w.divisible(&p.Packet, mtu) {
-			return false
-		}
-		w.drop(p, DropTooBig)
-		return true
-	}
-	if p.Family == 6 && mtu < minMTU6 {
-		if p.Len <= minMTU6 { // nobody would believe less
-			w.drop(p, DropTooBig)
-			return true
-		}
-		mtu = minMTU6
-	}
-	w.reply(p, header.TooBig, int(mtu), DropTooBig)
-	return true
-}
 
 // minMTU6 is the least MTU of IPv6 (RFC 8200 section 5).
 const minMTU6 = 1280

@@ -58,25 +58,18 @@ func (w *worker) established(p *pkt, r conntrack.Ref) bool {
 		if conntrack.Milestone(binary.BigEndian.Uint32(f[p.L4+4:]), uint32(p.Len)) { // sample leaves datagrams out
 			w.sample(p, c, r)
 		}
-		hop(ip, p.Family)
+		header.DecrementTTL(ip[:], p.Family)
 		port.tx[port.txn] = *d
 		port.txn++
 		return true
 	}
 	if p.Family == 4 {
-		// From the TTL to the source in one store.
 		word := binary.LittleEndian.Uint64(ip[8:])
-		sum := header.Update(uint16(word>>16), uint64(e.AddrDelta)+header.TTLDelta)
-		word = (word-1)&0xffff | uint64(sum)<<16 | e.Addr4<<32
-		binary.LittleEndian.PutUint64(ip[8:], word)
+		binary.LittleEndian.PutUint64(ip[8:], header.NextHopWord(word, e.Addr4, uint64(e.AddrDelta)))
 		binary.LittleEndian.PutUint32(ip[16:], uint32(e.Addr4>>32))
 	} else {
-		ip[7]--
 		src, dst := w.table.NewAddrs6(r)
-		binary.LittleEndian.PutUint64(ip[8:], src[0])
-		binary.LittleEndian.PutUint64(ip[16:], src[1])
-		binary.LittleEndian.PutUint64(ip[24:], dst[0])
-		binary.LittleEndian.PutUint64(ip[32:], dst[1])
+		header.RewriteIPv6(ip[:], src, dst)
 		at = header.IPv6Len
 	}
 	l4 := ip[at : at+header.TCPLen]
@@ -97,15 +90,4 @@ func (w *worker) established(p *pkt, r conntrack.Ref) bool {
 	port.tx[port.txn] = *d
 	port.txn++
 	return true
-}
-
-// hop takes one off the TTL, or the hop limit.
-func hop(ip *[plainLen]byte, family uint8) {
-	if family == 6 {
-		ip[7]--
-		return
-	}
-	ip[8]--
-	c := binary.LittleEndian.Uint16(ip[10:])
-	binary.LittleEndian.PutUint16(ip[10:], header.Update(c, header.TTLDelta))
 }

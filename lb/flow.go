@@ -22,27 +22,16 @@ func (w *worker) flow(p *pkt, ref conntrack.Ref) {
 
 // carry sends packet p on by the flow entry that it belongs to.
 func (w *worker) carry(p *pkt, ref conntrack.Ref) {
-	p.ref = ref
 	c := w.table.Conn(ref)
 	if p.TTL <= 1 {
 		w.reply(p, header.TimeExceeded, 0, DropTTL)
 		return
 	}
-	e := w.table.Entry(ref)
-	adj, dst, mtu := w.adjacency(p, c, e, ref)
-	if adj == nil {
-		return // held, or answered
-	}
-	var t tunnel
-	if oneWay(e.Mode) {
-		t = w.tunnelOf(p, e, ref)
-		mtu = t.within(mtu)
-		if uint32(p.Len) > mtu && w.tooBigDirect(p, mtu) {
-			return
-		}
-	} else if uint32(p.Len) > mtu && w.tooBig(p, adj, mtu) {
+	out, ok := w.egressOf(p, ref)
+	if !ok {
 		return
 	}
+	e := w.table.Entry(ref)
 	if p.Proto == header.ProtoTCP {
 		if !w.trackTCP(p, c, ref) {
 			return
@@ -67,12 +56,10 @@ func (w *worker) carry(p *pkt, ref conntrack.Ref) {
 	if p.Frag != 0 && !w.fragmentGoes(p, e) {
 		return
 	}
-	if oneWay(e.Mode) {
-		w.direct(p, &t, adj, dst, mtu)
-		return
+	if !out.oneWay {
+		w.translate(p, e)
 	}
-	w.translate(p, e)
-	w.depart(p, adj, dst, mtu)
+	w.output(p, &out)
 }
 
 // lookAgains bounds how often a packet is looked up again: who ends a flow may
@@ -91,20 +78,6 @@ func (w *worker) lookAgain(p *pkt) {
 		return
 	}
 	w.miss(p)
-}
-
-// leave puts the adjacency's MAC addresses on packet p and sends it.
-func (w *worker) leave(p *pkt, adj *route.Adjacency, dst uint64) {
-	src, out := adj.Src()
-	adj.Touch(w.tick)
-	if p.L3 != header.EthernetLen {
-		w.untag(p)
-	}
-	route.PutMACs(w.frame(p), dst, src)
-	if p.Partial {
-		w.completeChecksum(p, &w.ports[out])
-	}
-	w.send(p, int32(out))
 }
 
 // way is a connection's word for one direction: the stamp of the adjacency in bits

@@ -138,53 +138,23 @@ func (w *worker) laterFragment(p *pkt, d *datagram, h uint64, k *conntrack.Key) 
 		w.drop(p, DropFragmentRefused)
 		return
 	}
-	p.ref = ref
 	if p.TTL <= 1 {
 		w.drop(p, DropTTL) // said of the first (RFC 1812 section 4.3.2.7)
 		return
 	}
-	c, e := w.table.Conn(ref), w.table.Entry(ref)
-	adj, dst, mtu := w.adjacency(p, c, e, ref)
-	if adj == nil {
-		return // held, or dropped
-	}
-	var t tunnel
-	if oneWay(e.Mode) {
-		t = w.tunnelOf(p, e, ref)
-		mtu = t.within(mtu)
-		if uint32(p.Len) > mtu && w.tooBigDirect(p, mtu) {
-			return
-		}
-	} else if uint32(p.Len) > mtu && w.tooBig(p, adj, mtu) {
+	out, ok := w.egressOf(p, ref)
+	if !ok {
 		return
 	}
+	e := w.table.Entry(ref)
 	if !w.fragmentGoes(p, e) {
 		return
 	}
-	c.Touch(w.tick)
-	if oneWay(e.Mode) {
-		w.direct(p, &t, adj, dst, mtu)
-		return
+	w.table.Conn(ref).Touch(w.tick)
+	if !out.oneWay {
+		w.translateAddresses(p, e)
 	}
-	w.translateAddresses(w.frame(p)[p.L3:], p.Family, ref)
-	w.depart(p, adj, dst, mtu)
-}
-
-// translateAddresses is translate without a transport header.
-func (w *worker) translateAddresses(ip []byte, family uint8, ref conntrack.Ref) {
-	if family == 4 {
-		e := w.table.Entry(ref)
-		binary.LittleEndian.PutUint64(ip[12:], e.Addr4)
-		ip[8]--
-		c := binary.LittleEndian.Uint16(ip[10:])
-		binary.LittleEndian.PutUint16(ip[10:], header.Update(c, uint64(e.AddrDelta)+header.TTLDelta))
-		return
-	}
-	ip[7]--
-	src, dst := w.table.NewAddrs6(ref)
-	for j, a := range [4]uint64{src[0], src[1], dst[0], dst[1]} {
-		binary.LittleEndian.PutUint64(ip[8+8*j:], a)
-	}
+	w.output(p, &out)
 }
 
 // fragmentGoes is asked of every fragment that is about to be sent on by an

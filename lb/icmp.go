@@ -6,7 +6,6 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/route"
 )
 
 // icmp deals with packet p, an ICMP or ICMPv6 message.
@@ -101,27 +100,21 @@ func (w *worker) passError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 		w.drop(p, DropTTL)
 		return
 	}
-	adj, dst, mtu := w.adjacency(p, c, e, ref)
-	if adj == nil {
-		return // held, or dropped
-	}
-	if oneWay(e.Mode) {
-		t := w.tunnelOf(p, e, ref)
-		w.errorDirect(p, &t, adj, dst, mtu)
+	out, ok := w.egressOf(p, ref)
+	if !ok {
 		return
 	}
-	if uint32(p.Len) > mtu && w.tooBig(p, adj, mtu) {
-		return
+	if !out.oneWay {
+		if ref.Forward() && e.Mode == conntrack.ModeNAT && !w.floorMTU(p) {
+			w.drop(p, DropReplyLimit)
+			return
+		}
+		var t header.ErrorTranslation
+		w.errorTranslation(&t, p, ref)
+		header.TranslateError(w.frame(p), &p.Packet, q, &t)
 	}
-	if ref.Forward() && e.Mode == conntrack.ModeNAT && !w.floorMTU(p) {
-		w.drop(p, DropReplyLimit)
-		return
-	}
-	var t header.ErrorTranslation
-	w.errorTranslation(&t, p, ref)
-	header.TranslateError(w.frame(p), &p.Packet, q, &t)
 	w.t.icmpPassed++
-	w.depart(p, adj, dst, mtu)
+	w.output(p, &out)
 }
 
 // floorMTU raises the MTU in an error to an endpoint to the least that one may be told;
@@ -147,17 +140,6 @@ func (w *worker) floorMTU(p *pkt) bool {
 		header.RaiseMTU(f, &p.Packet, least)
 	}
 	return true
-}
-
-// errorDirect sends an error about what an endpoint answered past Weir on to
-// that endpoint, as it is: it is to the frontend, whose address the endpoint has.
-func (w *worker) errorDirect(p *pkt, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
-	mtu = t.within(mtu)
-	if uint32(p.Len) > mtu && w.tooBigDirect(p, mtu) {
-		return
-	}
-	w.t.icmpPassed++
-	w.direct(p, t, adj, dst, mtu)
 }
 
 // errorTranslation is what error p gets on the way of an entry. The packet that

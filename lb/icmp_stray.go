@@ -69,16 +69,17 @@ func (w *worker) directTo(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEnt
 		w.drop(p, DropNoRoute)
 		return false
 	}
-	adj, dst, _ := w.hop(p, &path, true)
-	if adj == nil {
+	var out egress
+	out.adj, out.mac, _ = w.hop(p, &path, true)
+	if out.adj == nil {
 		return false // held, or dropped
 	}
-	t := w.tunnelTo(p, mode, src.Addr, ep.AddrPort.Addr())
-	mtu := t.within(min(adj.MTU(), path.MTU))
-	if uint32(p.Len) > mtu && w.tooBigDirect(p, mtu) {
+	out.mtu = min(out.adj.MTU(), path.MTU)
+	out.into(w.tunnelTo(p, mode, src.Addr, ep.AddrPort.Addr()))
+	if w.tooBig(p, &out) {
 		return false
 	}
-	w.direct(p, &t, adj, dst, mtu)
+	w.output(p, &out)
 	return true
 }
 

@@ -86,7 +86,7 @@ func (w *worker) tellClient(p *pkt, family uint8, in *header.Quote, mtu uint32) 
 		w.drop(p, DropNoRoute)
 		return
 	}
-	adj, dst, _ := w.hop(p, &path, path.NextHop != p.key.Src().Addr())
+	adj, mac, _ := w.hop(p, &path, path.NextHop != p.key.Src().Addr())
 	if adj == nil {
 		return // held, or dropped
 	}
@@ -97,5 +97,5 @@ func (w *worker) tellClient(p *pkt, family uint8, in *header.Quote, mtu uint32) 
 	}
 	w.t.icmpPassed++
 	w.becomes(p, header.TunnelTooBig(f[:cap(f)], &p.Packet, in, int(mtu)))
-	w.leave(p, adj, dst)
+	w.outputTo(p, adj, mac)
 }

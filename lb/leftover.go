@@ -30,9 +30,9 @@ func (w *worker) clearPort(p *pkt, ref conntrack.Ref) {
 	p.Len = uint16(n - int(p.L3))
 	p.ref = ref
 	e := w.table.Entry(ref)
-	if adj, dst, _ := w.adjacency(p, w.table.Conn(ref), e, ref); adj != nil {
+	if adj, mac, _ := w.adjacency(p, w.table.Conn(ref), e, ref); adj != nil {
 		w.translate(p, e)
-		w.leave(p, adj, dst)
+		w.outputTo(p, adj, mac)
 		w.t.resets++
 	}
 	p.Packet, *p.head(), p.size = syn, desc, size

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -126,21 +125,4 @@ func (w *worker) becomes(p *pkt, n int) {
 	p.n, p.size = 1, uint32(n)
 	d := p.head()
 	d.Len, d.Options = uint32(n), 0
-}
-
-// tooBig deals with packet p, to be translated, which is larger than mtu: that of the
-// link and the route. It reports false when the packet goes on: an IPv4 packet without
-// DF that the link takes whole (a router beyond fragments it, or the host's kernel if
-// that is behind it), or that depart can send in fragments.
-func (w *worker) tooBig(p *pkt, adj *route.Adjacency, mtu uint32) bool {
-	f := w.frame(p)
-	if p.Family == 4 && !header.IPv4(f[p.L3:]).DontFragment() {
-		if uint32(p.Len) <= adj.MTU() || w.divisible(&p.Packet, mtu) {
-			return false
-		}
-		w.drop(p, DropTooBig)
-		return true
-	}
-	w.reply(p, header.TooBig, int(mtu), DropTooBig)
-	return true
 }

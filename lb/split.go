@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -37,33 +36,15 @@ func (w *worker) fragmentStep(p *header.Packet, mtu uint32) int {
 // ipv4Len is the length of packet p's IPv4 header with its options.
 func ipv4Len(p *header.Packet) int { return int(p.L4 - p.L3) }
 
-// depart sends packet p, translated by the entry p.ref, on its way out: in fragments
-// where the link does not take it whole. mtu is that of the link and the route.
-func (w *worker) depart(p *pkt, adj *route.Adjacency, dst uint64, mtu uint32) {
-	if uint32(p.Len) <= mtu || uint32(p.Len) <= adj.MTU() {
-		w.leave(p, adj, dst)
-		return
-	}
-	if p.Partial { // in fragments nobody will complete it
-		w.sumChecksum(p)
-		p.Partial = false
-	}
-	if p.Frag == 0 { // a fragment has got its number from fragmentGoes
-		p.SetID(w.frame(p), w.nextID(p.ref))
-	}
-	w.inFragments(p, nil, adj, dst, mtu)
-}
-
-// inFragments sends packet p, an IPv4 packet, in fragments that fit the mtu; t is nil
-// where it gets no outer header.
-func (w *worker) inFragments(p *pkt, t *tunnel, adj *route.Adjacency, dst uint64, mtu uint32) {
-	if !w.divisible(&p.Packet, mtu) { // the link's MTU has changed meanwhile
+// outputFragments sends packet p, an IPv4 packet, in fragments.
+func (w *worker) outputFragments(p *pkt, out *egress) {
+	if !w.divisible(&p.Packet, out.mtu) { // the link's MTU has changed meanwhile
 		w.drop(p, DropTooBig)
 		return
 	}
 	// All are made before any is sent: they take packet p's place.
 	var made [maxFragments]xsk.Desc
-	step := w.fragmentStep(&p.Packet, mtu)
+	step := w.fragmentStep(&p.Packet, out.mtu)
 	payload := int(p.Len) - ipv4Len(&p.Packet)
 	n := 0
 	for at := 0; at < payload; at += step {
@@ -83,7 +64,7 @@ func (w *worker) inFragments(p *pkt, t *tunnel, adj *route.Adjacency, dst uint64
 		p.Packet = whole // tags that the fragment before lost or got have moved its offsets
 		p.Len = uint16(d.Len - uint32(p.L3))
 		*p.head(), p.size = d, d.Len
-		w.onward(p, t, adj, dst)
+		w.outputWhole(p, out)
 	}
 }
 

@@ -16,23 +16,8 @@ const (
 // translate rewrites packet p by the recipe of its flow entry: addresses,
 // ports, TTL and checksums. The MAC addresses are the adjacency's business.
 func (w *worker) translate(p *pkt, e *conntrack.Entry) {
-	f := w.frame(p)
-	ip := f[p.L3:]
-	if p.Family == 4 {
-		binary.LittleEndian.PutUint64(ip[12:], e.Addr4)
-		ip[8]--
-		c := binary.LittleEndian.Uint16(ip[10:])
-		binary.LittleEndian.PutUint16(ip[10:], header.Update(c, uint64(e.AddrDelta)+header.TTLDelta))
-	} else {
-		_ = ip[39]
-		ip[7]--
-		src, dst := w.table.NewAddrs6(p.ref)
-		binary.LittleEndian.PutUint64(ip[8:], src[0])
-		binary.LittleEndian.PutUint64(ip[16:], src[1])
-		binary.LittleEndian.PutUint64(ip[24:], dst[0])
-		binary.LittleEndian.PutUint64(ip[32:], dst[1])
-	}
-	l4 := f[p.L4:]
+	w.translateAddresses(p, e)
+	l4 := w.frame(p)[p.L4:]
 	if p.Proto == header.ProtoSCTP {
 		translateSCTP(l4, &p.Packet, e.NewPorts)
 		return
@@ -57,6 +42,17 @@ func (w *worker) translate(p *pkt, e *conntrack.Entry) {
 		}
 	}
 	binary.LittleEndian.PutUint16(l4[at:], c)
+}
+
+// translateAddresses is translate without a transport header.
+func (w *worker) translateAddresses(p *pkt, e *conntrack.Entry) {
+	ip := w.frame(p)[p.L3:]
+	if p.Family == 4 {
+		header.RewriteIPv4(ip, e.Addr4, uint64(e.AddrDelta))
+		return
+	}
+	src, dst := w.table.NewAddrs6(p.ref)
+	header.RewriteIPv6(ip, src, dst)
 }
 
 // completeChecksum makes sure that a packet with a partial checksum leaves
