@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
 	"github.com/weirlb/weir/perf/netlab/patience"
@@ -187,9 +187,9 @@ func (n *node) refusal(s *sandbox) string {
 }
 
 // status waits until Weir is synced.
-func (n *node) status(p *netlab.Process) *admin.Status {
+func (n *node) status(p *netlab.Process) *api.Status {
 	n.t.Helper()
-	client := admin.NewClient(filepath.Join(n.Dir(), "run", "weir.sock"))
+	client := api.NewClient(filepath.Join(n.Dir(), "run", "weir.sock"))
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	for {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 )
 
@@ -24,7 +24,7 @@ func newStatus() *cobra.Command {
 		frontends      bool
 		problems       bool
 		drops          bool
-		filter         admin.FlowFilter
+		filter         api.FlowFilter
 	)
 	cmd := &cobra.Command{
 		Use:   "status [flags]",
@@ -49,11 +49,11 @@ asked to, with the object, the reason and the time.`,
 			if watch && interval < 100*time.Millisecond {
 				return &usageError{cmd.CommandPath(), fmt.Errorf("--interval: must be at least 100ms, is %v", interval)}
 			}
-			c := admin.NewClient(socket)
+			c := api.NewClient(socket)
 			asJSON := output == "json"
 			show := func(ctx context.Context) error { return showStatus(ctx, cmd.OutOrStdout(), c, asJSON) }
-			if filter != (admin.FlowFilter{}) && flows == 0 {
-				flows = admin.DefaultFlowLimit
+			if filter != (api.FlowFilter{}) && flows == 0 {
+				flows = api.DefaultFlowLimit
 			}
 			switch {
 			case flows > 0:
@@ -88,7 +88,7 @@ asked to, with the object, the reason and the time.`,
 	return cmd
 }
 
-func showStatus(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) error {
+func showStatus(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {
 	s, err := c.Status(ctx)
 	if err != nil {
 		return err
@@ -96,10 +96,10 @@ func showStatus(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) 
 	if asJSON {
 		return printJSON(w, s)
 	}
-	return admin.Render(w, s, nil)
+	return api.Render(w, s, nil)
 }
 
-func showDrops(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) error {
+func showDrops(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {
 	l, err := c.Drops(ctx)
 	if err != nil {
 		return err
@@ -107,10 +107,10 @@ func showDrops(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) e
 	if asJSON {
 		return printJSON(w, l)
 	}
-	return admin.RenderDrops(w, l)
+	return api.RenderDrops(w, l)
 }
 
-func showProblems(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) error {
+func showProblems(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {
 	s, err := c.Status(ctx)
 	if err != nil {
 		return err
@@ -118,10 +118,10 @@ func showProblems(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool
 	if asJSON {
 		return printJSON(w, s.Problems)
 	}
-	return admin.RenderProblems(w, s)
+	return api.RenderProblems(w, s)
 }
 
-func showFlows(ctx context.Context, w io.Writer, c *admin.Client, limit int, filter *admin.FlowFilter, asJSON bool) error {
+func showFlows(ctx context.Context, w io.Writer, c *api.Client, limit int, filter *api.FlowFilter, asJSON bool) error {
 	l, err := c.Flows(ctx, limit, filter)
 	if err != nil {
 		return err
@@ -129,10 +129,10 @@ func showFlows(ctx context.Context, w io.Writer, c *admin.Client, limit int, fil
 	if asJSON {
 		return printJSON(w, l)
 	}
-	return admin.RenderFlows(w, l)
+	return api.RenderFlows(w, l)
 }
 
-func showFrontends(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool) error {
+func showFrontends(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {
 	l, err := c.Frontends(ctx)
 	if err != nil {
 		return err
@@ -140,17 +140,17 @@ func showFrontends(ctx context.Context, w io.Writer, c *admin.Client, asJSON boo
 	if asJSON {
 		return printJSON(w, l)
 	}
-	return admin.RenderFrontends(w, l)
+	return api.RenderFrontends(w, l)
 }
 
 // watchStatus shows the status until ctx ends. A daemon that goes away is
 // said, and waited for.
-func watchStatus(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool, every time.Duration) error {
+func watchStatus(ctx context.Context, w io.Writer, c *api.Client, asJSON bool, every time.Duration) error {
 	home := ""
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && !asJSON {
 		home = "\x1b[H\x1b[2J" // cursor home, clear
 	}
-	var prev *admin.Status
+	var prev *api.Status
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for first := true; ; first = false {
@@ -172,7 +172,7 @@ func watchStatus(ctx context.Context, w io.Writer, c *admin.Client, asJSON bool,
 				prev = nil
 			}
 			fmt.Fprint(w, home)
-			if err := admin.Render(w, s, prev); err != nil {
+			if err := api.Render(w, s, prev); err != nil {
 				return err
 			}
 			if home == "" {

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/testbed"
 )
@@ -78,7 +78,7 @@ func (Weir) Start(ctx context.Context, b *testbed.Bed, c Config) (_ Running, err
 	if err != nil {
 		return nil, err
 	}
-	w := &weir{node: b.Node, dir: dir, admin: admin.NewClient(filepath.Join(dir, "weir.sock"))}
+	w := &weir{node: b.Node, dir: dir, admin: api.NewClient(filepath.Join(dir, "weir.sock"))}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.Stop())
@@ -113,7 +113,7 @@ type weir struct {
 	node    *netlab.Namespace
 	dir     string
 	tables  string // mounted
-	admin   *admin.Client
+	admin   *api.Client
 	process *netlab.Process
 	log     bytes.Buffer // written until the process has ended
 }

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/lb/route"
 )
 
@@ -22,22 +22,22 @@ func (d *Daemon) nodeAddresses() []netip.Addr {
 
 // nodePortAddresses are the same, each with the reason. Preconditions: d.mu is
 // held.
-func (d *Daemon) nodePortAddresses() []admin.NodePortAddress {
-	var out []admin.NodePortAddress
+func (d *Daemon) nodePortAddresses() []api.NodePortAddress {
+	var out []api.NodePortAddress
 	prefixes, primary := d.cfg.NodePortPrefixes()
 	switch {
 	case primary:
 		for _, a := range d.lb.Router().Primary(d.node.Addresses) {
-			out = append(out, admin.NodePortAddress{Address: a.Addr, Reason: d.whyPrimary(a)})
+			out = append(out, api.NodePortAddress{Address: a.Addr, Reason: d.whyPrimary(a)})
 		}
 	case len(prefixes) > 0:
 		for _, a := range d.lb.Router().In(prefixes) {
-			out = append(out, admin.NodePortAddress{Address: a, Reason: "nodePortAddresses"})
+			out = append(out, api.NodePortAddress{Address: a, Reason: "nodePortAddresses"})
 		}
 	default:
 		for _, a := range d.lb.Router().Addresses() {
 			if a.Port >= 0 {
-				out = append(out, admin.NodePortAddress{Address: a.Prefix.Addr(), Reason: "all addresses of " + a.Name})
+				out = append(out, api.NodePortAddress{Address: a.Prefix.Addr(), Reason: "all addresses of " + a.Name})
 			}
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/metrics"
@@ -66,15 +66,15 @@ type Daemon struct {
 
 	overdue    overdue
 	lastHealth atomic.Pointer[metrics.Health]
-	withdrawn  atomic.Uint64                   // Services that the source has withdrawn
-	kernel     atomic.Pointer[[]admin.Feature] // nil until probed
+	withdrawn  atomic.Uint64                 // Services that the source has withdrawn
+	kernel     atomic.Pointer[[]api.Feature] // nil until probed
 
 	mu        sync.Mutex // guards what follows, and orders publications
 	cfg       *config.Configuration
 	translate *translate.Translator
 	pending   *pending // before the source has synced
 	node      discovery.Node
-	nodePorts []admin.NodePortAddress // as last logged
+	nodePorts []api.NodePortAddress // as last logged
 	updated   time.Time
 	synced    bool
 	known     int // Services of the source, as last delivered

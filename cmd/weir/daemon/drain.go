@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 )
 
 // draining is a drain that is under way. It has two phases. First the health
@@ -21,11 +21,11 @@ type draining struct {
 }
 
 // status is the drain as `weir status` shows it.
-func (r *draining) status(now time.Time) *admin.Drain {
+func (r *draining) status(now time.Time) *api.Drain {
 	if r == nil {
 		return nil
 	}
-	return &admin.Drain{
+	return &api.Drain{
 		Accepting:   now.Before(r.accepting),
 		Connections: int(r.connections.Load()),
 		SecondsLeft: max(0, r.end.Sub(now).Seconds()),

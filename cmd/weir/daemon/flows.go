@@ -8,16 +8,16 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/table"
 )
 
-// Flows implements admin.Source.
-func (d *Daemon) Flows(ctx context.Context, limit int, match *admin.FlowMatcher) (*admin.FlowList, error) {
+// Flows implements api.Source.
+func (d *Daemon) Flows(ctx context.Context, limit int, match *api.FlowMatcher) (*api.FlowList, error) {
 	t := d.lb.FlowTable()
-	out := &admin.FlowList{Total: uint64(t.Flows()), Flows: []admin.Flow{}}
+	out := &api.FlowList{Total: uint64(t.Flows()), Flows: []api.Flow{}}
 	now := t.Tick()
 	t.Range(func(r conntrack.Ref) bool {
 		if ctx.Err() != nil {
@@ -40,7 +40,7 @@ func (d *Daemon) Flows(ctx context.Context, limit int, match *admin.FlowMatcher)
 		if e.Mode == conntrack.ModeNAT {
 			snat = t.NewSrc(r)
 		}
-		out.Flows = append(out.Flows, admin.Flow{
+		out.Flows = append(out.Flows, api.Flow{
 			Protocol: protocolName(e.Key.Proto()),
 			Client:   e.Key.Src(), Frontend: e.Key.Dst(), SNAT: snat, Endpoint: t.NewDst(r),
 			Service: service,
@@ -52,12 +52,12 @@ func (d *Daemon) Flows(ctx context.Context, limit int, match *admin.FlowMatcher)
 	return out, ctx.Err()
 }
 
-// Drops implements admin.Source.
-func (d *Daemon) Drops(context.Context) (*admin.DropList, error) {
-	out := &admin.DropList{Packets: []admin.DroppedPacket{}}
+// Drops implements api.Source.
+func (d *Daemon) Drops(context.Context) (*api.DropList, error) {
+	out := &api.DropList{Packets: []api.DroppedPacket{}}
 	now, snapshot := d.lb.FlowTable().Tick(), d.lb.Tables().Load()
 	for _, s := range d.lb.DropSamples() {
-		p := admin.DroppedPacket{
+		p := api.DroppedPacket{
 			Reason: s.Reason.String(), Text: s.Reason.Text(), Size: s.Size, Interface: d.lb.InterfaceName(s.Port),
 			AgeSeconds: float64(now-s.Tick) / conntrack.TicksPerSecond,
 		}
@@ -70,7 +70,7 @@ func (d *Daemon) Drops(context.Context) (*admin.DropList, error) {
 		}
 		out.Packets = append(out.Packets, p)
 	}
-	slices.SortStableFunc(out.Packets, func(a, b admin.DroppedPacket) int {
+	slices.SortStableFunc(out.Packets, func(a, b api.DroppedPacket) int {
 		return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.AgeSeconds, b.AgeSeconds))
 	})
 	return out, nil

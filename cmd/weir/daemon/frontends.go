@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/explain"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/conntrack"
@@ -14,8 +14,8 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// Explain implements admin.Source.
-func (d *Daemon) Explain(_ context.Context, query admin.ExplainQuery) (admin.Stream, error) {
+// Explain implements api.Source.
+func (d *Daemon) Explain(_ context.Context, query api.ExplainQuery) (api.Stream, error) {
 	d.mu.Lock()
 	q := explain.Question{Node: d.node.Node}
 	d.mu.Unlock()
@@ -59,14 +59,14 @@ func (d *Daemon) frontendView() explain.View {
 	return v
 }
 
-// Frontends implements admin.Source.
-func (d *Daemon) Frontends(context.Context) (admin.Stream, error) {
+// Frontends implements api.Source.
+func (d *Daemon) Frontends(context.Context) (api.Stream, error) {
 	services := map[string]*discovery.Service{}
 	for _, svc := range d.source.Services() {
 		services[svc.Name.String()] = svc
 	}
 	published := d.lb.Tables().Load()
-	return func(w *admin.ObjectWriter) error {
+	return func(w *api.ObjectWriter) error {
 		w.List("frontends")
 		for f := range published.All() {
 			shown := d.frontend(f)
@@ -98,17 +98,17 @@ func portName(svc *discovery.Service, f *table.FrontendEntry, protocol string) s
 	return ""
 }
 
-func (d *Daemon) frontend(f *table.FrontendEntry) admin.Frontend {
-	out := admin.Frontend{
+func (d *Daemon) frontend(f *table.FrontendEntry) api.Frontend {
+	out := api.Frontend{
 		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: protocolName(f.Proto), Kind: f.Kind.String(), Mode: translate.ModeName(f.Mode),
-		Tier: f.Pool.Tier(), OnEmpty: onEmptyText[f.Pool.OnEmpty()], Endpoints: []admin.FrontendEndpoint{},
+		Tier: f.Pool.Tier(), OnEmpty: onEmptyText[f.Pool.OnEmpty()], Endpoints: []api.FrontendEndpoint{},
 	}
 	var total float64
 	for _, e := range f.Pool.Endpoints() {
 		total += float64(e.Weight)
 	}
 	for _, e := range f.Pool.Endpoints() {
-		out.Endpoints = append(out.Endpoints, admin.FrontendEndpoint{
+		out.Endpoints = append(out.Endpoints, api.FrontendEndpoint{
 			Address: e.AddrPort.String(), Local: e.Local, Mode: translate.ModeName(d.lb.ModeTo(f, &e)), Share: float64(e.Weight) / total,
 			Flows: uint64(d.lb.FlowTable().EndpointFlows(e.Number)),
 		})

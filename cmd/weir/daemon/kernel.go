@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
@@ -28,13 +28,13 @@ func (d *Daemon) probeKernel(context.Context) error {
 // kernelFeatures converts probes to the features of a status, and missing
 // features to problems. A probe that could not run yields neither: it lacked a
 // privilege, or another process held the resource.
-func kernelFeatures(probes []xsk.Probe) (features []admin.Feature, problems []problem.Problem) {
+func kernelFeatures(probes []xsk.Probe) (features []api.Feature, problems []problem.Problem) {
 	for _, p := range probes {
 		if errors.Is(p.Err, fs.ErrPermission) || errors.Is(p.Err, unix.EBUSY) {
 			continue
 		}
 
-		f := admin.Feature{Name: p.Name, Available: p.OK()}
+		f := api.Feature{Name: p.Name, Available: p.OK()}
 		if !f.Available {
 			f.Instead = p.Without
 			problems = append(problems, problem.Problem{

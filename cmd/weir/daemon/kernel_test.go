@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
@@ -22,7 +22,7 @@ func TestKernelFeaturesThatAreMissingAreProblems(t *testing.T) {
 		{Name: "c", Err: fmt.Errorf("bind: %w", unix.EBUSY)},
 		{Name: "d", Err: unix.EPERM},
 	})
-	if diff := cmp.Diff([]admin.Feature{{Name: "a", Available: true}, {Name: "b", Instead: "goes slower"}}, features); diff != "" {
+	if diff := cmp.Diff([]api.Feature{{Name: "a", Available: true}, {Name: "b", Instead: "goes slower"}}, features); diff != "" {
 		t.Errorf("features (-want +got):\n%s", diff)
 	}
 	want := []problem.Problem{{

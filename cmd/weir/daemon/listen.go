@@ -7,7 +7,7 @@ import (
 	"net"
 	"os"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/metrics"
 )
@@ -28,7 +28,7 @@ func (d *Daemon) listen() (_ *listeners, err error) {
 			ls.close()
 		}
 	}()
-	if ls.admin, err = admin.Listen(ls.socket); err != nil {
+	if ls.admin, err = api.Listen(ls.socket); err != nil {
 		return nil, err
 	}
 	if ls.metrics, err = listenTCP("metricsBindAddress", d.cfg.MetricsBindAddress); err != nil {
@@ -52,7 +52,7 @@ func listenTCP(field, address string) (net.Listener, error) {
 }
 
 func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) error)) {
-	task("admin socket", func(ctx context.Context) error { return admin.Serve(ctx, ls.admin, d, ls.log) })
+	task("admin socket", func(ctx context.Context) error { return api.Serve(ctx, ls.admin, d, ls.log) })
 	if ls.metrics != nil {
 		r := metrics.NewRegistry(d)
 		if c, ok := d.source.(*cluster); ok {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
@@ -181,7 +181,7 @@ const maxProblems = 1000
 
 // addProblems adds the problems to a status, and what older fields have of
 // them.
-func (d *Daemon) addProblems(s *admin.Status) {
+func (d *Daemon) addProblems(s *api.Status) {
 	d.lookForProblems()
 	s.Problems, s.ProblemsLeftOut = d.problems.List(maxProblems)
 	s.ProblemCounts = d.problems.Counts()

@@ -8,34 +8,34 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb"
 )
 
-// Status implements admin.Source.
-func (d *Daemon) Status(context.Context) (*admin.Status, error) {
+// Status implements api.Source.
+func (d *Daemon) Status(context.Context) (*api.Status, error) {
 	d.mu.Lock()
 	synced, updated := d.synced, d.updated
 	nodePorts := d.nodePortAddresses()
 	d.mu.Unlock()
 	drain := d.draining.Load().status(time.Now())
 	p := d.lb.Status()
-	s := &admin.Status{
+	s := &api.Status{
 		Version: version.Get().Version, Node: d.cfg.NodeName, PID: os.Getpid(),
 		StartTime: p.Started, UptimeSeconds: time.Since(p.Started).Seconds(),
 		Snapshot: p.Snapshot, LastUpdated: updated, Synced: synced, Draining: drain != nil, Drain: drain,
 		Discovery: d.discoveryStatus(), NodePorts: nodePorts,
 		Services: p.Services, Frontends: p.Frontends, Endpoints: p.Endpoints,
 		Flows: flowStatus(&p), Drops: map[string]uint64{}, Steering: p.Steering,
-		Interfaces: []admin.Interface{}, Workers: []admin.Worker{}, Neighbours: []admin.Neighbour{},
+		Interfaces: []api.Interface{}, Workers: []api.Worker{}, Neighbours: []api.Neighbour{},
 	}
 	for _, i := range p.Interfaces {
 		s.Interfaces = append(s.Interfaces, interfaceStatus(&i))
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Absent)) {
-		s.Absent = append(s.Absent, admin.AbsentInterface{Name: name, Reason: p.Absent[name]})
+		s.Absent = append(s.Absent, api.AbsentInterface{Name: name, Reason: p.Absent[name]})
 	}
 	for _, w := range p.Workers {
 		s.Workers = append(s.Workers, workerStatus(&w, s.UptimeSeconds))
@@ -44,7 +44,7 @@ func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 		}
 	}
 	for _, n := range p.Neighbours {
-		s.Neighbours = append(s.Neighbours, admin.Neighbour{
+		s.Neighbours = append(s.Neighbours, api.Neighbour{
 			Address: n.NextHop, Interface: n.Interface, MAC: macText(n.MAC), State: n.State.String(),
 		})
 	}
@@ -61,8 +61,8 @@ func (d *Daemon) Status(context.Context) (*admin.Status, error) {
 	return s, nil
 }
 
-func (d *Daemon) discoveryStatus() admin.Discovery {
-	out := admin.Discovery{Source: d.source.String(), Errors: []string{}, NodeNotEligible: d.notEligible()}
+func (d *Daemon) discoveryStatus() api.Discovery {
+	out := api.Discovery{Source: d.source.String(), Errors: []string{}, NodeNotEligible: d.notEligible()}
 	if c, ok := d.source.(*cluster); ok {
 		if at, last := c.LastKnown(); last {
 			out.LastKnown = &at
@@ -71,7 +71,7 @@ func (d *Daemon) discoveryStatus() admin.Discovery {
 			out.GoodAt = &at
 		}
 		for _, r := range c.Contacts() {
-			out.Resources = append(out.Resources, admin.Resource{Name: r.Resource, Connected: r.Connected, LastContact: r.Last})
+			out.Resources = append(out.Resources, api.Resource{Name: r.Resource, Connected: r.Connected, LastContact: r.Last})
 		}
 		out.WatchErrors = c.WatchErrors()
 	}
@@ -82,8 +82,8 @@ func (d *Daemon) discoveryStatus() admin.Discovery {
 	return out
 }
 
-func interfaceStatus(i *lb.InterfaceStatus) admin.Interface {
-	out := admin.Interface{
+func interfaceStatus(i *lb.InterfaceStatus) api.Interface {
+	out := api.Interface{
 		Name: i.Name, IfIndex: i.Index, Mode: i.Mode, Driver: i.Driver, Queues: i.Queues, BoundQueues: len(i.Sockets),
 		TxChecksum: "software", MultiBuffer: i.MultiBuffer, Pinned: i.Pinned, HostVeth: i.HostVeth, MTU: i.MTU,
 		Interface: i.Interface, Device: i.Device, VLAN: i.VLAN, Inactive: i.Inactive,
@@ -92,7 +92,7 @@ func interfaceStatus(i *lb.InterfaceStatus) admin.Interface {
 		out.TxChecksum = "metadata"
 	}
 	for _, s := range i.Sockets {
-		out.Sockets = append(out.Sockets, admin.Socket{
+		out.Sockets = append(out.Sockets, api.Socket{
 			Queue: s.Queue, Worker: s.Queue,
 			RxDropped: s.Kernel.RxDropped, RxRingFull: s.Kernel.RxRingFull, RxFillRingEmpty: s.Kernel.RxFillEmpty,
 			Mode: s.Mode, Umem: s.Umem, Rejected: s.Rejected,
@@ -102,8 +102,8 @@ func interfaceStatus(i *lb.InterfaceStatus) admin.Interface {
 	return out
 }
 
-func workerStatus(w *lb.WorkerStatus, uptime float64) admin.Worker {
-	return admin.Worker{
+func workerStatus(w *lb.WorkerStatus, uptime float64) api.Worker {
+	return api.Worker{
 		ID: w.ID, CPU: w.CPU, RxPackets: w.RxPackets, RxBytes: w.RxBytes, TxPackets: w.TxPackets, TxBytes: w.TxBytes,
 		NewFlows: w.NewFlows, Reopened: w.Reopened, Flowless: w.Flowless, Resets: w.Resets, Aborts: w.Aborts, ICMPErrors: w.ICMPErrors,
 		ICMPPassed: w.ICMPPassed, EchoReplies: w.EchoReplies,
@@ -121,9 +121,9 @@ func macText(mac [6]byte) string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
 }
 
-func flowStatus(p *lb.Status) admin.Flows {
+func flowStatus(p *lb.Status) api.Flows {
 	f := &p.FlowStats
-	out := admin.Flows{
+	out := api.Flows{
 		Current: uint64(p.Flows), Max: uint64(p.MaxFlows), MemoryBytes: uint64(p.FlowMemory),
 		Created: f.Created, Expired: f.Expired, Evicted: f.Evicted, NoPort: f.NoPort, Displaced: f.Displaced, Full: f.Full,
 		Adopted: uint64(f.Adopted), ByState: map[string]uint64{},

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/explain"
 	"github.com/weirlb/weir/perf/netlab/workload"
@@ -80,33 +80,33 @@ func TestConfigIsValid(t *testing.T) {
 
 func TestJudgeComparesEveryFrontend(t *testing.T) {
 	p := phases[0]
-	good := func() []admin.Frontend {
-		var out []admin.Frontend
+	good := func() []api.Frontend {
+		var out []api.Frontend
 		for _, f := range frontendAddrs() {
 			for protocol, port := range map[string]uint16{"TCP": f.http, "UDP": f.echo} {
-				fe := admin.Frontend{Service: serviceName, Protocol: protocol, Tier: p.tier,
+				fe := api.Frontend{Service: serviceName, Protocol: protocol, Tier: p.tier,
 					Address: fmt.Sprintf("%s:%d", f.addr, port)}
 				if f.addr.Is6() {
 					fe.Address = fmt.Sprintf("[%s]:%d", f.addr, port)
 				}
 				for _, e := range p.endpoints(f.addr.Is6(), protocol) {
-					fe.Endpoints = append(fe.Endpoints, admin.FrontendEndpoint{Address: e})
+					fe.Endpoints = append(fe.Endpoints, api.FrontendEndpoint{Address: e})
 				}
 				out = append(out, fe)
 			}
 		}
-		return append(out, admin.Frontend{Service: "other/service"})
+		return append(out, api.Frontend{Service: "other/service"})
 	}
 	if err := judge(good(), p); err != nil {
 		t.Errorf("good frontends: %v", err)
 	}
-	for name, spoil := range map[string]func([]admin.Frontend) []admin.Frontend{
-		"missing frontend":  func(f []admin.Frontend) []admin.Frontend { return f[1:] },
-		"other tier":        func(f []admin.Frontend) []admin.Frontend { f[3].Tier = "all"; return f },
-		"missing endpoint":  func(f []admin.Frontend) []admin.Frontend { f[2].Endpoints = f[2].Endpoints[1:]; return f },
-		"unreadable":        func(f []admin.Frontend) []admin.Frontend { f[0].Address = "nonsense"; return f },
-		"none at all":       func([]admin.Frontend) []admin.Frontend { return nil },
-		"the phase's other": func(f []admin.Frontend) []admin.Frontend { f[5].Endpoints[0].Address = "10.30.0.12:8080"; return f },
+	for name, spoil := range map[string]func([]api.Frontend) []api.Frontend{
+		"missing frontend":  func(f []api.Frontend) []api.Frontend { return f[1:] },
+		"other tier":        func(f []api.Frontend) []api.Frontend { f[3].Tier = "all"; return f },
+		"missing endpoint":  func(f []api.Frontend) []api.Frontend { f[2].Endpoints = f[2].Endpoints[1:]; return f },
+		"unreadable":        func(f []api.Frontend) []api.Frontend { f[0].Address = "nonsense"; return f },
+		"none at all":       func([]api.Frontend) []api.Frontend { return nil },
+		"the phase's other": func(f []api.Frontend) []api.Frontend { f[5].Endpoints[0].Address = "10.30.0.12:8080"; return f },
 	} {
 		if judge(spoil(good()), p) == nil {
 			t.Errorf("%s was not noticed", name)

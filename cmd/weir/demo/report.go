@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
@@ -70,7 +70,7 @@ has no NAT rules for them. The client never retries.
 func backendAddr(i int) string { return netlab.Host4(backends[i].network, backends[i].host).String() }
 
 // ready tells what weir run got from the kernel.
-func (r *report) ready(s *admin.Status) {
+func (r *report) ready(s *api.Status) {
 	var ifs []string
 	for _, i := range s.Interfaces {
 		ifs = append(ifs, fmt.Sprintf("%s (%s, %d of %d queues)", i.Name, i.Mode, i.BoundQueues, i.Queues))

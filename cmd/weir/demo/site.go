@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
@@ -35,7 +35,7 @@ type site struct {
 	log       string // file
 	socket    string
 	manifests string // directory
-	admin     *admin.Client
+	admin     *api.Client
 }
 
 // newSite builds the lab, starts the servers and `weir run`, and waits until
@@ -56,7 +56,7 @@ func newSite(ctx context.Context, r *report, errOut io.Writer, o options) (_ *si
 			err = errors.Join(err, s.close())
 		}
 	}()
-	s.admin = admin.NewClient(s.socket)
+	s.admin = api.NewClient(s.socket)
 	if err := s.serve(); err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func newSite(ctx context.Context, r *report, errOut io.Writer, o options) (_ *si
 	ctx, cancel := context.WithTimeout(ctx, patience.For(startWithin))
 	defer cancel()
 	err = s.applied(ctx, phases[0])
-	var status *admin.Status
+	var status *api.Status
 	if err == nil {
 		status, err = s.attached(ctx)
 	}
@@ -178,7 +178,7 @@ func (s *site) applied(ctx context.Context, p phase) error {
 }
 
 // attached waits until Weir takes traffic on all of its interfaces.
-func (s *site) attached(ctx context.Context) (status *admin.Status, err error) {
+func (s *site) attached(ctx context.Context) (status *api.Status, err error) {
 	err = s.weir.Until(ctx, func(ctx context.Context) error {
 		if status, err = s.admin.Status(ctx); err != nil {
 			return err
@@ -190,7 +190,7 @@ func (s *site) attached(ctx context.Context) (status *admin.Status, err error) {
 
 // judge compares the frontends of the demo's Service with what the phase asks
 // for.
-func judge(frontends []admin.Frontend, p phase) error {
+func judge(frontends []api.Frontend, p phase) error {
 	found := 0
 	for _, f := range frontends {
 		if f.Service != serviceName {

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
@@ -49,7 +49,7 @@ func (f *fixture) untilStatus(t *testing.T, port uint16, path string, code int) 
 }
 
 // drainStatus is the drain as the admin socket shows it.
-func (f *fixture) drainStatus() (*admin.Drain, error) {
+func (f *fixture) drainStatus() (*api.Drain, error) {
 	s, err := f.admin.Status(context.Background())
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
 	"github.com/weirlb/weir/perf/netlab/patience"
@@ -31,7 +31,7 @@ type fixture struct {
 	opts     options
 	services []service
 	weir     *netlab.Daemon
-	admin    *admin.Client
+	admin    *api.Client
 	runs     int
 }
 
@@ -136,7 +136,7 @@ func newFixture(binary string, o options) (*fixture, error) {
 		return nil, err
 	}
 	f := &fixture{Edge: lab, binary: binary, opts: o, services: o.services}
-	f.admin = admin.NewClient(f.path("weir.sock"))
+	f.admin = api.NewClient(f.path("weir.sock"))
 	if err = f.fragmentable(); err == nil {
 		err = f.serve()
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/steer"
 )
@@ -79,7 +79,7 @@ func (f *fixture) awaitFeatures(t *testing.T, available map[string]bool) {
 	}
 }
 
-func hasFeatureProblem(s *admin.Status, feature string) bool {
+func hasFeatureProblem(s *api.Status, feature string) bool {
 	return slices.ContainsFunc(s.Problems, func(p problem.Problem) bool {
 		return p.Kind == problem.KernelFeature && p.Field == feature
 	})

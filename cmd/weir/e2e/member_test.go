@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
@@ -46,7 +46,7 @@ func (s *stacked) removeMember(t *testing.T, name string) {
 }
 
 // until waits until the status is as it should be.
-func (s *stacked) until(t *testing.T, wanted func(*admin.Status) error) {
+func (s *stacked) until(t *testing.T, wanted func(*api.Status) error) {
 	t.Helper()
 	must(t, s.poll(func(ctx context.Context) error {
 		status, err := s.admin.Status(ctx)
@@ -68,7 +68,7 @@ func (s *stacked) index(t *testing.T, name string) int {
 // joined waits until an interface is there and packets may leave by it.
 func (s *stacked) joined(t *testing.T, name string, index int) {
 	t.Helper()
-	s.until(t, func(status *admin.Status) error {
+	s.until(t, func(status *api.Status) error {
 		if i := interfaceOf(status, name); i == nil || i.IfIndex != index || i.Mode != "native" || i.Inactive {
 			return fmt.Errorf("%s: %+v", name, i)
 		}
@@ -80,7 +80,7 @@ func (s *stacked) joined(t *testing.T, name string, index int) {
 // frames again as it had: a fill ring is topped up by half a batch at least.
 func (s *stacked) left(t *testing.T, name string, free []uint64) {
 	t.Helper()
-	s.until(t, func(status *admin.Status) error {
+	s.until(t, func(status *api.Status) error {
 		if i := interfaceOf(status, name); i != nil {
 			return fmt.Errorf("%s: %+v", name, i)
 		}
@@ -94,7 +94,7 @@ func (s *stacked) left(t *testing.T, name string, free []uint64) {
 	})
 }
 
-func freeFrames(status *admin.Status) (free []uint64) {
+func freeFrames(status *api.Status) (free []uint64) {
 	for _, w := range status.Workers {
 		free = append(free, w.FreeFrames)
 	}
@@ -194,7 +194,7 @@ func TestWireBondHasRoomForTwoMoreMembers(t *testing.T) {
 	})
 	s.declare(t, bondOf("bond0", "m3", "m0", "m1", "m2"))
 	s.joined(t, "m2", s.index(t, "m2"))
-	s.until(t, func(status *admin.Status) error {
+	s.until(t, func(status *api.Status) error {
 		for _, w := range status.Warnings {
 			if strings.Contains(w, "bond member m3") && strings.Contains(w, "restart Weir") {
 				return nil
@@ -234,7 +234,7 @@ func TestWireABondGoesOnBesideAMemberThatCannotBeAttached(t *testing.T) {
 		s.addMember(t, "m1")
 	})
 	s.declare(t, strings.Replace(bondOf("bond0", "m1", "m0"), `"m1", "Kind": "veth"`, `"m1", "Kind": "tuntap"`, 1))
-	s.until(t, func(status *admin.Status) error {
+	s.until(t, func(status *api.Status) error {
 		for _, w := range status.Warnings {
 			if strings.Contains(w, "its member m1 is a tuntap") {
 				return nil

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/perf/netlab"
 )
@@ -103,7 +103,7 @@ func (f *fixture) awaitProblems(t *testing.T, want map[string]problem.Kind) {
 	}
 }
 
-func compareProblems(s *admin.Status, want map[string]problem.Kind) error {
+func compareProblems(s *api.Status, want map[string]problem.Kind) error {
 	var got, wanted []string
 	for _, p := range s.Problems {
 		if kind, _, _ := strings.Cut(p.Object, " "); kind == "Service" || kind == "EndpointSlice" {

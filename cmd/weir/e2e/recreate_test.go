@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
@@ -52,9 +52,9 @@ func (f *fixture) shows(t *testing.T, name string, attached bool) {
 
 // attachedTo waits until the status has every interface attached and, under this
 // name, the one of this index.
-func (f *fixture) attachedTo(t *testing.T, name string, index int) *admin.Status {
+func (f *fixture) attachedTo(t *testing.T, name string, index int) *api.Status {
 	t.Helper()
-	var found *admin.Status
+	var found *api.Status
 	must(t, f.poll(func(ctx context.Context) error {
 		s, err := f.admin.Status(ctx)
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 )
 
@@ -290,7 +290,7 @@ func (s *stacked) spreads(t *testing.T, a, b string) {
 	}))
 }
 
-func interfaceOf(s *admin.Status, name string) *admin.Interface {
+func interfaceOf(s *api.Status, name string) *api.Interface {
 	for i := range s.Interfaces {
 		if s.Interfaces[i].Name == name {
 			return &s.Interfaces[i]

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
@@ -234,7 +234,7 @@ func (o *options) online(ctx context.Context) (*Output, error) {
 	if socket == "" {
 		socket = DefaultSocket
 	}
-	raw, err := admin.NewClient(socket).Explain(ctx, admin.ExplainQuery{Service: o.service, WhatIf: o.whatIf})
+	raw, err := api.NewClient(socket).Explain(ctx, api.ExplainQuery{Service: o.service, WhatIf: o.whatIf})
 	if err != nil {
 		return nil, err
 	}

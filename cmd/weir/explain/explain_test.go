@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 	"github.com/weirlb/weir/topology"
@@ -106,12 +106,12 @@ func TestFamiliesWithUnequalTiers(t *testing.T) {
 
 // answer is a daemon that explains.
 type answer struct {
-	admin.Source
+	api.Source
 	services []*discovery.Service
 	report   *manifest.Report
 }
 
-func (a *answer) Explain(_ context.Context, query admin.ExplainQuery) (admin.Stream, error) {
+func (a *answer) Explain(_ context.Context, query api.ExplainQuery) (api.Stream, error) {
 	q := Question{Services: a.services, Node: topology.Node{Name: "edge-1"}, Report: a.report}
 	if err := q.Parse(query); err != nil {
 		return nil, err
@@ -125,14 +125,14 @@ func (a *answer) Explain(_ context.Context, query admin.ExplainQuery) (admin.Str
 
 func TestRunningDaemonIsAsked(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "weir.sock")
-	l, err := admin.Listen(socket)
+	l, err := api.Listen(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	daemon := &answer{services: []*discovery.Service{testService(nil, "10.1.2.3:80")}}
-	go func() { done <- admin.Serve(ctx, l, daemon, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- api.Serve(ctx, l, daemon, slog.New(slog.DiscardHandler)) }()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -157,7 +157,7 @@ func TestRunningDaemonIsAsked(t *testing.T) {
 	if text, err = run("-o", "json"); err != nil || !strings.Contains(text, `"tier": "all"`) {
 		t.Errorf("%v\n%s", err, text)
 	}
-	if _, err = run("--service", "shop/none"); !errors.Is(err, admin.ErrNotFound) {
+	if _, err = run("--service", "shop/none"); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("unknown Service: %v", err)
 	}
 	if text, err = run("--what-if", "drain=10.1.2.3"); err != nil || !strings.Contains(text, "cluster: 0.0 % of new flows would move, tier terminating") {
@@ -189,7 +189,7 @@ func TestRunningDaemonIsAsked(t *testing.T) {
 func TestWhatIfSharesAddUp(t *testing.T) {
 	svc := testService(nil, "10.1.1.1:80", "10.1.1.2:80", "10.1.1.3:80", "[fd00::1]:80", "[fd00::2]:80")
 	q := Question{Services: []*discovery.Service{svc}, Node: topology.Node{Name: "edge-1"}}
-	if err := q.Parse(admin.ExplainQuery{WhatIf: "drain=10.1.1.1"}); err != nil {
+	if err := q.Parse(api.ExplainQuery{WhatIf: "drain=10.1.1.1"}); err != nil {
 		t.Fatal(err)
 	}
 	m := q.explain(q.subjects()[0], nil).Ports[0].WhatIf.Cluster

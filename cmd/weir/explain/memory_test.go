@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/discovery"
 )
 
@@ -55,7 +55,7 @@ func TestDaemonHoldsTheExplanationOfOneServiceAtATime(t *testing.T) {
 			s.Name.Name, s.Ports = fmt.Sprintf("web-%05d", i), ports
 		}))
 	}
-	h, w := admin.Handler(daemon), &heapWriter{header: http.Header{}}
+	h, w := api.Handler(daemon), &heapWriter{header: http.Header{}}
 	before := liveHeap()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/explain", nil))
 	if w.written < 2*room || w.measured == 0 {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
@@ -23,7 +23,7 @@ type Question struct {
 }
 
 // Parse reads a query of the admin socket into the Question.
-func (q *Question) Parse(query admin.ExplainQuery) (err error) {
+func (q *Question) Parse(query api.ExplainQuery) (err error) {
 	if query.WhatIf != "" {
 		if q.Change, err = ParseChange(query.WhatIf); err != nil {
 			return fmt.Errorf("what-if: %w", err)
@@ -64,7 +64,7 @@ func (q *Question) Answer() (*Output, error) {
 	}
 	subjects := q.subjects()
 	if q.Only != nil && len(subjects) == 0 {
-		return nil, fmt.Errorf("service %s: %w", q.Only, admin.ErrNotFound)
+		return nil, fmt.Errorf("service %s: %w", q.Only, api.ErrNotFound)
 	}
 	out.Services = func(yield func(*Service, error) bool) {
 		for _, s := range subjects {

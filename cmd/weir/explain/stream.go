@@ -7,7 +7,7 @@ import (
 	"io"
 	"iter"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 )
 
 // Output is what `weir explain` prints. With 10,000 Services it has tens of
@@ -27,7 +27,7 @@ type Output struct {
 
 // WriteFields writes the fields of the JSON form, which is a contract: fields
 // are only ever added.
-func (o *Output) WriteFields(w *admin.ObjectWriter) error {
+func (o *Output) WriteFields(w *api.ObjectWriter) error {
 	w.Field("node", o.Node)
 	if o.WhatIf != "" {
 		w.Field("whatIf", o.WhatIf)
@@ -53,7 +53,7 @@ func (o *Output) WriteFields(w *admin.ObjectWriter) error {
 
 // writeJSON writes the JSON form for people.
 func (o *Output) writeJSON(w io.Writer) error {
-	j := admin.NewObjectWriter(w, true)
+	j := api.NewObjectWriter(w, true)
 	return errors.Join(o.WriteFields(j), j.Close())
 }
 

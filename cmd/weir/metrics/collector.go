@@ -1,7 +1,7 @@
 // Package metrics serves what Weir counts to Prometheus, and its health to
 // load balancers and probes.
 //
-// The metrics are read from the same admin.Status that `weir status` shows,
+// The metrics are read from the same api.Status that `weir status` shows,
 // once per scrape, so that the two never disagree. Names begin with weir_,
 // units are base units, counters end in _total, and labels are bounded:
 // reason, worker, device, queue, state. There are none per Service.
@@ -18,14 +18,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/version"
 )
 
-// StatusSource is where the counters come from; admin.Source is one.
+// StatusSource is where the counters come from; api.Source is one.
 type StatusSource interface {
-	Status(ctx context.Context) (*admin.Status, error)
+	Status(ctx context.Context) (*api.Status, error)
 }
 
 // scrapeTimeout bounds how long a scrape waits for the status.
@@ -51,21 +51,21 @@ type metric struct {
 	labels     []string
 	kind       prometheus.ValueType
 	desc       *prometheus.Desc
-	read       func(s *admin.Status, emit emit)
+	read       func(s *api.Status, emit emit)
 }
 
 // emit adds one value, with the values of the metric's labels.
 type emit func(v float64, labels ...string)
 
-func counter(name, help string, labels []string, read func(*admin.Status, emit)) metric {
+func counter(name, help string, labels []string, read func(*api.Status, emit)) metric {
 	return newMetric(prometheus.CounterValue, name, help, labels, read)
 }
 
-func gauge(name, help string, labels []string, read func(*admin.Status, emit)) metric {
+func gauge(name, help string, labels []string, read func(*api.Status, emit)) metric {
 	return newMetric(prometheus.GaugeValue, name, help, labels, read)
 }
 
-func newMetric(kind prometheus.ValueType, name, help string, labels []string, read func(*admin.Status, emit)) metric {
+func newMetric(kind prometheus.ValueType, name, help string, labels []string, read func(*api.Status, emit)) metric {
 	name = "weir_" + name
 	return metric{name, help, labels, kind, prometheus.NewDesc(name, help, labels, nil), read}
 }
@@ -99,86 +99,86 @@ var all = concat(general, devices, workers, flows)
 
 var general = []metric{
 	gauge("build_info", "What this Weir was built from; always 1.", []string{"version", "revision", "goversion"},
-		func(s *admin.Status, e emit) {
+		func(s *api.Status, e emit) {
 			v := version.Get()
 			e(1, v.Version, v.Revision, v.Go)
 		}),
 	gauge("start_time_seconds", "When the process began to serve, in seconds since the epoch.", nil,
-		func(s *admin.Status, e emit) { e(seconds(s.StartTime)) }),
+		func(s *api.Status, e emit) { e(seconds(s.StartTime)) }),
 	gauge("synced", "1 once the source has told everything it knew at start.", nil,
-		func(s *admin.Status, e emit) { e(boolean(s.Synced)) }),
+		func(s *api.Status, e emit) { e(boolean(s.Synced)) }),
 	gauge("draining", "1 between SIGTERM and the end.", nil,
-		func(s *admin.Status, e emit) { e(boolean(s.Draining)) }),
+		func(s *api.Status, e emit) { e(boolean(s.Draining)) }),
 	gauge("snapshot_number", "Number of the published snapshot of frontends and endpoints.", nil,
-		func(s *admin.Status, e emit) { e(float64(s.Snapshot)) }),
+		func(s *api.Status, e emit) { e(float64(s.Snapshot)) }),
 	gauge("snapshot_last_timestamp_seconds", "When the last snapshot was published, in seconds since the epoch; 0 for never.", nil,
-		func(s *admin.Status, e emit) { e(seconds(s.LastUpdated)) }),
+		func(s *api.Status, e emit) { e(seconds(s.LastUpdated)) }),
 	gauge("services", "Services that Weir serves.", nil,
-		func(s *admin.Status, e emit) { e(float64(s.Services)) }),
+		func(s *api.Status, e emit) { e(float64(s.Services)) }),
 	gauge("services_left_to_kernel", "Services with a field that Weir does not honor; kube-proxy serves them.", nil,
-		func(s *admin.Status, e emit) { e(float64(s.ProblemCounts[problem.UnsupportedField])) }),
+		func(s *api.Status, e emit) { e(float64(s.ProblemCounts[problem.UnsupportedField])) }),
 	gauge("frontends", "Addresses, protocols and ports that Weir serves.", nil,
-		func(s *admin.Status, e emit) { e(float64(s.Frontends)) }),
+		func(s *api.Status, e emit) { e(float64(s.Frontends)) }),
 	gauge("frontends_hash", "A hash of the frontends, node ports apart, and their Services: nodes that differ serve other ones.", nil,
-		func(s *admin.Status, e emit) { e(float64(s.FrontendsHash)) }),
+		func(s *api.Status, e emit) { e(float64(s.FrontendsHash)) }),
 	gauge("endpoints", "Endpoints that Services list, each counted for every Service port that lists it.", nil,
-		func(s *admin.Status, e emit) { e(float64(s.Endpoints)) }),
+		func(s *api.Status, e emit) { e(float64(s.Endpoints)) }),
 	gauge("healthy", "1 while the packet path works: every worker goes round, no update is overdue.", nil,
-		func(s *admin.Status, e emit) { e(boolean(s.Healthy)) }),
+		func(s *api.Status, e emit) { e(boolean(s.Healthy)) }),
 	gauge("discovery_connected", "1 while the API server answers requests for the resource.", []string{"resource"},
-		func(s *admin.Status, e emit) {
+		func(s *api.Status, e emit) {
 			for _, r := range s.Discovery.Resources {
 				e(boolean(r.Connected), r.Name)
 			}
 		}),
 	gauge("discovery_last_contact_timestamp_seconds", "When the API server last said something about the resource, in seconds since the epoch; 0 for never.", []string{"resource"},
-		func(s *admin.Status, e emit) {
+		func(s *api.Status, e emit) {
 			for _, r := range s.Discovery.Resources {
 				e(seconds(r.LastContact), r.Name)
 			}
 		}),
 	gauge("state_file_ok", "0 while the last known state of the cluster cannot be read or written.", nil,
-		func(s *admin.Status, e emit) { e(boolean(s.ProblemCounts[problem.StateFile] == 0)) }),
+		func(s *api.Status, e emit) { e(boolean(s.ProblemCounts[problem.StateFile] == 0)) }),
 	gauge("problems", "What is not done as it was asked for, by kind: weir status --problems lists it.", []string{"kind", "severity"},
-		func(s *admin.Status, e emit) {
+		func(s *api.Status, e emit) {
 			for _, d := range problem.Kinds {
 				e(float64(s.ProblemCounts[d.Kind]), string(d.Kind), string(d.Severity))
 			}
 		}),
 	gauge("discovery_slices", "EndpointSlices of Services.", nil,
-		func(s *admin.Status, e emit) { e(float64(s.Discovery.Slices)) }),
+		func(s *api.Status, e emit) { e(float64(s.Discovery.Slices)) }),
 	gauge("discovery_fqdn_slices", "EndpointSlices that are skipped because their addresses are names.", nil,
-		func(s *admin.Status, e emit) { e(float64(s.Discovery.FQDNSlices)) }),
+		func(s *api.Status, e emit) { e(float64(s.Discovery.FQDNSlices)) }),
 	gauge("discovery_mirrored_services", "Services that are served from a legacy Endpoints object.", nil,
-		func(s *admin.Status, e emit) { e(float64(s.Discovery.Mirrored)) }),
+		func(s *api.Status, e emit) { e(float64(s.Discovery.Mirrored)) }),
 	gauge("discovery_refused_endpoints", "Endpoints with an address that must not be sent to.", nil,
-		func(s *admin.Status, e emit) { e(float64(s.Discovery.RefusedEndpoints)) }),
+		func(s *api.Status, e emit) { e(float64(s.Discovery.RefusedEndpoints)) }),
 	counter("discovery_services_removed_total", "Services that the source has withdrawn.", nil,
-		func(s *admin.Status, e emit) { e(float64(s.Discovery.ServicesRemoved)) }),
+		func(s *api.Status, e emit) { e(float64(s.Discovery.ServicesRemoved)) }),
 	gauge("discovery_last_known", "1 while the last known state is served because the API server has not answered since the start.", nil,
-		func(s *admin.Status, e emit) { e(boolean(s.Discovery.LastKnown != nil)) }),
+		func(s *api.Status, e emit) { e(boolean(s.Discovery.LastKnown != nil)) }),
 	gauge("discovery_last_known_age_seconds", "Age of what is served: seconds since it was last known to be what the API server has; 0 while that is watched.", nil,
-		func(s *admin.Status, e emit) {
+		func(s *api.Status, e emit) {
 			if at := s.Discovery.GoodAt; at != nil {
 				e(max(0, time.Since(*at).Truncate(time.Second).Seconds()))
 			}
 		}),
 	counter("discovery_watch_errors_total", "Requests to list or watch that the API server refused or that did not reach it.", []string{"resource"},
-		func(s *admin.Status, e emit) {
+		func(s *api.Status, e emit) {
 			for resource, n := range s.Discovery.WatchErrors {
 				e(float64(n), resource)
 			}
 		}),
 	gauge("node_eligible", "0 while load balancers in front should not send traffic to this node (KEP-3836).", nil,
-		func(s *admin.Status, e emit) { e(boolean(s.Discovery.NodeNotEligible == "")) }),
+		func(s *api.Status, e emit) { e(boolean(s.Discovery.NodeNotEligible == "")) }),
 	gauge("kernel_feature", "1 where an optional kernel feature was found.", []string{"feature"},
-		func(s *admin.Status, e emit) {
+		func(s *api.Status, e emit) {
 			for _, f := range s.Kernel {
 				e(boolean(f.Available), f.Name)
 			}
 		}),
 	gauge("neighbours", "Next hops in use, by state.", []string{"state"},
-		func(s *admin.Status, e emit) {
+		func(s *api.Status, e emit) {
 			n := map[string]int{"unresolved": 0, "resolving": 0, "valid": 0, "failed": 0}
 			for _, x := range s.Neighbours {
 				n[x.State]++

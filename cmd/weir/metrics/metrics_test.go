@@ -21,7 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb"
 )
@@ -31,30 +31,30 @@ var update = flag.Bool("update", false, "write the reference")
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type source struct {
-	status *admin.Status
+	status *api.Status
 	err    error
 }
 
-func (s *source) Status(context.Context) (*admin.Status, error) { return s.status, s.err }
+func (s *source) Status(context.Context) (*api.Status, error) { return s.status, s.err }
 
-func example() *admin.Status {
-	return &admin.Status{
+func example() *api.Status {
+	return &api.Status{
 		StartTime: time.Unix(1000, 5e8), Synced: true, Healthy: true, FrontendsHash: 77, Snapshot: 42, Services: 3, Frontends: 8, Endpoints: 12,
-		Discovery: admin.Discovery{Resources: []admin.Resource{{Name: "services", LastContact: time.Unix(1000, 5e8)}},
+		Discovery: api.Discovery{Resources: []api.Resource{{Name: "services", LastContact: time.Unix(1000, 5e8)}},
 			Slices: 9, FQDNSlices: 2, Mirrored: 1, RefusedEndpoints: 4, ServicesRemoved: 5},
-		Interfaces: []admin.Interface{{Name: "eth0", Mode: "native", Driver: "veth", TxChecksum: "metadata", Pinned: true, Queues: 4, BoundQueues: 2,
-			Sockets: []admin.Socket{{Queue: 0, RxRingFull: 5, RxInvalidDescs: 1, TxInvalidDescs: 2}, {Queue: 1}}}},
-		Absent:  []admin.AbsentInterface{{Name: "eth1", Reason: "interface eth1 is gone"}},
-		Workers: []admin.Worker{{ID: 0, RxPackets: 10, TxBytes: 99}, {ID: 1, RxPackets: 20}},
+		Interfaces: []api.Interface{{Name: "eth0", Mode: "native", Driver: "veth", TxChecksum: "metadata", Pinned: true, Queues: 4, BoundQueues: 2,
+			Sockets: []api.Socket{{Queue: 0, RxRingFull: 5, RxInvalidDescs: 1, TxInvalidDescs: 2}, {Queue: 1}}}},
+		Absent:  []api.AbsentInterface{{Name: "eth1", Reason: "interface eth1 is gone"}},
+		Workers: []api.Worker{{ID: 0, RxPackets: 10, TxBytes: 99}, {ID: 1, RxPackets: 20}},
 		Drops:   map[string]uint64{"no-flow": 7, "martian": 0},
-		Flows:   admin.Flows{Current: 1, Max: 2, NoPort: 3, Full: 4, ByState: map[string]uint64{"tcp-established": 6}},
-		Neighbours: []admin.Neighbour{
+		Flows:   api.Flows{Current: 1, Max: 2, NoPort: 3, Full: 4, ByState: map[string]uint64{"tcp-established": 6}},
+		Neighbours: []api.Neighbour{
 			{State: "valid"}, {State: "valid"}, {State: "failed"},
 		},
 		Steering: map[string]uint64{"frontend": 30},
 
 		ProblemCounts: map[problem.Kind]int{problem.UnsupportedField: 1, problem.FrontendConflict: 3, problem.StateFile: 1},
-		Kernel:        []admin.Feature{{Name: "a feature"}},
+		Kernel:        []api.Feature{{Name: "a feature"}},
 	}
 }
 
@@ -130,9 +130,9 @@ func TestMetricsShowTheStatus(t *testing.T) {
 func TestInterfacesAreShownOncePerName(t *testing.T) {
 	st := example()
 	st.Interfaces = append(st.Interfaces,
-		admin.Interface{Name: "weir0", Mode: "native", HostVeth: true, Queues: 1, BoundQueues: 1},
-		admin.Interface{Name: "bond0.7", Device: "eth0"}, admin.Interface{Name: "bond0.7", Mode: "native", Device: "eth9"})
-	st.Absent = append(st.Absent, admin.AbsentInterface{Name: "weir0", Reason: "is gone"})
+		api.Interface{Name: "weir0", Mode: "native", HostVeth: true, Queues: 1, BoundQueues: 1},
+		api.Interface{Name: "bond0.7", Device: "eth0"}, api.Interface{Name: "bond0.7", Mode: "native", Device: "eth9"})
+	st.Absent = append(st.Absent, api.AbsentInterface{Name: "weir0", Reason: "is gone"})
 	code, body := scrape(t, Handler(NewRegistry(&source{status: st}), func() bool { return false }, slog.New(slog.DiscardHandler)))
 	if code != http.StatusOK {
 		t.Fatalf("%d %s", code, body)

@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/discovery/kube/kubetest"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
@@ -37,7 +37,7 @@ type fixture struct {
 	*netlab.Edge
 	cluster *kubetest.Cluster
 	*kubetest.Site
-	admin  *admin.Client
+	admin  *api.Client
 	binary string
 	weir   *netlab.Daemon
 	runs   int
@@ -67,7 +67,7 @@ func newFixture(t *testing.T, o kubetest.Options) *fixture {
 			t.Error(err)
 		}
 	})
-	f.admin = admin.NewClient(f.path("weir.sock"))
+	f.admin = api.NewClient(f.path("weir.sock"))
 	f.forwardAPIServer()
 	f.configure()
 	f.Node("edge-1", "zone-a", netlab.Host4(netlab.FabricNet, 1))

@@ -15,7 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/weirtest"
@@ -75,7 +75,7 @@ type lab struct {
 	services            map[string]*service // by definition's name and mode
 	sentinels           []*sentinel
 	weir                *netlab.Daemon
-	admin               *admin.Client
+	admin               *api.Client
 	next                uint16 // client of the next scene
 }
 
@@ -248,7 +248,7 @@ conntrack: {path: %s, maxFlows: 65536, %s}
 	if l.weir, err = l.edge.StartDaemon(exec.Command(file, "run", "--config", config), filepath.Join(l.Dir(), "weir.log")); err != nil {
 		return err
 	}
-	l.admin = admin.NewClient(filepath.Join(l.Dir(), "weir.sock"))
+	l.admin = api.NewClient(filepath.Join(l.Dir(), "weir.sock"))
 	if err := l.served(); err != nil {
 		return fmt.Errorf("weir run does not serve: %w\n%s", err, l.log())
 	}
@@ -279,7 +279,7 @@ func (l *lab) serves() error {
 	return status.Attached()
 }
 
-func (l *lab) status() (*admin.Status, error) {
+func (l *lab) status() (*api.Status, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	return l.admin.Status(ctx)

@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 )
 
 func annotated(annotation, value string) func(*corev1.Service) {
@@ -207,14 +207,14 @@ func (s *scene) withoutEndpoints(f func()) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.publish(&gone, func(now *admin.Status) bool { return now.Endpoints < before.Endpoints })
-	defer s.publish(s.service, func(now *admin.Status) bool { return now.Endpoints == before.Endpoints })
+	s.publish(&gone, func(now *api.Status) bool { return now.Endpoints < before.Endpoints })
+	defer s.publish(s.service, func(now *api.Status) bool { return now.Endpoints == before.Endpoints })
 	f()
 }
 
 // publish writes a Service's manifest anew, and waits until Weir serves it,
 // which done knows by the status.
-func (s *scene) publish(v *service, done func(*admin.Status) bool) {
+func (s *scene) publish(v *service, done func(*api.Status) bool) {
 	s.Helper()
 	dir := filepath.Join(s.lab.Dir(), "manifests")
 	next := filepath.Join(dir, ".next")

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 )
 
 // Services whose QUIC connection IDs name the server in the bytes 1 to 4.
@@ -198,5 +198,5 @@ func (s *scene) publishNext(v *service) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.publish(v, func(now *admin.Status) bool { return now.Snapshot != before.Snapshot })
+	s.publish(v, func(now *api.Status) bool { return now.Snapshot != before.Snapshot })
 }

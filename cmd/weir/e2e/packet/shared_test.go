@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/weirlb/weir/cmd/weir/admin"
+	"github.com/weirlb/weir/cmd/weir/api"
 )
 
 // Services whose only endpoint is the same. One of them loses it, and the others keep it.
@@ -86,7 +86,7 @@ func (s *scene) withService(with *service, f func()) {
 		if err != nil {
 			s.Fatal(err)
 		}
-		s.publish(v, func(now *admin.Status) bool { return now.Snapshot > before.Snapshot })
+		s.publish(v, func(now *api.Status) bool { return now.Snapshot > before.Snapshot })
 		s.service = v
 	}
 	publish(with)

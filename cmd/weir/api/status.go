@@ -1,5 +1,5 @@
-// Package admin is the operator's window into a running Weir: HTTP and JSON
-// over a UNIX socket, its client, and the text that `weir status` shows.
+// Package api is the interface of a running Weir to its operator: HTTP and JSON
+// over a UNIX socket, and a client.
 //
 //	GET /v1/status             Status
 //	GET /v1/explain?service=   what `weir explain -o json` prints
@@ -11,7 +11,7 @@
 // explanation of all Services, list of frontends, or list of more than 1,000
 // flows is being answered. A fault in the middle of an answer breaks the
 // connection. Fields are only ever added to these types.
-package admin
+package api
 
 import (
 	"fmt"
