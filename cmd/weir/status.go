@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/view"
 )
 
 func newStatus() *cobra.Command {
@@ -96,7 +97,7 @@ func showStatus(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) er
 	if asJSON {
 		return printJSON(w, s)
 	}
-	return api.Render(w, s, nil)
+	return view.Status(w, s, nil)
 }
 
 func showDrops(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {
@@ -107,7 +108,7 @@ func showDrops(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) err
 	if asJSON {
 		return printJSON(w, l)
 	}
-	return api.RenderDrops(w, l)
+	return view.Drops(w, l)
 }
 
 func showProblems(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {
@@ -118,7 +119,7 @@ func showProblems(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) 
 	if asJSON {
 		return printJSON(w, s.Problems)
 	}
-	return api.RenderProblems(w, s)
+	return view.Problems(w, s)
 }
 
 func showFlows(ctx context.Context, w io.Writer, c *api.Client, limit int, filter *api.FlowFilter, asJSON bool) error {
@@ -129,7 +130,7 @@ func showFlows(ctx context.Context, w io.Writer, c *api.Client, limit int, filte
 	if asJSON {
 		return printJSON(w, l)
 	}
-	return api.RenderFlows(w, l)
+	return view.Flows(w, l)
 }
 
 func showFrontends(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {
@@ -140,7 +141,7 @@ func showFrontends(ctx context.Context, w io.Writer, c *api.Client, asJSON bool)
 	if asJSON {
 		return printJSON(w, l)
 	}
-	return api.RenderFrontends(w, l)
+	return view.Frontends(w, l)
 }
 
 // watchStatus shows the status until ctx ends. A daemon that goes away is
@@ -172,7 +173,7 @@ func watchStatus(ctx context.Context, w io.Writer, c *api.Client, asJSON bool, e
 				prev = nil
 			}
 			fmt.Fprint(w, home)
-			if err := api.Render(w, s, prev); err != nil {
+			if err := view.Status(w, s, prev); err != nil {
 				return err
 			}
 			if home == "" {

@@ -57,25 +57,6 @@ func (f *fakeSource) Frontends(context.Context) (Stream, error) {
 	return func(w *ObjectWriter) error { return w.Field("frontends", exampleFrontends().Frontends) }, nil
 }
 
-func exampleFlows() *FlowList {
-	return &FlowList{Total: 7, Truncated: true, Flows: []Flow{{
-		Protocol: "TCP", Client: netip.MustParseAddrPort("192.0.2.9:40000"), Frontend: netip.MustParseAddrPort("192.0.2.1:30080"),
-		SNAT: netip.MustParseAddrPort("10.0.0.1:61000"), Endpoint: netip.MustParseAddrPort("10.0.0.2:8080"),
-		Service: "default/web", Mode: "nat", State: "established", IdleSeconds: 3.4,
-	}, {
-		Protocol: "UDP", Client: netip.MustParseAddrPort("[2001:db8::9]:5353"), Frontend: netip.MustParseAddrPort("[2001:db8::1]:53"),
-		Endpoint: netip.MustParseAddrPort("[fd00::2]:53"), Mode: "dnat", State: "stream",
-	}}}
-}
-
-func exampleFrontends() *FrontendList {
-	return &FrontendList{Frontends: []Frontend{
-		{Service: "default/web", PortName: "http", Address: "192.0.2.1:30080", Protocol: "TCP", Kind: "NodePort", Mode: "dnat", Tier: "same-zone", OnEmpty: "reject",
-			Endpoints: []FrontendEndpoint{{"10.0.0.2:8080", true, "dnat", 0.5, 12}, {"10.0.0.3:8080", false, "nat", 0.5, 9}}},
-		{Service: "default/dns", Address: "192.0.2.1:30053", Protocol: "UDP", Kind: "NodePort", Tier: "none", OnEmpty: "drop"},
-	}}
-}
-
 // serve runs a server for the length of the test.
 func serve(t *testing.T, src Source) (socket string) {
 	t.Helper()

@@ -99,7 +99,11 @@ type Drain struct {
 
 // String is "draining: N connections left, M s to go".
 func (d *Drain) String() string {
-	s := fmt.Sprintf("draining: %s left, %.0f s to go", plural(d.Connections, "connection"), d.SecondsLeft)
+	noun := "connections"
+	if d.Connections == 1 {
+		noun = "connection"
+	}
+	s := fmt.Sprintf("draining: %d %s left, %.0f s to go", d.Connections, noun, d.SecondsLeft)
 	if d.Accepting {
 		s += ", new ones are still taken"
 	}

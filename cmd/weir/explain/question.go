@@ -43,7 +43,7 @@ type subject struct {
 	svc  *discovery.Service
 }
 
-// Answer explains. The error wraps admin.ErrNotFound where Only is not known.
+// Answer explains. The error wraps api.ErrNotFound where Only is not known.
 // The Services are explained while the Output is iterated over.
 func (q *Question) Answer() (*Output, error) {
 	out := &Output{Node: q.Node.Name}

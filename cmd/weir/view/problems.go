@@ -1,4 +1,4 @@
-package api
+package view
 
 import (
 	"fmt"
@@ -6,15 +6,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 )
 
-// maxShown is how many problems the text of a status has; RenderProblems has
+// maxShown is how many problems the text of a status has; Problems has
 // them all.
 const maxShown = 20
 
 // renderProblems shows errors and warnings, and counts the rest.
-func renderProblems(b *strings.Builder, s *Status) {
+func renderProblems(b *strings.Builder, s *api.Status) {
 	var shown []problem.Problem
 	for _, p := range s.Problems {
 		if p.Severity != problem.Note && len(shown) < maxShown {
@@ -30,8 +31,8 @@ func renderProblems(b *strings.Builder, s *Status) {
 	}
 }
 
-// RenderProblems writes all problems of a status as a table.
-func RenderProblems(w io.Writer, s *Status) error {
+// Problems writes all problems of a status as a table.
+func Problems(w io.Writer, s *api.Status) error {
 	b := &strings.Builder{}
 	if len(s.Problems) == 0 {
 		b.WriteString("No problems\n")

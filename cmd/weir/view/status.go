@@ -1,4 +1,6 @@
-package api
+// Package view renders the answers of the api package as text for a terminal:
+// the output of `weir status`.
+package view
 
 import (
 	"cmp"
@@ -11,12 +13,13 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 )
 
-// Render writes s as text for people. With prev, an earlier status of the
-// same process, packets are shown per second as well.
-func Render(w io.Writer, s, prev *Status) error {
+// Status writes s as text. With prev, an earlier status of the same process, it
+// adds packets per second.
+func Status(w io.Writer, s, prev *api.Status) error {
 	b := &strings.Builder{}
 	renderHead(b, s)
 	renderInterfaces(b, s)
@@ -28,7 +31,7 @@ func Render(w io.Writer, s, prev *Status) error {
 	return err
 }
 
-func renderHead(b *strings.Builder, s *Status) {
+func renderHead(b *strings.Builder, s *api.Status) {
 	state := "serving"
 	switch {
 	case s.Drain != nil:
@@ -40,7 +43,7 @@ func renderHead(b *strings.Builder, s *Status) {
 	case s.Discovery.LastKnown != nil:
 		state = "serving the last known state, of " + s.Discovery.LastKnown.Format(time.RFC3339) + ": the API server does not answer"
 	default:
-		if since := s.awaySince(); !since.IsZero() {
+		if since := awaySince(s); !since.IsZero() {
 			state = "serving, API server away since " + since.Format(time.RFC3339)
 		}
 	}
@@ -71,14 +74,14 @@ func renderHead(b *strings.Builder, s *Status) {
 		row(t, "", joinCounts(f.ByState))
 	}
 	if len(s.Kernel) > 0 {
-		row(t, "Kernel", s.kernelFeatures())
+		row(t, "Kernel", kernelFeatures(s))
 	}
 	t.Flush()
 }
 
 // kernelFeatures counts the kernel features that are available and names the
 // missing ones.
-func (s *Status) kernelFeatures() string {
+func kernelFeatures(s *api.Status) string {
 	var missing []string
 	for _, f := range s.Kernel {
 		if !f.Available {
@@ -93,9 +96,9 @@ func (s *Status) kernelFeatures() string {
 	return text
 }
 
-// awaySince is since when the API server could not be asked for some resource,
-// zero when it can be.
-func (s *Status) awaySince() (since time.Time) {
+// awaySince is the time since which the API server has not answered for some
+// resource; zero if it answers for all.
+func awaySince(s *api.Status) (since time.Time) {
 	for _, p := range s.Problems {
 		if p.Kind == problem.APIServer && (since.IsZero() || p.Since.Before(since)) {
 			since = p.Since
@@ -104,7 +107,7 @@ func (s *Status) awaySince() (since time.Time) {
 	return since
 }
 
-func renderInterfaces(b *strings.Builder, s *Status) {
+func renderInterfaces(b *strings.Builder, s *api.Status) {
 	b.WriteByte('\n')
 	t := table(b)
 	row(t, "INTERFACE", "MODE", "DRIVER", "QUEUES", "CHECKSUM", "MTU", "PROGRAM", "LOST")
@@ -126,7 +129,7 @@ func renderInterfaces(b *strings.Builder, s *Status) {
 			program = "pinned"
 		}
 		queues := fmt.Sprintf("%d/%d", i.BoundQueues, i.Queues)
-		row(t, name, i.modes(), dash(i.Driver), queues, dash(i.TxChecksum), number(i.MTU), program, joinCounts(i.lost()))
+		row(t, name, modes(&i), dash(i.Driver), queues, dash(i.TxChecksum), number(i.MTU), program, joinCounts(lost(&i)))
 	}
 	for _, a := range s.Absent {
 		row(t, a.Name, "absent", "-", "-", "-", "-", "-", "-")
@@ -134,8 +137,8 @@ func renderInterfaces(b *strings.Builder, s *Status) {
 	t.Flush()
 }
 
-// modes is the mode of the interface, or where its queues differ all of them.
-func (i *Interface) modes() string {
+// modes is the mode of the interface, or all modes if its queues differ.
+func modes(i *api.Interface) string {
 	n := map[string]uint64{}
 	for _, s := range i.Sockets {
 		n[s.Mode]++
@@ -148,7 +151,7 @@ func (i *Interface) modes() string {
 
 // lost are the packets that the kernel counted as lost before a worker saw
 // them.
-func (i *Interface) lost() map[string]uint64 {
+func lost(i *api.Interface) map[string]uint64 {
 	m := map[string]uint64{}
 	for _, s := range i.Sockets {
 		m["dropped"] += s.RxDropped
@@ -160,7 +163,7 @@ func (i *Interface) lost() map[string]uint64 {
 	return m
 }
 
-func renderWorkers(b *strings.Builder, s, prev *Status) {
+func renderWorkers(b *strings.Builder, s, prev *api.Status) {
 	b.WriteByte('\n')
 	t := table(b)
 	head := []string{"WORKER", "CPU", "BUSY", "RX PACKETS", "RX BYTES", "BATCH", "TX PACKETS", "TX BYTES", "NEW FLOWS", "HANDED OVER", "TO KERNEL", "DROPS"}
@@ -186,7 +189,7 @@ func renderWorkers(b *strings.Builder, s, prev *Status) {
 
 // busy is the share of time that a worker had something to do: since prev, or
 // since the start.
-func busy(w *Worker, s, prev *Status, i int) string {
+func busy(w *api.Worker, s, prev *api.Status, i int) string {
 	share := w.BusyShare
 	if prev != nil && i < len(prev.Workers) && s.UptimeSeconds > prev.UptimeSeconds {
 		share = (w.BusySeconds - prev.Workers[i].BusySeconds) / (s.UptimeSeconds - prev.UptimeSeconds)
@@ -222,7 +225,7 @@ func renderCounts(b *strings.Builder, title string, m map[string]uint64, none st
 // maxNeighbours is how many next hops the text shows; JSON has them all.
 const maxNeighbours = 32
 
-func renderNeighbours(b *strings.Builder, s *Status) {
+func renderNeighbours(b *strings.Builder, s *api.Status) {
 	if len(s.Neighbours) == 0 {
 		return
 	}

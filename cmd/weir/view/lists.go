@@ -1,13 +1,15 @@
-package api
+package view
 
 import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/weirlb/weir/cmd/weir/api"
 )
 
-// RenderFlows writes flows as a table.
-func RenderFlows(w io.Writer, l *FlowList) error {
+// Flows writes flows as a table.
+func Flows(w io.Writer, l *api.FlowList) error {
 	b := &strings.Builder{}
 	t := table(b)
 	row(t, "PROTO", "CLIENT", "FRONTEND", "SNAT", "ENDPOINT", "MODE", "STATE", "IDLE", "SERVICE")
@@ -27,8 +29,8 @@ func RenderFlows(w io.Writer, l *FlowList) error {
 	return err
 }
 
-// RenderFrontends writes frontends as a table, one line per endpoint.
-func RenderFrontends(w io.Writer, l *FrontendList) error {
+// Frontends writes frontends as a table, one line per endpoint.
+func Frontends(w io.Writer, l *api.FrontendList) error {
 	b := &strings.Builder{}
 	t := table(b)
 	row(t, "SERVICE", "FRONTEND", "PROTO", "KIND", "MODE", "TIER", "ENDPOINT", "SHARE", "ENDPOINT FLOWS")

@@ -1,0 +1,92 @@
+package view
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/problem"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// example reads an answer of package api.
+func example[T any](t *testing.T, name string) *T {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "api", "testdata", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := new(T)
+	if err := json.Unmarshal(data, v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func exampleStatus(t *testing.T) *api.Status { return example[api.Status](t, "status") }
+
+func minute(n int) time.Time { return time.Date(2026, 11, 20, 10, n, 0, 0, time.UTC) }
+
+func TestRenderGolden(t *testing.T) {
+	earlier := exampleStatus(t)
+	earlier.UptimeSeconds -= 2
+	earlier.Workers[0].BusySeconds = 0.5
+	earlier.Workers[0].RxPackets, earlier.Workers[0].TxPackets = 0, 0
+	for name, render := range map[string]func(*strings.Builder) error{
+		"status": func(b *strings.Builder) error { return Status(b, exampleStatus(t), nil) },
+		"watch":  func(b *strings.Builder) error { return Status(b, exampleStatus(t), earlier) },
+		"away": func(b *strings.Builder) error {
+			return Status(b, &api.Status{Version: "devel", Node: "n", Synced: true, Problems: []problem.Problem{
+				{Kind: problem.APIServer, Severity: problem.Error, Object: "API server https://k", Field: "nodes", Reason: "refused", Since: minute(7)},
+				{Kind: problem.APIServer, Severity: problem.Error, Object: "API server https://k", Field: "services", Reason: "refused", Since: minute(6)},
+			}}, nil)
+		},
+		"empty":     func(b *strings.Builder) error { return Status(b, &api.Status{Version: "devel", Node: "n"}, nil) },
+		"problems":  func(b *strings.Builder) error { return Problems(b, exampleStatus(t)) },
+		"flows":     func(b *strings.Builder) error { return Flows(b, example[api.FlowList](t, "flows")) },
+		"frontends": func(b *strings.Builder) error { return Frontends(b, example[api.FrontendList](t, "frontends")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &strings.Builder{}
+			if err := render(b); err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", name+".txt")
+			if *update {
+				if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.String() != string(want) {
+				t.Errorf("got\n%s\nwant\n%s(go test -update writes it)", b, want)
+			}
+		})
+	}
+}
+
+func TestADrainIsShown(t *testing.T) {
+	for want, d := range map[string]api.Drain{
+		"draining: 3 connections left, 41 s to go, new ones are still taken": {Accepting: true, Connections: 3, SecondsLeft: 41.2},
+		"draining: 1 connection left, 7 s to go":                             {Connections: 1, SecondsLeft: 6.9},
+	} {
+		s := exampleStatus(t)
+		s.Draining, s.Drain = true, &d
+		var b strings.Builder
+		if err := Status(&b, s, nil); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%s", want, b.String())
+		}
+	}
+}
