@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -43,7 +44,7 @@ type pkt struct {
 	hash uint64 // of key
 	key  conntrack.Key
 	// datagram is the datagram of a fragment, nil of any other packet.
-	datagram *datagram
+	datagram *fragtrack.Datagram
 }
 
 // pktState is how far a packet has come.
@@ -357,7 +358,7 @@ func (w *worker) untag(p *pkt) {
 // port is dropped under the reason given: no loop.
 func (w *worker) giveBack(p *pkt, reason Drop) {
 	if p.Frag != 0 && p.datagram != nil {
-		p.datagram.kernels = true
+		p.datagram.Punted = true
 	}
 	if w.hostPort < 0 || p.in == w.hostPort {
 		w.drop(p, reason)

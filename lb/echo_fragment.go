@@ -1,6 +1,9 @@
 package lb
 
-import "github.com/weirlb/weir/lb/header"
+import (
+	"github.com/weirlb/weir/lb/fragtrack"
+	"github.com/weirlb/weir/lb/header"
+)
 
 // A ping in fragments is answered piece by piece, with its own identification: a
 // reply is the request but for the first piece's type, and who asked puts it
@@ -21,7 +24,7 @@ func (w *worker) mayBeEcho(p *pkt) bool {
 }
 
 // firstOfEcho deals with the first fragment of an ICMP message to such an address.
-func (w *worker) firstOfEcho(p *pkt, d *datagram) {
+func (w *worker) firstOfEcho(p *pkt, d *fragtrack.Datagram) {
 	f := w.frame(p)
 	switch header.ICMPMessage(f, &p.Packet) {
 	case header.MessageEcho:
@@ -36,11 +39,11 @@ func (w *worker) firstOfEcho(p *pkt, d *datagram) {
 	if !w.validSource(p, nil) {
 		return
 	}
-	d.echo = w.replyFragment(p, d, true)
+	d.Echo = w.replyFragment(p, d, true)
 }
 
 // replyFragment answers a fragment of a ping; false when it has been dropped.
-func (w *worker) replyFragment(p *pkt, d *datagram, first bool) bool {
+func (w *worker) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) bool {
 	f := w.frame(p)
 	fr := p.Fragment(f)
 	if p.Family == 4 && header.IPv4(f[p.L3:]).HeaderLen() != header.IPv4Len ||
@@ -52,8 +55,8 @@ func (w *worker) replyFragment(p *pkt, d *datagram, first bool) bool {
 		w.drop(p, DropEchoLimit)
 		return false
 	}
-	if reason, ok := d.take(&fr); !ok {
-		w.drop(p, reason)
+	if v := d.Take(&fr); v != fragtrack.Pass {
+		w.drop(p, fragmentDrops[v])
 		return false
 	}
 	header.EchoReplyFragment(f, &p.Packet, first)
@@ -61,8 +64,8 @@ func (w *worker) replyFragment(p *pkt, d *datagram, first bool) bool {
 	if first {
 		w.t.echoes++
 	}
-	if d.complete() {
-		*d = datagram{}
+	if d.Complete() {
+		d.Forget()
 	}
 	w.sendBack(p)
 	return true

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/xsk"
@@ -42,7 +43,7 @@ func (w *worker) fragment(p *pkt) {
 		w.passOn(p, owner)
 		return
 	}
-	d := w.datagrams.find(h, &k, w.tick)
+	d := w.datagrams.Find(h, &k, w.tick)
 	if fr.Offset > 0 {
 		w.laterFragment(p, d, h, &k)
 		return
@@ -75,20 +76,19 @@ func datagramKey(f []byte, p *header.Packet, id uint32) conntrack.Key {
 
 // firstFragment sends a first fragment the way of any packet, and has those
 // that were waiting for it follow.
-func (w *worker) firstFragment(p *pkt, d *datagram, h uint64, k *conntrack.Key) {
+func (w *worker) firstFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key) {
 	switch {
 	case d == nil:
-		d = w.datagrams.add(h, k, w.tick)
-	case !d.begun():
-	case w.tick-d.born < secondTicks/4:
+		d = w.datagrams.Add(h, k, w.tick)
+	case !d.Begun():
+	case d.Repeats(w.tick):
 		w.drop(p, DropFragmentOverlap)
 		return
 	default:
-		// So late it is no duplicate: the sender has used the identification
-		// again, and some of the older datagram was lost.
-		*d = datagram{key: *k, born: w.tick}
+		d.Restart(w.tick)
 	}
-	d.proto, d.last, d.kernels, d.echo = p.Proto, w.tick, false, false
+	d.Touch(w.tick)
+	d.Proto, d.Punted, d.Echo = p.Proto, false, false
 	p.datagram = d
 	w.wakeWaiting(k)
 	if ofICMP(&p.Packet) {
@@ -96,7 +96,7 @@ func (w *worker) firstFragment(p *pkt, d *datagram, h uint64, k *conntrack.Key) 
 		return
 	}
 	ports := binary.LittleEndian.Uint32(w.frame(p)[p.L4:])
-	d.ports = ports
+	d.Ports = ports
 
 	p.state = slow
 	p.key = *k
@@ -111,27 +111,27 @@ func (w *worker) firstFragment(p *pkt, d *datagram, h uint64, k *conntrack.Key) 
 }
 
 // laterFragment sends any other fragment after the first.
-func (w *worker) laterFragment(p *pkt, d *datagram, h uint64, k *conntrack.Key) {
+func (w *worker) laterFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key) {
 	switch {
 	case d == nil:
 		w.awaitFirst(p, k)
 		return
-	case d.kernels:
+	case d.Punted:
 		w.giveBack(p, DropNotOurs)
 		return
-	case ofICMP(&p.Packet) != d.echo:
+	case ofICMP(&p.Packet) != d.Echo:
 		w.drop(p, DropFragmentRefused)
 		return
 	}
-	d.last = w.tick
+	d.Touch(w.tick)
 	p.datagram = d
-	if d.echo {
+	if d.Echo {
 		w.replyFragment(p, d, false)
 		return
 	}
-	p.Proto = d.proto
+	p.Proto = d.Proto
 	p.key = *k
-	p.key.W[4] = uint64(d.ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
+	p.key.W[4] = uint64(d.Ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
 	p.hash = w.table.Hash(&p.key)
 	ref := w.ct.Lookup(p.hash, &p.key)
 	if ref == 0 || w.table.Conn(ref).State() == conntrack.StateNone {
@@ -157,29 +157,35 @@ func (w *worker) laterFragment(p *pkt, d *datagram, h uint64, k *conntrack.Key) 
 	w.output(p, &out)
 }
 
+// fragmentDrops are the reasons to drop a fragment that the tracker refuses.
+var fragmentDrops = [fragtrack.Verdicts]Drop{
+	fragtrack.Overlap: DropFragmentOverlap,
+	fragtrack.TooMany: DropFragmentLimit,
+}
+
 // fragmentGoes is asked of every fragment that is about to be sent on by an
 // entry: false when it overlaps with one that was, and has been dropped. It
 // gives it the identification of its datagram beyond.
 func (w *worker) fragmentGoes(p *pkt, e *conntrack.Entry) bool {
 	d, f := p.datagram, w.frame(p)
 	fr := p.Fragment(f)
-	if d.proto == header.ProtoSCTP && !mayCutSCTP(d, e) {
+	if d.Proto == header.ProtoSCTP && !mayCutSCTP(d, e) {
 		w.drop(p, DropUnsupported)
 		return false
 	}
-	if reason, ok := d.take(&fr); !ok {
-		w.drop(p, reason)
+	if v := d.Take(&fr); v != fragtrack.Pass {
+		w.drop(p, fragmentDrops[v])
 		return false
 	}
 	w.t.fragments++
 	if !oneWay(e.Mode) {
-		if !d.renamed {
-			d.id, d.renamed = w.nextID(p.ref), true
+		if !d.IDRewritten {
+			d.ID, d.IDRewritten = w.nextID(p.ref), true
 		}
-		p.SetID(f, d.id)
+		p.SetID(f, d.ID)
 	}
-	if d.complete() {
-		*d = datagram{} // the identification is free
+	if d.Complete() {
+		d.Forget()
 	}
 	return true
 }
@@ -192,9 +198,7 @@ func (w *worker) nextID(ref conntrack.Ref) uint32 {
 		src, dst := w.table.NewAddrs6(ref)
 		a = src[0] ^ src[1]*3 ^ dst[0]*5 ^ dst[1]*7
 	}
-	c := &w.datagrams.idents[a*0x9e3779b97f4a7c15>>56]
-	*c++
-	return *c*uint32(len(w.peers)) + uint32(w.id)
+	return w.fragmentIDs.Next(a, uint32(w.id), uint32(len(w.peers)))
 }
 
 // passOn gives packet p to the worker that deals with its datagram.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/device"
+	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/route"
@@ -239,7 +240,8 @@ func (l *LB) newWorker(id, ports int) *worker {
 	w.beat.Store(l.flows.Tick())
 	w.free.addr = make([]uint64, 0, l.memory.Frames())
 	w.rng.Seed(uint32(id)*0x9e3779b9 + uint32(os.Getpid()))
-	w.datagrams.init(&w.rng)
+	w.fragmentIDs = fragtrack.NewIDs(w.rng.Uint32)
+	w.waiting.list = make([]waiting, 0, waitingFrames)
 	if l.cfg.Takeover > 0 {
 		w.takeoverUntil = l.flows.Tick() + uint32(l.cfg.Takeover.Seconds()*conntrack.TicksPerSecond)
 	}

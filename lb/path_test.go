@@ -340,7 +340,7 @@ func (b *bench) framesHome() {
 			note(d.Addr, "held")
 		}
 	}
-	for _, x := range b.w.datagrams.waiting {
+	for _, x := range b.w.waiting.list {
 		for _, d := range x.bufs() {
 			note(d.Addr, "waiting")
 		}

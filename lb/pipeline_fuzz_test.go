@@ -274,7 +274,7 @@ func (r *fuzzRun) end() {
 	}
 	r.w.shared.publish(&r.w.t)
 	c := r.w.shared.read()
-	total := uint64(len(r.w.held) + len(r.w.datagrams.waiting))
+	total := uint64(len(r.w.held) + len(r.w.waiting.list))
 	for _, n := range c.Drops {
 		total += n
 	}

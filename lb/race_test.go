@@ -199,7 +199,7 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 		for _, h := range w.held {
 			frames += int(h.n)
 		}
-		frames += w.datagrams.frames
+		frames += w.waiting.frames
 	}
 	for _, q := range first.q[portServer:] {
 		frames += len(q.Empty) + len(q.Done)

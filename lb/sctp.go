@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -86,8 +87,8 @@ func (w *worker) refuseSCTP(p *pkt, reason Drop) {
 // mayCutSCTP says whether fragments of an SCTP packet can go by an entry: not if it
 // changes the ports. What that changes in the CRC depends on the length of the whole
 // packet, which the first fragment does not tell.
-func mayCutSCTP(d *datagram, e *conntrack.Entry) bool {
-	return oneWay(e.Mode) || d.ports == e.NewPorts
+func mayCutSCTP(d *fragtrack.Datagram, e *conntrack.Entry) bool {
+	return oneWay(e.Mode) || d.Ports == e.NewPorts
 }
 
 // translateSCTP writes new ports into an SCTP packet, and what they change into its

@@ -11,6 +11,14 @@ const (
 	waitingTicks       = 2 * secondTicks
 )
 
+// fragQueue holds fragments that came before the first of their datagram.
+type fragQueue struct {
+	list   []waiting
+	frames int  // of packet memory that list holds
+	ready  bool // the first fragment of some in list has come
+	looked uint32
+}
+
 // waiting is a fragment that came before the first of its datagram, untouched.
 type waiting struct {
 	key conntrack.Key // of the datagram
@@ -24,7 +32,7 @@ type waiting struct {
 // is no room the fragment that has waited the longest gives way: of a datagram whose
 // first fragment is to come it comes soon, and forged ones wait in vain.
 func (w *worker) awaitFirst(p *pkt, k *conntrack.Key) {
-	t := &w.datagrams
+	t := &w.waiting
 	n := int(p.n)
 	same, oldest := t.waitFor(k)
 	if same >= waitingPerDatagram {
@@ -43,7 +51,7 @@ func (w *worker) awaitFirst(p *pkt, k *conntrack.Key) {
 		t.frames -= int(oldest.n)
 		*oldest = x
 	} else {
-		t.waiting = append(t.waiting, x)
+		t.list = append(t.list, x)
 	}
 	t.frames += n
 	w.t.fragmentsHeld++
@@ -51,9 +59,9 @@ func (w *worker) awaitFirst(p *pkt, k *conntrack.Key) {
 
 // waitFor returns how many fragments wait for the first of a datagram, and of all
 // whose first has not come the one that has waited the longest, nil if there is none.
-func (t *datagrams) waitFor(k *conntrack.Key) (same int, oldest *waiting) {
-	for j := range t.waiting {
-		x := &t.waiting[j]
+func (t *fragQueue) waitFor(k *conntrack.Key) (same int, oldest *waiting) {
+	for j := range t.list {
+		x := &t.list[j]
 		if x.key == *k {
 			same++
 		}
@@ -66,9 +74,9 @@ func (t *datagrams) waitFor(k *conntrack.Key) (same int, oldest *waiting) {
 
 // wakeWaiting marks the fragments that waited for the first of a datagram.
 func (w *worker) wakeWaiting(k *conntrack.Key) {
-	t := &w.datagrams
-	for j := range t.waiting {
-		if x := &t.waiting[j]; x.key == *k {
+	t := &w.waiting
+	for j := range t.list {
+		if x := &t.list[j]; x.key == *k {
 			x.ready, t.ready = true, true
 		}
 	}
@@ -77,16 +85,16 @@ func (w *worker) wakeWaiting(k *conntrack.Key) {
 // releaseFragments sends those that need not wait any longer through the
 // stages again, and gives up those whose first has not come in time.
 func (w *worker) releaseFragments() {
-	t := &w.datagrams
-	if len(t.waiting) == 0 || !t.ready && t.looked == w.tick {
+	t := &w.waiting
+	if len(t.list) == 0 || !t.ready && t.looked == w.tick {
 		return
 	}
 	t.ready, t.looked = false, w.tick
 	b := &w.again
 	b.n = 0
-	keep := t.waiting[:0]
-	for j := range t.waiting {
-		x := &t.waiting[j]
+	keep := t.list[:0]
+	for j := range t.list {
+		x := &t.list[j]
 		if !x.ready && int32(w.tick-x.until) < 0 || b.n == batchSize {
 			t.ready = t.ready || x.ready
 			keep = append(keep, *x)
@@ -100,7 +108,7 @@ func (w *worker) releaseFragments() {
 		b.n--
 		w.expireFragment(p, &x.key)
 	}
-	t.waiting = keep
+	t.list = keep
 	if b.n > 0 {
 		w.process(b)
 	}

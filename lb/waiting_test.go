@@ -42,8 +42,8 @@ func TestFragmentsWhoseFirstDoesNotComeExpire(t *testing.T) {
 			if dropped := b.drops()[DropFragmentExpired.String()] == 1; dropped == sent {
 				t.Errorf("sent %v, drops %v", out, b.drops())
 			}
-			if len(b.w.datagrams.waiting) != 0 || b.w.datagrams.frames != 0 {
-				t.Errorf("%d still waiting", len(b.w.datagrams.waiting))
+			if len(b.w.waiting.list) != 0 || b.w.waiting.frames != 0 {
+				t.Errorf("%d still waiting", len(b.w.waiting.list))
 			}
 			b.framesHome()
 		})

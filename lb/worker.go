@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
+	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/route"
@@ -70,7 +71,9 @@ type worker struct {
 	done         [256]uint64
 	held         []held
 	holds        uint32 // packets that have been held
-	datagrams    datagrams
+	datagrams    fragtrack.Tracker
+	fragmentIDs  fragtrack.IDs
+	waiting      fragQueue
 	peers        []*peer // by worker; nil for itself
 	resets       ratelimit.Limiter
 	challenged   challenges

@@ -50,6 +50,11 @@ var boundaries = []boundary{
 		never:  []string{module + "/discovery", module + "/cmd", module + "/perf", "k8s.io", "sigs.k8s.io"},
 	},
 	{
+		folder: "lb/fragtrack",
+		why:    "the tracker keeps numbers; it does not read or move packets",
+		only:   []string{module + "/conntrack", module + "/lb/header", "golang.org/x/sys"},
+	},
+	{
 		folder: "lb/handoff",
 		why:    "a ring of frames knows frames, and nothing of packets or workers",
 		only:   []string{module + "/lb/xsk", "golang.org/x/sys"},
