@@ -1,12 +1,11 @@
 // Package config is Weir's configuration: the file (kind WeirConfiguration),
-// the flags that override it, and everything that can be said about whether
-// it is right.
+// the flags that override it, and the validation of both.
 //
 // The order of precedence is flag, then environment (NODE_NAME alone), then
-// file, then default. [Configuration.Validate] judges the configuration by
-// itself, [Configuration.CheckHost] against the machine; both return every
-// error that they find, each with the path of its field and, where it is
-// known, the line of the file or the flag that it came from.
+// file, then default. [Configuration.Validate] checks the configuration by
+// itself, [Configuration.CheckHost] against the machine. Both return all errors,
+// each with the path of the field and, if known, the line of the file or the
+// flag that set it.
 package config
 
 //go:generate go test -run ^TestReferenceIsCurrent$ -update .
@@ -29,7 +28,7 @@ const (
 	ModeGeneric  = "generic"  // XDP after the kernel made an skb: any driver, slow
 )
 
-// Who completes partial checksums on the way out of an interface.
+// Values of Interface.TxChecksum.
 const (
 	TxChecksumAuto     = "auto"
 	TxChecksumMetadata = "metadata"
@@ -39,10 +38,10 @@ const (
 // Forwarding modes.
 const (
 	ForwardNAT   = "nat"   // DNAT and SNAT: answers return through Weir
-	ForwardDNAT  = "dnat"  // the client's address is kept; the way back must lead through Weir
-	ForwardL2DSR = "l2dsr" // only MAC addresses change; the endpoint answers by itself
-	ForwardIPIP  = "ipip"  // RFC 2003 encapsulation; the endpoint answers by itself
-	ForwardGUE   = "gue"   // Generic UDP Encapsulation; the endpoint answers by itself
+	ForwardDNAT  = "dnat"  // DNAT: keeps the client's address; answers must return through Weir
+	ForwardL2DSR = "l2dsr" // DSR: only MAC addresses change
+	ForwardIPIP  = "ipip"  // DSR: RFC 2003 encapsulation
+	ForwardGUE   = "gue"   // DSR: Generic UDP Encapsulation
 )
 
 // Reverse path filters, see [Forwarding].
@@ -64,60 +63,58 @@ type Configuration struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	// NodeName is this node's name in the cluster or in the manifests. It
-	// decides which endpoints are local and, by the Node's labels, which
-	// share its zone: a wrong name silently costs all topology, so it must
-	// be the name that EndpointSlices carry. Default: NODE_NAME, else the
-	// hostname in lower case.
+	// NodeName is the name of this node in the cluster or in the manifests. It
+	// decides which endpoints are local and, by the labels of the Node, which
+	// are in the same zone. It must be the name that EndpointSlices carry: with
+	// a wrong name no endpoint is near. Default: NODE_NAME, else the hostname in
+	// lower case.
 	NodeName string `json:"nodeName"`
 
 	Discovery Discovery `json:"discovery"`
 
-	// ServiceProxyName takes the Services whose label
+	// ServiceProxyName selects the Services whose label
 	// service.kubernetes.io/service-proxy-name has this value, and no
-	// others: kube-proxy leaves those alone. The default "" takes the
+	// others: kube-proxy ignores these. The default "" selects the
 	// Services without the label, as kube-proxy does.
 	ServiceProxyName string `json:"serviceProxyName"`
 
-	// LoadBalancerClass limits the load balancer IPs that are served to
-	// those of Services with this spec.loadBalancerClass; their node ports
-	// are served in any case. The default "" serves them all, as kube-proxy
-	// does.
+	// LoadBalancerClass restricts load balancer IPs to Services with this
+	// spec.loadBalancerClass. Node ports are served for every class. The
+	// default "" serves all load balancer IPs, as kube-proxy does.
 	LoadBalancerClass string `json:"loadBalancerClass"`
 
-	// Interfaces are those on which clients' packets arrive, and those by
-	// which endpoints are reached directly. An endpoint that is reached by
-	// an interface not listed here goes through the kernel (see HostVeth):
-	// it works, at the kernel's price per packet. A bond stands for its
-	// members, a VLAN interface for its parent and its tag.
+	// Interfaces are those on which packets of clients arrive, and those that
+	// lead to endpoints. Packets to an endpoint behind another interface pass
+	// through the kernel (see hostVeth), which costs more per packet. A bond
+	// stands for its members, a VLAN interface for its parent and its tag.
 	Interfaces []Interface `json:"interfaces"`
 
-	// NodePortAddresses are the node's addresses on which node ports are
-	// served, as for kube-proxy: "primary" alone, or CIDRs; the empty list
-	// is every address of the attached interfaces. More addresses are more
-	// ways in, also from networks that were not meant. Primary are the
-	// addresses of the Node object, one per family, InternalIP before
-	// ExternalIP, where this host holds them; else the host's source address
-	// towards the default route. `weir status` has the addresses and reasons.
+	// NodePortAddresses are the addresses of the node on which node ports are
+	// served, as for kube-proxy: "primary" alone, or CIDRs. The empty list
+	// means every address of the attached interfaces, which exposes node ports
+	// to all their networks. Primary addresses are those of the Node object, one
+	// per family, InternalIP before ExternalIP, if this host holds them.
+	// Otherwise the source address of the default route is used. `weir status`
+	// shows the addresses with the reason for each.
 	NodePortAddresses []string `json:"nodePortAddresses"`
 
 	SNAT       SNAT       `json:"snat"`
 	Forwarding Forwarding `json:"forwarding"`
 	HostVeth   HostVeth   `json:"hostVeth"`
 
-	// ProtectedPorts are never taken on the node's own addresses, whatever
-	// a Service says: the ways by which the node is repaired. A Service on
-	// such a port stays with the kernel.
+	// ProtectedPorts are never load balanced on the addresses of the node,
+	// whatever a Service asks for, so that the node stays reachable for repair.
+	// A Service on such a port stays with the kernel.
 	ProtectedPorts []uint16 `json:"protectedPorts"`
 
 	// ClusterIPs serves ClusterIPs for packets that arrive on an attached
-	// interface (routers that send the service range to this node). Pods on
-	// this node keep using kube-proxy either way.
+	// interface, from routers that send the service range to this node. Pods on
+	// this node use kube-proxy in either case.
 	ClusterIPs bool `json:"clusterIPs"`
 
-	// ExternalIPs serves spec.externalIPs. Off by default: whoever may
-	// write a Service could claim any address with it (CVE-2020-8554;
-	// deprecated by KEP-5707).
+	// ExternalIPs serves spec.externalIPs. Off by default, because every author
+	// of a Service could claim any address (CVE-2020-8554; deprecated by
+	// KEP-5707).
 	ExternalIPs bool `json:"externalIPs"`
 
 	Conntrack Conntrack `json:"conntrack"`
@@ -128,37 +125,37 @@ type Configuration struct {
 
 	Admin Admin `json:"admin"`
 
-	// StateDir is where the last known state of the cluster is kept, for a
-	// start while the API server is away. It must outlive a reboot to be of
-	// use after one. "" keeps nothing: such a start then serves nothing.
+	// StateDir is the directory of the last known state of the cluster, for a
+	// start while the API server is unreachable. It should survive a reboot. With
+	// "" nothing is saved, and such a start serves nothing.
 	StateDir string `json:"stateDir"`
 
-	// MetricsBindAddress is where /metrics is served, in Prometheus' text
-	// format; "" serves it nowhere. The default is loopback: the counters
-	// name interfaces and addresses.
+	// MetricsBindAddress is the address of /metrics, in the text format of
+	// Prometheus; "" disables it. The default is loopback, because metrics
+	// contain interfaces and addresses.
 	MetricsBindAddress string `json:"metricsBindAddress"`
 
-	// HealthzBindAddress is where /healthz, /livez and /readyz are served;
-	// "" serves them nowhere. The default is every address, since the load
-	// balancers that ask stand outside. kube-proxy's 10256 is left free so
-	// that both may run.
+	// HealthzBindAddress is the address of /healthz, /livez and /readyz; ""
+	// disables them. The default is every address, because external load
+	// balancers send the probes. Port 10256 is left to kube-proxy, so that both
+	// can run.
 	HealthzBindAddress string `json:"healthzBindAddress"`
 
 	// EnableProfiling serves /debug/pprof on the metrics address, which must
-	// be a loopback address then: whoever may ask gets the process's memory,
-	// and a CPU profile costs the workers a few percent while it runs.
+	// then be a loopback address: profiles expose the memory of the process, and
+	// a CPU profile costs the workers a few percent while it runs.
 	EnableProfiling bool `json:"enableProfiling"`
 
 	Logging Logging `json:"logging"`
 
-	// origin says, per field path, where the value came from: "FILE:LINE"
-	// or "--flag"; nothing for defaults.
+	// origin is the origin of each value by field path: "FILE:LINE" or
+	// "--flag"; defaults have no entry.
 	origin map[string]string
-	// reload makes this configuration anew from file and flags.
+	// reload creates this configuration again from file and flags.
 	reload func() (*Configuration, error)
 }
 
-// Discovery says where Services come from: exactly one of its fields is set.
+// Discovery is the source of Services: exactly one field must be set.
 type Discovery struct {
 	Manifests  *Manifests  `json:"manifests,omitempty"`
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
@@ -166,7 +163,7 @@ type Discovery struct {
 
 // Manifests is the source that needs no cluster: Kubernetes objects in files.
 type Manifests struct {
-	// Path is a file or a directory of YAML or JSON, watched for change.
+	// Path is a file or a directory of YAML or JSON, watched for changes.
 	Path string `json:"path"`
 }
 
@@ -174,16 +171,16 @@ type Manifests struct {
 type Kubernetes struct {
 	// Kubeconfig is the path of a kubeconfig; "" is the in-cluster account.
 	Kubeconfig string `json:"kubeconfig"`
-	// LabelSelector narrows the Services that are watched; "" is all.
+	// LabelSelector restricts the Services that are watched; "" is all.
 	LabelSelector string `json:"labelSelector"`
-	// LegacyEndpoints watches Endpoints too. That is needed only where no
-	// controller mirrors them into EndpointSlices; it costs a watch of an
-	// object for every Service.
+	// LegacyEndpoints also watches Endpoints. It is needed only in clusters
+	// without a controller that mirrors them into EndpointSlices, and costs a
+	// watch of an object per Service.
 	LegacyEndpoints bool `json:"legacyEndpoints"`
-	// LastKnownMaxAgeHours is how old the last known state may be that is
-	// served while the API server is away at a start: its age counts from
-	// when it was last known to be the cluster's. Older addresses may be
-	// those of other Pods. 0 is no limit; the default is 72.
+	// LastKnownMaxAgeHours is the maximum age of a last known state that is
+	// served at a start without API server. Age is the time since the state was
+	// last confirmed by the API server. In an older state addresses may belong to
+	// other Pods by now. 0 is no limit; the default is 72.
 	LastKnownMaxAgeHours *int `json:"lastKnownMaxAgeHours,omitempty"`
 }
 
@@ -202,141 +199,136 @@ func (k *Kubernetes) LastKnownMaxAge() time.Duration {
 type Interface struct {
 	// Name is the name of a NIC, a bond, a VLAN interface or a veth.
 	Name string `json:"name"`
-	// Mode is auto, zerocopy, native or generic. With auto Weir takes the
-	// best that the driver grants and says which; with another mode the
-	// start fails if the driver does not grant it.
+	// Mode is auto, zerocopy, native or generic. With auto Weir uses the best
+	// mode that the driver supports, and reports it. With another mode the start
+	// fails if the driver does not support it.
 	Mode string `json:"mode"`
-	// TxChecksum says who completes partial checksums of packets that leave by
-	// the interface: metadata has the kernel or the NIC do it (TX metadata), software
-	// Weir, which reads the whole packet. Packets of pods and of the node's own
-	// listeners have partial checksums. auto is metadata where that is known
-	// to work: on veth, and with zero copy where the driver says so. In copy
-	// mode some drivers (virtio_net before Linux 6.18) ignore metadata and
-	// send wrong checksums. With metadata the start fails where it is not
-	// granted.
+	// TxChecksum selects how partial checksums of outgoing packets are
+	// completed: metadata leaves it to the kernel or the NIC (TX metadata),
+	// software to Weir, which then reads the whole packet. Packets from pods and
+	// from listeners of the node have partial checksums. auto is metadata if that
+	// is known to work: on veth, and with zero copy if the driver reports it. In
+	// copy mode some drivers (virtio_net before Linux 6.18) ignore metadata and
+	// send wrong checksums. With metadata the start fails if it is not supported.
 	TxChecksum string `json:"txChecksum"`
 }
 
-// PacketMemory is the memory of packets on their way through Weir.
+// PacketMemory is the memory of packets inside Weir (the UMEM).
 type PacketMemory struct {
 	// FrameSize is the size of a frame in bytes: auto, 2048 or 4096. auto is
-	// 4096 where zero copy may be granted or the MTU is above 1536, else
-	// 2048, which is 4 % cheaper per packet. Some NICs (igb) lose packets
-	// of more than 1,024 bytes in frames of 2,048 bytes with zero copy.
+	// 4096 if zero copy is possible or the MTU is above 1536, else 2048, which
+	// is 4 % cheaper per packet. With zero copy and frames of 2,048 bytes some
+	// NICs (igb) lose packets of more than 1,024 bytes.
 	FrameSize AutoInt `json:"frameSize"`
 }
 
-// SNAT says from which addresses and ports endpoints see connections come.
+// SNAT is the source addresses and ports of connections to endpoints in mode nat.
 type SNAT struct {
-	// Addresses that the host does not own are Weir's alone and give it the
-	// ports 1024-65535 of each: needed where one endpoint gets more than a
-	// few thousand connections at once, and they must be routed to this
-	// node. The empty list is the address of the way out.
+	// Addresses are the source addresses. For addresses that the host does not
+	// own Weir uses ports 1024-65535: use them if an endpoint gets more than a
+	// few thousand connections at the same time. They must be routed to this
+	// node. The empty list means the address of the outgoing interface.
 	Addresses []string `json:"addresses"`
-	// Ports is the range used on the host's own addresses. It must overlap
-	// neither the kernel's ephemeral ports nor the node ports: the answers
-	// of either would be taken for Weir's. The size of the range is the
-	// number of simultaneous connections to one endpoint per SNAT address.
+	// Ports is the port range on addresses of the host. It must overlap neither
+	// the ephemeral ports of the kernel nor the node ports, because Weir would
+	// receive their answers. The size of the range is the number of simultaneous
+	// connections per endpoint and SNAT address.
 	Ports PortRange `json:"ports"`
 }
 
-// Forwarding is how packets get to endpoints.
+// Forwarding is how packets reach endpoints.
 type Forwarding struct {
-	// Mode is the default; a Service chooses another by the annotation
-	// weir.dev/forwarding-mode. In l2dsr, ipip and gue an endpoint gets what
-	// the client sent and answers by itself: it must have the frontend's
-	// address (on its loopback) and listen on the frontend's port. Node
-	// ports, cluster IPs and endpoints on this node are served by nat all
-	// the same.
+	// Mode is the default mode: nat, dnat, l2dsr, ipip or gue. A Service selects
+	// another with the annotation weir.dev/forwarding-mode.
 	//
-	// nat has endpoints see an address of Weir's. dnat keeps the client's; the
-	// answers must come back through this node: from pods behind its kernel
-	// and from its own listeners they do, by marks (see HostVeth), from an
-	// attached interface they would not, and nat is used. An endpoint on
-	// another node answers past Weir unless its way to clients leads through
-	// this node, clients of its own network included: do not ask for dnat
-	// there. Services with externalTrafficPolicy: Local, whose endpoints are
-	// on this node, are dnat even where the default is nat; nat for them too
-	// is asked for by the annotation.
+	// With nat endpoints see an address of Weir. With dnat they see the client's
+	// address, and answers must return through this node. Answers of pods behind
+	// the kernel and of listeners on the node do, by packet marks (see hostVeth).
+	// For endpoints behind an attached interface nat is used instead. An endpoint
+	// on another node must reach clients through this node, which is never so for
+	// clients on the network of the endpoint. Services with externalTrafficPolicy:
+	// Local use dnat even if the default is nat.
+	//
+	// l2dsr, ipip and gue are direct server return: an endpoint receives the
+	// client's packet and answers the client directly. It must have the address of
+	// the frontend (on loopback) and listen on its port. Node ports and cluster IPs
+	// use nat, endpoints on this node dnat. lb/README.md has the details.
 	Mode string `json:"mode"`
-	// GUEZeroChecksum leaves out the UDP checksum of gue over IPv6. It saves
-	// reading every packet; routers on the way and the receiver must take
-	// such packets (RFC 6936).
+	// GUEZeroChecksum omits the UDP checksum of gue over IPv6, which saves
+	// reading every packet. Routers on the path and the receiver must accept such
+	// packets (RFC 6936).
 	GUEZeroChecksum bool `json:"gueZeroChecksum"`
-	// MinPathMTU is the least path MTU, in bytes, that a client's or a router's
-	// ICMP error may tell an endpoint in nat. Endpoints know all clients by
-	// Weir's address and remember one path MTU for it, so that any client could
-	// narrow the way to all others. In IPv6 it is never less than 1,280. A
-	// client behind a narrower way needs a smaller value, or announces a
-	// smaller TCP segment size.
+	// MinPathMTU is the smallest path MTU, in bytes, that an ICMP error may report
+	// to an endpoint in mode nat. An endpoint sees one address for all clients and
+	// stores one path MTU for it, so that a single client could reduce it for all
+	// others. For IPv6 it is at least 1,280. A client with a smaller path MTU needs
+	// a smaller value here, or announces a smaller TCP segment size.
 	MinPathMTU uint16 `json:"minPathMTU"`
-	// ReversePathFilter is which sources may begin flows, and have pings of
-	// load balancer addresses answered, by the route back to them (RFC 3704;
-	// Linux' rp_filter). strict: the route leads out of the interface by which
-	// the packet came. loose: there is a route, and not into the node's own
-	// networks (bridges, veths and overlays of pods). auto: strict for clients
-	// that loadBalancerSourceRanges admit, loose for others; sources without a
-	// route, or with one that leads where a default route does, pass. off: none
-	// is dropped. Packets through the node's kernel are the kernel's to check.
+	// ReversePathFilter drops new flows, and pings of load balancer addresses, by
+	// the route back to their source (RFC 3704; rp_filter of Linux). strict: the
+	// route must use the interface on which the packet arrived. loose: there must
+	// be a route, and not into networks of the node (bridges, veths and overlays
+	// of pods). auto: strict for clients that loadBalancerSourceRanges admits,
+	// loose for others; sources without a route, or with a route in the direction
+	// of a default route, pass. off: no filter. Packets through the kernel of the
+	// node are filtered by the kernel.
 	ReversePathFilter string `json:"reversePathFilter"`
 }
 
-// HostVeth is the way to endpoints behind the kernel: pods on this node,
-// overlays, the node's own listeners.
+// HostVeth is the veth pair into the kernel's stack, for endpoints behind the
+// kernel: pods on this node, overlays, listeners of the node.
 type HostVeth struct {
-	// Prefixes, at most one per family, are Weir's own on this node: the
-	// SNAT source towards such endpoints is taken from them. They are seen
-	// only inside the node (a masquerade rule covers what leaves it) and
-	// must not be in use.
+	// Prefixes, at most one per family, contain the SNAT sources towards such
+	// endpoints. They are used inside the node only (a masquerade rule translates
+	// packets that leave it), and must not be in use otherwise.
 	Prefixes []string `json:"prefixes"`
-	// Mark is the bits of the packet mark and of the connection mark that
-	// are Weir's: by them answers to clients whose address is kept (mode
-	// dnat) find their way back. They must be nobody else's. Free of the
-	// default are kube-proxy (0x4000, 0x8000), Cilium (0xf00 and the upper
-	// half), Calico (0xffff0000), AWS's VPC CNI (0x80), the portmap plugin
-	// (0x2000), Tailscale (0xff0000) and wg-quick (51820). 0 does without:
-	// nat in place of dnat.
+	// Mark is the bits of packet mark and connection mark that return answers to
+	// Weir in mode dnat. No other program may use them. The default does not
+	// collide with kube-proxy (0x4000, 0x8000), Cilium (0xf00 and the upper half),
+	// Calico (0xffff0000), AWS's VPC CNI (0x80), the portmap plugin (0x2000),
+	// Tailscale (0xff0000) and wg-quick (51820). With 0 nat replaces dnat.
 	Mark Mark `json:"mark"`
-	// Table is the number of the routing table that leads marked packets
-	// to the host veth. It must be unused.
+	// Table is the number of the routing table that leads marked packets to the
+	// veth pair. It must be unused.
 	Table int `json:"table"`
 }
 
-// Conntrack is the flow table.
+// Conntrack is the flow table (connection tracking).
 type Conntrack struct {
-	// MaxFlows is the number of connections that fit; the memory, about 230
-	// bytes each, is taken in full at the start and never grows. auto takes
-	// at most 5 % of the machine's memory. When the table is full half-open
-	// connections go first, then new ones are refused.
+	// MaxFlows is the capacity in connections. The memory, about 230 bytes each,
+	// is allocated at the start and never grows. auto uses at most 5 % of the
+	// memory of the machine. When the table is full, half-open connections make
+	// room first; then new connections are refused.
 	MaxFlows AutoInt `json:"maxFlows"`
-	// Path is the file that holds the table, on a memory file system: the
-	// next Weir carries on with it. "" keeps the table in anonymous memory:
-	// then a restart loses every flow.
+	// Path is the file of the table, on a memory file system; the next process
+	// opens it again. With "" the table is in anonymous memory, and a restart loses
+	// every flow.
 	Path string `json:"path"`
-	// TakeoverSeconds after its start Weir gives TCP packets of unknown
-	// flows back to the kernel, so that connections that kube-proxy began
-	// live on; afterwards they are answered with RST. 0 answers RST at once.
+	// TakeoverSeconds is the time after the start in which TCP packets of unknown
+	// flows go to the kernel, so that connections served by kube-proxy continue.
+	// After that they are answered with RST. 0 answers RST at once.
 	TakeoverSeconds int `json:"takeoverSeconds"`
-	// EndpointRemovalGraceSeconds is how long a Service port must be without an endpoint
-	// that it had, in a synced view, before the UDP flows of that Service port
-	// are given to another endpoint, and weir.dev/on-endpoint-removal acts. A short
-	// time trusts the source more; a long one sends datagrams to the dead.
+	// EndpointRemovalGraceSeconds is the time for which an endpoint must be missing
+	// from a Service port, in a synced view, before UDP flows of that Service port
+	// move to another endpoint and weir.dev/on-endpoint-removal takes effect. A
+	// short time relies more on the source; a long time sends datagrams to an
+	// endpoint that no longer exists.
 	EndpointRemovalGraceSeconds int `json:"endpointRemovalGraceSeconds"`
 }
 
-// Drain is how long SIGTERM takes. A second one, or SIGINT, ends it at once.
-// Whatever sends SIGTERM must wait for longer than both together before it kills
-// (terminationGracePeriodSeconds, TimeoutStopSec).
+// Drain is the duration of a shutdown by SIGTERM. A second SIGTERM, or SIGINT,
+// ends it at once. A supervisor must wait longer than both times together before
+// it kills the process (terminationGracePeriodSeconds, TimeoutStopSec).
 type Drain struct {
-	// NotReadySeconds is how long new connections are served after the health
-	// endpoints (/healthz, /readyz, healthCheckNodePorts) began to fail: as
-	// long as load balancers and routers in front need to notice, so their
-	// interval times their threshold and some.
+	// NotReadySeconds is the time for which new connections are still served while
+	// health endpoints (/healthz, /readyz, healthCheckNodePorts) already fail. It
+	// should exceed the interval times the threshold of the health checks of load
+	// balancers and routers in front.
 	NotReadySeconds int `json:"notReadySeconds"`
-	// TimeoutSeconds is how long the connections there are may go on after
-	// that. New ones are the kernel's meanwhile: kube-proxy's, where it runs,
-	// else refused as by a node without Weir. When no connection is left the
-	// drain is over.
+	// TimeoutSeconds is the time for which established connections may continue
+	// after that. New connections go to the kernel meanwhile, where kube-proxy
+	// serves them or they are refused. The drain ends early when no connection is
+	// left.
 	TimeoutSeconds int `json:"timeoutSeconds"`
 }
 
@@ -348,28 +340,30 @@ func (d Drain) Timeout() time.Duration { return time.Duration(d.TimeoutSeconds) 
 
 // Workers are the packet loops: one OS thread each.
 type Workers struct {
-	// Count is the number of workers; auto is the largest number of receive
-	// queues of any attached interface, at most one per CPU that may be
-	// used. Queues without a worker would bypass Weir, so a start with
-	// fewer workers than queues says how to shrink them.
+	// Count is the number of workers. auto is the largest number of receive queues
+	// of an attached interface, at most one per usable CPU. Queues without a worker
+	// would bypass Weir, so a start with fewer workers than queues fails and
+	// reports the command that reduces the queues.
 	Count AutoInt `json:"count"`
-	// CPUs are those to which workers are pinned, in worker order; auto takes
-	// a core for each, near the interfaces' memory node, and leaves CPU 0 to
-	// the rest of the machine where there are enough.
+	// CPUs are the CPUs of the workers, in worker order. auto uses a core per
+	// worker, near the memory node of the interfaces, and leaves CPU 0 to the rest
+	// of the machine if there are enough cores.
 	CPUs CPUs `json:"cpus"`
 }
 
-// Admin is the operator's socket.
+// Admin is the admin socket.
 type Admin struct {
-	// Socket is the path of the UNIX socket of `weir status` and `weir
-	// explain`; mode 0600, so root's alone.
+	// Socket is the path of the UNIX socket of `weir status` and `weir explain`.
+	// Its mode is 0600.
 	Socket string `json:"socket"`
 }
 
-// Logging says what is logged and how; it goes to standard error.
+// Logging is the log, which goes to standard error.
 type Logging struct {
-	Level  string `json:"level"`  // debug, info, warn, error
-	Format string `json:"format"` // text, json
+	// Level is the lowest level that is logged: debug, info, warn or error.
+	Level string `json:"level"`
+	// Format is text or json.
+	Format string `json:"format"`
 }
 
 // Default returns the configuration before file and flags.
