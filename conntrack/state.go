@@ -56,8 +56,8 @@ const (
 	clientKnown   = 1 << 10 // Conn.clientNext is valid
 	endpointKnown = 1 << 11 // Conn.endpointNext is valid
 	tsKnown       = 1 << 12 // Conn.extra is the client's last timestamp
-	synNoted      = 1 << 13 // Conn.extra is the number after another SYN of the client's
-	otherSYN      = 1 << 14 // the SYN-ACK answered that SYN: Conn.extra is the first one's
+	synNoted      = 1 << 13 // Conn.extra is the number after a second SYN of the client
+	synAckNoted   = 1 << 14 // Conn.extra is the number after a SYN-ACK, not of the known connection
 	young         = 1 << 15 // established a moment ago: the numbers are still followed
 	doubted       = 1 << 16 // it may be over: a RST or FIN was seen that was not quite right
 	unconfirmed   = 1 << 17 // adopted, or silent after a RST or FIN in doubt, and neither side was heard since

@@ -67,7 +67,7 @@ func (g *segment) has(flag uint8) bool { return g.flags&flag != 0 }
 
 // end returns the sequence number after the segment.
 func (g *segment) end() uint32 {
-	if g.has(flagFIN) {
+	if g.has(flagFIN | flagSYN) {
 		return g.seq + g.length + 1
 	}
 	return g.seq + g.length
@@ -146,7 +146,7 @@ func (k *tracker) follow(g *segment) Verdict {
 
 // proceed handles segments without SYN and RST.
 func (k *tracker) proceed(g *segment) {
-	switch k.answersHidden(g); k.state() {
+	switch k.completesNoted(g); k.state() {
 	case StateSynSent:
 		if !k.completesOneWay(g) && !k.revives(g) {
 			return
@@ -163,13 +163,8 @@ func (k *tracker) proceed(g *segment) {
 		k.heard = k.near(g)
 		return
 	}
-	if !k.near(g) {
-		// An established connection that moves too much between samples is lost sight
-		// of. It lives by its packets, and its end goes by its timeout.
-		k.heard = k.state() != StateLastAck
-		if g.has(flagFIN) && k.plausible(g) {
-			k.doubt()
-		}
+	if !k.near(g) || g.has(flagFIN) && !k.leavesPlausible(g) {
+		k.outOfSight(g)
 		return
 	}
 	k.heard = true
@@ -178,6 +173,22 @@ func (k *tracker) proceed(g *segment) {
 		k.s &^= young
 	}
 	k.fins(g)
+}
+
+// outOfSight handles a segment that is not near. An established connection that moves too
+// much between samples is lost sight of: it lives by its packets, and its end goes by its
+// timeout. While a connection closes, its FINs may have been forged, and its numbers with
+// them.
+func (k *tracker) outOfSight(g *segment) {
+	k.heard = k.state() != StateLastAck
+	switch {
+	case !k.plausible(g):
+	case k.is(finBits):
+		k.heard = true
+		k.s |= doubted
+	case g.has(flagFIN):
+		k.doubt()
+	}
 }
 
 // confirm ends the doubt about a connection whose segment g is, and forgets the SYN that
@@ -189,7 +200,7 @@ func (k *tracker) confirm(g *segment) {
 		k.s &^= doubted
 	}
 	if doubt != 0 && k.state() == StateEstablished && !k.is(doubted) {
-		k.s &^= synNoted | otherSYN
+		k.s &^= synNoted | synAckNoted
 	}
 }
 

@@ -11,18 +11,19 @@ func (k *tracker) reset(g *segment) {
 	case StateTimeWait: // RFC 1337
 	case StateSynSent:
 		if k.refuses(g) {
-			k.close(clientKnown)
+			k.close(clientKnown | synAckNoted)
 		} else if k.is(endpointKnown) && k.exact(g) {
-			k.close(clientKnown | endpointKnown | synNoted | otherSYN)
+			k.close(clientKnown | endpointKnown | synNoted | synAckNoted)
 		}
 	case StateSynRecv:
 		if k.refuses(g) || !g.forward && g.seq == k.n.endpoint {
-			k.close(clientKnown)
+			k.close(clientKnown | synAckNoted)
 		}
 	default:
 		switch {
 		case k.exact(g):
-			k.close(clientKnown | endpointKnown | finBits | ackedClient | ackedEndpoint | endpointFirst | synNoted | otherSYN)
+			k.close(clientKnown | endpointKnown | finBits | ackedClient | ackedEndpoint | endpointFirst |
+				synNoted | synAckNoted)
 		case k.plausible(g):
 			k.doubt()
 		}
@@ -41,7 +42,10 @@ func (k *tracker) refuses(g *segment) bool {
 	if k.reopened() {
 		return !g.forward && k.is(synNoted) && acks(number, k.n.extra)
 	}
-	return acks(number, k.n.client) // of another SYN, perhaps forged, nobody's word is taken
+	if g.forward || k.state() == StateSynRecv {
+		return number == k.n.client // the SYN-ACK has told it
+	}
+	return acks(number, k.n.client) // the refusal of another SYN, perhaps forged, does not count
 }
 
 // close moves to CLOSE. keep are the bits of what may still be needed: without both
@@ -70,12 +74,10 @@ func (k *tracker) revives(g *segment) bool {
 		k.learn(g) // a RST that answers it has its number
 		return false
 	}
-	k.become(StateEstablished) // with the SYN noted: it may have overtaken the segment
-	if g.forward {
-		// Its endpoint may be gone for good. Not settled yet: the next one may be.
-		k.s |= doubted
-		k.since()
-	}
+	// In doubt, with the SYN or SYN-ACK noted: it may have overtaken the segment. Of a
+	// segment of the client the endpoint may be gone for good.
+	k.become(StateEstablished)
+	k.doubt()
 	return true
 }
 
@@ -117,8 +119,9 @@ func (k *tracker) goesOn(g *segment) {
 	end, own := g.end(), *k.n.of(g.forward)
 	age := uint8(k.tick) - uint8(k.s>>sinceShift)
 	switch {
-	case end == own, end == own-1 && !g.has(flagFIN): // the latter a keepalive
-	case g.has(flagFIN), int32(end-own) > 0:
+	case end == own && (g.has(flagFIN) || g.length == 0):
+	case end == own-1 && !g.has(flagFIN): // data before the FIN, or a keepalive
+	case g.has(flagFIN), int32(end-own) >= 0:
 		k.withdraw(g.forward, end)
 	case age > TicksPerSecond, g.length == 0 && age > endpointSettles: // else perhaps sent again
 		k.withdraw(g.forward, end)

@@ -121,6 +121,13 @@ func (k *tracker) plausible(g *segment) bool {
 	return known && span(g.seq-own) < plausibly && (!g.has(flagACK) || span(g.ack-other) < plausibly)
 }
 
+// leavesPlausible reports whether FIN g, which is near, leaves the numbers of a living
+// connection plausible: its receiver's next segment can raise doubt about it.
+func (k *tracker) leavesPlausible(g *segment) bool {
+	own, other, known, _ := k.sides(g)
+	return !known || span(g.seq-own) < plausibly/2 && span(g.ack-other) < plausibly/2
+}
+
 // learn notes the numbers of segment g: those that are higher. A FIN's stays as it is.
 func (k *tracker) learn(g *segment) {
 	ownBit, otherBit, ownFin, otherFin := uint32(endpointKnown), uint32(clientKnown), uint32(finEndpoint), uint32(finClient)
@@ -149,7 +156,7 @@ func (k *tracker) timestamp(g *segment) {
 	if !k.is(tsKnown) || int32(ts-k.n.extra) > 0 {
 		k.n.extra = ts
 	}
-	k.s = k.s&^(synNoted|otherSYN) | tsKnown
+	k.s = k.s&^(synNoted|synAckNoted) | tsKnown
 }
 
 // timestamp returns TSval of a TCP timestamps option (RFC 7323, section 3.2).

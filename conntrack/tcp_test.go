@@ -96,6 +96,8 @@ func TestTCPStatesFollowThePackets(t *testing.T) {
 		{"a SYN from the endpoint does not", open + "; < FIN,ACK; > FIN,ACK; < ACK; < SYN", StateTimeWait, Pass},
 		{"a SYN while the last ACK is due", open + "; > FIN,ACK; < FIN,ACK; > SYN", StateLastAck, Pass},
 		{"refused", "> SYN; < RST,ACK", StateClose, Pass},
+		{"RST of the client near the SYN-ACK", "> SYN; < SYN,ACK seq 6999; > RST seq 103", StateSynRecv, Pass},
+		{"RST of the endpoint near the SYN-ACK", "> SYN; < SYN,ACK seq 6999; < RST,ACK seq 5 ack 103", StateSynRecv, Pass},
 		{"refused and tried again", "> SYN; < RST,ACK; > SYN", StateSynSent, Restart},
 		{"reset by the client", open + "; > RST", StateClose, Pass},
 		{"reset, the endpoint has not heard yet", open + "; > RST; < ACK len 5", StateClose, Pass},
@@ -111,6 +113,7 @@ func TestTCPStatesFollowThePackets(t *testing.T) {
 		{"SYN-ACK to another SYN", "> SYN; < SYN,ACK ack 77", StateSynSent, Pass},
 		{"SYN-ACK to a second SYN of the client's", "> SYN; > SYN seq 700; < SYN,ACK ack 701", StateSynRecv, Pass},
 		{"ACK of another SYN-ACK", "> SYN; < SYN,ACK seq 6999; > ACK ack 9999999", StateSynRecv, Pass},
+		{"challenge ACK of an endpoint that lacks the ACK", "> SYN; < SYN,ACK seq 6999; > ACK seq 7 ack 9999999; < ACK", StateSynRecv, Pass},
 		{"data of an endpoint that has the ACK", "> SYN; < SYN,ACK seq 6999; < ACK len 9", StateEstablished, Pass},
 		{"reset, opened again in place", open + "; > RST; > SYN seq 500", StateSynSent, Restart},
 		{"and answered", open + "; > RST; > SYN seq 500; < SYN,ACK seq 1 ack 501", StateSynRecv, Pass},
@@ -122,21 +125,27 @@ func TestTCPStatesFollowThePackets(t *testing.T) {
 		{"FIN that is not acknowledged by its number", open + "; > FIN,ACK seq 200; < ACK ack 100", StateFinWait, Pass},
 		{"FIN beyond which its side goes on", open + "; > FIN,ACK; > ACK seq 101 len 5", StateEstablished, Pass},
 		{"FIN without ACK", open + "; > FIN", StateEstablished, Pass},
+		{"FIN with an ACK from nowhere", open + "; > FIN,ACK seq 100 ack 68664256", StateEstablished, Pass},
+		{"FIN where its side sends data", open + "; < FIN,ACK seq 7004 len 1; > ACK ack 7000; < ACK seq 7000 len 6", StateEstablished, Pass},
 		{"a packet without flags", open + "; > -", StateEstablished, Pass},
 		{"SYN and RST", open + "; > SYN,RST", StateEstablished, Pass},
 		{"FIN and RST", open + "; > FIN,RST", StateEstablished, Pass},
 		{"SYN and FIN", open + "; > SYN,FIN", StateEstablished, Pass},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
-			w := tab.Worker(0)
-			w.Online()
-			r := mustCreate(t, w, oldFlow(1))
-			v := talk(t, tab, r, 5, strings.Split(c.packets, ";")...)
-			if got := tab.Conn(r).State(); got != c.state || v != c.verdict {
-				t.Errorf("state %v, verdict %d; want %v, %d", got, v, c.state, c.verdict)
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { checkStates(t, c.packets, c.state, c.verdict) })
+	}
+}
+
+// checkStates has packets pass, and compares the state and the last verdict.
+func checkStates(t *testing.T, packets string, state State, verdict Verdict) {
+	t.Helper()
+	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+	w := tab.Worker(0)
+	w.Online()
+	r := mustCreate(t, w, oldFlow(1))
+	v := talk(t, tab, r, 5, strings.Split(packets, ";")...)
+	if got := tab.Conn(r).State(); got != state || v != verdict {
+		t.Errorf("state %v, verdict %d; want %v, %d", got, v, state, verdict)
 	}
 }
 

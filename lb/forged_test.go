@@ -187,6 +187,14 @@ func TestARSTOfOnesOwnDoesNotBeatTheConnectionLimit(t *testing.T) {
 // Connections that nobody has completed take nothing from the limit, and those that
 // are completed keep to it.
 func TestSYNsDoNotUseUpTheConnectionLimit(t *testing.T) {
+	for name, number := range map[string]uint32{"": 1001, "other SYN answered": 1 << 20} {
+		t.Run(name, func(t *testing.T) { checkHalfOpenLimit(t, number) })
+	}
+}
+
+// checkHalfOpenLimit begins more connections than may be open, and completes them. The
+// endpoint acknowledges ack, which the client's SYN has or another that hid it.
+func checkHalfOpenLimit(t *testing.T, ack uint32) {
 	b := newBench(t)
 	b.offer(&table.Policy{MaxConnections: 2}, table.Pool{}, 1)
 	for port := range uint16(20) {
@@ -206,9 +214,9 @@ func TestSYNsDoNotUseUpTheConnectionLimit(t *testing.T) {
 		header.Parse(f, len(f), &p)
 		answer := c.endpoint
 		answer.dst = ap(snat4, uint16(f[p.L4])<<8|uint16(f[p.L4+1]))
-		answer.flags, answer.seq, answer.ack, answer.payload = header.SYN|header.ACK, 5000, 1001, 0
+		answer.flags, answer.seq, answer.ack, answer.payload = header.SYN|header.ACK, 5000, ack, 0
 		b.one(portServer, answer.build(t), portClient)
-		syn.flags, syn.seq, syn.ack = header.ACK, 1001, 5001
+		syn.flags, syn.seq, syn.ack = header.ACK, ack, 5001
 		begun = append(begun, syn)
 	}
 	b.one(portClient, begun[0].build(t), portServer)

@@ -76,15 +76,11 @@ func (w *worker) frontendOf(ref conntrack.Ref) *table.FrontendEntry {
 // dropped, and sent again, until there is room.
 func (w *worker) mayOpen(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 	switch c.State() {
-	case conntrack.StateSynRecv:
+	case conntrack.StateSynSent, conntrack.StateSynRecv:
 		if !ref.Forward() {
 			return true
 		}
 	case conntrack.StateClose:
-	case conntrack.StateSynSent: // one way, the client's ACK completes it
-		if !oneWay(w.table.Entry(ref).Mode) {
-			return true
-		}
 	case conntrack.StateUnreplied:
 		if ref.Forward() {
 			return true
