@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/cmd/weir/httpserver"
 )
 
 // ErrBusy means that another process serves the socket.
@@ -124,25 +126,17 @@ func peerPID(c net.Conn) string {
 	return fmt.Sprintf(" (pid %d)", cred.Pid)
 }
 
-// Serve answers on l until ctx ends, then closes l, which removes the
-// socket. It returns nil when ctx ended it.
+// Serve serves src on l until ctx ends, then closes l, which removes the socket,
+// and returns nil.
 func Serve(ctx context.Context, l net.Listener, src Source, log *slog.Logger) error {
-	s := &http.Server{
+	err := httpserver.Serve(ctx, l, &http.Server{
 		Handler:           Handler(src),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second,
 		WriteTimeout:      answerTime,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}
-	stop := context.AfterFunc(ctx, func() {
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if s.Shutdown(grace) != nil {
-			s.Close()
-		}
 	})
-	defer stop()
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err != nil {
 		return fmt.Errorf("admin socket: %w", err)
 	}
 	return nil

@@ -22,7 +22,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
-	"github.com/weirlb/weir/cmd/weir/metrics"
+	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/sdnotify"
 	"github.com/weirlb/weir/cmd/weir/translate"
@@ -64,8 +64,8 @@ type Daemon struct {
 	profiling atomic.Bool              // /debug/pprof is served
 	draining  atomic.Pointer[draining] // nil before SIGTERM
 
-	overdue    overdue
-	lastHealth atomic.Pointer[metrics.Health]
+	updating   healthz.Pending
+	lastHealth atomic.Pointer[healthz.Health]
 	withdrawn  atomic.Uint64                 // Services that the source has withdrawn
 	kernel     atomic.Pointer[[]api.Feature] // nil until probed
 
@@ -234,8 +234,8 @@ func (d *Daemon) options() translate.Options {
 // synced nothing is published: half of the truth would take traffic from
 // kube-proxy only to refuse it.
 func (d *Daemon) deliver(up *discovery.Update) {
-	d.overdue.begin(time.Now())
-	defer d.overdue.end()
+	d.updating.Begin(time.Now())
+	defer d.updating.End()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.noteWithdrawal(up)

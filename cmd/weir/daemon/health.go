@@ -4,19 +4,18 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
-	"github.com/weirlb/weir/cmd/weir/metrics"
+	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/sdnotify"
 )
 
-// Health implements metrics.HealthSource.
-func (d *Daemon) Health() metrics.Health {
+// Health implements healthz.Source.
+func (d *Daemon) Health() healthz.Health {
 	h := d.healthNow()
 	h.Draining = d.draining.Load() != nil
-	if reason := d.overdue.reason(time.Now()); reason != "" {
+	if reason := d.updating.Reason(time.Now()); reason != "" {
 		h.Healthy, h.Reason = false, reason
 	}
 	if stuck := d.lb.StuckWorker(); stuck >= 0 {
@@ -33,44 +32,20 @@ func (d *Daemon) Health() metrics.Health {
 
 // healthNow is what is known without waiting: while an update is being
 // published it is what was known before, since a probe must get its answer.
-func (d *Daemon) healthNow() metrics.Health {
+func (d *Daemon) healthNow() healthz.Health {
 	if !d.mu.TryLock() {
 		if last := d.lastHealth.Load(); last != nil {
 			return *last
 		}
 		d.mu.Lock()
 	}
-	h := metrics.Health{Healthy: true, LastUpdated: d.updated, Synced: d.synced}
+	h := healthz.Health{Healthy: true, LastUpdated: d.updated, Synced: d.synced}
 	d.mu.Unlock()
 	// Not under the lock: the source may be delivering, and wait for it.
 	h.NodeReason = d.notEligible()
 	h.NodeEligible = h.NodeReason == ""
 	d.lastHealth.Store(&h)
 	return h
-}
-
-// updateTimeout is how long an update may be pending, as in kube-proxy: twice
-// its full sync period of 30 s.
-const updateTimeout = time.Minute
-
-// overdue notices an update that is not published in time.
-type overdue struct {
-	since atomic.Int64 // when the update that is being taken up came, in Unix nanoseconds; 0: none
-}
-
-func (o *overdue) begin(now time.Time) { o.since.Store(now.UnixNano()) }
-func (o *overdue) end()                { o.since.Store(0) }
-
-// reason says what is wrong, "" when nothing is.
-func (o *overdue) reason(now time.Time) string {
-	since := o.since.Load()
-	if since == 0 {
-		return ""
-	}
-	if age := now.Sub(time.Unix(0, since)); age > updateTimeout {
-		return fmt.Sprintf("an update has been pending for %s", age.Round(time.Second))
-	}
-	return ""
 }
 
 // notEligible is why load balancers in front should not send traffic to this

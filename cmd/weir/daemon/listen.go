@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/metrics"
 )
 
@@ -62,8 +63,7 @@ func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) er
 		task("metrics", func(ctx context.Context) error { return metrics.Serve(ctx, ls.metrics, h, ls.log) })
 	}
 	if ls.health != nil {
-		h := metrics.HealthHandler(d)
-		task("health", func(ctx context.Context) error { return metrics.Serve(ctx, ls.health, h, ls.log) })
+		task("health", func(ctx context.Context) error { return healthz.Serve(ctx, ls.health, d, ls.log) })
 	}
 }
 

@@ -2,8 +2,6 @@ package metrics
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/weirlb/weir/cmd/weir/httpserver"
 )
 
 // Handler serves /metrics, and while profiling reports true /debug/pprof too.
@@ -41,10 +41,9 @@ func Handler(reg *prometheus.Registry, profiling func() bool, log *slog.Logger) 
 	return mux
 }
 
-// Serve serves h on l until ctx ends, and returns nil then. Listening is the
-// caller's, so that an address in use is an error at start.
+// Serve serves h on l until ctx ends, and returns nil then.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
-	s := &http.Server{
+	return httpserver.Serve(ctx, l, &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
@@ -52,17 +51,5 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
-	stop := context.AfterFunc(ctx, func() {
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if s.Shutdown(grace) != nil {
-			s.Close()
-		}
 	})
-	defer stop()
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve on %s: %w", l.Addr(), err)
-	}
-	return nil
 }

@@ -1,18 +1,24 @@
-package metrics
+// Package healthz serves /healthz, /livez and /readyz.
+package healthz
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"log/slog"
+	"net"
 	"net/http"
 	"time"
+
+	"github.com/weirlb/weir/cmd/weir/httpserver"
 )
 
-// Health is what there is to say about whether Weir works.
+// Health is the state of Weir that the probes report.
 type Health struct {
-	// Healthy is true while the packet path works: every worker goes round,
-	// and no update has been pending for too long.
+	// Healthy is true while the packet path works: every worker runs, and no
+	// update has been pending for too long.
 	Healthy bool
-	// Reason says why not.
+	// Reason is the reason if Healthy is false.
 	Reason string
 	// LastUpdated is when the last update was published.
 	LastUpdated time.Time
@@ -26,13 +32,13 @@ type Health struct {
 	// NodeEligible is false when the node is being taken away: then load
 	// balancers in front should prefer other nodes (KEP-3836).
 	NodeEligible bool
-	// NodeReason says why not.
+	// NodeReason is the reason if NodeEligible is false.
 	NodeReason string
 }
 
-// HealthSource tells the health. It is called for every probe and must
+// Source has the current Health. The handler calls it for every probe: it must
 // return at once.
-type HealthSource interface {
+type Source interface {
 	Health() Health
 }
 
@@ -51,7 +57,7 @@ type readiness struct {
 	Reason   string `json:"reason,omitempty"`
 }
 
-// HealthHandler serves three questions; 200 is yes and 503 no.
+// Handler answers three questions; 200 is yes and 503 no.
 //
 //	/healthz  should load balancers in front send traffic to this node?
 //	/livez    does Weir work? (or should it be restarted)
@@ -60,7 +66,7 @@ type readiness struct {
 // /healthz and /livez mean what kube-proxy's mean (KEP-3836): a node that is
 // going away fails the former and not the latter, and so does a Weir that
 // drains, has not seen its Services yet, or lacks one of its interfaces.
-func HealthHandler(src HealthSource) http.Handler {
+func Handler(src Source) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		h := src.Health()
@@ -115,5 +121,18 @@ func answer(w http.ResponseWriter, ok bool, body any) {
 	if !ok {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_ = json.NewEncoder(w).Encode(body) // the asker went away
+	_ = json.NewEncoder(w).Encode(body) // the client has closed the connection
+}
+
+// Serve serves Handler(src) on l until ctx ends, and returns nil then.
+func Serve(ctx context.Context, l net.Listener, src Source, log *slog.Logger) error {
+	return httpserver.Serve(ctx, l, &http.Server{
+		Handler:           Handler(src),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	})
 }
