@@ -209,7 +209,7 @@ func TestEveryFrameIsInOnePlace(t *testing.T) {
 					drops[reason] += n
 				}
 			}
-			for _, reason := range []Drop{DropTxFull, DropHandoffFull, DropTooBig, DropTruncated, DropNeighbour} {
+			for _, reason := range []Drop{DropTxFull, DropHandoffFull, DropTooBig, DropTruncated, DropNeighbor} {
 				if drops[reason.String()] == 0 {
 					t.Errorf("%v did not happen: %v", reason, drops)
 				}

@@ -41,7 +41,7 @@ const (
 	DropSNATPorts
 	DropTableFull
 	DropNoRoute
-	DropNeighbour
+	DropNeighbor
 	DropTooBig
 	DropHoldFull
 	DropTxFull
@@ -86,7 +86,7 @@ var dropNames = [dropReasons]string{
 	DropSNATPorts:       "snat-ports-exhausted",
 	DropTableFull:       "flow-table-full",
 	DropNoRoute:         "no-route",
-	DropNeighbour:       "neighbour-unresolved",
+	DropNeighbor:        "neighbor-unresolved",
 	DropTooBig:          "larger-than-mtu",
 	DropHoldFull:        "hold-queue-full",
 	DropTxFull:          "transmit-ring-full",
@@ -124,7 +124,7 @@ type tally struct {
 	echoes             uint64 // pings answered
 	toKernel           uint64 // packets given back through the host veth
 	handedOver         uint64 // packets passed to the worker of the way out, or of the datagram
-	held               uint64 // packets that waited for a neighbour
+	held               uint64 // packets that waited for a neighbor
 	partial            uint64 // partial checksums completed on the way out
 	txErrors           uint64 // calls to send that failed: an interface that is down or gone
 	batches            uint64 // receptions of at least one packet

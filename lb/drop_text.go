@@ -32,7 +32,7 @@ var dropTexts = [dropReasons]string{
 	DropSNATPorts:       "No SNAT port left towards the endpoint: give Weir addresses of its own (snat.addresses).",
 	DropTableFull:       "No room in the flow table: raise conntrack.maxFlows.",
 	DropNoRoute:         "The kernel has no route to the destination.",
-	DropNeighbour:       "The next hop did not answer (ARP, neighbor discovery). Answered with ICMP.",
+	DropNeighbor:        "The next hop did not answer (ARP, neighbor discovery). Answered with ICMP.",
 	DropTooBig:          "Larger than the MTU of the way out. Answered with ICMP where that is due.",
 	DropHoldFull:        "Too many packets wait for next hops.",
 	DropTxFull:          "A transmit ring is full: the interface is slower than what comes in.",

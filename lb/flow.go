@@ -149,7 +149,7 @@ func (w *worker) hop(p *pkt, path *route.Path, needed bool) (adj *route.Adjacenc
 		}
 		return adj, mac, word
 	case route.Failed:
-		w.reply(p, header.HostUnreachable, 0, DropNeighbour)
+		w.reply(p, header.HostUnreachable, 0, DropNeighbor)
 	default:
 		w.hold(p, path, needed, state == route.Unresolved || needed && !adj.Needed())
 	}

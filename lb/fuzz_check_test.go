@@ -316,7 +316,7 @@ func echoed(f []byte, v *view, g *given) error {
 	return nil
 }
 
-// macsOf holds the MAC addresses to those of a port's neighbours.
+// macsOf holds the MAC addresses to those of a port's neighbors.
 func macsOf(port int, f []byte) error {
 	dst, src := f[:6], f[6:12]
 	ok := false

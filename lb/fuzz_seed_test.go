@@ -2,7 +2,7 @@ package lb
 
 // pipelineSeeds are programs that do each thing once: in every mode and family
 // requests, answers, errors, fragments; pings, options, tags, several buffers;
-// and what happens when endpoints, neighbours and time go.
+// and what happens when endpoints, neighbors and time go.
 func pipelineSeeds() [][]byte {
 	var out [][]byte
 	request := func(a, service, c, d byte, rest ...byte) []byte {
@@ -27,7 +27,7 @@ func pipelineSeeds() [][]byte {
 			join([]byte{1}, request(six|2, 0|1<<4, 0, 4), request(six, 0, 12<<3, 4), request(six, 0, 13<<3, 4), request(six, 0, 15<<3, 4)),
 			join([]byte{0}, []byte{stepPing, six | 2, 5, 0, stepPing, six | 2 | 4, 5, 1, stepPing, six, 5, 0}),
 			join([]byte{0}, request(six|2, 9, 0, 0), []byte{stepTable, 9, stepTime, 4}, request(six|2, 9|1<<4, 0, 0), []byte{stepAnswer, 0, 0, 0, 0, 0}),
-			join([]byte{0}, []byte{stepNeighbour, 3 + six}, request(six, 0, 0, 4), []byte{stepNeighbour, 6 + six}, request(six, 0, 0, 4), []byte{stepNeighbour, six}, request(six, 0, 0, 4)),
+			join([]byte{0}, []byte{stepNeighbor, 3 + six}, request(six, 0, 0, 4), []byte{stepNeighbor, 6 + six}, request(six, 0, 0, 4), []byte{stepNeighbor, six}, request(six, 0, 0, 4)),
 			join([]byte{0}, request(six|4, 3, 0, 17), request(six, 3, 0, 17), request(six|4, 9, 0, 6), request(six|4, 11, 0, 15), request(six|2|8, 11, 0, 0), request(six, 0, 0, 22)),
 			join([]byte{0}, request(six, 0, 0, 5), []byte{stepMutate, 0, 1, 9, 1, 0}, []byte{stepMutate, 0, 4 | 2, 20, 1, 30, 2, 0}, []byte{stepMutate, 0, 8, 40, 0}),
 			join([]byte{0}, request(six, 0, 0, 4), []byte{stepElsewhere, six, 0, 0, 4, 0}, []byte{stepElsewhere, six | 2, 0, 0, 4, 1 | 1<<2 | 1<<4, 0}),

@@ -21,7 +21,7 @@ const (
 	stepMutate
 	stepTable
 	stepTime
-	stepNeighbour
+	stepNeighbor
 	stepAnswerFragments
 	stepElsewhere
 	steps
@@ -61,7 +61,7 @@ func (r *fuzzRun) step() {
 	case stepTime:
 		r.now += []uint32{1, secondTicks / 4, secondTicks, 3 * secondTicks, 11 * secondTicks, 400 * secondTicks}[r.next()%6]
 		r.lb.flows.Sweep(r.now, 0)
-	case stepNeighbour:
+	case stepNeighbor:
 		hops := []netip.Addr{endpoint4, endpoint6, narrow4}
 		v := r.next()
 		r.lb.router.SetState(portServer, hops[v%3], []route.State{route.Valid, route.Resolving, route.Failed}[v/3%3])

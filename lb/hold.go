@@ -87,7 +87,7 @@ func (w *worker) release() {
 		}
 		b.n--
 		header.Parse(w.frame(p), int(p.size), &p.Packet)
-		w.reply(p, header.HostUnreachable, 0, DropNeighbour)
+		w.reply(p, header.HostUnreachable, 0, DropNeighbor)
 	}
 	w.held = keep
 	if b.n > 0 {

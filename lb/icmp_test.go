@@ -284,7 +284,7 @@ func TestErrorsThatAreNone(t *testing.T) {
 					hop = client6
 				}
 				c.lb.router.SetState(portClient, hop, route.Failed)
-			}, portServer, -1, DropNeighbour},
+			}, portServer, -1, DropNeighbor},
 		} {
 			t.Run(fmt.Sprintf("v6=%v/%s", v6, tt.name), func(t *testing.T) {
 				c := converse(t, v6, header.ProtoUDP)

@@ -9,7 +9,7 @@
 //	   |
 //	worker ---- flow table (conntrack)     one, shared by all workers
 //	   |  \---- tables (lb/table)          atomic pointer, once per round
-//	   |   \--- routes, neighbours (lb/route)
+//	   |   \--- routes, neighbors (lb/route)
 //	   v
 //	attached interface, or the host veth (lb/hostveth) into the kernel
 //

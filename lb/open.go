@@ -305,7 +305,7 @@ func (w *worker) start() error {
 	return nil
 }
 
-// openRouter starts to follow the kernel's routes and neighbours.
+// openRouter starts to follow the kernel's routes and neighbors.
 func (l *LB) openRouter(workers int) error {
 	cfg := route.Config{Workers: workers, Logger: l.log, Interfaces: l.routedBy(), HostVeth: l.hostVeth()}
 	var err error

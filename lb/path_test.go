@@ -501,7 +501,7 @@ func TestMidstreamTCPGoesToTheKernelDuringTakeover(t *testing.T) {
 	b.one(portClient, p.build(t), portHost)
 }
 
-func TestHeldPacketsFollowTheirNeighbour(t *testing.T) {
+func TestHeldPacketsFollowTheirNeighbor(t *testing.T) {
 	b := newBench(t)
 	b.lb.router.SetState(portServer, endpoint4, route.Resolving)
 	req := request(false, header.ProtoUDP).build(t)

@@ -28,7 +28,7 @@ type Status struct {
 	Frontends  int
 	Endpoints  int
 	Steering   map[string]uint64 // packets by verdict of the XDP program, over all interfaces
-	Neighbours []NeighbourStatus
+	Neighbors  []NeighborStatus
 	Warnings   []Warning
 	// Absent are the configured interfaces by which no traffic is taken since
 	// they are gone, with the reason.
@@ -71,9 +71,9 @@ type WorkerStatus struct {
 	WorkerCounters
 }
 
-// NeighbourStatus is a next hop in use.
-type NeighbourStatus struct {
-	route.Neighbour
+// NeighborStatus is a next hop in use.
+type NeighborStatus struct {
+	route.Neighbor
 	Interface string
 }
 
@@ -113,12 +113,12 @@ func (l *LB) Status() Status {
 			}
 		}
 	}
-	for _, n := range l.router.Neighbours() {
+	for _, n := range l.router.Neighbors() {
 		name := ""
 		if n.Port >= 0 && n.Port < len(l.ifaces) {
 			name = l.ifaces[n.Port].name
 		}
-		s.Neighbours = append(s.Neighbours, NeighbourStatus{n, name})
+		s.Neighbors = append(s.Neighbors, NeighborStatus{n, name})
 	}
 	return s
 }

@@ -102,7 +102,7 @@ func TestForgedFragmentsDoNotKeepOthersFromWaiting(t *testing.T) {
 	b.framesHome()
 }
 
-func TestFragmentsWaitForTheNeighbourInOrder(t *testing.T) {
+func TestFragmentsWaitForTheNeighborInOrder(t *testing.T) {
 	b := newBench(t)
 	b.lb.router.SetState(portServer, endpoint4, route.Resolving)
 	req := long(false)

@@ -231,7 +231,7 @@ func (h *Veth) Close() error {
 }
 
 // CleanupStale takes off the host what a process that was killed has left, among it
-// the neighbours that the route watcher had the kernel keep fresh; its
+// the neighbors that the route watcher had the kernel keep fresh; its
 // parameters are those of Config. It must not be called while a host veth is
 // open.
 func CleanupStale(stateDir, procSys string) error {

@@ -89,7 +89,7 @@ func reusable(k, x netlink.Link, queues int) bool {
 		x.Attrs().NumRxQueues == queues && x.Attrs().NumTxQueues == queues
 }
 
-// configure gives the pair its settings, addresses and neighbours.
+// configure gives the pair its settings, addresses and neighbors.
 func (h *Veth) configure() error {
 	if err := h.setPairSysctls(); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (h *Veth) setNeighbor(a netip.Addr) error {
 		IP: a.AsSlice(), HardwareAddr: mac,
 	})
 	if err != nil {
-		return fmt.Errorf("%s: neighbour %s: %w", KernelEnd, a, err)
+		return fmt.Errorf("%s: neighbor %s: %w", KernelEnd, a, err)
 	}
 	return nil
 }

@@ -180,7 +180,7 @@ type Stats struct {
 	// Readings of the kernel's tables; Interrupted by a change meanwhile and
 	// done again; Lost counts times that notifications were lost.
 	Readings, Interrupted, Lost uint64
-	// Solicited counts requests to the kernel to resolve a neighbour.
+	// Solicited counts requests to the kernel to resolve a neighbor.
 	Solicited, SolicitErrors uint64
 	// Refused requests of workers: for a port that is not attached. Full: no
 	// adjacency was free. RingFull: a worker's ring was.

@@ -69,12 +69,12 @@ func (w *Watcher) want(k request, now time.Time) {
 	if h == nil {
 		return
 	}
-	h.neighbour = neighbourKey{iface, k.nextHop()}
-	w.nextHops.byNeighbour[h.neighbour] = append(w.nextHops.byNeighbour[h.neighbour], h)
-	n, known := w.neigh[h.neighbour]
+	h.neighbor = neighborKey{iface, k.nextHop()}
+	w.nextHops.byNeighbor[h.neighbor] = append(w.nextHops.byNeighbor[h.neighbor], h)
+	n, known := w.neigh[h.neighbor]
 	// One that an earlier process had the kernel keep was that process's too.
 	h.created = !known || n.leftover()
-	w.setFromNeighbour(h)
+	w.setFromNeighbor(h)
 	w.ask(h, now)
 	w.index.Load().insert(k.hopKey, h.number)
 }
@@ -196,10 +196,10 @@ func (w *Watcher) giveUp(hs []*nextHop) {
 	for _, h := range hs {
 		x.remove(h.key, h.number)
 		if err := w.restore(h); err != nil {
-			w.log.Debug("release a neighbour", "address", h.neighbour.addr, "error", err)
+			w.log.Debug("release a neighbor", "address", h.neighbor.addr, "error", err)
 		}
 		delete(w.nextHops.byKey, h.key)
-		w.forgetNeighbour(h)
+		w.forgetNeighbor(h)
 		a := &w.adj[h.number]
 		a.dst.Store(uint64(Unresolved) << 48)
 		a.port.Store(0)

@@ -227,7 +227,7 @@ func (b *builder) hopPaths(r *kernelRoute, h *hop) (paths []Path, ok bool) {
 	}
 	is4 := r.dst.Addr().Is4()
 	ports := b.ports[h.index]
-	// A next hop of the other family (RFC 5549) is a plain neighbour on an
+	// A next hop of the other family (RFC 5549) is a plain neighbor on an
 	// attached interface: only the MAC is taken from it.
 	if len(ports) == 0 || h.encap {
 		if b.host == nil {

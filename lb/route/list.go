@@ -7,17 +7,17 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// Neighbour is an adjacency for a reader.
-type Neighbour struct {
+// Neighbor is an adjacency for a reader.
+type Neighbor struct {
 	Port    int
 	NextHop netip.Addr
 	MAC     [6]byte // zero until resolved
 	State   State
 }
 
-// Neighbours lists the adjacencies, by port and address.
-func (w *Watcher) Neighbours() []Neighbour {
-	var out []Neighbour
+// Neighbors lists the adjacencies, by port and address.
+func (w *Watcher) Neighbors() []Neighbor {
+	var out []Neighbor
 	for i := range w.adj {
 		a := &w.adj[i]
 		hop := a.NextHop()
@@ -25,13 +25,13 @@ func (w *Watcher) Neighbours() []Neighbour {
 			continue
 		}
 		mac, state := a.Dst()
-		n := Neighbour{Port: int(a.port.Load()) - 1, NextHop: hop, State: state}
+		n := Neighbor{Port: int(a.port.Load()) - 1, NextHop: hop, State: state}
 		for j := range n.MAC {
 			n.MAC[j] = byte(mac >> (8 * j))
 		}
 		out = append(out, n)
 	}
-	slices.SortFunc(out, func(a, b Neighbour) int {
+	slices.SortFunc(out, func(a, b Neighbor) int {
 		if a.Port != b.Port {
 			return a.Port - b.Port
 		}

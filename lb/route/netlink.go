@@ -17,7 +17,7 @@ import (
 type conn struct {
 	handle *netlink.Handle
 	// raw serves the messages of which the netlink package does not decode
-	// enough: routes (flags, encapsulations) and neighbours (protocol).
+	// enough: routes (flags, encapsulations) and neighbors (protocol).
 	raw map[int]*nl.SocketHandle
 }
 

@@ -78,12 +78,12 @@ func FuzzParseRoute(f *testing.F) {
 	})
 }
 
-func FuzzParseNeighbour(f *testing.F) {
+func FuzzParseNeighbor(f *testing.F) {
 	m := append([]byte{unix.AF_INET, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 1}, attr(unix.NDA_DST, []byte{192, 0, 2, 9})...)
 	f.Add(append(m, attr(unix.NDA_LLADDR, []byte{2, 0, 0, 0, 0, 1})...))
 	f.Fuzz(func(t *testing.T, m []byte) {
-		if k, _, ok := parseNeighbour(m); ok && !k.addr.IsValid() {
-			t.Errorf("neighbour without an address: %+v", k)
+		if k, _, ok := parseNeighbor(m); ok && !k.addr.IsValid() {
+			t.Errorf("neighbor without an address: %+v", k)
 		}
 	})
 }

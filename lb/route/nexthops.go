@@ -10,10 +10,10 @@ import (
 // nextHops is the writer's side of the adjacencies. Owned by Run's goroutine.
 type nextHops struct {
 	byKey map[hopKey]*nextHop
-	// byNeighbour lists the adjacencies that one neighbour serves: a bond's
+	// byNeighbor lists the adjacencies that one neighbor serves: a bond's
 	// has one for every member.
-	byNeighbour map[neighbourKey][]*nextHop
-	free        []uint32
+	byNeighbor map[neighborKey][]*nextHop
+	free       []uint32
 	// resting are numbers given up a moment ago that flows may hold: a worker in the
 	// middle of a batch may have looked at the stamp before.
 	resting []restingNumber
@@ -23,8 +23,8 @@ type nextHops struct {
 	nGuests int
 	tokens  float64 // requests for clients' next hops that may be made at once
 	filled  time.Time
-	ports   map[int]int // port -> index of the interface that holds its neighbours
-	// kept says whether the kernel keeps neighbours fresh by itself
+	ports   map[int]int // port -> index of the interface that holds its neighbors
+	// kept says whether the kernel keeps neighbors fresh by itself
 	// (NTF_EXT_MANAGED): found out with the first request.
 	kept  keeping
 	swept time.Time
@@ -51,8 +51,8 @@ const rest = 5 * time.Second
 type nextHop struct {
 	key    hopKey
 	number uint32
-	// neighbour is zero for the host veth.
-	neighbour neighbourKey
+	// neighbor is zero for the host veth.
+	neighbor  neighborKey
 	permanent bool // the host veth's: never resolved, never given up
 	needed    bool // an endpoint or a gateway is there
 	answered  bool // it has been Valid: flows may hold the number
@@ -66,14 +66,14 @@ type nextHop struct {
 	usedAt    time.Time // when lastTick was seen to change
 }
 
-// askAgain is how long a neighbour that Weir keeps fresh by asking goes
+// askAgain is how long a neighbor that Weir keeps fresh by asking goes
 // without: below the shortest time (15 s) after which the kernel calls it
 // stale by default.
 const askAgain = 10 * time.Second
 
 func (x *nextHops) init(limit int) {
 	x.byKey = make(map[hopKey]*nextHop)
-	x.byNeighbour = make(map[neighbourKey][]*nextHop)
+	x.byNeighbor = make(map[neighborKey][]*nextHop)
 	x.free = make([]uint32, 0, limit)
 	for n := limit; n > 0; n-- {
 		x.free = append(x.free, uint32(n))
@@ -95,7 +95,7 @@ func (w *Watcher) drain() {
 	}
 }
 
-// adoptLeft makes adjacencies of the neighbours that an earlier process had
+// adoptLeft makes adjacencies of the neighbors that an earlier process had
 // the kernel keep fresh: they are used again, or given up like all others.
 func (w *Watcher) adoptLeft() {
 	now := time.Now()
@@ -139,7 +139,7 @@ func (w *Watcher) refreshPorts() {
 	}
 }
 
-// portsChanged takes over which interface holds the neighbours of each port,
+// portsChanged takes over which interface holds the neighbors of each port,
 // and says whether that changed. Adjacencies that are void now are given up.
 func (w *Watcher) portsChanged(byInterface map[int][]int) bool {
 	ports := make(map[int]int)
@@ -158,7 +158,7 @@ func (w *Watcher) portsChanged(byInterface map[int][]int) bool {
 	}
 	var void []*nextHop
 	for _, h := range w.nextHops.byKey {
-		if !h.permanent && ports[int(h.key.port)-1] != h.neighbour.index {
+		if !h.permanent && ports[int(h.key.port)-1] != h.neighbor.index {
 			void = append(void, h)
 		}
 	}
@@ -166,7 +166,7 @@ func (w *Watcher) portsChanged(byInterface map[int][]int) bool {
 	return true
 }
 
-// watched says whether the neighbours of an interface matter.
+// watched says whether the neighbors of an interface matter.
 func (w *Watcher) watched(index int) bool {
 	for _, i := range w.nextHops.ports {
 		if i == index {
@@ -210,9 +210,9 @@ func (w *Watcher) addHostVethAdjacencies() {
 	}
 }
 
-// setFromNeighbour makes an adjacency what the kernel knows of its neighbour.
-func (w *Watcher) setFromNeighbour(h *nextHop) {
-	n, known := w.neigh[h.neighbour]
+// setFromNeighbor makes an adjacency what the kernel knows of its neighbor.
+func (w *Watcher) setFromNeighbor(h *nextHop) {
+	n, known := w.neigh[h.neighbor]
 	var word uint64
 	switch {
 	case known && n.usable():
@@ -230,8 +230,8 @@ func (w *Watcher) setFromNeighbour(h *nextHop) {
 	}
 }
 
-// neighbourChanged takes over one notification.
-func (w *Watcher) neighbourChanged(c *neighbourChange) {
+// neighborChanged takes over one notification.
+func (w *Watcher) neighborChanged(c *neighborChange) {
 	if !w.watched(c.key.index) {
 		return
 	}
@@ -246,7 +246,7 @@ func (w *Watcher) neighbourChanged(c *neighbourChange) {
 		w.neigh[c.key] = c.n
 	}
 	now := time.Now()
-	for _, h := range w.nextHops.byNeighbour[c.key] {
+	for _, h := range w.nextHops.byNeighbor[c.key] {
 		switch {
 		case gone:
 			// Flushed with its link, or by hand: asked for again by the next packet,
@@ -258,26 +258,26 @@ func (w *Watcher) neighbourChanged(c *neighbourChange) {
 		case w.nextHops.kept == keepByAsking && c.n.state&unix.NUD_STALE != 0:
 			h.askAt = now
 		}
-		w.setFromNeighbour(h)
+		w.setFromNeighbor(h)
 	}
 }
 
-// replaceNeighbours takes over a full reading.
-func (w *Watcher) replaceNeighbours(all map[neighbourKey]neighbour) {
+// replaceNeighbors takes over a full reading.
+func (w *Watcher) replaceNeighbors(all map[neighborKey]neighbor) {
 	w.neigh = all
 	for _, h := range w.nextHops.byKey {
 		if h.permanent {
 			continue
 		}
-		if n, known := all[h.neighbour]; !known || w.nextHops.kept == keepByKernel && !n.managed && !n.fixed() {
+		if n, known := all[h.neighbor]; !known || w.nextHops.kept == keepByKernel && !n.managed && !n.fixed() {
 			h.asked, h.askAt = false, time.Now()
 		}
-		w.setFromNeighbour(h)
+		w.setFromNeighbor(h)
 	}
 }
 
-func (w *Watcher) forgetNeighbour(h *nextHop) {
-	left := w.nextHops.byNeighbour[h.neighbour]
+func (w *Watcher) forgetNeighbor(h *nextHop) {
+	left := w.nextHops.byNeighbor[h.neighbor]
 	kept := left[:0]
 	for _, o := range left {
 		if o != h {
@@ -285,10 +285,10 @@ func (w *Watcher) forgetNeighbour(h *nextHop) {
 		}
 	}
 	if len(kept) == 0 {
-		delete(w.nextHops.byNeighbour, h.neighbour)
+		delete(w.nextHops.byNeighbor, h.neighbor)
 		return
 	}
-	w.nextHops.byNeighbour[h.neighbour] = kept
+	w.nextHops.byNeighbor[h.neighbor] = kept
 }
 
 // reindex makes a new index without tombstones.

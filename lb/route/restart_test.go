@@ -26,7 +26,7 @@ func killed(t *testing.T, node *namespace, hop netip.Addr) {
 	go func() { done <- w.Run(ctx) }()
 	resolved(t, w, 0, hop)
 	if w.nextHops.kept != keepByKernel {
-		t.Skip("this kernel does not keep neighbours fresh by itself")
+		t.Skip("this kernel does not keep neighbors fresh by itself")
 	}
 	cancel()
 	node.must(<-done)
@@ -35,12 +35,12 @@ func killed(t *testing.T, node *namespace, hop netip.Addr) {
 	w.conn.close()
 }
 
-// leftovers are the neighbours that the kernel keeps for Weir.
-func leftovers(node *namespace) (out []neighbourKey) {
+// leftovers are the neighbors that the kernel keeps for Weir.
+func leftovers(node *namespace) (out []neighborKey) {
 	c, err := dial(node.ns)
 	node.must(err)
 	defer c.close()
-	all, err := c.neighbours(func(int) bool { return true })
+	all, err := c.neighbors(func(int) bool { return true })
 	node.must(err)
 	for k, n := range all {
 		if n.leftover() {
@@ -50,7 +50,7 @@ func leftovers(node *namespace) (out []neighbourKey) {
 	return out
 }
 
-func TestRestartTakesOverNeighboursThatAreKept(t *testing.T) {
+func TestRestartTakesOverNeighborsThatAreKept(t *testing.T) {
 	node, _ := lan(t)
 	hop := netip.MustParseAddr("192.0.2.2")
 	killed(t, node, hop)

@@ -1,5 +1,5 @@
 // Package route tells workers where a packet goes: it keeps the kernel's
-// routes, addresses, links and neighbours in a form that a worker can read
+// routes, addresses, links and neighbors in a form that a worker can read
 // without a lock, an allocation or a system call.
 //
 // Three things are published, each with one writer, the goroutine in
@@ -9,13 +9,13 @@
 //     routing tables, behind one atomic pointer. Its epoch changes whenever an
 //     answer may have changed.
 //   - [Adjacency], a fixed array of next hops (port, MACs, MTU, state) whose
-//     words are replaced in place: a neighbour's new MAC reaches established
+//     words are replaced in place: a neighbor's new MAC reaches established
 //     flows without touching them. Its stamp changes with the epoch and when the
 //     next hop is given up, so that an answer cached in a flow is valid as long as
 //     the stamp stored with it is the adjacency's.
 //   - the addresses of the host, for NodePort frontends.
 //
-// The kernel is the only source: it holds the routes, resolves the neighbours
+// The kernel is the only source: it holds the routes, resolves the neighbors
 // and is asked to keep those in use fresh, since it does not see the packets
 // that Weir sends. Notifications are hints, never the truth: after one the
 // tables are read again, and after lost ones (ENOBUFS) or an interrupted dump

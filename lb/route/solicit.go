@@ -9,14 +9,14 @@ import (
 // ask makes the kernel resolve a next hop, or confirm it.
 func (w *Watcher) ask(h *nextHop, now time.Time) {
 	h.askAt = now.Add(askAgain)
-	if n, known := w.neigh[h.neighbour]; known && n.fixed() {
+	if n, known := w.neigh[h.neighbor]; known && n.fixed() {
 		return // an administrator's: a request would make it an ordinary one
 	}
 	managed := w.nextHops.kept != keepByAsking
-	if err := w.conn.solicit(h.neighbour, managed); err != nil {
+	if err := w.conn.solicit(h.neighbor, managed); err != nil {
 		w.stats.solicitErrors.Add(1)
 		h.refusedAt = now
-		w.log.Debug("ask the kernel for a neighbour", "address", h.neighbour.addr, "interface", h.neighbour.index, "error", err)
+		w.log.Debug("ask the kernel for a neighbor", "address", h.neighbor.addr, "interface", h.neighbor.index, "error", err)
 		return
 	}
 	w.stats.solicited.Add(1)
@@ -36,7 +36,7 @@ const failsFor = time.Second
 // back what was asked: one without it ignores the attribute.
 func (w *Watcher) probeKeeping(h *nextHop) {
 	w.nextHops.kept = keepByAsking
-	if n, ok := w.conn.neighbour(h.neighbour); ok && n.managed {
+	if n, ok := w.conn.neighbor(h.neighbor); ok && n.managed {
 		w.nextHops.kept = keepByKernel
 	}
 }
@@ -53,7 +53,7 @@ func (w *Watcher) maintain(now time.Time) {
 		if w.adj[h.number].State() == Failed && now.Sub(h.failedAt) >= failsFor {
 			// As in the kernel, the next packet has it asked for again, and waits.
 			h.lapsed = true
-			w.setFromNeighbour(h)
+			w.setFromNeighbor(h)
 		}
 		if w.due(h, now) {
 			w.ask(h, now)
@@ -73,21 +73,21 @@ func (w *Watcher) due(h *nextHop, now time.Time) bool {
 	return !h.asked || w.nextHops.kept == keepByAsking
 }
 
-// restore takes back what the kernel was asked for h: a neighbour that it knew
+// restore takes back what the kernel was asked for h: a neighbor that it knew
 // before goes back to its own keeping, another goes.
 func (w *Watcher) restore(h *nextHop) error {
-	n, known := w.neigh[h.neighbour]
-	if h.permanent || !h.asked || !known || n.fixed() || len(w.nextHops.byNeighbour[h.neighbour]) > 1 {
+	n, known := w.neigh[h.neighbor]
+	if h.permanent || !h.asked || !known || n.fixed() || len(w.nextHops.byNeighbor[h.neighbor]) > 1 {
 		return nil
 	}
 	var err error
 	if h.created || !n.usable() {
-		err = w.conn.remove(h.neighbour)
+		err = w.conn.remove(h.neighbor)
 	} else {
-		err = w.conn.release(h.neighbour, n)
+		err = w.conn.release(h.neighbor, n)
 	}
 	if err != nil {
-		return fmt.Errorf("neighbour %s: %w", h.neighbour.addr, err)
+		return fmt.Errorf("neighbor %s: %w", h.neighbor.addr, err)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (w *Watcher) releaseAll() error {
 		if err := w.restore(h); err != nil {
 			errs = append(errs, err)
 		}
-		w.forgetNeighbour(h)
+		w.forgetNeighbor(h)
 	}
 	clear(w.nextHops.byKey)
 	return errors.Join(errs...)

@@ -28,19 +28,19 @@ type changes struct {
 	// tables: links, addresses, routes or rules are to be read again.
 	tables bool
 	// lost: notifications were lost, everything is to be read again.
-	lost       bool
-	neighbours []neighbourChange
+	lost      bool
+	neighbors []neighborChange
 }
 
-type neighbourChange struct {
-	key     neighbourKey
-	n       neighbour
+type neighborChange struct {
+	key     neighborKey
+	n       neighbor
 	deleted bool
 }
 
-// maxPendingNeighbours bounds the memory that a watcher kept from running can
+// maxPendingNeighbors bounds the memory that a watcher kept from running can
 // take; beyond it a full reading is cheaper.
-const maxPendingNeighbours = 1 << 16
+const maxPendingNeighbors = 1 << 16
 
 func group(g uint) uint32 { return 1 << (g - 1) }
 
@@ -101,7 +101,7 @@ func (s *subscription) run() error {
 		n, from, err := s.receive(buf)
 		switch {
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, errShort):
-			s.note(func(c *changes) { c.lost = true; c.neighbours = nil })
+			s.note(func(c *changes) { c.lost = true; c.neighbors = nil })
 			continue
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -159,15 +159,15 @@ func (c *changes) add(msgs []syscall.NetlinkMessage) {
 		m := &msgs[i]
 		switch m.Header.Type {
 		case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-			k, n, ok := parseNeighbour(m.Data)
+			k, n, ok := parseNeighbor(m.Data)
 			if !ok || c.lost {
 				continue
 			}
-			if len(c.neighbours) == maxPendingNeighbours {
-				c.lost, c.neighbours = true, nil
+			if len(c.neighbors) == maxPendingNeighbors {
+				c.lost, c.neighbors = true, nil
 				continue
 			}
-			c.neighbours = append(c.neighbours, neighbourChange{k, n, m.Header.Type == unix.RTM_DELNEIGH})
+			c.neighbors = append(c.neighbors, neighborChange{k, n, m.Header.Type == unix.RTM_DELNEIGH})
 		default:
 			c.tables = true
 		}

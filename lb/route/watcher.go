@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Watcher follows the kernel's routes and neighbours. Everything is written by
+// Watcher follows the kernel's routes and neighbors. Everything is written by
 // the goroutine of Run; the exported methods are safe for any goroutine.
 type Watcher struct {
 	cfg  Config
@@ -45,11 +45,11 @@ type Watcher struct {
 	stamps      uint32 // the last one given
 	first, main map[netip.Prefix]*entry
 	kernel      *kernelState
-	neigh       map[neighbourKey]neighbour
+	neigh       map[neighborKey]neighbor
 	nextHops    nextHops
 	warned      map[string]bool
 	dirty       bool // tables are to be read
-	dirtyNeigh  bool // neighbours are to be read
+	dirtyNeigh  bool // neighbors are to be read
 	notBefore   time.Time
 	failures    int
 }
@@ -76,7 +76,7 @@ func New(cfg Config) (*Watcher, error) {
 		wake:   make(chan struct{}, 1),
 		orders: make(chan order),
 		ended:  make(chan struct{}), cancel: make(chan struct{}), readerEnded: make(chan struct{}),
-		neigh:  make(map[neighbourKey]neighbour),
+		neigh:  make(map[neighborKey]neighbor),
 		warned: make(map[string]bool),
 	}
 	w.index.Store(newHopIndex(cfg.MaxAdjacencies))
@@ -164,8 +164,8 @@ func (w *Watcher) apply(c changes) {
 			}
 		}
 	}
-	for i := range c.neighbours {
-		w.neighbourChanged(&c.neighbours[i])
+	for i := range c.neighbors {
+		w.neighborChanged(&c.neighbors[i])
 	}
 }
 
@@ -214,12 +214,12 @@ func (w *Watcher) resync() error {
 		w.publish(k)
 	}
 	if w.dirtyNeigh {
-		all, err := w.conn.neighbours(w.watched)
+		all, err := w.conn.neighbors(w.watched)
 		if err != nil {
 			return err
 		}
 		w.dirtyNeigh = false
-		w.replaceNeighbours(all)
+		w.replaceNeighbors(all)
 	}
 	return nil
 }
@@ -336,7 +336,7 @@ func (w *Watcher) reconfigure(o order) error {
 	return nil
 }
 
-// Close ends Run, takes back what Weir asked the kernel for (neighbours kept
+// Close ends Run, takes back what Weir asked the kernel for (neighbors kept
 // fresh) and frees the sockets.
 func (w *Watcher) Close() error {
 	var err error

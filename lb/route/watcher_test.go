@@ -17,7 +17,7 @@ var testHostVeth = &HostVeth{
 	Forward4: netip.MustParseAddr("169.254.77.3"), Forward6: netip.MustParseAddr("fd77:7765:6972::3"),
 }
 
-// lan is a node with two interfaces to a neighbour: e0 attached, i0 not.
+// lan is a node with two interfaces to a neighbor: e0 attached, i0 not.
 func lan(t *testing.T) (node, peer *namespace) {
 	node, peer = newNamespace(t), newNamespace(t)
 	node.veth("e0", peer, "p0")
@@ -90,7 +90,7 @@ func prefix(s string) *net.IPNet {
 	return p
 }
 
-func TestNeighbourChangesReachTheAdjacencyInPlace(t *testing.T) {
+func TestNeighborChangesReachTheAdjacencyInPlace(t *testing.T) {
 	for _, tc := range []struct{ name, addr string }{{"IPv4", "192.0.2.2"}, {"IPv6", "2001:db8::2"}} {
 		t.Run(tc.name, func(t *testing.T) {
 			node, peer := lan(t)
@@ -177,7 +177,7 @@ func TestCloseTakesBackWhatWasAskedFor(t *testing.T) {
 	resolved(t, w, 0, kept)
 	w.Adjacencies()[n].Touch(1)
 	if got := w.nextHops.kept; got != keepByKernel {
-		t.Logf("this kernel does not keep neighbours: %v", got)
+		t.Logf("this kernel does not keep neighbors: %v", got)
 	}
 	node.must(w.Close())
 	list, err := node.NeighList(node.index("e0"), netlink.FAMILY_ALL)
@@ -187,16 +187,16 @@ func TestCloseTakesBackWhatWasAskedFor(t *testing.T) {
 		ip, _ := netip.AddrFromSlice(n.IP)
 		switch {
 		case ip == netip.MustParseAddr("192.0.2.2"):
-			t.Errorf("neighbour left behind: %+v", n)
+			t.Errorf("neighbor left behind: %+v", n)
 		case ip == kept:
 			found = true
 			if n.Flags&unix.NTF_EXT_LEARNED != 0 || n.FlagsExt != 0 {
-				t.Errorf("neighbour is still managed: %+v", n)
+				t.Errorf("neighbor is still managed: %+v", n)
 			}
 		}
 	}
 	if !found {
-		t.Errorf("neighbour that the host had is gone")
+		t.Errorf("neighbor that the host had is gone")
 	}
 }
 

@@ -56,7 +56,7 @@ type Interface struct {
 	PinDir string
 
 	// All makes every IP packet to the interface's address Weir's, but not ARP
-	// and neighbour discovery: for the host veth, to which the kernel routes
+	// and neighbor discovery: for the host veth, to which the kernel routes
 	// what Weir is to have.
 	All bool
 

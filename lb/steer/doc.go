@@ -4,7 +4,7 @@
 // The program (bpf/steer.c) runs on every interface that Weir is attached to.
 // Packets for a frontend, and packets for an address and port from which Weir
 // translates, go to the AF_XDP socket of their queue. Everything else goes to
-// the kernel: ARP and neighbour discovery, SSH, whatever is malformed, and
+// the kernel: ARP and neighbor discovery, SSH, whatever is malformed, and
 // whatever is addressed to another MAC address.
 //
 // A fragment goes where the first one of its datagram went, which has the

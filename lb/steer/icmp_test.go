@@ -206,7 +206,7 @@ func icmpCases(t testing.TB) []steerCase {
 		{"a quoted later IPv6 fragment", icmp6(t, 2, 0, fragment6(8)), PassFragment},
 		{"IPv6 echo request to a load balancer address", icmp6(t, 128, 0, nil), Redirected},
 		{"IPv6 echo reply", icmp6(t, 129, 0, nil), PassOtherL4},
-		{"neighbour advertisement", icmp6(t, 136, 0, nil), PassOtherL4},
+		{"neighbor advertisement", icmp6(t, 136, 0, nil), PassOtherL4},
 		{"IPv6 error type 0", icmp6(t, 0, 0, quote(t, tcp, front6)), PassOtherL4},
 		{"IPv6 error type 5", icmp6(t, 5, 0, quote(t, tcp, front6)), PassOtherL4},
 	}

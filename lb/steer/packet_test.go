@@ -172,7 +172,7 @@ func TestPacketsAreSteered(t *testing.T) {
 		{"GRE to a frontend's address", packet4(t, layers.IPProtocolGRE, front4), PassOtherL4},
 		{"SCTP header cut short", packet4(t, layers.IPProtocolSCTP, at(snat4, snatLo))[:atTCP4+11], PassMalformed},
 		{"ping", packet4(t, layers.IPProtocolICMPv4, front4), PassOtherL4},
-		{"neighbour solicitation", set(packet6(t, layers.IPProtocolICMPv6, front6), atIP+40, 135), PassOtherL4},
+		{"neighbor solicitation", set(packet6(t, layers.IPProtocolICMPv6, front6), atIP+40, 135), PassOtherL4},
 
 		{"another host's address", set(tcp4, 0, otherMAC...), PassOtherMAC},
 		{"an address that differs in the last byte", set(tcp4, 5, 9), PassOtherMAC},
@@ -234,7 +234,7 @@ func TestHostVethTakesAllButNeighborDiscovery(t *testing.T) {
 		{"UDP over IPv6", packet6(t, layers.IPProtocolUDP, at(peer6, 1)), Redirected},
 		{"ARP", arp, PassOtherProtocol},
 		{"router solicitation", icmp6(133), PassOtherL4},
-		{"neighbour solicitation", icmp6(135), PassOtherL4},
+		{"neighbor solicitation", icmp6(135), PassOtherL4},
 		{"redirect", icmp6(137), PassOtherL4},
 		{"node information", icmp6(139), Redirected},
 		{"multicast", multicast, PassOtherMAC},

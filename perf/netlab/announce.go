@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Responder answers ARP requests (RFC 826) and neighbour solicitations
+// Responder answers ARP requests (RFC 826) and neighbor solicitations
 // (RFC 4861) for addresses that no interface holds, as a load balancer's
 // announcing speaker does on a node.
 type Responder struct {

@@ -196,7 +196,7 @@ func TestWireCountersAreTheNamespaces(t *testing.T) {
 
 // An address that no interface holds: with a responder the client's SYN
 // arrives at the edge node, which has no listener for it and no route back
-// into itself, so that only neighbour resolution is judged here.
+// into itself, so that only neighbor resolution is judged here.
 func TestWireResponderAnswersForAddressesNobodyHolds(t *testing.T) {
 	e := newEdge(t, EdgeConfig{})
 	addrs := []netip.Addr{Host4(ClientNet, 100), Host6(ClientNet, 100)}
@@ -233,7 +233,7 @@ func TestWireResponderAnswersForAddressesNobodyHolds(t *testing.T) {
 			found = found || n.IP.Equal(a.AsSlice()) && bytes.Equal(n.HardwareAddr, edge.Attrs().HardwareAddr)
 		}
 		if !found {
-			t.Errorf("no neighbour %s with the edge node's MAC in %v", a, neighs)
+			t.Errorf("no neighbor %s with the edge node's MAC in %v", a, neighs)
 		}
 	}
 	if r.Answers() < 2 {

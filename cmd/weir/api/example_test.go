@@ -66,7 +66,7 @@ func exampleStatus() *Status {
 			ByState: map[string]uint64{"tcp-established": 7, "udp-stream": 3, "tcp-syn-sent": 0}},
 		Drops:    map[string]uint64{"no-flow": 10, "martian": 10, "truncated": 11, "ttl-exceeded": 0},
 		Steering: map[string]uint64{"frontend": 1005},
-		Neighbours: []Neighbour{
+		Neighbors: []Neighbor{
 			{Address: netip.MustParseAddr("192.0.2.254"), Interface: "eth0", MAC: "02:00:00:00:00:01", State: "valid"},
 			{Address: netip.MustParseAddr("fe80::1"), Interface: "eth0", State: "resolving"},
 		},

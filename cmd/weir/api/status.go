@@ -71,7 +71,7 @@ type Status struct {
 	// Weir, passed to the kernel, and so on, by name.
 	Steering map[string]uint64 `json:"steering,omitempty"`
 
-	Neighbours []Neighbour `json:"neighbours"`
+	Neighbors []Neighbor `json:"neighbors"`
 	// Kernel says which optional kernel features were found.
 	Kernel []Feature `json:"kernel,omitempty"`
 	// Warnings are what an operator should know of the packet path: offloads
@@ -252,7 +252,7 @@ type Worker struct {
 	EchoReplies uint64 `json:"echoReplies"` // pings answered
 	ToKernel    uint64 `json:"toKernel"`    // given back through the host veth
 	HandedOver  uint64 `json:"handedOver"`  // passed to the worker of the way out, or of a datagram in fragments
-	Held        uint64 `json:"held"`        // waited for a neighbour
+	Held        uint64 `json:"held"`        // waited for a neighbor
 	Partial     uint64 `json:"partial"`     // partial checksums completed on the way out
 	// Fragments were sent on; FragmentsHeld came before the first of their
 	// datagram and waited for it.
@@ -288,8 +288,8 @@ type Flows struct {
 	ByState map[string]uint64 `json:"byState,omitempty"`
 }
 
-// Neighbour is a next hop in use.
-type Neighbour struct {
+// Neighbor is a next hop in use.
+type Neighbor struct {
 	Address   netip.Addr `json:"address"`
 	Interface string     `json:"interface"`
 	MAC       string     `json:"mac"`   // "" until resolved

@@ -29,7 +29,7 @@ func (d *Daemon) Status(context.Context) (*api.Status, error) {
 		Discovery: d.discoveryStatus(), NodePorts: nodePorts,
 		Services: p.Services, Frontends: p.Frontends, Endpoints: p.Endpoints,
 		Flows: flowStatus(&p), Drops: map[string]uint64{}, Steering: p.Steering,
-		Interfaces: []api.Interface{}, Workers: []api.Worker{}, Neighbours: []api.Neighbour{},
+		Interfaces: []api.Interface{}, Workers: []api.Worker{}, Neighbors: []api.Neighbor{},
 	}
 	for _, i := range p.Interfaces {
 		s.Interfaces = append(s.Interfaces, interfaceStatus(&i))
@@ -43,8 +43,8 @@ func (d *Daemon) Status(context.Context) (*api.Status, error) {
 			s.Drops[reason] += n
 		}
 	}
-	for _, n := range p.Neighbours {
-		s.Neighbours = append(s.Neighbours, api.Neighbour{
+	for _, n := range p.Neighbors {
+		s.Neighbors = append(s.Neighbors, api.Neighbor{
 			Address: n.NextHop, Interface: n.Interface, MAC: macText(n.MAC), State: n.State.String(),
 		})
 	}

@@ -94,7 +94,7 @@ func (c counts) through() uint64 { return c.weirGot + c.refused }
 func (c counts) client() uint64 { return c.clientSent + c.clientGot }
 
 // faults compares the two. The client's counters also hold what is not
-// Weir's: ARP, neighbour discovery and multicast reports.
+// Weir's: ARP, neighbor discovery and multicast reports.
 func (c counts) faults() []string {
 	var out []string
 	slack := c.client()/200 + 100

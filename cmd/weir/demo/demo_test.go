@@ -183,7 +183,7 @@ func (errTimeout) Timeout() bool   { return true }
 func (errTimeout) Temporary() bool { return true }
 
 // Packets that took another way than through Weir show in the accounts, and
-// so do packets that Weir took and lost; neighbour discovery does not.
+// so do packets that Weir took and lost; neighbor discovery does not.
 func TestAccounts(t *testing.T) {
 	for _, c := range []struct {
 		name string

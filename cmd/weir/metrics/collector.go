@@ -177,10 +177,10 @@ var general = []metric{
 				e(boolean(f.Available), f.Name)
 			}
 		}),
-	gauge("neighbours", "Next hops in use, by state.", []string{"state"},
+	gauge("neighbors", "Next hops in use, by state.", []string{"state"},
 		func(s *api.Status, e emit) {
 			n := map[string]int{"unresolved": 0, "resolving": 0, "valid": 0, "failed": 0}
-			for _, x := range s.Neighbours {
+			for _, x := range s.Neighbors {
 				n[x.State]++
 			}
 			for state, count := range n {

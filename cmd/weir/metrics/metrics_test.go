@@ -45,7 +45,7 @@ func example() *api.Status {
 		Workers: []api.Worker{{ID: 0, RxPackets: 10, TxBytes: 99}, {ID: 1, RxPackets: 20}},
 		Drops:   map[string]uint64{"no-flow": 7, "martian": 0},
 		Flows:   api.Flows{Current: 1, Max: 2, NoPort: 3, Full: 4, ByState: map[string]uint64{"tcp-established": 6}},
-		Neighbours: []api.Neighbour{
+		Neighbors: []api.Neighbor{
 			{State: "valid"}, {State: "valid"}, {State: "failed"},
 		},
 		Steering: map[string]uint64{"frontend": 30},
@@ -102,8 +102,8 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		`weir_flows_by_state{state="tcp-established"} 6`,
 		`weir_flows_refused_total{reason="no-port"} 3`,
 		`weir_flows_refused_total{reason="table-full"} 4`,
-		`weir_neighbours{state="valid"} 2`,
-		`weir_neighbours{state="resolving"} 0`,
+		`weir_neighbors{state="valid"} 2`,
+		`weir_neighbors{state="resolving"} 0`,
 		`weir_steering_packets_total{action="frontend"} 30`,
 		`weir_kernel_feature{feature="a feature"} 0`,
 		"# TYPE go_goroutines gauge",

@@ -104,7 +104,7 @@ var workers = []metric{
 	perWorker("echo_replies_total", "Pings answered.", func(w *api.Worker) uint64 { return w.EchoReplies }),
 	perWorker("kernel_packets_total", "Packets given back to the kernel through the host veth.", func(w *api.Worker) uint64 { return w.ToKernel }),
 	perWorker("handed_over_packets_total", "Packets passed to the worker that owns the way out, or deals with their datagram.", func(w *api.Worker) uint64 { return w.HandedOver }),
-	perWorker("held_packets_total", "Packets that waited for a neighbour.", func(w *api.Worker) uint64 { return w.Held }),
+	perWorker("held_packets_total", "Packets that waited for a neighbor.", func(w *api.Worker) uint64 { return w.Held }),
 	perWorker("partial_checksums_total", "Partial checksums completed on the way out.", func(w *api.Worker) uint64 { return w.Partial }),
 	perWorker("fragments_total", "Fragments sent on.", func(w *api.Worker) uint64 { return w.Fragments }),
 	perWorker("held_fragments_total", "Fragments that came before the first of their datagram and waited for it.", func(w *api.Worker) uint64 { return w.FragmentsHeld }),

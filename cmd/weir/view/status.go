@@ -25,7 +25,7 @@ func Status(w io.Writer, s, prev *api.Status) error {
 	renderInterfaces(b, s)
 	renderWorkers(b, s, prev)
 	renderCounts(b, "Drops", s.Drops, "none")
-	renderNeighbours(b, s)
+	renderNeighbors(b, s)
 	renderProblems(b, s)
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -222,19 +222,19 @@ func renderCounts(b *strings.Builder, title string, m map[string]uint64, none st
 	t.Flush()
 }
 
-// maxNeighbours is how many next hops the text shows; JSON has them all.
-const maxNeighbours = 32
+// maxNeighbors is how many next hops the text shows; JSON has them all.
+const maxNeighbors = 32
 
-func renderNeighbours(b *strings.Builder, s *api.Status) {
-	if len(s.Neighbours) == 0 {
+func renderNeighbors(b *strings.Builder, s *api.Status) {
+	if len(s.Neighbors) == 0 {
 		return
 	}
 	b.WriteByte('\n')
 	t := table(b)
 	row(t, "NEXT HOP", "INTERFACE", "MAC", "STATE")
-	for i, n := range s.Neighbours {
-		if i == maxNeighbours {
-			row(t, fmt.Sprintf("... and %d more", len(s.Neighbours)-i))
+	for i, n := range s.Neighbors {
+		if i == maxNeighbors {
+			row(t, fmt.Sprintf("... and %d more", len(s.Neighbors)-i))
 			break
 		}
 		row(t, n.Address.String(), n.Interface, dash(n.MAC), n.State)

@@ -42,7 +42,7 @@
 #define ICMPV6_PARAMETER_PROBLEM 4
 #define ICMPV6_ECHO              128
 
-/* Neighbour discovery (RFC 4861): router solicitation to redirect. */
+/* Neighbor discovery (RFC 4861): router solicitation to redirect. */
 #define ICMPV6_ND_FIRST 133
 #define ICMPV6_ND_LAST  137
 

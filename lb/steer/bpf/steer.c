@@ -293,8 +293,8 @@ static __always_inline enum verdict classify_ipv4(struct cursor p, const struct 
 	return classify_l4(p, &to);
 }
 
-/* is_neighbour_discovery: p is at an ICMPv6 header. */
-static __always_inline int is_neighbour_discovery(struct cursor p)
+/* is_neighbor_discovery: p is at an ICMPv6 header. */
+static __always_inline int is_neighbor_discovery(struct cursor p)
 {
 	const __u8 *type = p.at;
 	if (p.at + 1 > p.end)
@@ -311,8 +311,8 @@ static __always_inline enum verdict classify_ipv6(struct cursor p, const struct 
 		return PASS_MALFORMED;
 	p.at += sizeof(*ip);
 	if (in->flags & INTERFACE_ALL) {
-		/* The kernel answers for the host port's neighbours itself. */
-		if (ip->next_header == IPPROTO_ICMPV6 && is_neighbour_discovery(p))
+		/* The kernel answers for the host port's neighbors itself. */
+		if (ip->next_header == IPPROTO_ICMPV6 && is_neighbor_discovery(p))
 			return PASS_OTHER_PROTOCOL;
 		return REDIRECTED;
 	}

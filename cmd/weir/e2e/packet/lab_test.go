@@ -101,7 +101,7 @@ func newLab(t *testing.T, name string) *lab {
 	return l
 }
 
-// build makes the namespaces, links, routes and neighbours.
+// build makes the namespaces, links, routes and neighbors.
 func (l *lab) build() error {
 	ns := map[string]*netlab.Namespace{}
 	for _, name := range []string{"edge", "client", "fabric", "pod"} {
@@ -144,17 +144,17 @@ func (l *lab) build() error {
 	return nil
 }
 
-// settle gives the edge its routes and neighbours.
+// settle gives the edge its routes and neighbors.
 func (l *lab) settle() error {
 	errs := []error{
 		l.edge.AddRoute("eth0", netip.MustParsePrefix("0.0.0.0/0"), netlab.Host4(netlab.ClientNet, 2)),
 		l.edge.AddRoute("eth0", netip.MustParsePrefix("::/0"), netlab.Host6(netlab.ClientNet, 2)),
 		l.edge.SetSysctl("net/ipv4/conf/cni0/forwarding", "1"),
 		l.edge.SetSysctl("net/ipv6/conf/all/forwarding", "1"),
-		l.neighbour("eth0", netlab.ClientNet, 2), l.neighbour("cni0", netlab.PodNet, 2),
+		l.neighbor("eth0", netlab.ClientNet, 2), l.neighbor("cni0", netlab.PodNet, 2),
 	}
 	for host := uint8(10); host < 40; host++ {
-		errs = append(errs, l.neighbour("eth1", netlab.FabricNet, host), l.neighbour("cni0", netlab.PodNet, host))
+		errs = append(errs, l.neighbor("eth1", netlab.FabricNet, host), l.neighbor("cni0", netlab.PodNet, host))
 	}
 	for _, six := range []bool{false, true} {
 		errs = append(errs, l.narrow("eth1", narrowFabric.addr(six), netip.Addr{}), l.narrow("cni0", narrowPod.addr(six), netip.Addr{}),
@@ -173,8 +173,8 @@ func (l *lab) narrow(ifname string, a, via netip.Addr) error {
 		Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}})
 }
 
-// neighbour tells the edge a station's MAC address.
-func (l *lab) neighbour(ifname string, network, host uint8) error {
+// neighbor tells the edge a station's MAC address.
+func (l *lab) neighbor(ifname string, network, host uint8) error {
 	dev, err := l.edge.Interface(ifname)
 	if err != nil {
 		return err
@@ -186,8 +186,8 @@ func (l *lab) neighbour(ifname string, network, host uint8) error {
 	return err
 }
 
-// noNeighbour takes a station's MAC address from the edge.
-func (l *lab) noNeighbour(ifname string, network, host uint8) error {
+// noNeighbor takes a station's MAC address from the edge.
+func (l *lab) noNeighbor(ifname string, network, host uint8) error {
 	dev, err := l.edge.Interface(ifname)
 	if err != nil {
 		return err

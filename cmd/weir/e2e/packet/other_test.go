@@ -67,7 +67,7 @@ func init() {
 			p := s.udp("anybody there?")
 			s.send(p)
 			s.refusedBy(p, hostUnreachable, 0)
-		}, drops: drop("neighbour-unresolved")},
+		}, drops: drop("neighbor-unresolved")},
 
 		scenario{row: "other", name: "the-node's-own-tcp", tags: untagged, run: func(s *scene) {
 			p := s.tcp(ack, 1, 9000, "")
@@ -142,7 +142,7 @@ func (s *scene) asked(host uint8) {
 // resolve tells the edge an endpoint's MAC address, as its answer would.
 func (s *scene) resolve(host uint8) {
 	s.Helper()
-	if err := s.lab.neighbour("eth1", netlab.FabricNet, host); err != nil {
+	if err := s.lab.neighbor("eth1", netlab.FabricNet, host); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -150,7 +150,7 @@ func (s *scene) resolve(host uint8) {
 // forget takes it back.
 func (s *scene) forget(host uint8) {
 	s.Helper()
-	if err := s.lab.noNeighbour("eth1", netlab.FabricNet, host); err != nil {
+	if err := s.lab.noNeighbor("eth1", netlab.FabricNet, host); err != nil {
 		s.Fatal(err)
 	}
 }

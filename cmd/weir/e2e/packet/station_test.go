@@ -45,7 +45,7 @@ func (s *station) next(t testing.TB, within time.Duration) []byte {
 	}
 }
 
-// asked waits for an ARP request or a neighbour solicitation for an address,
+// asked waits for an ARP request or a neighbor solicitation for an address,
 // and says whether one came.
 func (s *station) asked(t testing.TB, a netip.Addr) bool {
 	t.Helper()
@@ -63,7 +63,7 @@ func (s *station) asked(t testing.TB, a netip.Addr) bool {
 	}
 }
 
-// chatter says whether a frame is multicast, ARP or neighbour discovery.
+// chatter says whether a frame is multicast, ARP or neighbor discovery.
 func chatter(frame []byte) bool {
 	if len(frame) < 14 || frame[0]&1 != 0 {
 		return true

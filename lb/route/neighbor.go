@@ -13,18 +13,18 @@ import (
 )
 
 // Protocol is the number (RTPROT_*, NDA_PROTOCOL) by which Weir's own routes
-// and neighbours are known, also to the next start after a crash. The kernel
+// and neighbors are known, also to the next start after a crash. The kernel
 // leaves numbers above 4 to user space; this one is nobody's in iproute2's list.
 const Protocol = 87
 
-// neighbourKey identifies a neighbour of the host.
-type neighbourKey struct {
+// neighborKey identifies a neighbor of the host.
+type neighborKey struct {
 	index int
 	addr  netip.Addr
 }
 
-// neighbour is what the kernel knows of one.
-type neighbour struct {
+// neighbor is what the kernel knows of one.
+type neighbor struct {
 	state    uint16 // NUD_*
 	flags    uint8  // NTF_*
 	managed  bool   // NTF_EXT_MANAGED
@@ -34,20 +34,20 @@ type neighbour struct {
 }
 
 // usable says that frames may be sent to the MAC.
-func (n *neighbour) usable() bool {
+func (n *neighbor) usable() bool {
 	const valid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT | unix.NUD_NOARP
 	return n.hasMAC && n.state&valid != 0
 }
 
 // fixed says that the kernel does not resolve it: an administrator's entry.
-func (n *neighbour) fixed() bool { return n.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 }
+func (n *neighbor) fixed() bool { return n.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 }
 
 // leftover says that Weir had the kernel keep it fresh.
-func (n *neighbour) leftover() bool { return n.managed && n.protocol == Protocol }
+func (n *neighbor) leftover() bool { return n.managed && n.protocol == Protocol }
 
-// parseNeighbour decodes an ndmsg; ok is false for what is not an IP
-// neighbour (a bridge's forwarding entry, a proxy entry).
-func parseNeighbour(m []byte) (k neighbourKey, n neighbour, ok bool) {
+// parseNeighbor decodes an ndmsg; ok is false for what is not an IP
+// neighbor (a bridge's forwarding entry, a proxy entry).
+func parseNeighbor(m []byte) (k neighborKey, n neighbor, ok bool) {
 	if len(m) < unix.SizeofNdMsg || m[0] != unix.AF_INET && m[0] != unix.AF_INET6 {
 		return k, n, false
 	}
@@ -81,28 +81,28 @@ func parseNeighbour(m []byte) (k neighbourKey, n neighbour, ok bool) {
 	return k, n, k.addr.IsValid()
 }
 
-// neighbours lists those on the given interfaces.
-func (c *conn) neighbours(on func(index int) bool) (map[neighbourKey]neighbour, error) {
-	all := make(map[neighbourKey]neighbour)
+// neighbors lists those on the given interfaces.
+func (c *conn) neighbors(on func(index int) bool) (map[neighborKey]neighbor, error) {
+	all := make(map[neighborKey]neighbor)
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		req := c.request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
 		req.AddData(&netlink.Ndmsg{Family: family})
 		err := req.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH, func(m []byte) bool {
-			if k, n, ok := parseNeighbour(m); ok && on(k.index) {
+			if k, n, ok := parseNeighbor(m); ok && on(k.index) {
 				all[k] = n
 			}
 			return true
 		})
 		if err != nil {
-			return nil, fmt.Errorf("list neighbours: %w", err)
+			return nil, fmt.Errorf("list neighbors: %w", err)
 		}
 	}
 	return all, nil
 }
 
-// neighbour reads one; ok is false when the kernel has none, or cannot be
+// neighbor reads one; ok is false when the kernel has none, or cannot be
 // asked for a single one (before 5.0).
-func (c *conn) neighbour(k neighbourKey) (n neighbour, ok bool) {
+func (c *conn) neighbor(k neighborKey) (n neighbor, ok bool) {
 	req := c.request(unix.RTM_GETNEIGH, 0)
 	req.AddData(&netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index)})
 	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
@@ -110,15 +110,15 @@ func (c *conn) neighbour(k neighbourKey) (n neighbour, ok bool) {
 	if err != nil || len(msgs) == 0 {
 		return n, false
 	}
-	_, n, ok = parseNeighbour(msgs[0])
+	_, n, ok = parseNeighbor(msgs[0])
 	return n, ok
 }
 
-// solicit makes the kernel resolve a neighbour, or confirm one that is stale,
+// solicit makes the kernel resolve a neighbor, or confirm one that is stale,
 // as if it had a packet for it. With managed the kernel is told to keep it
 // fresh from then on, and never to collect it; a kernel before 5.16 takes the
 // request and ignores that part.
-func (c *conn) solicit(k neighbourKey, managed bool) error {
+func (c *conn) solicit(k neighborKey, managed bool) error {
 	req := c.request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	msg := &netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index), Flags: unix.NTF_USE}
 	if managed {
@@ -134,9 +134,9 @@ func (c *conn) solicit(k neighbourKey, managed bool) error {
 	return err
 }
 
-// release gives a neighbour back to the kernel's own keeping: what it resolved
+// release gives a neighbor back to the kernel's own keeping: what it resolved
 // stays as it is, and ages.
-func (c *conn) release(k neighbourKey, n neighbour) error {
+func (c *conn) release(k neighborKey, n neighbor) error {
 	req := c.request(unix.RTM_NEWNEIGH, unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	req.AddData(&netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index), State: unix.NUD_STALE})
 	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
@@ -145,8 +145,8 @@ func (c *conn) release(k neighbourKey, n neighbour) error {
 	return gone(err)
 }
 
-// remove deletes a neighbour.
-func (c *conn) remove(k neighbourKey) error {
+// remove deletes a neighbor.
+func (c *conn) remove(k neighborKey) error {
 	req := c.request(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
 	req.AddData(&netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index)})
 	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
@@ -154,7 +154,7 @@ func (c *conn) remove(k neighbourKey) error {
 	return gone(err)
 }
 
-// CleanupStale gives the neighbours that a process which was killed had the
+// CleanupStale gives the neighbors that a process which was killed had the
 // kernel keep fresh back to the kernel's own keeping, in the network namespace
 // of the calling thread. It must not be called while a Watcher is in use.
 func CleanupStale() error {
@@ -163,7 +163,7 @@ func CleanupStale() error {
 		return err
 	}
 	defer c.close()
-	all, err := c.neighbours(func(int) bool { return true })
+	all, err := c.neighbors(func(int) bool { return true })
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func CleanupStale() error {
 			err = c.remove(k)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("release neighbour %s: %w", k.addr, err))
+			errs = append(errs, fmt.Errorf("release neighbor %s: %w", k.addr, err))
 		}
 	}
 	return errors.Join(errs...)
