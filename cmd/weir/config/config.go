@@ -341,9 +341,9 @@ func (d Drain) Timeout() time.Duration { return time.Duration(d.TimeoutSeconds) 
 // Workers are the packet loops: one OS thread each.
 type Workers struct {
 	// Count is the number of workers. auto is the largest number of receive queues
-	// of an attached interface, at most one per usable CPU. Queues without a worker
-	// would bypass Weir, so a start with fewer workers than queues fails and
-	// reports the command that reduces the queues.
+	// of an attached interface, at most one per usable CPU. Packets of queues
+	// without a worker go to the kernel; a warning has the command that reduces the
+	// number of queues.
 	Count AutoInt `json:"count"`
 	// CPUs are the CPUs of the workers, in worker order. auto uses a core per
 	// worker, near the memory node of the interfaces, and leaves CPU 0 to the rest

@@ -8,28 +8,42 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the table")
+var update = flag.Bool("update", false, "write the reference")
 
-// The table of ARCHITECTURE.md stands between these lines.
-const (
-	architecture = "../../../ARCHITECTURE.md"
-	tableBegin   = "<!-- problems: written by go generate ./cmd/weir/problem -->\n"
-	tableEnd     = "<!-- end of problems -->\n"
-)
+const referenceHead = `# Problems
 
-// TestTableOfProblemsIsCurrent holds ARCHITECTURE.md to Kinds.
+<!-- Written by go generate ./cmd/weir/problem. -->
+
+Everything that Weir does not do as asked is a problem: an object, a field, a reason, a severity and a time.
+All problems are in ` + "`weir status`, in the metric `weir_problems{kind}`" + ` and in the log. Problems of a Service are
+also in ` + "`weir explain`" + `, and some are Events of the Service. The list is bounded: 1,000 problems per source and
+object, 1,000 in a status, 10 lines per second in the log; the rest is counted.
+
+`
+
+// TestTableOfProblemsIsCurrent holds README.md to Kinds.
 func TestTableOfProblemsIsCurrent(t *testing.T) {
-	data, err := os.ReadFile(architecture)
+	const name = "README.md"
+	want := reference()
+	if *update {
+		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, rest, ok := strings.Cut(string(data), tableBegin)
-	_, after, ok2 := strings.Cut(rest, tableEnd)
-	if !ok || !ok2 {
-		t.Fatal("ARCHITECTURE.md has no place for the table")
+	if string(got) != want {
+		t.Errorf("%s is not current: run go generate", name)
 	}
+}
+
+// reference is the table of problems as Markdown.
+func reference() string {
 	var b strings.Builder
-	b.WriteString("| Complaint (`kind`) | Severity | Stands for | `status`, metric, log | `explain` | Event |\n| --- | --- | --- | --- | --- | --- |\n")
+	b.WriteString(referenceHead)
+	b.WriteString("| Kind | Severity | Meaning | `explain` | Event |\n| --- | --- | --- | --- | --- |\n")
 	for _, d := range Kinds {
 		event, explain := "", ""
 		if d.Event {
@@ -38,16 +52,7 @@ func TestTableOfProblemsIsCurrent(t *testing.T) {
 		if d.OfServices {
 			explain = "yes"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | yes | %s | %s |\n", d.Kind, d.Severity, d.Text, explain, event)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", d.Kind, d.Severity, d.Text, explain, event)
 	}
-	want := before + tableBegin + b.String() + tableEnd + after
-	if want == string(data) {
-		return
-	}
-	if !*update {
-		t.Fatal("ARCHITECTURE.md is not current: run go generate")
-	}
-	if err := os.WriteFile(architecture, []byte(want), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	return b.String()
 }
