@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirlb/weir/perf/peer"
+	"github.com/weirlb/weir/cmd/weirperf/forward/peer"
 	"github.com/weirlb/weir/perf/report"
 	"github.com/weirlb/weir/perf/testbed"
 )

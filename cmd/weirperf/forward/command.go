@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirlb/weir/cmd/weirperf/forward/peer"
 	"github.com/weirlb/weir/cmd/weirperf/machine"
-	"github.com/weirlb/weir/perf/peer"
 	"github.com/weirlb/weir/perf/report"
 	"github.com/weirlb/weir/perf/testbed"
 )

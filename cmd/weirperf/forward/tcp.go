@@ -7,9 +7,9 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weirperf/forward/peer"
 	"github.com/weirlb/weir/perf/cpu"
 	"github.com/weirlb/weir/perf/netlab"
-	"github.com/weirlb/weir/perf/peer"
 	"github.com/weirlb/weir/perf/report"
 	"github.com/weirlb/weir/perf/tcpload"
 	"github.com/weirlb/weir/perf/testbed"

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weirperf/forward/peer"
 	"github.com/weirlb/weir/perf/cpu"
 	"github.com/weirlb/weir/perf/generate"
-	"github.com/weirlb/weir/perf/peer"
 	"github.com/weirlb/weir/perf/report"
 	"github.com/weirlb/weir/perf/sink"
 	"github.com/weirlb/weir/perf/testbed"
