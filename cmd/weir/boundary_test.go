@@ -15,98 +15,205 @@ import (
 
 const module = "github.com/weirlb/weir"
 
-// listed is what `go list -json` says of a package.
+// listed is a package as `go list -json` describes it.
 type listed struct {
-	ImportPath string
-	Name       string
-	Deps       []string
+	ImportPath   string
+	Name         string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+	Deps         []string
 }
 
-// boundary says what the packages below a folder may use, all the way down.
+// boundary is a rule for the packages of a folder. Paths of packages of this
+// module are relative to its root.
 type boundary struct {
 	folder string
 	why    string
-	// only, when not nil, are the prefixes of the only packages allowed
-	// beside the standard library and the folder itself.
+	// only, if not nil, are prefixes of the only packages that the folder may use,
+	// transitively, beside the standard library and itself.
 	only []string
-	// never are prefixes of packages not allowed.
+	// own is as only, for packages of this module alone.
+	own []string
+	// never are prefixes of packages that it must not use, transitively.
 	never []string
+	// imports are packages that it must not import itself; the standard library
+	// uses some of them.
+	imports []string
+	// importers, if not nil, are the only folders whose packages may import the
+	// folder, beside itself and, with tests, in test files.
+	importers []string
+	tests     []string
 }
 
+// boundaries has a rule for every row of the table of packages in ARCHITECTURE.md.
 var boundaries = []boundary{
 	{
-		folder: "topology",
-		why:    "topology is a pure function: standard library only",
-		only:   []string{},
+		folder: "topology", why: "a pure function: standard library only",
+		only: []string{}, imports: []string{"net", "os", "time"},
 	},
 	{
-		folder: "conntrack",
-		why:    "conntrack is a leaf: standard library and golang.org/x/sys only",
-		only:   []string{"golang.org/x/sys"},
+		folder: "discovery", why: "it does not know how packets are forwarded",
+		never: []string{"lb", "conntrack", "cmd", "perf"},
 	},
 	{
-		folder: "lb",
-		why:    "the packet path is fed with tables; it does not know where Services come from",
-		never:  []string{module + "/discovery", module + "/cmd", module + "/perf", "k8s.io", "sigs.k8s.io"},
+		folder: "conntrack", why: "a leaf: standard library and golang.org/x/sys only",
+		only: []string{"golang.org/x/sys"},
 	},
 	{
-		folder: "lb/fragtrack",
-		why:    "the tracker keeps numbers; it does not read or move packets",
-		only:   []string{module + "/conntrack", module + "/lb/header", "golang.org/x/sys"},
+		folder: "lb", why: "it does not know Kubernetes or the source of Services",
+		never: []string{"discovery", "topology", "cmd", "perf", "k8s.io", "sigs.k8s.io"},
 	},
 	{
-		folder: "lb/handoff",
-		why:    "a ring of frames knows frames, and nothing of packets or workers",
-		only:   []string{module + "/lb/xsk", "golang.org/x/sys"},
+		folder: "lb/header", why: "it reads and writes bytes: standard library only",
+		only: []string{}, imports: []string{"net", "os", "sync"},
 	},
 	{
-		folder: "lb/ratelimit",
-		why:    "a limiter counts; the only thing it needs is the length of a tick",
-		only:   []string{module + "/conntrack", "golang.org/x/sys"},
+		folder: "lb/table", why: "snapshots know neither packets nor the kernel",
+		own: []string{"conntrack"}, imports: []string{"net", "os"},
+	},
+	{folder: "lb/affinity", why: "keys and values are the caller's", only: []string{}},
+	{
+		folder: "lb/snat", why: "a choice from a snapshot: no sockets, no devices",
+		own: []string{"conntrack", "lb/route", "lb/table"}, imports: []string{"net", "os"},
 	},
 	{
-		folder: "lb/snat",
-		why:    "the choice of a source address is a function of a snapshot, a path and an endpoint",
-		never:  []string{module + "/lb/hostveth", module + "/lb/steer", module + "/lb/xsk", module + "/lb/device"},
+		folder: "lb/fragtrack", why: "it has no packets",
+		own: []string{"conntrack", "lb/header"}, imports: []string{"net", "os"},
 	},
 	{
-		folder: "discovery",
-		why:    "discovery says what to balance; it does not know how packets are moved",
-		never:  []string{module + "/lb", module + "/conntrack", module + "/cmd", module + "/perf"},
+		folder: "lb/ratelimit", why: "it does not know what is limited",
+		own: []string{"conntrack"}, imports: []string{"net", "os"},
+	},
+	{
+		folder: "lb/handoff", why: "it passes frame descriptors: no packets, no workers",
+		own: []string{"lb/xsk"}, imports: []string{"net", "os"},
+	},
+	{folder: "lb/device", why: "pure functions over links", own: []string{}},
+	{folder: "lb/xsk", why: "it does not read packets", only: []string{"golang.org/x/sys"}},
+	{folder: "lb/steer", why: "it does not choose endpoints", own: []string{"lb/xsk"}},
+	{folder: "lb/route", why: "the kernel is the only source of routes", own: []string{}},
+	{
+		folder: "lb/hostveth", why: "links, rules and sysctls: it sees no packets",
+		own: []string{"lb/route"},
+	},
+	{
+		folder: "cmd/weir", why: "libraries are in the other folders",
+		importers: []string{"cmd"}, tests: []string{"cmd", "deploy"},
+	},
+	{
+		folder: "cmd/weirperf", why: "measurements have no users",
+		importers: []string{"cmd/weirperf"},
+	},
+	{
+		folder: "perf", why: "for tests, the demo and measurements; never in the packet path",
+		own: []string{}, importers: []string{"cmd/weir/demo", "cmd/weirperf"},
+		tests: []string{"cmd", "deploy", "discovery", "lb"},
+	},
+	{
+		folder: "cmd/weir/daemon", why: "weir run is not linked with tools for tests",
+		never: []string{"perf"},
 	},
 }
 
 func TestBoundaryImports(t *testing.T) {
+	all := goList(t, "./...")
 	for _, b := range boundaries {
 		t.Run(b.folder, func(t *testing.T) {
-			for _, p := range goList(t, "./"+b.folder+"/...") {
-				for _, dep := range p.Deps {
-					if b.forbids(dep) {
-						t.Errorf("%s uses %s: %s", p.ImportPath, dep, b.why)
-					}
+			found := false
+			for _, p := range all {
+				if within(p.ImportPath, module+"/"+b.folder) {
+					found = true
+					b.checkUse(t, &p)
+				} else {
+					b.checkImporter(t, &p)
 				}
+			}
+			if !found {
+				t.Errorf("there is no package in %s", b.folder)
 			}
 		})
 	}
 }
 
+// checkUse checks a package of the folder.
+func (b *boundary) checkUse(t *testing.T, p *listed) {
+	for _, dep := range p.Deps {
+		if b.forbids(dep) {
+			t.Errorf("%s uses %s: %s", p.ImportPath, dep, b.why)
+		}
+	}
+	for _, i := range p.Imports {
+		if slices.Contains(b.imports, i) {
+			t.Errorf("%s imports %s: %s", p.ImportPath, i, b.why)
+		}
+	}
+}
+
+// checkImporter checks a package outside of the folder.
+func (b *boundary) checkImporter(t *testing.T, p *listed) {
+	if b.importers == nil {
+		return
+	}
+	check := func(imports, allowed []string, where string) {
+		for _, i := range imports {
+			if within(i, module+"/"+b.folder) && !hasPrefix(allowed, p.ImportPath) {
+				t.Errorf("%s%s imports %s: %s", p.ImportPath, where, i, b.why)
+			}
+		}
+	}
+	check(p.Imports, b.importers, "")
+	check(slices.Concat(p.TestImports, p.XTestImports), b.tests, " (test)")
+}
+
 func (b *boundary) forbids(dep string) bool {
 	first, _, _ := strings.Cut(dep, "/")
-	if !strings.Contains(first, ".") { // the standard library
+	if !strings.Contains(first, ".") || within(dep, module+"/"+b.folder) { // the standard library
 		return false
 	}
-	if within(dep, module+"/"+b.folder) {
-		return false
-	}
-	under := func(prefix string) bool { return within(dep, prefix) }
 	if b.only != nil {
-		return !slices.ContainsFunc(b.only, under)
+		return !hasPrefix(b.only, dep)
 	}
-	return slices.ContainsFunc(b.never, under)
+	if b.own != nil && within(dep, module) && !hasPrefix(b.own, dep) {
+		return true
+	}
+	return hasPrefix(b.never, dep)
+}
+
+// hasPrefix reports whether pkg is in a folder of this module, or in a package of
+// another one, that is listed.
+func hasPrefix(list []string, pkg string) bool {
+	return slices.ContainsFunc(list, func(prefix string) bool {
+		return within(pkg, prefix) || within(pkg, module+"/"+prefix)
+	})
 }
 
 func within(pkg, prefix string) bool {
 	return pkg == prefix || strings.HasPrefix(pkg, prefix+"/")
+}
+
+// Every row of the table of packages in ARCHITECTURE.md has a rule.
+func TestBoundaryRowsHaveRules(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(moduleRoot(t), "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(text), "\n| Package |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := strings.Split(table, "\n")
+	if !ok || len(rows) < 10 {
+		t.Fatalf("ARCHITECTURE.md has no table of packages: %q", rows)
+	}
+	for _, row := range rows[2:] {
+		cell, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " | ")
+		for name := range strings.SplitSeq(cell, ", ") {
+			folder := strings.Trim(name, "`")
+			has := func(b boundary) bool { return b.folder == folder }
+			if !slices.ContainsFunc(boundaries, has) {
+				t.Errorf("ARCHITECTURE.md has a row for %s: add its rule to boundaries", folder)
+			}
+		}
+	}
 }
 
 // Names that say nothing about what is inside.
@@ -153,7 +260,8 @@ func moduleRoot(t *testing.T) string {
 
 func goList(t *testing.T, pattern string) []listed {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Deps", pattern)
+	const fields = "ImportPath,Name,Imports,TestImports,XTestImports,Deps"
+	cmd := exec.Command("go", "list", "-e", "-json="+fields, pattern)
 	cmd.Dir = moduleRoot(t)
 	out, err := cmd.Output()
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,8 @@ func document(t *testing.T, path ...string) string {
 	return string(data)
 }
 
-// The table of kernel features has a row for every probe, and no others.
+// The table of kernel features has a row for every probe, and no others. Its rows
+// are in the order of the kernels' versions.
 func TestReadmeListsEveryKernelFeature(t *testing.T) {
 	_, text, ok := strings.Cut(document(t, "deploy", "README.md"), "| Feature | Since Linux | Without it Weir |\n| --- | --- | --- |\n")
 	if !ok {
@@ -31,6 +33,10 @@ func TestReadmeListsEveryKernelFeature(t *testing.T) {
 	}
 	table, _, _ := strings.Cut(text, "\n\n")
 	got := strings.Split(table, "\n")
+	if !slices.IsSortedFunc(got, func(a, b string) int { return slices.Compare(kernelOf(t, a), kernelOf(t, b)) }) {
+		t.Errorf("deploy/README.md: the rows are not sorted by version:\n%s", table)
+	}
+
 	var want []string
 	for _, p := range steer.Probes("") {
 		want = append(want, "| "+p.Name+" | "+p.Kernel+" | "+p.Without+" |")
@@ -40,6 +46,17 @@ func TestReadmeListsEveryKernelFeature(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("deploy/README.md (-probes +table):\n%s", diff)
 	}
+}
+
+// kernelOf is the version with which the second cell of a row begins.
+func kernelOf(t *testing.T, row string) []int {
+	t.Helper()
+	version := make([]int, 2)
+	cells := strings.Split(row, " | ")
+	if _, err := fmt.Sscanf(cells[min(1, len(cells)-1)], "%d.%d", &version[0], &version[1]); err != nil {
+		t.Fatalf("%s: %v", row, err)
+	}
+	return version
 }
 
 // shownConfigurations are the configurations in the documents, by file.
