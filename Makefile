@@ -151,7 +151,7 @@ bench-go: ## Go benchmarks into bin/bench.txt (make bench-go BENCH=Lookup COUNT=
 ##
 # Endpoints of core/v1 are deprecated, and serving them is what mirroring is for.
 .PHONY: lint
-lint: ## gofmt, vet, staticcheck, import boundaries, language of the comments
+lint: ## gofmt, vet, staticcheck, import boundaries, language of comments and documents
 	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "gofmt -w these:"; echo "$$out"; exit 1; }
 	@! git grep -nE '^(<{7}|>{7})( |$$)' -- . || { echo "conflict markers"; exit 1; }
 	$(GO) vet ./... $(TOOLS)

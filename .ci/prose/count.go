@@ -35,7 +35,7 @@ func count(root string) ([]*tally, error) {
 			return err
 		}
 		if d.IsDir() {
-			if slices.Contains([]string{".git", "bin", "testdata"}, d.Name()) {
+			if slices.Contains(skipped, d.Name()) {
 				return filepath.SkipDir
 			}
 			return nil

@@ -1,12 +1,12 @@
-// Prose measures the language of the comments: how often the words occur that
-// often stand where a noun belongs.
+// Prose measures the language of comments and documents.
 //
 //	prose [DIR]
 //
 // It reads every Go file below DIR (the current directory by default) that is
-// neither generated nor a test, prints occurrences per 1,000 words of comment text
-// for every top-level folder and in total, and exits with status 1 if the total of
-// a word is above its limit.
+// neither generated nor a test, and counts words that often stand where a noun
+// belongs. It prints occurrences per 1,000 words of comment text for every
+// top-level folder and in total. In Markdown files it looks for long lines and
+// long sentences. The exit status is 1 if a limit is exceeded.
 package main
 
 import (
@@ -24,6 +24,15 @@ var limits = []limit{
 	{"way", 1.9},
 }
 
+// Limits of documents, without tables and code.
+const (
+	maxColumns = 120
+	maxMedian  = 17 // words of the median sentence
+)
+
+// skipped are the names of folders that are not read.
+var skipped = []string{".git", "bin", "testdata"}
+
 type limit struct {
 	word string
 	most float64
@@ -39,7 +48,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "prose:", err)
 		os.Exit(2)
 	}
-	if !report(os.Stdout, folders, limits) {
+	docs, err := documents(root)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "prose:", err)
+		os.Exit(2)
+	}
+	ok := report(os.Stdout, folders, limits)
+	if !reportDocuments(os.Stdout, docs) || !ok {
 		os.Exit(1)
 	}
 }

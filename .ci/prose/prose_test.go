@@ -73,3 +73,30 @@ func TestCountReportsBrokenFiles(t *testing.T) {
 		t.Error("no error")
 	}
 }
+
+func TestDocuments(t *testing.T) {
+	long := strings.Repeat("word ", 30)
+	root := write(t, map[string]string{
+		"good.md":       "# Title\n\n" + strings.Repeat("A short sentence.\n", 12) + "\n| " + long + " |\n\n    " + long + "\n\n```sh\n" + long + "\n```\n",
+		"long.md":       "# Title\n\nOne line.\n\n- " + long + "\n  and its end\n",
+		"slow.md":       strings.Repeat("- "+strings.TrimSuffix(strings.Repeat("word word word word\n  ", 5), "  "), 12),
+		"testdata/x.md": long,
+	})
+	docs, err := documents(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(docs) != 3 {
+		t.Fatalf("%d documents", len(docs))
+	}
+
+	var out strings.Builder
+	if reportDocuments(&out, docs) {
+		t.Error("no fault")
+	}
+	got := strings.ReplaceAll(out.String(), root+string(filepath.Separator), "")
+	want := "long.md:5: more than 120 columns\nslow.md: the median sentence has 20 words, at most 17 are allowed\n"
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
