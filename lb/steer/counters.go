@@ -2,23 +2,23 @@ package steer
 
 import "fmt"
 
-// Verdict is what the program did with a packet, and why.
+// Verdict is the decision of the program about a packet, with the reason.
 type Verdict uint8
 
-// The order is that of enum verdict in bpf/steer.c.
+// Names and order are those of enum verdict in bpf/maps.h.
 const (
-	Redirected        Verdict = iota // to Weir
-	PassNoSocket                     // Weir's, but its queue has no socket
-	PassOtherMAC                     // broadcast, multicast, or another host's
-	PassVLAN                         // of a VLAN that is not attached, or more tags than one
-	PassOtherProtocol                // not IP: ARP, LLDP
-	PassMalformed                    // headers cut short or impossible
-	PassFragment                     // later fragment, its first not seen or not Weir's
-	PassExtension                    // IPv6 headers that hide what is behind them, or too many
-	PassOtherL4                      // neither TCP nor UDP, nor ICMP that may be Weir's
-	PassNoMatch                      // not to or about a frontend or SNAT port
+	Redirected         Verdict = iota // to Weir
+	PassNoSocket                      // Weir's, but its queue has no socket
+	PassOtherMAC                      // broadcast, multicast, or another host's
+	PassVLAN                          // of a VLAN that is not attached, or more tags than one
+	PassOtherEtherType                // not IP: ARP, LLDP
+	PassMalformed                     // headers cut short or impossible
+	PassFragment                      // later fragment, its first not seen or not Weir's
+	PassExtension                     // IPv6 headers that hide what is behind them, or too many
+	PassOtherProtocol                 // neither TCP, UDP nor SCTP, nor ICMP that may be Weir's
+	PassNoMatch                       // not to or about a frontend or SNAT port
 
-	Verdicts // how many there are
+	Verdicts // the number of verdicts
 )
 
 var verdictNames = [Verdicts]string{
@@ -26,7 +26,7 @@ var verdictNames = [Verdicts]string{
 	"malformed", "fragment", "ipv6-extension", "other-protocol", "no-match",
 }
 
-// The C program and this file must agree on how many there are.
+// The C program and this file must agree on the number.
 var _ [Verdicts]uint64 = steerCounters{}.Packets
 
 // String returns the name, fit for a metric's label.

@@ -78,8 +78,8 @@ func fragmentCases(t testing.TB) []steered {
 		{"IPv4: below the SNAT ports", fragment4(packet4(t, udp, at(snat4, 53)), 5, 0, true), PassNoMatch},
 		{"IPv4: later to an address of frontends only", fragment4(vip4, 6, 1480, true), Redirected},
 		{"IPv4: first to no frontend there", fragment4(vip4, 6, 0, true), PassNoMatch},
-		{"IPv4: a ping", fragment4(icmp, 7, 0, true), PassOtherL4},
-		{"IPv4: a later piece of a ping", fragment4(icmp, 7, 1480, true), PassOtherL4},
+		{"IPv4: a ping", fragment4(icmp, 7, 0, true), PassOtherProtocol},
+		{"IPv4: a later piece of a ping", fragment4(icmp, 7, 1480, true), PassOtherProtocol},
 		{"IPv4: a ping of an address of frontends only", fragment4(ping4, 7, 0, true), Redirected},
 		{"IPv4: and what follows it", fragment4(ping4, 7, 1480, true), Redirected},
 		{"IPv4: a later piece of another ping", fragment4(ping4, 8, 1480, true), Redirected},
@@ -105,7 +105,7 @@ func fragmentCases(t testing.TB) []steered {
 		{"IPv6: behind options", extend6(fragment6(toFront6, 7, 0, true), 60, 0, 0, 1, 4, 0, 0, 0, 0), Redirected},
 		{"IPv6: options in the fragmented part", fragment6(extend6(toFront6, 60, 0, 0, 1, 4, 0, 0, 0, 0), 8, 0, true), Redirected},
 		{"IPv6: and what follows it", fragment6(extend6(toFront6, 60, 0, 0, 1, 4, 0, 0, 0, 0), 8, 1448, true), Redirected},
-		{"IPv6: a ping", fragment6(packet6(t, layers.IPProtocolICMPv6, front6), 9, 0, true), PassOtherL4},
+		{"IPv6: a ping", fragment6(packet6(t, layers.IPProtocolICMPv6, front6), 9, 0, true), PassOtherProtocol},
 		{"IPv6: a ping of an address of frontends only", fragment6(ping6, 9, 0, true), Redirected},
 		{"IPv6: and what follows it", fragment6(ping6, 9, 1448, false), Redirected},
 	}
@@ -171,7 +171,7 @@ func TestExtensionHeadersAreLookedBehind(t *testing.T) {
 		{"authentication", extend6(good, unix.IPPROTO_AH, options...), PassExtension},
 		{"authentication behind options", extend6(extend6(good, unix.IPPROTO_AH, options...), unix.IPPROTO_DSTOPTS, options...), PassExtension},
 		{"mobility", extend6(good, 135, options...), PassExtension},
-		{"encapsulated security", extend6(good, unix.IPPROTO_ESP, options...), PassOtherL4},
+		{"encapsulated security", extend6(good, unix.IPPROTO_ESP, options...), PassOtherProtocol},
 		{"cut short", extend6(good, unix.IPPROTO_HOPOPTS, options...)[:atIP+47], PassMalformed},
 		{"transport header cut short", extend6(good, unix.IPPROTO_HOPOPTS, options...)[:atIP+48+19], PassMalformed},
 	} {

@@ -93,7 +93,7 @@ func tunnelCases(t testing.TB) []steerCase {
 			otherError, otherCode = 1, 3
 		}
 		for _, gue := range []bool{false, true} {
-			not := PassOtherL4
+			not := PassOtherProtocol
 			if gue {
 				not = PassNoMatch // as any other UDP packet of the node
 			}
@@ -185,15 +185,15 @@ func icmpCases(t testing.TB) []steerCase {
 		{"unreachable about a translated packet", icmp4(t, 3, 1, quote(t, tcp, at(snat4, snatLo))), Redirected},
 		{"unreachable about a packet of the node", icmp4(t, 3, 1, quote(t, tcp, at(snat4, snatLo-1))), PassNoMatch},
 		{"unreachable about another frontend's port", icmp4(t, 3, 1, quote(t, tcp, other4)), PassNoMatch},
-		{"unreachable about a protocol without ports", icmp4(t, 3, 1, quote(t, gre, front4)), PassOtherL4},
-		{"redirect", icmp4(t, 5, 0, quote(t, tcp, front4)), PassOtherL4},
-		{"source quench", icmp4(t, 4, 0, quote(t, tcp, front4)), PassOtherL4},
+		{"unreachable about a protocol without ports", icmp4(t, 3, 1, quote(t, gre, front4)), PassOtherProtocol},
+		{"redirect", icmp4(t, 5, 0, quote(t, tcp, front4)), PassOtherProtocol},
+		{"source quench", icmp4(t, 4, 0, quote(t, tcp, front4)), PassOtherProtocol},
 		{"a quote with IPv4 options", icmp4(t, 3, 4, options), Redirected},
 		{"a quoted first fragment", icmp4(t, 3, 4, first), Redirected},
 		{"a quoted later fragment", icmp4(t, 3, 4, later), PassFragment},
 		{"echo request to a load balancer address", icmp4(t, 8, 0, nil), Redirected},
-		{"echo reply", icmp4(t, 0, 0, nil), PassOtherL4},
-		{"timestamp request", icmp4(t, 13, 0, nil), PassOtherL4},
+		{"echo reply", icmp4(t, 0, 0, nil), PassOtherProtocol},
+		{"timestamp request", icmp4(t, 13, 0, nil), PassOtherProtocol},
 
 		{"packet too big about an answer", icmp6(t, 2, 0, quote(t, tcp, front6)), Redirected},
 		{"unreachable about an IPv6 answer", icmp6(t, 1, 4, quote(t, udp, front6)), Redirected},
@@ -205,14 +205,14 @@ func icmpCases(t testing.TB) []steerCase {
 		{"a quoted first IPv6 fragment", icmp6(t, 2, 0, fragment6(1)), Redirected},
 		{"a quoted later IPv6 fragment", icmp6(t, 2, 0, fragment6(8)), PassFragment},
 		{"IPv6 echo request to a load balancer address", icmp6(t, 128, 0, nil), Redirected},
-		{"IPv6 echo reply", icmp6(t, 129, 0, nil), PassOtherL4},
-		{"neighbor advertisement", icmp6(t, 136, 0, nil), PassOtherL4},
-		{"IPv6 error type 0", icmp6(t, 0, 0, quote(t, tcp, front6)), PassOtherL4},
-		{"IPv6 error type 5", icmp6(t, 5, 0, quote(t, tcp, front6)), PassOtherL4},
+		{"IPv6 echo reply", icmp6(t, 129, 0, nil), PassOtherProtocol},
+		{"neighbor advertisement", icmp6(t, 136, 0, nil), PassOtherProtocol},
+		{"IPv6 error type 0", icmp6(t, 0, 0, quote(t, tcp, front6)), PassOtherProtocol},
+		{"IPv6 error type 5", icmp6(t, 5, 0, quote(t, tcp, front6)), PassOtherProtocol},
 	}
 	owned := icmp4(t, 8, 0, nil)
 	copy(owned[atIP+16:], snat4.AsSlice())
-	return append(cases, steerCase{"echo request to an address of the node", owned, PassOtherL4})
+	return append(cases, steerCase{"echo request to an address of the node", owned, PassOtherProtocol})
 }
 
 func TestICMPIsSteered(t *testing.T) {
@@ -223,7 +223,7 @@ func TestICMPIsSteered(t *testing.T) {
 		}
 	}
 	must(t, p.RemoveVIP(front4.Addr()))
-	if _, verdict := run(t, p, icmp4(t, 8, 0, nil)); verdict != PassOtherL4 {
+	if _, verdict := run(t, p, icmp4(t, 8, 0, nil)); verdict != PassOtherProtocol {
 		t.Errorf("echo request to an address that was removed: %v", verdict)
 	}
 }
@@ -260,7 +260,7 @@ func TestPriorityTaggedPacketsAreSteeredLikeOthers(t *testing.T) {
 		{"an answer", packet4(t, layers.IPProtocolTCP, at(snat4, snatLo)), Redirected},
 		{"SSH", packet4(t, layers.IPProtocolTCP, at(node4, 22)), PassNoMatch},
 		{"packet too big", icmp6(t, 2, 0, quote(t, layers.IPProtocolTCP, front6)), Redirected},
-		{"ARP", arp, PassOtherProtocol},
+		{"ARP", arp, PassOtherEtherType},
 	}
 	for _, c := range plain {
 		for name, x := range map[string]struct {
@@ -325,13 +325,13 @@ func modelICMP(b []byte, to netip.Addr) Verdict {
 		if to == front4.Addr() || to == front6.Addr() {
 			return Redirected
 		}
-		return PassOtherL4
+		return PassOtherProtocol
 	}
 	var proto byte
 	var from netip.Addr
 	switch {
 	case to.Is4() && typ != 3 && typ != 11 && typ != 12, to.Is6() && (typ < 1 || typ > 4):
-		return PassOtherL4
+		return PassOtherProtocol
 	case to.Is4():
 		if len(b) < 20 || b[0]>>4 != 4 || b[0]&15 < 5 {
 			return PassMalformed
@@ -361,7 +361,7 @@ func modelICMP(b []byte, to netip.Addr) Verdict {
 	case tooBig && modelTunnel(proto, b):
 		return Redirected
 	case proto != 6 && proto != 17:
-		return PassOtherL4
+		return PassOtherProtocol
 	case len(b) < 4:
 		return PassMalformed
 	}

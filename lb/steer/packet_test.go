@@ -169,15 +169,15 @@ func TestPacketsAreSteered(t *testing.T) {
 		{"an IPv6 frontend's port on another address", packet6(t, layers.IPProtocolTCP, at(peer6, 443)), PassNoMatch},
 		{"SCTP to a port that is a TCP frontend's", packet4(t, layers.IPProtocolSCTP, front4), PassNoMatch},
 		{"SCTP to an SNAT port", packet4(t, layers.IPProtocolSCTP, at(snat4, snatLo)), Redirected},
-		{"GRE to a frontend's address", packet4(t, layers.IPProtocolGRE, front4), PassOtherL4},
+		{"GRE to a frontend's address", packet4(t, layers.IPProtocolGRE, front4), PassOtherProtocol},
 		{"SCTP header cut short", packet4(t, layers.IPProtocolSCTP, at(snat4, snatLo))[:atTCP4+11], PassMalformed},
-		{"ping", packet4(t, layers.IPProtocolICMPv4, front4), PassOtherL4},
-		{"neighbor solicitation", set(packet6(t, layers.IPProtocolICMPv6, front6), atIP+40, 135), PassOtherL4},
+		{"ping", packet4(t, layers.IPProtocolICMPv4, front4), PassOtherProtocol},
+		{"neighbor solicitation", set(packet6(t, layers.IPProtocolICMPv6, front6), atIP+40, 135), PassOtherProtocol},
 
 		{"another host's address", set(tcp4, 0, otherMAC...), PassOtherMAC},
 		{"an address that differs in the last byte", set(tcp4, 5, 9), PassOtherMAC},
 		{"broadcast", set(tcp4, 0, 255, 255, 255, 255, 255, 255), PassOtherMAC},
-		{"ARP to the own address", set(tcp4, atEtherType, 0x08, 0x06), PassOtherProtocol},
+		{"ARP to the own address", set(tcp4, atEtherType, 0x08, 0x06), PassOtherEtherType},
 
 		{"DF is no fragment", set(tcp4, atFragment, 0x40, 0), Redirected},
 
@@ -232,10 +232,10 @@ func TestHostVethTakesAllButNeighborDiscovery(t *testing.T) {
 		{"ICMP", packet4(t, layers.IPProtocolICMPv4, at(peer4, 0)), Redirected},
 		{"ICMPv6 packet too big", icmp6(2), Redirected},
 		{"UDP over IPv6", packet6(t, layers.IPProtocolUDP, at(peer6, 1)), Redirected},
-		{"ARP", arp, PassOtherProtocol},
-		{"router solicitation", icmp6(133), PassOtherL4},
-		{"neighbor solicitation", icmp6(135), PassOtherL4},
-		{"redirect", icmp6(137), PassOtherL4},
+		{"ARP", arp, PassOtherEtherType},
+		{"router solicitation", icmp6(133), PassOtherProtocol},
+		{"neighbor solicitation", icmp6(135), PassOtherProtocol},
+		{"redirect", icmp6(137), PassOtherProtocol},
 		{"node information", icmp6(139), Redirected},
 		{"multicast", multicast, PassOtherMAC},
 	} {
@@ -324,7 +324,7 @@ func model(b []byte, ours map[string]bool) Verdict {
 		proto, to = b[9], netip.AddrFrom4([4]byte(b[16:20]))
 		if place := binary.BigEndian.Uint16(b[6:]) & 0x3fff; place != 0 {
 			if proto != 6 && proto != 17 && !modelPing(proto, to) {
-				return PassOtherL4
+				return PassOtherProtocol
 			}
 			datagram := string(b[4:6]) + string(b[9:10]) + string(b[12:20])
 			return modelFragment(b[min(header, len(b)):], proto, to, ours, datagram, place&0x1fff == 0)
@@ -359,13 +359,13 @@ func model(b []byte, ours map[string]bool) Verdict {
 			return modelFragment(b, proto, to, ours, datagram, place < 8)
 		}
 	default:
-		return PassOtherProtocol
+		return PassOtherEtherType
 	}
 	switch {
 	case typ == 0x0800 && proto == 1, typ == 0x86dd && proto == 58:
 		return modelICMP(b, to)
 	case proto != 6 && proto != 17:
-		return PassOtherL4
+		return PassOtherProtocol
 	case proto == 6 && len(b) < 20, proto == 17 && len(b) < 8:
 		return PassMalformed
 	}
@@ -379,7 +379,7 @@ func modelFragment(b []byte, proto byte, to netip.Addr, ours map[string]bool, da
 		}
 		return PassFragment
 	}
-	verdict := PassOtherL4
+	verdict := PassOtherProtocol
 	if proto == 6 || proto == 17 {
 		if len(b) < 4 {
 			return PassMalformed
