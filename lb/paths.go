@@ -43,7 +43,7 @@ func (w *worker) pathTo(ep *table.EndpointEntry, hash uint32) (*knownPath, bool)
 	// As in hop: numbers of next hops that have never answered are soon another's.
 	if adj.State() == route.Valid && adj.Is(path.Port, path.NextHop) && w.router.Load() == w.routes {
 		k.way = way(stamp, &path, n)
-		if w.routes.Alternatives(addr) == 1 {
+		if w.routes.NumPaths(addr) == 1 {
 			k.epoch, k.number, k.family, k.w0, k.w1 = w.epoch, ep.Number, ep.Family, ep.W0, ep.W1
 		}
 	}

@@ -171,8 +171,8 @@ func (w *Watcher) OnChange() <-chan struct{} {
 }
 
 type stats struct {
-	readings, interrupted, lost                                  atomic.Uint64
-	solicited, solicitErrors, refused, full, released, displaced atomic.Uint64
+	readings, interrupted, lost                             atomic.Uint64
+	probes, probeErrors, refused, full, released, displaced atomic.Uint64
 }
 
 // Stats are totals since New.
@@ -180,8 +180,8 @@ type Stats struct {
 	// Readings of the kernel's tables; Interrupted by a change meanwhile and
 	// done again; Lost counts times that notifications were lost.
 	Readings, Interrupted, Lost uint64
-	// Solicited counts requests to the kernel to resolve a neighbor.
-	Solicited, SolicitErrors uint64
+	// Probes counts requests to the kernel to resolve a neighbor.
+	Probes, ProbeErrors uint64
 	// Refused requests of workers: for a port that is not attached. Full: no
 	// adjacency was free. RingFull: a worker's ring was.
 	Refused, Full, RingFull uint64
@@ -194,7 +194,7 @@ type Stats struct {
 func (w *Watcher) Stats() Stats {
 	s := Stats{
 		Readings: w.stats.readings.Load(), Interrupted: w.stats.interrupted.Load(), Lost: w.stats.lost.Load(),
-		Solicited: w.stats.solicited.Load(), SolicitErrors: w.stats.solicitErrors.Load(),
+		Probes: w.stats.probes.Load(), ProbeErrors: w.stats.probeErrors.Load(),
 		Refused: w.stats.refused.Load(), Full: w.stats.full.Load(), Released: w.stats.released.Load(), Displaced: w.stats.displaced.Load(),
 	}
 	for i := range w.rings {

@@ -44,7 +44,7 @@ func TestIndexFindsWhatWasInserted(t *testing.T) {
 				adj[n].port.Store(0)
 				delete(model, k)
 				free = append(free, n)
-				// As giveUp does: an index full of tombstones is made anew.
+				// As release does: an index full of tombstones is made anew.
 				if x.tombs > len(x.slots)/4 {
 					x = newHopIndex(limit)
 					for k, n := range model {

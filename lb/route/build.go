@@ -16,9 +16,9 @@ type builder struct {
 	ports map[int][]int
 	// addrs lists the addresses of an interface in the kernel's order.
 	addrs map[int][]*address
-	// single holds the entries with one path, so that the thousands of
+	// shared holds the entries with one path, so that the thousands of
 	// prefixes behind one router share one.
-	single map[Path]*entry
+	shared map[Path]*entry
 }
 
 func newBuilder(k *kernelState, cfg *Config) *builder {
@@ -26,7 +26,7 @@ func newBuilder(k *kernelState, cfg *Config) *builder {
 		k: k, host: cfg.HostVeth,
 		ports:  attachedPorts(k.links, cfg.Interfaces),
 		addrs:  make(map[int][]*address),
-		single: make(map[Path]*entry),
+		shared: make(map[Path]*entry),
 	}
 	for i := range k.addresses {
 		a := &k.addresses[i]
@@ -70,7 +70,7 @@ func (b *builder) build() (first, main map[netip.Prefix]*entry) {
 			continue
 		}
 		into := main
-		if r.table == unix.RT_TABLE_LOCAL && b.localFirst(r.dst) {
+		if r.table == unix.RT_TABLE_LOCAL && b.separateLocal(r.dst) {
 			into = first
 		}
 		if into[r.dst] != nil {
@@ -84,10 +84,10 @@ func (b *builder) build() (first, main map[netip.Prefix]*entry) {
 	return first, main
 }
 
-// localFirst says whether the local table is one of its own. For IPv4 without
+// separateLocal says whether the local table is one of its own. For IPv4 without
 // custom rules the kernel keeps local and main in one trie, where the longest
 // prefix wins whichever table it is from.
-func (b *builder) localFirst(dst netip.Prefix) bool {
+func (b *builder) separateLocal(dst netip.Prefix) bool {
 	return dst.Addr().Is6() || b.k.rules.custom4
 }
 
@@ -151,7 +151,7 @@ func (b *builder) local(r *kernelRoute) *entry {
 	if len(r.hops) > 0 {
 		p.Interface = r.hops[0].index
 	}
-	return b.one(p)
+	return b.single(p)
 }
 
 // hostPath is the way through the host veth, as far as it is the same for all
@@ -189,17 +189,17 @@ func (b *builder) unicast(r *kernelRoute) *entry {
 	case len(paths) == 0:
 		return nil
 	case len(paths) == 1:
-		return b.one(paths[0])
+		return b.single(paths[0])
 	}
-	return &entry{kind: paths[0].Kind, paths: paths, upTo: thresholds(weights), reverse: b.reverse(indexes(hops)...)}
+	return &entry{kind: paths[0].Kind, paths: paths, cumWeight: cumulativeWeights(weights), reverse: b.reverse(indexes(hops)...)}
 }
 
-func (b *builder) one(p Path) *entry {
-	if e := b.single[p]; e != nil {
+func (b *builder) single(p Path) *entry {
+	if e := b.shared[p]; e != nil {
 		return e
 	}
 	e := &entry{kind: p.Kind, local: p.Local, paths: []Path{p}, reverse: b.reverse(p.Interface)}
-	b.single[p] = e
+	b.shared[p] = e
 	return e
 }
 
@@ -250,9 +250,9 @@ func (b *builder) hopPaths(r *kernelRoute, h *hop) (paths []Path, ok bool) {
 	return paths, true
 }
 
-// thresholds spreads the 32-bit hash space over next hops by weight, as the
+// cumulativeWeights spreads the 32-bit hash space over next hops by weight, as the
 // kernel's hash-threshold does (RFC 2992).
-func thresholds(weights []int) []uint32 {
+func cumulativeWeights(weights []int) []uint32 {
 	var total uint64
 	for _, w := range weights {
 		total += uint64(max(w, 1))

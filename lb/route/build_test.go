@@ -40,10 +40,10 @@ func via(index int, gateway string) hop {
 func built(k *kernelState, cfg Config) *Table {
 	first, main := newBuilder(k, &cfg).build()
 	t := &Table{epoch: 1}
-	update(&t.first, nil, first)
+	update(&t.local, nil, first)
 	update(&t.main, nil, main)
-	if t.first == nil {
-		t.first = new(bart.Table[*entry])
+	if t.local == nil {
+		t.local = new(bart.Table[*entry])
 	}
 	if t.main == nil {
 		t.main = new(bart.Table[*entry])
@@ -111,7 +111,7 @@ func TestRouteWhoseBestHopsAreDeadFallsToTheNextMetric(t *testing.T) {
 	}
 }
 
-func TestWaysThroughTheKernel(t *testing.T) {
+func TestPathsThroughTheKernel(t *testing.T) {
 	encap := via(1, "192.0.2.9")
 	encap.encap = true
 	for _, tc := range []struct {

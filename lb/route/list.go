@@ -45,7 +45,7 @@ func (w *Watcher) Neighbors() []Neighbor {
 func (w *Watcher) Sources() []netip.Addr {
 	t := w.Load()
 	seen := map[netip.Addr]bool{}
-	for _, b := range []*bart.Table[*entry]{t.first, t.main} {
+	for _, b := range []*bart.Table[*entry]{t.local, t.main} {
 		for _, e := range b.All() {
 			for i := range e.paths {
 				if p := &e.paths[i]; p.Kind == Attached && p.Source.IsValid() {

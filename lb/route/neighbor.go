@@ -42,8 +42,8 @@ func (n *neighbor) usable() bool {
 // fixed says that the kernel does not resolve it: an administrator's entry.
 func (n *neighbor) fixed() bool { return n.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 }
 
-// leftover says that Weir had the kernel keep it fresh.
-func (n *neighbor) leftover() bool { return n.managed && n.protocol == Protocol }
+// managedByWeir says that Weir had the kernel keep it fresh.
+func (n *neighbor) managedByWeir() bool { return n.managed && n.protocol == Protocol }
 
 // parseNeighbor decodes an ndmsg; ok is false for what is not an IP
 // neighbor (a bridge's forwarding entry, a proxy entry).
@@ -114,11 +114,11 @@ func (c *conn) neighbor(k neighborKey) (n neighbor, ok bool) {
 	return n, ok
 }
 
-// solicit makes the kernel resolve a neighbor, or confirm one that is stale,
+// probe makes the kernel resolve a neighbor, or confirm one that is stale,
 // as if it had a packet for it. With managed the kernel is told to keep it
 // fresh from then on, and never to collect it; a kernel before 5.16 takes the
 // request and ignores that part.
-func (c *conn) solicit(k neighborKey, managed bool) error {
+func (c *conn) probe(k neighborKey, managed bool) error {
 	req := c.request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	msg := &netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index), Flags: unix.NTF_USE}
 	if managed {
@@ -142,7 +142,7 @@ func (c *conn) release(k neighborKey, n neighbor) error {
 	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
 	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, n.mac[:]))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return gone(err)
+	return ignoreAbsent(err)
 }
 
 // remove deletes a neighbor.
@@ -151,7 +151,7 @@ func (c *conn) remove(k neighborKey) error {
 	req.AddData(&netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index)})
 	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return gone(err)
+	return ignoreAbsent(err)
 }
 
 // CleanupStale gives the neighbors that a process which was killed had the
@@ -169,7 +169,7 @@ func CleanupStale() error {
 	}
 	var errs []error
 	for k, n := range all {
-		if !n.leftover() {
+		if !n.managedByWeir() {
 			continue
 		}
 		if n.usable() {
@@ -184,8 +184,8 @@ func CleanupStale() error {
 	return errors.Join(errs...)
 }
 
-// gone forgives the absence of what was to be removed.
-func gone(err error) error {
+// ignoreAbsent forgives the absence of what was to be removed.
+func ignoreAbsent(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN) {
 		return nil
 	}

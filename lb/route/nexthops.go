@@ -14,62 +14,62 @@ type nextHops struct {
 	// has one for every member.
 	byNeighbor map[neighborKey][]*nextHop
 	free       []uint32
-	// resting are numbers given up a moment ago that flows may hold: a worker in the
+	// quarantined are numbers given up a moment ago that flows may hold: a worker in the
 	// middle of a batch may have looked at the stamp before.
-	resting []restingNumber
-	// guests are next hops that are not needed and have not answered, the oldest
+	quarantined []quarantinedNumber
+	// unproven are next hops that are not needed and have not answered, the oldest
 	// first; some are none any more, or have been given up.
-	guests  []*nextHop
-	nGuests int
-	tokens  float64 // requests for clients' next hops that may be made at once
-	filled  time.Time
-	ports   map[int]int // port -> index of the interface that holds its neighbors
-	// kept says whether the kernel keeps neighbors fresh by itself
+	unproven    []*nextHop
+	numUnproven int
+	tokens      float64 // requests for clients' next hops that may be made at once
+	filled      time.Time
+	ports       map[int]int // port -> index of the interface that holds its neighbors
+	// refresh says whether the kernel keeps neighbors fresh by itself
 	// (NTF_EXT_MANAGED): found out with the first request.
-	kept  keeping
-	swept time.Time
+	refresh refreshMode
+	swept   time.Time
 }
 
-type keeping uint8
+type refreshMode uint8
 
 const (
-	keepUnknown keeping = iota
-	keepByKernel
-	keepByAsking
+	refreshUnknown refreshMode = iota
+	refreshByKernel
+	refreshByProbe
 )
 
-type restingNumber struct {
+type quarantinedNumber struct {
 	n     uint32
 	until time.Time
 }
 
-// rest is how long a number is not used again after it was given up; far more
+// quarantineTime is how long a number is not used again after it was given up; far more
 // than a batch takes.
-const rest = 5 * time.Second
+const quarantineTime = 5 * time.Second
 
 // nextHop is what the writer knows of an adjacency.
 type nextHop struct {
 	key    hopKey
 	number uint32
 	// neighbor is zero for the host veth.
-	neighbor  neighborKey
-	permanent bool // the host veth's: never resolved, never given up
-	needed    bool // an endpoint or a gateway is there
-	answered  bool // it has been Valid: flows may hold the number
-	asked     bool // the kernel was asked to resolve it
-	created   bool // and had not known it before
-	lapsed    bool // it failed a while ago: the next packet asks again
-	failedAt  time.Time
-	refusedAt time.Time // when the kernel last refused to resolve it
-	askAt     time.Time
-	lastTick  uint32
-	usedAt    time.Time // when lastTick was seen to change
+	neighbor       neighborKey
+	permanent      bool // the host veth's: never resolved, never given up
+	needed         bool // an endpoint or a gateway is there
+	answered       bool // it has been Valid: flows may hold the number
+	probed         bool // the kernel was asked to resolve it
+	created        bool // and had not known it before
+	failureExpired bool // it failed a while ago: the next packet asks again
+	failedAt       time.Time
+	refusedAt      time.Time // when the kernel last refused to resolve it
+	probeAt        time.Time
+	lastTick       uint32
+	usedAt         time.Time // when lastTick was seen to change
 }
 
-// askAgain is how long a neighbor that Weir keeps fresh by asking goes
+// probeInterval is how long a neighbor that Weir keeps fresh by asking goes
 // without: below the shortest time (15 s) after which the kernel calls it
 // stale by default.
-const askAgain = 10 * time.Second
+const probeInterval = 10 * time.Second
 
 func (x *nextHops) init(limit int) {
 	x.byKey = make(map[hopKey]*nextHop)
@@ -80,9 +80,9 @@ func (x *nextHops) init(limit int) {
 	}
 }
 
-// drain serves what workers asked for.
-func (w *Watcher) drain() {
-	w.asked.Store(0) // before the rings are read: a later request wakes again
+// serveRequests serves what workers asked for.
+func (w *Watcher) serveRequests() {
+	w.requested.Store(0) // before the rings are read: a later request wakes again
 	now := time.Now()
 	for i := range w.rings {
 		for {
@@ -90,22 +90,22 @@ func (w *Watcher) drain() {
 			if !ok {
 				break
 			}
-			w.want(k, now)
+			w.request(k, now)
 		}
 	}
 }
 
-// adoptLeft makes adjacencies of the neighbors that an earlier process had
+// adoptManaged makes adjacencies of the neighbors that an earlier process had
 // the kernel keep fresh: they are used again, or given up like all others.
-func (w *Watcher) adoptLeft() {
+func (w *Watcher) adoptManaged() {
 	now := time.Now()
 	for key, n := range w.neigh {
-		if !n.leftover() {
+		if !n.managedByWeir() {
 			continue
 		}
 		for port, index := range w.nextHops.ports {
 			if index == key.index {
-				w.want(request{hopKey: makeHopKey(port, key.addr)}, now)
+				w.request(request{hopKey: makeHopKey(port, key.addr)}, now)
 			}
 		}
 	}
@@ -162,7 +162,7 @@ func (w *Watcher) portsChanged(byInterface map[int][]int) bool {
 			void = append(void, h)
 		}
 	}
-	w.giveUp(void)
+	w.release(void)
 	return true
 }
 
@@ -182,7 +182,7 @@ func (w *Watcher) addHostVethAdjacencies() {
 	hp := w.cfg.HostVeth
 	for k, h := range w.nextHops.byKey {
 		if h.permanent && (hp == nil || int(k.port)-1 != hp.Port) {
-			w.giveUp([]*nextHop{h})
+			w.release([]*nextHop{h})
 		}
 	}
 	if hp == nil {
@@ -217,10 +217,10 @@ func (w *Watcher) setFromNeighbor(h *nextHop) {
 	switch {
 	case known && n.usable():
 		word = macWord(n.mac) | uint64(Valid)<<48
-		w.hasAnswered(h)
-	case known && n.state&unix.NUD_FAILED != 0 && !h.lapsed:
+		w.setAnswered(h)
+	case known && n.state&unix.NUD_FAILED != 0 && !h.failureExpired:
 		word = uint64(Failed) << 48
-	case known && n.state&unix.NUD_INCOMPLETE != 0, h.asked && !h.lapsed:
+	case known && n.state&unix.NUD_INCOMPLETE != 0, h.probed && !h.failureExpired:
 		word = uint64(Resolving) << 48
 	default:
 		word = uint64(Unresolved) << 48
@@ -252,11 +252,11 @@ func (w *Watcher) neighborChanged(c *neighborChange) {
 			// Flushed with its link, or by hand: asked for again by the next packet,
 			// or without one, but then not at once, or two who disagree would keep
 			// each other busy.
-			h.asked, h.lapsed, h.askAt = false, false, now.Add(time.Second)
+			h.probed, h.failureExpired, h.probeAt = false, false, now.Add(time.Second)
 		case failed:
-			h.lapsed, h.failedAt = false, now
-		case w.nextHops.kept == keepByAsking && c.n.state&unix.NUD_STALE != 0:
-			h.askAt = now
+			h.failureExpired, h.failedAt = false, now
+		case w.nextHops.refresh == refreshByProbe && c.n.state&unix.NUD_STALE != 0:
+			h.probeAt = now
 		}
 		w.setFromNeighbor(h)
 	}
@@ -269,8 +269,8 @@ func (w *Watcher) replaceNeighbors(all map[neighborKey]neighbor) {
 		if h.permanent {
 			continue
 		}
-		if n, known := all[h.neighbor]; !known || w.nextHops.kept == keepByKernel && !n.managed && !n.fixed() {
-			h.asked, h.askAt = false, time.Now()
+		if n, known := all[h.neighbor]; !known || w.nextHops.refresh == refreshByKernel && !n.managed && !n.fixed() {
+			h.probed, h.probeAt = false, time.Now()
 		}
 		w.setFromNeighbor(h)
 	}

@@ -25,7 +25,7 @@ func killed(t *testing.T, node *namespace, hop netip.Addr) {
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	resolved(t, w, 0, hop)
-	if w.nextHops.kept != keepByKernel {
+	if w.nextHops.refresh != refreshByKernel {
 		t.Skip("this kernel does not keep neighbors fresh by itself")
 	}
 	cancel()
@@ -35,15 +35,15 @@ func killed(t *testing.T, node *namespace, hop netip.Addr) {
 	w.conn.close()
 }
 
-// leftovers are the neighbors that the kernel keeps for Weir.
-func leftovers(node *namespace) (out []neighborKey) {
+// managedNeighbors are the neighbors that the kernel keeps for Weir.
+func managedNeighbors(node *namespace) (out []neighborKey) {
 	c, err := dial(node.ns)
 	node.must(err)
 	defer c.close()
 	all, err := c.neighbors(func(int) bool { return true })
 	node.must(err)
 	for k, n := range all {
-		if n.leftover() {
+		if n.managedByWeir() {
 			out = append(out, k)
 		}
 	}
@@ -61,7 +61,7 @@ func TestRestartTakesOverNeighborsThatAreKept(t *testing.T) {
 		t.Errorf("next hop of the last process is not valid at once: %v", ok)
 	}
 	node.must(w.Close())
-	if left := leftovers(node); len(left) > 0 {
+	if left := managedNeighbors(node); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -69,11 +69,11 @@ func TestRestartTakesOverNeighborsThatAreKept(t *testing.T) {
 func TestCleanupStaleReleasesNeighbors(t *testing.T) {
 	node, _ := lan(t)
 	killed(t, node, netip.MustParseAddr("192.0.2.2"))
-	if left := leftovers(node); len(left) != 1 {
+	if left := managedNeighbors(node); len(left) != 1 {
 		t.Fatalf("left: %v", left)
 	}
 	node.do(CleanupStale)
-	if left := leftovers(node); len(left) > 0 {
+	if left := managedNeighbors(node); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -133,7 +133,7 @@ func (s *safeBuffer) count(what string) int {
 	return strings.Count(s.b.String(), what)
 }
 
-func TestRuleToAnotherTableIsSaidOnce(t *testing.T) {
+func TestRuleToAnotherTableIsLoggedOnce(t *testing.T) {
 	node, _ := lan(t)
 	var log safeBuffer
 	w := node.watch(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, "e0")

@@ -64,7 +64,7 @@ func (w *Watcher) Resolve(worker, port int, nextHop netip.Addr, needed bool) {
 	if !w.rings[worker].put(request{makeHopKey(port, nextHop), needed}) {
 		return
 	}
-	if w.asked.Load() == 0 && w.asked.CompareAndSwap(0, 1) {
+	if w.requested.Load() == 0 && w.requested.CompareAndSwap(0, 1) {
 		select {
 		case w.wake <- struct{}{}:
 		default:

@@ -33,7 +33,7 @@ func (b *builder) source4(index int, dst netip.Addr) netip.Addr {
 	}
 	for i := range b.k.addresses {
 		a := &b.k.addresses[i]
-		if a.prefix.Addr().Is4() && a.scope < unix.RT_SCOPE_LINK && !a.has(unix.IFA_F_SECONDARY) && !b.weirs(a.index) {
+		if a.prefix.Addr().Is4() && a.scope < unix.RT_SCOPE_LINK && !a.has(unix.IFA_F_SECONDARY) && !b.isHostVeth(a.index) {
 			return a.prefix.Addr()
 		}
 	}
@@ -64,7 +64,7 @@ func (a *address) network() netip.Prefix {
 	return a.prefix.Masked()
 }
 
-func (b *builder) weirs(index int) bool { return b.host != nil && index == b.host.Index }
+func (b *builder) isHostVeth(index int) bool { return b.host != nil && index == b.host.Index }
 
 // source6 is RFC 6724's source selection as far as it matters to a router's
 // own address: usable before tentative, matching scope, not deprecated, on the
@@ -93,11 +93,11 @@ func (b *builder) score6(a *address, index int, dst, nextHop netip.Addr) int {
 	if a.has(unix.IFA_F_TENTATIVE) && !a.has(unix.IFA_F_OPTIMISTIC) {
 		return -1
 	}
-	onWay := a.index == index
-	if ip.IsLinkLocalUnicast() && (!onWay || !dst.IsLinkLocalUnicast()) {
+	onLink := a.index == index
+	if ip.IsLinkLocalUnicast() && (!onLink || !dst.IsLinkLocalUnicast()) {
 		return -1 // means nothing beyond its link
 	}
-	if !onWay && b.weirs(a.index) {
+	if !onLink && b.isHostVeth(a.index) {
 		return -1
 	}
 	score := 0
@@ -105,7 +105,7 @@ func (b *builder) score6(a *address, index int, dst, nextHop netip.Addr) int {
 		ip.IsLinkLocalUnicast() == dst.IsLinkLocalUnicast(),
 		!a.has(unix.IFA_F_DEPRECATED),
 		!a.has(unix.IFA_F_OPTIMISTIC),
-		onWay,
+		onLink,
 		dst.IsPrivate() == ip.IsPrivate(), // unique local to unique local, global to global
 		!a.has(unix.IFA_F_TEMPORARY),
 		a.network().Contains(nextHop),

@@ -34,7 +34,7 @@ func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
 		x.insert(k, n)
 	}
 	w.index.Store(x)
-	t := &Table{epoch: 1, first: new(bart.Table[*entry]), main: new(bart.Table[*entry])}
+	t := &Table{epoch: 1, local: new(bart.Table[*entry]), main: new(bart.Table[*entry])}
 	for p, path := range routes {
 		t.main.Insert(p, staticEntry(p, path))
 	}
@@ -53,7 +53,7 @@ func staticEntry(p netip.Prefix, path Path) *entry {
 // SetRoute adds or changes a static route.
 func (w *Watcher) SetRoute(p netip.Prefix, path Path) {
 	old := w.Load()
-	w.publishTable(&Table{first: old.first, main: old.main.InsertPersist(p, staticEntry(p, path))})
+	w.publishTable(&Table{local: old.local, main: old.main.InsertPersist(p, staticEntry(p, path))})
 }
 
 // SetState changes the state of a static next hop.

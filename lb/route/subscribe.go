@@ -101,7 +101,7 @@ func (s *subscription) run() error {
 		n, from, err := s.receive(buf)
 		switch {
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, errShort):
-			s.note(func(c *changes) { c.lost = true; c.neighbors = nil })
+			s.update(func(c *changes) { c.lost = true; c.neighbors = nil })
 			continue
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -115,10 +115,10 @@ func (s *subscription) run() error {
 		}
 		msgs, err := syscall.ParseNetlinkMessage(buf[:n])
 		if err != nil {
-			s.note(func(c *changes) { c.lost = true })
+			s.update(func(c *changes) { c.lost = true })
 			continue
 		}
-		s.note(func(c *changes) { c.add(msgs) })
+		s.update(func(c *changes) { c.add(msgs) })
 	}
 }
 
@@ -135,7 +135,7 @@ func (s *subscription) receive(buf []byte) (n int, from unix.Sockaddr, err error
 	return n, from, err
 }
 
-func (s *subscription) note(f func(*changes)) {
+func (s *subscription) update(f func(*changes)) {
 	s.mu.Lock()
 	f(&s.pending)
 	s.mu.Unlock()

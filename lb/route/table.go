@@ -71,8 +71,8 @@ type entry struct {
 	// local: an address of this host, also when there is no host veth.
 	local bool
 	paths []Path
-	// upTo[i] is the largest hash that takes paths[i]; nil with one path.
-	upTo []uint32
+	// cumWeight[i] is the largest hash that takes paths[i]; nil with one path.
+	cumWeight []uint32
 	// reverse is the reverse path to sources under the prefix, without Kind and Local.
 	reverse Reverse
 }
@@ -88,7 +88,7 @@ func (e *entry) equal(o *entry) bool {
 		if e.paths[i] != o.paths[i] {
 			return false
 		}
-		if e.upTo != nil && e.upTo[i] != o.upTo[i] {
+		if e.cumWeight != nil && e.cumWeight[i] != o.cumWeight[i] {
 			return false
 		}
 	}
@@ -98,10 +98,10 @@ func (e *entry) equal(o *entry) bool {
 // Table is an immutable snapshot of the routes. Safe for any number of readers.
 type Table struct {
 	epoch uint32
-	// first is asked before main: the local table where it is one of its own
+	// local is asked before main: the local table where it is one of its own
 	// (IPv6, and IPv4 when there are routing rules). Else IPv4's local routes
 	// are in main: the kernel merges the two.
-	first, main *bart.Table[*entry]
+	local, main *bart.Table[*entry]
 }
 
 // Epoch identifies what the table means. It is never 0, and differs from the one
@@ -109,10 +109,10 @@ type Table struct {
 func (t *Table) Epoch() uint32 { return t.epoch }
 
 // Size is the number of prefixes.
-func (t *Table) Size() int { return t.first.Size() + t.main.Size() }
+func (t *Table) Size() int { return t.local.Size() + t.main.Size() }
 
 func (t *Table) find(addr netip.Addr) *entry {
-	if e, ok := t.first.Lookup(addr); ok {
+	if e, ok := t.local.Lookup(addr); ok {
 		return e
 	}
 	if e, ok := t.main.Lookup(addr); ok {
@@ -134,7 +134,7 @@ func (t *Table) Lookup(addr netip.Addr, hash uint32) (p Path, ok bool) {
 		return Path{Kind: e.kind}, false
 	}
 	i := 0
-	for i < len(e.upTo)-1 && hash > e.upTo[i] {
+	for i < len(e.cumWeight)-1 && hash > e.cumWeight[i] {
 		i++
 	}
 	p = e.paths[i]
@@ -144,8 +144,8 @@ func (t *Table) Lookup(addr netip.Addr, hash uint32) (p Path, ok bool) {
 	return p, true
 }
 
-// Alternatives is how many paths there are to addr.
-func (t *Table) Alternatives(addr netip.Addr) int {
+// NumPaths is how many paths there are to addr.
+func (t *Table) NumPaths(addr netip.Addr) int {
 	if e := t.find(addr); e != nil {
 		return len(e.paths)
 	}

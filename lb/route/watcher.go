@@ -24,26 +24,26 @@ type Watcher struct {
 	conn *conn
 	sub  *subscription
 
-	table  atomic.Pointer[Table]
-	index  atomic.Pointer[hopIndex]
-	hosts  atomic.Pointer[[]Address]
-	adj    []Adjacency
-	rings  []ring
-	wake   chan struct{} // a worker asked for something
-	asked  atomic.Uint32 // 1: wake has been sent since the rings were emptied
-	orders chan order
-	stats  stats
-	subs   subscribers
-	closed sync.Once
-	ended  chan struct{} // closed when Run has returned
-	cancel chan struct{} // closed by Close
-	run    atomic.Bool
+	table            atomic.Pointer[Table]
+	index            atomic.Pointer[hopIndex]
+	hosts            atomic.Pointer[[]Address]
+	adj              []Adjacency
+	rings            []ring
+	wake             chan struct{} // a worker asked for something
+	requested        atomic.Uint32 // 1: wake has been sent since the rings were emptied
+	reconfigurations chan reconfiguration
+	stats            stats
+	subs             subscribers
+	closed           sync.Once
+	ended            chan struct{} // closed when Run has returned
+	cancel           chan struct{} // closed by Close
+	run              atomic.Bool
 	// readerEnded is closed when the goroutine on the subscription has ended.
 	readerEnded chan struct{}
 
 	// Owned by the goroutine of Run.
 	stamps      uint32 // the last one given
-	first, main map[netip.Prefix]*entry
+	local, main map[netip.Prefix]*entry
 	kernel      *kernelState
 	neigh       map[neighborKey]neighbor
 	nextHops    nextHops
@@ -54,8 +54,8 @@ type Watcher struct {
 	failures    int
 }
 
-// order is a request of another goroutine to Run's.
-type order struct {
+// reconfiguration is a request of another goroutine to Run's.
+type reconfiguration struct {
 	interfaces []Interface
 	hostVeth   *HostVeth
 	done       chan error
@@ -71,17 +71,17 @@ func New(cfg Config) (*Watcher, error) {
 	cfg.setDefaults()
 	w := &Watcher{
 		cfg: cfg, log: cfg.Logger.With("component", "route"),
-		adj:    make([]Adjacency, cfg.MaxAdjacencies+1),
-		rings:  make([]ring, cfg.Workers),
-		wake:   make(chan struct{}, 1),
-		orders: make(chan order),
-		ended:  make(chan struct{}), cancel: make(chan struct{}), readerEnded: make(chan struct{}),
+		adj:              make([]Adjacency, cfg.MaxAdjacencies+1),
+		rings:            make([]ring, cfg.Workers),
+		wake:             make(chan struct{}, 1),
+		reconfigurations: make(chan reconfiguration),
+		ended:            make(chan struct{}), cancel: make(chan struct{}), readerEnded: make(chan struct{}),
 		neigh:  make(map[neighborKey]neighbor),
 		warned: make(map[string]bool),
 	}
 	w.index.Store(newHopIndex(cfg.MaxAdjacencies))
 	w.restampAll()
-	w.table.Store(&Table{epoch: 1, first: new(bart.Table[*entry]), main: new(bart.Table[*entry])})
+	w.table.Store(&Table{epoch: 1, local: new(bart.Table[*entry]), main: new(bart.Table[*entry])})
 	w.nextHops.init(cfg.MaxAdjacencies)
 	var err error
 	// Subscribed before the first reading: nothing falls in between.
@@ -104,7 +104,7 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, err
 	}
 	w.addHostVethAdjacencies()
-	w.adoptLeft()
+	w.adoptManaged()
 	return w, nil
 }
 
@@ -138,13 +138,13 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case <-w.sub.wake:
 			w.apply(w.sub.take())
 		case <-w.wake:
-		case o := <-w.orders:
+		case o := <-w.reconfigurations:
 			o.done <- w.reconfigure(o)
 		case <-due.C:
 		case now := <-tick.C:
 			w.maintain(now)
 		}
-		w.drain()
+		w.serveRequests()
 		w.readIfDue(due)
 	}
 }
@@ -229,10 +229,10 @@ func (w *Watcher) publish(k *kernelState) {
 	b := newBuilder(k, &w.cfg)
 	first, main := b.build()
 	old := w.table.Load()
-	t := &Table{first: old.first, main: old.main}
-	changed := update(&t.first, w.first, first)
+	t := &Table{local: old.local, main: old.main}
+	changed := update(&t.local, w.local, first)
 	changed = update(&t.main, w.main, main) || changed
-	w.kernel, w.first, w.main = k, first, main
+	w.kernel, w.local, w.main = k, first, main
 	w.warnRules(k.rules.ignored)
 	if w.portsChanged(b.ports) {
 		w.dirtyNeigh = true
@@ -317,16 +317,16 @@ func (w *Watcher) warnRules(ignored []string) {
 // Config.Interfaces and Config.HostVeth, while Run is running. Adjacencies of
 // ports that are gone are given up.
 func (w *Watcher) SetInterfaces(ifaces []Interface, host *HostVeth) error {
-	o := order{slices.Clone(ifaces), host, make(chan error, 1)}
+	o := reconfiguration{slices.Clone(ifaces), host, make(chan error, 1)}
 	select {
-	case w.orders <- o:
+	case w.reconfigurations <- o:
 		return <-o.done
 	case <-w.ended:
 		return errors.New("route watcher has ended")
 	}
 }
 
-func (w *Watcher) reconfigure(o order) error {
+func (w *Watcher) reconfigure(o reconfiguration) error {
 	w.cfg.Interfaces, w.cfg.HostVeth = o.interfaces, o.hostVeth
 	w.dirty, w.dirtyNeigh = true, true
 	w.addHostVethAdjacencies()

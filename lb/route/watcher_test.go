@@ -162,7 +162,7 @@ func TestNextHopThatDoesNotAnswerFailsUntilItDoes(t *testing.T) {
 	eventually(t, "state", "valid", state)
 }
 
-func TestCloseTakesBackWhatWasAskedFor(t *testing.T) {
+func TestCloseReleasesManagedNeighbors(t *testing.T) {
 	node, _ := lan(t)
 	kept := netip.MustParseAddr("2001:db8::2")
 	before := &netlink.Neigh{
@@ -176,7 +176,7 @@ func TestCloseTakesBackWhatWasAskedFor(t *testing.T) {
 	n := resolved(t, w, 0, netip.MustParseAddr("192.0.2.2"))
 	resolved(t, w, 0, kept)
 	w.Adjacencies()[n].Touch(1)
-	if got := w.nextHops.kept; got != keepByKernel {
+	if got := w.nextHops.refresh; got != refreshByKernel {
 		t.Logf("this kernel does not keep neighbors: %v", got)
 	}
 	node.must(w.Close())
@@ -200,7 +200,7 @@ func TestCloseTakesBackWhatWasAskedFor(t *testing.T) {
 	}
 }
 
-func TestLostNotificationsAreMadeGood(t *testing.T) {
+func TestLostNotificationsCauseAFullRead(t *testing.T) {
 	node, _ := lan(t)
 	w, err := New(Config{Namespace: node.ns, ReceiveBuffer: 1, Interfaces: []Interface{{Index: node.index("e0"), Port: 0}}})
 	node.must(err)
@@ -217,7 +217,7 @@ func TestLostNotificationsAreMadeGood(t *testing.T) {
 	node.must(w.Close())
 }
 
-func TestIdleNextHopsAreGivenUp(t *testing.T) {
+func TestIdleNextHopsExpire(t *testing.T) {
 	node, _ := lan(t)
 	w := node.watch(Config{IdleAfter: time.Second, MaxAdjacencies: 2}, "e0")
 	epoch := w.Load().Epoch()

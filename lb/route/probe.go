@@ -6,38 +6,38 @@ import (
 	"time"
 )
 
-// ask makes the kernel resolve a next hop, or confirm it.
-func (w *Watcher) ask(h *nextHop, now time.Time) {
-	h.askAt = now.Add(askAgain)
+// probe makes the kernel resolve a next hop, or confirm it.
+func (w *Watcher) probe(h *nextHop, now time.Time) {
+	h.probeAt = now.Add(probeInterval)
 	if n, known := w.neigh[h.neighbor]; known && n.fixed() {
 		return // an administrator's: a request would make it an ordinary one
 	}
-	managed := w.nextHops.kept != keepByAsking
-	if err := w.conn.solicit(h.neighbor, managed); err != nil {
-		w.stats.solicitErrors.Add(1)
+	managed := w.nextHops.refresh != refreshByProbe
+	if err := w.conn.probe(h.neighbor, managed); err != nil {
+		w.stats.probeErrors.Add(1)
 		h.refusedAt = now
 		w.log.Debug("ask the kernel for a neighbor", "address", h.neighbor.addr, "interface", h.neighbor.index, "error", err)
 		return
 	}
-	w.stats.solicited.Add(1)
-	h.asked, h.lapsed = true, false
-	if w.nextHops.kept == keepUnknown {
-		w.probeKeeping(h)
+	w.stats.probes.Add(1)
+	h.probed, h.failureExpired = true, false
+	if w.nextHops.refresh == refreshUnknown {
+		w.detectRefresh(h)
 	}
 	if a := &w.adj[h.number]; a.State() == Unresolved {
 		a.dst.Store(uint64(Resolving) << 48)
 	}
 }
 
-// failsFor is how long packets to a next hop that has not answered are refused at once.
-const failsFor = time.Second
+// failedHold is how long packets to a next hop that has not answered are refused at once.
+const failedHold = time.Second
 
-// probeKeeping finds out whether the kernel took NTF_EXT_MANAGED, by reading
+// detectRefresh finds out whether the kernel took NTF_EXT_MANAGED, by reading
 // back what was asked: one without it ignores the attribute.
-func (w *Watcher) probeKeeping(h *nextHop) {
-	w.nextHops.kept = keepByAsking
+func (w *Watcher) detectRefresh(h *nextHop) {
+	w.nextHops.refresh = refreshByProbe
 	if n, ok := w.conn.neighbor(h.neighbor); ok && n.managed {
-		w.nextHops.kept = keepByKernel
+		w.nextHops.refresh = refreshByKernel
 	}
 }
 
@@ -50,34 +50,34 @@ func (w *Watcher) maintain(now time.Time) {
 		if t := w.adj[h.number].used.Load(); t != h.lastTick {
 			h.lastTick, h.usedAt = t, now
 		}
-		if w.adj[h.number].State() == Failed && now.Sub(h.failedAt) >= failsFor {
+		if w.adj[h.number].State() == Failed && now.Sub(h.failedAt) >= failedHold {
 			// As in the kernel, the next packet has it asked for again, and waits.
-			h.lapsed = true
+			h.failureExpired = true
 			w.setFromNeighbor(h)
 		}
-		if w.due(h, now) {
-			w.ask(h, now)
+		if w.probeDue(h, now) {
+			w.probe(h, now)
 		}
 	}
 	if now.Sub(w.nextHops.swept) >= w.cfg.IdleAfter/20 {
 		w.nextHops.swept = now
-		w.giveUpIdle(now)
+		w.expireIdle(now)
 	}
 }
 
-// due says whether the kernel is to be asked (again) for a next hop.
-func (w *Watcher) due(h *nextHop, now time.Time) bool {
-	if now.Before(h.askAt) || now.Sub(h.usedAt) > 2*askAgain && h.asked {
+// probeDue says whether the kernel is to be asked (again) for a next hop.
+func (w *Watcher) probeDue(h *nextHop, now time.Time) bool {
+	if now.Before(h.probeAt) || now.Sub(h.usedAt) > 2*probeInterval && h.probed {
 		return false
 	}
-	return !h.asked || w.nextHops.kept == keepByAsking
+	return !h.probed || w.nextHops.refresh == refreshByProbe
 }
 
-// restore takes back what the kernel was asked for h: a neighbor that it knew
+// releaseNeighbor takes back what the kernel was asked for h: a neighbor that it knew
 // before goes back to its own keeping, another goes.
-func (w *Watcher) restore(h *nextHop) error {
+func (w *Watcher) releaseNeighbor(h *nextHop) error {
 	n, known := w.neigh[h.neighbor]
-	if h.permanent || !h.asked || !known || n.fixed() || len(w.nextHops.byNeighbor[h.neighbor]) > 1 {
+	if h.permanent || !h.probed || !known || n.fixed() || len(w.nextHops.byNeighbor[h.neighbor]) > 1 {
 		return nil
 	}
 	var err error
@@ -96,7 +96,7 @@ func (w *Watcher) restore(h *nextHop) error {
 func (w *Watcher) releaseAll() error {
 	var errs []error
 	for _, h := range w.nextHops.byKey {
-		if err := w.restore(h); err != nil {
+		if err := w.releaseNeighbor(h); err != nil {
 			errs = append(errs, err)
 		}
 		w.forgetNeighbor(h)

@@ -18,7 +18,7 @@ func sweep(t *testing.T, w *Watcher, prefix string, n int) {
 		w.Resolve(0, 0, a, false)
 		eventually(t, "request", true, func() bool {
 			now := w.Stats()
-			return now.Solicited+now.SolicitErrors+now.Full > before.Solicited+before.SolicitErrors+before.Full
+			return now.Probes+now.ProbeErrors+now.Full > before.Probes+before.ProbeErrors+before.Full
 		})
 	}
 }
@@ -87,7 +87,7 @@ func TestClientsLeaveNumbersForEndpoints(t *testing.T) {
 			return w.Stats().Full > before
 		})
 	}
-	if clients != 32-32/spareShare {
+	if clients != 32-32/reservedShare {
 		t.Errorf("%d clients have a next hop", clients)
 	}
 	w.Resolve(0, 0, netip.MustParseAddr("192.0.2.2"), true)
@@ -96,7 +96,7 @@ func TestClientsLeaveNumbersForEndpoints(t *testing.T) {
 
 // What was flushed is asked for by the next packet, at once, and what did not answer a
 // while ago too.
-func TestTheNextPacketHasANeighborAskedForAgain(t *testing.T) {
+func TestNextPacketProbesAFailedNeighborAgain(t *testing.T) {
 	node, peer := lan(t)
 	for key, value := range map[string]string{"retrans_time_ms": "20", "mcast_solicit": "1"} {
 		node.sysctl("ipv4/neigh/e0/"+key, value)
@@ -121,9 +121,9 @@ func TestTheNextPacketHasANeighborAskedForAgain(t *testing.T) {
 		}
 		eventually(t, "state", "unresolved", state(hop))
 		peer.must(peer.LinkSetARPOn(peer.link("p0")))
-		before := w.Stats().Solicited
+		before := w.Stats().Probes
 		w.Resolve(0, 0, hop, false)
-		eventually(t, "asked at once", before+1, func() uint64 { return w.Stats().Solicited })
+		eventually(t, "asked at once", before+1, func() uint64 { return w.Stats().Probes })
 		eventually(t, "state", "valid", state(hop))
 	}
 

@@ -17,23 +17,23 @@ import (
 // Flows keep the numbers of next hops that have answered, and no others: a number that
 // was a guest's alone is used again at once.
 const (
-	guestShare = 4  // of all numbers, for next hops that have never answered
-	spareShare = 16 // for endpoints and gateways alone
+	unprovenShare = 4  // of all numbers, for next hops that have never answered
+	reservedShare = 16 // for endpoints and gateways alone
 )
 
-// idleWhenFew is how long a next hop that has answered stays unused when numbers are few.
-const idleWhenFew = 10 * time.Second
+// idleWhenScarce is how long a next hop that has answered stays unused when numbers are few.
+const idleWhenScarce = 10 * time.Second
 
 // A request for a client's next hop costs the kernel and the watcher some 50 us: at most
 // so many new ones per second are made, and at once.
 const (
-	guestsPerSecond = 2000
-	guestsAtOnce    = 256
+	unprovenPerSecond = 2000
+	unprovenBurst     = 256
 )
 
-// mayAsk takes one of the requests for clients' next hops that are left.
-func (x *nextHops) mayAsk(now time.Time) bool {
-	x.tokens = min(guestsAtOnce, x.tokens+now.Sub(x.filled).Seconds()*guestsPerSecond)
+// takeToken takes one of the requests for clients' next hops that are left.
+func (x *nextHops) takeToken(now time.Time) bool {
+	x.tokens = min(unprovenBurst, x.tokens+now.Sub(x.filled).Seconds()*unprovenPerSecond)
 	x.filled = now
 	if x.tokens < 1 {
 		return false
@@ -42,17 +42,17 @@ func (x *nextHops) mayAsk(now time.Time) bool {
 	return true
 }
 
-// afterRefusal is how long the kernel is not asked again for a next hop on workers'
+// probeRetryDelay is how long the kernel is not asked again for a next hop on workers'
 // requests when it has refused to (its neighbor table may be full).
-const afterRefusal = 10 * time.Millisecond
+const probeRetryDelay = 10 * time.Millisecond
 
-// want creates the adjacency for a next hop, or asks again for one that needs it.
-func (w *Watcher) want(k request, now time.Time) {
+// request creates the adjacency for a next hop, or asks again for one that needs it.
+func (w *Watcher) request(k request, now time.Time) {
 	if h := w.nextHops.byKey[k.hopKey]; h != nil {
-		w.need(h, k.needed)
-		if !h.permanent && w.adj[h.number].State() == Unresolved && now.Sub(h.refusedAt) >= afterRefusal {
+		w.setNeeded(h, k.needed)
+		if !h.permanent && w.adj[h.number].State() == Unresolved && now.Sub(h.refusedAt) >= probeRetryDelay {
 			h.usedAt = now
-			w.ask(h, now)
+			w.probe(h, now)
 		}
 		return
 	}
@@ -61,7 +61,7 @@ func (w *Watcher) want(k request, now time.Time) {
 		w.stats.refused.Add(1)
 		return
 	}
-	if !k.needed && !w.nextHops.mayAsk(now) {
+	if !k.needed && !w.nextHops.takeToken(now) {
 		w.stats.full.Add(1)
 		return
 	}
@@ -73,38 +73,38 @@ func (w *Watcher) want(k request, now time.Time) {
 	w.nextHops.byNeighbor[h.neighbor] = append(w.nextHops.byNeighbor[h.neighbor], h)
 	n, known := w.neigh[h.neighbor]
 	// One that an earlier process had the kernel keep was that process's too.
-	h.created = !known || n.leftover()
+	h.created = !known || n.managedByWeir()
 	w.setFromNeighbor(h)
-	w.ask(h, now)
+	w.probe(h, now)
 	w.index.Load().insert(k.hopKey, h.number)
 }
 
-// need notes that an endpoint or a gateway turned out to be at a next hop.
-func (w *Watcher) need(h *nextHop, needed bool) {
+// setNeeded notes that an endpoint or a gateway turned out to be at a next hop.
+func (w *Watcher) setNeeded(h *nextHop, needed bool) {
 	if !needed || h.needed {
 		return
 	}
-	if h.guest() {
-		w.nextHops.nGuests--
+	if h.unproven() {
+		w.nextHops.numUnproven--
 	}
 	h.needed = true
 	w.adj[h.number].needed.Store(true)
 }
 
-// hasAnswered notes that a next hop exists.
-func (w *Watcher) hasAnswered(h *nextHop) {
-	if h.guest() {
-		w.nextHops.nGuests--
+// setAnswered notes that a next hop exists.
+func (w *Watcher) setAnswered(h *nextHop) {
+	if h.unproven() {
+		w.nextHops.numUnproven--
 	}
 	h.answered = true
 }
 
-// guest reports whether a next hop may be nobody's.
-func (h *nextHop) guest() bool { return !h.needed && !h.answered && !h.permanent }
+// unproven reports whether a next hop may be nobody's.
+func (h *nextHop) unproven() bool { return !h.needed && !h.answered && !h.permanent }
 
 // create takes a number and fills in the adjacency's words, but the MAC.
 func (w *Watcher) create(k request, now time.Time) *nextHop {
-	n, ok := w.number(k.needed, now)
+	n, ok := w.allocate(k.needed, now)
 	if !ok {
 		w.stats.full.Add(1)
 		w.nextHops.swept = time.Time{} // look for idle ones at the next tick
@@ -119,27 +119,27 @@ func (w *Watcher) create(k request, now time.Time) *nextHop {
 	a.port.Store(k.port)
 	h := &nextHop{key: k.hopKey, number: n, needed: k.needed, usedAt: now}
 	w.nextHops.byKey[k.hopKey] = h
-	if h.guest() {
-		w.nextHops.guests = append(w.nextHops.guests, h)
-		w.nextHops.nGuests++
+	if h.unproven() {
+		w.nextHops.unproven = append(w.nextHops.unproven, h)
+		w.nextHops.numUnproven++
 	}
 	w.setPort(a, k.hopKey)
 	return h
 }
 
-// number takes a free one, or the oldest guest's; ok is false when neither is to be had.
-func (w *Watcher) number(needed bool, now time.Time) (uint32, bool) {
+// allocate takes a free one, or the oldest guest's; ok is false when neither is to be had.
+func (w *Watcher) allocate(needed bool, now time.Time) (uint32, bool) {
 	x := &w.nextHops
-	for len(x.resting) > 0 && now.After(x.resting[0].until) {
-		x.free = append(x.free, x.resting[0].n)
-		x.resting = x.resting[1:]
+	for len(x.quarantined) > 0 && now.After(x.quarantined[0].until) {
+		x.free = append(x.free, x.quarantined[0].n)
+		x.quarantined = x.quarantined[1:]
 	}
 	least := 0
 	if !needed {
-		least = w.cfg.MaxAdjacencies / spareShare
+		least = w.cfg.MaxAdjacencies / reservedShare
 	}
-	if len(x.free) <= least || !needed && x.nGuests >= max(1, w.cfg.MaxAdjacencies/guestShare) {
-		w.displaceGuest()
+	if len(x.free) <= least || !needed && x.numUnproven >= max(1, w.cfg.MaxAdjacencies/unprovenShare) {
+		w.displaceUnproven()
 	}
 	if len(x.free) <= least {
 		return 0, false
@@ -149,23 +149,23 @@ func (w *Watcher) number(needed bool, now time.Time) (uint32, bool) {
 	return n, true
 }
 
-// displaceGuest gives the oldest guest up, if there is any.
-func (w *Watcher) displaceGuest() {
+// displaceUnproven gives the oldest guest up, if there is any.
+func (w *Watcher) displaceUnproven() {
 	x := &w.nextHops
-	for len(x.guests) > 0 {
-		h := x.guests[0]
-		x.guests = x.guests[1:]
-		if h.guest() && x.byKey[h.key] == h {
+	for len(x.unproven) > 0 {
+		h := x.unproven[0]
+		x.unproven = x.unproven[1:]
+		if h.unproven() && x.byKey[h.key] == h {
 			w.stats.displaced.Add(1)
-			w.giveUp([]*nextHop{h})
+			w.release([]*nextHop{h})
 			return
 		}
 	}
 }
 
-// giveUpIdle frees the adjacencies that no worker has used for a while, those
+// expireIdle frees the adjacencies that no worker has used for a while, those
 // that lead nowhere sooner, and clients' sooner when few numbers are left.
-func (w *Watcher) giveUpIdle(now time.Time) {
+func (w *Watcher) expireIdle(now time.Time) {
 	few := len(w.nextHops.free) < w.cfg.MaxAdjacencies/8
 	var unused []*nextHop
 	for _, h := range w.nextHops.byKey {
@@ -174,20 +174,20 @@ func (w *Watcher) giveUpIdle(now time.Time) {
 			limit = w.cfg.IdleAfter / 10
 		}
 		if few && !h.needed {
-			limit = min(limit, idleWhenFew)
+			limit = min(limit, idleWhenScarce)
 		}
 		if !h.permanent && now.Sub(h.usedAt) > limit {
 			unused = append(unused, h)
 		}
 	}
-	w.giveUp(unused)
+	w.release(unused)
 	x := &w.nextHops
-	x.guests = slices.DeleteFunc(x.guests, func(h *nextHop) bool { return !h.guest() || x.byKey[h.key] != h })
+	x.unproven = slices.DeleteFunc(x.unproven, func(h *nextHop) bool { return !h.unproven() || x.byKey[h.key] != h })
 }
 
-// giveUp frees adjacencies. A new stamp makes flows that hold one look it up again;
+// release frees adjacencies. A new stamp makes flows that hold one look it up again;
 // what they hold of others stays good.
-func (w *Watcher) giveUp(hs []*nextHop) {
+func (w *Watcher) release(hs []*nextHop) {
 	if len(hs) == 0 {
 		return
 	}
@@ -195,7 +195,7 @@ func (w *Watcher) giveUp(hs []*nextHop) {
 	x := w.index.Load()
 	for _, h := range hs {
 		x.remove(h.key, h.number)
-		if err := w.restore(h); err != nil {
+		if err := w.releaseNeighbor(h); err != nil {
 			w.log.Debug("release a neighbor", "address", h.neighbor.addr, "error", err)
 		}
 		delete(w.nextHops.byKey, h.key)
@@ -203,13 +203,13 @@ func (w *Watcher) giveUp(hs []*nextHop) {
 		a := &w.adj[h.number]
 		a.dst.Store(uint64(Unresolved) << 48)
 		a.port.Store(0)
-		if h.guest() {
-			w.nextHops.nGuests--
+		if h.unproven() {
+			w.nextHops.numUnproven--
 			w.nextHops.free = append(w.nextHops.free, h.number)
 			continue
 		}
 		w.restamp(a)
-		w.nextHops.resting = append(w.nextHops.resting, restingNumber{h.number, now.Add(rest)})
+		w.nextHops.quarantined = append(w.nextHops.quarantined, quarantinedNumber{h.number, now.Add(quarantineTime)})
 	}
 	w.stats.released.Add(uint64(len(hs)))
 	if x.tombs > len(x.slots)/4 {
