@@ -69,7 +69,7 @@ func TestLateNICHasNoZeroCopyInSmallFrames(t *testing.T) {
 	b := newBench(t)
 	l := b.lb
 	l.log = slog.New(slog.DiscardHandler)
-	small, err := xsk.NewArea(64, xsk.SmallFrameSize)
+	small, err := xsk.NewUmem(64, xsk.SmallFrameSize)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestLateNICHasNoZeroCopyInSmallFrames(t *testing.T) {
 	large := l.memory
 	defer func() { l.memory = large }()
 	for _, test := range []struct {
-		memory *xsk.Area
+		memory *xsk.Umem
 		mode   string
 		want   xsk.Mode
 		err    error

@@ -52,7 +52,7 @@ func NewInMemory(cfg InMemoryConfig) (_ *InMemory, err error) {
 		return nil, fmt.Errorf("flow table: %w", err)
 	}
 	l.affinity, l.servers = newAffinity(l.flows), newServers(l.flows)
-	if l.memory, err = xsk.NewArea(cfg.Frames, xsk.FrameSize); err != nil {
+	if l.memory, err = xsk.NewUmem(cfg.Frames, xsk.FrameSize); err != nil {
 		return nil, err
 	}
 	l.tables = table.New(table.Config{
@@ -93,7 +93,7 @@ func (m *InMemory) Flows() *conntrack.Table { return m.lb.flows }
 func (m *InMemory) Workers() int { return len(m.lb.workers) }
 
 // Area is the packet memory.
-func (m *InMemory) Area() *xsk.Area { return m.lb.memory }
+func (m *InMemory) Area() *xsk.Umem { return m.lb.memory }
 
 // Queue is a worker's queue of a port. A frame for it is taken from its Empty.
 func (m *InMemory) Queue(worker, port int) *Memory { return m.queues[worker][port] }

@@ -114,7 +114,7 @@ type LB struct {
 	host     *hostveth.Veth
 	offloads *offloads
 	steer    *steer.Program
-	memory   *xsk.Area
+	memory   *xsk.Umem
 	ifaces   []*iface // by port number
 	bonded   bool     // bonds are
 	node     atomic.Pointer[nodeState]

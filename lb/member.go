@@ -101,7 +101,7 @@ func (l *LB) moveOn(v *linkView) (slots []int, frames [][]uint64, changed bool) 
 				continue
 			}
 			for worker, s := range i.sockets {
-				frames[worker] = l.memory.Reclaim(s, frames[worker])
+				frames[worker] = l.memory.ReclaimAll(s, frames[worker])
 			}
 			slots = append(slots, slot)
 			l.ifaces[slot] = &iface{stage: vacant, under: -1}
@@ -311,7 +311,7 @@ func (l *LB) unjoin(before []*iface) error {
 		l.retract(WarnInterface, i.name)
 		for _, s := range i.sockets {
 			errs = append(errs, s.Close())
-			l.memory.Reclaim(s, nil) // no frames, but its number in the ledger
+			l.memory.ReclaimAll(s, nil) // no frames, but its number in the owner table
 		}
 	}
 	l.ifaces = before

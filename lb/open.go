@@ -122,7 +122,7 @@ func (l *LB) openSockets(workers int) error {
 		l.log.Info("packet memory", "frameSize", size, "because", why)
 	}
 	var err error
-	if l.memory, err = xsk.NewArea(frames, size); err != nil {
+	if l.memory, err = xsk.NewUmem(frames, size); err != nil {
 		return fmt.Errorf("packet memory: %w", err)
 	}
 	for slot, i := range l.ifaces {

@@ -66,7 +66,7 @@ func newBenchOf(t testing.TB, workers int) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { flows.Close() })
-	memory, err := xsk.NewArea(4096, xsk.FrameSize)
+	memory, err := xsk.NewUmem(4096, xsk.FrameSize)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,7 @@ package lb
 import "github.com/weirlb/weir/lb/xsk"
 
 // Queue is one queue of one interface as its worker uses it; *xsk.Socket is
-// one, and Memory another. All frames are pieces of one umem area: a
+// one, and Memory another. All frames are pieces of one umem: a
 // descriptor's address is an offset into it. A worker calls a Queue once per
 // batch, never per packet. Only the worker that owns it may call it.
 type Queue interface {

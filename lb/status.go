@@ -141,7 +141,7 @@ func (l *LB) interfaceStatus(i *iface) InterfaceStatus {
 		if err != nil {
 			l.log.Debug("socket statistics", "interface", i.name, "queue", q, "err", err)
 		}
-		st.Sockets = append(st.Sockets, SocketStatus{Queue: q, Mode: l.grantedTo(i, sock), Umem: sock.Umem(), Rejected: sock.Rejected(), Kernel: k})
+		st.Sockets = append(st.Sockets, SocketStatus{Queue: q, Mode: l.grantedTo(i, sock), Umem: sock.UmemID(), Rejected: sock.Rejected(), Kernel: k})
 	}
 	return st
 }

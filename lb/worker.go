@@ -43,7 +43,7 @@ type worker struct {
 	servers *affinity.Store
 	router  *route.Watcher
 
-	memory    *xsk.Area
+	memory    *xsk.Umem
 	area      []byte
 	frameMask uint64 // low bits of an address: the offset in its frame
 

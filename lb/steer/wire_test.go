@@ -99,13 +99,13 @@ func closed(t testing.TB, p *Program) *Program {
 // receive into.
 func (w *wire) openSocket(queue int) *xsk.Socket {
 	w.Helper()
-	area, err := xsk.NewArea(256, 0)
+	umem, err := xsk.NewUmem(256, 0)
 	must(w, err)
-	s, err := xsk.Open(area, xsk.Config{IfIndex: w.dev.Index, Queue: queue, RingSize: 256})
+	s, err := xsk.Open(umem, xsk.Config{IfIndex: w.dev.Index, Queue: queue, RingSize: 256})
 	must(w, err)
-	w.Cleanup(func() { must(w, errors.Join(s.Close(), area.Close())) })
-	for i := range area.Frames() {
-		s.Fill([]uint64{area.Addr(i)})
+	w.Cleanup(func() { must(w, errors.Join(s.Close(), umem.Close())) })
+	for i := range umem.Frames() {
+		s.Fill([]uint64{umem.Addr(i)})
 	}
 	return s
 }

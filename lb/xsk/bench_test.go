@@ -20,7 +20,7 @@ func BenchmarkTransmit(b *testing.B) {
 	var done [256]uint64
 	free := make([]uint64, 0, 2048)
 	for i := range cap(free) {
-		free = append(free, w.area.Base(w.place(firstTxFrame+i, packet).Addr))
+		free = append(free, w.umem.Base(w.place(firstTxFrame+i, packet).Addr))
 	}
 	w.drop()
 	b.ReportAllocs()
@@ -56,15 +56,15 @@ func (w *wire) drop() {
 		if _, err := p.AttachInterface(steer.Interface{Index: w.far.Index, Mode: steer.Native, All: true, PinDir: w.TempDir()}); err != nil {
 			return err
 		}
-		area, err := xsk.NewArea(64, 0)
+		umem, err := xsk.NewUmem(64, 0)
 		if err != nil {
 			return err
 		}
-		s, err := xsk.Open(area, xsk.Config{IfIndex: w.far.Index})
+		s, err := xsk.Open(umem, xsk.Config{IfIndex: w.far.Index})
 		if err != nil {
 			return err
 		}
-		w.Cleanup(func() { s.Close(); area.Close() })
+		w.Cleanup(func() { s.Close(); umem.Close() })
 		return p.SetSocket(0, 0, s.FD())
 	}))
 }

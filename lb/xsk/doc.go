@@ -1,10 +1,9 @@
-// Package xsk speaks AF_XDP: sockets that share one memory area with the
-// kernel and pass packets through it by frame address, without a copy on
-// Weir's side.
+// Package xsk speaks AF_XDP: sockets that share one umem, the packet memory, with
+// the kernel and pass packets by frame address, without a copy on Weir's side.
 //
 // # Model
 //
-// An [Area] is the memory of the whole process, cut into frames of equal size.
+// A [Umem] is the packet memory of the whole process, cut into frames of equal size.
 // A [Socket] is bound to one queue of one interface and has four rings, each
 // with one producer and one consumer:
 //
@@ -20,18 +19,18 @@
 // on the completion ring of the socket that sent it, which need not be the one
 // that received it: a worker keeps one free list for all of its sockets.
 //
-// Sockets of one area share a umem (XDP_SHARED_UMEM), each with its own fill
-// and completion ring. What a umem is bound for is inherited by every later
-// socket that shares it, so zero copy and copy mode, and sockets with and
-// without multi-buffer, each form a group of their own, and the same memory is
-// registered once per group.
+// The kernel binds a registration of the umem (XDP_UMEM_REG) to the mode of the
+// first socket, and later sockets that share it (XDP_SHARED_UMEM) inherit the mode.
+// Zero copy and copy mode, with and without multi-buffer, thus each have a group of
+// sockets, and the same memory is registered once per group. Every socket has a
+// fill ring and a completion ring of its own.
 //
 // # Who may call what
 //
 // A socket belongs to one goroutine. None of the methods that touch a ring
 // (Receive, Fill, Complete, Transmit, Kick, WakeRx) takes a lock, allocates or
 // blocks. Statistics may be called from anywhere. Close may be called once,
-// after the owner has stopped. An Area may be read and written by everyone;
+// after the owner has stopped. a Umem may be read and written by everyone;
 // who may touch which frame follows from the ownership above.
 //
 // # Memory ordering

@@ -9,17 +9,17 @@ import (
 // The loop of a worker that sends every packet back to where it came from. The
 // steering program must give packets to the socket.
 func Example() {
-	area, err := xsk.NewArea(8192, xsk.FrameSize)
+	umem, err := xsk.NewUmem(8192, xsk.FrameSize)
 	if err != nil {
 		log.Fatal(err)
 	}
-	s, err := xsk.Open(area, xsk.Config{IfIndex: 2, Queue: 0})
+	s, err := xsk.Open(umem, xsk.Config{IfIndex: 2, Queue: 0})
 	if err != nil {
 		log.Fatal(err)
 	}
-	free := make([]uint64, 0, area.Frames())
-	for i := range area.Frames() {
-		free = append(free, area.Addr(i))
+	free := make([]uint64, 0, umem.Frames())
+	for i := range umem.Frames() {
+		free = append(free, umem.Addr(i))
 	}
 	var descs [64]xsk.Desc
 	var done [64]uint64
@@ -29,14 +29,14 @@ func Example() {
 
 		n = s.Receive(descs[:])
 		for _, d := range descs[:n] {
-			mac := area.Data(d)[:12]
+			mac := umem.Data(d)[:12]
 			for i := range 6 {
 				mac[i], mac[i+6] = mac[i+6], mac[i]
 			}
 		}
 		sent := s.Transmit(descs[:n])
 		for _, d := range descs[sent:n] {
-			free = append(free, area.Base(d.Addr)) // the ring is full: dropped
+			free = append(free, umem.Base(d.Addr)) // the ring is full: dropped
 		}
 		if err := s.Kick(); err != nil {
 			log.Fatal(err)

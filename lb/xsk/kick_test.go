@@ -16,14 +16,14 @@ type deviceQueue struct {
 
 func newDeviceQueue(t *testing.T) *deviceQueue {
 	t.Helper()
-	area, err := NewArea(256, 2048)
+	umem, err := NewUmem(256, 2048)
 	must(t, err)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
-	d := &deviceQueue{newPeer(area, 128, 0), fds[1]}
+	d := &deviceQueue{newPeer(umem, 128, 0), fds[1]}
 	d.s.fd = fds[0]
 	t.Cleanup(func() {
-		must(t, errors.Join(unix.Close(d.s.fd), area.Close()))
+		must(t, errors.Join(unix.Close(d.s.fd), umem.Close()))
 		_ = unix.Close(d.receiver)
 	})
 	return d
@@ -54,7 +54,7 @@ func (d *deviceQueue) drain() (calls int) {
 func (d *deviceQueue) transmit(t *testing.T, n int) {
 	t.Helper()
 	for f := range n {
-		if d.s.Transmit([]Desc{{Addr: d.s.area.Addr(f) + Headroom, Len: 60}}) != 1 {
+		if d.s.Transmit([]Desc{{Addr: d.s.umem.Addr(f) + Headroom, Len: 60}}) != 1 {
 			t.Fatal("the ring is full")
 		}
 	}

@@ -18,7 +18,7 @@ const (
 
 // Prepend makes room for n bytes before the packet d, in its frame. Metadata
 // moves along. Preconditions: the frame has room for n bytes and the metadata.
-func (a *Area) Prepend(d *Desc, n uint32) {
+func (a *Umem) Prepend(d *Desc, n uint32) {
 	if d.Options&WithMetadata != 0 {
 		m := a.mem[d.Addr-MetadataLen-uint64(n) : d.Addr]
 		copy(m, m[n:])
@@ -43,7 +43,7 @@ func (a *Area) Prepend(d *Desc, n uint32) {
 //
 // Only for sockets that were granted transmit metadata: on others the packet is
 // not sent.
-func (a *Area) SetChecksum(d *Desc, start, offset uint16) bool {
+func (a *Umem) SetChecksum(d *Desc, start, offset uint16) bool {
 	if uint32(start)+uint32(offset)+2 > d.Len {
 		return false
 	}

@@ -82,7 +82,7 @@ func DeviceFeatures(ifindex int) (Features, error) {
 	}
 	defer c.close()
 	var f Features
-	err = c.ask(netdevDevGet, 0, attr32(nil, devIfIndex, uint32(ifindex)), func(typ uint16, v []byte) {
+	err = c.request(netdevDevGet, 0, attr32(nil, devIfIndex, uint32(ifindex)), func(typ uint16, v []byte) {
 		switch {
 		case typ == devXDPFeatures && len(v) >= 8:
 			f.XDP = binary.NativeEndian.Uint64(v)
@@ -109,7 +109,7 @@ func DeviceQueues(ifindex int) ([]Queue, error) {
 	var queues []Queue
 	var q Queue
 	rx := false
-	err = c.ask(netdevQueueGet, unix.NLM_F_DUMP, attr32(nil, queueIfIndex, uint32(ifindex)), func(typ uint16, v []byte) {
+	err = c.request(netdevQueueGet, unix.NLM_F_DUMP, attr32(nil, queueIfIndex, uint32(ifindex)), func(typ uint16, v []byte) {
 		switch {
 		case typ == queueID && len(v) >= 4:
 			q.ID = int(binary.NativeEndian.Uint32(v))
@@ -145,7 +145,7 @@ func dialNetdev() (*genlConn, error) {
 	c := &genlConn{fd: fd, family: genlCtrl}
 	var family uint16
 	name := append([]byte("netdev"), 0)
-	err = c.ask(unix.CTRL_CMD_GETFAMILY, 0, attr(nil, unix.CTRL_ATTR_FAMILY_NAME, name), func(typ uint16, v []byte) {
+	err = c.request(unix.CTRL_CMD_GETFAMILY, 0, attr(nil, unix.CTRL_ATTR_FAMILY_NAME, name), func(typ uint16, v []byte) {
 		if typ == unix.CTRL_ATTR_FAMILY_ID && len(v) >= 2 {
 			family = binary.NativeEndian.Uint16(v)
 		}
@@ -163,9 +163,9 @@ func dialNetdev() (*genlConn, error) {
 
 func (c *genlConn) close() { _ = unix.Close(c.fd) }
 
-// ask sends one request and calls each for the attributes of the answers, and
+// request sends one request and calls each for the attributes of the answers, and
 // end after each message.
-func (c *genlConn) ask(command uint8, flags uint16, attrs []byte, each func(typ uint16, value []byte), end func()) error {
+func (c *genlConn) request(command uint8, flags uint16, attrs []byte, each func(typ uint16, value []byte), end func()) error {
 	c.seq++
 	if flags == 0 {
 		flags = unix.NLM_F_ACK

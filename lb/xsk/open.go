@@ -17,7 +17,7 @@ const (
 	busyPause   = 10 * time.Millisecond
 )
 
-// group is a umem: one registration of the area, and the sockets that share
+// group is one registration of the umem with the kernel, and the sockets that share
 // it. Everything here is inherited by every socket of the group.
 type group struct {
 	number      int // for people: from 0 in the order of making
@@ -34,32 +34,32 @@ type device struct {
 	ifindex int
 }
 
-// Open opens a socket of area and binds it. With mode Auto zero copy is tried
+// Open opens a socket of umem and binds it. With mode Auto zero copy is tried
 // first, then copy; whether packets come from the driver or from the generic
 // hook is decided by how the steering program is attached.
 //
 // It must be called on a thread that is in the interface's network namespace.
 // A queue that is busy is waited for, up to a second.
-func Open(area *Area, cfg Config) (*Socket, error) {
+func Open(umem *Umem, cfg Config) (*Socket, error) {
 	if cfg.RingSize == 0 {
 		cfg.RingSize = DefaultRingSize
 	}
 	if cfg.RingSize < 64 || cfg.RingSize > 1<<20 || cfg.RingSize&(cfg.RingSize-1) != 0 {
 		return nil, fmt.Errorf("ring size %d: must be a power of two from 64 to %d", cfg.RingSize, 1<<20)
 	}
-	area.mu.Lock()
-	defer area.mu.Unlock()
-	if area.mem == nil {
-		return nil, errors.New("open socket: the area is closed")
+	umem.mu.Lock()
+	defer umem.mu.Unlock()
+	if umem.mem == nil {
+		return nil, errors.New("open socket: the umem is closed")
 	}
 	if cfg.ShareWith != nil {
-		if cfg.ShareWith.area != area || cfg.ShareWith.fd < 0 {
-			return nil, errors.New("open socket: the socket to share with is closed or of another area")
+		if cfg.ShareWith.umem != umem || cfg.ShareWith.fd < 0 {
+			return nil, errors.New("open socket: the socket to share with is closed or of another umem")
 		}
 		g := cfg.ShareWith.group
-		return area.open(cfg, attempt{g.zeroCopy, g.multiBuffer, g})
+		return umem.open(cfg, attempt{g.zeroCopy, g.multiBuffer, g})
 	}
-	return area.openFirst(cfg)
+	return umem.openFirst(cfg)
 }
 
 // attempt is one way to bind. share is the group to join; nil makes a new one.
@@ -71,7 +71,7 @@ type attempt struct {
 
 // openFirst goes through the ways to bind, best first, to the first that the
 // kernel grants.
-func (a *Area) openFirst(cfg Config) (*Socket, error) {
+func (a *Umem) openFirst(cfg Config) (*Socket, error) {
 	var modes []bool
 	switch cfg.Mode {
 	case Auto:
@@ -117,7 +117,7 @@ func refused(err error) bool {
 
 var errNoZeroCopy = errors.New("the driver has no zero copy")
 
-func (a *Area) groupFor(umem int, zeroCopy, multiBuffer bool) *group {
+func (a *Umem) groupFor(umem int, zeroCopy, multiBuffer bool) *group {
 	for _, g := range a.groups {
 		if g.asked == umem && g.zeroCopy == zeroCopy && g.multiBuffer == multiBuffer {
 			return g
@@ -127,31 +127,31 @@ func (a *Area) groupFor(umem int, zeroCopy, multiBuffer bool) *group {
 }
 
 // open makes one attempt on a fresh file descriptor.
-func (a *Area) open(cfg Config, try attempt) (*Socket, error) {
+func (a *Umem) open(cfg Config, try attempt) (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open AF_XDP socket: %w%s", err, hint(err))
 	}
-	s := &Socket{area: a, cfg: cfg, fd: fd, frameMask: a.frameMask}
+	s := &Socket{umem: a, cfg: cfg, fd: fd, frameMask: a.frameMask}
 	dev := device{netnsCookie(fd), cfg.IfIndex}
 	if try.zeroCopy && cfg.Mode == Auto && a.noZeroCopy[dev] {
 		_ = s.destroy()
 		return nil, errNoZeroCopy
 	}
-	if err := s.setUp(try); err != nil {
+	if err := s.configure(try); err != nil {
 		_ = s.destroy()
 		if try.zeroCopy && !try.multiBuffer && errors.Is(err, unix.EOPNOTSUPP) {
 			a.noZeroCopy[dev] = true
 		}
 		return nil, fmt.Errorf("interface %d queue %d (%s): %w%s", cfg.IfIndex, cfg.Queue, try, err, hint(err))
 	}
-	if err := a.enter(s); err != nil {
+	if err := a.register(s); err != nil {
 		_ = s.destroy()
 		return nil, fmt.Errorf("interface %d queue %d: %w", cfg.IfIndex, cfg.Queue, err)
 	}
 	if !slices.Contains(a.groups, s.group) {
-		s.group.number = a.umems
-		a.umems++
+		s.group.number = a.registrations
+		a.registrations++
 		a.groups = append(a.groups, s.group)
 	}
 	s.group.sockets = append(s.group.sockets, s)
@@ -169,13 +169,13 @@ func (t attempt) String() string {
 	return text
 }
 
-// setUp registers the area or joins a group, makes the rings and binds.
-func (s *Socket) setUp(try attempt) error {
+// configure registers the umem or joins a group, makes the rings and binds.
+func (s *Socket) configure(try attempt) error {
 	s.group = try.share
 	if s.group == nil {
-		metadata, err := registerUmem(s.fd, s.area.mem, s.area.frameSize)
+		metadata, err := registerUmem(s.fd, s.umem.mem, s.umem.frameSize)
 		if err != nil {
-			return fmt.Errorf("register %d bytes of packet memory: %w", len(s.area.mem), err)
+			return fmt.Errorf("register %d bytes of packet memory: %w", len(s.umem.mem), err)
 		}
 		s.group = &group{asked: s.cfg.Umem, zeroCopy: try.zeroCopy, multiBuffer: try.multiBuffer, metadata: metadata}
 	}
@@ -199,7 +199,7 @@ func (s *Socket) setUp(try attempt) error {
 	}
 	// In copy mode packets count against the send buffer until the device has
 	// sent them; the default has room for about 200.
-	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, s.cfg.RingSize*s.area.frameSize)
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, s.cfg.RingSize*s.umem.frameSize)
 	return nil
 }
 
@@ -314,9 +314,9 @@ func (s *Socket) bindTo(addr *unix.SockaddrXDP) error {
 	}
 }
 
-// leave takes s out of its group; the umem goes with the last socket. Another
+// detach takes s out of its group; the umem goes with the last socket. Another
 // interface may have the index after this one: what is known of it goes as well.
-func (a *Area) leave(s *Socket) {
+func (a *Umem) detach(s *Socket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	g := s.group

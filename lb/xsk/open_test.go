@@ -47,7 +47,7 @@ func TestSocketsShareAUmemPerGroup(t *testing.T) {
 func TestAQueueIsFreeAgainAfterClose(t *testing.T) {
 	w := newWire(t, netlab.LinkConfig{})
 	for range 5 {
-		s, err := xsk.Open(w.area, xsk.Config{IfIndex: w.dev.Index})
+		s, err := xsk.Open(w.umem, xsk.Config{IfIndex: w.dev.Index})
 		must(t, err)
 		must(t, s.Close())
 		must(t, s.Close()) // a second time does nothing
@@ -57,7 +57,7 @@ func TestAQueueIsFreeAgainAfterClose(t *testing.T) {
 func TestOpenSaysWhatIsWrong(t *testing.T) {
 	w := newWire(t, netlab.LinkConfig{Queues: 2})
 	w.open(xsk.Config{})
-	other, err := xsk.NewArea(64, 0)
+	other, err := xsk.NewUmem(64, 0)
 	must(t, err)
 	defer other.Close()
 	for name, c := range map[string]struct {
@@ -69,7 +69,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		"no such interface":              {xsk.Config{IfIndex: 9999}, unix.ENODEV},
 		"zero copy on a veth":            {xsk.Config{IfIndex: w.dev.Index, Queue: 1, Mode: xsk.ZeroCopy}, unix.EOPNOTSUPP},
 		"ring size not a power of two":   {xsk.Config{IfIndex: w.dev.Index, RingSize: 1000}, nil},
-		"shared with none of this area":  {xsk.Config{IfIndex: w.dev.Index, ShareWith: &xsk.Socket{}}, nil},
+		"shared with none of this umem":  {xsk.Config{IfIndex: w.dev.Index, ShareWith: &xsk.Socket{}}, nil},
 		"a mode that there is not":       {xsk.Config{IfIndex: w.dev.Index, Mode: 9}, nil},
 		"ring size larger than possible": {xsk.Config{IfIndex: w.dev.Index, RingSize: 1 << 30}, nil},
 	} {
@@ -105,7 +105,7 @@ func TestKickSaysThatTheInterfaceIsDown(t *testing.T) {
 
 func TestStatisticsCountPacketsWithoutAFrame(t *testing.T) {
 	w := newWire(t, netlab.LinkConfig{})
-	s, err := xsk.Open(w.area, xsk.Config{IfIndex: w.dev.Index})
+	s, err := xsk.Open(w.umem, xsk.Config{IfIndex: w.dev.Index})
 	must(t, err)
 	defer s.Close()
 	must(t, w.program.SetSocket(0, 0, s.FD()))

@@ -17,8 +17,8 @@ type peer struct {
 }
 
 // newPeer makes a socket without a kernel; its rings begin at start.
-func newPeer(area *Area, ringSize, start uint32) *peer {
-	p := &peer{s: &Socket{area: area, group: &group{}, frameMask: area.frameMask, fd: -1}}
+func newPeer(umem *Umem, ringSize, start uint32) *peer {
+	p := &peer{s: &Socket{umem: umem, group: &group{}, frameMask: umem.frameMask, fd: -1}}
 	var fill, done, rx, tx indices
 	fill, p.fill = newRing(2*ringSize, start)
 	done, p.done = newRing(2*ringSize, start)
@@ -31,7 +31,7 @@ func newPeer(area *Area, ringSize, start uint32) *peer {
 	p.s.completion = addrConsumer{done, make([]uint64, 2*ringSize)}
 	p.s.rx = descConsumer{indices: rx, entries: make([]Desc, ringSize)}
 	p.s.tx = descProducer{tx, make([]Desc, ringSize)}
-	if err := area.enter(p.s); err != nil {
+	if err := umem.register(p.s); err != nil {
 		panic(err)
 	}
 	return p
@@ -80,22 +80,22 @@ func (p *peer) places(note func(addr uint64, where string)) {
 
 // censused is the owner's side: its free list and what it is working on.
 type censused struct {
-	area  *Area
+	umem  *Umem
 	peers []*peer
 	free  []uint64
 	inUse []Desc
 }
 
-// check asserts that every frame is in one place, and that the ledger agrees.
+// check asserts that every frame is in one place, and that the owner table agrees.
 func (c *censused) check(t interface{ Fatalf(string, ...any) }) {
 	seen := map[uint64]string{}
-	note := func(addr uint64, where string, m mark) {
-		f := addr >> c.area.shift
+	note := func(addr uint64, where string, m ownerID) {
+		f := addr >> c.umem.shift
 		if other, twice := seen[f]; twice {
 			t.Fatalf("frame %d is in two places: %s and %s", f, other, where)
 		}
 		seen[f] = where
-		if got := c.area.where[f] &^ sending; got != m {
+		if got := c.umem.owners[f] &^ forTransmit; got != m {
 			t.Fatalf("frame %d (%s) is noted as socket %d's", f, where, got>>1)
 		}
 	}
@@ -106,25 +106,25 @@ func (c *censused) check(t interface{ Fatalf(string, ...any) }) {
 		note(d.Addr, "in use", 0)
 	}
 	for _, p := range c.peers {
-		p.places(func(addr uint64, where string) { note(addr, where, p.s.mark) })
+		p.places(func(addr uint64, where string) { note(addr, where, p.s.owner) })
 	}
-	if len(seen) != c.area.Frames() {
-		t.Fatalf("%d frames accounted for, of %d", len(seen), c.area.Frames())
+	if len(seen) != c.umem.Frames() {
+		t.Fatalf("%d frames accounted for, of %d", len(seen), c.umem.Frames())
 	}
 }
 
 func newCensused(t *rapid.T, frames int) *censused {
-	area, err := NewArea(frames, 2048)
+	umem, err := NewUmem(frames, 2048)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	c := &censused{area: area}
+	c := &censused{umem: umem}
 	start := rapid.SampledFrom([]uint32{0, math.MaxUint32 - 20, math.MaxUint32 - 300}).Draw(t, "start")
 	for range 2 {
-		c.peers = append(c.peers, newPeer(area, 16, start))
+		c.peers = append(c.peers, newPeer(umem, 16, start))
 	}
 	for i := range frames {
-		c.free = append(c.free, area.Addr(i))
+		c.free = append(c.free, umem.Addr(i))
 	}
 	return c
 }
@@ -149,7 +149,7 @@ func (c *censused) steps() map[string]func(*rapid.T) {
 		},
 		"drop": func(t *rapid.T) {
 			for range min(many(t), len(c.inUse)) {
-				c.free = append(c.free, c.area.Base(c.inUse[0].Addr))
+				c.free = append(c.free, c.umem.Base(c.inUse[0].Addr))
 				c.inUse = c.inUse[1:]
 			}
 		},
@@ -164,7 +164,7 @@ func (c *censused) steps() map[string]func(*rapid.T) {
 		"kernel receives": func(t *rapid.T) {
 			p := pick(t)
 			for n := many(t); n > 0 && len(p.receiving) > 0; n-- {
-				if !p.deliver(Desc{Addr: c.area.Base(p.receiving[0]) + Headroom, Len: 60}) {
+				if !p.deliver(Desc{Addr: c.umem.Base(p.receiving[0]) + Headroom, Len: 60}) {
 					break
 				}
 				p.receiving = p.receiving[1:]
@@ -185,10 +185,10 @@ func (c *censused) steps() map[string]func(*rapid.T) {
 				return
 			}
 			p := pick(t)
-			c.free = c.area.Reclaim(p.s, c.free)
+			c.free = c.umem.ReclaimAll(p.s, c.free)
 			for i := range c.peers {
 				if c.peers[i] == p {
-					c.peers[i] = newPeer(c.area, 16, math.MaxUint32-10)
+					c.peers[i] = newPeer(c.umem, 16, math.MaxUint32-10)
 				}
 			}
 		},
@@ -200,7 +200,7 @@ func (c *censused) steps() map[string]func(*rapid.T) {
 func TestEveryFrameIsInOnePlace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCensused(t, 100)
-		defer c.area.Close()
+		defer c.umem.Close()
 		steps := c.steps()
 		steps[""] = func(t *rapid.T) { c.check(t) }
 		t.Repeat(steps)
@@ -217,7 +217,7 @@ func TestEveryFrameIsInOnePlace(t *testing.T) {
 func TestAPeerThatMisbehaves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCensused(t, 100)
-		defer c.area.Close()
+		defer c.umem.Close()
 		steps := c.steps()
 		lie := func(t *rapid.T) Desc {
 			return Desc{
@@ -247,12 +247,12 @@ func TestAPeerThatMisbehaves(t *testing.T) {
 func (c *censused) checkOwn(t *rapid.T) {
 	seen := map[uint64]bool{}
 	note := func(addr uint64) {
-		f := addr >> c.area.shift
-		if f >= uint64(c.area.Frames()) {
-			t.Fatalf("address %#x outside of the area", addr)
+		f := addr >> c.umem.shift
+		if f >= uint64(c.umem.Frames()) {
+			t.Fatalf("address %#x outside of the umem", addr)
 		}
-		if seen[f] || c.area.where[f] != 0 {
-			t.Fatalf("frame %d: twice %v, noted as %d", f, seen[f], c.area.where[f])
+		if seen[f] || c.umem.owners[f] != 0 {
+			t.Fatalf("frame %d: twice %v, noted as %d", f, seen[f], c.umem.owners[f])
 		}
 		seen[f] = true
 	}
@@ -261,7 +261,7 @@ func (c *censused) checkOwn(t *rapid.T) {
 	}
 	for _, d := range c.inUse {
 		note(d.Addr)
-		if d.Len > 0 && (d.Addr&c.area.inset)+uint64(d.Len) > 2048 {
+		if d.Len > 0 && (d.Addr&c.umem.offsetMask)+uint64(d.Len) > 2048 {
 			t.Fatalf("descriptor %+v leaves its frame", d)
 		}
 	}
@@ -275,7 +275,7 @@ func TestWhatTheKernelCannotMeanIsCounted(t *testing.T) {
 		want    []uint32 // lengths received
 	}{
 		"sense":                      {[]Desc{good(0), good(1)}, []uint32{60, 60}},
-		"outside of the area":        {[]Desc{good(0), {Addr: 64 * size, Len: 60}, good(1)}, []uint32{60, 60}},
+		"outside of the umem":        {[]Desc{good(0), {Addr: 64 * size, Len: 60}, good(1)}, []uint32{60, 60}},
 		"far outside":                {[]Desc{{Addr: math.MaxUint64, Len: 60}, good(0)}, []uint32{60}},
 		"a frame that is Weir's":     {[]Desc{good(60), good(0)}, []uint32{60}},
 		"a frame given twice":        {[]Desc{good(0), good(0), good(1)}, []uint32{60, 60}},
@@ -286,12 +286,12 @@ func TestWhatTheKernelCannotMeanIsCounted(t *testing.T) {
 			{Addr: math.MaxUint64, Len: 60, Options: Continued}, good(2), good(3)}, []uint32{0, 0, 60}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			area, err := NewArea(64, 0)
+			umem, err := NewUmem(64, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer area.Close()
-			p := newPeer(area, 16, 0)
+			defer umem.Close()
+			p := newPeer(umem, 16, 0)
 			p.s.Fill([]uint64{0, size, 2 * size, 3 * size})
 			for p.takeFill() {
 			}
@@ -318,19 +318,19 @@ func TestWhatTheKernelCannotMeanIsCounted(t *testing.T) {
 // A chain of more buffers than any packet has is taken in pieces without
 // contents, up to its end, and what follows is received.
 func TestAPacketWithoutAnEndDoesNotBlockTheRing(t *testing.T) {
-	area, err := NewArea(256, 0)
+	umem, err := NewUmem(256, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer area.Close()
-	p := newPeer(area, 256, math.MaxUint32-50)
+	defer umem.Close()
+	p := newPeer(umem, 256, math.MaxUint32-50)
 	for i := range 256 {
-		p.s.Fill([]uint64{area.Addr(i)})
+		p.s.Fill([]uint64{umem.Addr(i)})
 	}
 	for p.takeFill() {
 	}
 	for i := range 151 {
-		d := Desc{Addr: area.Addr(i) + Headroom, Len: 60, Options: Continued}
+		d := Desc{Addr: umem.Addr(i) + Headroom, Len: 60, Options: Continued}
 		if i >= 149 {
 			d.Options = 0 // the end, and a packet of its own
 		}
@@ -352,13 +352,13 @@ func TestAPacketWithoutAnEndDoesNotBlockTheRing(t *testing.T) {
 }
 
 func TestIndicesBeyondTheRingAreNotBelieved(t *testing.T) {
-	area, err := NewArea(64, 0)
+	umem, err := NewUmem(64, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer area.Close()
+	defer umem.Close()
 	for _, lie := range []uint32{17, 1000, math.MaxUint32, 1 << 31} {
-		p := newPeer(area, 16, 0)
+		p := newPeer(umem, 16, 0)
 		for _, at := range []*uint32{p.rx.producer, p.done.producer, p.fill.consumer, p.tx.consumer} {
 			*at = lie + 32
 		}
@@ -379,14 +379,14 @@ func TestIndicesBeyondTheRingAreNotBelieved(t *testing.T) {
 // each descriptor and keep account of each frame.
 func BenchmarkForwardFrames(b *testing.B) {
 	const size, batch = 4096, 64
-	area, err := NewArea(3*size, 0)
+	umem, err := NewUmem(3*size, 0)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer area.Close()
-	p := newPeer(area, size, 0)
+	defer umem.Close()
+	p := newPeer(umem, size, 0)
 	for i := range 2 * size {
-		p.s.Fill([]uint64{area.Addr(i)})
+		p.s.Fill([]uint64{umem.Addr(i)})
 	}
 	var descs [batch]Desc
 	var addrs [batch]uint64

@@ -1,4 +1,4 @@
 package xsk
 
 //go:noescape
-func prefetch(area *byte, descs *Desc, n int)
+func prefetch(umem *byte, descs *Desc, n int)

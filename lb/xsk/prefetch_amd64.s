@@ -2,9 +2,9 @@
 
 // The address is the first of a descriptor's 16 bytes. n is at least 1.
 //
-// func prefetch(area *byte, descs *Desc, n int)
+// func prefetch(umem *byte, descs *Desc, n int)
 TEXT ·prefetch(SB), NOSPLIT, $0-24
-	MOVQ area+0(FP), DI
+	MOVQ umem+0(FP), DI
 	MOVQ descs+8(FP), SI
 	MOVQ n+16(FP), CX
 next:

@@ -89,17 +89,17 @@ const loopback = 1
 
 // probeBind binds a sending socket of its own to the loopback interface.
 func probeBind(flags uint16) error {
-	area, err := NewArea(64, 0)
+	umem, err := NewUmem(64, 0)
 	if err != nil {
 		return err
 	}
-	defer area.Close()
+	defer umem.Close()
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := umemReg(fd, area.mem, area.frameSize, 0, 0); err != nil {
+	if err := umemReg(fd, umem.mem, umem.frameSize, 0, 0); err != nil {
 		return err
 	}
 	for _, ring := range []int{unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING, unix.XDP_TX_RING} {

@@ -37,15 +37,15 @@ func (r *indices) needWakeup() bool {
 func (r *indices) free(want uint32) uint32 {
 	n := r.size - (r.cachedProducer - r.cachedConsumer)
 	if n < want {
-		r.look()
+		r.refresh()
 		n = r.size - (r.cachedProducer - r.cachedConsumer)
 	}
 	return min(n, want)
 }
 
-// look loads the consumer's index. One that is ahead of what was produced, or
+// refresh loads the consumer's index. One that is ahead of what was produced, or
 // has gone back by more than the ring, is not believed.
-func (r *indices) look() {
+func (r *indices) refresh() {
 	c := atomic.LoadUint32(r.consumer) // ordering 3
 	if r.cachedProducer-c > r.size {
 		r.rejected.Add(1)
@@ -143,7 +143,7 @@ func (r *descProducer) put(d []Desc) int {
 
 // outstanding returns how many descriptors the kernel has not taken yet.
 func (r *descProducer) outstanding() uint32 {
-	r.look()
+	r.refresh()
 	return r.cachedProducer - r.cachedConsumer
 }
 

@@ -14,7 +14,7 @@ type Mode uint8
 const (
 	// Auto is zero copy where the driver has it, else copy.
 	Auto Mode = iota
-	// ZeroCopy: the NIC reads and writes the area itself. Needs a driver that
+	// ZeroCopy: the NIC reads and writes the umem itself. Needs a driver that
 	// can, and the steering program attached in native mode.
 	ZeroCopy
 	// Copy: the kernel copies each packet once. Every interface can. To be
@@ -80,7 +80,7 @@ type Config struct {
 	// number get another one. 0 for all is what is wanted, but in tests.
 	Umem int
 
-	// ShareWith names a socket of the same area, to share its umem and no
+	// ShareWith names a socket of the same umem, to share its umem and no
 	// other; Mode and MultiBuffer are then those of that socket. nil: Open
 	// chooses, which is what is wanted nearly always.
 	ShareWith *Socket
@@ -88,7 +88,7 @@ type Config struct {
 
 // Socket is an AF_XDP socket bound to one queue.
 type Socket struct {
-	area  *Area
+	umem  *Umem
 	group *group
 	cfg   Config
 	fd    int
@@ -104,7 +104,7 @@ type Socket struct {
 	txMetadata bool
 	unbound    bool // seen by Unbound
 
-	mark     mark // in the area's ledger
+	owner    ownerID // in the umem's owner table
 	rejected atomic.Uint64
 
 	kicks Kicks
@@ -129,9 +129,9 @@ func (s *Socket) Granted() (zeroCopy, txMetadata, multiBuffer bool) {
 // socket was granted it.
 func (s *Socket) KernelMetadata() bool { return s.group.metadata }
 
-// Umem returns the number of the socket's umem in its area, from 0 in the order
-// in which they were made.
-func (s *Socket) Umem() int { return s.group.number }
+// UmemID returns the number of the socket's registration of the umem, from 0 in the
+// order of registration.
+func (s *Socket) UmemID() int { return s.group.number }
 
 // FD returns the file descriptor, for the steering program's socket map and
 // for poll.
@@ -155,8 +155,8 @@ func (s *Socket) Unbound() bool {
 	return s.unbound
 }
 
-// Area returns the memory of the socket.
-func (s *Socket) Area() *Area { return s.area }
+// Umem returns the packet memory of the socket.
+func (s *Socket) Umem() *Umem { return s.umem }
 
 // FillSize returns the number of entries of the fill and the completion ring.
 func (s *Socket) FillSize() int { return int(s.fill.size) }
@@ -174,8 +174,8 @@ func (s *Socket) RingSize() int { return int(s.rx.size) }
 func (s *Socket) Receive(out []Desc) int {
 	n := s.rx.take(out)
 	for i := range out[:n] {
-		if !s.area.received(&out[i], s.mark) {
-			return s.sift(out[:n], i)
+		if !s.umem.reclaimReceived(&out[i], s.owner) {
+			return s.discardInvalid(out[:n], i)
 		}
 	}
 	return n
@@ -191,7 +191,7 @@ func (s *Socket) Pending() bool { return s.rx.available(1) > 0 }
 func (s *Socket) Fill(addrs []uint64) int {
 	n := s.fill.put(addrs)
 	for _, addr := range addrs[:n] {
-		s.area.lend(addr, s.mark)
+		s.umem.give(addr, s.owner)
 	}
 	if s.zeroCopy && n > 0 {
 		_ = s.WakeRx() // an error shows in Kick, and as a ring that stays full
@@ -206,7 +206,7 @@ func (s *Socket) FillFree(want int) int { return int(s.fill.free(uint32(want))) 
 // always whole packets. The kernel sends them when it is told to by Kick, or
 // earlier. The frames belong to the kernel until Complete returns them; those
 // of descriptors that did not fit still belong to the caller. A descriptor that
-// makes no sense (outside of the area, across frames, empty) is counted in
+// makes no sense (outside of the umem, across frames, empty) is counted in
 // Statistics.TxInvalid, and its frame never comes back.
 //
 // The kernel takes no packet for which the completion ring has no room, so
@@ -214,7 +214,7 @@ func (s *Socket) FillFree(want int) int { return int(s.fill.free(uint32(want))) 
 func (s *Socket) Transmit(d []Desc) int {
 	n := s.tx.put(d)
 	for i := range d[:n] {
-		s.area.lend(d[i].Addr, s.mark|sending)
+		s.umem.give(d[i].Addr, s.owner|forTransmit)
 	}
 	return n
 }
@@ -230,7 +230,7 @@ func (s *Socket) Complete(out []uint64) int {
 	n := s.completion.take(out, s.frameMask)
 	kept := 0
 	for _, addr := range out[:n] {
-		if !s.area.recover(addr, s.mark|sending) {
+		if !s.umem.reclaim(addr, s.owner|forTransmit) {
 			s.rejected.Add(1)
 			continue
 		}
@@ -308,7 +308,7 @@ func (s *Socket) WakeRx() error {
 func (s *Socket) Kicks() Kicks { return s.kicks }
 
 // Rejected returns how often the kernel said what cannot be: an index beyond
-// the size of a ring, or a descriptor outside of the area, across the end of a
+// the size of a ring, or a descriptor outside of the umem, across the end of a
 // frame, or of a frame that it did not have. Not 0 is a fault of the kernel or
 // the driver. From any goroutine.
 func (s *Socket) Rejected() uint64 { return s.rejected.Load() }
@@ -316,7 +316,7 @@ func (s *Socket) Rejected() uint64 { return s.rejected.Load() }
 // Statistics is what the kernel counts per socket, in packets.
 type Statistics struct {
 	RxDropped   uint64 // for other reasons, among them: too large for a frame
-	RxInvalid   uint64 // address on the fill ring outside of the area
+	RxInvalid   uint64 // address on the fill ring outside of the umem
 	TxInvalid   uint64 // descriptor on the transmit ring refused
 	RxRingFull  uint64 // dropped: the worker did not take packets in time
 	RxFillEmpty uint64 // dropped or deferred: no frame on the fill ring
@@ -337,13 +337,13 @@ func (s *Socket) Statistics() (Statistics, error) {
 }
 
 // Close closes the socket and unmaps its rings. The kernel takes it out of the
-// steering program's socket map by itself. Reclaim gives the frames that it
+// steering program's socket map by itself. ReclaimAll gives the frames that it
 // had. The queue may stay busy for some milliseconds more; Open waits for that.
 func (s *Socket) Close() error {
 	if s.fd < 0 {
 		return nil
 	}
-	s.area.leave(s)
+	s.umem.detach(s)
 	return s.destroy()
 }
 

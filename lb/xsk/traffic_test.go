@@ -20,13 +20,13 @@ func TestPacketsAreReceivedIntoTheArea(t *testing.T) {
 		_, err := c.WriteToUDPAddrPort([]byte(payload), nodePort)
 		must(t, err)
 		d := receive(t, s)
-		if len(d) != 1 || d[0].Addr-w.area.Base(d[0].Addr) != xsk.Headroom {
+		if len(d) != 1 || d[0].Addr-w.umem.Base(d[0].Addr) != xsk.Headroom {
 			t.Fatalf("received %+v, want one buffer at %d", d, xsk.Headroom)
 		}
-		if got := string(w.area.Data(d[0])[udpStart+8:]); got != payload {
+		if got := string(w.umem.Data(d[0])[udpStart+8:]); got != payload {
 			t.Errorf("received %q", got)
 		}
-		if data, frame := w.area.Data(d[0]), w.area.Frame(d[0].Addr); len(frame) != xsk.FrameSize ||
+		if data, frame := w.umem.Data(d[0]), w.umem.Frame(d[0].Addr); len(frame) != xsk.FrameSize ||
 			cap(data) != xsk.FrameSize-xsk.Headroom {
 			t.Errorf("frame of %d bytes, packet can grow to %d", len(frame), cap(data))
 		}
@@ -48,8 +48,8 @@ func TestPacketsAreSentAndTheirFramesComeBack(t *testing.T) {
 	if string(buf[:n]) != "out" || from != nodePort {
 		t.Errorf("peer got %q from %v", buf[:n], from)
 	}
-	if done := complete(t, s, 1); done[0] != w.area.Addr(firstTxFrame) {
-		t.Errorf("frame %#x came back, want %#x", done[0], w.area.Addr(firstTxFrame))
+	if done := complete(t, s, 1); done[0] != w.umem.Addr(firstTxFrame) {
+		t.Errorf("frame %#x came back, want %#x", done[0], w.umem.Addr(firstTxFrame))
 	}
 	if k := s.Kicks(); k.Sent == 0 || k.Unfinished != 0 {
 		t.Errorf("kicks %+v", k)
@@ -76,7 +76,7 @@ func TestKickSendsAWholeRing(t *testing.T) {
 	}
 	done := complete(t, s, 1024)
 	slices.Sort(done)
-	if done[0] != w.area.Addr(firstTxFrame) || done[1023] != w.area.Addr(firstTxFrame+1023) ||
+	if done[0] != w.umem.Addr(firstTxFrame) || done[1023] != w.umem.Addr(firstTxFrame+1023) ||
 		len(slices.Compact(done)) != 1024 {
 		t.Error("other frames came back than were sent")
 	}
@@ -110,7 +110,7 @@ func TestChecksumIsCompletedOnTheWayOut(t *testing.T) {
 				packet, pseudo := w.frame([]byte(payload))
 				packet[checksumOfFull], packet[checksumOfFull+1] = byte(pseudo>>8), byte(pseudo)
 				d := w.place(firstTxFrame+i, packet)
-				w.area.SetChecksum(&d, udpStart, udpChecksum)
+				w.umem.SetChecksum(&d, udpStart, udpChecksum)
 				s.Transmit([]xsk.Desc{d})
 				must(t, s.Kick())
 				buf := make([]byte, 100)
@@ -169,7 +169,7 @@ func TestPacketsOfSeveralBuffers(t *testing.T) {
 	in := receive(t, s)
 	var packet []byte
 	for i, d := range in {
-		packet = append(packet, w.area.Data(d)...)
+		packet = append(packet, w.umem.Data(d)...)
 		if last := i == len(in)-1; (d.Options&xsk.Continued == 0) != last {
 			t.Errorf("buffer %d of %d: options %#x", i, len(in), d.Options)
 		}
@@ -180,10 +180,10 @@ func TestPacketsOfSeveralBuffers(t *testing.T) {
 
 	// Sent back in the same buffers, the checksum to be completed.
 	head, pseudo := w.frame(payload)
-	copy(w.area.Data(in[0]), head)
-	data := w.area.Data(in[0])
+	copy(w.umem.Data(in[0]), head)
+	data := w.umem.Data(in[0])
 	data[checksumOfFull], data[checksumOfFull+1] = byte(pseudo>>8), byte(pseudo)
-	w.area.SetChecksum(&in[0], udpStart, udpChecksum)
+	w.umem.SetChecksum(&in[0], udpStart, udpChecksum)
 	if n := s.Transmit(in); n != len(in) {
 		t.Fatalf("transmit ring took %d of %d buffers", n, len(in))
 	}

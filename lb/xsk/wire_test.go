@@ -28,7 +28,7 @@ type wire struct {
 	node, peer *netlab.Namespace
 	dev, far   *netlink.LinkAttrs
 	program    *steer.Program
-	area       *xsk.Area
+	umem       *xsk.Umem
 }
 
 var (
@@ -59,9 +59,9 @@ func newWire(t testing.TB, cfg netlab.LinkConfig) *wire {
 	w.dev, w.far = dev.Attrs(), far.Attrs()
 	w.enterNode()
 
-	w.area, err = xsk.NewArea(8192, 0)
+	w.umem, err = xsk.NewUmem(8192, 0)
 	must(t, err)
-	t.Cleanup(func() { must(t, w.area.Close()) })
+	t.Cleanup(func() { must(t, w.umem.Close()) })
 	w.program, err = steer.Load(steer.Config{})
 	must(t, err)
 	t.Cleanup(func() { must(t, w.program.Close(true)) })
@@ -88,11 +88,11 @@ func (w *wire) enterNode() {
 func (w *wire) open(cfg xsk.Config) *xsk.Socket {
 	w.Helper()
 	cfg.IfIndex = w.dev.Index
-	s, err := xsk.Open(w.area, cfg)
+	s, err := xsk.Open(w.umem, cfg)
 	must(w, err)
 	w.Cleanup(func() { must(w, s.Close()) })
 	for i := range 1024 {
-		if s.Fill([]uint64{w.area.Addr(cfg.Queue*1024 + i)}) != 1 {
+		if s.Fill([]uint64{w.umem.Addr(cfg.Queue*1024 + i)}) != 1 {
 			w.Fatalf("fill ring took %d frames", i)
 		}
 	}
@@ -142,8 +142,8 @@ const (
 
 // place copies a packet into frame i, where the kernel would have received it.
 func (w *wire) place(i int, packet []byte) xsk.Desc {
-	d := xsk.Desc{Addr: w.area.Addr(i) + xsk.Headroom, Len: uint32(len(packet))}
-	copy(w.area.Data(d), packet)
+	d := xsk.Desc{Addr: w.umem.Addr(i) + xsk.Headroom, Len: uint32(len(packet))}
+	copy(w.umem.Data(d), packet)
 	return d
 }
 

@@ -25,8 +25,8 @@ const (
 	Headroom = unix.XDP_PACKET_HEADROOM
 )
 
-// Desc describes a packet, or one buffer of a packet, in an Area: Addr is the
-// offset of its first byte in the area, Len its length in bytes, Options the
+// Desc describes a packet, or one buffer of a packet, in a Umem: Addr is the
+// offset of its first byte in the umem, Len its length in bytes, Options the
 // XDP_PKT_CONTD and XDP_TX_METADATA bits.
 type Desc = unix.XDPDesc
 
@@ -40,31 +40,31 @@ const (
 	WithMetadata = unix.XDP_TX_METADATA
 )
 
-// Area is the packet memory of a process: frames of one size, shared by all of
+// Umem is the packet memory of a process: frames of one size, shared by all of
 // its sockets and registered with the kernel once for each group of sockets.
 //
 // It is a memory file that is mapped shared, so that another process which is
 // given the file (see FD) sees the same packets.
-type Area struct {
+type Umem struct {
 	mem       []byte
 	fd        int
 	frameSize int
 	frameMask uint64
-	ledger
+	ownership
 
-	mu     sync.Mutex
-	groups []*group // with at least one socket each
-	umems  int      // how many groups there have been
+	mu            sync.Mutex
+	groups        []*group // with at least one socket each
+	registrations int      // how many groups there have been
 	// noZeroCopy remembers interfaces whose driver has refused zero copy, so
 	// that the other queues do not register the memory again only to ask.
 	noZeroCopy map[device]bool
 }
 
-// NewArea makes memory for the given number of frames of frameSize bytes, a
+// NewUmem makes memory for the given number of frames of frameSize bytes, a
 // power of two from 2048 to the page size; 0 means FrameSize. Transparent huge
 // pages are asked for. The limit on locked memory is raised, as registering
-// the area with the kernel pins it.
-func NewArea(frames, frameSize int) (*Area, error) {
+// the umem with the kernel pins it.
+func NewUmem(frames, frameSize int) (*Umem, error) {
 	if frameSize == 0 {
 		frameSize = FrameSize
 	}
@@ -77,7 +77,7 @@ func NewArea(frames, frameSize int) (*Area, error) {
 	}
 	size := frames * frameSize
 	size = (size + page - 1) &^ (page - 1)
-	fd, err := memoryFile(size)
+	fd, err := newMemoryFile(size)
 	if err != nil {
 		return nil, fmt.Errorf("memory file of %d bytes for %d frames: %w", size, frames, err)
 	}
@@ -86,24 +86,24 @@ func NewArea(frames, frameSize int) (*Area, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("map %d bytes for %d frames: %w", size, frames, err)
 	}
-	// Both are advice: without huge pages the area works just as well.
+	// Both are advice: without huge pages the umem works just as well.
 	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	_ = unix.Madvise(mem, unix.MADV_DONTDUMP)
 	// Kernels before 5.11 charge maps and umems to this limit; later ones
 	// charge umems unless CAP_IPC_LOCK is held. What happens when it is too low
 	// is said by Open, where it shows.
 	_ = raiseMemlock()
-	return &Area{
+	return &Umem{
 		mem: mem, fd: fd,
 		frameSize: frameSize, frameMask: ^uint64(frameSize - 1),
-		ledger:     newLedger(size/frameSize, frameSize),
+		ownership:  newOwnership(size/frameSize, frameSize),
 		noZeroCopy: make(map[device]bool),
 	}, nil
 }
 
-// memoryFile makes a file of anonymous memory, whose size nobody can change:
+// newMemoryFile makes a file of anonymous memory, whose size nobody can change:
 // a file that shrinks would be a SIGBUS for whoever has it mapped.
-func memoryFile(size int) (int, error) {
+func newMemoryFile(size int) (int, error) {
 	fd, err := unix.MemfdCreate("weir-umem", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return -1, err
@@ -121,26 +121,26 @@ func memoryFile(size int) (int, error) {
 // FD returns the memory file. It is for a successor: a process that is given
 // this descriptor and those of the sockets (SCM_RIGHTS) maps the file, and the
 // rings by way of the sockets, and carries on with every packet. The file
-// belongs to the area.
-func (a *Area) FD() int { return a.fd }
+// belongs to the umem.
+func (a *Umem) FD() int { return a.fd }
 
 // Frames returns the number of frames.
-func (a *Area) Frames() int { return len(a.mem) / a.frameSize }
+func (a *Umem) Frames() int { return len(a.mem) / a.frameSize }
 
 // FrameSize returns the size of a frame in bytes.
-func (a *Area) FrameSize() int { return a.frameSize }
+func (a *Umem) FrameSize() int { return a.frameSize }
 
-// Bytes returns the whole area.
-func (a *Area) Bytes() []byte { return a.mem }
+// Bytes returns the whole umem.
+func (a *Umem) Bytes() []byte { return a.mem }
 
 // Addr returns the address of the first byte of frame i, which Fill takes.
-func (a *Area) Addr(i int) uint64 { return uint64(i) * uint64(a.frameSize) }
+func (a *Umem) Addr(i int) uint64 { return uint64(i) * uint64(a.frameSize) }
 
 // Base returns the address of the first byte of the frame that addr lies in.
-func (a *Area) Base(addr uint64) uint64 { return addr & a.frameMask }
+func (a *Umem) Base(addr uint64) uint64 { return addr & a.frameMask }
 
 // Frame returns the whole frame that addr lies in.
-func (a *Area) Frame(addr uint64) []byte {
+func (a *Umem) Frame(addr uint64) []byte {
 	from := addr & a.frameMask
 	to := from + uint64(a.frameSize)
 	return a.mem[from:to:to]
@@ -148,27 +148,27 @@ func (a *Area) Frame(addr uint64) []byte {
 
 // Data returns the bytes of d. The slice can be extended to the end of the
 // frame and no further.
-func (a *Area) Data(d Desc) []byte {
+func (a *Umem) Data(d Desc) []byte {
 	end := d.Addr&a.frameMask + uint64(a.frameSize)
 	return a.mem[d.Addr : d.Addr+uint64(d.Len) : end]
 }
 
-// Close unmaps the area. All of its sockets must be closed before.
-func (a *Area) Close() error {
+// Close unmaps the umem. All of its sockets must be closed before.
+func (a *Umem) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.mem == nil {
 		return nil
 	}
 	if n := len(a.groups); n > 0 {
-		return fmt.Errorf("close area: sockets of %d umems are open", n)
+		return fmt.Errorf("close umem: sockets of %d umems are open", n)
 	}
 	if err := unix.Munmap(a.mem); err != nil {
-		return fmt.Errorf("unmap area: %w", err)
+		return fmt.Errorf("unmap umem: %w", err)
 	}
 	a.mem = nil
 	if err := unix.Close(a.fd); err != nil {
-		return fmt.Errorf("close area: %w", err)
+		return fmt.Errorf("close umem: %w", err)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func TestAreaIsCutIntoFrames(t *testing.T) {
-	a, err := NewArea(1000, 0)
+	a, err := NewUmem(1000, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestAreaIsCutIntoFrames(t *testing.T) {
 // A successor maps the same packets by the file descriptor, whose size nobody
 // can change.
 func TestAreaIsAMemoryFileForASuccessor(t *testing.T) {
-	a, err := NewArea(8, 0)
+	a, err := NewUmem(8, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestAreaRefusesWhatTheKernelWould(t *testing.T) {
 	for _, c := range []struct{ frames, size int }{
 		{0, FrameSize}, {-1, FrameSize}, {1, 1024}, {1, 3000}, {1, 1 << 20},
 	} {
-		if a, err := NewArea(c.frames, c.size); err == nil {
+		if a, err := NewUmem(c.frames, c.size); err == nil {
 			a.Close()
 			t.Errorf("%d frames of %d: accepted", c.frames, c.size)
 		}
@@ -77,7 +77,7 @@ func TestAreaRefusesWhatTheKernelWould(t *testing.T) {
 }
 
 func TestAreaCanBeClosedTwice(t *testing.T) {
-	a, err := NewArea(1, 0)
+	a, err := NewUmem(1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,14 +87,14 @@ func TestAreaCanBeClosedTwice(t *testing.T) {
 		}
 	}
 	if _, err := Open(a, Config{IfIndex: 1}); err == nil {
-		t.Error("a socket opened on a closed area")
+		t.Error("a socket opened on a closed umem")
 	}
 }
 
 // TestMetadataLayout checks struct xsk_tx_metadata byte by byte: flags, then
 // csum_start and csum_offset, then padding and launch_time.
 func TestMetadataLayout(t *testing.T) {
-	a, err := NewArea(1, 0)
+	a, err := NewUmem(1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
