@@ -53,11 +53,11 @@ func (d *Daemon) watchProblems(ctx context.Context) error {
 // lookForProblems asks the parts that do not complain by themselves.
 // Preconditions: d.mu is not held.
 func (d *Daemon) lookForProblems() {
-	d.problems.Replace(partSource, d.source.Problems()...)
-	d.problems.Replace(partChecks, checkProblems(d.checks.Faults())...)
-	d.problems.Replace(partPacketPath, packetPathProblems(d.lb)...)
-	d.problems.Replace(partConflicts, conflictProblems(d.lb)...)
-	d.problems.Replace(partNode, d.nodeProblems()...)
+	d.problems.Refresh(partSource, d.source.Problems)
+	d.problems.Refresh(partChecks, func() []problem.Problem { return checkProblems(d.checks.Faults()) })
+	d.problems.Refresh(partPacketPath, func() []problem.Problem { return packetPathProblems(d.lb) })
+	d.problems.Refresh(partConflicts, func() []problem.Problem { return conflictProblems(d.lb) })
+	d.problems.Refresh(partNode, d.nodeProblems)
 }
 
 // serviceProblems tells what discovery finds wrong with the Services of an

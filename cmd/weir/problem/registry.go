@@ -24,6 +24,8 @@ type Registry struct {
 	log   *slog.Logger
 	limit *rate.Limiter
 
+	refreshing sync.Mutex // held from the question to the replacement: see Refresh
+
 	mu       sync.Mutex
 	objects  map[string]map[string]*entry // by object, then by part
 	counts   map[Kind]int
@@ -92,6 +94,15 @@ func (r *Registry) Replace(part string, problems ...Problem) {
 	for object, list := range byObject {
 		r.Set(part, object, list...)
 	}
+}
+
+// Refresh calls current and replaces the problems of part with its result, as
+// Replace does. Of concurrent calls the one that asks last replaces last: an older
+// result never replaces a newer one. current must not call Refresh.
+func (r *Registry) Refresh(part string, current func() []Problem) {
+	r.refreshing.Lock()
+	defer r.refreshing.Unlock()
+	r.Replace(part, current()...)
 }
 
 // keep files e. Preconditions: r.mu is held.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -162,4 +163,29 @@ func TestRegistryAgreesWithAModel(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Two callers ask for the problems of a part. The one that asks first does not
+// replace the answer of the other.
+func TestRefreshKeepsTheNewerAnswer(t *testing.T) {
+	r := NewRegistry(slog.New(slog.DiscardHandler))
+	asked, answer := make(chan bool), make(chan bool)
+	var callers sync.WaitGroup
+	callers.Go(func() {
+		r.Refresh("a", func() []Problem {
+			asked <- true
+			<-answer
+			return []Problem{{Kind: Node, Object: "Node n", Reason: "older"}}
+		})
+	})
+	<-asked
+	callers.Go(func() {
+		r.Refresh("a", func() []Problem { return []Problem{{Kind: Node, Object: "Node n", Reason: "newer"}} })
+	})
+	time.Sleep(10 * time.Millisecond) // the second caller would be through by now
+	answer <- true
+	callers.Wait()
+	if list, _ := r.List(9); len(list) != 1 || list[0].Reason != "newer" {
+		t.Errorf("problems are %+v", list)
+	}
 }
