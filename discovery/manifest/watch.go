@@ -39,7 +39,7 @@ func (s *Source) Run(ctx context.Context, deliver func(*discovery.Update)) error
 		up, err := s.refresh()
 		if msg := errorText(err); msg != pathErr {
 			if err != nil {
-				s.cfg.Log.Error("manifests cannot be read; what is served stays", "error", err)
+				s.cfg.Log.Error("manifests cannot be read; what is served stays", "err", err)
 			}
 			pathErr = msg
 		}
@@ -82,7 +82,7 @@ func (s *Source) wait(ctx context.Context, w *watcher, poll, again <-chan time.T
 			}
 		case err := <-w.errors():
 			if !errors.Is(err, fsnotify.ErrEventOverflow) {
-				s.cfg.Log.Warn("watching manifests", "path", s.cfg.Path, "error", err)
+				s.cfg.Log.Warn("watching manifests", "path", s.cfg.Path, "err", err)
 			}
 			return true
 		}
@@ -95,7 +95,7 @@ func (s *Source) refresh() (*discovery.Update, error) {
 	report, err := s.Load()
 	if err == nil {
 		for _, e := range report.fresh(old) {
-			s.cfg.Log.Error("manifest refused", "error", e.Error())
+			s.cfg.Log.Error("manifest refused", "err", e.Error())
 		}
 		if len(old.Errors) > 0 && len(report.Errors) == 0 {
 			s.cfg.Log.Info("all manifests are understood again", "path", s.cfg.Path)
@@ -131,7 +131,7 @@ func newWatcher(path string, log *slog.Logger) *watcher {
 	w := &watcher{path: path, log: log, dirs: map[string]*watched{}}
 	fs, err := fsnotify.NewWatcher()
 	if err != nil {
-		log.Warn("manifests are polled: no file notification", "error", err)
+		log.Warn("manifests are polled: no file notification", "err", err)
 		return w
 	}
 	w.fs = fs
@@ -230,7 +230,7 @@ func (w *watcher) arm() {
 		dev, ino := identity(dir)
 		if err := w.fs.Add(dir); err != nil {
 			if !errors.Is(err, os.ErrNotExist) {
-				w.log.Warn("manifests are polled: directory cannot be watched", "directory", dir, "error", err)
+				w.log.Warn("manifests are polled: directory cannot be watched", "directory", dir, "err", err)
 			}
 			continue
 		}

@@ -196,7 +196,7 @@ func (w *Watcher) release(hs []*nextHop) {
 	for _, h := range hs {
 		x.remove(h.key, h.number)
 		if err := w.releaseNeighbor(h); err != nil {
-			w.log.Debug("release a neighbor", "address", h.neighbor.addr, "error", err)
+			w.log.Debug("release a neighbor", "address", h.neighbor.addr, "err", err)
 		}
 		delete(w.nextHops.byKey, h.key)
 		w.forgetNeighbor(h)

@@ -16,7 +16,7 @@ func (w *Watcher) probe(h *nextHop, now time.Time) {
 	if err := w.conn.probe(h.neighbor, managed); err != nil {
 		w.stats.probeErrors.Add(1)
 		h.refusedAt = now
-		w.log.Debug("ask the kernel for a neighbor", "address", h.neighbor.addr, "interface", h.neighbor.index, "error", err)
+		w.log.Debug("ask the kernel for a neighbor", "address", h.neighbor.addr, "interface", h.neighbor.index, "err", err)
 		return
 	}
 	w.stats.probes.Add(1)

@@ -191,7 +191,7 @@ func (w *Watcher) readIfDue(due *time.Timer) {
 	case err != nil:
 		w.failures++
 		pause = max(pause, min(time.Second<<min(w.failures, 5), 30*time.Second))
-		w.log.Warn("read routes, keeping the last ones", "error", err, "retryIn", pause)
+		w.log.Warn("read routes, keeping the last ones", "err", err, "retryIn", pause)
 	default:
 		w.failures = 0
 	}
