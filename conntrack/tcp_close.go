@@ -83,12 +83,13 @@ func (k *tracker) revives(g *segment) bool {
 
 // fins follows segment g, which is of this connection, through its end.
 func (k *tracker) fins(g *segment) {
-	own, other, otherAcked := uint32(finEndpoint), uint32(finClient), uint32(ackedClient)
+	own, ownAcked := uint32(finEndpoint), uint32(ackedEndpoint)
+	other, otherAcked := uint32(finClient), uint32(ackedClient)
 	if g.forward {
-		own, other, otherAcked = finClient, finEndpoint, ackedEndpoint
+		own, ownAcked, other, otherAcked = other, otherAcked, own, ownAcked
 	}
 	if k.is(own) {
-		k.goesOn(g)
+		k.goesOn(g, ownAcked)
 	}
 	if k.is(other) && !k.is(otherAcked) {
 		k.acknowledges(g, other, otherAcked)
@@ -113,9 +114,10 @@ func (k *tracker) fin(g *segment, own uint32) {
 	*k.n.of(g.forward) = g.end()
 }
 
-// goesOn withdraws the FIN of segment g's sender if g shows that it was not its: it
-// sends data beyond it, or for some time other than it, or an ACK with another number.
-func (k *tracker) goesOn(g *segment) {
+// goesOn withdraws the FIN of segment g's sender if g shows that the FIN was forged: data
+// beyond the FIN, or an ACK with another number than the one after it. Data before the FIN,
+// after a second, is data sent again or that of a living connection.
+func (k *tracker) goesOn(g *segment, acked uint32) {
 	end, own := g.end(), *k.n.of(g.forward)
 	age := uint8(k.tick) - uint8(k.s>>sinceShift)
 	switch {
@@ -123,8 +125,10 @@ func (k *tracker) goesOn(g *segment) {
 	case end == own-1 && !g.has(flagFIN): // data before the FIN, or a keepalive
 	case g.has(flagFIN), int32(end-own) >= 0:
 		k.withdraw(g.forward, end)
-	case age > TicksPerSecond, g.length == 0 && age > endpointSettles: // else perhaps sent again
+	case g.length == 0 && age > endpointSettles:
 		k.withdraw(g.forward, end)
+	case age > TicksPerSecond && !k.is(acked):
+		k.s |= doubted
 	}
 }
 
@@ -135,16 +139,16 @@ func (k *tracker) repeatsFIN(g *segment) bool {
 	return fin && g.has(flagFIN) && g.end() == own
 }
 
-// acknowledges notes the acknowledgment of the other side's FIN. Only that of its own
-// number counts. Who speaks without it has perhaps not got it yet: if that goes on, the
-// FIN was not taken.
+// acknowledges notes the acknowledgment of the other side's FIN. Only that of the FIN's own
+// number counts. An acknowledgment beyond it shows that the FIN was forged. A lower number
+// leaves doubt, for as long as it takes: data before the FIN may be lost or on its way.
 func (k *tracker) acknowledges(g *segment, fin, acked uint32) {
 	age := uint8(k.tick) - uint8(k.s>>sinceShift)
 	switch number := *k.n.of(!g.forward); {
 	case span(g.seq-*k.n.of(g.forward)) >= plausibly: // whose FIN is forged too
 	case g.ack == number:
 		k.s = k.s&^doubted | acked
-	case age > TicksPerSecond:
+	case age > TicksPerSecond && int32(g.ack-number) > 0:
 		k.withdraw(!g.forward, g.ack)
 	default:
 		k.s |= doubted
