@@ -2,7 +2,6 @@ package lb
 
 import (
 	"errors"
-	"log/slog"
 	"testing"
 
 	"github.com/weirlb/weir/lb/xsk"
@@ -66,9 +65,7 @@ func TestFramesAreLargeWhereZeroCopyMayBeGranted(t *testing.T) {
 // A NIC that comes later than the packet memory with small frames was made runs
 // without zero copy.
 func TestLateNICHasNoZeroCopyInSmallFrames(t *testing.T) {
-	b := newBench(t)
-	l := b.lb
-	l.log = slog.New(slog.DiscardHandler)
+	l := newControl(t)
 	small, err := xsk.NewUmem(64, xsk.SmallFrameSize)
 	if err != nil {
 		t.Fatal(err)

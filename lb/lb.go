@@ -29,10 +29,12 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/hostveth"
+	"github.com/weirlb/weir/lb/reassign"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -87,7 +89,7 @@ type Config struct {
 	// in IPv6 never less than 1,280.
 	MinPathMTU uint16
 	// ReversePathFilter is which sources may begin flows.
-	ReversePathFilter ReversePathFilter
+	ReversePathFilter worker.ReversePathFilter
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
 	FrameSize int
 	// SoftwareChecksums completes all partial checksums without TX metadata, towards
@@ -117,10 +119,10 @@ type LB struct {
 	memory   *xsk.Umem
 	ifaces   []*iface // by port number
 	bonded   bool     // bonds are
-	node     atomic.Pointer[nodeState]
+	node     atomic.Pointer[worker.Node]
 	vips     vips
 
-	workers []*worker
+	workers []*worker.Worker
 	running sync.WaitGroup
 
 	mu       sync.Mutex // guards what follows and all publication
@@ -130,9 +132,7 @@ type LB struct {
 	claims   map[netip.Addr]int         // frontends per address that may need a route to the host veth
 	claimed  map[table.Key]bool         // the frontends that are counted there
 	routed   map[netip.Addr]bool        // addresses that have one
-	// servicePorts are the Service ports of UDP frontends, also of some that are no
-	// longer served, see moveFlows.
-	servicePorts map[table.Key]uint64
+	reassign *reassign.Flows
 	// unsteered are published frontends that the steering program could not
 	// take: the kernel gets their packets until it can.
 	unsteered map[table.Key]*table.FrontendEntry
@@ -206,12 +206,13 @@ func New(cfg Config) (_ *LB, err error) {
 	if l.flows, err = conntrack.Open(conntrack.Config{Path: cfg.ConntrackPath, MaxFlows: cfg.MaxFlows, Workers: workers}); err != nil {
 		return nil, fmt.Errorf("flow table: %w", err)
 	}
-	l.affinity, l.servers = newAffinity(l.flows), newServers(l.flows)
+	l.affinity, l.servers = worker.NewAffinity(l.flows), worker.NewCIDs(l.flows)
 	l.sayAdoption()
 	l.tables = table.New(table.Config{
 		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
 		Tick:  l.flows.Tick,
 	})
+	l.reassign = reassign.New(l.flows, l.tables)
 	if err := l.openRouter(workers); err != nil {
 		return nil, err
 	}

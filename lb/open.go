@@ -4,18 +4,14 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/device"
-	"github.com/weirlb/weir/lb/fragtrack"
-	"github.com/weirlb/weir/lb/handoff"
-	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -23,8 +19,6 @@ const (
 	// framesPerPort are the frames that a port may hold for receiving. With
 	// half of it a worker that was kept from running lost packets.
 	framesPerPort = 4096
-	// framesSending is room for packets on their way out and held.
-	framesSending = 4096
 	// SpareMembers is for how many more members that bonds may get there are
 	// frames: two devices' worth, however many bonds there are.
 	SpareMembers = 2
@@ -116,7 +110,7 @@ func (l *LB) openSockets(workers int) error {
 	if l.bonded {
 		l.maxDevices += SpareMembers
 	}
-	frames := workers * (l.maxDevices*framesPerPort + framesSending)
+	frames := workers * (l.maxDevices*framesPerPort + worker.SpareFrames)
 	size, why := l.frameSize()
 	if why != "" {
 		l.log.Info("packet memory", "frameSize", size, "because", why)
@@ -200,109 +194,33 @@ func (i *iface) steerMode() steer.Mode {
 func (l *LB) makeWorkers(n int, cpus []int) {
 	perWorker := l.memory.Frames() / n
 	for id := range n {
-		w := l.newWorker(id, len(l.ifaces))
-		w.cpu, w.sendMax = cpus[id], sendShare(l.devices())
+		w := worker.New(l.workerConfig(id, cpus[id]))
+		w.SetDevices(l.devices())
 		for slot, i := range l.ifaces {
-			w.ports[slot] = *l.portFor(id, slot)
+			w.SetPort(slot, l.portFor(id, slot))
 			if i.host {
-				w.hostPort = int32(slot)
-				w.hostMACs = [2][6]byte{l.host.PeerMAC(), i.mac}
+				w.SetHostVeth(slot, l.host.PeerMAC(), i.mac)
 			}
 		}
 		for f := range perWorker {
-			w.free.push(l.memory.Addr(id*perWorker + f))
+			w.AddFrame(l.memory.Addr(id*perWorker + f))
 		}
 		l.workers = append(l.workers, w)
 	}
-	l.introduce()
+	worker.Connect(l.workers)
 }
 
-// newWorker makes a worker without queues or frames. Preconditions: l has its
-// flow table, tables, router and memory.
-func (l *LB) newWorker(id, ports int) *worker {
-	w := &worker{
-		samples: new([dropReasons]samples),
-		id:      id, lb: l, cpu: -1, spin: firstSpin, longestNap: longestNap, hostPort: -1, wakeFD: -1,
-		ports: make([]port, ports, max(ports, l.mostPorts())),
-		table: l.flows, ct: l.flows.Worker(id), tables: l.tables, affinity: l.affinity, servers: l.servers, router: l.router,
-		memory: l.memory, area: l.memory.Bytes(), frameMask: uint64(l.memory.FrameSize() - 1),
-		adjacencies: l.router.Adjacencies(),
-		goneTicks:   uint32(l.cfg.EndpointRemovalGrace.Seconds() * conntrack.TicksPerSecond),
-		held:        make([]held, 0, heldMax),
-		resets:      ratelimit.New(resetsPerSecond, resetsPerSecond, resetsPerSource),
-		errors:      ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
-		echoes:      ratelimit.New(echoesPerSecond, echoesPerSecond/10, echoesPerSource),
-		pathMTUs:    ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
-		shared:      new(sharedTally),
+// workerConfig is the configuration of a worker. Preconditions: l has its flow table,
+// tables, router and memory.
+func (l *LB) workerConfig(id, cpu int) worker.Config {
+	return worker.Config{
+		ID: id, CPU: cpu, Ports: len(l.ifaces), MaxPorts: l.mostPorts(),
+		Flows: l.flows, Frontends: l.tables, Affinity: l.affinity, CIDs: l.servers,
+		Router: l.router, Memory: l.memory, Node: &l.node, VIPs: &l.vips.Pointer,
+		Takeover: l.cfg.Takeover, EndpointRemovalGrace: l.cfg.EndpointRemovalGrace,
+		GUEZeroChecksum: l.cfg.GUEZeroChecksum, MinPathMTU: l.cfg.MinPathMTU,
+		ReversePathFilter: l.cfg.ReversePathFilter,
 	}
-	w.ipID = uint16(id)
-	w.sendMax = sendShare(ports)
-	w.beat.Store(l.flows.Tick())
-	w.free.addr = make([]uint64, 0, l.memory.Frames())
-	w.rng.Seed(uint32(id)*0x9e3779b9 + uint32(os.Getpid()))
-	w.fragmentIDs = fragtrack.NewIDs(w.rng.Uint32)
-	w.waiting.list = make([]waiting, 0, waitingFrames)
-	if l.cfg.Takeover > 0 {
-		w.takeoverUntil = l.flows.Tick() + uint32(l.cfg.Takeover.Seconds()*conntrack.TicksPerSecond)
-	}
-	return w
-}
-
-// sendShare is how many frames one of the ports with queues may have on the way
-// out: as many as leave the fill rings whole when all ports but one are stuck.
-func sendShare(ports int) int {
-	return (framesSending - heldMax*maxBuffers - waitingFrames) / max(1, ports-1)
-}
-
-// introduce connects every two workers by hand-off rings.
-func (l *LB) introduce() {
-	n := len(l.workers)
-	rings := make([][]*handoff.Ring, n)
-	for from := range rings {
-		rings[from] = make([]*handoff.Ring, n)
-		for to := range rings[from] {
-			if from != to {
-				rings[from][to] = handoff.New(handoffSize)
-			}
-		}
-	}
-	for id, w := range l.workers {
-		w.peers = make([]*peer, n)
-		for other := range n {
-			if other != id {
-				w.peers[other] = &peer{out: rings[id][other], in: rings[other][id], to: l.workers[other]}
-			}
-		}
-	}
-}
-
-// handoffSize is how many frames may be on their way between two workers.
-const handoffSize = 4096
-
-// start runs the worker on a thread, and a CPU, of its own.
-func (w *worker) start() error {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return fmt.Errorf("worker %d: eventfd: %w", w.id, err)
-	}
-	w.wakeFD = fd
-	w.pollFD = w.lb.polled(w)
-	w.lb.running.Add(1)
-	go func() {
-		defer w.lb.running.Done()
-		// The thread is pinned: it must not serve other goroutines later, so
-		// it is never unlocked and ends with the worker.
-		runtime.LockOSThread()
-		if w.cpu >= 0 {
-			var set unix.CPUSet
-			set.Set(w.cpu)
-			if err := unix.SchedSetaffinity(0, &set); err != nil {
-				w.lb.log.Warn("worker is not pinned", "worker", w.id, "cpu", w.cpu, "err", err)
-			}
-		}
-		w.run()
-	}()
-	return nil
 }
 
 // openRouter starts to follow the kernel's routes and neighbors.

@@ -35,9 +35,6 @@ func TestVLANsTakeNoFrames(t *testing.T) {
 	if n := l.devices(); n != 2 {
 		t.Fatalf("%d devices, want 2", n)
 	}
-	if n := sendShare(l.devices()); n < 2*txQueueLen {
-		t.Errorf("a port may have %d frames on the way out, not even two rounds", n)
-	}
 }
 
 // Frames are small as long as every interface's packets, tags included, fit.

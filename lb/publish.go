@@ -6,13 +6,12 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 
-	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -48,10 +47,10 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 		}
 		errs = append(errs, err)
 	}
-	l.moveFlows(&ch)
+	l.reassign.Follow(&ch)
 	errs = append(errs, l.noteVIPs(&ch), l.routeFrontends(&ch), l.forwardBehind(ch.Added), l.forwardBehind(ch.Changed))
 	if !l.attached {
-		l.adoptFlows()
+		l.restoreFlows()
 		errs = append(errs, l.attach())
 	}
 	return errors.Join(errs...)
@@ -226,42 +225,12 @@ func (l *LB) grantedTo(i *iface, s *xsk.Socket) string {
 	return ModeNative
 }
 
-// adoptFlows gives flows of an earlier process the numbers of this one's
-// tables.
-func (l *LB) adoptFlows() {
-	n := 0
-	l.flows.Range(func(r conntrack.Ref) bool {
-		c := l.flows.Conn(r)
-		if atomic.LoadUint32(&c.Endpoint) != conntrack.NoNumber {
-			return true
-		}
-		k := table.DestinationKey(&l.flows.Entry(r).Key.W)
-		if l.renumber(r, l.tables.Load().Lookup(&k)) {
-			n++
-		}
-		return true
-	})
-	if n > 0 {
-		l.log.Info("carrying on with the flows of the last process", "flows", n)
+// restoreFlows gives flows of an earlier process the numbers of this one's tables.
+func (l *LB) restoreFlows() {
+	l.adopted = l.reassign.Restore()
+	if l.adopted > 0 {
+		l.log.Info("carrying on with the flows of the last process", "flows", l.adopted)
 	}
-	l.adopted = n
-}
-
-// renumber gives the flow of r the numbers of frontend f's Service port; f is nil if
-// the flow's frontend is no longer served. A flow for whose endpoint no number is left
-// is deleted, and renumber reports false.
-func (l *LB) renumber(r conntrack.Ref, f *table.FrontendEntry) bool {
-	number, err := l.tables.AdoptEndpoint(f, l.flows.EndpointAddr(r), l.flows.Entry(r).Key.Proto())
-	if err != nil {
-		l.flows.Delete(r)
-		return false
-	}
-	var service uint32
-	if f != nil {
-		service = f.Service
-	}
-	l.flows.SetNumbers(r, number, service)
-	return true
 }
 
 // replan makes the workers' view of the node anew from the host's addresses, and
@@ -319,10 +288,10 @@ func (l *LB) replan() error {
 	all := slices.Collect(l.tables.Load().All())
 	errs = append(errs, l.planVIPs(), l.forwardBehind(all))
 	l.keepWayBack(all)
-	l.node.Store(&nodeState{
+	l.node.Store(&worker.Node{
 		Addresses:  snat.New(cfg),
-		returnPath: l.host != nil && l.host.ReturnPathErr == nil,
-		draining:   l.draining,
+		ReturnPath: l.host != nil && l.host.ReturnPathErr == nil,
+		Draining:   l.draining,
 	})
 	return errors.Join(errs...)
 }

@@ -2,7 +2,6 @@ package lb
 
 import (
 	"errors"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -26,7 +25,7 @@ func on(name string, a netip.Addr, kind table.Kind, ports ...uint16) table.Servi
 }
 
 func TestAFrontendThatFoundNoRoomIsSteeredLater(t *testing.T) {
-	b := newBench(t)
+	l := newControl(t)
 	p, err := steer.Load(steer.Config{MaxFrontends: 2})
 	if errors.Is(err, unix.EPERM) {
 		t.Skip("needs CAP_BPF")
@@ -35,16 +34,16 @@ func TestAFrontendThatFoundNoRoomIsSteeredLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close(true) })
-	b.lb.steer, b.lb.attached = p, true
-	b.lb.unsteered = map[table.Key]*table.FrontendEntry{}
-	b.lb.claims, b.lb.claimed = map[netip.Addr]int{}, map[table.Key]bool{}
-	if err := b.lb.Apply([]table.Service{on("ns/a", node4, table.NodePort, 1001, 1002)}, nil); err != nil {
+	l.steer, l.attached = p, true
+	l.unsteered = map[table.Key]*table.FrontendEntry{}
+	l.claims, l.claimed = map[netip.Addr]int{}, map[table.Key]bool{}
+	if err := l.Apply([]table.Service{on("ns/a", node4, table.NodePort, 1001, 1002)}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.lb.Apply([]table.Service{on("ns/b", node4, table.NodePort, 1003)}, nil); !errors.Is(err, steer.ErrFull) {
+	if err := l.Apply([]table.Service{on("ns/b", node4, table.NodePort, 1003)}, nil); !errors.Is(err, steer.ErrFull) {
 		t.Fatalf("error %v, want %v", err, steer.ErrFull)
 	}
-	if err := b.lb.Apply(nil, []string{"ns/a"}); err != nil {
+	if err := l.Apply(nil, []string{"ns/a"}); err != nil {
 		t.Errorf("there is room again: %v", err)
 	}
 	got, err := p.Frontends()
@@ -52,12 +51,12 @@ func TestAFrontendThatFoundNoRoomIsSteeredLater(t *testing.T) {
 		t.Errorf("steered: %v (%v)", got, err)
 	}
 	// One that goes unsteered is forgotten.
-	_ = b.lb.Apply([]table.Service{on("ns/c", node4, table.NodePort, 1004, 1005)}, nil)
-	if err := b.lb.Apply(nil, []string{"ns/b", "ns/c"}); err != nil {
+	_ = l.Apply([]table.Service{on("ns/c", node4, table.NodePort, 1004, 1005)}, nil)
+	if err := l.Apply(nil, []string{"ns/b", "ns/c"}); err != nil {
 		t.Error(err)
 	}
-	if got, _ := p.Frontends(); len(got) != 0 || len(b.lb.unsteered) != 0 {
-		t.Errorf("steered: %v, waiting: %v", got, b.lb.unsteered)
+	if got, _ := p.Frontends(); len(got) != 0 || len(l.unsteered) != 0 {
+		t.Errorf("steered: %v, waiting: %v", got, l.unsteered)
 	}
 }
 
@@ -111,9 +110,7 @@ func TestOffloadsOfAnInterfaceThatIsGoneAreForgotten(t *testing.T) {
 }
 
 func TestAPlanThatFailedIsMadeAgain(t *testing.T) {
-	b := newBench(t)
-	l := b.lb
-	l.log = slog.New(slog.DiscardHandler)
+	l := newControl(t)
 	l.cfg.SNATAddresses = []netip.Addr{snat4, snat6}
 	for _, room := range []int{1, 16} {
 		p, err := steer.Load(steer.Config{MaxSNAT: room})

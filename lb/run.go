@@ -13,7 +13,9 @@ func (l *LB) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, w := range l.workers {
-		if err := w.start(); err != nil {
+		l.running.Add(1)
+		if err := w.Start(l.queuesOf(w.ID()), l.log, l.running.Done); err != nil {
+			l.running.Done()
 			return err
 		}
 	}
@@ -70,17 +72,13 @@ func (l *LB) replanOrAgain() <-chan time.Time {
 	return nil
 }
 
-// stuckTicks without a round make a worker count as stuck: it sleeps for a
-// tenth of a second at most.
-const stuckTicks = 5 * secondTicks
-
 // StuckWorker is a worker that has not gone round for some seconds, -1 when
 // all do.
 func (l *LB) StuckWorker() int {
 	now := l.flows.Tick()
 	for _, w := range l.workers {
-		if int32(now-w.beat.Load()) > stuckTicks {
-			return w.id
+		if w.Stuck(now) {
+			return w.ID()
 		}
 	}
 	return -1
@@ -103,14 +101,14 @@ func (l *LB) steerTo(slot int) error {
 func (l *LB) reportExhaustion() {
 	now := time.Now()
 	for _, w := range l.workers {
-		w.exhausted.each(func(endpoint netip.AddrPort, source netip.Addr) {
+		w.ExhaustedEndpoints(func(endpoint netip.AddrPort, source netip.Addr) {
 			if !l.dueToSay(endpoint, now) {
 				return
 			}
 			l.log.Warn("SNAT ports exhausted: new flows to the endpoint are dropped; add snat.addresses",
 				"endpoint", endpoint, "source", source)
 		})
-		w.offLink.each(func(endpoint netip.AddrPort, nextHop netip.Addr) {
+		w.UnreachableEndpoints(func(endpoint netip.AddrPort, nextHop netip.Addr) {
 			if l.dueToSay(endpoint, now) {
 				l.log.Warn("endpoint cannot be reached in the Service's forwarding mode, its packets are dropped: l2dsr needs it on an attached interface's own network; use ipip or gue",
 					"endpoint", endpoint, "nextHop", nextHop)
@@ -141,15 +139,11 @@ func (l *LB) Close() error {
 		errs = append(errs, l.steer.Close(true))
 	}
 	for _, w := range l.workers {
-		w.stop.Store(true)
-		if w.wakeFD >= 0 {
-			w.asleep.Store(true)
-			w.wakeUp()
-		}
+		w.Stop()
 	}
 	l.running.Wait()
 	for _, w := range l.workers {
-		errs = append(errs, w.close())
+		errs = append(errs, w.Close())
 	}
 	for _, i := range l.ifaces {
 		for _, s := range i.sockets {

@@ -9,6 +9,7 @@ import (
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -68,7 +69,7 @@ type SocketStatus struct {
 // WorkerStatus is one worker.
 type WorkerStatus struct {
 	ID, CPU int
-	WorkerCounters
+	worker.Counters
 }
 
 // NeighborStatus is a next hop in use.
@@ -104,7 +105,7 @@ func (l *LB) Status() Status {
 		s.Interfaces = append(s.Interfaces, l.interfaceStatus(i))
 	}
 	for _, w := range l.workers {
-		s.Workers = append(s.Workers, WorkerStatus{ID: w.id, CPU: w.cpu, WorkerCounters: w.shared.read()})
+		s.Workers = append(s.Workers, WorkerStatus{ID: w.ID(), CPU: w.CPU(), Counters: w.Counters()})
 	}
 	if counted, err := l.steer.Counted(); err == nil {
 		for v, n := range counted {

@@ -82,6 +82,22 @@ var boundaries = []boundary{
 		own: []string{"conntrack", "lb/header"}, imports: []string{"net", "os"},
 	},
 	{
+		folder: "lb/worker", why: "it does not know who opens its ports and publishes its snapshots",
+		own: []string{
+			"conntrack", "lb/affinity", "lb/fragtrack", "lb/handoff", "lb/header", "lb/ratelimit",
+			"lb/route", "lb/snat", "lb/table", "lb/xsk",
+		},
+		imports: []string{"net", "github.com/vishvananda/netlink"}, importers: []string{"lb", "cmd"}, tests: []string{"lb", "cmd"},
+	},
+	{
+		folder: "lb/reassign", why: "flows get other numbers by tables alone",
+		own: []string{"conntrack", "lb/header", "lb/table"}, imports: []string{"net", "os"},
+	},
+	{
+		folder: "lb/lbtest", why: "queues for tests are not linked into weir",
+		own: []string{"lb/xsk"}, importers: []string{"cmd/weirperf"}, tests: []string{"lb"},
+	},
+	{
 		folder: "lb/ratelimit", why: "it does not know what is limited",
 		own: []string{"conntrack"}, imports: []string{"net", "os"},
 	},

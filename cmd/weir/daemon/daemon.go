@@ -29,6 +29,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/topology"
 )
 
@@ -177,9 +178,9 @@ func (d *Daemon) tune() {
 	tuning.Apply(func(err error) { d.log.Warn(err.Error()) }, len(workers), cpus)
 }
 
-var reversePathFilters = map[string]lb.ReversePathFilter{
-	config.ReversePathAuto: lb.ReversePathAuto, config.ReversePathStrict: lb.ReversePathStrict,
-	config.ReversePathLoose: lb.ReversePathLoose, config.ReversePathOff: lb.ReversePathOff,
+var reversePathFilters = map[string]worker.ReversePathFilter{
+	config.ReversePathAuto: worker.ReversePathAuto, config.ReversePathStrict: worker.ReversePathStrict,
+	config.ReversePathLoose: worker.ReversePathLoose, config.ReversePathOff: worker.ReversePathOff,
 }
 
 // packetPath is the configuration of the packet path.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/worker"
 )
 
 var update = flag.Bool("update", false, "write the reference")
@@ -236,7 +236,7 @@ not grow with the cluster.
 	}
 	b.WriteString("\n## Drop reasons\n\nValues of the label `reason` of `weir_dropped_packets_total`, and of *Drops* in `weir status`. `weir status --drops`\n" +
 		"shows the last packets of each.\n\n| Reason | Meaning |\n| --- | --- |\n")
-	for _, d := range lb.Drops() {
+	for _, d := range worker.Drops() {
 		fmt.Fprintf(b, "| `%s` | %s |\n", d, d.Text())
 	}
 	return b.String()
@@ -244,7 +244,7 @@ not grow with the cluster.
 
 // A reason that nobody explains is of no use to an operator.
 func TestEveryDropReasonIsExplained(t *testing.T) {
-	for _, d := range lb.Drops() {
+	for _, d := range worker.Drops() {
 		if !strings.HasSuffix(d.Text(), ".") && !strings.HasSuffix(d.Text(), "explain.") {
 			t.Errorf("%s: %q is no sentence", d, d.Text())
 		}

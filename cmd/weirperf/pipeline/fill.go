@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/lbtest"
 )
 
 // filling measures the first packets of connections, from the empty table to the
@@ -110,7 +110,7 @@ func (b *bench) each(ctx context.Context, port int, flags uint8, learn bool) err
 }
 
 // learn notes what was chosen for the flows whose first packets were sent.
-func (b *bench) learn(q *lb.Memory, m *maker) error {
+func (b *bench) learn(q *lbtest.Memory, m *maker) error {
 	for _, d := range q.Out {
 		flow, c, err := b.chosen(b.m.Area().Data(d), m)
 		if err != nil {

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/lbtest"
 )
 
 const (
@@ -121,7 +121,7 @@ func (s *samples) median() float64 {
 
 // bench is a load balancer with the packets that go through it.
 type bench struct {
-	m       *lb.InMemory
+	m       *inMemory
 	n       int
 	samples int
 	proto   uint8
@@ -130,7 +130,7 @@ type bench struct {
 	random  *rand.Rand
 }
 
-func newBench(m *lb.InMemory, o Options, flows int) *bench {
+func newBench(m *inMemory, o Options, flows int) *bench {
 	b := &bench{
 		m: m, n: flows, samples: o.Samples, proto: header.ProtoUDP, mode: modeNamed(o.Mode),
 		choices: make([]choice, flows), random: rand.New(rand.NewPCG(1, uint64(flows))),
@@ -152,7 +152,7 @@ func (t *trace) packets() int { return len(t.port[0]) + len(t.port[1]) }
 // run drives a worker with a trace; without rounds only the packets are made.
 func (b *bench) run(worker int, t *trace, rounds bool) {
 	area := b.m.Area().Bytes()
-	q := [2]*lb.Memory{b.m.Queue(worker, portClient), b.m.Queue(worker, portServer)}
+	q := [2]*lbtest.Memory{b.m.Queue(worker, portClient), b.m.Queue(worker, portServer)}
 	for at := 0; at < max(len(t.port[0]), len(t.port[1])); at += perRound {
 		for i := range q {
 			p := t.port[i]

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/weirlb/weir/conntrack"
-	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/lbtest"
 )
 
 // mode is a forwarding mode as the command line names it.
@@ -148,7 +148,7 @@ func putIPv4Sum(ip []byte) {
 
 // checkOut says whether each of n packets that left by a port, made by m, has the
 // bytes that are due to its flow.
-func (b *bench) checkOut(q *lb.Memory, port int, m *maker, n int) error {
+func (b *bench) checkOut(q *lbtest.Memory, port int, m *maker, n int) error {
 	if len(q.Out) != n {
 		return fmt.Errorf("%d packets of %d came out", len(q.Out), n)
 	}

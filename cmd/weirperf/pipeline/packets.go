@@ -3,8 +3,8 @@ package pipeline
 import (
 	"encoding/binary"
 
-	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/lbtest"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -117,7 +117,7 @@ func host(a [4]byte) uint32 { return binary.BigEndian.Uint32(a[:]) }
 
 // give writes packets into frames of a queue, and the descriptors of these into
 // what it receives next.
-func (m *maker) give(q *lb.Memory, area []byte, packets []packet) {
+func (m *maker) give(q *lbtest.Memory, area []byte, packets []packet) {
 	n := len(q.Empty) - len(packets)
 	frames := q.Empty[n:]
 	q.Empty = q.Empty[:n]
@@ -129,7 +129,7 @@ func (m *maker) give(q *lb.Memory, area []byte, packets []packet) {
 }
 
 // takeBack undoes give.
-func takeBack(q *lb.Memory) {
+func takeBack(q *lbtest.Memory) {
 	for _, d := range q.In {
 		q.Empty = append(q.Empty, d.Addr-xsk.Headroom)
 	}

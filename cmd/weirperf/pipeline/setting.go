@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
@@ -46,8 +45,8 @@ func addr4(n uint32) netip.Addr {
 func endpointMAC(n uint32) [6]byte { return [6]byte{2, 0, 0, 1, 0, byte(n)} }
 
 // newBalancer makes a load balancer that serves the Service to be measured.
-func newBalancer(m mode, workers, maxFlows int) (*lb.InMemory, error) {
-	cfg := lb.InMemoryConfig{
+func newBalancer(m mode, workers, maxFlows int) (*inMemory, error) {
+	cfg := inMemoryConfig{
 		Workers: workers, Ports: 2, MaxFlows: maxFlows, Frames: framesEach * workers,
 		Routes: map[netip.Prefix]route.Path{
 			netip.PrefixFrom(addr4(clientNet), 8):    {Kind: route.Attached, Port: portClient, MTU: 1500, NextHop: router},
@@ -64,7 +63,7 @@ func newBalancer(m mode, workers, maxFlows int) (*lb.InMemory, error) {
 	for i := range uint32(snatAddresses) {
 		cfg.SNAT = append(cfg.SNAT, snat.Source{Addr: addr4(snatNet + i), Lo: snatLo, Hi: snatHi})
 	}
-	l, err := lb.NewInMemory(cfg)
+	l, err := newInMemory(cfg)
 	if err != nil {
 		return nil, err
 	}

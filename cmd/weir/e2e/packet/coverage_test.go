@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/worker"
 )
 
 var update = flag.Bool("update", false, "write COVERAGE.md")
@@ -55,7 +55,7 @@ func TestCoverage(t *testing.T) {
 	if cases < 250 || len(scenarios) < 80 {
 		t.Error("want at least 250 cases of 80 scenarios")
 	}
-	for _, reason := range lb.DropReasons() {
+	for _, reason := range worker.DropReasons() {
 		at, ok := elsewhere[reason]
 		switch {
 		case ok && !exists(t, at[0], at[1]):
@@ -131,7 +131,7 @@ func render(counted map[string]string) []byte {
 		}
 	}
 	b.WriteString("\n## Drop reasons\n\n| Reason | A test that counts it |\n| --- | --- |\n")
-	for _, reason := range lb.DropReasons() {
+	for _, reason := range worker.DropReasons() {
 		fmt.Fprintf(&b, "| %s | %s |\n", reason, counted[reason])
 	}
 	return b.Bytes()

@@ -1,0 +1,110 @@
+// Package reassign gives flows the numbers of the Service port that now has their
+// frontend: the flows of an earlier process, and UDP flows whose frontend has passed to
+// another Service.
+package reassign
+
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// maxFormer is how many frontends that are no longer served are remembered with their
+// Service port. When there are more, all are forgotten.
+const maxFormer = 1 << 14
+
+// Flows reassigns the flows of a flow table. It must not be used concurrently.
+type Flows struct {
+	flows  *conntrack.Table
+	tables *table.Table
+	// servicePorts are the Service ports of UDP frontends, also of some that are no
+	// longer served.
+	servicePorts map[table.Key]uint64
+}
+
+// New makes a Flows. tables are the frontends to which the flows belong.
+func New(flows *conntrack.Table, tables *table.Table) *Flows {
+	return &Flows{flows: flows, tables: tables, servicePorts: make(map[table.Key]uint64)}
+}
+
+// Follow lets the UDP flows of a frontend follow it to another Service port, at once
+// or after a time without any: a load balancer IP often passes to the next release's
+// Service. A flow's endpoint is then gone unless the new Service port lists it too, as
+// in kube-proxy, which compares flows with the endpoints of their frontend. Connections
+// stay with the Service that they began with.
+//
+// It reads the whole flow table, on the caller's thread, only when the change holds a
+// frontend of this kind.
+func (r *Flows) Follow(ch *table.Change) {
+	moved := make(map[table.Key]*table.FrontendEntry)
+	for _, list := range [][]*table.FrontendEntry{ch.Added, ch.Changed} {
+		for _, f := range list {
+			if f.Proto != header.ProtoUDP {
+				continue
+			}
+			if was, known := r.servicePorts[f.Key]; known && was != f.ServicePort() {
+				moved[f.Key] = f
+			}
+			r.servicePorts[f.Key] = f.ServicePort()
+		}
+	}
+	r.forget()
+	if len(moved) == 0 {
+		return
+	}
+	r.flows.Range(func(ref conntrack.Ref) bool {
+		if f := moved[table.DestinationKey(&r.flows.Entry(ref).Key.W)]; f != nil {
+			r.renumber(ref, f)
+		}
+		return true
+	})
+}
+
+// forget drops the frontends that are no longer served when there are too many.
+func (r *Flows) forget() {
+	snapshot := r.tables.Load()
+	if len(r.servicePorts) <= snapshot.Frontends()+maxFormer {
+		return
+	}
+	for k := range r.servicePorts {
+		if snapshot.Lookup(&k) == nil {
+			delete(r.servicePorts, k)
+		}
+	}
+}
+
+// Restore gives the flows of an earlier process the numbers of this process's tables. It
+// returns the number of flows that go on.
+func (r *Flows) Restore() (n int) {
+	r.flows.Range(func(ref conntrack.Ref) bool {
+		c := r.flows.Conn(ref)
+		if atomic.LoadUint32(&c.Endpoint) != conntrack.NoNumber {
+			return true
+		}
+		k := table.DestinationKey(&r.flows.Entry(ref).Key.W)
+		if r.renumber(ref, r.tables.Load().Lookup(&k)) {
+			n++
+		}
+		return true
+	})
+	return n
+}
+
+// renumber gives the flow of ref the numbers of frontend f's Service port; f is nil if
+// the flow's frontend is no longer served. A flow for whose endpoint no number is left
+// is deleted, and renumber reports false.
+func (r *Flows) renumber(ref conntrack.Ref, f *table.FrontendEntry) bool {
+	number, err := r.tables.AdoptEndpoint(f, r.flows.EndpointAddr(ref), r.flows.Entry(ref).Key.Proto())
+	if err != nil {
+		r.flows.Delete(ref)
+		return false
+	}
+	var service uint32
+	if f != nil {
+		service = f.Service
+	}
+	r.flows.SetNumbers(ref, number, service)
+	return true
+}

@@ -1,0 +1,154 @@
+package worker
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// A SYN or INIT may come with the tuple of a flow whose endpoint is gone. The client
+// uses its port again and must get another endpoint. Not the old one: its address may
+// be another Service's pod by now. But where the Service keeps flows of endpoints that
+// are gone, the old connection may be alive, and a forged SYN must not end it.
+//
+// So Weir asks the client, as RFC 5961 section 4 has it: a challenge ACK. A client that
+// wants a new connection answers an ACK of a number that it has not sent with a RST of
+// that number (RFC 9293 section 3.10.7.3). The number is a cookie that only who receives
+// the challenge knows, so the RST proves that there is no old connection, and the next
+// SYN chooses anew; Linux sends it a few milliseconds later. A client whose connection
+// is alive answers with an ACK of its own, or goes on. One that says nothing at all
+// (its firewall may drop the challenge) is believed when it still sends SYNs after
+// challengeSilence.
+
+const (
+	// challengeSilence is longer than round trips are. A client's SYN is sent again 1
+	// and 3 s after the first (RFC 6298).
+	challengeSilence = 2 * secondTicks
+	// challengeForgets is after what time a SYN is no longer one sent again.
+	challengeForgets = 120 * secondTicks
+	// sctpSilence is longer than an association is silent whose ends are alive, by its
+	// heartbeats: HB.interval of 30 s, half an RTO more, and a lost one's RTO (RFC 9260
+	// sections 8.3 and 16).
+	sctpSilence = 40 * secondTicks
+	// A cookie is good for one to two periods of 1<<cookieBits ticks, 16 s.
+	cookieBits = 8
+)
+
+// challenges remembers since when flows with a challenge have been silent, by hash.
+// Another flow takes the place when they collide: then silence begins anew, and the
+// cookie serves all the same.
+type challenges [256]challenged
+
+type challenged struct{ hash, tick uint32 }
+
+// since returns the tick from which the flow, last heard at tick seen, has been silent
+// under challenge. It is now for one that was not challenged before.
+func (s *challenges) since(hash uint64, seen, now uint32) uint32 {
+	at := &s[hash%uint64(len(s))]
+	if at.hash != uint32(hash>>32) || now-at.tick > challengeForgets || int32(seen-at.tick) >= 0 {
+		return now
+	}
+	return at.tick
+}
+
+// note notes that the flow is challenged now. Only a challenge that was sent counts:
+// otherwise a flood that uses up the rate of answers makes a client silent that was never
+// asked.
+func (s *challenges) note(hash uint64, seen, now uint32) {
+	s[hash%uint64(len(s))] = challenged{uint32(hash >> 32), s.since(hash, seen, now)}
+}
+
+// beginsAnew deals with packet p, a SYN or INIT of a flow whose endpoint is gone; false
+// means that nothing has been done.
+func (w *Worker) beginsAnew(p *pkt, ref conntrack.Ref, c *conntrack.Conn, policy table.Removal) bool {
+	if policy == table.Keep {
+		switch c.State() {
+		case conntrack.StateSynSent, conntrack.StateSCTPInit: // the endpoint was never heard
+		case conntrack.StateTimeWait, conntrack.StateClose: // over: TrackTCP knows more
+			return false
+		case conntrack.StateSCTPCookieEchoed, conntrack.StateSCTPEstablished, conntrack.StateSCTPShutdown:
+			if c.Idle(w.tick) <= sctpSilence {
+				w.drop(p, DropEndpointGone)
+				return true
+			}
+		default:
+			if w.tick-w.challenged.since(p.hash, c.LastSeen(), w.tick) < challengeSilence {
+				w.challenge(p, c.LastSeen())
+				return true
+			}
+		}
+	}
+	w.conntrack.Delete(ref)
+	w.miss(p)
+	return true
+}
+
+// challenge answers the SYN that packet p is with a challenge ACK, at the rate that is
+// allowed for RSTs. The SYN's flow was last heard at tick seen.
+func (w *Worker) challenge(p *pkt, seen uint32) {
+	if !w.answerable(p) {
+		w.drop(p, DropEndpointGone)
+		return
+	}
+	if !w.resets.Take(w.source(p), w.tick) {
+		w.drop(p, DropReplyLimit)
+		return
+	}
+	w.t.drops[DropEndpointGone]++
+	w.sampleDrop(p, DropEndpointGone)
+	w.challenged.note(p.hash, seen, w.tick)
+	seq, ack := cookie(&p.key, w.tick>>cookieBits)
+	w.answer(p, header.Challenge(w.frame(p), &p.Packet, seq, ack))
+}
+
+// answersChallenge reports whether packet p, of the client, is the RST that proves that
+// there is no connection of its tuple any more.
+func (w *Worker) answersChallenge(p *pkt) bool {
+	if p.Flags&(header.RST|header.SYN) != header.RST {
+		return false
+	}
+	seq := header.TCP(w.frame(p)[p.L4:]).Seq()
+	for _, period := range [2]uint32{w.tick >> cookieBits, w.tick>>cookieBits - 1} {
+		if _, ack := cookie(&p.key, period); ack == seq {
+			return true
+		}
+	}
+	return false
+}
+
+// cookieSecret is the key of cookies, of this process.
+var cookieSecret = sync.OnceValue(func() (s [32]byte) {
+	_, _ = rand.Read(s[:]) // never fails
+	return s
+})
+
+// cookie returns the numbers of a challenge for a tuple in a period. The input has a
+// fixed length, so that SHA-256 of the secret and it is a MAC.
+func cookie(k *conntrack.Key, period uint32) (seq, ack uint32) {
+	var in [32 + 5*8 + 4]byte
+	secret := cookieSecret()
+	copy(in[:], secret[:])
+	for i, word := range k.W {
+		binary.LittleEndian.PutUint64(in[32+8*i:], word)
+	}
+	binary.LittleEndian.PutUint32(in[32+5*8:], period)
+	sum := sha256.Sum256(in[:])
+	return binary.LittleEndian.Uint32(sum[0:]), binary.LittleEndian.Uint32(sum[4:])
+}
+
+// clientIsGone forgets the flow of packet p, which answers a challenge.
+func (w *Worker) clientIsGone(p *pkt, ref conntrack.Ref) {
+	w.conntrack.Delete(ref)
+	w.drop(p, DropEndpointGone)
+}
+
+// removalOf is what the flow's Service wants for flows of endpoints that are gone.
+func (w *Worker) removalOf(c *conntrack.Conn) table.Removal {
+	return w.frontends.Removal(atomic.LoadUint32(&c.Frontend))
+}

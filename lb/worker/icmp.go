@@ -1,0 +1,204 @@
+package worker
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+)
+
+// icmp deals with packet p, an ICMP or ICMPv6 message.
+func (w *Worker) icmp(p *pkt) {
+	p.Partial = false // no stack leaves this checksum to the device
+	switch header.ICMPMessage(w.frame(p), &p.Packet) {
+	case header.MessageError:
+		w.icmpError(p)
+	case header.MessageEcho:
+		w.echo(p)
+	case header.MessageMalformed:
+		w.drop(p, DropICMPMalformed)
+	default:
+		w.giveBack(p, DropNotTransport)
+	}
+}
+
+// icmpError deals with an ICMP error. It belongs to the flow of which it quotes
+// a packet that Weir sent: the other end's packets have that tuple reversed.
+// An error opens no flow, keeps none alive and is not answered.
+func (w *Worker) icmpError(p *pkt) {
+	f := w.frame(p)
+	var q header.Quote
+	problem := header.ParseQuote(f, &p.Packet, &q)
+	if (problem == header.OK || problem == header.NotTransport) && w.tunnelTooBig(p, &q) {
+		return
+	}
+	switch problem {
+	case header.OK:
+	case header.IsFragment, header.NotTransport: // of no flow of Weir's
+		w.giveBack(p, DropICMPNoFlow)
+		return
+	default:
+		w.drop(p, DropICMPMalformed)
+		return
+	}
+	quoted := quotedKey(f, p.Family, &q)
+	if !sentTo(f, &p.Packet, &quoted) {
+		w.drop(p, DropICMPMalformed)
+		return
+	}
+	p.key = quoted.Reverse()
+	p.hash = w.conns.Hash(&p.key)
+	ref := w.conntrack.Lookup(p.hash, &p.key)
+	if ref == 0 {
+		w.strayError(p)
+		return
+	}
+	w.passError(p, &q, ref)
+}
+
+// quotedKey is the tuple of the packet that an error quotes.
+func quotedKey(f []byte, family uint8, q *header.Quote) conntrack.Key {
+	k := addressPair(f[q.L3:], family)
+	k.W[4] = uint64(binary.LittleEndian.Uint32(f[q.L4:])) | uint64(q.Proto)<<32 | uint64(family)<<40
+	return k
+}
+
+// addressPair is a key with the addresses of an IP header only.
+func addressPair(ip []byte, family uint8) conntrack.Key {
+	var k conntrack.Key
+	k.W[4] = uint64(family) << 40
+	if family == 4 {
+		k.W[0] = binary.LittleEndian.Uint64(ip[12:])
+		return k
+	}
+	for j := range 4 {
+		k.W[j] = binary.LittleEndian.Uint64(ip[8+8*j:])
+	}
+	return k
+}
+
+// sentTo says whether an error goes to who sent the packet that it quotes. One
+// that does not is made up (RFC 5927 section 4).
+func sentTo(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
+	outer := addressPair(f[p.L3:], p.Family)
+	if p.Family == 4 {
+		return uint32(outer.W[0]>>32) == uint32(quoted.W[0])
+	}
+	return outer.W[2] == quoted.W[0] && outer.W[3] == quoted.W[1]
+}
+
+// passError sends an error about a packet of the flow on to who sent that
+// packet first: ref is the entry of the packets that go there.
+func (w *Worker) passError(p *pkt, q *header.Quote, ref conntrack.Ref) {
+	e, c := w.conns.Entry(ref), w.conns.Conn(ref)
+	if c.State() == conntrack.StateNone {
+		w.drop(p, DropICMPNoFlow)
+		return
+	}
+	if p.TTL <= 1 {
+		w.drop(p, DropTTL)
+		return
+	}
+	out, ok := w.egressOf(p, ref)
+	if !ok {
+		return
+	}
+	if !out.oneWay {
+		if ref.Forward() && e.Mode == conntrack.ModeNAT && !w.floorMTU(p) {
+			w.drop(p, DropReplyLimit)
+			return
+		}
+		var t header.ErrorTranslation
+		w.errorTranslation(&t, p, ref)
+		header.TranslateError(w.frame(p), &p.Packet, q, &t)
+	}
+	w.t.icmpPassed++
+	w.output(p, &out)
+}
+
+// floorMTU raises the MTU in an error to an endpoint to the least that one may be told;
+// false when the sender of the error has used up its part. In nat an endpoint knows all
+// clients by one address, Weir's, and remembers one path MTU for it (ten minutes in
+// Linux): what one client has it told narrows the way to all others. RFC 1191 section 3
+// leaves the least to the host, and Linux takes no less than 552 (ip_rt_min_pmtu); IPv6
+// has no link below 1,280 (RFC 8201 section 4); RFC 5927 section 7 is about the attack.
+func (w *Worker) floorMTU(p *pkt) bool {
+	f := w.frame(p)
+	mtu, ok := header.TooBigMTU(f, &p.Packet)
+	if !ok {
+		return true
+	}
+	if !w.pathMTUs.Take(w.source(p), w.tick) {
+		return false
+	}
+	least := w.cfg.MinPathMTU
+	if p.Family == 6 {
+		least = max(least, minMTU6)
+	}
+	if mtu < uint32(least) {
+		header.RaiseMTU(f, &p.Packet, least)
+	}
+	return true
+}
+
+// errorTranslation is what error p gets on the way of an entry. The packet that
+// it quotes becomes again what it was when it came to Weir. The error itself
+// goes where the entry's packets go and comes from where they seem to come
+// from, whichever router made it: as with Linux' NAT and RFC 5508, requirement
+// 5, nobody sees an address that he does not know and may not reach. Where the
+// entry leaves the source, the error keeps its own.
+func (w *Worker) errorTranslation(t *header.ErrorTranslation, p *pkt, ref conntrack.Ref) {
+	f, e := w.frame(p), w.conns.Entry(ref)
+	t.Ports = bits.RotateLeft32(e.NewPorts, 16)
+	if p.Family == 4 {
+		t.Quoted[0] = bits.RotateLeft64(e.Addr4, 32)
+		t.Outer[0] = e.Addr4
+		if uint32(e.Addr4) == uint32(e.Key.W[0]) {
+			own := addressPair(f[p.L3:], 4)
+			t.Outer[0] = e.Addr4>>32<<32 | own.W[0]&0xffffffff
+		}
+		return
+	}
+	src, dst := w.conns.NewAddrs6(ref)
+	t.Quoted = [4]uint64{dst[0], dst[1], src[0], src[1]}
+	if src[0] == e.Key.W[0] && src[1] == e.Key.W[1] {
+		own := addressPair(f[p.L3:], 6)
+		src[0], src[1] = own.W[0], own.W[1]
+	}
+	t.Outer = [4]uint64{src[0], src[1], dst[0], dst[1]}
+}
+
+// echo answers a ping of an address that serves frontends alone: nobody else
+// would. Any other is the kernel's.
+func (w *Worker) echo(p *pkt) {
+	f := w.frame(p)
+	p.key = addressPair(f[p.L3:], p.Family)
+	if !w.cfg.VIPs.Load().Lookup(p.key.Dst().Addr()) {
+		w.giveBack(p, DropNotTransport)
+		return
+	}
+	if !w.validSource(p, nil) {
+		return
+	}
+	if p.n > 1 && p.L4-p.L3 > ipLen(p.Family) {
+		w.drop(p, DropUnsupported) // what would be left out has the rest in other buffers
+		return
+	}
+	if (f[0]|f[6])&1 != 0 || !w.echoes.Take(w.source(p), w.tick) {
+		w.drop(p, DropEchoLimit)
+		return
+	}
+	n := header.EchoReply(f, &p.Packet)
+	p.head().Len -= uint32(n)
+	w.t.echoes++
+	w.sendBack(p)
+}
+
+// ipLen is the length of an IP header with nothing added.
+func ipLen(family uint8) uint8 {
+	if family == 6 {
+		return header.IPv6Len
+	}
+	return header.IPv4Len
+}

@@ -1,0 +1,203 @@
+package worker
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/gaissmai/bart"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/affinity"
+	"github.com/weirlb/weir/lb/fragtrack"
+	"github.com/weirlb/weir/lb/handoff"
+	"github.com/weirlb/weir/lb/ratelimit"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/snat"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// SpareFrames is how many frames a worker needs beside those of its fill rings: for
+// packets on their way out or queued.
+const SpareFrames = 4096
+
+// Config is what a worker is made of. The workers of a load balancer share all of it but
+// ID and CPU.
+type Config struct {
+	ID  int
+	CPU int // to be pinned to; -1: none
+	// Ports is the number of ports at the start, MaxPorts the number that there can be.
+	Ports, MaxPorts int
+
+	Flows     *conntrack.Table
+	Frontends *table.Table
+	Affinity  *affinity.Store // the endpoints of clients with session affinity
+	CIDs      *affinity.Store // the endpoints of QUIC connection IDs
+	Router    *route.Watcher
+	Memory    *xsk.Umem
+
+	// Node and VIPs are snapshots that the owner publishes. VIPs has the addresses that
+	// serve frontends and that the node does not hold.
+	Node *atomic.Pointer[Node]
+	VIPs *atomic.Pointer[bart.Lite]
+
+	// Takeover, EndpointRemovalGrace, GUEZeroChecksum, MinPathMTU and ReversePathFilter
+	// are as in lb.Config.
+	Takeover, EndpointRemovalGrace time.Duration
+	GUEZeroChecksum                bool
+	MinPathMTU                     uint16
+	ReversePathFilter              ReversePathFilter
+}
+
+// Node is the workers' view of the node, immutable: the owner publishes another when
+// the node's addresses change, and when Weir drains.
+type Node struct {
+	snat.Addresses
+	// ReturnPath reports whether answers to clients' own addresses come back to the
+	// host veth.
+	ReturnPath bool
+	// Draining leaves new connections to the kernel.
+	Draining bool
+}
+
+// New makes a worker without queues or frames.
+func New(cfg Config) *Worker {
+	w := &Worker{
+		cfg:     cfg,
+		samples: new([dropReasons]samples),
+		id:      cfg.ID, spin: firstSpin, longestNap: longestNap, hostPort: -1, wakeFD: -1,
+		ports: make([]port, cfg.Ports, max(cfg.Ports, cfg.MaxPorts)),
+		conns: cfg.Flows, conntrack: cfg.Flows.Worker(cfg.ID), frontends: cfg.Frontends,
+		affinity: cfg.Affinity, servers: cfg.CIDs, router: cfg.Router,
+		memory: cfg.Memory, area: cfg.Memory.Bytes(), frameMask: uint64(cfg.Memory.FrameSize() - 1),
+		adjacencies: cfg.Router.Adjacencies(),
+		goneTicks:   uint32(cfg.EndpointRemovalGrace.Seconds() * conntrack.TicksPerSecond),
+		held:        make([]held, 0, heldMax),
+		resets:      ratelimit.New(resetsPerSecond, resetsPerSecond, resetsPerSource),
+		errors:      ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
+		echoes:      ratelimit.New(echoesPerSecond, echoesPerSecond/10, echoesPerSource),
+		pathMTUs:    ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
+		shared:      new(sharedTally),
+	}
+	w.ipID = uint16(cfg.ID)
+	w.sendMax = sendShare(cfg.Ports)
+	w.heartbeat.Store(cfg.Flows.Tick())
+	w.free.addr = make([]uint64, 0, cfg.Memory.Frames())
+	w.rng.Seed(uint32(cfg.ID)*0x9e3779b9 + uint32(os.Getpid()))
+	w.fragmentIDs = fragtrack.NewIDs(w.rng.Uint32)
+	w.waiting.list = make([]waiting, 0, waitingFrames)
+	if cfg.Takeover > 0 {
+		w.takeoverUntil = cfg.Flows.Tick() + uint32(cfg.Takeover.Seconds()*conntrack.TicksPerSecond)
+	}
+	return w
+}
+
+// ID returns the worker's number.
+func (w *Worker) ID() int { return w.id }
+
+// CPU returns the CPU that the worker is pinned to, -1 for none.
+func (w *Worker) CPU() int { return w.cfg.CPU }
+
+// handoffSize is how many frames may be on their way between two workers.
+const handoffSize = 4096
+
+// Connect connects every two workers by hand-off rings.
+func Connect(workers []*Worker) {
+	n := len(workers)
+	rings := make([][]*handoff.Ring, n)
+	for from := range rings {
+		rings[from] = make([]*handoff.Ring, n)
+		for to := range rings[from] {
+			if from != to {
+				rings[from][to] = handoff.New(handoffSize)
+			}
+		}
+	}
+	for id, w := range workers {
+		w.links = make([]*link, n)
+		for other := range n {
+			if other != id {
+				w.links[other] = &link{out: rings[id][other], in: rings[other][id], to: workers[other]}
+			}
+		}
+	}
+}
+
+// Start runs the worker on a thread, and a CPU, of its own, and calls done when it has
+// ended. queues are the descriptors of its queues, to be polled.
+func (w *Worker) Start(queues []int, log *slog.Logger, done func()) error {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("worker %d: eventfd: %w", w.id, err)
+	}
+	w.wakeFD = fd
+	w.pollFD = w.polled(queues)
+	go func() {
+		defer done()
+		// The thread is pinned: it must not serve other goroutines later, so
+		// it is never unlocked and ends with the worker.
+		runtime.LockOSThread()
+		if w.cfg.CPU >= 0 {
+			var set unix.CPUSet
+			set.Set(w.cfg.CPU)
+			if err := unix.SchedSetaffinity(0, &set); err != nil {
+				log.Warn("worker is not pinned", "worker", w.id, "cpu", w.cfg.CPU, "err", err)
+			}
+		}
+		w.run()
+	}()
+	return nil
+}
+
+// polled returns the descriptors that wake the worker: its own first, then its queues'.
+func (w *Worker) polled(queues []int) []unix.PollFd {
+	list := []unix.PollFd{{Fd: int32(w.wakeFD), Events: unix.POLLIN}}
+	for _, fd := range queues {
+		list = append(list, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	return list
+}
+
+// Stop has the worker end after its round.
+func (w *Worker) Stop() {
+	w.stop.Store(true)
+	if w.wakeFD >= 0 {
+		w.asleep.Store(true)
+		w.wakeUp()
+	}
+}
+
+// Close frees what Start took. Preconditions: the worker has ended.
+func (w *Worker) Close() error {
+	if w.wakeFD < 0 {
+		return nil
+	}
+	fd := w.wakeFD
+	w.wakeFD = -1
+	return unix.Close(fd)
+}
+
+// stuckTicks without a round make a worker count as stuck: it sleeps for a
+// tenth of a second at most.
+const stuckTicks = 5 * secondTicks
+
+// Stuck reports whether the worker has not finished a round for some seconds, at tick now.
+func (w *Worker) Stuck(now uint32) bool { return int32(now-w.heartbeat.Load()) > stuckTicks }
+
+// ExhaustedEndpoints calls f for the endpoints that have run out of SNAT ports since the
+// last call, with the source.
+func (w *Worker) ExhaustedEndpoints(f func(endpoint netip.AddrPort, source netip.Addr)) {
+	w.exhausted.each(f)
+}
+
+// UnreachableEndpoints calls f for the endpoints that l2dsr could not reach since the
+// last call, with the next hop there.
+func (w *Worker) UnreachableEndpoints(f func(endpoint netip.AddrPort, nextHop netip.Addr)) {
+	w.offLink.each(f)
+}

@@ -1,0 +1,86 @@
+package worker
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// PortUpdate tells a running worker which of its ports have come, changed or gone. The
+// worker carries it out between two rounds. It has room for all ports there can be from
+// the start, so that none ever moves.
+type PortUpdate struct {
+	Ports []PortChange
+	// Queues are the descriptors of all queues that the worker then has, to be polled.
+	Queues []int
+	// Devices is the number of interfaces with queues.
+	Devices int
+	// Frames are the worker's again: the kernel had them by way of queues let go earlier.
+	Frames []uint64
+}
+
+// PortChange is a port as it becomes.
+type PortChange struct {
+	ID   int
+	Port Port
+}
+
+// Update hands the worker an update. Preconditions: Updated.
+func (w *Worker) Update(u *PortUpdate) {
+	w.change.Store(&portUpdate{PortUpdate: *u, pollFD: w.polled(u.Queues), sendMax: sendShare(u.Devices)})
+	w.wakeUp()
+}
+
+// Updated reports whether the worker has carried out its last update.
+func (w *Worker) Updated() bool { return w.change.Load() == nil }
+
+// SetPort sets a port. Preconditions: the worker has not started.
+func (w *Worker) SetPort(id int, p Port) { w.ports[id].Port = p }
+
+// SetHostVeth says which port is the host veth, with the MAC addresses of the packets
+// that leave by it: the kernel's end first. Preconditions: the worker has not started.
+func (w *Worker) SetHostVeth(id int, kernel, own [6]byte) {
+	w.hostPort, w.hostMACs = int32(id), [2][6]byte{kernel, own}
+}
+
+// SetDevices says how many interfaces have queues. Preconditions: the worker has not
+// started.
+func (w *Worker) SetDevices(n int) { w.sendMax = sendShare(n) }
+
+// AddFrame gives the worker a frame. Preconditions: the worker has not started.
+func (w *Worker) AddFrame(addr uint64) { w.free.push(addr) }
+
+// portUpdate is a PortUpdate with what the worker makes of it.
+type portUpdate struct {
+	PortUpdate
+	pollFD  []unix.PollFd
+	sendMax int
+}
+
+// sendShare is how many frames one of the ports with queues may have on the way
+// out: as many as leave the fill rings whole when all ports but one are stuck.
+func sendShare(ports int) int {
+	return (SpareFrames - heldMax*maxBuffers - waitingFrames) / max(1, ports-1)
+}
+
+// updatePorts carries out a change of the ports. Preconditions: no packet is in a
+// batch, or gathered at a port.
+func (w *Worker) updatePorts(u *portUpdate) {
+	for i := range u.Ports {
+		c := &u.Ports[i]
+		w.ports = w.ports[:max(len(w.ports), c.ID+1)]
+		w.ports[c.ID] = port{Port: c.Port}
+	}
+	w.pollFD, w.sendMax = u.pollFD, u.sendMax
+	copy(w.free.grow(len(u.Frames)), u.Frames)
+	w.change.Store(nil)
+}
+
+// portGone frees a buffer that was handed over to leave by a port whose queue
+// the worker has let go since.
+func (w *Worker) portGone(d *xsk.Desc) {
+	if d.Options&xsk.Continued == 0 {
+		w.t.drops[DropHandoffFull]++
+	}
+	w.free.push(d.Addr &^ w.frameMask)
+}

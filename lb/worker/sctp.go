@@ -1,0 +1,124 @@
+package worker
+
+import (
+	"encoding/binary"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/fragtrack"
+	"github.com/weirlb/weir/lb/header"
+)
+
+// SCTP (RFC 9260). An association has one address on each side here: packets to
+// or from a second one would be of another flow, and go to another endpoint. Who
+// announces one is refused, so that he notices at once and not when a path fails.
+// Addresses that are added later (RFC 5061) are not looked for.
+//
+// The CRC covers no address: it is changed by what the new ports change, which
+// depends on the packet's length alone, so that one over all of it is neither
+// verified nor repaired. Only one that is left to the device is computed.
+
+// trackSCTP follows packet p of an entry's flow; false when it has been dealt with.
+func (w *Worker) trackSCTP(p *pkt, ref conntrack.Ref) bool {
+	f := w.frame(p)
+	if ref.Forward() && p.Flags == header.ChunkInit && !w.singleHomed(p) {
+		return false
+	}
+	c := p.Chunks(f)
+	// The COOKIE ACK makes the association, see mayOpen.
+	if s := w.conns.Conn(ref).State(); !ref.Forward() && c.Types&(1<<header.ChunkCookieAck) != 0 && s == conntrack.StateSCTPCookieEchoed && !w.roomToOpen(p, ref) {
+		return false
+	}
+	g := conntrack.SCTPPacket{Tag: header.SCTP(f[p.L4:]).Tag(), InitiateTag: c.InitiateTag, Chunks: c.Types, Reflected: c.Reflected}
+	switch w.conns.TrackSCTP(ref, &g, w.tick) {
+	case conntrack.Reopen:
+		if !w.conntrack.Supersede(ref) {
+			w.drop(p, DropNoFlow) // another worker is at it; the client asks again
+			return false
+		}
+		w.t.reopened++
+		w.lookAgain(p)
+		return false
+	case conntrack.Gone:
+		w.lookAgain(p)
+		return false
+	}
+	return true
+}
+
+// singleHomed says whether the INIT that packet p is may begin an association. In
+// the modes in which flows are taken up in the middle any other packet may. What
+// may not has been dealt with.
+func (w *Worker) singleHomed(p *pkt) bool {
+	if p.Flags != header.ChunkInit {
+		return true
+	}
+	sound, single := p.Init(w.frame(p))
+	switch {
+	case !sound:
+		w.drop(p, DropBadTransport)
+	case !single:
+		w.refuseSCTP(p, DropMultihomed)
+	}
+	return sound && single
+}
+
+// refuseSCTP answers packet p with an ABORT, or what else is due, at the rate that
+// is allowed.
+func (w *Worker) refuseSCTP(p *pkt, reason Drop) {
+	if !w.answerable(p) {
+		w.drop(p, reason)
+		return
+	}
+	f := w.frame(p)
+	if !p.Refusable(f) {
+		w.drop(p, reason)
+		return
+	}
+	if !w.resets.Take(w.source(p), w.tick) {
+		w.drop(p, DropReplyLimit)
+		return
+	}
+	w.t.drops[reason]++
+	w.sampleDrop(p, reason)
+	w.t.aborts++
+	w.answer(p, p.Refuse(f))
+}
+
+// mayCutSCTP says whether fragments of an SCTP packet can go by an entry: not if it
+// changes the ports. What that changes in the CRC depends on the length of the whole
+// packet, which the first fragment does not tell.
+func mayCutSCTP(d *fragtrack.Datagram, e *conntrack.Entry) bool {
+	return oneWay(e.Mode) || d.Ports == e.NewPorts
+}
+
+// translateSCTP writes new ports into an SCTP packet, and what they change into its
+// CRC if it has one.
+func translateSCTP(l4 []byte, p *header.Packet, ports uint32) {
+	changed := binary.LittleEndian.Uint32(l4) ^ ports
+	binary.LittleEndian.PutUint32(l4, ports)
+	if p.Partial || p.Frag != 0 {
+		return
+	}
+	crc := l4[header.SCTPChecksum:]
+	binary.LittleEndian.PutUint32(crc, binary.LittleEndian.Uint32(crc)^header.CRCDelta(changed, p.L4Len()))
+}
+
+// completeCRC computes the CRC that was left to the device, over all of packet p.
+func (w *Worker) completeCRC(p *pkt) {
+	f := w.frame(p)
+	field := f[int(p.L4)+header.SCTPChecksum:]
+	binary.LittleEndian.PutUint32(field, 0)
+	end := int(p.L3) + int(p.Len)
+	crc := header.CRC(0, f[p.L4:min(end, len(f))])
+	done := len(f)
+	for _, x := range p.bufs()[1:] {
+		if done >= end {
+			break
+		}
+		part := w.area[x.Addr : x.Addr+uint64(x.Len)]
+		part = part[:min(len(part), end-done)]
+		crc = header.CRC(crc, part)
+		done += len(part)
+	}
+	binary.LittleEndian.PutUint32(field, crc)
+}

@@ -1,0 +1,142 @@
+package worker
+
+import (
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// trackTCP follows packet p of an entry's flow; false when it has been dealt with.
+func (w *Worker) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
+	if !w.mayOpen(p, c, ref) {
+		return false
+	}
+	f := w.frame(p)
+	l4 := header.TCP(f[p.L4:])
+	off := l4.DataOffset()
+	switch w.conns.TrackTCP(ref, p.Flags, l4.Seq(), l4.Ack(), uint32(p.L4Len()-off), l4[header.TCPLen:off], w.tick) {
+	case conntrack.Reopen:
+		if !w.conntrack.Supersede(ref) {
+			w.drop(p, DropNoFlow) // another worker is at it; the client asks again
+			return false
+		}
+		w.t.reopened++
+		w.lookAgain(p)
+		return false
+	case conntrack.Restart:
+		w.t.reopened++
+		return w.restart(p, ref)
+	case conntrack.Stale:
+		if ref.Forward() {
+			// A SYN of this very batch has followed it.
+			w.lookAgain(p)
+			return false
+		}
+		w.drop(p, DropNoFlow)
+		return false
+	case conntrack.Gone:
+		w.lookAgain(p)
+		return false
+	}
+	return true
+}
+
+// restart decides whether the SYN that packet p is may open its entry's connection
+// again. It is a new connection to the frontend: of a client that is admitted, within
+// the limits, and to an endpoint that takes new ones, else to another. During a drain it
+// is the kernel's. A connection that is refused leaves no entry: the SYN sent again
+// would pass by it.
+func (w *Worker) restart(p *pkt, ref conntrack.Ref) bool {
+	fe := w.frontendOf(ref)
+	if fe == nil || w.node.Draining || !fe.Pool.Lists(w.conns.EndpointAddr(ref)) {
+		w.conntrack.Delete(ref)
+		w.lookAgain(p)
+		return false
+	}
+	if !w.admitted(p, fe) || !w.withinLimits(p, fe) {
+		w.conntrack.Delete(ref)
+		return false
+	}
+	return true
+}
+
+// frontendOf returns the frontend of an entry's flow, nil if there is none any more.
+func (w *Worker) frontendOf(ref conntrack.Ref) *table.FrontendEntry {
+	if !ref.Forward() {
+		ref = ref.Other()
+	}
+	k := table.DestinationKey(&w.conns.Entry(ref).Key.W)
+	return w.snapshot.Lookup(&k)
+}
+
+// mayOpen reports whether packet p may make a connection count as open, if it could:
+// the last of a TCP handshake, the first answer to a datagram, what follows a RST that
+// ended nothing. The limit of open connections holds here too: connections that nobody
+// has completed do not count, and more may begin than go on. What is too much is
+// dropped, and sent again, until there is room.
+func (w *Worker) mayOpen(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
+	switch c.State() {
+	case conntrack.StateSynSent, conntrack.StateSynRecv:
+		if !ref.Forward() {
+			return true
+		}
+	case conntrack.StateClose:
+	case conntrack.StateUnreplied:
+		if ref.Forward() {
+			return true
+		}
+	default:
+		return true
+	}
+	if p.Flags&(header.SYN|header.RST) != 0 {
+		return true
+	}
+	return w.roomToOpen(p, ref)
+}
+
+// roomToOpen reports whether the entry's flow may become an open connection by packet p,
+// for which there may be no room. Then the packet has been dropped.
+func (w *Worker) roomToOpen(p *pkt, ref conntrack.Ref) bool {
+	fe := w.frontendOf(ref)
+	if fe == nil || fe.Policy == nil || w.roomFor(fe.Policy, fe.Service) {
+		return true
+	}
+	w.drop(p, DropConnectionLimit)
+	return false
+}
+
+// verified reports whether the TCP checksum of packet p is right, if it has SYN, FIN or
+// RST: what is damaged or carelessly forged changes no connection. The others are not
+// looked at, their receiver does that. A partial checksum is right by definition, and of a
+// fragment there is none. A packet that is not verified has been dropped.
+func (w *Worker) verified(p *pkt) bool {
+	if p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.FIN|header.RST) == 0 || p.Partial || p.Frag != 0 {
+		return true
+	}
+	ip := w.frame(p)[p.L3:]
+	var pseudo uint64
+	if p.Family == 4 {
+		pseudo = header.PseudoSum4(ip, p.Proto, p.L4Len())
+	} else {
+		pseudo = header.PseudoSum6(ip, p.Proto, p.L4Len())
+	}
+	if header.Fold(w.sum(p, pseudo, int(p.L4), int(p.L3)+int(p.Len))) == 0xffff {
+		return true
+	}
+	w.drop(p, DropBadChecksum)
+	return false
+}
+
+// sample notes packet p of an established flow, the first of its tick or at a
+// conntrack.Milestone. Not inlined, to
+// keep the path of the others short.
+//
+//go:noinline
+func (w *Worker) sample(p *pkt, c *conntrack.Conn, r conntrack.Ref) {
+	if p.Proto == header.ProtoTCP && p.Flags&header.ACK != 0 {
+		l4 := header.TCP(w.frame(p)[p.L4:])
+		seq := l4.Seq()
+		c.Sample(r.Forward(), seq, seq+uint32(p.L4Len()-l4.DataOffset()), l4.Ack())
+	}
+	c.Touch(w.tick)
+}

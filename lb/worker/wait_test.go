@@ -1,0 +1,149 @@
+package worker
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/lbtest"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/xsk"
+	"github.com/weirlb/weir/perf/netlab/patience"
+)
+
+// sleeper runs a bench's worker as its thread would, with nothing to wake it but
+// its eventfd, and no end to a nap unless it asks for a short one.
+func sleeper(t *testing.T, b *bench) {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := b.w
+	w.wakeFD, w.longestNap = fd, -1
+	w.pollFD = []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	done := make(chan bool)
+	go func() { defer close(done); w.run() }()
+	t.Cleanup(func() {
+		w.stop.Store(true)
+		w.asleep.Store(true)
+		w.wakeUp()
+		<-done
+		unix.Close(fd)
+	})
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience.For(20 * time.Second)); !f(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not in time", what)
+		}
+		time.Sleep(50 * time.Microsecond)
+	}
+}
+
+// A worker that sleeps for ever is woken for each frame that is handed to it,
+// whenever between its last look and its sleep that happens.
+func TestNoHandOverIsSleptThrough(t *testing.T) {
+	first, second := pair(t)
+	sleeper(t, first)
+	frame := request(false, header.ProtoUDP).build(t)
+	const n = 2000
+	for i := range uint64(n) {
+		second.give(portClient, frame)
+		second.w.Round()
+		if i%16 == 0 { // let it fall asleep
+			eventually(t, "hand-over", func() bool { return first.w.shared.read().TxPackets == i+1 })
+		}
+	}
+	eventually(t, "the last hand-overs", func() bool { return first.w.shared.read().TxPackets == n })
+	if c := first.w.shared.read(); c.Sleeps == 0 {
+		t.Error("it never slept: nothing was tested")
+	}
+}
+
+// While a packet is held the worker sleeps for moments only, so that the packet
+// leaves when its next hop is known.
+func TestNoHeldPacketIsSleptThrough(t *testing.T) {
+	b := newBench(t)
+	b.lb.router.SetState(portServer, endpoint4, route.Resolving)
+	b.give(portClient, request(false, header.ProtoUDP).build(t))
+	b.round()
+	if len(b.w.held) != 1 {
+		t.Fatal("nothing is held")
+	}
+	sleeper(t, b)
+	b.lb.router.SetState(portServer, endpoint4, route.Valid)
+	eventually(t, "the held packet", func() bool { return b.w.shared.read().TxPackets == 1 })
+}
+
+// An idle worker does one round per nap: at ten naps a second that is nothing.
+// Counted, not timed: a thousand naps that end at once.
+func TestAnIdleWorkerDoesOneRoundPerNap(t *testing.T) {
+	b := newBench(t)
+	q := &counting{Memory: b.q[portClient]}
+	b.w.ports[portClient].Queue = q
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	b.w.pollFD = []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	b.w.longestNap = 0
+	q.limit, q.stop = 1000+mostSpin, func() { b.w.stop.Store(true) }
+	b.w.run()
+	if c := b.w.shared.read(); c.Sleeps < 1000 || c.Busy != 0 {
+		t.Errorf("%d naps in %d rounds, busy for %v", c.Sleeps, q.rounds, c.Busy)
+	}
+	if b.w.napMillis() != 0 || longestNap < 50 {
+		t.Errorf("an idle worker naps for %d ms only", longestNap)
+	}
+}
+
+// counting is a queue that counts how often it is asked.
+type counting struct {
+	*lbtest.Memory
+	rounds, limit int
+	stop          func()
+}
+
+func (c *counting) Receive(out []xsk.Desc) int {
+	if c.rounds++; c.rounds >= c.limit {
+		c.stop()
+	}
+	return c.Memory.Receive(out)
+}
+
+// Spinning lasts longer while packets come during it, and shorter when it was
+// in vain.
+func TestSpinningAdapts(t *testing.T) {
+	b := newBench(t)
+	q := &trickle{counting: counting{Memory: b.q[portClient], limit: 500, stop: func() { b.w.stop.Store(true) }}, b: b, frame: request(false, header.ProtoUDP).build(t)}
+	b.w.ports[portClient].Queue = q
+	b.w.run()
+	if b.w.spin != mostSpin {
+		t.Errorf("with a packet every 20 looks it looks %d times", b.w.spin)
+	}
+	if c := b.w.shared.read(); c.Busy == 0 || c.Batches != c.RxPackets || c.RxPackets == 0 {
+		t.Errorf("busy for %v, %d packets in %d batches", c.Busy, c.RxPackets, c.Batches)
+	}
+}
+
+// trickle has a packet every twenty times that it is looked at.
+type trickle struct {
+	counting
+	b     *bench
+	frame []byte
+	looks int
+}
+
+func (q *trickle) Pending() bool {
+	if q.looks++; q.looks%20 == 0 {
+		q.b.give(portClient, q.frame)
+		q.b.q[portServer].Out = q.b.q[portServer].Out[:0]
+	}
+	return q.counting.Pending()
+}
