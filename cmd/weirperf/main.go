@@ -1,5 +1,5 @@
 // Weirperf measures Weir: the packet path in memory and on the wire beside
-// other load balancers, the control plane, and what the one costs the other.
+// other load balancers, the control plane, and the cost of the control plane to the packet path.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/weirlb/weir/cmd/weirperf/results"
 )
 
-// commands are the measurements, each in a package of its own.
+// commands are the measurements, each in a separate package.
 var commands = []func() *cobra.Command{
 	controlplane.Command,
 	controlplane.StallCommand,

@@ -1,10 +1,9 @@
-// Package cpu says what the processor time of one CPU went to.
+// Package cpu accounts for the processor time of a CPU.
 //
-// The kernel's own account of a CPU (/proc/stat) has everything that ran
-// there, by whoever, in ticks; that of a thread (schedstat) is exact, and has
-// what interrupts and softirqs took while the thread ran. Where the first is
-// more than the second for all threads that belong to the measured system,
-// something else ran there.
+// The kernel's own account of a CPU (/proc/stat) has everything that ran there, in ticks.
+// The account of a thread (schedstat) is exact, and includes interrupts and softirqs during
+// the thread's time. If the CPU's account exceeds the sum over all threads of the measured
+// system, something else ran there.
 package cpu
 
 import (
@@ -21,7 +20,7 @@ import (
 // userHz is the unit of /proc/stat, fixed at 100 for programs.
 const userHz = 100
 
-// Core is the time of one CPU since boot.
+// Core is the time of a CPU since boot.
 type Core struct {
 	User, Nice, System, Idle, IOWait, IRQ, SoftIRQ, Steal time.Duration
 }
@@ -68,8 +67,8 @@ func parseCore(stat []byte, n int) (Core, error) {
 // Threads are the times that threads have run, by thread id.
 type Threads map[int]time.Duration
 
-// ReadThreads reads the times of all threads of processes. What has ended is
-// left out.
+// ReadThreads reads the times of all threads of processes. Threads that have ended are left
+// out.
 func ReadThreads(pids ...int) (Threads, error) {
 	t := Threads{}
 	for _, pid := range pids {
@@ -125,7 +124,7 @@ func (t Threads) Since(before Threads) time.Duration {
 }
 
 // KernelThreads are those threads of the kernel that ran last on a CPU and may
-// run nowhere else: its softirq, RCU and work queue threads.
+// run nowhere else: the softirq, RCU and work queue threads.
 func KernelThreads(n int) ([]int, error) {
 	procs, err := os.ReadDir("/proc")
 	if err != nil {
@@ -152,7 +151,7 @@ func KernelThreads(n int) ([]int, error) {
 // it ran last (proc_pid_stat(5), fields 9 and 39).
 func parseStat(b []byte) (kthread bool, last int) {
 	const kernelThread = 0x00200000 // PF_KTHREAD
-	// The name may have parentheses of its own.
+	// The name may contain parentheses.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(f) < 37 {
 		return false, -1

@@ -2,7 +2,7 @@ package cpu
 
 import "time"
 
-// Meter measures the use of one CPU over a span of time.
+// Meter measures the use of a CPU over a span of time.
 type Meter struct {
 	core  int
 	own   []int // processes of the measured system
@@ -11,16 +11,16 @@ type Meter struct {
 	own0  Threads
 }
 
-// Use is what a CPU did over a span of time.
+// Use is the activity of a CPU over a span of time.
 type Use struct {
 	Wall  time.Duration
 	Core  Core          // all of it, in ticks of 10 ms
 	Own   time.Duration // the measured system's threads and the kernel's of this CPU
-	Other time.Duration // what else ran there
+	Other time.Duration // time of other programs there
 }
 
-// Busy is the CPU time of the measured system: all that the CPU worked but
-// what is known to be others' work.
+// Busy is the CPU time of the measured system: all work of the CPU but the known work of
+// other programs.
 func (u Use) Busy() time.Duration { return u.Core.Busy() - u.Other }
 
 // tolerance is by how much the two accounts differ without anything else

@@ -32,7 +32,7 @@ const (
 	Round                 // in turn, without end
 )
 
-// Plan is what to send.
+// Plan describes the packets to send.
 type Plan struct {
 	Order        Order
 	First, Flows uint32     // flow numbers First to First+Flows-1
@@ -41,14 +41,13 @@ type Plan struct {
 	// endpoints that are sent to directly.
 	Target    netip.AddrPort
 	Endpoints uint32
-	// Window is how many packets may be on their way between generator and
-	// sink; 0: any number.
+	// Window is the limit of packets in flight between generator and sink; 0: none.
 	Window uint32
 	// PerSecond is how many packets to send at most; 0: any number.
 	PerSecond float64
 }
 
-// Generator sends out of one interface.
+// Generator sends by an interface.
 type Generator struct {
 	namespace *netlab.Namespace
 	objects   generateObjects
@@ -62,7 +61,7 @@ type Generator struct {
 	running bool
 }
 
-// Config says where packets leave and what runs where.
+// Config names the interface and the CPUs.
 type Config struct {
 	Namespace *netlab.Namespace
 	Interface string
@@ -73,7 +72,7 @@ type Config struct {
 }
 
 // spare is the pair of interfaces whose only purpose is to have the program
-// attached: running one that is attached nowhere makes the kernel patch its
+// attached: a run of a program that is attached nowhere makes the kernel patch its
 // dispatcher at every call.
 const spare = "spare0"
 
@@ -170,7 +169,7 @@ func (g *Generator) begin(plan generatePlan) error {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return err
 	}
-	// sent counts from 0, so what the sink has counted before is subtracted.
+	// sent counts from 0, so the sink's earlier count is subtracted.
 	state := generateProgress{Random: was.Random + 1, Start: uint64(now.Nano()), Forgiven: -counted, Moved: uint64(now.Nano())}
 	return g.objects.States.Put(uint32(0), state)
 }

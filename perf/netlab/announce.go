@@ -93,7 +93,7 @@ func (r *Responder) serve() {
 	}
 }
 
-// answer returns the frame to send for a received one, or nil.
+// answer returns the frame to send for a received frame, or nil.
 func (r *Responder) answer(frame []byte) []byte {
 	if len(frame) < 14 {
 		return nil

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// captureLimit bounds what a capture keeps; later frames are counted only.
+// captureLimit bounds the frames of a capture; later frames are only counted.
 const captureLimit = 1 << 16
 
-// Capture keeps the frames of one interface, in both directions, cut to the
-// first 256 bytes.
+// Capture keeps the frames of an interface, in both directions, cut to the first 256 bytes.
 type Capture struct {
 	socket *os.File
 	done   chan struct{}
@@ -63,8 +62,8 @@ func (c *Capture) receive() {
 
 // Stop ends the capture and returns the frames, and how many more there were.
 func (c *Capture) Stop() (frames [][]byte, missed int) {
-	// A frame is queued before the packet reaches its socket: what the
-	// caller knows to have happened is there to be read.
+	// A frame is queued before the packet reaches the socket: every packet that the caller
+	// has seen is there to be read.
 	c.socket.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	<-c.done
 	c.socket.Close()

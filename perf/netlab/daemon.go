@@ -11,15 +11,14 @@ import (
 	"time"
 )
 
-// Daemon is a process that goes on until it is stopped, with its output in a
-// file.
+// Daemon is a process that goes on until it is stopped, with a file for the output.
 type Daemon struct {
 	*Process
 	log string
 }
 
-// StartDaemon starts cmd as Start does. What it says goes to the file, and to
-// cmd.Stderr if there is one.
+// StartDaemon starts cmd as Start does. The output goes to the file, and to cmd.Stderr if
+// that is set.
 func (n *Namespace) StartDaemon(cmd *exec.Cmd, file string) (*Daemon, error) {
 	log, err := os.Create(file)
 	if err != nil {
@@ -42,7 +41,7 @@ func (n *Namespace) StartDaemon(cmd *exec.Cmd, file string) (*Daemon, error) {
 	return &Daemon{p, file}, nil
 }
 
-// LogFile is the file that has what the process said.
+// LogFile is the file with the output of the process.
 func (d *Daemon) LogFile() string { return d.log }
 
 // LogTail is the last lines that the process said.
@@ -59,7 +58,7 @@ func (d *Daemon) LogTail(lines int) string {
 }
 
 // Until calls try, some times per second, until it returns nil. When ctx ends
-// before, or the process does, it returns what try returned last.
+// before, or the process does, it returns the last error of try.
 func (p *Process) Until(ctx context.Context, try func(context.Context) error) error {
 	var last error
 	for {

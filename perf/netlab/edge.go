@@ -28,7 +28,7 @@ type Edge struct {
 	Client *Namespace // clients
 	Edge   *Namespace // the node that runs Weir: eth0 to clients, eth1 to backends
 	Fabric *Namespace // switch of eth1's network and router to zone b
-	Pod    *Namespace // pod on the edge node, behind its bridge cni0
+	Pod    *Namespace // pod on the edge node, behind the bridge cni0
 	ZoneA  *Namespace // node in the edge node's zone, on eth1's network
 	Remote *Namespace // pod on ZoneA that the edge node reaches by VXLAN only
 	ZoneB  *Namespace // node in another zone, behind the router
@@ -40,7 +40,7 @@ type EdgeConfig struct {
 	MTU    int // of the client and fabric links; 0: 1500
 	// ClientMTU is that of the client link alone; 0: MTU.
 	ClientMTU int
-	// NoOverlay leaves the VXLAN out, for kernels without one: Remote is
+	// NoOverlay leaves the VXLAN out, for kernels without VXLAN: Remote is
 	// then out of the edge node's reach.
 	NoOverlay bool
 }
@@ -66,12 +66,12 @@ const (
 	LBNet      = 99 // load balancer IPs, held by no interface
 )
 
-// on is both families' address of a host, with its network's prefix length.
+// on returns the addresses of a host in both families, with the network's prefix length.
 func on(network, host uint8) []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(Host4(network, host), 24), netip.PrefixFrom(Host6(network, host), 64)}
 }
 
-// NewEdge builds the standard topology in a lab of its own.
+// NewEdge builds the standard topology in a new lab.
 func NewEdge(cfg EdgeConfig) (*Edge, error) {
 	lab, err := New()
 	if err != nil {
@@ -199,13 +199,13 @@ func (e *Edge) settings(cfg EdgeConfig) error {
 			e.Edge.SetSysctl("net/ipv4/conf/"+ifname+"/forwarding", "0"),
 			e.Edge.SetSysctl("net/ipv4/conf/"+ifname+"/rp_filter", "1"))
 	}
-	// One client stands for many: more source ports than a host's default.
+	// The client stands for many: more source ports than the default of a host.
 	errs = append(errs, e.Client.SetSysctl("net/ipv4/ip_local_port_range", "1024 65535"))
 	return errors.Join(errs...)
 }
 
-// forward6 switches IPv6 forwarding on for what arrives on ifname. Before
-// Linux 6.17 there is only one switch for the whole namespace.
+// forward6 enables IPv6 forwarding of packets that arrive on ifname. Before Linux 6.17 the
+// only switch is that of the whole namespace.
 func (n *Namespace) forward6(ifname string) error {
 	err := n.SetSysctl("net/ipv6/conf/"+ifname+"/force_forwarding", "1")
 	if errors.Is(err, os.ErrNotExist) {

@@ -4,14 +4,13 @@
 //
 // # Life of a namespace
 //
-// A [Namespace] is held by one parked OS thread that has left the network
+// A [Namespace] is held by a parked OS thread that has left the network
 // and mount namespaces of the process. Nothing is bind-mounted into the host:
 // when the process ends, however it ends, the kernel takes the threads, the
-// namespaces, their links and their BPF pins with it. What can outlive a
-// killed process is a directory of temporary files and the symbolic links in
-// /run/netns that make `ip netns exec` work; both carry the process's id and
-// start time in their names, and the next [New] removes those whose process
-// is gone.
+// namespaces, their links and their BPF pins with it. Only a directory of temporary files
+// and the symbolic links in /run/netns that make `ip netns exec` work can outlive a killed
+// process. Their names carry the process's id and start time, and the next [New] removes
+// those whose process is gone.
 //
 // # Processes
 //
@@ -42,8 +41,7 @@ type Lab struct {
 	closed     bool
 }
 
-// New makes an empty lab, after having removed what labs of processes that
-// are gone left behind.
+// New makes an empty lab. It first removes the remains of labs whose process is gone.
 func New() (*Lab, error) {
 	if err := Available(); err != nil {
 		return nil, err

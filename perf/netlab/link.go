@@ -16,7 +16,7 @@ import (
 // kernel's link watch acts within a second.
 const linkUpWithin = 5 * time.Second
 
-// End is one end of a veth pair.
+// End is an end of a veth pair.
 type End struct {
 	Namespace *Namespace
 	Name      string
@@ -24,7 +24,7 @@ type End struct {
 	Addrs     []netip.Prefix
 }
 
-// LinkConfig says what both ends have in common.
+// LinkConfig has the settings that both ends share.
 type LinkConfig struct {
 	MTU    int // 0: 1500
 	Queues int // receive and transmit queues of each end; 0: 1

@@ -55,8 +55,8 @@ func newNamespace(name, path string) (*Namespace, error) {
 	return n, nil
 }
 
-// onThread runs f on a locked OS thread that ends with f. It is never the
-// process's first thread: that one cannot end, and /proc/self shows its
+// onThread runs f on a locked OS thread that ends with f. It is never the process's first
+// thread, which cannot end, and /proc/self shows its
 // namespaces.
 func onThread(f func()) {
 	go func() {
@@ -72,7 +72,7 @@ func onThread(f func()) {
 			close(taken)
 			f()
 		}()
-		<-taken // on another thread, as this one is still locked here
+		<-taken // on another thread, as this thread is still locked here
 	}()
 }
 
@@ -100,7 +100,7 @@ func mountOwn() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	// The new /sys hides what is mounted below the old one; cgroups are
+	// The new /sys hides the mounts below the old /sys; cgroups are
 	// carried over, so that memory limits stay readable inside.
 	cgroup, cgroupErr := unix.OpenTree(unix.AT_FDCWD, "/sys/fs/cgroup",
 		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
@@ -156,7 +156,7 @@ func (n *Namespace) Handle() netns.NsHandle {
 // Netlink is a route netlink handle inside the namespace.
 func (n *Namespace) Netlink() *netlink.Handle { return n.nl }
 
-// Do runs f on an OS thread of its own inside the network namespace and
+// Do runs f on a new OS thread inside the network namespace and
 // returns f's error. Sockets that f opens belong to the namespace for good;
 // goroutines that f starts are outside it. The mount namespace is the
 // process's: see Inside.
@@ -190,8 +190,7 @@ func (n *Namespace) Do(f func() error) error {
 }
 
 // Inside runs f on the namespace's own thread, in its network and mount
-// namespaces: /sys and /sys/fs/bpf are the namespace's. One call runs at a
-// time.
+// namespaces: /sys and /sys/fs/bpf are the namespace's. Calls run after one another.
 func (n *Namespace) Inside(f func() error) error {
 	done := make(chan error, 1)
 	select {

@@ -6,8 +6,8 @@ import (
 	"github.com/safchain/ethtool"
 )
 
-// MaxMerged is the kernel's own limit of what generic receive offload merges,
-// in bytes.
+// MaxMerged is the kernel's limit of a packet that generic receive offload merges, in
+// bytes.
 const MaxMerged = 65536
 
 // Offloads says which of an interface's features are on, by the names that
@@ -29,9 +29,9 @@ func (n *Namespace) Offloads(ifname string) (map[string]bool, error) {
 	return on, nil
 }
 
-// LimitMerging sets how many bytes generic receive offload may make one IPv4
-// packet of: 1 merges nothing, and leaves the interface's NAPI at work, which
-// a veth has only while it may merge.
+// LimitMerging limits the IPv4 packets that generic receive offload makes, in bytes. With 1
+// it merges nothing, and the NAPI of the interface stays at work, which a veth has only
+// while it may merge.
 func (n *Namespace) LimitMerging(ifname string, bytes int) error {
 	l, err := n.link(ifname)
 	if err != nil {

@@ -16,14 +16,13 @@ type Process struct {
 	err  error // valid once done is closed
 }
 
-// Start starts cmd inside the namespace's network and mount namespaces, in a
-// process group of its own, so that a Ctrl-C at the terminal reaches only the
+// Start starts cmd inside the namespace's network and mount namespaces, in a new process
+// group, so that a Ctrl-C at the terminal reaches only the
 // process that runs the lab. The command is killed when the lab closes and
 // when the process that runs the lab dies.
 func (n *Namespace) Start(cmd *exec.Cmd) (*Process, error) {
 	if cmd.Dir == "" {
-		// The parked thread has a working directory of its own since it
-		// left the mount namespace.
+		// The parked thread has had a separate working directory since it left the mount namespace.
 		wd, err := os.Getwd()
 		if err != nil {
 			return nil, err
@@ -33,7 +32,7 @@ func (n *Namespace) Start(cmd *exec.Cmd) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	// A session of its own has a process group of its own.
+	// A new session has a new process group.
 	cmd.SysProcAttr.Setpgid = !cmd.SysProcAttr.Setsid
 	// The signal is sent when the thread that forked ends, not the process:
 	// the parked thread ends with the namespace.
@@ -52,10 +51,10 @@ func (n *Namespace) Start(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// Done is closed when the process has ended and its output is complete.
+// Done is closed when the process has ended and the output is complete.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err is what exec.Cmd.Wait returned; it waits for the end of the process.
+// Err waits for the end of the process and returns the error of exec.Cmd.Wait.
 func (p *Process) Err() error {
 	<-p.done
 	return p.err

@@ -16,8 +16,8 @@ const namePrefix = "weir-lab-"
 
 var labCount atomic.Uint32
 
-// owner identifies the process that made a lab: a process id means something
-// only inside its PID namespace, and only together with the start time, as
+// owner identifies the process that made a lab: a process id means something only inside a
+// PID namespace, and only together with the start time, as
 // ids are used again.
 type owner struct {
 	pidNamespace string // inode number

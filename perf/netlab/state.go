@@ -15,13 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is what a program can leave behind in a namespace: interfaces with
+// State is everything that a program can leave behind in a namespace: interfaces with
 // attached programs and offloads, addresses, routes, rules, nftables tables,
-// kernel settings and pinned BPF objects, each under a name that says what it
-// is.
+// kernel settings and pinned BPF objects, each under a descriptive name.
 type State map[string]string
 
-// Diff lists what differs between two states, one line each.
+// Diff lists the differences of two states, a line for each.
 func (s State) Diff(later State) []string {
 	var out []string
 	union := maps.Clone(s)

@@ -120,7 +120,7 @@ func parsePairs(r io.Reader, c Counters) error {
 	return s.Err()
 }
 
-// parseLines reads snmp6: one name and one value per line.
+// parseLines reads snmp6: a name and a value per line.
 func parseLines(r io.Reader, c Counters) error {
 	s := bufio.NewScanner(r)
 	for s.Scan() {

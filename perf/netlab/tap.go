@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tap sends and receives whole frames on one interface, beside the kernel.
+// Tap sends and receives whole frames on an interface, beside the kernel.
 type Tap struct {
 	name   string
 	socket *os.File
@@ -65,7 +65,7 @@ func (t *Tap) Send(frame []byte) error {
 	return err
 }
 
-// Receive returns the next frame, with its VLAN tags. partial is true when the
+// Receive returns the next frame, with VLAN tags. partial is true when the
 // transport checksum is left to the device. The error is os.ErrDeadlineExceeded
 // when nothing comes within the given time.
 func (t *Tap) Receive(within time.Duration) (frame []byte, partial bool, err error) {

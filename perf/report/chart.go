@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Chart is a bar chart: groups of bars from the left, each with its spread.
+// Chart is a bar chart: groups of bars from the left, each with a spread.
 type Chart struct {
 	Title string
 	Unit  string // of all values
@@ -15,7 +15,7 @@ type Chart struct {
 	Bars  []Bar
 }
 
-// Bar is one value. Bars of one group follow each other.
+// Bar is a value. Bars of a group follow each other.
 type Bar struct {
 	Group, Series   string
 	Value, Min, Max float64

@@ -1,4 +1,4 @@
-// Package report turns what was measured into medians with their spread,
+// Package report turns measurements into medians with their spread,
 // ratios, tables, JSON and charts.
 package report
 
@@ -18,7 +18,7 @@ const (
 	Bulk        = "tcp-bulk"
 )
 
-// Key says what was measured.
+// Key names a measured figure.
 type Key struct {
 	Peer     string `json:"peer"`
 	Workload string `json:"workload"`
@@ -27,7 +27,7 @@ type Key struct {
 	Detail   string `json:"detail,omitempty"`
 }
 
-// Turn is one measurement. A figure that does not apply is 0.
+// Turn is a measurement. A figure that does not apply is 0.
 type Turn struct {
 	Seconds    float64 // on the clock
 	Packets    uint64  // that reached their end
@@ -50,13 +50,13 @@ type Result struct {
 	// Mpps is millions of packets per second on the clock, those that
 	// reached their end.
 	Mpps float64 `json:"mpps"`
-	// NsPerPacket is CPU time of the LB core per packet that reached its end.
+	// NsPerPacket is CPU time of the LB core per packet that was delivered.
 	NsPerPacket float64 `json:"nsPerPacket"`
 	PerSecond   float64 `json:"perSecond"`
 	Gbps        float64 `json:"gbps"`
 	P50us       float64 `json:"p50us"`
 	P99us       float64 `json:"p99us"`
-	CPUSeconds  float64 `json:"cpuSeconds"` // of the LB core in one turn
+	CPUSeconds  float64 `json:"cpuSeconds"` // of the LB core in a turn
 	// Min and Max are of the figure that ratios are made of: NsPerPacket,
 	// PerSecond or Gbps.
 	Min float64 `json:"min"`
@@ -132,7 +132,7 @@ func Ratio(a, b Result) float64 {
 // flows and setting in their names.
 func Ratios(results []Result, of string) map[string]float64 {
 	out := map[string]float64{}
-	first := map[string]Key{} // by plain name: what it stands for
+	first := map[string]Key{} // by plain name: the full key
 	for _, a := range results {
 		if a.Peer != of {
 			continue

@@ -13,13 +13,13 @@ import (
 	"github.com/weirlb/weir/perf/netlab"
 )
 
-// Sink is a program that counts at one interface.
+// Sink is a program that counts at an interface.
 type Sink struct {
 	objects sinkObjects
 	link    link.Link
 }
 
-// Count is what has arrived.
+// Count is the traffic that has arrived.
 type Count struct {
 	Packets uint64
 	Bytes   uint64 // of Ethernet frames, without the frame check sequence
@@ -68,7 +68,7 @@ func Attach(n *netlab.Namespace, ifname string, reflect bool) (_ *Sink, err erro
 // Counts is the map of counts, for a generator that is paced by it.
 func (s *Sink) Counts() *ebpf.Map { return s.objects.Counts }
 
-// Read is what has been counted so far.
+// Read returns the count so far.
 func (s *Sink) Read() (Count, error) {
 	var perCPU []sinkCount
 	if err := s.objects.Counts.Lookup(uint32(0), &perCPU); err != nil {
@@ -82,8 +82,8 @@ func (s *Sink) Read() (Count, error) {
 	return sum, nil
 }
 
-// Sample is the Ethernet, IPv4 and UDP header of a packet that has arrived: of
-// one in 65,536.
+// Sample is the Ethernet, IPv4 and UDP header of an arrived packet, a sample of 1 in
+// 65,536.
 func (s *Sink) Sample() ([]byte, error) {
 	var v sinkSample
 	if err := s.objects.Samples.Lookup(uint32(0), &v); err != nil {

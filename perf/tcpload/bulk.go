@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bulk sends as much as the path takes, one stream per client, and counts what
-// the server receives.
+// Bulk sends as much as the path takes, a stream per client, and counts the bytes that the
+// server receives.
 func (l *Load) Bulk(ctx context.Context, s *Server, settle, span time.Duration) (Outcome, error) {
 	block := make([]byte, 1<<17)
 	before := make(chan uint64, 1)

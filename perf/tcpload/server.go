@@ -11,8 +11,8 @@ import (
 	"github.com/weirlb/weir/perf/netlab"
 )
 
-// Server answers requests, or takes in what is sent, on one port of every
-// address of a namespace.
+// Server answers requests, or discards received data, on a port of every address of a
+// namespace.
 type Server struct {
 	fd       int
 	closed   atomic.Bool
@@ -23,8 +23,8 @@ type Server struct {
 	open map[int]bool
 }
 
-// Serve starts threads that each serve one connection at a time. With answer
-// each message gets one back; without, bytes are counted.
+// Serve starts threads that each serve a connection at a time. With answer each message
+// gets a message back; without, bytes are counted.
 func Serve(n *netlab.Namespace, port uint16, threads int, answer bool) (*Server, error) {
 	s := &Server{fd: -1, open: map[int]bool{}}
 	err := n.Do(func() (err error) {
@@ -78,7 +78,7 @@ func (s *Server) drop(fd int) {
 	unix.Close(fd)
 }
 
-// answer sends one message for each until the client closes.
+// answer sends a message for each received message until the client closes.
 func (s *Server) answer(fd int) {
 	var message [messageLen]byte
 	for readFull(fd, message[:]) == nil {
@@ -88,7 +88,7 @@ func (s *Server) answer(fd int) {
 	}
 }
 
-// take counts what comes until the client closes.
+// take counts received bytes until the client closes.
 func (s *Server) take(fd int) {
 	buf := make([]byte, 1<<18)
 	for {
@@ -109,7 +109,7 @@ func (s *Server) Received() uint64 { return s.received.Load() }
 // Close ends all connections and threads.
 func (s *Server) Close() error {
 	s.closed.Store(true)
-	err := unix.Shutdown(s.fd, unix.SHUT_RDWR) // wakes those who accept
+	err := unix.Shutdown(s.fd, unix.SHUT_RDWR) // wakes threads in accept
 	s.mu.Lock()
 	for fd := range s.open {
 		_ = unix.Shutdown(fd, unix.SHUT_RDWR)

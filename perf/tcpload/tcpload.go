@@ -1,8 +1,8 @@
 // Package tcpload makes TCP connections and requests through a packet path:
 // servers at the endpoints, clients that open connections, ask over open ones,
 // or send as much as they can. Each client and each server is a thread with
-// blocking sockets, so that what a request costs here is little, and the same
-// for whoever is measured.
+// blocking sockets, so that a request costs little here, and the same for every measured
+// system.
 package tcpload
 
 import (
@@ -24,20 +24,20 @@ import (
 // messageLen is the length of a request and of its answer, in bytes.
 const messageLen = 64
 
-// patience is how long one step of a connection may take.
+// patience is the time limit of a step of a connection.
 const patience = 5 * time.Second
 
-// Load is what clients do. Targets and sources are consecutive addresses.
+// Load describes the work of clients. Targets and sources are consecutive addresses.
 type Load struct {
 	Namespace *netlab.Namespace
 	Target    netip.AddrPort
 	Targets   int // addresses from Target on, taken in turn
 	Source    netip.Addr
-	Sources   int // addresses from Source on: one has 64,000 ports
+	Sources   int // addresses from Source on: each has 64,000 ports
 	Clients   int // at once
 }
 
-// Outcome is what came of a load in a span of time.
+// Outcome is the result of a load over a span of time.
 type Outcome struct {
 	Seconds float64
 	Done    uint64 // connections or requests that were answered
@@ -48,8 +48,8 @@ type Outcome struct {
 	FirstErr error // of those that failed
 }
 
-// run lets clients work on f until the context ends and counts what is done
-// in the span after settle.
+// run lets clients work on f until the context ends and counts the work done in the span
+// after settle.
 func (l *Load) run(ctx context.Context, settle, span time.Duration, f func(*client) error) (Outcome, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -108,8 +108,8 @@ func (l *Load) Request(ctx context.Context, settle, span time.Duration) (Outcome
 	return l.run(ctx, settle, span, (*client).askAgain)
 }
 
-// RequestAt asks at a fixed rate, all clients together. A request that is late
-// because the one before was is measured from when it was due.
+// RequestAt asks at a fixed rate, all clients together. A request that is late because the
+// request before was late is measured from its due time.
 func (l *Load) RequestAt(ctx context.Context, perSecond float64, settle, span time.Duration) (Outcome, error) {
 	every := time.Duration(float64(l.Clients) / perSecond * float64(time.Second))
 	return l.run(ctx, settle, span, func(c *client) error {
@@ -130,7 +130,7 @@ func (l *Load) RequestAt(ctx context.Context, perSecond float64, settle, span ti
 	})
 }
 
-// client is one thread that makes connections.
+// client is a thread that makes connections.
 type client struct {
 	load     *Load
 	fd       int
@@ -178,7 +178,7 @@ func (c *client) open() error {
 	c.fd = fd
 	source := &unix.SockaddrInet4{Addr: plus(c.load.Source, n%uint32(c.load.Sources)).As4()}
 	// The port is chosen at connect, when the destination is known: else
-	// there is one port for all destinations.
+	// all destinations share a range of ports.
 	err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
 	if err == nil {
 		err = unix.Bind(fd, source)
@@ -229,13 +229,13 @@ func (c *client) ask() error {
 	return nil
 }
 
-// askAgain asks over the connection there is, or over a new one.
+// askAgain asks over the open connection, or over a new connection.
 func (c *client) askAgain() error {
 	if c.fd < 0 {
 		if err := c.open(); err != nil {
 			return errors.Join(err, c.close())
 		}
-		c.asked = time.Now() // opening is not what is measured
+		c.asked = time.Now() // connection set-up is not measured
 	}
 	if err := c.ask(); err != nil {
 		return errors.Join(err, c.close())

@@ -19,7 +19,7 @@ type napiThread struct {
 	cpu  int
 }
 
-// placeNAPI gives interfaces threads that receive, and each thread its CPU.
+// placeNAPI gives interfaces threads that receive, and each thread a CPU.
 func (b *Bed) placeNAPI() error {
 	type end struct {
 		n    *netlab.Namespace
@@ -63,8 +63,8 @@ func (b *Bed) placeNAPI() error {
 	return nil
 }
 
-// segmentationOff has an interface send no packets that are to be segmented. A
-// veth that may send them bypasses its peer's NAPI, and so the thread, for
+// segmentationOff has an interface send no packets that are to be segmented. A veth that
+// may send them bypasses the peer's NAPI, and so the thread, for
 // every packet.
 func segmentationOff(n *netlab.Namespace, link string) error {
 	return n.SetOffloads(link, map[string]bool{
@@ -104,10 +104,9 @@ func startNAPIThread(n *netlab.Namespace, link string) (int, error) {
 	return 0, fmt.Errorf("receive for %s in a thread: no thread has appeared", link)
 }
 
-// moderate has the receiving thread of an interface look for packets by a timer
-// of its own, as a NIC with interrupt moderation does. Without it every packet
-// would wake the thread, at the cost of who sends it: no machine at the other
-// end of a wire costs its sender that.
+// moderate has the receiving thread of an interface look for packets by a timer, as a NIC
+// with interrupt moderation does. Without it every packet would wake the thread, at the
+// cost of the sender. A machine at the other end of a wire costs the sender nothing.
 func moderate(n *netlab.Namespace, link string) error {
 	const timeout, rounds = "20000", "100" // ns; looks without a packet before it sleeps
 	err := n.Inside(func() error {

@@ -15,7 +15,7 @@ import (
 	"github.com/weirlb/weir/perf/netlab"
 )
 
-// placeNode pins what is started on the node: a process has the CPUs of the
+// placeNode pins the processes that are started on the node: a process has the CPUs of the
 // thread that started it.
 func (b *Bed) placeNode() error {
 	for _, p := range []struct {
@@ -41,9 +41,9 @@ func (b *Bed) NodeThreads() []int {
 }
 
 // first gives a thread, and the processes that it starts, precedence over other
-// users of its CPU: what happens to run on the machine must not count as the
-// measured system's. Every part of that system has the same, so that it shares
-// its core as it would alone.
+// users of its CPU: other programs of the machine must not count as the measured system.
+// Every part of that system has the same precedence, so that the parts share the core as
+// they would alone.
 func first(tid int) error {
 	if err := unix.Setpriority(unix.PRIO_PROCESS, tid, -20); err != nil {
 		return fmt.Errorf("priority of thread %d: %w", tid, err)
@@ -52,7 +52,7 @@ func first(tid int) error {
 }
 
 // firstSession does the same for the session that a process leads: where the
-// scheduler weighs sessions, priorities count only inside of one.
+// scheduler weighs sessions, priorities count only inside of a session.
 func firstSession(pid int) error {
 	group := fmt.Sprintf("/proc/%d/autogroup", pid)
 	if err := os.WriteFile(group, []byte("-20"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EINVAL) {
@@ -81,8 +81,8 @@ func pin(tid, cpu int) error {
 }
 
 // placeSelf gives this process, in which loads are made, the load core and
-// precedence there, and returns what undoes it. Its session gets precedence too:
-// that is where its threads compete with others.
+// precedence there, and returns a function that undoes it. The session gets precedence too:
+// its threads compete there with others.
 func (b *Bed) placeSelf() (restore func() error, err error) {
 	var was unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &was); err != nil {
@@ -107,9 +107,8 @@ func (b *Bed) placeSelf() (restore func() error, err error) {
 	return restore, nil
 }
 
-// eachThread calls f for every thread of this process. New threads are as the
-// one that makes them, so those that are made meanwhile are found by looking
-// again.
+// eachThread calls f for every thread of this process. A new thread inherits from the
+// thread that makes it, so a second look finds those that are made meanwhile.
 func eachThread(f func(tid int) error) error {
 	seen := map[string]bool{}
 	for again := true; again; {
@@ -136,7 +135,7 @@ func eachThread(f func(tid int) error) error {
 }
 
 // realTime lets a thread run before all ordinary ones: a receiver that is kept
-// from running by the generator loses what the node has sent.
+// from running by the generator loses packets that the node has sent.
 func realTime(tid int) error {
 	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
 	if err := unix.SchedSetAttr(tid, attr, 0); err != nil {

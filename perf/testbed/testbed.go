@@ -1,6 +1,6 @@
 // Package testbed is the network in which packet paths are measured beside
 // each other: a client, the node under test and the endpoints' node, joined by
-// veth pairs, with every kind of work on a CPU of its own choosing.
+// veth pairs, with a chosen CPU for every kind of work.
 //
 //	client --- c0 ======= l0 --- node --- l1 ======= b0 --- backend
 //	      10.1.0.2      10.1.0.1      10.2.0.1      10.2.0.2
@@ -12,7 +12,7 @@
 //
 // # CPUs
 //
-// The node has one CPU, the LB core: what it receives is received there (by
+// The node has one CPU, the LB core: it receives packets there (by
 // threads of its interfaces' NAPI), and its processes run there. The generator
 // and the threads that receive at client and backend have the other, the load
 // core, receivers first. Whatever else runs on the machine comes after both.
@@ -63,8 +63,8 @@ const (
 	// Threaded: client and backend receive in threads of their own on the load
 	// core, as machines of their own would.
 	Threaded Setting = "threaded"
-	// Default: veth as the kernel makes it. The receiver's part of a packet's
-	// way is done by who sends it, which for the node is on the LB core.
+	// Default: veth as the kernel makes it. The sender does the receiver's part of the
+	// work, for the node on the LB core.
 	Default Setting = "default"
 )
 

@@ -21,7 +21,7 @@ const (
 	zones     = 3
 )
 
-// A skewed cluster has one giant Service, ten large ones, and beside the many
+// A skewed cluster has a giant Service, ten large ones, and beside the many
 // small ones a hundred of exactly the size for which a figure is given.
 const (
 	giantSize   = 5000
@@ -40,11 +40,11 @@ type cluster struct {
 }
 
 // newCluster spreads the endpoints over the Services: Service 0 is the giant,
-// the next ten are large, the next hundred have 25, the rest is small, a few
-// much larger than most. Small totals leave out what does not fit.
+// the next ten are large, the next hundred have 25, the rest is small, a few much larger
+// than most. Small totals leave out Services that do not fit.
 func newCluster(services, endpoints int) *cluster {
 	c := &cluster{sizes: make([]int, services)}
-	left := endpoints - services // every Service has one
+	left := endpoints - services // every Service has an endpoint
 	for i := range c.sizes {
 		c.sizes[i] = 1
 	}
@@ -121,7 +121,7 @@ func zoneName(i int) string { return fmt.Sprintf("eu-central-1%c", 'a'+i%zones) 
 
 func serviceName(i int) string { return fmt.Sprintf("frontend-%05d", i) }
 
-// serviceObject is a LoadBalancer Service with one port; the first 2,500 have
+// serviceObject is a LoadBalancer Service with a port; the first 2,500 have
 // a node port as well, which is nearly all there are.
 func serviceObject(i int) *corev1.Service {
 	svc := &corev1.Service{
@@ -141,7 +141,7 @@ func serviceObject(i int) *corev1.Service {
 	return svc
 }
 
-// sliceObject is one EndpointSlice of a Service. Of its endpoints the first
+// sliceObject is an EndpointSlice of a Service. Of its endpoints the first
 // replaced are others than at first: their Pods have been replaced.
 func (c *cluster) sliceObject(service, slice, replaced int) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{

@@ -16,7 +16,7 @@ import (
 	"github.com/weirlb/weir/discovery/packing"
 )
 
-// Economy is what slices save over one Endpoints object: the bytes that an
+// Economy compares EndpointSlices with an Endpoints object: the bytes that an
 // API server sends to the watching nodes. The sizes are those of real objects,
 // encoded as an API server encodes them; compression and the watch event
 // around an object are left out.
@@ -37,17 +37,17 @@ func proposal(endpoints, nodes int) EconomyOf {
 	return EconomyOf{EndpointsObject: object, EndpointsChange: change, EndpointsRollout: change * float64(endpoints)}
 }
 
-// EconomyOf is the economy in one encoding. All figures are bytes, those of
+// EconomyOf is the comparison in one encoding. All figures are bytes, those of
 // Change and Rollout for all nodes together.
 type EconomyOf struct {
 	Encoding string `json:"encoding,omitempty"` // json, protobuf
-	// Object is one encoded Endpoints object or full slice.
+	// Object is an encoded Endpoints object or full slice.
 	EndpointsObject int `json:"endpointsObject"`
 	SliceObject     int `json:"sliceObject,omitempty"`
-	// Change is one endpoint replaced.
+	// Change is an endpoint replaced.
 	EndpointsChange float64 `json:"endpointsChange"`
 	SlicesChange    float64 `json:"slicesChange,omitempty"`
-	// Rollout is every endpoint replaced, one after the other.
+	// Rollout is every endpoint replaced, in sequence.
 	EndpointsRollout float64 `json:"endpointsRollout"`
 	SlicesRollout    float64 `json:"slicesRollout,omitempty"`
 	SliceWrites      int     `json:"sliceWrites,omitempty"` // of the rollout
@@ -110,7 +110,7 @@ func economy(endpoints, nodes int) (Economy, error) {
 	return out, nil
 }
 
-// rollout replaces n endpoints of a Service, one at a time, and returns every
+// rollout replaces n endpoints of a Service in sequence, and returns every
 // slice that the controller would write.
 func rollout(endpoints, n int) ([]*discoveryv1.EndpointSlice, error) {
 	c := newCluster(1, endpoints)

@@ -38,7 +38,7 @@ func newPlane() *plane {
 	}
 }
 
-// publish carries what the store has gathered into a new snapshot.
+// publish brings the changes of the store into a new snapshot.
 func (p *plane) publish() error {
 	up := p.store.Flush()
 	if up == nil {
@@ -55,12 +55,12 @@ func (p *plane) publish() error {
 	return p.table.Publish(change)
 }
 
-// sample is what one change took: on the clock, and of the CPU alone, which
-// other processes on the machine do not add to. The collector's work is in
-// neither, but for what it makes the goroutine do.
+// sample is the duration of a change: by the clock, and by the CPU alone, which other
+// processes on the machine do not add to. Neither includes the garbage collector, but for
+// its assists on the goroutine.
 type sample struct{ wall, cpu time.Duration }
 
-// change is one slice event and its publication. Preconditions: the goroutine
+// change is a slice event and the publication of it. Preconditions: the goroutine
 // is locked to its thread.
 func (p *plane) change(slice *discoveryv1.EndpointSlice) (sample, error) {
 	cpu, start := threadTime(), time.Now()
@@ -77,7 +77,7 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// build fills an empty plane with the whole cluster in one publication, as
+// build fills an empty plane with the whole cluster in a single publication, as
 // after the first list of every object. The objects are made beforehand.
 func (p *plane) build(c *cluster) (time.Duration, error) {
 	nodes := nodeObjects()
@@ -107,16 +107,15 @@ func (p *plane) build(c *cluster) (time.Duration, error) {
 // target is a slice of a Service, both by number.
 type target struct{ service, slice int }
 
-// next is the target's slice with one more endpoint replaced, or, when all
-// are, with the first ones back.
+// next is the target's slice with one more endpoint replaced or, when all are, with the
+// first endpoints restored.
 func (p *plane) next(c *cluster, t target) *discoveryv1.EndpointSlice {
 	size := min(perSlice, c.sizes[t.service]-t.slice*perSlice)
 	p.replaced[t] = (p.replaced[t] + 1) % (size + 1)
 	return c.sliceObject(t.service, t.slice, p.replaced[t])
 }
 
-// changes measures n events, each of which replaces one more endpoint of a
-// slice that pick names.
+// changes measures n events. Each replaces another endpoint of a slice that pick names.
 func (p *plane) changes(ctx context.Context, c *cluster, n int, pick func(i int) target) (spread, error) {
 	var s spread
 	runtime.LockOSThread()
@@ -162,8 +161,8 @@ func (c *cluster) ofSize(size int) func(int) target {
 	return func(i int) target { return all[i%len(all)] }
 }
 
-// allocation is what one change allocates, the decoding of the event left
-// out: that is the source's.
+// allocation is the memory that a change allocates, without the decoding of the event in
+// the source.
 type allocation struct{ bytes, objects uint64 }
 
 // allocations measures the median of n changes.
@@ -186,7 +185,7 @@ func (p *plane) allocations(c *cluster, n int, pick func(i int) target) (allocat
 	return allocation{bytes[n/2], objects[n/2]}, nil
 }
 
-// heap is what is live after a full collection.
+// heap returns the live memory after a full collection.
 func heap() uint64 {
 	runtime.GC()
 	runtime.GC() // finalizers of the first

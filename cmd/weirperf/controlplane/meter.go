@@ -83,7 +83,7 @@ func (m *meter) run() {
 	m.done <- summary(stalls, rounds, total, lost, waited, &before, &after)
 }
 
-// round does what a worker does for a batch of packets.
+// round does the work of a worker for a batch of packets.
 func (m *meter) round(n int) {
 	s := m.table.Load()
 	var w [5]uint64

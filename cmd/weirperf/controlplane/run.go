@@ -10,14 +10,14 @@ import (
 	"github.com/weirlb/weir/cmd/weir/tuning"
 )
 
-// Result is what `weirperf table --json` prints. Durations are microseconds
+// Result is the output of `weirperf table --json`. Durations are microseconds
 // from the slice event to the published snapshot unless named otherwise.
 type Result struct {
 	Services  int `json:"services"`
 	Endpoints int `json:"endpoints"`
 	// BuildSeconds is everything from the first slice to the snapshot.
 	BuildSeconds float64 `json:"buildSeconds"`
-	// ChangeP50us and the next are of one endpoint replaced in any slice.
+	// ChangeP50us and the next are of an endpoint replaced in any slice.
 	ChangeP50us float64 `json:"changeP50us"`
 	ChangeP99us float64 `json:"changeP99us"`
 	// Change is all of their quantiles.
@@ -25,12 +25,12 @@ type Result struct {
 	// ChangeAllocBytes is of a Service of 25 endpoints.
 	ChangeAllocBytes     uint64  `json:"changeAllocBytes"`
 	HeapBytesPerEndpoint float64 `json:"heapBytesPerEndpoint"`
-	// BySize are changes of Services of one size.
+	// BySize are changes of Services of a given size.
 	BySize  []SizeResult   `json:"bySize"`
 	Rollout *RolloutResult `json:"rollout,omitempty"`
 	// Tenth is the same with a tenth of the Services and endpoints.
 	Tenth *TenthResult `json:"tenth,omitempty"`
-	// Economy is what slices save over one Endpoints object.
+	// Economy compares EndpointSlices with an Endpoints object.
 	Economy *Economy `json:"economy,omitempty"`
 }
 
@@ -63,7 +63,7 @@ type RolloutResult struct {
 }
 
 // TenthResult says how the cost of a change of a Service of 25 endpoints
-// grows with what does not concern it: ratios of the full to the tenth, those
+// grows with the rest of the cluster: ratios of the full to the tenth, those
 // of time by the CPU's.
 type TenthResult struct {
 	Services   int     `json:"services"`
@@ -165,8 +165,8 @@ func (r *runner) sizes(out *Result, p *plane, c *cluster) error {
 	return nil
 }
 
-// rolloutStep is how many endpoints one event of a rollout replaces: the slice
-// controller coalesces what happens within a second.
+// rolloutStep is the number of endpoints that an event of a rollout replaces: the slice
+// controller coalesces the changes of a second.
 const rolloutStep = 20
 
 // rollout replaces all endpoints of the largest Service, slice by slice.

@@ -15,17 +15,17 @@ import (
 	"github.com/weirlb/weir/cmd/weirperf/machine"
 )
 
-// StallOptions are what the worker is disturbed by, and for how long.
+// StallOptions are the disturbances of the worker, and their duration.
 type StallOptions struct {
 	Seconds             float64
 	Services, Endpoints int // of the churn
-	Events              int // of one storm of watch events; 0: none
+	Events              int // of a storm of watch events; 0: none
 }
 
-// Stall is how much of its time a worker loses.
+// Stall is the share of time that a worker loses.
 type Stall struct {
 	// LostPercent of the time is in stalls: rounds of the worker's loop that
-	// took more than 10 us, less what a round takes.
+	// took more than 10 us, less the duration of a round.
 	LostPercent float64 `json:"lostPercent"`
 	// P99us and Maxus are of the stalls, P50us too.
 	P50us float64 `json:"p50us"`
@@ -36,22 +36,20 @@ type Stall struct {
 	Over1ms   int     `json:"over1ms"`
 	RoundNs   float64 `json:"roundNs"` // of a round without a stall
 	Seconds   float64 `json:"seconds"`
-	// WaitedPercent of the time the thread was ready to run and another had
-	// its CPU (schedstat), Weir's own or another's.
+	// WaitedPercent of the time the thread was ready to run and another had the CPU
+	// (schedstat), Weir's own or another's.
 	WaitedPercent float64 `json:"waitedPercent"`
-	// OwnPercent is LostPercent without WaitedPercent: where nothing of Weir's
-	// may run on the worker's CPU, what other processes on the machine do not
-	// account for.
+	// OwnPercent is LostPercent without WaitedPercent: the loss that other processes on the
+	// machine do not account for, if nothing of Weir's may run on the worker's CPU.
 	OwnPercent float64 `json:"ownPercent"`
-	// BeyondCalmPercent is by how much OwnPercent is above that of calm: what
-	// the control plane costs. Interrupts cost a worker something in any case.
+	// BeyondCalmPercent is OwnPercent less that of calm: the cost of the control plane. Interrupts cost a worker something in any case.
 	BeyondCalmPercent float64 `json:"beyondCalmPercent"`
 	// Voluntary switches are the Go runtime's, involuntary ones the kernel's.
 	Voluntary   int64 `json:"voluntarySwitches"`
 	Involuntary int64 `json:"involuntarySwitches"`
 }
 
-// StallResult is what `weirperf stall --json` prints.
+// StallResult is the output of `weirperf stall --json`.
 type StallResult struct {
 	Workers int    `json:"workers"`
 	CPU     int    `json:"cpu"` // the worker's; -1: not pinned

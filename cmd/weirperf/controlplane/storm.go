@@ -94,7 +94,7 @@ func (r *runner) storm(o StallOptions, out *StallResult) error {
 // stormMark is the endpoint of the Service "mark" after so many storms.
 func stormMark(n int) string { return address(172, n) }
 
-// stormFollower publishes what a source delivers.
+// stormFollower publishes the updates of a source.
 type stormFollower struct {
 	plane *plane
 	marks chan string
@@ -186,11 +186,11 @@ func startStormServer(ctx context.Context, events int) (*stormServer, error) {
 }
 
 func (s *stormServer) stop() {
-	_ = s.in.Close() // it ends with its standard input
+	_ = s.in.Close() // end of standard input ends it
 	_ = s.cmd.Wait()
 }
 
-// play has storm n played and returns its size in bytes.
+// play starts storm n and returns the size in bytes.
 func (s *stormServer) play(ctx context.Context, n int) (int64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s/storm?n=%d", s.URL, n), nil)
 	if err != nil {

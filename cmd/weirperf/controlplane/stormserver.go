@@ -24,11 +24,11 @@ import (
 
 const protobufType = "application/vnd.kubernetes.protobuf"
 
-// markService has one endpoint, which the last event of a storm changes.
+// markService has a single endpoint, which the last event of a storm changes.
 const markService = "mark"
 
 // stormAPI is as much of an API server as informers need to list and watch:
-// lists, and one watch of EndpointSlices to which storms are played. Lists as
+// lists, and a watch of EndpointSlices to which storms are played. Lists as
 // streams are refused, and the informers ask again in the older way.
 type stormAPI struct {
 	cluster *cluster
@@ -36,7 +36,7 @@ type stormAPI struct {
 
 	mu      sync.Mutex
 	version int
-	watch   chan []byte // to the watch of slices, nil before there is one
+	watch   chan []byte // to the watch of slices, nil before the watch begins
 	ended   <-chan struct{}
 }
 
@@ -165,8 +165,8 @@ func (a *stormAPI) storm(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]int64{"bytes": size})
 }
 
-// record makes the events of storm n, encoded: endpoints of slices are replaced
-// one by one. The last one is the mark.
+// record makes the events of storm n, encoded: endpoints of slices are replaced in turn.
+// The last event is the mark.
 func (a *stormAPI) record(n int) [][]byte {
 	var out [][]byte
 	pick := a.cluster.anySlice()
@@ -199,7 +199,7 @@ func (a *stormAPI) event(s *discoveryv1.EndpointSlice) []byte {
 	enc := streaming.NewEncoder(info.StreamSerializer.Framer.NewFrameWriter(b), scheme.Codecs.EncoderForVersion(info.StreamSerializer.Serializer, discoveryv1.SchemeGroupVersion))
 	err := enc.Encode(&metav1.WatchEvent{Type: string(watch.Modified), Object: runtime.RawExtension{Raw: encode(discoveryv1.SchemeGroupVersion, s)}})
 	if err != nil {
-		panic(err) // the type is one of ours
+		panic(err) // the type is ours
 	}
 	return b.Bytes()
 }
@@ -209,7 +209,7 @@ func encode(gv schema.GroupVersion, o runtime.Object) []byte {
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), protobufType)
 	b, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, gv), o)
 	if err != nil {
-		panic(err) // the type is one of ours
+		panic(err) // the type is ours
 	}
 	return b
 }

@@ -21,21 +21,21 @@ const (
 	endpointPort = 8080
 )
 
-// measured is one figure of one turn.
+// measured is a figure of a turn.
 type measured struct {
 	report.Key
 	report.Turn
 }
 
-// workload is one kind of load. Its measure function puts the load on the
-// running peer, and takes it off again, at every turn.
+// workload is a kind of load. The measure function puts the load on the running peer, and
+// takes it off again, at every turn.
 type workload struct {
 	name     string
 	protocol peer.Protocol
 	measure  func(context.Context, *stand) ([]measured, error)
 }
 
-// stand is what a workload finds: a peer at work in a testbed.
+// stand is the place of a workload: a peer at work in a testbed.
 type stand struct {
 	*testbed.Bed
 	o       options
@@ -117,7 +117,7 @@ func (b *bench) run(ctx context.Context, settings []testbed.Setting) ([]report.R
 	return results, nil
 }
 
-// runSetting builds a testbed and lets every peer have its turns in it.
+// runSetting builds a testbed and gives every peer turns in it.
 func (b *bench) runSetting(ctx context.Context, setting testbed.Setting) (err error) {
 	bed, err := testbed.New(setting)
 	if err != nil {
@@ -126,7 +126,7 @@ func (b *bench) runSetting(ctx context.Context, setting testbed.Setting) (err er
 	defer func() { err = errors.Join(err, bed.Close()) }()
 	for turn := range b.o.turns {
 		for i := range b.peers {
-			// Who begins changes, so that nobody always follows the same one.
+			// The order rotates, so that no peer always follows the same peer.
 			p := b.peers[(i+turn)%len(b.peers)]
 			b.progress("%s: turn %d of %d: %s", setting, turn+1, b.o.turns, p.Name())
 			if err := b.turn(ctx, bed, p); err != nil {
@@ -179,8 +179,8 @@ func (b *bench) turn(ctx context.Context, bed *testbed.Bed, p peer.Peer) (err er
 	return nil
 }
 
-// refused is an error when the peer had no room for something: what it then
-// did not do would look like speed, or the loss of it.
+// refused is an error when the peer had no room for something: the work that it then left
+// out would look like speed, or like loss.
 func refused(r peer.Running) error {
 	counts, err := r.Refused()
 	if err != nil {
@@ -194,7 +194,7 @@ func refused(r peer.Running) error {
 	return nil
 }
 
-// config is what every peer is told.
+// config is the configuration of every peer.
 func (b *bench) config(work []workload) peer.Config {
 	c := peer.Config{Weir: b.o.weir, MaxFlows: slices.Max(b.o.flows)}
 	if slices.ContainsFunc(work, func(w workload) bool { return w.name == report.New }) {

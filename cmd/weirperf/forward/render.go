@@ -28,7 +28,7 @@ func (r *result) render(w io.Writer) error {
 	return err
 }
 
-// line is one result on one line.
+// line formats a result as a line.
 func line(r report.Result) string {
 	s := fmt.Sprintf("%-9s %-16s", r.Peer, r.Workload)
 	if r.Flows > 0 {

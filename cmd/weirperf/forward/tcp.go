@@ -17,8 +17,7 @@ import (
 
 const (
 	tcpClients = 16
-	// tcpSources are the clients' addresses: a closed connection keeps its
-	// port for a minute.
+	// tcpSources are the clients' addresses: a closed connection holds a port for a minute.
 	tcpSources = 256
 	// fixedRate is the load, in requests per second, at which latency is
 	// measured: less than any path here can bear.
@@ -40,8 +39,8 @@ func (s *stand) tcpLoad(clients int) *tcpload.Load {
 	return &tcpload.Load{Namespace: s.Client, Target: to, Targets: n, Source: testbed.FirstClient, Sources: tcpSources, Clients: clients}
 }
 
-// withServers runs f beside servers in the backend. Every thread may run as
-// soon as its system call returns: Go's scheduler is not what is measured.
+// withServers runs f beside servers in the backend. Every thread may run as soon as a
+// system call returns: the measurement leaves Go's scheduler out.
 func (s *stand) withServers(clients int, answer bool, f func(*tcpload.Server) error) (err error) {
 	threads := 2 * clients
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(threads + clients + 4))
@@ -53,7 +52,7 @@ func (s *stand) withServers(clients int, answer bool, f func(*tcpload.Server) er
 	return f(server)
 }
 
-// metered runs a load and adds what the LB core did meanwhile, from settle to
+// metered runs a load and adds the work of the LB core meanwhile, from settle to
 // the end of the span.
 func (s *stand) metered(ctx context.Context, load func(settle, span time.Duration) (tcpload.Outcome, error)) (tcpload.Outcome, report.Turn, error) {
 	span := time.Duration(s.o.seconds * float64(time.Second))
@@ -134,11 +133,11 @@ func measureRequest(ctx context.Context, s *stand) ([]measured, error) {
 
 func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// offloads are what client and backend, and the node, leave to their devices.
+// offloads are the tasks that client and backend, and the node, leave to their devices.
 type offloads struct {
 	name         string
 	segmentation bool // TSO, GSO and, on the receiving side, GRO
-	checksums    bool // of what is sent
+	checksums    bool // of sent packets
 }
 
 var offloadVariants = []offloads{
@@ -172,9 +171,9 @@ func measureBulk(ctx context.Context, s *stand) ([]measured, error) {
 }
 
 // withOffloads sets the offloads of the testbed's interfaces while f runs.
-// What a device does not let be changed, as a veth whose peer has an XDP
-// program does not let segmentation be switched on, stays: that is part of
-// what the path costs.
+// An offload that the device does not let be changed stays: that is part of the path's
+// cost. A veth whose peer has an XDP program, for example, does not let segmentation be
+// switched on.
 func (s *stand) withOffloads(v offloads, f func() error) (err error) {
 	type end struct {
 		n    *netlab.Namespace

@@ -27,8 +27,8 @@ func newFlows(seconds float64) int { return int((seconds + settle.Seconds()) * 1
 // settle is how long a load runs before it is measured.
 const settle = 100 * time.Millisecond
 
-// window is how many packets are under way. A veth holds 256 packets: with no
-// more than that none is lost, and there is always a next one.
+// window is the number of packets in flight. A veth holds 256 packets: with fewer none is
+// lost, and the next packet is always there.
 const window = 192
 
 // warmUpWithin is how long the first packets of all connections may take.
@@ -39,8 +39,8 @@ var udpWorkloads = []workload{
 	{report.New, peer.UDP, measureNew},
 }
 
-// traffic is UDP under way: a generator at the client, a sink at the backend
-// which may send back, and one at the client for what comes back.
+// traffic is UDP under way: a generator at the client, a sink at the backend which may send
+// back, and a sink at the client for the answers.
 type traffic struct {
 	s         *stand
 	generator *generate.Generator
@@ -49,7 +49,7 @@ type traffic struct {
 	both      bool
 }
 
-// newTraffic makes traffic in one direction, or in both.
+// newTraffic makes traffic in the client's direction, or in both.
 func newTraffic(s *stand, both bool) (_ *traffic, err error) {
 	t := &traffic{s: s, both: both}
 	defer func() {
@@ -81,7 +81,7 @@ func (t *traffic) plan(order generate.Order, first, flows int) generate.Plan {
 		Client: testbed.FirstClient, Target: to, Endpoints: uint32(n), Window: window}
 }
 
-// delivered is what has arrived, at both ends together.
+// delivered is the traffic that has arrived, at both ends together.
 func (t *traffic) delivered() (sink.Count, error) {
 	there, err := t.there.Read()
 	if err != nil {
@@ -91,7 +91,7 @@ func (t *traffic) delivered() (sink.Count, error) {
 	return sink.Count{Packets: there.Packets + back.Packets, Bytes: there.Bytes + back.Bytes}, err
 }
 
-// all sends one packet of each connection and waits for the last.
+// all sends a packet of each connection and waits for the last.
 func (t *traffic) all(ctx context.Context, first, flows int) error {
 	before, err := t.delivered()
 	if err != nil {
@@ -132,7 +132,7 @@ func (t *traffic) opened(ctx context.Context, flows int) error {
 	}
 }
 
-// measure runs the generator for a while and says what became of its packets.
+// measure runs the generator for a while and returns the outcome of the packets.
 func (t *traffic) measure(ctx context.Context, p generate.Plan) (turn report.Turn, err error) {
 	start, err := t.delivered()
 	if err != nil {
@@ -149,7 +149,7 @@ func (t *traffic) measure(ctx context.Context, p generate.Plan) (turn report.Tur
 	if p.Order == generate.Sequence && sent >= uint64(p.Flows) {
 		return turn, fmt.Errorf("all %d connections were opened before the time was over: give less --seconds", p.Flows)
 	}
-	if err := pause(ctx, 20*time.Millisecond); err != nil { // what is under way arrives
+	if err := pause(ctx, 20*time.Millisecond); err != nil { // packets in flight arrive
 		return turn, err
 	}
 	end, err := t.delivered()

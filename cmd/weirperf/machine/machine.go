@@ -1,4 +1,4 @@
-// Package machine says on what a figure was measured.
+// Package machine describes the machine of a measurement.
 package machine
 
 import (
@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is what a figure depends on besides the code.
+// Machine has the properties that a figure depends on besides the code.
 type Machine struct {
 	CPU      string `json:"cpu"`
 	CPUs     int    `json:"cpus"` // that this process may use
@@ -22,7 +22,7 @@ type Machine struct {
 	Revision string `json:"revision,omitempty"` // of the source, with -dirty where it was changed
 }
 
-// Describe describes this machine. What cannot be read is left empty.
+// Describe describes this machine. A property that cannot be read is left empty.
 func Describe() Machine {
 	m := Machine{CPU: cpuModel("/proc/cpuinfo"), CPUs: runtime.NumCPU(), Go: runtime.Version(), Revision: revision()}
 	var info unix.Sysinfo_t
@@ -36,7 +36,7 @@ func Describe() Machine {
 	return m
 }
 
-// String is one line.
+// String formats the machine as a line.
 func (m Machine) String() string {
 	s := fmt.Sprintf("%s, %d CPUs, %d MB, Linux %s, %s", m.CPU, m.CPUs, m.MemoryMB, m.Kernel, m.Go)
 	if m.Revision != "" {

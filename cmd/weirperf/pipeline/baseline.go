@@ -17,9 +17,9 @@ import (
 	"github.com/weirlb/weir/perf/report"
 )
 
-// Ratio compares one figure of this binary with the baseline's. The ratio is taken
+// Ratio compares a figure of this binary with the baseline's. The ratio is taken
 // per turn, in which both binaries run one after the other, so that a machine that
-// gets slower from one turn to the next does not change it.
+// gets slower from turn to turn does not change it.
 type Ratio struct {
 	Mode    string `json:"mode"`
 	Flows   int    `json:"flows"`
@@ -64,7 +64,7 @@ func (c *comparison) run(ctx context.Context) ([]Ratio, error) {
 	return compare(sides[1].reports, sides[0].reports)
 }
 
-// measure runs one binary once, as a process of its own.
+// measure runs a binary once, as a separate process.
 func (c *comparison) measure(ctx context.Context, binary string) (*Report, error) {
 	cmd := exec.CommandContext(ctx, binary, c.o.arguments()...)
 	var out, complaints bytes.Buffer
@@ -90,8 +90,8 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
-// arguments are those of a run that is measured: what every release of this
-// command understands.
+// arguments are those of a run that is measured: only those that every release of this
+// command has.
 func (o *Options) arguments() []string {
 	flows := make([]string, len(o.Flows))
 	for i, n := range o.Flows {
@@ -101,14 +101,14 @@ func (o *Options) arguments() []string {
 		"--workers", strconv.Itoa(o.Workers), "--samples", strconv.Itoa(o.Samples)}
 }
 
-// figure names what two reports have in common.
+// figure names a result that two reports share.
 type figure struct {
 	mode, kind     string
 	flows, workers int
 }
 
-// compare pairs the reports of both binaries turn by turn. A figure that one of them
-// lacks is an error: the binaries do not measure the same.
+// compare pairs the reports of both binaries turn by turn. A figure that either lacks is an
+// error: the binaries do not measure the same.
 func compare(own, base []*Report) ([]Ratio, error) {
 	var ratios []Ratio
 	for _, x := range own[0].Results {
@@ -134,7 +134,7 @@ func compare(own, base []*Report) ([]Ratio, error) {
 	return ratios, nil
 }
 
-// figure returns one result in nanoseconds per packet.
+// figure returns a result in nanoseconds per packet.
 func (r *Report) figure(f figure) (float64, error) {
 	for _, x := range r.Results {
 		if (figure{x.Mode, x.Kind, x.Flows, x.Workers}) == f && x.NsPerPacket > 0 {

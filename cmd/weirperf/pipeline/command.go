@@ -23,7 +23,7 @@ type usageError struct{ error }
 // ExitCode is 2.
 func (usageError) ExitCode() int { return 2 }
 
-// Options are what the command is asked for.
+// Options are the options of the command.
 type Options struct {
 	Flows   []int
 	Mode    string
@@ -168,7 +168,7 @@ func (o *Options) check() error {
 	return errors.Join(errs...)
 }
 
-// Report is what the command found; as JSON it has a fixed form.
+// Report is the result of the command; as JSON it has a fixed form.
 type Report struct {
 	Machine machine.Machine    `json:"machine"`
 	Results []Result           `json:"results"`
@@ -176,7 +176,7 @@ type Report struct {
 	Tables  []Table            `json:"tables"`
 }
 
-// Result is one figure: nanoseconds of CPU per packet and worker.
+// Result is a figure: nanoseconds of CPU per packet and worker.
 type Result struct {
 	Mode            string  `json:"mode"`
 	Flows           int     `json:"flows"`
@@ -186,7 +186,7 @@ type Result struct {
 	Max             float64 `json:"max"`
 	AllocsPerPacket float64 `json:"allocsPerPacket"`
 	Workers         int     `json:"workers"`
-	// Generation is what making a packet cost, which is not in the others.
+	// Generation is the cost of making a packet, which is not in the others.
 	Generation float64 `json:"generationNs"`
 }
 
@@ -224,7 +224,7 @@ func (r *Report) render(w io.Writer, o Options) error {
 	return err
 }
 
-// ratioName names the ratio of a result of several workers to that of one.
+// ratioName names the ratio of a result of several workers to that of a single worker.
 func (x *Result) ratioName() string {
 	return fmt.Sprintf("%s %d flows, %d workers/1", x.Kind, x.Flows, x.Workers)
 }

@@ -20,7 +20,7 @@ const (
 	perRound  = 64      // packets that a port receives in a round
 	sampleLen = 1 << 18 // packets of a sample, per port
 	leastNew  = 1 << 10 // flows from which filling a table is measured
-	// streamAge is after how long an answered UDP flow is in its last state.
+	// streamAge is the age at which an answered UDP flow reaches its last state.
 	streamAge = 2200 * time.Millisecond
 )
 
@@ -51,7 +51,7 @@ func (r *runner) run() (*Report, error) {
 	return &r.report, nil
 }
 
-// flows measures one number of flows.
+// flows measures a given number of flows.
 func (r *runner) flows(n int) error {
 	r.say("%d flows: making the table", n)
 	m, err := newBalancer(modeNamed(r.o.Mode), r.o.Workers, max(leastNew, n+n/8))
@@ -141,7 +141,7 @@ func newBench(m *inMemory, o Options, flows int) *bench {
 	return b
 }
 
-// trace is what a worker's ports receive in one sample; a port may get nothing.
+// trace is the input of a worker's ports in a sample; a port may get nothing.
 type trace struct {
 	maker *maker
 	port  [2][]packet
@@ -168,7 +168,7 @@ func (b *bench) run(worker int, t *trace, rounds bool) {
 	}
 }
 
-// timed runs all traces at the same time, one per worker, and returns the CPU
+// timed runs all traces at the same time, each on a worker, and returns the CPU
 // time per packet and worker.
 func (b *bench) timed(traces []*trace, rounds bool) float64 {
 	spent := make([]float64, len(traces))
@@ -238,7 +238,7 @@ func (s *samples) note(total, generation float64) {
 	s.generation = append(s.generation, generation)
 }
 
-// perPacket leaves out what starting a sample's goroutines allocates.
+// perPacket leaves out the allocations that start a sample's goroutines.
 func perPacket(allocs uint64, traces []*trace) float64 {
 	const perStart = 16
 	n := 0
@@ -266,7 +266,7 @@ func (b *bench) counts() (sent, dropped uint64) {
 	return sent, dropped
 }
 
-// check says whether every packet of a sample went where its kind goes.
+// check reports whether every packet of a sample had the outcome of its kind.
 func (b *bench) check(kind string, traces []*trace, sent, dropped uint64) error {
 	nowSent, nowDropped := b.counts()
 	n := uint64(0)

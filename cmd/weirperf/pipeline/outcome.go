@@ -51,7 +51,7 @@ func (m mode) outerLen() int {
 	return 0
 }
 
-// choice is what the load balancer chose for a flow; in nat it is where the answers
+// choice is the load balancer's choice for a flow; in nat it is where the answers
 // come from and go to.
 type choice struct {
 	endpoint uint16
@@ -61,8 +61,7 @@ type choice struct {
 
 const maxFrame = packetLen + header.MaxEncapLen
 
-// chosen reads from a request as it left which flow it is of and what was chosen
-// for that.
+// chosen reads the flow, and the choice for it, from a request as it left.
 func (b *bench) chosen(f []byte, m *maker) (flow uint32, c choice, err error) {
 	at := b.mode.outerLen()
 	if len(f) != packetLen+at {
@@ -146,7 +145,7 @@ func putIPv4Sum(ip []byte) {
 	binary.LittleEndian.PutUint16(ip[10:], header.Checksum(0, ip[:header.IPv4Len]))
 }
 
-// checkOut says whether each of n packets that left by a port, made by m, has the
+// checkOut reports whether each of n packets that left by a port, made by m, has the
 // bytes that are due to its flow.
 func (b *bench) checkOut(q *lbtest.Memory, port int, m *maker, n int) error {
 	if len(q.Out) != n {

@@ -23,7 +23,7 @@ var products = []struct{ peer, heading string }{
 	{"haproxy", "HAProxy"}, {"nginx", "nginx"},
 }
 
-// figure is a row of a table: one figure of a workload.
+// figure is a row of a table: a figure of a workload.
 type figure struct {
 	label string
 	of    func(report.Result) float64
@@ -71,7 +71,7 @@ func (p *page) forward(b []byte) error {
 	return nil
 }
 
-// setting shows the results of one setting of the testbed.
+// setting shows the results of a setting of the testbed.
 func (p *page) setting(name, text string, all []report.Result) error {
 	results := slices.DeleteFunc(slices.Clone(all), func(r report.Result) bool { return r.Setting != name })
 	if len(results) == 0 {
@@ -95,7 +95,7 @@ func (p *page) setting(name, text string, all []report.Result) error {
 	return nil
 }
 
-// compare writes the table of one setting: a row per workload, a column per product.
+// compare writes the table of a setting: a row per workload, a column per product.
 func (p *page) compare(results []report.Result) {
 	p.WriteString("| Workload ")
 	rule := "| --- "

@@ -1,5 +1,4 @@
-// Package results makes one readable report of what the other commands have
-// printed as JSON. It is the command `weirperf report`.
+// Package results makes a readable report of the JSON that the other commands have printed. It is the command `weirperf report`.
 package results
 
 import (
@@ -50,8 +49,7 @@ func (p *page) chart(name string, c report.Chart) error {
 	return os.WriteFile(filepath.Join(p.dir, name), c.SVG(), 0o644)
 }
 
-// sections are the parts of the report and what they are made of, what shows
-// best first.
+// sections are the parts of the report and their sources, the most telling first.
 var sections = []struct {
 	file  string
 	write func(*page, []byte) error
@@ -89,6 +87,6 @@ func write(dir, how string) error {
 // where returns the machine that results were measured on, as they name it.
 func where(b []byte) string {
 	var r struct{ Machine machine.Machine }
-	_ = json.Unmarshal(b, &r) // the section reports what is wrong with it
+	_ = json.Unmarshal(b, &r) // the section reports the error
 	return r.Machine.String()
 }

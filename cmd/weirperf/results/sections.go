@@ -69,7 +69,7 @@ func (p *page) table(b []byte) error {
 	return nil
 }
 
-// stall shows what the control plane costs a worker.
+// stall shows the cost of the control plane to a worker.
 func (p *page) stall(b []byte) error {
 	type part struct{ LostPercent, P99us, Maxus, OwnPercent, BeyondCalmPercent float64 }
 	var r struct{ Calm, Churn, Storm *part }

@@ -2,7 +2,8 @@
 //
 // A time that is enough on a quiet machine is multiplied by a factor that is measured:
 // how long a fixed piece of work takes, and how many threads want a CPU. It is for
-// deadlines of what should happen. A wait for what should not happen keeps its time.
+// deadlines of events that should happen. A wait for an event that should not happen keeps
+// its time.
 package patience
 
 import (
@@ -21,7 +22,7 @@ import (
 // 1, for example WEIR_SLOW=4.
 const Variable = "WEIR_SLOW"
 
-// most bounds what is measured: beyond it a failure would take too long to be seen.
+// most bounds the factor: beyond it a failure would take too long to be seen.
 const most = 20
 
 // For returns d, which is enough on a quiet machine, as it is on this machine now.
@@ -29,7 +30,7 @@ func For(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * Factor())
 }
 
-// Factor returns how many times slower than a quiet machine this one is, from 1. The
+// Factor returns how many times slower than a quiet machine this machine is, from 1. The
 // speed is measured once, the load is that of the last second.
 func Factor() float64 {
 	if set, ok := override(); ok {
@@ -59,7 +60,7 @@ func parseOverride(text string) (float64, error) {
 	return f, nil
 }
 
-// quietWork is what the fixed piece of work takes on a quiet server CPU of 2020.
+// quietWork is the duration of the fixed piece of work on a quiet server CPU of 2020.
 const quietWork = 25 * time.Millisecond
 
 // speed returns how many times longer than that it takes here, once measured. An
@@ -92,8 +93,8 @@ var lately struct {
 	load float64
 }
 
-// load returns how many threads want each CPU, from 0: the greater of those that want
-// one now and the average of the last minute.
+// load returns how many threads want each CPU, from 0: the greater of the threads that want
+// a CPU now and the average of the last minute.
 func load() float64 {
 	lately.Lock()
 	defer lately.Unlock()

@@ -13,7 +13,7 @@ import (
 // built is the directory of the binary, to be removed in the end.
 var built string
 
-// binary builds weir once. WEIR_BINARY names one that is there already.
+// binary builds weir once. WEIR_BINARY names an existing binary.
 var binary = sync.OnceValues(func() (string, error) {
 	if b := os.Getenv("WEIR_BINARY"); b != "" {
 		return b, nil

@@ -26,8 +26,7 @@ type Echo struct {
 	conns map[net.Conn]bool
 }
 
-// ServeEcho starts an echo server inside n for TCP and UDP on one numeric
-// address. "[::]:port" serves both families. A TCP connection is echoed until
+// ServeEcho starts an echo server inside n for TCP and UDP on a numeric address. "[::]:port" serves both families. A TCP connection is echoed until
 // the client closes its direction; then the server closes its own.
 func ServeEcho(n *netlab.Namespace, name, address string) (*Echo, error) {
 	tcp, err := n.Listen("tcp", address)
@@ -79,7 +78,7 @@ func (e *Echo) serveUDP(name string) {
 	}
 }
 
-// Close ends the server and its connections.
+// Close ends the server and all connections.
 func (e *Echo) Close() error {
 	e.tcp.Close()
 	e.udp.Close()
@@ -92,12 +91,12 @@ func (e *Echo) Close() error {
 	return nil
 }
 
-// EchoReport is what came of a series of datagrams.
+// EchoReport is the outcome of a series of datagrams.
 type EchoReport struct {
 	Sent, Lost, Corrupt int
 }
 
-// CheckEcho sends one datagram of each size from least to most and compares
+// CheckEcho sends a datagram of each size from least to most and compares
 // the answers. A datagram without an answer within the given time is lost; it
 // is not sent again. After ten losses CheckEcho gives up.
 func CheckEcho(c net.Conn, least, most int, within time.Duration) (EchoReport, error) {

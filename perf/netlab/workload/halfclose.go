@@ -47,8 +47,8 @@ func ServeHalfClosed(n *netlab.Namespace, address string, wait time.Duration) (n
 	return l, nil
 }
 
-// HalfClose asks such a server for n bytes, closes its own direction and
-// checks what comes back.
+// HalfClose asks such a server for n bytes, closes the sending direction and checks the
+// answer.
 func HalfClose(ctx context.Context, from *netlab.Namespace, to netip.AddrPort, n int64) error {
 	const seed = 1
 	c, err := from.DialContext(ctx, "tcp", to.String())

@@ -16,9 +16,8 @@ import (
 	"github.com/weirlb/weir/perf/netlab"
 )
 
-// Load sends small HTTP requests over connections of its own making, without
-// any retry: what net/http's client would quietly send again counts as
-// failed.
+// Load sends small HTTP requests over its own connections, without any retry: a request
+// that net/http's client would quietly send again counts as failed.
 type Load struct {
 	Namespace *netlab.Namespace
 	Targets   []netip.AddrPort // taken in turn
@@ -27,15 +26,15 @@ type Load struct {
 	Concurrency int           // 0: 1
 	Requests    int           // in all; 0: until the context is done
 	Pause       time.Duration // of each client between two requests
-	Timeout     time.Duration // of one request; 0: 10 s
-	// KeepAlive sends all requests of one client over one connection,
-	// else each has its own.
+	Timeout     time.Duration // of a request; 0: 10 s
+	// KeepAlive sends all requests of a client over the same connection, else each over a
+	// new connection.
 	KeepAlive bool
 	// ServerCloses asks for "Connection: close", so that the connection
-	// spends its TIME-WAIT at the server; else the client closes first.
+	// spends TIME-WAIT at the server; else the client closes first.
 	ServerCloses bool
-	// Record, called at the start of each request, says where its outcome
-	// goes; nil: to the Record that Run returns.
+	// Record is called at the start of each request and returns the Record for the outcome;
+	// nil: the Record that Run returns.
 	Record func() *Record
 }
 
@@ -64,8 +63,8 @@ func (l *Load) Run(ctx context.Context) (*Record, error) {
 	return own, err
 }
 
-// clients runs f count times at once, each on a thread of its own inside n,
-// where all of its sockets are made.
+// clients runs f count times at once, each on a separate thread inside n, where all sockets
+// of the client are made.
 func clients(n *netlab.Namespace, count int, f func()) error {
 	var wait sync.WaitGroup
 	errs := make([]error, max(1, count))
@@ -91,7 +90,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// client is one sequence of requests.
+// client is a sequence of requests.
 type client struct {
 	load   *Load
 	conn   net.Conn
@@ -106,7 +105,7 @@ func (c *client) close() {
 	}
 }
 
-// request makes one request and records it.
+// request makes a request and records it.
 func (c *client) request(ctx context.Context, target netip.AddrPort, r *Record) {
 	timeout := c.load.Timeout
 	if timeout == 0 {

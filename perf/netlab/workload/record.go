@@ -25,7 +25,7 @@ type Record struct {
 	refusals []time.Duration
 }
 
-// begin enters a request that is on its way; end or cancel must follow.
+// begin enters a request under way; end or cancel must follow.
 func (r *Record) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,8 +39,7 @@ func (r *Record) cancel() {
 	r.pending--
 }
 
-// end enters the outcome of a request: who served it and how long it took, or
-// why it failed.
+// end enters the outcome of a request: the server and the duration, or the error.
 func (r *Record) end(server string, took time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +143,7 @@ func percentile(d []time.Duration, p float64) time.Duration {
 	return sorted[min(len(sorted)-1, int(float64(len(sorted))*p/100))]
 }
 
-// Merge adds what other recorded.
+// Merge adds the records of other.
 func (r *Record) Merge(other *Record) {
 	other.mu.Lock()
 	defer other.mu.Unlock()

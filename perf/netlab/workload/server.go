@@ -26,7 +26,7 @@ const (
 
 // Server is an HTTP server with these paths:
 //
-//	/                      its name
+//	/                      the server's name
 //	/bytes?n=N&seed=S      N bytes of NewStream(S)
 //	/slow?n=N&seed=S&rate=R  the same at R bytes per second
 //	/upload                reads the body, answers its SHA-256 in hexadecimal
@@ -107,7 +107,7 @@ func (s *Server) Accepting() bool {
 	return len(s.listeners) > 0
 }
 
-// Close ends the server and its connections.
+// Close ends the server and all connections.
 func (s *Server) Close() error {
 	err := s.http.Close()
 	s.serving.Wait()
@@ -132,7 +132,7 @@ func serveBytes(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
-	io.CopyN(w, NewStream(uint64(seed)), n) // a client that is gone is its own witness
+	io.CopyN(w, NewStream(uint64(seed)), n) // a client that is gone reports the failure
 }
 
 func serveSlow(w http.ResponseWriter, r *http.Request) {

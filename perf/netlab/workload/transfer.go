@@ -15,7 +15,7 @@ import (
 	"github.com/weirlb/weir/perf/netlab"
 )
 
-// Transfer is one download or upload whose bytes are checked.
+// Transfer is a download or upload whose bytes are checked.
 type Transfer struct {
 	Namespace *netlab.Namespace
 	Target    netip.AddrPort
@@ -45,7 +45,7 @@ func load(p *atomic.Pointer[string]) string {
 	return ""
 }
 
-// Download gets t.Bytes and compares their SHA-256 with what was asked for.
+// Download gets t.Bytes and compares their SHA-256 with that of the requested stream.
 func (t *Transfer) Download(ctx context.Context) error {
 	path := fmt.Sprintf("/bytes?n=%d&seed=%d", t.Bytes, t.Seed)
 	if t.Rate > 0 {
@@ -116,7 +116,7 @@ func (t *Transfer) do(ctx context.Context, method, path string, body io.Reader, 
 	return read(answer.Body)
 }
 
-// PingPong exchanges one small message with a TCP echo server over c.
+// PingPong exchanges a small message with a TCP echo server over c.
 func PingPong(c net.Conn, message string, within time.Duration) error {
 	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		return err

@@ -21,14 +21,14 @@ type UDPLoad struct {
 	Concurrency int              // 0: 1
 	Requests    int              // in all; 0: until the context is done
 	Pause       time.Duration    // of each client between two requests
-	Timeout     time.Duration    // of one request; 0: 2 s on a quiet machine
+	Timeout     time.Duration    // of a request; 0: 2 s on a quiet machine
 	// FirstPort and Ports are the source ports, taken in rotation; 0: 50,000
 	// from 10000. A load balancer remembers a UDP flow for minutes after its
-	// last packet, and a port chosen at random would sometimes fall into a
-	// remembered one. Loads that run at once need ports of their own.
+	// last packet, and a port chosen at random would sometimes fall into a remembered flow.
+	// Loads that run at once need different ports.
 	FirstPort, Ports uint16
-	// Record, called at the start of each request, says where its outcome
-	// goes; nil: to the Record that Run returns.
+	// Record is called at the start of each request and returns the Record for the outcome;
+	// nil: the Record that Run returns.
 	Record func() *Record
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // Kernel is the kernel's plain IPv4 forwarding: no balancing, no translation,
-// no connection tracking. What any path through the kernel costs at least.
+// no connection tracking. It is the least cost of any path through the kernel.
 type Kernel struct{}
 
 func (Kernel) Name() string          { return "kernel" }

@@ -56,7 +56,7 @@ func (NFTables) Start(_ context.Context, b *testbed.Bed, c Config) (_ Running, e
 	return r, nil
 }
 
-// ruleset is the rules at work, and what was changed for them.
+// ruleset is the rules at work, and the sysctls changed for them.
 type ruleset struct {
 	node      *netlab.Namespace
 	installed bool

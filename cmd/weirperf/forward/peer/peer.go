@@ -1,5 +1,5 @@
-// Package peer runs what Weir is compared with, and Weir itself, on the node
-// of a testbed: one at a time, each as its own users would.
+// Package peer runs Weir, and the products it is compared with, on the node of a testbed:
+// one at a time, each configured as its users would.
 package peer
 
 import (
@@ -18,14 +18,14 @@ const (
 	UDP Protocol = "UDP"
 )
 
-// Service is one frontend and its endpoints.
+// Service is a frontend with endpoints.
 type Service struct {
 	Protocol  Protocol
 	Frontend  netip.AddrPort
 	Endpoints []netip.AddrPort
 }
 
-// Config is what a peer is to do. It is the same for all.
+// Config is the task of a peer. It is the same for all.
 type Config struct {
 	Services []Service
 	// MaxFlows is how many connections must fit into the peer's tables.
@@ -34,13 +34,12 @@ type Config struct {
 	Weir string
 }
 
-// Peer is a way to bring packets from clients to endpoints.
+// Peer is a product that forwards packets from clients to endpoints.
 type Peer interface {
 	Name() string
 	// Carries says whether the peer balances connections of this protocol.
 	Carries(Protocol) bool
-	// Available says what is missing on this machine, and how to get it; nil:
-	// nothing.
+	// Available returns an error that names a missing program, and how to get it.
 	Available() error
 	// Start sets the peer up on the testbed's node and waits until it serves.
 	Start(context.Context, *testbed.Bed, Config) (Running, error)
@@ -53,8 +52,8 @@ type Running interface {
 	// Processes are those that do the peer's work on the LB core, besides the
 	// kernel's threads.
 	Processes() []int
-	// Refused counts what the peer has dropped since its start for want of
-	// ports or table room, by reason. Anything in it spoils a measurement.
+	// Refused counts the packets that the peer has dropped for want of ports or table room,
+	// by reason. Anything in it spoils a measurement.
 	Refused() (map[string]uint64, error)
 	// Details are figures of the peer's own that explain a result.
 	Details() map[string]float64

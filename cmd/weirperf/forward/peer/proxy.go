@@ -17,7 +17,7 @@ import (
 	"github.com/weirlb/weir/perf/testbed"
 )
 
-// HAProxy is haproxy in TCP mode, one thread.
+// HAProxy is haproxy in TCP mode, with one thread.
 type HAProxy struct{}
 
 func (HAProxy) Name() string            { return "haproxy" }
@@ -56,8 +56,8 @@ type Nginx struct{}
 func (Nginx) Name() string            { return "nginx" }
 func (Nginx) Carries(p Protocol) bool { return p == TCP }
 
-// Available looks for the program and for its stream module, which Debian has
-// in a package of its own.
+// Available looks for the program and for its stream module, which Debian has in a separate
+// package.
 func (Nginx) Available() error {
 	if err := installed("nginx", "nginx libnginx-mod-stream"); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (p *proxy) Processes() []int                    { return []int{p.process.Cm
 func (p *proxy) Refused() (map[string]uint64, error) { return nil, nil }
 func (p *proxy) Details() map[string]float64         { return nil }
 
-// Stop ends the proxy and takes its addresses from the node.
+// Stop ends the proxy and removes the frontend addresses from the node.
 func (p *proxy) Stop() error {
 	var errs []error
 	if p.process != nil {

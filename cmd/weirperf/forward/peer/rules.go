@@ -50,8 +50,7 @@ type builder struct {
 	table *nftables.Table
 }
 
-// install makes the table, in one transaction with as much as a message may
-// hold.
+// install makes the table, in a transaction with as much as a message may hold.
 func install(c *nftables.Conn, services []Service) error {
 	b := builder{c, &nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName}}
 	b.AddTable(b.table)
@@ -66,7 +65,7 @@ func install(c *nftables.Conn, services []Service) error {
 	return nil
 }
 
-// frame is what is there without any Service.
+// frame has the chains and maps that exist without any Service.
 func (b builder) frame() error {
 	mark := b.chain("mark-for-masquerade")
 	b.rule(mark, load(expr.MetaKeyMARK), bits(^uint32(masqueradeMark), masqueradeMark), store(expr.MetaKeyMARK))

@@ -56,7 +56,7 @@ endpoints:
 {{- end}}{{end}}
 {{end}}`))
 
-// configuration leaves all but sizes and places at its default.
+// configuration leaves all but sizes and paths at the default.
 var configuration = template.Must(template.New("").Parse(`apiVersion: weir.dev/v1alpha1
 kind: WeirConfiguration
 nodeName: node
@@ -88,7 +88,7 @@ func (Weir) Start(ctx context.Context, b *testbed.Bed, c Config) (_ Running, err
 		return nil, err
 	}
 	// The flow table belongs on a memory file system, which /run is on a
-	// node: here it is one that ends with the node.
+	// node: here the file system ends with the node.
 	tables := filepath.Join(dir, "tables")
 	if err := os.Mkdir(tables, 0o700); err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (w *weir) Refused() (map[string]uint64, error) {
 	return map[string]uint64{"SNAT ports": status.Flows.NoPort, "flow table": status.Flows.Full}, nil
 }
 
-// Details are what the kernel and Weir dropped, by reason.
+// Details are the drops of the kernel and of Weir, by reason.
 func (w *weir) Details() map[string]float64 {
 	status, err := w.admin.Status(context.Background())
 	if err != nil {
@@ -217,7 +217,7 @@ func (w *weir) Details() map[string]float64 {
 	return d
 }
 
-// Stop ends Weir without a drain, and removes its files.
+// Stop ends Weir without a drain, and removes the files.
 func (w *weir) Stop() error {
 	var errs []error
 	if w.process != nil {
@@ -237,7 +237,7 @@ func (w *weir) Stop() error {
 	return errors.Join(append(errs, os.RemoveAll(w.dir))...)
 }
 
-// said is the end of what Weir has logged; it ends Weir, so that nothing more
+// said returns the end of Weir's log; it ends Weir, so that nothing more
 // is written.
 func (w *weir) said() string {
 	_ = w.process.Kill()
