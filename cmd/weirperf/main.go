@@ -1,5 +1,6 @@
 // Weirperf measures Weir: the packet path in memory and on the wire beside
-// other load balancers, the control plane, and the cost of the control plane to the packet path.
+// other load balancers, the control plane, and the cost of the control plane to the
+// packet path.
 package main
 
 import (

@@ -22,7 +22,8 @@ type Process struct {
 // when the process that runs the lab dies.
 func (n *Namespace) Start(cmd *exec.Cmd) (*Process, error) {
 	if cmd.Dir == "" {
-		// The parked thread has had a separate working directory since it left the mount namespace.
+		// The parked thread has had a separate working directory since it left the mount
+		// namespace.
 		wd, err := os.Getwd()
 		if err != nil {
 			return nil, err

@@ -42,7 +42,8 @@ type Stall struct {
 	// OwnPercent is LostPercent without WaitedPercent: the loss that other processes on the
 	// machine do not account for, if nothing of Weir's may run on the worker's CPU.
 	OwnPercent float64 `json:"ownPercent"`
-	// BeyondCalmPercent is OwnPercent less that of calm: the cost of the control plane. Interrupts cost a worker something in any case.
+	// BeyondCalmPercent is OwnPercent less that of calm: the cost of the control plane.
+	// Interrupts cost a worker something in any case.
 	BeyondCalmPercent float64 `json:"beyondCalmPercent"`
 	// Voluntary switches are the Go runtime's, involuntary ones the kernel's.
 	Voluntary   int64 `json:"voluntarySwitches"`

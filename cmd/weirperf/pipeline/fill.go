@@ -9,8 +9,8 @@ import (
 	"github.com/weirlb/weir/lb/lbtest"
 )
 
-// filling measures the first packets of connections, from the empty table to the
-// full one, as often as makes enough samples.
+// filling measures the first packets of connections, from the empty table to the full
+// table, until there are enough samples.
 func (b *bench) filling(ctx context.Context) (samples, error) {
 	const chunk = 1 << 14
 	var s samples
@@ -50,9 +50,9 @@ func (b *bench) first(from, to int) *trace {
 	return t
 }
 
-// bringUp makes all flows and brings them into their last state. What comes out
-// is held to what should, byte by byte: one packet of each flow and direction of
-// those that are measured, and the flow's first.
+// bringUp makes all flows and brings them into their last state. The sent packets are
+// compared with the expected packets, byte by byte: a packet of each measured flow and
+// direction, and the flow's first.
 func (b *bench) bringUp(ctx context.Context) error {
 	made := time.Now()
 	if err := b.each(ctx, portClient, header.SYN, true); err != nil {
@@ -79,8 +79,8 @@ func (b *bench) bringUp(ctx context.Context) error {
 	return nil
 }
 
-// each sends one packet of each flow into a port and checks what leaves by the
-// other. With learn it notes first what was chosen for the flows.
+// each sends a packet of each flow into a port and checks the packets that leave by the
+// other. With learn it first notes the choices for the flows.
 func (b *bench) each(ctx context.Context, port int, flags uint8, learn bool) error {
 	m := newMaker(b.proto, flags)
 	in, out := b.m.Queue(0, port), b.m.Queue(0, portServer-port)
@@ -109,7 +109,7 @@ func (b *bench) each(ctx context.Context, port int, flags uint8, learn bool) err
 	return ctx.Err()
 }
 
-// learn notes what was chosen for the flows whose first packets were sent.
+// learn notes the choices for the flows whose first packets were sent.
 func (b *bench) learn(q *lbtest.Memory, m *maker) error {
 	for _, d := range q.Out {
 		flow, c, err := b.chosen(b.m.Area().Data(d), m)

@@ -11,9 +11,9 @@ import (
 // packetLen is the shortest Ethernet frame without its check sequence.
 const packetLen = 60
 
-// packet is what differs from one packet of a trace to the next, as the bytes to
-// store: a trace is made before the clock runs and read in order, so that no miss
-// of the generator's own is in the figures.
+// packet has the bytes that differ between the packets of a trace: a trace is made before
+// the clock runs and read in order, so that no cache miss of the generator is in the
+// figures.
 type packet struct {
 	addrs uint64
 	ports uint32
@@ -22,7 +22,7 @@ type packet struct {
 	l4Sum uint16
 }
 
-// maker makes packets of one protocol.
+// maker makes packets of a protocol.
 type maker struct {
 	template [packetLen]byte
 	l4Sum    int // offset of the transport checksum
@@ -52,7 +52,8 @@ func newMaker(proto, flags uint8) *maker {
 	if proto == header.ProtoTCP {
 		m.l4Sum, m.payload = atL4+16, atL4+header.TCPLen
 		f[atL4+12], f[atL4+13] = 5<<4, flags
-		// Both sides begin at the same number: those of all packets are one connection's.
+		// Both sides begin at the same number: the numbers of all packets belong to the
+		// same connection.
 		seq := uint32(firstSeq)
 		if flags&header.SYN == 0 {
 			seq++
@@ -115,8 +116,8 @@ func (m *maker) strayAnswer(n uint32) packet {
 
 func host(a [4]byte) uint32 { return binary.BigEndian.Uint32(a[:]) }
 
-// give writes packets into frames of a queue, and the descriptors of these into
-// what it receives next.
+// give writes packets into frames of a queue, and their descriptors into the queue's next
+// input.
 func (m *maker) give(q *lbtest.Memory, area []byte, packets []packet) {
 	n := len(q.Empty) - len(packets)
 	frames := q.Empty[n:]

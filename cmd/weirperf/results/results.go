@@ -1,4 +1,5 @@
-// Package results makes a readable report of the JSON that the other commands have printed. It is the command `weirperf report`.
+// Package results makes a readable report of the JSON that the other commands have
+// printed. It is the command `weirperf report`.
 package results
 
 import (

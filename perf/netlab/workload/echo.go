@@ -26,8 +26,9 @@ type Echo struct {
 	conns map[net.Conn]bool
 }
 
-// ServeEcho starts an echo server inside n for TCP and UDP on a numeric address. "[::]:port" serves both families. A TCP connection is echoed until
-// the client closes its direction; then the server closes its own.
+// ServeEcho starts an echo server inside n for TCP and UDP on a numeric address.
+// "[::]:port" serves both families. A TCP connection is echoed until the client closes
+// its direction; then the server closes its own.
 func ServeEcho(n *netlab.Namespace, name, address string) (*Echo, error) {
 	tcp, err := n.Listen("tcp", address)
 	if err != nil {
