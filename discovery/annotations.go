@@ -35,8 +35,8 @@ const (
 	annotationSourceRanges = corev1.AnnotationLoadBalancerSourceRangesKey
 )
 
-// wishes are what the annotations ask for.
-type wishes struct {
+// annotationOptions are what the annotations ask for.
+type annotationOptions struct {
 	keys         []string
 	distribution topology.Distribution
 	percent      int
@@ -48,10 +48,10 @@ type wishes struct {
 	errors      []string
 }
 
-// parseWishes reads the annotations. externalLocal is true under
+// parseAnnotations reads the annotations. externalLocal is true under
 // externalTrafficPolicy: Local.
-func parseWishes(annotations map[string]string, externalLocal bool) wishes {
-	var w wishes
+func parseAnnotations(annotations map[string]string, externalLocal bool) annotationOptions {
+	var w annotationOptions
 	if v, ok := annotations[AnnotationTopologyKeys]; ok {
 		w.keys = splitList(v)
 		w.checkKeys(externalLocal)
@@ -78,13 +78,13 @@ func parseWishes(annotations map[string]string, externalLocal bool) wishes {
 			w.percent = n
 		}
 	}
-	w.options(annotations)
+	w.readOptions(annotations)
 	return w
 }
 
 // checkKeys validates w.keys. They are named spec.topologyKeys in errors,
 // whichever way they came: that is what they are.
-func (w *wishes) checkKeys(externalLocal bool) {
+func (w *annotationOptions) checkKeys(externalLocal bool) {
 	if errs := topology.ValidateTopologyKeys(w.keys, externalLocal); errs != nil {
 		w.errors = append(w.errors, errs...)
 		w.unsupported = "spec.topologyKeys"

@@ -198,8 +198,8 @@ func play(bytes []byte) error {
 	}
 	g.flush()
 	s := g.store
-	if s.Stats() != (Stats{}) || len(s.services)+len(s.slices)+len(s.nodes)+len(s.places)+len(s.notes)+len(g.consumer) != 0 {
-		return fmt.Errorf("left behind: %+v %v %v %v %v %v", s.Stats(), s.services, s.slices, s.nodes, s.places, s.notes)
+	if s.Stats() != (Stats{}) || len(s.services)+len(s.slices)+len(s.nodes)+len(s.addrs)+len(s.skipReasons)+len(g.consumer) != 0 {
+		return fmt.Errorf("left behind: %+v %v %v %v %v %v", s.Stats(), s.services, s.slices, s.nodes, s.addrs, s.skipReasons)
 	}
 	return nil
 }

@@ -45,11 +45,11 @@ func (p *parser) families() {
 	}
 }
 
-// otherFamily words a warning about what is left out.
-func (s *Service) otherFamily(what string) string {
+// otherFamilyWarning words a warning about what is left out.
+func (s *Service) otherFamilyWarning(kind string) string {
 	only := "IPv4"
 	if s.Families == IPv6 {
 		only = "IPv6"
 	}
-	return what + ": passed over, the Service is of " + only + " only"
+	return kind + ": passed over, the Service is of " + only + " only"
 }

@@ -12,19 +12,19 @@ import (
 // while and nothing else.
 const maxInterned = 1 << 16
 
-// hints are the hints of an endpoint, shared by all that carry the same.
-type hints struct{ zones, nodes []string }
+// zoneHints are the hints of an endpoint, shared by all that carry the same.
+type zoneHints struct{ zones, nodes []string }
 
-// traits is what a v1beta1 topology map says beyond the node's name and the
+// extraLabels is what a v1beta1 topology map says beyond the node's name and the
 // zone, shared likewise.
-type traits struct{ labels map[string]string }
+type extraLabels struct{ labels map[string]string }
 
 // interner shares equal strings and small sets among endpoints: a cluster has
 // few zones and many endpoints.
 type interner struct {
 	strings map[string]string
-	hints   map[string]*hints
-	traits  map[string]*traits
+	hints   map[string]*zoneHints
+	traits  map[string]*extraLabels
 }
 
 func (in *interner) string(s string) string {
@@ -43,7 +43,7 @@ func (in *interner) string(s string) string {
 }
 
 // hintsOf is nil for an endpoint without hints.
-func (in *interner) hintsOf(h *discoveryv1.EndpointHints) *hints {
+func (in *interner) hintsOf(h *discoveryv1.EndpointHints) *zoneHints {
 	if h == nil || len(h.ForZones) == 0 && len(h.ForNodes) == 0 {
 		return nil
 	}
@@ -61,9 +61,9 @@ func (in *interner) hintsOf(h *discoveryv1.EndpointHints) *hints {
 		return shared
 	}
 	if in.hints == nil || len(in.hints) >= maxInterned {
-		in.hints = make(map[string]*hints)
+		in.hints = make(map[string]*zoneHints)
 	}
-	shared := &hints{}
+	shared := &zoneHints{}
 	for i := range h.ForZones {
 		shared.zones = append(shared.zones, in.string(h.ForZones[i].Name))
 	}
@@ -74,8 +74,8 @@ func (in *interner) hintsOf(h *discoveryv1.EndpointHints) *hints {
 	return shared
 }
 
-// traitsOf is nil for a map without labels.
-func (in *interner) traitsOf(labels map[string]string) *traits {
+// extraLabelsOf is nil for a map without labels.
+func (in *interner) extraLabelsOf(labels map[string]string) *extraLabels {
 	if len(labels) == 0 {
 		return nil
 	}
@@ -95,9 +95,9 @@ func (in *interner) traitsOf(labels map[string]string) *traits {
 		return shared
 	}
 	if in.traits == nil || len(in.traits) >= maxInterned {
-		in.traits = make(map[string]*traits)
+		in.traits = make(map[string]*extraLabels)
 	}
-	shared := &traits{labels: make(map[string]string, len(keys))}
+	shared := &extraLabels{labels: make(map[string]string, len(keys))}
 	for _, k := range keys {
 		shared.labels[in.string(k)] = in.string(labels[k])
 	}

@@ -17,7 +17,7 @@ import (
 // sort these.
 type candidate struct {
 	hi, lo        uint64 // the address
-	source, place int32  // which source, and where in it
+	source, index int32  // which source, and where in it
 	port          uint16
 	bits          uint8 // of the address: 32 or 128
 	rank          uint8 // of the state
@@ -28,26 +28,26 @@ func (s *Store) merge(svc *service) *Service {
 	out := svc.spec.svc
 	out.Ports = slices.Clone(out.Ports)
 	out.Mirrored = svc.mirrored != nil
-	var strange Families
-	out.Errors, out.Warnings = svc.complaints()
+	var otherFamily Families
+	out.Errors, out.Warnings = svc.problems()
 	if !out.Headless && !out.ExternalName {
 		sources := svc.sources()
 		for i := range out.Ports {
-			strange |= s.mergePort(sources, &out, &out.Ports[i])
-			svc.spec.wishes.weights.apply(out.Ports[i].Endpoints)
+			otherFamily |= s.mergePort(sources, &out, &out.Ports[i])
+			svc.spec.annotations.weights.apply(out.Ports[i].Endpoints)
 			out.portNameFault(i, sources)
 		}
 		out.hintsFault(svc.spec.distribution)
 	}
-	if e := out.misdirected(); e != "" {
+	if e := out.modeConflict(); e != "" {
 		out.Errors = append(slices.Clip(out.Errors), e)
 	}
-	if strange != 0 {
-		what := "IPv6 endpoints"
-		if strange == IPv4 {
-			what = "IPv4 endpoints"
+	if otherFamily != 0 {
+		kind := "IPv6 endpoints"
+		if otherFamily == IPv4 {
+			kind = "IPv4 endpoints"
 		}
-		out.Warnings = append(slices.Clip(out.Warnings), out.otherFamily(what))
+		out.Warnings = append(slices.Clip(out.Warnings), out.otherFamilyWarning(kind))
 	}
 	return &out
 }
@@ -70,7 +70,7 @@ func (svc *service) sources() []*sliceData {
 // address and port once, sorted. Ports match by name and protocol; the number
 // may differ from slice to slice. It returns the families of endpoints that
 // were left out because the Service is of another one.
-func (s *Store) mergePort(sources []*sliceData, svc *Service, p *Port) (strange Families) {
+func (s *Store) mergePort(sources []*sliceData, svc *Service, p *Port) (otherFamily Families) {
 	all := s.scratch[:0]
 	for n, d := range sources {
 		for _, sp := range d.ports {
@@ -83,7 +83,7 @@ func (s *Store) mergePort(sources []*sliceData, svc *Service, p *Port) (strange 
 	if svc.Families != 0 && svc.Families != IPv4|IPv6 {
 		all = slices.DeleteFunc(all, func(c candidate) bool {
 			f := c.family()
-			strange |= f &^ svc.Families
+			otherFamily |= f &^ svc.Families
 			return f&svc.Families == 0
 		})
 	}
@@ -93,14 +93,14 @@ func (s *Store) mergePort(sources []*sliceData, svc *Service, p *Port) (strange 
 	})
 	out := make([]topology.Endpoint, len(all))
 	for i := range all {
-		e := &sources[all[i].source].endpoints[all[i].place]
+		e := &sources[all[i].source].endpoints[all[i].index]
 		if nd := s.resolve(&out[i], e, all[i].port); nd.fault != "" {
 			svc.warnOnce("Node " + nd.name + ": " + nd.fault)
 		}
 	}
 	s.scratch = all[:0]
 	p.Endpoints = out
-	return strange
+	return otherFamily
 }
 
 // family is the candidate's.
@@ -118,7 +118,7 @@ func (d *sliceData) candidates(to []candidate, source int32, port uint16) []cand
 		a := e.addr.As16()
 		to = append(to, candidate{
 			hi: binary.BigEndian.Uint64(a[:8]), lo: binary.BigEndian.Uint64(a[8:]),
-			source: source, place: int32(i), port: port,
+			source: source, index: int32(i), port: port,
 			bits: uint8(e.addr.BitLen()), rank: uint8(e.state.rank()),
 		})
 	}
@@ -143,7 +143,7 @@ func compareCandidates(a, b candidate) int {
 	case a.source != b.source:
 		return cmp.Compare(a.source, b.source)
 	}
-	return cmp.Compare(a.place, b.place)
+	return cmp.Compare(a.index, b.index)
 }
 
 // warnOnce adds a warning that is not there yet.
@@ -175,9 +175,9 @@ func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) *
 	return nd
 }
 
-// complaints gathers the errors and warnings of the Service and of all that
+// problems gathers the errors and warnings of the Service and of all that
 // belongs to it.
-func (svc *service) complaints() (errs, warns []string) {
+func (svc *service) problems() (errs, warns []string) {
 	errs = svc.spec.svc.Errors
 	warns = slices.Concat(svc.spec.svc.Warnings, svc.warnings)
 	for _, name := range slices.Sorted(maps.Keys(svc.slices)) {
@@ -187,7 +187,7 @@ func (svc *service) complaints() (errs, warns []string) {
 	}
 	if len(svc.slices) == 0 && svc.endpoints != nil && svc.mirrored == nil {
 		ep := svc.endpoints
-		warns = append(warns, "Endpoints "+ep.Namespace+"/"+ep.Name+": not mirrored: "+svc.notMirrored())
+		warns = append(warns, "Endpoints "+ep.Namespace+"/"+ep.Name+": not mirrored: "+svc.notMirroredReason())
 	}
 	for _, d := range svc.mirrored {
 		errs = append(errs[:len(errs):len(errs)], d.errors...)

@@ -24,12 +24,12 @@ const annotationLeader = "control-plane.alpha.kubernetes.io/leader"
 // controller has it (KEP-752), for a Service without a selector, unless the
 // object is marked otherwise, and only while no slice of any maker is there.
 func (svc *service) mirrors() bool {
-	return svc.endpoints != nil && svc.spec != nil && len(svc.slices) == 0 && svc.notMirrored() == ""
+	return svc.endpoints != nil && svc.spec != nil && len(svc.slices) == 0 && svc.notMirroredReason() == ""
 }
 
-// notMirrored says why an Endpoints object that would be all there is of
+// notMirroredReason says why an Endpoints object that would be all there is of
 // endpoints is not served, "" when it is.
-func (svc *service) notMirrored() string {
+func (svc *service) notMirroredReason() string {
 	ep := svc.endpoints
 	if svc.spec.selector {
 		return "the Service has a selector, so that its EndpointSlices count, and there are none"
@@ -56,7 +56,7 @@ func (s *Store) mirror(svc *service) {
 	svc.mirrored = s.mirrorSlices(svc)
 	for _, d := range svc.mirrored {
 		s.stats.RefusedEndpoints += d.refused
-		s.use(svc, d, 1)
+		s.addUse(svc, d, 1)
 	}
 	s.stats.Mirrored++
 }
@@ -68,7 +68,7 @@ func (s *Store) unmirror(svc *service) {
 	}
 	for _, d := range svc.mirrored {
 		s.stats.RefusedEndpoints -= d.refused
-		s.use(svc, d, -1)
+		s.addUse(svc, d, -1)
 	}
 	s.stats.Mirrored--
 	svc.mirrored, svc.warnings = nil, nil
@@ -95,7 +95,7 @@ func (s *Store) mirrorSlices(svc *service) []*sliceData {
 			}
 			s.mirrorAddress(d, object, a)
 		}
-		d.sumUp(object)
+		d.addOmittedCount(object)
 		out = append(out, d)
 	}
 	if skipped > 0 {
@@ -110,9 +110,9 @@ func (s *Store) mirrorPorts(d *sliceData, object string, ports []mirrorPort) {
 		at := "subsets.ports[" + quote(p.name) + "]"
 		switch {
 		case p.number < 1 || p.number > 65535:
-			d.complain(object, invalidInt(at+".port", int(p.number), portRange))
+			d.addError(object, invalidInt(at+".port", int(p.number), portRange))
 		case !knownProtocol(p.protocol):
-			d.complain(object, notSupported(at+".protocol", p.protocol, protocols))
+			d.addError(object, notSupported(at+".protocol", p.protocol, protocols))
 		default:
 			d.ports = append(d.ports, slicePort{s.intern.string(p.name), s.intern.string(p.protocol), uint16(p.number)})
 		}
@@ -123,7 +123,7 @@ func (s *Store) mirrorAddress(d *sliceData, object string, a mirrorAddress) {
 	addr, reason := checkAddr(a.ip)
 	if reason != "" {
 		d.refused++
-		d.complain(object, invalid("subsets.addresses", a.ip, reason))
+		d.addError(object, invalid("subsets.addresses", a.ip, reason))
 		return
 	}
 	e := sliceEndpoint{addr: addr, state: serving}
@@ -136,8 +136,8 @@ func (s *Store) mirrorAddress(d *sliceData, object string, a mirrorAddress) {
 	d.endpoints = append(d.endpoints, e)
 }
 
-// mirrorSubset is a canonical subset: addresses that offer the same ports.
-type mirrorSubset struct {
+// repackedSubset is a canonical subset: addresses that offer the same ports.
+type repackedSubset struct {
 	ports     []mirrorPort
 	addresses []mirrorAddress // the ready ones first, sorted by ip and uid
 }
@@ -160,7 +160,7 @@ type addressKey struct{ ip, uid string }
 // every port with the set of its addresses, ports with equal sets together.
 // An address that is ready in one subset and not in another is not ready on
 // the ports that both have.
-func repack(subsets []corev1.EndpointSubset) []mirrorSubset {
+func repack(subsets []corev1.EndpointSubset) []repackedSubset {
 	byPort := make(map[mirrorPort]map[addressKey]mirrorAddress)
 	for i := range subsets {
 		sub := &subsets[i]
@@ -171,8 +171,8 @@ func repack(subsets []corev1.EndpointSubset) []mirrorSubset {
 				set = make(map[addressKey]mirrorAddress)
 				byPort[p] = set
 			}
-			gather(set, sub.Addresses, true)
-			gather(set, sub.NotReadyAddresses, false)
+			addAddresses(set, sub.Addresses, true)
+			addAddresses(set, sub.NotReadyAddresses, false)
 		}
 	}
 	ports := make([]mirrorPort, 0, len(byPort))
@@ -182,21 +182,21 @@ func repack(subsets []corev1.EndpointSubset) []mirrorSubset {
 	slices.SortFunc(ports, func(a, b mirrorPort) int {
 		return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.protocol, b.protocol), cmp.Compare(a.number, b.number))
 	})
-	var out []mirrorSubset
+	var out []repackedSubset
 	for _, p := range ports {
 		addrs := sorted(byPort[p])
-		at := slices.IndexFunc(out, func(m mirrorSubset) bool { return slices.Equal(m.addresses, addrs) })
+		at := slices.IndexFunc(out, func(m repackedSubset) bool { return slices.Equal(m.addresses, addrs) })
 		if at < 0 {
 			at = len(out)
-			out = append(out, mirrorSubset{addresses: addrs})
+			out = append(out, repackedSubset{addresses: addrs})
 		}
 		out[at].ports = append(out[at].ports, p)
 	}
 	return out
 }
 
-// gather adds addresses to a port's set; not ready trumps ready.
-func gather(set map[addressKey]mirrorAddress, addrs []corev1.EndpointAddress, isReady bool) {
+// addAddresses adds addresses to a port's set; not ready trumps ready.
+func addAddresses(set map[addressKey]mirrorAddress, addrs []corev1.EndpointAddress, isReady bool) {
 	for i := range addrs {
 		a := &addrs[i]
 		key := addressKey{ip: a.IP}

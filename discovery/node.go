@@ -30,26 +30,26 @@ type node struct {
 }
 
 type derivedKey struct {
-	zone string
-	more *traits
+	zone  string
+	extra *extraLabels
 }
 
 // maxDerived bounds node.derived, whose keys may be long gone.
 const maxDerived = 256
 
-// place is an address that Nodes own or that endpoints without a node have.
-type place struct {
+// addrIndex is an address that Nodes own or that endpoints without a node have.
+type addrIndex struct {
 	// owners are sorted, the newest Node first, then by name: a node that
 	// was renamed may leave its old object behind. The first is believed.
 	owners []*node
 	// users are the Services with such endpoints: mostly one. Many are
-	// kept in crowd instead.
-	users []user
-	crowd map[*service]int
+	// kept in manyUsers instead.
+	users     []user
+	manyUsers map[*service]int
 }
 
-// maxUsers is how many users are searched one by one.
-const maxUsers = 16
+// maxListedUsers is how many users are searched one by one.
+const maxListedUsers = 16
 
 // user is a Service and how many of its endpoints are concerned.
 type user struct {
@@ -79,7 +79,7 @@ func (s *Store) SetNode(n *corev1.Node) {
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	if created := createdAt(n); created != nd.created {
-		s.setNodeAddrs(nd, nil) // its place among the owners is another
+		s.setNodeAddrs(nd, nil) // the order of owners follows the age
 		nd.created = created
 	}
 	s.setNodeAddrs(nd, slices.Compact(addrs))
@@ -154,15 +154,15 @@ func (s *Store) nodeChanged(nd *node) {
 		s.queue(svc)
 	}
 	for _, a := range nd.addrs {
-		s.queuePlace(s.places[a])
+		s.queueAddr(s.addrs[a])
 	}
 }
 
-func (s *Store) queuePlace(p *place) {
+func (s *Store) queueAddr(p *addrIndex) {
 	for i := range p.users {
 		s.queue(p.users[i].svc)
 	}
-	for svc := range p.crowd {
+	for svc := range p.manyUsers {
 		s.queue(svc)
 	}
 }
@@ -176,13 +176,13 @@ func (s *Store) setNodeAddrs(nd *node, addrs []netip.Addr) {
 		if _, still := slices.BinarySearchFunc(addrs, a, netip.Addr.Compare); still {
 			continue
 		}
-		p := s.places[a]
+		p := s.addrs[a]
 		p.owners = slices.DeleteFunc(p.owners, func(o *node) bool { return o == nd })
-		s.queuePlace(p)
-		s.dropPlace(a, p)
+		s.queueAddr(p)
+		s.dropAddr(a, p)
 	}
 	for _, a := range addrs {
-		p := s.placeAt(a)
+		p := s.addrAt(a)
 		if slices.Contains(p.owners, nd) {
 			continue
 		}
@@ -190,35 +190,35 @@ func (s *Store) setNodeAddrs(nd *node, addrs []netip.Addr) {
 			return cmp.Or(cmp.Compare(nd.created, o.created), cmp.Compare(o.name, nd.name))
 		})
 		p.owners = slices.Insert(p.owners, at, nd)
-		s.queuePlace(p)
+		s.queueAddr(p)
 	}
 	nd.addrs = addrs
 }
 
-func (s *Store) placeAt(a netip.Addr) *place {
-	p := s.places[a]
+func (s *Store) addrAt(a netip.Addr) *addrIndex {
+	p := s.addrs[a]
 	if p == nil {
-		p = &place{}
-		s.places[a] = p
+		p = &addrIndex{}
+		s.addrs[a] = p
 	}
 	return p
 }
 
-func (s *Store) dropPlace(a netip.Addr, p *place) {
-	if len(p.owners)+len(p.users)+len(p.crowd) == 0 {
-		delete(s.places, a)
+func (s *Store) dropAddr(a netip.Addr, p *addrIndex) {
+	if len(p.owners)+len(p.users)+len(p.manyUsers) == 0 {
+		delete(s.addrs, a)
 	}
 }
 
-// use tells the indexes that the endpoints of d now count for svc (by is 1)
+// addUse tells the indexes that the endpoints of d now count for svc (by is 1)
 // or no longer do (by is -1).
-func (s *Store) use(svc *service, d *sliceData, by int) {
+func (s *Store) addUse(svc *service, d *sliceData, by int) {
 	for i := range d.endpoints {
 		e := &d.endpoints[i]
 		if e.node == nil {
-			p := s.placeAt(e.addr)
-			p.use(svc, by)
-			s.dropPlace(e.addr, p)
+			p := s.addrAt(e.addr)
+			p.addUse(svc, by)
+			s.dropAddr(e.addr, p)
 			continue
 		}
 		nd := e.node
@@ -234,10 +234,10 @@ func (s *Store) use(svc *service, d *sliceData, by int) {
 	}
 }
 
-func (p *place) use(svc *service, by int) {
-	if p.crowd != nil {
-		if p.crowd[svc] += by; p.crowd[svc] == 0 {
-			delete(p.crowd, svc)
+func (p *addrIndex) addUse(svc *service, by int) {
+	if p.manyUsers != nil {
+		if p.manyUsers[svc] += by; p.manyUsers[svc] == 0 {
+			delete(p.manyUsers, svc)
 		}
 		return
 	}
@@ -251,10 +251,10 @@ func (p *place) use(svc *service, by int) {
 		return
 	}
 	p.users = append(p.users, user{svc, by})
-	if len(p.users) > maxUsers {
-		p.crowd = make(map[*service]int, 2*maxUsers)
+	if len(p.users) > maxListedUsers {
+		p.manyUsers = make(map[*service]int, 2*maxListedUsers)
 		for _, u := range p.users {
-			p.crowd[u.svc] = u.count
+			p.manyUsers[u.svc] = u.count
 		}
 		p.users = nil
 	}
@@ -266,10 +266,10 @@ func (s *Store) locate(e *sliceEndpoint) (nd *node, inferred bool) {
 	if e.node != nil {
 		return e.node, false
 	}
-	if p := s.places[e.addr]; p != nil && len(p.owners) > 0 {
+	if p := s.addrs[e.addr]; p != nil && len(p.owners) > 0 {
 		return p.owners[0], true
 	}
-	return &s.nowhere, false
+	return &s.noNode, false
 }
 
 // labels are the topology labels of e on nd: those of the Node, else what
@@ -277,10 +277,10 @@ func (s *Store) locate(e *sliceEndpoint) (nd *node, inferred bool) {
 func (s *Store) labels(nd *node, e *sliceEndpoint) map[string]string {
 	_, hasName := nd.labels[topology.LabelHostname]
 	_, hasZone := nd.labels[topology.LabelZone]
-	if e.more == nil && (hasName || nd.name == "") && (hasZone || e.zone == "") {
+	if e.extra == nil && (hasName || nd.name == "") && (hasZone || e.zone == "") {
 		return nd.labels
 	}
-	key := derivedKey{e.zone, e.more}
+	key := derivedKey{e.zone, e.extra}
 	if m, ok := nd.derived[key]; ok {
 		return m
 	}
@@ -288,8 +288,8 @@ func (s *Store) labels(nd *node, e *sliceEndpoint) map[string]string {
 	if nd.name != "" {
 		m[topology.LabelHostname] = nd.name
 	}
-	if e.more != nil {
-		maps.Copy(m, e.more.labels)
+	if e.extra != nil {
+		maps.Copy(m, e.extra.labels)
 	}
 	if e.zone != "" {
 		m[topology.LabelZone] = e.zone

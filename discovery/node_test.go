@@ -176,23 +176,23 @@ func TestOfTwoNodesWithOneAddressTheNewerIsBelieved(t *testing.T) {
 
 func TestInferenceWorksForSlicesAndManyServices(t *testing.T) {
 	var objects []any
-	for i := range 3 * maxUsers {
+	for i := range 3 * maxListedUsers {
 		name := string(rune('A' + i))
 		objects = append(objects, aService(name, "http:80"), aSlice(name, name, "http:8080", "192.0.2.1"))
 	}
 	s := load(objects...)
 	feed(s, aNode("n2", "InternalIP=192.0.2.1"))
-	if up := s.Flush(); len(up.Put) != 3*maxUsers || show(up.Put[0]) != "http: 192.0.2.1:8080@n2?" {
+	if up := s.Flush(); len(up.Put) != 3*maxListedUsers || show(up.Put[0]) != "http: 192.0.2.1:8080@n2?" {
 		t.Fatalf("%d Services, %s", len(up.Put), show(up.Put[0]))
 	}
-	for i := range 3 * maxUsers {
+	for i := range 3 * maxListedUsers {
 		name := string(rune('A' + i))
 		s.DeleteService("default", name)
 		s.DeleteSlice("default", name)
 	}
 	s.DeleteNode("n2")
-	if s.Flush(); len(s.places)+len(s.nodes)+len(s.services) != 0 {
-		t.Errorf("left: %d places, %d nodes, %d services", len(s.places), len(s.nodes), len(s.services))
+	if s.Flush(); len(s.addrs)+len(s.nodes)+len(s.services) != 0 {
+		t.Errorf("left: %d places, %d nodes, %d services", len(s.addrs), len(s.nodes), len(s.services))
 	}
 }
 

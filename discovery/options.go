@@ -95,8 +95,8 @@ const (
 	supportedGone = `"drop", "keep", "reset"`
 )
 
-// options reads the annotations of ServiceOptions.
-func (w *wishes) options(annotations map[string]string) {
+// readOptions reads the annotations of ServiceOptions.
+func (w *annotationOptions) readOptions(annotations map[string]string) {
 	for _, a := range optionAnnotations {
 		text, ok := annotations[a.name]
 		if text = strings.TrimSpace(text); !ok || text == "" {
@@ -118,26 +118,26 @@ var optionAnnotations = []struct {
 	// served more openly than it is written.
 	guards bool
 	// read returns what is wrong, "" if nothing is.
-	read func(w *wishes, text string) string
+	read func(w *annotationOptions, text string) string
 }{
-	{AnnotationForwardingMode, true, (*wishes).readMode},
-	{AnnotationOnEndpointRemoval, false, func(w *wishes, text string) string {
+	{AnnotationForwardingMode, true, (*annotationOptions).readMode},
+	{AnnotationOnEndpointRemoval, false, func(w *annotationOptions, text string) string {
 		return oneOf(&w.opts.OnRemoval, text, supportedGone, "keep", "reset", "drop")
 	}},
-	{AnnotationAlgorithm, false, func(w *wishes, text string) string {
+	{AnnotationAlgorithm, false, func(w *annotationOptions, text string) string {
 		return oneOf(&w.opts.Algorithm, text, supportedLB, "", "maglev", "random", "least-conn")
 	}},
-	{AnnotationSlowStart, false, (*wishes).readSlowStart},
-	{AnnotationWeight, false, (*wishes).readWeights},
-	{AnnotationMaxConnections, true, func(w *wishes, text string) string { return limit(&w.opts.MaxConnections, text) }},
-	{AnnotationNewConnections, true, func(w *wishes, text string) string { return limit(&w.opts.NewConnectionsPerSecond, text) }},
-	{AnnotationQUICConnectionID, false, (*wishes).readConnectionID},
-	{AnnotationMSSClamp, false, (*wishes).readMSS},
+	{AnnotationSlowStart, false, (*annotationOptions).readSlowStart},
+	{AnnotationWeight, false, (*annotationOptions).readWeights},
+	{AnnotationMaxConnections, true, func(w *annotationOptions, text string) string { return limit(&w.opts.MaxConnections, text) }},
+	{AnnotationNewConnections, true, func(w *annotationOptions, text string) string { return limit(&w.opts.NewConnectionsPerSecond, text) }},
+	{AnnotationQUICConnectionID, false, (*annotationOptions).readConnectionID},
+	{AnnotationMSSClamp, false, (*annotationOptions).readMSS},
 }
 
-// lacking is the first annotation that asks for what is not supported, "" if
+// unsupportedFeature is the first annotation that asks for what is not supported, "" if
 // none does.
-func (o *ServiceOptions) lacking(supported Feature) string {
+func (o *ServiceOptions) unsupportedFeature(supported Feature) string {
 	mode := forwardingModes[o.ForwardingMode]
 	switch {
 	case supported&mode != mode:
@@ -150,7 +150,7 @@ func (o *ServiceOptions) lacking(supported Feature) string {
 	return ""
 }
 
-func (w *wishes) readMode(text string) string {
+func (w *annotationOptions) readMode(text string) string {
 	if _, known := forwardingModes[text]; !known {
 		return unsupportedValue(text, `"dnat", "gue", "ipip", "l2dsr", "nat"`)
 	}
@@ -158,7 +158,7 @@ func (w *wishes) readMode(text string) string {
 	return ""
 }
 
-func (w *wishes) readSlowStart(text string) string {
+func (w *annotationOptions) readSlowStart(text string) string {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 || d > maxSlowStart {
 		return invalidValue(text, fmt.Sprintf("must be a duration between 0s and %v, as 30s", maxSlowStart))
@@ -168,7 +168,7 @@ func (w *wishes) readSlowStart(text string) string {
 }
 
 // readConnectionID takes "OFFSET,LENGTH" or "quic-lb,LENGTH".
-func (w *wishes) readConnectionID(text string) string {
+func (w *annotationOptions) readConnectionID(text string) string {
 	first, second, _ := strings.Cut(text, ",")
 	first, second = strings.TrimSpace(first), strings.TrimSpace(second)
 	length, err := strconv.ParseUint(second, 10, 8)
@@ -190,7 +190,7 @@ func (w *wishes) readConnectionID(text string) string {
 	return ""
 }
 
-func (w *wishes) readMSS(text string) string {
+func (w *annotationOptions) readMSS(text string) string {
 	switch text {
 	case "auto":
 		w.opts.MSSClamp = MSSClampAuto

@@ -150,7 +150,7 @@ func FuzzOptions(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, a := range optionAnnotations {
-			w := parseWishes(map[string]string{a.name: text}, false)
+			w := parseAnnotations(map[string]string{a.name: text}, false)
 			o := &w.opts
 			if c := o.QUICConnectionID; int(c.Offset)+int(c.Length) > maxCIDLength || c.Marked && c.Length == 0 {
 				t.Errorf("%q: %+v", text, c)

@@ -18,12 +18,12 @@ type spec struct {
 	// distribution is spec.trafficDistribution, "" for none.
 	distribution string
 	valid        bool // the API server would take it
-	wishes       wishes
+	annotations  annotationOptions
 }
 
 // equal reports whether two documents say the same.
 func (a *spec) equal(b *spec) bool {
-	return a != nil && b != nil && a.selector == b.selector && a.distribution == b.distribution && a.svc.equal(&b.svc) && a.wishes.weights.equal(&b.wishes.weights)
+	return a != nil && b != nil && a.selector == b.selector && a.distribution == b.distribution && a.svc.equal(&b.svc) && a.annotations.weights.equal(&b.annotations.weights)
 }
 
 // parser gathers what is read of one Service document.
@@ -59,23 +59,23 @@ func parseService(obj *corev1.Service, good *spec, supported Feature) *spec {
 		last.svc.Errors, last.svc.Created, last.valid = p.errors, sp.svc.Created, false
 		return &last
 	}
-	sp.wishes = parseWishes(obj.Annotations, sp.svc.Policy.ExternalLocal)
-	if w := sp.wishes; len(w.errors) > 0 && good != nil {
-		sp.wishes = good.wishes
-		sp.wishes.checkKeys(sp.svc.Policy.ExternalLocal)
-		sp.wishes.errors = w.errors
+	sp.annotations = parseAnnotations(obj.Annotations, sp.svc.Policy.ExternalLocal)
+	if w := sp.annotations; len(w.errors) > 0 && good != nil {
+		sp.annotations = good.annotations
+		sp.annotations.checkKeys(sp.svc.Policy.ExternalLocal)
+		sp.annotations.errors = w.errors
 	}
-	p.wishes(&sp.wishes)
+	p.setAnnotations(&sp.annotations)
 	sp.svc.Unsupported = p.unsupported
-	sp.valid = len(p.errors)+len(sp.wishes.errors) == 0
-	sp.svc.Errors = slices.Concat(p.errors, sp.wishes.errors, p.soft)
+	sp.valid = len(p.errors)+len(sp.annotations.errors) == 0
+	sp.svc.Errors = slices.Concat(p.errors, sp.annotations.errors, p.soft)
 	return sp
 }
 
 func (p *parser) fail(text string) { p.errors = append(p.errors, text) }
 
-// lacks names a field that keeps the Service with the kernel; the first wins.
-func (p *parser) lacks(field string) { p.unsupported = cmp.Or(p.unsupported, field) }
+// setUnsupported names a field that keeps the Service with the kernel; the first wins.
+func (p *parser) setUnsupported(field string) { p.unsupported = cmp.Or(p.unsupported, field) }
 
 func (p *parser) basics() {
 	obj, out := p.obj, p.out
@@ -95,7 +95,7 @@ func (p *parser) basics() {
 		corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName:
 	default:
 		p.fail(notSupported("spec.type", string(obj.Spec.Type), `"ClusterIP", "ExternalName", "LoadBalancer", "NodePort"`))
-		p.lacks("spec.type")
+		p.setUnsupported("spec.type")
 	}
 }
 
@@ -143,7 +143,7 @@ func (p *parser) ports() {
 			continue
 		}
 		if out.Protocol == string(corev1.ProtocolSCTP) && p.supported&FeatureSCTP == 0 {
-			p.lacks(at + ".protocol: SCTP")
+			p.setUnsupported(at + ".protocol: SCTP")
 		}
 		out.Port = uint16(sp.Port)
 		p.out.Ports = append(p.out.Ports, out)
@@ -207,7 +207,7 @@ func (p *parser) address(to *[]netip.Addr, path, text string) {
 	case slices.Contains(*to, a):
 		p.soft = append(p.soft, duplicate(path, text))
 	case !p.out.serves(a):
-		p.out.Warnings = append(p.out.Warnings, p.out.otherFamily(path+": "+a.String()))
+		p.out.Warnings = append(p.out.Warnings, p.out.otherFamilyWarning(path+": "+a.String()))
 	default:
 		*to = append(*to, a)
 	}
@@ -229,7 +229,7 @@ func (p *parser) policies() {
 			pol.InternalLocal = true
 		default:
 			p.fail(notSupported("spec.internalTrafficPolicy", string(*itp), `"Cluster", "Local"`))
-			p.lacks("spec.internalTrafficPolicy")
+			p.setUnsupported("spec.internalTrafficPolicy")
 		}
 	}
 	switch s.ExternalTrafficPolicy {
@@ -239,7 +239,7 @@ func (p *parser) policies() {
 			len(s.ExternalIPs) > 0 || s.Type == "" && pol.External
 	default:
 		p.fail(notSupported("spec.externalTrafficPolicy", string(s.ExternalTrafficPolicy), `"Cluster", "Local"`))
-		p.lacks("spec.externalTrafficPolicy")
+		p.setUnsupported("spec.externalTrafficPolicy")
 	}
 	if s.Type == corev1.ServiceTypeLoadBalancer && pol.ExternalLocal {
 		if n := s.HealthCheckNodePort; n < 0 || n > 65535 {
@@ -259,7 +259,7 @@ func (p *parser) affinity() {
 	case corev1.ServiceAffinityClientIP:
 	default:
 		p.fail(notSupported("spec.sessionAffinity", string(s.SessionAffinity), `"ClientIP", "None"`))
-		p.lacks("spec.sessionAffinity")
+		p.setUnsupported("spec.sessionAffinity")
 		return
 	}
 	seconds := corev1.DefaultClientIPServiceAffinitySeconds
@@ -268,12 +268,12 @@ func (p *parser) affinity() {
 	}
 	if seconds < 1 || seconds > 86400 {
 		p.fail(invalidInt("spec.sessionAffinityConfig.clientIP.timeoutSeconds", int(seconds), "must be greater than 0 and less than 86400"))
-		p.lacks("spec.sessionAffinityConfig.clientIP.timeoutSeconds")
+		p.setUnsupported("spec.sessionAffinityConfig.clientIP.timeoutSeconds")
 		return
 	}
 	p.out.AffinitySeconds = int(seconds)
 	if p.supported&FeatureClientIPAffinity == 0 {
-		p.lacks("spec.sessionAffinity: ClientIP")
+		p.setUnsupported("spec.sessionAffinity: ClientIP")
 	}
 }
 
@@ -296,7 +296,7 @@ func (p *parser) sourceRanges() {
 		switch {
 		case !ok:
 			p.fail(invalid(index(path, i), text, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"))
-			p.lacks(path)
+			p.setUnsupported(path)
 		case prefix.Bits() == 0 && prefix.Addr().Is4():
 			open4 = true
 		case prefix.Bits() == 0:
@@ -309,7 +309,7 @@ func (p *parser) sourceRanges() {
 		return open4 && r.Addr().Is4() || open6 && r.Addr().Is6()
 	})
 	if len(p.out.SourceRanges) > 0 && p.supported&FeatureSourceRanges == 0 {
-		p.lacks(path)
+		p.setUnsupported(path)
 	}
 }
 
@@ -324,14 +324,14 @@ func parsePrefix(text string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// wishes takes over what the annotations ask for.
-func (p *parser) wishes(w *wishes) {
+// setAnnotations takes over what the annotations ask for.
+func (p *parser) setAnnotations(w *annotationOptions) {
 	pol := &p.out.Policy
 	pol.TopologyKeys, pol.Distribution, pol.MinReadyPercent = w.keys, w.distribution, w.percent
 	p.out.Options = w.opts
 	if w.unsupported != "" {
-		p.lacks(w.unsupported)
-	} else if field := w.opts.lacking(p.supported); field != "" {
-		p.lacks(field)
+		p.setUnsupported(w.unsupported)
+	} else if field := w.opts.unsupportedFeature(p.supported); field != "" {
+		p.setUnsupported(field)
 	}
 }

@@ -337,7 +337,7 @@ func TestAModeThatKeepsPortsNeedsEndpointsOnThem(t *testing.T) {
 			Ports:   []Port{{Port: 80, Endpoints: []topology.Endpoint{{AddrPort: netip.MustParseAddrPort(tt.target)}}}},
 			Options: ServiceOptions{ForwardingMode: tt.mode},
 		}
-		if got := s.misdirected(); (got != "") != tt.wrong {
+		if got := s.modeConflict(); (got != "") != tt.wrong {
 			t.Errorf("%s to %s: %q", tt.mode, tt.target, got)
 		}
 	}

@@ -38,8 +38,8 @@ type sliceEndpoint struct {
 	addr  netip.Addr
 	node  *node // nil when the slice does not say
 	zone  string
-	hints *hints
-	more  *traits
+	hints *zoneHints
+	extra *extraLabels
 	state state
 }
 
@@ -87,8 +87,8 @@ func conditions(c *discoveryv1.EndpointConditions) state {
 // maxErrors bounds the complaints kept of one object.
 const maxErrors = 8
 
-// complain keeps a complaint about the slice.
-func (d *sliceData) complain(object, text string) {
+// addError keeps a complaint about the slice.
+func (d *sliceData) addError(object, text string) {
 	if len(d.errors) == maxErrors {
 		d.unsaid++
 		return
@@ -96,8 +96,8 @@ func (d *sliceData) complain(object, text string) {
 	d.errors = append(d.errors, object+": "+text)
 }
 
-// sumUp says how many complaints were not kept.
-func (d *sliceData) sumUp(object string) {
+// addOmittedCount says how many complaints were not kept.
+func (d *sliceData) addOmittedCount(object string) {
 	if d.unsaid > 0 {
 		d.errors = append(d.errors, fmt.Sprintf("%s: and %d more", object, d.unsaid))
 	}
@@ -114,7 +114,7 @@ func (s *Store) parseSlice(obj *discoveryv1.EndpointSlice) *sliceData {
 		d.warnings = []string{object + ": addressType FQDN is skipped"}
 		return d
 	default:
-		d.complain(object, notSupported("addressType", string(obj.AddressType), `"FQDN", "IPv4", "IPv6"`))
+		d.addError(object, notSupported("addressType", string(obj.AddressType), `"FQDN", "IPv4", "IPv6"`))
 		return d
 	}
 	s.parsePorts(d, object, obj.Ports)
@@ -123,12 +123,12 @@ func (s *Store) parseSlice(obj *discoveryv1.EndpointSlice) *sliceData {
 		e, reason := s.parseEndpoint(&obj.Endpoints[i], obj.AddressType, i)
 		if reason != "" {
 			d.refused++
-			d.complain(object, reason)
+			d.addError(object, reason)
 			continue
 		}
 		d.endpoints = append(d.endpoints, e)
 	}
-	d.sumUp(object)
+	d.addOmittedCount(object)
 	return d
 }
 
@@ -149,13 +149,13 @@ func (s *Store) parsePorts(d *sliceData, object string, ports []discoveryv1.Endp
 			d.warnings = append(d.warnings, object+": "+at+".port: not set, which means all ports: skipped, as kube-proxy does")
 			continue
 		case *p.Port < 1 || *p.Port > 65535:
-			d.complain(object, invalidInt(at+".port", int(*p.Port), portRange))
+			d.addError(object, invalidInt(at+".port", int(*p.Port), portRange))
 			continue
 		case !knownProtocol(sp.protocol):
-			d.complain(object, notSupported(at+".protocol", sp.protocol, protocols))
+			d.addError(object, notSupported(at+".protocol", sp.protocol, protocols))
 			continue
 		case slices.ContainsFunc(d.ports, func(q slicePort) bool { return q.name == sp.name && q.protocol == sp.protocol }):
-			d.complain(object, duplicate(at+".name", sp.name))
+			d.addError(object, duplicate(at+".name", sp.name))
 			continue
 		}
 		sp.port = uint16(*p.Port)
@@ -186,7 +186,7 @@ func (s *Store) parseEndpoint(e *discoveryv1.Endpoint, family discoveryv1.Addres
 	out := sliceEndpoint{
 		addr:  addr,
 		hints: s.intern.hintsOf(e.Hints),
-		more:  s.intern.traitsOf(e.DeprecatedTopology),
+		extra: s.intern.extraLabelsOf(e.DeprecatedTopology),
 		state: conditions(&e.Conditions),
 	}
 	name := e.DeprecatedTopology[topology.LabelHostname]

@@ -44,16 +44,16 @@ type Options struct {
 // Services that it hands out are immutable and may be read by anybody. The
 // objects given to it are not written, and must not be changed afterwards.
 type Store struct {
-	opts     Options
-	intern   interner
-	services map[ServiceName]*service
-	slices   map[objectName]*sliceData
-	nodes    map[string]*node
-	places   map[netip.Addr]*place
-	nowhere  node // of endpoints whose node nobody knows
-	notes    map[noteKey]string
-	others   map[ServiceName]struct{} // Services of other proxies
-	stats    Stats
+	opts        Options
+	intern      interner
+	services    map[ServiceName]*service
+	slices      map[objectName]*sliceData
+	nodes       map[string]*node
+	addrs       map[netip.Addr]*addrIndex
+	noNode      node // of endpoints whose node nobody knows
+	skipReasons map[skippedObject]string
+	others      map[ServiceName]struct{} // Services of other proxies
+	stats       Stats
 
 	dirty       []*service
 	self        *Node // as last handed out
@@ -98,8 +98,8 @@ func NewStore(opts Options) *Store {
 		services:    make(map[ServiceName]*service),
 		slices:      make(map[objectName]*sliceData),
 		nodes:       make(map[string]*node),
-		places:      make(map[netip.Addr]*place),
-		notes:       make(map[noteKey]string),
+		addrs:       make(map[netip.Addr]*addrIndex),
+		skipReasons: make(map[skippedObject]string),
 		others:      make(map[ServiceName]struct{}),
 		selfChanged: opts.NodeName != "",
 	}
@@ -168,11 +168,11 @@ func (s *Store) SetSlice(obj *discoveryv1.EndpointSlice) {
 	owner := obj.Labels[discoveryv1.LabelServiceName]
 	if owner == "" {
 		s.removeSlice(id)
-		s.note("EndpointSlice", id, "no label "+discoveryv1.LabelServiceName+": it belongs to no Service")
+		s.setSkipReason("EndpointSlice", id, "no label "+discoveryv1.LabelServiceName+": it belongs to no Service")
 		return
 	}
-	s.note("EndpointSlice", id, "")
-	if s.passesOver(obj.Labels) {
+	s.setSkipReason("EndpointSlice", id, "")
+	if s.ignored(obj.Labels) {
 		s.removeSlice(id)
 		return
 	}
@@ -186,7 +186,7 @@ func (s *Store) SetSlice(obj *discoveryv1.EndpointSlice) {
 	}
 	// The new one is counted before the old one is let go, so that a node
 	// that both name is not forgotten in between.
-	s.use(svc, d, 1)
+	s.addUse(svc, d, 1)
 	s.detach(id)
 	s.slices[id] = d
 	if svc.slices == nil {
@@ -200,9 +200,9 @@ func (s *Store) SetSlice(obj *discoveryv1.EndpointSlice) {
 	s.changed(svc)
 }
 
-// passesOver reports whether a slice is, by its labels, for another proxy or
+// ignored reports whether a slice is, by its labels, for another proxy or
 // for none: kube-proxy does not even watch such slices.
-func (s *Store) passesOver(labels map[string]string) bool {
+func (s *Store) ignored(labels map[string]string) bool {
 	_, headless := labels[labelHeadless]
 	proxy, named := labels[labelServiceProxyName]
 	return headless || named && proxy != s.opts.ServiceProxyName
@@ -211,7 +211,7 @@ func (s *Store) passesOver(labels map[string]string) bool {
 // DeleteSlice removes an EndpointSlice.
 func (s *Store) DeleteSlice(namespace, name string) {
 	id := objectName{namespace, name}
-	s.note("EndpointSlice", id, "")
+	s.setSkipReason("EndpointSlice", id, "")
 	s.removeSlice(id)
 }
 
@@ -231,7 +231,7 @@ func (s *Store) detach(id objectName) *sliceData {
 	delete(s.slices, id)
 	delete(d.svc.slices, d.name)
 	s.count(d, -1)
-	s.use(d.svc, d, -1)
+	s.addUse(d.svc, d, -1)
 	return d
 }
 

@@ -25,7 +25,7 @@ type weights struct {
 }
 
 // readWeights takes "NAME=WEIGHT,...".
-func (w *wishes) readWeights(text string) string {
+func (w *annotationOptions) readWeights(text string) string {
 	out := weights{map[netip.AddrPort]uint32{}, map[netip.Addr]uint32{}, map[string]uint32{}}
 	for _, item := range splitList(text) {
 		name, value, _ := strings.Cut(item, "=")
@@ -75,7 +75,7 @@ func (w *weights) apply(eps []topology.Endpoint) {
 // nodeWeight is the weight that a Node gives to the endpoints on it, 0 when it
 // says none, and what is wrong with what it says. The annotation has
 // precedence over the label.
-func nodeWeight(n *corev1.Node) (weight uint32, complaint string) {
+func nodeWeight(n *corev1.Node) (weight uint32, fault string) {
 	text, ok := n.Annotations[AnnotationWeight]
 	path := annotationPath(AnnotationWeight)
 	if !ok {

@@ -70,7 +70,7 @@ func permissions(cfg *Config) []permission {
 // Access asks the API server what Weir may not do there. The error is that
 // nothing could be asked.
 func Access(ctx context.Context, cfg Config) ([]*Denial, error) {
-	client, err := kubernetes.NewForConfig(impatient(cfg.REST))
+	client, err := kubernetes.NewForConfig(withShortTimeout(cfg.REST))
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
@@ -129,8 +129,8 @@ func ask(ctx context.Context, client kubernetes.Interface, p permission) (bool, 
 // askTimeout is how long the API server may take to answer a question.
 const askTimeout = 5 * time.Second
 
-// impatient is c for questions that are asked once.
-func impatient(c *rest.Config) *rest.Config {
+// withShortTimeout is c for questions that are asked once.
+func withShortTimeout(c *rest.Config) *rest.Config {
 	c = rest.CopyConfig(c)
 	c.Timeout = askTimeout
 	c.QPS, c.Burst = -1, 0 // a dozen questions at once

@@ -112,9 +112,9 @@ func (s *Source) start(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-// allTold reports whether every informer has told us all that the API server
+// allListed reports whether every informer has told us all that the API server
 // knew at start.
-func (s *Source) allTold() bool {
+func (s *Source) allListed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.informers {
@@ -141,7 +141,7 @@ func (s *Source) handler(k kind) cache.ResourceEventHandler {
 			} else {
 				id, _ = cache.MetaNamespaceKeyFunc(o)
 			}
-			s.gone(k, id, o)
+			s.deleted(k, id, o)
 		},
 	}
 }
@@ -164,20 +164,20 @@ func (s *Source) changed(k kind, old, o any) {
 			s.queue.trigger(serviceOf(slice), at)
 		}
 	}
-	s.trace("changed", k, m.GetNamespace(), m.GetName(), m.GetResourceVersion())
+	s.logEvent("changed", k, m.GetNamespace(), m.GetName(), m.GetResourceVersion())
 	s.queue.put(key{k, m.GetNamespace(), m.GetName()}, obj)
 }
 
-// trace logs an event with its time to the nanosecond, for those who look for
+// logEvent logs an event with its time to the nanosecond, for those who look for
 // where time is lost.
-func (s *Source) trace(what string, k kind, namespace, name, version string) {
+func (s *Source) logEvent(what string, k kind, namespace, name, version string) {
 	if now := time.Now(); s.log.Enabled(context.Background(), slog.LevelDebug) {
 		s.log.Debug("watch event", "what", what, "kind", k, "namespace", namespace, "name", name,
 			"resourceVersion", version, "unixNano", now.UnixNano())
 	}
 }
 
-func (s *Source) gone(k kind, id string, last any) {
+func (s *Source) deleted(k kind, id string, last any) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(id)
 	if err != nil {
 		return
@@ -185,7 +185,7 @@ func (s *Source) gone(k kind, id string, last any) {
 	if slice, ok := last.(*discoveryv1.EndpointSlice); ok {
 		s.queue.dropTriggers(serviceOf(slice))
 	}
-	s.trace("deleted", k, namespace, name, "")
+	s.logEvent("deleted", k, namespace, name, "")
 	s.queue.put(key{k, namespace, name}, nil)
 }
 

@@ -60,7 +60,7 @@ func (s *Source) catchUp(ctx context.Context, deliver func(*discovery.Update)) b
 		patience, silence, away = nil, nil, nil
 		s.tellLastKnown(deliver)
 	}
-	for !s.allTold() {
+	for !s.allListed() {
 		select {
 		case <-ctx.Done():
 			return false

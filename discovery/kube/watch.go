@@ -58,7 +58,7 @@ func (o *observer) wrap(next http.RoundTripper) http.RoundTripper {
 		}
 		if err != nil {
 			o.failed(name, err.Error())
-			o.isAway()
+			o.setUnreachable()
 			return res, err
 		}
 		o.answered.Store(true)
@@ -67,7 +67,7 @@ func (o *observer) wrap(next http.RoundTripper) http.RoundTripper {
 		case res.StatusCode >= 400:
 			o.failed(name, res.Status)
 		case res.StatusCode < 300:
-			res.Body = &heard{res.Body, o.works(name)}
+			res.Body = &responseBody{res.Body, o.succeeded(name)}
 		}
 		return res, err
 	})
@@ -84,14 +84,14 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func (o *observer) isAway() {
+func (o *observer) setUnreachable() {
 	select {
 	case o.away <- struct{}{}:
 	default:
 	}
 }
 
-func (o *observer) of(name string) *resource {
+func (o *observer) resourceNamed(name string) *resource {
 	r := o.resources[name]
 	if r == nil {
 		r = &resource{}
@@ -103,7 +103,7 @@ func (o *observer) of(name string) *resource {
 func (o *observer) failed(name, fault string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	r, now := o.of(name), time.Now()
+	r, now := o.resourceNamed(name), time.Now()
 	r.failures++
 	if r.fault == "" {
 		r.since = now
@@ -115,14 +115,14 @@ func (o *observer) failed(name, fault string) {
 	r.fault = fault
 }
 
-// heard notes when something is read of a response: a watch is one response that
+// responseBody notes when something is read of a response: a watch is one response that
 // lasts for minutes, with bookmarks in between.
-type heard struct {
+type responseBody struct {
 	io.ReadCloser
 	of *resource
 }
 
-func (h *heard) Read(p []byte) (int, error) {
+func (h *responseBody) Read(p []byte) (int, error) {
 	n, err := h.ReadCloser.Read(p)
 	if n > 0 {
 		h.of.last.Store(time.Now().UnixNano())
@@ -130,10 +130,10 @@ func (h *heard) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (o *observer) works(name string) *resource {
+func (o *observer) succeeded(name string) *resource {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	r := o.of(name)
+	r := o.resourceNamed(name)
 	if r.fault != "" {
 		o.log.Info("watching the cluster again", "resource", name, "after", time.Since(r.since).Round(time.Millisecond))
 	}

@@ -36,7 +36,7 @@ func (s *Source) apply(files []*file) *Report {
 		r.byFile[v.file] = append(r.byFile[v.file], key)
 	}
 	for _, f := range files {
-		r.take(f)
+		r.addFile(f)
 	}
 	r.store()
 	next := make(map[string]*file, len(files))
@@ -73,10 +73,10 @@ func (r *round) store() {
 	s.report = r.report
 }
 
-// take claims the objects of one file.
-func (r *round) take(f *file) {
+// addFile claims the objects of one file.
+func (r *round) addFile(f *file) {
 	if f.unfinished != nil {
-		r.repeat(f)
+		r.keepServedFile(f)
 		return
 	}
 	f.clean = true
@@ -89,15 +89,15 @@ func (r *round) take(f *file) {
 			o := &objects[j]
 			switch {
 			case o.skipped != "":
-				r.note(f, i, fmt.Sprintf("%s is not used by Weir, skipped", o.skipped))
+				r.addNote(f, i, fmt.Sprintf("%s is not used by Weir, skipped", o.skipped))
 			case len(o.faults) > 0:
 				f.clean = false
 				if o.key.Name == "" {
 					unknown = true
 				}
-				r.broken(f, i, o)
+				r.addFault(f, i, o)
 			default:
-				r.good(f, i, o)
+				r.addObject(f, i, o)
 			}
 		}
 	}
@@ -108,12 +108,12 @@ func (r *round) take(f *file) {
 		})
 	}
 	if unknown {
-		r.hold(f)
+		r.keepServed(f)
 	}
 }
 
-// broken reports an object's faults. If it is served now it stays.
-func (r *round) broken(f *file, doc int, o *object) {
+// addFault reports an object's faults. If it is served now it stays.
+func (r *round) addFault(f *file, doc int, o *object) {
 	kept := false
 	if o.key.Name == "" {
 		kept = len(r.byFile[f.path]) > 0
@@ -130,8 +130,8 @@ func (r *round) broken(f *file, doc int, o *object) {
 	}
 }
 
-// good claims an object, unless an earlier document has.
-func (r *round) good(f *file, doc int, o *object) {
+// addObject claims an object, unless an earlier document has.
+func (r *round) addObject(f *file, doc int, o *object) {
 	number := f.docs[doc].number
 	first, claimed := r.claims[o.key]
 	if !claimed {
@@ -161,9 +161,9 @@ func (r *round) good(f *file, doc int, o *object) {
 	})
 }
 
-// hold lets everything stay that is served from f and that no document
+// keepServed lets everything stay that is served from f and that no document
 // claims.
-func (r *round) hold(f *file) {
+func (r *round) keepServed(f *file) {
 	for _, key := range r.byFile[f.path] {
 		if _, claimed := r.claims[key]; !claimed {
 			r.claims[key] = claim{file: f}
@@ -174,7 +174,7 @@ func (r *round) hold(f *file) {
 // maxFileNotes bounds the notes of one file.
 const maxFileNotes = 100
 
-func (r *round) note(f *file, doc int, text string) {
+func (r *round) addNote(f *file, doc int, text string) {
 	n := 0
 	for i := len(r.report.Notes) - 1; i >= 0 && r.report.Notes[i].File == f.path; i-- {
 		n++
@@ -221,19 +221,19 @@ func (s *Source) remove(key Key) {
 func (r *Report) fresh(old *Report) []Error {
 	seen := make(map[string]bool, len(old.Errors))
 	for i := range old.Errors {
-		seen[old.Errors[i].base()] = true
+		seen[old.Errors[i].baseName()] = true
 	}
 	var out []Error
 	for i := range r.Errors {
-		if !seen[r.Errors[i].base()] {
+		if !seen[r.Errors[i].baseName()] {
 			out = append(out, r.Errors[i])
 		}
 	}
 	return out
 }
 
-// base identifies an error, whether or not something is kept.
-func (e *Error) base() string {
+// baseName identifies an error, whether or not something is kept.
+func (e *Error) baseName() string {
 	return strings.Join([]string{e.File, fmt.Sprint(e.Document), e.Object.String(), e.Field, e.Reason}, "\x00")
 }
 

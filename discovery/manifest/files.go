@@ -16,7 +16,7 @@ import (
 // file is one file as it was last read.
 type file struct {
 	path    string
-	stamp   stamp
+	stamp   fileStamp
 	docs    []document // raw is dropped once decoded
 	objects [][]object // per document
 	units   units
@@ -25,31 +25,31 @@ type file struct {
 	// as long as its stamp is the same it need not be read again.
 	clean bool
 	// accepted is the state in which it was last taken at its word.
-	accepted stamp
+	accepted fileStamp
 	// unfinished, if not nil, means that it is probably being written: the
 	// rest is as it was before.
 	unfinished *unfinished
 }
 
-// stamp tells one state of a file from another.
-type stamp struct {
+// fileStamp tells one state of a file from another.
+type fileStamp struct {
 	dev, ino     uint64
 	size         int64
 	mtime, ctime syscall.Timespec
 }
 
-func stampOf(info fs.FileInfo) stamp {
+func stampOf(info fs.FileInfo) fileStamp {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return stamp{}
+		return fileStamp{}
 	}
-	return stamp{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
+	return fileStamp{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
 }
 
 // settled reports whether a later write is sure to change the stamp: on many
 // file systems two writes within one clock tick leave the same times.
-func (s stamp) settled() bool {
-	return s != stamp{} && time.Since(time.Unix(s.ctime.Unix())) > 2*time.Second
+func (s fileStamp) settled() bool {
+	return s != fileStamp{} && time.Since(time.Unix(s.ctime.Unix())) > 2*time.Second
 }
 
 // list returns the files that path stands for, sorted.
@@ -89,7 +89,7 @@ func (s *Source) read(path string) (*file, error) {
 		if _, lerr := os.Lstat(path); errors.Is(lerr, fs.ErrNotExist) && path != s.cfg.Path {
 			return nil, nil
 		}
-		return nil, bare(err)
+		return nil, withoutPath(err)
 	}
 	if info.IsDir() {
 		return nil, nil
@@ -108,24 +108,24 @@ func (s *Source) read(path string) (*file, error) {
 	}
 	in, err := os.Open(path)
 	if err != nil {
-		return nil, bare(err)
+		return nil, withoutPath(err)
 	}
 	defer in.Close()
 	if info, err = in.Stat(); err != nil {
-		return nil, bare(err)
+		return nil, withoutPath(err)
 	}
 	var buf bytes.Buffer
 	buf.Grow(int(min(info.Size(), MaxFileBytes)) + bytes.MinRead)
 	if _, err := buf.ReadFrom(io.LimitReader(in, MaxFileBytes+1)); err != nil {
-		return nil, bare(err)
+		return nil, withoutPath(err)
 	}
 	f := &file{path: path, stamp: stampOf(info)}
 	f.decode(buf.Bytes(), s.decoder(path))
 	return f, nil
 }
 
-// bare drops the path from an error that will be shown beside it.
-func bare(err error) error {
+// withoutPath drops the path from an error that will be shown beside it.
+func withoutPath(err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
 		return fmt.Errorf("%s: %w", pe.Op, pe.Err)

@@ -20,7 +20,7 @@ var errEmptied = errors.New("no manifest is there any more; to withdraw everythi
 // written: it was shortened in place, and has not been left alone for
 // Config.Shorter since. One that is written anew again and again never is: it is
 // read after ten times that. It returns nil where the file is to be read.
-func (s *Source) unfinished(old *file, now stamp) *file {
+func (s *Source) unfinished(old *file, now fileStamp) *file {
 	if old == nil || now.dev != old.accepted.dev || now.ino != old.accepted.ino || now.size >= old.accepted.size {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (s *Source) unfinished(old *file, now stamp) *file {
 
 // unfinished is the state of a file that is probably being written.
 type unfinished struct {
-	stamp stamp
+	stamp fileStamp
 	since time.Time // when the file was first seen in this state
 	first time.Time // when it was first seen shorter
 	anew  bool      // it has not only grown since then
@@ -58,13 +58,13 @@ func (f *file) accept(old *file) {
 	case f.fault == nil:
 		f.accepted = f.stamp
 	case old != nil:
-		f.accepted = stamp{dev: f.stamp.dev, ino: f.stamp.ino, size: old.accepted.size}
+		f.accepted = fileStamp{dev: f.stamp.dev, ino: f.stamp.ino, size: old.accepted.size}
 	}
 }
 
-// repeat takes what the last report has about f into this one, and lets its
+// keepServedFile takes what the last report has about f into this one, and lets its
 // objects stay.
-func (r *round) repeat(f *file) {
+func (r *round) keepServedFile(f *file) {
 	f.clean = false
 	for _, e := range r.s.applied.Errors {
 		if e.File == f.path {
@@ -76,12 +76,12 @@ func (r *round) repeat(f *file) {
 			r.report.Notes = append(r.report.Notes, n)
 		}
 	}
-	r.hold(f)
+	r.keepServed(f)
 }
 
-// emptied reports whether the directory has lost all its files without any
+// becameEmpty reports whether the directory has lost all its files without any
 // sign that this is meant. A sign is the removal of its only file.
-func (s *Source) emptied(found int) bool {
+func (s *Source) becameEmpty(found int) bool {
 	if found > 0 || len(s.files) == 0 || len(s.served) == 0 {
 		return false
 	}
@@ -102,7 +102,7 @@ func (s *Source) failed(err error) (*Report, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := *s.applied
-	e := Error{File: s.cfg.Path, Reason: bare(err).Error()}
+	e := Error{File: s.cfg.Path, Reason: withoutPath(err).Error()}
 	var pe *os.PathError
 	if errors.As(err, &pe) {
 		e.File = pe.Path

@@ -124,7 +124,7 @@ func (s *Source) Load() (*Report, error) {
 	defer s.loading.Unlock()
 	s.recheck = 0
 	files, err := s.readAll(s.cfg.Path)
-	if err == nil && s.emptied(len(files)) {
+	if err == nil && s.becameEmpty(len(files)) {
 		err = errEmptied
 	}
 	if err != nil {

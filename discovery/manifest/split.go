@@ -63,7 +63,7 @@ func split(data []byte) ([]document, error) {
 		if i := bytes.IndexByte(data[pos:], '\n'); i >= 0 {
 			end, next = pos+i, pos+i+1
 		}
-		switch marker(data[pos:end]) {
+		switch separatorKind(data[pos:end]) {
 		case markStart:
 			flush(pos)
 			start, startLine, marked = pos+3, line, true
@@ -93,15 +93,15 @@ func (d *document) begins() int {
 	return line
 }
 
-type mark uint8
+type separator uint8
 
 const (
-	markNone mark = iota
+	markNone separator = iota
 	markStart
 	markEnd
 )
 
-func marker(line []byte) mark {
+func separatorKind(line []byte) separator {
 	if len(line) < 3 || line[0] != '-' && line[0] != '.' {
 		return markNone
 	}

@@ -46,15 +46,15 @@ func (s *Source) Run(ctx context.Context, deliver func(*discovery.Update)) error
 		if up != nil {
 			deliver(up)
 		}
-		if !s.wait(ctx, w, ticker.C, s.again()) {
+		if !s.wait(ctx, w, ticker.C, s.retryTimer()) {
 			return nil
 		}
 	}
 }
 
-// again returns a channel that gets a value when a file that was not read
+// retryTimer returns a channel that gets a value when a file that was not read
 // because it is being written should be looked at again, nil for no such file.
-func (s *Source) again() <-chan time.Time {
+func (s *Source) retryTimer() <-chan time.Time {
 	s.loading.Lock()
 	defer s.loading.Unlock()
 	if s.recheck == 0 {
@@ -200,14 +200,14 @@ func (w *watcher) arm() {
 	if err != nil {
 		return
 	}
-	trace(abs, want, 0)
+	watchTargets(abs, want, 0)
 	if info, err := os.Stat(abs); err == nil && info.IsDir() {
 		want[abs] = nil
 		// Files that are links into other directories.
 		entries, _ := os.ReadDir(abs)
 		for _, e := range entries {
 			if e.Type()&os.ModeSymlink != 0 && !strings.HasPrefix(e.Name(), ".") {
-				trace(filepath.Join(abs, e.Name()), want, 0)
+				watchTargets(filepath.Join(abs, e.Name()), want, 0)
 			}
 		}
 		want[abs] = nil
@@ -238,10 +238,10 @@ func (w *watcher) arm() {
 	}
 }
 
-// trace adds to want every directory in which the meaning of path can change:
+// watchTargets adds to want every directory in which the meaning of path can change:
 // the one that holds it, those that hold a symbolic link on the way, and
 // where path does not exist the nearest one that does.
-func trace(path string, want map[string]map[string]bool, depth int) {
+func watchTargets(path string, want map[string]map[string]bool, depth int) {
 	const maxLinks = 40 // as the kernel's MAXSYMLINKS
 	interest := func(dir, name string) {
 		names, ok := want[dir]
@@ -274,7 +274,7 @@ func trace(path string, want map[string]map[string]bool, depth int) {
 			if !filepath.IsAbs(target) {
 				target = filepath.Join(dir, target)
 			}
-			trace(filepath.Join(append([]string{target}, parts[i+1:]...)...), want, depth+1)
+			watchTargets(filepath.Join(append([]string{target}, parts[i+1:]...)...), want, depth+1)
 			return
 		}
 		dir = at

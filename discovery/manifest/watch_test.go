@@ -270,7 +270,7 @@ func TestTraceNamesDirectoriesOfInterest(t *testing.T) {
 		"missing/it": {".:missing"},
 	} {
 		got := map[string]map[string]bool{}
-		trace(filepath.Join(base, path), got, 0)
+		watchTargets(filepath.Join(base, path), got, 0)
 		var list []string
 		for dir, names := range got {
 			rel, err := filepath.Rel(base, dir)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
-	"github.com/weirlb/weir/discovery/packing"
+	"github.com/weirlb/weir/discovery/slicepacker"
 )
 
 // Economy compares EndpointSlices with an Endpoints object: the bytes that an
@@ -124,12 +124,12 @@ func rollout(endpoints, n int) ([]*discoveryv1.EndpointSlice, error) {
 	}
 	prototype := c.sliceObject(0, 0, 0)
 	prototype.Name, prototype.Endpoints = "", nil
-	group := packing.Group{AddressType: prototype.AddressType, Ports: prototype.Ports}
+	group := slicepacker.Group{AddressType: prototype.AddressType, Ports: prototype.Ports}
 	var writes []*discoveryv1.EndpointSlice
 	for i := range n {
 		desired[i] = endpointObject(0, endpoints+i)
 		group.Endpoints = desired
-		changes := packing.Pack(prototype, existing, []packing.Group{group}, packing.Options{MaxPerSlice: perSlice})
+		changes := slicepacker.Pack(prototype, existing, []slicepacker.Group{group}, slicepacker.Options{MaxPerSlice: perSlice})
 		if len(changes.Create)+len(changes.Delete) > 0 {
 			return nil, fmt.Errorf("replacing endpoint %d of %d: %d slices created, %d deleted",
 				i, endpoints, len(changes.Create), len(changes.Delete))

@@ -18,18 +18,18 @@ func (n Note) String() string {
 	return n.Kind + " " + n.Namespace + "/" + n.Name + ": " + n.Text
 }
 
-type noteKey struct {
+type skippedObject struct {
 	kind string
 	id   objectName
 }
 
-// note keeps a note about an object; an empty text takes it back.
-func (s *Store) note(kind string, id objectName, text string) {
+// setSkipReason keeps a note about an object; an empty text takes it back.
+func (s *Store) setSkipReason(kind string, id objectName, text string) {
 	if text == "" {
-		delete(s.notes, noteKey{kind, id})
+		delete(s.skipReasons, skippedObject{kind, id})
 		return
 	}
-	s.notes[noteKey{kind, id}] = text
+	s.skipReasons[skippedObject{kind, id}] = text
 }
 
 // orphans are the slices of Services that do not exist.
@@ -49,8 +49,8 @@ func (s *Store) orphans() []Note {
 // Notes returns what is passed over at present, sorted. The work is in
 // proportion to the Services where Options.Complete is set.
 func (s *Store) Notes() []Note {
-	out := make([]Note, 0, len(s.notes))
-	for k, text := range s.notes {
+	out := make([]Note, 0, len(s.skipReasons))
+	for k, text := range s.skipReasons {
 		out = append(out, Note{k.kind, k.id.Namespace, k.id.Name, text})
 	}
 	if s.opts.Complete {

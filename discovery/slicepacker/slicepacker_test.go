@@ -1,4 +1,4 @@
-package packing
+package slicepacker
 
 import (
 	"fmt"

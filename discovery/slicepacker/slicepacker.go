@@ -1,4 +1,4 @@
-// Package packing spreads a Service's endpoints over EndpointSlices with few
+// Package slicepacker spreads a Service's endpoints over EndpointSlices with few
 // writes.
 //
 // It follows the slice controller's algorithm (KEP-752, "Distribution of
@@ -6,7 +6,7 @@
 // to every watcher, so endpoints that are new go where a write is due anyway,
 // else all into one slice with room for them, else into new slices. Slices
 // are left partly empty rather than rewritten to be full.
-package packing
+package slicepacker
 
 import (
 	"cmp"

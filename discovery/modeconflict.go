@@ -2,15 +2,14 @@ package discovery
 
 import "fmt"
 
-// direct are the forwarding modes in which packets keep their destination
-// address and port.
-var direct = map[string]bool{"l2dsr": true, "ipip": true, "gue": true}
+// dsrModes are the forwarding modes with direct server return: packets keep their
+// destination address and port.
+var dsrModes = map[string]bool{"l2dsr": true, "ipip": true, "gue": true}
 
-// misdirected says what is wrong with a Service that asks for a mode in which
-// packets keep their port, and has endpoints that listen on another one; "" if
-// nothing is.
-func (s *Service) misdirected() string {
-	if !direct[s.Options.ForwardingMode] {
+// modeConflict returns an error text for a Service in a mode with direct server
+// return whose endpoints listen on another port than the Service port, else "".
+func (s *Service) modeConflict() string {
+	if !dsrModes[s.Options.ForwardingMode] {
 		return ""
 	}
 	for i := range s.Ports {
