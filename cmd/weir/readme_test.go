@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -148,6 +150,78 @@ func TestExampleConfigurationsShowTheDefaults(t *testing.T) {
 		c.NodeName, c.Discovery, c.Interfaces = "", config.Discovery{}, nil
 		if diff := c.Changed(config.Default()); len(diff) > 0 {
 			t.Errorf("%s shows other values than the defaults for %v", name, diff)
+		}
+	}
+}
+
+// documents are the Markdown files of the module, by path relative to its root.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	root, out := moduleRoot(t), map[string]string{}
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if e.IsDir() && (rel == ".git" || rel == "bin" || e.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		if strings.HasSuffix(rel, ".md") {
+			out[rel] = document(t, rel)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+var (
+	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	fence    = regexp.MustCompile("(?ms)^```.*?^```$")
+	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	noAnchor = regexp.MustCompile(`[^\w\- ]`)
+)
+
+// Links between documents lead to files, and to headings, that exist.
+func TestReadmeLinks(t *testing.T) {
+	docs := documents(t)
+	anchors := map[string][]string{}
+	for name, text := range docs {
+		for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+			anchor := strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
+			anchors[name] = append(anchors[name], anchor)
+		}
+	}
+	for name, text := range docs {
+		for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			file, anchor, hasAnchor := strings.Cut(m[1], "#")
+			to := name
+			if file != "" {
+				to = filepath.Join(filepath.Dir(name), file)
+			}
+			if _, err := os.Stat(filepath.Join(moduleRoot(t), to)); err != nil {
+				t.Errorf("%s: %s: there is no %s", name, m[0], to)
+			} else if hasAnchor && !slices.Contains(anchors[to], anchor) {
+				t.Errorf("%s: %s: %s has no such heading", name, m[0], to)
+			}
+		}
+	}
+}
+
+// ARCHITECTURE.md names files and folders that exist, in the drawings too.
+func TestReadmeArchitectureNamesFiles(t *testing.T) {
+	path := regexp.MustCompile(`\b(?:cmd|conntrack|deploy|discovery|lb|perf|topology)/[\w/.-]*\w`)
+	for _, name := range path.FindAllString(document(t, "ARCHITECTURE.md"), -1) {
+		if _, err := os.Stat(filepath.Join(moduleRoot(t), name)); err != nil {
+			t.Errorf("ARCHITECTURE.md: there is no %s", name)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/weirlb/weir/cmd/weir/config"
 )
 
 var update = flag.Bool("update", false, "write the reference")
@@ -79,17 +81,45 @@ func reference(root *cobra.Command) string {
 		}
 		flags(b, c.NonInheritedFlags())
 	}
+	b.WriteString("\n## Configuration flags\n\nFlags of `weir run`, `weir check` and `weir cleanup` that override fields of the ")
+	b.WriteString("[configuration file](config/README.md).\n")
+	rows(b, configuration)
 	return b.String()
 }
 
-func flags(b *strings.Builder, fs *pflag.FlagSet) {
-	if !fs.HasAvailableFlags() {
-		return
+// configuration are the flags that override the configuration file.
+var configuration = func() *pflag.FlagSet {
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	config.AddFlags(fs)
+	return fs
+}()
+
+// flags lists the flags of a command, but for those of the configuration.
+func flags(b *strings.Builder, all *pflag.FlagSet) {
+	own, configured := pflag.NewFlagSet("", pflag.ContinueOnError), 0
+	all.VisitAll(func(f *pflag.Flag) {
+		if c := configuration.Lookup(f.Name); c != nil && c.Usage == f.Usage && all.Lookup("config") != nil {
+			configured++
+			return
+		}
+		own.AddFlag(f)
+	})
+	if configured > 0 {
+		b.WriteString("\nThis command has the [configuration flags](#configuration-flags).\n")
 	}
-	b.WriteString("\n| Flag | Default | Meaning |\n| --- | --- | --- |\n")
+	rows(b, own)
+}
+
+// rows is a table of flags.
+func rows(b *strings.Builder, fs *pflag.FlagSet) {
+	first := true
 	fs.VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" {
 			return
+		}
+		if first {
+			b.WriteString("\n| Flag | Default | Meaning |\n| --- | --- | --- |\n")
+			first = false
 		}
 		value, usage := pflag.UnquoteUsage(f)
 		name := "`--" + f.Name
