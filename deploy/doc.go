@@ -1,4 +1,4 @@
-// Package deploy holds what Weir is deployed with, and the tests of it: the
+// Package deploy holds the means to deploy Weir, and the tests of them: the
 // Helm chart (helm), the same as a kustomize base (kustomize), the container
 // image (image), the systemd unit (systemd) and the Grafana dashboard
 // (grafana).

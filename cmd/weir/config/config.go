@@ -24,7 +24,7 @@ const (
 const (
 	ModeAuto     = "auto"     // the best that the driver grants
 	ModeZeroCopy = "zerocopy" // the NIC writes into Weir's memory
-	ModeNative   = "native"   // XDP in the driver, one copy per packet
+	ModeNative   = "native"   // XDP in the driver, a copy per packet
 	ModeGeneric  = "generic"  // XDP after the kernel made an skb: any driver, slow
 )
 
@@ -58,7 +58,7 @@ const Primary = "primary"
 // MaxFileSize bounds the configuration file, in bytes.
 const MaxFileSize = 1 << 20
 
-// Configuration is the whole configuration of one Weir.
+// Configuration is the whole configuration of a Weir process.
 type Configuration struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -86,7 +86,7 @@ type Configuration struct {
 	// Interfaces are those on which packets of clients arrive, and those that
 	// lead to endpoints. Packets to an endpoint behind another interface pass
 	// through the kernel (see hostVeth), which costs more per packet. A bond
-	// stands for its members, a VLAN interface for its parent and its tag.
+	// stands for its members, a VLAN interface for the parent and the tag.
 	Interfaces []Interface `json:"interfaces"`
 
 	// NodePortAddresses are the addresses of the node on which node ports are
@@ -187,7 +187,7 @@ type Kubernetes struct {
 // DefaultLastKnownMaxAgeHours is the default of that field: a long weekend.
 const DefaultLastKnownMaxAgeHours = 72
 
-// LastKnownMaxAge is LastKnownMaxAgeHours or its default, 0 for no limit.
+// LastKnownMaxAge is LastKnownMaxAgeHours or the default, 0 for no limit.
 func (k *Kubernetes) LastKnownMaxAge() time.Duration {
 	if k.LastKnownMaxAgeHours == nil {
 		return DefaultLastKnownMaxAgeHours * time.Hour
@@ -195,7 +195,7 @@ func (k *Kubernetes) LastKnownMaxAge() time.Duration {
 	return time.Duration(*k.LastKnownMaxAgeHours) * time.Hour
 }
 
-// Interface is one network interface to attach to.
+// Interface is a network interface to attach to.
 type Interface struct {
 	// Name is the name of a NIC, a bond, a VLAN interface or a veth.
 	Name string `json:"name"`
@@ -251,7 +251,7 @@ type Forwarding struct {
 	//
 	// l2dsr, ipip and gue are direct server return: an endpoint receives the
 	// client's packet and answers the client directly. It must have the address of
-	// the frontend (on loopback) and listen on its port. Node ports and cluster IPs
+	// the frontend (on loopback) and listen on the frontend's port. Node ports and cluster IPs
 	// use nat, endpoints on this node dnat. lb/README.md has the details.
 	Mode string `json:"mode"`
 	// GUEZeroChecksum omits the UDP checksum of gue over IPv6, which saves
@@ -341,7 +341,7 @@ func (d Drain) Timeout() time.Duration { return time.Duration(d.TimeoutSeconds) 
 // Workers are the packet loops: one OS thread each.
 type Workers struct {
 	// Count is the number of workers. auto is the largest number of receive queues
-	// of an attached interface, at most one per usable CPU. Packets of queues
+	// of an attached interface, at most the number of usable CPUs. Packets of queues
 	// without a worker go to the kernel; a warning has the command that reduces the
 	// number of queues.
 	Count AutoInt `json:"count"`
@@ -354,7 +354,7 @@ type Workers struct {
 // Admin is the admin socket.
 type Admin struct {
 	// Socket is the path of the UNIX socket of `weir status` and `weir explain`.
-	// Its mode is 0600.
+	// The file's mode is 0600.
 	Socket string `json:"socket"`
 }
 

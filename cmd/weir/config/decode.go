@@ -13,18 +13,17 @@ import (
 )
 
 // decoder fills a Configuration from a YAML tree. encoding/json's strict mode
-// stops at the first unknown field and does not say where it stands; this one
-// goes on, and notes the line of every field for later messages.
+// stops at the first unknown field and does not report the line; decoder goes on, and
+// notes the line of every field for later messages.
 type decoder struct {
 	file   string
 	origin map[string]string
 	errs   Errors
 }
 
-// scalar is a type with a notation of its own.
+// scalar is a type with a special notation.
 type scalar interface {
-	// set parses what stands in the file. list is not nil when a sequence
-	// stands there.
+	// set parses the text of the file. list is not nil when the value is a sequence.
 	set(text string, list []string) error
 }
 
@@ -130,7 +129,7 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path string) {
 		default:
 			seen[name] = true
 			d.value(val, f, at)
-			// The key's line, not the value's: that is where one looks.
+			// The key's line, not the value's: a reader looks there.
 			d.origin[at] = d.at(strconv.Itoa(key.Line))
 		}
 	}
@@ -203,7 +202,7 @@ func (d *decoder) plain(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// describe names what stands in the file, for messages.
+// describe names the kind of a node of the file, for messages.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// FieldError is one thing that is wrong with one field.
+// FieldError is an error in a field.
 type FieldError struct {
 	Origin string // "FILE:LINE" or "--flag"; "" when the value is a default
 	Path   string // the field's path, as in `interfaces[1].mode`; "" for the whole
@@ -25,10 +25,10 @@ func (e *FieldError) Error() string {
 	return b.String()
 }
 
-// Errors is everything that is wrong; each is shown on a line of its own.
+// Errors has all errors of a configuration; each is shown on a separate line.
 type Errors []*FieldError
 
-// Error is one line per error.
+// Error has a line per error.
 func (es Errors) Error() string {
 	lines := make([]string, len(es))
 	for i, e := range es {
@@ -37,7 +37,7 @@ func (es Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives the errors one by one.
+// Unwrap returns the single errors.
 func (es Errors) Unwrap() []error {
 	errs := make([]error, len(es))
 	for i, e := range es {
@@ -55,7 +55,7 @@ func (es Errors) Err() error {
 	return es
 }
 
-// report collects errors about fields of one configuration.
+// report collects errors about fields of a configuration.
 type report struct {
 	origin map[string]string
 	errs   Errors

@@ -12,8 +12,8 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 )
 
-// Read reads and parses the configuration file name over the defaults. Its
-// errors are an [Errors] where the file could be read.
+// Read reads and parses the configuration file name over the defaults. The error is an
+// [Errors] if the file could be read.
 func Read(name string) (*Configuration, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -31,12 +31,12 @@ func Read(name string) (*Configuration, error) {
 }
 
 // Unmarshal parses data, YAML or JSON, over the defaults; name is the file's
-// name for messages. What the document does not say stays at its default;
+// name for messages. A field that the document leaves out stays at the default;
 // a field that is not known, is given twice or has the wrong type is an
 // error. The result is not yet validated, and is nil when there are errors.
 func Unmarshal(data []byte, name string) (*Configuration, error) {
 	c := Default()
-	c.APIVersion, c.Kind = "", "" // a file must say what it is
+	c.APIVersion, c.Kind = "", "" // a file must state both
 	d := decoder{file: name, origin: c.origin}
 	d.document(data, c)
 	if len(d.errs) > 0 {

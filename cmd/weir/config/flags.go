@@ -130,8 +130,8 @@ func (f *Flags) overrides() []override {
 	}
 }
 
-// Load reads the file, if one was named, and lays the flags over it. The
-// result is not yet validated; its Reload method does the same again.
+// Load reads the file, if the flags name a file, and lays the flags over it. The result is
+// not yet validated; the Reload method does the same again.
 func (f *Flags) Load() (*Configuration, error) {
 	c := Default()
 	if f.File != "" {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is what CheckHost asks the machine.
+// Host is the interface of CheckHost to the machine.
 type Host struct {
 	// Interfaces are the names of the network interfaces.
 	Interfaces func() ([]string, error)
@@ -148,7 +148,7 @@ func withReserved(reserved string, r PortRange) string {
 	return r.String()
 }
 
-// checkDirectories looks for the nearest existing parent of what Weir will
+// checkDirectories looks for the nearest existing parent of the directories that Weir will
 // create: a missing last directory is created at the start, more is probably
 // a mistake.
 func (c *Configuration) checkDirectories(r *report, h Host) {

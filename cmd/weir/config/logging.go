@@ -21,7 +21,7 @@ func ParseLevel(s string) (slog.Level, error) {
 	return 0, fmt.Errorf("must be debug, info, warn or error, is %q", s)
 }
 
-// Logger returns the logger that l describes, writing to w, and its level,
+// Logger returns the logger that l describes, writing to w, and the level,
 // which may be changed while it is in use.
 func (l Logging) Logger(w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)

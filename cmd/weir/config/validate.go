@@ -18,13 +18,13 @@ import (
 // (kube-apiserver --service-node-port-range).
 var NodePorts = PortRange{30000, 32767}
 
-// Bounds of what a configuration may ask for.
+// Bounds of the values of a configuration.
 const (
 	MinFlows   = 1024
 	MaxFlows   = 1 << 30 // an entry's number, twice a connection's, is 32 bits
 	MaxWorkers = 64      // queues of an interface that can have a socket
 	maxSeconds = 7 * 24 * 3600
-	// maxSocketPath is sockaddr_un's sun_path without its final NUL.
+	// maxSocketPath is sockaddr_un's sun_path without the final NUL.
 	maxSocketPath = 107
 	// maxInterfaceName is IFNAMSIZ without the final NUL.
 	maxInterfaceName = 15
@@ -103,7 +103,7 @@ func (c *Configuration) validateDiscovery(r *report) {
 	}
 }
 
-// validateSelection checks what must be the value of a label and the name of a
+// validateSelection checks the fields that must be the value of a label and the name of a
 // class.
 func (c *Configuration) validateSelection(r *report) {
 	for _, msg := range validation.IsValidLabelValue(c.ServiceProxyName) {
@@ -239,8 +239,7 @@ func (c *Configuration) validateHostVeth(r *report) {
 	}
 }
 
-// checkPrefix reports s unless it is a prefix without bits set beyond its
-// length.
+// checkPrefix reports s unless it is a prefix without bits set beyond the length.
 func checkPrefix(r *report, path, s string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(s)
 	switch {
@@ -356,8 +355,8 @@ func (c *Configuration) checkBindAddress(r *report, path, s string) netip.AddrPo
 	if a.Port() == 0 {
 		r.addf(path, "%s: the port must not be 0, so that it can be found", s)
 	}
-	// Weir takes what comes to this range on the node's addresses, so a
-	// listener in it would never be reached.
+	// Weir takes the packets to this range on the node's addresses, so a listener in it
+	// would never be reached.
 	if !a.Addr().IsLoopback() && c.SNAT.Ports.Contains(a.Port()) {
 		r.addf(path, "port %d lies in snat.ports %s, which Weir takes on the node's addresses", a.Port(), c.SNAT.Ports)
 	}

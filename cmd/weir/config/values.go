@@ -166,7 +166,7 @@ func (c CPUs) String() string {
 	return b.String()
 }
 
-// MarshalJSON is what String gives.
+// MarshalJSON encodes the result of String.
 func (c CPUs) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
 
 func (c *CPUs) set(text string, list []string) error {

@@ -1,7 +1,7 @@
 // Package decap is `weir decap`: it receives the tunnel packets of the forwarding
-// modes ipip and gue on an endpoint's node, and hands what is inside to the
-// kernel. It is for nodes whose kernel has no such tunnels, and a reference for
-// what Weir sends.
+// modes ipip and gue on an endpoint's node, and hands the inner packets to the kernel. It
+// is for nodes whose kernel has no such tunnels, and a reference for the packets that Weir
+// sends.
 package decap
 
 import (
@@ -67,14 +67,14 @@ type options struct {
 	Settings
 }
 
-// Settings are what there is to choose beside the rules.
+// Settings are the options beside the rules.
 type Settings struct {
 	Device       string // name of the TUN device
 	ZeroChecksum bool   // take GUE over IPv6 without a UDP checksum
 	MSS          uint16 // largest TCP segment to be announced; 0: any
 }
 
-// minMSS is what every host takes (RFC 9293 section 3.7.1).
+// minMSS is the MSS that every host accepts (RFC 9293 section 3.7.1).
 const minMSS = 536
 
 // usageError is a command line that makes no sense.
@@ -116,7 +116,7 @@ func (o *options) rules() (Rules, error) {
 	return r, errors.Join(errs...)
 }
 
-// Run receives until ctx ends. log gets a line when it is ready and one at the
+// Run receives until ctx ends. log gets a line when the receiver is ready and a line at the
 // end.
 func Run(ctx context.Context, rules Rules, set Settings, log io.Writer) (err error) {
 	sources, err := openSources(set.ZeroChecksum)
@@ -131,7 +131,7 @@ func Run(ctx context.Context, rules Rules, set Settings, log io.Writer) (err err
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	// That the ports are ours says that no other process uses the table.
 	if set.MSS == 0 {
-		_ = unclampMSS() // of one that was killed; without nftables there is none
+		_ = unclampMSS() // left by a killed process; without nftables there is none
 	} else {
 		if err := clampMSS(rules.Addresses, set.MSS); err != nil {
 			return err
@@ -153,7 +153,7 @@ func list(sources []source) string {
 	return strings.Join(names, ", ")
 }
 
-// summary is what became of all packets.
+// summary counts the outcomes of all packets.
 func (r *receiver) summary() string {
 	var out []string
 	for d := range r.counts {

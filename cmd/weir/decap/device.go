@@ -50,8 +50,8 @@ func openDevice(name string, addrs []netip.Addr) (_ *device, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("device %s: %w", name, err)
 	}
-	// Nothing is ever sent by it; what arrives may have been put together
-	// from fragments.
+	// Nothing is ever sent by the device; arriving packets may have been reassembled from
+	// fragments.
 	if err := netlink.LinkSetMTU(link, 65535); err != nil {
 		return nil, fmt.Errorf("device %s: set MTU: %w", name, err)
 	}
@@ -70,7 +70,7 @@ func (d *device) settings() error {
 		// Clients are reached by another interface: loose mode. The kernel
 		// takes the larger of this and `all`.
 		{"net/ipv4/conf/" + d.name + "/rp_filter", "2", false},
-		// What is not for this node stays here.
+		// Packets that are not for this node stay here.
 		{"net/ipv4/conf/" + d.name + "/forwarding", "0", false},
 		{"net/ipv6/conf/" + d.name + "/disable_ipv6", "0", true},
 		{"net/ipv6/conf/" + d.name + "/addr_gen_mode", "1", true},
@@ -142,7 +142,7 @@ func write(key, value string) error {
 	return nil
 }
 
-// Close removes the device with its addresses, and puts sysctls back.
+// Close removes the device with all addresses, and restores sysctls.
 func (d *device) Close() error {
 	errs := []error{unix.Close(d.fd)}
 	for key, old := range d.changed {

@@ -21,8 +21,8 @@ const (
 	optionMSS   = 2
 )
 
-// clampMSS has the kernel lower the segment size that this node announces from
-// the addresses: what clients send then fits the tunnel.
+// clampMSS has the kernel lower the segment size that this node announces from the
+// addresses: packets of clients then fit the tunnel.
 //
 //	table inet weir-decap {
 //		chain output {
@@ -52,7 +52,7 @@ func clampMSS(addrs []netip.Addr, mss uint16) error {
 	return nil
 }
 
-// clampFrom is the rule for one address.
+// clampFrom is the rule for an address.
 func clampFrom(a netip.Addr, mss uint16) []expr.Any {
 	family, offset := byte(unix.NFPROTO_IPV4), uint32(12)
 	if a.Is6() {

@@ -51,7 +51,7 @@ type Rules struct {
 	From []netip.Prefix
 }
 
-// outer is what is known of the packet around.
+// outer describes the outer packet.
 type outer struct {
 	src netip.Addr
 	ecn uint8 // the two low bits of TOS or traffic class
@@ -78,7 +78,7 @@ func gue(b []byte) (inner []byte, proto uint8, d Drop) {
 		}
 		return b, header.ProtoIPIP, Delivered
 	case 0:
-		// A flag that is not known may change what the rest means.
+		// An unknown flag may change the meaning of the rest.
 		if b[0]&(gueControl|gueHlen) != 0 || binary.BigEndian.Uint16(b[2:]) != 0 {
 			return nil, 0, DropGUE
 		}
@@ -87,9 +87,8 @@ func gue(b []byte) (inner []byte, proto uint8, d Drop) {
 	return nil, 0, DropGUE
 }
 
-// accept checks an inner packet of the protocol that the outer header named, and
-// returns it without what lies behind its end. The ECN bits are put together in
-// place.
+// accept checks an inner packet of the protocol that the outer header named, and returns it
+// without trailing bytes. The ECN bits are merged in place.
 func (r *Rules) accept(b []byte, proto uint8, o outer) ([]byte, Drop) {
 	if !r.hears(o.src) {
 		return nil, DropSource
@@ -154,7 +153,7 @@ func (r *Rules) serves(a netip.Addr) bool {
 }
 
 // martian reports sources that must not be on a wire (RFC 1812 section 5.3.7,
-// RFC 4291). An IPv4-mapped one stands for another host than it looks like.
+// RFC 4291). An IPv4-mapped address stands for another host than it looks like.
 func martian(a netip.Addr) bool {
 	if a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.Is4In6() {
 		return true
@@ -169,9 +168,9 @@ const (
 	ce     = 3
 )
 
-// mergeECN gives the inner packet the codepoint that RFC 6040 section 4.2 says;
-// false when the packet is to be dropped: congestion was experienced by one that
-// does not understand such marks.
+// mergeECN gives the inner packet the codepoint of RFC 6040 section 4.2; false when the
+// packet must be dropped: it experienced congestion, and the inner transport does not
+// understand such marks.
 func mergeECN(b []byte, out uint8) bool {
 	in := tos(b) & 3
 	switch {

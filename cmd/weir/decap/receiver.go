@@ -21,12 +21,12 @@ const (
 	receiveBuffer = 8 << 20
 )
 
-// source is one socket that tunnel packets come from.
+// source is a socket that receives tunnel packets.
 type source struct {
 	fd    int
 	what  string
 	proto uint8 // of the inner packet; 0: GUE says
-	v4raw bool  // the outer IPv4 header is part of what is read
+	v4raw bool  // the read data includes the outer IPv4 header
 }
 
 // mmsghdr is struct mmsghdr of recvmmsg(2).
@@ -36,7 +36,7 @@ type mmsghdr struct {
 	_   [4]byte
 }
 
-// message is the memory for one received packet.
+// message is the memory for a received packet.
 type message struct {
 	buf     [bufferLen]byte
 	control [64]byte
@@ -170,8 +170,8 @@ func (r *receiver) run(ctx context.Context) error {
 	return nil
 }
 
-// receive hands on one batch of a socket. An error of a socket, as an ICMP error
-// that concerns it, has been taken by the call.
+// receive delivers a batch of a socket. The call has consumed a socket error, such as an
+// ICMP error.
 func (r *receiver) receive(s *source) {
 	for i := range r.hdrs {
 		r.hdrs[i].hdr.Namelen = uint32(unsafe.Sizeof(r.msgs[i].name))

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// counts are the client's and Weir's counters at one moment, or between two.
+// counts are the client's and Weir's counters at a moment, or between two.
 type counts struct {
 	clientSent, clientGot uint64 // packets on the client's interface
 	weirGot, weirSent     uint64 // packets of Weir's workers
@@ -63,8 +63,8 @@ func (c counts) sub(b counts) counts {
 	return c
 }
 
-// settle returns what was counted since before, once no counter moves any
-// more: the last segments of closed connections are still on their way.
+// settle returns the counts since before, once no counter moves any more: the last segments
+// of closed connections are still in flight.
 func (s *site) settle(ctx context.Context, before counts) (counts, error) {
 	const still = 300 * time.Millisecond
 	last := counts{}
@@ -84,17 +84,16 @@ func (s *site) settle(ctx context.Context, before counts) (counts, error) {
 	return last.sub(before), nil
 }
 
-// through is what Weir must have received if all that the client sent and got
-// went through its loop. Each request packet is received once by Weir, and so
-// is each answer; what Weir refuses it answers by itself, without receiving
-// an answer.
+// through is the number of packets that Weir must have received if all packets of the
+// client went through the workers. Weir receives each request packet once, and each answer.
+// Weir itself answers refused requests.
 func (c counts) through() uint64 { return c.weirGot + c.refused }
 
 // client is everything that the client counted.
 func (c counts) client() uint64 { return c.clientSent + c.clientGot }
 
-// faults compares the two. The client's counters also hold what is not
-// Weir's: ARP, neighbor discovery and multicast reports.
+// faults compares the two. The client's counters also hold other packets: ARP, neighbor
+// discovery and multicast reports.
 func (c counts) faults() []string {
 	var out []string
 	slack := c.client()/200 + 100

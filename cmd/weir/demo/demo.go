@@ -1,4 +1,4 @@
-// Package demo is `weir demo`: Weir at its main job on this machine, within a
+// Package demo is `weir demo`: Weir at the main job on this machine, within a
 // minute and without touching the machine's own network. It builds a client,
 // an edge node and three backends out of network namespaces, runs `weir run`
 // on the edge node and drives real connections through it while the

@@ -16,17 +16,17 @@ import (
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
-// The Service of the last phase: its endpoint is in zone b, gets packets in a
-// tunnel and answers the client by a way of its own.
+// The Service of the last phase: the endpoint is in zone b, receives packets in a tunnel
+// and answers the client directly.
 const (
 	directName  = "shop/direct"
-	directHost  = 20 // of its load balancer IPs
+	directHost  = 20 // of the load balancer IPs
 	directBytes = 16 << 20
 	backNet     = 77 // between the fabric and the client, past Weir
 )
 
-// directManifest is the Service and its slices. Nothing translates ports, so
-// that the Service's is the server's.
+// directManifest has the Service and the slices. Nothing translates ports, so the Service's
+// port is the server's.
 func directManifest() []byte {
 	b := backends[2]
 	text := fmt.Appendf(nil, `apiVersion: v1
@@ -62,7 +62,7 @@ func directAddr(six bool) netip.Addr {
 	return netlab.Host4(netlab.LBNet, directHost)
 }
 
-// direct is what came of one download past Weir.
+// direct is the outcome of a download by direct server return.
 type direct struct {
 	name     string
 	err      error
@@ -73,7 +73,7 @@ type direct struct {
 	past     uint64 // bytes that it got by the other link
 }
 
-// faults lists what must not have happened.
+// faults lists the violated expectations.
 func (d direct) faults() []string {
 	var out []string
 	add := func(format string, args ...any) {
@@ -95,8 +95,8 @@ func (d direct) faults() []string {
 	return out
 }
 
-// playDirect is the phase of the answers that do not come back to Weir. It is
-// the last one: the other phases' accounts hold that all packets do.
+// playDirect is the phase of the answers that do not return to Weir. It is the last phase:
+// the other phases' accounts expect all packets to return.
 func (s *site) playDirect(ctx context.Context, r *report) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience.For(startWithin+applyWithin))
 	defer cancel()

@@ -21,8 +21,8 @@ const serviceName = "shop/web"
 // lbHost is the host number of the Service's load balancer IPs.
 const lbHost = 10
 
-// manifests are what `kubectl get nodes,services,endpointslices -o yaml`
-// would print of a cluster with these endpoints.
+// manifests have the form of `kubectl get nodes,services,endpointslices -o yaml` in a
+// cluster with these endpoints.
 var manifests = template.Must(template.New("").Parse(`
 {{- range .Nodes}}---
 apiVersion: v1
@@ -77,7 +77,7 @@ endpoints:{{if not .endpoints}} []{{end}}
 {{end}}`))
 
 // writeManifests puts the endpoints' state into a file of dir, at once and in
-// full: a reader sees the old file or the new one.
+// full: a reader sees the old file or the new file.
 func writeManifests(dir string, state [3]condition) error {
 	type object = map[string]any
 	nodes, slices := []object{}, []object{}

@@ -6,7 +6,7 @@ import (
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
-// condition is what the slices say of an endpoint.
+// condition is the state of an endpoint in the slices.
 type condition uint8
 
 const (
@@ -15,12 +15,12 @@ const (
 	terminating                  // not ready, but serving while it terminates
 )
 
-// backend is one of the three backends.
+// backend is a server behind Weir; there are three.
 type backend struct {
-	name string // of the pod and of its server
+	name string // of the pod and of the server
 	node string
 	zone string
-	// network and host number of its address in the lab
+	// network and host number of the address in the lab
 	network, host uint8
 }
 
@@ -31,13 +31,13 @@ var backends = []backend{
 	{name: "web-zone-b", node: "node-b", zone: "zone-b", network: 30, host: 12},
 }
 
-// phase is one state of the endpoints and what must come of it.
+// phase is a state of the endpoints and the expected outcome.
 type phase struct {
 	letter rune
 	title  string
 	state  [3]condition // of backends, in their order
 	tier   string       // that Weir must choose
-	serve  [3]bool      // who must get new connections
+	serve  [3]bool      // backends that must get new connections
 }
 
 var phases = []phase{
@@ -55,7 +55,7 @@ var phases = []phase{
 // served reports whether any endpoint gets new connections.
 func (p phase) served() bool { return p.serve != [3]bool{} }
 
-// row is what one kind of traffic came to in one phase.
+// row is the outcome of a kind of traffic in a phase.
 type row struct {
 	stream *stream
 	// changing holds the requests that began while the manifests changed
@@ -63,14 +63,14 @@ type row struct {
 	changing, steady *workload.Record
 }
 
-// result is what came of a phase.
+// result is the outcome of a phase.
 type result struct {
 	rows      []row
 	downloads []int64 // bytes that each download had moved at the end
 	broken    []error // of downloads, nil while unbroken
 }
 
-// faults lists what must not have happened.
+// faults lists the violated expectations.
 func (r *result) faults(p phase) []string {
 	var out []string
 	add := func(format string, args ...any) {
@@ -85,8 +85,8 @@ func (r *result) faults(p phase) []string {
 		case row.steady.Requests() == 0:
 			add("%s: no requests", name)
 		case p.served() || row.stream.keepAlive:
-			// What Weir promises: not one request fails. While the way
-			// leads back from "none", refusals are the right answer.
+			// Weir's promise: no request fails. While endpoints return from "none",
+			// refusals are the right answer.
 			if n := row.steady.Failed(); n > 0 {
 				add("%s: %v", name, row.steady.Err())
 			}

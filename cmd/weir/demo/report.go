@@ -17,7 +17,7 @@ import (
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
-// report prints what happens, as it happens.
+// report prints the events of the demo, as they happen.
 type report struct {
 	out    io.Writer
 	colour bool
@@ -45,7 +45,7 @@ func (r *report) paint(code, s string) string {
 
 func (r *report) line(format string, args ...any) { fmt.Fprintf(r.out, format+"\n", args...) }
 
-// topology draws what was built.
+// topology draws the network of the demo.
 func (r *report) topology() {
 	r.line(`%s
 
@@ -69,7 +69,7 @@ has no NAT rules for them. The client never retries.
 
 func backendAddr(i int) string { return netlab.Host4(backends[i].network, backends[i].host).String() }
 
-// ready tells what weir run got from the kernel.
+// ready prints the features that weir run got from the kernel.
 func (r *report) ready(s *api.Status) {
 	var ifs []string
 	for _, i := range s.Interfaces {

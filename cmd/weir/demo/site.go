@@ -19,8 +19,8 @@ import (
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
-// How long Weir may take for what it does within a fraction of a second, on a quiet
-// machine. The start of a binary that is in no cache waits for a disk or a network.
+// Time limits for steps that take Weir a fraction of a second, on a quiet machine. The
+// start of a binary that is in no cache waits for a disk or a network.
 const (
 	startWithin = 30 * time.Second
 	applyWithin = 10 * time.Second
@@ -177,7 +177,7 @@ func (s *site) applied(ctx context.Context, p phase) error {
 	})
 }
 
-// attached waits until Weir takes traffic on all of its interfaces.
+// attached waits until Weir takes traffic on all interfaces.
 func (s *site) attached(ctx context.Context) (status *api.Status, err error) {
 	err = s.weir.Until(ctx, func(ctx context.Context) error {
 		if status, err = s.admin.Status(ctx); err != nil {
@@ -188,8 +188,7 @@ func (s *site) attached(ctx context.Context) (status *api.Status, err error) {
 	return status, err
 }
 
-// judge compares the frontends of the demo's Service with what the phase asks
-// for.
+// judge compares the frontends of the demo's Service with those of the phase.
 func judge(frontends []api.Frontend, p phase) error {
 	found := 0
 	for _, f := range frontends {
@@ -239,7 +238,7 @@ func (p phase) endpoints(six bool, protocol string) []string {
 	return out
 }
 
-// logTail is the end of what weir run has logged.
+// logTail is the end of the log of weir run.
 func (s *site) logTail() string {
 	return "weir run said:\n  " + strings.ReplaceAll(s.weir.LogTail(15), "\n", "\n  ")
 }

@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	clientPause = 10 * time.Millisecond // between two requests of one client
+	clientPause = 10 * time.Millisecond // between two requests of a client
 	// A client's two UDP streams of a family, refused, get less than the 50 ICMP
-	// errors per second that Weir sends to one source.
+	// errors per second that Weir sends to a source.
 	datagramPause = 50 * time.Millisecond
 	httpClients   = 2 // per frontend, with new and with kept connections each
 	// A long download's size does not depend on how long the phases are, so that a
-	// slow machine gets to its end; its rate does.
+	// slow machine gets to the end; the rate does.
 	downloadBytes = 20 << 20
-	// downloadQuiet is after what time a download that does not move has stopped, on
-	// a quiet machine.
+	// downloadQuiet is the time without progress after which a download has failed, on a
+	// quiet machine.
 	downloadQuiet = 10 * time.Second
-	// requestWithin is how long one HTTP request may take, and udpWithin one datagram
-	// and its answer, on a quiet machine.
+	// requestWithin is the time limit of an HTTP request, and udpWithin that of a datagram
+	// and the answer, on a quiet machine.
 	requestWithin = 5 * time.Second
 	udpWithin     = 2 * time.Second
 )
@@ -50,7 +50,7 @@ func frontendAddrs() []frontendAddr {
 	}
 }
 
-// stream is one kind of traffic: a line of the tables.
+// stream is a kind of traffic: a line of the tables.
 type stream struct {
 	name      string
 	keepAlive bool
@@ -102,7 +102,7 @@ func (s *site) drive(ctx context.Context, lasting time.Duration) *traffic {
 	}
 	for i, f := range frontendAddrs() {
 		if i != 0 && i != 3 {
-			continue // one by each kind of address and each family
+			continue // a download by each kind of address and each family
 		}
 		d := newDownload(s.lab.Client, f, uint64(i), lasting)
 		t.downloads = append(t.downloads, d)
@@ -215,7 +215,7 @@ func (t *traffic) finishDownloads(r *report) []string {
 	return faults
 }
 
-// stop ends all traffic and returns what went wrong with driving it.
+// stop ends all traffic and returns the errors of the load generators.
 func (t *traffic) stop() error {
 	t.cancel()
 	t.running.Wait()

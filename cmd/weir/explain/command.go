@@ -155,7 +155,7 @@ func gatherFaults(out *Output) func() []string {
 	}
 }
 
-// check says what is wrong with the flags.
+// check returns the errors of the flags.
 func (o *options) check() (service *discovery.ServiceName, change *Change, err error) {
 	if o.output != "table" && o.output != "json" {
 		return nil, nil, fmt.Errorf("--output: must be table or json, is %q", o.output)

@@ -1,5 +1,5 @@
-// Package explain says which endpoints of each Service a node uses, and why:
-// the command `weir explain`, and what the daemon answers on its admin socket.
+// Package explain gives the endpoints of each Service that a node uses, with the reasons:
+// the command `weir explain`, and the answers of the daemon on the admin socket.
 package explain
 
 import (
@@ -12,25 +12,23 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// Service is one Service. A headless or ExternalName one has no Ports: it has
-// no frontends.
+// Service is a Service. A headless or ExternalName Service has no frontends, and so no
+// Ports.
 type Service struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Errors are what is wrong with it and with the objects that hold its
-	// endpoints.
+	// Errors are those of the Service and of the objects that hold the endpoints.
 	Errors   []string `json:"errors"`
 	Warnings []string `json:"warnings,omitempty"`
 	// Unsupported is the field for which Weir leaves it to the kernel.
 	Unsupported  string `json:"unsupported,omitempty"`
 	Headless     bool   `json:"headless,omitempty"`
 	ExternalName bool   `json:"externalName,omitempty"`
-	// Mirrored is true when its endpoints are from a legacy Endpoints object.
+	// Mirrored is true when the endpoints are from a legacy Endpoints object.
 	Mirrored bool `json:"mirrored,omitempty"`
-	// Mode is the forwarding mode that the Service asks for, "" for the
-	// configured one.
+	// Mode is the forwarding mode that the Service asks for, "" for the configured mode.
 	Mode    string   `json:"forwardingMode,omitempty"`
-	Options []Option `json:"options,omitempty"` // what else it asks of the packet path
+	Options []Option `json:"options,omitempty"` // other options of the packet path
 	Ports   []Port   `json:"ports"`
 	// Frontends are where it is to be reached from outside.
 	Frontends []Frontend `json:"frontends,omitempty"`
@@ -39,7 +37,7 @@ type Service struct {
 	Problems []problem.Problem `json:"problems,omitempty"`
 }
 
-// Port is one Service port. Where its endpoints are of both address families
+// Port is a Service port. If the endpoints are of both address families
 // Cluster and Local are both families' together, and ByFamily has each.
 type Port struct {
 	Name     string  `json:"name"`
@@ -56,23 +54,23 @@ type Port struct {
 	WhatIf *WhatIf    `json:"whatIf,omitempty"`
 }
 
-// Family is a port in one address family, IPv4 or IPv6.
+// Family is a port in an address family, IPv4 or IPv6.
 type Family struct {
 	Cluster         *Choice `json:"cluster"`
 	Local           *Choice `json:"local"`
 	HasAnyEndpoints bool    `json:"hasAnyEndpoints"`
 }
 
-// Choice is what one traffic policy uses. Endpoints are sorted by address,
+// Choice is the endpoints that a traffic policy uses. Endpoints are sorted by address,
 // then port. Shares, present when they are not equal, are the parts of the
-// new flows in the same order; those of one address family add up to 1.
+// new flows in the same order; those of an address family add up to 1.
 type Choice struct {
 	Tier      string    `json:"tier"`
 	Endpoints []string  `json:"endpoints"`
 	Shares    []float64 `json:"shares,omitempty"`
 }
 
-// Endpoint says of one endpoint whether it gets new flows, and why.
+// Endpoint reports whether an endpoint gets new flows, and why.
 type Endpoint struct {
 	Address string `json:"address"` // address:port
 	Node    string `json:"node,omitempty"`
@@ -138,14 +136,14 @@ func buildPort(svc *discovery.Service, p *discovery.Port, node topology.Node) Po
 	return out
 }
 
-// familyEndpoints are the endpoints of one address family: the choice is made
+// familyEndpoints are the endpoints of an address family: the choice is made
 // in each by itself, as kube-proxy's two proxiers do.
 type familyEndpoints struct {
 	name string
 	eps  []topology.Endpoint
 }
 
-// split gives the families that have endpoints, or one that has none. eps are
+// split returns the families that have endpoints, or a family without any. eps are
 // sorted by address, IPv4 first.
 func split(eps []topology.Endpoint) []familyEndpoints {
 	at := slices.IndexFunc(eps, func(e topology.Endpoint) bool { return e.AddrPort.Addr().Is6() })
@@ -170,7 +168,7 @@ func choice(c *topology.Chosen, eps []topology.Endpoint) *Choice {
 }
 
 // join puts the choices of two families together. The tier is the Service's
-// primary family's, unless only the other one has any endpoint to use.
+// primary family's, unless only the other family has any endpoint to use.
 func join(v4, v6 *Choice, primary6 bool) *Choice {
 	if v4 == nil || v6 == nil {
 		return nil
@@ -242,7 +240,7 @@ func state(e *topology.Endpoint) string {
 	return "not-ready"
 }
 
-// addrOf parses what the user gave as an address or address:port.
+// addrOf parses an address or address:port.
 func addrOf(s string) (addr netip.Addr, port uint16, ok bool) {
 	if ap, err := netip.ParseAddrPort(s); err == nil {
 		return ap.Addr().Unmap(), ap.Port(), true

@@ -28,11 +28,11 @@ type Frontend struct {
 	Reason string `json:"reason,omitempty"` // why it is not served
 }
 
-// View is what is known of a node's frontends.
+// View is the state of a node's frontends.
 type View struct {
 	// Claims are the claims of a Service under the node's configuration.
 	Claims func(*discovery.Service) []translate.Claim
-	// Table has what is published.
+	// Table is the published snapshot.
 	Table *lbtable.Snapshot
 	// NoRoom are frontends that the steering program has no room for.
 	NoRoom map[lbtable.Key]bool
@@ -108,8 +108,8 @@ func offlineView(services []*discovery.Service, opts translate.Options) (View, e
 	return View{Claims: t.Claims, Table: frontends.Load(), Problems: registry.Of}, nil
 }
 
-// renderFrontends writes frontends and problems. What Errors and Warnings have
-// already is left out.
+// renderFrontends writes frontends and problems. Problems that Errors and Warnings have
+// already are left out.
 func (s *Service) renderFrontends(b *strings.Builder) {
 	for _, p := range s.Problems {
 		switch p.Kind {

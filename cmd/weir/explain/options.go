@@ -7,14 +7,14 @@ import (
 	"github.com/weirlb/weir/discovery"
 )
 
-// Option is something that a Service asks of the packet path, as its spec or
-// its annotation weir.dev/NAME has it.
+// Option is an option of the packet path, as the Service's spec or the annotation
+// weir.dev/NAME has it.
 type Option struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// askedOptions lists what svc asks for, and nothing that it would get anyway.
+// askedOptions lists the options of svc that differ from the defaults.
 func askedOptions(svc *discovery.Service) []Option {
 	var out []Option
 	add := func(name, value string, asked bool) {

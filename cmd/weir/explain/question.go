@@ -12,7 +12,7 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// Question is what is to be explained, and from what.
+// Question names the Services to explain, and the sources of the answer.
 type Question struct {
 	Services []*discovery.Service
 	Node     topology.Node          // that chooses
@@ -36,7 +36,7 @@ func (q *Question) Parse(query api.ExplainQuery) (err error) {
 	return nil
 }
 
-// subject is one Service to explain; svc is nil of a Service of which only
+// subject is a Service to explain; svc is nil of a Service of which only
 // errors are known.
 type subject struct {
 	name discovery.ServiceName
@@ -106,7 +106,7 @@ func (q *Question) subjects() []subject {
 	return out
 }
 
-// explain explains one Service.
+// explain explains a Service.
 func (q *Question) explain(s subject, faults []string) *Service {
 	out := Service{Namespace: s.name.Namespace, Name: s.name.Name, Errors: []string{}, Ports: []Port{}}
 	if s.svc != nil {

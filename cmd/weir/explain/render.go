@@ -113,7 +113,7 @@ func (p *Port) renderPolicies(b *strings.Builder) {
 	}
 }
 
-// emptyLocal is what becomes of new flows when Local policy finds nobody.
+// emptyLocal is the fate of new flows when policy Local finds no endpoint.
 func (p *Port) emptyLocal() string {
 	if p.HasAnyEndpoints {
 		return "dropped: there are endpoints elsewhere"

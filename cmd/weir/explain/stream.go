@@ -10,18 +10,18 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 )
 
-// Output is what `weir explain` prints. With 10,000 Services it has tens of
-// megabytes, and a daemon makes it in the process that moves packets: one
-// Service at a time is in memory.
+// Output is the output of `weir explain`. With 10,000 Services it has tens of megabytes,
+// and the daemon makes it in the process that moves packets: a single Service at a time is
+// in memory.
 type Output struct {
 	Node   string
 	WhatIf string // as given: drain=10.1.2.3; "": none
 	// Services are sorted by namespace and name. An error ends them.
 	Services iter.Seq2[*Service, error]
-	// Errors are what is wrong with documents, those about Services too. Errors
+	// Errors are those of documents, Services included. Errors
 	// and Notes are complete once Services has ended.
 	Errors []string
-	// Notes are what was passed over and is no mistake.
+	// Notes are about skipped documents that are no mistake.
 	Notes []string
 }
 
@@ -112,7 +112,7 @@ func (o *Output) readFields(d *json.Decoder) (listed bool, err error) {
 	return false, expect(d, '}')
 }
 
-// readEnd reads what follows the last Service.
+// readEnd reads the fields after the last Service.
 func (o *Output) readEnd(d *json.Decoder) error {
 	if err := expect(d, ']'); err != nil {
 		return err

@@ -21,7 +21,7 @@ type Change struct {
 	port uint16 // 0: any
 }
 
-// ParseChange reads what --what-if was given.
+// ParseChange parses the value of --what-if.
 func ParseChange(s string) (*Change, error) {
 	kind, name, ok := strings.Cut(s, "=")
 	if !ok || name == "" {
@@ -62,7 +62,7 @@ func (c *Change) apply(eps []topology.Endpoint) []topology.Endpoint {
 			if c.kind != "drain" {
 				continue
 			}
-			// Ready is false of what terminates; it serves if it did.
+			// Ready is false of a terminating endpoint; it goes on serving if it did.
 			e.Serving = e.Serving && (e.Ready || e.Terminating)
 			e.Ready, e.Terminating = false, true
 		}
@@ -71,21 +71,21 @@ func (c *Change) apply(eps []topology.Endpoint) []topology.Endpoint {
 	return out
 }
 
-// WhatIf is what a change would do to one port; null where the policy is not
+// WhatIf is the effect of a change on a port; null where the policy is not
 // in use.
 type WhatIf struct {
 	Cluster *Move `json:"cluster"`
 	Local   *Move `json:"local"`
 }
 
-// Move says which share of the new flows would go elsewhere. Shares are of
-// the flows of one address family; where both have endpoints they are the
+// Move is the share of the new flows that would go elsewhere. Shares are of the flows of an
+// address family; where both have endpoints they are the
 // mean of the two.
 type Move struct {
 	Tier  string  `json:"tier"`  // afterwards
 	Moved float64 `json:"moved"` // 0..1; 1 with an empty To: nobody would serve
-	From  []Share `json:"from"`  // what each endpoint would lose
-	To    []Share `json:"to"`    // what each endpoint would gain
+	From  []Share `json:"from"`  // the loss of each endpoint
+	To    []Share `json:"to"`    // the gain of each endpoint
 }
 
 // Share is a part of the new flows, 0..1.

@@ -23,7 +23,7 @@ import (
 	"github.com/weirlb/weir/discovery"
 )
 
-// Config says where and what to answer.
+// Config has the addresses and the answers.
 type Config struct {
 	// NodeName decides which endpoints are local.
 	NodeName string
@@ -45,7 +45,7 @@ type Checks struct {
 	closed    bool
 }
 
-// check is one Service's servers.
+// check has the servers of a Service.
 type check struct {
 	name      discovery.ServiceName
 	port      uint16
@@ -69,8 +69,7 @@ func New(cfg Config) *Checks {
 	return &Checks{cfg: cfg, checks: map[discovery.ServiceName]*check{}}
 }
 
-// Run tries again what could not be listened on, and closes everything when
-// ctx ends.
+// Run retries failed listeners, and closes everything when ctx ends.
 func (c *Checks) Run(ctx context.Context) error {
 	tick := time.NewTicker(c.cfg.Retry)
 	defer tick.Stop()
@@ -126,8 +125,7 @@ func (c *Checks) Apply(up *discovery.Update) {
 	for _, name := range up.Deleted {
 		c.remove(name)
 	}
-	// Ports that are given up come first: another Service may have taken
-	// one over.
+	// Ports that are given up come first: another Service may have taken a port over.
 	var opened []*check
 	for _, svc := range up.Put {
 		if k := c.checks[svc.Name]; k != nil && k.port != svc.HealthCheckNodePort {
@@ -181,8 +179,8 @@ func (c *Checks) Faults() []Fault {
 	return out
 }
 
-// count counts addresses with a ready endpoint on this node. Those that only
-// finish what they have do not count: the load balancer in front is to choose
+// count counts addresses with a ready endpoint on this node. Endpoints that only finish
+// open connections do not count: the load balancer in front is to choose
 // another node by then.
 func count(svc *discovery.Service, node string) *counts {
 	c := &counts{any: [2]bool{svc.Families&discovery.IPv4 != 0, svc.Families&discovery.IPv6 != 0}}
@@ -209,9 +207,9 @@ func family(a netip.Addr) int {
 	return 1
 }
 
-// asked is the count for a check that came to a local address: a dual-stack
-// Service has two proxies at kube-proxy's, one per family. A check over a
-// family that the Service does not have is answered with the other.
+// asked is the count for a check that came to a local address: in kube-proxy a dual-stack
+// Service has two proxies, for IPv4 and IPv6. A check over a family that the
+// Service lacks is answered with the other family's count.
 func (c *counts) asked(at netip.Addr) int64 {
 	if f := family(at); c.any[f] {
 		return c.local[f]

@@ -10,8 +10,8 @@ import (
 	"github.com/weirlb/weir/discovery/kube"
 )
 
-// checkCluster asks the API server what Weir may do there. One that does not
-// answer is told as a note only: Weir starts all the same, and waits for it.
+// checkCluster asks the API server for Weir's permissions. A server that does not answer is
+// only a note: Weir starts all the same, and waits for it.
 func checkCluster(fs *findings, cfg *config.Configuration) {
 	k := cfg.Discovery.Kubernetes
 	if k == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 )
 
-// Level says what a finding means for `weir run`.
+// Level is the meaning of a finding for `weir run`.
 type Level uint8
 
 // Levels.
@@ -19,7 +19,7 @@ const (
 	Wrong       // it would not start, or not as configured
 )
 
-// Finding is one thing found.
+// Finding is the result of a check.
 type Finding struct {
 	Level   Level
 	Subject string // "interface eth0"

@@ -11,8 +11,8 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// checkInterfaces asks each interface that exists; one that does not is told
-// by Configuration.CheckHost.
+// checkInterfaces examines each interface that exists; Configuration.CheckHost reports
+// those that do not.
 func checkInterfaces(fs *findings, cfg *config.Configuration) {
 	for _, in := range cfg.Interfaces {
 		dev, err := net.InterfaceByName(in.Name)
@@ -55,8 +55,8 @@ func checkMode(fs *findings, subject string, in config.Interface, dev *net.Inter
 	}
 }
 
-// queues says how many receive queues an interface has, of a bond each of its
-// members: its own number says nothing.
+// queues formats the number of receive queues of an interface, of a bond that of each
+// member: the bond's number has no meaning.
 func queues(dev *net.Interface) string {
 	if members, err := os.ReadFile(filepath.Join("/sys/class/net", dev.Name, "bonding/slaves")); err == nil {
 		text := ", bond"

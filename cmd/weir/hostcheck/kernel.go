@@ -11,7 +11,7 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// indispensable is what a probe says of a feature that has no way round.
+// indispensable is the consequence of a missing feature that has no substitute.
 const indispensable = "does not start"
 
 func checkKernel(f *findings) {

@@ -12,7 +12,7 @@ import (
 )
 
 // checkManifests reads the manifests as the start would. A mistake in them
-// does not keep Weir from starting, but what it concerns is not served.
+// does not keep Weir from starting, but the object concerned is not served.
 func checkManifests(fs *findings, cfg *config.Configuration) {
 	m := cfg.Discovery.Manifests
 	if m == nil || m.Path == "" {
@@ -51,7 +51,7 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 	}
 }
 
-// judgeService takes over what discovery found in a Service.
+// judgeService takes over discovery's findings about a Service.
 func judgeService(fs *findings, s *discovery.Service) {
 	for _, p := range translate.Discovered(s) {
 		p.Object = "Service " + s.Name.String()

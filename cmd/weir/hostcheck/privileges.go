@@ -22,11 +22,10 @@ type Capabilities uint64
 // Has tells whether capability number c is in the set.
 func (s Capabilities) Has(c int) bool { return s>>uint(c)&1 != 0 }
 
-// needed are the capabilities without which Weir does not start, and what
-// each is for.
+// needed are the capabilities without which Weir does not start, each with its purpose.
 var needed = []struct {
 	name string
-	any  []int // one of these is enough
+	any  []int // any of these is enough
 	why  string
 }{
 	{"CAP_NET_ADMIN", []int{unix.CAP_NET_ADMIN}, "attach XDP, make the host veth, change routes"},
@@ -95,13 +94,13 @@ func parseCapabilities(status string) (Capabilities, error) {
 	return 0, fmt.Errorf("/proc/self/status has no CapEff")
 }
 
-// framesPerQueue is about what a worker takes per interface, and once more
-// for what is on its way out.
+// framesPerQueue is about the number of frames of a worker per interface, and again for
+// frames to be sent.
 const framesPerQueue = 4096
 
 // checkLockedMemory: the kernel counts packet memory that it shares with a
-// process against RLIMIT_MEMLOCK, unless that has CAP_IPC_LOCK. Weir raises
-// the soft limit by itself, and the hard one if it may.
+// process against RLIMIT_MEMLOCK, unless that has CAP_IPC_LOCK. Weir raises the soft limit
+// by itself, and the hard limit if it may.
 func checkLockedMemory(fs *findings, cfg *config.Configuration) {
 	have, err := effective()
 	if err != nil {
@@ -135,7 +134,7 @@ func lockable(limit, need uint64) (Level, string) {
 	return OK, fmt.Sprintf("%d MiB may be locked, at most %d MiB are needed for each mode of interfaces", limit>>20, need>>20)
 }
 
-// bound is what AF_XDP sockets are to be bound to.
+// bound counts the devices and queues that AF_XDP sockets will be bound to.
 type bound struct {
 	devices int
 	queues  int // of the device with the most, 0 where nothing says
@@ -159,7 +158,7 @@ func packetMemory(cfg *config.Configuration, to bound) uint64 {
 }
 
 // devices is how many there are to be bound: a bond has its members, and may get
-// more. What cannot be resolved, which is said elsewhere, counts as one.
+// more. A device that cannot be resolved, which another check reports, counts once.
 func devices(cfg *config.Configuration, links []device.Link) (to bound) {
 	seen, unknown, spare := map[int]bool{}, 0, 0
 	for _, in := range cfg.Interfaces {

@@ -11,7 +11,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 )
 
-// checkSysctls: the host veth sets sysctls of its own interfaces. A container
+// checkSysctls: the host veth sets sysctls of Weir's interfaces. A container
 // shows /proc/sys read-only.
 func checkSysctls(fs *findings, cfg *config.Configuration) {
 	if len(cfg.HostVeth.Prefixes) == 0 {

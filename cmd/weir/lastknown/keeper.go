@@ -21,10 +21,10 @@ type Keeper struct {
 	// GoodAt is when that was last known to be the state of the cluster, zero
 	// for unknown. Nil: always now.
 	GoodAt func() time.Time
-	// Delay is how long after a change the state is saved (default 5 s), and
-	// Intervals are the least times between one save and the next while it goes
-	// on changing, or cannot be saved (default 1 min, then 10 min). A state that
-	// nobody tried to save for the last of them is saved after Delay again.
+	// Delay is the time from a change to the save (default 5 s), and Intervals are the
+	// least times between saves while the state goes on changing, or cannot be saved
+	// (default 1 min, then 10 min). After the last interval without an attempt to save, the
+	// next change is saved after Delay again.
 	Delay     time.Duration
 	Intervals []time.Duration
 	// Confirm is how often the file notes that the state is still that of the
@@ -127,8 +127,8 @@ func (k *Keeper) save() (ok bool) {
 	return err == nil
 }
 
-// confirm notes when the saved state was last known to be the cluster's: no later
-// than its first change since.
+// confirm notes when the saved state was last known to be the cluster's: no later than the
+// first change since.
 func (k *Keeper) confirm() {
 	at := k.goodAt(time.Now())
 	if !k.stale.IsZero() && k.stale.Before(at) {

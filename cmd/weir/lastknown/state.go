@@ -2,10 +2,10 @@
 // start while the API server is unreachable.
 //
 // A file is a line of JSON (Header), then the objects, trimmed to what Weir
-// reads, as records of one byte for the kind, the length as a varint and the
+// reads, as records of a byte for the kind, the length as a varint and the
 // object in its protobuf encoding, and last the SHA-256 of everything before.
-// It is written under another name, synced, and renamed, mode 0600: at any
-// moment the file is a complete one, and one that is not is never half-used.
+// It is written under another name, synced, and renamed, mode 0600: at any moment the file
+// is complete, and an incomplete file is never half-used.
 //
 // Beside it a small file (SeenSuffix) has the time at which this very state was
 // last known to be the cluster's. The large file need not be written for that.
@@ -35,7 +35,7 @@ import (
 // Version is that of the format. A file of another version is not read.
 const Version = 1
 
-// MaxFileSize bounds what is read, in bytes: some ten million endpoints.
+// MaxFileSize bounds the file that is read, in bytes: some ten million endpoints.
 const MaxFileSize = 1 << 30
 
 // File is the name of the file in the state directory.
@@ -45,7 +45,7 @@ const File = "cluster.state"
 type Header struct {
 	Kind    string    `json:"kind"` // WeirState
 	Version int       `json:"version"`
-	Cluster string    `json:"cluster"` // what Save was told
+	Cluster string    `json:"cluster"` // the argument of Save
 	Time    time.Time `json:"time"`    // when this was known to be the cluster's state
 	Objects int       `json:"objects"`
 }
@@ -70,13 +70,13 @@ const (
 )
 
 // Save writes o as the state of cluster at the given time. cluster is any
-// text; Load gives the state back only to who says the same.
+// text; Load returns the state only for the same text.
 func Save(path, cluster string, at time.Time, o *kube.Objects) error {
 	_, err := save(path, cluster, at, o)
 	return err
 }
 
-// save returns the checksum of what it has written.
+// save returns the checksum of the written state.
 func save(path, cluster string, at time.Time, o *kube.Objects) (sum []byte, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("last known state: %w", err)
@@ -94,7 +94,7 @@ func save(path, cluster string, at time.Time, o *kube.Objects) (sum []byte, err 
 // temporary follows the name of a file that is being written.
 const temporary = ".new-"
 
-// removeTemporary removes what processes left that were killed while they wrote.
+// removeTemporary removes the temporary files of processes that were killed while they wrote.
 func removeTemporary(path string) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
@@ -107,7 +107,7 @@ func removeTemporary(path string) {
 	}
 }
 
-// replace writes a file so that a crash leaves the old one or the new one.
+// replace writes a file so that a crash leaves the old file or the new file.
 func replace(path string, data []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+temporary+"*") // mode 0600
 	if err != nil {

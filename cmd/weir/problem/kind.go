@@ -40,7 +40,7 @@ const (
 	otherKind         Kind = "other"
 )
 
-// Description says what a kind stands for.
+// Description describes a kind.
 type Description struct {
 	Kind     Kind
 	Severity Severity

@@ -2,10 +2,10 @@
 // as it was asked to: a Service that it does not serve, an interface that is
 // gone, an API server that does not answer.
 //
-// Each part of the daemon puts its complaints into one Registry, under its
-// own name. `weir status`, `weir explain`, Kubernetes Events, the metrics and
-// the log read that Registry and nothing else, so that they cannot disagree.
-// A complaint leaves the list when its part no longer makes it.
+// Each part of the daemon puts complaints into a common Registry, under the part's name.
+// `weir status`, `weir explain`, Kubernetes Events, the metrics and the log read that
+// Registry and nothing else, so that they cannot disagree. A complaint leaves the list
+// when the part no longer makes it.
 package problem
 
 import (
@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// Problem is one thing that is not done as it was asked for. Kind, Object,
+// Problem is a request that is not fulfilled, or not as asked. Kind, Object,
 // Field and Reason identify it.
 type Problem struct {
 	Kind     Kind     `json:"kind"`
 	Severity Severity `json:"severity"` // of the kind
-	// Object is what the problem is about: "Service default/web", "Interface
+	// Object is the subject of the problem: "Service default/web", "Interface
 	// eth0", "File /etc/weir/manifests/all.yaml", "Node edge-1", or "Weir".
 	Object string `json:"object"`
 	// Field is the field of the object or of the configuration that leads to
@@ -61,8 +61,7 @@ func ServiceOf(object string) (namespace, name string, ok bool) {
 // Interface is the Object of a network interface.
 func Interface(name string) string { return "Interface " + name }
 
-// Weir is the Object of problems of the process itself and of its
-// configuration.
+// Weir is the Object of problems of the process itself and of the configuration.
 const Weir = "Weir"
 
 // New makes a Problem of the Object that Registry.Set names.
@@ -90,8 +89,7 @@ const (
 	// Error: traffic that Weir was asked to serve is not served, or will not
 	// be after the next restart.
 	Error Severity = "error"
-	// Warning: traffic is served in another way than was asked for, or
-	// slower.
+	// Warning: traffic is served otherwise than asked for, or slower.
 	Warning Severity = "warning"
 	// Note: something is passed over on purpose.
 	Note Severity = "note"

@@ -10,16 +10,15 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Bounds. What exceeds them is counted, never kept.
+// Bounds. Problems beyond them are counted, never kept.
 const (
-	maxPerPart = 1000 // problems that one part may have with one object
+	maxPerPart = 1000 // problems that a part may have with an object
 	logPerSec  = 10   // lines in the log
 	logBurst   = 100
 )
 
-// Registry holds the problems that there are now. The zero value is not
-// usable; its methods may be called from any goroutine and do no I/O but the
-// log's.
+// Registry holds the present problems. The zero value is not usable. Methods may be called
+// from any goroutine and do no I/O but the log's.
 type Registry struct {
 	log   *slog.Logger
 	limit *rate.Limiter
@@ -29,11 +28,11 @@ type Registry struct {
 	mu       sync.Mutex
 	objects  map[string]map[string]*entry // by object, then by part
 	counts   map[Kind]int
-	unlogged int // lines that the limit held back since the last one
+	unlogged int // lines that the limit held back since the last line
 	changed  func(object string)
 }
 
-// entry is what a part has to say about an object now.
+// entry has the present problems of a part with an object.
 type entry struct {
 	list []Problem
 	left map[Kind]int // beyond maxPerPart
@@ -52,9 +51,9 @@ func NewRegistry(log *slog.Logger) *Registry {
 // goroutines. OnChange must be called before the first Set.
 func (r *Registry) OnChange(f func(object string)) { r.changed = f }
 
-// Set replaces everything that part complains about object. Without problems
-// it takes back what part has said before. A problem that was there already
-// keeps its Since; a new one and one that is no more are logged.
+// Set replaces everything that part complains about object. Without problems it clears
+// those that part has set before. A problem that was there already keeps Since; a new
+// problem and the end of a problem are logged.
 func (r *Registry) Set(part, object string, problems ...Problem) {
 	r.mu.Lock()
 	was := r.objects[object][part]
@@ -97,8 +96,8 @@ func (r *Registry) Replace(part string, problems ...Problem) {
 }
 
 // Refresh calls current and replaces the problems of part with its result, as
-// Replace does. Of concurrent calls the one that asks last replaces last: an older
-// result never replaces a newer one. current must not call Refresh.
+// Replace does. Of concurrent calls the last to ask replaces last: an older result never
+// replaces a newer result. current must not call Refresh.
 func (r *Registry) Refresh(part string, current func() []Problem) {
 	r.refreshing.Lock()
 	defer r.refreshing.Unlock()
@@ -213,7 +212,7 @@ func (r *Registry) count(e *entry, by int) {
 	}
 }
 
-// lines are what the log gets, within its limit. Preconditions: r.mu is held.
+// lines are the new lines of the log, within the limit. Preconditions: r.mu is held.
 func (r *Registry) lines(begun, ended []Problem) []func() {
 	var out []func()
 	add := func(p Problem, write func()) {
@@ -274,7 +273,7 @@ func (r *Registry) List(limit int) (list []Problem, more int) {
 	return list, more
 }
 
-// Of returns the problems of one object, the worst first.
+// Of returns the problems of an object, the worst first.
 func (r *Registry) Of(object string) []Problem {
 	r.mu.Lock()
 	defer r.mu.Unlock()

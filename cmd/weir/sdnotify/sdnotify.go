@@ -15,25 +15,25 @@ import (
 )
 
 const (
-	// startExtension is how much more time a start that is still waiting, or a
-	// drain, asks for, well above checkStart: one that hangs ends all the same.
+	// startExtension is the extra time that a waiting start, or a drain, asks for, well
+	// above checkStart: a start that hangs ends all the same.
 	startExtension = 30 * time.Second
 	checkStart     = 5 * time.Second
 	// checkStatus is how often the status is looked at without a watchdog.
 	checkStatus = 10 * time.Second
 )
 
-// Health is what the service manager is told.
+// Health is the message to the service manager.
 type Health struct {
 	// Healthy: the packet path works. Otherwise the watchdog is not fed, and
 	// the service manager ends Weir and starts it again.
 	Healthy bool
-	// Text is one line for `systemctl status`.
+	// Text is a line for `systemctl status`.
 	Text string
 }
 
-// Notifier is the line to the service manager. Its methods may be called
-// from several goroutines.
+// Notifier sends messages to the service manager. Methods may be called from several
+// goroutines.
 type Notifier struct {
 	health   func() Health
 	log      *slog.Logger
@@ -121,8 +121,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 }
 
-// beat says what there is to say now. Steady is false while the start or the end
-// is under way: both take time of which the service manager knows nothing.
+// beat sends the present state. Steady is false during start and end: the service manager
+// does not know their duration.
 func (n *Notifier) beat(steady bool) {
 	h := n.health()
 	say := []string{n.status(h)}
@@ -137,8 +137,8 @@ func (n *Notifier) beat(steady bool) {
 	n.say(say...)
 }
 
-// interval is the time to the next beat: a third of what the watchdog allows,
-// so that one may come late.
+// interval is the time to the next beat: a third of the watchdog's limit, so that a beat
+// may come late.
 func (n *Notifier) interval(steady bool) time.Duration {
 	d := checkStatus
 	if !steady {
@@ -162,7 +162,7 @@ func (n *Notifier) status(h Health) string {
 	return "STATUS=" + text
 }
 
-// say sends the assignments that are not empty, in one datagram.
+// say sends the assignments that are not empty, in a single datagram.
 func (n *Notifier) say(assignments ...string) {
 	var lines []string
 	for _, a := range assignments {

@@ -45,8 +45,7 @@ func (f *familyPort) claim(addr netip.Addr, port uint16, kind table.Kind, mode c
 	}
 }
 
-// refuse notes a frontend that is not served, if its address is of the family
-// at hand.
+// refuse notes a frontend that is not served, if the address is of the family at hand.
 func (f *familyPort) refuse(addr netip.Addr, port uint16, kind table.Kind, reason string) {
 	if addr = addr.Unmap(); f.claims != nil && addr.IsValid() && addr.Is6() == f.ipv6 {
 		*f.claims = append(*f.claims, Claim{netip.AddrPortFrom(addr, port), f.proto, f.port.Protocol, kind, f.port.Name, 0, reason})

@@ -14,11 +14,11 @@ func direct(m conntrack.Mode) bool { return m >= conntrack.ModeL2DSR }
 // tunnel says whether a mode carries either address family over either.
 func tunnel(m conntrack.Mode) bool { return m == conntrack.ModeIPIP || m == conntrack.ModeGUE }
 
-// frontendMode is how new flows to one frontend are forwarded. Where the
-// endpoint gets what the client sent, it must have the frontend's address and
-// listen on its port: that cannot be of the node's own addresses, nor, inside
-// the cluster, of a cluster IP, which is kube-proxy's on the endpoint's node;
-// and it is not where the target port is another. These are translated. ok is
+// frontendMode is the mode of new flows to a frontend. An endpoint that receives the
+// client's packets unchanged must have the frontend's address and listen on the frontend's
+// port. That is impossible for the node's own addresses and, inside the cluster, for a
+// cluster IP, which is kube-proxy's on the endpoint's node, and where the target port
+// differs. These are translated. ok is
 // false when the frontend cannot be served at all.
 func (f *familyPort) frontendMode(addr netip.AddrPort, kind table.Kind) (m conntrack.Mode, ok bool) {
 	m = f.t.mode(f.svc)
@@ -48,8 +48,8 @@ func (f *familyPort) frontendMode(addr netip.AddrPort, kind table.Kind) (m connt
 
 // translated is the mode with a translation that follows from the traffic
 // policy. Clients from outside of a Service with externalTrafficPolicy: Local
-// are to be seen by their addresses: that is what the policy is for, and since
-// its endpoints are on this node their answers come back.
+// must be seen with their addresses: that is the purpose of the policy. The endpoints are
+// on this node, so their answers return.
 func (f *familyPort) translated(kind table.Kind) conntrack.Mode {
 	if f.svc.Policy.ExternalLocal && kind != table.ClusterIP {
 		return conntrack.ModeDNAT

@@ -9,7 +9,7 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// Supported is what the packet path honours beyond the plain Service. A
+// Supported has the features that the packet path honors beyond the plain Service. A
 // Service that needs more stays with the kernel.
 const Supported = discovery.FeatureSourceRanges | discovery.FeatureClientIPAffinity |
 	discovery.FeatureDNAT | discovery.FeatureL2DSR | discovery.FeatureIPIP | discovery.FeatureGUE |
@@ -24,7 +24,7 @@ var modes = map[string]conntrack.Mode{
 	"gue":   conntrack.ModeGUE,
 }
 
-// Mode is the mode of that name, ModeNAT for one that is not known.
+// Mode is the mode of that name, ModeNAT for an unknown name.
 func Mode(name string) conntrack.Mode { return cmp.Or(modes[name], conntrack.ModeNAT) }
 
 // mode is how a Service's packets are forwarded.
@@ -57,8 +57,7 @@ var removals = [...]table.Removal{
 	discovery.RemovalDrop:  table.DropFlows,
 }
 
-// policy is what a Service asks of the packet path, nil when it asks for
-// nothing.
+// policy has the options of a Service for the packet path, nil without any.
 func policy(svc *discovery.Service) *table.Policy {
 	o := &svc.Options
 	p := table.Policy{

@@ -11,7 +11,7 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// scratch holds the slices of one batch. They are used again for the next.
+// scratch holds the slices of a batch. The next batch reuses them.
 type scratch struct {
 	frontends []table.Frontend
 	pools     []table.Pool
@@ -20,8 +20,8 @@ type scratch struct {
 	chosen    []bool
 }
 
-// maxScratch is how many endpoints the scratch keeps room for between
-// batches; a larger batch pays for its own.
+// maxScratch is the number of endpoints that the scratch keeps room for between batches; a
+// larger batch allocates.
 const maxScratch = 1 << 14
 
 func (w *scratch) large() bool {
@@ -35,7 +35,7 @@ func (w *scratch) reset() {
 	w.listed = w.listed[:0]
 }
 
-// translate gives a Service its frontends on this node and their pools.
+// translate returns a Service with the frontends on this node and their pools.
 func (t *Translator) translate(svc *discovery.Service) (table.Service, []problem.Problem) {
 	return t.translateTo(svc, nil)
 }
@@ -49,7 +49,7 @@ func (t *Translator) translateTo(svc *discovery.Service, claims *[]Claim) (table
 		s.port(&svc.Ports[i])
 	}
 	s.otherClass()
-	// Capped: what later Services of the batch append must not run into them.
+	// Capped: later Services of the batch must not append into them.
 	return table.Service{
 		Name:      svc.Name.String(),
 		Created:   svc.Created,
@@ -60,7 +60,7 @@ func (t *Translator) translateTo(svc *discovery.Service, claims *[]Claim) (table
 	}, s.problems
 }
 
-// translation is one Service on its way into the table.
+// translation is a Service being translated.
 type translation struct {
 	t                        *Translator
 	svc                      *discovery.Service
@@ -69,7 +69,7 @@ type translation struct {
 	claims                   *[]Claim // of an explanation, else nil
 }
 
-// port adds one Service port: per address family the frontends, then the
+// port adds a Service port: per address family the frontends, then the
 // pools that they need.
 func (s *translation) port(p *discovery.Port) {
 	var proto uint8
@@ -89,8 +89,8 @@ func (s *translation) port(p *discovery.Port) {
 	}
 }
 
-// familyPort is a Service port in one address family: what kube-proxy's
-// proxier of that family knows of it.
+// familyPort is a Service port in an address family, as seen by kube-proxy's proxier of
+// that family.
 type familyPort struct {
 	*translation
 	port  *discovery.Port
@@ -135,8 +135,8 @@ func (f *familyPort) add() {
 	}
 }
 
-// frontend adds one frontend, unless its address is of the other family, or
-// it would shut the way to the node itself.
+// frontend adds a frontend, unless the address is of the other family, or the frontend
+// would block access to the node itself.
 func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.Is4() == f.ipv6 {
@@ -182,7 +182,7 @@ func (t *Translator) own(addr netip.Addr) bool {
 	return slices.Contains(t.opts.NodeAddresses, addr)
 }
 
-// pool is the index of the pool for one policy, made when first needed.
+// pool is the index of the pool for a policy, made when first needed.
 func (f *familyPort) pool(local bool) int {
 	f.resolve()
 	at, chosen := &f.cluster, f.result.Cluster
@@ -199,8 +199,8 @@ func (f *familyPort) pool(local bool) int {
 		p.Tier = string(chosen.Tier)
 		p.Endpoints = f.endpoints(chosen)
 	}
-	// Endpoints elsewhere may serve through another node: silence lets a
-	// load balancer in front go on to that one. No endpoint at all, or none
+	// Endpoints elsewhere may serve through another node: silence lets a load balancer in
+	// front go on to that node. No endpoint at all, or none
 	// that topologyKeys allow, is refused at once.
 	if local && f.result.HasAnyEndpoints {
 		p.OnEmpty = table.Drop
@@ -225,7 +225,7 @@ func (f *familyPort) resolve() {
 	w.chosen = append(w.chosen[:0], make([]bool, len(f.eps))...)
 }
 
-// ofFamily returns the endpoints of one family: they are sorted by address,
+// ofFamily returns the endpoints of a family: they are sorted by address,
 // IPv4 first.
 func ofFamily(eps []topology.Endpoint, ipv6 bool) []topology.Endpoint {
 	at, _ := slices.BinarySearchFunc(eps, true, func(e topology.Endpoint, _ bool) int {
@@ -283,8 +283,7 @@ func (f *familyPort) list() {
 
 // servesFamily reports whether node ports of a family are the Service's: a
 // single-stack Service leaves those of the other family alone, as kube-proxy
-// does. One that does not say its families, in a hand-written manifest, tells
-// by its endpoints.
+// does. A Service without families, in a hand-written manifest, has those of its endpoints.
 func servesFamily(svc *discovery.Service, ipv6 bool) bool {
 	if svc.Families != 0 {
 		if ipv6 {

@@ -34,13 +34,13 @@ type Options struct {
 	Node topology.Node
 	// NodeAddresses are the node's addresses on which node ports are taken.
 	NodeAddresses []netip.Addr
-	// Local says whether an address is one of the node's own, for
+	// Local reports whether an address is the node's own, for
 	// ProtectedPorts; nil: exactly the NodeAddresses are.
 	Local func(netip.Addr) bool
 	// ClusterIPs and ExternalIPs have these kinds of frontends taken too.
 	ClusterIPs, ExternalIPs bool
-	// ProtectedPorts are never taken on the node's own addresses, whatever
-	// a Service says: the way to get in and repair things.
+	// ProtectedPorts are never taken on the node's own addresses, whatever a Service says:
+	// they keep access to the node for repair.
 	ProtectedPorts []uint16
 	// LoadBalancerClass limits load balancer IPs to those of Services of
 	// this class; "" takes all.
@@ -53,14 +53,14 @@ type Options struct {
 	Mode conntrack.Mode
 }
 
-// Complaint is all that is not served of one Service, or not as it asks.
+// Complaint has the problems of a Service that is not served, or not as it asks.
 type Complaint struct {
 	Service  discovery.ServiceName
-	Problems []problem.Problem // none: what there was is mended
+	Problems []problem.Problem // none: the earlier problems are mended
 }
 
 // Batch is a change for [table.Table.Prepare]. Put is sorted by name, so that
-// of two new Services that claim one frontend the first by name gets it. The
+// of two new Services that claim the same frontend the first by name gets it. The
 // slices in Put are valid until the Translator is used again; the table
 // copies what it keeps.
 type Batch struct {
@@ -102,8 +102,8 @@ func New(opts Options) *Translator {
 }
 
 // SetOptions replaces the options. Services that are already translated stay
-// as they are: the caller applies all Services again, since some that had no
-// frontend may have one now.
+// as they are: the caller applies all Services again, since some that had no frontend may
+// have a frontend now.
 func (t *Translator) SetOptions(opts Options) {
 	opts.NodeAddresses = sorted(opts.NodeAddresses)
 	t.opts = opts
@@ -138,9 +138,9 @@ func (t *Translator) Apply(up *discovery.Update) Batch {
 	return t.end(b)
 }
 
-// SetNodeAddresses replaces the addresses on which node ports are taken. It is
-// to be called after any change of the node's own addresses: what is protected,
-// and what can do without translation, changes with them.
+// SetNodeAddresses replaces the addresses on which node ports are taken. It must be called
+// after any change of the node's own addresses: protected addresses, and frontends that can
+// do without translation, change with them.
 func (t *Translator) SetNodeAddresses(addrs []netip.Addr) Batch {
 	b := t.begin()
 	addrs = sorted(addrs)
@@ -182,8 +182,7 @@ func (t *Translator) begin() *Batch {
 	return &Batch{}
 }
 
-// end lets go of the memory of a large batch, the first one of all: it is the
-// caller's to drop.
+// end releases the memory of a large batch, such as the first: the caller drops it.
 func (t *Translator) end(b *Batch) Batch {
 	if t.work.large() {
 		t.work = scratch{}
@@ -203,7 +202,7 @@ func (t *Translator) putAll(b *Batch, put []*discovery.Service) {
 	}
 }
 
-// put translates one Service, or takes it out of the table.
+// put translates a Service, or takes it out of the table.
 func (t *Translator) put(b *Batch, svc *discovery.Service) {
 	if svc.Headless || svc.ExternalName || svc.Unsupported != "" {
 		t.drop(b, svc.Name)

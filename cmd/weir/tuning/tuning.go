@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apply gives every worker a P of its own beside those of the control plane:
+// Apply gives every worker a P beside those of the control plane:
 // with fewer a locked worker loses its P to it for milliseconds. Little garbage
 // is made, so collecting it can wait. GOMAXPROCS and GOGC in the environment
 // win.
 //
 // All threads leave the workers' CPUs, and so will those that they make: the
-// kernel would otherwise put a decoder of watch events beside a worker and
-// give each half of the CPU. Workers pin themselves afterwards. Where the
+// kernel would otherwise put a decoder of watch events beside a worker and give each half
+// of the CPU. Workers pin themselves afterwards. Where the
 // workers have all CPUs nothing can be left.
 //
 // The returned function undoes it. warn is told of threads that could not be
@@ -63,9 +63,8 @@ func allowed() (unix.CPUSet, error) {
 	return set, err
 }
 
-// moveThreads sets the CPUs of every thread there is. New threads have those of
-// the one that makes them, so one that is made meanwhile is found by looking
-// again.
+// moveThreads sets the CPUs of every thread there is. A new thread inherits from the thread
+// that makes it, so a second look finds those that are made meanwhile.
 func moveThreads(set *unix.CPUSet) error {
 	moved := map[string]bool{}
 	var errs []error
@@ -92,8 +91,7 @@ func moveThreads(set *unix.CPUSet) error {
 	return errors.Join(errs...)
 }
 
-// LastCPU is the highest CPU that this process may use, -1 when there is one
-// CPU only.
+// LastCPU is the highest CPU that this process may use, -1 if there is only a single CPU.
 func LastCPU() int {
 	set, err := allowed()
 	if err != nil || set.Count() < 2 {

@@ -1,4 +1,4 @@
-// Package version says what this binary was built from. Nothing is stamped
+// Package version describes the build of this binary. Nothing is stamped
 // in at link time: the toolchain records the module's version and the
 // revision (`go version -m`), so that builds are reproducible.
 package version
@@ -9,7 +9,7 @@ import (
 	"runtime/debug"
 )
 
-// Info is what is known of the build.
+// Info describes the build.
 type Info struct {
 	Version  string `json:"version"`            // v1.2.3, or devel
 	Revision string `json:"revision,omitempty"` // of the version control system
@@ -42,7 +42,7 @@ func Get() Info {
 	return i
 }
 
-// String is one line: version, revision, toolchain, platform.
+// String formats a line: version, revision, toolchain, platform.
 func (i Info) String() string {
 	s := "weir " + i.Version
 	if i.Revision != "" {
