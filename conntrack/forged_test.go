@@ -113,11 +113,13 @@ func (x *crossing) moved(r Ref) {
 	}
 }
 
+func knownNumbers(c *Conn) numbers { return numbers{c.clientNext, c.endpointNext, c.extra} }
+
 // trace logs the table's connection after a step: rapid prints it of a program that fails.
 func (x *crossing) trace(step string, g wire) {
 	if r := x.tab.lookup(natFlow(1).Client); r != 0 {
 		c := x.tab.Conn(r)
-		x.rt.Logf("%d %s %+v: %v %#x %+v", x.tick, step, g, c.State(), c.state, c.numbers())
+		x.rt.Logf("%d %s %+v: %v %#x %+v", x.tick, step, g, c.State(), c.state, knownNumbers(c))
 		return
 	}
 	x.rt.Logf("%d %s %+v: none", x.tick, step, g)
@@ -210,7 +212,7 @@ func (x *crossing) forge(rt *rapid.T) (wire, bool) {
 	if r == 0 {
 		return g, true
 	}
-	n := x.tab.Conn(r).numbers()
+	n := knownNumbers(x.tab.Conn(r))
 	own, other := *n.of(g.fromClient), *n.of(!g.fromClient)
 	switch {
 	case span(g.seq-to.want) < 4 || span(g.seq-own) < 4 || span(g.seq-from.next) < 4: // he knows it

@@ -82,13 +82,23 @@ func (t *Table) track(c *Conn, s uint32, g *segment, tick uint32) Verdict {
 		if s&stateMask == 0 {
 			return Gone
 		}
-		k := tracker{s: s, n: c.numbers(), tick: tick, idle: c.Idle(tick), created: c.Created()}
-		was := k.n
+		// Word by word: to copy what was just stored in parts stalls.
+		client, endpoint, extra := c.numbers()
+		k := tracker{s: s, tick: tick, idle: c.Idle(tick), created: c.Created()}
+		k.n.client, k.n.endpoint, k.n.extra = client, endpoint, extra
 		v := k.follow(g)
 		if v == Reopen {
 			return v
 		}
-		c.remember(&was, &k.n)
+		if k.n.client != client {
+			storeRelaxed(&c.clientNext, k.n.client)
+		}
+		if k.n.endpoint != endpoint {
+			storeRelaxed(&c.endpointNext, k.n.endpoint)
+		}
+		if k.n.extra != extra {
+			storeRelaxed(&c.extra, k.n.extra)
+		}
 		if v == Restart {
 			storeRelaxed(&c.created, tick)
 		}

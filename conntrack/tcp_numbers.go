@@ -15,21 +15,8 @@ func (n *numbers) of(client bool) *uint32 {
 	return &n.endpoint
 }
 
-func (c *Conn) numbers() numbers {
-	return numbers{atomic.LoadUint32(&c.clientNext), atomic.LoadUint32(&c.endpointNext), atomic.LoadUint32(&c.extra)}
-}
-
-// remember stores what has changed.
-func (c *Conn) remember(was, n *numbers) {
-	if n.client != was.client {
-		storeRelaxed(&c.clientNext, n.client)
-	}
-	if n.endpoint != was.endpoint {
-		storeRelaxed(&c.endpointNext, n.endpoint)
-	}
-	if n.extra != was.extra {
-		storeRelaxed(&c.extra, n.extra)
-	}
+func (c *Conn) numbers() (client, endpoint, extra uint32) {
+	return atomic.LoadUint32(&c.clientNext), atomic.LoadUint32(&c.endpointNext), atomic.LoadUint32(&c.extra)
 }
 
 // nearby bounds the product of the distances of a segment's sequence and acknowledgment

@@ -120,7 +120,7 @@ func (b *builder) entry(r *kernelRoute) *entry {
 		e := b.unicast(r)
 		if e != nil && r.dst.Addr().Is6() && r.dst.Addr().IsLinkLocalUnicast() {
 			own := *e // not shared with other prefixes of the path
-			own.reverse.everyLink, own.reverse.Inside = true, false
+			own.reverse.everyLink, own.reverse.inside = true, false
 			return &own
 		}
 		return e

@@ -7,39 +7,46 @@ import (
 
 // Reverse is the route back to a packet's source, for the reverse path check
 // (RFC 3704). The zero value is that of a source without a route.
-type Reverse struct {
-	// Kind and Local are those of the source as a destination.
-	Kind  Kind
-	Local bool
-	// Default: the route leads where the default route does.
-	Default bool
-	// Inside: the route leads into the node's own networks alone: pods behind bridges
-	// and veths, overlays. No packet of theirs arrives on an attached interface.
-	Inside bool
+type Reverse struct{ e *entry }
+
+// Reverse finds the route back to addr. It does not allocate.
+func (t *Table) Reverse(addr netip.Addr) Reverse { return Reverse{t.find(addr)} }
+
+// Kind is the kind of the source as a destination.
+func (r Reverse) Kind() Kind {
+	if r.e == nil {
+		return NoRoute
+	}
+	return r.e.kind
+}
+
+// Local reports whether the source is an address of this host.
+func (r Reverse) Local() bool { return r.e != nil && r.e.local }
+
+// Default reports whether the route leads where the default route does.
+func (r Reverse) Default() bool { return r.e != nil && r.e.reverse.leadsToDefault }
+
+// Inside reports whether the route leads into the node's own networks alone: pods behind
+// bridges and veths, overlays. Their packets arrive on no attached interface.
+func (r Reverse) Inside() bool { return r.e != nil && r.e.reverse.inside }
+
+// By reports whether the route leads out of the interface with this kernel index.
+// In a route with several next hops any of them counts.
+func (r Reverse) By(index int) bool {
+	return r.e != nil && (r.e.reverse.everyLink || slices.Contains(r.e.reverse.interfaces, index))
+}
+
+// reverse is the part of an entry that only Reverse shows.
+type reverse struct {
+	leadsToDefault, inside bool
 	// everyLink: the source is link-local, and has a route on each interface.
 	everyLink  bool
 	interfaces []int
 }
 
-// By reports whether the route leads out of the interface with this kernel index.
-// In a route with several next hops any of them counts.
-func (r *Reverse) By(index int) bool {
-	return r.everyLink || slices.Contains(r.interfaces, index)
-}
-
-// Reverse finds the route back to addr. It does not allocate.
-func (t *Table) Reverse(addr netip.Addr) Reverse {
-	e := t.find(addr)
-	if e == nil {
-		return Reverse{}
-	}
-	r := e.reverse
-	r.Kind, r.Local = e.kind, e.local
-	return r
-}
-
-func (r *Reverse) equal(o *Reverse) bool {
-	return r.Default == o.Default && r.Inside == o.Inside && r.everyLink == o.everyLink && slices.Equal(r.interfaces, o.interfaces)
+func (r *reverse) equal(o *reverse) bool {
+	return r.leadsToDefault == o.leadsToDefault && r.inside == o.inside && r.everyLink == o.everyLink &&
+		slices.Equal(r.interfaces, o.interfaces)
 }
 
 // insideKinds are the kinds of links that CNI plugins and container runtimes
@@ -50,10 +57,10 @@ var insideKinds = map[string]bool{
 }
 
 // reverse is the reverse path of a route out of the interfaces given.
-func (b *builder) reverse(interfaces ...int) Reverse {
-	r := Reverse{Inside: len(interfaces) > 0}
+func (b *builder) reverse(interfaces ...int) reverse {
+	r := reverse{inside: len(interfaces) > 0}
 	for _, index := range interfaces {
-		r.Inside = r.Inside && b.inside(index)
+		r.inside = r.inside && b.inside(index)
 		if slices.Contains(r.interfaces, index) {
 			continue
 		}
@@ -115,7 +122,7 @@ func markDefaults(entries map[netip.Prefix]*entry) {
 		}
 	}
 	for _, e := range append(defaults, same...) {
-		e.reverse.Default, e.reverse.Inside = true, false
+		e.reverse.leadsToDefault, e.reverse.inside = true, false
 	}
 }
 

@@ -45,8 +45,8 @@ func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
 
 // staticEntry has routes through the host veth lead into the node's own networks.
 func staticEntry(p netip.Prefix, path Path) *entry {
-	return &entry{kind: path.Kind, local: path.Local, paths: []Path{path}, reverse: Reverse{
-		Default: isDefault(p), Inside: path.Kind == Host && !isDefault(p), interfaces: []int{path.Interface},
+	return &entry{kind: path.Kind, local: path.Local, paths: []Path{path}, reverse: reverse{
+		leadsToDefault: isDefault(p), inside: path.Kind == Host && !isDefault(p), interfaces: []int{path.Interface},
 	}}
 }
 

@@ -73,8 +73,8 @@ type entry struct {
 	paths []Path
 	// cumWeight[i] is the largest hash that takes paths[i]; nil with one path.
 	cumWeight []uint32
-	// reverse is the reverse path to sources under the prefix, without Kind and Local.
-	reverse Reverse
+	// reverse is the reverse path to sources under the prefix, see Reverse.
+	reverse reverse
 }
 
 func (e *entry) equal(o *entry) bool {

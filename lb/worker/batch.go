@@ -91,7 +91,9 @@ func (w *Worker) take(b *batch, in int32, q Queue) int {
 		for at < n {
 			d := &b.received[at]
 			more := d.Options & xsk.Continued
-			d.Options = more
+			if d.Options != more { // a store just before the copy below would stall it
+				d.Options = more
+			}
 			size += d.Len
 			at++
 			if more == 0 {

@@ -74,8 +74,8 @@ func (w *Worker) reaches(path *route.Path, mode conntrack.Mode, ep netip.AddrPor
 // entry that was made for it. The flow counts as half open until it goes on: of
 // packets from nowhere the table keeps none that is older than a real one's.
 func (w *Worker) takeUp(p *pkt, ref conntrack.Ref) {
-	out, ok := w.egressOf(p, ref)
-	if !ok || p.Frag != 0 && !w.fragmentGoes(p, w.conns.Entry(ref)) {
+	var out egress
+	if !w.egressOf(p, ref, &out) || p.Frag != 0 && !w.fragmentGoes(p, w.conns.Entry(ref)) {
 		return
 	}
 	w.output(p, &out)

@@ -27,8 +27,8 @@ func (w *Worker) carry(p *pkt, ref conntrack.Ref) {
 		w.reply(p, header.TimeExceeded, 0, DropTTL)
 		return
 	}
-	out, ok := w.egressOf(p, ref)
-	if !ok {
+	var out egress
+	if !w.egressOf(p, ref, &out) {
 		return
 	}
 	e := w.conns.Entry(ref)

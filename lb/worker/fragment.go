@@ -142,8 +142,8 @@ func (w *Worker) laterFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *connt
 		w.drop(p, DropTTL) // said of the first (RFC 1812 section 4.3.2.7)
 		return
 	}
-	out, ok := w.egressOf(p, ref)
-	if !ok {
+	var out egress
+	if !w.egressOf(p, ref, &out) {
 		return
 	}
 	e := w.conns.Entry(ref)

@@ -100,8 +100,8 @@ func (w *Worker) passError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 		w.drop(p, DropTTL)
 		return
 	}
-	out, ok := w.egressOf(p, ref)
-	if !ok {
+	var out egress
+	if !w.egressOf(p, ref, &out) {
 		return
 	}
 	if !out.oneWay {

@@ -16,19 +16,20 @@ type egress struct {
 	tunnel tunnel
 }
 
-// egressOf returns how packet p leaves by the flow entry ref. If it returns false the
-// packet cannot leave now and has been dealt with.
-func (w *Worker) egressOf(p *pkt, ref conntrack.Ref) (out egress, ok bool) {
+// egressOf sets out to how packet p leaves by the flow entry ref. If it returns false the
+// packet cannot leave now and has been dealt with. The result is too large to be returned:
+// a copy of words that have just been stored stalls.
+func (w *Worker) egressOf(p *pkt, ref conntrack.Ref, out *egress) bool {
 	p.ref = ref
 	e := w.conns.Entry(ref)
 	out.adj, out.mac, out.mtu = w.adjacency(p, w.conns.Conn(ref), e, ref)
 	if out.adj == nil {
-		return out, false // held, or answered
+		return false // held, or answered
 	}
 	if oneWay(e.Mode) {
 		out.into(w.tunnelOf(p, e, ref))
 	}
-	return out, !w.tooBig(p, &out)
+	return !w.tooBig(p, out)
 }
 
 // into makes the packet leave through a tunnel.

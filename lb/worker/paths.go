@@ -15,9 +15,9 @@ type knownPath struct {
 	epoch, number uint32
 	family        uint8
 	w0, w1        uint64
-	path          route.Path
 	// way is the connection's word for path.NextHop; 0: no adjacency yet.
-	way uint64
+	way  uint64
+	path route.Path
 }
 
 // pathTo is the way to an endpoint. What it returns holds until the next call; when

@@ -35,11 +35,11 @@ func (w *Worker) validSource(p *pkt, fe *table.FrontendEntry) bool {
 		return true
 	}
 	back := w.routes.Reverse(p.key.Src().Addr())
-	if w.martianSource(p, &back) {
+	if w.martianSource(p, back) {
 		w.drop(p, DropMartian)
 		return false
 	}
-	if !w.reversePath(p, &back, fe) {
+	if !w.reversePath(p, back, fe) {
 		w.drop(p, DropReversePath)
 		return false
 	}
@@ -51,8 +51,8 @@ func (w *Worker) validSource(p *pkt, fe *table.FrontendEntry) bool {
 // address (RFC 1812 section 5.3.7), a frontend, or a port from which Weir
 // translates. Nothing is to be sent there: it would come back as a request, and
 // servers that answer answers would never end.
-func (w *Worker) martianSource(p *pkt, source *route.Reverse) bool {
-	if source.Local || source.Kind == route.NotUnicast {
+func (w *Worker) martianSource(p *pkt, source route.Reverse) bool {
+	if source.Local() || source.Kind() == route.NotUnicast {
 		return true
 	}
 	back := p.key.Reverse()
@@ -61,10 +61,10 @@ func (w *Worker) martianSource(p *pkt, source *route.Reverse) bool {
 }
 
 // reversePath reports whether packet p passes the reverse path filter.
-func (w *Worker) reversePath(p *pkt, source *route.Reverse, fe *table.FrontendEntry) bool {
+func (w *Worker) reversePath(p *pkt, source route.Reverse, fe *table.FrontendEntry) bool {
 	filter := w.cfg.ReversePathFilter
 	if filter == ReversePathAuto {
-		if source.Default || source.Kind == route.NoRoute {
+		if source.Default() || source.Kind() == route.NoRoute {
 			return true
 		}
 		filter = ReversePathLoose
@@ -78,9 +78,9 @@ func (w *Worker) reversePath(p *pkt, source *route.Reverse, fe *table.FrontendEn
 	case ReversePathStrict:
 		return source.By(w.arrival(p))
 	}
-	switch source.Kind {
+	switch source.Kind() {
 	case route.Attached, route.Host, route.NoHostVeth:
-		return !source.Inside
+		return !source.Inside()
 	}
 	return false
 }
