@@ -3,6 +3,7 @@ package lb
 import (
 	"errors"
 
+	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/steer"
 )
 
@@ -13,6 +14,5 @@ func Cleanup(cfg Config) error {
 	if dir == "" {
 		dir = steer.DefaultPinDir
 	}
-	o, err := openOffloads(cfg.StateDir)
-	return errors.Join(steer.CleanupStale(dir), cleanupHostVeth(cfg), err, o.restore())
+	return errors.Join(steer.CleanupStale(dir), cleanupHostVeth(cfg), ports.RestoreOffloads(cfg.StateDir))
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/warning"
 	"github.com/weirlb/weir/lb/worker"
 )
 
@@ -20,7 +21,7 @@ func (l *LB) wayBackFor(f *table.FrontendEntry, ep *table.EndpointEntry, path *r
 	}
 	if f.Mode == conntrack.ModeDNAT && path.Kind == route.Attached && !l.toldNAT[f.ServiceName] {
 		l.toldNAT[f.ServiceName] = true
-		l.warnAbout(WarnMode, f.ServiceName, "endpoint %s is reached by an attached interface, where its answers to clients' own addresses would not come back to Weir: nat in place of dnat",
+		l.warnings.Add(warning.Mode, f.ServiceName, "endpoint %s is reached by an attached interface, where its answers to clients' own addresses would not come back to Weir: nat in place of dnat",
 			ep.AddrPort)
 	}
 	return nil

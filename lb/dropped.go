@@ -12,12 +12,9 @@ func (l *LB) DropSamples() []worker.DropSample {
 	return out
 }
 
-// InterfaceName is the name of the interface with this number, "" for none.
+// InterfaceName is the name of the interface of a port, "" for none.
 func (l *LB) InterfaceName(port int) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if port < 0 || port >= len(l.ifaces) {
-		return ""
-	}
-	return l.ifaces[port].name
+	return l.ports.Name(port)
 }

@@ -6,22 +6,20 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/hostveth"
+	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/warning"
 )
 
 // openHostVeth makes the host veth and counts it as the last interface.
 func (l *LB) openHostVeth(workers int) error {
 	if !l.cfg.HostVeth4.IsValid() && !l.cfg.HostVeth6.IsValid() {
-		l.warn("no host veth (hostVeth.prefixes is empty): endpoints behind the kernel cannot be reached")
+		l.warnings.Add(warning.PacketPath, "", "no host veth (hostVeth.prefixes is empty): endpoints behind the kernel cannot be reached")
 		return nil
 	}
-	mtu := 1500
-	for _, i := range l.ifaces {
-		mtu = max(mtu, i.mtu)
-	}
 	h, err := hostveth.Open(hostveth.Config{
-		Prefix4: l.cfg.HostVeth4, Prefix6: l.cfg.HostVeth6, Queues: workers, MTU: mtu,
+		Prefix4: l.cfg.HostVeth4, Prefix6: l.cfg.HostVeth6, Queues: workers, MTU: l.ports.MTU(),
 		Mark: l.cfg.HostVethMark, Table: l.cfg.HostVethTable,
 		StateDir: l.cfg.StateDir, ProcSys: l.cfg.ProcSys, Log: l.log,
 	})
@@ -30,15 +28,24 @@ func (l *LB) openHostVeth(workers int) error {
 	}
 	l.host = h
 	if !h.Masquerades {
-		l.warn("nftables could not be programmed: endpoints on other nodes that are reached through the kernel get no traffic")
+		l.warnings.Add(warning.PacketPath, "", "nftables could not be programmed: endpoints on other nodes that are reached through the kernel get no traffic")
 	}
 	if h.ReturnPathErr != nil {
-		l.warn("connection marks cannot bring answers back: nat in place of dnat, so that endpoints do not see clients' addresses: %v", h.ReturnPathErr)
+		l.warnings.Add(warning.PacketPath, "", "connection marks cannot bring answers back: nat in place of dnat, so that endpoints do not see clients' addresses: %v", h.ReturnPathErr)
 	}
-	l.ifaces = append(l.ifaces, &iface{
-		name: h.Name(), index: h.Index(), mode: ModeNative, mac: h.MAC(), mtu: h.MTU(), queues: workers, host: true, driver: "veth", under: -1, active: true,
+	l.ports.AddHost(ports.Host{
+		Name: h.Name(), Index: h.Index(), MAC: h.MAC(), MTU: h.MTU(), Queues: workers,
 	})
 	return nil
+}
+
+// routedHost is the host veth for the routes, nil without it.
+func (l *LB) routedHost() *route.HostVeth {
+	if l.host == nil {
+		return nil
+	}
+	hp := l.host.Route(l.ports.HostID())
+	return &hp
 }
 
 func cleanupHostVeth(cfg Config) error { return hostveth.CleanupStale(cfg.StateDir, cfg.ProcSys) }

@@ -29,34 +29,20 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/hostveth"
+	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/reassign"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/warning"
 	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// Attach modes of an interface, as in the configuration file.
-const (
-	ModeAuto     = "auto"
-	ModeZeroCopy = "zerocopy"
-	ModeNative   = "native"
-	ModeGeneric  = "generic"
-)
-
-// Interface is an interface to attach to.
-type Interface struct {
-	Name string
-	Mode string // "" is auto
-	// TxChecksum is TxChecksumAuto or one of the others, "" is auto.
-	TxChecksum string
-}
-
 // Config says what a load balancer is to be.
 type Config struct {
-	Interfaces []Interface
+	Interfaces []ports.Interface
 	// HostVeth4 and HostVeth6 are Weir's own prefixes towards endpoints
 	// behind the kernel; a family without a prefix has no host veth.
 	HostVeth4, HostVeth6 netip.Prefix
@@ -114,19 +100,17 @@ type LB struct {
 	tables   *table.Table
 	router   *route.Watcher
 	host     *hostveth.Veth
-	offloads *offloads
+	ports    *ports.Ports // guarded by mu, but for Absent
 	steer    *steer.Program
 	memory   *xsk.Umem
-	ifaces   []*iface // by port number
-	bonded   bool     // bonds are
 	node     atomic.Pointer[worker.Node]
 	vips     vips
 
 	workers []*worker.Worker
 	running sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows and all publication
-	attached bool
+	mu       sync.Mutex                 // guards ports, the following fields and all publication
+	attached bool                       // Apply was called
 	draining bool                       // see Drain
 	owned    map[netip.Addr]snat.Source // in the steering program
 	claims   map[netip.Addr]int         // frontends per address that may need a route to the host veth
@@ -136,44 +120,13 @@ type LB struct {
 	// unsteered are published frontends that the steering program could not
 	// take: the kernel gets their packets until it can.
 	unsteered map[table.Key]*table.FrontendEntry
-	warnings  []Warning
+	warnings  *warning.List
 	adopted   int // flows of the last process
 
-	maxDevices int                // for how many the packet memory is
-	refused    map[int]refusal    // devices that could not be attached, by index
-	absent     map[string]absence // configured interfaces without a port, by name
-	missing    atomic.Pointer[Absence]
-	queueCount map[string]int  // receive queues that a device had when it was last attached, by name
-	toldNAT    map[string]bool // Services of which it was said that they get nat in place of dnat
+	toldNAT map[string]bool // Services of which it was said that they get nat in place of dnat
 
 	exhausted map[netip.AddrPort]time.Time // Run's: when it was last said
 	started   time.Time
-}
-
-// iface is an attached interface, or the host veth.
-type iface struct {
-	name       string
-	index      int
-	mode       string // asked for
-	txChecksum string // asked for
-	zeroCopy   bool   // the driver may have zero copy
-	mac        [6]byte
-	mtu        int
-	queues     int
-	host       bool
-	sockets    []*xsk.Socket // by queue; nil where no worker owns it
-	attachment *steer.Attachment
-	driver     string
-
-	of     string // the interface of the configuration that it is, or is a port of
-	as     int    // the index under which routes know it: its own or its bond's; 0: it only carries VLANs
-	active bool   // packets may be sent by it
-	member bool   // its device is a member of a bond: only what the bond uses is sent by
-	bond   int    // the index of that bond
-	stage  stage
-	closed time.Time // when its sockets were
-	under  int       // of a VLAN: the number of the port that carries it; else -1
-	tag    uint32    // of a VLAN: EtherType and number
 }
 
 // New makes ready everything but the attachment to the interfaces: no packet
@@ -182,7 +135,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	l := &LB{cfg: cfg, log: cfg.Log, refused: map[int]refusal{}, absent: map[string]absence{}, queueCount: map[string]int{}, owned: map[netip.Addr]snat.Source{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{}, toldNAT: map[string]bool{},
+	l := &LB{cfg: cfg, log: cfg.Log, warnings: warning.NewList(cfg.Log), owned: map[netip.Addr]snat.Source{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{}, toldNAT: map[string]bool{},
 		exhausted: map[netip.AddrPort]time.Time{}, started: time.Now()}
 	l.vips.init()
 	defer func() {
@@ -190,16 +143,15 @@ func New(cfg Config) (_ *LB, err error) {
 			err = errors.Join(err, l.Close())
 		}
 	}()
-	if l.offloads, err = openOffloads(cfg.StateDir); err != nil {
-		l.warn("%v", err)
-	}
-	if err := l.findInterfaces(); err != nil {
+	if err := l.findPorts(); err != nil {
 		return nil, err
 	}
-	workers, cpus, err := l.placeWorkers()
+	cpus, err := placeWorkers(&l.cfg, l.ports.Queues())
 	if err != nil {
 		return nil, err
 	}
+	workers := len(cpus)
+	l.ports.SetWorkers(workers)
 	if err := l.openHostVeth(workers); err != nil {
 		return nil, err
 	}
@@ -222,7 +174,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if err := l.openSockets(workers); err != nil {
 		return nil, err
 	}
-	l.makeWorkers(workers, cpus)
+	l.makeWorkers(cpus)
 	if err := l.replan(); err != nil {
 		return nil, err
 	}

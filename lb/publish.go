@@ -2,17 +2,13 @@ package lb
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
-	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/worker"
-	"github.com/weirlb/weir/lb/xsk"
 )
 
 // Apply publishes changed Services and forgets deleted ones. The first call
@@ -50,8 +46,9 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 	l.reassign.Follow(&ch)
 	errs = append(errs, l.noteVIPs(&ch), l.routeFrontends(&ch), l.forwardBehind(ch.Added), l.forwardBehind(ch.Changed))
 	if !l.attached {
+		l.attached = true
 		l.restoreFlows()
-		errs = append(errs, l.attach())
+		errs = append(errs, l.ports.Attach())
 	}
 	return errors.Join(errs...)
 }
@@ -125,104 +122,6 @@ func (l *LB) routeAddress(a netip.Addr) error {
 	}
 	delete(l.routed, a)
 	return nil
-}
-
-// ErrAttach is wrapped by the error of an Apply that could not attach to an
-// interface: nothing is balanced there, and trying again does not help.
-var ErrAttach = errors.New("attach")
-
-// attach puts the steering program on the interfaces. By now everything that
-// it leads to is in place, so that one that replaces the program of an
-// earlier process does so without a gap.
-func (l *LB) attach() error {
-	l.attached = true
-	// The host veth, which is the last, first: answers come by it.
-	for slot, i := range slices.Backward(l.ifaces) {
-		if i.virtual() {
-			continue // by way of its device
-		}
-		if err := l.attachTo(slot, i); err != nil {
-			return fmt.Errorf("%w: interface %s: %w", ErrAttach, i.name, err)
-		}
-		l.log.Info("attached", "interface", i.name, "mode", l.granted(i), "adopted", i.attachment.Adopted, "pinned", i.attachment.Pinned)
-	}
-	return nil
-}
-
-func (l *LB) attachTo(slot int, i *iface) error {
-	if !i.host {
-		if err := l.disableOffloads(i, i.steerMode()); err != nil {
-			return err
-		}
-	}
-	a, err := l.steer.AttachInterface(steer.Interface{
-		Index: i.index, Slot: slot, Mode: i.steerMode(), PinDir: l.cfg.PinDir, All: i.host,
-		MAC: i.mac[:], VLANs: l.vlansOf(slot),
-	})
-	if err != nil {
-		return err
-	}
-	i.attachment = a
-	if !a.Pinned {
-		l.warnInterface(i.name, "the XDP link is not pinned, so a restart detaches for a moment: %v", a.PinError)
-	}
-	if a.Mode == steer.Generic {
-		return l.genericMode(i, a)
-	}
-	return nil
-}
-
-// genericMode is called where the program runs after the kernel has made its
-// packet buffers.
-func (l *LB) genericMode(i *iface, a *steer.Attachment) error {
-	for _, s := range i.sockets {
-		if zeroCopy, _, _ := s.Granted(); zeroCopy {
-			return fmt.Errorf("zero copy was granted but not native XDP (%w): set mode: generic", a.NativeError)
-		}
-	}
-	if a.NativeError != nil {
-		l.warnInterface(i.name, "no native XDP (%v): running in generic mode, several times slower; remove what stands in its way, or say mode: generic if it is meant (mode: native refuses to start)",
-			a.NativeError)
-	}
-	if i.driver == "veth" {
-		l.warnInterface(i.name, "a veth in generic mode gets packets larger than the MTU, which are lost: run `ethtool -K PEER tso off gso off` at its peer, or use native mode")
-	}
-	return l.disableOffloads(i, steer.Generic)
-}
-
-func (l *LB) disableOffloads(i *iface, mode steer.Mode) error {
-	off, err := l.offloads.disable(i.name, mode)
-	if len(off) > 0 {
-		l.warnInterface(i.name, "switched off %s, to be put back at the end: %s", strings.Join(off, ", "), "packets must arrive as they were on the wire")
-	}
-	return err
-}
-
-// granted is the mode that an interface really runs in, the least of those of
-// its queues.
-func (l *LB) granted(i *iface) string {
-	mode := ModeZeroCopy
-	for _, s := range i.sockets {
-		if m := l.grantedTo(i, s); m != ModeZeroCopy {
-			mode = m
-		}
-	}
-	return mode
-}
-
-// grantedTo is the mode that one queue runs in, "" before the attachment.
-func (l *LB) grantedTo(i *iface, s *xsk.Socket) string {
-	if i.attachment == nil {
-		return ""
-	}
-	zeroCopy, _, _ := s.Granted()
-	switch {
-	case i.attachment.Mode == steer.Generic:
-		return ModeGeneric
-	case zeroCopy:
-		return ModeZeroCopy
-	}
-	return ModeNative
 }
 
 // restoreFlows gives flows of an earlier process the numbers of this one's tables.

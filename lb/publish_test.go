@@ -3,8 +3,6 @@ package lb
 import (
 	"errors"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -86,26 +84,6 @@ func TestClaimsFollowTheKind(t *testing.T) {
 	}
 	if len(l.claims)+len(l.claimed) != 0 {
 		t.Errorf("left over: %v %v", l.claims, l.claimed)
-	}
-}
-
-// The note of what was switched off outlives a restore that went wrong, but not
-// the interface.
-func TestOffloadsOfAnInterfaceThatIsGoneAreForgotten(t *testing.T) {
-	dir := t.TempDir()
-	o, err := openOffloads(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.Old["weir-no-such-if"] = map[string]bool{"rx-gro": true}
-	if err := o.write(); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.restore(); err != nil {
-		t.Errorf("restore: %v", err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "offloads.json")); err == nil {
-		t.Error("the note is still there")
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/weirlb/weir/lb/ports"
 )
 
 // Run runs the workers and the chores beside them until ctx ends.
@@ -28,7 +30,7 @@ func (l *LB) Run(ctx context.Context) error {
 	defer tick.Stop()
 	moving := false
 	follow := func() {
-		if l.followLinks() != moving {
+		if l.followPorts() != moving {
 			moving = !moving
 			tick.Reset(pace[moving])
 		}
@@ -52,6 +54,28 @@ func (l *LB) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// followPorts keeps to the configured interfaces, and passes changed ports on to the
+// workers and the routes. It reports whether a port is between two states, so that the
+// next call should come soon.
+func (l *LB) followPorts() (moving bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.ports.Follow(l.quiesced())
+	if len(u.Ports) > 0 {
+		l.updateWorkers(&u)
+	}
+	if u.Routes {
+		if err := l.router.SetInterfaces(l.ports.Routed(), l.routedHost()); err != nil {
+			l.log.Error("routes", "err", err)
+		}
+	}
+	return l.ports.Moving()
+}
+
+// Absent returns why traffic is not taken on a configured interface, nil when it is
+// taken on all of them, and before traffic is taken at all. It never waits.
+func (l *LB) Absent() *ports.Absence { return l.ports.Absent() }
 
 // pace is how often interfaces are looked at: sooner while a port is between two
 // stages.
@@ -82,18 +106,6 @@ func (l *LB) StuckWorker() int {
 		}
 	}
 	return -1
-}
-
-// steerTo tells the steering program the addresses of a port.
-func (l *LB) steerTo(slot int) error {
-	if i := l.ifaces[slot]; i.virtual() {
-		slot = i.under
-	}
-	d := l.ifaces[slot]
-	if err := l.steer.SetVLANs(d.index, l.vlansOf(slot)); err != nil {
-		return err
-	}
-	return l.steer.SetMAC(d.index, d.mac[:])
 }
 
 // reportExhaustion names the endpoints that ran out of SNAT ports or cannot be
@@ -145,18 +157,11 @@ func (l *LB) Close() error {
 	for _, w := range l.workers {
 		errs = append(errs, w.Close())
 	}
-	for _, i := range l.ifaces {
-		for _, s := range i.sockets {
-			if s != nil {
-				errs = append(errs, s.Close())
-			}
-		}
+	if l.ports != nil {
+		errs = append(errs, l.ports.Close())
 	}
 	if l.memory != nil {
 		errs = append(errs, l.memory.Close())
-	}
-	if l.offloads != nil {
-		errs = append(errs, l.offloads.restore())
 	}
 	if l.router != nil {
 		errs = append(errs, l.router.Close())

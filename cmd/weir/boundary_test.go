@@ -105,6 +105,11 @@ var boundaries = []boundary{
 		folder: "lb/handoff", why: "it passes frame descriptors: no packets, no workers",
 		own: []string{"lb/xsk"}, imports: []string{"net", "os"},
 	},
+	{
+		folder: "lb/ports", why: "it attaches interfaces: no packets, no workers",
+		own: []string{"lb/device", "lb/route", "lb/steer", "lb/warning", "lb/xsk"},
+	},
+	{folder: "lb/warning", why: "a list of texts", only: []string{}},
 	{folder: "lb/device", why: "pure functions over links", own: []string{}},
 	{folder: "lb/xsk", why: "it does not read packets", only: []string{"golang.org/x/sys"}},
 	{folder: "lb/steer", why: "it does not choose endpoints", own: []string{"lb/xsk"}},

@@ -29,6 +29,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/topology"
 )
@@ -210,7 +211,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		Log:         log,
 	}
 	for _, i := range cfg.Interfaces {
-		c.Interfaces = append(c.Interfaces, lb.Interface{Name: i.Name, Mode: i.Mode, TxChecksum: i.TxChecksum})
+		c.Interfaces = append(c.Interfaces, ports.Interface{Name: i.Name, Mode: i.Mode, TxChecksum: i.TxChecksum})
 	}
 	c.HostVeth4, c.HostVeth6 = cfg.HostVethPrefixes()
 	c.HostVethMark, c.HostVethTable = uint32(cfg.HostVeth.Mark), cfg.HostVeth.Table
@@ -277,7 +278,7 @@ func (d *Daemon) publish(b translate.Batch) {
 		return
 	}
 	err := d.lb.Apply(b.Put, b.Delete)
-	if errors.Is(err, lb.ErrAttach) {
+	if errors.Is(err, ports.ErrAttach) {
 		d.stop(err)
 		return
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/warning"
 )
 
 // Parts of the daemon that complain, as problem.Registry.Set takes them.
@@ -117,11 +118,11 @@ func packetPathProblems(l *lb.LB) []problem.Problem {
 	for _, w := range l.Status().Warnings {
 		p := problem.Problem{Kind: problem.PacketPathWarning, Object: problem.Weir, Reason: w.Text, Logged: true}
 		switch w.Kind {
-		case lb.WarnInterface, lb.WarnMember:
+		case warning.Interface, warning.Member:
 			p.Kind, p.Object = problem.InterfaceWarning, problem.Interface(w.Object)
-		case lb.WarnInterfaceGone:
+		case warning.InterfaceGone:
 			p.Kind, p.Object = problem.InterfaceGone, problem.Interface(w.Object)
-		case lb.WarnMode:
+		case warning.Mode:
 			p.Kind, p.Object = problem.ForwardingMode, "Service "+w.Object
 		}
 		out = append(out, p)

@@ -12,6 +12,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/ports"
 )
 
 // Status implements api.Source.
@@ -82,7 +83,7 @@ func (d *Daemon) discoveryStatus() api.Discovery {
 	return out
 }
 
-func interfaceStatus(i *lb.InterfaceStatus) api.Interface {
+func interfaceStatus(i *ports.Status) api.Interface {
 	out := api.Interface{
 		Name: i.Name, IfIndex: i.Index, Mode: i.Mode, Driver: i.Driver, Queues: i.Queues, BoundQueues: len(i.Sockets),
 		TxChecksum: "software", MultiBuffer: i.MultiBuffer, Pinned: i.Pinned, HostVeth: i.HostVeth, MTU: i.MTU,

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weir/config"
-	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/device"
+	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -162,17 +162,17 @@ func packetMemory(cfg *config.Configuration, to bound) uint64 {
 func devices(cfg *config.Configuration, links []device.Link) (to bound) {
 	seen, unknown, spare := map[int]bool{}, 0, 0
 	for _, in := range cfg.Interfaces {
-		ports, err := device.Resolve(in.Name, links)
+		resolved, err := device.Resolve(in.Name, links)
 		if err != nil {
 			unknown++
 		}
-		for _, p := range ports {
+		for _, p := range resolved {
 			seen[p.Device] = true
 			if q, err := steer.RxQueues(p.Device); err == nil {
 				to.queues = max(to.queues, q.Rx)
 			}
 			if p.Member {
-				spare = lb.SpareMembers
+				spare = ports.SpareMembers
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package lb
+package ports
 
 import (
 	"encoding/json"

@@ -1,9 +1,11 @@
-package lb
+package ports
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 
+	"github.com/weirlb/weir/lb/warning"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -53,9 +55,10 @@ func TestFramesAreLargeWhereZeroCopyMayBeGranted(t *testing.T) {
 		{name: "small ones configured", kind: nic, mode: ModeZeroCopy, features: xsk.Features{XDP: zeroCopy}, configured: 2048, want: 2048},
 		{name: "large ones configured", kind: veth, mode: ModeAuto, configured: 4096, want: 4096},
 	} {
-		i := &iface{name: "eth0", mtu: 1500, mode: test.mode, zeroCopy: canZeroCopy(test.kind, test.features, test.err), under: -1}
-		l := &LB{cfg: Config{FrameSize: test.configured}, ifaces: []*iface{i, {mtu: 1500, host: true, mode: ModeNative, under: -1}}}
-		size, why := l.frameSize()
+		p := &port{name: "eth0", mtu: 1500, mode: test.mode, zeroCopy: canZeroCopy(test.kind, test.features, test.err), vlanParent: -1}
+		host := &port{mtu: 1500, host: true, mode: ModeNative, vlanParent: -1}
+		ps := &Ports{cfg: Config{FrameSize: test.configured}, list: []*port{p, host}}
+		size, why := ps.FrameSize()
 		if size != test.want || (size == xsk.FrameSize) != (why != "") && test.configured == 0 {
 			t.Errorf("%s: frames of %d bytes, want %d (%q)", test.name, size, test.want, why)
 		}
@@ -65,14 +68,16 @@ func TestFramesAreLargeWhereZeroCopyMayBeGranted(t *testing.T) {
 // A NIC that comes later than the packet memory with small frames was made runs
 // without zero copy.
 func TestLateNICHasNoZeroCopyInSmallFrames(t *testing.T) {
-	l := newControl(t)
-	small, err := xsk.NewUmem(64, xsk.SmallFrameSize)
-	if err != nil {
-		t.Fatal(err)
+	umem := func(frameSize int) *xsk.Umem {
+		a, err := xsk.NewUmem(64, frameSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { a.Close() })
+		return a
 	}
-	defer small.Close()
-	large := l.memory
-	defer func() { l.memory = large }()
+	small, large := umem(xsk.SmallFrameSize), umem(xsk.FrameSize)
+	ps := &Ports{warnings: warning.NewList(slog.New(slog.DiscardHandler))}
 	for _, test := range []struct {
 		memory *xsk.Umem
 		mode   string
@@ -85,8 +90,8 @@ func TestLateNICHasNoZeroCopyInSmallFrames(t *testing.T) {
 		{large, ModeAuto, xsk.Auto, nil},
 		{large, ModeZeroCopy, xsk.ZeroCopy, nil},
 	} {
-		l.memory = test.memory
-		got, err := l.socketModeOf(&iface{name: "eth9", mode: test.mode, zeroCopy: true, under: -1})
+		ps.memory = test.memory
+		got, err := ps.socketMode(&port{name: "eth9", mode: test.mode, zeroCopy: true, vlanParent: -1})
 		if got != test.want || !errors.Is(err, test.err) {
 			t.Errorf("%s in frames of %d bytes: %v, %v", test.mode, test.memory.FrameSize(), got, err)
 		}

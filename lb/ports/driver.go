@@ -1,0 +1,71 @@
+package ports
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// TxChecksum values, as in the configuration file: the kernel or the device completes
+// the partial checksums of packets that leave by an interface, or Weir does.
+const (
+	TxChecksumAuto     = "auto"
+	TxChecksumMetadata = "metadata"
+	TxChecksumSoftware = "software"
+)
+
+// veth is the kind of link whose behavior is known. It cannot be probed, because it
+// shows on the wire only.
+const veth = "veth"
+
+// metadataFor reports whether an interface of a kind is opened for TX metadata, and
+// whether metadata is used with zero copy alone.
+//
+// In copy mode a kernel that takes the metadata need not act upon it. Drivers with
+// IFF_TX_SKB_NO_LINEAR, of which virtio_net is one, have their packets built by
+// xsk_build_skb_zerocopy, which ignored it up to Linux 6.17 without an error: the
+// checksum stayed the sum of the pseudo header. Commit 30c3055f9c0d ("xsk: wrap
+// generic metadata handling onto separate function", Linux 6.18) mends that. Nothing
+// tells which kernel has it, and a test would have to put frames on the operator's
+// network. So auto relies on it where it is known to work: on veth. With zero copy the
+// driver itself lists the feature, which xsk.Open asks for.
+func metadataFor(asked, kind string) (use, zeroCopyOnly bool) {
+	switch asked {
+	case TxChecksumSoftware:
+		return false, false
+	case TxChecksumMetadata:
+		return true, false
+	}
+	return true, kind != veth
+}
+
+// canZeroCopy reports whether the driver of an interface may grant zero copy.
+// features are those that it reports, err why it reports none (before Linux 6.3).
+func canZeroCopy(kind string, features xsk.Features, err error) bool {
+	return kind != veth && (err != nil || features.ZeroCopy())
+}
+
+// mayZeroCopy reports whether the port may come to run with zero copy.
+func (p *port) mayZeroCopy() bool {
+	return !p.host && (p.mode == ModeZeroCopy || p.mode == ModeAuto && p.zeroCopy)
+}
+
+// errFrames is why a device that is new since the start cannot have zero copy.
+var errFrames = errors.New("zero copy needs packet memory with frames of 4,096 bytes, which is made at the start: restart Weir")
+
+// checkMetadata compares the TX metadata that a port was granted with the configuration.
+func (ps *Ports) checkMetadata(p *port) error {
+	if p.host || len(p.sockets) == 0 {
+		return nil
+	}
+	zeroCopy, metadata, _ := p.sockets[0].Granted()
+	switch {
+	case metadata:
+	case p.txChecksum == TxChecksumMetadata:
+		return fmt.Errorf("interface %s: txChecksum: metadata is not granted, by the kernel or with zero copy by the driver (%v): use auto or software", p.name, xsk.ProbeTxMetadata())
+	case p.txChecksum != TxChecksumSoftware && !zeroCopy && p.sockets[0].KernelMetadata():
+		ps.log.Info("partial checksums are completed in software: before Linux 6.18 some drivers ignore TX metadata in copy mode; txChecksum: metadata uses it all the same", "interface", p.name)
+	}
+	return nil
+}

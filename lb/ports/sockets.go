@@ -1,0 +1,124 @@
+package ports
+
+import (
+	"fmt"
+
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// MaxDevices is the number of devices that the packet memory must be made for: those
+// that there are, and spare ones for bonds.
+func (ps *Ports) MaxDevices() int {
+	n := ps.Devices()
+	if ps.bonded {
+		n += SpareMembers
+	}
+	return n
+}
+
+// Open binds a socket to every queue that a worker owns. The ports keep program and
+// memory, which has frames for MaxDevices of FrameSize. Preconditions: SetWorkers.
+func (ps *Ports) Open(program *steer.Program, memory *xsk.Umem) error {
+	ps.program, ps.memory, ps.maxDevices = program, memory, ps.MaxDevices()
+	for id, p := range ps.list {
+		if p.isVLAN() {
+			continue
+		}
+		if err := ps.openQueues(id, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openQueues binds a socket to every queue of a port that a worker owns.
+func (ps *Ports) openQueues(id int, p *port) error {
+	mode, err := ps.socketMode(p)
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", p.name, err)
+	}
+	metadata, zeroCopyOnly := metadataFor(p.txChecksum, p.driver)
+	for q := range min(p.queues, ps.workers) {
+		s, err := xsk.Open(ps.memory, xsk.Config{
+			IfIndex: p.index, Queue: q, Mode: mode,
+			Umem:                 ps.umem(p),
+			TxMetadata:           metadata && !ps.cfg.SoftwareChecksums,
+			MetadataZeroCopyOnly: zeroCopyOnly,
+			MultiBuffer:          p.mtu > largestMTU(ps.memory.FrameSize()) && ps.program.Frags(),
+		})
+		if err != nil {
+			return fmt.Errorf("interface %s queue %d: %w", p.name, q, err)
+		}
+		p.sockets = append(p.sockets, s)
+		if err := ps.program.SetSocket(id, q, s.FD()); err != nil {
+			return fmt.Errorf("interface %s: %w", p.name, err)
+		}
+	}
+	return ps.checkMetadata(p)
+}
+
+// closeSockets closes the sockets of a port. The kernel still uses their frames.
+func (ps *Ports) closeSockets(p *port) {
+	for _, s := range p.sockets {
+		if err := s.Close(); err != nil {
+			ps.log.Error("close socket", "interface", p.name, "err", err)
+		}
+	}
+}
+
+// umem is the number of the umem of a port: all share one, unless a test asks for two.
+func (ps *Ports) umem(p *port) int {
+	if p.host && ps.cfg.OwnHostUmem {
+		return 1
+	}
+	return 0
+}
+
+// largestMTU is the MTU up to which a packet fits into a frame, with its tags and some
+// room to spare.
+func largestMTU(frameSize int) int { return frameSize - xsk.Headroom - 256 }
+
+// FrameSize is the size of the frames that the packet memory must have, and why it is
+// not the smallest.
+//
+// Frames are large where a packet does not fit into a small frame, and where zero copy
+// may be granted. Intel's drivers tell the NIC the size of a receive buffer in units of
+// 1,024 bytes (SRRCTL.BSIZEPKT in igb, igc and ixgbe). Of a frame of 2,048 bytes there
+// remain 1,792 behind the headroom, so that the NIC splits each packet of more than
+// 1,024 bytes, and igb passes on the pieces as packets. Small frames are for veth and
+// copy mode, where a packet is cheaper with them.
+func (ps *Ports) FrameSize() (size int, why string) {
+	if ps.cfg.FrameSize != 0 {
+		return ps.cfg.FrameSize, "it is configured"
+	}
+	for _, p := range ps.list {
+		if p.mtu > largestMTU(xsk.SmallFrameSize) {
+			return xsk.FrameSize, fmt.Sprintf("the MTU of %s is %d", p.name, p.mtu)
+		}
+	}
+	for _, p := range ps.list {
+		if p.mayZeroCopy() {
+			return xsk.FrameSize, fmt.Sprintf("%s may run with zero copy, where some NICs "+
+				"split packets of more than 1,024 bytes if frames are smaller", p.name)
+		}
+	}
+	return xsk.SmallFrameSize, ""
+}
+
+// socketMode is the mode that sockets of a port are opened in.
+func (ps *Ports) socketMode(p *port) (xsk.Mode, error) {
+	small := ps.cfg.FrameSize == 0 && ps.memory.FrameSize() < xsk.FrameSize
+	switch {
+	case small && p.mayZeroCopy() && p.mode == ModeZeroCopy:
+		return xsk.ZeroCopy, errFrames
+	case small && p.mayZeroCopy():
+		ps.warn(p, "runs without zero copy: %v", errFrames)
+		return xsk.Copy, nil
+	case p.mode == ModeZeroCopy:
+		return xsk.ZeroCopy, nil
+	case p.mode == ModeNative, p.mode == ModeGeneric, p.host:
+		return xsk.Copy, nil
+	}
+	return xsk.Auto, nil
+}

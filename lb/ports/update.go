@@ -1,0 +1,57 @@
+package ports
+
+import "github.com/weirlb/weir/lb/xsk"
+
+// Update is the outcome of a Follow.
+type Update struct {
+	// Ports are the IDs of ports that every worker must take over, as View has them.
+	Ports []int
+	// Frames are, by worker, frames that are the worker's again.
+	Frames [][]uint64
+	// Routes reports whether Routed has changed.
+	Routes bool
+}
+
+// View is a port for a worker.
+type View struct {
+	Host       bool
+	RouteIndex int // the interface index in routes
+	// Queue is the worker's socket, nil when another worker owns the port's only
+	// queues, and when the port is going.
+	Queue *xsk.Socket
+	// Owner is the worker that sends for this worker.
+	Owner int
+	// VLANParent is the ID of a VLAN's device, and Tag the VLAN's EtherType and number.
+	VLANParent int
+	Tag        uint32
+	Metadata   bool // partial checksums are completed by TX metadata
+}
+
+// View returns a port for a worker. A port that is closing has neither queue nor another
+// owner: packets that are still to leave by it are dropped.
+func (ps *Ports) View(id, worker int) View {
+	p := ps.list[id]
+	v := View{Host: p.host, RouteIndex: p.routeIndex, Owner: worker}
+	switch {
+	case p.state > leaving:
+	case p.isVLAN():
+		v.Tag, v.VLANParent = p.tag, p.vlanParent
+		_, v.Metadata, _ = ps.list[p.vlanParent].sockets[0].Granted()
+	case worker < len(p.sockets):
+		v.Queue = p.sockets[worker]
+		_, v.Metadata, _ = v.Queue.Granted()
+	default:
+		v.Owner = worker % len(p.sockets)
+	}
+	return v
+}
+
+// Sockets are the sockets of a worker, which it waits for.
+func (ps *Ports) Sockets(worker int) (list []*xsk.Socket) {
+	for _, p := range ps.list {
+		if p.state <= leaving && worker < len(p.sockets) {
+			list = append(list, p.sockets[worker])
+		}
+	}
+	return list
+}
