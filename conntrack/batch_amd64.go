@@ -14,8 +14,8 @@ func prefetchBuckets(first *bucket, buckets uint64, h *uint64, n int)
 //go:noescape
 func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int)
 
-// candidates finds for each of n hashes the live slot of its first bucket that has the
-// tag of the hash: its Ref, or 0, or unresolved if another bucket may have the key.
+// candidates finds for each of n hashes the first slot of its first bucket that has the
+// tag of the hash: its Ref, or 0 if the table has no such key, or else unresolved.
 //
 //go:noescape
 func candidates(first *bucket, buckets uint64, h *uint64, r *Ref, n int)

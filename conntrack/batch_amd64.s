@@ -47,10 +47,9 @@ TEXT ·prefetchCursor(SB), NOSPLIT, $0-8
 	PREFETCHT0 (AX)
 	RET
 
-// A slot matches if its upper half is that of the hash in the first probe, live:
-// the low half of the hash with the five lowest bits 00010. All eight words of the
-// bucket are compared at once; the eighth, the count of those who went on, never
-// matches.
+// The twelve tags of the bucket and the count behind them are compared at once with the
+// tag of the hash: its lowest byte, 1 if that is 0. The first slot that has it is the
+// candidate, whatever its state.
 //
 // func candidates(first *bucket, buckets uint64, h *uint64, r *Ref, n int)
 TEXT ·candidates(SB), NOSPLIT, $0-40
@@ -61,41 +60,23 @@ TEXT ·candidates(SB), NOSPLIT, $0-40
 	MOVQ n+32(FP), CX
 next:
 	MOVQ (SI), AX
-	MOVL AX, BX
-	ANDL $~31, BX
-	ORL  $2, BX
+	MOVBLZX AX, BX
+	CMPL BX, $1
+	ADCL $0, BX
+	IMULL $0x01010101, BX
 	MOVL BX, X0
 	PSHUFD $0, X0, X0
 	MULQ R8
 	SHLQ $6, DX
 	ADDQ DI, DX
-	MOVO 0(DX), X1
-	MOVO 16(DX), X2
-	MOVO 32(DX), X3
-	MOVO 48(DX), X4
-	PSHUFD $0xf5, X1, X5
-	PSHUFD $0xf5, X2, X6
-	PSHUFD $0xf5, X3, X7
-	PSHUFD $0xf5, X4, X8
-	PCMPEQL X0, X5
-	PCMPEQL X0, X6
-	PCMPEQL X0, X7
-	PCMPEQL X0, X8
-	PAND X1, X5
-	PAND X2, X6
-	PAND X3, X7
-	PAND X4, X8
-	POR  X6, X5
-	POR  X8, X7
-	POR  X7, X5
-	PSHUFD $0x4e, X5, X6
-	POR  X6, X5
-	MOVL X5, AX
+	PCMPEQB 0(DX), X0
+	PMOVMSKB X0, BX
+	ANDL $0xfff, BX
+	JEQ  none
+	BSFL BX, BX
+	MOVL 16(DX)(BX*4), AX
 	TESTL AX, AX
-	JNZ  found
-	CMPQ 56(DX), $0
-	JEQ  found
-	MOVL $0xffffffff, AX
+	JEQ  unresolved
 found:
 	MOVL AX, (R9)
 	ADDQ $8, SI
@@ -103,3 +84,10 @@ found:
 	DECQ CX
 	JNZ  next
 	RET
+none:
+	XORL AX, AX
+	CMPL 12(DX), $0
+	JEQ  found
+unresolved:
+	MOVL $0xffffffff, AX
+	JMP  found

@@ -20,7 +20,7 @@ func prefetchBuckets(first *bucket, buckets uint64, h *uint64, n int) {
 
 func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int) {
 	for _, r := range unsafe.Slice(r, n) {
-		if r-1 < unresolved-1 { // neither 0 nor unresolved
+		if r-1 < slotPending-1 { // that of a live slot
 			e := (*Entry)(unsafe.Add(unsafe.Pointer(entries), uintptr(r-1)*unsafe.Sizeof(Entry{})))
 			_ = atomic.LoadUint64(&e.Key.W[0])
 			c := (*Conn)(unsafe.Add(unsafe.Pointer(conns), uintptr(r-1)>>1*unsafe.Sizeof(Conn{})))

@@ -17,12 +17,13 @@
 //
 // # The index
 //
-// A bucket is one cache line: seven slots and a count of entries that wanted
-// this bucket and found it full. A slot holds a tag of 27 bits, the number of
-// the probe that placed it, its state and a Ref. A look-up reads the first
-// bucket and goes on to the next only while that count is not zero: there are
+// A bucket is one cache line: twelve slots and a count of entries that wanted
+// this bucket and found it full. A slot holds a tag of 8 bits and a word: the Ref, and
+// whether the entry is live. A look-up compares all tags of the first bucket at once
+// and goes on to the next only while that count is not zero: there are
 // no tombstones, nothing moves, and nearly every look-up, hit or miss, reads
-// one bucket.
+// one bucket. One look-up in thirty meets the tag of another key, and compares the key
+// of that entry too.
 //
 // # Who may do what
 //
@@ -36,6 +37,8 @@
 // higher position, and at last makes its own live by compare-and-swap, which
 // fails if it was killed in turn. Of two that insert the same key each places
 // before it reads, so at least one sees the other; never do both go live.
+// The slot's word carries all of this. Its tag only saves look-ups other entries' keys:
+// the owner alone writes it, while the slot is not live.
 //
 // # Ageing and eviction
 //

@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	slotsPerBucket = 7
-	// maxProbes bounds the buckets in which a key may be. With buckets half full
-	// at the most one in forty is full, and eight full ones in a row do not occur.
+	slotsPerBucket = 12
+	// maxProbes bounds the buckets in which a key may be. With loadFactor of the slots in
+	// use one bucket in fifteen is full, and eight full ones in a row do not occur.
 	maxProbes = 8
 	// waitLoads is how often a pending slot of another worker is read again before
 	// it is killed: about a microsecond, more than an insertion takes and far less
@@ -16,21 +16,49 @@ const (
 	waitLoads = 1 << 10
 )
 
-// Slot states, in the two lowest bits of a slot's upper half.
+// A slot word is 0 if the slot is empty, and the Ref of a live entry.
 const (
-	slotPending = 1
-	slotLive    = 2
-	slotDead    = 3 // a pending slot that another worker killed; its owner clears it
+	// slotPending is set beside the Ref of an entry that is about to go live.
+	slotPending = 1 << 31
+	// slotDead is a pending slot that another worker killed, or one that is being
+	// emptied. Its owner empties it.
+	slotDead = slotPending
 )
 
-// bucket is one cache line of the index. A slot word is, from the top: 27 bits of
-// tag, 3 bits of probe number, 2 bits of state, 32 bits of Ref. 0 is empty.
+// bucket is one cache line of the index, in C:
+//
+//	struct { u8 tag[12]; u32 over; u32 slot[12]; }
+//
+// The slot word alone says whose the slot is. Its tag is 8 bits of the hash, never 0: the
+// owner of the slot sets it before the slot goes live, and clears it before the slot is
+// empty again. Of a slot that is not live it says nothing.
 type bucket struct {
-	slot [slotsPerBucket]atomic.Uint64
+	tag [slotsPerBucket / 4]atomic.Uint32 // four tags each, the first lowest
 	// over counts the entries that were placed by a later probe because this
 	// bucket was full: a look-up goes on only while it is not 0.
-	over atomic.Int64
+	over atomic.Int32
+	slot [slotsPerBucket]atomic.Uint32
 }
+
+// tagOf returns the tag of hash h: from bits that neither choose the bucket nor the
+// step to the next one.
+func tagOf(h uint64) uint8 { return max(uint8(h), 1) }
+
+// tagAt returns the tag of slot i.
+func (b *bucket) tagAt(i uint32) uint8 {
+	return uint8(b.tag[i/4%uint32(len(b.tag))].Load() >> (i % 4 * 8))
+}
+
+// matches returns in bit 7 of each byte whether that one of four tags is tag. Above the
+// first that is it may be wrong in saying so: the key tells.
+func matches(four uint32, tag uint8) uint32 {
+	const ones = 0x01010101
+	x := four ^ uint32(tag)*ones
+	return (x - ones) &^ x & (ones << 7)
+}
+
+// slotOf returns the slot of the lowest tag in m of the four of group g.
+func slotOf(g, m uint32) uint32 { return (4*g + uint32(bits.TrailingZeros32(m))/8) % slotsPerBucket }
 
 // place is a position in the probe sequence of a key.
 type place struct{ probe, slot uint32 }
@@ -39,20 +67,16 @@ func (p place) before(o place) bool {
 	return p.probe < o.probe || p.probe == o.probe && p.slot < o.slot
 }
 
-// probeMultiplier spreads the second and later probes of keys that share a first
-// bucket (odd constants).
-var probeMultiplier = [maxProbes]uint64{
-	1, 0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9,
-	0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53, 0xd6e8feb86659fd93, 0xa0761d6478bd642f,
-}
-
 // bucketAt returns the bucket of a probe: the first from the upper bits of h, the
-// others from the lower ones.
+// others by steps of a width that the lower ones give. In an index of at least maxProbes
+// buckets they all differ, so that the bucket of an entry says how many were passed over.
 func (t *Table) bucketAt(h uint64, probe uint32) *bucket {
+	n := uint64(len(t.buckets))
+	i := bucketIndex(h, n)
 	if probe != 0 {
-		h = bits.RotateLeft64(h, 32) * probeMultiplier[probe]
+		i = (i + uint64(probe)*(1+bucketIndex(bits.RotateLeft64(h, 32), n/maxProbes))) % n
 	}
-	return &t.buckets[bucketIndex(h, uint64(len(t.buckets)))]
+	return &t.buckets[i]
 }
 
 // bucketIndex is h/2^64 * buckets.
@@ -61,22 +85,16 @@ func bucketIndex(h, buckets uint64) uint64 {
 	return i
 }
 
-// slotHead returns the upper half of a slot word without its state.
-func slotHead(h uint64, probe uint32) uint32 { return uint32(h)&^31 | probe<<2 }
-
-func slotWord(head, state uint32, r Ref) uint64 {
-	return uint64(head|state)<<32 | uint64(r)
-}
-
 // find returns the live entry of k, or 0.
 func (t *Table) find(h uint64, k *Key) Ref {
 	for probe := uint32(0); probe < maxProbes; probe++ {
 		b := t.bucketAt(h, probe)
-		want := slotHead(h, probe) | slotLive
-		for i := range b.slot {
-			w := b.slot[i].Load()
-			if uint32(w>>32) == want && t.entries[uint32(w)-1].Key.equal(k) {
-				return Ref(w)
+		for g := range uint32(len(b.tag)) {
+			for m := matches(b.tag[g].Load(), tagOf(h)); m != 0; m &= m - 1 {
+				w := b.slot[slotOf(g, m)].Load()
+				if w-1 < slotPending-1 && t.entries[w-1].Key.equal(k) {
+					return Ref(w)
+				}
 			}
 		}
 		if b.over.Load() == 0 {
@@ -126,17 +144,20 @@ func (t *Table) insert(h uint64, r Ref, wait bool) (Ref, insertResult) {
 type rival struct {
 	ref     Ref
 	at      place
-	pending uint64 // its slot word if it is pending, 0 if it is live
+	pending uint32 // its slot word if it is pending, 0 if it is live
 }
 
 // place puts r as pending into the first free slot of its probe sequence.
 func (t *Table) place(h uint64, r Ref) (place, bool) {
 	for probe := uint32(0); probe < maxProbes; probe++ {
 		b := t.bucketAt(h, probe)
-		word := slotWord(slotHead(h, probe), slotPending, r)
-		for i := range b.slot {
-			if b.slot[i].Load() == 0 && b.slot[i].CompareAndSwap(0, word) {
-				return place{probe, uint32(i)}, true
+		for g := range uint32(len(b.tag)) {
+			for m := matches(b.tag[g].Load(), 0); m != 0; m &= m - 1 {
+				i := slotOf(g, m)
+				if b.slot[i].Load() == 0 && b.slot[i].CompareAndSwap(0, slotPending|uint32(r)) {
+					b.setTag(i, tagOf(h))
+					return place{probe, i}, true
+				}
 			}
 		}
 		b.over.Add(1) // before the slot of a later probe is taken
@@ -148,26 +169,13 @@ func (t *Table) place(h uint64, r Ref) (place, bool) {
 // contest looks for a rival of r, which is pending at own. Pending ones at a higher
 // position it kills.
 func (t *Table) contest(h uint64, r Ref, own place) rival {
-	key := &t.entries[r-1].Key
 	for probe := uint32(0); probe < maxProbes; probe++ {
 		b := t.bucketAt(h, probe)
-		head := slotHead(h, probe)
-		for i := uint32(0); i < slotsPerBucket; i++ {
-			for {
-				w := b.slot[i].Load()
-				if uint32(w>>32)&^3 != head || Ref(w) == r || w == 0 || !t.entries[uint32(w)-1].Key.equal(key) {
-					break
+		for g := range uint32(len(b.tag)) {
+			for m := b.contenders(g, tagOf(h)); m != 0; m &= m - 1 {
+				if other := t.confront(b, place{probe, slotOf(g, m)}, r, own); other.ref != 0 {
+					return other
 				}
-				at := place{probe, i}
-				switch state := uint32(w>>32) & 3; {
-				case state == slotLive:
-					return rival{ref: Ref(w), at: at}
-				case state == slotPending && at.before(own):
-					return rival{ref: Ref(w), at: at, pending: w}
-				case state == slotPending && !b.slot[i].CompareAndSwap(w, slotWord(head, slotDead, Ref(w))):
-					continue // it went live or withdrew: look again
-				}
-				break
 			}
 		}
 		if b.over.Load() == 0 {
@@ -177,28 +185,63 @@ func (t *Table) contest(h uint64, r Ref, own place) rival {
 	return rival{}
 }
 
+// contenders returns, as matches does, which slots of group g are pending or have the
+// tag. The tags are loaded last: that of a slot that was live then is set.
+func (b *bucket) contenders(g uint32, tag uint8) uint32 {
+	four := (*[4]atomic.Uint32)(b.slot[4*g:])
+	m := four[0].Load()>>31<<7 | four[1].Load()>>31<<15 | four[2].Load()>>31<<23 | four[3].Load()>>31<<31
+	return m | matches(b.tag[g].Load(), tag)
+}
+
+// confront is contest for one slot.
+func (t *Table) confront(b *bucket, at place, r Ref, own place) rival {
+	slot := &b.slot[at.slot%slotsPerBucket]
+	for {
+		w := slot.Load()
+		n, pending := Ref(w&^slotPending), w >= slotPending
+		switch {
+		case n == 0 || n == r || !t.entries[n-1].Key.equal(&t.entries[r-1].Key):
+			return rival{}
+		case !pending:
+			return rival{ref: n, at: at}
+		case at.before(own):
+			return rival{ref: n, at: at, pending: w}
+		case slot.CompareAndSwap(w, slotDead):
+			return rival{}
+		}
+		// It went live or withdrew: look again.
+	}
+}
+
 // settle ends an attempt: without a rival r goes live, unless another has killed it
 // meanwhile. It reports whether r is live; else its slot is empty again.
 func (t *Table) settle(h uint64, r Ref, own place, other rival) bool {
-	head := slotHead(h, own.probe)
-	slot := &t.bucketAt(h, own.probe).slot[own.slot]
-	if other.ref == 0 && slot.CompareAndSwap(slotWord(head, slotPending, r), slotWord(head, slotLive, r)) {
+	b := t.bucketAt(h, own.probe)
+	if other.ref == 0 && b.slot[own.slot].CompareAndSwap(slotPending|uint32(r), uint32(r)) {
 		return true
 	}
-	slot.Store(0)
-	t.unpass(h, own.probe)
+	t.clear(h, own)
 	return false
+}
+
+// clear empties a slot, whose owner calls it: who placed an entry there that did not go
+// live, or who has made it dead in remove.
+func (t *Table) clear(h uint64, at place) {
+	b := t.bucketAt(h, at.probe)
+	b.setTag(at.slot, 0)
+	b.slot[at.slot].Store(0)
+	t.unpass(h, at.probe)
 }
 
 // await waits a moment for a pending slot to go live or to be withdrawn, then
 // kills it: its owner may not be running.
-func (t *Table) await(b *bucket, slot uint32, word uint64) {
+func (t *Table) await(b *bucket, slot, word uint32) {
 	for range waitLoads {
 		if b.slot[slot].Load() != word {
 			return
 		}
 	}
-	b.slot[slot].CompareAndSwap(word, word|slotDead<<32)
+	b.slot[slot].CompareAndSwap(word, slotDead)
 }
 
 // unpass takes back that the buckets of the first n probes were passed over.
@@ -208,12 +251,11 @@ func (t *Table) unpass(h uint64, n uint32) {
 	}
 }
 
-// linkedAt is where a live entry was seen in the index; slot nil is nowhere.
+// linkedAt is where a live entry was seen in the index; ref 0 is nowhere.
 type linkedAt struct {
-	slot  *atomic.Uint64
-	word  uint64
-	hash  uint64
-	probe uint32
+	ref  Ref
+	hash uint64
+	at   place
 }
 
 // remove unlinks live entry r. Supersede and the claimant of the connection may do
@@ -225,10 +267,11 @@ func (t *Table) locate(r Ref) linkedAt {
 	h := t.Hash(&t.entries[r-1].Key)
 	for probe := uint32(0); probe < maxProbes; probe++ {
 		b := t.bucketAt(h, probe)
-		word := slotWord(slotHead(h, probe), slotLive, r)
-		for i := range b.slot {
-			if b.slot[i].Load() == word {
-				return linkedAt{&b.slot[i], word, h, probe}
+		for g := range uint32(len(b.tag)) {
+			for m := matches(b.tag[g].Load(), tagOf(h)); m != 0; m &= m - 1 {
+				if i := slotOf(g, m); b.slot[i].Load() == uint32(r) {
+					return linkedAt{r, h, place{probe, i}}
+				}
 			}
 		}
 		if b.over.Load() == 0 {
@@ -239,9 +282,11 @@ func (t *Table) locate(r Ref) linkedAt {
 }
 
 // withdraw empties a slot unless it holds another entry by now: r cannot be linked
-// anew before the caller's next Quiesce.
-func (t *Table) withdraw(at linkedAt) {
-	if at.slot != nil && at.slot.CompareAndSwap(at.word, 0) {
-		t.unpass(at.hash, at.probe)
+// anew before the caller's next Quiesce. The slot is dead first: were it empty at once,
+// another entry might get it, and that one's tag be cleared.
+func (t *Table) withdraw(l linkedAt) {
+	r := uint32(l.ref)
+	if r != 0 && t.bucketAt(l.hash, l.at.probe).slot[l.at.slot].CompareAndSwap(r, slotDead) {
+		t.clear(l.hash, l.at)
 	}
 }

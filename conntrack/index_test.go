@@ -46,7 +46,7 @@ func (in *inserter) advance(tab *Table, h uint64) {
 // finds it or goes live itself.
 func TestEveryInterleavingOfInsertersLeavesOneEntry(t *testing.T) {
 	k := MakeKey(client(1), vip, ProtoTCP)
-	tab := withKeys(t, 64, k, k, k, k)
+	tab := withKeys(t, 64, k, k, k, k, MakeKey(client(2), vip, ProtoTCP))
 	for holes := range 1 << 3 { // which slots open up after the first inserter placed
 		outcomes := 0
 		interleave(nil, [3]int{3, 3, 3}, func(order []int) {
@@ -54,16 +54,17 @@ func TestEveryInterleavingOfInsertersLeavesOneEntry(t *testing.T) {
 			h := tab.Hash(&k)
 			// All but one slot of the first bucket are taken by others at first.
 			b := tab.bucketAt(h, 0)
-			filler := slotWord(slotHead(^h, 0), slotLive, 4)
 			for i := range b.slot {
 				if i != 5 {
-					b.slot[i].Store(filler)
+					b.setTag(uint32(i), tagOf(^h))
+					b.slot[i].Store(5)
 				}
 			}
 			ins := [3]inserter{{ref: 1}, {ref: 2}, {ref: 3}}
 			for n, i := range order {
 				ins[i].advance(tab, h)
 				if n < 3 && holes>>n&1 != 0 {
+					b.setTag(uint32(3-n), 0)
 					b.slot[3-n].Store(0)
 				}
 			}

@@ -73,9 +73,9 @@ type plan struct {
 	buckets                 int64 // number of buckets, in private memory
 }
 
-// loadFactor is the share of the index's slots that a full table takes. At one
-// half one bucket in forty is full and nearly every look-up reads one bucket.
-const loadFactor = 0.5
+// loadFactor is the share of the index's slots that a full table takes. At six in ten
+// one bucket in thirty was too small, and one entry in a hundred lies in another.
+const loadFactor = 0.6
 
 const minBuckets = 64
 
@@ -104,7 +104,7 @@ func align(offset, size int64) int64 {
 func (p plan) private() int64 { return p.buckets * bucketSize }
 
 // bytesPerFlow is what one connection takes in all, rounded up.
-const bytesPerFlow = connSize + 2*entrySize + 2*bucketSize*10/(slotsPerBucket*5) + 1
+const bytesPerFlow = connSize + 2*entrySize + 2*bucketSize*10/(slotsPerBucket*6) + 1
 
 // viewFile lays the parts in the file over its memory.
 func (t *Table) viewFile(file []byte, p plan, maxFlows int64) {

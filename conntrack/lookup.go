@@ -58,15 +58,16 @@ func (w *Worker) Confirmed(h uint64, k *Key, r Ref) Ref {
 	return t.find(h, k)
 }
 
-// candidate returns the Ref in the first live slot of a first bucket that has the tag
-// of h, 0 if there is none and no other bucket can have the key. It is what the
-// assembly of candidates does, but for two slots with the same tag: of these that
-// returns anything, which may be no entry's number. The key tells.
+// candidate returns the Ref in the first slot of a first bucket that has the tag of h, 0
+// if there is none and no other bucket can have the key. It is what the assembly of
+// candidates does. The slot may not be live, or another key's: the key tells.
 func (b *bucket) candidate(h uint64) Ref {
-	want := slotHead(h, 0) | slotLive
-	for i := range b.slot {
-		if w := b.slot[i].Load(); uint32(w>>32) == want {
-			return Ref(w)
+	for g := range uint32(len(b.tag)) {
+		if m := matches(b.tag[g].Load(), tagOf(h)); m != 0 {
+			if w := b.slot[slotOf(g, m)].Load(); w != 0 {
+				return Ref(w)
+			}
+			return unresolved
 		}
 	}
 	if b.over.Load() != 0 {

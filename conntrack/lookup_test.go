@@ -17,27 +17,38 @@ func TestCandidatesAreThoseOfTheBuckets(t *testing.T) {
 		for i := range tab.buckets {
 			b := &tab.buckets[i]
 			for j := range b.slot {
-				state := []uint32{0, slotLive, slotPending}[rng.IntN(3)]
 				h := rng.Uint64()
 				if rng.IntN(2) == 0 {
 					h = hashes[rng.IntN(len(hashes))]
 				}
-				b.slot[j].Store(slotWord(slotHead(h, 0), state, Ref(1+rng.IntN(1000))))
+				state := []uint32{0, 0, slotPending}[rng.IntN(3)]
+				b.setTag(uint32(j), tagOf(h))
+				b.slot[j].Store(state | uint32(1+rng.IntN(1000)))
+				if rng.IntN(4) == 0 {
+					b.setTag(uint32(j), 0)
+					b.slot[j].Store(0)
+				}
 			}
-			b.over.Store(int64(rng.IntN(2)))
+			b.over.Store(int32(rng.IntN(2)))
 		}
 		got := make([]Ref, len(hashes))
 		candidates(&tab.buckets[0], uint64(len(tab.buckets)), &hashes[0], &got[0], len(hashes))
 		for i, h := range hashes {
 			b := tab.bucketAt(h, 0)
-			same := 0
-			for j := range b.slot {
-				if uint32(b.slot[j].Load()>>32) == slotHead(h, 0)|slotLive {
-					same++
+			if want := b.candidate(h); got[i] != want {
+				t.Fatalf("hash %x: %d, want %d", h, got[i], want)
+			}
+			first := Ref(0)
+			for j := slotsPerBucket - 1; j >= 0; j-- {
+				if b.tagAt(uint32(j)) == tagOf(h) {
+					first = Ref(b.slot[j].Load())
 				}
 			}
-			if want := b.candidate(h); same < 2 && got[i] != want {
-				t.Fatalf("hash %x, %d slots with its tag: %d, want %d", h, same, got[i], want)
+			if first == 0 && b.over.Load() != 0 {
+				first = unresolved
+			}
+			if got[i] != first {
+				t.Fatalf("hash %x: %d, the first slot with its tag has %d", h, got[i], first)
 			}
 		}
 	}

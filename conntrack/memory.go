@@ -11,7 +11,7 @@ import (
 const (
 	// autoShare is the part of memory that MaxFlows 0 may take: 1/20.
 	autoShare = 20
-	// autoMost is the most that MaxFlows 0 chooses, about 2.3 GB.
+	// autoMost is the most that MaxFlows 0 chooses, about 2.1 GB.
 	autoMost = 10_000_000
 	minFlows = 1024
 	// mostFlows keeps entry numbers within a Ref.

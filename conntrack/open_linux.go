@@ -114,7 +114,7 @@ func (t *Table) open(cfg Config) error {
 // from start to start; that is no reason to copy a table of about that size.
 func chooseFlows(cfg Config, old *shape) (int64, error) {
 	if cfg.MaxFlows != 0 {
-		return int64(cfg.MaxFlows), nil
+		return int64(min(cfg.MaxFlows, mostFlows-1)), nil // a slot holds a Ref of 31 bits
 	}
 	n, err := memory{"/"}.autoFlows(maxEndpoints(cfg))
 	if err != nil {

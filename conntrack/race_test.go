@@ -14,20 +14,28 @@ func checkTable(t *testing.T, tab *Table) {
 	live := map[Ref]bool{}
 	var over int64
 	for i := range tab.buckets {
-		over += tab.buckets[i].over.Load()
-		for s := range tab.buckets[i].slot {
-			w := tab.buckets[i].slot[s].Load()
+		b := &tab.buckets[i]
+		over += int64(b.over.Load())
+		for s := range b.slot {
+			w := b.slot[s].Load()
 			if w == 0 {
+				if tag := b.tagAt(uint32(s)); tag != 0 {
+					t.Fatalf("bucket %d: the empty slot %d has tag %d", i, s, tag)
+				}
 				continue
 			}
-			if uint32(w>>32)&3 != slotLive {
-				t.Fatalf("bucket %d slot %d is left in state %d", i, s, uint32(w>>32)&3)
+			if w >= slotPending {
+				t.Fatalf("bucket %d slot %d is left as %#x", i, s, w)
 			}
 			if live[Ref(w)] {
 				t.Fatalf("entry %d is linked twice", Ref(w))
 			}
 			live[Ref(w)] = true
-			over -= int64(uint32(w>>32) >> 2 & 7)
+			at := tab.locate(Ref(w)).at
+			if tab.bucketAt(tab.Hash(&tab.Entry(Ref(w)).Key), at.probe) != b || at.slot != uint32(s) {
+				t.Fatalf("entry %d of bucket %d slot %d is located at %+v", w, i, s, at)
+			}
+			over -= int64(at.probe)
 		}
 	}
 	if over != 0 {

@@ -295,7 +295,7 @@ type HostVeth struct {
 
 // Conntrack is the flow table (connection tracking).
 type Conntrack struct {
-	// MaxFlows is the capacity in connections. The memory, about 230 bytes each,
+	// MaxFlows is the capacity in connections. The memory, about 210 bytes each,
 	// is allocated at the start and never grows. auto uses at most 5 % of the
 	// memory of the machine. When the table is full, half-open connections make
 	// room first; then new connections are refused.
