@@ -15,13 +15,13 @@ func newCheck() *cobra.Command {
 	var flags *config.Flags
 	cmd := &cobra.Command{
 		Use:   "check [flags]",
-		Short: "Say all that stands in the way of `weir run`",
-		Long: `Says everything that is wrong with a configuration and with this machine, at
-once: fields, interfaces, privileges, locked memory, manifests, kernel features.
-What is wrong goes to standard error, one line each; what was found to standard
-output. Takes the flags of weir run. Nothing is changed.
+		Short: "Check the configuration and this machine for `weir run`",
+		Long: `Prints all errors of the configuration and of this machine at once: fields,
+interfaces, privileges, locked memory, manifests, kernel features. Errors go to
+standard error, a line each, findings to standard output. The flags are those of
+weir run. Nothing is changed.
 
-Exit status 0 when weir run would start, 1 when something is wrong.`,
+Exit status 0 if weir run would start, 1 if there are errors.`,
 		Example: `  weir check --config /etc/weir/weir.yaml
   weir check --node-name edge-1 --manifests /etc/weir/manifests --interface eth0`,
 		Args: noArgs,

@@ -11,11 +11,11 @@ func newCleanup() *cobra.Command {
 	var flags *config.Flags
 	cmd := &cobra.Command{
 		Use:   "cleanup [flags]",
-		Short: "Remove what a killed Weir left on this node",
-		Long: `Removes pinned XDP programs, the host veth, routes, the nftables table, and puts
-changed sysctls and offloads back, as far as a Weir that was killed left them.
-A Weir that ends by SIGTERM leaves nothing; a Weir that starts takes over what
-it finds. While a Weir is running cleanup refuses.`,
+		Short: "Remove leftovers of a killed Weir from this node",
+		Long: `Removes pinned XDP programs, the host veth, routes and the nftables table, and
+restores changed sysctls and offloads, after Weir was killed. A Weir that ends by
+SIGTERM leaves nothing, and a new Weir adopts all leftovers. While Weir is
+running, cleanup fails.`,
 		Example: `  weir cleanup
   weir cleanup --config /etc/weir/weir.yaml`,
 		Args: noArgs,

@@ -115,12 +115,11 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "weir",
 		Short: "A userspace layer-4 load balancer for bare-metal edge nodes",
-		Long: `Weir takes the place of the NodePort and LoadBalancer front end of kube-proxy
-on an edge node: it learns Services and EndpointSlices, decides which endpoints
-this node should prefer, and moves packets in its own multi-core loop over
-AF_XDP, with its own connection tracking.
+		Long: `Weir is a layer-4 load balancer for Kubernetes edge nodes. It serves NodePort and
+LoadBalancer traffic in userspace over AF_XDP, and prefers endpoints on the same
+node, then in the same zone, then anywhere.
 
-Exit status: 0 done, 1 it went wrong, 2 it was called wrongly.`,
+Exit status: 0 success, 1 failure, 2 wrong usage.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		DisableAutoGenTag: true,

@@ -22,17 +22,17 @@ func newRun() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "run [flags]",
-		Short: "Balance load on this node, in the foreground",
-		Long: `Attaches to the interfaces, learns Services and EndpointSlices, and moves packets
-until it is told to stop. Only packets to a frontend and their answers reach
-Weir; everything else on the interfaces stays with the kernel.
+		Short: "Run the load balancer in the foreground",
+		Long: `Attaches to the interfaces, watches Services and EndpointSlices, and forwards
+packets until it is stopped. Only packets to a frontend and the answers to them
+reach Weir; all other packets of the interfaces stay with the kernel.
 
-A flag given on the command line overrides the file. SIGHUP reads the file
-again. SIGTERM drains: the health endpoints fail at once, new connections are
-served for drain.notReadySeconds more, then those there are go on until they end
-or drain.timeoutSeconds are over. A second SIGTERM, or SIGINT at any time, leaves
-at once. Either leaves nothing behind, and cuts the connections that are left. A
-Weir that is killed leaves its packets to the kernel.`,
+Flags override the configuration file. SIGHUP reads the file again. SIGTERM
+drains: the health endpoints fail at once, new connections are served for
+drain.notReadySeconds, then established connections continue for up to
+drain.timeoutSeconds. A second SIGTERM, or SIGINT at any time, ends at once. Both
+remove everything and cut the remaining connections. If Weir is killed, the kernel
+has all packets.`,
 		Example: `  weir run --config /etc/weir/weir.yaml
   weir run --node-name edge-1 --manifests /etc/weir/manifests --interface eth0,eth1
   weir run -c weir.yaml --log-level debug --mode native
@@ -65,7 +65,7 @@ Weir that is killed leaves its packets to the kernel.`,
 	}
 	flags = config.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&watch, "watch-config", false, "read the configuration file again when it changes, as on SIGHUP")
-	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration that file and flags amount to into this `file` (- for standard output) and exit")
+	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration of file and flags to this `file` (- for standard output) and exit")
 	cmd.Flags().SortFlags = false
 	return cmd
 }

@@ -29,11 +29,11 @@ func newStatus() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "status [flags]",
-		Short: "Show what the running Weir is doing",
-		Long: `Asks the Weir that runs on this node, through its admin socket, for its
-interfaces with the mode really granted, its workers' packets, drops by reason,
-flows, next hops, and its problems: everything that it does not do as it was
-asked to, with the object, the reason and the time.`,
+		Short: "Show the state of the running Weir",
+		Long: `Shows the Weir of this node, through its admin socket: interfaces with the mode
+granted by the kernel, packets per worker, drops by reason, flows, next hops, and
+problems, which are all things that it does not do as asked, with object, reason
+and time.`,
 		Example: `  weir status
   weir status --watch                  # again every 2 s, with packets per second
   weir status -o json | jq .drops
@@ -74,17 +74,17 @@ asked to, with the object, the reason and the time.`,
 	fs := cmd.Flags()
 	fs.StringVar(&socket, "admin-socket", config.Default().Admin.Socket, "`path` of the daemon's socket")
 	addOutput(cmd, &output, "table", "json")
-	fs.BoolVarP(&watch, "watch", "w", false, "show again and again, until interrupted")
-	fs.DurationVar(&interval, "interval", 2*time.Second, "`time` between two looks with --watch")
+	fs.BoolVarP(&watch, "watch", "w", false, "repeat until interrupted")
+	fs.DurationVar(&interval, "interval", 2*time.Second, "`time` between two repetitions with --watch")
 	fs.IntVar(&flows, "flows", 0, "show this `number` of flows instead")
 	fs.BoolVar(&frontends, "frontends", false, "show the frontends instead")
-	fs.BoolVar(&problems, "problems", false, "show everything that is not done as it was asked for instead")
-	fs.BoolVar(&drops, "drops", false, "show packets that were dropped lately, by reason, instead")
+	fs.BoolVar(&problems, "problems", false, "show all problems instead")
+	fs.BoolVar(&drops, "drops", false, "show the last dropped packets, by reason, instead")
 	fs.StringVar(&filter.Client, "client", "", "show flows of this client: `address`, address:port or CIDR")
 	fs.StringVar(&filter.Frontend, "frontend", "", "show flows to this frontend: `address`, address:port or CIDR")
 	fs.StringVar(&filter.Endpoint, "endpoint", "", "show flows to this endpoint: `address`, address:port or CIDR")
 	fs.StringVar(&filter.Service, "service", "", "show flows of this Service, `namespace/name`")
-	fs.StringVar(&filter.State, "state", "", "show flows in this `state`, as established")
+	fs.StringVar(&filter.State, "state", "", "show flows in this `state`, such as established")
 	cmd.MarkFlagsMutuallyExclusive("watch", "flows", "frontends", "problems", "drops")
 	return cmd
 }

@@ -21,25 +21,25 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "decap --address ADDRESS [flags]",
 		Short: "Receive IP in IP and GUE on an endpoint's node",
-		Long: `Receives what Weir sends in the forwarding modes ipip and gue: IP in IP
-(protocols 4 and 41, over IPv4 and IPv6) and GUE on UDP port 6080, variants 0
-and 1. What is inside, if it is to one of the given addresses, goes to the
-kernel through a TUN device; the answer leaves by the node's own routes.
+		Long: `Receives packets of the forwarding modes ipip and gue: IP in IP (protocols 4 and
+41, over IPv4 and IPv6) and GUE on UDP port 6080, variants 0 and 1. Inner packets
+to one of the given addresses go to the kernel through a TUN device; answers leave
+by the routes of the node.
 
-The device holds the addresses that the node does not have already, and goes
-with the command. While it runs the node answers ARP only for the addresses of
-the interface that is asked (net.ipv4.conf.all.arp_ignore=1, arp_announce=2):
-what Weir announces is not the node's to claim. Both are put back at the end, but
-not by a process that is killed: then they stay as they are.
+The device holds the addresses that the node does not have, and is removed with
+the command. While it exists, the node answers ARP only for addresses of the
+interface that receives the request (net.ipv4.conf.all.arp_ignore=1,
+arp_announce=2), so that it does not claim addresses that Weir announces. Both
+sysctls are restored at the end, but not if the process is killed.
 
-Clients learn the tunnel's narrower MTU by ICMP errors from Weir. Where those do
-not reach them --mss lowers the segment size that this node announces, by an
-nftables table of its own, which goes with the command or, if that is killed, with
-the next one's start.
+Clients learn the smaller MTU of the tunnel by ICMP errors from Weir. If these do
+not reach them, --mss lowers the segment size that this node announces, with an
+nftables table that is removed with the command, or by its next start.
 
-Whoever can reach this node can send packets with any inner source: limit the
-senders with --from, or by a firewall. What was received and dropped is printed
-at the end. Runs until SIGTERM. Needs root (CAP_NET_ADMIN, CAP_NET_RAW).`,
+Every host that can reach this node can send packets with any inner source: limit
+the senders with --from, or by a firewall. The numbers of received and dropped
+packets are printed at the end. Runs until SIGTERM. Needs root (CAP_NET_ADMIN,
+CAP_NET_RAW).`,
 		Example: `  weir decap --address 198.51.100.10 --address 2001:db8::10 --from 10.1.0.0/24
   weir decap --address 198.51.100.10 --mss 1420
   systemd-run --unit weir-decap weir decap --address 198.51.100.10 --from 10.1.0.1/32`,
@@ -53,11 +53,11 @@ at the end. Runs until SIGTERM. Needs root (CAP_NET_ADMIN, CAP_NET_RAW).`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringSliceVar(&o.addresses, "address", nil, "load balancer `address` that inner packets may be to; repeat or separate by commas")
-	fs.StringSliceVar(&o.from, "from", nil, "`prefix` of senders that are heard, the addresses of Weir; default all")
+	fs.StringSliceVar(&o.addresses, "address", nil, "load balancer `address` of inner packets; repeat or separate by commas")
+	fs.StringSliceVar(&o.from, "from", nil, "`prefix` of accepted senders, the addresses of Weir; default all")
 	fs.StringVar(&o.Device, "device", "weir-decap", "`name` of the TUN device")
-	fs.Uint16Var(&o.MSS, "mss", 0, "largest TCP segment in `bytes` to be announced; 0: as the kernel does")
-	fs.BoolVar(&o.ZeroChecksum, "gue-zero-checksum", false, "take GUE over IPv6 without a UDP checksum (RFC 6936)")
+	fs.Uint16Var(&o.MSS, "mss", 0, "largest TCP segment to announce, in `bytes`; 0: as the kernel does")
+	fs.BoolVar(&o.ZeroChecksum, "gue-zero-checksum", false, "accept GUE over IPv6 without a UDP checksum (RFC 6936)")
 	fs.SortFlags = false
 	return cmd
 }

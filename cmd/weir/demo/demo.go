@@ -35,14 +35,14 @@ func Command() *cobra.Command {
 		Short: "Show Weir at work on real traffic, in network namespaces of its own",
 		Long: `Show Weir at work on real traffic, in network namespaces of its own.
 
-A client drives HTTP and UDP through a node port and a load balancer IP, over
-IPv4 and IPv6, while the endpoints' state changes: all ready, the zone's own
-lost, only terminating ones left, none left, recovered. Then a Service's
-endpoint gets its packets in a tunnel and answers the client straight, past
-Weir. It takes less than a minute, needs root, leaves the machine's network
-alone and cleans up.
+A client sends HTTP and UDP to a node port and a load balancer IP, over IPv4 and
+IPv6, while endpoints change: all are ready, those of the zone disappear, only
+terminating endpoints are left, none is left, all return. At last an endpoint
+receives packets through a tunnel and answers the client directly (direct server
+return). The demo takes less than a minute, needs root, leaves the machine's
+network alone and cleans up.
 
-The exit status is 0 when everything went as it must, else 1.`,
+The exit status is 0 if everything worked, else 1.`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -54,9 +54,9 @@ The exit status is 0 when everything went as it must, else 1.`,
 			return run(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), o)
 		},
 	}
-	cmd.Flags().BoolVar(&o.keep, "keep", false, "leave everything running at the end and print how to look around")
-	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show what weir run logs")
-	cmd.Flags().DurationVar(&o.seconds, "phase", 5*time.Second, "how long each phase lasts")
+	cmd.Flags().BoolVar(&o.keep, "keep", false, "leave everything running at the end and print commands to inspect it")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show the log of weir run")
+	cmd.Flags().DurationVar(&o.seconds, "phase", 5*time.Second, "duration of each phase")
 	return cmd
 }
 

@@ -57,22 +57,22 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain [-f FILE|DIR] [--node NAME] [flags]",
 		Short: "Show which endpoints a node uses, and why",
-		Long: `Shows for each Service port which endpoints a node gives new flows to, under
-Cluster and under Local traffic policy, and for each endpoint the reason; the
-addresses by which the Service is to be reached, whether this node serves them,
-and if not why: which other Service holds them, for example.
+		Long: `Shows, for each Service port, the endpoints that get new flows of a node, under
+Cluster and under Local traffic policy, with the reason for each endpoint. Also
+shows the addresses of the Service, whether this node serves them, and the reason
+if not, such as another Service that holds the address.
 
-With -f it works on manifests, what kubectl get -o yaml prints: Services,
-EndpointSlices, Endpoints and Nodes; "-" is standard input. The node's labels
-are those of its Node among the manifests. Without -f it asks the Weir that
-runs on this machine.
+With -f it reads manifests, as printed by kubectl get -o yaml: Services,
+EndpointSlices, Endpoints and Nodes; "-" is standard input. The labels of the node
+are those of its Node in the manifests. Without -f it asks the Weir that runs on
+this machine.
 
---what-if imagines a change and says which share of new flows would move where:
-drain=ADDRESS lets an endpoint terminate, node=NAME and zone=NAME take all
-endpoints there away.
+--what-if prints the share of new flows that a change would move, and where to:
+drain=ADDRESS lets an endpoint terminate, node=NAME and zone=NAME remove all
+endpoints there.
 
-Exit status 0 when every document was understood, 1 when a document or a
-Service has errors, 2 on wrong usage.`,
+Exit status 0 if every document is valid, 1 if a document or a Service has errors,
+2 on wrong usage.`,
 		Example: `  weir explain -f /etc/weir/manifests --node edge-1
   weir explain -f shop.yaml --node edge-1 --service shop/web -o json
   kubectl get svc,endpointslices,nodes -A -o yaml | weir explain -f - --node edge-1
@@ -84,11 +84,11 @@ Service has errors, 2 on wrong usage.`,
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringArrayVarP(&o.files, "filename", "f", nil, "manifests: a `file`, a directory, or - for standard input; may be given again")
-	fs.StringVar(&o.node, "node", "", "`name` of the node that chooses (default $NODE_NAME)")
-	fs.StringToStringVar(&o.nodeLabels, "node-labels", nil, "labels of the node, beyond those of its Node: `key=value,...`")
+	fs.StringVar(&o.node, "node", "", "`name` of the node (default $NODE_NAME)")
+	fs.StringToStringVar(&o.nodeLabels, "node-labels", nil, "additional labels of the node: `key=value,...`")
 	fs.StringVar(&o.service, "service", "", "only this Service: `namespace/name`")
 	fs.StringVarP(&o.output, "output", "o", "table", "`format` of the output: table or json")
-	fs.StringVar(&o.whatIf, "what-if", "", "imagine a `change`: drain=ADDRESS, node=NAME or zone=NAME")
+	fs.StringVar(&o.whatIf, "what-if", "", "show the effect of a `change`: drain=ADDRESS, node=NAME or zone=NAME")
 	fs.StringVar(&o.socket, "admin-socket", "", "ask the daemon at this `path` (default without -f "+DefaultSocket+")")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("what-if", cobra.FixedCompletions([]string{"drain=", "node=", "zone="}, cobra.ShellCompDirectiveNoSpace))
