@@ -27,7 +27,7 @@ func forwardRef(conn uint32) Ref { return Ref(conn<<1) + 1 }
 func reverseRef(conn uint32) Ref { return Ref(conn<<1) + 2 }
 
 // Mode says how a packet of a flow is forwarded.
-type Mode = uint8
+type Mode uint8
 
 // Modes. A flow of the first two has a reverse entry; of the others the table
 // sees the client's packets only.
@@ -39,7 +39,10 @@ const (
 	ModeGUE                   // UDP encapsulation to the endpoint
 )
 
-func oneWay(m Mode) bool { return m >= ModeL2DSR }
+// DSR reports whether the answers of flows of the mode bypass Weir: direct server return.
+func (m Mode) DSR() bool { return m >= ModeL2DSR }
+
+func oneWay(m Mode) bool { return m.DSR() }
 
 // FlagOuter6 says that the addresses of the outer header of ModeIPIP and ModeGUE,
 // or of ModeL2DSR's endpoint, are IPv6 ones (see [Table.NewAddrs6]). The outer family

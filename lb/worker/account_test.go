@@ -81,7 +81,7 @@ func account(t testing.TB, l *control, workers []*bench) {
 					b.w.id, i, p.filled, p.sending, len(q.Empty)+len(q.In), len(q.Done))
 			}
 		}
-		for _, h := range b.w.held {
+		for _, h := range b.w.neighQueue {
 			descs("held", -1, h.bufs())
 		}
 		for _, p := range b.w.links {

@@ -64,9 +64,9 @@ func (s *challenges) note(hash uint64, seen, now uint32) {
 	s[hash%uint64(len(s))] = challenged{uint32(hash >> 32), s.since(hash, seen, now)}
 }
 
-// beginsAnew deals with packet p, a SYN or INIT of a flow whose endpoint is gone; false
+// reuseRemoved deals with packet p, a SYN or INIT of a flow whose endpoint is gone; false
 // means that nothing has been done.
-func (w *Worker) beginsAnew(p *pkt, ref conntrack.Ref, c *conntrack.Conn, policy table.Removal) bool {
+func (w *Worker) reuseRemoved(p *pkt, ref conntrack.Ref, c *conntrack.Conn, policy table.Removal) bool {
 	if policy == table.Keep {
 		switch c.State() {
 		case conntrack.StateSynSent, conntrack.StateSCTPInit: // the endpoint was never heard
@@ -92,7 +92,7 @@ func (w *Worker) beginsAnew(p *pkt, ref conntrack.Ref, c *conntrack.Conn, policy
 // challenge answers the SYN that packet p is with a challenge ACK, at the rate that is
 // allowed for RSTs. The SYN's flow was last heard at tick seen.
 func (w *Worker) challenge(p *pkt, seen uint32) {
-	if !w.answerable(p) {
+	if !w.mayReject(p) {
 		w.drop(p, DropEndpointGone)
 		return
 	}
@@ -100,11 +100,11 @@ func (w *Worker) challenge(p *pkt, seen uint32) {
 		w.drop(p, DropReplyLimit)
 		return
 	}
-	w.t.drops[DropEndpointGone]++
+	w.counts.drops[DropEndpointGone]++
 	w.sampleDrop(p, DropEndpointGone)
 	w.challenged.note(p.hash, seen, w.tick)
 	seq, ack := cookie(&p.key, w.tick>>cookieBits)
-	w.answer(p, header.Challenge(w.frame(p), &p.Packet, seq, ack))
+	w.outputReply(p, header.Challenge(w.frame(p), &p.Packet, seq, ack))
 }
 
 // answersChallenge reports whether packet p, of the client, is the RST that proves that
@@ -142,13 +142,13 @@ func cookie(k *conntrack.Key, period uint32) (seq, ack uint32) {
 	return binary.LittleEndian.Uint32(sum[0:]), binary.LittleEndian.Uint32(sum[4:])
 }
 
-// clientIsGone forgets the flow of packet p, which answers a challenge.
-func (w *Worker) clientIsGone(p *pkt, ref conntrack.Ref) {
+// forgetChallenged forgets the flow of packet p, which answers a challenge.
+func (w *Worker) forgetChallenged(p *pkt, ref conntrack.Ref) {
 	w.conntrack.Delete(ref)
 	w.drop(p, DropEndpointGone)
 }
 
-// removalOf is what the flow's Service wants for flows of endpoints that are gone.
-func (w *Worker) removalOf(c *conntrack.Conn) table.Removal {
+// removalPolicy is what the flow's Service wants for flows of endpoints that are gone.
+func (w *Worker) removalPolicy(c *conntrack.Conn) table.Removal {
 	return w.frontends.Removal(atomic.LoadUint32(&c.Frontend))
 }

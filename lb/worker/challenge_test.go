@@ -22,7 +22,7 @@ func replaced(t *testing.T, removal table.Removal) (*bench, packet) {
 	b.offer(policy, table.Pool{}, 1)
 	request, _ := b.connected(false)
 	b.offerPools(policy, table.Pool{Endpoints: []table.Endpoint{{AddrPort: ap(narrow4, 8080)}}}, table.Pool{})
-	b.w.goneTicks = 0
+	b.w.removalGraceTicks = 0
 	return b, request
 }
 
@@ -51,7 +51,7 @@ func (b *bench) challenged(out [3][][]byte, p packet) uint32 {
 	return tcp.Ack
 }
 
-// sentTo returns where the one frame that left went.
+// sentToSource returns where the one frame that left went.
 func (b *bench) sentTo(out [3][][]byte) netip.Addr {
 	b.t.Helper()
 	if len(out[portServer]) != 1 || len(out[portClient]) != 0 {
@@ -99,7 +99,7 @@ func TestASynOfAGoneEndpointsFlowGetsAnotherEndpoint(t *testing.T) {
 		syn := request(false, header.ProtoTCP)
 		b.after(0, syn)
 		b.offerPools(nil, table.Pool{Endpoints: []table.Endpoint{{AddrPort: ap(narrow4, 8080)}}}, table.Pool{})
-		b.w.goneTicks = 0
+		b.w.removalGraceTicks = 0
 		if got := b.sentTo(b.after(secondTicks, syn)); got != narrow4 {
 			t.Errorf("goes to %v", got)
 		}
@@ -166,7 +166,7 @@ func TestAnInitOfAGoneEndpointsFlowGetsAnotherEndpoint(t *testing.T) {
 			b.apply(nil, servicePort("ns/a", policy, nodeB, endpoint4))
 			a := b.sctpAssociate(nodeB)
 			b.apply(nil, servicePort("ns/a", policy, nodeB, narrow4))
-			b.w.goneTicks = 0
+			b.w.removalGraceTicks = 0
 			send := func(ticks uint32, p sctpPacket) [3][][]byte {
 				tick := b.w.tick
 				b.give(portClient, p.frame(t))

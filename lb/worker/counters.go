@@ -5,115 +5,10 @@ import (
 	"time"
 )
 
-// Drop is the one reason under which a dropped packet is counted.
-type Drop uint8
-
-// Drop reasons. Their names (see String) are the label values of the metrics
-// and the keys of `weir status`.
-const (
-	DropNotIP Drop = iota
-	DropTruncated
-	DropBadIPHeader
-	DropNotTransport
-	DropBadTransport
-	DropBadChecksum
-	DropMartian
-	DropReversePath
-	DropExtension
-	DropSourceRoute
-	DropBadFragment
-	DropTinyFragment
-	DropICMPMalformed
-	DropICMPNoFlow
-	DropEchoLimit
-	DropFragmentOverlap
-	DropFragmentRefused
-	DropFragmentExpired
-	DropFragmentLimit
-	DropTTL
-	DropNoEndpoint
-	DropNoLocalEndpoint
-	DropSourceRange
-	DropConnectionLimit
-	DropConnectionRate
-	DropEndpointGone
-	DropNoFlow
-	DropSNATPorts
-	DropTableFull
-	DropNoRoute
-	DropNeighbor
-	DropTooBig
-	DropHoldFull
-	DropTxFull
-	DropHandoffFull
-	DropNotOurs
-	DropReplyLimit
-	DropUnsupported
-	DropNotOnLink
-	DropMultihomed
-	DropDraining
-	dropReasons
-)
-
-var dropNames = [dropReasons]string{
-	DropNotIP:           "not-ip",
-	DropTruncated:       "truncated",
-	DropBadIPHeader:     "bad-ip-header",
-	DropNotTransport:    "not-tcp-or-udp",
-	DropBadTransport:    "bad-transport-header",
-	DropBadChecksum:     "bad-checksum",
-	DropMartian:         "martian",
-	DropReversePath:     "reverse-path",
-	DropExtension:       "bad-extension-header",
-	DropSourceRoute:     "source-routed",
-	DropBadFragment:     "bad-fragment",
-	DropTinyFragment:    "tiny-fragment",
-	DropICMPMalformed:   "icmp-malformed",
-	DropICMPNoFlow:      "icmp-no-flow",
-	DropEchoLimit:       "echo-rate-limited",
-	DropFragmentOverlap: "fragment-overlap",
-	DropFragmentRefused: "fragment-of-no-flow",
-	DropFragmentExpired: "fragment-expired",
-	DropFragmentLimit:   "fragment-limit",
-	DropTTL:             "ttl-exceeded",
-	DropNoEndpoint:      "no-endpoint",
-	DropNoLocalEndpoint: "no-local-endpoint",
-	DropSourceRange:     "source-range",
-	DropConnectionLimit: "connection-limit",
-	DropConnectionRate:  "connection-rate",
-	DropEndpointGone:    "endpoint-gone",
-	DropNoFlow:          "no-flow",
-	DropSNATPorts:       "snat-ports-exhausted",
-	DropTableFull:       "flow-table-full",
-	DropNoRoute:         "no-route",
-	DropNeighbor:        "neighbor-unresolved",
-	DropTooBig:          "larger-than-mtu",
-	DropHoldFull:        "hold-queue-full",
-	DropTxFull:          "transmit-ring-full",
-	DropHandoffFull:     "handoff-ring-full",
-	DropNotOurs:         "punt-loop",
-	DropReplyLimit:      "reply-rate-limited",
-	DropUnsupported:     "unsupported",
-	DropNotOnLink:       "endpoint-not-on-link",
-	DropMultihomed:      "sctp-multihomed",
-	DropDraining:        "draining",
-}
-
-// String is the reason's name.
-func (d Drop) String() string {
-	if d < dropReasons {
-		return dropNames[d]
-	}
-	return "unknown"
-}
-
-// DropReasons are the names of all reasons, in order.
-func DropReasons() []string { return dropNames[:] }
-
-// tally is what a worker counts. The worker alone writes its own copy with
+// counts is what a worker counts. The worker alone writes its own copy with
 // plain adds; it publishes the sums to a shared copy (see publish) once per
 // round of its loop, so that no packet costs an atomic add.
-type tally struct {
+type counts struct {
 	rxPackets, rxBytes uint64
 	txPackets, txBytes uint64
 	newFlows           uint64
@@ -139,20 +34,20 @@ type tally struct {
 }
 
 const (
-	tallySums  = 23 // what is before the drops
-	tallyWords = tallySums + int(dropReasons)
+	countSums  = 23 // what is before the drops
+	countWords = countSums + int(dropReasons)
 )
 
 // shared is the readable copy of a worker's tally. It is padded to keep two
 // workers' counters out of one cache line.
-type sharedTally struct {
+type publishedCounts struct {
 	_ [64]byte
-	w [tallyWords]atomic.Uint64
+	w [countWords]atomic.Uint64
 	_ [64]byte
 }
 
-func (s *sharedTally) publish(t *tally) {
-	w := [tallySums]uint64{t.rxPackets, t.rxBytes, t.txPackets, t.txBytes, t.newFlows, t.reopened,
+func (s *publishedCounts) publish(t *counts) {
+	w := [countSums]uint64{t.rxPackets, t.rxBytes, t.txPackets, t.txBytes, t.newFlows, t.reopened,
 		t.resets, t.icmp, t.toKernel, t.handedOver, t.held, t.partial, t.txErrors, t.batches, t.sleeps, t.busy, t.freeFrames,
 		t.icmpPassed, t.echoes, t.fragments, t.fragmentsHeld, t.aborts, t.flowless}
 	for i, v := range w {
@@ -161,7 +56,7 @@ func (s *sharedTally) publish(t *tally) {
 		}
 	}
 	for i, v := range t.drops {
-		if p := &s.w[tallySums+i]; p.Load() != v {
+		if p := &s.w[countSums+i]; p.Load() != v {
 			p.Store(v)
 		}
 	}
@@ -183,7 +78,7 @@ type Counters struct {
 	Drops                                  map[string]uint64 // reasons that occurred
 }
 
-func (s *sharedTally) read() Counters {
+func (s *publishedCounts) read() Counters {
 	v := func(i int) uint64 { return s.w[i].Load() }
 	c := Counters{
 		RxPackets: v(0), RxBytes: v(1), TxPackets: v(2), TxBytes: v(3),
@@ -195,7 +90,7 @@ func (s *sharedTally) read() Counters {
 		Drops: map[string]uint64{},
 	}
 	for i := range dropNames {
-		if n := v(tallySums + i); n > 0 {
+		if n := v(countSums + i); n > 0 {
 			c.Drops[dropNames[i]] = n
 		}
 	}
@@ -203,4 +98,4 @@ func (s *sharedTally) read() Counters {
 }
 
 // Counters returns the worker's counters as of its last publication.
-func (w *Worker) Counters() Counters { return w.shared.read() }
+func (w *Worker) Counters() Counters { return w.published.read() }

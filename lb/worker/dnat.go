@@ -22,12 +22,12 @@ import (
 func ModeTo(fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path, node *Node) conntrack.Mode {
 	switch {
 	case fe.Mode == conntrack.ModeDNAT && path.Kind == route.Host,
-		oneWay(fe.Mode) && path.Kind == route.Host && (path.Local || ep.Local):
+		fe.Mode.DSR() && path.Kind == route.Host && (path.Local || ep.Local):
 		if node.ReturnPath {
 			return conntrack.ModeDNAT
 		}
 		return conntrack.ModeNAT
-	case fe.Mode == conntrack.ModeDNAT, oneWay(fe.Mode) && path.Kind == route.Host:
+	case fe.Mode == conntrack.ModeDNAT, fe.Mode.DSR() && path.Kind == route.Host:
 		return conntrack.ModeNAT
 	}
 	return max(fe.Mode, conntrack.ModeNAT)
@@ -36,7 +36,7 @@ func ModeTo(fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path, 
 // mayKeepClient says whether the answer to packet p, the first of a flow to an
 // endpoint behind the host port, will come back to its client's own address.
 func (w *Worker) mayKeepClient(p *pkt, ep *table.EndpointEntry, path *route.Path) bool {
-	if p.in == w.hostPort {
+	if p.in == w.hostVeth {
 		// A client on this node: the kernel drops what comes from an address of
 		// its own, and a bridge between two pods would carry the answer past it.
 		return false
@@ -50,9 +50,9 @@ func (w *Worker) mayKeepClient(p *pkt, ep *table.EndpointEntry, path *route.Path
 	return ok && back.Source == ep.AddrPort.Addr()
 }
 
-// throughHostPort is the next hop of a path for a mode: behind the host port
+// throughHostVeth is the next hop of a path for a mode: behind the host port
 // the one whose packets' answers the kernel brings back, for dnat.
-func throughHostPort(path *route.Path, mode conntrack.Mode) netip.Addr {
+func throughHostVeth(path *route.Path, mode conntrack.Mode) netip.Addr {
 	if mode == conntrack.ModeDNAT && path.Kind == route.Host {
 		return path.LocalSource
 	}

@@ -211,7 +211,7 @@ func TestFloodLeavesHonestConnections(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%s/%d", c.name, seed), func(t *testing.T) {
 				f := newFlood(t, seed, c.forge)
-				if oneWay(c.mode) {
+				if c.mode.DSR() {
 					f.b.serveDirect(c.mode, endpoint4, nil)
 					f.b.round()
 					f.direct = true

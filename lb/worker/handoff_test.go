@@ -18,7 +18,7 @@ func pair(t *testing.T) (first, second *bench) {
 	first = newBenchOf(t, 2)
 	w := first.lb.newWorker(1, 3)
 	second = &bench{t: t, lb: first.lb, w: w}
-	w.hostPort, w.hostMACs = first.w.hostPort, first.w.hostMACs
+	w.hostVeth, w.hostVethMACs = first.w.hostVeth, first.w.hostVethMACs
 	second.q[portClient] = &lbtest.Memory{}
 	p := &w.ports[portClient]
 	p.Queue, p.Ring, p.Metadata = second.q[portClient], 512, true
@@ -53,13 +53,13 @@ func TestAPacketIsHandedToTheOwnerOfItsWayOut(t *testing.T) {
 	for second.w.receive() > 0 {
 	}
 	second.w.endRound()
-	if n := second.w.shared.read().HandedOver; n != 200 {
+	if n := second.w.published.read().HandedOver; n != 200 {
 		t.Fatalf("%d packets handed over (drops %v)", n, second.drops())
 	}
 	var sent [][]byte
 	for range 4 {
 		first.w.beginRound()
-		first.w.takeHandedOver()
+		first.w.receiveHandoffs()
 		first.w.endRound()
 		for _, d := range first.q[portServer].Out {
 			sent = append(sent, bytes.Clone(first.w.area[d.Addr:d.Addr+uint64(d.Len)]))
@@ -78,7 +78,7 @@ func TestAPacketIsHandedToTheOwnerOfItsWayOut(t *testing.T) {
 	// Frames come back, as many as were lent.
 	for range 4 {
 		second.w.beginRound()
-		second.w.takeHandedOver()
+		second.w.receiveHandoffs()
 		second.w.endRound()
 	}
 	if got := first.frames() + second.frames(); got != total {
@@ -100,7 +100,7 @@ func TestAFullHandoffRingDropsOnlyWhatDoesNotFit(t *testing.T) {
 	second.w.beginRound()
 	second.w.receive()
 	second.w.endRound()
-	if c := second.w.shared.read(); c.HandedOver != 16 || c.Drops["handoff-ring-full"] != 48 {
+	if c := second.w.published.read(); c.HandedOver != 16 || c.Drops["handoff-ring-full"] != 48 {
 		t.Errorf("handed over %d, drops %v", c.HandedOver, c.Drops)
 	}
 	if n := second.frames(); n != 1024-16 {
@@ -153,7 +153,7 @@ func TestPacketsOfSeveralBuffersAreHandedOverWhole(t *testing.T) {
 			first.give(portClient, req.build(t))
 		}
 		first.w.receive()
-		first.w.takeHandedOver()
+		first.w.receiveHandoffs()
 		first.w.endRound()
 		whole += wholePackets(t, first, first.q[portServer].Out)
 		first.q[portServer].Out = nil

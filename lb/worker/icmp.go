@@ -19,7 +19,7 @@ func (w *Worker) icmp(p *pkt) {
 	case header.MessageMalformed:
 		w.drop(p, DropICMPMalformed)
 	default:
-		w.giveBack(p, DropNotTransport)
+		w.punt(p, DropNotTransport)
 	}
 }
 
@@ -30,20 +30,20 @@ func (w *Worker) icmpError(p *pkt) {
 	f := w.frame(p)
 	var q header.Quote
 	problem := header.ParseQuote(f, &p.Packet, &q)
-	if (problem == header.OK || problem == header.NotTransport) && w.tunnelTooBig(p, &q) {
+	if (problem == header.OK || problem == header.NotTransport) && w.onTunnelTooBig(p, &q) {
 		return
 	}
 	switch problem {
 	case header.OK:
 	case header.IsFragment, header.NotTransport: // of no flow of Weir's
-		w.giveBack(p, DropICMPNoFlow)
+		w.punt(p, DropICMPNoFlow)
 		return
 	default:
 		w.drop(p, DropICMPMalformed)
 		return
 	}
 	quoted := quotedKey(f, p.Family, &q)
-	if !sentTo(f, &p.Packet, &quoted) {
+	if !sentToSource(f, &p.Packet, &quoted) {
 		w.drop(p, DropICMPMalformed)
 		return
 	}
@@ -51,10 +51,10 @@ func (w *Worker) icmpError(p *pkt) {
 	p.hash = w.conns.Hash(&p.key)
 	ref := w.conntrack.Lookup(p.hash, &p.key)
 	if ref == 0 {
-		w.strayError(p)
+		w.onUnmatchedError(p)
 		return
 	}
-	w.passError(p, &q, ref)
+	w.forwardError(p, &q, ref)
 }
 
 // quotedKey is the tuple of the packet that an error quotes.
@@ -78,9 +78,9 @@ func addressPair(ip []byte, family uint8) conntrack.Key {
 	return k
 }
 
-// sentTo says whether an error goes to who sent the packet that it quotes. One
+// sentToSource says whether an error goes to who sent the packet that it quotes. One
 // that does not is made up (RFC 5927 section 4).
-func sentTo(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
+func sentToSource(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
 	outer := addressPair(f[p.L3:], p.Family)
 	if p.Family == 4 {
 		return uint32(outer.W[0]>>32) == uint32(quoted.W[0])
@@ -88,9 +88,9 @@ func sentTo(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
 	return outer.W[2] == quoted.W[0] && outer.W[3] == quoted.W[1]
 }
 
-// passError sends an error about a packet of the flow on to who sent that
+// forwardError sends an error about a packet of the flow on to who sent that
 // packet first: ref is the entry of the packets that go there.
-func (w *Worker) passError(p *pkt, q *header.Quote, ref conntrack.Ref) {
+func (w *Worker) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 	e, c := w.conns.Entry(ref), w.conns.Conn(ref)
 	if c.State() == conntrack.StateNone {
 		w.drop(p, DropICMPNoFlow)
@@ -104,7 +104,7 @@ func (w *Worker) passError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 	if !w.egressOf(p, ref, &out) {
 		return
 	}
-	if !out.oneWay {
+	if !out.dsr {
 		if ref.Forward() && e.Mode == conntrack.ModeNAT && !w.floorMTU(p) {
 			w.drop(p, DropReplyLimit)
 			return
@@ -113,7 +113,7 @@ func (w *Worker) passError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 		w.errorTranslation(&t, p, ref)
 		header.TranslateError(w.frame(p), &p.Packet, q, &t)
 	}
-	w.t.icmpPassed++
+	w.counts.icmpPassed++
 	w.output(p, &out)
 }
 
@@ -167,38 +167,4 @@ func (w *Worker) errorTranslation(t *header.ErrorTranslation, p *pkt, ref conntr
 		src[0], src[1] = own.W[0], own.W[1]
 	}
 	t.Outer = [4]uint64{src[0], src[1], dst[0], dst[1]}
-}
-
-// echo answers a ping of an address that serves frontends alone: nobody else
-// would. Any other is the kernel's.
-func (w *Worker) echo(p *pkt) {
-	f := w.frame(p)
-	p.key = addressPair(f[p.L3:], p.Family)
-	if !w.cfg.VIPs.Load().Lookup(p.key.Dst().Addr()) {
-		w.giveBack(p, DropNotTransport)
-		return
-	}
-	if !w.validSource(p, nil) {
-		return
-	}
-	if p.n > 1 && p.L4-p.L3 > ipLen(p.Family) {
-		w.drop(p, DropUnsupported) // what would be left out has the rest in other buffers
-		return
-	}
-	if (f[0]|f[6])&1 != 0 || !w.echoes.Take(w.source(p), w.tick) {
-		w.drop(p, DropEchoLimit)
-		return
-	}
-	n := header.EchoReply(f, &p.Packet)
-	p.head().Len -= uint32(n)
-	w.t.echoes++
-	w.sendBack(p)
-}
-
-// ipLen is the length of an IP header with nothing added.
-func ipLen(family uint8) uint8 {
-	if family == 6 {
-		return header.IPv6Len
-	}
-	return header.IPv4Len
 }

@@ -159,7 +159,7 @@ func TestAnErrorAboutAFlowReachesItsOtherSide(t *testing.T) {
 						in, want := c.fromFront(from, e.typ, e.code, e.rest)
 						sameFrame(t, c.one(portClient, in.build(t), portServer), want.build(t))
 					}
-					if n := c.w.shared.read().ICMPPassed; n != 4 {
+					if n := c.w.published.read().ICMPPassed; n != 4 {
 						t.Errorf("%d counted", n)
 					}
 					c.framesHome()

@@ -8,10 +8,10 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// clearPort resets what the endpoint holds of the half-open flow whose SNAT port the
+// resetLeftover resets what the endpoint holds of the half-open flow whose SNAT port the
 // flow of entry ref has got, so that it takes packet p, the new flow's SYN. Otherwise
 // it answers with a challenge ACK, and the client loses a second.
-func (w *Worker) clearPort(p *pkt, ref conntrack.Ref) {
+func (w *Worker) resetLeftover(p *pkt, ref conntrack.Ref) {
 	seq, ok := w.conntrack.Leftover(ref)
 	if !ok || p.Proto != header.ProtoTCP || p.Frag != 0 || p.n != 1 {
 		return
@@ -30,10 +30,10 @@ func (w *Worker) clearPort(p *pkt, ref conntrack.Ref) {
 	p.Len = uint16(n - int(p.L3))
 	p.ref = ref
 	e := w.conns.Entry(ref)
-	if adj, mac, _ := w.adjacency(p, w.conns.Conn(ref), e, ref); adj != nil {
+	if adj, mac, _ := w.nextHopOf(p, w.conns.Conn(ref), e, ref); adj != nil {
 		w.translate(p, e)
 		w.outputTo(p, adj, mac)
-		w.t.resets++
+		w.counts.resets++
 	}
 	p.Packet, *p.head(), p.size = syn, desc, size
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/fragtrack"
-	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
@@ -71,19 +70,19 @@ func New(cfg Config) *Worker {
 	w := &Worker{
 		cfg:     cfg,
 		samples: new([dropReasons]samples),
-		id:      cfg.ID, spin: firstSpin, longestNap: longestNap, hostPort: -1, wakeFD: -1,
+		id:      cfg.ID, spinBudget: initialSpin, maxPollTimeout: maxPollTimeout, hostVeth: -1, wakeFD: -1,
 		ports: make([]port, cfg.Ports, max(cfg.Ports, cfg.MaxPorts)),
 		conns: cfg.Flows, conntrack: cfg.Flows.Worker(cfg.ID), frontends: cfg.Frontends,
-		affinity: cfg.Affinity, servers: cfg.CIDs, router: cfg.Router,
+		affinity: cfg.Affinity, cidMap: cfg.CIDs, router: cfg.Router,
 		memory: cfg.Memory, area: cfg.Memory.Bytes(), frameMask: uint64(cfg.Memory.FrameSize() - 1),
-		adjacencies: cfg.Router.Adjacencies(),
-		goneTicks:   uint32(cfg.EndpointRemovalGrace.Seconds() * conntrack.TicksPerSecond),
-		held:        make([]held, 0, heldMax),
-		resets:      ratelimit.New(resetsPerSecond, resetsPerSecond, resetsPerSource),
-		errors:      ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
-		echoes:      ratelimit.New(echoesPerSecond, echoesPerSecond/10, echoesPerSource),
-		pathMTUs:    ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
-		shared:      new(sharedTally),
+		adjacencies:       cfg.Router.Adjacencies(),
+		removalGraceTicks: uint32(cfg.EndpointRemovalGrace.Seconds() * conntrack.TicksPerSecond),
+		neighQueue:        make([]queuedPacket, 0, neighQueueLen),
+		resets:            ratelimit.New(resetsPerSecond, resetsPerSecond, resetsPerSource),
+		errors:            ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
+		echoes:            ratelimit.New(echoesPerSecond, echoesPerSecond/10, echoesPerSource),
+		pathMTUs:          ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
+		published:         new(publishedCounts),
 	}
 	w.ipID = uint16(cfg.ID)
 	w.sendMax = sendShare(cfg.Ports)
@@ -91,7 +90,7 @@ func New(cfg Config) *Worker {
 	w.free.addr = make([]uint64, 0, cfg.Memory.Frames())
 	w.rng.Seed(uint32(cfg.ID)*0x9e3779b9 + uint32(os.Getpid()))
 	w.fragmentIDs = fragtrack.NewIDs(w.rng.Uint32)
-	w.waiting.list = make([]waiting, 0, waitingFrames)
+	w.fragQueue.list = make([]queuedFragment, 0, fragQueueFrames)
 	if cfg.Takeover > 0 {
 		w.takeoverUntil = cfg.Flows.Tick() + uint32(cfg.Takeover.Seconds()*conntrack.TicksPerSecond)
 	}
@@ -103,31 +102,6 @@ func (w *Worker) ID() int { return w.id }
 
 // CPU returns the CPU that the worker is pinned to, -1 for none.
 func (w *Worker) CPU() int { return w.cfg.CPU }
-
-// handoffSize is how many frames may be on their way between two workers.
-const handoffSize = 4096
-
-// Connect connects every two workers by hand-off rings.
-func Connect(workers []*Worker) {
-	n := len(workers)
-	rings := make([][]*handoff.Ring, n)
-	for from := range rings {
-		rings[from] = make([]*handoff.Ring, n)
-		for to := range rings[from] {
-			if from != to {
-				rings[from][to] = handoff.New(handoffSize)
-			}
-		}
-	}
-	for id, w := range workers {
-		w.links = make([]*link, n)
-		for other := range n {
-			if other != id {
-				w.links[other] = &link{out: rings[id][other], in: rings[other][id], to: workers[other]}
-			}
-		}
-	}
-}
 
 // Start runs the worker on a thread, and a CPU, of its own, and calls done when it has
 // ended. queues are the descriptors of its queues, to be polled.
@@ -199,5 +173,5 @@ func (w *Worker) ExhaustedEndpoints(f func(endpoint netip.AddrPort, source netip
 // UnreachableEndpoints calls f for the endpoints that l2dsr could not reach since the
 // last call, with the next hop there.
 func (w *Worker) UnreachableEndpoints(f func(endpoint netip.AddrPort, nextHop netip.Addr)) {
-	w.offLink.each(f)
+	w.unreachable.each(f)
 }

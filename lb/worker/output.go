@@ -1,85 +1,23 @@
 package worker
 
 import (
-	"github.com/weirlb/weir/conntrack"
+	"encoding/binary"
+
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 )
 
-// egress is how a packet leaves: its next hop, and the tunnel to its endpoint if the
-// flow's answers pass Weir by.
-type egress struct {
-	adj    *route.Adjacency
-	mac    uint64 // of the next hop
-	mtu    uint32 // of link and route, less the tunnel's header
-	oneWay bool   // not translated: the tunnel is valid
-	tunnel tunnel
-}
-
-// egressOf sets out to how packet p leaves by the flow entry ref. If it returns false the
-// packet cannot leave now and has been dealt with. The result is too large to be returned:
-// a copy of words that have just been stored stalls.
-func (w *Worker) egressOf(p *pkt, ref conntrack.Ref, out *egress) bool {
-	p.ref = ref
-	e := w.conns.Entry(ref)
-	out.adj, out.mac, out.mtu = w.adjacency(p, w.conns.Conn(ref), e, ref)
-	if out.adj == nil {
-		return false // held, or answered
-	}
-	if oneWay(e.Mode) {
-		out.into(w.tunnelOf(p, e, ref))
-	}
-	return !w.tooBig(p, out)
-}
-
-// into makes the packet leave through a tunnel.
-func (out *egress) into(t tunnel) {
-	out.oneWay, out.tunnel = true, t
-	out.mtu = t.within(out.mtu)
-}
-
-// whole reports whether packet p leaves in a single piece. A translated packet does if
-// the link takes it: a router beyond divides it, or the host's kernel if that is behind it.
-func (out *egress) whole(p *pkt) bool {
-	return uint32(p.Len) <= out.mtu || !out.oneWay && uint32(p.Len) <= out.adj.MTU()
-}
-
-// tooBig reports whether packet p is larger than its way out takes and may not be
-// divided. Then it has been answered or dropped.
-func (w *Worker) tooBig(p *pkt, out *egress) bool {
-	mtu := out.mtu
-	if uint32(p.Len) <= mtu {
-		return false
-	}
-	if p.Family == 4 && !header.IPv4(w.frame(p)[p.L3:]).DontFragment() {
-		if out.whole(p) || w.divisible(&p.Packet, mtu) {
-			return false
-		}
-		w.drop(p, DropTooBig)
-		return true
-	}
-	if p.Family == 6 && out.oneWay && mtu < minMTU6 {
-		if p.Len <= minMTU6 { // no host believes less
-			w.drop(p, DropTooBig)
-			return true
-		}
-		mtu = minMTU6
-	}
-	w.reply(p, header.TooBig, int(mtu), DropTooBig)
-	return true
-}
-
 // output sends packet p, translated unless it goes through a tunnel, on its way out. It
 // divides a packet that is larger than the way out takes: see tooBig.
 func (w *Worker) output(p *pkt, out *egress) {
-	if out.oneWay {
+	if out.dsr {
 		header.DecrementTTL(w.frame(p)[p.L3:], p.Family)
 		if p.Proto == header.ProtoTCP && p.Flags&header.SYN != 0 {
 			w.clampMSS(p, out.mtu)
 		}
 	}
 	whole := out.whole(p)
-	if p.Partial && (!whole || out.oneWay && !out.tunnel.plain) {
+	if p.Partial && (!whole || out.dsr && !out.tunnel.l2dsr) {
 		// In pieces or behind another header nothing will complete it.
 		w.sumChecksum(p)
 		p.Partial = false
@@ -88,7 +26,7 @@ func (w *Worker) output(p *pkt, out *egress) {
 		w.outputWhole(p, out)
 		return
 	}
-	if p.Frag == 0 && !out.oneWay { // a fragment has got its number from fragmentGoes
+	if p.Frag == 0 && !out.dsr { // a fragment has got its number from acceptFragment
 		p.SetID(w.frame(p), w.nextID(p.ref))
 	}
 	w.outputFragments(p, out)
@@ -96,7 +34,7 @@ func (w *Worker) output(p *pkt, out *egress) {
 
 // outputWhole puts the outer header on packet p, where it gets one, and sends it.
 func (w *Worker) outputWhole(p *pkt, out *egress) {
-	if out.oneWay && !out.tunnel.plain && !w.encapsulate(p, &out.tunnel.outer) {
+	if out.dsr && !out.tunnel.l2dsr && !w.encapsulate(p, &out.tunnel.outer) {
 		w.drop(p, DropUnsupported)
 		return
 	}
@@ -114,5 +52,51 @@ func (w *Worker) outputTo(p *pkt, adj *route.Adjacency, mac uint64) {
 	if p.Partial {
 		w.completeChecksum(p, &w.ports[port])
 	}
-	w.send(p, int32(port))
+	w.outputPort(p, int32(port))
+}
+
+// outputPort puts the packet on its way out of a port, or hands it to the worker
+// that owns the port's queue.
+func (w *Worker) outputPort(p *pkt, out int32) {
+	port := &w.ports[out]
+	if port.Queue == nil {
+		w.outputElsewhere(p, out)
+		return
+	}
+	if port.txn+int(p.n) > txQueueLen {
+		w.transmit(port)
+	}
+	port.txn += copy(port.tx[port.txn:], p.bufs())
+}
+
+// outputElsewhere sends the packet by a port that has no queue of this worker.
+func (w *Worker) outputElsewhere(p *pkt, out int32) {
+	if port := &w.ports[out]; port.Tag != 0 {
+		w.pushTag(p, port.Tag)
+		w.outputPort(p, port.Under)
+		return
+	}
+	w.handOff(p, out)
+}
+
+// pushTag puts a VLAN tag on the packet, behind the MAC addresses.
+func (w *Worker) pushTag(p *pkt, tag uint32) {
+	w.memory.Prepend(p.head(), header.TagLen)
+	f := w.frame(p)
+	copy(f, f[header.TagLen:header.TagLen+12])
+	binary.BigEndian.PutUint32(f[12:], tag)
+	p.L3, p.L4 = p.L3+header.TagLen, p.L4+header.TagLen
+	p.size += header.TagLen
+}
+
+// untag takes the VLAN tag off the packet. It names a network on the way in: on the way
+// out the port says which tag its packets get.
+func (w *Worker) untag(p *pkt) {
+	f := w.frame(p)
+	n := p.L3 - header.EthernetLen
+	copy(f[n:], f[:12])
+	d := p.head()
+	d.Addr, d.Len = d.Addr+uint64(n), d.Len-uint32(n)
+	p.size -= uint32(n)
+	p.L3, p.L4 = p.L3-n, p.L4-n
 }

@@ -178,7 +178,7 @@ func (r *fuzzRun) serveFuzz() {
 			s.Pools = append(s.Pools, pool)
 			for _, a := range fuzzFrontends[family] {
 				for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
-					if a.Is4() == x.ep[family].Is4() || !x.ep[family].IsValid() || oneWay(x.mode) {
+					if a.Is4() == x.ep[family].Is4() || !x.ep[family].IsValid() || x.mode.DSR() {
 						s.Frontends = append(s.Frontends, table.Frontend{AddrPort: ap(a, uint16(80+n)), Proto: proto, Mode: x.mode, Pool: family, Kind: table.LoadBalancer})
 					}
 				}
@@ -193,7 +193,7 @@ func (r *fuzzRun) serveFuzz() {
 
 // endpointPort is the port that a Service's endpoints have.
 func endpointPort(service int) uint16 {
-	if oneWay(fuzzServices[service].mode) {
+	if fuzzServices[service].mode.DSR() {
 		return uint16(80 + service)
 	}
 	return uint16(8080 + service)
@@ -240,7 +240,7 @@ func (r *fuzzRun) turn() {
 	r.w.beginRound()
 	r.w.tick = r.now
 	r.w.receive()
-	r.w.release()
+	r.w.releaseQueued()
 	r.w.endRound()
 	r.pending = 0
 	for port, q := range r.q {
@@ -273,9 +273,9 @@ func (r *fuzzRun) end() {
 		r.now += secondTicks + 1
 		r.turn()
 	}
-	r.w.shared.publish(&r.w.t)
-	c := r.w.shared.read()
-	total := uint64(len(r.w.held) + len(r.w.waiting.list))
+	r.w.published.publish(&r.w.counts)
+	c := r.w.published.read()
+	total := uint64(len(r.w.neighQueue) + len(r.w.fragQueue.list))
 	for _, n := range c.Drops {
 		total += n
 	}

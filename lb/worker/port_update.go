@@ -2,8 +2,6 @@ package worker
 
 import (
 	"golang.org/x/sys/unix"
-
-	"github.com/weirlb/weir/lb/xsk"
 )
 
 // PortUpdate tells a running worker which of its ports have come, changed or gone. The
@@ -40,7 +38,7 @@ func (w *Worker) SetPort(id int, p Port) { w.ports[id].Port = p }
 // SetHostVeth says which port is the host veth, with the MAC addresses of the packets
 // that leave by it: the kernel's end first. Preconditions: the worker has not started.
 func (w *Worker) SetHostVeth(id int, kernel, own [6]byte) {
-	w.hostPort, w.hostMACs = int32(id), [2][6]byte{kernel, own}
+	w.hostVeth, w.hostVethMACs = int32(id), [2][6]byte{kernel, own}
 }
 
 // SetDevices says how many interfaces have queues. Preconditions: the worker has not
@@ -60,7 +58,7 @@ type portUpdate struct {
 // sendShare is how many frames one of the ports with queues may have on the way
 // out: as many as leave the fill rings whole when all ports but one are stuck.
 func sendShare(ports int) int {
-	return (SpareFrames - heldMax*maxBuffers - waitingFrames) / max(1, ports-1)
+	return (SpareFrames - neighQueueLen*maxBuffers - fragQueueFrames) / max(1, ports-1)
 }
 
 // updatePorts carries out a change of the ports. Preconditions: no packet is in a
@@ -74,13 +72,4 @@ func (w *Worker) updatePorts(u *portUpdate) {
 	w.pollFD, w.sendMax = u.pollFD, u.sendMax
 	copy(w.free.grow(len(u.Frames)), u.Frames)
 	w.change.Store(nil)
-}
-
-// portGone frees a buffer that was handed over to leave by a port whose queue
-// the worker has let go since.
-func (w *Worker) portGone(d *xsk.Desc) {
-	if d.Options&xsk.Continued == 0 {
-		w.t.drops[DropHandoffFull]++
-	}
-	w.free.push(d.Addr &^ w.frameMask)
 }

@@ -212,12 +212,12 @@ func TestANameStaysWithItsServerWhileThatIsThere(t *testing.T) {
 		t.Errorf("went to %v, the server is %v", to, first)
 	}
 	// Seconds later it is forgotten, a day after its last handshake.
-	b.w.tick += (serverIDSeconds + 1) * secondTicks
+	b.w.tick += (cidSeconds + 1) * secondTicks
 	k := conntrack.MakeKey(quicFrom(false, 1, nil).src, ap(node4, 80), header.ProtoUDP)
 	fk := table.DestinationKey(&k.W)
 	fe := b.w.snapshot.Lookup(&fk)
 	key, _ := fe.ServerKey([]byte(id))
-	if n, ok := b.w.servers.Get(key, b.w.tick/secondTicks, serverIDSeconds); ok {
+	if n, ok := b.w.cidMap.Get(key, b.w.tick/secondTicks, cidSeconds); ok {
 		t.Errorf("still known as %d", n)
 	}
 }
@@ -323,7 +323,7 @@ func TestWorkersKnowTheSameServers(t *testing.T) {
 func TestMoreServersThanThereIsRoomFor(t *testing.T) {
 	b := newBench(t)
 	b.lb.servers = affinity.New(8, [2]uint64{1, 2})
-	b.w.servers = b.lb.servers
+	b.w.cidMap = b.lb.servers
 	b.quicService(plainID, conntrack.ModeNAT, 20, 0)
 	p := quicFrom(false, 1000, longQUIC("chosen-by-client", "client"))
 	e := b.chosen(p)
@@ -336,7 +336,7 @@ func TestMoreServersThanThereIsRoomFor(t *testing.T) {
 		k := conntrack.MakeKey(p.src, p.dst, p.proto)
 		fk := table.DestinationKey(&k.W)
 		key, _ := b.w.snapshot.Lookup(&fk).ServerKey(fmt.Appendf(nil, "\x00%04d", i))
-		if _, ok := b.w.servers.Get(key, b.w.tick/secondTicks, serverIDSeconds); ok {
+		if _, ok := b.w.cidMap.Get(key, b.w.tick/secondTicks, cidSeconds); ok {
 			known++
 		}
 	}
@@ -365,10 +365,10 @@ func TestNoAllocationForConnectionIDs(t *testing.T) {
 	header.Parse(f, len(f), &p.Packet)
 	ref := b.w.conntrack.Lookup(b.lb.flows.Hash(&k), &k).Other()
 	if n := testing.AllocsPerRun(100, func() {
-		if b.w.serverAsked(p, fe) == nil || !b.w.tellsServer(p) {
+		if b.w.endpointByCID(p, fe) == nil || !b.w.mayCarryCID(p) {
 			t.Fatal("not known")
 		}
-		b.w.learnServer(p, b.lb.flows.Conn(ref), ref)
+		b.w.learnCID(p, b.lb.flows.Conn(ref), ref)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -25,7 +25,7 @@ func TestAnEndpointThatGoesDuringARoundCostsOneFlow(t *testing.T) {
 	for name, grace := range map[string]uint32{"without grace": 0, "with grace": 160} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			b.w.goneTicks = grace
+			b.w.removalGraceTicks = grace
 			b.give(portClient, request(false, header.ProtoUDP).build(t))
 			b.w.beginRound()
 			k := table.MakeKey(netip.AddrPortFrom(node4, 80), header.ProtoUDP)
@@ -78,7 +78,7 @@ func TestAFlowThatIsBeingEndedIsNotWaitedFor(t *testing.T) {
 // All datagrams of a batch leave the endpoint that is gone, not the first only.
 func TestABatchLeavesAGoneEndpointAsOne(t *testing.T) {
 	b := newBench(t)
-	b.w.goneTicks = 0
+	b.w.removalGraceTicks = 0
 	f := request(false, header.ProtoUDP).build(t)
 	b.one(portClient, f, portServer)
 	other := netip.MustParseAddr("203.0.113.9") // a blackhole: nothing is sent there
@@ -97,7 +97,7 @@ func TestAWorkerThatHasEndedHoldsNothing(t *testing.T) {
 	b.give(portClient, request(false, header.ProtoUDP).build(t))
 	ended := make(chan struct{})
 	go func() { b.w.run(); close(ended) }()
-	for b.w.shared.read().RxPackets == 0 {
+	for b.w.published.read().RxPackets == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	b.w.stop.Store(true)
@@ -146,7 +146,7 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 		p := &b.w.ports[portClient]
 		q := &endless{area: b.w.area, frame: f.build(t)}
 		p.Queue, sources = q, append(sources, q)
-		b.w.goneTicks = 0
+		b.w.removalGraceTicks = 0
 		wg.Go(b.w.run)
 	}
 	l, workers := first.lb, []*Worker{first.w, second.w}
@@ -160,7 +160,7 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 		l.router.SetState(portServer, endpoint4, []route.State{route.Valid, route.Resolving, route.Failed, route.Valid}[i%4])
 		for _, w := range workers {
 			w.exhausted.each(func(netip.AddrPort, netip.Addr) {})
-			_ = w.shared.read()
+			_ = w.published.read()
 			_ = w.Stuck(l.flows.Tick())
 		}
 		l.flows.Sweep(l.flows.Tick(), 1<<14)
@@ -169,7 +169,7 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 	// On a busy machine a worker may not have had its turn yet.
 	for _, w := range workers {
 		for {
-			if c := w.shared.read(); c.TxPackets+c.HandedOver > 0 {
+			if c := w.published.read(); c.TxPackets+c.HandedOver > 0 {
 				break
 			}
 			l.router.SetState(portServer, endpoint4, route.Valid)
@@ -185,22 +185,22 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 	frames := len(sources[0].Empty) + len(sources[1].Empty)
 	for range 100 {
 		for _, w := range workers {
-			w.takeHandedOver()
+			w.receiveHandoffs()
 			w.flush()
 			w.complete()
 			w.giveFramesBack()
 		}
 	}
 	for _, w := range workers {
-		c := w.shared.read()
+		c := w.published.read()
 		if c.RxPackets == 0 || c.TxPackets+c.HandedOver == 0 {
 			t.Errorf("worker %d: %+v", w.id, c)
 		}
 		frames += len(w.free.addr)
-		for _, h := range w.held {
+		for _, h := range w.neighQueue {
 			frames += int(h.n)
 		}
-		frames += w.waiting.frames
+		frames += w.fragQueue.frames
 	}
 	for _, q := range first.q[portServer:] {
 		frames += len(q.Empty) + len(q.Done)

@@ -35,11 +35,11 @@ func (w *Worker) trackSCTP(p *pkt, ref conntrack.Ref) bool {
 			w.drop(p, DropNoFlow) // another worker is at it; the client asks again
 			return false
 		}
-		w.t.reopened++
-		w.lookAgain(p)
+		w.counts.reopened++
+		w.lookUpAgain(p)
 		return false
 	case conntrack.Gone:
-		w.lookAgain(p)
+		w.lookUpAgain(p)
 		return false
 	}
 	return true
@@ -57,15 +57,15 @@ func (w *Worker) singleHomed(p *pkt) bool {
 	case !sound:
 		w.drop(p, DropBadTransport)
 	case !single:
-		w.refuseSCTP(p, DropMultihomed)
+		w.rejectSCTP(p, DropMultihomed)
 	}
 	return sound && single
 }
 
-// refuseSCTP answers packet p with an ABORT, or what else is due, at the rate that
+// rejectSCTP answers packet p with an ABORT, or what else is due, at the rate that
 // is allowed.
-func (w *Worker) refuseSCTP(p *pkt, reason Drop) {
-	if !w.answerable(p) {
+func (w *Worker) rejectSCTP(p *pkt, reason Drop) {
+	if !w.mayReject(p) {
 		w.drop(p, reason)
 		return
 	}
@@ -78,29 +78,17 @@ func (w *Worker) refuseSCTP(p *pkt, reason Drop) {
 		w.drop(p, DropReplyLimit)
 		return
 	}
-	w.t.drops[reason]++
+	w.counts.drops[reason]++
 	w.sampleDrop(p, reason)
-	w.t.aborts++
-	w.answer(p, p.Refuse(f))
+	w.counts.aborts++
+	w.outputReply(p, p.Refuse(f))
 }
 
-// mayCutSCTP says whether fragments of an SCTP packet can go by an entry: not if it
+// mayFragmentSCTP says whether fragments of an SCTP packet can go by an entry: not if it
 // changes the ports. What that changes in the CRC depends on the length of the whole
 // packet, which the first fragment does not tell.
-func mayCutSCTP(d *fragtrack.Datagram, e *conntrack.Entry) bool {
-	return oneWay(e.Mode) || d.Ports == e.NewPorts
-}
-
-// translateSCTP writes new ports into an SCTP packet, and what they change into its
-// CRC if it has one.
-func translateSCTP(l4 []byte, p *header.Packet, ports uint32) {
-	changed := binary.LittleEndian.Uint32(l4) ^ ports
-	binary.LittleEndian.PutUint32(l4, ports)
-	if p.Partial || p.Frag != 0 {
-		return
-	}
-	crc := l4[header.SCTPChecksum:]
-	binary.LittleEndian.PutUint32(crc, binary.LittleEndian.Uint32(crc)^header.CRCDelta(changed, p.L4Len()))
+func mayFragmentSCTP(d *fragtrack.Datagram, e *conntrack.Entry) bool {
+	return e.Mode.DSR() || d.Ports == e.NewPorts
 }
 
 // completeCRC computes the CRC that was left to the device, over all of packet p.

@@ -128,8 +128,8 @@ func TestAnAssociationIsTranslatedBothWays(t *testing.T) {
 			}
 			// A new association by the same ports.
 			b.one(portClient, withTags(first.frame(t), vlans...), portServer)
-			if b.w.t.reopened != 1 || b.states()[conntrack.StateSCTPInit] != 1 {
-				t.Errorf("reopened %d, states %v", b.w.t.reopened, b.states())
+			if b.w.counts.reopened != 1 || b.states()[conntrack.StateSCTPInit] != 1 {
+				t.Errorf("reopened %d, states %v", b.w.counts.reopened, b.states())
 			}
 			b.framesHome()
 		}
@@ -208,8 +208,8 @@ func TestSCTPThatIsRefused(t *testing.T) {
 				want.src, want.dst, want.srcMAC, want.dstMAC = p.dst, p.src, p.dstMAC, p.srcMAC
 				want.tag, want.chunks = binary.BigEndian.Uint32(c.answer), c.answer[4:]
 				sameFrame(t, b.one(portClient, p.frame(t), portClient), want.frame(t))
-				if b.w.t.aborts != 1 {
-					t.Errorf("%d refusals counted", b.w.t.aborts)
+				if b.w.counts.aborts != 1 {
+					t.Errorf("%d refusals counted", b.w.counts.aborts)
 				}
 			}
 			if d := b.drops(); d[c.reason] != 1 || len(d) != 1 {
@@ -261,7 +261,7 @@ func TestForwardingSCTPAllocatesNothing(t *testing.T) {
 			b.give(portClient, f)
 			b.w.beginRound()
 			b.w.receive()
-			b.w.release()
+			b.w.releaseQueued()
 			b.w.endRound()
 			b.q[portServer].Out = b.q[portServer].Out[:0]
 		}); n != 0 {

@@ -20,40 +20,40 @@ func (w *Worker) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 			w.drop(p, DropNoFlow) // another worker is at it; the client asks again
 			return false
 		}
-		w.t.reopened++
-		w.lookAgain(p)
+		w.counts.reopened++
+		w.lookUpAgain(p)
 		return false
 	case conntrack.Restart:
-		w.t.reopened++
-		return w.restart(p, ref)
+		w.counts.reopened++
+		return w.mayReopen(p, ref)
 	case conntrack.Stale:
 		if ref.Forward() {
 			// A SYN of this very batch has followed it.
-			w.lookAgain(p)
+			w.lookUpAgain(p)
 			return false
 		}
 		w.drop(p, DropNoFlow)
 		return false
 	case conntrack.Gone:
-		w.lookAgain(p)
+		w.lookUpAgain(p)
 		return false
 	}
 	return true
 }
 
-// restart decides whether the SYN that packet p is may open its entry's connection
+// mayReopen decides whether the SYN that packet p is may open its entry's connection
 // again. It is a new connection to the frontend: of a client that is admitted, within
 // the limits, and to an endpoint that takes new ones, else to another. During a drain it
 // is the kernel's. A connection that is refused leaves no entry: the SYN sent again
 // would pass by it.
-func (w *Worker) restart(p *pkt, ref conntrack.Ref) bool {
+func (w *Worker) mayReopen(p *pkt, ref conntrack.Ref) bool {
 	fe := w.frontendOf(ref)
 	if fe == nil || w.node.Draining || !fe.Pool.Lists(w.conns.EndpointAddr(ref)) {
 		w.conntrack.Delete(ref)
-		w.lookAgain(p)
+		w.lookUpAgain(p)
 		return false
 	}
-	if !w.admitted(p, fe) || !w.withinLimits(p, fe) {
+	if !w.sourceAllowed(p, fe) || !w.withinLimits(p, fe) {
 		w.conntrack.Delete(ref)
 		return false
 	}
@@ -105,11 +105,11 @@ func (w *Worker) roomToOpen(p *pkt, ref conntrack.Ref) bool {
 	return false
 }
 
-// verified reports whether the TCP checksum of packet p is right, if it has SYN, FIN or
+// checkTCPSum reports whether the TCP checksum of packet p is right, if it has SYN, FIN or
 // RST: what is damaged or carelessly forged changes no connection. The others are not
 // looked at, their receiver does that. A partial checksum is right by definition, and of a
 // fragment there is none. A packet that is not verified has been dropped.
-func (w *Worker) verified(p *pkt) bool {
+func (w *Worker) checkTCPSum(p *pkt) bool {
 	if p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.FIN|header.RST) == 0 || p.Partial || p.Frag != 0 {
 		return true
 	}

@@ -75,7 +75,7 @@ func TestAFullRingIsTriedOnceMore(t *testing.T) {
 	if n := b.drops()[DropTxFull.String()]; n != 3 {
 		t.Errorf("%d dropped, want 3: %v", n, b.drops())
 	}
-	if n := b.w.shared.read().TxPackets; n != 7 {
+	if n := b.w.published.read().TxPackets; n != 7 {
 		t.Errorf("%d packets counted as sent, want 7", n)
 	}
 	b.turn() // nothing is new: the rest is sent all the same

@@ -22,7 +22,7 @@ func sleeper(t *testing.T, b *bench) {
 		t.Fatal(err)
 	}
 	w := b.w
-	w.wakeFD, w.longestNap = fd, -1
+	w.wakeFD, w.maxPollTimeout = fd, -1
 	w.pollFD = []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	done := make(chan bool)
 	go func() { defer close(done); w.run() }()
@@ -56,11 +56,11 @@ func TestNoHandOverIsSleptThrough(t *testing.T) {
 		second.give(portClient, frame)
 		second.w.Round()
 		if i%16 == 0 { // let it fall asleep
-			eventually(t, "hand-over", func() bool { return first.w.shared.read().TxPackets == i+1 })
+			eventually(t, "hand-over", func() bool { return first.w.published.read().TxPackets == i+1 })
 		}
 	}
-	eventually(t, "the last hand-overs", func() bool { return first.w.shared.read().TxPackets == n })
-	if c := first.w.shared.read(); c.Sleeps == 0 {
+	eventually(t, "the last hand-overs", func() bool { return first.w.published.read().TxPackets == n })
+	if c := first.w.published.read(); c.Sleeps == 0 {
 		t.Error("it never slept: nothing was tested")
 	}
 }
@@ -72,12 +72,12 @@ func TestNoHeldPacketIsSleptThrough(t *testing.T) {
 	b.lb.router.SetState(portServer, endpoint4, route.Resolving)
 	b.give(portClient, request(false, header.ProtoUDP).build(t))
 	b.round()
-	if len(b.w.held) != 1 {
+	if len(b.w.neighQueue) != 1 {
 		t.Fatal("nothing is held")
 	}
 	sleeper(t, b)
 	b.lb.router.SetState(portServer, endpoint4, route.Valid)
-	eventually(t, "the held packet", func() bool { return b.w.shared.read().TxPackets == 1 })
+	eventually(t, "the held packet", func() bool { return b.w.published.read().TxPackets == 1 })
 }
 
 // An idle worker does one round per nap: at ten naps a second that is nothing.
@@ -92,14 +92,14 @@ func TestAnIdleWorkerDoesOneRoundPerNap(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	b.w.pollFD = []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	b.w.longestNap = 0
-	q.limit, q.stop = 1000+mostSpin, func() { b.w.stop.Store(true) }
+	b.w.maxPollTimeout = 0
+	q.limit, q.stop = 1000+maxSpin, func() { b.w.stop.Store(true) }
 	b.w.run()
-	if c := b.w.shared.read(); c.Sleeps < 1000 || c.Busy != 0 {
+	if c := b.w.published.read(); c.Sleeps < 1000 || c.Busy != 0 {
 		t.Errorf("%d naps in %d rounds, busy for %v", c.Sleeps, q.rounds, c.Busy)
 	}
-	if b.w.napMillis() != 0 || longestNap < 50 {
-		t.Errorf("an idle worker naps for %d ms only", longestNap)
+	if b.w.pollTimeout() != 0 || maxPollTimeout < 50 {
+		t.Errorf("an idle worker naps for %d ms only", maxPollTimeout)
 	}
 }
 
@@ -124,10 +124,10 @@ func TestSpinningAdapts(t *testing.T) {
 	q := &trickle{counting: counting{Memory: b.q[portClient], limit: 500, stop: func() { b.w.stop.Store(true) }}, b: b, frame: request(false, header.ProtoUDP).build(t)}
 	b.w.ports[portClient].Queue = q
 	b.w.run()
-	if b.w.spin != mostSpin {
-		t.Errorf("with a packet every 20 looks it looks %d times", b.w.spin)
+	if b.w.spinBudget != maxSpin {
+		t.Errorf("with a packet every 20 looks it looks %d times", b.w.spinBudget)
 	}
-	if c := b.w.shared.read(); c.Busy == 0 || c.Batches != c.RxPackets || c.RxPackets == 0 {
+	if c := b.w.published.read(); c.Busy == 0 || c.Batches != c.RxPackets || c.RxPackets == 0 {
 		t.Errorf("busy for %v, %d packets in %d batches", c.Busy, c.RxPackets, c.Batches)
 	}
 }

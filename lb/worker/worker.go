@@ -10,7 +10,6 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/fragtrack"
-	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
@@ -22,7 +21,7 @@ import (
 //
 //  1. the clock, the table snapshot, the routes and the state of the node, once
 //  2. for each port: receive up to 64 packets and run the stages over them
-//     (batch.go), which gathers what leaves at the ports
+//     (lookup.go), which gathers what leaves at the ports
 //  3. frames handed over by other workers, packets held for a neighbor
 //  4. transmit and kick, take back sent frames, refill
 //  5. age a few flows; publish the counters; quiesce: from here on the worker
@@ -39,62 +38,62 @@ type Worker struct {
 	frontends *table.Table
 	// affinity remembers clients' endpoints, for all workers.
 	affinity *affinity.Store
-	// servers remembers which endpoint a QUIC connection ID names.
-	servers *affinity.Store
-	router  *route.Watcher
+	// cidMap remembers which endpoint a QUIC connection ID names.
+	cidMap *affinity.Store
+	router *route.Watcher
 
 	memory    *xsk.Umem
 	area      []byte
 	frameMask uint64 // low bits of an address: the offset in its frame
 
-	hostPort int32 // -1: none
-	hostMACs [2][6]byte
+	hostVeth     int32 // -1: none
+	hostVethMACs [2][6]byte
 
 	// As of the beginning of the round.
-	snapshot      *table.Snapshot
-	routes        *route.Table
-	epoch         uint32
-	adjacencies   []route.Adjacency
-	node          *Node
-	tick          uint32
-	anyGone       bool // an endpoint is gone that a flow may name
-	closes        bool // and a Service does not keep TCP flows to such an endpoint
-	takeoverUntil uint32
-	goneTicks     uint32
+	snapshot          *table.Snapshot
+	routes            *route.Table
+	epoch             uint32
+	adjacencies       []route.Adjacency
+	node              *Node
+	tick              uint32
+	anyRemoved        bool // an endpoint is gone that a flow may name
+	removalActs       bool // and a Service does not keep TCP flows to such an endpoint
+	takeoverUntil     uint32
+	removalGraceTicks uint32
 
-	batch, again batch
-	arriving     frames // of a packet that another worker hands over
-	openings     openings
-	paths        [knownPaths]knownPath
-	free         freeList
-	sendMax      int // frames that one port may have on the way out
-	done         [256]uint64
-	held         []held
-	holds        uint32 // packets that have been held
-	datagrams    fragtrack.Tracker
-	fragmentIDs  fragtrack.IDs
-	waiting      fragQueue
-	links        []*link // by worker; nil for itself
-	resets       ratelimit.Limiter
-	challenged   challenges
-	errors       ratelimit.Limiter
-	pathMTUs     ratelimit.Limiter
-	echoes       ratelimit.Limiter
-	exhausted    exhaustion
-	vain         vain       // tries in place of exhausted endpoints
-	offLink      exhaustion // endpoints that l2dsr cannot reach, and the next hop there
-	ipID         uint16     // of the last outer header that may be fragmented
-	rng          fastrand.RNG
+	batch, requeued batch
+	arriving        frames // of a packet that another worker hands over
+	pending         pendingConns
+	routeCache      [routeCacheSize]cachedRoute
+	free            freeList
+	sendMax         int // frames that one port may have on the way out
+	done            [256]uint64
+	neighQueue      []queuedPacket
+	neighQueueOrder uint32 // packets that have been held
+	datagrams       fragtrack.Tracker
+	fragmentIDs     fragtrack.IDs
+	fragQueue       fragQueue
+	links           []*link // by worker; nil for itself
+	resets          ratelimit.Limiter
+	challenged      challenges
+	errors          ratelimit.Limiter
+	pathMTUs        ratelimit.Limiter
+	echoes          ratelimit.Limiter
+	exhausted       exhaustion
+	failedTries     failedTries // tries in place of exhausted endpoints
+	unreachable     exhaustion  // endpoints that l2dsr cannot reach, and the next hop there
+	ipID            uint16      // of the last outer header that may be fragmented
+	rng             fastrand.RNG
 
-	idle       bool      // the last round had nothing to do
-	napped     bool      // and the last nap brought nothing either
-	spin       int       // how often to look before sleeping
-	turns      uint32    // rounds with something to do
-	longestNap int       // in ms
-	busySince  time.Time // beginning of the stretch of busy rounds
+	idle           bool      // the last round had nothing to do
+	pollTimedOut   bool      // and the last nap brought nothing either
+	spinBudget     int       // how often to look before sleeping
+	busyRounds     uint32    // rounds with something to do
+	maxPollTimeout int       // in ms
+	busySince      time.Time // beginning of the stretch of busy rounds
 
-	t         tally
-	shared    *sharedTally
+	counts    counts
+	published *publishedCounts
 	samples   *[dropReasons]samples
 	stop      atomic.Bool
 	change    atomic.Pointer[portUpdate] // of the ports, to be carried out
@@ -104,15 +103,6 @@ type Worker struct {
 	asleep atomic.Bool
 	wakeFD int
 	pollFD []unix.PollFd
-}
-
-// link is one worker's dealings with another.
-type link struct {
-	out  *handoff.Ring // to it
-	in   *handoff.Ring // from it
-	to   *Worker
-	owed int  // frames taken from it that are to be given back
-	wake bool // something was put on out in this round
 }
 
 // The tag of a frame on a hand-off ring is the number of the port to send it by,
@@ -126,19 +116,6 @@ const (
 )
 
 const secondTicks = conntrack.TicksPerSecond
-
-// How often an idle worker looks for something to do before it sleeps. Spinning
-// is worth it while packets come during it: each time one does it may last twice
-// as long, and half as long after a sleep. It never costs much more than a
-// sleep and a wake-up do (Karlin et al. 1990): a look takes some 15 ns, the most
-// about 6 us.
-const (
-	leastSpin = 32
-	firstSpin = 128
-	mostSpin  = 512
-
-	longestNap = 100 // ms
-)
 
 // publishEvery is how many busy rounds there may be between two publications of
 // the counters. When there is nothing more to do they are published at once.
@@ -154,10 +131,10 @@ func (w *Worker) run() {
 			w.await()
 			w.busySince = time.Now() // once per stretch of busy rounds
 		}
-		if w.turn() > 0 {
-			w.idle, w.napped = false, false
-			if w.turns++; w.turns%publishEvery == 0 {
-				w.shared.publish(&w.t)
+		if w.round() > 0 {
+			w.idle, w.pollTimedOut = false, false
+			if w.busyRounds++; w.busyRounds%publishEvery == 0 {
+				w.published.publish(&w.counts)
 			}
 			continue
 		}
@@ -165,70 +142,36 @@ func (w *Worker) run() {
 			w.idle = true
 			w.countBusy(time.Now())
 		}
-		w.shared.publish(&w.t)
+		w.published.publish(&w.counts)
 	}
-}
-
-// await returns when there is something to do, or after a nap: for the chores.
-// After one that brought nothing it goes straight back to sleep.
-func (w *Worker) await() {
-	for n := 0; n < w.spin && !w.napped; n++ {
-		if w.pending() || w.stop.Load() {
-			w.spin = min(2*w.spin, mostSpin)
-			return
-		}
-	}
-	if w.age() {
-		return
-	}
-	w.napped = !w.sleep()
-	if !w.napped {
-		w.spin = max(w.spin/2, leastSpin)
-	}
-}
-
-// pending says whether a packet has come, or another worker has handed
-// something over.
-func (w *Worker) pending() bool {
-	for i := range w.ports {
-		if q := w.ports[i].Queue; q != nil && q.Pending() {
-			return true
-		}
-	}
-	for _, p := range w.links {
-		if p != nil && !p.in.Empty() {
-			return true
-		}
-	}
-	return false
 }
 
 // countBusy adds the time since the stretch began or was last counted.
 func (w *Worker) countBusy(now time.Time) {
-	w.t.busy += uint64(now.Sub(w.busySince))
+	w.counts.busy += uint64(now.Sub(w.busySince))
 	w.busySince = now
 }
 
 // Round is one turn of the loop whose counters can be read afterwards, for owners that
 // drive the worker themselves instead of starting it. It returns how much there was to do.
 func (w *Worker) Round() int {
-	work := w.turn()
-	w.shared.publish(&w.t)
+	work := w.round()
+	w.published.publish(&w.counts)
 	return work
 }
 
 // endRound is finish with the counters published.
 func (w *Worker) endRound() {
 	w.finish()
-	w.shared.publish(&w.t)
+	w.published.publish(&w.counts)
 }
 
-// turn is one turn of the loop; it returns how much there was to do.
-func (w *Worker) turn() int {
+// round is one turn of the loop; it returns how much there was to do.
+func (w *Worker) round() int {
 	w.beginRound()
 	work := w.receive()
-	work += w.takeHandedOver()
-	w.release()
+	work += w.receiveHandoffs()
+	w.releaseQueued()
 	w.finish()
 	return work
 }
@@ -256,8 +199,8 @@ func (w *Worker) beginRound() {
 	w.routes = w.router.Load()
 	w.epoch = w.routes.Epoch()
 	w.node = w.cfg.Node.Load()
-	w.anyGone = w.frontends.AnyGone()
-	w.closes = w.anyGone && w.frontends.AnyRemoval()
+	w.anyRemoved = w.frontends.AnyGone()
+	w.removalActs = w.anyRemoved && w.frontends.AnyRemoval()
 }
 
 // receive takes one batch from each port through the stages.
@@ -275,7 +218,7 @@ func (w *Worker) receive() int {
 		p.filled -= n
 		p.fill.received(n, p.Ring)
 		work += n
-		w.t.batches++
+		w.counts.batches++
 		w.process(&w.batch)
 	}
 	return work
@@ -293,119 +236,7 @@ func (w *Worker) finish() {
 			p.to.wakeUp()
 		}
 	}
-	w.t.freeFrames = uint64(len(w.free.addr))
+	w.counts.freeFrames = uint64(len(w.free.addr))
 	w.conntrack.Age(w.tick)
 	w.conntrack.Quiesce()
-}
-
-// takeHandedOver puts frames that other workers handed over on this worker's
-// queues, takes fragments that are this worker's through the stages, and takes back the frames that they owe.
-func (w *Worker) takeHandedOver() int {
-	work := 0
-	b := &w.again
-	b.n = 0
-	for _, p := range w.links {
-		if p == nil {
-			continue
-		}
-		whole := true // no packet is begun
-		for n := 0; n < 4*batchSize || !whole; n++ {
-			s, ok := p.in.Take()
-			if !ok {
-				break
-			}
-			work++
-			if s.Tag == returned {
-				w.free.push(s.Desc.Addr)
-				continue
-			}
-			if s.Tag <= arrived {
-				whole = w.admit(b, &s)
-				p.owed++
-				continue
-			}
-			out := &w.ports[s.Tag]
-			if out.Queue == nil {
-				whole = s.Desc.Options&xsk.Continued == 0
-				w.portGone(&s.Desc)
-				p.owed++
-				continue
-			}
-			if whole && out.txn+maxBuffers > txQueueLen {
-				w.transmit(out)
-			}
-			whole = s.Desc.Options&xsk.Continued == 0
-			out.tx[out.txn] = s.Desc
-			out.txn++
-			p.owed++
-		}
-		w.processAdmitted(b)
-	}
-	return work
-}
-
-// giveFramesBack returns as many frames as were taken from other workers:
-// any frame will do, they are all of one area.
-func (w *Worker) giveFramesBack() {
-	for _, p := range w.links {
-		if p == nil {
-			continue
-		}
-		for p.owed > 0 && p.out.Free() > batchSize {
-			a, ok := w.free.pop()
-			if !ok {
-				return
-			}
-			p.out.Put(returned, xsk.Desc{Addr: a})
-			p.owed--
-			p.wake = true
-		}
-	}
-}
-
-// sleep waits in poll for a packet, a handed-over frame or the next chore, and
-// says whether something came.
-func (w *Worker) sleep() bool {
-	if len(w.pollFD) == 0 {
-		return true
-	}
-	w.asleep.Store(true)
-	for _, p := range w.links { // a frame put before asleep was seen
-		if p != nil && !p.in.Empty() {
-			w.asleep.Store(false)
-			return true
-		}
-	}
-	nap := w.napMillis()
-	w.t.sleeps++
-	w.conntrack.Offline()
-	n, _ := unix.Poll(w.pollFD, nap) // EINTR and timeouts are rounds like any other
-	w.conntrack.Online()
-	w.asleep.Store(false)
-	if w.pollFD[0].Revents != 0 {
-		var b [8]byte
-		_, _ = unix.Read(w.wakeFD, b[:])
-	}
-	return n > 0
-}
-
-// napMillis is how long the worker may sleep when nothing comes: not for long
-// while a packet waits for its next hop, or for a device queue that was full
-// when the kernel was last told to send.
-func (w *Worker) napMillis() int {
-	nap := len(w.held) > 0
-	for i := range w.ports {
-		nap = nap || w.ports[i].sending > 0
-	}
-	if nap {
-		return 2
-	}
-	return w.longestNap
-}
-
-func (w *Worker) wakeUp() {
-	if w.asleep.Load() {
-		one := [8]byte{1}
-		_, _ = unix.Write(w.wakeFD, one[:])
-	}
 }

@@ -1,0 +1,163 @@
+package worker
+
+import (
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// miss deals with a packet that belongs to no flow.
+func (w *Worker) miss(p *pkt) {
+	k := table.DestinationKey(&p.key.W)
+	fe := w.snapshot.Lookup(&k)
+	if fe == nil || fe.Kind == table.ClusterIP && p.in == w.hostVeth {
+		w.onNoMatch(p)
+		return
+	}
+	if !w.checkSource(p, fe) || !w.sourceAllowed(p, fe) {
+		return
+	}
+	if !fe.Mode.DSR() && !opens(&p.Packet) {
+		w.onMidstream(p)
+		return
+	}
+	if !w.checkTCPSum(p) {
+		return
+	}
+	if p.Proto == header.ProtoSCTP && !w.singleHomed(p) {
+		return
+	}
+	ep := w.endpointByCID(p, fe)
+	if ep == nil && w.node.Draining {
+		w.onDraining(p)
+		return
+	}
+	if ep == nil && fe.Pool.Len() == 0 {
+		w.onNoEndpoints(p, fe.Pool)
+		return
+	}
+	if !w.withinLimits(p, fe) {
+		return
+	}
+	switch {
+	case ep != nil:
+	case fe.Mode.DSR() && !opens(&p.Packet):
+		// The middle of a connection: what made it chose by the tuple, or the choice
+		// is lost.
+		ep = w.pickByTuple(fe, &p.key)
+	default:
+		ep = w.selectEndpoint(fe, &p.key)
+	}
+	w.beginConn(p, fe, ep)
+}
+
+// opens says whether a packet may begin a flow of its own: any datagram, of
+// TCP a SYN and of SCTP an INIT.
+func opens(p *header.Packet) bool {
+	if p.Proto == header.ProtoSCTP {
+		return p.Flags == header.ChunkInit
+	}
+	return p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.ACK|header.RST|header.FIN) == header.SYN
+}
+
+// sourceAllowed says whether the client may use the frontend at all. One that may
+// not gets no answer, as from kube-proxy, whatever its packet is.
+func (w *Worker) sourceAllowed(p *pkt, fe *table.FrontendEntry) bool {
+	if fe.Policy == nil || fe.Policy.Admits(fe.Kind, p.key.Src().Addr()) {
+		return true
+	}
+	w.drop(p, DropSourceRange)
+	return false
+}
+
+// withinLimits says whether the frontend's Service may have another connection
+// now. What is too much is dropped without an answer, so that a client asks
+// again a second later and finds room then.
+func (w *Worker) withinLimits(p *pkt, fe *table.FrontendEntry) bool {
+	policy := fe.Policy
+	if policy == nil {
+		return true
+	}
+	if !w.roomFor(policy, fe.Service) {
+		w.drop(p, DropConnectionLimit)
+		return false
+	}
+	if !policy.TakeConnection(w.tick) {
+		w.drop(p, DropConnectionRate)
+		return false
+	}
+	return true
+}
+
+// roomFor reports whether the Service with that number has room for another open
+// connection. Workers that look at the same time may each let one more in.
+func (w *Worker) roomFor(p *table.Policy, service uint32) bool {
+	return p.MaxConnections == 0 || w.conns.FrontendOpen(service) < p.MaxConnections
+}
+
+// onNoEndpoints answers for a frontend that has no endpoint to offer.
+func (w *Worker) onNoEndpoints(p *pkt, pool *table.PoolEntry) {
+	if pool.OnEmpty() == table.Drop {
+		w.drop(p, DropNoLocalEndpoint)
+		return
+	}
+	if p.Proto == header.ProtoTCP {
+		w.rejectTCP(p, DropNoEndpoint)
+		return
+	}
+	w.rejectICMP(p, header.PortUnreachable, 0, DropNoEndpoint)
+}
+
+// onMidstream deals with a TCP or SCTP packet to a frontend that neither belongs to a
+// flow nor begins one. For some time after start it may be of a connection
+// that kube-proxy began, and during a drain of one that was left to it: the kernel
+// gets it. Otherwise it is refused.
+func (w *Worker) onMidstream(p *pkt) {
+	if (w.tick < w.takeoverUntil || w.node.Draining) && w.hostVeth >= 0 && p.in != w.hostVeth {
+		w.punt(p, DropNoFlow)
+		return
+	}
+	if p.Proto == header.ProtoSCTP {
+		w.rejectSCTP(p, DropNoFlow)
+		return
+	}
+	w.rejectTCP(p, DropNoFlow)
+}
+
+// onNoMatch deals with a packet that is neither of a flow nor to a frontend: one
+// to an SNAT address and port of Weir is refused and never reaches a
+// listener, any other is the kernel's. During a drain the kernel has connections of
+// its own there: what kube-proxy masquerades may get such a port.
+func (w *Worker) onNoMatch(p *pkt) {
+	if w.node.Draining || !w.node.OwnsTuple(&p.key) {
+		w.punt(p, DropNotOurs)
+		return
+	}
+	switch p.Proto {
+	case header.ProtoTCP:
+		w.rejectTCP(p, DropNoFlow)
+	case header.ProtoSCTP:
+		w.rejectSCTP(p, DropNoFlow)
+	default:
+		w.drop(p, DropNoFlow)
+	}
+}
+
+// onDraining leaves a packet that belongs to no connection to the kernel while Weir
+// drains. If kube-proxy serves the frontend too, a connection that it begins now
+// outlives the detachment; else the kernel refuses it, or routes it, exactly as it
+// will then. A client on this node has no way around the host port: it is refused
+// at once, to try again when Weir is gone.
+func (w *Worker) onDraining(p *pkt) {
+	if w.hostVeth >= 0 && p.in != w.hostVeth {
+		w.punt(p, DropDraining)
+		return
+	}
+	switch p.Proto {
+	case header.ProtoTCP:
+		w.rejectTCP(p, DropDraining)
+	case header.ProtoSCTP:
+		w.rejectSCTP(p, DropDraining)
+	default:
+		w.rejectICMP(p, header.PortUnreachable, 0, DropDraining)
+	}
+}

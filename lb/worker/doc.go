@@ -1,0 +1,38 @@
+// Package worker is the packet loop of a core: frames in, stages, frames out. A worker
+// owns a queue of every interface, reads snapshots that its owner publishes, and shares
+// the flow table with the other workers. It takes no lock and allocates nothing.
+//
+// The files, in the order of a packet:
+//
+//  1. port.go         receive a batch from a queue; filldepth.go sizes the fill ring
+//  2. classify.go     parse the headers, make key and hash (packet.go: packet and batch)
+//  3. lookup.go       the three stages: classify, match tags, dispatch
+//  4. fastpath.go     packets of established flows that only need the rewrite
+//  5. slowpath.go     all other packets of flows; tcp.go, sctp.go and quic.go track them,
+//     removed_endpoint.go and challenge.go end flows whose endpoint is gone
+//  6. admission.go    packets of no flow: frontend, limits; reversepath.go checks the source
+//  7. select.go       endpoint of a new flow; quic.go by connection ID
+//  8. newconn.go      create the flow; newconn_retry.go when its endpoint has no SNAT port,
+//     newconn_noflow.go when the table is full
+//  9. nexthop.go      route, adjacency, MTU; routecache.go, and neighqueue.go for packets
+//     whose next hop has to be resolved
+//  10. nat.go         rewrite addresses and ports (dnat.go: who keeps the client's address);
+//     tunnel.go       or encapsulate (DSR)
+//  11. output.go      MAC addresses, VLAN tag, port; output_fragments.go divides
+//  12. port.go        transmit and complete
+//
+// A packet leaves the stages by a single outcome:
+//
+//	output    to its next hop                       output.go
+//	punt      to the kernel, by the host veth       punt.go
+//	reject    answered with a RST, ABORT or ICMP    reject.go
+//	drop      counted under a reason, sampled       drops.go, drop_samples.go
+//	queue     until a neighbor or fragment comes    neighqueue.go, fragqueue.go
+//	hand off  to the worker that owns the queue     handoff.go
+//
+// ICMP (icmp.go, icmp_echo.go, icmp_ecmp.go, icmp_pmtu.go) and fragments (fragments.go)
+// leave the order at stage 2: they are forwarded before older packets of their group.
+//
+// worker.go is the round, idle.go the time between packets, new.go and port_update.go
+// the owner's side.
+package worker

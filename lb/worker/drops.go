@@ -1,0 +1,168 @@
+package worker
+
+// dropTexts say for operators what each reason means.
+var dropTexts = [dropReasons]string{
+	DropNotIP:           "Neither IPv4 nor IPv6.",
+	DropTruncated:       "Shorter than its headers say.",
+	DropBadIPHeader:     "A malformed IPv4 or IPv6 header, or a wrong IPv4 header checksum.",
+	DropNotTransport:    "A protocol that Weir does not balance.",
+	DropBadTransport:    "A malformed TCP, UDP or SCTP header.",
+	DropBadChecksum:     "A wrong TCP checksum on a segment that would end or move a connection.",
+	DropMartian:         "A source or destination address that no router may forward (RFC 1812 section 5.3.7).",
+	DropReversePath:     "A source whose route does not lead back by the interface of the packet: see forwarding.reversePathFilter.",
+	DropExtension:       "A malformed IPv6 extension header.",
+	DropSourceRoute:     "A source route, or a routing header that is not at its end.",
+	DropBadFragment:     "A malformed fragment.",
+	DropTinyFragment:    "A first fragment without the whole transport header (RFC 1858, RFC 8200).",
+	DropICMPMalformed:   "A malformed ICMP message, or a wrong ICMP checksum.",
+	DropICMPNoFlow:      "An ICMP error about no flow of this node.",
+	DropEchoLimit:       "A ping beyond the rate at which pings are answered.",
+	DropFragmentOverlap: "A fragment that overlaps another one (RFC 5722).",
+	DropFragmentRefused: "A fragment of a datagram whose first fragment was refused, or whose ports would have to change in SCTP.",
+	DropFragmentExpired: "A fragment whose first fragment did not come in time.",
+	DropFragmentLimit:   "No room for another datagram in fragments.",
+	DropTTL:             "TTL or hop limit used up. Answered with ICMP where that is due.",
+	DropNoEndpoint:      "A frontend without any endpoint. Answered with a RST or ICMP, within limits: see weir explain.",
+	DropNoLocalEndpoint: "A frontend with externalTrafficPolicy: Local and no endpoint on this node.",
+	DropSourceRange:     "A client outside of spec.loadBalancerSourceRanges.",
+	DropConnectionLimit: "A new connection beyond weir.dev/max-connections.",
+	DropConnectionRate:  "A new connection beyond weir.dev/new-connections-per-second.",
+	DropEndpointGone:    "A packet of a flow whose endpoint is gone, where on-endpoint-removal says reset or drop.",
+	DropNoFlow:          "A packet of no flow: in the middle of a TCP connection after conntrack.takeoverSeconds, or to an SNAT port.",
+	DropSNATPorts:       "No SNAT port left towards the endpoint: give Weir addresses of its own (snat.addresses).",
+	DropTableFull:       "No room in the flow table: raise conntrack.maxFlows.",
+	DropNoRoute:         "The kernel has no route to the destination.",
+	DropNeighbor:        "The next hop did not answer (ARP, neighbor discovery). Answered with ICMP.",
+	DropTooBig:          "Larger than the MTU of the way out. Answered with ICMP where that is due.",
+	DropHoldFull:        "Too many packets wait for next hops.",
+	DropTxFull:          "A transmit ring is full: the interface is slower than what comes in.",
+	DropHandoffFull:     "The worker that owns the way out is behind.",
+	DropNotOurs:         "Came from the host veth and is not Weir's.",
+	DropReplyLimit:      "Would have been answered, beyond the rate of refusals.",
+	DropUnsupported:     "A combination that Weir does not forward, as several buffers where one is needed.",
+	DropNotOnLink:       "l2dsr to an endpoint that is not on an attached network.",
+	DropMultihomed:      "An SCTP association with several addresses.",
+	DropDraining:        "Weir drains: a new connection after drain.notReadySeconds.",
+}
+
+// Text says for operators what the reason means.
+func (d Drop) Text() string {
+	if d < dropReasons {
+		return dropTexts[d]
+	}
+	return ""
+}
+
+// Drops are all reasons, in order.
+func Drops() []Drop {
+	out := make([]Drop, dropReasons)
+	for i := range out {
+		out[i] = Drop(i)
+	}
+	return out
+}
+
+// Drop is the one reason under which a dropped packet is counted.
+type Drop uint8
+
+// Drop reasons. Their names (see String) are the label values of the metrics
+// and the keys of `weir status`.
+const (
+	DropNotIP Drop = iota
+	DropTruncated
+	DropBadIPHeader
+	DropNotTransport
+	DropBadTransport
+	DropBadChecksum
+	DropMartian
+	DropReversePath
+	DropExtension
+	DropSourceRoute
+	DropBadFragment
+	DropTinyFragment
+	DropICMPMalformed
+	DropICMPNoFlow
+	DropEchoLimit
+	DropFragmentOverlap
+	DropFragmentRefused
+	DropFragmentExpired
+	DropFragmentLimit
+	DropTTL
+	DropNoEndpoint
+	DropNoLocalEndpoint
+	DropSourceRange
+	DropConnectionLimit
+	DropConnectionRate
+	DropEndpointGone
+	DropNoFlow
+	DropSNATPorts
+	DropTableFull
+	DropNoRoute
+	DropNeighbor
+	DropTooBig
+	DropHoldFull
+	DropTxFull
+	DropHandoffFull
+	DropNotOurs
+	DropReplyLimit
+	DropUnsupported
+	DropNotOnLink
+	DropMultihomed
+	DropDraining
+	dropReasons
+)
+
+var dropNames = [dropReasons]string{
+	DropNotIP:           "not-ip",
+	DropTruncated:       "truncated",
+	DropBadIPHeader:     "bad-ip-header",
+	DropNotTransport:    "not-tcp-or-udp",
+	DropBadTransport:    "bad-transport-header",
+	DropBadChecksum:     "bad-checksum",
+	DropMartian:         "martian",
+	DropReversePath:     "reverse-path",
+	DropExtension:       "bad-extension-header",
+	DropSourceRoute:     "source-routed",
+	DropBadFragment:     "bad-fragment",
+	DropTinyFragment:    "tiny-fragment",
+	DropICMPMalformed:   "icmp-malformed",
+	DropICMPNoFlow:      "icmp-no-flow",
+	DropEchoLimit:       "echo-rate-limited",
+	DropFragmentOverlap: "fragment-overlap",
+	DropFragmentRefused: "fragment-of-no-flow",
+	DropFragmentExpired: "fragment-expired",
+	DropFragmentLimit:   "fragment-limit",
+	DropTTL:             "ttl-exceeded",
+	DropNoEndpoint:      "no-endpoint",
+	DropNoLocalEndpoint: "no-local-endpoint",
+	DropSourceRange:     "source-range",
+	DropConnectionLimit: "connection-limit",
+	DropConnectionRate:  "connection-rate",
+	DropEndpointGone:    "endpoint-gone",
+	DropNoFlow:          "no-flow",
+	DropSNATPorts:       "snat-ports-exhausted",
+	DropTableFull:       "flow-table-full",
+	DropNoRoute:         "no-route",
+	DropNeighbor:        "neighbor-unresolved",
+	DropTooBig:          "larger-than-mtu",
+	DropHoldFull:        "hold-queue-full",
+	DropTxFull:          "transmit-ring-full",
+	DropHandoffFull:     "handoff-ring-full",
+	DropNotOurs:         "punt-loop",
+	DropReplyLimit:      "reply-rate-limited",
+	DropUnsupported:     "unsupported",
+	DropNotOnLink:       "endpoint-not-on-link",
+	DropMultihomed:      "sctp-multihomed",
+	DropDraining:        "draining",
+}
+
+// String is the reason's name.
+func (d Drop) String() string {
+	if d < dropReasons {
+		return dropNames[d]
+	}
+	return "unknown"
+}
+
+// DropReasons are the names of all reasons, in order.
+func DropReasons() []string { return dropNames[:] }

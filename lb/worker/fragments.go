@@ -1,0 +1,200 @@
+package worker
+
+import (
+	"encoding/binary"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/fragtrack"
+	"github.com/weirlb/weir/lb/header"
+)
+
+// Fragments are not put together. The first one of a datagram has the ports: it
+// goes the way of any packet of its flow, and what it was is noted under
+// (source, destination, identification, protocol). The later ones get the flow
+// entry that these ports lead to. Ones that come before their first wait.
+//
+// All fragments of a datagram are dealt with by one worker, chosen by a hash of
+// what they have in common, so that nothing of this is shared: NICs spread
+// first and later fragments over different queues when they hash the ports of
+// those that have some. A fragment that arrives elsewhere is passed on by the
+// hand-off rings.
+//
+// Where addresses are translated the identification is too: datagrams of two
+// clients with the same one would else become one at an endpoint to which both
+// come from the same address. The new one comes from a counter per pair of new
+// addresses (RFC 7739 section 5.3), of which every worker has its own share.
+// The node's own datagrams from such an address are numbered by its kernel and
+// may still collide, as those of any two senders behind one address can.
+
+// onFragment deals with packet p, a fragment of an IP datagram.
+func (w *Worker) onFragment(p *pkt) {
+	f := w.frame(p)
+	p.datagram = nil
+	fr := p.Fragment(f)
+	if !mayHavePorts(&p.Packet, fr.Offset) && !w.mayBeEcho(p) {
+		w.punt(p, DropNotTransport)
+		return
+	}
+	k := datagramKey(f, &p.Packet, fr.ID)
+	h := w.conns.Hash(&k)
+	if owner := int(h >> 32 % uint64(len(w.links))); owner != w.id {
+		w.handOffFragment(p, owner)
+		return
+	}
+	d := w.datagrams.Find(h, &k, w.tick)
+	if fr.Offset > 0 {
+		w.laterFragment(p, d, h, &k)
+		return
+	}
+	w.firstFragment(p, d, h, &k)
+}
+
+// mayHavePorts says whether a fragment's datagram is of TCP, UDP or SCTP, as far as
+// the fragment shows: in IPv6 extension headers may come first.
+func mayHavePorts(p *header.Packet, offset int) bool {
+	switch p.Proto {
+	case header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP:
+		return true
+	case header.ProtoICMP, header.ProtoICMPv6:
+		return false
+	}
+	return p.Family == 6 && offset > 0
+}
+
+// datagramKey is what the fragments of a datagram have in common. In IPv6 that
+// is not the protocol (RFC 8200 section 4.5).
+func datagramKey(f []byte, p *header.Packet, id uint32) conntrack.Key {
+	k := addressPair(f[p.L3:], p.Family)
+	k.W[4] = uint64(id) | uint64(p.Family)<<40
+	if p.Family == 4 {
+		k.W[4] |= uint64(p.Proto) << 32
+	}
+	return k
+}
+
+// firstFragment sends a first fragment the way of any packet, and has those
+// that were waiting for it follow.
+func (w *Worker) firstFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key) {
+	switch {
+	case d == nil:
+		d = w.datagrams.Add(h, k, w.tick)
+	case !d.Begun():
+	case d.Repeats(w.tick):
+		w.drop(p, DropFragmentOverlap)
+		return
+	default:
+		d.Restart(w.tick)
+	}
+	d.Touch(w.tick)
+	d.Proto, d.Punted, d.Echo = p.Proto, false, false
+	p.datagram = d
+	w.markReady(k)
+	if ofICMP(&p.Packet) {
+		w.firstOfEcho(p, d)
+		return
+	}
+	ports := binary.LittleEndian.Uint32(w.frame(p)[p.L4:])
+	d.Ports = ports
+
+	p.state = slow
+	p.key = *k
+	p.key.W[4] = uint64(ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
+	p.hash = w.conns.Hash(&p.key)
+	if ref := w.conntrack.Lookup(p.hash, &p.key); ref != 0 {
+		w.slowPath(p, ref)
+	} else {
+		w.miss(p)
+	}
+	p.state = consumed // the stages are not to do it again
+}
+
+// laterFragment sends any other fragment after the first.
+func (w *Worker) laterFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key) {
+	switch {
+	case d == nil:
+		w.queueFragment(p, k)
+		return
+	case d.Punted:
+		w.punt(p, DropNotOurs)
+		return
+	case ofICMP(&p.Packet) != d.Echo:
+		w.drop(p, DropFragmentRefused)
+		return
+	}
+	d.Touch(w.tick)
+	p.datagram = d
+	if d.Echo {
+		w.replyFragment(p, d, false)
+		return
+	}
+	p.Proto = d.Proto
+	p.key = *k
+	p.key.W[4] = uint64(d.Ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
+	p.hash = w.conns.Hash(&p.key)
+	ref := w.conntrack.Lookup(p.hash, &p.key)
+	if ref == 0 || w.conns.Conn(ref).State() == conntrack.StateNone {
+		w.drop(p, DropFragmentRefused)
+		return
+	}
+	if p.TTL <= 1 {
+		w.drop(p, DropTTL) // said of the first (RFC 1812 section 4.3.2.7)
+		return
+	}
+	var out egress
+	if !w.egressOf(p, ref, &out) {
+		return
+	}
+	e := w.conns.Entry(ref)
+	if !w.acceptFragment(p, e) {
+		return
+	}
+	w.conns.Conn(ref).Touch(w.tick)
+	if !out.dsr {
+		w.translateAddresses(p, e)
+	}
+	w.output(p, &out)
+}
+
+// fragmentDrops are the reasons to drop a fragment that the tracker refuses.
+var fragmentDrops = [fragtrack.Verdicts]Drop{
+	fragtrack.Overlap: DropFragmentOverlap,
+	fragtrack.TooMany: DropFragmentLimit,
+}
+
+// acceptFragment is asked of every fragment that is about to be sent on by an
+// entry: false when it overlaps with one that was, and has been dropped. It
+// gives it the identification of its datagram beyond.
+func (w *Worker) acceptFragment(p *pkt, e *conntrack.Entry) bool {
+	d, f := p.datagram, w.frame(p)
+	fr := p.Fragment(f)
+	if d.Proto == header.ProtoSCTP && !mayFragmentSCTP(d, e) {
+		w.drop(p, DropUnsupported)
+		return false
+	}
+	if v := d.Take(&fr); v != fragtrack.Pass {
+		w.drop(p, fragmentDrops[v])
+		return false
+	}
+	w.counts.fragments++
+	if !e.Mode.DSR() {
+		if !d.IDRewritten {
+			d.ID, d.IDRewritten = w.nextID(p.ref), true
+		}
+		p.SetID(f, d.ID)
+	}
+	if d.Complete() {
+		d.Forget()
+	}
+	return true
+}
+
+// nextID is the identification of the next datagram between the addresses that
+// an entry writes.
+func (w *Worker) nextID(ref conntrack.Ref) uint32 {
+	a := w.conns.Entry(ref).Addr4
+	if w.conns.Entry(ref).Key.Family() == 6 {
+		src, dst := w.conns.NewAddrs6(ref)
+		a = src[0] ^ src[1]*3 ^ dst[0]*5 ^ dst[1]*7
+	}
+	return w.fragmentIDs.Next(a, uint32(w.id), uint32(len(w.links)))
+}

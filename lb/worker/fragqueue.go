@@ -1,0 +1,127 @@
+package worker
+
+import (
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+)
+
+const (
+	fragQueueFrames      = 256 // frames of fragments that may wait on one worker
+	fragQueuePerDatagram = 64  // fragments: the longest datagram has 45 of 1,480 bytes
+	fragQueueTicks       = 2 * secondTicks
+)
+
+// fragQueue holds fragments that came before the first of their datagram.
+type fragQueue struct {
+	list   []queuedFragment
+	frames int  // of packet memory that list holds
+	ready  bool // the first fragment of some in list has come
+	looked uint32
+}
+
+// queuedFragment is a fragment that came before the first of its datagram, untouched.
+type queuedFragment struct {
+	key conntrack.Key // of the datagram
+	frames
+	ready bool // the first has come
+	until uint32
+	order uint32 // of arrival
+}
+
+// queueFragment keeps packet p until the first fragment of its datagram comes. When there
+// is no room the fragment that has waited the longest gives way: of a datagram whose
+// first fragment is to come it comes soon, and forged ones wait in vain.
+func (w *Worker) queueFragment(p *pkt, k *conntrack.Key) {
+	t := &w.fragQueue
+	n := int(p.n)
+	same, oldest := t.waitingFor(k)
+	if same >= fragQueuePerDatagram {
+		w.drop(p, DropFragmentLimit)
+		return
+	}
+	x := queuedFragment{key: *k, frames: p.frames,
+		until: w.tick + fragQueueTicks, order: uint32(w.counts.fragmentsHeld)}
+	if t.frames+n > fragQueueFrames {
+		if oldest == nil || t.frames-int(oldest.n)+n > fragQueueFrames {
+			w.drop(p, DropFragmentLimit)
+			return
+		}
+		w.counts.drops[DropFragmentLimit]++
+		w.freeBuffers(oldest.bufs())
+		t.frames -= int(oldest.n)
+		*oldest = x
+	} else {
+		t.list = append(t.list, x)
+	}
+	t.frames += n
+	w.counts.fragmentsHeld++
+}
+
+// waitingFor returns how many fragments wait for the first of a datagram, and of all
+// whose first has not come the one that has waited the longest, nil if there is none.
+func (t *fragQueue) waitingFor(k *conntrack.Key) (same int, oldest *queuedFragment) {
+	for j := range t.list {
+		x := &t.list[j]
+		if x.key == *k {
+			same++
+		}
+		if !x.ready && (oldest == nil || int32(x.order-oldest.order) < 0) {
+			oldest = x
+		}
+	}
+	return same, oldest
+}
+
+// markReady marks the fragments that waited for the first of a datagram.
+func (w *Worker) markReady(k *conntrack.Key) {
+	t := &w.fragQueue
+	for j := range t.list {
+		if x := &t.list[j]; x.key == *k {
+			x.ready, t.ready = true, true
+		}
+	}
+}
+
+// releaseFragments sends those that need not wait any longer through the
+// stages again, and gives up those whose first has not come in time.
+func (w *Worker) releaseFragments() {
+	t := &w.fragQueue
+	if len(t.list) == 0 || !t.ready && t.looked == w.tick {
+		return
+	}
+	t.ready, t.looked = false, w.tick
+	b := &w.requeued
+	b.n = 0
+	keep := t.list[:0]
+	for j := range t.list {
+		x := &t.list[j]
+		if !x.ready && int32(w.tick-x.until) < 0 || b.n == batchSize {
+			t.ready = t.ready || x.ready
+			keep = append(keep, *x)
+			continue
+		}
+		t.frames -= int(x.n)
+		p := b.add(&x.frames)
+		if x.ready {
+			continue
+		}
+		b.n--
+		w.expireFragment(p, &x.key)
+	}
+	t.list = keep
+	if b.n > 0 {
+		w.process(b)
+	}
+}
+
+// expireFragment deals with a fragment that waited in vain: one to the node's
+// own address may be of a datagram of which the kernel has the rest.
+func (w *Worker) expireFragment(p *pkt, k *conntrack.Key) {
+	header.Parse(w.frame(p), int(p.size), &p.Packet)
+	p.datagram = nil
+	if path, ok := w.routes.Lookup(k.Dst().Addr(), 0); ok && path.Local {
+		w.punt(p, DropFragmentExpired)
+		return
+	}
+	w.drop(p, DropFragmentExpired)
+}

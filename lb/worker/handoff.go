@@ -1,0 +1,163 @@
+package worker
+
+import (
+	"github.com/weirlb/weir/lb/handoff"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// handOff passes the packet to the worker that owns the way out: never is a
+// packet put on another worker's ring.
+func (w *Worker) handOff(p *pkt, out int32) {
+	h := w.links[w.ports[out].Owner]
+	if h == nil || !h.out.Put(out, p.bufs()...) {
+		w.drop(p, DropHandoffFull)
+		return
+	}
+	h.wake = true
+	w.counts.handedOver++
+}
+
+// receiveHandoffs puts frames that other workers handed over on this worker's
+// queues, takes fragments that are this worker's through the stages, and takes back the frames that they owe.
+func (w *Worker) receiveHandoffs() int {
+	work := 0
+	b := &w.requeued
+	b.n = 0
+	for _, p := range w.links {
+		if p == nil {
+			continue
+		}
+		whole := true // no packet is begun
+		for n := 0; n < 4*batchSize || !whole; n++ {
+			s, ok := p.in.Take()
+			if !ok {
+				break
+			}
+			work++
+			if s.Tag == returned {
+				w.free.push(s.Desc.Addr)
+				continue
+			}
+			if s.Tag <= arrived {
+				whole = w.addHandoff(b, &s)
+				p.owed++
+				continue
+			}
+			out := &w.ports[s.Tag]
+			if out.Queue == nil {
+				whole = s.Desc.Options&xsk.Continued == 0
+				w.portGone(&s.Desc)
+				p.owed++
+				continue
+			}
+			if whole && out.txn+maxBuffers > txQueueLen {
+				w.transmit(out)
+			}
+			whole = s.Desc.Options&xsk.Continued == 0
+			out.tx[out.txn] = s.Desc
+			out.txn++
+			p.owed++
+		}
+		w.processHandoffs(b)
+	}
+	return work
+}
+
+// giveFramesBack returns as many frames as were taken from other workers:
+// any frame will do, they are all of one area.
+func (w *Worker) giveFramesBack() {
+	for _, p := range w.links {
+		if p == nil {
+			continue
+		}
+		for p.owed > 0 && p.out.Free() > batchSize {
+			a, ok := w.free.pop()
+			if !ok {
+				return
+			}
+			p.out.Put(returned, xsk.Desc{Addr: a})
+			p.owed--
+			p.wake = true
+		}
+	}
+}
+
+// link is one worker's dealings with another.
+type link struct {
+	out  *handoff.Ring // to it
+	in   *handoff.Ring // from it
+	to   *Worker
+	owed int  // frames taken from it that are to be given back
+	wake bool // something was put on out in this round
+}
+
+// handoffSize is how many frames may be on their way between two workers.
+const handoffSize = 4096
+
+// Connect connects every two workers by hand-off rings.
+func Connect(workers []*Worker) {
+	n := len(workers)
+	rings := make([][]*handoff.Ring, n)
+	for from := range rings {
+		rings[from] = make([]*handoff.Ring, n)
+		for to := range rings[from] {
+			if from != to {
+				rings[from][to] = handoff.New(handoffSize)
+			}
+		}
+	}
+	for id, w := range workers {
+		w.links = make([]*link, n)
+		for other := range n {
+			if other != id {
+				w.links[other] = &link{out: rings[id][other], in: rings[other][id], to: workers[other]}
+			}
+		}
+	}
+}
+
+// handOffFragment gives packet p to the worker that deals with its datagram.
+func (w *Worker) handOffFragment(p *pkt, owner int) {
+	h := w.links[owner]
+	if h == nil || !h.out.Put(arrived-p.in, p.bufs()...) {
+		w.drop(p, DropHandoffFull)
+		return
+	}
+	h.wake = true
+	w.counts.handedOver++
+}
+
+// addHandoff adds a frame of such a packet to a batch, which is processed when it
+// is full; whole says whether the packet is complete with it.
+func (w *Worker) addHandoff(b *batch, s *handoff.Slot) (whole bool) {
+	w.arriving.in = arrived - s.Tag
+	w.arriving.desc[w.arriving.n] = s.Desc
+	w.arriving.n++
+	w.arriving.size += s.Desc.Len
+	if s.Desc.Options&xsk.Continued != 0 {
+		return false
+	}
+	b.add(&w.arriving)
+	w.arriving = frames{}
+	if b.n == batchSize {
+		w.processHandoffs(b)
+	}
+	return true
+}
+
+// processHandoffs sends what was admitted through the stages.
+func (w *Worker) processHandoffs(b *batch) {
+	if b.n > 0 {
+		w.process(b)
+	}
+	b.n = 0
+}
+
+// portGone frees a buffer that was handed over to leave by a port whose queue
+// the worker has let go since.
+func (w *Worker) portGone(d *xsk.Desc) {
+	if d.Options&xsk.Continued == 0 {
+		w.counts.drops[DropHandoffFull]++
+	}
+	w.free.push(d.Addr &^ w.frameMask)
+}

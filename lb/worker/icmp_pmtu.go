@@ -1,0 +1,101 @@
+package worker
+
+import (
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+)
+
+// A router on the way to an endpoint may find a tunnel packet too big. Who can send
+// smaller ones is the client: it is told, as by Linux' ip6_tnl, with what of its own
+// packet the error quotes. RFC 1812 and RFC 4443 have routers quote as much as fits;
+// from one that quotes 8 bytes, as RFC 792 had it, nothing can be learnt, and such an
+// error goes to the kernel.
+//
+// Only clients remember it. What one is told concerns it alone, while with an MTU per
+// endpoint here a client that knows the addresses behind Weir could make up an error,
+// and narrow the way of all others.
+
+// onTunnelTooBig deals with an error if it is about a tunnel packet of Weir's that was
+// too big; else nothing has been done.
+func (w *Worker) onTunnelTooBig(p *pkt, q *header.Quote) bool {
+	f := w.frame(p)
+	mtu, ok := header.TooBigMTU(f, &p.Packet)
+	if !ok {
+		return false
+	}
+	var in header.Quote
+	family, problem := q.Inner(f, &in)
+	if problem != header.OK {
+		return false
+	}
+	p.key = quotedKey(f, family, &in)
+	p.hash = w.conns.Hash(&p.key)
+	ref := w.conntrack.Lookup(p.hash, &p.key)
+	if ref == 0 || !w.mayTunnel(ref) {
+		return false
+	}
+	t := w.tunnelOf(p, w.conns.Entry(ref), ref)
+	if !w.quotesOuter(p, &t.outer, q) {
+		return false
+	}
+	mtu = t.innerMTU(mtu)
+	size := in.PacketLen(f)
+	if mtu >= size || mtu < minMTU4 || family == 4 && !header.IPv4(f[in.L3:]).DontFragment() {
+		w.drop(p, DropICMPMalformed)
+		return true
+	}
+	if family == 6 && mtu < minMTU6 {
+		if size <= minMTU6 { // nobody would believe less
+			w.drop(p, DropTooBig)
+			return true
+		}
+		mtu = minMTU6
+	}
+	w.forwardTunnelPMTU(p, family, &in, mtu)
+	return true
+}
+
+// minMTU4 is the least MTU of IPv4 (RFC 791).
+const minMTU4 = 68
+
+// mayTunnel reports whether packets of the entry go through a tunnel.
+func (w *Worker) mayTunnel(ref conntrack.Ref) bool {
+	e := w.conns.Entry(ref)
+	return e.Mode.DSR() && e.Mode != conntrack.ModeL2DSR && w.conns.Conn(ref).State() != conntrack.StateNone
+}
+
+// quotesOuter reports whether the packet that the error quotes has the outer header, and the
+// error is to its sender.
+func (w *Worker) quotesOuter(p *pkt, o *header.Encap, q *header.Quote) bool {
+	f := w.frame(p)
+	quoted := addressPair(f[q.L3:], p.Family)
+	if o.V6 != (p.Family == 6) || o.GUE != (q.Proto == header.ProtoUDP) || !sentToSource(f, &p.Packet, &quoted) {
+		return false
+	}
+	if o.V6 {
+		return [4]uint64(quoted.W[:4]) == o.Addr6
+	}
+	return quoted.W[0] == o.Addr4
+}
+
+// forwardTunnelPMTU makes of error p one about the client's own packet, in, and sends it to
+// the client by the way that it has there.
+func (w *Worker) forwardTunnelPMTU(p *pkt, family uint8, in *header.Quote, mtu uint32) {
+	path, ok := w.routes.Lookup(p.key.Src().Addr(), uint32(p.hash))
+	if !ok {
+		w.drop(p, DropNoRoute)
+		return
+	}
+	adj, mac, _ := w.resolveNextHop(p, &path, path.NextHop != p.key.Src().Addr())
+	if adj == nil {
+		return // held, or dropped
+	}
+	f := w.frame(p)
+	if !w.errors.Take(w.sourceOf(f[in.L3:], family), w.tick) {
+		w.drop(p, DropReplyLimit)
+		return
+	}
+	w.counts.icmpPassed++
+	w.shrinkTo(p, header.TunnelTooBig(f[:cap(f)], &p.Packet, in, int(mtu)))
+	w.outputTo(p, adj, mac)
+}

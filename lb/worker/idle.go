@@ -1,0 +1,131 @@
+package worker
+
+import "golang.org/x/sys/unix"
+
+// ageSteps is how long a worker without packets ages flows until it does a round
+// again, its sign of life: some milliseconds, were all that it looks at to be
+// deleted.
+const ageSteps = 1 << 11
+
+// age does what is due of ageing, while no packet comes. It reports whether the
+// worker has something else to do before it may sleep.
+func (w *Worker) age() bool {
+	for range ageSteps {
+		if !w.conntrack.Age(w.tick) {
+			return false
+		}
+		w.conntrack.Quiesce()
+		if w.hasWork() {
+			return true
+		}
+	}
+	return true
+}
+
+// Idle ages what is due, as the worker does before it sleeps, for owners that call Round.
+func (w *Worker) Idle() {
+	w.beginRound()
+	for !w.hasWork() && w.age() {
+	}
+}
+
+// Quiescent lets go of the flow table, so that the owner may change it between rounds;
+// the function that it returns takes it up again.
+func (w *Worker) Quiescent() (resume func()) {
+	w.conntrack.Offline()
+	return w.conntrack.Online
+}
+
+// await returns when there is something to do, or after a nap: for the chores.
+// After one that brought nothing it goes straight back to sleep.
+func (w *Worker) await() {
+	for n := 0; n < w.spinBudget && !w.pollTimedOut; n++ {
+		if w.hasWork() || w.stop.Load() {
+			w.spinBudget = min(2*w.spinBudget, maxSpin)
+			return
+		}
+	}
+	if w.age() {
+		return
+	}
+	w.pollTimedOut = !w.sleep()
+	if !w.pollTimedOut {
+		w.spinBudget = max(w.spinBudget/2, minSpin)
+	}
+}
+
+// hasWork says whether a packet has come, or another worker has handed
+// something over.
+func (w *Worker) hasWork() bool {
+	for i := range w.ports {
+		if q := w.ports[i].Queue; q != nil && q.Pending() {
+			return true
+		}
+	}
+	for _, p := range w.links {
+		if p != nil && !p.in.Empty() {
+			return true
+		}
+	}
+	return false
+}
+
+// sleep waits in poll for a packet, a handed-over frame or the next chore, and
+// says whether something came.
+func (w *Worker) sleep() bool {
+	if len(w.pollFD) == 0 {
+		return true
+	}
+	w.asleep.Store(true)
+	for _, p := range w.links { // a frame put before asleep was seen
+		if p != nil && !p.in.Empty() {
+			w.asleep.Store(false)
+			return true
+		}
+	}
+	nap := w.pollTimeout()
+	w.counts.sleeps++
+	w.conntrack.Offline()
+	n, _ := unix.Poll(w.pollFD, nap) // EINTR and timeouts are rounds like any other
+	w.conntrack.Online()
+	w.asleep.Store(false)
+	if w.pollFD[0].Revents != 0 {
+		var b [8]byte
+		_, _ = unix.Read(w.wakeFD, b[:])
+	}
+	return n > 0
+}
+
+// pollTimeout is how long the worker may sleep when nothing comes: not for long
+// while a packet waits for its next hop, or for a device queue that was full
+// when the kernel was last told to send.
+func (w *Worker) pollTimeout() int {
+	nap := len(w.neighQueue) > 0
+	for i := range w.ports {
+		nap = nap || w.ports[i].sending > 0
+	}
+	if nap {
+		return 2
+	}
+	return w.maxPollTimeout
+}
+
+func (w *Worker) wakeUp() {
+	if w.asleep.Load() {
+		one := [8]byte{1}
+		_, _ = unix.Write(w.wakeFD, one[:])
+	}
+}
+
+// How often an idle worker looks for something to do before it sleeps. Spinning
+// is worth it while packets come during it: each time one does it may last twice
+// as long, and half as long after a sleep. It never costs much more than a
+// sleep and a wake-up do (Karlin et al. 1990): a look takes some 15 ns, the most
+// about 6 us.
+const (
+	minSpin     = 32
+	initialSpin = 128
+	maxSpin     = 512
+
+	maxPollTimeout = 100 // ms
+)

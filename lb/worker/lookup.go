@@ -1,0 +1,65 @@
+package worker
+
+// groupSize is how many packets go through one stage at a time: a stage asks for at
+// most two cache lines per packet, and processors wait for some 16 at once.
+const groupSize = 8
+
+// process runs the stages over the batch, a group at a time, and each stage one group
+// behind the one before it: while the lines that one group needs are on their way the
+// others are worked on.
+//
+//  1. parse, key and hash; ask for the bucket of the index
+//  2. find the candidate in the bucket; ask for its entry and its connection
+//  3. compare the keys; rewrite and enqueue, or whatever else the packet needs
+//
+// The third goes in the order of arrival.
+func (w *Worker) process(b *batch) {
+	created := w.counts.newFlows
+	for at := 0; at < b.n+2*groupSize; at += groupSize {
+		if from, to := b.group(at); from < to {
+			w.classify(b, from, to)
+			w.conntrack.PrefetchBuckets(b.hash[from:to])
+		}
+		if from, to := b.group(at - groupSize); from < to {
+			w.conntrack.Candidates(b.hash[from:to], b.ref[from:to])
+		}
+		if from, to := b.group(at - 2*groupSize); from < to {
+			w.dispatch(b, from, to, created)
+		}
+	}
+}
+
+// group is the part of the batch that begins at a packet, empty outside the batch.
+func (b *batch) group(at int) (from, to int) {
+	if at < 0 {
+		return 0, 0
+	}
+	return at, min(at+groupSize, b.n, batchSize)
+}
+
+// dispatch is the last stage. created is how many flows there were before the batch.
+func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
+	w.pending.collect = true
+	for i := from; i < to; i++ {
+		p := &b.pkts[i&(batchSize-1)]
+		ref := w.conntrack.Confirmed(p.hash, &p.key, b.ref[i&(batchSize-1)])
+		if ref != 0 && p.state == fast && w.fastPath(p, ref) || p.state == consumed {
+			continue
+		}
+		if ref == 0 && w.pending.n != 0 && w.pending.has(p.hash) {
+			w.createPending()
+		}
+		if ref == 0 && w.counts.newFlows != created {
+			ref = w.conntrack.Lookup(p.hash, &p.key) // made by this very batch
+		}
+		if ref != 0 {
+			w.slowPath(p, ref)
+		} else {
+			w.miss(p)
+		}
+	}
+	if w.pending.n != 0 {
+		w.createPending()
+	}
+	w.pending.collect = false
+}

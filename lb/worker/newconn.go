@@ -1,0 +1,185 @@
+package worker
+
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/snat"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// pendingConn is a connection that is about to be made, for packet p.
+type pendingConn struct {
+	p       *pkt
+	nextHop uint64 // of the client's packets; 0: to be found
+	fe      *table.FrontendEntry
+	ep      *table.EndpointEntry
+	flow    conntrack.NewFlow
+}
+
+// pendingConns are the connections that a group of packets begins. While forward collects,
+// they wait until all are decided upon and are made together: each needs lines of memory
+// that are in no cache, and these are on their way meanwhile. At any other time a
+// connection is made at once. It takes the last place, which is free again as soon as
+// the connection's first packet goes on.
+type pendingConns struct {
+	n       int
+	collect bool
+	list    [groupSize + 1]pendingConn
+}
+
+// next returns the place for another connection.
+func (o *pendingConns) next() *pendingConn {
+	if !o.collect {
+		return &o.list[groupSize]
+	}
+	o.n++
+	return &o.list[o.n-1]
+}
+
+// has reports whether a packet of that hash has begun a connection which is not made yet.
+func (o *pendingConns) has(hash uint64) bool {
+	for k := range o.list[:o.n] {
+		if o.list[k].p.hash == hash {
+			return true
+		}
+	}
+	return false
+}
+
+// beginConn decides how a new connection goes. The connection is made, and its first packet
+// sent, at once or, while forward collects, by createPending.
+func (w *Worker) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry) {
+	if p.TTL <= 1 {
+		w.rejectICMP(p, header.TimeExceeded, 0, DropTTL)
+		return
+	}
+	known, ok := w.routeTo(ep, uint32(p.hash))
+	path := &known.path
+	if !ok {
+		w.onNoRoute(p, path.Kind)
+		return
+	}
+	mode := w.modeOf(p, fe, ep, path)
+	if !mode.DSR() && !opens(&p.Packet) {
+		w.onMidstream(p)
+		return
+	}
+	if mode.DSR() && !w.canReach(path, mode, ep.AddrPort) {
+		w.drop(p, DropNotOnLink)
+		return
+	}
+	src, ok := w.node.Source(path, ep, p.hash)
+	if !ok && mode != conntrack.ModeL2DSR && mode != conntrack.ModeDNAT {
+		w.drop(p, DropNoRoute)
+		return
+	}
+	o := w.pending.next()
+	o.p, o.fe = p, fe
+	f := &o.flow
+	f.Client = p.key
+	f.FrontendNumber = fe.Service
+	f.Tick = w.tick
+	f.HasTS, f.Watched = false, fe.FollowsConnectionIDs()
+	o.setEndpoint(ep, mode, known.nextHop, src)
+	if p.Proto == header.ProtoTCP {
+		l4 := header.TCP(w.frame(p)[p.L4:])
+		f.Seq = l4.Seq()
+		f.TSval, f.HasTS = conntrack.Timestamp(l4[header.TCPLen:l4.DataOffset()])
+	}
+	w.conntrack.Plan(f, p.hash)
+	switch {
+	case !w.pending.collect:
+		w.conntrack.Draw(f)
+		w.createConn(o)
+	case fe.Policy != nil || fe.Pool.Algorithm() == table.LeastConn:
+		w.createPending() // the next choice may depend on how many connections there are
+	}
+}
+
+// modeOf is the mode of packet p's flow to an endpoint by a path.
+func (w *Worker) modeOf(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path) conntrack.Mode {
+	mode := ModeTo(fe, ep, path, w.node)
+	if mode == conntrack.ModeDNAT && !w.mayKeepClient(p, ep, path) {
+		return conntrack.ModeNAT
+	}
+	return mode
+}
+
+// setEndpoint sets the endpoint of a connection, how packets reach it, and the SNAT source.
+func (o *pendingConn) setEndpoint(ep *table.EndpointEntry, mode conntrack.Mode, way uint64, src snat.Source) {
+	f := &o.flow
+	o.ep, o.nextHop = ep, way
+	if mode == conntrack.ModeDNAT {
+		o.nextHop = 0 // it may have another next hop: see throughHostVeth
+	}
+	f.Endpoint, f.EndpointNumber, f.Mode = ep.AddrPort, ep.Number, mode
+	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
+}
+
+// createPending makes the connections that were decided upon, in the order of their packets.
+// Only forward, which collects them, and begin call it.
+func (w *Worker) createPending() {
+	all := w.pending.list[:w.pending.n]
+	w.pending.collect, w.pending.n = false, 0
+	for k := range all {
+		w.conntrack.Draw(&all[k].flow)
+	}
+	for k := range all {
+		w.createConn(&all[k])
+	}
+	w.pending.collect = true
+}
+
+// createConn makes the flow entries of a new connection and sends its first packet.
+func (w *Worker) createConn(o *pendingConn) {
+	p, f := o.p, &o.flow
+	ref, outcome := w.conntrack.Create(f)
+	if outcome == conntrack.NoPort && f.Mode == conntrack.ModeDNAT && f.SNAT.IsValid() {
+		// The client's port is in use towards this endpoint, by another frontend.
+		f.Mode = conntrack.ModeNAT
+		ref, outcome = w.conntrack.Create(f)
+	}
+	if outcome == conntrack.NoPort {
+		ref, outcome = w.createElsewhere(o)
+	}
+	switch outcome {
+	case conntrack.Created:
+		w.counts.newFlows++
+		if o.nextHop != 0 {
+			atomic.StoreUint64(&w.conns.Conn(ref).Adj[0], o.nextHop)
+		}
+		w.resetLeftover(p, ref)
+	case conntrack.Existed:
+	case conntrack.NoPort:
+		w.exhausted.note(f.Endpoint, f.SNAT)
+		w.drop(p, DropSNATPorts)
+		return
+	case conntrack.Unfit:
+		w.drop(p, DropUnsupported)
+		return
+	default:
+		w.onTableFull(o)
+		return
+	}
+	if outcome == conntrack.Created && !opens(&p.Packet) {
+		w.pickUpMidstream(p, ref)
+		return
+	}
+	if p.state != fast || !w.fastPath(p, ref) {
+		w.forwardSlow(p, ref)
+	}
+}
+
+// pickUpMidstream sends packet p, of a TCP connection that began elsewhere, by the flow
+// entry that was made for it. The flow counts as half open until it goes on: of
+// packets from nowhere the table keeps none that is older than a real one's.
+func (w *Worker) pickUpMidstream(p *pkt, ref conntrack.Ref) {
+	var out egress
+	if !w.egressOf(p, ref, &out) || p.Frag != 0 && !w.acceptFragment(p, w.conns.Entry(ref)) {
+		return
+	}
+	w.output(p, &out)
+}

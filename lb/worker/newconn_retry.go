@@ -1,0 +1,109 @@
+package worker
+
+import (
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/snat"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// A new connection that finds no SNAT port, or no room in the flow table, is not
+// refused while there is another way to serve it.
+
+const (
+	// otherSources and otherEndpoints bound what is tried in place of an exhausted
+	// SNAT source and endpoint. Each try in vain costs as much as a refusal.
+	otherSources   = 3
+	otherEndpoints = 3
+	// nextPick takes a hash to that of the next try (odd; 2^64 / golden ratio).
+	nextPick = 0x9e3779b97f4a7c15
+)
+
+// maxFailedTries is how often, for an exhausted endpoint, others are tried in vain in a tick:
+// a refusal is not to cost more than a connection that is made.
+const maxFailedTries = 8
+
+// failedTries counts such tries, by a hash of the endpoint's number.
+type failedTries [64]struct{ endpoint, tick, n uint32 }
+
+// may reports whether others are to be tried for the endpoint at tick.
+func (v *failedTries) may(endpoint, tick uint32) bool {
+	e := &v[endpoint%uint32(len(v))]
+	return e.endpoint != endpoint || e.tick != tick || e.n < maxFailedTries
+}
+
+// note notes a try in vain.
+func (v *failedTries) note(endpoint, tick uint32) {
+	e := &v[endpoint%uint32(len(v))]
+	if e.endpoint != endpoint || e.tick != tick {
+		e.endpoint, e.tick, e.n = endpoint, tick, 0
+	}
+	e.n++
+}
+
+// createElsewhere makes a connection whose SNAT ports towards its endpoint are exhausted
+// from another SNAT source, or else to another endpoint. Every node tries the same
+// endpoints in the same order.
+func (w *Worker) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
+	f, hash, outcome := &o.flow, o.p.hash, conntrack.NoPort
+	if f.Mode != conntrack.ModeNAT || !w.failedTries.may(o.ep.Number, w.tick) {
+		return 0, outcome
+	}
+	first, source := o.ep, snat.Source{Addr: f.SNAT, Lo: f.PortLo, Hi: f.PortHi}
+	known, _ := w.routeTo(first, uint32(hash))
+	for n := 1; n <= otherSources; n++ {
+		src, ok := w.node.OtherSource(&known.path, first, hash, n)
+		if !ok {
+			break
+		}
+		o.setEndpoint(first, conntrack.ModeNAT, o.nextHop, src)
+		if ref, outcome := w.conntrack.Create(f); outcome != conntrack.NoPort {
+			return ref, outcome
+		}
+	}
+	if o.mayMove() {
+		for n := range uint64(otherEndpoints) {
+			ref, outcome := w.createTo(o, otherEndpoint(o.fe.Pool, table.Hash(&f.Client.W), n))
+			if outcome != conntrack.NoPort {
+				return ref, outcome
+			}
+		}
+	}
+	w.failedTries.note(first.Number, w.tick)
+	o.setEndpoint(first, conntrack.ModeNAT, 0, source) // which is told of
+	return 0, outcome
+}
+
+// mayMove reports whether any endpoint of the pool serves the connection: not where
+// the client or its connection ID has one of its own.
+func (o *pendingConn) mayMove() bool {
+	pool := o.fe.Pool
+	return pool.Len() > 1 && pool.AffinitySeconds() == 0 && !o.fe.FollowsConnectionIDs()
+}
+
+// otherEndpoint is the n-th endpoint to try for a tuple's hash: of a small pool each in
+// turn, of a larger one that of another slot.
+func otherEndpoint(pool *table.PoolEntry, hash, n uint64) *table.EndpointEntry {
+	if size := uint64(pool.Len()); size <= otherEndpoints {
+		return &pool.Endpoints()[(hash+n)%size]
+	}
+	return pool.Pick(hash + (n+1)*nextPick)
+}
+
+// createTo makes a connection to another endpoint than its present one. It does
+// nothing, and returns NoPort, where that would be the same one or take another mode.
+func (w *Worker) createTo(o *pendingConn, ep *table.EndpointEntry) (conntrack.Ref, conntrack.Outcome) {
+	if ep == o.ep {
+		return 0, conntrack.NoPort
+	}
+	hash := o.p.hash
+	known, ok := w.routeTo(ep, uint32(hash))
+	if !ok || w.modeOf(o.p, o.fe, ep, &known.path) != conntrack.ModeNAT {
+		return 0, conntrack.NoPort
+	}
+	src, ok := w.node.Source(&known.path, ep, hash)
+	if !ok {
+		return 0, conntrack.NoPort
+	}
+	o.setEndpoint(ep, conntrack.ModeNAT, known.nextHop, src)
+	return w.conntrack.Create(&o.flow)
+}

@@ -1,0 +1,157 @@
+package worker
+
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+)
+
+// nextHopRef is a connection's word for one direction: the stamp of the adjacency in bits
+// 32..63, the route's MTU in 16..31 and the adjacency's number in 0..15.
+func nextHopRef(stamp uint32, path *route.Path, n uint32) uint64 {
+	return uint64(stamp)<<32 | uint64(min(path.MTU, 0xffff))<<16 | uint64(n&0xffff)
+}
+
+// nextHopOf is the way out for a packet of the entry, with the MAC address to
+// send to and the MTU of link and route; nil when it cannot be used now, the
+// packet then having been dealt with. The connection's word holds what was
+// found: after a change of routes each flow asks once again, at its next
+// packet.
+func (w *Worker) nextHopOf(p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref) (*route.Adjacency, uint64, uint32) {
+	adjWord := &c.Adj[0]
+	if !ref.Forward() {
+		adjWord = &c.Adj[1]
+	}
+	word := atomic.LoadUint64(adjWord)
+	if adj := &w.adjacencies[word&0xffff]; uint32(word>>32) == adj.Stamp() {
+		if mac, state := adj.Dst(); state == route.Valid {
+			return adj, mac, min(adj.MTU(), uint32(word)>>16)
+		}
+	}
+	path, ok := w.routes.Lookup(w.conns.NewDst(ref).Addr(), uint32(p.hash))
+	if !ok {
+		w.onNoRoute(p, path.Kind)
+		return nil, 0, 0
+	}
+	if e.Mode.DSR() && !w.canReach(&path, e.Mode, w.conns.NewDst(ref)) {
+		w.drop(p, DropNotOnLink)
+		return nil, 0, 0
+	}
+	needed := ref.Forward() || path.NextHop != w.conns.NewDst(ref).Addr()
+	if ref.Forward() {
+		path.NextHop = throughHostVeth(&path, e.Mode)
+	}
+	adj, mac, word := w.resolveNextHop(p, &path, needed)
+	if adj == nil {
+		return nil, 0, 0
+	}
+	if word != 0 {
+		atomic.StoreUint64(adjWord, word)
+	}
+	return adj, mac, min(adj.MTU(), path.MTU)
+}
+
+// resolveNextHop is the next hop of a path, with the MAC address to send to, and the word by which a
+// connection may find it again, 0 for none; nil when it cannot be used now, the packet
+// then having been dealt with. needed is true where an endpoint or a gateway is there.
+// Only next hops that have answered get a word: another's number is soon given away.
+func (w *Worker) resolveNextHop(p *pkt, path *route.Path, needed bool) (adj *route.Adjacency, mac, word uint64) {
+	n, ok := w.router.Adjacency(path.Port, path.NextHop)
+	if !ok {
+		w.queueForNeighbor(p, path, needed, true)
+		return nil, 0, 0
+	}
+	adj = &w.adjacencies[n]
+	stamp := adj.Stamp()
+	mac, state := adj.Dst()
+	if !adj.Is(path.Port, path.NextHop) {
+		state = route.Unresolved // it has become another's meanwhile
+	}
+	adj.Touch(w.tick)
+	switch state {
+	case route.Valid:
+		if w.router.Load() == w.routes {
+			word = nextHopRef(stamp, path, n)
+		}
+		return adj, mac, word
+	case route.Failed:
+		w.rejectICMP(p, header.HostUnreachable, 0, DropNeighbor)
+	default:
+		w.queueForNeighbor(p, path, needed, state == route.Unresolved || needed && !adj.Needed())
+	}
+	return nil, 0, 0
+}
+
+// onNoRoute deals with a packet whose destination cannot be reached.
+func (w *Worker) onNoRoute(p *pkt, why route.Kind) {
+	if why == route.Blackhole {
+		w.drop(p, DropNoRoute)
+		return
+	}
+	w.rejectICMP(p, header.HostUnreachable, 0, DropNoRoute)
+}
+
+// egress is how a packet leaves: its next hop, and the tunnel to its endpoint if the
+// flow's answers pass Weir by.
+type egress struct {
+	adj    *route.Adjacency
+	mac    uint64 // of the next hop
+	mtu    uint32 // of link and route, less the tunnel's header
+	dsr    bool   // not translated: the tunnel is valid
+	tunnel tunnel
+}
+
+// egressOf sets out to how packet p leaves by the flow entry ref. If it returns false the
+// packet cannot leave now and has been dealt with. The result is too large to be returned:
+// a copy of words that have just been stored stalls.
+func (w *Worker) egressOf(p *pkt, ref conntrack.Ref, out *egress) bool {
+	p.ref = ref
+	e := w.conns.Entry(ref)
+	out.adj, out.mac, out.mtu = w.nextHopOf(p, w.conns.Conn(ref), e, ref)
+	if out.adj == nil {
+		return false // held, or answered
+	}
+	if e.Mode.DSR() {
+		out.into(w.tunnelOf(p, e, ref))
+	}
+	return !w.tooBig(p, out)
+}
+
+// into makes the packet leave through a tunnel.
+func (out *egress) into(t tunnel) {
+	out.dsr, out.tunnel = true, t
+	out.mtu = t.innerMTU(out.mtu)
+}
+
+// whole reports whether packet p leaves in a single piece. A translated packet does if
+// the link takes it: a router beyond divides it, or the host's kernel if that is behind it.
+func (out *egress) whole(p *pkt) bool {
+	return uint32(p.Len) <= out.mtu || !out.dsr && uint32(p.Len) <= out.adj.MTU()
+}
+
+// tooBig reports whether packet p is larger than its way out takes and may not be
+// divided. Then it has been answered or dropped.
+func (w *Worker) tooBig(p *pkt, out *egress) bool {
+	mtu := out.mtu
+	if uint32(p.Len) <= mtu {
+		return false
+	}
+	if p.Family == 4 && !header.IPv4(w.frame(p)[p.L3:]).DontFragment() {
+		if out.whole(p) || w.canFragment(&p.Packet, mtu) {
+			return false
+		}
+		w.drop(p, DropTooBig)
+		return true
+	}
+	if p.Family == 6 && out.dsr && mtu < minMTU6 {
+		if p.Len <= minMTU6 { // no host believes less
+			w.drop(p, DropTooBig)
+			return true
+		}
+		mtu = minMTU6
+	}
+	w.rejectICMP(p, header.TooBig, int(mtu), DropTooBig)
+	return true
+}

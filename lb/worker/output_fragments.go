@@ -1,0 +1,105 @@
+package worker
+
+import (
+	"encoding/binary"
+
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// An IPv4 packet without DF that does not fit the way out leaves in fragments (RFC 791
+// section 3.2, RFC 1812 section 4.2.2.7), each in one frame of its own: a fragment may
+// be smaller than the MTU. A fragment is divided in the same way. In a tunnel each
+// fragment gets an outer header of its own: the endpoint reassembles what the client
+// sent, and nothing before it is decapsulated (RFC 4459 section 3.4).
+
+// maxFragments of one packet: what its buffers make with the MTU that every host
+// takes, 576 bytes.
+const maxFragments = (maxBuffers*xsk.FrameSize)/((576-header.IPv4Len)&^7) + 1
+
+// moreFragments is MF in the flags and offset of an IPv4 header.
+const moreFragments = 0x2000
+
+// canFragment reports whether packet p makes at most maxFragments of at most mtu bytes.
+func (w *Worker) canFragment(p *header.Packet, mtu uint32) bool {
+	step := w.fragmentPayload(p, mtu)
+	return step > 0 && int(p.Len)-ipv4Len(p) <= step*maxFragments
+}
+
+// fragmentPayload is how many bytes of packet p's payload a fragment of at most mtu bytes
+// has, 0 for none: as many as fit a frame that starts where every packet of Weir's does.
+func (w *Worker) fragmentPayload(p *header.Packet, mtu uint32) int {
+	room := int(w.frameMask) + 1 - xsk.Headroom - int(p.L3)
+	return max(min(int(mtu), room)-ipv4Len(p), 0) &^ 7
+}
+
+// ipv4Len is the length of packet p's IPv4 header with its options.
+func ipv4Len(p *header.Packet) int { return int(p.L4 - p.L3) }
+
+// outputFragments sends packet p, an IPv4 packet, in fragments.
+func (w *Worker) outputFragments(p *pkt, out *egress) {
+	if !w.canFragment(&p.Packet, out.mtu) { // the link's MTU has changed meanwhile
+		w.drop(p, DropTooBig)
+		return
+	}
+	// All are made before any is sent: they take packet p's place.
+	var made [maxFragments]xsk.Desc
+	step := w.fragmentPayload(&p.Packet, out.mtu)
+	payload := int(p.Len) - ipv4Len(&p.Packet)
+	n := 0
+	for at := 0; at < payload; at += step {
+		a, ok := w.free.pop()
+		if !ok {
+			w.freeBuffers(made[:n])
+			w.drop(p, DropTxFull) // all frames are on their way out
+			return
+		}
+		made[n] = w.makeFragment(p, a, at, min(step, payload-at))
+		n++
+	}
+	w.recycle(p)
+	p.n = 1
+	whole := p.Packet
+	for _, d := range made[:n] {
+		p.Packet = whole // tags that the fragment before lost or got have moved its offsets
+		p.Len = uint16(d.Len - uint32(p.L3))
+		*p.head(), p.size = d, d.Len
+		w.outputWhole(p, out)
+	}
+}
+
+// makeFragment writes the fragment with n bytes from offset at of packet p's payload on
+// into the frame at address a.
+func (w *Worker) makeFragment(p *pkt, a uint64, at, n int) xsk.Desc {
+	f := w.frame(p)
+	l3, head := int(p.L3), int(p.L4)
+	a += xsk.Headroom
+	g := w.area[a : a+uint64(head+n)]
+	copy(g, f[:head])
+	w.gather(g[head:], p, head+at)
+	ip := g[l3:]
+	field := binary.BigEndian.Uint16(ip[6:]) + uint16(at/8)
+	if at+n < int(p.Len)-ipv4Len(&p.Packet) {
+		field |= moreFragments
+	}
+	if at > 0 {
+		header.OptionsOfLaterFragment(ip[header.IPv4Len : head-l3])
+	}
+	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
+	binary.BigEndian.PutUint16(ip[6:], field)
+	ip[10], ip[11] = 0, 0
+	binary.LittleEndian.PutUint16(ip[10:], header.Checksum(0, ip[:head-l3]))
+	return xsk.Desc{Addr: a, Len: uint32(len(g))}
+}
+
+// gather copies bytes of packet p, from an offset in it on, over all its buffers.
+func (w *Worker) gather(to []byte, p *pkt, from int) {
+	for _, d := range p.bufs() {
+		if from >= int(d.Len) {
+			from -= int(d.Len)
+			continue
+		}
+		to = to[copy(to, w.area[d.Addr+uint64(from):d.Addr+uint64(d.Len)]):]
+		from = 0
+	}
+}

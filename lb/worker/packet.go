@@ -1,0 +1,99 @@
+package worker
+
+import (
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/fragtrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+const (
+	// batchSize is how many packets go through the stages together. 64 is
+	// the point past which larger batches gained nothing in measurements.
+	batchSize = 64
+	// maxBuffers is how many frames one packet may span: a 9,000-byte packet
+	// takes three of 4,096 bytes.
+	maxBuffers = 4
+)
+
+// frames are the buffers of one packet, and the port by which it came.
+type frames struct {
+	desc [maxBuffers]xsk.Desc
+	size uint32 // the frame's length over all buffers
+	in   int32  // the port
+	n    uint8  // how many of desc there are
+}
+
+// head returns the first buffer, which holds all headers.
+func (f *frames) head() *xsk.Desc { return &f.desc[0] }
+
+// bufs returns all buffers.
+func (f *frames) bufs() []xsk.Desc { return f.desc[:f.n] }
+
+// the packets a packet on the way through the stages. It is consumed exactly once: sent,
+// dropped, queued, handed over or punted.
+type pkt struct {
+	header.Packet
+	state pktState
+	// lookups counts the look-ups that found a flow which had just ended.
+	lookups uint8
+	ref     conntrack.Ref // the flow entry by which the slow path forwards
+	frames
+	hash uint64 // of key
+	key  conntrack.Key
+	// datagram is the datagram of a fragment, nil of any other packet.
+	datagram *fragtrack.Datagram
+}
+
+// pktState is how far a packet has come.
+type pktState uint8
+
+const (
+	// consumed: nothing is left to do.
+	consumed pktState = iota
+	// slow: parsed, with a key.
+	slow
+	// fast: as slow, and it is whole, in one buffer with room for what the fast path
+	// touches, and neither begins nor ends a connection, nor its own lifetime.
+	fast
+)
+
+// batch is a set of packets on their way through the stages.
+type batch struct {
+	n int
+	// received are the descriptors of a reception.
+	received [batchSize]xsk.Desc
+	pkts     [batchSize]pkt
+	// hash and ref are the look-up's: what it is asked and what it finds.
+	hash [batchSize]uint64
+	ref  [batchSize]conntrack.Ref
+}
+
+// add returns the place of another packet, empty but for the frames.
+func (b *batch) add(f *frames) *pkt {
+	p := &b.pkts[b.n&(batchSize-1)]
+	*p = pkt{frames: *f}
+	b.n++
+	return p
+}
+
+// frame is the first buffer of the packet.
+func (w *Worker) frame(p *pkt) []byte {
+	d := p.head()
+	return w.area[d.Addr : d.Addr+uint64(d.Len) : (d.Addr|w.frameMask)+1]
+}
+
+// drop counts the packet under its reason and frees its frames.
+func (w *Worker) drop(p *pkt, reason Drop) {
+	w.counts.drops[reason]++
+	w.sampleDrop(p, reason)
+	w.recycle(p)
+}
+
+func (w *Worker) recycle(p *pkt) { w.freeBuffers(p.bufs()) }
+
+func (w *Worker) freeBuffers(descs []xsk.Desc) {
+	for j := range descs {
+		w.free.push(descs[j].Addr &^ w.frameMask)
+	}
+}

@@ -1,0 +1,219 @@
+package worker
+
+import "github.com/weirlb/weir/lb/xsk"
+
+// Queue is one queue of one interface as its worker uses it; *xsk.Socket is
+// one, and lbtest.Memory another. All frames are pieces of one umem: a
+// descriptor's address is an offset into it. A worker calls a Queue once per
+// batch, never per packet. Only the worker that owns it may call it.
+type Queue interface {
+	// Receive takes up to len(out) descriptors of received frames; it never
+	// ends inside a packet of several buffers.
+	Receive(out []xsk.Desc) int
+	// Pending says whether Receive may have something.
+	Pending() bool
+	// Fill gives the queue frames to receive into, and returns how many it
+	// had room for.
+	Fill(addrs []uint64) int
+	// Transmit puts descriptors on the way out, and returns how many fitted:
+	// always whole packets.
+	Transmit(descs []xsk.Desc) int
+	// Kick makes sure that what was put on the way out is being sent.
+	Kick() error
+	// Complete takes back frames that have been sent.
+	Complete(out []uint64) int
+}
+
+// txQueueLen is how many descriptors a port may gather between two flushes:
+// every packet of a batch may leave by the same port, in several buffers.
+const txQueueLen = 4 * batchSize
+
+// Port is an attached interface, or the host veth, as a worker is to see it.
+type Port struct {
+	Queue Queue // nil: the worker owns no queue of the interface
+	Ring  int   // descriptors of the queue's fill ring
+	Owner int32 // the worker to hand packets to when Queue is nil
+	// Tag and Under are of a VLAN's port, which has no queue: its packets leave
+	// by port Under with this EtherType and number. Tag is 0 of any other.
+	Tag   uint32
+	Under int32
+	// Interface is the kernel index of the interface under which routes know the port.
+	Interface int32
+	// Metadata is true when the transmit side completes partial checksums.
+	Metadata bool
+}
+
+// port is a Port with what the worker has at it.
+type port struct {
+	Port
+	filled  int // frames in the kernel's hands for receiving
+	fill    fillDepth
+	sending int // frames in the kernel's hands for sending
+	txn     int
+	tx      [txQueueLen]xsk.Desc
+}
+
+// freeList is a LIFO of free frames: the one used last is the warmest.
+type freeList struct {
+	addr []uint64
+}
+
+func (f *freeList) push(a uint64) { f.addr = append(f.addr, a) }
+
+// grow is push of n frames that the caller writes.
+func (f *freeList) grow(n int) []uint64 {
+	have := len(f.addr)
+	f.addr = f.addr[:have+n]
+	return f.addr[have:]
+}
+
+func (f *freeList) pop() (uint64, bool) {
+	n := len(f.addr)
+	if n == 0 {
+		return 0, false
+	}
+	a := f.addr[n-1]
+	f.addr = f.addr[:n-1]
+	return a, true
+}
+
+// Refill hands free frames to every port's fill ring.
+func (w *Worker) Refill() {
+	for i := range w.ports {
+		p := &w.ports[i]
+		if p.Queue == nil {
+			continue
+		}
+		level := p.fill.level(p.Ring)
+		want := min(level-p.filled, len(w.free.addr))
+		if want < batchSize/2 && p.filled > level/2 {
+			continue // not worth a store to the shared index
+		}
+		if want <= 0 {
+			continue
+		}
+		from := len(w.free.addr) - want
+		n := p.Queue.Fill(w.free.addr[from:])
+		// Fill takes from the front of what it is given: keep the rest.
+		left := copy(w.free.addr[from:], w.free.addr[from+n:])
+		w.free.addr = w.free.addr[:from+left]
+		p.filled += n
+	}
+}
+
+// complete takes back the frames that the kernel has sent.
+func (w *Worker) complete() {
+	for i := range w.ports {
+		p := &w.ports[i]
+		for p.sending > 0 {
+			n := p.Queue.Complete(w.done[:])
+			free := w.free.grow(n)
+			for i, a := range w.done[:n] {
+				free[i] = a &^ w.frameMask
+			}
+			p.sending -= n
+			if n < len(w.done) {
+				break
+			}
+		}
+	}
+}
+
+// flush puts what was gathered on the rings and wakes the kernel. What does
+// not fit is dropped and counted: a full ring is the next hop's congestion.
+func (w *Worker) flush() {
+	for i := range w.ports {
+		p := &w.ports[i]
+		if p.txn > 0 {
+			w.transmit(p)
+		}
+		if p.sending > 0 {
+			w.kick(p)
+		}
+	}
+}
+
+// kick has the kernel send. After an error, of an interface that is down or
+// gone, what is on the ring stays there, and is tried again every round.
+func (w *Worker) kick(p *port) {
+	if p.Queue.Kick() != nil {
+		w.counts.txErrors++
+	}
+}
+
+// transmitFrom gives the kernel what was gathered from number from on, as far as there is
+// room, and returns how many descriptors it took. A port has no more than its
+// part of the frames on the way out: ports whose devices are stuck would take
+// all in the end, and leave the others none to receive into.
+func (w *Worker) transmitFrom(p *port, from int) int {
+	n := p.Queue.Transmit(p.tx[from:min(p.txn, from+max(0, w.sendMax-p.sending))])
+	p.sending += n
+	return n
+}
+
+// transmit empties what was gathered at a port.
+func (w *Worker) transmit(p *port) {
+	n := w.transmitFrom(p, 0)
+	if n < p.txn {
+		// Make room once; copy mode sends only when told to.
+		w.kick(p)
+		w.complete()
+		n += w.transmitFrom(p, n)
+	}
+	bytes, continued := uint64(0), uint64(0)
+	for i := range p.tx[:n] {
+		d := &p.tx[i]
+		bytes += uint64(d.Len)
+		continued += uint64(d.Options & xsk.Continued)
+	}
+	w.counts.txBytes += bytes
+	w.counts.txPackets += uint64(n) - continued/xsk.Continued
+	for _, d := range p.tx[n:p.txn] {
+		if d.Options&xsk.Continued == 0 {
+			w.counts.drops[DropTxFull]++
+		}
+		w.free.push(d.Addr &^ w.frameMask)
+	}
+	p.txn = 0
+}
+
+// take receives up to batchSize buffers of port in as a batch, and returns how
+// many there were. A packet of more than maxBuffers is dropped.
+func (w *Worker) take(b *batch, in int32, q Queue) int {
+	n := q.Receive(b.received[:])
+	w.memory.Prefetch(b.received[:n])
+	b.n = 0
+	packets, bytes := uint64(0), uint64(0)
+	for at := 0; at < n; {
+		first, size := at, uint32(0)
+		for at < n {
+			d := &b.received[at]
+			more := d.Options & xsk.Continued
+			if d.Options != more { // a store just before the copy below would stall it
+				d.Options = more
+			}
+			size += d.Len
+			at++
+			if more == 0 {
+				break
+			}
+		}
+		packets++
+		bytes += uint64(size)
+		if at-first > maxBuffers {
+			w.freeBuffers(b.received[first:at])
+			w.counts.drops[DropTooBig]++
+			continue
+		}
+		p := &b.pkts[b.n&(batchSize-1)]
+		p.n, p.size, p.in = uint8(at-first), size, in
+		p.desc[0] = b.received[first]
+		if at-first > 1 {
+			copy(p.desc[1:], b.received[first+1:at])
+		}
+		b.n++
+	}
+	w.counts.rxPackets += packets
+	w.counts.rxBytes += bytes
+	return n
+}

@@ -1,0 +1,32 @@
+package worker
+
+import "github.com/weirlb/weir/lb/header"
+
+// punt passes a packet that is not Weir's to the kernel, through the host
+// port and unchanged but for the MAC addresses. One that came from the host
+// port is dropped under the reason given: no loop.
+func (w *Worker) punt(p *pkt, reason Drop) {
+	if p.Frag != 0 && p.datagram != nil {
+		p.datagram.Punted = true
+	}
+	if w.hostVeth < 0 || p.in == w.hostVeth {
+		w.drop(p, reason)
+		return
+	}
+	f := w.frame(p)
+	if len(f) < header.EthernetLen {
+		w.drop(p, reason)
+		return
+	}
+	if p.L3 != header.EthernetLen {
+		w.untag(p)
+		f = w.frame(p)
+	}
+	copy(f[0:6], w.hostVethMACs[0][:])
+	copy(f[6:12], w.hostVethMACs[1][:])
+	if p.state != consumed && p.Partial {
+		w.completeChecksum(p, &w.ports[w.hostVeth])
+	}
+	w.counts.toKernel++
+	w.outputPort(p, w.hostVeth)
+}

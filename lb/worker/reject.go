@@ -1,0 +1,142 @@
+package worker
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/weirlb/weir/lb/header"
+)
+
+// rejectTCP answers packet p with a RST, at the rate that is allowed, unless it is one
+// itself (RFC 9293 section 3.10.7.1).
+func (w *Worker) rejectTCP(p *pkt, reason Drop) {
+	if p.Flags&header.RST != 0 || !w.mayReject(p) {
+		w.drop(p, reason)
+		return
+	}
+	if !w.resets.Take(w.source(p), w.tick) {
+		w.drop(p, DropReplyLimit)
+		return
+	}
+	w.counts.drops[reason]++
+	w.sampleDrop(p, reason)
+	w.counts.resets++
+	w.outputReply(p, header.Reset(w.frame(p), &p.Packet))
+}
+
+// rejectICMP answers packet p with an ICMP error, at the rate that is allowed.
+func (w *Worker) rejectICMP(p *pkt, e header.Error, mtu int, reason Drop) {
+	if !w.mayReject(p) || !w.errors.Take(w.source(p), w.tick) {
+		w.drop(p, reason)
+		return
+	}
+	w.counts.drops[reason]++
+	w.sampleDrop(p, reason)
+	w.counts.icmp++
+	f := w.frame(p)
+	w.outputReply(p, header.Unreachable(f[:cap(f)], len(f), &p.Packet, e, mtu))
+}
+
+// mayReject says whether a packet may be answered with a refusal (RFC 1122
+// section 3.2.2, RFC 1812 section 4.3.2.7, RFC 4443 section 2.4): not if it is
+// ICMP itself or a later fragment, nor if it was sent to or by a group of
+// stations. The answer goes to the MAC address that the packet came from.
+func (w *Worker) mayReject(p *pkt) bool {
+	f := w.frame(p)
+	if p.Proto == header.ProtoICMP || p.Proto == header.ProtoICMPv6 || (f[0]|f[6])&1 != 0 {
+		return false
+	}
+	if p.Frag == 0 {
+		return true
+	}
+	fragment := p.Fragment(f)
+	return fragment.Offset == 0
+}
+
+// outputReply sends what packet p's first frame was turned into back by the way it
+// came.
+func (w *Worker) outputReply(p *pkt, n int) {
+	w.shrinkTo(p, n)
+	w.outputBack(p)
+}
+
+// outputBack sends what was made of packet p back by the port that it came by, and into
+// its VLAN. A priority tag (VLAN 0, IEEE 802.1Q section 6.9.1) names no VLAN: the
+// sender alone chose it, and the answer has none.
+func (w *Worker) outputBack(p *pkt) {
+	if p.L3 == header.EthernetLen+header.TagLen && binary.BigEndian.Uint16(w.frame(p)[header.EthernetLen:])&0xfff == 0 {
+		w.untag(p)
+	}
+	w.outputPort(p, p.in)
+}
+
+// shrinkTo leaves of packet p the first n bytes of its first frame, and frees its
+// other frames.
+func (w *Worker) shrinkTo(p *pkt, n int) {
+	w.freeBuffers(p.bufs()[1:])
+	p.n, p.size = 1, uint32(n)
+	d := p.head()
+	d.Len, d.Options = uint32(n), 0
+}
+
+// onParseError deals with a packet that is not a whole TCP, UDP or SCTP packet: what may
+// well be the kernel's business goes back to it, the malformed is dropped.
+func (w *Worker) onParseError(p *pkt, problem header.Problem) {
+	switch problem {
+	case header.NotIP:
+		w.punt(p, DropNotIP)
+	case header.IsFragment:
+		w.onFragment(p)
+	case header.NotTransport:
+		if proto := p.Proto; proto == header.ProtoICMP || proto == header.ProtoICMPv6 {
+			w.icmp(p)
+			return
+		}
+		w.punt(p, DropNotTransport)
+	case header.Truncated:
+		w.drop(p, DropTruncated)
+	case header.BadIPHeader:
+		w.drop(p, DropBadIPHeader)
+	case header.Martian:
+		w.drop(p, DropMartian)
+	case header.BadExtension:
+		w.drop(p, DropExtension)
+	case header.SourceRouted:
+		w.drop(p, DropSourceRoute)
+	case header.BadFragment:
+		w.drop(p, DropBadFragment)
+	case header.TinyFragment:
+		w.drop(p, DropTinyFragment)
+	default:
+		w.drop(p, DropBadTransport)
+	}
+}
+
+// source is the hash of packet p's source that the limits count by: of an IPv4
+// address, or of the /64 that an IPv6 host may have all to itself.
+func (w *Worker) source(p *pkt) uint64 {
+	return w.sourceOf(w.frame(p)[p.L3:], p.Family)
+}
+
+func (w *Worker) sourceOf(ip []byte, family uint8) uint64 {
+	v := binary.LittleEndian.Uint64(ip[8:])
+	if family == 4 {
+		v = uint64(binary.LittleEndian.Uint32(ip[12:]))
+	}
+	seed := w.conns.Seed()
+	hi, lo := bits.Mul64(v^seed[0], seed[1]|1)
+	return hi ^ lo
+}
+
+// The most packets that a worker makes by itself per second: RSTs for a whole
+// Service that has just lost its endpoints, ICMP errors as Linux limits its own
+// (net.ipv4.icmp_msgs_per_sec), and echo replies. The limits per source leave
+// room for a gateway with many hosts behind it.
+const (
+	resetsPerSecond = 10000
+	resetsPerSource = 1000
+	errorsPerSecond = 1000
+	errorsPerSource = 50
+	echoesPerSecond = 1000
+	echoesPerSource = 50
+)

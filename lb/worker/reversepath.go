@@ -1,0 +1,106 @@
+package worker
+
+import (
+	"encoding/binary"
+
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// ReversePathFilter is which sources of new flows are believed, by the route back to
+// them (RFC 3704, Linux' rp_filter). Packets from the host port are the kernel's to
+// check.
+type ReversePathFilter uint8
+
+// Reverse path filters. A source without a route, or with one that leads where a
+// default route does, passes ReversePathAuto by every interface.
+const (
+	// ReversePathAuto is strict where source ranges admit the client, and loose for
+	// all other frontends.
+	ReversePathAuto ReversePathFilter = iota
+	// ReversePathStrict: the route leads out of the interface by which the packet came.
+	ReversePathStrict
+	// ReversePathLoose: there is a route, which does not lead into the node's own
+	// networks alone.
+	ReversePathLoose
+	// ReversePathOff: every source passes.
+	ReversePathOff
+)
+
+// checkSource reports whether the source of packet p may begin a flow with the
+// frontend, nil for a ping; else the packet has been dropped.
+func (w *Worker) checkSource(p *pkt, fe *table.FrontendEntry) bool {
+	if p.in == w.hostVeth {
+		return true
+	}
+	back := w.routes.Reverse(p.key.Src().Addr())
+	if w.isMartianSource(p, back) {
+		w.drop(p, DropMartian)
+		return false
+	}
+	if !w.passesReversePath(p, back, fe) {
+		w.drop(p, DropReversePath)
+		return false
+	}
+	return true
+}
+
+// isMartianSource says whether a packet claims to come from where none can come
+// from that an attached interface receives: the node itself, or a broadcast
+// address (RFC 1812 section 5.3.7), a frontend, or a port from which Weir
+// translates. Nothing is to be sent there: it would come back as a request, and
+// servers that answer answers would never end.
+func (w *Worker) isMartianSource(p *pkt, source route.Reverse) bool {
+	if source.Local() || source.Kind() == route.NotUnicast {
+		return true
+	}
+	back := p.key.Reverse()
+	k := table.DestinationKey(&back.W)
+	return w.snapshot.Lookup(&k) != nil || w.node.OwnsTuple(&back)
+}
+
+// passesReversePath reports whether packet p passes the reverse path filter.
+func (w *Worker) passesReversePath(p *pkt, source route.Reverse, fe *table.FrontendEntry) bool {
+	filter := w.cfg.ReversePathFilter
+	if filter == ReversePathAuto {
+		if source.Default() || source.Kind() == route.NoRoute {
+			return true
+		}
+		filter = ReversePathLoose
+		if fe != nil && fe.Policy.Restricts(fe.Kind, p.Family) {
+			filter = ReversePathStrict
+		}
+	}
+	switch filter {
+	case ReversePathOff:
+		return true
+	case ReversePathStrict:
+		return source.By(w.arrivalInterface(p))
+	}
+	switch source.Kind() {
+	case route.Attached, route.Host, route.NoHostVeth:
+		return !source.Inside()
+	}
+	return false
+}
+
+// arrivalInterface is the interface by which packet p came, as routes name it: of the member
+// of a bond the bond, of a tagged frame the VLAN's. -1 is a VLAN that is not attached.
+func (w *Worker) arrivalInterface(p *pkt) int {
+	in := p.in
+	if p.L3 == header.EthernetLen {
+		return int(w.ports[in].Interface)
+	}
+	// Not the priority, and not the drop eligible bit.
+	tag := binary.BigEndian.Uint32(w.frame(p)[12:]) & 0xffff0fff
+	if tag&0xfff == 0 {
+		return int(w.ports[in].Interface)
+	}
+	for j := range w.ports {
+		if port := &w.ports[j]; port.Tag == tag && port.Under == in {
+			return int(port.Interface)
+		}
+	}
+	return -1
+}

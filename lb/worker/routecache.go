@@ -1,0 +1,51 @@
+package worker
+
+import (
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// routeCacheSize is how many endpoints' ways a worker remembers: those of nearly all new
+// connections, each of which would cost a route look-up and one of the next hop.
+const routeCacheSize = 1024
+
+// cachedRoute is the way to an endpoint under one epoch of the routes. Numbers of
+// endpoints are given anew, so its address tells.
+type cachedRoute struct {
+	epoch, number uint32
+	family        uint8
+	w0, w1        uint64
+	// nextHop is the connection's word for path.NextHop; 0: no adjacency yet.
+	nextHop uint64
+	path    route.Path
+}
+
+// routeTo is the way to an endpoint. What it returns holds until the next call; when
+// there is no way only path.Kind does.
+func (w *Worker) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute, bool) {
+	k := &w.routeCache[ep.Number%routeCacheSize]
+	if k.epoch == w.epoch && k.number == ep.Number && k.w0 == ep.W0 && k.w1 == ep.W1 && k.family == ep.Family &&
+		uint32(k.nextHop>>32) == w.adjacencies[k.nextHop&0xffff].Stamp() {
+		return k, true
+	}
+	addr := ep.AddrPort.Addr()
+	path, ok := w.routes.Lookup(addr, hash)
+	*k = cachedRoute{path: path}
+	if !ok {
+		return k, false
+	}
+	n, ok := w.router.Adjacency(path.Port, path.NextHop)
+	if !ok {
+		return k, true
+	}
+	adj := &w.adjacencies[n]
+	stamp := adj.Stamp()
+	// As in hop: numbers of next hops that have never answered are soon another's.
+	if adj.State() == route.Valid && adj.Is(path.Port, path.NextHop) && w.router.Load() == w.routes {
+		k.nextHop = nextHopRef(stamp, &path, n)
+		if w.routes.NumPaths(addr) == 1 {
+			k.epoch, k.number, k.family, k.w0, k.w1 = w.epoch, ep.Number, ep.Family, ep.W0, ep.W1
+		}
+	}
+	return k, true
+}

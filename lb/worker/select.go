@@ -1,0 +1,114 @@
+package worker
+
+import (
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/affinity"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// selectEndpoint is the endpoint for a new flow of the tuple. The frontend's pool has
+// one.
+func (w *Worker) selectEndpoint(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
+	pool := fe.Pool
+	if seconds := pool.AffinitySeconds(); seconds != 0 {
+		return w.selectSticky(fe, k, uint32(seconds))
+	}
+	if pool.Algorithm() == table.LeastConn {
+		return w.leastLoaded(pool)
+	}
+	return pool.Select(&k.W, &w.rng, w.tick)
+}
+
+// selectSticky is the endpoint that the client used last, while it is one that
+// may be used and was so within the affinity's time; else one that follows from
+// the client's address alone, so that another node would choose it too.
+func (w *Worker) selectSticky(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
+	ep := w.stickyEndpoint(fe, k, seconds)
+	w.affinity.Put(fe.AffinityKey(&k.W), ep.Number, w.tick/secondTicks)
+	return ep
+}
+
+// stickyEndpoint is selectSticky without remembering it; nil from an empty pool.
+func (w *Worker) stickyEndpoint(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
+	if number, ok := w.affinity.Get(fe.AffinityKey(&k.W), w.tick/secondTicks, seconds); ok {
+		if ep := fe.Pool.Find(number); ep != nil {
+			return ep
+		}
+	}
+	return fe.Pool.Select(&k.W, &w.rng, w.tick)
+}
+
+// leastConnScan is up to how many endpoints least connections looks at all of. Of
+// more it draws two and takes the better one, which is nearly as good
+// (Mitzenmacher, The Power of Two Choices, 2001): a new flow costs at most this
+// many loads.
+const leastConnScan = 8
+
+// leastLoaded is the endpoint with the fewest open connections for its weight,
+// those of this node's Weir counted.
+func (w *Worker) leastLoaded(pool *table.PoolEntry) *table.EndpointEntry {
+	eps := pool.Endpoints()
+	if len(eps) > leastConnScan {
+		a, b := pool.Draw(&w.rng), pool.Draw(&w.rng)
+		if w.lessLoaded(pool, b, a) {
+			return b
+		}
+		return a
+	}
+	at := int(w.rng.Uint32n(uint32(len(eps)))) // of equals not always the first
+	best := &eps[at]
+	for range len(eps) - 1 {
+		if at++; at == len(eps) {
+			at = 0
+		}
+		if w.lessLoaded(pool, &eps[at], best) {
+			best = &eps[at]
+		}
+	}
+	return best
+}
+
+// lessLoaded says whether one more connection would load a less than b.
+func (w *Worker) lessLoaded(pool *table.PoolEntry, a, b *table.EndpointEntry) bool {
+	return w.load(a)*pool.Share(b, w.tick) < w.load(b)*pool.Share(a, w.tick)
+}
+
+// load is the load of an endpoint by its connections, one more included. One that is not open, as only its client was
+// heard or it is over, weighs a 256th, as in IPVS (ip_vs_dest_conn_overhead):
+// connections that begin at the same time spread, and a flood of SYNs hides nothing.
+func (w *Worker) load(ep *table.EndpointEntry) uint64 {
+	open := uint64(w.conns.EndpointOpen(ep.Number))
+	all := max(open, uint64(w.conns.EndpointFlows(ep.Number)))
+	return open<<8 + all - open + 1
+}
+
+// affinityClients is for how many clients of Services with session affinity
+// there is room: 8 MiB, of which those pages take memory that are used.
+const affinityClients = 1 << 20
+
+// NewAffinity makes the store of clients' endpoints.
+func NewAffinity(flows *conntrack.Table) *affinity.Store {
+	seed := flows.Seed()
+	return affinity.New(affinityClients, [2]uint64{seed[2], seed[3]})
+}
+
+// consistentPick is the endpoint that a flow of the tuple has on whichever node it is, as
+// far as this one can know; nil where the choice does not follow from the tuple.
+func (w *Worker) consistentPick(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
+	pool := fe.Pool
+	if seconds := pool.AffinitySeconds(); seconds != 0 {
+		return w.stickyEndpoint(fe, k, uint32(seconds))
+	}
+	if pool.Algorithm() != table.Maglev {
+		return nil
+	}
+	return pool.Select(&k.W, &w.rng, w.tick)
+}
+
+// pickByTuple is the endpoint that follows from a tuple, for packets without a flow.
+func (w *Worker) pickByTuple(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
+	if ep := w.consistentPick(fe, k); ep != nil {
+		return ep
+	}
+	return fe.Pool.Pick(table.Hash(&k.W))
+}
