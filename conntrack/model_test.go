@@ -220,8 +220,12 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 					tab.Sweep(m.tick, 2000)
 				}
 				for i := len(m.flows) - 1; i >= 0; i-- {
-					if f := m.flows[i]; m.tick-f.lastSeen > f.timeout(timeouts[:]) {
+					f := m.flows[i]
+					idle := m.tick - f.lastSeen
+					if idle > f.timeout(timeouts[:]) {
 						m.remove(f)
+					} else if seemsClosed(f.word) && idle > timeouts[StateClose] {
+						f.word |= unconfirmed
 					}
 				}
 				w.Quiesce()

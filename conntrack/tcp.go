@@ -75,7 +75,10 @@ func (g *segment) end() uint32 {
 
 // track is TrackTCP but for established connections that go on.
 func (t *Table) track(c *Conn, s uint32, g *segment, tick uint32) Verdict {
-	for {
+	for ; ; s = atomic.LoadUint32(&c.state) {
+		if s&changing != 0 {
+			s = c.unchanging()
+		}
 		if s&superseded != 0 {
 			return Stale
 		}
@@ -90,25 +93,21 @@ func (t *Table) track(c *Conn, s uint32, g *segment, tick uint32) Verdict {
 		if v == Reopen {
 			return v
 		}
-		if k.n.client != client {
-			storeRelaxed(&c.clientNext, k.n.client)
-		}
-		if k.n.endpoint != endpoint {
-			storeRelaxed(&c.endpointNext, k.n.endpoint)
-		}
-		if k.n.extra != extra {
-			storeRelaxed(&c.extra, k.n.extra)
+		n := &k.n
+		if n.client != client || n.endpoint != endpoint || n.extra != extra {
+			if !c.claim(&s) || !c.remember(client, endpoint, extra, n) {
+				continue
+			}
 		}
 		if v == Restart {
 			storeRelaxed(&c.created, tick)
 		}
-		if t.setState(c, s, watched(k.s)) {
+		if t.setState(c, s, watched(k.s&^changing)) {
 			if k.heard {
 				c.Touch(tick)
 			}
 			return v
 		}
-		s = atomic.LoadUint32(&c.state)
 	}
 }
 

@@ -19,6 +19,46 @@ func (c *Conn) numbers() (client, endpoint, extra uint32) {
 	return atomic.LoadUint32(&c.clientNext), atomic.LoadUint32(&c.endpointNext), atomic.LoadUint32(&c.extra)
 }
 
+// claim keeps other workers from changing numbers and state of the connection in state word
+// s, until setState moves the state on. A FIN without its number, or a noted number of the
+// wrong segment, would come of two changes at the same time. It reports false when the state
+// is not s any more.
+func (c *Conn) claim(s *uint32) bool {
+	if *s&changing == 0 && !atomic.CompareAndSwapUint32(&c.state, *s, *s|changing) {
+		return false
+	}
+	*s |= changing
+	return true
+}
+
+// mostLoads bounds the wait for another worker's change: longer than a change takes, which
+// is some stores. A worker that was stopped in between, or whose process has ended, must not
+// stop others.
+const mostLoads = 256
+
+// unchanging waits for the end of another worker's change and returns the state word.
+func (c *Conn) unchanging() (s uint32) {
+	for range mostLoads {
+		if s = atomic.LoadUint32(&c.state); s&changing == 0 {
+			break
+		}
+	}
+	return s
+}
+
+// remember stores the numbers of n in a claimed connection, which were client, endpoint and
+// extra. It reports false when another worker has changed them since: in Sample, or after
+// mostLoads. The claim stays, and the next attempt goes on with it after mostLoads.
+func (c *Conn) remember(client, endpoint, extra uint32, n *numbers) bool {
+	return replace(&c.clientNext, client, n.client) &&
+		replace(&c.endpointNext, endpoint, n.endpoint) &&
+		replace(&c.extra, extra, n.extra)
+}
+
+func replace(p *uint32, was, n uint32) bool {
+	return n == was || atomic.CompareAndSwapUint32(p, was, n)
+}
+
 // nearby bounds the product of the distances of a segment's sequence and acknowledgment
 // number from those that are known: what passes is a megabyte each way since the last
 // sample, or a terabyte one way. Of all pairs of numbers one in 800,000 is nearby.
@@ -67,7 +107,8 @@ func (c *Conn) Sample(forward bool, seq, end, ack uint32) {
 		storeRelaxed(own, end)
 	}
 	if int32(ack-a) > 0 {
-		storeRelaxed(other, ack)
+		// Not in place of the number of a FIN that another worker has seen since.
+		atomic.CompareAndSwapUint32(other, a, ack)
 	}
 }
 
