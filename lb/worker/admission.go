@@ -41,7 +41,7 @@ func (w *Worker) miss(p *pkt) {
 	switch {
 	case ep != nil:
 	case fe.Mode.DSR() && !opens(&p.Packet):
-		// The middle of a connection: what made it chose by the tuple, or the choice
+		// The middle of a connection: the endpoint was chosen by the tuple, or the choice
 		// is lost.
 		ep = w.pickByTuple(fe, &p.key)
 	default:
@@ -50,8 +50,8 @@ func (w *Worker) miss(p *pkt) {
 	w.beginConn(p, fe, ep)
 }
 
-// opens says whether a packet may begin a flow of its own: any datagram, of
-// TCP a SYN and of SCTP an INIT.
+// opens reports whether a packet may begin a new flow: any datagram, a TCP SYN, or an SCTP
+// INIT.
 func opens(p *header.Packet) bool {
 	if p.Proto == header.ProtoSCTP {
 		return p.Flags == header.ChunkInit
@@ -59,8 +59,8 @@ func opens(p *header.Packet) bool {
 	return p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.ACK|header.RST|header.FIN) == header.SYN
 }
 
-// sourceAllowed says whether the client may use the frontend at all. One that may
-// not gets no answer, as from kube-proxy, whatever its packet is.
+// sourceAllowed reports whether the client may use the frontend at all. Other clients get
+// no answer, as from kube-proxy.
 func (w *Worker) sourceAllowed(p *pkt, fe *table.FrontendEntry) bool {
 	if fe.Policy == nil || fe.Policy.Admits(fe.Kind, p.key.Src().Addr()) {
 		return true
@@ -69,9 +69,9 @@ func (w *Worker) sourceAllowed(p *pkt, fe *table.FrontendEntry) bool {
 	return false
 }
 
-// withinLimits says whether the frontend's Service may have another connection
-// now. What is too much is dropped without an answer, so that a client asks
-// again a second later and finds room then.
+// withinLimits reports whether the frontend's Service may have another connection now. A
+// packet beyond the limits is dropped without an answer, so that a client asks again a
+// second later and finds room then.
 func (w *Worker) withinLimits(p *pkt, fe *table.FrontendEntry) bool {
 	policy := fe.Policy
 	if policy == nil {
@@ -89,7 +89,7 @@ func (w *Worker) withinLimits(p *pkt, fe *table.FrontendEntry) bool {
 }
 
 // roomFor reports whether the Service with that number has room for another open
-// connection. Workers that look at the same time may each let one more in.
+// connection. Workers that look at the same time may each admit another connection.
 func (w *Worker) roomFor(p *table.Policy, service uint32) bool {
 	return p.MaxConnections == 0 || w.conns.FrontendOpen(service) < p.MaxConnections
 }
@@ -107,10 +107,10 @@ func (w *Worker) onNoEndpoints(p *pkt, pool *table.PoolEntry) {
 	w.rejectICMP(p, header.PortUnreachable, 0, DropNoEndpoint)
 }
 
-// onMidstream deals with a TCP or SCTP packet to a frontend that neither belongs to a
+// onMidstream handles a TCP or SCTP packet to a frontend that neither belongs to a
 // flow nor begins one. For some time after start it may be of a connection
-// that kube-proxy began, and during a drain of one that was left to it: the kernel
-// gets it. Otherwise it is refused.
+// that kube-proxy began, and during a drain of a connection that was left to it: the packet
+// is punted. Otherwise it is refused.
 func (w *Worker) onMidstream(p *pkt) {
 	if (w.tick < w.takeoverUntil || w.node.Draining) && w.hostVeth >= 0 && p.in != w.hostVeth {
 		w.punt(p, DropNoFlow)
@@ -123,10 +123,10 @@ func (w *Worker) onMidstream(p *pkt) {
 	w.rejectTCP(p, DropNoFlow)
 }
 
-// onNoMatch deals with a packet that is neither of a flow nor to a frontend: one
-// to an SNAT address and port of Weir is refused and never reaches a
-// listener, any other is the kernel's. During a drain the kernel has connections of
-// its own there: what kube-proxy masquerades may get such a port.
+// onNoMatch handles a packet that is neither of a flow nor to a frontend. A packet to an
+// SNAT address and port of Weir is refused and never reaches a listener; any other is
+// punted. During a drain the kernel has connections there too: kube-proxy's masquerading
+// may use such a port.
 func (w *Worker) onNoMatch(p *pkt) {
 	if w.node.Draining || !w.node.OwnsTuple(&p.key) {
 		w.punt(p, DropNotOurs)
@@ -143,10 +143,10 @@ func (w *Worker) onNoMatch(p *pkt) {
 }
 
 // onDraining leaves a packet that belongs to no connection to the kernel while Weir
-// drains. If kube-proxy serves the frontend too, a connection that it begins now
-// outlives the detachment; else the kernel refuses it, or routes it, exactly as it
-// will then. A client on this node has no way around the host port: it is refused
-// at once, to try again when Weir is gone.
+// drains. If kube-proxy serves the frontend too, a connection that begins there now
+// outlives the detachment; else the kernel refuses or routes it, exactly as it will then. A
+// client on this node has no path around the host veth: it is refused at once, to try again
+// when Weir is gone.
 func (w *Worker) onDraining(p *pkt) {
 	if w.hostVeth >= 0 && p.in != w.hostVeth {
 		w.punt(p, DropDraining)

@@ -13,16 +13,16 @@ import (
 )
 
 // A SYN or INIT may come with the tuple of a flow whose endpoint is gone. The client
-// uses its port again and must get another endpoint. Not the old one: its address may
-// be another Service's pod by now. But where the Service keeps flows of endpoints that
+// reuses the port and must get another endpoint. The old endpoint's address may be another
+// Service's pod by now. But where the Service keeps flows of endpoints that
 // are gone, the old connection may be alive, and a forged SYN must not end it.
 //
 // So Weir asks the client, as RFC 5961 section 4 has it: a challenge ACK. A client that
-// wants a new connection answers an ACK of a number that it has not sent with a RST of
-// that number (RFC 9293 section 3.10.7.3). The number is a cookie that only who receives
-// the challenge knows, so the RST proves that there is no old connection, and the next
-// SYN chooses anew; Linux sends it a few milliseconds later. A client whose connection
-// is alive answers with an ACK of its own, or goes on. One that says nothing at all
+// wants a new connection answers an ACK of a number that it has not sent with a RST of that
+// number (RFC 9293 section 3.10.7.3). The number is a cookie that only the receiver of the
+// challenge knows, so the RST proves that there is no old connection, and the next
+// SYN chooses anew; Linux sends it a few milliseconds later. A client whose connection is
+// alive answers with an ACK, or goes on. A client that sends nothing at all
 // (its firewall may drop the challenge) is believed when it still sends SYNs after
 // challengeSilence.
 
@@ -30,11 +30,11 @@ const (
 	// challengeSilence is longer than round trips are. A client's SYN is sent again 1
 	// and 3 s after the first (RFC 6298).
 	challengeSilence = 2 * secondTicks
-	// challengeForgets is after what time a SYN is no longer one sent again.
+	// challengeForgets is the time after which a SYN no longer counts as sent again.
 	challengeForgets = 120 * secondTicks
-	// sctpSilence is longer than an association is silent whose ends are alive, by its
-	// heartbeats: HB.interval of 30 s, half an RTO more, and a lost one's RTO (RFC 9260
-	// sections 8.3 and 16).
+	// sctpSilence is longer than any silence of an association with live ends, by the
+	// heartbeats: HB.interval of 30 s, half an RTO more, and the RTO of a lost heartbeat
+	// (RFC 9260 sections 8.3 and 16).
 	sctpSilence = 40 * secondTicks
 	// A cookie is good for one to two periods of 1<<cookieBits ticks, 16 s.
 	cookieBits = 8
@@ -48,7 +48,7 @@ type challenges [256]challenged
 type challenged struct{ hash, tick uint32 }
 
 // since returns the tick from which the flow, last heard at tick seen, has been silent
-// under challenge. It is now for one that was not challenged before.
+// under challenge. It returns now for a flow that was not challenged before.
 func (s *challenges) since(hash uint64, seen, now uint32) uint32 {
 	at := &s[hash%uint64(len(s))]
 	if at.hash != uint32(hash>>32) || now-at.tick > challengeForgets || int32(seen-at.tick) >= 0 {
@@ -107,8 +107,8 @@ func (w *Worker) challenge(p *pkt, seen uint32) {
 	w.outputReply(p, header.Challenge(w.frame(p), &p.Packet, seq, ack))
 }
 
-// answersChallenge reports whether packet p, of the client, is the RST that proves that
-// there is no connection of its tuple any more.
+// answersChallenge reports whether packet p, of the client, is the RST that proves that no
+// connection of the tuple exists any more.
 func (w *Worker) answersChallenge(p *pkt) bool {
 	if p.Flags&(header.RST|header.SYN) != header.RST {
 		return false
@@ -148,7 +148,7 @@ func (w *Worker) forgetChallenged(p *pkt, ref conntrack.Ref) {
 	w.drop(p, DropEndpointGone)
 }
 
-// removalPolicy is what the flow's Service wants for flows of endpoints that are gone.
+// removalPolicy is the Service's policy for flows of removed endpoints.
 func (w *Worker) removalPolicy(c *conntrack.Conn) table.Removal {
 	return w.frontends.Removal(atomic.LoadUint32(&c.Frontend))
 }

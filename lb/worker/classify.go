@@ -7,8 +7,8 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// classify parses packets and makes their keys; what is not a TCP, UDP or SCTP the packets
-// dealt with here.
+// classify parses packets and makes their keys. It handles packets that are not TCP, UDP or
+// SCTP itself.
 func (w *Worker) classify(b *batch, from, to int) {
 	for i := from; i < to; i++ {
 		p := &b.pkts[i&(batchSize-1)]

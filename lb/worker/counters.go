@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// counts is what a worker counts. The worker alone writes its own copy with
-// plain adds; it publishes the sums to a shared copy (see publish) once per
-// round of its loop, so that no packet costs an atomic add.
+// counts has the counters of a worker. The worker alone writes this copy with plain adds,
+// and publishes the sums to a shared copy (see publish) once per round, so that no packet
+// costs an atomic add.
 type counts struct {
 	rxPackets, rxBytes uint64
 	txPackets, txBytes uint64
@@ -15,12 +15,12 @@ type counts struct {
 	reopened           uint64 // flows whose port or tuple a new SYN took over
 	resets             uint64 // TCP RSTs made
 	icmp               uint64 // ICMP errors made
-	icmpPassed         uint64 // ICMP errors about a flow, passed on to its other side
+	icmpPassed         uint64 // ICMP errors about a flow, forwarded to the other side
 	echoes             uint64 // pings answered
 	toKernel           uint64 // packets given back through the host veth
-	handedOver         uint64 // packets passed to the worker of the way out, or of the datagram
+	handedOver         uint64 // packets passed to the worker of the egress port, or of the datagram
 	held               uint64 // packets that waited for a neighbor
-	partial            uint64 // partial checksums completed on the way out
+	partial            uint64 // partial checksums completed at output
 	txErrors           uint64 // calls to send that failed: an interface that is down or gone
 	batches            uint64 // receptions of at least one packet
 	sleeps             uint64 // times that the worker went to sleep
@@ -34,12 +34,12 @@ type counts struct {
 }
 
 const (
-	countSums  = 23 // what is before the drops
+	countSums  = 23 // the counters before the drops
 	countWords = countSums + int(dropReasons)
 )
 
-// shared is the readable copy of a worker's tally. It is padded to keep two
-// workers' counters out of one cache line.
+// publishedCounts is the readable copy of a worker's counters. Padding keeps the counters
+// of two workers out of the same cache line.
 type publishedCounts struct {
 	_ [64]byte
 	w [countWords]atomic.Uint64
@@ -62,7 +62,7 @@ func (s *publishedCounts) publish(t *counts) {
 	}
 }
 
-// Counters are one worker's counters since start.
+// Counters are a worker's counters since start.
 type Counters struct {
 	RxPackets, RxBytes, TxPackets, TxBytes uint64
 	NewFlows, Reopened                     uint64
@@ -97,5 +97,5 @@ func (s *publishedCounts) read() Counters {
 	return c
 }
 
-// Counters returns the worker's counters as of its last publication.
+// Counters returns the worker's counters as of the last publication.
 func (w *Worker) Counters() Counters { return w.published.read() }

@@ -1,5 +1,5 @@
 // Package worker is the packet loop of a core: frames in, stages, frames out. A worker
-// owns a queue of every interface, reads snapshots that its owner publishes, and shares
+// owns a queue of every interface, reads snapshots that the owner publishes, and shares
 // the flow table with the other workers. It takes no lock and allocates nothing.
 //
 // The files, in the order of a packet:
@@ -12,11 +12,11 @@
 //     removed_endpoint.go and challenge.go end flows whose endpoint is gone
 //  6. admission.go    packets of no flow: frontend, limits; reversepath.go checks the source
 //  7. select.go       endpoint of a new flow; quic.go by connection ID
-//  8. newconn.go      create the flow; newconn_retry.go when its endpoint has no SNAT port,
+//  8. newconn.go      create the flow; newconn_retry.go when the endpoint has no SNAT port,
 //     newconn_noflow.go when the table is full
 //  9. nexthop.go      route, adjacency, MTU; routecache.go, and neighqueue.go for packets
 //     whose next hop has to be resolved
-//  10. nat.go         rewrite addresses and ports (dnat.go: who keeps the client's address);
+//  10. nat.go         rewrite addresses and ports (dnat.go: flows that keep the client's address);
 //     tunnel.go       or encapsulate (DSR)
 //  11. output.go      MAC addresses, VLAN tag, port; output_fragments.go divides
 //  12. port.go        transmit and complete

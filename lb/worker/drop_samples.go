@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// Samples of dropped packets. A worker keeps the last ones of each reason: their
-// first bytes, as they were when they were dropped. It takes at most a few per
-// reason and tick, so that a flood costs a look at one word per packet.
+// Samples of dropped packets. A worker keeps the last packets of each reason: the first
+// bytes at the time of the drop. It takes at most a few per reason and tick, so that a
+// flood costs a look at a word per packet.
 const (
 	samplesKept    = 64 // per reason and worker
 	samplesPerTick = 4
@@ -20,10 +20,10 @@ type DropSample struct {
 	Tick   uint32 // when, as conntrack.Table.Tick counts
 	Port   int    // number of the port by which it came
 	Size   int    // of the packet, in bytes
-	Data   []byte // its first bytes, from the Ethernet header on
+	Data   []byte // the first bytes, from the Ethernet header on
 }
 
-// sample is one as its worker writes it. Readers see it whole or not at all:
+// sample is a DropSample as the worker writes it. Readers see it whole or not at all:
 // sequence is odd while it is written.
 type sample struct {
 	sequence atomic.Uint64
@@ -32,8 +32,7 @@ type sample struct {
 	length   atomic.Uint64 // of data, in bytes
 }
 
-// samples are those of one reason. Only the worker reads and writes taken and
-// tick.
+// samples are those of a reason. Only the worker reads and writes taken and tick.
 type samples struct {
 	next  atomic.Uint64 // how many were ever taken
 	tick  uint32
@@ -41,7 +40,7 @@ type samples struct {
 	ring  [samplesKept]sample
 }
 
-// sampleDrop keeps packet p, unless enough of its reason were kept in this tick.
+// sampleDrop keeps packet p, unless enough packets of the reason were kept in this tick.
 func (w *Worker) sampleDrop(p *pkt, reason Drop) {
 	s := &w.samples[reason]
 	if s.tick != w.tick {
@@ -70,8 +69,8 @@ func (w *Worker) sampleDrop(p *pkt, reason Drop) {
 	s.next.Store(n + 1)
 }
 
-// DropSamples appends the worker's samples to out, per reason the oldest first. One that
-// is overwritten meanwhile is left out.
+// DropSamples appends the worker's samples to out, per reason the oldest first. A sample
+// that is overwritten meanwhile is left out.
 func (w *Worker) DropSamples(out []DropSample) []DropSample {
 	for reason := range w.samples {
 		out = w.samples[reason].read(out, Drop(reason))

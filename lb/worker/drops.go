@@ -1,6 +1,6 @@
 package worker
 
-// dropTexts say for operators what each reason means.
+// dropTexts explain each reason to operators.
 var dropTexts = [dropReasons]string{
 	DropNotIP:           "Neither IPv4 nor IPv6.",
 	DropTruncated:       "Shorter than its headers say.",
@@ -27,7 +27,7 @@ var dropTexts = [dropReasons]string{
 	DropSourceRange:     "A client outside of spec.loadBalancerSourceRanges.",
 	DropConnectionLimit: "A new connection beyond weir.dev/max-connections.",
 	DropConnectionRate:  "A new connection beyond weir.dev/new-connections-per-second.",
-	DropEndpointGone:    "A packet of a flow whose endpoint is gone, where on-endpoint-removal says reset or drop.",
+	DropEndpointGone:    "A packet of a flow whose endpoint was removed, where on-endpoint-removal says reset or drop.",
 	DropNoFlow:          "A packet of no flow: in the middle of a TCP connection after conntrack.takeoverSeconds, or to an SNAT port.",
 	DropSNATPorts:       "No SNAT port left towards the endpoint: give Weir addresses of its own (snat.addresses).",
 	DropTableFull:       "No room in the flow table: raise conntrack.maxFlows.",
@@ -45,7 +45,7 @@ var dropTexts = [dropReasons]string{
 	DropDraining:        "Weir drains: a new connection after drain.notReadySeconds.",
 }
 
-// Text says for operators what the reason means.
+// Text explains the reason to operators.
 func (d Drop) Text() string {
 	if d < dropReasons {
 		return dropTexts[d]
@@ -62,7 +62,7 @@ func Drops() []Drop {
 	return out
 }
 
-// Drop is the one reason under which a dropped packet is counted.
+// Drop is the reason under which a dropped packet is counted.
 type Drop uint8
 
 // Drop reasons. Their names (see String) are the label values of the metrics

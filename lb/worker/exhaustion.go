@@ -6,7 +6,7 @@ import (
 )
 
 // exhaustion names, for the control object, the endpoints that have run out of SNAT
-// ports: a few slots that a worker fills and one reader empties.
+// ports: a few slots that a worker fills and a single reader empties.
 type exhaustion struct {
 	slot [8]struct {
 		full     atomic.Bool
@@ -16,7 +16,7 @@ type exhaustion struct {
 	next int
 }
 
-// note adds an endpoint, once until it is read: one endpoint leaves room for others.
+// note adds an endpoint, once until it is read: an endpoint leaves room for others.
 func (e *exhaustion) note(endpoint netip.AddrPort, source netip.Addr) {
 	for i := range e.slot {
 		if s := &e.slot[i]; s.full.Load() && s.endpoint == endpoint {

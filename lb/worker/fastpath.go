@@ -9,14 +9,13 @@ import (
 	"github.com/weirlb/weir/lb/route"
 )
 
-// fastPathLen is what the established path touches of a packet from its IP header on:
+// fastPathLen is the part of a packet that the fast path touches, from the IP header on:
 // an IPv6 and a TCP header.
 const fastPathLen = header.IPv6Len + header.TCPLen
 
-// fastPath deals with packet p of entry r if it is one of those that only need
-// the rewrite, which are nearly all: b.plain, of a flow that goes on and gets no outer
-// header, the way out known and open. Anything else is left to flow, which knows all
-// cases; false means that nothing has been done.
+// fastPath forwards packet p of entry r if it only needs the rewrite, as nearly all packets
+// do: p is fast, the flow goes on and has no outer header, and the next hop is known and
+// up. It leaves all others unmodified to the slow path and returns false.
 func (w *Worker) fastPath(p *pkt, r conntrack.Ref) bool {
 	e, c := w.conns.Entry(r), w.conns.Conn(r)
 	dir := uint32(r-1) & 1

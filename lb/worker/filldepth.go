@@ -8,7 +8,8 @@ const (
 	// that more are coming than can be dealt with: then more frames only make
 	// each of them colder.
 	overloadRow = 1 << 16
-	// shrinkTicks is after what time without a long row a port has fewer frames.
+	// shrinkTicks is the time without a long run of packets after which a port has fewer
+	// frames.
 	shrinkTicks = secondTicks
 )
 
@@ -21,7 +22,7 @@ const (
 // when packets have piled up, and halves after a while when they no longer do.
 type fillDepth struct {
 	want    int // 0: minFill
-	fullRow int // packets received in full batches, one after the other
+	fullRow int // packets received in consecutive full batches
 	grew    uint32
 	now     uint32
 }

@@ -8,23 +8,22 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// Fragments are not put together. The first one of a datagram has the ports: it
-// goes the way of any packet of its flow, and what it was is noted under
-// (source, destination, identification, protocol). The later ones get the flow
-// entry that these ports lead to. Ones that come before their first wait.
+// Fragments are not reassembled. The first fragment of a datagram has the ports: it is
+// forwarded as any packet of the flow, and noted under (source, destination,
+// identification, protocol). The later fragments get the flow entry of these ports.
+// Fragments that come before the first wait.
 //
-// All fragments of a datagram are dealt with by one worker, chosen by a hash of
-// what they have in common, so that nothing of this is shared: NICs spread
+// All fragments of a datagram are handled by the same worker, chosen by a hash of their
+// common fields, so that no state is shared: NICs spread
 // first and later fragments over different queues when they hash the ports of
-// those that have some. A fragment that arrives elsewhere is passed on by the
-// hand-off rings.
+// those that have some. A fragment that arrives elsewhere is handed off by the rings.
 //
-// Where addresses are translated the identification is too: datagrams of two
-// clients with the same one would else become one at an endpoint to which both
-// come from the same address. The new one comes from a counter per pair of new
-// addresses (RFC 7739 section 5.3), of which every worker has its own share.
-// The node's own datagrams from such an address are numbered by its kernel and
-// may still collide, as those of any two senders behind one address can.
+// Where addresses are translated the identification is too: datagrams of two clients with
+// the same identification would else be merged at an endpoint that sees both under the same
+// address. The new identification comes from a counter per pair of new addresses (RFC 7739
+// section 5.3), of which every worker has a share. The kernel numbers the node's own
+// datagrams from such an address: these may still collide, as those of any two senders
+// behind the same address can.
 
 // onFragment deals with packet p, a fragment of an IP datagram.
 func (w *Worker) onFragment(p *pkt) {
@@ -61,8 +60,8 @@ func mayHavePorts(p *header.Packet, offset int) bool {
 	return p.Family == 6 && offset > 0
 }
 
-// datagramKey is what the fragments of a datagram have in common. In IPv6 that
-// is not the protocol (RFC 8200 section 4.5).
+// datagramKey has the common fields of a datagram's fragments. In IPv6 the protocol is not
+// among them (RFC 8200 section 4.5).
 func datagramKey(f []byte, p *header.Packet, id uint32) conntrack.Key {
 	k := addressPair(f[p.L3:], p.Family)
 	k.W[4] = uint64(id) | uint64(p.Family)<<40
@@ -72,8 +71,8 @@ func datagramKey(f []byte, p *header.Packet, id uint32) conntrack.Key {
 	return k
 }
 
-// firstFragment sends a first fragment the way of any packet, and has those
-// that were waiting for it follow.
+// firstFragment forwards a first fragment as any packet, and then the fragments that were
+// waiting for it.
 func (w *Worker) firstFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key) {
 	switch {
 	case d == nil:
@@ -161,9 +160,9 @@ var fragmentDrops = [fragtrack.Verdicts]Drop{
 	fragtrack.TooMany: DropFragmentLimit,
 }
 
-// acceptFragment is asked of every fragment that is about to be sent on by an
-// entry: false when it overlaps with one that was, and has been dropped. It
-// gives it the identification of its datagram beyond.
+// acceptFragment is called for every fragment before it is forwarded by an entry. It
+// returns false if the fragment overlapped with an earlier fragment and was dropped. It
+// writes the datagram's new identification.
 func (w *Worker) acceptFragment(p *pkt, e *conntrack.Entry) bool {
 	d, f := p.datagram, w.frame(p)
 	fr := p.Fragment(f)

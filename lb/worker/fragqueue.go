@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	fragQueueFrames      = 256 // frames of fragments that may wait on one worker
+	fragQueueFrames      = 256 // frames of fragments that may wait on a worker
 	fragQueuePerDatagram = 64  // fragments: the longest datagram has 45 of 1,480 bytes
 	fragQueueTicks       = 2 * secondTicks
 )
@@ -19,7 +19,7 @@ type fragQueue struct {
 	looked uint32
 }
 
-// queuedFragment is a fragment that came before the first of its datagram, untouched.
+// queuedFragment is a fragment that came before the first of the datagram, untouched.
 type queuedFragment struct {
 	key conntrack.Key // of the datagram
 	frames
@@ -28,9 +28,9 @@ type queuedFragment struct {
 	order uint32 // of arrival
 }
 
-// queueFragment keeps packet p until the first fragment of its datagram comes. When there
-// is no room the fragment that has waited the longest gives way: of a datagram whose
-// first fragment is to come it comes soon, and forged ones wait in vain.
+// queueFragment keeps packet p until the first fragment of the datagram comes. When there
+// is no room the fragment that has waited the longest gives way: a true first fragment
+// comes soon, and forged fragments wait in vain.
 func (w *Worker) queueFragment(p *pkt, k *conntrack.Key) {
 	t := &w.fragQueue
 	n := int(p.n)
@@ -58,7 +58,7 @@ func (w *Worker) queueFragment(p *pkt, k *conntrack.Key) {
 }
 
 // waitingFor returns how many fragments wait for the first of a datagram, and of all
-// whose first has not come the one that has waited the longest, nil if there is none.
+// without a first fragment the longest waiting, nil if there is none.
 func (t *fragQueue) waitingFor(k *conntrack.Key) (same int, oldest *queuedFragment) {
 	for j := range t.list {
 		x := &t.list[j]
@@ -114,8 +114,8 @@ func (w *Worker) releaseFragments() {
 	}
 }
 
-// expireFragment deals with a fragment that waited in vain: one to the node's
-// own address may be of a datagram of which the kernel has the rest.
+// expireFragment handles a fragment that waited in vain. If it is to the node's own
+// address, the kernel may have the rest of the datagram.
 func (w *Worker) expireFragment(p *pkt, k *conntrack.Key) {
 	header.Parse(w.frame(p), int(p.size), &p.Packet)
 	p.datagram = nil

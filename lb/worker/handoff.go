@@ -5,8 +5,8 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// handOff passes the packet to the worker that owns the way out: never is a
-// packet put on another worker's ring.
+// handOff passes the packet to the worker that owns the egress port: a worker never writes
+// to another worker's ring.
 func (w *Worker) handOff(p *pkt, out int32) {
 	h := w.links[w.ports[out].Owner]
 	if h == nil || !h.out.Put(out, p.bufs()...) {
@@ -18,7 +18,8 @@ func (w *Worker) handOff(p *pkt, out int32) {
 }
 
 // receiveHandoffs puts frames that other workers handed over on this worker's
-// queues, takes fragments that are this worker's through the stages, and takes back the frames that they owe.
+// queues, takes fragments that are this worker's through the stages, and takes back the
+// frames that they owe.
 func (w *Worker) receiveHandoffs() int {
 	work := 0
 	b := &w.requeued
@@ -64,7 +65,7 @@ func (w *Worker) receiveHandoffs() int {
 }
 
 // giveFramesBack returns as many frames as were taken from other workers:
-// any frame will do, they are all of one area.
+// any frame will do, all are of the same umem.
 func (w *Worker) giveFramesBack() {
 	for _, p := range w.links {
 		if p == nil {
@@ -82,7 +83,7 @@ func (w *Worker) giveFramesBack() {
 	}
 }
 
-// link is one worker's dealings with another.
+// link is the connection of a worker with another worker.
 type link struct {
 	out  *handoff.Ring // to it
 	in   *handoff.Ring // from it
@@ -91,7 +92,7 @@ type link struct {
 	wake bool // something was put on out in this round
 }
 
-// handoffSize is how many frames may be on their way between two workers.
+// handoffSize is the number of frames that may be in flight between two workers.
 const handoffSize = 4096
 
 // Connect connects every two workers by hand-off rings.
@@ -116,7 +117,7 @@ func Connect(workers []*Worker) {
 	}
 }
 
-// handOffFragment gives packet p to the worker that deals with its datagram.
+// handOffFragment gives packet p to the worker of the datagram.
 func (w *Worker) handOffFragment(p *pkt, owner int) {
 	h := w.links[owner]
 	if h == nil || !h.out.Put(arrived-p.in, p.bufs()...) {
@@ -145,7 +146,7 @@ func (w *Worker) addHandoff(b *batch, s *handoff.Slot) (whole bool) {
 	return true
 }
 
-// processHandoffs sends what was admitted through the stages.
+// processHandoffs runs the stages over packets handed off by other workers.
 func (w *Worker) processHandoffs(b *batch) {
 	if b.n > 0 {
 		w.process(b)

@@ -78,8 +78,8 @@ func addressPair(ip []byte, family uint8) conntrack.Key {
 	return k
 }
 
-// sentToSource says whether an error goes to who sent the packet that it quotes. One
-// that does not is made up (RFC 5927 section 4).
+// sentToSource reports whether an error goes to the sender of the quoted packet. Otherwise
+// it is forged (RFC 5927 section 4).
 func sentToSource(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
 	outer := addressPair(f[p.L3:], p.Family)
 	if p.Family == 4 {
@@ -88,8 +88,8 @@ func sentToSource(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
 	return outer.W[2] == quoted.W[0] && outer.W[3] == quoted.W[1]
 }
 
-// forwardError sends an error about a packet of the flow on to who sent that
-// packet first: ref is the entry of the packets that go there.
+// forwardError forwards an error about a packet of the flow to the original sender: ref is
+// the entry of the packets that go there.
 func (w *Worker) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 	e, c := w.conns.Entry(ref), w.conns.Conn(ref)
 	if c.State() == conntrack.StateNone {
@@ -117,11 +117,11 @@ func (w *Worker) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 	w.output(p, &out)
 }
 
-// floorMTU raises the MTU in an error to an endpoint to the least that one may be told;
-// false when the sender of the error has used up its part. In nat an endpoint knows all
-// clients by one address, Weir's, and remembers one path MTU for it (ten minutes in
-// Linux): what one client has it told narrows the way to all others. RFC 1191 section 3
-// leaves the least to the host, and Linux takes no less than 552 (ip_rt_min_pmtu); IPv6
+// floorMTU raises the MTU in an error to an endpoint to the configured minimum; false when
+// the sender of the error has reached the rate limit. In nat an endpoint sees all clients
+// under Weir's address, and stores a single path MTU for it (ten minutes in Linux): an
+// error of a single client lowers the path MTU of all others. RFC 1191 section 3
+// leaves the minimum to the host, and Linux takes no less than 552 (ip_rt_min_pmtu); IPv6
 // has no link below 1,280 (RFC 8201 section 4); RFC 5927 section 7 is about the attack.
 func (w *Worker) floorMTU(p *pkt) bool {
 	f := w.frame(p)
@@ -142,12 +142,11 @@ func (w *Worker) floorMTU(p *pkt) bool {
 	return true
 }
 
-// errorTranslation is what error p gets on the way of an entry. The packet that
-// it quotes becomes again what it was when it came to Weir. The error itself
-// goes where the entry's packets go and comes from where they seem to come
-// from, whichever router made it: as with Linux' NAT and RFC 5508, requirement
-// 5, nobody sees an address that he does not know and may not reach. Where the
-// entry leaves the source, the error keeps its own.
+// errorTranslation is the translation of error p by an entry. The quoted packet gets back
+// the form in which it came to Weir. The error itself gets the new source and destination
+// of the entry's packets, whichever router made it: as with Linux' NAT and RFC 5508,
+// requirement 5, a host sees no address that it does not know and may not reach. Where the
+// entry keeps the source, so does the error.
 func (w *Worker) errorTranslation(t *header.ErrorTranslation, p *pkt, ref conntrack.Ref) {
 	f, e := w.frame(p), w.conns.Entry(ref)
 	t.Ports = bits.RotateLeft32(e.NewPorts, 16)

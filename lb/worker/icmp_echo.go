@@ -5,11 +5,11 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// A ping in fragments is answered piece by piece, with its own identification: a
-// reply is the request but for the first piece's type, and who asked puts it
-// together. Each piece counts as a ping for the limits.
+// A ping in fragments is answered fragment by fragment, with the same identification: a
+// reply is the request but for the first fragment's type, and the sender reassembles it.
+// Each fragment counts as a ping for the limits.
 
-// ofICMP says whether a packet's protocol is its family's ICMP.
+// ofICMP reports whether a packet's protocol is the ICMP of the address family.
 func ofICMP(p *header.Packet) bool {
 	return p.Family == 4 && p.Proto == header.ProtoICMP || p.Family == 6 && p.Proto == header.ProtoICMPv6
 }
@@ -84,7 +84,7 @@ func (w *Worker) echo(p *pkt) {
 		return
 	}
 	if p.n > 1 && p.L4-p.L3 > ipLen(p.Family) {
-		w.drop(p, DropUnsupported) // what would be left out has the rest in other buffers
+		w.drop(p, DropUnsupported) // the bytes that would be left out continue in other buffers
 		return
 	}
 	if (f[0]|f[6])&1 != 0 || !w.echoes.Take(w.source(p), w.tick) {

@@ -4,11 +4,10 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// onUnmatchedError deals with an error about a packet of no flow that is known; the key
-// is that of the packets that would have led to it. In the one-way modes the flow
-// may be another node's: routers that spread traffic over several Weirs choose one
-// for an error by its own addresses. Any of them knows the endpoint all the same,
-// where it follows from the tuple. Else, for some time after start, it may be
+// onUnmatchedError handles an error about a packet of no known flow; the key is that of the
+// packets that would have caused it. In the DSR modes the flow may be another node's: ECMP
+// routers choose the node of an error by the error's addresses. Any node finds the endpoint
+// all the same, if it follows from the tuple. Else, for some time after start, it may be
 // about a connection that kube-proxy began.
 func (w *Worker) onUnmatchedError(p *pkt) {
 	k := table.DestinationKey(&p.key.W)
@@ -25,8 +24,8 @@ func (w *Worker) onUnmatchedError(p *pkt) {
 	}
 }
 
-// forwardECMPError sends an error about what an endpoint has answered past Weir
-// to the endpoint that every node chooses for the flow. No flow is made of it.
+// forwardECMPError sends an error about an endpoint's direct answer to the endpoint that
+// every node chooses for the flow. It makes no flow.
 func (w *Worker) forwardECMPError(p *pkt, fe *table.FrontendEntry) {
 	if !w.sourceAllowed(p, fe) {
 		return

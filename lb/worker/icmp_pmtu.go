@@ -5,15 +5,14 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// A router on the way to an endpoint may find a tunnel packet too big. Who can send
-// smaller ones is the client: it is told, as by Linux' ip6_tnl, with what of its own
-// packet the error quotes. RFC 1812 and RFC 4443 have routers quote as much as fits;
-// from one that quotes 8 bytes, as RFC 792 had it, nothing can be learnt, and such an
-// error goes to the kernel.
+// A router on the path to an endpoint may find a tunnel packet too big. Only the client can
+// send smaller packets: it gets an error, as from Linux' ip6_tnl, with the quoted part of
+// its packet. By RFC 1812 and RFC 4443 routers quote as much as fits. A quotation of 8
+// bytes, as in RFC 792, says nothing about the inner packet, and the error is punted.
 //
-// Only clients remember it. What one is told concerns it alone, while with an MTU per
-// endpoint here a client that knows the addresses behind Weir could make up an error,
-// and narrow the way of all others.
+// Only clients store the path MTU, each for itself. With an MTU per endpoint here, a client
+// that knows the addresses behind Weir could forge an error and lower the path MTU of all
+// others.
 
 // onTunnelTooBig deals with an error if it is about a tunnel packet of Weir's that was
 // too big; else nothing has been done.
@@ -64,8 +63,8 @@ func (w *Worker) mayTunnel(ref conntrack.Ref) bool {
 	return e.Mode.DSR() && e.Mode != conntrack.ModeL2DSR && w.conns.Conn(ref).State() != conntrack.StateNone
 }
 
-// quotesOuter reports whether the packet that the error quotes has the outer header, and the
-// error is to its sender.
+// quotesOuter reports whether the quoted packet has the outer header, and the error is to
+// the sender of it.
 func (w *Worker) quotesOuter(p *pkt, o *header.Encap, q *header.Quote) bool {
 	f := w.frame(p)
 	quoted := addressPair(f[q.L3:], p.Family)
@@ -78,8 +77,8 @@ func (w *Worker) quotesOuter(p *pkt, o *header.Encap, q *header.Quote) bool {
 	return quoted.W[0] == o.Addr4
 }
 
-// forwardTunnelPMTU makes of error p one about the client's own packet, in, and sends it to
-// the client by the way that it has there.
+// forwardTunnelPMTU turns error p into an error about the client's packet, in, and sends it
+// to the client.
 func (w *Worker) forwardTunnelPMTU(p *pkt, family uint8, in *header.Quote, mtu uint32) {
 	path, ok := w.routes.Lookup(p.key.Src().Addr(), uint32(p.hash))
 	if !ok {

@@ -2,13 +2,12 @@ package worker
 
 import "golang.org/x/sys/unix"
 
-// ageSteps is how long a worker without packets ages flows until it does a round
-// again, its sign of life: some milliseconds, were all that it looks at to be
-// deleted.
+// ageSteps bounds how long a worker without packets ages flows before the next round, the
+// heartbeat: some milliseconds, if all these flows are deleted.
 const ageSteps = 1 << 11
 
-// age does what is due of ageing, while no packet comes. It reports whether the
-// worker has something else to do before it may sleep.
+// age does the due part of ageing while no packet comes. It reports whether the worker has
+// other work before it may sleep.
 func (w *Worker) age() bool {
 	for range ageSteps {
 		if !w.conntrack.Age(w.tick) {
@@ -22,7 +21,7 @@ func (w *Worker) age() bool {
 	return true
 }
 
-// Idle ages what is due, as the worker does before it sleeps, for owners that call Round.
+// Idle ages due flows, as the worker does before it sleeps, for owners that call Round.
 func (w *Worker) Idle() {
 	w.beginRound()
 	for !w.hasWork() && w.age() {
@@ -37,7 +36,7 @@ func (w *Worker) Quiescent() (resume func()) {
 }
 
 // await returns when there is something to do, or after a nap: for the chores.
-// After one that brought nothing it goes straight back to sleep.
+// After a nap without work it goes straight back to sleep.
 func (w *Worker) await() {
 	for n := 0; n < w.spinBudget && !w.pollTimedOut; n++ {
 		if w.hasWork() || w.stop.Load() {
@@ -118,8 +117,8 @@ func (w *Worker) wakeUp() {
 }
 
 // How often an idle worker looks for something to do before it sleeps. Spinning
-// is worth it while packets come during it: each time one does it may last twice
-// as long, and half as long after a sleep. It never costs much more than a
+// is worth it while packets come meanwhile: the spin time doubles with each packet that
+// comes during it, and halves after a sleep. It never costs much more than a
 // sleep and a wake-up do (Karlin et al. 1990): a look takes some 15 ns, the most
 // about 6 us.
 const (

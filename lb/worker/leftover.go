@@ -8,8 +8,8 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// resetLeftover resets what the endpoint holds of the half-open flow whose SNAT port the
-// flow of entry ref has got, so that it takes packet p, the new flow's SYN. Otherwise
+// resetLeftover resets the endpoint's half-open connection whose SNAT port the flow of
+// entry ref has taken over, so that the endpoint takes packet p, the new flow's SYN. Otherwise
 // it answers with a challenge ACK, and the client loses a second.
 func (w *Worker) resetLeftover(p *pkt, ref conntrack.Ref) {
 	seq, ok := w.conntrack.Leftover(ref)
@@ -18,7 +18,7 @@ func (w *Worker) resetLeftover(p *pkt, ref conntrack.Ref) {
 	}
 	a, ok := w.free.pop()
 	if !ok {
-		return // all frames are on their way out: the SYN may have to be sent again
+		return // all frames are in transmission: the SYN may have to be sent again
 	}
 	syn, desc, size := p.Packet, *p.head(), p.size
 	n := int(p.L4) + header.TCPLen

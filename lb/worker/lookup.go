@@ -1,15 +1,15 @@
 package worker
 
-// groupSize is how many packets go through one stage at a time: a stage asks for at
+// groupSize is the number of packets that go through a stage at a time: a stage asks for at
 // most two cache lines per packet, and processors wait for some 16 at once.
 const groupSize = 8
 
-// process runs the stages over the batch, a group at a time, and each stage one group
-// behind the one before it: while the lines that one group needs are on their way the
-// others are worked on.
+// process runs the stages over the batch, a group at a time, and each stage a group behind
+// the previous stage: while the lines of a group are fetched the other groups are
+// processed.
 //
 //  1. parse, key and hash; ask for the bucket of the index
-//  2. find the candidate in the bucket; ask for its entry and its connection
+//  2. find the candidate in the bucket; ask for the entry and the connection
 //  3. compare the keys; rewrite and enqueue, or whatever else the packet needs
 //
 // The third goes in the order of arrival.

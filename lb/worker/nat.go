@@ -14,7 +14,7 @@ const (
 )
 
 // translate rewrites packet p by the recipe of its flow entry: addresses,
-// ports, TTL and checksums. The MAC addresses are the adjacency's business.
+// ports, TTL and checksums. output writes the MAC addresses.
 func (w *Worker) translate(p *pkt, e *conntrack.Entry) {
 	w.translateAddresses(p, e)
 	l4 := w.frame(p)[p.L4:]
@@ -55,9 +55,8 @@ func (w *Worker) translateAddresses(p *pkt, e *conntrack.Entry) {
 	header.RewriteIPv6(ip, src, dst)
 }
 
-// completeChecksum makes sure that a packet with a partial checksum leaves
-// with a whole one: by TX metadata where the way out was granted it, else in
-// software.
+// completeChecksum makes sure that a packet with a partial checksum leaves with a full
+// checksum: by TX metadata if the egress port has it, else in software.
 func (w *Worker) completeChecksum(p *pkt, out *port) {
 	at := uint16(tcpChecksum)
 	if p.Proto == header.ProtoUDP {
@@ -82,8 +81,7 @@ func (w *Worker) sumChecksum(p *pkt) {
 	if p.Proto == header.ProtoUDP {
 		at = udpChecksum
 	}
-	// The field's own content is the pseudo header's sum: summing over it
-	// is what CHECKSUM_PARTIAL means.
+	// The field contains the pseudo header's sum: CHECKSUM_PARTIAL means a sum over it.
 	c := ^header.Fold(w.sum(p, 0, int(p.L4), int(p.L3)+int(p.Len)))
 	if p.Proto == header.ProtoUDP && c == 0 {
 		c = 0xffff
@@ -91,8 +89,8 @@ func (w *Worker) sumChecksum(p *pkt) {
 	binary.LittleEndian.PutUint16(w.frame(p)[int(p.L4)+at:], c)
 }
 
-// sum adds the bytes of packet p from offset from, which its first buffer has,
-// up to offset end, over all its buffers.
+// sum adds the bytes of packet p from offset from, in the first buffer, up to offset end,
+// over all buffers.
 func (w *Worker) sum(p *pkt, initial uint64, from, end int) uint64 {
 	f := w.frame(p)
 	sum := header.Sum(initial, f[from:min(end, len(f))])
@@ -113,8 +111,7 @@ func (w *Worker) sum(p *pkt, initial uint64, from, end int) uint64 {
 	return sum
 }
 
-// translateSCTP writes new ports into an SCTP packet, and what they change into its
-// CRC if it has one.
+// translateSCTP writes new ports into an SCTP packet, and updates the CRC if there is one.
 func translateSCTP(l4 []byte, p *header.Packet, ports uint32) {
 	changed := binary.LittleEndian.Uint32(l4) ^ ports
 	binary.LittleEndian.PutUint32(l4, ports)

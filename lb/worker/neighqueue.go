@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	neighQueueLen        = 256 // packets that may wait on one worker
-	neighQueuePerNextHop = 8   // of them, for one next hop
+	neighQueueLen        = 256 // packets that may wait on a worker
+	neighQueuePerNextHop = 8   // of them, for a next hop
 	// neighQueuePerClass of them are to endpoints and gateways, and as many to clients on the
-	// link, whose addresses may be made up. When a class is full its oldest packet makes
+	// link, whose addresses may be made up. When a class is full the oldest packet makes
 	// room: a next hop that exists answers within a millisecond or two.
 	neighQueuePerClass = neighQueueLen / 2
 )
 
-// queuedPacket is a packet that waits for its next hop's MAC address, untouched.
+// queuedPacket is a packet that waits for the next hop's MAC address, untouched.
 type queuedPacket struct {
 	frames
 	port    int32
@@ -26,8 +26,8 @@ type queuedPacket struct {
 	until   uint32 // tick at which waiting ends
 }
 
-// queueForNeighbor keeps packet p while the kernel resolves its next hop, and asks for that
-// where ask is true. Packets wait for a second at most.
+// queueForNeighbor keeps packet p while the kernel resolves the next hop, and asks for that
+// if ask is true. Packets wait for a second at most.
 func (w *Worker) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool) {
 	if ask {
 		w.router.Resolve(w.id, path.Port, path.NextHop, needed)

@@ -22,12 +22,12 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// SpareFrames is how many frames a worker needs beside those of its fill rings: for
-// packets on their way out or queued.
+// SpareFrames is the number of frames that a worker needs beside those of the fill rings:
+// for packets in transmission or queued.
 const SpareFrames = 4096
 
-// Config is what a worker is made of. The workers of a load balancer share all of it but
-// ID and CPU.
+// Config has the parts of a worker. The workers of a load balancer share all but ID and
+// CPU.
 type Config struct {
 	ID  int
 	CPU int // to be pinned to; -1: none
@@ -103,8 +103,8 @@ func (w *Worker) ID() int { return w.id }
 // CPU returns the CPU that the worker is pinned to, -1 for none.
 func (w *Worker) CPU() int { return w.cfg.CPU }
 
-// Start runs the worker on a thread, and a CPU, of its own, and calls done when it has
-// ended. queues are the descriptors of its queues, to be polled.
+// Start runs the worker on a separate thread and CPU, and calls done when it has ended.
+// queues are the descriptors to poll.
 func (w *Worker) Start(queues []int, log *slog.Logger, done func()) error {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -129,7 +129,7 @@ func (w *Worker) Start(queues []int, log *slog.Logger, done func()) error {
 	return nil
 }
 
-// polled returns the descriptors that wake the worker: its own first, then its queues'.
+// polled returns the descriptors that wake the worker: wakeFD first, then those of the queues.
 func (w *Worker) polled(queues []int) []unix.PollFd {
 	list := []unix.PollFd{{Fd: int32(w.wakeFD), Events: unix.POLLIN}}
 	for _, fd := range queues {
@@ -138,7 +138,7 @@ func (w *Worker) polled(queues []int) []unix.PollFd {
 	return list
 }
 
-// Stop has the worker end after its round.
+// Stop ends the worker after the present round.
 func (w *Worker) Stop() {
 	w.stop.Store(true)
 	if w.wakeFD >= 0 {
@@ -147,7 +147,7 @@ func (w *Worker) Stop() {
 	}
 }
 
-// Close frees what Start took. Preconditions: the worker has ended.
+// Close frees the resources of Start. Preconditions: the worker has ended.
 func (w *Worker) Close() error {
 	if w.wakeFD < 0 {
 		return nil

@@ -20,10 +20,10 @@ type pendingConn struct {
 }
 
 // pendingConns are the connections that a group of packets begins. While forward collects,
-// they wait until all are decided upon and are made together: each needs lines of memory
-// that are in no cache, and these are on their way meanwhile. At any other time a
-// connection is made at once. It takes the last place, which is free again as soon as
-// the connection's first packet goes on.
+// they wait until all are decided, and are made together: each needs lines of memory that
+// are in no cache, and these are fetched meanwhile. At any other time a connection is made
+// at once. It takes the last place, which is free again as soon as the connection's first
+// packet goes on.
 type pendingConns struct {
 	n       int
 	collect bool
@@ -49,8 +49,8 @@ func (o *pendingConns) has(hash uint64) bool {
 	return false
 }
 
-// beginConn decides how a new connection goes. The connection is made, and its first packet
-// sent, at once or, while forward collects, by createPending.
+// beginConn decides the path of a new connection. The connection is made, and the first
+// packet sent, at once or, while forward collects, by createPending.
 func (w *Worker) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry) {
 	if p.TTL <= 1 {
 		w.rejectICMP(p, header.TimeExceeded, 0, DropTTL)
@@ -133,7 +133,7 @@ func (w *Worker) createPending() {
 	w.pending.collect = true
 }
 
-// createConn makes the flow entries of a new connection and sends its first packet.
+// createConn makes the flow entries of a new connection and sends the first packet.
 func (w *Worker) createConn(o *pendingConn) {
 	p, f := o.p, &o.flow
 	ref, outcome := w.conntrack.Create(f)
@@ -174,8 +174,8 @@ func (w *Worker) createConn(o *pendingConn) {
 }
 
 // pickUpMidstream sends packet p, of a TCP connection that began elsewhere, by the flow
-// entry that was made for it. The flow counts as half open until it goes on: of
-// packets from nowhere the table keeps none that is older than a real one's.
+// entry that was made for it. The flow counts as half open until it goes on: the table
+// keeps no flow of a forged packet that is older than a real flow.
 func (w *Worker) pickUpMidstream(p *pkt, ref conntrack.Ref) {
 	var out egress
 	if !w.egressOf(p, ref, &out) || p.Frag != 0 && !w.acceptFragment(p, w.conns.Entry(ref)) {

@@ -46,11 +46,10 @@ func (w *Worker) forwardWithoutFlow(p *pkt, fe *table.FrontendEntry, ep *table.E
 	return true
 }
 
-// onTableFull deals with the first packet of a connection for which the flow table
-// has no room. In the one-way modes it goes to the endpoint that follows from its
-// tuple, as do those after it: no packet of the connection needs a flow. Where that
-// is not the choice of the Service's algorithm (random, least-conn), a full table
-// takes the choice from it.
+// onTableFull handles the first packet of a connection for which the flow table has no
+// room. In the DSR modes it goes to the endpoint that follows from the tuple, as do later
+// packets: none needs a flow. That replaces the choice of the algorithms random and
+// least-conn.
 func (w *Worker) onTableFull(o *pendingConn) {
 	p := o.p
 	if !o.flow.Mode.DSR() || p.Frag != 0 {

@@ -7,11 +7,11 @@ import (
 )
 
 // A new connection that finds no SNAT port, or no room in the flow table, is not
-// refused while there is another way to serve it.
+// refused while another choice can serve it.
 
 const (
-	// otherSources and otherEndpoints bound what is tried in place of an exhausted
-	// SNAT source and endpoint. Each try in vain costs as much as a refusal.
+	// otherSources and otherEndpoints bound the tries in place of an exhausted SNAT source
+	// and endpoint. Each try in vain costs as much as a refusal.
 	otherSources   = 3
 	otherEndpoints = 3
 	// nextPick takes a hash to that of the next try (odd; 2^64 / golden ratio).
@@ -40,7 +40,7 @@ func (v *failedTries) note(endpoint, tick uint32) {
 	e.n++
 }
 
-// createElsewhere makes a connection whose SNAT ports towards its endpoint are exhausted
+// createElsewhere makes a connection whose SNAT ports towards the endpoint are exhausted
 // from another SNAT source, or else to another endpoint. Every node tries the same
 // endpoints in the same order.
 func (w *Worker) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
@@ -73,15 +73,15 @@ func (w *Worker) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outco
 	return 0, outcome
 }
 
-// mayMove reports whether any endpoint of the pool serves the connection: not where
-// the client or its connection ID has one of its own.
+// mayMove reports whether any endpoint of the pool serves the connection: not where the
+// client or the connection ID names an endpoint.
 func (o *pendingConn) mayMove() bool {
 	pool := o.fe.Pool
 	return pool.Len() > 1 && pool.AffinitySeconds() == 0 && !o.fe.FollowsConnectionIDs()
 }
 
 // otherEndpoint is the n-th endpoint to try for a tuple's hash: of a small pool each in
-// turn, of a larger one that of another slot.
+// turn, of a larger pool the endpoint of another slot.
 func otherEndpoint(pool *table.PoolEntry, hash, n uint64) *table.EndpointEntry {
 	if size := uint64(pool.Len()); size <= otherEndpoints {
 		return &pool.Endpoints()[(hash+n)%size]
@@ -89,8 +89,8 @@ func otherEndpoint(pool *table.PoolEntry, hash, n uint64) *table.EndpointEntry {
 	return pool.Pick(hash + (n+1)*nextPick)
 }
 
-// createTo makes a connection to another endpoint than its present one. It does
-// nothing, and returns NoPort, where that would be the same one or take another mode.
+// createTo makes a connection to another endpoint than the present. It does nothing, and
+// returns NoPort, if that is the same endpoint or needs another mode.
 func (w *Worker) createTo(o *pendingConn, ep *table.EndpointEntry) (conntrack.Ref, conntrack.Outcome) {
 	if ep == o.ep {
 		return 0, conntrack.NoPort

@@ -8,17 +8,16 @@ import (
 	"github.com/weirlb/weir/lb/route"
 )
 
-// nextHopRef is a connection's word for one direction: the stamp of the adjacency in bits
+// nextHopRef is a connection's word for a direction: the stamp of the adjacency in bits
 // 32..63, the route's MTU in 16..31 and the adjacency's number in 0..15.
 func nextHopRef(stamp uint32, path *route.Path, n uint32) uint64 {
 	return uint64(stamp)<<32 | uint64(min(path.MTU, 0xffff))<<16 | uint64(n&0xffff)
 }
 
-// nextHopOf is the way out for a packet of the entry, with the MAC address to
-// send to and the MTU of link and route; nil when it cannot be used now, the
-// packet then having been dealt with. The connection's word holds what was
-// found: after a change of routes each flow asks once again, at its next
-// packet.
+// nextHopOf is the next hop for a packet of the entry, with the MAC address and the MTU of
+// link and route. It is nil if it cannot be used now; then the packet is consumed. The
+// connection's word stores the result: after a change of routes each flow looks up again,
+// at the next packet.
 func (w *Worker) nextHopOf(p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref) (*route.Adjacency, uint64, uint32) {
 	adjWord := &c.Adj[0]
 	if !ref.Forward() {
@@ -53,10 +52,11 @@ func (w *Worker) nextHopOf(p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref co
 	return adj, mac, min(adj.MTU(), path.MTU)
 }
 
-// resolveNextHop is the next hop of a path, with the MAC address to send to, and the word by which a
-// connection may find it again, 0 for none; nil when it cannot be used now, the packet
-// then having been dealt with. needed is true where an endpoint or a gateway is there.
-// Only next hops that have answered get a word: another's number is soon given away.
+// resolveNextHop is the next hop of a path, with the MAC address to send to, and the word
+// by which a connection may find it again, 0 for none; nil when it cannot be used now,
+// the packet then having been dealt with. needed is true where an endpoint or a gateway
+// is there. Only next hops that have answered get a word: another's number is soon given
+// away.
 func (w *Worker) resolveNextHop(p *pkt, path *route.Path, needed bool) (adj *route.Adjacency, mac, word uint64) {
 	n, ok := w.router.Adjacency(path.Port, path.NextHop)
 	if !ok {
@@ -93,8 +93,8 @@ func (w *Worker) onNoRoute(p *pkt, why route.Kind) {
 	w.rejectICMP(p, header.HostUnreachable, 0, DropNoRoute)
 }
 
-// egress is how a packet leaves: its next hop, and the tunnel to its endpoint if the
-// flow's answers pass Weir by.
+// egress is the path of a packet out of Weir: the next hop and, for DSR, the tunnel to the
+// endpoint.
 type egress struct {
 	adj    *route.Adjacency
 	mac    uint64 // of the next hop
@@ -131,8 +131,8 @@ func (out *egress) whole(p *pkt) bool {
 	return uint32(p.Len) <= out.mtu || !out.dsr && uint32(p.Len) <= out.adj.MTU()
 }
 
-// tooBig reports whether packet p is larger than its way out takes and may not be
-// divided. Then it has been answered or dropped.
+// tooBig reports whether packet p is larger than the MTU of the path and may not be
+// fragmented. Then it has been answered or dropped.
 func (w *Worker) tooBig(p *pkt, out *egress) bool {
 	mtu := out.mtu
 	if uint32(p.Len) <= mtu {

@@ -7,8 +7,8 @@ import (
 	"github.com/weirlb/weir/lb/route"
 )
 
-// output sends packet p, translated unless it goes through a tunnel, on its way out. It
-// divides a packet that is larger than the way out takes: see tooBig.
+// output sends packet p, translated unless it goes through a tunnel. It fragments a packet
+// that is larger than the MTU: see tooBig.
 func (w *Worker) output(p *pkt, out *egress) {
 	if out.dsr {
 		header.DecrementTTL(w.frame(p)[p.L3:], p.Family)
@@ -26,13 +26,13 @@ func (w *Worker) output(p *pkt, out *egress) {
 		w.outputWhole(p, out)
 		return
 	}
-	if p.Frag == 0 && !out.dsr { // a fragment has got its number from acceptFragment
+	if p.Frag == 0 && !out.dsr { // a fragment has its identification from acceptFragment
 		p.SetID(w.frame(p), w.nextID(p.ref))
 	}
 	w.outputFragments(p, out)
 }
 
-// outputWhole puts the outer header on packet p, where it gets one, and sends it.
+// outputWhole puts the outer header, if any, on packet p and sends it.
 func (w *Worker) outputWhole(p *pkt, out *egress) {
 	if out.dsr && !out.tunnel.l2dsr && !w.encapsulate(p, &out.tunnel.outer) {
 		w.drop(p, DropUnsupported)
@@ -55,8 +55,8 @@ func (w *Worker) outputTo(p *pkt, adj *route.Adjacency, mac uint64) {
 	w.outputPort(p, int32(port))
 }
 
-// outputPort puts the packet on its way out of a port, or hands it to the worker
-// that owns the port's queue.
+// outputPort gathers the packet at a port, or hands it off to the worker that owns the
+// port's queue.
 func (w *Worker) outputPort(p *pkt, out int32) {
 	port := &w.ports[out]
 	if port.Queue == nil {
@@ -89,8 +89,8 @@ func (w *Worker) pushTag(p *pkt, tag uint32) {
 	p.size += header.TagLen
 }
 
-// untag takes the VLAN tag off the packet. It names a network on the way in: on the way
-// out the port says which tag its packets get.
+// untag takes the VLAN tag off the packet. It names the ingress network; the egress port
+// has a tag of its own.
 func (w *Worker) untag(p *pkt) {
 	f := w.frame(p)
 	n := p.L3 - header.EthernetLen

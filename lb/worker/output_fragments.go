@@ -7,14 +7,14 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// An IPv4 packet without DF that does not fit the way out leaves in fragments (RFC 791
-// section 3.2, RFC 1812 section 4.2.2.7), each in one frame of its own: a fragment may
-// be smaller than the MTU. A fragment is divided in the same way. In a tunnel each
-// fragment gets an outer header of its own: the endpoint reassembles what the client
-// sent, and nothing before it is decapsulated (RFC 4459 section 3.4).
+// An IPv4 packet without DF that does not fit the MTU leaves in fragments (RFC 791 section
+// 3.2, RFC 1812 section 4.2.2.7), each in a separate frame: a fragment may be smaller than
+// the MTU. Fragments are divided likewise. In a tunnel each fragment gets an outer header:
+// the endpoint decapsulates first and reassembles the client's packet then (RFC 4459
+// section 3.4).
 
-// maxFragments of one packet: what its buffers make with the MTU that every host
-// takes, 576 bytes.
+// maxFragments of a packet: those of full buffers with the MTU that every host accepts, 576
+// bytes.
 const maxFragments = (maxBuffers*xsk.FrameSize)/((576-header.IPv4Len)&^7) + 1
 
 // moreFragments is MF in the flags and offset of an IPv4 header.
@@ -33,7 +33,7 @@ func (w *Worker) fragmentPayload(p *header.Packet, mtu uint32) int {
 	return max(min(int(mtu), room)-ipv4Len(p), 0) &^ 7
 }
 
-// ipv4Len is the length of packet p's IPv4 header with its options.
+// ipv4Len is the length of packet p's IPv4 header with options.
 func ipv4Len(p *header.Packet) int { return int(p.L4 - p.L3) }
 
 // outputFragments sends packet p, an IPv4 packet, in fragments.
@@ -51,7 +51,7 @@ func (w *Worker) outputFragments(p *pkt, out *egress) {
 		a, ok := w.free.pop()
 		if !ok {
 			w.freeBuffers(made[:n])
-			w.drop(p, DropTxFull) // all frames are on their way out
+			w.drop(p, DropTxFull) // all frames are in transmission
 			return
 		}
 		made[n] = w.makeFragment(p, a, at, min(step, payload-at))
@@ -61,7 +61,7 @@ func (w *Worker) outputFragments(p *pkt, out *egress) {
 	p.n = 1
 	whole := p.Packet
 	for _, d := range made[:n] {
-		p.Packet = whole // tags that the fragment before lost or got have moved its offsets
+		p.Packet = whole // tags that the previous fragment lost or got have moved the offsets
 		p.Len = uint16(d.Len - uint32(p.L3))
 		*p.head(), p.size = d, d.Len
 		w.outputWhole(p, out)
@@ -92,7 +92,7 @@ func (w *Worker) makeFragment(p *pkt, a uint64, at, n int) xsk.Desc {
 	return xsk.Desc{Addr: a, Len: uint32(len(g))}
 }
 
-// gather copies bytes of packet p, from an offset in it on, over all its buffers.
+// gather copies bytes of packet p, from an offset on, over all buffers.
 func (w *Worker) gather(to []byte, p *pkt, from int) {
 	for _, d := range p.bufs() {
 		if from >= int(d.Len) {

@@ -11,12 +11,12 @@ const (
 	// batchSize is how many packets go through the stages together. 64 is
 	// the point past which larger batches gained nothing in measurements.
 	batchSize = 64
-	// maxBuffers is how many frames one packet may span: a 9,000-byte packet
+	// maxBuffers is the number of frames that a packet may span: a 9,000-byte packet
 	// takes three of 4,096 bytes.
 	maxBuffers = 4
 )
 
-// frames are the buffers of one packet, and the port by which it came.
+// frames are the buffers of a packet, and the ingress port.
 type frames struct {
 	desc [maxBuffers]xsk.Desc
 	size uint32 // the frame's length over all buffers
@@ -30,8 +30,8 @@ func (f *frames) head() *xsk.Desc { return &f.desc[0] }
 // bufs returns all buffers.
 func (f *frames) bufs() []xsk.Desc { return f.desc[:f.n] }
 
-// the packets a packet on the way through the stages. It is consumed exactly once: sent,
-// dropped, queued, handed over or punted.
+// pkt is a packet in the stages. It is consumed exactly once: sent, dropped, queued, handed
+// off or punted.
 type pkt struct {
 	header.Packet
 	state pktState
@@ -53,18 +53,19 @@ const (
 	consumed pktState = iota
 	// slow: parsed, with a key.
 	slow
-	// fast: as slow, and it is whole, in one buffer with room for what the fast path
-	// touches, and neither begins nor ends a connection, nor its own lifetime.
+	// fast: as slow, and the packet is whole, in a single buffer with room for the bytes
+	// that the fast path touches, and neither begins nor ends a connection. The TTL does
+	// not expire.
 	fast
 )
 
-// batch is a set of packets on their way through the stages.
+// batch is a set of packets in the stages.
 type batch struct {
 	n int
 	// received are the descriptors of a reception.
 	received [batchSize]xsk.Desc
 	pkts     [batchSize]pkt
-	// hash and ref are the look-up's: what it is asked and what it finds.
+	// hash and ref are the arguments and the results of the look-up.
 	hash [batchSize]uint64
 	ref  [batchSize]conntrack.Ref
 }
@@ -83,7 +84,7 @@ func (w *Worker) frame(p *pkt) []byte {
 	return w.area[d.Addr : d.Addr+uint64(d.Len) : (d.Addr|w.frameMask)+1]
 }
 
-// drop counts the packet under its reason and frees its frames.
+// drop counts the packet under the reason and frees all frames.
 func (w *Worker) drop(p *pkt, reason Drop) {
 	w.counts.drops[reason]++
 	w.sampleDrop(p, reason)

@@ -2,9 +2,9 @@ package worker
 
 import "github.com/weirlb/weir/lb/xsk"
 
-// Queue is one queue of one interface as its worker uses it; *xsk.Socket is
-// one, and lbtest.Memory another. All frames are pieces of one umem: a
-// descriptor's address is an offset into it. A worker calls a Queue once per
+// Queue is a queue of an interface as the worker uses it, implemented by *xsk.Socket and
+// lbtest.Memory. All frames are parts of the same umem: a descriptor's address is an offset
+// into it. A worker calls a Queue once per
 // batch, never per packet. Only the worker that owns it may call it.
 type Queue interface {
 	// Receive takes up to len(out) descriptors of received frames; it never
@@ -15,10 +15,10 @@ type Queue interface {
 	// Fill gives the queue frames to receive into, and returns how many it
 	// had room for.
 	Fill(addrs []uint64) int
-	// Transmit puts descriptors on the way out, and returns how many fitted:
-	// always whole packets.
+	// Transmit puts descriptors on the TX ring, and returns how many fitted: always whole
+	// packets.
 	Transmit(descs []xsk.Desc) int
-	// Kick makes sure that what was put on the way out is being sent.
+	// Kick makes the kernel send the descriptors of the TX ring.
 	Kick() error
 	// Complete takes back frames that have been sent.
 	Complete(out []uint64) int
@@ -33,8 +33,8 @@ type Port struct {
 	Queue Queue // nil: the worker owns no queue of the interface
 	Ring  int   // descriptors of the queue's fill ring
 	Owner int32 // the worker to hand packets to when Queue is nil
-	// Tag and Under are of a VLAN's port, which has no queue: its packets leave
-	// by port Under with this EtherType and number. Tag is 0 of any other.
+	// Tag and Under are of a VLAN's port, which has no queue: packets leave by port Under
+	// with this EtherType and number. Tag is 0 for any other port.
 	Tag   uint32
 	Under int32
 	// Interface is the kernel index of the interface under which routes know the port.
@@ -43,7 +43,7 @@ type Port struct {
 	Metadata bool
 }
 
-// port is a Port with what the worker has at it.
+// port is a Port with the worker's state of it.
 type port struct {
 	Port
 	filled  int // frames in the kernel's hands for receiving
@@ -53,7 +53,7 @@ type port struct {
 	tx      [txQueueLen]xsk.Desc
 }
 
-// freeList is a LIFO of free frames: the one used last is the warmest.
+// freeList is a LIFO of free frames: the frame used last is the warmest in cache.
 type freeList struct {
 	addr []uint64
 }
@@ -94,7 +94,7 @@ func (w *Worker) Refill() {
 		}
 		from := len(w.free.addr) - want
 		n := p.Queue.Fill(w.free.addr[from:])
-		// Fill takes from the front of what it is given: keep the rest.
+		// Fill takes from the front: keep the rest.
 		left := copy(w.free.addr[from:], w.free.addr[from+n:])
 		w.free.addr = w.free.addr[:from+left]
 		p.filled += n
@@ -119,8 +119,8 @@ func (w *Worker) complete() {
 	}
 }
 
-// flush puts what was gathered on the rings and wakes the kernel. What does
-// not fit is dropped and counted: a full ring is the next hop's congestion.
+// flush puts the gathered packets on the rings and wakes the kernel. Packets that do not
+// fit are dropped and counted: a full ring is the next hop's congestion.
 func (w *Worker) flush() {
 	for i := range w.ports {
 		p := &w.ports[i]
@@ -133,25 +133,25 @@ func (w *Worker) flush() {
 	}
 }
 
-// kick has the kernel send. After an error, of an interface that is down or
-// gone, what is on the ring stays there, and is tried again every round.
+// kick makes the kernel send. After an error, of an interface that is down or gone, packets
+// stay on the ring and are retried every round.
 func (w *Worker) kick(p *port) {
 	if p.Queue.Kick() != nil {
 		w.counts.txErrors++
 	}
 }
 
-// transmitFrom gives the kernel what was gathered from number from on, as far as there is
-// room, and returns how many descriptors it took. A port has no more than its
-// part of the frames on the way out: ports whose devices are stuck would take
-// all in the end, and leave the others none to receive into.
+// transmitFrom gives the kernel the gathered packets from number from on, as far as there
+// is room, and returns how many descriptors it took. A port has no more than a fixed share
+// of the frames in transmission: ports of stuck devices would take all in the end, and
+// leave the others none to receive into.
 func (w *Worker) transmitFrom(p *port, from int) int {
 	n := p.Queue.Transmit(p.tx[from:min(p.txn, from+max(0, w.sendMax-p.sending))])
 	p.sending += n
 	return n
 }
 
-// transmit empties what was gathered at a port.
+// transmit sends the packets gathered at a port.
 func (w *Worker) transmit(p *port) {
 	n := w.transmitFrom(p, 0)
 	if n < p.txn {

@@ -4,16 +4,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PortUpdate tells a running worker which of its ports have come, changed or gone. The
-// worker carries it out between two rounds. It has room for all ports there can be from
-// the start, so that none ever moves.
+// PortUpdate describes ports of a running worker that have come, changed or gone. The
+// worker carries it out between two rounds. The worker has room for the greatest number of
+// ports from the start, so that none ever moves.
 type PortUpdate struct {
 	Ports []PortChange
 	// Queues are the descriptors of all queues that the worker then has, to be polled.
 	Queues []int
 	// Devices is the number of interfaces with queues.
 	Devices int
-	// Frames are the worker's again: the kernel had them by way of queues let go earlier.
+	// Frames return to the worker: the kernel had them in queues that were closed earlier.
 	Frames []uint64
 }
 
@@ -29,7 +29,7 @@ func (w *Worker) Update(u *PortUpdate) {
 	w.wakeUp()
 }
 
-// Updated reports whether the worker has carried out its last update.
+// Updated reports whether the worker has carried out the last update.
 func (w *Worker) Updated() bool { return w.change.Load() == nil }
 
 // SetPort sets a port. Preconditions: the worker has not started.
@@ -48,15 +48,15 @@ func (w *Worker) SetDevices(n int) { w.sendMax = sendShare(n) }
 // AddFrame gives the worker a frame. Preconditions: the worker has not started.
 func (w *Worker) AddFrame(addr uint64) { w.free.push(addr) }
 
-// portUpdate is a PortUpdate with what the worker makes of it.
+// portUpdate is a PortUpdate with the worker's state of it.
 type portUpdate struct {
 	PortUpdate
 	pollFD  []unix.PollFd
 	sendMax int
 }
 
-// sendShare is how many frames one of the ports with queues may have on the way
-// out: as many as leave the fill rings whole when all ports but one are stuck.
+// sendShare is the number of frames in transmission that a port with queues may have: as
+// many as leave the fill rings whole when all ports but one are stuck.
 func sendShare(ports int) int {
 	return (SpareFrames - neighQueueLen*maxBuffers - fragQueueFrames) / max(1, ports-1)
 }

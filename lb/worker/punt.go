@@ -2,9 +2,9 @@ package worker
 
 import "github.com/weirlb/weir/lb/header"
 
-// punt passes a packet that is not Weir's to the kernel, through the host
-// port and unchanged but for the MAC addresses. One that came from the host
-// port is dropped under the reason given: no loop.
+// punt passes a packet that is not Weir's to the kernel, through the host veth and
+// unchanged but for the MAC addresses. A packet that came from the host veth is dropped
+// under the reason given: no loop.
 func (w *Worker) punt(p *pkt, reason Drop) {
 	if p.Frag != 0 && p.datagram != nil {
 		p.datagram.Punted = true

@@ -9,19 +9,18 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// A QUIC connection outlasts its client's address: what stays are the bytes of its
-// connection IDs that name the server. Where a Service says which these are, Weir
-// reads them in the endpoints' own answers on flows that it forwards, and sends a
-// datagram without a flow to the endpoint that it names.
+// A QUIC connection outlasts the client's address: the bytes of the connection IDs that
+// name the server stay. If a Service declares these bytes, Weir reads them in the
+// endpoints' answers on forwarded flows, and sends a datagram without a flow to the named
+// endpoint.
 //
-// The one-way modes have no part in it: there the answers do not pass, and what is
-// computed from a server's name leads to the server only by chance.
+// The DSR modes have no part in it: there the answers do not pass Weir.
 
 // cidMapSize is for how many names of servers there is room: 512 KiB.
 const cidMapSize = 1 << 16
 
-// cidSeconds is how long a name is known after the last handshake of its
-// endpoint. It is less than what an affinity.Store tells apart.
+// cidSeconds is the lifetime of a name after the last handshake of the endpoint. It is less
+// than the range of an affinity.Store.
 const cidSeconds = 24 * 60 * 60
 
 // NewCIDs makes the store of the endpoints of QUIC connection IDs.
@@ -30,17 +29,16 @@ func NewCIDs(flows *conntrack.Table) *affinity.Store {
 	return affinity.New(cidMapSize, [2]uint64{seed[1], seed[2]})
 }
 
-// udpPayload is what packet p's first buffer has of a UDP packet's payload.
+// udpPayload is the part of a UDP packet's payload in packet p's first buffer.
 func (w *Worker) udpPayload(p *pkt) []byte {
 	f := w.frame(p)
 	from, to := int(p.L4)+header.UDPLen, min(len(f), int(p.L3)+int(p.Len))
 	return f[min(from, to):to]
 }
 
-// endpointByCID is the endpoint that packet p, which belongs to no flow, asks for by
-// its connection ID; nil if it asks for none, or for one that is not known, or is no
-// endpoint of the Service any more. An endpoint that gets no new clients still gets
-// those that know it.
+// endpointByCID is the endpoint that packet p, which belongs to no flow, names by its
+// connection ID; nil if there is no name, or an unknown name, or the endpoint is no longer
+// in the Service. An endpoint without new clients still gets those that name it.
 func (w *Worker) endpointByCID(p *pkt, fe *table.FrontendEntry) *table.EndpointEntry {
 	if !fe.FollowsConnectionIDs() || p.Frag != 0 { // QUIC does not fragment
 		return nil
@@ -56,17 +54,16 @@ func (w *Worker) endpointByCID(p *pkt, fe *table.FrontendEntry) *table.EndpointE
 	return fe.Server(number)
 }
 
-// mayCarryCID says whether packet p of a watched entry is one to learn from: of an
-// established connection hardly any is.
+// mayCarryCID reports whether packet p of a watched entry may name its endpoint: hardly any
+// packet of an established connection does.
 func (w *Worker) mayCarryCID(p *pkt) bool {
 	d := w.udpPayload(p)
 	return len(d) > 0 && header.QUICLong(d[0])
 }
 
-// learnCID reads in packet p, of a reverse entry that is watched, which server its
-// endpoint calls itself. A name that is known to be another endpoint's stays with
-// that one as long as it is there: who answers in an endpoint's name, on one
-// flow whose ports he has guessed, does not draw the clients of another.
+// learnCID reads the server name in packet p, of a watched reverse entry. A known name
+// stays with its endpoint as long as that exists: an attacker that forges an answer, on a
+// flow whose ports it has guessed, does not draw the clients of another endpoint.
 func (w *Worker) learnCID(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
 	id := header.QUICSource(w.udpPayload(p))
 	if id == nil || p.Frag != 0 {

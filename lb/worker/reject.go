@@ -7,8 +7,8 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// rejectTCP answers packet p with a RST, at the rate that is allowed, unless it is one
-// itself (RFC 9293 section 3.10.7.1).
+// rejectTCP answers packet p with a RST, within the rate limit, unless p is a RST (RFC 9293
+// section 3.10.7.1).
 func (w *Worker) rejectTCP(p *pkt, reason Drop) {
 	if p.Flags&header.RST != 0 || !w.mayReject(p) {
 		w.drop(p, reason)
@@ -53,16 +53,15 @@ func (w *Worker) mayReject(p *pkt) bool {
 	return fragment.Offset == 0
 }
 
-// outputReply sends what packet p's first frame was turned into back by the way it
-// came.
+// outputReply sends the reply in packet p's first frame back by the ingress port.
 func (w *Worker) outputReply(p *pkt, n int) {
 	w.shrinkTo(p, n)
 	w.outputBack(p)
 }
 
-// outputBack sends what was made of packet p back by the port that it came by, and into
-// its VLAN. A priority tag (VLAN 0, IEEE 802.1Q section 6.9.1) names no VLAN: the
-// sender alone chose it, and the answer has none.
+// outputBack sends the reply made of packet p back by the ingress port, in the same VLAN.
+// A priority tag (VLAN 0, IEEE 802.1Q section 6.9.1) names no VLAN: the sender alone
+// chose it, and the answer has none.
 func (w *Worker) outputBack(p *pkt) {
 	if p.L3 == header.EthernetLen+header.TagLen && binary.BigEndian.Uint16(w.frame(p)[header.EthernetLen:])&0xfff == 0 {
 		w.untag(p)
@@ -70,8 +69,8 @@ func (w *Worker) outputBack(p *pkt) {
 	w.outputPort(p, p.in)
 }
 
-// shrinkTo leaves of packet p the first n bytes of its first frame, and frees its
-// other frames.
+// shrinkTo leaves of packet p the first n bytes of the first frame, and frees the other
+// frames.
 func (w *Worker) shrinkTo(p *pkt, n int) {
 	w.freeBuffers(p.bufs()[1:])
 	p.n, p.size = 1, uint32(n)
@@ -79,8 +78,8 @@ func (w *Worker) shrinkTo(p *pkt, n int) {
 	d.Len, d.Options = uint32(n), 0
 }
 
-// onParseError deals with a packet that is not a whole TCP, UDP or SCTP packet: what may
-// well be the kernel's business goes back to it, the malformed is dropped.
+// onParseError handles a packet that is not a whole TCP, UDP or SCTP packet. Packets that
+// the kernel may handle are punted, malformed packets dropped.
 func (w *Worker) onParseError(p *pkt, problem header.Problem) {
 	switch problem {
 	case header.NotIP:
@@ -128,9 +127,9 @@ func (w *Worker) sourceOf(ip []byte, family uint8) uint64 {
 	return hi ^ lo
 }
 
-// The most packets that a worker makes by itself per second: RSTs for a whole
-// Service that has just lost its endpoints, ICMP errors as Linux limits its own
-// (net.ipv4.icmp_msgs_per_sec), and echo replies. The limits per source leave
+// Limits of the packets that a worker originates per second: RSTs for a whole Service that
+// has just lost all endpoints, ICMP errors with Linux' limit (net.ipv4.icmp_msgs_per_sec),
+// and echo replies. The limits per source leave
 // room for a gateway with many hosts behind it.
 const (
 	resetsPerSecond = 10000

@@ -46,9 +46,9 @@ func (w *Worker) endpointRemoved(p *pkt, ref conntrack.Ref) bool {
 	return true
 }
 
-// resetConn ends a connection for whoever speaks, with a RST that has the number that
-// he has acknowledged. The flow stays as one that was reset, so that the other side
-// is told as well when it speaks, and is forgotten soon after the last word.
+// resetConn ends a connection with a RST to the sender of packet p, with the acknowledged
+// number. The flow stays in state CLOSE, so that the next packet of the other side is
+// answered by a RST too, and is forgotten soon after the last packet.
 func (w *Worker) resetConn(p *pkt, ref conntrack.Ref) {
 	w.conns.Abort(ref, w.tick)
 	w.rejectTCP(p, DropEndpointGone)

@@ -13,8 +13,8 @@ import (
 // check.
 type ReversePathFilter uint8
 
-// Reverse path filters. A source without a route, or with one that leads where a
-// default route does, passes ReversePathAuto by every interface.
+// Reverse path filters. A source without a route, or with a route to the interface of a
+// default route, passes ReversePathAuto by every interface.
 const (
 	// ReversePathAuto is strict where source ranges admit the client, and loose for
 	// all other frontends.

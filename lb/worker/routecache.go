@@ -5,12 +5,12 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// routeCacheSize is how many endpoints' ways a worker remembers: those of nearly all new
-// connections, each of which would cost a route look-up and one of the next hop.
+// routeCacheSize is the number of endpoints whose routes a worker caches: those of nearly
+// all new connections. A miss costs a route look-up and a next hop look-up.
 const routeCacheSize = 1024
 
-// cachedRoute is the way to an endpoint under one epoch of the routes. Numbers of
-// endpoints are given anew, so its address tells.
+// cachedRoute is the route to an endpoint in an epoch of the routes. Numbers of endpoints
+// are reused, so the address decides.
 type cachedRoute struct {
 	epoch, number uint32
 	family        uint8
@@ -20,8 +20,8 @@ type cachedRoute struct {
 	path    route.Path
 }
 
-// routeTo is the way to an endpoint. What it returns holds until the next call; when
-// there is no way only path.Kind does.
+// routeTo is the route to an endpoint. The result holds until the next call; without a
+// route only path.Kind is valid.
 func (w *Worker) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute, bool) {
 	k := &w.routeCache[ep.Number%routeCacheSize]
 	if k.epoch == w.epoch && k.number == ep.Number && k.w0 == ep.W0 && k.w1 == ep.W1 && k.family == ep.Family &&

@@ -8,14 +8,15 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// SCTP (RFC 9260). An association has one address on each side here: packets to
-// or from a second one would be of another flow, and go to another endpoint. Who
-// announces one is refused, so that he notices at once and not when a path fails.
+// SCTP (RFC 9260). An association has a single address on each side here: packets to or
+// from a second address would be of another flow, and go to another endpoint. A peer that
+// announces a second address is refused, so that the error shows at once and not when a
+// path fails.
 // Addresses that are added later (RFC 5061) are not looked for.
 //
-// The CRC covers no address: it is changed by what the new ports change, which
-// depends on the packet's length alone, so that one over all of it is neither
-// verified nor repaired. Only one that is left to the device is computed.
+// The CRC covers no address: it is updated for the new ports, by a difference that depends
+// on the packet's length alone, so that a full CRC is neither verified nor repaired. Only a
+// CRC that is left to the device is computed.
 
 // trackSCTP follows packet p of an entry's flow; false when it has been dealt with.
 func (w *Worker) trackSCTP(p *pkt, ref conntrack.Ref) bool {
@@ -45,9 +46,8 @@ func (w *Worker) trackSCTP(p *pkt, ref conntrack.Ref) bool {
 	return true
 }
 
-// singleHomed says whether the INIT that packet p is may begin an association. In
-// the modes in which flows are taken up in the middle any other packet may. What
-// may not has been dealt with.
+// singleHomed reports whether packet p, an INIT, may begin an association. In modes with
+// midstream pickup any other packet may. A packet that may not is consumed.
 func (w *Worker) singleHomed(p *pkt) bool {
 	if p.Flags != header.ChunkInit {
 		return true
@@ -62,8 +62,7 @@ func (w *Worker) singleHomed(p *pkt) bool {
 	return sound && single
 }
 
-// rejectSCTP answers packet p with an ABORT, or what else is due, at the rate that
-// is allowed.
+// rejectSCTP answers packet p with an ABORT, or another due chunk, within the rate limit.
 func (w *Worker) rejectSCTP(p *pkt, reason Drop) {
 	if !w.mayReject(p) {
 		w.drop(p, reason)
@@ -84,9 +83,9 @@ func (w *Worker) rejectSCTP(p *pkt, reason Drop) {
 	w.outputReply(p, p.Refuse(f))
 }
 
-// mayFragmentSCTP says whether fragments of an SCTP packet can go by an entry: not if it
-// changes the ports. What that changes in the CRC depends on the length of the whole
-// packet, which the first fragment does not tell.
+// mayFragmentSCTP reports whether an entry can forward fragments of an SCTP packet: not if
+// it changes the ports. The change of the CRC depends on the length of the whole packet,
+// which the first fragment does not have.
 func mayFragmentSCTP(d *fragtrack.Datagram, e *conntrack.Entry) bool {
 	return e.Mode.DSR() || d.Ports == e.NewPorts
 }

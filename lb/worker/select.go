@@ -6,8 +6,8 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// selectEndpoint is the endpoint for a new flow of the tuple. The frontend's pool has
-// one.
+// selectEndpoint is the endpoint for a new flow of the tuple. The frontend's pool is not
+// empty.
 func (w *Worker) selectEndpoint(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
 	pool := fe.Pool
 	if seconds := pool.AffinitySeconds(); seconds != 0 {
@@ -19,9 +19,9 @@ func (w *Worker) selectEndpoint(fe *table.FrontendEntry, k *conntrack.Key) *tabl
 	return pool.Select(&k.W, &w.rng, w.tick)
 }
 
-// selectSticky is the endpoint that the client used last, while it is one that
-// may be used and was so within the affinity's time; else one that follows from
-// the client's address alone, so that another node would choose it too.
+// selectSticky is the endpoint that the client used last, while that may be used and was
+// used within the affinity's time; else the endpoint that follows from the client's address
+// alone, so that another node would choose it too.
 func (w *Worker) selectSticky(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
 	ep := w.stickyEndpoint(fe, k, seconds)
 	w.affinity.Put(fe.AffinityKey(&k.W), ep.Number, w.tick/secondTicks)
@@ -38,14 +38,14 @@ func (w *Worker) stickyEndpoint(fe *table.FrontendEntry, k *conntrack.Key, secon
 	return fe.Pool.Select(&k.W, &w.rng, w.tick)
 }
 
-// leastConnScan is up to how many endpoints least connections looks at all of. Of
-// more it draws two and takes the better one, which is nearly as good
+// leastConnScan is the size of the largest pool that least connections scans whole. In a
+// larger pool it draws two and takes the better, which is nearly as good
 // (Mitzenmacher, The Power of Two Choices, 2001): a new flow costs at most this
 // many loads.
 const leastConnScan = 8
 
 // leastLoaded is the endpoint with the fewest open connections for its weight,
-// those of this node's Weir counted.
+// counting those of this node.
 func (w *Worker) leastLoaded(pool *table.PoolEntry) *table.EndpointEntry {
 	eps := pool.Endpoints()
 	if len(eps) > leastConnScan {
@@ -68,13 +68,13 @@ func (w *Worker) leastLoaded(pool *table.PoolEntry) *table.EndpointEntry {
 	return best
 }
 
-// lessLoaded says whether one more connection would load a less than b.
+// lessLoaded reports whether another connection would load a less than b.
 func (w *Worker) lessLoaded(pool *table.PoolEntry, a, b *table.EndpointEntry) bool {
 	return w.load(a)*pool.Share(b, w.tick) < w.load(b)*pool.Share(a, w.tick)
 }
 
-// load is the load of an endpoint by its connections, one more included. One that is not open, as only its client was
-// heard or it is over, weighs a 256th, as in IPVS (ip_vs_dest_conn_overhead):
+// load is the load of an endpoint by its connections and another one. A connection that is
+// not open, half-open or over, weighs a 256th, as in IPVS (ip_vs_dest_conn_overhead):
 // connections that begin at the same time spread, and a flood of SYNs hides nothing.
 func (w *Worker) load(ep *table.EndpointEntry) uint64 {
 	open := uint64(w.conns.EndpointOpen(ep.Number))
@@ -92,8 +92,8 @@ func NewAffinity(flows *conntrack.Table) *affinity.Store {
 	return affinity.New(affinityClients, [2]uint64{seed[2], seed[3]})
 }
 
-// consistentPick is the endpoint that a flow of the tuple has on whichever node it is, as
-// far as this one can know; nil where the choice does not follow from the tuple.
+// consistentPick is the endpoint of a flow of the tuple on every node, as far as this node
+// can know; nil where the choice does not follow from the tuple.
 func (w *Worker) consistentPick(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
 	pool := fe.Pool
 	if seconds := pool.AffinitySeconds(); seconds != 0 {

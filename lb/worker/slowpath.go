@@ -58,8 +58,8 @@ func (w *Worker) forwardSlow(p *pkt, ref conntrack.Ref) {
 	w.output(p, &out)
 }
 
-// maxLookups bounds how often a packet is looked up again: who ends a flow may
-// be kept from running between its two steps, and workers do not wait.
+// maxLookups bounds how often a packet is looked up again: a worker that ends a flow may be
+// preempted between the two steps, and workers do not wait.
 const maxLookups = 8
 
 // lookUpAgain deals with a packet whose flow went away after it was looked up:

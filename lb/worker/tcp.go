@@ -41,11 +41,11 @@ func (w *Worker) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 	return true
 }
 
-// mayReopen decides whether the SYN that packet p is may open its entry's connection
-// again. It is a new connection to the frontend: of a client that is admitted, within
-// the limits, and to an endpoint that takes new ones, else to another. During a drain it
+// mayReopen decides whether packet p, a SYN, may open the entry's connection again. It is a
+// new connection to the frontend: the client must be admitted, within the limits, and the
+// endpoint must take new connections, else another is chosen. During a drain it
 // is the kernel's. A connection that is refused leaves no entry: the SYN sent again
-// would pass by it.
+// would bypass it.
 func (w *Worker) mayReopen(p *pkt, ref conntrack.Ref) bool {
 	fe := w.frontendOf(ref)
 	if fe == nil || w.node.Draining || !fe.Pool.Lists(w.conns.EndpointAddr(ref)) {
@@ -69,11 +69,11 @@ func (w *Worker) frontendOf(ref conntrack.Ref) *table.FrontendEntry {
 	return w.snapshot.Lookup(&k)
 }
 
-// mayOpen reports whether packet p may make a connection count as open, if it could:
-// the last of a TCP handshake, the first answer to a datagram, what follows a RST that
-// ended nothing. The limit of open connections holds here too: connections that nobody
-// has completed do not count, and more may begin than go on. What is too much is
-// dropped, and sent again, until there is room.
+// mayOpen reports whether packet p, if it completes a connection, may do so: the last
+// segment of a TCP handshake, the first answer to a datagram, a segment after a RST that
+// ended nothing. The limit of open connections holds here too: incomplete connections do
+// not count, and more may begin than go on. A packet beyond the limit is dropped, and sent
+// again, until there is room.
 func (w *Worker) mayOpen(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 	switch c.State() {
 	case conntrack.StateSynSent, conntrack.StateSynRecv:
@@ -106,9 +106,9 @@ func (w *Worker) roomToOpen(p *pkt, ref conntrack.Ref) bool {
 }
 
 // checkTCPSum reports whether the TCP checksum of packet p is right, if it has SYN, FIN or
-// RST: what is damaged or carelessly forged changes no connection. The others are not
-// looked at, their receiver does that. A partial checksum is right by definition, and of a
-// fragment there is none. A packet that is not verified has been dropped.
+// RST: damaged or carelessly forged segments change no connection. The receiver checks the
+// others. A partial checksum is right by definition, and a fragment has none. A packet that
+// fails has been dropped.
 func (w *Worker) checkTCPSum(p *pkt) bool {
 	if p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.FIN|header.RST) == 0 || p.Partial || p.Frag != 0 {
 		return true

@@ -10,13 +10,12 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// In the modes l2dsr, ipip and gue a packet reaches its endpoint as the client
-// sent it, but for the TTL: the endpoint has the frontend's address, and answers
-// the client past Weir. A flow has one direction then, and the client's side of
-// it is all that is known.
+// In the modes l2dsr, ipip and gue a packet reaches its endpoint as the client sent it, but
+// for the TTL: the endpoint has the frontend's address, and answers the client directly.
+// Weir then sees only the client's direction of a flow.
 //
-// The TTL is decremented in l2dsr too, as IPVS does: two hosts that take each
-// other for the way to the frontend would otherwise never let a packet go.
+// The TTL is decremented in l2dsr too, as IPVS does: two hosts that take each other for the
+// next hop to the frontend would otherwise forward a packet forever.
 
 // dsr says whether the answers of flows of a mode pass Weir by.
 
@@ -49,7 +48,7 @@ func (w *Worker) tunnelTo(p *pkt, mode conntrack.Mode, src, ep netip.Addr) (t tu
 	return t
 }
 
-// innerMTU is the MTU for the packets inside, where the way out has mtu.
+// innerMTU is the MTU for the inner packets if the path has mtu.
 func (t *tunnel) innerMTU(mtu uint32) uint32 {
 	if t.l2dsr {
 		return mtu
@@ -58,9 +57,9 @@ func (t *tunnel) innerMTU(mtu uint32) uint32 {
 	return max(mtu, n) - n
 }
 
-// canReach says whether a path leads to the endpoint in the mode: not through
-// this node's kernel, which drops what claims to come from the node itself, and
-// in l2dsr not through a router, which would send the packet back.
+// canReach reports whether a path leads to the endpoint in the mode: not through this
+// node's kernel, which drops packets with a local source address, and in l2dsr not through
+// a router, which would send the packet back.
 func (w *Worker) canReach(path *route.Path, mode conntrack.Mode, ep netip.AddrPort) bool {
 	if path.Kind != route.Host && (mode != conntrack.ModeL2DSR || path.NextHop == ep.Addr()) {
 		return true
@@ -69,9 +68,9 @@ func (w *Worker) canReach(path *route.Path, mode conntrack.Mode, ep netip.AddrPo
 	return false
 }
 
-// encapsulate puts the outer header between the Ethernet header,
-// with its tags, and packet p; false when the frame has no room before it, which
-// no driver is known to leave out (XDP_PACKET_HEADROOM).
+// encapsulate puts the outer header between the Ethernet header, with tags, and packet p;
+// false if the frame has no headroom, which every known driver leaves
+// (XDP_PACKET_HEADROOM).
 func (w *Worker) encapsulate(p *pkt, o *header.Encap) bool {
 	d := p.head()
 	n, l3, inner := uint64(o.Len()), int(p.L3), int(p.Len)
@@ -109,8 +108,8 @@ func (w *Worker) encapsulate(p *pkt, o *header.Encap) bool {
 	return true
 }
 
-// clampMSS lowers the segment size that a SYN announces, where the Service says
-// so: what the endpoint then sends fits a way as narrow as the tunnel.
+// clampMSS lowers the segment size that a SYN announces, if the Service asks for it: the
+// endpoint's segments then fit a path as narrow as the tunnel.
 func (w *Worker) clampMSS(p *pkt, mtu uint32) {
 	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
@@ -134,7 +133,7 @@ func (w *Worker) clampMSS(p *pkt, mtu uint32) {
 	binary.LittleEndian.PutUint16(l4[tcpChecksum:], header.Update(c, delta))
 }
 
-// minMSS is what every host takes (RFC 9293 section 3.7.1).
+// minMSS is the MSS that every host accepts (RFC 9293 section 3.7.1).
 const minMSS = 536
 
 // minMTU6 is the least MTU of IPv6 (RFC 8200 section 5).

@@ -16,19 +16,19 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// One worker owns queue i of every interface that has one, on a thread and a
-// core of its own. A round of its loop is:
+// A worker owns queue i of every interface, on a separate thread and core. A round of the
+// loop is:
 //
 //  1. the clock, the table snapshot, the routes and the state of the node, once
 //  2. for each port: receive up to 64 packets and run the stages over them
-//     (lookup.go), which gathers what leaves at the ports
+//     (lookup.go), which gathers packets at the egress ports
 //  3. frames handed over by other workers, packets held for a neighbor
 //  4. transmit and kick, take back sent frames, refill
 //  5. age a few flows; publish the counters; quiesce: from here on the worker
 //     holds no reference into the flow table
 //
-// After some empty rounds it ages what is due and sleeps in poll until a packet comes. It takes no
-// lock and allocates nothing; all its slices have their capacity from start.
+// After some empty rounds it ages due flows and sleeps in poll until a packet comes. It
+// takes no lock and allocates nothing; all slices have their capacity from the start.
 type Worker struct {
 	cfg       Config
 	id        int
@@ -44,7 +44,7 @@ type Worker struct {
 
 	memory    *xsk.Umem
 	area      []byte
-	frameMask uint64 // low bits of an address: the offset in its frame
+	frameMask uint64 // low bits of an address: the offset in the frame
 
 	hostVeth     int32 // -1: none
 	hostVethMACs [2][6]byte
@@ -66,7 +66,7 @@ type Worker struct {
 	pending         pendingConns
 	routeCache      [routeCacheSize]cachedRoute
 	free            freeList
-	sendMax         int // frames that one port may have on the way out
+	sendMax         int // frames in transmission that a port may have
 	done            [256]uint64
 	neighQueue      []queuedPacket
 	neighQueueOrder uint32 // packets that have been held
@@ -98,20 +98,19 @@ type Worker struct {
 	stop      atomic.Bool
 	change    atomic.Pointer[portUpdate] // of the ports, to be carried out
 	heartbeat atomic.Uint32              // tick of the last round: the worker's sign of life
-	// asleep is true while the worker may sleep in poll: who hands it a
+	// asleep is true while the worker may sleep in poll: another worker that hands it a
 	// frame then writes to wakeFD.
 	asleep atomic.Bool
 	wakeFD int
 	pollFD []unix.PollFd
 }
 
-// The tag of a frame on a hand-off ring is the number of the port to send it by,
-// or one of these.
+// The tag of a frame on a hand-off ring is the number of the egress port, or a value below.
 const (
 	// returned: the frame is free again, and the taker's.
 	returned = -1
-	// arrived minus a port's number: the packet came by that port at another
-	// worker, and this one processes it.
+	// arrived minus a port's number: the packet came by that port at another worker, and
+	// this worker processes it.
 	arrived = returned - 1
 )
 
@@ -125,7 +124,7 @@ func (w *Worker) run() {
 	w.idle = true // nothing has been busy yet
 	w.conntrack.Online()
 	defer w.conntrack.Offline()
-	w.Round() // fills the rings: what came before would be lost, and wake nobody
+	w.Round() // fills the rings: packets that came before would be lost, and wake no worker
 	for !w.stop.Load() {
 		if w.idle {
 			w.await()
@@ -152,8 +151,8 @@ func (w *Worker) countBusy(now time.Time) {
 	w.busySince = now
 }
 
-// Round is one turn of the loop whose counters can be read afterwards, for owners that
-// drive the worker themselves instead of starting it. It returns how much there was to do.
+// Round is a round of the loop whose counters can be read afterwards, for owners that drive
+// the worker themselves instead of starting it. It returns how much there was to do.
 func (w *Worker) Round() int {
 	work := w.round()
 	w.published.publish(&w.counts)
@@ -166,7 +165,7 @@ func (w *Worker) endRound() {
 	w.published.publish(&w.counts)
 }
 
-// round is one turn of the loop; it returns how much there was to do.
+// round is a round of the loop; it returns the amount of work done.
 func (w *Worker) round() int {
 	w.beginRound()
 	work := w.receive()
@@ -203,7 +202,7 @@ func (w *Worker) beginRound() {
 	w.removalActs = w.anyRemoved && w.frontends.AnyRemoval()
 }
 
-// receive takes one batch from each port through the stages.
+// receive takes a batch from each port through the stages.
 func (w *Worker) receive() int {
 	work := 0
 	for i := range w.ports {
@@ -224,7 +223,7 @@ func (w *Worker) receive() int {
 	return work
 }
 
-// finish sends what was gathered and tidies up.
+// finish sends the gathered packets and tidies up.
 func (w *Worker) finish() {
 	w.flush()
 	w.complete()
