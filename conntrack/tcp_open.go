@@ -68,7 +68,8 @@ func (k *tracker) synAck(g *segment) {
 		k.answered(g)
 	case k.sentAgain(g):
 		k.heard = k.state() == StateSynRecv || k.state() == StateEstablished
-	case k.state() == StateEstablished && !k.is(doubted|unconfirmed):
+	case k.state() == StateEstablished && !k.is(doubted|unconfirmed) &&
+		(k.near(g) || k.idle < TicksPerSecond):
 		k.heard = k.near(g) // the last ACK of the handshake was lost
 	default:
 		k.noteAnswer(g)
@@ -104,7 +105,7 @@ func (k *tracker) noteAnswer(g *segment) {
 	case StateSynSent, StateSynRecv:
 		k.heard = true
 	case StateEstablished:
-		k.since() // what the endpoint has sent before it does not end the doubt
+		k.doubt() // what the endpoint has sent before it does not end the doubt
 	}
 	k.n.extra = g.end()
 	k.s = k.s&^(tsKnown|synNoted) | synAckNoted
