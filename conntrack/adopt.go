@@ -24,7 +24,7 @@ func newTable(cfg Config) (*Table, error) {
 	}
 	t.epoch.Store(1)
 	t.endpoints = make(flowCounts, maxEndpoints(cfg))
-	t.frontends = make(flowCounts, maxFrontends)
+	t.services = make(flowCounts, maxServices)
 	t.parts = make([]participant, cfg.Workers+controlHandles+1)
 	t.workers = make([]Worker, len(t.parts))
 	for i := range t.workers {
@@ -76,7 +76,7 @@ func (t *Table) adopt() error {
 			continue
 		}
 		c.Adj = [2]uint64{}
-		c.Endpoint, c.Frontend = NoNumber, NoNumber
+		c.EndpointID, c.ServiceID = NoID, NoID
 		if int32(now-c.lastSeen) < 0 {
 			c.lastSeen = now // or it would not age for years
 		}
@@ -99,7 +99,7 @@ func (t *Table) unconfirm(c *Conn, e *Entry) {
 	s := atomic.LoadUint32(&c.state)
 	switch {
 	case e.Key.Proto() == ProtoUDP:
-		atomic.StoreUint32(&c.state, s&^sinceMask) // the process may have ended in SetNumbers
+		atomic.StoreUint32(&c.state, s&^sinceMask) // the process may have ended in SetIDs
 	case e.Key.Proto() == ProtoTCP && countsAsOpen(s):
 		atomic.StoreUint32(&c.state, watched(s|unconfirmed))
 	}

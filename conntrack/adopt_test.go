@@ -86,10 +86,10 @@ func TestTheNextProcessCarriesOn(t *testing.T) {
 				t.Errorf("port rotation begins at %d again, it was at %d", c, cursor)
 			}
 			tab.Range(func(r Ref) bool {
-				if c := tab.Conn(r); c.Adj != [2]uint64{} || c.Endpoint != NoNumber || c.Frontend != NoNumber {
+				if c := tab.Conn(r); c.Adj != [2]uint64{} || c.EndpointID != NoID || c.ServiceID != NoID {
 					t.Fatalf("numbers of the old process are still there: %+v", c)
 				}
-				tab.SetNumbers(r, 5, 6)
+				tab.SetIDs(r, 5, 6)
 				return true
 			})
 			if n := tab.EndpointFlows(5); int(n) != len(want) {

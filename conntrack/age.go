@@ -151,7 +151,7 @@ func (t *Table) prefetchExpired(refs []Ref) {
 	prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &h[0], len(refs))
 }
 
-// manyHalfOpen is how many half-open TCP connections of one frontend number are more than
+// manyHalfOpen is how many half-open TCP connections of one Service are more than
 // clients make that mean it: then those that are silent for crowdedTicks go.
 const (
 	manyHalfOpen = 1024
@@ -159,10 +159,10 @@ const (
 )
 
 // patience is timeout for connection c, in state word s, with regard to how many others
-// its frontend has half-open.
+// its Service has half-open.
 func (t *Table) patience(c *Conn, s uint32) uint32 {
 	d := t.timeout(s)
-	if state := State(s & stateMask); (state == StateSynSent || state == StateSynRecv) && d > crowdedTicks && t.FrontendHalfOpen(atomic.LoadUint32(&c.Frontend)) > manyHalfOpen {
+	if state := State(s & stateMask); (state == StateSynSent || state == StateSynRecv) && d > crowdedTicks && t.ServiceHalfOpen(atomic.LoadUint32(&c.ServiceID)) > manyHalfOpen {
 		return crowdedTicks
 	}
 	return d

@@ -17,7 +17,7 @@ func ageAll(tab *Table, w *Worker, tick uint32) {
 func halfOpen(t *testing.T, tab *Table, w *Worker, n int) (expired uint32) {
 	for i := range n {
 		f := natFlow(i)
-		f.Endpoint, f.FrontendNumber = netipAddrPort(i), NoNumber // not too many of any Service
+		f.Endpoint, f.ServiceID = netipAddrPort(i), NoID // not too many of any Service
 		mustCreate(t, w, f)
 		w.Quiesce()
 	}

@@ -59,7 +59,7 @@ func TestABlindClientCompletesNoHandshake(t *testing.T) {
 				if r := x.tab.lookup(natFlow(1).Client); r != 0 && x.tab.Conn(r).State() == StateEstablished {
 					rt.Fatal("established")
 				}
-				if n := x.tab.FrontendOpen(natFlow(1).FrontendNumber); n != 0 {
+				if n := x.tab.ServiceOpen(natFlow(1).ServiceID); n != 0 {
 					rt.Fatalf("%d connections count as open", n)
 				}
 			},

@@ -75,7 +75,7 @@ var (
 
 func natFlow(i int) *NewFlow {
 	return &NewFlow{
-		Client: MakeKey(client(i), vip, ProtoTCP), Endpoint: ep1, EndpointNumber: 3, FrontendNumber: 7,
+		Client: MakeKey(client(i), vip, ProtoTCP), Endpoint: ep1, EndpointID: 3, ServiceID: 7,
 		Mode: ModeNAT, SNAT: snat, PortLo: 61000, PortHi: 65535,
 	}
 }

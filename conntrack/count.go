@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // flowCounts counts connections per number of the caller's: those that are open (see
 // countsAsOpen) in the upper half of a word; in the lower half all of them where the
-// number is an endpoint's, and the half-open ones where it is a frontend's, so
+// number is an endpoint's, and the half-open ones where it is a Service's, so
 // that a connection costs one addition when it begins. They are on the Go heap:
 // read after Close too. Numbers beyond the last are not counted.
 type flowCounts []atomic.Uint64
@@ -36,7 +36,7 @@ func (c flowCounts) load(n uint32) (lower, open uint32) {
 func (c flowCounts) move(word *uint32, n uint32, counts uint64) {
 	for {
 		old := atomic.LoadUint32(word)
-		if old == n || old == freedNumber {
+		if old == n || old == freedID {
 			return
 		}
 		c.add(n, counts)
@@ -49,7 +49,7 @@ func (c flowCounts) move(word *uint32, n uint32, counts uint64) {
 }
 
 // endpointCounts is what a connection in state word s counts for at its endpoint,
-// frontendCounts at its frontend.
+// serviceCounts at its Service.
 func endpointCounts(s uint32) uint64 {
 	if !countsAsOpen(s) {
 		return countFlow
@@ -57,7 +57,7 @@ func endpointCounts(s uint32) uint64 {
 	return countFlow + countOpen
 }
 
-func frontendCounts(s uint32) uint64 {
+func serviceCounts(s uint32) uint64 {
 	switch {
 	case countsAsOpen(s):
 		return countOpen
@@ -70,18 +70,18 @@ func frontendCounts(s uint32) uint64 {
 // setState moves a connection from state word s to n, and counts it as over or not.
 // It reports false when the state is not s any more.
 func (t *Table) setState(c *Conn, s, n uint32) bool {
-	if frontendCounts(s) == frontendCounts(n) {
+	if serviceCounts(s) == serviceCounts(n) {
 		return n == s || atomic.CompareAndSwapUint32(&c.state, s, n)
 	}
 	// Read first: once it is over another worker may delete it.
-	endpoint, frontend := atomic.LoadUint32(&c.Endpoint), atomic.LoadUint32(&c.Frontend)
+	endpoint, service := atomic.LoadUint32(&c.EndpointID), atomic.LoadUint32(&c.ServiceID)
 	if !atomic.CompareAndSwapUint32(&c.state, s, n) {
 		return false
 	}
 	if delta := endpointCounts(n) - endpointCounts(s); delta != 0 {
 		t.endpoints.add(endpoint, delta)
 	}
-	t.frontends.add(frontend, frontendCounts(n)-frontendCounts(s))
+	t.services.add(service, serviceCounts(n)-serviceCounts(s))
 	return true
 }
 
@@ -98,15 +98,15 @@ func (t *Table) EndpointOpen(n uint32) uint32 {
 	return open
 }
 
-// FrontendHalfOpen returns how many connections of frontend number n only the client has
+// ServiceHalfOpen returns how many connections of Service n only the client has
 // been heard of.
-func (t *Table) FrontendHalfOpen(n uint32) uint32 {
-	half, _ := t.frontends.load(n)
+func (t *Table) ServiceHalfOpen(n uint32) uint32 {
+	half, _ := t.services.load(n)
 	return half
 }
 
-// FrontendOpen returns how many connections of frontend number n are open.
-func (t *Table) FrontendOpen(n uint32) uint32 {
-	_, open := t.frontends.load(n)
+// ServiceOpen returns how many connections of Service n are open.
+func (t *Table) ServiceOpen(n uint32) uint32 {
+	_, open := t.services.load(n)
 	return open
 }

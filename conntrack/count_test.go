@@ -17,13 +17,13 @@ func TestOpenConnectionsAreCounted(t *testing.T) {
 	}
 	check := func(when string, flows, opened uint32) {
 		t.Helper()
-		if a, b, c := tab.EndpointFlows(f.EndpointNumber), tab.EndpointOpen(f.EndpointNumber), tab.FrontendOpen(f.FrontendNumber); a != flows || b != opened || c != opened {
+		if a, b, c := tab.EndpointFlows(f.EndpointID), tab.EndpointOpen(f.EndpointID), tab.ServiceOpen(f.ServiceID); a != flows || b != opened || c != opened {
 			t.Errorf("%s: endpoint has %d flows, %d open, frontend %d open; want %d, %d, %d", when, a, b, c, flows, opened, opened)
 		}
 	}
 	half := func(want uint32) {
 		t.Helper()
-		if n := tab.FrontendHalfOpen(f.FrontendNumber); n != want {
+		if n := tab.ServiceHalfOpen(f.ServiceID); n != want {
 			t.Errorf("%d are half-open, want %d", n, want)
 		}
 	}
@@ -51,13 +51,13 @@ func TestOpenConnectionsAreCounted(t *testing.T) {
 	check("deleted while open", 0, 0)
 	r, _ = w.Create(f)
 	talk(t, tab, r, 1, handshakeDone...)
-	tab.SetNumbers(r, 5, 6)
+	tab.SetIDs(r, 5, 6)
 	check("moved", 0, 0)
-	if tab.EndpointOpen(5) != 1 || tab.FrontendOpen(6) != 1 {
-		t.Errorf("moved to endpoint %d, frontend %d", tab.EndpointOpen(5), tab.FrontendOpen(6))
+	if tab.EndpointOpen(5) != 1 || tab.ServiceOpen(6) != 1 {
+		t.Errorf("moved to endpoint %d, frontend %d", tab.EndpointOpen(5), tab.ServiceOpen(6))
 	}
 	w.Delete(r)
-	if tab.EndpointFlows(5) != 0 || tab.FrontendOpen(6) != 0 {
+	if tab.EndpointFlows(5) != 0 || tab.ServiceOpen(6) != 0 {
 		t.Error("still counted after the move")
 	}
 	w.Offline()
@@ -88,7 +88,7 @@ func TestCountersHoldWhileFlowsAreRenumbered(t *testing.T) {
 		defer close(done)
 		for i, r := range refs {
 			meet(1, i)
-			tab.SetNumbers(r, 5, 6)
+			tab.SetIDs(r, 5, 6)
 		}
 	}()
 	for i, r := range refs {
@@ -102,7 +102,7 @@ func TestCountersHoldWhileFlowsAreRenumbered(t *testing.T) {
 	for _, r := range refs {
 		tab.TrackUDP(r.Other(), 1)
 	}
-	if half, open, at := tab.FrontendHalfOpen(6), tab.FrontendOpen(6), tab.EndpointOpen(5); half != 0 || open != flows || at != flows {
+	if half, open, at := tab.ServiceHalfOpen(6), tab.ServiceOpen(6), tab.EndpointOpen(5); half != 0 || open != flows || at != flows {
 		t.Errorf("%d flows are half-open, %d open, %d of the endpoint's; want 0, %d, %[4]d", half, open, at, flows)
 	}
 	for _, r := range refs {
@@ -112,7 +112,7 @@ func TestCountersHoldWhileFlowsAreRenumbered(t *testing.T) {
 		if lower, upper := tab.endpoints.load(n); lower|upper != 0 {
 			t.Errorf("endpoint %d still has %d flows, %d open", n, lower, upper)
 		}
-		if lower, upper := tab.frontends.load(n); lower|upper != 0 {
+		if lower, upper := tab.services.load(n); lower|upper != 0 {
 			t.Errorf("frontend %d still has %d flows half-open, %d open", n, lower, upper)
 		}
 	}

@@ -8,11 +8,11 @@ import (
 
 // NewFlow is what Create needs to know of a new connection.
 type NewFlow struct {
-	Client         Key            // of the packet as received: client to frontend
-	Endpoint       netip.AddrPort // where it goes
-	EndpointNumber uint32         // the caller's number of it
-	FrontendNumber uint32
-	Mode           Mode
+	Client     Key            // of the packet as received: client to frontend
+	Endpoint   netip.AddrPort // where it goes
+	EndpointID uint32         // the caller's number of it
+	ServiceID  uint32
+	Mode       Mode
 	// SNAT is the source address for ModeNAT, and of the outer header for
 	// ModeIPIP and ModeGUE (which may do without). PortLo to PortHi is the range,
 	// both ends included, of which ModeNAT takes a port.
@@ -115,8 +115,8 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 	r, result := t.insert(h, forwardRef(conn), true)
 	if result == inserted {
 		s := firstState(f)
-		t.endpoints.add(f.EndpointNumber, endpointCounts(s))
-		t.frontends.add(f.FrontendNumber, frontendCounts(s))
+		t.endpoints.add(f.EndpointID, endpointCounts(s))
+		t.services.add(f.ServiceID, serviceCounts(s))
 		w.count.created.Add(1)
 		atomic.OrUint32(&t.conns[conn].state, published)
 		return r, Created
@@ -160,8 +160,8 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 	storeRelaxed(&c.Mark, 0)
 	storeRelaxed(&c.lastSeen, f.Tick)
 	storeRelaxed(&c.created, f.Tick)
-	storeRelaxed(&c.Endpoint, f.EndpointNumber)
-	storeRelaxed(&c.Frontend, f.FrontendNumber)
+	storeRelaxed(&c.EndpointID, f.EndpointID)
+	storeRelaxed(&c.ServiceID, f.ServiceID)
 	storeRelaxed(&c.clientNext, f.Seq+1)
 	storeRelaxed(&c.state, firstState(f))
 	return true

@@ -17,7 +17,7 @@ func TestManyHalfOpenConnectionsOfAServiceAreForgottenEarly(t *testing.T) {
 		}
 		establish(t, tab, w, 100_000)
 		f := natFlow(100_001)
-		f.FrontendNumber++
+		f.ServiceID++
 		mustCreate(t, w, f)
 		w.Offline()
 		want := 0

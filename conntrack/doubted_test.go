@@ -67,7 +67,7 @@ func TestAConnectionThatSeemsResetIsNotCounted(t *testing.T) {
 	tab.TrackTCP(r, flagACK, seq, ack, 1000, nil, tick)      // sampled
 	tab.TrackTCP(r, flagACK, seq+1000, ack, 1000, nil, tick) // not sampled
 	tab.TrackTCP(r, flagRST|flagACK, seq+2000, ack, 0, nil, tick)
-	if got := tab.FrontendOpen(f.FrontendNumber); got != 1 {
+	if got := tab.ServiceOpen(f.ServiceID); got != 1 {
 		t.Fatalf("%d are open just after the RST, want 1: it may have been forged", got)
 	}
 	age := func(seconds uint32) {
@@ -80,14 +80,14 @@ func TestAConnectionThatSeemsResetIsNotCounted(t *testing.T) {
 		}
 	}
 	age(20)
-	if got := tab.FrontendOpen(f.FrontendNumber); got != 0 {
+	if got := tab.ServiceOpen(f.ServiceID); got != 0 {
 		t.Errorf("%d are open 20 s after the RST, want 0", got)
 	}
 	if c.State() != StateEstablished {
 		t.Errorf("state %v, want it kept: the RST may have been forged", c.State())
 	}
 	tab.TrackTCP(r, flagACK, seq+2000, ack, 100, nil, tick)
-	if got := tab.FrontendOpen(f.FrontendNumber); got != 1 {
+	if got := tab.ServiceOpen(f.ServiceID); got != 1 {
 		t.Errorf("%d are open once it is heard again, want 1", got)
 	}
 }

@@ -156,11 +156,11 @@ type Conn struct {
 	Adj      [2]uint64
 	state    uint32 // see the bits in tcp.go; published is the last to be set
 	lastSeen uint32 // tick
-	// Endpoint and Frontend are the caller's numbers. After adoption both are
-	// [NoNumber] until [Table.SetNumbers].
-	Endpoint uint32
-	Frontend uint32
-	created  uint32 // tick
+	// EndpointID and ServiceID are the caller's numbers. After a restore both are
+	// [NoID] until [Table.SetIDs].
+	EndpointID uint32
+	ServiceID  uint32
+	created    uint32 // tick
 	// Mark is the caller's; 0 at creation. It survives adoption.
 	Mark uint32
 	// Sequence numbers of TCP: the one after the last that each side is known to have
@@ -178,13 +178,13 @@ type Conn struct {
 	blockLen  uint32
 }
 
-// NoNumber is the Endpoint and Frontend of a connection for which no number is
+// NoID is the EndpointID and ServiceID of a connection for which no number is
 // known.
-const NoNumber = ^uint32(0)
+const NoID = ^uint32(0)
 
-// freedNumber replaces Endpoint when a connection is deleted, so that a late
-// SetNumbers finds another value than it has read.
-const freedNumber = NoNumber - 1
+// freedID replaces EndpointID when a connection is deleted, so that a late
+// SetIDs finds another value than it has read.
+const freedID = NoID - 1
 
 // LastSeen returns the tick of the last packet of either direction.
 func (c *Conn) LastSeen() uint32 { return atomic.LoadUint32(&c.lastSeen) }

@@ -185,7 +185,7 @@ func TestModesWithoutTranslationKeepTheTupleAndNameTheEndpoint(t *testing.T) {
 		{ModeIPIP, netip.Addr{}, ep1, false},
 		{ModeGUE, snat6, ep6, true},
 	} {
-		f := &NewFlow{Client: MakeKey(client(i), vip, ProtoTCP), Endpoint: c.endpoint, Mode: c.mode, SNAT: c.src, EndpointNumber: 1}
+		f := &NewFlow{Client: MakeKey(client(i), vip, ProtoTCP), Endpoint: c.endpoint, Mode: c.mode, SNAT: c.src, EndpointID: 1}
 		r := mustCreate(t, w, f)
 		e := tab.Entry(r)
 		if e.NewPorts != uint32(f.Client.W[4]) || e.AddrDelta != 0 || e.L4Delta != 0 || e.Flags&FlagOuter6 != 0 != c.outer6 {

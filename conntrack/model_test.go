@@ -157,7 +157,7 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 				c := rapid.IntRange(0, 30).Draw(rt, "client")
 				proto := rapid.SampledFrom([]uint8{ProtoTCP, ProtoTCP, ProtoUDP}).Draw(rt, "proto")
 				f := &NewFlow{
-					Client: MakeKey(client(c), vip, proto), Endpoint: endpoints[n], EndpointNumber: uint32(n),
+					Client: MakeKey(client(c), vip, proto), Endpoint: endpoints[n], EndpointID: uint32(n),
 					Mode: ModeNAT, SNAT: snat, PortLo: 2000, PortHi: 2000 + ports - 1, Tick: m.tick,
 					Seq: smallNumber.Draw(rt, "seq"), TSval: smallNumber.Draw(rt, "ts"), HasTS: rapid.Bool().Draw(rt, "hasTS"),
 				}
@@ -210,7 +210,7 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 			"renumber": func(rt *rapid.T) {
 				f := pick()
 				f.number = rapid.Uint32Range(0, 7).Draw(rt, "number")
-				tab.SetNumbers(tab.lookup(f.answer), f.number, 5)
+				tab.SetIDs(tab.lookup(f.answer), f.number, 5)
 			},
 			"age": func(rt *rapid.T) {
 				m.tick += rapid.SampledFrom([]uint32{0, 1, 1, 5, 16, 33, 161, 481, 1921, 24*3600*16 + 1}).Draw(rt, "ticks")
@@ -294,7 +294,7 @@ func (m *model) create(rt *rapid.T, tab *Table, w *Worker, f *NewFlow, ports int
 		}
 		m.remove(was)
 	}
-	n := &modelFlow{client: f.Client, answer: answer, endpoint: f.Endpoint, number: f.EndpointNumber,
+	n := &modelFlow{client: f.Client, answer: answer, endpoint: f.Endpoint, number: f.EndpointID,
 		lastSeen: f.Tick, born: f.Tick, state: StateSynSent, word: uint32(StateSynSent)}
 	if f.Client.Proto() == ProtoUDP {
 		n.state = StateUnreplied

@@ -126,8 +126,8 @@ func chooseFlows(cfg Config, old *shape) (int64, error) {
 	return n, nil
 }
 
-// maxFrontends is the number of frontend flow counters.
-const maxFrontends = 1 << 17
+// maxServices is the number of flow counters of Services.
+const maxServices = 1 << 17
 
 func maxEndpoints(cfg Config) int64 {
 	if cfg.MaxEndpoints == 0 {
@@ -325,7 +325,7 @@ func bootID() (id [16]byte) {
 
 // MemoryBytes returns the size of the table, file and private memory.
 func (t *Table) MemoryBytes() int64 {
-	return int64(len(t.mem.shared) + len(t.mem.private) + 8*len(t.endpoints) + 8*len(t.frontends))
+	return int64(len(t.mem.shared) + len(t.mem.private) + 8*len(t.endpoints) + 8*len(t.services))
 }
 
 // Close unmaps the table; the file stays. The workers must have ended. Control

@@ -49,8 +49,8 @@ func checkTable(t *testing.T, tab *Table) {
 			continue
 		}
 		flows++
-		perEndpoint[tab.conns[i].Endpoint]++
-		if tab.conns[i].Endpoint != NoNumber && countsAsOpen(tab.conns[i].state) {
+		perEndpoint[tab.conns[i].EndpointID]++
+		if tab.conns[i].EndpointID != NoID && countsAsOpen(tab.conns[i].state) {
 			open++
 		}
 		refs := []Ref{forwardRef(uint32(i)), reverseRef(uint32(i))}
@@ -83,7 +83,7 @@ func checkTable(t *testing.T, tab *Table) {
 		}
 		counted += int32(tab.endpoints[n].Load() >> 32)
 	}
-	// SetNumbers beside packets may count one for another number, not lose it.
+	// SetIDs beside packets may count one for another number, not lose it.
 	if counted != open {
 		t.Fatalf("%d open flows are counted, there are %d", counted, open)
 	}
@@ -176,7 +176,7 @@ func TestWorkersThatShareTuplesKeepTheTableSound(t *testing.T) {
 			if tab.Entry(r).Key.Family() != 4 {
 				t.Error("a listed entry has no key")
 			}
-			tab.SetNumbers(r, uint32(tab.Conn(r).Created()%8), 1)
+			tab.SetIDs(r, uint32(tab.Conn(r).Created()%8), 1)
 			return true
 		})
 	}
@@ -191,7 +191,7 @@ func stepShared(t *testing.T, tab *Table, w *Worker, rng *rand.Rand, tuples int,
 	f := natFlow(rng.IntN(tuples))
 	f.PortLo, f.PortHi = 61000, 61000+uint16(tuples*3/4)
 	f.Tick = tick
-	f.EndpointNumber = uint32(rng.IntN(8))
+	f.EndpointID = uint32(rng.IntN(8))
 	f.Seq = rng.Uint32()
 	if rng.IntN(8) == 0 {
 		f.Mode = ModeL2DSR

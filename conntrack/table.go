@@ -18,7 +18,7 @@ type Table struct {
 	shortages *[shortageSets][shortageWays]shortage
 	buckets   []bucket
 	endpoints flowCounts
-	frontends flowCounts
+	services  flowCounts
 	head      *header
 	mem       *mapping
 	block     uint32 // connections that move between lists at once
@@ -194,26 +194,26 @@ func (w *Worker) dispose(conn, s uint32) {
 	if !oneWay(t.entries[2*conn].Mode) {
 		t.remove(reverseRef(conn))
 	}
-	t.endpoints.add(atomic.SwapUint32(&c.Endpoint, freedNumber), -endpointCounts(s))
-	t.frontends.add(atomic.SwapUint32(&c.Frontend, freedNumber), -frontendCounts(s))
+	t.endpoints.add(atomic.SwapUint32(&c.EndpointID, freedID), -endpointCounts(s))
+	t.services.add(atomic.SwapUint32(&c.ServiceID, freedID), -serviceCounts(s))
 	w.count.gone.Add(1)
 	w.retire(conn)
 }
 
-// SetNumbers gives the connection that r belongs to other endpoint and frontend
+// SetIDs gives the connection that r belongs to another endpoint's and Service's
 // numbers, and moves the counters: the numbers of an adopted table are those of
 // another process, and a frontend's UDP flows may follow it. For one control goroutine,
 // from inside Range: beside packets for a UDP flow, else only while no packet changes
 // the connection's state.
-func (t *Table) SetNumbers(r Ref, endpoint, frontend uint32) {
+func (t *Table) SetIDs(r Ref, endpoint, service uint32) {
 	c := t.Conn(r)
 	s := atomic.LoadUint32(&c.state)
 	if t.entries[r-1].Key.Proto() == ProtoUDP {
 		s = c.renumbering(true)
 		defer c.renumbering(false)
 	}
-	t.frontends.move(&c.Frontend, frontend, frontendCounts(s))
-	t.endpoints.move(&c.Endpoint, endpoint, endpointCounts(s))
+	t.services.move(&c.ServiceID, service, serviceCounts(s))
+	t.endpoints.move(&c.EndpointID, endpoint, endpointCounts(s))
 }
 
 // renumbering has the state of a UDP flow, and so what it counts for, stay as it is until

@@ -80,7 +80,7 @@ func (r *Flows) forget() {
 func (r *Flows) Restore() (n int) {
 	r.flows.Range(func(ref conntrack.Ref) bool {
 		c := r.flows.Conn(ref)
-		if atomic.LoadUint32(&c.Endpoint) != conntrack.NoNumber {
+		if atomic.LoadUint32(&c.EndpointID) != conntrack.NoID {
 			return true
 		}
 		k := table.DestinationKey(&r.flows.Entry(ref).Key.W)
@@ -105,6 +105,6 @@ func (r *Flows) renumber(ref conntrack.Ref, f *table.FrontendEntry) bool {
 	if f != nil {
 		service = f.Service
 	}
-	r.flows.SetNumbers(ref, number, service)
+	r.flows.SetIDs(ref, number, service)
 	return true
 }

@@ -10,7 +10,7 @@ import (
 
 // EndpointEntry is an endpoint as workers see it, immutable.
 type EndpointEntry struct {
-	Number uint32 // from 1; see [Table.EndpointNumber]
+	Number uint32 // from 1; the ID of its connections
 	Port   uint16 // raw: little-endian load of the network-order bytes
 	Family uint8  // 4 or 6
 	Local  bool   // runs on this node

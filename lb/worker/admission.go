@@ -91,7 +91,7 @@ func (w *Worker) withinLimits(p *pkt, fe *table.FrontendEntry) bool {
 // roomFor reports whether the Service with that number has room for another open
 // connection. Workers that look at the same time may each admit another connection.
 func (w *Worker) roomFor(p *table.Policy, service uint32) bool {
-	return p.MaxConnections == 0 || w.conns.FrontendOpen(service) < p.MaxConnections
+	return p.MaxConnections == 0 || w.conns.ServiceOpen(service) < p.MaxConnections
 }
 
 // onNoEndpoints answers for a frontend that has no endpoint to offer.

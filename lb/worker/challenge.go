@@ -150,5 +150,5 @@ func (w *Worker) forgetChallenged(p *pkt, ref conntrack.Ref) {
 
 // removalPolicy is the Service's policy for flows of removed endpoints.
 func (w *Worker) removalPolicy(c *conntrack.Conn) table.Removal {
-	return w.frontends.Removal(atomic.LoadUint32(&c.Frontend))
+	return w.frontends.Removal(atomic.LoadUint32(&c.ServiceID))
 }

@@ -80,7 +80,7 @@ func (w *Worker) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEn
 	o.p, o.fe = p, fe
 	f := &o.flow
 	f.Client = p.key
-	f.FrontendNumber = fe.Service
+	f.ServiceID = fe.Service
 	f.Tick = w.tick
 	f.HasTS, f.Watched = false, fe.FollowsConnectionIDs()
 	o.setEndpoint(ep, mode, known.nextHop, src)
@@ -115,7 +115,7 @@ func (o *pendingConn) setEndpoint(ep *table.EndpointEntry, mode conntrack.Mode, 
 	if mode == conntrack.ModeDNAT {
 		o.nextHop = 0 // it may have another next hop: see throughHostVeth
 	}
-	f.Endpoint, f.EndpointNumber, f.Mode = ep.AddrPort, ep.Number, mode
+	f.Endpoint, f.EndpointID, f.Mode = ep.AddrPort, ep.Number, mode
 	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
 }
 

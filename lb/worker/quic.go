@@ -74,7 +74,7 @@ func (w *Worker) learnCID(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
 	if fe == nil || !fe.FollowsConnectionIDs() {
 		return
 	}
-	number := atomic.LoadUint32(&c.Endpoint)
+	number := atomic.LoadUint32(&c.EndpointID)
 	if fe.Server(number) == nil {
 		return // the frontend is another Service's now, or the endpoint is gone
 	}

@@ -28,7 +28,7 @@ func (d *Daemon) Flows(ctx context.Context, limit int, match *api.FlowMatcher) (
 			return true
 		}
 		c := t.Conn(r)
-		service, state := d.lb.Tables().ServiceName(atomic.LoadUint32(&c.Frontend)), c.State().String()
+		service, state := d.lb.Tables().ServiceName(atomic.LoadUint32(&c.ServiceID)), c.State().String()
 		if !match.Rest(service, state) {
 			return true
 		}
