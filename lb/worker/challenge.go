@@ -100,7 +100,7 @@ func (w *Worker) challenge(p *pkt, seen uint32) {
 		w.drop(p, DropReplyLimit)
 		return
 	}
-	w.counts.drops[DropEndpointGone]++
+	w.drops[DropEndpointGone]++
 	w.sampleDrop(p, DropEndpointGone)
 	w.challenged.note(p.hash, seen, w.tick)
 	seq, ack := cookie(&p.key, w.tick>>cookieBits)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -91,7 +92,7 @@ func (b *bench) long(in int, frame []byte, out int) []byte {
 		}
 	}
 	b.w.conntrack.Candidates(x.hash[:x.n], x.ref[:x.n])
-	b.w.dispatch(x, 0, x.n, b.w.counts.newFlows)
+	b.w.dispatch(x, 0, x.n, b.w.counts[counter.NewFlows])
 	b.w.endRound()
 	q := b.q[out]
 	if len(q.Out) != 1 {

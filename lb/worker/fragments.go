@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
 )
@@ -174,7 +175,7 @@ func (w *Worker) acceptFragment(p *pkt, e *conntrack.Entry) bool {
 		w.drop(p, fragmentDrops[v])
 		return false
 	}
-	w.counts.fragments++
+	w.counts[counter.Fragments]++
 	if !e.Mode.DSR() {
 		if !d.IDRewritten {
 			d.ID, d.IDRewritten = w.nextID(p.ref), true

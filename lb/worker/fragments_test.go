@@ -12,6 +12,7 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -149,8 +150,8 @@ func TestFragmentsFollowTheFirstBothWays(t *testing.T) {
 
 				c := b.w.published.read()
 				wantHeld := uint64(slices.Index(order, 0)) * 2
-				if c.Fragments != 8 || c.FragmentsHeld != wantHeld || len(c.Drops) > 0 {
-					t.Errorf("%d fragments, %d held (want %d), drops %v", c.Fragments, c.FragmentsHeld, wantHeld, c.Drops)
+				if c.Values[counter.Fragments] != 8 || c.Values[counter.QueuedFragments] != wantHeld || len(c.Drops) > 0 {
+					t.Errorf("%d fragments, %d held (want %d), drops %v", c.Values[counter.Fragments], c.Values[counter.QueuedFragments], wantHeld, c.Drops)
 				}
 				b.framesHome()
 			})

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -40,13 +41,13 @@ func (w *Worker) queueFragment(p *pkt, k *conntrack.Key) {
 		return
 	}
 	x := queuedFragment{key: *k, frames: p.frames,
-		until: w.tick + fragQueueTicks, order: uint32(w.counts.fragmentsHeld)}
+		until: w.tick + fragQueueTicks, order: uint32(w.counts[counter.QueuedFragments])}
 	if t.frames+n > fragQueueFrames {
 		if oldest == nil || t.frames-int(oldest.n)+n > fragQueueFrames {
 			w.drop(p, DropFragmentLimit)
 			return
 		}
-		w.counts.drops[DropFragmentLimit]++
+		w.drops[DropFragmentLimit]++
 		w.freeBuffers(oldest.bufs())
 		t.frames -= int(oldest.n)
 		*oldest = x
@@ -54,7 +55,7 @@ func (w *Worker) queueFragment(p *pkt, k *conntrack.Key) {
 		t.list = append(t.list, x)
 	}
 	t.frames += n
-	w.counts.fragmentsHeld++
+	w.counts[counter.QueuedFragments]++
 }
 
 // waitingFor returns how many fragments wait for the first of a datagram, and of all

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -14,7 +15,7 @@ func (w *Worker) handOff(p *pkt, out int32) {
 		return
 	}
 	h.wake = true
-	w.counts.handedOver++
+	w.counts[counter.Handoff]++
 }
 
 // receiveHandoffs puts frames that other workers handed over on this worker's
@@ -125,7 +126,7 @@ func (w *Worker) handOffFragment(p *pkt, owner int) {
 		return
 	}
 	h.wake = true
-	w.counts.handedOver++
+	w.counts[counter.Handoff]++
 }
 
 // addHandoff adds a frame of such a packet to a batch, which is processed when it
@@ -158,7 +159,7 @@ func (w *Worker) processHandoffs(b *batch) {
 // the worker has let go since.
 func (w *Worker) portGone(d *xsk.Desc) {
 	if d.Options&xsk.Continued == 0 {
-		w.counts.drops[DropHandoffFull]++
+		w.drops[DropHandoffFull]++
 	}
 	w.free.push(d.Addr &^ w.frameMask)
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/handoff"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/lbtest"
@@ -53,7 +54,7 @@ func TestAPacketIsHandedToTheOwnerOfItsWayOut(t *testing.T) {
 	for second.w.receive() > 0 {
 	}
 	second.w.endRound()
-	if n := second.w.published.read().HandedOver; n != 200 {
+	if n := second.w.published.read().Values[counter.Handoff]; n != 200 {
 		t.Fatalf("%d packets handed over (drops %v)", n, second.drops())
 	}
 	var sent [][]byte
@@ -100,8 +101,8 @@ func TestAFullHandoffRingDropsOnlyWhatDoesNotFit(t *testing.T) {
 	second.w.beginRound()
 	second.w.receive()
 	second.w.endRound()
-	if c := second.w.published.read(); c.HandedOver != 16 || c.Drops["handoff-ring-full"] != 48 {
-		t.Errorf("handed over %d, drops %v", c.HandedOver, c.Drops)
+	if c := second.w.published.read(); c.Values[counter.Handoff] != 16 || c.Drops["handoff-ring-full"] != 48 {
+		t.Errorf("handed over %d, drops %v", c.Values[counter.Handoff], c.Drops)
 	}
 	if n := second.frames(); n != 1024-16 {
 		t.Errorf("%d frames left, want %d", n, 1024-16)

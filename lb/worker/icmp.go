@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -113,7 +114,7 @@ func (w *Worker) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 		w.errorTranslation(&t, p, ref)
 		header.TranslateError(w.frame(p), &p.Packet, q, &t)
 	}
-	w.counts.icmpPassed++
+	w.counts[counter.ICMPForwarded]++
 	w.output(p, &out)
 }
 

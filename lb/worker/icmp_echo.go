@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
 )
@@ -60,9 +61,9 @@ func (w *Worker) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) bool {
 		return false
 	}
 	header.EchoReplyFragment(f, &p.Packet, first)
-	w.counts.fragments++
+	w.counts[counter.Fragments]++
 	if first {
-		w.counts.echoes++
+		w.counts[counter.EchoReplies]++
 	}
 	if d.Complete() {
 		d.Forget()
@@ -93,7 +94,7 @@ func (w *Worker) echo(p *pkt) {
 	}
 	n := header.EchoReply(f, &p.Packet)
 	p.head().Len -= uint32(n)
-	w.counts.echoes++
+	w.counts[counter.EchoReplies]++
 	w.outputBack(p)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/ratelimit"
 )
@@ -43,7 +44,7 @@ func TestPingsInFragmentsAreAnsweredInFragments(t *testing.T) {
 					delete(want, string(f))
 				}
 				c := b.w.published.read()
-				if c.EchoReplies != 1 || c.Fragments != 3 || len(c.Drops) != 0 {
+				if c.Values[counter.EchoReplies] != 1 || c.Values[counter.Fragments] != 3 || len(c.Drops) != 0 {
 					t.Errorf("%+v", c)
 				}
 				b.framesHome()
@@ -96,7 +97,7 @@ func TestPiecesOfPingsThatAreNotAnswered(t *testing.T) {
 				if tt.port >= 0 {
 					want[tt.port] += len(request)
 				}
-				if got != want || tt.port < 0 && b.w.counts.drops[tt.reason] != tt.n {
+				if got != want || tt.port < 0 && b.w.drops[tt.reason] != tt.n {
 					t.Errorf("sent %v, want %v; drops %v", got, want, b.drops())
 				}
 				b.framesHome()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gaissmai/bart"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -51,7 +52,7 @@ func TestPingsOfALoadBalancerAddressAreAnswered(t *testing.T) {
 			n += 3
 		}
 	}
-	if got := b.w.published.read().EchoReplies; got != n {
+	if got := b.w.published.read().Values[counter.EchoReplies]; got != n {
 		t.Errorf("%d counted, want %d", got, n)
 	}
 	b.framesHome()

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -36,6 +37,6 @@ func (w *Worker) forwardECMPError(p *pkt, fe *table.FrontendEntry) {
 		return
 	}
 	if w.forwardWithoutFlow(p, fe, ep, DropICMPNoFlow) {
-		w.counts.icmpPassed++
+		w.counts[counter.ICMPForwarded]++
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
@@ -69,8 +70,8 @@ func TestAnErrorThatComesToAnotherNodeReachesTheEndpoint(t *testing.T) {
 				if len(used) < 4 && pool.AffinitySeconds == 0 {
 					t.Errorf("all of it at %v", used)
 				}
-				if asked.lb.flows.Flows() != 0 || asked.w.published.read().ICMPPassed != 40 {
-					t.Errorf("%d flows, %d errors passed", asked.lb.flows.Flows(), asked.w.published.read().ICMPPassed)
+				if asked.lb.flows.Flows() != 0 || asked.w.published.read().Values[counter.ICMPForwarded] != 40 {
+					t.Errorf("%d flows, %d errors passed", asked.lb.flows.Flows(), asked.w.published.read().Values[counter.ICMPForwarded])
 				}
 				asked.framesHome()
 			})

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -94,7 +95,7 @@ func (w *Worker) forwardTunnelPMTU(p *pkt, family uint8, in *header.Quote, mtu u
 		w.drop(p, DropReplyLimit)
 		return
 	}
-	w.counts.icmpPassed++
+	w.counts[counter.ICMPForwarded]++
 	w.shrinkTo(p, header.TunnelTooBig(f[:cap(f)], &p.Packet, in, int(mtu)))
 	w.outputTo(p, adj, mac)
 }

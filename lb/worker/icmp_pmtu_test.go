@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 )
@@ -87,7 +88,7 @@ func TestTheClientIsToldOfANarrowLinkOnTheWayToTheEndpoint(t *testing.T) {
 		c.quote(head)
 		in := append(tags(c.error.build(t), 7, 100), make([]byte, 9)...)
 		sameFrame(t, c.one(portServer, in, portClient), c.told.build(t))
-		if n := c.w.published.read().ICMPPassed; n != 2 || len(c.drops()) != 0 {
+		if n := c.w.published.read().Values[counter.ICMPForwarded]; n != 2 || len(c.drops()) != 0 {
 			t.Errorf("%d passed, drops %v", n, c.drops())
 		}
 		c.framesHome()
@@ -182,7 +183,7 @@ func TestErrorsAboutTunnelsAreLimitedPerClient(t *testing.T) {
 		c.give(portServer, in)
 		told += len(c.roundAtTheSameTime()[portClient])
 	}
-	if told != errorsPerSource || c.w.counts.drops[DropReplyLimit] != 10 {
+	if told != errorsPerSource || c.w.drops[DropReplyLimit] != 10 {
 		t.Errorf("%d told, drops %v", told, c.drops())
 	}
 	c.framesHome()

@@ -12,6 +12,7 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/xsk"
@@ -159,7 +160,7 @@ func TestAnErrorAboutAFlowReachesItsOtherSide(t *testing.T) {
 						in, want := c.fromFront(from, e.typ, e.code, e.rest)
 						sameFrame(t, c.one(portClient, in.build(t), portServer), want.build(t))
 					}
-					if n := c.w.published.read().ICMPPassed; n != 4 {
+					if n := c.w.published.read().Values[counter.ICMPForwarded]; n != 4 {
 						t.Errorf("%d counted", n)
 					}
 					c.framesHome()

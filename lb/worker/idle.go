@@ -1,6 +1,10 @@
 package worker
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/counter"
+)
 
 // ageSteps bounds how long a worker without packets ages flows before the next round, the
 // heartbeat: some milliseconds, if all these flows are deleted.
@@ -83,7 +87,7 @@ func (w *Worker) sleep() bool {
 		}
 	}
 	nap := w.pollTimeout()
-	w.counts.sleeps++
+	w.counts[counter.Sleeps]++
 	w.conntrack.Offline()
 	n, _ := unix.Poll(w.pollFD, nap) // EINTR and timeouts are rounds like any other
 	w.conntrack.Online()

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -33,7 +34,7 @@ func (w *Worker) resetLeftover(p *pkt, ref conntrack.Ref) {
 	if adj, mac, _ := w.nextHopOf(p, w.conns.Conn(ref), e, ref); adj != nil {
 		w.translate(p, e)
 		w.outputTo(p, adj, mac)
-		w.counts.resets++
+		w.counts[counter.Resets]++
 	}
 	p.Packet, *p.head(), p.size = syn, desc, size
 }

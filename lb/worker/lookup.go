@@ -1,5 +1,7 @@
 package worker
 
+import "github.com/weirlb/weir/lb/counter"
+
 // groupSize is the number of packets that go through a stage at a time: a stage asks for at
 // most two cache lines per packet, and processors wait for some 16 at once.
 const groupSize = 8
@@ -14,7 +16,7 @@ const groupSize = 8
 //
 // The third goes in the order of arrival.
 func (w *Worker) process(b *batch) {
-	created := w.counts.newFlows
+	created := w.counts[counter.NewFlows]
 	for at := 0; at < b.n+2*groupSize; at += groupSize {
 		if from, to := b.group(at); from < to {
 			w.classify(b, from, to)
@@ -49,7 +51,7 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 		if ref == 0 && w.pending.n != 0 && w.pending.has(p.hash) {
 			w.createPending()
 		}
-		if ref == 0 && w.counts.newFlows != created {
+		if ref == 0 && w.counts[counter.NewFlows] != created {
 			ref = w.conntrack.Lookup(p.hash, &p.key) // made by this very batch
 		}
 		if ref != 0 {

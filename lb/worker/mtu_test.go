@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/lbtest"
 	"github.com/weirlb/weir/lb/table"
@@ -154,7 +155,7 @@ func TestErrorsOfTheWayOutAreCounted(t *testing.T) {
 	b.q[portServer].KickError = errors.New("network is down")
 	b.give(portClient, request(false, header.ProtoUDP).build(t))
 	b.round()
-	if n := b.w.published.read().TxErrors; n != 1 {
+	if n := b.w.published.read().Values[counter.TxErrors]; n != 1 {
 		t.Errorf("%d counted", n)
 	}
 }

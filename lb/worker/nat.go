@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -62,7 +63,7 @@ func (w *Worker) completeChecksum(p *pkt, out *port) {
 	if p.Proto == header.ProtoUDP {
 		at = udpChecksum
 	}
-	w.counts.partial++
+	w.counts[counter.PartialChecksums]++
 	d := p.head()
 	if out.Metadata && p.Proto != header.ProtoSCTP && int(p.size) == int(p.L3)+int(p.Len) { // it sums padding too
 		w.memory.SetChecksum(d, uint16(p.L4), at)

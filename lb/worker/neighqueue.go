@@ -3,6 +3,7 @@ package worker
 import (
 	"net/netip"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 )
@@ -50,14 +51,14 @@ func (w *Worker) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool) {
 		return
 	}
 	if class == neighQueuePerClass {
-		w.counts.drops[DropHoldFull]++
+		w.drops[DropHoldFull]++
 		h := &w.neighQueue[oldest]
 		w.freeBuffers(h.bufs())
 	} else {
 		oldest = len(w.neighQueue)
 		w.neighQueue = w.neighQueue[:oldest+1]
 	}
-	w.counts.held++
+	w.counts[counter.NeighborQueued]++
 	w.neighQueueOrder++
 	h := &w.neighQueue[oldest]
 	*h = queuedPacket{frames: p.frames, port: int32(path.Port), nextHop: path.NextHop,

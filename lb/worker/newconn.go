@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
@@ -147,7 +148,7 @@ func (w *Worker) createConn(o *pendingConn) {
 	}
 	switch outcome {
 	case conntrack.Created:
-		w.counts.newFlows++
+		w.counts[counter.NewFlows]++
 		if o.nextHop != 0 {
 			atomic.StoreUint64(&w.conns.Conn(ref).Adj[0], o.nextHop)
 		}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -57,6 +58,6 @@ func (w *Worker) onTableFull(o *pendingConn) {
 		return
 	}
 	if ep := w.pickByTuple(o.fe, &p.key); w.forwardWithoutFlow(p, o.fe, ep, DropTableFull) {
-		w.counts.flowless++
+		w.counts[counter.Flowless]++
 	}
 }

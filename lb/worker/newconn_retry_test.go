@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -159,7 +160,7 @@ func TestAFullTableForwardsWhatNeedsNoFlow(t *testing.T) {
 						t.Fatalf("connection %d goes to %v", i, dst)
 					}
 				}
-				if n := b.w.published.read().Flowless; n != 3*connections {
+				if n := b.w.published.read().Values[counter.Flowless]; n != 3*connections {
 					t.Errorf("%d packets went without a flow, want %d", n, 3*connections)
 				}
 				// Translation needs a flow.

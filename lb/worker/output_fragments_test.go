@@ -260,8 +260,8 @@ func TestAPacketIsDroppedWhenNoFrameIsFreeForItsFragments(t *testing.T) {
 			b.w.free.addr = b.w.free.addr[:free]
 			b.w.beginRound()
 			b.w.receive()
-			if n := b.w.ports[portServer].txn; n != 0 || b.w.counts.drops[DropTxFull] != 1 || len(b.w.free.addr) != free+1 {
-				t.Errorf("%d to be sent, drops %v, %d frames free", n, b.w.counts.drops, len(b.w.free.addr))
+			if n := b.w.ports[portServer].txn; n != 0 || b.w.drops[DropTxFull] != 1 || len(b.w.free.addr) != free+1 {
+				t.Errorf("%d to be sent, drops %v, %d frames free", n, b.w.drops, len(b.w.free.addr))
 			}
 			b.w.free.addr = append(b.w.free.addr, rest...)
 			b.round()

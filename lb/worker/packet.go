@@ -86,7 +86,7 @@ func (w *Worker) frame(p *pkt) []byte {
 
 // drop counts the packet under the reason and frees all frames.
 func (w *Worker) drop(p *pkt, reason Drop) {
-	w.counts.drops[reason]++
+	w.drops[reason]++
 	w.sampleDrop(p, reason)
 	w.recycle(p)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/lbtest"
 	"github.com/weirlb/weir/lb/route"
@@ -273,7 +274,7 @@ func (r *fuzzRun) end() {
 		r.now += secondTicks + 1
 		r.turn()
 	}
-	r.w.published.publish(&r.w.counts)
+	r.w.published.publish(&r.w.counts, &r.w.drops)
 	c := r.w.published.read()
 	total := uint64(len(r.w.neighQueue) + len(r.w.fragQueue.list))
 	for _, n := range c.Drops {
@@ -283,11 +284,11 @@ func (r *fuzzRun) end() {
 	for _, g := range r.in {
 		extra += max(0, len(g.pieces)-1)
 	}
-	if c.RxPackets != uint64(len(r.in)) || c.TxPackets != uint64(r.sent) {
-		r.t.Fatalf("counted %d in and %d out, were %d and %d", c.RxPackets, c.TxPackets, len(r.in), r.sent)
+	if c.Values[counter.RxPackets] != uint64(len(r.in)) || c.Values[counter.TxPackets] != uint64(r.sent) {
+		r.t.Fatalf("counted %d in and %d out, were %d and %d", c.Values[counter.RxPackets], c.Values[counter.TxPackets], len(r.in), r.sent)
 	}
-	if in := c.RxPackets + c.Resets + c.Aborts + c.ICMPErrors + uint64(extra); in != c.TxPackets+total {
-		r.t.Fatalf("%d in, of it %d answers and %d more fragments; %d out, %d dropped or waiting: %+v", in, c.Resets+c.Aborts+c.ICMPErrors, extra, c.TxPackets, total, c)
+	if in := c.Values[counter.RxPackets] + c.Values[counter.Resets] + c.Values[counter.Aborts] + c.Values[counter.ICMPErrors] + uint64(extra); in != c.Values[counter.TxPackets]+total {
+		r.t.Fatalf("%d in, of it %d answers and %d more fragments; %d out, %d dropped or waiting: %+v", in, c.Values[counter.Resets]+c.Values[counter.Aborts]+c.Values[counter.ICMPErrors], extra, c.Values[counter.TxPackets], total, c)
 	}
 	r.framesHome()
 }

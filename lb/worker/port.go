@@ -1,6 +1,9 @@
 package worker
 
-import "github.com/weirlb/weir/lb/xsk"
+import (
+	"github.com/weirlb/weir/lb/counter"
+	"github.com/weirlb/weir/lb/xsk"
+)
 
 // Queue is a queue of an interface as the worker uses it, implemented by *xsk.Socket and
 // lbtest.Memory. All frames are parts of the same umem: a descriptor's address is an offset
@@ -137,7 +140,7 @@ func (w *Worker) flush() {
 // stay on the ring and are retried every round.
 func (w *Worker) kick(p *port) {
 	if p.Queue.Kick() != nil {
-		w.counts.txErrors++
+		w.counts[counter.TxErrors]++
 	}
 }
 
@@ -166,11 +169,11 @@ func (w *Worker) transmit(p *port) {
 		bytes += uint64(d.Len)
 		continued += uint64(d.Options & xsk.Continued)
 	}
-	w.counts.txBytes += bytes
-	w.counts.txPackets += uint64(n) - continued/xsk.Continued
+	w.counts[counter.TxBytes] += bytes
+	w.counts[counter.TxPackets] += uint64(n) - continued/xsk.Continued
 	for _, d := range p.tx[n:p.txn] {
 		if d.Options&xsk.Continued == 0 {
-			w.counts.drops[DropTxFull]++
+			w.drops[DropTxFull]++
 		}
 		w.free.push(d.Addr &^ w.frameMask)
 	}
@@ -202,7 +205,7 @@ func (w *Worker) take(b *batch, in int32, q Queue) int {
 		bytes += uint64(size)
 		if at-first > maxBuffers {
 			w.freeBuffers(b.received[first:at])
-			w.counts.drops[DropTooBig]++
+			w.drops[DropTooBig]++
 			continue
 		}
 		p := &b.pkts[b.n&(batchSize-1)]
@@ -213,7 +216,7 @@ func (w *Worker) take(b *batch, in int32, q Queue) int {
 		}
 		b.n++
 	}
-	w.counts.rxPackets += packets
-	w.counts.rxBytes += bytes
+	w.counts[counter.RxPackets] += packets
+	w.counts[counter.RxBytes] += bytes
 	return n
 }

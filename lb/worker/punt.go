@@ -1,6 +1,9 @@
 package worker
 
-import "github.com/weirlb/weir/lb/header"
+import (
+	"github.com/weirlb/weir/lb/counter"
+	"github.com/weirlb/weir/lb/header"
+)
 
 // punt passes a packet that is not Weir's to the kernel, through the host veth and
 // unchanged but for the MAC addresses. A packet that came from the host veth is dropped
@@ -27,6 +30,6 @@ func (w *Worker) punt(p *pkt, reason Drop) {
 	if p.state != consumed && p.Partial {
 		w.completeChecksum(p, &w.ports[w.hostVeth])
 	}
-	w.counts.toKernel++
+	w.counts[counter.Punted]++
 	w.outputPort(p, w.hostVeth)
 }

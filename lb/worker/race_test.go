@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/lbtest"
 	"github.com/weirlb/weir/lb/route"
@@ -97,7 +98,7 @@ func TestAWorkerThatHasEndedHoldsNothing(t *testing.T) {
 	b.give(portClient, request(false, header.ProtoUDP).build(t))
 	ended := make(chan struct{})
 	go func() { b.w.run(); close(ended) }()
-	for b.w.published.read().RxPackets == 0 {
+	for b.w.published.read().Values[counter.RxPackets] == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	b.w.stop.Store(true)
@@ -169,7 +170,7 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 	// On a busy machine a worker may not have had its turn yet.
 	for _, w := range workers {
 		for {
-			if c := w.published.read(); c.TxPackets+c.HandedOver > 0 {
+			if c := w.published.read(); c.Values[counter.TxPackets]+c.Values[counter.Handoff] > 0 {
 				break
 			}
 			l.router.SetState(portServer, endpoint4, route.Valid)
@@ -193,7 +194,7 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 	}
 	for _, w := range workers {
 		c := w.published.read()
-		if c.RxPackets == 0 || c.TxPackets+c.HandedOver == 0 {
+		if c.Values[counter.RxPackets] == 0 || c.Values[counter.TxPackets]+c.Values[counter.Handoff] == 0 {
 			t.Errorf("worker %d: %+v", w.id, c)
 		}
 		frames += len(w.free.addr)

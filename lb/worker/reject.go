@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -18,9 +19,9 @@ func (w *Worker) rejectTCP(p *pkt, reason Drop) {
 		w.drop(p, DropReplyLimit)
 		return
 	}
-	w.counts.drops[reason]++
+	w.drops[reason]++
 	w.sampleDrop(p, reason)
-	w.counts.resets++
+	w.counts[counter.Resets]++
 	w.outputReply(p, header.Reset(w.frame(p), &p.Packet))
 }
 
@@ -30,9 +31,9 @@ func (w *Worker) rejectICMP(p *pkt, e header.Error, mtu int, reason Drop) {
 		w.drop(p, reason)
 		return
 	}
-	w.counts.drops[reason]++
+	w.drops[reason]++
 	w.sampleDrop(p, reason)
-	w.counts.icmp++
+	w.counts[counter.ICMPErrors]++
 	f := w.frame(p)
 	w.outputReply(p, header.Unreachable(f[:cap(f)], len(f), &p.Packet, e, mtu))
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
 )
@@ -36,7 +37,7 @@ func (w *Worker) trackSCTP(p *pkt, ref conntrack.Ref) bool {
 			w.drop(p, DropNoFlow) // another worker is at it; the client asks again
 			return false
 		}
-		w.counts.reopened++
+		w.counts[counter.ReplacedFlows]++
 		w.lookUpAgain(p)
 		return false
 	case conntrack.Gone:
@@ -77,9 +78,9 @@ func (w *Worker) rejectSCTP(p *pkt, reason Drop) {
 		w.drop(p, DropReplyLimit)
 		return
 	}
-	w.counts.drops[reason]++
+	w.drops[reason]++
 	w.sampleDrop(p, reason)
-	w.counts.aborts++
+	w.counts[counter.Aborts]++
 	w.outputReply(p, p.Refuse(f))
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/table"
@@ -128,8 +129,8 @@ func TestAnAssociationIsTranslatedBothWays(t *testing.T) {
 			}
 			// A new association by the same ports.
 			b.one(portClient, withTags(first.frame(t), vlans...), portServer)
-			if b.w.counts.reopened != 1 || b.states()[conntrack.StateSCTPInit] != 1 {
-				t.Errorf("reopened %d, states %v", b.w.counts.reopened, b.states())
+			if b.w.counts[counter.ReplacedFlows] != 1 || b.states()[conntrack.StateSCTPInit] != 1 {
+				t.Errorf("reopened %d, states %v", b.w.counts[counter.ReplacedFlows], b.states())
 			}
 			b.framesHome()
 		}
@@ -208,8 +209,8 @@ func TestSCTPThatIsRefused(t *testing.T) {
 				want.src, want.dst, want.srcMAC, want.dstMAC = p.dst, p.src, p.dstMAC, p.srcMAC
 				want.tag, want.chunks = binary.BigEndian.Uint32(c.answer), c.answer[4:]
 				sameFrame(t, b.one(portClient, p.frame(t), portClient), want.frame(t))
-				if b.w.counts.aborts != 1 {
-					t.Errorf("%d refusals counted", b.w.counts.aborts)
+				if b.w.counts[counter.Aborts] != 1 {
+					t.Errorf("%d refusals counted", b.w.counts[counter.Aborts])
 				}
 			}
 			if d := b.drops(); d[c.reason] != 1 || len(d) != 1 {

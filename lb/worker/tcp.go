@@ -2,6 +2,7 @@ package worker
 
 import (
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -20,11 +21,11 @@ func (w *Worker) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 			w.drop(p, DropNoFlow) // another worker is at it; the client asks again
 			return false
 		}
-		w.counts.reopened++
+		w.counts[counter.ReplacedFlows]++
 		w.lookUpAgain(p)
 		return false
 	case conntrack.Restart:
-		w.counts.reopened++
+		w.counts[counter.ReplacedFlows]++
 		return w.mayReopen(p, ref)
 	case conntrack.Stale:
 		if ref.Forward() {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/lbtest"
 	"github.com/weirlb/weir/lb/xsk"
@@ -75,7 +76,7 @@ func TestAFullRingIsTriedOnceMore(t *testing.T) {
 	if n := b.drops()[DropTxFull.String()]; n != 3 {
 		t.Errorf("%d dropped, want 3: %v", n, b.drops())
 	}
-	if n := b.w.published.read().TxPackets; n != 7 {
+	if n := b.w.published.read().Values[counter.TxPackets]; n != 7 {
 		t.Errorf("%d packets counted as sent, want 7", n)
 	}
 	b.turn() // nothing is new: the rest is sent all the same

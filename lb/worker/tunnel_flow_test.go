@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
@@ -73,7 +74,7 @@ func TestASynAfterTheClientsFinBeginsAnew(t *testing.T) {
 	if s := b.states(); s[conntrack.StateSynSent] != 1 || len(s) != 1 {
 		t.Errorf("states %v", s)
 	}
-	if n := b.w.published.read().Reopened; n != 1 {
+	if n := b.w.published.read().Values[counter.ReplacedFlows]; n != 1 {
 		t.Errorf("%d reopened", n)
 	}
 }

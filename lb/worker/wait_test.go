@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/lbtest"
 	"github.com/weirlb/weir/lb/route"
@@ -56,11 +57,11 @@ func TestNoHandOverIsSleptThrough(t *testing.T) {
 		second.give(portClient, frame)
 		second.w.Round()
 		if i%16 == 0 { // let it fall asleep
-			eventually(t, "hand-over", func() bool { return first.w.published.read().TxPackets == i+1 })
+			eventually(t, "hand-over", func() bool { return first.w.published.read().Values[counter.TxPackets] == i+1 })
 		}
 	}
-	eventually(t, "the last hand-overs", func() bool { return first.w.published.read().TxPackets == n })
-	if c := first.w.published.read(); c.Sleeps == 0 {
+	eventually(t, "the last hand-overs", func() bool { return first.w.published.read().Values[counter.TxPackets] == n })
+	if c := first.w.published.read(); c.Values[counter.Sleeps] == 0 {
 		t.Error("it never slept: nothing was tested")
 	}
 }
@@ -77,7 +78,7 @@ func TestNoHeldPacketIsSleptThrough(t *testing.T) {
 	}
 	sleeper(t, b)
 	b.lb.router.SetState(portServer, endpoint4, route.Valid)
-	eventually(t, "the held packet", func() bool { return b.w.published.read().TxPackets == 1 })
+	eventually(t, "the held packet", func() bool { return b.w.published.read().Values[counter.TxPackets] == 1 })
 }
 
 // An idle worker does one round per nap: at ten naps a second that is nothing.
@@ -95,8 +96,8 @@ func TestAnIdleWorkerDoesOneRoundPerNap(t *testing.T) {
 	b.w.maxPollTimeout = 0
 	q.limit, q.stop = 1000+maxSpin, func() { b.w.stop.Store(true) }
 	b.w.run()
-	if c := b.w.published.read(); c.Sleeps < 1000 || c.Busy != 0 {
-		t.Errorf("%d naps in %d rounds, busy for %v", c.Sleeps, q.rounds, c.Busy)
+	if c := b.w.published.read(); c.Values[counter.Sleeps] < 1000 || c.Busy() != 0 {
+		t.Errorf("%d naps in %d rounds, busy for %v", c.Values[counter.Sleeps], q.rounds, c.Busy())
 	}
 	if b.w.pollTimeout() != 0 || maxPollTimeout < 50 {
 		t.Errorf("an idle worker naps for %d ms only", maxPollTimeout)
@@ -127,8 +128,8 @@ func TestSpinningAdapts(t *testing.T) {
 	if b.w.spinBudget != maxSpin {
 		t.Errorf("with a packet every 20 looks it looks %d times", b.w.spinBudget)
 	}
-	if c := b.w.published.read(); c.Busy == 0 || c.Batches != c.RxPackets || c.RxPackets == 0 {
-		t.Errorf("busy for %v, %d packets in %d batches", c.Busy, c.RxPackets, c.Batches)
+	if c := b.w.published.read(); c.Busy() == 0 || c.Values[counter.Batches] != c.Values[counter.RxPackets] || c.Values[counter.RxPackets] == 0 {
+		t.Errorf("busy for %v, %d packets in %d batches", c.Busy(), c.Values[counter.RxPackets], c.Values[counter.Batches])
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/route"
@@ -92,7 +93,8 @@ type Worker struct {
 	maxPollTimeout int       // in ms
 	busySince      time.Time // beginning of the stretch of busy rounds
 
-	counts    counts
+	counts    counter.Values
+	drops     dropCounts
 	published *publishedCounts
 	samples   *[dropReasons]samples
 	stop      atomic.Bool
@@ -133,7 +135,7 @@ func (w *Worker) run() {
 		if w.round() > 0 {
 			w.idle, w.pollTimedOut = false, false
 			if w.busyRounds++; w.busyRounds%publishEvery == 0 {
-				w.published.publish(&w.counts)
+				w.published.publish(&w.counts, &w.drops)
 			}
 			continue
 		}
@@ -141,13 +143,13 @@ func (w *Worker) run() {
 			w.idle = true
 			w.countBusy(time.Now())
 		}
-		w.published.publish(&w.counts)
+		w.published.publish(&w.counts, &w.drops)
 	}
 }
 
 // countBusy adds the time since the stretch began or was last counted.
 func (w *Worker) countBusy(now time.Time) {
-	w.counts.busy += uint64(now.Sub(w.busySince))
+	w.counts[counter.Busy] += uint64(now.Sub(w.busySince))
 	w.busySince = now
 }
 
@@ -155,14 +157,14 @@ func (w *Worker) countBusy(now time.Time) {
 // the worker themselves instead of starting it. It returns how much there was to do.
 func (w *Worker) Round() int {
 	work := w.round()
-	w.published.publish(&w.counts)
+	w.published.publish(&w.counts, &w.drops)
 	return work
 }
 
 // endRound is finish with the counters published.
 func (w *Worker) endRound() {
 	w.finish()
-	w.published.publish(&w.counts)
+	w.published.publish(&w.counts, &w.drops)
 }
 
 // round is a round of the loop; it returns the amount of work done.
@@ -217,7 +219,7 @@ func (w *Worker) receive() int {
 		p.filled -= n
 		p.fill.received(n, p.Ring)
 		work += n
-		w.counts.batches++
+		w.counts[counter.Batches]++
 		w.process(&w.batch)
 	}
 	return work
@@ -235,7 +237,7 @@ func (w *Worker) finish() {
 			p.to.wakeUp()
 		}
 	}
-	w.counts.freeFrames = uint64(len(w.free.addr))
+	w.counts[counter.FreeFrames] = uint64(len(w.free.addr))
 	w.conntrack.Age(w.tick)
 	w.conntrack.Quiesce()
 }

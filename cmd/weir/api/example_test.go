@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/lb/counter"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -59,8 +60,11 @@ func exampleStatus() *Status {
 			{Name: "weir0", IfIndex: 9, Mode: "native", Driver: "veth", Queues: 2, BoundQueues: 2, TxChecksum: "software", HostVeth: true, MTU: 1500},
 		},
 		Workers: []Worker{
-			{ID: 0, CPU: 2, RxPackets: 1000, RxBytes: 1500000, Batches: 40, Sleeps: 3, FreeFrames: 4096, BusySeconds: 1.5, BusyShare: 0.25, TxPackets: 990, TxBytes: 1490000, NewFlows: 10, HandedOver: 4, Drops: map[string]uint64{"no-flow": 10}},
-			{ID: 1, CPU: -1, RxPackets: 5, RxBytes: 500, Drops: map[string]uint64{}},
+			{ID: 0, CPU: 2, Counters: counter.Values{
+				counter.RxPackets: 1000, counter.RxBytes: 1500000, counter.Batches: 40, counter.Sleeps: 3, counter.FreeFrames: 4096,
+				counter.Busy: 1.5e9, counter.TxPackets: 990, counter.TxBytes: 1490000, counter.NewFlows: 10, counter.Handoff: 4,
+			}, BusyShare: 0.25, Drops: map[string]uint64{"no-flow": 10}},
+			{ID: 1, CPU: -1, Counters: counter.Values{counter.RxPackets: 5, counter.RxBytes: 500}, Drops: map[string]uint64{}},
 		},
 		Flows: Flows{Current: 10, Max: 1048576, MemoryBytes: 402653184, Created: 100, Expired: 80, Evicted: 1, NoPort: 2, Full: 3, Adopted: 4,
 			ByState: map[string]uint64{"tcp-established": 7, "udp-stream": 3, "tcp-syn-sent": 0}},

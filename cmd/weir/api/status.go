@@ -234,41 +234,6 @@ type Socket struct {
 	Rejected uint64 `json:"rejected"`
 }
 
-// Worker is one packet loop.
-type Worker struct {
-	ID          int    `json:"id"`
-	CPU         int    `json:"cpu"` // -1: not pinned
-	RxPackets   uint64 `json:"rxPackets"`
-	RxBytes     uint64 `json:"rxBytes"`
-	TxPackets   uint64 `json:"txPackets"`
-	TxBytes     uint64 `json:"txBytes"`
-	NewFlows    uint64 `json:"newFlows"`
-	Reopened    uint64 `json:"reopened"`    // flows that a new SYN took over
-	Flowless    uint64 `json:"flowless"`    // packets sent on without a flow: the table was full
-	Resets      uint64 `json:"resets"`      // TCP RSTs made
-	Aborts      uint64 `json:"aborts"`      // SCTP refusals made
-	ICMPErrors  uint64 `json:"icmpErrors"`  // ICMP errors made
-	ICMPPassed  uint64 `json:"icmpPassed"`  // ICMP errors about a flow, passed on to its other side
-	EchoReplies uint64 `json:"echoReplies"` // pings answered
-	ToKernel    uint64 `json:"toKernel"`    // given back through the host veth
-	HandedOver  uint64 `json:"handedOver"`  // passed to the worker of the way out, or of a datagram in fragments
-	Held        uint64 `json:"held"`        // waited for a neighbor
-	Partial     uint64 `json:"partial"`     // partial checksums completed on the way out
-	// Fragments were sent on; FragmentsHeld came before the first of their
-	// datagram and waited for it.
-	Fragments     uint64 `json:"fragments"`
-	FragmentsHeld uint64 `json:"fragmentsHeld"`
-	TxErrors      uint64 `json:"txErrors"`   // calls to send that failed: an interface is down or gone
-	Batches       uint64 `json:"batches"`    // receptions: RxPackets / Batches is the mean batch size
-	Sleeps        uint64 `json:"sleeps"`     // times that it went to sleep for want of packets
-	FreeFrames    uint64 `json:"freeFrames"` // packet memory that is in no use now
-	// BusySeconds is the time spent in rounds with something to do, and
-	// BusyShare its part of the uptime.
-	BusySeconds float64           `json:"busySeconds"`
-	BusyShare   float64           `json:"busyShare"`
-	Drops       map[string]uint64 `json:"drops"` // by reason; only those that occurred
-}
-
 // Flows is the state of the flow table.
 type Flows struct {
 	Current     uint64 `json:"current"`

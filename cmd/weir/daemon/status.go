@@ -105,13 +105,8 @@ func interfaceStatus(i *ports.Status) api.Interface {
 
 func workerStatus(w *lb.WorkerStatus, uptime float64) api.Worker {
 	return api.Worker{
-		ID: w.ID, CPU: w.CPU, RxPackets: w.RxPackets, RxBytes: w.RxBytes, TxPackets: w.TxPackets, TxBytes: w.TxBytes,
-		NewFlows: w.NewFlows, Reopened: w.Reopened, Flowless: w.Flowless, Resets: w.Resets, Aborts: w.Aborts, ICMPErrors: w.ICMPErrors,
-		ICMPPassed: w.ICMPPassed, EchoReplies: w.EchoReplies,
-		ToKernel: w.ToKernel, HandedOver: w.HandedOver, Held: w.Held, Partial: w.Partial, TxErrors: w.TxErrors, Drops: w.Drops,
-		Fragments: w.Fragments, FragmentsHeld: w.FragmentsHeld,
-		Batches: w.Batches, Sleeps: w.Sleeps, FreeFrames: w.FreeFrames,
-		BusySeconds: w.Busy.Seconds(), BusyShare: w.Busy.Seconds() / max(uptime, 1e-9),
+		ID: w.ID, CPU: w.CPU, Counters: w.Values, Drops: w.Drops,
+		BusyShare: w.Values.Busy().Seconds() / max(uptime, 1e-9),
 	}
 }
 

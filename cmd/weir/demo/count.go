@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"time"
+
+	"github.com/weirlb/weir/lb/counter"
 )
 
 // counts are the client's and Weir's counters at a moment, or between two.
@@ -26,9 +28,9 @@ func (s *site) count(ctx context.Context) (counts, error) {
 		return c, fmt.Errorf("ask weir for its counters: %w", err)
 	}
 	for _, w := range status.Workers {
-		c.weirGot += w.RxPackets
-		c.weirSent += w.TxPackets
-		c.refused += w.Resets + w.ICMPErrors
+		c.weirGot += w.Counters[counter.RxPackets]
+		c.weirSent += w.Counters[counter.TxPackets]
+		c.refused += w.Counters[counter.Resets] + w.Counters[counter.ICMPErrors]
 	}
 	c.drops = status.Drops
 	link, err := s.lab.Client.Interface("eth0")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
@@ -66,7 +67,7 @@ func (f *fixture) checkFragmented(t *testing.T) {
 	}
 	sent := uint64(0)
 	for _, w := range status.Workers {
-		sent += w.Fragments
+		sent += w.Counters[counter.Fragments]
 	}
 	// 3 + 3 + 3 + 14 fragments, there and back, to two addresses of every kind.
 	if want := uint64(2 * 2 * 2 * 23 * len(kinds)); sent < want {

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
@@ -57,7 +58,7 @@ func TestWirePathMTUIsLearned(t *testing.T) {
 	}
 	var passed, made uint64
 	for _, w := range status.Workers {
-		passed, made = passed+w.ICMPPassed, made+w.ICMPErrors
+		passed, made = passed+w.Counters[counter.ICMPForwarded], made+w.Counters[counter.ICMPErrors]
 	}
 	if passed == 0 || made == 0 {
 		t.Errorf("%d errors were passed on and %d made", passed, made)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
@@ -96,7 +97,7 @@ func (s *stacked) left(t *testing.T, name string, free []uint64) {
 
 func freeFrames(status *api.Status) (free []uint64) {
 	for _, w := range status.Workers {
-		free = append(free, w.FreeFrames)
+		free = append(free, w.Counters[counter.FreeFrames])
 	}
 	return free
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
@@ -52,15 +53,15 @@ func TestWireTwoQueues(t *testing.T) {
 		t.Fatalf("%d workers", len(status.Workers))
 	}
 	for _, w := range status.Workers {
-		if w.RxPackets == 0 || w.TxPackets == 0 {
-			t.Errorf("worker %d received %d and sent %d packets", w.ID, w.RxPackets, w.TxPackets)
+		if w.Counters[counter.RxPackets] == 0 || w.Counters[counter.TxPackets] == 0 {
+			t.Errorf("worker %d received %d and sent %d packets", w.ID, w.Counters[counter.RxPackets], w.Counters[counter.TxPackets])
 		}
 		// An answer's queue is by its own hash: of thousands of flows half come
 		// in at the worker that did not make them.
-		if w.NewFlows == 0 {
+		if w.Counters[counter.NewFlows] == 0 {
 			t.Errorf("worker %d began no flow", w.ID)
 		}
-		if w.Batches == 0 || w.BusySeconds == 0 || w.FreeFrames == 0 {
+		if w.Counters[counter.Batches] == 0 || w.Counters[counter.Busy] == 0 || w.Counters[counter.FreeFrames] == 0 {
 			t.Errorf("worker %d: %+v", w.ID, w)
 		}
 	}
@@ -87,8 +88,8 @@ func TestWireIdleWorkersSleep(t *testing.T) {
 		}
 		for i := range after.Workers {
 			a, b := &after.Workers[i], &before.Workers[i]
-			sleeps, packets := a.Sleeps-b.Sleeps, a.RxPackets-b.RxPackets
-			t.Logf("worker %d: %d sleeps, %d packets, busy for %.6f s", a.ID, sleeps, packets, a.BusySeconds-b.BusySeconds)
+			sleeps, packets := a.Counters[counter.Sleeps]-b.Counters[counter.Sleeps], a.Counters[counter.RxPackets]-b.Counters[counter.RxPackets]
+			t.Logf("worker %d: %d sleeps, %d packets, busy for %.6f s", a.ID, sleeps, packets, (a.Counters.Busy() - b.Counters.Busy()).Seconds())
 			if seconds := after.UptimeSeconds - before.UptimeSeconds; float64(sleeps) > 20*seconds+float64(packets) {
 				return fmt.Errorf("worker %d woke up %d times in %.1f s, for %d packets", a.ID, sleeps, seconds, packets)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/perf/netlab"
 )
 
@@ -219,7 +220,7 @@ func TestWireOnlyAttachedVLANsAreTaken(t *testing.T) {
 	must(t, s.tap(t, "eth0").Send(from(100, 7000, "of VLAN 100")))
 	must(t, f.poll(func(ctx context.Context) error {
 		status, err := f.admin.Status(ctx)
-		if err == nil && status.Steering["vlan"]+status.Workers[0].TxPackets == 0 {
+		if err == nil && status.Steering["vlan"]+status.Workers[0].Counters[counter.TxPackets] == 0 {
 			err = errors.New("nothing has become of the tagged packet")
 		}
 		return err

@@ -57,7 +57,7 @@ type metric struct {
 // emit adds one value, with the values of the metric's labels.
 type emit func(v float64, labels ...string)
 
-func counter(name, help string, labels []string, read func(*api.Status, emit)) metric {
+func total(name, help string, labels []string, read func(*api.Status, emit)) metric {
 	return newMetric(prometheus.CounterValue, name, help, labels, read)
 }
 
@@ -109,13 +109,13 @@ var general = []metric{
 		func(s *api.Status, e emit) { e(boolean(s.Synced)) }),
 	gauge("draining", "1 between SIGTERM and the end.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.Draining)) }),
-	gauge("snapshot_number", "Number of the published snapshot of frontends and endpoints.", nil,
+	gauge("snapshot_generation", "Generation of the published snapshot of frontends and endpoints.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Snapshot)) }),
 	gauge("snapshot_last_timestamp_seconds", "When the last snapshot was published, in seconds since the epoch; 0 for never.", nil,
 		func(s *api.Status, e emit) { e(seconds(s.LastUpdated)) }),
 	gauge("services", "Services that Weir serves.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Services)) }),
-	gauge("services_left_to_kernel", "Services with a field that Weir does not honor; kube-proxy serves them.", nil,
+	gauge("services_skipped", "Services with a field that Weir does not support; kube-proxy serves them.", nil,
 		func(s *api.Status, e emit) { e(float64(s.ProblemCounts[problem.UnsupportedField])) }),
 	gauge("frontends", "Addresses, protocols and ports that Weir serves.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Frontends)) }),
@@ -153,17 +153,17 @@ var general = []metric{
 		func(s *api.Status, e emit) { e(float64(s.Discovery.Mirrored)) }),
 	gauge("discovery_refused_endpoints", "Endpoints with an address that must not be sent to.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Discovery.RefusedEndpoints)) }),
-	counter("discovery_services_removed_total", "Services that the source has withdrawn.", nil,
+	total("discovery_services_removed_total", "Services that the source has withdrawn.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Discovery.ServicesRemoved)) }),
-	gauge("discovery_last_known", "1 while the last known state is served because the API server has not answered since the start.", nil,
+	gauge("discovery_stale", "1 while Weir serves the last known state because the API server has not answered since the start.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.Discovery.LastKnown != nil)) }),
-	gauge("discovery_last_known_age_seconds", "Age of what is served: seconds since it was last known to be what the API server has; 0 while that is watched.", nil,
+	gauge("discovery_stale_age_seconds", "Age of what is served: seconds since it was last known to be what the API server has; 0 while that is watched.", nil,
 		func(s *api.Status, e emit) {
 			if at := s.Discovery.GoodAt; at != nil {
 				e(max(0, time.Since(*at).Truncate(time.Second).Seconds()))
 			}
 		}),
-	counter("discovery_watch_errors_total", "Requests to list or watch that the API server refused or that did not reach it.", []string{"resource"},
+	total("discovery_watch_errors_total", "Requests to list or watch that the API server refused or that did not reach it.", []string{"resource"},
 		func(s *api.Status, e emit) {
 			for resource, n := range s.Discovery.WatchErrors {
 				e(float64(n), resource)

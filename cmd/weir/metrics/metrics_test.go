@@ -20,6 +20,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/worker"
 )
 
@@ -41,10 +42,13 @@ func example() *api.Status {
 			Slices: 9, FQDNSlices: 2, Mirrored: 1, RefusedEndpoints: 4, ServicesRemoved: 5},
 		Interfaces: []api.Interface{{Name: "eth0", Mode: "native", Driver: "veth", TxChecksum: "metadata", Pinned: true, Queues: 4, BoundQueues: 2,
 			Sockets: []api.Socket{{Queue: 0, RxRingFull: 5, RxInvalidDescs: 1, TxInvalidDescs: 2}, {Queue: 1}}}},
-		Absent:  []api.AbsentInterface{{Name: "eth1", Reason: "interface eth1 is gone"}},
-		Workers: []api.Worker{{ID: 0, RxPackets: 10, TxBytes: 99}, {ID: 1, RxPackets: 20}},
-		Drops:   map[string]uint64{"no-flow": 7, "martian": 0},
-		Flows:   api.Flows{Current: 1, Max: 2, NoPort: 3, Full: 4, ByState: map[string]uint64{"tcp-established": 6}},
+		Absent: []api.AbsentInterface{{Name: "eth1", Reason: "interface eth1 is gone"}},
+		Workers: []api.Worker{
+			{ID: 0, Counters: counter.Values{counter.RxPackets: 10, counter.TxBytes: 99}},
+			{ID: 1, Counters: counter.Values{counter.RxPackets: 20}},
+		},
+		Drops: map[string]uint64{"no-flow": 7, "martian": 0},
+		Flows: api.Flows{Current: 1, Max: 2, NoPort: 3, Full: 4, ByState: map[string]uint64{"tcp-established": 6}},
 		Neighbors: []api.Neighbor{
 			{State: "valid"}, {State: "valid"}, {State: "failed"},
 		},
@@ -73,10 +77,10 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		`weir_interface_attached{device="eth0"} 1`,
 		`weir_interface_attached{device="eth1"} 0`,
 		"weir_start_time_seconds 1000.5",
-		"weir_snapshot_number 42",
+		"weir_snapshot_generation 42",
 		"weir_snapshot_last_timestamp_seconds 0",
 		"weir_services 3",
-		"weir_services_left_to_kernel 1",
+		"weir_services_skipped 1",
 		"weir_healthy 1",
 		"weir_frontends_hash 77",
 		"weir_state_file_ok 0",

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/lb/counter"
 )
 
 var (
@@ -81,7 +82,7 @@ var devices = []metric{
 				}
 			}
 		}),
-	counter("steering_packets_total", "Packets that the XDP program saw, by what it did with them.", []string{"action"},
+	total("steering_packets_total", "Packets that the XDP program saw, by what it did with them.", []string{"action"},
 		func(s *api.Status, e emit) {
 			for action, n := range s.Steering {
 				e(float64(n), action)
@@ -89,47 +90,36 @@ var devices = []metric{
 		}),
 }
 
-var workers = []metric{
-	perWorker("receive_packets_total", "Packets received.", func(w *api.Worker) uint64 { return w.RxPackets }),
-	perWorker("receive_bytes_total", "Bytes received, from the Ethernet header on.", func(w *api.Worker) uint64 { return w.RxBytes }),
-	perWorker("transmit_packets_total", "Packets sent.", func(w *api.Worker) uint64 { return w.TxPackets }),
-	perWorker("transmit_bytes_total", "Bytes sent, from the Ethernet header on.", func(w *api.Worker) uint64 { return w.TxBytes }),
-	perWorker("new_flows_total", "Flows begun.", func(w *api.Worker) uint64 { return w.NewFlows }),
-	perWorker("reopened_flows_total", "Flows whose port or tuple a new SYN took over.", func(w *api.Worker) uint64 { return w.Reopened }),
-	perWorker("flowless_packets_total", "Packets of modes without translation sent on without a flow: the flow table was full.", func(w *api.Worker) uint64 { return w.Flowless }),
-	perWorker("resets_sent_total", "TCP RSTs made.", func(w *api.Worker) uint64 { return w.Resets }),
-	perWorker("sctp_aborts_sent_total", "SCTP refusals made: ABORT and SHUTDOWN COMPLETE.", func(w *api.Worker) uint64 { return w.Aborts }),
-	perWorker("icmp_errors_sent_total", "ICMP errors made.", func(w *api.Worker) uint64 { return w.ICMPErrors }),
-	perWorker("icmp_errors_passed_total", "ICMP errors about a flow that were passed on to its other side.", func(w *api.Worker) uint64 { return w.ICMPPassed }),
-	perWorker("echo_replies_total", "Pings answered.", func(w *api.Worker) uint64 { return w.EchoReplies }),
-	perWorker("kernel_packets_total", "Packets given back to the kernel through the host veth.", func(w *api.Worker) uint64 { return w.ToKernel }),
-	perWorker("handed_over_packets_total", "Packets passed to the worker that owns the way out, or deals with their datagram.", func(w *api.Worker) uint64 { return w.HandedOver }),
-	perWorker("held_packets_total", "Packets that waited for a neighbor.", func(w *api.Worker) uint64 { return w.Held }),
-	perWorker("partial_checksums_total", "Partial checksums completed on the way out.", func(w *api.Worker) uint64 { return w.Partial }),
-	perWorker("fragments_total", "Fragments sent on.", func(w *api.Worker) uint64 { return w.Fragments }),
-	perWorker("held_fragments_total", "Fragments that came before the first of their datagram and waited for it.", func(w *api.Worker) uint64 { return w.FragmentsHeld }),
-	perWorker("transmit_errors_total", "Calls to send that failed: an interface is down or gone.", func(w *api.Worker) uint64 { return w.TxErrors }),
-	perWorker("receive_batches_total", "Receptions of at least one packet; packets by batches is the mean batch size.", func(w *api.Worker) uint64 { return w.Batches }),
-	perWorker("worker_sleeps_total", "Times that the worker went to sleep for want of packets.", func(w *api.Worker) uint64 { return w.Sleeps }),
-	counter("worker_busy_seconds_total", "Time that the worker spent in rounds with something to do; its rate is the busy share.", byWorker,
-		func(s *api.Status, e emit) {
-			for _, w := range s.Workers {
-				e(w.BusySeconds, itoa(w.ID))
-			}
-		}),
-	gauge("worker_free_frames", "Packet memory of the worker that is in no use, in frames.", byWorker,
-		func(s *api.Status, e emit) {
-			for _, w := range s.Workers {
-				e(float64(w.FreeFrames), itoa(w.ID))
-			}
-		}),
+var workers = slices.Concat(workerCounters(), []metric{
 	perWorkerReason("worker_dropped_packets_total", "Packets dropped, by worker and reason; reasons that occurred."),
-	counter("dropped_packets_total", "Packets dropped, each under one reason.", []string{"reason"},
+	total("dropped_packets_total", "Packets dropped, each under one reason.", []string{"reason"},
 		func(s *api.Status, e emit) {
 			for reason, n := range s.Drops {
 				e(float64(n), reason)
 			}
 		}),
+})
+
+// workerCounters has a metric for every counter of a worker.
+func workerCounters() []metric {
+	var out []metric
+	for c := range counter.Counters {
+		kind, info := total, c.Info()
+		if info.Gauge {
+			kind = gauge
+		}
+		out = append(out, kind(info.Metric, info.Help, byWorker, func(s *api.Status, e emit) {
+			for i := range s.Workers {
+				w := &s.Workers[i]
+				v := float64(w.Counters[c])
+				if info.Nanoseconds {
+					v /= 1e9
+				}
+				e(v, itoa(w.ID))
+			}
+		}))
+	}
+	return out
 }
 
 var flows = []metric{
@@ -141,19 +131,19 @@ var flows = []metric{
 			e(float64(n), state)
 		}
 	}),
-	counter("flows_created_total", "Connections entered into the table.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Created)) }),
-	counter("flows_expired_total", "Connections that ended or aged out.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Expired)) }),
-	counter("flows_evicted_total", "Half-open, ended and unproven connections that made room for new ones.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Evicted)) }),
-	counter("flows_displaced_total", "Half-open flows, and UDP flows answered once, whose SNAT port another flow got.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Displaced)) }),
-	counter("flows_adopted_total", "Connections taken over from the last process.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Adopted)) }),
-	counter("flows_refused_total", "New connections refused for want of a SNAT port or of room.", []string{"reason"}, func(s *api.Status, e emit) {
+	total("flows_created_total", "Connections entered into the table.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Created)) }),
+	total("flows_expired_total", "Connections that ended or aged out.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Expired)) }),
+	total("flows_evicted_total", "Half-open, ended and unproven connections that made room for new ones.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Evicted)) }),
+	total("flows_displaced_total", "Half-open flows, and UDP flows answered once, whose SNAT port another flow got.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Displaced)) }),
+	total("flows_adopted_total", "Connections taken over from the last process.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Adopted)) }),
+	total("flows_refused_total", "New connections refused for want of a SNAT port or of room.", []string{"reason"}, func(s *api.Status, e emit) {
 		e(float64(s.Flows.NoPort), "no-port")
 		e(float64(s.Flows.Full), "table-full")
 	}),
 }
 
 func perWorkerReason(name, help string) metric {
-	return counter(name, help, []string{"worker", "reason"}, func(s *api.Status, e emit) {
+	return total(name, help, []string{"worker", "reason"}, func(s *api.Status, e emit) {
 		for _, w := range s.Workers {
 			for reason, n := range w.Drops {
 				e(float64(n), itoa(w.ID), reason)
@@ -162,16 +152,8 @@ func perWorkerReason(name, help string) metric {
 	})
 }
 
-func perWorker(name, help string, value func(*api.Worker) uint64) metric {
-	return counter(name, help, byWorker, func(s *api.Status, e emit) {
-		for i := range s.Workers {
-			e(float64(value(&s.Workers[i])), itoa(s.Workers[i].ID))
-		}
-	})
-}
-
 func perSocket(name, help string, value func(*api.Socket) uint64) metric {
-	return counter(name, help, byQueue, func(s *api.Status, e emit) {
+	return total(name, help, byQueue, func(s *api.Status, e emit) {
 		for i := range s.Interfaces {
 			for j := range s.Interfaces[i].Sockets {
 				x := &s.Interfaces[i].Sockets[j]

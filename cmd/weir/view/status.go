@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/lb/counter"
 )
 
 // Status writes s as text. With prev, an earlier status of the same process, it
@@ -166,7 +167,8 @@ func lost(i *api.Interface) map[string]uint64 {
 func renderWorkers(b *strings.Builder, s, prev *api.Status) {
 	b.WriteByte('\n')
 	t := table(b)
-	head := []string{"WORKER", "CPU", "BUSY", "RX PACKETS", "RX BYTES", "BATCH", "TX PACKETS", "TX BYTES", "NEW FLOWS", "HANDED OVER", "TO KERNEL", "DROPS"}
+	head := []string{"WORKER", "CPU", "BUSY", "RX PACKETS", "RX BYTES", "BATCH", "TX PACKETS", "TX BYTES",
+		"NEW FLOWS", "HANDOFF", "PUNTED", "DROPS"}
 	if prev != nil {
 		head = append(head, "RX/s", "TX/s")
 	}
@@ -176,23 +178,30 @@ func renderWorkers(b *strings.Builder, s, prev *api.Status) {
 		if w.CPU >= 0 {
 			cpu = fmt.Sprint(w.CPU)
 		}
-		cells := []string{fmt.Sprint(w.ID), cpu, busy(&w, s, prev, i), fmt.Sprint(w.RxPackets), bytes(w.RxBytes), mean(w.RxPackets, w.Batches), fmt.Sprint(w.TxPackets), bytes(w.TxBytes),
-			fmt.Sprint(w.NewFlows), fmt.Sprint(w.HandedOver), fmt.Sprint(w.ToKernel), fmt.Sprint(sum(w.Drops))}
+		n := &w.Counters
+		cells := []string{
+			fmt.Sprint(w.ID), cpu, busy(&w, s, prev, i),
+			fmt.Sprint(n[counter.RxPackets]), bytes(n[counter.RxBytes]),
+			mean(n[counter.RxPackets], n[counter.Batches]),
+			fmt.Sprint(n[counter.TxPackets]), bytes(n[counter.TxBytes]), fmt.Sprint(n[counter.NewFlows]),
+			fmt.Sprint(n[counter.Handoff]), fmt.Sprint(n[counter.Punted]), fmt.Sprint(sum(w.Drops)),
+		}
 		if prev != nil && i < len(prev.Workers) {
-			seconds := s.UptimeSeconds - prev.UptimeSeconds
-			cells = append(cells, rate(w.RxPackets, prev.Workers[i].RxPackets, seconds), rate(w.TxPackets, prev.Workers[i].TxPackets, seconds))
+			seconds, before := s.UptimeSeconds-prev.UptimeSeconds, &prev.Workers[i].Counters
+			for _, c := range []counter.Counter{counter.RxPackets, counter.TxPackets} {
+				cells = append(cells, rate(n[c], before[c], seconds))
+			}
 		}
 		row(t, cells...)
 	}
 	t.Flush()
 }
 
-// busy is the share of time that a worker had something to do: since prev, or
-// since the start.
+// busy is the busy share of a worker: since prev, or since the start.
 func busy(w *api.Worker, s, prev *api.Status, i int) string {
 	share := w.BusyShare
 	if prev != nil && i < len(prev.Workers) && s.UptimeSeconds > prev.UptimeSeconds {
-		share = (w.BusySeconds - prev.Workers[i].BusySeconds) / (s.UptimeSeconds - prev.UptimeSeconds)
+		share = (w.Counters.Busy() - prev.Workers[i].Counters.Busy()).Seconds() / (s.UptimeSeconds - prev.UptimeSeconds)
 	}
 	return fmt.Sprintf("%.1f %%", 100*share)
 }

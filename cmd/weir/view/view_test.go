@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/lb/counter"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -36,8 +37,8 @@ func minute(n int) time.Time { return time.Date(2026, 11, 20, 10, n, 0, 0, time.
 func TestRenderGolden(t *testing.T) {
 	earlier := exampleStatus(t)
 	earlier.UptimeSeconds -= 2
-	earlier.Workers[0].BusySeconds = 0.5
-	earlier.Workers[0].RxPackets, earlier.Workers[0].TxPackets = 0, 0
+	earlier.Workers[0].Counters[counter.Busy] = 0.5e9
+	earlier.Workers[0].Counters[counter.RxPackets], earlier.Workers[0].Counters[counter.TxPackets] = 0, 0
 	for name, render := range map[string]func(*strings.Builder) error{
 		"status": func(b *strings.Builder) error { return Status(b, exampleStatus(t), nil) },
 		"watch":  func(b *strings.Builder) error { return Status(b, exampleStatus(t), earlier) },

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/lbtest"
 )
@@ -258,7 +259,7 @@ func mallocs() uint64 {
 func (b *bench) counts() (sent, dropped uint64) {
 	for w := range b.m.Workers() {
 		c := b.m.Counters(w)
-		sent += c.TxPackets
+		sent += c.Values[counter.TxPackets]
 		for _, n := range c.Drops {
 			dropped += n
 		}

@@ -156,9 +156,9 @@ func (f *fixture) lastKnown(want bool) {
 	if got := s.Discovery.LastKnown != nil; got != want {
 		f.t.Errorf("status: last known %v, want %v", got, want)
 	}
-	line := "weir_discovery_last_known 0"
+	line := "weir_discovery_stale 0"
 	if want {
-		line = "weir_discovery_last_known 1"
+		line = "weir_discovery_stale 1"
 	}
 	if m := f.metrics(); !strings.Contains(m, "\n"+line+"\n") {
 		f.t.Errorf("metrics do not have %q", line)
