@@ -170,14 +170,14 @@ func (r *report) verdict(c counts, faults []string) {
 	}
 }
 
-// direct prints the phase of answers past Weir.
+// direct prints the phase of direct server return.
 func (r *report) direct(results []direct, faults []string) {
 	mark := r.paint(green, "ok")
 	if len(faults) > 0 {
 		mark = r.paint(red, "FAILED")
 	}
-	r.line("\n%s   mode ipip   %s", r.paint(bold, "(f) an endpoint answers the client straight, past Weir"), mark)
-	r.line("  %-32s %9s %17s %19s   %s", "", "download", "packets to Weir", "answers from Weir", "answers past Weir")
+	r.line("\n%s   mode ipip   %s", r.paint(bold, "(f) direct server return: an endpoint answers the client directly"), mark)
+	r.line("  %-32s %9s %17s %19s   %17s", "", "download", "packets to Weir", "answers from Weir", "direct answers")
 	for _, d := range results {
 		r.line("  %-32s %5d MiB %17d %13.1f KiB   %13.1f MiB", "HTTP, "+d.name, directBytes>>20, d.requests,
 			float64(d.byWeir)/(1<<10), float64(d.past)/(1<<20))
