@@ -1,20 +1,24 @@
-// Package lb is the packet path: workers that receive packets of frontends
-// and their answers over AF_XDP, look up or make their flow entries, rewrite
-// them and send them on. It decides nothing about which endpoints may serve:
-// it is given tables (lb/table) and carries them out.
+// Package lb is the load balancer as its owner sees it. New opens everything, Apply
+// publishes Services and begins to take traffic, Run serves until its context ends, Close
+// takes everything off the host. It decides nothing about endpoints: it carries out the
+// tables that it is given.
 //
-//	steering program (lb/steer, in the kernel)
-//	   |  frontends and SNAT ports
-//	AF_XDP rings (lb/xsk)
-//	   |
-//	worker ---- flow table (conntrack)     one, shared by all workers
-//	   |  \---- tables (lb/table)          atomic pointer, once per round
-//	   |   \--- routes, neighbors (lb/route)
-//	   v
-//	attached interface, or the host veth (lb/hostveth) into the kernel
+//	lb.go         Config, New, Close
+//	apply.go      tables and steering, in order; flows of the last process
+//	addresses.go  the node's addresses: SNAT sources; and with them vip.go, host.go
+//	run.go        what runs beside the workers
+//	workers.go    a worker per CPU, and its ports (placement.go chooses the CPUs)
+//	status.go     the state of everything
 //
-// Control and workers meet at atomic pointers and flat memory only: no method
-// of LB ever waits for a worker, and no worker for a method.
+// The packages below:
+//
+//	ports      attached interfaces          worker     the packet loop of a core
+//	steer      the XDP program              table      frontends and pools
+//	xsk        AF_XDP sockets               route      the kernel's routes and neighbors
+//	hostveth   the veth into the kernel     snat       source addresses
+//
+// The control object and the workers meet at atomic pointers and flat memory only: no
+// method of LB waits for a worker, and no worker for a method.
 package lb
 
 import (
@@ -78,30 +82,24 @@ type Config struct {
 	ReversePathFilter worker.ReversePathFilter
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
 	FrameSize int
-	// SoftwareChecksums completes all partial checksums without TX metadata, towards
-	// the host veth too: for tests of what kernels without it need.
-	SoftwareChecksums bool
-	// DeclaredLinks is a file with device.Overrides: for tests on kernels that
-	// have no bonds or VLAN interfaces.
-	DeclaredLinks string
-	// OwnHostUmem gives the host veth a umem of its own, as it has beside
-	// NICs with zero copy: for tests where no NIC has that.
-	OwnHostUmem bool
-	Log         *slog.Logger
+	Log       *slog.Logger
+	// Testing is for tests alone.
+	Testing ports.Testing
 }
 
 // LB is a running load balancer.
 type LB struct {
-	cfg      Config
-	log      *slog.Logger
+	cfg     Config
+	log     *slog.Logger
+	started time.Time
+
+	// Workers read the following. It is set by New, and synchronizes by itself.
+
 	affinity *affinity.Store
-	servers  *affinity.Store // by what QUIC connection IDs call them
+	cids     *affinity.Store // endpoints by QUIC connection ID
 	flows    *conntrack.Table
 	tables   *table.Table
 	router   *route.Watcher
-	host     *hostveth.Veth
-	ports    *ports.Ports // guarded by mu, but for Absent
-	steer    *steer.Program
 	memory   *xsk.Umem
 	node     atomic.Pointer[worker.Node]
 	vips     vips
@@ -109,74 +107,187 @@ type LB struct {
 	workers []*worker.Worker
 	running sync.WaitGroup
 
-	mu       sync.Mutex                 // guards ports, the following fields and all publication
-	attached bool                       // Apply was called
-	draining bool                       // see Drain
-	owned    map[netip.Addr]snat.Source // in the steering program
-	claims   map[netip.Addr]int         // frontends per address that may need a route to the host veth
-	claimed  map[table.Key]bool         // the frontends that are counted there
-	routed   map[netip.Addr]bool        // addresses that have one
+	mu       sync.Mutex   // guards all that follows, and every publication
+	ports    *ports.Ports // Absent may be called without mu
+	steer    *steer.Program
+	host     *hostveth.Veth // nil without it
 	reassign *reassign.Flows
-	// unsteered are published frontends that the steering program could not
-	// take: the kernel gets their packets until it can.
+	warnings *warning.List
+
+	attached bool // Apply was called
+	draining bool // Drain was called
+	restored int  // flows of the last process
+
+	// unsteered are published frontends for which the steering program had no room: the
+	// kernel gets their packets until it has.
 	unsteered map[table.Key]*table.FrontendEntry
-	warnings  *warning.List
-	adopted   int // flows of the last process
+	sources   map[netip.Addr]snat.Source // SNAT sources of the steering program
 
-	toldNAT map[string]bool // Services of which it was said that they get nat in place of dnat
+	claims  map[netip.Addr]int  // frontends per address that may need a route to the host veth
+	claimed map[table.Key]bool  // the frontends that claims counts
+	routed  map[netip.Addr]bool // addresses that have a route to the host veth
 
-	exhausted map[netip.AddrPort]time.Time // Run's: when it was last said
-	started   time.Time
+	warnedNAT map[string]bool              // Services that get nat in place of dnat
+	logged    map[netip.AddrPort]time.Time // Run's: the last line about an endpoint
 }
 
-// New makes ready everything but the attachment to the interfaces: no packet
-// is taken before the first Apply. On error nothing is left behind.
+// New makes ready everything but the attachment to the interfaces: no packet is taken
+// before the first Apply. On error nothing is left behind.
 func New(cfg Config) (_ *LB, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	l := &LB{cfg: cfg, log: cfg.Log, warnings: warning.NewList(cfg.Log), owned: map[netip.Addr]snat.Source{}, claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, unsteered: map[table.Key]*table.FrontendEntry{}, routed: map[netip.Addr]bool{}, toldNAT: map[string]bool{},
-		exhausted: map[netip.AddrPort]time.Time{}, started: time.Now()}
+	l := &LB{
+		cfg: cfg, log: cfg.Log, started: time.Now(),
+		warnings:  warning.NewList(cfg.Log),
+		unsteered: map[table.Key]*table.FrontendEntry{},
+		sources:   map[netip.Addr]snat.Source{},
+		claims:    map[netip.Addr]int{},
+		claimed:   map[table.Key]bool{},
+		routed:    map[netip.Addr]bool{},
+		warnedNAT: map[string]bool{},
+		logged:    map[netip.AddrPort]time.Time{},
+	}
 	l.vips.init()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
 		}
 	}()
-	if err := l.findPorts(); err != nil {
-		return nil, err
-	}
-	cpus, err := placeWorkers(&l.cfg, l.ports.Queues())
+
+	cpus, err := l.openPorts()
 	if err != nil {
 		return nil, err
 	}
-	workers := len(cpus)
-	l.ports.SetWorkers(workers)
-	if err := l.openHostVeth(workers); err != nil {
+	if err := l.openTables(len(cpus)); err != nil {
 		return nil, err
 	}
-	if l.flows, err = conntrack.Open(conntrack.Config{Path: cfg.ConntrackPath, MaxFlows: cfg.MaxFlows, Workers: workers}); err != nil {
-		return nil, fmt.Errorf("flow table: %w", err)
-	}
-	l.affinity, l.servers = worker.NewAffinity(l.flows), worker.NewCIDs(l.flows)
-	l.sayAdoption()
-	l.tables = table.New(table.Config{
-		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
-		Tick:  l.flows.Tick,
-	})
-	l.reassign = reassign.New(l.flows, l.tables)
-	if err := l.openRouter(workers); err != nil {
+	if err := l.openRouter(len(cpus)); err != nil {
 		return nil, err
 	}
 	if l.steer, err = steer.Load(steer.Config{}); err != nil {
 		return nil, err
 	}
-	if err := l.openSockets(workers); err != nil {
+	if err := l.openSockets(len(cpus)); err != nil {
 		return nil, err
 	}
 	l.makeWorkers(cpus)
-	if err := l.replan(); err != nil {
+	if err := l.refreshAddresses(); err != nil {
 		return nil, err
 	}
 	return l, nil
+}
+
+// openPorts finds the configured interfaces, chooses the CPUs of the workers, and makes
+// the host veth. No socket is open yet.
+func (l *LB) openPorts() (cpus []int, err error) {
+	l.ports, err = ports.New(ports.Config{
+		Interfaces: l.cfg.Interfaces, FrameSize: l.cfg.FrameSize,
+		PinDir: l.cfg.PinDir, StateDir: l.cfg.StateDir,
+		Warnings: l.warnings, Log: l.log,
+		Testing: l.cfg.Testing,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if cpus, err = placeWorkers(&l.cfg, l.ports.Queues()); err != nil {
+		return nil, err
+	}
+	l.ports.SetWorkers(len(cpus))
+	return cpus, l.openHostVeth(len(cpus))
+}
+
+// openTables opens the flow table, and makes the tables that belong to it.
+func (l *LB) openTables(workers int) (err error) {
+	l.flows, err = conntrack.Open(conntrack.Config{
+		Path: l.cfg.ConntrackPath, MaxFlows: l.cfg.MaxFlows, Workers: workers,
+	})
+	if err != nil {
+		return fmt.Errorf("flow table: %w", err)
+	}
+	l.reportFlowTable()
+
+	l.affinity, l.cids = worker.NewAffinity(l.flows), worker.NewCIDs(l.flows)
+	l.tables = table.New(table.Config{
+		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
+		Tick:  l.flows.Tick,
+	})
+	l.reassign = reassign.New(l.flows, l.tables)
+	return nil
+}
+
+// reportFlowTable warns of a file of the flow table that could not be used as it was.
+func (l *LB) reportFlowTable() {
+	a := l.flows.Adoption()
+	if a.SetAside != "" {
+		l.warnings.Add(warning.PacketPath, "",
+			"flow table: the old file is not usable and was set aside as %s: %s", a.SetAside, a.Reason)
+	}
+	if a.Discarded > 0 {
+		l.log.Warn("flow table: half-made or damaged connections were left out",
+			"connections", a.Discarded)
+	}
+}
+
+// openRouter begins to follow the kernel's routes and neighbors.
+func (l *LB) openRouter(workers int) (err error) {
+	l.router, err = route.New(route.Config{
+		Workers: workers, Logger: l.log,
+		Interfaces: l.ports.Routed(), HostVeth: l.routedHost(),
+	})
+	if err != nil {
+		return fmt.Errorf("routes: %w", err)
+	}
+	return nil
+}
+
+// openSockets maps the packet memory, and binds a socket to every queue that a worker
+// owns.
+func (l *LB) openSockets(workers int) (err error) {
+	frames := workers * (l.ports.MaxDevices()*framesPerPort + worker.SpareFrames)
+	size, why := l.ports.FrameSize()
+	if why != "" {
+		l.log.Info("packet memory", "frameSize", size, "because", why)
+	}
+	if l.memory, err = xsk.NewUmem(frames, size); err != nil {
+		return fmt.Errorf("packet memory: %w", err)
+	}
+	return l.ports.Open(l.steer, l.memory)
+}
+
+// Close stops the workers and takes everything off the host that New and
+// Apply put there: the steering program, the host veth with its routes and
+// rules, and changed settings. Flows stay in the flow table's file.
+func (l *LB) Close() error {
+	var errs []error
+
+	// First off the interfaces: from here on the kernel gets every packet.
+	if l.steer != nil {
+		errs = append(errs, l.steer.Close(true))
+	}
+
+	for _, w := range l.workers {
+		w.Stop()
+	}
+	l.running.Wait()
+	for _, w := range l.workers {
+		errs = append(errs, w.Close())
+	}
+
+	if l.ports != nil {
+		errs = append(errs, l.ports.Close())
+	}
+	if l.memory != nil {
+		errs = append(errs, l.memory.Close())
+	}
+	if l.router != nil {
+		errs = append(errs, l.router.Close())
+	}
+	if l.host != nil {
+		errs = append(errs, l.host.Close())
+	}
+	if l.flows != nil {
+		errs = append(errs, l.flows.Close())
+	}
+	return errors.Join(errs...)
 }

@@ -23,7 +23,8 @@ func placeWorkers(cfg *Config, queues map[string]int) (cpus []int, err error) {
 	}
 	for _, c := range cfg.CPUs {
 		if !slices.Contains(allowed, c) {
-			return nil, fmt.Errorf("workers.cpus: CPU %d may not be used by this process (allowed: %v)", c, allowed)
+			return nil, fmt.Errorf("workers.cpus: CPU %d may not be used by this process (allowed: %v)",
+				c, allowed)
 		}
 	}
 
@@ -44,7 +45,8 @@ func placeWorkers(cfg *Config, queues map[string]int) (cpus []int, err error) {
 		cpus = device.Place(n, device.CPUs(sys, allowed), device.NearestNode(near))
 	}
 	if n > len(cpus) {
-		return nil, fmt.Errorf("%d workers on %d CPUs: a worker takes a whole CPU; lower workers.count", n, len(cpus))
+		return nil, fmt.Errorf("%d workers on %d CPUs: a worker takes a whole CPU; lower workers.count",
+			n, len(cpus))
 	}
 	return cpus[:n], nil
 }

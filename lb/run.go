@@ -2,7 +2,6 @@ package lb
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -10,7 +9,7 @@ import (
 	"github.com/weirlb/weir/lb/ports"
 )
 
-// Run runs the workers and the chores beside them until ctx ends.
+// Run runs the workers, and the housekeeping beside them, until ctx ends.
 func (l *LB) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -21,10 +20,12 @@ func (l *LB) Run(ctx context.Context) error {
 			return err
 		}
 	}
+
 	changed := l.router.OnChange() // before anything can change
 	failed := make(chan error, 2)
 	go func() { failed <- l.router.Run(ctx) }()
 	go func() { l.flows.Run(ctx); failed <- nil }()
+
 	var again <-chan time.Time
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -35,6 +36,7 @@ func (l *LB) Run(ctx context.Context) error {
 			tick.Reset(pace[moving])
 		}
 	}
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -44,10 +46,10 @@ func (l *LB) Run(ctx context.Context) error {
 				return fmt.Errorf("routes: %w", err)
 			}
 		case <-changed:
-			again = l.replanOrAgain()
+			again = l.followAddresses()
 			follow() // an interface that goes or comes takes its routes along
 		case <-again:
-			again = l.replanOrAgain()
+			again = l.followAddresses()
 		case <-tick.C:
 			l.reportExhaustion()
 			follow()
@@ -77,27 +79,27 @@ func (l *LB) followPorts() (moving bool) {
 // taken on all of them, and before traffic is taken at all. It never waits.
 func (l *LB) Absent() *ports.Absence { return l.ports.Absent() }
 
-// pace is how often interfaces are looked at: sooner while a port is between two
-// stages.
+// pace is the time between two looks at the interfaces: shorter while a port is between
+// two states.
 var pace = map[bool]time.Duration{false: time.Second, true: 100 * time.Millisecond}
 
-// replanEvery is how often a plan that could not be carried out is tried again.
-const replanEvery = 10 * time.Second
+// retryEvery is the time after which a refresh of the addresses that failed is repeated.
+const retryEvery = 10 * time.Second
 
-// replanOrAgain follows the host's addresses; when that failed in part it gives
-// when to try again.
-func (l *LB) replanOrAgain() <-chan time.Time {
+// followAddresses follows the node's addresses. When that failed in part it returns a
+// timer for the next attempt, else nil.
+func (l *LB) followAddresses() <-chan time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.replan(); err != nil {
-		l.log.Warn("addresses of the host", "err", err, "retryIn", replanEvery)
-		return time.After(replanEvery)
+	if err := l.refreshAddresses(); err != nil {
+		l.log.Warn("addresses of the host", "err", err, "retryIn", retryEvery)
+		return time.After(retryEvery)
 	}
 	return nil
 }
 
-// StuckWorker is a worker that has not gone round for some seconds, -1 when
-// all do.
+// StuckWorker is the ID of a worker that has not finished a round for some seconds, -1
+// without such a worker.
 func (l *LB) StuckWorker() int {
 	now := l.flows.Tick()
 	for _, w := range l.workers {
@@ -108,69 +110,35 @@ func (l *LB) StuckWorker() int {
 	return -1
 }
 
-// reportExhaustion names the endpoints that ran out of SNAT ports or cannot be
-// reached in their mode, each at most once in ten seconds.
+// reportExhaustion logs the endpoints that ran out of SNAT ports or cannot be reached in
+// their mode, each at most once in ten seconds.
 func (l *LB) reportExhaustion() {
 	now := time.Now()
 	for _, w := range l.workers {
 		w.ExhaustedEndpoints(func(endpoint netip.AddrPort, source netip.Addr) {
-			if !l.dueToSay(endpoint, now) {
-				return
+			if l.mayLog(endpoint, now) {
+				l.log.Warn("SNAT ports exhausted: new flows to the endpoint are dropped; add snat.addresses",
+					"endpoint", endpoint, "source", source)
 			}
-			l.log.Warn("SNAT ports exhausted: new flows to the endpoint are dropped; add snat.addresses",
-				"endpoint", endpoint, "source", source)
 		})
 		w.UnreachableEndpoints(func(endpoint netip.AddrPort, nextHop netip.Addr) {
-			if l.dueToSay(endpoint, now) {
-				l.log.Warn("endpoint cannot be reached in the Service's forwarding mode, its packets are dropped: l2dsr needs it on an attached interface's own network; use ipip or gue",
+			if l.mayLog(endpoint, now) {
+				l.log.Warn("endpoint cannot be reached in the Service's forwarding mode, "+
+					"its packets are dropped: l2dsr needs it on an attached interface's own network; use ipip or gue",
 					"endpoint", endpoint, "nextHop", nextHop)
 			}
 		})
 	}
 }
 
-// dueToSay says whether nothing was said of the endpoint in the last ten seconds.
-func (l *LB) dueToSay(endpoint netip.AddrPort, now time.Time) bool {
-	if now.Sub(l.exhausted[endpoint]) < 10*time.Second {
+// mayLog reports whether no line about the endpoint was logged in the last ten seconds.
+func (l *LB) mayLog(endpoint netip.AddrPort, now time.Time) bool {
+	if now.Sub(l.logged[endpoint]) < 10*time.Second {
 		return false
 	}
-	if len(l.exhausted) > 1024 {
-		clear(l.exhausted)
+	if len(l.logged) > 1024 {
+		clear(l.logged)
 	}
-	l.exhausted[endpoint] = now
+	l.logged[endpoint] = now
 	return true
-}
-
-// Close stops the workers and takes everything off the host that New and
-// Apply put there: the steering program, the host veth with its routes and
-// rules, and changed settings. Flows stay in the flow table's file.
-func (l *LB) Close() error {
-	var errs []error
-	// First off the interfaces: from here on the kernel gets every packet.
-	if l.steer != nil {
-		errs = append(errs, l.steer.Close(true))
-	}
-	for _, w := range l.workers {
-		w.Stop()
-	}
-	l.running.Wait()
-	for _, w := range l.workers {
-		errs = append(errs, w.Close())
-	}
-	if l.ports != nil {
-		errs = append(errs, l.ports.Close())
-	}
-	if l.memory != nil {
-		errs = append(errs, l.memory.Close())
-	}
-	if l.router != nil {
-		errs = append(errs, l.router.Close())
-	}
-	if l.host != nil {
-		errs = append(errs, l.host.Close())
-	}
-	if l.flows != nil {
-		errs = append(errs, l.flows.Close())
-	}
-	return errors.Join(errs...)
 }

@@ -55,14 +55,24 @@ func (l *LB) Status() Status {
 	defer l.mu.Unlock()
 	snap := l.tables.Load()
 	s := Status{
-		Started: l.started, Attached: l.attached, Adopted: l.adopted,
-		Flows: l.flows.Flows(), MaxFlows: l.flows.MaxFlows(), FlowMemory: l.flows.MemoryBytes(), FlowStats: l.flows.Stats(),
-		Snapshot: snap.Number(), Services: snap.Services(), Frontends: snap.Frontends(), Endpoints: l.tables.PresentEndpoints(),
-		Steering:   map[string]uint64{},
+		Started: l.started, Attached: l.attached, Adopted: l.restored,
+
+		Flows:      l.flows.Flows(),
+		MaxFlows:   l.flows.MaxFlows(),
+		FlowMemory: l.flows.MemoryBytes(),
+		FlowStats:  l.flows.Stats(),
+
+		Snapshot:  snap.Number(),
+		Services:  snap.Services(),
+		Frontends: snap.Frontends(),
+		Endpoints: l.tables.PresentEndpoints(),
+		Steering:  map[string]uint64{},
+
 		Interfaces: l.ports.Status(),
 		Warnings:   append(l.warnings.All(), l.ports.Refused()...),
 		Absent:     l.ports.Absences(),
 	}
+
 	for _, w := range l.workers {
 		s.Workers = append(s.Workers, WorkerStatus{ID: w.ID(), CPU: w.CPU(), Counters: w.Counters()})
 	}
@@ -91,4 +101,11 @@ func (l *LB) Unsteered() []*table.FrontendEntry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Values(l.unsteered))
+}
+
+// ModeTo is the mode of new flows from a frontend to one of its endpoints, as far as the
+// mode does not depend on the client.
+func (l *LB) ModeTo(f *table.FrontendEntry, ep *table.EndpointEntry) conntrack.Mode {
+	path, _ := l.router.Load().Lookup(ep.AddrPort.Addr(), 0)
+	return worker.ModeTo(f, ep, &path, l.node.Load())
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// vips are the addresses that serve frontends and that the node does not hold:
-// nobody but Weir answers pings of them.
+// vips are the addresses that serve frontends and that the node does not have: only Weir
+// answers pings of them.
 type vips struct {
 	atomic.Pointer[bart.Lite]                    // as workers see them; never changed once stored
 	frontends                 map[netip.Addr]int // per address, guarded by LB.mu
@@ -22,8 +22,8 @@ func (v *vips) init() {
 	v.frontends = map[netip.Addr]int{}
 }
 
-// noteVIPs follows a change of the tables.
-func (l *LB) noteVIPs(ch *table.Change) error {
+// countVIPs follows a change of the tables.
+func (l *LB) countVIPs(ch *table.Change) error {
 	touched := map[netip.Addr]bool{}
 	for _, f := range ch.Added {
 		l.vips.frontends[f.AddrPort.Addr()]++
@@ -35,24 +35,24 @@ func (l *LB) noteVIPs(ch *table.Change) error {
 	}
 	var errs []error
 	for a := range touched {
-		errs = append(errs, l.planVIP(a))
+		errs = append(errs, l.refreshVIP(a))
 	}
 	return errors.Join(errs...)
 }
 
-// planVIPs follows a change of the node's addresses. What failed before is
+// refreshVIPs follows a change of the node's addresses. A step that failed before is
 // tried again.
-func (l *LB) planVIPs() error {
+func (l *LB) refreshVIPs() error {
 	var errs []error
 	for a := range l.vips.frontends {
-		errs = append(errs, l.planVIP(a))
+		errs = append(errs, l.refreshVIP(a))
 	}
 	return errors.Join(errs...)
 }
 
-// planVIP has the steering program and the workers know an address as long as
-// it serves frontends alone; the workers longer than the program.
-func (l *LB) planVIP(a netip.Addr) error {
+// refreshVIP gives an address to the steering program and the workers for as long as the
+// address serves frontends and the node does not have it; to the workers for longer.
+func (l *LB) refreshVIP(a netip.Addr) error {
 	n := l.vips.frontends[a]
 	if n == 0 {
 		delete(l.vips.frontends, a)

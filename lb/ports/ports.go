@@ -58,15 +58,24 @@ type Config struct {
 	// PinDir holds the pinned links of the steering program, StateDir the note of
 	// offloads that are switched off.
 	PinDir, StateDir string
-	// SoftwareChecksums opens no socket with TX metadata.
-	SoftwareChecksums bool
-	// DeclaredLinks is a file with device.Overrides, "" for none.
-	DeclaredLinks string
-	// OwnHostUmem gives the host veth a umem of its own.
-	OwnHostUmem bool
 
 	Warnings *warning.List
 	Log      *slog.Logger
+	// Testing is for tests alone.
+	Testing Testing
+}
+
+// Testing stands for hosts that a test does not run on.
+type Testing struct {
+	// SoftwareChecksums opens no socket with TX metadata, as on kernels without it: Weir
+	// completes all partial checksums, towards the host veth too.
+	SoftwareChecksums bool
+	// DeclaredLinks is a file with device.Overrides, "" for none: bonds and VLAN
+	// interfaces of a kernel that has none.
+	DeclaredLinks string
+	// OwnHostUmem gives the host veth a umem of its own, as it has beside NICs with zero
+	// copy.
+	OwnHostUmem bool
 }
 
 // Ports is the ports of a load balancer. Calls must not overlap, but for Absent.

@@ -14,10 +14,10 @@ import (
 // links lists the host's interfaces.
 func (ps *Ports) links() ([]device.Link, error) {
 	links, err := device.Links()
-	if err != nil || ps.cfg.DeclaredLinks == "" {
+	if err != nil || ps.cfg.Testing.DeclaredLinks == "" {
 		return links, err
 	}
-	declared, err := os.ReadFile(ps.cfg.DeclaredLinks)
+	declared, err := os.ReadFile(ps.cfg.Testing.DeclaredLinks)
 	if err != nil {
 		return nil, err
 	}

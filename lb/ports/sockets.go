@@ -43,7 +43,7 @@ func (ps *Ports) openQueues(id int, p *port) error {
 		s, err := xsk.Open(ps.memory, xsk.Config{
 			IfIndex: p.index, Queue: q, Mode: mode,
 			Umem:                 ps.umem(p),
-			TxMetadata:           metadata && !ps.cfg.SoftwareChecksums,
+			TxMetadata:           metadata && !ps.cfg.Testing.SoftwareChecksums,
 			MetadataZeroCopyOnly: zeroCopyOnly,
 			MultiBuffer:          p.mtu > largestMTU(ps.memory.FrameSize()) && ps.program.Frags(),
 		})
@@ -69,7 +69,7 @@ func (ps *Ports) closeSockets(p *port) {
 
 // umem is the number of the umem of a port: all share one, unless a test asks for two.
 func (ps *Ports) umem(p *port) int {
-	if p.host && ps.cfg.OwnHostUmem {
+	if p.host && ps.cfg.Testing.OwnHostUmem {
 		return 1
 	}
 	return 0

@@ -202,13 +202,12 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		FrameSize:            int(cfg.PacketMemory.FrameSize),
 		MinPathMTU:           cfg.Forwarding.MinPathMTU,
 		ReversePathFilter:    reversePathFilters[cfg.Forwarding.ReversePathFilter],
-		// For tests of the path that kernels without TX metadata take.
-		SoftwareChecksums: os.Getenv("WEIR_TX_CHECKSUM") == "software",
-		// For tests of bonds and VLAN interfaces on kernels that have none.
-		DeclaredLinks: os.Getenv("WEIR_LINKS"),
-		// For tests of what zero copy does to the host veth.
-		OwnHostUmem: os.Getenv("WEIR_UMEM") == "two",
-		Log:         log,
+		Log:                  log,
+		Testing: ports.Testing{
+			SoftwareChecksums: os.Getenv("WEIR_TX_CHECKSUM") == "software",
+			DeclaredLinks:     os.Getenv("WEIR_LINKS"),
+			OwnHostUmem:       os.Getenv("WEIR_UMEM") == "two",
+		},
 	}
 	for _, i := range cfg.Interfaces {
 		c.Interfaces = append(c.Interfaces, ports.Interface{Name: i.Name, Mode: i.Mode, TxChecksum: i.TxChecksum})

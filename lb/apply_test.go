@@ -87,7 +87,7 @@ func TestClaimsFollowTheKind(t *testing.T) {
 	}
 }
 
-func TestAPlanThatFailedIsMadeAgain(t *testing.T) {
+func TestARefreshThatFailedIsRepeated(t *testing.T) {
 	l := newControl(t)
 	l.cfg.SNATAddresses = []netip.Addr{snat4, snat6}
 	for _, room := range []int{1, 16} {
@@ -99,8 +99,8 @@ func TestAPlanThatFailedIsMadeAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { p.Close(true) })
-		l.steer, l.owned = p, map[netip.Addr]snat.Source{}
-		if again := l.replanOrAgain() != nil; again != (room == 1) {
+		l.steer, l.sources = p, map[netip.Addr]snat.Source{}
+		if again := l.followAddresses() != nil; again != (room == 1) {
 			t.Errorf("room for %d addresses: to be tried again: %v", room, again)
 		}
 	}

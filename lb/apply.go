@@ -1,0 +1,83 @@
+package lb
+
+import (
+	"errors"
+
+	"github.com/weirlb/weir/lb/table"
+)
+
+// Apply publishes changed Services and removes deleted ones. The first call also starts
+// to take traffic, and must have all Services. A frontend leaves the steering program
+// before the snapshot without it is published, and enters the program afterwards, so that
+// Weir gets no packet that it cannot serve. Apply does all that it can: the error joins a
+// *table.ServiceError per Service that could not be applied, and others.
+func (l *LB) Apply(put []table.Service, del []string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	ch, err := l.tables.Prepare(put, del)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range ch.Errors {
+		errs = append(errs, e)
+	}
+
+	errs = append(errs, l.unsteerFrontends(ch.Removed))
+	if err := l.tables.Publish(ch); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	errs = append(errs, l.steerFrontends(ch.Added))
+
+	l.reassign.Follow(&ch)
+	errs = append(errs,
+		l.countVIPs(&ch), l.routeFrontends(&ch),
+		l.prepareHost(ch.Added), l.prepareHost(ch.Changed))
+
+	if !l.attached {
+		l.attached = true
+		l.restoreFlows()
+		errs = append(errs, l.ports.Attach())
+	}
+	return errors.Join(errs...)
+}
+
+// unsteerFrontends takes frontends off the steering program.
+func (l *LB) unsteerFrontends(list []*table.FrontendEntry) error {
+	var errs []error
+	for _, f := range list {
+		delete(l.unsteered, f.Key)
+		errs = append(errs, l.steer.RemoveFrontend(f.AddrPort, f.Proto))
+	}
+	return errors.Join(errs...)
+}
+
+// steerFrontends adds frontends to the steering program, those first that found no room
+// earlier.
+func (l *LB) steerFrontends(list []*table.FrontendEntry) error {
+	for k, f := range l.unsteered {
+		if l.steer.AddFrontend(f.AddrPort, f.Proto, uint32(f.Kind)) != nil {
+			break // the first attempt returned the error
+		}
+		delete(l.unsteered, k)
+	}
+
+	var errs []error
+	for _, f := range list {
+		err := l.steer.AddFrontend(f.AddrPort, f.Proto, uint32(f.Kind))
+		if err != nil {
+			l.unsteered[f.Key] = f
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// restoreFlows gives flows of an earlier process the numbers of this one's tables.
+func (l *LB) restoreFlows() {
+	l.restored = l.reassign.Restore()
+	if l.restored > 0 {
+		l.log.Info("carrying on with the flows of the last process", "flows", l.restored)
+	}
+}

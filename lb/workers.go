@@ -1,0 +1,90 @@
+package lb
+
+import (
+	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/worker"
+)
+
+// framesPerPort is the number of frames that a port may hold for receiving. With half of
+// it a worker that was kept from running lost packets.
+const framesPerPort = 4096
+
+// makeWorkers builds a worker for each CPU around what was opened. They do not run yet.
+func (l *LB) makeWorkers(cpus []int) {
+	perWorker := l.memory.Frames() / len(cpus)
+	for id, cpu := range cpus {
+		w := worker.New(l.workerConfig(id, cpu))
+		w.SetDevices(l.ports.Devices())
+		for port := range l.ports.Len() {
+			w.SetPort(port, l.portFor(port, id))
+		}
+		if host := l.ports.HostID(); host >= 0 {
+			w.SetHostVeth(host, l.host.PeerMAC(), l.host.MAC())
+		}
+		for f := range perWorker {
+			w.AddFrame(l.memory.Addr(id*perWorker + f))
+		}
+		l.workers = append(l.workers, w)
+	}
+	worker.Connect(l.workers)
+}
+
+// workerConfig is the configuration of a worker. Preconditions: l has its flow table,
+// tables, router and memory.
+func (l *LB) workerConfig(id, cpu int) worker.Config {
+	return worker.Config{
+		ID: id, CPU: cpu, Ports: l.ports.Len(), MaxPorts: steer.MaxSlots,
+		Flows: l.flows, Frontends: l.tables, Affinity: l.affinity, CIDs: l.cids,
+		Router: l.router, Memory: l.memory, Node: &l.node, VIPs: &l.vips.Pointer,
+		Takeover: l.cfg.Takeover, EndpointRemovalGrace: l.cfg.EndpointRemovalGrace,
+		GUEZeroChecksum: l.cfg.GUEZeroChecksum, MinPathMTU: l.cfg.MinPathMTU,
+		ReversePathFilter: l.cfg.ReversePathFilter,
+	}
+}
+
+// portFor is a port for a worker.
+func (l *LB) portFor(id, of int) worker.Port {
+	v := l.ports.View(id, of)
+	p := worker.Port{
+		Owner: int32(v.Owner), Interface: int32(v.RouteIndex), Metadata: v.Metadata,
+		Tag: v.Tag, Under: int32(v.VLANParent),
+	}
+	if v.Queue != nil {
+		p.Queue, p.Ring = v.Queue, framesPerPort
+	}
+	return p
+}
+
+// queuesOf are the descriptors of a worker's queues.
+func (l *LB) queuesOf(id int) (list []int) {
+	for _, s := range l.ports.Sockets(id) {
+		list = append(list, s.FD())
+	}
+	return list
+}
+
+// quiesced reports whether every worker has carried out its last update.
+func (l *LB) quiesced() bool {
+	for _, w := range l.workers {
+		if !w.Updated() {
+			return false
+		}
+	}
+	return true
+}
+
+// updateWorkers passes changed ports and freed frames on to the workers. Preconditions:
+// quiesced.
+func (l *LB) updateWorkers(u *ports.Update) {
+	for _, w := range l.workers {
+		id := w.ID()
+		next := worker.PortUpdate{
+			Queues: l.queuesOf(id), Devices: l.ports.Devices(), Frames: u.Frames[id],
+		}
+		for _, port := range u.Ports {
+			next.Ports = append(next.Ports, worker.PortChange{ID: port, Port: l.portFor(port, id)})
+		}
+		w.Update(&next)
+	}
+}
