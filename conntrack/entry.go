@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"math/bits"
 	"net/netip"
 	"sync/atomic"
 )
@@ -225,5 +224,3 @@ var steady = [2]uint64{
 func (c *Conn) State() State {
 	return State(atomic.LoadUint32(&c.state) & stateMask)
 }
-
-func swap16(p uint16) uint16 { return bits.ReverseBytes16(p) }

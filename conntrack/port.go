@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"math/bits"
 	"sync/atomic"
 )
 
@@ -147,7 +148,7 @@ func (w *Worker) linkDirect(conn uint32) linkResult {
 }
 
 func setDstPort(k *Key, port uint16) {
-	k.W[4] = k.W[4]&^(0xffff<<16) | uint64(swap16(port))<<16
+	k.W[4] = k.W[4]&^(0xffff<<16) | uint64(bits.ReverseBytes16(port))<<16
 }
 
-func keyDstPort(k *Key) uint16 { return swap16(uint16(k.W[4] >> 16)) }
+func keyDstPort(k *Key) uint16 { return bits.ReverseBytes16(uint16(k.W[4] >> 16)) }

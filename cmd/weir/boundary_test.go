@@ -107,13 +107,13 @@ var boundaries = []boundary{
 	},
 	{
 		folder: "lb/ports", why: "it attaches interfaces: no packets, no workers",
-		own: []string{"lb/device", "lb/route", "lb/steer", "lb/warning", "lb/xsk"},
+		own: []string{"lb/device", "lb/header", "lb/route", "lb/steer", "lb/warning", "lb/xsk"},
 	},
 	{folder: "lb/warning", why: "a list of texts", only: []string{}},
 	{folder: "lb/counter", why: "a list: standard library only", only: []string{}, imports: []string{"sync/atomic"}},
 	{folder: "lb/device", why: "pure functions over links", own: []string{}},
 	{folder: "lb/xsk", why: "it does not read packets", only: []string{"golang.org/x/sys"}},
-	{folder: "lb/steer", why: "it does not choose endpoints", own: []string{"lb/xsk"}},
+	{folder: "lb/steer", why: "it does not choose endpoints", own: []string{"lb/header", "lb/xsk"}},
 	{folder: "lb/route", why: "the kernel is the only source of routes", own: []string{}},
 	{
 		folder: "lb/hostveth", why: "links, rules and sysctls: it sees no packets",

@@ -1,6 +1,9 @@
 package header
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math/bits"
+)
 
 // Fold folds a sum of 16-bit words into 16 bits.
 func Fold(sum uint64) uint16 {
@@ -62,7 +65,7 @@ const TTLDelta = 0xfffe
 // (RFC 9293 section 3.1); ip is the IPv4 header.
 func PseudoSum4(ip []byte, proto uint8, l4len int) uint64 {
 	a := binary.LittleEndian.Uint64(ip[12:20])
-	return a>>32 + a&0xffffffff + uint64(proto)<<8 + uint64(swap16(uint16(l4len)))
+	return a>>32 + a&0xffffffff + uint64(proto)<<8 + uint64(bits.ReverseBytes16(uint16(l4len)))
 }
 
 // PseudoSum6 is the same for IPv6 (RFC 8200 section 8.1).
@@ -72,7 +75,5 @@ func PseudoSum6(ip []byte, proto uint8, l4len int) uint64 {
 		s += uint64(binary.LittleEndian.Uint32(ip[i:]))
 	}
 	// The length is 32 bits wide: two words, of which the upper is zero here.
-	return s + uint64(proto)<<8 + uint64(swap16(uint16(l4len)))
+	return s + uint64(proto)<<8 + uint64(bits.ReverseBytes16(uint16(l4len)))
 }
-
-func swap16(v uint16) uint16 { return v<<8 | v>>8 }

@@ -1,6 +1,9 @@
 package header
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math/bits"
+)
 
 // Protocol numbers of IP in IP: RFC 2003, RFC 2473.
 const (
@@ -115,5 +118,5 @@ func (e *Encap) UDPSum(l4len int) uint64 {
 	for _, w := range e.Addr6 {
 		s += w>>32 + w&0xffffffff
 	}
-	return s + ProtoUDP<<8 + uint64(swap16(uint16(l4len)))
+	return s + ProtoUDP<<8 + uint64(bits.ReverseBytes16(uint16(l4len)))
 }

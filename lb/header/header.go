@@ -2,15 +2,6 @@ package header
 
 import "encoding/binary"
 
-// Protocol numbers (IANA).
-const (
-	ProtoICMP   = 1
-	ProtoTCP    = 6
-	ProtoUDP    = 17
-	ProtoICMPv6 = 58
-	ProtoSCTP   = 132
-)
-
 // EtherTypes.
 const (
 	EtherTypeIPv4 = 0x0800

@@ -1,6 +1,9 @@
 package header
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math/bits"
+)
 
 // EtherTypes as little-endian loads.
 const (
@@ -34,7 +37,7 @@ func Plain4(frame []byte, total int, p *Packet) (addrs uint64, ports uint32, ok 
 	w1 := binary.LittleEndian.Uint64(ip[8:]) // TTL to source
 	addrs = binary.LittleEndian.Uint64(ip[12:])
 	ports = binary.LittleEndian.Uint32(ip[20:])
-	n := int(swap16(uint16(w0 >> 16)))
+	n := int(bits.ReverseBytes16(uint16(w0 >> 16)))
 	sum := w0>>32 + w0&0xffffffff + w1>>32 + w1&0xffffffff + addrs>>32
 	if binary.LittleEndian.Uint16(frame[12:]) != leIPv4 || uint8(w0) != 0x45 || w0&anyFragment != 0 ||
 		EthernetLen+n > total || sum%0xffff != 0 || martianOctet[uint8(addrs)] || martianOctet[uint8(addrs>>32)] {
@@ -43,10 +46,10 @@ func Plain4(frame []byte, total int, p *Packet) (addrs uint64, ports uint32, ok 
 	proto := uint8(w1 >> 8)
 	p.Family, p.Proto, p.L3, p.L4, p.TTL, p.Frag, p.Len = 4, proto, EthernetLen, EthernetLen+IPv4Len, uint8(w1), 0, uint16(n)
 	n -= IPv4Len
-	pseudo := addrs>>32 + addrs&0xffffffff + uint64(proto)<<8 + uint64(swap16(uint16(n)))
+	pseudo := addrs>>32 + addrs&0xffffffff + uint64(proto)<<8 + uint64(bits.ReverseBytes16(uint16(n)))
 	if proto == ProtoUDP {
 		w2 := binary.LittleEndian.Uint32(ip[24:]) // length, checksum
-		u := int(swap16(uint16(w2)))
+		u := int(bits.ReverseBytes16(uint16(w2)))
 		p.Flags = 0
 		p.Partial = u == n && congruent(pseudo, uint16(w2>>16))
 		return addrs, ports, u >= UDPLen && u <= n
@@ -102,7 +105,7 @@ func plain4(frame []byte, l3, total int, p *Packet) bool {
 	w0 := binary.LittleEndian.Uint64(ip)     // version to fragment
 	w1 := binary.LittleEndian.Uint64(ip[8:]) // TTL to source
 	addrs := binary.LittleEndian.Uint64(ip[12:])
-	n := int(swap16(uint16(w0 >> 16)))
+	n := int(bits.ReverseBytes16(uint16(w0 >> 16)))
 	sum := w0>>32 + w0&0xffffffff + w1>>32 + w1&0xffffffff + addrs>>32
 	if uint8(w0) != 0x45 || w0&anyFragment != 0 || l3+n > total || sum%0xffff != 0 ||
 		martianOctet[uint8(addrs)] || martianOctet[uint8(addrs>>32)] {
@@ -135,7 +138,7 @@ func plain6(frame []byte, l3, total int, p *Packet) bool {
 // plainL4 is Plain of the transport header of a segment of n bytes. l4 holds at
 // least a UDP header. pseudo is the pseudo header's sum but for the length.
 func plainL4(l4 []byte, n int, pseudo uint64, p *Packet) bool {
-	pseudo += uint64(swap16(uint16(n)))
+	pseudo += uint64(bits.ReverseBytes16(uint16(n)))
 	if p.Proto == ProtoUDP {
 		_ = l4[UDPLen-1]
 		u := int(binary.BigEndian.Uint16(l4[4:]))

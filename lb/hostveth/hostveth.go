@@ -249,12 +249,8 @@ func CleanupStale(stateDir, procSys string) error {
 	return errors.Join(append(errs, damaged, j.restore())...)
 }
 
-func familyOf(a netip.Addr) int {
-	if a.Is4() {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
-}
+// familyOf is the address family of a, as package netlink takes it.
+func familyOf(a netip.Addr) int { return int(route.AddressFamily(a)) }
 
 func ipNet(a netip.Addr, bits int) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, a.BitLen())}

@@ -104,7 +104,7 @@ func (c *conn) neighbors(on func(index int) bool) (map[neighborKey]neighbor, err
 // asked for a single one (before 5.0).
 func (c *conn) neighbor(k neighborKey) (n neighbor, ok bool) {
 	req := c.request(unix.RTM_GETNEIGH, 0)
-	req.AddData(&netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index)})
+	req.AddData(&netlink.Ndmsg{Family: AddressFamily(k.addr), Index: uint32(k.index)})
 	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
 	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
 	if err != nil || len(msgs) == 0 {
@@ -120,7 +120,7 @@ func (c *conn) neighbor(k neighborKey) (n neighbor, ok bool) {
 // request and ignores that part.
 func (c *conn) probe(k neighborKey, managed bool) error {
 	req := c.request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
-	msg := &netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index), Flags: unix.NTF_USE}
+	msg := &netlink.Ndmsg{Family: AddressFamily(k.addr), Index: uint32(k.index), Flags: unix.NTF_USE}
 	if managed {
 		msg.Flags |= unix.NTF_EXT_LEARNED
 	}
@@ -138,7 +138,7 @@ func (c *conn) probe(k neighborKey, managed bool) error {
 // stays as it is, and ages.
 func (c *conn) release(k neighborKey, n neighbor) error {
 	req := c.request(unix.RTM_NEWNEIGH, unix.NLM_F_REPLACE|unix.NLM_F_ACK)
-	req.AddData(&netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index), State: unix.NUD_STALE})
+	req.AddData(&netlink.Ndmsg{Family: AddressFamily(k.addr), Index: uint32(k.index), State: unix.NUD_STALE})
 	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
 	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, n.mac[:]))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
@@ -148,7 +148,7 @@ func (c *conn) release(k neighborKey, n neighbor) error {
 // remove deletes a neighbor.
 func (c *conn) remove(k neighborKey) error {
 	req := c.request(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
-	req.AddData(&netlink.Ndmsg{Family: familyOf(k.addr), Index: uint32(k.index)})
+	req.AddData(&netlink.Ndmsg{Family: AddressFamily(k.addr), Index: uint32(k.index)})
 	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	return ignoreAbsent(err)
@@ -192,7 +192,8 @@ func ignoreAbsent(err error) error {
 	return err
 }
 
-func familyOf(a netip.Addr) uint8 {
+// AddressFamily is the address family of a, as netlink and sockets number them.
+func AddressFamily(a netip.Addr) uint8 {
 	if a.Is4() {
 		return unix.AF_INET
 	}

@@ -3,6 +3,7 @@
 package snat
 
 import (
+	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -150,8 +151,7 @@ func (a *Addresses) towardsListener(path *route.Path, ep *table.EndpointEntry) n
 func (a *Addresses) OwnsTuple(k *conntrack.Key) bool {
 	d := table.DestinationKey(&k.W)
 	family := uint8(d.W2 >> 24)
-	raw := uint16(d.W2)
-	port := raw<<8 | raw>>8
+	port := bits.ReverseBytes16(uint16(d.W2))
 	for i := range a.owned {
 		o := &a.owned[i]
 		if o.w0 == d.W0 && o.w1 == d.W1 && o.family == family && port >= o.lo && port <= o.hi {

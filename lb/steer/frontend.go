@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/header"
 )
 
 // Frontend is an entry of the frontend map: a destination that is Weir's.
@@ -31,10 +33,10 @@ func (p *Program) AddFrontend(addr netip.AddrPort, proto uint8, flags uint32) er
 	}
 	err = p.objects.Frontends.Put(key, steerFrontend{Flags: flags})
 	if errors.Is(err, unix.E2BIG) {
-		return fmt.Errorf("add frontend %s/%s: %w: %d frontends is the limit", addr, protoName(proto), ErrFull, p.config.MaxFrontends)
+		return fmt.Errorf("add frontend %s/%s: %w: %d frontends is the limit", addr, header.ProtocolName(proto), ErrFull, p.config.MaxFrontends)
 	}
 	if err != nil {
-		return fmt.Errorf("add frontend %s/%s: %w", addr, protoName(proto), err)
+		return fmt.Errorf("add frontend %s/%s: %w", addr, header.ProtocolName(proto), err)
 	}
 	return nil
 }
@@ -48,7 +50,7 @@ func (p *Program) RemoveFrontend(addr netip.AddrPort, proto uint8) error {
 	}
 	err = p.objects.Frontends.Delete(key)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("remove frontend %s/%s: %w", addr, protoName(proto), err)
+		return fmt.Errorf("remove frontend %s/%s: %w", addr, header.ProtocolName(proto), err)
 	}
 	return nil
 }
@@ -184,16 +186,4 @@ func ntohs(v uint16) uint16 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], v)
 	return binary.NativeEndian.Uint16(b[:])
-}
-
-func protoName(proto uint8) string {
-	switch proto {
-	case unix.IPPROTO_TCP:
-		return "TCP"
-	case unix.IPPROTO_UDP:
-		return "UDP"
-	case unix.IPPROTO_SCTP:
-		return "SCTP"
-	}
-	return fmt.Sprintf("protocol %d", proto)
 }

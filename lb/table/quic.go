@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+
+	"github.com/weirlb/weir/conntrack"
 )
 
 // unroutable are the upper three bits of a connection ID that names no server
@@ -14,10 +16,8 @@ const unroutable = 7
 // FollowsConnectionIDs reports whether new flows of the frontend go by what server
 // their QUIC connection ID names.
 func (f *FrontendEntry) FollowsConnectionIDs() bool {
-	return f.Policy != nil && f.Policy.QUICConnectionID.Length != 0 && f.Proto == protoUDP
+	return f.Policy != nil && f.Policy.QUICConnectionID.Length != 0 && f.Proto == conntrack.ProtoUDP
 }
-
-const protoUDP = 17
 
 // ServerKey is what the server that a connection ID names is remembered by: the
 // bytes that name it, and the frontend's Service port and address family. ok is false
@@ -88,18 +88,18 @@ func (t *Table) setServers(spec *Service, s, old *service) error {
 func (t *Table) listServers(spec *Service, s *service) ([]EndpointEntry, error) {
 	var list []EndpointEntry
 	for _, p := range s.pools {
-		if p.proto == protoUDP {
+		if p.proto == conntrack.ProtoUDP {
 			list = append(list, p.endpoints...)
 		}
 	}
 	for i := range spec.Listed {
 		l := &spec.Listed[i]
-		if l.Proto != protoUDP {
+		if l.Proto != conntrack.ProtoUDP {
 			continue
 		}
 		ap := netip.AddrPortFrom(l.AddrPort.Addr().Unmap(), l.AddrPort.Port())
 		for owner := range s.listers(l) {
-			entry, err := t.entries([]Endpoint{{AddrPort: ap, Weight: 1, Local: l.Local}}, owner, protoUDP)
+			entry, err := t.entries([]Endpoint{{AddrPort: ap, Weight: 1, Local: l.Local}}, owner, conntrack.ProtoUDP)
 			if err != nil {
 				return nil, err
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -41,7 +42,7 @@ func (d *Daemon) Flows(ctx context.Context, limit int, match *api.FlowMatcher) (
 			snat = t.NewSrc(r)
 		}
 		out.Flows = append(out.Flows, api.Flow{
-			Protocol: protocolName(e.Key.Proto()),
+			Protocol: header.ProtocolName(e.Key.Proto()),
 			Client:   e.Key.Src(), Frontend: e.Key.Dst(), SNAT: snat, Endpoint: t.NewDst(r),
 			Service: service,
 			Mode:    translate.ModeName(e.Mode), State: state,
@@ -62,7 +63,7 @@ func (d *Daemon) Drops(context.Context) (*api.DropList, error) {
 			AgeSeconds: float64(now-s.Tick) / conntrack.TicksPerSecond,
 		}
 		if src, dst, proto, ok := tupleOf(s.Data); ok {
-			p.Protocol, p.Source, p.Destination = protocolName(proto), textOf(src), textOf(dst)
+			p.Protocol, p.Source, p.Destination = header.ProtocolName(proto), textOf(src), textOf(dst)
 			key := table.MakeKey(dst, proto)
 			if f := snapshot.Lookup(&key); f != nil {
 				p.Service = f.ServiceName

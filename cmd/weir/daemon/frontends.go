@@ -8,9 +8,9 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/explain"
 	"github.com/weirlb/weir/cmd/weir/translate"
-	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
+	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -100,7 +100,7 @@ func portName(svc *discovery.Service, f *table.FrontendEntry, protocol string) s
 
 func (d *Daemon) frontend(f *table.FrontendEntry) api.Frontend {
 	out := api.Frontend{
-		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: protocolName(f.Proto), Kind: f.Kind.String(), Mode: translate.ModeName(f.Mode),
+		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: header.ProtocolName(f.Proto), Kind: f.Kind.String(), Mode: translate.ModeName(f.Mode),
 		Tier: f.Pool.Tier(), OnEmpty: onEmptyText[f.Pool.OnEmpty()], Endpoints: []api.FrontendEndpoint{},
 	}
 	var total float64
@@ -117,18 +117,6 @@ func (d *Daemon) frontend(f *table.FrontendEntry) api.Frontend {
 }
 
 var onEmptyText = map[table.OnEmpty]string{table.Reject: "reject", table.Drop: "drop"}
-
-func protocolName(p uint8) string {
-	switch p {
-	case conntrack.ProtoTCP:
-		return "TCP"
-	case conntrack.ProtoUDP:
-		return "UDP"
-	case conntrack.ProtoSCTP:
-		return "SCTP"
-	}
-	return fmt.Sprint(p)
-}
 
 // frontendsHash is a hash of all frontends, without node ports, with their
 // Services: nodes that serve the same have the same.

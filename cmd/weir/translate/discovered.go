@@ -6,6 +6,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -53,9 +54,8 @@ func splitField(text string) (field, reason string) {
 // Conflict is the problem of a Service that claims a frontend which another
 // holds.
 func Conflict(c *table.ConflictError) problem.Problem {
-	protocol := map[uint8]string{protoTCP: "TCP", protoUDP: "UDP", protoSCTP: "SCTP"}[c.Proto]
 	return problem.Problem{
 		Kind: problem.FrontendConflict, Object: "Service " + c.Service,
-		Reason: fmt.Sprintf("%s %s is held by Service %s", protocol, c.AddrPort, c.Holder),
+		Reason: fmt.Sprintf("%s %s is held by Service %s", header.ProtocolName(c.Proto), c.AddrPort, c.Holder),
 	}
 }

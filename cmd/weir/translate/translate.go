@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/topology"
 )
@@ -72,16 +73,9 @@ type translation struct {
 // port adds a Service port: per address family the frontends, then the
 // pools that they need.
 func (s *translation) port(p *discovery.Port) {
-	var proto uint8
-	switch p.Protocol {
-	case "TCP":
-		proto = protoTCP
-	case "UDP":
-		proto = protoUDP
-	case "SCTP":
-		proto = protoSCTP
-	default:
-		return // Service.Unsupported says so
+	proto, ok := header.ProtocolNumber(string(p.Protocol))
+	if !ok {
+		return // Service.Unsupported has the reason
 	}
 	for _, ipv6 := range []bool{false, true} {
 		f := familyPort{translation: s, port: p, proto: proto, ipv6: ipv6, cluster: -1, local: -1}

@@ -20,13 +20,6 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// IP protocol numbers of the protocols that frontends have.
-const (
-	protoTCP  = 6
-	protoUDP  = 17
-	protoSCTP = 132
-)
-
 // Options say which frontends this node has.
 type Options struct {
 	// Node is this node's name and labels; an Update with a Node replaces
