@@ -113,7 +113,7 @@ func (t *Table) track(c *Conn, s uint32, g *segment, tick uint32) Verdict {
 
 // watched returns s with its slow bit as the others have it.
 func watched(s uint32) uint32 {
-	if State(s&stateMask) == StateEstablished && s&(doubted|unconfirmed|young) != 0 {
+	if State(s&stateMask) == StateEstablished && s&(doubted|unconfirmed|young|synAckNoted) != 0 {
 		return s | slow
 	}
 	return s &^ slow
@@ -200,15 +200,16 @@ func (k *tracker) outOfSight(g *segment) {
 	}
 }
 
-// confirm ends the doubt about a connection whose segment g is, and forgets the SYN that
-// was noted in doubt. A FIN stays in doubt until it is acknowledged or sent again.
+// confirm ends the doubt about a connection whose segment g is, and forgets the noted SYN or
+// SYN-ACK. A FIN stays in doubt until it is acknowledged or sent again.
 func (k *tracker) confirm(g *segment) {
-	doubt := k.s & (doubted | unconfirmed)
+	settled := k.settled(g)
+	again := k.is(doubted|unconfirmed) || settled && k.is(synAckNoted)
 	k.s &^= unconfirmed
-	if k.settled(g) && (k.state() == StateEstablished || k.repeatsFIN(g)) {
+	if settled && (k.state() == StateEstablished || k.repeatsFIN(g)) {
 		k.s &^= doubted
 	}
-	if doubt != 0 && k.state() == StateEstablished && !k.is(doubted) {
+	if again && k.state() == StateEstablished && !k.is(doubted) {
 		k.s &^= synNoted | synAckNoted
 	}
 }

@@ -105,7 +105,7 @@ func (k *tracker) noteAnswer(g *segment) {
 	case StateSynSent, StateSynRecv:
 		k.heard = true
 	case StateEstablished:
-		k.doubt() // what the endpoint has sent before it does not end the doubt
+		k.since() // earlier segments of the endpoint do not end the doubt
 	}
 	k.n.extra = g.end()
 	k.s = k.s&^(tsKnown|synNoted) | synAckNoted
