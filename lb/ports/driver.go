@@ -52,7 +52,8 @@ func (p *port) mayZeroCopy() bool {
 }
 
 // errFrames is why a device that is new since the start cannot have zero copy.
-var errFrames = errors.New("zero copy needs packet memory with frames of 4,096 bytes, which is made at the start: restart Weir")
+var errFrames = errors.New("zero copy needs packet memory with frames of 4,096 bytes, " +
+	"which is made at the start: restart Weir")
 
 // checkMetadata compares the TX metadata that a port was granted with the configuration.
 func (ps *Ports) checkMetadata(p *port) error {
@@ -63,9 +64,13 @@ func (ps *Ports) checkMetadata(p *port) error {
 	switch {
 	case metadata:
 	case p.txChecksum == TxChecksumMetadata:
-		return fmt.Errorf("interface %s: txChecksum: metadata is not granted, by the kernel or with zero copy by the driver (%v): use auto or software", p.name, xsk.ProbeTxMetadata())
+		return fmt.Errorf("interface %s: txChecksum: metadata is not granted, "+
+			"by the kernel or with zero copy by the driver (%v): use auto or software",
+			p.name, xsk.ProbeTxMetadata())
 	case p.txChecksum != TxChecksumSoftware && !zeroCopy && p.sockets[0].KernelMetadata():
-		ps.log.Info("partial checksums are completed in software: before Linux 6.18 some drivers ignore TX metadata in copy mode; txChecksum: metadata uses it all the same", "interface", p.name)
+		ps.log.Info("partial checksums are completed in software: "+
+			"before Linux 6.18 some drivers ignore TX metadata in copy mode; "+
+			"txChecksum: metadata uses it all the same", "interface", p.name)
 	}
 	return nil
 }

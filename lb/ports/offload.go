@@ -51,7 +51,8 @@ func (o *offloads) disable(name string, mode steer.Mode) ([]string, error) {
 	var off []string
 	for _, c := range conflicts {
 		if c.Fixed {
-			return nil, fmt.Errorf("offload %s is on and the driver does not let it be switched off: it %s", c.Ethtool, c.Why)
+			return nil, fmt.Errorf("offload %s is on and the driver does not let it be switched off: it %s",
+				c.Ethtool, c.Why)
 		}
 		old[c.Feature] = true
 		off = append(off, c.Ethtool)
@@ -82,7 +83,7 @@ func (o *offloads) write() error {
 	return nil
 }
 
-// restore puts everything back. What could not be put back stays noted.
+// restore puts all settings back. A setting that could not be put back stays noted.
 func (o *offloads) restore() error {
 	var errs []error
 	for name := range o.Old {

@@ -4,10 +4,12 @@ import "github.com/weirlb/weir/lb/xsk"
 
 // Status is an attached interface, or the host veth.
 type Status struct {
-	Name     string
-	Index    int
-	Driver   string
-	Mode     string // granted: zerocopy, native, generic, the least of the queues' modes; "" before attachment
+	Name   string
+	Index  int
+	Driver string
+	// Mode is the granted mode, the least of the queues' modes: zerocopy, native or
+	// generic; "" before the attachment.
+	Mode     string
 	Queues   int
 	MTU      int
 	HostVeth bool

@@ -110,7 +110,9 @@ func (a *Addresses) Source(path *route.Path, ep *table.EndpointEntry, hash uint6
 
 // OtherSource is the n-th alternative to Source's choice, n from 1. It reports false
 // when there are no more.
-func (a *Addresses) OtherSource(path *route.Path, ep *table.EndpointEntry, hash uint64, n int) (Source, bool) {
+func (a *Addresses) OtherSource(
+	path *route.Path, ep *table.EndpointEntry, hash uint64, n int,
+) (Source, bool) {
 	pool := a.pool(ep.Family)
 	if path.Kind == route.Host || n >= len(pool) {
 		return Source{}, false
