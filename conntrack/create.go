@@ -30,7 +30,7 @@ type NewFlow struct {
 	Watched bool
 	Tick    uint32
 
-	draft draft
+	prefetched prefetched
 }
 
 // Outcome is what came of a Create.
@@ -51,23 +51,23 @@ const (
 	NoPort
 	// Full: no room, and nothing that eviction could take (see the package comment).
 	Full
-	// Unfit: the addresses are not of one family or the port range is empty.
-	Unfit
+	// Invalid: the addresses are not of the same family or the port range is empty.
+	Invalid
 )
 
 // maxAttempts bounds how often Create begins again when another worker was
 // quicker. Each time another worker has got on, so that more is not to be seen.
 const maxAttempts = 8
 
-// Create makes a connection. The Ref is its forward entry. Who has several to make
-// calls [Worker.Plan] for each of them before, and then [Worker.Draw].
+// Create makes a connection. The Ref is its forward entry. A caller that makes several
+// calls [Worker.Prefetch] for each of them before, and then [Worker.PickPort].
 func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 	t := w.t
-	if !f.draft.planned {
-		w.Plan(f, t.Hash(&f.Client))
+	if !f.prefetched.valid {
+		w.Prefetch(f, t.Hash(&f.Client))
 	}
-	f.draft.planned = false // what it was made from may change
-	h := f.draft.hash
+	f.prefetched.valid = false // what it was made from may change
+	h := f.prefetched.hash
 	if r := t.find(h, &f.Client); r != 0 {
 		w.count.existed.Add(1)
 		return r, Existed
@@ -84,7 +84,7 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 		}
 		if !t.write(conn, f) {
 			w.release(conn)
-			return 0, Unfit
+			return 0, Invalid
 		}
 		switch w.linkReverse(conn, f) {
 		case linkContended:
@@ -138,7 +138,7 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 func (t *Table) write(conn uint32, f *NewFlow) bool {
 	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
 	*fw = Entry{Key: f.Client, Mode: f.Mode}
-	*rv = Entry{Key: f.draft.reverse, Mode: f.Mode}
+	*rv = Entry{Key: f.prefetched.reverse, Mode: f.Mode}
 	switch f.Mode {
 	case ModeNAT:
 		if !f.hasPorts() {

@@ -222,7 +222,7 @@ func TestFlowsThatMakeNoSenseAreRefused(t *testing.T) {
 	} {
 		f := natFlow(1)
 		change(f)
-		if r, o := w.Create(f); r != 0 || o != Unfit {
+		if r, o := w.Create(f); r != 0 || o != Invalid {
 			t.Errorf("%s: entry %d, outcome %d", name, r, o)
 		}
 	}

@@ -36,7 +36,7 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	}
 	t := w.t
 	key := &t.entries[2*conn+1].Key
-	setDstPort(key, f.portAt(f.draft.group, f.draft.step(t.cursor(f.draft.group))))
+	setDstPort(key, f.portAt(f.prefetched.group, f.prefetched.step(t.cursor(f.prefetched.group))))
 	if h := t.Hash(key); t.find(h, key) == 0 {
 		return w.linkPort(conn, h)
 	}
@@ -49,7 +49,7 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 func (w *Worker) linkUsed(conn uint32, f *NewFlow) linkResult {
 	t := w.t
 	key := &t.entries[2*conn+1].Key
-	group, n := f.draft.group, f.ports()
+	group, n := f.prefetched.group, f.ports()
 	c, m := t.cursor(group), t.shortageOf(group)
 	known := m.known(n, f.Tick)
 	limit := min(n, scanFresh)

@@ -111,9 +111,9 @@ func (t *Table) refuses(f *NewFlow) bool {
 	if int32(t.shortUntil.Load()-f.Tick) <= 0 || f.Mode != ModeNAT {
 		return false
 	}
-	set := &t.shortages[f.draft.group%shortageSets]
+	set := &t.shortages[f.prefetched.group%shortageSets]
 	for i := range set {
-		if m := &set[i]; m.group.Load() == f.draft.group {
+		if m := &set[i]; m.group.Load() == f.prefetched.group {
 			return f.hasPorts() && m.until.Load() != 0 && m.left(f.ports(), f.Tick) == 0
 		}
 	}

@@ -90,10 +90,10 @@ func (w *Worker) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEn
 		f.Seq = l4.Seq()
 		f.TSval, f.HasTS = conntrack.Timestamp(l4[header.TCPLen:l4.DataOffset()])
 	}
-	w.conntrack.Plan(f, p.hash)
+	w.conntrack.Prefetch(f, p.hash)
 	switch {
 	case !w.pending.collect:
-		w.conntrack.Draw(f)
+		w.conntrack.PickPort(f)
 		w.createConn(o)
 	case fe.Policy != nil || fe.Pool.Algorithm() == table.LeastConn:
 		w.createPending() // the next choice may depend on how many connections there are
@@ -126,7 +126,7 @@ func (w *Worker) createPending() {
 	all := w.pending.list[:w.pending.n]
 	w.pending.collect, w.pending.n = false, 0
 	for k := range all {
-		w.conntrack.Draw(&all[k].flow)
+		w.conntrack.PickPort(&all[k].flow)
 	}
 	for k := range all {
 		w.createConn(&all[k])
@@ -158,7 +158,7 @@ func (w *Worker) createConn(o *pendingConn) {
 		w.exhausted.note(f.Endpoint, f.SNAT)
 		w.drop(p, DropSNATPorts)
 		return
-	case conntrack.Unfit:
+	case conntrack.Invalid:
 		w.drop(p, DropUnsupported)
 		return
 	default:

@@ -1,0 +1,71 @@
+package conntrack
+
+import "net/netip"
+
+// prefetched is a new connection's part that is known before Create touches the table: it
+// tells which lines of memory Create needs.
+type prefetched struct {
+	hash    uint64 // of NewFlow.Client
+	reverse Key    // of the endpoint's packets, in ModeNAT with port 0; none in the modes of DSR
+	group   uint64 // hash of reverse
+	at      uint32 // the first step of the port's rotation, if picked
+	valid   bool
+	picked  bool
+}
+
+// Prefetch is the first step of Create, for a caller that makes several connections:
+// Prefetch for each of them, then PickPort for each, then Create for each. The lines of
+// memory that a connection needs, most of them in no cache, are on their way while the
+// others are worked on. h is the Hash of f.Client; f stays as it is until Create.
+func (w *Worker) Prefetch(f *NewFlow, h uint64) {
+	t, d := w.t, &f.prefetched
+	d.hash, d.valid, d.picked = h, true, false
+	switch f.Mode {
+	case ModeNAT:
+		d.reverse = MakeKey(f.Endpoint, netip.AddrPortFrom(f.SNAT, 0), f.Client.Proto())
+		d.group = t.Hash(&d.reverse)
+		prefetchCursor(t.cursor(d.group))
+	case ModeDNAT:
+		d.reverse = MakeKey(f.Endpoint, f.Client.Src(), f.Client.Proto())
+		d.group = t.Hash(&d.reverse)
+		prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &d.group, 1)
+	default:
+		d.reverse = Key{}
+	}
+}
+
+// PickPort is the second step: it picks the port that Create tries first. A picked port
+// that Create does not need is skipped.
+func (w *Worker) PickPort(f *NewFlow) {
+	t, d := w.t, &f.prefetched
+	if f.Mode != ModeNAT || !f.hasPorts() {
+		return
+	}
+	d.at, d.picked = t.cursor(d.group).at.Add(1), true
+	key := d.reverse
+	setDstPort(&key, f.portAt(d.group, d.at))
+	h := t.Hash(&key)
+	prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &h, 1)
+}
+
+// step returns the next step of the rotation, first of all the picked one.
+func (d *prefetched) step(c *cursor) uint32 {
+	if d.picked {
+		d.picked = false
+		return d.at
+	}
+	return c.at.Add(1)
+}
+
+func (f *NewFlow) hasPorts() bool { return f.PortLo != 0 && f.PortLo <= f.PortHi }
+
+// ports is the number of ports in the range.
+func (f *NewFlow) ports() uint32 { return uint32(f.PortHi) - uint32(f.PortLo) + 1 }
+
+// portAt returns the port at a step of a group's rotation. Each group begins elsewhere in
+// the range (RFC 6056, algorithm 4).
+func (f *NewFlow) portAt(group uint64, step uint32) uint16 {
+	return uint16(uint32(f.PortLo) + (uint32(group>>16)+step)%f.ports())
+}
+
+func (t *Table) cursor(group uint64) *cursor { return &t.cursors[group%uint64(len(t.cursors))] }
