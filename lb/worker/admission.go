@@ -2,11 +2,23 @@ package worker
 
 import (
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 )
 
+// admission decides which packets may begin a flow, by snapshots that are read once per
+// round.
+type admission struct {
+	rejecter
+	frontends     *table.Table
+	snapshot      *table.Snapshot
+	node          *Node
+	routes        *route.Table
+	takeoverUntil uint32
+}
+
 // miss deals with a packet that belongs to no flow.
-func (w *Worker) miss(p *pkt) {
+func (w *flows) miss(p *pkt) {
 	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
 	if fe == nil || fe.Kind == table.ClusterIP && p.in == w.hostVeth {
@@ -61,7 +73,7 @@ func opens(p *header.Packet) bool {
 
 // sourceAllowed reports whether the client may use the frontend at all. Other clients get
 // no answer, as from kube-proxy.
-func (w *Worker) sourceAllowed(p *pkt, fe *table.FrontendEntry) bool {
+func (w *admission) sourceAllowed(p *pkt, fe *table.FrontendEntry) bool {
 	if fe.Policy == nil || fe.Policy.Admits(fe.Kind, p.key.Src().Addr()) {
 		return true
 	}
@@ -72,7 +84,7 @@ func (w *Worker) sourceAllowed(p *pkt, fe *table.FrontendEntry) bool {
 // withinLimits reports whether the frontend's Service may have another connection now. A
 // packet beyond the limits is dropped without an answer, so that a client asks again a
 // second later and finds room then.
-func (w *Worker) withinLimits(p *pkt, fe *table.FrontendEntry) bool {
+func (w *admission) withinLimits(p *pkt, fe *table.FrontendEntry) bool {
 	policy := fe.Policy
 	if policy == nil {
 		return true
@@ -90,12 +102,12 @@ func (w *Worker) withinLimits(p *pkt, fe *table.FrontendEntry) bool {
 
 // roomFor reports whether the Service with that number has room for another open
 // connection. Workers that look at the same time may each admit another connection.
-func (w *Worker) roomFor(p *table.Policy, service uint32) bool {
+func (w *admission) roomFor(p *table.Policy, service uint32) bool {
 	return p.MaxConnections == 0 || w.conns.ServiceOpen(service) < p.MaxConnections
 }
 
 // onNoEndpoints answers for a frontend that has no endpoint to offer.
-func (w *Worker) onNoEndpoints(p *pkt, pool *table.PoolEntry) {
+func (w *admission) onNoEndpoints(p *pkt, pool *table.PoolEntry) {
 	if pool.OnEmpty() == table.Drop {
 		w.drop(p, DropNoLocalEndpoint)
 		return
@@ -111,7 +123,7 @@ func (w *Worker) onNoEndpoints(p *pkt, pool *table.PoolEntry) {
 // flow nor begins one. For some time after start it may be of a connection
 // that kube-proxy began, and during a drain of a connection that was left to it: the packet
 // is punted. Otherwise it is refused.
-func (w *Worker) onMidstream(p *pkt) {
+func (w *admission) onMidstream(p *pkt) {
 	if (w.tick < w.takeoverUntil || w.node.Draining) && w.hostVeth >= 0 && p.in != w.hostVeth {
 		w.punt(p, DropNoFlow)
 		return
@@ -127,7 +139,7 @@ func (w *Worker) onMidstream(p *pkt) {
 // SNAT address and port of Weir is refused and never reaches a listener; any other is
 // punted. During a drain the kernel has connections there too: kube-proxy's masquerading
 // may use such a port.
-func (w *Worker) onNoMatch(p *pkt) {
+func (w *admission) onNoMatch(p *pkt) {
 	if w.node.Draining || !w.node.OwnsTuple(&p.key) {
 		w.punt(p, DropNotOurs)
 		return
@@ -147,7 +159,7 @@ func (w *Worker) onNoMatch(p *pkt) {
 // outlives the detachment; else the kernel refuses or routes it, exactly as it will then. A
 // client on this node has no path around the host veth: it is refused at once, to try again
 // when Weir is gone.
-func (w *Worker) onDraining(p *pkt) {
+func (w *admission) onDraining(p *pkt) {
 	if w.hostVeth >= 0 && p.in != w.hostVeth {
 		w.punt(p, DropDraining)
 		return

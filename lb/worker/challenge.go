@@ -66,7 +66,7 @@ func (s *challenges) note(hash uint64, seen, now uint32) {
 
 // reuseRemoved deals with packet p, a SYN or INIT of a flow whose endpoint is gone; false
 // means that nothing has been done.
-func (w *Worker) reuseRemoved(p *pkt, ref conntrack.Ref, c *conntrack.Conn, policy table.Removal) bool {
+func (w *flows) reuseRemoved(p *pkt, ref conntrack.Ref, c *conntrack.Conn, policy table.Removal) bool {
 	if policy == table.Keep {
 		switch c.State() {
 		case conntrack.StateSynSent, conntrack.StateSCTPInit: // the endpoint was never heard
@@ -91,7 +91,7 @@ func (w *Worker) reuseRemoved(p *pkt, ref conntrack.Ref, c *conntrack.Conn, poli
 
 // challenge answers the SYN that packet p is with a challenge ACK, at the rate that is
 // allowed for RSTs. The SYN's flow was last heard at tick seen.
-func (w *Worker) challenge(p *pkt, seen uint32) {
+func (w *flows) challenge(p *pkt, seen uint32) {
 	if !w.mayReject(p) {
 		w.drop(p, DropEndpointGone)
 		return
@@ -109,7 +109,7 @@ func (w *Worker) challenge(p *pkt, seen uint32) {
 
 // answersChallenge reports whether packet p, of the client, is the RST that proves that no
 // connection of the tuple exists any more.
-func (w *Worker) answersChallenge(p *pkt) bool {
+func (w *flows) answersChallenge(p *pkt) bool {
 	if p.Flags&(header.RST|header.SYN) != header.RST {
 		return false
 	}
@@ -143,12 +143,12 @@ func cookie(k *conntrack.Key, period uint32) (seq, ack uint32) {
 }
 
 // forgetChallenged forgets the flow of packet p, which answers a challenge.
-func (w *Worker) forgetChallenged(p *pkt, ref conntrack.Ref) {
+func (w *flows) forgetChallenged(p *pkt, ref conntrack.Ref) {
 	w.conntrack.Delete(ref)
 	w.drop(p, DropEndpointGone)
 }
 
 // removalPolicy is the Service's policy for flows of removed endpoints.
-func (w *Worker) removalPolicy(c *conntrack.Conn) table.Removal {
+func (w *flows) removalPolicy(c *conntrack.Conn) table.Removal {
 	return w.frontends.Removal(atomic.LoadUint32(&c.ServiceID))
 }

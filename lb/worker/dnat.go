@@ -33,7 +33,7 @@ func ModeTo(fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path, 
 
 // mayKeepClient reports whether the answer to packet p, the first of a flow to an endpoint
 // behind the host veth, will return to the client's real address.
-func (w *Worker) mayKeepClient(p *pkt, ep *table.EndpointEntry, path *route.Path) bool {
+func (w *flows) mayKeepClient(p *pkt, ep *table.EndpointEntry, path *route.Path) bool {
 	if p.in == w.hostVeth {
 		// A client on this node: the kernel drops packets from a local address, and a
 		// bridge between two pods would carry the answer past it.

@@ -33,6 +33,19 @@
 // ICMP (icmp.go, icmp_echo.go, icmp_ecmp.go, icmp_pmtu.go) and fragments (fragments.go)
 // leave the order at stage 2: they are forwarded before older packets of their group.
 //
+// A worker is built in layers, each of which embeds the layer below it and calls down only:
+//
+//	frameMemory      packet.go      read and change packets
+//	portIO           port.go        frames in and out, drop, punt, hand off
+//	rejecter         reject.go      answers, at limited rates
+//	admission        admission.go   which packets may begin a flow
+//	selector         select.go      endpoint of a new flow
+//	forwarder        nexthop.go     next hop, NAT or tunnel, output
+//	flows            slowpath.go    fast path, slow path, new connections
+//	icmpHandler      icmp.go
+//	fragmentHandler  fragments.go
+//	Worker           worker.go      stages, round, the owner's side
+//
 // worker.go is the round, idle.go the time between packets, new.go and port_update.go
 // the owner's side.
 package worker

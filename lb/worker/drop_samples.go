@@ -41,7 +41,7 @@ type samples struct {
 }
 
 // sampleDrop keeps packet p, unless enough packets of the reason were kept in this tick.
-func (w *Worker) sampleDrop(p *pkt, reason Drop) {
+func (w *portIO) sampleDrop(p *pkt, reason Drop) {
 	s := &w.samples[reason]
 	if s.tick != w.tick {
 		s.tick, s.taken = w.tick, 0

@@ -16,7 +16,7 @@ const fastPathLen = header.IPv6Len + header.TCPLen
 // fastPath forwards packet p of entry r if it only needs the rewrite, as nearly all packets
 // do: p is fast, the flow goes on and has no outer header, and the next hop is known and
 // up. It leaves all others unmodified to the slow path and returns false.
-func (w *Worker) fastPath(p *pkt, r conntrack.Ref) bool {
+func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 	e, c := w.conns.Entry(r), w.conns.Conn(r)
 	dir := uint32(r-1) & 1
 	word := atomic.LoadUint64(&c.Adj[dir])

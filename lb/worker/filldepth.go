@@ -47,7 +47,7 @@ func (f *fillDepth) received(n, ring int) {
 
 // shrinkFill lets the ports that had no long row for a while do with fewer
 // frames. It is called once per tick.
-func (w *Worker) shrinkFill() {
+func (w *portIO) shrinkFill() {
 	for i := range w.ports {
 		f := &w.ports[i].fill
 		f.now = w.tick

@@ -26,8 +26,14 @@ import (
 // datagrams from such an address: these may still collide, as those of any two senders
 // behind the same address can.
 
+// fragmentHandler forwards fragments by the flow of the first of their datagram.
+type fragmentHandler struct {
+	icmpHandler
+	fragQueue fragQueue
+}
+
 // onFragment deals with packet p, a fragment of an IP datagram.
-func (w *Worker) onFragment(p *pkt) {
+func (w *fragmentHandler) onFragment(p *pkt) {
 	f := w.frame(p)
 	p.datagram = nil
 	fr := p.Fragment(f)
@@ -74,7 +80,7 @@ func datagramKey(f []byte, p *header.Packet, id uint32) conntrack.Key {
 
 // firstFragment forwards a first fragment as any packet, and then the fragments that were
 // waiting for it.
-func (w *Worker) firstFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key) {
+func (w *fragmentHandler) firstFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key) {
 	switch {
 	case d == nil:
 		d = w.datagrams.Add(h, k, w.tick)
@@ -109,7 +115,7 @@ func (w *Worker) firstFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *connt
 }
 
 // laterFragment sends any other fragment after the first.
-func (w *Worker) laterFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key) {
+func (w *fragmentHandler) laterFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key) {
 	switch {
 	case d == nil:
 		w.queueFragment(p, k)
@@ -164,7 +170,7 @@ var fragmentDrops = [fragtrack.Verdicts]Drop{
 // acceptFragment is called for every fragment before it is forwarded by an entry. It
 // returns false if the fragment overlapped with an earlier fragment and was dropped. It
 // writes the datagram's new identification.
-func (w *Worker) acceptFragment(p *pkt, e *conntrack.Entry) bool {
+func (w *flows) acceptFragment(p *pkt, e *conntrack.Entry) bool {
 	d, f := p.datagram, w.frame(p)
 	fr := p.Fragment(f)
 	if d.Proto == header.ProtoSCTP && !mayFragmentSCTP(d, e) {
@@ -190,7 +196,7 @@ func (w *Worker) acceptFragment(p *pkt, e *conntrack.Entry) bool {
 
 // nextID is the identification of the next datagram between the addresses that
 // an entry writes.
-func (w *Worker) nextID(ref conntrack.Ref) uint32 {
+func (w *forwarder) nextID(ref conntrack.Ref) uint32 {
 	a := w.conns.Entry(ref).Addr4
 	if w.conns.Entry(ref).Key.Family() == 6 {
 		src, dst := w.conns.NewAddrs6(ref)

@@ -32,7 +32,7 @@ type queuedFragment struct {
 // queueFragment keeps packet p until the first fragment of the datagram comes. When there
 // is no room the fragment that has waited the longest gives way: a true first fragment
 // comes soon, and forged fragments wait in vain.
-func (w *Worker) queueFragment(p *pkt, k *conntrack.Key) {
+func (w *fragmentHandler) queueFragment(p *pkt, k *conntrack.Key) {
 	t := &w.fragQueue
 	n := int(p.n)
 	same, oldest := t.waitingFor(k)
@@ -74,7 +74,7 @@ func (t *fragQueue) waitingFor(k *conntrack.Key) (same int, oldest *queuedFragme
 }
 
 // markReady marks the fragments that waited for the first of a datagram.
-func (w *Worker) markReady(k *conntrack.Key) {
+func (w *fragmentHandler) markReady(k *conntrack.Key) {
 	t := &w.fragQueue
 	for j := range t.list {
 		if x := &t.list[j]; x.key == *k {
@@ -117,7 +117,7 @@ func (w *Worker) releaseFragments() {
 
 // expireFragment handles a fragment that waited in vain. If it is to the node's own
 // address, the kernel may have the rest of the datagram.
-func (w *Worker) expireFragment(p *pkt, k *conntrack.Key) {
+func (w *fragmentHandler) expireFragment(p *pkt, k *conntrack.Key) {
 	header.Parse(w.frame(p), int(p.size), &p.Packet)
 	p.datagram = nil
 	if path, ok := w.routes.Lookup(k.Dst().Addr(), 0); ok && path.Local {

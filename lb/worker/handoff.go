@@ -8,7 +8,7 @@ import (
 
 // handOff passes the packet to the worker that owns the egress port: a worker never writes
 // to another worker's ring.
-func (w *Worker) handOff(p *pkt, out int32) {
+func (w *portIO) handOff(p *pkt, out int32) {
 	h := w.links[w.ports[out].Owner]
 	if h == nil || !h.out.Put(out, p.bufs()...) {
 		w.drop(p, DropHandoffFull)
@@ -67,7 +67,7 @@ func (w *Worker) receiveHandoffs() int {
 
 // giveFramesBack returns as many frames as were taken from other workers:
 // any frame will do, all are of the same umem.
-func (w *Worker) giveFramesBack() {
+func (w *portIO) giveFramesBack() {
 	for _, p := range w.links {
 		if p == nil {
 			continue
@@ -119,7 +119,7 @@ func Connect(workers []*Worker) {
 }
 
 // handOffFragment gives packet p to the worker of the datagram.
-func (w *Worker) handOffFragment(p *pkt, owner int) {
+func (w *portIO) handOffFragment(p *pkt, owner int) {
 	h := w.links[owner]
 	if h == nil || !h.out.Put(arrived-p.in, p.bufs()...) {
 		w.drop(p, DropHandoffFull)
@@ -157,7 +157,7 @@ func (w *Worker) processHandoffs(b *batch) {
 
 // portGone frees a buffer that was handed over to leave by a port whose queue
 // the worker has let go since.
-func (w *Worker) portGone(d *xsk.Desc) {
+func (w *portIO) portGone(d *xsk.Desc) {
 	if d.Options&xsk.Continued == 0 {
 		w.drops[DropHandoffFull]++
 	}

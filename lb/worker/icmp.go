@@ -9,8 +9,12 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
+// icmpHandler answers pings, and forwards errors to the sender of the packet that they
+// quote.
+type icmpHandler struct{ flows }
+
 // icmp deals with packet p, an ICMP or ICMPv6 message.
-func (w *Worker) icmp(p *pkt) {
+func (w *icmpHandler) icmp(p *pkt) {
 	p.Partial = false // no stack leaves this checksum to the device
 	switch header.ICMPMessage(w.frame(p), &p.Packet) {
 	case header.MessageError:
@@ -27,7 +31,7 @@ func (w *Worker) icmp(p *pkt) {
 // icmpError deals with an ICMP error. It belongs to the flow of which it quotes
 // a packet that Weir sent: the other end's packets have that tuple reversed.
 // An error opens no flow, keeps none alive and is not answered.
-func (w *Worker) icmpError(p *pkt) {
+func (w *icmpHandler) icmpError(p *pkt) {
 	f := w.frame(p)
 	var q header.Quote
 	problem := header.ParseQuote(f, &p.Packet, &q)
@@ -91,7 +95,7 @@ func sentToSource(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
 
 // forwardError forwards an error about a packet of the flow to the original sender: ref is
 // the entry of the packets that go there.
-func (w *Worker) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) {
+func (w *icmpHandler) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 	e, c := w.conns.Entry(ref), w.conns.Conn(ref)
 	if c.State() == conntrack.StateNone {
 		w.drop(p, DropICMPNoFlow)
@@ -124,7 +128,7 @@ func (w *Worker) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 // error of a single client lowers the path MTU of all others. RFC 1191 section 3
 // leaves the minimum to the host, and Linux takes no less than 552 (ip_rt_min_pmtu); IPv6
 // has no link below 1,280 (RFC 8201 section 4); RFC 5927 section 7 is about the attack.
-func (w *Worker) floorMTU(p *pkt) bool {
+func (w *icmpHandler) floorMTU(p *pkt) bool {
 	f := w.frame(p)
 	mtu, ok := header.TooBigMTU(f, &p.Packet)
 	if !ok {
@@ -148,7 +152,7 @@ func (w *Worker) floorMTU(p *pkt) bool {
 // of the entry's packets, whichever router made it: as with Linux' NAT and RFC 5508,
 // requirement 5, a host sees no address that it does not know and may not reach. Where the
 // entry keeps the source, so does the error.
-func (w *Worker) errorTranslation(t *header.ErrorTranslation, p *pkt, ref conntrack.Ref) {
+func (w *icmpHandler) errorTranslation(t *header.ErrorTranslation, p *pkt, ref conntrack.Ref) {
 	f, e := w.frame(p), w.conns.Entry(ref)
 	t.Ports = bits.RotateLeft32(e.NewPorts, 16)
 	if p.Family == 4 {

@@ -16,7 +16,7 @@ func ofICMP(p *header.Packet) bool {
 }
 
 // mayBeEcho says whether packet p, a fragment, may be of a ping that Weir answers.
-func (w *Worker) mayBeEcho(p *pkt) bool {
+func (w *icmpHandler) mayBeEcho(p *pkt) bool {
 	if !ofICMP(&p.Packet) {
 		return false
 	}
@@ -25,7 +25,7 @@ func (w *Worker) mayBeEcho(p *pkt) bool {
 }
 
 // firstOfEcho deals with the first fragment of an ICMP message to such an address.
-func (w *Worker) firstOfEcho(p *pkt, d *fragtrack.Datagram) {
+func (w *icmpHandler) firstOfEcho(p *pkt, d *fragtrack.Datagram) {
 	f := w.frame(p)
 	switch header.ICMPMessage(f, &p.Packet) {
 	case header.MessageEcho:
@@ -44,7 +44,7 @@ func (w *Worker) firstOfEcho(p *pkt, d *fragtrack.Datagram) {
 }
 
 // replyFragment answers a fragment of a ping; false when it has been dropped.
-func (w *Worker) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) bool {
+func (w *icmpHandler) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) bool {
 	f := w.frame(p)
 	fr := p.Fragment(f)
 	if p.Family == 4 && header.IPv4(f[p.L3:]).HeaderLen() != header.IPv4Len ||
@@ -74,7 +74,7 @@ func (w *Worker) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) bool {
 
 // echo answers a ping of an address that serves frontends alone: nobody else
 // would. Any other is the kernel's.
-func (w *Worker) echo(p *pkt) {
+func (w *icmpHandler) echo(p *pkt) {
 	f := w.frame(p)
 	p.key = addressPair(f[p.L3:], p.Family)
 	if !w.cfg.VIPs.Load().Lookup(p.key.Dst().Addr()) {

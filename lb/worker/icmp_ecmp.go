@@ -10,7 +10,7 @@ import (
 // routers choose the node of an error by the error's addresses. Any node finds the endpoint
 // all the same, if it follows from the tuple. Else, for some time after start, it may be
 // about a connection that kube-proxy began.
-func (w *Worker) onUnmatchedError(p *pkt) {
+func (w *icmpHandler) onUnmatchedError(p *pkt) {
 	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
 	switch {
@@ -27,7 +27,7 @@ func (w *Worker) onUnmatchedError(p *pkt) {
 
 // forwardECMPError sends an error about an endpoint's direct answer to the endpoint that
 // every node chooses for the flow. It makes no flow.
-func (w *Worker) forwardECMPError(p *pkt, fe *table.FrontendEntry) {
+func (w *icmpHandler) forwardECMPError(p *pkt, fe *table.FrontendEntry) {
 	if !w.sourceAllowed(p, fe) {
 		return
 	}

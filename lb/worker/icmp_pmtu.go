@@ -17,7 +17,7 @@ import (
 
 // onTunnelTooBig deals with an error if it is about a tunnel packet of Weir's that was
 // too big; else nothing has been done.
-func (w *Worker) onTunnelTooBig(p *pkt, q *header.Quote) bool {
+func (w *icmpHandler) onTunnelTooBig(p *pkt, q *header.Quote) bool {
 	f := w.frame(p)
 	mtu, ok := header.TooBigMTU(f, &p.Packet)
 	if !ok {
@@ -59,14 +59,14 @@ func (w *Worker) onTunnelTooBig(p *pkt, q *header.Quote) bool {
 const minMTU4 = 68
 
 // mayTunnel reports whether packets of the entry go through a tunnel.
-func (w *Worker) mayTunnel(ref conntrack.Ref) bool {
+func (w *icmpHandler) mayTunnel(ref conntrack.Ref) bool {
 	e := w.conns.Entry(ref)
 	return e.Mode.DSR() && e.Mode != conntrack.ModeL2DSR && w.conns.Conn(ref).State() != conntrack.StateNone
 }
 
 // quotesOuter reports whether the quoted packet has the outer header, and the error is to
 // the sender of it.
-func (w *Worker) quotesOuter(p *pkt, o *header.Encap, q *header.Quote) bool {
+func (w *icmpHandler) quotesOuter(p *pkt, o *header.Encap, q *header.Quote) bool {
 	f := w.frame(p)
 	quoted := addressPair(f[q.L3:], p.Family)
 	if o.V6 != (p.Family == 6) || o.GUE != (q.Proto == header.ProtoUDP) || !sentToSource(f, &p.Packet, &quoted) {
@@ -80,7 +80,7 @@ func (w *Worker) quotesOuter(p *pkt, o *header.Encap, q *header.Quote) bool {
 
 // forwardTunnelPMTU turns error p into an error about the client's packet, in, and sends it
 // to the client.
-func (w *Worker) forwardTunnelPMTU(p *pkt, family uint8, in *header.Quote, mtu uint32) {
+func (w *icmpHandler) forwardTunnelPMTU(p *pkt, family uint8, in *header.Quote, mtu uint32) {
 	path, ok := w.routes.Lookup(p.key.Src().Addr(), uint32(p.hash))
 	if !ok {
 		w.drop(p, DropNoRoute)

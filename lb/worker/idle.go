@@ -59,7 +59,7 @@ func (w *Worker) await() {
 
 // hasWork says whether a packet has come, or another worker has handed
 // something over.
-func (w *Worker) hasWork() bool {
+func (w *portIO) hasWork() bool {
 	for i := range w.ports {
 		if q := w.ports[i].Queue; q != nil && q.Pending() {
 			return true

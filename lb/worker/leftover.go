@@ -12,7 +12,7 @@ import (
 // resetLeftover resets the endpoint's half-open connection whose SNAT port the flow of
 // entry ref has taken over, so that the endpoint takes packet p, the new flow's SYN. Otherwise
 // it answers with a challenge ACK, and the client loses a second.
-func (w *Worker) resetLeftover(p *pkt, ref conntrack.Ref) {
+func (w *flows) resetLeftover(p *pkt, ref conntrack.Ref) {
 	seq, ok := w.conntrack.Leftover(ref)
 	if !ok || p.Proto != header.ProtoTCP || p.Frag != 0 || p.n != 1 {
 		return

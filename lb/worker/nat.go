@@ -16,7 +16,7 @@ const (
 
 // translate rewrites packet p by the recipe of its flow entry: addresses,
 // ports, TTL and checksums. output writes the MAC addresses.
-func (w *Worker) translate(p *pkt, e *conntrack.Entry) {
+func (w *forwarder) translate(p *pkt, e *conntrack.Entry) {
 	w.translateAddresses(p, e)
 	l4 := w.frame(p)[p.L4:]
 	if p.Proto == header.ProtoSCTP {
@@ -46,7 +46,7 @@ func (w *Worker) translate(p *pkt, e *conntrack.Entry) {
 }
 
 // translateAddresses is translate without a transport header.
-func (w *Worker) translateAddresses(p *pkt, e *conntrack.Entry) {
+func (w *forwarder) translateAddresses(p *pkt, e *conntrack.Entry) {
 	ip := w.frame(p)[p.L3:]
 	if p.Family == 4 {
 		header.RewriteIPv4(ip, e.Addr4, uint64(e.AddrDelta))
@@ -58,7 +58,7 @@ func (w *Worker) translateAddresses(p *pkt, e *conntrack.Entry) {
 
 // completeChecksum makes sure that a packet with a partial checksum leaves with a full
 // checksum: by TX metadata if the egress port has it, else in software.
-func (w *Worker) completeChecksum(p *pkt, out *port) {
+func (w *portIO) completeChecksum(p *pkt, out *port) {
 	at := uint16(tcpChecksum)
 	if p.Proto == header.ProtoUDP {
 		at = udpChecksum
@@ -73,7 +73,7 @@ func (w *Worker) completeChecksum(p *pkt, out *port) {
 }
 
 // sumChecksum completes the partial checksum of packet p in software.
-func (w *Worker) sumChecksum(p *pkt) {
+func (w *frameMemory) sumChecksum(p *pkt) {
 	if p.Proto == header.ProtoSCTP {
 		w.completeCRC(p)
 		return
@@ -92,7 +92,7 @@ func (w *Worker) sumChecksum(p *pkt) {
 
 // sum adds the bytes of packet p from offset from, in the first buffer, up to offset end,
 // over all buffers.
-func (w *Worker) sum(p *pkt, initial uint64, from, end int) uint64 {
+func (w *frameMemory) sum(p *pkt, initial uint64, from, end int) uint64 {
 	f := w.frame(p)
 	sum := header.Sum(initial, f[from:min(end, len(f))])
 	done := len(f)

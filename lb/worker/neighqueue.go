@@ -29,7 +29,7 @@ type queuedPacket struct {
 
 // queueForNeighbor keeps packet p while the kernel resolves the next hop, and asks for that
 // if ask is true. Packets wait for a second at most.
-func (w *Worker) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool) {
+func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool) {
 	if ask {
 		w.router.Resolve(w.id, path.Port, path.NextHop, needed)
 	}
@@ -97,7 +97,7 @@ func (w *Worker) releaseQueued() {
 }
 
 // neighborState says whether a held packet can go on now, or never.
-func (w *Worker) neighborState(h *queuedPacket) (ready, failed bool) {
+func (w *forwarder) neighborState(h *queuedPacket) (ready, failed bool) {
 	n, ok := w.router.Adjacency(int(h.port), h.nextHop)
 	if !ok {
 		return false, false

@@ -67,23 +67,22 @@ type Node struct {
 
 // New makes a worker without queues or frames.
 func New(cfg Config) *Worker {
-	w := &Worker{
-		cfg:     cfg,
-		samples: new([dropReasons]samples),
-		id:      cfg.ID, spinBudget: initialSpin, maxPollTimeout: maxPollTimeout, hostVeth: -1, wakeFD: -1,
-		ports: make([]port, cfg.Ports, max(cfg.Ports, cfg.MaxPorts)),
-		conns: cfg.Flows, conntrack: cfg.Flows.Worker(cfg.ID), frontends: cfg.Frontends,
-		affinity: cfg.Affinity, cidMap: cfg.CIDs, router: cfg.Router,
-		memory: cfg.Memory, area: cfg.Memory.Bytes(), frameMask: uint64(cfg.Memory.FrameSize() - 1),
-		adjacencies:       cfg.Router.Adjacencies(),
-		removalGraceTicks: uint32(cfg.EndpointRemovalGrace.Seconds() * conntrack.TicksPerSecond),
-		neighQueue:        make([]queuedPacket, 0, neighQueueLen),
-		resets:            ratelimit.New(resetsPerSecond, resetsPerSecond, resetsPerSource),
-		errors:            ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
-		echoes:            ratelimit.New(echoesPerSecond, echoesPerSecond/10, echoesPerSource),
-		pathMTUs:          ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource),
-		published:         new(publishedCounts),
-	}
+	w := &Worker{spinBudget: initialSpin, maxPollTimeout: maxPollTimeout, wakeFD: -1}
+	w.memory, w.area, w.frameMask = cfg.Memory, cfg.Memory.Bytes(), uint64(cfg.Memory.FrameSize()-1)
+	w.cfg, w.id, w.hostVeth = cfg, cfg.ID, -1
+	w.ports = make([]port, cfg.Ports, max(cfg.Ports, cfg.MaxPorts))
+	w.published, w.samples = new(publishedCounts), new([dropReasons]samples)
+
+	w.resets = ratelimit.New(resetsPerSecond, resetsPerSecond, resetsPerSource)
+	w.errors = ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource)
+	w.echoes = ratelimit.New(echoesPerSecond, echoesPerSecond/10, echoesPerSource)
+	w.pathMTUs = ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource)
+
+	w.conns, w.conntrack, w.frontends = cfg.Flows, cfg.Flows.Worker(cfg.ID), cfg.Frontends
+	w.affinity, w.cidMap = cfg.Affinity, cfg.CIDs
+	w.router, w.adjacencies = cfg.Router, cfg.Router.Adjacencies()
+	w.neighQueue = make([]queuedPacket, 0, neighQueueLen)
+	w.removalGraceTicks = uint32(cfg.EndpointRemovalGrace.Seconds() * conntrack.TicksPerSecond)
 	w.ipID = uint16(cfg.ID)
 	w.sendMax = sendShare(cfg.Ports)
 	w.heartbeat.Store(cfg.Flows.Tick())

@@ -52,7 +52,7 @@ func (o *pendingConns) has(hash uint64) bool {
 
 // beginConn decides the path of a new connection. The connection is made, and the first
 // packet sent, at once or, while forward collects, by createPending.
-func (w *Worker) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry) {
+func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry) {
 	if p.TTL <= 1 {
 		w.rejectICMP(p, header.TimeExceeded, 0, DropTTL)
 		return
@@ -101,7 +101,7 @@ func (w *Worker) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEn
 }
 
 // modeOf is the mode of packet p's flow to an endpoint by a path.
-func (w *Worker) modeOf(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path) conntrack.Mode {
+func (w *flows) modeOf(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path) conntrack.Mode {
 	mode := ModeTo(fe, ep, path, w.node)
 	if mode == conntrack.ModeDNAT && !w.mayKeepClient(p, ep, path) {
 		return conntrack.ModeNAT
@@ -122,7 +122,7 @@ func (o *pendingConn) setEndpoint(ep *table.EndpointEntry, mode conntrack.Mode, 
 
 // createPending makes the connections that were decided upon, in the order of their packets.
 // Only forward, which collects them, and begin call it.
-func (w *Worker) createPending() {
+func (w *flows) createPending() {
 	all := w.pending.list[:w.pending.n]
 	w.pending.collect, w.pending.n = false, 0
 	for k := range all {
@@ -135,7 +135,7 @@ func (w *Worker) createPending() {
 }
 
 // createConn makes the flow entries of a new connection and sends the first packet.
-func (w *Worker) createConn(o *pendingConn) {
+func (w *flows) createConn(o *pendingConn) {
 	p, f := o.p, &o.flow
 	ref, outcome := w.conntrack.Create(f)
 	if outcome == conntrack.NoPort && f.Mode == conntrack.ModeDNAT && f.SNAT.IsValid() {
@@ -177,7 +177,7 @@ func (w *Worker) createConn(o *pendingConn) {
 // pickUpMidstream sends packet p, of a TCP connection that began elsewhere, by the flow
 // entry that was made for it. The flow counts as half open until it goes on: the table
 // keeps no flow of a forged packet that is older than a real flow.
-func (w *Worker) pickUpMidstream(p *pkt, ref conntrack.Ref) {
+func (w *flows) pickUpMidstream(p *pkt, ref conntrack.Ref) {
 	var out egress
 	if !w.egressOf(p, ref, &out) || p.Frag != 0 && !w.acceptFragment(p, w.conns.Entry(ref)) {
 		return

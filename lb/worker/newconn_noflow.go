@@ -9,7 +9,7 @@ import (
 // forwardWithoutFlow sends packet p, of no flow, to an endpoint in a mode without translation.
 // It reports whether it did; else it has dealt with the packet: dropped for reason
 // where the endpoint is reached by translation alone.
-func (w *Worker) forwardWithoutFlow(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, reason Drop) bool {
+func (w *forwarder) forwardWithoutFlow(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, reason Drop) bool {
 	if p.TTL <= 1 {
 		w.drop(p, DropTTL)
 		return false
@@ -51,7 +51,7 @@ func (w *Worker) forwardWithoutFlow(p *pkt, fe *table.FrontendEntry, ep *table.E
 // room. In the DSR modes it goes to the endpoint that follows from the tuple, as do later
 // packets: none needs a flow. That replaces the choice of the algorithms random and
 // least-conn.
-func (w *Worker) onTableFull(o *pendingConn) {
+func (w *flows) onTableFull(o *pendingConn) {
 	p := o.p
 	if !o.flow.Mode.DSR() || p.Frag != 0 {
 		w.drop(p, DropTableFull)

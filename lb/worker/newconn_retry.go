@@ -43,7 +43,7 @@ func (v *failedTries) note(endpoint, tick uint32) {
 // createElsewhere makes a connection whose SNAT ports towards the endpoint are exhausted
 // from another SNAT source, or else to another endpoint. Every node tries the same
 // endpoints in the same order.
-func (w *Worker) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
+func (w *flows) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
 	f, hash, outcome := &o.flow, o.p.hash, conntrack.NoPort
 	if f.Mode != conntrack.ModeNAT || !w.failedTries.may(o.ep.Number, w.tick) {
 		return 0, outcome
@@ -91,7 +91,7 @@ func otherEndpoint(pool *table.PoolEntry, hash, n uint64) *table.EndpointEntry {
 
 // createTo makes a connection to another endpoint than the present. It does nothing, and
 // returns NoPort, if that is the same endpoint or needs another mode.
-func (w *Worker) createTo(o *pendingConn, ep *table.EndpointEntry) (conntrack.Ref, conntrack.Outcome) {
+func (w *flows) createTo(o *pendingConn, ep *table.EndpointEntry) (conntrack.Ref, conntrack.Outcome) {
 	if ep == o.ep {
 		return 0, conntrack.NoPort
 	}

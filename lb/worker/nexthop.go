@@ -4,9 +4,25 @@ import (
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 )
+
+// forwarder sends packets on: next hop, NAT or tunnel, output. Packets whose next hop has
+// to be resolved wait here.
+type forwarder struct {
+	selector
+	router          *route.Watcher
+	epoch           uint32 // of the routes
+	adjacencies     []route.Adjacency
+	routeCache      [routeCacheSize]cachedRoute
+	neighQueue      []queuedPacket
+	neighQueueOrder uint32     // packets that have been queued
+	unreachable     exhaustion // endpoints that l2dsr cannot reach, and the next hop there
+	ipID            uint16     // of the last outer header that may be fragmented
+	fragmentIDs     fragtrack.IDs
+}
 
 // nextHopRef is a connection's word for a direction: the stamp of the adjacency in bits
 // 32..63, the route's MTU in 16..31 and the adjacency's number in 0..15.
@@ -18,7 +34,7 @@ func nextHopRef(stamp uint32, path *route.Path, n uint32) uint64 {
 // link and route. It is nil if it cannot be used now; then the packet is consumed. The
 // connection's word stores the result: after a change of routes each flow looks up again,
 // at the next packet.
-func (w *Worker) nextHopOf(p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref) (*route.Adjacency, uint64, uint32) {
+func (w *forwarder) nextHopOf(p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref) (*route.Adjacency, uint64, uint32) {
 	adjWord := &c.Adj[0]
 	if !ref.Forward() {
 		adjWord = &c.Adj[1]
@@ -57,7 +73,7 @@ func (w *Worker) nextHopOf(p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref co
 // the packet then having been dealt with. needed is true where an endpoint or a gateway
 // is there. Only next hops that have answered get a word: another's number is soon given
 // away.
-func (w *Worker) resolveNextHop(p *pkt, path *route.Path, needed bool) (adj *route.Adjacency, mac, word uint64) {
+func (w *forwarder) resolveNextHop(p *pkt, path *route.Path, needed bool) (adj *route.Adjacency, mac, word uint64) {
 	n, ok := w.router.Adjacency(path.Port, path.NextHop)
 	if !ok {
 		w.queueForNeighbor(p, path, needed, true)
@@ -85,7 +101,7 @@ func (w *Worker) resolveNextHop(p *pkt, path *route.Path, needed bool) (adj *rou
 }
 
 // onNoRoute deals with a packet whose destination cannot be reached.
-func (w *Worker) onNoRoute(p *pkt, why route.Kind) {
+func (w *forwarder) onNoRoute(p *pkt, why route.Kind) {
 	if why == route.Blackhole {
 		w.drop(p, DropNoRoute)
 		return
@@ -106,7 +122,7 @@ type egress struct {
 // egressOf sets out to how packet p leaves by the flow entry ref. If it returns false the
 // packet cannot leave now and has been dealt with. The result is too large to be returned:
 // a copy of words that have just been stored stalls.
-func (w *Worker) egressOf(p *pkt, ref conntrack.Ref, out *egress) bool {
+func (w *forwarder) egressOf(p *pkt, ref conntrack.Ref, out *egress) bool {
 	p.ref = ref
 	e := w.conns.Entry(ref)
 	out.adj, out.mac, out.mtu = w.nextHopOf(p, w.conns.Conn(ref), e, ref)
@@ -133,7 +149,7 @@ func (out *egress) whole(p *pkt) bool {
 
 // tooBig reports whether packet p is larger than the MTU of the path and may not be
 // fragmented. Then it has been answered or dropped.
-func (w *Worker) tooBig(p *pkt, out *egress) bool {
+func (w *forwarder) tooBig(p *pkt, out *egress) bool {
 	mtu := out.mtu
 	if uint32(p.Len) <= mtu {
 		return false

@@ -9,7 +9,7 @@ import (
 
 // output sends packet p, translated unless it goes through a tunnel. It fragments a packet
 // that is larger than the MTU: see tooBig.
-func (w *Worker) output(p *pkt, out *egress) {
+func (w *forwarder) output(p *pkt, out *egress) {
 	if out.dsr {
 		header.DecrementTTL(w.frame(p)[p.L3:], p.Family)
 		if p.Proto == header.ProtoTCP && p.Flags&header.SYN != 0 {
@@ -33,7 +33,7 @@ func (w *Worker) output(p *pkt, out *egress) {
 }
 
 // outputWhole puts the outer header, if any, on packet p and sends it.
-func (w *Worker) outputWhole(p *pkt, out *egress) {
+func (w *forwarder) outputWhole(p *pkt, out *egress) {
 	if out.dsr && !out.tunnel.l2dsr && !w.encapsulate(p, &out.tunnel.outer) {
 		w.drop(p, DropUnsupported)
 		return
@@ -42,7 +42,7 @@ func (w *Worker) outputWhole(p *pkt, out *egress) {
 }
 
 // outputTo sends packet p, as it is, to a next hop with the MAC address mac.
-func (w *Worker) outputTo(p *pkt, adj *route.Adjacency, mac uint64) {
+func (w *forwarder) outputTo(p *pkt, adj *route.Adjacency, mac uint64) {
 	src, port := adj.Src()
 	adj.Touch(w.tick)
 	if p.L3 != header.EthernetLen {
@@ -57,7 +57,7 @@ func (w *Worker) outputTo(p *pkt, adj *route.Adjacency, mac uint64) {
 
 // outputPort gathers the packet at a port, or hands it off to the worker that owns the
 // port's queue.
-func (w *Worker) outputPort(p *pkt, out int32) {
+func (w *portIO) outputPort(p *pkt, out int32) {
 	port := &w.ports[out]
 	if port.Queue == nil {
 		w.outputElsewhere(p, out)
@@ -70,7 +70,7 @@ func (w *Worker) outputPort(p *pkt, out int32) {
 }
 
 // outputElsewhere sends the packet by a port that has no queue of this worker.
-func (w *Worker) outputElsewhere(p *pkt, out int32) {
+func (w *portIO) outputElsewhere(p *pkt, out int32) {
 	if port := &w.ports[out]; port.Tag != 0 {
 		w.pushTag(p, port.Tag)
 		w.outputPort(p, port.Under)
@@ -80,7 +80,7 @@ func (w *Worker) outputElsewhere(p *pkt, out int32) {
 }
 
 // pushTag puts a VLAN tag on the packet, behind the MAC addresses.
-func (w *Worker) pushTag(p *pkt, tag uint32) {
+func (w *frameMemory) pushTag(p *pkt, tag uint32) {
 	w.memory.Prepend(p.head(), header.TagLen)
 	f := w.frame(p)
 	copy(f, f[header.TagLen:header.TagLen+12])
@@ -91,7 +91,7 @@ func (w *Worker) pushTag(p *pkt, tag uint32) {
 
 // untag takes the VLAN tag off the packet. It names the ingress network; the egress port
 // has a tag of its own.
-func (w *Worker) untag(p *pkt) {
+func (w *frameMemory) untag(p *pkt) {
 	f := w.frame(p)
 	n := p.L3 - header.EthernetLen
 	copy(f[n:], f[:12])

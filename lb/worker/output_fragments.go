@@ -21,14 +21,14 @@ const maxFragments = (maxBuffers*xsk.FrameSize)/((576-header.IPv4Len)&^7) + 1
 const moreFragments = 0x2000
 
 // canFragment reports whether packet p makes at most maxFragments of at most mtu bytes.
-func (w *Worker) canFragment(p *header.Packet, mtu uint32) bool {
+func (w *frameMemory) canFragment(p *header.Packet, mtu uint32) bool {
 	step := w.fragmentPayload(p, mtu)
 	return step > 0 && int(p.Len)-ipv4Len(p) <= step*maxFragments
 }
 
 // fragmentPayload is how many bytes of packet p's payload a fragment of at most mtu bytes
 // has, 0 for none: as many as fit a frame that starts where every packet of Weir's does.
-func (w *Worker) fragmentPayload(p *header.Packet, mtu uint32) int {
+func (w *frameMemory) fragmentPayload(p *header.Packet, mtu uint32) int {
 	room := int(w.frameMask) + 1 - xsk.Headroom - int(p.L3)
 	return max(min(int(mtu), room)-ipv4Len(p), 0) &^ 7
 }
@@ -37,7 +37,7 @@ func (w *Worker) fragmentPayload(p *header.Packet, mtu uint32) int {
 func ipv4Len(p *header.Packet) int { return int(p.L4 - p.L3) }
 
 // outputFragments sends packet p, an IPv4 packet, in fragments.
-func (w *Worker) outputFragments(p *pkt, out *egress) {
+func (w *forwarder) outputFragments(p *pkt, out *egress) {
 	if !w.canFragment(&p.Packet, out.mtu) { // the link's MTU has changed meanwhile
 		w.drop(p, DropTooBig)
 		return
@@ -70,7 +70,7 @@ func (w *Worker) outputFragments(p *pkt, out *egress) {
 
 // makeFragment writes the fragment with n bytes from offset at of packet p's payload on
 // into the frame at address a.
-func (w *Worker) makeFragment(p *pkt, a uint64, at, n int) xsk.Desc {
+func (w *frameMemory) makeFragment(p *pkt, a uint64, at, n int) xsk.Desc {
 	f := w.frame(p)
 	l3, head := int(p.L3), int(p.L4)
 	a += xsk.Headroom
@@ -93,7 +93,7 @@ func (w *Worker) makeFragment(p *pkt, a uint64, at, n int) xsk.Desc {
 }
 
 // gather copies bytes of packet p, from an offset on, over all buffers.
-func (w *Worker) gather(to []byte, p *pkt, from int) {
+func (w *frameMemory) gather(to []byte, p *pkt, from int) {
 	for _, d := range p.bufs() {
 		if from >= int(d.Len) {
 			from -= int(d.Len)

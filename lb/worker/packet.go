@@ -30,6 +30,15 @@ func (f *frames) head() *xsk.Desc { return &f.desc[0] }
 // bufs returns all buffers.
 func (f *frames) bufs() []xsk.Desc { return f.desc[:f.n] }
 
+// frameMemory is the packet memory, with the frames that the worker has free. Packets are
+// read and changed here.
+type frameMemory struct {
+	memory    *xsk.Umem
+	area      []byte
+	frameMask uint64 // low bits of an address: the offset in its frame
+	free      freeList
+}
+
 // pkt is a packet in the stages. It is consumed exactly once: sent, dropped, queued, handed
 // off or punted.
 type pkt struct {
@@ -79,21 +88,21 @@ func (b *batch) add(f *frames) *pkt {
 }
 
 // frame is the first buffer of the packet.
-func (w *Worker) frame(p *pkt) []byte {
+func (w *frameMemory) frame(p *pkt) []byte {
 	d := p.head()
 	return w.area[d.Addr : d.Addr+uint64(d.Len) : (d.Addr|w.frameMask)+1]
 }
 
 // drop counts the packet under the reason and frees all frames.
-func (w *Worker) drop(p *pkt, reason Drop) {
+func (w *portIO) drop(p *pkt, reason Drop) {
 	w.drops[reason]++
 	w.sampleDrop(p, reason)
 	w.recycle(p)
 }
 
-func (w *Worker) recycle(p *pkt) { w.freeBuffers(p.bufs()) }
+func (w *frameMemory) recycle(p *pkt) { w.freeBuffers(p.bufs()) }
 
-func (w *Worker) freeBuffers(descs []xsk.Desc) {
+func (w *frameMemory) freeBuffers(descs []xsk.Desc) {
 	for j := range descs {
 		w.free.push(descs[j].Addr &^ w.frameMask)
 	}

@@ -56,6 +56,27 @@ type port struct {
 	tx      [txQueueLen]xsk.Desc
 }
 
+// portIO is frames in and out: the ports, the other workers, and the counters of both.
+// Packets are sent, handed off, punted and dropped here.
+type portIO struct {
+	frameMemory
+	cfg     Config
+	id      int
+	tick    uint32 // as of the beginning of the round
+	ports   []port
+	links   []*link // by worker; nil for itself
+	sendMax int     // frames that one port may have on the way out
+	done    [256]uint64
+
+	hostVeth     int32 // -1: none
+	hostVethMACs [2][6]byte
+
+	counts    counter.Values
+	drops     dropCounts
+	published *publishedCounts
+	samples   *[dropReasons]samples
+}
+
 // freeList is a LIFO of free frames: the frame used last is the warmest in cache.
 type freeList struct {
 	addr []uint64
@@ -105,7 +126,7 @@ func (w *Worker) Refill() {
 }
 
 // complete takes back the frames that the kernel has sent.
-func (w *Worker) complete() {
+func (w *portIO) complete() {
 	for i := range w.ports {
 		p := &w.ports[i]
 		for p.sending > 0 {
@@ -124,7 +145,7 @@ func (w *Worker) complete() {
 
 // flush puts the gathered packets on the rings and wakes the kernel. Packets that do not
 // fit are dropped and counted: a full ring is the next hop's congestion.
-func (w *Worker) flush() {
+func (w *portIO) flush() {
 	for i := range w.ports {
 		p := &w.ports[i]
 		if p.txn > 0 {
@@ -138,7 +159,7 @@ func (w *Worker) flush() {
 
 // kick makes the kernel send. After an error, of an interface that is down or gone, packets
 // stay on the ring and are retried every round.
-func (w *Worker) kick(p *port) {
+func (w *portIO) kick(p *port) {
 	if p.Queue.Kick() != nil {
 		w.counts[counter.TxErrors]++
 	}
@@ -148,14 +169,14 @@ func (w *Worker) kick(p *port) {
 // is room, and returns how many descriptors it took. A port has no more than a fixed share
 // of the frames in transmission: ports of stuck devices would take all in the end, and
 // leave the others none to receive into.
-func (w *Worker) transmitFrom(p *port, from int) int {
+func (w *portIO) transmitFrom(p *port, from int) int {
 	n := p.Queue.Transmit(p.tx[from:min(p.txn, from+max(0, w.sendMax-p.sending))])
 	p.sending += n
 	return n
 }
 
 // transmit sends the packets gathered at a port.
-func (w *Worker) transmit(p *port) {
+func (w *portIO) transmit(p *port) {
 	n := w.transmitFrom(p, 0)
 	if n < p.txn {
 		// Make room once; copy mode sends only when told to.
@@ -182,7 +203,7 @@ func (w *Worker) transmit(p *port) {
 
 // take receives up to batchSize buffers of port in as a batch, and returns how
 // many there were. A packet of more than maxBuffers is dropped.
-func (w *Worker) take(b *batch, in int32, q Queue) int {
+func (w *portIO) take(b *batch, in int32, q Queue) int {
 	n := q.Receive(b.received[:])
 	w.memory.Prefetch(b.received[:n])
 	b.n = 0

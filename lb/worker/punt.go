@@ -8,7 +8,7 @@ import (
 // punt passes a packet that is not Weir's to the kernel, through the host veth and
 // unchanged but for the MAC addresses. A packet that came from the host veth is dropped
 // under the reason given: no loop.
-func (w *Worker) punt(p *pkt, reason Drop) {
+func (w *portIO) punt(p *pkt, reason Drop) {
 	if p.Frag != 0 && p.datagram != nil {
 		p.datagram.Punted = true
 	}

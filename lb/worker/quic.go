@@ -30,7 +30,7 @@ func NewCIDs(flows *conntrack.Table) *affinity.Store {
 }
 
 // udpPayload is the part of a UDP packet's payload in packet p's first buffer.
-func (w *Worker) udpPayload(p *pkt) []byte {
+func (w *frameMemory) udpPayload(p *pkt) []byte {
 	f := w.frame(p)
 	from, to := int(p.L4)+header.UDPLen, min(len(f), int(p.L3)+int(p.Len))
 	return f[min(from, to):to]
@@ -39,7 +39,7 @@ func (w *Worker) udpPayload(p *pkt) []byte {
 // endpointByCID is the endpoint that packet p, which belongs to no flow, names by its
 // connection ID; nil if there is no name, or an unknown name, or the endpoint is no longer
 // in the Service. An endpoint without new clients still gets those that name it.
-func (w *Worker) endpointByCID(p *pkt, fe *table.FrontendEntry) *table.EndpointEntry {
+func (w *selector) endpointByCID(p *pkt, fe *table.FrontendEntry) *table.EndpointEntry {
 	if !fe.FollowsConnectionIDs() || p.Frag != 0 { // QUIC does not fragment
 		return nil
 	}
@@ -56,7 +56,7 @@ func (w *Worker) endpointByCID(p *pkt, fe *table.FrontendEntry) *table.EndpointE
 
 // mayCarryCID reports whether packet p of a watched entry may name its endpoint: hardly any
 // packet of an established connection does.
-func (w *Worker) mayCarryCID(p *pkt) bool {
+func (w *frameMemory) mayCarryCID(p *pkt) bool {
 	d := w.udpPayload(p)
 	return len(d) > 0 && header.QUICLong(d[0])
 }
@@ -64,7 +64,7 @@ func (w *Worker) mayCarryCID(p *pkt) bool {
 // learnCID reads the server name in packet p, of a watched reverse entry. A known name
 // stays with its endpoint as long as that exists: an attacker that forges an answer, on a
 // flow whose ports it has guessed, does not draw the clients of another endpoint.
-func (w *Worker) learnCID(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
+func (w *selector) learnCID(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
 	id := header.QUICSource(w.udpPayload(p))
 	if id == nil || p.Frag != 0 {
 		return

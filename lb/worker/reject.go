@@ -4,13 +4,26 @@ import (
 	"encoding/binary"
 	"math/bits"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/ratelimit"
 )
+
+// rejecter answers packets with RST, ABORT and ICMP errors, each at a limited rate.
+type rejecter struct {
+	portIO
+	conns      *conntrack.Table
+	resets     ratelimit.Limiter
+	errors     ratelimit.Limiter
+	pathMTUs   ratelimit.Limiter
+	echoes     ratelimit.Limiter
+	challenged challenges
+}
 
 // rejectTCP answers packet p with a RST, within the rate limit, unless p is a RST (RFC 9293
 // section 3.10.7.1).
-func (w *Worker) rejectTCP(p *pkt, reason Drop) {
+func (w *rejecter) rejectTCP(p *pkt, reason Drop) {
 	if p.Flags&header.RST != 0 || !w.mayReject(p) {
 		w.drop(p, reason)
 		return
@@ -26,7 +39,7 @@ func (w *Worker) rejectTCP(p *pkt, reason Drop) {
 }
 
 // rejectICMP answers packet p with an ICMP error, at the rate that is allowed.
-func (w *Worker) rejectICMP(p *pkt, e header.Error, mtu int, reason Drop) {
+func (w *rejecter) rejectICMP(p *pkt, e header.Error, mtu int, reason Drop) {
 	if !w.mayReject(p) || !w.errors.Take(w.source(p), w.tick) {
 		w.drop(p, reason)
 		return
@@ -42,7 +55,7 @@ func (w *Worker) rejectICMP(p *pkt, e header.Error, mtu int, reason Drop) {
 // section 3.2.2, RFC 1812 section 4.3.2.7, RFC 4443 section 2.4): not if it is
 // ICMP itself or a later fragment, nor if it was sent to or by a group of
 // stations. The answer goes to the MAC address that the packet came from.
-func (w *Worker) mayReject(p *pkt) bool {
+func (w *rejecter) mayReject(p *pkt) bool {
 	f := w.frame(p)
 	if p.Proto == header.ProtoICMP || p.Proto == header.ProtoICMPv6 || (f[0]|f[6])&1 != 0 {
 		return false
@@ -55,7 +68,7 @@ func (w *Worker) mayReject(p *pkt) bool {
 }
 
 // outputReply sends the reply in packet p's first frame back by the ingress port.
-func (w *Worker) outputReply(p *pkt, n int) {
+func (w *portIO) outputReply(p *pkt, n int) {
 	w.shrinkTo(p, n)
 	w.outputBack(p)
 }
@@ -63,7 +76,7 @@ func (w *Worker) outputReply(p *pkt, n int) {
 // outputBack sends the reply made of packet p back by the ingress port, in the same VLAN.
 // A priority tag (VLAN 0, IEEE 802.1Q section 6.9.1) names no VLAN: the sender alone
 // chose it, and the answer has none.
-func (w *Worker) outputBack(p *pkt) {
+func (w *portIO) outputBack(p *pkt) {
 	if p.L3 == header.EthernetLen+header.TagLen && binary.BigEndian.Uint16(w.frame(p)[header.EthernetLen:])&0xfff == 0 {
 		w.untag(p)
 	}
@@ -72,7 +85,7 @@ func (w *Worker) outputBack(p *pkt) {
 
 // shrinkTo leaves of packet p the first n bytes of the first frame, and frees the other
 // frames.
-func (w *Worker) shrinkTo(p *pkt, n int) {
+func (w *frameMemory) shrinkTo(p *pkt, n int) {
 	w.freeBuffers(p.bufs()[1:])
 	p.n, p.size = 1, uint32(n)
 	d := p.head()
@@ -114,11 +127,11 @@ func (w *Worker) onParseError(p *pkt, problem header.Problem) {
 
 // source is the hash of packet p's source that the limits count by: of an IPv4
 // address, or of the /64 that an IPv6 host may have all to itself.
-func (w *Worker) source(p *pkt) uint64 {
+func (w *rejecter) source(p *pkt) uint64 {
 	return w.sourceOf(w.frame(p)[p.L3:], p.Family)
 }
 
-func (w *Worker) sourceOf(ip []byte, family uint8) uint64 {
+func (w *rejecter) sourceOf(ip []byte, family uint8) uint64 {
 	v := binary.LittleEndian.Uint64(ip[8:])
 	if family == 4 {
 		v = uint64(binary.LittleEndian.Uint32(ip[12:]))

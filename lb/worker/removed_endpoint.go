@@ -11,7 +11,7 @@ import (
 // endpointRemoved deals with a packet of a flow whose endpoint is gone, if it is not to
 // go on all the same; false means that nothing has been done. It is asked only
 // while an endpoint is gone that flows may still name.
-func (w *Worker) endpointRemoved(p *pkt, ref conntrack.Ref) bool {
+func (w *flows) endpointRemoved(p *pkt, ref conntrack.Ref) bool {
 	c := w.conns.Conn(ref)
 	if !w.isEndpointRemoved(c) {
 		return false
@@ -49,14 +49,14 @@ func (w *Worker) endpointRemoved(p *pkt, ref conntrack.Ref) bool {
 // resetConn ends a connection with a RST to the sender of packet p, with the acknowledged
 // number. The flow stays in state CLOSE, so that the next packet of the other side is
 // answered by a RST too, and is forgotten soon after the last packet.
-func (w *Worker) resetConn(p *pkt, ref conntrack.Ref) {
+func (w *flows) resetConn(p *pkt, ref conntrack.Ref) {
 	w.conns.Abort(ref, w.tick)
 	w.rejectTCP(p, DropEndpointGone)
 }
 
 // isEndpointRemoved says whether the flow's endpoint has been absent from the
 // tables for longer than the configured grace.
-func (w *Worker) isEndpointRemoved(c *conntrack.Conn) bool {
+func (w *flows) isEndpointRemoved(c *conntrack.Conn) bool {
 	since, gone := w.frontends.Gone(atomic.LoadUint32(&c.EndpointID))
 	// Signed: it may have gone after this round began.
 	return gone && int32(w.tick-since) >= int32(w.removalGraceTicks)

@@ -30,7 +30,7 @@ const (
 
 // checkSource reports whether the source of packet p may begin a flow with the
 // frontend, nil for a ping; else the packet has been dropped.
-func (w *Worker) checkSource(p *pkt, fe *table.FrontendEntry) bool {
+func (w *admission) checkSource(p *pkt, fe *table.FrontendEntry) bool {
 	if p.in == w.hostVeth {
 		return true
 	}
@@ -51,7 +51,7 @@ func (w *Worker) checkSource(p *pkt, fe *table.FrontendEntry) bool {
 // address (RFC 1812 section 5.3.7), a frontend, or a port from which Weir
 // translates. Nothing is to be sent there: it would come back as a request, and
 // servers that answer answers would never end.
-func (w *Worker) isMartianSource(p *pkt, source route.Reverse) bool {
+func (w *admission) isMartianSource(p *pkt, source route.Reverse) bool {
 	if source.Local() || source.Kind() == route.NotUnicast {
 		return true
 	}
@@ -61,7 +61,7 @@ func (w *Worker) isMartianSource(p *pkt, source route.Reverse) bool {
 }
 
 // passesReversePath reports whether packet p passes the reverse path filter.
-func (w *Worker) passesReversePath(p *pkt, source route.Reverse, fe *table.FrontendEntry) bool {
+func (w *admission) passesReversePath(p *pkt, source route.Reverse, fe *table.FrontendEntry) bool {
 	filter := w.cfg.ReversePathFilter
 	if filter == ReversePathAuto {
 		if source.Default() || source.Kind() == route.NoRoute {
@@ -87,7 +87,7 @@ func (w *Worker) passesReversePath(p *pkt, source route.Reverse, fe *table.Front
 
 // arrivalInterface is the interface by which packet p came, as routes name it: of the member
 // of a bond the bond, of a tagged frame the VLAN's. -1 is a VLAN that is not attached.
-func (w *Worker) arrivalInterface(p *pkt) int {
+func (w *portIO) arrivalInterface(p *pkt) int {
 	in := p.in
 	if p.L3 == header.EthernetLen {
 		return int(w.ports[in].Interface)

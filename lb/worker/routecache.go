@@ -22,7 +22,7 @@ type cachedRoute struct {
 
 // routeTo is the route to an endpoint. The result holds until the next call; without a
 // route only path.Kind is valid.
-func (w *Worker) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute, bool) {
+func (w *forwarder) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute, bool) {
 	k := &w.routeCache[ep.Number%routeCacheSize]
 	if k.epoch == w.epoch && k.number == ep.Number && k.w0 == ep.W0 && k.w1 == ep.W1 && k.family == ep.Family &&
 		uint32(k.nextHop>>32) == w.adjacencies[k.nextHop&0xffff].Stamp() {

@@ -20,7 +20,7 @@ import (
 // CRC that is left to the device is computed.
 
 // trackSCTP follows packet p of an entry's flow; false when it has been dealt with.
-func (w *Worker) trackSCTP(p *pkt, ref conntrack.Ref) bool {
+func (w *flows) trackSCTP(p *pkt, ref conntrack.Ref) bool {
 	f := w.frame(p)
 	if ref.Forward() && p.Flags == header.ChunkInit && !w.singleHomed(p) {
 		return false
@@ -49,7 +49,7 @@ func (w *Worker) trackSCTP(p *pkt, ref conntrack.Ref) bool {
 
 // singleHomed reports whether packet p, an INIT, may begin an association. In modes with
 // midstream pickup any other packet may. A packet that may not is consumed.
-func (w *Worker) singleHomed(p *pkt) bool {
+func (w *admission) singleHomed(p *pkt) bool {
 	if p.Flags != header.ChunkInit {
 		return true
 	}
@@ -64,7 +64,7 @@ func (w *Worker) singleHomed(p *pkt) bool {
 }
 
 // rejectSCTP answers packet p with an ABORT, or another due chunk, within the rate limit.
-func (w *Worker) rejectSCTP(p *pkt, reason Drop) {
+func (w *rejecter) rejectSCTP(p *pkt, reason Drop) {
 	if !w.mayReject(p) {
 		w.drop(p, reason)
 		return
@@ -92,7 +92,7 @@ func mayFragmentSCTP(d *fragtrack.Datagram, e *conntrack.Entry) bool {
 }
 
 // completeCRC computes the CRC that was left to the device, over all of packet p.
-func (w *Worker) completeCRC(p *pkt) {
+func (w *frameMemory) completeCRC(p *pkt) {
 	f := w.frame(p)
 	field := f[int(p.L4)+header.SCTPChecksum:]
 	binary.LittleEndian.PutUint32(field, 0)

@@ -1,14 +1,23 @@
 package worker
 
 import (
+	"github.com/valyala/fastrand"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/table"
 )
 
+// selector selects the endpoint of a new flow.
+type selector struct {
+	admission
+	affinity *affinity.Store // the endpoints of clients, for all workers
+	cidMap   *affinity.Store // the endpoints of QUIC connection IDs
+	rng      fastrand.RNG
+}
+
 // selectEndpoint is the endpoint for a new flow of the tuple. The frontend's pool is not
 // empty.
-func (w *Worker) selectEndpoint(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
+func (w *selector) selectEndpoint(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
 	pool := fe.Pool
 	if seconds := pool.AffinitySeconds(); seconds != 0 {
 		return w.selectSticky(fe, k, uint32(seconds))
@@ -22,14 +31,14 @@ func (w *Worker) selectEndpoint(fe *table.FrontendEntry, k *conntrack.Key) *tabl
 // selectSticky is the endpoint that the client used last, while that may be used and was
 // used within the affinity's time; else the endpoint that follows from the client's address
 // alone, so that another node would choose it too.
-func (w *Worker) selectSticky(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
+func (w *selector) selectSticky(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
 	ep := w.stickyEndpoint(fe, k, seconds)
 	w.affinity.Put(fe.AffinityKey(&k.W), ep.Number, w.tick/secondTicks)
 	return ep
 }
 
 // stickyEndpoint is selectSticky without remembering it; nil from an empty pool.
-func (w *Worker) stickyEndpoint(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
+func (w *selector) stickyEndpoint(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
 	if number, ok := w.affinity.Get(fe.AffinityKey(&k.W), w.tick/secondTicks, seconds); ok {
 		if ep := fe.Pool.Find(number); ep != nil {
 			return ep
@@ -46,7 +55,7 @@ const leastConnScan = 8
 
 // leastLoaded is the endpoint with the fewest open connections for its weight,
 // counting those of this node.
-func (w *Worker) leastLoaded(pool *table.PoolEntry) *table.EndpointEntry {
+func (w *selector) leastLoaded(pool *table.PoolEntry) *table.EndpointEntry {
 	eps := pool.Endpoints()
 	if len(eps) > leastConnScan {
 		a, b := pool.Draw(&w.rng), pool.Draw(&w.rng)
@@ -69,14 +78,14 @@ func (w *Worker) leastLoaded(pool *table.PoolEntry) *table.EndpointEntry {
 }
 
 // lessLoaded reports whether another connection would load a less than b.
-func (w *Worker) lessLoaded(pool *table.PoolEntry, a, b *table.EndpointEntry) bool {
+func (w *selector) lessLoaded(pool *table.PoolEntry, a, b *table.EndpointEntry) bool {
 	return w.load(a)*pool.Share(b, w.tick) < w.load(b)*pool.Share(a, w.tick)
 }
 
 // load is the load of an endpoint by its connections and another one. A connection that is
 // not open, half-open or over, weighs a 256th, as in IPVS (ip_vs_dest_conn_overhead):
 // connections that begin at the same time spread, and a flood of SYNs hides nothing.
-func (w *Worker) load(ep *table.EndpointEntry) uint64 {
+func (w *selector) load(ep *table.EndpointEntry) uint64 {
 	open := uint64(w.conns.EndpointOpen(ep.Number))
 	all := max(open, uint64(w.conns.EndpointFlows(ep.Number)))
 	return open<<8 + all - open + 1
@@ -94,7 +103,7 @@ func NewAffinity(flows *conntrack.Table) *affinity.Store {
 
 // consistentPick is the endpoint of a flow of the tuple on every node, as far as this node
 // can know; nil where the choice does not follow from the tuple.
-func (w *Worker) consistentPick(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
+func (w *selector) consistentPick(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
 	pool := fe.Pool
 	if seconds := pool.AffinitySeconds(); seconds != 0 {
 		return w.stickyEndpoint(fe, k, uint32(seconds))
@@ -106,7 +115,7 @@ func (w *Worker) consistentPick(fe *table.FrontendEntry, k *conntrack.Key) *tabl
 }
 
 // pickByTuple is the endpoint that follows from a tuple, for packets without a flow.
-func (w *Worker) pickByTuple(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
+func (w *selector) pickByTuple(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
 	if ep := w.consistentPick(fe, k); ep != nil {
 		return ep
 	}

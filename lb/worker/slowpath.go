@@ -2,11 +2,25 @@ package worker
 
 import (
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
 )
 
+// flows finds, makes, follows and ends flows, and forwards their packets.
+type flows struct {
+	forwarder
+	conntrack         *conntrack.Worker
+	pending           pendingConns
+	datagrams         fragtrack.Tracker
+	exhausted         exhaustion // endpoints without an SNAT port left
+	failedTries       failedTries
+	anyRemoved        bool // an endpoint is gone that a flow may name
+	removalActs       bool // and a Service does not keep TCP flows to such an endpoint
+	removalGraceTicks uint32
+}
+
 // slowPath deals with packet p, for which the flow entry was found.
-func (w *Worker) slowPath(p *pkt, ref conntrack.Ref) {
+func (w *flows) slowPath(p *pkt, ref conntrack.Ref) {
 	if !w.checkTCPSum(p) {
 		return
 	}
@@ -17,7 +31,7 @@ func (w *Worker) slowPath(p *pkt, ref conntrack.Ref) {
 }
 
 // forwardSlow sends packet p on by the flow entry that it belongs to.
-func (w *Worker) forwardSlow(p *pkt, ref conntrack.Ref) {
+func (w *flows) forwardSlow(p *pkt, ref conntrack.Ref) {
 	c := w.conns.Conn(ref)
 	if p.TTL <= 1 {
 		w.rejectICMP(p, header.TimeExceeded, 0, DropTTL)
@@ -64,7 +78,7 @@ const maxLookups = 8
 
 // lookUpAgain deals with a packet whose flow went away after it was looked up:
 // ended by another worker, by ageing, or by a packet of this very batch.
-func (w *Worker) lookUpAgain(p *pkt) {
+func (w *flows) lookUpAgain(p *pkt) {
 	if p.lookups++; p.lookups > maxLookups {
 		w.drop(p, DropNoFlow)
 		return

@@ -8,7 +8,7 @@ import (
 )
 
 // trackTCP follows packet p of an entry's flow; false when it has been dealt with.
-func (w *Worker) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
+func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 	if !w.mayOpen(p, c, ref) {
 		return false
 	}
@@ -47,7 +47,7 @@ func (w *Worker) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 // endpoint must take new connections, else another is chosen. During a drain it
 // is the kernel's. A connection that is refused leaves no entry: the SYN sent again
 // would bypass it.
-func (w *Worker) mayReopen(p *pkt, ref conntrack.Ref) bool {
+func (w *flows) mayReopen(p *pkt, ref conntrack.Ref) bool {
 	fe := w.frontendOf(ref)
 	if fe == nil || w.node.Draining || !fe.Pool.Lists(w.conns.EndpointAddr(ref)) {
 		w.conntrack.Delete(ref)
@@ -62,7 +62,7 @@ func (w *Worker) mayReopen(p *pkt, ref conntrack.Ref) bool {
 }
 
 // frontendOf returns the frontend of an entry's flow, nil if there is none any more.
-func (w *Worker) frontendOf(ref conntrack.Ref) *table.FrontendEntry {
+func (w *admission) frontendOf(ref conntrack.Ref) *table.FrontendEntry {
 	if !ref.Forward() {
 		ref = ref.Other()
 	}
@@ -75,7 +75,7 @@ func (w *Worker) frontendOf(ref conntrack.Ref) *table.FrontendEntry {
 // ended nothing. The limit of open connections holds here too: incomplete connections do
 // not count, and more may begin than go on. A packet beyond the limit is dropped, and sent
 // again, until there is room.
-func (w *Worker) mayOpen(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
+func (w *admission) mayOpen(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 	switch c.State() {
 	case conntrack.StateSynSent, conntrack.StateSynRecv:
 		if !ref.Forward() {
@@ -97,7 +97,7 @@ func (w *Worker) mayOpen(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 
 // roomToOpen reports whether the entry's flow may become an open connection by packet p,
 // for which there may be no room. Then the packet has been dropped.
-func (w *Worker) roomToOpen(p *pkt, ref conntrack.Ref) bool {
+func (w *admission) roomToOpen(p *pkt, ref conntrack.Ref) bool {
 	fe := w.frontendOf(ref)
 	if fe == nil || fe.Policy == nil || w.roomFor(fe.Policy, fe.Service) {
 		return true
@@ -110,7 +110,7 @@ func (w *Worker) roomToOpen(p *pkt, ref conntrack.Ref) bool {
 // RST: damaged or carelessly forged segments change no connection. The receiver checks the
 // others. A partial checksum is right by definition, and a fragment has none. A packet that
 // fails has been dropped.
-func (w *Worker) checkTCPSum(p *pkt) bool {
+func (w *admission) checkTCPSum(p *pkt) bool {
 	if p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.FIN|header.RST) == 0 || p.Partial || p.Frag != 0 {
 		return true
 	}
@@ -133,7 +133,7 @@ func (w *Worker) checkTCPSum(p *pkt) bool {
 // keep the path of the others short.
 //
 //go:noinline
-func (w *Worker) sample(p *pkt, c *conntrack.Conn, r conntrack.Ref) {
+func (w *flows) sample(p *pkt, c *conntrack.Conn, r conntrack.Ref) {
 	if p.Proto == header.ProtoTCP && p.Flags&header.ACK != 0 {
 		l4 := header.TCP(w.frame(p)[p.L4:])
 		seq := l4.Seq()

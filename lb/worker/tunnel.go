@@ -26,7 +26,7 @@ type tunnel struct {
 }
 
 // tunnelOf returns the tunnel of an entry, for a packet.
-func (w *Worker) tunnelOf(p *pkt, e *conntrack.Entry, ref conntrack.Ref) (t tunnel) {
+func (w *forwarder) tunnelOf(p *pkt, e *conntrack.Entry, ref conntrack.Ref) (t tunnel) {
 	t.l2dsr = e.Mode == conntrack.ModeL2DSR
 	o := &t.outer
 	o.V6, o.GUE, o.Flow = e.Flags&conntrack.FlagOuter6 != 0, e.Mode == conntrack.ModeGUE, uint32(p.hash>>32)
@@ -40,7 +40,7 @@ func (w *Worker) tunnelOf(p *pkt, e *conntrack.Entry, ref conntrack.Ref) (t tunn
 }
 
 // tunnelTo is the tunnel that a flow from src to the endpoint would have.
-func (w *Worker) tunnelTo(p *pkt, mode conntrack.Mode, src, ep netip.Addr) (t tunnel) {
+func (w *forwarder) tunnelTo(p *pkt, mode conntrack.Mode, src, ep netip.Addr) (t tunnel) {
 	t.l2dsr = mode == conntrack.ModeL2DSR
 	k := conntrack.MakeKey(netip.AddrPortFrom(src, 0), netip.AddrPortFrom(ep, 0), 0)
 	t.outer = header.Encap{V6: k.Family() == 6, GUE: mode == conntrack.ModeGUE, Flow: uint32(p.hash >> 32),
@@ -60,7 +60,7 @@ func (t *tunnel) innerMTU(mtu uint32) uint32 {
 // canReach reports whether a path leads to the endpoint in the mode: not through this
 // node's kernel, which drops packets with a local source address, and in l2dsr not through
 // a router, which would send the packet back.
-func (w *Worker) canReach(path *route.Path, mode conntrack.Mode, ep netip.AddrPort) bool {
+func (w *forwarder) canReach(path *route.Path, mode conntrack.Mode, ep netip.AddrPort) bool {
 	if path.Kind != route.Host && (mode != conntrack.ModeL2DSR || path.NextHop == ep.Addr()) {
 		return true
 	}
@@ -71,7 +71,7 @@ func (w *Worker) canReach(path *route.Path, mode conntrack.Mode, ep netip.AddrPo
 // encapsulate puts the outer header between the Ethernet header, with tags, and packet p;
 // false if the frame has no headroom, which every known driver leaves
 // (XDP_PACKET_HEADROOM).
-func (w *Worker) encapsulate(p *pkt, o *header.Encap) bool {
+func (w *forwarder) encapsulate(p *pkt, o *header.Encap) bool {
 	d := p.head()
 	n, l3, inner := uint64(o.Len()), int(p.L3), int(p.Len)
 	if d.Addr&w.frameMask < n {
@@ -110,7 +110,7 @@ func (w *Worker) encapsulate(p *pkt, o *header.Encap) bool {
 
 // clampMSS lowers the segment size that a SYN announces, if the Service asks for it: the
 // endpoint's segments then fit a path as narrow as the tunnel.
-func (w *Worker) clampMSS(p *pkt, mtu uint32) {
+func (w *forwarder) clampMSS(p *pkt, mtu uint32) {
 	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
 	if fe == nil || fe.Policy == nil || fe.Policy.MSSClamp == 0 {

@@ -4,17 +4,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/valyala/fastrand"
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
-	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/counter"
-	"github.com/weirlb/weir/lb/fragtrack"
-	"github.com/weirlb/weir/lb/ratelimit"
-	"github.com/weirlb/weir/lb/route"
-	"github.com/weirlb/weir/lb/table"
-	"github.com/weirlb/weir/lb/xsk"
 )
 
 // A worker owns queue i of every interface, on a separate thread and core. A round of the
@@ -31,72 +24,18 @@ import (
 // After some empty rounds it ages due flows and sleeps in poll until a packet comes. It
 // takes no lock and allocates nothing; all slices have their capacity from the start.
 type Worker struct {
-	cfg       Config
-	id        int
-	ports     []port
-	conns     *conntrack.Table
-	conntrack *conntrack.Worker
-	frontends *table.Table
-	// affinity remembers clients' endpoints, for all workers.
-	affinity *affinity.Store
-	// cidMap remembers which endpoint a QUIC connection ID names.
-	cidMap *affinity.Store
-	router *route.Watcher
-
-	memory    *xsk.Umem
-	area      []byte
-	frameMask uint64 // low bits of an address: the offset in the frame
-
-	hostVeth     int32 // -1: none
-	hostVethMACs [2][6]byte
-
-	// As of the beginning of the round.
-	snapshot          *table.Snapshot
-	routes            *route.Table
-	epoch             uint32
-	adjacencies       []route.Adjacency
-	node              *Node
-	tick              uint32
-	anyRemoved        bool // an endpoint is gone that a flow may name
-	removalActs       bool // and a Service does not keep TCP flows to such an endpoint
-	takeoverUntil     uint32
-	removalGraceTicks uint32
+	fragmentHandler // and the layers below it
 
 	batch, requeued batch
 	arriving        frames // of a packet that another worker hands over
-	pending         pendingConns
-	routeCache      [routeCacheSize]cachedRoute
-	free            freeList
-	sendMax         int // frames in transmission that a port may have
-	done            [256]uint64
-	neighQueue      []queuedPacket
-	neighQueueOrder uint32 // packets that have been held
-	datagrams       fragtrack.Tracker
-	fragmentIDs     fragtrack.IDs
-	fragQueue       fragQueue
-	links           []*link // by worker; nil for itself
-	resets          ratelimit.Limiter
-	challenged      challenges
-	errors          ratelimit.Limiter
-	pathMTUs        ratelimit.Limiter
-	echoes          ratelimit.Limiter
-	exhausted       exhaustion
-	failedTries     failedTries // tries in place of exhausted endpoints
-	unreachable     exhaustion  // endpoints that l2dsr cannot reach, and the next hop there
-	ipID            uint16      // of the last outer header that may be fragmented
-	rng             fastrand.RNG
 
 	idle           bool      // the last round had nothing to do
-	pollTimedOut   bool      // and the last nap brought nothing either
+	pollTimedOut   bool      // and the last poll brought nothing either
 	spinBudget     int       // how often to look before sleeping
 	busyRounds     uint32    // rounds with something to do
 	maxPollTimeout int       // in ms
 	busySince      time.Time // beginning of the stretch of busy rounds
 
-	counts    counter.Values
-	drops     dropCounts
-	published *publishedCounts
-	samples   *[dropReasons]samples
 	stop      atomic.Bool
 	change    atomic.Pointer[portUpdate] // of the ports, to be carried out
 	heartbeat atomic.Uint32              // tick of the last round: the worker's sign of life

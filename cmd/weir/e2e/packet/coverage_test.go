@@ -21,17 +21,17 @@ var update = flag.Bool("update", false, "write COVERAGE.md")
 // elsewhere are the reasons of dropping that no crafted packet brings about on
 // a wire, with the test that does: package directory, test.
 var elsewhere = map[string][2]string{
-	"not-ip":               {"lb", "TestWhatIsNotIPGoesBackToTheKernelOnce"},
-	"not-tcp-or-udp":       {"lb", "TestPingsThatAreNotAnswered"},
-	"echo-rate-limited":    {"lb", "TestAnswersAreLimitedPerSource"},
-	"reply-rate-limited":   {"lb", "TestAnswersAreLimitedPerSource"},
-	"snat-ports-exhausted": {"lb", "TestExhaustedPortsNameTheEndpoint"},
-	"flow-table-full":      {"lb", "TestAFullTableForwardsWhatNeedsNoFlow"},
-	"no-route":             {"lb", "TestEndpointsWithoutARoute"},
-	"transmit-ring-full":   {"lb", "TestAFullTransmitRingLosesOnlyWhatDoesNotFit"},
-	"handoff-ring-full":    {"lb", "TestAFullHandoffRingDropsOnlyWhatDoesNotFit"},
-	"unsupported":          {"lb", "TestAFrameWithoutRoomIsDropped"},
-	"draining":             {"lb", "TestADrainLeavesNewConnectionsToTheKernel"},
+	"not-ip":               {"lb/worker", "TestWhatIsNotIPGoesBackToTheKernelOnce"},
+	"not-tcp-or-udp":       {"lb/worker", "TestPingsThatAreNotAnswered"},
+	"echo-rate-limited":    {"lb/worker", "TestAnswersAreLimitedPerSource"},
+	"reply-rate-limited":   {"lb/worker", "TestAnswersAreLimitedPerSource"},
+	"snat-ports-exhausted": {"lb/worker", "TestExhaustedPortsNameTheEndpoint"},
+	"flow-table-full":      {"lb/worker", "TestAFullTableForwardsWhatNeedsNoFlow"},
+	"no-route":             {"lb/worker", "TestEndpointsWithoutARoute"},
+	"transmit-ring-full":   {"lb/worker", "TestAFullTransmitRingLosesOnlyWhatDoesNotFit"},
+	"handoff-ring-full":    {"lb/worker", "TestAFullHandoffRingDropsOnlyWhatDoesNotFit"},
+	"unsupported":          {"lb/worker", "TestAFrameWithoutRoomIsDropped"},
+	"draining":             {"lb/worker", "TestADrainLeavesNewConnectionsToTheKernel"},
 }
 
 // TestCoverage holds the report to the table, and the table to its promises.

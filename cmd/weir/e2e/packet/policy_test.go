@@ -143,7 +143,7 @@ func init() {
 			add(c)
 		}
 	}
-	elsewhere["connection-rate"] = [2]string{"lb", "TestConnectionRate"}
+	elsewhere["connection-rate"] = [2]string{"lb/worker", "TestConnectionRate"}
 }
 
 // goneOneWay has a client go on whose endpoint is gone and answers past Weir.
