@@ -42,7 +42,7 @@ func specialAddr(a netip.Addr) string {
 	return ""
 }
 
-// checkAddr parses and judges one address; the reason is "" when it is good.
+// checkAddr parses and checks an address; the reason is "" when it is valid.
 func checkAddr(s string) (netip.Addr, string) {
 	a, ok := parseAddr(s)
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// Annotations of a Service that have a say in who may serve. Those for the packet
+// Annotations of a Service that affect the choice of endpoints. Those for the packet
 // path are in options.go.
 const (
 	// AnnotationTopologyKeys is spec.topologyKeys for API servers that do
@@ -20,22 +20,22 @@ const (
 	// AnnotationTrafficDistribution is PreferSameNode, PreferSameZone or
 	// PreferSameRegion: Weir's own choice by nearness where no hints apply.
 	AnnotationTrafficDistribution = "weir.dev/traffic-distribution"
-	// AnnotationMinReadyPercent is 0 (off) to 100: a tier with a smaller
-	// share of its endpoints ready hands flows on to the next tier.
+	// AnnotationMinReadyPercent is 0 (off) to 100: a tier with a smaller share of ready
+	// endpoints hands flows on to the next tier.
 	AnnotationMinReadyPercent = "weir.dev/min-ready-percent"
 )
 
 const (
 	// labelServiceProxyName names the proxy that a Service is meant for.
 	labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
-	// labelHeadless marks what no proxy need look at.
+	// labelHeadless marks objects that no proxy needs.
 	labelHeadless = corev1.IsHeadlessService
 	// annotationSourceRanges is the older form of
 	// spec.loadBalancerSourceRanges, which has precedence.
 	annotationSourceRanges = corev1.AnnotationLoadBalancerSourceRangesKey
 )
 
-// annotationOptions are what the annotations ask for.
+// annotationOptions are the options that the annotations ask for.
 type annotationOptions struct {
 	keys         []string
 	distribution topology.Distribution
@@ -43,7 +43,7 @@ type annotationOptions struct {
 	opts         ServiceOptions
 	weights      weights
 	// unsupported names the annotation that keeps the Service with the
-	// kernel, because ignoring it would change who may serve.
+	// kernel, because ignoring it would change the choice of endpoints.
 	unsupported string
 	errors      []string
 }
@@ -82,8 +82,7 @@ func parseAnnotations(annotations map[string]string, externalLocal bool) annotat
 	return w
 }
 
-// checkKeys validates w.keys. They are named spec.topologyKeys in errors,
-// whichever way they came: that is what they are.
+// checkKeys validates w.keys. Errors name them spec.topologyKeys, whatever their source.
 func (w *annotationOptions) checkKeys(externalLocal bool) {
 	if errs := topology.ValidateTopologyKeys(w.keys, externalLocal); errs != nil {
 		w.errors = append(w.errors, errs...)

@@ -1,14 +1,14 @@
-// Package discovery knows what to balance: Services, each with the endpoints
-// of all its slices merged, whatever source told of them.
+// Package discovery collects the Services to balance, each with the merged endpoints of all
+// slices, from any source.
 //
 // A source (a cluster, a directory of manifests) gives Kubernetes objects to a
 // Store, in any order, and takes Updates out of it: one Update for a burst,
-// with the Services that really changed. What the objects say is read as
-// kube-proxy 1.36, the slice controllers and the API documents have it; where
-// Weir goes beyond them an annotation weir.dev/... asks for it.
+// with the Services that really changed. The objects are read as kube-proxy 1.36, the
+// slice controllers and the API documents have it; where Weir goes beyond them an
+// annotation weir.dev/... asks for it.
 //
-// Who may serve is not decided here: package topology does that, from
-// Service.Policy, the endpoints of one Port and one family, and the node.
+// The endpoints that may serve are not chosen here: package topology does that, from
+// Service.Policy, the endpoints of a Port in a family, and the node.
 package discovery
 
 import (
@@ -23,7 +23,7 @@ type ServiceName struct{ Namespace, Name string }
 // String is namespace/name.
 func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
 
-// Port is a Service port with its endpoints, both families together; a
+// Port is a Service port with endpoints, both families together; a
 // consumer splits them by the family of the frontend's address.
 type Port struct {
 	Name      string
@@ -33,7 +33,7 @@ type Port struct {
 	Endpoints []topology.Endpoint // sorted by address, then port; each once
 }
 
-// Service is one Service as the data path needs it: immutable once handed
+// Service is a Service as the data path needs it: immutable once handed
 // out; a change makes a new value.
 type Service struct {
 	Name            ServiceName
@@ -41,8 +41,8 @@ type Service struct {
 	ClusterIPs      []netip.Addr
 	LoadBalancerIPs []netip.Addr // ingress IPs with ipMode absent or VIP
 	ExternalIPs     []netip.Addr
-	// Families are those that the Service says it is of, by ipFamilies or
-	// by its cluster IPs; 0: it does not say. It has nothing of another one.
+	// Families are those of the Service, by ipFamilies or by the cluster IPs; 0: unknown.
+	// The Service has nothing of another family.
 	Families Families
 	Policy   topology.Policy
 	// AffinitySeconds is the ClientIP session affinity timeout, 0 for none.
@@ -51,21 +51,20 @@ type Service struct {
 	HealthCheckNodePort uint16
 	LoadBalancerClass   string
 	// Created is metadata.creationTimestamp in Unix seconds, 0 where the object
-	// does not have it. Of two Services that claim one frontend the older has
-	// it, on every node.
+	// does not have it. Of two Services that claim the same frontend the older has it, on
+	// every node.
 	Created                int64
-	Options                ServiceOptions // what annotations ask of the packet path
+	Options                ServiceOptions // options of the packet path, by annotations
 	Headless, ExternalName bool
 	// Unsupported names the first field that Weir does not honour; such a
 	// Service is left to the kernel as a whole.
 	Unsupported string
-	// Errors are what is wrong with the Service, in the API's wording.
+	// Errors are the errors of the Service, in the API's wording.
 	Errors []string
-	// Warnings are what an operator should know although nothing is
-	// malformed: an Endpoints object that was cut short, an FQDN slice.
+	// Warnings are notices to the operator although nothing is malformed: an Endpoints
+	// object that was cut short, an FQDN slice.
 	Warnings []string
-	// Faults are what keeps it, well-formed as it is, from being served as it
-	// asks.
+	// Faults keep the well-formed Service from being served as it asks.
 	Faults []Fault
 	// Mirrored is true when the endpoints come from a legacy Endpoints
 	// object.

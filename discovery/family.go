@@ -15,7 +15,7 @@ const (
 	IPv6
 )
 
-// familyOf is the family of one address.
+// familyOf is the family of an address.
 func familyOf(a netip.Addr) Families {
 	if a.Is4() {
 		return IPv4
@@ -23,15 +23,15 @@ func familyOf(a netip.Addr) Families {
 	return IPv6
 }
 
-// serves reports whether addresses of a's family are the Service's. A Service
-// that does not say its families has every one.
+// serves reports whether addresses of a's family are the Service's. A Service without
+// families has every family.
 func (s *Service) serves(a netip.Addr) bool {
 	return s.Families == 0 || s.Families&familyOf(a) != 0
 }
 
-// families reads what families the Service is of: what it says, else those of
-// its cluster IPs. As in kube-proxy, which has one proxier per family, what is
-// of another family is not the Service's.
+// families reads the families of the Service, or else those of the cluster IPs. As in
+// kube-proxy, which has a proxier per family, addresses of another family are not the
+// Service's.
 func (p *parser) families() {
 	for i, f := range p.obj.Spec.IPFamilies {
 		switch f {
@@ -45,7 +45,7 @@ func (p *parser) families() {
 	}
 }
 
-// otherFamilyWarning words a warning about what is left out.
+// otherFamilyWarning words a warning about the addresses left out.
 func (s *Service) otherFamilyWarning(kind string) string {
 	only := "IPv4"
 	if s.Families == IPv6 {

@@ -10,7 +10,7 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// FaultKind is what keeps a well-formed Service from being served as it asks.
+// FaultKind is a reason that keeps a well-formed Service from being served as it asks.
 type FaultKind uint8
 
 // Kinds of faults.
@@ -24,7 +24,7 @@ const (
 	FaultNoHints
 )
 
-// Fault is one of them.
+// Fault is such a reason with the details.
 type Fault struct {
 	Kind   FaultKind
 	Field  string // as spec.ports[0].name
@@ -81,8 +81,8 @@ func (svc *Service) portNameFault(n int, sources []*sliceData) {
 		fmt.Sprintf("no EndpointSlice has a %s port of the name %q; they have %s", p.Protocol, p.Name, text)})
 }
 
-// hintsFault notes that the Service asks for a traffic distribution which needs
-// hints, and that no endpoint has one.
+// hintsFault notes that the Service asks for a traffic distribution which needs hints, and
+// that no endpoint has a hint.
 func (svc *Service) hintsFault(asked string) {
 	if asked == "" || len(svc.Policy.TopologyKeys) > 0 || svc.Policy.Distribution != topology.DistributionNone {
 		return

@@ -1,7 +1,7 @@
 package discovery
 
-// Feature is a part of the Service API that only some data paths honour. A
-// Service that needs one that is missing is left to the kernel as a whole
+// Feature is a part of the Service API that only some data paths honor. A Service that
+// needs a missing feature is left to the kernel as a whole
 // (Service.Unsupported): it must never be served more openly than it is
 // written.
 type Feature uint32
@@ -26,7 +26,7 @@ const (
 	FeatureMSSClamp
 )
 
-// forwardingModes are the values of weir.dev/forwarding-mode and what each
+// forwardingModes are the values of weir.dev/forwarding-mode with the feature that each
 // needs.
 var forwardingModes = map[string]Feature{
 	"nat":   0,

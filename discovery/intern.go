@@ -15,8 +15,8 @@ const maxInterned = 1 << 16
 // zoneHints are the hints of an endpoint, shared by all that carry the same.
 type zoneHints struct{ zones, nodes []string }
 
-// extraLabels is what a v1beta1 topology map says beyond the node's name and the
-// zone, shared likewise.
+// extraLabels are the labels of a v1beta1 topology map beyond the node's name and the zone,
+// shared likewise.
 type extraLabels struct{ labels map[string]string }
 
 // interner shares equal strings and small sets among endpoints: a cluster has

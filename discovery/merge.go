@@ -12,7 +12,7 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// candidate is one claim that an endpoint exists. It has no pointers and
+// candidate is a claim that an endpoint exists. It has no pointers and
 // compares numbers: most of the work of a change in a large Service is to
 // sort these.
 type candidate struct {
@@ -52,8 +52,8 @@ func (s *Store) merge(svc *service) *Service {
 	return &out
 }
 
-// sources are the slices that count for svc, by name: its own, else those
-// mirrored.
+// sources are the slices that count for svc, by name: EndpointSlices, or else mirrored
+// slices.
 func (svc *service) sources() []*sliceData {
 	if svc.mirrored != nil {
 		return svc.mirrored
@@ -69,7 +69,7 @@ func (svc *service) sources() []*sliceData {
 // mergePort gives a Service port the union of the sources' endpoints, each
 // address and port once, sorted. Ports match by name and protocol; the number
 // may differ from slice to slice. It returns the families of endpoints that
-// were left out because the Service is of another one.
+// were left out because the Service is of another family.
 func (s *Store) mergePort(sources []*sliceData, svc *Service, p *Port) (otherFamily Families) {
 	all := s.scratch[:0]
 	for n, d := range sources {
@@ -111,7 +111,7 @@ func (c *candidate) family() Families {
 	return IPv6
 }
 
-// candidates adds those of one slice.
+// candidates adds those of a slice.
 func (d *sliceData) candidates(to []candidate, source int32, port uint16) []candidate {
 	for i := range d.endpoints {
 		e := &d.endpoints[i]
@@ -125,9 +125,9 @@ func (d *sliceData) candidates(to []candidate, source int32, port uint16) []cand
 	return to
 }
 
-// compareCandidates sorts by address and port; of those that claim the same,
-// the one to believe comes first. The slice's name and the place in it make the
-// choice the same whatever the order of events.
+// compareCandidates sorts by address and port; of equal claims the one to believe comes
+// first. The slice's name and the place in it make the choice independent of the order of
+// events.
 func compareCandidates(a, b candidate) int {
 	switch {
 	case a.bits != b.bits:
@@ -153,8 +153,7 @@ func (svc *Service) warnOnce(text string) {
 	}
 }
 
-// resolve fills in an endpoint with what is known of its node, and returns the
-// node.
+// resolve fills in an endpoint with the data of the node, and returns the node.
 func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) *node {
 	nd, inferred := s.locate(e)
 	out.AddrPort = netip.AddrPortFrom(e.addr, port)

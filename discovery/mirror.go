@@ -12,8 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// maxMirrored is how many addresses of one subset the mirroring controller
-// takes.
+// maxMirrored is the number of addresses of a subset that the mirroring controller takes.
 const maxMirrored = 1000
 
 // annotationLeader marks an Endpoints object that is a lock and no list of
@@ -74,8 +73,8 @@ func (s *Store) unmirror(svc *service) {
 	svc.mirrored, svc.warnings = nil, nil
 }
 
-// mirrorSlices turns svc's Endpoints into slices, one for each canonical
-// subset, and sets svc.warnings. It never returns nil.
+// mirrorSlices turns svc's Endpoints into slices, a slice for each canonical subset, and
+// sets svc.warnings. It never returns nil.
 func (s *Store) mirrorSlices(svc *service) []*sliceData {
 	ep := svc.endpoints
 	object := "Endpoints " + ep.Namespace + "/" + ep.Name
@@ -153,13 +152,12 @@ type mirrorAddress struct {
 	ready bool
 }
 
-// addressKey tells addresses apart: two Pods may have one address.
+// addressKey distinguishes addresses: two Pods may have the same address.
 type addressKey struct{ ip, uid string }
 
 // repack brings subsets into the canonical form of the endpoints controller:
-// every port with the set of its addresses, ports with equal sets together.
-// An address that is ready in one subset and not in another is not ready on
-// the ports that both have.
+// every port with the set of addresses, ports with equal sets together. An address that is
+// ready in some subset and not in another is not ready on the ports that both have.
 func repack(subsets []corev1.EndpointSubset) []repackedSubset {
 	byPort := make(map[mirrorPort]map[addressKey]mirrorAddress)
 	for i := range subsets {

@@ -11,17 +11,17 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// node is a Node, or a name that endpoints mention of one not (yet) known.
+// node is a Node, or the name of an unknown Node that endpoints mention.
 type node struct {
 	name    string
 	known   bool
 	labels  map[string]string
 	weight  uint32       // of the endpoints on it, 0: it does not say
-	fault   string       // what is wrong with the weight that it says
+	fault   string       // the error of the weight annotation
 	created int64        // in Unix seconds, 0 for unknown
 	addrs   []netip.Addr // sorted
 	host    []netip.Addr // see Node.Addresses
-	// users counts, per Service, its endpoints that name this node: those
+	// users counts, per Service, the endpoints that name this node: those
 	// Services are merged anew when the labels change.
 	users map[*service]int
 	// derived are label maps of endpoints here that say more than the
@@ -48,7 +48,7 @@ type addrIndex struct {
 	manyUsers map[*service]int
 }
 
-// maxListedUsers is how many users are searched one by one.
+// maxListedUsers is the number of users that are searched linearly.
 const maxListedUsers = 16
 
 // user is a Service and how many of its endpoints are concerned.
@@ -145,7 +145,7 @@ func (s *Store) dropNode(nd *node) {
 	}
 }
 
-// nodeChanged queues what depends on the node's labels.
+// nodeChanged queues the Services that depend on the node's labels.
 func (s *Store) nodeChanged(nd *node) {
 	if nd.name == s.opts.NodeName {
 		s.selfChanged = true
@@ -260,8 +260,7 @@ func (p *addrIndex) addUse(svc *service, by int) {
 	}
 }
 
-// locate is the node of e: the one it names, else the one that has its
-// address, else s.nowhere.
+// locate is the node of e: the named node, else the node with the address, else s.nowhere.
 func (s *Store) locate(e *sliceEndpoint) (nd *node, inferred bool) {
 	if e.node != nil {
 		return e.node, false
@@ -272,8 +271,8 @@ func (s *Store) locate(e *sliceEndpoint) (nd *node, inferred bool) {
 	return &s.noNode, false
 }
 
-// labels are the topology labels of e on nd: those of the Node, else what
-// the slice tells. The map is shared and never written.
+// labels are the topology labels of e on nd: those of the Node, else those of the slice.
+// The map is shared and never written.
 func (s *Store) labels(nd *node, e *sliceEndpoint) map[string]string {
 	_, hasName := nd.labels[topology.LabelHostname]
 	_, hasZone := nd.labels[topology.LabelZone]

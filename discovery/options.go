@@ -12,13 +12,13 @@ import (
 const (
 	// AnnotationForwardingMode is nat, dnat, l2dsr, ipip or gue.
 	AnnotationForwardingMode = "weir.dev/forwarding-mode"
-	// AnnotationOnEndpointRemoval is keep, reset or drop: what becomes of the
-	// TCP flows of an endpoint that is in no slice any more.
+	// AnnotationOnEndpointRemoval is keep, reset or drop: the action for TCP flows of an
+	// endpoint that is in no slice any more.
 	AnnotationOnEndpointRemoval = "weir.dev/on-endpoint-removal"
 	// AnnotationAlgorithm is maglev, random or least-conn.
 	AnnotationAlgorithm = "weir.dev/algorithm"
-	// AnnotationSlowStart is the time, as 30s, in which a new endpoint's part of
-	// new flows grows to its full size.
+	// AnnotationSlowStart is the time, as 30s, in which a new endpoint's part of new flows
+	// grows to the full size.
 	AnnotationSlowStart = "weir.dev/slow-start"
 	// AnnotationWeight on a Service lists endpoints or nodes with their weights,
 	// as "10.1.1.1=3,10.1.1.2:8080=2,node-a=5"; on a Node, where it may also be a
@@ -47,7 +47,7 @@ const (
 	AlgorithmLeastConn
 )
 
-// EndpointRemoval is what becomes of TCP flows to an endpoint that is gone.
+// EndpointRemoval is the action for TCP flows to a removed endpoint.
 type EndpointRemoval uint8
 
 // Values of AnnotationOnEndpointRemoval.
@@ -67,10 +67,10 @@ type QUICConnectionID struct {
 	Marked bool
 }
 
-// MSSClampAuto has the largest segment follow from the way to the endpoint.
+// MSSClampAuto derives the largest segment from the path to the endpoint.
 const MSSClampAuto = 0xffff
 
-// ServiceOptions are what a Service asks of the packet path by annotations.
+// ServiceOptions are a Service's options of the packet path, by annotations.
 // The zero value asks for nothing.
 type ServiceOptions struct {
 	ForwardingMode          string // "": as configured
@@ -83,11 +83,11 @@ type ServiceOptions struct {
 	MSSClamp                uint16 // 0: off
 }
 
-// Bounds of what the annotations may say.
+// Bounds of the annotations' values.
 const (
 	maxSlowStart  = time.Hour
 	maxLimit      = 1 << 30
-	minMSS        = 536 // what every IPv4 host takes (RFC 9293 section 3.7.1)
+	minMSS        = 536 // the MSS that every IPv4 host accepts (RFC 9293 section 3.7.1)
 	maxMSS        = 65495
 	maxCIDLength  = 20 // RFC 9000 section 17.2
 	maxServerID   = 15 // draft-ietf-quic-load-balancers section 3
@@ -114,10 +114,10 @@ func (w *annotationOptions) readOptions(annotations map[string]string) {
 // optionAnnotations are read in this order, so that errors come in it too.
 var optionAnnotations = []struct {
 	name string
-	// guards is true for what limits the Service: without it, it would be
-	// served more openly than it is written.
+	// guards is true for a limit of the Service: without it, the Service would be more open
+	// than written.
 	guards bool
-	// read returns what is wrong, "" if nothing is.
+	// read returns the error, "" for none.
 	read func(w *annotationOptions, text string) string
 }{
 	{AnnotationForwardingMode, true, (*annotationOptions).readMode},
@@ -135,8 +135,8 @@ var optionAnnotations = []struct {
 	{AnnotationMSSClamp, false, (*annotationOptions).readMSS},
 }
 
-// unsupportedFeature is the first annotation that asks for what is not supported, "" if
-// none does.
+// unsupportedFeature is the first annotation that asks for an unsupported feature, "" for
+// none.
 func (o *ServiceOptions) unsupportedFeature(supported Feature) string {
 	mode := forwardingModes[o.ForwardingMode]
 	switch {

@@ -26,12 +26,12 @@ func (a *spec) equal(b *spec) bool {
 	return a != nil && b != nil && a.selector == b.selector && a.distribution == b.distribution && a.svc.equal(&b.svc) && a.annotations.weights.equal(&b.annotations.weights)
 }
 
-// parser gathers what is read of one Service document.
+// parser gathers the contents of a Service document.
 type parser struct {
 	obj *corev1.Service
 	out *Service
-	// errors say what the API server would refuse the document for, soft
-	// ones what is passed over while the rest is served.
+	// errors are those for which the API server would refuse the document, soft errors the
+	// parts that are skipped while the rest is served.
 	errors, soft []string
 	// unsupported is the first field not honoured; see Service.Unsupported.
 	unsupported string
@@ -165,7 +165,7 @@ func (p *parser) nodePort(sp *corev1.ServicePort, at string) uint16 {
 	return uint16(sp.NodePort)
 }
 
-// addresses takes cluster, ingress and external IPs one by one.
+// addresses takes each of the cluster, ingress and external IPs.
 func (p *parser) addresses() {
 	if p.out.ExternalName {
 		return
@@ -277,7 +277,7 @@ func (p *parser) affinity() {
 	}
 }
 
-// sourceRanges reads who may use the load balancer addresses, whatever the type
+// sourceRanges reads the clients that may use the load balancer addresses, whatever the type
 // of a Service that has some. As in kube-proxy, a range of all addresses means no
 // limit for that family.
 func (p *parser) sourceRanges() {
@@ -324,7 +324,7 @@ func parsePrefix(text string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// setAnnotations takes over what the annotations ask for.
+// setAnnotations takes over the options of the annotations.
 func (p *parser) setAnnotations(w *annotationOptions) {
 	pol := &p.out.Policy
 	pol.TopologyKeys, pol.Distribution, pol.MinReadyPercent = w.keys, w.distribution, w.percent

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Note says why an object that is not part of any Service is passed over.
-// What concerns a Service is in its Errors and Warnings.
+// Note says why an object that is not part of any Service is skipped. Notes about a Service
+// are in the Service's Errors and Warnings.
 type Note struct {
 	Kind, Namespace, Name string
 	Text                  string
@@ -46,7 +46,7 @@ func (s *Store) orphans() []Note {
 	return out
 }
 
-// Notes returns what is passed over at present, sorted. The work is in
+// Notes returns the objects skipped at present, sorted. The work is in
 // proportion to the Services where Options.Complete is set.
 func (s *Store) Notes() []Note {
 	out := make([]Note, 0, len(s.skipReasons))

@@ -12,8 +12,8 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// sliceData is what is kept of an EndpointSlice, or of one subset and family
-// of a legacy Endpoints object.
+// sliceData is the stored part of an EndpointSlice, or of a subset and family of a legacy
+// Endpoints object.
 type sliceData struct {
 	svc       *service
 	name      string
@@ -26,14 +26,13 @@ type sliceData struct {
 	fqdn      bool
 }
 
-// slicePort is a port that every endpoint of its slice has.
+// slicePort is a port that every endpoint of a slice has.
 type slicePort struct {
 	name, protocol string
 	port           uint16
 }
 
-// sliceEndpoint is an endpoint of a slice: 72 bytes, what it points to is
-// shared.
+// sliceEndpoint is an endpoint of a slice: 72 bytes, pointing to shared data.
 type sliceEndpoint struct {
 	addr  netip.Addr
 	node  *node // nil when the slice does not say
@@ -52,10 +51,9 @@ const (
 	terminating
 )
 
-// rank orders states of what claims to be the same endpoint: the ready that
-// does not terminate wins, then, as with kube-proxy, whatever does not
-// terminate, since the address may have gone on from a terminating Pod to a
-// new one.
+// rank orders states of claims to the same endpoint: ready and not terminating wins, then,
+// as with kube-proxy, any that does not terminate, since the address may have gone on
+// from a terminating Pod to a new Pod.
 func (c state) rank() int {
 	switch {
 	case c&ready != 0 && c&terminating == 0:
@@ -84,7 +82,7 @@ func conditions(c *discoveryv1.EndpointConditions) state {
 	return st
 }
 
-// maxErrors bounds the complaints kept of one object.
+// maxErrors bounds the complaints kept of an object.
 const maxErrors = 8
 
 // addError keeps a complaint about the slice.
@@ -103,7 +101,7 @@ func (d *sliceData) addOmittedCount(object string) {
 	}
 }
 
-// parseSlice takes what is good of a slice and complains of the rest.
+// parseSlice takes the valid parts of a slice and complains of the rest.
 func (s *Store) parseSlice(obj *discoveryv1.EndpointSlice) *sliceData {
 	d := &sliceData{name: strings.Clone(obj.Name)}
 	object := "EndpointSlice " + obj.Namespace + "/" + obj.Name
@@ -163,7 +161,7 @@ func (s *Store) parsePorts(d *sliceData, object string, ports []discoveryv1.Endp
 	}
 }
 
-// parseEndpoint takes one endpoint, or says why not. Of several addresses the
+// parseEndpoint takes an endpoint, or returns the reason why not. Of several addresses the
 // first counts: they are said to be fungible.
 func (s *Store) parseEndpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType, i int) (sliceEndpoint, string) {
 	at := index("endpoints", i) + ".addresses"

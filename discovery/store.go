@@ -16,32 +16,31 @@ import (
 
 // Options say how a Store reads the objects it is given.
 type Options struct {
-	// NodeName is the node on which Weir runs; its labels and addresses are
-	// handed out with Update.Node.
+	// NodeName is the node on which Weir runs; the labels and addresses are handed out with
+	// Update.Node.
 	NodeName string
 	// ServiceProxyName selects Services by the value of their label
 	// service.kubernetes.io/service-proxy-name; "" takes those without it.
 	ServiceProxyName string
-	// Supported is what the data path can do beyond the plain Service.
+	// Supported has the features of the data path beyond the plain Service.
 	Supported Feature
 	// Complete is true where the Store is given every Service that there is:
 	// then a slice of a Service that is not there is worth a Note.
 	Complete bool
-	// MaxMirrored is the most addresses taken of one subset of an
-	// Endpoints object; 0 is the 1,000 of the mirroring controller.
+	// MaxMirrored is the most addresses taken of a subset of an Endpoints object; 0 is
+	// the 1,000 of the mirroring controller.
 	MaxMirrored int
 }
 
 // Store merges Kubernetes objects, in whatever order they come, into
-// Services. What it has become depends on the objects alone and not on the
-// order in which they came, except that a Service which turns invalid goes on
-// as it last was.
+// Services. The result depends on the objects alone and not on their order, except that a
+// Service which turns invalid goes on as it last was.
 //
-// The work for one change is in proportion to the Services concerned: indexes
+// The work for a change is in proportion to the Services concerned: indexes
 // lead from a node and from an address to them.
 //
-// A Store has one owner: its methods must not be called at the same time. The
-// Services that it hands out are immutable and may be read by anybody. The
+// A Store has a single owner: methods must not be called concurrently. The Services that it
+// hands out are immutable and may be read by any goroutine. The
 // objects given to it are not written, and must not be changed afterwards.
 type Store struct {
 	opts        Options
@@ -66,7 +65,7 @@ type Store struct {
 // objectName is the namespace and name of any object.
 type objectName = ServiceName
 
-// service is all that is known of one Service name.
+// service is all data of a Service name.
 type service struct {
 	name      ServiceName
 	spec      *spec // nil: no such Service, or not ours
@@ -79,7 +78,7 @@ type service struct {
 	queued    bool
 }
 
-// Stats counts what a Store holds and what it passed over.
+// Stats counts the objects that a Store holds and those that it skipped.
 type Stats struct {
 	Services         int // handed out
 	Slices           int // with an owner, FQDN too
@@ -126,9 +125,9 @@ func (s *Store) queue(svc *service) {
 	}
 }
 
-// SetService adds or replaces a Service. One that is invalid goes on as it
-// last was, with Errors; at first it is served as far as it is valid, or left
-// to the kernel where that would serve it more openly than it is meant.
+// SetService adds or replaces a Service. An invalid Service goes on as it last was, with
+// Errors; at first it is served as far as it is valid, or left to the kernel where that
+// would serve it more openly than it is meant.
 func (s *Store) SetService(obj *corev1.Service) {
 	name := ServiceName{obj.Namespace, obj.Name}
 	if obj.Labels[labelServiceProxyName] != s.opts.ServiceProxyName {
@@ -149,8 +148,7 @@ func (s *Store) SetService(obj *corev1.Service) {
 	s.changed(svc)
 }
 
-// DeleteService removes a Service. Its slices are kept for when it comes
-// back.
+// DeleteService removes a Service. The slices are kept for its return.
 func (s *Store) DeleteService(namespace, name string) {
 	delete(s.others, ServiceName{namespace, name})
 	svc := s.services[ServiceName{namespace, name}]
@@ -161,8 +159,8 @@ func (s *Store) DeleteService(namespace, name string) {
 	s.changed(svc)
 }
 
-// SetSlice adds or replaces an EndpointSlice. One that has come to name
-// another Service leaves the first.
+// SetSlice adds or replaces an EndpointSlice. A slice that now names another Service leaves
+// the first.
 func (s *Store) SetSlice(obj *discoveryv1.EndpointSlice) {
 	id := objectName{obj.Namespace, obj.Name}
 	owner := obj.Labels[discoveryv1.LabelServiceName]
@@ -184,8 +182,8 @@ func (s *Store) SetSlice(obj *discoveryv1.EndpointSlice) {
 		s.forgetUnused(d)
 		return
 	}
-	// The new one is counted before the old one is let go, so that a node
-	// that both name is not forgotten in between.
+	// The new slice is counted before the old slice is released, so that a node that both
+	// name is not forgotten in between.
 	s.addUse(svc, d, 1)
 	s.detach(id)
 	s.slices[id] = d
@@ -277,7 +275,7 @@ func (s *Store) MarkSynced() {
 	s.synced = true
 }
 
-// Flush returns what changed since the last Flush, nil when nothing did. A
+// Flush returns the changes since the last Flush, nil for none. A
 // Service that was changed and changed back is not in it.
 func (s *Store) Flush() *Update {
 	up := &Update{Synced: s.synced}
@@ -305,7 +303,7 @@ func (s *Store) Flush() *Update {
 	return up
 }
 
-// flush puts one Service into up if it is another than before.
+// flush puts a Service into up if it differs from before.
 func (s *Store) flush(svc *service, up *Update) {
 	if svc.spec == nil {
 		if svc.out != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// FromV1beta1 is the v1 form of a discovery.k8s.io/v1beta1 slice. Its
-// topology map becomes zone, nodeName (from kubernetes.io/hostname, where the
+// FromV1beta1 is the v1 form of a discovery.k8s.io/v1beta1 slice. The topology map becomes
+// zone, nodeName (from kubernetes.io/hostname, where the
 // field nodeName is not set) and deprecatedTopology, of which SetSlice makes
 // labels for topologyKeys. The result shares memory with obj.
 func FromV1beta1(obj *discoveryv1beta1.EndpointSlice) *discoveryv1.EndpointSlice {

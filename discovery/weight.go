@@ -16,8 +16,8 @@ import (
 // part that can be told from nothing.
 const maxWeight = 1000
 
-// weights are what a Service's annotation says of its endpoints: of one by
-// address and port, by address, or by node. The nearest counts.
+// weights are the endpoints' weights in a Service's annotation: by address and port, by
+// address, or by node. The most specific counts.
 type weights struct {
 	ports map[netip.AddrPort]uint32
 	addrs map[netip.Addr]uint32
@@ -72,8 +72,8 @@ func (w *weights) apply(eps []topology.Endpoint) {
 	}
 }
 
-// nodeWeight is the weight that a Node gives to the endpoints on it, 0 when it
-// says none, and what is wrong with what it says. The annotation has
+// nodeWeight is the weight that a Node gives to the endpoints on it, 0 for none, and the
+// error of the value. The annotation has
 // precedence over the label.
 func nodeWeight(n *corev1.Node) (weight uint32, fault string) {
 	text, ok := n.Annotations[AnnotationWeight]

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Explain is Select with Result.Reasons and Result.LocalReasons filled: one
-// sentence per endpoint that says why it gets new flows, or why not.
+// Explain is Select with Result.Reasons and Result.LocalReasons filled: a sentence per
+// endpoint with the reason why it gets new flows, or why not.
 func Explain(p Policy, eps []Endpoint, node Node) Result {
 	r := Select(p, eps, node)
 	if r.Local != nil {
@@ -21,7 +21,7 @@ func Explain(p Policy, eps []Endpoint, node Node) Result {
 	return r
 }
 
-// clusterReasons says per endpoint what the ranking made of it.
+// clusterReasons has a sentence per endpoint about the ranking.
 func clusterReasons(c *Chosen, p *Policy, eps []Endpoint, node *Node) []string {
 	rk := rankingFor(p, eps, node)
 	ready := hasReady(eps)
@@ -48,7 +48,7 @@ func clusterReasons(c *Chosen, p *Policy, eps []Endpoint, node *Node) []string {
 	return out
 }
 
-// localReasons says per endpoint what the Local policy made of it.
+// localReasons has a sentence per endpoint about the Local policy.
 func localReasons(c *Chosen, eps []Endpoint, node *Node) []string {
 	ready := c.Tier == TierAll
 	out := make([]string, len(eps))

@@ -10,7 +10,7 @@ const AnyKey = "*"
 // this node at all.
 const unranked = -1
 
-// mode says what a ranking is made of, for Explain.
+// mode is the basis of a ranking, for Explain.
 type mode uint8
 
 const (
@@ -34,8 +34,8 @@ type ranking struct {
 // ownTiers are the tiers of Weir's own traffic distribution, nearest first.
 var ownTiers = []Tier{TierSameNode, TierSameZone, TierSameRegion, TierAll}
 
-// rankingFor decides what nearness means for a Service: its topologyKeys if
-// it has any, else hints where they apply, else Weir's own distribution if
+// rankingFor decides the meaning of nearness for a Service: topologyKeys if it has any,
+// else hints where they apply, else Weir's own distribution if
 // asked for, else nothing: all are equally near.
 func rankingFor(p *Policy, eps []Endpoint, node *Node) *ranking {
 	rk := &ranking{node: node, zone: node.Labels[LabelZone]}
@@ -68,8 +68,8 @@ func keyTier(key string) Tier {
 	return Tier("topology-key:" + key)
 }
 
-// hintsMode is the safeguard of KEP-2433: hints of one kind count only if
-// every ready endpoint carries one and one of them fits. Endpoints that are
+// hintsMode is the safeguard of KEP-2433: hints of one kind count only if every ready
+// endpoint carries a hint and any of them fits. Endpoints that are
 // not ready have no say: those that terminate lose their hints.
 func hintsMode(eps []Endpoint, nodeName, zone string) mode {
 	ready, allNodes, allZones, fitsNode, fitsZone := false, true, true, false, false
@@ -130,7 +130,7 @@ func (rk *ranking) nodeHintRank(e *Endpoint) int {
 }
 
 // hintedZone reports whether e is meant for this node's zone. An endpoint
-// that is not ready has lost its hint: its own zone counts, for the totals of
+// that is not ready has lost the hint: its own zone counts, for the totals of
 // MinReadyPercent alone.
 func (rk *ranking) hintedZone(e *Endpoint) bool {
 	if len(e.HintZones) == 0 && !e.Ready {
@@ -166,7 +166,7 @@ func (rk *ranking) ownRank(e *Endpoint) int {
 	return unranked
 }
 
-// near reports whether e is in one of Weir's own tiers.
+// near reports whether e is in the given tier of Weir's own distribution.
 func (rk *ranking) near(e *Endpoint, t Tier) bool {
 	switch t {
 	case TierSameNode:

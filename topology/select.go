@@ -2,8 +2,8 @@ package topology
 
 // Select decides which of eps node may use under p.
 //
-// eps are all endpoints of one Service port and one address family:
-// kube-proxy runs one proxier per family and judges hints over exactly that
+// eps are all endpoints of a Service port and address family: kube-proxy runs a proxier per
+// family and judges hints over exactly that
 // set, so a consumer calls Select once per Service port and family. The order
 // of eps does not matter; indices in the result refer to it.
 //
@@ -104,7 +104,7 @@ func usable(e *Endpoint, anyReady bool) bool {
 }
 
 // selectLocal takes the node's own ready endpoints, else its own serving and
-// terminating ones. What is ready elsewhere does not matter to it.
+// terminating ones. Ready endpoints elsewhere do not matter.
 func selectLocal(eps []Endpoint, node *Node) *Chosen {
 	ready := false
 	for i := range eps {

@@ -1,6 +1,6 @@
 // Package topology decides which endpoints of a Service this node may use.
 //
-// It is a pure function of the Service's policy, its endpoints and the node:
+// It is a pure function of the Service's policy, the endpoints and the node:
 // no clock, no I/O, standard library only. The rules are those of kube-proxy
 // 1.36 (KEP-1669, KEP-2086, KEP-2433, KEP-3015, KEP-4444), which 1.37 has
 // not changed, plus the older topologyKeys (KEP-536) and Weir's own tiers.
@@ -15,9 +15,8 @@ const (
 	LabelRegion   = "topology.kubernetes.io/region"
 )
 
-// Endpoint is one address and port that may serve, with what is known of
-// where it is and how it is. Conditions are resolved: nil has become its
-// default (ready and serving true, terminating false).
+// Endpoint is an address and port that may serve, with location and state. Conditions are
+// resolved: nil has become the default (ready and serving true, terminating false).
 type Endpoint struct {
 	AddrPort    netip.AddrPort
 	Ready       bool
@@ -30,8 +29,8 @@ type Endpoint struct {
 	Labels      map[string]string // labels of the endpoint's node; shared, never written
 	// Inferred is true when NodeName was inferred from the address.
 	Inferred bool
-	// Weight is its part of new flows relative to others of its tier; 0 is 1.
-	// It has no say in which tier is used.
+	// Weight is the endpoint's part of new flows relative to others of the tier; 0 is 1. It
+	// does not affect the choice of the tier.
 	Weight uint32
 }
 
@@ -53,7 +52,7 @@ const (
 	PreferSameRegion
 )
 
-// Policy is what a Service says about the choice of its endpoints.
+// Policy has the fields of a Service that determine the choice of endpoints.
 type Policy struct {
 	InternalLocal bool // internalTrafficPolicy: Local
 	ExternalLocal bool // externalTrafficPolicy: Local
@@ -78,7 +77,7 @@ const (
 	TierNone        Tier = "none"
 )
 
-// Chosen is what one traffic policy may use.
+// Chosen has the endpoints that a traffic policy may use.
 type Chosen struct {
 	Tier Tier
 	// Endpoints are indices into the slice given to Select, ascending.
@@ -88,7 +87,7 @@ type Chosen struct {
 	Shares []float64
 }
 
-// Result is the choice for one Service port and address family.
+// Result is the choice for a Service port and address family.
 type Result struct {
 	Cluster *Chosen // nil where Cluster policy is never used
 	Local   *Chosen // nil where Local policy is never used

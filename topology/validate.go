@@ -10,7 +10,7 @@ import (
 // MaxTopologyKeys is the most keys that a Service may have (KEP-536).
 const MaxTopologyKeys = 16
 
-// ValidateTopologyKeys says what is wrong with a Service's topologyKeys, in
+// ValidateTopologyKeys returns the errors of a Service's topologyKeys, in
 // the wording of the Kubernetes API that had the field (1.17 to 1.21):
 // `spec.topologyKeys[1]: Duplicate value: "..."`. externalLocal is true for a
 // Service with externalTrafficPolicy: Local. No complaint gives nil.

@@ -20,13 +20,12 @@ import (
 type Denial struct {
 	User                  string // as the API server calls it
 	Verb, Group, Resource string
-	// Optional is true where Weir works without, and Without says what is
-	// then missing.
+	// Optional is true if Weir works without it, and Without names the missing function.
 	Optional bool
 	Without  string
 }
 
-// Error is one line that says who may not do what, and how to grant it.
+// Error is a line with the account, the denied action, and the remedy.
 func (d *Denial) Error() string {
 	resource := d.Resource
 	if d.Group != "" {
@@ -39,7 +38,7 @@ func (d *Denial) Error() string {
 	return text
 }
 
-// ErrCredentials means that the API server does not know who asks.
+// ErrCredentials means that the API server does not know the client.
 var ErrCredentials = errors.New("the API server does not know these credentials")
 
 // permission is a verb on a resource.
@@ -67,14 +66,14 @@ func permissions(cfg *Config) []permission {
 	return out
 }
 
-// Access asks the API server what Weir may not do there. The error is that
-// nothing could be asked.
+// Access asks the API server for Weir's missing permissions. The error means that nothing
+// could be asked.
 func Access(ctx context.Context, cfg Config) ([]*Denial, error) {
 	client, err := kubernetes.NewForConfig(withShortTimeout(cfg.REST))
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
-	// All questions at once: a server that does not answer costs one timeout.
+	// All questions at once: a server that does not answer costs a single timeout.
 	perms := permissions(&cfg)
 	answers := make([]access, len(perms))
 	var who access
@@ -99,7 +98,7 @@ func Access(ctx context.Context, cfg Config) ([]*Denial, error) {
 	return out, nil
 }
 
-// access is the answer to one question.
+// access is the answer to a question.
 type access struct {
 	user    string
 	allowed bool

@@ -37,7 +37,7 @@ func (s *Source) Faults() []Fault {
 	return out
 }
 
-// Contact is what is known of the connection for one resource.
+// Contact is the state of the connection for a resource.
 type Contact struct {
 	Resource  string
 	Connected bool      // the last request was answered
@@ -61,8 +61,8 @@ func (s *Source) Contacts() []Contact {
 	return out
 }
 
-// GoodAt is when what was told was last known to be what the API server has:
-// now while every resource is watched, else the time of the first failure. It
+// GoodAt is when the delivered state was last known to be that of the API server: now while
+// every resource is watched, else the time of the first failure. It
 // is zero before the first full view.
 func (s *Source) GoodAt() time.Time {
 	if !s.Synced() {

@@ -23,15 +23,15 @@ import (
 // labelServiceProxyName names the proxy that serves a Service or slice.
 const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
-// informer is one kind's informer and our registration with it.
+// informer is the informer of a kind with our registration.
 type informer struct {
 	kind   kind
 	shared cache.SharedIndexInformer
 	told   cache.ResourceEventHandlerRegistration
 }
 
-// serviceSelector is that of kube-proxy, or that of one that serves only the
-// Services given to it, and what the operator adds.
+// serviceSelector is that of kube-proxy, or that of a proxy for named Services, with the
+// operator's addition.
 func serviceSelector(proxyName, more string) (labels.Selector, error) {
 	sel, err := labels.Parse(more)
 	if err != nil {
@@ -40,9 +40,8 @@ func serviceSelector(proxyName, more string) (labels.Selector, error) {
 	return sel.Add(append(headless(), byProxy(proxyName))...), nil
 }
 
-// sliceSelector leaves out what belongs to other proxies. With a proxy name
-// of our own it cannot name it: slices that people write, and mirrored ones,
-// do not carry their Service's labels.
+// sliceSelector leaves out slices of other proxies. It cannot select a proxy name of our
+// own: hand-written and mirrored slices do not carry their Service's labels.
 func sliceSelector(proxyName string) labels.Selector {
 	sel := labels.NewSelector().Add(headless()...)
 	if proxyName == "" {
@@ -71,7 +70,7 @@ func require(label string, op selection.Operator, values ...string) labels.Requi
 	return *r
 }
 
-// factory makes a factory whose informers see what sel selects.
+// factory makes a factory whose informers see the objects that sel selects.
 func (s *Source) factory(sel labels.Selector) informers.SharedInformerFactory {
 	return informers.NewSharedInformerFactoryWithOptions(s.client, 0,
 		informers.WithTransform(newTrimmer(s.cfg.Store.NodeName).trim),
@@ -125,7 +124,7 @@ func (s *Source) allListed() bool {
 	return true
 }
 
-// handler takes one kind's events.
+// handler takes the events of a kind.
 func (s *Source) handler(k kind) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { s.changed(k, nil, o) },
@@ -168,8 +167,7 @@ func (s *Source) changed(k kind, old, o any) {
 	s.queue.put(key{k, m.GetNamespace(), m.GetName()}, obj)
 }
 
-// logEvent logs an event with its time to the nanosecond, for those who look for
-// where time is lost.
+// logEvent logs an event with the time in nanoseconds, to find lost time.
 func (s *Source) logEvent(what string, k kind, namespace, name, version string) {
 	if now := time.Now(); s.log.Enabled(context.Background(), slog.LevelDebug) {
 		s.log.Debug("watch event", "what", what, "kind", k, "namespace", namespace, "name", name,

@@ -2,16 +2,16 @@
 // EndpointSlices, Nodes and, where asked for, legacy Endpoints, through
 // client-go's informers.
 //
-// Nothing is told before everything that the API server knew at start has
-// come: the first Update is a full view. A list that is taken again, after a
-// watch was lost, tells only what really changed. While the API server is
-// away the last view stays. A source that starts while it is away, and is
-// given what an earlier one knew (Config.LastKnown), tells that, says so
-// (Source.LastKnown), and replaces it as a whole with the first full view.
+// Nothing is delivered before all objects of the API server at start have come: the first
+// Update is a full view. A list that is taken again, after a watch was lost, delivers only
+// real changes. While the API server is unreachable the last view stays. A source that
+// starts meanwhile, with the objects of an earlier source (Config.LastKnown), delivers
+// those, reports it (Source.LastKnown), and replaces them as a whole with the first full
+// view.
 //
-// The informers hand their events to one goroutine, which coalesces them: an
-// object that changes ten times between two Updates costs one look at it, and
-// a storm costs a bounded share of one CPU.
+// The informers hand all events to a single goroutine, which coalesces them: an object that
+// changes ten times between two Updates costs a single look at it, and a storm costs a
+// bounded share of a CPU.
 package kube
 
 import (
@@ -27,13 +27,13 @@ import (
 	"github.com/weirlb/weir/discovery"
 )
 
-// Config says which cluster is watched, and what of it.
+// Config selects the cluster and the objects to watch.
 type Config struct {
 	// REST reaches the API server; see ClientConfig.
 	REST *rest.Config
-	// Store is how the objects are put together. Its ServiceProxyName
-	// chooses the Services, as the label service.kubernetes.io/
-	// service-proxy-name does: "" takes those without it.
+	// Store has the options for merging the objects. ServiceProxyName chooses the
+	// Services, as the label service.kubernetes.io/ service-proxy-name does: "" takes
+	// those without it.
 	Store discovery.Options
 	// LabelSelector narrows the Services, in the syntax of kubectl -l.
 	LabelSelector string
@@ -41,17 +41,16 @@ type Config struct {
 	// runs, as in every cluster of kube-controller-manager, that is not
 	// needed.
 	LegacyEndpoints bool
-	// LastKnown, if not nil, is what an earlier source knew (Source.Objects)
-	// at LastKnownTime. It is told when the API server does not answer.
+	// LastKnown, if not nil, has the objects of an earlier source (Source.Objects) at
+	// LastKnownTime. They are delivered when the API server does not answer.
 	LastKnown     *Objects
 	LastKnownTime time.Time
 	// Patience is how long an API server that answers, be it with errors,
 	// may take to tell everything before LastKnown is told; 0 is 3 s: a
 	// reflector asks again within 1.6 s of a refusal.
 	Patience time.Duration
-	// Silence is how long an API server may take for its first answer to
-	// anything; 0 is 1 s. One that cannot be connected with is not waited
-	// for at all.
+	// Silence is the time limit of an API server for the first answer to any request; 0 is
+	// 1 s. An unreachable server is not waited for at all.
 	Silence time.Duration
 	// Events has Complain record Events.
 	Events bool
@@ -60,13 +59,13 @@ type Config struct {
 	// Concerns reports whether this node has frontends of a Service: there are
 	// Events on these alone. Nil: on all.
 	Concerns func(*discovery.Service) bool
-	// Log gets what happens; nil is slog.Default.
+	// Log gets the events of the source; nil is slog.Default.
 	Log *slog.Logger
 	// Measure gets latencies, if not nil.
 	Measure Measure
 }
 
-// Measure gets latencies. Its methods are called from the goroutine of Run.
+// Measure gets latencies. Methods are called from the goroutine of Run.
 type Measure interface {
 	// Programmed is the time from the change of a Pod or Service, as the
 	// slice controller noted it in the annotation
@@ -78,8 +77,7 @@ type Measure interface {
 	Delivered(d time.Duration)
 }
 
-// Source watches a cluster. Its methods may be called from any goroutine; Run
-// only once.
+// Source watches a cluster. Methods may be called from any goroutine; Run only once.
 type Source struct {
 	cfg      Config
 	log      *slog.Logger
@@ -89,11 +87,11 @@ type Source struct {
 	queue    queue
 	node     nodeState
 
-	mu        sync.Mutex       // guards what follows
+	mu        sync.Mutex       // guards the fields below
 	store     *discovery.Store // written by Run alone
 	informers []informer
 	synced    bool
-	lastKnown bool // what is told is LastKnown
+	lastKnown bool // LastKnown is delivered
 	report    *reporter
 }
 
@@ -142,8 +140,8 @@ func (s *Source) Stats() discovery.Stats {
 	return s.store.Stats()
 }
 
-// LastKnown reports whether what was delivered is not of the API server but
-// Config.LastKnown, and of when that is.
+// LastKnown reports whether Config.LastKnown was delivered in place of the API server's
+// state, and the time of that.
 func (s *Source) LastKnown() (time.Time, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +155,7 @@ func (s *Source) Synced() bool {
 	return s.synced
 }
 
-// Errors says what is wrong now: what cannot be listed or watched.
+// Errors are the present errors: resources that cannot be listed or watched.
 func (s *Source) Errors() []string {
 	out := s.watch.errors()
 	if at, ok := s.LastKnown(); ok {
@@ -176,9 +174,9 @@ func (s *Source) String() string { return "kubernetes " + s.cfg.REST.Host }
 // Reload does nothing: a cluster is always watched.
 func (s *Source) Reload() {}
 
-// Complain records an Event of type Warning on a Service, within the limits of
-// all Events, unless text is that of its last one. Only the newest waits to be
-// recorded; an empty text takes it back.
+// Complain records an Event of type Warning on a Service, within the limits of all Events,
+// unless text is that of the Service's last Event. Only the newest waits to be recorded; an
+// empty text withdraws it.
 func (s *Source) Complain(name discovery.ServiceName, reason, text string) {
 	s.report.complain(name, event{reason: reason, text: text})
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/weirlb/weir/discovery"
 )
 
-// Objects are all that a source knows, trimmed to what is read. They are not
-// to be written to.
+// Objects are all objects of a source, trimmed to the fields in use. They must not be
+// changed.
 type Objects struct {
 	Services  []*corev1.Service
 	Slices    []*discoveryv1.EndpointSlice
@@ -111,7 +111,7 @@ func (s *Source) object(name discovery.ServiceName) *corev1.Service {
 	return nil
 }
 
-// set puts one object into the Store, or takes it out.
+// set puts an object into the Store, or takes it out.
 func (s *Source) set(k key, o runtime.Object) {
 	st := s.store
 	switch k.kind {

@@ -29,11 +29,11 @@ type key struct {
 	namespace, name string
 }
 
-// queue holds, between two turns of Run, the newest state of each object that
-// changed: nil for one that is gone. Informers put, Run takes.
+// queue holds, between two turns of Run, the newest state of each changed object: nil for a
+// deleted object. Informers put, Run takes.
 type queue struct {
 	wake    chan struct{}
-	started time.Time // what was triggered before counts for nothing
+	started time.Time // earlier triggers do not count
 
 	mu       sync.Mutex
 	changed  map[key]runtime.Object
@@ -41,7 +41,7 @@ type queue struct {
 	triggers map[discovery.ServiceName][]time.Time
 }
 
-// changes is what a turn takes.
+// changes are the events of a turn.
 type changes struct {
 	objects  map[key]runtime.Object
 	since    time.Time
@@ -79,11 +79,10 @@ func (q *queue) trigger(svc discovery.ServiceName, at time.Time) {
 	}
 }
 
-// maxTriggers bounds the trigger times kept of one Service between two turns.
+// maxTriggers bounds the trigger times kept of a Service between two turns.
 const maxTriggers = 1024
 
-// dropTriggers is for a slice that is deleted: its trigger time is that of an
-// earlier change.
+// dropTriggers is for a deleted slice: the trigger time is that of an earlier change.
 func (q *queue) dropTriggers(svc discovery.ServiceName) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

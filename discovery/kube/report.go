@@ -26,8 +26,8 @@ const (
 	maxTurns = time.Minute
 )
 
-// reporter records Events on Services that cannot be served. The same is said
-// once; what the limit does not let through waits.
+// reporter records Events on Services that cannot be served. The same text is recorded
+// once; Events beyond the limit wait.
 type reporter struct {
 	src   *Source
 	on    bool
@@ -62,8 +62,8 @@ func (r *reporter) start(ctx context.Context) (stop func()) {
 	return task.Wait
 }
 
-// complain has an Event recorded, unless the text is that of the last one. An
-// empty text takes back what waits.
+// complain records an Event, unless the text is that of the last Event. An empty text
+// withdraws the waiting Event.
 func (r *reporter) complain(name discovery.ServiceName, e event) {
 	if !r.on {
 		return
@@ -95,8 +95,7 @@ func (r *reporter) wakeUp() {
 	}
 }
 
-// recordNext records one of the Events that wait, and returns false once ctx
-// has ended.
+// recordNext records a waiting Event, and returns false once ctx has ended.
 func (r *reporter) recordNext(ctx context.Context) bool {
 	r.mu.Lock()
 	name, e := r.next()
@@ -166,8 +165,8 @@ type event struct {
 	due          time.Time
 }
 
-// warn records one Event. Its name follows from the Service and the text: the
-// API server has it once, whichever nodes record it and however often they are
+// warn records an Event. The name follows from the Service and the text: the API server has
+// the Event once, whichever nodes record it and however often they are
 // started, for as long as it keeps Events (an hour by default). It reports false where
 // another try may do.
 func (r *reporter) warn(ctx context.Context, name discovery.ServiceName, e event) (done bool) {

@@ -10,15 +10,15 @@ import (
 )
 
 // Pace of a storm: after a turn Run rests as long as the turn took, so that it
-// never takes more than half a CPU, and at least so long that what belongs
-// together comes together. An event after a quiet moment is told at once.
+// never takes more than half a CPU, and at least so long that related events come together.
+// An event after a quiet moment is delivered at once.
 const (
 	minRest = 2 * time.Millisecond
 	maxRest = 250 * time.Millisecond
 )
 
-// Run watches the cluster and delivers what changes until ctx ends. deliver is
-// called by one goroutine.
+// Run watches the cluster and delivers changes until ctx ends. deliver is called by a
+// single goroutine.
 func (s *Source) Run(ctx context.Context, deliver func(*discovery.Update)) error {
 	stop, err := s.start(ctx)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *Source) catchUp(ctx context.Context, deliver func(*discovery.Update)) b
 	return true
 }
 
-// tellLastKnown delivers what an earlier source knew.
+// tellLastKnown delivers the objects of an earlier source.
 func (s *Source) tellLastKnown(deliver func(*discovery.Update)) {
 	if s.cfg.LastKnown == nil {
 		s.log.Warn("the API server does not answer: waiting for it, with nothing to serve", "server", s.cfg.REST.Host)
@@ -97,8 +97,8 @@ func (s *Source) tellLastKnown(deliver func(*discovery.Update)) {
 	deliver(up)
 }
 
-// firstTurn delivers the first full view. What was only known last and is not
-// in it goes.
+// firstTurn delivers the first full view. Last known objects that are not in it are
+// removed.
 func (s *Source) firstTurn(deliver func(*discovery.Update)) {
 	c := s.queue.take()
 	s.mu.Lock()
@@ -124,7 +124,7 @@ func (s *Source) firstTurn(deliver func(*discovery.Update)) {
 	}
 }
 
-// turn delivers what has changed since the last one.
+// turn delivers the changes since the last turn.
 func (s *Source) turn(deliver func(*discovery.Update)) {
 	s.apply(s.queue.take(), deliver)
 }

@@ -12,10 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// trimmer takes from the objects what nobody reads, before they are kept, and
-// has equal strings share their memory. Trimming twice is trimming once.
+// trimmer removes unused fields from the objects, before they are kept, and shares the
+// memory of equal strings. Trimming is idempotent.
 type trimmer struct {
-	self string // this node: its taints are read
+	self string // this node, whose taints are read
 
 	mu      sync.Mutex
 	strings map[string]*string
@@ -46,7 +46,7 @@ func (t *trimmer) trim(o any) (any, error) {
 	case *corev1.Node:
 		created := o.CreationTimestamp
 		t.meta(&o.ObjectMeta)
-		o.CreationTimestamp = created // says which of two with one address is believed
+		o.CreationTimestamp = created // decides between two Nodes with the same address
 		t.node(o)
 	case *corev1.Endpoints:
 		t.meta(&o.ObjectMeta)
@@ -91,7 +91,7 @@ func isRead(annotation string) bool {
 	return domain == "weir.dev"
 }
 
-// selector is read only for whether there is one.
+// selector is read only for its presence.
 func (t *trimmer) selector(sel map[string]string) map[string]string {
 	if len(sel) == 0 {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// observer sees every request of the informers: it knows what cannot be
-// listed or watched right now, which the informers do not tell.
+// observer sees every request of the informers: it has the resources that cannot be listed
+// or watched right now, which the informers do not report.
 type observer struct {
 	log *slog.Logger
 	// away gets a value when the API server cannot be connected with.
@@ -29,7 +29,7 @@ type observer struct {
 	resources map[string]*resource
 }
 
-// resource is the state of the requests for one kind of object.
+// resource is the state of the requests for a kind of object.
 type resource struct {
 	failures uint64
 	fault    string       // "" while all is well
@@ -115,8 +115,8 @@ func (o *observer) failed(name, fault string) {
 	r.fault = fault
 }
 
-// responseBody notes when something is read of a response: a watch is one response that
-// lasts for minutes, with bookmarks in between.
+// responseBody notes when something is read of a response: a watch is a response that lasts
+// for minutes, with bookmarks in between.
 type responseBody struct {
 	io.ReadCloser
 	of *resource
@@ -142,9 +142,8 @@ func (o *observer) succeeded(name string) *resource {
 	return r
 }
 
-// watchFailed is a cache.WatchErrorHandlerWithContext. What request was
-// refused the observer knows by itself; left are streams that broke off or
-// could not be understood.
+// watchFailed is a cache.WatchErrorHandlerWithContext. The observer itself notes refused
+// requests; left are streams that broke off or could not be decoded.
 func (o *observer) watchFailed(ctx context.Context, _ *cache.Reflector, err error) {
 	if err == nil || errors.Is(err, io.EOF) || ctx.Err() != nil {
 		return
@@ -152,7 +151,7 @@ func (o *observer) watchFailed(ctx context.Context, _ *cache.Reflector, err erro
 	o.log.Debug("watch ended", "err", err)
 }
 
-// errors says what does not work now, sorted.
+// errors are the present failures, sorted.
 func (o *observer) errors() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

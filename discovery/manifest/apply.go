@@ -19,16 +19,16 @@ type claim struct {
 	object   *object // nil: the object stays as last served
 }
 
-// round is one load as it is being put together.
+// round is a load in progress.
 type round struct {
 	s      *Source
 	claims map[Key]claim
 	order  []Key
 	report *Report
-	byFile map[string][]Key // what is served now, per file
+	byFile map[string][]Key // the served objects, per file
 }
 
-// apply makes the store hold what files say and reports what is wrong. files
+// apply makes the store hold the objects of files and reports errors. files
 // are in the order of precedence. Preconditions: s.loading is held.
 func (s *Source) apply(files []*file) *Report {
 	r := &round{s: s, claims: map[Key]claim{}, report: &Report{Files: len(files)}, byFile: map[string][]Key{}}
@@ -53,7 +53,7 @@ func (s *Source) apply(files []*file) *Report {
 	return r.report
 }
 
-// store changes what is served into what the round has claimed.
+// store replaces the served objects by those that the round has claimed.
 func (r *round) store() {
 	s := r.s
 	s.mu.Lock()
@@ -73,7 +73,7 @@ func (r *round) store() {
 	s.report = r.report
 }
 
-// addFile claims the objects of one file.
+// addFile claims the objects of a file.
 func (r *round) addFile(f *file) {
 	if f.unfinished != nil {
 		r.keepServedFile(f)
@@ -148,7 +148,7 @@ func (r *round) addObject(f *file, doc int, o *object) {
 		where = fmt.Sprintf("items[%d]", max(first.item, 0))
 	} else if first.file != f {
 		where = fmt.Sprintf("%s, %s", first.file.path, where)
-		first.file.clean = false // its loss must be noticed
+		first.file.clean = false // the loss must be noticed
 	}
 	field := "metadata.name"
 	if o.item >= 0 {
@@ -171,7 +171,7 @@ func (r *round) keepServed(f *file) {
 	}
 }
 
-// maxFileNotes bounds the notes of one file.
+// maxFileNotes bounds the notes of a file.
 const maxFileNotes = 100
 
 func (r *round) addNote(f *file, doc int, text string) {
@@ -187,8 +187,7 @@ func (r *round) addNote(f *file, doc int, text string) {
 	}
 }
 
-// put hands an object to the store. One that the store holds already has no
-// value.
+// put hands an object to the store. An object that the store holds already has no value.
 func (s *Source) put(key Key, path string, o *object) {
 	switch v := o.value.(type) {
 	case *corev1.Service:
@@ -237,8 +236,7 @@ func (e *Error) baseName() string {
 	return strings.Join([]string{e.File, fmt.Sprint(e.Document), e.Object.String(), e.Field, e.Reason}, "\x00")
 }
 
-// ForService returns the errors that concern one Service's ports or
-// endpoints, as text.
+// ForService returns the errors about a Service's ports or endpoints, as text.
 func (r *Report) ForService(namespace, name string) []string {
 	var out []string
 	for i := range r.Errors {

@@ -26,7 +26,7 @@ import (
 // Node; an EndpointSlice is the same object in every API version.
 type Key struct{ Kind, Namespace, Name string }
 
-// String is "Service default/web", or "Node a" for what has no namespace.
+// String is "Service default/web", or "Node a" for an object without a namespace.
 func (k Key) String() string {
 	if k.Namespace == "" {
 		return k.Kind + " " + k.Name
@@ -34,13 +34,12 @@ func (k Key) String() string {
 	return k.Kind + " " + k.Namespace + "/" + k.Name
 }
 
-// object is one Kubernetes object of a document: its typed value (a
+// object is a Kubernetes object of a document: the typed value (a
 // *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Endpoints or
-// *corev1.Node) or what is wrong with it. A zero Name says that what is wrong
-// hides whose document it is.
+// *corev1.Node) or the error. A zero Name means that the error hides the name.
 type object struct {
 	key     Key
-	item    int // position in a List, from 0; -1 outside one
+	item    int // position in a List, from 0; -1 outside a List
 	hash    uint64
 	service discovery.ServiceName // whose endpoints it holds, if that is known
 	value   any
@@ -48,7 +47,7 @@ type object struct {
 	skipped string // "apps/v1 Deployment": a kind that Weir has no use for
 }
 
-// meta is as much of an object as tells what and whose it is.
+// meta has the fields that identify an object.
 type meta struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -66,13 +65,13 @@ type meta struct {
 type decoder struct {
 	seed  maphash.Seed
 	known func(hash uint64) (Key, bool)
-	// last are the units of the file's last version, units those of this
-	// one; both may be nil.
+	// last are the units of the file's last version, units those of this version; both may
+	// be nil.
 	last, units units
 }
 
-// document decodes one document of a file. A document of a List gives one
-// object per item. Nothing is returned for a document that holds only null.
+// document decodes a document of a file. A List gives an object per item. Nothing is
+// returned for a document that holds only null.
 func (d *decoder) document(doc document, isJSON bool) []object {
 	objects, _ := d.unit(doc.raw, -1, func() ([]object, bool) { return d.parse(doc, isJSON), true })
 	return objects
@@ -141,8 +140,8 @@ func syntaxFault(doc document) fault {
 	}
 }
 
-// toJSON turns one YAML document into JSON. What cannot be an object, and
-// what would be dear to parse, is refused before it is parsed.
+// toJSON turns a YAML document into JSON. Texts that cannot be an object, or are expensive
+// to parse, are refused before parsing.
 func toJSON(doc document) ([]byte, error) {
 	raw := doc.raw
 	if len(raw) > MaxDocumentBytes {
@@ -192,8 +191,8 @@ func firstAlias(n *yamlv3.Node) *yamlv3.Node {
 
 var lineRE = regexp.MustCompile(`\bline (\d+)`)
 
-// yamlError makes one line of what the YAML parser says of a text that begins
-// in line first of its file.
+// yamlError makes a line of the YAML parser's error about a text that begins in line first
+// of a file.
 func yamlError(err error, first int) error {
 	msg := strings.ReplaceAll(err.Error(), "\n", " ")
 	msg = strings.TrimPrefix(msg, "error converting YAML to JSON: ")
@@ -211,7 +210,7 @@ func yamlError(err error, first int) error {
 	return fmt.Errorf("not YAML: %s", msg)
 }
 
-// object decodes one JSON object. item is its place in a List, or -1.
+// object decodes a JSON object. item is the place in a List, or -1.
 func (d *decoder) object(text []byte, item int) []object {
 	prefix := ""
 	if item >= 0 {
@@ -275,8 +274,7 @@ func (d *decoder) list(m *meta) []object {
 	return out
 }
 
-// item decodes one item. A typed list (`ServiceList`) may leave out what its
-// items are.
+// item decodes an item. A typed list (`ServiceList`) may leave out the type of the items.
 func (d *decoder) item(m *meta, text []byte, i int) []object {
 	if kind := strings.TrimSuffix(m.Kind, "List"); kind != "" {
 		text = withType(text, m.APIVersion, kind)
@@ -284,7 +282,7 @@ func (d *decoder) item(m *meta, text []byte, i int) []object {
 	return d.object(text, i)
 }
 
-// withType gives an item of a typed list its type, unless it says it itself.
+// withType adds the type to an item of a typed list, unless the item has it.
 func withType(text []byte, apiVersion, kind string) []byte {
 	var m struct{ Kind *string }
 	if json.Unmarshal(text, &m) != nil || m.Kind != nil {
@@ -302,8 +300,7 @@ func withType(text []byte, apiVersion, kind string) []byte {
 	return append([]byte(head), rest...)
 }
 
-// keyOf names the object that m begins; false where Weir has no use for its
-// kind.
+// keyOf names the object that m begins; false if Weir does not use the kind.
 func keyOf(m *meta) (Key, bool) {
 	group, _, found := strings.Cut(m.APIVersion, "/")
 	if !found {
@@ -369,8 +366,7 @@ var versions = map[string]string{
 	"EndpointSlice": "discovery.k8s.io/v1 or v1beta1",
 }
 
-// nameRE is what a name may be made of, whatever the kind (RFC 1123
-// subdomain).
+// nameRE matches a valid name of any kind (RFC 1123 subdomain).
 var nameRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
 func nameFault(key Key) string {

@@ -10,8 +10,7 @@ import (
 	sigsjson "sigs.k8s.io/json"
 )
 
-// fault is what is wrong with a document: the field, if one can be named,
-// and the reason.
+// fault is an error of a document: the field, if known, and the reason.
 type fault struct {
 	field, reason string
 }

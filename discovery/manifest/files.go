@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// file is one file as it was last read.
+// file is a file as last read.
 type file struct {
 	path    string
 	stamp   fileStamp
@@ -24,14 +24,14 @@ type file struct {
 	// clean is true when everything in it is served (or of no use to Weir):
 	// as long as its stamp is the same it need not be read again.
 	clean bool
-	// accepted is the state in which it was last taken at its word.
+	// accepted is the state in which the file was last accepted.
 	accepted fileStamp
 	// unfinished, if not nil, means that it is probably being written: the
 	// rest is as it was before.
 	unfinished *unfinished
 }
 
-// fileStamp tells one state of a file from another.
+// fileStamp distinguishes states of a file.
 type fileStamp struct {
 	dev, ino     uint64
 	size         int64
@@ -46,8 +46,8 @@ func stampOf(info fs.FileInfo) fileStamp {
 	return fileStamp{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
 }
 
-// settled reports whether a later write is sure to change the stamp: on many
-// file systems two writes within one clock tick leave the same times.
+// settled reports whether a later write is sure to change the stamp: on many file systems
+// two writes within a clock tick leave the same times.
 func (s fileStamp) settled() bool {
 	return s != fileStamp{} && time.Since(time.Unix(s.ctime.Unix())) > 2*time.Second
 }
@@ -79,8 +79,8 @@ func list(path string) ([]string, error) {
 	return paths, nil
 }
 
-// read returns a file decoded, or as it was when it has not changed since; nil
-// for what is no file (any more).
+// read returns a file decoded, or as it was when it has not changed since; nil if it is not
+// a file (any more).
 func (s *Source) read(path string) (*file, error) {
 	old := s.files[path]
 	info, err := os.Stat(path)
@@ -162,8 +162,7 @@ func (f *file) decode(data []byte, d *decoder) {
 	}
 }
 
-// decoder returns a decoder for a file that passes over what is served
-// already.
+// decoder returns a decoder for a file that skips texts which are served already.
 func (s *Source) decoder(path string) *decoder {
 	known := make(map[uint64]Key, len(s.served))
 	for key, v := range s.served {

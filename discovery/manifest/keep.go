@@ -18,7 +18,7 @@ var errEmptied = errors.New("no manifest is there any more; to withdraw everythi
 
 // unfinished returns the file as it was last read where it is probably being
 // written: it was shortened in place, and has not been left alone for
-// Config.Shorter since. One that is written anew again and again never is: it is
+// Config.Shorter since. A file that is written again and again is never left alone: it is
 // read after ten times that. It returns nil where the file is to be read.
 func (s *Source) unfinished(old *file, now fileStamp) *file {
 	if old == nil || now.dev != old.accepted.dev || now.ino != old.accepted.ino || now.size >= old.accepted.size {
@@ -50,7 +50,7 @@ type unfinished struct {
 	anew  bool      // it has not only grown since then
 }
 
-// accept notes with which size f is taken at its word. A fault of the whole
+// accept notes the size with which f is accepted. A fault of the whole
 // file leaves the size that was expected before.
 func (f *file) accept(old *file) {
 	switch {
@@ -62,8 +62,7 @@ func (f *file) accept(old *file) {
 	}
 }
 
-// keepServedFile takes what the last report has about f into this one, and lets its
-// objects stay.
+// keepServedFile copies the last report's entries about f, and keeps the objects.
 func (r *round) keepServedFile(f *file) {
 	f.clean = false
 	for _, e := range r.s.applied.Errors {
@@ -79,8 +78,8 @@ func (r *round) keepServedFile(f *file) {
 	r.keepServed(f)
 }
 
-// becameEmpty reports whether the directory has lost all its files without any
-// sign that this is meant. A sign is the removal of its only file.
+// becameEmpty reports whether the directory has lost all files without any sign of intent.
+// A sign is the removal of the only file.
 func (s *Source) becameEmpty(found int) bool {
 	if found > 0 || len(s.files) == 0 || len(s.served) == 0 {
 		return false

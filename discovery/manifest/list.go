@@ -8,14 +8,13 @@ import (
 	"strings"
 )
 
-// units are what texts were decoded to, by the hash of the text: that of one
-// document, or of one item of a YAML List. Parsing YAML is by far the dearest
-// part of a load, so a unit that has not changed, and holds nothing but what
-// is served, is not parsed again.
+// units are the objects of decoded texts, by the hash of the text: that of a document, or
+// of an item of a YAML List. Parsing YAML is by far the most expensive part of a load, so
+// an unchanged unit, all of whose objects are served, is not parsed again.
 type units map[uint64][]object
 
-// unit returns what a text was decoded to in the file's last version, if all
-// of it is served now, and keeps it for the next. Else it is decoded; false is
+// unit returns the objects of a text in the file's last version, if all are served now, and
+// keeps them for the next. Else it is decoded; false is
 // decode's.
 func (d *decoder) unit(raw []byte, item int, decode func() ([]object, bool)) ([]object, bool) {
 	hash := maphash.Bytes(d.seed, raw)
@@ -50,8 +49,8 @@ func (d *decoder) current(o *object) bool {
 }
 
 // yamlList decodes a List in the form in which kubectl prints it, item by
-// item. It is false for any other text, and for one in which an item is not
-// YAML: then the document is to be parsed as a whole.
+// item. It is false for any other text, and if an item is not YAML: then the document must
+// be parsed as a whole.
 func (d *decoder) yamlList(doc document) ([]object, bool) {
 	head, items, ok := splitList(doc.raw)
 	if !ok {

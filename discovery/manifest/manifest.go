@@ -1,7 +1,7 @@
 // Package manifest is the discovery source that needs no cluster: Kubernetes
 // objects in YAML or JSON files, watched for change.
 //
-// It takes what `kubectl get -o yaml` (or -o json) prints: multi-document
+// It takes the output of `kubectl get -o yaml` (or -o json): multi-document
 // files and kind List of Service v1, EndpointSlice discovery.k8s.io/v1 and
 // v1beta1, Endpoints v1 and Node v1. Other kinds are skipped with a note. Of
 // a directory the files *.yaml, *.yml and *.json are read, in the order of
@@ -10,16 +10,16 @@
 // Nothing that is served is lost by a mistake. A document that cannot be
 // understood is reported with file, document, field and reason, and the
 // object that it describes stays as it was last served; where it is too
-// broken to tell which object that is, every object of its file that no other
+// broken to tell which object that is, every object of the file that no other
 // document of the file describes stays. All other documents apply. An object
 // that two documents describe is served as the first of them has it.
 //
-// A file should be replaced by renaming a complete one over it. A file that
+// A file should be replaced by renaming a complete file over it. A file that
 // is written in place is read once it has been left alone for a moment
 // (Config.Quiet), or for longer where it has become shorter (Config.Shorter),
-// and its contents are then taken at their word. A file that described objects
-// and has no document any more, and a directory that has lost its files, are
-// errors: everything that is served stays. See keep.go.
+// and then accepted. A file that described objects
+// and has no document any more, and a directory that has lost all files, are errors:
+// everything that is served stays. See keep.go.
 package manifest
 
 import (
@@ -50,7 +50,7 @@ type Config struct {
 	Quiet time.Duration
 	// Shorter is how long a file that has become shorter in place must
 	// have been left alone before it is read (default 40 times Quiet, 2 s):
-	// it may be half of the next one. A file that is written anew in a steady
+	// it may be half of the next version. A file that is written anew in a steady
 	// stream is read after ten times that.
 	Shorter time.Duration
 	// Poll is how often files are looked at without any notification, for
@@ -58,13 +58,13 @@ type Config struct {
 	Poll time.Duration
 }
 
-// Source reads manifests. Its methods may be called from any goroutine.
+// Source reads manifests. Methods may be called from any goroutine.
 type Source struct {
 	cfg    Config
 	reload chan struct{}
 
 	// loading is held while files are read and parsed, which may take
-	// seconds. It guards what belongs to that alone.
+	// seconds. It guards the fields for that alone.
 	loading sync.Mutex
 	seed    maphash.Seed
 	files   map[string]*file
@@ -72,7 +72,7 @@ type Source struct {
 	recheck time.Duration // until an unfinished file is to be looked at; 0: none
 	applied *Report       // of the last Load that could read the path
 
-	// mu guards the store and what others ask for. It is never held while
+	// mu guards the store and the fields that others read. It is never held while
 	// files are read.
 	mu     sync.Mutex
 	store  *discovery.Store
@@ -81,7 +81,7 @@ type Source struct {
 	node   discovery.Node
 }
 
-// served is what the store holds of an object, and where it is from.
+// served is the store's version of an object, with the file.
 type served struct {
 	file string
 	hash uint64
@@ -115,10 +115,10 @@ func New(cfg Config) *Source {
 	}
 }
 
-// Load reads what has changed since the last Load. The error is that of the
-// path as a whole (it does not exist, it cannot be listed, it has lost all its
-// files): everything stays as it was. The Report has it too, and what is wrong
-// with single files and documents.
+// Load reads the changes since the last Load. The error is that of the
+// path as a whole (it does not exist, it cannot be listed, it has lost all files):
+// everything stays as it was. The Report has it too, and the errors of single files and
+// documents.
 func (s *Source) Load() (*Report, error) {
 	s.loading.Lock()
 	defer s.loading.Unlock()
@@ -179,7 +179,7 @@ func (s *Source) LoadFiles(paths []string, stdin io.Reader) (*Report, error) {
 	return s.apply(files), nil
 }
 
-// Flush returns what has changed since the last Flush, nil for nothing.
+// Flush returns the changes since the last Flush, nil for none.
 func (s *Source) Flush() *discovery.Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,14 +206,14 @@ func (s *Source) Notes() []discovery.Note {
 	return s.store.Notes()
 }
 
-// Stats counts what is held and what was passed over.
+// Stats counts the held objects and the skipped objects.
 func (s *Source) Stats() discovery.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.store.Stats()
 }
 
-// Node is this node, with its labels as last handed out by Flush or Run.
+// Node is this node, with the labels as last handed out by Flush or Run.
 func (s *Source) Node() topology.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +242,7 @@ func (s *Source) Reload() {
 	}
 }
 
-// Report says what a Load found.
+// Report is the result of a Load.
 type Report struct {
 	Errors  []Error
 	Notes   []Note
@@ -259,8 +259,7 @@ func (r *Report) Err() error {
 	return errors.Join(errs...)
 }
 
-// Error is one thing that is wrong with a document, or with a file as a whole
-// (Document 0).
+// Error is an error of a document, or of a file as a whole (Document 0).
 type Error struct {
 	File     string
 	Document int // from 1, as the separators `---` count

@@ -7,21 +7,21 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of one file. They are far above what a real cluster prints and low
-// enough that refusing what exceeds them costs next to nothing.
+// Limits of a file. They are far above the output of a real cluster and low enough that a
+// refusal costs next to nothing.
 const (
 	// MaxFileBytes is the largest file that is read.
 	MaxFileBytes = 128 << 20
-	// MaxDocumentBytes is the largest YAML document that is parsed: YAML
-	// takes some twenty times its size in memory. JSON is bounded by
+	// MaxDocumentBytes is the largest YAML document that is parsed: YAML takes some twenty
+	// times the size in memory. JSON is bounded by
 	// MaxFileBytes alone.
 	MaxDocumentBytes = 32 << 20
-	// MaxFileErrors is how many malformed documents are reported of one
-	// file; with more than that it is taken not to be a manifest at all.
+	// MaxFileErrors is the number of malformed documents reported of a file; a file with
+	// more is taken not to be a manifest at all.
 	MaxFileErrors = 100
 )
 
-// document is one YAML document or JSON text of a file.
+// document is a YAML document or JSON text of a file.
 type document struct {
 	number int // from 1, as the separators count
 	line   int // of the file, where raw begins, from 1
@@ -77,8 +77,8 @@ func split(data []byte) ([]document, error) {
 	return docs, nil
 }
 
-// begins is the line of the file where the document's text begins: beside or
-// below its marker.
+// begins is the line of the file where the document's text begins: beside or below the
+// marker.
 func (d *document) begins() int {
 	line := d.line
 	for _, c := range d.raw {

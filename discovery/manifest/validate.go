@@ -15,7 +15,7 @@ import (
 )
 
 // The checks here are those which an API server makes before it stores an
-// object, as far as Weir reads the object: a manifest has not passed one.
+// object, as far as Weir reads the object: a manifest has not passed these.
 // They are worded as the API server words them.
 
 // Limits of the API (discovery.k8s.io/v1 types.go).
@@ -24,7 +24,7 @@ const (
 	maxSliceAddresses = 100
 )
 
-// maxObjectFaults bounds what is reported of one object.
+// maxObjectFaults bounds the errors reported of an object.
 const maxObjectFaults = 10
 
 // validate turns the API's error list into faults with prefix before every

@@ -16,9 +16,9 @@ import (
 	"github.com/weirlb/weir/discovery"
 )
 
-// Run reads the manifests, hands what they say to deliver, and does so again
-// after every change until ctx ends. deliver is called from one goroutine;
-// what changes while it runs is coalesced into its next call. The first call
+// Run reads the manifests, hands their objects to deliver, and does so again after every
+// change until ctx ends. deliver is called from a single goroutine; changes while it runs
+// are coalesced into the next call. The first call
 // comes as soon as the path could be read, also when it holds nothing, with
 // Synced set. Run returns nil when ctx ends.
 func (s *Source) Run(ctx context.Context, deliver func(*discovery.Update)) error {
@@ -89,7 +89,7 @@ func (s *Source) wait(ctx context.Context, w *watcher, poll, again <-chan time.T
 	}
 }
 
-// refresh loads and returns what is to be delivered, nil for nothing.
+// refresh loads and returns the Update to deliver, nil for none.
 func (s *Source) refresh() (*discovery.Update, error) {
 	old := s.Report()
 	report, err := s.Load()
@@ -111,9 +111,9 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// watcher tells when what a path stands for may have changed. It watches
+// watcher notices when the contents of a path may have changed. It watches
 // directories, never files: an editor or a ConfigMap volume replaces files,
-// and a watch would stay with the old one.
+// and a watch would stay with the old file.
 type watcher struct {
 	path string
 	log  *slog.Logger
@@ -212,12 +212,12 @@ func (w *watcher) arm() {
 		}
 		want[abs] = nil
 	}
-	// A directory that is moved takes its watch with it, or loses it.
+	// A directory that is moved keeps or loses the watch.
 	alive := w.fs.WatchList()
 	for dir, old := range w.dirs {
 		names, ok := want[dir]
 		if dev, ino := identity(dir); !ok || dev != old.dev || ino != old.ino || !slices.Contains(alive, dir) {
-			_ = w.fs.Remove(dir) // it may be gone with its directory
+			_ = w.fs.Remove(dir) // it may be gone with the directory
 			delete(w.dirs, dir)
 			continue
 		}
@@ -239,8 +239,8 @@ func (w *watcher) arm() {
 }
 
 // watchTargets adds to want every directory in which the meaning of path can change:
-// the one that holds it, those that hold a symbolic link on the way, and
-// where path does not exist the nearest one that does.
+// its directory, those that hold a symbolic link of the path, and where path does not exist
+// the nearest existing directory.
 func watchTargets(path string, want map[string]map[string]bool, depth int) {
 	const maxLinks = 40 // as the kernel's MAXSYMLINKS
 	interest := func(dir, name string) {

@@ -2,9 +2,9 @@
 // writes.
 //
 // It follows the slice controller's algorithm (KEP-752, "Distribution of
-// EndpointSlices"): what changes in a slice costs a write of that slice, sent
-// to every watcher, so endpoints that are new go where a write is due anyway,
-// else all into one slice with room for them, else into new slices. Slices
+// EndpointSlices"): a change in a slice costs a write of that slice, sent to every watcher,
+// so new endpoints go where a write is due anyway, else all into a slice with room for
+// them, else into new slices. Slices
 // are left partly empty rather than rewritten to be full.
 package slicepacker
 
@@ -31,15 +31,14 @@ type Options struct {
 	MaxPerSlice int
 }
 
-// Group is endpoints of one address type that have the same ports: what may
-// be in one slice.
+// Group is endpoints of the same address type and ports, which may share a slice.
 type Group struct {
 	AddressType discoveryv1.AddressType
 	Ports       []discoveryv1.EndpointPort
 	Endpoints   []discoveryv1.Endpoint
 }
 
-// Changes are the writes that make a Service's slices what they should be.
+// Changes are the writes that bring a Service's slices to the desired state.
 // Slices that are in none of the lists stay as they are.
 type Changes struct {
 	// Create have no name where none could be reused.
@@ -58,8 +57,8 @@ func (c *Changes) Writes() int { return len(c.Create) + len(c.Update) + len(c.De
 // the same if their addresses, hostname and target are; a desired endpoint
 // given twice counts once. Nothing that is given is written to.
 //
-// A slice that would be deleted is rather updated to be one that would be
-// created, where the address type (which is immutable) allows.
+// A slice that would be deleted is rather updated to replace a slice that would be created,
+// where the address type (which is immutable) allows.
 func Pack(prototype *discoveryv1.EndpointSlice, existing []*discoveryv1.EndpointSlice, groups []Group, opts Options) Changes {
 	most := opts.MaxPerSlice
 	if most <= 0 {
@@ -108,7 +107,7 @@ func combine(groups []Group) []Group {
 	return out
 }
 
-// packer packs one group.
+// packer packs a group.
 type packer struct {
 	Changes
 	prototype *discoveryv1.EndpointSlice
@@ -121,7 +120,7 @@ type packer struct {
 
 func (p *packer) pack(existing []*discoveryv1.EndpointSlice) {
 	p.keep(existing)
-	// Fill what is written anyway, the fullest first.
+	// Fill slices that are written anyway, the fullest first.
 	byLength := slices.Clone(p.Update)
 	slices.SortStableFunc(byLength, func(a, b *discoveryv1.EndpointSlice) int {
 		return cmp.Compare(len(b.Endpoints), len(a.Endpoints))
@@ -143,8 +142,8 @@ func (p *packer) pack(existing []*discoveryv1.EndpointSlice) {
 	}
 }
 
-// keep sorts existing slices into those that change, go and stay, and leaves
-// in pending what none of them has.
+// keep sorts existing slices into those that change, go and stay, and leaves in pending the
+// endpoints that none of them has.
 func (p *packer) keep(existing []*discoveryv1.EndpointSlice) {
 	desired := make(map[endpointKey]*discoveryv1.Endpoint, len(p.group.Endpoints))
 	order := make([]endpointKey, 0, len(p.group.Endpoints))
@@ -197,8 +196,8 @@ func (p *packer) fill(s *discoveryv1.EndpointSlice) {
 }
 
 // roomiest takes out the unchanged slice that all that is pending fits into
-// and that it leaves the fullest, nil if there is none: one write either way,
-// but one slice less.
+// and that it leaves the fullest, nil if there is none: the same number of writes, but
+// fewer slices.
 func (p *packer) roomiest() *discoveryv1.EndpointSlice {
 	best := -1
 	for i, s := range p.unchanged {

@@ -1,16 +1,16 @@
-// Command kubeenv is a Kubernetes control plane for tests, in one process:
+// Command kubeenv is a Kubernetes control plane for tests, in a single process:
 // embedded etcd, the real kube-apiserver, and those real controllers that
 // make and clean up EndpointSlices.
 //
 //	kubeenv -dir DIR [-port N] [-authz RBAC] [-batch 1s] ...
 //
-// When the API server is ready it prints one line of JSON
+// When the API server is ready it prints a line of JSON
 //
 //	{"kubeconfig":"DIR/kubeconfig","server":"https://127.0.0.1:N","pid":1,"seconds":1.7}
 //
-// and serves until its standard input is closed, so that it dies with the
+// and serves until standard input is closed, so that it dies with the
 // test that started it. It then exits at once, without any shutdown: the API
-// server would wait a minute for its watchers. The state in DIR is complete
+// server would wait a minute for watchers. The state in DIR is complete
 // all the same; started again with the same -dir and -port it carries on.
 //
 // There is no scheduler, no kubelet and no service account admission: a test
@@ -117,7 +117,7 @@ func run(o options) error {
 	return <-failed
 }
 
-// freePort asks the kernel for a port of its choice.
+// freePort asks the kernel for a free port.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

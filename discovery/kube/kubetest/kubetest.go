@@ -51,7 +51,7 @@ type Cluster struct {
 	in   io.Closer
 }
 
-// startTimeout is for a busy machine: it takes 2 seconds on an idle one.
+// startTimeout is for a busy machine: a start takes 2 seconds on an idle machine.
 const startTimeout = 5 * time.Minute
 
 // Require is a Cluster for this test alone. Without KUBEENV_BIN the test is
@@ -112,7 +112,7 @@ func (c *Cluster) start() error {
 	defer log.Close()
 	c.cmd = exec.Command(os.Getenv("KUBEENV_BIN"), args...)
 	c.cmd.Stderr = log
-	// It ends when its standard input does, that is with this process.
+	// It ends at the end of standard input, that is with this process.
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (c *Cluster) start() error {
 	return nil
 }
 
-// Stop kills the control plane; its state stays.
+// Stop kills the control plane; the state stays.
 func (c *Cluster) Stop() {
 	if c.cmd == nil || c.cmd.Process == nil {
 		return
@@ -158,7 +158,7 @@ func (c *Cluster) Stop() {
 	c.cmd = nil
 }
 
-// Restart starts the control plane again where it was, with its state.
+// Restart starts the control plane again at the same address, with the same state.
 func (c *Cluster) Restart() error { return c.start() }
 
 // Port is the API server's port on 127.0.0.1.
@@ -166,7 +166,7 @@ func (c *Cluster) Port() string { return c.port }
 
 func (c *Cluster) logFile() string { return filepath.Join(c.dir, "kubeenv.log") }
 
-// LogTail is the end of what the control plane logged.
+// LogTail is the end of the control plane's log.
 func (c *Cluster) LogTail(lines int) string {
 	b, err := os.ReadFile(c.logFile())
 	if err != nil {

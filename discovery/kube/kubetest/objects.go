@@ -16,12 +16,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Within is how long anything may take that takes milliseconds on an idle
-// machine; tests share the machine with a whole control plane, and often with more. The
-// slice controller backs off for seconds when it finds its own cache stale.
+// Within is the time limit of steps that take milliseconds on an idle machine; tests
+// share the machine with a whole control plane, and often with more. The slice controller
+// backs off for seconds when it finds a stale cache.
 const Within = 90 * time.Second
 
-// Site makes objects in a namespace of its own.
+// Site makes objects in a new namespace.
 type Site struct {
 	Client    kubernetes.Interface
 	Namespace string
@@ -60,7 +60,7 @@ func (s *Site) Node(name, zone string, addr netip.Addr) *corev1.Node {
 type PodSpec struct {
 	Name, Node string
 	Labels     map[string]string
-	Addresses  []netip.Addr // first the primary one
+	Addresses  []netip.Addr // the primary address first
 	Grace      int64        // terminationGracePeriodSeconds; 0: 30
 }
 
@@ -86,7 +86,7 @@ func (s *Site) RunPod(p PodSpec) {
 	s.patchStatus(p.Name, status)
 }
 
-// SetReady does what a readiness probe does.
+// SetReady acts as a readiness probe.
 func (s *Site) SetReady(pod string, ready bool) {
 	s.t.Helper()
 	s.patchStatus(pod, corev1.PodStatus{Conditions: readiness(ready)})
@@ -131,7 +131,7 @@ func (s *Site) Remove(pod string) {
 	}
 }
 
-// Service creates a Service after edit has had its way with it.
+// Service creates a Service after edit has changed it.
 func (s *Site) Service(name string, edit func(*corev1.Service)) *corev1.Service {
 	s.t.Helper()
 	svc := &corev1.Service{
