@@ -217,6 +217,8 @@ func (x *crossing) forge(rt *rapid.T) (wire, bool) {
 	switch {
 	case span(g.seq-to.want) < 4 || span(g.seq-own) < 4 || span(g.seq-from.next) < 4: // he knows it
 		return g, false
+	case g.has(flagACK) && int32(g.ack-from.want) > 0 && int32(g.ack-to.next) <= 0:
+		return g, false // the receiver takes it: the ends no longer agree on what has arrived
 	case g.flags == flagFIN|flagACK: // one that is near is allowed
 		return g, to.phase == talking
 	case g.has(flagACK) && !g.has(flagRST) && span(g.seq-own)*span(g.ack-other) <= nearby:
