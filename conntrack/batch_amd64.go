@@ -8,8 +8,8 @@ package conntrack
 //go:noescape
 func prefetchBuckets(first *bucket, buckets uint64, h *uint64, n int)
 
-// prefetchFlows asks for the entry of each of n Refs, and for its connection. A Ref
-// that is none does no harm.
+// prefetchFlows asks for the entry of each of n Refs, and for its connection. A Ref of 0
+// does no harm.
 //
 //go:noescape
 func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int)

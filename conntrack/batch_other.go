@@ -8,8 +8,8 @@ import (
 )
 
 // Without a prefetch instruction a load does most of the same: the processor goes
-// on with the next of the batch while it waits. The race detector needs these too:
-// it cannot see an assembly function read what another goroutine has published.
+// on with the next of the batch while it waits. The race detector needs these too: it
+// cannot see an assembly function read memory that another goroutine has published.
 
 func prefetchBuckets(first *bucket, buckets uint64, h *uint64, n int) {
 	all := unsafe.Slice(first, buckets)

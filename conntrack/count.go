@@ -9,7 +9,7 @@ import "sync/atomic"
 // read after Close too. Numbers beyond the last are not counted.
 type flowCounts []atomic.Uint64
 
-// What one connection adds.
+// The amounts that a connection adds.
 const (
 	countFlow     = 1
 	countHalfOpen = 1

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// NewFlow is what Create needs to know of a new connection.
+// NewFlow describes a new connection for Create.
 type NewFlow struct {
 	Client     Key            // of the packet as received: client to frontend
 	Endpoint   netip.AddrPort // where it goes
@@ -33,15 +33,15 @@ type NewFlow struct {
 	prefetched prefetched
 }
 
-// Outcome is what came of a Create.
+// Outcome is the result of a Create.
 type Outcome uint8
 
 // Outcomes.
 const (
 	Created Outcome = iota
 	// Existed: the tuple has a connection, perhaps since a moment ago by another
-	// worker. The Ref is its entry; it is not a forward one if the client's tuple
-	// is that of an endpoint's answer.
+	// worker. The Ref is its entry, which is a reverse entry if the client's tuple is that
+	// of an endpoint's answer.
 	Existed
 	// NoPort: every port of the range is in use towards this endpoint by a flow that
 	// is neither half open nor idle and only once answered, or the endpoint would not
@@ -66,7 +66,7 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 	if !f.prefetched.valid {
 		w.Prefetch(f, t.Hash(&f.Client))
 	}
-	f.prefetched.valid = false // what it was made from may change
+	f.prefetched.valid = false // its sources may change
 	h := f.prefetched.hash
 	if r := t.find(h, &f.Client); r != 0 {
 		w.count.existed.Add(1)
@@ -108,8 +108,8 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 	return 0, NoPort
 }
 
-// linkForward makes the connection known by its forward entry, or gives way to
-// one that another worker made of the same packet's tuple.
+// linkForward makes the connection known by the forward entry, or gives way to a connection
+// that another worker made of the same packet's tuple.
 func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 	t := w.t
 	r, result := t.insert(h, forwardRef(conn), true)
@@ -133,8 +133,8 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 	return 0, Full
 }
 
-// write fills a connection that nobody sees: all but the SNAT port and what
-// depends on it. It reports false if f makes no sense.
+// write fills a connection that is not yet visible: all but the SNAT port and the words
+// that depend on it. It reports false if f makes no sense.
 func (t *Table) write(conn uint32, f *NewFlow) bool {
 	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
 	*fw = Entry{Key: f.Client, Mode: f.Mode}
@@ -154,7 +154,7 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 		rv.Flags = FlagWatched
 	}
 	c := &t.conns[conn]
-	// What makes the entries known orders these.
+	// The publication of the entries orders these stores.
 	storeRelaxed64(&c.Adj[0], 0)
 	storeRelaxed64(&c.Adj[1], 0)
 	storeRelaxed(&c.Mark, 0)

@@ -1,7 +1,7 @@
 // Package conntrack is Weir's flow table: one table of fixed size, outside the
 // Go heap and without pointers, that all workers share.
 //
-// # What is in it
+// # Contents
 //
 // A connection is a [Conn] (64 bytes of words that change: state, last seen,
 // adjacencies) and two entries of 64 bytes that never change once published:
@@ -21,34 +21,34 @@
 // this bucket and found it full. A slot holds a tag of 8 bits and a word: the Ref, and
 // whether the entry is live. A look-up compares all tags of the first bucket at once
 // and goes on to the next only while that count is not zero: there are
-// no tombstones, nothing moves, and nearly every look-up, hit or miss, reads
-// one bucket. One look-up in thirty meets the tag of another key, and compares the key
+// no tombstones, nothing moves, and nearly every look-up, hit or miss, reads a single
+// bucket. One look-up in thirty meets the tag of another key, and compares the key
 // of that entry too.
 //
-// # Who may do what
+// # Concurrency
 //
-// Each worker goroutine has a [Worker] of its own and is the only one to call
-// its methods; control goroutines use the methods of [Table]. Nothing takes a
-// lock or allocates on a worker's path.
+// Each worker goroutine has its own [Worker] and is the only caller of the methods;
+// control goroutines use the methods of [Table]. Nothing takes a lock or allocates on a
+// worker's path.
 //
 // Insertion is unique without a lock. A slot is first placed as pending; its
 // owner then reads every slot where the key may be. It gives way to a live
 // entry and to a pending one at a lower position, kills a pending one at a
 // higher position, and at last makes its own live by compare-and-swap, which
-// fails if it was killed in turn. Of two that insert the same key each places
-// before it reads, so at least one sees the other; never do both go live.
+// fails if another worker killed it in turn. Of two workers that insert the same key each
+// places before it reads, so at least one sees the other's slot; never do both go live.
 // The slot's word carries all of this. Its tag only saves look-ups other entries' keys:
 // the owner alone writes it, while the slot is not live.
 //
 // # Ageing and eviction
 //
 // The workers age the table themselves ([Worker.Age]): a look at every connection
-// takes four seconds, 16 with 16 million of them, and what is due of it in a tick
-// they take in short stretches, whoever comes first. So no worker has a part of its
-// own that nobody ages while it sleeps, and none spends more than a few microseconds
-// at a time, two more for every 16 connections that it makes. [Table.Run] looks at
-// what they have left for two seconds. A connection thus goes between its timeout
-// and, with workers that keep up, a turn later.
+// takes four seconds, 16 with 16 million of them, and they divide the part that is due in a
+// tick in short stretches, first come, first served. So no part of the table waits for a
+// sleeping worker, and no worker spends more than a few microseconds
+// at a time, two more for every 16 connections that it makes. [Table.Run] looks at parts
+// that are left for two seconds. A connection thus goes between its timeout and, with
+// workers that keep up, a turn later.
 //
 // When free connections run short, before there are none, a hand goes round the
 // table and takes of each stretch those that go first (see evictionClass):

@@ -48,16 +48,16 @@ func oneWay(m Mode) bool { return m.DSR() }
 // may differ from the key's.
 const FlagOuter6 = 1
 
-// FlagWatched on the reverse entry of a translated flow says that the caller wants
-// to see what the endpoint answers (see [NewFlow.Watched]).
+// FlagWatched on the reverse entry of a translated flow says that the caller wants to see
+// the endpoint's answers (see [NewFlow.Watched]).
 const FlagWatched = 2
 
-// Entry is one direction of a connection: its key and all that is needed to
-// rewrite a packet that matches it, in one cache line. It is immutable while a
+// Entry is a direction of a connection: the key and everything needed to rewrite a packet
+// that matches it, in a cache line. It is immutable while a
 // look-up can return it.
 //
 // The new addresses of an IPv6 packet are not in it but in the entry of the other
-// direction, which lies next to it: they are that one's key, see [Table.NewAddrs6].
+// direction, which lies next to it: they are the key of that entry, see [Table.NewAddrs6].
 //
 // In the modes without translation NewPorts are the packet's own, the deltas are
 // 0, and the addresses are those of the outer header or, for ModeL2DSR, the
@@ -147,11 +147,12 @@ func fold16(s uint64) uint16 {
 	return uint16(s>>16 + s)
 }
 
-// Conn holds the words of a connection that change, one cache line of its own.
+// Conn holds the words of a connection that change, in a separate cache line.
 // All access is atomic.
 type Conn struct {
-	// Adj is the way out per direction (0 forward, 1 reverse): adjacency index |
-	// MTU of the route<<16 | route epoch<<32. It is the caller's; 0 at creation and after adoption.
+	// Adj is the next hop per direction (0 forward, 1 reverse): adjacency index |
+	// MTU of the route<<16 | route epoch<<32. It is the caller's; 0 at creation and after
+	// adoption.
 	Adj      [2]uint64
 	state    uint32 // see the bits in tcp.go; published is the last to be set
 	lastSeen uint32 // tick
@@ -162,12 +163,13 @@ type Conn struct {
 	created    uint32 // tick
 	// Mark is the caller's; 0 at creation. It survives adoption.
 	Mark uint32
-	// Sequence numbers of TCP: the one after the last that each side is known to have
-	// sent. While the connection is established they are sampled, see Sample. After a FIN they are the one after it.
+	// Sequence numbers of TCP: the next number after the last that each side is known to
+	// have sent. While the connection is established they are sampled, see Sample. After a
+	// FIN they are the number after it.
 	clientNext   uint32
 	endpointNext uint32
-	// extra is a timestamp of the client's or the number after a SYN of its, see the
-	// bits of state. Of SCTP clientNext and extra are the tags, see nextSCTP.
+	// extra is a timestamp of the client or the number after a SYN, see the bits of
+	// state. Of SCTP clientNext and extra are the tags, see nextSCTP.
 	extra uint32
 
 	// Links of the free and limbo lists: conn number + 1. Words of their own,
@@ -205,11 +207,12 @@ func (c *Conn) Touch(tick uint32) {
 	}
 }
 
-// Steady reports whether a packet of direction dir (0 forward, 1 reverse) changes
-// nothing about the connection but when it was last seen: one of an established TCP
-// connection, provided that it carries neither SYN, FIN nor RST, or one of a UDP flow
-// whose state it cannot move. [Table.TrackTCP] and [Table.TrackUDP] need not be called
-// then, only Touch and, once per tick and at each [Milestone], [Conn.Sample]. A mode without a reverse direction has other rules.
+// Steady reports whether a packet of direction dir (0 forward, 1 reverse) changes nothing
+// about the connection but the time of the last packet: a packet of an established TCP
+// connection without SYN, FIN and RST, or of a UDP flow whose state it cannot move.
+// [Table.TrackTCP] and [Table.TrackUDP] need not be called then, only Touch and, once per
+// tick and at each [Milestone], [Conn.Sample]. A mode without a reverse direction has
+// other rules.
 func (c *Conn) Steady(dir uint32) bool {
 	return steady[dir&1]>>(atomic.LoadUint32(&c.state)&(stateMask|slow))&1 != 0
 }

@@ -6,7 +6,7 @@ import "sync/atomic"
 // that. In each tick a 64th of the table is due, but not more than mostDue: beyond 4
 // million connections a turn takes longer, 16 seconds with 16 million. An idle worker,
 // to whose caches all of it is new, spends 1.2 per cent of a core on that (12 ns each).
-// What is due the workers divide among them.
+// The workers divide the due part among them.
 const (
 	turnTicks = 4 * TicksPerSecond
 	mostDue   = 1 << 16
@@ -32,7 +32,7 @@ type turn struct {
 	census [numStates]atomic.Uint32 // of this turn, so far
 }
 
-// stretch is what one worker has taken and not looked at yet.
+// stretch is the part that a worker has taken and not looked at yet.
 type stretch struct {
 	next, end uint32
 	census    [numStates]uint32
@@ -46,7 +46,7 @@ type stretch struct {
 // look at: a worker without packets goes on, with a Quiesce after each, until there
 // is not.
 //
-// Who is asleep or stuck leaves its part to the others, but for the rest of a
+// A worker that is asleep or stuck leaves its part to the others, but for the rest of a
 // stretch, which is looked at in the next turn.
 func (w *Worker) Age(tick uint32) bool {
 	made := w.count.created.Load()
@@ -169,8 +169,9 @@ func (t *Table) patience(c *Conn, s uint32) uint32 {
 }
 
 // timeout is after how many ticks without a packet a connection in state word s
-// is forgotten. Of one whose endpoint is not heard the end may have been missed,
-// and forgetting it does no harm: its next packet makes it anew. One that may be dead
+// is forgotten. Where the endpoint is not heard the end may have been missed, and
+// forgetting does no harm: the next packet makes the connection anew. A connection that may
+// be dead
 // (see mayBeDead) is kept for as long as a live one can be silent.
 func (t *Table) timeout(s uint32) uint32 {
 	d := t.timeouts[s&stateMask]
@@ -183,6 +184,6 @@ func (t *Table) timeout(s uint32) uint32 {
 	return min(d, oneSided)
 }
 
-// oneSided is just above what RFC 5382 REQ-5 asks for, 2 h 4 min: TCP keeps
+// oneSided is just above the 2 h 4 min of RFC 5382 REQ-5: TCP keeps
 // connections alive every two hours.
 const oneSided = (2*60 + 5) * 60 * TicksPerSecond

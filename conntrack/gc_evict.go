@@ -2,14 +2,14 @@ package conntrack
 
 import "sync/atomic"
 
-// evict makes room when free connections run short. A hand goes round the table. Of
-// the connections that it passes in one call, those of the lowest eviction class go
-// first: within a class the first passed. New connections take the numbers behind
+// evict makes room when free connections run short. A hand goes round the table. Of the
+// connections that it passes in a call, those of the lowest eviction class go first: within
+// a class the first passed. New connections take the numbers behind
 // the hand, so that these are about a turn old. When two turns found nothing the
 // hand rests.
 //
-// What it takes can be used again only after every worker has passed a batch,
-// which is why it begins before the last one is gone.
+// Evicted connections can be used again only after every worker has passed a batch.
+// Eviction therefore begins before the last free connection is gone.
 func (w *Worker) evict(tick uint32) {
 	t := w.t
 	bound := t.bound.Load()
@@ -32,8 +32,8 @@ func (w *Worker) evict(tick uint32) {
 	}
 }
 
-// mayEvict bounds what refusing costs: one eviction for as many attempts as it makes
-// room for, but at least one per tick.
+// mayEvict bounds the cost of refusing: an eviction for as many attempts as it makes room
+// for, but at least once per tick.
 func (w *Worker) mayEvict(tick uint32) bool {
 	made := w.count.created.Load() + w.count.full.Load()
 	if made-w.evictedAt < uint64(w.t.block) && w.evictTick == tick {

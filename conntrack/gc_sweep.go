@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// In a tick Run looks for late workers at one in lateShare of all connections, a turn
+// In a tick Run looks for late workers at 1 in lateShare of all connections, a turn
 // in a second, or at lateLeast.
 const (
 	lateShare = TicksPerSecond
 	lateLeast = 4096
 )
 
-// Run is the table's control goroutine, until ctx ends. It notes the time for who
-// adopts the table, frees what control goroutines have deleted, and ages what
-// workers have left for two seconds: all of them stuck, or too few for their rounds
+// Run is the table's control goroutine, until ctx ends. It notes the time for the process
+// that adopts the table, frees connections that control goroutines have deleted, and ages
+// those that workers have left for two seconds: all of them stuck, or too few for their rounds
 // to suffice.
 func (t *Table) Run(ctx context.Context) {
 	collapsed := make(chan struct{})
@@ -36,8 +36,9 @@ func (t *Table) Run(ctx context.Context) {
 }
 
 // Sweep looks at the next budget connections whether or not they are due, at most
-// once at each, deletes those that have expired at tick, and frees what no worker can
-// see any more. It returns how many expired. Workers may be ageing at the same time.
+// once at each, deletes those that have expired at tick, and frees connections that no
+// worker can see any more. It returns how many expired. Workers may be ageing at the same
+// time.
 func (t *Table) Sweep(tick uint32, budget int) int {
 	return t.sweep(tick, allDue, min(budget, int(t.bound.Load())))
 }

@@ -113,8 +113,8 @@ const (
 )
 
 // insert links entry r under its key, whose hash is h. It returns exists and the
-// live entry when the key is there already; with wait false a pending one counts
-// too and the Ref may be 0. If it did not return inserted other workers may all
+// live entry when the key is there already; with wait false a pending entry counts too and
+// the Ref may be 0. If it did not return inserted other workers may all
 // the same be reading the entry: it must be retired, not rewritten.
 func (t *Table) insert(h uint64, r Ref, wait bool) (Ref, insertResult) {
 	for {
@@ -144,10 +144,10 @@ func (t *Table) insert(h uint64, r Ref, wait bool) (Ref, insertResult) {
 type rival struct {
 	ref     Ref
 	at      place
-	pending uint32 // its slot word if it is pending, 0 if it is live
+	pending uint32 // the slot word if pending, 0 if live
 }
 
-// place puts r as pending into the first free slot of its probe sequence.
+// place puts r as pending into the first free slot of the probe sequence.
 func (t *Table) place(h uint64, r Ref) (place, bool) {
 	for probe := uint32(0); probe < maxProbes; probe++ {
 		b := t.bucketAt(h, probe)
@@ -258,8 +258,8 @@ type linkedAt struct {
 	at   place
 }
 
-// remove unlinks live entry r. Supersede and the claimant of the connection may do
-// so at the same time: the one whose compare-and-swap succeeds takes the entry out.
+// remove unlinks live entry r. Supersede and the claimant of the connection may do so at
+// the same time: the entry is removed by the successful compare-and-swap.
 func (t *Table) remove(r Ref) { t.withdraw(t.locate(r)) }
 
 // locate returns where live entry r is linked.

@@ -14,7 +14,7 @@ const (
 	ProtoSCTP = 132
 )
 
-// Key is one direction of a connection as raw words: little-endian loads of the
+// Key is a direction of a connection as raw words: little-endian loads of the
 // packet's bytes, which stay in network order.
 //
 //	IPv4: W[0] = the 8 bytes at ip+12 (source, destination), W[1..3] = 0
@@ -23,8 +23,8 @@ const (
 type Key struct{ W [5]uint64 }
 
 // MakeKey returns the key of a packet from src to dst. An IPv4-mapped IPv6
-// address is taken as IPv4. It returns the zero Key, which no packet has, when
-// the two are not of one family.
+// address is taken as IPv4. It returns the zero Key, which no packet has, when the families
+// of the two differ.
 func MakeKey(src, dst netip.AddrPort, proto uint8) Key {
 	s, d := src.Addr().Unmap(), dst.Addr().Unmap()
 	ports := uint64(bits.ReverseBytes16(src.Port())) | uint64(bits.ReverseBytes16(dst.Port()))<<16 | uint64(proto)<<32
@@ -118,7 +118,7 @@ func (t *Table) Hash(k *Key) uint64 {
 	return hi ^ lo
 }
 
-// Hash4 is [Table.Hash] of an IPv4 key: its words 0 and 4.
+// Hash4 is [Table.Hash] of an IPv4 key with words 0 and 4.
 func (t *Table) Hash4(w0, w4 uint64) uint64 {
 	hi, lo := bits.Mul64(w0^t.seed[0], w4^t.seed[1])
 	hi, lo = bits.Mul64(hi^lo^t.seed[2], t.seed[3])

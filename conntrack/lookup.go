@@ -5,8 +5,8 @@ package conntrack
 func (w *Worker) Lookup(h uint64, k *Key) Ref { return w.t.find(h, k) }
 
 // LookupBatch looks up h[i], k[i] for every i of out. It is [Worker.PrefetchBuckets],
-// [Worker.Candidates] and [Worker.Confirm]; who has something else to do in between
-// calls these.
+// [Worker.Candidates] and [Worker.Confirm]; a caller with other work in between calls
+// these.
 func (w *Worker) LookupBatch(h []uint64, k []Key, out []Ref) {
 	w.PrefetchBuckets(h[:len(out)])
 	w.Candidates(h, out)
@@ -24,7 +24,7 @@ func (w *Worker) PrefetchBuckets(h []uint64) {
 }
 
 // Candidates finds the entries that may be those of the hashes, and asks for the cache
-// lines of these and of their connections. What it leaves in out is for Confirm.
+// lines of these and of their connections. The values left in out are for Confirm.
 func (w *Worker) Candidates(h []uint64, out []Ref) {
 	n := len(out)
 	if n == 0 {
@@ -36,7 +36,7 @@ func (w *Worker) Candidates(h []uint64, out []Ref) {
 	prefetchFlows(&t.entries[0], &t.conns[0], &out[0], n)
 }
 
-// Confirm turns what Candidates has left into the entries of the keys, or 0.
+// Confirm turns the results of Candidates into the entries of the keys, or 0.
 func (w *Worker) Confirm(h []uint64, k []Key, out []Ref) {
 	t := w.t
 	h, k = h[:len(out)], k[:len(out)]
@@ -48,7 +48,7 @@ func (w *Worker) Confirm(h []uint64, k []Key, out []Ref) {
 	}
 }
 
-// Confirmed is Confirm of one key: it returns the entry of k, whose Hash is h and for
+// Confirmed is Confirm of a single key: it returns the entry of k, whose Hash is h and for
 // which Candidates has left r, or 0.
 func (w *Worker) Confirmed(h uint64, k *Key, r Ref) Ref {
 	t := w.t

@@ -61,8 +61,8 @@ func (m memory) meminfo(field string) (int64, error) {
 const unlimited = int64(1) << 62
 
 // cgroupLimit returns the tightest memory limit of this process's control groups
-// (v2, and the memory controller of v1) up to the root. What cannot be read does
-// not limit.
+// (v2, and the memory controller of v1) up to the root. A file that cannot be read does not
+// limit.
 func (m memory) cgroupLimit() int64 {
 	b, err := os.ReadFile(filepath.Join(m.root, "proc/self/cgroup"))
 	if err != nil {

@@ -21,7 +21,7 @@ const (
 	hugePage   = 2 << 20
 )
 
-// The sizes are part of the file's layout and of what a packet costs.
+// The sizes are part of the file's layout and of a packet's cost.
 var (
 	_ [64]byte = [unsafe.Sizeof(Conn{})]byte{}
 	_ [64]byte = [unsafe.Sizeof(Entry{})]byte{}
@@ -42,7 +42,7 @@ type header struct {
 	LastWall int64
 }
 
-// shape is what two processes must agree upon to share a file.
+// shape has the properties that two processes must agree upon to share a file.
 type shape struct {
 	Magic     [8]byte
 	Version   uint32
@@ -103,10 +103,10 @@ func align(offset, size int64) int64 {
 // private is the size of the mapped memory that is not in the file: the index.
 func (p plan) private() int64 { return p.buckets * bucketSize }
 
-// bytesPerFlow is what one connection takes in all, rounded up.
+// bytesPerFlow is the memory of a connection in all, rounded up.
 const bytesPerFlow = connSize + 2*entrySize + 2*bucketSize*10/(slotsPerBucket*6) + 1
 
-// viewFile lays the parts in the file over its memory.
+// viewFile lays the parts in the file over the mapping.
 func (t *Table) viewFile(file []byte, p plan, maxFlows int64) {
 	t.head = (*header)(unsafe.Pointer(&file[0]))
 	t.cursors = unsafe.Slice((*cursor)(unsafe.Pointer(&file[p.cursors])), cursorCount)

@@ -20,7 +20,7 @@ type mapping struct {
 	fileSize int64
 }
 
-// area is one reservation of address space.
+// area is a reservation of address space.
 type area struct {
 	base unsafe.Pointer
 	size uintptr
@@ -60,8 +60,8 @@ func populate(b []byte) error {
 }
 
 // populateHuge gives a fresh file huge pages, whatever the tmpfs's own setting, where
-// the kernel can (6.1): of each it touches the first small page and has that one
-// collapsed with the 511 holes behind it. That takes less time than to touch all the
+// the kernel can (6.1): of each it touches the first small page and has it collapsed with
+// the 511 holes behind it. That takes less time than to touch all the
 // small ones. Where a huge page cannot be had the holes stay, for populate.
 func populateHuge(b []byte) {
 	page := unix.Getpagesize()
@@ -75,7 +75,7 @@ func populateHuge(b []byte) {
 	}
 }
 
-// allocate gives the file all its room now, so that a write never faults later.
+// allocate reserves all blocks of the file now, so that a write never faults later.
 func allocate(f *os.File, size int64) error {
 	err := unix.Fallocate(int(f.Fd()), 0, 0, size)
 	for errors.Is(err, unix.EINTR) {
@@ -90,7 +90,7 @@ func allocate(f *os.File, size int64) error {
 // collapseStep is how much collapse asks for at once, for Run to end soon.
 const collapseStep = 16 * hugePage
 
-// collapse brings what populateHuge could not, or an earlier process did not, into
+// collapse brings pages that populateHuge could not, or an earlier process did not, into
 // huge pages: look-ups in a million flows take a quarter less time. It copies the
 // small ones, at about 3 s per GB, so it is not done before packets flow, and is done
 // once: an adopted file has them.

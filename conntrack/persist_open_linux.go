@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// Config says what table to open.
+// Config describes the table to open.
 type Config struct {
 	// Path is the file that holds the table and is adopted by the next process. It
 	// belongs on a tmpfs such as /run: on a disk the kernel writes it back all the
@@ -29,31 +29,31 @@ type Config struct {
 	Timeouts     Timeouts
 }
 
-// ErrInUse is what Open returns when another process has the file.
+// ErrInUse is the error of Open when another process has the file.
 var ErrInUse = errors.New("in use by another process")
 
-// Adoption says what Open did with a file that was there.
+// Adoption reports how Open treated an existing file.
 type Adoption struct {
 	Adopted   bool
 	Flows     int    // connections taken over
 	Discarded int    // connections dropped: they made no sense, or there was no room
-	Resized   int    // size of the old table if it had another one, else 0
-	SetAside  string // where a file went that could not be adopted, "" if none
+	Resized   int    // size of the old table if that differed, else 0
+	SetAside  string // new name of a file that could not be adopted, "" if none
 	Reason    string // why it could not
 }
 
 // Adopted reports whether the table carries on from an earlier process.
 func (t *Table) Adopted() bool { return t.adopted.Adopted }
 
-// Adoption returns what Open found.
+// Adoption reports how Open treated an existing file.
 func (t *Table) Adoption() Adoption { return t.adopted }
 
 // setAsideKeep is how much of a file that is set aside is kept to be looked at:
 // the rest would take memory for nothing.
 const setAsideKeep = 64 << 10
 
-// Open makes a table, or adopts the one that a process before left in
-// Config.Path, however that process ended. A file that cannot be adopted is set
+// Open makes a table, or adopts the table that an earlier process left in Config.Path,
+// however that process ended. A file that cannot be adopted is set
 // aside as Path+".bad". All memory is allocated now: an error here, never a fault
 // later.
 func Open(cfg Config) (*Table, error) {
@@ -110,8 +110,8 @@ func (t *Table) open(cfg Config) error {
 	return t.adopt()
 }
 
-// chooseFlows returns the number of connections. The automatic one differs a little
-// from start to start; that is no reason to copy a table of about that size.
+// chooseFlows returns the number of connections. The automatic number differs a little from
+// start to start; that is no reason to copy a table of about that size.
 func chooseFlows(cfg Config, old *shape) (int64, error) {
 	if cfg.MaxFlows != 0 {
 		return int64(min(cfg.MaxFlows, mostFlows-1)), nil // a slot holds a Ref of 31 bits
@@ -136,7 +136,7 @@ func maxEndpoints(cfg Config) int64 {
 	return int64(cfg.MaxEndpoints)
 }
 
-// take opens and locks the file. It returns its shape, or nil if it is new.
+// take opens and locks the file. It returns the file's shape, or nil for a new file.
 func (t *Table) take(path string) (*shape, error) {
 	if path == "" {
 		return nil, nil // anonymous memory
@@ -201,7 +201,7 @@ func (s *shape) mismatch() string {
 	return ""
 }
 
-// setAside renames the file, keeps its beginning, and begins a new one.
+// setAside renames the file, keeps the first part, and begins a new file.
 func (t *Table) setAside(path, why string) error {
 	bad := path + ".bad"
 	if err := os.Rename(path, bad); err != nil {
@@ -251,8 +251,8 @@ func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	return nil
 }
 
-// mapShared maps the file, and gives a new one all its room, in huge pages as far as
-// they can be had.
+// mapShared maps the file, and allocates all blocks of a new file, in huge pages where
+// possible.
 func (t *Table) mapShared(p plan, maxFlows int64, fresh bool) (err error) {
 	fd := -1
 	if t.mem.file != nil {
@@ -345,8 +345,8 @@ func (t *Table) Close() error {
 	return t.mem.close()
 }
 
-// takeHandles takes all control handles, or none: who holds one may need another to
-// get done.
+// takeHandles takes all control handles, or none: the holder of a handle may need another
+// to finish.
 func (t *Table) takeHandles() bool {
 	var taken []*Worker
 	for range controlHandles {

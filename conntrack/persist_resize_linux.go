@@ -50,7 +50,7 @@ func (t *Table) resize(cfg Config, old *shape, maxFlows int64) (err error) {
 	return nil
 }
 
-// copyFrom takes over connections, clock and cursors. What finds no room is counted
+// copyFrom takes over connections, clock and cursors. Connections without room are counted
 // as discarded.
 func (t *Table) copyFrom(from *Table) {
 	t.head.Epoch = from.head.Epoch

@@ -38,14 +38,14 @@ func newTable(cfg Config) (*Table, error) {
 	return t, nil
 }
 
-// size sets what follows from the number of connections.
+// size sets the fields that follow from the number of connections.
 func (t *Table) size(workers int) {
 	n := uint32(len(t.conns))
 	t.shortages = new([shortageSets][shortageWays]shortage)
 	// A worker's private block must not be a large part of a small table.
 	t.block = max(1, min(64, n/uint32(8*workers)))
-	// What workers can create between an eviction and the end of the batch in
-	// which all have passed it.
+	// The connections that workers can create between an eviction and the end of the batch
+	// in which all have passed it.
 	t.reserve = max(1, n/16)
 	// An eviction, one per block of new connections, looks at so many that the hand
 	// goes round the table twice while the reserve lasts: at most 2048, 128 kB read
@@ -53,9 +53,9 @@ func (t *Table) size(workers int) {
 	t.look = uint32(2 * uint64(n) * uint64(t.block) / uint64(t.reserve))
 }
 
-// adopt takes over the connections in the file. Whatever is transient is made
-// anew: the index, the free lists, the endpoints' counters. It changes nothing
-// that it would not change in the same way again, so that it may be killed too.
+// adopt takes over the connections in the file. Transient parts are made anew: the index,
+// the free lists, the endpoints' counters. A repetition makes the same changes, so the
+// process may be killed at any moment.
 func (t *Table) adopt() error {
 	if err := t.carryOnTime(); err != nil {
 		return err
@@ -92,9 +92,9 @@ func (t *Table) adopt() error {
 
 // unconfirm marks an open TCP connection of the process before: while nobody forwarded
 // its packets the kernel may have reset it. It is confirmed by the first segment of
-// either side. Until then it counts for nothing, it goes before a new
-// connection is refused, and without a segment it is forgotten two hours and five
-// minutes after its last: keepalive comes every two hours.
+// either side. Until then it counts for nothing and goes before a new connection is
+// refused. Without a segment it is forgotten two hours and five minutes after the last:
+// keepalive comes every two hours.
 func (t *Table) unconfirm(c *Conn, e *Entry) {
 	s := atomic.LoadUint32(&c.state)
 	switch {
@@ -105,8 +105,8 @@ func (t *Table) unconfirm(c *Conn, e *Entry) {
 	}
 }
 
-// relink enters a published connection into the index if it is sound: its state
-// exists, and its two recipes turn each key into the answer to the other.
+// relink enters a published connection into the index if it is sound: the state exists, and
+// the two recipes turn each key into the answer to the other.
 func (t *Table) relink(conn uint32) bool {
 	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
 	if s := State(atomic.LoadUint32(&t.conns[conn].state) & stateMask); s == StateNone || s >= numStates {
@@ -162,9 +162,9 @@ func (t *Table) rebuildFree() {
 	flush()
 }
 
-// carryOnTime sets the clock so that ticks go on from those in the file. The
-// monotonic clock tells unless it is another one (a time namespace): then the wall
-// clock does, which may have been set meanwhile, but never backward.
+// carryOnTime sets the clock so that ticks go on from those in the file. The monotonic
+// clock decides unless it is a different clock (a time namespace). Then the wall clock
+// does, which may have been set meanwhile, but never backward.
 func (t *Table) carryOnTime() error {
 	now, err := monotonic()
 	if err != nil {

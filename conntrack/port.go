@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// cursor is where port rotation stands for the groups (SNAT address, endpoint
-// address, endpoint port, protocol) that hash to it. That two groups share one does
-// no harm: each skips some ports.
+// cursor is the position of port rotation for the groups (SNAT address, endpoint
+// address, endpoint port, protocol) that hash to it. Two groups that share a cursor do no
+// harm: each skips some ports.
 type cursor struct {
 	at atomic.Uint32
 	_  [3]uint32
@@ -25,7 +25,7 @@ const (
 	linkNoSlot // no room in the index; the entry may have been exposed
 )
 
-// linkReverse links the reverse entry of a connection. Its uniqueness is the
+// linkReverse links the reverse entry of a connection. The uniqueness of that entry is the
 // allocation of the port.
 func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	switch {
@@ -82,7 +82,7 @@ func (w *Worker) linkUsed(conn uint32, f *NewFlow) linkResult {
 		t.shortUntil.Store(f.Tick + 1)
 		return linkNoPort
 	}
-	c.at.Add(-behind) // the next look begins behind the one taken
+	c.at.Add(-behind) // the next look begins behind the taken port
 	return w.takeOver(conn, &best)
 }
 
@@ -106,8 +106,8 @@ func (w *Worker) takeOver(conn uint32, old *candidate) linkResult {
 	return w.linkPort(conn, t.Hash(key))
 }
 
-// Leftover returns the sequence number of a RST that ends what the endpoint holds of the
-// half-open TCP flow whose SNAT port the flow of r has got. ok is false if there is no
+// Leftover returns the sequence number of a RST that ends the endpoint's half-open TCP
+// connection whose SNAT port the flow of r has taken over. ok is false if there is no
 // such flow, or if it was asked for before. It is called right after Create.
 func (w *Worker) Leftover(r Ref) (seq uint32, ok bool) {
 	if w.leftover.conn != r.Conn()+1 {
@@ -117,7 +117,7 @@ func (w *Worker) Leftover(r Ref) (seq uint32, ok bool) {
 	return w.leftover.seq, true
 }
 
-// linkPort links the reverse entry with the port now in its key.
+// linkPort links the reverse entry with the port now in the key.
 func (w *Worker) linkPort(conn uint32, h uint64) linkResult {
 	w.t.complete(conn)
 	switch _, result := w.t.insert(h, reverseRef(conn), false); result {
@@ -139,7 +139,7 @@ func (w *Worker) linkDirect(conn uint32) linkResult {
 		if !portReusable(s) {
 			return linkNoPort
 		}
-		// The client has given that connection up, or it could not use its port.
+		// The client has given that connection up, or it could not use the port.
 		if !w.unlinkIn(r.Conn(), s) {
 			return linkAgain
 		}

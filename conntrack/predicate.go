@@ -1,6 +1,6 @@
 package conntrack
 
-// Each question about a connection has a predicate of its own over its state word:
+// Each question about a connection has a separate predicate over the state word:
 // state, clientOnly, FINs, unconfirmed and doubted. A rule that changes for one question does
 // not change for the others. testdata/predicates.txt shows all answers.
 
@@ -14,9 +14,9 @@ func (s State) halfOpen() bool {
 	return false
 }
 
-// ended reports whether both sides are done with the connection. Where the
-// endpoint is not heard, the client is: a SYN after its own FIN says that it has
-// seen the endpoint's.
+// ended reports whether both sides are done with the connection. Where the endpoint is not
+// heard, the client is: a SYN after the client's FIN shows that the client has seen the
+// endpoint's FIN.
 func ended(s uint32) bool {
 	if s&(clientOnly|finClient) == clientOnly|finClient {
 		return true
@@ -44,8 +44,8 @@ func synReopens(s uint32) bool {
 
 // countsAsOpen reports whether the connection counts as open: for
 // weir.dev/max-connections and for least connections. Both sides have been heard, and
-// are not done. An adopted one counts once it has been heard again, and so does one that
-// seemed closed.
+// are not done. An adopted connection counts once it has been heard again, and so does a
+// connection that seemed closed.
 func countsAsOpen(s uint32) bool {
 	state := State(s & stateMask)
 	return state != StateNone && !state.halfOpen() && !ended(s) && s&unconfirmed == 0
@@ -61,9 +61,9 @@ func seemsClosed(s uint32) bool { return s&(doubted|unconfirmed) == doubted && c
 func countsAsHalfOpen(s uint32) bool { return State(s & stateMask).halfOpen() }
 
 // awaitedByDrain reports whether a drain waits for the connection, which has been
-// idle for that many ticks: the endpoint has answered, and not both sides are done. Of
-// a half-open one nothing is lost. One answer to a datagram is most often all there
-// is, as in DNS; what goes on becomes StateStream within two seconds.
+// idle for that many ticks: the endpoint has answered, and not both sides are done. The end
+// of a half-open connection loses nothing. Most queries by datagram have a single answer,
+// as in DNS; a flow that goes on becomes StateStream within two seconds.
 func awaitedByDrain(s, idle uint32) bool {
 	state := State(s & stateMask)
 	if state == StateReplied {
@@ -81,14 +81,14 @@ func portReusable(s uint32) bool { return ended(s) }
 func answeredOnce(s uint32) bool { return State(s&stateMask) == StateReplied }
 
 // mayBeDead reports whether the connection, silent for idle ticks, may be over without a
-// sure sign of it: the port and the room of one are taken last, before a new connection
-// is refused.
+// sure sign of it: such a connection loses the port and the room last, before a new
+// connection is refused.
 func mayBeDead(s, idle uint32) bool {
 	return s&(unconfirmed|doubted) != 0 && idle >= deadTicks && State(s&stateMask) < StateUnreplied
 }
 
-// deadTicks is after how long a silence a connection of which there is doubt may be
-// dead: what was busy is heard within seconds.
+// deadTicks is the silence after which a doubted connection may be dead: a busy connection
+// is heard within seconds.
 const deadTicks = 5 * 60 * TicksPerSecond
 
 // An evictionClass says how early a connection goes when room is short.
@@ -99,7 +99,7 @@ type evictionClass uint8
 const (
 	evictHalfOpen evictionClass = iota // only the client has been heard, idle for youngTicks
 	evictEnded                         // both sides are done with it
-	evictBrief                         // unproven, idle, and its packets came within briefTicks
+	evictBrief                         // unproven, idle, and all packets came within briefTicks
 	evictIdle                          // unproven, idle
 	evictYoung                         // half open and not idle: it may become a connection
 	evictUnproven                      // unproven and not idle
@@ -123,8 +123,8 @@ const (
 // its latest.
 //
 // Where the endpoint is not heard (clientOnly) nothing proves the client in any
-// state: two packets from nowhere make an established connection. To forget it does
-// no harm, as its next packet makes it anew with the endpoint that all nodes choose.
+// state: two packets from nowhere make an established connection. To forget it does no
+// harm: the next packet makes it anew with the endpoint that all nodes choose.
 func evictionOf(s, idle, lasted uint32) evictionClass {
 	switch state := State(s & stateMask); {
 	case state.halfOpen() && idle >= youngTicks:

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// participant is one worker's part in reclamation, on cache lines of its own.
+// participant is a worker's part in reclamation, on separate cache lines.
 type participant struct {
 	_ [64]byte
 	// local is the epoch at the worker's last Quiesce, 0 while it is offline.
@@ -118,8 +118,8 @@ func (w *Worker) retire(conn uint32) {
 	}
 }
 
-// flush puts the retired connections into limbo. The epoch is read after they
-// were unlinked: who may still see them is at that epoch or before.
+// flush puts the retired connections into limbo. The epoch is read after they were
+// unlinked: workers that may still see them are at that epoch or before.
 func (w *Worker) flush() {
 	if w.pending.n == 0 {
 		return
@@ -135,8 +135,8 @@ func (t *Table) limboSize() int64 {
 }
 
 // reclaim frees up to max blocks of limbo and moves the epoch on if it can. It
-// does so only when every online worker, this one too, has reached epoch e: then
-// nobody sees what was retired at e-1. As this worker stays at e meanwhile, the
+// does so only when every online worker, this one too, has reached epoch e: then no worker
+// sees connections retired at e-1. As this worker stays at e meanwhile, the
 // epoch cannot pass e+1, so nothing is retired into the list that it empties.
 // With force the epoch moves also when there is nothing to free.
 func (w *Worker) reclaim(max int, force bool) {
@@ -171,16 +171,16 @@ func (w *Worker) alloc(tick uint32) (uint32, bool) {
 	}
 	t := w.t
 	conn := t.chainPop(&w.cache)
-	if next := w.cache.first; next != 0 { // what follows likely needs it soon
+	if next := w.cache.first; next != 0 { // the next packets likely need it soon
 		r := [2]Ref{forwardRef(next - 1), reverseRef(next - 1)}
 		prefetchFlows(&t.entries[0], &t.conns[0], &r[0], len(r))
 	}
 	return conn, true
 }
 
-// refill gets the next block of free connections: one that was used before, else
-// of those never used. When few are left it evicts half-open ones, so that there
-// are some when these are gone.
+// refill gets the next block of free connections: a used block first, else a block that was
+// never used. When few are left it evicts, so that there are free connections when these
+// are gone.
 func (w *Worker) refill(tick uint32) bool {
 	t := w.t
 	if t.available() < int64(t.reserve) {
@@ -224,7 +224,7 @@ func (t *Table) available() int64 {
 // release gives back a connection that was never exposed.
 func (w *Worker) release(conn uint32) { w.t.chainPush(&w.cache, conn) }
 
-// collect puts what the idle control handles have retired into limbo.
+// collect moves the retired connections of idle control handles into limbo.
 func (t *Table) collect() {
 	for range controlHandles {
 		select {
@@ -240,9 +240,9 @@ func (t *Table) collect() {
 	}
 }
 
-// Synchronize returns when every online worker has passed a batch since it was
-// called: what was unpublished before (a snapshot of frontends, an endpoint's
-// number) is then seen by none of them. It is for control goroutines.
+// Synchronize returns when every online worker has passed a batch since the call: then no
+// worker sees data that was unpublished before it (a snapshot of frontends, an endpoint's
+// number). It is for control goroutines.
 func (t *Table) Synchronize(ctx context.Context) error {
 	w := t.acquire()
 	if w == nil {

@@ -14,7 +14,7 @@ const (
 	chunkShutdownComplete = 1 << 14
 )
 
-// SCTPPacket is what of an SCTP packet says where its association stands.
+// SCTPPacket has the fields of an SCTP packet that determine the state of the association.
 type SCTPPacket struct {
 	Tag         uint32 // verification tag
 	InitiateTag uint32 // of an INIT
@@ -24,14 +24,14 @@ type SCTPPacket struct {
 
 func (g *SCTPPacket) has(chunks uint16) bool { return g.Chunks&chunks != 0 }
 
-// TrackSCTP follows one SCTP packet of the entry r. The states are those of
+// TrackSCTP follows an SCTP packet of the entry r. The states are those of
 // nf_conntrack_proto_sctp, the two of each step of the handshake and of the shutdown
 // taken together.
 //
-// Only the endpoint knows whether a cookie is good: its COOKIE ACK makes the
-// association, and what the tags then are is not learned anew, so that nobody who does
-// not see its packets can end it here. An association that its client restarts has
-// other tags: its end is not noticed, and it goes by its timeout.
+// Only the endpoint knows whether a cookie is good: the COOKIE ACK makes the association,
+// and the tags are not learned anew afterwards, so that no sender who does not see the
+// endpoint's packets can end the association here. An association that the client restarts
+// has other tags: the end is not noticed, and the association goes by its timeout.
 func (t *Table) TrackSCTP(r Ref, g *SCTPPacket, tick uint32) Verdict {
 	c := t.Conn(r)
 	for {
@@ -84,8 +84,8 @@ func (c *Conn) nextSCTP(s uint32, forward bool, g *SCTPPacket) uint32 {
 	return s
 }
 
-// verifies reports whether the packet has the tag that its receiver wants
-// (RFC 9260, section 8.5): the receiver's own, or the sender's own with the T bit.
+// verifies reports whether the packet has the tag that the receiver expects (RFC 9260,
+// section 8.5): the receiver's tag, or the sender's tag with the T bit.
 func (c *Conn) verifies(s uint32, forward bool, g *SCTPPacket) bool {
 	clients := s&clientKnown != 0 && g.Tag == atomic.LoadUint32(&c.clientNext)
 	endpoints := s&tsKnown != 0 && g.Tag == atomic.LoadUint32(&c.extra)

@@ -2,8 +2,8 @@ package conntrack
 
 import "sync/atomic"
 
-// A shortage is what is remembered of a group of ports (see cursor) that has run out
-// of fresh ones: it keeps every new connection from looking through the whole range.
+// A shortage describes a group of ports (see cursor) without fresh ports, so that not every
+// new connection looks through the whole range.
 // A mistaken shortage costs looks or a refusal for a second at most, so that its
 // words need not change together.
 type shortage struct {
@@ -19,24 +19,25 @@ const (
 	shortageSets = 1 << 12
 	shortageWays = 4
 
-	// scanFresh is at how many ports a new connection looks for a fresh one before it
-	// is refused, while there may be some; the default range has 4536.
+	// scanFresh is the number of ports at which a new connection looks for a fresh port
+	// before it is refused, while there may be any; the default range has 4536.
 	scanFresh = 8192
 	// shortFor is how long a group is taken to have no fresh port.
 	shortFor = TicksPerSecond
 	// leastLooks is at how many ports of a group without fresh ones connections look
 	// in vain per tick, at least. It is as many as make a whole turn in a second.
 	leastLooks = 1024
-	// looksBefore is at how many ports a connection looks for a fresh one before it
-	// takes over that of an idle flow, and pressedBefore of one that is not idle.
+	// looksBefore is the number of ports at which a connection looks for a fresh port
+	// before it takes over the port of an idle flow, and pressedBefore of a flow that is
+	// not idle.
 	looksBefore, pressedBefore = 64, 256
 	// pressedLooks is the latter for a group without fresh ports, but for a connection
 	// that may be alive: for another than that it looks at looksBefore ports.
 	pressedLooks = 4
 )
 
-// shortageOf returns the shortage of a group. One that is not remembered takes the
-// place of the one that ended first.
+// shortageOf returns the shortage of a group. A new shortage replaces the shortage that
+// ended first.
 func (t *Table) shortageOf(group uint64) *shortage {
 	set := &t.shortages[group%shortageSets]
 	oldest := &set[0]
@@ -56,8 +57,8 @@ func (t *Table) shortageOf(group uint64) *shortage {
 	return oldest
 }
 
-// known reports whether the group of n ports is known to have no fresh one. What was
-// seen of all its ports meanwhile renews it.
+// known reports whether the group of n ports is known to have no fresh port. A look at all
+// ports meanwhile renews it.
 func (m *shortage) known(n, tick uint32) bool {
 	until := m.until.Load()
 	if until == 0 || int32(until-tick) > 0 {
@@ -106,7 +107,7 @@ func (m *shortage) left(n, tick uint32) uint32 {
 }
 
 // refuses reports whether a connection of the group can be refused without a look:
-// its looks in this tick are spent.
+// the group's looks in this tick are spent.
 func (t *Table) refuses(f *NewFlow) bool {
 	if int32(t.shortUntil.Load()-f.Tick) <= 0 || f.Mode != ModeNAT {
 		return false
@@ -128,8 +129,8 @@ type candidate struct {
 	port  uint16
 }
 
-// A reuseClass says how early the SNAT port of a flow passes to another when no
-// fresh one is left.
+// A reuseClass orders flows by how early their SNAT port passes to another flow when no
+// fresh port is left.
 type reuseClass uint8
 
 // Classes, the first to go first.
@@ -141,8 +142,8 @@ const (
 	portInUse                      // never
 )
 
-// halfOpenIdle is for how long a client that got no answer is silent before its port
-// counts as idle: it has sent its SYN a second time by then (RFC 6298).
+// halfOpenIdle is the silence after which the port of a client without an answer counts as
+// idle: the client has sent the SYN a second time by then (RFC 6298).
 const halfOpenIdle = 2 * TicksPerSecond
 
 // reuseOf returns the class of a connection in state word s for the port of f.
@@ -166,8 +167,8 @@ func (c *Conn) reuseOf(s uint32, f *NewFlow) reuseClass {
 	return portInUse
 }
 
-// consider makes the flow of entry r the candidate if its port goes before that of
-// the present one. It reports whether it does.
+// consider makes the flow of entry r the candidate if its port goes before that of the
+// present candidate. It reports whether it does.
 func (t *Table) consider(best *candidate, r Ref, f *NewFlow) bool {
 	c := t.Conn(r)
 	s := atomic.LoadUint32(&c.state)

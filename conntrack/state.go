@@ -15,7 +15,7 @@ const (
 	StateSynSent                       // SYN seen from the client
 	StateSynRecv                       // SYN-ACK seen from the endpoint
 	StateEstablished                   // ACK seen from the client
-	StateFinWait                       // FIN seen from one side
+	StateFinWait                       // FIN seen from either side
 	StateCloseWait                     // and acknowledged by the other
 	StateLastAck                       // FIN seen from both sides
 	StateTimeWait                      // and both acknowledged
@@ -23,7 +23,7 @@ const (
 	StateUnreplied                     // UDP: packets from the client only
 	StateReplied                       // UDP: and an answer
 	StateStream                        // UDP: and still going after two seconds
-	StateSCTPInit                      // SCTP: INIT seen from the client, perhaps its INIT ACK
+	StateSCTPInit                      // SCTP: INIT seen from the client, perhaps the INIT ACK
 	StateSCTPCookieEchoed              // COOKIE ECHO seen from the client
 	StateSCTPEstablished               // COOKIE ACK seen from the endpoint
 	StateSCTPShutdown                  // SHUTDOWN or SHUTDOWN ACK seen; ends in StateClose, as does an ABORT
@@ -48,7 +48,7 @@ func (s State) String() string {
 const (
 	stateMask     = 0xf
 	slow          = 1 << 4 // established, but every packet is to be looked at: see watched
-	finClient     = 1 << 5 // FIN seen from the client; its number is before Conn.clientNext
+	finClient     = 1 << 5 // FIN seen from the client, with the number before Conn.clientNext
 	finEndpoint   = 1 << 6
 	ackedClient   = 1 << 7 // the client's FIN was acknowledged
 	ackedEndpoint = 1 << 8

@@ -2,13 +2,13 @@ package conntrack
 
 import "sync/atomic"
 
-// counters are one handle's. Only its owner adds; anyone may read.
+// counters belong to a handle. Only the handle's owner adds; any goroutine may read.
 type counters struct {
 	created, existed, noPort, full, reused, displaced, evicted counter
 	deleted, expired, gone                                     counter
 }
 
-// counter is added to by one goroutine at a time, which needs no locked instruction.
+// counter is added to by a single goroutine at a time, which needs no locked instruction.
 type counter struct{ n uint64 }
 
 func (c *counter) Add(n uint64) { storeRelaxed64(&c.n, c.n+n) }
@@ -36,8 +36,8 @@ type Stats struct {
 	Limbo int
 }
 
-// Stats returns the table's figures. The counters are read one after the other
-// while workers go on, so that they may differ by what happens meanwhile.
+// Stats returns the table's figures. The counters are read in sequence while workers go on,
+// so that they may differ by events meanwhile.
 func (t *Table) Stats() Stats {
 	s := Stats{MaxFlows: len(t.conns), Adopted: t.adopted.Flows, Limbo: int(t.limboSize())}
 	for i := range t.workers {

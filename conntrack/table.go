@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Table is the flow table. Its methods may be called from any goroutine.
+// Table is the flow table. Methods may be called from any goroutine.
 type Table struct {
 	// Fixed after Open.
 	seed      [4]uint64
@@ -23,7 +23,7 @@ type Table struct {
 	mem       *mapping
 	block     uint32 // connections that move between lists at once
 	reserve   uint32 // below that many free ones connections are evicted
-	look      uint32 // connections that one eviction looks at
+	look      uint32 // connections that an eviction looks at
 	adopted   Adoption
 	base      time.Time // when Tick was baseTick
 	baseTick  uint32
@@ -54,7 +54,7 @@ type Table struct {
 	closed  bool // guarded by sweepMu
 }
 
-// Worker is one goroutine's handle of the table.
+// Worker is a goroutine's handle of the table.
 type Worker struct {
 	t       *Table
 	part    *participant
@@ -63,8 +63,8 @@ type Worker struct {
 	pending chain  // retired, not yet in limbo
 	count   counters
 	stretch stretch
-	// evictedAt is how many connections the worker had made or refused at its last
-	// eviction, in tick evictTick.
+	// evictedAt is the number of connections that the worker had made or refused at the
+	// last eviction, in tick evictTick.
 	evictedAt uint64
 	evictTick uint32
 	// leftover is of the last SNAT port taken over, for the connection conn-1: see
@@ -77,8 +77,8 @@ type Worker struct {
 // more wait for each other.
 const controlHandles = 16
 
-// Worker returns the handle of worker i (0 <= i < Config.Workers). It is offline
-// until its first Online or Quiesce.
+// Worker returns the handle of worker i (0 <= i < Config.Workers). It is offline until the
+// first Online or Quiesce.
 func (t *Table) Worker(i int) *Worker { return &t.workers[i] }
 
 // acquire lends a control goroutine a handle, online; nil once the table is closed.
@@ -90,8 +90,8 @@ func (t *Table) acquire() *Worker {
 	return w
 }
 
-// yield takes the handle back. What it retired stays with it until there is a block
-// or the next Sweep, so that many deletions do not make as many lists of one.
+// yield takes the handle back. Retired connections stay with the handle until there is a
+// block or the next Sweep, so that many deletions do not make as many lists of one.
 func (t *Table) yield(w *Worker) {
 	w.leave()
 	t.control <- w
@@ -201,8 +201,8 @@ func (w *Worker) dispose(conn, s uint32) {
 }
 
 // SetIDs gives the connection that r belongs to another endpoint's and Service's
-// numbers, and moves the counters: the numbers of an adopted table are those of
-// another process, and a frontend's UDP flows may follow it. For one control goroutine,
+// numbers, and moves the counters: the numbers of an adopted table are those of another
+// process, and a Service's UDP flows may follow it. For a single control goroutine,
 // from inside Range: beside packets for a UDP flow, else only while no packet changes
 // the connection's state.
 func (t *Table) SetIDs(r Ref, endpoint, service uint32) {
@@ -216,8 +216,8 @@ func (t *Table) SetIDs(r Ref, endpoint, service uint32) {
 	t.endpoints.move(&c.EndpointID, endpoint, endpointCounts(s))
 }
 
-// renumbering has the state of a UDP flow, and so what it counts for, stay as it is until
-// it is called again: see TrackUDP. It returns the state word.
+// renumbering keeps the state of a UDP flow, and so the counters, as they are until it is
+// called again: see TrackUDP. It returns the state word.
 func (c *Conn) renumbering(begins bool) uint32 {
 	for {
 		s := atomic.LoadUint32(&c.state)

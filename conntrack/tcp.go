@@ -11,16 +11,16 @@ const (
 	flagACK = 0x10
 )
 
-// Verdict says what the caller should do with a packet that it tracked.
+// Verdict is the action for a tracked packet.
 type Verdict uint8
 
 // Verdicts.
 const (
 	Pass Verdict = iota
-	// Reopen: the client begins a new connection with the tuple of one that is
-	// over. The caller calls [Worker.Supersede] and creates a new one.
+	// Reopen: the client begins a new connection with the tuple of a connection that is
+	// over. The caller calls [Worker.Supersede] and creates a new connection.
 	Reopen
-	// Restart: the client asks for a new connection where one was reset. The entry
+	// Restart: the client asks for a new connection where a connection was reset. The entry
 	// serves it, with the same endpoint and SNAT port, unless the caller deletes it
 	// because that endpoint takes no new connections.
 	Restart
@@ -34,12 +34,12 @@ const (
 
 // TrackTCP follows one TCP packet of the entry r. tcpFlags is byte 13 of the TCP
 // header, seq and ack its sequence and acknowledgment numbers in host order,
-// payloadLen the bytes after the header, options the bytes between the fixed header and the payload (read only
-// while the connection closes, for the timestamp of RFC 7323). The caller has verified
-// the checksum of a packet with SYN, FIN or RST.
+// payloadLen the bytes after the header, options the bytes between the fixed header and
+// the payload (read only while the connection closes, for the timestamp of RFC 7323). The
+// caller has verified the checksum of a packet with SYN, FIN or RST.
 //
-// README.md beside this file compares the states with nf_conntrack's, and says what
-// forged segments do.
+// README.md beside this file compares the states with nf_conntrack's, and lists the effects
+// of forged segments.
 func (t *Table) TrackTCP(r Ref, tcpFlags uint8, seq, ack, payloadLen uint32, options []byte, tick uint32) Verdict {
 	c := t.Conn(r)
 	s := atomic.LoadUint32(&c.state)
@@ -111,7 +111,7 @@ func (t *Table) track(c *Conn, s uint32, g *segment, tick uint32) Verdict {
 	}
 }
 
-// watched returns s with its slow bit as the others have it.
+// watched returns s with the slow bit that follows from the other bits.
 func watched(s uint32) uint32 {
 	if State(s&stateMask) == StateEstablished && s&(doubted|unconfirmed|young|synAckNoted) != 0 {
 		return s | slow
@@ -119,7 +119,7 @@ func watched(s uint32) uint32 {
 	return s &^ slow
 }
 
-// A tracker is a connection's TCP state while one segment changes it.
+// A tracker is a connection's TCP state while a segment changes it.
 type tracker struct {
 	s       uint32 // the state word
 	n       numbers
@@ -185,9 +185,8 @@ func (k *tracker) proceed(g *segment) {
 }
 
 // outOfSight handles a segment that is not near. An established connection that moves too
-// much between samples is lost sight of: it lives by its packets, and its end goes by its
-// timeout. While a connection closes, its FINs may have been forged, and its numbers with
-// them.
+// much between samples is lost sight of: it lives by its packets, and goes by its timeout.
+// While a connection closes, the FINs may have been forged, and the numbers with them.
 func (k *tracker) outOfSight(g *segment) {
 	k.heard = k.state() != StateLastAck
 	switch {
@@ -214,9 +213,8 @@ func (k *tracker) confirm(g *segment) {
 	}
 }
 
-// freshTicks is for how long after its SYN the numbers of every segment are noted:
-// a connection may live and end within one tick, and Sample would see its first
-// segment only.
+// freshTicks is the time after the SYN in which the numbers of every segment are noted: a
+// connection may live and end within a tick, and Sample would see only the first segment.
 const freshTicks = TicksPerSecond / 4
 
 // since notes when the FIN or RST was seen.
@@ -224,8 +222,8 @@ func (k *tracker) since() {
 	k.s = k.s&^sinceMask | k.tick<<sinceShift&sinceMask
 }
 
-// settled reports whether segment g can no longer have been on its way when the FIN
-// or RST passed: the endpoint is near, the client may be far. The ticks are known
+// settled reports whether segment g can no longer have been in flight when the FIN or RST
+// passed: the endpoint is near, the client may be far. The ticks are known
 // modulo 256: a segment after a longer silence may be taken for an early one, the
 // next will not.
 func (k *tracker) settled(g *segment) bool {
@@ -243,8 +241,8 @@ const (
 	endpointSettles = 2
 )
 
-// doubt notes that the connection may be over. It then goes by the timeout of one
-// whose ends keep it alive every two hours, and whatever either end sends is looked at.
+// doubt notes that the connection may be over. It then has the timeout of a connection with
+// keepalives every two hours, and every segment of either end is examined.
 func (k *tracker) doubt() {
 	if k.state() == StateEstablished {
 		k.s |= doubted

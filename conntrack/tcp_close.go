@@ -2,10 +2,10 @@ package conntrack
 
 import "sync/atomic"
 
-// reset moves to CLOSE on a RST that its receiver takes: an established connection's
+// reset moves to CLOSE on a RST that the receiver accepts: in an established connection it
 // has exactly the number that the receiver expects (RFC 5961, section 3.2). Any other
 // changes nothing, as in nf_conntrack, but for the timeout of the doubted: the samples
-// may be behind, and a true RST then looks like one that is a little wrong.
+// may be behind, and a true RST then looks slightly wrong.
 func (k *tracker) reset(g *segment) {
 	switch k.state() {
 	case StateTimeWait: // RFC 1337
@@ -30,8 +30,8 @@ func (k *tracker) reset(g *segment) {
 	}
 }
 
-// refuses reports whether the RST ends a handshake: of the endpoint's if it
-// acknowledges a SYN (RFC 9293, section 3.10.7.3), of the client's if it follows one.
+// refuses reports whether the RST ends a handshake: the endpoint's if it acknowledges a SYN
+// (RFC 9293, section 3.10.7.3), the client's if it follows a SYN.
 func (k *tracker) refuses(g *segment) bool {
 	number := g.seq
 	if !g.forward {
@@ -48,30 +48,30 @@ func (k *tracker) refuses(g *segment) bool {
 	return acks(number, k.n.client) // the refusal of another SYN, perhaps forged, does not count
 }
 
-// close moves to CLOSE. keep are the bits of what may still be needed: without both
-// numbers the connection cannot be revived.
+// close moves to CLOSE. keep are the bits that may still be needed: without both numbers
+// the connection cannot be revived.
 func (k *tracker) close(keep uint32) {
 	k.heard = k.heard || k.state() != StateClose
 	k.s = k.s&(lasting|keep) | uint32(StateClose)
 	k.since()
 }
 
-// exact reports whether a RST has the number that its receiver expects. After a FIN of
-// its sender's that is the FIN's until the receiver has it.
+// exact reports whether a RST has the number that the receiver expects. After a FIN of the
+// sender that is the FIN's number until the receiver has it.
 func (k *tracker) exact(g *segment) bool {
 	own, other, known, fin := k.sides(g)
 	return known && (g.seq == own || fin && g.seq == own-1) && (!g.has(flagACK) || span(g.ack-other) < plausibly)
 }
 
 // revives reports whether segment g shows that a connection lives which a RST seemed to
-// have ended, and takes it back: who has taken a RST falls silent. In the state
-// SYN_SENT, after a SYN in its place, either side's next segment shows it.
+// have ended, and takes it back: a host that has accepted a RST falls silent. In the state
+// SYN_SENT, after a SYN in its place, the next segment of either side shows it.
 func (k *tracker) revives(g *segment) bool {
 	if !k.is(endpointKnown) || !k.is(clientKnown) || !k.near(g) {
 		return false
 	}
 	if k.state() == StateClose && !k.settled(g) {
-		k.learn(g) // a RST that answers it has its number
+		k.learn(g) // a RST that answers it has that number
 		return false
 	}
 	// In doubt, with the SYN or SYN-ACK noted: it may have overtaken the segment. Of a
@@ -81,7 +81,7 @@ func (k *tracker) revives(g *segment) bool {
 	return true
 }
 
-// fins follows segment g, which is of this connection, through its end.
+// fins follows segment g, which is of this connection, through the close.
 func (k *tracker) fins(g *segment) {
 	own, ownAcked := uint32(finEndpoint), uint32(ackedEndpoint)
 	other, otherAcked := uint32(finClient), uint32(ackedClient)
@@ -115,7 +115,7 @@ func (k *tracker) fin(g *segment, own uint32) {
 }
 
 // goesOn withdraws the FIN of segment g's sender if g shows that the FIN was forged: data
-// beyond the FIN, or an ACK with another number than the one after it. Data before the FIN,
+// beyond the FIN, or an ACK with another number than the next. Data before the FIN,
 // after a second, is data sent again or that of a living connection.
 func (k *tracker) goesOn(g *segment, acked uint32) {
 	end, own := g.end(), *k.n.of(g.forward)
@@ -132,8 +132,8 @@ func (k *tracker) goesOn(g *segment, acked uint32) {
 	}
 }
 
-// repeatsFIN reports whether segment g is its sender's FIN sent again. It ends the doubt
-// about a FIN that its receiver seemed to ignore: a forged one would be answered again.
+// repeatsFIN reports whether segment g is the sender's FIN sent again. It ends the doubt
+// about a FIN that the receiver seemed to ignore: a forged FIN would be answered again.
 func (k *tracker) repeatsFIN(g *segment) bool {
 	own, _, _, fin := k.sides(g)
 	return fin && g.has(flagFIN) && g.end() == own
@@ -141,7 +141,7 @@ func (k *tracker) repeatsFIN(g *segment) bool {
 
 // acknowledges notes the acknowledgment of the other side's FIN. Only that of the FIN's own
 // number counts. An acknowledgment beyond it shows that the FIN was forged. A lower number
-// leaves doubt, for as long as it takes: data before the FIN may be lost or on its way.
+// leaves doubt, for as long as it takes: data before the FIN may be lost or in flight.
 func (k *tracker) acknowledges(g *segment, fin, acked uint32) {
 	age := uint8(k.tick) - uint8(k.s>>sinceShift)
 	switch number := *k.n.of(!g.forward); {
@@ -204,8 +204,8 @@ func (t *Table) Abort(r Ref, tick uint32) {
 
 // acceptsSYN reports whether the endpoint of a connection that is over would take
 // a SYN from the same address and port. If the endpoint closed first it holds
-// TIME_WAIT, and takes what Linux's tcp_timewait_state_process does: a sequence
-// number after the last one, or a newer timestamp, and never an older timestamp
+// TIME_WAIT, and accepts the same as Linux's tcp_timewait_state_process: a sequence number
+// after the last, or a newer timestamp, and never an older timestamp
 // (PAWS). Otherwise it holds nothing.
 func (c *Conn) acceptsSYN(s uint32, seq, tsval uint32, hasTS bool) bool {
 	switch State(s & stateMask) {

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// numbers are what a connection remembers of both sides' sequence numbers, see Conn.
+// numbers are the stored sequence numbers of both sides, see Conn.
 type numbers struct{ client, endpoint, extra uint32 }
 
 func (n *numbers) of(client bool) *uint32 {
@@ -60,17 +60,18 @@ func replace(p *uint32, was, n uint32) bool {
 }
 
 // nearby bounds the product of the distances of a segment's sequence and acknowledgment
-// number from those that are known: what passes is a megabyte each way since the last
-// sample, or a terabyte one way. Of all pairs of numbers one in 800,000 is nearby.
+// number from those that are known: a megabyte in each direction since the last sample
+// passes, or a terabyte in a single direction. Of all pairs of numbers 1 in 800,000 is
+// nearby.
 const nearby = 1 << 40
 
-// milestone is after how many bytes of a side's its segment is sampled, besides the first
-// of a tick: a busy connection sends more than a megabyte each way within a tick. With it
-// up to 16 MB each way may be unacknowledged.
+// milestone is the number of bytes of a side after which a segment is sampled, besides the
+// first of a tick: a busy connection sends more than a megabyte in each direction within a
+// tick. With it up to 16 MB in each direction may be unacknowledged.
 const milestone = 1 << 16
 
 // Milestone reports whether a segment, or packet, of length bytes and sequence number seq
-// is one to call [Conn.Sample] for besides the first of a tick.
+// must be passed to [Conn.Sample] besides the first of a tick.
 func Milestone(seq, length uint32) bool { return seq&(milestone-1) < length }
 
 // plausibly bounds each distance of a RST or FIN that is not believed, but raises
@@ -91,9 +92,8 @@ func span(d uint32) uint64 {
 // Sample notes the numbers of a segment with ACK of an established connection:
 // forward says that it is the client's, end is the sequence number after its payload.
 // The caller calls it for the first segment of a tick, just before Touch, and at each
-// [Milestone]. A segment whose numbers are
-// far from those of the last sample is not of this connection, or cannot be told from
-// one that is not, and is left out.
+// [Milestone]. A segment whose numbers are far from those of the last sample is not of this
+// connection, or cannot be told from a foreign segment, and is left out.
 func (c *Conn) Sample(forward bool, seq, end, ack uint32) {
 	own, other := &c.clientNext, &c.endpointNext
 	if !forward {
@@ -112,7 +112,7 @@ func (c *Conn) Sample(forward bool, seq, end, ack uint32) {
 	}
 }
 
-// sides returns the numbers that are known of segment g's sender and of its receiver,
+// sides returns the known numbers of segment g's sender and receiver,
 // whether the sender's is known, and whether it includes a FIN.
 func (k *tracker) sides(g *segment) (own, other uint32, known, fin bool) {
 	if g.forward {
@@ -122,7 +122,7 @@ func (k *tracker) sides(g *segment) (own, other uint32, known, fin bool) {
 }
 
 // near reports whether segment g, which has an ACK, belongs to the connection by its
-// numbers. Where none are known yet it does.
+// numbers. While none are known it does.
 func (k *tracker) near(g *segment) bool {
 	if !k.is(clientKnown | endpointKnown) {
 		return true
@@ -142,15 +142,15 @@ func (k *tracker) near(g *segment) bool {
 	return seq*ack <= nearby
 }
 
-// plausible reports whether the numbers of a RST or FIN may be right although they are
-// not those that were expected: sampled ones are behind by what was sent since.
+// plausible reports whether the numbers of a RST or FIN may be right although they are not
+// the expected numbers: sampled numbers are behind by the bytes sent since.
 func (k *tracker) plausible(g *segment) bool {
 	own, other, known, _ := k.sides(g)
 	return known && span(g.seq-own) < plausibly && (!g.has(flagACK) || span(g.ack-other) < plausibly)
 }
 
 // leavesPlausible reports whether FIN g, which is near, leaves the numbers of a living
-// connection plausible: its receiver's next segment can raise doubt about it.
+// connection plausible: the receiver's next segment can raise doubt about it.
 func (k *tracker) leavesPlausible(g *segment) bool {
 	own, other, known, _ := k.sides(g)
 	return !known || span(g.seq-own) < plausibly/2 && span(g.ack-other) < plausibly/2

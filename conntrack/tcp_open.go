@@ -7,7 +7,7 @@ const earlyData = 1 << 14
 // acks reports whether ack acknowledges the SYN before sequence number next.
 func acks(ack, next uint32) bool { return ack-next < earlyData }
 
-// syn handles a SYN of the client. One of an open connection changes nothing: the
+// syn handles a SYN of the client. A SYN of an open connection changes nothing: the
 // endpoint answers it with a challenge ACK (RFC 5961, section 4), and the client, if it
 // has no such connection, answers that with a RST of the right number.
 func (k *tracker) syn(g *segment) Verdict {
@@ -59,8 +59,8 @@ func (k *tracker) again(next uint32) Verdict {
 	return Restart
 }
 
-// synAck handles a SYN-ACK of the endpoint. One that answers a SYN seen in SYN_SENT moves
-// to SYN_RECV. Any other is noted where another connection may have begun: a later SYN,
+// synAck handles a SYN-ACK of the endpoint. An answer to a SYN seen in SYN_SENT moves to
+// SYN_RECV. Any other is noted where another connection may have begun: a later SYN,
 // perhaps a forged one, has hidden the SYN that it answers.
 func (k *tracker) synAck(g *segment) {
 	switch {
@@ -76,8 +76,8 @@ func (k *tracker) synAck(g *segment) {
 	}
 }
 
-// answersSYN reports whether SYN-ACK g acknowledges the client's SYN, or the second one
-// that is noted.
+// answersSYN reports whether SYN-ACK g acknowledges the client's SYN, or the second noted
+// SYN.
 func (k *tracker) answersSYN(g *segment) bool {
 	if k.state() == StateSynSent && !k.is(endpointKnown) && acks(g.ack, k.n.client) {
 		return true
@@ -142,7 +142,7 @@ func (k *tracker) completesNoted(g *segment) {
 	k.open()
 }
 
-// nearData bounds what a side may have sent when the handshake is complete.
+// nearData bounds the bytes that a side may have sent when the handshake is complete.
 const nearData = 1 << 24
 
 // completesOneWay is completes where the endpoint's packets do not pass here: the

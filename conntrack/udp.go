@@ -6,8 +6,8 @@ import "sync/atomic"
 // as in nf_conntrack_proto_udp.
 const streamAfter = 2 * TicksPerSecond
 
-// TrackUDP follows one UDP packet of the entry r: a flow that was answered, and
-// goes on for two seconds, ages like a stream and not like a query.
+// TrackUDP follows a UDP packet of the entry r: an answered flow that goes on for two
+// seconds ages like a stream and not like a query.
 func (t *Table) TrackUDP(r Ref, tick uint32) {
 	c := t.Conn(r)
 	c.Touch(tick)
@@ -34,7 +34,7 @@ func (t *Table) TrackUDP(r Ref, tick uint32) {
 	default:
 		return
 	}
-	// One of several workers that see the same change makes it.
+	// Of several workers that see the same change a single worker makes it.
 	t.setState(c, s, s&^stateMask|uint32(n))
 }
 
