@@ -76,7 +76,7 @@ func (l *LB) Status() Status {
 	for _, w := range l.workers {
 		s.Workers = append(s.Workers, WorkerStatus{ID: w.ID(), CPU: w.CPU(), Counters: w.Counters()})
 	}
-	if counted, err := l.steer.Counted(); err == nil {
+	if counted, err := l.steer.TotalCounters(); err == nil {
 		for v, n := range counted {
 			if n > 0 {
 				s.Steering[steer.Verdict(v).String()] = n

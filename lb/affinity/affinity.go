@@ -55,8 +55,8 @@ func New(clients int, seed [2]uint64) *Store {
 // Clients is for how many there is room.
 func (s *Store) Clients() int { return len(s.buckets) * ways }
 
-// place is a key's bucket, and its mark in the upper bits of a word.
-func (s *Store) place(key [3]uint64) (*bucket, uint64) {
+// bucketOf is a key's bucket, and its mark in the upper bits of a word.
+func (s *Store) bucketOf(key [3]uint64) (*bucket, uint64) {
 	hash := mix(mix(key[0]^s.seed[0], key[1]^s.seed[1])^key[2], s.seed[0]|1)
 	at, rest := bits.Mul64(hash, uint64(len(s.buckets)))
 	return &s.buckets[at], rest >> markShift << markShift
@@ -70,7 +70,7 @@ func mix(a, b uint64) uint64 {
 // Get is the endpoint of the client's last connection, if it began at most
 // timeout seconds before now. now is a count of seconds from anywhere.
 func (s *Store) Get(key [3]uint64, now, timeout uint32) (endpoint uint32, ok bool) {
-	b, mark := s.place(key)
+	b, mark := s.bucketOf(key)
 	for i := range b {
 		w := b[i].Load()
 		if w != 0 && w>>markShift<<markShift == mark && age(w, now) <= timeout {
@@ -98,7 +98,7 @@ func (s *Store) Put(key [3]uint64, endpoint, now uint32) {
 	if endpoint == 0 || endpoint > MaxEndpoint {
 		return
 	}
-	b, mark := s.place(key)
+	b, mark := s.bucketOf(key)
 	for range attempts {
 		word := mark | uint64(endpoint)<<secondBits | uint64(now&secondMask)
 		at, old := b.slot(mark, now)

@@ -25,7 +25,7 @@ func CPUs(sys fs.FS, ids []int) []CPU {
 	for _, id := range ids {
 		c := CPU{ID: id, Node: node[id], Core: id}
 		at := fmt.Sprintf("devices/system/cpu/cpu%d/topology/", id)
-		core, pkg := text(sys, at+"core_id"), text(sys, at+"physical_package_id")
+		core, pkg := readString(sys, at+"core_id"), readString(sys, at+"physical_package_id")
 		if core != "" {
 			// Core numbers count from 0 in each package.
 			key := pkg + "/" + core
@@ -52,7 +52,7 @@ func nodesOf(sys fs.FS) map[int]int {
 		if err != nil || !strings.HasPrefix(e.Name(), "node") {
 			continue
 		}
-		for _, id := range parseList(text(sys, "devices/system/node/"+e.Name()+"/cpulist")) {
+		for _, id := range parseList(readString(sys, "devices/system/node/"+e.Name()+"/cpulist")) {
 			nodes[id] = n
 		}
 	}
@@ -62,14 +62,14 @@ func nodesOf(sys fs.FS) map[int]int {
 // Node is the memory node that a network device is nearest to, -1 where sysfs
 // does not say: virtual devices, machines with one node.
 func Node(sys fs.FS, name string) int {
-	n, err := strconv.Atoi(text(sys, "class/net/"+name+"/device/numa_node"))
+	n, err := strconv.Atoi(readString(sys, "class/net/"+name+"/device/numa_node"))
 	if err != nil {
 		return -1
 	}
 	return n
 }
 
-func text(sys fs.FS, name string) string {
+func readString(sys fs.FS, name string) string {
 	b, err := fs.ReadFile(sys, name)
 	if err != nil {
 		return ""

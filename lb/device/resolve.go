@@ -35,7 +35,7 @@ func Resolve(name string, links []Link) ([]Port, error) {
 	if m := byIndex(links, l.Master); m != nil && (m.Kind == "bond" || m.Kind == "team") {
 		return nil, fmt.Errorf("interface %s: it is a member of %s %s: attach that instead", name, m.Kind, m.Name)
 	}
-	ports, err := below(l, links)
+	ports, err := portsBelow(l, links)
 	for i := range ports {
 		ports[i].Interface = l.Index
 		ports[i].Active = ports[i].Active && l.Up
@@ -46,24 +46,24 @@ func Resolve(name string, links []Link) ([]Port, error) {
 	return ports, err
 }
 
-// below finds the devices that carry a link's packets.
-func below(l *Link, links []Link) ([]Port, error) {
+// portsBelow finds the devices that carry a link's packets.
+func portsBelow(l *Link, links []Link) ([]Port, error) {
 	switch l.Kind {
 	case "device", "veth", "netdevsim":
 		return []Port{{Device: l.Index, Active: l.Up}}, nil
 	case "bond":
-		return members(l, links)
+		return bondPorts(l, links)
 	case "vlan":
-		return tagged(l, links)
+		return vlanPorts(l, links)
 	}
-	return nil, refusal(l, links)
+	return nil, unsupportedError(l, links)
 }
 
 // bondModes are the modes whose members each send and receive frames with the
 // bond's own address. The others would need Weir to do what the bond does.
 var bondModes = []string{"balance-rr", "active-backup", "balance-xor", "802.3ad"}
 
-func members(bond *Link, links []Link) ([]Port, error) {
+func bondPorts(bond *Link, links []Link) ([]Port, error) {
 	if !slices.Contains(bondModes, bond.Bond) {
 		return nil, fmt.Errorf("bond mode %s: Weir can send for bonds of mode %s: change it, or attach an interface outside of the bond",
 			bond.Bond, strings.Join(bondModes, ", "))
@@ -88,7 +88,7 @@ func members(bond *Link, links []Link) ([]Port, error) {
 	return ports, errors.Join(errs...)
 }
 
-func tagged(vlan *Link, links []Link) ([]Port, error) {
+func vlanPorts(vlan *Link, links []Link) ([]Port, error) {
 	parent := byIndex(links, vlan.Parent)
 	switch {
 	case parent == nil:
@@ -98,7 +98,7 @@ func tagged(vlan *Link, links []Link) ([]Port, error) {
 	case vlan.VLAN == 0 || vlan.VLAN > 4094:
 		return nil, fmt.Errorf("VLAN %d: there are 1 to 4094", vlan.VLAN)
 	}
-	ports, err := below(parent, links)
+	ports, err := portsBelow(parent, links)
 	if err != nil {
 		err = fmt.Errorf("it lies upon %s: %w", parent.Name, err)
 	}
@@ -112,15 +112,15 @@ func tagged(vlan *Link, links []Link) ([]Port, error) {
 	return ports, err
 }
 
-// refusal says why a kind of interface cannot be attached, and what to attach
+// unsupportedError says why a kind of interface cannot be attached, and what to attach
 // instead.
-func refusal(l *Link, links []Link) error {
+func unsupportedError(l *Link, links []Link) error {
 	switch l.Kind {
 	case "bridge":
 		return fmt.Errorf("a bridge has no receive queues: attach the port by which clients' packets arrive%s, and move the bridge's addresses to it",
-			listed(portsOf(l, links)))
+			joinNames(enslavedTo(l, links)))
 	case "team":
-		return fmt.Errorf("a team is not followed: make it a bond and attach that, or take one of its ports%s out of it and attach that", listed(portsOf(l, links)))
+		return fmt.Errorf("a team is not followed: make it a bond and attach that, or take one of its ports%s out of it and attach that", joinNames(enslavedTo(l, links)))
 	case "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec":
 		if parent := byIndex(links, l.Parent); parent != nil {
 			return fmt.Errorf("a %s has no receive queues: attach %s, upon which it lies, and give that the addresses", l.Kind, parent.Name)
@@ -136,7 +136,7 @@ func refusal(l *Link, links []Link) error {
 	return fmt.Errorf("interfaces of kind %s cannot be attached: attach the device by which clients' packets arrive", l.Kind)
 }
 
-func portsOf(master *Link, links []Link) (names []string) {
+func enslavedTo(master *Link, links []Link) (names []string) {
 	for i := range links {
 		if links[i].Master == master.Index {
 			names = append(names, links[i].Name)
@@ -145,7 +145,7 @@ func portsOf(master *Link, links []Link) (names []string) {
 	return names
 }
 
-func listed(names []string) string {
+func joinNames(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}

@@ -62,7 +62,7 @@ func (e *Encap) Len() int {
 // fragment on the way.
 func (e *Encap) Put(b []byte, innerLen int) {
 	n := e.Len()
-	tos, df, proto := innerFacts(b[n:])
+	tos, df, proto := innerFields(b[n:])
 	next := proto
 	l3 := n
 	if e.GUE {
@@ -95,7 +95,7 @@ func (e *Encap) Put(b []byte, innerLen int) {
 	binary.LittleEndian.PutUint16(ip[10:], Checksum(0, ip))
 }
 
-func innerFacts(ip []byte) (tos uint8, df bool, proto uint8) {
+func innerFields(ip []byte) (tos uint8, df bool, proto uint8) {
 	if ip[0]>>4 == 6 {
 		return ip[0]<<4 | ip[1]>>4, true, ProtoIPv6
 	}

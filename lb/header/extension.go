@@ -31,7 +31,7 @@ func parseExtensions(frame []byte, p *Packet) Problem {
 		case protoHopByHop, protoRouting, protoDestOptions, protoFragment:
 		default:
 			p.Proto, p.L4 = next, uint8(at)
-			return parseBehind(frame, p)
+			return parseAfterExtensions(frame, p)
 		}
 		if n == maxExtensions || next == protoHopByHop && at != first || next == protoFragment && p.Frag != 0 {
 			return BadExtension
@@ -49,11 +49,11 @@ func parseExtensions(frame []byte, p *Packet) Problem {
 			}
 		case protoFragment:
 			size = fragmentLen
-			if f := p.noteFragment(frame, at); f.Offset > 0 {
+			if f := p.setFragment(frame, at); f.Offset > 0 {
 				p.Proto, p.L4 = frame[at], uint8(at+size)
 				return p.laterFragment(f)
 			} else if p.Frag != 0 {
-				if problem := f.impossible(); problem != OK {
+				if problem := f.check(); problem != OK {
 					return problem
 				}
 			}
@@ -77,8 +77,8 @@ func (p *Packet) short() Problem {
 	return BadExtension
 }
 
-// parseBehind parses the transport header behind extension headers.
-func parseBehind(frame []byte, p *Packet) Problem {
+// parseAfterExtensions parses the transport header behind extension headers.
+func parseAfterExtensions(frame []byte, p *Packet) Problem {
 	if p.Frag != 0 {
 		return firstFragment(frame, p)
 	}
@@ -119,10 +119,10 @@ func options4(o []byte) Problem {
 // 3.1).
 const optionCopied = 0x80
 
-// OptionsOfLaterFragment makes o, the options of an IPv4 header that [Parse] took, those
+// KeepCopiedOptions makes o, the options of an IPv4 header that [Parse] took, those
 // of a fragment that is not the first: no-operation in place of an option that the first
 // fragment alone has, as in Linux, so that all headers are of the same length.
-func OptionsOfLaterFragment(o []byte) {
+func KeepCopiedOptions(o []byte) {
 	for len(o) > 0 && o[0] != optionEnd {
 		n := 1
 		if o[0] != optionNop {

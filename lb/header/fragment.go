@@ -46,10 +46,10 @@ func (p *Packet) SetID(frame []byte, id uint32) {
 	binary.LittleEndian.PutUint16(ip[10:], Update(binary.LittleEndian.Uint16(ip[10:]), delta))
 }
 
-// noteFragment reads the fragment header at an offset and notes in p.Frag that
+// setFragment reads the fragment header at an offset and notes in p.Frag that
 // it is there, unless it is that of an atomic fragment, which is a packet like
 // any other (RFC 6946).
-func (p *Packet) noteFragment(frame []byte, at int) Fragment {
+func (p *Packet) setFragment(frame []byte, at int) Fragment {
 	p.Frag = uint8(at)
 	f := p.Fragment(frame)
 	if f.Offset == 0 && !f.More {
@@ -65,16 +65,16 @@ func parseFragment4(frame []byte, p *Packet) Problem {
 	if f.Offset > 0 {
 		return p.laterFragment(f)
 	}
-	if problem := f.impossible(); problem != OK {
+	if problem := f.check(); problem != OK {
 		return problem
 	}
 	return firstFragment(frame, p)
 }
 
-// impossible says what no datagram can have been cut into: nothing, pieces
+// check says what no datagram can have been cut into: nothing, pieces
 // that are not of eight bytes (RFC 791, RFC 8200 section 4.5) or an end
 // beyond the longest packet.
-func (f *Fragment) impossible() Problem {
+func (f *Fragment) check() Problem {
 	if f.Len <= 0 || f.More && f.Len%8 != 0 || f.Offset+f.Len > f.longest {
 		return BadFragment
 	}
@@ -86,7 +86,7 @@ func (f *Fragment) impossible() Problem {
 // (RFC 1858, RFC 3128).
 func (p *Packet) laterFragment(f Fragment) Problem {
 	p.Partial, p.Flags = false, 0
-	if problem := f.impossible(); problem != OK {
+	if problem := f.check(); problem != OK {
 		return problem
 	}
 	if p.Proto == ProtoTCP && f.Offset < TCPLen || p.Proto == ProtoSCTP && f.Offset < SCTPLen+chunkLen {

@@ -50,7 +50,7 @@ type Quote struct {
 func ParseQuote(frame []byte, p *Packet, q *Quote) Problem {
 	q.L3 = int(p.L4) + ICMPLen
 	q.End = min(len(frame), int(p.L3)+int(p.Len))
-	if n := extended(frame, p); n > 0 {
+	if n := extendedLen(frame, p); n > 0 {
 		q.End = min(q.End, q.L3+n)
 	}
 	if p.Family == 4 {
@@ -63,9 +63,9 @@ func ParseQuote(frame []byte, p *Packet, q *Quote) Problem {
 // follow (RFC 4884 section 3).
 const minExtended = 128
 
-// extended is the length of the quoted packet where extensions may follow it
+// extendedLen is the length of the quoted packet where extensions may follow it
 // (RFC 4884 section 4), 0 if nothing says so.
-func extended(frame []byte, p *Packet) int {
+func extendedLen(frame []byte, p *Packet) int {
 	n := int(frame[p.L4+5]) * 4
 	if p.Family == 6 {
 		if frame[p.L4] != ICMPv6Unreachable && frame[p.L4] != ICMPv6TimeExceeded {

@@ -24,15 +24,15 @@ func ClampMSS(l4 []byte, mss uint16) (delta uint64) {
 			return 0
 		}
 		if l4[at] == 2 && n == 4 {
-			return lower(l4, at+2, mss)
+			return clampOption(l4, at+2, mss)
 		}
 		at += n
 	}
 	return 0
 }
 
-// lower stores mss at l4[at:] if less is not there yet.
-func lower(l4 []byte, at int, mss uint16) uint64 {
+// clampOption stores mss at l4[at:] if less is not there yet.
+func clampOption(l4 []byte, at int, mss uint16) uint64 {
 	if binary.BigEndian.Uint16(l4[at:]) <= mss {
 		return 0
 	}

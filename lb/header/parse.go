@@ -181,10 +181,10 @@ func martian6(ip IPv6) bool {
 	if ip[8] == 0xff || ip[24] == 0xff {
 		return true
 	}
-	return notOnWire(ip[8:24]) || notOnWire(ip[24:40])
+	return neverOnWire(ip[8:24]) || neverOnWire(ip[24:40])
 }
 
-func notOnWire(a []byte) bool {
+func neverOnWire(a []byte) bool {
 	low := binary.BigEndian.Uint64(a[8:])
 	return binary.BigEndian.Uint64(a) == 0 && (low <= 1 || low>>32 == 0xffff)
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// samePlain fails unless Plain and Parse agree about a frame. It returns whether
-// Plain took it.
+// samePlain fails unless ParseFast and Parse agree about a frame. It returns whether
+// ParseFast took it.
 func samePlain(t *testing.T, frame []byte, total int) bool {
 	t.Helper()
 	var p, q Packet
@@ -15,7 +15,7 @@ func samePlain(t *testing.T, frame []byte, total int) bool {
 		*b = Packet{9, 9, 9, 9, 9, 9, 9, 9, true}
 	}
 	problem := Parse(frame, total, &p)
-	if !Plain(frame, total, &q) {
+	if !ParseFast(frame, total, &q) {
 		return false
 	}
 	if problem != OK || p != q {
@@ -45,7 +45,7 @@ func TestPlainTakesOrdinaryPackets(t *testing.T) {
 	}
 }
 
-// What Plain takes it reads as Parse does, whatever is in the frame.
+// What ParseFast takes it reads as Parse does, whatever is in the frame.
 func TestPlainAgreesWithParse(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	taken := 0
@@ -130,7 +130,7 @@ func BenchmarkParse(b *testing.B) {
 	b.Run("plain", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			Plain(f, len(f), &p)
+			ParseFast(f, len(f), &p)
 		}
 	})
 }

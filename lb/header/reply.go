@@ -80,7 +80,7 @@ func Challenge(frame []byte, p *Packet, seq, ack uint32) int {
 func answerTCP(frame []byte, p *Packet, seq, ack uint32, flags uint8) int {
 	l4 := frame[p.L4:]
 	sport, dport := binary.LittleEndian.Uint16(l4[0:]), binary.LittleEndian.Uint16(l4[2:])
-	off := turnIP(frame, p, ProtoTCP, TCPLen)
+	off := reverseIP(frame, p, ProtoTCP, TCPLen)
 	t := frame[off : off+TCPLen]
 	binary.LittleEndian.PutUint16(t[0:], dport)
 	binary.LittleEndian.PutUint16(t[2:], sport)
@@ -110,7 +110,7 @@ func unreachable4(frame []byte, p *Packet, quote int, e Error, mtu int) int {
 	quote = min(quote, maxICMP4-IPv4Len-ICMPLen)
 	at := int(p.L3) + IPv4Len + ICMPLen
 	copy(frame[at:at+quote], frame[p.L3:])
-	off := turnIP(frame, p, ProtoICMP, ICMPLen+quote)
+	off := reverseIP(frame, p, ProtoICMP, ICMPLen+quote)
 	icmp := frame[off : off+ICMPLen]
 	clear(icmp)
 	icmp[0] = ICMPUnreachable
@@ -134,7 +134,7 @@ func unreachable6(frame []byte, p *Packet, quote int, e Error, mtu int) int {
 	quote = min(quote, maxICMP6-IPv6Len-ICMPLen)
 	at := int(p.L3) + IPv6Len + ICMPLen
 	copy(frame[at:at+quote], frame[p.L3:])
-	off := turnIP(frame, p, ProtoICMPv6, ICMPLen+quote)
+	off := reverseIP(frame, p, ProtoICMPv6, ICMPLen+quote)
 	icmp := frame[off : off+ICMPLen]
 	clear(icmp)
 	icmp[0] = ICMPv6Unreachable
@@ -160,9 +160,9 @@ func swapMACs(frame []byte) {
 	copy(frame[6:12], mac[:])
 }
 
-// turnIP writes a fresh IP header without options from the packet's
+// reverseIP writes a fresh IP header without options from the packet's
 // destination back to its source, and returns the offset of what follows.
-func turnIP(frame []byte, p *Packet, proto uint8, payload int) int {
+func reverseIP(frame []byte, p *Packet, proto uint8, payload int) int {
 	ip := frame[p.L3:]
 	if p.Family == 6 {
 		var a [16]byte

@@ -166,7 +166,7 @@ func (p *Packet) Refuse(frame []byte) int {
 	swapMACs(frame)
 	ports := binary.LittleEndian.Uint32(frame[p.L4:])
 	const n = SCTPLen + chunkLen
-	off := turnIP(frame, p, ProtoSCTP, n)
+	off := reverseIP(frame, p, ProtoSCTP, n)
 	l4 := frame[off : off+n]
 	binary.LittleEndian.PutUint32(l4, ports<<16|ports>>16)
 	binary.BigEndian.PutUint32(l4[4:], tag)

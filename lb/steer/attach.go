@@ -157,7 +157,7 @@ func (p *Program) attach(in Interface, name string) (*Attachment, error) {
 	a := &Attachment{IfIndex: in.Index, Slot: in.Slot, all: in.All, mac: in.MAC, vlans: in.VLANs}
 	pin, pinErr := preparePin(in.PinDir, name)
 	if pinErr == nil {
-		l, err := adopt(pin, in, p)
+		l, err := openPinned(pin, in, p)
 		if errors.Is(err, errForeign) {
 			pinErr = err // there is no place for a pin of this name
 		} else if err != nil {
@@ -196,7 +196,7 @@ func (p *Program) attachNew(a *Attachment, in Interface) error {
 			a.Mode = Native
 			return nil
 		}
-		err = fmt.Errorf("native XDP: %w%s", err, attachHint(err))
+		err = fmt.Errorf("native XDP: %w%s", err, attachErrorHint(err))
 		if in.Mode == Native || inUse(err) {
 			return err
 		}
@@ -204,7 +204,7 @@ func (p *Program) attachNew(a *Attachment, in Interface) error {
 	}
 	a.link, err = p.attachMode(in.Index, link.XDPGenericMode)
 	if err != nil {
-		return errors.Join(a.NativeError, fmt.Errorf("generic XDP: %w%s", err, attachHint(err)))
+		return errors.Join(a.NativeError, fmt.Errorf("generic XDP: %w%s", err, attachErrorHint(err)))
 	}
 	a.Mode = Generic
 	return nil
@@ -219,8 +219,8 @@ func inUse(err error) bool {
 	return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST)
 }
 
-// attachHint says what the kernel's error most likely means and what to do.
-func attachHint(err error) string {
+// attachErrorHint says what the kernel's error most likely means and what to do.
+func attachErrorHint(err error) string {
 	switch {
 	case inUse(err):
 		return " (another XDP program is attached: see `ip link` or `bpftool net`)"

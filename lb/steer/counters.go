@@ -61,7 +61,7 @@ func (p *Program) Counters() ([]Counters, error) {
 	defer p.mu.Unlock()
 	list := make([]Counters, 0, len(p.attached))
 	for _, a := range p.attached {
-		packets, err := p.packets(a.Slot)
+		packets, err := p.slotCounters(a.Slot)
 		if err != nil {
 			return nil, err
 		}
@@ -70,13 +70,13 @@ func (p *Program) Counters() ([]Counters, error) {
 	return list, nil
 }
 
-// Counted is what was counted on all interfaces since the program was loaded, those
+// TotalCounters is what was counted on all interfaces since the program was loaded, those
 // that it was taken off since too: it never goes down.
-func (p *Program) Counted() (sum [Verdicts]uint64, err error) {
+func (p *Program) TotalCounters() (sum [Verdicts]uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for slot := range p.slots {
-		packets, err := p.packets(slot)
+		packets, err := p.slotCounters(slot)
 		if err != nil {
 			return sum, err
 		}
@@ -87,8 +87,8 @@ func (p *Program) Counted() (sum [Verdicts]uint64, err error) {
 	return sum, nil
 }
 
-// packets sums the counters of a slot over the CPUs.
-func (p *Program) packets(slot int) (sum [Verdicts]uint64, err error) {
+// slotCounters sums the counters of a slot over the CPUs.
+func (p *Program) slotCounters(slot int) (sum [Verdicts]uint64, err error) {
 	var perCPU []steerCounters
 	if err := p.objects.PacketCounters.Lookup(uint32(slot), &perCPU); err != nil {
 		return sum, fmt.Errorf("read counters of slot %d: %w", slot, err)

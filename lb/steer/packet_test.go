@@ -58,7 +58,7 @@ func newTestProgram(t testing.TB, all bool) *Program {
 
 // run gives a packet to the program and returns its action and what it counted.
 func run(t interface{ Fatalf(string, ...any) }, p *Program, packet []byte) (action uint32, verdict Verdict) {
-	before, err := p.packets(0)
+	before, err := p.slotCounters(0)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -67,7 +67,7 @@ func run(t interface{ Fatalf(string, ...any) }, p *Program, packet []byte) (acti
 	if err != nil {
 		t.Fatalf("test run of %d bytes: %v", len(packet), err)
 	}
-	after, err := p.packets(0)
+	after, err := p.slotCounters(0)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

@@ -29,11 +29,11 @@ func openPin(path string) (link.Link, error) {
 	}
 	for _, ours := range []error{unix.EPERM, unix.EMFILE, unix.ENFILE, unix.ENOMEM} { // they say nothing of what is there
 		if errors.Is(err, ours) {
-			return nil, fmt.Errorf("open pinned link %s: %w%s", path, err, loadHint(err))
+			return nil, fmt.Errorf("open pinned link %s: %w%s", path, err, loadErrorHint(err))
 		}
 	}
 	if err != nil {
-		return nil, foreign(path, kindOf(path))
+		return nil, errForeignPin(path, objectKind(path))
 	}
 	info, err := l.Info()
 	if err != nil {
@@ -41,17 +41,17 @@ func openPin(path string) (link.Link, error) {
 	}
 	if info.Type != link.XDPType {
 		_ = l.Close()
-		return nil, foreign(path, "a BPF link of another kind")
+		return nil, errForeignPin(path, "a BPF link of another kind")
 	}
 	return l, nil
 }
 
-func foreign(path, kind string) error {
+func errForeignPin(path, kind string) error {
 	return fmt.Errorf("%s is %s, %w: move it out of this directory or remove it", path, kind, errForeign)
 }
 
-// kindOf says what is pinned at path, if no link is.
-func kindOf(path string) string {
+// objectKind says what is pinned at path, if no link is.
+func objectKind(path string) string {
 	p, err := bpfpin.Load(path, nil)
 	if err != nil {
 		return "no BPF object"
@@ -105,9 +105,9 @@ func checkBPFFS(dir string) error {
 	}
 }
 
-// adopt returns the link pinned at path, with p's program under it. It returns
+// openPinned returns the link pinned at path, with p's program under it. It returns
 // nil if there is none, or none that fits: such a link is removed.
-func adopt(path string, in Interface, p *Program) (link.Link, error) {
+func openPinned(path string, in Interface, p *Program) (link.Link, error) {
 	if err := followRename(path, in.Index); err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func adopt(path string, in Interface, p *Program) (link.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if fits(l, in) {
+	if reusable(l, in) {
 		if err = l.Update(p.objects.WeirSteer); err == nil {
 			return l, nil
 		}
@@ -142,7 +142,7 @@ func followRename(path string, ifindex int) error {
 		_ = there.Close()
 	}
 	ns, _, _ := strings.Cut(filepath.Base(path), "-")
-	_, err := eachPin(filepath.Dir(path), func(old string, l link.Link) error {
+	_, err := walkPins(filepath.Dir(path), func(old string, l link.Link) error {
 		if old == path || linkIfIndex(l) != ifindex || !strings.HasPrefix(filepath.Base(old), ns+"-") {
 			return nil
 		}
@@ -154,9 +154,9 @@ func followRename(path string, ifindex int) error {
 	return err
 }
 
-// fits says whether l is attached to the interface, in a mode that was asked
+// reusable says whether l is attached to the interface, in a mode that was asked
 // for.
-func fits(l link.Link, in Interface) bool {
+func reusable(l link.Link, in Interface) bool {
 	if linkIfIndex(l) != in.Index {
 		return false
 	}
@@ -179,7 +179,7 @@ func linkIfIndex(l link.Link) int {
 
 // removeStale removes the pins in dir whose interface is gone.
 func removeStale(dir string) error {
-	_, err := eachPin(dir, func(_ string, l link.Link) error {
+	_, err := walkPins(dir, func(_ string, l link.Link) error {
 		if linkIfIndex(l) == 0 {
 			return l.Unpin()
 		}
@@ -199,7 +199,7 @@ func CleanupStale(dir string) error {
 	if err := checkBPFFS(dir); err != nil {
 		return nil // then nothing can be pinned there
 	}
-	others, err := eachPin(dir, func(_ string, l link.Link) error {
+	others, err := walkPins(dir, func(_ string, l link.Link) error {
 		if err := l.Detach(); err != nil && !errors.Is(err, link.ErrNotSupported) && !errors.Is(err, unix.ENODEV) {
 			return err
 		}
@@ -214,9 +214,9 @@ func CleanupStale(dir string) error {
 	return nil
 }
 
-// eachPin calls f for every XDP link that is pinned in dir, and says what else
+// walkPins calls f for every XDP link that is pinned in dir, and says what else
 // there is, which is nobody's fault who looks for links.
-func eachPin(dir string, f func(path string, l link.Link) error) (others, err error) {
+func walkPins(dir string, f func(path string, l link.Link) error) (others, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -71,7 +71,7 @@ func Load(cfg Config) (*Program, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load steering program: %w%s", err, loadHint(err))
+		return nil, fmt.Errorf("load steering program: %w%s", err, loadErrorHint(err))
 	}
 	return p, nil
 }
@@ -90,7 +90,7 @@ func (p *Program) load() error {
 	return spec.LoadAndAssign(&p.objects, nil)
 }
 
-func loadHint(err error) string {
+func loadErrorHint(err error) string {
 	if errors.Is(err, unix.EPERM) {
 		return " (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, or root)"
 	}

@@ -39,7 +39,7 @@ func RxQueues(ifindex int) (Queues, error) {
 		}
 		return q, nil
 	}
-	if n := channels(dev.Attrs().Name); n > 0 {
+	if n := rxChannels(dev.Attrs().Name); n > 0 {
 		return Queues{Rx: n, Source: "ethtool"}, nil
 	}
 	if n := dev.Attrs().NumRxQueues; n > 0 {
@@ -48,8 +48,8 @@ func RxQueues(ifindex int) (Queues, error) {
 	return Queues{}, fmt.Errorf("receive queues of %s: the kernel does not say", dev.Attrs().Name)
 }
 
-// channels returns 0 for drivers without channels.
-func channels(name string) int {
+// rxChannels returns 0 for drivers without channels.
+func rxChannels(name string) int {
 	tool, err := ethtool.NewEthtool()
 	if err != nil {
 		return 0

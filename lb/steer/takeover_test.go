@@ -188,7 +188,7 @@ func TestCountsStayWhenAnInterfaceIsGivenUp(t *testing.T) {
 		w.send(front)
 		w.kernelGets(kernel)
 		for range 2 {
-			counted, err := p.Counted()
+			counted, err := p.TotalCounters()
 			must(t, err)
 			if got := counted[PassNoSocket]; got != n+1 {
 				t.Errorf("%d packets without a socket, want %d", got, n+1)

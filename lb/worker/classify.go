@@ -14,7 +14,7 @@ func (w *Worker) classify(b *batch, from, to int) {
 		p := &b.pkts[i&(batchSize-1)]
 		d := p.head()
 		p.lookups = 0
-		addrs, ports, ok := header.Plain4(w.area[d.Addr:d.Addr+uint64(d.Len)], int(p.size), &p.Packet)
+		addrs, ports, ok := header.ParseFast4(w.area[d.Addr:d.Addr+uint64(d.Len)], int(p.size), &p.Packet)
 		if !ok {
 			w.classifyOther(p)
 			b.hash[i&(batchSize-1)] = p.hash
@@ -28,7 +28,7 @@ func (w *Worker) classify(b *batch, from, to int) {
 	}
 }
 
-// stateOf returns fast or slow for a packet that [header.Plain] took.
+// stateOf returns fast or slow for a packet that [header.ParseFast] took.
 func (w *Worker) stateOf(p *pkt) pktState {
 	if !p.Partial && p.TTL > 1 && p.Flags&(header.SYN|header.FIN|header.RST) == 0 &&
 		p.n == 1 && p.desc[0].Addr&w.frameMask+uint64(p.L3)+fastPathLen <= w.frameMask {
@@ -40,7 +40,7 @@ func (w *Worker) stateOf(p *pkt) pktState {
 // classifyOther is classify of a packet that is not untagged and plain IPv4.
 func (w *Worker) classifyOther(p *pkt) {
 	f := w.frame(p)
-	if header.PlainElse(f, int(p.size), &p.Packet) {
+	if header.ParseFastOther(f, int(p.size), &p.Packet) {
 		p.state = w.stateOf(p)
 	} else if problem := header.Parse(f, int(p.size), &p.Packet); problem != header.OK {
 		p.state = consumed

@@ -83,7 +83,7 @@ func (w *frameMemory) makeFragment(p *pkt, a uint64, at, n int) xsk.Desc {
 		field |= moreFragments
 	}
 	if at > 0 {
-		header.OptionsOfLaterFragment(ip[header.IPv4Len : head-l3])
+		header.KeepCopiedOptions(ip[header.IPv4Len : head-l3])
 	}
 	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
 	binary.BigEndian.PutUint16(ip[6:], field)

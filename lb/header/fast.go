@@ -13,21 +13,21 @@ const (
 	leQinQ = EtherTypeQinQ>>8 | EtherTypeQinQ&0xff<<8
 )
 
-// Plain reads what nearly every packet is: TCP or UDP right behind an IPv4 header
+// ParseFast reads what nearly every packet is: TCP or UDP right behind an IPv4 header
 // without options or an IPv6 header, no fragment, nothing wrong, with or without
 // VLAN tags. It fills p as [Parse] does. false says nothing but that Parse has to
 // look: p is not to be read then.
-func Plain(frame []byte, total int, p *Packet) bool {
-	if _, _, ok := Plain4(frame, total, p); ok {
+func ParseFast(frame []byte, total int, p *Packet) bool {
+	if _, _, ok := ParseFast4(frame, total, p); ok {
 		return true
 	}
-	return PlainElse(frame, total, p)
+	return ParseFastOther(frame, total, p)
 }
 
-// Plain4 is [Plain] of untagged IPv4 alone, and returns the 8 bytes of the addresses
+// ParseFast4 is [ParseFast] of untagged IPv4 alone, and returns the 8 bytes of the addresses
 // and the 4 of the ports as little-endian loads. It is one piece without a call: each
 // would cost as much as what is in it.
-func Plain4(frame []byte, total int, p *Packet) (addrs uint64, ports uint32, ok bool) {
+func ParseFast4(frame []byte, total int, p *Packet) (addrs uint64, ports uint32, ok bool) {
 	if len(frame) < EthernetLen+IPv4Len+UDPLen {
 		return 0, 0, false
 	}
@@ -51,7 +51,7 @@ func Plain4(frame []byte, total int, p *Packet) (addrs uint64, ports uint32, ok 
 		w2 := binary.LittleEndian.Uint32(ip[24:]) // length, checksum
 		u := int(bits.ReverseBytes16(uint16(w2)))
 		p.Flags = 0
-		p.Partial = u == n && congruent(pseudo, uint16(w2>>16))
+		p.Partial = u == n && sameSum(pseudo, uint16(w2>>16))
 		return addrs, ports, u >= UDPLen && u <= n
 	}
 	l4 := ip[IPv4Len:]
@@ -60,7 +60,7 @@ func Plain4(frame []byte, total int, p *Packet) (addrs uint64, ports uint32, ok 
 	}
 	off := TCP(l4).DataOffset()
 	p.Flags = TCP(l4).Flags()
-	p.Partial = congruent(pseudo, binary.LittleEndian.Uint16(l4[16:]))
+	p.Partial = sameSum(pseudo, binary.LittleEndian.Uint16(l4[16:]))
 	return addrs, ports, off >= TCPLen && off <= n && off <= len(l4)
 }
 
@@ -68,8 +68,8 @@ func Plain4(frame []byte, total int, p *Packet) (addrs uint64, ports uint32, ok 
 // has: more fragments, and an offset.
 const anyFragment = 0xff3f << 48
 
-// PlainElse is [Plain] of what is not untagged IPv4.
-func PlainElse(frame []byte, total int, p *Packet) bool {
+// ParseFastOther is [ParseFast] of what is not untagged IPv4.
+func ParseFastOther(frame []byte, total int, p *Packet) bool {
 	if len(frame) < EthernetLen+IPv4Len+UDPLen {
 		return false
 	}
@@ -84,22 +84,22 @@ func PlainElse(frame []byte, total int, p *Packet) bool {
 	}
 	switch {
 	case t == leIPv4 && len(frame) >= l3+IPv4Len+UDPLen:
-		return plain4(frame, l3, total, p)
+		return fast4(frame, l3, total, p)
 	case t == leIPv6 && len(frame) >= l3+IPv6Len+UDPLen:
-		return plain6(frame, l3, total, p)
+		return fast6(frame, l3, total, p)
 	}
 	return false
 }
 
-// congruent says whether a one's complement sum, not 0, folds to the value, where
+// sameSum says whether a one's complement sum, not 0, folds to the value, where
 // 0 stands for nothing: 2^16 is 1 modulo 0xffff, so that the remainder of a sum is
 // that of its folded words, and a division by a constant is a multiplication.
-func congruent(sum uint64, value uint16) bool {
+func sameSum(sum uint64, value uint16) bool {
 	return value != 0 && (sum+0xffff-uint64(value))%0xffff == 0
 }
 
-// plain4 is Plain of the IPv4 header at l3. The frame holds 28 bytes there.
-func plain4(frame []byte, l3, total int, p *Packet) bool {
+// fast4 is ParseFast of the IPv4 header at l3. The frame holds 28 bytes there.
+func fast4(frame []byte, l3, total int, p *Packet) bool {
 	ip := frame[l3:]
 	_ = ip[IPv4Len+UDPLen-1]
 	w0 := binary.LittleEndian.Uint64(ip)     // version to fragment
@@ -114,11 +114,11 @@ func plain4(frame []byte, l3, total int, p *Packet) bool {
 	proto := uint8(w1 >> 8)
 	p.Family, p.Proto, p.L3, p.L4, p.TTL, p.Frag, p.Len = 4, proto, uint8(l3), uint8(l3+IPv4Len), uint8(w1), 0, uint16(n)
 	pseudo := addrs>>32 + addrs&0xffffffff + uint64(proto)<<8
-	return plainL4(ip[IPv4Len:], n-IPv4Len, pseudo, p)
+	return fastL4(ip[IPv4Len:], n-IPv4Len, pseudo, p)
 }
 
-// plain6 is Plain of the IPv6 header at l3. The frame holds 48 bytes there.
-func plain6(frame []byte, l3, total int, p *Packet) bool {
+// fast6 is ParseFast of the IPv6 header at l3. The frame holds 48 bytes there.
+func fast6(frame []byte, l3, total int, p *Packet) bool {
 	ip := IPv6(frame[l3:])
 	_ = ip[IPv6Len+UDPLen-1]
 	n := ip.PayloadLen()
@@ -132,18 +132,18 @@ func plain6(frame []byte, l3, total int, p *Packet) bool {
 		w := binary.LittleEndian.Uint64(ip[i:])
 		pseudo += w>>32 + w&0xffffffff
 	}
-	return plainL4(ip[IPv6Len:], n, pseudo, p)
+	return fastL4(ip[IPv6Len:], n, pseudo, p)
 }
 
-// plainL4 is Plain of the transport header of a segment of n bytes. l4 holds at
+// fastL4 is ParseFast of the transport header of a segment of n bytes. l4 holds at
 // least a UDP header. pseudo is the pseudo header's sum but for the length.
-func plainL4(l4 []byte, n int, pseudo uint64, p *Packet) bool {
+func fastL4(l4 []byte, n int, pseudo uint64, p *Packet) bool {
 	pseudo += uint64(bits.ReverseBytes16(uint16(n)))
 	if p.Proto == ProtoUDP {
 		_ = l4[UDPLen-1]
 		u := int(binary.BigEndian.Uint16(l4[4:]))
 		p.Flags = 0
-		p.Partial = u == n && congruent(pseudo, binary.LittleEndian.Uint16(l4[6:]))
+		p.Partial = u == n && sameSum(pseudo, binary.LittleEndian.Uint16(l4[6:]))
 		return u >= UDPLen && u <= n
 	}
 	if p.Proto != ProtoTCP || n < TCPLen || len(l4) < TCPLen {
@@ -151,7 +151,7 @@ func plainL4(l4 []byte, n int, pseudo uint64, p *Packet) bool {
 	}
 	off := TCP(l4).DataOffset()
 	p.Flags = TCP(l4).Flags()
-	p.Partial = congruent(pseudo, binary.LittleEndian.Uint16(l4[16:]))
+	p.Partial = sameSum(pseudo, binary.LittleEndian.Uint16(l4[16:]))
 	return off >= TCPLen && off <= n && off <= len(l4)
 }
 
