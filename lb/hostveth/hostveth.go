@@ -16,7 +16,7 @@
 //	    back by the route
 //	.16 and on: the source towards the node's own listeners, one per address of
 //	    the node (see SourceFor)
-//	.3  EnableForwarding: the source towards endpoints that may lie beyond it; a
+//	.3  Forward: the source towards endpoints that may lie beyond it; a
 //	    masquerade rule translates it where it leaves by another interface
 //
 // Where the client's address is kept instead (dnat) the answer's destination

@@ -96,14 +96,14 @@ func (r *Flows) Restore() (n int) {
 // the flow's frontend is no longer served. A flow for whose endpoint no number is left
 // is deleted, and renumber reports false.
 func (r *Flows) renumber(ref conntrack.Ref, f *table.FrontendEntry) bool {
-	number, err := r.tables.AdoptEndpoint(f, r.flows.EndpointAddr(ref), r.flows.Entry(ref).Key.Proto())
+	number, err := r.tables.RestoreEndpoint(f, r.flows.EndpointAddr(ref), r.flows.Entry(ref).Key.Proto())
 	if err != nil {
 		r.flows.Delete(ref)
 		return false
 	}
 	var service uint32
 	if f != nil {
-		service = f.Service
+		service = f.ServiceID
 	}
 	r.flows.SetIDs(ref, number, service)
 	return true

@@ -16,12 +16,12 @@ func TestWorkersCallsDoNotAllocate(t *testing.T) {
 	miss.W2++
 	w := [5]uint64{1, 2, 3, 4, 6<<32 | 4<<40}
 	var rng fastrand.RNG
-	number := tb.Load().Lookup(&k).Pool.Endpoints()[0].Number
+	number := tb.Load().Lookup(&k).Pool.Endpoints()[0].ID
 	for name, f := range map[string]func(){
 		"Lookup":      func() { tb.Load().Lookup(&k) },
 		"Lookup miss": func() { tb.Load().Lookup(&miss) },
 		"Select":      func() { tb.Load().Lookup(&k).Pool.Select(&w, &rng, 0) },
-		"Gone":        func() { tb.Gone(number) },
+		"Gone":        func() { tb.EndpointRemoved(number) },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
@@ -82,7 +82,7 @@ func TestReadersNeverWait(t *testing.T) {
 					t.Errorf("service %d: endpoint %v", i%50, e.AddrPort)
 					return
 				}
-				tb.Gone(e.Number)
+				tb.EndpointRemoved(e.ID)
 			}
 		}()
 	}

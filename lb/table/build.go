@@ -33,9 +33,9 @@ func (t *Table) buildService(spec *Service, old *service) (*service, error) {
 	t.scratch.pools = t.scratch.pools[:0]
 	s := &service{name: spec.Name, created: spec.Created, frontends: make([]*FrontendEntry, 0, len(spec.Frontends))}
 	if old != nil {
-		s.number = old.number
+		s.id = old.id
 	} else {
-		s.number = t.numbers.take()
+		s.id = t.serviceIDs.allocate()
 	}
 	s.policy = buildPolicy(spec.Policy, old)
 	for i := range spec.Frontends {
@@ -45,7 +45,7 @@ func (t *Table) buildService(spec *Service, old *service) (*service, error) {
 		}
 		if again := s.frontend(&f.Key, 0); again == nil {
 			s.frontends = append(s.frontends, f)
-		} else if !again.Pool.alike(f.Pool) {
+		} else if !again.Pool.sameSettings(f.Pool) {
 			return nil, fmt.Errorf("frontend %d: %v proto %d is named twice, with different pools", i, f.AddrPort, f.Proto)
 		}
 	}
@@ -55,10 +55,10 @@ func (t *Table) buildService(spec *Service, old *service) (*service, error) {
 		}
 	}
 	var err error
-	if s.numbers, err = t.listNumbers(spec, s, old); err != nil {
+	if s.endpointIDs, err = t.listEndpointIDs(spec, s, old); err != nil {
 		return nil, err
 	}
-	return s, t.setServers(spec, s, old)
+	return s, t.setQUICEndpoints(spec, s, old)
 }
 
 func (t *Table) buildFrontend(spec *Service, i int, s, old *service) (*FrontendEntry, error) {
@@ -85,7 +85,7 @@ func (t *Table) buildFrontend(spec *Service, i int, s, old *service) (*FrontendE
 		return f, nil
 	}
 	return &FrontendEntry{
-		Key: key, Pool: pool, Policy: s.policy, servicePort: owner, Service: s.number, Proto: in.Proto, Kind: in.Kind, Mode: mode,
+		Key: key, Pool: pool, Policy: s.policy, servicePort: owner, ServiceID: s.id, Proto: in.Proto, Kind: in.Kind, Mode: mode,
 		ClusterScope: in.ClusterScope, AddrPort: ap, ServiceName: spec.Name,
 	}, nil
 }
@@ -160,7 +160,7 @@ func (t *Table) members(in []Endpoint) ([]Endpoint, error) {
 func (t *Table) buildPool(want *PoolEntry, members []Endpoint, old *service) (*PoolEntry, error) {
 	var kin *PoolEntry // has the same members and weights
 	look := func(p *PoolEntry) bool {
-		if !p.sameShares(members) {
+		if !p.sameWeights(members) {
 			return false
 		}
 		if kin == nil || p.size != 0 {
@@ -187,7 +187,7 @@ func (t *Table) buildPool(want *PoolEntry, members []Endpoint, old *service) (*P
 	}
 	t.setStarts(&p, old)
 	if p.affinity != 0 {
-		p.byNumber = indexNumbers(p.endpoints)
+		p.byID = indexByID(p.endpoints)
 	}
 	switch needsTable := p.algorithm == Maglev || p.affinity != 0; {
 	case len(p.endpoints) < 2:
@@ -202,13 +202,13 @@ func (t *Table) buildPool(want *PoolEntry, members []Endpoint, old *service) (*P
 	return &p, nil
 }
 
-// indexNumbers is for PoolEntry.Find.
-func indexNumbers(endpoints []EndpointEntry) []numberIndex {
-	out := make([]numberIndex, len(endpoints))
+// indexByID is for PoolEntry.Find.
+func indexByID(endpoints []EndpointEntry) []idIndex {
+	out := make([]idIndex, len(endpoints))
 	for i := range endpoints {
-		out[i] = numberIndex{endpoints[i].Number, uint32(i)}
+		out[i] = idIndex{endpoints[i].ID, uint32(i)}
 	}
-	slices.SortFunc(out, func(a, b numberIndex) int { return cmp.Compare(a.number, b.number) })
+	slices.SortFunc(out, func(a, b idIndex) int { return cmp.Compare(a.id, b.id) })
 	return out
 }
 
@@ -226,8 +226,8 @@ func (p *PoolEntry) same(want *PoolEntry, members []Endpoint) bool {
 	return true
 }
 
-// alike reports whether the pools differ at most in the Service port that they are of.
-func (p *PoolEntry) alike(o *PoolEntry) bool {
+// sameSettings reports whether the pools differ at most in the Service port that they are of.
+func (p *PoolEntry) sameSettings(o *PoolEntry) bool {
 	if p == o {
 		return true
 	}
@@ -238,9 +238,9 @@ func (p *PoolEntry) alike(o *PoolEntry) bool {
 		p.slowStart == o.slowStart && p.tier == o.tier && slices.EqualFunc(p.endpoints, o.endpoints, same)
 }
 
-// sameShares says whether the pool has these members with these weights:
+// sameWeights says whether the pool has these members with these weights:
 // then its Maglev table is theirs too.
-func (p *PoolEntry) sameShares(members []Endpoint) bool {
+func (p *PoolEntry) sameWeights(members []Endpoint) bool {
 	if len(p.endpoints) != len(members) {
 		return false
 	}
@@ -265,7 +265,7 @@ func (t *Table) entries(members []Endpoint, owner uint64, proto uint8) ([]Endpoi
 		}
 		w0, w1, family := addrWords(m.AddrPort.Addr())
 		out[i] = EndpointEntry{
-			Number: n, Port: rawPort(m.AddrPort.Port()), Family: family, Local: m.Local,
+			ID: n, Port: rawPort(m.AddrPort.Port()), Family: family, Local: m.Local,
 			W0: w0, W1: w1, Addr: addrBytes(m.AddrPort.Addr()), AddrPort: m.AddrPort, Weight: m.Weight,
 		}
 	}
@@ -282,12 +282,12 @@ func addrBytes(a netip.Addr) (b [16]byte) {
 	return a.As16()
 }
 
-// listNumbers are the numbers of all endpoints that the Service names, each once, ascending.
-func (t *Table) listNumbers(spec *Service, s, old *service) ([]uint32, error) {
+// listEndpointIDs are the numbers of all endpoints that the Service names, each once, ascending.
+func (t *Table) listEndpointIDs(spec *Service, s, old *service) ([]uint32, error) {
 	numbers := t.scratch.numbers[:0]
 	for _, b := range t.scratch.pools {
 		for i := range b.entry.endpoints {
-			numbers = append(numbers, b.entry.endpoints[i].Number)
+			numbers = append(numbers, b.entry.endpoints[i].ID)
 		}
 	}
 	for i := range spec.Listed {
@@ -296,7 +296,7 @@ func (t *Table) listNumbers(spec *Service, s, old *service) ([]uint32, error) {
 		if err != nil {
 			return nil, fmt.Errorf("listed endpoint %d: %w", i, err)
 		}
-		for owner := range s.listers(l) {
+		for owner := range s.listingPorts(l) {
 			n, err := t.endpoints.assign(makeEndpointKey(owner, ap, l.Proto))
 			if err != nil {
 				return nil, fmt.Errorf("listed endpoint %v: %w", ap, err)
@@ -307,14 +307,14 @@ func (t *Table) listNumbers(spec *Service, s, old *service) ([]uint32, error) {
 	slices.Sort(numbers)
 	t.scratch.numbers = numbers
 	numbers = slices.Compact(numbers)
-	if old != nil && slices.Equal(numbers, old.numbers) {
-		return old.numbers, nil
+	if old != nil && slices.Equal(numbers, old.endpointIDs) {
+		return old.endpointIDs, nil
 	}
 	return slices.Clone(numbers), nil
 }
 
-// listers gives the Service ports that list an endpoint; some more than once.
-func (s *service) listers(l *ListedEndpoint) iter.Seq[uint64] {
+// listingPorts gives the Service ports that list an endpoint; some more than once.
+func (s *service) listingPorts(l *ListedEndpoint) iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		if l.Port != 0 {
 			yield(servicePort(s.name, l.Port, l.Proto))

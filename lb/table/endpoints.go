@@ -8,11 +8,11 @@ import (
 // ticksPerSecond is that of the flow table's coarse time.
 const ticksPerSecond = 16
 
-// reuseAfter is how long, in ticks, an endpoint must have been gone before its number
+// quarantineTicks is how long, in ticks, an endpoint must have been gone before its number
 // is given to another one. A worker that still works on a batch begun
 // with an older snapshot may name the number in a flow that it is about to create;
 // a minute is a thousand times the longest batch.
-const reuseAfter = 60 * ticksPerSecond
+const quarantineTicks = 60 * ticksPerSecond
 
 // reclaimBudget is how many gone numbers one publication looks at.
 const reclaimBudget = 64
@@ -24,10 +24,10 @@ const (
 	chunkSize = 1 << chunkBits
 )
 
-// The state of a number is one word: 0 unknown, statePresent, or stateGone|tick.
+// The state of a number is one word: 0 unknown, statePresent, or stateRemoved|tick.
 const (
 	statePresent = 1 << 63
-	stateGone    = 1 << 62
+	stateRemoved = 1 << 62
 )
 
 // endpointKey is an endpoint as one Service port lists it. The same address and port has
@@ -61,41 +61,41 @@ func (k *endpointKey) addrPort() netip.AddrPort {
 	return netip.AddrPortFrom(a, k.port)
 }
 
-// endpointNumber is what a number stands for.
-type endpointNumber struct {
+// endpointRecord is what a number stands for.
+type endpointRecord struct {
 	key     endpointKey
 	refs    uint32 // publications of its Service that list it: 2 while one replaces the other
-	queued  bool   // is in endpoints.gone
+	queued  bool   // is in endpoints.removed
 	pending bool   // the change that is being prepared names it, though its Service does not list it yet
 }
 
-// endpoints gives endpoints their numbers, one for each Service port that lists the
+// endpointIDs gives endpoints their numbers, one for each Service port that lists the
 // endpoint. A number stays the endpoint's own as long as the Service port lists it or a
 // flow names it. All but the states is guarded by Table.mu.
-type endpoints struct {
+type endpointIDs struct {
 	inUse func(uint32) bool
 	tick  func() uint32
 	max   int
 
-	byKey   map[endpointKey]uint32
-	numbers []endpointNumber // [0] unused
-	free    []uint32         // may be given again
-	gone    []uint32         // not listed, longest first; some may have come back
-	pending []uint32         // those with the pending mark
-	states  []atomic.Pointer[[chunkSize]atomic.Uint64]
-	present atomic.Int64
-	away    atomic.Int64 // numbers whose state is stateGone
+	byKey      map[endpointKey]uint32
+	records    []endpointRecord // [0] unused
+	free       []uint32         // may be given again
+	removed    []uint32         // not listed, longest first; some may have come back
+	pending    []uint32         // those with the pending mark
+	states     []atomic.Pointer[[chunkSize]atomic.Uint64]
+	present    atomic.Int64
+	numRemoved atomic.Int64 // numbers whose state is stateRemoved
 }
 
-func (e *endpoints) init(cfg Config) {
+func (e *endpointIDs) init(cfg Config) {
 	e.inUse, e.tick, e.max = cfg.InUse, cfg.Tick, cfg.MaxEndpoints
 	e.byKey = make(map[endpointKey]uint32)
-	e.numbers = make([]endpointNumber, 1)
+	e.records = make([]endpointRecord, 1)
 	e.states = make([]atomic.Pointer[[chunkSize]atomic.Uint64], cfg.MaxEndpoints>>chunkBits+1)
 }
 
 // state is the number's state word, nil for a number never used.
-func (e *endpoints) state(n uint32) *atomic.Uint64 {
+func (e *endpointIDs) state(n uint32) *atomic.Uint64 {
 	if int(n>>chunkBits) >= len(e.states) {
 		return nil
 	}
@@ -107,79 +107,79 @@ func (e *endpoints) state(n uint32) *atomic.Uint64 {
 }
 
 // setState is for the writer; the count is right before the state can be read.
-func (e *endpoints) setState(n uint32, v uint64) {
+func (e *endpointIDs) setState(n uint32, v uint64) {
 	s := e.state(n)
-	if v&stateGone != 0 {
-		e.away.Add(1)
+	if v&stateRemoved != 0 {
+		e.numRemoved.Add(1)
 	}
-	if s.Swap(v)&stateGone != 0 {
-		e.away.Add(-1)
+	if s.Swap(v)&stateRemoved != 0 {
+		e.numRemoved.Add(-1)
 	}
 }
 
 // assign is the endpoint's number, a new one if it has none. It stays the
 // endpoint's own until settle.
-func (e *endpoints) assign(k endpointKey) (uint32, error) {
+func (e *endpointIDs) assign(k endpointKey) (uint32, error) {
 	n, ok := e.byKey[k]
 	if !ok {
-		if n, ok = e.take(); !ok {
+		if n, ok = e.allocate(); !ok {
 			return 0, ErrTooManyEndpoints
 		}
-		e.numbers[n] = endpointNumber{key: k}
+		e.records[n] = endpointRecord{key: k}
 		e.byKey[k] = n
 	}
-	if id := &e.numbers[n]; id.refs == 0 && !id.pending {
+	if id := &e.records[n]; id.refs == 0 && !id.pending {
 		id.pending = true
 		e.pending = append(e.pending, n)
 	}
 	return n, nil
 }
 
-// take is a number that nobody has.
-func (e *endpoints) take() (uint32, bool) {
-	if len(e.free) == 0 && len(e.numbers) > e.max {
-		e.reclaim(len(e.gone))
+// allocate returns an unused number.
+func (e *endpointIDs) allocate() (uint32, bool) {
+	if len(e.free) == 0 && len(e.records) > e.max {
+		e.reclaim(len(e.removed))
 	}
 	if last := len(e.free) - 1; last >= 0 {
 		n := e.free[last]
 		e.free = e.free[:last]
 		return n, true
 	}
-	if len(e.numbers) > e.max {
+	if len(e.records) > e.max {
 		return 0, false
 	}
-	n := uint32(len(e.numbers))
-	e.numbers = append(e.numbers, endpointNumber{})
+	n := uint32(len(e.records))
+	e.records = append(e.records, endpointRecord{})
 	if chunk := &e.states[n>>chunkBits]; chunk.Load() == nil {
 		chunk.Store(new([chunkSize]atomic.Uint64))
 	}
 	return n, true
 }
 
-// settle ends a change, published or not: numbers that it made and that nobody came to see are free again.
-func (e *endpoints) settle() {
+// endChange ends a change, published or not: numbers that it made and that nobody came to see are free again.
+func (e *endpointIDs) endChange() {
 	for _, n := range e.pending {
-		id := &e.numbers[n]
+		id := &e.records[n]
 		id.pending = false
 		if e.state(n).Load() == 0 {
-			e.freeNumber(n)
+			e.freeID(n)
 		}
 	}
 	e.pending = e.pending[:0]
 }
 
-func (e *endpoints) freeNumber(n uint32) {
-	id := &e.numbers[n]
+func (e *endpointIDs) freeID(n uint32) {
+	id := &e.records[n]
 	delete(e.byKey, id.key)
-	*id = endpointNumber{}
+	*id = endpointRecord{}
 	e.setState(n, 0)
 	e.free = append(e.free, n)
 }
 
-// hold counts one more Service that lists the numbers.
-func (e *endpoints) hold(numbers []uint32) {
+// addRef counts one more Service that lists the numbers.
+func (e *endpointIDs) addRef(numbers []uint32) {
 	for _, n := range numbers {
-		id := &e.numbers[n]
+		id := &e.records[n]
 		if id.refs++; id.refs == 1 {
 			e.setState(n, statePresent)
 			e.present.Add(1)
@@ -187,50 +187,50 @@ func (e *endpoints) hold(numbers []uint32) {
 	}
 }
 
-// release is the opposite of hold.
-func (e *endpoints) release(numbers []uint32) {
+// dropRef is the opposite of addRef.
+func (e *endpointIDs) dropRef(numbers []uint32) {
 	for _, n := range numbers {
-		id := &e.numbers[n]
+		id := &e.records[n]
 		if id.refs--; id.refs == 0 {
 			e.present.Add(-1)
-			e.leave(n)
+			e.markRemoved(n)
 		}
 	}
 }
 
-// leave marks the number as gone from now on.
-func (e *endpoints) leave(n uint32) {
-	e.setState(n, stateGone|uint64(e.tick()))
-	if id := &e.numbers[n]; !id.queued {
+// markRemoved marks the number as gone from now on.
+func (e *endpointIDs) markRemoved(n uint32) {
+	e.setState(n, stateRemoved|uint64(e.tick()))
+	if id := &e.records[n]; !id.queued {
 		id.queued = true
-		e.gone = append(e.gone, n)
+		e.removed = append(e.removed, n)
 	}
 }
 
 // reclaim looks at up to budget gone numbers and frees those that nothing names.
-func (e *endpoints) reclaim(budget int) {
+func (e *endpointIDs) reclaim(budget int) {
 	now := e.tick()
-	for range min(budget, len(e.gone)) {
-		n := e.gone[0]
-		e.gone = e.gone[1:]
-		id := &e.numbers[n]
+	for range min(budget, len(e.removed)) {
+		n := e.removed[0]
+		e.removed = e.removed[1:]
+		id := &e.records[n]
 		switch {
 		case id.refs > 0: // came back
 			id.queued = false
-		case id.pending || now-uint32(e.state(n).Load()) < reuseAfter || e.inUse(n):
-			e.gone = append(e.gone, n)
+		case id.pending || now-uint32(e.state(n).Load()) < quarantineTicks || e.inUse(n):
+			e.removed = append(e.removed, n)
 		default:
-			e.freeNumber(n)
+			e.freeID(n)
 		}
 	}
 }
 
-// AdoptEndpoint returns the number of endpoint ap for a flow of frontend f that was
+// RestoreEndpoint returns the number of endpoint ap for a flow of frontend f that was
 // there before this Table, as after a restart, or before f was this Service port's. f
 // is nil if the flow's frontend is no longer served. An endpoint that f's Service port
 // does not list gets a number too, and counts as gone from now on. The error is
 // ErrTooManyEndpoints.
-func (t *Table) AdoptEndpoint(f *FrontendEntry, ap netip.AddrPort, proto uint8) (uint32, error) {
+func (t *Table) RestoreEndpoint(f *FrontendEntry, ap netip.AddrPort, proto uint8) (uint32, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := &t.endpoints
@@ -243,7 +243,7 @@ func (t *Table) AdoptEndpoint(f *FrontendEntry, ap netip.AddrPort, proto uint8) 
 		return 0, err
 	}
 	if e.state(n).Load() == 0 {
-		e.leave(n)
+		e.markRemoved(n)
 	}
 	return n, nil
 }
@@ -253,28 +253,28 @@ func (t *Table) Endpoint(n uint32) (ap netip.AddrPort, proto uint8, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := &t.endpoints
-	if int(n) >= len(e.numbers) || e.numbers[n] == (endpointNumber{}) {
+	if int(n) >= len(e.records) || e.records[n] == (endpointRecord{}) {
 		return netip.AddrPort{}, 0, false
 	}
-	k := &e.numbers[n].key
+	k := &e.records[n].key
 	return k.addrPort(), k.proto, true
 }
 
-// Gone reports whether the number's Service port has the endpoint no more, neither in
+// EndpointRemoved reports whether the number's Service port has the endpoint no more, neither in
 // a pool nor listed, and since which tick. It is false for a number that belongs to
 // none. Any goroutine may call it; it costs two loads.
-func (t *Table) Gone(n uint32) (since uint32, gone bool) {
+func (t *Table) EndpointRemoved(n uint32) (since uint32, gone bool) {
 	s := t.endpoints.state(n)
 	if s == nil {
 		return 0, false
 	}
 	v := s.Load()
-	return uint32(v), v&stateGone != 0
+	return uint32(v), v&stateRemoved != 0
 }
 
-// AnyGone reports whether Gone could be true of any number: workers ask once per
+// AnyEndpointRemoved reports whether EndpointRemoved could be true of any number: workers ask once per
 // batch, and per packet only then.
-func (t *Table) AnyGone() bool { return t.endpoints.away.Load() != 0 }
+func (t *Table) AnyEndpointRemoved() bool { return t.endpoints.numRemoved.Load() != 0 }
 
 // PresentEndpoints returns the number of endpoints that Services list. An endpoint
 // counts once for each Service port that lists it.

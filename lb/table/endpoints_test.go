@@ -50,25 +50,25 @@ func TestEndpointKeepsItsNumber(t *testing.T) {
 	if ap, proto, ok := tb.Endpoint(n1); !ok || ap.String() != e1 || proto != 6 {
 		t.Errorf("number %d is %v %d %v", n1, ap, proto, ok)
 	}
-	if _, gone := tb.Gone(n1); gone {
+	if _, gone := tb.EndpointRemoved(n1); gone {
 		t.Error("gone while in a pool")
 	}
 	c.now = 200
 	apply(t, tb, []Service{tcp("a", pool(e2), f)})
-	if since, gone := tb.Gone(n1); !gone || since != 200 {
+	if since, gone := tb.EndpointRemoved(n1); !gone || since != 200 {
 		t.Errorf("gone %v since %d, want since 200", gone, since)
 	}
-	if _, gone := tb.Gone(n2); gone || tb.PresentEndpoints() != 1 {
+	if _, gone := tb.EndpointRemoved(n2); gone || tb.PresentEndpoints() != 1 {
 		t.Errorf("the other: gone %v; %d present", gone, tb.PresentEndpoints())
 	}
 	c.now = 300
 	apply(t, tb, []Service{tcp("a", pool(e1, e2), f)})
-	if _, gone := tb.Gone(n1); gone || number(t, tb, e1) != n1 {
+	if _, gone := tb.EndpointRemoved(n1); gone || number(t, tb, e1) != n1 {
 		t.Error("did not come back under its number")
 	}
 	apply(t, tb, nil, "a")
 	apply(t, tb, []Service{tcp("a", pool(e1), f)})
-	if _, gone := tb.Gone(n1); gone || number(t, tb, e1) != n1 {
+	if _, gone := tb.EndpointRemoved(n1); gone || number(t, tb, e1) != n1 {
 		t.Error("did not come back with its Service under its number")
 	}
 }
@@ -78,7 +78,7 @@ func numberIn(t *testing.T, tb *Table, frontend, endpoint string) uint32 {
 	t.Helper()
 	for _, e := range lookup(tb, frontend).Pool.Endpoints() {
 		if e.AddrPort.String() == endpoint {
-			return e.Number
+			return e.ID
 		}
 	}
 	t.Fatalf("%s has no endpoint %s", frontend, endpoint)
@@ -119,18 +119,18 @@ func TestAnEndpointIsGoneFromTheServicePortThatItLeaves(t *testing.T) {
 			clock.now = 200
 			apply(t, tb, c.put, c.del...)
 			for i, want := range []bool{c.first, c.second, c.b} {
-				if since, gone := tb.Gone(numbers[i]); gone != want || gone && since != 200 {
+				if since, gone := tb.EndpointRemoved(numbers[i]); gone != want || gone && since != 200 {
 					t.Errorf("%s: gone %v since %d, want %v", []string{f80, f81, g80}[i], gone, since, want)
 				}
 			}
 			// All come back under the numbers that flows name.
 			apply(t, tb, []Service{a(both, both), tcp("b", pool(shared), g80)})
 			for i, f := range []string{f80, f81, g80} {
-				if _, gone := tb.Gone(numbers[i]); gone || numberIn(t, tb, f, shared) != numbers[i] {
+				if _, gone := tb.EndpointRemoved(numbers[i]); gone || numberIn(t, tb, f, shared) != numbers[i] {
 					t.Errorf("%s: did not come back", f)
 				}
 			}
-			if tb.AnyGone() {
+			if tb.AnyEndpointRemoved() {
 				t.Error("something is still gone")
 			}
 		})
@@ -147,14 +147,14 @@ func TestListedEndpointIsNotGone(t *testing.T) {
 	s.Pools[0] = pool(e2)
 	s.Listed = []ListedEndpoint{{AddrPort: netip.MustParseAddrPort(e1), Proto: 6}}
 	apply(t, tb, []Service{s})
-	if _, gone := tb.Gone(n1); gone {
+	if _, gone := tb.EndpointRemoved(n1); gone {
 		t.Error("an endpoint that is listed is gone")
 	}
 	s.Listed = nil
 	if change := apply(t, tb, []Service{s}); change.Empty() {
 		t.Error("no publication")
 	}
-	if _, gone := tb.Gone(n1); !gone {
+	if _, gone := tb.EndpointRemoved(n1); !gone {
 		t.Error("an endpoint that nobody lists is not gone")
 	}
 }
@@ -175,7 +175,7 @@ func TestNumberIsGivenAgainOnlyWhenNothingNamesIt(t *testing.T) {
 		}
 	}
 	full("a flow names it")
-	c.now = 2 * reuseAfter
+	c.now = 2 * quarantineTicks
 	full("a flow still names it")
 	c.inUse[n1] = false
 	apply(t, tb, []Service{tcp("a", pool("10.0.0.2:80", "10.0.0.3:80"), f)})
@@ -185,7 +185,7 @@ func TestNumberIsGivenAgainOnlyWhenNothingNamesIt(t *testing.T) {
 	if ap, _, _ := tb.Endpoint(n1); ap.String() != "10.0.0.3:80" {
 		t.Errorf("number %d is still that of %v", n1, ap)
 	}
-	if _, gone := tb.Gone(n1); gone {
+	if _, gone := tb.EndpointRemoved(n1); gone {
 		t.Error("the new endpoint is gone")
 	}
 }
@@ -195,11 +195,11 @@ func TestGoneNumberRests(t *testing.T) {
 	tb := New(c.config(1))
 	apply(t, tb, []Service{tcp("a", pool("10.0.0.1:80"), "192.0.2.1:80")})
 	apply(t, tb, nil, "a")
-	c.now = reuseAfter - 1
+	c.now = quarantineTicks - 1
 	if change := apply(t, tb, []Service{tcp("b", pool("10.0.0.2:80"), "192.0.2.2:80")}); len(change.Errors) != 1 {
 		t.Error("a number was given again at once")
 	}
-	c.now = reuseAfter
+	c.now = quarantineTicks
 	if change := apply(t, tb, []Service{tcp("b", pool("10.0.0.2:80"), "192.0.2.2:80")}); len(change.Errors) != 0 {
 		t.Error(change.Errors)
 	}
@@ -216,7 +216,7 @@ func TestDroppedChangeLosesNoNumbers(t *testing.T) {
 			t.Fatal(i, err, change.Errors)
 		}
 	}
-	if n := len(tb.numbers.names); n > 30 {
+	if n := len(tb.serviceIDs.names); n > 30 {
 		t.Errorf("%d Service numbers", n)
 	}
 }
@@ -226,26 +226,26 @@ func TestAdoptedEndpointIsGoneUntilListed(t *testing.T) {
 	tb := New(c.config(0))
 	const e1, e2, f = "10.0.0.1:80", "10.0.0.2:80", "192.0.2.1:80"
 	apply(t, tb, []Service{tcp("a", pool(e2), f)})
-	n1, err := tb.AdoptEndpoint(lookup(tb, f), netip.MustParseAddrPort(e1), 6)
+	n1, err := tb.RestoreEndpoint(lookup(tb, f), netip.MustParseAddrPort(e1), 6)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if since, gone := tb.Gone(n1); !gone || since != 7 {
+	if since, gone := tb.EndpointRemoved(n1); !gone || since != 7 {
 		t.Errorf("adopted: gone %v since %d", gone, since)
 	}
 	c.now = 9
-	if n, err := tb.AdoptEndpoint(lookup(tb, f), netip.MustParseAddrPort(e1), 6); n != n1 || err != nil {
+	if n, err := tb.RestoreEndpoint(lookup(tb, f), netip.MustParseAddrPort(e1), 6); n != n1 || err != nil {
 		t.Errorf("adopted again: %d, %v", n, err)
 	}
-	if since, _ := tb.Gone(n1); since != 7 {
+	if since, _ := tb.EndpointRemoved(n1); since != 7 {
 		t.Errorf("gone since %d", since)
 	}
-	n2, err := tb.AdoptEndpoint(lookup(tb, f), netip.MustParseAddrPort(e2), 6)
-	if _, gone := tb.Gone(n2); gone || err != nil || n2 != number(t, tb, e2) {
+	n2, err := tb.RestoreEndpoint(lookup(tb, f), netip.MustParseAddrPort(e2), 6)
+	if _, gone := tb.EndpointRemoved(n2); gone || err != nil || n2 != number(t, tb, e2) {
 		t.Errorf("a listed endpoint: %d, gone %v, %v", n2, gone, err)
 	}
 	apply(t, tb, []Service{tcp("a", pool(e1, e2), f)})
-	if _, gone := tb.Gone(n1); gone || number(t, tb, e1) != n1 {
+	if _, gone := tb.EndpointRemoved(n1); gone || number(t, tb, e1) != n1 {
 		t.Error("still gone when listed")
 	}
 }
@@ -261,11 +261,11 @@ func TestAdoptedEndpointIsThatOfTheFlowsServicePort(t *testing.T) {
 		frontend *FrontendEntry
 		gone     bool
 	}{"of the Service that lists it": {lookup(tb, g), false}, "of another": {lookup(tb, f), true}, "of none": {nil, true}} {
-		n, err := tb.AdoptEndpoint(c.frontend, netip.MustParseAddrPort(shared), 6)
+		n, err := tb.RestoreEndpoint(c.frontend, netip.MustParseAddrPort(shared), 6)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, gone := tb.Gone(n); gone != c.gone {
+		if _, gone := tb.EndpointRemoved(n); gone != c.gone {
 			t.Errorf("%s: gone %v", name, gone)
 		}
 	}
@@ -274,7 +274,7 @@ func TestAdoptedEndpointIsThatOfTheFlowsServicePort(t *testing.T) {
 func TestGoneOfUnknownNumbers(t *testing.T) {
 	tb := New(Config{MaxEndpoints: 10})
 	for _, n := range []uint32{0, 1, 10, 11, 1 << 20, ^uint32(0)} {
-		if _, gone := tb.Gone(n); gone {
+		if _, gone := tb.EndpointRemoved(n); gone {
 			t.Errorf("number %d is gone", n)
 		}
 		if _, _, ok := tb.Endpoint(n); ok {
@@ -341,12 +341,12 @@ func TestGoneIsWhatTheServicePortLacks(t *testing.T) {
 				numbers[k] = number
 			}
 			for k, number := range numbers {
-				if _, gone := tb.Gone(number); gone == has[k] {
+				if _, gone := tb.EndpointRemoved(number); gone == has[k] {
 					r.Fatalf("%+v: gone %v, listed %v", k, gone, has[k])
 				}
 			}
-			if tb.AnyGone() != (len(has) < len(numbers)) {
-				r.Fatalf("AnyGone %v with %d of %d there", tb.AnyGone(), len(has), len(numbers))
+			if tb.AnyEndpointRemoved() != (len(has) < len(numbers)) {
+				r.Fatalf("AnyGone %v with %d of %d there", tb.AnyEndpointRemoved(), len(has), len(numbers))
 			}
 		}
 	})

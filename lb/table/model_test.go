@@ -105,7 +105,7 @@ func TestTableIsAsItsModel(t *testing.T) {
 		steered := make(map[string]bool) // as the steering program has it
 		old := make(map[*Snapshot]map[string]string)
 		for range rapid.IntRange(1, 20).Draw(t, "changes") {
-			c.now += uint32(rapid.IntRange(0, 2*reuseAfter).Draw(t, "time"))
+			c.now += uint32(rapid.IntRange(0, 2*quarantineTicks).Draw(t, "time"))
 			var put []Service
 			var order, del []string
 			claims, made := make(map[string]map[string]string), maps.Clone(m.made)
@@ -170,8 +170,8 @@ func checkModel(t *rapid.T, tb *Table, m *model, steered map[string]bool) {
 		if (e == nil) != (len(names) == 0) {
 			t.Fatalf("look-up of %s: %v", f, e)
 		}
-		if e != nil && (describe(e) != want[f] || tb.ServiceName(e.Service) != e.ServiceName) {
-			t.Fatalf("%s is %s, Service %d %q", f, describe(e), e.Service, tb.ServiceName(e.Service))
+		if e != nil && (describe(e) != want[f] || tb.ServiceName(e.ServiceID) != e.ServiceName) {
+			t.Fatalf("%s is %s, Service %d %q", f, describe(e), e.ServiceID, tb.ServiceName(e.ServiceID))
 		}
 		if steered[f] != (e != nil) {
 			t.Fatalf("%s: steered %v", f, steered[f])
@@ -189,26 +189,26 @@ func checkNumbers(t *rapid.T, tb *Table) {
 	for f := range tb.Load().All() {
 		for i := range f.Pool.Endpoints() {
 			e := &f.Pool.Endpoints()[i]
-			if was, ok := present[e.Number]; ok && was != e.AddrPort.String() {
-				t.Fatalf("number %d is %s and %v", e.Number, was, e.AddrPort)
+			if was, ok := present[e.ID]; ok && was != e.AddrPort.String() {
+				t.Fatalf("number %d is %s and %v", e.ID, was, e.AddrPort)
 			}
-			present[e.Number] = e.AddrPort.String()
-			if ap, _, ok := tb.Endpoint(e.Number); !ok || ap != e.AddrPort {
-				t.Fatalf("number %d of %v is %v", e.Number, e.AddrPort, ap)
+			present[e.ID] = e.AddrPort.String()
+			if ap, _, ok := tb.Endpoint(e.ID); !ok || ap != e.AddrPort {
+				t.Fatalf("number %d of %v is %v", e.ID, e.AddrPort, ap)
 			}
-			if _, gone := tb.Gone(e.Number); gone {
+			if _, gone := tb.EndpointRemoved(e.ID); gone {
 				t.Fatalf("%v is gone", e.AddrPort)
 			}
 		}
 	}
 	listed := make(map[uint32]bool)
 	for _, s := range tb.services {
-		for _, n := range s.numbers {
+		for _, n := range s.endpointIDs {
 			listed[n] = true
 		}
 	}
-	for n := range uint32(len(tb.endpoints.numbers)) {
-		_, gone := tb.Gone(n)
+	for n := range uint32(len(tb.endpoints.records)) {
+		_, gone := tb.EndpointRemoved(n)
 		if _, _, known := tb.Endpoint(n); gone != (known && !listed[n]) {
 			t.Fatalf("number %d: gone %v, known %v, listed %v", n, gone, known, listed[n])
 		}

@@ -161,15 +161,15 @@ func (t *Table) setRemovals(changed map[string]*service) {
 			want = s.policy.OnRemoval
 		}
 		if list == nil {
-			if t.Removal(s.number) == want {
+			if t.Removal(s.id) == want {
 				continue
 			}
-			list = make([]Removal, len(t.numbers.names))
+			list = make([]Removal, len(t.serviceIDs.names))
 			if old := t.removals.Load(); old != nil {
 				copy(list, *old)
 			}
 		}
-		list[s.number] = want
+		list[s.id] = want
 	}
 	switch {
 	case list == nil:

@@ -196,8 +196,8 @@ func TestEndpointsAreFoundByNumber(t *testing.T) {
 	p := testPool(t, Pool{Endpoints: testEndpoints(9), AffinitySeconds: 10})
 	for i := range p.Endpoints() {
 		e := &p.Endpoints()[i]
-		if p.Find(e.Number) != e {
-			t.Errorf("endpoint %d is not found", e.Number)
+		if p.Find(e.ID) != e {
+			t.Errorf("endpoint %d is not found", e.ID)
 		}
 	}
 	if p.Find(0) != nil || p.Find(1000) != nil {
@@ -241,7 +241,7 @@ func TestRemovalIsKnownByServiceNumber(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := MakeKey(addr, 6)
-		return tb.Load().Lookup(&k).Service
+		return tb.Load().Lookup(&k).ServiceID
 	}
 	a := serve("ns/a", Keep)
 	if tb.AnyRemoval() || tb.Removal(a) != Keep || tb.Removal(1<<31) != Keep {

@@ -10,7 +10,7 @@ import (
 
 // EndpointEntry is an endpoint as workers see it, immutable.
 type EndpointEntry struct {
-	Number uint32 // from 1; the ID of its connections
+	ID     uint32 // from 1; the EndpointID of its connections
 	Port   uint16 // raw: little-endian load of the network-order bytes
 	Family uint8  // 4 or 6
 	Local  bool   // runs on this node
@@ -41,14 +41,14 @@ type PoolEntry struct {
 	endpoints []EndpointEntry // in order of address, port
 	alias     []aliasCell     // Random or LeastConn with unequal weights
 	tier      string
-	slowStart uint32        // ticks
-	slowUntil uint32        // tick from which no endpoint starts slowly
-	starting  bool          // slowUntil means something
-	byNumber  []numberIndex // with affinity; ascending
+	slowStart uint32    // ticks
+	slowUntil uint32    // tick from which no endpoint starts slowly
+	starting  bool      // slowUntil means something
+	byID      []idIndex // with affinity; ascending
 }
 
-// numberIndex is where the endpoint with a number is.
-type numberIndex struct{ number, index uint32 }
+// idIndex is where the endpoint with a number is.
+type idIndex struct{ id, index uint32 }
 
 // Pick is the endpoint for a hash, nil when the pool is empty. In a Maglev
 // pool the hash is that of [Hash], or [HashClient] for affinity; in a Random
@@ -98,8 +98,8 @@ func (p *PoolEntry) Select(w *[5]uint64, rng *fastrand.RNG, tick uint32) *Endpoi
 	return p.pickStarted(hash, tick)
 }
 
-// Draw is an endpoint at random, by the weights; nil when the pool is empty.
-func (p *PoolEntry) Draw(rng *fastrand.RNG) *EndpointEntry { return p.Pick(random(rng)) }
+// PickRandom is an endpoint at random, by the weights; nil when the pool is empty.
+func (p *PoolEntry) PickRandom(rng *fastrand.RNG) *EndpointEntry { return p.Pick(random(rng)) }
 
 func random(rng *fastrand.RNG) uint64 { return uint64(rng.Uint32())<<32 | uint64(rng.Uint32()) }
 
@@ -123,17 +123,17 @@ func (p *PoolEntry) Lists(endpoint netip.AddrPort) bool {
 // Find is the endpoint with a number in a pool with session affinity, nil when
 // it is not in the pool.
 func (p *PoolEntry) Find(number uint32) *EndpointEntry {
-	lo, hi := 0, len(p.byNumber)
+	lo, hi := 0, len(p.byID)
 	for lo < hi {
 		mid := int(uint(lo+hi) >> 1)
-		if p.byNumber[mid].number < number {
+		if p.byID[mid].id < number {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	if lo < len(p.byNumber) && p.byNumber[lo].number == number {
-		return &p.endpoints[p.byNumber[lo].index]
+	if lo < len(p.byID) && p.byID[lo].id == number {
+		return &p.endpoints[p.byID[lo].index]
 	}
 	return nil
 }

@@ -71,8 +71,8 @@ func (t *Table) Apply(put []Service, del []string) (Change, error) {
 func (t *Table) Prepare(put []Service, del []string) (Change, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.endpoints.settle()
-	t.numbers.settle()
+	t.endpoints.endChange()
+	t.serviceIDs.endChange()
 	base := t.current.Load()
 	e, err := t.newEdit(base, put, del)
 	if err != nil {
@@ -105,21 +105,21 @@ func (t *Table) Publish(c Change) error {
 	}
 	for _, s := range c.services {
 		if s != nil {
-			t.endpoints.hold(s.numbers)
-			t.numbers.name(s.number, s.name)
+			t.endpoints.addRef(s.endpointIDs)
+			t.serviceIDs.assign(s.id, s.name)
 		}
 	}
 	t.setRemovals(c.services)
 	t.current.Store(c.next)
 	for name, s := range c.services {
 		if old := t.services[name]; old != nil {
-			t.endpoints.release(old.numbers)
+			t.endpoints.dropRef(old.endpointIDs)
 		}
 		if s != nil {
 			t.services[name] = s
 			continue
 		}
-		t.numbers.release(t.services[name].number)
+		t.serviceIDs.release(t.services[name].id)
 		delete(t.services, name)
 	}
 	for key, names := range c.waiting {
@@ -129,7 +129,7 @@ func (t *Table) Publish(c Change) error {
 			t.waiting[key] = names
 		}
 	}
-	t.endpoints.settle()
+	t.endpoints.endChange()
 	t.endpoints.reclaim(reclaimBudget)
 	return nil
 }

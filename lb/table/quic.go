@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
 )
 
 // unroutable are the upper three bits of a connection ID that names no server
@@ -16,13 +16,13 @@ const unroutable = 7
 // FollowsConnectionIDs reports whether new flows of the frontend go by what server
 // their QUIC connection ID names.
 func (f *FrontendEntry) FollowsConnectionIDs() bool {
-	return f.Policy != nil && f.Policy.QUICConnectionID.Length != 0 && f.Proto == conntrack.ProtoUDP
+	return f.Policy != nil && f.Policy.QUICConnectionID.Length != 0 && f.Proto == header.ProtoUDP
 }
 
-// ServerKey is what the server that a connection ID names is remembered by: the
+// CIDKey is what the server that a connection ID names is remembered by: the
 // bytes that name it, and the frontend's Service port and address family. ok is false
 // if the ID is too short, or names none. Precondition: FollowsConnectionIDs.
-func (f *FrontendEntry) ServerKey(id []byte) (key [3]uint64, ok bool) {
+func (f *FrontendEntry) CIDKey(id []byte) (key [3]uint64, ok bool) {
 	c := f.Policy.QUICConnectionID
 	from, to := int(c.Offset), int(c.Offset)+int(c.Length)
 	if len(id) < to {
@@ -41,65 +41,65 @@ func (f *FrontendEntry) ServerKey(id []byte) (key [3]uint64, ok bool) {
 	return [3]uint64{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:]), mix(f.servicePort^seed6, last^seed7)}, true
 }
 
-// Server is the endpoint with a number if the frontend's Service has one, be it in
+// QUICEndpoint is the endpoint with a number if the frontend's Service has one, be it in
 // its pool or one that gets no new clients any more. Only Services that follow
 // connection IDs know theirs.
-func (f *FrontendEntry) Server(number uint32) *EndpointEntry {
-	if f.servers == nil {
+func (f *FrontendEntry) QUICEndpoint(number uint32) *EndpointEntry {
+	if f.quicEndpoints == nil {
 		return nil
 	}
-	list := f.servers.byNumber
-	at, ok := slices.BinarySearchFunc(list, number, func(e EndpointEntry, n uint32) int { return cmp.Compare(e.Number, n) })
+	list := f.quicEndpoints.byID
+	at, ok := slices.BinarySearchFunc(list, number, func(e EndpointEntry, n uint32) int { return cmp.Compare(e.ID, n) })
 	if !ok || uint64(list[at].Family) != f.Key.W2>>24 {
 		return nil
 	}
 	return &list[at]
 }
 
-// servers are the UDP endpoints of a Service, immutable.
-type servers struct{ byNumber []EndpointEntry }
+// quicEndpoints are the UDP endpoints of a Service, immutable.
+type quicEndpoints struct{ byID []EndpointEntry }
 
-// setServers has the frontends know all endpoints of their Service, if it follows
+// setQUICEndpoints has the frontends know all endpoints of their Service, if it follows
 // connection IDs. Precondition: what the Service lists was checked.
-func (t *Table) setServers(spec *Service, s, old *service) error {
+func (t *Table) setQUICEndpoints(spec *Service, s, old *service) error {
 	if s.policy == nil || s.policy.QUICConnectionID.Length == 0 {
 		return nil
 	}
-	list, err := t.listServers(spec, s)
+	list, err := t.listQUICEndpoints(spec, s)
 	if err != nil {
 		return err
 	}
-	if old != nil && old.servers != nil && slices.Equal(list, old.servers.byNumber) {
-		s.servers = old.servers
+	if old != nil && old.quicEndpoints != nil && slices.Equal(list, old.quicEndpoints.byID) {
+		s.quicEndpoints = old.quicEndpoints
 	} else {
-		s.servers = &servers{list}
+		s.quicEndpoints = &quicEndpoints{list}
 	}
 	for i, f := range s.frontends {
-		if f.servers != s.servers {
+		if f.quicEndpoints != s.quicEndpoints {
 			next := *f // it may be one that is published
-			next.servers = s.servers
+			next.quicEndpoints = s.quicEndpoints
 			s.frontends[i] = &next
 		}
 	}
 	return nil
 }
 
-// listServers are the Service's UDP endpoints in the order of their numbers.
-func (t *Table) listServers(spec *Service, s *service) ([]EndpointEntry, error) {
+// listQUICEndpoints are the Service's UDP endpoints in the order of their numbers.
+func (t *Table) listQUICEndpoints(spec *Service, s *service) ([]EndpointEntry, error) {
 	var list []EndpointEntry
 	for _, p := range s.pools {
-		if p.proto == conntrack.ProtoUDP {
+		if p.proto == header.ProtoUDP {
 			list = append(list, p.endpoints...)
 		}
 	}
 	for i := range spec.Listed {
 		l := &spec.Listed[i]
-		if l.Proto != conntrack.ProtoUDP {
+		if l.Proto != header.ProtoUDP {
 			continue
 		}
 		ap := netip.AddrPortFrom(l.AddrPort.Addr().Unmap(), l.AddrPort.Port())
-		for owner := range s.listers(l) {
-			entry, err := t.entries([]Endpoint{{AddrPort: ap, Weight: 1, Local: l.Local}}, owner, conntrack.ProtoUDP)
+		for owner := range s.listingPorts(l) {
+			entry, err := t.entries([]Endpoint{{AddrPort: ap, Weight: 1, Local: l.Local}}, owner, header.ProtoUDP)
 			if err != nil {
 				return nil, err
 			}
@@ -107,6 +107,6 @@ func (t *Table) listServers(spec *Service, s *service) ([]EndpointEntry, error) 
 		}
 	}
 	// Of one that is named twice the first stays.
-	slices.SortStableFunc(list, func(a, b EndpointEntry) int { return cmp.Compare(a.Number, b.Number) })
-	return slices.CompactFunc(list, func(a, b EndpointEntry) bool { return a.Number == b.Number }), nil
+	slices.SortStableFunc(list, func(a, b EndpointEntry) int { return cmp.Compare(a.ID, b.ID) })
+	return slices.CompactFunc(list, func(a, b EndpointEntry) bool { return a.ID == b.ID }), nil
 }

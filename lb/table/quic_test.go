@@ -36,18 +36,18 @@ func TestAFrontendKnowsItsServers(t *testing.T) {
 	}
 	udp4, udp6, tcp := apply(s)
 	for _, text := range []string{"10.0.0.1:443", "10.0.0.2:443", "10.0.0.3:443"} {
-		if got := udp4.Server(number(text)); got == nil || got.AddrPort.String() != text || !got.Local {
+		if got := udp4.QUICEndpoint(number(text)); got == nil || got.AddrPort.String() != text || !got.Local {
 			t.Errorf("%s: %+v", text, got)
 		}
-		if got := udp6.Server(number(text)); got != nil {
+		if got := udp6.QUICEndpoint(number(text)); got != nil {
 			t.Errorf("%s by an IPv6 frontend: %+v", text, got)
 		}
 	}
-	if got := udp6.Server(number("[fd00::1]:443")); got == nil {
+	if got := udp6.QUICEndpoint(number("[fd00::1]:443")); got == nil {
 		t.Error("the IPv6 endpoint is not known")
 	}
 	for _, n := range []uint32{0, 1000, 1<<32 - 1} {
-		if got := udp4.Server(n); got != nil {
+		if got := udp4.QUICEndpoint(n); got != nil {
 			t.Errorf("%d: %+v", n, got)
 		}
 	}
@@ -58,23 +58,23 @@ func TestAFrontendKnowsItsServers(t *testing.T) {
 		t.Error("a frontend of which nothing changed is another one")
 	}
 	id := []byte{7, 1, 2, 3}
-	four, ok4 := udp4.ServerKey(id)
-	six, ok6 := udp6.ServerKey(id)
+	four, ok4 := udp4.CIDKey(id)
+	six, ok6 := udp6.CIDKey(id)
 	if !ok4 || !ok6 || four == six {
 		t.Errorf("keys %x and %x", four, six)
 	}
 
 	s.Listed = nil
 	left, _, _ := apply(s)
-	if got := left.Server(number("10.0.0.3:443")); got != nil {
+	if got := left.QUICEndpoint(number("10.0.0.3:443")); got != nil {
 		t.Errorf("gone from the slices: %+v", got)
 	}
-	if udp4.Server(number("10.0.0.3:443")) == nil {
+	if udp4.QUICEndpoint(number("10.0.0.3:443")) == nil {
 		t.Error("the earlier snapshot has changed")
 	}
 	s.Policy = nil
 	without, _, _ := apply(s)
-	if without.FollowsConnectionIDs() || without.Server(number("10.0.0.1:443")) != nil {
+	if without.FollowsConnectionIDs() || without.QUICEndpoint(number("10.0.0.1:443")) != nil {
 		t.Error("a Service without the annotation goes by connection IDs")
 	}
 }

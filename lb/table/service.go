@@ -170,14 +170,14 @@ func (e *ConflictError) Is(target error) bool { return target == ErrFrontendTake
 
 // service is a Service as published, immutable.
 type service struct {
-	name      string
-	created   int64
-	number    uint32
-	frontends []*FrontendEntry // all that it claims; those it holds are in the trie
-	pools     []*PoolEntry     // those of its frontends, each once
-	policy    *Policy
-	numbers   []uint32 // of its endpoints, ascending
-	servers   *servers // nil unless it follows QUIC connection IDs
+	name          string
+	created       int64
+	id            uint32
+	frontends     []*FrontendEntry // all that it claims; those it holds are in the trie
+	pools         []*PoolEntry     // those of its frontends, each once
+	policy        *Policy
+	endpointIDs   []uint32       // of its endpoints, ascending
+	quicEndpoints *quicEndpoints // nil unless it follows QUIC connection IDs
 }
 
 // frontend is the Service's frontend with the key, or nil. It looks at index
@@ -206,23 +206,23 @@ func (s *service) before(o *service) bool {
 }
 
 func (s *service) equal(o *service) bool {
-	return s.created == o.created && slices.Equal(s.frontends, o.frontends) && slices.Equal(s.numbers, o.numbers)
+	return s.created == o.created && slices.Equal(s.frontends, o.frontends) && slices.Equal(s.endpointIDs, o.endpointIDs)
 }
 
-// serviceNumbers gives Services their numbers, from 1. A number rests before it is given
+// serviceIDs gives Services their numbers, from 1. A number rests before it is given
 // again, so that flows of a Service that is gone are not soon counted as another's.
-type serviceNumbers struct {
+type serviceIDs struct {
 	names   []string // by number; "" is free or pending
 	free    []uint32 // longest free first
 	pending []uint32 // taken by a change that is not published
 }
 
-// restingNumbers is how many numbers are free before the first is given again.
-const restingNumbers = 1024
+// quarantineLen is how many numbers are free before the first is given again.
+const quarantineLen = 1024
 
-func (s *serviceNumbers) take() uint32 {
+func (s *serviceIDs) allocate() uint32 {
 	var n uint32
-	if len(s.free) > restingNumbers {
+	if len(s.free) > quarantineLen {
 		n, s.free = s.free[0], s.free[1:]
 	} else {
 		n = uint32(max(len(s.names), 1))
@@ -232,16 +232,16 @@ func (s *serviceNumbers) take() uint32 {
 	return n
 }
 
-func (s *serviceNumbers) name(n uint32, name string) { s.names[n] = name }
+func (s *serviceIDs) assign(n uint32, name string) { s.names[n] = name }
 
-func (s *serviceNumbers) release(n uint32) {
+func (s *serviceIDs) release(n uint32) {
 	s.names[n] = ""
 	s.free = append(s.free, n)
 }
 
-// settle ends a change: numbers that were taken but not named are free again.
+// endChange ends a change: numbers that were taken but not named are free again.
 // It is called before the next change.
-func (s *serviceNumbers) settle() {
+func (s *serviceIDs) endChange() {
 	for _, n := range s.pending {
 		if s.names[n] == "" {
 			s.free = append(s.free, n)
@@ -254,10 +254,10 @@ func (s *serviceNumbers) settle() {
 func (t *Table) ServiceName(n uint32) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if int(n) >= len(t.numbers.names) {
+	if int(n) >= len(t.serviceIDs.names) {
 		return ""
 	}
-	return t.numbers.names[n]
+	return t.serviceIDs.names[n]
 }
 
 // checkAddrPort is the address without its IPv4-in-IPv6 disguise, or what is wrong with it.

@@ -21,8 +21,8 @@ func (p *PoolEntry) startsSlowly(tick uint32) bool {
 	return p.starting && int32(p.slowUntil-tick) > 0
 }
 
-// part is how much of its share the endpoint takes at tick, in 1/65536.
-func (p *PoolEntry) part(e *EndpointEntry, tick uint32) uint64 {
+// slowStartWeight is how much of its share the endpoint takes at tick, in 1/65536.
+func (p *PoolEntry) slowStartWeight(e *EndpointEntry, tick uint32) uint64 {
 	if e.since == 0 {
 		return fullPart
 	}
@@ -38,7 +38,7 @@ func (p *PoolEntry) Share(e *EndpointEntry, tick uint32) uint64 {
 	if !p.startsSlowly(tick) {
 		return uint64(e.Weight) * fullPart
 	}
-	return uint64(e.Weight) * p.part(e, tick)
+	return uint64(e.Weight) * p.slowStartWeight(e, tick)
 }
 
 // pickStarted is Pick of a pool in which endpoints start slowly. Where all are
@@ -50,7 +50,7 @@ func (p *PoolEntry) pickStarted(hash uint64, tick uint32) *EndpointEntry {
 			return e
 		}
 		hash = mix(hash^seed2, seed3)
-		if hash>>48 < p.part(e, tick) {
+		if hash>>48 < p.slowStartWeight(e, tick) {
 			return e
 		}
 		hash = mix(hash^seed4, seed5)

@@ -17,18 +17,18 @@ type Snapshot struct {
 
 // FrontendEntry is a frontend as workers see it, immutable.
 type FrontendEntry struct {
-	Key          Key
-	Pool         *PoolEntry // never nil
-	Policy       *Policy    // of its Service; nil: none
-	servicePort  uint64     // which Service port it is of, see servicePort
-	servers      *servers   // of its Service; nil unless that follows QUIC connection IDs
-	Service      uint32     // number of its Service, from 1; see [Table.ServiceName]
-	Proto        uint8
-	Kind         Kind
-	Mode         conntrack.Mode // how its new flows are forwarded
-	ClusterScope bool
-	AddrPort     netip.AddrPort
-	ServiceName  string
+	Key           Key
+	Pool          *PoolEntry     // never nil
+	Policy        *Policy        // of its Service; nil: none
+	servicePort   uint64         // which Service port it is of, see servicePort
+	quicEndpoints *quicEndpoints // of its Service; nil unless that follows QUIC connection IDs
+	ServiceID     uint32         // number of its Service, from 1; see [Table.ServiceName]
+	Proto         uint8
+	Kind          Kind
+	Mode          conntrack.Mode // how its new flows are forwarded
+	ClusterScope  bool
+	AddrPort      netip.AddrPort
+	ServiceName   string
 }
 
 // ServicePort identifies the Service port that the frontend is of: its Service's name,

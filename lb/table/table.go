@@ -35,24 +35,24 @@ type Config struct {
 	InUse func(endpointNumber uint32) bool
 	// MaxEndpoints is the largest endpoint number; 0 is DefaultMaxEndpoints.
 	MaxEndpoints int
-	// Tick is the coarse time, in 1/16 s, in which [Table.Gone] answers:
+	// Tick is the coarse time, in 1/16 s, in which [Table.EndpointRemoved] answers:
 	// that of the flow table. nil counts from New.
 	Tick func() uint32
 }
 
-// Table is the published frontends and endpoints. Load, Gone and the counters may be
+// Table is the published frontends and endpoints. Load, EndpointRemoved and the counters may be
 // called from any goroutine and never block; the other methods take turns.
 type Table struct {
 	current atomic.Pointer[Snapshot]
 
-	mu       sync.Mutex // guards all below
-	services map[string]*service
-	waiting  map[Key][]string // Services that claim a frontend another one holds, in order of arrival
-	numbers  serviceNumbers
-	scratch  scratch
-	edits    uint64 // numbers the trie edits: a node of the running edit may be written
+	mu         sync.Mutex // guards all below
+	services   map[string]*service
+	waiting    map[Key][]string // Services that claim a frontend another one holds, in order of arrival
+	serviceIDs serviceIDs
+	scratch    scratch
+	edits      uint64 // numbers the trie edits: a node of the running edit may be written
 
-	endpoints endpoints
+	endpoints endpointIDs
 	// removals is what becomes of TCP flows whose endpoint is gone, by Service
 	// number; nil: all are kept. That of a Service that is gone stays until its
 	// number is another's.

@@ -89,7 +89,7 @@ func (w *admission) withinLimits(p *pkt, fe *table.FrontendEntry) bool {
 	if policy == nil {
 		return true
 	}
-	if !w.roomFor(policy, fe.Service) {
+	if !w.roomFor(policy, fe.ServiceID) {
 		w.drop(p, DropConnectionLimit)
 		return false
 	}

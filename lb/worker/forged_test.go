@@ -157,7 +157,7 @@ func TestForgedPacketsLeaveAConnectionAsItIs(t *testing.T) {
 	}
 }
 
-func (b *bench) open() uint32 { return b.lb.flows.ServiceOpen(b.frontend().Service) }
+func (b *bench) open() uint32 { return b.lb.flows.ServiceOpen(b.frontend().ServiceID) }
 
 func (b *bench) frontend() *table.FrontendEntry {
 	k := conntrack.MakeKey(ap(client4, 1), ap(node4, 80), header.ProtoTCP)

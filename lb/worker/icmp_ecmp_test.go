@@ -87,7 +87,7 @@ func TestAnErrorGoesWhereTheClientIsPinned(t *testing.T) {
 	k := table.DestinationKey(&key.W)
 	fe := b.lb.tables.Load().Lookup(&k)
 	for i := range fe.Pool.Endpoints() {
-		b.w.affinity.Put(fe.AffinityKey(&key.W), fe.Pool.Endpoints()[i].Number, 0)
+		b.w.affinity.Put(fe.AffinityKey(&key.W), fe.Pool.Endpoints()[i].ID, 0)
 		f := b.one(portClient, errorAbout(t, req).build(t), portServer)
 		if f[4] != 1 || f[5] != byte(i) {
 			t.Errorf("pinned to %d, went to %x", i, f[:6])

@@ -81,7 +81,7 @@ func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEnt
 	o.p, o.fe = p, fe
 	f := &o.flow
 	f.Client = p.key
-	f.ServiceID = fe.Service
+	f.ServiceID = fe.ServiceID
 	f.Tick = w.tick
 	f.HasTS, f.Watched = false, fe.FollowsConnectionIDs()
 	o.setEndpoint(ep, mode, known.nextHop, src)
@@ -116,7 +116,7 @@ func (o *pendingConn) setEndpoint(ep *table.EndpointEntry, mode conntrack.Mode, 
 	if mode == conntrack.ModeDNAT {
 		o.nextHop = 0 // it may have another next hop: see throughHostVeth
 	}
-	f.Endpoint, f.EndpointID, f.Mode = ep.AddrPort, ep.Number, mode
+	f.Endpoint, f.EndpointID, f.Mode = ep.AddrPort, ep.ID, mode
 	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
 }
 

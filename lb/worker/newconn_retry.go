@@ -45,7 +45,7 @@ func (v *failedTries) note(endpoint, tick uint32) {
 // endpoints in the same order.
 func (w *flows) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
 	f, hash, outcome := &o.flow, o.p.hash, conntrack.NoPort
-	if f.Mode != conntrack.ModeNAT || !w.failedTries.may(o.ep.Number, w.tick) {
+	if f.Mode != conntrack.ModeNAT || !w.failedTries.may(o.ep.ID, w.tick) {
 		return 0, outcome
 	}
 	first, source := o.ep, snat.Source{Addr: f.SNAT, Lo: f.PortLo, Hi: f.PortHi}
@@ -68,7 +68,7 @@ func (w *flows) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcom
 			}
 		}
 	}
-	w.failedTries.note(first.Number, w.tick)
+	w.failedTries.note(first.ID, w.tick)
 	o.setEndpoint(first, conntrack.ModeNAT, 0, source) // which is told of
 	return 0, outcome
 }

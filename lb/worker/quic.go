@@ -43,7 +43,7 @@ func (w *selector) endpointByCID(p *pkt, fe *table.FrontendEntry) *table.Endpoin
 	if !fe.FollowsConnectionIDs() || p.Frag != 0 { // QUIC does not fragment
 		return nil
 	}
-	key, ok := fe.ServerKey(header.QUICDestination(w.udpPayload(p)))
+	key, ok := fe.CIDKey(header.QUICDestination(w.udpPayload(p)))
 	if !ok {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (w *selector) endpointByCID(p *pkt, fe *table.FrontendEntry) *table.Endpoin
 	if !ok {
 		return nil
 	}
-	return fe.Server(number)
+	return fe.QUICEndpoint(number)
 }
 
 // mayCarryCID reports whether packet p of a watched entry may name its endpoint: hardly any
@@ -75,15 +75,15 @@ func (w *selector) learnCID(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
 		return
 	}
 	number := atomic.LoadUint32(&c.EndpointID)
-	if fe.Server(number) == nil {
+	if fe.QUICEndpoint(number) == nil {
 		return // the frontend is another Service's now, or the endpoint is gone
 	}
-	key, ok := fe.ServerKey(id)
+	key, ok := fe.CIDKey(id)
 	if !ok {
 		return
 	}
 	now := w.tick / secondTicks
-	if other, ok := w.cidMap.Get(key, now, cidSeconds); ok && other != number && fe.Server(other) != nil {
+	if other, ok := w.cidMap.Get(key, now, cidSeconds); ok && other != number && fe.QUICEndpoint(other) != nil {
 		return
 	}
 	w.cidMap.Put(key, number, now)

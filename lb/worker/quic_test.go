@@ -216,7 +216,7 @@ func TestANameStaysWithItsServerWhileThatIsThere(t *testing.T) {
 	k := conntrack.MakeKey(quicFrom(false, 1, nil).src, ap(node4, 80), header.ProtoUDP)
 	fk := table.DestinationKey(&k.W)
 	fe := b.w.snapshot.Lookup(&fk)
-	key, _ := fe.ServerKey([]byte(id))
+	key, _ := fe.CIDKey([]byte(id))
 	if n, ok := b.w.cidMap.Get(key, b.w.tick/secondTicks, cidSeconds); ok {
 		t.Errorf("still known as %d", n)
 	}
@@ -277,8 +277,8 @@ func TestServersByOffset(t *testing.T) {
 			k := conntrack.MakeKey(quicFrom(false, 1, nil).src, ap(node4, 80), header.ProtoUDP)
 			fk := table.DestinationKey(&k.W)
 			fe := b.w.snapshot.Lookup(&fk)
-			one, ok1 := fe.ServerKey([]byte(id))
-			two, ok2 := fe.ServerKey(other)
+			one, ok1 := fe.CIDKey([]byte(id))
+			two, ok2 := fe.CIDKey(other)
 			if !ok1 || !ok2 || (one != two) != named {
 				t.Errorf("%v: byte %d: %x %v and %x %v", cid, at, one, ok1, two, ok2)
 			}
@@ -335,7 +335,7 @@ func TestMoreServersThanThereIsRoomFor(t *testing.T) {
 	for i := range uint16(100) {
 		k := conntrack.MakeKey(p.src, p.dst, p.proto)
 		fk := table.DestinationKey(&k.W)
-		key, _ := b.w.snapshot.Lookup(&fk).ServerKey(fmt.Appendf(nil, "\x00%04d", i))
+		key, _ := b.w.snapshot.Lookup(&fk).CIDKey(fmt.Appendf(nil, "\x00%04d", i))
 		if _, ok := b.w.cidMap.Get(key, b.w.tick/secondTicks, cidSeconds); ok {
 			known++
 		}

@@ -30,9 +30,9 @@ func TestAnEndpointThatGoesDuringARoundCostsOneFlow(t *testing.T) {
 			b.give(portClient, request(false, header.ProtoUDP).build(t))
 			b.w.beginRound()
 			k := table.MakeKey(netip.AddrPortFrom(node4, 80), header.ProtoUDP)
-			n := b.lb.tables.Load().Lookup(&k).Pool.Endpoints()[0].Number
+			n := b.lb.tables.Load().Lookup(&k).Pool.Endpoints()[0].ID
 			b.serve(netip.Addr{}, endpoint6)
-			if since, gone := b.lb.tables.Gone(n); !gone {
+			if since, gone := b.lb.tables.EndpointRemoved(n); !gone {
 				t.Fatal("the endpoint is not gone")
 			} else if grace > 0 {
 				b.w.tick = since - 1

@@ -57,7 +57,7 @@ func (w *flows) resetConn(p *pkt, ref conntrack.Ref) {
 // isEndpointRemoved says whether the flow's endpoint has been absent from the
 // tables for longer than the configured grace.
 func (w *flows) isEndpointRemoved(c *conntrack.Conn) bool {
-	since, gone := w.frontends.Gone(atomic.LoadUint32(&c.EndpointID))
+	since, gone := w.frontends.EndpointRemoved(atomic.LoadUint32(&c.EndpointID))
 	// Signed: it may have gone after this round began.
 	return gone && int32(w.tick-since) >= int32(w.removalGraceTicks)
 }

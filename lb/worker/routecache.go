@@ -23,8 +23,8 @@ type cachedRoute struct {
 // routeTo is the route to an endpoint. The result holds until the next call; without a
 // route only path.Kind is valid.
 func (w *forwarder) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute, bool) {
-	k := &w.routeCache[ep.Number%routeCacheSize]
-	if k.epoch == w.epoch && k.number == ep.Number && k.w0 == ep.W0 && k.w1 == ep.W1 && k.family == ep.Family &&
+	k := &w.routeCache[ep.ID%routeCacheSize]
+	if k.epoch == w.epoch && k.number == ep.ID && k.w0 == ep.W0 && k.w1 == ep.W1 && k.family == ep.Family &&
 		uint32(k.nextHop>>32) == w.adjacencies[k.nextHop&0xffff].Stamp() {
 		return k, true
 	}
@@ -44,7 +44,7 @@ func (w *forwarder) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute,
 	if adj.State() == route.Valid && adj.Is(path.Port, path.NextHop) && w.router.Load() == w.routes {
 		k.nextHop = nextHopRef(stamp, &path, n)
 		if w.routes.NumPaths(addr) == 1 {
-			k.epoch, k.number, k.family, k.w0, k.w1 = w.epoch, ep.Number, ep.Family, ep.W0, ep.W1
+			k.epoch, k.number, k.family, k.w0, k.w1 = w.epoch, ep.ID, ep.Family, ep.W0, ep.W1
 		}
 	}
 	return k, true

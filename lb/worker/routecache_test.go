@@ -13,7 +13,7 @@ import (
 func endpointNumbered(n uint32, addr string) *table.EndpointEntry {
 	a := netip.MustParseAddr(addr)
 	b := a.As4()
-	return &table.EndpointEntry{Number: n, Family: 4, W0: uint64(binary.LittleEndian.Uint32(b[:])), AddrPort: netip.AddrPortFrom(a, 80)}
+	return &table.EndpointEntry{ID: n, Family: 4, W0: uint64(binary.LittleEndian.Uint32(b[:])), AddrPort: netip.AddrPortFrom(a, 80)}
 }
 
 // What is remembered of an endpoint's way is neither used for another endpoint that

@@ -33,7 +33,7 @@ func (w *selector) selectEndpoint(fe *table.FrontendEntry, k *conntrack.Key) *ta
 // alone, so that another node would choose it too.
 func (w *selector) selectSticky(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
 	ep := w.stickyEndpoint(fe, k, seconds)
-	w.affinity.Put(fe.AffinityKey(&k.W), ep.Number, w.tick/secondTicks)
+	w.affinity.Put(fe.AffinityKey(&k.W), ep.ID, w.tick/secondTicks)
 	return ep
 }
 
@@ -58,7 +58,7 @@ const leastConnScan = 8
 func (w *selector) leastLoaded(pool *table.PoolEntry) *table.EndpointEntry {
 	eps := pool.Endpoints()
 	if len(eps) > leastConnScan {
-		a, b := pool.Draw(&w.rng), pool.Draw(&w.rng)
+		a, b := pool.PickRandom(&w.rng), pool.PickRandom(&w.rng)
 		if w.lessLoaded(pool, b, a) {
 			return b
 		}
@@ -86,8 +86,8 @@ func (w *selector) lessLoaded(pool *table.PoolEntry, a, b *table.EndpointEntry) 
 // not open, half-open or over, weighs a 256th, as in IPVS (ip_vs_dest_conn_overhead):
 // connections that begin at the same time spread, and a flood of SYNs hides nothing.
 func (w *selector) load(ep *table.EndpointEntry) uint64 {
-	open := uint64(w.conns.EndpointOpen(ep.Number))
-	all := max(open, uint64(w.conns.EndpointFlows(ep.Number)))
+	open := uint64(w.conns.EndpointOpen(ep.ID))
+	all := max(open, uint64(w.conns.EndpointFlows(ep.ID)))
 	return open<<8 + all - open + 1
 }
 

@@ -99,7 +99,7 @@ func (w *admission) mayOpen(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 // for which there may be no room. Then the packet has been dropped.
 func (w *admission) roomToOpen(p *pkt, ref conntrack.Ref) bool {
 	fe := w.frontendOf(ref)
-	if fe == nil || fe.Policy == nil || w.roomFor(fe.Policy, fe.Service) {
+	if fe == nil || fe.Policy == nil || w.roomFor(fe.Policy, fe.ServiceID) {
 		return true
 	}
 	w.drop(p, DropConnectionLimit)

@@ -139,7 +139,7 @@ func (w *Worker) beginRound() {
 	w.routes = w.router.Load()
 	w.epoch = w.routes.Epoch()
 	w.node = w.cfg.Node.Load()
-	w.anyRemoved = w.frontends.AnyGone()
+	w.anyRemoved = w.frontends.AnyEndpointRemoved()
 	w.removalActs = w.anyRemoved && w.frontends.AnyRemoval()
 }
 

@@ -1,7 +1,7 @@
 // Package daemon is `weir run`: it wires discovery, topology and the packet
 // path together and carries them until it is told to stop.
 //
-//	source --Update--> translator --[]table.Service--> lb.Apply
+//	source --Update--> translator --[]table.ServiceID--> lb.Apply
 //	                       ^
 //	          addresses of the node (route watcher)
 //

@@ -110,7 +110,7 @@ func (d *Daemon) frontend(f *table.FrontendEntry) api.Frontend {
 	for _, e := range f.Pool.Endpoints() {
 		out.Endpoints = append(out.Endpoints, api.FrontendEndpoint{
 			Address: e.AddrPort.String(), Local: e.Local, Mode: translate.ModeName(d.lb.ModeTo(f, &e)), Share: float64(e.Weight) / total,
-			Flows: uint64(d.lb.FlowTable().EndpointFlows(e.Number)),
+			Flows: uint64(d.lb.FlowTable().EndpointFlows(e.ID)),
 		})
 	}
 	return out

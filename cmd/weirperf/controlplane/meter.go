@@ -95,7 +95,7 @@ func (m *meter) round(n int) {
 		}
 		w[0] = uint64(at) * 0x9e3779b97f4a7c15
 		if e := f.Pool.Pick(table.Hash(&w)); e != nil {
-			m.sum += uint64(e.Number)
+			m.sum += uint64(e.ID)
 		}
 	}
 }

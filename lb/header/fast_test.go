@@ -24,7 +24,7 @@ func samePlain(t *testing.T, frame []byte, total int) bool {
 	return true
 }
 
-func TestPlainTakesOrdinaryPackets(t *testing.T) {
+func TestParseFastTakesOrdinaryPackets(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, proto := range []uint8{ProtoTCP, ProtoUDP} {
 			plain := spec{v6: v6, proto: proto, flags: ACK, payload: 5}.build(t)
@@ -46,7 +46,7 @@ func TestPlainTakesOrdinaryPackets(t *testing.T) {
 }
 
 // What ParseFast takes it reads as Parse does, whatever is in the frame.
-func TestPlainAgreesWithParse(t *testing.T) {
+func TestParseFastAgreesWithParse(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	taken := 0
 	for i := range 400_000 {
@@ -110,7 +110,7 @@ func mendIPv4(f []byte) {
 	}
 }
 
-func FuzzPlain(f *testing.F) {
+func FuzzParseFast(f *testing.F) {
 	f.Add(spec{proto: ProtoTCP, flags: ACK}.build(f), 0)
 	f.Add(tagged(spec{v6: true, proto: ProtoUDP, payload: 9}.build(f), 7), 3)
 	f.Fuzz(func(t *testing.T, frame []byte, more int) {
