@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/conntrack"
 )
 
 // unroutable are the upper three bits of a connection ID that names no server
@@ -16,7 +16,7 @@ const unroutable = 7
 // FollowsConnectionIDs reports whether new flows of the frontend go by what server
 // their QUIC connection ID names.
 func (f *FrontendEntry) FollowsConnectionIDs() bool {
-	return f.Policy != nil && f.Policy.QUICConnectionID.Length != 0 && f.Proto == header.ProtoUDP
+	return f.Policy != nil && f.Policy.QUICConnectionID.Length != 0 && f.Proto == conntrack.ProtoUDP
 }
 
 // CIDKey is what the server that a connection ID names is remembered by: the
@@ -88,18 +88,18 @@ func (t *Table) setQUICEndpoints(spec *Service, s, old *service) error {
 func (t *Table) listQUICEndpoints(spec *Service, s *service) ([]EndpointEntry, error) {
 	var list []EndpointEntry
 	for _, p := range s.pools {
-		if p.proto == header.ProtoUDP {
+		if p.proto == conntrack.ProtoUDP {
 			list = append(list, p.endpoints...)
 		}
 	}
 	for i := range spec.Listed {
 		l := &spec.Listed[i]
-		if l.Proto != header.ProtoUDP {
+		if l.Proto != conntrack.ProtoUDP {
 			continue
 		}
 		ap := netip.AddrPortFrom(l.AddrPort.Addr().Unmap(), l.AddrPort.Port())
 		for owner := range s.listingPorts(l) {
-			entry, err := t.entries([]Endpoint{{AddrPort: ap, Weight: 1, Local: l.Local}}, owner, header.ProtoUDP)
+			entry, err := t.entries([]Endpoint{{AddrPort: ap, Weight: 1, Local: l.Local}}, owner, conntrack.ProtoUDP)
 			if err != nil {
 				return nil, err
 			}
