@@ -125,14 +125,14 @@ func (w *admission) onNoEndpoints(p *pkt, pool *table.PoolEntry) {
 // is punted. Otherwise it is refused.
 func (w *admission) onMidstream(p *pkt) {
 	if (w.tick < w.takeoverUntil || w.node.Draining) && w.hostVeth >= 0 && p.in != w.hostVeth {
-		w.punt(p, DropNoFlow)
+		w.punt(p, DropNoConntrackEntry)
 		return
 	}
 	if p.Proto == header.ProtoSCTP {
-		w.rejectSCTP(p, DropNoFlow)
+		w.rejectSCTP(p, DropNoConntrackEntry)
 		return
 	}
-	w.rejectTCP(p, DropNoFlow)
+	w.rejectTCP(p, DropNoConntrackEntry)
 }
 
 // onNoMatch handles a packet that is neither of a flow nor to a frontend. A packet to an
@@ -141,16 +141,16 @@ func (w *admission) onMidstream(p *pkt) {
 // may use such a port.
 func (w *admission) onNoMatch(p *pkt) {
 	if w.node.Draining || !w.node.OwnsTuple(&p.key) {
-		w.punt(p, DropNotOurs)
+		w.punt(p, DropPuntLoop)
 		return
 	}
 	switch p.Proto {
 	case header.ProtoTCP:
-		w.rejectTCP(p, DropNoFlow)
+		w.rejectTCP(p, DropNoConntrackEntry)
 	case header.ProtoSCTP:
-		w.rejectSCTP(p, DropNoFlow)
+		w.rejectSCTP(p, DropNoConntrackEntry)
 	default:
-		w.drop(p, DropNoFlow)
+		w.drop(p, DropNoConntrackEntry)
 	}
 }
 

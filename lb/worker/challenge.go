@@ -74,7 +74,7 @@ func (w *flows) reuseRemoved(p *pkt, ref conntrack.Ref, c *conntrack.Conn, polic
 			return false
 		case conntrack.StateSCTPCookieEchoed, conntrack.StateSCTPEstablished, conntrack.StateSCTPShutdown:
 			if c.Idle(w.tick) <= sctpSilence {
-				w.drop(p, DropEndpointGone)
+				w.drop(p, DropEndpointRemoved)
 				return true
 			}
 		default:
@@ -93,15 +93,15 @@ func (w *flows) reuseRemoved(p *pkt, ref conntrack.Ref, c *conntrack.Conn, polic
 // allowed for RSTs. The SYN's flow was last heard at tick seen.
 func (w *flows) challenge(p *pkt, seen uint32) {
 	if !w.mayReject(p) {
-		w.drop(p, DropEndpointGone)
+		w.drop(p, DropEndpointRemoved)
 		return
 	}
 	if !w.resets.Take(w.source(p), w.tick) {
 		w.drop(p, DropReplyLimit)
 		return
 	}
-	w.drops[DropEndpointGone]++
-	w.sampleDrop(p, DropEndpointGone)
+	w.drops[DropEndpointRemoved]++
+	w.sampleDrop(p, DropEndpointRemoved)
 	w.challenged.note(p.hash, seen, w.tick)
 	seq, ack := cookie(&p.key, w.tick>>cookieBits)
 	w.outputReply(p, header.Challenge(w.frame(p), &p.Packet, seq, ack))
@@ -145,7 +145,7 @@ func cookie(k *conntrack.Key, period uint32) (seq, ack uint32) {
 // forgetChallenged forgets the flow of packet p, which answers a challenge.
 func (w *flows) forgetChallenged(p *pkt, ref conntrack.Ref) {
 	w.conntrack.Delete(ref)
-	w.drop(p, DropEndpointGone)
+	w.drop(p, DropEndpointRemoved)
 }
 
 // removalPolicy is the Service's policy for flows of removed endpoints.

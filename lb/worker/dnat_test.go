@@ -205,7 +205,7 @@ func TestAnAnswerWithoutAFlowIsNotGivenBack(t *testing.T) {
 	b := newHostBench(t)
 	ans := packet{srcMAC: macKernel, dstMAC: macXDP, src: ap(pod4, 8080), dst: ap(client4, 40000), proto: header.ProtoUDP}
 	b.one(portHost, ans.build(t), -1)
-	if b.drops()[DropNotOurs.String()] != 1 {
+	if b.drops()[DropPuntLoop.String()] != 1 {
 		t.Errorf("drops %v", b.drops())
 	}
 }

@@ -38,7 +38,7 @@ func (w *fragmentHandler) onFragment(p *pkt) {
 	p.datagram = nil
 	fr := p.Fragment(f)
 	if !mayHavePorts(&p.Packet, fr.Offset) && !w.mayBeEcho(p) {
-		w.punt(p, DropNotTransport)
+		w.punt(p, DropUnsupportedProtocol)
 		return
 	}
 	k := datagramKey(f, &p.Packet, fr.ID)
@@ -121,10 +121,10 @@ func (w *fragmentHandler) laterFragment(p *pkt, d *fragtrack.Datagram, h uint64,
 		w.queueFragment(p, k)
 		return
 	case d.Punted:
-		w.punt(p, DropNotOurs)
+		w.punt(p, DropPuntLoop)
 		return
 	case ofICMP(&p.Packet) != d.Echo:
-		w.drop(p, DropFragmentRefused)
+		w.drop(p, DropOrphanFragment)
 		return
 	}
 	d.Touch(w.tick)
@@ -139,7 +139,7 @@ func (w *fragmentHandler) laterFragment(p *pkt, d *fragtrack.Datagram, h uint64,
 	p.hash = w.conns.Hash(&p.key)
 	ref := w.conntrack.Lookup(p.hash, &p.key)
 	if ref == 0 || w.conns.Conn(ref).State() == conntrack.StateNone {
-		w.drop(p, DropFragmentRefused)
+		w.drop(p, DropOrphanFragment)
 		return
 	}
 	if p.TTL <= 1 {

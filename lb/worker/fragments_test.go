@@ -259,11 +259,11 @@ func TestLaterFragmentsShareTheFirstOnesFate(t *testing.T) {
 		later  [3]int
 		reason Drop // of the later one, when it is dropped
 	}{
-		{"no endpoint", ap(empty4, 80), 0, portClient, [3]int{1, 0, 0}, [3]int{}, DropFragmentRefused},
-		{"dropped in silence", ap(empty4, 81), 0, portClient, [3]int{}, [3]int{}, DropFragmentRefused},
+		{"no endpoint", ap(empty4, 80), 0, portClient, [3]int{1, 0, 0}, [3]int{}, DropOrphanFragment},
+		{"dropped in silence", ap(empty4, 81), 0, portClient, [3]int{}, [3]int{}, DropOrphanFragment},
 		{"the kernel's", ap(node4, 53), 0, portClient, [3]int{0, 0, 1}, [3]int{0, 0, 1}, 0},
-		{"nobody's", ap(node4, 53), 0, portHost, [3]int{}, [3]int{}, DropNotOurs},
-		{"at the end of its way", ap(node4, 80), 1, portClient, [3]int{1, 0, 0}, [3]int{}, DropFragmentRefused},
+		{"nobody's", ap(node4, 53), 0, portHost, [3]int{}, [3]int{}, DropPuntLoop},
+		{"at the end of its way", ap(node4, 80), 1, portClient, [3]int{1, 0, 0}, [3]int{}, DropOrphanFragment},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestFragmentsOfOtherProtocolsAreTheKernels(t *testing.T) {
 			b.one(portClient, f, portHost)
 			b.give(portHost, f)
 			b.round()
-			if got := b.drops()[DropNotTransport.String()]; got != uint64(n+1) {
+			if got := b.drops()[DropUnsupportedProtocol.String()]; got != uint64(n+1) {
 				t.Errorf("v6=%v: %d dropped", v6, got)
 			}
 		}

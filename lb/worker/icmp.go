@@ -24,7 +24,7 @@ func (w *icmpHandler) icmp(p *pkt) {
 	case header.MessageMalformed:
 		w.drop(p, DropICMPMalformed)
 	default:
-		w.punt(p, DropNotTransport)
+		w.punt(p, DropUnsupportedProtocol)
 	}
 }
 

@@ -33,7 +33,7 @@ func (w *icmpHandler) firstOfEcho(p *pkt, d *fragtrack.Datagram) {
 		w.drop(p, DropICMPMalformed)
 		return
 	default:
-		w.punt(p, DropNotTransport)
+		w.punt(p, DropUnsupportedProtocol)
 		return
 	}
 	p.key = addressPair(f[p.L3:], p.Family)
@@ -78,7 +78,7 @@ func (w *icmpHandler) echo(p *pkt) {
 	f := w.frame(p)
 	p.key = addressPair(f[p.L3:], p.Family)
 	if !w.cfg.VIPs.Load().Lookup(p.key.Dst().Addr()) {
-		w.punt(p, DropNotTransport)
+		w.punt(p, DropUnsupportedProtocol)
 		return
 	}
 	if !w.checkSource(p, nil) {

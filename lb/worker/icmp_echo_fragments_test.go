@@ -73,7 +73,7 @@ func TestPiecesOfPingsThatAreNotAnswered(t *testing.T) {
 			{"a later piece alone", func(b *bench, r [][]byte) [][]byte { return r[1:2] }, -1, DropFragmentExpired, 1, 0},
 			{"a piece twice", func(b *bench, r [][]byte) [][]byte { return [][]byte{r[0], r[1], r[1]} }, -1, DropFragmentOverlap, 1, 2},
 			{"over the limit", func(b *bench, r [][]byte) [][]byte { b.w.echoes = ratelimit.New(0, 2, echoesPerSource); return r }, -1, DropEchoLimit, 1, 2},
-			{"from the start", func(b *bench, r [][]byte) [][]byte { b.w.echoes = ratelimit.New(0, 0, echoesPerSource); return r }, -1, DropFragmentRefused, 2, 0},
+			{"from the start", func(b *bench, r [][]byte) [][]byte { b.w.echoes = ratelimit.New(0, 0, echoesPerSource); return r }, -1, DropOrphanFragment, 2, 0},
 		} {
 			t.Run(fmt.Sprintf("v6=%v/%s", v6, tt.name), func(t *testing.T) {
 				b := newBench(t)

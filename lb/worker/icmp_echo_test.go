@@ -110,13 +110,13 @@ func TestPingsThatAreNotAnswered(t *testing.T) {
 				if p.dst = node4; v6 {
 					p.dst = node6
 				}
-			}, portHost, -1, DropNotTransport},
+			}, portHost, -1, DropUnsupportedProtocol},
 			{"from a group of stations", func(p *icmpPacket) { p.srcMAC = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} }, portClient, -1, DropEchoLimit},
 			{"a reply", func(p *icmpPacket) {
 				if p.typ = 0; v6 {
 					p.typ = 129
 				}
-			}, portHost, -1, DropNotTransport},
+			}, portHost, -1, DropUnsupportedProtocol},
 		} {
 			t.Run(fmt.Sprintf("v6=%v/%s", v6, tt.name), func(t *testing.T) {
 				b := newBench(t)

@@ -15,7 +15,7 @@ func (w *icmpHandler) onUnmatchedError(p *pkt) {
 	fe := w.snapshot.Lookup(&k)
 	switch {
 	case fe == nil && !w.node.OwnsTuple(&p.key):
-		w.punt(p, DropNotOurs)
+		w.punt(p, DropPuntLoop)
 	case fe != nil && fe.Mode.DSR():
 		w.forwardECMPError(p, fe)
 	case fe != nil && w.tick < w.takeoverUntil:

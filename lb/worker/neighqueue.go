@@ -47,11 +47,11 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 		}
 	}
 	if same >= neighQueuePerNextHop {
-		w.drop(p, DropHoldFull)
+		w.drop(p, DropNeighborQueueFull)
 		return
 	}
 	if class == neighQueuePerClass {
-		w.drops[DropHoldFull]++
+		w.drops[DropNeighborQueueFull]++
 		h := &w.neighQueue[oldest]
 		w.freeBuffers(h.bufs())
 	} else {

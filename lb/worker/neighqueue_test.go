@@ -52,7 +52,7 @@ func TestPacketsToNobodyDoNotKeepOthersFromWaiting(t *testing.T) {
 	if n := len(b.q[portServer].Out); n != 1 {
 		t.Errorf("%d packets left for the endpoint (drops %v)", n, b.drops())
 	}
-	if len(b.w.neighQueue) > neighQueuePerClass || b.drops()["hold-queue-full"] == 0 {
+	if len(b.w.neighQueue) > neighQueuePerClass || b.drops()["neighbor-queue-full"] == 0 {
 		t.Errorf("%d packets wait, drops %v", len(b.w.neighQueue), b.drops())
 	}
 }

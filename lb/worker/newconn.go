@@ -69,7 +69,7 @@ func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEnt
 		return
 	}
 	if mode.DSR() && !w.canReach(path, mode, ep.AddrPort) {
-		w.drop(p, DropNotOnLink)
+		w.drop(p, DropNotAdjacent)
 		return
 	}
 	src, ok := w.node.Source(path, ep, p.hash)

@@ -25,7 +25,7 @@ func (w *forwarder) forwardWithoutFlow(p *pkt, fe *table.FrontendEntry, ep *tabl
 		return false
 	}
 	if !w.canReach(&path, mode, ep.AddrPort) {
-		w.drop(p, DropNotOnLink)
+		w.drop(p, DropNotAdjacent)
 		return false
 	}
 	src, ok := w.node.Source(&path, ep, p.hash)

@@ -51,7 +51,7 @@ func (w *forwarder) nextHopOf(p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref
 		return nil, 0, 0
 	}
 	if e.Mode.DSR() && !w.canReach(&path, e.Mode, w.conns.NewDst(ref)) {
-		w.drop(p, DropNotOnLink)
+		w.drop(p, DropNotAdjacent)
 		return nil, 0, 0
 	}
 	needed := ref.Forward() || path.NextHop != w.conns.NewDst(ref).Addr()

@@ -466,13 +466,13 @@ func TestRefusals(t *testing.T) {
 		{"TCP to an empty frontend gets RST", portClient, packet{dst: ap(empty4, 80), proto: header.ProtoTCP, flags: header.SYN}, portClient, DropNoEndpoint, isReset},
 		{"UDP to an empty frontend gets ICMP", portClient, packet{dst: ap(empty4, 80), proto: header.ProtoUDP}, portClient, DropNoEndpoint, isICMP(3, 3)},
 		{"an empty Local policy is silent", portClient, packet{dst: ap(empty4, 81), proto: header.ProtoTCP, flags: header.SYN}, -1, DropNoLocalEndpoint, nil},
-		{"unknown TCP to a frontend gets RST after the takeover", portClient, packet{dst: ap(node4, 80), proto: header.ProtoTCP, flags: header.ACK}, portClient, DropNoFlow, isReset},
-		{"unknown RST is not answered", portClient, packet{dst: ap(node4, 80), proto: header.ProtoTCP, flags: header.RST}, -1, DropNoFlow, nil},
-		{"stray TCP to an SNAT port gets RST", portServer, packet{src: ap(endpoint4, 8080), dst: ap(snat4, 62000), proto: header.ProtoTCP, flags: header.ACK}, portServer, DropNoFlow, isReset},
-		{"stray UDP to an SNAT port is dropped", portServer, packet{src: ap(endpoint4, 8080), dst: ap(snat4, 62000), proto: header.ProtoUDP}, -1, DropNoFlow, nil},
+		{"unknown TCP to a frontend gets RST after the takeover", portClient, packet{dst: ap(node4, 80), proto: header.ProtoTCP, flags: header.ACK}, portClient, DropNoConntrackEntry, isReset},
+		{"unknown RST is not answered", portClient, packet{dst: ap(node4, 80), proto: header.ProtoTCP, flags: header.RST}, -1, DropNoConntrackEntry, nil},
+		{"stray TCP to an SNAT port gets RST", portServer, packet{src: ap(endpoint4, 8080), dst: ap(snat4, 62000), proto: header.ProtoTCP, flags: header.ACK}, portServer, DropNoConntrackEntry, isReset},
+		{"stray UDP to an SNAT port is dropped", portServer, packet{src: ap(endpoint4, 8080), dst: ap(snat4, 62000), proto: header.ProtoUDP}, -1, DropNoConntrackEntry, nil},
 		{"TTL 1 gets ICMP time exceeded", portClient, packet{dst: ap(node4, 80), proto: header.ProtoUDP, ttl: 1}, portClient, DropTTL, isICMP(11, 0)},
 		{"too large with DF gets ICMP fragmentation needed", portClient, packet{dst: ap(node4, 80), proto: header.ProtoUDP, payload: 1450, df: true}, portClient, DropTooBig, isICMP(3, 4)},
-		{"not a frontend from the host veth is dropped", portHost, packet{dst: ap(node4, 22), proto: header.ProtoTCP, flags: header.SYN}, -1, DropNotOurs, nil},
+		{"not a frontend from the host veth is dropped", portHost, packet{dst: ap(node4, 22), proto: header.ProtoTCP, flags: header.SYN}, -1, DropPuntLoop, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

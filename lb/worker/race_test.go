@@ -67,7 +67,7 @@ func TestAFlowThatIsBeingEndedIsNotWaitedFor(t *testing.T) {
 		b.lb.flows.Range(func(r conntrack.Ref) bool { conn = b.lb.flows.Conn(r); return true })
 		undo := claim(conn)
 		b.one(portClient, f, -1)
-		if b.drops()["no-flow"] != 1 {
+		if b.drops()["no-conntrack-entry"] != 1 {
 			t.Errorf("protocol %d: drops %v", proto, b.drops())
 		}
 		undo()

@@ -105,7 +105,7 @@ func (w *Worker) onParseError(p *pkt, problem header.Problem) {
 			w.icmp(p)
 			return
 		}
-		w.punt(p, DropNotTransport)
+		w.punt(p, DropUnsupportedProtocol)
 	case header.Truncated:
 		w.drop(p, DropTruncated)
 	case header.BadIPHeader:

@@ -33,11 +33,11 @@ func (w *flows) endpointRemoved(p *pkt, ref conntrack.Ref) bool {
 	tcp := p.Proto == header.ProtoTCP
 	switch {
 	case policy == table.DropFlows:
-		w.drop(p, DropEndpointGone)
+		w.drop(p, DropEndpointRemoved)
 	case policy == table.ResetFlows && tcp:
 		w.resetConn(p, ref)
 	case policy == table.ResetFlows:
-		w.rejectSCTP(p, DropEndpointGone)
+		w.rejectSCTP(p, DropEndpointRemoved)
 	case tcp && ref.Forward() && w.answersChallenge(p):
 		w.forgetChallenged(p, ref)
 	default:
@@ -51,7 +51,7 @@ func (w *flows) endpointRemoved(p *pkt, ref conntrack.Ref) bool {
 // answered by a RST too, and is forgotten soon after the last packet.
 func (w *flows) resetConn(p *pkt, ref conntrack.Ref) {
 	w.conns.Abort(ref, w.tick)
-	w.rejectTCP(p, DropEndpointGone)
+	w.rejectTCP(p, DropEndpointRemoved)
 }
 
 // isEndpointRemoved says whether the flow's endpoint has been absent from the

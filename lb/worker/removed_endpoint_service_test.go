@@ -81,7 +81,7 @@ func TestAnEndpointThatAnotherServiceListsIsGoneForTheServiceThatItLeft(t *testi
 	t.Run("drop", func(t *testing.T) {
 		b, tcpA, _, _ := shared(&table.Policy{OnRemoval: table.DropFlows})
 		b.one(portClient, tcpA.build(t), -1)
-		if b.drops()["endpoint-gone"] != 1 {
+		if b.drops()["endpoint-removed"] != 1 {
 			t.Errorf("counted %v", b.drops())
 		}
 	})

@@ -57,7 +57,7 @@ func TestFlowsOfAGoneEndpointAreReset(t *testing.T) {
 					p := sides[side]
 					isResetOf(t, b.one(side, p.build(t), side), p)
 				}
-				if b.drops()["endpoint-gone"] != 3 {
+				if b.drops()["endpoint-removed"] != 3 {
 					t.Errorf("counted %v", b.drops())
 				}
 				rst := request
@@ -107,7 +107,7 @@ func TestFlowsOfAGoneEndpointAreDropped(t *testing.T) {
 		b.w.removalGraceTicks = 0
 		b.one(portClient, request.build(t), -1)
 		b.one(portServer, answer.build(t), -1)
-		if b.drops()["endpoint-gone"] != 2 {
+		if b.drops()["endpoint-removed"] != 2 {
 			t.Errorf("counted %v", b.drops())
 		}
 		// One that comes back has its flows again.

@@ -34,7 +34,7 @@ func (w *flows) trackSCTP(p *pkt, ref conntrack.Ref) bool {
 	switch w.conns.TrackSCTP(ref, &g, w.tick) {
 	case conntrack.Reopen:
 		if !w.conntrack.Supersede(ref) {
-			w.drop(p, DropNoFlow) // another worker is at it; the client asks again
+			w.drop(p, DropNoConntrackEntry) // another worker is at it; the client asks again
 			return false
 		}
 		w.counts[counter.ReplacedFlows]++

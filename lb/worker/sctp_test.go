@@ -192,9 +192,9 @@ func TestSCTPThatIsRefused(t *testing.T) {
 	}{
 		"another address":     {0, sctpInit(other...), "sctp-multihomed", []byte{0xc0, 0xff, 0xee, 1, 6, 0, 0, 4}},
 		"a host name":         {0, sctpInit(0, 11, 0, 5, 'a', 0, 0, 0), "sctp-multihomed", []byte{0xc0, 0xff, 0xee, 1, 6, 0, 0, 4}},
-		"data of no flow":     {9, sctpData(4), "no-flow", []byte{0, 0, 0, 9, 6, 1, 0, 4}},
-		"SHUTDOWN ACK":        {9, sctpChunk(8, 0), "no-flow", []byte{0, 0, 0, 9, 14, 1, 0, 4}},
-		"ABORT of no flow":    {9, sctpChunk(6, 0), "no-flow", nil},
+		"data of no flow":     {9, sctpData(4), "no-conntrack-entry", []byte{0, 0, 0, 9, 6, 1, 0, 4}},
+		"SHUTDOWN ACK":        {9, sctpChunk(8, 0), "no-conntrack-entry", []byte{0, 0, 0, 9, 14, 1, 0, 4}},
+		"ABORT of no flow":    {9, sctpChunk(6, 0), "no-conntrack-entry", nil},
 		"an INIT with a tag":  {9, sctpInit(), "bad-transport-header", nil},
 		"a chunk of no bytes": {9, []byte{3, 0, 0, 0}, "bad-transport-header", nil},
 	} {

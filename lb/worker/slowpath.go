@@ -80,7 +80,7 @@ const maxLookups = 8
 // ended by another worker, by ageing, or by a packet of this very batch.
 func (w *flows) lookUpAgain(p *pkt) {
 	if p.lookups++; p.lookups > maxLookups {
-		w.drop(p, DropNoFlow)
+		w.drop(p, DropNoConntrackEntry)
 		return
 	}
 	if ref := w.conntrack.Lookup(p.hash, &p.key); ref != 0 {

@@ -18,7 +18,7 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 	switch w.conns.TrackTCP(ref, p.Flags, l4.Seq(), l4.Ack(), uint32(p.L4Len()-off), l4[header.TCPLen:off], w.tick) {
 	case conntrack.Reopen:
 		if !w.conntrack.Supersede(ref) {
-			w.drop(p, DropNoFlow) // another worker is at it; the client asks again
+			w.drop(p, DropNoConntrackEntry) // another worker is at it; the client asks again
 			return false
 		}
 		w.counts[counter.ReplacedFlows]++
@@ -33,7 +33,7 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 			w.lookUpAgain(p)
 			return false
 		}
-		w.drop(p, DropNoFlow)
+		w.drop(p, DropNoConntrackEntry)
 		return false
 	case conntrack.Gone:
 		w.lookUpAgain(p)

@@ -95,7 +95,7 @@ func TestL2DSRNeedsTheEndpointOnTheLink(t *testing.T) {
 			b.routeVia(beyond, endpoint4)
 			b.serveDirect(conntrack.ModeL2DSR, beyond, nil)
 			b.one(portClient, req, -1)
-			if b.drops()["endpoint-not-on-link"] != 1 {
+			if b.drops()["not-l2-adjacent"] != 1 {
 				t.Errorf("drops %v", b.drops())
 			}
 			said := ""

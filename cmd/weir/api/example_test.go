@@ -63,12 +63,12 @@ func exampleStatus() *Status {
 			{ID: 0, CPU: 2, Counters: counter.Values{
 				counter.RxPackets: 1000, counter.RxBytes: 1500000, counter.Batches: 40, counter.Sleeps: 3, counter.FreeFrames: 4096,
 				counter.Busy: 1.5e9, counter.TxPackets: 990, counter.TxBytes: 1490000, counter.NewFlows: 10, counter.Handoff: 4,
-			}, BusyShare: 0.25, Drops: map[string]uint64{"no-flow": 10}},
+			}, BusyShare: 0.25, Drops: map[string]uint64{"no-conntrack-entry": 10}},
 			{ID: 1, CPU: -1, Counters: counter.Values{counter.RxPackets: 5, counter.RxBytes: 500}, Drops: map[string]uint64{}},
 		},
 		Flows: Flows{Current: 10, Max: 1048576, MemoryBytes: 402653184, Created: 100, Expired: 80, Evicted: 1, NoPort: 2, Full: 3, Adopted: 4,
 			ByState: map[string]uint64{"tcp-established": 7, "udp-stream": 3, "tcp-syn-sent": 0}},
-		Drops:    map[string]uint64{"no-flow": 10, "martian": 10, "truncated": 11, "ttl-exceeded": 0},
+		Drops:    map[string]uint64{"no-conntrack-entry": 10, "martian": 10, "truncated": 11, "ttl-exceeded": 0},
 		Steering: map[string]uint64{"frontend": 1005},
 		Neighbors: []Neighbor{
 			{Address: netip.MustParseAddr("192.0.2.254"), Interface: "eth0", MAC: "02:00:00:00:00:01", State: "valid"},

@@ -73,7 +73,7 @@ func (f *fixture) checkFragmented(t *testing.T) {
 	if want := uint64(2 * 2 * 2 * 23 * len(kinds)); sent < want {
 		t.Errorf("%d fragments passed through Weir, want %d", sent, want)
 	}
-	for _, reason := range []string{"fragment-overlap", "fragment-expired", "fragment-limit", "fragment-of-no-flow"} {
+	for _, reason := range []string{"fragment-overlap", "fragment-expired", "fragment-limit", "orphan-fragment"} {
 		if n := status.Drops[reason]; n > 0 {
 			t.Errorf("%d dropped as %s", n, reason)
 		}

@@ -47,7 +47,7 @@ func example() *api.Status {
 			{ID: 0, Counters: counter.Values{counter.RxPackets: 10, counter.TxBytes: 99}},
 			{ID: 1, Counters: counter.Values{counter.RxPackets: 20}},
 		},
-		Drops: map[string]uint64{"no-flow": 7, "martian": 0},
+		Drops: map[string]uint64{"no-conntrack-entry": 7, "martian": 0},
 		Flows: api.Flows{Current: 1, Max: 2, NoPort: 3, Full: 4, ByState: map[string]uint64{"tcp-established": 6}},
 		Neighbors: []api.Neighbor{
 			{State: "valid"}, {State: "valid"}, {State: "failed"},
@@ -99,7 +99,7 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		`weir_socket_invalid_descriptors_total{device="eth0",queue="0"} 3`,
 		`weir_receive_packets_total{worker="1"} 20`,
 		`weir_transmit_bytes_total{worker="0"} 99`,
-		`weir_dropped_packets_total{reason="no-flow"} 7`,
+		`weir_dropped_packets_total{reason="no-conntrack-entry"} 7`,
 		`weir_dropped_packets_total{reason="martian"} 0`,
 		"weir_flows 1",
 		"weir_flows_limit 2",

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write COVERAGE.md")
 // a wire, with the test that does: package directory, test.
 var elsewhere = map[string][2]string{
 	"not-ip":               {"lb/worker", "TestWhatIsNotIPGoesBackToTheKernelOnce"},
-	"not-tcp-or-udp":       {"lb/worker", "TestPingsThatAreNotAnswered"},
+	"unsupported-protocol": {"lb/worker", "TestPingsThatAreNotAnswered"},
 	"echo-rate-limited":    {"lb/worker", "TestAnswersAreLimitedPerSource"},
 	"reply-rate-limited":   {"lb/worker", "TestAnswersAreLimitedPerSource"},
 	"snat-ports-exhausted": {"lb/worker", "TestExhaustedPortsNameTheEndpoint"},

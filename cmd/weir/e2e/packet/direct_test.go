@@ -153,7 +153,7 @@ func init() {
 		}},
 		scenario{row: "new", name: "endpoint-behind-a-router", modes: []string{l2dsr}, service: "beyond", run: func(s *scene) {
 			s.send(s.udp("hello"))
-		}, drops: drop("endpoint-not-on-link")},
+		}, drops: drop("not-l2-adjacent")},
 		scenario{row: "flow", name: "udp-again", modes: oneWay, run: func(s *scene) {
 			s.passes(s.udp("one"))
 			s.passes(s.udp("two"))

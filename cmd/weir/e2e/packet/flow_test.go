@@ -75,17 +75,17 @@ func init() {
 			r := s.back(p)
 			r.flags, r.seq, r.ack = rst, 2000, 0
 			s.arrives(s.lab.client, r.bytes(s))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 		scenario{row: "no-flow", name: "fin-without-ack-is-reset", modes: twoWay, run: func(s *scene) {
 			p := s.tcp(fin, 1000, 0, "abc")
 			s.send(p)
 			r := s.back(p)
 			r.flags, r.seq, r.ack = rst|ack, 0, 1004
 			s.arrives(s.lab.client, r.bytes(s))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 		scenario{row: "no-flow", name: "rst-is-dropped", modes: twoWay, run: func(s *scene) {
 			s.send(s.tcp(rst, 1000, 0, ""))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 		// Of a connection that began before Weir: the kernel, which knows
 		// nothing of it here, refuses it.
 		scenario{row: "no-flow", name: "takeover-to-the-kernel", modes: twoWay, lab: "takeover", tags: untagged, run: func(s *scene) {

@@ -88,7 +88,7 @@ func init() {
 			for _, f := range s.cut(s.long(), 7, 0, 800, 1600) {
 				s.sendFrame(f)
 			}
-		}, drops: map[string]int{"no-local-endpoint": 1, "fragment-of-no-flow": 2}},
+		}, drops: map[string]int{"no-local-endpoint": 1, "orphan-fragment": 2}},
 		scenario{row: "fragment", name: "ttl-1-of-a-later-one", modes: onFabric, run: func(s *scene) {
 			p := s.long()
 			s.fragmented(p, 0, 1)

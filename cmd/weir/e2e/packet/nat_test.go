@@ -26,7 +26,7 @@ func init() {
 			r := s.back(p)
 			r.flags, r.seq, r.ack = rst, 2000, 0
 			s.arrives(s.lab.client, r.bytes(s))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 		scenario{row: "no-endpoint", name: "tcp-reset", modes: twoWay, service: "empty", run: func(s *scene) {
 			p := s.tcp(syn, 1000, 0, "")
 			s.send(p)

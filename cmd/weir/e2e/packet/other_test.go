@@ -25,21 +25,21 @@ func init() {
 			r.srcMAC, r.dstMAC = edge1MAC, p.srcMAC
 			r.flags, r.seq, r.ack = rst|ack, 0, 78
 			s.arrives(s.lab.fabric, r.bytes(s))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 		scenario{row: "snat", name: "tcp-rst-is-dropped", run: func(s *scene) {
 			p := s.toSNAT(protoTCP)
 			p.flags = rst
 			send(s, s.lab.fabric, p.bytes(s))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 		scenario{row: "snat", name: "udp-is-dropped", run: func(s *scene) {
 			send(s, s.lab.fabric, s.toSNAT(protoUDP).bytes(s))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 		scenario{row: "snat", name: "of-another-endpoint", run: func(s *scene) {
 			s.passes(s.udp("a question"))
 			a := s.answer(s.udp("from elsewhere"))
 			a.src = netip.AddrPortFrom(fabric(12).addr(s.six), a.src.Port())
 			send(s, s.lab.fabric, a.bytes(s))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 
 		// Only the first packet's way is in question here: with a tag the
 		// kernel has no interface to ask on.
@@ -55,14 +55,14 @@ func init() {
 				s.Error(stray)
 			}
 			// Eight wait, and as many as came before the next hop had a number.
-			dropped := s.countedAtLeast("hold-queue-full", sent-2*8)
-			s.drops = map[string]int{"hold-queue-full": dropped}
+			dropped := s.countedAtLeast("neighbor-queue-full", sent-2*8)
+			s.drops = map[string]int{"neighbor-queue-full": dropped}
 			s.resolve(52)
 			for range sent - dropped {
 				s.delivered(p)
 			}
 			s.forget(52)
-		}, drops: map[string]int{"hold-queue-full": 4}},
+		}, drops: map[string]int{"neighbor-queue-full": 4}},
 		scenario{row: "next-hop", name: "never-resolved", service: "silent", tags: untagged, run: func(s *scene) {
 			p := s.udp("anybody there?")
 			s.send(p)

@@ -115,15 +115,15 @@ func init() {
 				}
 				s.arrives(s.station(), r.bytes(s))
 			})
-		}, drops: map[string]int{"endpoint-gone": 2}},
+		}, drops: map[string]int{"endpoint-removed": 2}},
 		scenario{row: "gone", name: "drop", modes: twoWay, service: "removed-drop", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			s.withoutEndpoints(func() {
 				s.send(s.tcp(ack|psh, 1001, 5001, "GET /"))
 				send(s, s.station(), s.answer(s.tcp(ack|psh, 5001, 1001, "200 OK")).bytes(s))
-				s.countedAtLeast("endpoint-gone", 2)
+				s.countedAtLeast("endpoint-removed", 2)
 			})
-		}, drops: map[string]int{"endpoint-gone": 2}},
+		}, drops: map[string]int{"endpoint-removed": 2}},
 		scenario{row: "gone", name: "keep", modes: twoWay, service: "removed-keep", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			s.withoutEndpoints(func() {
@@ -138,7 +138,7 @@ func init() {
 			definitions[name] = definition{endpoints: []endpoint{fabric(28 + uint8(3*i+j))}, edit: annotated("weir.dev/on-endpoint-removal", choice)}
 			c := scenario{row: "gone", name: choice + "-of-one-way", modes: []string{mode}, service: name, lab: "no-grace", run: func(s *scene) { s.goneOneWay(choice) }}
 			if choice != "keep" {
-				c.drops = drop("endpoint-gone")
+				c.drops = drop("endpoint-removed")
 			}
 			add(c)
 		}
@@ -160,7 +160,7 @@ func (s *scene) goneOneWay(choice string) {
 			s.arrives(s.lab.client, s.resetOf(request).bytes(s))
 		default:
 			s.send(request)
-			s.countedAtLeast("endpoint-gone", 1)
+			s.countedAtLeast("endpoint-removed", 1)
 		}
 	})
 }

@@ -75,13 +75,13 @@ func init() {
 		}},
 		scenario{row: "sctp", name: "of-no-association", modes: twoWay, run: func(s *scene) {
 			s.sctpRefused(s.sctp(9, chunk(chunkData, 3, make([]byte, 100)...)), 9, chunk(chunkAbort, 1))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 		scenario{row: "sctp", name: "shutdown-ack-of-no-association", run: func(s *scene) {
 			s.sctpRefused(s.sctp(9, chunk(chunkShutdownAck, 0)), 9, chunk(chunkShutdownComplete, 1))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 		scenario{row: "sctp", name: "abort-of-no-association", run: func(s *scene) {
 			s.send(s.sctp(9, chunk(chunkAbort, 0)))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 		scenario{row: "sctp", name: "init-with-a-tag", run: func(s *scene) {
 			p := s.init()
 			p.tag = 5
@@ -99,7 +99,7 @@ func init() {
 			r := s.back(p)
 			r.srcMAC, r.dstMAC, r.payload = edge1MAC, mac(netlab.FabricNet, 11), chunk(chunkAbort, 1)
 			s.arrives(s.lab.fabric, r.bytes(s))
-		}, drops: drop("no-flow")},
+		}, drops: drop("no-conntrack-entry")},
 	)
 }
 

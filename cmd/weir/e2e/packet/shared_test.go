@@ -37,7 +37,7 @@ func init() {
 				s.snat = netip.AddrPort{}
 				s.passes(syn)
 			})
-		}, drops: map[string]int{"endpoint-gone": 2}},
+		}, drops: map[string]int{"endpoint-removed": 2}},
 		scenario{row: "gone", name: "syn-of-a-dropped-connection", modes: twoWay, service: "shared-drop", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			leaves(s, func() {
@@ -65,14 +65,14 @@ func init() {
 				s.send(request)
 				s.arrives(s.lab.client, s.resetOf(request).bytes(s))
 			})
-		}, drops: drop("endpoint-gone")},
+		}, drops: drop("endpoint-removed")},
 		scenario{row: "gone", name: "shared-drop", modes: twoWay, service: "shared-drop", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			leaves(s, func() {
 				s.send(s.tcp(ack|psh, 1001, 5001, "GET /"))
-				s.countedAtLeast("endpoint-gone", 1)
+				s.countedAtLeast("endpoint-removed", 1)
 			})
-		}, drops: drop("endpoint-gone")},
+		}, drops: drop("endpoint-removed")},
 	)
 }
 
