@@ -225,3 +225,19 @@ func TestReadmeArchitectureNamesFiles(t *testing.T) {
 		}
 	}
 }
+
+// Documents name metrics that exist; the changelog names former ones too.
+func TestReadmeNamesMetrics(t *testing.T) {
+	docs := documents(t)
+	reference := docs[filepath.Join("cmd", "weir", "metrics", "README.md")]
+	for name, text := range docs {
+		if name == "CHANGELOG.md" {
+			continue
+		}
+		for _, metric := range regexp.MustCompile(`\bweir_[a-z_]+[a-z]`).FindAllString(text, -1) {
+			if !strings.Contains(reference, "`"+metric+"`") {
+				t.Errorf("%s: there is no metric %s", name, metric)
+			}
+		}
+	}
+}
