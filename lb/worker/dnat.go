@@ -17,7 +17,9 @@ import (
 // ModeTo is the mode of a new flow to an endpoint by a path. An endpoint behind the kernel
 // of this node gets the translated packet even if the Service's mode has no translation: no
 // wire tells the frontend's address from the node's.
-func ModeTo(fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path, node *Node) conntrack.Mode {
+func ModeTo(
+	fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path, node *Node,
+) conntrack.Mode {
 	switch {
 	case fe.Mode == conntrack.ModeDNAT && path.Kind == route.Host,
 		fe.Mode.DSR() && path.Kind == route.Host && (path.Local || ep.Local):

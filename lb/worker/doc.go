@@ -26,7 +26,7 @@
 //	output    to its next hop                       output.go
 //	punt      to the kernel, by the host veth       punt.go
 //	reject    answered with a RST, ABORT or ICMP    reject.go
-//	drop      counted under a reason, sampled       drops.go, drop_samples.go
+//	drop      counted under a reason, sampled       drop.go, drops.go
 //	queue     until a neighbor or fragment comes    neighqueue.go, fragqueue.go
 //	hand off  to the worker that owns the queue     handoff.go
 //

@@ -18,7 +18,7 @@ func (w *portIO) handOff(p *pkt, out int32) {
 	w.counts[counter.Handoff]++
 }
 
-// receiveHandoffs puts frames that other workers handed over on this worker's
+// receiveHandoffs puts frames that other workers handed off on this worker's
 // queues, takes fragments that are this worker's through the stages, and takes back the
 // frames that they owe.
 func (w *Worker) receiveHandoffs() int {
@@ -155,7 +155,7 @@ func (w *Worker) processHandoffs(b *batch) {
 	b.n = 0
 }
 
-// portGone frees a buffer that was handed over to leave by a port whose queue
+// portGone frees a buffer that was handed off to leave by a port whose queue
 // the worker has let go since.
 func (w *portIO) portGone(d *xsk.Desc) {
 	if d.Options&xsk.Continued == 0 {

@@ -88,7 +88,7 @@ func (w *icmpHandler) forwardTunnelPMTU(p *pkt, family uint8, in *header.Quote, 
 	}
 	adj, mac, _ := w.resolveNextHop(p, &path, path.NextHop != p.key.Src().Addr())
 	if adj == nil {
-		return // held, or dropped
+		return // queued, or dropped
 	}
 	f := w.frame(p)
 	if !w.errors.Take(w.sourceOf(f[in.L3:], family), w.tick) {

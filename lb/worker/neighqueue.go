@@ -65,7 +65,7 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 		needed: needed, order: w.neighQueueOrder, until: w.tick + secondTicks}
 }
 
-// releaseQueued sends held packets whose next hop has been resolved through the
+// releaseQueued sends queued packets whose next hop has been resolved through the
 // stages again, and answers for those that waited in vain.
 func (w *Worker) releaseQueued() {
 	w.releaseFragments()
@@ -96,7 +96,7 @@ func (w *Worker) releaseQueued() {
 	}
 }
 
-// neighborState says whether a held packet can go on now, or never.
+// neighborState reports whether a queued packet can go on now, or never.
 func (w *forwarder) neighborState(h *queuedPacket) (ready, failed bool) {
 	n, ok := w.router.Adjacency(int(h.port), h.nextHop)
 	if !ok {

@@ -101,7 +101,9 @@ func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEnt
 }
 
 // modeOf is the mode of packet p's flow to an endpoint by a path.
-func (w *flows) modeOf(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path) conntrack.Mode {
+func (w *flows) modeOf(
+	p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path,
+) conntrack.Mode {
 	mode := ModeTo(fe, ep, path, w.node)
 	if mode == conntrack.ModeDNAT && !w.mayKeepClient(p, ep, path) {
 		return conntrack.ModeNAT
@@ -110,7 +112,9 @@ func (w *flows) modeOf(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry,
 }
 
 // setEndpoint sets the endpoint of a connection, how packets reach it, and the SNAT source.
-func (o *pendingConn) setEndpoint(ep *table.EndpointEntry, mode conntrack.Mode, way uint64, src snat.Source) {
+func (o *pendingConn) setEndpoint(
+	ep *table.EndpointEntry, mode conntrack.Mode, way uint64, src snat.Source,
+) {
 	f := &o.flow
 	o.ep, o.nextHop = ep, way
 	if mode == conntrack.ModeDNAT {

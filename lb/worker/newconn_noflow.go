@@ -9,7 +9,9 @@ import (
 // forwardWithoutFlow sends packet p, of no flow, to an endpoint in a mode without translation.
 // It reports whether it did; else it has dealt with the packet: dropped for reason
 // where the endpoint is reached by translation alone.
-func (w *forwarder) forwardWithoutFlow(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, reason Drop) bool {
+func (w *forwarder) forwardWithoutFlow(
+	p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, reason Drop,
+) bool {
 	if p.TTL <= 1 {
 		w.drop(p, DropTTL)
 		return false
@@ -36,7 +38,7 @@ func (w *forwarder) forwardWithoutFlow(p *pkt, fe *table.FrontendEntry, ep *tabl
 	var out egress
 	out.adj, out.mac, _ = w.resolveNextHop(p, &path, true)
 	if out.adj == nil {
-		return false // held, or dropped
+		return false // queued, or dropped
 	}
 	out.mtu = min(out.adj.MTU(), path.MTU)
 	out.into(w.tunnelTo(p, mode, src.Addr, ep.AddrPort.Addr()))

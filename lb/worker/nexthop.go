@@ -34,7 +34,9 @@ func nextHopRef(stamp uint32, path *route.Path, n uint32) uint64 {
 // link and route. It is nil if it cannot be used now; then the packet is consumed. The
 // connection's word stores the result: after a change of routes each flow looks up again,
 // at the next packet.
-func (w *forwarder) nextHopOf(p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref) (*route.Adjacency, uint64, uint32) {
+func (w *forwarder) nextHopOf(
+	p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref,
+) (adj *route.Adjacency, mac uint64, mtu uint32) {
 	adjWord := &c.Adj[0]
 	if !ref.Forward() {
 		adjWord = &c.Adj[1]
@@ -58,7 +60,7 @@ func (w *forwarder) nextHopOf(p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref
 	if ref.Forward() {
 		path.NextHop = throughHostVeth(&path, e.Mode)
 	}
-	adj, mac, word := w.resolveNextHop(p, &path, needed)
+	adj, mac, word = w.resolveNextHop(p, &path, needed)
 	if adj == nil {
 		return nil, 0, 0
 	}
@@ -73,7 +75,9 @@ func (w *forwarder) nextHopOf(p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref
 // the packet then having been dealt with. needed is true where an endpoint or a gateway
 // is there. Only next hops that have answered get a word: another's number is soon given
 // away.
-func (w *forwarder) resolveNextHop(p *pkt, path *route.Path, needed bool) (adj *route.Adjacency, mac, word uint64) {
+func (w *forwarder) resolveNextHop(
+	p *pkt, path *route.Path, needed bool,
+) (adj *route.Adjacency, mac, word uint64) {
 	n, ok := w.router.Adjacency(path.Port, path.NextHop)
 	if !ok {
 		w.queueForNeighbor(p, path, needed, true)
@@ -127,7 +131,7 @@ func (w *forwarder) egressOf(p *pkt, ref conntrack.Ref, out *egress) bool {
 	e := w.conns.Entry(ref)
 	out.adj, out.mac, out.mtu = w.nextHopOf(p, w.conns.Conn(ref), e, ref)
 	if out.adj == nil {
-		return false // held, or answered
+		return false // queued, or answered
 	}
 	if e.Mode.DSR() {
 		out.into(w.tunnelOf(p, e, ref))

@@ -93,13 +93,6 @@ func (w *frameMemory) frame(p *pkt) []byte {
 	return w.area[d.Addr : d.Addr+uint64(d.Len) : (d.Addr|w.frameMask)+1]
 }
 
-// drop counts the packet under the reason and frees all frames.
-func (w *portIO) drop(p *pkt, reason Drop) {
-	w.drops[reason]++
-	w.sampleDrop(p, reason)
-	w.recycle(p)
-}
-
 func (w *frameMemory) recycle(p *pkt) { w.freeBuffers(p.bufs()) }
 
 func (w *frameMemory) freeBuffers(descs []xsk.Desc) {

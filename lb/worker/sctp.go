@@ -27,10 +27,15 @@ func (w *flows) trackSCTP(p *pkt, ref conntrack.Ref) bool {
 	}
 	c := p.Chunks(f)
 	// The COOKIE ACK makes the association, see mayOpen.
-	if s := w.conns.Conn(ref).State(); !ref.Forward() && c.Types&(1<<header.ChunkCookieAck) != 0 && s == conntrack.StateSCTPCookieEchoed && !w.roomToOpen(p, ref) {
+	completes := !ref.Forward() && c.Types&(1<<header.ChunkCookieAck) != 0 &&
+		w.conns.Conn(ref).State() == conntrack.StateSCTPCookieEchoed
+	if completes && !w.roomToOpen(p, ref) {
 		return false
 	}
-	g := conntrack.SCTPPacket{Tag: header.SCTP(f[p.L4:]).Tag(), InitiateTag: c.InitiateTag, Chunks: c.Types, Reflected: c.Reflected}
+	g := conntrack.SCTPPacket{
+		Tag: header.SCTP(f[p.L4:]).Tag(), InitiateTag: c.InitiateTag,
+		Chunks: c.Types, Reflected: c.Reflected,
+	}
 	switch w.conns.TrackSCTP(ref, &g, w.tick) {
 	case conntrack.Reopen:
 		if !w.conntrack.Supersede(ref) {

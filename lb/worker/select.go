@@ -31,14 +31,18 @@ func (w *selector) selectEndpoint(fe *table.FrontendEntry, k *conntrack.Key) *ta
 // selectSticky is the endpoint that the client used last, while that may be used and was
 // used within the affinity's time; else the endpoint that follows from the client's address
 // alone, so that another node would choose it too.
-func (w *selector) selectSticky(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
+func (w *selector) selectSticky(
+	fe *table.FrontendEntry, k *conntrack.Key, seconds uint32,
+) *table.EndpointEntry {
 	ep := w.stickyEndpoint(fe, k, seconds)
 	w.affinity.Put(fe.AffinityKey(&k.W), ep.ID, w.tick/secondTicks)
 	return ep
 }
 
 // stickyEndpoint is selectSticky without remembering it; nil from an empty pool.
-func (w *selector) stickyEndpoint(fe *table.FrontendEntry, k *conntrack.Key, seconds uint32) *table.EndpointEntry {
+func (w *selector) stickyEndpoint(
+	fe *table.FrontendEntry, k *conntrack.Key, seconds uint32,
+) *table.EndpointEntry {
 	if number, ok := w.affinity.Get(fe.AffinityKey(&k.W), w.tick/secondTicks, seconds); ok {
 		if ep := fe.Pool.Find(number); ep != nil {
 			return ep

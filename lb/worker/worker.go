@@ -16,7 +16,7 @@ import (
 //  1. the clock, the table snapshot, the routes and the state of the node, once
 //  2. for each port: receive up to 64 packets and run the stages over them
 //     (lookup.go), which gathers packets at the egress ports
-//  3. frames handed over by other workers, packets held for a neighbor
+//  3. frames handed off by other workers, packets queued for a neighbor
 //  4. transmit and kick, take back sent frames, refill
 //  5. age a few flows; publish the counters; quiesce: from here on the worker
 //     holds no reference into the flow table

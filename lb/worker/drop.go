@@ -98,8 +98,16 @@ func (s *samples) read(out []DropSample, reason Drop) []DropSample {
 			continue
 		}
 		out = append(out, DropSample{
-			Reason: reason, Tick: uint32(meta >> 32), Size: int(meta >> 8 & (1<<24 - 1)), Port: int(uint8(meta)), Data: data[:length],
+			Reason: reason, Tick: uint32(meta >> 32), Size: int(meta >> 8 & (1<<24 - 1)),
+			Port: int(uint8(meta)), Data: data[:length],
 		})
 	}
 	return out
+}
+
+// drop counts the packet under the reason and frees all frames.
+func (w *portIO) drop(p *pkt, reason Drop) {
+	w.drops[reason]++
+	w.sampleDrop(p, reason)
+	w.recycle(p)
 }
