@@ -8,6 +8,16 @@ package conntrack
 //go:noescape
 func prefetchBuckets(first *bucket, buckets uint64, h *uint64, n int)
 
+// prefetchEntries asks for the entry of each of n Refs. A Ref of 0 does no harm.
+//
+//go:noescape
+func prefetchEntries(entries *Entry, r *Ref, n int)
+
+// prefetchConn asks for the line of a connection.
+//
+//go:noescape
+func prefetchConn(c *Conn)
+
 // prefetchFlows asks for the entry of each of n Refs, and for its connection. A Ref of 0
 // does no harm.
 //

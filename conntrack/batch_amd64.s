@@ -21,6 +21,27 @@ next:
 	JNZ  next
 	RET
 
+// func prefetchEntries(entries *Entry, r *Ref, n int)
+TEXT ·prefetchEntries(SB), NOSPLIT, $0-24
+	MOVQ entries+0(FP), DI
+	MOVQ r+8(FP), SI
+	MOVQ n+16(FP), CX
+next:
+	MOVL (SI), AX
+	DECQ AX
+	SHLQ $6, AX
+	PREFETCHT0 (DI)(AX*1)
+	ADDQ $4, SI
+	DECQ CX
+	JNZ  next
+	RET
+
+// func prefetchConn(c *Conn)
+TEXT ·prefetchConn(SB), NOSPLIT, $0-8
+	MOVQ c+0(FP), AX
+	PREFETCHT0 (AX)
+	RET
+
 // func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int)
 TEXT ·prefetchFlows(SB), NOSPLIT, $0-32
 	MOVQ entries+0(FP), DI

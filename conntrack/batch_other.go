@@ -18,6 +18,17 @@ func prefetchBuckets(first *bucket, buckets uint64, h *uint64, n int) {
 	}
 }
 
+func prefetchEntries(entries *Entry, r *Ref, n int) {
+	for _, r := range unsafe.Slice(r, n) {
+		if r-1 < slotPending-1 { // that of a live slot
+			e := (*Entry)(unsafe.Add(unsafe.Pointer(entries), uintptr(r-1)*unsafe.Sizeof(Entry{})))
+			_ = atomic.LoadUint64(&e.Key.W[0])
+		}
+	}
+}
+
+func prefetchConn(c *Conn) { _ = atomic.LoadUint32(&c.state) }
+
 func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int) {
 	for _, r := range unsafe.Slice(r, n) {
 		if r-1 < slotPending-1 { // that of a live slot

@@ -71,11 +71,11 @@ func serviceCounts(s uint32) uint64 {
 // It reports false when the state is not s any more.
 func (t *Table) setState(c *Conn, s, n uint32) bool {
 	if serviceCounts(s) == serviceCounts(n) {
-		return n == s || atomic.CompareAndSwapUint32(&c.state, s, n)
+		return n == s || t.changeState(c, s, n)
 	}
 	// Read first: once it is over another worker may delete it.
 	endpoint, service := atomic.LoadUint32(&c.EndpointID), atomic.LoadUint32(&c.ServiceID)
-	if !atomic.CompareAndSwapUint32(&c.state, s, n) {
+	if !t.changeState(c, s, n) {
 		return false
 	}
 	if delta := endpointCounts(n) - endpointCounts(s); delta != 0 {

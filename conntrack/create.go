@@ -153,6 +153,7 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 	if f.Watched && !oneWay(f.Mode) {
 		rv.Flags = FlagWatched
 	}
+	fw.seen, rv.seen = f.Tick, f.Tick
 	c := &t.conns[conn]
 	// The publication of the entries orders these stores.
 	storeRelaxed64(&c.Adj[0], 0)

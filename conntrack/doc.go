@@ -3,11 +3,15 @@
 //
 // # Contents
 //
-// A connection is a [Conn] (64 bytes of words that change: state, last seen,
-// adjacencies) and two entries of 64 bytes that never change once published:
-// the forward entry (client to frontend) and the reverse entry (endpoint to
-// SNAT address). Each [Entry] is a complete rewrite recipe, so that a packet of
-// either direction needs one look-up. A [Ref] names an entry.
+// A connection is a [Conn] (64 bytes: state, sequence numbers, numbers of endpoint and
+// Service) and two entries of 64 bytes: the forward entry (client to frontend) and the
+// reverse entry (endpoint to SNAT address). Each [Entry] is a complete rewrite recipe, so
+// that a packet of either direction needs one look-up. The recipe never changes once
+// published. A [Ref] names an entry.
+//
+// Two words of an entry do change: the next hop of a steady flow and the tick of the last
+// packet. The fast path therefore reads the entry alone; the Conn is for the slow path, for
+// ageing and for listings. The order of the writes is described below.
 //
 // Conns, entries and the cursors of port rotation live in a file mapping that a
 // new process adopts ([Open]). The index from keys to entries, the free lists,
@@ -71,4 +75,25 @@
 // written again only after every online worker has called [Worker.Quiesce]
 // since it was unlinked (quiescent state based reclamation). All words of a
 // Conn are accessed atomically.
+//
+// # The fast path
+//
+// The next-hop word of an entry ([Table.NextHop]) is valid only while its direction is
+// steady ([Conn.Steady]). A connection leaves a steady state in three steps:
+//
+//  1. Its state word gets the bit slow, by compare-and-swap. No direction is steady now.
+//  2. The next-hop words of both entries become a number that no word has had.
+//  3. Its state word changes, by compare-and-swap.
+//
+// [Table.Settle] makes a direction steady, also in three steps: it loads the next-hop word,
+// then the state, and then replaces the word that it loaded, by compare-and-swap.
+//
+// No entry is steady after step 3. Suppose that a compare-and-swap of Settle succeeds after
+// step 2. The word that it replaces was then loaded after step 2, because that number is new.
+// So the state was loaded after step 1, and was steady again: another worker has
+// removed slow. Then step 3 fails, and its caller begins with step 1. All these operations
+// are atomic, and Go orders atomic operations sequentially.
+//
+// A worker may stop between two steps. Meanwhile packets take the slow path, or the
+// connection is still in its old state.
 package conntrack

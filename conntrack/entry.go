@@ -54,7 +54,8 @@ const FlagWatched = 2
 
 // Entry is a direction of a connection: the key and everything needed to rewrite a packet
 // that matches it, in a cache line. It is immutable while a
-// look-up can return it.
+// look-up can return it, but for seen and for the word that [Table.NextHop] returns:
+// Key.W[1] of an IPv4 entry, and otherwise a word of Addr4 that is not in use.
 //
 // The new addresses of an IPv6 packet are not in it but in the entry of the other
 // direction, which lies next to it: they are the key of that entry, see [Table.NewAddrs6].
@@ -76,7 +77,8 @@ type Entry struct {
 	L4Delta   uint16
 	Mode      Mode
 	Flags     uint8
-	_         [6]byte
+	_         [2]byte
+	seen      uint32 // tick of the last packet on the fast path, see steady.go
 }
 
 // NewAddrs6 returns the addresses that the recipe of entry r writes into an IPv6
@@ -152,7 +154,7 @@ func fold16(s uint64) uint16 {
 type Conn struct {
 	// Adj is the next hop per direction (0 forward, 1 reverse): adjacency index |
 	// MTU of the route<<16 | route epoch<<32. It is the caller's; 0 at creation and after
-	// adoption.
+	// adoption. The fast path reads the copy that Table.Settle makes.
 	Adj      [2]uint64
 	state    uint32 // see the bits in tcp.go; published is the last to be set
 	lastSeen uint32 // tick
@@ -187,7 +189,8 @@ const NoID = ^uint32(0)
 // SetIDs finds another value than it has read.
 const freedID = NoID - 1
 
-// LastSeen returns the tick of the last packet of either direction.
+// LastSeen returns the tick of the last packet of either direction, of those on the fast
+// path as of the last [Table.Conn].
 func (c *Conn) LastSeen() uint32 { return atomic.LoadUint32(&c.lastSeen) }
 
 // Idle returns for how many ticks there was no packet at tick now. Another worker's

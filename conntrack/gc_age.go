@@ -113,8 +113,11 @@ func (w *Worker) step(tick uint32) int {
 		if word&published == 0 {
 			continue
 		}
-		// Signed, as above.
-		if idle := int32(tick - atomic.LoadUint32(&c.lastSeen)); idle <= int32(t.patience(c, word)) {
+		patience := int32(t.patience(c, word))
+		if t.idle(conn, tick) > patience {
+			t.noteSeen(conn)
+		}
+		if idle := t.idle(conn, tick); idle <= patience {
 			s.census[word&stateMask]++
 			if seemsClosed(word) && idle > int32(t.timeouts[StateClose]) {
 				t.setState(c, word, word|unconfirmed)
@@ -139,6 +142,12 @@ func (w *Worker) step(tick uint32) int {
 		}
 	}
 	return expired
+}
+
+// idle returns for how many ticks, as far as is noted, there was no packet of connection
+// conn at tick: fewer than 0 if another worker's tick is ahead.
+func (t *Table) idle(conn, tick uint32) int32 {
+	return int32(tick - atomic.LoadUint32(&t.conns[conn].lastSeen))
 }
 
 // prefetchExpired asks for the entries of refs, and for the buckets that these are in.

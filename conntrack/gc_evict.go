@@ -113,5 +113,8 @@ func (t *Table) evictionOf(conn, tick uint32) (evictionClass, uint32) {
 	if s&published == 0 {
 		return evictNever, s
 	}
+	if isSteady(s) != 0 {
+		t.noteSeen(conn)
+	}
 	return evictionOf(s, c.Idle(tick), uint32(max(0, int32(c.LastSeen()-c.Created())))), s
 }

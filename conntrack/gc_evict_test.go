@@ -161,7 +161,7 @@ func TestAConnectionIsNotUsedAgainWhileAWorkerMaySeeIt(t *testing.T) {
 	a.Online()
 	b.Online()
 	r := mustCreate(t, a, natFlow(1))
-	key := tab.Entry(r).Key
+	key := tab.Entry(r).Tuple()
 	seen := b.Lookup(tab.Hash(&key), &key)
 	a.Delete(r)
 	for i := range 2000 {
@@ -176,7 +176,7 @@ func TestAConnectionIsNotUsedAgainWhileAWorkerMaySeeIt(t *testing.T) {
 		a.Quiesce()
 		tab.Sweep(0, 64)
 	}
-	if tab.Entry(seen).Key != key {
+	if tab.Entry(seen).Tuple() != key {
 		t.Fatal("entry has changed under b")
 	}
 	for i := range 2000 {

@@ -25,7 +25,7 @@ func TestAFileLeftAtAnyInstantIsAdopted(t *testing.T) {
 	w := tab.Worker(0)
 	w.Online()
 	for i := range 50 {
-		stable[tab.Entry(establish(t, tab, w, 100000+i)).Key] = true
+		stable[tab.Entry(establish(t, tab, w, 100000+i)).Tuple()] = true
 	}
 	w.Offline()
 	stop := make(chan struct{})

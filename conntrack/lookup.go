@@ -24,7 +24,7 @@ func (w *Worker) PrefetchBuckets(h []uint64) {
 }
 
 // Candidates finds the entries that may be those of the hashes, and asks for the cache
-// lines of these and of their connections. The values left in out are for Confirm.
+// lines of these. The values left in out are for Confirm.
 func (w *Worker) Candidates(h []uint64, out []Ref) {
 	n := len(out)
 	if n == 0 {
@@ -33,7 +33,7 @@ func (w *Worker) Candidates(h []uint64, out []Ref) {
 	t := w.t
 	h = h[:n]
 	candidates(&t.buckets[0], uint64(len(t.buckets)), &h[0], &out[0], n)
-	prefetchFlows(&t.entries[0], &t.conns[0], &out[0], n)
+	prefetchEntries(&t.entries[0], &out[0], n)
 }
 
 // Confirm turns the results of Candidates into the entries of the keys, or 0.

@@ -263,7 +263,7 @@ func (m *model) create(rt *rapid.T, tab *Table, w *Worker, f *NewFlow, ports int
 	r, o := w.Create(f)
 	switch {
 	case old != nil:
-		if o != Existed || tab.Entry(r).Key != f.Client {
+		if o != Existed || tab.Entry(r).Tuple() != f.Client {
 			rt.Fatalf("outcome %d for a tuple that exists", o)
 		}
 		return
@@ -318,6 +318,17 @@ func (m *model) compare(rt *rapid.T, tab *Table) {
 		}
 		if c := tab.Conn(r); c.State() != f.state || c.LastSeen() != f.lastSeen {
 			rt.Fatalf("flow is %v since %d, the model says %v since %d", c.State(), c.LastSeen(), f.state, f.lastSeen)
+		}
+		for _, d := range []Ref{r, r.Other()} {
+			c, dir := tab.Conn(d), uint32(d-1)&1
+			if tab.NextHop(d)>>32 != 0 && !c.Steady(dir) {
+				rt.Fatalf("direction %d is on the fast path in state %v", dir, c.State())
+			}
+			c.Adj[dir] = aWord
+			tab.Settle(d)
+			if (tab.NextHop(d) == aWord) != c.Steady(dir) {
+				rt.Fatalf("direction %d is not as steady as state %v", dir, c.State())
+			}
 		}
 	}
 	for n := range uint32(8) {

@@ -8,7 +8,7 @@ import (
 )
 
 // layoutVersion changes with anything that the file's bytes mean.
-const layoutVersion = 3
+const layoutVersion = 4
 
 var magic = [8]byte{'W', 'E', 'I', 'R', 'F', 'L', 'O', 'W'}
 

@@ -70,6 +70,8 @@ func (t *Table) adopt() error {
 			continue
 		}
 		e := &t.entries[2*i]
+		t.forget(uint32(i))
+		t.noteSeen(uint32(i))
 		if !t.relink(uint32(i)) {
 			atomic.StoreUint32(&c.state, 0)
 			t.adopted.Discarded++
@@ -78,7 +80,9 @@ func (t *Table) adopt() error {
 		c.Adj = [2]uint64{}
 		c.EndpointID, c.ServiceID = NoID, NoID
 		if int32(now-c.lastSeen) < 0 {
-			c.lastSeen = now // or it would not age for years
+			// Or it would not age for years.
+			t.entries[2*i].seen, t.entries[2*i+1].seen = now, now
+			c.lastSeen = now
 		}
 		t.unconfirm(c, e)
 		t.adopted.Flows++
@@ -99,7 +103,7 @@ func (t *Table) unconfirm(c *Conn, e *Entry) {
 	s := atomic.LoadUint32(&c.state)
 	switch {
 	case e.Key.Proto() == ProtoUDP:
-		atomic.StoreUint32(&c.state, s&^sinceMask) // the process may have ended in SetIDs
+		atomic.StoreUint32(&c.state, s&^(sinceMask|slow)) // the process may have ended in SetIDs
 	case e.Key.Proto() == ProtoTCP && countsAsOpen(s):
 		atomic.StoreUint32(&c.state, watched(s|unconfirmed))
 	}

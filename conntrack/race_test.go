@@ -61,11 +61,15 @@ func checkTable(t *testing.T, tab *Table) {
 		}
 		for _, r := range refs {
 			e := tab.Entry(r)
-			if keys[e.Key] != 0 {
-				t.Fatalf("key %v of entries %d and %d", e.Key, keys[e.Key], r)
+			if word := tab.NextHop(r); word>>32 != 0 && !tab.conns[i].Steady(uint32(r-1)&1) {
+				t.Fatalf("entry %d is steady in state %v", r, tab.conns[i].State())
 			}
-			keys[e.Key] = r
-			if got := tab.lookup(e.Key); got != r {
+			key := e.Tuple()
+			if keys[key] != 0 {
+				t.Fatalf("key %v of entries %d and %d", key, keys[key], r)
+			}
+			keys[key] = r
+			if got := tab.lookup(key); got != r {
 				t.Fatalf("entry %d is found as %d", r, got)
 			}
 			delete(live, r)
@@ -208,8 +212,8 @@ func stepShared(t *testing.T, tab *Table, w *Worker, rng *rand.Rand, tuples int,
 			return
 		}
 	}
-	if tab.Entry(r).Key != f.Client {
-		t.Errorf("entry of %v has key %v", f.Client, tab.Entry(r).Key)
+	if k := tab.Entry(r).Tuple(); k != f.Client {
+		t.Errorf("entry of %v has key %v", f.Client, k)
 	}
 	switch rng.IntN(7) {
 	case 0:
@@ -226,7 +230,10 @@ func stepShared(t *testing.T, tab *Table, w *Worker, rng *rand.Rand, tuples int,
 		tab.TrackTCP(r, flagFIN|flagACK, atomic.LoadUint32(&tab.Conn(r).clientNext), 2, 0, nil, tick)
 		tab.TrackTCP(r.Other(), flagACK, 2, atomic.LoadUint32(&tab.Conn(r).clientNext), 0, nil, tick)
 	case 4:
-		atomic.StoreUint64(&tab.Conn(r).Adj[0], uint64(tick))
+		atomic.StoreUint64(&tab.Conn(r).Adj[0], uint64(tick+1)<<32)
+		atomic.StoreUint64(&tab.Conn(r).Adj[1], uint64(tick+2)<<32)
+		tab.Settle(r)
+		tab.Entry(r).Touch(tick)
 	}
 }
 

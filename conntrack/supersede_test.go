@@ -24,7 +24,7 @@ func TestSupersedeLeavesASlotThatAnotherHasTakenMeanwhile(t *testing.T) {
 
 	tab.withdraw(forward)
 	for _, r := range []Ref{other, third} {
-		e, back := tab.Entry(r).Key, tab.Entry(r.Other()).Key
+		e, back := tab.Entry(r).Tuple(), tab.Entry(r.Other()).Tuple()
 		if tab.lookup(e) != r || tab.lookup(back) != r.Other() {
 			t.Errorf("connection %d is found as %d and %d", r, tab.lookup(e), tab.lookup(back))
 		}

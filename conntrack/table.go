@@ -38,10 +38,12 @@ type Table struct {
 	restUntil atomic.Uint32 // tick; 0 = never
 	// shortUntil is the tick until which a group may be without ports to look at.
 	shortUntil atomic.Uint32
-	_          [48]byte
-	free       stack
-	limbo      [3]stack // by epoch modulo 3
-	parts      []participant
+	// unsettled counts the clearings of next-hop words, see steady.go.
+	unsettled atomic.Uint32
+	_         [44]byte
+	free      stack
+	limbo     [3]stack // by epoch modulo 3
+	parts     []participant
 
 	turn turn
 
@@ -100,8 +102,12 @@ func (t *Table) yield(w *Worker) {
 // Entry returns the entry that r names. It must not be written.
 func (t *Table) Entry(r Ref) *Entry { return &t.entries[r-1] }
 
-// Conn returns the changing words of the connection that r belongs to.
-func (t *Table) Conn(r Ref) *Conn { return &t.conns[uint32(r-1)>>1] }
+// Conn returns the changing words of the connection that r belongs to, with the packets
+// on the fast path noted.
+func (t *Table) Conn(r Ref) *Conn {
+	t.noteSeen(r.Conn())
+	return &t.conns[r.Conn()]
+}
 
 // Seed returns the seed of Hash. It is random per table and survives adoption.
 func (t *Table) Seed() [4]uint64 { return t.seed }
@@ -170,8 +176,7 @@ func (w *Worker) unlink(conn uint32) bool {
 		if s&published == 0 {
 			return false
 		}
-		if atomic.CompareAndSwapUint32(&c.state, s, 0) {
-			w.dispose(conn, s)
+		if w.unlinkIn(conn, s) {
 			return true
 		}
 	}
@@ -179,7 +184,7 @@ func (w *Worker) unlink(conn uint32) bool {
 
 // unlinkIn is unlink of a connection that must still be in state word s.
 func (w *Worker) unlinkIn(conn, s uint32) bool {
-	if s&published == 0 || !atomic.CompareAndSwapUint32(&w.t.conns[conn].state, s, 0) {
+	if s&published == 0 || !w.t.changeState(&w.t.conns[conn], s, 0) {
 		return false
 	}
 	w.dispose(conn, s)

@@ -15,6 +15,9 @@ func (t *Table) TrackUDP(r Ref, tick uint32) {
 	if s&renumbered != 0 {
 		return // the next packet makes the change
 	}
+	if s&slow != 0 && atomic.CompareAndSwapUint32(&c.state, s, s&^slow) {
+		s &^= slow // a change that failed has left it
+	}
 	var n State
 	switch State(s & stateMask) {
 	case StateUnreplied:
@@ -35,7 +38,7 @@ func (t *Table) TrackUDP(r Ref, tick uint32) {
 		return
 	}
 	// Of several workers that see the same change a single worker makes it.
-	t.setState(c, s, s&^stateMask|uint32(n))
+	t.setState(c, s, s&^(stateMask|slow)|uint32(n))
 }
 
 func (c *Conn) older(tick, age uint32) bool {

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"encoding/binary"
-	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
@@ -14,18 +13,21 @@ import (
 const fastPathLen = header.IPv6Len + header.TCPLen
 
 // fastPath forwards packet p of entry r if it only needs the rewrite, as nearly all packets
-// do: p is fast, the flow goes on and has no outer header, and the next hop is known and
-// up. It leaves all others unmodified to the slow path and returns false.
+// do: p is fast, the flow is steady (see conntrack.Table.NextHop) and has no outer header,
+// and the next hop is up. Of the flow it reads one cache line. It leaves all others
+// unmodified to the slow path and returns false.
 func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
-	e, c := w.conns.Entry(r), w.conns.Conn(r)
-	dir := uint32(r-1) & 1
-	word := atomic.LoadUint64(&c.Adj[dir])
+	e := w.conns.Entry(r)
+	word := e.NextHop4()
+	if p.Family != 4 {
+		word = w.conns.NextHop(r)
+	}
+	if word>>32 == 0 {
+		return false
+	}
 	adj := &w.adjacencies[word&0xffff]
 	direct := e.Mode == conntrack.ModeL2DSR
-	if direct {
-		dir = 1 // the endpoint is not heard: nothing else is steady, see conntrack.Steady
-	}
-	if !c.Steady(dir) || e.Mode > conntrack.ModeL2DSR || uint32(word>>32) != adj.Stamp() {
+	if uint32(word>>32) != adj.Stamp() {
 		return false
 	}
 	if e.Flags != 0 && !direct && w.mayCarryCID(p) { // FlagWatched: the modes of the others are sorted out
@@ -35,7 +37,7 @@ func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 	if state != route.Valid || uint32(p.Len) > min(adj.MTU(), uint32(word)>>16) {
 		return false
 	}
-	if w.anyRemoved && (w.removalActs || p.Proto == header.ProtoUDP) && w.isEndpointRemoved(c) {
+	if w.anyRemoved && (w.removalActs || p.Proto == header.ProtoUDP) && w.isEndpointRemoved(w.conns.Conn(r)) {
 		return false
 	}
 	src, out := adj.Src()
@@ -43,8 +45,8 @@ func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 	if port.Queue == nil || port.txn == len(port.tx) || p.L3 != header.EthernetLen {
 		return false
 	}
-	if c.LastSeen() != w.tick {
-		w.sample(p, c, r)
+	if e.Touch(w.tick) {
+		w.sample(p, r)
 	}
 	adj.Touch(w.tick)
 
@@ -55,7 +57,7 @@ func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 	at := uint32(header.IPv4Len)
 	if direct {
 		if conntrack.Milestone(binary.BigEndian.Uint32(f[p.L4+4:]), uint32(p.Len)) { // sample leaves datagrams out
-			w.sample(p, c, r)
+			w.sample(p, r)
 		}
 		header.DecrementTTL(ip[:], p.Family)
 		port.tx[port.txn] = *d
@@ -75,7 +77,7 @@ func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 	binary.LittleEndian.PutUint32(l4, e.NewPorts)
 	if p.Proto == header.ProtoTCP {
 		if conntrack.Milestone(binary.BigEndian.Uint32(l4[4:]), uint32(p.Len)) {
-			w.sample(p, c, r)
+			w.sample(p, r)
 		}
 		sum := binary.LittleEndian.Uint16(l4[tcpChecksum:])
 		binary.LittleEndian.PutUint16(l4[tcpChecksum:], header.Update(sum, uint64(e.L4Delta)))

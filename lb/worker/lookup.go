@@ -11,7 +11,7 @@ const groupSize = 8
 // processed.
 //
 //  1. parse, key and hash; ask for the bucket of the index
-//  2. find the candidate in the bucket; ask for the entry and the connection
+//  2. find the candidate in the bucket; ask for the entry
 //  3. compare the keys; rewrite and enqueue, or whatever else the packet needs
 //
 // The third goes in the order of arrival.
@@ -48,6 +48,7 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 		if ref != 0 && p.state == fast && w.fastPath(p, ref) || p.state == consumed {
 			continue
 		}
+		w.noteSamples()
 		if ref == 0 && w.pending.n != 0 && w.pending.has(p.hash) {
 			w.createPending()
 		}
@@ -64,4 +65,5 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 		w.createPending()
 	}
 	w.pending.collect = false
+	w.noteSamples()
 }

@@ -155,6 +155,7 @@ func (w *flows) createConn(o *pendingConn) {
 		w.counts[counter.NewFlows]++
 		if o.nextHop != 0 {
 			atomic.StoreUint64(&w.conns.Conn(ref).Adj[0], o.nextHop)
+			w.conns.Settle(ref)
 		}
 		w.resetLeftover(p, ref)
 	case conntrack.Existed:

@@ -52,7 +52,9 @@ func TestAnEndpointThatGoesDuringARoundCostsOneFlow(t *testing.T) {
 // claim stands in for a goroutine that has claimed the flow to end it (the state
 // word of conntrack.Conn, behind Adj), and was then kept from taking it out of
 // the index.
-func claim(c *conntrack.Conn) (undo func()) {
+func (b *bench) claim(ref conntrack.Ref) (undo func()) {
+	c := b.lb.flows.Conn(ref)
+	b.lb.flows.Unsettle(ref)
 	state := (*uint32)(unsafe.Add(unsafe.Pointer(c), unsafe.Sizeof(c.Adj)))
 	was := atomic.SwapUint32(state, 0)
 	return func() { atomic.StoreUint32(state, was) }
@@ -63,9 +65,9 @@ func TestAFlowThatIsBeingEndedIsNotWaitedFor(t *testing.T) {
 		b := newBench(t)
 		f := request(false, proto).build(t)
 		b.one(portClient, f, portServer)
-		var conn *conntrack.Conn
-		b.lb.flows.Range(func(r conntrack.Ref) bool { conn = b.lb.flows.Conn(r); return true })
-		undo := claim(conn)
+		var ref conntrack.Ref
+		b.lb.flows.Range(func(r conntrack.Ref) bool { ref = r; return true })
+		undo := b.claim(ref)
 		b.one(portClient, f, -1)
 		if b.drops()["no-conntrack-entry"] != 1 {
 			t.Errorf("protocol %d: drops %v", proto, b.drops())

@@ -11,6 +11,7 @@ type flows struct {
 	forwarder
 	conntrack         *conntrack.Worker
 	pending           pendingConns
+	tcpSamples        tcpSamples
 	datagrams         fragtrack.Tracker
 	exhausted         exhaustion // endpoints without an SNAT port left
 	failedTries       failedTries
@@ -69,6 +70,7 @@ func (w *flows) forwardSlow(p *pkt, ref conntrack.Ref) {
 	if !out.dsr {
 		w.translate(p, e)
 	}
+	w.conns.Settle(ref)
 	w.output(p, &out)
 }
 

@@ -128,16 +128,41 @@ func (w *admission) checkTCPSum(p *pkt) bool {
 	return false
 }
 
-// sample notes packet p of an established flow, the first of its tick or at a
-// conntrack.Milestone. Not inlined, to
-// keep the path of the others short.
+// tcpSamples are the segments that are to be noted in their connections. These are read
+// by nothing else on the fast path: a group's are noted together, while the lines that
+// they need are on their way, and before any packet takes the slow path.
+type tcpSamples struct {
+	n    int
+	list [groupSize]tcpSample
+}
+
+type tcpSample struct {
+	ref           conntrack.Ref
+	seq, end, ack uint32
+}
+
+// sample has packet p of an established flow noted, the first of its direction in the
+// tick or at a conntrack.Milestone. Not inlined, to keep the path of the others short.
 //
 //go:noinline
-func (w *flows) sample(p *pkt, c *conntrack.Conn, r conntrack.Ref) {
-	if p.Proto == header.ProtoTCP && p.Flags&header.ACK != 0 {
-		l4 := header.TCP(w.frame(p)[p.L4:])
-		seq := l4.Seq()
-		c.Sample(r.Forward(), seq, seq+uint32(p.L4Len()-l4.DataOffset()), l4.Ack())
+func (w *flows) sample(p *pkt, r conntrack.Ref) {
+	if p.Proto != header.ProtoTCP || p.Flags&header.ACK == 0 {
+		return
 	}
-	c.Touch(w.tick)
+	if w.tcpSamples.n == len(w.tcpSamples.list) {
+		w.noteSamples()
+	}
+	l4 := header.TCP(w.frame(p)[p.L4:])
+	seq := l4.Seq()
+	w.tcpSamples.list[w.tcpSamples.n] = tcpSample{r, seq, seq + uint32(p.L4Len()-l4.DataOffset()), l4.Ack()}
+	w.tcpSamples.n++
+	w.conns.PrefetchConn(r)
+}
+
+// noteSamples notes the segments of sample.
+func (w *flows) noteSamples() {
+	for _, s := range w.tcpSamples.list[:w.tcpSamples.n] {
+		w.conns.Sample(s.ref, s.seq, s.end, s.ack)
+	}
+	w.tcpSamples.n = 0
 }

@@ -1,0 +1,144 @@
+package conntrack
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// The words of an entry that the fast path reads besides the recipe, and their order to the
+// state of the connection: see "The fast path" in the package comment.
+
+// NextHop returns the word that [Table.Settle] has got for direction r, or if the flow
+// is not steady one whose upper half is 0.
+func (t *Table) NextHop(r Ref) uint64 { return atomic.LoadUint64(t.nextHop(r)) }
+
+// NextHop4 is [Table.NextHop] of an IPv4 entry.
+func (e *Entry) NextHop4() uint64 { return atomic.LoadUint64(&e.Key.W[1]) }
+
+// Tuple returns the key alone.
+func (e *Entry) Tuple() Key {
+	k := Key{W: [5]uint64{0: e.Key.W[0], 4: e.Key.W[4]}}
+	if e.Key.Family() != 4 {
+		k = e.Key
+	}
+	return k
+}
+
+// nextHop returns where the next-hop word of entry r is: where neither the key nor the
+// recipe has anything. A mode without a reverse direction uses none of the other entry.
+func (t *Table) nextHop(r Ref) *uint64 {
+	e := &t.entries[r-1]
+	switch {
+	case e.Key.Family() == 4:
+		return &e.Key.W[1]
+	case oneWay(e.Mode):
+		return &t.entries[(r-1)^1].Addr4
+	}
+	return &e.Addr4
+}
+
+// Settle lets packets of the connection of r take the fast path, in each direction that is
+// steady and by the word in Conn.Adj. The upper half of that word is 0 if it is not known.
+func (t *Table) Settle(r Ref) {
+	conn := r.Conn()
+	mode := t.entries[r-1].Mode
+	switch {
+	case mode > ModeL2DSR:
+	case oneWay(mode):
+		t.settleDirection(forwardRef(conn), 1) // the endpoint is not heard: see Steady
+	default:
+		t.settleDirection(forwardRef(conn), 0)
+		t.settleDirection(reverseRef(conn), 1)
+	}
+}
+
+// settleDirection is Settle of entry r, which is steady by the rule for direction dir.
+func (t *Table) settleDirection(r Ref, dir uint32) {
+	c, hop := &t.conns[r.Conn()], t.nextHop(r)
+	was := atomic.LoadUint64(hop)
+	word := atomic.LoadUint64(&c.Adj[uint32(r-1)&1])
+	if word != was && word>>32 != 0 && c.Steady(dir) {
+		atomic.CompareAndSwapUint64(hop, was, word)
+	}
+}
+
+// Unsettle makes the next packet of each direction take the slow path.
+func (t *Table) Unsettle(r Ref) { t.unsettle(r.Conn()) }
+
+func (t *Table) unsettle(conn uint32) {
+	number := uint64(t.unsettled.Add(1))
+	atomic.StoreUint64(t.nextHop(forwardRef(conn)), number)
+	if !oneWay(t.entries[2*conn].Mode) {
+		atomic.StoreUint64(t.nextHop(reverseRef(conn)), number)
+	}
+}
+
+// isSteady returns, as bits, the directions in which state word s is steady, or would be
+// without slow.
+func isSteady(s uint32) uint32 {
+	s &= stateMask
+	return uint32(steady[0]>>s&1 | steady[1]>>s&1<<1)
+}
+
+// changeState moves the connection from state word s to n, unless the state is not s any
+// more. An entry that is not steady in n is not when it returns.
+func (t *Table) changeState(c *Conn, s, n uint32) bool {
+	if isSteady(s) == 0 || n&slow == 0 && isSteady(s)&^isSteady(n) == 0 {
+		return atomic.CompareAndSwapUint32(&c.state, s, n)
+	}
+	if s&slow == 0 && !atomic.CompareAndSwapUint32(&c.state, s, s|slow) {
+		return false
+	}
+	t.unsettle(t.number(c))
+	return atomic.CompareAndSwapUint32(&c.state, s|slow, n)
+}
+
+// number returns the number of connection c.
+func (t *Table) number(c *Conn) uint32 {
+	return uint32((uintptr(unsafe.Pointer(c)) - uintptr(unsafe.Pointer(&t.conns[0]))) / unsafe.Sizeof(*c))
+}
+
+// forget clears what the fast path knows of a connection that nobody sees.
+func (t *Table) forget(conn uint32) {
+	fw := &t.entries[2*conn]
+	if f := fw.Key.Family(); f != 4 && f != 6 {
+		return
+	}
+	*t.nextHop(forwardRef(conn)) = 0
+	if !oneWay(fw.Mode) {
+		*t.nextHop(reverseRef(conn)) = 0
+	}
+}
+
+// PrefetchConn asks for the cache line that [Table.Sample] writes.
+func (t *Table) PrefetchConn(r Ref) { prefetchConn(&t.conns[r.Conn()]) }
+
+// Sample is [Conn.Sample] of a segment in direction r.
+func (t *Table) Sample(r Ref, seq, end, ack uint32) {
+	t.conns[r.Conn()].Sample(r.Forward(), seq, end, ack)
+}
+
+// Touch notes a packet on the fast path, as [Conn.Touch] does on the slow one. It reports
+// whether the packet is the first of its direction in the tick.
+func (e *Entry) Touch(tick uint32) bool {
+	if atomic.LoadUint32(&e.seen) == tick {
+		return false
+	}
+	storeRelaxed(&e.seen, tick)
+	return true
+}
+
+// noteSeen notes in the Conn the packets of both directions on the fast path.
+func (t *Table) noteSeen(conn uint32) {
+	c := &t.conns[conn]
+	last := atomic.LoadUint32(&c.lastSeen)
+	latest := last
+	for i := 2 * conn; i < 2*conn+2; i++ {
+		if seen := atomic.LoadUint32(&t.entries[i].seen); int32(seen-latest) > 0 {
+			latest = seen
+		}
+	}
+	if latest != last {
+		storeRelaxed(&c.lastSeen, latest)
+	}
+}
