@@ -52,5 +52,5 @@ func (p *publishedCounts) read() Counters {
 	return c
 }
 
-// Counters returns the worker's counters as of its last publication.
+// Counters returns the worker's counters as of the last publication.
 func (w *Worker) Counters() Counters { return w.published.read() }

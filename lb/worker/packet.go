@@ -35,7 +35,7 @@ func (f *frames) bufs() []xsk.Desc { return f.desc[:f.n] }
 type frameMemory struct {
 	memory    *xsk.Umem
 	area      []byte
-	frameMask uint64 // low bits of an address: the offset in its frame
+	frameMask uint64 // low bits of an address: the offset in the frame
 	free      freeList
 }
 

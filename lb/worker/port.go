@@ -65,7 +65,7 @@ type portIO struct {
 	tick    uint32 // as of the beginning of the round
 	ports   []port
 	links   []*link // by worker; nil for itself
-	sendMax int     // frames that one port may have on the way out
+	sendMax int     // frames in transmission that a port may have
 	done    [256]uint64
 
 	hostVeth     int32 // -1: none

@@ -8,7 +8,7 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// endpointRemoved deals with a packet of a flow whose endpoint is gone, if it is not to
+// endpointRemoved deals with a packet of a flow whose endpoint was removed, if it is not to
 // go on all the same; false means that nothing has been done. It is asked only
 // while an endpoint is gone that flows may still name.
 func (w *flows) endpointRemoved(p *pkt, ref conntrack.Ref) bool {
