@@ -1,17 +1,16 @@
 // Package affinity remembers which endpoint a client used last: the memory of
-// session affinity, which must outlast changes of the endpoints. It serves as well
-// where what is remembered is not a client but a server's name.
+// session affinity, which must outlast changes of the endpoints. It also stores the
+// endpoints of server names.
 //
-// A Store has fixed memory without pointers, shared by all workers. A client is
-// one word: 22 bits of its key's hash, a bit for clients that came back, the
-// endpoint's number and the second of its last new connection. Words live in buckets
-// of eight, one cache line. A full bucket forgets, of the clients that came once, the
-// one that has been away the longest, and others only where there is none: forged
-// packets come from ever other addresses. All changes are single compare-and-swaps,
-// so that nobody ever sees half of one.
+// A Store has fixed memory without pointers, shared by all workers. A client is a word: 22
+// bits of the key's hash, a bit for clients that came back, the endpoint's number and the
+// second of the last new connection. Words live in buckets of eight, a cache line. A full
+// bucket forgets, of the clients that came once, the client that has been away the longest,
+// and others only if there is none: forged packets come from ever other addresses. All
+// changes are single compare-and-swaps, so that no reader ever sees half of a change.
 //
-// Two clients may share a word, once in 500,000: then one of them is sent to
-// the other's endpoint, which serves it as well.
+// Two clients may share a word, once in 500,000: then either is sent to the other's
+// endpoint, which serves it as well.
 package affinity
 
 import (
@@ -39,8 +38,8 @@ const MaxEndpoint = endpointMask
 
 type bucket [ways]atomic.Uint64
 
-// Store is the memory. Its methods may be called from any goroutine; they do
-// not block or allocate.
+// Store is the memory. Methods may be called from any goroutine; they do not block or
+// allocate.
 type Store struct {
 	buckets []bucket
 	seed    [2]uint64
@@ -55,7 +54,7 @@ func New(clients int, seed [2]uint64) *Store {
 // Clients is for how many there is room.
 func (s *Store) Clients() int { return len(s.buckets) * ways }
 
-// bucketOf is a key's bucket, and its mark in the upper bits of a word.
+// bucketOf is a key's bucket, and the key's mark in the upper bits of a word.
 func (s *Store) bucketOf(key [3]uint64) (*bucket, uint64) {
 	hash := mix(mix(key[0]^s.seed[0], key[1]^s.seed[1])^key[2], s.seed[0]|1)
 	at, rest := bits.Mul64(hash, uint64(len(s.buckets)))
@@ -80,8 +79,8 @@ func (s *Store) Get(key [3]uint64, now, timeout uint32) (endpoint uint32, ok boo
 	return 0, false
 }
 
-// age is how many seconds ago the word was written. One from a worker whose
-// clock is a little ahead is new.
+// age is how many seconds ago the word was written. A word from a worker whose clock is a
+// little ahead is new.
 func age(w uint64, now uint32) uint32 {
 	a := (now - uint32(w)) & secondMask
 	if a > secondMask-16 {

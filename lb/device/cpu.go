@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// CPU is one that the kernel schedules on: a hardware thread of a core.
+// CPU is a hardware thread of a core, which the kernel schedules on.
 type CPU struct {
 	ID   int
-	Node int // of its memory
-	Core int // number of its core, the same for hardware threads of one
+	Node int // of the CPU's memory
+	Core int // number of the core, the same for hardware threads of a core
 }
 
-// CPUs describes the CPUs of ids as sysfs (mounted at sys) does. What it does not
-// say of a CPU is taken for the simplest: node 0, a core of its own.
+// CPUs describes the CPUs of ids as sysfs (mounted at sys) does. Missing properties default
+// to the simplest: node 0, a separate core.
 func CPUs(sys fs.FS, ids []int) []CPU {
 	node := nodesOf(sys)
 	cores := map[string]int{}
@@ -59,8 +59,8 @@ func nodesOf(sys fs.FS) map[int]int {
 	return nodes
 }
 
-// Node is the memory node that a network device is nearest to, -1 where sysfs
-// does not say: virtual devices, machines with one node.
+// Node is the memory node that a network device is nearest to, -1 where sysfs does not say:
+// virtual devices, machines with a single node.
 func Node(sys fs.FS, name string) int {
 	n, err := strconv.Atoi(readString(sys, "class/net/"+name+"/device/numa_node"))
 	if err != nil {
@@ -97,11 +97,11 @@ func parseList(s string) (ids []int) {
 }
 
 // Place chooses CPUs for n workers, in worker order; fewer where there are not
-// as many. node is the one that most queues are nearest to, -1 for none.
+// as many. node is the memory node that most queues are nearest to, -1 for none.
 //
 // A worker polls and so takes a core: cores are used once each, near ones
-// first, before second hardware threads are; two workers on one core are each
-// slower than one on a core of the other node. The core of CPU 0, to which most
+// first, before second hardware threads are; two workers on the same core are each slower
+// than a worker on a core of the other node. The core of CPU 0, to which most
 // machines leave their own interrupts, is the last of its class. The chosen CPUs
 // are given out in ascending order: with all of them worker i is on CPU i.
 func Place(n int, cpus []CPU, node int) []int {

@@ -14,19 +14,19 @@ import (
 type Link struct {
 	Index int
 	Name  string
-	Kind  string // what rtnetlink calls it: "bond", "vlan"; "device" for hardware
+	Kind  string // rtnetlink's name of it: "bond", "vlan"; "device" for hardware
 	MAC   net.HardwareAddr
 	MTU   int
 	Up    bool // switched on, and not known to be without a carrier
 
 	Enabled bool // switched on
 
-	Parent int // the interface that this one lies upon, 0: none
+	Parent int // the interface below this interface, 0: none
 	Master int // the bond, bridge or team that it is a member of, 0: none
 
-	VLAN     uint16 // of a VLAN interface: its number, from 1
-	Protocol uint16 // and its tag's EtherType
-	Bond     string // of a bond: its mode
+	VLAN     uint16 // of a VLAN interface: the number, from 1
+	Protocol uint16 // and the tag's EtherType
+	Bond     string // of a bond: the mode
 	Active   bool   // of a bond's member: the bond uses it now
 }
 
@@ -53,7 +53,7 @@ func newLink(l netlink.Link) Link {
 	}
 	switch l := l.(type) {
 	case *netlink.Veth:
-		n.Parent = 0 // its peer's number, perhaps in another namespace
+		n.Parent = 0 // the peer's number, perhaps in another namespace
 	case *netlink.Vlan:
 		n.VLAN, n.Protocol = uint16(l.VlanId), uint16(l.VlanProtocol)
 		if n.Protocol == 0 {
@@ -68,8 +68,8 @@ func newLink(l netlink.Link) Link {
 	return n
 }
 
-// Override is a link that a test declares: what it says replaces what the kernel
-// says of the interface of that name, or adds to it, while there is one.
+// Override is a link that a test declares: its fields replace the kernel's data of the
+// interface of that name, or add to it, while that exists.
 type Override struct {
 	Name     string
 	Kind     string

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is one way by which the packets of an interface come and go.
+// Port is a device, with or without a tag, that carries packets of an interface.
 type Port struct {
 	Interface int // the interface's index, which routes name
 	Device    int // the index of the device whose queues are to be bound
@@ -19,10 +19,10 @@ type Port struct {
 	Active    bool   // packets may be sent by it now
 }
 
-// Resolve says by which ports an interface is attached: a device by itself, a
-// bond by its members, a VLAN interface by its parent's and a tag. Everything
-// else that lies on other interfaces is refused, and the error says what to
-// attach instead. Where only some members of a bond are, it returns the others too.
+// Resolve returns the ports by which an interface is attached: a device by itself, a bond
+// by the members, a VLAN interface by those of the parent and a tag. Everything else that
+// lies on other interfaces is refused, and the error names the interface to attach instead.
+// If only some members of a bond can be attached, it returns these too.
 func Resolve(name string, links []Link) ([]Port, error) {
 	i := slices.IndexFunc(links, func(l Link) bool { return l.Name == name })
 	if i < 0 {
@@ -60,7 +60,7 @@ func portsBelow(l *Link, links []Link) ([]Port, error) {
 }
 
 // bondModes are the modes whose members each send and receive frames with the
-// bond's own address. The others would need Weir to do what the bond does.
+// bond's own address. The others would need Weir to do the bond's work.
 var bondModes = []string{"balance-rr", "active-backup", "balance-xor", "802.3ad"}
 
 func bondPorts(bond *Link, links []Link) ([]Port, error) {
@@ -112,8 +112,8 @@ func vlanPorts(vlan *Link, links []Link) ([]Port, error) {
 	return ports, err
 }
 
-// unsupportedError says why a kind of interface cannot be attached, and what to attach
-// instead.
+// unsupportedError says why a kind of interface cannot be attached, and names the interface
+// to attach instead.
 func unsupportedError(l *Link, links []Link) error {
 	switch l.Kind {
 	case "bridge":

@@ -58,7 +58,7 @@ func Checksum(initial uint64, b []byte) uint16 { return ^Fold(Sum(initial, b)) }
 // Update applies a delta to a stored checksum (RFC 1624).
 func Update(c uint16, delta uint64) uint16 { return ^Fold(uint64(^c) + delta) }
 
-// TTLDelta is what one decrement of the IPv4 TTL adds to the header's delta.
+// TTLDelta is the amount that a decrement of the IPv4 TTL adds to the header's delta.
 const TTLDelta = 0xfffe
 
 // PseudoSum4 is the pseudo header's sum of an IPv4 segment of length l4len

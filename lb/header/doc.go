@@ -1,8 +1,8 @@
 // Package header has views of packet headers as they lie in a frame, and the
 // checksum arithmetic of a translating load balancer.
 //
-// Views are byte slices with accessors; nothing is copied or allocated. A view
-// of fewer bytes than its header's length panics on access: callers check
+// Views are byte slices with accessors; nothing is copied or allocated. A view of fewer
+// bytes than the header's length panics on access: callers check
 // lengths once, in Parse.
 //
 // Checksums are computed over little-endian loads of the network-order bytes

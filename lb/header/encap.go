@@ -26,7 +26,7 @@ const MaxEncapLen = IPv6Len + UDPLen + GUELen
 // encapTTL is the outer header's TTL or hop limit.
 const encapTTL = 64
 
-// Encap is what an outer header is made of.
+// Encap has the parts of an outer header.
 type Encap struct {
 	V6  bool // the outer header is IPv6
 	GUE bool // UDP and GUE between outer and inner header; else IP in IP
@@ -34,7 +34,7 @@ type Encap struct {
 	// the header (little-endian loads).
 	Addr4 uint64
 	Addr6 [4]uint64
-	// Flow tells flows apart for who spreads them by the outer header: the
+	// Flow distinguishes flows for devices that spread them by the outer header: the
 	// UDP source port of GUE, and the flow label of IPv6 (RFC 6438).
 	Flow uint32
 	ID   uint16 // identification of an IPv4 packet that may be fragmented
@@ -58,8 +58,8 @@ func (e *Encap) Len() int {
 //
 // Traffic class and TOS, that is DSCP and ECN, are the inner packet's: RFC 6040
 // section 4.1, normal mode, and RFC 2983's uniform model. DF is the inner
-// packet's (RFC 2003 section 3.1), and set where that is IPv6, which nobody may
-// fragment on the way.
+// packet's (RFC 2003 section 3.1), and set where that is IPv6, which no router may
+// fragment.
 func (e *Encap) Put(b []byte, innerLen int) {
 	n := e.Len()
 	tos, df, proto := innerFields(b[n:])
@@ -111,8 +111,8 @@ func (e *Encap) putGUE(b []byte, proto uint8, innerLen int) {
 	b[8], b[9], b[10], b[11] = 0, proto, 0, 0
 }
 
-// UDPSum is the sum that the checksum of a GUE packet over IPv6 begins with,
-// over its pseudo header; l4len is the length of the UDP header and all behind.
+// UDPSum is the initial sum of the checksum of a GUE packet over IPv6, over the pseudo
+// header; l4len is the length of the UDP header and all behind.
 func (e *Encap) UDPSum(l4len int) uint64 {
 	var s uint64
 	for _, w := range e.Addr6 {

@@ -13,7 +13,7 @@ const (
 	// occurs once, destination options twice.
 	maxExtensions = 6
 	// maxExtensionBytes of all together. Paths drop chains longer than this
-	// anyway (RFC 9098), and L4 stays an offset of one byte.
+	// anyway (RFC 9098), and L4 stays an offset of a byte.
 	maxExtensionBytes = 128
 
 	fragmentLen = 8
@@ -42,8 +42,8 @@ func parseExtensions(frame []byte, p *Packet) Problem {
 		size := 8 + 8*int(frame[at+1])
 		switch next {
 		case protoRouting:
-			// Type 0 (RFC 5095), and any other that is not at its end: the
-			// address that it is sent to is not where it is going.
+			// Type 0 (RFC 5095), and any other with segments left: the destination address
+			// is not the final one.
 			if frame[at+2] == 0 || frame[at+3] != 0 {
 				return SourceRouted
 			}
@@ -85,7 +85,7 @@ func parseAfterExtensions(frame []byte, p *Packet) Problem {
 	return parseL4(frame, p, PseudoSum6(frame[p.L3:], p.Proto, p.L4Len()))
 }
 
-// IPv4 options that name the way (RFC 791): routers drop what carries them
+// IPv4 options that name the route (RFC 791): routers drop packets with them
 // (RFC 7126 section 4.3 and 4.4).
 const (
 	optionEnd = 0

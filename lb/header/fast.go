@@ -13,10 +13,9 @@ const (
 	leQinQ = EtherTypeQinQ>>8 | EtherTypeQinQ&0xff<<8
 )
 
-// ParseFast reads what nearly every packet is: TCP or UDP right behind an IPv4 header
-// without options or an IPv6 header, no fragment, nothing wrong, with or without
-// VLAN tags. It fills p as [Parse] does. false says nothing but that Parse has to
-// look: p is not to be read then.
+// ParseFast reads nearly every packet: TCP or UDP right behind an IPv4 header without
+// options or an IPv6 header, valid, no fragment, with or without VLAN tags. It fills p as
+// [Parse] does. If it returns false, Parse must read the packet, and p is not valid.
 func ParseFast(frame []byte, total int, p *Packet) bool {
 	if _, _, ok := ParseFast4(frame, total, p); ok {
 		return true
@@ -25,8 +24,8 @@ func ParseFast(frame []byte, total int, p *Packet) bool {
 }
 
 // ParseFast4 is [ParseFast] of untagged IPv4 alone, and returns the 8 bytes of the addresses
-// and the 4 of the ports as little-endian loads. It is one piece without a call: each
-// would cost as much as what is in it.
+// and the 4 of the ports as little-endian loads. It makes no call: each would cost as much
+// as its body.
 func ParseFast4(frame []byte, total int, p *Packet) (addrs uint64, ports uint32, ok bool) {
 	if len(frame) < EthernetLen+IPv4Len+UDPLen {
 		return 0, 0, false
@@ -68,7 +67,7 @@ func ParseFast4(frame []byte, total int, p *Packet) (addrs uint64, ports uint32,
 // has: more fragments, and an offset.
 const anyFragment = 0xff3f << 48
 
-// ParseFastOther is [ParseFast] of what is not untagged IPv4.
+// ParseFastOther is [ParseFast] of all but untagged IPv4.
 func ParseFastOther(frame []byte, total int, p *Packet) bool {
 	if len(frame) < EthernetLen+IPv4Len+UDPLen {
 		return false
@@ -91,8 +90,8 @@ func ParseFastOther(frame []byte, total int, p *Packet) bool {
 	return false
 }
 
-// sameSum says whether a one's complement sum, not 0, folds to the value, where
-// 0 stands for nothing: 2^16 is 1 modulo 0xffff, so that the remainder of a sum is
+// sameSum reports whether a one's complement sum, not 0, folds to the value, where 0 stands
+// for nothing: 2^16 is 1 modulo 0xffff, so that the remainder of a sum is
 // that of its folded words, and a division by a constant is a multiplication.
 func sameSum(sum uint64, value uint16) bool {
 	return value != 0 && (sum+0xffff-uint64(value))%0xffff == 0

@@ -2,13 +2,13 @@ package header
 
 import "encoding/binary"
 
-// Fragment is what an IP fragment says of its place in the datagram.
+// Fragment is the place of an IP fragment in the datagram.
 type Fragment struct {
 	ID     uint32 // 16 bits in IPv4
 	Offset int    // of the fragment's first byte in the datagram's payload
 	Len    int    // bytes of payload in the fragment
 	More   bool   // it is not the last
-	// longest is what the datagram's payload can have at most.
+	// longest is the greatest length of the datagram's payload.
 	longest int
 }
 
@@ -58,7 +58,7 @@ func (p *Packet) setFragment(frame []byte, at int) Fragment {
 	return f
 }
 
-// parseFragment4 parses an IPv4 fragment behind its IP header.
+// parseFragment4 parses an IPv4 fragment behind the IP header.
 func parseFragment4(frame []byte, p *Packet) Problem {
 	p.Frag = p.L3
 	f := p.Fragment(frame)
@@ -71,9 +71,8 @@ func parseFragment4(frame []byte, p *Packet) Problem {
 	return firstFragment(frame, p)
 }
 
-// check says what no datagram can have been cut into: nothing, pieces
-// that are not of eight bytes (RFC 791, RFC 8200 section 4.5) or an end
-// beyond the longest packet.
+// check finds impossible fragments: empty, not of a multiple of eight bytes (RFC 791, RFC
+// 8200 section 4.5), or with an end beyond the longest packet.
 func (f *Fragment) check() Problem {
 	if f.Len <= 0 || f.More && f.Len%8 != 0 || f.Offset+f.Len > f.longest {
 		return BadFragment
@@ -81,8 +80,8 @@ func (f *Fragment) check() Problem {
 	return OK
 }
 
-// laterFragment judges a fragment that is not the first. One that begins
-// within the TCP header, or the first SCTP chunk's, would put flags there that nobody has looked at
+// laterFragment checks a fragment that is not the first. A fragment that begins within the
+// TCP header, or the first SCTP chunk's, would put unchecked flags there
 // (RFC 1858, RFC 3128).
 func (p *Packet) laterFragment(f Fragment) Problem {
 	p.Partial, p.Flags = false, 0

@@ -13,7 +13,7 @@ const (
 // Header lengths in bytes.
 const (
 	EthernetLen = 14
-	TagLen      = 4 // of one VLAN tag
+	TagLen      = 4 // of a VLAN tag
 	IPv4Len     = 20
 	IPv6Len     = 40
 	TCPLen      = 20
@@ -54,7 +54,7 @@ func (h IPv4) Protocol() uint8 { return h[9] }
 // IPv6 is a view of an IPv6 header (RFC 8200).
 type IPv6 []byte
 
-// PayloadLen is the length of what follows the 40-byte header.
+// PayloadLen is the length of the data after the 40-byte header.
 func (h IPv6) PayloadLen() int { return int(binary.BigEndian.Uint16(h[4:])) }
 
 // NextHeader is the type of the following header.

@@ -2,21 +2,21 @@ package header
 
 import "encoding/binary"
 
-// Message is what an ICMP message is to a load balancer, in either family.
+// Message is the kind of an ICMP message, in either family.
 type Message uint8
 
 // Messages.
 const (
 	MessageOther     Message = iota // of no concern: informational, redirects, source quench
-	MessageMalformed                // shorter than its header
+	MessageMalformed                // shorter than the header
 	MessageEcho                     // an echo request
 	MessageError                    // an error about a packet that it quotes
 )
 
-// ICMPMessage says what the packet is. p is of a packet whose protocol is ICMP
+// ICMPMessage returns the kind of the message. p is of a packet whose protocol is ICMP
 // or ICMPv6.
 //
-// Redirects are not translated: they are about the link that they come from.
+// Redirects are not translated: they are about the link of the sender.
 // Source quench is to be ignored (RFC 6633).
 func ICMPMessage(frame []byte, p *Packet) Message {
 	if (p.Family == 6) != (p.Proto == ProtoICMPv6) {
@@ -40,13 +40,13 @@ func ICMPMessage(frame []byte, p *Packet) Message {
 // frame's start, in bytes.
 type Quote struct {
 	L3, L4 int
-	End    int // behind what is quoted of it and lies in the first buffer
+	End    int // end of the quoted bytes in the first buffer
 	Proto  uint8
 }
 
-// ParseQuote finds the packet that the ICMP error in frame quotes: BadTransport
-// when it does not reach to the ports, IsFragment when the quoted packet has
-// none, NotTransport when its protocol has none.
+// ParseQuote finds the packet that the ICMP error in frame quotes: BadTransport if the
+// quotation does not reach to the ports, IsFragment if the quoted fragment has none,
+// NotTransport if the protocol has none.
 func ParseQuote(frame []byte, p *Packet, q *Quote) Problem {
 	q.L3 = int(p.L4) + ICMPLen
 	q.End = min(len(frame), int(p.L3)+int(p.Len))
@@ -134,9 +134,8 @@ func (q *Quote) ports() Problem {
 	return OK
 }
 
-// ErrorTranslation is what an ICMP error gets on its way past a translator, as
-// it lies in the packet (little-endian loads); of the addresses an IPv4 packet
-// takes the first word.
+// ErrorTranslation has the new fields of an ICMP error past a translator, as they lie in
+// the packet (little-endian loads); an IPv4 packet takes the first word of the addresses.
 type ErrorTranslation struct {
 	Outer  [4]uint64 // source and destination of the error
 	Quoted [4]uint64 // source and destination of the packet that it quotes
@@ -144,11 +143,11 @@ type ErrorTranslation struct {
 }
 
 // TranslateError rewrites an ICMP error and the packet that it quotes (RFC 5508
-// section 4.2) and takes one from its TTL. The checksums, those in the quote as
-// far as it reaches, are updated and not made anew: a wrong one stays wrong.
+// section 4.2) and decrements the TTL. The checksums, those in the quotation as far as it
+// reaches, are updated and not made anew: a wrong checksum stays wrong.
 // All else stays: type, code, the MTU, the quote's TTL and length, extensions.
 func TranslateError(frame []byte, p *Packet, q *Quote, t *ErrorTranslation) {
-	var delta uint64 // over what the ICMP checksum covers
+	var delta uint64 // over the bytes that the ICMP checksum covers
 	ip := frame[q.L3:q.End]
 	if p.Family == 4 {
 		addr := put64(ip[12:], t.Quoted[0])
@@ -172,7 +171,7 @@ func TranslateError(frame []byte, p *Packet, q *Quote, t *ErrorTranslation) {
 }
 
 // quotedTransport rewrites the quoted transport header, of which the ports are
-// there, and returns by how much its sum has changed.
+// there, and returns the change of the header's sum.
 func (t *ErrorTranslation) quotedTransport(frame []byte, p *Packet, q *Quote, addr uint64) uint64 {
 	l4, proto := frame[q.L4:q.End], q.Proto
 	if proto == ProtoSCTP {
@@ -231,11 +230,10 @@ func RaiseMTU(frame []byte, p *Packet, mtu uint16) {
 	binary.LittleEndian.PutUint16(icmp[2:], Update(binary.LittleEndian.Uint16(icmp[2:]), delta))
 }
 
-// EchoReply turns the echo request in frame into its reply, payload and all,
-// and returns by how many bytes it has become shorter: IPv4 options and IPv6
-// extension headers are left out, for which all of the packet must be in frame.
-// The MAC addresses are swapped: it leaves by the way that the request came. A
-// checksum that was wrong stays wrong.
+// EchoReply turns the echo request in frame into the reply, with the payload, and returns
+// by how many bytes it has become shorter: IPv4 options and IPv6 extension headers are left
+// out, for which all of the packet must be in frame. The MAC addresses are swapped: the
+// reply leaves by the ingress port. A wrong checksum stays wrong.
 func EchoReply(frame []byte, p *Packet) int {
 	swapMACs(frame)
 	icmp := frame[p.L4:]
@@ -271,8 +269,8 @@ func EchoReply(frame []byte, p *Packet) int {
 	return extra
 }
 
-// EchoReplyFragment turns a fragment of an echo request into that of its reply,
-// which keeps its identification; the first has the ICMP header. There must be
+// EchoReplyFragment turns a fragment of an echo request into a fragment of the reply, with
+// the same identification; the first has the ICMP header. There must be
 // neither IPv4 options nor IPv6 extension headers but the fragment's own.
 func EchoReplyFragment(frame []byte, p *Packet, first bool) {
 	swapMACs(frame)

@@ -3,7 +3,7 @@ package header
 import "encoding/binary"
 
 // ClampMSS lowers the maximum segment size that a SYN or SYN-ACK announces to
-// at most mss, and returns what that adds to the TCP checksum's delta (see
+// at most mss, and returns the amount that this adds to the TCP checksum's delta (see
 // [Update]); 0 when nothing changed. A segment without the option says 536 or
 // 1220 already (RFC 9293 section 3.7.1). l4 must hold the whole TCP header.
 func ClampMSS(l4 []byte, mss uint16) (delta uint64) {
@@ -44,7 +44,7 @@ func clampOption(l4 []byte, at int, mss uint16) uint64 {
 	return uint64(^Fold(old)) + sumWords(l4[from:], at-from)
 }
 
-// sumWords is the sum of one word, or of two where an odd offset touches both.
+// sumWords is the sum of a word, or of two where an odd offset touches both.
 func sumWords(b []byte, odd int) uint64 {
 	s := uint64(binary.LittleEndian.Uint16(b))
 	if odd != 0 {

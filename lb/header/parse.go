@@ -16,12 +16,12 @@ const (
 	BadTransport         // TCP data offset, UDP length or first SCTP chunk out of bounds
 	Martian              // an address that must not be on a wire
 	BadExtension         // an IPv6 extension header out of bounds or place, or too many of them
-	SourceRouted         // a source route or routing header that is not at its end
-	BadFragment          // a fragment that no datagram can have been cut into
+	SourceRouted         // a source route or routing header with segments left
+	BadFragment          // an impossible fragment
 	TinyFragment         // a fragment whose transport header is cut
 )
 
-// Packet is what Parse found. Offsets are from the frame's start, in bytes.
+// Packet is the result of Parse. Offsets are from the frame's start, in bytes.
 type Packet struct {
 	Family uint8 // 4 or 6, valid when Problem is neither NotIP nor BadIPHeader
 	Proto  uint8 // valid with OK and BadTransport
@@ -29,23 +29,22 @@ type Packet struct {
 	L4     uint8 // offset of the TCP, UDP or SCTP header
 	TTL    uint8
 	Flags  uint8 // TCP flags, type of the first SCTP chunk, 0 for UDP
-	// Frag is 0, or in a fragment the offset of what says so: the IPv4 header
-	// or the IPv6 fragment header.
+	// Frag is 0, or in a fragment the offset of the IPv4 header or the IPv6 fragment
+	// header.
 	Frag uint8
-	Len  uint16 // length of the IP packet: what follows Ethernet header and tags
+	Len  uint16 // length of the IP packet, behind Ethernet header and tags
 	// Partial is true when the transport checksum field holds the pseudo
-	// header's sum only, to be completed by whoever sends (CHECKSUM_PARTIAL
-	// of veth and virtio). A complete checksum that equals it by chance is
-	// taken for one too, and completing it is then right as well. Of SCTP it
-	// is a CRC of 0.
+	// header's sum only, to be completed at transmission (CHECKSUM_PARTIAL of veth and
+	// virtio). A complete checksum that equals it by chance is taken for a partial
+	// checksum, and completing it is then right as well. For SCTP it is a CRC of 0.
 	Partial bool
 }
 
-// L4Len is the length of the transport header and its payload.
+// L4Len is the length of the transport header and the payload.
 func (p *Packet) L4Len() int { return int(p.Len) - int(p.L4-p.L3) }
 
-// Parse reads the headers in the frame's first buffer; total is the length of
-// the whole frame over all its buffers. The buffer must hold all headers.
+// Parse reads the headers in the frame's first buffer; total is the length of the whole
+// frame over all buffers. The buffer must hold all headers.
 func Parse(frame []byte, total int, p *Packet) Problem {
 	p.L3, p.Frag = EthernetLen, 0
 	if len(frame) < EthernetLen {
@@ -69,7 +68,7 @@ func Parse(frame []byte, total int, p *Packet) Problem {
 
 func isTag(t uint16) bool { return t == EtherTypeVLAN || t == EtherTypeQinQ }
 
-// skipTags moves p.L3 behind one or two VLAN tags and returns the EtherType
+// skipTags moves p.L3 behind the VLAN tags, at most two, and returns the EtherType
 // found there, 0 when there is none.
 func skipTags(frame []byte, p *Packet) uint16 {
 	t := uint16(EtherTypeVLAN)

@@ -16,8 +16,8 @@ const (
 // QUICLong reports whether a datagram that is QUIC begins with a long header.
 func QUICLong(first uint8) bool { return first&quicLong != 0 }
 
-// QUICDestination is the connection ID that a client's datagram is addressed to: of
-// a short header, which does not tell its length, at most the longest one that fits;
+// QUICDestination is the connection ID that a client's datagram is addressed to: of a short
+// header, which does not have the ID's length, at most the longest ID that fits;
 // nil if the datagram is not QUIC. Of coalesced packets all have the same.
 func QUICDestination(datagram []byte) []byte {
 	if len(datagram) == 0 || datagram[0]&quicFixed == 0 {
@@ -30,9 +30,9 @@ func QUICDestination(datagram []byte) []byte {
 	return dst
 }
 
-// QUICSource is the connection ID that the sender of a datagram has given itself,
-// nil if it names none: only a long header does. Version Negotiation repeats what
-// the client has sent, so that its ID is not the sender's choice.
+// QUICSource is the connection ID that the sender of a datagram has chosen, nil if there is
+// none: only a long header has it. Version Negotiation repeats the client's ID, which is
+// not the sender's choice.
 func QUICSource(datagram []byte) []byte {
 	if len(datagram) == 0 || datagram[0]&(quicLong|quicFixed) != quicLong|quicFixed {
 		return nil
@@ -55,7 +55,7 @@ func quicIDs(d []byte) (dst, src []byte) {
 	return dst, src
 }
 
-// quicID takes a connection ID off the front of d, behind the byte with its length:
+// quicID takes a connection ID off the front of d, behind the byte with the length:
 // not nil unless there is none.
 func quicID(d []byte) (id, rest []byte) {
 	if len(d) == 0 || d[0] > quicMaxID || len(d) <= int(d[0]) {

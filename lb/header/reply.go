@@ -46,8 +46,8 @@ const (
 const replyTTL = 64
 
 // Reset turns the TCP packet in frame into the RST that refuses it
-// (RFC 9293 section 3.10.7.1) and returns the new frame's length. The MAC
-// addresses are swapped: it leaves by the way that the packet came.
+// (RFC 9293 section 3.10.7.1) and returns the new frame's length. The MAC addresses are
+// swapped: the RST leaves by the ingress port.
 func Reset(frame []byte, p *Packet) int {
 	swapMACs(frame)
 	l4 := TCP(frame[p.L4:])
@@ -75,8 +75,8 @@ func Challenge(frame []byte, p *Packet, seq, ack uint32) int {
 	return answerTCP(frame, p, seq, ack, ACK)
 }
 
-// answerTCP turns the TCP packet in frame into an empty segment without options for
-// its sender, and returns the new frame's length.
+// answerTCP turns the TCP packet in frame into an empty segment without options for the
+// sender, and returns the new frame's length.
 func answerTCP(frame []byte, p *Packet, seq, ack uint32, flags uint8) int {
 	l4 := frame[p.L4:]
 	sport, dport := binary.LittleEndian.Uint16(l4[0:]), binary.LittleEndian.Uint16(l4[2:])
@@ -91,8 +91,8 @@ func answerTCP(frame []byte, p *Packet, seq, ack uint32, flags uint8) int {
 	return off + TCPLen
 }
 
-// Unreachable turns the packet in frame into the ICMP error about it, quoting
-// what fits, and returns the new frame's length. frame[:have] holds the
+// Unreachable turns the packet in frame into the ICMP error about it, with the longest
+// quotation that fits, and returns the new frame's length. frame[:have] holds the
 // packet's first buffer; frame must be long enough for the error too
 // (22 + 1280 bytes will do for every case). mtu is used by TooBig.
 // The error's source is the packet's own destination, so that a client sees
@@ -161,7 +161,7 @@ func swapMACs(frame []byte) {
 }
 
 // reverseIP writes a fresh IP header without options from the packet's
-// destination back to its source, and returns the offset of what follows.
+// destination back to its source, and returns the offset of the payload.
 func reverseIP(frame []byte, p *Packet, proto uint8, payload int) int {
 	ip := frame[p.L3:]
 	if p.Family == 6 {

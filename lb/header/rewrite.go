@@ -15,17 +15,17 @@ func DecrementTTL(ip []byte, family uint8) {
 }
 
 // RewriteIPv4 writes new addresses, both as a little-endian load, takes 1 off the TTL and
-// updates the header checksum. delta is what the new addresses change in the sum.
+// updates the header checksum. delta is the change of the sum by the new addresses.
 func RewriteIPv4(ip []byte, addrs, delta uint64) {
 	_ = ip[IPv4Len-1]
 	binary.LittleEndian.PutUint64(ip[8:], NextHopWord(binary.LittleEndian.Uint64(ip[8:]), addrs, delta))
 	binary.LittleEndian.PutUint32(ip[16:], uint32(addrs>>32))
 }
 
-// NextHopWord returns what RewriteIPv4 makes of word, the 8 bytes of an IPv4 header from
+// NextHopWord returns RewriteIPv4's result for word, the 8 bytes of an IPv4 header from
 // the TTL to the source. It is for callers that cannot afford the call.
 func NextHopWord(word, addrs, delta uint64) uint64 {
-	sum := ^Fold(^word>>16&0xffff + delta + TTLDelta) // Update, within what the compiler inlines
+	sum := ^Fold(^word>>16&0xffff + delta + TTLDelta) // Update, short enough to be inlined
 	return (word-1)&0xffff | uint64(sum)<<16 | addrs<<32
 }
 

@@ -27,8 +27,7 @@ const (
 
 	chunkLen = 4  // of a chunk's header
 	initLen  = 20 // of an INIT without parameters, chunk header included
-	// maxChunks of a packet are looked at. Who bundles sends two or three
-	// before the data.
+	// maxChunks of a packet are examined. Senders bundle two or three before the data.
 	maxChunks = 32
 )
 
@@ -39,17 +38,16 @@ const (
 	paramHostName = 11
 )
 
-// SCTP is a view of an SCTP packet from its common header on.
+// SCTP is a view of an SCTP packet from the common header on.
 type SCTP []byte
 
 // Tag is the verification tag.
 func (h SCTP) Tag() uint32 { return binary.BigEndian.Uint32(h[4:]) }
 
 // sctp parses the common header and the first chunk's: of p.Flags it makes the
-// first chunk's type. A checksum of 0 is one that is left to the device: so
-// Linux sends it (CHECKSUM_PARTIAL with csum_not_inet), a real CRC is 0 once in
-// 2^32 packets, and to who has agreed on packets without any (RFC 9653) one with
-// a CRC is as good.
+// first chunk's type. A checksum of 0 is left to the device: so Linux sends it
+// (CHECKSUM_PARTIAL with csum_not_inet). A real CRC is 0 once in 2^32 packets, and a peer
+// that has agreed on packets without a CRC (RFC 9653) accepts packets with a CRC too.
 func (p *Packet) sctp(l4 []byte, n int) Problem {
 	if n < SCTPLen+chunkLen || len(l4) < SCTPLen+chunkLen {
 		return BadTransport
@@ -63,7 +61,7 @@ func (p *Packet) sctp(l4 []byte, n int) Problem {
 	return OK
 }
 
-// Chunks is what the chunks of an SCTP packet say of its association.
+// Chunks has the fields of an SCTP packet's chunks about the association.
 type Chunks struct {
 	Types       uint16 // 1<<type of every chunk of a type below 16
 	InitiateTag uint32 // of an INIT or INIT ACK
@@ -150,10 +148,10 @@ func (p *Packet) Refusable(frame []byte) bool {
 	return !c.Has(ChunkAbort) && !c.Has(ChunkShutdownComplete) && !c.Has(ChunkError) && !c.Has(ChunkCookieAck)
 }
 
-// Refuse turns the SCTP packet in frame, a refusable one, into what refuses it, and
-// returns the new frame's length. An INIT gets an ABORT with its
-// initiate tag (RFC 9260 section 5.1), what belongs to no association one with its
-// own tag and the T bit, or a SHUTDOWN COMPLETE (section 8.4).
+// Refuse turns the SCTP packet in frame, if refusable, into the refusal, and returns the
+// new frame's length. An INIT gets an ABORT with the INIT's initiate tag (RFC 9260 section
+// 5.1). A packet of no association gets an ABORT with the packet's tag and the T bit, or a
+// SHUTDOWN COMPLETE (section 8.4).
 func (p *Packet) Refuse(frame []byte) int {
 	c := p.Chunks(frame)
 	tag, chunk, reflected := SCTP(frame[p.L4:]).Tag(), uint8(ChunkAbort), uint8(1)
@@ -184,8 +182,8 @@ func CRC(crc uint32, b []byte) uint32 { return crc32.Update(crc, castagnoli, b) 
 
 var zeros [2048]byte
 
-// CRCDelta is by what bits the CRC32c of an SCTP packet of n bytes changes, when
-// the bits set in ports do in its first four bytes, the little-endian ports. A CRC
+// CRCDelta is the change in bits of the CRC32c of an SCTP packet of n bytes, when the bits
+// set in ports change in the first four bytes, the little-endian ports. A CRC
 // is linear: the change goes through the zeros behind it as it would through the
 // packet, which need not be read, and a wrong CRC stays wrong by the same bits.
 func CRCDelta(ports uint32, n int) uint32 {

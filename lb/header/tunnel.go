@@ -12,9 +12,9 @@ func TooBigMTU(frame []byte, p *Packet) (mtu uint32, ok bool) {
 	return uint32(binary.BigEndian.Uint16(icmp[6:])), icmp[0] == ICMPUnreachable && icmp[1] == ICMPCodeFragNeeded
 }
 
-// Inner finds the packet inside, and its family, where an ICMP error quotes one of
-// a tunnel as [Encap] makes them: as of ParseQuote, NotTransport where the quoted
-// packet is none of a tunnel.
+// Inner finds the inner packet, with the family, if an ICMP error quotes a tunnel packet of
+// [Encap]. Problems are those of ParseQuote, and NotTransport if the quoted packet is not
+// of a tunnel.
 func (q *Quote) Inner(frame []byte, in *Quote) (family uint8, problem Problem) {
 	proto, at := q.Proto, q.L4
 	if proto == ProtoUDP {
@@ -37,7 +37,7 @@ func (q *Quote) Inner(frame []byte, in *Quote) (family uint8, problem Problem) {
 	return 0, NotTransport
 }
 
-// PacketLen is the length of the packet that is quoted, as its header has it.
+// PacketLen is the length of the quoted packet by its header.
 func (q *Quote) PacketLen(frame []byte) uint32 {
 	ip := frame[q.L3:]
 	if ip[0]>>4 == 6 {
@@ -46,9 +46,9 @@ func (q *Quote) PacketLen(frame []byte) uint32 {
 	return uint32(binary.BigEndian.Uint16(ip[2:]))
 }
 
-// TunnelTooBig turns the ICMP error in frame, about a tunnel packet, into one about
-// the packet inside, in, as [Unreachable] would have made of that: mtu is what the
-// tunnel takes of it. It returns the new frame's length. frame must be as long as
+// TunnelTooBig turns the ICMP error in frame, about a tunnel packet, into an error about
+// the inner packet, in, as [Unreachable] would have made it: mtu is the inner MTU of the
+// tunnel. It returns the new frame's length. frame must be as long as
 // for Unreachable.
 func TunnelTooBig(frame []byte, p *Packet, in *Quote, mtu int) int {
 	l3, size := int(p.L3), in.PacketLen(frame)

@@ -1,6 +1,5 @@
-// Package hostveth is the way from the packet loop to endpoints behind the
-// kernel, and from clients on the node to the packet loop: a veth pair, one
-// end of which is AF_XDP's.
+// Package hostveth is the path from the packet loop to endpoints behind the kernel, and
+// from clients on the node to the packet loop: a veth pair with an AF_XDP end.
 //
 //	worker --- weir-xdp ===veth=== weir-host --- kernel: bridge, overlay, the
 //	           no address          169.254.77.1        node's own listeners
@@ -8,8 +7,7 @@
 //
 // Towards the kernel the SNAT source is never an address of the host: the
 // kernel would take the answer for itself, and drops a foreign packet with a
-// local source. It is one of a prefix of Weir's own that is routed to the host
-// port:
+// local source. It is an address of a separate prefix that is routed to the host veth:
 //
 //	.1  the kernel's end
 //	.2  Local: the source towards endpoints on this node, whose answers come
@@ -19,11 +17,11 @@
 //	.3  Forward: the source towards endpoints that may lie beyond it; a
 //	    masquerade rule translates it where it leaves by another interface
 //
-// Where the client's address is kept instead (dnat) the answer's destination
-// says nothing of where it belongs; returnpath.go has how it comes back.
+// If the client's address is kept instead (dnat), the answer's destination does not lead to
+// Weir; see returnpath.go.
 //
-// What has been changed on the host (sysctls) is noted in a journal before it
-// is changed, and put back by Close or, after a crash, by the next Open or by
+// Changes on the host (sysctls) are saved in a file before they are made, and reverted by
+// Close or, after a crash, by the next Open or by
 // CleanupStale.
 package hostveth
 
@@ -55,15 +53,15 @@ const (
 	firstSource = 16 // and on: one per address of the node
 )
 
-// Config says what to make.
+// Config describes the veth pair.
 type Config struct {
 	// Prefix4 and Prefix6 are Weir's own; the zero Prefix leaves a family out.
 	Prefix4, Prefix6 netip.Prefix
-	Queues           int // of each end: one per worker
+	Queues           int // of each end: the number of workers
 	MTU              int
-	// Mark is the bits of the packet mark and of the connection mark by which
-	// answers find their way back (see returnpath.go), and Table the routing
-	// table that leads them; a Mark of 0 leaves the way back out.
+	// Mark is the bits of the packet mark and of the connection mark that route answers
+	// back (see returnpath.go), and Table the routing table for them; a Mark of 0 leaves
+	// the return path out.
 	Mark     uint32
 	Table    int
 	StateDir string // where the journal is kept
@@ -73,8 +71,8 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Veth is the pair with its addresses, routes and rules. Its methods may be
-// called from any goroutine that is in the network namespace of Open's caller.
+// Veth is the pair with addresses, routes and rules. Methods may be called from any
+// goroutine that is in the network namespace of Open's caller.
 type Veth struct {
 	cfg        Config
 	log        *slog.Logger
@@ -97,9 +95,9 @@ type Veth struct {
 	ReturnPathErr error
 }
 
-// Open makes the host veth, or takes over what an earlier process has left of
-// one. Needs CAP_NET_ADMIN; works on the network namespace of the calling
-// thread. On error nothing is left behind.
+// Open makes the host veth, or takes over the remains of an earlier process. Needs
+// CAP_NET_ADMIN; works on the network namespace of the calling thread. On error nothing
+// is left behind.
 func Open(cfg Config) (_ *Veth, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -166,7 +164,7 @@ func (h *Veth) checkPrefixes() error {
 			ones, _ := r.Dst.Mask.Size()
 			a, _ := netip.AddrFromSlice(r.Dst.IP)
 			dst := netip.PrefixFrom(a.Unmap(), ones)
-			// A wider route, such as the default one, may contain the prefix.
+			// A wider route, such as the default route, may contain the prefix.
 			if ones == 0 || !p.Overlaps(dst) || ones < p.Bits() {
 				continue
 			}
@@ -179,8 +177,7 @@ func (h *Veth) checkPrefixes() error {
 	return nil
 }
 
-// Name and Index are those of Weir's end, which the steering program is
-// attached to with all packets its own.
+// Name and Index are those of Weir's end, where the steering program takes all packets.
 func (h *Veth) Name() string { return XDPEnd }
 
 // Index is the interface index of Weir's end.
@@ -190,8 +187,8 @@ func (h *Veth) Index() int { return h.xdp.Attrs().Index }
 func (h *Veth) MAC() [6]byte { return [6]byte(h.xdp.Attrs().HardwareAddr) }
 
 // ReturnPathMAC is the source of frames whose packets keep the client's address:
-// by it the rules tell them from all else that enters by the host veth, such
-// as what is given back to the kernel.
+// by it the rules tell them from all other packets that enter by the host veth, such as
+// punted packets.
 func (h *Veth) ReturnPathMAC() [6]byte {
 	mac := h.MAC()
 	mac[5] ^= 1
@@ -216,7 +213,7 @@ func (h *Veth) Route(port int) route.HostVeth {
 	}
 }
 
-// Close takes everything off the host again and puts back what was changed.
+// Close removes everything from the host and reverts all changes.
 func (h *Veth) Close() error {
 	h.reconciler.stop()
 	h.mu.Lock()
@@ -230,10 +227,9 @@ func (h *Veth) Close() error {
 	return errors.Join(append(errs, h.saved.restore())...)
 }
 
-// CleanupStale takes off the host what a process that was killed has left, among it
-// the neighbors that the route watcher had the kernel keep fresh; its
-// parameters are those of Config. It must not be called while a host veth is
-// open.
+// CleanupStale removes the remains of a killed process from the host, also the neighbors
+// that the kernel kept fresh for the route watcher; the parameters are those of Config.
+// It must not be called while a host veth is open.
 func CleanupStale(stateDir, procSys string) error {
 	errs := []error{removeRules(), removeReturnPath(), route.CleanupStale()}
 	// An interface of the name that is not Weir's stays, without a word.

@@ -35,13 +35,12 @@ func (h *Veth) addMarks(c *nftables.Conn, t *nftables.Table) {
 	c.AddRule(&nftables.Rule{Table: t, Chain: out, Exprs: h.restoreMark()})
 }
 
-// markRules are the rules for what arrives, in order.
+// markRules are the rules for arriving packets, in order.
 func (h *Veth) markRules() [][]expr.Any {
 	mac := h.ReturnPathMAC()
 	return [][]expr.Any{
 		// Known: marked already, or a connection of the same addresses and
-		// ports that the client made to the endpoint itself. That one keeps
-		// its way.
+		// ports that the client made to the endpoint itself. The latter keeps its route.
 		append(fromHostVeth(),
 			&expr.Ct{Register: 1, Key: expr.CtKeyDIRECTION},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0}}, // original
@@ -60,7 +59,7 @@ func (h *Veth) markRules() [][]expr.Any {
 	}
 }
 
-// restoreMark gives packets of a marked connection its mark.
+// restoreMark gives packets of a marked connection the mark.
 func (h *Veth) restoreMark() []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Register: 1, Key: expr.CtKeyMARK},

@@ -23,8 +23,8 @@ func (h *Veth) addMasquerade(c *nftables.Conn, t *nftables.Table) {
 	}
 }
 
-// warnForwardPolicy tells of chains that drop what is forwarded unless a rule
-// accepts it, as Docker and firewalld leave them: a rule of Weir's cannot
+// warnForwardPolicy warns of chains that drop forwarded packets unless a rule accepts them,
+// as Docker and firewalld leave them: a rule of Weir's cannot
 // overrule them.
 func (h *Veth) warnForwardPolicy() {
 	c, err := nftables.New()
@@ -44,7 +44,7 @@ func (h *Veth) warnForwardPolicy() {
 	}
 }
 
-// masqueradeFrom is the rule for one source address.
+// masqueradeFrom is the rule for a source address.
 func masqueradeFrom(a netip.Addr) []expr.Any {
 	family, offset := byte(unix.NFPROTO_IPV4), uint32(12)
 	if a.Is6() {

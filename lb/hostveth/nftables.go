@@ -31,7 +31,7 @@ import (
 const tableName = "weir"
 
 // installRules puts the table into the kernel as far as the kernel can do it, and
-// notes what it can. The error is that of masquerading.
+// notes the result. The error is that of masquerading.
 func (h *Veth) installRules() error {
 	if h.ReturnPathErr == nil {
 		err := h.replaceTable(true, true)
@@ -52,8 +52,8 @@ func (h *Veth) installRules() error {
 // ensureRules puts the table back as it was at first.
 func (h *Veth) ensureRules() error { return h.replaceTable(h.Masquerades, h.ReturnPathErr == nil) }
 
-// replaceTable makes the table in one transaction, in place of an existing
-// one of the name.
+// replaceTable makes the table in a single transaction, in place of an existing table of
+// the name.
 func (h *Veth) replaceTable(masquerade, marks bool) error {
 	c, err := nftables.New()
 	if err != nil {
@@ -75,7 +75,7 @@ func (h *Veth) replaceTable(masquerade, marks bool) error {
 	return nil
 }
 
-// nftablesHint says what is missing where the kernel cannot do this.
+// nftablesHint names the missing module if the kernel cannot do this.
 func nftablesHint(err error) string {
 	for _, missing := range []error{unix.ENOENT, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
 		if errors.Is(err, missing) {

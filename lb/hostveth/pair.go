@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makePair finds or makes the two ends. A pair is Weir's when its ends bear the
-// two names; another interface of either name is somebody else's and is left
-// alone.
+// makePair finds or makes the two ends. A pair is Weir's if the ends have the two names;
+// another interface of either name is foreign and left alone.
 func (h *Veth) makePair() error {
 	k, x, err := findPair()
 	if err != nil {
@@ -89,7 +88,7 @@ func reusable(k, x netlink.Link, queues int) bool {
 		x.Attrs().NumRxQueues == queues && x.Attrs().NumTxQueues == queues
 }
 
-// configure gives the pair its settings, addresses and neighbors.
+// configure sets the pair's sysctls, addresses and neighbors.
 func (h *Veth) configure() error {
 	if err := h.setPairSysctls(); err != nil {
 		return err
@@ -111,8 +110,8 @@ func (h *Veth) configure() error {
 	return h.addresses()
 }
 
-// addresses gives the kernel's end its addresses, and takes off those that an
-// earlier process with other prefixes has left.
+// addresses adds the addresses of the kernel's end, and removes those of an earlier process
+// with other prefixes.
 func (h *Veth) addresses() error {
 	have, err := netlink.AddrList(h.kernel, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {

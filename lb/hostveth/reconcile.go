@@ -74,7 +74,7 @@ func (k *reconciler) stop() {
 	}
 }
 
-// reconcile puts back what others have taken away, and says so. Errors wait for
+// reconcile restores parts that other programs have removed, and logs it. Errors wait for
 // the next time.
 func (h *Veth) reconcile() {
 	h.mu.Lock()
@@ -100,7 +100,7 @@ func (h *Veth) reconcile() {
 	}
 }
 
-// checkAddresses says whether the pair is up and has its addresses.
+// checkAddresses reports whether the pair is up and has all addresses.
 func (h *Veth) checkAddresses() (bool, error) {
 	k, err := netlink.LinkByIndex(h.kernel.Attrs().Index)
 	if err != nil {
@@ -163,7 +163,7 @@ func (h *Veth) ensureRoutes() error {
 		if err != nil && h.nodeHas(a) {
 			errs = append(errs, err)
 		} else if err != nil {
-			delete(h.sources, a) // its route went with it
+			delete(h.sources, a) // the route went with it
 		}
 	}
 	return errors.Join(errs...)
@@ -183,8 +183,7 @@ func (h *Veth) nodeHas(a netip.Addr) bool {
 	return false
 }
 
-// interrupted forgives a dump during which something changed: the next one
-// will do.
+// interrupted forgives a dump during which something changed: the next dump will do.
 func interrupted(err error) error {
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil

@@ -13,21 +13,20 @@ import (
 	"github.com/weirlb/weir/lb/route"
 )
 
-// The way back of packets that keep the client's address. The endpoint answers
-// to the client, by whatever way the node has there. So that the answer comes
-// through Weir and everything else of the same endpoint does not, the way is
-// chosen per connection:
+// The return path of packets that keep the client's address. The endpoint answers to the
+// client, by the node's route there. So that the answer comes through Weir and everything
+// else of the same endpoint does not, the route is chosen per connection:
 //
-//	what enters by the host veth from ReturnPathMAC marks its connection
+//	packets by the host veth from ReturnPathMAC mark their connection
 //	answers of marked connections get the packet mark (marks.go)
 //	rule RulePriority: fwmark Mark/Mask lookup Table
 //	Table: default via the host veth
 //	       throw for each endpoint: reverse path checks that know the mark
 //	       (net.ipv4.conf.*.src_valid_mark, nft's `fib saddr . mark`) ask for
-//	       the way to the endpoint, which is main's
+//	       the route to the endpoint, which is main's
 //
 // Where connection tracking is switched off for these packets (notrack), or a
-// socket is bound to an interface, answers go past Weir: use nat there.
+// socket is bound to an interface, answers bypass Weir: use nat there.
 
 // RulePriority is where the routing rule stands: behind the local table, also
 // where that was moved to 100 (Cilium), and before rules by source address
@@ -38,7 +37,7 @@ const RulePriority = 300
 // they do no harm.
 const maxStaleThrowRoutes = 1024
 
-// openReturnPath makes rule and table. On error there is no way back, and ReturnPathErr
+// openReturnPath makes rule and table. On error there is no return path, and ReturnPathErr
 // says why.
 func (h *Veth) openReturnPath() {
 	if h.ReturnPathErr != nil {
@@ -54,7 +53,7 @@ func (h *Veth) openReturnPath() {
 	h.warnMarkConflict()
 }
 
-// ensureReturnPath makes what is not there yet of rule and table.
+// ensureReturnPath makes the missing parts of rule and table.
 func (h *Veth) ensureReturnPath() error {
 	for _, p := range h.prefixes() {
 		gw := h.address(p, localHost)
@@ -236,8 +235,8 @@ func tableRoutes(family, table int) ([]netlink.Route, error) {
 	return list, nil
 }
 
-// warnMarkConflict tells of routing rules of others that look at bits of the
-// mark: their packets may take Weir's way, or Weir's theirs.
+// warnMarkConflict warns of foreign routing rules that match bits of the mark: their
+// packets may take Weir's return path, or Weir's packets their route.
 func (h *Veth) warnMarkConflict() {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		rules, err := netlink.RuleList(family)
@@ -255,8 +254,8 @@ func (h *Veth) warnMarkConflict() {
 	}
 }
 
-// marksConflict says whether a packet with Weir's mark alone would match a rule,
-// or one that the rule is for bears Weir's mark.
+// marksConflict reports whether a packet with Weir's mark alone would match a rule, or a
+// packet of the rule has Weir's mark.
 func marksConflict(mark uint32, r *netlink.Rule) bool {
 	if r.Mark == 0 {
 		return false

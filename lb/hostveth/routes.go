@@ -13,7 +13,7 @@ import (
 )
 
 // AddRoute routes a frontend's address to the host veth, for clients on the
-// node. A family without a prefix has no way there, which is not an error.
+// node. A family without a prefix has no route there, which is not an error.
 func (h *Veth) AddRoute(a netip.Addr) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -28,7 +28,7 @@ func (h *Veth) AddRoute(a netip.Addr) error {
 	return nil
 }
 
-// RemoveRoute takes the route back. One that is not there is not an error.
+// RemoveRoute removes the route. A missing route is not an error.
 func (h *Veth) RemoveRoute(a netip.Addr) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -44,10 +44,10 @@ func (h *Veth) RemoveRoute(a netip.Addr) error {
 }
 
 // SourceFor is the SNAT source towards listeners on a, an address of the node.
-// Each has one of its own, whose route names a as the source of what is sent
+// Each address has a separate source, whose route names a as the source of packets sent
 // there: a UDP server on the wildcard address leaves the choice to the kernel
-// and would else answer from an address that no flow has. When the prefix has
-// no address left it is the source of all endpoints on this node.
+// and would else answer from an address that no flow has. If the prefix has no address left
+// it is the source of all endpoints on this node.
 func (h *Veth) SourceFor(a netip.Addr) (netip.Addr, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -142,7 +142,7 @@ func (h *Veth) ownRoutes(family int) ([]netlink.Route, error) {
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil, fmt.Errorf("list routes of %s: %w", KernelEnd, err)
 	}
-	// The library's filter takes a match of any one condition.
+	// The library's filter accepts a match of any condition.
 	return slices.DeleteFunc(list, func(r netlink.Route) bool {
 		return r.LinkIndex != h.kernel.Attrs().Index || r.Protocol != route.Protocol
 	}), nil

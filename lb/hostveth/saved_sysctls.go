@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// savedSysctls holds the old values of what was changed, in a file, so that they
-// can be put back also after a crash. An entry that is there already is kept:
-// the value that was read since is Weir's own.
+// savedSysctls holds the old values of changed sysctls, in a file, so that they can be
+// restored even after a crash. An existing entry is kept: the value read since then is
+// Weir's own.
 type savedSysctls struct {
 	path    string
 	netns   uint64
@@ -22,18 +22,18 @@ type savedSysctls struct {
 	Old     []savedSysctl `json:"old"`
 }
 
-// savedSysctl is one sysctl that was changed.
+// savedSysctl is a changed sysctl.
 type savedSysctl struct {
 	Key string `json:"key"`
-	// Value is what it was before, New what Weir set it to.
+	// Value is the old value, New the value that Weir set.
 	Value string `json:"value"`
 	New   string `json:"new"`
 	// NetNS is the inode of the network namespace that it was changed in.
 	NetNS uint64 `json:"netns"`
 }
 
-// openSavedSysctls reads what an earlier process has noted. One that cannot be
-// read is set aside, with an error to be shown; the journal is usable.
+// openSavedSysctls reads the file of an earlier process. A file that cannot be read is set
+// aside, with an error to be shown; the result is usable.
 func openSavedSysctls(dir string, s sysctls) (j *savedSysctls, damaged, err error) {
 	j = &savedSysctls{path: filepath.Join(dir, "sysctl.json"), sysctls: s}
 	var st unix.Stat_t
@@ -99,9 +99,9 @@ func (j *savedSysctls) write() error {
 	return nil
 }
 
-// restore puts the old values back, the last changed first, and leaves out
-// what somebody else has changed since. An interface that is gone took its
-// settings along. What another network namespace's process has noted stays.
+// restore puts the old values back, the last changed first, and leaves out values that
+// another program has changed since. A deleted interface has no sysctls any more. Entries
+// of a process in another network namespace stay.
 func (j *savedSysctls) restore() error {
 	if j == nil || len(j.Old) == 0 {
 		return nil

@@ -18,8 +18,8 @@ func (h *Veth) setPairSysctls() error {
 		optional   bool // newer kernels only, or without IPv6
 	}
 	list := []setting{
-		// Weir's end is not the kernel's business: when Weir is away, what
-		// arrives there must not be taken for traffic to be forwarded.
+		// Weir's end is not the kernel's: when Weir is away, the kernel must not forward
+		// packets that arrive there.
 		{"net/ipv4/conf/" + XDPEnd + "/forwarding", "0", false},
 		{"net/ipv4/conf/" + XDPEnd + "/arp_ignore", "8", false},
 		{"net/ipv6/conf/" + XDPEnd + "/disable_ipv6", "1", true},
@@ -49,7 +49,7 @@ func (h *Veth) setPairSysctls() error {
 }
 
 // EnableForwarding lets the kernel forward answers that arrive on an interface, since
-// endpoints lie behind it. ifindex is one of the calling thread's namespace;
+// endpoints lie behind it. ifindex is of the calling thread's namespace;
 // loopback and the host veth need nothing.
 func (h *Veth) EnableForwarding(ifindex int) error {
 	h.mu.Lock()
@@ -91,9 +91,9 @@ func (h *Veth) enableForwarding6(name string) error {
 }
 
 // enableForwardingAll6 makes a router of the host. The kernel then sets `forwarding` of
-// every interface, which is noted so that those which had it keep it at the
-// end, and takes no more router advertisements where accept_ra is 1: that
-// would cost the host its default route, so it becomes 2.
+// every interface, which is saved so that those which had it keep it at the end, and takes
+// no more router advertisements where accept_ra is 1: that would cost the host the default
+// route, so it becomes 2.
 func (h *Veth) enableForwardingAll6() error {
 	const dir = "net/ipv6/conf/"
 	all, err := h.sysctls.read(dir + "all/forwarding")
@@ -127,7 +127,7 @@ func (h *Veth) enableForwardingAll6() error {
 	return h.changeSysctl(dir+"all/forwarding", "1")
 }
 
-// changeSysctl sets a sysctl of the host's own and notes its old value first.
+// changeSysctl sets a sysctl of the host and saves the old value first.
 func (h *Veth) changeSysctl(key, value string) error {
 	old, err := h.sysctls.read(key)
 	if err != nil {

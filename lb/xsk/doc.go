@@ -4,34 +4,34 @@
 // # Model
 //
 // A [Umem] is the packet memory of the whole process, cut into frames of equal size.
-// A [Socket] is bound to one queue of one interface and has four rings, each
-// with one producer and one consumer:
+// A [Socket] is bound to a queue of an interface and has four rings, each with a single
+// producer and a single consumer:
 //
 //	fill        Weir -> kernel   addresses of free frames, to receive into
 //	receive     kernel -> Weir   descriptors (address, length, options) of packets
 //	transmit    Weir -> kernel   descriptors of packets to send
 //	completion  kernel -> Weir   addresses of frames whose sending is done
 //
-// A frame has one owner at any time: Weir's free list, a fill ring, a receive
+// A frame has a single owner at any time: Weir's free list, a fill ring, a receive
 // ring, the worker that holds the packet, a transmit ring, or a completion
 // ring. Forwarding moves a descriptor from the receive ring of one socket to
 // the transmit ring of another; no byte is copied. The frame then comes back
-// on the completion ring of the socket that sent it, which need not be the one
-// that received it: a worker keeps one free list for all of its sockets.
+// on the completion ring of the socket that sent it, which need not be the receiving
+// socket: a worker keeps a common free list for all sockets.
 //
 // The kernel binds a registration of the umem (XDP_UMEM_REG) to the mode of the
 // first socket, and later sockets that share it (XDP_SHARED_UMEM) inherit the mode.
 // Zero copy and copy mode, with and without multi-buffer, thus each have a group of
 // sockets, and the same memory is registered once per group. Every socket has a
-// fill ring and a completion ring of its own.
+// separate fill ring and completion ring.
 //
-// # Who may call what
+// # Concurrency
 //
-// A socket belongs to one goroutine. None of the methods that touch a ring
+// A socket belongs to a single goroutine. None of the methods that touch a ring
 // (Receive, Fill, Complete, Transmit, Kick, WakeRx) takes a lock, allocates or
 // blocks. Statistics may be called from anywhere. Close may be called once,
-// after the owner has stopped. a Umem may be read and written by everyone;
-// who may touch which frame follows from the ownership above.
+// after the owner has stopped. Any goroutine may read and write a Umem; access to a frame
+// follows from the ownership above.
 //
 // # Memory ordering
 //
@@ -51,7 +51,7 @@
 //     (and the packet, and its metadata): the kernel sees them complete.
 //
 // Go's atomics are sequentially consistent, which is stronger than needed and
-// costs one locked store per batch on amd64. The race detector cannot see the
+// costs a locked store per batch on amd64. The race detector cannot see the
 // kernel: the ring code is tested against a second goroutine in its place.
 //
 // Reserving never moves an index; only submit and release do, and with a count

@@ -16,7 +16,7 @@ const (
 	metaLaunchTime     = 16
 )
 
-// Prepend makes room for n bytes before the packet d, in its frame. Metadata
+// Prepend makes room for n bytes before the packet d, in the same frame. Metadata
 // moves along. Preconditions: the frame has room for n bytes and the metadata.
 func (a *Umem) Prepend(d *Desc, n uint32) {
 	if d.Options&WithMetadata != 0 {
@@ -30,7 +30,7 @@ func (a *Umem) Prepend(d *Desc, n uint32) {
 }
 
 // SetChecksum asks the kernel or the NIC to complete the checksum of the
-// packet d on its way out: the one's complement sum of the bytes from start to
+// packet d at transmission: the one's complement sum of the bytes from start to
 // the end of the packet, where the checksum field, at start+offset, holds the
 // sum of the pseudo header. start and offset are in bytes, start from the
 // first byte of the packet. offset is 16 for TCP and 6 for UDP.
@@ -38,8 +38,8 @@ func (a *Umem) Prepend(d *Desc, n uint32) {
 // It writes the MetadataLen bytes before the packet, which must lie in the
 // packet's own frame, and sets WithMetadata. Only the first descriptor of a
 // packet carries metadata. It does nothing and returns false where the
-// checksum field does not lie within d: the kernel would refuse the descriptor
-// and everything behind it on the ring, for ever.
+// checksum field does not lie within d: the kernel would refuse the descriptor and
+// everything behind it on the ring, forever.
 //
 // Only for sockets that were granted transmit metadata: on others the packet is
 // not sent.

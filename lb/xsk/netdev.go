@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's "netdev" generic netlink family says what an interface's driver
-// can do for XDP and AF_XDP (Documentation/netlink/specs/netdev.yaml).
+// The kernel's "netdev" generic netlink family has the features of an interface's driver
+// for XDP and AF_XDP (Documentation/netlink/specs/netdev.yaml).
 
 // XDP features (enum netdev_xdp_act).
 const (
@@ -22,7 +22,7 @@ const (
 // AF_XDP features (enum netdev_xsk_flags).
 const featureTxChecksum = 1 << 1
 
-// Features is what a driver says of itself.
+// Features are the features that a driver reports.
 type Features struct {
 	XDP         uint64 // NETDEV_A_DEV_XDP_FEATURES, kernel 6.3
 	XSK         uint64 // NETDEV_A_DEV_XSK_FEATURES, kernel 6.8
@@ -130,7 +130,7 @@ func DeviceQueues(ifindex int) ([]Queue, error) {
 	return queues, nil
 }
 
-// genlConn is a generic netlink socket that talks to one family.
+// genlConn is a generic netlink socket for a family.
 type genlConn struct {
 	fd     int
 	family uint16
@@ -163,7 +163,7 @@ func dialNetdev() (*genlConn, error) {
 
 func (c *genlConn) close() { _ = unix.Close(c.fd) }
 
-// request sends one request and calls each for the attributes of the answers, and
+// request sends a request and calls each for the attributes of the answers, and
 // end after each message.
 func (c *genlConn) request(command uint8, flags uint16, attrs []byte, each func(typ uint16, value []byte), end func()) error {
 	c.seq++
@@ -197,8 +197,8 @@ func (c *genlConn) request(command uint8, flags uint16, attrs []byte, each func(
 	}
 }
 
-// parseMessages goes through the netlink messages in b; done says that the
-// last one of the answer was among them.
+// parseMessages goes through the netlink messages in b; done reports that the last message
+// of the answer was among them.
 func parseMessages(b []byte, each func(uint16, []byte), end func()) (done bool, err error) {
 	for len(b) >= netlinkHeaderLen {
 		length := int(binary.NativeEndian.Uint32(b))

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Closing a socket is asynchronous: its queue stays busy until the kernel has
-// passed a grace period. Binding is tried again for so long.
+// Closing a socket is asynchronous: the queue stays busy until the kernel has passed a
+// grace period. Binding is retried for so long.
 const (
 	busyTimeout = time.Second
 	busyPause   = 10 * time.Millisecond
 )
 
-// group is one registration of the umem with the kernel, and the sockets that share
-// it. Everything here is inherited by every socket of the group.
+// group is a registration of the umem with the kernel, and the sockets that share it.
+// Everything here is inherited by every socket of the group.
 type group struct {
 	number      int // for people: from 0 in the order of making
 	asked       int // Config.Umem
@@ -62,7 +62,7 @@ func Open(umem *Umem, cfg Config) (*Socket, error) {
 	return umem.openFirst(cfg)
 }
 
-// attempt is one way to bind. share is the group to join; nil makes a new one.
+// attempt is a set of bind options. share is the group to join; nil makes a new group.
 type attempt struct {
 	zeroCopy    bool
 	multiBuffer bool
@@ -103,8 +103,8 @@ func (a *Umem) openFirst(cfg Config) (*Socket, error) {
 	return nil, last
 }
 
-// refused says whether err may mean that the kernel or the driver lacks what
-// was asked for, so that asking for less may help. Drivers refuse with many
+// refused reports whether err may mean that the kernel or the driver lacks a requested
+// feature, so that asking for less may help. Drivers refuse with many
 // errors; those that would refuse anything are excepted.
 func refused(err error) bool {
 	for _, final := range []error{unix.EPERM, unix.ENODEV, unix.EBUSY, unix.ENETDOWN, unix.EAFNOSUPPORT, unix.EMFILE, unix.ENFILE} {
@@ -126,7 +126,7 @@ func (a *Umem) groupFor(umem int, zeroCopy, multiBuffer bool) *group {
 	return nil
 }
 
-// open makes one attempt on a fresh file descriptor.
+// open makes an attempt on a fresh file descriptor.
 func (a *Umem) open(cfg Config, try attempt) (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -192,8 +192,8 @@ func (s *Socket) configure(try attempt) error {
 	s.zeroCopy = granted&unix.XDP_OPTIONS_ZEROCOPY != 0
 	s.txMetadata = s.cfg.TxMetadata && s.group.metadata && (s.zeroCopy || !s.cfg.MetadataZeroCopyOnly)
 	if s.txMetadata && s.zeroCopy {
-		// With zero copy the metadata is the driver's to act upon, and one that
-		// does not know it sends the packet with a wrong checksum.
+		// With zero copy the driver must act upon the metadata, and a driver without
+		// support sends the packet with a wrong checksum.
 		f, err := DeviceFeatures(s.cfg.IfIndex)
 		s.txMetadata = err == nil && f.TxChecksum()
 	}
@@ -292,7 +292,7 @@ func (s *Socket) bind(try attempt) error {
 	return s.bindTo(addr)
 }
 
-// bindShared joins the umem of a group, by way of any socket that is bound: the
+// bindShared joins the umem of a group, through any bound socket: the
 // kernel unbinds those of a device that is deleted.
 func (s *Socket) bindShared(addr *unix.SockaddrXDP, g *group) error {
 	err := error(unix.EBADF)
@@ -314,8 +314,8 @@ func (s *Socket) bindTo(addr *unix.SockaddrXDP) error {
 	}
 }
 
-// detach takes s out of its group; the umem goes with the last socket. Another
-// interface may have the index after this one: what is known of it goes as well.
+// detach takes s out of its group; the umem goes with the last socket. Another interface
+// may get the index later: the stored features go as well.
 func (a *Umem) detach(s *Socket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -327,7 +327,7 @@ func (a *Umem) detach(s *Socket) {
 	}
 }
 
-// hint adds what to do about an error.
+// hint adds the remedy to an error.
 func hint(err error) string {
 	switch {
 	case errors.Is(err, unix.EPERM):

@@ -5,10 +5,10 @@ import (
 	"math/bits"
 )
 
-// ownership says of every frame of a umem who has it: Weir (0), or the kernel by
-// way of a socket, to receive into or to send from. Each entry is written only
-// by who has the frame. It lets a socket tell what the kernel may give back
-// from what it cannot mean, and a closed socket's frames be found again.
+// ownership has the owner of every frame of a umem: Weir (0), or the kernel through a
+// socket, to receive into or to send from. Only the owner of the frame writes an entry. By
+// it a socket checks the frames that the kernel returns, and finds the frames of a closed
+// socket again.
 type ownership struct {
 	owners     []ownerID
 	shift      uint   // log2 of the frame size
@@ -65,7 +65,7 @@ func (l *ownership) reclaim(addr uint64, m ownerID) bool {
 	return true
 }
 
-// inFrame says whether a descriptor lies in its frame as a received one must.
+// inFrame reports whether a descriptor lies in the frame as a received descriptor must.
 func (l *ownership) inFrame(d *Desc) bool {
 	at := d.Addr & l.offsetMask
 	return at >= minOffset && at+uint64(d.Len) <= l.offsetMask+1
@@ -76,8 +76,8 @@ func (l *ownership) reclaimReceived(d *Desc, m ownerID) bool {
 	return l.inFrame(d) && l.reclaim(d.Addr, m)
 }
 
-// discardInvalid goes on from the first descriptor that makes no sense: of its packet, and
-// of any other such one, it keeps only frames to be freed.
+// discardInvalid goes on from the first invalid descriptor: of that packet, and of any
+// other invalid packet, it keeps only frames to be freed.
 func (s *Socket) discardInvalid(out []Desc, bad int) int {
 	kept := bad
 	for kept > 0 && out[kept-1].Options&Continued != 0 {
@@ -119,11 +119,11 @@ func clearContents(packet []Desc) {
 	}
 }
 
-// ReclaimAll appends to free the address of every frame that the kernel had by way
-// of s, and returns it. Preconditions: s is closed; the kernel's work on the
-// device's queue has ended, or its packets may go out with other contents. Other
-// sockets may be at work: their marks change under the search, but never to or
-// from that of s.
+// ReclaimAll appends to free the address of every frame that the kernel had through s, and
+// returns it. Preconditions: s is closed; the kernel's work on the
+// device's queue has ended, or packets of it may leave with other contents. Other
+// sockets may be at work: their entries change under the search, but never to or from that
+// of s.
 func (a *Umem) ReclaimAll(s *Socket, free []uint64) []uint64 {
 	if s.owner == 0 || s.fd >= 0 {
 		return free

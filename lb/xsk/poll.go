@@ -2,8 +2,8 @@ package xsk
 
 import "golang.org/x/sys/unix"
 
-// Poller waits for packets on several sockets at once: for a worker that has
-// found all of its rings empty for a while.
+// Poller waits for packets on several sockets at once: for a worker whose rings have been
+// empty for a while.
 type Poller struct {
 	fds []unix.PollFd
 }
@@ -23,8 +23,8 @@ func NewPoller(sockets []*Socket, others ...int) *Poller {
 }
 
 // Wait blocks until something is readable or timeout milliseconds have passed
-// (-1: for ever), and returns how many descriptors are ready. It also makes
-// the kernel send what is on the transmit rings, and take frames off the fill
+// (-1: forever), and returns how many descriptors are ready. It also makes the kernel send
+// the packets on the transmit rings, and take frames off the fill
 // rings. An interrupted wait returns 0.
 func (p *Poller) Wait(timeout int) (int, error) {
 	n, err := unix.Poll(p.fds, timeout)

@@ -2,6 +2,5 @@
 
 package xsk
 
-// prefetch does nothing: a load in its place would wait for the line as the first
-// stage does.
+// prefetch does nothing: a load instead would wait for the line as the first stage does.
 func prefetch(*byte, *Desc, int) {}

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probe is what one kernel feature turned out to be. Probes do the thing; they
-// do not compare versions.
+// Probe is the result of probing a kernel feature. Probes use the feature; they do not
+// compare versions.
 type Probe struct {
 	Name string // of the feature
 	// Kernel is the first mainline version that has the feature, for reading.
 	Kernel string
-	// Without says what Weir does where it is missing.
+	// Without is Weir's substitute if the feature is missing.
 	Without string
 	// Err is nil if the feature is there.
 	Err error
@@ -87,7 +87,7 @@ func ProbeNetdevFeatures() Probe {
 // loopback has interface index 1 in every network namespace.
 const loopback = 1
 
-// probeBind binds a sending socket of its own to the loopback interface.
+// probeBind binds a new sending socket to the loopback interface.
 func probeBind(flags uint16) error {
 	umem, err := NewUmem(64, 0)
 	if err != nil {
@@ -110,7 +110,7 @@ func probeBind(flags uint16) error {
 	return unix.Bind(fd, &unix.SockaddrXDP{Flags: flags, Ifindex: loopback})
 }
 
-// probeUmem registers a umem of its own on a new socket, which it returns.
+// probeUmem registers a new umem on a new socket, which it returns.
 // Memory that is unmapped stays pinned until the socket is closed.
 func probeUmem(flags, metadataLen uint32) (int, error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)

@@ -2,13 +2,13 @@ package xsk
 
 import "sync/atomic"
 
-// The rings of a socket. Each type says who produces and who consumes; the
-// numbers in the comments are those of the orderings in the package comment.
+// The rings of a socket. Each type names producer and consumer; the numbers in the
+// comments are those of the orderings in the package comment.
 //
 // All fields but the shared indices belong to the goroutine that owns the
 // socket.
 
-// indices is what every ring has in common.
+// indices are the common part of every ring.
 type indices struct {
 	producer *uint32 // shared, written by the producer
 	consumer *uint32 // shared, written by the consumer
@@ -22,8 +22,8 @@ type indices struct {
 	size uint32 // entries, a power of two
 	mask uint32 // size-1
 
-	// rejected counts what the kernel cannot have meant; shared by the rings
-	// of a socket.
+	// rejected counts invalid indices and descriptors of the kernel; shared by the rings of
+	// a socket.
 	rejected *atomic.Uint64
 }
 
@@ -33,7 +33,7 @@ func (r *indices) needWakeup() bool {
 }
 
 // free returns how many entries the producer may write, up to want. It loads
-// the consumer's index only when what is known of it does not suffice.
+// the consumer's index only when the cached copy does not suffice.
 func (r *indices) free(want uint32) uint32 {
 	n := r.size - (r.cachedProducer - r.cachedConsumer)
 	if n < want {
@@ -43,8 +43,8 @@ func (r *indices) free(want uint32) uint32 {
 	return min(n, want)
 }
 
-// refresh loads the consumer's index. One that is ahead of what was produced, or
-// has gone back by more than the ring, is not believed.
+// refresh loads the consumer's index. An index that is ahead of the producer, or has gone
+// back by more than the ring, is rejected.
 func (r *indices) refresh() {
 	c := atomic.LoadUint32(r.consumer) // ordering 3
 	if r.cachedProducer-c > r.size {
@@ -151,15 +151,14 @@ func (r *descProducer) outstanding() uint32 {
 type descConsumer struct {
 	indices
 	entries []Desc
-	// skipping: inside a packet that had no end where it must have had one.
+	// skipping: inside a packet without an end where it must have ended.
 	skipping bool
 }
 
 // take moves up to len(out) descriptors into out and returns how many. It
 // never ends inside a packet: descriptors of a packet whose end does not fit
 // into out, or is not there yet, stay on the ring, unreleased, and come first
-// next time. What claims to be a packet of more than MaxBuffers is taken in
-// pieces of length 0.
+// next time. A packet of more than MaxBuffers is taken in pieces of length 0.
 func (r *descConsumer) take(out []Desc) int {
 	got := r.available(uint32(len(out)))
 	for i := range got {

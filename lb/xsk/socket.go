@@ -40,18 +40,18 @@ const (
 	// from running by the Go scheduler and the kernel's.
 	DefaultRingSize = 4096
 
-	// MaxBuffers is the largest number of descriptors that one packet may take
+	// MaxBuffers is the largest number of descriptors that a packet may take
 	// (MAX_SKB_FRAGS + 1, at the largest that a kernel can be built with). A
 	// slice given to Receive must have room for that many.
 	MaxBuffers = 46
 
-	// txBudget is how many packets the kernel sends in one call in copy mode
+	// txBudget is the number of packets that the kernel sends in a call in copy mode
 	// (TX_BATCH_SIZE in net/xdp/xsk.c): at least 16, as in Linux 5.10; later
 	// kernels send 32.
 	txBudget = 16
 )
 
-// Config says what to open.
+// Config describes the socket to open.
 type Config struct {
 	IfIndex int // interface, in the network namespace of the calling thread
 	Queue   int // queue, from 0
@@ -71,22 +71,22 @@ type Config struct {
 	// grants it for every driver, and does not act upon it with some.
 	MetadataZeroCopyOnly bool
 
-	// MultiBuffer asks for packets larger than a frame (XDP_USE_SG). Where it
-	// cannot be had the socket opens without; see Granted. It is preferred to
-	// zero copy: a driver that has only one of the two runs in copy mode.
+	// MultiBuffer asks for packets larger than a frame (XDP_USE_SG). If it is not available
+	// the socket opens without; see Granted. It is preferred to zero copy: a driver with
+	// only one of the two runs in copy mode.
 	MultiBuffer bool
 
-	// Umem keeps sockets apart that could share a umem: those of another
-	// number get another one. 0 for all is what is wanted, but in tests.
+	// Umem keeps sockets apart that could share a umem: sockets of another number get
+	// another umem. It is 0 for all, except in tests.
 	Umem int
 
 	// ShareWith names a socket of the same umem, to share its umem and no
-	// other; Mode and MultiBuffer are then those of that socket. nil: Open
-	// chooses, which is what is wanted nearly always.
+	// other; Mode and MultiBuffer are then those of that socket. nil: Open chooses, as
+	// nearly always intended.
 	ShareWith *Socket
 }
 
-// Socket is an AF_XDP socket bound to one queue.
+// Socket is an AF_XDP socket bound to a queue.
 type Socket struct {
 	umem  *Umem
 	group *group
@@ -110,8 +110,8 @@ type Socket struct {
 	kicks Kicks
 }
 
-// Kicks counts what a socket did to wake the kernel. Written by the owner of
-// the socket without synchronisation: for its own reading.
+// Kicks counts the calls of a socket that wake the kernel. The owner of the socket writes
+// and reads it, without synchronization.
 type Kicks struct {
 	Sent       uint64 // sendto calls
 	Suppressed uint64 // Kick had packets to send and the kernel needed no call
@@ -119,7 +119,7 @@ type Kicks struct {
 	Rx         uint64 // recvfrom calls
 }
 
-// Granted says what the kernel really gave: zero copy, transmit metadata,
+// Granted reports the features that the kernel granted: zero copy, transmit metadata,
 // and packets of several buffers.
 func (s *Socket) Granted() (zeroCopy, txMetadata, multiBuffer bool) {
 	return s.zeroCopy, s.txMetadata, s.group.multiBuffer
@@ -143,7 +143,7 @@ func (s *Socket) IfIndex() int { return s.cfg.IfIndex }
 // Queue returns the queue that the socket is bound to.
 func (s *Socket) Queue() int { return s.cfg.Queue }
 
-// Unbound reports whether the kernel has taken the socket off its queue for good:
+// Unbound reports whether the kernel has taken the socket off the queue for good:
 // the interface was deleted, or moved to another network namespace. Not for use by
 // two goroutines at once.
 func (s *Socket) Unbound() bool {
@@ -169,8 +169,8 @@ func (s *Socket) RingSize() int { return int(s.rx.size) }
 // Options. len(out) must be larger than MaxBuffers on a socket with
 // multi-buffer. The frames now belong to the caller.
 //
-// Descriptors that make no sense are counted (see Rejected) and not passed on;
-// of a packet with such a one the frames are, with length 0.
+// Invalid descriptors are counted (see Rejected) and not delivered; the frames of such a
+// packet are, with length 0.
 func (s *Socket) Receive(out []Desc) int {
 	n := s.rx.take(out)
 	for i := range out[:n] {
@@ -203,11 +203,10 @@ func (s *Socket) Fill(addrs []uint64) int {
 func (s *Socket) FillFree(want int) int { return int(s.fill.free(uint32(want))) }
 
 // Transmit puts descriptors on the transmit ring and returns how many fitted,
-// always whole packets. The kernel sends them when it is told to by Kick, or
-// earlier. The frames belong to the kernel until Complete returns them; those
-// of descriptors that did not fit still belong to the caller. A descriptor that
-// makes no sense (outside of the umem, across frames, empty) is counted in
-// Statistics.TxInvalid, and its frame never comes back.
+// always whole packets. The kernel sends them at Kick, or earlier. The frames belong to
+// the kernel until Complete returns them; those of descriptors that did not fit still
+// belong to the caller. An invalid descriptor (outside of the umem, across frames, empty)
+// is counted in Statistics.TxInvalid, and the frame never comes back.
 //
 // The kernel takes no packet for which the completion ring has no room, so
 // Complete has to be called about as often as Transmit.
@@ -240,11 +239,11 @@ func (s *Socket) Complete(out []uint64) int {
 	return kept
 }
 
-// Kick makes the kernel send what is on the transmit ring. In copy mode it
+// Kick makes the kernel send the packets on the transmit ring. In copy mode it
 // sends within the call, 16 or 32 packets at a time, so the call is repeated
-// until the ring is empty; what is left after a bounded number of calls (a full
-// device queue) is sent by the next Kick. With zero copy one call wakes the
-// driver, and only when it asks for that.
+// until the ring is empty; packets left after a bounded number of calls (a full device
+// queue) are sent by the next Kick. With zero copy a single call wakes the driver, and
+// only when it asks for that.
 //
 // An error is a state of the socket or the interface, such as ENETDOWN; packets
 // stay on the ring.
@@ -280,8 +279,8 @@ func (s *Socket) Kick() error {
 	return nil
 }
 
-// wakeupError sorts what a wake-up call may say: an error of the socket, or
-// "busy", after which the call is to be repeated.
+// wakeupError sorts the results of a wake-up call: an error of the socket, or "busy", after
+// which the call must be repeated.
 func wakeupError(errno unix.Errno) error {
 	switch errno {
 	case 0, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.EINTR:
@@ -307,13 +306,13 @@ func (s *Socket) WakeRx() error {
 // Kicks returns the counts so far. Only for the owner of the socket.
 func (s *Socket) Kicks() Kicks { return s.kicks }
 
-// Rejected returns how often the kernel said what cannot be: an index beyond
+// Rejected counts impossible values of the kernel: an index beyond
 // the size of a ring, or a descriptor outside of the umem, across the end of a
 // frame, or of a frame that it did not have. Not 0 is a fault of the kernel or
 // the driver. From any goroutine.
 func (s *Socket) Rejected() uint64 { return s.rejected.Load() }
 
-// Statistics is what the kernel counts per socket, in packets.
+// Statistics are the kernel's counters of a socket, in packets.
 type Statistics struct {
 	RxDropped   uint64 // for other reasons, among them: too large for a frame
 	RxInvalid   uint64 // address on the fill ring outside of the umem
@@ -323,7 +322,7 @@ type Statistics struct {
 	TxRingEmpty uint64 // the kernel found nothing to send; not a fault
 }
 
-// Statistics asks the kernel for its counters. From any goroutine, but not
+// Statistics asks the kernel for the counters. From any goroutine, but not
 // after Close.
 func (s *Socket) Statistics() (Statistics, error) {
 	k, err := statistics(s.fd)
@@ -336,9 +335,9 @@ func (s *Socket) Statistics() (Statistics, error) {
 	}, nil
 }
 
-// Close closes the socket and unmaps its rings. The kernel takes it out of the
-// steering program's socket map by itself. ReclaimAll gives the frames that it
-// had. The queue may stay busy for some milliseconds more; Open waits for that.
+// Close closes the socket and unmaps the rings. The kernel itself takes the socket out of
+// the steering program's socket map. ReclaimAll returns the socket's frames. The queue
+// may stay busy for some milliseconds more; Open waits for that.
 func (s *Socket) Close() error {
 	if s.fd < 0 {
 		return nil

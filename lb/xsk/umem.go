@@ -12,21 +12,20 @@ const (
 	// kernel allows: a page.
 	FrameSize = 4096
 
-	// SmallFrameSize has room for a packet of MTU 1,500 with its tags. The first
+	// SmallFrameSize has room for a packet of MTU 1,500 with tags. The first
 	// lines of frames are as far apart as frames are large, so that they share
 	// the fewer sets of a cache the larger the frames are: with 4,096 bytes a
 	// 16-way cache of 2 MB keeps those of 512 frames, with 2,048 of 1,024.
 	SmallFrameSize = 2048
 
-	// Headroom is where the kernel puts the first byte of a received packet in
-	// its frame, in bytes (XDP_PACKET_HEADROOM). Packets that Weir makes itself
-	// start there too. It leaves room for an outer header and for the transmit
-	// metadata before it.
+	// Headroom is the offset of the first byte of a received packet in a frame, in bytes
+	// (XDP_PACKET_HEADROOM). Packets that Weir makes itself start there too. It leaves
+	// room for an outer header and for the transmit metadata before it.
 	Headroom = unix.XDP_PACKET_HEADROOM
 )
 
-// Desc describes a packet, or one buffer of a packet, in a Umem: Addr is the
-// offset of its first byte in the umem, Len its length in bytes, Options the
+// Desc describes a packet, or a buffer of a packet, in a Umem: Addr is the offset of the
+// first byte in the umem, Len the length in bytes, Options the
 // XDP_PKT_CONTD and XDP_TX_METADATA bits.
 type Desc = unix.XDPDesc
 
@@ -40,8 +39,8 @@ const (
 	WithMetadata = unix.XDP_TX_METADATA
 )
 
-// Umem is the packet memory of a process: frames of one size, shared by all of
-// its sockets and registered with the kernel once for each group of sockets.
+// Umem is the packet memory of a process: frames of equal size, shared by all sockets and
+// registered with the kernel once for each group of sockets.
 //
 // It is a memory file that is mapped shared, so that another process which is
 // given the file (see FD) sees the same packets.
@@ -53,7 +52,7 @@ type Umem struct {
 	ownership
 
 	mu            sync.Mutex
-	groups        []*group // with at least one socket each
+	groups        []*group // each with a socket at least
 	registrations int      // how many groups there have been
 	// noZeroCopy remembers interfaces whose driver has refused zero copy, so
 	// that the other queues do not register the memory again only to ask.
@@ -90,8 +89,8 @@ func NewUmem(frames, frameSize int) (*Umem, error) {
 	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	_ = unix.Madvise(mem, unix.MADV_DONTDUMP)
 	// Kernels before 5.11 charge maps and umems to this limit; later ones
-	// charge umems unless CAP_IPC_LOCK is held. What happens when it is too low
-	// is said by Open, where it shows.
+	// charge umems unless CAP_IPC_LOCK is held. Open reports the effect of a limit that is
+	// too low.
 	_ = raiseMemlock()
 	return &Umem{
 		mem: mem, fd: fd,
@@ -119,8 +118,8 @@ func newMemoryFile(size int) (int, error) {
 }
 
 // FD returns the memory file. It is for a successor: a process that is given
-// this descriptor and those of the sockets (SCM_RIGHTS) maps the file, and the
-// rings by way of the sockets, and carries on with every packet. The file
+// this descriptor and those of the sockets (SCM_RIGHTS) maps the file, and the rings
+// through the sockets, and carries on with every packet. The file
 // belongs to the umem.
 func (a *Umem) FD() int { return a.fd }
 
@@ -153,7 +152,7 @@ func (a *Umem) Data(d Desc) []byte {
 	return a.mem[d.Addr : d.Addr+uint64(d.Len) : end]
 }
 
-// Close unmaps the umem. All of its sockets must be closed before.
+// Close unmaps the umem. All sockets must be closed before.
 func (a *Umem) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -54,7 +54,7 @@ func mmapOffsets(fd int) (unix.XDPMmapOffsets, error) {
 	return off, err
 }
 
-// options returns XDP_OPTIONS: what the socket was really given.
+// options returns XDP_OPTIONS: the features granted to the socket.
 func options(fd int) (uint32, error) {
 	var flags uint32
 	_, err := getsockopt(fd, unix.SOL_XDP, unix.XDP_OPTIONS, unsafe.Pointer(&flags), unsafe.Sizeof(flags))
