@@ -2,6 +2,7 @@ package worker
 
 import (
 	"github.com/valyala/fastrand"
+
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/table"
