@@ -116,8 +116,8 @@ func newRoot() *cobra.Command {
 		Use:   "weir",
 		Short: "A userspace layer-4 load balancer for bare-metal edge nodes",
 		Long: `Weir is a layer-4 load balancer for Kubernetes edge nodes. It serves NodePort and
-LoadBalancer traffic in userspace over AF_XDP, and prefers endpoints on the same
-node, then in the same zone, then anywhere.
+LoadBalancer traffic in userspace over AF_XDP, and chooses endpoints by topology,
+as each Service asks: same node, same zone, anywhere.
 
 Exit status: 0 success, 1 failure, 2 wrong usage.`,
 		SilenceErrors:     true,
