@@ -219,6 +219,8 @@ func (x *crossing) forge(rt *rapid.T) (wire, bool) {
 		return g, false
 	case g.has(flagACK) && int32(g.ack-from.want) > 0 && int32(g.ack-to.next) <= 0:
 		return g, false // the receiver takes it: the ends no longer agree on what has arrived
+	case g.has(flagFIN) && g.ack == other && !to.fin && x.tab.Conn(r).state&finBits != 0:
+		return g, false // it acknowledges his own forged FIN (README.md, forges both sides)
 	case g.flags == flagFIN|flagACK: // one that is near is allowed
 		return g, to.phase == talking
 	case g.has(flagACK) && !g.has(flagRST) && span(g.seq-own)*span(g.ack-other) <= nearby:
