@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Address is one of the host's addresses that a NodePort may be served on.
+// Address is an address of the host that a NodePort may be served on.
 type Address struct {
-	// Interface is the kernel's index, Name its name, Port the lb port number
-	// where Weir is attached to it, else -1.
+	// Interface is the kernel's index, Name the interface's name, Port the port ID if Weir
+	// is attached to it, else -1.
 	Interface, Port int
 	Name            string
 	Prefix          netip.Prefix
@@ -59,7 +59,7 @@ func (w *Watcher) Addresses() []Address { return *w.hosts.Load() }
 // Local says whether addr is an address of this host.
 func (w *Watcher) Local(addr netip.Addr) bool { return w.Load().Local(addr) }
 
-// Origin is why an address is a primary one.
+// Origin is the reason why an address is primary.
 type Origin uint8
 
 // Origins.
@@ -160,8 +160,8 @@ func (s *subscribers) notify() {
 	}
 }
 
-// OnChange returns a channel on which a value arrives after routes or
-// addresses have changed; changes that come before it is taken are one.
+// OnChange returns a channel on which a value arrives after routes or addresses have
+// changed; changes before it is taken are merged.
 func (w *Watcher) OnChange() <-chan struct{} {
 	c := make(chan struct{}, 1)
 	w.subs.mu.Lock()

@@ -27,8 +27,8 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// Adjacency is a next hop behind a port: all that is needed to put a packet on
-// the wire. One cache line. Its words are loaded and stored atomically; only
+// Adjacency is a next hop behind a port: everything needed to put a packet on the wire, in
+// a cache line. The words are loaded and stored atomically; only
 // the watcher writes them, but for the tick of last use, which workers write.
 type Adjacency struct {
 	dst  atomic.Uint64 // MAC in bits 0..47 (first byte lowest), State in 48..55
@@ -37,8 +37,8 @@ type Adjacency struct {
 	used atomic.Uint32
 	hop  [2]atomic.Uint64 // As16 of the next hop, little-endian words
 	port atomic.Uint32    // port + 1; 0 = the slot is free
-	// stamp changes whenever what was decided about the slot may be void: with the
-	// routes, and when the slot is given up.
+	// stamp changes whenever decisions about the slot may be void: with the routes, and
+	// when the slot is released.
 	stamp  atomic.Uint32
 	needed atomic.Bool // an endpoint or a gateway is there: see Resolve
 	_      [12]byte
@@ -65,7 +65,7 @@ func (a *Adjacency) MTU() uint32 { return a.mtu.Load() }
 // State of the adjacency.
 func (a *Adjacency) State() State { return State(a.dst.Load() >> 48) }
 
-// Stamp identifies what the slot is for under the current routes. A number that is kept
+// Stamp identifies the slot's next hop under the current routes. A number that is kept
 // with the stamp that was read before [Table.Lookup]'s answer was used is good for as
 // long as the stamp stays the same, if the table was still current after the reading
 // ([Watcher.Load]). It is never 0, and that of slot 0 is never another's.
@@ -75,11 +75,11 @@ func (a *Adjacency) Stamp() uint32 { return a.stamp.Load() }
 func (a *Adjacency) Needed() bool { return a.needed.Load() }
 
 // Is reports whether the adjacency is that of a next hop behind a port. After it has
-// reported true, what was loaded before was the next hop's too.
+// reported true, earlier loads were the next hop's too.
 func (a *Adjacency) Is(port int, nextHop netip.Addr) bool { return a.is(makeHopKey(port, nextHop)) }
 
-// Touch notes that a worker uses the adjacency, whatever its state: what is
-// not touched for Config.IdleAfter is given up. tick is any coarse clock; it
+// Touch notes that a worker uses the adjacency, in any state: an adjacency that is not
+// touched for Config.IdleAfter is released. tick is any coarse clock; it
 // is stored only when it changed.
 func (a *Adjacency) Touch(tick uint32) {
 	if a.used.Load() != tick {
@@ -141,7 +141,7 @@ func (a *Adjacency) is(k hopKey) bool {
 }
 
 // hopIndex finds adjacencies by port and next hop: open addressing with
-// linear probing. One writer; readers see an entry completely or not at all,
+// linear probing. There is a single writer; readers see an entry completely or not at all,
 // since the adjacency is written before its number.
 type hopIndex struct {
 	slots []atomic.Uint32 // number of the adjacency; 0 = empty, tombstone = was used

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Which next hops have an adjacency. Whoever sends packets from made-up addresses of the
-// link makes one next hop per address, of which the kernel hears nothing (an IPv6 /64
-// has enough for ever). So that they take nothing from others:
+// The next hops that have an adjacency. A sender of packets from forged addresses of the
+// link makes a next hop per address, and the kernel sees none of them (an IPv6 /64 has
+// enough forever). So that they take nothing from others:
 //
 //   - next hops that have never answered have a quarter of the numbers, and displace
-//     each other, the oldest first: a host that exists answers before its turn comes;
+//     each other, the oldest first: a host that exists answers in time;
 //   - those that have answered are given up when idle, sooner when numbers are few;
 //   - endpoints and gateways have a sixteenth to themselves, and displace the first.
 //
-// Flows keep the numbers of next hops that have answered, and no others: a number that
-// was a guest's alone is used again at once.
+// Flows keep the numbers of next hops that have answered, and no others: the number of a
+// guest is reused at once.
 const (
 	unprovenShare = 4  // of all numbers, for next hops that have never answered
 	reservedShare = 16 // for endpoints and gateways alone
@@ -31,7 +31,7 @@ const (
 	unprovenBurst     = 256
 )
 
-// takeToken takes one of the requests for clients' next hops that are left.
+// takeToken takes a token for a request of a client's next hop.
 func (x *nextHops) takeToken(now time.Time) bool {
 	x.tokens = min(unprovenBurst, x.tokens+now.Sub(x.filled).Seconds()*unprovenPerSecond)
 	x.filled = now
@@ -42,11 +42,11 @@ func (x *nextHops) takeToken(now time.Time) bool {
 	return true
 }
 
-// probeRetryDelay is how long the kernel is not asked again for a next hop on workers'
-// requests when it has refused to (its neighbor table may be full).
+// probeRetryDelay is the delay of the next probe on workers' requests when the kernel has
+// refused a probe (the neighbor table may be full).
 const probeRetryDelay = 10 * time.Millisecond
 
-// request creates the adjacency for a next hop, or asks again for one that needs it.
+// request creates the adjacency for a next hop, or probes it again if needed.
 func (w *Watcher) request(k request, now time.Time) {
 	if h := w.nextHops.byKey[k.hopKey]; h != nil {
 		w.setNeeded(h, k.needed)
@@ -72,7 +72,7 @@ func (w *Watcher) request(k request, now time.Time) {
 	h.neighbor = neighborKey{iface, k.nextHop()}
 	w.nextHops.byNeighbor[h.neighbor] = append(w.nextHops.byNeighbor[h.neighbor], h)
 	n, known := w.neigh[h.neighbor]
-	// One that an earlier process had the kernel keep was that process's too.
+	// A neighbor that the kernel kept for an earlier process was that process's too.
 	h.created = !known || n.managedByWeir()
 	w.setFromNeighbor(h)
 	w.probe(h, now)
@@ -127,7 +127,7 @@ func (w *Watcher) create(k request, now time.Time) *nextHop {
 	return h
 }
 
-// allocate takes a free one, or the oldest guest's; ok is false when neither is to be had.
+// allocate takes a free number, or the oldest guest's; ok is false if there is neither.
 func (w *Watcher) allocate(needed bool, now time.Time) (uint32, bool) {
 	x := &w.nextHops
 	for len(x.quarantined) > 0 && now.After(x.quarantined[0].until) {
@@ -185,8 +185,8 @@ func (w *Watcher) expireIdle(now time.Time) {
 	x.unproven = slices.DeleteFunc(x.unproven, func(h *nextHop) bool { return !h.unproven() || x.byKey[h.key] != h })
 }
 
-// release frees adjacencies. A new stamp makes flows that hold one look it up again;
-// what they hold of others stays good.
+// release frees adjacencies. A new stamp makes flows with such an adjacency look it up
+// again; their other adjacencies stay valid.
 func (w *Watcher) release(hs []*nextHop) {
 	if len(hs) == 0 {
 		return
@@ -217,7 +217,7 @@ func (w *Watcher) release(hs []*nextHop) {
 	}
 }
 
-// restamp gives an adjacency a stamp of its own.
+// restamp gives an adjacency a new stamp.
 func (w *Watcher) restamp(a *Adjacency) { a.stamp.Store(w.nextStamp()) }
 
 // restampAll gives all adjacencies another stamp.

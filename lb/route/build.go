@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// builder turns what the kernel said into table entries. It does no I/O.
+// builder turns the kernel's state into table entries. It does no I/O.
 type builder struct {
 	k    *kernelState
 	host *HostVeth
@@ -16,8 +16,8 @@ type builder struct {
 	ports map[int][]int
 	// addrs lists the addresses of an interface in the kernel's order.
 	addrs map[int][]*address
-	// shared holds the entries with one path, so that the thousands of
-	// prefixes behind one router share one.
+	// shared holds the entries with a single path, so that the thousands of prefixes behind
+	// a router share an entry.
 	shared map[Path]*entry
 }
 
@@ -84,14 +84,14 @@ func (b *builder) build() (first, main map[netip.Prefix]*entry) {
 	return first, main
 }
 
-// separateLocal says whether the local table is one of its own. For IPv4 without
-// custom rules the kernel keeps local and main in one trie, where the longest
-// prefix wins whichever table it is from.
+// separateLocal reports whether the local table is separate. For IPv4 without custom rules
+// the kernel keeps local and main in the same trie, where the longest prefix wins whichever
+// table it is from.
 func (b *builder) separateLocal(dst netip.Prefix) bool {
 	return dst.Addr().Is6() || b.k.rules.custom4
 }
 
-// compareRoutes orders the routes of one prefix by who wins: the local table
+// compareRoutes orders the routes of a prefix by precedence: the local table
 // over main, then the lower metric, then the router's preference.
 func compareRoutes(a, b kernelRoute) int {
 	return cmp.Or(
@@ -112,8 +112,8 @@ func preferenceRank(p uint8) int {
 	return 1
 }
 
-// entry makes what the prefix of r leads to; nil when none of its next hops
-// lives, so that the next best route is taken.
+// entry makes the entry of r's prefix; nil when no next hop is alive, so that the next best
+// route is taken.
 func (b *builder) entry(r *kernelRoute) *entry {
 	switch r.kind {
 	case unix.RTN_UNICAST:
@@ -154,8 +154,8 @@ func (b *builder) local(r *kernelRoute) *entry {
 	return b.single(p)
 }
 
-// hostPath is the way through the host veth, as far as it is the same for all
-// destinations of a family.
+// hostPath is the path through the host veth, as far as it is the same for all destinations
+// of a family.
 func (b *builder) hostPath(is4 bool) Path {
 	p := Path{
 		Kind: Host, Port: b.host.Port, MTU: uint32(b.host.MTU),
@@ -214,8 +214,8 @@ func liveHops(hops []hop) []hop {
 	return live
 }
 
-// hopPaths gives the ways to one next hop: one per port of the interface, or
-// the host veth. ok is false when it needs a host veth and there is none.
+// hopPaths returns the paths to a next hop: those by the ports of the interface, or the
+// host veth. ok is false when it needs a host veth and there is none.
 func (b *builder) hopPaths(r *kernelRoute, h *hop) (paths []Path, ok bool) {
 	if b.host != nil && h.index == b.host.Index {
 		return nil, true // leads back to Weir

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelState is what one reading of the kernel gave.
+// kernelState is the result of reading the kernel's tables.
 type kernelState struct {
 	links     map[int]*link
 	addresses []address
@@ -24,7 +24,7 @@ type link struct {
 	noARP         bool
 }
 
-// address is one of the host's own.
+// address is an address of the host.
 type address struct {
 	index  int
 	prefix netip.Prefix
@@ -36,7 +36,7 @@ type address struct {
 
 func (a *address) has(flag int) bool { return a.flags&flag != 0 }
 
-// kernelRoute is one route of the main or local table.
+// kernelRoute is a route of the main or local table.
 type kernelRoute struct {
 	table  int
 	kind   uint8 // RTN_*
@@ -52,7 +52,7 @@ type kernelRoute struct {
 	hops       []hop
 }
 
-// hop is one next hop of a route.
+// hop is a next hop of a route.
 type hop struct {
 	index   int
 	gateway netip.Addr // invalid: on the link

@@ -14,7 +14,7 @@ import (
 
 // Protocol is the number (RTPROT_*, NDA_PROTOCOL) by which Weir's own routes
 // and neighbors are known, also to the next start after a crash. The kernel
-// leaves numbers above 4 to user space; this one is nobody's in iproute2's list.
+// leaves numbers above 4 to user space; iproute2's list does not have this number.
 const Protocol = 87
 
 // neighborKey identifies a neighbor of the host.
@@ -23,7 +23,7 @@ type neighborKey struct {
 	addr  netip.Addr
 }
 
-// neighbor is what the kernel knows of one.
+// neighbor is the kernel's entry of a neighbor.
 type neighbor struct {
 	state    uint16 // NUD_*
 	flags    uint8  // NTF_*
@@ -45,8 +45,8 @@ func (n *neighbor) fixed() bool { return n.state&(unix.NUD_PERMANENT|unix.NUD_NO
 // managedByWeir says that Weir had the kernel keep it fresh.
 func (n *neighbor) managedByWeir() bool { return n.managed && n.protocol == Protocol }
 
-// parseNeighbor decodes an ndmsg; ok is false for what is not an IP
-// neighbor (a bridge's forwarding entry, a proxy entry).
+// parseNeighbor decodes an ndmsg; ok is false if it is not an IP neighbor (a bridge's
+// forwarding entry, a proxy entry).
 func parseNeighbor(m []byte) (k neighborKey, n neighbor, ok bool) {
 	if len(m) < unix.SizeofNdMsg || m[0] != unix.AF_INET && m[0] != unix.AF_INET6 {
 		return k, n, false
@@ -100,8 +100,8 @@ func (c *conn) neighbors(on func(index int) bool) (map[neighborKey]neighbor, err
 	return all, nil
 }
 
-// neighbor reads one; ok is false when the kernel has none, or cannot be
-// asked for a single one (before 5.0).
+// neighbor reads a neighbor; ok is false if the kernel has none, or has no request for a
+// single neighbor (before 5.0).
 func (c *conn) neighbor(k neighborKey) (n neighbor, ok bool) {
 	req := c.request(unix.RTM_GETNEIGH, 0)
 	req.AddData(&netlink.Ndmsg{Family: AddressFamily(k.addr), Index: uint32(k.index)})
@@ -114,10 +114,9 @@ func (c *conn) neighbor(k neighborKey) (n neighbor, ok bool) {
 	return n, ok
 }
 
-// probe makes the kernel resolve a neighbor, or confirm one that is stale,
-// as if it had a packet for it. With managed the kernel is told to keep it
-// fresh from then on, and never to collect it; a kernel before 5.16 takes the
-// request and ignores that part.
+// probe makes the kernel resolve a neighbor, or confirm a stale neighbor, as if it had a
+// packet for it. With managed the kernel keeps it fresh from then on, and never to
+// collect it; a kernel before 5.16 takes the request and ignores that part.
 func (c *conn) probe(k neighborKey, managed bool) error {
 	req := c.request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	msg := &netlink.Ndmsg{Family: AddressFamily(k.addr), Index: uint32(k.index), Flags: unix.NTF_USE}
@@ -134,8 +133,7 @@ func (c *conn) probe(k neighborKey, managed bool) error {
 	return err
 }
 
-// release gives a neighbor back to the kernel's own keeping: what it resolved
-// stays as it is, and ages.
+// release ends the management of a neighbor: the resolved address stays, and ages.
 func (c *conn) release(k neighborKey, n neighbor) error {
 	req := c.request(unix.RTM_NEWNEIGH, unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	req.AddData(&netlink.Ndmsg{Family: AddressFamily(k.addr), Index: uint32(k.index), State: unix.NUD_STALE})
@@ -184,7 +182,7 @@ func CleanupStale() error {
 	return errors.Join(errs...)
 }
 
-// ignoreAbsent forgives the absence of what was to be removed.
+// ignoreAbsent forgives the absence of an object to be removed.
 func ignoreAbsent(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN) {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// conn reads the kernel's tables. Used by one goroutine.
+// conn reads the kernel's tables. A single goroutine uses it.
 type conn struct {
 	handle *netlink.Handle
 	// raw serves the messages of which the netlink package does not decode
@@ -31,7 +31,7 @@ func dial(ns netns.NsHandle) (*conn, error) {
 		h.Close()
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	// A dump of one table instead of all, where the kernel can (4.20).
+	// A dump of a single table instead of all, if the kernel can (4.20).
 	_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	timeout := unix.Timeval{Sec: 30}
 	if err := errors.Join(s.SetReceiveTimeout(&timeout), h.SetSocketTimeout(30e9)); err != nil {
@@ -125,7 +125,7 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(ip, ones), true
 }
 
-// routes appends the routes of one table.
+// routes appends the routes of a table.
 func (c *conn) routes(into []kernelRoute, family, table uint8) ([]kernelRoute, error) {
 	req := c.request(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 	req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Table: table}})
@@ -153,8 +153,8 @@ const attrTypeMask = 0x3fff
 
 var errShort = errors.New("netlink message too short")
 
-// parseRoute decodes an rtmsg. ok is false for what is not a route of a table:
-// a cached one, or another family.
+// parseRoute decodes an rtmsg. ok is false if it is not a route of a table: a cached route,
+// or another family.
 func parseRoute(m []byte) (r kernelRoute, ok bool, err error) {
 	if len(m) < unix.SizeofRtMsg {
 		return r, false, errShort
@@ -207,7 +207,7 @@ func parseRoute(m []byte) (r kernelRoute, ok bool, err error) {
 	return r, true, nil
 }
 
-// attribute takes what says where a next hop is.
+// attribute takes the attributes that locate a next hop.
 func (h *hop) attribute(kind uint16, v []byte) {
 	switch kind {
 	case unix.RTA_OIF:
@@ -258,7 +258,7 @@ func metricMTU(b []byte) (mtu uint32, err error) {
 }
 
 // attributes calls f for each attribute in b. (The netlink package's parser
-// runs off the end of one that is not padded.)
+// runs off the end of an attribute that is not padded.)
 func attributes(b []byte, f func(kind uint16, value []byte) error) error {
 	for len(b) >= unix.SizeofRtAttr {
 		n := int(binary.NativeEndian.Uint16(b))
@@ -274,7 +274,7 @@ func attributes(b []byte, f func(kind uint16, value []byte) error) error {
 	return nil
 }
 
-// u32 reads a 32-bit attribute; 0 for one that is too short.
+// u32 reads a 32-bit attribute; 0 if it is too short.
 func u32(b []byte) uint32 {
 	if len(b) < 4 {
 		return 0

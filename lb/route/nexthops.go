@@ -10,8 +10,8 @@ import (
 // nextHops is the writer's side of the adjacencies. Owned by Run's goroutine.
 type nextHops struct {
 	byKey map[hopKey]*nextHop
-	// byNeighbor lists the adjacencies that one neighbor serves: a bond's
-	// has one for every member.
+	// byNeighbor lists the adjacencies of a neighbor: a bond's has an adjacency for every
+	// member.
 	byNeighbor map[neighborKey][]*nextHop
 	free       []uint32
 	// quarantined are numbers given up a moment ago that flows may hold: a worker in the
@@ -47,7 +47,7 @@ type quarantinedNumber struct {
 // than a batch takes.
 const quarantineTime = 5 * time.Second
 
-// nextHop is what the writer knows of an adjacency.
+// nextHop is the writer's state of an adjacency.
 type nextHop struct {
 	key    hopKey
 	number uint32
@@ -80,7 +80,7 @@ func (x *nextHops) init(limit int) {
 	}
 }
 
-// serveRequests serves what workers asked for.
+// serveRequests serves the requests of workers.
 func (w *Watcher) serveRequests() {
 	w.requested.Store(0) // before the rings are read: a later request wakes again
 	now := time.Now()
@@ -111,7 +111,7 @@ func (w *Watcher) adoptManaged() {
 	}
 }
 
-// setPort writes what an adjacency has of its port: source MAC and MTU.
+// setPort writes the port's fields of an adjacency: source MAC and MTU.
 func (w *Watcher) setPort(a *Adjacency, k hopKey) {
 	port := int(k.port) - 1
 	var mac [6]byte
@@ -210,7 +210,7 @@ func (w *Watcher) addHostVethAdjacencies() {
 	}
 }
 
-// setFromNeighbor makes an adjacency what the kernel knows of its neighbor.
+// setFromNeighbor copies the kernel's neighbor to an adjacency.
 func (w *Watcher) setFromNeighbor(h *nextHop) {
 	n, known := w.neigh[h.neighbor]
 	var word uint64
@@ -230,7 +230,7 @@ func (w *Watcher) setFromNeighbor(h *nextHop) {
 	}
 }
 
-// neighborChanged takes over one notification.
+// neighborChanged takes over a notification.
 func (w *Watcher) neighborChanged(c *neighborChange) {
 	if !w.watched(c.key.index) {
 		return
@@ -249,9 +249,9 @@ func (w *Watcher) neighborChanged(c *neighborChange) {
 	for _, h := range w.nextHops.byNeighbor[c.key] {
 		switch {
 		case gone:
-			// Flushed with its link, or by hand: asked for again by the next packet,
-			// or without one, but then not at once, or two who disagree would keep
-			// each other busy.
+			// Flushed with the link, or by hand: the next packet probes it again. Without a
+			// packet the probe waits, or two programs that disagree would keep each other
+			// busy.
 			h.probed, h.failureExpired, h.probeAt = false, false, now.Add(time.Second)
 		case failed:
 			h.failureExpired, h.failedAt = false, now

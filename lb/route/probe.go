@@ -10,7 +10,7 @@ import (
 func (w *Watcher) probe(h *nextHop, now time.Time) {
 	h.probeAt = now.Add(probeInterval)
 	if n, known := w.neigh[h.neighbor]; known && n.fixed() {
-		return // an administrator's: a request would make it an ordinary one
+		return // an administrator's: a request would make it dynamic
 	}
 	managed := w.nextHops.refresh != refreshByProbe
 	if err := w.conn.probe(h.neighbor, managed); err != nil {
@@ -32,8 +32,8 @@ func (w *Watcher) probe(h *nextHop, now time.Time) {
 // failedHold is how long packets to a next hop that has not answered are refused at once.
 const failedHold = time.Second
 
-// detectRefresh finds out whether the kernel took NTF_EXT_MANAGED, by reading
-// back what was asked: one without it ignores the attribute.
+// detectRefresh finds out whether the kernel took NTF_EXT_MANAGED, by reading the neighbor
+// back: an older kernel ignores the attribute.
 func (w *Watcher) detectRefresh(h *nextHop) {
 	w.nextHops.refresh = refreshByProbe
 	if n, ok := w.conn.neighbor(h.neighbor); ok && n.managed {
@@ -41,7 +41,7 @@ func (w *Watcher) detectRefresh(h *nextHop) {
 	}
 }
 
-// maintain asks for what is due and gives up what nobody uses. Every second.
+// maintain probes due next hops and releases unused ones. It runs every second.
 func (w *Watcher) maintain(now time.Time) {
 	for _, h := range w.nextHops.byKey {
 		if h.permanent {
@@ -73,8 +73,8 @@ func (w *Watcher) probeDue(h *nextHop, now time.Time) bool {
 	return !h.probed || w.nextHops.refresh == refreshByProbe
 }
 
-// releaseNeighbor takes back what the kernel was asked for h: a neighbor that it knew
-// before goes back to its own keeping, another goes.
+// releaseNeighbor takes back the request for h: a neighbor that the kernel had before is
+// unmanaged again, any other is deleted.
 func (w *Watcher) releaseNeighbor(h *nextHop) error {
 	n, known := w.neigh[h.neighbor]
 	if h.permanent || !h.probed || !known || n.fixed() || len(w.nextHops.byNeighbor[h.neighbor]) > 1 {

@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// ringSize is how many requests of one worker may wait. A worker that finds
-// its ring full asks again with the next packet.
+// ringSize is the number of requests of a worker that may wait. A worker that finds the
+// ring full asks again with the next packet.
 const ringSize = 256
 
-// ring takes one worker's requests to the watcher: single producer, single
+// ring takes a worker's requests to the watcher: single producer, single
 // consumer.
 type ring struct {
 	head atomic.Uint32 // consumer's
@@ -20,7 +20,7 @@ type ring struct {
 	keys [ringSize]request
 }
 
-// request is what a worker asks for.
+// request is a request of a worker.
 type request struct {
 	hopKey
 	needed bool
@@ -57,9 +57,8 @@ func (r *ring) take() (request, bool) {
 // for the same next hop does no harm.
 //
 // needed is true of next hops that the configuration names: endpoints and gateways.
-// All others are clients' on the link, any number of which can be made up by whoever
-// sends packets: they never displace a needed one, and those that have never answered
-// only each other.
+// All others are clients' on the link, of which an attacker can forge any number: they
+// never displace a needed next hop, and those that have never answered only each other.
 func (w *Watcher) Resolve(worker, port int, nextHop netip.Addr, needed bool) {
 	if !w.rings[worker].put(request{makeHopKey(port, nextHop), needed}) {
 		return

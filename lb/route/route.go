@@ -1,8 +1,8 @@
-// Package route tells workers where a packet goes: it keeps the kernel's
+// Package route gives workers the next hop of a packet: it keeps the kernel's
 // routes, addresses, links and neighbors in a form that a worker can read
 // without a lock, an allocation or a system call.
 //
-// Three things are published, each with one writer, the goroutine in
+// Three structures are published, each with a single writer, the goroutine in
 // [Watcher.Run]:
 //
 //   - [Table], an immutable longest prefix match over the main and local
@@ -21,11 +21,11 @@
 // tables are read again, and after lost ones (ENOBUFS) or an interrupted dump
 // all of them.
 //
-// Not looked at, with a warning where it would matter: routing rules beyond
-// the default ones, other tables (VRFs), routes for a TOS, and source-specific
+// Not supported, with a warning where it would matter: routing rules beyond the default
+// rules, other tables (VRFs), routes for a TOS, and source-specific
 // IPv6 routes. A route through an interface that Weir is not attached to
 // (among them VLAN devices, bridges, tunnels on top of an attached interface),
-// and one with an encapsulation, leads through the host veth: the kernel
+// and a route with an encapsulation, leads through the host veth: the kernel
 // forwards it. A bond's routes lead out of those of its members that Weir is
 // attached to.
 package route
@@ -46,8 +46,8 @@ type Interface struct {
 	Port int
 }
 
-// HostVeth says how workers reach the kernel's own stack: a veth pair of
-// which one end is AF_XDP's.
+// HostVeth describes the path of workers to the kernel's stack: a veth pair with an AF_XDP
+// end.
 type HostVeth struct {
 	// Port is the number under which workers know the host veth.
 	Port int
@@ -73,12 +73,11 @@ type HostVeth struct {
 	Forward4, Forward6 netip.Addr
 }
 
-// Config is what a Watcher needs to know.
+// Config has the parameters of a Watcher.
 type Config struct {
 	// Interfaces that Weir is attached to.
 	Interfaces []Interface
-	// HostVeth is nil when there is none: what would go through it is then
-	// unreachable.
+	// HostVeth is nil if there is none: destinations behind it are then unreachable.
 	HostVeth *HostVeth
 	// MaxAdjacencies is the number of next hops at most, 64 bytes each;
 	// default 4096.
@@ -86,7 +85,7 @@ type Config struct {
 	// Workers is the number of workers that may call Resolve; default 1.
 	Workers int
 	// IdleAfter is how long a next hop stays when no worker uses it; default
-	// 5 minutes, and a tenth of it for one that cannot be resolved.
+	// 5 minutes, and a tenth of it for a next hop that cannot be resolved.
 	IdleAfter time.Duration
 	// ReceiveBuffer is the size of the notification socket's buffer in bytes;
 	// default 8 MiB.

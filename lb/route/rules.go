@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ruleSet is what the routing rules mean for Weir.
+// ruleSet is the meaning of the routing rules for Weir.
 type ruleSet struct {
 	// custom4 says that IPv4 has rules beyond the default ones: the kernel
 	// then keeps the local table apart from main.

@@ -7,8 +7,8 @@ import (
 )
 
 // source chooses the address from which Weir sends to the destinations of r
-// by h: the route's preferred source, or the address of the way out that the
-// kernel would take for a packet of its own.
+// by h: the route's preferred source, or the egress address that the kernel would take for
+// a packet of its own.
 func (b *builder) source(r *kernelRoute, h *hop) netip.Addr {
 	if r.prefsrc.IsValid() {
 		return r.prefsrc
@@ -24,9 +24,9 @@ func (b *builder) source(r *kernelRoute, h *hop) netip.Addr {
 	return b.source6(h.index, r.dst.Addr(), dst)
 }
 
-// source4 follows inet_select_addr: of the interface's primary addresses the
-// one in the destination's network, else the first; an interface without any
-// borrows one of another.
+// source4 follows inet_select_addr: of the interface's primary addresses the address in the
+// destination's network, else the first; an interface without any borrows an address of
+// another.
 func (b *builder) source4(index int, dst netip.Addr) netip.Addr {
 	if a := pick4(b.addrs[index], dst, unix.RT_SCOPE_LINK); a.IsValid() {
 		return a
@@ -67,8 +67,8 @@ func (a *address) network() netip.Prefix {
 func (b *builder) isHostVeth(index int) bool { return b.host != nil && index == b.host.Index }
 
 // source6 is RFC 6724's source selection as far as it matters to a router's
-// own address: usable before tentative, matching scope, not deprecated, on the
-// way out, not temporary (a flow may outlive it), in the next hop's network.
+// own address: usable before tentative, matching scope, not deprecated, on the egress
+// interface, not temporary (a flow may outlive it), in the next hop's network.
 func (b *builder) source6(index int, dst, nextHop netip.Addr) netip.Addr {
 	var best *address
 	bestScore := -1
@@ -84,7 +84,7 @@ func (b *builder) source6(index int, dst, nextHop netip.Addr) netip.Addr {
 	return best.prefix.Addr()
 }
 
-// score6 is higher for the better source; -1 for one that cannot serve.
+// score6 is higher for the better source; -1 for an unusable source.
 func (b *builder) score6(a *address, index int, dst, nextHop netip.Addr) int {
 	ip := a.prefix.Addr()
 	if !ip.Is6() || ip.IsLoopback() || ip.IsMulticast() || a.has(unix.IFA_F_DADFAILED) {
@@ -95,7 +95,7 @@ func (b *builder) score6(a *address, index int, dst, nextHop netip.Addr) int {
 	}
 	onLink := a.index == index
 	if ip.IsLinkLocalUnicast() && (!onLink || !dst.IsLinkLocalUnicast()) {
-		return -1 // means nothing beyond its link
+		return -1 // means nothing beyond the link
 	}
 	if !onLink && b.isHostVeth(a.index) {
 		return -1

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// subscription is the socket on which the kernel tells of changes. One socket
-// for all kinds, so that their order is kept.
+// subscription is the socket of the kernel's notifications. A single socket serves all
+// kinds, so that their order is kept.
 type subscription struct {
 	file *os.File
 	conn syscall.RawConn
@@ -23,7 +23,7 @@ type subscription struct {
 	pending changes // guarded by mu
 }
 
-// changes is what the kernel told since it was last taken.
+// changes are the kernel's notifications since they were last taken.
 type changes struct {
 	// tables: links, addresses, routes or rules are to be read again.
 	tables bool
@@ -44,8 +44,8 @@ const maxPendingNeighbors = 1 << 16
 
 func group(g uint) uint32 { return 1 << (g - 1) }
 
-// subscribe opens the socket in the namespace. buffer is its size in bytes,
-// as far as the kernel allows.
+// subscribe opens the socket in the namespace. buffer is the size in bytes, as far as the
+// kernel allows.
 func subscribe(ns netns.NsHandle, buffer int) (*subscription, error) {
 	var fd int
 	err := inNamespace(ns, func() (err error) {
@@ -145,7 +145,7 @@ func (s *subscription) update(f func(*changes)) {
 	}
 }
 
-// take hands over what is pending.
+// take returns the pending changes.
 func (s *subscription) take() changes {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ const (
 	NoRoute Kind = iota
 	// Attached: straight out of an attached interface.
 	Attached
-	// Host: through the host veth, to this host or by way of its kernel.
+	// Host: through the host veth, to this host or through the kernel.
 	Host
 	// Blackhole: dropped without a word.
 	Blackhole
@@ -25,7 +25,7 @@ const (
 	Prohibit
 	// NotUnicast: a broadcast or multicast destination.
 	NotUnicast
-	// NoHostVeth: the way leads through the kernel, and there is no host veth.
+	// NoHostVeth: the path leads through the kernel, and there is no host veth.
 	NoHostVeth
 )
 
@@ -40,9 +40,9 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Path is one way to a destination.
+// Path is a path to a destination.
 type Path struct {
-	// Kind says whether it is Attached, Host, or why there is no way.
+	// Kind is Attached or Host, or the reason why there is no path.
 	Kind Kind
 	// Local says that the destination is an address of this host.
 	Local bool
@@ -51,27 +51,27 @@ type Path struct {
 	// Interface is the kernel's interface index that the route names. For a
 	// path through the host veth this is where the kernel sends the packet on.
 	Interface int
-	// MTU is the largest IP packet in bytes that the way takes.
+	// MTU is the largest IP packet in bytes that the path takes.
 	MTU uint32
 	// NextHop is whose MAC the frame gets; for a destination on the link the
 	// destination itself.
 	NextHop netip.Addr
-	// Source is the SNAT source for this way out; invalid when the way out has
-	// no usable address of the family.
+	// Source is the SNAT source for this path; invalid if the egress interface has no
+	// usable address of the family.
 	Source netip.Addr
 	// LocalSource is the SNAT source when the endpoint is known to run on this
-	// node: for a path through the host veth one that is not masqueraded,
-	// otherwise the same as Source.
+	// node: for a path through the host veth a source that is not masqueraded, otherwise
+	// the same as Source.
 	LocalSource netip.Addr
 }
 
-// entry is what a prefix leads to. Immutable once in a table.
+// entry has the paths of a prefix. It is immutable once in a table.
 type entry struct {
 	kind Kind
 	// local: an address of this host, also when there is no host veth.
 	local bool
 	paths []Path
-	// cumWeight[i] is the largest hash that takes paths[i]; nil with one path.
+	// cumWeight[i] is the largest hash that takes paths[i]; nil with a single path.
 	cumWeight []uint32
 	// reverse is the reverse path to sources under the prefix, see Reverse.
 	reverse reverse
@@ -98,14 +98,14 @@ func (e *entry) equal(o *entry) bool {
 // Table is an immutable snapshot of the routes. Safe for any number of readers.
 type Table struct {
 	epoch uint32
-	// local is asked before main: the local table where it is one of its own
+	// local has precedence over main: the local table if it is separate
 	// (IPv6, and IPv4 when there are routing rules). Else IPv4's local routes
 	// are in main: the kernel merges the two.
 	local, main *bart.Table[*entry]
 }
 
-// Epoch identifies what the table means. It is never 0, and differs from the one
-// before when any answer of Lookup may be different.
+// Epoch identifies the contents of the table. It is never 0, and differs from the previous
+// epoch if any answer of Lookup may be different.
 func (t *Table) Epoch() uint32 { return t.epoch }
 
 // Size is the number of prefixes.
@@ -121,9 +121,9 @@ func (t *Table) find(addr netip.Addr) *entry {
 	return nil
 }
 
-// Lookup finds the way to addr. Where several next hops share a route, hash
-// chooses among them by their weights: one flow's packets should give the same
-// hash. When there is no way ok is false and Path.Kind says why. It does not
+// Lookup finds the path to addr. Where several next hops share a route, hash chooses among
+// them by their weights: all packets of a flow should give the same hash. If there is no
+// path ok is false and Path.Kind says why. It does not
 // allocate.
 func (t *Table) Lookup(addr netip.Addr, hash uint32) (p Path, ok bool) {
 	e := t.find(addr)

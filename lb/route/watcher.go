@@ -42,7 +42,7 @@ type Watcher struct {
 	readerEnded chan struct{}
 
 	// Owned by the goroutine of Run.
-	stamps      uint32 // the last one given
+	stamps      uint32 // the last stamp given
 	local, main map[netip.Prefix]*entry
 	kernel      *kernelState
 	neigh       map[neighborKey]neighbor
@@ -61,12 +61,12 @@ type reconfiguration struct {
 	done       chan error
 }
 
-// settle is how long the watcher waits after a notification, so that a burst
-// costs one reading.
+// settle is how long the watcher waits after a notification, so that a burst costs a single
+// reading.
 const settle = 5 * time.Millisecond
 
-// New opens the kernel's tables and reads them once, so that Load has an
-// answer when it returns. Close frees what it holds.
+// New opens the kernel's tables and reads them once, so that Load has an answer when it
+// returns. Close frees all resources.
 func New(cfg Config) (*Watcher, error) {
 	cfg.setDefaults()
 	w := &Watcher{
@@ -149,7 +149,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// apply takes over what the kernel told.
+// apply takes over the kernel's changes.
 func (w *Watcher) apply(c changes) {
 	if c.lost {
 		w.stats.lost.Add(1)
@@ -201,7 +201,7 @@ func (w *Watcher) readIfDue(due *time.Timer) {
 	}
 }
 
-// resync reads what is dirty and publishes it. On error nothing has changed
+// resync reads the dirty tables and publishes them. On error nothing has changed
 // and it is dirty still.
 func (w *Watcher) resync() error {
 	w.stats.readings.Add(1)
@@ -224,7 +224,7 @@ func (w *Watcher) resync() error {
 	return nil
 }
 
-// publish makes a table of what the kernel said, if it differs.
+// publish makes a table of the kernel's state, if it differs.
 func (w *Watcher) publish(k *kernelState) {
 	b := newBuilder(k, &w.cfg)
 	first, main := b.build()
@@ -251,8 +251,8 @@ func (w *Watcher) publish(k *kernelState) {
 	}
 }
 
-// publishTable gives t the next epoch and makes it the current one. Stamps follow: a
-// worker that reads one and then finds its table still current has read one of before.
+// publishTable gives t the next epoch and makes it current. Stamps follow: a worker that
+// reads a stamp and then finds its table still current has read an earlier stamp.
 func (w *Watcher) publishTable(t *Table) {
 	t.epoch = w.table.Load().epoch + 1
 	if t.epoch == 0 {
@@ -262,8 +262,8 @@ func (w *Watcher) publishTable(t *Table) {
 	w.restampAll()
 }
 
-// update brings a table from the old to the new entries by what differs, and
-// says whether anything did. Readers of the old table are not disturbed.
+// update brings a table from the old to the new entries by the differences, and reports
+// whether there were any. Readers of the old table are not disturbed.
 func update(t **bart.Table[*entry], old, now map[netip.Prefix]*entry) bool {
 	changed := 0
 	for p, e := range now {
@@ -336,8 +336,8 @@ func (w *Watcher) reconfigure(o reconfiguration) error {
 	return nil
 }
 
-// Close ends Run, takes back what Weir asked the kernel for (neighbors kept
-// fresh) and frees the sockets.
+// Close ends Run, takes back Weir's requests to the kernel (neighbors kept fresh) and frees
+// the sockets.
 func (w *Watcher) Close() error {
 	var err error
 	w.closed.Do(func() {

@@ -38,7 +38,7 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode(%d)", uint8(m))
 }
 
-// VLAN is a network on an interface, as the tag of its packets has it: the tag's
+// VLAN is a network on an interface, by the tag of the packets: the tag's
 // EtherType in bits 16..31 (802.1Q's VLAN 100 and 802.1ad's are two networks), the
 // number in 0..15. 0 is the untagged network, to which priority-tagged frames belong.
 type VLAN uint32
@@ -46,7 +46,7 @@ type VLAN uint32
 // Number is the VLAN's number, 1 to 4094.
 func (v VLAN) Number() uint16 { return uint16(v) }
 
-// Interface says what to attach to, and how.
+// Interface names the interface to attach to, with options.
 type Interface struct {
 	Index int  // in the network namespace of the calling thread
 	Slot  int  // Weir's number of it, below MaxSlots; part of the socket map's key
@@ -56,13 +56,11 @@ type Interface struct {
 	PinDir string
 
 	// All makes every IP packet to the interface's address Weir's, but not ARP
-	// and neighbor discovery: for the host veth, to which the kernel routes
-	// what Weir is to have.
+	// and neighbor discovery: for the host veth, to which the kernel routes Weir's packets.
 	All bool
 
-	// VLANs, where not nil, are the only ones of the interface's VLANs that are
-	// Weir's, each with the destination address of
-	// its packets; MAC is then not looked at.
+	// VLANs, if not nil, are the VLANs of the interface that are Weir's, each with the
+	// destination address of the packets; MAC is then ignored.
 	VLANs map[VLAN]net.HardwareAddr
 
 	// MAC is the destination address of packets to look at; nil is the
@@ -70,7 +68,7 @@ type Interface struct {
 	MAC net.HardwareAddr
 }
 
-// Attachment is the program on one interface.
+// Attachment is the program on an interface.
 type Attachment struct {
 	IfIndex int
 	Slot    int
@@ -114,7 +112,7 @@ func (p *Program) Attach(ifindex, slot int, mode Mode, pinDir string) (*Attachme
 // unless it runs in another mode than asked for. Pins of interfaces that are
 // gone are removed.
 //
-// Two processes must not attach to one interface: the later takes it over. Bind
+// Two processes must not attach to the same interface: the later takes it over. Bind
 // the AF_XDP sockets first, which the kernel refuses to the later one.
 func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 	if err := checkSlot(in.Slot, 0); err != nil {
@@ -152,7 +150,7 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 	return a, nil
 }
 
-// attach adopts the pinned link, or else makes one and pins it.
+// attach adopts the pinned link, or else makes a link and pins it.
 func (p *Program) attach(in Interface, name string) (*Attachment, error) {
 	a := &Attachment{IfIndex: in.Index, Slot: in.Slot, all: in.All, mac: in.MAC, vlans: in.VLANs}
 	pin, pinErr := preparePin(in.PinDir, name)
@@ -219,7 +217,7 @@ func inUse(err error) bool {
 	return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST)
 }
 
-// attachErrorHint says what the kernel's error most likely means and what to do.
+// attachErrorHint explains the most likely meaning of the kernel's error, with a remedy.
 func attachErrorHint(err error) string {
 	switch {
 	case inUse(err):
@@ -254,7 +252,7 @@ func attachedMode(ifindex int) (Mode, error) {
 	return Native, nil
 }
 
-// Detach takes the program off one interface, and removes its pin.
+// Detach takes the program off an interface, and removes the pin.
 func (p *Program) Detach(a *Attachment) error { return p.release(a, true) }
 
 // release lets go of an attachment; remove also ends it.

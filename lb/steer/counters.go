@@ -8,13 +8,13 @@ type Verdict uint8
 // Names and order are those of enum verdict in bpf/maps.h.
 const (
 	Redirected         Verdict = iota // to Weir
-	PassNoSocket                      // Weir's, but its queue has no socket
+	PassNoSocket                      // Weir's, but the queue has no socket
 	PassOtherMAC                      // broadcast, multicast, or another host's
-	PassVLAN                          // of a VLAN that is not attached, or more tags than one
+	PassVLAN                          // of a VLAN that is not attached, or with several tags
 	PassOtherEtherType                // not IP: ARP, LLDP
 	PassMalformed                     // headers cut short or impossible
-	PassFragment                      // later fragment, its first not seen or not Weir's
-	PassExtension                     // IPv6 headers that hide what is behind them, or too many
+	PassFragment                      // later fragment, the first not seen or not Weir's
+	PassExtension                     // IPv6 headers that hide the transport header, or too many
 	PassOtherProtocol                 // neither TCP, UDP nor SCTP, nor ICMP that may be Weir's
 	PassNoMatch                       // not to or about a frontend or SNAT port
 
@@ -37,8 +37,8 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("verdict(%d)", uint8(v))
 }
 
-// Counters is what was counted on one interface since the program was loaded,
-// in packets, and on those that had its slot before it.
+// Counters are the packet counts of an interface since the program was loaded, including
+// earlier interfaces of the same slot.
 type Counters struct {
 	IfIndex int
 	Slot    int
@@ -70,8 +70,8 @@ func (p *Program) Counters() ([]Counters, error) {
 	return list, nil
 }
 
-// TotalCounters is what was counted on all interfaces since the program was loaded, those
-// that it was taken off since too: it never goes down.
+// TotalCounters are the counts of all interfaces since the program was loaded, including
+// detached interfaces: they never go down.
 func (p *Program) TotalCounters() (sum [Verdicts]uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,15 +1,15 @@
-// Package steer loads and attaches the XDP program that decides, packet by
-// packet, what is Weir's and what is the kernel's.
+// Package steer loads and attaches the XDP program that decides for each packet whether it
+// is Weir's or the kernel's.
 //
 // The program (bpf/steer.c) runs on every interface that Weir is attached to.
 // Packets for a frontend, and packets for an address and port from which Weir
 // translates, go to the AF_XDP socket of their queue. Everything else goes to
-// the kernel: ARP and neighbor discovery, SSH, whatever is malformed, and
-// whatever is addressed to another MAC address.
+// the kernel: ARP and neighbor discovery, SSH, malformed packets, and packets to another
+// MAC address.
 //
-// A fragment goes where the first one of its datagram went, which has the
-// ports. One that comes before its first goes to Weir if its destination is an
-// address that only serves frontends (AddVIP), else to the kernel: datagrams
+// A fragment goes the same way as the first fragment of the datagram, which has the ports.
+// A fragment that comes before the first goes to Weir if the destination is an address that
+// only serves frontends (AddVIP), else to the kernel: datagrams
 // to the node itself must never miss a piece.
 //
 // # Staying safe

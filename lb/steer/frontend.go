@@ -16,16 +16,16 @@ import (
 type Frontend struct {
 	AddrPort netip.AddrPort
 	Proto    uint8 // 6 TCP, 17 UDP, 132 SCTP
-	// Flags mean nothing to the program; they are kept for whoever lists the
-	// map, with bpftool for one.
+	// Flags mean nothing to the program; they are kept for tools that list the map, such as
+	// bpftool.
 	Flags uint32
 }
 
 // ErrFull: a map has no room for another entry.
 var ErrFull = errors.New("map is full")
 
-// AddFrontend makes packets to addr go to Weir. Adding one that is there only
-// changes its flags.
+// AddFrontend makes packets to addr go to Weir. Adding an existing frontend only changes
+// the flags.
 func (p *Program) AddFrontend(addr netip.AddrPort, proto uint8, flags uint32) error {
 	key, err := frontendKey(addr, proto)
 	if err != nil {
@@ -41,8 +41,8 @@ func (p *Program) AddFrontend(addr netip.AddrPort, proto uint8, flags uint32) er
 	return nil
 }
 
-// RemoveFrontend gives packets to addr back to the kernel. Removing one that is
-// not there is not an error.
+// RemoveFrontend gives packets to addr back to the kernel. Removing an unknown frontend is
+// not an error.
 func (p *Program) RemoveFrontend(addr netip.AddrPort, proto uint8) error {
 	key, err := frontendKey(addr, proto)
 	if err != nil {
@@ -76,8 +76,8 @@ func (p *Program) Frontends() ([]Frontend, error) {
 }
 
 // SetSNAT makes TCP, UDP and SCTP packets to the ports lo to hi (inclusive) of addr
-// go to Weir: the answers to what it translates to that address, and ICMP
-// errors about it. Setting an address again replaces its range.
+// go to Weir: the answers to translated packets from that address, and ICMP errors about
+// them. Setting an address again replaces its range.
 func (p *Program) SetSNAT(addr netip.Addr, lo, hi uint16) error {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return fmt.Errorf("set SNAT address %q: not an address", addr)
@@ -107,10 +107,9 @@ func (p *Program) RemoveSNAT(addr netip.Addr) error {
 	return nil
 }
 
-// AddVIP makes echo requests to addr go to Weir, and fragments that come before
-// their first: an address that serves frontends and that the node does not
-// hold, so that nobody else answers.
-// Adding one that is there is not an error.
+// AddVIP makes echo requests to addr go to Weir, and fragments that come before their
+// first: an address that serves frontends and that the node does not hold, so that no other
+// host answers. Adding an existing address is not an error.
 func (p *Program) AddVIP(addr netip.Addr) error {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return fmt.Errorf("add load balancer address %q: not an address", addr)
@@ -125,8 +124,8 @@ func (p *Program) AddVIP(addr netip.Addr) error {
 	return nil
 }
 
-// RemoveVIP leaves echo requests to addr to the kernel. Removing one that is
-// not there is not an error.
+// RemoveVIP leaves echo requests to addr to the kernel. Removing an unknown address is not
+// an error.
 func (p *Program) RemoveVIP(addr netip.Addr) error {
 	if !addr.IsValid() {
 		return fmt.Errorf("remove load balancer address %q: not an address", addr)

@@ -20,10 +20,10 @@ type Offload struct {
 	GenericOnly bool
 }
 
-// Offloads lists what must be off on an interface that Weir is attached to. On
+// Offloads lists the offloads that must be off on an interface that Weir is attached to. On
 // a veth the settings of the peer's transmit side count instead: its tag
-// insertion (txvlan), and for generic mode its tso and gso: generic XDP sees
-// what the peer's stack sends before it is segmented, 64 KB at a time. Native
+// insertion (txvlan), and for generic mode its tso and gso: generic XDP sees the packets of
+// the peer's stack before segmentation, 64 KB at a time. Native
 // XDP on a veth switches segmentation offload off at the peer by itself.
 var Offloads = []Offload{
 	{Feature: "rx-lro", Ethtool: "lro", Why: "merges packets of a connection into ones larger than the MTU"},
@@ -38,15 +38,14 @@ type Conflict struct {
 	Fixed bool // the driver does not let it be switched off
 }
 
-// Command is what an operator types to resolve the conflict.
+// Command is the command that resolves the conflict.
 func (c Conflict) Command(iface string) string {
 	return fmt.Sprintf("ethtool -K %s %s off", iface, c.Ethtool)
 }
 
 // OffloadConflicts lists the offloads that are on and must be off before the program
-// is attached to an interface in mode (Auto counts as Native: ask again for
-// Generic when that is what was granted). The interface is one of the calling
-// thread's network namespace.
+// is attached to an interface in mode (Auto counts as Native: ask again for Generic if that
+// was granted). The interface is in the calling thread's network namespace.
 func OffloadConflicts(iface string, mode Mode) ([]Conflict, error) {
 	tool, err := ethtool.NewEthtool()
 	if err != nil {
@@ -66,9 +65,8 @@ func OffloadConflicts(iface string, mode Mode) ([]Conflict, error) {
 	return list, nil
 }
 
-// DisableOffloads switches the offloads of conflicts off, and returns what it switched,
-// for RestoreOffloads. Where one stays on the error says so, and what was switched is
-// put back.
+// DisableOffloads switches the offloads of conflicts off, and returns the old settings, for
+// RestoreOffloads. If an offload stays on, the error says so, and the others are restored.
 func DisableOffloads(iface string, conflicts []Conflict) (restore map[string]bool, err error) {
 	if len(conflicts) == 0 {
 		return nil, nil
@@ -83,7 +81,7 @@ func DisableOffloads(iface string, conflicts []Conflict) (restore map[string]boo
 	for _, c := range conflicts {
 		want[c.Feature], restore[c.Feature] = false, true
 	}
-	// The kernel may refuse a part without an error: what counts is the state.
+	// The kernel may refuse a part without an error: the state counts.
 	changeErr := tool.Change(iface, want)
 	state, err := tool.Features(iface)
 	if err != nil {
@@ -102,7 +100,7 @@ func DisableOffloads(iface string, conflicts []Conflict) (restore map[string]boo
 	return restore, nil
 }
 
-// RestoreOffloads puts back what DisableOffloads has switched.
+// RestoreOffloads reverts DisableOffloads.
 func RestoreOffloads(iface string, restore map[string]bool) error {
 	if len(restore) == 0 {
 		return nil

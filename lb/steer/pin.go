@@ -27,7 +27,7 @@ func openPin(path string) (link.Link, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	for _, ours := range []error{unix.EPERM, unix.EMFILE, unix.ENFILE, unix.ENOMEM} { // they say nothing of what is there
+	for _, ours := range []error{unix.EPERM, unix.EMFILE, unix.ENFILE, unix.ENOMEM} { // they say nothing about the pin
 		if errors.Is(err, ours) {
 			return nil, fmt.Errorf("open pinned link %s: %w%s", path, err, loadErrorHint(err))
 		}
@@ -50,7 +50,7 @@ func errForeignPin(path, kind string) error {
 	return fmt.Errorf("%s is %s, %w: move it out of this directory or remove it", path, kind, errForeign)
 }
 
-// objectKind says what is pinned at path, if no link is.
+// objectKind names the kind of object pinned at path, if it is not a link.
 func objectKind(path string) string {
 	p, err := bpfpin.Load(path, nil)
 	if err != nil {
@@ -123,7 +123,7 @@ func openPinned(path string, in Interface, p *Program) (link.Link, error) {
 			return l, nil
 		}
 		// A link is not updated across program types or when the driver's
-		// settings have changed: make a new one.
+		// settings have changed: make a new link.
 	}
 	err = errors.Join(l.Unpin(), l.Close())
 	if err != nil {
@@ -132,8 +132,8 @@ func openPinned(path string, in Interface, p *Program) (link.Link, error) {
 	return nil, nil
 }
 
-// followRename moves the pin of an interface that has been renamed since to
-// path, its place now.
+// followRename moves the pin of an interface that has been renamed since to path, the pin's
+// new name.
 func followRename(path string, ifindex int) error {
 	switch there, err := openPin(path); {
 	case errors.Is(err, errForeign):
@@ -189,9 +189,8 @@ func removeStale(dir string) error {
 }
 
 // CleanupStale detaches every link that is pinned in dir ("" is DefaultPinDir), of
-// every network namespace, and removes dir: what is left of Weir in the
-// kernel's receive path when it was killed. A directory that does not exist is
-// not an error; something in it that is not Weir's is, and stays.
+// every network namespace, and removes dir: the remains of a killed Weir in the kernel's
+// receive path. A missing directory is not an error; a foreign object in it is, and stays.
 func CleanupStale(dir string) error {
 	if dir == "" {
 		dir = DefaultPinDir
@@ -214,8 +213,8 @@ func CleanupStale(dir string) error {
 	return nil
 }
 
-// walkPins calls f for every XDP link that is pinned in dir, and says what else
-// there is, which is nobody's fault who looks for links.
+// walkPins calls f for every XDP link that is pinned in dir, and returns other objects as
+// others.
 func walkPins(dir string, f func(path string, l link.Link) error) (others, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

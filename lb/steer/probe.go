@@ -123,8 +123,7 @@ func passProgram(flags uint32) (*ebpf.Program, error) {
 	})
 }
 
-// inNewNetns runs f on a thread in a network namespace of its own, which ends
-// with it.
+// inNewNetns runs f on a thread in a new network namespace, which ends with the thread.
 func inNewNetns(f func() error) error {
 	done := make(chan error, 1)
 	go func() {

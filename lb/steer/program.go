@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// MaxSlots is the number of interfaces that one Program can serve.
+	// MaxSlots is the number of interfaces that a Program can serve.
 	MaxSlots = 64
 	// MaxQueues is the number of queues per interface that can have a socket;
 	// packets of further queues go to the kernel.
@@ -35,7 +35,7 @@ type Config struct {
 	MaxSNAT      int // translated addresses; 0 = 1024
 }
 
-// Program is the steering program in the kernel, with its maps.
+// Program is the steering program in the kernel, with all maps.
 type Program struct {
 	objects steerObjects
 	config  Config
@@ -97,8 +97,8 @@ func loadErrorHint(err error) string {
 	return ""
 }
 
-// Frags says whether the program may see packets of several buffers, that is
-// whether interfaces with an MTU above one buffer (about 3500 bytes) can be
+// Frags reports whether the program may see packets of several buffers, that is whether
+// interfaces with an MTU above a buffer (about 3500 bytes) can be
 // attached natively.
 func (p *Program) Frags() bool { return p.frags }
 
@@ -180,7 +180,7 @@ func (p *Program) setVLANs(ifindex int, old, want map[VLAN]net.HardwareAddr) err
 }
 
 // SetVLANs changes the VLANs of an attached interface that are Weir's, or their
-// addresses; as in Interface.VLANs, nil makes its untagged packets Weir's.
+// addresses; as in Interface.VLANs, nil makes the untagged packets Weir's.
 func (p *Program) SetVLANs(ifindex int, vlans map[VLAN]net.HardwareAddr) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,16 +9,16 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// Queues is what is known of an interface's receive queues.
+// Queues describes the receive queues of an interface.
 type Queues struct {
-	// Rx is how many the interface uses now. Each needs an AF_XDP socket, or
-	// its packets go to the kernel.
+	// Rx is the number that the interface uses now. Each needs an AF_XDP socket, or the
+	// queue's packets go to the kernel.
 	Rx int
 	// Bound are the queues that AF_XDP sockets hold already, of whatever
 	// process. Empty where the kernel does not say (before 6.15).
 	Bound []int
-	// Source is where Rx comes from: "netdev", "ethtool" or "rtnetlink". The
-	// last one is the number allocated, which may be more than are in use.
+	// Source is where Rx comes from: "netdev", "ethtool" or "rtnetlink". The last is the
+	// number allocated, which may be more than are in use.
 	Source string
 }
 

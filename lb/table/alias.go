@@ -2,12 +2,12 @@ package table
 
 import "math/bits"
 
-// aliasCell is one column of an alias table (Walker 1977, Vose 1991): with
+// aliasCell is a column of an alias table (Walker 1977, Vose 1991): with
 // probability keep/2^32 the column's own endpoint, else the alias.
 type aliasCell struct{ keep, alias uint32 }
 
-// pickAlias takes the column from the hash's upper part and the coin from what
-// the multiplication leaves over.
+// pickAlias takes the column from the hash's upper part and the coin from the rest of the
+// multiplication.
 func pickAlias(cells []aliasCell, hash uint64) uint32 {
 	column, rest := bits.Mul64(hash, uint64(len(cells)))
 	c := &cells[column]
@@ -52,5 +52,5 @@ func makeAlias(endpoints []EndpointEntry) []aliasCell {
 		left[l] -= total - left[s]
 		sort(l)
 	}
-	return cells // what is left over is a full column: its alias is itself
+	return cells // a remaining column is full: the alias is the column itself
 }

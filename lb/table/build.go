@@ -27,8 +27,8 @@ type builtPool struct {
 	entry *PoolEntry
 }
 
-// buildService makes the Service anew from spec, with everything of old (nil: none) that is the same.
-// It decides nothing about who holds a frontend.
+// buildService makes the Service anew from spec, with everything of old (nil: none) that
+// is the same. It decides nothing about the holders of frontends.
 func (t *Table) buildService(spec *Service, old *service) (*service, error) {
 	t.scratch.pools = t.scratch.pools[:0]
 	s := &service{name: spec.Name, created: spec.Created, frontends: make([]*FrontendEntry, 0, len(spec.Frontends))}
@@ -90,8 +90,8 @@ func (t *Table) buildFrontend(spec *Service, i int, s, old *service) (*FrontendE
 	}, nil
 }
 
-// poolOf is the pool of a frontend: one already built in this run, or one of
-// the Service as published, if it is the same, or else a new one.
+// poolOf is the pool of a frontend: a pool built in this run, or a published pool of the
+// Service, if it is the same, or else a new pool.
 func (t *Table) poolOf(spec *Service, f *Frontend, owner uint64, is4 bool, old *service) (*PoolEntry, error) {
 	for _, b := range t.scratch.pools {
 		if b.index == f.Pool && b.owner == owner {
@@ -126,7 +126,8 @@ func (p *PoolEntry) checkFamily(is4 bool, mode conntrack.Mode) error {
 	return nil
 }
 
-// members are the endpoints checked, in order of address and port, each once, with weights from 1.
+// members are the endpoints checked, in order of address and port, each once, with
+// weights from 1.
 func (t *Table) members(in []Endpoint) ([]Endpoint, error) {
 	out := append(t.scratch.members[:0], in...)
 	t.scratch.members = out
@@ -156,7 +157,8 @@ func (t *Table) members(in []Endpoint) ([]Endpoint, error) {
 }
 
 // buildPool is want with the members: an equal pool of the Service, built in
-// this run or published, or a new one that shares the Maglev table of a pool with the same members.
+// this run or published, or a new pool that shares the Maglev table of a pool with the
+// same members.
 func (t *Table) buildPool(want *PoolEntry, members []Endpoint, old *service) (*PoolEntry, error) {
 	var kin *PoolEntry // has the same members and weights
 	look := func(p *PoolEntry) bool {
@@ -212,7 +214,7 @@ func indexByID(endpoints []EndpointEntry) []idIndex {
 	return out
 }
 
-// same says whether the pool is what building want with the members would give.
+// same reports whether the pool equals want with the members.
 func (p *PoolEntry) same(want *PoolEntry, members []Endpoint) bool {
 	if p.owner != want.owner || p.algorithm != want.algorithm || p.onEmpty != want.onEmpty || p.proto != want.proto ||
 		p.affinity != want.affinity || p.slowStart != want.slowStart || p.tier != want.tier {
@@ -238,8 +240,8 @@ func (p *PoolEntry) sameSettings(o *PoolEntry) bool {
 		p.slowStart == o.slowStart && p.tier == o.tier && slices.EqualFunc(p.endpoints, o.endpoints, same)
 }
 
-// sameWeights says whether the pool has these members with these weights:
-// then its Maglev table is theirs too.
+// sameWeights reports whether the pool has these members with these weights: then the
+// Maglev table is the same too.
 func (p *PoolEntry) sameWeights(members []Endpoint) bool {
 	if len(p.endpoints) != len(members) {
 		return false
@@ -282,7 +284,8 @@ func addrBytes(a netip.Addr) (b [16]byte) {
 	return a.As16()
 }
 
-// listEndpointIDs are the numbers of all endpoints that the Service names, each once, ascending.
+// listEndpointIDs are the numbers of all endpoints that the Service names, each once,
+// ascending.
 func (t *Table) listEndpointIDs(spec *Service, s, old *service) ([]uint32, error) {
 	numbers := t.scratch.numbers[:0]
 	for _, b := range t.scratch.pools {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// edit is a Prepare under way.
+// edit is a Prepare in progress.
 type edit struct {
 	t       *Table
 	id      uint64
@@ -66,7 +66,7 @@ func (e *edit) put(f *FrontendEntry) {
 }
 
 // release takes out of the trie, and out of the queues for frontends that
-// others hold, what changed Services claim no more.
+// others hold, the frontends that changed Services claim no more.
 func (e *edit) release() {
 	for name, s := range e.changed {
 		old := e.t.services[name]
@@ -114,15 +114,15 @@ func (e *edit) promote() {
 	}
 	for _, key := range e.touched[:len(e.touched):len(e.touched)] {
 		if s := e.best(e.queue(&key)); s != nil {
-			e.put(s.frontend(&key, 0)) // who is in the queue claims it, see release
+			e.put(s.frontend(&key, 0)) // Services in the queue claim it, see release
 			e.leaveQueue(&key, s.name)
 		}
 	}
 }
 
-// claim puts the Service's frontends into the trie, but for those that another
-// Service has the better claim to. A claim that has become worse, of a Service
-// that was made anew, gives way to one that waits.
+// claim puts the Service's frontends into the trie, but for those with a better claim of
+// another Service. A claim that has become worse, of a recreated Service, gives way to a
+// waiting claim.
 func (e *edit) claim(s *service) {
 	for _, f := range s.frontends {
 		holder := e.find(&f.Key)
@@ -144,8 +144,8 @@ func (e *edit) claim(s *service) {
 	}
 }
 
-// yield lets another Service have the frontend. Flows that exist go on: they
-// belong to their Service, which still lists its endpoints.
+// yield lets another Service have the frontend. Existing flows go on: they belong to their
+// Service, which still lists the endpoints.
 func (e *edit) yield(from, to *FrontendEntry, winner string) {
 	e.put(to)
 	e.leaveQueue(&to.Key, winner)
@@ -153,13 +153,13 @@ func (e *edit) yield(from, to *FrontendEntry, winner string) {
 	e.conflict(from, from.ServiceName, winner)
 }
 
-// conflict notes who does not get a frontend.
+// conflict notes the Service that does not get a frontend.
 func (e *edit) conflict(f *FrontendEntry, loser, holder string) {
 	err := &ConflictError{f.AddrPort, f.Proto, loser, holder}
 	e.errors = append(e.errors, &ServiceError{Service: loser, Err: err})
 }
 
-// queue is who waits for the frontend, as far as the edit has come.
+// queue has the Services that wait for the frontend, as far as the edit has come.
 func (e *edit) queue(k *Key) []string {
 	if q, ok := e.waiting[*k]; ok {
 		return q

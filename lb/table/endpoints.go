@@ -9,12 +9,12 @@ import (
 const ticksPerSecond = 16
 
 // quarantineTicks is how long, in ticks, an endpoint must have been gone before its number
-// is given to another one. A worker that still works on a batch begun
+// is given to another. A worker that still works on a batch begun
 // with an older snapshot may name the number in a flow that it is about to create;
 // a minute is a thousand times the longest batch.
 const quarantineTicks = 60 * ticksPerSecond
 
-// reclaimBudget is how many gone numbers one publication looks at.
+// reclaimBudget is the number of removed endpoints that a publication examines.
 const reclaimBudget = 64
 
 // Endpoint numbers are kept in chunks that come into being when used, so that
@@ -24,15 +24,15 @@ const (
 	chunkSize = 1 << chunkBits
 )
 
-// The state of a number is one word: 0 unknown, statePresent, or stateRemoved|tick.
+// The state of a number is a word: 0 unknown, statePresent, or stateRemoved|tick.
 const (
 	statePresent = 1 << 63
 	stateRemoved = 1 << 62
 )
 
-// endpointKey is an endpoint as one Service port lists it. The same address and port has
-// a number per Service port, so that leaving one Service port ends the flows of that
-// one alone, as in kube-proxy, which compares a flow's endpoint with those of its
+// endpointKey is an endpoint as a Service port lists it. The same address and port has
+// a number per Service port, so that leaving a Service port ends the flows of that port
+// alone, as in kube-proxy, which compares a flow's endpoint with those of its
 // Service port. IPVS counts connections per virtual service in the same way.
 type endpointKey struct {
 	owner uint64 // the Service port, see servicePort; 0: of none, as after a restart
@@ -48,7 +48,7 @@ func makeEndpointKey(owner uint64, ap netip.AddrPort, proto uint8) endpointKey {
 }
 
 // servicePort identifies a Service port by the Service's name, the port and the
-// protocol: a Service that is deleted and made again has its flows again.
+// protocol: a Service that is deleted and made again has the same flows.
 func servicePort(service string, port uint16, proto uint8) uint64 {
 	return hashText(service) ^ uint64(port) ^ uint64(proto)<<16
 }
@@ -61,15 +61,15 @@ func (k *endpointKey) addrPort() netip.AddrPort {
 	return netip.AddrPortFrom(a, k.port)
 }
 
-// endpointRecord is what a number stands for.
+// endpointRecord is the endpoint of a number.
 type endpointRecord struct {
 	key     endpointKey
-	refs    uint32 // publications of its Service that list it: 2 while one replaces the other
+	refs    uint32 // publications of the Service that list it: 2 during a replacement
 	queued  bool   // is in endpoints.removed
-	pending bool   // the change that is being prepared names it, though its Service does not list it yet
+	pending bool   // the change in preparation names it, though the Service does not list it yet
 }
 
-// endpointIDs gives endpoints their numbers, one for each Service port that lists the
+// endpointIDs assigns the IDs of endpoints, one for each Service port that lists the
 // endpoint. A number stays the endpoint's own as long as the Service port lists it or a
 // flow names it. All but the states is guarded by Table.mu.
 type endpointIDs struct {
@@ -117,7 +117,7 @@ func (e *endpointIDs) setState(n uint32, v uint64) {
 	}
 }
 
-// assign is the endpoint's number, a new one if it has none. It stays the
+// assign is the endpoint's number, a new number if it has none. It stays the
 // endpoint's own until settle.
 func (e *endpointIDs) assign(k endpointKey) (uint32, error) {
 	n, ok := e.byKey[k]
@@ -156,7 +156,8 @@ func (e *endpointIDs) allocate() (uint32, bool) {
 	return n, true
 }
 
-// endChange ends a change, published or not: numbers that it made and that nobody came to see are free again.
+// endChange ends a change, published or not: numbers that it made and that nobody came to
+// see are free again.
 func (e *endpointIDs) endChange() {
 	for _, n := range e.pending {
 		id := &e.records[n]
@@ -176,7 +177,7 @@ func (e *endpointIDs) freeID(n uint32) {
 	e.free = append(e.free, n)
 }
 
-// addRef counts one more Service that lists the numbers.
+// addRef counts another Service that lists the numbers.
 func (e *endpointIDs) addRef(numbers []uint32) {
 	for _, n := range numbers {
 		id := &e.records[n]
@@ -260,9 +261,9 @@ func (t *Table) Endpoint(n uint32) (ap netip.AddrPort, proto uint8, ok bool) {
 	return k.addrPort(), k.proto, true
 }
 
-// EndpointRemoved reports whether the number's Service port has the endpoint no more, neither in
-// a pool nor listed, and since which tick. It is false for a number that belongs to
-// none. Any goroutine may call it; it costs two loads.
+// EndpointRemoved reports whether the number's Service port has the endpoint no more,
+// neither in a pool nor listed, and since which tick. It is false for a number that
+// belongs to none. Any goroutine may call it; it costs two loads.
 func (t *Table) EndpointRemoved(n uint32) (since uint32, gone bool) {
 	s := t.endpoints.state(n)
 	if s == nil {
@@ -272,8 +273,8 @@ func (t *Table) EndpointRemoved(n uint32) (since uint32, gone bool) {
 	return uint32(v), v&stateRemoved != 0
 }
 
-// AnyEndpointRemoved reports whether EndpointRemoved could be true of any number: workers ask once per
-// batch, and per packet only then.
+// AnyEndpointRemoved reports whether EndpointRemoved could be true of any number: workers
+// ask once per batch, and per packet only then.
 func (t *Table) AnyEndpointRemoved() bool { return t.endpoints.numRemoved.Load() != 0 }
 
 // PresentEndpoints returns the number of endpoints that Services list. An endpoint

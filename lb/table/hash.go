@@ -7,9 +7,9 @@ import (
 )
 
 // Key is a frontend's address, port and protocol as the bytes of a packet, in
-// little-endian loads: what a worker has in its hands after parsing.
+// little-endian loads: the form that a worker has after parsing.
 type Key struct {
-	W0, W1 uint64 // destination address; IPv4: its four bytes, W1 = 0
+	W0, W1 uint64 // destination address; IPv4: the four bytes, W1 = 0
 	W2     uint64 // destination port (raw) | protocol<<16 | family<<24; family is 4 or 6
 }
 
@@ -29,7 +29,7 @@ func DestinationKey(w *[5]uint64) Key {
 	return Key{W0: w[2], W1: w[3], W2: w2}
 }
 
-// rawPort is what a little-endian load of the port's two packet bytes gives.
+// rawPort is the little-endian load of the port's two packet bytes.
 func rawPort(p uint16) uint16 { return bits.ReverseBytes16(p) }
 
 // addrWords are the little-endian loads of an address's packet bytes.
@@ -43,8 +43,8 @@ func addrWords(a netip.Addr) (w0, w1 uint64, family uint8) {
 }
 
 // The seeds are the first 512 bits of pi's fraction: fixed, since every node must choose
-// alike. They are not secret: who picks his source port picks his endpoint, as with any
-// consistent hash.
+// alike. They are not secret: a client that picks the source port picks the endpoint, as
+// with any consistent hash.
 const (
 	seed0 = 0x243f6a8885a308d3
 	seed1 = 0x13198a2e03707344
@@ -56,18 +56,18 @@ const (
 	seed7 = 0x3f84d5b5b5470917
 )
 
-// mix is one round: a 64x64->128 bit multiplication folded onto itself.
+// mix is a round: a 64x64->128 bit multiplication folded onto itself.
 func mix(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
 
 // Hash is the hash of a tuple for [PoolEntry.Pick], the same on every node
-// and in every version of Weir that shares a Maglev table with this one. w is
+// and in every version of Weir with the same Maglev tables. w is
 // the tuple as conntrack.Key has it: source and destination address, ports,
 // protocol and family in little-endian loads of the packet's bytes.
 //
-// The last round is there for tuples that differ in the ports only: after one
+// The last round is there for tuples that differ in the ports only: after a single
 // multiplication consecutive ports would make an arithmetic progression.
 func Hash(w *[5]uint64) uint64 {
 	a := mix(w[0]^seed0, w[1]^seed1)

@@ -10,17 +10,17 @@ import (
 // Network Load Balancer", NSDI 2016, section 3.4. Every endpoint has a
 // permutation of the slots, (offset + j*skip) mod size for j = 0, 1, ...;
 // endpoints take turns, each takes its first slot that is still free, until
-// none is. Weights change how often an endpoint has its turn.
+// none is. Weights change the frequency of an endpoint's turns.
 
 // ladder are the table sizes, primes about a factor of four apart. The size
 // depends on the number of endpoints alone, so that nodes with the same
 // endpoints agree; the steps are few because a change of size moves nearly every flow.
-// There is one step more near the top: to fill a table costs some 15 ns per slot,
+// There is a further step near the top: to fill a table costs some 15 ns per slot,
 // and a Service of 5,000 endpoints must not pay for a million of them at every change.
 var ladder = [...]int{1021, 4093, 16381, 65521, 262139, 524287, 1048573}
 
-// slotsPerEndpoint is the least number of slots that an endpoint has, below the top of the ladder:
-// with 64 the shares of equal endpoints differ by at most 1/64.
+// slotsPerEndpoint is the least number of slots that an endpoint has, below the top of
+// the ladder: with 64 the shares of equal endpoints differ by at most 1/64.
 const slotsPerEndpoint = 64
 
 // tableSize is the number of slots for n endpoints.
@@ -48,16 +48,16 @@ func slotShift(n int) uint8 {
 const slotPadding = 3
 
 const (
-	// batchPart is the part of the free slots that one batch may take: 1/16.
+	// batchPart is the part of the free slots that a batch may take: 1/16.
 	batchPart = 16
 	// smallBatch is too small to gain from seeking ahead.
 	smallBatch = 64
-	// farPart is the part of all slots that are free when the way to
-	// the next one is long: 1/32.
+	// farPart is the part of all slots that are free when the distance to the next free
+	// slot is large: 1/32.
 	farPart = 32
 )
 
-// permutation is where an endpoint stands in its permutation of the slots.
+// permutation is the position of an endpoint in its permutation of the slots.
 type permutation struct {
 	at   uint32 // the next slot that it would take
 	skip uint32 // from 1 to size-1
@@ -78,13 +78,13 @@ func step(at, skip, size uint32) uint32 {
 	return uint32(d + d>>31&int32(size))
 }
 
-// population is the filling of one table; its memory is used again for the next.
+// population is the filling of a table; the memory is reused for the next.
 //
-// The paper's loop, one endpoint at a time walking to its next free slot, spends
+// The paper's loop, in which an endpoint at a time walks to the next free slot, spends
 // its time on mispredicted branches, and half of its steps on the last
 // thousandth of the slots. So turns are taken in batches, with the same result:
 //
-//   - seek moves all of a batch to their next free slots, as if alone, without a branch on what it finds;
+//   - seek moves all of a batch to their next free slots, as if alone, without a branch on the slot's state;
 //   - commit takes the slots in the order of turns, and lets an endpoint walk on whose
 //     slot one before it in the batch has taken. Batches are small
 //     enough, against the slots still free, for this to be rare;
@@ -101,8 +101,8 @@ type population struct {
 	equal   bool     // all weights are the same
 	price   uint64   // of a slot
 	weights []uint64 // that an endpoint gets in every round
-	credits []uint64 // what each has; in the present round, from next on, with its weight
-	next    int      // whose turn it is
+	credits []uint64 // credit of each; in the present round, from next on, including the weight
+	next    int      // the endpoint whose turn it is
 
 	turns, rest []uint32 // a batch, and those of it that still seek
 }
@@ -135,9 +135,9 @@ func zeroed[T any](s []T, n int) []T {
 // many slots as there are endpoints.
 const burst = 4
 
-// weigh prepares the order of turns. In each round every endpoint adds its
-// weight to its credit, and takes a slot for each price that it can pay. The
-// price is the heaviest weight, so that nobody has two in a row, but at most
+// weigh prepares the order of turns. In each round every endpoint adds the weight to the
+// credit, and takes a slot for each price that it can pay. The price is the heaviest
+// weight, so that no endpoint has two in a row, but at most
 // burst times the mean. Equal weights are the paper's rounds.
 func (p *population) weigh(endpoints []EndpointEntry) {
 	n := uint64(len(endpoints))
@@ -162,7 +162,7 @@ func (p *population) batch(limit int) []uint32 {
 			turns = append(turns, uint32(p.next))
 			p.credits[p.next] -= p.price
 			if !p.equal {
-				continue // it may have a second one
+				continue // it may have a second turn
 			}
 		}
 		p.credits[p.next] += p.weights[p.next]
@@ -198,8 +198,8 @@ func (p *population) populate() {
 	}
 }
 
-// bitmap has one bit per slot, of the largest table. Its size is a power of
-// two for the sake of indices without a check.
+// bitmap has a bit per slot, of the largest table. The size is a power of two for indices
+// without a bounds check.
 type bitmap [1 << 14]uint64
 
 // bit is 1 if the slot is taken.
@@ -223,7 +223,7 @@ func (p *population) seek(turns []uint32) {
 	}
 }
 
-// commit lets each take its first free slot, in the order of turns.
+// commit lets each take the first free slot, in the order of turns.
 func (p *population) commit(turns []uint32) {
 	perms, size, taken, slots, shift := p.perms, p.size, &p.taken, p.slots, p.shift
 	for _, i := range turns {
@@ -238,9 +238,9 @@ func (p *population) commit(turns []uint32) {
 	}
 }
 
-// seekFar moves one permutation to at most three steps before its next free
-// slot. A step waits for the one before it, so for a long way four walks with
-// four times the skip go side by side.
+// seekFar moves a permutation to at most three steps before the next free slot. A step
+// waits for the previous step, so over a long distance four walks with four times the skip
+// go side by side.
 func (p *population) seekFar(perm *permutation) {
 	size, taken := p.size, &p.taken
 	at0, skip := perm.at, perm.skip
@@ -269,7 +269,7 @@ func setSlot(slots []byte, slot uint32, shift uint8, i uint32) {
 }
 
 // fewFree is the number of free slots from which looking at all of them is
-// cheaper than walking to the next one: about the square root of the size.
+// cheaper than walking to the next: about the square root of the size.
 func (p *population) fewFree() int {
 	return 1 << (bits.Len32(p.size) / 2)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// Removal is what becomes of TCP and SCTP flows whose endpoint is gone from their
-// Service port. UDP flows choose anew.
+// Removal is the action for TCP and SCTP flows whose endpoint has left their Service
+// port. UDP flows choose anew.
 type Removal uint8
 
 // Answers to the packets of such a flow.
@@ -29,13 +29,13 @@ type QUICConnectionID struct {
 	Marked         bool // the first byte's upper bits 0b111: this ID names none
 }
 
-// MSSClampAuto has the largest TCP segment follow from the way out.
+// MSSClampAuto derives the largest TCP segment from the path.
 const MSSClampAuto = 0xffff
 
-// Policy is what a Service asks of the packet path beyond the choice of
-// endpoints. It is immutable once given to a Table; nil asks for nothing.
+// Policy has the options of a Service for the packet path beyond the choice of endpoints.
+// It is immutable once given to a Table; nil is none.
 type Policy struct {
-	// SourceRanges are who may begin flows with the frontends of kind
+	// SourceRanges are the clients that may begin flows with the frontends of kind
 	// LoadBalancer, per address family; a family without any is open.
 	SourceRanges            []netip.Prefix
 	OnRemoval               Removal
@@ -110,9 +110,9 @@ func (p *Policy) Restricts(kind Kind, family uint8) bool {
 // second is a second in the time of Policy.next: ticks with 32 more bits.
 const second = ticksPerSecond << 32
 
-// TakeConnection says whether NewConnectionsPerSecond lets another connection
-// begin at tick. As many as may begin in a second may begin at once. (This is
-// the generic cell rate algorithm, ITU-T I.371: one word for all workers.)
+// TakeConnection reports whether NewConnectionsPerSecond lets another connection begin at
+// tick. As many as may begin in a second may begin at once. (This is
+// the generic cell rate algorithm, ITU-T I.371: a word for all workers.)
 func (p *Policy) TakeConnection(tick uint32) bool {
 	if p.NewConnectionsPerSecond == 0 {
 		return true
@@ -121,7 +121,7 @@ func (p *Policy) TakeConnection(tick uint32) bool {
 	for {
 		due := p.next.Load()
 		from := due
-		// What seems to be due in minutes is of years ago, half the clock's round.
+		// A time that seems due in minutes is years old, by half the clock's range.
 		if ahead := int64(due - now); ahead <= 0 || ahead > 60*second {
 			from = now
 		}
@@ -135,8 +135,8 @@ func (p *Policy) TakeConnection(tick uint32) bool {
 	}
 }
 
-// Removal is what becomes of TCP flows of the Service with a number when their
-// endpoint is gone. Any goroutine may call it.
+// Removal is the action for TCP flows of a Service whose endpoint has been removed. Any
+// goroutine may call it.
 func (t *Table) Removal(service uint32) Removal {
 	list := t.removals.Load()
 	if list == nil || uint64(service) >= uint64(len(*list)) {
@@ -148,8 +148,8 @@ func (t *Table) Removal(service uint32) Removal {
 // AnyRemoval reports whether Removal could be anything but Keep.
 func (t *Table) AnyRemoval() bool { return t.removals.Load() != nil }
 
-// setRemovals follows what changed Services want; it copies the list only for one
-// that wants something else than before.
+// setRemovals follows the policies of changed Services; it copies the list only for a
+// changed policy.
 func (t *Table) setRemovals(changed map[string]*service) {
 	var list []Removal
 	for _, s := range changed {

@@ -10,7 +10,7 @@ import (
 
 // EndpointEntry is an endpoint as workers see it, immutable.
 type EndpointEntry struct {
-	ID     uint32 // from 1; the EndpointID of its connections
+	ID     uint32 // from 1; the EndpointID of the endpoint's connections
 	Port   uint16 // raw: little-endian load of the network-order bytes
 	Family uint8  // 4 or 6
 	Local  bool   // runs on this node
@@ -19,7 +19,7 @@ type EndpointEntry struct {
 	// AddrPort and Weight say the same to the control plane.
 	AddrPort netip.AddrPort
 	Weight   uint32 // as given, 0 shown as 1
-	// since is the tick at which it came to its Service, or any that is long ago.
+	// since is the tick at which it came to the Service, or any tick long ago.
 	since uint32
 }
 
@@ -36,7 +36,7 @@ type PoolEntry struct {
 	algorithm Algorithm
 	onEmpty   OnEmpty
 	proto     uint8
-	owner     uint64 // the Service port that its endpoints' numbers are of
+	owner     uint64 // the Service port of the endpoints' numbers
 	affinity  int32
 	endpoints []EndpointEntry // in order of address, port
 	alias     []aliasCell     // Random or LeastConn with unequal weights
@@ -51,8 +51,8 @@ type PoolEntry struct {
 type idIndex struct{ id, index uint32 }
 
 // Pick is the endpoint for a hash, nil when the pool is empty. In a Maglev
-// pool the hash is that of [Hash], or [HashClient] for affinity; in a Random
-// one it is any random number.
+// pool the hash is that of [Hash], or [HashClient] for affinity; in a Random pool it is any
+// random number.
 func (p *PoolEntry) Pick(hash uint64) *EndpointEntry {
 	if p.size != 0 {
 		slot, _ := bits.Mul64(hash, p.size) // hash/2^64 * size, without a division
@@ -76,12 +76,12 @@ func (p *PoolEntry) pickWithoutTable(hash uint64) *EndpointEntry {
 
 // Select is the endpoint for a new flow with tuple w (as for [Hash]) at tick, nil
 // when the pool is empty: by the client's address if the pool has session affinity,
-// else by the pool's algorithm. rng is the worker's own. A LeastConn pool, whose
-// loads the table does not know, is drawn from as if it were Random.
+// else by the pool's algorithm. rng is the worker's own. A LeastConn pool, whose loads the
+// table does not know, is treated as Random.
 //
 // The choice by the client's address needs no memory, survives a restart, and all
-// nodes agree on it. A change of the pool moves about the changed endpoints' share
-// of clients: who has a memory of what a client had asks that first.
+// nodes agree on it. A change of the pool moves about the changed endpoints' share of
+// clients: a caller with a memory of clients' endpoints looks there first.
 func (p *PoolEntry) Select(w *[5]uint64, rng *fastrand.RNG, tick uint32) *EndpointEntry {
 	var hash uint64
 	switch {

@@ -17,11 +17,11 @@ import (
 //	t.Publish(change)
 //	steering.Add(change.Added)
 type Change struct {
-	// Added are frontends that the new snapshot has and the last one has
-	// not; Removed the other way round; Changed those whose
-	// pool, kind, scope or Service is another one (here as in the new snapshot).
+	// Added are frontends that the new snapshot has and the last has not; Removed the
+	// reverse; Changed those whose pool, kind, scope or Service differs (here as in the new
+	// snapshot).
 	Added, Removed, Changed []*FrontendEntry
-	// Errors are what could not be applied; all else is in the Change.
+	// Errors are about the parts that could not be applied; all else is in the Change.
 	// Frontends held by another Service are here too (errors.Is ErrFrontendTaken).
 	Errors []*ServiceError
 
@@ -29,14 +29,14 @@ type Change struct {
 	edit     uint64
 	next     *Snapshot           // nil: nothing to publish
 	services map[string]*service // by name; nil: deleted
-	waiting  map[Key][]string    // what becomes of Table.waiting
+	waiting  map[Key][]string    // the new Table.waiting
 }
 
 // Empty is true when publication would change nothing.
 func (c *Change) Empty() bool { return c.next == nil }
 
 // Number is the snapshot number that the Change will have been published
-// with, or the present one if it is empty.
+// with, or the present number if it is empty.
 func (c *Change) Number() uint64 {
 	if c.next == nil {
 		return c.base.number
@@ -44,8 +44,8 @@ func (c *Change) Number() uint64 {
 	return c.next.number
 }
 
-// ErrStale is Publish's answer to a Change that is not the one prepared last,
-// or is published already.
+// ErrStale is Publish's error for a Change that is not the last prepared, or is published
+// already.
 var ErrStale = errors.New("change is not the one prepared last")
 
 // Apply is Prepare and Publish at once.
@@ -58,13 +58,13 @@ func (t *Table) Apply(put []Service, del []string) (Change, error) {
 }
 
 // Prepare makes the snapshot that follows the present one: put are Services
-// that are new or changed, each whole; del are names of Services that are no
-// more. Names in del that are not known are no error. Its cost is in proportion to put and del.
+// that are new or changed, each whole; del are names of deleted Services. Unknown names in
+// del are no error. The cost is in proportion to put and del.
 //
 // A Service that cannot be served as given stays as it was, and Change.Errors
-// says why. A frontend that two Services claim goes to the older one (see
-// Service.Created), also where the other has it already; the other gets it when
-// it is let go. The error of Prepare is a mistake of the caller, a Service
+// says why. A frontend that two Services claim goes to the older Service (see
+// Service.Created), even if the other has it already; the other gets it when it is
+// released. The error of Prepare is a mistake of the caller, a Service
 // without a name or named twice; the Change is then empty.
 //
 // Nothing is visible before Publish. A Change that is not published may be dropped.
@@ -134,7 +134,7 @@ func (t *Table) Publish(c Change) error {
 	return nil
 }
 
-// Conflicts are the frontends that Services claim while another one holds them.
+// Conflicts are the frontends that Services claim while another Service holds them.
 func (t *Table) Conflicts() []ConflictError {
 	t.mu.Lock()
 	defer t.mu.Unlock()

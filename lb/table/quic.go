@@ -13,15 +13,15 @@ import (
 // (draft-ietf-quic-load-balancers section 3.1).
 const unroutable = 7
 
-// FollowsConnectionIDs reports whether new flows of the frontend go by what server
+// FollowsConnectionIDs reports whether new flows of the frontend go to the server that
 // their QUIC connection ID names.
 func (f *FrontendEntry) FollowsConnectionIDs() bool {
 	return f.Policy != nil && f.Policy.QUICConnectionID.Length != 0 && f.Proto == conntrack.ProtoUDP
 }
 
-// CIDKey is what the server that a connection ID names is remembered by: the
-// bytes that name it, and the frontend's Service port and address family. ok is false
-// if the ID is too short, or names none. Precondition: FollowsConnectionIDs.
+// CIDKey is the key of the server that a connection ID names: the bytes that name it, and
+// the frontend's Service port and address family. ok is false if the ID is too short, or
+// names no server. Precondition: FollowsConnectionIDs.
 func (f *FrontendEntry) CIDKey(id []byte) (key [3]uint64, ok bool) {
 	c := f.Policy.QUICConnectionID
 	from, to := int(c.Offset), int(c.Offset)+int(c.Length)
@@ -32,7 +32,7 @@ func (f *FrontendEntry) CIDKey(id []byte) (key [3]uint64, ok bool) {
 	copy(b[:20], id[from:to])
 	b[20], b[21] = c.Length, byte(f.Key.W2>>24)
 	if c.Marked {
-		// Which of its configurations the server used: each has IDs of its own.
+		// The server's configuration of the ID: each has separate IDs.
 		if b[22] = id[0] >> 5; b[22] == unroutable {
 			return key, false
 		}
@@ -41,8 +41,8 @@ func (f *FrontendEntry) CIDKey(id []byte) (key [3]uint64, ok bool) {
 	return [3]uint64{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:]), mix(f.servicePort^seed6, last^seed7)}, true
 }
 
-// QUICEndpoint is the endpoint with a number if the frontend's Service has one, be it in
-// its pool or one that gets no new clients any more. Only Services that follow
+// QUICEndpoint is the endpoint with a number if the frontend's Service has one, in the pool
+// or without new clients. Only Services that follow
 // connection IDs know theirs.
 func (f *FrontendEntry) QUICEndpoint(number uint32) *EndpointEntry {
 	if f.quicEndpoints == nil {
@@ -59,8 +59,8 @@ func (f *FrontendEntry) QUICEndpoint(number uint32) *EndpointEntry {
 // quicEndpoints are the UDP endpoints of a Service, immutable.
 type quicEndpoints struct{ byID []EndpointEntry }
 
-// setQUICEndpoints has the frontends know all endpoints of their Service, if it follows
-// connection IDs. Precondition: what the Service lists was checked.
+// setQUICEndpoints gives the frontends all endpoints of their Service, if it follows
+// connection IDs. Precondition: the Service's list was checked.
 func (t *Table) setQUICEndpoints(spec *Service, s, old *service) error {
 	if s.policy == nil || s.policy.QUICConnectionID.Length == 0 {
 		return nil
@@ -76,7 +76,7 @@ func (t *Table) setQUICEndpoints(spec *Service, s, old *service) error {
 	}
 	for i, f := range s.frontends {
 		if f.quicEndpoints != s.quicEndpoints {
-			next := *f // it may be one that is published
+			next := *f // it may be published
 			next.quicEndpoints = s.quicEndpoints
 			s.frontends[i] = &next
 		}
@@ -106,7 +106,7 @@ func (t *Table) listQUICEndpoints(spec *Service, s *service) ([]EndpointEntry, e
 			list = append(list, entry...)
 		}
 	}
-	// Of one that is named twice the first stays.
+	// Of duplicates the first stays.
 	slices.SortStableFunc(list, func(a, b EndpointEntry) int { return cmp.Compare(a.ID, b.ID) })
 	return slices.CompactFunc(list, func(a, b EndpointEntry) bool { return a.ID == b.ID }), nil
 }

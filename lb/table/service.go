@@ -14,9 +14,9 @@ type Kind uint8
 
 // Kinds of frontends.
 const (
-	NodePort     Kind = iota // a node port on one of the node's addresses
+	NodePort     Kind = iota // a node port on an address of the node
 	LoadBalancer             // a load balancer ingress IP
-	ExternalIP               // one of spec.externalIPs
+	ExternalIP               // an address of spec.externalIPs
 	ClusterIP                // a cluster IP
 )
 
@@ -44,7 +44,7 @@ type Algorithm uint8
 const (
 	Maglev    Algorithm = iota // by the tuple's hash; the same on every node
 	Random                     // by the worker's random numbers
-	LeastConn                  // the endpoint with the fewest flows for its weight
+	LeastConn                  // the endpoint with the fewest flows for the weight
 )
 
 // String is the algorithm as status shows it.
@@ -57,25 +57,25 @@ func nameOf[T ~uint8](v T, names ...string) string {
 	return fmt.Sprintf("%d", v)
 }
 
-// Endpoint is one member of a pool.
+// Endpoint is a member of a pool.
 type Endpoint struct {
 	AddrPort netip.AddrPort
-	// Weight is the endpoint's part of new flows, relative to the other
-	// weights of its pool; 0 means 1. An endpoint whose part is less than
-	// one Maglev slot (1/1021 in a small pool) may get none.
+	// Weight is the endpoint's part of new flows, relative to the other weights of the
+	// pool; 0 means 1. An endpoint whose part is less than a Maglev slot (1/1021 in a
+	// small pool) may get none.
 	Weight uint32
 	Local  bool // runs on this node
 }
 
-// Pool is a set of endpoints and the way of choosing from it. All of one
-// pool's endpoints are of its frontends' address family. An endpoint given
+// Pool is a set of endpoints and the method of choosing from it. All endpoints are of the
+// frontends' address family. An endpoint given
 // twice counts once, with the larger weight.
 type Pool struct {
 	Endpoints []Endpoint
 	Algorithm Algorithm
 	// AffinitySeconds is the ClientIP affinity timeout, 0 for none. With
-	// affinity the endpoint follows from the client's address alone, unless the
-	// caller knows one that the client had; see [PoolEntry.Select].
+	// affinity the endpoint follows from the client's address alone, unless the caller
+	// knows the client's earlier endpoint; see [PoolEntry.Select].
 	AffinitySeconds int
 	// SlowStart is how long, in ticks, the part of an endpoint that comes to a
 	// Service with others grows until it is full.
@@ -91,8 +91,8 @@ type Frontend struct {
 	Kind     Kind
 	Pool     int // index into Service.Pools
 	// Port is the Service port that the frontend belongs to: session affinity
-	// and the presence of endpoints are those of a port and protocol, for all
-	// its frontends together. 0: that of AddrPort.
+	// and the presence of endpoints are those of a port and protocol, for all frontends
+	// together. 0: that of AddrPort.
 	Port uint16
 	// Mode is how new flows are forwarded; 0 is conntrack.ModeNAT.
 	Mode conntrack.Mode
@@ -101,12 +101,12 @@ type Frontend struct {
 	ClusterScope bool
 }
 
-// Service is one Service's frontends and pools. The Table copies what it
+// Service has the frontends and pools of a Service. The Table copies what it
 // keeps: the slices may be used again after Prepare.
 type Service struct {
 	Name string // namespace/name, the identity
-	// Created is when the Service was made, in Unix seconds, 0 for unknown. Of
-	// two that claim a frontend the older one has it, those of unknown age
+	// Created is when the Service was made, in Unix seconds, 0 for unknown. Of two that
+	// claim a frontend the older has it, those of unknown age
 	// after all others, and of the same age the first by name: so it is on
 	// every node, whatever the order of events there.
 	Created   int64
@@ -114,9 +114,8 @@ type Service struct {
 	Pools     []Pool
 	Policy    *Policy // nil: none
 	// Listed are endpoints that are in the Service's slices but may be in
-	// none of its pools (not ready, terminating, or not this node's to use):
-	// their flows go on, so they do not count as gone. Endpoints of pools need not
-	// be named again.
+	// none of the pools (not ready, terminating, or not for this node): their flows go
+	// on, so they do not count as gone. Endpoints of pools need not be named again.
 	Listed []ListedEndpoint
 }
 
@@ -130,13 +129,14 @@ type ListedEndpoint struct {
 	Port uint16
 }
 
-// ErrFrontendTaken is wrapped by the error of a Service whose frontend is held by another one.
+// ErrFrontendTaken is wrapped by the error of a Service whose frontend another Service holds.
 var ErrFrontendTaken = errors.New("frontend is taken")
 
-// ErrTooManyEndpoints is wrapped by the error of a Service for whose endpoints no number is left.
+// ErrTooManyEndpoints is wrapped by the error of a Service for whose endpoints no number
+// is left.
 var ErrTooManyEndpoints = errors.New("too many endpoints")
 
-// ServiceError is what is wrong with one Service of a change. The others apply.
+// ServiceError is an error of a Service of a change. The others apply.
 type ServiceError struct {
 	Service string
 	// Kept is true when the Service as a whole stays as it was last
@@ -145,14 +145,14 @@ type ServiceError struct {
 	Err  error
 }
 
-// Error names the Service and what is wrong.
+// Error names the Service and the error.
 func (e *ServiceError) Error() string { return fmt.Sprintf("service %s: %v", e.Service, e.Err) }
 
 // Unwrap is the error without the Service's name.
 func (e *ServiceError) Unwrap() error { return e.Err }
 
-// ConflictError says who holds a frontend that a Service claims with less right.
-// The claim stands: the Service gets the frontend when nobody has a better one.
+// ConflictError names the holder of a frontend that another Service claims with less right.
+// The claim stands: the Service gets the frontend when no other has a better claim.
 type ConflictError struct {
 	AddrPort netip.AddrPort
 	Proto    uint8
@@ -174,9 +174,9 @@ type service struct {
 	created       int64
 	id            uint32
 	frontends     []*FrontendEntry // all that it claims; those it holds are in the trie
-	pools         []*PoolEntry     // those of its frontends, each once
+	pools         []*PoolEntry     // those of the frontends, each once
 	policy        *Policy
-	endpointIDs   []uint32       // of its endpoints, ascending
+	endpointIDs   []uint32       // of the endpoints, ascending
 	quicEndpoints *quicEndpoints // nil unless it follows QUIC connection IDs
 }
 
@@ -260,7 +260,7 @@ func (t *Table) ServiceName(n uint32) string {
 	return t.serviceIDs.names[n]
 }
 
-// checkAddrPort is the address without its IPv4-in-IPv6 disguise, or what is wrong with it.
+// checkAddrPort is the address with an IPv4-mapped address as IPv4, or an error.
 func checkAddrPort(ap netip.AddrPort) (netip.AddrPort, error) {
 	addr := ap.Addr().Unmap()
 	switch {

@@ -1,9 +1,9 @@
 package table
 
 // Slow start leaves the tables alone: a new endpoint has its slots from the
-// beginning, and in the time that is given to it turns away a part of the new
-// flows that they bring, which grows smaller. A flow that is turned away is given
-// to the endpoint of another slot, which its hash chooses too: so nodes that know
+// beginning, and during slow start it turns away a shrinking part of their new flows. A
+// flow that is turned away goes to the endpoint of another slot, which the hash chooses
+// too: so nodes that know
 // the endpoint for about as long choose alike.
 
 const (
@@ -15,13 +15,13 @@ const (
 	slowStartPicks = 4
 )
 
-// startsSlowly says whether an endpoint of the pool may have less than its full
-// part of new flows.
+// startsSlowly reports whether an endpoint of the pool may have less than the full part of
+// new flows.
 func (p *PoolEntry) startsSlowly(tick uint32) bool {
 	return p.starting && int32(p.slowUntil-tick) > 0
 }
 
-// slowStartWeight is how much of its share the endpoint takes at tick, in 1/65536.
+// slowStartWeight is the part of the endpoint's share that it takes at tick, in 1/65536.
 func (p *PoolEntry) slowStartWeight(e *EndpointEntry, tick uint32) uint64 {
 	if e.since == 0 {
 		return fullPart
@@ -59,9 +59,9 @@ func (p *PoolEntry) pickStarted(hash uint64, tick uint32) *EndpointEntry {
 	return e
 }
 
-// setStarts notes since when each endpoint is there. What the Service had, in
-// whichever pool, keeps its time; all of a new Service, or of one that had no
-// endpoint, are as if they had been there always: there is nobody to relieve them.
+// setStarts notes the start of each endpoint. Endpoints that the Service had, in any pool,
+// keep their start; all of a new Service, or of a Service without endpoints before, count
+// as old: no other endpoint can relieve them.
 func (t *Table) setStarts(p *PoolEntry, old *service) {
 	if p.slowStart == 0 || old == nil {
 		return

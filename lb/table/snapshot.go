@@ -7,7 +7,7 @@ import (
 	"github.com/weirlb/weir/conntrack"
 )
 
-// Snapshot is the frontends of one publication, immutable.
+// Snapshot has the frontends of a publication, immutable.
 type Snapshot struct {
 	number    uint64
 	root      *node
@@ -19,31 +19,31 @@ type Snapshot struct {
 type FrontendEntry struct {
 	Key           Key
 	Pool          *PoolEntry     // never nil
-	Policy        *Policy        // of its Service; nil: none
-	servicePort   uint64         // which Service port it is of, see servicePort
-	quicEndpoints *quicEndpoints // of its Service; nil unless that follows QUIC connection IDs
-	ServiceID     uint32         // number of its Service, from 1; see [Table.ServiceName]
+	Policy        *Policy        // of the Service; nil: none
+	servicePort   uint64         // the frontend's Service port, see servicePort
+	quicEndpoints *quicEndpoints // of the Service; nil unless that follows QUIC connection IDs
+	ServiceID     uint32         // number of the Service, from 1; see [Table.ServiceName]
 	Proto         uint8
 	Kind          Kind
-	Mode          conntrack.Mode // how its new flows are forwarded
+	Mode          conntrack.Mode // mode of new flows
 	ClusterScope  bool
 	AddrPort      netip.AddrPort
 	ServiceName   string
 }
 
-// ServicePort identifies the Service port that the frontend is of: its Service's name,
-// port and protocol.
+// ServicePort identifies the frontend's Service port: the Service's name, port and
+// protocol.
 func (f *FrontendEntry) ServicePort() uint64 { return f.servicePort }
 
-// AffinityKey is what session affinity remembers a client by: its address, and the
-// Service port, whose frontends all send a client to the same endpoint. w is the
+// AffinityKey is the key of a client for session affinity: the address, and the Service
+// port, whose frontends all send a client to the same endpoint. w is the
 // tuple as for [Hash].
 func (f *FrontendEntry) AffinityKey(w *[5]uint64) [3]uint64 {
 	w0, w1 := clientWords(w)
 	return [3]uint64{w0, w1, f.servicePort}
 }
 
-// Number counts publications: that of New is 0, each one that changes anything adds 1.
+// Number counts publications: that of New is 0, each change adds 1.
 func (s *Snapshot) Number() uint64 { return s.number }
 
 // Services is the number of Services, including those without a frontend.

@@ -1,16 +1,16 @@
-// Package table holds what the packet path balances: frontends, and for each
-// the pool of endpoints that may get its new flows.
+// Package table holds the frontends of the packet path, and for each the pool of endpoints
+// that may get new flows.
 //
 // The control plane writes, workers read. A [Snapshot] is immutable; a
-// publication makes the next one, which shares with the last one all that did
-// not change, and stores it with one atomic pointer store. A worker loads the
+// publication makes the next snapshot, which shares all unchanged parts with the last, and
+// publishes it by an atomic pointer store. A worker loads the
 // pointer once per batch and may use everything it reaches from it for as
 // long as it likes: nothing is ever written again, the garbage collector
 // takes it when the last reader has gone on.
 //
-// Frontends live in a hash trie with 64 kids per node and small leaves, so one
-// change copies two or three nodes whatever the number of Services. A pool's
-// Maglev table is built again only when its endpoints or their weights change.
+// Frontends live in a hash trie with 64 children per node and small leaves, so a change
+// copies two or three nodes whatever the number of Services. A pool's
+// Maglev table is built again only when endpoints or weights change.
 //
 // Choice is the same on every node that knows the same endpoints: it depends
 // on the tuple, on the set of (address, port, weight), and on nothing else,
@@ -26,7 +26,7 @@ import (
 // DefaultMaxEndpoints is the number of endpoint numbers when Config leaves it open.
 const DefaultMaxEndpoints = 1 << 20
 
-// Config is what a Table needs to know of its surroundings.
+// Config has the parameters of a Table.
 type Config struct {
 	// InUse says whether a flow names the endpoint number. It is called on
 	// the publishing goroutine, before a number that is in no pool is given
@@ -40,26 +40,25 @@ type Config struct {
 	Tick func() uint32
 }
 
-// Table is the published frontends and endpoints. Load, EndpointRemoved and the counters may be
-// called from any goroutine and never block; the other methods take turns.
+// Table is the published frontends and endpoints. Load, EndpointRemoved and the counters
+// may be called from any goroutine and never block; the other methods take turns.
 type Table struct {
 	current atomic.Pointer[Snapshot]
 
 	mu         sync.Mutex // guards all below
 	services   map[string]*service
-	waiting    map[Key][]string // Services that claim a frontend another one holds, in order of arrival
+	waiting    map[Key][]string // Services that claim a frontend another holds, in order of arrival
 	serviceIDs serviceIDs
 	scratch    scratch
 	edits      uint64 // numbers the trie edits: a node of the running edit may be written
 
 	endpoints endpointIDs
-	// removals is what becomes of TCP flows whose endpoint is gone, by Service
-	// number; nil: all are kept. That of a Service that is gone stays until its
-	// number is another's.
+	// removals are the actions for TCP flows of removed endpoints, by Service number; nil:
+	// all are kept. The action of a deleted Service stays until the number is reused.
 	removals atomic.Pointer[[]Removal]
 }
 
-// New makes an empty Table; its first snapshot has number 0.
+// New makes an empty Table; the first snapshot has number 0.
 func New(cfg Config) *Table {
 	if cfg.MaxEndpoints <= 0 {
 		cfg.MaxEndpoints = DefaultMaxEndpoints

@@ -4,9 +4,9 @@ package table
 // the key's hash; a leaf holds up to leafSize entries and is split when it
 // would hold more, so depth follows the number of frontends by itself.
 //
-// Nodes are immutable once published. An edit has a number of its own and
-// copies a node the first time it touches it; from then on, until
-// publication, it writes its copy: the first load of 10,000 Services copies nothing.
+// Nodes are immutable once published. An edit has a separate number and copies a node the
+// first time it touches it; from then on, until publication, it writes the copy: the
+// first load of 10,000 Services copies nothing.
 
 const (
 	fanoutBits = 6
@@ -117,9 +117,8 @@ func (n *node) del(k *Key, hash uint64, depth int, edit uint64) *node {
 	return n
 }
 
-// shrink is an inner node after a deletion below kid: nothing when it has no
-// kid left, its leaf when that is the only one, so that a trie that has been
-// large is not deep for ever.
+// shrink is an inner node after a deletion below kid: nothing without children, the leaf if
+// that is the only child, so that a trie that has been large is not deep forever.
 func (n *node) shrink(changed *node) *node {
 	if changed != nil && (changed.kids != nil || len(changed.items) > leafSize/2) {
 		return n
