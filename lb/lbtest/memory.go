@@ -1,10 +1,10 @@
+// Package lbtest has queues in memory, for tests and benchmarks of the packet path.
 package lbtest
 
 import "github.com/weirlb/weir/lb/xsk"
 
-// Memory is a Queue without a kernel: what is put into In is received, what
-// is transmitted is found in Out. It serves tests and benchmarks of the
-// packet path.
+// Memory is a worker.Queue without a kernel: it receives the descriptors in In and
+// appends those that it transmits to Out.
 type Memory struct {
 	In   []xsk.Desc // received next, from the front
 	Out  []xsk.Desc // transmitted; Complete takes frames from Done

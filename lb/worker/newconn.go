@@ -113,10 +113,10 @@ func (w *flows) modeOf(
 
 // setEndpoint sets the endpoint of a connection, how packets reach it, and the SNAT source.
 func (o *pendingConn) setEndpoint(
-	ep *table.EndpointEntry, mode conntrack.Mode, way uint64, src snat.Source,
+	ep *table.EndpointEntry, mode conntrack.Mode, nextHop uint64, src snat.Source,
 ) {
 	f := &o.flow
-	o.ep, o.nextHop = ep, way
+	o.ep, o.nextHop = ep, nextHop
 	if mode == conntrack.ModeDNAT {
 		o.nextHop = 0 // it may have another next hop: see throughHostVeth
 	}
