@@ -29,6 +29,7 @@ func (w *Worker) process(b *batch) {
 			w.dispatch(b, from, to, created)
 		}
 	}
+	w.noteSamples(w.tcpSamples.n)
 }
 
 // group is the part of the batch that begins at a packet, empty outside the batch.
@@ -42,13 +43,14 @@ func (b *batch) group(at int) (from, to int) {
 // dispatch is the last stage. created is how many flows there were before the batch.
 func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 	w.pending.collect = true
+	before := w.tcpSamples.n
 	for i := from; i < to; i++ {
 		p := &b.pkts[i&(batchSize-1)]
 		ref := w.conntrack.Confirmed(p.hash, &p.key, b.ref[i&(batchSize-1)])
 		if ref != 0 && p.state == fast && w.fastPath(p, ref) || p.state == consumed {
 			continue
 		}
-		w.noteSamples()
+		w.noteSamples(w.tcpSamples.n)
 		if ref == 0 && w.pending.n != 0 && w.pending.has(p.hash) {
 			w.createPending()
 		}
@@ -65,5 +67,5 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 		w.createPending()
 	}
 	w.pending.collect = false
-	w.noteSamples()
+	w.noteSamples(min(before, w.tcpSamples.n))
 }

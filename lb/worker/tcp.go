@@ -129,11 +129,11 @@ func (w *admission) checkTCPSum(p *pkt) bool {
 }
 
 // tcpSamples are the segments that are to be noted in their connections. These are read
-// by nothing else on the fast path: a group's are noted together, while the lines that
-// they need are on their way, and before any packet takes the slow path.
+// by nothing else on the fast path: the segments of a group are noted after the next
+// group, when the lines that they need have arrived, or before a packet takes the slow path.
 type tcpSamples struct {
 	n    int
-	list [groupSize]tcpSample
+	list [2 * groupSize]tcpSample
 }
 
 type tcpSample struct {
@@ -150,7 +150,7 @@ func (w *flows) sample(p *pkt, r conntrack.Ref) {
 		return
 	}
 	if w.tcpSamples.n == len(w.tcpSamples.list) {
-		w.noteSamples()
+		w.noteSamples(w.tcpSamples.n)
 	}
 	l4 := header.TCP(w.frame(p)[p.L4:])
 	seq := l4.Seq()
@@ -159,10 +159,14 @@ func (w *flows) sample(p *pkt, r conntrack.Ref) {
 	w.conns.PrefetchConn(r)
 }
 
-// noteSamples notes the segments of sample.
-func (w *flows) noteSamples() {
-	for _, s := range w.tcpSamples.list[:w.tcpSamples.n] {
+// noteSamples notes the first n segments of sample.
+func (w *flows) noteSamples(n int) {
+	if n == 0 {
+		return
+	}
+	t := &w.tcpSamples
+	for _, s := range t.list[:n] {
 		w.conns.Sample(s.ref, s.seq, s.end, s.ack)
 	}
-	w.tcpSamples.n = 0
+	t.n = copy(t.list[:], t.list[n:t.n])
 }
