@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/decap"
 	"github.com/weirlb/weir/cmd/weir/demo"
 	"github.com/weirlb/weir/cmd/weir/explain"
@@ -132,6 +133,9 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 			return &usageError{err: errors.New("no command was given")}
 		},
 	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return config.FlagError(cmd.Flags(), err)
+	})
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddCommand(newRun(), newCheck(), explain.Command(), newStatus(), decap.Command(), demo.Command(), newCleanup(), newVersion())
 	return root

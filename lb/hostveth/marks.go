@@ -18,7 +18,7 @@ func afterNAT() *nftables.ChainPriority {
 }
 
 // addMarks adds the chains that mark connections which entered by the host
-// port, and give packets of their answers the mark.
+// veth, and give packets of their answers the mark.
 func (h *Veth) addMarks(c *nftables.Conn, t *nftables.Table) {
 	in := c.AddChain(&nftables.Chain{
 		Name: markChain, Table: t, Type: nftables.ChainTypeFilter,

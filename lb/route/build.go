@@ -146,7 +146,7 @@ func (b *builder) local(r *kernelRoute) *entry {
 	p := b.hostPath(r.dst.Addr().Is4())
 	p.Local = true
 	// The answer of a process on this host returns by the route to the host
-	// port: nothing is to be masqueraded.
+	// veth: nothing must be masqueraded.
 	p.Source = p.LocalSource
 	if len(r.hops) > 0 {
 		p.Interface = r.hops[0].index

@@ -40,11 +40,11 @@ func TestReversePaths(t *testing.T) {
 		to("2001:db8:9::/48", via(2, "fe80::1"), via(1, "fe80::1")), to("2001:db8:5::/48", via(4, "")),
 	)
 	for _, tc := range []struct {
-		name, source    string
-		kind            Kind
-		def, inside     bool
-		by              []int // of the interfaces 1 (eth0), 2 (eth1), 8 (eth3 below br0) and 11 (bond0)
-		withoutHostPort Kind  // if another
+		name, source string
+		kind         Kind
+		def, inside  bool
+		by           []int // of the interfaces 1 (eth0), 2 (eth1), 8 (eth3 below br0) and 11 (bond0)
+		withoutVeth  Kind  // if another
 	}{
 		{"default", "9.9.9.9", Attached, true, false, []int{1}, NoRoute},
 		{"on the link", "192.0.2.7", Attached, false, false, []int{1}, NoRoute},
@@ -68,8 +68,8 @@ func TestReversePaths(t *testing.T) {
 				cfg, kind := cfg, tc.kind
 				if !hosted {
 					cfg.HostVeth = nil
-					if tc.withoutHostPort != NoRoute {
-						kind = tc.withoutHostPort
+					if tc.withoutVeth != NoRoute {
+						kind = tc.withoutVeth
 					}
 				}
 				r := built(k, cfg).Reverse(netip.MustParseAddr(tc.source))

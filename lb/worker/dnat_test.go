@@ -25,7 +25,7 @@ var (
 )
 
 // newHostBench is a bench with pods and the node's own addresses behind the
-// host port; answers to clients' own addresses come back.
+// host veth; answers to clients' own addresses come back.
 func newHostBench(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t)
@@ -210,8 +210,8 @@ func TestAnAnswerWithoutAFlowIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// A tag names a network on the way in; beyond the host port it would name another.
-func TestPacketsToTheHostPortLoseTheirTags(t *testing.T) {
+// A tag names a network on the way in; beyond the host veth it would name another.
+func TestPacketsToTheHostVethLoseTheirTags(t *testing.T) {
 	b := newHostBench(t)
 	b.serveMode(conntrack.ModeDNAT, pod4)
 	req := request(false, header.ProtoUDP)

@@ -11,7 +11,7 @@ import (
 
 // While Weir drains, packets of no connection are the kernel's and the connections
 // there are go on. Clients on the node, which the kernel cannot serve by the host
-// port, are refused.
+// veth, are refused.
 func TestADrainLeavesNewConnectionsToTheKernel(t *testing.T) {
 	b := newBench(t)
 	old := packet{srcMAC: macClient, dstMAC: macWeir, src: netip.AddrPortFrom(client4, 1000), dst: netip.AddrPortFrom(node4, 80), proto: header.ProtoTCP, flags: header.SYN}

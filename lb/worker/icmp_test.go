@@ -262,16 +262,16 @@ func TestErrorsThatAreNone(t *testing.T) {
 				c.sent.src = ap(c.snat, 22)
 				in.body = quoted(t, c.sent)
 			}, portServer, portHost, 0},
-			{"about nothing of Weir's, from the host port", func(c *conversation, in *icmpPacket) {
+			{"about nothing of Weir's, from the host veth", func(c *conversation, in *icmpPacket) {
 				c.sent.src = ap(c.snat, 22)
 				in.body = quoted(t, c.sent)
 			}, portHost, -1, DropPuntLoop},
 			{"to another than it is about", func(c *conversation, in *icmpPacket) { in.dst = c.node }, portServer, -1, DropICMPMalformed},
 			{"about another version", func(c *conversation, in *icmpPacket) { body(in, func(b []byte) { b[0] ^= 0x30 }) }, portServer, -1, DropICMPMalformed},
 			{"about a later fragment", func(c *conversation, in *icmpPacket) { body(in, later) }, portServer, portHost, 0},
-			{"about a later fragment, from the host port", func(c *conversation, in *icmpPacket) { body(in, later) }, portHost, -1, DropICMPNoFlow},
+			{"about a later fragment, from the host veth", func(c *conversation, in *icmpPacket) { body(in, later) }, portHost, -1, DropICMPNoFlow},
 			{"of an unknown type", func(c *conversation, in *icmpPacket) { in.typ = 42 }, portServer, portHost, 0},
-			{"of an unknown type, from the host port", func(c *conversation, in *icmpPacket) { in.typ = 42 }, portHost, -1, DropUnsupportedProtocol},
+			{"of an unknown type, from the host veth", func(c *conversation, in *icmpPacket) { in.typ = 42 }, portHost, -1, DropUnsupportedProtocol},
 			{"a redirect", func(c *conversation, in *icmpPacket) {
 				in.typ = 5
 				if v6 {

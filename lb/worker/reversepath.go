@@ -8,9 +8,8 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// ReversePathFilter is which sources of new flows are believed, by the route back to
-// them (RFC 3704, Linux' rp_filter). Packets from the host port are the kernel's to
-// check.
+// ReversePathFilter selects the sources of new flows that a worker accepts, by the route back
+// to them (RFC 3704, Linux' rp_filter). The kernel checks packets from the host veth.
 type ReversePathFilter uint8
 
 // Reverse path filters. A source without a route, or with a route to the interface of a

@@ -32,7 +32,7 @@ struct interface {
 };
 
 /* Flags of an interface. */
-#define INTERFACE_ALL   1 /* the host port: everything routed to it is Weir's */
+#define INTERFACE_ALL   1 /* the host veth: everything that is routed to it is Weir's */
 #define INTERFACE_VLANS 2 /* Weir's are its VLANs that stand in `vlans`, and no others */
 
 struct frontend_key {

@@ -311,7 +311,7 @@ static __always_inline enum verdict classify_ipv6(struct cursor p, const struct 
 		return PASS_MALFORMED;
 	p.at += sizeof(*ip);
 	if (in->flags & INTERFACE_ALL) {
-		/* The kernel answers for the host port's neighbors itself. */
+		/* The kernel answers for the neighbors of the host veth itself. */
 		if (ip->next_header == IPPROTO_ICMPV6 && is_neighbor_discovery(p))
 			return PASS_OTHER_PROTOCOL;
 		return REDIRECTED;
