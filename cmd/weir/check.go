@@ -42,8 +42,7 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	}
 	cfg, err := flags.Load()
 	if err != nil {
-		// The machine can be judged all the same, by what flags and
-		// defaults say.
+		// The machine can be judged all the same, by flags and defaults.
 		say(err)
 		cfg = config.Default()
 	} else {

@@ -30,7 +30,7 @@ const (
 )
 
 func main() {
-	// The daemon takes its signals itself: see newRun.
+	// The daemon handles signals itself: see newRun.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -56,8 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitCode(err)
 }
 
-// onEnter calls f when a command begins its own work, its flags and arguments
-// being right.
+// onEnter calls f when a command begins the work, after flags and arguments were checked.
 func onEnter(cmd *cobra.Command, f func()) {
 	if work := cmd.RunE; work != nil {
 		cmd.RunE = func(c *cobra.Command, args []string) error {
@@ -70,7 +69,7 @@ func onEnter(cmd *cobra.Command, f func()) {
 	}
 }
 
-// printError writes one line per error.
+// printError writes a line per error.
 func printError(w io.Writer, err error) {
 	if _, quiet := errors.AsType[silent](err); quiet {
 		return

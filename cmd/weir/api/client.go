@@ -67,8 +67,7 @@ func (c *Client) Frontends(ctx context.Context) (*FrontendList, error) {
 }
 
 // Explain asks for an explanation. The result is the JSON of the whole answer,
-// read as fast as the daemon sends: what becomes of it does not hold the daemon
-// up.
+// read as fast as the daemon sends: its later use does not delay the daemon.
 func (c *Client) Explain(ctx context.Context, query ExplainQuery) ([]byte, error) {
 	q := url.Values{}
 	if query.Service != "" {
@@ -124,7 +123,7 @@ func (c *Client) read(ctx context.Context, path string, query url.Values) ([]byt
 	return body, nil
 }
 
-// explainError says what a failed connection means.
+// explainError explains a failed connection.
 func (c *Client) explainError(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):

@@ -4,7 +4,7 @@ package api
 // the last 64, of a flood a few per second.
 type DroppedPacket struct {
 	Reason string `json:"reason"`
-	// Text says what the reason means.
+	// Text explains the reason.
 	Text       string  `json:"text"`
 	AgeSeconds float64 `json:"ageSeconds"`
 	Interface  string  `json:"interface"` // by which it came

@@ -16,7 +16,7 @@ const (
 	answerTime  = time.Minute
 )
 
-// heavy admits one answer of a kind at a time: the process that answers moves
+// heavy admits a single answer of a kind at a time: the process that answers moves
 // packets too.
 type heavy struct {
 	kind  string // for the error

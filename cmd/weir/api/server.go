@@ -29,11 +29,11 @@ const (
 	MaxFlowLimit     = 100_000
 )
 
-// Source is what a daemon must tell. Its methods are called concurrently,
+// Source provides the answers of a daemon. Methods are called concurrently,
 // must not block a worker, and must return when ctx ends.
 type Source interface {
 	Status(ctx context.Context) (*Status, error)
-	// Explain has the fields of what `weir explain -o json` prints.
+	// Explain has the fields of `weir explain -o json`.
 	Explain(ctx context.Context, q ExplainQuery) (Stream, error)
 	// Flows lists at most limit flows that match.
 	Flows(ctx context.Context, limit int, match *FlowMatcher) (*FlowList, error)
@@ -43,7 +43,7 @@ type Source interface {
 	Frontends(ctx context.Context) (Stream, error)
 }
 
-// ExplainQuery says what is to be explained.
+// ExplainQuery selects the Services to explain.
 type ExplainQuery struct {
 	Service string // namespace/name; "": all
 	WhatIf  string // a change to imagine, as `weir explain --what-if` takes it; "": none
@@ -52,8 +52,8 @@ type ExplainQuery struct {
 // ErrNotFound is returned by a Source for a Service that does not exist.
 var ErrNotFound = errors.New("not found")
 
-// Listen makes the socket path, mode 0600. The socket of a process that is
-// gone is replaced; one that answers is ErrBusy. Missing directories are
+// Listen makes the socket path, mode 0600. The socket of a process that is gone is
+// replaced; a socket that answers is ErrBusy. Missing directories are
 // created.
 func Listen(path string) (net.Listener, error) {
 	dir := filepath.Dir(path)

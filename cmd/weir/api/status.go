@@ -2,7 +2,7 @@
 // over a UNIX socket, and a client.
 //
 //	GET /v1/status             Status
-//	GET /v1/explain?service=   what `weir explain -o json` prints
+//	GET /v1/explain?service=   the output of `weir explain -o json`
 //	GET /v1/flows?limit=N      FlowList; client=, frontend=, endpoint=, service= and state= filter
 //	GET /v1/drops              DropList
 //	GET /v1/frontends          FrontendList
@@ -21,7 +21,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/problem"
 )
 
-// Status is a running Weir at one moment. Counters count since the start of
+// Status is the state of a running Weir at a moment. Counters count since the start of
 // the process. The same value feeds `weir status` and the metrics.
 type Status struct {
 	Version       string    `json:"version"`
@@ -41,7 +41,7 @@ type Status struct {
 	Draining bool   `json:"draining,omitempty"`
 	Drain    *Drain `json:"drain,omitempty"` // nil unless Draining
 
-	// Healthy is what /livez says, and Unhealthy why not.
+	// Healthy is the answer of /livez, and Unhealthy the reason if not.
 	Healthy   bool   `json:"healthy"`
 	Unhealthy string `json:"unhealthy,omitempty"`
 
@@ -64,8 +64,8 @@ type Status struct {
 	Workers []Worker          `json:"workers"`
 	Flows   Flows             `json:"flows"`
 
-	// Drops is the sum over workers, by reason: every reason, so that one
-	// which has not occurred is 0 and not absent.
+	// Drops is the sum over workers, by reason: every reason, so that a reason which has
+	// not occurred is 0 and not absent.
 	Drops map[string]uint64 `json:"drops"`
 	// Steering are the counters of the XDP program: packets that it sent to
 	// Weir, passed to the kernel, and so on, by name.
@@ -74,7 +74,7 @@ type Status struct {
 	Neighbors []Neighbor `json:"neighbors"`
 	// Kernel says which optional kernel features were found.
 	Kernel []Feature `json:"kernel,omitempty"`
-	// Warnings are what an operator should know of the packet path: offloads
+	// Warnings are notices to the operator about the packet path: offloads
 	// switched off, an unpinned link, a receive queue without a worker. They
 	// are in Problems too.
 	Warnings []string `json:"warnings,omitempty"`
@@ -93,7 +93,7 @@ type Drain struct {
 	Accepting bool `json:"accepting"`
 	// Connections are those that are waited for: answered and not over.
 	Connections int `json:"connections"`
-	// SecondsLeft is the time until what is left is cut.
+	// SecondsLeft is the time until the remaining connections are cut.
 	SecondsLeft float64 `json:"secondsLeft"`
 }
 
@@ -114,7 +114,7 @@ func (d *Drain) String() string {
 type Discovery struct {
 	Source   string `json:"source"` // "manifests /etc/weir/manifests"
 	Services int    `json:"services"`
-	// Errors are the Problems about what the source says, as text.
+	// Errors are the Problems about objects of the source, as text.
 	Errors []string `json:"errors"`
 	// Slices are the EndpointSlices of Services, and FQDNSlices those of
 	// them that are skipped because their addresses are names; Mirrored are
@@ -130,13 +130,11 @@ type Discovery struct {
 	// LeftToKernel are the Services that Weir does not serve, each with the
 	// field that it does not honor. They are in Problems too.
 	LeftToKernel []string `json:"leftToKernel,omitempty"`
-	// LastKnown is set while what is served is not what the API server says
-	// but what it said last, at this time: it has not answered since the
-	// start.
+	// LastKnown is set while the last known state is served, to the time of that state: the
+	// API server has not answered since the start.
 	LastKnown *time.Time `json:"lastKnown,omitempty"`
-	// GoodAt is when what is served was last known to be what the API server
-	// has: now while it is watched. Nil for other sources, and before anything
-	// is known.
+	// GoodAt is when the served state was last known to be that of the API server: now
+	// while it is watched. Nil for other sources, and before anything is known.
 	GoodAt *time.Time `json:"goodAt,omitempty"`
 	// Resources are those watched of an API server.
 	Resources []Resource `json:"resources,omitempty"`
@@ -148,8 +146,7 @@ type Discovery struct {
 	NodeNotEligible string `json:"nodeNotEligible,omitempty"`
 }
 
-// NodePortAddress is an address on which node ports are served, and why on
-// this one.
+// NodePortAddress is an address on which node ports are served, with the reason.
 type NodePortAddress struct {
 	Address netip.Addr `json:"address"`
 	Reason  string     `json:"reason"`
@@ -158,25 +155,25 @@ type NodePortAddress struct {
 // Resource is a kind of object that is watched of an API server.
 type Resource struct {
 	Name string `json:"name"` // services, endpointslices, nodes, endpoints
-	// Connected is true while its requests are answered.
+	// Connected is true while requests are answered.
 	Connected bool `json:"connected"`
 	// LastContact is when the API server last said something about it; zero: never.
 	LastContact time.Time `json:"lastContact,omitzero"`
 }
 
-// Interface is one attached interface, or the host veth.
+// Interface is an attached interface, or the host veth.
 type Interface struct {
 	Name    string `json:"name"`
 	IfIndex int    `json:"ifindex"`
-	// Mode is what the kernel really granted: zerocopy, native, generic.
+	// Mode is the mode that the kernel granted: zerocopy, native, generic.
 	Mode   string `json:"mode"`
 	Driver string `json:"driver"`
 	// Queues are the receive queues that the device has, BoundQueues those
 	// that a worker serves; packets of others go to the kernel.
 	Queues      int `json:"queues"`
 	BoundQueues int `json:"boundQueues"`
-	// TxChecksum says who completes partial checksums on the way out:
-	// metadata (the kernel or the device, told by TX metadata) or software.
+	// TxChecksum says how partial checksums are completed at transmission: metadata (by the
+	// kernel or the device, asked by TX metadata) or software.
 	TxChecksum string `json:"txChecksum"`
 	// MultiBuffer is true when packets larger than a frame are taken.
 	MultiBuffer bool `json:"multiBuffer"`
@@ -185,7 +182,7 @@ type Interface struct {
 	// HostVeth is true for the port to endpoints behind the kernel.
 	HostVeth bool `json:"hostVeth,omitempty"`
 	// Interface is the bond or VLAN interface that this is a port of, Device the
-	// device whose queues carry it, VLAN its tag; Inactive is a member that the
+	// device whose queues carry it, VLAN the tag; Inactive is a member that the
 	// bond does not use now.
 	Interface string   `json:"interface,omitempty"`
 	Device    string   `json:"device,omitempty"`
@@ -214,7 +211,7 @@ func (s *Status) Attached() error {
 	return nil
 }
 
-// Socket is one AF_XDP socket and what the kernel counted for it
+// Socket is an AF_XDP socket with the kernel's counters
 // (XDP_STATISTICS, linux/if_xdp.h).
 type Socket struct {
 	Queue            int    `json:"queue"`
@@ -225,9 +222,9 @@ type Socket struct {
 	RxInvalidDescs   uint64 `json:"rxInvalidDescs"`   // 0, or there is a bug
 	TxInvalidDescs   uint64 `json:"txInvalidDescs"`   // 0, or there is a bug
 	TxRingEmptyDescs uint64 `json:"txRingEmptyDescs"` // woken with nothing to send
-	// Mode is what the kernel granted this queue: zerocopy, native, generic.
+	// Mode is the mode that the kernel granted this queue: zerocopy, native, generic.
 	Mode string `json:"mode"`
-	// Umem is the number of the socket's umem, from 0: one per mode.
+	// Umem is the number of the socket's umem, from 0: each mode has a umem.
 	Umem int `json:"umem"`
 	// Rejected are descriptors and ring indices from the kernel that cannot
 	// be: 0, or there is a bug in the kernel or the driver.
@@ -265,16 +262,16 @@ type Neighbor struct {
 type Feature struct {
 	Name      string `json:"name"`
 	Available bool   `json:"available"`
-	// Instead is what Weir does where the feature is missing.
+	// Instead is Weir's substitute if the feature is missing.
 	Instead string `json:"instead,omitempty"`
 }
 
-// Flow is one connection.
+// Flow is a connection.
 type Flow struct {
 	Protocol string         `json:"protocol"` // TCP, UDP
 	Client   netip.AddrPort `json:"client"`
 	Frontend netip.AddrPort `json:"frontend"`
-	// SNAT is what the endpoint sees as the client.
+	// SNAT is the client's address as the endpoint sees it.
 	SNAT        netip.AddrPort `json:"snat"`
 	Endpoint    netip.AddrPort `json:"endpoint"`
 	Service     string         `json:"service,omitempty"` // namespace/name
@@ -290,7 +287,7 @@ type FlowList struct {
 	Flows     []Flow `json:"flows"`
 }
 
-// Frontend is one address, protocol and port that Weir serves.
+// Frontend is an address, protocol and port that Weir serves.
 type Frontend struct {
 	Service  string `json:"service"` // namespace/name
 	PortName string `json:"portName,omitempty"`
@@ -302,13 +299,13 @@ type Frontend struct {
 	Mode string `json:"mode"`
 	// Tier is the tier of the endpoints, in the words of `weir explain`.
 	Tier string `json:"tier"`
-	// OnEmpty is what a new connection gets when there is no endpoint:
+	// OnEmpty is the action for a new connection without an endpoint:
 	// reject or drop.
 	OnEmpty   string             `json:"onEmpty"`
 	Endpoints []FrontendEndpoint `json:"endpoints"`
 }
 
-// FrontendEndpoint is one endpoint of a frontend.
+// FrontendEndpoint is an endpoint of a frontend.
 type FrontendEndpoint struct {
 	Address string `json:"address"` // address:port
 	Local   bool   `json:"local"`

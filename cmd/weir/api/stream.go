@@ -6,16 +6,16 @@ import (
 	"io"
 )
 
-// Stream writes an answer whose size has no bound: one field, or one element of
-// a list, is in memory at a time. It holds no lock while it writes. It ends
+// Stream writes an answer whose size has no bound: a single field, or element of a list, is
+// in memory at a time. It holds no lock while it writes. It ends
 // early with the writer's error.
 type Stream func(w *ObjectWriter) error
 
-// ObjectWriter writes one JSON object (RFC 8259), field by field. After an
+// ObjectWriter writes a JSON object (RFC 8259), field by field. After an
 // error it writes nothing more.
 type ObjectWriter struct {
 	w      io.Writer
-	piece  piece // what is written next
+	piece  piece // the bytes to write next
 	enc    *json.Encoder
 	indent bool
 	before func() error // each write; may be nil
@@ -24,7 +24,7 @@ type ObjectWriter struct {
 	err    error
 }
 
-// piece is a buffer that keeps its memory.
+// piece is a buffer that keeps the memory.
 type piece []byte
 
 func (p *piece) Write(b []byte) (int, error) {
@@ -89,7 +89,7 @@ func (o *ObjectWriter) name(name string) {
 	o.write([]byte(`"` + name + colon))
 }
 
-// separate begins a line for what follows.
+// separate begins a line for the next element.
 func (o *ObjectWriter) separate(prefix string) {
 	comma := ""
 	if o.open {
@@ -99,7 +99,7 @@ func (o *ObjectWriter) separate(prefix string) {
 	o.write([]byte(comma + o.line(prefix)))
 }
 
-// close ends a list or an object; an empty one stays on its line.
+// close ends a list or an object; an empty list or object stays on the same line.
 func (o *ObjectWriter) close(prefix, bracket string) {
 	if o.open {
 		bracket = o.line(prefix) + bracket

@@ -9,7 +9,7 @@ import (
 	"github.com/weirlb/weir/lb/counter"
 )
 
-// Worker is one packet loop. Its JSON object has a field for every counter, by
+// Worker is a packet loop. The JSON object has a field for every counter, by
 // counter.Info.Field, beside those below.
 type Worker struct {
 	ID        int               // id

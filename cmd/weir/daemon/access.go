@@ -11,8 +11,8 @@ import (
 	"github.com/weirlb/weir/discovery/kube"
 )
 
-// askAccess refuses to start where the API server forbids what is needed and
-// there is nothing else to serve: a Weir that waits for ever helps nobody. A
+// askAccess refuses to start if the API server denies a needed permission and there is
+// nothing else to serve: a Weir that waits forever does not help. A
 // server that cannot be asked is waited for.
 func askAccess(ctx context.Context, kc kube.Config, log *slog.Logger) error {
 	denials, err := kube.Access(ctx, kc)
@@ -34,8 +34,8 @@ func askAccess(ctx context.Context, kc kube.Config, log *slog.Logger) error {
 	return errors.Join(denied...)
 }
 
-// access asks for permissions while the last known state is served: what is
-// denied is an error in the status, and is asked again until it is granted.
+// access asks for permissions while the last known state is served: a denied permission is
+// an error in the status, and is asked for again until granted.
 type access struct {
 	cfg kube.Config
 	log *slog.Logger
@@ -64,7 +64,7 @@ func (a *access) run(ctx context.Context) {
 	}
 }
 
-// set keeps what is denied, and logs it when it is new.
+// set keeps the denied permissions, and logs new ones.
 func (a *access) set(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,7 +83,7 @@ func (a *access) set(err error) {
 	}
 }
 
-// faults are what is denied now.
+// faults are the permissions denied now.
 func (a *access) faults() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -91,8 +91,8 @@ func (a *access) faults() []string {
 }
 
 // tooOld refuses a last known state whose addresses may by now be those of other
-// Pods. A limit of 0 is none. A clock that is before the state, as of a machine
-// without a battery, says nothing about its age.
+// Pods. A limit of 0 is none. A clock that is before the state, as of a machine without a
+// battery, says nothing about the state's age.
 func tooOld(at time.Time, limit time.Duration) error {
 	if age := time.Since(at); limit > 0 && age > limit {
 		return fmt.Errorf("last known state: of %s, which is %s ago and more than discovery.kubernetes.lastKnownMaxAgeHours allows (%s)",

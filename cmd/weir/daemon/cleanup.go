@@ -8,7 +8,7 @@ import (
 	"github.com/weirlb/weir/lb"
 )
 
-// Cleanup removes what a Weir that was killed left on the machine: pinned
+// Cleanup removes the remains of a killed Weir on the machine: pinned
 // programs, the host veth with its routes and rules, and changed settings.
 func Cleanup(_ context.Context, cfg *config.Configuration, log *slog.Logger) error {
 	return lb.Cleanup(packetPath(cfg, log))

@@ -41,7 +41,7 @@ type cluster struct {
 	clusterIPs atomic.Bool
 }
 
-// ClusterConfig is what cfg says of the cluster.
+// ClusterConfig is the part of cfg about the cluster.
 func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 	k := cfg.Discovery.Kubernetes
 	rest, err := kube.ClientConfig(k.Kubeconfig)
@@ -57,8 +57,8 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 	}, nil
 }
 
-// logClientGo guards the logger of client-go: a process has one, and it must not change
-// while an informer runs.
+// logClientGo guards the logger of client-go: a process has a single logger, which must
+// not change while an informer runs.
 var logClientGo sync.Once
 
 func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (*cluster, error) {
@@ -88,8 +88,8 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 			c.startFault = err.Error()
 		}
 	}
-	// Where there is something to serve the API server is asked for nothing
-	// before: it may be what is missing.
+	// If there is something to serve, the API server is asked for nothing before: it may be
+	// unreachable.
 	if kc.LastKnown != nil {
 		c.access = &access{cfg: kc, log: log}
 	} else if err := askAccess(ctx, kc, log); err != nil {
@@ -111,7 +111,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 func identityOf(c *kube.Config) string {
 	ca := c.REST.CAData
 	if len(ca) == 0 && c.REST.CAFile != "" {
-		ca, _ = os.ReadFile(c.REST.CAFile) // what cannot be read cannot be connected with either
+		ca, _ = os.ReadFile(c.REST.CAFile) // a file that cannot be read cannot be connected with either
 	}
 	return fmt.Sprintf("%s ca=%.8x proxy=%q selector=%q endpoints=%v", c.REST.Host, sha256.Sum256(ca),
 		c.Store.ServiceProxyName, c.LabelSelector, c.LegacyEndpoints)
@@ -137,7 +137,7 @@ func (c *cluster) Run(ctx context.Context, deliver func(*discovery.Update)) erro
 	})
 }
 
-// goodAt is when what is served was last known to be the state of the cluster,
+// goodAt is when the served state was last known to be the state of the cluster,
 // zero while nothing is.
 func (c *cluster) goodAt() time.Time {
 	if at, last := c.LastKnown(); last {
@@ -146,7 +146,7 @@ func (c *cluster) goodAt() time.Time {
 	return c.GoodAt()
 }
 
-// reconfigured takes over what a reload has changed. Services that are served from now
+// reconfigured takes over the changes of a reload. Services that are served from now
 // on may have changed without a save.
 func (c *cluster) reconfigured(cfg *config.Configuration) {
 	if c.clusterIPs.Swap(cfg.ClusterIPs) != cfg.ClusterIPs && c.keeper != nil {
@@ -155,8 +155,8 @@ func (c *cluster) reconfigured(cfg *config.Configuration) {
 }
 
 // concerns reports whether an update changes anything that this node serves.
-// served are the Services with a frontend, as of the update before, and whether they
-// have one beside cluster IPs; it is brought up to date.
+// served are the Services with a frontend, as of the update before, and whether they have
+// others than cluster IPs; it is brought up to date.
 func (c *cluster) concerns(up *discovery.Update, served map[discovery.ServiceName]bool) bool {
 	clusterIPs := c.clusterIPs.Load()
 	counts := func(name discovery.ServiceName) bool {
@@ -202,7 +202,7 @@ func (c *cluster) Problems() []problem.Problem {
 		out = append(out, problem.Problem{Kind: problem.StateFile, Object: "File " + c.file, Reason: reason, Logged: true})
 	}
 	if c.startFault != "" && !c.Synced() {
-		state(c.startFault) // what is served now comes from the API server, and is saved anew
+		state(c.startFault) // the served state now comes from the API server, and is saved anew
 	}
 	if c.keeper != nil {
 		if err := c.keeper.Err(); err != nil {

@@ -1,11 +1,11 @@
 // Package daemon is `weir run`: it wires discovery, topology and the packet
-// path together and carries them until it is told to stop.
+// path together and runs them until it must stop.
 //
 //	source --Update--> translator --[]table.ServiceID--> lb.Apply
 //	                       ^
 //	          addresses of the node (route watcher)
 //
-// One mutex orders all publications; nothing here is on a packet's path.
+// A mutex orders all publications; nothing here is on a packet's path.
 package daemon
 
 import (
@@ -36,18 +36,18 @@ import (
 
 // Source is where Services come from.
 type Source interface {
-	// Run delivers changes, coalesced, until ctx ends. The first one that is
-	// Synced holds all that there was.
+	// Run delivers changes, coalesced, until ctx ends. The first update that is Synced
+	// holds all objects.
 	Run(ctx context.Context, deliver func(*discovery.Update)) error
 	// Reload looks for changes now.
 	Reload()
 	// Services are all Services as last delivered.
 	Services() []*discovery.Service
-	// Stats counts what there is and what is passed over.
+	// Stats counts all objects and the skipped objects.
 	Stats() discovery.Stats
-	// Problems are what is wrong with the source now, apart from the Services.
+	// Problems are the present problems of the source, apart from the Services.
 	Problems() []problem.Problem
-	// String is what the source is.
+	// String describes the source.
 	String() string
 }
 
@@ -71,7 +71,7 @@ type Daemon struct {
 	withdrawn  atomic.Uint64                 // Services that the source has withdrawn
 	kernel     atomic.Pointer[[]api.Feature] // nil until probed
 
-	mu        sync.Mutex // guards what follows, and orders publications
+	mu        sync.Mutex // guards the fields below, and orders publications
 	cfg       *config.Configuration
 	translate *translate.Translator
 	pending   *pending // before the source has synced
@@ -82,17 +82,17 @@ type Daemon struct {
 	known     int // Services of the source, as last delivered
 }
 
-// pending gathers what comes before the source has told everything.
+// pending gathers updates until the source is synced.
 type pending struct {
 	put map[discovery.ServiceName]*discovery.Service
 }
 
-// Options are what Run needs beside the configuration.
+// Options are the parameters of Run beside the configuration.
 type Options struct {
 	Log *slog.Logger
 	// Level is that of Log, to be changed by a reload; nil: it cannot be.
 	Level *slog.LevelVar
-	// Signals are the process's, caught since its beginning.
+	// Signals are the process's, caught since the start.
 	Signals *Signals
 	// Watch is the configuration file that is to be read again when it changes;
 	// nil: on SIGHUP alone.
@@ -167,7 +167,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 	return nil
 }
 
-// tune keeps the control plane out of the workers' way.
+// tune keeps the control plane off the workers' CPUs.
 func (d *Daemon) tune() {
 	workers := d.lb.Status().Workers
 	var cpus []int

@@ -10,10 +10,10 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 )
 
-// draining is a drain that is under way. It has two phases. First the health
+// draining is a drain in progress. It has two phases. First the health
 // endpoints fail while new connections are still taken: load balancers in front
-// need that time to notice. Then the connections there are go on, and new ones are
-// the kernel's, as they will be once Weir has left.
+// need that time to notice. Then the open connections go on, and new connections are the
+// kernel's, as they will be once Weir has left.
 type draining struct {
 	accepting   time.Time // end of the first phase
 	end         time.Time

@@ -85,8 +85,7 @@ func textOf(a netip.AddrPort) string {
 }
 
 // tupleOf reads the addresses of a frame, and the ports where the transport
-// header follows the IP header at once. It is for people: what cannot be read
-// is left out.
+// header follows the IP header at once. It is for people: unreadable parts are left out.
 func tupleOf(f []byte) (src, dst netip.AddrPort, proto uint8, ok bool) {
 	at := 12
 	for len(f) >= at+4 && (binary.BigEndian.Uint16(f[at:]) == 0x8100 || binary.BigEndian.Uint16(f[at:]) == 0x88a8) {

@@ -35,11 +35,11 @@ func (d *Daemon) Explain(_ context.Context, query api.ExplainQuery) (api.Stream,
 	return out.WriteFields, nil
 }
 
-// frontendView is what this node serves.
+// frontendView is the view of the frontends that this node serves.
 func (d *Daemon) frontendView() explain.View {
 	v := explain.View{
 		Claims: func(svc *discovery.Service) []translate.Claim {
-			d.mu.Lock() // for one Service at a time: publications go on in between
+			d.mu.Lock() // for a single Service at a time: publications go on in between
 			defer d.mu.Unlock()
 			return d.translate.Claims(svc)
 		},

@@ -30,8 +30,8 @@ func (d *Daemon) Health() healthz.Health {
 	return h
 }
 
-// healthNow is what is known without waiting: while an update is being
-// published it is what was known before, since a probe must get its answer.
+// healthNow is the health without waiting: while an update is being published it is the
+// health before, since a probe must be answered.
 func (d *Daemon) healthNow() healthz.Health {
 	if !d.mu.TryLock() {
 		if last := d.lastHealth.Load(); last != nil {

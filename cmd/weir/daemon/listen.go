@@ -67,7 +67,7 @@ func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) er
 	}
 }
 
-// close is for what serve has not taken over, and harmless after it.
+// close closes the listeners that serve has not taken over, and is harmless after it.
 func (ls *listeners) close() {
 	for _, l := range []net.Listener{ls.admin, ls.metrics, ls.health} {
 		if l != nil {

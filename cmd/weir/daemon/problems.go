@@ -61,8 +61,7 @@ func (d *Daemon) lookForProblems() {
 	d.problems.Refresh(partNode, d.nodeProblems)
 }
 
-// serviceProblems tells what discovery finds wrong with the Services of an
-// update.
+// serviceProblems sets the problems that discovery finds with the Services of an update.
 func (d *Daemon) serviceProblems(up *discovery.Update) {
 	for _, name := range up.Deleted {
 		object := objectOf(name)
@@ -87,8 +86,8 @@ func noteProblems(notes []discovery.Note) []problem.Problem {
 
 func objectOf(name discovery.ServiceName) string { return problem.Service(name.Namespace, name.Name) }
 
-// publicationProblems tells what an Apply could not do. Services that were put
-// without an error, or deleted, have none of that kind any more.
+// publicationProblems sets the problems of an Apply. Services that were put without an
+// error, or deleted, have none of that kind any more.
 func (d *Daemon) publicationProblems(b *translate.Batch, err error) {
 	byService := map[string][]problem.Problem{}
 	var rest []problem.Problem
@@ -180,8 +179,7 @@ func (d *Daemon) nodeProblems() []problem.Problem {
 // maxProblems is how many problems a status has; the counts are of all.
 const maxProblems = 1000
 
-// addProblems adds the problems to a status, and what older fields have of
-// them.
+// addProblems adds the problems to a status, also to the older fields for them.
 func (d *Daemon) addProblems(s *api.Status) {
 	d.lookForProblems()
 	s.Problems, s.ProblemsLeftOut = d.problems.List(maxProblems)
@@ -211,8 +209,8 @@ func (d *Daemon) tellService(object string) {
 	src.Complain(discovery.ServiceName{Namespace: namespace, Name: name}, reason, text)
 }
 
-// eventOf is one Event for all problems of a Service; its reason is that of the
-// worst. Both are "" for none.
+// eventOf is an Event for all problems of a Service, with the reason of the worst. Both
+// are "" for none.
 func eventOf(problems []problem.Problem) (reason, text string) {
 	var texts []string
 	for _, p := range problems {

@@ -8,8 +8,8 @@ import (
 	"github.com/weirlb/weir/discovery"
 )
 
-// reload takes over what can change while running. A file that is wrong
-// changes nothing.
+// reload takes over the fields that can change while running. A file with errors changes
+// nothing.
 func (d *Daemon) reload() {
 	defer d.notify.Reloading()()
 	d.source.Reload()
@@ -38,8 +38,7 @@ func (d *Daemon) reload() {
 	d.profiling.Store(d.cfg.EnableProfiling)
 	d.checks.SetAddresses(d.checkAddresses())
 	d.logNodePorts()
-	// Before the source has synced too: what it then delivers is translated by
-	// these options.
+	// Before the source has synced too: its first update is translated by these options.
 	d.translate.SetOptions(d.options())
 	if d.synced {
 		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}))

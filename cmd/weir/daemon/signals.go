@@ -24,7 +24,7 @@ func Notify() *Signals {
 	return s
 }
 
-// Stop ends what Notify began.
+// Stop ends the work of Notify.
 func (s *Signals) Stop() {
 	signal.Stop(s.reload)
 	signal.Stop(s.leave)

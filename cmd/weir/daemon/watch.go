@@ -53,8 +53,8 @@ const (
 	lookAnyway = 10 * time.Second
 )
 
-// notices are those of the directory. An error costs promptness alone: a node whose
-// inotify instances or watches are used up needs its load balancer all the same.
+// notices are those of the directory. An error costs promptness alone: a node without free
+// inotify instances or watches needs the load balancer all the same.
 func (w *FileWatch) notices() (*fsnotify.Watcher, error) {
 	n, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -77,7 +77,7 @@ func (w *FileWatch) follow(ctx context.Context, reload chan<- os.Signal, log *sl
 		defer n.Close()
 		events, errs = n.Events, n.Errors
 	}
-	timer := time.NewTimer(settle) // what happened before the watch
+	timer := time.NewTimer(settle) // changes before the watch
 	defer timer.Stop()
 	for {
 		select {
@@ -91,7 +91,7 @@ func (w *FileWatch) follow(ctx context.Context, reload chan<- os.Signal, log *sl
 			if w.changed() {
 				select {
 				case reload <- syscall.SIGHUP:
-				default: // one is waiting already
+				default: // a notice is waiting already
 				}
 			}
 			timer.Reset(lookAnyway)

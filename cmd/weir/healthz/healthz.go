@@ -65,7 +65,7 @@ type readiness struct {
 //
 // /healthz and /livez mean what kube-proxy's mean (KEP-3836): a node that is
 // going away fails the former and not the latter, and so does a Weir that
-// drains, has not seen its Services yet, or lacks one of its interfaces.
+// drains, has not seen its Services yet, or lacks a configured interface.
 func Handler(src Source) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

@@ -10,8 +10,8 @@ import (
 // kube-proxy: twice its full sync period of 30 s.
 const updateTimeout = time.Minute
 
-// Pending notices an update that is not published in time. Its zero value has no
-// update. Reason may be called concurrently with Begin and End.
+// Pending notices an update that is not published in time. The zero value has no update.
+// Reason may be called concurrently with Begin and End.
 type Pending struct {
 	since atomic.Int64 // arrival of the update, in Unix nanoseconds; 0: none
 }

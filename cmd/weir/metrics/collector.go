@@ -1,5 +1,4 @@
-// Package metrics serves what Weir counts to Prometheus, and its health to
-// load balancers and probes.
+// Package metrics serves Weir's counters to Prometheus.
 //
 // The metrics are read from the same api.Status that `weir status` shows,
 // once per scrape, so that the two never disagree. Names begin with weir_,
@@ -23,7 +22,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/version"
 )
 
-// StatusSource is where the counters come from; api.Source is one.
+// StatusSource provides the counters; api.Source implements it.
 type StatusSource interface {
 	Status(ctx context.Context) (*api.Status, error)
 }
@@ -45,7 +44,7 @@ func NewRegistry(src StatusSource) *prometheus.Registry {
 
 type collector struct{ src StatusSource }
 
-// metric is one metric and how its values are read from a status.
+// metric is a metric with the function that reads the values from a status.
 type metric struct {
 	name, help string
 	labels     []string
@@ -54,7 +53,7 @@ type metric struct {
 	read       func(s *api.Status, emit emit)
 }
 
-// emit adds one value, with the values of the metric's labels.
+// emit adds a value, with the values of the metric's labels.
 type emit func(v float64, labels ...string)
 
 func total(name, help string, labels []string, read func(*api.Status, emit)) metric {
@@ -83,7 +82,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	defer cancel()
 	s, err := c.src.Status(ctx)
 	if err != nil {
-		// Only one, so that the scrape fails with one clear line.
+		// A single metric, so that the scrape fails with a single clear line.
 		ch <- prometheus.NewInvalidMetric(all[0].desc, fmt.Errorf("status: %w", err))
 		return
 	}

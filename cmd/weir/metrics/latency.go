@@ -29,8 +29,8 @@ var latencies = []latency{
 	},
 }
 
-// programmingBuckets are kube-proxy's, and finer ones below its first: Weir is
-// mostly done by then.
+// programmingBuckets are kube-proxy's, and finer buckets below the first, which hold most
+// of Weir's times.
 func programmingBuckets() []float64 {
 	b := []float64{0.005, 0.01, 0.025, 0.05, 0.1}
 	b = append(b, prometheus.LinearBuckets(0.25, 0.25, 2)...)
@@ -47,10 +47,10 @@ func NewLatencies() *Latencies {
 	return &Latencies{h(latencies[0]), h(latencies[1])}
 }
 
-// Programmed counts one change of an EndpointSlice.
+// Programmed counts a change of an EndpointSlice.
 func (l *Latencies) Programmed(d time.Duration) { l.programmed.Observe(d.Seconds()) }
 
-// Delivered counts one update.
+// Delivered counts an update.
 func (l *Latencies) Delivered(d time.Duration) { l.delivered.Observe(d.Seconds()) }
 
 // Describe implements prometheus.Collector.

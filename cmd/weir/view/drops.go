@@ -10,7 +10,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 )
 
-// serviceDrops counts the packets of a list for one Service and reason.
+// serviceDrops counts the packets of a list for a Service and reason.
 type serviceDrops struct {
 	service string
 	reason  string

@@ -29,7 +29,7 @@ func Flows(w io.Writer, l *api.FlowList) error {
 	return err
 }
 
-// Frontends writes frontends as a table, one line per endpoint.
+// Frontends writes frontends as a table, a line per endpoint.
 func Frontends(w io.Writer, l *api.FrontendList) error {
 	b := &strings.Builder{}
 	t := table(b)

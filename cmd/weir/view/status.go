@@ -138,7 +138,7 @@ func renderInterfaces(b *strings.Builder, s *api.Status) {
 	t.Flush()
 }
 
-// modes is the mode of the interface, or all modes if its queues differ.
+// modes is the mode of the interface, or all modes if the queues differ.
 func modes(i *api.Interface) string {
 	n := map[string]uint64{}
 	for _, s := range i.Sockets {
@@ -274,7 +274,8 @@ func sum(m map[string]uint64) (n uint64) {
 	return n
 }
 
-// printable keeps what came from manifests from steering the terminal.
+// printable removes control characters from texts of manifests, so that they cannot steer
+// the terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {
@@ -293,8 +294,7 @@ func number(n int) string {
 	return fmt.Sprint(n)
 }
 
-// plural is n with what it counts; more is the plural where it is not what and
-// an s.
+// plural is n with a noun; more is the plural if that is not the noun and an s.
 func plural(n int, what string, more ...string) string {
 	switch {
 	case n == 1:
