@@ -121,7 +121,7 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 		atomic.OrUint32(&t.conns[conn].state, published)
 		return r, Created
 	}
-	if !oneWay(f.Mode) {
+	if !f.Mode.DSR() {
 		t.remove(reverseRef(conn))
 	}
 	w.retire(conn)
@@ -147,10 +147,10 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 	case ModeL2DSR, ModeIPIP, ModeGUE:
 		fw.setOuter(&rv.Key, f.SNAT.Unmap(), f.Endpoint.Addr().Unmap())
 	}
-	if f.Client.Family() == 0 || !oneWay(f.Mode) && rv.Key.Family() != f.Client.Family() {
+	if f.Client.Family() == 0 || !f.Mode.DSR() && rv.Key.Family() != f.Client.Family() {
 		return false
 	}
-	if f.Watched && !oneWay(f.Mode) {
+	if f.Watched && !f.Mode.DSR() {
 		rv.Flags = FlagWatched
 	}
 	fw.seen, rv.seen = f.Tick, f.Tick
@@ -170,7 +170,7 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 
 func firstState(f *NewFlow) uint32 {
 	var s uint32
-	if oneWay(f.Mode) {
+	if f.Mode.DSR() {
 		s = clientOnly
 	}
 	switch {

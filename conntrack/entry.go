@@ -41,8 +41,6 @@ const (
 // DSR reports whether the answers of flows of the mode bypass Weir: direct server return.
 func (m Mode) DSR() bool { return m >= ModeL2DSR }
 
-func oneWay(m Mode) bool { return m.DSR() }
-
 // FlagOuter6 says that the addresses of the outer header of ModeIPIP and ModeGUE,
 // or of ModeL2DSR's endpoint, are IPv6 ones (see [Table.NewAddrs6]). The outer family
 // may differ from the key's.
@@ -104,7 +102,7 @@ func (t *Table) newKey(r Ref) Key {
 	e := &t.entries[r-1]
 	k := Key{W: [5]uint64{4: e.Key.W[4]&^0xffffffff | uint64(e.NewPorts)}}
 	family := e.Key.Family()
-	if oneWay(e.Mode) {
+	if e.Mode.DSR() {
 		family = 4
 		if e.Flags&FlagOuter6 != 0 {
 			family = 6

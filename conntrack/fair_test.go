@@ -18,7 +18,7 @@ func honestSYNs(tab *Table, w *Worker, n int, tick uint32) (made int) {
 
 // Two packets from nowhere make an established flow where the endpoint's answers do
 // not pass.
-func TestBlindPacketsOfOneWayFlowsDoNotKeepRoomFromOthers(t *testing.T) {
+func TestBlindPacketsOfDSRFlowsDoNotKeepRoomFromOthers(t *testing.T) {
 	const max = 4096
 	tab := openTest(t, Config{MaxFlows: max})
 	w := tab.Worker(0)

@@ -26,17 +26,17 @@ const (
 // turn is where the look at the table stands: the tick at which it began<<32 | the
 // next connection that nobody has taken to look at.
 type turn struct {
-	_      [64]byte
-	at     atomic.Uint64
-	_      [56]byte
-	census [numStates]atomic.Uint32 // of this turn, so far
+	_           [64]byte
+	at          atomic.Uint64
+	_           [56]byte
+	stateCounts [numStates]atomic.Uint32 // of this turn, so far
 }
 
 // stretch is the part that a worker has taken and not looked at yet.
 type stretch struct {
-	next, end uint32
-	census    [numStates]uint32
-	made      uint64 // connections that the worker had created at its last Age
+	next, end   uint32
+	stateCounts [numStates]uint32
+	made        uint64 // connections that the worker had created at its last Age
 }
 
 // Age does the worker's part in ageing at tick, before a Quiesce: it deletes
@@ -64,7 +64,7 @@ func (w *Worker) Age(tick uint32) bool {
 func (w *Worker) ageing() bool { return w.stretch.next != w.stretch.end }
 
 // takeStretch takes up to most connections of those that were due lag ticks ago. The
-// first to come after a turn's end begins the next and publishes the census.
+// first to come after a turn's end begins the next and publishes the stateCounts.
 func (w *Worker) takeStretch(tick uint32, lag int32, most uint32) bool {
 	t := w.t
 	for {
@@ -77,7 +77,7 @@ func (w *Worker) takeStretch(tick uint32, lag int32, most uint32) bool {
 				return false
 			}
 			if t.turn.at.CompareAndSwap(at, uint64(tick)<<32) {
-				t.publishCensus()
+				t.publishStateCounts()
 			}
 			continue
 		}
@@ -93,9 +93,9 @@ func (w *Worker) takeStretch(tick uint32, lag int32, most uint32) bool {
 	}
 }
 
-func (t *Table) publishCensus() {
-	for i := range t.census {
-		t.census[i].Store(t.turn.census[i].Swap(0))
+func (t *Table) publishStateCounts() {
+	for i := range t.stateCounts {
+		t.stateCounts[i].Store(t.turn.stateCounts[i].Swap(0))
 	}
 }
 
@@ -118,7 +118,7 @@ func (w *Worker) step(tick uint32) int {
 			t.noteSeen(conn)
 		}
 		if idle := t.idle(conn, tick); idle <= patience {
-			s.census[word&stateMask]++
+			s.stateCounts[word&stateMask]++
 			if seemsClosed(word) && idle > int32(t.timeouts[StateClose]) {
 				t.setState(c, word, word|unconfirmed)
 			}
@@ -134,10 +134,10 @@ func (w *Worker) step(tick uint32) int {
 		w.count.expired.Add(uint64(expired))
 	}
 	if !w.ageing() {
-		for i, n := range s.census {
+		for i, n := range s.stateCounts {
 			if n != 0 {
-				t.turn.census[i].Add(n)
-				s.census[i] = 0
+				t.turn.stateCounts[i].Add(n)
+				s.stateCounts[i] = 0
 			}
 		}
 	}

@@ -134,7 +134,7 @@ func TestWhatWorkersLeaveForTooLongIsAged(t *testing.T) {
 	}
 }
 
-func TestTheCensusIsThatOfAWholeTurn(t *testing.T) {
+func TestTheStateCountsAreThoseOfAWholeTurn(t *testing.T) {
 	tab := openTest(t, Config{Workers: 2})
 	a, b := tab.Worker(0), tab.Worker(1)
 	a.Online()
@@ -152,7 +152,7 @@ func TestTheCensusIsThatOfAWholeTurn(t *testing.T) {
 	}
 	s := tab.Stats().ByState
 	if s[StateEstablished] != 700 || s[StateClose] != 300 {
-		t.Errorf("census %v", s)
+		t.Errorf("stateCounts %v", s)
 	}
 }
 

@@ -57,7 +57,7 @@ func (t *Table) size(workers int) {
 // the free lists, the endpoints' counters. A repetition makes the same changes, so the
 // process may be killed at any moment.
 func (t *Table) adopt() error {
-	if err := t.carryOnTime(); err != nil {
+	if err := t.resumeClock(); err != nil {
 		return err
 	}
 	t.seed = t.head.Shape.Seed
@@ -134,10 +134,10 @@ func (t *Table) relink(conn uint32) bool {
 		return false
 	}
 	if atomic.LoadUint32(&t.conns[conn].state)&superseded != 0 {
-		return !oneWay(fw.Mode)
+		return !fw.Mode.DSR()
 	}
 	if _, result := t.insert(t.Hash(&fw.Key), forwardRef(conn), false); result != inserted {
-		if !oneWay(fw.Mode) {
+		if !fw.Mode.DSR() {
 			t.remove(reverseRef(conn))
 		}
 		return false
@@ -166,10 +166,10 @@ func (t *Table) rebuildFree() {
 	flush()
 }
 
-// carryOnTime sets the clock so that ticks go on from those in the file. The monotonic
+// resumeClock sets the clock so that ticks go on from those in the file. The monotonic
 // clock decides unless it is a different clock (a time namespace). Then the wall clock
 // does, which may have been set meanwhile, but never backward.
-func (t *Table) carryOnTime() error {
+func (t *Table) resumeClock() error {
 	now, err := monotonic()
 	if err != nil {
 		return err

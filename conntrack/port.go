@@ -29,7 +29,7 @@ const (
 // allocation of the port.
 func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	switch {
-	case oneWay(f.Mode):
+	case f.Mode.DSR():
 		return linked
 	case f.Mode == ModeDNAT:
 		return w.linkDirect(conn)

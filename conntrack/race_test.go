@@ -54,7 +54,7 @@ func checkTable(t *testing.T, tab *Table) {
 			open++
 		}
 		refs := []Ref{forwardRef(uint32(i)), reverseRef(uint32(i))}
-		if oneWay(tab.entries[2*i].Mode) {
+		if tab.entries[2*i].Mode.DSR() {
 			refs = refs[:1]
 		} else if tab.conns[i].state&superseded != 0 {
 			refs = refs[1:]

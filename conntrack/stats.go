@@ -52,8 +52,8 @@ func (t *Table) Stats() Stats {
 		s.Deleted += c.deleted.Load()
 		s.Expired += c.expired.Load()
 	}
-	for i := range t.census {
-		s.ByState[i] = t.census[i].Load()
+	for i := range t.stateCounts {
+		s.ByState[i] = t.stateCounts[i].Load()
 	}
 	s.Flows = t.Flows()
 	return s

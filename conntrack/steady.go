@@ -31,7 +31,7 @@ func (t *Table) nextHop(r Ref) *uint64 {
 	switch {
 	case e.Key.Family() == 4:
 		return &e.Key.W[1]
-	case oneWay(e.Mode):
+	case e.Mode.DSR():
 		return &t.entries[(r-1)^1].Addr4
 	}
 	return &e.Addr4
@@ -44,7 +44,7 @@ func (t *Table) Settle(r Ref) {
 	mode := t.entries[r-1].Mode
 	switch {
 	case mode > ModeL2DSR:
-	case oneWay(mode):
+	case mode.DSR():
 		t.settleDirection(forwardRef(conn), 1) // the endpoint is not heard: see Steady
 	default:
 		t.settleDirection(forwardRef(conn), 0)
@@ -68,7 +68,7 @@ func (t *Table) Unsettle(r Ref) { t.unsettle(r.Conn()) }
 func (t *Table) unsettle(conn uint32) {
 	number := uint64(t.unsettled.Add(1))
 	atomic.StoreUint64(t.nextHop(forwardRef(conn)), number)
-	if !oneWay(t.entries[2*conn].Mode) {
+	if !t.entries[2*conn].Mode.DSR() {
 		atomic.StoreUint64(t.nextHop(reverseRef(conn)), number)
 	}
 }
@@ -105,7 +105,7 @@ func (t *Table) forget(conn uint32) {
 		return
 	}
 	*t.nextHop(forwardRef(conn)) = 0
-	if !oneWay(fw.Mode) {
+	if !fw.Mode.DSR() {
 		*t.nextHop(reverseRef(conn)) = 0
 	}
 }

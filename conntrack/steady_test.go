@@ -154,18 +154,18 @@ func TestWhatEndsASteadyFlowClearsItsNextHops(t *testing.T) {
 func TestNextHopsDoNotChangeKeysAndRecipes(t *testing.T) {
 	for name, f := range map[string]*NewFlow{
 		"nat 4": natFlow(1), "nat 6": natFlow6(1),
-		"l2dsr 4": oneWayFlow(ModeL2DSR, false, false), "l2dsr 6": oneWayFlow(ModeL2DSR, true, true),
-		"l2dsr 4 to 6": oneWayFlow(ModeL2DSR, false, true), "l2dsr 6 to 4": oneWayFlow(ModeL2DSR, true, false),
+		"l2dsr 4": dsrFlow(ModeL2DSR, false, false), "l2dsr 6": dsrFlow(ModeL2DSR, true, true),
+		"l2dsr 4 to 6": dsrFlow(ModeL2DSR, false, true), "l2dsr 6 to 4": dsrFlow(ModeL2DSR, true, false),
 	} {
 		t.Run(name, func(t *testing.T) {
-			f.Established = oneWay(f.Mode)
+			f.Established = f.Mode.DSR()
 			tab := openHeap(t, Config{MaxFlows: 64, Workers: 1, MaxEndpoints: 8})
 			w := tab.Worker(0)
 			w.Online()
 			r := mustCreate(t, w, f)
 			c := tab.Conn(r)
 			refs := []Ref{r, r.Other()}[:2]
-			if oneWay(f.Mode) {
+			if f.Mode.DSR() {
 				refs = refs[:1]
 			}
 			atomic.StoreUint32(&c.state, atomic.LoadUint32(&c.state)&^(stateMask|slow)|uint32(StateEstablished))
@@ -201,7 +201,7 @@ func natFlow6(i int) *NewFlow {
 	return f
 }
 
-func oneWayFlow(m Mode, client6, endpoint6 bool) *NewFlow {
+func dsrFlow(m Mode, client6, endpoint6 bool) *NewFlow {
 	f := natFlow(1)
 	f.Mode, f.SNAT = m, netip.Addr{}
 	if client6 {
@@ -241,7 +241,7 @@ func TestNextHopsOfTheProcessBeforeAreForgotten(t *testing.T) {
 	tab := open(t, cfg)
 	w := tab.Worker(0)
 	w.Online()
-	flows := []*NewFlow{natFlow(1), natFlow6(1), oneWayFlow(ModeL2DSR, true, true), oneWayFlow(ModeL2DSR, false, true)}
+	flows := []*NewFlow{natFlow(1), natFlow6(1), dsrFlow(ModeL2DSR, true, true), dsrFlow(ModeL2DSR, false, true)}
 	flows[2].Client = MakeKey(ap("[2001:db8::2]:999"), vip6, ProtoTCP)
 	flows[3].Client = MakeKey(client(2), vip, ProtoTCP)
 	for _, f := range flows {
@@ -250,7 +250,7 @@ func TestNextHopsOfTheProcessBeforeAreForgotten(t *testing.T) {
 		atomic.StoreUint32(&c.state, atomic.LoadUint32(&c.state)&^(stateMask|slow)|uint32(StateEstablished))
 		for _, d := range []Ref{r, r.Other()} {
 			c.Adj[(d-1)&1] = aWord
-			if d == r || !oneWay(f.Mode) {
+			if d == r || !f.Mode.DSR() {
 				tab.Settle(d)
 				tab.Entry(d).Touch(tab.Tick())
 			}
@@ -268,7 +268,7 @@ func TestNextHopsOfTheProcessBeforeAreForgotten(t *testing.T) {
 	}
 	for _, f := range flows {
 		r := tab.lookup(f.Client)
-		if r == 0 || tab.NextHop(r) != 0 || !oneWay(f.Mode) && tab.NextHop(r.Other()) != 0 {
+		if r == 0 || tab.NextHop(r) != 0 || !f.Mode.DSR() && tab.NextHop(r.Other()) != 0 {
 			t.Errorf("entry %d has a next hop", r)
 		}
 		if got := tab.NewDst(r); got.Addr() != f.Endpoint.Addr() {

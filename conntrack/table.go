@@ -47,13 +47,13 @@ type Table struct {
 
 	turn turn
 
-	workers []Worker // the caller's, then the control goroutines'
-	control chan *Worker
-	sweepMu sync.Mutex
-	sweeper *Worker                  // guarded by sweepMu
-	census  [numStates]atomic.Uint32 // of the last whole turn
-	closing atomic.Bool
-	closed  bool // guarded by sweepMu
+	workers     []Worker // the caller's, then the control goroutines'
+	control     chan *Worker
+	sweepMu     sync.Mutex
+	sweeper     *Worker                  // guarded by sweepMu
+	stateCounts [numStates]atomic.Uint32 // of the last whole turn
+	closing     atomic.Bool
+	closed      bool // guarded by sweepMu
 }
 
 // Worker is a goroutine's handle of the table.
@@ -146,7 +146,7 @@ func (w *Worker) Supersede(r Ref) bool {
 		switch {
 		case s&published == 0 || s&superseded != 0 || !synBeginsAnew(s) && !synReopens(s):
 			return false
-		case State(s&stateMask) == StateClose || oneWay(t.entries[2*conn].Mode):
+		case State(s&stateMask) == StateClose || t.entries[2*conn].Mode.DSR():
 			if w.unlinkIn(conn, s) {
 				w.count.deleted.Add(1)
 				return true
@@ -196,7 +196,7 @@ func (w *Worker) unlinkIn(conn, s uint32) bool {
 func (w *Worker) dispose(conn, s uint32) {
 	t, c := w.t, &w.t.conns[conn]
 	t.remove(forwardRef(conn))
-	if !oneWay(t.entries[2*conn].Mode) {
+	if !t.entries[2*conn].Mode.DSR() {
 		t.remove(reverseRef(conn))
 	}
 	t.endpoints.add(atomic.SwapUint32(&c.EndpointID, freedID), -endpointCounts(s))

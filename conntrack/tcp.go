@@ -157,7 +157,7 @@ func (k *tracker) follow(g *segment) Verdict {
 func (k *tracker) proceed(g *segment) {
 	switch k.completesNoted(g); k.state() {
 	case StateSynSent:
-		if !k.completesOneWay(g) && !k.revives(g) {
+		if !k.completesDSR(g) && !k.revives(g) {
 			return
 		}
 	case StateSynRecv:

@@ -145,9 +145,9 @@ func (k *tracker) completesNoted(g *segment) {
 // nearData bounds the bytes that a side may have sent when the handshake is complete.
 const nearData = 1 << 24
 
-// completesOneWay is completes where the endpoint's packets do not pass here: the
+// completesDSR is completes where the endpoint's packets do not pass here: the
 // client's ACK has to do.
-func (k *tracker) completesOneWay(g *segment) bool {
+func (k *tracker) completesDSR(g *segment) bool {
 	if !k.is(clientOnly) || !g.forward || span(g.seq-k.n.client) >= nearData {
 		return false
 	}

@@ -196,7 +196,7 @@ func TestDoubtAboutAFINEndsWhenItIsSentAgain(t *testing.T) {
 }
 
 // Where the endpoint's packets do not pass, the client's have to do.
-func TestOneWayFlowsFollowTheClient(t *testing.T) {
+func TestDSRFlowsFollowTheClient(t *testing.T) {
 	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
 	w := tab.Worker(0)
 	w.Online()
@@ -238,7 +238,7 @@ func TestOneWayFlowsFollowTheClient(t *testing.T) {
 }
 
 // Its endpoint may have closed or reset it long ago, unheard.
-func TestOneWayFlowsAreForgottenAfterTwoHours(t *testing.T) {
+func TestDSRFlowsAreForgottenAfterTwoHours(t *testing.T) {
 	const hour = 3600 * TicksPerSecond
 	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
 	w := tab.Worker(0)

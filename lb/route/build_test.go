@@ -71,7 +71,7 @@ func TestEqualCostHopsShareFlowsByWeight(t *testing.T) {
 	}
 	for _, hash := range []uint32{0, 1<<32 - 1} {
 		if _, ok := table.Lookup(netip.MustParseAddr("203.0.113.1"), hash); !ok {
-			t.Errorf("hash %#x finds no way", hash)
+			t.Errorf("hash %#x finds no path", hash)
 		}
 	}
 }

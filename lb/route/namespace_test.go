@@ -192,8 +192,8 @@ func eventually[T comparable](t testing.TB, what string, want T, got func() T) {
 	}
 }
 
-// way describes where a table sends an address.
-func way(w *Watcher, addr string) string {
+// pathTo describes where a table sends an address.
+func pathTo(w *Watcher, addr string) string {
 	p, ok := w.Load().Lookup(netip.MustParseAddr(addr), 0)
 	if !ok {
 		return p.Kind.String()

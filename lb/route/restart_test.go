@@ -142,7 +142,7 @@ func TestRuleToAnotherTableIsLoggedOnce(t *testing.T) {
 	node.must(node.RuleAdd(rule))
 	eventually(t, "warnings", 1, func() int { return log.count("from 10.0.0.0/8 lookup 200") })
 	node.via("203.0.113.0/24", "192.0.2.2", "e0")
-	eventually(t, "way", "attached 0 via 192.0.2.2 from 192.0.2.1", func() string { return way(w, "203.0.113.1") })
+	eventually(t, "path", "attached 0 via 192.0.2.2 from 192.0.2.1", func() string { return pathTo(w, "203.0.113.1") })
 	if n := log.count("from 10.0.0.0/8 lookup 200"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
@@ -156,10 +156,10 @@ func TestInterfacesCanBeReplacedWhileRunning(t *testing.T) {
 	resolved(t, w, 0, hop)
 	epoch := w.Load().Epoch()
 	node.must(w.SetInterfaces([]Interface{{Index: node.index("i0"), Port: 3}}, testHostVeth))
-	if got := way(w, "198.51.100.2"); got != "attached 3 via 198.51.100.2 from 198.51.100.1" {
+	if got := pathTo(w, "198.51.100.2"); got != "attached 3 via 198.51.100.2 from 198.51.100.1" {
 		t.Errorf("new interface: %s", got)
 	}
-	if got := way(w, "192.0.2.2"); got != "host 9 via 169.254.77.1 from 169.254.77.3" {
+	if got := pathTo(w, "192.0.2.2"); got != "host 9 via 169.254.77.1 from 169.254.77.3" {
 		t.Errorf("old interface: %s", got)
 	}
 	if _, ok := w.Adjacency(0, hop); ok || w.Load().Epoch() == epoch {

@@ -38,7 +38,7 @@ func TestRouteChangesAppear(t *testing.T) {
 	w := node.watch(Config{HostVeth: testHostVeth}, "e0")
 	check := func(addr, want string) {
 		t.Helper()
-		eventually(t, addr, want, func() string { return way(w, addr) })
+		eventually(t, addr, want, func() string { return pathTo(w, addr) })
 	}
 	check("192.0.2.7", "attached 0 via 192.0.2.7 from 192.0.2.1")
 	check("2001:db8::7", "attached 0 via 2001:db8::7 from 2001:db8::1")
@@ -212,7 +212,7 @@ func TestLostNotificationsCauseAFullRead(t *testing.T) {
 	}
 	node.via("203.0.113.0/24", "192.0.2.3", "e0")
 	go func() { _ = w.Run(t.Context()) }()
-	eventually(t, "way", "attached 0 via 192.0.2.3 from 192.0.2.1", func() string { return way(w, "203.0.113.9") })
+	eventually(t, "path", "attached 0 via 192.0.2.3 from 192.0.2.1", func() string { return pathTo(w, "203.0.113.9") })
 	eventually(t, "lost", true, func() bool { return w.Stats().Lost > 0 })
 	node.must(w.Close())
 }

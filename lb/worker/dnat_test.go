@@ -112,7 +112,7 @@ func TestTheClientsAddressIsKept(t *testing.T) {
 
 // The next packet of a flow asks for the way again when routes have changed:
 // it must leave by the same MAC address.
-func TestTheWayBackOutlivesAChangeOfRoutes(t *testing.T) {
+func TestTheReturnPathOutlivesAChangeOfRoutes(t *testing.T) {
 	b := newHostBench(t)
 	b.serveMode(conntrack.ModeDNAT, pod4)
 	req := request(false, header.ProtoUDP).build(t)
@@ -201,7 +201,7 @@ func TestTwoFrontendsOneClientPortOneEndpoint(t *testing.T) {
 }
 
 // What has no flow goes nowhere: it came from the kernel.
-func TestAnAnswerWithoutAFlowIsNotGivenBack(t *testing.T) {
+func TestAnAnswerWithoutAFlowIsNotPunted(t *testing.T) {
 	b := newHostBench(t)
 	ans := packet{srcMAC: macKernel, dstMAC: macXDP, src: ap(pod4, 8080), dst: ap(client4, 40000), proto: header.ProtoUDP}
 	b.one(portHost, ans.build(t), -1)

@@ -230,7 +230,7 @@ func checkHalfOpenLimit(t *testing.T, ack uint32) {
 }
 
 // Where the endpoint is not heard the client's ACK completes a connection.
-func TestTheConnectionLimitHoldsInOneWayModes(t *testing.T) {
+func TestTheConnectionLimitHoldsInDSRModes(t *testing.T) {
 	for mode, name := range modeNames {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)

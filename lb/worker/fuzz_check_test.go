@@ -16,7 +16,7 @@ import (
 
 // came holds a frame that left by a port to what went in.
 func (r *fuzzRun) came(port int, f []byte) {
-	if port == portHost && r.givenBack(f) {
+	if port == portHost && r.punted(f) {
 		return
 	}
 	v, l3, err := viewFrame(f)
@@ -44,9 +44,9 @@ func (r *fuzzRun) came(port int, f []byte) {
 	}
 }
 
-// givenBack says whether a frame is one that went in, as it was but for MAC
+// punted says whether a frame is one that went in, as it was but for MAC
 // addresses, tags, and the checksum that was for a device to complete.
-func (r *fuzzRun) givenBack(f []byte) bool {
+func (r *fuzzRun) punted(f []byte) bool {
 	if !bytes.Equal(f[:6], macKernel) || !bytes.Equal(f[6:12], macXDP) {
 		return false
 	}

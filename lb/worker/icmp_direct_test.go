@@ -10,7 +10,7 @@ import (
 
 // An endpoint that answers past Weir has the frontend's address: errors about
 // its answers come to Weir, and reach it as they are.
-func TestAnErrorAboutAnAnswerPastWeirReachesTheEndpoint(t *testing.T) {
+func TestAnErrorAboutADirectAnswerReachesTheEndpoint(t *testing.T) {
 	for mode, name := range modeNames {
 		for _, v6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/v6=%v", name, v6), func(t *testing.T) {

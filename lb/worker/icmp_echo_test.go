@@ -197,11 +197,11 @@ func TestNoAllocationPerICMPMessage(t *testing.T) {
 	c := converse(t, true, header.ProtoTCP)
 	c.answerPings(empty4, vip6)
 	passed, _ := c.fromBehind(c.router, 2, 0, 1400)
-	stray := passed
+	foreign := passed
 	c.sent.src = ap(c.snat, 65000)
-	stray.body = quoted(t, c.sent)
+	foreign.body = quoted(t, c.sent)
 	p, _ := ping(true, 56)
-	for name, f := range map[string][]byte{"error": passed.build(t), "stray error": stray.build(t), "ping": p.build(t)} {
+	for name, f := range map[string][]byte{"error": passed.build(t), "foreign error": foreign.build(t), "ping": p.build(t)} {
 		if n := testing.AllocsPerRun(300, func() {
 			c.give(portServer, f)
 			c.w.beginRound()

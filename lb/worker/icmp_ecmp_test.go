@@ -24,7 +24,7 @@ func newNode(t *testing.T, mode conntrack.Mode, v6 bool, policy *table.Policy, p
 	var hops []route.StaticHop
 	for n := range byte(8) {
 		to[netip.PrefixFrom(a, a.BitLen())] = route.Path{Kind: route.Attached, Port: portServer, NextHop: a, MTU: 1500, Source: src, LocalSource: src}
-		hops = append(hops, route.StaticHop{Port: portServer, NextHop: a, MAC: [6]byte{2, 0, 0, 0, 1, n}, Src: macOf(macWeirB), MTU: wayMTU})
+		hops = append(hops, route.StaticHop{Port: portServer, NextHop: a, MAC: [6]byte{2, 0, 0, 0, 1, n}, Src: macOf(macWeirB), MTU: pathMTU})
 		pool.Endpoints = append(pool.Endpoints, table.Endpoint{AddrPort: ap(a, 80)})
 		a = a.Next()
 	}

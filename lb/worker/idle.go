@@ -86,10 +86,10 @@ func (w *Worker) sleep() bool {
 			return true
 		}
 	}
-	nap := w.pollTimeout()
+	timeout := w.pollTimeout()
 	w.counts[counter.Sleeps]++
 	w.conntrack.Offline()
-	n, _ := unix.Poll(w.pollFD, nap) // EINTR and timeouts are rounds like any other
+	n, _ := unix.Poll(w.pollFD, timeout) // EINTR and timeouts are rounds like any other
 	w.conntrack.Online()
 	w.asleep.Store(false)
 	if w.pollFD[0].Revents != 0 {
@@ -103,11 +103,11 @@ func (w *Worker) sleep() bool {
 // while a packet waits for its next hop, or for a device queue that was full
 // when the kernel was last told to send.
 func (w *Worker) pollTimeout() int {
-	nap := len(w.neighQueue) > 0
+	short := len(w.neighQueue) > 0
 	for i := range w.ports {
-		nap = nap || w.ports[i].sending > 0
+		short = short || w.ports[i].sending > 0
 	}
-	if nap {
+	if short {
 		return 2
 	}
 	return w.maxPollTimeout

@@ -288,7 +288,7 @@ func TestServersByOffset(t *testing.T) {
 
 // Without translation the answers do not pass Weir: nothing is learned, and the
 // choice is the usual one.
-func TestOneWayQUICHasTheUsualChoice(t *testing.T) {
+func TestQUICInDSRModesHasTheUsualChoice(t *testing.T) {
 	b := newBench(t)
 	b.quicService(plainID, conntrack.ModeL2DSR, 20, 0)
 	with := b.spread(false, 2000, shortQUIC("\x00srv1-random"))

@@ -115,7 +115,7 @@ func TestL2DSRNeedsTheEndpointOnTheLink(t *testing.T) {
 func (b *bench) routeVia(addr, nextHop netip.Addr) {
 	b.routes(map[netip.Prefix]route.Path{
 		netip.PrefixFrom(addr, addr.BitLen()): {Kind: route.Attached, Port: portServer, NextHop: nextHop, MTU: 1500, Source: snat4, LocalSource: snat4},
-	}, route.StaticHop{Port: portServer, NextHop: nextHop, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: wayMTU})
+	}, route.StaticHop{Port: portServer, NextHop: nextHop, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: pathMTU})
 }
 
 // routes replaces the bench's routes but those to clients. Flows ask again.
@@ -195,10 +195,10 @@ func TestMSSOfASynIsClamped(t *testing.T) {
 		{"off", 0, conntrack.ModeIPIP, false, false, 1460},
 		{"fixed", 1200, conntrack.ModeIPIP, false, false, 1200},
 		{"fixed, partial checksum", 1200, conntrack.ModeIPIP, false, true, 1200},
-		{"auto ipip", table.MSSClampAuto, conntrack.ModeIPIP, false, false, wayMTU - 20 - 40},
-		{"auto gue", table.MSSClampAuto, conntrack.ModeGUE, false, false, wayMTU - 32 - 40},
-		{"auto ipip IPv6", table.MSSClampAuto, conntrack.ModeIPIP, true, false, wayMTU - 20 - 60},
-		{"auto l2dsr", table.MSSClampAuto, conntrack.ModeL2DSR, false, false, wayMTU - 40},
+		{"auto ipip", table.MSSClampAuto, conntrack.ModeIPIP, false, false, pathMTU - 20 - 40},
+		{"auto gue", table.MSSClampAuto, conntrack.ModeGUE, false, false, pathMTU - 32 - 40},
+		{"auto ipip IPv6", table.MSSClampAuto, conntrack.ModeIPIP, true, false, pathMTU - 20 - 60},
+		{"auto l2dsr", table.MSSClampAuto, conntrack.ModeL2DSR, false, false, pathMTU - 40},
 		{"larger than announced", 9000, conntrack.ModeIPIP, false, false, 1460},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 )
 
 // The bench's way to the endpoints is 1,400 bytes wide.
-const wayMTU = 1400
+const pathMTU = 1400
 
 func overhead(mode conntrack.Mode, outer6 bool) int {
 	n := map[conntrack.Mode]int{conntrack.ModeL2DSR: 0, conntrack.ModeIPIP: 20, conntrack.ModeGUE: 32}[mode]
@@ -42,11 +42,11 @@ func TestTheTunnelsMTUToTheByte(t *testing.T) {
 						ipLen = header.IPv6Len
 					}
 					b.serveDirect(mode, ep, nil)
-					mtu := wayMTU - overhead(mode, outer6)
+					mtu := pathMTU - overhead(mode, outer6)
 					req := request(inner6, header.ProtoUDP)
 					req.payload = mtu - ipLen - header.UDPLen
-					if f := b.one(portClient, req.build(t), portServer); len(f) != header.EthernetLen+wayMTU {
-						t.Errorf("%d bytes left, want %d", len(f), header.EthernetLen+wayMTU)
+					if f := b.one(portClient, req.build(t), portServer); len(f) != header.EthernetLen+pathMTU {
+						t.Errorf("%d bytes left, want %d", len(f), header.EthernetLen+pathMTU)
 					}
 					req.payload++
 					f := b.one(portClient, req.build(t), portClient)
@@ -138,7 +138,7 @@ func TestWhatMayBeFragmentedIs(t *testing.T) {
 func fragmentData(t *testing.T, f []byte, mode conntrack.Mode, outer6 bool, at int, last bool) []byte {
 	t.Helper()
 	const l3 = header.EthernetLen + header.TagLen
-	if len(f) > l3+wayMTU {
+	if len(f) > l3+pathMTU {
 		t.Errorf("fragment at %d has %d bytes", at, len(f))
 	}
 	inner := f[l3+overhead(mode, outer6):]

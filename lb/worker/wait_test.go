@@ -83,7 +83,7 @@ func TestNoHeldPacketIsSleptThrough(t *testing.T) {
 
 // An idle worker does one round per nap: at ten naps a second that is nothing.
 // Counted, not timed: a thousand naps that end at once.
-func TestAnIdleWorkerDoesOneRoundPerNap(t *testing.T) {
+func TestAnIdleWorkerDoesOneRoundPerTimeout(t *testing.T) {
 	b := newBench(t)
 	q := &counting{Memory: b.q[portClient]}
 	b.w.ports[portClient].Queue = q

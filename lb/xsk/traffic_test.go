@@ -12,7 +12,7 @@ import (
 	"github.com/weirlb/weir/perf/netlab"
 )
 
-func TestPacketsAreReceivedIntoTheArea(t *testing.T) {
+func TestPacketsAreReceivedIntoTheUmem(t *testing.T) {
 	w := newWire(t, netlab.LinkConfig{})
 	s := w.open(xsk.Config{})
 	c := w.listen()

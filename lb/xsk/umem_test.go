@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAreaIsCutIntoFrames(t *testing.T) {
+func TestUmemIsCutIntoFrames(t *testing.T) {
 	a, err := NewUmem(1000, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestAreaIsCutIntoFrames(t *testing.T) {
 
 // A successor maps the same packets by the file descriptor, whose size nobody
 // can change.
-func TestAreaIsAMemoryFileForASuccessor(t *testing.T) {
+func TestUmemIsAMemoryFileForASuccessor(t *testing.T) {
 	a, err := NewUmem(8, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestAreaIsAMemoryFileForASuccessor(t *testing.T) {
 	}
 }
 
-func TestAreaRefusesWhatTheKernelWould(t *testing.T) {
+func TestUmemRefusesWhatTheKernelWould(t *testing.T) {
 	for _, c := range []struct{ frames, size int }{
 		{0, FrameSize}, {-1, FrameSize}, {1, 1024}, {1, 3000}, {1, 1 << 20},
 	} {
@@ -76,7 +76,7 @@ func TestAreaRefusesWhatTheKernelWould(t *testing.T) {
 	}
 }
 
-func TestAreaCanBeClosedTwice(t *testing.T) {
+func TestUmemCanBeClosedTwice(t *testing.T) {
 	a, err := NewUmem(1, 0)
 	if err != nil {
 		t.Fatal(err)

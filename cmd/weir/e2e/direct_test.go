@@ -85,7 +85,7 @@ endpoints: [{addresses: ["%s"], conditions: {ready: true}, nodeName: %s}]
 func newDirectFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := ownFixture(t, options{stopped: true, frontends: len(directServices) * 4})
-	if err := f.wayBack(); err != nil {
+	if err := f.addReturnLink(); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(f.path("manifests/services.yaml"), []byte(modeManifests(directServices, directPorts)), 0o644); err != nil {
@@ -124,8 +124,8 @@ func newDirectFixture(t *testing.T) *fixture {
 	return f
 }
 
-// wayBack joins the fabric and the client by another link.
-func (f *fixture) wayBack() error {
+// addReturnLink joins the fabric and the client by another link, for answers.
+func (f *fixture) addReturnLink() error {
 	prefixes := func(host uint8) []netip.Prefix {
 		return []netip.Prefix{netip.PrefixFrom(netlab.Host4(backNet, host), 24), netip.PrefixFrom(netlab.Host6(backNet, host), 64)}
 	}
@@ -213,7 +213,7 @@ func (f *fixture) startDecap(t *testing.T, n *netlab.Namespace, args ...string) 
 
 // Real TCP and UDP through every mode: requests by Weir, in full-sized segments
 // that do not fit a tunnel until the client has been told, answers straight.
-func TestWireAnswersPastWeir(t *testing.T) {
+func TestWireDirectServerReturn(t *testing.T) {
 	f := newDirectFixture(t)
 	f.checkChecksums(t)
 	for _, s := range directServices {

@@ -72,7 +72,7 @@ func TestWireRealStacks(t *testing.T) {
 	labtest.Require(t)
 	requirePrograms(t, "curl", "iperf3", "nginx")
 	f := ownFixture(t, options{stopped: true, frontends: len(stackServices) * len(stackPorts) * 2})
-	if err := f.wayBack(); err != nil {
+	if err := f.addReturnLink(); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(f.manifest(), []byte(modeManifests(stackServices, stackPorts)), 0o644); err != nil {

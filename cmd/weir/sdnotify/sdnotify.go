@@ -108,7 +108,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 	ready, stopping := n.ready, n.stopping
 	for {
 		steady := ready == nil && stopping != nil
-		n.beat(steady)
+		n.heartbeat(steady)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -121,9 +121,9 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 }
 
-// beat sends the present state. Steady is false during start and end: the service manager
+// heartbeat sends the present state. Steady is false during start and end: the service manager
 // does not know their duration.
-func (n *Notifier) beat(steady bool) {
+func (n *Notifier) heartbeat(steady bool) {
 	h := n.health()
 	say := []string{n.status(h)}
 	if h.Healthy {
@@ -137,8 +137,8 @@ func (n *Notifier) beat(steady bool) {
 	n.say(say...)
 }
 
-// interval is the time to the next beat: a third of the watchdog's limit, so that a beat
-// may come late.
+// interval is the time to the next heartbeat: a third of the watchdog's limit, so that
+// a heartbeat may come late.
 func (n *Notifier) interval(steady bool) time.Duration {
 	d := checkStatus
 	if !steady {

@@ -94,7 +94,7 @@ func (b *bench) each(ctx context.Context, port int, flags uint8, learn bool) err
 				packets = append(packets, m.answer(n, b.choices[n]))
 			}
 		}
-		m.give(in, b.m.Area().Bytes(), packets)
+		m.give(in, b.m.Umem().Bytes(), packets)
 		b.m.Round(0)
 		if learn {
 			if err := b.learn(out, m); err != nil {
@@ -112,7 +112,7 @@ func (b *bench) each(ctx context.Context, port int, flags uint8, learn bool) err
 // learn notes the choices for the flows whose first packets were sent.
 func (b *bench) learn(q *lbtest.Memory, m *maker) error {
 	for _, d := range q.Out {
-		flow, c, err := b.chosen(b.m.Area().Data(d), m)
+		flow, c, err := b.chosen(b.m.Umem().Data(d), m)
 		if err != nil {
 			return err
 		}

@@ -106,8 +106,8 @@ func (m *inMemory) Flows() *conntrack.Table { return m.flows }
 // Workers is the number of workers.
 func (m *inMemory) Workers() int { return len(m.workers) }
 
-// Area is the packet memory.
-func (m *inMemory) Area() *xsk.Umem { return m.memory }
+// Umem is the packet memory.
+func (m *inMemory) Umem() *xsk.Umem { return m.memory }
 
 // Queue is a worker's queue of a port. A frame for it is taken from its Empty.
 func (m *inMemory) Queue(worker, port int) *lbtest.Memory { return m.queues[worker][port] }

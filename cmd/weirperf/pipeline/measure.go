@@ -152,12 +152,12 @@ func (t *trace) packets() int { return len(t.port[0]) + len(t.port[1]) }
 
 // run drives a worker with a trace; without rounds only the packets are made.
 func (b *bench) run(worker int, t *trace, rounds bool) {
-	area := b.m.Area().Bytes()
+	memory := b.m.Umem().Bytes()
 	q := [2]*lbtest.Memory{b.m.Queue(worker, portClient), b.m.Queue(worker, portServer)}
 	for at := 0; at < max(len(t.port[0]), len(t.port[1])); at += perRound {
 		for i := range q {
 			p := t.port[i]
-			t.maker.give(q[i], area, p[min(at, len(p)):min(at+perRound, len(p))])
+			t.maker.give(q[i], memory, p[min(at, len(p)):min(at+perRound, len(p))])
 		}
 		if rounds {
 			b.m.Round(worker)
@@ -290,7 +290,7 @@ func (b *bench) trace(kind string) *trace {
 	for range sampleLen {
 		n := b.random.Uint32N(uint32(b.n))
 		if kind == kindDrop {
-			t.port[portServer] = append(t.port[portServer], t.maker.strayAnswer(b.random.Uint32()))
+			t.port[portServer] = append(t.port[portServer], t.maker.answerWithoutFlow(b.random.Uint32()))
 			continue
 		}
 		t.port[portClient] = append(t.port[portClient], t.maker.request(n))

@@ -157,7 +157,7 @@ func (b *bench) checkOut(q *lbtest.Memory, port int, m *maker, n int) error {
 		at = b.mode.outerLen()
 	}
 	for _, d := range q.Out {
-		got := b.m.Area().Data(d)
+		got := b.m.Umem().Data(d)
 		if len(got) != packetLen+at {
 			return fmt.Errorf("a packet of %d bytes came out: %x", len(got), got)
 		}

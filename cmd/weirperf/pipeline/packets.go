@@ -109,8 +109,8 @@ func (m *maker) answer(n uint32, c choice) packet {
 	return m.make(endpointNet+uint32(c.endpoint), endpointPort, snatNet+uint32(c.snat), c.port, n)
 }
 
-// strayAnswer is a packet to an SNAT port from where no flow goes.
-func (m *maker) strayAnswer(n uint32) packet {
+// answerWithoutFlow is a packet to an SNAT port that belongs to no flow.
+func (m *maker) answerWithoutFlow(n uint32) packet {
 	return m.make(endpointNet+uint32(n%endpoints), uint16(20000+n/endpoints%20000), snatNet+n%snatAddresses, uint16(snatLo+n%60000), n)
 }
 
@@ -118,13 +118,13 @@ func host(a [4]byte) uint32 { return binary.BigEndian.Uint32(a[:]) }
 
 // give writes packets into frames of a queue, and their descriptors into the queue's next
 // input.
-func (m *maker) give(q *lbtest.Memory, area []byte, packets []packet) {
+func (m *maker) give(q *lbtest.Memory, memory []byte, packets []packet) {
 	n := len(q.Empty) - len(packets)
 	frames := q.Empty[n:]
 	q.Empty = q.Empty[:n]
 	for i := range packets {
 		at := frames[i] + xsk.Headroom
-		m.write(area[at:], &packets[i])
+		m.write(memory[at:], &packets[i])
 		q.In = append(q.In, xsk.Desc{Addr: at, Len: packetLen})
 	}
 }

@@ -70,7 +70,7 @@ func TestAWrongByteIsNoticed(t *testing.T) {
 			b := newBench(l, Options{Mode: md.name, Proto: "udp"}, 1)
 			m := newMaker(header.ProtoUDP, 0)
 			out := l.Queue(0, portServer)
-			m.give(l.Queue(0, portClient), l.Area().Bytes(), []packet{m.request(0)})
+			m.give(l.Queue(0, portClient), l.Umem().Bytes(), []packet{m.request(0)})
 			l.Round(0)
 			if err := b.learn(out, m); err != nil {
 				t.Fatal(err)
@@ -78,7 +78,7 @@ func TestAWrongByteIsNoticed(t *testing.T) {
 			if err := b.checkOut(out, portServer, m, 1); err != nil {
 				t.Fatal(err)
 			}
-			f := l.Area().Data(out.Out[0])
+			f := l.Umem().Data(out.Out[0])
 			for i := range f {
 				f[i] ^= 0x10
 				if b.checkOut(out, portServer, m, 1) == nil {

@@ -17,14 +17,14 @@ const (
 )
 
 var (
-	every   = []string{nat, dnat, l2dsr, ipip, gue}
-	tunnels = []string{ipip, gue}
-	oneWay  = []string{l2dsr, ipip, gue}
+	every    = []string{nat, dnat, l2dsr, ipip, gue}
+	tunnels  = []string{ipip, gue}
+	dsrModes = []string{l2dsr, ipip, gue}
 	// In dnat endpoints are behind the edge's kernel, in the others on the wire.
 	onFabric = []string{nat, l2dsr, ipip, gue}
 	// Without another header in front.
 	unwrapped = []string{nat, dnat, l2dsr}
-	twoWay    = []string{nat, dnat}
+	natModes  = []string{nat, dnat}
 )
 
 // Families; a scenario without any gets both.
@@ -58,7 +58,7 @@ var rows = []struct{ key, text string }{
 	{"echo", "ICMP echo to a frontend's address"},
 	{"fragment", "fragments"},
 	{"router", "TTL, bad headers, truncated, martian"},
-	{"too-big", "larger than the way out allows"},
+	{"too-big", "larger than the outgoing link allows"},
 	{"options", "IPv4 options, IPv6 extension headers"},
 	{"gone", "the flow's endpoint is gone"},
 	{"sctp", "SCTP"},

@@ -126,27 +126,27 @@ func (s *scene) arrivesChanged(p, q packet) {
 
 func init() {
 	add(
-		scenario{row: "new", name: "udp", modes: oneWay, run: func(s *scene) { s.passes(s.udp("hello")) }},
-		scenario{row: "new", name: "tcp-syn", modes: oneWay, run: func(s *scene) { s.passes(s.tcp(syn, 1000, 0, "")) }},
-		scenario{row: "new", name: "tcp-syn-with-data", modes: oneWay, run: func(s *scene) { s.passes(s.tcp(syn, 1000, 0, "fast open")) }},
-		scenario{row: "new", name: "udp-without-checksum", modes: oneWay, families: []int{ipv4}, run: func(s *scene) {
+		scenario{row: "new", name: "udp", modes: dsrModes, run: func(s *scene) { s.passes(s.udp("hello")) }},
+		scenario{row: "new", name: "tcp-syn", modes: dsrModes, run: func(s *scene) { s.passes(s.tcp(syn, 1000, 0, "")) }},
+		scenario{row: "new", name: "tcp-syn-with-data", modes: dsrModes, run: func(s *scene) { s.passes(s.tcp(syn, 1000, 0, "fast open")) }},
+		scenario{row: "new", name: "udp-without-checksum", modes: dsrModes, families: []int{ipv4}, run: func(s *scene) {
 			p := s.udp("hello")
 			p.noChecksum = true
 			s.passes(p)
 		}},
-		scenario{row: "new", name: "mss-clamped", modes: oneWay, service: "clamped", run: func(s *scene) {
+		scenario{row: "new", name: "mss-clamped", modes: dsrModes, service: "clamped", run: func(s *scene) {
 			s.arrivesChanged(s.mss(1460), s.mss(1200))
 			s.arrivesChanged(s.mss(1460), s.mss(1200)) // sent again
 		}},
-		scenario{row: "new", name: "mss-fits-the-tunnel", modes: oneWay, service: "fitting", run: func(s *scene) {
+		scenario{row: "new", name: "mss-fits-the-tunnel", modes: dsrModes, service: "fitting", run: func(s *scene) {
 			head := 40
 			if s.six {
 				head = 60
 			}
 			s.arrivesChanged(s.mss(9000), s.mss(uint16(s.room(linkMTU)-head)))
 		}},
-		scenario{row: "new", name: "small-mss-stays", modes: oneWay, service: "clamped", run: func(s *scene) { s.passes(s.mss(536)) }},
-		scenario{row: "new", name: "endpoint-on-this-node", modes: oneWay, service: "here", run: func(s *scene) {
+		scenario{row: "new", name: "small-mss-stays", modes: dsrModes, service: "clamped", run: func(s *scene) { s.passes(s.mss(536)) }},
+		scenario{row: "new", name: "endpoint-on-this-node", modes: dsrModes, service: "here", run: func(s *scene) {
 			s.mode = dnat
 			s.passes(s.udp("hello"))
 			s.returns(s.answer(s.udp("its answer")), udpPort)
@@ -154,62 +154,62 @@ func init() {
 		scenario{row: "new", name: "endpoint-behind-a-router", modes: []string{l2dsr}, service: "beyond", run: func(s *scene) {
 			s.send(s.udp("hello"))
 		}, drops: drop("not-l2-adjacent")},
-		scenario{row: "flow", name: "udp-again", modes: oneWay, run: func(s *scene) {
+		scenario{row: "flow", name: "udp-again", modes: dsrModes, run: func(s *scene) {
 			s.passes(s.udp("one"))
 			s.passes(s.udp("two"))
 		}},
-		scenario{row: "flow", name: "tcp", modes: oneWay, run: func(s *scene) {
+		scenario{row: "flow", name: "tcp", modes: dsrModes, run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			s.passes(s.tcp(ack, 1001, 5001, ""))
 			s.passes(s.tcp(ack|psh, 1001, 5001, "GET /"))
 			s.passes(s.tcp(ack|fin, 1006, 5001, ""))
 			s.passes(s.tcp(ack, 1007, 5002, ""))
 		}},
-		scenario{row: "flow", name: "reset-by-client", modes: oneWay, run: func(s *scene) {
+		scenario{row: "flow", name: "reset-by-client", modes: dsrModes, run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			s.passes(s.tcp(ack, 1001, 5001, ""))
 			s.passes(s.tcp(rst|ack, 1001, 5001, ""))
 		}},
-		scenario{row: "flow", name: "port-used-again", modes: oneWay, run: func(s *scene) {
+		scenario{row: "flow", name: "port-used-again", modes: dsrModes, run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			s.passes(s.tcp(ack|fin, 1001, 5001, ""))
 			s.passes(s.tcp(syn, 9000, 0, ""))
 		}},
-		scenario{row: "no-flow", name: "ack-is-taken-up", modes: oneWay, run: func(s *scene) {
+		scenario{row: "no-flow", name: "ack-is-taken-up", modes: dsrModes, run: func(s *scene) {
 			s.passes(s.tcp(ack|psh, 1001, 5001, "in the middle"))
 			s.passes(s.tcp(ack|psh, 1014, 5001, "and on"))
 		}},
-		scenario{row: "no-flow", name: "fin-is-taken-up", modes: oneWay, run: func(s *scene) { s.passes(s.tcp(ack|fin, 1001, 5001, "")) }},
-		scenario{row: "no-flow", name: "rst-is-passed-on", modes: oneWay, run: func(s *scene) { s.passes(s.tcp(rst, 1001, 0, "")) }},
-		scenario{row: "no-endpoint", name: "tcp-is-reset", modes: oneWay, service: "empty", run: func(s *scene) {
+		scenario{row: "no-flow", name: "fin-is-taken-up", modes: dsrModes, run: func(s *scene) { s.passes(s.tcp(ack|fin, 1001, 5001, "")) }},
+		scenario{row: "no-flow", name: "rst-is-passed-on", modes: dsrModes, run: func(s *scene) { s.passes(s.tcp(rst, 1001, 0, "")) }},
+		scenario{row: "no-endpoint", name: "tcp-is-reset", modes: dsrModes, service: "empty", run: func(s *scene) {
 			p := s.tcp(syn, 1000, 0, "")
 			s.send(p)
 			r := s.back(p)
 			r.flags, r.seq, r.ack = rst|ack, 0, 1001
 			s.arrives(s.lab.client, r.bytes(s))
 		}, drops: drop("no-endpoint")},
-		scenario{row: "no-local", name: "udp-dropped", modes: oneWay, service: "no-local", run: func(s *scene) {
+		scenario{row: "no-local", name: "udp-dropped", modes: dsrModes, service: "no-local", run: func(s *scene) {
 			s.send(s.udp("a question"))
 		}, drops: drop("no-local-endpoint")},
-		scenario{row: "router", name: "ttl-1", modes: oneWay, run: func(s *scene) {
+		scenario{row: "router", name: "ttl-1", modes: dsrModes, run: func(s *scene) {
 			p := s.udp("hello")
 			p.ttl = 1
 			s.send(p)
 			s.refusedBy(p, timeExceeded, 0)
 		}, drops: drop("ttl-exceeded")},
-		scenario{row: "router", name: "ttl-1-of-a-flow", modes: oneWay, run: func(s *scene) {
+		scenario{row: "router", name: "ttl-1-of-a-flow", modes: dsrModes, run: func(s *scene) {
 			s.passes(s.udp("hello"))
 			p := s.udp("again")
 			p.ttl = 1
 			s.send(p)
 			s.refusedBy(p, timeExceeded, 0)
 		}, drops: drop("ttl-exceeded")},
-		scenario{row: "router", name: "ttl-2", modes: oneWay, run: func(s *scene) {
+		scenario{row: "router", name: "ttl-2", modes: dsrModes, run: func(s *scene) {
 			p := s.udp("hello")
 			p.ttl = 2
 			s.passes(p)
 		}},
-		scenario{row: "options", name: "ipv4-options", modes: oneWay, families: []int{ipv4}, run: func(s *scene) {
+		scenario{row: "options", name: "ipv4-options", modes: dsrModes, families: []int{ipv4}, run: func(s *scene) {
 			p := s.udp("hello")
 			p.options = []layers.IPv4Option{{OptionType: 148, OptionLength: 4, OptionData: []byte{0, 0}}} // router alert
 			s.passes(p)
@@ -217,7 +217,7 @@ func init() {
 	)
 	for ecn, name := range []string{"not-ect", "ect-1", "ect-0", "ce"} {
 		for _, dscp := range []uint8{0, 46} {
-			add(scenario{row: "flow", name: fmt.Sprintf("%s-dscp-%d", name, dscp), modes: oneWay, run: func(s *scene) {
+			add(scenario{row: "flow", name: fmt.Sprintf("%s-dscp-%d", name, dscp), modes: dsrModes, run: func(s *scene) {
 				p := s.udp("hello")
 				p.tos = dscp<<2 | uint8(ecn)
 				s.passes(p)

@@ -3,27 +3,27 @@ package packet
 // A TCP connection's life, and what belongs to no flow.
 func init() {
 	add(
-		scenario{row: "flow", name: "tcp-close", modes: twoWay, run: func(s *scene) {
+		scenario{row: "flow", name: "tcp-close", modes: natModes, run: func(s *scene) {
 			s.connect()
 			s.passes(s.tcp(fin|ack, 1001, 5001, ""))
 			s.returns(s.answer(s.tcp(fin|ack, 5001, 1002, "")), tcpPort)
 			s.passes(s.tcp(ack, 1002, 5002, ""))
 		}},
-		scenario{row: "flow", name: "tcp-half-closed", modes: twoWay, run: func(s *scene) {
+		scenario{row: "flow", name: "tcp-half-closed", modes: natModes, run: func(s *scene) {
 			s.connect()
 			s.passes(s.tcp(fin|ack, 1001, 5001, ""))
 			s.returns(s.answer(s.tcp(ack|psh, 5001, 1002, "still sending")), tcpPort)
 			s.passes(s.tcp(ack, 1002, 5014, ""))
 		}},
-		scenario{row: "flow", name: "tcp-reset-by-client", modes: twoWay, run: func(s *scene) {
+		scenario{row: "flow", name: "tcp-reset-by-client", modes: natModes, run: func(s *scene) {
 			s.connect()
 			s.passes(s.tcp(rst, 1001, 0, ""))
 		}},
-		scenario{row: "flow", name: "tcp-reset-by-endpoint", modes: twoWay, run: func(s *scene) {
+		scenario{row: "flow", name: "tcp-reset-by-endpoint", modes: natModes, run: func(s *scene) {
 			s.connect()
 			s.returns(s.answer(s.tcp(rst, 5001, 0, "")), tcpPort)
 		}},
-		scenario{row: "flow", name: "syn-again", modes: twoWay, run: func(s *scene) {
+		scenario{row: "flow", name: "syn-again", modes: natModes, run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			s.passes(s.tcp(syn, 1000, 0, "")) // sent again: the same endpoint, as the same client
 		}},
@@ -36,19 +36,19 @@ func init() {
 			s.returns(s.answer(s.tcp(rst, 90_000_000, 0, "")), tcpPort)
 			s.goesOn()
 		}},
-		scenario{row: "flow", name: "forged-reset-with-a-bad-checksum", modes: twoWay, run: func(s *scene) {
+		scenario{row: "flow", name: "forged-reset-with-a-bad-checksum", modes: natModes, run: func(s *scene) {
 			s.connect()
 			s.sendFrame(miscounted(s.tcp(rst, 1001, 0, "abc").bytes(s)))
 			s.goesOn()
 		}, drops: drop("bad-checksum")},
-		scenario{row: "flow", name: "forged-reset-then-syn", modes: twoWay, run: func(s *scene) {
+		scenario{row: "flow", name: "forged-reset-then-syn", modes: natModes, run: func(s *scene) {
 			s.connect()
 			s.passes(s.tcp(rst, 70_000_000, 0, ""))
 			s.passes(s.tcp(syn, 80_000_000, 0, ""))
 			s.returns(s.answer(s.tcp(ack, 5001, 1001, "")), tcpPort) // a challenge (RFC 5961)
 			s.goesOn()
 		}},
-		scenario{row: "flow", name: "reset-then-syn", modes: twoWay, run: func(s *scene) {
+		scenario{row: "flow", name: "reset-then-syn", modes: natModes, run: func(s *scene) {
 			s.connect()
 			s.passes(s.tcp(rst, 1001, 0, ""))
 			s.passes(s.tcp(syn, 80_000_000, 0, "")) // the same endpoint, as the same client
@@ -69,26 +69,26 @@ func init() {
 				s.passes(s.udp("the others follow"))
 			}
 		}},
-		scenario{row: "no-flow", name: "syn-ack-is-reset", modes: twoWay, run: func(s *scene) {
+		scenario{row: "no-flow", name: "syn-ack-is-reset", modes: natModes, run: func(s *scene) {
 			p := s.tcp(syn|ack, 1000, 2000, "")
 			s.send(p)
 			r := s.back(p)
 			r.flags, r.seq, r.ack = rst, 2000, 0
 			s.arrives(s.lab.client, r.bytes(s))
 		}, drops: drop("no-conntrack-entry")},
-		scenario{row: "no-flow", name: "fin-without-ack-is-reset", modes: twoWay, run: func(s *scene) {
+		scenario{row: "no-flow", name: "fin-without-ack-is-reset", modes: natModes, run: func(s *scene) {
 			p := s.tcp(fin, 1000, 0, "abc")
 			s.send(p)
 			r := s.back(p)
 			r.flags, r.seq, r.ack = rst|ack, 0, 1004
 			s.arrives(s.lab.client, r.bytes(s))
 		}, drops: drop("no-conntrack-entry")},
-		scenario{row: "no-flow", name: "rst-is-dropped", modes: twoWay, run: func(s *scene) {
+		scenario{row: "no-flow", name: "rst-is-dropped", modes: natModes, run: func(s *scene) {
 			s.send(s.tcp(rst, 1000, 0, ""))
 		}, drops: drop("no-conntrack-entry")},
 		// Of a connection that began before Weir: the kernel, which knows
 		// nothing of it here, refuses it.
-		scenario{row: "no-flow", name: "takeover-to-the-kernel", modes: twoWay, lab: "takeover", tags: untagged, run: func(s *scene) {
+		scenario{row: "no-flow", name: "takeover-to-the-kernel", modes: natModes, lab: "takeover", tags: untagged, run: func(s *scene) {
 			p := s.tcp(ack, 1000, 2000, "")
 			p.dst = s.nodeFrontend(tcpPort)
 			s.send(p)

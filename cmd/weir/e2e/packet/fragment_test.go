@@ -15,16 +15,16 @@ import (
 // once it has all.
 func init() {
 	add(
-		scenario{row: "fragment", name: "udp-both-ways", modes: twoWay, run: func(s *scene) {
+		scenario{row: "fragment", name: "udp-both-ways", modes: natModes, run: func(s *scene) {
 			p := s.long()
 			s.fragmented(p, 0, 1, 2)
 			s.fragmentedBack(p)
 		}},
-		scenario{row: "fragment", name: "udp-past-weir", modes: oneWay, run: func(s *scene) {
+		scenario{row: "fragment", name: "udp-past-weir", modes: dsrModes, run: func(s *scene) {
 			s.fragmented(s.long(), 0, 1, 2)
 			s.passes(s.udp("and a whole one"))
 		}},
-		scenario{row: "fragment", name: "tcp-past-weir", modes: oneWay, run: func(s *scene) {
+		scenario{row: "fragment", name: "tcp-past-weir", modes: dsrModes, run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			p := s.tcp(ack|psh, 1001, 5001, strings.Repeat("fragmented ", 200))
 			p.df = false
@@ -37,7 +37,7 @@ func init() {
 			p := s.long()
 			s.restOf(p, s.fragmented(p, 1, 0))
 		}},
-		scenario{row: "fragment", name: "to-a-node-port", modes: twoWay, run: func(s *scene) {
+		scenario{row: "fragment", name: "to-a-node-port", modes: natModes, run: func(s *scene) {
 			p := s.long()
 			p.dst = s.nodeFrontend(udpPort)
 			s.fragmented(p, 0, 1, 2)
@@ -51,7 +51,7 @@ func init() {
 			s.sendFrame(f[2])
 			s.fragmented(p, 0, 1)
 		}},
-		scenario{row: "fragment", name: "tcp", modes: twoWay, run: func(s *scene) {
+		scenario{row: "fragment", name: "tcp", modes: natModes, run: func(s *scene) {
 			s.connect()
 			p := s.tcp(ack|psh, 1001, 5001, strings.Repeat("fragmented ", 200))
 			p.df = false

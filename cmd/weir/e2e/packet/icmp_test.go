@@ -150,12 +150,12 @@ func init() {
 			rest = mtu
 		}
 		add(
-			scenario{row: "icmp-error", name: name + "-from-the-endpoint", modes: twoWay, run: func(s *scene) {
+			scenario{row: "icmp-error", name: name + "-from-the-endpoint", modes: natModes, run: func(s *scene) {
 				p := s.udp("a question")
 				s.passes(p)
 				s.fromBehind(p, kind, s.seen.addr(s.six), rest, whole)
 			}},
-			scenario{row: "icmp-error", name: name + "-from-a-router-behind", modes: twoWay, run: func(s *scene) {
+			scenario{row: "icmp-error", name: name + "-from-a-router-behind", modes: natModes, run: func(s *scene) {
 				p := s.tcp(syn, 1000, 0, "")
 				s.passes(p)
 				s.fromBehind(p, kind, s.router(), rest, whole)
@@ -179,29 +179,29 @@ func init() {
 			s.passes(p)
 			s.fromFrontTold(p, s.answer(s.udp("its answer")), tooBig, p.src.Addr(), 68, 1280)
 		}},
-		scenario{row: "icmp-error", name: "quote-of-eight-bytes", modes: twoWay, run: func(s *scene) {
+		scenario{row: "icmp-error", name: "quote-of-eight-bytes", modes: natModes, run: func(s *scene) {
 			p := s.tcp(syn, 1000, 0, "")
 			s.passes(p)
 			s.fromBehind(p, tooBig, s.router(), mtu, func(b []byte) []byte { return b[:s.l4At()+8] })
 		}},
-		scenario{row: "icmp-error", name: "quote-of-the-ports", modes: twoWay, run: func(s *scene) {
+		scenario{row: "icmp-error", name: "quote-of-the-ports", modes: natModes, run: func(s *scene) {
 			p := s.udp("a question")
 			s.passes(p)
 			s.fromBehind(p, portUnreachable, s.router(), 0, func(b []byte) []byte { return b[:s.l4At()+4] })
 		}},
-		scenario{row: "icmp-error", name: "quote-without-a-checksum", modes: twoWay, families: []int{ipv4}, run: func(s *scene) {
+		scenario{row: "icmp-error", name: "quote-without-a-checksum", modes: natModes, families: []int{ipv4}, run: func(s *scene) {
 			p := s.udp("a question")
 			p.noChecksum = true
 			s.passes(p)
 			s.fromBehind(p, portUnreachable, s.router(), 0, whole)
 		}},
-		scenario{row: "icmp-error", name: "quote-with-options", modes: twoWay, families: []int{ipv4}, run: func(s *scene) {
+		scenario{row: "icmp-error", name: "quote-with-options", modes: natModes, families: []int{ipv4}, run: func(s *scene) {
 			p := s.udp("a question")
 			s.passes(p)
 			p.options = []layers.IPv4Option{{OptionType: 148, OptionLength: 4, OptionData: []byte{0, 0}}}
 			s.fromBehind(p, portUnreachable, s.router(), 0, whole)
 		}},
-		scenario{row: "icmp-error", name: "with-extensions", modes: twoWay, run: func(s *scene) {
+		scenario{row: "icmp-error", name: "with-extensions", modes: natModes, run: func(s *scene) {
 			p := s.udp(string(bytes.Repeat([]byte("payload "), 20)))
 			s.passes(p)
 			rest := uint32(128/4) << 16 // RFC 4884
@@ -219,11 +219,11 @@ func init() {
 			e := s.icmp(packet{srcMAC: mac(s.seen.network, 11), dstMAC: edge1MAC, tags: s.tags, ttl: 64}, hostUnreachable, s.router(), s.snat.Addr(), 0, s.quote(s.sent(p), 0))
 			send(s, s.lab.fabric, e.bytes(s))
 		}, drops: drop("icmp-no-flow")},
-		scenario{row: "icmp-error", name: "no-flow-in-front", modes: twoWay, run: func(s *scene) {
+		scenario{row: "icmp-error", name: "no-flow-in-front", modes: natModes, run: func(s *scene) {
 			s.send(s.aboutTheAnswer(mtu))
 		}, drops: drop("icmp-no-flow")},
 		// The endpoint follows from the tuple, whichever node has the flow.
-		scenario{row: "icmp-error", name: "flow-of-another-node", modes: oneWay, service: "many", run: func(s *scene) {
+		scenario{row: "icmp-error", name: "flow-of-another-node", modes: dsrModes, service: "many", run: func(s *scene) {
 			e := s.aboutTheAnswer(mtu)
 			s.send(e)
 			got := s.frame(s.station())
@@ -259,7 +259,7 @@ func init() {
 			fromRouter, _ := s.told(p, tunnel, mtu)
 			send(s, s.station(), fromRouter.bytes(s))
 		}},
-		scenario{row: "icmp-error", name: "flow-of-another-node-chosen-by-load", modes: oneWay, service: "least-conn", run: func(s *scene) {
+		scenario{row: "icmp-error", name: "flow-of-another-node-chosen-by-load", modes: dsrModes, service: "least-conn", run: func(s *scene) {
 			s.send(s.aboutTheAnswer(mtu))
 		}, drops: drop("icmp-no-flow")},
 		scenario{row: "icmp-error", name: "to-another-than-it-is-about", run: func(s *scene) {

@@ -17,10 +17,10 @@ const (
 )
 
 var (
-	padding  = []byte{0, 0, 1, 4, 0, 0, 0, 0}
-	rfc5095  = append([]byte{0, 2, 0, 0, 0, 0, 0, 0}, make([]byte, 16)...) // type 0
-	atItsEnd = append([]byte{0, 2, 2, 0, 0, 0, 0, 0}, make([]byte, 16)...)
-	onItsWay = append([]byte{0, 2, 2, 1, 0, 0, 0, 0}, make([]byte, 16)...)
+	padding      = []byte{0, 0, 1, 4, 0, 0, 0, 0}
+	rfc5095      = append([]byte{0, 2, 0, 0, 0, 0, 0, 0}, make([]byte, 16)...) // type 0
+	atItsEnd     = append([]byte{0, 2, 2, 0, 0, 0, 0, 0}, make([]byte, 16)...)
+	segmentsLeft = append([]byte{0, 2, 2, 1, 0, 0, 0, 0}, make([]byte, 16)...)
 )
 
 // What packets of the real world have beside addresses, ports and data.
@@ -51,7 +51,7 @@ func init() {
 	}
 	six8 := slices.Repeat([][]byte{padding}, 6)
 	add(
-		scenario{row: "options", name: "router-alert", modes: twoWay, families: four, run: option(148, 0, 0)},
+		scenario{row: "options", name: "router-alert", modes: natModes, families: four, run: option(148, 0, 0)},
 		scenario{row: "options", name: "record-route", families: four, run: option(7, 4, 0, 0, 0, 0, 0)},
 		scenario{row: "options", name: "timestamp", families: four, run: option(68, 5, 0, 0, 0, 0, 0)},
 		scenario{row: "options", name: "loose-source-route", modes: every, families: four, run: sourceRoute(131), drops: drop("source-routed")},
@@ -71,7 +71,7 @@ func init() {
 		scenario{row: "options", name: "routing-at-its-end", modes: unwrapped, families: six, run: header([]uint8{routing}, atItsEnd)},
 		scenario{row: "options", name: "atomic-fragment", modes: []string{nat, l2dsr}, families: six, run: header([]uint8{44}, []byte{0, 0, 0, 0, 1, 2, 3, 4})},
 		scenario{row: "options", name: "routing-of-type-0", modes: every, families: six, run: refusedHeader([]uint8{routing}, rfc5095), drops: drop("source-routed")},
-		scenario{row: "options", name: "routing-on-its-way", modes: every, families: six, run: refusedHeader([]uint8{hopByHop, routing}, padding, onItsWay), drops: drop("source-routed")},
+		scenario{row: "options", name: "routing-on-its-way", modes: every, families: six, run: refusedHeader([]uint8{hopByHop, routing}, padding, segmentsLeft), drops: drop("source-routed")},
 		scenario{row: "options", name: "hop-by-hop-second", modes: every, families: six, run: refusedHeader([]uint8{destOptions, hopByHop}, padding, padding), drops: drop("bad-extension-header")},
 
 		scenario{row: "options", name: "padding-of-a-short-frame", modes: unwrapped, run: func(s *scene) {
@@ -82,7 +82,7 @@ func init() {
 			want := wanted[s.mode](s, p, got)
 			s.same(s.station(), bytes.TrimSuffix(got, pad), want)
 		}},
-		scenario{row: "options", name: "udp-without-checksum", modes: twoWay, run: func(s *scene) {
+		scenario{row: "options", name: "udp-without-checksum", modes: natModes, run: func(s *scene) {
 			// In IPv6 too: what a tunnel leaves out is not Weir's to judge
 			// (RFC 6936 section 5).
 			p := s.udp("unsummed")
@@ -99,21 +99,21 @@ func init() {
 			}
 			s.passes(p)
 		}},
-		scenario{row: "options", name: "tcp-fast-open", modes: twoWay, run: func(s *scene) {
+		scenario{row: "options", name: "tcp-fast-open", modes: natModes, run: func(s *scene) {
 			p := s.tcp(syn, 1000, 0, "data with the SYN")
 			p.tcpOptions = []layers.TCPOption{{OptionType: 34, OptionLength: 10, OptionData: []byte("a cookie")}}
 			s.passes(p)
 			s.returns(s.answer(s.tcp(syn|ack, 5000, 1018, "")), tcpPort)
 			s.passes(s.tcp(ack, 1018, 5001, ""))
 		}},
-		scenario{row: "flow", name: "tcp-both-close-at-once", modes: twoWay, run: func(s *scene) {
+		scenario{row: "flow", name: "tcp-both-close-at-once", modes: natModes, run: func(s *scene) {
 			s.connect()
 			s.passes(s.tcp(fin|ack, 1001, 5001, ""))
 			s.returns(s.answer(s.tcp(fin|ack, 5001, 1001, "")), tcpPort)
 			s.passes(s.tcp(ack, 1002, 5002, ""))
 			s.returns(s.answer(s.tcp(ack, 5002, 1002, "")), tcpPort)
 		}},
-		scenario{row: "flow", name: "port-used-again", modes: twoWay, run: func(s *scene) {
+		scenario{row: "flow", name: "port-used-again", modes: natModes, run: func(s *scene) {
 			s.connect()
 			s.passes(s.tcp(fin|ack, 1001, 5001, ""))
 			s.returns(s.answer(s.tcp(fin|ack, 5001, 1002, "")), tcpPort)

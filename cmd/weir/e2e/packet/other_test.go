@@ -51,8 +51,8 @@ func init() {
 			for range sent - 1 {
 				s.send(p)
 			}
-			for _, stray := range s.lab.sentinels[1].pass(s) { // Weir has seen them all
-				s.Error(stray)
+			for _, unexpected := range s.lab.sentinels[1].pass(s) { // Weir has seen them all
+				s.Error(unexpected)
 			}
 			// Eight wait, and as many as came before the next hop had a number.
 			dropped := s.countedAtLeast("neighbor-queue-full", sent-2*8)

@@ -52,7 +52,7 @@ func init() {
 			s.send(s.tcp(ack, 1000, 2000, "no RST either"))
 		}, drops: drop("source-range")},
 		scenario{row: "source-range", name: "outside-by-annotation", modes: every, service: "others-only-annotated", run: outside, drops: drop("source-range")},
-		scenario{row: "source-range", name: "outside-a-node-port", modes: twoWay, service: "others-only", run: func(s *scene) {
+		scenario{row: "source-range", name: "outside-a-node-port", modes: natModes, service: "others-only", run: func(s *scene) {
 			p := s.udp("node ports have no ranges")
 			p.dst = s.nodeFrontend(udpPort)
 			s.send(p)
@@ -102,7 +102,7 @@ func init() {
 			s.completes()
 			s.passes(s.tcp(rst, 1001, 0, ""))
 		}, drops: drop("connection-limit")},
-		scenario{row: "gone", name: "reset", modes: twoWay, service: "removed-reset", lab: "no-grace", run: func(s *scene) {
+		scenario{row: "gone", name: "reset", modes: natModes, service: "removed-reset", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			request, answer := s.tcp(ack|psh, 1001, 5001, "GET /"), s.answer(s.tcp(ack|psh, 5001, 1001, "200 OK"))
 			s.withoutEndpoints(func() {
@@ -116,7 +116,7 @@ func init() {
 				s.arrives(s.station(), r.bytes(s))
 			})
 		}, drops: map[string]int{"endpoint-removed": 2}},
-		scenario{row: "gone", name: "drop", modes: twoWay, service: "removed-drop", lab: "no-grace", run: func(s *scene) {
+		scenario{row: "gone", name: "drop", modes: natModes, service: "removed-drop", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			s.withoutEndpoints(func() {
 				s.send(s.tcp(ack|psh, 1001, 5001, "GET /"))
@@ -124,7 +124,7 @@ func init() {
 				s.countedAtLeast("endpoint-removed", 2)
 			})
 		}, drops: map[string]int{"endpoint-removed": 2}},
-		scenario{row: "gone", name: "keep", modes: twoWay, service: "removed-keep", lab: "no-grace", run: func(s *scene) {
+		scenario{row: "gone", name: "keep", modes: natModes, service: "removed-keep", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			s.withoutEndpoints(func() {
 				s.passes(s.tcp(ack|psh, 1001, 5001, "GET /"))
@@ -132,11 +132,11 @@ func init() {
 			})
 		}},
 	)
-	for i, mode := range oneWay {
+	for i, mode := range dsrModes {
 		for j, choice := range []string{"reset", "drop", "keep"} {
 			name := "removed-" + choice + "-" + mode
 			definitions[name] = definition{endpoints: []endpoint{fabric(28 + uint8(3*i+j))}, edit: annotated("weir.dev/on-endpoint-removal", choice)}
-			c := scenario{row: "gone", name: choice + "-of-one-way", modes: []string{mode}, service: name, lab: "no-grace", run: func(s *scene) { s.goneOneWay(choice) }}
+			c := scenario{row: "gone", name: choice + "-of-dsr", modes: []string{mode}, service: name, lab: "no-grace", run: func(s *scene) { s.goneDSR(choice) }}
 			if choice != "keep" {
 				c.drops = drop("endpoint-removed")
 			}
@@ -146,8 +146,8 @@ func init() {
 	elsewhere["connection-rate"] = [2]string{"lb/worker", "TestConnectionRate"}
 }
 
-// goneOneWay has a client go on whose endpoint is gone and answers past Weir.
-func (s *scene) goneOneWay(choice string) {
+// goneDSR has a client go on whose endpoint is gone and answers past Weir.
+func (s *scene) goneDSR(choice string) {
 	s.passes(s.tcp(syn, 1000, 0, ""))
 	s.passes(s.tcp(ack, 1001, 5001, ""))
 	request := s.tcp(ack|psh, 1001, 5001, "GET /")
@@ -168,7 +168,7 @@ func (s *scene) goneOneWay(choice string) {
 // completes is connect in every mode: in some the endpoint's answers go another way.
 func (s *scene) completes() {
 	s.Helper()
-	if slices.Contains(oneWay, s.mode) {
+	if slices.Contains(dsrModes, s.mode) {
 		s.passes(s.tcp(syn, 1000, 0, ""))
 		s.passes(s.tcp(ack, 1001, 5001, ""))
 		return

@@ -167,11 +167,11 @@ func init() {
 			}
 		})
 	})
-	add(scenario{row: "quic", name: "moved-client-of-a-pod", service: "quic-pod", modes: twoWay, tags: untagged, run: func(s *scene) {
+	add(scenario{row: "quic", name: "moved-client-of-a-pod", service: "quic-pod", modes: natModes, tags: untagged, run: func(s *scene) {
 		id := s.serverID()
 		s.follows(s.handshake(id), moved(id))
 	}})
-	add(scenario{row: "quic", name: "answers-do-not-pass", service: "quic-lb", modes: oneWay, run: func(s *scene) { s.spreads(moved("\x05????")) }})
+	add(scenario{row: "quic", name: "answers-do-not-pass", service: "quic-lb", modes: dsrModes, run: func(s *scene) { s.spreads(moved("\x05????")) }})
 }
 
 // leaving runs f while an endpoint of the Service is terminating.

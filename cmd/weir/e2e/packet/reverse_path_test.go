@@ -31,9 +31,9 @@ func init() {
 			s.send(p)
 		}, drops: dropped},
 		scenario{row: "reverse-path", name: "from-another-link", modes: every, run: func(s *scene) { s.passes(s.ofNetwork(netlab.FabricNet)) }},
-		scenario{row: "reverse-path", name: "from-another-link-strict", lab: "strict", modes: twoWay, run: filtered(netlab.FabricNet), drops: dropped},
-		scenario{row: "reverse-path", name: "by-the-default-route-strict", lab: "strict", modes: twoWay, run: func(s *scene) { s.passes(s.udp("as routed")) }},
-		scenario{row: "reverse-path", name: "from-a-pod-unfiltered", lab: "no-filter", modes: twoWay, run: func(s *scene) { s.passes(s.ofNetwork(netlab.PodNet)) }},
+		scenario{row: "reverse-path", name: "from-another-link-strict", lab: "strict", modes: natModes, run: filtered(netlab.FabricNet), drops: dropped},
+		scenario{row: "reverse-path", name: "by-the-default-route-strict", lab: "strict", modes: natModes, run: func(s *scene) { s.passes(s.udp("as routed")) }},
+		scenario{row: "reverse-path", name: "from-a-pod-unfiltered", lab: "no-filter", modes: natModes, run: func(s *scene) { s.passes(s.ofNetwork(netlab.PodNet)) }},
 	)
 }
 

@@ -10,13 +10,13 @@ import (
 // What a router looks at before it forwards a packet (RFC 1812 section 5.2).
 func init() {
 	add(
-		scenario{row: "router", name: "ttl-1-new", modes: twoWay, run: func(s *scene) {
+		scenario{row: "router", name: "ttl-1-new", modes: natModes, run: func(s *scene) {
 			p := s.udp("too far")
 			p.ttl = 1
 			s.send(p)
 			s.refusedBy(p, timeExceeded, 0)
 		}, drops: drop("ttl-exceeded")},
-		scenario{row: "router", name: "ttl-1-flow", modes: twoWay, run: func(s *scene) {
+		scenario{row: "router", name: "ttl-1-flow", modes: natModes, run: func(s *scene) {
 			s.passes(s.udp("as far as it goes"))
 			p := s.udp("too far")
 			p.ttl = 1
@@ -78,7 +78,7 @@ func init() {
 		scenario{row: "router", name: "syn-with-a-bad-checksum", modes: every, run: func(s *scene) {
 			s.sendFrame(miscounted(s.tcp(syn, 1000, 0, "abc").bytes(s)))
 		}, drops: drop("bad-checksum")},
-		scenario{row: "router", name: "dscp-and-ecn-stay", modes: twoWay, run: func(s *scene) {
+		scenario{row: "router", name: "dscp-and-ecn-stay", modes: natModes, run: func(s *scene) {
 			p := s.udp("urgent")
 			p.tos = 46<<2 | 3
 			s.passes(p)

@@ -38,8 +38,8 @@ func (l *lab) check(t *testing.T, v variant) {
 	}()
 	v.run(s)
 	for _, n := range l.sentinels {
-		for _, stray := range n.pass(t) {
-			t.Error(stray)
+		for _, unexpected := range n.pass(t) {
+			t.Error(unexpected)
 		}
 	}
 	l.counted(t, s.before, s.drops)

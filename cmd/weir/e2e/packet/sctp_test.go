@@ -28,24 +28,24 @@ const clientTag, endpointTag = 0xc0ffee01, 0xe0ffee02
 func init() {
 	add(
 		scenario{row: "sctp", name: "init", modes: every, run: func(s *scene) { s.passes(s.init()) }},
-		scenario{row: "sctp", name: "association", modes: twoWay, run: func(s *scene) {
+		scenario{row: "sctp", name: "association", modes: natModes, run: func(s *scene) {
 			s.associate()
 			s.passes(s.sctp(endpointTag, chunk(chunkData, 3, make([]byte, 1001)...)))
 			s.returns(s.answer(s.sctp(clientTag, chunk(chunkData, 3, make([]byte, 1002)...))), sctpPort)
 		}},
-		scenario{row: "sctp", name: "shutdown", modes: twoWay, run: func(s *scene) {
+		scenario{row: "sctp", name: "shutdown", modes: natModes, run: func(s *scene) {
 			s.associate()
 			s.passes(s.sctp(endpointTag, chunk(chunkShutdown, 0, 0, 0, 0, 1)))
 			s.returns(s.answer(s.sctp(clientTag, chunk(chunkShutdownAck, 0))), sctpPort)
 			s.passes(s.sctp(endpointTag, chunk(chunkShutdownComplete, 0)))
 		}},
-		scenario{row: "sctp", name: "abort-and-begin-again", modes: twoWay, run: func(s *scene) {
+		scenario{row: "sctp", name: "abort-and-begin-again", modes: natModes, run: func(s *scene) {
 			s.associate()
 			s.returns(s.answer(s.sctp(clientTag, chunk(chunkAbort, 0))), sctpPort)
 			s.snat = netip.AddrPort{} // a new flow may have another port
 			s.passes(s.init())
 		}},
-		scenario{row: "sctp", name: "heartbeats", modes: oneWay, run: func(s *scene) {
+		scenario{row: "sctp", name: "heartbeats", modes: dsrModes, run: func(s *scene) {
 			s.passes(s.init())
 			s.passes(s.sctp(endpointTag, chunk(chunkCookieEcho, 0, 1, 2, 3, 4)))
 			s.passes(s.sctp(endpointTag, chunk(chunkHeartbeat, 0, 0, 1, 0, 4)))
@@ -69,11 +69,11 @@ func init() {
 		scenario{row: "sctp", name: "host-name-is-refused", run: func(s *scene) {
 			s.sctpRefused(s.init(0, 11, 0, 5, 'a', 0, 0, 0), clientTag, chunk(chunkAbort, 0))
 		}, drops: drop("sctp-multihomed")},
-		scenario{row: "sctp", name: "its-own-address-may-be-named", modes: twoWay, run: func(s *scene) {
+		scenario{row: "sctp", name: "its-own-address-may-be-named", modes: natModes, run: func(s *scene) {
 			a := s.from.Addr().AsSlice()
 			s.passes(s.init(append([]byte{0, map[int]byte{4: 5, 16: 6}[len(a)], 0, byte(4 + len(a))}, a...)...))
 		}},
-		scenario{row: "sctp", name: "of-no-association", modes: twoWay, run: func(s *scene) {
+		scenario{row: "sctp", name: "of-no-association", modes: natModes, run: func(s *scene) {
 			s.sctpRefused(s.sctp(9, chunk(chunkData, 3, make([]byte, 100)...)), 9, chunk(chunkAbort, 1))
 		}, drops: drop("no-conntrack-entry")},
 		scenario{row: "sctp", name: "shutdown-ack-of-no-association", run: func(s *scene) {

@@ -21,7 +21,7 @@ func init() {
 		s.withService(&left, f)
 	}
 	add(
-		scenario{row: "gone", name: "syn-of-a-kept-connection", modes: twoWay, service: "shared-keep", lab: "no-grace", run: func(s *scene) {
+		scenario{row: "gone", name: "syn-of-a-kept-connection", modes: natModes, service: "shared-keep", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			syn := s.tcp(syn, 9000, 0, "")
 			leaves(s, func() {
@@ -38,14 +38,14 @@ func init() {
 				s.passes(syn)
 			})
 		}, drops: map[string]int{"endpoint-removed": 2}},
-		scenario{row: "gone", name: "syn-of-a-dropped-connection", modes: twoWay, service: "shared-drop", lab: "no-grace", run: func(s *scene) {
+		scenario{row: "gone", name: "syn-of-a-dropped-connection", modes: natModes, service: "shared-drop", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			leaves(s, func() {
 				s.snat = netip.AddrPort{}
 				s.passes(s.tcp(syn, 9000, 0, ""))
 			})
 		}},
-		scenario{row: "gone", name: "shared-udp", modes: twoWay, service: "shared-keep", lab: "no-grace", run: func(s *scene) {
+		scenario{row: "gone", name: "shared-udp", modes: natModes, service: "shared-keep", lab: "no-grace", run: func(s *scene) {
 			s.passes(s.udp("to the shared endpoint"))
 			// The same client, by a Service that keeps the endpoint.
 			sibling := *s
@@ -58,7 +58,7 @@ func init() {
 				sibling.passes(sibling.udp("goes on"))
 			})
 		}},
-		scenario{row: "gone", name: "shared-reset", modes: twoWay, service: "shared-reset", lab: "no-grace", run: func(s *scene) {
+		scenario{row: "gone", name: "shared-reset", modes: natModes, service: "shared-reset", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			request := s.tcp(ack|psh, 1001, 5001, "GET /")
 			leaves(s, func() {
@@ -66,7 +66,7 @@ func init() {
 				s.arrives(s.lab.client, s.resetOf(request).bytes(s))
 			})
 		}, drops: drop("endpoint-removed")},
-		scenario{row: "gone", name: "shared-drop", modes: twoWay, service: "shared-drop", lab: "no-grace", run: func(s *scene) {
+		scenario{row: "gone", name: "shared-drop", modes: natModes, service: "shared-drop", lab: "no-grace", run: func(s *scene) {
 			s.connect()
 			leaves(s, func() {
 				s.send(s.tcp(ack|psh, 1001, 5001, "GET /"))

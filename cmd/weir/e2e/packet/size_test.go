@@ -62,7 +62,7 @@ func init() {
 			refused(s, linkMTU, narrowMTU)
 			s.passes(s.udp("smaller"))
 		}, drops: tooLarge},
-		scenario{row: "too-big", name: "tcp-by-a-narrow-route", modes: twoWay, service: "narrow", run: func(s *scene) {
+		scenario{row: "too-big", name: "tcp-by-a-narrow-route", modes: natModes, service: "narrow", run: func(s *scene) {
 			s.connect()
 			p := s.tcp(ack|psh, 1001, 5001, string(bytes.Repeat([]byte("weir"), 350)))
 			s.send(p)
@@ -87,7 +87,7 @@ func init() {
 			s.same(s.station(), got, want[0])
 			s.arrives(s.station(), want[1])
 		}},
-		scenario{row: "too-big", name: "may-be-fragmented-on-a-narrow-route", modes: oneWay, families: []int{ipv4}, service: "narrow", run: func(s *scene) {
+		scenario{row: "too-big", name: "may-be-fragmented-on-a-narrow-route", modes: dsrModes, families: []int{ipv4}, service: "narrow", run: func(s *scene) {
 			s.passes(s.udp("hello"))
 			p := s.sized(linkMTU)
 			p.df = false
@@ -95,13 +95,13 @@ func init() {
 		}},
 
 		// The client's link is wider than the endpoints'. In dnat the kernel divides it.
-		scenario{row: "too-big", name: "may-be-fragmented-of-the-client's-link", modes: oneWay, families: []int{ipv4}, lab: "jumbo", run: func(s *scene) {
+		scenario{row: "too-big", name: "may-be-fragmented-of-the-client's-link", modes: dsrModes, families: []int{ipv4}, lab: "jumbo", run: func(s *scene) {
 			s.passes(s.udp("hello"))
 			p := s.sized(jumboMTU)
 			p.df = false
 			s.inPieces(p, linkMTU)
 		}},
-		scenario{row: "too-big", name: "may-be-fragmented-of-the-client's-link", modes: twoWay, families: []int{ipv4}, lab: "jumbo", run: func(s *scene) {
+		scenario{row: "too-big", name: "may-be-fragmented-of-the-client's-link", modes: natModes, families: []int{ipv4}, lab: "jumbo", run: func(s *scene) {
 			s.passes(s.udp("hello"))
 			for _, n := range []int{linkMTU + 1, 4028, jumboMTU} {
 				p := s.sized(n)
@@ -116,17 +116,17 @@ func init() {
 			refused(s, jumboMTU, linkMTU)
 		}, drops: tooLarge},
 
-		scenario{row: "too-big", name: "answer", modes: twoWay, run: func(s *scene) {
+		scenario{row: "too-big", name: "answer", modes: natModes, run: func(s *scene) {
 			s.fromNarrow()
 			a := s.answer(s.sized(narrowMTU + 1))
 			send(s, s.station(), a.bytes(s))
 			s.answerRefused(a, tooBig, narrowMTU)
 		}, drops: tooLarge},
-		scenario{row: "too-big", name: "answer-that-fits", modes: twoWay, run: func(s *scene) {
+		scenario{row: "too-big", name: "answer-that-fits", modes: natModes, run: func(s *scene) {
 			s.fromNarrow()
 			s.returns(s.answer(s.sized(narrowMTU)), udpPort)
 		}},
-		scenario{row: "too-big", name: "answer-may-be-fragmented-beyond", modes: twoWay, families: []int{ipv4}, run: func(s *scene) {
+		scenario{row: "too-big", name: "answer-may-be-fragmented-beyond", modes: natModes, families: []int{ipv4}, run: func(s *scene) {
 			s.fromNarrow()
 			p := s.sized(narrowMTU + 1)
 			p.df = false

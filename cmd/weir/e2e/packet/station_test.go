@@ -114,7 +114,7 @@ func init() {
 }
 
 // pass sends a packet there and back and returns what else arrived meanwhile.
-func (n *sentinel) pass(t testing.TB) (stray []string) {
+func (n *sentinel) pass(t testing.TB) (unexpected []string) {
 	t.Helper()
 	n.count++
 	word := fmt.Appendf(nil, "sentinel %s %d", n.at.name, n.count)
@@ -139,17 +139,17 @@ func (n *sentinel) pass(t testing.TB) (stray []string) {
 	return append(there, back...)
 }
 
-func (n *sentinel) until(t testing.TB, s *station, word []byte) (stray []string, found []byte) {
+func (n *sentinel) until(t testing.TB, s *station, word []byte) (unexpected []string, found []byte) {
 	t.Helper()
 	for {
 		frame := s.next(t, within)
 		switch {
 		case frame == nil:
-			return stray, nil
+			return unexpected, nil
 		case bytes.HasSuffix(frame, word):
-			return stray, frame
+			return unexpected, frame
 		}
-		stray = append(stray, fmt.Sprintf("not expected at %s: %x\n%s", s.name, frame, summary(frame)))
+		unexpected = append(unexpected, fmt.Sprintf("not expected at %s: %x\n%s", s.name, frame, summary(frame)))
 	}
 }
 
