@@ -38,25 +38,18 @@ type options struct {
 	endpoints int
 	weir      string
 	asJSON    bool
-	allPeers  bool // those that are installed, as none was named
+	allPeers  bool // peers not named: the installed ones
 }
 
-// Command is `weirperf forward`.
-func Command() *cobra.Command {
-	var o options
-	cmd := &cobra.Command{
-		Use:   "forward",
-		Short: "Measure packet paths on the wire, beside each other",
-		Long: `Builds a client, a node and a backend out of network namespaces and runs one
+const long = `Builds a client, a node and a backend out of network namespaces and runs one
 packet path after the other on the node: Weir, nftables as kube-proxy programs
-it, the kernel's plain forwarding. Turns alternate between them. What counts is
-what arrives.
+it, the kernel's plain forwarding. Turns alternate between them. Only
+delivered packets count.
 
-The node has one CPU, the last that this process may use: everything that it
-receives, forwards and sends is done there. The generator, and what receives at
-client and backend, have the first. A UDP figure is CPU time of the node's CPU
-(user, system, softirq) per packet that has reached its end, and not the time on
-the clock.
+The node has a single CPU, the last that this process may use, for all packets
+that it receives, forwards and sends. The generator and the receivers at client
+and backend have the first. A UDP figure is CPU time of the node's CPU (user,
+system, softirq) per delivered packet, not wall-clock time.
 
   udp-established   64-byte packets of connections that exist, both directions
                     in equal parts, connections chosen at random
@@ -69,48 +62,33 @@ the clock.
                     GSO, merging by GRO), and without checksum offloads either
 
 For TCP clients and servers are ordinary sockets on the other CPU, and the figure
-is what they get done per second. HAProxy and nginx take part in TCP where they
+is their rate per second. HAProxy and nginx take part in TCP where they
 are installed (apt-get install haproxy nginx libnginx-mod-stream).
 
 Settings of the testbed:
 
-  threaded   client and backend receive in threads of their own on the other CPU,
-             as other machines would
-  default    veth pairs as the kernel makes them: the receiver's share of every
-             packet's way is done on the CPU of who sends it
+  threaded   client and backend receive in NAPI threads on the other CPU, as other
+             machines would
+  default    veth pairs as the kernel makes them: the sender's CPU does the
+             receiver's share of the work for every packet
 
 The load is a window of packets under way, so that the node always has the next
-packet waiting and drops none.`,
+packet waiting and drops none.`
+
+// Command is `weirperf forward`.
+func Command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "forward",
+		Short: "Measure packet paths on the wire, beside each other",
+		Long:  long,
 		Example: `  weirperf forward
   weirperf forward --peers weir,nftables --workloads udp-established --flows 100000 --turns 9
   weirperf forward --setting threaded --seconds 5 --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.allPeers = !cmd.Flags().Changed("peers")
-			peers, work, settings, err := o.check()
-			if err != nil {
-				return usageError{err}
-			}
-			b := &bench{o: o, peers: peers, workloads: work, say: cmd.ErrOrStderr()}
-			results, err := b.run(cmd.Context(), settings)
-			if err != nil {
-				return err
-			}
-			r := newResult(o, results)
-			for _, err := range b.failed {
-				r.Errors = append(r.Errors, err.Error())
-			}
-			if o.asJSON {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				err = enc.Encode(r)
-			} else {
-				err = r.render(cmd.OutOrStdout())
-			}
-			if len(b.failed) > 0 {
-				err = errors.Join(err, fmt.Errorf("%d measurements are void, the first: %w", len(b.failed), b.failed[0]))
-			}
-			return err
+			return o.run(cmd)
 		},
 	}
 	fs := cmd.Flags()
@@ -127,7 +105,37 @@ packet waiting and drops none.`,
 	return cmd
 }
 
-// check says all that is wrong with the flags.
+// run measures and prints the results.
+func (o *options) run(cmd *cobra.Command) error {
+	peers, work, settings, err := o.check()
+	if err != nil {
+		return usageError{err}
+	}
+
+	b := &bench{o: *o, peers: peers, workloads: work, say: cmd.ErrOrStderr()}
+	results, err := b.run(cmd.Context(), settings)
+	if err != nil {
+		return err
+	}
+
+	r := newResult(*o, results)
+	for _, err := range b.failed {
+		r.Errors = append(r.Errors, err.Error())
+	}
+	if o.asJSON {
+		enc := json.NewEncoder(cmd.OutOrStdout())
+		enc.SetIndent("", "  ")
+		err = enc.Encode(r)
+	} else {
+		err = r.render(cmd.OutOrStdout())
+	}
+	if len(b.failed) > 0 {
+		err = errors.Join(err, fmt.Errorf("%d measurements are void, the first: %w", len(b.failed), b.failed[0]))
+	}
+	return err
+}
+
+// check returns all errors of the flags.
 func (o *options) check() ([]peer.Peer, []workload, []testbed.Setting, error) {
 	var errs []error
 	peers, err := peer.Named(o.peers)
