@@ -28,11 +28,10 @@ const DefaultMaxEndpoints = 1 << 20
 
 // Config has the parameters of a Table.
 type Config struct {
-	// InUse says whether a flow names the endpoint number. It is called on
-	// the publishing goroutine, before a number that is in no pool is given
-	// to another endpoint, and must not call back into the Table. nil: no
-	// flow names any.
-	InUse func(endpointNumber uint32) bool
+	// InUse reports whether a flow has the endpoint ID. The publishing goroutine calls
+	// it before an ID that is in no pool is given to another endpoint. It must not
+	// call back into the Table. nil: no flow has any.
+	InUse func(endpointID uint32) bool
 	// MaxEndpoints is the largest endpoint number; 0 is DefaultMaxEndpoints.
 	MaxEndpoints int
 	// Tick is the coarse time, in 1/16 s, in which [Table.EndpointRemoved] answers:
