@@ -187,9 +187,8 @@ var (
 	noAnchor = regexp.MustCompile(`[^\w\- ]`)
 )
 
-// Links between documents lead to files, and to headings, that exist.
-func TestReadmeLinks(t *testing.T) {
-	docs := documents(t)
+// anchorsOf returns the anchors of every document.
+func anchorsOf(docs map[string]string) map[string][]string {
 	anchors := map[string][]string{}
 	for name, text := range docs {
 		for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
@@ -197,6 +196,13 @@ func TestReadmeLinks(t *testing.T) {
 			anchors[name] = append(anchors[name], anchor)
 		}
 	}
+	return anchors
+}
+
+// Links between documents lead to files, and to headings, that exist.
+func TestReadmeLinks(t *testing.T) {
+	docs := documents(t)
+	anchors := anchorsOf(docs)
 	for name, text := range docs {
 		for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
 			if strings.Contains(m[1], "://") {
@@ -212,6 +218,38 @@ func TestReadmeLinks(t *testing.T) {
 			} else if hasAnchor && !slices.Contains(anchors[to], anchor) {
 				t.Errorf("%s: %s: %s has no such heading", name, m[0], to)
 			}
+		}
+	}
+}
+
+// The addresses of documents in the chart's values and in documents lead to files, and to
+// headings, that exist.
+func TestReadmeAddressesOfDocuments(t *testing.T) {
+	docs := documents(t)
+	anchors := anchorsOf(docs)
+	docs["values.yaml"] = document(t, "deploy", "helm", "weir", "values.yaml")
+	address := regexp.MustCompile(`https://github\.com/weirlb/weir(?:/blob/main/([\w./-]+\w))?(?:#([\w-]+))?`)
+	for name, text := range docs {
+		for _, m := range address.FindAllStringSubmatch(text, -1) {
+			file, anchor := m[1], m[2]
+			if file == "" {
+				file = "README.md"
+			}
+			if _, err := os.Stat(filepath.Join(moduleRoot(t), file)); err != nil {
+				t.Errorf("%s: %s: there is no %s", name, m[0], file)
+			} else if anchor != "" && !slices.Contains(anchors[file], anchor) {
+				t.Errorf("%s: %s: %s has no such heading", name, m[0], file)
+			}
+		}
+	}
+}
+
+// No line of a paragraph begins with a sign that Markdown takes for a list.
+func TestReadmeParagraphsHoldNoLists(t *testing.T) {
+	paragraph := regexp.MustCompile(`(?m)^[A-Za-z\x60(].*\n([*+] .*)$`)
+	for name, text := range documents(t) {
+		for _, m := range paragraph.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+			t.Errorf("%s: a line of a paragraph is a list item: %s", name, m[1])
 		}
 	}
 }

@@ -298,7 +298,7 @@ type Conntrack struct {
 	// MaxFlows is the capacity in connections. The memory, about 210 bytes each,
 	// is allocated at the start and never grows. auto uses at most 5 % of the
 	// memory of the machine. When the table is full, half-open connections make
-	// room first; then new connections are refused.
+	// room first; if all are established, new connections are dropped.
 	MaxFlows AutoInt `json:"maxFlows"`
 	// Path is the file of the table, on a memory file system; the next process
 	// opens it again. With "" the table is in anonymous memory, and a restart loses
