@@ -13,8 +13,8 @@
 // packet. The fast path therefore reads the entry alone; the Conn is for the slow path, for
 // ageing and for listings. The order of the writes is described below.
 //
-// Conns, entries and the cursors of port rotation live in a file mapping that a
-// new process adopts ([Open]). The index from keys to entries, the free lists,
+// Conns, entries and the cursors of port rotation live in a file mapping, from which a
+// new process restores the table ([Open]). The index from keys to entries, the free lists,
 // the epochs and the counters live in memory of the process alone and are made
 // anew from the entries: no lock and no half-done step of a process that was
 // killed can be found in the file.
@@ -65,7 +65,7 @@
 //     go on, and all flows whose endpoint's answers do not pass; short bursts of
 //     packets before flows that lasted
 //  4. half-open ones, then unproven ones, that are not silent
-//  5. TCP connections that may be dead (doubted, or adopted and not heard since), once
+//  5. TCP connections that may be dead (doubted, or restored and not heard since), once
 //     they were silent for five minutes
 //
 // Others are never evicted: the new connection is refused ([Full]).

@@ -152,7 +152,7 @@ func fold16(s uint64) uint16 {
 type Conn struct {
 	// Adj is the next hop per direction (0 forward, 1 reverse): adjacency index |
 	// MTU of the route<<16 | route epoch<<32. It is the caller's; 0 at creation and after
-	// adoption. The fast path reads the copy that Table.Settle makes.
+	// restoration. The fast path reads the copy that Table.Settle makes.
 	Adj      [2]uint64
 	state    uint32 // see the bits in tcp.go; published is the last to be set
 	lastSeen uint32 // tick
@@ -161,7 +161,7 @@ type Conn struct {
 	EndpointID uint32
 	ServiceID  uint32
 	created    uint32 // tick
-	// Mark is the caller's; 0 at creation. It survives adoption.
+	// Mark is the caller's; 0 at creation. It survives restoration.
 	Mark uint32
 	// Sequence numbers of TCP: the next number after the last that each side is known to
 	// have sent. While the connection is established they are sampled, see Sample. After a

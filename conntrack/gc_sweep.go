@@ -13,7 +13,7 @@ const (
 )
 
 // Run is the table's control goroutine, until ctx ends. It notes the time for the process
-// that adopts the table, frees connections that control goroutines have deleted, and ages
+// that restores the table, frees connections that control goroutines have deleted, and ages
 // those that workers have left for two seconds: all of them stuck, or too few for their rounds
 // to suffice.
 func (t *Table) Run(ctx context.Context) {

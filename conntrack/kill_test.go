@@ -17,7 +17,7 @@ import (
 // A copy of the file, made while workers change it, stands for what a process that
 // is killed leaves behind (and is worse: it is torn). It must open, and every
 // connection in it must be whole.
-func TestAFileLeftAtAnyInstantIsAdopted(t *testing.T) {
+func TestAFileLeftAtAnyInstantIsRestored(t *testing.T) {
 	cfg := fileConfig(t)
 	cfg.MaxFlows, cfg.Workers = 300, 2
 	tab := open(t, cfg)
@@ -89,8 +89,8 @@ func checkCopy(t *testing.T, cfg Config, stable map[Key]bool) {
 	tab := open(t, cfg)
 	defer os.Remove(cfg.Path)
 	defer tab.Close()
-	if a := tab.Adoption(); !a.Adopted {
-		t.Fatalf("not adopted: %+v", a)
+	if a := tab.Restoration(); !a.Restored {
+		t.Fatalf("not restored: %+v", a)
 	}
 	checkTable(t, tab)
 	for k := range stable {
@@ -124,7 +124,7 @@ func mutateUntilKilled(path string) {
 	w := tab.Worker(0)
 	w.Online()
 	rng := rand.New(rand.NewPCG(9, uint64(os.Getpid())))
-	fmt.Println("ready", tab.Adoption().Flows)
+	fmt.Println("ready", tab.Restoration().Flows)
 	for i := 0; ; i++ {
 		stepShared(nil, tab, w, rng, 64, tab.Tick())
 		w.Quiesce()
@@ -155,8 +155,8 @@ func TestAProcessThatIsKilledLeavesASoundFile(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		tab := open(t, Config{Path: path, MaxFlows: 300, Workers: 1, MaxEndpoints: 64})
-		if a := tab.Adoption(); !a.Adopted || a.Discarded != 0 {
-			t.Fatalf("round %d: adoption %+v", round, a)
+		if a := tab.Restoration(); !a.Restored || a.Discarded != 0 {
+			t.Fatalf("round %d: restoration %+v", round, a)
 		}
 		checkTable(t, tab)
 		checkFree(t, tab)

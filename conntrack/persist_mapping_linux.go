@@ -93,7 +93,7 @@ const collapseStep = 16 * hugePage
 // collapse brings pages that populateHuge could not, or an earlier process did not, into
 // huge pages: look-ups in a million flows take a quarter less time. It copies the
 // small ones, at about 3 s per GB, so it is not done before packets flow, and is done
-// once: an adopted file has them.
+// once: a restored file has them.
 func (t *Table) collapse(ctx context.Context) {
 	for off := 0; off < len(t.mem.shared) && ctx.Err() == nil; off += collapseStep {
 		if !t.collapseAt(off) {

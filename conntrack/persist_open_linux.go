@@ -15,7 +15,7 @@ import (
 
 // Config describes the table to open.
 type Config struct {
-	// Path is the file that holds the table and is adopted by the next process. It
+	// Path is the file that holds the table, from which the next process restores it. It
 	// belongs on a tmpfs such as /run: on a disk the kernel writes it back all the
 	// time. "" is anonymous memory.
 	Path string
@@ -32,30 +32,29 @@ type Config struct {
 // ErrInUse is the error of Open when another process has the file.
 var ErrInUse = errors.New("in use by another process")
 
-// Adoption reports how Open treated an existing file.
-type Adoption struct {
-	Adopted   bool
-	Flows     int    // connections taken over
+// Restoration reports how Open treated an existing file.
+type Restoration struct {
+	Restored  bool
+	Flows     int    // connections restored
 	Discarded int    // connections dropped: they made no sense, or there was no room
 	Resized   int    // size of the old table if that differed, else 0
-	SetAside  string // new name of a file that could not be adopted, "" if none
-	Reason    string // why it could not
+	SetAside  string // new name of a file that could not be restored, "" if none
+	Reason    string // why the file could not be restored
 }
 
-// Adopted reports whether the table carries on from an earlier process.
-func (t *Table) Adopted() bool { return t.adopted.Adopted }
+// Restored reports whether the table holds the connections of an earlier process.
+func (t *Table) Restored() bool { return t.restored.Restored }
 
-// Adoption reports how Open treated an existing file.
-func (t *Table) Adoption() Adoption { return t.adopted }
+// Restoration reports how Open treated an existing file.
+func (t *Table) Restoration() Restoration { return t.restored }
 
 // setAsideKeep is how much of a file that is set aside is kept to be looked at:
 // the rest would take memory for nothing.
 const setAsideKeep = 64 << 10
 
-// Open makes a table, or adopts the table that an earlier process left in Config.Path,
-// however that process ended. A file that cannot be adopted is set
-// aside as Path+".bad". All memory is allocated now: an error here, never a fault
-// later.
+// Open makes a table, or restores the table that an earlier process left in Config.Path,
+// however that process ended. A file that cannot be restored is set aside as Path+".bad".
+// All memory is allocated now: an error here, never a fault later.
 func Open(cfg Config) (*Table, error) {
 	t, err := newTable(cfg)
 	if err != nil {
@@ -88,7 +87,7 @@ func (t *Table) open(cfg Config) error {
 		if why == "" && old.MaxFlows != uint64(maxFlows) {
 			if err := t.resize(cfg, old, maxFlows); err == nil {
 				t.size(cfg.Workers)
-				return t.adopt()
+				return t.restore()
 			} else {
 				why = fmt.Sprintf("made for %d flows, now %d: %v", old.MaxFlows, maxFlows, err)
 			}
@@ -107,7 +106,7 @@ func (t *Table) open(cfg Config) error {
 	if old == nil {
 		return t.initialize(maxFlows)
 	}
-	return t.adopt()
+	return t.restore()
 }
 
 // chooseFlows returns the number of connections. The automatic number differs a little from
@@ -184,7 +183,7 @@ func (t *Table) take(path string) (*shape, error) {
 	return s, nil
 }
 
-// mismatch says why a file of shape s cannot be adopted, "" if it can.
+// mismatch returns the reason why a file of shape s cannot be restored, "" if it can.
 func (s *shape) mismatch() string {
 	switch {
 	case s.Magic != magic:
@@ -219,7 +218,7 @@ func (t *Table) setAside(path, why string) error {
 	err = lock(f)
 	_ = t.mem.file.Close()
 	t.mem.file, t.mem.fileSize = f, 0
-	t.adopted.SetAside, t.adopted.Reason = bad, why
+	t.restored.SetAside, t.restored.Reason = bad, why
 	return err
 }
 

@@ -45,12 +45,12 @@ func (t *Table) resize(cfg Config, old *shape, maxFlows int64) (err error) {
 	if err := os.Rename(name, cfg.Path); err != nil {
 		return err
 	}
-	t.adopted.Resized = int(old.MaxFlows)
+	t.restored.Resized = int(old.MaxFlows)
 	_ = was.close()
 	return nil
 }
 
-// copyFrom takes over connections, clock and cursors. Connections without room are counted
+// copyFrom copies connections, clock and cursors. Connections without room are counted
 // as discarded.
 func (t *Table) copyFrom(from *Table) {
 	t.head.Epoch = from.head.Epoch
@@ -66,7 +66,7 @@ func (t *Table) copyFrom(from *Table) {
 			continue
 		}
 		if n == len(t.conns) {
-			t.adopted.Discarded++
+			t.restored.Discarded++
 			continue
 		}
 		t.entries[2*n], t.entries[2*n+1] = from.entries[2*i], from.entries[2*i+1]

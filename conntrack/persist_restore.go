@@ -53,15 +53,15 @@ func (t *Table) size(workers int) {
 	t.look = uint32(2 * uint64(n) * uint64(t.block) / uint64(t.reserve))
 }
 
-// adopt takes over the connections in the file. Transient parts are made anew: the index,
+// restore restores the connections in the file. Transient parts are made anew: the index,
 // the free lists, the endpoints' counters. A repetition makes the same changes, so the
 // process may be killed at any moment.
-func (t *Table) adopt() error {
+func (t *Table) restore() error {
 	if err := t.resumeClock(); err != nil {
 		return err
 	}
 	t.seed = t.head.Shape.Seed
-	t.adopted.Adopted = true
+	t.restored.Restored = true
 	now := t.Tick()
 	last := int64(-1)
 	for i := range t.conns {
@@ -74,7 +74,7 @@ func (t *Table) adopt() error {
 		t.noteSeen(uint32(i))
 		if !t.relink(uint32(i)) {
 			atomic.StoreUint32(&c.state, 0)
-			t.adopted.Discarded++
+			t.restored.Discarded++
 			continue
 		}
 		c.Adj = [2]uint64{}
@@ -85,7 +85,7 @@ func (t *Table) adopt() error {
 			c.lastSeen = now
 		}
 		t.unconfirm(c, e)
-		t.adopted.Flows++
+		t.restored.Flows++
 		last = int64(i)
 	}
 	t.bound.Store(uint32(last + 1))

@@ -43,8 +43,8 @@ func TestTheNextProcessCarriesOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := fileConfig(t)
 			tab := open(t, cfg)
-			if tab.Adopted() {
-				t.Fatal("a new table says that it is adopted")
+			if tab.Restored() {
+				t.Fatal("a new table reports that it was restored")
 			}
 			w := tab.Worker(0)
 			w.Online()
@@ -69,9 +69,9 @@ func TestTheNextProcessCarriesOn(t *testing.T) {
 			cfg.MaxFlows = size
 			tab = open(t, cfg)
 			defer tab.Close()
-			a := tab.Adoption()
-			if !a.Adopted || a.Flows != len(want) || a.Discarded != 0 || a.SetAside != "" || tab.MaxFlows() != size {
-				t.Fatalf("adoption %+v of %d flows", a, len(want))
+			a := tab.Restoration()
+			if !a.Restored || a.Flows != len(want) || a.Discarded != 0 || a.SetAside != "" || tab.MaxFlows() != size {
+				t.Fatalf("restoration %+v of %d flows", a, len(want))
 			}
 			got := snapshot(tab)
 			for k, v := range want {
@@ -119,13 +119,13 @@ func TestATableWithLessRoomKeepsWhatFits(t *testing.T) {
 	cfg.MaxFlows = 200
 	tab = open(t, cfg)
 	defer tab.Close()
-	if a := tab.Adoption(); a.Flows != 200 || a.Discarded != 300 || a.Resized != 2000 {
-		t.Fatalf("adoption %+v", a)
+	if a := tab.Restoration(); a.Flows != 200 || a.Discarded != 300 || a.Resized != 2000 {
+		t.Fatalf("restoration %+v", a)
 	}
 	checkTable(t, tab)
 }
 
-func TestAFileThatCannotBeAdoptedIsSetAside(t *testing.T) {
+func TestAFileThatCannotBeRestoredIsSetAside(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage func(b []byte) []byte
 		reason string
@@ -157,9 +157,9 @@ func TestAFileThatCannotBeAdoptedIsSetAside(t *testing.T) {
 			}
 			tab = open(t, cfg)
 			defer tab.Close()
-			a := tab.Adoption()
-			if a.Adopted || a.SetAside != cfg.Path+".bad" || !strings.Contains(a.Reason, c.reason) {
-				t.Fatalf("adoption %+v", a)
+			a := tab.Restoration()
+			if a.Restored || a.SetAside != cfg.Path+".bad" || !strings.Contains(a.Reason, c.reason) {
+				t.Fatalf("restoration %+v", a)
 			}
 			kept, err := os.ReadFile(a.SetAside)
 			if err != nil || !bytes.Equal(kept, b[:min(len(b), setAsideKeep)]) {
@@ -207,8 +207,8 @@ func TestDamagedConnectionsAreDiscarded(t *testing.T) {
 			t.Fatal(err)
 		}
 		tab := open(t, cfg)
-		if a := tab.Adoption(); !a.Adopted || a.Flows < 130 {
-			t.Fatalf("adoption %+v", a)
+		if a := tab.Restoration(); !a.Restored || a.Flows < 130 {
+			t.Fatalf("restoration %+v", a)
 		}
 		now := tab.Tick()
 		tab.Range(func(r Ref) bool {
@@ -275,8 +275,8 @@ func TestWantOfRoomIsAnErrorWithAFigure(t *testing.T) {
 		t.Fatalf("resize: %v", err)
 	}
 	defer tab.Close()
-	if a := tab.Adoption(); a.Adopted || !strings.Contains(a.Reason, "no space left") {
-		t.Errorf("adoption %+v", a)
+	if a := tab.Restoration(); a.Restored || !strings.Contains(a.Reason, "no space left") {
+		t.Errorf("restoration %+v", a)
 	}
 }
 

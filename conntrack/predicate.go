@@ -44,7 +44,7 @@ func synReopens(s uint32) bool {
 
 // countsAsOpen reports whether the connection counts as open: for
 // weir.dev/max-connections and for least connections. Both sides have been heard, and
-// are not done. An adopted connection counts once it has been heard again, and so does a
+// are not done. A restored connection counts once it has been heard again, and so does a
 // connection that seemed closed.
 func countsAsOpen(s uint32) bool {
 	state := State(s & stateMask)

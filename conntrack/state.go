@@ -60,7 +60,7 @@ const (
 	synAckNoted   = 1 << 14 // Conn.extra is the number after a SYN-ACK, not of the known connection
 	young         = 1 << 15 // established a moment ago: the numbers are still followed
 	doubted       = 1 << 16 // it may be over: a RST or FIN was seen that was not quite right
-	unconfirmed   = 1 << 17 // adopted, or silent after a RST or FIN in doubt, and neither side was heard since
+	unconfirmed   = 1 << 17 // restored, or silent after a RST or FIN in doubt, and neither side was heard since
 	clientOnly    = 1 << 18 // DSR: the endpoint's packets do not pass here
 	superseded    = 1 << 19 // the client has begun anew: the reverse entry alone is known
 	changing      = 1 << 30 // a worker changes the numbers, see Conn.claim

@@ -18,7 +18,7 @@ func (c *counter) Load() uint64 { return atomic.LoadUint64(&c.n) }
 type Stats struct {
 	MaxFlows int
 	Flows    int // connections now
-	Adopted  int // connections taken over at Open
+	Restored int // connections of the last process, restored by Open
 	Created  uint64
 	Existed  uint64 // Create found another's
 	NoPort   uint64 // refused: no SNAT port
@@ -39,7 +39,7 @@ type Stats struct {
 // Stats returns the table's figures. The counters are read in sequence while workers go on,
 // so that they may differ by events meanwhile.
 func (t *Table) Stats() Stats {
-	s := Stats{MaxFlows: len(t.conns), Adopted: t.adopted.Flows, Limbo: int(t.limboSize())}
+	s := Stats{MaxFlows: len(t.conns), Restored: t.restored.Flows, Limbo: int(t.limboSize())}
 	for i := range t.workers {
 		c := &t.workers[i].count
 		s.Created += c.created.Load()
@@ -61,7 +61,7 @@ func (t *Table) Stats() Stats {
 
 // Flows returns the number of connections.
 func (t *Table) Flows() int {
-	n := int64(t.adopted.Flows)
+	n := int64(t.restored.Flows)
 	for i := range t.workers {
 		// gone first: a connection counted as gone was created before.
 		gone := t.workers[i].count.gone.Load()

@@ -263,8 +263,8 @@ func TestNextHopsOfTheProcessBeforeAreForgotten(t *testing.T) {
 	tab.Close()
 	tab = open(t, cfg)
 	defer tab.Close()
-	if a := tab.Adoption(); a.Flows != len(flows) || a.Discarded != 0 {
-		t.Fatalf("adoption %+v", a)
+	if a := tab.Restoration(); a.Flows != len(flows) || a.Discarded != 0 {
+		t.Fatalf("restoration %+v", a)
 	}
 	for _, f := range flows {
 		r := tab.lookup(f.Client)

@@ -24,7 +24,7 @@ type Table struct {
 	block     uint32 // connections that move between lists at once
 	reserve   uint32 // below that many free ones connections are evicted
 	look      uint32 // connections that an eviction looks at
-	adopted   Adoption
+	restored  Restoration
 	base      time.Time // when Tick was baseTick
 	baseTick  uint32
 
@@ -109,14 +109,14 @@ func (t *Table) Conn(r Ref) *Conn {
 	return &t.conns[r.Conn()]
 }
 
-// Seed returns the seed of Hash. It is random per table and survives adoption.
+// Seed returns the seed of Hash. It is random per table and survives restoration.
 func (t *Table) Seed() [4]uint64 { return t.seed }
 
 // MaxFlows returns the number of connections that the table can hold.
 func (t *Table) MaxFlows() int { return len(t.conns) }
 
 // Tick returns the coarse time now, in 1/TicksPerSecond seconds since the table
-// was first made; it carries on over adoption. Workers call it once per batch.
+// was first made; it carries on over restoration. Workers call it once per batch.
 func (t *Table) Tick() uint32 {
 	return t.baseTick + uint32(time.Since(t.base)*TicksPerSecond/time.Second)
 }
@@ -206,7 +206,7 @@ func (w *Worker) dispose(conn, s uint32) {
 }
 
 // SetIDs gives the connection that r belongs to another endpoint's and Service's
-// numbers, and moves the counters: the numbers of an adopted table are those of another
+// numbers, and moves the counters: the numbers of a restored table are those of another
 // process, and a Service's UDP flows may follow it. For a single control goroutine,
 // from inside Range: beside packets for a UDP flow, else only while no packet changes
 // the connection's state.

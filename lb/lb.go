@@ -218,7 +218,7 @@ func (l *LB) openTables(workers int) (err error) {
 
 // reportFlowTable warns of a file of the flow table that could not be used as it was.
 func (l *LB) reportFlowTable() {
-	a := l.flows.Adoption()
+	a := l.flows.Restoration()
 	if a.SetAside != "" {
 		l.warnings.Add(warning.PacketPath, "",
 			"flow table: the old file is not usable and was set aside as %s: %s", a.SetAside, a.Reason)

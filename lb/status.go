@@ -24,7 +24,7 @@ type Status struct {
 	MaxFlows   int
 	FlowMemory int64 // bytes
 	FlowStats  conntrack.Stats
-	Adopted    int // flows of the last process
+	Restored   int // flows of the last process
 	Snapshot   uint64
 	Services   int
 	Frontends  int
@@ -55,7 +55,7 @@ func (l *LB) Status() Status {
 	defer l.mu.Unlock()
 	snap := l.tables.Load()
 	s := Status{
-		Started: l.started, Attached: l.attached, Adopted: l.restored,
+		Started: l.started, Attached: l.attached, Restored: l.restored,
 
 		Flows:      l.flows.Flows(),
 		MaxFlows:   l.flows.MaxFlows(),

@@ -46,6 +46,7 @@ var vocabulary = []banned{
 	{words: "way back"},
 
 	// Former names.
+	{words: "adoption", say: "restoration"},
 	{words: "beat", say: "heartbeat", whole: true},
 	{words: "census", say: "state counts"},
 	{words: "crowd", say: "address index"},

@@ -221,7 +221,7 @@ func TestDroppedChangeLosesNoNumbers(t *testing.T) {
 	}
 }
 
-func TestAdoptedEndpointIsGoneUntilListed(t *testing.T) {
+func TestRestoredEndpointIsGoneUntilListed(t *testing.T) {
 	c := clock{now: 7}
 	tb := New(c.config(0))
 	const e1, e2, f = "10.0.0.1:80", "10.0.0.2:80", "192.0.2.1:80"
@@ -231,11 +231,11 @@ func TestAdoptedEndpointIsGoneUntilListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if since, gone := tb.EndpointRemoved(n1); !gone || since != 7 {
-		t.Errorf("adopted: gone %v since %d", gone, since)
+		t.Errorf("restored: gone %v since %d", gone, since)
 	}
 	c.now = 9
 	if n, err := tb.RestoreEndpoint(lookup(tb, f), netip.MustParseAddrPort(e1), 6); n != n1 || err != nil {
-		t.Errorf("adopted again: %d, %v", n, err)
+		t.Errorf("restored again: %d, %v", n, err)
 	}
 	if since, _ := tb.EndpointRemoved(n1); since != 7 {
 		t.Errorf("gone since %d", since)
@@ -252,7 +252,7 @@ func TestAdoptedEndpointIsGoneUntilListed(t *testing.T) {
 
 // After a restart a flow's endpoint may be listed by another Service alone, and the
 // flow's frontend may be gone.
-func TestAdoptedEndpointIsThatOfTheFlowsServicePort(t *testing.T) {
+func TestRestoredEndpointIsThatOfTheFlowsServicePort(t *testing.T) {
 	c := clock{now: 7}
 	tb := New(c.config(0))
 	const shared, other, f, g = "10.0.0.1:80", "10.0.0.2:80", "192.0.2.1:80", "192.0.2.2:80"

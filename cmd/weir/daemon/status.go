@@ -122,7 +122,7 @@ func flowStatus(p *lb.Status) api.Flows {
 	out := api.Flows{
 		Current: uint64(p.Flows), Max: uint64(p.MaxFlows), MemoryBytes: uint64(p.FlowMemory),
 		Created: f.Created, Expired: f.Expired, Evicted: f.Evicted, NoPort: f.NoPort, Displaced: f.Displaced, Full: f.Full,
-		Adopted: uint64(f.Adopted), ByState: map[string]uint64{},
+		Adopted: uint64(f.Restored), ByState: map[string]uint64{},
 	}
 	for state, n := range f.ByState {
 		if n > 0 {

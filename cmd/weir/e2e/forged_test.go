@@ -117,7 +117,7 @@ func TestWireConnectionsThatEndedUnseenDoNotCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := f.flows(t); n != 3 {
-		t.Fatalf("%d flows are adopted, want 3", n)
+		t.Fatalf("%d flows are restored, want 3", n)
 	}
 	if err := workload.PingPong(lives, "after the restart", within); err != nil {
 		t.Error(err)
