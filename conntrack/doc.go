@@ -88,12 +88,15 @@
 // [Table.Settle] makes a direction steady, also in three steps: it loads the next-hop word,
 // then the state, and then replaces the word that it loaded, by compare-and-swap.
 //
-// No entry is steady after step 3. Suppose that a compare-and-swap of Settle succeeds after
-// step 2. The word that it replaces was then loaded after step 2, because that number is new.
-// So the state was loaded after step 1, and was steady again: another worker has
-// removed slow. Then step 3 fails, and its caller begins with step 1. All these operations
-// are atomic, and Go orders atomic operations sequentially.
+// With an exception, no entry is steady after step 3. Suppose that a compare-and-swap of
+// Settle succeeds after step 2. The word that it replaces was then loaded after step 2,
+// because that number is new. So the state was loaded after step 1, and was steady again:
+// another worker has removed slow. Then step 3 fails, and its caller begins with step 1.
+// The exception is a third worker at step 1, which has set slow again: step 3 succeeds, and
+// the entry is steady until the third worker's step 2. All these operations are atomic, and
+// Go orders atomic operations sequentially.
 //
 // A worker may stop between two steps. Meanwhile packets take the slow path, or the
-// connection is still in its old state.
+// connection is still in its old state. In the exception, packets without SYN, FIN and RST
+// are forwarded and do not change the new state.
 package conntrack

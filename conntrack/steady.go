@@ -81,7 +81,7 @@ func isSteady(s uint32) uint32 {
 }
 
 // changeState moves the connection from state word s to n, unless the state is not s any
-// more. An entry that is not steady in n is not when it returns.
+// more. An entry that is not steady in n is not when all concurrent calls have returned.
 func (t *Table) changeState(c *Conn, s, n uint32) bool {
 	if isSteady(s) == 0 || n&slow == 0 && isSteady(s)&^isSteady(n) == 0 {
 		return atomic.CompareAndSwapUint32(&c.state, s, n)

@@ -70,6 +70,52 @@ func TestNoInterleavingLeavesAnEntrySteady(t *testing.T) {
 	}
 }
 
+// Of two workers that change the state at the same time the first may succeed by the bit
+// slow that the second has set, after a third has removed it and has made the entry steady.
+// When the second is done no entry is steady.
+func TestTwoChangesOfStateLeaveNoEntrySteady(t *testing.T) {
+	tab := openHeap(t, Config{MaxFlows: 64, Workers: 1, MaxEndpoints: 8})
+	w := tab.Worker(0)
+	w.Online()
+	r := settled(t, tab, w, 1)
+	c, hop := tab.Conn(r), tab.nextHop(r)
+	const before = published | uint32(StateEstablished)
+	after := [2]uint32{published | uint32(StateFinWait), published | uint32(StateClose)}
+	swap := func(from, to uint32) bool { return atomic.CompareAndSwapUint32(&c.state, from, to) }
+
+	interleave(nil, [3]int{3, 3, 4}, func(order []int) {
+		atomic.StoreUint32(&c.state, before)
+		atomic.StoreUint64(hop, aWord)
+		var step [3]int
+		var began [2]bool
+		var was uint64
+		var may bool
+		for _, i := range order {
+			switch n := step[i]; {
+			case i < 2 && n == 0:
+				began[i] = swap(before, before|slow)
+			case i < 2 && n == 1 && began[i]:
+				tab.unsettle(r.Conn())
+			case i < 2 && n == 2 && began[i]:
+				swap(before|slow, after[i])
+			case i < 2:
+			case n == 0:
+				swap(before|slow, before)
+			case n == 1:
+				was = atomic.LoadUint64(hop)
+			case n == 2:
+				may = c.Steady(0)
+			case may:
+				atomic.CompareAndSwapUint64(hop, was, aWord)
+			}
+			step[i]++
+		}
+		if s := c.State(); s != StateEstablished && atomic.LoadUint64(hop)>>32 != 0 {
+			t.Fatalf("order %v: steady in state %v", order, s)
+		}
+	})
+}
+
 // While workers make the entries of a connection steady as often as they can, none is
 // once the tracker has taken the connection out of its steady state.
 func TestEntriesAreNotSteadyOnceTheStateHasChanged(t *testing.T) {
