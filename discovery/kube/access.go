@@ -60,7 +60,7 @@ func permissions(cfg *Config) []permission {
 		need("", "endpoints")
 	}
 	if cfg.Events {
-		const without = "nobody is told of Services that Weir cannot serve"
+		const without = "Services that Weir cannot serve get no Event"
 		out = append(out, permission{"create", "", "events", without})
 	}
 	return out

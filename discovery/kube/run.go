@@ -116,7 +116,7 @@ func (s *Source) firstTurn(deliver func(*discovery.Update)) {
 	s.mu.Unlock()
 	s.apply(c, deliver)
 	if replaced {
-		s.log.Info("the API server has told its state: it replaces what was known last", "server", s.cfg.REST.Host)
+		s.log.Info("the API server has sent a full view: it replaces the last known state", "server", s.cfg.REST.Host)
 	}
 	s.log.Info("watching the cluster", "server", s.cfg.REST.Host, "objects", len(c.objects), "services", s.Stats().Services)
 	if !s.node.exists() {

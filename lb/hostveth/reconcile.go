@@ -36,7 +36,7 @@ func (h *Veth) startReconciler(every time.Duration) (*reconciler, error) {
 		err := enter(ns)
 		_ = ns.Close()
 		if err != nil {
-			h.log.Warn("host veth is not looked after", "err", err)
+			h.log.Warn("host veth: changes by other programs are not repaired", "err", err)
 			return
 		}
 		tick := time.NewTicker(every)
@@ -91,7 +91,7 @@ func (h *Veth) reconcile() {
 	} {
 		intact, err := part.intact()
 		if err == nil && !intact {
-			h.log.Warn("host veth: something was taken away by another program, putting it back", "what", part.what)
+			h.log.Warn("host veth: removed by another program, restoring it", "what", part.what)
 			err = part.put()
 		}
 		if err != nil {

@@ -19,7 +19,7 @@ func (d *Daemon) Health() healthz.Health {
 		h.Healthy, h.Reason = false, reason
 	}
 	if stuck := d.lb.StuckWorker(); stuck >= 0 {
-		h.Healthy, h.Reason = false, fmt.Sprintf("worker %d does not go round", stuck)
+		h.Healthy, h.Reason = false, fmt.Sprintf("worker %d is stuck", stuck)
 	}
 	if absent := d.lb.Absent(); absent != nil {
 		h.Absent = absent.Reason

@@ -251,7 +251,7 @@ func (c *Checks) open(k *check) {
 		return
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
-		c.cfg.Log.Info("the health check port of a Service is in use: left to who has it, kube-proxy most likely", "service", k.name, "port", k.port)
+		c.cfg.Log.Info("the health check port of a Service is in use, most likely by kube-proxy, which answers there", "service", k.name, "port", k.port)
 		return
 	}
 	c.cfg.Log.Error("health check port of a Service", "service", k.name, "port", k.port, "err", err)

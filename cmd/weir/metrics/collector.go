@@ -97,16 +97,16 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 var all = concat(general, devices, workers, flows)
 
 var general = []metric{
-	gauge("build_info", "What this Weir was built from; always 1.", []string{"version", "revision", "goversion"},
+	gauge("build_info", "Version of this Weir; always 1.", []string{"version", "revision", "goversion"},
 		func(s *api.Status, e emit) {
 			v := version.Get()
 			e(1, v.Version, v.Revision, v.Go)
 		}),
 	gauge("start_time_seconds", "When the process began to serve, in seconds since the epoch.", nil,
 		func(s *api.Status, e emit) { e(seconds(s.StartTime)) }),
-	gauge("synced", "1 once the source has told everything it knew at start.", nil,
+	gauge("synced", "1 after the first full view of Services.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.Synced)) }),
-	gauge("draining", "1 between SIGTERM and the end.", nil,
+	gauge("draining", "1 from SIGTERM to the end of the process.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.Draining)) }),
 	gauge("snapshot_generation", "Generation of the published snapshot of frontends and endpoints.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Snapshot)) }),
@@ -118,11 +118,11 @@ var general = []metric{
 		func(s *api.Status, e emit) { e(float64(s.ProblemCounts[problem.UnsupportedField])) }),
 	gauge("frontends", "Addresses, protocols and ports that Weir serves.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Frontends)) }),
-	gauge("frontends_hash", "A hash of the frontends, node ports apart, and their Services: nodes that differ serve other ones.", nil,
+	gauge("frontends_hash", "A hash of the frontends, node ports apart, and their Services: nodes with different values serve different frontends.", nil,
 		func(s *api.Status, e emit) { e(float64(s.FrontendsHash)) }),
 	gauge("endpoints", "Endpoints that Services list, each counted for every Service port that lists it.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Endpoints)) }),
-	gauge("healthy", "1 while the packet path works: every worker goes round, no update is overdue.", nil,
+	gauge("healthy", "1 while the packet path works: no worker is stuck, no update is overdue.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.Healthy)) }),
 	gauge("discovery_connected", "1 while the API server answers requests for the resource.", []string{"resource"},
 		func(s *api.Status, e emit) {
@@ -130,7 +130,7 @@ var general = []metric{
 				e(boolean(r.Connected), r.Name)
 			}
 		}),
-	gauge("discovery_last_contact_timestamp_seconds", "When the API server last said something about the resource, in seconds since the epoch; 0 for never.", []string{"resource"},
+	gauge("discovery_last_contact_timestamp_seconds", "Time of the last answer of the API server about the resource, in seconds since the epoch; 0 for never.", []string{"resource"},
 		func(s *api.Status, e emit) {
 			for _, r := range s.Discovery.Resources {
 				e(seconds(r.LastContact), r.Name)
@@ -138,7 +138,7 @@ var general = []metric{
 		}),
 	gauge("state_file_ok", "0 while the last known state of the cluster cannot be read or written.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.ProblemCounts[problem.StateFile] == 0)) }),
-	gauge("problems", "What is not done as it was asked for, by kind: weir status --problems lists it.", []string{"kind", "severity"},
+	gauge("problems", "Things that are not done as asked for, by kind: weir status --problems lists them.", []string{"kind", "severity"},
 		func(s *api.Status, e emit) {
 			for _, d := range problem.Kinds {
 				e(float64(s.ProblemCounts[d.Kind]), string(d.Kind), string(d.Severity))

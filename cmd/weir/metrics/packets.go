@@ -82,7 +82,7 @@ var devices = []metric{
 				}
 			}
 		}),
-	total("steering_packets_total", "Packets that the XDP program saw, by what it did with them.", []string{"action"},
+	total("steering_packets_total", "Packets of the attached interfaces, by action of the XDP program.", []string{"action"},
 		func(s *api.Status, e emit) {
 			for action, n := range s.Steering {
 				e(float64(n), action)

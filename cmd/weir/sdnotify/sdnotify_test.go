@@ -110,14 +110,14 @@ func TestWatchdogIsFedWhileHealthy(t *testing.T) {
 	m := listen(t, "60000") // 60 ms
 	var sick atomic.Bool
 	n, stop := start(t, func() Health {
-		return Health{Healthy: !sick.Load(), Text: map[bool]string{true: "worker 0 does not go round", false: "serving"}[sick.Load()]}
+		return Health{Healthy: !sick.Load(), Text: map[bool]string{true: "worker 0 is stuck", false: "serving"}[sick.Load()]}
 	})
 	defer stop()
 	n.Ready()
 	m.until("WATCHDOG=1")
 	m.until("WATCHDOG=1")
 	sick.Store(true)
-	m.until("STATUS=worker 0 does not go round")
+	m.until("STATUS=worker 0 is stuck")
 	// One that was on its way may still come; from then on none does until
 	// Weir is well again.
 	sick.Store(false)
