@@ -158,8 +158,8 @@ func BenchmarkAge(b *testing.B) {
 			tab, _ := filled(b, n)
 			w := tab.Worker(0)
 			w.Online()
-			tab.turn.at.Store(uint64(1<<22-turnTicks) << 32)
-			w.stretch.made = w.count.created.Load()
+			tab.progress.at.Store(uint64(1<<22-sweepTicks) << 32)
+			w.chunk.made = w.count.created.Load()
 			b.StartTimer()
 			for w.Age(1 << 22) {
 				w.Quiesce()

@@ -48,14 +48,14 @@
 //
 // The workers age the table themselves ([Worker.Age]): a look at every connection
 // takes four seconds, 16 with 16 million of them, and they divide the part that is due in a
-// tick in short stretches, first come, first served. So no part of the table waits for a
+// tick in short chunks, first come, first served. So no part of the table waits for a
 // sleeping worker, and no worker spends more than a few microseconds
 // at a time, two more for every 16 connections that it makes. [Table.Run] looks at parts
 // that are left for two seconds. A connection thus goes between its timeout and, with
-// workers that keep up, a turn later.
+// workers that keep up, a sweep later.
 //
 // When free connections run short, before there are none, a hand goes round the
-// table and takes of each stretch those that go first (see evictionClass):
+// table and takes, of those that it passes, the ones that go first (see evictionClass):
 //
 //  1. half-open connections, of which only the client was heard (TCP before the
 //     client's ACK of the SYN-ACK, SCTP before COOKIE ACK, UDP without an answer),

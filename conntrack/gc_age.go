@@ -2,38 +2,38 @@ package conntrack
 
 import "sync/atomic"
 
-// A turn is one look at every connection. It takes turnTicks: timeouts are kept to
-// that. In each tick a 64th of the table is due, but not more than mostDue: beyond 4
-// million connections a turn takes longer, 16 seconds with 16 million. An idle worker,
-// to whose caches all of it is new, spends 1.2 per cent of a core on that (12 ns each).
+// A sweep looks once at every connection. It takes sweepTicks, which is the precision of
+// timeouts. In each tick a 64th of the table is due, but not more than mostDue: beyond 4
+// million connections a sweep takes longer, 16 seconds with 16 million. An idle worker,
+// whose caches hold nothing of the table, spends 1.2 % of a core on it (12 ns each).
 // The workers divide the due part among them.
 const (
-	turnTicks = 4 * TicksPerSecond
-	mostDue   = 1 << 16
+	sweepTicks = 4 * TicksPerSecond
+	mostDue    = 1 << 16
 	// allDue, as a lag, makes everything due.
 	allDue = -1 << 20
 	// lateTicks is how far the workers may be behind before Run does their part.
 	lateTicks = 2 * TicksPerSecond
-	// stretchLen is how many connections a worker takes at once, to look at over
-	// some rounds: others change the word that says where the turn is.
-	stretchLen = 256
+	// chunkLen is the number of connections that a worker takes at once and looks at over
+	// some rounds. A chunk saves writes to sweepProgress.at, which all workers share.
+	chunkLen = 256
 	// In one step a worker reads at most stepLook connections (about 0.4 us) and
 	// deletes at most stepExpire (about 2 us).
 	stepLook   = 64
 	stepExpire = 16
 )
 
-// turn is where the look at the table stands: the tick at which it began<<32 | the
-// next connection that nobody has taken to look at.
-type turn struct {
+// sweepProgress is the state of the current sweep. The word at is the tick at which the
+// sweep began<<32 | the next connection that no worker has taken.
+type sweepProgress struct {
 	_           [64]byte
 	at          atomic.Uint64
 	_           [56]byte
-	stateCounts [numStates]atomic.Uint32 // of this turn, so far
+	stateCounts [numStates]atomic.Uint32 // of this sweep, so far
 }
 
-// stretch is the part that a worker has taken and not looked at yet.
-type stretch struct {
+// sweepChunk is the part of a sweep that a worker has taken: next to end are still to do.
+type sweepChunk struct {
 	next, end   uint32
 	stateCounts [numStates]uint32
 	made        uint64 // connections that the worker had created at its last Age
@@ -47,13 +47,13 @@ type stretch struct {
 // is not.
 //
 // A worker that is asleep or stuck leaves its part to the others, but for the rest of a
-// stretch, which is looked at in the next turn.
+// chunk, which waits for the next sweep.
 func (w *Worker) Age(tick uint32) bool {
 	made := w.count.created.Load()
-	steps := 1 + (made-w.stretch.made)/stepExpire
-	w.stretch.made = made
+	steps := 1 + (made-w.chunk.made)/stepExpire
+	w.chunk.made = made
 	for ; steps > 0; steps-- {
-		if !w.ageing() && !w.takeStretch(tick, 0, stretchLen) {
+		if !w.ageing() && !w.takeChunk(tick, 0, chunkLen) {
 			return false
 		}
 		w.step(tick)
@@ -61,33 +61,34 @@ func (w *Worker) Age(tick uint32) bool {
 	return true
 }
 
-func (w *Worker) ageing() bool { return w.stretch.next != w.stretch.end }
+func (w *Worker) ageing() bool { return w.chunk.next != w.chunk.end }
 
-// takeStretch takes up to most connections of those that were due lag ticks ago. The
-// first to come after a turn's end begins the next and publishes the stateCounts.
-func (w *Worker) takeStretch(tick uint32, lag int32, most uint32) bool {
+// takeChunk takes up to most connections of those that were due lag ticks ago. The first
+// call after the end of a sweep begins the next sweep and publishes the state counts.
+func (w *Worker) takeChunk(tick uint32, lag int32, most uint32) bool {
 	t := w.t
 	for {
-		at, bound := t.turn.at.Load(), t.bound.Load()
+		at, bound := t.progress.at.Load(), t.bound.Load()
 		next := uint32(at)
 		// Signed: another worker's tick may be ahead of ours.
 		elapsed := uint32(max(0, int32(tick-uint32(at>>32))-lag))
 		if next >= bound {
-			if elapsed < max(turnTicks, bound/mostDue) || bound == 0 {
+			if elapsed < max(sweepTicks, bound/mostDue) || bound == 0 {
 				return false
 			}
-			if t.turn.at.CompareAndSwap(at, uint64(tick)<<32) {
+			if t.progress.at.CompareAndSwap(at, uint64(tick)<<32) {
 				t.publishStateCounts()
 			}
 			continue
 		}
-		due := uint32(min(uint64(bound)*uint64(min(elapsed+1, turnTicks))/turnTicks, uint64(elapsed+1)*mostDue))
+		share := uint64(bound) * uint64(min(elapsed+1, sweepTicks)) / sweepTicks
+		due := uint32(min(share, uint64(elapsed+1)*mostDue))
 		if next >= due {
 			return false
 		}
 		end := min(next+most, due)
-		if t.turn.at.CompareAndSwap(at, at&^0xffffffff|uint64(end)) {
-			w.stretch.next, w.stretch.end = next, end
+		if t.progress.at.CompareAndSwap(at, at&^0xffffffff|uint64(end)) {
+			w.chunk.next, w.chunk.end = next, end
 			return true
 		}
 	}
@@ -95,15 +96,15 @@ func (w *Worker) takeStretch(tick uint32, lag int32, most uint32) bool {
 
 func (t *Table) publishStateCounts() {
 	for i := range t.stateCounts {
-		t.stateCounts[i].Store(t.turn.stateCounts[i].Swap(0))
+		t.stateCounts[i].Store(t.progress.stateCounts[i].Swap(0))
 	}
 }
 
-// step looks at some of the worker's stretch and returns how many had expired. To
-// delete a connection takes six lines of memory from here and there: all are asked
-// for before the first is needed.
+// step looks at a part of the worker's chunk and returns the number of connections that
+// had expired. Deleting a connection takes six scattered cache lines: step prefetches all
+// of them before it needs the first.
 func (w *Worker) step(tick uint32) int {
-	t, s := w.t, &w.stretch
+	t, s := w.t, &w.chunk
 	var words [stepExpire]uint32
 	var refs [2 * stepExpire]Ref
 	n, conn := 0, s.next
@@ -136,7 +137,7 @@ func (w *Worker) step(tick uint32) int {
 	if !w.ageing() {
 		for i, n := range s.stateCounts {
 			if n != 0 {
-				t.turn.stateCounts[i].Add(n)
+				t.progress.stateCounts[i].Add(n)
 				s.stateCounts[i] = 0
 			}
 		}

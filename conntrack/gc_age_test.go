@@ -4,9 +4,9 @@ import (
 	"testing"
 )
 
-// ageAll has a worker look at the whole table at tick, as if a turn had gone by.
+// ageAll has a worker look at the whole table at tick, as if a sweep had gone by.
 func ageAll(tab *Table, w *Worker, tick uint32) {
-	tab.turn.at.Store(uint64(tick-turnTicks) << 32)
+	tab.progress.at.Store(uint64(tick-sweepTicks) << 32)
 	for w.Age(tick) {
 		w.Quiesce()
 	}
@@ -38,12 +38,12 @@ func TestATurnOfAgeingIsSpreadOverItsTime(t *testing.T) {
 	if tab.Flows() != n {
 		t.Fatalf("%d of %d flows are left before they expire", tab.Flows(), n)
 	}
-	tab.turn.at.Store(uint64(tick) << 32)
-	for i := range turnTicks {
+	tab.progress.at.Store(uint64(tick) << 32)
+	for i := range sweepTicks {
 		for w.Age(tick + uint32(i)) {
 			w.Quiesce()
 		}
-		if want := n - n/turnTicks*(i+1); tab.Flows() != want {
+		if want := n - n/sweepTicks*(i+1); tab.Flows() != want {
 			t.Fatalf("after %d ticks %d flows are left, want %d", i+1, tab.Flows(), want)
 		}
 	}
@@ -61,7 +61,7 @@ func TestAWorkerAgesInBoundedSteps(t *testing.T) {
 	w := tab.Worker(0)
 	w.Online()
 	tick := halfOpen(t, tab, w, n)
-	tab.turn.at.Store(uint64(tick-turnTicks) << 32)
+	tab.progress.at.Store(uint64(tick-sweepTicks) << 32)
 	made := 0
 	for i := n; tab.Stats().Expired < n; i += made {
 		made = i / 16 % 3 * 40
@@ -81,18 +81,18 @@ func TestAWorkerAgesInBoundedSteps(t *testing.T) {
 	}
 }
 
-// A worker that goes to sleep for ever in the middle of a stretch keeps nothing from
-// ageing but for one turn, and others do the work of those that are asleep.
+// A worker that goes to sleep for ever in the middle of a chunk keeps nothing from
+// ageing but for one sweep, and others do the work of those that are asleep.
 func TestWorkersAgeForOthers(t *testing.T) {
 	const n = 4096
 	tab := openTest(t, Config{MaxFlows: 2 * n, Workers: 3})
 	stuck, a, b := tab.Worker(0), tab.Worker(1), tab.Worker(2)
 	a.Online()
 	tick := halfOpen(t, tab, a, n)
-	tab.turn.at.Store(uint64(tick-turnTicks) << 32)
+	tab.progress.at.Store(uint64(tick-sweepTicks) << 32)
 	stuck.Online()
 	if !stuck.Age(tick) || !stuck.ageing() {
-		t.Fatal("the stretch ends in one step")
+		t.Fatal("the chunk ends in one step")
 	}
 	stuck.Offline()
 	b.Online()
@@ -102,13 +102,13 @@ func TestWorkersAgeForOthers(t *testing.T) {
 		a.Quiesce()
 		b.Quiesce()
 	}
-	if left := tab.Flows(); left == 0 || left > stretchLen {
-		t.Errorf("%d flows are left of a stretch of %d", left, stretchLen)
+	if left := tab.Flows(); left == 0 || left > chunkLen {
+		t.Errorf("%d flows are left of a chunk of %d", left, chunkLen)
 	}
 	b.Offline()
 	ageAll(tab, a, tick)
 	if tab.Flows() != 0 {
-		t.Errorf("%d flows are left a turn later", tab.Flows())
+		t.Errorf("%d flows are left a sweep later", tab.Flows())
 	}
 	a.Offline()
 	checkTable(t, tab)
@@ -122,10 +122,10 @@ func TestWhatWorkersLeaveForTooLongIsAged(t *testing.T) {
 	w.Online()
 	tick := halfOpen(t, tab, w, n)
 	w.Offline()
-	tab.turn.at.Store(uint64(tick) << 32)
-	for i := range uint32(turnTicks + lateTicks) {
+	tab.progress.at.Store(uint64(tick) << 32)
+	for i := range uint32(sweepTicks + lateTicks) {
 		tab.sweep(tick+i, lateTicks, lateLeast)
-		if due := (int(i) - lateTicks + 1) * n / turnTicks; n-tab.Flows() != max(due, n/turnTicks) {
+		if due := (int(i) - lateTicks + 1) * n / sweepTicks; n-tab.Flows() != max(due, n/sweepTicks) {
 			t.Fatalf("after %d ticks %d are gone, due were %d", i, n-tab.Flows(), due)
 		}
 	}
@@ -134,7 +134,7 @@ func TestWhatWorkersLeaveForTooLongIsAged(t *testing.T) {
 	}
 }
 
-func TestTheStateCountsAreThoseOfAWholeTurn(t *testing.T) {
+func TestTheStateCountsAreThoseOfAWholeSweep(t *testing.T) {
 	tab := openTest(t, Config{Workers: 2})
 	a, b := tab.Worker(0), tab.Worker(1)
 	a.Online()
@@ -144,7 +144,7 @@ func TestTheStateCountsAreThoseOfAWholeTurn(t *testing.T) {
 			talk(t, tab, r, 7, "> RST")
 		}
 	}
-	for tick := uint32(0); tick <= 2*turnTicks; tick++ {
+	for tick := uint32(0); tick <= 2*sweepTicks; tick++ {
 		for moved := true; moved; {
 			moved = a.Age(tick)
 			moved = b.Age(tick) || moved
@@ -156,25 +156,25 @@ func TestTheStateCountsAreThoseOfAWholeTurn(t *testing.T) {
 	}
 }
 
-// What is due in a tick is bounded: a turn of a very large table takes longer.
+// What is due in a tick is bounded: a sweep of a very large table takes longer.
 func TestALargeTableIsAgedAtABoundedRate(t *testing.T) {
 	tab := openTest(t, Config{MaxFlows: 64})
 	w := tab.Worker(0)
 	const n = 16 << 20
 	tab.bound.Store(n) // of which nothing is looked at here
 	defer tab.bound.Store(0)
-	tab.turn.at.Store(1000 << 32)
+	tab.progress.at.Store(1000 << 32)
 	for tick := range uint32(n / mostDue) {
 		taken := uint32(0)
-		for w.takeStretch(1000+tick, 0, stretchLen) {
-			taken += w.stretch.end - w.stretch.next
+		for w.takeChunk(1000+tick, 0, chunkLen) {
+			taken += w.chunk.end - w.chunk.next
 		}
 		if taken != mostDue {
 			t.Fatalf("%d connections are due in tick %d", taken, tick)
 		}
 	}
-	if w.takeStretch(1000+n/mostDue-1, 0, stretchLen) {
-		t.Error("the turn goes on")
+	if w.takeChunk(1000+n/mostDue-1, 0, chunkLen) {
+		t.Error("the sweep goes on")
 	}
-	w.stretch = stretch{}
+	w.chunk = sweepChunk{}
 }

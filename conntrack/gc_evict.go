@@ -2,18 +2,20 @@ package conntrack
 
 import "sync/atomic"
 
-// evict makes room when free connections run short. A hand goes round the table. Of the
-// connections that it passes in a call, those of the lowest eviction class go first: within
-// a class the first passed. New connections take the numbers behind
-// the hand, so that these are about a turn old. When two turns found nothing the
-// hand rests.
+// evict makes room when free connections run short. A hand goes round the table, as in the
+// CLOCK algorithm. Of the connections that it passes in a call, those of the lowest eviction
+// class go first: within a class the first passed. New connections take the numbers behind
+// the hand, so that it meets them a round later. After two rounds that found nothing,
+// eviction pauses.
 //
 // Evicted connections can be used again only after every worker has passed a batch.
 // Eviction therefore begins before the last free connection is gone.
 func (w *Worker) evict(tick uint32) {
 	t := w.t
 	bound := t.bound.Load()
-	if until := t.restUntil.Load(); bound == 0 || until != 0 && int32(until-tick) > 0 || !w.mayEvict(tick) {
+	until := t.pausedUntil.Load()
+	paused := until != 0 && int32(until-tick) > 0
+	if bound == 0 || paused || !w.mayEvict(tick) {
 		return
 	}
 	from, want := t.hand.Load(), 2*t.block
@@ -24,11 +26,11 @@ func (w *Worker) evict(tick uint32) {
 	t.hand.Store((from + looked) % bound)
 	if found := w.evictUpTo(from, bound, looked, last, part, tick); found > 0 {
 		w.count.evicted.Add(uint64(found))
-		t.vain.Store(0)
-	} else if v := t.vain.Add(looked); v >= 2*bound+t.look {
-		// A turn costs about 10 ns per connection: rest twenty times as long.
-		t.restUntil.Store(tick + 1 + bound/300_000)
-		t.vain.Store(0)
+		t.lookedSinceFind.Store(0)
+	} else if v := t.lookedSinceFind.Add(looked); v >= 2*bound+t.look {
+		// A round costs about 10 ns per connection: pause twenty times as long.
+		t.pausedUntil.Store(tick + 1 + bound/300_000)
+		t.lookedSinceFind.Store(0)
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// In a tick Run looks for late workers at 1 in lateShare of all connections, a turn
-// in a second, or at lateLeast.
+// In a tick Run looks, in place of late workers, at 1 in lateShare of all connections,
+// which is a sweep in a second, or at lateLeast.
 const (
 	lateShare = TicksPerSecond
 	lateLeast = 4096
@@ -54,8 +54,8 @@ func (t *Table) sweep(tick uint32, lag int32, budget int) (expired int) {
 	w := t.sweeper
 	w.Online()
 	t.head.note(tick, time.Now())
-	for budget > 0 && w.takeStretch(tick, lag, uint32(min(budget, stretchLen))) {
-		budget -= int(w.stretch.end - w.stretch.next)
+	for budget > 0 && w.takeChunk(tick, lag, uint32(min(budget, chunkLen))) {
+		budget -= int(w.chunk.end - w.chunk.next)
 		for w.ageing() {
 			expired += w.step(tick)
 		}

@@ -89,7 +89,7 @@ func (t *Table) restore() error {
 		last = int64(i)
 	}
 	t.bound.Store(uint32(last + 1))
-	t.turn.at.Store(uint64(now) << 32)
+	t.progress.at.Store(uint64(now) << 32)
 	t.rebuildFree()
 	return nil
 }

@@ -78,7 +78,7 @@ func (w *Worker) linkUsed(conn uint32, f *NewFlow) linkResult {
 	}
 	m.noFresh(looked, n, f.Tick, known)
 	if best.class == portInUse {
-		m.vain(looked, f.Tick)
+		m.spend(looked, f.Tick)
 		t.shortUntil.Store(f.Tick + 1)
 		return linkNoPort
 	}

@@ -211,7 +211,7 @@ func TestExhaustionIsRemembered(t *testing.T) {
 			t.Errorf("at tick %d looks at %d ports, want at most %d", f.Tick, n, leastLooks)
 		}
 	}
-	// A port that comes free is found within a turn all the same.
+	// A port that comes free is found once the looks have covered the range.
 	w.Delete(tab.lookup(portFlow(77, ports).Client))
 	for range ports/leastLooks + 1 {
 		f.Tick++

@@ -24,8 +24,8 @@ const (
 	scanFresh = 8192
 	// shortFor is how long a group is taken to have no fresh port.
 	shortFor = TicksPerSecond
-	// leastLooks is at how many ports of a group without fresh ones connections look
-	// in vain per tick, at least. It is as many as make a whole turn in a second.
+	// leastLooks is the number of ports of a group without fresh ones that connections may
+	// look at per tick without success, at least: 16384 in a second.
 	leastLooks = 1024
 	// looksBefore is the number of ports at which a connection looks for a fresh port
 	// before it takes over the port of an idle flow, and pressedBefore of a flow that is
@@ -88,8 +88,8 @@ func (m *shortage) noFresh(looked, n, tick uint32, known bool) {
 // fresh notes that a fresh port was found.
 func (m *shortage) fresh() { m.streak.Store(0) }
 
-// vain notes that nothing was found in looked ports.
-func (m *shortage) vain(looked, tick uint32) {
+// spend counts looked ports, of which none was usable, among the looks of this tick.
+func (m *shortage) spend(looked, tick uint32) {
 	if m.tick.Swap(tick) != tick {
 		m.spent.Store(0)
 	}

@@ -30,7 +30,7 @@ type Stats struct {
 	Evicted   uint64 // half-open, ended or unproven ones, for want of room
 	Deleted   uint64 // by Delete
 	Expired   uint64 // by age
-	// ByState counts connections per State as of the last whole turn of ageing.
+	// ByState counts connections per State as of the last whole sweep.
 	ByState [numStates]uint32
 	// Limbo counts connections that are deleted and wait for the workers.
 	Limbo int

@@ -28,14 +28,14 @@ type Table struct {
 	base      time.Time // when Tick was baseTick
 	baseTick  uint32
 
-	_         [64]byte
-	epoch     atomic.Uint64 // starts at 1
-	_         [56]byte
-	bound     atomic.Uint32 // connections at and above it were never used
-	_         [60]byte
-	hand      atomic.Uint32 // where the next eviction looks
-	vain      atomic.Uint32 // connections that evictions looked at since the last find
-	restUntil atomic.Uint32 // tick; 0 = never
+	_               [64]byte
+	epoch           atomic.Uint64 // starts at 1
+	_               [56]byte
+	bound           atomic.Uint32 // connections at and above it were never used
+	_               [60]byte
+	hand            atomic.Uint32 // where the next eviction looks
+	lookedSinceFind atomic.Uint32 // connections that evictions passed since one was found
+	pausedUntil     atomic.Uint32 // tick before which nothing is evicted; 0 = none
 	// shortUntil is the tick until which a group may be without ports to look at.
 	shortUntil atomic.Uint32
 	// unsettled counts the clearings of next-hop words, see steady.go.
@@ -45,13 +45,13 @@ type Table struct {
 	limbo     [3]stack // by epoch modulo 3
 	parts     []participant
 
-	turn turn
+	progress sweepProgress
 
 	workers     []Worker // the caller's, then the control goroutines'
 	control     chan *Worker
 	sweepMu     sync.Mutex
 	sweeper     *Worker                  // guarded by sweepMu
-	stateCounts [numStates]atomic.Uint32 // of the last whole turn
+	stateCounts [numStates]atomic.Uint32 // of the last whole sweep
 	closing     atomic.Bool
 	closed      bool // guarded by sweepMu
 }
@@ -64,7 +64,7 @@ type Worker struct {
 	cache   chain  // free connections
 	pending chain  // retired, not yet in limbo
 	count   counters
-	stretch stretch
+	chunk   sweepChunk
 	// evictedAt is the number of connections that the worker had made or refused at the
 	// last eviction, in tick evictTick.
 	evictedAt uint64

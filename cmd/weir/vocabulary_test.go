@@ -67,6 +67,7 @@ var vocabulary = []banned{
 	{words: "onward", say: "output"},
 	{words: "orphaned", say: "endpoint removed"},
 	{words: "rewire", say: "port update"},
+	{words: "stretch", say: "chunk"},
 	{words: "tally", say: "counters"},
 	{words: "unjoin", say: "remove member"},
 	{words: "welcome", say: "add member", sentence: true},
