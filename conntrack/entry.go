@@ -211,9 +211,9 @@ func (c *Conn) Touch(tick uint32) {
 // Steady reports whether a packet of direction dir (0 forward, 1 reverse) changes nothing
 // about the connection but the time of the last packet: a packet of an established TCP
 // connection without SYN, FIN and RST, or of a UDP flow whose state it cannot move.
-// [Table.TrackTCP] and [Table.TrackUDP] need not be called then, only Touch and, once per
-// tick and at each [Milestone], [Conn.Sample]. A mode without a reverse direction has
-// other rules.
+// [Table.TrackTCP] and [Table.TrackUDP] need not be called then, only [Entry.Touch] and,
+// once per direction and tick and at each [Milestone], [Conn.Sample]. A mode without a
+// reverse direction has other rules.
 func (c *Conn) Steady(dir uint32) bool {
 	return steady[dir&1]>>(atomic.LoadUint32(&c.state)&(stateMask|slow))&1 != 0
 }
