@@ -38,8 +38,11 @@ func TestWorkersDoNotAllocate(t *testing.T) {
 			f.Client = MakeKey(client(i), vip, ProtoTCP)
 			r, _ := w.Create(f)
 			for _, flags := range []uint8{flagACK, flagFIN | flagACK, flagACK} {
-				tab.TrackTCP(r, flags, 1, tab.Conn(r).endpointNext, 1, options, 1)
-				tab.TrackTCP(r.Other(), flags|flagSYN, 1, tab.Conn(r).clientNext, 1, options, 1)
+				g := Segment{Flags: flags, Seq: 1, Length: 1, Options: options}
+				g.Ack = tab.Conn(r).endpointNext
+				tab.TrackTCP(r, &g, 1)
+				g.Flags, g.Ack = flags|flagSYN, tab.Conn(r).clientNext
+				tab.TrackTCP(r.Other(), &g, 1)
 			}
 			w.Delete(r)
 			w.Quiesce()

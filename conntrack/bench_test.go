@@ -47,7 +47,7 @@ func BenchmarkLookupBatch(b *testing.B) {
 				}
 				w.LookupBatch(h[:], k, out[:])
 				for _, r := range out {
-					tab.TrackTCP(r, flagACK, 0, 0, 0, nil, 1)
+					tab.TrackTCP(r, &Segment{Flags: flagACK}, 1)
 				}
 				w.Quiesce()
 				if at += 64; at == n {
@@ -194,8 +194,8 @@ func BenchmarkSYNWhenPortsRunShort(b *testing.B) {
 				}
 				r := mustCreate(b, w, portFlow(i, ports))
 				if c.answer {
-					tab.TrackTCP(r.Other(), flagSYN|flagACK, 0, 1, 0, nil, 0)
-					tab.TrackTCP(r, flagACK, 1, 1, 0, nil, 0)
+					tab.TrackTCP(r.Other(), &Segment{Flags: flagSYN | flagACK, Ack: 1}, 0)
+					tab.TrackTCP(r, &Segment{Flags: flagACK, Seq: 1, Ack: 1}, 0)
 				}
 			}
 			f := portFlow(0, ports)

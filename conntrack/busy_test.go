@@ -20,7 +20,7 @@ func TestABusyConnectionsEndIsSeen(t *testing.T) {
 				there := mustCreate(t, w, f)
 				back, tick := there.Other(), f.Tick
 				send := func(r Ref, flags uint8, seq, ack, n uint32) {
-					tab.TrackTCP(r, flags, seq, ack, n, nil, tick)
+					tab.TrackTCP(r, &Segment{Flags: flags, Seq: seq, Ack: ack, Length: n}, tick)
 				}
 				client, endpoint := f.Seq+1, uint32(501)
 				send(there, flagSYN, f.Seq, 0, 0)
@@ -83,7 +83,7 @@ func TestForgedSidesThatAgreeDoNotReplaceAConnection(t *testing.T) {
 				if !forward {
 					to = r.Other()
 				}
-				tab.TrackTCP(to, flags, seq, ack, 0, nil, tick)
+				tab.TrackTCP(to, &Segment{Flags: flags, Seq: seq, Ack: ack}, tick)
 			}
 			speak := func() {
 				tick += TicksPerSecond / 2

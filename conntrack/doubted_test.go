@@ -64,9 +64,11 @@ func TestAConnectionThatSeemsResetIsNotCounted(t *testing.T) {
 	talk(t, tab, r, tick, "> ACK", "< ACK")
 	seq, ack := c.clientNext, c.endpointNext
 	tick++
-	tab.TrackTCP(r, flagACK, seq, ack, 1000, nil, tick)      // sampled
-	tab.TrackTCP(r, flagACK, seq+1000, ack, 1000, nil, tick) // not sampled
-	tab.TrackTCP(r, flagRST|flagACK, seq+2000, ack, 0, nil, tick)
+	tab.TrackTCP(r,
+		&Segment{Flags: flagACK, Seq: seq, Ack: ack, Length: 1000}, tick) // sampled
+	tab.TrackTCP(r,
+		&Segment{Flags: flagACK, Seq: seq + 1000, Ack: ack, Length: 1000}, tick) // not sampled
+	tab.TrackTCP(r, &Segment{Flags: flagRST | flagACK, Seq: seq + 2000, Ack: ack}, tick)
 	if got := tab.ServiceOpen(f.ServiceID); got != 1 {
 		t.Fatalf("%d are open just after the RST, want 1: it may have been forged", got)
 	}
@@ -86,7 +88,7 @@ func TestAConnectionThatSeemsResetIsNotCounted(t *testing.T) {
 	if c.State() != StateEstablished {
 		t.Errorf("state %v, want it kept: the RST may have been forged", c.State())
 	}
-	tab.TrackTCP(r, flagACK, seq+2000, ack, 100, nil, tick)
+	tab.TrackTCP(r, &Segment{Flags: flagACK, Seq: seq + 2000, Ack: ack, Length: 100}, tick)
 	if got := tab.ServiceOpen(f.ServiceID); got != 1 {
 		t.Errorf("%d are open once it is heard again, want 1", got)
 	}

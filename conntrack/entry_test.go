@@ -244,7 +244,7 @@ func TestDNATRefusesAClientPortThatIsInUseTowardsTheEndpoint(t *testing.T) {
 	if _, o := w.Create(flow("192.0.2.2:80")); o != NoPort {
 		t.Fatalf("outcome %d, want no port", o)
 	}
-	tab.TrackTCP(r, flagRST, 1, 0, 0, nil, 1)
+	tab.TrackTCP(r, &Segment{Flags: flagRST, Seq: 1}, 1)
 	second := mustCreate(t, w, flow("192.0.2.2:80"))
 	if tab.lookup(flow("192.0.2.1:80").Client) != 0 || tab.lookup(flow("192.0.2.2:80").Client) != second {
 		t.Fatal("the flow that is over is still there")

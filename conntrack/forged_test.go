@@ -75,7 +75,8 @@ func (x *crossing) pass(g wire) {
 			x.fly(g)
 			return
 		}
-		switch v := x.tab.TrackTCP(r, g.flags, g.seq, g.ack, g.length, nil, x.tick); v {
+		s := Segment{Flags: g.flags, Seq: g.seq, Ack: g.ack, Length: g.length}
+		switch v := x.tab.TrackTCP(r, &s, x.tick); v {
 		case Pass, Restart:
 			x.fly(g)
 			return

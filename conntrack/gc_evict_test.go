@@ -10,8 +10,8 @@ func establish(t testing.TB, tab *Table, w *Worker, i int) Ref {
 	f := natFlow(i)
 	f.PortLo = 1024
 	r := mustCreate(t, w, f)
-	tab.TrackTCP(r.Other(), flagSYN|flagACK, 0, f.Seq+1, 0, nil, f.Tick)
-	tab.TrackTCP(r, flagACK, f.Seq+1, 1, 0, nil, f.Tick)
+	tab.TrackTCP(r.Other(), &Segment{Flags: flagSYN | flagACK, Ack: f.Seq + 1}, f.Tick)
+	tab.TrackTCP(r, &Segment{Flags: flagACK, Seq: f.Seq + 1, Ack: 1}, f.Tick)
 	return r
 }
 

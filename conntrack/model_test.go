@@ -100,7 +100,8 @@ func (m *model) send(rt *rapid.T, tab *Table, w *Worker, f *modelFlow, side int,
 		options = tsOption(ts)
 	}
 	if f.superseded {
-		if v := tab.TrackTCP(tab.lookup(f.answer), flags, seq, 0, length, options, m.tick); v != Stale {
+		g := Segment{Flags: flags, Seq: seq, Length: length, Options: options}
+		if v := tab.TrackTCP(tab.lookup(f.answer), &g, m.tick); v != Stale {
 			rt.Fatalf("verdict %d for a packet of a superseded connection", v)
 		}
 		return
@@ -115,7 +116,8 @@ func (m *model) send(rt *rapid.T, tab *Table, w *Worker, f *modelFlow, side int,
 	if seq += c.clientNext; side == 1 {
 		seq, ack = seq-c.clientNext+c.endpointNext, c.clientNext
 	}
-	v := tab.TrackTCP(r, flags, seq, ack, length, options, m.tick)
+	g := Segment{Flags: flags, Seq: seq, Ack: ack, Length: length, Options: options}
+	v := tab.TrackTCP(r, &g, m.tick)
 	if reopen := side == 0 && flags == flagSYN && f.state == StateTimeWait; (v == Reopen) != reopen {
 		rt.Fatalf("verdict %d, the model says reopen %v", v, reopen)
 	}

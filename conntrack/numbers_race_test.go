@@ -71,11 +71,11 @@ func TestAFINKeepsItsNumberBesideAnAcknowledgment(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := race(t, func(tab *Table, r Ref) {
 				talk(t, tab, r, 5, handshakeDone...)
-				tab.TrackTCP(r, flagACK, 100, 7000, 1, nil, 5+later)
+				tab.TrackTCP(r, &Segment{Flags: flagACK, Seq: 100, Ack: 7000, Length: 1}, 5+later)
 			}, func(tab *Table, r Ref) {
-				tab.TrackTCP(r, flagFIN|flagACK, 1100, 7000, 0, nil, 6+later)
+				tab.TrackTCP(r, &Segment{Flags: flagFIN | flagACK, Seq: 1100, Ack: 7000}, 6+later)
 			}, func(tab *Table, r Ref) {
-				tab.TrackTCP(r.Other(), flagACK, 7000, 600, 0, nil, 6+later)
+				tab.TrackTCP(r.Other(), &Segment{Flags: flagACK, Seq: 7000, Ack: 600}, 6+later)
 			}, func(tab *Table, r Ref) bool {
 				return tab.Conn(r).clientNext != 1101
 			})
@@ -90,14 +90,14 @@ func TestAFINKeepsItsNumberBesideAnAcknowledgment(t *testing.T) {
 // that knows no other number.
 func TestANotedSYNACKKeepsItsNumberBesideASYN(t *testing.T) {
 	n := race(t, func(tab *Table, r Ref) {
-		tab.TrackTCP(r, flagSYN, 99, 0, 0, nil, 5)
+		tab.TrackTCP(r, &Segment{Flags: flagSYN, Seq: 99}, 5)
 		storeRelaxed(&tab.Conn(r).extra, 0) // that of the round before
 	}, func(tab *Table, r Ref) {
-		tab.TrackTCP(r, flagSYN, 4999, 0, 0, nil, 5)
+		tab.TrackTCP(r, &Segment{Flags: flagSYN, Seq: 4999}, 5)
 	}, func(tab *Table, r Ref) {
-		tab.TrackTCP(r.Other(), flagSYN|flagACK, 6999, 2000000, 0, nil, 5)
+		tab.TrackTCP(r.Other(), &Segment{Flags: flagSYN | flagACK, Seq: 6999, Ack: 2000000}, 5)
 	}, func(tab *Table, r Ref) bool {
-		tab.TrackTCP(r, flagACK, 5000, 5000, 0, nil, 5)
+		tab.TrackTCP(r, &Segment{Flags: flagACK, Seq: 5000, Ack: 5000}, 5)
 		return tab.Conn(r).State() == StateEstablished
 	})
 	if n != 0 {

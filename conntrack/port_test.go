@@ -318,7 +318,10 @@ func TestShortConnectionsToOneEndpointDoNotRunOutOfPorts(t *testing.T) {
 		if f.HasTS {
 			options = tsOption(f.TSval + 1)
 		}
-		tab.TrackTCP(r, flagFIN|flagACK, f.Seq+1, tab.Conn(r).endpointNext, 100, options, tick)
+		tab.TrackTCP(r, &Segment{
+			Flags: flagFIN | flagACK, Seq: f.Seq + 1, Ack: tab.Conn(r).endpointNext,
+			Length: 100, Options: options,
+		}, tick)
 		talk(t, tab, r, tick, "< ACK")
 		if c.State() != StateTimeWait {
 			t.Fatalf("connection %d ends in %v", i, c.State())

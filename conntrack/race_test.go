@@ -221,14 +221,20 @@ func stepShared(t *testing.T, tab *Table, w *Worker, rng *rand.Rand, tuples int,
 	case 5:
 		w.Supersede(r) // of those in TIME_WAIT: others take their ports over meanwhile
 	case 1:
-		tab.TrackTCP(r, flagRST, atomic.LoadUint32(&tab.Conn(r).clientNext), 0, 0, nil, tick)
+		tab.TrackTCP(r,
+			&Segment{Flags: flagRST, Seq: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
 	case 2:
-		tab.TrackTCP(r.Other(), flagSYN|flagACK, 0, atomic.LoadUint32(&tab.Conn(r).clientNext), 0, nil, tick)
-		tab.TrackTCP(r, flagACK, atomic.LoadUint32(&tab.Conn(r).clientNext), 1, 0, nil, tick)
+		tab.TrackTCP(r.Other(),
+			&Segment{Flags: flagSYN | flagACK, Ack: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
+		tab.TrackTCP(r,
+			&Segment{Flags: flagACK, Seq: atomic.LoadUint32(&tab.Conn(r).clientNext), Ack: 1}, tick)
 	case 3:
-		tab.TrackTCP(r.Other(), flagFIN|flagACK, 1, atomic.LoadUint32(&tab.Conn(r).clientNext), 0, nil, tick)
-		tab.TrackTCP(r, flagFIN|flagACK, atomic.LoadUint32(&tab.Conn(r).clientNext), 2, 0, nil, tick)
-		tab.TrackTCP(r.Other(), flagACK, 2, atomic.LoadUint32(&tab.Conn(r).clientNext), 0, nil, tick)
+		tab.TrackTCP(r.Other(),
+			&Segment{Flags: flagFIN | flagACK, Seq: 1, Ack: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
+		tab.TrackTCP(r,
+			&Segment{Flags: flagFIN | flagACK, Seq: atomic.LoadUint32(&tab.Conn(r).clientNext), Ack: 2}, tick)
+		tab.TrackTCP(r.Other(),
+			&Segment{Flags: flagACK, Seq: 2, Ack: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
 	case 4:
 		atomic.StoreUint64(&tab.Conn(r).Adj[0], uint64(tick+1)<<32)
 		atomic.StoreUint64(&tab.Conn(r).Adj[1], uint64(tick+2)<<32)

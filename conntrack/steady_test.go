@@ -175,11 +175,13 @@ func TestWhatEndsASteadyFlowClearsItsNextHops(t *testing.T) {
 		"delete": func(_ *Table, w *Worker, r Ref) { w.Delete(r) },
 		"abort":  func(tab *Table, _ *Worker, r Ref) { tab.Abort(r, 5) },
 		"doubt": func(tab *Table, _ *Worker, r Ref) {
-			tab.TrackTCP(r.Other(), flagRST, atomic.LoadUint32(&tab.Conn(r).endpointNext)+1000, 0, 0, nil, 5)
+			tab.TrackTCP(r.Other(),
+				&Segment{Flags: flagRST, Seq: atomic.LoadUint32(&tab.Conn(r).endpointNext) + 1000}, 5)
 		},
 		"end": func(tab *Table, _ *Worker, r Ref) {
 			c := tab.Conn(r)
-			tab.TrackTCP(r, flagFIN|flagACK, atomic.LoadUint32(&c.clientNext), atomic.LoadUint32(&c.endpointNext), 0, nil, 5)
+			tab.TrackTCP(r,
+				&Segment{Flags: flagFIN | flagACK, Seq: atomic.LoadUint32(&c.clientNext), Ack: atomic.LoadUint32(&c.endpointNext)}, 5)
 		},
 		"age": func(tab *Table, w *Worker, _ Ref) { ageAll(tab, w, 1<<30) },
 	} {

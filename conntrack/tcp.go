@@ -32,49 +32,51 @@ const (
 	Stale
 )
 
-// TrackTCP follows one TCP packet of the entry r. tcpFlags is byte 13 of the TCP
-// header, seq and ack its sequence and acknowledgment numbers in host order,
-// payloadLen the bytes after the header, options the bytes between the fixed header and
-// the payload (read only while the connection closes, for the timestamp of RFC 7323). The
-// caller has verified the checksum of a packet with SYN, FIN or RST.
+// Segment is a TCP segment whose connection [Table.TrackTCP] follows.
+type Segment struct {
+	Flags uint8 // byte 13 of the header
+	// Seq and Ack are the sequence and acknowledgment numbers in host order.
+	Seq, Ack uint32
+	// Length is the number of bytes after the header.
+	Length uint32
+	// Options are the bytes between the fixed header and the payload. They are read only
+	// while the connection closes, for the timestamp of RFC 7323.
+	Options []byte
+
+	forward bool // from the client; set by TrackTCP
+}
+
+// TrackTCP follows segment g of the entry r. The caller has verified the checksum of a
+// segment with SYN, FIN or RST. TrackTCP keeps no reference to g.
 //
 // README.md beside this file compares the states with nf_conntrack's, and lists the effects
 // of forged segments.
-func (t *Table) TrackTCP(r Ref, tcpFlags uint8, seq, ack, payloadLen uint32, options []byte, tick uint32) Verdict {
+func (t *Table) TrackTCP(r Ref, g *Segment, tick uint32) Verdict {
 	c := t.Conn(r)
 	s := atomic.LoadUint32(&c.state)
-	if s&(stateMask|slow) == uint32(StateEstablished) && tcpFlags&(flagFIN|flagSYN|flagRST) == 0 {
-		if (c.LastSeen() != tick || Milestone(seq, payloadLen)) && tcpFlags&flagACK != 0 {
-			c.Sample(r.Forward(), seq, seq+payloadLen, ack)
+	g.forward = r.Forward()
+	if s&(stateMask|slow) == uint32(StateEstablished) && !g.has(flagFIN|flagSYN|flagRST) {
+		if (c.LastSeen() != tick || Milestone(g.Seq, g.Length)) && g.has(flagACK) {
+			c.Sample(g.forward, g.Seq, g.Seq+g.Length, g.Ack)
 		}
 		c.Touch(tick)
 		return Pass
 	}
-	g := segment{forward: r.Forward(), flags: tcpFlags, seq: seq, ack: ack, length: payloadLen, options: options}
-	return t.track(c, s, &g, tick)
+	return t.track(c, s, g, tick)
 }
 
-type segment struct {
-	forward bool // from the client
-	flags   uint8
-	seq     uint32
-	ack     uint32
-	length  uint32
-	options []byte
-}
-
-func (g *segment) has(flag uint8) bool { return g.flags&flag != 0 }
+func (g *Segment) has(flag uint8) bool { return g.Flags&flag != 0 }
 
 // end returns the sequence number after the segment.
-func (g *segment) end() uint32 {
+func (g *Segment) end() uint32 {
 	if g.has(flagFIN | flagSYN) {
-		return g.seq + g.length + 1
+		return g.Seq + g.Length + 1
 	}
-	return g.seq + g.length
+	return g.Seq + g.Length
 }
 
 // track is TrackTCP but for established connections that go on.
-func (t *Table) track(c *Conn, s uint32, g *segment, tick uint32) Verdict {
+func (t *Table) track(c *Conn, s uint32, g *Segment, tick uint32) Verdict {
 	for ; ; s = atomic.LoadUint32(&c.state) {
 		if s&changing != 0 {
 			s = c.unchanging()
@@ -135,8 +137,8 @@ func (k *tracker) become(state State)  { k.s = k.s&^stateMask | uint32(state) }
 
 // follow changes the state by segment g. Combinations of flags that no TCP sends
 // change nothing, as in nf_conntrack (tcp_valid_flags).
-func (k *tracker) follow(g *segment) Verdict {
-	switch g.flags & (flagFIN | flagSYN | flagRST | flagACK) {
+func (k *tracker) follow(g *Segment) Verdict {
+	switch g.Flags & (flagFIN | flagSYN | flagRST | flagACK) {
 	case flagRST, flagRST | flagACK:
 		k.reset(g)
 	case flagSYN:
@@ -154,7 +156,7 @@ func (k *tracker) follow(g *segment) Verdict {
 }
 
 // proceed handles segments without SYN and RST.
-func (k *tracker) proceed(g *segment) {
+func (k *tracker) proceed(g *Segment) {
 	switch k.completesNoted(g); k.state() {
 	case StateSynSent:
 		if !k.completesDSR(g) && !k.revives(g) {
@@ -187,7 +189,7 @@ func (k *tracker) proceed(g *segment) {
 // outOfSight handles a segment that is not near. An established connection that moves too
 // much between samples is lost sight of: it lives by its packets, and goes by its timeout.
 // While a connection closes, the FINs may have been forged, and the numbers with them.
-func (k *tracker) outOfSight(g *segment) {
+func (k *tracker) outOfSight(g *Segment) {
 	k.heard = k.state() != StateLastAck
 	switch {
 	case !k.plausible(g):
@@ -201,7 +203,7 @@ func (k *tracker) outOfSight(g *segment) {
 
 // confirm ends the doubt about a connection whose segment g is, and forgets the noted SYN or
 // SYN-ACK. A FIN stays in doubt until it is acknowledged or sent again.
-func (k *tracker) confirm(g *segment) {
+func (k *tracker) confirm(g *Segment) {
 	settled := k.settled(g)
 	again := k.is(doubted|unconfirmed) || settled && k.is(synAckNoted)
 	k.s &^= unconfirmed
@@ -226,7 +228,7 @@ func (k *tracker) since() {
 // passed: the endpoint is near, the client may be far. The ticks are known
 // modulo 256: a segment after a longer silence may be taken for an early one, the
 // next will not.
-func (k *tracker) settled(g *segment) bool {
+func (k *tracker) settled(g *Segment) bool {
 	age := uint8(k.tick) - uint8(k.s>>sinceShift)
 	if g.forward {
 		return age > clientSettles

@@ -6,7 +6,7 @@ import "sync/atomic"
 // has exactly the number that the receiver expects (RFC 5961, section 3.2). Any other
 // changes nothing, as in nf_conntrack, but for the timeout of the doubted: the samples
 // may be behind, and a true RST then looks slightly wrong.
-func (k *tracker) reset(g *segment) {
+func (k *tracker) reset(g *Segment) {
 	switch k.state() {
 	case StateTimeWait: // RFC 1337
 	case StateSynSent:
@@ -16,7 +16,7 @@ func (k *tracker) reset(g *segment) {
 			k.close(clientKnown | endpointKnown | synNoted | synAckNoted)
 		}
 	case StateSynRecv:
-		if k.refuses(g) || !g.forward && g.seq == k.n.endpoint {
+		if k.refuses(g) || !g.forward && g.Seq == k.n.endpoint {
 			k.close(clientKnown | synAckNoted)
 		}
 	default:
@@ -32,10 +32,10 @@ func (k *tracker) reset(g *segment) {
 
 // refuses reports whether the RST ends a handshake: the endpoint's if it acknowledges a SYN
 // (RFC 9293, section 3.10.7.3), the client's if it follows a SYN.
-func (k *tracker) refuses(g *segment) bool {
-	number := g.seq
+func (k *tracker) refuses(g *Segment) bool {
+	number := g.Seq
 	if !g.forward {
-		if number = g.ack; !g.has(flagACK) {
+		if number = g.Ack; !g.has(flagACK) {
 			return false
 		}
 	}
@@ -58,15 +58,15 @@ func (k *tracker) close(keep uint32) {
 
 // exact reports whether a RST has the number that the receiver expects. After a FIN of the
 // sender that is the FIN's number until the receiver has it.
-func (k *tracker) exact(g *segment) bool {
+func (k *tracker) exact(g *Segment) bool {
 	own, other, known, fin := k.sides(g)
-	return known && (g.seq == own || fin && g.seq == own-1) && (!g.has(flagACK) || span(g.ack-other) < plausibly)
+	return known && (g.Seq == own || fin && g.Seq == own-1) && (!g.has(flagACK) || span(g.Ack-other) < plausibly)
 }
 
 // revives reports whether segment g shows that a connection lives which a RST seemed to
 // have ended, and takes it back: a host that has accepted a RST falls silent. In the state
 // SYN_SENT, after a SYN in its place, the next segment of either side shows it.
-func (k *tracker) revives(g *segment) bool {
+func (k *tracker) revives(g *Segment) bool {
 	if !k.is(endpointKnown) || !k.is(clientKnown) || !k.near(g) {
 		return false
 	}
@@ -82,7 +82,7 @@ func (k *tracker) revives(g *segment) bool {
 }
 
 // fins follows segment g, which is of this connection, through the close.
-func (k *tracker) fins(g *segment) {
+func (k *tracker) fins(g *Segment) {
 	own, ownAcked := uint32(finEndpoint), uint32(ackedEndpoint)
 	other, otherAcked := uint32(finClient), uint32(ackedClient)
 	if g.forward {
@@ -103,7 +103,7 @@ func (k *tracker) fins(g *segment) {
 }
 
 // fin notes the FIN of the side whose bit is own.
-func (k *tracker) fin(g *segment, own uint32) {
+func (k *tracker) fin(g *Segment, own uint32) {
 	// Sent before the client's FIN had come: the endpoint closed first, or at
 	// the same time (CLOSING). Either way it will hold TIME_WAIT.
 	if own == finEndpoint && !k.is(finEndpoint) && !k.is(ackedClient) {
@@ -117,15 +117,15 @@ func (k *tracker) fin(g *segment, own uint32) {
 // goesOn withdraws the FIN of segment g's sender if g shows that the FIN was forged: data
 // beyond the FIN, or an ACK with another number than the next. Data before the FIN,
 // after a second, is data sent again or that of a living connection.
-func (k *tracker) goesOn(g *segment, acked uint32) {
+func (k *tracker) goesOn(g *Segment, acked uint32) {
 	end, own := g.end(), *k.n.of(g.forward)
 	age := uint8(k.tick) - uint8(k.s>>sinceShift)
 	switch {
-	case end == own && (g.has(flagFIN) || g.length == 0):
+	case end == own && (g.has(flagFIN) || g.Length == 0):
 	case end == own-1 && !g.has(flagFIN): // data before the FIN, or a keepalive
 	case g.has(flagFIN), int32(end-own) >= 0:
 		k.withdraw(g.forward, end)
-	case g.length == 0 && age > endpointSettles:
+	case g.Length == 0 && age > endpointSettles:
 		k.withdraw(g.forward, end)
 	case age > TicksPerSecond && !k.is(acked):
 		k.s |= doubted
@@ -134,7 +134,7 @@ func (k *tracker) goesOn(g *segment, acked uint32) {
 
 // repeatsFIN reports whether segment g is the sender's FIN sent again. It ends the doubt
 // about a FIN that the receiver seemed to ignore: a forged FIN would be answered again.
-func (k *tracker) repeatsFIN(g *segment) bool {
+func (k *tracker) repeatsFIN(g *Segment) bool {
 	own, _, _, fin := k.sides(g)
 	return fin && g.has(flagFIN) && g.end() == own
 }
@@ -142,14 +142,14 @@ func (k *tracker) repeatsFIN(g *segment) bool {
 // acknowledges notes the acknowledgment of the other side's FIN. Only that of the FIN's own
 // number counts. An acknowledgment beyond it shows that the FIN was forged. A lower number
 // leaves doubt, for as long as it takes: data before the FIN may be lost or in flight.
-func (k *tracker) acknowledges(g *segment, fin, acked uint32) {
+func (k *tracker) acknowledges(g *Segment, fin, acked uint32) {
 	age := uint8(k.tick) - uint8(k.s>>sinceShift)
 	switch number := *k.n.of(!g.forward); {
-	case span(g.seq-*k.n.of(g.forward)) >= plausibly: // whose FIN is forged too
-	case g.ack == number:
+	case span(g.Seq-*k.n.of(g.forward)) >= plausibly: // whose FIN is forged too
+	case g.Ack == number:
 		k.s = k.s&^doubted | acked
-	case age > TicksPerSecond && int32(g.ack-number) > 0:
-		k.withdraw(!g.forward, g.ack)
+	case age > TicksPerSecond && int32(g.Ack-number) > 0:
+		k.withdraw(!g.forward, g.Ack)
 	default:
 		k.s |= doubted
 	}

@@ -114,7 +114,7 @@ func (c *Conn) Sample(forward bool, seq, end, ack uint32) {
 
 // sides returns the known numbers of segment g's sender and receiver,
 // whether the sender's is known, and whether it includes a FIN.
-func (k *tracker) sides(g *segment) (own, other uint32, known, fin bool) {
+func (k *tracker) sides(g *Segment) (own, other uint32, known, fin bool) {
 	if g.forward {
 		return k.n.client, k.n.endpoint, k.is(clientKnown), k.is(finClient)
 	}
@@ -123,7 +123,7 @@ func (k *tracker) sides(g *segment) (own, other uint32, known, fin bool) {
 
 // near reports whether segment g, which has an ACK, belongs to the connection by its
 // numbers. While none are known it does.
-func (k *tracker) near(g *segment) bool {
+func (k *tracker) near(g *Segment) bool {
 	if !k.is(clientKnown | endpointKnown) {
 		return true
 	}
@@ -134,30 +134,30 @@ func (k *tracker) near(g *segment) bool {
 		ownBit, otherBit = otherBit, ownBit
 	}
 	if k.is(ownBit) {
-		seq = span(g.seq - own)
+		seq = span(g.Seq - own)
 	}
 	if k.is(otherBit) {
-		ack = span(g.ack - other)
+		ack = span(g.Ack - other)
 	}
 	return seq*ack <= nearby
 }
 
 // plausible reports whether the numbers of a RST or FIN may be right although they are not
 // the expected numbers: sampled numbers are behind by the bytes sent since.
-func (k *tracker) plausible(g *segment) bool {
+func (k *tracker) plausible(g *Segment) bool {
 	own, other, known, _ := k.sides(g)
-	return known && span(g.seq-own) < plausibly && (!g.has(flagACK) || span(g.ack-other) < plausibly)
+	return known && span(g.Seq-own) < plausibly && (!g.has(flagACK) || span(g.Ack-other) < plausibly)
 }
 
 // leavesPlausible reports whether FIN g, which is near, leaves the numbers of a living
 // connection plausible: the receiver's next segment can raise doubt about it.
-func (k *tracker) leavesPlausible(g *segment) bool {
+func (k *tracker) leavesPlausible(g *Segment) bool {
 	own, other, known, _ := k.sides(g)
-	return !known || span(g.seq-own) < plausibly/2 && span(g.ack-other) < plausibly/2
+	return !known || span(g.Seq-own) < plausibly/2 && span(g.Ack-other) < plausibly/2
 }
 
 // learn notes the numbers of segment g: those that are higher. A FIN's stays as it is.
-func (k *tracker) learn(g *segment) {
+func (k *tracker) learn(g *Segment) {
 	ownBit, otherBit, ownFin, otherFin := uint32(endpointKnown), uint32(clientKnown), uint32(finEndpoint), uint32(finClient)
 	if g.forward {
 		ownBit, otherBit, ownFin, otherFin = otherBit, ownBit, otherFin, ownFin
@@ -165,19 +165,19 @@ func (k *tracker) learn(g *segment) {
 	if own := k.n.of(g.forward); !k.is(ownBit) || !k.is(ownFin) && int32(g.end()-*own) > 0 {
 		*own = g.end()
 	}
-	if other := k.n.of(!g.forward); !k.is(otherBit) || !k.is(otherFin) && int32(g.ack-*other) > 0 {
-		*other = g.ack
+	if other := k.n.of(!g.forward); !k.is(otherBit) || !k.is(otherFin) && int32(g.Ack-*other) > 0 {
+		*other = g.Ack
 	}
 	k.s |= clientKnown | endpointKnown
 }
 
 // timestamp keeps the client's last timestamp once the connection closes: the
 // endpoint's TIME_WAIT will know it.
-func (k *tracker) timestamp(g *segment) {
+func (k *tracker) timestamp(g *Segment) {
 	if !g.forward || !k.is(finBits) {
 		return
 	}
-	ts, ok := timestamp(g.options)
+	ts, ok := timestamp(g.Options)
 	if !ok {
 		return
 	}

@@ -10,8 +10,8 @@ func acks(ack, next uint32) bool { return ack-next < earlyData }
 // syn handles a SYN of the client. A SYN of an open connection changes nothing: the
 // endpoint answers it with a challenge ACK (RFC 5961, section 4), and the client, if it
 // has no such connection, answers that with a RST of the right number.
-func (k *tracker) syn(g *segment) Verdict {
-	next := g.seq + 1
+func (k *tracker) syn(g *Segment) Verdict {
+	next := g.Seq + 1
 	switch k.state() {
 	case StateSynSent:
 		k.heard = true
@@ -62,7 +62,7 @@ func (k *tracker) again(next uint32) Verdict {
 // synAck handles a SYN-ACK of the endpoint. An answer to a SYN seen in SYN_SENT moves to
 // SYN_RECV. Any other is noted where another connection may have begun: a later SYN,
 // perhaps a forged one, has hidden the SYN that it answers.
-func (k *tracker) synAck(g *segment) {
+func (k *tracker) synAck(g *Segment) {
 	switch {
 	case k.answersSYN(g):
 		k.answered(g)
@@ -78,29 +78,29 @@ func (k *tracker) synAck(g *segment) {
 
 // answersSYN reports whether SYN-ACK g acknowledges the client's SYN, or the second noted
 // SYN.
-func (k *tracker) answersSYN(g *segment) bool {
-	if k.state() == StateSynSent && !k.is(endpointKnown) && acks(g.ack, k.n.client) {
+func (k *tracker) answersSYN(g *Segment) bool {
+	if k.state() == StateSynSent && !k.is(endpointKnown) && acks(g.Ack, k.n.client) {
 		return true
 	}
-	return k.is(synNoted) && acks(g.ack, k.n.extra)
+	return k.is(synNoted) && acks(g.Ack, k.n.extra)
 }
 
 // answered moves to SYN_RECV by SYN-ACK g.
-func (k *tracker) answered(g *segment) {
+func (k *tracker) answered(g *Segment) {
 	k.heard = true
 	k.s = k.s&(lasting|synAckNoted) | uint32(StateSynRecv) | clientKnown | endpointKnown
-	k.n.client, k.n.endpoint = g.ack, g.end()
+	k.n.client, k.n.endpoint = g.Ack, g.end()
 }
 
 // sentAgain reports whether SYN-ACK g is that of the connection whose numbers are known:
 // the endpoint lacks the client's last ACK, and perhaps a RST after it. Each side may
 // have sent an initial window since.
-func (k *tracker) sentAgain(g *segment) bool {
-	return k.is(clientKnown) && k.is(endpointKnown) && acks(k.n.client, g.ack) && acks(k.n.endpoint, g.end())
+func (k *tracker) sentAgain(g *Segment) bool {
+	return k.is(clientKnown) && k.is(endpointKnown) && acks(k.n.client, g.Ack) && acks(k.n.endpoint, g.end())
 }
 
 // noteAnswer notes SYN-ACK g for the client's ACK.
-func (k *tracker) noteAnswer(g *segment) {
+func (k *tracker) noteAnswer(g *Segment) {
 	switch k.state() {
 	case StateSynSent, StateSynRecv:
 		k.heard = true
@@ -115,10 +115,10 @@ func (k *tracker) noteAnswer(g *segment) {
 // SYN-ACK, or has data of the endpoint, which so has that ACK. Without data it may be a
 // challenge ACK, which any segment out of the window provokes. The acknowledged number is
 // in the endpoint's answers only: a forged client completes no handshake.
-func (k *tracker) completes(g *segment) bool {
+func (k *tracker) completes(g *Segment) bool {
 	switch {
-	case g.forward && g.ack == k.n.endpoint && span(g.seq-k.n.client) < nearData:
-	case !g.forward && g.end() != g.seq && g.ack-k.n.client < nearData && span(g.seq-k.n.endpoint) < earlyData:
+	case g.forward && g.Ack == k.n.endpoint && span(g.Seq-k.n.client) < nearData:
+	case !g.forward && g.end() != g.Seq && g.Ack-k.n.client < nearData && span(g.Seq-k.n.endpoint) < earlyData:
 	default:
 		return false
 	}
@@ -130,14 +130,14 @@ func (k *tracker) completes(g *segment) bool {
 // the client's ACK of it. The number of g itself proves nothing: that SYN-ACK may answer a
 // forged SYN. An established connection must be silent for that: both SYN-ACK and ACK may
 // be forged.
-func (k *tracker) completesNoted(g *segment) {
-	if !g.forward || !k.is(synAckNoted) || g.ack != k.n.extra {
+func (k *tracker) completesNoted(g *Segment) {
+	if !g.forward || !k.is(synAckNoted) || g.Ack != k.n.extra {
 		return
 	}
 	if k.state() == StateEstablished && k.idle < TicksPerSecond {
 		return
 	}
-	k.n.client, k.n.endpoint = g.seq, g.ack
+	k.n.client, k.n.endpoint = g.Seq, g.Ack
 	k.s |= clientKnown | endpointKnown
 	k.open()
 }
@@ -147,11 +147,11 @@ const nearData = 1 << 24
 
 // completesDSR is completes where the endpoint's packets do not pass here: the
 // client's ACK has to do.
-func (k *tracker) completesDSR(g *segment) bool {
-	if !k.is(clientOnly) || !g.forward || span(g.seq-k.n.client) >= nearData {
+func (k *tracker) completesDSR(g *Segment) bool {
+	if !k.is(clientOnly) || !g.forward || span(g.Seq-k.n.client) >= nearData {
 		return false
 	}
-	k.n.endpoint = g.ack
+	k.n.endpoint = g.Ack
 	k.s |= endpointKnown
 	k.open()
 	return true

@@ -49,7 +49,8 @@ func talk(t testing.TB, tab *Table, r Ref, tick uint32, packets ...string) Verdi
 				options = tsOption(n)
 			}
 		}
-		v = tab.TrackTCP(ref, flags, seq, ack, length, options, tick)
+		g := Segment{Flags: flags, Seq: seq, Ack: ack, Length: length, Options: options}
+		v = tab.TrackTCP(ref, &g, tick)
 	}
 	return v
 }

@@ -15,7 +15,11 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 	f := w.frame(p)
 	l4 := header.TCP(f[p.L4:])
 	off := l4.DataOffset()
-	switch w.conns.TrackTCP(ref, p.Flags, l4.Seq(), l4.Ack(), uint32(p.L4Len()-off), l4[header.TCPLen:off], w.tick) {
+	g := conntrack.Segment{
+		Flags: p.Flags, Seq: l4.Seq(), Ack: l4.Ack(),
+		Length: uint32(p.L4Len() - off), Options: l4[header.TCPLen:off],
+	}
+	switch w.conns.TrackTCP(ref, &g, w.tick) {
 	case conntrack.Reopen:
 		if !w.conntrack.Supersede(ref) {
 			w.drop(p, DropNoConntrackEntry) // another worker is at it; the client asks again
