@@ -1,7 +1,5 @@
 package kube_test
 
-//lint:file-ignore SA1019 Endpoints are deprecated, and watched where that is asked for.
-
 import (
 	"context"
 	"fmt"
