@@ -149,7 +149,10 @@ func TestAPingFromABroadcastAddressIsAMartian(t *testing.T) {
 func TestAnswersAreLimitedPerSource(t *testing.T) {
 	b := newBench(t)
 	b.answerPings(empty4)
-	others := []netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.10")}
+	var others []netip.Addr
+	for i := range byte(4) {
+		others = append(others, netip.AddrFrom4([4]byte{192, 0, 2, 9 + i}))
+	}
 	for name, kind := range map[string]struct {
 		build func(src netip.Addr) []byte
 		most  int
@@ -172,11 +175,14 @@ func TestAnswersAreLimitedPerSource(t *testing.T) {
 		if b.drops()[kind.drop.String()] < 50 {
 			t.Errorf("%s: counted %v", name, b.drops())
 		}
+		refused := 0
 		for _, a := range others {
 			b.give(portClient, kind.build(a))
-			if n := len(b.roundAtTheSameTime()[portClient]); n != 1 {
-				t.Errorf("%s: another source got %d answers", name, n)
-			}
+			refused += 1 - len(b.roundAtTheSameTime()[portClient])
+		}
+		// A source may share a place with the flood: 1 in 1,024.
+		if refused > 1 {
+			t.Errorf("%s: %d of %d other sources got no answer", name, refused, len(others))
 		}
 	}
 	b.framesHome()
