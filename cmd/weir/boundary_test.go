@@ -117,7 +117,12 @@ var boundaries = []boundary{
 	{folder: "lb/route", why: "the kernel is the only source of routes", own: []string{}},
 	{
 		folder: "lb/hostveth", why: "links, rules and sysctls: it sees no packets",
-		own: []string{"lb/route"},
+		own: []string{"lb/route", "lb/vethpair"},
+	},
+	{folder: "lb/vethpair", why: "two links and their names", own: []string{}},
+	{
+		folder: "lb/uppair", why: "links alone: it attaches no program and opens no socket",
+		own: []string{"lb/vethpair"},
 	},
 	{
 		folder: "cmd/weir", why: "libraries are in the other folders",

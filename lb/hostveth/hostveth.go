@@ -34,9 +34,9 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/vethpair"
 )
 
 // Names of the pair's ends.
@@ -77,8 +77,7 @@ type Veth struct {
 	cfg        Config
 	log        *slog.Logger
 	sysctls    sysctls
-	kernel     netlink.Link
-	xdp        netlink.Link
+	pair       vethpair.Pair // the kernel's end, Weir's end
 	reconciler *reconciler
 
 	mu          sync.Mutex
@@ -177,14 +176,17 @@ func (h *Veth) checkPrefixes() error {
 	return nil
 }
 
+func (h *Veth) kernel() netlink.Link { return h.pair[0] }
+func (h *Veth) xdp() netlink.Link    { return h.pair[1] }
+
 // Name and Index are those of Weir's end, where the steering program takes all packets.
 func (h *Veth) Name() string { return XDPEnd }
 
 // Index is the interface index of Weir's end.
-func (h *Veth) Index() int { return h.xdp.Attrs().Index }
+func (h *Veth) Index() int { return h.xdp().Attrs().Index }
 
 // MAC is the address of Weir's end.
-func (h *Veth) MAC() [6]byte { return [6]byte(h.xdp.Attrs().HardwareAddr) }
+func (h *Veth) MAC() [6]byte { return [6]byte(h.xdp().Attrs().HardwareAddr) }
 
 // ReturnPathMAC is the source of frames whose packets keep the client's address:
 // by it the rules tell them from all other packets that enter by the host veth, such as
@@ -196,17 +198,17 @@ func (h *Veth) ReturnPathMAC() [6]byte {
 }
 
 // PeerMAC is the address of the kernel's end.
-func (h *Veth) PeerMAC() [6]byte { return [6]byte(h.kernel.Attrs().HardwareAddr) }
+func (h *Veth) PeerMAC() [6]byte { return [6]byte(h.kernel().Attrs().HardwareAddr) }
 
 // MTU is that of both ends.
-func (h *Veth) MTU() int { return h.xdp.Attrs().MTU }
+func (h *Veth) MTU() int { return h.xdp().Attrs().MTU }
 
 // Route describes the host veth to the route watcher; port is the number
 // under which workers know it.
 func (h *Veth) Route(port int) route.HostVeth {
 	p4, p6 := h.cfg.Prefix4, h.cfg.Prefix6
 	return route.HostVeth{
-		Port: port, Index: h.kernel.Attrs().Index, MAC: h.MAC(), ReturnPathMAC: h.ReturnPathMAC(), PeerMAC: h.PeerMAC(), MTU: h.MTU(),
+		Port: port, Index: h.kernel().Attrs().Index, MAC: h.MAC(), ReturnPathMAC: h.ReturnPathMAC(), PeerMAC: h.PeerMAC(), MTU: h.MTU(),
 		Gateway4: h.address(p4, gatewayHost), Gateway6: h.address(p6, gatewayHost),
 		Local4: h.address(p4, localHost), Local6: h.address(p6, localHost),
 		Forward4: h.address(p4, forwardHost), Forward6: h.address(p6, forwardHost),
@@ -219,11 +221,7 @@ func (h *Veth) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	errs := []error{removeRules(), removeReturnPath()}
-	if h.kernel != nil {
-		if err := netlink.LinkDel(h.kernel); err != nil && !errors.Is(err, unix.ENODEV) {
-			errs = append(errs, fmt.Errorf("remove %s: %w", KernelEnd, err))
-		}
-	}
+	errs = append(errs, h.pair.Remove())
 	return errors.Join(append(errs, h.saved.restore())...)
 }
 
@@ -233,10 +231,8 @@ func (h *Veth) Close() error {
 func CleanupStale(stateDir, procSys string) error {
 	errs := []error{removeRules(), removeReturnPath(), route.CleanupStale()}
 	// An interface of the name that is not Weir's stays, without a word.
-	if k, _, err := findPair(); err == nil && k != nil {
-		if err := netlink.LinkDel(k); err != nil {
-			errs = append(errs, fmt.Errorf("remove %s: %w", KernelEnd, err))
-		}
+	if p, _, err := vethpair.Find(ends); err == nil {
+		errs = append(errs, p.Remove())
 	}
 	j, damaged, err := openSavedSysctls(stateDir, newSysctls(procSys))
 	if err != nil {

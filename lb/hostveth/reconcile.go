@@ -102,11 +102,11 @@ func (h *Veth) reconcile() {
 
 // checkAddresses reports whether the pair is up and has all addresses.
 func (h *Veth) checkAddresses() (bool, error) {
-	k, err := netlink.LinkByIndex(h.kernel.Attrs().Index)
+	k, err := netlink.LinkByIndex(h.kernel().Attrs().Index)
 	if err != nil {
 		return false, fmt.Errorf("%s is gone, restart Weir: %w", KernelEnd, err)
 	}
-	x, err := netlink.LinkByIndex(h.xdp.Attrs().Index)
+	x, err := netlink.LinkByIndex(h.xdp().Attrs().Index)
 	if err != nil {
 		return false, fmt.Errorf("%s is gone, restart Weir: %w", XDPEnd, err)
 	}

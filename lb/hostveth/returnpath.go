@@ -58,7 +58,7 @@ func (h *Veth) ensureReturnPath() error {
 	for _, p := range h.prefixes() {
 		gw := h.address(p, localHost)
 		err := netlink.RouteReplace(&netlink.Route{
-			LinkIndex: h.kernel.Attrs().Index, Dst: ipNet(unspecified(gw), 0), Gw: gw.AsSlice(),
+			LinkIndex: h.kernel().Attrs().Index, Dst: ipNet(unspecified(gw), 0), Gw: gw.AsSlice(),
 			Flags: int(netlink.FLAG_ONLINK), Table: h.cfg.Table, Protocol: route.Protocol,
 		})
 		if err != nil {

@@ -68,7 +68,7 @@ func (h *Veth) sourceFor(a netip.Addr) (netip.Addr, error) {
 		return h.address(p, localHost), nil
 	}
 	err := netlink.RouteReplace(&netlink.Route{
-		LinkIndex: h.kernel.Attrs().Index, Dst: ipNet(src, src.BitLen()), Src: a.AsSlice(),
+		LinkIndex: h.kernel().Attrs().Index, Dst: ipNet(src, src.BitLen()), Src: a.AsSlice(),
 		Scope: netlink.SCOPE_LINK, Protocol: route.Protocol,
 	})
 	if err != nil {
@@ -111,7 +111,7 @@ func (h *Veth) routeTo(a netip.Addr) (*netlink.Route, bool) {
 		return nil, false
 	}
 	return &netlink.Route{
-		LinkIndex: h.kernel.Attrs().Index, Dst: ipNet(a, a.BitLen()), Gw: gw.AsSlice(),
+		LinkIndex: h.kernel().Attrs().Index, Dst: ipNet(a, a.BitLen()), Gw: gw.AsSlice(),
 		Flags: int(netlink.FLAG_ONLINK), Protocol: route.Protocol,
 	}, true
 }
@@ -137,13 +137,13 @@ func (h *Veth) removeStaleRoutes() error {
 // ownRoutes lists the routes that Weir has put on the host veth.
 func (h *Veth) ownRoutes(family int) ([]netlink.Route, error) {
 	list, err := netlink.RouteListFiltered(family,
-		&netlink.Route{LinkIndex: h.kernel.Attrs().Index, Protocol: route.Protocol},
+		&netlink.Route{LinkIndex: h.kernel().Attrs().Index, Protocol: route.Protocol},
 		netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil, fmt.Errorf("list routes of %s: %w", KernelEnd, err)
 	}
 	// The library's filter accepts a match of any condition.
 	return slices.DeleteFunc(list, func(r netlink.Route) bool {
-		return r.LinkIndex != h.kernel.Attrs().Index || r.Protocol != route.Protocol
+		return r.LinkIndex != h.kernel().Attrs().Index || r.Protocol != route.Protocol
 	}), nil
 }

@@ -188,12 +188,12 @@ func TestWireReconcileRestoresRemovedState(t *testing.T) {
 	r.do(func() error {
 		// As a firewall's reload and a network manager do.
 		errs := []error{removeRules(), removeReturnPath()}
-		addrs, err := netlink.AddrList(r.veth.kernel, netlink.FAMILY_ALL)
+		addrs, err := netlink.AddrList(r.veth.kernel(), netlink.FAMILY_ALL)
 		errs = append(errs, err)
 		for i := range addrs {
-			errs = append(errs, netlink.AddrDel(r.veth.kernel, &addrs[i]))
+			errs = append(errs, netlink.AddrDel(r.veth.kernel(), &addrs[i]))
 		}
-		errs = append(errs, netlink.LinkSetDown(r.veth.kernel))
+		errs = append(errs, netlink.LinkSetDown(r.veth.kernel()))
 		return errors.Join(errs...)
 	})
 	r.do(func() error { r.veth.reconcile(); return nil })
