@@ -137,8 +137,8 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 // that depend on it. It reports false if f makes no sense.
 func (t *Table) write(conn uint32, f *NewFlow) bool {
 	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
-	*fw = Entry{Key: f.Client, Mode: f.Mode}
-	*rv = Entry{Key: f.prefetched.reverse, Mode: f.Mode}
+	*fw = Entry{Key: f.Client, Mode: f.Mode, gen: fw.gen}
+	*rv = Entry{Key: f.prefetched.reverse, Mode: f.Mode, gen: rv.gen}
 	switch f.Mode {
 	case ModeNAT:
 		if !f.hasPorts() {

@@ -76,6 +76,33 @@
 // since it was unlinked (quiescent state based reclamation). All words of a
 // Conn are accessed atomically.
 //
+// # Generation
+//
+// A reader that no worker can wait for, such as a program in the kernel, cannot call
+// [Worker.Quiesce]. It finds out by the generation of an entry whether all that it has read
+// belongs to a single connection. The generation is raised after the entry was unlinked, and
+// before anything of it or of its partner is written again. In this order, the reader loads
+//
+//  1. the slot's word, which names the entry
+//  2. the generation
+//  3. the slot's word again
+//  4. the key, the next-hop word and the recipe, and of IPv6 the partner's key
+//  5. the slot's word, the next-hop word and the generation again
+//
+// and gives up if a word has changed. At step 3 the entry was live, and so completely
+// written, in the generation of step 2 or a later. At step 5 the generation is that of step 2:
+// from step 3 on the entry was not written. The slot's word at step 5 says besides that the
+// connection is still known: a SNAT port is given to another connection only after
+// the entry that had it was unlinked.
+//
+// A generation has 16 bits, which is as many as are left of the cache line. It deceives a
+// reader if, between its steps 2 and 5, the same entry was taken into use a multiple of
+// 65,536 times, and stands in the same slot again. Each time takes two rounds of every
+// worker. The reader would have to be stopped for a tenth of a second, which a program that
+// runs in the softirq is only by a hypervisor, and to go on in the moment of 1 in 65,536.
+// Then it forwards a single packet by the recipe of another connection, whose tuple has the
+// same bucket.
+//
 // # The fast path
 //
 // The next-hop word of an entry ([Table.NextHop]) is valid only while its direction is

@@ -75,7 +75,7 @@ type Entry struct {
 	L4Delta   uint16
 	Mode      Mode
 	Flags     uint8
-	_         [2]byte
+	gen       uint16 // see Generation in the package comment
 	seen      uint32 // tick of the last packet on the fast path, see steady.go
 }
 

@@ -74,6 +74,7 @@ func (t *Table) restore() error {
 		t.noteSeen(uint32(i))
 		if !t.relink(uint32(i)) {
 			atomic.StoreUint32(&c.state, 0)
+			t.raise(uint32(i))
 			t.restored.Discarded++
 			continue
 		}

@@ -112,10 +112,17 @@ func (t *Table) chainPop(l *chain) uint32 {
 
 // retire gives up a connection that others may still be reading.
 func (w *Worker) retire(conn uint32) {
+	w.t.raise(conn)
 	w.t.chainPush(&w.pending, conn)
 	if w.pending.n >= w.t.block {
 		w.flush()
 	}
+}
+
+// raise gives the entries of an unlinked connection another generation.
+func (t *Table) raise(conn uint32) {
+	t.entries[2*conn].gen++
+	t.entries[2*conn+1].gen++
 }
 
 // flush puts the retired connections into limbo. The epoch is read after they were

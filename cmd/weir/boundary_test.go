@@ -114,6 +114,10 @@ var boundaries = []boundary{
 	{folder: "lb/device", why: "pure functions over links", own: []string{}},
 	{folder: "lb/xsk", why: "it does not read packets", only: []string{"golang.org/x/sys"}},
 	{folder: "lb/steer", why: "it does not choose endpoints", own: []string{"lb/header", "lb/xsk"}},
+	{
+		folder: "lb/flowcache", why: "memory and its layout: it knows neither frontends nor packets",
+		own: []string{"conntrack", "lb/route"},
+	},
 	{folder: "lb/route", why: "the kernel is the only source of routes", own: []string{}},
 	{
 		folder: "lb/hostveth", why: "links, rules and sysctls: it sees no packets",

@@ -24,8 +24,11 @@ typedef __u32 __wsum;
 
 enum { BPF_ANY = 0 };
 
+enum { BPF_F_MMAPABLE = 1 << 10 };
+
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_XSKMAP = 17,

@@ -1,0 +1,59 @@
+package flowcache
+
+// MaxPorts is the number of ports that adjacencies may name, and of slots: as many as
+// interfaces can be attached (steer.MaxSlots).
+const MaxPorts = 64
+
+// State is what the program in the kernel knows beside the flow table: the only element of
+// the map flow_state. Userspace writes it, with atomic stores. What the program reads for each
+// packet is in the first cache line.
+type State struct {
+	Seed      [4]uint64 // of conntrack.Table.Hash
+	Tick0     uint64    // CLOCK_MONOTONIC in nanoseconds of tick 0
+	Buckets   uint32    // elements of flow_index
+	ConnsAt   uint32    // element of flow_table with the first Conn
+	EntriesAt uint32    // element of flow_table with the first Entry
+	// On is 0 while every packet is to go up.
+	On uint32
+	// Exceptions is not 0 while a bit in flow_gone is set: then the Conn of each packet is
+	// read, and packets whose endpoint or Service has its bit go up.
+	Exceptions uint32
+	// ServicesAt is the element of flow_gone with the bits of Services 0 to 63. Endpoint
+	// n has bit n%64 of element n/64.
+	ServicesAt uint32
+
+	// AliveUntil is the CLOCK_MONOTONIC time in nanoseconds until which the process counts as
+	// alive.
+	AliveUntil uint64
+	_          [56]byte
+
+	Ports [MaxPorts]Port // by the port in Adjacency.src
+	Slots [MaxPorts]Slot // by the slot of the interface that a packet came from
+}
+
+// Port is where packets leave.
+type Port struct {
+	// IfIndex is the interface to redirect to; 0 while packets to the port are to go up.
+	IfIndex uint32
+	Flags   uint16
+	VLAN    uint16 // tag to push, 0 for none
+}
+
+// Flags of a Port.
+const (
+	PortXDP     = 1 << 0 // an XDP program may redirect there
+	PortXDPFrag = 1 << 1 // and packets of several buffers too
+)
+
+// Slot is an attached interface.
+type Slot struct {
+	// Up is the interface that packets for the packet loop are redirected to by a TCX
+	// program, 0 for none.
+	Up uint32
+}
+
+// Repeated counts by slot, on each CPU, what the program has forwarded.
+type Repeated struct {
+	Packets uint64
+	Bytes   uint64
+}
