@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/lbtest"
 )
@@ -76,7 +77,23 @@ func (b *bench) bringUp(ctx context.Context) error {
 	if got := b.m.Flows().Flows(); got != b.n {
 		return fmt.Errorf("the table has %d flows", got)
 	}
-	return nil
+	return b.checkHandshakes()
+}
+
+// checkHandshakes reports a TCP connection that is not established: it would be measured on
+// the slow path, and expire under a slow measurement.
+func (b *bench) checkHandshakes() (err error) {
+	if b.proto != header.ProtoTCP {
+		return nil
+	}
+	flows := b.m.Flows()
+	flows.Range(func(r conntrack.Ref) bool {
+		if state := flows.Conn(r).State(); state != conntrack.StateEstablished {
+			err = fmt.Errorf("after its handshake flow %v is in state %v", flows.Entry(r).Key.Src(), state)
+		}
+		return err == nil
+	})
+	return err
 }
 
 // each sends a packet of each flow into a port and checks the packets that leave by the

@@ -59,8 +59,12 @@ func newMaker(proto, flags uint8) *maker {
 			seq++
 		}
 		binary.BigEndian.PutUint32(f[atL4+4:], seq)
+		ack := uint32(firstSeq + 1)
+		if flags&header.SYN == 0 {
+			ack += uint32(packetLen - m.payload) // the SYN-ACK has a payload too
+		}
 		if flags&header.ACK != 0 {
-			binary.BigEndian.PutUint32(f[atL4+8:], firstSeq+1)
+			binary.BigEndian.PutUint32(f[atL4+8:], ack)
 		}
 	} else {
 		binary.BigEndian.PutUint16(f[atL4+4:], packetLen-atL4)
