@@ -13,6 +13,8 @@ type NewFlow struct {
 	EndpointID uint32         // the caller's number of it
 	ServiceID  uint32
 	Mode       Mode
+	// NextHop is the word for packets to the endpoint, as in [Conn.Adj]; 0: not known.
+	NextHop uint64
 	// SNAT is the source address for ModeNAT, and of the outer header for
 	// ModeIPIP and ModeGUE (which may do without). PortLo to PortHi is the range,
 	// both ends included, of which ModeNAT takes a port.
@@ -156,7 +158,7 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 	fw.seen, rv.seen = f.Tick, f.Tick
 	c := &t.conns[conn]
 	// The publication of the entries orders these stores.
-	storeRelaxed64(&c.Adj[0], 0)
+	storeRelaxed64(&c.Adj[0], f.NextHop)
 	storeRelaxed64(&c.Adj[1], 0)
 	storeRelaxed(&c.Mark, 0)
 	storeRelaxed(&c.lastSeen, f.Tick)

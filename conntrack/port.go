@@ -32,13 +32,13 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	case f.Mode.DSR():
 		return linked
 	case f.Mode == ModeDNAT:
-		return w.linkDirect(conn)
+		return w.linkDirect(conn, f)
 	}
 	t := w.t
 	key := &t.entries[2*conn+1].Key
 	setDstPort(key, f.portAt(f.prefetched.group, f.prefetched.step(t.cursor(f.prefetched.group))))
 	if h := t.Hash(key); t.find(h, key) == 0 {
-		return w.linkPort(conn, h)
+		return w.linkPort(conn, h, f)
 	}
 	return w.linkUsed(conn, f)
 }
@@ -63,7 +63,7 @@ func (w *Worker) linkUsed(conn uint32, f *NewFlow) linkResult {
 		r := t.find(h, key)
 		if r == 0 {
 			m.fresh()
-			return w.linkPort(conn, h)
+			return w.linkPort(conn, h, f)
 		}
 		looked++
 		behind++
@@ -83,11 +83,11 @@ func (w *Worker) linkUsed(conn uint32, f *NewFlow) linkResult {
 		return linkNoPort
 	}
 	c.at.Add(-behind) // the next look begins behind the taken port
-	return w.takeOver(conn, &best)
+	return w.takeOver(conn, f, &best)
 }
 
 // takeOver ends the flow that a candidate names and takes its port for conn.
-func (w *Worker) takeOver(conn uint32, old *candidate) linkResult {
+func (w *Worker) takeOver(conn uint32, f *NewFlow, old *candidate) linkResult {
 	t := w.t
 	if !w.unlinkIn(old.ref.Conn(), old.state) {
 		return linkAgain
@@ -103,7 +103,7 @@ func (w *Worker) takeOver(conn uint32, old *candidate) linkResult {
 	if State(old.state&stateMask) == StateSynRecv && old.state&clientKnown != 0 {
 		w.leftover.conn, w.leftover.seq = conn+1, atomic.LoadUint32(&t.Conn(old.ref).clientNext)
 	}
-	return w.linkPort(conn, t.Hash(key))
+	return w.linkPort(conn, t.Hash(key), f)
 }
 
 // Leftover returns the sequence number of a RST that ends the endpoint's half-open TCP
@@ -118,8 +118,9 @@ func (w *Worker) Leftover(r Ref) (seq uint32, ok bool) {
 }
 
 // linkPort links the reverse entry with the port now in the key.
-func (w *Worker) linkPort(conn uint32, h uint64) linkResult {
+func (w *Worker) linkPort(conn uint32, h uint64, f *NewFlow) linkResult {
 	w.t.complete(conn)
+	w.t.settleNew(conn, f)
 	switch _, result := w.t.insert(h, reverseRef(conn), false); result {
 	case inserted:
 		return linked
@@ -130,7 +131,7 @@ func (w *Worker) linkPort(conn uint32, h uint64) linkResult {
 }
 
 // linkDirect links a reverse entry that keeps the client's address and port.
-func (w *Worker) linkDirect(conn uint32) linkResult {
+func (w *Worker) linkDirect(conn uint32, f *NewFlow) linkResult {
 	t := w.t
 	key := &t.entries[2*conn+1].Key
 	h := t.Hash(key)
@@ -144,7 +145,7 @@ func (w *Worker) linkDirect(conn uint32) linkResult {
 			return linkAgain
 		}
 	}
-	return w.linkPort(conn, h)
+	return w.linkPort(conn, h, f)
 }
 
 func setDstPort(k *Key, port uint16) {

@@ -62,6 +62,14 @@ func (t *Table) settleDirection(r Ref, dir uint32) {
 	}
 }
 
+// settleNew is [Table.Settle] of a translated connection that nobody sees yet, after its
+// recipes are complete. The publication of the entries orders the store.
+func (t *Table) settleNew(conn uint32, f *NewFlow) {
+	if f.NextHop>>32 != 0 && steady[0]>>(firstState(f)&(stateMask|slow))&1 != 0 {
+		*t.nextHop(forwardRef(conn)) = f.NextHop
+	}
+}
+
 // Unsettle makes the next packet of each direction take the slow path.
 func (t *Table) Unsettle(r Ref) { t.unsettle(r.Conn()) }
 

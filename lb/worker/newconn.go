@@ -1,8 +1,6 @@
 package worker
 
 import (
-	"sync/atomic"
-
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
@@ -13,11 +11,10 @@ import (
 
 // pendingConn is a connection that is about to be made, for packet p.
 type pendingConn struct {
-	p       *pkt
-	nextHop uint64 // of the client's packets; 0: to be found
-	fe      *table.FrontendEntry
-	ep      *table.EndpointEntry
-	flow    conntrack.NewFlow
+	p    *pkt
+	fe   *table.FrontendEntry
+	ep   *table.EndpointEntry
+	flow conntrack.NewFlow
 }
 
 // pendingConns are the connections that a group of packets begins. While forward collects,
@@ -116,9 +113,9 @@ func (o *pendingConn) setEndpoint(
 	ep *table.EndpointEntry, mode conntrack.Mode, nextHop uint64, src snat.Source,
 ) {
 	f := &o.flow
-	o.ep, o.nextHop = ep, nextHop
+	o.ep, f.NextHop = ep, nextHop
 	if mode == conntrack.ModeDNAT {
-		o.nextHop = 0 // it may have another next hop: see throughHostVeth
+		f.NextHop = 0 // it may have another next hop: see throughHostVeth
 	}
 	f.Endpoint, f.EndpointID, f.Mode = ep.AddrPort, ep.ID, mode
 	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
@@ -153,10 +150,6 @@ func (w *flows) createConn(o *pendingConn) {
 	switch outcome {
 	case conntrack.Created:
 		w.counts[counter.NewFlows]++
-		if o.nextHop != 0 {
-			atomic.StoreUint64(&w.conns.Conn(ref).Adj[0], o.nextHop)
-			w.conns.Settle(ref)
-		}
 		w.resetLeftover(p, ref)
 	case conntrack.Existed:
 	case conntrack.NoPort:
@@ -174,9 +167,31 @@ func (w *flows) createConn(o *pendingConn) {
 		w.pickUpMidstream(p, ref)
 		return
 	}
-	if p.state != fast || !w.fastPath(p, ref) {
-		w.forwardSlow(p, ref)
+	if p.state == fast && w.fastPath(p, ref) || outcome == conntrack.Created && w.sendSYN(p, f, ref) {
+		return
 	}
+	w.forwardSlow(p, ref)
+}
+
+// sendSYN sends packet p, a SYN, by the entry ref that was made for it. The entry has all
+// that trackTCP would note of the SYN. It reports false, and has done nothing, where p is
+// no SYN to a next hop that is known.
+func (w *flows) sendSYN(p *pkt, f *conntrack.NewFlow, ref conntrack.Ref) bool {
+	if p.Proto != header.ProtoTCP || f.Mode != conntrack.ModeNAT || p.Frag != 0 {
+		return false
+	}
+	adj := &w.adjacencies[f.NextHop&0xffff]
+	if uint32(f.NextHop>>32) != adj.Stamp() {
+		return false
+	}
+	mac, state := adj.Dst()
+	if state != route.Valid || uint32(p.Len) > min(adj.MTU(), uint32(f.NextHop)>>16) {
+		return false
+	}
+	p.ref = ref
+	w.translate(p, w.conns.Entry(ref))
+	w.outputTo(p, adj, mac)
+	return true
 }
 
 // pickUpMidstream sends packet p, of a TCP connection that began elsewhere, by the flow

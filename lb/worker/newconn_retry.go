@@ -55,7 +55,7 @@ func (w *flows) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcom
 		if !ok {
 			break
 		}
-		o.setEndpoint(first, conntrack.ModeNAT, o.nextHop, src)
+		o.setEndpoint(first, conntrack.ModeNAT, f.NextHop, src)
 		if ref, outcome := w.conntrack.Create(f); outcome != conntrack.NoPort {
 			return ref, outcome
 		}

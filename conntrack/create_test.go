@@ -1,0 +1,55 @@
+package conntrack
+
+import "testing"
+
+// Create has noted the SYN: following it changes no word of the connection. The worker
+// relies on that and does not follow it.
+func TestTheSYNOfANewConnectionIsNoted(t *testing.T) {
+	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+	w := tab.Worker(0)
+	w.Online()
+	f := natFlow(1)
+	f.Seq, f.TSval, f.HasTS, f.Tick = 1<<31-1, 7, true, 77
+	r := mustCreate(t, w, f)
+	before, entries := *tab.Conn(r), [2]Entry{*tab.Entry(r), *tab.Entry(r.Other())}
+	if v := tab.TrackTCP(r, &Segment{Flags: flagSYN, Seq: f.Seq}, f.Tick); v != Pass {
+		t.Errorf("verdict %v", v)
+	}
+	tab.Settle(r)
+	if after := *tab.Conn(r); after != before {
+		t.Errorf("from %+v to %+v", before, after)
+	}
+	if after := [2]Entry{*tab.Entry(r), *tab.Entry(r.Other())}; after != entries {
+		t.Errorf("from %+v to %+v", entries, after)
+	}
+}
+
+// A connection with a known next hop is made as Settle would leave it: the client's
+// datagrams take the fast path at once, and nothing else does.
+func TestANewConnectionIsSettled(t *testing.T) {
+	const hop = 5<<32 | 1500<<16 | 3
+	for _, proto := range []uint8{ProtoTCP, ProtoUDP, ProtoSCTP} {
+		for _, v6 := range []bool{false, true} {
+			tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
+			w := tab.Worker(0)
+			w.Online()
+			f := natFlow(1)
+			if v6 {
+				f = natFlow6(1)
+			}
+			f.Client.W[4] = f.Client.W[4]&^(0xff<<32) | uint64(proto)<<32
+			f.NextHop = hop
+			r := mustCreate(t, w, f)
+			there, back := tab.NextHop(r), tab.NextHop(r.Other())
+			if want := map[uint8]uint64{ProtoUDP: hop}[proto]; there != want || back != 0 {
+				t.Errorf("protocol %d, IPv6 %v: next hops %#x, %#x", proto, v6, there, back)
+			}
+			if adj := tab.Conn(r).Adj; adj != [2]uint64{hop, 0} {
+				t.Errorf("protocol %d, IPv6 %v: Adj %#x", proto, v6, adj)
+			}
+			if tab.Settle(r); tab.NextHop(r) != there || tab.NextHop(r.Other()) != back {
+				t.Errorf("protocol %d, IPv6 %v: Settle changes the next hops", proto, v6)
+			}
+		}
+	}
+}
