@@ -205,8 +205,7 @@ func (e *Entry) setOuter(other *Key, src, dst netip.Addr) {
 }
 
 // complete writes both recipes from both keys.
-func (t *Table) complete(conn uint32) {
-	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
+func complete(fw, rv *Entry) {
 	if fw.Key.Family() == 4 {
 		complete4(fw, rv)
 		return

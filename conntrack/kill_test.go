@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -106,17 +107,29 @@ func checkCopy(t *testing.T, cfg Config, stable map[Key]bool) {
 }
 
 // killedProcess is what a killed daemon is to the test below.
-const killedProcess = "CONNTRACK_TEST_KILLED"
+const (
+	killedProcess = "CONNTRACK_TEST_KILLED"
+	killedMapSize = "CONNTRACK_TEST_MAP_SIZE" // of the map that is fd 3
+)
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(killedProcess); path != "" {
-		mutateUntilKilled(path)
+		mutateUntilKilled(path, os.Getenv(killedMapSize))
 	}
 	os.Exit(m.Run())
 }
 
-func mutateUntilKilled(path string) {
-	tab, err := Open(Config{Path: path, MaxFlows: 300, Workers: 1, MaxEndpoints: 64})
+func mutateUntilKilled(path, mapSize string) {
+	cfg := Config{Path: path, MaxFlows: 300, Workers: 1, MaxEndpoints: 64}
+	var err error
+	if mapSize != "" {
+		cfg.Memory, err = childMemory(mapSize)
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	tab, err := Open(cfg)
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -131,35 +144,54 @@ func mutateUntilKilled(path string) {
 	}
 }
 
-func TestAProcessThatIsKilledLeavesASoundFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "flows")
-	for round := range 8 {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), killedProcess+"="+path)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
+// kills is how often the test below kills a process.
+var kills = flag.Int("kills", 8, "processes to kill")
+
+func TestAProcessThatIsKilledLeavesASoundTable(t *testing.T) {
+	memories(t, func(t *testing.T, cfg Config) {
+		cfg.MaxFlows = 300
+		m, _ := cfg.Memory.(*mapMemory)
+		if m != nil {
+			open(t, cfg).Close()
 		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
+		for round := range *kills {
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), killedProcess+"="+cfg.Path)
+			if m != nil {
+				cmd.Env = append(cmd.Env, fmt.Sprint(killedMapSize, "=", m.lastSize))
+				cmd.ExtraFiles = []*os.File{m.kept}
+			}
+			killAfter(t, cmd, cfg, time.Duration(1+round%8*3)*time.Millisecond) // any instant will do
+			tab := open(t, cfg)
+			if a := tab.Restoration(); !a.Restored || a.Discarded != 0 || a.MemoryErr != nil {
+				t.Fatalf("round %d: restoration %+v", round, a)
+			}
+			checkTable(t, tab)
+			checkFree(t, tab)
+			tab.Close()
 		}
-		line := make([]byte, 64)
-		n, _ := out.Read(line)
-		if !strings.HasPrefix(string(line[:n]), "ready") {
-			t.Fatalf("round %d: %s", round, line[:n])
-		}
-		if _, err := Open(Config{Path: path, MaxFlows: 300, Workers: 1}); !errors.Is(err, ErrInUse) {
-			t.Errorf("a second process may open the file: %v", err)
-		}
-		time.Sleep(time.Duration(1+round*3) * time.Millisecond) // any instant will do
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		tab := open(t, Config{Path: path, MaxFlows: 300, Workers: 1, MaxEndpoints: 64})
-		if a := tab.Restoration(); !a.Restored || a.Discarded != 0 {
-			t.Fatalf("round %d: restoration %+v", round, a)
-		}
-		checkTable(t, tab)
-		checkFree(t, tab)
-		tab.Close()
+	})
+}
+
+// killAfter runs a process that has the table of cfg, and kills it.
+func killAfter(t *testing.T, cmd *exec.Cmd, cfg Config, after time.Duration) {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
 	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 64)
+	n, _ := out.Read(line)
+	if !strings.HasPrefix(string(line[:n]), "ready") {
+		t.Fatalf("%s", line[:n])
+	}
+	if _, err := Open(cfg); !errors.Is(err, ErrInUse) {
+		t.Errorf("a second process may open the table: %v", err)
+	}
+	time.Sleep(after)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
 }

@@ -18,6 +18,7 @@ type mapping struct {
 	shared   []byte
 	private  []byte
 	fileSize int64
+	borrowed bool // shared and private are Config.Memory's
 }
 
 // area is a reservation of address space.
@@ -95,6 +96,9 @@ const collapseStep = 16 * hugePage
 // small ones, at about 3 s per GB, so it is not done before packets flow, and is done
 // once: a restored file has them.
 func (t *Table) collapse(ctx context.Context) {
+	if t.mem.borrowed {
+		return
+	}
 	for off := 0; off < len(t.mem.shared) && ctx.Err() == nil; off += collapseStep {
 		if !t.collapseAt(off) {
 			return

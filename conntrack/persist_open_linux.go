@@ -27,6 +27,13 @@ type Config struct {
 	// MaxEndpoints is the number of endpoint flow counters. 0 is 1<<20.
 	MaxEndpoints int
 	Timeouts     Timeouts
+	// Memory, if not nil, holds the table in place of the file, which then is a lock. The
+	// connections follow when the next process has a Memory and the last had none, or the
+	// reverse.
+	Memory Memory
+	// NextHops is the number of the caller's next hops: next-hop words of an earlier process
+	// stay in Memory if the number in their lower 16 bits is less.
+	NextHops int
 }
 
 // ErrInUse is the error of Open when another process has the file.
@@ -39,7 +46,9 @@ type Restoration struct {
 	Discarded int    // connections dropped: they made no sense, or there was no room
 	Resized   int    // size of the old table if that differed, else 0
 	SetAside  string // new name of a file that could not be restored, "" if none
-	Reason    string // why the file could not be restored
+	Reason    string // why the file or the memory could not be restored
+	// MemoryErr is why the table is in the file although there is a Config.Memory.
+	MemoryErr error
 }
 
 // Restored reports whether the table holds the connections of an earlier process.
@@ -78,6 +87,14 @@ func (t *Table) open(cfg Config) error {
 	if err != nil {
 		return err
 	}
+	if cfg.Memory != nil {
+		return t.openWithMemory(cfg, old)
+	}
+	return t.openFile(cfg, old)
+}
+
+// openFile opens the table in the file, of shape old.
+func (t *Table) openFile(cfg Config, old *shape) error {
 	maxFlows, err := chooseFlows(cfg, old)
 	if err != nil {
 		return err
@@ -173,14 +190,20 @@ func (t *Table) take(path string) (*shape, error) {
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)), b)
 		sum = binary.NativeEndian.Uint32(b[unsafe.Offsetof(header{}.Sum):])
 	}
+	s.verify(sum, uint64(mine.Size()))
+	return s, nil
+}
+
+// verify sets the version of a shape to 0 if it is not that of size bytes, or not of the
+// checksum.
+func (s *shape) verify(sum uint32, size uint64) {
 	switch {
 	case s.Magic != magic:
 		s.Version = 0
 		s.Magic = [8]byte{}
-	case sum != s.sum() || s.Size != uint64(mine.Size()):
+	case sum != s.sum() || s.Size != size:
 		s.Version = 0
 	}
-	return s, nil
 }
 
 // mismatch returns the reason why a file of shape s cannot be restored, "" if it can.
@@ -231,8 +254,8 @@ func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	if fresh {
 		need += p.size
 	}
-	if avail, err := (memory{"/"}).available(); err == nil && need > avail {
-		return fmt.Errorf("%d flows need %d MB of memory, %d MB are available", maxFlows, need>>20, avail>>20)
+	if err := checkAvailable(maxFlows, need); err != nil {
+		return err
 	}
 	if err := t.mapShared(p, maxFlows, fresh); err != nil {
 		return err

@@ -56,6 +56,10 @@ func (t *Table) size(workers int) {
 // restore restores the connections in the file. Transient parts are made anew: the index,
 // the free lists, the endpoints' counters. A repetition makes the same changes, so the
 // process may be killed at any moment.
+//
+// In borrowed memory the next-hop words of steady flows stay: the program of the process
+// before goes by them until it is replaced. For this process they are words of the slow path,
+// as its next hops have other stamps.
 func (t *Table) restore() error {
 	if err := t.resumeClock(); err != nil {
 		return err
@@ -70,10 +74,13 @@ func (t *Table) restore() error {
 			continue
 		}
 		e := &t.entries[2*i]
-		t.forget(uint32(i))
+		if !t.readElsewhere(uint32(i)) {
+			t.forget(uint32(i))
+		}
 		t.noteSeen(uint32(i))
 		if !t.relink(uint32(i)) {
 			atomic.StoreUint32(&c.state, 0)
+			t.forget(uint32(i))
 			t.raise(uint32(i))
 			t.restored.Discarded++
 			continue
@@ -122,9 +129,7 @@ func (t *Table) relink(conn uint32) bool {
 	}
 	switch fw.Mode {
 	case ModeNAT, ModeDNAT:
-		was := [2]Entry{*fw, *rv}
-		t.complete(conn)
-		if was != [2]Entry{*fw, *rv} {
+		if !sound(*fw, *rv) {
 			return false
 		}
 		if _, result := t.insert(t.Hash(&rv.Key), reverseRef(conn), false); result != inserted {
@@ -144,6 +149,31 @@ func (t *Table) relink(conn uint32) bool {
 		return false
 	}
 	return true
+}
+
+// readElsewhere reports whether the next-hop words of a connection are to stay for the
+// program of the process before.
+func (t *Table) readElsewhere(conn uint32) bool {
+	fw := &t.entries[2*conn]
+	if t.nextHops == 0 || isSteady(atomic.LoadUint32(&t.conns[conn].state)) == 0 {
+		return false
+	}
+	words := [2]uint64{t.NextHop(forwardRef(conn))}
+	if !fw.Mode.DSR() {
+		words[1] = t.NextHop(reverseRef(conn))
+	}
+	return words[0]&0xffff < t.nextHops && words[1]&0xffff < t.nextHops
+}
+
+// sound reports whether the recipes of two entries follow from their keys. The entries are
+// copies: a program in the kernel may be reading the table's.
+func sound(fw, rv Entry) bool {
+	if fw.Key.Family() != 4 {
+		fw.Addr4, rv.Addr4 = 0, 0 // the next-hop words
+	}
+	was := [2]Entry{fw, rv}
+	complete(&fw, &rv)
+	return was == [2]Entry{fw, rv}
 }
 
 // rebuildFree lists the connections below bound that are free.
@@ -184,7 +214,7 @@ func (t *Table) resumeClock() error {
 		since = least + min(away, int64(maxTimeout))
 		atomic.StoreInt64(&h.Epoch, now-since)
 	}
-	t.base = time.Now()
+	t.base = time.Now().Add(-time.Duration(since % tick)) // when baseTick began
 	t.baseTick = uint32(since / tick)
 	return nil
 }

@@ -39,9 +39,17 @@ func snapshot(tab *Table) map[Key]string {
 }
 
 func TestTheNextProcessCarriesOn(t *testing.T) {
+	memories(t, testNextProcess)
+}
+
+func testNextProcess(t *testing.T, cfg Config) {
+	path := cfg.Path
 	for name, size := range map[string]int{"same size": 2000, "larger": 5000, "smaller": 600} {
 		t.Run(name, func(t *testing.T) {
-			cfg := fileConfig(t)
+			cfg.Path, cfg.MaxFlows = path+name, 2000
+			if m, ok := cfg.Memory.(*mapMemory); ok {
+				*m = mapMemory{}
+			}
 			tab := open(t, cfg)
 			if tab.Restored() {
 				t.Fatal("a new table reports that it was restored")
@@ -182,7 +190,10 @@ func reshape(b []byte, f func(*shape)) []byte {
 
 // Random damage behind the header costs the connections that it hit, no more.
 func TestDamagedConnectionsAreDiscarded(t *testing.T) {
-	cfg := fileConfig(t)
+	memories(t, testDamagedConnections)
+}
+
+func testDamagedConnections(t *testing.T, cfg Config) {
 	cfg.MaxFlows = 200
 	tab := open(t, cfg)
 	w := tab.Worker(0)
@@ -191,20 +202,15 @@ func TestDamagedConnectionsAreDiscarded(t *testing.T) {
 		establish(t, tab, w, i)
 	}
 	tab.Close()
-	good, err := os.ReadFile(cfg.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := leftBy(t, cfg)
+	good := bytes.Clone(left)
 	rng := rand.New(rand.NewPCG(3, 3))
 	p := planFor(200)
 	for range 30 {
-		b := bytes.Clone(good)
+		copy(left, good)
 		for range 20 {
-			at := p.conns + rng.Int64N(int64(len(b))-p.conns)
-			b[at] = byte(rng.Uint32())
-		}
-		if err := os.WriteFile(cfg.Path, b, 0o600); err != nil {
-			t.Fatal(err)
+			at := p.conns + rng.Int64N(int64(len(left))-p.conns)
+			left[at] = byte(rng.Uint32())
 		}
 		tab := open(t, cfg)
 		if a := tab.Restoration(); !a.Restored || a.Flows < 130 {

@@ -119,7 +119,7 @@ func (w *Worker) Leftover(r Ref) (seq uint32, ok bool) {
 
 // linkPort links the reverse entry with the port now in the key.
 func (w *Worker) linkPort(conn uint32, h uint64, f *NewFlow) linkResult {
-	w.t.complete(conn)
+	complete(&w.t.entries[2*conn], &w.t.entries[2*conn+1])
 	w.t.settleNew(conn, f)
 	switch _, result := w.t.insert(h, reverseRef(conn), false); result {
 	case inserted:

@@ -21,6 +21,7 @@ type Table struct {
 	services  flowCounts
 	head      *header
 	mem       *mapping
+	nextHops  uint64 // those of Config if the table is in Config.Memory
 	block     uint32 // connections that move between lists at once
 	reserve   uint32 // below that many free ones connections are evicted
 	look      uint32 // connections that an eviction looks at
