@@ -150,9 +150,9 @@ func fold16(s uint64) uint16 {
 // Conn holds the words of a connection that change, in a separate cache line.
 // All access is atomic.
 type Conn struct {
-	// Adj is the next hop per direction (0 forward, 1 reverse): adjacency index |
-	// MTU of the route<<16 | route epoch<<32. It is the caller's; 0 at creation and after
-	// restoration. The fast path reads the copy that Table.Settle makes.
+	// Adj is the next hop per direction (0 forward, 1 reverse), see [Table.NextHop]. It is the
+	// caller's; 0 at creation and after restoration. The fast path reads the copy that
+	// Table.Settle makes.
 	Adj      [2]uint64
 	state    uint32 // see the bits in tcp.go; published is the last to be set
 	lastSeen uint32 // tick

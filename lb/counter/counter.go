@@ -25,6 +25,7 @@ const (
 	Punted
 	Handoff
 	NeighborQueued
+	RouteLookups
 	PartialChecksums
 	Fragments
 	QueuedFragments
@@ -104,6 +105,10 @@ var list = [Counters]Info{
 	NeighborQueued: {
 		Field: "neighborQueued", Metric: "neighbor_queued_packets_total",
 		Help: "Packets that waited for the resolution of a neighbor.",
+	},
+	RouteLookups: {
+		Field: "routeLookups", Metric: "route_lookups_total",
+		Help: "Route look-ups for flows: new next hops, and next hops whose route changed or that were given up.",
 	},
 	PartialChecksums: {
 		Field: "partial", Metric: "partial_checksums_total",

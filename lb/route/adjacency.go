@@ -37,8 +37,7 @@ type Adjacency struct {
 	used atomic.Uint32
 	hop  [2]atomic.Uint64 // As16 of the next hop, little-endian words
 	port atomic.Uint32    // port + 1; 0 = the slot is free
-	// stamp changes whenever decisions about the slot may be void: with the routes, and
-	// when the slot is released.
+	// stamp is the generation of the next hop, see Stamp.
 	stamp  atomic.Uint32
 	needed atomic.Bool // an endpoint or a gateway is there: see Resolve
 	_      [12]byte
@@ -65,10 +64,18 @@ func (a *Adjacency) MTU() uint32 { return a.mtu.Load() }
 // State of the adjacency.
 func (a *Adjacency) State() State { return State(a.dst.Load() >> 48) }
 
-// Stamp identifies the slot's next hop under the current routes. A number that is kept
-// with the stamp that was read before [Table.Lookup]'s answer was used is good for as
-// long as the stamp stays the same, if the table was still current after the reading
-// ([Watcher.Load]). It is never 0, and that of slot 0 is never another's.
+// Stamp is the generation of the adjacency. A flow stores it with the number of the
+// adjacency and the MTU of the route (see NextHop in steady.go of conntrack); what it
+// stores is good for as long as the stamp stays the same. The stamp is another
+//
+//   - when the routes change, if they led to a destination by this next hop, and lead there
+//     by another next hop or with another MTU now. Flows over other next hops keep theirs;
+//   - when the number is given up, if the next hop has ever answered.
+//
+// A change of MAC address, state, or the port's MTU does not change it: these words are
+// replaced in place. The reader loads the stamp, then uses [Table.Lookup]'s answer, and
+// stores both if the table is still current ([Watcher.Load]). A stamp is never 0, and that
+// of number 0 is never another's.
 func (a *Adjacency) Stamp() uint32 { return a.stamp.Load() }
 
 // Needed reports whether the watcher knows that an endpoint or a gateway is there.
@@ -134,6 +141,11 @@ func (k hopKey) hash() uint64 {
 	hi, lo := bits.Mul64(k.w0^0x9e3779b97f4a7c15^uint64(k.port), k.w1^0xd6e8feb86659fd93)
 	hi, lo = bits.Mul64(hi^lo^k.w1, 0xa0761d6478bd642f)
 	return hi ^ lo
+}
+
+// key is the adjacency's key; its port is 0 for a free slot.
+func (a *Adjacency) key() hopKey {
+	return hopKey{a.hop[0].Load(), a.hop[1].Load(), a.port.Load()}
 }
 
 func (a *Adjacency) is(k hopKey) bool {

@@ -208,7 +208,7 @@ func (w *Watcher) release(hs []*nextHop) {
 			w.nextHops.free = append(w.nextHops.free, h.number)
 			continue
 		}
-		w.restamp(a)
+		a.restamp()
 		w.nextHops.quarantined = append(w.nextHops.quarantined, quarantinedNumber{h.number, now.Add(quarantineTime)})
 	}
 	w.stats.released.Add(uint64(len(hs)))
@@ -217,24 +217,22 @@ func (w *Watcher) release(hs []*nextHop) {
 	}
 }
 
-// restamp gives an adjacency a new stamp.
-func (w *Watcher) restamp(a *Adjacency) { a.stamp.Store(w.nextStamp()) }
-
-// restampAll gives all adjacencies another stamp.
-func (w *Watcher) restampAll() {
-	n := w.nextStamp()
-	for i := range w.adj[1:] {
-		w.adj[1+i].stamp.Store(n)
-	}
+// firstStamps gives each adjacency a stamp that no word has.
+func (w *Watcher) firstStamps() {
 	w.adj[0].stamp.Store(noStamp)
+	for i := range w.adj[1:] {
+		w.adj[1+i].stamp.Store(1)
+	}
 }
 
 // noStamp is the stamp of number 0, which no word has.
 const noStamp = ^uint32(0)
 
-func (w *Watcher) nextStamp() uint32 {
-	if w.stamps++; w.stamps == 0 || w.stamps == noStamp {
-		w.stamps = 1
+// restamp gives an adjacency another stamp.
+func (a *Adjacency) restamp() {
+	n := a.stamp.Load() + 1
+	if n == noStamp {
+		n = 1 // 0 is that of words that are not valid
 	}
-	return w.stamps
+	a.stamp.Store(n)
 }

@@ -10,9 +10,9 @@
 //     answer may have changed.
 //   - [Adjacency], a fixed array of next hops (port, MACs, MTU, state) whose
 //     words are replaced in place: a neighbor's new MAC reaches established
-//     flows without touching them. Its stamp changes with the epoch and when the
-//     next hop is given up, so that an answer cached in a flow is valid as long as
-//     the stamp stored with it is the adjacency's.
+//     flows without touching them. Its stamp changes when routes that led there
+//     change and when the next hop is given up, so that an answer cached in a flow is
+//     valid as long as the stamp stored with it is the adjacency's.
 //   - the addresses of the host, for NodePort frontends.
 //
 // The kernel is the only source: it holds the routes, resolves the neighbors

@@ -19,7 +19,7 @@ type StaticHop struct {
 // without effect, and Run and Close must not be called.
 func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
 	w := &Watcher{adj: make([]Adjacency, len(hops)+1), rings: make([]ring, 64), wake: make(chan struct{}, 1)}
-	w.restampAll()
+	w.firstStamps()
 	x := newHopIndex(len(hops) + 1)
 	for i, h := range hops {
 		n := uint32(i + 1)
@@ -52,8 +52,10 @@ func staticEntry(p netip.Prefix, path Path) *entry {
 
 // SetRoute adds or changes a static route.
 func (w *Watcher) SetRoute(p netip.Prefix, path Path) {
-	old := w.Load()
-	w.publishTable(&Table{local: old.local, main: old.main.InsertPersist(p, staticEntry(p, path))})
+	old, e := w.Load(), staticEntry(p, path)
+	was, _ := old.main.Get(p)
+	t := &Table{local: old.local, main: old.main.InsertPersist(p, e)}
+	w.publishTable(t, affectedBy(old, t, nil, []routeChange{{p, was, e}}))
 }
 
 // SetState changes the state of a static next hop.

@@ -42,7 +42,6 @@ type Watcher struct {
 	readerEnded chan struct{}
 
 	// Owned by the goroutine of Run.
-	stamps      uint32 // the last stamp given
 	local, main map[netip.Prefix]*entry
 	kernel      *kernelState
 	neigh       map[neighborKey]neighbor
@@ -80,7 +79,7 @@ func New(cfg Config) (*Watcher, error) {
 		warned: make(map[string]bool),
 	}
 	w.index.Store(newHopIndex(cfg.MaxAdjacencies))
-	w.restampAll()
+	w.firstStamps()
 	w.table.Store(&Table{epoch: 1, local: new(bart.Table[*entry]), main: new(bart.Table[*entry])})
 	w.nextHops.init(cfg.MaxAdjacencies)
 	var err error
@@ -230,8 +229,8 @@ func (w *Watcher) publish(k *kernelState) {
 	first, main := b.build()
 	old := w.table.Load()
 	t := &Table{local: old.local, main: old.main}
-	changed := update(&t.local, w.local, first)
-	changed = update(&t.main, w.main, main) || changed
+	localChanges, mainChanges := update(&t.local, w.local, first), update(&t.main, w.main, main)
+	changed := len(localChanges)+len(mainChanges) > 0
 	w.kernel, w.local, w.main = k, first, main
 	w.warnRules(k.rules.ignored)
 	if w.portsChanged(b.ports) {
@@ -244,62 +243,60 @@ func (w *Watcher) publish(k *kernelState) {
 		w.hosts.Store(&addrs)
 	}
 	if changed {
-		w.publishTable(t)
+		w.publishTable(t, affectedBy(old, t, localChanges, mainChanges))
 	}
 	if changed || moved {
 		w.subs.notify()
 	}
 }
 
-// publishTable gives t the next epoch and makes it current. Stamps follow: a worker that
-// reads a stamp and then finds its table still current has read an earlier stamp.
-func (w *Watcher) publishTable(t *Table) {
+// publishTable gives t the next epoch and makes it current. The stamps of the affected next
+// hops follow: a worker that reads a stamp and then finds its table still current has read
+// an earlier stamp.
+func (w *Watcher) publishTable(t *Table, affected *affectedHops) {
 	t.epoch = w.table.Load().epoch + 1
 	if t.epoch == 0 {
 		t.epoch = 1
 	}
 	w.table.Store(t)
-	w.restampAll()
+	w.restampAffected(affected)
 }
 
-// update brings a table from the old to the new entries by the differences, and reports
-// whether there were any. Readers of the old table are not disturbed.
-func update(t **bart.Table[*entry], old, now map[netip.Prefix]*entry) bool {
-	changed := 0
+// update brings a table from the old to the new entries by the differences, and returns
+// these. Readers of the old table are not disturbed.
+func update(t **bart.Table[*entry], old, now map[netip.Prefix]*entry) []routeChange {
+	var changes []routeChange
 	for p, e := range now {
 		if o := old[p]; o == nil || !o.equal(e) {
-			changed++
+			changes = append(changes, routeChange{p, o, e})
 		} else {
 			now[p] = o
 		}
 	}
-	for p := range old {
+	for p, o := range old {
 		if now[p] == nil {
-			changed++
+			changes = append(changes, routeChange{p, o, nil})
 		}
 	}
-	if changed == 0 {
-		return false
+	if len(changes) == 0 {
+		return nil
 	}
-	if changed > len(now)/8 {
+	if len(changes) > len(now)/8 {
 		fresh := new(bart.Table[*entry])
 		for p, e := range now {
 			fresh.Insert(p, e)
 		}
 		*t = fresh
-		return true
+		return changes
 	}
-	for p, e := range now {
-		if old[p] != e {
-			*t = (*t).InsertPersist(p, e)
+	for _, c := range changes {
+		if c.now != nil {
+			*t = (*t).InsertPersist(c.prefix, c.now)
+		} else {
+			*t = (*t).DeletePersist(c.prefix)
 		}
 	}
-	for p := range old {
-		if now[p] == nil {
-			*t = (*t).DeletePersist(p)
-		}
-	}
-	return true
+	return changes
 }
 
 func (w *Watcher) warnRules(ignored []string) {

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
@@ -32,8 +33,8 @@ func nextHopRef(stamp uint32, path *route.Path, n uint32) uint64 {
 
 // nextHopOf is the next hop for a packet of the entry, with the MAC address and the MTU of
 // link and route. It is nil if it cannot be used now; then the packet is consumed. The
-// connection's word stores the result: after a change of routes each flow looks up again,
-// at the next packet.
+// connection's word stores the result: the flow looks up again, at the next packet, when the
+// stamp of the adjacency has changed.
 func (w *forwarder) nextHopOf(
 	p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref,
 ) (adj *route.Adjacency, mac uint64, mtu uint32) {
@@ -47,6 +48,7 @@ func (w *forwarder) nextHopOf(
 			return adj, mac, min(adj.MTU(), uint32(word)>>16)
 		}
 	}
+	w.counts[counter.RouteLookups]++
 	path, ok := w.routes.Lookup(w.conns.NewDst(ref).Addr(), uint32(p.hash))
 	if !ok {
 		w.onNoRoute(p, path.Kind)

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -28,6 +29,7 @@ func (w *forwarder) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute,
 		uint32(k.nextHop>>32) == w.adjacencies[k.nextHop&0xffff].Stamp() {
 		return k, true
 	}
+	w.counts[counter.RouteLookups]++
 	addr := ep.AddrPort.Addr()
 	path, ok := w.routes.Lookup(addr, hash)
 	*k = cachedRoute{path: path}
