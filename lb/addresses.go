@@ -45,7 +45,9 @@ func (l *LB) refreshAddresses() error {
 // address too, Weir has a part of its ports only.
 func (l *LB) configuredSource(a netip.Addr) snat.Source {
 	if l.router.Load().Local(a) {
-		return snat.Source{Addr: a, Lo: l.cfg.SNATPortLo, Hi: l.cfg.SNATPortHi}
+		return snat.Source{
+			Addr: a, Lo: l.cfg.SNATPortLo, Hi: l.cfg.SNATPortHi, Shared: true,
+		}
 	}
 	return snat.Exclusive(a)
 }
@@ -55,7 +57,7 @@ func (l *LB) configuredSource(a netip.Addr) snat.Source {
 func (l *LB) wantedSources(cfg *snat.Config) map[netip.Addr]snat.Source {
 	want := map[netip.Addr]snat.Source{}
 	for _, a := range l.router.Sources() {
-		want[a] = snat.Source{Addr: a, Lo: cfg.Lo, Hi: cfg.Hi}
+		want[a] = snat.Source{Addr: a, Lo: cfg.Lo, Hi: cfg.Hi, Shared: true}
 	}
 	for _, s := range cfg.Pool {
 		want[s.Addr] = s

@@ -19,7 +19,7 @@ func TestSNATSourcesOfAddresses(t *testing.T) {
 		netip.PrefixFrom(node4, 32): {Kind: route.Host, Local: true, MTU: 1500},
 		netip.PrefixFrom(snat4, 24): {Kind: route.Attached, MTU: 1500},
 	}, nil)
-	shared := snat.Source{Addr: node4, Lo: 61000, Hi: 65535}
+	shared := snat.Source{Addr: node4, Lo: 61000, Hi: 65535, Shared: true}
 	if got := l.configuredSource(node4); got != shared {
 		t.Errorf("an address of the node: %v, want %v", got, shared)
 	}
@@ -31,7 +31,7 @@ func TestSNATSourcesOfAddresses(t *testing.T) {
 	want := map[netip.Addr]snat.Source{snat4: snat.Exclusive(snat4)}
 	for _, a := range l.router.Sources() {
 		if a != snat4 {
-			want[a] = snat.Source{Addr: a, Lo: 61000, Hi: 65535}
+			want[a] = snat.Source{Addr: a, Lo: 61000, Hi: 65535, Shared: true}
 		}
 	}
 	if got := l.wantedSources(&cfg); !maps.Equal(got, want) {

@@ -16,11 +16,14 @@ import (
 type Source struct {
 	Addr   netip.Addr
 	Lo, Hi uint16 // inclusive
+	// Shared reports whether the node has the address: the kernel translates from it too,
+	// and its masquerade rules know no range.
+	Shared bool
 }
 
 // Exclusive is the source at an address that is Weir's alone: with the user and the
 // dynamic ports of RFC 6335.
-func Exclusive(a netip.Addr) Source { return Source{a, 1024, 65535} }
+func Exclusive(a netip.Addr) Source { return Source{Addr: a, Lo: 1024, Hi: 65535} }
 
 // Listener is the source of flows to an address of the node itself.
 type Listener struct {
@@ -60,6 +63,7 @@ type listener struct {
 type owned struct {
 	w0, w1 uint64
 	family uint8
+	shared bool
 	lo, hi uint16
 }
 
@@ -85,7 +89,7 @@ func New(cfg Config) Addresses {
 	})
 	for _, s := range sorted {
 		k := hostKey(s.Addr)
-		a.owned = append(a.owned, owned{k.W0, k.W1, uint8(k.W2 >> 24), s.Lo, s.Hi})
+		a.owned = append(a.owned, owned{k.W0, k.W1, uint8(k.W2 >> 24), s.Shared, s.Lo, s.Hi})
 	}
 	return a
 }
@@ -105,7 +109,8 @@ func (a *Addresses) Source(path *route.Path, ep *table.EndpointEntry, hash uint6
 		// Not by the hash's low bits, which chose the next hop.
 		return pool[hash>>32%uint64(len(pool))], true
 	}
-	return Source{path.Source, a.lo, a.hi}, path.Source.IsValid()
+	s := Source{Addr: path.Source, Lo: a.lo, Hi: a.hi, Shared: true}
+	return s, s.Addr.IsValid()
 }
 
 // OtherSource is the n-th alternative to Source's choice, n from 1. It reports false
@@ -150,15 +155,25 @@ func (a *Addresses) towardsListener(path *route.Path, ep *table.EndpointEntry) n
 }
 
 // OwnsTuple reports whether the destination of a tuple is an owned address and port.
-func (a *Addresses) OwnsTuple(k *conntrack.Key) bool {
+func (a *Addresses) OwnsTuple(k *conntrack.Key) bool { return a.ownerOf(k) != nil }
+
+// SharesTuple reports whether the destination of a tuple is an owned port of an address that
+// the node has: without a flow it may be a connection's that the kernel translates.
+func (a *Addresses) SharesTuple(k *conntrack.Key) bool {
+	o := a.ownerOf(k)
+	return o != nil && o.shared
+}
+
+// ownerOf is the source to whose packets the tuple belongs, nil without such a source.
+func (a *Addresses) ownerOf(k *conntrack.Key) *owned {
 	d := table.DestinationKey(&k.W)
 	family := uint8(d.W2 >> 24)
 	port := bits.ReverseBytes16(uint16(d.W2))
 	for i := range a.owned {
 		o := &a.owned[i]
 		if o.w0 == d.W0 && o.w1 == d.W1 && o.family == family && port >= o.lo && port <= o.hi {
-			return true
+			return o
 		}
 	}
-	return false
+	return nil
 }

@@ -17,6 +17,9 @@ var (
 	node4, node6     = addr("203.0.113.1"), addr("2001:db8:1::1")
 )
 
+// shared is the source at an address of the node.
+func shared(a netip.Addr, lo, hi uint16) Source { return Source{Addr: a, Lo: lo, Hi: hi, Shared: true} }
+
 // endpoint is an endpoint as a pool has it.
 func endpoint(a string, local bool) *table.EndpointEntry {
 	k := table.MakeKey(netip.AddrPortFrom(addr(a), 0), 0)
@@ -26,14 +29,14 @@ func endpoint(a string, local bool) *table.EndpointEntry {
 // example has a pool in IPv4 only.
 func example() Addresses {
 	return New(Config{
-		Pool: []Source{{addr("10.0.1.1"), 1024, 65535}, {addr("10.0.1.2"), 61000, 61999}},
+		Pool: []Source{Exclusive(addr("10.0.1.1")), shared(addr("10.0.1.2"), 61000, 61999)},
 		Lo:   61000, Hi: 65535,
 		Listeners: []Listener{
 			{node4, addr("169.254.1.9")}, {node6, addr("fd00::9")},
 			// The same first bytes in the other family.
 			{addr("cb00:7101::"), addr("169.254.1.8")},
 		},
-		Owned: []Source{{egress6, 61000, 65535}, {egress4, 61000, 65535}, Exclusive(addr("fd00::9"))},
+		Owned: []Source{shared(egress6, 61000, 65535), shared(egress4, 61000, 65535), Exclusive(addr("fd00::9"))},
 	})
 }
 
@@ -54,10 +57,10 @@ func TestSource(t *testing.T) {
 		hash uint64
 		want Source
 	}{
-		{"the first of the pool", attached(egress4), endpoint("10.9.0.1", false), 0, Source{addr("10.0.1.1"), 1024, 65535}},
-		{"the second by the hash's high half", attached(egress4), endpoint("10.9.0.1", false), 1 << 32, Source{addr("10.0.1.2"), 61000, 61999}},
-		{"the low half does not choose", attached(egress4), endpoint("10.9.0.1", false), 1, Source{addr("10.0.1.1"), 1024, 65535}},
-		{"a family without a pool", attached(egress6), endpoint("2001:db8::9", false), 7 << 32, Source{egress6, 61000, 65535}},
+		{"the first of the pool", attached(egress4), endpoint("10.9.0.1", false), 0, Exclusive(addr("10.0.1.1"))},
+		{"the second by the hash's high half", attached(egress4), endpoint("10.9.0.1", false), 1 << 32, shared(addr("10.0.1.2"), 61000, 61999)},
+		{"the low half does not choose", attached(egress4), endpoint("10.9.0.1", false), 1, Exclusive(addr("10.0.1.1"))},
+		{"a family without a pool", attached(egress6), endpoint("2001:db8::9", false), 7 << 32, shared(egress6, 61000, 65535)},
 		{"an egress interface without an address", attached(netip.Addr{}), endpoint("2001:db8::9", false), 0, Source{}},
 		{"behind the kernel", behind(false), endpoint("10.9.0.1", false), 0, Exclusive(addr("169.254.1.1"))},
 		{"behind the kernel on this node", behind(false), endpoint("10.9.0.1", true), 0, Exclusive(addr("169.254.1.2"))},
@@ -118,22 +121,23 @@ func to(ap netip.AddrPort) *conntrack.Key {
 func TestOwnsTuple(t *testing.T) {
 	a := example()
 	for _, tt := range []struct {
-		dst  string
-		want bool
+		dst          string
+		owns, shares bool
 	}{
-		{"10.0.0.1:61000", true},
-		{"10.0.0.1:65535", true},
-		{"10.0.0.1:60999", false},
-		{"10.0.0.2:61000", false},
-		{"[2001:db8::1]:62000", true},
-		{"[2001:db8::1]:80", false},
-		{"[2001:db8::2]:62000", false},
-		{"[fd00::9]:1024", true},
-		{"[fd00::9]:1023", false},
-		{"[a00:1::]:62000", false}, // the bytes of 10.0.0.1, in the other family
+		{"10.0.0.1:61000", true, true},
+		{"10.0.0.1:65535", true, true},
+		{"10.0.0.1:60999", false, false},
+		{"10.0.0.2:61000", false, false},
+		{"[2001:db8::1]:62000", true, true},
+		{"[2001:db8::1]:80", false, false},
+		{"[2001:db8::2]:62000", false, false},
+		{"[fd00::9]:1024", true, false},
+		{"[fd00::9]:1023", false, false},
+		{"[a00:1::]:62000", false, false}, // the bytes of 10.0.0.1, in the other family
 	} {
-		if got := a.OwnsTuple(to(netip.MustParseAddrPort(tt.dst))); got != tt.want {
-			t.Errorf("%s: %v", tt.dst, got)
+		k := to(netip.MustParseAddrPort(tt.dst))
+		if owns, shares := a.OwnsTuple(k), a.SharesTuple(k); owns != tt.owns || shares != tt.shares {
+			t.Errorf("%s: owned %v, shared %v", tt.dst, owns, shares)
 		}
 	}
 }

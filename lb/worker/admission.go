@@ -135,12 +135,10 @@ func (w *admission) onMidstream(p *pkt) {
 	w.rejectTCP(p, DropNoConntrackEntry)
 }
 
-// onNoMatch handles a packet that is neither of a flow nor to a frontend. A packet to an
-// SNAT address and port of Weir is refused and never reaches a listener; any other is
-// punted. During a drain the kernel has connections there too: kube-proxy's masquerading
-// may use such a port.
+// onNoMatch handles a packet that is neither of a flow nor to a frontend: it is punted,
+// except to an SNAT address and port where it cannot belong to a connection of the kernel.
 func (w *admission) onNoMatch(p *pkt) {
-	if w.node.Draining || !w.node.OwnsTuple(&p.key) {
+	if w.node.Draining || !w.node.OwnsTuple(&p.key) || w.mayBeTranslated(p) {
 		w.punt(p, DropPuntLoop)
 		return
 	}
@@ -152,6 +150,18 @@ func (w *admission) onNoMatch(p *pkt) {
 	default:
 		w.drop(p, DropNoConntrackEntry)
 	}
+}
+
+// mayBeTranslated reports whether a packet without a flow, to an SNAT address and port, may
+// be the answer to a packet that the kernel translated. Masquerade rules (kube-proxy's, a
+// network plugin's) choose any port above 1023 of the node's address, or keep the client's:
+// with the default range every fourteenth. An answer never opens a TCP connection or an
+// SCTP association, so that a listener of the node stays out of reach of both.
+func (w *admission) mayBeTranslated(p *pkt) bool {
+	if w.hostVeth < 0 || p.in == w.hostVeth || !w.node.SharesTuple(&p.key) {
+		return false
+	}
+	return p.Proto == header.ProtoUDP || !opens(&p.Packet)
 }
 
 // onDraining leaves a packet that belongs to no connection to the kernel while Weir

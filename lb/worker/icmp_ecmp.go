@@ -8,13 +8,13 @@ import (
 // onUnmatchedError handles an error about a packet of no known flow; the key is that of the
 // packets that would have caused it. In the DSR modes the flow may be another node's: ECMP
 // routers choose the node of an error by the error's addresses. Any node finds the endpoint
-// all the same, if it follows from the tuple. Else, for some time after start, it may be
-// about a connection that kube-proxy began.
+// all the same, if it follows from the tuple. Else it may be about a connection of the kernel:
+// at a port of a shared address at any time, at a frontend for some time after the start.
 func (w *icmpHandler) onUnmatchedError(p *pkt) {
 	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
 	switch {
-	case fe == nil && !w.node.OwnsTuple(&p.key):
+	case fe == nil && (!w.node.OwnsTuple(&p.key) || w.node.SharesTuple(&p.key)):
 		w.punt(p, DropPuntLoop)
 	case fe != nil && fe.Mode.DSR():
 		w.forwardECMPError(p, fe)

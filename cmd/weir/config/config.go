@@ -230,8 +230,8 @@ type SNAT struct {
 	// node. The empty list means the address of the outgoing interface.
 	Addresses []string `json:"addresses"`
 	// Ports is the port range on addresses of the host. It must overlap neither
-	// the ephemeral ports of the kernel nor the node ports, because Weir would
-	// receive their answers. The size of the range is the number of simultaneous
+	// the ephemeral ports of the kernel nor the node ports: a connection of the
+	// node and a connection of Weir would have the same port. The size of the range is the number of simultaneous
 	// connections per endpoint and SNAT address.
 	Ports PortRange `json:"ports"`
 }

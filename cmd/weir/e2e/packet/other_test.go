@@ -26,20 +26,31 @@ func init() {
 			r.flags, r.seq, r.ack = rst|ack, 0, 78
 			s.arrives(s.lab.fabric, r.bytes(s))
 		}, drops: drop("no-conntrack-entry")},
-		scenario{row: "snat", name: "tcp-rst-is-dropped", run: func(s *scene) {
+		// An answer may be to a packet that the kernel translated: the kernel, which knows
+		// of no such packet here, refuses it.
+		scenario{row: "snat", name: "tcp-answer-to-the-kernel", tags: untagged, run: func(s *scene) {
+			p := s.toSNAT(protoTCP)
+			p.flags, p.seq, p.ack = ack, 77, 99
+			send(s, s.lab.fabric, p.bytes(s))
+			s.kernelResets(s.lab.fabric, p)
+		}},
+		scenario{row: "snat", name: "tcp-rst-to-the-kernel", tags: untagged, run: func(s *scene) {
 			p := s.toSNAT(protoTCP)
 			p.flags = rst
 			send(s, s.lab.fabric, p.bytes(s))
-		}, drops: drop("no-conntrack-entry")},
-		scenario{row: "snat", name: "udp-is-dropped", run: func(s *scene) {
-			send(s, s.lab.fabric, s.toSNAT(protoUDP).bytes(s))
-		}, drops: drop("no-conntrack-entry")},
-		scenario{row: "snat", name: "of-another-endpoint", run: func(s *scene) {
+		}},
+		scenario{row: "snat", name: "udp-to-the-kernel", tags: untagged, run: func(s *scene) {
+			p := s.toSNAT(protoUDP)
+			send(s, s.lab.fabric, p.bytes(s))
+			s.kernelRefuses(s.lab.fabric, p)
+		}},
+		scenario{row: "snat", name: "of-another-endpoint", tags: untagged, run: func(s *scene) {
 			s.passes(s.udp("a question"))
 			a := s.answer(s.udp("from elsewhere"))
 			a.src = netip.AddrPortFrom(fabric(12).addr(s.six), a.src.Port())
 			send(s, s.lab.fabric, a.bytes(s))
-		}, drops: drop("no-conntrack-entry")},
+			s.kernelRefuses(s.lab.fabric, a)
+		}},
 
 		// Only the first packet's way is in question here: with a tag the
 		// kernel has no interface to ask on.

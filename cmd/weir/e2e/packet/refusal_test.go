@@ -1,6 +1,9 @@
 package packet
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 // refusal is an ICMP error in the terms of both families (RFC 792, RFC 4443).
 type refusal struct{ type4, code4, type6, code6 uint8 }
@@ -30,6 +33,19 @@ func (s *scene) refusedBy(p packet, why refusal, rest uint32) {
 func (s *scene) refusal(p packet, why refusal, rest uint32) packet {
 	s.Helper()
 	return s.about(s.back(p), p.bytes(s)[p.l3():], why, rest)
+}
+
+// kernelRefuses checks that the edge's kernel answers p, a datagram, with port unreachable,
+// to the station that sent it. The kernel chooses some fields of the IP header.
+func (s *scene) kernelRefuses(at *station, p packet) {
+	s.Helper()
+	got := s.frame(at)
+	e := s.back(p)
+	e.srcMAC, e.dstMAC = p.dstMAC, p.srcMAC
+	want := s.about(e, p.bytes(s)[p.l3():], portUnreachable, 0).bytes(s)
+	if l4 := 14 + s.l4At(); len(got) != len(want) || !bytes.Equal(got[l4:], want[l4:]) {
+		s.Fatalf("at %s\n got %x\nwant %x", at.name, got, want)
+	}
 }
 
 // about makes an ICMP error about the IP packet quoted out of the addresses

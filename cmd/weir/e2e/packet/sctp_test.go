@@ -94,10 +94,11 @@ func init() {
 		}, drops: drop("no-endpoint")},
 		scenario{row: "sctp", name: "to-an-snat-port", run: func(s *scene) {
 			p := s.toSNAT(protoSCTP)
-			p.tag, p.payload = 9, chunk(chunkHeartbeat, 0, 0, 1, 0, 4)
+			p.payload = s.init().payload
 			send(s, s.lab.fabric, p.bytes(s))
 			r := s.back(p)
-			r.srcMAC, r.dstMAC, r.payload = edge1MAC, mac(netlab.FabricNet, 11), chunk(chunkAbort, 1)
+			r.srcMAC, r.dstMAC = edge1MAC, mac(netlab.FabricNet, 11)
+			r.tag, r.payload = clientTag, chunk(chunkAbort, 0)
 			s.arrives(s.lab.fabric, r.bytes(s))
 		}, drops: drop("no-conntrack-entry")},
 	)
