@@ -30,6 +30,13 @@ func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int)
 //go:noescape
 func candidates(first *bucket, buckets uint64, h *uint64, r *Ref, n int)
 
+// contenders returns which slots of a bucket are pending or have the tag, given in each byte
+// of tags: slot i in bit i. The tags are loaded last: that of a slot that was live then is
+// set.
+//
+//go:noescape
+func contenders(b *bucket, tags uint32) uint32
+
 // prefetchCursor asks for the line of a cursor.
 //
 //go:noescape

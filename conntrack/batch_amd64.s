@@ -112,3 +112,27 @@ none:
 unresolved:
 	MOVL $0xffffffff, AX
 	JMP  found
+
+// The top bits of the twelve slot words say which are pending.
+//
+// func contenders(b *bucket, tags uint32) uint32
+TEXT ·contenders(SB), NOSPLIT, $0-20
+	MOVQ b+0(FP), DX
+	MOVL tags+8(FP), X0
+	PSHUFD $0, X0, X0
+	MOVUPS 16(DX), X1
+	MOVUPS 32(DX), X2
+	MOVUPS 48(DX), X3
+	MOVMSKPS X1, AX
+	MOVMSKPS X2, BX
+	MOVMSKPS X3, CX
+	SHLL $4, BX
+	SHLL $8, CX
+	ORL  BX, AX
+	ORL  CX, AX
+	PCMPEQB 0(DX), X0
+	PMOVMSKB X0, BX
+	ANDL $0xfff, BX
+	ORL  BX, AX
+	MOVL AX, ret+16(FP)
+	RET

@@ -40,6 +40,18 @@ func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int) {
 	}
 }
 
+func contenders(b *bucket, tags uint32) (m uint32) {
+	for i := range b.slot {
+		m |= b.slot[i].Load() >> 31 << i
+	}
+	for i := range uint32(len(b.slot)) {
+		if b.tagAt(i) == uint8(tags) {
+			m |= 1 << i
+		}
+	}
+	return m
+}
+
 func prefetchCursor(c *cursor) { c.at.Load() }
 
 func candidates(first *bucket, buckets uint64, h *uint64, r *Ref, n int) {

@@ -30,8 +30,8 @@ const (
 //	struct { u8 tag[12]; u32 over; u32 slot[12]; }
 //
 // The slot word alone says whose the slot is. Its tag is 8 bits of the hash, never 0: the
-// owner of the slot sets it before the slot goes live, and clears it before the slot is
-// empty again. Of a slot that is not live it says nothing.
+// owner of the slot sets it just before the slot goes live, and clears it before the slot
+// is empty again. Of a slot that is not live it says nothing.
 type bucket struct {
 	tag [slotsPerBucket / 4]atomic.Uint32 // four tags each, the first lowest
 	// over counts the entries that were placed by a later probe because this
@@ -155,7 +155,6 @@ func (t *Table) place(h uint64, r Ref) (place, bool) {
 			for m := matches(b.tag[g].Load(), 0); m != 0; m &= m - 1 {
 				i := slotOf(g, m)
 				if b.slot[i].Load() == 0 && b.slot[i].CompareAndSwap(0, slotPending|uint32(r)) {
-					b.setTag(i, tagOf(h))
 					return place{probe, i}, true
 				}
 			}
@@ -171,11 +170,14 @@ func (t *Table) place(h uint64, r Ref) (place, bool) {
 func (t *Table) contest(h uint64, r Ref, own place) rival {
 	for probe := uint32(0); probe < maxProbes; probe++ {
 		b := t.bucketAt(h, probe)
-		for g := range uint32(len(b.tag)) {
-			for m := b.contenders(g, tagOf(h)); m != 0; m &= m - 1 {
-				if other := t.confront(b, place{probe, slotOf(g, m)}, r, own); other.ref != 0 {
-					return other
-				}
+		m := contenders(b, uint32(tagOf(h))*0x01010101)
+		if probe == own.probe {
+			m &^= 1 << own.slot
+		}
+		for ; m != 0; m &= m - 1 {
+			at := place{probe, uint32(bits.TrailingZeros32(m))}
+			if other := t.confront(b, at, r, own); other.ref != 0 {
+				return other
 			}
 		}
 		if b.over.Load() == 0 {
@@ -185,14 +187,6 @@ func (t *Table) contest(h uint64, r Ref, own place) rival {
 	return rival{}
 }
 
-// contenders returns, as matches does, which slots of group g are pending or have the
-// tag. The tags are loaded last: that of a slot that was live then is set.
-func (b *bucket) contenders(g uint32, tag uint8) uint32 {
-	four := (*[4]atomic.Uint32)(b.slot[4*g:])
-	m := four[0].Load()>>31<<7 | four[1].Load()>>31<<15 | four[2].Load()>>31<<23 | four[3].Load()>>31<<31
-	return m | matches(b.tag[g].Load(), tag)
-}
-
 // confront is contest for one slot.
 func (t *Table) confront(b *bucket, at place, r Ref, own place) rival {
 	slot := &b.slot[at.slot%slotsPerBucket]
@@ -200,7 +194,7 @@ func (t *Table) confront(b *bucket, at place, r Ref, own place) rival {
 		w := slot.Load()
 		n, pending := Ref(w&^slotPending), w >= slotPending
 		switch {
-		case n == 0 || n == r || !t.entries[n-1].Key.equal(&t.entries[r-1].Key):
+		case n == 0 || !t.entries[n-1].Key.equal(&t.entries[r-1].Key):
 			return rival{}
 		case !pending:
 			return rival{ref: n, at: at}
@@ -216,9 +210,12 @@ func (t *Table) confront(b *bucket, at place, r Ref, own place) rival {
 // settle ends an attempt: without a rival r goes live, unless another has killed it
 // meanwhile. It reports whether r is live; else its slot is empty again.
 func (t *Table) settle(h uint64, r Ref, own place, other rival) bool {
-	b := t.bucketAt(h, own.probe)
-	if other.ref == 0 && b.slot[own.slot].CompareAndSwap(slotPending|uint32(r), uint32(r)) {
-		return true
+	if other.ref == 0 {
+		b := t.bucketAt(h, own.probe)
+		b.setTag(own.slot, tagOf(h))
+		if b.slot[own.slot].CompareAndSwap(slotPending|uint32(r), uint32(r)) {
+			return true
+		}
 	}
 	t.clear(h, own)
 	return false
