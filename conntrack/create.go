@@ -139,8 +139,8 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 // that depend on it. It reports false if f makes no sense.
 func (t *Table) write(conn uint32, f *NewFlow) bool {
 	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
-	*fw = Entry{Key: f.Client, Mode: f.Mode, gen: fw.gen}
-	*rv = Entry{Key: f.prefetched.reverse, Mode: f.Mode, gen: rv.gen}
+	fw.begin(&f.Client, f)
+	rv.begin(&f.prefetched.reverse, f)
 	switch f.Mode {
 	case ModeNAT:
 		if !f.hasPorts() {
@@ -155,7 +155,6 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 	if f.Watched && !f.Mode.DSR() {
 		rv.Flags = FlagWatched
 	}
-	fw.seen, rv.seen = f.Tick, f.Tick
 	c := &t.conns[conn]
 	// The publication of the entries orders these stores.
 	storeRelaxed64(&c.Adj[0], f.NextHop)
@@ -168,6 +167,14 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 	storeRelaxed(&c.clientNext, f.Seq+1)
 	storeRelaxed(&c.state, firstState(f))
 	return true
+}
+
+// begin writes an entry of f, all but the recipe and the generation. Word by word: to copy
+// words that have just been stored stalls.
+func (e *Entry) begin(k *Key, f *NewFlow) {
+	e.Key.W[0], e.Key.W[1], e.Key.W[2], e.Key.W[3], e.Key.W[4] = k.W[0], k.W[1], k.W[2], k.W[3], k.W[4]
+	e.Addr4, e.NewPorts, e.AddrDelta, e.L4Delta = 0, 0, 0, 0
+	e.Mode, e.Flags, e.seen = f.Mode, 0, f.Tick
 }
 
 func firstState(f *NewFlow) uint32 {

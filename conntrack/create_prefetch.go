@@ -1,6 +1,6 @@
 package conntrack
 
-import "net/netip"
+import "math/bits"
 
 // prefetched is a new connection's part that is known before Create touches the table: it
 // tells which lines of memory Create needs.
@@ -22,7 +22,8 @@ func (w *Worker) Prefetch(f *NewFlow, h uint64) {
 	d.hash, d.valid, d.picked = h, true, false
 	switch f.Mode {
 	case ModeNAT:
-		d.reverse = MakeKey(f.Endpoint, netip.AddrPortFrom(f.SNAT, 0), f.Client.Proto())
+		d.reverse.set(f.Endpoint.Addr(), f.SNAT)
+		d.reverse.W[4] |= uint64(bits.ReverseBytes16(f.Endpoint.Port())) | f.Client.W[4]&(0xff<<32)
 		d.group = t.Hash(&d.reverse)
 		prefetchCursor(t.cursor(d.group))
 	case ModeDNAT:

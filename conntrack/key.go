@@ -26,19 +26,33 @@ type Key struct{ W [5]uint64 }
 // address is taken as IPv4. It returns the zero Key, which no packet has, when the families
 // of the two differ.
 func MakeKey(src, dst netip.AddrPort, proto uint8) Key {
-	s, d := src.Addr().Unmap(), dst.Addr().Unmap()
-	ports := uint64(bits.ReverseBytes16(src.Port())) | uint64(bits.ReverseBytes16(dst.Port()))<<16 | uint64(proto)<<32
 	var k Key
-	switch {
-	case s.Is4() && d.Is4():
-		k.W[0] = word4(s) | word4(d)<<32
-		k.W[4] = ports | 4<<40
-	case s.Is6() && d.Is6():
-		k.W[0], k.W[1] = words6(s)
-		k.W[2], k.W[3] = words6(d)
-		k.W[4] = ports | 6<<40
+	if k.set(src.Addr(), dst.Addr()); k.Family() != 0 {
+		k.W[4] |= uint64(bits.ReverseBytes16(src.Port())) | uint64(bits.ReverseBytes16(dst.Port()))<<16 | uint64(proto)<<32
 	}
 	return k
+}
+
+// set makes k a key of two addresses without ports and protocol.
+func (k *Key) set(src, dst netip.Addr) {
+	if src.Is4() && dst.Is4() {
+		k.W[0], k.W[1], k.W[2], k.W[3], k.W[4] = word4(src)|word4(dst)<<32, 0, 0, 0, 4<<40
+		return
+	}
+	k.setUnmapped(src.Unmap(), dst.Unmap())
+}
+
+// setUnmapped is set of addresses of which one at least is not a plain IPv4 address.
+func (k *Key) setUnmapped(src, dst netip.Addr) {
+	*k = Key{}
+	switch {
+	case src.Is4() && dst.Is4():
+		k.W[0], k.W[4] = word4(src)|word4(dst)<<32, 4<<40
+	case src.Is6() && dst.Is6():
+		k.W[0], k.W[1] = words6(src)
+		k.W[2], k.W[3] = words6(dst)
+		k.W[4] = 6 << 40
+	}
 }
 
 func word4(a netip.Addr) uint64 {
