@@ -82,7 +82,7 @@ func account(t testing.TB, l *control, workers []*bench) {
 			}
 		}
 		for _, h := range b.w.neighQueue {
-			descs("held", -1, h.bufs())
+			descs("held", -1, h.desc[:h.n])
 		}
 		for _, p := range b.w.links {
 			if p == nil {

@@ -19,6 +19,7 @@ type admission struct {
 
 // miss deals with a packet that belongs to no flow.
 func (w *flows) miss(p *pkt) {
+	p.data = w.frame(p)
 	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
 	if fe == nil || fe.Kind == table.ClusterIP && p.in == w.hostVeth {

@@ -274,12 +274,12 @@ func (b *bench) framesHome() {
 		}
 	}
 	for _, h := range b.w.neighQueue {
-		for _, d := range h.bufs() {
+		for _, d := range h.desc[:h.n] {
 			note(d.Addr, "held")
 		}
 	}
 	for _, x := range b.w.fragQueue.list {
-		for _, d := range x.bufs() {
+		for _, d := range x.desc[:x.n] {
 			note(d.Addr, "waiting")
 		}
 	}

@@ -104,7 +104,7 @@ func (w *flows) challenge(p *pkt, seen uint32) {
 	w.sampleDrop(p, DropEndpointRemoved)
 	w.challenged.note(p.hash, seen, w.tick)
 	seq, ack := cookie(&p.key, w.tick>>cookieBits)
-	w.outputReply(p, header.Challenge(w.frame(p), &p.Packet, seq, ack))
+	w.outputReply(p, header.Challenge(p.data, &p.Packet, seq, ack))
 }
 
 // answersChallenge reports whether packet p, of the client, is the RST that proves that no
@@ -113,7 +113,7 @@ func (w *flows) answersChallenge(p *pkt) bool {
 	if p.Flags&(header.RST|header.SYN) != header.RST {
 		return false
 	}
-	seq := header.TCP(w.frame(p)[p.L4:]).Seq()
+	seq := header.TCP(p.data[p.L4:]).Seq()
 	for _, period := range [2]uint32{w.tick >> cookieBits, w.tick>>cookieBits - 1} {
 		if _, ack := cookie(&p.key, period); ack == seq {
 			return true

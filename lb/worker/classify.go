@@ -12,7 +12,7 @@ import (
 func (w *Worker) classify(b *batch, from, to int) {
 	for i := from; i < to; i++ {
 		p := &b.pkts[i&(batchSize-1)]
-		d := p.head()
+		d := &p.desc[0]
 		p.lookups = 0
 		addrs, ports, ok := header.ParseFast4(w.area[d.Addr:d.Addr+uint64(d.Len)], int(p.size), &p.Packet)
 		if !ok {

@@ -53,7 +53,7 @@ func (w *portIO) sampleDrop(p *pkt, reason Drop) {
 	n := s.next.Load()
 	at := &s.ring[n%samplesKept]
 	at.sequence.Store(2*n + 1)
-	frame := w.frame(p)
+	frame := p.data
 	at.meta.Store(uint64(w.tick)<<32 | uint64(min(p.size, 1<<24-1))<<8 | uint64(uint8(p.in)))
 	length := min(len(frame), 8*sampleWords)
 	for j := 0; j < length/8; j++ {

@@ -41,6 +41,7 @@ func TestSamplesAreOverwritten(t *testing.T) {
 	f := packet{srcMAC: macClient, dstMAC: macWeir, src: ap(client4, 4000), dst: ap(node4, 80), proto: header.ProtoTCP}.build(t)
 	addr, _ := w.free.pop()
 	p.desc[0].Addr, p.desc[0].Len, p.size, p.n = addr, uint32(len(f)), uint32(len(f)), 1
+	p.data = w.frame(p)
 	for i := range 3 * samplesKept {
 		w.tick = uint32(i)
 		w.sampleDrop(p, DropMartian)

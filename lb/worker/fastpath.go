@@ -50,7 +50,7 @@ func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 	}
 	adj.Touch(w.tick)
 
-	d := p.head()
+	d := &p.desc[0]
 	f := w.area[d.Addr:]
 	route.PutMACs(f, dst, src)
 	ip := (*[fastPathLen]byte)(f[p.L3:])

@@ -34,7 +34,7 @@ type fragmentHandler struct {
 
 // onFragment deals with packet p, a fragment of an IP datagram.
 func (w *fragmentHandler) onFragment(p *pkt) {
-	f := w.frame(p)
+	f := p.data
 	p.datagram = nil
 	fr := p.Fragment(f)
 	if !mayHavePorts(&p.Packet, fr.Offset) && !w.mayBeEcho(p) {
@@ -99,7 +99,7 @@ func (w *fragmentHandler) firstFragment(p *pkt, d *fragtrack.Datagram, h uint64,
 		w.firstOfEcho(p, d)
 		return
 	}
-	ports := binary.LittleEndian.Uint32(w.frame(p)[p.L4:])
+	ports := binary.LittleEndian.Uint32(p.data[p.L4:])
 	d.Ports = ports
 
 	p.state = slow
@@ -171,7 +171,7 @@ var fragmentDrops = [fragtrack.Verdicts]Drop{
 // returns false if the fragment overlapped with an earlier fragment and was dropped. It
 // writes the datagram's new identification.
 func (w *flows) acceptFragment(p *pkt, e *conntrack.Entry) bool {
-	d, f := p.datagram, w.frame(p)
+	d, f := p.datagram, p.data
 	fr := p.Fragment(f)
 	if d.Proto == header.ProtoSCTP && !mayFragmentSCTP(d, e) {
 		w.drop(p, DropUnsupported)

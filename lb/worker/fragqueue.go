@@ -48,7 +48,7 @@ func (w *fragmentHandler) queueFragment(p *pkt, k *conntrack.Key) {
 			return
 		}
 		w.drops[DropFragmentLimit]++
-		w.freeBuffers(oldest.bufs())
+		w.freeBuffers(oldest.desc[:oldest.n])
 		t.frames -= int(oldest.n)
 		*oldest = x
 	} else {
@@ -118,7 +118,8 @@ func (w *Worker) releaseFragments() {
 // expireFragment handles a fragment that waited in vain. If it is to the node's own
 // address, the kernel may have the rest of the datagram.
 func (w *fragmentHandler) expireFragment(p *pkt, k *conntrack.Key) {
-	header.Parse(w.frame(p), int(p.size), &p.Packet)
+	p.data = w.frame(p)
+	header.Parse(p.data, int(p.size), &p.Packet)
 	p.datagram = nil
 	if path, ok := w.routes.Lookup(k.Dst().Addr(), 0); ok && path.Local {
 		w.punt(p, DropFragmentExpired)

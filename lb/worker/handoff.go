@@ -10,7 +10,7 @@ import (
 // to another worker's ring.
 func (w *portIO) handOff(p *pkt, out int32) {
 	h := w.links[w.ports[out].Owner]
-	if h == nil || !h.out.Put(out, p.bufs()...) {
+	if h == nil || !h.out.Put(out, p.desc[:p.n]...) {
 		w.drop(p, DropHandoffFull)
 		return
 	}
@@ -121,7 +121,7 @@ func Connect(workers []*Worker) {
 // handOffFragment gives packet p to the worker of the datagram.
 func (w *portIO) handOffFragment(p *pkt, owner int) {
 	h := w.links[owner]
-	if h == nil || !h.out.Put(arrived-p.in, p.bufs()...) {
+	if h == nil || !h.out.Put(arrived-p.in, p.desc[:p.n]...) {
 		w.drop(p, DropHandoffFull)
 		return
 	}

@@ -16,7 +16,7 @@ type icmpHandler struct{ flows }
 // icmp deals with packet p, an ICMP or ICMPv6 message.
 func (w *icmpHandler) icmp(p *pkt) {
 	p.Partial = false // no stack leaves this checksum to the device
-	switch header.ICMPMessage(w.frame(p), &p.Packet) {
+	switch header.ICMPMessage(p.data, &p.Packet) {
 	case header.MessageError:
 		w.icmpError(p)
 	case header.MessageEcho:
@@ -32,7 +32,7 @@ func (w *icmpHandler) icmp(p *pkt) {
 // a packet that Weir sent: the other end's packets have that tuple reversed.
 // An error opens no flow, keeps none alive and is not answered.
 func (w *icmpHandler) icmpError(p *pkt) {
-	f := w.frame(p)
+	f := p.data
 	var q header.Quote
 	problem := header.ParseQuote(f, &p.Packet, &q)
 	if (problem == header.OK || problem == header.NotTransport) && w.onTunnelTooBig(p, &q) {
@@ -116,7 +116,7 @@ func (w *icmpHandler) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 		}
 		var t header.ErrorTranslation
 		w.errorTranslation(&t, p, ref)
-		header.TranslateError(w.frame(p), &p.Packet, q, &t)
+		header.TranslateError(p.data, &p.Packet, q, &t)
 	}
 	w.counts[counter.ICMPForwarded]++
 	w.output(p, &out)
@@ -129,7 +129,7 @@ func (w *icmpHandler) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) {
 // leaves the minimum to the host, and Linux takes no less than 552 (ip_rt_min_pmtu); IPv6
 // has no link below 1,280 (RFC 8201 section 4); RFC 5927 section 7 is about the attack.
 func (w *icmpHandler) floorMTU(p *pkt) bool {
-	f := w.frame(p)
+	f := p.data
 	mtu, ok := header.TooBigMTU(f, &p.Packet)
 	if !ok {
 		return true
@@ -153,7 +153,7 @@ func (w *icmpHandler) floorMTU(p *pkt) bool {
 // requirement 5, a host sees no address that it does not know and may not reach. Where the
 // entry keeps the source, so does the error.
 func (w *icmpHandler) errorTranslation(t *header.ErrorTranslation, p *pkt, ref conntrack.Ref) {
-	f, e := w.frame(p), w.conns.Entry(ref)
+	f, e := p.data, w.conns.Entry(ref)
 	t.Ports = bits.RotateLeft32(e.NewPorts, 16)
 	if p.Family == 4 {
 		t.Quoted[0] = bits.RotateLeft64(e.Addr4, 32)

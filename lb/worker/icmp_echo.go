@@ -20,13 +20,13 @@ func (w *icmpHandler) mayBeEcho(p *pkt) bool {
 	if !ofICMP(&p.Packet) {
 		return false
 	}
-	k := addressPair(w.frame(p)[p.L3:], p.Family)
+	k := addressPair(p.data[p.L3:], p.Family)
 	return w.cfg.VIPs.Load().Lookup(k.Dst().Addr())
 }
 
 // firstOfEcho deals with the first fragment of an ICMP message to such an address.
 func (w *icmpHandler) firstOfEcho(p *pkt, d *fragtrack.Datagram) {
-	f := w.frame(p)
+	f := p.data
 	switch header.ICMPMessage(f, &p.Packet) {
 	case header.MessageEcho:
 	case header.MessageMalformed:
@@ -45,7 +45,7 @@ func (w *icmpHandler) firstOfEcho(p *pkt, d *fragtrack.Datagram) {
 
 // replyFragment answers a fragment of a ping; false when it has been dropped.
 func (w *icmpHandler) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) bool {
-	f := w.frame(p)
+	f := p.data
 	fr := p.Fragment(f)
 	if p.Family == 4 && header.IPv4(f[p.L3:]).HeaderLen() != header.IPv4Len ||
 		p.Family == 6 && (p.Frag != p.L3+header.IPv6Len || f[p.Frag] != header.ProtoICMPv6) {
@@ -75,7 +75,7 @@ func (w *icmpHandler) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) b
 // echo answers a ping of an address that serves frontends alone: nobody else
 // would. Any other is the kernel's.
 func (w *icmpHandler) echo(p *pkt) {
-	f := w.frame(p)
+	f := p.data
 	p.key = addressPair(f[p.L3:], p.Family)
 	if !w.cfg.VIPs.Load().Lookup(p.key.Dst().Addr()) {
 		w.punt(p, DropUnsupportedProtocol)
@@ -93,7 +93,7 @@ func (w *icmpHandler) echo(p *pkt) {
 		return
 	}
 	n := header.EchoReply(f, &p.Packet)
-	p.head().Len -= uint32(n)
+	p.desc[0].Len -= uint32(n)
 	w.counts[counter.EchoReplies]++
 	w.outputBack(p)
 }

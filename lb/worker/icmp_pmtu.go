@@ -18,7 +18,7 @@ import (
 // onTunnelTooBig deals with an error if it is about a tunnel packet of Weir's that was
 // too big; else nothing has been done.
 func (w *icmpHandler) onTunnelTooBig(p *pkt, q *header.Quote) bool {
-	f := w.frame(p)
+	f := p.data
 	mtu, ok := header.TooBigMTU(f, &p.Packet)
 	if !ok {
 		return false
@@ -67,7 +67,7 @@ func (w *icmpHandler) mayTunnel(ref conntrack.Ref) bool {
 // quotesOuter reports whether the quoted packet has the outer header, and the error is to
 // the sender of it.
 func (w *icmpHandler) quotesOuter(p *pkt, o *header.Encap, q *header.Quote) bool {
-	f := w.frame(p)
+	f := p.data
 	quoted := addressPair(f[q.L3:], p.Family)
 	if o.V6 != (p.Family == 6) || o.GUE != (q.Proto == header.ProtoUDP) || !sentToSource(f, &p.Packet, &quoted) {
 		return false
@@ -90,7 +90,7 @@ func (w *icmpHandler) forwardTunnelPMTU(p *pkt, family uint8, in *header.Quote, 
 	if adj == nil {
 		return // queued, or dropped
 	}
-	f := w.frame(p)
+	f := p.data
 	if !w.errors.Take(w.sourceOf(f[in.L3:], family), w.tick) {
 		w.drop(p, DropReplyLimit)
 		return

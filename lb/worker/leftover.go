@@ -21,12 +21,12 @@ func (w *flows) resetLeftover(p *pkt, ref conntrack.Ref) {
 	if !ok {
 		return // all frames are in transmission: the SYN may have to be sent again
 	}
-	syn, desc, size := p.Packet, *p.head(), p.size
+	syn, desc, size, data := p.Packet, p.desc[0], p.size, p.data
 	n := int(p.L4) + header.TCPLen
 	f := w.area[a+xsk.Headroom:][:n]
-	copy(f, w.frame(p))
+	copy(f, p.data)
 	putRST(f, &p.Packet, seq)
-	*p.head(), p.size = xsk.Desc{Addr: a + xsk.Headroom, Len: uint32(n)}, uint32(n)
+	p.desc[0], p.size, p.data = xsk.Desc{Addr: a + xsk.Headroom, Len: uint32(n)}, uint32(n), f
 	p.Flags, p.Partial = header.RST, false
 	p.Len = uint16(n - int(p.L3))
 	p.ref = ref
@@ -36,7 +36,7 @@ func (w *flows) resetLeftover(p *pkt, ref conntrack.Ref) {
 		w.outputTo(p, adj, mac)
 		w.counts[counter.Resets]++
 	}
-	p.Packet, *p.head(), p.size = syn, desc, size
+	p.Packet, p.desc[0], p.size, p.data = syn, desc, size, data
 }
 
 // putRST makes the TCP segment whose headers f has a RST with sequence number seq.

@@ -18,7 +18,7 @@ const (
 // ports, TTL and checksums. output writes the MAC addresses.
 func (w *forwarder) translate(p *pkt, e *conntrack.Entry) {
 	w.translateAddresses(p, e)
-	l4 := w.frame(p)[p.L4:]
+	l4 := p.data[p.L4:]
 	if p.Proto == header.ProtoSCTP {
 		translateSCTP(l4, &p.Packet, e.NewPorts)
 		return
@@ -47,7 +47,7 @@ func (w *forwarder) translate(p *pkt, e *conntrack.Entry) {
 
 // translateAddresses is translate without a transport header.
 func (w *forwarder) translateAddresses(p *pkt, e *conntrack.Entry) {
-	ip := w.frame(p)[p.L3:]
+	ip := p.data[p.L3:]
 	if p.Family == 4 {
 		header.RewriteIPv4(ip, e.Addr4, uint64(e.AddrDelta))
 		return
@@ -64,7 +64,7 @@ func (w *portIO) completeChecksum(p *pkt, out *port) {
 		at = udpChecksum
 	}
 	w.counts[counter.PartialChecksums]++
-	d := p.head()
+	d := &p.desc[0]
 	if out.Metadata && p.Proto != header.ProtoSCTP && int(p.size) == int(p.L3)+int(p.Len) { // it sums padding too
 		w.memory.SetChecksum(d, uint16(p.L4), at)
 		return
@@ -87,16 +87,16 @@ func (w *frameMemory) sumChecksum(p *pkt) {
 	if p.Proto == header.ProtoUDP && c == 0 {
 		c = 0xffff
 	}
-	binary.LittleEndian.PutUint16(w.frame(p)[int(p.L4)+at:], c)
+	binary.LittleEndian.PutUint16(p.data[int(p.L4)+at:], c)
 }
 
 // sum adds the bytes of packet p from offset from, in the first buffer, up to offset end,
 // over all buffers.
 func (w *frameMemory) sum(p *pkt, initial uint64, from, end int) uint64 {
-	f := w.frame(p)
+	f := p.data
 	sum := header.Sum(initial, f[from:min(end, len(f))])
 	done := len(f)
-	for _, x := range p.bufs()[1:] {
+	for _, x := range p.desc[1:p.n] {
 		if done >= end {
 			break
 		}

@@ -53,7 +53,7 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 	if class == neighQueuePerClass {
 		w.drops[DropNeighborQueueFull]++
 		h := &w.neighQueue[oldest]
-		w.freeBuffers(h.bufs())
+		w.freeBuffers(h.desc[:h.n])
 	} else {
 		oldest = len(w.neighQueue)
 		w.neighQueue = w.neighQueue[:oldest+1]
@@ -87,7 +87,8 @@ func (w *Worker) releaseQueued() {
 			continue
 		}
 		b.n--
-		header.Parse(w.frame(p), int(p.size), &p.Packet)
+		p.data = w.frame(p)
+		header.Parse(p.data, int(p.size), &p.Packet)
 		w.rejectICMP(p, header.HostUnreachable, 0, DropNeighbor)
 	}
 	w.neighQueue = keep

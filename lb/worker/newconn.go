@@ -83,7 +83,7 @@ func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEnt
 	f.HasTS, f.Watched = false, fe.FollowsConnectionIDs()
 	o.setEndpoint(ep, mode, known.nextHop, src)
 	if p.Proto == header.ProtoTCP {
-		l4 := header.TCP(w.frame(p)[p.L4:])
+		l4 := header.TCP(p.data[p.L4:])
 		f.Seq = l4.Seq()
 		f.TSval, f.HasTS = conntrack.Timestamp(l4[header.TCPLen:l4.DataOffset()])
 	}

@@ -160,7 +160,7 @@ func (w *forwarder) tooBig(p *pkt, out *egress) bool {
 	if uint32(p.Len) <= mtu {
 		return false
 	}
-	if p.Family == 4 && !header.IPv4(w.frame(p)[p.L3:]).DontFragment() {
+	if p.Family == 4 && !header.IPv4(p.data[p.L3:]).DontFragment() {
 		if out.whole(p) || w.canFragment(&p.Packet, mtu) {
 			return false
 		}

@@ -11,7 +11,7 @@ import (
 // that is larger than the MTU: see tooBig.
 func (w *forwarder) output(p *pkt, out *egress) {
 	if out.dsr {
-		header.DecrementTTL(w.frame(p)[p.L3:], p.Family)
+		header.DecrementTTL(p.data[p.L3:], p.Family)
 		if p.Proto == header.ProtoTCP && p.Flags&header.SYN != 0 {
 			w.clampMSS(p, out.mtu)
 		}
@@ -27,7 +27,7 @@ func (w *forwarder) output(p *pkt, out *egress) {
 		return
 	}
 	if p.Frag == 0 && !out.dsr { // a fragment has its identification from acceptFragment
-		p.SetID(w.frame(p), w.nextID(p.ref))
+		p.SetID(p.data, w.nextID(p.ref))
 	}
 	w.outputFragments(p, out)
 }
@@ -48,7 +48,7 @@ func (w *forwarder) outputTo(p *pkt, adj *route.Adjacency, mac uint64) {
 	if p.L3 != header.EthernetLen {
 		w.untag(p)
 	}
-	route.PutMACs(w.frame(p), mac, src)
+	route.PutMACs(p.data, mac, src)
 	if p.Partial {
 		w.completeChecksum(p, &w.ports[port])
 	}
@@ -66,7 +66,7 @@ func (w *portIO) outputPort(p *pkt, out int32) {
 	if port.txn+int(p.n) > txQueueLen {
 		w.transmit(port)
 	}
-	port.txn += copy(port.tx[port.txn:], p.bufs())
+	port.txn += copy(port.tx[port.txn:], p.desc[:p.n])
 }
 
 // outputElsewhere sends the packet by a port that has no queue of this worker.
@@ -81,7 +81,7 @@ func (w *portIO) outputElsewhere(p *pkt, out int32) {
 
 // pushTag puts a VLAN tag on the packet, behind the MAC addresses.
 func (w *frameMemory) pushTag(p *pkt, tag uint32) {
-	w.memory.Prepend(p.head(), header.TagLen)
+	w.memory.Prepend(&p.desc[0], header.TagLen)
 	f := w.frame(p)
 	copy(f, f[header.TagLen:header.TagLen+12])
 	binary.BigEndian.PutUint32(f[12:], tag)
@@ -92,10 +92,11 @@ func (w *frameMemory) pushTag(p *pkt, tag uint32) {
 // untag takes the VLAN tag off the packet. It names the ingress network; the egress port
 // has a tag of its own.
 func (w *frameMemory) untag(p *pkt) {
-	f := w.frame(p)
+	f := p.data
 	n := p.L3 - header.EthernetLen
 	copy(f[n:], f[:12])
-	d := p.head()
+	p.data = f[n:]
+	d := &p.desc[0]
 	d.Addr, d.Len = d.Addr+uint64(n), d.Len-uint32(n)
 	p.size -= uint32(n)
 	p.L3, p.L4 = p.L3-n, p.L4-n

@@ -63,7 +63,8 @@ func (w *forwarder) outputFragments(p *pkt, out *egress) {
 	for _, d := range made[:n] {
 		p.Packet = whole // tags that the previous fragment lost or got have moved the offsets
 		p.Len = uint16(d.Len - uint32(p.L3))
-		*p.head(), p.size = d, d.Len
+		p.desc[0], p.size = d, d.Len
+		p.data = w.frame(p)
 		w.outputWhole(p, out)
 	}
 }
@@ -71,7 +72,7 @@ func (w *forwarder) outputFragments(p *pkt, out *egress) {
 // makeFragment writes the fragment with n bytes from offset at of packet p's payload on
 // into the frame at address a.
 func (w *frameMemory) makeFragment(p *pkt, a uint64, at, n int) xsk.Desc {
-	f := w.frame(p)
+	f := p.data
 	l3, head := int(p.L3), int(p.L4)
 	a += xsk.Headroom
 	g := w.area[a : a+uint64(head+n)]
@@ -94,7 +95,7 @@ func (w *frameMemory) makeFragment(p *pkt, a uint64, at, n int) xsk.Desc {
 
 // gather copies bytes of packet p, from an offset on, over all buffers.
 func (w *frameMemory) gather(to []byte, p *pkt, from int) {
-	for _, d := range p.bufs() {
+	for _, d := range p.desc[:p.n] {
 		if from >= int(d.Len) {
 			from -= int(d.Len)
 			continue

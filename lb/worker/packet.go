@@ -24,12 +24,6 @@ type frames struct {
 	n    uint8  // how many of desc there are
 }
 
-// head returns the first buffer, which holds all headers.
-func (f *frames) head() *xsk.Desc { return &f.desc[0] }
-
-// bufs returns all buffers.
-func (f *frames) bufs() []xsk.Desc { return f.desc[:f.n] }
-
 // frameMemory is the packet memory, with the frames that the worker has free. Packets are
 // read and changed here.
 type frameMemory struct {
@@ -52,6 +46,9 @@ type pkt struct {
 	key  conntrack.Key
 	// datagram is the datagram of a fragment, nil of any other packet.
 	datagram *fragtrack.Datagram
+	// data is the first buffer, with all headers, of a packet that the fast path left: see
+	// frameMemory.frame.
+	data []byte
 }
 
 // pktState is how far a packet has come.
@@ -87,13 +84,14 @@ func (b *batch) add(f *frames) *pkt {
 	return p
 }
 
-// frame is the first buffer of the packet.
+// frame is the first buffer of the packet, which holds all headers. Its capacity ends with
+// the frame.
 func (w *frameMemory) frame(p *pkt) []byte {
-	d := p.head()
+	d := &p.desc[0]
 	return w.area[d.Addr : d.Addr+uint64(d.Len) : (d.Addr|w.frameMask)+1]
 }
 
-func (w *frameMemory) recycle(p *pkt) { w.freeBuffers(p.bufs()) }
+func (w *frameMemory) recycle(p *pkt) { w.freeBuffers(p.desc[:p.n]) }
 
 func (w *frameMemory) freeBuffers(descs []xsk.Desc) {
 	for j := range descs {

@@ -16,14 +16,14 @@ func (w *portIO) punt(p *pkt, reason Drop) {
 		w.drop(p, reason)
 		return
 	}
-	f := w.frame(p)
+	f := p.data
 	if len(f) < header.EthernetLen {
 		w.drop(p, reason)
 		return
 	}
 	if p.L3 != header.EthernetLen {
 		w.untag(p)
-		f = w.frame(p)
+		f = p.data
 	}
 	copy(f[0:6], w.hostVethMACs[0][:])
 	copy(f[6:12], w.hostVethMACs[1][:])

@@ -359,7 +359,7 @@ func TestNoAllocationForConnectionIDs(t *testing.T) {
 	fe := b.w.snapshot.Lookup(&fk)
 	f := quicFrom(false, 1000, longQUIC(id, id)).build(t)
 	p := &b.w.batch.pkts[0]
-	d := p.head()
+	d := &p.desc[0]
 	d.Addr, d.Len = b.lb.memory.Addr(0), uint32(len(f))
 	copy(b.w.area[d.Addr:], f)
 	header.Parse(f, len(f), &p.Packet)

@@ -35,7 +35,7 @@ func (w *rejecter) rejectTCP(p *pkt, reason Drop) {
 	w.drops[reason]++
 	w.sampleDrop(p, reason)
 	w.counts[counter.Resets]++
-	w.outputReply(p, header.Reset(w.frame(p), &p.Packet))
+	w.outputReply(p, header.Reset(p.data, &p.Packet))
 }
 
 // rejectICMP answers packet p with an ICMP error, at the rate that is allowed.
@@ -47,7 +47,7 @@ func (w *rejecter) rejectICMP(p *pkt, e header.Error, mtu int, reason Drop) {
 	w.drops[reason]++
 	w.sampleDrop(p, reason)
 	w.counts[counter.ICMPErrors]++
-	f := w.frame(p)
+	f := p.data
 	w.outputReply(p, header.Unreachable(f[:cap(f)], len(f), &p.Packet, e, mtu))
 }
 
@@ -56,7 +56,7 @@ func (w *rejecter) rejectICMP(p *pkt, e header.Error, mtu int, reason Drop) {
 // ICMP itself or a later fragment, nor if it was sent to or by a group of
 // stations. The answer goes to the MAC address that the packet came from.
 func (w *rejecter) mayReject(p *pkt) bool {
-	f := w.frame(p)
+	f := p.data
 	if p.Proto == header.ProtoICMP || p.Proto == header.ProtoICMPv6 || (f[0]|f[6])&1 != 0 {
 		return false
 	}
@@ -77,7 +77,7 @@ func (w *portIO) outputReply(p *pkt, n int) {
 // A priority tag (VLAN 0, IEEE 802.1Q section 6.9.1) names no VLAN: the sender alone
 // chose it, and the answer has none.
 func (w *portIO) outputBack(p *pkt) {
-	if p.L3 == header.EthernetLen+header.TagLen && binary.BigEndian.Uint16(w.frame(p)[header.EthernetLen:])&0xfff == 0 {
+	if p.L3 == header.EthernetLen+header.TagLen && binary.BigEndian.Uint16(p.data[header.EthernetLen:])&0xfff == 0 {
 		w.untag(p)
 	}
 	w.outputPort(p, p.in)
@@ -86,15 +86,17 @@ func (w *portIO) outputBack(p *pkt) {
 // shrinkTo leaves of packet p the first n bytes of the first frame, and frees the other
 // frames.
 func (w *frameMemory) shrinkTo(p *pkt, n int) {
-	w.freeBuffers(p.bufs()[1:])
+	w.freeBuffers(p.desc[1:p.n])
 	p.n, p.size = 1, uint32(n)
-	d := p.head()
+	d := &p.desc[0]
 	d.Len, d.Options = uint32(n), 0
+	p.data = p.data[:n]
 }
 
 // onParseError handles a packet that is not a whole TCP, UDP or SCTP packet. Packets that
 // the kernel may handle are punted, malformed packets dropped.
 func (w *Worker) onParseError(p *pkt, problem header.Problem) {
+	p.data = w.frame(p)
 	switch problem {
 	case header.NotIP:
 		w.punt(p, DropNotIP)
@@ -128,7 +130,7 @@ func (w *Worker) onParseError(p *pkt, problem header.Problem) {
 // source is the hash of packet p's source that the limits count by: of an IPv4
 // address, or of the /64 that an IPv6 host may have all to itself.
 func (w *rejecter) source(p *pkt) uint64 {
-	return w.sourceOf(w.frame(p)[p.L3:], p.Family)
+	return w.sourceOf(p.data[p.L3:], p.Family)
 }
 
 func (w *rejecter) sourceOf(ip []byte, family uint8) uint64 {

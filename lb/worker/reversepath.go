@@ -92,7 +92,7 @@ func (w *portIO) arrivalInterface(p *pkt) int {
 		return int(w.ports[in].Interface)
 	}
 	// Not the priority, and not the drop eligible bit.
-	tag := binary.BigEndian.Uint32(w.frame(p)[12:]) & 0xffff0fff
+	tag := binary.BigEndian.Uint32(p.data[12:]) & 0xffff0fff
 	if tag&0xfff == 0 {
 		return int(w.ports[in].Interface)
 	}

@@ -21,7 +21,7 @@ import (
 
 // trackSCTP follows packet p of an entry's flow; false when it has been dealt with.
 func (w *flows) trackSCTP(p *pkt, ref conntrack.Ref) bool {
-	f := w.frame(p)
+	f := p.data
 	if ref.Forward() && p.Flags == header.ChunkInit && !w.singleHomed(p) {
 		return false
 	}
@@ -58,7 +58,7 @@ func (w *admission) singleHomed(p *pkt) bool {
 	if p.Flags != header.ChunkInit {
 		return true
 	}
-	sound, single := p.Init(w.frame(p))
+	sound, single := p.Init(p.data)
 	switch {
 	case !sound:
 		w.drop(p, DropBadTransport)
@@ -74,7 +74,7 @@ func (w *rejecter) rejectSCTP(p *pkt, reason Drop) {
 		w.drop(p, reason)
 		return
 	}
-	f := w.frame(p)
+	f := p.data
 	if !p.Refusable(f) {
 		w.drop(p, reason)
 		return
@@ -98,13 +98,13 @@ func mayFragmentSCTP(d *fragtrack.Datagram, e *conntrack.Entry) bool {
 
 // completeCRC computes the CRC that was left to the device, over all of packet p.
 func (w *frameMemory) completeCRC(p *pkt) {
-	f := w.frame(p)
+	f := p.data
 	field := f[int(p.L4)+header.SCTPChecksum:]
 	binary.LittleEndian.PutUint32(field, 0)
 	end := int(p.L3) + int(p.Len)
 	crc := header.CRC(0, f[p.L4:min(end, len(f))])
 	done := len(f)
-	for _, x := range p.bufs()[1:] {
+	for _, x := range p.desc[1:p.n] {
 		if done >= end {
 			break
 		}

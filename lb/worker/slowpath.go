@@ -22,6 +22,7 @@ type flows struct {
 
 // slowPath deals with packet p, for which the flow entry was found.
 func (w *flows) slowPath(p *pkt, ref conntrack.Ref) {
+	p.data = w.frame(p)
 	if !w.checkTCPSum(p) {
 		return
 	}

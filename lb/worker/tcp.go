@@ -12,7 +12,7 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 	if !w.mayOpen(p, c, ref) {
 		return false
 	}
-	f := w.frame(p)
+	f := p.data
 	l4 := header.TCP(f[p.L4:])
 	off := l4.DataOffset()
 	g := conntrack.Segment{
@@ -118,7 +118,7 @@ func (w *admission) checkTCPSum(p *pkt) bool {
 	if p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.FIN|header.RST) == 0 || p.Partial || p.Frag != 0 {
 		return true
 	}
-	ip := w.frame(p)[p.L3:]
+	ip := p.data[p.L3:]
 	var pseudo uint64
 	if p.Family == 4 {
 		pseudo = header.PseudoSum4(ip, p.Proto, p.L4Len())

@@ -72,7 +72,7 @@ func (w *forwarder) canReach(path *route.Path, mode conntrack.Mode, ep netip.Add
 // false if the frame has no headroom, which every known driver leaves
 // (XDP_PACKET_HEADROOM).
 func (w *forwarder) encapsulate(p *pkt, o *header.Encap) bool {
-	d := p.head()
+	d := &p.desc[0]
 	n, l3, inner := uint64(o.Len()), int(p.L3), int(p.Len)
 	if d.Addr&w.frameMask < n {
 		return false
@@ -83,6 +83,7 @@ func (w *forwarder) encapsulate(p *pkt, o *header.Encap) bool {
 	d.Addr, d.Len = d.Addr-n, d.Len+uint32(n)
 	p.size += uint32(n)
 	f := w.frame(p)
+	p.data = f
 	copy(f[:l3], f[n:])
 	etherType := uint16(header.EtherTypeIPv4)
 	if o.V6 {
@@ -124,7 +125,7 @@ func (w *forwarder) clampMSS(p *pkt, mtu uint32) {
 		}
 		mss = max(mtu, headers+minMSS) - headers
 	}
-	l4 := w.frame(p)[p.L4:]
+	l4 := p.data[p.L4:]
 	delta := header.ClampMSS(l4, uint16(mss))
 	if delta == 0 || p.Partial { // the sum to come goes over it
 		return
