@@ -17,39 +17,39 @@ type admission struct {
 	takeoverUntil uint32
 }
 
-// miss deals with a packet that belongs to no flow.
-func (w *flows) miss(p *pkt) {
-	p.data = w.frame(p)
+// miss handles a packet that belongs to no flow.
+func (w *flows) miss(p *pkt) verdict {
 	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
 	if fe == nil || fe.Kind == table.ClusterIP && p.in == w.hostVeth {
-		w.onNoMatch(p)
-		return
+		return w.onNoMatch(p)
 	}
-	if !w.checkSource(p, fe) || !w.sourceAllowed(p, fe) {
-		return
+	if v := w.checkSource(p, fe); v != pass {
+		return v
+	}
+	if v := checkSourceRange(p, fe); v != pass {
+		return v
 	}
 	if !fe.Mode.DSR() && !opens(&p.Packet) {
-		w.onMidstream(p)
-		return
+		return w.onMidstream(p)
 	}
-	if !w.checkTCPSum(p) {
-		return
+	if v := w.checkTCPSum(p); v != pass {
+		return v
 	}
-	if p.Proto == header.ProtoSCTP && !w.singleHomed(p) {
-		return
+	if p.Proto == header.ProtoSCTP {
+		if v := singleHomed(p); v != pass {
+			return v
+		}
 	}
 	ep := w.endpointByCID(p, fe)
 	if ep == nil && w.node.Draining {
-		w.onDraining(p)
-		return
+		return w.onDraining(p)
 	}
 	if ep == nil && fe.Pool.Len() == 0 {
-		w.onNoEndpoints(p, fe.Pool)
-		return
+		return w.onNoEndpoints(p, fe.Pool)
 	}
-	if !w.withinLimits(p, fe) {
-		return
+	if v := w.withinLimits(fe); v != pass {
+		return v
 	}
 	switch {
 	case ep != nil:
@@ -60,7 +60,7 @@ func (w *flows) miss(p *pkt) {
 	default:
 		ep = w.selectEndpoint(fe, &p.key)
 	}
-	w.beginConn(p, fe, ep)
+	return w.beginConn(p, fe, ep)
 }
 
 // opens reports whether a packet may begin a new flow: any datagram, a TCP SYN, or an SCTP
@@ -72,33 +72,36 @@ func opens(p *header.Packet) bool {
 	return p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.ACK|header.RST|header.FIN) == header.SYN
 }
 
-// sourceAllowed reports whether the client may use the frontend at all. Other clients get
-// no answer, as from kube-proxy.
-func (w *admission) sourceAllowed(p *pkt, fe *table.FrontendEntry) bool {
-	if fe.Policy == nil || fe.Policy.Admits(fe.Kind, p.key.Src().Addr()) {
-		return true
+// admit passes packet p if it may begin a connection to the frontend now.
+func (w *admission) admit(p *pkt, fe *table.FrontendEntry) verdict {
+	if v := checkSourceRange(p, fe); v != pass {
+		return v
 	}
-	w.drop(p, DropSourceRange)
-	return false
+	return w.withinLimits(fe)
 }
 
-// withinLimits reports whether the frontend's Service may have another connection now. A
+// checkSourceRange passes packet p if the client may use the frontend at all. Other clients
+// get no answer, as from kube-proxy.
+func checkSourceRange(p *pkt, fe *table.FrontendEntry) verdict {
+	if fe.Policy == nil || fe.Policy.Admits(fe.Kind, p.key.Src().Addr()) {
+		return pass
+	}
+	return drop(DropSourceRange)
+}
+
+// withinLimits passes a packet if the frontend's Service may have another connection now. A
 // packet beyond the limits is dropped without an answer, so that a client asks again a
 // second later and finds room then.
-func (w *admission) withinLimits(p *pkt, fe *table.FrontendEntry) bool {
+func (w *admission) withinLimits(fe *table.FrontendEntry) verdict {
 	policy := fe.Policy
-	if policy == nil {
-		return true
+	switch {
+	case policy == nil:
+	case !w.roomFor(policy, fe.ServiceID):
+		return drop(DropConnectionLimit)
+	case !policy.TakeConnection(w.tick):
+		return drop(DropConnectionRate)
 	}
-	if !w.roomFor(policy, fe.ServiceID) {
-		w.drop(p, DropConnectionLimit)
-		return false
-	}
-	if !policy.TakeConnection(w.tick) {
-		w.drop(p, DropConnectionRate)
-		return false
-	}
-	return true
+	return pass
 }
 
 // roomFor reports whether the Service with that number has room for another open
@@ -108,49 +111,37 @@ func (w *admission) roomFor(p *table.Policy, service uint32) bool {
 }
 
 // onNoEndpoints answers for a frontend that has no endpoint to offer.
-func (w *admission) onNoEndpoints(p *pkt, pool *table.PoolEntry) {
+func (w *admission) onNoEndpoints(p *pkt, pool *table.PoolEntry) verdict {
 	if pool.OnEmpty() == table.Drop {
-		w.drop(p, DropNoLocalEndpoint)
-		return
+		return drop(DropNoLocalEndpoint)
 	}
 	if p.Proto == header.ProtoTCP {
-		w.rejectTCP(p, DropNoEndpoint)
-		return
+		return reject(DropNoEndpoint)
 	}
-	w.rejectICMP(p, header.PortUnreachable, 0, DropNoEndpoint)
+	return rejectICMP(header.PortUnreachable, 0, DropNoEndpoint)
 }
 
 // onMidstream handles a TCP or SCTP packet to a frontend that neither belongs to a
 // flow nor begins one. For some time after start it may be of a connection
 // that kube-proxy began, and during a drain of a connection that was left to it: the packet
 // is punted. Otherwise it is refused.
-func (w *admission) onMidstream(p *pkt) {
+func (w *admission) onMidstream(p *pkt) verdict {
 	if (w.tick < w.takeoverUntil || w.node.Draining) && w.hostVeth >= 0 && p.in != w.hostVeth {
-		w.punt(p, DropNoConntrackEntry)
-		return
+		return punt(DropNoConntrackEntry)
 	}
-	if p.Proto == header.ProtoSCTP {
-		w.rejectSCTP(p, DropNoConntrackEntry)
-		return
-	}
-	w.rejectTCP(p, DropNoConntrackEntry)
+	return reject(DropNoConntrackEntry)
 }
 
 // onNoMatch handles a packet that is neither of a flow nor to a frontend: it is punted,
 // except to an SNAT address and port where it cannot belong to a connection of the kernel.
-func (w *admission) onNoMatch(p *pkt) {
+func (w *admission) onNoMatch(p *pkt) verdict {
 	if w.node.Draining || !w.node.OwnsTuple(&p.key) || w.mayBeTranslated(p) {
-		w.punt(p, DropPuntLoop)
-		return
+		return punt(DropPuntLoop)
 	}
-	switch p.Proto {
-	case header.ProtoTCP:
-		w.rejectTCP(p, DropNoConntrackEntry)
-	case header.ProtoSCTP:
-		w.rejectSCTP(p, DropNoConntrackEntry)
-	default:
-		w.drop(p, DropNoConntrackEntry)
+	if p.Proto == header.ProtoUDP {
+		return drop(DropNoConntrackEntry)
 	}
+	return reject(DropNoConntrackEntry)
 }
 
 // mayBeTranslated reports whether a packet without a flow, to an SNAT address and port, may
@@ -170,17 +161,12 @@ func (w *admission) mayBeTranslated(p *pkt) bool {
 // outlives the detachment; else the kernel refuses or routes it, exactly as it will then. A
 // client on this node has no path around the host veth: it is refused at once, to try again
 // when Weir is gone.
-func (w *admission) onDraining(p *pkt) {
+func (w *admission) onDraining(p *pkt) verdict {
 	if w.hostVeth >= 0 && p.in != w.hostVeth {
-		w.punt(p, DropDraining)
-		return
+		return punt(DropDraining)
 	}
-	switch p.Proto {
-	case header.ProtoTCP:
-		w.rejectTCP(p, DropDraining)
-	case header.ProtoSCTP:
-		w.rejectSCTP(p, DropDraining)
-	default:
-		w.rejectICMP(p, header.PortUnreachable, 0, DropDraining)
+	if p.Proto == header.ProtoUDP {
+		return rejectICMP(header.PortUnreachable, 0, DropDraining)
 	}
+	return reject(DropDraining)
 }

@@ -64,47 +64,28 @@ func (s *challenges) note(hash uint64, seen, now uint32) {
 	s[hash%uint64(len(s))] = challenged{uint32(hash >> 32), s.since(hash, seen, now)}
 }
 
-// reuseRemoved deals with packet p, a SYN or INIT of a flow whose endpoint is gone; false
-// means that nothing has been done.
-func (w *flows) reuseRemoved(p *pkt, ref conntrack.Ref, c *conntrack.Conn, policy table.Removal) bool {
+// reuseRemoved handles packet p, a SYN or INIT of a flow whose endpoint is gone, and passes it
+// if TrackTCP is to decide.
+func (w *flows) reuseRemoved(
+	p *pkt, ref conntrack.Ref, c *conntrack.Conn, policy table.Removal,
+) verdict {
 	if policy == table.Keep {
 		switch c.State() {
 		case conntrack.StateSynSent, conntrack.StateSCTPInit: // the endpoint was never heard
 		case conntrack.StateTimeWait, conntrack.StateClose: // over: TrackTCP knows more
-			return false
+			return pass
 		case conntrack.StateSCTPCookieEchoed, conntrack.StateSCTPEstablished, conntrack.StateSCTPShutdown:
 			if c.Idle(w.tick) <= sctpSilence {
-				w.drop(p, DropEndpointRemoved)
-				return true
+				return drop(DropEndpointRemoved)
 			}
 		default:
 			if w.tick-w.challenged.since(p.hash, c.LastSeen(), w.tick) < challengeSilence {
-				w.challenge(p, c.LastSeen())
-				return true
+				return challenge(c.LastSeen(), DropEndpointRemoved)
 			}
 		}
 	}
 	w.conntrack.Delete(ref)
-	w.miss(p)
-	return true
-}
-
-// challenge answers the SYN that packet p is with a challenge ACK, at the rate that is
-// allowed for RSTs. The SYN's flow was last heard at tick seen.
-func (w *flows) challenge(p *pkt, seen uint32) {
-	if !w.mayReject(p) {
-		w.drop(p, DropEndpointRemoved)
-		return
-	}
-	if !w.resets.Take(w.source(p), w.tick) {
-		w.drop(p, DropReplyLimit)
-		return
-	}
-	w.drops[DropEndpointRemoved]++
-	w.sampleDrop(p, DropEndpointRemoved)
-	w.challenged.note(p.hash, seen, w.tick)
-	seq, ack := cookie(&p.key, w.tick>>cookieBits)
-	w.outputReply(p, header.Challenge(p.data, &p.Packet, seq, ack))
+	return again
 }
 
 // answersChallenge reports whether packet p, of the client, is the RST that proves that no
@@ -140,12 +121,6 @@ func cookie(k *conntrack.Key, period uint32) (seq, ack uint32) {
 	binary.LittleEndian.PutUint32(in[32+5*8:], period)
 	sum := sha256.Sum256(in[:])
 	return binary.LittleEndian.Uint32(sum[0:]), binary.LittleEndian.Uint32(sum[4:])
-}
-
-// forgetChallenged forgets the flow of packet p, which answers a challenge.
-func (w *flows) forgetChallenged(p *pkt, ref conntrack.Ref) {
-	w.conntrack.Delete(ref)
-	w.drop(p, DropEndpointRemoved)
 }
 
 // removalPolicy is the Service's policy for flows of removed endpoints.

@@ -21,7 +21,8 @@
 //  11. output.go      MAC addresses, VLAN tag, port; output_fragments.go divides
 //  12. port.go        transmit and complete
 //
-// A packet leaves the stages by a single outcome:
+// A packet leaves the stages by a single outcome, a verdict (verdict.go) that the functions
+// of the slow path return and that conclude, in slowpath.go, acts on:
 //
 //	output    to its next hop                       output.go
 //	punt      to the kernel, by the host veth       punt.go

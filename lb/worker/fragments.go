@@ -32,27 +32,23 @@ type fragmentHandler struct {
 	fragQueue fragQueue
 }
 
-// onFragment deals with packet p, a fragment of an IP datagram.
-func (w *fragmentHandler) onFragment(p *pkt) {
-	f := p.data
+// onFragment handles packet p, a fragment of an IP datagram.
+func (w *fragmentHandler) onFragment(p *pkt) verdict {
 	p.datagram = nil
-	fr := p.Fragment(f)
+	fr := p.Fragment(p.data)
 	if !mayHavePorts(&p.Packet, fr.Offset) && !w.mayBeEcho(p) {
-		w.punt(p, DropUnsupportedProtocol)
-		return
+		return punt(DropUnsupportedProtocol)
 	}
-	k := datagramKey(f, &p.Packet, fr.ID)
+	k := datagramKey(p.data, &p.Packet, fr.ID)
 	h := w.conns.Hash(&k)
 	if owner := int(h >> 32 % uint64(len(w.links))); owner != w.id {
-		w.handOffFragment(p, owner)
-		return
+		return w.handOff(p, int32(owner), arrived-p.in)
 	}
 	d := w.datagrams.Find(h, &k, w.tick)
 	if fr.Offset > 0 {
-		w.laterFragment(p, d, h, &k)
-		return
+		return w.laterFragment(p, d, &k)
 	}
-	w.firstFragment(p, d, h, &k)
+	return w.firstFragment(p, d, h, &k)
 }
 
 // mayHavePorts says whether a fragment's datagram is of TCP, UDP or SCTP, as far as
@@ -80,85 +76,78 @@ func datagramKey(f []byte, p *header.Packet, id uint32) conntrack.Key {
 
 // firstFragment forwards a first fragment as any packet, and then the fragments that were
 // waiting for it.
-func (w *fragmentHandler) firstFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key) {
+func (w *fragmentHandler) firstFragment(
+	p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key,
+) verdict {
 	switch {
 	case d == nil:
 		d = w.datagrams.Add(h, k, w.tick)
 	case !d.Begun():
 	case d.Repeats(w.tick):
-		w.drop(p, DropFragmentOverlap)
-		return
+		return drop(DropFragmentOverlap)
 	default:
 		d.Restart(w.tick)
 	}
 	d.Touch(w.tick)
 	d.Proto, d.Punted, d.Echo = p.Proto, false, false
 	p.datagram = d
-	w.markReady(k)
+	w.fragQueue.markReady(k)
 	if ofICMP(&p.Packet) {
-		w.firstOfEcho(p, d)
-		return
+		return w.firstOfEcho(p, d)
 	}
-	ports := binary.LittleEndian.Uint32(p.data[p.L4:])
-	d.Ports = ports
+	d.Ports = binary.LittleEndian.Uint32(p.data[p.L4:])
 
 	p.state = slow
-	p.key = *k
-	p.key.W[4] = uint64(ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
-	p.hash = w.conns.Hash(&p.key)
-	if ref := w.conntrack.Lookup(p.hash, &p.key); ref != 0 {
-		w.slowPath(p, ref)
-	} else {
-		w.miss(p)
+	if ref := w.flowOfFragment(p, k); ref != 0 {
+		return w.onFlow(p, ref)
 	}
-	p.state = consumed // the stages are not to do it again
+	return w.miss(p)
+}
+
+// flowOfFragment returns the flow entry of fragment p of a known datagram, 0 if there is none.
+func (w *fragmentHandler) flowOfFragment(p *pkt, k *conntrack.Key) conntrack.Ref {
+	p.key = *k
+	p.key.W[4] = uint64(p.datagram.Ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
+	p.hash = w.conns.Hash(&p.key)
+	return w.conntrack.Lookup(p.hash, &p.key)
 }
 
 // laterFragment sends any other fragment after the first.
-func (w *fragmentHandler) laterFragment(p *pkt, d *fragtrack.Datagram, h uint64, k *conntrack.Key) {
+func (w *fragmentHandler) laterFragment(p *pkt, d *fragtrack.Datagram, k *conntrack.Key) verdict {
 	switch {
 	case d == nil:
-		w.queueFragment(p, k)
-		return
+		return w.queueFragment(p, k)
 	case d.Punted:
-		w.punt(p, DropPuntLoop)
-		return
+		return punt(DropPuntLoop)
 	case ofICMP(&p.Packet) != d.Echo:
-		w.drop(p, DropOrphanFragment)
-		return
+		return drop(DropOrphanFragment)
 	}
 	d.Touch(w.tick)
 	p.datagram = d
 	if d.Echo {
-		w.replyFragment(p, d, false)
-		return
+		return w.replyFragment(p, d, false)
 	}
 	p.Proto = d.Proto
-	p.key = *k
-	p.key.W[4] = uint64(d.Ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
-	p.hash = w.conns.Hash(&p.key)
-	ref := w.conntrack.Lookup(p.hash, &p.key)
+	ref := w.flowOfFragment(p, k)
 	if ref == 0 || w.conns.Conn(ref).State() == conntrack.StateNone {
-		w.drop(p, DropOrphanFragment)
-		return
+		return drop(DropOrphanFragment)
 	}
 	if p.TTL <= 1 {
-		w.drop(p, DropTTL) // said of the first (RFC 1812 section 4.3.2.7)
-		return
+		return drop(DropTTL) // said of the first (RFC 1812 section 4.3.2.7)
 	}
 	var out egress
-	if !w.egressOf(p, ref, &out) {
-		return
+	if v := w.egressOf(p, ref, &out); v != pass {
+		return v
 	}
 	e := w.conns.Entry(ref)
-	if !w.acceptFragment(p, e) {
-		return
+	if v := w.acceptFragment(p, e); v != pass {
+		return v
 	}
 	w.conns.Conn(ref).Touch(w.tick)
 	if !out.dsr {
 		w.translateAddresses(p, e)
 	}
-	w.output(p, &out)
+	return w.output(p, &out)
 }
 
 // fragmentDrops are the reasons to drop a fragment that the tracker refuses.
@@ -167,31 +156,29 @@ var fragmentDrops = [fragtrack.Verdicts]Drop{
 	fragtrack.TooMany: DropFragmentLimit,
 }
 
-// acceptFragment is called for every fragment before it is forwarded by an entry. It
-// returns false if the fragment overlapped with an earlier fragment and was dropped. It
-// writes the datagram's new identification.
-func (w *flows) acceptFragment(p *pkt, e *conntrack.Entry) bool {
-	d, f := p.datagram, p.data
-	fr := p.Fragment(f)
+// acceptFragment is called for every fragment before it is forwarded by an entry. It passes
+// the fragment unless that overlaps with an earlier fragment, and writes the datagram's new
+// identification.
+func (w *flows) acceptFragment(p *pkt, e *conntrack.Entry) verdict {
+	d := p.datagram
+	fr := p.Fragment(p.data)
 	if d.Proto == header.ProtoSCTP && !mayFragmentSCTP(d, e) {
-		w.drop(p, DropUnsupported)
-		return false
+		return drop(DropUnsupported)
 	}
 	if v := d.Take(&fr); v != fragtrack.Pass {
-		w.drop(p, fragmentDrops[v])
-		return false
+		return drop(fragmentDrops[v])
 	}
 	w.counts[counter.Fragments]++
 	if !e.Mode.DSR() {
 		if !d.IDRewritten {
 			d.ID, d.IDRewritten = w.nextID(p.ref), true
 		}
-		p.SetID(f, d.ID)
+		p.SetID(p.data, d.ID)
 	}
 	if d.Complete() {
 		d.Forget()
 	}
-	return true
+	return pass
 }
 
 // nextID is the identification of the next datagram between the addresses that

@@ -32,20 +32,18 @@ type queuedFragment struct {
 // queueFragment keeps packet p until the first fragment of the datagram comes. When there
 // is no room the fragment that has waited the longest gives way: a true first fragment
 // comes soon, and forged fragments wait in vain.
-func (w *fragmentHandler) queueFragment(p *pkt, k *conntrack.Key) {
+func (w *fragmentHandler) queueFragment(p *pkt, k *conntrack.Key) verdict {
 	t := &w.fragQueue
 	n := int(p.n)
 	same, oldest := t.waitingFor(k)
 	if same >= fragQueuePerDatagram {
-		w.drop(p, DropFragmentLimit)
-		return
+		return drop(DropFragmentLimit)
 	}
 	x := queuedFragment{key: *k, frames: p.frames,
 		until: w.tick + fragQueueTicks, order: uint32(w.counts[counter.QueuedFragments])}
 	if t.frames+n > fragQueueFrames {
 		if oldest == nil || t.frames-int(oldest.n)+n > fragQueueFrames {
-			w.drop(p, DropFragmentLimit)
-			return
+			return drop(DropFragmentLimit)
 		}
 		w.drops[DropFragmentLimit]++
 		w.freeBuffers(oldest.desc[:oldest.n])
@@ -56,6 +54,7 @@ func (w *fragmentHandler) queueFragment(p *pkt, k *conntrack.Key) {
 	}
 	t.frames += n
 	w.counts[counter.QueuedFragments]++
+	return queued
 }
 
 // waitingFor returns how many fragments wait for the first of a datagram, and of all
@@ -74,8 +73,7 @@ func (t *fragQueue) waitingFor(k *conntrack.Key) (same int, oldest *queuedFragme
 }
 
 // markReady marks the fragments that waited for the first of a datagram.
-func (w *fragmentHandler) markReady(k *conntrack.Key) {
-	t := &w.fragQueue
+func (t *fragQueue) markReady(k *conntrack.Key) {
 	for j := range t.list {
 		if x := &t.list[j]; x.key == *k {
 			x.ready, t.ready = true, true
@@ -107,7 +105,8 @@ func (w *Worker) releaseFragments() {
 			continue
 		}
 		b.n--
-		w.expireFragment(p, &x.key)
+		p.data = w.frame(p)
+		w.act(p, w.expireFragment(p, &x.key))
 	}
 	t.list = keep
 	if b.n > 0 {
@@ -117,13 +116,11 @@ func (w *Worker) releaseFragments() {
 
 // expireFragment handles a fragment that waited in vain. If it is to the node's own
 // address, the kernel may have the rest of the datagram.
-func (w *fragmentHandler) expireFragment(p *pkt, k *conntrack.Key) {
-	p.data = w.frame(p)
+func (w *fragmentHandler) expireFragment(p *pkt, k *conntrack.Key) verdict {
 	header.Parse(p.data, int(p.size), &p.Packet)
 	p.datagram = nil
 	if path, ok := w.routes.Lookup(k.Dst().Addr(), 0); ok && path.Local {
-		w.punt(p, DropFragmentExpired)
-		return
+		return punt(DropFragmentExpired)
 	}
-	w.drop(p, DropFragmentExpired)
+	return drop(DropFragmentExpired)
 }

@@ -144,13 +144,13 @@ func (v *view) checksum() sums {
 		crc.Write(l4[:8])
 		crc.Write(make([]byte, 4))
 		crc.Write(l4[12:])
-		return verdict(crc.Sum32() == c)
+		return sumIs(crc.Sum32() == c)
 	}
 	if at < 0 || v.proto == 1 && v.v6 || v.proto == 58 && !v.v6 {
 		return sumNone
 	}
 	if v.proto == 1 {
-		return verdict(onesSum(l4) == 0xffff)
+		return sumIs(onesSum(l4) == 0xffff)
 	}
 	whole := true
 	if v.proto == 17 {
@@ -163,7 +163,7 @@ func (v *view) checksum() sums {
 	pseudo := v.pseudo(len(l4))
 	partial := whole && v.proto != 58 && binary.BigEndian.Uint16(l4[at:]) == onesSum(pseudo)
 	if right := onesSum(append(pseudo, l4...)) == 0xffff; right || !partial {
-		return verdict(right) // of both it may be by chance
+		return sumIs(right) // of both it may be by chance
 	}
 	return sumPartial
 }
@@ -174,7 +174,7 @@ func (v *view) pseudo(n int) []byte {
 	return append(out, 0, 0, byte(n>>8), byte(n), 0, v.proto)
 }
 
-func verdict(ok bool) sums {
+func sumIs(ok bool) sums {
 	if ok {
 		return sumRight
 	}

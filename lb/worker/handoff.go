@@ -6,16 +6,16 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// handOff passes the packet to the worker that owns the egress port: a worker never writes
-// to another worker's ring.
-func (w *portIO) handOff(p *pkt, out int32) {
-	h := w.links[w.ports[out].Owner]
-	if h == nil || !h.out.Put(out, p.desc[:p.n]...) {
-		w.drop(p, DropHandoffFull)
-		return
+// handOff passes the packet to another worker, the owner of the egress port or of the
+// datagram: a worker never writes to another worker's ring.
+func (w *portIO) handOff(p *pkt, owner, tag int32) verdict {
+	h := w.links[owner]
+	if h == nil || !h.out.Put(tag, p.desc[:p.n]...) {
+		return drop(DropHandoffFull)
 	}
 	h.wake = true
 	w.counts[counter.Handoff]++
+	return sent
 }
 
 // receiveHandoffs puts frames that other workers handed off on this worker's
@@ -116,17 +116,6 @@ func Connect(workers []*Worker) {
 			}
 		}
 	}
-}
-
-// handOffFragment gives packet p to the worker of the datagram.
-func (w *portIO) handOffFragment(p *pkt, owner int) {
-	h := w.links[owner]
-	if h == nil || !h.out.Put(arrived-p.in, p.desc[:p.n]...) {
-		w.drop(p, DropHandoffFull)
-		return
-	}
-	h.wake = true
-	w.counts[counter.Handoff]++
 }
 
 // addHandoff adds a frame of such a packet to a batch, which is processed when it

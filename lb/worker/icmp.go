@@ -13,53 +13,49 @@ import (
 // quote.
 type icmpHandler struct{ flows }
 
-// icmp deals with packet p, an ICMP or ICMPv6 message.
-func (w *icmpHandler) icmp(p *pkt) {
+// icmp handles packet p, an ICMP or ICMPv6 message.
+func (w *icmpHandler) icmp(p *pkt) verdict {
 	p.Partial = false // no stack leaves this checksum to the device
 	switch header.ICMPMessage(p.data, &p.Packet) {
 	case header.MessageError:
-		w.icmpError(p)
+		return w.icmpError(p)
 	case header.MessageEcho:
-		w.echo(p)
+		return w.echo(p)
 	case header.MessageMalformed:
-		w.drop(p, DropICMPMalformed)
-	default:
-		w.punt(p, DropUnsupportedProtocol)
+		return drop(DropICMPMalformed)
 	}
+	return punt(DropUnsupportedProtocol)
 }
 
-// icmpError deals with an ICMP error. It belongs to the flow of which it quotes
+// icmpError handles an ICMP error. It belongs to the flow of which it quotes
 // a packet that Weir sent: the other end's packets have that tuple reversed.
 // An error opens no flow, keeps none alive and is not answered.
-func (w *icmpHandler) icmpError(p *pkt) {
-	f := p.data
+func (w *icmpHandler) icmpError(p *pkt) verdict {
 	var q header.Quote
-	problem := header.ParseQuote(f, &p.Packet, &q)
-	if (problem == header.OK || problem == header.NotTransport) && w.onTunnelTooBig(p, &q) {
-		return
+	problem := header.ParseQuote(p.data, &p.Packet, &q)
+	if problem == header.OK || problem == header.NotTransport {
+		if v := w.onTunnelTooBig(p, &q); v != pass {
+			return v
+		}
 	}
 	switch problem {
 	case header.OK:
 	case header.IsFragment, header.NotTransport: // of no flow of Weir's
-		w.punt(p, DropICMPNoFlow)
-		return
+		return punt(DropICMPNoFlow)
 	default:
-		w.drop(p, DropICMPMalformed)
-		return
+		return drop(DropICMPMalformed)
 	}
-	quoted := quotedKey(f, p.Family, &q)
-	if !sentToSource(f, &p.Packet, &quoted) {
-		w.drop(p, DropICMPMalformed)
-		return
+	quoted := quotedKey(p.data, p.Family, &q)
+	if !sentToSource(p.data, &p.Packet, &quoted) {
+		return drop(DropICMPMalformed)
 	}
 	p.key = quoted.Reverse()
 	p.hash = w.conns.Hash(&p.key)
 	ref := w.conntrack.Lookup(p.hash, &p.key)
 	if ref == 0 {
-		w.onUnmatchedError(p)
-		return
+		return w.onUnmatchedError(p)
 	}
-	w.forwardError(p, &q, ref)
+	return w.forwardError(p, &q, ref)
 }
 
 // quotedKey is the tuple of the packet that an error quotes.
@@ -95,31 +91,28 @@ func sentToSource(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
 
 // forwardError forwards an error about a packet of the flow to the original sender: ref is
 // the entry of the packets that go there.
-func (w *icmpHandler) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) {
+func (w *icmpHandler) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) verdict {
 	e, c := w.conns.Entry(ref), w.conns.Conn(ref)
 	if c.State() == conntrack.StateNone {
-		w.drop(p, DropICMPNoFlow)
-		return
+		return drop(DropICMPNoFlow)
 	}
 	if p.TTL <= 1 {
-		w.drop(p, DropTTL)
-		return
+		return drop(DropTTL)
 	}
 	var out egress
-	if !w.egressOf(p, ref, &out) {
-		return
+	if v := w.egressOf(p, ref, &out); v != pass {
+		return v
 	}
 	if !out.dsr {
 		if ref.Forward() && e.Mode == conntrack.ModeNAT && !w.floorMTU(p) {
-			w.drop(p, DropReplyLimit)
-			return
+			return drop(DropReplyLimit)
 		}
 		var t header.ErrorTranslation
 		w.errorTranslation(&t, p, ref)
 		header.TranslateError(p.data, &p.Packet, q, &t)
 	}
 	w.counts[counter.ICMPForwarded]++
-	w.output(p, &out)
+	return w.output(p, &out)
 }
 
 // floorMTU raises the MTU in an error to an endpoint to the configured minimum; false when

@@ -24,42 +24,37 @@ func (w *icmpHandler) mayBeEcho(p *pkt) bool {
 	return w.cfg.VIPs.Load().Lookup(k.Dst().Addr())
 }
 
-// firstOfEcho deals with the first fragment of an ICMP message to such an address.
-func (w *icmpHandler) firstOfEcho(p *pkt, d *fragtrack.Datagram) {
-	f := p.data
-	switch header.ICMPMessage(f, &p.Packet) {
+// firstOfEcho handles the first fragment of an ICMP message to such an address.
+func (w *icmpHandler) firstOfEcho(p *pkt, d *fragtrack.Datagram) verdict {
+	switch header.ICMPMessage(p.data, &p.Packet) {
 	case header.MessageEcho:
 	case header.MessageMalformed:
-		w.drop(p, DropICMPMalformed)
-		return
+		return drop(DropICMPMalformed)
 	default:
-		w.punt(p, DropUnsupportedProtocol)
-		return
+		return punt(DropUnsupportedProtocol)
 	}
-	p.key = addressPair(f[p.L3:], p.Family)
-	if !w.checkSource(p, nil) {
-		return
+	p.key = addressPair(p.data[p.L3:], p.Family)
+	if v := w.checkSource(p, nil); v != pass {
+		return v
 	}
-	d.Echo = w.replyFragment(p, d, true)
+	return w.replyFragment(p, d, true)
 }
 
-// replyFragment answers a fragment of a ping; false when it has been dropped.
-func (w *icmpHandler) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) bool {
+// replyFragment answers a fragment of a ping.
+func (w *icmpHandler) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) verdict {
 	f := p.data
 	fr := p.Fragment(f)
 	if p.Family == 4 && header.IPv4(f[p.L3:]).HeaderLen() != header.IPv4Len ||
 		p.Family == 6 && (p.Frag != p.L3+header.IPv6Len || f[p.Frag] != header.ProtoICMPv6) {
-		w.drop(p, DropUnsupported)
-		return false
+		return drop(DropUnsupported)
 	}
-	if (f[0]|f[6])&1 != 0 || !w.echoes.Take(w.source(p), w.tick) {
-		w.drop(p, DropEchoLimit)
-		return false
+	if !w.mayReply(p) {
+		return drop(DropEchoLimit)
 	}
 	if v := d.Take(&fr); v != fragtrack.Pass {
-		w.drop(p, fragmentDrops[v])
-		return false
+		return drop(fragmentDrops[v])
 	}
+	d.Echo = true
 	header.EchoReplyFragment(f, &p.Packet, first)
 	w.counts[counter.Fragments]++
 	if first {
@@ -68,34 +63,35 @@ func (w *icmpHandler) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) b
 	if d.Complete() {
 		d.Forget()
 	}
-	w.outputBack(p)
-	return true
+	return w.outputBack(p)
 }
 
 // echo answers a ping of an address that serves frontends alone: nobody else
 // would. Any other is the kernel's.
-func (w *icmpHandler) echo(p *pkt) {
-	f := p.data
-	p.key = addressPair(f[p.L3:], p.Family)
+func (w *icmpHandler) echo(p *pkt) verdict {
+	p.key = addressPair(p.data[p.L3:], p.Family)
 	if !w.cfg.VIPs.Load().Lookup(p.key.Dst().Addr()) {
-		w.punt(p, DropUnsupportedProtocol)
-		return
+		return punt(DropUnsupportedProtocol)
 	}
-	if !w.checkSource(p, nil) {
-		return
+	if v := w.checkSource(p, nil); v != pass {
+		return v
 	}
 	if p.n > 1 && p.L4-p.L3 > ipLen(p.Family) {
-		w.drop(p, DropUnsupported) // the bytes that would be left out continue in other buffers
-		return
+		return drop(DropUnsupported) // the bytes that would be left out continue in other buffers
 	}
-	if (f[0]|f[6])&1 != 0 || !w.echoes.Take(w.source(p), w.tick) {
-		w.drop(p, DropEchoLimit)
-		return
+	if !w.mayReply(p) {
+		return drop(DropEchoLimit)
 	}
-	n := header.EchoReply(f, &p.Packet)
+	n := header.EchoReply(p.data, &p.Packet)
 	p.desc[0].Len -= uint32(n)
 	w.counts[counter.EchoReplies]++
-	w.outputBack(p)
+	return w.outputBack(p)
+}
+
+// mayReply reports whether packet p, a ping or a fragment, may be answered: not if it was sent
+// to or by a group of stations, and at a limited rate.
+func (w *icmpHandler) mayReply(p *pkt) bool {
+	return (p.data[0]|p.data[6])&1 == 0 && w.echoes.Take(w.source(p), w.tick)
 }
 
 // ipLen is the length of an IP header with nothing added.

@@ -10,33 +10,33 @@ import (
 // routers choose the node of an error by the error's addresses. Any node finds the endpoint
 // all the same, if it follows from the tuple. Else it may be about a connection of the kernel:
 // at a port of a shared address at any time, at a frontend for some time after the start.
-func (w *icmpHandler) onUnmatchedError(p *pkt) {
+func (w *icmpHandler) onUnmatchedError(p *pkt) verdict {
 	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
 	switch {
 	case fe == nil && (!w.node.OwnsTuple(&p.key) || w.node.SharesTuple(&p.key)):
-		w.punt(p, DropPuntLoop)
+		return punt(DropPuntLoop)
 	case fe != nil && fe.Mode.DSR():
-		w.forwardECMPError(p, fe)
+		return w.forwardECMPError(p, fe)
 	case fe != nil && w.tick < w.takeoverUntil:
-		w.punt(p, DropICMPNoFlow)
-	default:
-		w.drop(p, DropICMPNoFlow)
+		return punt(DropICMPNoFlow)
 	}
+	return drop(DropICMPNoFlow)
 }
 
 // forwardECMPError sends an error about an endpoint's direct answer to the endpoint that
 // every node chooses for the flow. It makes no flow.
-func (w *icmpHandler) forwardECMPError(p *pkt, fe *table.FrontendEntry) {
-	if !w.sourceAllowed(p, fe) {
-		return
+func (w *icmpHandler) forwardECMPError(p *pkt, fe *table.FrontendEntry) verdict {
+	if v := checkSourceRange(p, fe); v != pass {
+		return v
 	}
 	ep := w.consistentPick(fe, &p.key)
 	if ep == nil {
-		w.drop(p, DropICMPNoFlow)
-		return
+		return drop(DropICMPNoFlow)
 	}
-	if w.forwardWithoutFlow(p, fe, ep, DropICMPNoFlow) {
+	v := w.forwardWithoutFlow(p, fe, ep, DropICMPNoFlow)
+	if v == sent {
 		w.counts[counter.ICMPForwarded]++
 	}
+	return v
 }

@@ -15,44 +15,41 @@ import (
 // that knows the addresses behind Weir could forge an error and lower the path MTU of all
 // others.
 
-// onTunnelTooBig deals with an error if it is about a tunnel packet of Weir's that was
-// too big; else nothing has been done.
-func (w *icmpHandler) onTunnelTooBig(p *pkt, q *header.Quote) bool {
+// onTunnelTooBig handles an error if it is about a tunnel packet of Weir's that was too big;
+// any other passes.
+func (w *icmpHandler) onTunnelTooBig(p *pkt, q *header.Quote) verdict {
 	f := p.data
 	mtu, ok := header.TooBigMTU(f, &p.Packet)
 	if !ok {
-		return false
+		return pass
 	}
 	var in header.Quote
 	family, problem := q.Inner(f, &in)
 	if problem != header.OK {
-		return false
+		return pass
 	}
 	p.key = quotedKey(f, family, &in)
 	p.hash = w.conns.Hash(&p.key)
 	ref := w.conntrack.Lookup(p.hash, &p.key)
 	if ref == 0 || !w.mayTunnel(ref) {
-		return false
+		return pass
 	}
 	t := w.tunnelOf(p, w.conns.Entry(ref), ref)
 	if !w.quotesOuter(p, &t.outer, q) {
-		return false
+		return pass
 	}
 	mtu = t.innerMTU(mtu)
 	size := in.PacketLen(f)
 	if mtu >= size || mtu < minMTU4 || family == 4 && !header.IPv4(f[in.L3:]).DontFragment() {
-		w.drop(p, DropICMPMalformed)
-		return true
+		return drop(DropICMPMalformed)
 	}
 	if family == 6 && mtu < minMTU6 {
 		if size <= minMTU6 { // nobody would believe less
-			w.drop(p, DropTooBig)
-			return true
+			return drop(DropTooBig)
 		}
 		mtu = minMTU6
 	}
-	w.forwardTunnelPMTU(p, family, &in, mtu)
-	return true
+	return w.forwardTunnelPMTU(p, family, &in, mtu)
 }
 
 // minMTU4 is the least MTU of IPv4 (RFC 791).
@@ -80,22 +77,22 @@ func (w *icmpHandler) quotesOuter(p *pkt, o *header.Encap, q *header.Quote) bool
 
 // forwardTunnelPMTU turns error p into an error about the client's packet, in, and sends it
 // to the client.
-func (w *icmpHandler) forwardTunnelPMTU(p *pkt, family uint8, in *header.Quote, mtu uint32) {
+func (w *icmpHandler) forwardTunnelPMTU(
+	p *pkt, family uint8, in *header.Quote, mtu uint32,
+) verdict {
 	path, ok := w.routes.Lookup(p.key.Src().Addr(), uint32(p.hash))
 	if !ok {
-		w.drop(p, DropNoRoute)
-		return
+		return drop(DropNoRoute)
 	}
-	adj, mac, _ := w.resolveNextHop(p, &path, path.NextHop != p.key.Src().Addr())
-	if adj == nil {
-		return // queued, or dropped
+	var out egress
+	if _, v := w.resolveNextHop(p, &path, path.NextHop != p.key.Src().Addr(), &out); v != pass {
+		return v
 	}
 	f := p.data
 	if !w.errors.Take(w.sourceOf(f[in.L3:], family), w.tick) {
-		w.drop(p, DropReplyLimit)
-		return
+		return drop(DropReplyLimit)
 	}
 	w.counts[counter.ICMPForwarded]++
 	w.shrinkTo(p, header.TunnelTooBig(f[:cap(f)], &p.Packet, in, int(mtu)))
-	w.outputTo(p, adj, mac)
+	return w.outputTo(p, out.adj, out.mac)
 }

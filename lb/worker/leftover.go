@@ -30,12 +30,14 @@ func (w *flows) resetLeftover(p *pkt, ref conntrack.Ref) {
 	p.Flags, p.Partial = header.RST, false
 	p.Len = uint16(n - int(p.L3))
 	p.ref = ref
-	e := w.conns.Entry(ref)
-	if adj, mac, _ := w.nextHopOf(p, w.conns.Conn(ref), e, ref); adj != nil {
-		w.translate(p, e)
-		w.outputTo(p, adj, mac)
+	var out egress
+	v := w.nextHopOf(p, ref, &out)
+	if v == pass {
+		w.translate(p, w.conns.Entry(ref))
+		v = w.outputTo(p, out.adj, out.mac)
 		w.counts[counter.Resets]++
 	}
+	w.act(p, v)
 	p.Packet, p.desc[0], p.size, p.data = syn, desc, size, data
 }
 

@@ -57,11 +57,7 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 		if ref == 0 && w.counts[counter.NewFlows] != created {
 			ref = w.conntrack.Lookup(p.hash, &p.key) // made by this very batch
 		}
-		if ref != 0 {
-			w.slowPath(p, ref)
-		} else {
-			w.miss(p)
-		}
+		w.slowPath(p, ref)
 	}
 	if w.pending.n != 0 {
 		w.createPending()

@@ -29,7 +29,7 @@ type queuedPacket struct {
 
 // queueForNeighbor keeps packet p while the kernel resolves the next hop, and asks for that
 // if ask is true. Packets wait for a second at most.
-func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool) {
+func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool) verdict {
 	if ask {
 		w.router.Resolve(w.id, path.Port, path.NextHop, needed)
 	}
@@ -47,8 +47,7 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 		}
 	}
 	if same >= neighQueuePerNextHop {
-		w.drop(p, DropNeighborQueueFull)
-		return
+		return drop(DropNeighborQueueFull)
 	}
 	if class == neighQueuePerClass {
 		w.drops[DropNeighborQueueFull]++
@@ -63,6 +62,7 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 	h := &w.neighQueue[oldest]
 	*h = queuedPacket{frames: p.frames, port: int32(path.Port), nextHop: path.NextHop,
 		needed: needed, order: w.neighQueueOrder, until: w.tick + secondTicks}
+	return queued
 }
 
 // releaseQueued sends queued packets whose next hop has been resolved through the
@@ -89,7 +89,7 @@ func (w *Worker) releaseQueued() {
 		b.n--
 		p.data = w.frame(p)
 		header.Parse(p.data, int(p.size), &p.Packet)
-		w.rejectICMP(p, header.HostUnreachable, 0, DropNeighbor)
+		w.act(p, rejectICMP(header.HostUnreachable, 0, DropNeighbor))
 	}
 	w.neighQueue = keep
 	if b.n > 0 {

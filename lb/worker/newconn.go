@@ -17,7 +17,7 @@ type pendingConn struct {
 	flow conntrack.NewFlow
 }
 
-// pendingConns are the connections that a group of packets begins. While forward collects,
+// pendingConns are the connections that a group of packets begins. While dispatch collects,
 // they wait until all are decided, and are made together: each needs lines of memory that
 // are in no cache, and these are fetched meanwhile. At any other time a connection is made
 // at once. It takes the last place, which is free again as soon as the connection's first
@@ -48,31 +48,26 @@ func (o *pendingConns) has(hash uint64) bool {
 }
 
 // beginConn decides the path of a new connection. The connection is made, and the first
-// packet sent, at once or, while forward collects, by createPending.
-func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry) {
+// packet sent, at once or, while dispatch collects, by createPending.
+func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry) verdict {
 	if p.TTL <= 1 {
-		w.rejectICMP(p, header.TimeExceeded, 0, DropTTL)
-		return
+		return rejectICMP(header.TimeExceeded, 0, DropTTL)
 	}
 	known, ok := w.routeTo(ep, uint32(p.hash))
 	path := &known.path
 	if !ok {
-		w.onNoRoute(p, path.Kind)
-		return
+		return noRoute(path.Kind)
 	}
 	mode := w.modeOf(p, fe, ep, path)
 	if !mode.DSR() && !opens(&p.Packet) {
-		w.onMidstream(p)
-		return
+		return w.onMidstream(p)
 	}
 	if mode.DSR() && !w.canReach(path, mode, ep.AddrPort) {
-		w.drop(p, DropNotAdjacent)
-		return
+		return drop(DropNotAdjacent)
 	}
 	src, ok := w.node.Source(path, ep, p.hash)
 	if !ok && mode != conntrack.ModeL2DSR && mode != conntrack.ModeDNAT {
-		w.drop(p, DropNoRoute)
-		return
+		return drop(DropNoRoute)
 	}
 	o := w.pending.next()
 	o.p, o.fe = p, fe
@@ -91,10 +86,11 @@ func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEnt
 	switch {
 	case !w.pending.collect:
 		w.conntrack.PickPort(f)
-		w.createConn(o)
+		return w.createConn(o)
 	case fe.Policy != nil || fe.Pool.Algorithm() == table.LeastConn:
 		w.createPending() // the next choice may depend on how many connections there are
 	}
+	return pending
 }
 
 // modeOf is the mode of packet p's flow to an endpoint by a path.
@@ -122,7 +118,7 @@ func (o *pendingConn) setEndpoint(
 }
 
 // createPending makes the connections that were decided upon, in the order of their packets.
-// Only forward, which collects them, and begin call it.
+// Only dispatch, which collects them, and beginConn call it.
 func (w *flows) createPending() {
 	all := w.pending.list[:w.pending.n]
 	w.pending.collect, w.pending.n = false, 0
@@ -130,13 +126,13 @@ func (w *flows) createPending() {
 		w.conntrack.PickPort(&all[k].flow)
 	}
 	for k := range all {
-		w.createConn(&all[k])
+		w.conclude(all[k].p, w.createConn(&all[k]))
 	}
 	w.pending.collect = true
 }
 
 // createConn makes the flow entries of a new connection and sends the first packet.
-func (w *flows) createConn(o *pendingConn) {
+func (w *flows) createConn(o *pendingConn) verdict {
 	p, f := o.p, &o.flow
 	ref, outcome := w.conntrack.Create(f)
 	if outcome == conntrack.NoPort && f.Mode == conntrack.ModeDNAT && f.SNAT.IsValid() {
@@ -154,53 +150,58 @@ func (w *flows) createConn(o *pendingConn) {
 	case conntrack.Existed:
 	case conntrack.NoPort:
 		w.exhausted.note(f.Endpoint, f.SNAT)
-		w.drop(p, DropSNATPorts)
-		return
+		return drop(DropSNATPorts)
 	case conntrack.Invalid:
-		w.drop(p, DropUnsupported)
-		return
+		return drop(DropUnsupported)
 	default:
-		w.onTableFull(o)
-		return
+		return w.onTableFull(o)
 	}
 	if outcome == conntrack.Created && !opens(&p.Packet) {
-		w.pickUpMidstream(p, ref)
-		return
+		return w.pickUpMidstream(p, ref)
 	}
-	if p.state == fast && w.fastPath(p, ref) || outcome == conntrack.Created && w.sendSYN(p, f, ref) {
-		return
+	if p.state == fast && w.fastPath(p, ref) {
+		return sent
 	}
-	w.forwardSlow(p, ref)
+	if outcome == conntrack.Created {
+		if v := w.sendSYN(p, f, ref); v != pass {
+			return v
+		}
+	}
+	return w.forwardSlow(p, ref)
 }
 
 // sendSYN sends packet p, a SYN, by the entry ref that was made for it. The entry has all
-// that trackTCP would note of the SYN. It reports false, and has done nothing, where p is
-// no SYN to a next hop that is known.
-func (w *flows) sendSYN(p *pkt, f *conntrack.NewFlow, ref conntrack.Ref) bool {
+// that trackTCP would note of the SYN. It passes p, and has done nothing, where p is no SYN
+// to a next hop that is known.
+func (w *flows) sendSYN(p *pkt, f *conntrack.NewFlow, ref conntrack.Ref) verdict {
 	if p.Proto != header.ProtoTCP || f.Mode != conntrack.ModeNAT || p.Frag != 0 {
-		return false
+		return pass
 	}
 	adj := &w.adjacencies[f.NextHop&0xffff]
 	if uint32(f.NextHop>>32) != adj.Stamp() {
-		return false
+		return pass
 	}
 	mac, state := adj.Dst()
 	if state != route.Valid || uint32(p.Len) > min(adj.MTU(), uint32(f.NextHop)>>16) {
-		return false
+		return pass
 	}
 	p.ref = ref
 	w.translate(p, w.conns.Entry(ref))
-	w.outputTo(p, adj, mac)
-	return true
+	return w.outputTo(p, adj, mac)
 }
 
 // pickUpMidstream sends packet p, of a TCP connection that began elsewhere, by the flow
 // entry that was made for it. The flow counts as half open until it goes on: the table
 // keeps no flow of a forged packet that is older than a real flow.
-func (w *flows) pickUpMidstream(p *pkt, ref conntrack.Ref) {
+func (w *flows) pickUpMidstream(p *pkt, ref conntrack.Ref) verdict {
 	var out egress
-	if !w.egressOf(p, ref, &out) || p.Frag != 0 && !w.acceptFragment(p, w.conns.Entry(ref)) {
-		return
+	if v := w.egressOf(p, ref, &out); v != pass {
+		return v
 	}
-	w.output(p, &out)
+	if p.Frag != 0 {
+		if v := w.acceptFragment(p, w.conns.Entry(ref)); v != pass {
+			return v
+		}
+	}
+	return w.output(p, &out)
 }

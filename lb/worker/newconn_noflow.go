@@ -7,59 +7,51 @@ import (
 )
 
 // forwardWithoutFlow sends packet p, of no flow, to an endpoint in a mode without translation.
-// It reports whether it did; else it has dealt with the packet: dropped for reason
-// where the endpoint is reached by translation alone.
+// The packet is to be dropped for reason where the endpoint is reached by translation alone.
 func (w *forwarder) forwardWithoutFlow(
 	p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, reason Drop,
-) bool {
+) verdict {
 	if p.TTL <= 1 {
-		w.drop(p, DropTTL)
-		return false
+		return drop(DropTTL)
 	}
 	path, ok := w.routes.Lookup(ep.AddrPort.Addr(), uint32(p.hash))
 	if !ok {
-		w.onNoRoute(p, path.Kind)
-		return false
+		return noRoute(path.Kind)
 	}
 	mode := ModeTo(fe, ep, &path, w.node)
 	if !mode.DSR() { // translated here, and by a flow alone
-		w.drop(p, reason)
-		return false
+		return drop(reason)
 	}
 	if !w.canReach(&path, mode, ep.AddrPort) {
-		w.drop(p, DropNotAdjacent)
-		return false
+		return drop(DropNotAdjacent)
 	}
 	src, ok := w.node.Source(&path, ep, p.hash)
 	if !ok && mode != conntrack.ModeL2DSR {
-		w.drop(p, DropNoRoute)
-		return false
+		return drop(DropNoRoute)
 	}
 	var out egress
-	out.adj, out.mac, _ = w.resolveNextHop(p, &path, true)
-	if out.adj == nil {
-		return false // queued, or dropped
+	if _, v := w.resolveNextHop(p, &path, true, &out); v != pass {
+		return v
 	}
-	out.mtu = min(out.adj.MTU(), path.MTU)
 	out.into(w.tunnelTo(p, mode, src.Addr, ep.AddrPort.Addr()))
-	if w.tooBig(p, &out) {
-		return false
+	if v := w.checkSize(p, &out); v != pass {
+		return v
 	}
-	w.output(p, &out)
-	return true
+	return w.output(p, &out)
 }
 
 // onTableFull handles the first packet of a connection for which the flow table has no
 // room. In the DSR modes it goes to the endpoint that follows from the tuple, as do later
 // packets: none needs a flow. That replaces the choice of the algorithms random and
 // least-conn.
-func (w *flows) onTableFull(o *pendingConn) {
+func (w *flows) onTableFull(o *pendingConn) verdict {
 	p := o.p
 	if !o.flow.Mode.DSR() || p.Frag != 0 {
-		w.drop(p, DropTableFull)
-		return
+		return drop(DropTableFull)
 	}
-	if ep := w.pickByTuple(o.fe, &p.key); w.forwardWithoutFlow(p, o.fe, ep, DropTableFull) {
+	v := w.forwardWithoutFlow(p, o.fe, w.pickByTuple(o.fe, &p.key), DropTableFull)
+	if v == sent {
 		w.counts[counter.Flowless]++
 	}
+	return v
 }

@@ -31,13 +31,11 @@ func nextHopRef(stamp uint32, path *route.Path, n uint32) uint64 {
 	return uint64(stamp)<<32 | uint64(min(path.MTU, 0xffff))<<16 | uint64(n&0xffff)
 }
 
-// nextHopOf is the next hop for a packet of the entry, with the MAC address and the MTU of
-// link and route. It is nil if it cannot be used now; then the packet is consumed. The
-// connection's word stores the result: the flow looks up again, at the next packet, when the
-// stamp of the adjacency has changed.
-func (w *forwarder) nextHopOf(
-	p *pkt, c *conntrack.Conn, e *conntrack.Entry, ref conntrack.Ref,
-) (adj *route.Adjacency, mac uint64, mtu uint32) {
+// nextHopOf sets the next hop of out for a packet of the entry, with the MAC address and the
+// MTU of link and route. The connection's word stores the result: the flow looks up again, at
+// the next packet, when the stamp of the adjacency has changed.
+func (w *forwarder) nextHopOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
+	c, e := w.conns.Conn(ref), w.conns.Entry(ref)
 	adjWord := &c.Adj[0]
 	if !ref.Forward() {
 		adjWord = &c.Adj[1]
@@ -45,47 +43,41 @@ func (w *forwarder) nextHopOf(
 	word := atomic.LoadUint64(adjWord)
 	if adj := &w.adjacencies[word&0xffff]; uint32(word>>32) == adj.Stamp() {
 		if mac, state := adj.Dst(); state == route.Valid {
-			return adj, mac, min(adj.MTU(), uint32(word)>>16)
+			out.adj, out.mac, out.mtu = adj, mac, min(adj.MTU(), uint32(word)>>16)
+			return pass
 		}
 	}
 	w.counts[counter.RouteLookups]++
 	path, ok := w.routes.Lookup(w.conns.NewDst(ref).Addr(), uint32(p.hash))
 	if !ok {
-		w.onNoRoute(p, path.Kind)
-		return nil, 0, 0
+		return noRoute(path.Kind)
 	}
 	if e.Mode.DSR() && !w.canReach(&path, e.Mode, w.conns.NewDst(ref)) {
-		w.drop(p, DropNotAdjacent)
-		return nil, 0, 0
+		return drop(DropNotAdjacent)
 	}
 	needed := ref.Forward() || path.NextHop != w.conns.NewDst(ref).Addr()
 	if ref.Forward() {
 		path.NextHop = throughHostVeth(&path, e.Mode)
 	}
-	adj, mac, word = w.resolveNextHop(p, &path, needed)
-	if adj == nil {
-		return nil, 0, 0
-	}
+	word, v := w.resolveNextHop(p, &path, needed, out)
 	if word != 0 {
 		atomic.StoreUint64(adjWord, word)
 	}
-	return adj, mac, min(adj.MTU(), path.MTU)
+	return v
 }
 
-// resolveNextHop is the next hop of a path, with the MAC address to send to, and the word
-// by which a connection may find it again, 0 for none; nil when it cannot be used now,
-// the packet then having been dealt with. needed is true where an endpoint or a gateway
+// resolveNextHop sets the next hop of out to that of a path. It returns the word by which a
+// connection may find it again, 0 for none. needed is true where an endpoint or a gateway
 // is there. Only next hops that have answered get a word: another's number is soon given
 // away.
 func (w *forwarder) resolveNextHop(
-	p *pkt, path *route.Path, needed bool,
-) (adj *route.Adjacency, mac, word uint64) {
+	p *pkt, path *route.Path, needed bool, out *egress,
+) (word uint64, v verdict) {
 	n, ok := w.router.Adjacency(path.Port, path.NextHop)
 	if !ok {
-		w.queueForNeighbor(p, path, needed, true)
-		return nil, 0, 0
+		return 0, w.queueForNeighbor(p, path, needed, true)
 	}
-	adj = &w.adjacencies[n]
+	adj := &w.adjacencies[n]
 	stamp := adj.Stamp()
 	mac, state := adj.Dst()
 	if !adj.Is(path.Port, path.NextHop) {
@@ -97,22 +89,21 @@ func (w *forwarder) resolveNextHop(
 		if w.router.Load() == w.routes {
 			word = nextHopRef(stamp, path, n)
 		}
-		return adj, mac, word
+		out.adj, out.mac, out.mtu = adj, mac, min(adj.MTU(), path.MTU)
+		return word, pass
 	case route.Failed:
-		w.rejectICMP(p, header.HostUnreachable, 0, DropNeighbor)
-	default:
-		w.queueForNeighbor(p, path, needed, state == route.Unresolved || needed && !adj.Needed())
+		return 0, rejectICMP(header.HostUnreachable, 0, DropNeighbor)
 	}
-	return nil, 0, 0
+	ask := state == route.Unresolved || needed && !adj.Needed()
+	return 0, w.queueForNeighbor(p, path, needed, ask)
 }
 
-// onNoRoute deals with a packet whose destination cannot be reached.
-func (w *forwarder) onNoRoute(p *pkt, why route.Kind) {
+// noRoute is the verdict on a packet whose destination cannot be reached.
+func noRoute(why route.Kind) verdict {
 	if why == route.Blackhole {
-		w.drop(p, DropNoRoute)
-		return
+		return drop(DropNoRoute)
 	}
-	w.rejectICMP(p, header.HostUnreachable, 0, DropNoRoute)
+	return rejectICMP(header.HostUnreachable, 0, DropNoRoute)
 }
 
 // egress is the path of a packet out of Weir: the next hop and, for DSR, the tunnel to the
@@ -125,20 +116,17 @@ type egress struct {
 	tunnel tunnel
 }
 
-// egressOf sets out to how packet p leaves by the flow entry ref. If it returns false the
-// packet cannot leave now and has been dealt with. The result is too large to be returned:
-// a copy of words that have just been stored stalls.
-func (w *forwarder) egressOf(p *pkt, ref conntrack.Ref, out *egress) bool {
+// egressOf sets out to how packet p leaves by the flow entry ref, unless it cannot leave now.
+// The result is too large to be returned: a copy of words that have just been stored stalls.
+func (w *forwarder) egressOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
 	p.ref = ref
-	e := w.conns.Entry(ref)
-	out.adj, out.mac, out.mtu = w.nextHopOf(p, w.conns.Conn(ref), e, ref)
-	if out.adj == nil {
-		return false // queued, or answered
+	if v := w.nextHopOf(p, ref, out); v != pass {
+		return v
 	}
-	if e.Mode.DSR() {
+	if e := w.conns.Entry(ref); e.Mode.DSR() {
 		out.into(w.tunnelOf(p, e, ref))
 	}
-	return !w.tooBig(p, out)
+	return w.checkSize(p, out)
 }
 
 // into makes the packet leave through a tunnel.
@@ -153,27 +141,24 @@ func (out *egress) whole(p *pkt) bool {
 	return uint32(p.Len) <= out.mtu || !out.dsr && uint32(p.Len) <= out.adj.MTU()
 }
 
-// tooBig reports whether packet p is larger than the MTU of the path and may not be
-// fragmented. Then it has been answered or dropped.
-func (w *forwarder) tooBig(p *pkt, out *egress) bool {
+// checkSize passes packet p unless it is larger than the MTU of the path and may not be
+// fragmented.
+func (w *forwarder) checkSize(p *pkt, out *egress) verdict {
 	mtu := out.mtu
 	if uint32(p.Len) <= mtu {
-		return false
+		return pass
 	}
 	if p.Family == 4 && !header.IPv4(p.data[p.L3:]).DontFragment() {
 		if out.whole(p) || w.canFragment(&p.Packet, mtu) {
-			return false
+			return pass
 		}
-		w.drop(p, DropTooBig)
-		return true
+		return drop(DropTooBig)
 	}
 	if p.Family == 6 && out.dsr && mtu < minMTU6 {
 		if p.Len <= minMTU6 { // no host believes less
-			w.drop(p, DropTooBig)
-			return true
+			return drop(DropTooBig)
 		}
 		mtu = minMTU6
 	}
-	w.rejectICMP(p, header.TooBig, int(mtu), DropTooBig)
-	return true
+	return rejectICMP(header.TooBig, mtu, DropTooBig)
 }

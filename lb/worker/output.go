@@ -8,8 +8,8 @@ import (
 )
 
 // output sends packet p, translated unless it goes through a tunnel. It fragments a packet
-// that is larger than the MTU: see tooBig.
-func (w *forwarder) output(p *pkt, out *egress) {
+// that is larger than the MTU: see checkSize.
+func (w *forwarder) output(p *pkt, out *egress) verdict {
 	if out.dsr {
 		header.DecrementTTL(p.data[p.L3:], p.Family)
 		if p.Proto == header.ProtoTCP && p.Flags&header.SYN != 0 {
@@ -23,26 +23,24 @@ func (w *forwarder) output(p *pkt, out *egress) {
 		p.Partial = false
 	}
 	if whole {
-		w.outputWhole(p, out)
-		return
+		return w.outputWhole(p, out)
 	}
 	if p.Frag == 0 && !out.dsr { // a fragment has its identification from acceptFragment
 		p.SetID(p.data, w.nextID(p.ref))
 	}
-	w.outputFragments(p, out)
+	return w.outputFragments(p, out)
 }
 
 // outputWhole puts the outer header, if any, on packet p and sends it.
-func (w *forwarder) outputWhole(p *pkt, out *egress) {
+func (w *forwarder) outputWhole(p *pkt, out *egress) verdict {
 	if out.dsr && !out.tunnel.l2dsr && !w.encapsulate(p, &out.tunnel.outer) {
-		w.drop(p, DropUnsupported)
-		return
+		return drop(DropUnsupported)
 	}
-	w.outputTo(p, out.adj, out.mac)
+	return w.outputTo(p, out.adj, out.mac)
 }
 
 // outputTo sends packet p, as it is, to a next hop with the MAC address mac.
-func (w *forwarder) outputTo(p *pkt, adj *route.Adjacency, mac uint64) {
+func (w *forwarder) outputTo(p *pkt, adj *route.Adjacency, mac uint64) verdict {
 	src, port := adj.Src()
 	adj.Touch(w.tick)
 	if p.L3 != header.EthernetLen {
@@ -52,31 +50,31 @@ func (w *forwarder) outputTo(p *pkt, adj *route.Adjacency, mac uint64) {
 	if p.Partial {
 		w.completeChecksum(p, &w.ports[port])
 	}
-	w.outputPort(p, int32(port))
+	return w.outputPort(p, int32(port))
 }
 
 // outputPort gathers the packet at a port, or hands it off to the worker that owns the
 // port's queue.
-func (w *portIO) outputPort(p *pkt, out int32) {
+func (w *portIO) outputPort(p *pkt, out int32) verdict {
 	port := &w.ports[out]
 	if port.Queue == nil {
-		w.outputElsewhere(p, out)
-		return
+		return w.outputElsewhere(p, out)
 	}
 	if port.txn+int(p.n) > txQueueLen {
 		w.transmit(port)
 	}
 	port.txn += copy(port.tx[port.txn:], p.desc[:p.n])
+	return sent
 }
 
 // outputElsewhere sends the packet by a port that has no queue of this worker.
-func (w *portIO) outputElsewhere(p *pkt, out int32) {
-	if port := &w.ports[out]; port.Tag != 0 {
-		w.pushTag(p, port.Tag)
-		w.outputPort(p, port.Under)
-		return
+func (w *portIO) outputElsewhere(p *pkt, out int32) verdict {
+	port := &w.ports[out]
+	if port.Tag == 0 {
+		return w.handOff(p, port.Owner, out)
 	}
-	w.handOff(p, out)
+	w.pushTag(p, port.Tag)
+	return w.outputPort(p, port.Under)
 }
 
 // pushTag puts a VLAN tag on the packet, behind the MAC addresses.

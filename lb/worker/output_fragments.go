@@ -37,10 +37,9 @@ func (w *frameMemory) fragmentPayload(p *header.Packet, mtu uint32) int {
 func ipv4Len(p *header.Packet) int { return int(p.L4 - p.L3) }
 
 // outputFragments sends packet p, an IPv4 packet, in fragments.
-func (w *forwarder) outputFragments(p *pkt, out *egress) {
+func (w *forwarder) outputFragments(p *pkt, out *egress) verdict {
 	if !w.canFragment(&p.Packet, out.mtu) { // the link's MTU has changed meanwhile
-		w.drop(p, DropTooBig)
-		return
+		return drop(DropTooBig)
 	}
 	// All are made before any is sent: they take packet p's place.
 	var made [maxFragments]xsk.Desc
@@ -51,8 +50,7 @@ func (w *forwarder) outputFragments(p *pkt, out *egress) {
 		a, ok := w.free.pop()
 		if !ok {
 			w.freeBuffers(made[:n])
-			w.drop(p, DropTxFull) // all frames are in transmission
-			return
+			return drop(DropTxFull) // all frames are in transmission
 		}
 		made[n] = w.makeFragment(p, a, at, min(step, payload-at))
 		n++
@@ -65,8 +63,9 @@ func (w *forwarder) outputFragments(p *pkt, out *egress) {
 		p.Len = uint16(d.Len - uint32(p.L3))
 		p.desc[0], p.size = d, d.Len
 		p.data = w.frame(p)
-		w.outputWhole(p, out)
+		w.act(p, w.outputWhole(p, out))
 	}
+	return sent
 }
 
 // makeFragment writes the fragment with n bytes from offset at of packet p's payload on

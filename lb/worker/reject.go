@@ -21,44 +21,58 @@ type rejecter struct {
 	challenged challenges
 }
 
-// rejectTCP answers packet p with a RST, within the rate limit, unless p is a RST (RFC 9293
-// section 3.10.7.1).
-func (w *rejecter) rejectTCP(p *pkt, reason Drop) {
-	if p.Flags&header.RST != 0 || !w.mayReject(p) {
-		w.drop(p, reason)
-		return
+// reject answers packet p by verdict v, at the rate that is allowed. A packet that may not be
+// answered is to be dropped.
+func (w *rejecter) reject(p *pkt, v verdict) verdict {
+	if !w.mayReject(p, v) {
+		return drop(v.reason())
 	}
-	if !w.resets.Take(w.source(p), w.tick) {
-		w.drop(p, DropReplyLimit)
-		return
+	limit, beyond := &w.resets, DropReplyLimit
+	if v.kind() == kindICMP {
+		limit, beyond = &w.errors, v.reason()
 	}
-	w.drops[reason]++
-	w.sampleDrop(p, reason)
-	w.counts[counter.Resets]++
-	w.outputReply(p, header.Reset(p.data, &p.Packet))
+	if !limit.Take(w.source(p), w.tick) {
+		return drop(beyond)
+	}
+	w.drops[v.reason()]++
+	w.sampleDrop(p, v.reason())
+	return w.outputReply(p, w.makeReply(p, v))
 }
 
-// rejectICMP answers packet p with an ICMP error, at the rate that is allowed.
-func (w *rejecter) rejectICMP(p *pkt, e header.Error, mtu int, reason Drop) {
-	if !w.mayReject(p) || !w.errors.Take(w.source(p), w.tick) {
-		w.drop(p, reason)
-		return
-	}
-	w.drops[reason]++
-	w.sampleDrop(p, reason)
-	w.counts[counter.ICMPErrors]++
+// makeReply turns packet p into the answer, and returns the length.
+func (w *rejecter) makeReply(p *pkt, v verdict) int {
 	f := p.data
-	w.outputReply(p, header.Unreachable(f[:cap(f)], len(f), &p.Packet, e, mtu))
+	switch {
+	case v.kind() == kindICMP:
+		w.counts[counter.ICMPErrors]++
+		return header.Unreachable(f[:cap(f)], len(f), &p.Packet, v.icmp(), int(v.argument()))
+	case v.kind() == kindChallenge:
+		w.challenged.note(p.hash, v.argument(), w.tick)
+		seq, ack := cookie(&p.key, w.tick>>cookieBits)
+		return header.Challenge(f, &p.Packet, seq, ack)
+	case p.Proto == header.ProtoSCTP:
+		w.counts[counter.Aborts]++
+		return p.Refuse(f)
+	default:
+		w.counts[counter.Resets]++
+		return header.Reset(f, &p.Packet)
+	}
 }
 
-// mayReject says whether a packet may be answered with a refusal (RFC 1122
-// section 3.2.2, RFC 1812 section 4.3.2.7, RFC 4443 section 2.4): not if it is
-// ICMP itself or a later fragment, nor if it was sent to or by a group of
-// stations. The answer goes to the MAC address that the packet came from.
-func (w *rejecter) mayReject(p *pkt) bool {
+// mayReject reports whether packet p may be answered with a refusal (RFC 1122 section 3.2.2,
+// RFC 1812 section 4.3.2.7, RFC 4443 section 2.4): not if it is ICMP itself, a RST (RFC 9293
+// section 3.10.7.1) or a later fragment, nor if it was sent to or by a group of stations.
+// The answer goes to the MAC address that the packet came from.
+func (w *rejecter) mayReject(p *pkt, v verdict) bool {
 	f := p.data
 	if p.Proto == header.ProtoICMP || p.Proto == header.ProtoICMPv6 || (f[0]|f[6])&1 != 0 {
 		return false
+	}
+	if v.kind() == kindReject {
+		if p.Proto == header.ProtoSCTP && !p.Refusable(f) ||
+			p.Proto == header.ProtoTCP && p.Flags&header.RST != 0 {
+			return false
+		}
 	}
 	if p.Frag == 0 {
 		return true
@@ -68,19 +82,19 @@ func (w *rejecter) mayReject(p *pkt) bool {
 }
 
 // outputReply sends the reply in packet p's first frame back by the ingress port.
-func (w *portIO) outputReply(p *pkt, n int) {
+func (w *portIO) outputReply(p *pkt, n int) verdict {
 	w.shrinkTo(p, n)
-	w.outputBack(p)
+	return w.outputBack(p)
 }
 
 // outputBack sends the reply made of packet p back by the ingress port, in the same VLAN.
 // A priority tag (VLAN 0, IEEE 802.1Q section 6.9.1) names no VLAN: the sender alone
 // chose it, and the answer has none.
-func (w *portIO) outputBack(p *pkt) {
+func (w *portIO) outputBack(p *pkt) verdict {
 	if p.L3 == header.EthernetLen+header.TagLen && binary.BigEndian.Uint16(p.data[header.EthernetLen:])&0xfff == 0 {
 		w.untag(p)
 	}
-	w.outputPort(p, p.in)
+	return w.outputPort(p, p.in)
 }
 
 // shrinkTo leaves of packet p the first n bytes of the first frame, and frees the other
@@ -93,38 +107,47 @@ func (w *frameMemory) shrinkTo(p *pkt, n int) {
 	p.data = p.data[:n]
 }
 
+// parseDrop is the reason to drop a malformed packet.
+func parseDrop(problem header.Problem) Drop {
+	switch problem {
+	case header.Truncated:
+		return DropTruncated
+	case header.BadIPHeader:
+		return DropBadIPHeader
+	case header.Martian:
+		return DropMartian
+	case header.BadExtension:
+		return DropExtension
+	case header.SourceRouted:
+		return DropSourceRoute
+	case header.BadFragment:
+		return DropBadFragment
+	case header.TinyFragment:
+		return DropTinyFragment
+	}
+	return DropBadTransport
+}
+
 // onParseError handles a packet that is not a whole TCP, UDP or SCTP packet. Packets that
 // the kernel may handle are punted, malformed packets dropped.
 func (w *Worker) onParseError(p *pkt, problem header.Problem) {
 	p.data = w.frame(p)
+	v := pass
 	switch problem {
 	case header.NotIP:
-		w.punt(p, DropNotIP)
+		v = punt(DropNotIP)
 	case header.IsFragment:
-		w.onFragment(p)
+		v = w.onFragment(p)
 	case header.NotTransport:
-		if proto := p.Proto; proto == header.ProtoICMP || proto == header.ProtoICMPv6 {
-			w.icmp(p)
-			return
+		v = punt(DropUnsupportedProtocol)
+		if p.Proto == header.ProtoICMP || p.Proto == header.ProtoICMPv6 {
+			v = w.icmp(p)
 		}
-		w.punt(p, DropUnsupportedProtocol)
-	case header.Truncated:
-		w.drop(p, DropTruncated)
-	case header.BadIPHeader:
-		w.drop(p, DropBadIPHeader)
-	case header.Martian:
-		w.drop(p, DropMartian)
-	case header.BadExtension:
-		w.drop(p, DropExtension)
-	case header.SourceRouted:
-		w.drop(p, DropSourceRoute)
-	case header.BadFragment:
-		w.drop(p, DropBadFragment)
-	case header.TinyFragment:
-		w.drop(p, DropTinyFragment)
 	default:
-		w.drop(p, DropBadTransport)
+		v = drop(parseDrop(problem))
 	}
+	w.conclude(p, v)
+	p.state = consumed // the stages are not to do it again
 }
 
 // source is the hash of packet p's source that the limits count by: of an IPv4

@@ -8,50 +8,46 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// endpointRemoved deals with a packet of a flow whose endpoint was removed, if it is not to
-// go on all the same; false means that nothing has been done. It is asked only
-// while an endpoint is gone that flows may still name.
-func (w *flows) endpointRemoved(p *pkt, ref conntrack.Ref) bool {
+// endpointRemoved handles a packet of a flow whose endpoint was removed, and passes it if it is
+// to go on all the same. It is asked only while an endpoint is gone that flows may still name.
+func (w *flows) endpointRemoved(p *pkt, ref conntrack.Ref) verdict {
 	c := w.conns.Conn(ref)
 	if !w.isEndpointRemoved(c) {
-		return false
+		return pass
 	}
 	if p.Proto == header.ProtoUDP {
 		if !ref.Forward() {
-			return false
+			return pass
 		}
 		// A datagram has no connection to keep: select anew. Only here: the
 		// snapshot of this round may still offer the endpoint that is gone.
 		w.conntrack.Delete(ref)
-		w.miss(p)
-		return true
+		return again
 	}
 	policy := w.removalPolicy(c)
 	if ref.Forward() && opens(&p.Packet) {
 		return w.reuseRemoved(p, ref, c, policy)
 	}
-	tcp := p.Proto == header.ProtoTCP
 	switch {
 	case policy == table.DropFlows:
-		w.drop(p, DropEndpointRemoved)
-	case policy == table.ResetFlows && tcp:
-		w.resetConn(p, ref)
+		return drop(DropEndpointRemoved)
 	case policy == table.ResetFlows:
-		w.rejectSCTP(p, DropEndpointRemoved)
-	case tcp && ref.Forward() && w.answersChallenge(p):
-		w.forgetChallenged(p, ref)
-	default:
-		return false
+		return w.resetConn(p, ref)
+	case p.Proto == header.ProtoTCP && ref.Forward() && w.answersChallenge(p):
+		w.conntrack.Delete(ref)
+		return drop(DropEndpointRemoved)
 	}
-	return true
+	return pass
 }
 
-// resetConn ends a connection with a RST to the sender of packet p, with the acknowledged
-// number. The flow stays in state CLOSE, so that the next packet of the other side is
-// answered by a RST too, and is forgotten soon after the last packet.
-func (w *flows) resetConn(p *pkt, ref conntrack.Ref) {
-	w.conns.Abort(ref, w.tick)
-	w.rejectTCP(p, DropEndpointRemoved)
+// resetConn refuses packet p of a flow. A TCP connection ends with a RST to the sender, with
+// the acknowledged number. The flow stays in state CLOSE, so that the next packet of the other
+// side is answered by a RST too, and is forgotten soon after the last packet.
+func (w *flows) resetConn(p *pkt, ref conntrack.Ref) verdict {
+	if p.Proto == header.ProtoTCP {
+		w.conns.Abort(ref, w.tick)
+	}
+	return reject(DropEndpointRemoved)
 }
 
 // isEndpointRemoved says whether the flow's endpoint has been absent from the

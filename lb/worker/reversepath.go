@@ -27,22 +27,20 @@ const (
 	ReversePathOff
 )
 
-// checkSource reports whether the source of packet p may begin a flow with the
-// frontend, nil for a ping; else the packet has been dropped.
-func (w *admission) checkSource(p *pkt, fe *table.FrontendEntry) bool {
+// checkSource passes packet p if the source may begin a flow with the frontend, nil for a
+// ping.
+func (w *admission) checkSource(p *pkt, fe *table.FrontendEntry) verdict {
 	if p.in == w.hostVeth {
-		return true
+		return pass
 	}
 	back := w.routes.Reverse(p.key.Src().Addr())
 	if w.isMartianSource(p, back) {
-		w.drop(p, DropMartian)
-		return false
+		return drop(DropMartian)
 	}
 	if !w.passesReversePath(p, back, fe) {
-		w.drop(p, DropReversePath)
-		return false
+		return drop(DropReversePath)
 	}
-	return true
+	return pass
 }
 
 // isMartianSource says whether a packet claims to come from where none can come

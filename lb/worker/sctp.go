@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/conntrack"
-	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
 )
@@ -19,74 +18,49 @@ import (
 // on the packet's length alone, so that a full CRC is neither verified nor repaired. Only a
 // CRC that is left to the device is computed.
 
-// trackSCTP follows packet p of an entry's flow; false when it has been dealt with.
-func (w *flows) trackSCTP(p *pkt, ref conntrack.Ref) bool {
-	f := p.data
-	if ref.Forward() && p.Flags == header.ChunkInit && !w.singleHomed(p) {
-		return false
+// trackSCTP follows packet p of an entry's flow.
+func (w *flows) trackSCTP(p *pkt, ref conntrack.Ref) verdict {
+	if ref.Forward() {
+		if v := singleHomed(p); v != pass {
+			return v
+		}
 	}
-	c := p.Chunks(f)
+	c := p.Chunks(p.data)
 	// The COOKIE ACK makes the association, see mayOpen.
 	completes := !ref.Forward() && c.Types&(1<<header.ChunkCookieAck) != 0 &&
 		w.conns.Conn(ref).State() == conntrack.StateSCTPCookieEchoed
-	if completes && !w.roomToOpen(p, ref) {
-		return false
+	if completes {
+		if v := w.roomToOpen(ref); v != pass {
+			return v
+		}
 	}
 	g := conntrack.SCTPPacket{
-		Tag: header.SCTP(f[p.L4:]).Tag(), InitiateTag: c.InitiateTag,
+		Tag: header.SCTP(p.data[p.L4:]).Tag(), InitiateTag: c.InitiateTag,
 		Chunks: c.Types, Reflected: c.Reflected,
 	}
 	switch w.conns.TrackSCTP(ref, &g, w.tick) {
 	case conntrack.Reopen:
-		if !w.conntrack.Supersede(ref) {
-			w.drop(p, DropNoConntrackEntry) // another worker is at it; the client asks again
-			return false
-		}
-		w.counts[counter.ReplacedFlows]++
-		w.lookUpAgain(p)
-		return false
+		return w.supersede(ref)
 	case conntrack.Gone:
-		w.lookUpAgain(p)
-		return false
+		return again
 	}
-	return true
+	return pass
 }
 
-// singleHomed reports whether packet p, an INIT, may begin an association. In modes with
-// midstream pickup any other packet may. A packet that may not is consumed.
-func (w *admission) singleHomed(p *pkt) bool {
+// singleHomed passes packet p unless it is an INIT that may not begin an association. In modes
+// with midstream pickup any other packet may.
+func singleHomed(p *pkt) verdict {
 	if p.Flags != header.ChunkInit {
-		return true
+		return pass
 	}
 	sound, single := p.Init(p.data)
 	switch {
 	case !sound:
-		w.drop(p, DropBadTransport)
+		return drop(DropBadTransport)
 	case !single:
-		w.rejectSCTP(p, DropMultihomed)
+		return reject(DropMultihomed)
 	}
-	return sound && single
-}
-
-// rejectSCTP answers packet p with an ABORT, or another due chunk, within the rate limit.
-func (w *rejecter) rejectSCTP(p *pkt, reason Drop) {
-	if !w.mayReject(p) {
-		w.drop(p, reason)
-		return
-	}
-	f := p.data
-	if !p.Refusable(f) {
-		w.drop(p, reason)
-		return
-	}
-	if !w.resets.Take(w.source(p), w.tick) {
-		w.drop(p, DropReplyLimit)
-		return
-	}
-	w.drops[reason]++
-	w.sampleDrop(p, reason)
-	w.counts[counter.Aborts]++
-	w.outputReply(p, p.Refuse(f))
+	return pass
 }
 
 // mayFragmentSCTP reports whether an entry can forward fragments of an SCTP packet: not if

@@ -306,7 +306,7 @@ func TestNoAllocationForANewFlowOfAnyPolicy(t *testing.T) {
 		p.key = k
 		if n := testing.AllocsPerRun(200, func() {
 			k.W[0]++
-			if !b.w.sourceAllowed(p, fe) || !b.w.withinLimits(p, fe) || b.w.selectEndpoint(fe, &k) == nil {
+			if b.w.admit(p, fe) != pass || b.w.selectEndpoint(fe, &k) == nil {
 				t.Fatal("refused")
 			}
 		}); n != 0 {

@@ -7,13 +7,12 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// trackTCP follows packet p of an entry's flow; false when it has been dealt with.
-func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
-	if !w.mayOpen(p, c, ref) {
-		return false
+// trackTCP follows packet p of an entry's flow.
+func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) verdict {
+	if v := w.mayOpen(p, c, ref); v != pass {
+		return v
 	}
-	f := p.data
-	l4 := header.TCP(f[p.L4:])
+	l4 := header.TCP(p.data[p.L4:])
 	off := l4.DataOffset()
 	g := conntrack.Segment{
 		Flags: p.Flags, Seq: l4.Seq(), Ack: l4.Ack(),
@@ -21,29 +20,28 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 	}
 	switch w.conns.TrackTCP(ref, &g, w.tick) {
 	case conntrack.Reopen:
-		if !w.conntrack.Supersede(ref) {
-			w.drop(p, DropNoConntrackEntry) // another worker is at it; the client asks again
-			return false
-		}
-		w.counts[counter.ReplacedFlows]++
-		w.lookUpAgain(p)
-		return false
+		return w.supersede(ref)
 	case conntrack.Restart:
 		w.counts[counter.ReplacedFlows]++
 		return w.mayReopen(p, ref)
 	case conntrack.Stale:
-		if ref.Forward() {
-			// A SYN of this very batch has followed it.
-			w.lookUpAgain(p)
-			return false
+		if !ref.Forward() {
+			return drop(DropNoConntrackEntry)
 		}
-		w.drop(p, DropNoConntrackEntry)
-		return false
+		return again // a SYN of this very batch has followed it
 	case conntrack.Gone:
-		w.lookUpAgain(p)
-		return false
+		return again
 	}
-	return true
+	return pass
+}
+
+// supersede ends the entry's flow, so that another takes its place.
+func (w *flows) supersede(ref conntrack.Ref) verdict {
+	if !w.conntrack.Supersede(ref) {
+		return drop(DropNoConntrackEntry) // another worker is at it; the client asks again
+	}
+	w.counts[counter.ReplacedFlows]++
+	return again
 }
 
 // mayReopen decides whether packet p, a SYN, may open the entry's connection again. It is a
@@ -51,18 +49,15 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
 // endpoint must take new connections, else another is chosen. During a drain it
 // is the kernel's. A connection that is refused leaves no entry: the SYN sent again
 // would bypass it.
-func (w *flows) mayReopen(p *pkt, ref conntrack.Ref) bool {
-	fe := w.frontendOf(ref)
-	if fe == nil || w.node.Draining || !fe.Pool.Lists(w.conns.EndpointAddr(ref)) {
-		w.conntrack.Delete(ref)
-		w.lookUpAgain(p)
-		return false
+func (w *flows) mayReopen(p *pkt, ref conntrack.Ref) verdict {
+	fe, v := w.frontendOf(ref), again
+	if fe != nil && !w.node.Draining && fe.Pool.Lists(w.conns.EndpointAddr(ref)) {
+		v = w.admit(p, fe)
 	}
-	if !w.sourceAllowed(p, fe) || !w.withinLimits(p, fe) {
+	if v != pass {
 		w.conntrack.Delete(ref)
-		return false
 	}
-	return true
+	return v
 }
 
 // frontendOf returns the frontend of an entry's flow, nil if there is none any more.
@@ -74,49 +69,47 @@ func (w *admission) frontendOf(ref conntrack.Ref) *table.FrontendEntry {
 	return w.snapshot.Lookup(&k)
 }
 
-// mayOpen reports whether packet p, if it completes a connection, may do so: the last
+// mayOpen passes packet p unless it completes a connection that may not be completed: the last
 // segment of a TCP handshake, the first answer to a datagram, a segment after a RST that
 // ended nothing. The limit of open connections holds here too: incomplete connections do
 // not count, and more may begin than go on. A packet beyond the limit is dropped, and sent
 // again, until there is room.
-func (w *admission) mayOpen(p *pkt, c *conntrack.Conn, ref conntrack.Ref) bool {
+func (w *admission) mayOpen(p *pkt, c *conntrack.Conn, ref conntrack.Ref) verdict {
 	switch c.State() {
 	case conntrack.StateSynSent, conntrack.StateSynRecv:
 		if !ref.Forward() {
-			return true
+			return pass
 		}
 	case conntrack.StateClose:
 	case conntrack.StateUnreplied:
 		if ref.Forward() {
-			return true
+			return pass
 		}
 	default:
-		return true
+		return pass
 	}
 	if p.Flags&(header.SYN|header.RST) != 0 {
-		return true
+		return pass
 	}
-	return w.roomToOpen(p, ref)
+	return w.roomToOpen(ref)
 }
 
-// roomToOpen reports whether the entry's flow may become an open connection by packet p,
-// for which there may be no room. Then the packet has been dropped.
-func (w *admission) roomToOpen(p *pkt, ref conntrack.Ref) bool {
+// roomToOpen passes a packet by which the entry's flow becomes an open connection, if there
+// is room for another.
+func (w *admission) roomToOpen(ref conntrack.Ref) verdict {
 	fe := w.frontendOf(ref)
 	if fe == nil || fe.Policy == nil || w.roomFor(fe.Policy, fe.ServiceID) {
-		return true
+		return pass
 	}
-	w.drop(p, DropConnectionLimit)
-	return false
+	return drop(DropConnectionLimit)
 }
 
-// checkTCPSum reports whether the TCP checksum of packet p is right, if it has SYN, FIN or
-// RST: damaged or carelessly forged segments change no connection. The receiver checks the
-// others. A partial checksum is right by definition, and a fragment has none. A packet that
-// fails has been dropped.
-func (w *admission) checkTCPSum(p *pkt) bool {
+// checkTCPSum passes packet p if the TCP checksum is right. It looks at segments with SYN, FIN
+// or RST only: damaged or carelessly forged segments change no connection, and the receiver
+// checks the others. A partial checksum is right by definition, and a fragment has none.
+func (w *admission) checkTCPSum(p *pkt) verdict {
 	if p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.FIN|header.RST) == 0 || p.Partial || p.Frag != 0 {
-		return true
+		return pass
 	}
 	ip := p.data[p.L3:]
 	var pseudo uint64
@@ -126,10 +119,9 @@ func (w *admission) checkTCPSum(p *pkt) bool {
 		pseudo = header.PseudoSum6(ip, p.Proto, p.L4Len())
 	}
 	if header.Fold(w.sum(p, pseudo, int(p.L4), int(p.L3)+int(p.Len))) == 0xffff {
-		return true
+		return pass
 	}
-	w.drop(p, DropBadChecksum)
-	return false
+	return drop(DropBadChecksum)
 }
 
 // tcpSamples are the segments that are to be noted in their connections. These are read
