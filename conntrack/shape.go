@@ -1,6 +1,9 @@
 package conntrack
 
-import "reflect"
+import (
+	"bytes"
+	"reflect"
+)
 
 // Shape is where a reader outside of the process finds the parts of the table: a program in
 // the kernel that has the same memory.
@@ -21,6 +24,9 @@ func (t *Table) Shape() Shape {
 		Conns: p.conns, Entries: p.entries, Epoch: t.head.Epoch,
 	}
 }
+
+// IsTable reports whether the memory of a table begins with b, whole or not.
+func IsTable(b []byte) bool { return bytes.HasPrefix(b, magic[:]) }
 
 // Constant is a number that such a reader needs besides.
 type Constant struct {

@@ -15,8 +15,9 @@ type State struct {
 	EntriesAt uint32    // element of flow_table with the first Entry
 	// On is 0 while every packet is to go up.
 	On uint32
-	// Exceptions is not 0 while a bit in flow_gone is set: then the Conn of each packet is
-	// read, and packets whose endpoint or Service has its bit go up.
+	// Exceptions is the number of bits that are set in flow_gone. While it is not 0, the
+	// Conn of each packet is read, and packets whose endpoint or Service has its bit go
+	// up. A number without a bit is not gone.
 	Exceptions uint32
 	// ServicesAt is the element of flow_gone with the bits of Services 0 to 63. Endpoint
 	// n has bit n%64 of element n/64.
@@ -31,7 +32,7 @@ type State struct {
 	Slots [MaxPorts]Slot // by the slot of the interface that a packet came from
 }
 
-// Port is where packets leave.
+// Port is where packets leave. Userspace writes it as a whole.
 type Port struct {
 	// IfIndex is the interface to redirect to; 0 while packets to the port are to go up.
 	IfIndex uint32

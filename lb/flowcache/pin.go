@@ -1,0 +1,162 @@
+package flowcache
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	bpfpin "github.com/cilium/ebpf/pin"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/conntrack"
+)
+
+// pinPrefix begins the names of pinned tables; pins of interfaces (lb/steer) begin with a
+// number. The number of the network namespace follows, and newSuffix while a table is not yet
+// whole.
+const (
+	pinPrefix = "flowtable-"
+	newSuffix = "-new"
+)
+
+// pins is where the table of this network namespace is pinned.
+type pins struct {
+	path string
+	lock int // a socket whose name no other process of the namespace can have
+}
+
+// openPins takes the place of the table, which another process of the network namespace may
+// have: then the error is conntrack.ErrInUse.
+func openPins(dir string) (*pins, error) {
+	if err := checkBPFFS(dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	var ns unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), &ns); err != nil {
+		return nil, fmt.Errorf("identify network namespace: %w", err)
+	}
+	p := &pins{path: filepath.Join(dir, fmt.Sprint(pinPrefix, ns.Ino))}
+	return p, p.take()
+}
+
+// checkBPFFS looks at the nearest ancestor of dir that exists.
+func checkBPFFS(dir string) error {
+	for {
+		var st unix.Statfs_t
+		err := unix.Statfs(dir, &st)
+		if err == nil && uint32(st.Type) != unix.BPF_FS_MAGIC {
+			return fmt.Errorf("%s is not in a BPF file system (mount -t bpf bpf /sys/fs/bpf)", dir)
+		}
+		parent := filepath.Dir(dir)
+		if !errors.Is(err, fs.ErrNotExist) || parent == dir {
+			return err
+		}
+		dir = parent
+	}
+}
+
+// take makes this process the owner of the pin. Abstract names belong to the network namespace
+// and end with the socket.
+func (p *pins) take() (err error) {
+	p.lock, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", p.path, err)
+	}
+	name := fnv.New64a()
+	_, _ = name.Write([]byte(p.path)) // it may be longer than a name
+	err = unix.Bind(p.lock, &unix.SockaddrUnix{Name: fmt.Sprintf("@weir-flowtable-%x", name.Sum64())})
+	if errors.Is(err, unix.EADDRINUSE) {
+		err = conntrack.ErrInUse
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", p.path, err), p.close())
+	}
+	return nil
+}
+
+func (p *pins) close() error { return unix.Close(p.lock) }
+
+// load opens the table that an earlier process has pinned, if there is one.
+func (p *pins) load() (a array, err error) {
+	if err := removePin(p.path + newSuffix); err != nil {
+		return a, err
+	}
+	a.m, err = openTable(p.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return array{}, nil
+	}
+	if err != nil {
+		return array{}, err
+	}
+	if err := a.mmap(int64(a.m.MaxEntries()) * cell); err != nil {
+		return array{}, err
+	}
+	if !conntrack.IsTable(a.b) {
+		return array{}, errors.Join(fmt.Errorf("%s: the map is %w", p.path, ErrForeign), a.close())
+	}
+	return a, nil
+}
+
+// openTable opens a pinned map that may be a table.
+func openTable(path string) (*ebpf.Map, error) {
+	pinned, err := bpfpin.Load(path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open pinned table: %w", err)
+	}
+	m, ok := pinned.(*ebpf.Map)
+	if ok && m.Type() == ebpf.Array && m.KeySize() == 4 && m.ValueSize() == cell && m.Flags()&unix.BPF_F_MMAPABLE != 0 {
+		return m, nil
+	}
+	return nil, errors.Join(fmt.Errorf("%s: the BPF object is %w: move it out of this directory or remove it",
+		path, ErrForeign), pinned.Close())
+}
+
+// replace pins table m in place of the last, in a single step.
+func (p *pins) replace(m *ebpf.Map) error {
+	if err := m.Pin(p.path + newSuffix); err != nil {
+		return fmt.Errorf("pin the table: %w", err)
+	}
+	if err := os.Rename(p.path+newSuffix, p.path); err != nil {
+		return fmt.Errorf("pin the table: %w", errors.Join(err, removePin(p.path+newSuffix)))
+	}
+	return nil
+}
+
+func (p *pins) remove() error { return removePin(p.path) }
+
+// removePin removes the pin of a table, unless it is foreign.
+func removePin(path string) error {
+	m, err := openTable(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Remove(path), m.Close())
+}
+
+// CleanupStale removes the tables that are pinned in dir, of every network namespace: the
+// remains of a process that was killed. A missing directory is not an error; a foreign object
+// in a table's place is, and stays.
+func CleanupStale(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), pinPrefix) {
+			errs = append(errs, removePin(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
