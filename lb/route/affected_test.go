@@ -155,3 +155,15 @@ func TestEveryPathThatChangesHasAnAffectedNextHop(t *testing.T) {
 		}
 	})
 }
+
+// The flow table keeps words of the process before, which must not be good in the next.
+func TestStampsOfTwoProcessesDiffer(t *testing.T) {
+	hops := []StaticHop{{NextHop: netip.MustParseAddr("192.0.2.1")}}
+	seen := make(map[uint32]bool)
+	for range 8 {
+		seen[Static(nil, hops).adj[1].Stamp()] = true
+	}
+	if len(seen) == 1 {
+		t.Errorf("eight watchers begin with the stamps %v", seen)
+	}
+}

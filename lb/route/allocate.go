@@ -1,6 +1,7 @@
 package route
 
 import (
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -217,11 +218,13 @@ func (w *Watcher) release(hs []*nextHop) {
 	}
 }
 
-// firstStamps gives each adjacency a stamp that no word has.
+// firstStamps gives each adjacency a stamp that no word has: the flow table may hold words
+// of an earlier process, so that a random number begins the stamps of each process.
 func (w *Watcher) firstStamps() {
 	w.adj[0].stamp.Store(noStamp)
+	first := 1 + rand.Uint32N(noStamp-1)
 	for i := range w.adj[1:] {
-		w.adj[1+i].stamp.Store(1)
+		w.adj[1+i].stamp.Store(first)
 	}
 }
 
