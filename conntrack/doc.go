@@ -126,4 +126,15 @@
 // A worker may stop between two steps. Meanwhile packets take the slow path, or the
 // connection is still in its old state. In the exception, packets without SYN, FIN and RST
 // are forwarded and do not change the new state.
+//
+// A UDP flow changes its state twice while it goes on, and needs none of these steps: in the
+// new state every direction is steady that was steady before, so that a single
+// compare-and-swap is enough. The first answer makes it StateReplied, on the slow path: the
+// reverse direction is not steady before. The change to StateStream has no packet of its own.
+// Whether the flow has gone on follows from the ticks of its creation, of the first answer
+// and of the latest packet, and [Table.Conn], ageing and eviction make the change before they
+// look at the state. The first two ticks are stored before the state that says they are
+// valid; the third grows. A worker that was late with the first answer, or whose clock is a
+// tick behind, can only put the change off to a later packet. A flow that is deleted
+// meanwhile stays deleted, since both change the same word by compare-and-swap.
 package conntrack

@@ -169,7 +169,8 @@ type Conn struct {
 	clientNext   uint32
 	endpointNext uint32
 	// extra is a timestamp of the client or the number after a SYN, see the bits of
-	// state. Of SCTP clientNext and extra are the tags, see nextSCTP.
+	// state. Of SCTP clientNext and extra are the tags, see nextSCTP. Of UDP endpointNext is
+	// the tick of the first answer.
 	extra uint32
 
 	// Links of the free and limbo lists: conn number + 1. Words of their own,
@@ -210,18 +211,17 @@ func (c *Conn) Touch(tick uint32) {
 
 // Steady reports whether a packet of direction dir (0 forward, 1 reverse) changes nothing
 // about the connection but the time of the last packet: a packet of an established TCP
-// connection without SYN, FIN and RST, or of a UDP flow whose state it cannot move.
+// connection without SYN, FIN and RST, or of a UDP flow but for the first answer.
 // [Table.TrackTCP] and [Table.TrackUDP] need not be called then, only [Entry.Touch] and,
-// once per direction and tick and at each [Milestone], [Conn.Sample]. A mode without a
-// reverse direction has other rules.
+// once per direction and tick and at each [Milestone], [Conn.Sample].
 func (c *Conn) Steady(dir uint32) bool {
 	return steady[dir&1]>>(atomic.LoadUint32(&c.state)&(stateMask|slow))&1 != 0
 }
 
 // steady has a bit for every state with and without slow, by direction.
 var steady = [2]uint64{
-	1<<StateEstablished | 1<<StateUnreplied | 1<<StateStream,
-	1<<StateEstablished | 1<<StateStream,
+	1<<StateEstablished | 1<<StateUnreplied | 1<<StateReplied | 1<<StateStream,
+	1<<StateEstablished | 1<<StateReplied | 1<<StateStream,
 }
 
 // State returns the state of the connection, StateNone when it was deleted.

@@ -111,6 +111,10 @@ func (w *Worker) step(tick uint32) int {
 	for end := min(s.end, s.next+stepLook); conn < end && n < stepExpire; conn++ {
 		c := &t.conns[conn]
 		word := atomic.LoadUint32(&c.state)
+		if mayGoOn(word) {
+			t.current(conn)
+			word = atomic.LoadUint32(&c.state)
+		}
 		if word&published == 0 {
 			continue
 		}

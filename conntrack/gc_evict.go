@@ -112,11 +112,12 @@ func (w *Worker) unlinkAll(words []uint32, refs []Ref) (n uint32) {
 func (t *Table) evictionOf(conn, tick uint32) (evictionClass, uint32) {
 	c := &t.conns[conn]
 	s := atomic.LoadUint32(&c.state)
+	if isSteady(s) != 0 {
+		t.current(conn)
+		s = atomic.LoadUint32(&c.state)
+	}
 	if s&published == 0 {
 		return evictNever, s
-	}
-	if isSteady(s) != 0 {
-		t.noteSeen(conn)
 	}
 	return evictionOf(s, c.Idle(tick), uint32(max(0, int32(c.LastSeen()-c.Created())))), s
 }

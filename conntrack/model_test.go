@@ -21,6 +21,7 @@ type modelFlow struct {
 	number         uint32
 	lastSeen, born uint32
 	state          State
+	answered       uint32 // tick of the first answer to a UDP flow
 
 	word uint32 // the state word of TCP
 	seq  uint32 // of the client, once closing
@@ -176,11 +177,15 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 				if f.client.Proto() == ProtoUDP {
 					f.lastSeen = m.tick
 					if f.state == StateUnreplied && side == 1 {
-						f.state = StateReplied
-					} else if f.state == StateReplied && m.tick-f.born > 2*TicksPerSecond {
+						f.state, f.answered = StateReplied, m.tick
+					} else if f.state == StateReplied && m.tick-f.born > 2*TicksPerSecond && m.tick > f.answered {
 						f.state = StateStream
 					}
-					tab.TrackUDP(r, m.tick)
+					if tab.NextHop(r)>>32 != 0 && rapid.Bool().Draw(rt, "fast") {
+						tab.Entry(r).Touch(m.tick)
+					} else {
+						tab.TrackUDP(r, m.tick)
+					}
 					return
 				}
 				flags := rapid.SampledFrom([]uint8{flagSYN, flagSYN | flagACK, flagACK, flagACK, flagFIN | flagACK,

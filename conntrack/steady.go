@@ -48,7 +48,7 @@ func (t *Table) Settle(r Ref) {
 	switch {
 	case mode > ModeL2DSR:
 	case mode.DSR():
-		t.settleDirection(forwardRef(conn), 1) // the endpoint is not heard: see Steady
+		t.settleDirection(forwardRef(conn), 0)
 	default:
 		t.settleDirection(forwardRef(conn), 0)
 		t.settleDirection(reverseRef(conn), 1)
@@ -137,6 +137,16 @@ func (e *Entry) Touch(tick uint32) bool {
 	}
 	storeRelaxed(&e.seen, tick)
 	return true
+}
+
+// current returns connection conn with the packets on the fast path noted.
+func (t *Table) current(conn uint32) *Conn {
+	c := &t.conns[conn]
+	t.noteSeen(conn)
+	if s := atomic.LoadUint32(&c.state); mayGoOn(s) && c.goesOn(s) {
+		t.setState(c, s, s&^stateMask|uint32(StateStream))
+	}
+	return c
 }
 
 // noteSeen notes in the Conn the packets of both directions on the fast path.

@@ -105,10 +105,7 @@ func (t *Table) Entry(r Ref) *Entry { return &t.entries[r-1] }
 
 // Conn returns the changing words of the connection that r belongs to, with the packets
 // on the fast path noted.
-func (t *Table) Conn(r Ref) *Conn {
-	t.noteSeen(r.Conn())
-	return &t.conns[r.Conn()]
-}
+func (t *Table) Conn(r Ref) *Conn { return t.current(r.Conn()) }
 
 // Seed returns the seed of Hash. It is random per table and survives restoration.
 func (t *Table) Seed() [4]uint64 { return t.seed }

@@ -18,29 +18,37 @@ func (t *Table) TrackUDP(r Ref, tick uint32) {
 	if s&slow != 0 && atomic.CompareAndSwapUint32(&c.state, s, s&^slow) {
 		s &^= slow // a change that failed has left it
 	}
-	var n State
-	switch State(s & stateMask) {
-	case StateUnreplied:
-		switch {
-		case !r.Forward():
-			n = StateReplied
-		case s&clientOnly != 0 && c.older(tick, streamAfter):
-			n = StateStream // answers do not pass here: going on has to do
-		default:
-			return
-		}
-	case StateReplied:
-		if !c.older(tick, streamAfter) {
-			return
-		}
-		n = StateStream
-	default:
+	if State(s&stateMask) == StateUnreplied && !r.Forward() {
+		atomic.StoreUint32(&c.endpointNext, tick)
+		// Of several workers that see the same change a single worker makes it.
+		t.setState(c, s, s&^(stateMask|slow)|uint32(StateReplied))
 		return
 	}
-	// Of several workers that see the same change a single worker makes it.
-	t.setState(c, s, s&^(stateMask|slow)|uint32(n))
+	t.current(r.Conn())
 }
 
-func (c *Conn) older(tick, age uint32) bool {
-	return int32(tick-atomic.LoadUint32(&c.created)-age) > 0
+// mayGoOn reports whether a connection in state word s is a UDP flow that becomes a stream
+// when it goes on: the endpoint has answered, or the answers do not pass here.
+func mayGoOn(s uint32) bool {
+	if s&(published|renumbered|slow) != published {
+		return false
+	}
+	switch State(s & stateMask) {
+	case StateReplied:
+		return true
+	case StateUnreplied:
+		return s&clientOnly != 0
+	}
+	return false
+}
+
+// goesOn reports whether the UDP flow, for whose state word s mayGoOn is true, has gone on:
+// there was a packet two seconds after the first packet, and after the tick of the first
+// answer. It follows from the latest packet, so that packets on the fast path need not ask.
+func (c *Conn) goesOn(s uint32) bool {
+	lasted := int32(c.LastSeen() - c.Created())
+	if State(s&stateMask) == StateReplied && int32(c.LastSeen()-atomic.LoadUint32(&c.endpointNext)) <= 0 {
+		return false
+	}
+	return lasted > streamAfter
 }
