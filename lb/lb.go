@@ -68,6 +68,9 @@ type Config struct {
 	// to the kernel; EndpointRemovalGrace how long a Service port must be without an
 	// endpoint before that endpoint counts as gone for its flows.
 	Takeover, EndpointRemovalGrace time.Duration
+	// Hold is how long after the process was killed its packets are dropped rather than
+	// given to the kernel, so that connections continue with the next process.
+	Hold time.Duration
 	// PinDir holds the pinned links of the steering program, StateDir the
 	// notes of what was changed on the host, to be put back.
 	PinDir, StateDir string

@@ -25,6 +25,7 @@ func (l *LB) Run(ctx context.Context) error {
 	failed := make(chan error, 2)
 	go func() { failed <- l.router.Run(ctx) }()
 	go func() { l.flows.Run(ctx); failed <- nil }()
+	go l.hold(ctx)
 
 	var again <-chan time.Time
 	tick := time.NewTicker(time.Second)
@@ -56,6 +57,32 @@ func (l *LB) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// hold moves the end of the hold on while the process lives, apart from all that may wait
+// for the kernel. With the process the hold ends after cfg.Hold; a stop ends it at once.
+func (l *LB) hold(ctx context.Context) {
+	tick := time.NewTicker(holdEvery)
+	defer tick.Stop()
+	for failing := false; ; {
+		err := l.steer.Hold(l.cfg.Hold)
+		if err != nil && !failing {
+			l.log.Warn("established connections may not survive a crash", "err", err)
+		}
+		failing = err != nil
+
+		select {
+		case <-ctx.Done():
+			if err := l.steer.Hold(0); err != nil {
+				l.log.Warn("end the hold", "err", err)
+			}
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// holdEvery is the time between two calls of Hold, which a hold is too long or too short by.
+const holdEvery = 200 * time.Millisecond
 
 // followPorts keeps to the configured interfaces, and passes changed ports on to the
 // workers and the routes. It reports whether a port is between two states, so that the

@@ -274,7 +274,7 @@ func (p *Program) release(a *Attachment, remove bool) error {
 		if err := a.link.Detach(); err != nil && !errors.Is(err, link.ErrNotSupported) && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, err)
 		}
-		errs = append(errs, p.objects.Interfaces.Delete(uint32(a.IfIndex)), p.setVLANs(a.IfIndex, a.vlans, nil))
+		errs = append(errs, p.objects.Interfaces.Delete(uint32(a.IfIndex)), p.setVLANs(a.IfIndex, a.vlans, nil), p.noteNoSockets(a.Slot))
 	}
 	errs = append(errs, a.link.Close())
 	if err := errors.Join(errs...); err != nil {

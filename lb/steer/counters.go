@@ -17,13 +17,14 @@ const (
 	PassExtension                     // IPv6 headers that hide the transport header, or too many
 	PassOtherProtocol                 // neither TCP, UDP nor SCTP, nor ICMP that may be Weir's
 	PassNoMatch                       // not to or about a frontend or SNAT port
+	Held                              // Weir's, dropped while no process is there
 
 	Verdicts // the number of verdicts
 )
 
 var verdictNames = [Verdicts]string{
 	"redirected", "no-socket", "other-mac", "vlan", "other-ethertype",
-	"malformed", "fragment", "ipv6-extension", "other-protocol", "no-match",
+	"malformed", "fragment", "ipv6-extension", "other-protocol", "no-match", "held",
 }
 
 // The C program and this file must agree on the number.
@@ -48,7 +49,7 @@ type Counters struct {
 // Passed returns how many packets went to the kernel.
 func (c Counters) Passed() uint64 {
 	var n uint64
-	for v := Redirected + 1; v < Verdicts; v++ {
+	for v := PassNoSocket; v <= PassNoMatch; v++ {
 		n += c.Packets[v]
 	}
 	return n

@@ -42,8 +42,9 @@ type Program struct {
 	frags   bool
 
 	mu       sync.Mutex
-	attached []*Attachment // guarded by mu
-	slots    int           // guarded by mu; those from here on have never been attached
+	queues   [MaxSlots]uint64 // guarded by mu; those with a socket, see hold.go
+	attached []*Attachment    // guarded by mu
+	slots    int              // guarded by mu; those from here on have never been attached
 }
 
 // Load loads the program and its maps into the kernel. Needs CAP_BPF,
@@ -121,13 +122,16 @@ func (p *Program) SetSocket(slot, queue, fd int) error {
 	if err := p.objects.Sockets.Put(uint32(slot*MaxQueues+queue), uint32(fd)); err != nil {
 		return fmt.Errorf("set socket of slot %d queue %d: %w", slot, queue, err)
 	}
-	return nil
+	return p.noteSocket(slot, queue, true)
 }
 
 // ClearSocket makes packets of a queue go to the kernel. A queue without a
 // socket is not an error.
 func (p *Program) ClearSocket(slot, queue int) error {
 	if err := checkSlot(slot, queue); err != nil {
+		return err
+	}
+	if err := p.noteSocket(slot, queue, false); err != nil {
 		return err
 	}
 	err := p.objects.Sockets.Delete(uint32(slot*MaxQueues + queue))

@@ -21,7 +21,7 @@ type steerAddressKey struct {
 
 type steerCounters struct {
 	_       structs.HostLayout
-	Packets [10]uint64
+	Packets [11]uint64
 }
 
 type steerDatagramKey struct {
@@ -77,6 +77,7 @@ type steerVlanKey struct {
 const (
 	steerMapFragmented     = "fragmented"
 	steerMapFrontends      = "frontends"
+	steerMapHeldQueues     = "held_queues"
 	steerMapInterfaces     = "interfaces"
 	steerMapPacketCounters = "packet_counters"
 	steerMapSnat           = "snat"
@@ -84,6 +85,7 @@ const (
 	steerMapVips           = "vips"
 	steerMapVlans          = "vlans"
 	steerProgWeirSteer     = "weir_steer"
+	steerVarHoldUntil      = "hold_until"
 )
 
 // loadSteer returns the embedded CollectionSpec for steer.
@@ -137,6 +139,7 @@ type steerProgramSpecs struct {
 type steerMapSpecs struct {
 	Fragmented     *ebpf.MapSpec `ebpf:"fragmented"`
 	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
+	HeldQueues     *ebpf.MapSpec `ebpf:"held_queues"`
 	Interfaces     *ebpf.MapSpec `ebpf:"interfaces"`
 	PacketCounters *ebpf.MapSpec `ebpf:"packet_counters"`
 	Snat           *ebpf.MapSpec `ebpf:"snat"`
@@ -149,6 +152,7 @@ type steerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerVariableSpecs struct {
+	HoldUntil *ebpf.VariableSpec `ebpf:"hold_until"`
 }
 
 // steerObjects contains all objects after they have been loaded into the kernel.
@@ -173,6 +177,7 @@ func (o *steerObjects) Close() error {
 type steerMaps struct {
 	Fragmented     *ebpf.Map `ebpf:"fragmented"`
 	Frontends      *ebpf.Map `ebpf:"frontends"`
+	HeldQueues     *ebpf.Map `ebpf:"held_queues"`
 	Interfaces     *ebpf.Map `ebpf:"interfaces"`
 	PacketCounters *ebpf.Map `ebpf:"packet_counters"`
 	Snat           *ebpf.Map `ebpf:"snat"`
@@ -185,6 +190,7 @@ func (m *steerMaps) Close() error {
 	return _SteerClose(
 		m.Fragmented,
 		m.Frontends,
+		m.HeldQueues,
 		m.Interfaces,
 		m.PacketCounters,
 		m.Snat,
@@ -198,6 +204,7 @@ func (m *steerMaps) Close() error {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerVariables struct {
+	HoldUntil *ebpf.Variable `ebpf:"hold_until"`
 }
 
 // steerPrograms contains all programs after they have been loaded into the kernel.

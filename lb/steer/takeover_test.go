@@ -77,6 +77,60 @@ func TestKernelTakesOverWhenTheSocketsDie(t *testing.T) {
 	}
 }
 
+// While a hold lasts, the packets of a queue that has lost its socket reach nobody. The
+// kernel keeps what is not Weir's, and what is on a queue without a socket by intention.
+func TestPacketsAreHeldForTheNextProcess(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	p := closed(t, load(t, Config{}))
+	a, err := p.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	s := w.openSocket(0)
+	must(t, p.SetSocket(0, 0, s.FD()))
+	front, other := netip.AddrPortFrom(node4, 30080), netip.AddrPortFrom(node4, 30081)
+	must(t, p.AddFrontend(front, unix.IPPROTO_UDP, 0))
+	kernel, host := w.listen(30080), w.listen(30081)
+	must(t, p.Hold(time.Hour))
+	w.send(front)
+	w.socketGets(s)
+
+	must(t, s.Close())
+	w.send(front)
+	w.send(other)
+	w.kernelGets(host)
+	if got := packets(t, p)[Held]; got != 1 {
+		t.Errorf("%d packets held, want 1", got)
+	}
+
+	must(t, p.Hold(0))
+	w.send(front)
+	w.kernelGets(kernel)
+	must(t, p.Hold(time.Hour))
+	must(t, p.ClearSocket(0, 0))
+	w.send(front)
+	w.kernelGets(kernel)
+
+	// A slot that is used again holds nothing of the last interface.
+	s = w.openSocket(0)
+	must(t, p.SetSocket(0, 0, s.FD()))
+	must(t, p.Detach(a))
+	must(t, s.Close())
+	_, err = p.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	w.send(front)
+	w.kernelGets(kernel)
+	if got := packets(t, p)[Held]; got != 1 {
+		t.Errorf("%d packets held in the end, want 1", got)
+	}
+}
+
+func packets(t *testing.T, p *Program) [Verdicts]uint64 {
+	t.Helper()
+	c, err := p.TotalCounters()
+	must(t, err)
+	return c
+}
+
 // TestKernelTakesOverWhenTheProcessIsKilled does it to a real process.
 func TestKernelTakesOverWhenTheProcessIsKilled(t *testing.T) {
 	const helper = "WEIR_STEER_TEST_HELPER"

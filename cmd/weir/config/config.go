@@ -10,9 +10,7 @@ package config
 
 //go:generate go test -run ^TestReferenceIsCurrent$ -update .
 
-import (
-	"time"
-)
+import ()
 
 // The type of the file.
 const (
@@ -119,6 +117,7 @@ type Configuration struct {
 
 	Conntrack Conntrack `json:"conntrack"`
 	Drain     Drain     `json:"drain"`
+	Death     Death     `json:"death"`
 	Workers   Workers   `json:"workers"`
 
 	PacketMemory PacketMemory `json:"packetMemory"`
@@ -186,14 +185,6 @@ type Kubernetes struct {
 
 // DefaultLastKnownMaxAgeHours is the default of that field: a long weekend.
 const DefaultLastKnownMaxAgeHours = 72
-
-// LastKnownMaxAge is LastKnownMaxAgeHours or the default, 0 for no limit.
-func (k *Kubernetes) LastKnownMaxAge() time.Duration {
-	if k.LastKnownMaxAgeHours == nil {
-		return DefaultLastKnownMaxAgeHours * time.Hour
-	}
-	return time.Duration(*k.LastKnownMaxAgeHours) * time.Hour
-}
 
 // Interface is a network interface to attach to.
 type Interface struct {
@@ -332,11 +323,16 @@ type Drain struct {
 	TimeoutSeconds int `json:"timeoutSeconds"`
 }
 
-// NotReady is NotReadySeconds as a duration.
-func (d Drain) NotReady() time.Duration { return time.Duration(d.NotReadySeconds) * time.Second }
-
-// Timeout is TimeoutSeconds as a duration.
-func (d Drain) Timeout() time.Duration { return time.Duration(d.TimeoutSeconds) * time.Second }
+// Death is the time between a process that was killed and the next process.
+type Death struct {
+	// HoldSeconds is the time for which the XDP program drops packets that belong
+	// to Weir while no process is there. Established connections then continue with
+	// the next process, and a client sends a SYN again after 1 and 3 seconds. It
+	// should exceed the time that a supervisor needs to start Weir again. After it
+	// the kernel has these packets: kube-proxy serves new connections, and
+	// established ones end with RST. With 0 the kernel has them at once.
+	HoldSeconds int `json:"holdSeconds"`
+}
 
 // Workers are the packet loops: one OS thread each.
 type Workers struct {
@@ -383,6 +379,7 @@ func Default() *Configuration {
 		},
 		// Together below the 30 s that the kubelet waits by default.
 		Drain:              Drain{NotReadySeconds: 10, TimeoutSeconds: 15},
+		Death:              Death{HoldSeconds: 10},
 		Admin:              Admin{Socket: "/run/weir/weir.sock"},
 		StateDir:           "/var/lib/weir",
 		MetricsBindAddress: "127.0.0.1:9464",

@@ -76,6 +76,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 
 	fs.IntVar(&v.Drain.NotReadySeconds, "drain-not-ready-seconds", def.Drain.NotReadySeconds, "`seconds` after SIGTERM in which new connections are served while health checks fail")
 	fs.IntVar(&v.Drain.TimeoutSeconds, "drain-timeout-seconds", def.Drain.TimeoutSeconds, "`seconds` after that in which established connections may continue")
+	fs.IntVar(&v.Death.HoldSeconds, "death-hold-seconds", def.Death.HoldSeconds, "`seconds` after a kill in which packets wait for the next process; 0: the kernel has them at once")
 
 	fs.StringVar(&v.Admin.Socket, "admin-socket", def.Admin.Socket, "`path` of the UNIX socket of weir status")
 	fs.StringVar(&v.StateDir, "state-dir", def.StateDir, "`directory` of the last known state of the cluster; empty: none is saved")
@@ -140,6 +141,7 @@ func (f *Flags) overrides() []override {
 		}},
 		{"drain-not-ready-seconds", "drain.notReadySeconds", func(c *Configuration) { c.Drain.NotReadySeconds = v.Drain.NotReadySeconds }},
 		{"drain-timeout-seconds", "drain.timeoutSeconds", func(c *Configuration) { c.Drain.TimeoutSeconds = v.Drain.TimeoutSeconds }},
+		{"death-hold-seconds", "death.holdSeconds", func(c *Configuration) { c.Death.HoldSeconds = v.Death.HoldSeconds }},
 		{"workers", "workers.count", func(c *Configuration) { c.Workers.Count = v.Workers.Count }},
 		{"cpus", "workers.cpus", func(c *Configuration) { c.Workers.CPUs = v.Workers.CPUs }},
 		{"frame-size", "packetMemory.frameSize", func(c *Configuration) { c.PacketMemory.FrameSize = v.PacketMemory.FrameSize }},

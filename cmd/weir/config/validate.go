@@ -62,6 +62,7 @@ func (c *Configuration) Validate() Errors {
 	c.validateProtectedPorts(&r)
 	c.validateConntrack(&r)
 	c.validateDrain(&r)
+	c.validateDeath(&r)
 	c.validateWorkers(&r)
 	c.validatePacketMemory(&r)
 	c.validateServers(&r)
@@ -291,6 +292,12 @@ func (c *Configuration) validateDrain(r *report) {
 	}
 	if n := c.Drain.TimeoutSeconds; n < 0 || n > maxSeconds {
 		r.addf("drain.timeoutSeconds", "must be 0 to %d, is %d", maxSeconds, n)
+	}
+}
+
+func (c *Configuration) validateDeath(r *report) {
+	if n := c.Death.HoldSeconds; n < 0 || n > maxSeconds {
+		r.addf("death.holdSeconds", "must be 0 to %d, is %d", maxSeconds, n)
 	}
 }
 

@@ -69,6 +69,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"protected twice", func(c *Configuration) { c.ProtectedPorts = []uint16{22, 22} }, "protectedPorts[1]", "listed twice"},
 		{"few flows", func(c *Configuration) { c.Conntrack.MaxFlows = 10 }, "conntrack.maxFlows", "must be auto or 1024"},
 		{"relative table", func(c *Configuration) { c.Conntrack.Path = "flows" }, "conntrack.path", "absolute"},
+		{"negative hold", func(c *Configuration) { c.Death.HoldSeconds = -1 }, "death.holdSeconds", "must be 0 to"},
 		{"negative time", func(c *Configuration) { c.Conntrack.TakeoverSeconds = -1 }, "conntrack.takeoverSeconds", "must be 0 to"},
 		{"long time", func(c *Configuration) { c.Conntrack.EndpointRemovalGraceSeconds = 1 << 30 }, "conntrack.endpointRemovalGraceSeconds", "must be 0 to"},
 		{"many workers", func(c *Configuration) { c.Workers = Workers{Count: steer.MaxQueues + 1} }, "workers.count", "must be auto or 1 to 64"},

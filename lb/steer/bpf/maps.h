@@ -21,6 +21,7 @@ enum verdict {
 	PASS_EXTENSION,       /* IPv6 headers that hide what is behind them, or too many */
 	PASS_OTHER_PROTOCOL,  /* neither TCP, UDP nor SCTP, nor ICMP that may be Weir's */
 	PASS_NO_MATCH,        /* of the host itself */
+	HELD,                 /* Weir's, dropped for the next process */
 	VERDICTS,
 };
 

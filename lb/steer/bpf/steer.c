@@ -9,8 +9,9 @@
  * other packet goes to the kernel as if the program were not there. When in
  * doubt, the kernel gets it.
  *
- * When Weir dies its sockets leave the map `sockets` by themselves, and the
- * redirect's fallback, XDP_PASS, gives every packet to the kernel.
+ * When Weir dies its sockets leave the map `sockets` by themselves. Weir's
+ * packets are then dropped for a while, for the next process (hold.h). After
+ * that the redirect's fallback, XDP_PASS, gives every packet to the kernel.
  *
  * In the order of a packet:
  *
@@ -26,6 +27,7 @@
 #include "maps.h"
 #include "extension.h"
 #include "fragment.h"
+#include "hold.h"
 #include "vlan.h"
 
 /*
@@ -408,8 +410,13 @@ int weir_steer(struct xdp_md *ctx)
 		__u32 queue = ctx->rx_queue_index;
 		if (queue < QUEUES_PER_SLOT)
 			action = bpf_redirect_map(&sockets, slot * QUEUES_PER_SLOT + queue, XDP_PASS);
-		if (action != XDP_REDIRECT)
+		if (action != XDP_REDIRECT) {
 			verdict = PASS_NO_SOCKET;
+			if (is_held(slot, queue)) {
+				verdict = HELD;
+				action = XDP_DROP;
+			}
+		}
 	}
 	count->packets[verdict]++;
 	return action;

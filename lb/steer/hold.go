@@ -1,0 +1,53 @@
+package steer
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Hold makes the program drop Weir's packets for the time d from now on where a queue has
+// lost its socket, because the process has died: its connections then wait for the next
+// process. Without a hold the kernel gets these packets, and answers with RST. The process
+// calls Hold again and again, long before d has passed; 0 ends the hold.
+//
+// Queues that never had a socket, and those whose socket was cleared, are the kernel's.
+func (p *Program) Hold(d time.Duration) error {
+	var until uint64
+	if d > 0 {
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+			return fmt.Errorf("hold: %w", err)
+		}
+		until = uint64(now.Nano() + d.Nanoseconds())
+	}
+	if err := p.objects.HoldUntil.Set(until); err != nil {
+		return fmt.Errorf("hold: %w", err)
+	}
+	return nil
+}
+
+// noteSocket notes whether a queue has a socket.
+func (p *Program) noteSocket(slot, queue int, has bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queues[slot] &^= 1 << queue
+	if has {
+		p.queues[slot] |= 1 << queue
+	}
+	return p.setHeldQueues(slot)
+}
+
+// noteNoSockets notes that no queue of a slot has a socket. The caller holds mu.
+func (p *Program) noteNoSockets(slot int) error {
+	p.queues[slot] = 0
+	return p.setHeldQueues(slot)
+}
+
+func (p *Program) setHeldQueues(slot int) error {
+	if err := p.objects.HeldQueues.Put(uint32(slot), p.queues[slot]); err != nil {
+		return fmt.Errorf("note sockets of slot %d: %w", slot, err)
+	}
+	return nil
+}
