@@ -79,6 +79,20 @@ type Entry struct {
 	seen      uint32 // tick of the last packet on the fast path, see steady.go
 }
 
+// Kind is the mode and the flags of an entry: those of the entries whose packets need
+// nothing else have names.
+type Kind uint16
+
+// Kinds of entries without flags.
+const (
+	KindNAT   = Kind(ModeNAT)
+	KindDNAT  = Kind(ModeDNAT)
+	KindL2DSR = Kind(ModeL2DSR)
+)
+
+// Kind returns the entry's mode and flags.
+func (e *Entry) Kind() Kind { return Kind(e.Mode) | Kind(e.Flags)<<8 }
+
 // NewAddrs6 returns the addresses that the recipe of entry r writes into an IPv6
 // packet, or into the outer IPv6 header if the entry has FlagOuter6: the 16 bytes
 // each of source and destination as two little-endian words. They are the other

@@ -103,6 +103,10 @@ func (t *Table) yield(w *Worker) {
 // Entry returns the entry that r names. It must not be written.
 func (t *Table) Entry(r Ref) *Entry { return &t.entries[r-1] }
 
+// Entries returns all entries, that of a Ref at the Ref less 1. They must not be written,
+// and only an entry that a look-up has returned may be read.
+func (t *Table) Entries() []Entry { return t.entries }
+
 // Conn returns the changing words of the connection that r belongs to, with the packets
 // on the fast path noted.
 func (t *Table) Conn(r Ref) *Conn { return t.current(r.Conn()) }

@@ -5,9 +5,10 @@
 // The files, in the order of a packet:
 //
 //  1. port.go         receive a batch from a queue; filldepth.go sizes the fill ring
-//  2. classify.go     parse the headers, make key and hash (packet.go: packet and batch)
+//  2. classify.go     make key and hash, parse the headers (packet.go: packet and batch)
 //  3. lookup.go       the three stages: classify, match tags, dispatch
-//  4. fastpath.go     packets of established flows that only need the rewrite
+//  4. lane.go         packets of established flows that only need the rewrite;
+//     fastpath.go     those without a lane: IPv6, and what needs another look
 //  5. slowpath.go     all other packets of flows; tcp.go, sctp.go and quic.go track them,
 //     removed_endpoint.go and challenge.go end flows whose endpoint is gone
 //  6. admission.go    packets of no flow: frontend, limits; reversepath.go checks the source

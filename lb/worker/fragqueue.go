@@ -90,7 +90,7 @@ func (w *Worker) releaseFragments() {
 	}
 	t.ready, t.looked = false, w.tick
 	b := &w.requeued
-	b.n = 0
+	b.reset(0)
 	keep := t.list[:0]
 	for j := range t.list {
 		x := &t.list[j]

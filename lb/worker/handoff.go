@@ -24,7 +24,7 @@ func (w *portIO) handOff(p *pkt, owner, tag int32) verdict {
 func (w *Worker) receiveHandoffs() int {
 	work := 0
 	b := &w.requeued
-	b.n = 0
+	b.reset(0)
 	for _, p := range w.links {
 		if p == nil {
 			continue
@@ -141,7 +141,7 @@ func (w *Worker) processHandoffs(b *batch) {
 	if b.n > 0 {
 		w.process(b)
 	}
-	b.n = 0
+	b.reset(0)
 }
 
 // portGone frees a buffer that was handed off to leave by a port whose queue

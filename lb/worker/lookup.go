@@ -1,6 +1,8 @@
 package worker
 
-import "github.com/weirlb/weir/lb/counter"
+import (
+	"github.com/weirlb/weir/lb/counter"
+)
 
 // groupSize is the number of packets that go through a stage at a time: a stage asks for at
 // most two cache lines per packet, and processors wait for some 16 at once.
@@ -43,25 +45,41 @@ func (b *batch) group(at int) (from, to int) {
 // dispatch is the last stage. created is how many flows there were before the batch.
 func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 	w.pending.collect = true
-	before := w.tcpSamples.n
+	before, watch := w.tcpSamples.n, w.watched()
 	for i := from; i < to; i++ {
-		p := &b.pkts[i&(batchSize-1)]
-		ref := w.conntrack.Confirmed(p.hash, &p.key, b.ref[i&(batchSize-1)])
-		if ref != 0 && p.state == fast && w.fastPath(p, ref) || p.state == consumed {
-			continue
+		if i = w.fastLanes(b, i, to, watch); i == to {
+			break
 		}
-		w.noteSamples(w.tcpSamples.n)
-		if ref == 0 && w.pending.n != 0 && w.pending.has(p.hash) {
-			w.createPending()
+		if !w.mayGoOn(b, i, watch) || w.fastLanes(b, i, i+1, 0) == i {
+			w.dispatchOther(b, i, created)
 		}
-		if ref == 0 && w.counts[counter.NewFlows] != created {
-			ref = w.conntrack.Lookup(p.hash, &p.key) // made by this very batch
-		}
-		w.slowPath(p, ref)
 	}
 	if w.pending.n != 0 {
 		w.createPending()
 	}
 	w.pending.collect = false
-	w.noteSamples(min(before, w.tcpSamples.n))
+	before = min(before, w.tcpSamples.n)
+	w.tcpSamples.prefetch(w.conns, before)
+	w.noteSamples(before)
+}
+
+// dispatchOther deals with packet i, which does not take the fast path of lanes.
+func (w *Worker) dispatchOther(b *batch, i int, created uint64) {
+	i &= batchSize - 1
+	p := &b.pkts[i]
+	if b.lanes>>i&1 != 0 {
+		p = w.leaveLane(b, i)
+	}
+	ref := w.conntrack.Confirmed(p.hash, &p.key, b.ref[i])
+	if ref != 0 && p.state == fast && w.fastPath(p, ref) || p.state == consumed {
+		return
+	}
+	w.noteSamples(w.tcpSamples.n)
+	if ref == 0 && w.pending.n != 0 && w.pending.has(p.hash) {
+		w.createPending()
+	}
+	if ref == 0 && w.counts[counter.NewFlows] != created {
+		ref = w.conntrack.Lookup(p.hash, &p.key) // made by this very batch
+	}
+	w.slowPath(p, ref)
 }

@@ -73,7 +73,7 @@ func (w *Worker) releaseQueued() {
 		return
 	}
 	b := &w.requeued
-	b.n = 0
+	b.reset(0)
 	keep := w.neighQueue[:0]
 	for j := range w.neighQueue {
 		h := &w.neighQueue[j]

@@ -69,6 +69,7 @@ type Node struct {
 func New(cfg Config) *Worker {
 	w := &Worker{spinBudget: initialSpin, maxPollTimeout: maxPollTimeout, wakeFD: -1}
 	w.memory, w.area, w.frameMask = cfg.Memory, cfg.Memory.Bytes(), uint64(cfg.Memory.FrameSize()-1)
+	w.heads = cfg.Memory.Heads()
 	w.cfg, w.id, w.hostVeth = cfg, cfg.ID, -1
 	w.ports = make([]port, cfg.Ports, max(cfg.Ports, cfg.MaxPorts))
 	w.published, w.samples = new(publishedCounts), new([dropReasons]samples)

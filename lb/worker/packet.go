@@ -28,6 +28,7 @@ type frames struct {
 // read and changed here.
 type frameMemory struct {
 	memory    *xsk.Umem
+	heads     xsk.Heads
 	area      []byte
 	frameMask uint64 // low bits of an address: the offset in the frame
 	free      freeList
@@ -65,24 +66,37 @@ const (
 	fast
 )
 
-// batch is a set of packets in the stages.
+// batch is a set of packets in the stages. Nearly all take the fast path, and need no more
+// than a lane: the descriptor, the hash and the entry of packet i, 28 bytes. The pkt of a
+// packet with a lane is not valid until the packet leaves the lane, see leaveLane.
 type batch struct {
-	n int
-	// received are the descriptors of a reception.
-	received [batchSize]xsk.Desc
-	pkts     [batchSize]pkt
-	// hash and ref are the arguments and the results of the look-up.
-	hash [batchSize]uint64
-	ref  [batchSize]conntrack.Ref
+	n  int
+	in int32 // the port, of packets whose frames are not set
+	// framesSet has a bit for every packet with valid frames in its pkt: of several
+	// buffers, or handed over by another worker.
+	framesSet uint64
+	// lanes has a bit for every packet with a lane: after the first stage, and until the
+	// packet leaves it.
+	lanes uint64
+
+	first [batchSize]xsk.Desc // the first buffer
+	hash  [batchSize]uint64
+	ref   [batchSize]conntrack.Ref
+	pkts  [batchSize]pkt
 }
 
 // add returns the place of another packet, empty but for the frames.
 func (b *batch) add(f *frames) *pkt {
-	p := &b.pkts[b.n&(batchSize-1)]
+	i := b.n & (batchSize - 1)
+	b.framesSet |= 1 << i
+	p := &b.pkts[i]
 	*p = pkt{frames: *f}
 	b.n++
 	return p
 }
+
+// reset empties the batch for packets of port in.
+func (b *batch) reset(in int32) { b.n, b.in, b.framesSet, b.lanes = 0, in, 0, 0 }
 
 // frame is the first buffer of the packet, which holds all headers. Its capacity ends with
 // the frame.

@@ -202,42 +202,54 @@ func (w *portIO) transmit(p *port) {
 }
 
 // take receives up to batchSize buffers of port in as a batch, and returns how
-// many there were. A packet of more than maxBuffers is dropped.
+// many there were.
 func (w *portIO) take(b *batch, in int32, q Queue) int {
-	n := q.Receive(b.received[:])
-	w.memory.Prefetch(b.received[:n])
-	b.n = 0
-	packets, bytes := uint64(0), uint64(0)
-	for at := 0; at < n; {
-		first, size := at, uint32(0)
-		for at < n {
-			d := &b.received[at]
-			more := d.Options & xsk.Continued
-			if d.Options != more { // a store just before the copy below would stall it
-				d.Options = more
-			}
-			size += d.Len
-			at++
-			if more == 0 {
-				break
-			}
+	n := q.Receive(b.first[:])
+	w.memory.Prefetch(b.first[:n])
+	b.reset(in)
+	sum := uint64(0)
+	for i := range b.first[:n] {
+		d := &b.first[i]
+		sum += uint64(d.Options)<<32 | uint64(d.Len)
+	}
+	if sum>>32 != 0 {
+		w.takeBuffers(b, n)
+		return n
+	}
+	b.n = n
+	w.counts[counter.RxPackets] += uint64(n)
+	w.counts[counter.RxBytes] += sum
+	return n
+}
+
+// takeBuffers makes packets of the n buffers in b.first, some of which have options. A
+// packet of more than maxBuffers is dropped.
+func (w *portIO) takeBuffers(b *batch, n int) {
+	var f frames
+	buffers := 0
+	for i := range b.first[:n] {
+		d := &b.first[i]
+		d.Options &= xsk.Continued
+		f.size += d.Len
+		if buffers < maxBuffers {
+			f.desc[buffers] = *d
 		}
-		packets++
-		bytes += uint64(size)
-		if at-first > maxBuffers {
-			w.freeBuffers(b.received[first:at])
-			w.drops[DropTooBig]++
+		if buffers++; d.Options != 0 && i+1 < n {
 			continue
 		}
-		p := &b.pkts[b.n&(batchSize-1)]
-		p.n, p.size, p.in = uint8(at-first), size, in
-		p.desc[0] = b.received[first]
-		if at-first > 1 {
-			copy(p.desc[1:], b.received[first+1:at])
+		w.counts[counter.RxPackets]++
+		w.counts[counter.RxBytes] += uint64(f.size)
+		switch {
+		case buffers > maxBuffers:
+			w.freeBuffers(b.first[i+1-buffers : i+1])
+			w.drops[DropTooBig]++
+		case buffers == 1:
+			b.first[b.n&(batchSize-1)] = *d
+			b.n++
+		default:
+			f.n, f.in = uint8(buffers), b.in
+			b.add(&f)
 		}
-		b.n++
+		f, buffers = frames{}, 0
 	}
-	w.counts[counter.RxPackets] += packets
-	w.counts[counter.RxBytes] += bytes
-	return n
 }

@@ -108,3 +108,20 @@ func receiveWakeup(fd int) unix.Errno {
 	_, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	return errno
 }
+
+// HeadLen is the length of a [Head] in bytes: the headers of untagged IPv4 without options,
+// and those of IPv6 with UDP.
+const HeadLen = 64
+
+// Head is the beginning of a packet.
+type Head [HeadLen]byte
+
+// Heads gives access to packets of a Umem without a check.
+type Heads struct{ base unsafe.Pointer }
+
+// Heads returns access to the packets. It is good until Close.
+func (a *Umem) Heads() Heads { return Heads{unsafe.Pointer(unsafe.SliceData(a.mem))} }
+
+// At returns the beginning of the packet at addr. Preconditions: addr is that of a
+// descriptor from Receive, and HeadLen bytes of the frame follow it.
+func (h Heads) At(addr uint64) *Head { return (*Head)(unsafe.Add(h.base, addr)) }

@@ -1,0 +1,220 @@
+package worker
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// Bits of the 8 bytes of an IPv4 packet from the total length to the protocol, as a
+// little-endian load.
+const (
+	laneFragment = 0xff3f << 32 // more fragments, and the offset: 0 of a whole packet
+	laneTTL      = 0xfe << 48   // 0 if the TTL is 0 or 1
+)
+
+// fastLanes forwards packets of b that only need the rewrite, from number from on, up to
+// the first other packet, and returns its number, or to. That packet is unmodified. watch
+// says of which protocols the endpoint may have been removed: their packets are left to
+// the caller.
+//
+// These are nearly all packets: of a translated or l2dsr IPv4 flow that is steady (see
+// conntrack.Table.NextHop), with the next hop up. The key has matched, and so the addresses
+// are those of the flow's first packet, which were checked. The IPv4 header checksum is not
+// verified again: the update keeps a wrong sum wrong by as much, for the next router to find.
+// All else that may be odd in a packet with a known tuple is checked: the lengths,
+// fragments, the TTL, TCP flags and header length, and a checksum that is partial.
+//
+// No call and no bounds check is on this path; TestFastPathHasNeitherCallsNorBoundsChecks
+// holds that.
+func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
+	entries, adjacencies, ports, heads, tick := w.conns.Entries(), w.adjacencies, w.ports, w.heads, w.tick
+	for ; from < to; from++ {
+		i := from & (batchSize - 1)
+		n := uint(b.ref[i] - 1)
+		if b.lanes>>i&1 == 0 || n >= uint(len(entries)) {
+			break
+		}
+		e, d := &entries[n], &b.first[i]
+		f := heads.At(d.Addr)
+		// The addresses, total length to protocol, and the ports with UDP's length and checksum.
+		addrs, ip, l4 := binary.LittleEndian.Uint64(f[26:]), binary.LittleEndian.Uint64(f[16:]), binary.LittleEndian.Uint64(f[34:])
+		proto := uint8(ip >> 56)
+		if e.Key.W[0] != addrs || e.Key.W[4] != w4(uint32(l4), proto) {
+			break
+		}
+		hop := e.NextHop4()
+		h := uint(hop & 0xffff)
+		if h >= uint(len(adjacencies)) || ip&laneFragment != 0 || ip&laneTTL == 0 || watch.has(proto) {
+			break
+		}
+		adj := &adjacencies[h]
+		dst, state := adj.Dst()
+		length := uint32(bits.ReverseBytes16(uint16(ip)))
+		size := d.Len - header.EthernetLen // as far as the frame goes; huge if it is shorter
+		if uint32(hop>>32) != adj.Stamp() || state != route.Valid ||
+			length > size || size > min(adj.MTU(), uint32(hop)>>16) {
+			break
+		}
+		newAddrs := e.Addr4
+		if kind := e.Kind(); kind > conntrack.KindDNAT {
+			if kind != conntrack.KindL2DSR {
+				break
+			}
+			newAddrs = addrs
+		}
+		sum, sampled := uint32(l4>>48), false
+		if proto == header.ProtoTCP {
+			if !plainTCP(f, length) {
+				break
+			}
+			sum = uint32(binary.LittleEndian.Uint16(f[50:]))
+			sampled = conntrack.Milestone(binary.BigEndian.Uint32(f[38:]), length)
+		} else if proto != header.ProtoUDP || !plainUDP(l4, length) {
+			break
+		}
+		if isPartial(addrs, proto, length, sum) {
+			break
+		}
+		src, out := adj.Src()
+		if uint(out) >= uint(len(ports)) {
+			break
+		}
+		port := &ports[uint(out)]
+		k := uint(port.txn)
+		if port.Queue == nil || k >= uint(len(port.tx)) || w.tcpSamples.n == len(w.tcpSamples.list) {
+			break
+		}
+
+		sampled = e.Touch(tick) || sampled
+		adj.Touch(tick)
+		if sampled && proto == header.ProtoTCP {
+			w.tcpSamples.add(b.ref[i], f, length)
+		}
+		port.tx[k] = xsk.Desc{Addr: d.Addr, Len: d.Len}
+		port.txn++
+		binary.LittleEndian.PutUint64(f[0:], dst|src<<48)
+		binary.LittleEndian.PutUint32(f[8:], uint32(src>>16))
+		binary.LittleEndian.PutUint64(f[22:], nextHopWord(binary.LittleEndian.Uint64(f[22:]), newAddrs, uint32(e.AddrDelta)))
+		binary.LittleEndian.PutUint32(f[30:], uint32(newAddrs>>32))
+		if proto == header.ProtoTCP {
+			binary.LittleEndian.PutUint32(f[34:], e.NewPorts)
+			binary.LittleEndian.PutUint16(f[50:], uint16(update(sum, uint32(e.L4Delta))))
+			continue
+		}
+		binary.LittleEndian.PutUint64(f[34:],
+			uint64(e.NewPorts)|l4&(0xffff<<32)|uint64(updateUDP(sum, uint32(e.L4Delta)))<<48)
+	}
+	return from
+}
+
+// plainTCP reports whether a segment in a packet of length bytes has a header of a possible
+// length and neither SYN, FIN nor RST.
+func plainTCP(f *xsk.Head, length uint32) bool {
+	offset := uint32(f[46]) >> 2 & 0x3c
+	return offset >= header.TCPLen && offset+header.IPv4Len <= length && f[47]&(header.SYN|header.FIN|header.RST) == 0
+}
+
+// plainUDP reports whether a datagram in a packet of length bytes has a possible length.
+func plainUDP(l4 uint64, length uint32) bool {
+	n := uint32(bits.ReverseBytes16(uint16(l4 >> 32)))
+	return n >= header.UDPLen && n+header.IPv4Len <= length
+}
+
+// isPartial reports whether the checksum is, or may be, the sum of the pseudo header.
+func isPartial(addrs uint64, proto uint8, length, sum uint32) bool {
+	pseudo := addrs>>32 + addrs&0xffffffff + uint64(proto)<<8 +
+		uint64(bits.ReverseBytes16(uint16(length-header.IPv4Len)))
+	return (pseudo+0xffff-uint64(sum))%0xffff == 0 && sum != 0
+}
+
+// update is [header.Update] in 32 bits, of a single delta.
+func update(sum, delta uint32) uint32 {
+	s := sum ^ 0xffff + delta
+	return ^(s>>16 + s) & 0xffff
+}
+
+// updateUDP is update of a UDP checksum: 0 stands for none (RFC 768).
+func updateUDP(sum, delta uint32) uint32 {
+	n := update(sum, delta)
+	if n == 0 {
+		n = 0xffff
+	}
+	if sum == 0 {
+		n = 0
+	}
+	return n
+}
+
+// nextHopWord is [header.NextHopWord] in 32 bits.
+func nextHopWord(word, addrs uint64, delta uint32) uint64 {
+	s := ^uint32(word>>16)&0xffff + delta + header.TTLDelta
+	s = ^(s>>16 + s) & 0xffff
+	return (word-1)&0xffff | uint64(s)<<16 | addrs<<32
+}
+
+// protocols is a set of TCP and UDP, by number.
+type protocols uint32
+
+func (s protocols) has(proto uint8) bool { return s>>(proto&31)&1 != 0 }
+
+// watched returns the protocols of flows that must not take the fast path if their endpoint
+// was removed.
+func (w *flows) watched() protocols {
+	switch {
+	case !w.anyRemoved:
+		return 0
+	case w.removalActs:
+		return 1<<header.ProtoTCP | 1<<header.ProtoUDP
+	}
+	return 1 << header.ProtoUDP
+}
+
+// mayGoOn reports whether packet i, at which fastLanes has stopped, may take the fast path
+// all the same, of flows whose endpoint may have been removed too: Candidates has found
+// another key, or the endpoint is still there.
+func (w *flows) mayGoOn(b *batch, i int, watch protocols) bool {
+	i &= batchSize - 1
+	ref := b.ref[i]
+	if ref == 0 || b.lanes>>i&1 == 0 {
+		return false
+	}
+	f := w.heads.At(b.first[i].Addr)
+	key := conntrack.Key{W: [5]uint64{
+		0: binary.LittleEndian.Uint64(f[26:]),
+		4: w4(binary.LittleEndian.Uint32(f[34:]), f[23]),
+	}}
+	b.ref[i] = w.conntrack.Confirmed(b.hash[i], &key, ref)
+	switch {
+	case b.ref[i] == 0:
+		return false
+	case watch.has(f[23]):
+		return !w.isEndpointRemoved(w.conns.Conn(b.ref[i]))
+	}
+	return b.ref[i] != ref
+}
+
+// add notes the segment in f, if it has ACK, of a packet of length bytes. Preconditions:
+// there is room.
+func (t *tcpSamples) add(ref conntrack.Ref, f *xsk.Head, length uint32) {
+	if f[47]&header.ACK == 0 {
+		return
+	}
+	seq := binary.BigEndian.Uint32(f[38:])
+	end := seq + length - header.IPv4Len - uint32(f[46])>>2&0x3c
+	if n := uint(t.n); n < uint(len(t.list)) {
+		t.list[n] = tcpSample{ref, seq, end, binary.BigEndian.Uint32(f[42:])}
+		t.n++
+	}
+}
+
+// prefetch asks for the lines of the connections of samples from number from on.
+func (t *tcpSamples) prefetch(conns *conntrack.Table, from int) {
+	for _, s := range t.list[min(from, t.n):t.n] {
+		conns.PrefetchConn(s.ref)
+	}
+}
