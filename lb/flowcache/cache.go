@@ -103,7 +103,7 @@ func New(cfg Config) (_ *Cache, err error) {
 func (c *Cache) makeMaps() (err error) {
 	c.firstService = uint32(c.cfg.Endpoints+63) / 64
 	goneWords := int64(c.firstService) + int64(c.cfg.Services+63)/64
-	if c.nextHops, err = makeArray("flow_ways", cell, int64(c.cfg.NextHops)); err != nil {
+	if c.nextHops, err = makeArray("flow_next_hops", cell, int64(c.cfg.NextHops)); err != nil {
 		return err
 	}
 	if c.states, err = makeArray("flow_state", int64(unsafe.Sizeof(State{})), 1); err != nil {
@@ -219,7 +219,7 @@ func (c *Cache) SetTable(flows *conntrack.Table) error {
 // Maps are the maps by their names in the program. SetTable has been called.
 func (c *Cache) Maps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
-		"flow_table": c.table, "flow_index": c.index.m, "flow_ways": c.nextHops.m,
+		"flow_table": c.table, "flow_index": c.index.m, "flow_next_hops": c.nextHops.m,
 		"flow_state": c.states.m, "flow_gone": c.gone.m, "flow_repeated": c.repeated,
 	}
 }

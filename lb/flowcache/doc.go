@@ -8,7 +8,7 @@
 //
 //	flow_table       64-byte cells: what the file of the flow table has: Conns, Entries
 //	flow_index       64-byte cells: the buckets
-//	flow_ways        64-byte cells: the adjacencies, by number
+//	flow_next_hops   64-byte cells: the adjacencies, by number
 //	flow_state       one element: State
 //	flow_gone        64 bits each: endpoints, then Services, that are gone
 //	flow_repeated    per CPU, by slot: Repeated

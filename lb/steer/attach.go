@@ -209,7 +209,7 @@ func (p *Program) attachNew(a *Attachment, in Interface) error {
 }
 
 func (p *Program) attachMode(ifindex int, flags link.XDPAttachFlags) (link.Link, error) {
-	return link.AttachXDP(link.XDPOptions{Program: p.objects.WeirSteer, Interface: ifindex, Flags: flags})
+	return link.AttachXDP(link.XDPOptions{Program: p.xdp(), Interface: ifindex, Flags: flags})
 }
 
 // inUse: another program is attached, in whatever mode.

@@ -12,6 +12,14 @@
 // only serves frontends (AddVIP), else to the kernel: datagrams
 // to the node itself must never miss a piece.
 //
+// # Established flows
+//
+// With the flow table in maps (Config.Flows, see lb/flowcache) two other programs take the
+// place of that (bpf/repeat.c): one for XDP, and one for TCX. They look up each packet
+// in the flow table first and forward it, if its flow is steady, as the packet loop would
+// (lb/worker.fastPath). All others are steered as ever. The tests give the same packets to
+// the programs and to the packet loop.
+//
 // # Staying safe
 //
 // The program is attached by a bpf_link that is pinned in a BPF file system,

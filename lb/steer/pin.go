@@ -119,7 +119,7 @@ func openPinned(path string, in Interface, p *Program) (link.Link, error) {
 		return nil, err
 	}
 	if reusable(l, in) {
-		if err = l.Update(p.objects.WeirSteer); err == nil {
+		if err = l.Update(p.xdp()); err == nil {
 			return l, nil
 		}
 		// A link is not updated across program types or when the driver's

@@ -33,15 +33,21 @@ const (
 type Config struct {
 	MaxFrontends int // addresses x ports x protocols; 0 = 65536
 	MaxSNAT      int // translated addresses; 0 = 1024
+	// Flows are the maps of lb/flowcache. Unless nil the XDP program forwards by the flow
+	// table (Linux 5.12), and TCX can be had. The Program does not close them.
+	Flows map[string]*ebpf.Map
 }
 
 // Program is the steering program in the kernel, with all maps.
 type Program struct {
 	objects steerObjects
+	data    *ebpf.Map     // hold_until
+	repeat  *ebpf.Program // weir_repeat, nil without a flow table in maps
 	config  Config
 	frags   bool
 
 	mu       sync.Mutex
+	tcx      *ebpf.Program    // guarded by mu; weir_ingress once it is used
 	queues   [MaxSlots]uint64 // guarded by mu; those with a socket, see hold.go
 	attached []*Attachment    // guarded by mu
 	slots    int              // guarded by mu; those from here on have never been attached
@@ -74,6 +80,11 @@ func Load(cfg Config) (*Program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load steering program: %w%s", err, loadErrorHint(err))
 	}
+	if cfg.Flows != nil {
+		if err := p.loadXDPRepeat(); err != nil {
+			return nil, errors.Join(err, p.data.Close(), p.objects.Close())
+		}
+	}
 	return p, nil
 }
 
@@ -88,7 +99,13 @@ func (p *Program) load() error {
 	if !p.frags {
 		spec.Programs[steerProgWeirSteer].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
 	}
-	return spec.LoadAndAssign(&p.objects, nil)
+	var all struct {
+		steerObjects
+		Data *ebpf.Map `ebpf:".bss"`
+	}
+	err = spec.LoadAndAssign(&all, nil)
+	p.objects, p.data = all.steerObjects, all.Data
+	return err
 }
 
 func loadErrorHint(err error) string {
@@ -105,7 +122,7 @@ func (p *Program) Frags() bool { return p.frags }
 
 // ID returns the kernel's number of the program, as bpftool shows it.
 func (p *Program) ID() (uint32, error) {
-	info, err := p.objects.WeirSteer.Info()
+	info, err := p.xdp().Info()
 	if err != nil {
 		return 0, fmt.Errorf("ask for the program's number: %w", err)
 	}
@@ -241,5 +258,11 @@ func (p *Program) Close(remove bool) error {
 	for _, a := range attached {
 		errs = append(errs, p.release(a, remove))
 	}
+	for _, prog := range []*ebpf.Program{p.repeat, p.tcx} {
+		if prog != nil {
+			errs = append(errs, prog.Close())
+		}
+	}
+	errs = append(errs, p.data.Close())
 	return errors.Join(append(errs, p.objects.Close())...)
 }

@@ -23,7 +23,7 @@ struct flow_cell {
 
 FLOW_ARRAY(flow_table, struct flow_cell); /* struct flow_conn, struct flow_entry */
 FLOW_ARRAY(flow_index, struct flow_bucket);
-FLOW_ARRAY(flow_ways, struct flow_adjacency);
+FLOW_ARRAY(flow_next_hops, struct flow_adjacency);
 FLOW_ARRAY(flow_state, struct flow_state);
 FLOW_ARRAY(flow_gone, __u64);
 

@@ -51,6 +51,55 @@ struct xdp_md {
 	__u32 egress_ifindex;
 };
 
+/* Actions of a TCX program. */
+enum {
+	TCX_NEXT = -1, /* the next program, and in the end the kernel */
+	TCX_PASS = 0,
+	TCX_DROP = 2,
+	TCX_REDIRECT = 7,
+};
+
+struct __sk_buff {
+	__u32 len;
+	__u32 pkt_type;
+	__u32 mark;
+	__u32 queue_mapping;
+	__u32 protocol;
+	__u32 vlan_present;
+	__u32 vlan_tci;
+	__u32 vlan_proto;
+	__u32 priority;
+	__u32 ingress_ifindex;
+	__u32 ifindex;
+	__u32 tc_index;
+	__u32 cb[5];
+	__u32 hash;
+	__u32 tc_classid;
+	__u32 data;
+	__u32 data_end;
+	__u32 napi_id;
+	__u32 family;
+	__u32 remote_ip4;
+	__u32 local_ip4;
+	__u32 remote_ip6[4];
+	__u32 local_ip6[4];
+	__u32 remote_port;
+	__u32 local_port;
+	__u32 data_meta;
+	__u64 flow_keys;
+	__u64 tstamp;
+	__u32 wire_len;
+	__u32 gso_segs;
+	__u64 sk;
+	__u32 gso_size;
+};
+
+/* Flags of bpf_l4_csum_replace. */
+enum {
+	BPF_F_PSEUDO_HDR = 1 << 4,
+	BPF_F_MARK_MANGLED_0 = 1 << 5,
+};
+
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The programs that forward packets of established flows by the flow table, as the packet
+ * loop would (lb/worker), and steer all others:
+ *
+ *   weir_repeat    XDP: as weir_steer (steer.c) but for the packets that are forwarded here
+ *   weir_ingress   TCX: to the packet loop by an interface of Weir's own, or to the kernel
+ *
+ * Userspace decides, the kernel repeats: these programs change no flow, and whatever is not
+ * plain goes to the packet loop unmodified (segment.h, find.h).
+ */
+#include "rewrite.h"
+#include "steer.h"
+
+/* Set by the loader: XDP packets may have several buffers, and their length can be asked for. */
+const volatile __u8 has_frags = 0;
+
+/* Set by the loader: BPF_F_IPV6 if bpf_l4_csum_replace knows it, else 0. */
+const volatile __u64 ipv6_flag = 0;
+
+#define ETHERNET sizeof(struct ethernet)
+
+/* is_ours: an untagged frame, of the interface's own. */
+static __always_inline int is_ours(const struct ethernet *eth, const struct interface *in, __u32 ifindex)
+{
+	if (in->flags & INTERFACE_VLANS)
+		return is_of_vlan(ifindex, 0, eth) == REDIRECTED;
+	return is_for(eth, in->mac);
+}
+
+/* unpack is struct interface from its first 8 bytes and the flags. */
+static __always_inline struct interface unpack(__u64 first, __u32 flags)
+{
+	union {
+		__u64 first;
+		struct interface in;
+	} u = { .first = first };
+	u.in.flags = flags;
+	return u.in;
+}
+
+/* checksum_at is the offset of the checksum in the transport header. */
+static __always_inline __u32 checksum_at(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP ? __builtin_offsetof(struct tcp, checksum) : __builtin_offsetof(struct udp, checksum);
+}
+
+/* put_checksum updates the checksum of a whole packet; a datagram may have none. */
+static __always_inline void put_checksum(__sum16 *sum, __u8 protocol, const struct recipe *r)
+{
+	__u16 was = *sum;
+	if (protocol == IPPROTO_UDP && !was)
+		return;
+	was = update(was, r->l4_delta);
+	*sum = protocol == IPPROTO_UDP && !was ? 0xffff : was;
+}
+
+/* repeat_xdp returns XDP_REDIRECT if it has forwarded the packet of the family. */
+static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, int family, __u32 slot)
+{
+	__u32 linear = frame.end - frame.at, at = ETHERNET + ip_header(family);
+	struct extent x = { .total = linear };
+	if (has_frags)
+		x.total = bpf_xdp_get_buff_len(ctx);
+	struct segment s = { .port_flags = x.total == linear ? FLOW_PORT_XDP : FLOW_PORT_XDP_FRAG };
+	struct recipe r = {};
+	struct cursor p = { frame.at + ETHERNET, frame.end };
+	if (!read_segment(p, &x, x.total - ETHERNET, family, &s) || s.partial)
+		return XDP_PASS;
+	__u8 protocol = s.protocol;
+	__sum16 *sum = frame.at + at + checksum_at(protocol);
+	if (frame.at + at + sizeof(struct udp) > frame.end || (void *)(sum + 1) > frame.end)
+		return XDP_PASS;
+	if (!find(&s, &r))
+		return XDP_PASS;
+	put_headers(frame.at, at, family, &r);
+	if (r.mode != FLOW_MODE_L2DSR)
+		put_checksum(sum, protocol, &r);
+	count_repeated(slot, 1, x.total);
+	return bpf_redirect(r.if_index, 0);
+}
+
+/*
+ * repeat_frame forwards a frame of the interface's own if it can. first has the first 8 bytes
+ * of struct interface. Not static: it is verified by itself.
+ */
+__attribute__((noinline)) int repeat_frame(struct xdp_md *ctx, __u64 first, __u32 flags)
+{
+	const struct interface in = unpack(first, flags);
+	struct cursor frame = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	const struct ethernet *eth = frame.at;
+	if (frame.at + sizeof(*eth) > frame.end || !is_ours(eth, &in, ctx->ingress_ifindex))
+		return XDP_PASS;
+	switch (eth->type) {
+	case bpf_htons(ETH_P_IP):
+		return repeat_xdp(ctx, frame, 4, in.slot);
+	case bpf_htons(ETH_P_IPV6):
+		return repeat_xdp(ctx, frame, 6, in.slot);
+	}
+	return XDP_PASS;
+}
+
+SEC("xdp.frags")
+int weir_repeat(struct xdp_md *ctx)
+{
+	__u32 ifindex = ctx->ingress_ifindex;
+	const struct interface *in = bpf_map_lookup_elem(&interfaces, &ifindex);
+	if (!in)
+		return XDP_PASS;
+	if (repeat_frame(ctx, *(const __u64 *)in, in->flags) == XDP_REDIRECT)
+		return XDP_REDIRECT;
+	__u32 slot = in->slot;
+	struct counters *count = bpf_map_lookup_elem(&packet_counters, &slot);
+	if (!count)
+		return XDP_PASS;
+	struct cursor packet = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	return steer(ctx, packet, in, ifindex, count);
+}
+
+/*
+ * put_sums updates the checksum of a packet whose headers are written, partial or not: the
+ * kernel knows which. It ends all pointers into the packet.
+ */
+static __always_inline int put_sums(struct __sk_buff *skb, __u32 at, int family, __u8 protocol, __be32 old_ports,
+				    const struct recipe *r)
+{
+	__u64 mangled = protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
+	__u64 pseudo = BPF_F_PSEUDO_HDR | mangled | (family == 6 ? ipv6_flag : 0);
+	if (bpf_l4_csum_replace(skb, at, 0, le16(r->addr_delta), pseudo))
+		return 0;
+	return !bpf_l4_csum_replace(skb, at, old_ports, le32(r->ports), mangled | sizeof(old_ports));
+}
+
+/* HOP_LIMIT_DELTA is what a decrement of the hop limit adds to the sum of a header. */
+#define HOP_LIMIT_DELTA 0xfeff
+
+/*
+ * unsummed is the change of the sum of all bytes behind the Ethernet header that no checksum
+ * in the packet makes up for: of the hop limit, and of a datagram without a checksum.
+ */
+static __always_inline __u32 unsummed(int family, int has_checksum, const struct recipe *r)
+{
+	__u32 delta = family == 6 ? HOP_LIMIT_DELTA : 0;
+	if (!has_checksum && r->mode != FLOW_MODE_L2DSR)
+		delta += family == 6 ? r->l4_delta : r->l4_delta + (0xffff - r->addr_delta);
+	return delta;
+}
+
+/* repeat_tcx returns TCX_REDIRECT if it has forwarded the packet of the family. */
+static __always_inline int repeat_tcx(struct __sk_buff *skb, int family, __u32 slot)
+{
+	struct cursor frame = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	__u32 at = ETHERNET + ip_header(family), pieces = skb->gso_segs;
+	struct extent x = { .total = skb->len, .gso_size = skb->gso_size };
+	struct segment s = {};
+	struct recipe r = {};
+	struct cursor p = { frame.at + ETHERNET, frame.end };
+	if (!read_segment(p, &x, x.total - ETHERNET, family, &s))
+		return TCX_NEXT;
+	/* Without the flag the kernel's sum of all bytes would go wrong. */
+	int direct = family == 6 && !ipv6_flag;
+	if (direct && s.partial)
+		return TCX_NEXT;
+	__u8 protocol = s.protocol;
+	__sum16 *sum = frame.at + at + checksum_at(protocol);
+	if (frame.at + at + sizeof(struct udp) > frame.end || (void *)(sum + 1) > frame.end)
+		return TCX_NEXT;
+	if (!find(&s, &r))
+		return TCX_NEXT;
+	__be32 old_ports = *(__be32 *)(frame.at + at);
+	__u32 delta = unsummed(family, protocol == IPPROTO_TCP || *sum, &r);
+	put_headers(frame.at, at, family, &r);
+	count_repeated(slot, pieces ? pieces : 1, x.total);
+	if (r.mode != FLOW_MODE_L2DSR) {
+		if (direct)
+			put_checksum(sum, protocol, &r);
+		else if (!put_sums(skb, at + checksum_at(protocol), family, protocol, old_ports, &r))
+			return TCX_DROP;
+	}
+	if (delta)
+		bpf_csum_update(skb, le16(fold(delta)));
+	return bpf_redirect(r.if_index, 0);
+}
+
+/* MOST_HEADERS is as far as the headers reach that are read of nearly all packets. */
+#define MOST_HEADERS (ETHERNET + sizeof(struct ipv6) + sizeof(struct tcp))
+
+/* in_one_piece makes the first bytes of a packet readable, as many as it has up to most. */
+static __always_inline void in_one_piece(struct __sk_buff *skb, __u32 most)
+{
+	__u32 want = skb->len < most ? skb->len : most;
+	if ((void *)(long)skb->data + want > (void *)(long)skb->data_end)
+		bpf_skb_pull_data(skb, want);
+}
+
+/* MOST_CLASSIFIED is as far as classify reads, but for rare chains of IPv6 extension headers. */
+#define MOST_CLASSIFIED 256
+
+/* send_up gives a packet to the packet loop by the slot's interface for that, or to the kernel. */
+static __always_inline int send_up(struct __sk_buff *skb, const struct interface *in, __u32 ifindex,
+				   struct counters *count)
+{
+	in_one_piece(skb, MOST_CLASSIFIED);
+	struct cursor packet = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	__be16 taken = skb->vlan_present ? skb->vlan_proto : 0, control = bpf_htons(skb->vlan_tci);
+	enum verdict verdict = classify(packet, in, ifindex, taken, control);
+	int action = TCX_NEXT;
+	if (verdict == REDIRECTED) {
+		__u32 zero = 0, slot = in->slot;
+		const struct flow_state *state = bpf_map_lookup_elem(&flow_state, &zero);
+		__u32 up = state && slot < FLOW_PORTS ? LOAD(state->slots[slot].up) : 0;
+		if (up)
+			action = bpf_redirect(up, 0);
+		else
+			verdict = PASS_NO_SOCKET;
+	}
+	count->packets[verdict]++;
+	return action;
+}
+
+/* repeat_skb is repeat_frame for TCX. */
+__attribute__((noinline)) int repeat_skb(struct __sk_buff *skb, __u64 first, __u32 flags)
+{
+	const struct interface in = unpack(first, flags);
+	const struct ethernet *eth = (void *)(long)skb->data;
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end || skb->vlan_present || !is_ours(eth, &in, skb->ifindex))
+		return TCX_NEXT;
+	switch (eth->type) {
+	case bpf_htons(ETH_P_IP):
+		return repeat_tcx(skb, 4, in.slot);
+	case bpf_htons(ETH_P_IPV6):
+		return repeat_tcx(skb, 6, in.slot);
+	}
+	return TCX_NEXT;
+}
+
+SEC("tcx/ingress")
+int weir_ingress(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+	const struct interface *in = bpf_map_lookup_elem(&interfaces, &ifindex);
+	if (!in)
+		return TCX_NEXT;
+	in_one_piece(skb, MOST_HEADERS);
+	int action = repeat_skb(skb, *(const __u64 *)in, in->flags);
+	if (action == TCX_REDIRECT || action == TCX_DROP)
+		return action;
+	__u32 slot = in->slot;
+	struct counters *count = bpf_map_lookup_elem(&packet_counters, &slot);
+	if (!count)
+		return TCX_NEXT;
+	return send_up(skb, in, ifindex, count);
+}
+
+char _license[] SEC("license") = "Apache-2.0";

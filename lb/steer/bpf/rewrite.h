@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rewrite of a packet by its recipe, but for the TCP or UDP checksum. */
+#ifndef WEIR_REWRITE_H
+#define WEIR_REWRITE_H
+
+#include "find.h"
+
+/* What a decrement of the TTL adds to the delta of an IPv4 header. */
+#define TTL_DELTA 0xfffe
+
+/* put_macs writes the addresses, whose first byte is the lowest, by stores that are aligned. */
+static __always_inline void put_macs(void *frame, __u64 destination, __u64 source)
+{
+	*(__u16 *)frame = le16(destination);
+	*(__u32 *)(frame + 2) = le32(destination >> 16);
+	*(__u32 *)(frame + 6) = le32(source);
+	*(__u16 *)(frame + 10) = le16(source >> 32);
+}
+
+/* update applies a delta to a checksum (RFC 1624). */
+static __always_inline __u16 update(__u16 checksum, __u32 delta)
+{
+	return le16(~fold((__u16)~le16(checksum) + delta));
+}
+
+/* put_ip4 takes 1 off the TTL and writes new addresses, if the recipe has some. */
+static __always_inline void put_ip4(struct ipv4 *ip, const struct recipe *r)
+{
+	__u32 delta = TTL_DELTA;
+	if (r->mode != FLOW_MODE_L2DSR) {
+		delta += r->addr_delta;
+		ip->source = le32(r->address[0]);
+		ip->destination = le32(r->address[0] >> 32);
+	}
+	ip->ttl--;
+	ip->checksum = update(ip->checksum, delta);
+}
+
+/* put_ip6 is the same for IPv6. */
+static __always_inline void put_ip6(struct ipv6 *ip, const struct recipe *r)
+{
+	ip->hop_limit--;
+	if (r->mode == FLOW_MODE_L2DSR)
+		return;
+	for (int i = 0; i < 2; i++) {
+		ip->source[2 * i] = le32(r->address[i]);
+		ip->source[2 * i + 1] = le32(r->address[i] >> 32);
+		ip->destination[2 * i] = le32(r->address[2 + i]);
+		ip->destination[2 * i + 1] = le32(r->address[2 + i] >> 32);
+	}
+}
+
+/* put_headers writes all in front of the transport header at frame + at, and the ports. */
+static __always_inline void put_headers(void *frame, __u32 at, int family, const struct recipe *r)
+{
+	put_macs(frame, r->destination, r->source);
+	if (family == 4)
+		put_ip4(frame + at - sizeof(struct ipv4), r);
+	else
+		put_ip6(frame + at - sizeof(struct ipv6), r);
+	if (r->mode != FLOW_MODE_L2DSR)
+		*(__u32 *)(frame + at) = le32(r->ports);
+}
+
+#endif

@@ -1,0 +1,143 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// bpfFlagIPv6 is BPF_F_IPV6 of bpf_l4_csum_replace (Linux 6.16, and older stable kernels).
+const bpfFlagIPv6 = 1 << 7
+
+// repeatSpec is the spec of the programs that read the flow table, over the maps of the
+// steering program.
+func (p *Program) repeatSpec() (*ebpf.CollectionSpec, map[string]*ebpf.Map, error) {
+	spec, err := loadRepeat()
+	if err != nil {
+		return nil, nil, err
+	}
+	shared := maps.Clone(p.config.Flows)
+	maps.Copy(shared, map[string]*ebpf.Map{
+		steerMapFragmented: p.objects.Fragmented, steerMapFrontends: p.objects.Frontends,
+		steerMapInterfaces: p.objects.Interfaces, steerMapPacketCounters: p.objects.PacketCounters,
+		steerMapSnat: p.objects.Snat, steerMapSockets: p.objects.Sockets,
+		steerMapVips: p.objects.Vips, steerMapVlans: p.objects.Vlans,
+		steerMapHeldQueues: p.objects.HeldQueues, ".bss": p.data,
+	})
+	for name, m := range spec.Maps {
+		if name == ".rodata" {
+			continue
+		}
+		if shared[name] == nil {
+			return nil, nil, fmt.Errorf("map %s is missing", name)
+		}
+		m.MaxEntries, m.Flags = shared[name].MaxEntries(), shared[name].Flags()
+	}
+	if !slices.Contains([]string{"386", "amd64", "s390x"}, runtime.GOARCH) {
+		if err := spec.Variables[repeatVarUnorderedLoads].Set(uint8(1)); err != nil {
+			return nil, nil, err
+		}
+	}
+	return spec, shared, nil
+}
+
+// loadXDPRepeat loads the XDP program that forwards by the flow table.
+func (p *Program) loadXDPRepeat() error {
+	spec, shared, err := p.repeatSpec()
+	if err != nil {
+		return err
+	}
+	hasFrags := uint8(0)
+	if p.frags {
+		hasFrags = 1
+	} else {
+		spec.Programs[repeatProgWeirRepeat].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+	}
+	if err := spec.Variables[repeatVarHasFrags].Set(hasFrags); err != nil {
+		return err
+	}
+	var programs struct {
+		WeirRepeat *ebpf.Program `ebpf:"weir_repeat"`
+	}
+	if err := spec.LoadAndAssign(&programs, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
+		return fmt.Errorf("load XDP program with flow table: %w%s", err, loadErrorHint(err))
+	}
+	p.repeat = programs.WeirRepeat
+	return nil
+}
+
+// xdp returns the program for the XDP hook.
+func (p *Program) xdp() *ebpf.Program {
+	if p.repeat != nil {
+		return p.repeat
+	}
+	return p.objects.WeirSteer
+}
+
+// ingress returns the program for the TCX hook (Linux 6.6), which is loaded by the first
+// call.
+func (p *Program) ingress() (*ebpf.Program, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ingressLocked()
+}
+
+func (p *Program) ingressLocked() (*ebpf.Program, error) {
+	if p.tcx != nil {
+		return p.tcx, nil
+	}
+	if p.config.Flows == nil {
+		return nil, errors.New("load TCX program: the flow table is not in maps")
+	}
+	prog, err := p.loadIngress(knowsIPv6Sums())
+	p.tcx = prog
+	return prog, err
+}
+
+// loadIngress loads the TCX program; flag says whether bpf_l4_csum_replace knows BPF_F_IPV6.
+func (p *Program) loadIngress(flag bool) (*ebpf.Program, error) {
+	spec, shared, err := p.repeatSpec()
+	if err != nil {
+		return nil, err
+	}
+	if flag {
+		if err := spec.Variables[repeatVarIpv6Flag].Set(uint64(bpfFlagIPv6)); err != nil {
+			return nil, err
+		}
+	}
+	var programs struct {
+		WeirIngress *ebpf.Program `ebpf:"weir_ingress"`
+	}
+	if err := spec.LoadAndAssign(&programs, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
+		return nil, fmt.Errorf("load TCX program: %w%s", err, loadErrorHint(err))
+	}
+	return programs.WeirIngress, nil
+}
+
+// knowsIPv6Sums reports whether bpf_l4_csum_replace knows BPF_F_IPV6, by a program that
+// returns what the helper returns for a packet of zeros.
+func knowsIPv6Sums() bool {
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "weir_probe", Type: ebpf.SchedCLS, License: "Apache-2.0",
+		Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R2, 14+40+16),
+			asm.Mov.Imm(asm.R3, 0),
+			asm.Mov.Imm(asm.R4, 1),
+			asm.Mov.Imm(asm.R5, bpfFlagIPv6|1<<4), // BPF_F_PSEUDO_HDR
+			asm.FnL4CsumReplace.Call(),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		return false
+	}
+	defer prog.Close()
+	result, _, err := prog.Test(make([]byte, 128))
+	return err == nil && result == 0
+}

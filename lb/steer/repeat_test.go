@@ -1,0 +1,152 @@
+package steer
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+)
+
+// TestKernelRepeatsThePacketLoop gives packets to the programs and to the packet loop. Either a
+// program leaves all as it was, for the loop, or it does what the loop does; and it forwards
+// each plain packet of a steady flow.
+func TestKernelRepeatsThePacketLoop(t *testing.T) {
+	r := newFlowRig(t, 1<<12)
+	for _, kind := range flowKinds() {
+		t.Run(kind.String(), func(t *testing.T) {
+			plain := map[string]int{}
+			rapid.Check(t, func(t *rapid.T) {
+				c, ref := r.drawFlow(t, kind)
+				defer r.forget(ref)
+				for range 4 {
+					s := r.drawSegment(t, &c, ref)
+					for i := range r.hooks {
+						h := &r.hooks[i]
+						if h.tcx && len(s.frame) < s.l4 {
+							continue // no test run takes a header that is cut
+						}
+						if r.compare(t, h, &c, &s, ref) {
+							plain[h.name]++
+						}
+					}
+				}
+			})
+			for i := range r.hooks {
+				if plain[r.hooks[i].name] == 0 {
+					t.Errorf("no packet for %s was plain: nothing is proved", r.hooks[i].name)
+				}
+			}
+		})
+	}
+}
+
+// forget deletes a flow.
+func (r *flowRig) forget(ref conntrack.Ref) {
+	r.maker.Delete(ref)
+	r.maker.Quiesce()
+	r.loop.Round()
+}
+
+// compare gives packet s of a flow to hook h and, if that forwards it, to the packet loop. It
+// reports whether the packet was to be forwarded.
+func (r *flowRig) compare(t *rapid.T, h *hook, c *flowCase, s *segment, ref conntrack.Ref) bool {
+	r.syncNextHops()
+	if c.stale {
+		r.nextHops[int(c.hop)*cell+adjacencyStamp]++
+	}
+	conn := r.flows.Conn(ref)
+	r.state.Exceptions = 1
+	r.setGone(0, conn.EndpointID, c.gone)
+	r.setGone(r.state.ServicesAt, conn.ServiceID, c.serviceGone)
+	before := r.snapshot(ref)
+	port := 1
+	if c.reverse {
+		port = 0
+	}
+	// By a port without an interface nothing leaves.
+	r.state.Ports[port].IfIndex = 0
+	if _, forwarded := r.run(t, h, s.frame, 0); forwarded {
+		t.Fatalf("%s forwards by a port without an interface", h.name)
+	}
+	r.state.Ports[port].IfIndex = 1
+	out, forwarded := r.run(t, h, s.frame, 0)
+	after := r.snapshot(ref)
+	want := c.steady(r) && s.plain(r, h, c)
+	if !forwarded {
+		if !bytes.Equal(out, s.frame) {
+			t.Fatalf("%s: packet changed, but not forwarded:\n%x\n%x", h.name, s.frame, out)
+		}
+		if !bytes.Equal(before, after) {
+			t.Fatalf("%s: flow changed, but packet not forwarded", h.name)
+		}
+		if want {
+			t.Fatalf("%s does not forward a plain packet of a steady flow: %+v\n%x", h.name, c, s.frame)
+		}
+	} else {
+		r.restore(ref, before)
+		r.compareLoop(t, h, s, ref, out, after, port)
+	}
+	return want
+}
+
+// setGone sets or clears a bit of flow_gone.
+func (r *flowRig) setGone(at, number uint32, gone bool) {
+	b := &r.gone[at*8+number/8]
+	if *b &^= 1 << (number % 8); gone {
+		*b |= 1 << (number % 8)
+	}
+}
+
+// compareLoop gives the packet to the packet loop, which must do what the kernel did.
+func (r *flowRig) compareLoop(t *rapid.T, h *hook, s *segment, ref conntrack.Ref, out, after []byte, port int) {
+	want, by := r.forward(s.frame)
+	if h.tcx && s.partial && len(want) == len(out) {
+		// The loop can but believe the value. The kernel knows that this one is whole.
+		e, k := r.flows.Entry(ref), r.flows.Entry(ref).Tuple()
+		at := s.l4 + checksumOffset(k.Proto())
+		sum := header.Update(binary.LittleEndian.Uint16(s.frame[at:]), uint64(e.L4Delta))
+		if sum == 0 && k.Proto() == unix.IPPROTO_UDP {
+			sum = 0xffff
+		}
+		binary.LittleEndian.PutUint16(want[at:], sum)
+	}
+	if by != port || !bytes.Equal(out, want) {
+		t.Fatalf("%s: packet\n%x\nby the kernel\n%x\nby the loop, by port %d\n%x", h.name, s.frame, out, by, want)
+	}
+	if s.partial {
+		return // the loop's slow path has another measure of a milestone
+	}
+	r.sameNotes(t, h.name, s.frame, after, r.snapshot(ref))
+}
+
+// sameNotes compares snapshots after a packet. The clocks may be a tick apart: then the packet
+// is the first of a tick for one of them alone.
+func (r *flowRig) sameNotes(t *rapid.T, name string, packet, kernel, loop []byte) {
+	for _, at := range []int{cell + entrySeen, 2*cell + entrySeen} {
+		k, l := binary.NativeEndian.Uint32(kernel[at:]), binary.NativeEndian.Uint32(loop[at:])
+		if k-l+1 > 2 {
+			t.Fatalf("%s: entry seen at %d by the kernel, at %d by the loop", name, k, l)
+		}
+		if k != l {
+			return
+		}
+	}
+	if !bytes.Equal(kernel, loop) {
+		t.Fatalf("%s: packet %x\nflow by the kernel\n%x\nby the loop\n%x", name, packet, kernel, loop)
+	}
+}
+
+// snapshot is the connection with both entries.
+func (r *flowRig) snapshot(ref conntrack.Ref) []byte {
+	return append(bytes.Clone(r.connCell(ref)), r.entryCells(ref)...)
+}
+
+func (r *flowRig) restore(ref conntrack.Ref, b []byte) {
+	copy(r.connCell(ref), b)
+	copy(r.entryCells(ref), b[cell:])
+}
