@@ -51,15 +51,6 @@ func (w *flows) miss(p *pkt) verdict {
 	if v := w.withinLimits(fe); v != pass {
 		return v
 	}
-	switch {
-	case ep != nil:
-	case fe.Mode.DSR() && !opens(&p.Packet):
-		// The middle of a connection: the endpoint was chosen by the tuple, or the choice
-		// is lost.
-		ep = w.pickByTuple(fe, &p.key)
-	default:
-		ep = w.selectEndpoint(fe, &p.key)
-	}
 	return w.beginConn(p, fe, ep)
 }
 

@@ -11,17 +11,18 @@ import (
 
 // pendingConn is a connection that is about to be made, for packet p.
 type pendingConn struct {
-	p    *pkt
-	fe   *table.FrontendEntry
-	ep   *table.EndpointEntry
-	flow conntrack.NewFlow
+	p     *pkt // nil: the packet has been dealt with
+	fe    *table.FrontendEntry
+	ep    *table.EndpointEntry // nil: to be selected
+	route *cachedRoute         // to the endpoint; nil: not cached
+	flow  conntrack.NewFlow
 }
 
 // pendingConns are the connections that a group of packets begins. While dispatch collects,
-// they wait until all are decided, and are made together: each needs lines of memory that
-// are in no cache, and these are fetched meanwhile. At any other time a connection is made
-// at once. It takes the last place, which is free again as soon as the connection's first
-// packet goes on.
+// they wait for each other, and each step is taken for all of them: a step needs lines of
+// memory that are in no cache, and these are fetched together. At any other time a
+// connection is made at once. It takes the last place, which is free again as soon as the
+// connection's first packet goes on.
 type pendingConns struct {
 	n       int
 	collect bool
@@ -47,17 +48,53 @@ func (o *pendingConns) has(hash uint64) bool {
 	return false
 }
 
-// beginConn decides the path of a new connection. The connection is made, and the first
-// packet sent, at once or, while dispatch collects, by createPending.
+// beginConn begins a connection to endpoint ep, or if that is nil to an endpoint of the
+// frontend. It is made, and the first packet sent, at once or, while dispatch collects, by
+// createPending.
 func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry) verdict {
+	o := w.pending.next()
+	o.p, o.fe, o.ep, o.route = p, fe, ep, nil
+	switch {
+	case !w.pending.collect:
+		w.selectFor(o)
+		if v := w.decide(o); v != pass {
+			return v
+		}
+		w.conntrack.PickPort(&o.flow)
+		return w.createConn(o)
+	case fe.Policy != nil || fe.Pool.Algorithm() == table.LeastConn:
+		w.createPending() // the next choice may depend on how many connections there are
+	}
+	return pending
+}
+
+// selectFor selects the endpoint of a connection.
+func (w *flows) selectFor(o *pendingConn) {
+	switch {
+	case o.ep != nil:
+	case o.fe.Mode.DSR() && !opens(&o.p.Packet):
+		// The middle of a connection: the endpoint was chosen by the tuple, or the choice
+		// is lost.
+		o.ep = w.pickByTuple(o.fe, &o.p.key)
+	default:
+		o.ep = w.selectEndpoint(o.fe, &o.p.key)
+	}
+}
+
+// decide decides the path of a connection.
+func (w *flows) decide(o *pendingConn) verdict {
+	p, fe, ep := o.p, o.fe, o.ep
 	if p.TTL <= 1 {
 		return rejectICMP(header.TimeExceeded, 0, DropTTL)
 	}
-	known, ok := w.routeTo(ep, uint32(p.hash))
-	path := &known.path
-	if !ok {
-		return noRoute(path.Kind)
+	known := o.route
+	if known == nil || known.number != ep.ID { // another route may have taken the place
+		ok := false
+		if known, ok = w.routeTo(ep, uint32(p.hash)); !ok {
+			return noRoute(known.path.Kind)
+		}
 	}
+	path := &known.path
 	mode := w.modeOf(p, fe, ep, path)
 	if !mode.DSR() && !opens(&p.Packet) {
 		return w.onMidstream(p)
@@ -69,8 +106,6 @@ func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEnt
 	if !ok && mode != conntrack.ModeL2DSR && mode != conntrack.ModeDNAT {
 		return drop(DropNoRoute)
 	}
-	o := w.pending.next()
-	o.p, o.fe = p, fe
 	f := &o.flow
 	f.Client = p.key
 	f.ServiceID = fe.ServiceID
@@ -83,14 +118,7 @@ func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEnt
 		f.TSval, f.HasTS = conntrack.Timestamp(l4[header.TCPLen:l4.DataOffset()])
 	}
 	w.conntrack.Prefetch(f, p.hash)
-	switch {
-	case !w.pending.collect:
-		w.conntrack.PickPort(f)
-		return w.createConn(o)
-	case fe.Policy != nil || fe.Pool.Algorithm() == table.LeastConn:
-		w.createPending() // the next choice may depend on how many connections there are
-	}
-	return pending
+	return pass
 }
 
 // modeOf is the mode of packet p's flow to an endpoint by a path.
@@ -117,16 +145,32 @@ func (o *pendingConn) setEndpoint(
 	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
 }
 
-// createPending makes the connections that were decided upon, in the order of their packets.
+// createPending makes the connections that were begun, in the order of their packets.
 // Only dispatch, which collects them, and beginConn call it.
 func (w *flows) createPending() {
 	all := w.pending.list[:w.pending.n]
 	w.pending.collect, w.pending.n = false, 0
 	for k := range all {
-		w.conntrack.PickPort(&all[k].flow)
+		w.selectFor(&all[k])
 	}
 	for k := range all {
-		w.conclude(all[k].p, w.createConn(&all[k]))
+		all[k].route = w.cachedRouteTo(all[k].ep)
+	}
+	for k := range all {
+		if v := w.decide(&all[k]); v != pass {
+			w.conclude(all[k].p, v)
+			all[k].p = nil
+		}
+	}
+	for k := range all {
+		if all[k].p != nil {
+			w.conntrack.PickPort(&all[k].flow)
+		}
+	}
+	for k := range all {
+		if all[k].p != nil {
+			w.conclude(all[k].p, w.createConn(&all[k]))
+		}
 	}
 	w.pending.collect = true
 }

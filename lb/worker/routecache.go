@@ -21,14 +21,24 @@ type cachedRoute struct {
 	path    route.Path
 }
 
-// routeTo is the route to an endpoint. The result holds until the next call; without a
-// route only path.Kind is valid.
-func (w *forwarder) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute, bool) {
+// cachedRouteTo is the cached route to an endpoint, nil if there is none. It holds until
+// routeTo takes the place for another endpoint, whose number then is in it.
+func (w *forwarder) cachedRouteTo(ep *table.EndpointEntry) *cachedRoute {
 	k := &w.routeCache[ep.ID%routeCacheSize]
 	if k.epoch == w.epoch && k.number == ep.ID && k.w0 == ep.W0 && k.w1 == ep.W1 && k.family == ep.Family &&
 		uint32(k.nextHop>>32) == w.adjacencies[k.nextHop&0xffff].Stamp() {
+		return k
+	}
+	return nil
+}
+
+// routeTo is the route to an endpoint. The result holds until the next call; without a
+// route only path.Kind is valid.
+func (w *forwarder) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute, bool) {
+	if k := w.cachedRouteTo(ep); k != nil {
 		return k, true
 	}
+	k := &w.routeCache[ep.ID%routeCacheSize]
 	w.counts[counter.RouteLookups]++
 	addr := ep.AddrPort.Addr()
 	path, ok := w.routes.Lookup(addr, hash)
