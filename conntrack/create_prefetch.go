@@ -8,7 +8,8 @@ type prefetched struct {
 	hash    uint64 // of NewFlow.Client
 	reverse Key    // of the endpoint's packets, in ModeNAT with port 0; none in the modes of DSR
 	group   uint64 // hash of reverse
-	at      uint32 // the first step of the port's rotation, if picked
+	port    uint16 // the first port to try, if picked
+	first   uint64 // hash of reverse with that port
 	valid   bool
 	picked  bool
 }
@@ -42,20 +43,11 @@ func (w *Worker) PickPort(f *NewFlow) {
 	if f.Mode != ModeNAT || !f.hasPorts() {
 		return
 	}
-	d.at, d.picked = t.cursor(d.group).at.Add(1), true
-	key := d.reverse
-	setDstPort(&key, f.portAt(d.group, d.at))
-	h := t.Hash(&key)
-	prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &h, 1)
-}
-
-// step returns the next step of the rotation, first of all the picked one.
-func (d *prefetched) step(c *cursor) uint32 {
-	if d.picked {
-		d.picked = false
-		return d.at
-	}
-	return c.at.Add(1)
+	d.port, d.picked = f.portAt(d.group, t.cursor(d.group).at.Add(1)), true
+	setDstPort(&d.reverse, d.port)
+	d.first = t.Hash(&d.reverse)
+	setDstPort(&d.reverse, 0)
+	prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &d.first, 1)
 }
 
 func (f *NewFlow) hasPorts() bool { return f.PortLo != 0 && f.PortLo <= f.PortHi }

@@ -36,9 +36,14 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	}
 	t := w.t
 	key := &t.entries[2*conn+1].Key
-	setDstPort(key, f.portAt(f.prefetched.group, f.prefetched.step(t.cursor(f.prefetched.group))))
-	if h := t.Hash(key); t.find(h, key) == 0 {
-		return w.linkPort(conn, h, f)
+	d := &f.prefetched
+	if !d.picked {
+		w.PickPort(f)
+	}
+	d.picked = false
+	setDstPort(key, d.port)
+	if t.find(d.first, key) == 0 {
+		return w.linkPort(conn, d.first, f)
 	}
 	return w.linkUsed(conn, f)
 }

@@ -171,18 +171,40 @@ func (w *Worker) reclaim(max int, force bool) {
 	t.epoch.CompareAndSwap(e, e+1)
 }
 
+// spares are the free connections that are next in turn, first in, first out. Their lines
+// are on their way: a chain alone names the next only.
+type spares struct {
+	first, n uint32
+	conn     [8]uint32
+}
+
 // alloc returns a connection that nobody else can see.
 func (w *Worker) alloc(tick uint32) (uint32, bool) {
-	if w.cache.n == 0 && !w.refill(tick) {
+	s := &w.spares
+	if w.cache.n == 0 && s.n == 0 && !w.refill(tick) {
 		return 0, false
 	}
+	for n := 0; w.cache.n != 0 && s.n < uint32(len(s.conn)) && n < 2; n++ {
+		s.conn[(s.first+s.n)%uint32(len(s.conn))] = w.spare()
+		s.n++
+	}
+	conn := s.conn[s.first%uint32(len(s.conn))]
+	s.first++
+	s.n--
+	return conn, true
+}
+
+// spare takes a connection out of the chain of free ones, and asks for its entries and for
+// the next one's link.
+func (w *Worker) spare() uint32 {
 	t := w.t
 	conn := t.chainPop(&w.cache)
-	if next := w.cache.first; next != 0 { // the next packets likely need it soon
-		r := [2]Ref{forwardRef(next - 1), reverseRef(next - 1)}
-		prefetchFlows(&t.entries[0], &t.conns[0], &r[0], len(r))
+	r := [2]Ref{forwardRef(conn), reverseRef(conn)}
+	prefetchEntries(&t.entries[0], &r[0], len(r))
+	if next := w.cache.first; next != 0 {
+		prefetchConn(&t.conns[next-1])
 	}
-	return conn, true
+	return conn
 }
 
 // refill gets the next block of free connections: a used block first, else a block that was

@@ -100,6 +100,9 @@ func checkFree(t *testing.T, tab *Table) {
 	for i := range tab.workers {
 		w := &tab.workers[i]
 		w.Online()
+		for s := &w.spares; s.n != 0; s.n-- {
+			w.release(s.conn[(s.first+s.n-1)%uint32(len(s.conn))])
+		}
 		if w.cache.n != 0 {
 			tab.conns[w.cache.first-1].blockLen = w.cache.n
 			tab.push(&tab.free, w.cache.first-1)

@@ -63,6 +63,7 @@ type Worker struct {
 	part    *participant
 	local   uint64 // copy of part.local
 	cache   chain  // free connections
+	spares  spares // free connections that were taken from cache
 	pending chain  // retired, not yet in limbo
 	count   counters
 	chunk   sweepChunk
