@@ -155,18 +155,24 @@ func (a *Addresses) towardsListener(path *route.Path, ep *table.EndpointEntry) n
 }
 
 // OwnsTuple reports whether the destination of a tuple is an owned address and port.
-func (a *Addresses) OwnsTuple(k *conntrack.Key) bool { return a.ownerOf(k) != nil }
+func (a *Addresses) OwnsTuple(k *conntrack.Key) bool {
+	d := table.DestinationKey(&k.W)
+	return a.Owns(&d)
+}
+
+// Owns reports whether an address and port are owned.
+func (a *Addresses) Owns(d *table.Key) bool { return a.ownerOf(d) != nil }
 
 // SharesTuple reports whether the destination of a tuple is an owned port of an address that
 // the node has: without a flow it may be a connection's that the kernel translates.
 func (a *Addresses) SharesTuple(k *conntrack.Key) bool {
-	o := a.ownerOf(k)
+	d := table.DestinationKey(&k.W)
+	o := a.ownerOf(&d)
 	return o != nil && o.shared
 }
 
-// ownerOf is the source to whose packets the tuple belongs, nil without such a source.
-func (a *Addresses) ownerOf(k *conntrack.Key) *owned {
-	d := table.DestinationKey(&k.W)
+// ownerOf is the source to whose packets a destination belongs, nil without such a source.
+func (a *Addresses) ownerOf(d *table.Key) *owned {
 	family := uint8(d.W2 >> 24)
 	port := bits.ReverseBytes16(uint16(d.W2))
 	for i := range a.owned {

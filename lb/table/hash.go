@@ -29,6 +29,15 @@ func DestinationKey(w *[5]uint64) Key {
 	return Key{W0: w[2], W1: w[3], W2: w2}
 }
 
+// SourceKey is the key of packets back to a tuple's source.
+func SourceKey(w *[5]uint64) Key {
+	w2 := w[4]&0xffff | w[4]>>32<<16
+	if uint8(w[4]>>40) == 4 {
+		return Key{W0: w[0] & 0xffffffff, W2: w2}
+	}
+	return Key{W0: w[0], W1: w[1], W2: w2}
+}
+
 // rawPort is the little-endian load of the port's two packet bytes.
 func rawPort(p uint16) uint16 { return bits.ReverseBytes16(p) }
 

@@ -14,6 +14,7 @@ type admission struct {
 	snapshot      *table.Snapshot
 	node          *Node
 	routes        *route.Table
+	routesBack    routesBack
 	takeoverUntil uint32
 }
 

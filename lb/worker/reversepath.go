@@ -33,8 +33,9 @@ func (w *admission) checkSource(p *pkt, fe *table.FrontendEntry) verdict {
 	if p.in == w.hostVeth {
 		return pass
 	}
-	back := w.routes.Reverse(p.key.Src().Addr())
-	if w.isMartianSource(p, back) {
+	source := table.SourceKey(&p.key.W)
+	back := w.routeBack(p, &source)
+	if w.isMartianSource(&source, back) {
 		return drop(DropMartian)
 	}
 	if !w.passesReversePath(p, back, fe) {
@@ -48,13 +49,36 @@ func (w *admission) checkSource(p *pkt, fe *table.FrontendEntry) verdict {
 // address (RFC 1812 section 5.3.7), a frontend, or a port from which Weir
 // translates. Nothing is to be sent there: it would come back as a request, and
 // servers that answer answers would never end.
-func (w *admission) isMartianSource(p *pkt, source route.Reverse) bool {
-	if source.Local() || source.Kind() == route.NotUnicast {
+func (w *admission) isMartianSource(source *table.Key, back route.Reverse) bool {
+	if back.Local() || back.Kind() == route.NotUnicast {
 		return true
 	}
-	back := p.key.Reverse()
-	k := table.DestinationKey(&back.W)
-	return w.snapshot.Lookup(&k) != nil || w.node.OwnsTuple(&back)
+	return w.snapshot.Lookup(source) != nil || w.node.Owns(source)
+}
+
+// routesBack are the routes back to the sources of late: clients begin several connections
+// in a row, and a table of the Internet's routes is in no cache.
+type routesBack struct {
+	of   *route.Table
+	list [64]struct {
+		w0, w1 uint64
+		family uint8
+		back   route.Reverse
+	}
+}
+
+// routeBack is the route back to the source of packet p.
+func (w *admission) routeBack(p *pkt, source *table.Key) route.Reverse {
+	c := &w.routesBack
+	if c.of != w.routes {
+		*c = routesBack{of: w.routes}
+	}
+	k := &c.list[(source.W0^source.W1)*nextPick>>58]
+	if k.w0 != source.W0 || k.w1 != source.W1 || k.family != p.Family {
+		k.w0, k.w1, k.family = source.W0, source.W1, p.Family
+		k.back = w.routes.Reverse(p.key.Src().Addr())
+	}
+	return k.back
 }
 
 // passesReversePath reports whether packet p passes the reverse path filter.

@@ -103,6 +103,23 @@ func TestAnEstablishedFlowIsNotChecked(t *testing.T) {
 	b.one(portClient, f, portServer)
 }
 
+// A change of routes holds for the next flow of a source that has begun flows before.
+func TestAChangeOfRoutesHoldsForKnownSources(t *testing.T) {
+	b := filtered(t, ReversePathStrict)
+	for i, step := range []struct {
+		name string
+		port int
+		out  int
+	}{{"attached", portClient, portServer}, {"moved", portServer, -1}, {"back", portClient, portServer}} {
+		b.lb.router.SetRoute(netip.MustParsePrefix("192.0.2.0/24"), route.Path{Kind: route.Attached, Port: step.port, Interface: step.port + 1, MTU: 1500})
+		f := datagramFrom(client4, open4)
+		for port := range uint16(2) {
+			f.src = ap(client4, 40000+2*uint16(i)+port)
+			b.one(portClient, f.build(t), step.out)
+		}
+	}
+}
+
 // A VLAN's packets arrive at the port under it: the tag tells the interface.
 func TestTheTagTellsTheInterface(t *testing.T) {
 	for _, tc := range []struct {
