@@ -15,6 +15,8 @@ COUNT    ?= 1
 # ends what hangs; the tests' own waits follow the machine (perf/netlab/patience).
 TIMEOUT  ?= 60m
 MINUTES  ?= 10
+# How often `make kills` kills.
+KILLS    ?= 10
 
 # The revision is stamped where git answers for this tree.
 BUILDVCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -93,11 +95,15 @@ fuzz: ## Fuzz every target for FUZZTIME each (make fuzz FUZZTIME=5m)
 
 .PHONY: flood
 flood: ## Floods of forged packets against the packet path in memory (make flood MINUTES=10)
-	WEIR_FLOOD_MINUTES=$(MINUTES) $(GO) test -count=1 -timeout 0 -run '^TestFlood' ./lb
+	WEIR_FLOOD_MINUTES=$(MINUTES) $(GO) test -count=1 -timeout 0 -run '^TestFlood' ./lb/worker
 
 .PHONY: model
 model: ## Forged segments against a model of TCP for MINUTES (make model MINUTES=60)
 	WEIR_MODEL_MINUTES=$(MINUTES) $(GO) test ./conntrack -count=1 -timeout 0 -run '^TestForgedSegmentsAgainstTheModel$$' -v -rapid.checks=10000 -rapid.steps=60
+
+.PHONY: kills
+kills: ## Established and new connections while Weir is killed KILLS times (make kills KILLS=10; root)
+	WEIR_KILLS=$(KILLS) WEIR_KILL_CONNECTIONS=2000 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireConnectionsSurviveKills$$' -v
 
 # Not by `go run`, which adds a line of its own after the last one.
 .PHONY: $(TESTSUM)
