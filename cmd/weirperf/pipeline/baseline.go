@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -107,12 +108,16 @@ type figure struct {
 	flows, workers int
 }
 
-// compare pairs the reports of both binaries turn by turn. A figure that either lacks is an
-// error: the binaries do not measure the same.
+// compare pairs the reports of both binaries turn by turn. Figures that no report of the
+// baseline has are left out: an older binary measures fewer. If only some turns have a
+// figure, or if there is none in common, the binaries do not measure the same.
 func compare(own, base []*Report) ([]Ratio, error) {
 	var ratios []Ratio
 	for _, x := range own[0].Results {
 		f := figure{x.Mode, x.Kind, x.Flows, x.Workers}
+		if !slices.ContainsFunc(base, func(r *Report) bool { _, err := r.figure(f); return err == nil }) {
+			continue
+		}
 		var mine, theirs, quotients []float64
 		for turn := range own {
 			a, err := own[turn].figure(f)
@@ -130,6 +135,9 @@ func compare(own, base []*Report) ([]Ratio, error) {
 			NsPerPacket: report.Median(mine), BaselineNsPerPacket: report.Median(theirs),
 			Ratio: report.Median(quotients), Min: slices.Min(quotients), Max: slices.Max(quotients), Turns: len(quotients),
 		})
+	}
+	if len(ratios) == 0 {
+		return nil, errors.New("the baseline has none of the figures")
 	}
 	return ratios, nil
 }

@@ -50,6 +50,8 @@ flow table that all workers share.
   established  packets of flows chosen at random, both directions in equal parts
   new          the first packet of a connection: endpoint chosen, SNAT port, both
                entries; filling an empty table up to N (from 1024 flows)
+  answer       the first answers to 65536 new connections (from 1024 flows)
+  early        UDP: packets of these connections in their first two seconds
   drop         packets to an SNAT port that no flow has
 
 In the modes l2dsr, ipip and gue answers pass Weir by: established packets are the

