@@ -113,7 +113,8 @@ func PutMACs(frame []byte, dst, src uint64) {
 	binary.LittleEndian.PutUint32(frame[8:], uint32(src>>16))
 }
 
-func macWord(mac [6]byte) uint64 {
+// MACWord is a MAC address as PutMACs takes it.
+func MACWord(mac [6]byte) uint64 {
 	return uint64(binary.LittleEndian.Uint32(mac[:])) | uint64(binary.LittleEndian.Uint16(mac[4:]))<<32
 }
 

@@ -17,7 +17,7 @@ func TestAdjacencyIsOneCacheLine(t *testing.T) {
 
 func TestPutMACs(t *testing.T) {
 	frame := bytes.Repeat([]byte{0xee}, 14)
-	PutMACs(frame, macWord([6]byte{1, 2, 3, 4, 5, 6}), macWord([6]byte{7, 8, 9, 10, 11, 12}))
+	PutMACs(frame, MACWord([6]byte{1, 2, 3, 4, 5, 6}), MACWord([6]byte{7, 8, 9, 10, 11, 12}))
 	if want := []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0xee, 0xee}; !bytes.Equal(frame, want) {
 		t.Errorf("%v", frame)
 	}

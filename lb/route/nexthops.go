@@ -124,7 +124,7 @@ func (w *Watcher) setPort(a *Adjacency, k hopKey) {
 	} else if l := w.kernel.links[w.nextHops.ports[port]]; l != nil {
 		mac, mtu = l.mac, l.mtu
 	}
-	if word := macWord(mac) | uint64(port)<<48; a.src.Load() != word {
+	if word := MACWord(mac) | uint64(port)<<48; a.src.Load() != word {
 		a.src.Store(word)
 	}
 	if a.mtu.Load() != uint32(mtu) {
@@ -203,7 +203,7 @@ func (w *Watcher) addHostVethAdjacencies() {
 		}
 		a := &w.adj[h.number]
 		w.setPort(a, k)
-		a.dst.Store(macWord(hp.PeerMAC) | uint64(Valid)<<48)
+		a.dst.Store(MACWord(hp.PeerMAC) | uint64(Valid)<<48)
 		if fresh {
 			w.index.Load().insert(k, h.number)
 		}
@@ -216,7 +216,7 @@ func (w *Watcher) setFromNeighbor(h *nextHop) {
 	var word uint64
 	switch {
 	case known && n.usable():
-		word = macWord(n.mac) | uint64(Valid)<<48
+		word = MACWord(n.mac) | uint64(Valid)<<48
 		w.setAnswered(h)
 	case known && n.state&unix.NUD_FAILED != 0 && !h.failureExpired:
 		word = uint64(Failed) << 48

@@ -29,8 +29,8 @@ func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
 		a.hop[1].Store(k.w1)
 		a.port.Store(k.port)
 		a.mtu.Store(h.MTU)
-		a.src.Store(macWord(h.Src) | uint64(h.Port)<<48)
-		a.dst.Store(macWord(h.MAC) | uint64(Valid)<<48)
+		a.src.Store(MACWord(h.Src) | uint64(h.Port)<<48)
+		a.dst.Store(MACWord(h.MAC) | uint64(Valid)<<48)
 		x.insert(k, n)
 	}
 	w.index.Store(x)

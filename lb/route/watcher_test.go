@@ -110,7 +110,7 @@ func TestNeighborChangesReachTheAdjacencyInPlace(t *testing.T) {
 			epoch := w.Load().Epoch()
 			mac := net.HardwareAddr{2, 1, 2, 3, 4, 5}
 			node.must(node.NeighSet(&netlink.Neigh{LinkIndex: node.index("e0"), IP: hop.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT}))
-			eventually(t, "MAC", macWord([6]byte(mac)), func() uint64 { m, _ := a.Dst(); return m })
+			eventually(t, "MAC", MACWord([6]byte(mac)), func() uint64 { m, _ := a.Dst(); return m })
 			if again, ok := w.Adjacency(0, hop); !ok || again != n || w.Load().Epoch() != epoch {
 				t.Fatalf("number %d became %d, epoch %d became %d", n, again, epoch, w.Load().Epoch())
 			}
@@ -121,7 +121,7 @@ func TestNeighborChangesReachTheAdjacencyInPlace(t *testing.T) {
 }
 
 func macOf(n *namespace, name string) uint64 {
-	return macWord([6]byte(n.link(name).Attrs().HardwareAddr))
+	return MACWord([6]byte(n.link(name).Attrs().HardwareAddr))
 }
 
 // resolved asks for a next hop and waits until it is valid.

@@ -64,6 +64,26 @@ func opens(p *header.Packet) bool {
 	return p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.ACK|header.RST|header.FIN) == header.SYN
 }
 
+// checkTCPSum passes packet p if the TCP checksum is right. It looks at segments with SYN, FIN
+// or RST only: damaged or carelessly forged segments change no connection, and the receiver
+// checks the others. A partial checksum is right by definition, and a fragment has none.
+func (w *admission) checkTCPSum(p *pkt) verdict {
+	if p.Proto != header.ProtoTCP || p.Flags&(header.SYN|header.FIN|header.RST) == 0 || p.Partial || p.Frag != 0 {
+		return pass
+	}
+	ip := p.data[p.L3:]
+	var pseudo uint64
+	if p.Family == 4 {
+		pseudo = header.PseudoSum4(ip, p.Proto, p.L4Len())
+	} else {
+		pseudo = header.PseudoSum6(ip, p.Proto, p.L4Len())
+	}
+	if header.Fold(w.sum(p, pseudo, int(p.L4), int(p.L3)+int(p.Len))) == 0xffff {
+		return pass
+	}
+	return drop(DropBadChecksum)
+}
+
 // admit passes packet p if it may begin a connection to the frontend now.
 func (w *admission) admit(p *pkt, fe *table.FrontendEntry) verdict {
 	if v := checkSourceRange(p, fe); v != pass {

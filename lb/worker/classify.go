@@ -57,10 +57,10 @@ func (w *Worker) stateOf(p *pkt) pktState {
 // TCP, UDP or SCTP itself.
 func (w *Worker) classifyOther(b *batch, i int) {
 	p := w.pktOf(b, i)
-	f := w.frame(p)
 	w.parse(p)
 	if p.state != consumed && p.Family != 4 {
-		k, ip := &p.key, f[p.L3:]
+		k, f := &p.key, p.data
+		ip := f[p.L3:]
 		_ = ip[39]
 		k.W[0] = binary.LittleEndian.Uint64(ip[8:])
 		k.W[1] = binary.LittleEndian.Uint64(ip[16:])
@@ -99,7 +99,8 @@ func (w *Worker) leaveLane(b *batch, i int) *pkt {
 // parse reads the headers of packet p, and makes the key if the packet is IPv4. It handles
 // packets that are not TCP, UDP or SCTP itself, and malformed ones.
 func (w *Worker) parse(p *pkt) {
-	f := w.frame(p)
+	p.data = w.frame(p)
+	f := p.data
 	if addrs, ports, ok := header.ParseFast4(f, int(p.size), &p.Packet); ok {
 		p.state = w.stateOf(p)
 		p.key.W = [5]uint64{0: addrs, 4: w4(ports, p.Proto)}

@@ -18,12 +18,12 @@
 //  9. nexthop.go      route, adjacency, MTU; routecache.go, and neighqueue.go for packets
 //     whose next hop has to be resolved
 //  10. nat.go         rewrite addresses and ports (dnat.go: flows that keep the client's address);
-//     tunnel.go       or encapsulate (DSR)
+//     tunnel.go       or encapsulate (DSR); checksum.go completes checksums
 //  11. output.go      MAC addresses, VLAN tag, port; output_fragments.go divides
 //  12. port.go        transmit and complete
 //
 // A packet leaves the stages by a single outcome, a verdict (verdict.go) that the functions
-// of the slow path return and that conclude, in slowpath.go, acts on:
+// of the slow path return; conclude (slowpath.go) and act (reject.go) bring it about:
 //
 //	output    to its next hop                       output.go
 //	punt      to the kernel, by the host veth       punt.go

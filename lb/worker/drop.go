@@ -109,5 +109,5 @@ func (s *samples) read(out []DropSample, reason Drop) []DropSample {
 func (w *portIO) drop(p *pkt, reason Drop) {
 	w.drops[reason]++
 	w.sampleDrop(p, reason)
-	w.recycle(p)
+	w.freeBuffers(p.desc[:p.n])
 }

@@ -92,3 +92,46 @@ func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 	port.txn++
 	return true
 }
+
+// tcpSamples are the segments that are to be noted in their connections. These are read
+// by nothing else on the fast path: the segments of a group are noted after the next
+// group, when the lines that they need have arrived, or before a packet takes the slow path.
+type tcpSamples struct {
+	n    int
+	list [2 * groupSize]tcpSample
+}
+
+type tcpSample struct {
+	ref           conntrack.Ref
+	seq, end, ack uint32
+}
+
+// sample has packet p of an established flow noted, the first of its direction in the
+// tick or at a conntrack.Milestone. Not inlined, to keep the path of the others short.
+//
+//go:noinline
+func (w *flows) sample(p *pkt, r conntrack.Ref) {
+	if p.Proto != header.ProtoTCP || p.Flags&header.ACK == 0 {
+		return
+	}
+	if w.tcpSamples.n == len(w.tcpSamples.list) {
+		w.noteSamples(w.tcpSamples.n)
+	}
+	l4 := header.TCP(w.area[p.desc[0].Addr+uint64(p.L4):])
+	seq := l4.Seq()
+	w.tcpSamples.list[w.tcpSamples.n] = tcpSample{r, seq, seq + uint32(p.L4Len()-l4.DataOffset()), l4.Ack()}
+	w.tcpSamples.n++
+	w.conns.PrefetchConn(r)
+}
+
+// noteSamples notes the first n segments of sample.
+func (w *flows) noteSamples(n int) {
+	if n == 0 {
+		return
+	}
+	t := &w.tcpSamples
+	for _, s := range t.list[:n] {
+		w.conns.Sample(s.ref, s.seq, s.end, s.ack)
+	}
+	t.n = copy(t.list[:], t.list[n:t.n])
+}

@@ -98,18 +98,15 @@ func (w *fragmentHandler) firstFragment(
 	d.Ports = binary.LittleEndian.Uint32(p.data[p.L4:])
 
 	p.state = slow
-	if ref := w.flowOfFragment(p, k); ref != 0 {
-		return w.onFlow(p, ref)
-	}
-	return w.miss(p)
+	w.setFragmentKey(p, k)
+	return again // it has ports now
 }
 
-// flowOfFragment returns the flow entry of fragment p of a known datagram, 0 if there is none.
-func (w *fragmentHandler) flowOfFragment(p *pkt, k *conntrack.Key) conntrack.Ref {
+// setFragmentKey gives fragment p the key of the datagram's flow.
+func (w *fragmentHandler) setFragmentKey(p *pkt, k *conntrack.Key) {
 	p.key = *k
 	p.key.W[4] = uint64(p.datagram.Ports) | uint64(p.Proto)<<32 | uint64(p.Family)<<40
 	p.hash = w.conns.Hash(&p.key)
-	return w.conntrack.Lookup(p.hash, &p.key)
 }
 
 // laterFragment sends any other fragment after the first.
@@ -128,26 +125,13 @@ func (w *fragmentHandler) laterFragment(p *pkt, d *fragtrack.Datagram, k *conntr
 		return w.replyFragment(p, d, false)
 	}
 	p.Proto = d.Proto
-	ref := w.flowOfFragment(p, k)
+	w.setFragmentKey(p, k)
+	ref := w.conntrack.Lookup(p.hash, &p.key)
 	if ref == 0 || w.conns.Conn(ref).State() == conntrack.StateNone {
 		return drop(DropOrphanFragment)
 	}
-	if p.TTL <= 1 {
-		return drop(DropTTL) // said of the first (RFC 1812 section 4.3.2.7)
-	}
-	var out egress
-	if v := w.egressOf(p, ref, &out); v != pass {
-		return v
-	}
-	e := w.conns.Entry(ref)
-	if v := w.acceptFragment(p, e); v != pass {
-		return v
-	}
-	w.conns.Conn(ref).Touch(w.tick)
-	if !out.dsr {
-		w.translateAddresses(p, e)
-	}
-	return w.output(p, &out)
+	p.state = untracked
+	return w.forwardSlow(p, ref)
 }
 
 // fragmentDrops are the reasons to drop a fragment that the tracker refuses.

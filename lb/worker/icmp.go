@@ -15,7 +15,6 @@ type icmpHandler struct{ flows }
 
 // icmp handles packet p, an ICMP or ICMPv6 message.
 func (w *icmpHandler) icmp(p *pkt) verdict {
-	p.Partial = false // no stack leaves this checksum to the device
 	switch header.ICMPMessage(p.data, &p.Packet) {
 	case header.MessageError:
 		return w.icmpError(p)
@@ -127,7 +126,7 @@ func (w *icmpHandler) floorMTU(p *pkt) bool {
 	if !ok {
 		return true
 	}
-	if !w.pathMTUs.Take(w.source(p), w.tick) {
+	if !w.pathMTUs.Take(w.sourceOf(p.data[p.L3:], p.Family), w.tick) {
 		return false
 	}
 	least := w.cfg.MinPathMTU

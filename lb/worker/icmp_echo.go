@@ -63,7 +63,7 @@ func (w *icmpHandler) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) v
 	if d.Complete() {
 		d.Forget()
 	}
-	return w.outputBack(p)
+	return reply
 }
 
 // echo answers a ping of an address that serves frontends alone: nobody else
@@ -85,13 +85,13 @@ func (w *icmpHandler) echo(p *pkt) verdict {
 	n := header.EchoReply(p.data, &p.Packet)
 	p.desc[0].Len -= uint32(n)
 	w.counts[counter.EchoReplies]++
-	return w.outputBack(p)
+	return reply
 }
 
 // mayReply reports whether packet p, a ping or a fragment, may be answered: not if it was sent
 // to or by a group of stations, and at a limited rate.
 func (w *icmpHandler) mayReply(p *pkt) bool {
-	return (p.data[0]|p.data[6])&1 == 0 && w.echoes.Take(w.source(p), w.tick)
+	return (p.data[0]|p.data[6])&1 == 0 && w.echoes.Take(w.sourceOf(p.data[p.L3:], p.Family), w.tick)
 }
 
 // ipLen is the length of an IP header with nothing added.

@@ -34,7 +34,7 @@ func (w *icmpHandler) onTunnelTooBig(p *pkt, q *header.Quote) verdict {
 	if ref == 0 || !w.mayTunnel(ref) {
 		return pass
 	}
-	t := w.tunnelOf(p, w.conns.Entry(ref), ref)
+	t := w.tunnelOf(p.hash, w.conns.Entry(ref), ref)
 	if !w.quotesOuter(p, &t.outer, q) {
 		return pass
 	}

@@ -21,7 +21,7 @@ func (w *flows) resetLeftover(p *pkt, ref conntrack.Ref) {
 	if !ok {
 		return // all frames are in transmission: the SYN may have to be sent again
 	}
-	syn, desc, size, data := p.Packet, p.desc[0], p.size, p.data
+	syn := *p
 	n := int(p.L4) + header.TCPLen
 	f := w.area[a+xsk.Headroom:][:n]
 	copy(f, p.data)
@@ -29,16 +29,13 @@ func (w *flows) resetLeftover(p *pkt, ref conntrack.Ref) {
 	p.desc[0], p.size, p.data = xsk.Desc{Addr: a + xsk.Headroom, Len: uint32(n)}, uint32(n), f
 	p.Flags, p.Partial = header.RST, false
 	p.Len = uint16(n - int(p.L3))
-	p.ref = ref
-	var out egress
-	v := w.nextHopOf(p, ref, &out)
-	if v == pass {
-		w.translate(p, w.conns.Entry(ref))
-		v = w.outputTo(p, out.adj, out.mac)
+	p.state = untracked
+	v := w.forwardSlow(p, ref)
+	if v == sent {
 		w.counts[counter.Resets]++
 	}
 	w.act(p, v)
-	p.Packet, p.desc[0], p.size, p.data = syn, desc, size, data
+	*p = syn
 }
 
 // putRST makes the TCP segment whose headers f has a RST with sequence number seq.

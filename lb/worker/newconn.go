@@ -201,12 +201,12 @@ func (w *flows) createConn(o *pendingConn) verdict {
 		return w.onTableFull(o)
 	}
 	if outcome == conntrack.Created && !opens(&p.Packet) {
-		return w.pickUpMidstream(p, ref)
-	}
-	if p.state == fast && w.fastPath(p, ref) {
+		// Of a TCP connection that began elsewhere. The flow counts as half open until it
+		// goes on: the table keeps no flow of a forged packet that is older than a real flow.
+		p.state = untracked
+	} else if p.state == fast && w.fastPath(p, ref) {
 		return sent
-	}
-	if outcome == conntrack.Created {
+	} else if outcome == conntrack.Created {
 		if v := w.sendSYN(p, f, ref); v != pass {
 			return v
 		}
@@ -232,20 +232,4 @@ func (w *flows) sendSYN(p *pkt, f *conntrack.NewFlow, ref conntrack.Ref) verdict
 	p.ref = ref
 	w.translate(p, w.conns.Entry(ref))
 	return w.outputTo(p, adj, mac)
-}
-
-// pickUpMidstream sends packet p, of a TCP connection that began elsewhere, by the flow
-// entry that was made for it. The flow counts as half open until it goes on: the table
-// keeps no flow of a forged packet that is older than a real flow.
-func (w *flows) pickUpMidstream(p *pkt, ref conntrack.Ref) verdict {
-	var out egress
-	if v := w.egressOf(p, ref, &out); v != pass {
-		return v
-	}
-	if p.Frag != 0 {
-		if v := w.acceptFragment(p, w.conns.Entry(ref)); v != pass {
-			return v
-		}
-	}
-	return w.output(p, &out)
 }

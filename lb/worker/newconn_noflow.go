@@ -30,11 +30,7 @@ func (w *forwarder) forwardWithoutFlow(
 		return drop(DropNoRoute)
 	}
 	var out egress
-	if _, v := w.resolveNextHop(p, &path, true, &out); v != pass {
-		return v
-	}
-	out.into(w.tunnelTo(p, mode, src.Addr, ep.AddrPort.Addr()))
-	if v := w.checkSize(p, &out); v != pass {
+	if v := w.egressTo(p, &path, tunnelTo(p.hash, mode, src.Addr, ep.AddrPort.Addr()), &out); v != pass {
 		return v
 	}
 	return w.output(p, &out)

@@ -73,28 +73,27 @@ func (w *forwarder) nextHopOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
 func (w *forwarder) resolveNextHop(
 	p *pkt, path *route.Path, needed bool, out *egress,
 ) (word uint64, v verdict) {
-	n, ok := w.router.Adjacency(path.Port, path.NextHop)
-	if !ok {
-		return 0, w.queueForNeighbor(p, path, needed, true)
-	}
-	adj := &w.adjacencies[n]
-	stamp := adj.Stamp()
-	mac, state := adj.Dst()
-	if !adj.Is(path.Port, path.NextHop) {
-		state = route.Unresolved // it has become another's meanwhile
-	}
-	adj.Touch(w.tick)
-	switch state {
-	case route.Valid:
-		if w.router.Load() == w.routes {
-			word = nextHopRef(stamp, path, n)
+	ask := true
+	if n, ok := w.router.Adjacency(path.Port, path.NextHop); ok {
+		adj := &w.adjacencies[n]
+		stamp := adj.Stamp()
+		mac, state := adj.Dst()
+		if !adj.Is(path.Port, path.NextHop) {
+			state = route.Unresolved // it has become another's meanwhile
 		}
-		out.adj, out.mac, out.mtu = adj, mac, min(adj.MTU(), path.MTU)
-		return word, pass
-	case route.Failed:
-		return 0, rejectICMP(header.HostUnreachable, 0, DropNeighbor)
+		adj.Touch(w.tick)
+		switch state {
+		case route.Valid:
+			if w.router.Load() == w.routes {
+				word = nextHopRef(stamp, path, n)
+			}
+			out.adj, out.mac, out.mtu = adj, mac, min(adj.MTU(), path.MTU)
+			return word, pass
+		case route.Failed:
+			return 0, rejectICMP(header.HostUnreachable, 0, DropNeighbor)
+		}
+		ask = state == route.Unresolved || needed && !adj.Needed()
 	}
-	ask := state == route.Unresolved || needed && !adj.Needed()
 	return 0, w.queueForNeighbor(p, path, needed, ask)
 }
 
@@ -112,6 +111,7 @@ type egress struct {
 	adj    *route.Adjacency
 	mac    uint64 // of the next hop
 	mtu    uint32 // of link and route, less the tunnel's header
+	whole  bool   // the packet leaves in a single piece
 	dsr    bool   // not translated: the tunnel is valid
 	tunnel tunnel
 }
@@ -124,8 +124,18 @@ func (w *forwarder) egressOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
 		return v
 	}
 	if e := w.conns.Entry(ref); e.Mode.DSR() {
-		out.into(w.tunnelOf(p, e, ref))
+		out.into(w.tunnelOf(p.hash, e, ref))
 	}
+	return w.checkSize(p, out)
+}
+
+// egressTo sets out to how packet p leaves by a path and through a tunnel, unless it cannot
+// leave now.
+func (w *forwarder) egressTo(p *pkt, path *route.Path, t tunnel, out *egress) verdict {
+	if _, v := w.resolveNextHop(p, path, true, out); v != pass {
+		return v
+	}
+	out.into(t)
 	return w.checkSize(p, out)
 }
 
@@ -135,21 +145,17 @@ func (out *egress) into(t tunnel) {
 	out.mtu = t.innerMTU(out.mtu)
 }
 
-// whole reports whether packet p leaves in a single piece. A translated packet does if
-// the link takes it: a router beyond divides it, or the host's kernel if that is behind it.
-func (out *egress) whole(p *pkt) bool {
-	return uint32(p.Len) <= out.mtu || !out.dsr && uint32(p.Len) <= out.adj.MTU()
-}
-
 // checkSize passes packet p unless it is larger than the MTU of the path and may not be
-// fragmented.
+// fragmented. A translated packet that the link takes leaves whole: a router beyond divides
+// it, or the host's kernel if that is behind it.
 func (w *forwarder) checkSize(p *pkt, out *egress) verdict {
 	mtu := out.mtu
-	if uint32(p.Len) <= mtu {
+	if out.whole = uint32(p.Len) <= mtu; out.whole {
 		return pass
 	}
 	if p.Family == 4 && !header.IPv4(p.data[p.L3:]).DontFragment() {
-		if out.whole(p) || w.canFragment(&p.Packet, mtu) {
+		out.whole = !out.dsr && uint32(p.Len) <= out.adj.MTU()
+		if out.whole || w.canFragment(&p.Packet, mtu) {
 			return pass
 		}
 		return drop(DropTooBig)

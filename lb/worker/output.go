@@ -16,13 +16,12 @@ func (w *forwarder) output(p *pkt, out *egress) verdict {
 			w.clampMSS(p, out.mtu)
 		}
 	}
-	whole := out.whole(p)
-	if p.Partial && (!whole || out.dsr && !out.tunnel.l2dsr) {
+	if p.Partial && (!out.whole || out.dsr && !out.tunnel.l2dsr) {
 		// In pieces or behind another header nothing will complete it.
 		w.sumChecksum(p)
 		p.Partial = false
 	}
-	if whole {
+	if out.whole {
 		return w.outputWhole(p, out)
 	}
 	if p.Frag == 0 && !out.dsr { // a fragment has its identification from acceptFragment
@@ -43,14 +42,29 @@ func (w *forwarder) outputWhole(p *pkt, out *egress) verdict {
 func (w *forwarder) outputTo(p *pkt, adj *route.Adjacency, mac uint64) verdict {
 	src, port := adj.Src()
 	adj.Touch(w.tick)
+	return w.outputFrame(p, int32(port), mac, src)
+}
+
+// outputFrame sends packet p by a port, with new MAC addresses.
+func (w *portIO) outputFrame(p *pkt, port int32, dst, src uint64) verdict {
 	if p.L3 != header.EthernetLen {
 		w.untag(p)
 	}
-	route.PutMACs(p.data, mac, src)
+	route.PutMACs(p.data, dst, src)
 	if p.Partial {
 		w.completeChecksum(p, &w.ports[port])
 	}
-	return w.outputPort(p, int32(port))
+	return w.outputPort(p, port)
+}
+
+// outputBack sends the reply made of packet p back by the ingress port, in the same VLAN.
+// A priority tag (VLAN 0, IEEE 802.1Q section 6.9.1) names no VLAN: the sender alone
+// chose it, and the answer has none.
+func (w *portIO) outputBack(p *pkt) verdict {
+	if p.L3 == header.EthernetLen+header.TagLen && binary.BigEndian.Uint16(p.data[header.EthernetLen:])&0xfff == 0 {
+		w.untag(p)
+	}
+	return w.outputPort(p, p.in)
 }
 
 // outputPort gathers the packet at a port, or hands it off to the worker that owns the
@@ -80,7 +94,7 @@ func (w *portIO) outputElsewhere(p *pkt, out int32) verdict {
 // pushTag puts a VLAN tag on the packet, behind the MAC addresses.
 func (w *frameMemory) pushTag(p *pkt, tag uint32) {
 	w.memory.Prepend(&p.desc[0], header.TagLen)
-	f := w.frame(p)
+	f := w.area[p.desc[0].Addr:]
 	copy(f, f[header.TagLen:header.TagLen+12])
 	binary.BigEndian.PutUint32(f[12:], tag)
 	p.L3, p.L4 = p.L3+header.TagLen, p.L4+header.TagLen

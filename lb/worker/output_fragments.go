@@ -55,14 +55,14 @@ func (w *forwarder) outputFragments(p *pkt, out *egress) verdict {
 		made[n] = w.makeFragment(p, a, at, min(step, payload-at))
 		n++
 	}
-	w.recycle(p)
+	w.freeBuffers(p.desc[:p.n])
 	p.n = 1
 	whole := p.Packet
 	for _, d := range made[:n] {
 		p.Packet = whole // tags that the previous fragment lost or got have moved the offsets
 		p.Len = uint16(d.Len - uint32(p.L3))
 		p.desc[0], p.size = d, d.Len
-		p.data = w.frame(p)
+		p.data = w.area[d.Addr:][:d.Len]
 		w.act(p, w.outputWhole(p, out))
 	}
 	return sent

@@ -47,8 +47,7 @@ type pkt struct {
 	key  conntrack.Key
 	// datagram is the datagram of a fragment, nil of any other packet.
 	datagram *fragtrack.Datagram
-	// data is the first buffer, with all headers, of a packet that the fast path left: see
-	// frameMemory.frame.
+	// data is the first buffer, with all headers: see frameMemory.frame.
 	data []byte
 }
 
@@ -60,6 +59,8 @@ const (
 	consumed pktState = iota
 	// slow: parsed, with a key.
 	slow
+	// untracked: as slow, and the state of the flow does not follow from the packet.
+	untracked
 	// fast: as slow, and the packet is whole, in a single buffer with room for the bytes
 	// that the fast path touches, and neither begins nor ends a connection. The TTL does
 	// not expire.
@@ -104,8 +105,6 @@ func (w *frameMemory) frame(p *pkt) []byte {
 	d := &p.desc[0]
 	return w.area[d.Addr : d.Addr+uint64(d.Len) : (d.Addr|w.frameMask)+1]
 }
-
-func (w *frameMemory) recycle(p *pkt) { w.freeBuffers(p.desc[:p.n]) }
 
 func (w *frameMemory) freeBuffers(descs []xsk.Desc) {
 	for j := range descs {

@@ -68,8 +68,8 @@ type portIO struct {
 	sendMax int     // frames in transmission that a port may have
 	done    [256]uint64
 
-	hostVeth     int32 // -1: none
-	hostVethMACs [2][6]byte
+	hostVeth     int32     // -1: none
+	hostVethMACs [2]uint64 // destination and source, as route.MACWord
 
 	counts    counter.Values
 	drops     dropCounts

@@ -2,6 +2,8 @@ package worker
 
 import (
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/route"
 )
 
 // PortUpdate describes ports of a running worker that have come, changed or gone. The
@@ -38,7 +40,8 @@ func (w *Worker) SetPort(id int, p Port) { w.ports[id].Port = p }
 // SetHostVeth says which port is the host veth, with the MAC addresses of the packets
 // that leave by it: the kernel's end first. Preconditions: the worker has not started.
 func (w *Worker) SetHostVeth(id int, kernel, own [6]byte) {
-	w.hostVeth, w.hostVethMACs = int32(id), [2][6]byte{kernel, own}
+	w.hostVeth = int32(id)
+	w.hostVethMACs = [2]uint64{route.MACWord(kernel), route.MACWord(own)}
 }
 
 // SetDevices says how many interfaces have queues. Preconditions: the worker has not

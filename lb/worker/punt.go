@@ -15,14 +15,6 @@ func (w *portIO) punt(p *pkt, reason Drop) verdict {
 	if w.hostVeth < 0 || p.in == w.hostVeth || len(p.data) < header.EthernetLen {
 		return drop(reason)
 	}
-	if p.L3 != header.EthernetLen {
-		w.untag(p)
-	}
-	copy(p.data[0:6], w.hostVethMACs[0][:])
-	copy(p.data[6:12], w.hostVethMACs[1][:])
-	if p.state != consumed && p.Partial {
-		w.completeChecksum(p, &w.ports[w.hostVeth])
-	}
 	w.counts[counter.Punted]++
-	return w.outputPort(p, w.hostVeth)
+	return w.outputFrame(p, w.hostVeth, w.hostVethMACs[0], w.hostVethMACs[1])
 }

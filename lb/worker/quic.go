@@ -29,9 +29,8 @@ func NewCIDs(flows *conntrack.Table) *affinity.Store {
 	return affinity.New(cidMapSize, [2]uint64{seed[1], seed[2]})
 }
 
-// udpPayload is the part of a UDP packet's payload in packet p's first buffer.
-func (w *frameMemory) udpPayload(p *pkt) []byte {
-	f := w.frame(p)
+// udpPayload is the part of a UDP packet's payload in frame f, packet p's first buffer.
+func udpPayload(f []byte, p *header.Packet) []byte {
 	from, to := int(p.L4)+header.UDPLen, min(len(f), int(p.L3)+int(p.Len))
 	return f[min(from, to):to]
 }
@@ -43,7 +42,7 @@ func (w *selector) endpointByCID(p *pkt, fe *table.FrontendEntry) *table.Endpoin
 	if !fe.FollowsConnectionIDs() || p.Frag != 0 { // QUIC does not fragment
 		return nil
 	}
-	key, ok := fe.CIDKey(header.QUICDestination(w.udpPayload(p)))
+	key, ok := fe.CIDKey(header.QUICDestination(udpPayload(p.data, &p.Packet)))
 	if !ok {
 		return nil
 	}
@@ -57,7 +56,7 @@ func (w *selector) endpointByCID(p *pkt, fe *table.FrontendEntry) *table.Endpoin
 // mayCarryCID reports whether packet p of a watched entry may name its endpoint: hardly any
 // packet of an established connection does.
 func (w *frameMemory) mayCarryCID(p *pkt) bool {
-	d := w.udpPayload(p)
+	d := udpPayload(w.area[p.desc[0].Addr:][:p.desc[0].Len], &p.Packet)
 	return len(d) > 0 && header.QUICLong(d[0])
 }
 
@@ -65,7 +64,7 @@ func (w *frameMemory) mayCarryCID(p *pkt) bool {
 // stays with its endpoint as long as that exists: an attacker that forges an answer, on a
 // flow whose ports it has guessed, does not draw the clients of another endpoint.
 func (w *selector) learnCID(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
-	id := header.QUICSource(w.udpPayload(p))
+	id := header.QUICSource(udpPayload(p.data, &p.Packet))
 	if id == nil || p.Frag != 0 {
 		return
 	}

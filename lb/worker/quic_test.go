@@ -362,6 +362,7 @@ func TestNoAllocationForConnectionIDs(t *testing.T) {
 	d := &p.desc[0]
 	d.Addr, d.Len = b.lb.memory.Addr(0), uint32(len(f))
 	copy(b.w.area[d.Addr:], f)
+	p.data = b.w.frame(p)
 	header.Parse(f, len(f), &p.Packet)
 	ref := b.w.conntrack.Lookup(b.lb.flows.Hash(&k), &k).Other()
 	if n := testing.AllocsPerRun(100, func() {

@@ -21,6 +21,23 @@ type rejecter struct {
 	challenged challenges
 }
 
+// act brings about the outcome of packet p. A packet that cannot be punted or answered is
+// dropped.
+func (w *rejecter) act(p *pkt, v verdict) {
+	switch v.kind() {
+	case kindPunt:
+		v = w.punt(p, v.reason())
+	case kindReject, kindICMP, kindChallenge:
+		v = w.reject(p, v)
+	}
+	if v == reply {
+		v = w.outputBack(p)
+	}
+	if v.kind() == kindDrop {
+		w.drop(p, v.reason())
+	}
+}
+
 // reject answers packet p by verdict v, at the rate that is allowed. A packet that may not be
 // answered is to be dropped.
 func (w *rejecter) reject(p *pkt, v verdict) verdict {
@@ -31,12 +48,13 @@ func (w *rejecter) reject(p *pkt, v verdict) verdict {
 	if v.kind() == kindICMP {
 		limit, beyond = &w.errors, v.reason()
 	}
-	if !limit.Take(w.source(p), w.tick) {
+	if !limit.Take(w.sourceOf(p.data[p.L3:], p.Family), w.tick) {
 		return drop(beyond)
 	}
 	w.drops[v.reason()]++
 	w.sampleDrop(p, v.reason())
-	return w.outputReply(p, w.makeReply(p, v))
+	w.shrinkTo(p, w.makeReply(p, v))
+	return reply
 }
 
 // makeReply turns packet p into the answer, and returns the length.
@@ -81,22 +99,6 @@ func (w *rejecter) mayReject(p *pkt, v verdict) bool {
 	return fragment.Offset == 0
 }
 
-// outputReply sends the reply in packet p's first frame back by the ingress port.
-func (w *portIO) outputReply(p *pkt, n int) verdict {
-	w.shrinkTo(p, n)
-	return w.outputBack(p)
-}
-
-// outputBack sends the reply made of packet p back by the ingress port, in the same VLAN.
-// A priority tag (VLAN 0, IEEE 802.1Q section 6.9.1) names no VLAN: the sender alone
-// chose it, and the answer has none.
-func (w *portIO) outputBack(p *pkt) verdict {
-	if p.L3 == header.EthernetLen+header.TagLen && binary.BigEndian.Uint16(p.data[header.EthernetLen:])&0xfff == 0 {
-		w.untag(p)
-	}
-	return w.outputPort(p, p.in)
-}
-
 // shrinkTo leaves of packet p the first n bytes of the first frame, and frees the other
 // frames.
 func (w *frameMemory) shrinkTo(p *pkt, n int) {
@@ -107,55 +109,8 @@ func (w *frameMemory) shrinkTo(p *pkt, n int) {
 	p.data = p.data[:n]
 }
 
-// parseDrop is the reason to drop a malformed packet.
-func parseDrop(problem header.Problem) Drop {
-	switch problem {
-	case header.Truncated:
-		return DropTruncated
-	case header.BadIPHeader:
-		return DropBadIPHeader
-	case header.Martian:
-		return DropMartian
-	case header.BadExtension:
-		return DropExtension
-	case header.SourceRouted:
-		return DropSourceRoute
-	case header.BadFragment:
-		return DropBadFragment
-	case header.TinyFragment:
-		return DropTinyFragment
-	}
-	return DropBadTransport
-}
-
-// onParseError handles a packet that is not a whole TCP, UDP or SCTP packet. Packets that
-// the kernel may handle are punted, malformed packets dropped.
-func (w *Worker) onParseError(p *pkt, problem header.Problem) {
-	p.data = w.frame(p)
-	v := pass
-	switch problem {
-	case header.NotIP:
-		v = punt(DropNotIP)
-	case header.IsFragment:
-		v = w.onFragment(p)
-	case header.NotTransport:
-		v = punt(DropUnsupportedProtocol)
-		if p.Proto == header.ProtoICMP || p.Proto == header.ProtoICMPv6 {
-			v = w.icmp(p)
-		}
-	default:
-		v = drop(parseDrop(problem))
-	}
-	w.conclude(p, v)
-	p.state = consumed // the stages are not to do it again
-}
-
-// source is the hash of packet p's source that the limits count by: of an IPv4
-// address, or of the /64 that an IPv6 host may have all to itself.
-func (w *rejecter) source(p *pkt) uint64 {
-	return w.sourceOf(p.data[p.L3:], p.Family)
-}
-
+// sourceOf is the hash of an IP packet's source that the limits count by: of an IPv4 address,
+// or of the /64 that an IPv6 host may have all to itself.
 func (w *rejecter) sourceOf(ip []byte, family uint8) uint64 {
 	v := binary.LittleEndian.Uint64(ip[8:])
 	if family == 4 {

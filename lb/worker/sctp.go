@@ -1,8 +1,6 @@
 package worker
 
 import (
-	"encoding/binary"
-
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
@@ -68,24 +66,4 @@ func singleHomed(p *pkt) verdict {
 // which the first fragment does not have.
 func mayFragmentSCTP(d *fragtrack.Datagram, e *conntrack.Entry) bool {
 	return e.Mode.DSR() || d.Ports == e.NewPorts
-}
-
-// completeCRC computes the CRC that was left to the device, over all of packet p.
-func (w *frameMemory) completeCRC(p *pkt) {
-	f := p.data
-	field := f[int(p.L4)+header.SCTPChecksum:]
-	binary.LittleEndian.PutUint32(field, 0)
-	end := int(p.L3) + int(p.Len)
-	crc := header.CRC(0, f[p.L4:min(end, len(f))])
-	done := len(f)
-	for _, x := range p.desc[1:p.n] {
-		if done >= end {
-			break
-		}
-		part := w.area[x.Addr : x.Addr+uint64(x.Len)]
-		part = part[:min(len(part), end-done)]
-		crc = header.CRC(crc, part)
-		done += len(part)
-	}
-	binary.LittleEndian.PutUint32(field, crc)
 }

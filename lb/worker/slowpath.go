@@ -23,16 +23,57 @@ type flows struct {
 // slowPath takes packet p, which the fast path left, to an outcome. ref is the flow entry, 0
 // if there is none.
 func (w *flows) slowPath(p *pkt, ref conntrack.Ref) {
-	p.data = w.frame(p)
-	if ref == 0 {
-		w.conclude(p, w.miss(p))
-		return
-	}
-	w.conclude(p, w.onFlow(p, ref))
+	w.conclude(p, w.handle(p, ref))
 }
 
-// onFlow handles packet p of a flow.
-func (w *flows) onFlow(p *pkt, ref conntrack.Ref) verdict {
+// onParseError takes packet p, which is not a whole TCP, UDP or SCTP packet, to an outcome.
+// Packets that the kernel may handle are punted, malformed packets dropped.
+func (w *Worker) onParseError(p *pkt, problem header.Problem) {
+	p.Partial = false // stacks leave no other checksum to the device, and none of a fragment
+	var v verdict
+	switch problem {
+	case header.NotIP:
+		v = punt(DropNotIP)
+	case header.IsFragment:
+		v = w.onFragment(p)
+	case header.NotTransport:
+		v = punt(DropUnsupportedProtocol)
+		if p.Proto == header.ProtoICMP || p.Proto == header.ProtoICMPv6 {
+			v = w.icmp(p)
+		}
+	default:
+		v = drop(parseDrop(problem))
+	}
+	w.conclude(p, v)
+	p.state = consumed // the stages are not to do it again
+}
+
+// parseDrop is the reason to drop a malformed packet.
+func parseDrop(problem header.Problem) Drop {
+	switch problem {
+	case header.Truncated:
+		return DropTruncated
+	case header.BadIPHeader:
+		return DropBadIPHeader
+	case header.Martian:
+		return DropMartian
+	case header.BadExtension:
+		return DropExtension
+	case header.SourceRouted:
+		return DropSourceRoute
+	case header.BadFragment:
+		return DropBadFragment
+	case header.TinyFragment:
+		return DropTinyFragment
+	}
+	return DropBadTransport
+}
+
+// handle is the verdict on packet p with the flow entry ref, 0 if there is none.
+func (w *flows) handle(p *pkt, ref conntrack.Ref) verdict {
+	if ref == 0 {
+		return w.miss(p)
+	}
 	if v := w.checkTCPSum(p); v != pass {
 		return v
 	}
@@ -62,10 +103,7 @@ func (w *flows) lookUpAgain(p *pkt) verdict {
 	if p.lookups++; p.lookups > maxLookups {
 		return drop(DropNoConntrackEntry)
 	}
-	if ref := w.conntrack.Lookup(p.hash, &p.key); ref != 0 {
-		return w.forwardSlow(p, ref)
-	}
-	return w.miss(p)
+	return w.handle(p, w.conntrack.Lookup(p.hash, &p.key))
 }
 
 // forwardSlow sends packet p on by the flow entry that it belongs to.
@@ -77,8 +115,10 @@ func (w *flows) forwardSlow(p *pkt, ref conntrack.Ref) verdict {
 	if v := w.egressOf(p, ref, &out); v != pass {
 		return v
 	}
-	if v := w.track(p, ref); v != pass {
-		return v
+	if p.state != untracked {
+		if v := w.track(p, ref); v != pass {
+			return v
+		}
 	}
 	e := w.conns.Entry(ref)
 	if p.Frag != 0 {
@@ -89,7 +129,11 @@ func (w *flows) forwardSlow(p *pkt, ref conntrack.Ref) verdict {
 	if !out.dsr {
 		w.translate(p, e)
 	}
-	w.conns.Settle(ref)
+	if p.state == untracked {
+		w.conns.Conn(ref).Touch(w.tick)
+	} else {
+		w.conns.Settle(ref)
+	}
 	return w.output(p, &out)
 }
 

@@ -17,19 +17,17 @@ import (
 // The TTL is decremented in l2dsr too, as IPVS does: two hosts that take each other for the
 // next hop to the frontend would otherwise forward a packet forever.
 
-// dsr says whether the answers of flows of a mode pass Weir by.
-
 // tunnel is how packets reach their endpoint in such a mode.
 type tunnel struct {
 	l2dsr bool         // as they are (l2dsr)
 	outer header.Encap // else with this before them
 }
 
-// tunnelOf returns the tunnel of an entry, for a packet.
-func (w *forwarder) tunnelOf(p *pkt, e *conntrack.Entry, ref conntrack.Ref) (t tunnel) {
+// tunnelOf returns the tunnel of an entry, for a packet of the hash.
+func (w *forwarder) tunnelOf(hash uint64, e *conntrack.Entry, ref conntrack.Ref) (t tunnel) {
 	t.l2dsr = e.Mode == conntrack.ModeL2DSR
 	o := &t.outer
-	o.V6, o.GUE, o.Flow = e.Flags&conntrack.FlagOuter6 != 0, e.Mode == conntrack.ModeGUE, uint32(p.hash>>32)
+	o.V6, o.GUE, o.Flow = e.Flags&conntrack.FlagOuter6 != 0, e.Mode == conntrack.ModeGUE, uint32(hash>>32)
 	if o.V6 {
 		src, dst := w.conns.NewAddrs6(ref)
 		o.Addr6 = [4]uint64{src[0], src[1], dst[0], dst[1]}
@@ -39,11 +37,11 @@ func (w *forwarder) tunnelOf(p *pkt, e *conntrack.Entry, ref conntrack.Ref) (t t
 	return t
 }
 
-// tunnelTo is the tunnel that a flow from src to the endpoint would have.
-func (w *forwarder) tunnelTo(p *pkt, mode conntrack.Mode, src, ep netip.Addr) (t tunnel) {
+// tunnelTo is the tunnel that a flow of the hash, from src to the endpoint, would have.
+func tunnelTo(hash uint64, mode conntrack.Mode, src, ep netip.Addr) (t tunnel) {
 	t.l2dsr = mode == conntrack.ModeL2DSR
 	k := conntrack.MakeKey(netip.AddrPortFrom(src, 0), netip.AddrPortFrom(ep, 0), 0)
-	t.outer = header.Encap{V6: k.Family() == 6, GUE: mode == conntrack.ModeGUE, Flow: uint32(p.hash >> 32),
+	t.outer = header.Encap{V6: k.Family() == 6, GUE: mode == conntrack.ModeGUE, Flow: uint32(hash >> 32),
 		Addr4: k.W[0], Addr6: [4]uint64(k.W[:4])}
 	return t
 }
@@ -82,7 +80,7 @@ func (w *forwarder) encapsulate(p *pkt, o *header.Encap) bool {
 	}
 	d.Addr, d.Len = d.Addr-n, d.Len+uint32(n)
 	p.size += uint32(n)
-	f := w.frame(p)
+	f := w.area[d.Addr:][:d.Len]
 	p.data = f
 	copy(f[:l3], f[n:])
 	etherType := uint16(header.EtherTypeIPv4)

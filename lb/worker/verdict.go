@@ -14,7 +14,10 @@ const (
 	sent                   // to the next hop or, by a hand-off ring, to the worker of the port
 	queued                 // until a neighbor or a fragment comes
 	pending                // until the connection is made: createPending concludes it
-	again                  // to be looked up again: the flow ended meanwhile
+	again                  // to be looked up again: the flow ended, or the key was not known
+
+	// reply: the packet has become an answer, which goes back by the ingress port.
+	reply
 
 	kindDrop
 	kindPunt
@@ -50,17 +53,3 @@ func (v verdict) kind() verdict      { return v & 0xff }
 func (v verdict) reason() Drop       { return Drop(v >> 8) }
 func (v verdict) icmp() header.Error { return header.Error(v >> 16) }
 func (v verdict) argument() uint32   { return uint32(v >> 32) }
-
-// act brings about the outcome of packet p. A packet that cannot be punted or answered is
-// dropped.
-func (w *rejecter) act(p *pkt, v verdict) {
-	switch v.kind() {
-	case kindPunt:
-		v = w.punt(p, v.reason())
-	case kindReject, kindICMP, kindChallenge:
-		v = w.reject(p, v)
-	}
-	if v.kind() == kindDrop {
-		w.drop(p, v.reason())
-	}
-}
