@@ -40,7 +40,8 @@ type Adjacency struct {
 	// stamp is the generation of the next hop, see Stamp.
 	stamp  atomic.Uint32
 	needed atomic.Bool // an endpoint or a gateway is there: see Resolve
-	_      [12]byte
+	probes atomic.Uint32
+	_      [8]byte
 }
 
 const macMask = 1<<48 - 1
@@ -80,6 +81,10 @@ func (a *Adjacency) Stamp() uint32 { return a.stamp.Load() }
 
 // Needed reports whether the watcher knows that an endpoint or a gateway is there.
 func (a *Adjacency) Needed() bool { return a.needed.Load() }
+
+// Probes counts how often the kernel was asked for the next hops of this slot. An Unresolved
+// adjacency whose count has grown was asked for, and the answer is lost: see Resolve.
+func (a *Adjacency) Probes() uint32 { return a.probes.Load() }
 
 // Is reports whether the adjacency is that of a next hop behind a port. After it has
 // reported true, earlier loads were the next hop's too.

@@ -20,6 +20,7 @@ func (w *Watcher) probe(h *nextHop, now time.Time) {
 		return
 	}
 	w.stats.probes.Add(1)
+	w.adj[h.number].probes.Add(1)
 	h.probed, h.failureExpired = true, false
 	if w.nextHops.refresh == refreshUnknown {
 		w.detectRefresh(h)

@@ -56,6 +56,9 @@ func (r *ring) take() (request, bool) {
 // neither blocks nor allocates. The adjacency appears soon after; asking again
 // for the same next hop does no harm.
 //
+// A neighbor can be flushed before any worker saw the answer. A worker that waits asks again
+// when the adjacency is Unresolved after another probe.
+//
 // needed is true of next hops that the configuration names: endpoints and gateways.
 // All others are clients' on the link, of which an attacker can forge any number: they
 // never displace a needed next hop, and those that have never answered only each other.

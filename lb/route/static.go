@@ -15,8 +15,8 @@ type StaticHop struct {
 }
 
 // Static makes a Watcher of the routes and next hops given, which follows no
-// kernel: for the packet path in memory, in tests and benchmarks. Resolve is
-// without effect, and Run and Close must not be called.
+// kernel: for the packet path in memory, in tests and benchmarks. Resolve has
+// no other effect than what Requested returns, and Run and Close must not be called.
 func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
 	w := &Watcher{adj: make([]Adjacency, len(hops)+1), rings: make([]ring, 64), wake: make(chan struct{}, 1)}
 	w.firstStamps()
@@ -50,6 +50,17 @@ func staticEntry(p netip.Prefix, path Path) *entry {
 	}}
 }
 
+// Requested takes the next hops for which a worker called Resolve since the last call.
+func (w *Watcher) Requested(worker int) (hops []netip.Addr) {
+	for {
+		r, ok := w.rings[worker].take()
+		if !ok {
+			return hops
+		}
+		hops = append(hops, r.nextHop())
+	}
+}
+
 // SetRoute adds or changes a static route.
 func (w *Watcher) SetRoute(p netip.Prefix, path Path) {
 	old, e := w.Load(), staticEntry(p, path)
@@ -58,10 +69,13 @@ func (w *Watcher) SetRoute(p netip.Prefix, path Path) {
 	w.publishTable(t, affectedBy(old, t, nil, []routeChange{{p, was, e}}))
 }
 
-// SetState changes the state of a static next hop.
+// SetState changes the state of a static next hop. Resolving counts as a probe.
 func (w *Watcher) SetState(port int, nextHop netip.Addr, s State) {
 	if n, ok := w.Adjacency(port, nextHop); ok {
 		a := &w.adj[n]
+		if s == Resolving {
+			a.probes.Add(1)
+		}
 		a.dst.Store(a.dst.Load()&macMask | uint64(s)<<48)
 	}
 }

@@ -56,3 +56,67 @@ func TestPacketsToNobodyDoNotKeepOthersFromWaiting(t *testing.T) {
 		t.Errorf("%d packets wait, drops %v", len(b.w.neighQueue), b.drops())
 	}
 }
+
+// A packet waits for the kernel's answer, and the neighbor is flushed before the worker sees
+// it. No other packet comes: this one has the next hop asked for again.
+func TestAQueuedPacketAsksAgainAfterAFlush(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		before route.State // when the packet comes
+		probed bool        // the kernel was asked for it since
+		ticks  uint32
+		want   int // requests after the flush
+	}{
+		{"after it asked", route.Unresolved, true, 0, 1},
+		{"while the kernel is asking", route.Resolving, false, 0, 1},
+		{"before it was asked for", route.Unresolved, false, 0, 0},
+		{"when it could not be asked for", route.Unresolved, false, 1, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t)
+			b.lb.router.SetState(portServer, endpoint4, tt.before)
+			b.give(portClient, request(false, header.ProtoUDP).build(t))
+			b.w.Round()
+			b.lb.router.Requested(0)
+			if len(b.w.neighQueue) != 1 {
+				t.Fatalf("%d packets wait", len(b.w.neighQueue))
+			}
+
+			if tt.probed {
+				b.lb.router.SetState(portServer, endpoint4, route.Resolving)
+			}
+			b.lb.router.SetState(portServer, endpoint4, route.Unresolved) // flushed
+			b.w.tick += tt.ticks
+			for range 3 {
+				b.w.releaseQueued()
+			}
+			if n := len(b.lb.router.Requested(0)); n != tt.want {
+				t.Errorf("%d requests after the flush, want %d", n, tt.want)
+			}
+
+			b.lb.router.SetState(portServer, endpoint4, route.Valid)
+			b.w.releaseQueued()
+			b.w.Round()
+			if n := len(b.q[portServer].Out); n != 1 {
+				t.Errorf("%d packets left (drops %v)", n, b.drops())
+			}
+		})
+	}
+}
+
+// The first request for a neighbor is lost, and the kernel asks again a second later: the
+// packet is still there.
+func TestAQueuedPacketOutlivesALostRequest(t *testing.T) {
+	b := newBench(t)
+	b.lb.router.SetState(portServer, endpoint4, route.Resolving)
+	b.give(portClient, request(false, header.ProtoUDP).build(t))
+	b.w.Round()
+	b.w.tick += 3*secondTicks - 1
+	b.w.releaseQueued()
+	b.lb.router.SetState(portServer, endpoint4, route.Valid)
+	b.w.releaseQueued()
+	b.w.Round()
+	if n := len(b.q[portServer].Out); n != 1 {
+		t.Errorf("%d packets left (drops %v)", n, b.drops())
+	}
+}
