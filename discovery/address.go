@@ -8,9 +8,9 @@ import (
 	utilnet "k8s.io/utils/net"
 )
 
-// parseAddr takes an address as Kubernetes does: IPv4 octets may have leading
+// ParseAddr takes an address as Kubernetes does: IPv4 octets may have leading
 // zeros, which are decimal, and an IPv4-mapped IPv6 address is IPv4.
-func parseAddr(s string) (netip.Addr, bool) {
+func ParseAddr(s string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
 		ip, ok := netip.AddrFromSlice(utilnet.ParseIPSloppy(s))
@@ -44,7 +44,7 @@ func specialAddr(a netip.Addr) string {
 
 // checkAddr parses and checks an address; the reason is "" when it is valid.
 func checkAddr(s string) (netip.Addr, string) {
-	a, ok := parseAddr(s)
+	a, ok := ParseAddr(s)
 	if !ok {
 		return a, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 	}

@@ -73,7 +73,7 @@ func (s *Store) SetNode(n *corev1.Node) {
 		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
 			continue
 		}
-		if ip, ok := parseAddr(a.Address); ok && specialAddr(ip) == "" {
+		if ip, ok := ParseAddr(a.Address); ok && specialAddr(ip) == "" {
 			addrs = append(addrs, ip)
 		}
 	}
@@ -98,7 +98,7 @@ func hostAddresses(n *corev1.Node) []netip.Addr {
 	var out []netip.Addr
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for _, a := range n.Status.Addresses {
-			ip, ok := parseAddr(a.Address)
+			ip, ok := ParseAddr(a.Address)
 			if a.Type == kind && ok && !slices.ContainsFunc(out, func(o netip.Addr) bool { return o.Is4() == ip.Is4() }) {
 				out = append(out, ip)
 			}

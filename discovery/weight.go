@@ -35,7 +35,7 @@ func (w *annotationOptions) readWeights(text string) string {
 		}
 		if ap, err := netip.ParseAddrPort(name); err == nil {
 			out.ports[netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())] = n
-		} else if a, ok := parseAddr(name); ok {
+		} else if a, ok := ParseAddr(name); ok {
 			out.addrs[a] = n
 		} else {
 			out.nodes[strings.Clone(name)] = n

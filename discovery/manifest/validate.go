@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
+
+	"github.com/weirlb/weir/discovery"
 )
 
 // The checks here are those which an API server makes before it stores an
@@ -94,7 +96,7 @@ func validateServicePorts(ports []corev1.ServicePort, path *field.Path) field.Er
 func validateServiceAddresses(svc *corev1.Service, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	address := func(value string, at *field.Path) {
-		if _, ok := parseAddr(value); !ok {
+		if _, ok := discovery.ParseAddr(value); !ok {
 			errs = append(errs, field.Invalid(at, value, "must be a valid IP address"))
 		}
 	}
@@ -214,7 +216,7 @@ func validateAddresses(addrs []string, family discoveryv1.AddressType, path *fie
 	var errs field.ErrorList
 	for i, a := range addrs {
 		at := path.Index(i)
-		ip, ok := parseAddr(a)
+		ip, ok := discovery.ParseAddr(a)
 		switch {
 		case !ok:
 			errs = append(errs, field.Invalid(at, a, "must be a valid IP address"))
@@ -252,7 +254,7 @@ func validateLegacy(list []corev1.EndpointAddress, path *field.Path) field.Error
 	var errs field.ErrorList
 	for i := range list {
 		at, ip := path.Index(i).Child("ip"), list[i].IP
-		if _, ok := parseAddr(ip); !ok {
+		if _, ok := discovery.ParseAddr(ip); !ok {
 			errs = append(errs, field.Invalid(at, ip, "must be a valid IP address"))
 			continue
 		}
@@ -261,24 +263,10 @@ func validateLegacy(list []corev1.EndpointAddress, path *field.Path) field.Error
 	return errs
 }
 
-// parseAddr takes an address as Kubernetes does: IPv4 octets may have leading
-// zeros, which are decimal, and an IPv4-mapped IPv6 address is IPv4.
-func parseAddr(s string) (netip.Addr, bool) {
-	a, err := netip.ParseAddr(s)
-	if err != nil {
-		ip, ok := netip.AddrFromSlice(utilnet.ParseIPSloppy(s))
-		if !ok {
-			return netip.Addr{}, false
-		}
-		a = ip
-	}
-	return a.Unmap(), a.Zone() == ""
-}
-
 // validateNonSpecial refuses addresses that cannot be an endpoint's, or a
 // frontend's, on another machine.
 func validateNonSpecial(value string, path *field.Path) field.ErrorList {
-	ip, ok := parseAddr(value)
+	ip, ok := discovery.ParseAddr(value)
 	if !ok {
 		return nil // said elsewhere
 	}
