@@ -25,6 +25,7 @@ func (l *LB) makeWorkers(cpus []int) {
 		for f := range perWorker {
 			w.AddFrame(l.memory.Addr(id*perWorker + f))
 		}
+		w.Refill() // here: a thread may first run after traffic is taken
 		l.workers = append(l.workers, w)
 	}
 	worker.Connect(l.workers)

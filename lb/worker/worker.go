@@ -65,7 +65,7 @@ func (w *Worker) run() {
 	w.idle = true // nothing has been busy yet
 	w.conntrack.Online()
 	defer w.conntrack.Offline()
-	w.Round() // fills the rings: packets that came before would be lost, and wake no worker
+	w.Round() // packets that came before wake no worker
 	for !w.stop.Load() {
 		if w.idle {
 			w.await()
