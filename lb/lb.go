@@ -241,6 +241,7 @@ func (l *LB) openRouter(workers int) (err error) {
 	if err != nil {
 		return fmt.Errorf("routes: %w", err)
 	}
+	l.router.SetReroute(func(affected []bool) { worker.Reroute(l.flows, l.router, affected) })
 	return nil
 }
 

@@ -117,12 +117,15 @@ func (e *entry) samePaths(o *entry) bool {
 		})
 }
 
-// restampAffected gives the affected adjacencies another stamp.
-func (w *Watcher) restampAffected(x *affectedHops) {
+// numbersOf returns by number which adjacencies are affected, nil if none is.
+func (w *Watcher) numbersOf(x *affectedHops) (affected []bool) {
 	for i := range w.adj {
-		a := &w.adj[i]
-		if k := a.key(); k.port != 0 && x.has(k) {
-			a.restamp()
+		if k := w.adj[i].key(); k.port != 0 && x.has(k) {
+			if affected == nil {
+				affected = make([]bool, len(w.adj))
+			}
+			affected[i] = true
 		}
 	}
+	return affected
 }

@@ -27,6 +27,7 @@ type Watcher struct {
 	table            atomic.Pointer[Table]
 	index            atomic.Pointer[hopIndex]
 	hosts            atomic.Pointer[[]Address]
+	reroute          atomic.Pointer[func(affected []bool)]
 	adj              []Adjacency
 	rings            []ring
 	wake             chan struct{} // a worker asked for something
@@ -259,8 +260,22 @@ func (w *Watcher) publishTable(t *Table, affected *affectedHops) {
 		t.epoch = 1
 	}
 	w.table.Store(t)
-	w.restampAffected(affected)
+	numbers := w.numbersOf(affected)
+	if f := w.reroute.Load(); f != nil && numbers != nil {
+		(*f)(numbers)
+	}
+	for i, is := range numbers {
+		if is {
+			w.adj[i].restamp()
+		}
+	}
 }
+
+// SetReroute has f called when routes have changed, before the stamps of the affected
+// adjacencies, which f gets by number: f may give flows their new next hops. Flows that it
+// has not come to go by the old routes until it returns, so it has to be quick. It runs on the
+// goroutine of Run.
+func (w *Watcher) SetReroute(f func(affected []bool)) { w.reroute.Store(&f) }
 
 // update brings a table from the old to the new entries by the differences, and returns
 // these. Readers of the old table are not disturbed.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/weirlb/weir/lb/counter"
@@ -9,64 +10,138 @@ import (
 	"github.com/weirlb/weir/lb/route"
 )
 
+// routers is a bench with flows of two clients, each behind another router.
+type routers struct {
+	*bench
+	clients           []netip.Prefix
+	macs              [][6]byte
+	requests, answers [2]packet
+}
+
+var routerAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.51"), netip.MustParseAddr("192.0.2.52")}
+
+func byRouter(i int) route.Path {
+	return route.Path{Kind: route.Attached, Port: portClient, Interface: portClient + 1, NextHop: routerAddrs[i], MTU: 1500}
+}
+
+func endpointPath(mtu uint32) route.Path {
+	return route.Path{Kind: route.Attached, Port: portServer, MTU: mtu, Source: snat4, LocalSource: snat4}
+}
+
+func newRouters(t *testing.T, proto uint8) *routers {
+	b := &routers{
+		bench: newBench(t), macs: [][6]byte{{2, 0, 0, 0, 1, 1}, {2, 0, 0, 0, 1, 2}},
+		clients: []netip.Prefix{netip.MustParsePrefix("45.0.0.0/8"), netip.MustParsePrefix("46.0.0.0/8")},
+	}
+	routes := map[netip.Prefix]route.Path{netip.MustParsePrefix("10.1.0.0/24"): endpointPath(1400)}
+	hops := []route.StaticHop{{Port: portServer, NextHop: endpoint4, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: 1400}}
+	for i := range b.clients {
+		routes[b.clients[i]] = byRouter(i)
+		hops = append(hops, route.StaticHop{Port: portClient, NextHop: routerAddrs[i], MAC: b.macs[i], Src: macOf(macWeir), MTU: 1500})
+	}
+	b.routes(routes, hops...)
+	for i, net := range b.clients {
+		req := request(false, proto)
+		req.src = ap(net.Addr().Next(), 40000)
+		b.requests[i], b.answers[i] = req, b.established(req)
+		b.requests[i].flags, b.answers[i].flags = header.ACK, header.ACK
+	}
+	return b
+}
+
+// exchange has a request and an answer of client i forwarded. It returns the router that the
+// answer goes to, and how many routes were looked up.
+func (b *routers) exchange(i int) (router int, lookups uint64) {
+	b.t.Helper()
+	before := b.w.counts[counter.RouteLookups]
+	b.one(portClient, b.requests[i].build(b.t), portServer)
+	got := b.one(portServer, b.answers[i].build(b.t), portClient)
+	return slices.Index(b.macs, [6]byte(got[:6])), b.w.counts[counter.RouteLookups] - before
+}
+
+func (b *routers) check(when string, i, router int, lookups uint64) {
+	b.t.Helper()
+	if r, n := b.exchange(i); r != router || n != lookups {
+		b.t.Errorf("%s: the answer to client %d goes to router %d after %d look-ups, want router %d after %d",
+			when, i, r, n, router, lookups)
+	}
+}
+
 // Flows of two clients behind different routers. When the route to a client changes, the
 // next answer to that client takes it; no packet of the other flow looks up a route.
 func TestRouteChangeTakesEffectOnTheFlowsThatItConcerns(t *testing.T) {
 	for name, proto := range map[string]uint8{"UDP": header.ProtoUDP, "TCP": header.ProtoTCP} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			routers := []netip.Addr{netip.MustParseAddr("192.0.2.51"), netip.MustParseAddr("192.0.2.52")}
-			macs := [][6]byte{{2, 0, 0, 0, 1, 1}, {2, 0, 0, 0, 1, 2}}
-			by := func(i int) route.Path {
-				return route.Path{Kind: route.Attached, Port: portClient, Interface: portClient + 1, NextHop: routers[i], MTU: 1500}
-			}
-			clients := []netip.Prefix{netip.MustParsePrefix("45.0.0.0/8"), netip.MustParsePrefix("46.0.0.0/8")}
-			routes := map[netip.Prefix]route.Path{
-				netip.MustParsePrefix("10.1.0.0/24"): {Kind: route.Attached, Port: portServer, MTU: 1400, Source: snat4, LocalSource: snat4},
-			}
-			hops := []route.StaticHop{{Port: portServer, NextHop: endpoint4, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: 1400}}
-			for i := range clients {
-				routes[clients[i]] = by(i)
-				hops = append(hops, route.StaticHop{Port: portClient, NextHop: routers[i], MAC: macs[i], Src: macOf(macWeir), MTU: 1500})
-			}
-			b.routes(routes, hops...)
-
-			var requests, answers [2]packet
-			for i, net := range clients {
-				req := request(false, proto)
-				req.src = ap(net.Addr().Next(), 40000)
-				requests[i], answers[i] = req, b.established(req)
-			}
-			exchange := func(i, router int) uint64 {
-				t.Helper()
-				before := b.w.counts[counter.RouteLookups]
-				b.one(portClient, requests[i].build(t), portServer)
-				if got := b.one(portServer, answers[i].build(t), portClient); [6]byte(got[:6]) != macs[router] {
-					t.Errorf("client %d: the answer goes to %x, want router %x", i, got[:6], macs[router])
-				}
-				return b.w.counts[counter.RouteLookups] - before
-			}
-			for i := range clients {
-				requests[i].flags, answers[i].flags = header.ACK, header.ACK
-				if n := exchange(i, i); n != 0 {
-					t.Errorf("client %d: %d look-ups before a change", i, n)
-				}
-			}
-
-			b.lb.router.SetRoute(clients[0], by(1))
-			if n := exchange(0, 1); n != 1 {
-				t.Errorf("the flow that is concerned: %d look-ups, want that of the answer", n)
-			}
-			if n := exchange(0, 1) + exchange(1, 1); n != 0 {
-				t.Errorf("flows that look up no more: %d look-ups", n)
-			}
-			b.lb.router.SetRoute(netip.PrefixFrom(endpoint4, 32), route.Path{Kind: route.Attached, Port: portServer, MTU: 1000, Source: snat4, LocalSource: snat4})
-			if n := exchange(0, 1); n != 1 {
-				t.Errorf("after a change towards the endpoint: %d look-ups, want that of the request", n)
-			}
+			b := newRouters(t, proto)
+			b.check("before a change", 0, 0, 0)
+			b.check("before a change", 1, 1, 0)
+			b.lb.router.SetRoute(b.clients[0], byRouter(1))
+			b.check("after a change", 0, 1, 1) // of the answer
+			b.check("after it", 0, 1, 0)
+			b.check("after it", 1, 1, 0)
+			b.lb.router.SetRoute(netip.PrefixFrom(endpoint4, 32), endpointPath(1000))
+			b.check("after a change towards the endpoint", 0, 1, 1) // of the request
 			b.framesHome()
 		})
 	}
+}
+
+// With Reroute no packet looks up a route if the new next hop is known.
+func TestRerouteLeavesFlowsOnTheFastPath(t *testing.T) {
+	for name, proto := range map[string]uint8{"UDP": header.ProtoUDP, "TCP": header.ProtoTCP} {
+		t.Run(name, func(t *testing.T) {
+			b := newRouters(t, proto)
+			rerouted := 0
+			b.lb.router.SetReroute(func(affected []bool) {
+				rerouted = Reroute(b.lb.flows, b.lb.router, affected)
+			})
+			b.lb.router.SetRoute(b.clients[0], byRouter(1))
+			if rerouted != 1 {
+				t.Errorf("%d directions have another next hop, want that of the answers to a client", rerouted)
+			}
+			b.check("after a change", 0, 1, 0)
+			b.check("after a change", 1, 1, 0)
+			b.lb.router.SetRoute(b.clients[0], byRouter(0))
+			b.check("after the change back", 0, 0, 0)
+
+			b.lb.router.SetRoute(netip.PrefixFrom(endpoint4, 32), endpointPath(1000))
+			b.check("after the path's MTU changed", 0, 0, 1) // of the request
+			b.lb.router.SetState(portClient, routerAddrs[1], route.Unresolved)
+			b.lb.router.SetRoute(b.clients[0], byRouter(1))
+			if rerouted != 0 {
+				t.Errorf("%d directions have a next hop that is not resolved", rerouted)
+			}
+			b.lb.router.SetState(portClient, routerAddrs[1], route.Valid)
+			b.check("after the next hop was resolved", 0, 1, 1)
+			b.framesHome()
+		})
+	}
+}
+
+// Routes change beside the worker: each answer goes to either router, and at last to that of
+// the last change.
+func TestRerouteBesideAWorker(t *testing.T) {
+	b := newRouters(t, header.ProtoTCP)
+	b.lb.router.SetReroute(func(affected []bool) { Reroute(b.lb.flows, b.lb.router, affected) })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 200 {
+			b.lb.router.SetRoute(b.clients[0], byRouter(1-i%2))
+		}
+		b.lb.router.SetRoute(b.clients[0], byRouter(1))
+	}()
+	for ended := false; !ended; {
+		select {
+		case <-done:
+			ended = true
+		default:
+		}
+		if r, _ := b.exchange(0); r < 0 || ended && r != 1 {
+			t.Fatalf("the answer goes to router %d; changes ended: %v", r, ended)
+		}
+	}
+	b.framesHome()
 }
 
 // established begins a flow with request req, and returns the answer to it.

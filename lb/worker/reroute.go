@@ -1,0 +1,72 @@
+package worker
+
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/route"
+)
+
+// Reroute gives the flows over next hops that a change of routes affects their new next hops,
+// so that their packets need not leave the fast path for it. affected has the numbers of the
+// adjacencies; their stamps have not changed yet. Flows whose new next hop is affected too, or
+// is not resolved, or that are not translated, are left to their next packet. It returns the
+// number of directions that have another next hop. It is for a control goroutine, beside the
+// workers.
+func Reroute(flows *conntrack.Table, router *route.Watcher, affected []bool) (n int) {
+	r := rerouter{flows, router, router.Load(), router.Adjacencies(), affected}
+	flows.Range(func(ref conntrack.Ref) bool {
+		c := flows.Conn(ref)
+		moved := 0
+		if !flows.Entry(ref).Mode.DSR() {
+			moved = r.direction(&c.Adj[0], ref) + r.direction(&c.Adj[1], ref.Other())
+		}
+		if moved > 0 {
+			flows.Settle(ref)
+		}
+		n += moved
+		return true
+	})
+	return n
+}
+
+type rerouter struct {
+	flows       *conntrack.Table
+	router      *route.Watcher
+	routes      *route.Table
+	adjacencies []route.Adjacency
+	affected    []bool
+}
+
+// direction replaces the connection's word for the direction of entry ref, unless a worker
+// has replaced it meanwhile. It returns the number of words replaced.
+func (r *rerouter) direction(at *uint64, ref conntrack.Ref) int {
+	was := atomic.LoadUint64(at)
+	old := was & 0xffff
+	if was>>32 == 0 || old >= uint64(len(r.affected)) || !r.affected[old] ||
+		uint32(was>>32) != r.adjacencies[old].Stamp() {
+		return 0
+	}
+	e := r.flows.Entry(ref)
+	key := e.Tuple()
+	path, ok := r.routes.Lookup(r.flows.NewDst(ref).Addr(), uint32(r.flows.Hash(&key)))
+	if !ok {
+		return 0
+	}
+	if ref.Forward() {
+		path.NextHop = throughHostVeth(&path, e.Mode)
+	}
+	number, ok := r.router.Adjacency(path.Port, path.NextHop)
+	if !ok || r.affected[number] {
+		return 0
+	}
+	adj := &r.adjacencies[number]
+	stamp := adj.Stamp()
+	if adj.State() != route.Valid || !adj.Is(path.Port, path.NextHop) {
+		return 0
+	}
+	if !atomic.CompareAndSwapUint64(at, was, nextHopRef(stamp, &path, number)) {
+		return 0
+	}
+	return 1
+}
