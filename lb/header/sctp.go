@@ -68,7 +68,7 @@ type Chunks struct {
 	Reflected   bool   // an ABORT or SHUTDOWN COMPLETE has the T bit
 }
 
-// Has says whether there is a chunk of a type below 16.
+// Has reports whether there is a chunk of a type below 16.
 func (c *Chunks) Has(chunk uint8) bool { return c.Types>>chunk&1 != 0 }
 
 // Chunks reads the chunks of p, an SCTP packet that Parse took, as far as they
@@ -141,7 +141,7 @@ func (p *Packet) Init(frame []byte) (sound, single bool) {
 	return true, single
 }
 
-// Refusable says whether p, an SCTP packet, may be answered with a refusal (RFC 9260
+// Refusable reports whether p, an SCTP packet, may be answered with a refusal (RFC 9260
 // section 8.4).
 func (p *Packet) Refusable(frame []byte) bool {
 	c := p.Chunks(frame)

@@ -85,7 +85,7 @@ func nftablesHint(err error) string {
 	return ""
 }
 
-// checkRules says whether all rules of the table are there.
+// checkRules reports whether all rules of the table are there.
 func (h *Veth) checkRules() (bool, error) {
 	want := map[string]int{}
 	if h.Masquerades {

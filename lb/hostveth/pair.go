@@ -78,7 +78,7 @@ func (h *Veth) addresses() error {
 	return nil
 }
 
-// isGateway says whether an address belongs on the kernel's end.
+// isGateway reports whether an address belongs on the kernel's end.
 func (h *Veth) isGateway(p netip.Prefix) bool {
 	for _, own := range h.prefixes() {
 		if p == netip.PrefixFrom(h.address(own, gatewayHost), own.Bits()) {

@@ -169,7 +169,7 @@ func (h *Veth) ensureRoutes() error {
 	return errors.Join(errs...)
 }
 
-// nodeHas says whether the node still has an address.
+// nodeHas reports whether the node still has an address.
 func (h *Veth) nodeHas(a netip.Addr) bool {
 	list, err := netlink.AddrList(nil, familyOf(a))
 	if err != nil {

@@ -128,7 +128,7 @@ func (h *Veth) PruneEndpoints(used func(netip.Addr) bool, inUse int) {
 	}
 }
 
-// checkReturnPath says whether rule and table are as they were made.
+// checkReturnPath reports whether rule and table are as they were made.
 func (h *Veth) checkReturnPath() (bool, error) {
 	if h.ReturnPathErr != nil {
 		return true, nil

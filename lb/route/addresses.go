@@ -56,7 +56,7 @@ func (w *Watcher) hostAddresses(k *kernelState) []Address {
 // is not to be changed.
 func (w *Watcher) Addresses() []Address { return *w.hosts.Load() }
 
-// Local says whether addr is an address of this host.
+// Local reports whether addr is an address of this host.
 func (w *Watcher) Local(addr netip.Addr) bool { return w.Load().Local(addr) }
 
 // Origin is the reason why an address is primary.

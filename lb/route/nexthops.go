@@ -24,7 +24,7 @@ type nextHops struct {
 	tokens      float64 // requests for clients' next hops that may be made at once
 	filled      time.Time
 	ports       map[int]int // port -> index of the interface that holds its neighbors
-	// refresh says whether the kernel keeps neighbors fresh by itself
+	// refresh reports whether the kernel keeps neighbors fresh by itself
 	// (NTF_EXT_MANAGED): found out with the first request.
 	refresh refreshMode
 	swept   time.Time
@@ -140,7 +140,7 @@ func (w *Watcher) refreshPorts() {
 }
 
 // portsChanged takes over which interface holds the neighbors of each port,
-// and says whether that changed. Adjacencies that are void now are given up.
+// and reports whether that changed. Adjacencies that are void now are given up.
 func (w *Watcher) portsChanged(byInterface map[int][]int) bool {
 	ports := make(map[int]int)
 	for index, ps := range byInterface {
@@ -166,7 +166,7 @@ func (w *Watcher) portsChanged(byInterface map[int][]int) bool {
 	return true
 }
 
-// watched says whether the neighbors of an interface matter.
+// watched reports whether the neighbors of an interface matter.
 func (w *Watcher) watched(index int) bool {
 	for _, i := range w.nextHops.ports {
 		if i == index {

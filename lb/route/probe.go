@@ -66,7 +66,7 @@ func (w *Watcher) maintain(now time.Time) {
 	}
 }
 
-// probeDue says whether the kernel is to be asked (again) for a next hop.
+// probeDue reports whether the kernel is to be asked (again) for a next hop.
 func (w *Watcher) probeDue(h *nextHop, now time.Time) bool {
 	if now.Before(h.probeAt) || now.Sub(h.usedAt) > 2*probeInterval && h.probed {
 		return false

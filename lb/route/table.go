@@ -152,7 +152,7 @@ func (t *Table) NumPaths(addr netip.Addr) int {
 	return 0
 }
 
-// Local says whether addr is an address of this host.
+// Local reports whether addr is an address of this host.
 func (t *Table) Local(addr netip.Addr) bool {
 	e := t.find(addr)
 	return e != nil && e.local

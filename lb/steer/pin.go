@@ -154,7 +154,7 @@ func followRename(path string, ifindex int) error {
 	return err
 }
 
-// reusable says whether l is attached to the interface, in a mode that was asked
+// reusable reports whether l is attached to the interface, in a mode that was asked
 // for.
 func reusable(l link.Link, in Interface) bool {
 	if linkIfIndex(l) != in.Index {

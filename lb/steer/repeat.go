@@ -100,7 +100,7 @@ func (p *Program) ingressLocked() (*ebpf.Program, error) {
 	return prog, err
 }
 
-// loadIngress loads the TCX program; flag says whether bpf_l4_csum_replace knows BPF_F_IPV6.
+// loadIngress loads the TCX program; flag reports whether bpf_l4_csum_replace knows BPF_F_IPV6.
 func (p *Program) loadIngress(flag bool) (*ebpf.Program, error) {
 	spec, shared, err := p.repeatSpec()
 	if err != nil {

@@ -116,7 +116,7 @@ func (t *Table) poolOf(spec *Service, f *Frontend, owner uint64, is4 bool, old *
 	return entry, entry.checkFamily(is4, f.Mode)
 }
 
-// checkFamily says whether a frontend of the family can use the pool: a tunnel
+// checkFamily reports whether a frontend of the family can use the pool: a tunnel
 // carries either family over either.
 func (p *PoolEntry) checkFamily(is4 bool, mode conntrack.Mode) error {
 	tunnel := mode == conntrack.ModeIPIP || mode == conntrack.ModeGUE

@@ -85,7 +85,7 @@ func buildPolicy(p *Policy, old *service) *Policy {
 	return out
 }
 
-// Admits says whether a client may begin a flow with a frontend of the kind.
+// Admits reports whether a client may begin a flow with a frontend of the kind.
 // As with kube-proxy, source ranges are about load balancer addresses alone.
 func (p *Policy) Admits(kind Kind, client netip.Addr) bool {
 	family := uint8(6)

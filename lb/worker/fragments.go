@@ -51,7 +51,7 @@ func (w *fragmentHandler) onFragment(p *pkt) verdict {
 	return w.firstFragment(p, d, h, &k)
 }
 
-// mayHavePorts says whether a fragment's datagram is of TCP, UDP or SCTP, as far as
+// mayHavePorts reports whether a fragment's datagram is of TCP, UDP or SCTP, as far as
 // the fragment shows: in IPv6 extension headers may come first.
 func mayHavePorts(p *header.Packet, offset int) bool {
 	switch p.Proto {

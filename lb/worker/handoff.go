@@ -119,7 +119,7 @@ func Connect(workers []*Worker) {
 }
 
 // addHandoff adds a frame of such a packet to a batch, which is processed when it
-// is full; whole says whether the packet is complete with it.
+// is full; whole reports whether the packet is complete with it.
 func (w *Worker) addHandoff(b *batch, s *handoff.Slot) (whole bool) {
 	w.arriving.in = arrived - s.Tag
 	w.arriving.desc[w.arriving.n] = s.Desc

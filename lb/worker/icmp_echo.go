@@ -7,7 +7,7 @@ import (
 )
 
 // A ping in fragments is answered fragment by fragment, with the same identification: a
-// reply is the request but for the first fragment's type, and the sender reassembles it.
+// reply is the request except for the first fragment's type, and the sender reassembles it.
 // Each fragment counts as a ping for the limits.
 
 // ofICMP reports whether a packet's protocol is the ICMP of the address family.
@@ -15,7 +15,7 @@ func ofICMP(p *header.Packet) bool {
 	return p.Family == 4 && p.Proto == header.ProtoICMP || p.Family == 6 && p.Proto == header.ProtoICMPv6
 }
 
-// mayBeEcho says whether packet p, a fragment, may be of a ping that Weir answers.
+// mayBeEcho reports whether packet p, a fragment, may be of a ping that Weir answers.
 func (w *icmpHandler) mayBeEcho(p *pkt) bool {
 	if !ofICMP(&p.Packet) {
 		return false

@@ -57,7 +57,7 @@ func (w *Worker) await() {
 	}
 }
 
-// hasWork says whether a packet has come, or another worker has handed
+// hasWork reports whether a packet has come, or another worker has handed
 // something over.
 func (w *portIO) hasWork() bool {
 	for i := range w.ports {
@@ -74,7 +74,7 @@ func (w *portIO) hasWork() bool {
 }
 
 // sleep waits in poll for a packet, a handed-over frame or the next chore, and
-// says whether something came.
+// reports whether something came.
 func (w *Worker) sleep() bool {
 	if len(w.pollFD) == 0 {
 		return true

@@ -13,7 +13,7 @@ type Queue interface {
 	// Receive takes up to len(out) descriptors of received frames; it never
 	// ends inside a packet of several buffers.
 	Receive(out []xsk.Desc) int
-	// Pending says whether Receive may have something.
+	// Pending reports whether Receive may have something.
 	Pending() bool
 	// Fill gives the queue frames to receive into, and returns how many it
 	// had room for.

@@ -50,7 +50,7 @@ func (w *flows) resetConn(p *pkt, ref conntrack.Ref) verdict {
 	return reject(DropEndpointRemoved)
 }
 
-// isEndpointRemoved says whether the flow's endpoint has been absent from the
+// isEndpointRemoved reports whether the flow's endpoint has been absent from the
 // tables for longer than the configured grace.
 func (w *flows) isEndpointRemoved(c *conntrack.Conn) bool {
 	since, gone := w.frontends.EndpointRemoved(atomic.LoadUint32(&c.EndpointID))

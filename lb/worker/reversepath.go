@@ -44,7 +44,7 @@ func (w *admission) checkSource(p *pkt, fe *table.FrontendEntry) verdict {
 	return pass
 }
 
-// isMartianSource says whether a packet claims to come from where none can come
+// isMartianSource reports whether a packet claims to come from where none can come
 // from that an attached interface receives: the node itself, or a broadcast
 // address (RFC 1812 section 5.3.7), a frontend, or a port from which Weir
 // translates. Nothing is to be sent there: it would come back as a request, and

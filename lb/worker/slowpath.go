@@ -106,7 +106,8 @@ func (w *flows) lookUpAgain(p *pkt) verdict {
 	return w.handle(p, w.conntrack.Lookup(p.hash, &p.key))
 }
 
-// forwardSlow sends packet p on by the flow entry that it belongs to.
+// forwardSlow sends packet p on by its flow entry: the only tail of the slow path, but for ICMP
+// errors and for packets without a flow.
 func (w *flows) forwardSlow(p *pkt, ref conntrack.Ref) verdict {
 	if p.TTL <= 1 {
 		return rejectICMP(header.TimeExceeded, 0, DropTTL)

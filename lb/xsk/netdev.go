@@ -29,17 +29,17 @@ type Features struct {
 	ZeroCopySeg uint32 // buffers per packet with zero copy; 0 where not said
 }
 
-// Native says whether the driver runs XDP programs itself.
+// Native reports whether the driver runs XDP programs itself.
 func (f Features) Native() bool { return f.XDP&featureXDP != 0 }
 
-// ZeroCopy says whether the driver has AF_XDP zero copy.
+// ZeroCopy reports whether the driver has AF_XDP zero copy.
 func (f Features) ZeroCopy() bool { return f.XDP&featureZeroCopy != 0 }
 
-// MultiBuffer says whether the driver gives XDP programs packets of several
+// MultiBuffer reports whether the driver gives XDP programs packets of several
 // buffers.
 func (f Features) MultiBuffer() bool { return f.XDP&featureMultiBufferRx != 0 }
 
-// TxChecksum says whether the driver completes checksums on request of
+// TxChecksum reports whether the driver completes checksums on request of
 // transmit metadata with zero copy.
 func (f Features) TxChecksum() bool { return f.XSK&featureTxChecksum != 0 }
 

@@ -204,7 +204,7 @@ func (s *Socket) configure(try attempt) error {
 }
 
 // registerUmem registers mem, with room for transmit metadata if the kernel
-// has that, and says whether it has.
+// has that, and reports whether it has.
 func registerUmem(fd int, mem []byte, frameSize int) (metadata bool, err error) {
 	err = umemReg(fd, mem, frameSize, unix.XDP_UMEM_TX_METADATA_LEN, MetadataLen)
 	if !errors.Is(err, unix.EINVAL) {

@@ -34,6 +34,6 @@ func (p *Poller) Wait(timeout int) (int, error) {
 	return n, err
 }
 
-// Ready says whether descriptor i, counted through the sockets and then the
+// Ready reports whether descriptor i, counted through the sockets and then the
 // others, was readable (or in error) after the last Wait.
 func (p *Poller) Ready(i int) bool { return p.fds[i].Revents != 0 }

@@ -19,7 +19,7 @@ type Probe struct {
 	Err error
 }
 
-// OK says whether the feature is there.
+// OK reports whether the feature is there.
 func (p Probe) OK() bool { return p.Err == nil }
 
 func (p Probe) String() string {

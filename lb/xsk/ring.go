@@ -27,7 +27,7 @@ type indices struct {
 	rejected *atomic.Uint64
 }
 
-// needWakeup says whether the kernel asks to be woken for this ring.
+// needWakeup reports whether the kernel asks to be woken for this ring.
 func (r *indices) needWakeup() bool {
 	return atomic.LoadUint32(r.flags)&ringNeedWakeup != 0
 }

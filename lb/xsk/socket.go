@@ -181,7 +181,7 @@ func (s *Socket) Receive(out []Desc) int {
 	return n
 }
 
-// Pending says whether there is anything on the receive ring.
+// Pending reports whether there is anything on the receive ring.
 func (s *Socket) Pending() bool { return s.rx.available(1) > 0 }
 
 // Fill gives the kernel frames to receive into and returns how many of addrs
@@ -289,7 +289,7 @@ func wakeupError(errno unix.Errno) error {
 	return errno
 }
 
-// NeedsRxWakeup says whether the driver waits for WakeRx before it takes
+// NeedsRxWakeup reports whether the driver waits for WakeRx before it takes
 // frames off the fill ring.
 func (s *Socket) NeedsRxWakeup() bool { return s.fill.needWakeup() }
 

@@ -8,10 +8,10 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// direct says whether endpoints answer clients past Weir in a mode.
+// direct reports whether endpoints answer clients past Weir in a mode.
 func direct(m conntrack.Mode) bool { return m >= conntrack.ModeL2DSR }
 
-// tunnel says whether a mode carries either address family over either.
+// tunnel reports whether a mode carries either address family over either.
 func tunnel(m conntrack.Mode) bool { return m == conntrack.ModeIPIP || m == conntrack.ModeGUE }
 
 // frontendMode is the mode of new flows to a frontend. An endpoint that receives the

@@ -259,7 +259,7 @@ func (f *familyPort) endpoints(c *topology.Chosen) []table.Endpoint {
 	return slices.Clip(w.endpoints[start:])
 }
 
-// onNode says whether an endpoint runs on Weir's own node.
+// onNode reports whether an endpoint runs on Weir's own node.
 func (f *familyPort) onNode(e *topology.Endpoint) bool {
 	return e.NodeName != "" && e.NodeName == f.t.opts.Node.Name
 }
