@@ -150,6 +150,7 @@ const (
 	repeatVarHasFrags       = "has_frags"
 	repeatVarHoldUntil      = "hold_until"
 	repeatVarIpv6Flag       = "ipv6_flag"
+	repeatVarStall          = "stall"
 	repeatVarUnorderedLoads = "unordered_loads"
 )
 
@@ -227,6 +228,7 @@ type repeatVariableSpecs struct {
 	HasFrags       *ebpf.VariableSpec `ebpf:"has_frags"`
 	HoldUntil      *ebpf.VariableSpec `ebpf:"hold_until"`
 	Ipv6Flag       *ebpf.VariableSpec `ebpf:"ipv6_flag"`
+	Stall          *ebpf.VariableSpec `ebpf:"stall"`
 	UnorderedLoads *ebpf.VariableSpec `ebpf:"unordered_loads"`
 }
 
@@ -294,6 +296,7 @@ type repeatVariables struct {
 	HasFrags       *ebpf.Variable `ebpf:"has_frags"`
 	HoldUntil      *ebpf.Variable `ebpf:"hold_until"`
 	Ipv6Flag       *ebpf.Variable `ebpf:"ipv6_flag"`
+	Stall          *ebpf.Variable `ebpf:"stall"`
 	UnorderedLoads *ebpf.Variable `ebpf:"unordered_loads"`
 }
 

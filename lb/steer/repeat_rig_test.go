@@ -93,6 +93,7 @@ var (
 	rigMACs    = [2][6]byte{{2, 0, 0, 0, 1, 1}, {2, 0, 0, 0, 1, 2}}
 	rigMTUs    = [...]uint32{9000, 1500, 1280, 700}
 	rigFailed  = netip.MustParseAddr("10.9.0.9")
+	rigReturn  = netip.MustParseAddr("10.9.0.10") // sends back to the node
 	rigNetwork = [2]netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("10.0.0.0/8")}
 )
 
@@ -158,7 +159,9 @@ func (r *flowRig) makeLoop() {
 			})
 		}
 	}
-	hops = append(hops, route.StaticHop{Port: 1, NextHop: rigFailed, MAC: [6]byte{2, 1, 1}, Src: rigMACs[1], MTU: 9000})
+	hops = append(hops,
+		route.StaticHop{Port: 1, NextHop: rigFailed, MAC: [6]byte{2, 1, 1}, Src: rigMACs[1], MTU: 9000},
+		route.StaticHop{Port: 1, NextHop: rigReturn, MAC: [6]byte(ownMAC), Src: rigMACs[1], MTU: 9000})
 	r.router = route.Static(map[netip.Prefix]route.Path{}, hops)
 	r.router.SetState(1, rigFailed, route.Failed)
 	var err error

@@ -28,6 +28,18 @@ static __always_inline void order_loads(void)
 		asm volatile("" ::: "memory");
 }
 
+/*
+ * Set by a test: how often the program looks at the clock while it reads a recipe, so that
+ * others have the time to write one. With 0 the verifier removes the loop.
+ */
+const volatile __u32 stall = 0;
+
+static __always_inline void stall_for_test(void)
+{
+	for (__u32 i = 0; i < stall; i++)
+		bpf_ktime_get_ns();
+}
+
 /* MAX_CANDIDATES of a bucket are compared: so many with the same tag are 1 in 10,000. */
 #define MAX_CANDIDATES 3
 
@@ -177,6 +189,7 @@ static __always_inline void read_recipe(const struct place *at, int family, stru
 	r->ports = LOAD(e->new_ports);
 	r->addr_delta = LOAD(e->addr_delta);
 	r->l4_delta = LOAD(e->l4_delta);
+	stall_for_test();
 	if (family == 4) {
 		r->address[0] = LOAD(e->addr4);
 		return;

@@ -1,0 +1,164 @@
+package steer
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/flowcache"
+	"github.com/weirlb/weir/lb/header"
+)
+
+// fill makes n flows of random clients, half of them IPv6, and returns their entries.
+func (r *flowRig) fill(n int, seed uint64) []conntrack.Ref {
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	random := func(v6 bool) netip.Addr {
+		b := netip.MustParseAddr("2001:db8::").As16()
+		if binary.BigEndian.PutUint64(b[8:], rnd.Uint64()); v6 {
+			return netip.AddrFrom16(b)
+		}
+		return netip.AddrFrom4([4]byte{198, 18 | b[8]&1, b[9], b[10]})
+	}
+	var refs []conntrack.Ref
+	words := [2]uint64{r.word(r.nextHop(1, rigHop(1, 0)), 1500), r.word(r.nextHop(0, rigHop(0, 0)), 1500)}
+	for len(refs) < 2*n {
+		v6 := len(refs)%4 != 0
+		ref, outcome := r.maker.Create(&conntrack.NewFlow{
+			Client: conntrack.MakeKey(netip.AddrPortFrom(random(v6), uint16(rnd.Uint32())|1),
+				netip.AddrPortFrom(random(v6), 80), unix.IPPROTO_UDP),
+			Endpoint: netip.AddrPortFrom(random(v6), 8080), Mode: conntrack.ModeDNAT, Tick: r.flows.Tick(),
+		})
+		if outcome != conntrack.Created {
+			r.Fatalf("flow %d: %v", len(refs)/2, outcome)
+		}
+		r.setState(ref, conntrack.StateStream)
+		r.flows.Conn(ref).Adj = words
+		r.flows.Settle(ref)
+		refs = append(refs, ref, ref.Other())
+	}
+	return refs
+}
+
+// TestKernelFindsFlowsOfAFullTable has the kernel's hash and search agree with conntrack's for
+// as many keys as a table holds.
+func TestKernelFindsFlowsOfAFullTable(t *testing.T) {
+	const flows = 20_000
+	r := newFlowRig(t, flows)
+	h, up := &r.hooks[0], 0
+	refs := r.fill(flows-1, 1)
+	for _, ref := range refs {
+		k := r.flows.Entry(ref).Tuple()
+		out, forwarded := r.run(t, h, racePacket(&k), 0)
+		if !forwarded {
+			up++ // it lies in a third bucket, or behind three slots with its tag
+			continue
+		}
+		l4, addr := 34, out[30:34]
+		if k.Family() == 6 {
+			l4, addr = 54, out[38:54]
+		}
+		to, _ := netip.AddrFromSlice(addr)
+		got := netip.AddrPortFrom(to, binary.BigEndian.Uint16(out[l4+2:]))
+		if want := r.flows.NewDst(ref); got != want || raceSum(out, l4) != 0 {
+			t.Fatalf("packet of %v to %s, want %s:\n%x", k, got, want, out)
+		}
+	}
+	if most := len(refs) / 1000; up > most {
+		t.Errorf("%d of %d flows are not found, want at most %d", up, len(refs), most)
+	}
+	t.Logf("%d of %d flows are not found", up, len(refs))
+}
+
+// Of a packet that the kernel will cut, the pieces must fit the path, not the whole.
+func TestPacketsThatTheKernelCutsAreMeasuredByTheirPieces(t *testing.T) {
+	r := newFlowRig(t, 1<<10)
+	ref := r.fill(1, 1)[0] // IPv4
+	k := r.flows.Entry(ref).Tuple()
+	packet := append(racePacket(&k), make([]byte, 3000)...)
+	ip := packet[14:]
+	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
+	sum4(ip)
+	binary.BigEndian.PutUint16(ip[24:], uint16(len(ip)-header.IPv4Len))
+	for _, h := range r.hooks[1:] {
+		for gso, want := range map[int]bool{0: false, 1500 - 28: true, 1500 - 27: false, 500: true} {
+			before := r.repeatedPackets()
+			out, forwarded := r.run(t, &h, packet, gso)
+			if forwarded != want {
+				t.Errorf("%s: pieces of %d bytes: forwarded %v", h.name, gso, forwarded)
+			}
+			if n := r.repeatedPackets() - before; want && n != 1 || !want && n != 0 {
+				t.Errorf("%s: pieces of %d bytes: counted %d times", h.name, gso, n)
+			}
+			if got, _ := netip.AddrFromSlice(out[30:34]); want && got != r.flows.NewDst(ref).Addr() {
+				t.Errorf("%s: pieces of %d bytes: to %s", h.name, gso, got)
+			}
+		}
+	}
+}
+
+// repeatedPackets are those that the programs have counted as forwarded.
+func (r *flowRig) repeatedPackets() (n uint64) {
+	var perCPU []flowcache.Repeated
+	must(r, r.maps["flow_repeated"].Lookup(uint32(0), &perCPU))
+	for _, c := range perCPU {
+		n += c.Packets
+	}
+	return n
+}
+
+// While the flow table is off the programs do what the steering program does.
+func TestNothingIsRepeatedWhileTheFlowTableIsOff(t *testing.T) {
+	r := newFlowRig(t, 1<<10)
+	ref := r.fill(1, 1)[0]
+	k := r.flows.Entry(ref).Tuple()
+	packet := racePacket(&k)
+	for i := range r.hooks {
+		for _, on := range []uint32{0, 1} {
+			r.state.On = on
+			if _, forwarded := r.run(t, &r.hooks[i], packet, 0); forwarded != (on == 1) {
+				t.Errorf("%s: on %d: forwarded %v", r.hooks[i].name, on, forwarded)
+			}
+		}
+	}
+}
+
+// The programs count and give packets to others as the steering program does.
+func TestRepeatersSteerAllOtherPackets(t *testing.T) {
+	r := newFlowRig(t, 1<<10)
+	must(t, r.p.AddFrontend(front4, unix.IPPROTO_TCP, 0))
+	for _, packet := range [][]byte{
+		packet4(t, unix.IPPROTO_TCP, front4), packet4(t, unix.IPPROTO_TCP, at(front4.Addr(), 22)),
+		packet6(t, unix.IPPROTO_UDP, front6), tag(packet4(t, unix.IPPROTO_TCP, front4), 0x8100),
+		packet4(t, unix.IPPROTO_ICMP, front4), append([]byte(nil), packet4(t, unix.IPPROTO_TCP, front4)[:40]...),
+	} {
+		var want [Verdicts]uint64
+		for i, prog := range append([]*ebpf.Program{r.p.objects.WeirSteer}, r.programs()...) {
+			before, err := r.p.slotCounters(0)
+			must(t, err)
+			_, err = prog.Run(&ebpf.RunOptions{Data: packet, DataOut: make([]byte, 256)})
+			must(t, err)
+			got, err := r.p.slotCounters(0)
+			must(t, err)
+			for v := range got {
+				got[v] -= before[v]
+			}
+			if i == 0 {
+				want = got
+			} else if got != want {
+				t.Errorf("%s: %x: counted %v, want %v", r.hooks[i-1].name, packet, got, want)
+			}
+		}
+	}
+}
+
+func (r *flowRig) programs() (all []*ebpf.Program) {
+	for i := range r.hooks {
+		all = append(all, r.hooks[i].prog)
+	}
+	return all
+}
