@@ -30,6 +30,12 @@ func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int)
 //go:noescape
 func candidates(first *bucket, buckets uint64, h *uint64, r *Ref, n int)
 
+// tagged returns which slots of a bucket have the tag, given in each byte of tags: slot i in
+// bit i.
+//
+//go:noescape
+func tagged(b *bucket, tags uint32) uint32
+
 // contenders returns which slots of a bucket are pending or have the tag, given in each byte
 // of tags: slot i in bit i. The tags are loaded last: that of a slot that was live then is
 // set.

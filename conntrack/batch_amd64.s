@@ -136,3 +136,14 @@ TEXT ·contenders(SB), NOSPLIT, $0-20
 	ORL  BX, AX
 	MOVL AX, ret+16(FP)
 	RET
+
+// func tagged(b *bucket, tags uint32) uint32
+TEXT ·tagged(SB), NOSPLIT, $0-20
+	MOVQ b+0(FP), DX
+	MOVL tags+8(FP), X0
+	PSHUFD $0, X0, X0
+	PCMPEQB 0(DX), X0
+	PMOVMSKB X0, AX
+	ANDL $0xfff, AX
+	MOVL AX, ret+16(FP)
+	RET

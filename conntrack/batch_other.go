@@ -40,16 +40,20 @@ func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int) {
 	}
 }
 
-func contenders(b *bucket, tags uint32) (m uint32) {
-	for i := range b.slot {
-		m |= b.slot[i].Load() >> 31 << i
-	}
+func tagged(b *bucket, tags uint32) (m uint32) {
 	for i := range uint32(len(b.slot)) {
 		if b.tagAt(i) == uint8(tags) {
 			m |= 1 << i
 		}
 	}
 	return m
+}
+
+func contenders(b *bucket, tags uint32) (m uint32) {
+	for i := range b.slot {
+		m |= b.slot[i].Load() >> 31 << i
+	}
+	return m | tagged(b, tags)
 }
 
 func prefetchCursor(c *cursor) { c.at.Load() }

@@ -89,12 +89,10 @@ func bucketIndex(h, buckets uint64) uint64 {
 func (t *Table) find(h uint64, k *Key) Ref {
 	for probe := uint32(0); probe < maxProbes; probe++ {
 		b := t.bucketAt(h, probe)
-		for g := range uint32(len(b.tag)) {
-			for m := matches(b.tag[g].Load(), tagOf(h)); m != 0; m &= m - 1 {
-				w := b.slot[slotOf(g, m)].Load()
-				if w-1 < slotPending-1 && t.entries[w-1].Key.equal(k) {
-					return Ref(w)
-				}
+		for m := tagged(b, uint32(tagOf(h))*0x01010101); m != 0; m &= m - 1 {
+			w := b.slot[uint32(bits.TrailingZeros32(m))%slotsPerBucket].Load()
+			if w-1 < slotPending-1 && t.entries[w-1].Key.equal(k) {
+				return Ref(w)
 			}
 		}
 		if b.over.Load() == 0 {

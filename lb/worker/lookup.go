@@ -47,8 +47,10 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 	w.pending.collect = true
 	before, watch := w.tcpSamples.n, w.watched()
 	for i := from; i < to; i++ {
-		if i = w.fastLanes(b, i, to, watch); i == to {
-			break
+		if b.ref[i&(batchSize-1)] != 0 {
+			if i = w.fastLanes(b, i, to, watch); i == to {
+				break
+			}
 		}
 		if !w.mayGoOn(b, i, watch) || w.fastLanes(b, i, i+1, 0) == i {
 			w.dispatchOther(b, i, created)
