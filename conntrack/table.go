@@ -112,6 +112,10 @@ func (t *Table) Entries() []Entry { return t.entries }
 // on the fast path noted.
 func (t *Table) Conn(r Ref) *Conn { return t.current(r.Conn()) }
 
+// NextHops returns Conn.Adj of the connection that r belongs to. Unlike [Table.Conn] it reads
+// nothing.
+func (t *Table) NextHops(r Ref) *[2]uint64 { return &t.conns[r.Conn()].Adj }
+
 // Seed returns the seed of Hash. It is random per table and survives restoration.
 func (t *Table) Seed() [4]uint64 { return t.seed }
 

