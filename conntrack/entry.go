@@ -103,6 +103,10 @@ func (t *Table) NewAddrs6(r Ref) (src, dst [2]uint64) {
 	return [2]uint64{k.W[2], k.W[3]}, [2]uint64{k.W[0], k.W[1]}
 }
 
+// NewKey6 returns the key that [Table.NewAddrs6] reads: words 2 and 3 are the new source,
+// words 0 and 1 the new destination. The other words are not the caller's.
+func (t *Table) NewKey6(r Ref) *Key { return &t.entries[(r-1)^1].Key }
+
 // NewSrc returns the source that the recipe of entry r writes. It is invalid for a
 // mode that writes none.
 func (t *Table) NewSrc(r Ref) netip.AddrPort { k := t.newKey(r); return k.Src() }

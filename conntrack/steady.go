@@ -45,12 +45,8 @@ func (t *Table) nextHop(r Ref) *uint64 {
 func (t *Table) Settle(r Ref) {
 	conn := r.Conn()
 	mode := t.entries[r-1].Mode
-	switch {
-	case mode > ModeL2DSR:
-	case mode.DSR():
-		t.settleDirection(forwardRef(conn), 0)
-	default:
-		t.settleDirection(forwardRef(conn), 0)
+	t.settleDirection(forwardRef(conn), 0)
+	if !mode.DSR() {
 		t.settleDirection(reverseRef(conn), 1)
 	}
 }

@@ -204,6 +204,8 @@ func TestNextHopsDoNotChangeKeysAndRecipes(t *testing.T) {
 		"nat 4": natFlow(1), "nat 6": natFlow6(1),
 		"l2dsr 4": dsrFlow(ModeL2DSR, false, false), "l2dsr 6": dsrFlow(ModeL2DSR, true, true),
 		"l2dsr 4 to 6": dsrFlow(ModeL2DSR, false, true), "l2dsr 6 to 4": dsrFlow(ModeL2DSR, true, false),
+		"ipip 4": dsrFlow(ModeIPIP, false, false), "ipip 6": dsrFlow(ModeIPIP, true, true),
+		"gue 4 to 6": dsrFlow(ModeGUE, false, true), "gue 6 to 4": dsrFlow(ModeGUE, true, false),
 	} {
 		t.Run(name, func(t *testing.T) {
 			f.Established = f.Mode.DSR()

@@ -38,7 +38,7 @@ func TestUDPFlowGoesOnOnTheFastPath(t *testing.T) {
 		{"a late answer", ModeNAT, 100, 0, StateReplied},
 		{"a late answer of two packets", ModeNAT, 100, 100, StateReplied},
 		{"a packet after a late answer", ModeNAT, 100, 101, StateStream},
-		{"DSR within two seconds", ModeL2DSR, 0, 32, StateUnreplied},
+		{"DSR within two seconds", ModeGUE, 0, 32, StateUnreplied},
 		{"DSR after two seconds", ModeL2DSR, 0, 33, StateStream},
 	} {
 		for look, state := range map[string]func(*Table, *Worker, Ref) State{
@@ -143,7 +143,7 @@ func stepUDP(tab *Table, w *Worker, rng *rand.Rand, flows int, tick uint32) {
 	i := rng.IntN(flows)
 	f := udpFlow(i, ModeNAT)
 	if i%4 == 0 {
-		f = udpFlow(i, ModeL2DSR)
+		f = udpFlow(i, ModeIPIP)
 	}
 	f.Tick, f.EndpointID = tick, uint32(i%8)
 	r, _ := w.Create(f)

@@ -80,19 +80,22 @@ func (e *Encap) Put(b []byte, innerLen int) {
 		}
 		return
 	}
-	ip := b[:IPv4Len]
-	ip[0], ip[1] = 0x45, tos
-	binary.BigEndian.PutUint16(ip[2:], uint16(n+innerLen))
+	e.putIPv4(b[:IPv4Len], tos, df, next, uint16(n+innerLen))
+}
+
+// putIPv4 writes an outer IPv4 header by three stores.
+func (e *Encap) putIPv4(ip []byte, tos uint8, df bool, next uint8, length uint16) {
 	// An atomic datagram needs no identification (RFC 6864).
-	frag, id := uint16(0x4000), uint16(0)
+	frag := uint64(0x40) << 48
 	if !df {
-		frag, id = 0, e.ID
+		frag = uint64(bits.ReverseBytes16(e.ID)) << 32
 	}
-	binary.BigEndian.PutUint16(ip[4:], id)
-	binary.BigEndian.PutUint16(ip[6:], frag)
-	ip[8], ip[9], ip[10], ip[11] = encapTTL, next, 0, 0
-	binary.LittleEndian.PutUint64(ip[12:], e.Addr4)
-	binary.LittleEndian.PutUint16(ip[10:], Checksum(0, ip))
+	start := 0x45 | uint64(tos)<<8 | uint64(bits.ReverseBytes16(length))<<16 | frag
+	ttl := encapTTL | uint64(next)<<8
+	sum := ^Fold(start>>32 + start&0xffffffff + ttl + e.Addr4>>32 + e.Addr4&0xffffffff)
+	binary.LittleEndian.PutUint64(ip, start)
+	binary.LittleEndian.PutUint64(ip[8:], ttl|uint64(sum)<<16|e.Addr4<<32)
+	binary.LittleEndian.PutUint32(ip[16:], uint32(e.Addr4>>32))
 }
 
 func innerFields(ip []byte) (tos uint8, df bool, proto uint8) {

@@ -38,3 +38,13 @@ func RewriteIPv6(ip []byte, src, dst [2]uint64) {
 	binary.LittleEndian.PutUint64(ip[24:], dst[0])
 	binary.LittleEndian.PutUint64(ip[32:], dst[1])
 }
+
+// RewriteIPv6By is RewriteIPv6 with the new addresses as the words of a key that has the
+// destination first. It is for callers that cannot afford the copies.
+func RewriteIPv6By(ip *[IPv6Len]byte, k *[5]uint64) {
+	ip[7]--
+	binary.LittleEndian.PutUint64(ip[8:], k[2])
+	binary.LittleEndian.PutUint64(ip[16:], k[3])
+	binary.LittleEndian.PutUint64(ip[24:], k[0])
+	binary.LittleEndian.PutUint64(ip[32:], k[1])
+}

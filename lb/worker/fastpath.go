@@ -13,8 +13,8 @@ import (
 const fastPathLen = header.IPv6Len + header.TCPLen
 
 // fastPath forwards packet p of entry r if it only needs the rewrite, as nearly all packets
-// do: p is fast, the flow is steady (see conntrack.Table.NextHop) and has no outer header,
-// and the next hop is up. Of the flow it reads one cache line. It leaves all others
+// do: p is fast, the flow is steady (see conntrack.Table.NextHop), and the next hop is up.
+// Of the flow it reads one cache line, or two if the new addresses are IPv6. It leaves all others
 // unmodified to the slow path and returns false.
 func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 	e := w.conns.Entry(r)
@@ -24,6 +24,9 @@ func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 	}
 	if word>>32 == 0 {
 		return false
+	}
+	if e.Mode > conntrack.ModeL2DSR {
+		return w.fastTunnel(p, r, e, word)
 	}
 	adj := &w.adjacencies[word&0xffff]
 	direct := e.Mode == conntrack.ModeL2DSR
@@ -69,8 +72,7 @@ func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 		binary.LittleEndian.PutUint64(ip[8:], header.NextHopWord(word, e.Addr4, uint64(e.AddrDelta)))
 		binary.LittleEndian.PutUint32(ip[16:], uint32(e.Addr4>>32))
 	} else {
-		src, dst := w.conns.NewAddrs6(r)
-		header.RewriteIPv6(ip[:], src, dst)
+		header.RewriteIPv6By((*[header.IPv6Len]byte)(ip[:]), &w.conns.NewKey6(r).W)
 		at = header.IPv6Len
 	}
 	l4 := ip[at : at+header.TCPLen]
