@@ -252,6 +252,14 @@ func TestWireUnitLives(t *testing.T) {
 		t.Errorf("after the watchdog: %v", err)
 	}
 
+	s.must("restart", "weir.service")
+	if err := s.download(reach[0].nodePort); err != nil {
+		t.Errorf("after a restart: %v", err)
+	}
+	if said, _ := os.ReadFile(s.log); !strings.Contains(string(said), "leaving for the next process") {
+		t.Error("a restart detaches from the interfaces")
+	}
+
 	s.must("stop", "weir.service")
 	if result := s.property("Result"); result != "success" {
 		t.Errorf("it ended with %s", result)

@@ -59,7 +59,7 @@ func (l *LB) Run(ctx context.Context) error {
 }
 
 // hold moves the end of the hold on while the process lives, apart from all that may wait
-// for the kernel. With the process the hold ends after cfg.Hold; a stop ends it at once.
+// for the kernel.
 func (l *LB) hold(ctx context.Context) {
 	tick := time.NewTicker(holdEvery)
 	defer tick.Stop()
@@ -72,9 +72,6 @@ func (l *LB) hold(ctx context.Context) {
 
 		select {
 		case <-ctx.Done():
-			if err := l.steer.Hold(0); err != nil {
-				l.log.Warn("end the hold", "err", err)
-			}
 			return
 		case <-tick.C:
 		}

@@ -31,8 +31,11 @@ Flags override the configuration file. SIGHUP reads the file again. SIGTERM
 drains: the health endpoints fail at once, new connections are served for
 drain.notReadySeconds, then established connections continue for up to
 drain.timeoutSeconds. A second SIGTERM, or SIGINT at any time, ends at once. Both
-remove everything and cut the remaining connections. If Weir is killed, the kernel
-has all packets.`,
+remove everything and cut the remaining connections.
+
+SIGUSR2, and SIGTERM with onStop: leave, end Weir for a restart: everything stays in
+place, and connections wait up to death.holdSeconds for the next process, as they do
+when Weir is killed. After that the kernel has all packets.`,
 		Example: `  weir run --config /etc/weir/weir.yaml
   weir run --node-name edge-1 --manifests /etc/weir/manifests --interface eth0,eth1
   weir run -c weir.yaml --log-level debug --mode native

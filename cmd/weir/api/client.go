@@ -91,10 +91,20 @@ func get[T any](ctx context.Context, c *Client, path string, query url.Values) (
 	return v, nil
 }
 
-// read returns the body of an answer that is not an error.
+// Stop asks the daemon to end for good. It does not wait for the end.
+func (c *Client) Stop(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodPost, "/v1/stop", nil)
+	return err
+}
+
 func (c *Client) read(ctx context.Context, path string, query url.Values) ([]byte, error) {
+	return c.do(ctx, http.MethodGet, path, query)
+}
+
+// do returns the body of an answer that is not an error.
+func (c *Client) do(ctx context.Context, method, path string, query url.Values) ([]byte, error) {
 	u := url.URL{Scheme: "http", Host: "weir", Path: path, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return nil, err
 	}

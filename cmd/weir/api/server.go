@@ -41,6 +41,8 @@ type Source interface {
 	Drops(ctx context.Context) (*DropList, error)
 	// Frontends has the fields of a FrontendList.
 	Frontends(ctx context.Context) (Stream, error)
+	// Stop begins to end the daemon for good, and does not wait.
+	Stop(ctx context.Context) error
 }
 
 // ExplainQuery selects the Services to explain.
@@ -159,6 +161,9 @@ func handler(src Source, stall time.Duration) http.Handler {
 		reply(w, s, err)
 	})
 	mux.HandleFunc("GET /v1/frontends", frontendsHandler(src, stall))
+	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, r *http.Request) {
+		reply(w, struct{}{}, src.Stop(r.Context()))
+	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, fmt.Errorf("%s %s: there is no such thing here", r.Method, r.URL.Path))
 	})

@@ -46,6 +46,8 @@ func (f *fakeSource) Explain(_ context.Context, q ExplainQuery) (Stream, error) 
 	}, nil
 }
 
+func (f *fakeSource) Stop(context.Context) error { return nil }
+
 func (f *fakeSource) Drops(context.Context) (*DropList, error) { return &DropList{}, nil }
 
 func (f *fakeSource) Flows(_ context.Context, limit int, _ *FlowMatcher) (*FlowList, error) {

@@ -118,7 +118,14 @@ type Configuration struct {
 	Conntrack Conntrack `json:"conntrack"`
 	Drain     Drain     `json:"drain"`
 	Death     Death     `json:"death"`
-	Workers   Workers   `json:"workers"`
+
+	// OnStop is the meaning of SIGTERM. detach drains and removes everything from
+	// the host. leave is for restarts and upgrades: Weir ends at once and leaves
+	// everything in place, and connections wait up to death.holdSeconds for the next
+	// process. SIGUSR2 always leaves, and "weir stop" always detaches.
+	OnStop string `json:"onStop"`
+
+	Workers Workers `json:"workers"`
 
 	PacketMemory PacketMemory `json:"packetMemory"`
 
@@ -323,6 +330,15 @@ type Drain struct {
 	TimeoutSeconds int `json:"timeoutSeconds"`
 }
 
+// Meanings of SIGTERM.
+const (
+	StopDetach = "detach" // a stop for good
+	StopLeave  = "leave"  // a restart
+)
+
+// StopMeanings are the values of onStop.
+var StopMeanings = []string{StopDetach, StopLeave}
+
 // Death is the time between a process that was killed and the next process.
 type Death struct {
 	// HoldSeconds is the time for which the XDP program drops packets that belong
@@ -360,32 +376,4 @@ type Logging struct {
 	Level string `json:"level"`
 	// Format is text or json.
 	Format string `json:"format"`
-}
-
-// Default returns the configuration before file and flags.
-func Default() *Configuration {
-	return &Configuration{
-		APIVersion:        APIVersion,
-		Kind:              Kind,
-		NodePortAddresses: []string{Primary},
-		SNAT:              SNAT{Addresses: []string{}, Ports: PortRange{61000, 65535}},
-		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
-		HostVeth:          HostVeth{Prefixes: []string{"169.254.77.0/24", "fd77:7765:6972::/64"}, Mark: 0x10, Table: 7765},
-		ProtectedPorts:    []uint16{22, 6443, 10250},
-		Conntrack: Conntrack{
-			Path:                        "/run/weir/conntrack",
-			TakeoverSeconds:             3600,
-			EndpointRemovalGraceSeconds: 10,
-		},
-		// Together below the 30 s that the kubelet waits by default.
-		Drain:              Drain{NotReadySeconds: 10, TimeoutSeconds: 15},
-		Death:              Death{HoldSeconds: 10},
-		Admin:              Admin{Socket: "/run/weir/weir.sock"},
-		StateDir:           "/var/lib/weir",
-		MetricsBindAddress: "127.0.0.1:9464",
-		HealthzBindAddress: "0.0.0.0:9465",
-		Logging:            Logging{Level: "info", Format: "text"},
-		Interfaces:         []Interface{},
-		origin:             map[string]string{},
-	}
 }

@@ -28,6 +28,7 @@ externalIPs: true
 conntrack: {maxFlows: 65536, path: /run/weir/conntrack, takeoverSeconds: 0, endpointRemovalGraceSeconds: 30}
 drain: {notReadySeconds: 5, timeoutSeconds: 60}
 death: {holdSeconds: 20}
+onStop: leave
 workers: {count: 2, cpus: "2-3"}
 packetMemory: {frameSize: 4096}
 admin: {socket: /run/weir/weir.sock}
@@ -68,6 +69,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},
 		Drain:              Drain{5, 60},
 		Death:              Death{20},
+		OnStop:             StopLeave,
 		Workers:            Workers{Count: 2, CPUs: CPUs{2, 3}},
 		PacketMemory:       PacketMemory{FrameSize: 4096},
 		Admin:              Admin{"/run/weir/weir.sock"},

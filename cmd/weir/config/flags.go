@@ -76,6 +76,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 
 	fs.IntVar(&v.Drain.NotReadySeconds, "drain-not-ready-seconds", def.Drain.NotReadySeconds, "`seconds` after SIGTERM in which new connections are served while health checks fail")
 	fs.IntVar(&v.Drain.TimeoutSeconds, "drain-timeout-seconds", def.Drain.TimeoutSeconds, "`seconds` after that in which established connections may continue")
+	fs.StringVar(&v.OnStop, "on-stop", def.OnStop, "`meaning` of SIGTERM: "+either(StopMeanings))
 	fs.IntVar(&v.Death.HoldSeconds, "death-hold-seconds", def.Death.HoldSeconds, "`seconds` after a kill in which packets wait for the next process; 0: the kernel has them at once")
 
 	fs.StringVar(&v.Admin.Socket, "admin-socket", def.Admin.Socket, "`path` of the UNIX socket of weir status")
@@ -141,6 +142,7 @@ func (f *Flags) overrides() []override {
 		}},
 		{"drain-not-ready-seconds", "drain.notReadySeconds", func(c *Configuration) { c.Drain.NotReadySeconds = v.Drain.NotReadySeconds }},
 		{"drain-timeout-seconds", "drain.timeoutSeconds", func(c *Configuration) { c.Drain.TimeoutSeconds = v.Drain.TimeoutSeconds }},
+		{"on-stop", "onStop", func(c *Configuration) { c.OnStop = v.OnStop }},
 		{"death-hold-seconds", "death.holdSeconds", func(c *Configuration) { c.Death.HoldSeconds = v.Death.HoldSeconds }},
 		{"workers", "workers.count", func(c *Configuration) { c.Workers.Count = v.Workers.Count }},
 		{"cpus", "workers.cpus", func(c *Configuration) { c.Workers.CPUs = v.Workers.CPUs }},

@@ -58,7 +58,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		"--forwarding-mode=dnat", "--host-veth-prefixes=10.9.0.0/24", "--host-veth-mark=32", "--host-veth-table=9", "--protected-ports=22,80",
 		"--cluster-ips", "--external-ips", "--workers=2", "--cpus=4-5",
 		"--conntrack-max-flows=2048", "--conntrack-path=/c", "--conntrack-takeover-seconds=1", "--conntrack-endpoint-removal-grace-seconds=2",
-		"--drain-not-ready-seconds=3", "--drain-timeout-seconds=4", "--death-hold-seconds=5",
+		"--drain-not-ready-seconds=3", "--drain-timeout-seconds=4", "--death-hold-seconds=5", "--on-stop=leave",
 		"--service-proxy-name=w", "--load-balancer-class=c", "--state-dir=/d", "--reverse-path-filter=loose",
 		"--admin-socket=/s", "--metrics-bind-address=127.0.0.1:1", "--healthz-bind-address=127.0.0.1:2",
 		"--profiling", "--log-level=warn", "--log-format=json")
@@ -78,6 +78,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		Conntrack:        Conntrack{2048, "/c", 1, 2},
 		Drain:            Drain{3, 4},
 		Death:            Death{5},
+		OnStop:           StopLeave,
 		Workers:          Workers{2, CPUs{4, 5}},
 		PacketMemory:     PacketMemory{4096},
 		Admin:            Admin{"/s"},

@@ -39,6 +39,7 @@ var reloadable = map[string]func(c, next *Configuration){
 	"externalIPs":           func(c, next *Configuration) { c.ExternalIPs = next.ExternalIPs },
 	"drain.notReadySeconds": func(c, next *Configuration) { c.Drain.NotReadySeconds = next.Drain.NotReadySeconds },
 	"drain.timeoutSeconds":  func(c, next *Configuration) { c.Drain.TimeoutSeconds = next.Drain.TimeoutSeconds },
+	"onStop":                func(c, next *Configuration) { c.OnStop = next.OnStop },
 	"enableProfiling":       func(c, next *Configuration) { c.EnableProfiling = next.EnableProfiling },
 	"logging.level":         func(c, next *Configuration) { c.Logging.Level = next.Logging.Level },
 }

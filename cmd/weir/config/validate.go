@@ -296,6 +296,12 @@ func (c *Configuration) validateDrain(r *report) {
 }
 
 func (c *Configuration) validateDeath(r *report) {
+	if !slices.Contains(StopMeanings, c.OnStop) {
+		r.addf("onStop", "must be %s, is %q", either(StopMeanings), c.OnStop)
+	}
+	if c.OnStop == StopLeave && c.Death.HoldSeconds == 0 {
+		r.addf("onStop", "leave needs death.holdSeconds above 0: without a hold the kernel resets the connections")
+	}
 	if n := c.Death.HoldSeconds; n < 0 || n > maxSeconds {
 		r.addf("death.holdSeconds", "must be 0 to %d, is %d", maxSeconds, n)
 	}

@@ -65,6 +65,8 @@ type Daemon struct {
 
 	profiling atomic.Bool              // /debug/pprof is served
 	draining  atomic.Pointer[draining] // nil before SIGTERM
+	leaving   atomic.Bool              // for the next process, in place of a stop
+	stopAsked chan struct{}            // by Stop
 
 	updating   healthz.Pending
 	lastHealth atomic.Pointer[healthz.Health]
@@ -100,7 +102,7 @@ type Options struct {
 }
 
 // Run serves until a signal, a fault or ctx ends it, and leaves nothing behind
-// then. It drains on SIGTERM alone.
+// then, except for a restart. It drains on SIGTERM alone.
 func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -109,6 +111,8 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 		log: log, level: o.Level, cfg: cfg, stop: cancel,
 		node:    discovery.Node{Node: topology.Node{Name: cfg.NodeName}},
 		pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}},
+
+		stopAsked: make(chan struct{}, 1),
 	}
 	d.profiling.Store(cfg.EnableProfiling)
 	var tasks sync.WaitGroup
@@ -130,8 +134,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 		return err
 	}
 	defer func() {
-		log.Info("leaving: detaching from the interfaces")
-		err = errors.Join(err, d.lb.Close())
+		err = errors.Join(err, d.end(err))
 	}()
 	d.tune()
 	d.translate = translate.New(d.options())
@@ -165,6 +168,16 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 		return cause
 	}
 	return nil
+}
+
+// end ends the packet path. After a fault nothing is left for a next process.
+func (d *Daemon) end(fault error) error {
+	if d.leaving.Load() && fault == nil {
+		d.log.Info("leaving for the next process: connections wait for it", "holdSeconds", d.cfg.Death.HoldSeconds)
+		return d.lb.Leave()
+	}
+	d.log.Info("leaving: detaching from the interfaces")
+	return d.lb.Close()
 }
 
 // tune keeps the control plane off the workers' CPUs.

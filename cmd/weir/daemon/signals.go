@@ -5,10 +5,12 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/weirlb/weir/cmd/weir/config"
 )
 
 // Signals delivers the signals of a running Weir: SIGHUP to reload, SIGTERM to
-// drain and leave, SIGINT to leave at once. Each is held until it is received, so
+// drain and leave, SIGINT to leave at once, SIGUSR2 to restart. Each is held until it is received, so
 // that a signal that comes during the start is not lost.
 type Signals struct {
 	reload chan os.Signal
@@ -20,7 +22,7 @@ type Signals struct {
 func Notify() *Signals {
 	s := &Signals{reload: make(chan os.Signal, 1), leave: make(chan os.Signal, 2)}
 	signal.Notify(s.reload, syscall.SIGHUP)
-	signal.Notify(s.leave, syscall.SIGTERM, os.Interrupt)
+	signal.Notify(s.leave, syscall.SIGTERM, os.Interrupt, syscall.SIGUSR2)
 	return s
 }
 
@@ -31,17 +33,42 @@ func (s *Signals) Stop() {
 }
 
 // followLeave ends Run on a signal. The first SIGTERM drains, if there is anything
-// to drain; SIGINT, and any signal during the drain, ends at once.
+// to drain; SIGINT, and any signal during the drain, ends at once. SIGUSR2, and SIGTERM
+// with onStop: leave, end for a restart.
 func (d *Daemon) followLeave(ctx context.Context, leave <-chan os.Signal) {
 	select {
 	case <-ctx.Done():
 		return
+	case <-d.stopAsked:
+		if d.serving() {
+			d.drain(ctx, leave)
+		}
 	case s := <-leave:
-		if s == syscall.SIGTERM && d.serving() {
+		switch {
+		case !d.serving() || s == os.Interrupt:
+		case s == syscall.SIGUSR2 || d.leavesOnStop():
+			d.leaving.Store(true)
+		default:
 			d.drain(ctx, leave)
 		}
 	}
 	d.stop(nil)
+}
+
+// leavesOnStop reports whether SIGTERM is a restart.
+func (d *Daemon) leavesOnStop() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cfg.OnStop == config.StopLeave
+}
+
+// Stop ends the process as SIGTERM does with onStop: detach. It does not wait for the end.
+func (d *Daemon) Stop(context.Context) error {
+	select {
+	case d.stopAsked <- struct{}{}:
+	default: // it was asked before
+	}
+	return nil
 }
 
 // followReload reads the configuration and the manifests again on SIGHUP.

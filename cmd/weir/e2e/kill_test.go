@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,7 +35,75 @@ func fromEnv(name string, usual int) int {
 // each byte is right. Connections that begin while no Weir runs succeed when the client
 // sends its SYN again.
 func TestWireConnectionsSurviveKills(t *testing.T) {
-	f := ownFixture(t, options{services: kinds, extra: "death: {holdSeconds: 600}\n"})
+	connectionsSurvive(t, "", func(f *fixture) error { return f.weir.Kill() })
+}
+
+// The same for restarts, by the signal for them and by SIGTERM if that means a restart.
+func TestWireConnectionsSurviveRestarts(t *testing.T) {
+	for _, tt := range []struct {
+		name, config string
+		signal       syscall.Signal
+	}{
+		{"SIGUSR2", "", syscall.SIGUSR2},
+		{"SIGTERM", "onStop: leave\n", syscall.SIGTERM},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			connectionsSurvive(t, tt.config, func(f *fixture) error {
+				if err := f.weir.Signal(tt.signal); err != nil {
+					return err
+				}
+				f.ended(t)
+				return nil
+			})
+		})
+	}
+}
+
+// weir stop removes everything, also where SIGTERM is a restart.
+func TestWireStopLeavesNothingBehind(t *testing.T) {
+	f := ownFixture(t, options{services: kinds, stopped: true, extra: "onStop: leave\n", drain: "{notReadySeconds: 1, timeoutSeconds: 600}"})
+	before, err := f.Edge.Edge.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.start(); err != nil {
+		t.Fatal(err)
+	}
+	conn := f.dialed(t, toPod.at(echoPort, false))
+	stop, err := f.Edge.Edge.StartDaemon(f.command("stop", "--admin-socket", f.path("weir.sock")), f.path("stop.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stop.Until(inTime(t, within), func(context.Context) error {
+		if said := stop.LogTail(1); said != "draining: 1 connections left" {
+			return fmt.Errorf("weir stop says %q", said)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := workload.PingPong(conn, "still here", within); err != nil {
+		t.Errorf("during the drain: %v", err)
+	}
+	conn.Close()
+	f.ended(t)
+	if err := stop.Err(); err != nil || stop.LogTail(1) != "stopped" {
+		t.Errorf("weir stop: %v, its last words %q", err, stop.LogTail(1))
+	}
+	after, err := f.Edge.Edge.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := before.Diff(after); len(left) > 0 {
+		t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+	}
+}
+
+// connectionsSurvive runs connections while end ends Weir again and again, and it is
+// started again.
+func connectionsSurvive(t *testing.T, extra string, end func(*fixture) error) {
+	t.Helper()
+	f := ownFixture(t, options{services: kinds, extra: "death: {holdSeconds: 600}\n" + extra})
 	var talks []*talk
 	for i := range killedConnections {
 		s, six := kinds[i%len(kinds)], i/len(kinds)%2 == 1
@@ -57,7 +126,7 @@ func TestWireConnectionsSurviveKills(t *testing.T) {
 
 	for n := range kills {
 		saidBy(t, talks, 5)
-		if err := f.weir.Kill(); err != nil {
+		if err := end(f); err != nil {
 			t.Fatal(err)
 		}
 		if err := f.start(); err != nil {

@@ -102,6 +102,7 @@ forwarding.mode
 loadBalancerClass
 logging.level
 nodePortAddresses
+onStop
 protectedPorts
 {{- end -}}
 

@@ -1,0 +1,30 @@
+package config
+
+// Default returns the configuration before file and flags.
+func Default() *Configuration {
+	return &Configuration{
+		APIVersion:        APIVersion,
+		Kind:              Kind,
+		NodePortAddresses: []string{Primary},
+		SNAT:              SNAT{Addresses: []string{}, Ports: PortRange{61000, 65535}},
+		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
+		HostVeth:          HostVeth{Prefixes: []string{"169.254.77.0/24", "fd77:7765:6972::/64"}, Mark: 0x10, Table: 7765},
+		ProtectedPorts:    []uint16{22, 6443, 10250},
+		Conntrack: Conntrack{
+			Path:                        "/run/weir/conntrack",
+			TakeoverSeconds:             3600,
+			EndpointRemovalGraceSeconds: 10,
+		},
+		// Together below the 30 s that the kubelet waits by default.
+		Drain:              Drain{NotReadySeconds: 10, TimeoutSeconds: 15},
+		Death:              Death{HoldSeconds: 10},
+		OnStop:             StopDetach,
+		Admin:              Admin{Socket: "/run/weir/weir.sock"},
+		StateDir:           "/var/lib/weir",
+		MetricsBindAddress: "127.0.0.1:9464",
+		HealthzBindAddress: "0.0.0.0:9465",
+		Logging:            Logging{Level: "info", Format: "text"},
+		Interfaces:         []Interface{},
+		origin:             map[string]string{},
+	}
+}
