@@ -49,7 +49,7 @@ func (l *LB) portFor(id, of int) worker.Port {
 	v := l.ports.View(id, of)
 	p := worker.Port{
 		Owner: int32(v.Owner), Interface: int32(v.RouteIndex), Metadata: v.Metadata,
-		Tag: v.Tag, Under: int32(v.VLANParent),
+		FullChecksums: v.ZeroCopy, Tag: v.Tag, Under: int32(v.VLANParent),
 	}
 	if v.Queue != nil {
 		p.Queue, p.Ring = v.Queue, framesPerPort

@@ -25,6 +25,7 @@ type View struct {
 	VLANParent int
 	Tag        uint32
 	Metadata   bool // partial checksums are completed by TX metadata
+	ZeroCopy   bool // the device itself writes received packets
 }
 
 // View returns a port for a worker. A port that is closing has neither queue nor another
@@ -39,7 +40,7 @@ func (ps *Ports) View(id, worker int) View {
 		_, v.Metadata, _ = ps.list[p.vlanParent].sockets[0].Granted()
 	case worker < len(p.sockets):
 		v.Queue = p.sockets[worker]
-		_, v.Metadata, _ = v.Queue.Granted()
+		v.ZeroCopy, v.Metadata, _ = v.Queue.Granted()
 	default:
 		v.Owner = worker % len(p.sockets)
 	}

@@ -38,8 +38,10 @@ func (w *Worker) classify(b *batch, from, to int) {
 			continue
 		}
 		lanes |= 1 << i
-		b.hash[i] = conns.Hash4(binary.LittleEndian.Uint64(f[26:]),
-			w4(binary.LittleEndian.Uint32(f[34:]), f[23]))
+		h := &b.head[i]
+		ip, addrs, l4 := binary.LittleEndian.Uint64(f[16:]), binary.LittleEndian.Uint64(f[26:]), binary.LittleEndian.Uint64(f[34:])
+		h.ip, h.addrs, h.l4 = ip, addrs, l4
+		b.hash[i] = conns.Hash4(addrs, w4(uint32(l4), uint8(ip>>56)))
 	}
 	b.lanes |= lanes
 }

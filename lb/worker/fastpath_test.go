@@ -18,10 +18,14 @@ func connect(t *testing.T, b *bench) packet {
 	f := b.one(portClient, req.build(t), portServer)
 	ans := packet{srcMAC: macServer, dstMAC: macWeirB, src: ap(endpoint4, 8080), proto: header.ProtoTCP, flags: header.SYN | header.ACK, df: true}
 	ans.dst = ap(snat4, uint16(f[34])<<8|uint16(f[35]))
+	ans.ack = req.seq + 1
 	b.one(portServer, ans.build(t), portClient)
-	req.flags = header.ACK
+	req.flags, req.seq, req.ack = header.ACK, req.seq+1, ans.seq+1
 	b.one(portClient, req.build(t), portServer)
-	ans.flags = header.ACK
+	ans.flags, ans.seq = header.ACK, ans.seq+1
+	if n := b.states()[conntrack.StateEstablished]; n != 1 {
+		t.Fatalf("the connection is not established: %v", b.states())
+	}
 	return ans
 }
 
@@ -153,4 +157,81 @@ func TestABusyConnectionIsSampledOnTheFastPath(t *testing.T) {
 		}
 		b.framesHome()
 	}
+}
+
+// A packet with the tuple of an established flow, but another header than the flow's packets
+// have, has the outcome that it has without the fast path.
+func TestOddPacketsOfEstablishedFlows(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(f []byte)
+		drop   string // the reason
+	}{
+		"length beyond frame":   {func(f []byte) { f[16] = 1; sumIPv4(f) }, "truncated"},
+		"length of no segment":  {func(f []byte) { f[17] = 39; sumIPv4(f) }, "bad-transport-header"},
+		"data offset too small": {func(f []byte) { f[46] = 4 << 4 }, "bad-transport-header"},
+		"data offset too large": {func(f []byte) { f[46] = 15 << 4 }, "bad-transport-header"},
+		"TTL of 1":              {func(f []byte) { f[22] = 1; sumIPv4(f) }, "ttl-exceeded"},
+		"FIN with a wrong sum":  {func(f []byte) { f[47] |= header.FIN }, "bad-checksum"},
+		"options of no length":  {func(f []byte) { f[14] = 0x4f; sumIPv4(f) }, "truncated"},
+		"another IP version":    {func(f []byte) { f[14] = 0x55; sumIPv4(f) }, "bad-ip-header"},
+		"a later fragment":      {func(f []byte) { f[21] = 9; sumIPv4(f) }, ""}, // waits for the first
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			f := connect(t, b).build(t)
+			b.one(portServer, f, portClient)
+			c.change(f)
+			b.give(portServer, f)
+			if out := b.round()[portClient]; len(out) != 0 {
+				t.Errorf("forwarded: %x", out)
+			}
+			if n := b.drops()[c.drop]; n != 1 && c.drop != "" {
+				t.Errorf("drops %v, want %s", b.drops(), c.drop)
+			}
+			b.framesHome()
+		})
+	}
+}
+
+// A packet that is forwarded in its lane is the packet that any other path makes of it. A
+// damaged IPv4 header is as wrong behind Weir as it was before.
+func TestLanesRewriteAsAllOtherPaths(t *testing.T) {
+	b := newBench(t)
+	c := newTalkers(b, false)
+	udp := request(false, header.ProtoUDP)
+	b.one(portClient, udp.build(t), portServer)
+	b.one(portClient, udp.build(t), portServer)
+	noSum := udp.build(t)
+	noSum[40], noSum[41] = 0, 0
+	for name, x := range map[string]struct {
+		in, out int
+		f       []byte
+	}{
+		"TCP from the client":     {portClient, portServer, c.client.build(t)},
+		"TCP from the endpoint":   {portServer, portClient, c.endpoint.build(t)},
+		"UDP":                     {portClient, portServer, udp.build(t)},
+		"UDP without a checksum":  {portClient, portServer, noSum},
+		"padding":                 {portClient, portServer, append(udp.build(t), make([]byte, 6)...)},
+		"full checksums promised": {portServer, portClient, c.endpoint.build(t)},
+	} {
+		b.w.ports[x.in].FullChecksums = name == "full checksums promised"
+		lane := b.one(x.in, x.f, x.out)
+		if other := b.long(x.in, x.f, x.out); !bytes.Equal(lane, other) {
+			t.Errorf("%s:\nin a lane %x\notherwise %x", name, lane, other)
+		}
+		bad := bytes.Clone(x.f) // any other path would drop it
+		bad[24] ^= 0x40
+		out := b.one(x.in, bad, x.out)
+		if !bytes.Equal(out[:24], lane[:24]) || !bytes.Equal(out[26:], lane[26:]) || bytes.Equal(out, lane) {
+			t.Errorf("%s: with a wrong header checksum %x, with a right checksum %x", name, out, lane)
+		}
+	}
+	b.framesHome()
+}
+
+// sumIPv4 makes the header checksum right.
+func sumIPv4(f []byte) {
+	f[24], f[25] = 0, 0
+	c := header.Checksum(0, f[14:34])
+	f[24], f[25] = byte(c), byte(c>>8)
 }

@@ -33,16 +33,16 @@ const (
 // holds that.
 func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 	entries, adjacencies, ports, heads, tick := w.conns.Entries(), w.adjacencies, w.ports, w.heads, w.tick
+	to = min(to, from+bits.TrailingZeros64(^(b.lanes>>(from&(batchSize-1)))))
 	for ; from < to; from++ {
 		i := from & (batchSize - 1)
 		n := uint(b.ref[i] - 1)
-		if b.lanes>>i&1 == 0 || n >= uint(len(entries)) {
+		if n >= uint(len(entries)) {
 			break
 		}
 		e, d := &entries[n], &b.first[i]
 		f := heads.At(d.Addr)
-		// The addresses, total length to protocol, and the ports with UDP's length and checksum.
-		addrs, ip, l4 := binary.LittleEndian.Uint64(f[26:]), binary.LittleEndian.Uint64(f[16:]), binary.LittleEndian.Uint64(f[34:])
+		addrs, ip, l4 := b.head[i].addrs, b.head[i].ip, b.head[i].l4
 		proto := uint8(ip >> 56)
 		if e.Key.W[0] != addrs || e.Key.W[4] != w4(uint32(l4), proto) {
 			break
@@ -69,7 +69,7 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 		}
 		sum, sampled := uint32(l4>>48), false
 		if proto == header.ProtoTCP {
-			if !plainTCP(f, length) {
+			if !plainTCP(f, length) || w.tcpSamples.n == len(w.tcpSamples.list) {
 				break
 			}
 			sum = uint32(binary.LittleEndian.Uint16(f[50:]))
@@ -77,7 +77,7 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 		} else if proto != header.ProtoUDP || !plainUDP(l4, length) {
 			break
 		}
-		if isPartial(addrs, proto, length, sum) {
+		if b.partial && isPartial(addrs, proto, length, sum) {
 			break
 		}
 		src, out := adj.Src()
@@ -86,7 +86,7 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 		}
 		port := &ports[uint(out)]
 		k := uint(port.txn)
-		if port.Queue == nil || k >= uint(len(port.tx)) || w.tcpSamples.n == len(w.tcpSamples.list) {
+		if port.Queue == nil || k >= uint(len(port.tx)) {
 			break
 		}
 
@@ -183,16 +183,14 @@ func (w *flows) mayGoOn(b *batch, i int, watch protocols) bool {
 	if ref == 0 || b.lanes>>i&1 == 0 {
 		return false
 	}
-	f := w.heads.At(b.first[i].Addr)
-	key := conntrack.Key{W: [5]uint64{
-		0: binary.LittleEndian.Uint64(f[26:]),
-		4: w4(binary.LittleEndian.Uint32(f[34:]), f[23]),
-	}}
+	h := &b.head[i]
+	proto := uint8(h.ip >> 56)
+	key := conntrack.Key{W: [5]uint64{0: h.addrs, 4: w4(uint32(h.l4), proto)}}
 	b.ref[i] = w.conntrack.Confirmed(b.hash[i], &key, ref)
 	switch {
 	case b.ref[i] == 0:
 		return false
-	case watch.has(f[23]):
+	case watch.has(proto):
 		return !w.isEndpointRemoved(w.conns.Conn(b.ref[i]))
 	}
 	return b.ref[i] != ref

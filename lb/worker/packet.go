@@ -68,7 +68,7 @@ const (
 )
 
 // batch is a set of packets in the stages. Nearly all take the fast path, and need no more
-// than a lane: the descriptor, the hash and the entry of packet i, 28 bytes. The pkt of a
+// than a lane: the descriptor, words of the header, the hash and the entry of packet i. The pkt of a
 // packet with a lane is not valid until the packet leaves the lane, see leaveLane.
 type batch struct {
 	n  int
@@ -79,11 +79,23 @@ type batch struct {
 	// lanes has a bit for every packet with a lane: after the first stage, and until the
 	// packet leaves it.
 	lanes uint64
+	// partial is whether checksums may be partial.
+	partial bool
 
 	first [batchSize]xsk.Desc // the first buffer
+	head  [batchSize]laneHead
 	hash  [batchSize]uint64
 	ref   [batchSize]conntrack.Ref
 	pkts  [batchSize]pkt
+}
+
+// laneHead are words of an IPv4 packet's headers, as little-endian loads. The second and the
+// third stage read them here: the first lines of all frames share a set of a cache, which
+// has forgotten them by then.
+type laneHead struct {
+	ip    uint64 // total length to protocol
+	addrs uint64 // source and destination
+	l4    uint64 // ports; of UDP the length and the checksum
 }
 
 // add returns the place of another packet, empty but for the frames.

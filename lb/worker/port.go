@@ -44,6 +44,9 @@ type Port struct {
 	Interface int32
 	// Metadata is true when the transmit side completes partial checksums.
 	Metadata bool
+	// FullChecksums is true when packets that come by the port have no partial checksums: a
+	// device has received them from a wire.
+	FullChecksums bool
 }
 
 // port is a Port with the worker's state of it.
@@ -207,6 +210,7 @@ func (w *portIO) take(b *batch, in int32, q Queue) int {
 	n := q.Receive(b.first[:])
 	w.memory.Prefetch(b.first[:n])
 	b.reset(in)
+	b.partial = !w.ports[in].FullChecksums
 	sum := uint64(0)
 	for i := range b.first[:n] {
 		d := &b.first[i]

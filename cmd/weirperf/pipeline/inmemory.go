@@ -85,7 +85,9 @@ func (m *inMemory) makeWorkers(cfg inMemoryConfig) {
 		queues := make([]*lbtest.Memory, cfg.Ports)
 		for i := range queues {
 			queues[i] = &lbtest.Memory{}
-			w.SetPort(i, worker.Port{Queue: queues[i], Ring: cfg.Frames / cfg.Workers / (cfg.Ports + 1)})
+			w.SetPort(i, worker.Port{
+				Queue: queues[i], Ring: cfg.Frames / cfg.Workers / (cfg.Ports + 1), FullChecksums: true,
+			})
 		}
 		m.queues = append(m.queues, queues)
 		m.workers = append(m.workers, w)
