@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -69,27 +70,28 @@ func header(t *testing.T) string {
 		b.WriteString(line + "\n")
 	}
 	for _, s := range []struct {
-		name string
-		of   reflect.Type
+		name   string
+		of     reflect.Type
+		fields []string // nil: all
 	}{
-		{"entry", cells[0]},
-		{"conn", cells[1]},
-		{"bucket", cells[2]},
-		{"adjacency", reflect.TypeFor[route.Adjacency]()},
-		{"port", reflect.TypeFor[Port]()},
-		{"slot", reflect.TypeFor[Slot]()},
-		{"state", reflect.TypeFor[State]()},
-		{"repeated", reflect.TypeFor[Repeated]()},
+		{"entry", cells[0], nil},
+		{"conn", cells[1], []string{"EndpointID", "ServiceID", "clientNext", "endpointNext"}},
+		{"bucket", cells[2], nil},
+		{"adjacency", reflect.TypeFor[route.Adjacency](), []string{"dst", "src", "mtu", "used", "stamp"}},
+		{"port", reflect.TypeFor[Port](), nil},
+		{"slot", reflect.TypeFor[Slot](), nil},
+		{"state", reflect.TypeFor[State](), nil},
+		{"repeated", reflect.TypeFor[Repeated](), nil},
 	} {
-		writeStruct(t, &b, "flow_"+s.name, s.of)
+		writeStruct(t, &b, "flow_"+s.name, s.of, s.fields)
 	}
 	b.WriteString("\n#endif\n")
 	return b.String()
 }
 
-// writeStruct writes a struct in C, with all gaps as bytes, so that a compiler has no part in
-// its layout.
-func writeStruct(t *testing.T, b *strings.Builder, name string, s reflect.Type) {
+// writeStruct writes a struct in C with the fields that the program uses. All others and gaps
+// are bytes, so that a compiler has no part in its layout.
+func writeStruct(t *testing.T, b *strings.Builder, name string, s reflect.Type, fields []string) {
 	fmt.Fprintf(b, "\nstruct %s {\n", name)
 	at, gaps := uintptr(0), 0
 	gap := func(n uintptr) {
@@ -101,7 +103,7 @@ func writeStruct(t *testing.T, b *strings.Builder, name string, s reflect.Type) 
 	var asserts []string
 	for i := range s.NumField() {
 		f := s.Field(i)
-		if f.Name == "_" {
+		if f.Name == "_" || fields != nil && !slices.Contains(fields, f.Name) {
 			continue
 		}
 		gap(f.Offset - at)

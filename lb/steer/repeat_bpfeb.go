@@ -40,11 +40,9 @@ type repeatFlowAdjacency struct {
 	Src     uint64
 	Mtu     uint32
 	Used    uint32
-	Hop     [2]uint64
-	Port    uint32
+	Unused1 [20]uint8
 	Stamp   uint32
-	Needed  uint32
-	Unused1 [12]uint8
+	Unused2 [16]uint8
 }
 
 type repeatFlowBucket struct {

@@ -49,33 +49,18 @@ _Static_assert(__builtin_offsetof(struct flow_entry, seen) == 60, "layout");
 _Static_assert(sizeof(struct flow_entry) == 64, "layout");
 
 struct flow_conn {
-	__u64 adj[2];
-	__u32 state;
-	__u32 last_seen;
+	__u8 unused1[24];
 	__u32 endpoint_id;
 	__u32 service_id;
-	__u32 created;
-	__u32 mark;
+	__u8 unused2[8];
 	__u32 client_next;
 	__u32 endpoint_next;
-	__u32 extra;
-	__u32 next;
-	__u32 next_block;
-	__u32 block_len;
+	__u8 unused3[16];
 };
-_Static_assert(__builtin_offsetof(struct flow_conn, adj) == 0, "layout");
-_Static_assert(__builtin_offsetof(struct flow_conn, state) == 16, "layout");
-_Static_assert(__builtin_offsetof(struct flow_conn, last_seen) == 20, "layout");
 _Static_assert(__builtin_offsetof(struct flow_conn, endpoint_id) == 24, "layout");
 _Static_assert(__builtin_offsetof(struct flow_conn, service_id) == 28, "layout");
-_Static_assert(__builtin_offsetof(struct flow_conn, created) == 32, "layout");
-_Static_assert(__builtin_offsetof(struct flow_conn, mark) == 36, "layout");
 _Static_assert(__builtin_offsetof(struct flow_conn, client_next) == 40, "layout");
 _Static_assert(__builtin_offsetof(struct flow_conn, endpoint_next) == 44, "layout");
-_Static_assert(__builtin_offsetof(struct flow_conn, extra) == 48, "layout");
-_Static_assert(__builtin_offsetof(struct flow_conn, next) == 52, "layout");
-_Static_assert(__builtin_offsetof(struct flow_conn, next_block) == 56, "layout");
-_Static_assert(__builtin_offsetof(struct flow_conn, block_len) == 60, "layout");
 _Static_assert(sizeof(struct flow_conn) == 64, "layout");
 
 struct flow_bucket {
@@ -93,20 +78,15 @@ struct flow_adjacency {
 	__u64 src;
 	__u32 mtu;
 	__u32 used;
-	__u64 hop[2];
-	__u32 port;
+	__u8 unused1[20];
 	__u32 stamp;
-	__u32 needed;
-	__u8 unused1[12];
+	__u8 unused2[16];
 };
 _Static_assert(__builtin_offsetof(struct flow_adjacency, dst) == 0, "layout");
 _Static_assert(__builtin_offsetof(struct flow_adjacency, src) == 8, "layout");
 _Static_assert(__builtin_offsetof(struct flow_adjacency, mtu) == 16, "layout");
 _Static_assert(__builtin_offsetof(struct flow_adjacency, used) == 20, "layout");
-_Static_assert(__builtin_offsetof(struct flow_adjacency, hop) == 24, "layout");
-_Static_assert(__builtin_offsetof(struct flow_adjacency, port) == 40, "layout");
 _Static_assert(__builtin_offsetof(struct flow_adjacency, stamp) == 44, "layout");
-_Static_assert(__builtin_offsetof(struct flow_adjacency, needed) == 48, "layout");
 _Static_assert(sizeof(struct flow_adjacency) == 64, "layout");
 
 struct flow_port {
