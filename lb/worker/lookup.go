@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 )
 
@@ -63,6 +64,28 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 	before = min(before, w.tcpSamples.n)
 	w.tcpSamples.prefetch(w.conns, before)
 	w.noteSamples(before)
+}
+
+// mayGoOn reports whether packet i, at which fastLanes has stopped, may take the fast path
+// all the same, of flows whose endpoint may have been removed too: Candidates has found
+// another key, or the endpoint is still there.
+func (w *flows) mayGoOn(b *batch, i int, watch protocols) bool {
+	i &= batchSize - 1
+	ref := b.ref[i]
+	if ref == 0 || b.lanes>>i&1 == 0 {
+		return false
+	}
+	h := &b.head[i]
+	proto := uint8(h.ip >> 56)
+	key := conntrack.Key{W: [5]uint64{0: h.addrs, 4: w4(uint32(h.l4), proto)}}
+	b.ref[i] = w.conntrack.Confirmed(b.hash[i], &key, ref)
+	switch {
+	case b.ref[i] == 0:
+		return false
+	case watch.has(proto):
+		return !w.isEndpointRemoved(w.conns.Conn(b.ref[i]))
+	}
+	return b.ref[i] != ref
 }
 
 // dispatchOther deals with packet i, which does not take the fast path of lanes.
