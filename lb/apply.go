@@ -24,6 +24,7 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 		errs = append(errs, e)
 	}
 
+	l.withdraw(ch.Removed)
 	errs = append(errs, l.unsteerFrontends(ch.Removed))
 	if err := l.tables.Publish(ch); err != nil {
 		return errors.Join(append(errs, err)...)
@@ -38,7 +39,7 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 	if !l.attached {
 		l.attached = true
 		l.restoreFlows()
-		errs = append(errs, l.ports.Attach())
+		errs = append(errs, l.attach())
 	}
 	return errors.Join(errs...)
 }

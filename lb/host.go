@@ -22,7 +22,8 @@ func (l *LB) openHostVeth(workers int) error {
 	}
 	h, err := hostveth.Open(hostveth.Config{
 		Prefix4: l.cfg.HostVeth4, Prefix6: l.cfg.HostVeth6, Queues: workers, MTU: l.ports.MTU(),
-		Mark: l.cfg.HostVethMark, Table: l.cfg.HostVethTable,
+		Redirects: l.cache != nil,
+		Mark:      l.cfg.HostVethMark, Table: l.cfg.HostVethTable,
 		StateDir: l.cfg.StateDir, ProcSys: l.cfg.ProcSys, Log: l.log,
 	})
 	if err != nil {

@@ -32,6 +32,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
+	"github.com/weirlb/weir/lb/flowcache"
 	"github.com/weirlb/weir/lb/hostveth"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/reassign"
@@ -83,6 +84,8 @@ type Config struct {
 	MinPathMTU uint16
 	// ReversePathFilter is which sources may begin flows.
 	ReversePathFilter worker.ReversePathFilter
+	// FlowCache has the kernel forward packets of established flows, where it can.
+	FlowCache bool
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
 	FrameSize int
 	Log       *slog.Logger
@@ -104,6 +107,7 @@ type LB struct {
 	tables   *table.Table
 	router   *route.Watcher
 	memory   *xsk.Umem
+	cache    *flowcache.Cache // nil: the packet loop forwards every packet
 	node     atomic.Pointer[worker.Node]
 	vips     vips
 
@@ -130,6 +134,9 @@ type LB struct {
 	claimed map[table.Key]bool  // the frontends that claims counts
 	routed  map[netip.Addr]bool // addresses that have a route to the host veth
 
+	noCache   error // why cache is nil
+	withdrawn withdrawals
+
 	warnedNAT map[string]bool              // Services that get nat in place of dnat
 	logged    map[netip.AddrPort]time.Time // Run's: the last line about an endpoint
 }
@@ -152,12 +159,14 @@ func New(cfg Config) (_ *LB, err error) {
 		logged:    map[netip.AddrPort]time.Time{},
 	}
 	l.vips.init()
+	l.withdrawn.services = map[uint32]bool{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
 		}
 	}()
 
+	l.openCache()
 	cpus, err := l.openPorts()
 	if err != nil {
 		return nil, err
@@ -168,7 +177,10 @@ func New(cfg Config) (_ *LB, err error) {
 	if err := l.openRouter(len(cpus)); err != nil {
 		return nil, err
 	}
-	if l.steer, err = steer.Load(steer.Config{}); err != nil {
+	if err := l.shareTable(); err != nil {
+		return nil, err
+	}
+	if err := l.loadSteering(); err != nil {
 		return nil, err
 	}
 	if err := l.openSockets(len(cpus)); err != nil {
@@ -202,9 +214,17 @@ func (l *LB) openPorts() (cpus []int, err error) {
 
 // openTables opens the flow table, and makes the tables that belong to it.
 func (l *LB) openTables(workers int) (err error) {
+	memory, earlier, err := l.conntrackMemory()
+	if err != nil {
+		return fmt.Errorf("flow table: %w", err)
+	}
 	l.flows, err = conntrack.Open(conntrack.Config{
-		Path: l.cfg.ConntrackPath, MaxFlows: l.cfg.MaxFlows, Workers: workers,
+		Path: l.cfg.ConntrackPath, MaxFlows: l.cfg.MaxFlows, Workers: workers, Memory: memory,
+		NextHops: route.DefaultMaxAdjacencies + 1,
 	})
+	if earlier != nil {
+		err = errors.Join(err, earlier.Close())
+	}
 	if err != nil {
 		return fmt.Errorf("flow table: %w", err)
 	}
@@ -214,6 +234,8 @@ func (l *LB) openTables(workers int) (err error) {
 	l.tables = table.New(table.Config{
 		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
 		Tick:  l.flows.Tick,
+
+		OnRemoval: l.endpointRemoved,
 	})
 	l.reassign = reassign.New(l.flows, l.tables)
 	return nil
@@ -237,6 +259,7 @@ func (l *LB) openRouter(workers int) (err error) {
 	l.router, err = route.New(route.Config{
 		Workers: workers, Logger: l.log,
 		Interfaces: l.ports.Routed(), HostVeth: l.routedHost(),
+		MaxAdjacencies: route.DefaultMaxAdjacencies, Adjacencies: l.adjacencies(),
 	})
 	if err != nil {
 		return fmt.Errorf("routes: %w", err)
@@ -292,6 +315,9 @@ func (l *LB) Close() error {
 	}
 	if l.flows != nil {
 		errs = append(errs, l.flows.Close())
+	}
+	if l.cache != nil {
+		errs = append(errs, l.cache.Close())
 	}
 	return errors.Join(errs...)
 }

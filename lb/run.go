@@ -22,10 +22,11 @@ func (l *LB) Run(ctx context.Context) error {
 	}
 
 	changed := l.router.OnChange() // before anything can change
-	failed := make(chan error, 2)
-	go func() { failed <- l.router.Run(ctx) }()
+	failed := make(chan error, 3)
+	go func() { failed <- wrap("routes", l.router.Run(ctx)) }()
 	go func() { l.flows.Run(ctx); failed <- nil }()
 	go l.hold(ctx)
+	go func() { failed <- l.runCache(ctx) }()
 
 	var again <-chan time.Time
 	tick := time.NewTicker(time.Second)
@@ -44,7 +45,7 @@ func (l *LB) Run(ctx context.Context) error {
 			return nil
 		case err := <-failed:
 			if err != nil && ctx.Err() == nil {
-				return fmt.Errorf("routes: %w", err)
+				return err
 			}
 		case <-changed:
 			again = l.followAddresses()
@@ -53,6 +54,7 @@ func (l *LB) Run(ctx context.Context) error {
 			again = l.followAddresses()
 		case <-tick.C:
 			l.reportExhaustion()
+			l.settleWithdrawals()
 			follow()
 		}
 	}
@@ -96,7 +98,18 @@ func (l *LB) followPorts() (moving bool) {
 			l.log.Error("routes", "err", err)
 		}
 	}
+	if err := l.publishDevices(); err != nil {
+		l.log.Error("flow cache", "err", err)
+	}
 	return l.ports.Moving()
+}
+
+// wrap is an error with its subject, nil for nil.
+func wrap(subject string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", subject, err)
 }
 
 // Absent returns why traffic is not taken on a configured interface, nil when it is

@@ -73,6 +73,7 @@ func (l *LB) Status() Status {
 		Absent:     l.ports.Absences(),
 	}
 
+	l.addRepeated(&s)
 	for _, w := range l.workers {
 		s.Workers = append(s.Workers, WorkerStatus{ID: w.ID(), CPU: w.CPU(), Counters: w.Counters()})
 	}

@@ -51,7 +51,10 @@ func (l *LB) portFor(id, of int) worker.Port {
 		Owner: int32(v.Owner), Interface: int32(v.RouteIndex), Metadata: v.Metadata,
 		FullChecksums: v.ZeroCopy, Tag: v.Tag, Under: int32(v.VLANParent),
 	}
-	if v.Queue != nil {
+	switch {
+	case v.Receive != nil:
+		p.Queue, p.Ring = split{Socket: v.Queue, receive: v.Receive}, framesPerPort
+	case v.Queue != nil:
 		p.Queue, p.Ring = v.Queue, framesPerPort
 	}
 	return p

@@ -107,7 +107,10 @@ var boundaries = []boundary{
 	},
 	{
 		folder: "lb/ports", why: "it attaches interfaces: no packets, no workers",
-		own: []string{"lb/device", "lb/header", "lb/route", "lb/steer", "lb/warning", "lb/xsk"},
+		own: []string{
+			"lb/device", "lb/header", "lb/route", "lb/steer", "lb/uppair", "lb/vethpair",
+			"lb/warning", "lb/xsk",
+		},
 	},
 	{folder: "lb/warning", why: "a list of texts", only: []string{}},
 	{folder: "lb/counter", why: "a list: standard library only", only: []string{}, imports: []string{"sync/atomic"}},

@@ -59,6 +59,9 @@ type Config struct {
 	Prefix4, Prefix6 netip.Prefix
 	Queues           int // of each end: the number of workers
 	MTU              int
+	// Redirects has the kernel's end accept packets that XDP programs redirect to Weir's end:
+	// a veth does so only if its peer polls, as it does with GRO.
+	Redirects bool
 	// Mark is the bits of the packet mark and of the connection mark that route answers
 	// back (see returnpath.go), and Table the routing table for them; a Mark of 0 leaves
 	// the return path out.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -29,6 +30,11 @@ func (h *Veth) configure() error {
 	if err := h.pair.SetUp(h.cfg.MTU); err != nil {
 		return err
 	}
+	if h.cfg.Redirects {
+		if err := enableGRO(KernelEnd); err != nil {
+			return err
+		}
+	}
 	p, found, err := vethpair.Find(ends)
 	if err != nil {
 		return err
@@ -37,6 +43,19 @@ func (h *Veth) configure() error {
 		h.pair = p // with its MTU and flags as they are now
 	}
 	return h.addresses()
+}
+
+// enableGRO switches generic receive offload on, if it is off.
+func enableGRO(name string) error {
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("%s: offloads: %w", name, err)
+	}
+	defer tool.Close()
+	if err := tool.Change(name, map[string]bool{"rx-gro": true}); err != nil {
+		return fmt.Errorf("%s: switch on GRO: %w", name, err)
+	}
+	return nil
 }
 
 // addresses adds the addresses of the kernel's end, and removes those of an earlier process

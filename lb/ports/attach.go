@@ -28,21 +28,22 @@ func (ps *Ports) Attach() error {
 		if err := ps.attach(id, p); err != nil {
 			return fmt.Errorf("%w: interface %s: %w", ErrAttach, p.name, err)
 		}
-		ps.log.Info("attached", "interface", p.name, "mode", p.granted(),
-			"adopted", p.attachment.Adopted, "pinned", p.attachment.Pinned)
+		ps.log.Info("attached", "interface", p.name, "hook", p.hook, "because", p.hookWhy,
+			"mode", p.granted(), "adopted", p.attachment.Adopted, "pinned", p.attachment.Pinned)
 	}
 	return nil
 }
 
 // attach puts the steering program on a device.
 func (ps *Ports) attach(id int, p *port) error {
-	if !p.host {
+	if !p.host && p.hook == steer.XDP {
 		if err := ps.disableOffloads(p, p.steerMode()); err != nil {
 			return err
 		}
 	}
 	a, err := ps.program.AttachInterface(steer.Interface{
 		Index: p.index, Slot: id, Mode: p.steerMode(), PinDir: ps.cfg.PinDir, All: p.host,
+		Hook: p.hook, Inner: p.innerIndex(),
 		MAC: p.mac[:], VLANs: ps.vlans(id),
 	})
 	if err != nil {
@@ -50,7 +51,7 @@ func (ps *Ports) attach(id int, p *port) error {
 	}
 	p.attachment = a
 	if !a.Pinned {
-		ps.warn(p, "the XDP link is not pinned, so a restart detaches for a moment: %v", a.PinError)
+		ps.warn(p, "the link of the program is not pinned, so a restart detaches for a moment: %v", a.PinError)
 	}
 	if a.Mode == steer.Generic {
 		return ps.acceptGeneric(p)

@@ -235,8 +235,8 @@ func (ps *Ports) undoAdd(before []*port) error {
 			continue
 		}
 		ps.warnings.Retract(warning.Interface, p.name)
-		for _, s := range p.sockets {
-			errs = append(errs, s.Close())
+		errs = append(errs, p.closeSockets())
+		for _, s := range p.all() {
 			ps.memory.ReclaimAll(s, nil) // no frames, but its number in the owner table
 		}
 	}

@@ -90,7 +90,8 @@ func (ps *Ports) followMAC(id int, mac [6]byte) {
 // of the same index.
 func severed(p *port) bool {
 	return p.attachment != nil && !p.attachment.Attached() ||
-		len(p.sockets) > 0 && p.sockets[0].Unbound()
+		len(p.sockets) > 0 && p.sockets[0].Unbound() ||
+		len(p.inner) > 0 && p.inner[0].Unbound()
 }
 
 // change takes every port to its next state, removes ports and adds new ones.

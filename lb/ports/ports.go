@@ -26,6 +26,7 @@ import (
 
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/uppair"
 	"github.com/weirlb/weir/lb/warning"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -48,6 +49,8 @@ type Interface struct {
 	Mode string // "" is auto
 	// TxChecksum is TxChecksumAuto or one of the others, "" is auto.
 	TxChecksum string
+	// Hook is HookAuto or one of the others, "" is xdp.
+	Hook string
 }
 
 // Config is the configuration of Ports.
@@ -92,6 +95,7 @@ type Ports struct {
 	program    *steer.Program
 	memory     *xsk.Umem
 	maxDevices int // for so many there is packet memory
+	noCache    error
 	attached   bool
 
 	refused    map[int]refusal    // devices that could not be attached, by index
@@ -114,6 +118,11 @@ type port struct {
 	driver     string
 	host       bool          // it is the host veth
 	sockets    []*xsk.Socket // by queue, of the queues that a worker owns
+	hookAsked  string
+	hook       steer.Hook    // granted
+	hookWhy    string        // why
+	pair       *uppair.Pair  // of hook tcx, by which packets arrive
+	inner      []*xsk.Socket // of hook tcx: as sockets, which then only send
 	attachment *steer.Attachment
 
 	parent     string // the configured interface that it is, or is a port of
@@ -254,11 +263,10 @@ func (ps *Ports) Routed() []route.Interface {
 func (ps *Ports) Close() error {
 	var errs []error
 	for _, p := range ps.list {
-		for _, s := range p.sockets {
-			errs = append(errs, s.Close())
-		}
+		errs = append(errs, p.closeSockets())
 	}
-	return errors.Join(append(errs, ps.offloads.restore())...)
+	// Also pairs of an earlier process, whose interfaces have another hook now.
+	return errors.Join(append(errs, uppair.Cleanup(), ps.offloads.restore())...)
 }
 
 // RestoreOffloads puts back the offloads that a process which was killed had switched

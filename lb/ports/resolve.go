@@ -74,6 +74,9 @@ func (ps *Ports) add(in Interface, r device.Port, links []device.Link) error {
 	if in.TxChecksum != "" && in.TxChecksum != TxChecksumAuto {
 		d.txChecksum = in.TxChecksum
 	}
+	if in.Hook != "" {
+		d.hookAsked = in.Hook
+	}
 	if r.Member {
 		ps.bonded, d.bond = true, link(links, r.Device).Master
 	}
@@ -102,7 +105,7 @@ func (ps *Ports) addDevicePort(in Interface, d *device.Link) (id int, err error)
 	features, err := xsk.DeviceFeatures(d.Index)
 	return ps.assign(&port{
 		name: d.Name, index: d.Index, mac: [6]byte(d.MAC), mtu: d.MTU, driver: d.Kind, queues: q.Rx,
-		mode: orAuto(in.Mode), txChecksum: orAuto(in.TxChecksum),
+		mode: orAuto(in.Mode), txChecksum: orAuto(in.TxChecksum), hookAsked: in.Hook,
 		zeroCopy: canZeroCopy(d.Kind, features, err),
 		parent:   in.Name, vlanParent: -1,
 	})

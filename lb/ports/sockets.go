@@ -1,6 +1,7 @@
 package ports
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/weirlb/weir/lb/steer"
@@ -34,9 +35,18 @@ func (ps *Ports) Open(program *steer.Program, memory *xsk.Umem) error {
 
 // openQueues binds a socket to every queue of a port that a worker owns.
 func (ps *Ports) openQueues(id int, p *port) error {
+	if err := ps.chooseHook(id, p); err != nil {
+		return fmt.Errorf("interface %s: %w", p.name, err)
+	}
 	mode, err := ps.socketMode(p)
 	if err != nil {
 		return fmt.Errorf("interface %s: %w", p.name, err)
+	}
+	if p.hook == steer.TCX {
+		mode = xsk.Copy
+		if err := ps.openPair(id, p); err != nil {
+			return fmt.Errorf("interface %s: %w", p.name, err)
+		}
 	}
 	metadata, zeroCopyOnly := metadataFor(p.txChecksum, p.driver)
 	for q := range min(p.queues, ps.workers) {
@@ -51,6 +61,8 @@ func (ps *Ports) openQueues(id int, p *port) error {
 			return fmt.Errorf("interface %s queue %d: %w", p.name, q, err)
 		}
 		p.sockets = append(p.sockets, s)
+	}
+	for q, s := range p.receiving() {
 		if err := ps.program.SetSocket(id, q, s.FD()); err != nil {
 			return fmt.Errorf("interface %s: %w", p.name, err)
 		}
@@ -60,11 +72,21 @@ func (ps *Ports) openQueues(id int, p *port) error {
 
 // closeSockets closes the sockets of a port. The kernel still uses their frames.
 func (ps *Ports) closeSockets(p *port) {
-	for _, s := range p.sockets {
-		if err := s.Close(); err != nil {
-			ps.log.Error("close socket", "interface", p.name, "err", err)
-		}
+	if err := p.closeSockets(); err != nil {
+		ps.log.Error("close sockets", "interface", p.name, "err", err)
 	}
+}
+
+// closeSockets closes the sockets of a port, and removes its veth pair.
+func (p *port) closeSockets() error {
+	var errs []error
+	for _, s := range p.all() {
+		errs = append(errs, s.Close())
+	}
+	if p.pair != nil {
+		errs = append(errs, p.pair.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // umem is the number of the umem of a port: all share one, unless a test asks for two.

@@ -1,6 +1,10 @@
 package ports
 
-import "time"
+import (
+	"time"
+
+	"github.com/weirlb/weir/lb/xsk"
+)
 
 // state is a port's stage of life. Interfaces come and go while packets are on their
 // way: a port advances by one state at a time, and only after the workers have taken
@@ -90,8 +94,10 @@ func (ps *Ports) finishJoin(id int, p *port) {
 // vacate gives the frames of a closed port back to the workers, and its ID to the next
 // port.
 func (ps *Ports) vacate(id int, p *port, u *Update) {
-	for worker, s := range p.sockets {
-		u.Frames[worker] = ps.memory.ReclaimAll(s, u.Frames[worker])
+	for _, sockets := range [][]*xsk.Socket{p.sockets, p.inner} {
+		for worker, s := range sockets {
+			u.Frames[worker] = ps.memory.ReclaimAll(s, u.Frames[worker])
+		}
 	}
 	u.Ports = append(u.Ports, id)
 	ps.list[id] = &port{state: vacant, vlanParent: -1}

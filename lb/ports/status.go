@@ -9,7 +9,11 @@ type Status struct {
 	Driver string
 	// Mode is the granted mode, the least of the queues' modes: zerocopy, native or
 	// generic; "" before the attachment.
-	Mode     string
+	Mode string
+	// Hook is where packets are taken, xdp or tcx, and HookReason why there.
+	Hook, HookReason string
+	// Repeated is nil without a flow cache, and for VLANs.
+	Repeated *Repeated
 	Queues   int
 	MTU      int
 	HostVeth bool
@@ -23,6 +27,12 @@ type Status struct {
 	Metadata          bool // partial checksums are completed by TX metadata
 	MultiBuffer       bool
 	Sockets           []SocketStatus
+}
+
+// Repeated counts the packets for Weir that arrived on an interface: those that the kernel
+// has forwarded by the flow table, and those that it steered to the sockets.
+type Repeated struct {
+	Packets, Bytes, Steered uint64
 }
 
 // SocketStatus is an AF_XDP socket and the kernel's counters of it.
@@ -49,6 +59,7 @@ func (ps *Ports) statusOf(p *port) Status {
 		Name: p.name, Index: p.index, Driver: p.driver, Queues: p.queues, MTU: p.mtu, HostVeth: p.host,
 	}
 	d := ps.deviceOf(p)
+	st.Hook, st.HookReason = d.hook.String(), d.hookWhy
 	if d.attachment != nil {
 		st.Mode, st.Pinned = d.granted(), d.attachment.Pinned
 	}

@@ -1,6 +1,9 @@
 package ports
 
-import "github.com/weirlb/weir/lb/xsk"
+import (
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/xsk"
+)
 
 // Update is the outcome of a Follow.
 type Update struct {
@@ -17,8 +20,9 @@ type View struct {
 	Host       bool
 	RouteIndex int // the interface index in routes
 	// Queue is the worker's socket, nil when another worker owns the port's only
-	// queues, and when the port is going.
-	Queue *xsk.Socket
+	// queues, and when the port is going. It sends, and it receives unless Receive is
+	// not nil.
+	Queue, Receive *xsk.Socket
 	// Owner is the worker that sends for this worker.
 	Owner int
 	// VLANParent is the ID of a VLAN's device, and Tag the VLAN's EtherType and number.
@@ -41,6 +45,9 @@ func (ps *Ports) View(id, worker int) View {
 	case worker < len(p.sockets):
 		v.Queue = p.sockets[worker]
 		v.ZeroCopy, v.Metadata, _ = v.Queue.Granted()
+		if p.hook == steer.TCX {
+			v.Receive = p.inner[worker]
+		}
 	default:
 		v.Owner = worker % len(p.sockets)
 	}
@@ -50,8 +57,8 @@ func (ps *Ports) View(id, worker int) View {
 // Sockets are the sockets of a worker, which it waits for.
 func (ps *Ports) Sockets(worker int) (list []*xsk.Socket) {
 	for _, p := range ps.list {
-		if p.state <= leaving && worker < len(p.sockets) {
-			list = append(list, p.sockets[worker])
+		if r := p.receiving(); p.state <= leaving && worker < len(r) {
+			list = append(list, r[worker])
 		}
 	}
 	return list

@@ -80,8 +80,11 @@ type Config struct {
 	// HostVeth is nil if there is none: destinations behind it are then unreachable.
 	HostVeth *HostVeth
 	// MaxAdjacencies is the number of next hops at most, 64 bytes each;
-	// default 4096.
+	// default DefaultMaxAdjacencies.
 	MaxAdjacencies int
+	// Adjacencies is the memory of the next hops, MaxAdjacencies+1 and zero, if the owner has
+	// its own. It must outlive the Watcher.
+	Adjacencies []Adjacency
 	// Workers is the number of workers that may call Resolve; default 1.
 	Workers int
 	// IdleAfter is how long a next hop stays when no worker uses it; default
@@ -97,15 +100,17 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// DefaultMaxAdjacencies is Config.MaxAdjacencies where it is not given.
+const DefaultMaxAdjacencies = 4096
+
 const (
-	defaultMaxAdjacencies = 4096
-	defaultIdleAfter      = 5 * time.Minute
-	defaultReceiveBuffer  = 8 << 20
+	defaultIdleAfter     = 5 * time.Minute
+	defaultReceiveBuffer = 8 << 20
 )
 
 func (c *Config) setDefaults() {
 	if c.MaxAdjacencies <= 0 {
-		c.MaxAdjacencies = defaultMaxAdjacencies
+		c.MaxAdjacencies = DefaultMaxAdjacencies
 	}
 	if c.Workers <= 0 {
 		c.Workers = 1

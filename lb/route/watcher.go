@@ -69,9 +69,12 @@ const settle = 5 * time.Millisecond
 // returns. Close frees all resources.
 func New(cfg Config) (*Watcher, error) {
 	cfg.setDefaults()
+	if cfg.Adjacencies == nil {
+		cfg.Adjacencies = make([]Adjacency, cfg.MaxAdjacencies+1)
+	}
 	w := &Watcher{
 		cfg: cfg, log: cfg.Logger.With("component", "route"),
-		adj:              make([]Adjacency, cfg.MaxAdjacencies+1),
+		adj:              cfg.Adjacencies,
 		rings:            make([]ring, cfg.Workers),
 		wake:             make(chan struct{}, 1),
 		reconfigurations: make(chan reconfiguration),

@@ -55,6 +55,13 @@ type Interface struct {
 	// PinDir is the directory for the link's pin; "" is DefaultPinDir.
 	PinDir string
 
+	// Hook is where the packets are taken, XDP or TCX. With TCX, Inner is the index of the
+	// inner end of the interface's veth pair, Mode is Auto or Native, and VLANs is nil.
+	Hook  Hook
+	Inner int
+
+	steers bool // it is an inner end: all its packets have been looked up
+
 	// All makes every IP packet to the interface's address Weir's, but not ARP
 	// and neighbor discovery: for the host veth, to which the kernel routes Weir's packets.
 	All bool
@@ -72,7 +79,8 @@ type Interface struct {
 type Attachment struct {
 	IfIndex int
 	Slot    int
-	Mode    Mode // granted: Native or Generic
+	Hook    Hook
+	Mode    Mode // granted: Native or Generic; with TCX that of the inner end
 
 	// Pinned says that the attachment outlives the process; PinError why not.
 	Pinned   bool
@@ -87,6 +95,7 @@ type Attachment struct {
 	NativeError error
 
 	link  link.Link
+	inner *Attachment // with TCX: the inner end's
 	all   bool
 	mac   net.HardwareAddr
 	vlans map[VLAN]net.HardwareAddr
@@ -95,11 +104,10 @@ type Attachment struct {
 // Attached reports whether the program is still on the interface. The kernel takes
 // it off an interface that is deleted.
 func (a *Attachment) Attached() bool {
-	info, err := a.link.Info()
-	if err != nil || info.XDP() == nil {
+	if _, err := a.link.Info(); err != nil {
 		return true // not known
 	}
-	return int(info.XDP().Ifindex) == a.IfIndex
+	return linkIfIndex(a.link) == a.IfIndex && (a.inner == nil || a.inner.Attached())
 }
 
 // Attach attaches the program to an interface; see AttachInterface.
@@ -136,12 +144,13 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 			return nil, fmt.Errorf("attach to %s: slot %d already has interface %d", name, a.Slot, a.IfIndex)
 		}
 	}
-	if err := errors.Join(p.setVLANs(in.Index, nil, in.VLANs), p.setInterface(in.Index, in.Slot, in.MAC, flags(in.All, in.VLANs))); err != nil {
-		return nil, fmt.Errorf("attach to %s: %w", name, err)
+	err = errors.Join(p.setVLANs(in.Index, nil, in.VLANs), p.announce(in))
+	var a *Attachment
+	if err == nil {
+		a, err = p.attach(in, name)
 	}
-	a, err := p.attach(in, name)
 	if err != nil {
-		_ = p.objects.Interfaces.Delete(uint32(in.Index))
+		_ = p.removeInterface(in.Index, in.Inner)
 		_ = p.setVLANs(in.Index, in.VLANs, nil)
 		return nil, fmt.Errorf("attach to %s: %w", name, err)
 	}
@@ -150,11 +159,25 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 	return a, nil
 }
 
-// attach adopts the pinned link, or else makes a link and pins it.
+// attach attaches what an interface needs at its hook.
 func (p *Program) attach(in Interface, name string) (*Attachment, error) {
-	a := &Attachment{IfIndex: in.Index, Slot: in.Slot, all: in.All, mac: in.MAC, vlans: in.VLANs}
-	pin, pinErr := preparePin(in.PinDir, name)
+	if in.Hook == TCX {
+		return p.attachTCX(in, name)
+	}
+	return p.attachHook(in, name)
+}
+
+// attachHook adopts the pinned link, or else makes a link and pins it.
+func (p *Program) attachHook(in Interface, name string) (*Attachment, error) {
+	a := &Attachment{
+		IfIndex: in.Index, Slot: in.Slot, Hook: in.Hook, Mode: Native,
+		all: in.All, mac: in.MAC, vlans: in.VLANs,
+	}
+	pin, pinErr := preparePin(in.PinDir, name, in.Hook)
 	if pinErr == nil {
+		if err := removeOtherHook(pin, in); err != nil {
+			return nil, err
+		}
 		l, err := openPinned(pin, in, p)
 		if errors.Is(err, errForeign) {
 			pinErr = err // there is no place for a pin of this name
@@ -162,12 +185,13 @@ func (p *Program) attach(in Interface, name string) (*Attachment, error) {
 			return nil, err
 		}
 		if l != nil {
-			mode, err := attachedMode(in.Index)
-			if err != nil {
-				_ = l.Close()
-				return nil, err
+			if in.Hook == XDP {
+				if a.Mode, err = attachedMode(in.Index); err != nil {
+					_ = l.Close()
+					return nil, err
+				}
 			}
-			a.link, a.Mode, a.Adopted, a.Pinned, a.PinPath = l, mode, true, true, pin
+			a.link, a.Adopted, a.Pinned, a.PinPath = l, true, true, pin
 			return a, nil
 		}
 	}
@@ -188,8 +212,12 @@ func (p *Program) attach(in Interface, name string) (*Attachment, error) {
 // attachNew makes a link, in the best mode that is granted.
 func (p *Program) attachNew(a *Attachment, in Interface) error {
 	var err error
+	if in.Hook == TCX {
+		a.link, err = p.newTCX(in.Index)
+		return err
+	}
 	if in.Mode != Generic {
-		a.link, err = p.attachMode(in.Index, link.XDPDriverMode)
+		a.link, err = p.attachMode(in, link.XDPDriverMode)
 		if err == nil {
 			a.Mode = Native
 			return nil
@@ -200,7 +228,7 @@ func (p *Program) attachNew(a *Attachment, in Interface) error {
 		}
 		a.NativeError = err
 	}
-	a.link, err = p.attachMode(in.Index, link.XDPGenericMode)
+	a.link, err = p.attachMode(in, link.XDPGenericMode)
 	if err != nil {
 		return errors.Join(a.NativeError, fmt.Errorf("generic XDP: %w%s", err, attachErrorHint(err)))
 	}
@@ -208,8 +236,8 @@ func (p *Program) attachNew(a *Attachment, in Interface) error {
 	return nil
 }
 
-func (p *Program) attachMode(ifindex int, flags link.XDPAttachFlags) (link.Link, error) {
-	return link.AttachXDP(link.XDPOptions{Program: p.xdp(), Interface: ifindex, Flags: flags})
+func (p *Program) attachMode(in Interface, flags link.XDPAttachFlags) (link.Link, error) {
+	return link.AttachXDP(link.XDPOptions{Program: p.program(in), Interface: in.Index, Flags: flags})
 }
 
 // inUse: another program is attached, in whatever mode.
@@ -264,21 +292,36 @@ func (p *Program) release(a *Attachment, remove bool) error {
 		return nil
 	}
 	p.attached = slices.Delete(p.attached, i, i+1)
+	errs := []error{a.end(remove)}
+	if a.inner != nil {
+		errs = append(errs, a.inner.end(remove))
+	}
+	if remove {
+		errs = append(errs, p.removeInterface(a.IfIndex, a.innerIndex()), p.setVLANs(a.IfIndex, a.vlans, nil), p.noteNoSockets(a.Slot))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("detach from interface %d: %w", a.IfIndex, err)
+	}
+	return nil
+}
+
+// end lets go of an attachment's link; remove also takes it off the interface.
+func (a *Attachment) end(remove bool) error {
 	var errs []error
 	if remove {
 		if a.Pinned {
 			errs = append(errs, a.link.Unpin())
 			_ = os.Remove(filepath.Dir(a.PinPath)) // if it was the last
 		}
-		// Not only close: another process may hold the link too.
-		if err := a.link.Detach(); err != nil && !errors.Is(err, link.ErrNotSupported) && !errors.Is(err, unix.ENODEV) {
-			errs = append(errs, err)
-		}
-		errs = append(errs, p.objects.Interfaces.Delete(uint32(a.IfIndex)), p.setVLANs(a.IfIndex, a.vlans, nil), p.noteNoSockets(a.Slot))
+		errs = append(errs, detachLink(a.link)) // not only close: another process may hold the link too
 	}
-	errs = append(errs, a.link.Close())
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("detach from interface %d: %w", a.IfIndex, err)
+	return errors.Join(append(errs, a.link.Close())...)
+}
+
+// innerIndex is the index of the inner end of the interface's veth pair, 0 without one.
+func (a *Attachment) innerIndex() int {
+	if a.inner == nil {
+		return 0
 	}
-	return nil
+	return a.inner.IfIndex
 }

@@ -17,11 +17,11 @@ import (
 // ErrNotBPFFS: the directory for pins is not in a BPF file system.
 var ErrNotBPFFS = errors.New("not a BPF file system (mount -t bpf bpf /sys/fs/bpf)")
 
-// errForeign: something in the directory for pins is not an XDP link, and so
+// errForeign: something in the directory for pins is neither an XDP nor a TCX link, and so
 // not Weir's. It is left alone.
 var errForeign = errors.New("not Weir's")
 
-// openPin opens a pinned XDP link.
+// openPin opens a pinned XDP or TCX link.
 func openPin(path string) (link.Link, error) {
 	l, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,7 +39,7 @@ func openPin(path string) (link.Link, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open pinned link %s: %w", path, err), l.Close())
 	}
-	if info.Type != link.XDPType {
+	if info.Type != link.XDPType && info.Type != link.TCXType {
 		_ = l.Close()
 		return nil, errForeignPin(path, "a BPF link of another kind")
 	}
@@ -67,8 +67,8 @@ func objectKind(path string) string {
 }
 
 // preparePin makes the directory, removes stale pins from it, and returns the
-// path for the interface's link.
-func preparePin(dir, name string) (string, error) {
+// path for the interface's link at a hook.
+func preparePin(dir, name string, h Hook) (string, error) {
 	ns, err := netnsInode()
 	if err != nil {
 		return filepath.Join(dir, name), err
@@ -76,7 +76,7 @@ func preparePin(dir, name string) (string, error) {
 	// The namespace is part of the name as interface names are not unique
 	// across namespaces. BPF file systems allow no dots, which interface names
 	// (VLANs) may have; a slash they cannot have.
-	path := filepath.Join(dir, fmt.Sprintf("%d-%s", ns, strings.ReplaceAll(name, ".", "_")))
+	path := pinPath(dir, ns, strings.ReplaceAll(name, ".", "_"), h)
 	if err := checkBPFFS(dir); err != nil {
 		return path, err
 	}
@@ -108,7 +108,7 @@ func checkBPFFS(dir string) error {
 // openPinned returns the link pinned at path, with p's program under it. It returns
 // nil if there is none, or none that fits: such a link is removed.
 func openPinned(path string, in Interface, p *Program) (link.Link, error) {
-	if err := followRename(path, in.Index); err != nil {
+	if err := followRename(path, in); err != nil {
 		return nil, err
 	}
 	l, err := openPin(path)
@@ -119,7 +119,7 @@ func openPinned(path string, in Interface, p *Program) (link.Link, error) {
 		return nil, err
 	}
 	if reusable(l, in) {
-		if err = l.Update(p.xdp()); err == nil {
+		if err = l.Update(p.program(in)); err == nil {
 			return l, nil
 		}
 		// A link is not updated across program types or when the driver's
@@ -134,7 +134,7 @@ func openPinned(path string, in Interface, p *Program) (link.Link, error) {
 
 // followRename moves the pin of an interface that has been renamed since to path, the pin's
 // new name.
-func followRename(path string, ifindex int) error {
+func followRename(path string, in Interface) error {
 	switch there, err := openPin(path); {
 	case errors.Is(err, errForeign):
 		return err // not to be replaced
@@ -143,7 +143,7 @@ func followRename(path string, ifindex int) error {
 	}
 	ns, _, _ := strings.Cut(filepath.Base(path), "-")
 	_, err := walkPins(filepath.Dir(path), func(old string, l link.Link) error {
-		if old == path || linkIfIndex(l) != ifindex || !strings.HasPrefix(filepath.Base(old), ns+"-") {
+		if old == path || linkIfIndex(l) != in.Index || hookOf(l) != in.Hook || !strings.HasPrefix(filepath.Base(old), ns+"-") {
 			return nil
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -154,27 +154,17 @@ func followRename(path string, ifindex int) error {
 	return err
 }
 
-// reusable reports whether l is attached to the interface, in a mode that was asked
-// for.
+// reusable reports whether l is attached to the interface, at the hook and in a mode that was
+// asked for.
 func reusable(l link.Link, in Interface) bool {
-	if linkIfIndex(l) != in.Index {
+	if linkIfIndex(l) != in.Index || hookOf(l) != in.Hook {
 		return false
 	}
-	if in.Mode == Auto {
+	if in.Hook == TCX || in.Mode == Auto {
 		return true
 	}
 	mode, err := attachedMode(in.Index)
 	return err == nil && mode == in.Mode
-}
-
-// linkIfIndex returns the interface of an XDP link, 0 if it is gone or the link
-// is of another kind.
-func linkIfIndex(l link.Link) int {
-	info, err := l.Info()
-	if err != nil || info.XDP() == nil {
-		return 0
-	}
-	return int(info.XDP().Ifindex)
 }
 
 // removeStale removes the pins in dir whose interface is gone.
@@ -199,7 +189,7 @@ func CleanupStale(dir string) error {
 		return nil // then nothing can be pinned there
 	}
 	others, err := walkPins(dir, func(_ string, l link.Link) error {
-		if err := l.Detach(); err != nil && !errors.Is(err, link.ErrNotSupported) && !errors.Is(err, unix.ENODEV) {
+		if err := detachLink(l); err != nil {
 			return err
 		}
 		return l.Unpin()
@@ -213,7 +203,7 @@ func CleanupStale(dir string) error {
 	return nil
 }
 
-// walkPins calls f for every XDP link that is pinned in dir, and returns other objects as
+// walkPins calls f for every link of Weir's that is pinned in dir, and returns other objects as
 // others.
 func walkPins(dir string, f func(path string, l link.Link) error) (others, err error) {
 	entries, err := os.ReadDir(dir)

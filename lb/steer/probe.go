@@ -23,7 +23,9 @@ func Probes(pinDir string) []xsk.Probe {
 	return []xsk.Probe{
 		xsk.ProbeSocket(),
 		ProbeXDPLink(),
+		ProbeMapped(),
 		ProbeFrags(),
+		ProbeTCX(),
 		ProbeBPFFS(pinDir),
 		xsk.ProbeMultiBuffer(),
 		xsk.ProbeTxMetadata(),
@@ -62,6 +64,22 @@ func ProbeFrags() xsk.Probe {
 	prog, err := passProgram(unix.BPF_F_XDP_HAS_FRAGS)
 	if err == nil {
 		err = prog.Close()
+	}
+	p.Err = err
+	return p
+}
+
+// ProbeMapped makes an array that a process can map.
+func ProbeMapped() xsk.Probe {
+	p := xsk.Probe{
+		Name: "BPF arrays that a process maps", Kernel: "5.5",
+		Without: "forwards packets of established flows itself, whatever flowCache.mode is",
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
+	})
+	if err == nil {
+		err = m.Close()
 	}
 	p.Err = err
 	return p
@@ -120,6 +138,14 @@ func passProgram(flags uint32) (*ebpf.Program, error) {
 	return ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "weir_probe", Type: ebpf.XDP, Flags: flags, License: "Apache-2.0",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+	})
+}
+
+// passIngress loads "return TCX_NEXT".
+func passIngress() (*ebpf.Program, error) {
+	return ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "weir_probe", Type: ebpf.SchedCLS, AttachType: ebpf.AttachTCXIngress, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
 	})
 }
 

@@ -209,15 +209,37 @@ func (p *Program) SetVLANs(ifindex int, vlans map[VLAN]net.HardwareAddr) error {
 		if a.IfIndex != ifindex {
 			continue
 		}
+		if a.Hook == TCX && vlans != nil {
+			return fmt.Errorf("set VLANs of interface %d: %w: does not know VLANs", ifindex, ErrTCX)
+		}
 		old := a.vlans
 		a.vlans = vlans
 		if (old == nil) == (vlans == nil) {
 			return p.setVLANs(ifindex, old, vlans)
 		}
 		// The program looks up the VLANs only with the flag set.
-		return errors.Join(p.setVLANs(ifindex, old, vlans), p.setInterface(ifindex, a.Slot, a.mac, flags(a.all, vlans)))
+		return errors.Join(p.setVLANs(ifindex, old, vlans), p.announce(a.asked()))
 	}
 	return fmt.Errorf("set VLANs of interface %d: not attached", ifindex)
+}
+
+// asked is the interface as it was asked for, with its present address and VLANs.
+func (a *Attachment) asked() Interface {
+	return Interface{
+		Index: a.IfIndex, Slot: a.Slot, Hook: a.Hook, Inner: a.innerIndex(),
+		All: a.all, MAC: a.mac, VLANs: a.vlans,
+	}
+}
+
+// announce tells the program of an interface, and of the inner end of its veth pair.
+func (p *Program) announce(in Interface) error {
+	f := flags(in.All, in.VLANs)
+	if in.Hook == TCX {
+		if err := p.setInterface(in.Inner, in.Slot, in.MAC, f); err != nil {
+			return err
+		}
+	}
+	return p.setInterface(in.Index, in.Slot, in.MAC, f)
 }
 
 // setInterface tells the program of an interface. Until then it passes every
@@ -233,6 +255,16 @@ func (p *Program) setInterface(ifindex, slot int, mac net.HardwareAddr, flags ui
 	return nil
 }
 
+// removeInterface takes an interface and, if it is not 0, the inner end of its veth pair
+// from the program.
+func (p *Program) removeInterface(ifindex, inner int) error {
+	err := p.objects.Interfaces.Delete(uint32(ifindex))
+	if inner != 0 {
+		err = errors.Join(err, p.objects.Interfaces.Delete(uint32(inner)))
+	}
+	return err
+}
+
 // SetMAC changes the destination address of the packets that are looked at,
 // after the interface's own has changed.
 func (p *Program) SetMAC(ifindex int, mac net.HardwareAddr) error {
@@ -241,7 +273,7 @@ func (p *Program) SetMAC(ifindex int, mac net.HardwareAddr) error {
 	for _, a := range p.attached {
 		if a.IfIndex == ifindex {
 			a.mac = mac
-			return p.setInterface(ifindex, a.Slot, mac, flags(a.all, a.vlans))
+			return p.announce(a.asked())
 		}
 	}
 	return fmt.Errorf("set address of interface %d: not attached", ifindex)

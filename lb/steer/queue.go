@@ -61,3 +61,18 @@ func rxChannels(name string) int {
 	}
 	return int(c.RxCount + c.CombinedCount)
 }
+
+// DriverOf is the name of the driver of an interface of the calling thread's network
+// namespace, "" if the kernel does not say.
+func DriverOf(name string) string {
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return ""
+	}
+	defer tool.Close()
+	driver, err := tool.DriverName(name)
+	if err != nil {
+		return ""
+	}
+	return driver
+}

@@ -128,6 +128,7 @@ func newFlowRig(t testing.TB, maxFlows int) *flowRig {
 	*r.state = flowcache.State{
 		Seed: shape.Seed, Tick0: uint64(shape.Epoch), Buckets: shape.Buckets, On: 1,
 		ConnsAt: uint32(shape.Conns / cell), EntriesAt: uint32(shape.Entries / cell), ServicesAt: 32,
+		AliveUntil: ^uint64(0),
 	}
 	for i := range r.queues {
 		r.state.Ports[i] = flowcache.Port{IfIndex: 1, Flags: flowcache.PortXDP}

@@ -76,6 +76,8 @@ type endpointIDs struct {
 	inUse func(uint32) bool
 	tick  func() uint32
 	max   int
+	// onRemoval is Config.OnRemoval, never nil.
+	onRemoval func(n uint32, removed bool)
 
 	byKey      map[endpointKey]uint32
 	records    []endpointRecord // [0] unused
@@ -89,6 +91,9 @@ type endpointIDs struct {
 
 func (e *endpointIDs) init(cfg Config) {
 	e.inUse, e.tick, e.max = cfg.InUse, cfg.Tick, cfg.MaxEndpoints
+	if e.onRemoval = cfg.OnRemoval; e.onRemoval == nil {
+		e.onRemoval = func(uint32, bool) {}
+	}
 	e.byKey = make(map[endpointKey]uint32)
 	e.records = make([]endpointRecord, 1)
 	e.states = make([]atomic.Pointer[[chunkSize]atomic.Uint64], cfg.MaxEndpoints>>chunkBits+1)
@@ -106,14 +111,20 @@ func (e *endpointIDs) state(n uint32) *atomic.Uint64 {
 	return &chunk[n%chunkSize]
 }
 
-// setState is for the writer; the count is right before the state can be read.
+// setState is for the writer; the count is right before the state can be read, and the
+// owner of the flow cache knows of a removal.
 func (e *endpointIDs) setState(n uint32, v uint64) {
 	s := e.state(n)
-	if v&stateRemoved != 0 {
+	removed := v&stateRemoved != 0
+	if removed {
 		e.numRemoved.Add(1)
+		e.onRemoval(n, true)
 	}
 	if s.Swap(v)&stateRemoved != 0 {
 		e.numRemoved.Add(-1)
+		if !removed {
+			e.onRemoval(n, false)
+		}
 	}
 }
 

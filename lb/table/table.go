@@ -32,6 +32,9 @@ type Config struct {
 	// it before an ID that is in no pool is given to another endpoint. It must not
 	// call back into the Table. nil: no flow has any.
 	InUse func(endpointID uint32) bool
+	// OnRemoval is called before [Table.EndpointRemoved] becomes true of a number, and after
+	// it has become false. It must not call back into the Table. It may be nil.
+	OnRemoval func(endpointID uint32, removed bool)
 	// MaxEndpoints is the largest endpoint number; 0 is DefaultMaxEndpoints.
 	MaxEndpoints int
 	// Tick is the coarse time, in 1/16 s, in which [Table.EndpointRemoved] answers:

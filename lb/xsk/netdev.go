@@ -15,8 +15,10 @@ import (
 // XDP features (enum netdev_xdp_act).
 const (
 	featureXDP           = 1 << 0 // native XDP
+	featureRedirectTo    = 1 << 2 // ndo_xdp_xmit
 	featureZeroCopy      = 1 << 3
 	featureMultiBufferRx = 1 << 5
+	featureMultiBufferTx = 1 << 6 // of ndo_xdp_xmit
 )
 
 // AF_XDP features (enum netdev_xsk_flags).
@@ -34,6 +36,13 @@ func (f Features) Native() bool { return f.XDP&featureXDP != 0 }
 
 // ZeroCopy reports whether the driver has AF_XDP zero copy.
 func (f Features) ZeroCopy() bool { return f.XDP&featureZeroCopy != 0 }
+
+// Redirect reports whether XDP programs may redirect packets to the device. On a veth it
+// changes with its peer.
+func (f Features) Redirect() bool { return f.XDP&featureRedirectTo != 0 }
+
+// RedirectMultiBuffer reports whether they may redirect packets of several buffers.
+func (f Features) RedirectMultiBuffer() bool { return f.XDP&featureMultiBufferTx != 0 }
 
 // MultiBuffer reports whether the driver gives XDP programs packets of several
 // buffers.

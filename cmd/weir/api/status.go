@@ -168,6 +168,11 @@ type Interface struct {
 	// Mode is the mode that the kernel granted: zerocopy, native, generic.
 	Mode   string `json:"mode"`
 	Driver string `json:"driver"`
+	// Hook is where packets are taken, xdp or tcx, and HookReason why there.
+	Hook       string `json:"hook,omitempty"`
+	HookReason string `json:"hookReason,omitempty"`
+	// Repeated is absent if the kernel forwards no packets by the flow table.
+	Repeated *Repeated `json:"repeated,omitempty"`
 	// Queues are the receive queues that the device has, BoundQueues those
 	// that a worker serves; packets of others go to the kernel.
 	Queues      int `json:"queues"`
@@ -190,6 +195,20 @@ type Interface struct {
 	Inactive  bool     `json:"inactive,omitempty"`
 	MTU       int      `json:"mtu,omitempty"`
 	Sockets   []Socket `json:"sockets,omitempty"`
+}
+
+// Repeated counts what the kernel has forwarded by the flow table, of the packets that
+// arrived on an interface.
+type Repeated struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+	// Steered are the other packets for Weir: those that reached the packet loop.
+	Steered uint64 `json:"steered"`
+}
+
+// Share is the share of Weir's packets that the kernel has forwarded.
+func (r *Repeated) Share() float64 {
+	return float64(r.Packets) / float64(max(1, r.Packets+r.Steered))
 }
 
 // AbsentInterface is an interface of the configuration that takes no traffic.

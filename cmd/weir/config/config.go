@@ -125,7 +125,8 @@ type Configuration struct {
 	// process. SIGUSR2 always leaves, and "weir stop" always detaches.
 	OnStop string `json:"onStop"`
 
-	Workers Workers `json:"workers"`
+	Workers   Workers   `json:"workers"`
+	FlowCache FlowCache `json:"flowCache"`
 
 	PacketMemory PacketMemory `json:"packetMemory"`
 
@@ -209,6 +210,24 @@ type Interface struct {
 	// copy mode some drivers (virtio_net before Linux 6.18) ignore metadata and
 	// send wrong checksums. With metadata the start fails if it is not supported.
 	TxChecksum string `json:"txChecksum"`
+	// Hook selects where Weir takes the packets of the interface: xdp, or tcx,
+	// which needs flowCache.mode auto and Linux 6.6. With tcx the interface has no
+	// XDP program: it keeps its offloads, and the kernel forwards packets of
+	// established flows in pieces of up to 64 KB. Packets of other flows reach Weir
+	// by a veth pair, at a higher cost than with xdp. tcx excludes the modes
+	// zerocopy and generic, and VLANs. auto is tcx for veth, netkit, tun and
+	// virtio_net, and xdp for the rest.
+	Hook string `json:"hook"`
+}
+
+// FlowCache is the forwarding of established flows by a BPF program in the
+// kernel, which reads the flow table.
+type FlowCache struct {
+	// Mode is auto or off. With auto the kernel forwards TCP and UDP packets of
+	// established flows in the modes nat, dnat and l2dsr, on interfaces without
+	// zero copy, if it is Linux 5.5 or later. The flow table is then in memory
+	// of the kernel, which cannot be swapped out.
+	Mode string `json:"mode"`
 }
 
 // PacketMemory is the memory of packets inside Weir (the UMEM).

@@ -17,7 +17,7 @@ kind: WeirConfiguration
 nodeName: edge-1
 discovery:
   manifests: {path: /etc/weir/manifests}
-interfaces: [{name: eth0, mode: auto, txChecksum: software}, {name: eth1}]
+interfaces: [{name: eth0, mode: auto, txChecksum: software, hook: xdp}, {name: eth1}]
 nodePortAddresses: [192.0.2.0/24, "2001:db8::/64"]
 snat: {addresses: [198.51.100.7], ports: 61000-62000}
 forwarding: {mode: nat}
@@ -30,6 +30,7 @@ drain: {notReadySeconds: 5, timeoutSeconds: 60}
 death: {holdSeconds: 20}
 onStop: leave
 workers: {count: 2, cpus: "2-3"}
+flowCache: {mode: "off"}
 packetMemory: {frameSize: 4096}
 admin: {socket: /run/weir/weir.sock}
 metricsBindAddress: 127.0.0.1:9464
@@ -59,7 +60,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		Discovery:         Discovery{Manifests: &Manifests{Path: "/etc/weir/manifests"}},
 		ServiceProxyName:  "weir",
 		LoadBalancerClass: "weir.dev/weir",
-		Interfaces:        []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumSoftware}, {Name: "eth1", Mode: ModeAuto, TxChecksum: TxChecksumAuto}},
+		Interfaces:        []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumSoftware, Hook: HookXDP}, {Name: "eth1", Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP}},
 		NodePortAddresses: []string{"192.0.2.0/24", "2001:db8::/64"},
 		SNAT:              SNAT{Addresses: []string{"198.51.100.7"}, Ports: PortRange{61000, 62000}},
 		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
@@ -71,6 +72,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		Death:              Death{20},
 		OnStop:             StopLeave,
 		Workers:            Workers{Count: 2, CPUs: CPUs{2, 3}},
+		FlowCache:          FlowCache{Mode: FlowCacheOff},
 		PacketMemory:       PacketMemory{FrameSize: 4096},
 		Admin:              Admin{"/run/weir/weir.sock"},
 		StateDir:           "/var/lib/weir",
@@ -97,7 +99,7 @@ func TestUnmarshalLeavesDefaultsForWhatIsNotSaid(t *testing.T) {
 func TestDefaultsAreValidOnceTheRequiredIsGiven(t *testing.T) {
 	c := Default()
 	c.NodeName = "edge-1"
-	c.Interfaces = []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumAuto}}
+	c.Interfaces = []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP}}
 	c.Discovery.Manifests = &Manifests{Path: "/etc/weir/manifests"}
 	if errs := c.Validate(); len(errs) > 0 {
 		t.Error(errs)

@@ -25,6 +25,7 @@ func Default() *Configuration {
 		HealthzBindAddress: "0.0.0.0:9465",
 		Logging:            Logging{Level: "info", Format: "text"},
 		Interfaces:         []Interface{},
+		FlowCache:          FlowCache{Mode: FlowCacheOff},
 		origin:             map[string]string{},
 	}
 }

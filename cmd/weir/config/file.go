@@ -49,6 +49,9 @@ func Unmarshal(data []byte, name string) (*Configuration, error) {
 		if c.Interfaces[i].TxChecksum == "" {
 			c.Interfaces[i].TxChecksum = TxChecksumAuto
 		}
+		if c.Interfaces[i].Hook == "" {
+			c.Interfaces[i].Hook = HookXDP
+		}
 	}
 	return c, nil
 }

@@ -228,7 +228,7 @@ func (f *Flags) applyInterfaces(c *Configuration) {
 	if f.set.Changed("interface") {
 		c.Interfaces = []Interface{}
 		for _, name := range f.interfaces {
-			c.Interfaces = append(c.Interfaces, Interface{Name: name, Mode: ModeAuto, TxChecksum: TxChecksumAuto})
+			c.Interfaces = append(c.Interfaces, Interface{Name: name, Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP})
 		}
 		c.setOrigin("interfaces", "--interface")
 	}

@@ -68,7 +68,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 	want := &Configuration{
 		APIVersion: APIVersion, Kind: Kind, NodeName: "n",
 		Discovery:         Discovery{Manifests: &Manifests{"/m"}},
-		Interfaces:        []Interface{{"a", ModeNative, "software"}, {"b", ModeNative, "software"}, {"c", ModeNative, "software"}},
+		Interfaces:        []Interface{{"a", ModeNative, "software", HookXDP}, {"b", ModeNative, "software", HookXDP}, {"c", ModeNative, "software", HookXDP}},
 		NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"},
 		SNAT:              SNAT{[]string{"192.0.2.1"}, PortRange{61000, 61000}},
 		Forwarding:        Forwarding{Mode: ForwardDNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathLoose},
@@ -80,6 +80,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		Death:            Death{5},
 		OnStop:           StopLeave,
 		Workers:          Workers{2, CPUs{4, 5}},
+		FlowCache:        FlowCache{FlowCacheOff},
 		PacketMemory:     PacketMemory{4096},
 		Admin:            Admin{"/s"},
 		ServiceProxyName: "w", LoadBalancerClass: "c", StateDir: "/d",

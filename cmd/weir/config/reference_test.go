@@ -142,7 +142,7 @@ func groupsOf(t *testing.T) []group {
 	flags := flagsByPath()
 
 	def := Default()
-	def.Interfaces = []Interface{{Mode: ModeAuto, TxChecksum: TxChecksumAuto}}
+	def.Interfaces = []Interface{{Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP}}
 	def.Discovery = Discovery{Manifests: &Manifests{}, Kubernetes: &Kubernetes{}}
 	age := DefaultLastKnownMaxAgeHours
 	def.Discovery.Kubernetes.LastKnownMaxAgeHours = &age

@@ -64,6 +64,7 @@ func (c *Configuration) Validate() Errors {
 	c.validateDrain(&r)
 	c.validateDeath(&r)
 	c.validateWorkers(&r)
+	c.validateFlowCache(&r)
 	c.validatePacketMemory(&r)
 	c.validateServers(&r)
 	c.validateLogging(&r)

@@ -54,6 +54,12 @@ func TestValidateRefuses(t *testing.T) {
 		{"snat ports well known", func(c *Configuration) { c.SNAT.Ports = PortRange{80, 90} }, "snat.ports", "well-known"},
 		{"protected in snat", func(c *Configuration) { c.ProtectedPorts[1] = 61500 }, "protectedPorts[1]", "lies in snat.ports"},
 		{"checksums", func(c *Configuration) { c.Interfaces[0].TxChecksum = "nobody" }, "interfaces[0].txChecksum", `is "nobody"`},
+		{"flow cache", func(c *Configuration) { c.FlowCache.Mode = "on" }, "flowCache.mode", `must be auto or off, is "on"`},
+		{"hook", func(c *Configuration) { c.Interfaces[0].Hook = "tc" }, "interfaces[0].hook", `must be auto, xdp or tcx, is "tc"`},
+		{"tcx without a flow cache", func(c *Configuration) { c.Interfaces[0].Hook = HookTCX }, "interfaces[0].hook", "needs flowCache.mode: auto"},
+		{"tcx and generic XDP", func(c *Configuration) {
+			c.FlowCache.Mode, c.Interfaces[0].Hook, c.Interfaces[0].Mode = FlowCacheAuto, HookTCX, ModeGeneric
+		}, "interfaces[0].hook", "excludes mode generic"},
 		{"frame size", func(c *Configuration) { c.PacketMemory.FrameSize = 1024 }, "packetMemory.frameSize", "must be auto, 2048 or 4096, is 1024"},
 		{"dnat without marks", func(c *Configuration) { c.Forwarding.Mode, c.HostVeth.Mark = ForwardDNAT, 0 }, "forwarding.mode", "dnat needs hostVeth.mark"},
 		{"forwarding mode", func(c *Configuration) { c.Forwarding.Mode = "teleport" }, "forwarding.mode", `must be nat, dnat, l2dsr, ipip, gue, is "teleport"`},

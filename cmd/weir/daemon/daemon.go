@@ -213,6 +213,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		ProcSys:              os.Getenv("WEIR_PROC_SYS"),
 		StateDir:             filepath.Dir(cfg.Admin.Socket),
 		GUEZeroChecksum:      cfg.Forwarding.GUEZeroChecksum,
+		FlowCache:            cfg.FlowCache.Mode != config.FlowCacheOff,
 		FrameSize:            int(cfg.PacketMemory.FrameSize),
 		MinPathMTU:           cfg.Forwarding.MinPathMTU,
 		ReversePathFilter:    reversePathFilters[cfg.Forwarding.ReversePathFilter],
@@ -224,7 +225,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		},
 	}
 	for _, i := range cfg.Interfaces {
-		c.Interfaces = append(c.Interfaces, ports.Interface{Name: i.Name, Mode: i.Mode, TxChecksum: i.TxChecksum})
+		c.Interfaces = append(c.Interfaces, ports.Interface{Name: i.Name, Mode: i.Mode, TxChecksum: i.TxChecksum, Hook: i.Hook})
 	}
 	c.HostVeth4, c.HostVeth6 = cfg.HostVethPrefixes()
 	c.HostVethMark, c.HostVethTable = uint32(cfg.HostVeth.Mark), cfg.HostVeth.Table

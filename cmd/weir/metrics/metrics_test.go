@@ -40,7 +40,8 @@ func example() *api.Status {
 		StartTime: time.Unix(1000, 5e8), Synced: true, Healthy: true, FrontendsHash: 77, Snapshot: 42, Services: 3, Frontends: 8, Endpoints: 12,
 		Discovery: api.Discovery{Resources: []api.Resource{{Name: "services", LastContact: time.Unix(1000, 5e8)}},
 			Slices: 9, FQDNSlices: 2, Mirrored: 1, RefusedEndpoints: 4, ServicesRemoved: 5},
-		Interfaces: []api.Interface{{Name: "eth0", Mode: "native", Driver: "veth", TxChecksum: "metadata", Pinned: true, Queues: 4, BoundQueues: 2,
+		Interfaces: []api.Interface{{Name: "eth0", Mode: "native", Driver: "veth", Hook: "tcx", TxChecksum: "metadata", Pinned: true,
+			Repeated: &api.Repeated{Packets: 8, Bytes: 800, Steered: 2}, Queues: 4, BoundQueues: 2,
 			Sockets: []api.Socket{{Queue: 0, RxRingFull: 5, RxInvalidDescs: 1, TxInvalidDescs: 2}, {Queue: 1}}}},
 		Absent: []api.AbsentInterface{{Name: "eth1", Reason: "interface eth1 is gone"}},
 		Workers: []api.Worker{
@@ -93,7 +94,10 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		"weir_discovery_mirrored_services 1",
 		"weir_discovery_refused_endpoints 4",
 		"weir_discovery_services_removed_total 5",
-		`weir_interface_info{device="eth0",driver="veth",mode="native",pinned="true",tx_checksum="metadata"} 1`,
+		`weir_interface_repeated_packets_total{device="eth0"} 8`,
+		`weir_interface_repeated_bytes_total{device="eth0"} 800`,
+		`weir_interface_steered_packets_total{device="eth0"} 2`,
+		`weir_interface_info{device="eth0",driver="veth",hook="tcx",mode="native",pinned="true",tx_checksum="metadata"} 1`,
 		`weir_interface_bound_queues{device="eth0"} 2`,
 		`weir_socket_receive_ring_full_total{device="eth0",queue="0"} 5`,
 		`weir_socket_invalid_descriptors_total{device="eth0",queue="0"} 3`,
@@ -160,7 +164,7 @@ func TestMetricsAreConsistent(t *testing.T) {
 
 func TestMetricNamesFollowTheConventions(t *testing.T) {
 	name := regexp.MustCompile(`^weir_[a-z][a-z0-9_]*$`)
-	labels := []string{"worker", "device", "queue", "umem", "reason", "state", "action", "feature", "mode", "driver", "tx_checksum", "pinned", "version", "revision", "goversion", "resource", "kind", "severity"}
+	labels := []string{"worker", "device", "queue", "umem", "reason", "state", "action", "feature", "mode", "driver", "hook", "tx_checksum", "pinned", "version", "revision", "goversion", "resource", "kind", "severity"}
 	for _, m := range all {
 		if !name.MatchString(m.name) {
 			t.Errorf("%s is no name", m.name)

@@ -30,12 +30,23 @@ func onePerName(s *api.Status) []api.Interface {
 	return out
 }
 
+// perRepeated is a metric of the interfaces with a flow cache.
+func perRepeated(name, help string, value func(*api.Repeated) uint64) metric {
+	return total(name, help, byDevice, func(s *api.Status, e emit) {
+		for _, i := range onePerName(s) {
+			if i.Repeated != nil {
+				e(float64(value(i.Repeated)), i.Name)
+			}
+		}
+	})
+}
+
 var devices = []metric{
 	gauge("interface_info", "An attached interface with what the kernel granted; always 1.",
-		[]string{"device", "mode", "driver", "tx_checksum", "pinned"},
+		[]string{"device", "mode", "driver", "hook", "tx_checksum", "pinned"},
 		func(s *api.Status, e emit) {
 			for _, i := range onePerName(s) {
-				e(1, i.Name, i.Mode, i.Driver, i.TxChecksum, strconv.FormatBool(i.Pinned))
+				e(1, i.Name, i.Mode, i.Driver, i.Hook, i.TxChecksum, strconv.FormatBool(i.Pinned))
 			}
 		}),
 	gauge("interface_attached", "1 while the interface's packets are taken, 0 before the first full view of Services and while the interface is absent.", byDevice,
@@ -63,6 +74,12 @@ var devices = []metric{
 				e(float64(i.BoundQueues), i.Name)
 			}
 		}),
+	perRepeated("interface_repeated_packets_total", "Packets that arrived on the interface and that the kernel forwarded by the flow table.",
+		func(r *api.Repeated) uint64 { return r.Packets }),
+	perRepeated("interface_repeated_bytes_total", "Bytes of these packets.",
+		func(r *api.Repeated) uint64 { return r.Bytes }),
+	perRepeated("interface_steered_packets_total", "Packets that arrived on the interface and that the kernel left to the packet loop.",
+		func(r *api.Repeated) uint64 { return r.Steered }),
 	perSocket("socket_receive_ring_full_total", "Packets that the kernel dropped because the worker was late.",
 		func(x *api.Socket) uint64 { return x.RxRingFull }),
 	perSocket("socket_fill_ring_empty_total", "Times that the kernel found no free frame to receive into.",

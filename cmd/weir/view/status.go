@@ -111,7 +111,7 @@ func awaySince(s *api.Status) (since time.Time) {
 func renderInterfaces(b *strings.Builder, s *api.Status) {
 	b.WriteByte('\n')
 	t := table(b)
-	row(t, "INTERFACE", "MODE", "DRIVER", "QUEUES", "CHECKSUM", "MTU", "PROGRAM", "LOST")
+	row(t, "INTERFACE", "HOOK", "MODE", "DRIVER", "QUEUES", "CHECKSUM", "MTU", "PROGRAM", "KERNEL", "LOST")
 	for _, i := range s.Interfaces {
 		name, program := i.Name, "unpinned"
 		if i.HostVeth {
@@ -130,12 +130,26 @@ func renderInterfaces(b *strings.Builder, s *api.Status) {
 			program = "pinned"
 		}
 		queues := fmt.Sprintf("%d/%d", i.BoundQueues, i.Queues)
-		row(t, name, modes(&i), dash(i.Driver), queues, dash(i.TxChecksum), number(i.MTU), program, joinCounts(lost(&i)))
+		row(t, name, dash(i.Hook), modes(&i), dash(i.Driver), queues, dash(i.TxChecksum), number(i.MTU), program,
+			repeated(&i), joinCounts(lost(&i)))
 	}
 	for _, a := range s.Absent {
-		row(t, a.Name, "absent", "-", "-", "-", "-", "-", "-")
+		row(t, a.Name, "-", "absent", "-", "-", "-", "-", "-", "-", "-")
 	}
 	t.Flush()
+	for _, i := range s.Interfaces {
+		if i.Repeated != nil && i.HookReason != "" {
+			fmt.Fprintf(b, "Hook %s of %s: %s\n", i.Hook, i.Name, printable(i.HookReason))
+		}
+	}
+}
+
+// repeated is the share of an interface's packets that the kernel forwards.
+func repeated(i *api.Interface) string {
+	if i.Repeated == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", 100*i.Repeated.Share())
 }
 
 // modes is the mode of the interface, or all modes if the queues differ.

@@ -65,6 +65,9 @@ For TCP clients and servers are ordinary sockets on the other CPU, and the figur
 is their rate per second. HAProxy and nginx take part in TCP where they
 are installed (apt-get install haproxy nginx libnginx-mod-stream).
 
+The peers weir-loop, weir-xdp and weir-tcx are Weir without a flow cache, and with a
+flow cache at the hook of that name; they run if they are named.
+
 Settings of the testbed:
 
   threaded   client and backend receive in NAPI threads on the other CPU, as other

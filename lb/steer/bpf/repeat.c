@@ -196,7 +196,10 @@ static __always_inline void in_one_piece(struct __sk_buff *skb, __u32 most)
 /* MOST_CLASSIFIED is as far as classify reads, but for rare chains of IPv6 extension headers. */
 #define MOST_CLASSIFIED 256
 
-/* send_up gives a packet to the packet loop by the slot's interface for that, or to the kernel. */
+/*
+ * send_up gives a packet to the packet loop by the slot's interface for that. It is the
+ * kernel's if it is not Weir's, and some time after the process has died.
+ */
 static __always_inline int send_up(struct __sk_buff *skb, const struct interface *in, __u32 ifindex,
 				   struct counters *count)
 {
@@ -204,18 +207,17 @@ static __always_inline int send_up(struct __sk_buff *skb, const struct interface
 	struct cursor packet = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	__be16 taken = skb->vlan_present ? skb->vlan_proto : 0, control = bpf_htons(skb->vlan_tci);
 	enum verdict verdict = classify(packet, in, ifindex, taken, control);
-	int action = TCX_NEXT;
 	if (verdict == REDIRECTED) {
 		__u32 zero = 0, slot = in->slot;
 		const struct flow_state *state = bpf_map_lookup_elem(&flow_state, &zero);
 		__u32 up = state && slot < FLOW_PORTS ? LOAD(state->slots[slot].up) : 0;
-		if (up)
-			action = bpf_redirect(up, 0);
-		else
-			verdict = PASS_NO_SOCKET;
+		/* The steering program behind it counts the packet, or holds it for the next process. */
+		if (up && (bpf_ktime_get_ns() < LOAD(state->alive_until) || bpf_ktime_get_ns() < hold_until))
+			return bpf_redirect(up, 0);
+		verdict = PASS_NO_SOCKET;
 	}
 	count->packets[verdict]++;
-	return action;
+	return TCX_NEXT;
 }
 
 /* repeat_skb is repeat_frame for TCX. */

@@ -61,6 +61,7 @@ var rows = []struct{ key, text string }{
 	{"too-big", "larger than the outgoing link allows"},
 	{"options", "IPv4 options, IPv6 extension headers"},
 	{"gone", "the flow's endpoint is gone"},
+	{"cached", "of a flow that the kernel forwards"},
 	{"sctp", "SCTP"},
 	{"quic", "QUIC connection IDs"},
 	{"other", "not Weir's"},

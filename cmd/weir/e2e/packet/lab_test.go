@@ -136,6 +136,9 @@ func (l *lab) build() error {
 		if err != nil {
 			return err
 		}
+		if err := arrange(ns[link.station]); err != nil {
+			return err
+		}
 		if *link.to, err = openStation(ns[link.station], link.station); err != nil {
 			return err
 		}
@@ -157,6 +160,9 @@ func (l *lab) settle() error {
 		errs = append(errs, l.neighbor("eth1", netlab.FabricNet, host), l.neighbor("cni0", netlab.PodNet, host))
 	}
 	for _, six := range []bool{false, true} {
+		for host := uint8(5); host <= 6; host++ {
+			errs = append(errs, l.routeBy(behindRouter(host).addr(six), fabric(33).addr(six), 0))
+		}
 		errs = append(errs, l.narrow("eth1", narrowFabric.addr(six), netip.Addr{}), l.narrow("cni0", narrowPod.addr(six), netip.Addr{}),
 			l.narrow("eth0", narrowClient(six), endpoint{netlab.ClientNet, 2, ""}.addr(six)))
 	}
@@ -234,13 +240,13 @@ func (l *lab) start(t *testing.T, file string) error {
 kind: WeirConfiguration
 nodeName: edge-1
 discovery: {manifests: {path: %s}}
-interfaces: [{name: eth0}, {name: eth1}]
+%s
 nodePortAddresses: ["%s/24", "%s/64"]
 admin: {socket: %s}
 drain: {notReadySeconds: 0, timeoutSeconds: 0}
 conntrack: {path: %s, maxFlows: 65536, %s}
 %s
-`, dir, netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0), filepath.Join(l.Dir(), "weir.sock"),
+`, dir, cacheLines(), netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0), filepath.Join(l.Dir(), "weir.sock"),
 		filepath.Join(l.Dir(), "conntrack"), setUps[l.name].conntrack, setUps[l.name].extra), 0o644); err != nil {
 		return err
 	}

@@ -224,6 +224,12 @@ func (s *scene) publish(v *service, done func(*api.Status) bool) {
 	if err := os.Rename(next, filepath.Join(dir, v.name+".yaml")); err != nil {
 		s.Fatal(err)
 	}
+	s.until(done)
+}
+
+// until waits until Weir's status is as done wants it.
+func (s *scene) until(done func(*api.Status) bool) {
+	s.Helper()
 	deadline := time.Now().Add(within)
 	for {
 		status, err := s.lab.status()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/weirlb/weir/perf/testbed"
 )
@@ -64,26 +65,32 @@ type Running interface {
 // All are the peers, in the order in which they are run.
 var All = []Peer{Weir{}, NFTables{}, Kernel{}, HAProxy{}, Nginx{}}
 
+// Variants are peers that run only if they are named: a Weir without flow cache, and with the
+// flow cache at each hook.
+var Variants = []Peer{Weir{"loop"}, Weir{"xdp"}, Weir{"tcx"}}
+
 // Named finds peers by name.
 func Named(names []string) ([]Peer, error) {
 	var found []Peer
 next:
 	for _, name := range names {
-		for _, p := range All {
+		for _, p := range slices.Concat(All, Variants) {
 			if p.Name() == name {
 				found = append(found, p)
 				continue next
 			}
 		}
-		return nil, fmt.Errorf("unknown peer %q: there are %v", name, Names())
+		return nil, fmt.Errorf("unknown peer %q: there are %v and %v", name, Names(), namesOf(Variants))
 	}
 	return found, nil
 }
 
 // Names are those of all peers.
-func Names() []string {
+func Names() []string { return namesOf(All) }
+
+func namesOf(list []Peer) []string {
 	var names []string
-	for _, p := range All {
+	for _, p := range list {
 		names = append(names, p.Name())
 	}
 	return names

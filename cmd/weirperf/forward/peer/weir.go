@@ -20,9 +20,33 @@ import (
 )
 
 // Weir is `weir run` with manifests, attached to both interfaces of the node.
-type Weir struct{}
+type Weir struct {
+	// Variant is "" for the defaults, "loop" for no flow cache, or the hook of a Weir with a
+	// flow cache.
+	Variant string
+}
 
-func (Weir) Name() string          { return "weir" }
+// Name is weir, and the variant.
+func (v Weir) Name() string {
+	if v.Variant == "" {
+		return "weir"
+	}
+	return "weir-" + v.Variant
+}
+
+// cacheLines are the lines of the configuration for the variant.
+func (v Weir) cacheLines() string {
+	front, back := testbed.NodeFront, testbed.NodeBack
+	switch v.Variant {
+	case "":
+		return fmt.Sprintf("interfaces: [{name: %s}, {name: %s}]", front, back)
+	case "loop":
+		return fmt.Sprintf("flowCache: {mode: \"off\"}\ninterfaces: [{name: %s}, {name: %s}]", front, back)
+	}
+	return fmt.Sprintf("flowCache: {mode: auto}\ninterfaces: [{name: %s, hook: %s}, {name: %s, hook: %s}]",
+		front, v.Variant, back, v.Variant)
+}
+
 func (Weir) Carries(Protocol) bool { return true }
 func (Weir) Available() error      { return nil }
 
@@ -61,7 +85,7 @@ var configuration = template.Must(template.New("").Parse(`apiVersion: weir.dev/v
 kind: WeirConfiguration
 nodeName: node
 discovery: {manifests: {path: {{.Dir}}/manifests.yaml}}
-interfaces: [{name: {{.Front}}}, {name: {{.Back}}}]
+{{.Interfaces}}
 snat: {addresses: [{{.SNAT}}]}
 conntrack: {maxFlows: {{.MaxFlows}}, path: {{.Dir}}/tables/flows, takeoverSeconds: 0}
 workers: {count: 1, cpus: [{{.CPU}}]}
@@ -73,7 +97,7 @@ healthzBindAddress: ""
 
 // Start writes configuration and manifests, starts Weir and waits until it
 // serves every Service with every endpoint.
-func (Weir) Start(ctx context.Context, b *testbed.Bed, c Config) (_ Running, err error) {
+func (v Weir) Start(ctx context.Context, b *testbed.Bed, c Config) (_ Running, err error) {
 	dir, err := os.MkdirTemp(b.Dir(), "weir")
 	if err != nil {
 		return nil, err
@@ -84,7 +108,7 @@ func (Weir) Start(ctx context.Context, b *testbed.Bed, c Config) (_ Running, err
 			err = errors.Join(err, w.Stop())
 		}
 	}()
-	if err := w.write(b, c); err != nil {
+	if err := w.write(v, b, c); err != nil {
 		return nil, err
 	}
 	// The flow table belongs on a memory file system, which /run is on a
@@ -118,10 +142,10 @@ type weir struct {
 	log     bytes.Buffer // written until the process has ended
 }
 
-func (w *weir) write(b *testbed.Bed, c Config) error {
+func (w *weir) write(v Weir, b *testbed.Bed, c Config) error {
 	var config, objects bytes.Buffer
 	err := configuration.Execute(&config, map[string]any{
-		"Dir": w.dir, "Front": testbed.NodeFront, "Back": testbed.NodeBack, "SNAT": testbed.SNAT,
+		"Dir": w.dir, "Interfaces": v.cacheLines(), "SNAT": testbed.SNAT,
 		"MaxFlows": max(c.MaxFlows, 1024), "CPU": b.LBCore,
 	})
 	if err != nil {
@@ -208,6 +232,9 @@ func (w *weir) Details() map[string]float64 {
 		}
 	}
 	for _, i := range status.Interfaces {
+		if r := i.Repeated; r != nil && r.Packets > 0 {
+			d["share of "+i.Name+" that the kernel forwarded"] = r.Share()
+		}
 		for _, s := range i.Sockets {
 			if n := s.RxDropped + s.RxRingFull + s.RxFillRingEmpty; n > 0 {
 				d["not received at "+i.Name] += float64(n)

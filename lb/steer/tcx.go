@@ -1,0 +1,203 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/xsk"
+)
+
+// Hook is the place in the kernel's receive path at which an interface's packets are
+// taken.
+type Hook uint8
+
+const (
+	// XDP: before the kernel makes a packet buffer, or, in generic mode, soon after.
+	XDP Hook = iota
+	// TCX: behind GRO, with the interface's offloads as they are. Packets for the packet
+	// loop take a veth pair, whose inner end has the steering program.
+	TCX
+)
+
+func (h Hook) String() string {
+	switch h {
+	case XDP:
+		return "xdp"
+	case TCX:
+		return "tcx"
+	}
+	return fmt.Sprintf("hook(%d)", uint8(h))
+}
+
+// linkType is the kind of BPF link that holds a program at the hook.
+func (h Hook) linkType() link.Type {
+	if h == TCX {
+		return link.TCXType
+	}
+	return link.XDPType
+}
+
+// pinSuffix ends the names of the hook's pins. Names of interfaces have no colon.
+func (h Hook) pinSuffix() string {
+	if h == TCX {
+		return ":tcx"
+	}
+	return ""
+}
+
+// ErrTCX is wrapped by errors about interfaces that cannot have the TCX hook.
+var ErrTCX = errors.New("hook tcx")
+
+// attachTCX attaches the steering program to the inner end of the interface's veth pair,
+// and then the TCX program to the interface.
+func (p *Program) attachTCX(in Interface, name string) (_ *Attachment, err error) {
+	if err := p.checkTCX(in); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTCX, err)
+	}
+	inner, err := netlink.LinkByIndex(in.Inner)
+	if err != nil {
+		return nil, fmt.Errorf("%w: inner end of the veth pair: %w", ErrTCX, err)
+	}
+	below := in
+	below.Index, below.Hook, below.Mode, below.steers = in.Inner, XDP, Native, true
+	down, err := p.attachHook(below, inner.Attrs().Name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrTCX, inner.Attrs().Name, err)
+	}
+	a, err := p.attachHook(in, name)
+	if err != nil {
+		return nil, errors.Join(err, down.end(true))
+	}
+	a.inner = down
+	return a, nil
+}
+
+// checkTCX refuses arrangements in which packets would be lost or misread.
+func (p *Program) checkTCX(in Interface) error {
+	_, err := p.ingressLocked()
+	switch {
+	case err != nil:
+		return err
+	case in.Mode == Generic:
+		return errors.New("excludes mode: generic")
+	case in.VLANs != nil:
+		return errors.New("does not know VLANs: use hook: xdp")
+	}
+	// Generic XDP copies the packet buffer, and the TCX program then finds the IP header
+	// where the Ethernet header should be. Native XDP of another program takes packets
+	// before TCX has them.
+	if mode, err := attachedMode(in.Index); err == nil && mode == Generic {
+		return errors.New("an XDP program in generic mode is attached: " +
+			"TCX programs cannot read packets that have passed it")
+	}
+	return nil
+}
+
+// TCX is nil if interfaces may have the TCX hook, and else says why not.
+func (p *Program) TCX() error {
+	_, err := p.ingress()
+	return err
+}
+
+// program is the program for an interface.
+func (p *Program) program(in Interface) *ebpf.Program {
+	switch {
+	case in.Hook == TCX:
+		return p.tcx
+	case in.steers:
+		return p.objects.WeirSteer
+	}
+	return p.xdp()
+}
+
+// newTCX makes a TCX link before all other programs of the interface.
+func (p *Program) newTCX(ifindex int) (link.Link, error) {
+	l, err := link.AttachTCX(link.TCXOptions{
+		Interface: ifindex, Program: p.tcx, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w%s", ErrTCX, err, loadErrorHint(err))
+	}
+	return l, nil
+}
+
+// removeOtherHook ends what an earlier process has pinned at the other hook of an
+// interface: a program at both would see each packet twice. path is the pin of the hook
+// that is wanted.
+func removeOtherHook(path string, in Interface) error {
+	ns, _, _ := strings.Cut(filepath.Base(path), "-")
+	_, err := walkPins(filepath.Dir(path), func(old string, l link.Link) error {
+		if linkIfIndex(l) != in.Index || hookOf(l) == in.Hook ||
+			!strings.HasPrefix(filepath.Base(old), ns+"-") {
+			return nil
+		}
+		return errors.Join(l.Unpin(), detachLink(l))
+	})
+	return err
+}
+
+// hookOf is the hook of a link of Weir's.
+func hookOf(l link.Link) Hook {
+	if info, err := l.Info(); err == nil && info.Type == link.TCXType {
+		return TCX
+	}
+	return XDP
+}
+
+// linkIfIndex returns the interface of a link, 0 if it is gone or the link is of neither
+// hook.
+func linkIfIndex(l link.Link) int {
+	info, err := l.Info()
+	if err != nil {
+		return 0
+	}
+	switch {
+	case info.XDP() != nil:
+		return int(info.XDP().Ifindex)
+	case info.TCX() != nil:
+		return int(info.TCX().Ifindex)
+	}
+	return 0
+}
+
+// detachLink takes a link's program off its interface, also where another process holds
+// the link too.
+func detachLink(l link.Link) error {
+	err := l.Detach()
+	if errors.Is(err, link.ErrNotSupported) || errors.Is(err, unix.ENODEV) ||
+		errors.Is(err, unix.ENOLINK) {
+		return nil // it is off, or the kernel cannot
+	}
+	return err
+}
+
+// ProbeTCX attaches a TCX program that passes everything to the loopback interface of a
+// new network namespace.
+func ProbeTCX() xsk.Probe {
+	p := xsk.Probe{Name: "TCX programs", Kernel: "6.6", Without: "has no hook tcx"}
+	p.Err = inNewNetns(func() error {
+		prog, err := passIngress()
+		if err != nil {
+			return err
+		}
+		defer prog.Close()
+		l, err := link.AttachTCX(link.TCXOptions{Interface: 1, Program: prog, Attach: ebpf.AttachTCXIngress})
+		if err != nil {
+			return err
+		}
+		return l.Close()
+	})
+	return p
+}
+
+// pinPath is the pin of an interface's link at a hook.
+func pinPath(dir string, ns uint64, name string, h Hook) string {
+	return filepath.Join(dir, fmt.Sprintf("%d-%s%s", ns, name, h.pinSuffix()))
+}

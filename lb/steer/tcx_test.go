@@ -1,0 +1,187 @@
+package steer
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/flowcache"
+	"github.com/weirlb/weir/lb/uppair"
+	"github.com/weirlb/weir/perf/netlab"
+)
+
+// loadFlows loads a program with the maps of an empty flow table.
+func loadFlows(t testing.TB) *Program {
+	t.Helper()
+	c, err := flowcache.New(flowcache.Config{NextHops: 16, Endpoints: 64, Services: 64})
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Close()) })
+	flows, err := conntrack.Open(conntrack.Config{MaxFlows: 1024, Workers: 1, MaxEndpoints: 64, Memory: c, NextHops: 16})
+	must(t, err)
+	t.Cleanup(func() { must(t, flows.Close()) })
+	must(t, c.SetTable(flows))
+	return load(t, Config{Flows: c.Maps()})
+}
+
+// tcxOn is w's interface with the TCX hook, and the veth pair that it needs.
+func tcxOn(t testing.TB, w *wire, dir string) Interface {
+	t.Helper()
+	p, err := uppair.Open(uppair.Config{Slot: 0, Queues: 1, MTU: 1500})
+	must(t, err)
+	return Interface{Index: w.dev.Index, Slot: 0, Hook: TCX, Inner: p.Inner, PinDir: dir}
+}
+
+// tcxPrograms are the programs at an interface's TCX hook, in order.
+func tcxPrograms(t testing.TB, ifindex int) []ebpf.ProgramID {
+	t.Helper()
+	q, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: ebpf.AttachTCXIngress})
+	must(t, err)
+	var ids []ebpf.ProgramID
+	for _, p := range q.Programs {
+		ids = append(ids, p.ID)
+	}
+	return ids
+}
+
+func TestTCXIsAttachedBeforeOtherPrograms(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	other, err := passIngress()
+	must(t, err)
+	defer other.Close()
+	foreign, err := link.AttachTCX(link.TCXOptions{Interface: w.dev.Index, Program: other, Attach: ebpf.AttachTCXIngress})
+	must(t, err)
+	defer foreign.Close()
+
+	dir := bpffs(t)
+	p := loadFlows(t)
+	a, err := p.AttachInterface(tcxOn(t, w, dir))
+	must(t, err)
+	if !a.Pinned || a.Adopted || a.Hook != TCX || a.Mode != Native || !a.Attached() {
+		t.Errorf("attachment %+v", a)
+	}
+	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 2 || ids[0] != programID(t, p.tcx) {
+		t.Errorf("programs %v, want %v first", ids, programID(t, p.tcx))
+	}
+	if _, err := attachedMode(w.dev.Index); err == nil {
+		t.Error("the interface has an XDP program")
+	}
+	if mode, err := attachedMode(a.inner.IfIndex); err != nil || mode != Native {
+		t.Errorf("inner end: %v, %v", mode, err)
+	}
+
+	must(t, p.Close(true))
+	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 1 {
+		t.Errorf("programs %v after the detachment", ids)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pins' directory is left: %v", err)
+	}
+}
+
+func programID(t testing.TB, p *ebpf.Program) ebpf.ProgramID {
+	t.Helper()
+	info, err := p.Info()
+	must(t, err)
+	id, _ := info.ID()
+	return id
+}
+
+func TestARestartAdoptsThePinnedTCXLink(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	first := loadFlows(t)
+	in := tcxOn(t, w, dir)
+	_, err := first.AttachInterface(in)
+	must(t, err)
+	must(t, first.Close(false))
+	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 1 {
+		t.Fatalf("programs %v after the end of the process", ids)
+	}
+
+	second := loadFlows(t)
+	a, err := second.AttachInterface(in)
+	must(t, err)
+	if !a.Adopted || !a.inner.Adopted {
+		t.Errorf("attachment %+v, inner end %+v", a, a.inner)
+	}
+	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 1 || ids[0] != programID(t, second.tcx) {
+		t.Errorf("programs %v", ids)
+	}
+	must(t, second.Close(true))
+}
+
+// The pins of the two hooks are told apart, and an interface has a link at one of them.
+func TestAnotherHookReplacesTheFirst(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	tcx := tcxOn(t, w, dir)
+	xdp := Interface{Index: w.dev.Index, Slot: 0, PinDir: dir}
+	for _, in := range []Interface{xdp, tcx, xdp} {
+		p := loadFlows(t)
+		a, err := p.AttachInterface(in)
+		must(t, err)
+		if a.Adopted || a.Hook != in.Hook {
+			t.Errorf("%v: attachment %+v", in.Hook, a)
+		}
+		_, noXDP := attachedMode(w.dev.Index)
+		if ids := tcxPrograms(t, w.dev.Index); (noXDP == nil) != (in.Hook == XDP) || (len(ids) == 1) != (in.Hook == TCX) {
+			t.Errorf("%v: XDP %v, TCX programs %v", in.Hook, noXDP, ids)
+		}
+		must(t, p.Close(false))
+	}
+	must(t, CleanupStale(dir))
+	if _, err := attachedMode(w.dev.Index); err == nil {
+		t.Error("XDP is left after the cleanup")
+	}
+}
+
+func TestCleanupDetachesTCX(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	p := loadFlows(t)
+	_, err := p.AttachInterface(tcxOn(t, w, dir))
+	must(t, err)
+	must(t, p.Close(false))
+	must(t, CleanupStale(dir))
+	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 0 {
+		t.Errorf("programs %v", ids)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pins' directory is left: %v", err)
+	}
+}
+
+func TestTCXIsRefusedWithAReason(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	p := closed(t, loadFlows(t))
+	good := tcxOn(t, w, t.TempDir())
+	for reason, change := range map[string]func(*Interface){
+		"excludes mode: generic": func(in *Interface) { in.Mode = Generic },
+		"does not know VLANs":    func(in *Interface) { in.VLANs = map[VLAN]net.HardwareAddr{} },
+		"inner end":              func(in *Interface) { in.Inner = 99 },
+	} {
+		in := good
+		change(&in)
+		if _, err := p.AttachInterface(in); !errors.Is(err, ErrTCX) || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%v, want %q", err, reason)
+		}
+	}
+	generic, err := passProgram(0)
+	must(t, err)
+	defer generic.Close()
+	l, err := link.AttachXDP(link.XDPOptions{Program: generic, Interface: w.dev.Index, Flags: link.XDPGenericMode})
+	must(t, err)
+	if _, err := p.AttachInterface(good); !errors.Is(err, ErrTCX) || !strings.Contains(err.Error(), "generic mode") {
+		t.Errorf("%v, want a word of the program in generic mode", err)
+	}
+	must(t, l.Close())
+	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 0 {
+		t.Errorf("programs %v are left of attachments that failed", ids)
+	}
+}
