@@ -31,7 +31,29 @@ func (ps *Ports) Attach() error {
 		ps.log.Info("attached", "interface", p.name, "hook", p.hook, "because", p.hookWhy,
 			"mode", p.granted(), "adopted", p.attachment.Adopted, "pinned", p.attachment.Pinned)
 	}
+	ps.releaseOthers()
 	return nil
+}
+
+// releaseOthers gives the interfaces back that an earlier process, which was killed or ended
+// for a restart, was attached to and that are not configured any more.
+func (ps *Ports) releaseOthers() {
+	indices, err := ps.program.DetachOthers(ps.cfg.PinDir)
+	for _, index := range indices {
+		ps.log.Info("detached from an interface of the last process", "index", index)
+	}
+	if err != nil {
+		ps.log.Error("interfaces of the last process", "err", err)
+	}
+
+	for name := range ps.offloads.Old {
+		if slices.ContainsFunc(ps.list, func(p *port) bool { return p.name == name }) {
+			continue
+		}
+		if err := ps.offloads.restoreOf(name); err != nil {
+			ps.log.Error("offloads", "interface", name, "err", err)
+		}
+	}
 }
 
 // attach puts the steering program on a device.

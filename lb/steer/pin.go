@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -188,12 +189,7 @@ func CleanupStale(dir string) error {
 	if err := checkBPFFS(dir); err != nil {
 		return nil // then nothing can be pinned there
 	}
-	others, err := walkPins(dir, func(_ string, l link.Link) error {
-		if err := detachLink(l); err != nil {
-			return err
-		}
-		return l.Unpin()
-	})
+	others, err := walkPins(dir, func(_ string, l link.Link) error { return detachPinned(l) })
 	if err := errors.Join(err, others); err != nil {
 		return err
 	}
@@ -201,6 +197,48 @@ func CleanupStale(dir string) error {
 		return fmt.Errorf("remove pin directory: %w", err)
 	}
 	return nil
+}
+
+// DetachOthers takes the program of an earlier process off the interfaces of the calling
+// thread's network namespace to which p is not attached: they were configured then. It
+// returns their indices. pinDir is that of the attachments, "" is DefaultPinDir.
+func (p *Program) DetachOthers(pinDir string) (indices []int, err error) {
+	if pinDir == "" {
+		pinDir = DefaultPinDir
+	}
+	ns, err := netnsInode()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkBPFFS(pinDir); err != nil {
+		return nil, nil // then nothing can be pinned there
+	}
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, err = walkPins(pinDir, func(path string, l link.Link) error {
+		index := linkIfIndex(l)
+		kept := slices.ContainsFunc(p.attached, func(a *Attachment) bool {
+			return a.IfIndex == index || a.innerIndex() == index
+		})
+		if kept || !strings.HasPrefix(filepath.Base(path), fmt.Sprintf("%d-", ns)) {
+			return nil
+		}
+		if err := detachPinned(l); err != nil {
+			return fmt.Errorf("detach from interface %d: %w", index, err)
+		}
+		indices = append(indices, index)
+		return nil
+	})
+	return indices, err
+}
+
+// detachPinned detaches a pinned link, and removes the pin.
+func detachPinned(l link.Link) error {
+	if err := detachLink(l); err != nil {
+		return err
+	}
+	return l.Unpin()
 }
 
 // walkPins calls f for every link of Weir's that is pinned in dir, and returns other objects as
