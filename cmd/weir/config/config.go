@@ -122,7 +122,8 @@ type Configuration struct {
 	// OnStop is the meaning of SIGTERM. detach drains and removes everything from
 	// the host. leave is for restarts and upgrades: Weir ends at once and leaves
 	// everything in place, and connections wait up to death.holdSeconds for the next
-	// process. SIGUSR2 always leaves, and "weir stop" always detaches.
+	// process. SIGUSR2 always leaves, and "weir stop" always detaches. A reload takes
+	// leave over unless death.holdSeconds was 0 at the start.
 	OnStop string `json:"onStop"`
 
 	Workers   Workers   `json:"workers"`

@@ -211,6 +211,28 @@ func TestReloadReadsTheFileAgainAndKeepsTheFlags(t *testing.T) {
 	}
 }
 
+// A process that started without a hold has none at its end: it goes on to drain then,
+// whatever the file says by now.
+func TestReloadMakesNoRestartWithoutAHold(t *testing.T) {
+	next := Default()
+	next.OnStop, next.Death.HoldSeconds = StopLeave, 10
+	for _, tt := range []struct {
+		hold int
+		want string
+		next []string
+	}{
+		{0, StopDetach, []string{"death.holdSeconds", "onStop"}},
+		{10, StopLeave, nil},
+	} {
+		c := Default()
+		c.Death.HoldSeconds = tt.hold
+		later := c.TakeOver(next)
+		if diff := cmp.Diff(tt.next, later); c.OnStop != tt.want || diff != "" {
+			t.Errorf("held for %d s: onStop is %s, want %s; at the next start -want +got:\n%s", tt.hold, c.OnStop, tt.want, diff)
+		}
+	}
+}
+
 func TestRenamedFlagsAreFlagsNoMore(t *testing.T) {
 	fs := pflag.NewFlagSet("weir", pflag.ContinueOnError)
 	AddFlags(fs)

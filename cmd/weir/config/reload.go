@@ -39,9 +39,17 @@ var reloadable = map[string]func(c, next *Configuration){
 	"externalIPs":           func(c, next *Configuration) { c.ExternalIPs = next.ExternalIPs },
 	"drain.notReadySeconds": func(c, next *Configuration) { c.Drain.NotReadySeconds = next.Drain.NotReadySeconds },
 	"drain.timeoutSeconds":  func(c, next *Configuration) { c.Drain.TimeoutSeconds = next.Drain.TimeoutSeconds },
-	"onStop":                func(c, next *Configuration) { c.OnStop = next.OnStop },
+	"onStop":                takeOverOnStop,
 	"enableProfiling":       func(c, next *Configuration) { c.EnableProfiling = next.EnableProfiling },
 	"logging.level":         func(c, next *Configuration) { c.Logging.Level = next.Logging.Level },
+}
+
+// takeOverOnStop leaves the meaning of SIGTERM as it is where the process could not hold
+// packets for the next: the hold, which Validate requires of next, begins at the next start.
+func takeOverOnStop(c, next *Configuration) {
+	if next.OnStop != StopLeave || c.Death.HoldSeconds > 0 {
+		c.OnStop = next.OnStop
+	}
 }
 
 // Reloadable returns the paths of the fields that a reload takes over, sorted.
