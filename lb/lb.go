@@ -121,6 +121,7 @@ type LB struct {
 	reassign *reassign.Flows
 	warnings *warning.List
 
+	opened   bool // New has got every socket: no other process takes traffic
 	attached bool // Apply was called
 	draining bool // Drain was called
 	restored int  // flows of the last process
@@ -190,6 +191,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if err := l.refreshAddresses(); err != nil {
 		return nil, err
 	}
+	l.opened = true
 	return l, nil
 }
 
@@ -284,13 +286,18 @@ func (l *LB) openSockets(workers int) (err error) {
 
 // Close stops the workers and takes everything off the host that New and
 // Apply put there: the steering program, the host veth with its routes and
-// rules, and changed settings. Flows stay in the flow table's file.
+// rules, and changed settings; also the program of a process before it, which
+// Apply would have replaced. Flows stay in the flow table's file.
 func (l *LB) Close() error {
 	var errs []error
 
 	// First off the interfaces: from here on the kernel gets every packet.
 	if l.steer != nil {
 		errs = append(errs, l.steer.Close(true))
+	}
+	if l.opened {
+		_, err := l.steer.DetachOthers(l.cfg.PinDir)
+		errs = append(errs, err)
 	}
 
 	for _, w := range l.workers {

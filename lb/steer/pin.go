@@ -230,6 +230,9 @@ func (p *Program) DetachOthers(pinDir string) (indices []int, err error) {
 		indices = append(indices, index)
 		return nil
 	})
+	if len(indices) > 0 {
+		_ = os.Remove(pinDir) // if it was the last
+	}
 	return indices, err
 }
 

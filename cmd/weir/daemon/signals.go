@@ -45,10 +45,10 @@ func (d *Daemon) followLeave(ctx context.Context, leave <-chan os.Signal) {
 		}
 	case s := <-leave:
 		switch {
-		case !d.serving() || s == os.Interrupt:
+		case s == os.Interrupt:
 		case s == syscall.SIGUSR2 || d.leavesOnStop():
-			d.leaving.Store(true)
-		default:
+			d.leaving.Store(true) // before the first update too: the last process may be held
+		case d.serving():
 			d.drain(ctx, leave)
 		}
 	}
