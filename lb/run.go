@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/weirlb/weir/lb/ports"
@@ -12,6 +13,8 @@ import (
 // Run runs the workers, and the housekeeping beside them, until ctx ends.
 func (l *LB) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait() // the program may be closed after Run
 	defer cancel()
 	for _, w := range l.workers {
 		l.running.Add(1)
@@ -25,7 +28,7 @@ func (l *LB) Run(ctx context.Context) error {
 	failed := make(chan error, 3)
 	go func() { failed <- wrap("routes", l.router.Run(ctx)) }()
 	go func() { l.flows.Run(ctx); failed <- nil }()
-	go l.hold(ctx)
+	beside.Go(func() { l.hold(ctx) })
 	go func() { failed <- l.runCache(ctx) }()
 
 	var again <-chan time.Time
