@@ -58,7 +58,7 @@ func TestDrainIsPublished(t *testing.T) {
 	l.Drain()
 	key := conntrack.MakeKey(ap(node4, 1), ap(snat4, 62000), 6)
 	node := l.node.Load()
-	if !node.Draining || !node.ReturnPath || !node.OwnsTuple(&key) {
+	if owned, _ := node.OwnsTuple(&key); !node.Draining || !node.ReturnPath || !owned {
 		t.Errorf("workers see %+v", node)
 	}
 	if n := l.Connections(); n != 0 {

@@ -50,7 +50,9 @@ type Addresses struct {
 	pool4, pool6 []Source
 	lo, hi       uint16
 	listeners    []listener
-	owned        []owned
+	// owned is open-addressed by ownedSlot, a power of two in length and at most half full:
+	// nearly every look-up ends at the first place.
+	owned []owned
 }
 
 // listener is a Listener with its address as in table.EndpointEntry.
@@ -59,7 +61,7 @@ type listener struct {
 	source netip.Addr
 }
 
-// owned is a Source with its address as in table.Key.
+// owned is a Source with its address as in table.Key. The family of an empty place is 0.
 type owned struct {
 	w0, w1 uint64
 	family uint8
@@ -87,12 +89,22 @@ func New(cfg Config) Addresses {
 	sorted := slices.SortedFunc(slices.Values(cfg.Owned), func(x, y Source) int {
 		return x.Addr.Compare(y.Addr)
 	})
+	if len(sorted) > 0 {
+		a.owned = make([]owned, 2<<bits.Len(uint(len(sorted)-1)))
+	}
 	for _, s := range sorted {
 		k := hostKey(s.Addr)
-		a.owned = append(a.owned, owned{k.W0, k.W1, uint8(k.W2 >> 24), s.Shared, s.Lo, s.Hi})
+		i := ownedSlot(&k)
+		for a.owned[i%uint64(len(a.owned))].family != 0 {
+			i++
+		}
+		a.owned[i%uint64(len(a.owned))] = owned{k.W0, k.W1, uint8(k.W2 >> 24), s.Shared, s.Lo, s.Hi}
 	}
 	return a
 }
+
+// ownedSlot is where the search for an address begins, modulo the number of places.
+func ownedSlot(k *table.Key) uint64 { return (k.W0 ^ k.W1) * 0x9e3779b97f4a7c15 >> 40 }
 
 // hostKey is a table key of which only the address and the family count.
 func hostKey(a netip.Addr) table.Key { return table.MakeKey(netip.AddrPortFrom(a, 0), 0) }
@@ -154,32 +166,26 @@ func (a *Addresses) towardsListener(path *route.Path, ep *table.EndpointEntry) n
 	return path.LocalSource
 }
 
-// OwnsTuple reports whether the destination of a tuple is an owned address and port.
-func (a *Addresses) OwnsTuple(k *conntrack.Key) bool {
+// OwnsTuple is Owns of the destination of a tuple.
+func (a *Addresses) OwnsTuple(k *conntrack.Key) (owned, shared bool) {
 	d := table.DestinationKey(&k.W)
 	return a.Owns(&d)
 }
 
-// Owns reports whether an address and port are owned.
-func (a *Addresses) Owns(d *table.Key) bool { return a.ownerOf(d) != nil }
-
-// SharesTuple reports whether the destination of a tuple is an owned port of an address that
-// the node has: without a flow it may be a connection's that the kernel translates.
-func (a *Addresses) SharesTuple(k *conntrack.Key) bool {
-	d := table.DestinationKey(&k.W)
-	o := a.ownerOf(&d)
-	return o != nil && o.shared
-}
-
-// ownerOf is the source to whose packets a destination belongs, nil without such a source.
-func (a *Addresses) ownerOf(d *table.Key) *owned {
-	family := uint8(d.W2 >> 24)
-	port := bits.ReverseBytes16(uint16(d.W2))
-	for i := range a.owned {
-		o := &a.owned[i]
+// Owns reports whether an address and port are owned, and whether the node has the address
+// too: without a flow a packet there may be of a connection that the kernel translates.
+func (a *Addresses) Owns(d *table.Key) (owned, shared bool) {
+	if len(a.owned) == 0 {
+		return false, false
+	}
+	family, port := uint8(d.W2>>24), bits.ReverseBytes16(uint16(d.W2))
+	for i := ownedSlot(d); ; i++ {
+		o := &a.owned[i&uint64(len(a.owned)-1)]
+		if o.family == 0 {
+			return false, false
+		}
 		if o.w0 == d.W0 && o.w1 == d.W1 && o.family == family && port >= o.lo && port <= o.hi {
-			return o
+			return true, o.shared
 		}
 	}
-	return nil
 }

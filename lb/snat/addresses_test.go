@@ -136,8 +136,31 @@ func TestOwnsTuple(t *testing.T) {
 		{"[a00:1::]:62000", false, false}, // the bytes of 10.0.0.1, in the other family
 	} {
 		k := to(netip.MustParseAddrPort(tt.dst))
-		if owns, shares := a.OwnsTuple(k), a.SharesTuple(k); owns != tt.owns || shares != tt.shares {
+		if owns, shares := a.OwnsTuple(k); owns != tt.owns || shares != tt.shares {
 			t.Errorf("%s: owned %v, shared %v", tt.dst, owns, shares)
+		}
+	}
+}
+
+// Every address is found, whatever places the others took, and an address with two ranges in both.
+func TestOwnsManyAddresses(t *testing.T) {
+	for n := range 70 {
+		cfg := Config{}
+		at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, byte(i), 1}) }
+		for i := range n {
+			cfg.Owned = append(cfg.Owned, shared(at(i), 61000, 61999), Source{Addr: at(i), Lo: 63000, Hi: 63999})
+		}
+		a := New(cfg)
+		for i := range 256 {
+			for port, want := range map[uint16][2]bool{61500: {true, true}, 62500: {}, 63500: {true, false}} {
+				if i >= n {
+					want = [2]bool{}
+				}
+				owned, shared := a.OwnsTuple(to(netip.AddrPortFrom(at(i), port)))
+				if owned != want[0] || shared != want[1] {
+					t.Errorf("%d addresses: %v:%d: owned %v, shared %v", n, at(i), port, owned, shared)
+				}
+			}
 		}
 	}
 }
@@ -148,7 +171,7 @@ func TestASnapshotDoesNotChange(t *testing.T) {
 	a := New(cfg)
 	cfg.Pool[0].Addr, cfg.Owned[0].Addr = addr("10.0.0.9"), addr("10.0.0.9")
 	s, _ := a.Source(&route.Path{Kind: route.Attached}, endpoint("10.9.0.1", false), 0)
-	if s.Addr != egress4 || !a.OwnsTuple(to(netip.AddrPortFrom(egress4, 2000))) {
+	if owned, _ := a.OwnsTuple(to(netip.AddrPortFrom(egress4, 2000))); s.Addr != egress4 || !owned {
 		t.Errorf("the snapshot changed to %v", s)
 	}
 }

@@ -23,7 +23,7 @@ func (w *flows) miss(p *pkt) verdict {
 	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
 	if fe == nil || fe.Kind == table.ClusterIP && p.in == w.hostVeth {
-		return w.onNoMatch(p)
+		return w.onNoMatch(p, &k)
 	}
 	if v := w.checkSource(p, fe); v != pass {
 		return v
@@ -146,8 +146,9 @@ func (w *admission) onMidstream(p *pkt) verdict {
 
 // onNoMatch handles a packet that is neither of a flow nor to a frontend: it is punted,
 // except to an SNAT address and port where it cannot belong to a connection of the kernel.
-func (w *admission) onNoMatch(p *pkt) verdict {
-	if w.node.Draining || !w.node.OwnsTuple(&p.key) || w.mayBeTranslated(p) {
+func (w *admission) onNoMatch(p *pkt, destination *table.Key) verdict {
+	owned, shared := w.node.Owns(destination)
+	if w.node.Draining || !owned || shared && w.mayBeTranslated(p) {
 		return punt(DropPuntLoop)
 	}
 	if p.Proto == header.ProtoUDP {
@@ -156,16 +157,13 @@ func (w *admission) onNoMatch(p *pkt) verdict {
 	return reject(DropNoConntrackEntry)
 }
 
-// mayBeTranslated reports whether a packet without a flow, to an SNAT address and port, may
-// be the answer to a packet that the kernel translated. Masquerade rules (kube-proxy's, a
+// mayBeTranslated reports whether a packet without a flow, to a shared SNAT address and port,
+// may be the answer to a packet that the kernel translated. Masquerade rules (kube-proxy's, a
 // network plugin's) choose any port above 1023 of the node's address, or keep the client's:
 // with the default range every fourteenth. An answer never opens a TCP connection or an
 // SCTP association, so that a listener of the node stays out of reach of both.
 func (w *admission) mayBeTranslated(p *pkt) bool {
-	if w.hostVeth < 0 || p.in == w.hostVeth || !w.node.SharesTuple(&p.key) {
-		return false
-	}
-	return p.Proto == header.ProtoUDP || !opens(&p.Packet)
+	return w.hostVeth >= 0 && p.in != w.hostVeth && (p.Proto == header.ProtoUDP || !opens(&p.Packet))
 }
 
 // onDraining leaves a packet that belongs to no connection to the kernel while Weir

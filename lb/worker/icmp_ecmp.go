@@ -13,8 +13,9 @@ import (
 func (w *icmpHandler) onUnmatchedError(p *pkt) verdict {
 	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)
+	owned, shared := w.node.Owns(&k)
 	switch {
-	case fe == nil && (!w.node.OwnsTuple(&p.key) || w.node.SharesTuple(&p.key)):
+	case fe == nil && (!owned || shared):
 		return punt(DropPuntLoop)
 	case fe != nil && fe.Mode.DSR():
 		return w.forwardECMPError(p, fe)

@@ -53,7 +53,8 @@ func (w *admission) isMartianSource(source *table.Key, back route.Reverse) bool 
 	if back.Local() || back.Kind() == route.NotUnicast {
 		return true
 	}
-	return w.snapshot.Lookup(source) != nil || w.node.Owns(source)
+	owned, _ := w.node.Owns(source)
+	return owned || w.snapshot.Lookup(source) != nil
 }
 
 // routesBack are the routes back to the sources of late: clients begin several connections
