@@ -76,14 +76,14 @@ func (w *Worker) classifyOther(b *batch, i int) {
 	b.hash[i&(batchSize-1)] = p.hash
 }
 
-// pktOf returns packet i with the frames set.
+// pktOf returns packet i with the frames and the data set.
 func (w *Worker) pktOf(b *batch, i int) *pkt {
 	p := &b.pkts[i&(batchSize-1)]
 	if b.framesSet>>i&1 == 0 {
 		d := &b.first[i&(batchSize-1)]
 		p.desc[0], p.size, p.in, p.n = *d, d.Len, b.in, 1
 	}
-	p.lookups = 0
+	p.lookups, p.data = 0, w.frame(p)
 	return p
 }
 
@@ -91,23 +91,32 @@ func (w *Worker) pktOf(b *batch, i int) *pkt {
 func (w *Worker) leaveLane(b *batch, i int) *pkt {
 	b.lanes &^= 1 << i
 	p := w.pktOf(b, i)
-	w.parse(p)
-	if p.state != consumed {
-		p.hash = b.hash[i&(batchSize-1)]
+	p.hash = b.hash[i&(batchSize-1)]
+	if _, _, ok := header.ParseFast4(p.data, int(p.size), &p.Packet); !ok {
+		w.parseOther(p)
+		return p
 	}
+	p.state = w.stateOf(p)
+	h := &b.head[i&(batchSize-1)]
+	p.key.W = [5]uint64{0: h.addrs, 4: w4(uint32(h.l4), uint8(h.ip>>56))}
 	return p
 }
 
 // parse reads the headers of packet p, and makes the key if the packet is IPv4. It handles
 // packets that are not TCP, UDP or SCTP itself, and malformed ones.
 func (w *Worker) parse(p *pkt) {
-	p.data = w.frame(p)
 	f := p.data
 	if addrs, ports, ok := header.ParseFast4(f, int(p.size), &p.Packet); ok {
 		p.state = w.stateOf(p)
 		p.key.W = [5]uint64{0: addrs, 4: w4(ports, p.Proto)}
 		return
 	}
+	w.parseOther(p)
+}
+
+// parseOther is parse of all but plain untagged IPv4.
+func (w *Worker) parseOther(p *pkt) {
+	f := p.data
 	if header.ParseFastOther(f, int(p.size), &p.Packet) {
 		p.state = w.stateOf(p)
 	} else if problem := header.Parse(f, int(p.size), &p.Packet); problem == header.OK {

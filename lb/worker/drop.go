@@ -42,12 +42,15 @@ type samples struct {
 
 // sampleDrop keeps packet p, unless enough packets of the reason were kept in this tick.
 func (w *portIO) sampleDrop(p *pkt, reason Drop) {
-	s := &w.samples[reason]
+	if s := &w.samples[reason]; s.tick != w.tick || s.taken < samplesPerTick {
+		w.keepSample(s, p)
+	}
+}
+
+// keepSample keeps packet p among samples s.
+func (w *portIO) keepSample(s *samples, p *pkt) {
 	if s.tick != w.tick {
 		s.tick, s.taken = w.tick, 0
-	}
-	if s.taken >= samplesPerTick {
-		return
 	}
 	s.taken++
 	n := s.next.Load()

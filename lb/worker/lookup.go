@@ -46,16 +46,21 @@ func (b *batch) group(at int) (from, to int) {
 // dispatch is the last stage. created is how many flows there were before the batch.
 func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 	w.pending.collect = true
-	before, watch := w.tcpSamples.n, w.watched()
+	before, watch, asked := w.tcpSamples.n, w.watched(), false
 	for i := from; i < to; i++ {
 		if b.ref[i&(batchSize-1)] != 0 {
 			if i = w.fastLanes(b, i, to, watch); i == to {
 				break
 			}
+			if w.mayGoOn(b, i, watch) && w.fastLanes(b, i, i+1, 0) != i {
+				continue
+			}
 		}
-		if !w.mayGoOn(b, i, watch) || w.fastLanes(b, i, i+1, 0) == i {
-			w.dispatchOther(b, i, created)
+		if !asked { // the lines of the headers, for those that the fast path does not take
+			w.memory.Prefetch(b.first[i&(batchSize-1) : to])
+			asked = true
 		}
+		w.dispatchOther(b, i, created)
 	}
 	if w.pending.n != 0 {
 		w.createPending()
@@ -95,11 +100,19 @@ func (w *Worker) dispatchOther(b *batch, i int, created uint64) {
 	if b.lanes>>i&1 != 0 {
 		p = w.leaveLane(b, i)
 	}
-	ref := w.conntrack.Confirmed(p.hash, &p.key, b.ref[i])
-	if ref != 0 && p.state == fast && w.fastPath(p, ref) || p.state == consumed {
+	if p.state == consumed {
 		return
 	}
-	w.noteSamples(w.tcpSamples.n)
+	ref := b.ref[i]
+	if ref != 0 {
+		ref = w.conntrack.Confirmed(p.hash, &p.key, ref)
+	}
+	if ref != 0 && p.state == fast && w.fastPath(p, ref) {
+		return
+	}
+	if w.tcpSamples.n != 0 {
+		w.noteSamples(w.tcpSamples.n)
+	}
 	if ref == 0 && w.pending.n != 0 && w.pending.has(p.hash) {
 		w.createPending()
 	}

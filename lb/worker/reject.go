@@ -25,6 +25,9 @@ type rejecter struct {
 // dropped.
 func (w *rejecter) act(p *pkt, v verdict) {
 	switch v.kind() {
+	case kindDrop:
+		w.drop(p, v.reason())
+		return
 	case kindPunt:
 		v = w.punt(p, v.reason())
 	case kindReject, kindICMP, kindChallenge:
