@@ -36,14 +36,6 @@ func (h Hook) String() string {
 	return fmt.Sprintf("hook(%d)", uint8(h))
 }
 
-// linkType is the kind of BPF link that holds a program at the hook.
-func (h Hook) linkType() link.Type {
-	if h == TCX {
-		return link.TCXType
-	}
-	return link.XDPType
-}
-
 // pinSuffix ends the names of the hook's pins. Names of interfaces have no colon.
 func (h Hook) pinSuffix() string {
 	if h == TCX {
