@@ -153,6 +153,7 @@ func updateUDP(sum, delta uint32) uint32 {
 // nextHopWord is [header.NextHopWord] in 32 bits.
 func nextHopWord(word, addrs uint64, delta uint32) uint64 {
 	s := ^uint32(word>>16)&0xffff + delta + header.TTLDelta
+	s = s>>16 + s&0xffff // of three terms, which may carry twice
 	s = ^(s>>16 + s) & 0xffff
 	return (word-1)&0xffff | uint64(s)<<16 | addrs<<32
 }
