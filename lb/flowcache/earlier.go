@@ -2,6 +2,8 @@ package flowcache
 
 import (
 	"errors"
+	"io/fs"
+	"os"
 
 	"github.com/weirlb/weir/conntrack"
 )
@@ -27,6 +29,9 @@ var (
 func OpenEarlier(dir string) (*Earlier, error) {
 	if checkBPFFS(dir) != nil {
 		return nil, nil // then nothing can be pinned there
+	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // openPins would make it, and a start that fails leaves nothing
 	}
 	p, err := openPins(dir)
 	if err != nil {
