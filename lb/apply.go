@@ -38,8 +38,11 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 
 	if !l.attached {
 		l.attached = true
+		l.cfg.Phases.End("frontends")
 		l.restoreFlows()
+		l.cfg.Phases.End("flows")
 		errs = append(errs, l.attach())
+		l.cfg.Phases.End("attachment")
 	}
 	return errors.Join(errs...)
 }

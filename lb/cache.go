@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -72,14 +73,9 @@ func (l *LB) shareTable() error {
 	return l.cache.SetTable(l.flows)
 }
 
-// loadSteering loads the steering program, without a flow cache if the kernel cannot load
-// the program that reads the flow table.
+// loadSteering begins to load the steering program.
 func (l *LB) loadSteering() (err error) {
 	l.steer, err = steer.Load(steer.Config{Flows: l.flowMaps()})
-	if err != nil && l.cache != nil {
-		l.warnNoCache(err)
-		l.steer, err = steer.Load(steer.Config{})
-	}
 	l.ports.SetFlowCache(l.noCache)
 	return err
 }
@@ -105,6 +101,15 @@ func (l *LB) pinDir() string { return cmp.Or(l.cfg.PinDir, steer.DefaultPinDir) 
 
 // attach attaches the interfaces, and lets the kernel forward.
 func (l *LB) attach() error {
+	if err := l.steer.Ready(); err != nil {
+		return fmt.Errorf("%w: %w", ports.ErrAttach, err)
+	}
+	if l.noCache == nil {
+		if err := l.steer.Repeats(); err != nil {
+			l.warnNoCache(err) // the kernel cannot load the program that reads the flow table
+		}
+	}
+	l.cfg.Phases.End("program")
 	if l.noCache != nil {
 		return l.ports.Attach()
 	}

@@ -13,9 +13,12 @@ import (
 	"github.com/weirlb/weir/lb/warning"
 )
 
+// wantsHostVeth reports whether there is to be a host veth.
+func (l *LB) wantsHostVeth() bool { return l.cfg.HostVeth4.IsValid() || l.cfg.HostVeth6.IsValid() }
+
 // openHostVeth makes the host veth, which is the last port.
 func (l *LB) openHostVeth(workers int) error {
-	if !l.cfg.HostVeth4.IsValid() && !l.cfg.HostVeth6.IsValid() {
+	if !l.wantsHostVeth() {
 		l.warnings.Add(warning.PacketPath, "",
 			"no host veth (hostVeth.prefixes is empty): endpoints behind the kernel cannot be reached")
 		return nil

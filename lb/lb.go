@@ -34,6 +34,7 @@ import (
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/flowcache"
 	"github.com/weirlb/weir/lb/hostveth"
+	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/reassign"
 	"github.com/weirlb/weir/lb/route"
@@ -89,6 +90,8 @@ type Config struct {
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
 	FrameSize int
 	Log       *slog.Logger
+	// Phases measures the start; nil: nothing does.
+	Phases *phase.Phases
 	// Testing is for tests alone.
 	Testing ports.Testing
 }
@@ -168,35 +171,52 @@ func New(cfg Config) (_ *LB, err error) {
 	}()
 
 	l.openCache()
+	l.cfg.Phases.End("flow cache")
 	cpus, err := l.openPorts()
 	if err != nil {
 		return nil, err
 	}
+	// The pages of the packet memory, and then the program, are made beside all else.
+	populated, err := l.openMemory(len(cpus))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { <-populated }() // before Close: deferred functions run last first
 	if err := l.openTables(len(cpus)); err != nil {
 		return nil, err
 	}
-	if err := l.openRouter(len(cpus)); err != nil {
-		return nil, err
-	}
+	l.cfg.Phases.End("flow table")
 	if err := l.shareTable(); err != nil {
 		return nil, err
 	}
 	if err := l.loadSteering(); err != nil {
 		return nil, err
 	}
-	if err := l.openSockets(len(cpus)); err != nil {
+	l.cfg.Phases.End("maps")
+	if err := l.openHostVeth(len(cpus)); err != nil {
 		return nil, err
 	}
+	l.cfg.Phases.End("host veth")
+	if err := l.openRouter(len(cpus)); err != nil {
+		return nil, err
+	}
+	l.cfg.Phases.End("routes")
+	<-populated
+	if err := l.ports.Open(l.steer, l.memory); err != nil { // a socket per queue that a worker owns
+		return nil, err
+	}
+	l.cfg.Phases.End("sockets")
 	l.makeWorkers(cpus)
 	if err := l.refreshAddresses(); err != nil {
 		return nil, err
 	}
+	l.cfg.Phases.End("workers")
 	l.opened = true
 	return l, nil
 }
 
-// openPorts finds the configured interfaces, chooses the CPUs of the workers, and makes
-// the host veth. No socket is open yet.
+// openPorts finds the configured interfaces, and chooses the CPUs of the workers. No socket
+// is open yet.
 func (l *LB) openPorts() (cpus []int, err error) {
 	l.ports, err = ports.New(ports.Config{
 		Interfaces: l.cfg.Interfaces, FrameSize: l.cfg.FrameSize,
@@ -211,7 +231,8 @@ func (l *LB) openPorts() (cpus []int, err error) {
 		return nil, err
 	}
 	l.ports.SetWorkers(len(cpus))
-	return cpus, l.openHostVeth(len(cpus))
+	l.cfg.Phases.End("interfaces")
+	return cpus, nil
 }
 
 // openTables opens the flow table, and makes the tables that belong to it.
@@ -270,18 +291,26 @@ func (l *LB) openRouter(workers int) (err error) {
 	return nil
 }
 
-// openSockets maps the packet memory, and binds a socket to every queue that a worker
-// owns.
-func (l *LB) openSockets(workers int) (err error) {
-	frames := workers * (l.ports.MaxDevices()*framesPerPort + worker.SpareFrames)
+// openMemory maps the packet memory. populated is closed when the pages are made.
+func (l *LB) openMemory(workers int) (populated chan struct{}, err error) {
+	devices := l.ports.MaxDevices()
+	if l.wantsHostVeth() {
+		devices++
+	}
+	frames := workers * (devices*framesPerPort + worker.SpareFrames)
 	size, why := l.ports.FrameSize()
 	if why != "" {
 		l.log.Info("packet memory", "frameSize", size, "because", why)
 	}
 	if l.memory, err = xsk.NewUmem(frames, size); err != nil {
-		return fmt.Errorf("packet memory: %w", err)
+		return nil, fmt.Errorf("packet memory: %w", err)
 	}
-	return l.ports.Open(l.steer, l.memory)
+	populated = make(chan struct{})
+	go func() {
+		defer close(populated)
+		l.memory.Populate()
+	}()
+	return populated, nil
 }
 
 // Close stops the workers and takes everything off the host that New and

@@ -112,6 +112,7 @@ var boundaries = []boundary{
 			"lb/warning", "lb/xsk",
 		},
 	},
+	{folder: "lb/phase", why: "a list of times", only: []string{}},
 	{folder: "lb/warning", why: "a list of texts", only: []string{}},
 	{folder: "lb/counter", why: "a list: standard library only", only: []string{}, imports: []string{"sync/atomic"}},
 	{folder: "lb/device", why: "pure functions over links", own: []string{}},

@@ -26,15 +26,20 @@ var softwareDrivers = []string{"virtio_net"}
 // chooseHook chooses the hook of a device, with the reason, or says why the hook that was
 // asked for cannot be had.
 func (ps *Ports) chooseHook(id int, p *port) error {
-	cannot := ps.cannotTCX(id, p)
-	switch asked := p.hookAsked; {
-	case p.host:
+	switch {
+	case p.host && !ps.anyTCX():
 		p.hook, p.hookWhy = steer.XDP, "no attached interface has hook tcx"
-		if ps.anyTCX() && cannot == "" {
-			p.hook, p.hookWhy = steer.TCX, "as the attached interfaces: pods' answers stay large"
-		}
-	case asked == "" || asked == HookXDP:
+		return nil
+	case !p.host && (p.hookAsked == "" || p.hookAsked == HookXDP):
 		p.hook, p.hookWhy = steer.XDP, "it is configured"
+		return nil
+	}
+	cannot := ps.cannotTCX(id, p) // which may load the program: that takes time
+	switch asked := p.hookAsked; {
+	case p.host && cannot == "":
+		p.hook, p.hookWhy = steer.TCX, "as the attached interfaces: pods' answers stay large"
+	case p.host:
+		p.hook, p.hookWhy = steer.XDP, "tcx: "+cannot
 	case asked == HookTCX && cannot != "":
 		return fmt.Errorf("hook: tcx: %s", cannot)
 	case asked == HookTCX:

@@ -139,7 +139,7 @@ func (ps *Ports) socketMode(p *port) (xsk.Mode, error) {
 		return xsk.Copy, nil
 	case p.mode == ModeZeroCopy:
 		return xsk.ZeroCopy, nil
-	case p.mode == ModeNative, p.mode == ModeGeneric, p.host:
+	case !p.mayZeroCopy(): // to be refused takes tens of milliseconds, when connections wait
 		return xsk.Copy, nil
 	}
 	return xsk.Auto, nil

@@ -173,12 +173,12 @@ func (p *Program) attachHook(in Interface, name string) (*Attachment, error) {
 		IfIndex: in.Index, Slot: in.Slot, Hook: in.Hook, Mode: Native,
 		all: in.All, mac: in.MAC, vlans: in.VLANs,
 	}
-	pin, pinErr := preparePin(in.PinDir, name, in.Hook)
+	pin, pins, pinErr := preparePin(in.PinDir, name, in.Hook)
 	if pinErr == nil {
-		if err := removeOtherHook(pin, in); err != nil {
+		if err := removeOtherHook(pin, in, pins); err != nil {
 			return nil, err
 		}
-		l, err := openPinned(pin, in, p)
+		l, err := openPinned(pin, in, pins, p)
 		if errors.Is(err, errForeign) {
 			pinErr = err // there is no place for a pin of this name
 		} else if err != nil {
@@ -237,7 +237,11 @@ func (p *Program) attachNew(a *Attachment, in Interface) error {
 }
 
 func (p *Program) attachMode(in Interface, flags link.XDPAttachFlags) (link.Link, error) {
-	return link.AttachXDP(link.XDPOptions{Program: p.program(in), Interface: in.Index, Flags: flags})
+	prog, err := p.program(in)
+	if err != nil {
+		return nil, err
+	}
+	return link.AttachXDP(link.XDPOptions{Program: prog, Interface: in.Index, Flags: flags})
 }
 
 // inUse: another program is attached, in whatever mode.

@@ -155,7 +155,7 @@ func TestAutoFallsBackToGenericAndSaysWhy(t *testing.T) {
 		t.Error("attached natively, with a VLAN")
 	}
 	var key steerVlanKey
-	if err := p.objects.Vlans.NextKey(nil, &key); !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := p.maps.Vlans.NextKey(nil, &key); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Errorf("VLAN %+v is left of an attachment that failed: %v", key, err)
 	}
 	a, err := p.Attach(dev.Attrs().Index, 0, Auto, t.TempDir())
@@ -184,7 +184,8 @@ func TestJumboFramesAttachNatively(t *testing.T) {
 func TestMTUWithoutFragsIsNamed(t *testing.T) {
 	w := newWire(t, netlab.LinkConfig{MTU: 9000})
 	p := &Program{config: Config{MaxFrontends: 1, MaxSNAT: 1}}
-	must(t, p.load())
+	p.programs.noFrags.Store(true)
+	must(t, p.makeMaps())
 	closed(t, p)
 	_, err := p.Attach(w.dev.Index, 0, Native, t.TempDir())
 	if !errors.Is(err, unix.ERANGE) || !strings.Contains(err.Error(), "MTU") {

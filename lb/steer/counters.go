@@ -91,7 +91,7 @@ func (p *Program) TotalCounters() (sum [Verdicts]uint64, err error) {
 // slotCounters sums the counters of a slot over the CPUs.
 func (p *Program) slotCounters(slot int) (sum [Verdicts]uint64, err error) {
 	var perCPU []steerCounters
-	if err := p.objects.PacketCounters.Lookup(uint32(slot), &perCPU); err != nil {
+	if err := p.maps.PacketCounters.Lookup(uint32(slot), &perCPU); err != nil {
 		return sum, fmt.Errorf("read counters of slot %d: %w", slot, err)
 	}
 	for _, c := range perCPU {

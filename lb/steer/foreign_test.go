@@ -68,7 +68,7 @@ func TestForeignPinsAreLeftAlone(t *testing.T) {
 func TestForeignPinInTheWay(t *testing.T) {
 	w := newWire(t, netlab.LinkConfig{})
 	dir := bpffs(t)
-	path, err := preparePin(dir, w.dev.Name, XDP)
+	path, _, err := preparePin(dir, w.dev.Name, XDP)
 	must(t, err)
 	pinnedMap(t, path)
 	p := closed(t, load(t, Config{}))

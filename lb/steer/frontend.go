@@ -31,7 +31,7 @@ func (p *Program) AddFrontend(addr netip.AddrPort, proto uint8, flags uint32) er
 	if err != nil {
 		return err
 	}
-	err = p.objects.Frontends.Put(key, steerFrontend{Flags: flags})
+	err = p.maps.Frontends.Put(key, steerFrontend{Flags: flags})
 	if errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("add frontend %s/%s: %w: %d frontends is the limit", addr, header.ProtocolName(proto), ErrFull, p.config.MaxFrontends)
 	}
@@ -48,7 +48,7 @@ func (p *Program) RemoveFrontend(addr netip.AddrPort, proto uint8) error {
 	if err != nil {
 		return err
 	}
-	err = p.objects.Frontends.Delete(key)
+	err = p.maps.Frontends.Delete(key)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove frontend %s/%s: %w", addr, header.ProtocolName(proto), err)
 	}
@@ -62,7 +62,7 @@ func (p *Program) Frontends() ([]Frontend, error) {
 		key   steerFrontendKey
 		value steerFrontend
 	)
-	entries := p.objects.Frontends.Iterate()
+	entries := p.maps.Frontends.Iterate()
 	for entries.Next(&key, &value) {
 		list = append(list, Frontend{
 			AddrPort: netip.AddrPortFrom(addrOf(key.Address, key.Family), ntohs(key.Port)),
@@ -85,7 +85,7 @@ func (p *Program) SetSNAT(addr netip.Addr, lo, hi uint16) error {
 	if lo == 0 || lo > hi {
 		return fmt.Errorf("set SNAT address %s: ports %d-%d", addr, lo, hi)
 	}
-	err := p.objects.Snat.Put(addressKey(addr), steerPortRange{Low: lo, High: hi})
+	err := p.maps.Snat.Put(addressKey(addr), steerPortRange{Low: lo, High: hi})
 	if errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("set SNAT address %s: %w: %d addresses is the limit", addr, ErrFull, p.config.MaxSNAT)
 	}
@@ -100,7 +100,7 @@ func (p *Program) RemoveSNAT(addr netip.Addr) error {
 	if !addr.IsValid() {
 		return fmt.Errorf("remove SNAT address %q: not an address", addr)
 	}
-	err := p.objects.Snat.Delete(addressKey(addr))
+	err := p.maps.Snat.Delete(addressKey(addr))
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove SNAT address %s: %w", addr, err)
 	}
@@ -114,7 +114,7 @@ func (p *Program) AddVIP(addr netip.Addr) error {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return fmt.Errorf("add load balancer address %q: not an address", addr)
 	}
-	err := p.objects.Vips.Put(addressKey(addr), uint32(0))
+	err := p.maps.Vips.Put(addressKey(addr), uint32(0))
 	if errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("add load balancer address %s: %w: %d addresses is the limit", addr, ErrFull, p.config.MaxFrontends)
 	}
@@ -130,7 +130,7 @@ func (p *Program) RemoveVIP(addr netip.Addr) error {
 	if !addr.IsValid() {
 		return fmt.Errorf("remove load balancer address %q: not an address", addr)
 	}
-	err := p.objects.Vips.Delete(addressKey(addr))
+	err := p.maps.Vips.Delete(addressKey(addr))
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove load balancer address %s: %w", addr, err)
 	}

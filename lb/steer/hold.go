@@ -22,7 +22,7 @@ func (p *Program) Hold(d time.Duration) error {
 		}
 		until = uint64(now.Nano() + d.Nanoseconds())
 	}
-	if err := p.objects.HoldUntil.Set(until); err != nil {
+	if err := p.holdTime.Set(until); err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}
 	return nil
@@ -46,7 +46,7 @@ func (p *Program) noteNoSockets(slot int) error {
 }
 
 func (p *Program) setHeldQueues(slot int) error {
-	if err := p.objects.HeldQueues.Put(uint32(slot), p.queues[slot]); err != nil {
+	if err := p.maps.HeldQueues.Put(uint32(slot), p.queues[slot]); err != nil {
 		return fmt.Errorf("note sockets of slot %d: %w", slot, err)
 	}
 	return nil

@@ -61,7 +61,7 @@ func run(t interface{ Fatalf(string, ...any) }, p *Program, packet []byte) (acti
 		t.Fatalf("%v", err)
 	}
 	out := make([]byte, len(packet)+64)
-	action, err = p.objects.WeirSteer.Run(&ebpf.RunOptions{Data: packet, DataOut: out})
+	action, err = steering(t, p).Run(&ebpf.RunOptions{Data: packet, DataOut: out})
 	if err != nil {
 		t.Fatalf("test run of %d bytes: %v", len(packet), err)
 	}
@@ -288,7 +288,7 @@ func TestVLANsThatAreAttachedAreSteered(t *testing.T) {
 
 func TestAnUnknownInterfacePassesEverything(t *testing.T) {
 	p := newTestProgram(t, false)
-	must(t, p.objects.Interfaces.Delete(uint32(loopback)))
+	must(t, p.maps.Interfaces.Delete(uint32(loopback)))
 	if action, verdict := run(t, p, packet4(t, layers.IPProtocolTCP, front4)); action != xdpPass || verdict != Verdicts {
 		t.Errorf("action %d, counted as %v", action, verdict)
 	}
@@ -304,7 +304,7 @@ func BenchmarkSteer(b *testing.B) {
 		"ns/no-match": packet6(b, layers.IPProtocolTCP, at(node6, 22)),
 		"ns/arp":      append(append([]byte(nil), tcp4[:atEtherType]...), 8, 6),
 	} {
-		_, perPacket, err := p.objects.WeirSteer.Benchmark(packet, 1_000_000, nil)
+		_, perPacket, err := steering(b, p).Benchmark(packet, 1_000_000, nil)
 		must(b, err)
 		b.ReportMetric(float64(perPacket.Nanoseconds()), unit)
 	}

@@ -67,24 +67,33 @@ func objectKind(path string) string {
 	return "a BPF object of a new kind"
 }
 
+// pinned is a link of Weir's that is pinned. The kernel is asked for the interface once: the
+// answer waits for a lock of the whole kernel's (RTNL), for each link.
+type pinned struct {
+	path  string
+	index int
+	hook  Hook
+}
+
 // preparePin makes the directory, removes stale pins from it, and returns the
-// path for the interface's link at a hook.
-func preparePin(dir, name string, h Hook) (string, error) {
+// path for the interface's link at a hook, and all pins.
+func preparePin(dir, name string, h Hook) (string, []pinned, error) {
 	ns, err := netnsInode()
 	if err != nil {
-		return filepath.Join(dir, name), err
+		return filepath.Join(dir, name), nil, err
 	}
 	// The namespace is part of the name as interface names are not unique
 	// across namespaces. BPF file systems allow no dots, which interface names
 	// (VLANs) may have; a slash they cannot have.
 	path := pinPath(dir, ns, strings.ReplaceAll(name, ".", "_"), h)
 	if err := checkBPFFS(dir); err != nil {
-		return path, err
+		return path, nil, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return path, err
+		return path, nil, err
 	}
-	return path, removeStale(dir)
+	pins, err := listPins(dir)
+	return path, pins, err
 }
 
 // checkBPFFS looks at the nearest ancestor of dir that exists.
@@ -108,8 +117,8 @@ func checkBPFFS(dir string) error {
 
 // openPinned returns the link pinned at path, with p's program under it. It returns
 // nil if there is none, or none that fits: such a link is removed.
-func openPinned(path string, in Interface, p *Program) (link.Link, error) {
-	if err := followRename(path, in); err != nil {
+func openPinned(path string, in Interface, pins []pinned, p *Program) (link.Link, error) {
+	if err := followRename(path, in, pins); err != nil {
 		return nil, err
 	}
 	l, err := openPin(path)
@@ -120,7 +129,11 @@ func openPinned(path string, in Interface, p *Program) (link.Link, error) {
 		return nil, err
 	}
 	if reusable(l, in) {
-		if err = l.Update(p.program(in)); err == nil {
+		prog, err := p.program(in)
+		if err != nil {
+			return nil, errors.Join(err, l.Close()) // the last program stays attached
+		}
+		if err = l.Update(prog); err == nil {
 			return l, nil
 		}
 		// A link is not updated across program types or when the driver's
@@ -135,30 +148,35 @@ func openPinned(path string, in Interface, p *Program) (link.Link, error) {
 
 // followRename moves the pin of an interface that has been renamed since to path, the pin's
 // new name.
-func followRename(path string, in Interface) error {
+func followRename(path string, in Interface, pins []pinned) error {
+	i := slices.IndexFunc(pins, func(p pinned) bool {
+		return p.path != path && p.index == in.Index && p.hook == in.Hook && sameNetns(p.path, path)
+	})
+	if i < 0 {
+		return nil
+	}
 	switch there, err := openPin(path); {
 	case errors.Is(err, errForeign):
 		return err // not to be replaced
 	case err == nil:
 		_ = there.Close()
 	}
-	ns, _, _ := strings.Cut(filepath.Base(path), "-")
-	_, err := walkPins(filepath.Dir(path), func(old string, l link.Link) error {
-		if old == path || linkIfIndex(l) != in.Index || hookOf(l) != in.Hook || !strings.HasPrefix(filepath.Base(old), ns+"-") {
-			return nil
-		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return os.Rename(old, path)
-	})
-	return err
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Rename(pins[i].path, path)
+}
+
+// sameNetns reports whether two pins are of the same network namespace.
+func sameNetns(a, b string) bool {
+	ns, _, _ := strings.Cut(filepath.Base(a), "-")
+	return strings.HasPrefix(filepath.Base(b), ns+"-")
 }
 
 // reusable reports whether l is attached to the interface, at the hook and in a mode that was
 // asked for.
 func reusable(l link.Link, in Interface) bool {
-	if linkIfIndex(l) != in.Index || hookOf(l) != in.Hook {
+	if index, hook := linkPlace(l); index != in.Index || hook != in.Hook {
 		return false
 	}
 	if in.Hook == TCX || in.Mode == Auto {
@@ -168,15 +186,18 @@ func reusable(l link.Link, in Interface) bool {
 	return err == nil && mode == in.Mode
 }
 
-// removeStale removes the pins in dir whose interface is gone.
-func removeStale(dir string) error {
-	_, err := walkPins(dir, func(_ string, l link.Link) error {
-		if linkIfIndex(l) == 0 {
+// listPins lists the links that are pinned in dir, and removes the pins of those whose
+// interface is gone.
+func listPins(dir string) (pins []pinned, err error) {
+	_, err = walkPins(dir, func(path string, l link.Link) error {
+		index, hook := linkPlace(l)
+		if index == 0 {
 			return l.Unpin()
 		}
+		pins = append(pins, pinned{path, index, hook})
 		return nil
 	})
-	return err
+	return pins, err
 }
 
 // CleanupStale detaches every link that is pinned in dir ("" is DefaultPinDir), of

@@ -40,21 +40,20 @@ type Config struct {
 
 // Program is the steering program in the kernel, with all maps.
 type Program struct {
-	objects steerObjects
-	data    *ebpf.Map     // hold_until
-	repeat  *ebpf.Program // weir_repeat, nil without a flow table in maps
-	config  Config
-	frags   bool
+	maps     steerMaps
+	data     *ebpf.Map // hold_until
+	holdTime *ebpf.Variable
+	programs programs
+	config   Config
 
 	mu       sync.Mutex
-	tcx      *ebpf.Program    // guarded by mu; weir_ingress once it is used
 	queues   [MaxSlots]uint64 // guarded by mu; those with a socket, see hold.go
 	attached []*Attachment    // guarded by mu
 	slots    int              // guarded by mu; those from here on have never been attached
 }
 
-// Load loads the program and its maps into the kernel. Needs CAP_BPF,
-// CAP_PERFMON and CAP_NET_ADMIN, or root.
+// Load makes the maps, and begins to load the program for XDP: an error of that is returned
+// by the first attachment. Needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, or root.
 func Load(cfg Config) (*Program, error) {
 	if cfg.MaxFrontends == 0 {
 		cfg.MaxFrontends = defaultMaxFrontends
@@ -67,45 +66,56 @@ func Load(cfg Config) (*Program, error) {
 	}
 	// Matters before kernel 5.11 only, and shows in the load when it fails.
 	_ = rlimit.RemoveMemlock()
-	p := &Program{config: cfg, frags: true}
-	err := p.load()
-	if err != nil && !errors.Is(err, unix.EPERM) {
-		// Kernels before 5.18 do not know programs for packets of several
-		// buffers. Without it the MTU is limited.
-		p.frags = false
-		if p.load() == nil {
-			err = nil
-		}
+	p := &Program{config: cfg}
+	if err := p.makeMaps(); err != nil {
+		return nil, fmt.Errorf("make maps of the steering program: %w%s", err, loadErrorHint(err))
 	}
-	if err != nil {
-		return nil, fmt.Errorf("load steering program: %w%s", err, loadErrorHint(err))
-	}
-	if cfg.Flows != nil {
-		if err := p.loadXDPRepeat(); err != nil {
-			return nil, errors.Join(err, p.data.Close(), p.objects.Close())
-		}
-	}
+	go p.xdp() // Close waits for it
 	return p, nil
 }
 
-func (p *Program) load() error {
+// makeMaps makes the maps that the programs share.
+func (p *Program) makeMaps() error {
 	spec, err := loadSteer()
 	if err != nil {
 		return err
 	}
-	spec.Maps[steerMapFrontends].MaxEntries = uint32(p.config.MaxFrontends)
-	spec.Maps[steerMapSnat].MaxEntries = uint32(p.config.MaxSNAT)
-	spec.Maps[steerMapVips].MaxEntries = uint32(p.config.MaxFrontends)
-	if !p.frags {
-		spec.Programs[steerProgWeirSteer].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
-	}
+	p.sizeMaps(spec)
 	var all struct {
-		steerObjects
+		steerMaps
+		steerVariables
 		Data *ebpf.Map `ebpf:".bss"`
 	}
 	err = spec.LoadAndAssign(&all, nil)
-	p.objects, p.data = all.steerObjects, all.Data
+	p.maps, p.data, p.holdTime = all.steerMaps, all.Data, all.HoldUntil
 	return err
+}
+
+func (p *Program) sizeMaps(spec *ebpf.CollectionSpec) {
+	spec.Maps[steerMapFrontends].MaxEntries = uint32(p.config.MaxFrontends)
+	spec.Maps[steerMapSnat].MaxEntries = uint32(p.config.MaxSNAT)
+	spec.Maps[steerMapVips].MaxEntries = uint32(p.config.MaxFrontends)
+}
+
+// steerSpec is the spec of the steering program, over the maps that are made.
+func (p *Program) steerSpec() (*ebpf.CollectionSpec, map[string]*ebpf.Map, error) {
+	spec, err := loadSteer()
+	if err != nil {
+		return nil, nil, err
+	}
+	p.sizeMaps(spec)
+	return spec, p.sharedMaps(), nil
+}
+
+// sharedMaps are the maps by their names in the programs.
+func (p *Program) sharedMaps() map[string]*ebpf.Map {
+	return map[string]*ebpf.Map{
+		steerMapFragmented: p.maps.Fragmented, steerMapFrontends: p.maps.Frontends,
+		steerMapInterfaces: p.maps.Interfaces, steerMapPacketCounters: p.maps.PacketCounters,
+		steerMapSnat: p.maps.Snat, steerMapSockets: p.maps.Sockets,
+		steerMapVips: p.maps.Vips, steerMapVlans: p.maps.Vlans,
+		steerMapHeldQueues: p.maps.HeldQueues, ".bss": p.data,
+	}
 }
 
 func loadErrorHint(err error) string {
@@ -115,28 +125,13 @@ func loadErrorHint(err error) string {
 	return ""
 }
 
-// Frags reports whether the program may see packets of several buffers, that is whether
-// interfaces with an MTU above a buffer (about 3500 bytes) can be
-// attached natively.
-func (p *Program) Frags() bool { return p.frags }
-
-// ID returns the kernel's number of the program, as bpftool shows it.
-func (p *Program) ID() (uint32, error) {
-	info, err := p.xdp().Info()
-	if err != nil {
-		return 0, fmt.Errorf("ask for the program's number: %w", err)
-	}
-	id, _ := info.ID()
-	return uint32(id), nil
-}
-
 // SetSocket makes packets of a queue go to the AF_XDP socket fd. The entry
 // goes by itself when the socket is closed.
 func (p *Program) SetSocket(slot, queue, fd int) error {
 	if err := checkSlot(slot, queue); err != nil {
 		return err
 	}
-	if err := p.objects.Sockets.Put(uint32(slot*MaxQueues+queue), uint32(fd)); err != nil {
+	if err := p.maps.Sockets.Put(uint32(slot*MaxQueues+queue), uint32(fd)); err != nil {
 		return fmt.Errorf("set socket of slot %d queue %d: %w", slot, queue, err)
 	}
 	return p.noteSocket(slot, queue, true)
@@ -151,7 +146,7 @@ func (p *Program) ClearSocket(slot, queue int) error {
 	if err := p.noteSocket(slot, queue, false); err != nil {
 		return err
 	}
-	err := p.objects.Sockets.Delete(uint32(slot*MaxQueues + queue))
+	err := p.maps.Sockets.Delete(uint32(slot*MaxQueues + queue))
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("clear socket of slot %d queue %d: %w", slot, queue, err)
 	}
@@ -184,7 +179,7 @@ func (p *Program) setVLANs(ifindex int, old, want map[VLAN]net.HardwareAddr) err
 			continue
 		}
 		k, v := steerVlanKey{Ifindex: uint32(ifindex), Vlan: uint32(id)}, steerVlan{Mac: [6]uint8(mac)}
-		if err := p.objects.Vlans.Put(k, v); err != nil {
+		if err := p.maps.Vlans.Put(k, v); err != nil {
 			errs = append(errs, fmt.Errorf("set VLAN %d of interface %d: %w", id.Number(), ifindex, err))
 		}
 	}
@@ -192,7 +187,7 @@ func (p *Program) setVLANs(ifindex int, old, want map[VLAN]net.HardwareAddr) err
 		if _, ok := want[id]; ok {
 			continue
 		}
-		err := p.objects.Vlans.Delete(steerVlanKey{Ifindex: uint32(ifindex), Vlan: uint32(id)})
+		err := p.maps.Vlans.Delete(steerVlanKey{Ifindex: uint32(ifindex), Vlan: uint32(id)})
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			errs = append(errs, fmt.Errorf("remove VLAN %d of interface %d: %w", id.Number(), ifindex, err))
 		}
@@ -249,7 +244,7 @@ func (p *Program) setInterface(ifindex, slot int, mac net.HardwareAddr, flags ui
 		return fmt.Errorf("interface %d: %q is not an Ethernet address", ifindex, mac)
 	}
 	value := steerInterface{Slot: uint16(slot), Mac: [6]uint8(mac), Flags: flags}
-	if err := p.objects.Interfaces.Put(uint32(ifindex), value); err != nil {
+	if err := p.maps.Interfaces.Put(uint32(ifindex), value); err != nil {
 		return fmt.Errorf("set interface %d: %w", ifindex, err)
 	}
 	return nil
@@ -258,9 +253,9 @@ func (p *Program) setInterface(ifindex, slot int, mac net.HardwareAddr, flags ui
 // removeInterface takes an interface and, if it is not 0, the inner end of its veth pair
 // from the program.
 func (p *Program) removeInterface(ifindex, inner int) error {
-	err := p.objects.Interfaces.Delete(uint32(ifindex))
+	err := p.maps.Interfaces.Delete(uint32(ifindex))
 	if inner != 0 {
-		err = errors.Join(err, p.objects.Interfaces.Delete(uint32(inner)))
+		err = errors.Join(err, p.maps.Interfaces.Delete(uint32(inner)))
 	}
 	return err
 }
@@ -290,11 +285,5 @@ func (p *Program) Close(remove bool) error {
 	for _, a := range attached {
 		errs = append(errs, p.release(a, remove))
 	}
-	for _, prog := range []*ebpf.Program{p.repeat, p.tcx} {
-		if prog != nil {
-			errs = append(errs, prog.Close())
-		}
-	}
-	errs = append(errs, p.data.Close())
-	return errors.Join(append(errs, p.objects.Close())...)
+	return errors.Join(append(errs, p.programs.close(), p.data.Close(), p.maps.Close())...)
 }

@@ -1,7 +1,6 @@
 package steer
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -22,14 +21,8 @@ func (p *Program) repeatSpec() (*ebpf.CollectionSpec, map[string]*ebpf.Map, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	shared := maps.Clone(p.config.Flows)
-	maps.Copy(shared, map[string]*ebpf.Map{
-		steerMapFragmented: p.objects.Fragmented, steerMapFrontends: p.objects.Frontends,
-		steerMapInterfaces: p.objects.Interfaces, steerMapPacketCounters: p.objects.PacketCounters,
-		steerMapSnat: p.objects.Snat, steerMapSockets: p.objects.Sockets,
-		steerMapVips: p.objects.Vips, steerMapVlans: p.objects.Vlans,
-		steerMapHeldQueues: p.objects.HeldQueues, ".bss": p.data,
-	})
+	shared := p.sharedMaps()
+	maps.Copy(shared, p.config.Flows)
 	for name, m := range spec.Maps {
 		if name == ".rodata" {
 			continue
@@ -47,57 +40,31 @@ func (p *Program) repeatSpec() (*ebpf.CollectionSpec, map[string]*ebpf.Map, erro
 	return spec, shared, nil
 }
 
-// loadXDPRepeat loads the XDP program that forwards by the flow table.
-func (p *Program) loadXDPRepeat() error {
-	spec, shared, err := p.repeatSpec()
+// loadRepeat loads the XDP program that forwards by the flow table.
+func (p *Program) loadRepeat() (*ebpf.Program, error) {
+	prog, err := p.withFrags(func(frags bool) (*ebpf.Program, error) {
+		spec, shared, err := p.repeatSpec()
+		if err != nil {
+			return nil, err
+		}
+		hasFrags := uint8(1)
+		if !frags {
+			hasFrags = 0
+			spec.Programs[repeatProgWeirRepeat].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+		}
+		if err := spec.Variables[repeatVarHasFrags].Set(hasFrags); err != nil {
+			return nil, err
+		}
+		var programs struct {
+			WeirRepeat *ebpf.Program `ebpf:"weir_repeat"`
+		}
+		err = spec.LoadAndAssign(&programs, &ebpf.CollectionOptions{MapReplacements: shared})
+		return programs.WeirRepeat, err
+	})
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("load XDP program with flow table: %w%s", err, loadErrorHint(err))
 	}
-	hasFrags := uint8(0)
-	if p.frags {
-		hasFrags = 1
-	} else {
-		spec.Programs[repeatProgWeirRepeat].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
-	}
-	if err := spec.Variables[repeatVarHasFrags].Set(hasFrags); err != nil {
-		return err
-	}
-	var programs struct {
-		WeirRepeat *ebpf.Program `ebpf:"weir_repeat"`
-	}
-	if err := spec.LoadAndAssign(&programs, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
-		return fmt.Errorf("load XDP program with flow table: %w%s", err, loadErrorHint(err))
-	}
-	p.repeat = programs.WeirRepeat
-	return nil
-}
-
-// xdp returns the program for the XDP hook.
-func (p *Program) xdp() *ebpf.Program {
-	if p.repeat != nil {
-		return p.repeat
-	}
-	return p.objects.WeirSteer
-}
-
-// ingress returns the program for the TCX hook (Linux 6.6), which is loaded by the first
-// call.
-func (p *Program) ingress() (*ebpf.Program, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.ingressLocked()
-}
-
-func (p *Program) ingressLocked() (*ebpf.Program, error) {
-	if p.tcx != nil {
-		return p.tcx, nil
-	}
-	if p.config.Flows == nil {
-		return nil, errors.New("load TCX program: the flow table is not in maps")
-	}
-	prog, err := p.loadIngress(knowsIPv6Sums())
-	p.tcx = prog
-	return prog, err
+	return prog, nil
 }
 
 // loadIngress loads the TCX program; flag reports whether bpf_l4_csum_replace knows BPF_F_IPV6.

@@ -34,7 +34,7 @@ func BenchmarkRepeat(b *testing.B) {
 			for i := range r.hooks {
 				b.ReportMetric(r.timeHits(&r.hooks[i], starts), "ns/hit-"+[]string{"xdp", "tcx", "tcx-direct"}[i])
 			}
-			for name, prog := range map[string]*ebpf.Program{"steer": r.p.objects.WeirSteer, "xdp": r.hooks[0].prog, "tcx": r.hooks[1].prog} {
+			for name, prog := range map[string]*ebpf.Program{"steer": steering(r, r.p), "xdp": r.hooks[0].prog, "tcx": r.hooks[1].prog} {
 				_, each, err := prog.Benchmark(unknown, 500_000, nil)
 				must(b, err)
 				b.ReportMetric(float64(each.Nanoseconds()), "ns/miss-"+name)

@@ -137,7 +137,7 @@ func TestRepeatersSteerAllOtherPackets(t *testing.T) {
 		packet4(t, unix.IPPROTO_ICMP, front4), append([]byte(nil), packet4(t, unix.IPPROTO_TCP, front4)[:40]...),
 	} {
 		var want [Verdicts]uint64
-		for i, prog := range append([]*ebpf.Program{r.p.objects.WeirSteer}, r.programs()...) {
+		for i, prog := range append([]*ebpf.Program{steering(r, r.p)}, r.programs()...) {
 			before, err := r.p.slotCounters(0)
 			must(t, err)
 			_, err = prog.Run(&ebpf.RunOptions{Data: packet, DataOut: make([]byte, 256)})

@@ -141,7 +141,9 @@ func newFlowRig(t testing.TB, maxFlows int) *flowRig {
 func (r *flowRig) loadPrograms() {
 	r.p = closed(r, load(r, Config{Flows: r.maps}))
 	must(r, r.p.setInterface(loopback, 0, ownMAC, 0))
-	r.hooks = []hook{{name: "xdp", prog: r.p.repeat}}
+	repeat, err := r.p.programs.repeat.get(r.p.loadRepeat)
+	must(r, err)
+	r.hooks = []hook{{name: "xdp", prog: repeat}}
 	with, err := r.p.ingress()
 	if errors.Is(err, unix.EINVAL) {
 		r.Log("the kernel has no TCX")

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -73,7 +72,7 @@ func (p *Program) attachTCX(in Interface, name string) (_ *Attachment, err error
 
 // checkTCX refuses arrangements in which packets would be lost or misread.
 func (p *Program) checkTCX(in Interface) error {
-	_, err := p.ingressLocked()
+	_, err := p.ingress()
 	switch {
 	case err != nil:
 		return err
@@ -99,20 +98,24 @@ func (p *Program) TCX() error {
 }
 
 // program is the program for an interface.
-func (p *Program) program(in Interface) *ebpf.Program {
+func (p *Program) program(in Interface) (*ebpf.Program, error) {
 	switch {
 	case in.Hook == TCX:
-		return p.tcx
+		return p.ingress()
 	case in.steers:
-		return p.objects.WeirSteer
+		return p.steer()
 	}
 	return p.xdp()
 }
 
 // newTCX makes a TCX link before all other programs of the interface.
 func (p *Program) newTCX(ifindex int) (link.Link, error) {
+	prog, err := p.ingress()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTCX, err)
+	}
 	l, err := link.AttachTCX(link.TCXOptions{
-		Interface: ifindex, Program: p.tcx, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
+		Interface: ifindex, Program: prog, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w%s", ErrTCX, err, loadErrorHint(err))
@@ -123,40 +126,42 @@ func (p *Program) newTCX(ifindex int) (link.Link, error) {
 // removeOtherHook ends what an earlier process has pinned at the other hook of an
 // interface: a program at both would see each packet twice. path is the pin of the hook
 // that is wanted.
-func removeOtherHook(path string, in Interface) error {
-	ns, _, _ := strings.Cut(filepath.Base(path), "-")
-	_, err := walkPins(filepath.Dir(path), func(old string, l link.Link) error {
-		if linkIfIndex(l) != in.Index || hookOf(l) == in.Hook ||
-			!strings.HasPrefix(filepath.Base(old), ns+"-") {
-			return nil
+func removeOtherHook(path string, in Interface, pins []pinned) error {
+	var errs []error
+	for _, p := range pins {
+		if p.index != in.Index || p.hook == in.Hook || !sameNetns(p.path, path) {
+			continue
 		}
-		return errors.Join(l.Unpin(), detachLink(l))
-	})
-	return err
-}
-
-// hookOf is the hook of a link of Weir's.
-func hookOf(l link.Link) Hook {
-	if info, err := l.Info(); err == nil && info.Type == link.TCXType {
-		return TCX
+		l, err := openPin(p.path)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, l.Unpin(), detachLink(l), l.Close())
 	}
-	return XDP
+	return errors.Join(errs...)
 }
 
 // linkIfIndex returns the interface of a link, 0 if it is gone or the link is of neither
 // hook.
 func linkIfIndex(l link.Link) int {
+	index, _ := linkPlace(l)
+	return index
+}
+
+// linkPlace returns the interface of a link, as linkIfIndex, and the hook.
+func linkPlace(l link.Link) (index int, h Hook) {
 	info, err := l.Info()
 	if err != nil {
-		return 0
+		return 0, XDP
 	}
 	switch {
 	case info.XDP() != nil:
-		return int(info.XDP().Ifindex)
+		return int(info.XDP().Ifindex), XDP
 	case info.TCX() != nil:
-		return int(info.TCX().Ifindex)
+		return int(info.TCX().Ifindex), TCX
 	}
-	return 0
+	return 0, XDP
 }
 
 // detachLink takes a link's program off its interface, also where another process holds

@@ -65,8 +65,10 @@ func TestTCXIsAttachedBeforeOtherPrograms(t *testing.T) {
 	if !a.Pinned || a.Adopted || a.Hook != TCX || a.Mode != Native || !a.Attached() {
 		t.Errorf("attachment %+v", a)
 	}
-	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 2 || ids[0] != programID(t, p.tcx) {
-		t.Errorf("programs %v, want %v first", ids, programID(t, p.tcx))
+	ingress, err := p.ingress()
+	must(t, err)
+	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 2 || ids[0] != programID(t, ingress) {
+		t.Errorf("programs %v, want %v first", ids, programID(t, ingress))
 	}
 	if _, err := attachedMode(w.dev.Index); err == nil {
 		t.Error("the interface has an XDP program")
@@ -110,7 +112,9 @@ func TestARestartAdoptsThePinnedTCXLink(t *testing.T) {
 	if !a.Adopted || !a.inner.Adopted {
 		t.Errorf("attachment %+v, inner end %+v", a, a.inner)
 	}
-	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 1 || ids[0] != programID(t, second.tcx) {
+	ingress, err := second.ingress()
+	must(t, err)
+	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 1 || ids[0] != programID(t, ingress) {
 		t.Errorf("programs %v", ids)
 	}
 	must(t, second.Close(true))

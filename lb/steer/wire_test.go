@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -88,6 +89,15 @@ func load(t testing.TB, cfg Config) *Program {
 	p, err := Load(cfg)
 	must(t, err)
 	return p
+}
+
+// steering is the steering program of p.
+func steering(t interface{ Fatalf(string, ...any) }, p *Program) *ebpf.Program {
+	prog, err := p.steer()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return prog
 }
 
 func closed(t testing.TB, p *Program) *Program {

@@ -117,6 +117,11 @@ func newMemoryFile(size int) (int, error) {
 	return fd, nil
 }
 
+// Populate makes the pages of all frames, which the registration with the kernel else waits
+// for. It is harmless where the kernel cannot (before Linux 5.14), and may run beside all
+// other methods but Close.
+func (a *Umem) Populate() { _ = unix.Madvise(a.mem, unix.MADV_POPULATE_WRITE) }
+
 // FD returns the memory file. It is for a successor: a process that is given
 // this descriptor and those of the sockets (SCM_RIGHTS) maps the file, and the rings
 // through the sockets, and carries on with every packet. The file

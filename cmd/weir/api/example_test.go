@@ -49,6 +49,7 @@ func exampleStatus() *Status {
 	return &Status{
 		Version: "v0.1.0", Node: "edge-1", PID: 4711,
 		StartTime: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC), UptimeSeconds: 3723.5,
+		Start:    []Phase{{Name: "flow table", Seconds: 0.0412}, {Name: "routes", Seconds: 0.0004}, {Name: "sockets", Seconds: 0.0301}},
 		Snapshot: 42, LastUpdated: time.Date(2026, 11, 20, 10, 58, 1, 0, time.UTC), Synced: true,
 		Discovery: Discovery{
 			Source: "manifests /etc/weir/manifests", Services: 5,

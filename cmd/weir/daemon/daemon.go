@@ -29,6 +29,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/topology"
@@ -67,6 +68,7 @@ type Daemon struct {
 	draining  atomic.Pointer[draining] // nil before SIGTERM
 	leaving   atomic.Bool              // for the next process, in place of a stop
 	stopAsked chan struct{}            // by Stop
+	phases    *phase.Phases            // of the start
 
 	updating   healthz.Pending
 	lastHealth atomic.Pointer[healthz.Health]
@@ -113,7 +115,9 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 		pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}},
 
 		stopAsked: make(chan struct{}, 1),
+		phases:    phase.New(processStart(), log),
 	}
+	d.phases.End("program file and configuration")
 	d.profiling.Store(cfg.EnableProfiling)
 	var tasks sync.WaitGroup
 	tasks.Go(func() { d.followLeave(ctx, o.Signals.leave) })
@@ -127,10 +131,14 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 		return err
 	}
 	defer ls.close()
+	d.phases.End("listeners")
 	if d.source, err = newSource(ctx, cfg, log); err != nil {
 		return err
 	}
-	if d.lb, err = lb.New(packetPath(cfg, log)); err != nil {
+	d.phases.End("source")
+	path := packetPath(cfg, log)
+	path.Phases = d.phases
+	if d.lb, err = lb.New(path); err != nil {
 		return err
 	}
 	defer func() {
@@ -273,6 +281,7 @@ func (d *Daemon) deliver(up *discovery.Update) {
 			all.Put = append(all.Put, s)
 		}
 		up, d.pending, d.synced = all, nil, true
+		d.phases.End("first view of Services")
 		defer d.notify.Ready() // once it is published
 	}
 	d.serviceProblems(up)

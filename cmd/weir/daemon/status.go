@@ -49,6 +49,9 @@ func (d *Daemon) Status(context.Context) (*api.Status, error) {
 			Address: n.NextHop, Interface: n.Interface, MAC: macText(n.MAC), State: n.State.String(),
 		})
 	}
+	for _, ph := range d.phases.List() {
+		s.Start = append(s.Start, api.Phase{Name: ph.Name, Seconds: ph.Took.Seconds()})
+	}
 	for _, w := range p.Warnings {
 		s.Warnings = append(s.Warnings, w.String())
 	}

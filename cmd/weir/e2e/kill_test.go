@@ -132,6 +132,7 @@ func connectionsSurvive(t *testing.T, extra string, end func(*fixture) error) {
 		if err := f.start(); err != nil {
 			t.Fatalf("start %d: %v", n+2, err)
 		}
+		f.logStart(t)
 	}
 	saidBy(t, talks, 5)
 	stop()
@@ -153,6 +154,23 @@ func connectionsSurvive(t *testing.T, extra string, end func(*fixture) error) {
 	}
 	t.Logf("%d connections over %d kills: longest pause %v; %d new connections, longest %v",
 		len(talks), kills, longest, made, slowest)
+}
+
+// logStart logs the phases of the last start.
+func (f *fixture) logStart(t *testing.T) {
+	t.Helper()
+	s, err := f.admin.Status(inTime(t, within))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	var total float64
+	var list []string
+	for _, p := range s.Start {
+		total += p.Seconds
+		list = append(list, fmt.Sprintf("%s %.0f", p.Name, 1000*p.Seconds))
+	}
+	t.Logf("start in %.0f ms: %s", 1000*total, strings.Join(list, ", "))
 }
 
 // talk is an established connection over which messages go back and forth.

@@ -54,6 +54,9 @@ func renderHead(b *strings.Builder, s *api.Status) {
 	up := (time.Duration(s.UptimeSeconds) * time.Second).String()
 	t := table(b)
 	row(t, "Weir", fmt.Sprintf("%s  node %s  pid %d  up %s", s.Version, s.Node, s.PID, up))
+	if len(s.Start) > 0 {
+		row(t, "Start", startPhases(s.Start))
+	}
 	if !s.LastUpdated.IsZero() {
 		state += fmt.Sprintf(", snapshot %d of %s", s.Snapshot, s.LastUpdated.Format(time.RFC3339))
 	}
