@@ -83,6 +83,10 @@ test-deploy: ## Chart, kustomize base, image, systemd unit: rendered, applied, r
 	@$(MAKE) --no-print-directory run-deploy run-chart
 	@$(TESTSUM) report -dir $(RESULTS)
 
+.PHONY: test-vm
+test-vm: build ## On other kernels and NICs, in virtual machines (make test-vm KERNELS=6.1,6.12 CASES='nic-*')
+	$(BIN)/weirperf vm $(if $(KERNELS),--kernels $(KERNELS)) $(if $(CASES),--cases '$(CASES)') $(if $(KERNELS)$(CASES),,--results perf/results)
+
 .PHONY: kubeenv
 kubeenv: ## Build the test cluster, once, and print its path: minutes, cached
 	@GO="$(GO)" discovery/kube/kubeenv/build.sh
@@ -113,12 +117,12 @@ $(TESTSUM):
 .PHONY: run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart
 run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart: $(TESTSUM)
 run-unit:
-	@$(TESTSUM) run -dir $(RESULTS) -name unit -- $(GO) test -json -count=1 -timeout $(TIMEOUT) -skip '^Test(Wire|Kube)' ./... $(TOOLS)
+	@$(TESTSUM) run -dir $(RESULTS) -name unit -- $(GO) test -json -count=1 -timeout $(TIMEOUT) -skip '^Test(Wire|Kube|Guest|VM)' ./... $(TOOLS)
 # The race detector is linked with C.
 run-race:
 	@cc=$$(command -v gcc || command -v clang || command -v clang-14) || { \
 		echo "no C compiler: the race detector is left out"; [ "$$CI" != true ]; exit; }; \
-	CC=$$cc CGO_ENABLED=1 $(TESTSUM) run -dir $(RESULTS) -name race -- $(GO) test -json -race -short -count=1 -timeout $(TIMEOUT) -skip '^Test(Wire|Kube)' $(RACE_PACKAGES)
+	CC=$$cc CGO_ENABLED=1 $(TESTSUM) run -dir $(RESULTS) -name race -- $(GO) test -json -race -short -count=1 -timeout $(TIMEOUT) -skip '^Test(Wire|Kube|Guest|VM)' $(RACE_PACKAGES)
 run-fuzz:
 	@$(TESTSUM) fuzz -dir $(RESULTS) -time $(FUZZTIME) ./...
 # One package at a time: the tests share the machine's namespaces and CPUs.

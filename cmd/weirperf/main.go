@@ -19,6 +19,7 @@ import (
 	"github.com/weirlb/weir/cmd/weirperf/forward"
 	"github.com/weirlb/weir/cmd/weirperf/pipeline"
 	"github.com/weirlb/weir/cmd/weirperf/results"
+	"github.com/weirlb/weir/cmd/weirperf/vm"
 )
 
 // commands are the measurements, each in a separate package.
@@ -28,6 +29,7 @@ var commands = []func() *cobra.Command{
 	pipeline.Command,
 	forward.Command,
 	results.Command,
+	vm.Command,
 }
 
 func main() {

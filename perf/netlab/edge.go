@@ -113,7 +113,9 @@ func (e *Edge) build(cfg EdgeConfig) error {
 
 func (e *Edge) links(cfg EdgeConfig) error {
 	outer := LinkConfig{MTU: cfg.MTU, Queues: cfg.Queues}
-	client := outer
+	wire := outer
+	wire.Wire = true
+	client := wire
 	if cfg.ClientMTU > 0 {
 		client.MTU = cfg.ClientMTU
 	}
@@ -121,7 +123,7 @@ func (e *Edge) links(cfg EdgeConfig) error {
 		Connect(End{Namespace: e.Client, Name: "eth0", Addrs: on(ClientNet, 2)},
 			End{Namespace: e.Edge, Name: "eth0", Addrs: on(ClientNet, 1)}, client),
 		Connect(End{Namespace: e.Edge, Name: "eth1", Addrs: on(FabricNet, 1)},
-			End{Namespace: e.Fabric, Name: "edge"}, outer),
+			End{Namespace: e.Fabric, Name: "edge"}, wire),
 		Connect(End{Namespace: e.ZoneA, Name: "eth0", Addrs: on(FabricNet, 11)},
 			End{Namespace: e.Fabric, Name: "zonea"}, outer),
 		Connect(End{Namespace: e.ZoneB, Name: "eth0", Addrs: on(ZoneBNet, 12)},

@@ -10,10 +10,12 @@ import (
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // linkUpWithin is how long an interface may take to become operational; the
-// kernel's link watch acts within a second.
+// kernel's link watch acts within a second, and some drivers within three.
 const linkUpWithin = 5 * time.Second
 
 // End is an end of a veth pair.
@@ -28,11 +30,36 @@ type End struct {
 type LinkConfig struct {
 	MTU    int // 0: 1500
 	Queues int // receive and transmit queues of each end; 0: 1
+	// Wire asks for a pair of NICs, where there are some: see NICs.
+	Wire bool
 }
 
-// Connect joins two namespaces by a veth pair, both ends up. Offloads stay at
-// the kernel's defaults.
+// Connect joins two namespaces by a veth pair, or by a pair of NICs, both ends up. Offloads
+// stay at the kernel's defaults.
 func Connect(a, b End, cfg LinkConfig) error {
+	pairs, err := nicPairs()
+	if err == nil && cfg.Wire && len(pairs) > 0 {
+		err = connectNICs(a, b, cfg, pairs)
+	} else if err == nil {
+		err = connectVeth(a, b, cfg)
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range []End{a, b} {
+		if err := e.Namespace.up(e.Name); err != nil {
+			return err
+		}
+		for _, p := range e.Addrs {
+			if err := e.Namespace.AddAddr(e.Name, p); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(a.Namespace.waitUp(a.Name), b.Namespace.waitUp(b.Name))
+}
+
+func connectVeth(a, b End, cfg LinkConfig) error {
 	queues := max(cfg.Queues, 1)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = a.Name, a.MAC
@@ -46,17 +73,7 @@ func Connect(a, b End, cfg LinkConfig) error {
 	if err := a.Namespace.nl.LinkAdd(veth); err != nil {
 		return fmt.Errorf("veth %s/%s - %s/%s: %w", a.Namespace.name, a.Name, b.Namespace.name, b.Name, err)
 	}
-	for _, e := range []End{a, b} {
-		if err := e.Namespace.up(e.Name); err != nil {
-			return err
-		}
-		for _, p := range e.Addrs {
-			if err := e.Namespace.AddAddr(e.Name, p); err != nil {
-				return err
-			}
-		}
-	}
-	return errors.Join(a.Namespace.waitUp(a.Name), b.Namespace.waitUp(b.Name))
+	return nil
 }
 
 // Bridge makes a bridge with the given ports and addresses, up, without
@@ -197,7 +214,7 @@ func (n *Namespace) up(name string) error {
 // waitUp waits until the interface is operational: before that the kernel
 // neither sends from it nor gives it IPv6 addresses that work.
 func (n *Namespace) waitUp(name string) error {
-	deadline := time.Now().Add(linkUpWithin)
+	deadline := time.Now().Add(patience.For(linkUpWithin))
 	for {
 		l, err := n.link(name)
 		if err != nil {
@@ -207,7 +224,7 @@ func (n *Namespace) waitUp(name string) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("interface %s/%s is %s after %s", n.name, name, l.Attrs().OperState, linkUpWithin)
+			return fmt.Errorf("interface %s/%s is still %s", n.name, name, l.Attrs().OperState)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -217,14 +234,14 @@ func (n *Namespace) waitUp(name string) error {
 // address detection the kernel makes addresses and their local routes ready
 // from a work queue.
 func (n *Namespace) settle() error {
-	deadline := time.Now().Add(linkUpWithin)
+	deadline := time.Now().Add(patience.For(linkUpWithin))
 	for {
 		pending, err := n.unsettled()
 		if err != nil || pending == "" {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("address %s in %s is not ready after %s", pending, n.name, linkUpWithin)
+			return fmt.Errorf("address %s in %s is not ready", pending, n.name)
 		}
 		time.Sleep(time.Millisecond)
 	}

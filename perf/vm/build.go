@@ -1,0 +1,100 @@
+package vm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/weirlb/weir/perf/vm/job"
+)
+
+// build builds weir, the first process and the test binaries of the cases, all static.
+func (m *matrix) build(ctx context.Context, cases []Case) error {
+	m.Log("build weir and the tests")
+	err := errors.Join(
+		m.compile(ctx, "weir", "build", "./cmd/weir"),
+		m.compile(ctx, "guest", "build", "./perf/vm/guest"))
+	for _, c := range cases {
+		err = errors.Join(err, m.compile(ctx, c.binary(), "test", "-c", "./"+c.Package))
+	}
+	return err
+}
+
+// compile runs a command of go for a package, once. The binary has no debug information:
+// a virtual machine holds it in memory.
+func (m *matrix) compile(ctx context.Context, name string, command ...string) error {
+	if m.built[name] != "" {
+		return nil
+	}
+	file := filepath.Join(m.scratch, name)
+	last := len(command) - 1
+	args := append(append([]string{}, command[:last]...), "-ldflags=-s -w", "-o", file, command[last])
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = m.Root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", name, err, out)
+	}
+	m.built[name] = file
+	return nil
+}
+
+// initramfs writes the first file system of a boot.
+func (m *matrix) initramfs(file string, k *Kernel, j *job.Job, group []Case) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	a := newArchive(f)
+	a.device("dev/console", 5, 1)
+	for _, name := range []string{"weir", "guest"} {
+		a.file("vm/"+name, m.built[name])
+	}
+	packed := map[string]bool{}
+	for _, c := range group {
+		if !packed[c.binary()] {
+			packed[c.binary()] = true
+			a.file("vm/"+c.binary(), m.built[c.binary()])
+		}
+	}
+	if err := k.addModules(a); err != nil {
+		return err
+	}
+	text, err := json.Marshal(j)
+	if err != nil {
+		return err
+	}
+	a.data("vm/job.json", text)
+	return errors.Join(a.close(), f.Close())
+}
+
+// once boots a virtual machine for the cases. current becomes the name of the case that
+// began last.
+func (m *matrix) once(ctx context.Context, k *Kernel, group []Case, dir string, current *string) (time.Duration, error) {
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
+		return 0, err
+	}
+	nics, err := nicsOf(group[0].NICs)
+	if err != nil {
+		return 0, err
+	}
+	initrd := filepath.Join(m.scratch, "initrd")
+	if err := m.initramfs(initrd, k, m.jobOf(k, group, nics.env), group); err != nil {
+		return 0, err
+	}
+	defer os.Remove(initrd)
+	vm := &machine{
+		kernel: k, initrd: initrd, out: dir, args: nics.args, cpus: m.CPUs, memory: 2560, kvm: m.kvm,
+		began: func(name string) {
+			*current = name
+			m.Log("%s: %s begins", k.Version, name)
+		},
+	}
+	return vm.run(ctx)
+}

@@ -1,0 +1,111 @@
+package vm
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Case is a test binary, or a part of its tests, on a kernel.
+type Case struct {
+	Name    string
+	Package string   // folder of the test binary's package, from the root of the module
+	Run     string   // regular expression of tests; "": all
+	Skip    string   // of those, the tests to leave out
+	Env     []string // more environment
+	Load    []string // modules to load first
+	NICs    string   // arrangement of emulated NICs; "": veth pairs alone
+	Seconds float64  // that suffice on a quiet machine without emulation
+	Short   bool     // in continuous integration, too
+}
+
+// traffic is the wire tests of traffic to every kind of endpoint.
+const traffic = "^TestWire(EveryKindOfEndpoint|SpreadsOverAllEndpoints|UDPEcho|TransfersAreIdentical)$"
+
+// packets is a part of the packet table: untagged packets of clients and endpoints, in the
+// mode that rewrites most.
+const packets = "^TestWirePackets$/^(flow|new|snat|no-endpoint|icmp-error)$/.*/^nat$/.*/^untagged$"
+
+// Cases are the cases of each kernel.
+var Cases = []Case{
+	{Name: "kernel-table", Package: "cmd/weir/e2e", Run: "^TestGuestKernelTable$", Seconds: 10, Short: true},
+	{Name: "xsk", Package: "lb/xsk", Seconds: 20, Short: true},
+	{Name: "steer", Package: "lb/steer", Skip: "^TestCompiledProgramIsCurrent$|^TestNoPacketTakesAnotherFlowsRecipe$", Seconds: 40},
+	{Name: "flowcache", Package: "lb/flowcache", Skip: "^TestHeaderIsCurrent$", Seconds: 10, Short: true},
+	{Name: "hostveth", Package: "lb/hostveth", Run: "^TestWire", Seconds: 30},
+	{Name: "route", Package: "lb/route", Seconds: 20},
+	{Name: "nic-virtio", Package: "cmd/weir/e2e", Run: "^TestGuestNIC", NICs: "virtio-net-pci", Seconds: 60},
+	{Name: "nic-e1000e", Package: "cmd/weir/e2e", Run: "^TestGuestNIC", NICs: "e1000e", Seconds: 60},
+	{Name: "nic-igb", Package: "cmd/weir/e2e", Run: "^TestGuestNIC", NICs: "igb", Seconds: 60},
+	{Name: "packets", Package: "cmd/weir/e2e/packet", Run: packets, Seconds: 30},
+	{Name: "packets-xdp", Package: "cmd/weir/e2e/packet", Run: "^TestWirePackets$/^cached$/.*/^nat$/.*/^untagged$", Env: []string{"WEIR_CACHE=xdp"}, Seconds: 30},
+	{Name: "packets-tcx", Package: "cmd/weir/e2e/packet", Run: "^TestWirePackets$/^cached$/.*/^nat$/.*/^untagged$", Env: []string{"WEIR_CACHE=tcx"}, Seconds: 30},
+	{Name: "traffic", Package: "cmd/weir/e2e", Run: traffic, Seconds: 30, Short: true},
+}
+
+// binary is the name of the test binary in the initramfs.
+func (c *Case) binary() string { return strings.ReplaceAll(c.Package, "/", "_") + ".test" }
+
+// command is the command line of the case in a virtual machine.
+func (c *Case) command() []string {
+	args := []string{"/vm/" + c.binary(), "-test.v", "-test.short", "-test.timeout=0"}
+	if c.Run != "" {
+		args = append(args, "-test.run="+c.Run)
+	}
+	if c.Skip != "" {
+		args = append(args, "-test.skip="+c.Skip)
+	}
+	return args
+}
+
+// CaseNames are the names of all cases.
+func CaseNames() []string { return names(Cases) }
+
+// selectCases returns the cases whose names match a pattern (path.Match) of the list; all if
+// it is empty.
+func selectCases(all []Case, patterns []string) ([]Case, error) {
+	if len(patterns) == 0 {
+		return all, nil
+	}
+	used := map[string]bool{}
+	chosen := slices.DeleteFunc(slices.Clone(all), func(c Case) bool {
+		for _, p := range patterns {
+			if ok, _ := path.Match(p, c.Name); ok {
+				used[p] = true
+				return false
+			}
+		}
+		return true
+	})
+	for _, p := range patterns {
+		if !used[p] {
+			return nil, fmt.Errorf("case %s: there is none; the cases are %s", p, strings.Join(names(all), ", "))
+		}
+	}
+	return chosen, nil
+}
+
+func names(list []Case) []string {
+	var n []string
+	for _, c := range list {
+		n = append(n, c.Name)
+	}
+	return n
+}
+
+// boots groups cases by their NICs, in the order of the list: each group shares a boot.
+func boots(list []Case) [][]Case {
+	var groups [][]Case
+	at := map[string]int{}
+	for _, c := range list {
+		i, ok := at[c.NICs]
+		if !ok {
+			i = len(groups)
+			at[c.NICs] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], c)
+	}
+	return groups
+}

@@ -1,0 +1,81 @@
+package vm
+
+import (
+	"bufio"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Tests are the outcomes of a test binary.
+type Tests struct {
+	Passed  int `json:"passed"`
+	Failed  int `json:"failed"`
+	Skipped int `json:"skipped"`
+	// Failures are the names of failed tests, each with the last line it logged.
+	Failures []string `json:"failures,omitempty"`
+	// Reasons are the reasons of skipped tests, each once.
+	Reasons []string `json:"reasons,omitempty"`
+}
+
+var (
+	outcome = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): (\S+) \(`)
+	logged  = regexp.MustCompile(`^\s+\w+\.go:\d+: (.*)`)
+	begins  = regexp.MustCompile(`^=== (?:RUN|CONT|NAME)\s+(\S+)`)
+	stopped = regexp.MustCompile(`^(panic: |fatal error: |SIGQUIT: )`)
+)
+
+// parseTests reads the output of a test binary with -test.v (go doc test2json has the form).
+// A test without an outcome has failed: the process died in it.
+func parseTests(r io.Reader) (Tests, error) {
+	var t Tests
+	var current string
+	running, last := map[string]bool{}, map[string]string{}
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 16<<20)
+	for s.Scan() {
+		line := s.Text()
+		if m := begins.FindStringSubmatch(line); m != nil {
+			current = m[1]
+			running[current] = true
+		} else if m := outcome.FindStringSubmatch(line); m != nil {
+			delete(running, m[2])
+			t.count(m[1], m[2], last[m[2]])
+		} else if m := logged.FindStringSubmatch(line); m != nil {
+			last[current] = m[1]
+		} else if stopped.MatchString(line) {
+			last[current] = line
+			break
+		}
+	}
+	for name := range running {
+		t.Failed++
+		t.Failures = append(t.Failures, failure(name, last[name], "did not end"))
+	}
+	slices.Sort(t.Failures)
+	return t, s.Err()
+}
+
+func (t *Tests) count(outcome, name, why string) {
+	switch outcome {
+	case "PASS":
+		t.Passed++
+	case "FAIL":
+		t.Failed++
+		t.Failures = append(t.Failures, failure(name, why, "failed"))
+	case "SKIP":
+		t.Skipped++
+		why = strings.TrimPrefix(why, "skipped: ")
+		if !slices.Contains(t.Reasons, why) {
+			t.Reasons = append(t.Reasons, why)
+		}
+	}
+}
+
+func failure(name, why, otherwise string) string {
+	if why == "" {
+		why = otherwise
+	}
+	return name + ": " + why
+}

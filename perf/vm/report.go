@@ -1,0 +1,155 @@
+package vm
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Outcomes of a case.
+const (
+	Pass  = "pass"
+	Fail  = "fail"
+	Lacks = "lacks" // every test was skipped: the kernel lacks a feature
+)
+
+// Report is a run of the matrix.
+type Report struct {
+	Revision    string     `json:"revision"` // of the source
+	Emulator    string     `json:"emulator"`
+	Accelerator string     `json:"accelerator"` // tcg or kvm
+	CPUs        int        `json:"cpus"`        // of each virtual machine
+	Kernels     []OnKernel `json:"kernels"`
+}
+
+// OnKernel is a kernel with the outcomes of the cases.
+type OnKernel struct {
+	Name        string    `json:"name"`
+	Version     string    `json:"version"`
+	BootSeconds float64   `json:"bootSeconds"` // of the first boot, up to the first case
+	Cases       []Outcome `json:"cases"`
+}
+
+// Outcome is a case's.
+type Outcome struct {
+	Case    string  `json:"case"`
+	Outcome string  `json:"outcome"`
+	Seconds float64 `json:"seconds"`
+	Tests   Tests   `json:"tests"`
+	// Why is the reason of a failure that is not a test's.
+	Why string `json:"why,omitempty"`
+	// Files is the folder of console, output and kernel log, if they were kept.
+	Files string `json:"-"`
+}
+
+// decide sets the outcome of a case that has ended.
+func (o *Outcome) decide(exit int, timedOut bool, kernel []string) {
+	switch {
+	case timedOut:
+		o.Outcome, o.Why = Fail, "it did not end in time"
+	case len(kernel) > 0:
+		o.Outcome, o.Why = Fail, "the kernel reports: "+kernel[0]
+	case exit != 0 || o.Tests.Failed > 0:
+		o.Outcome = Fail
+		if o.Tests.Failed == 0 {
+			o.Why = fmt.Sprintf("exit status %d", exit)
+		}
+	case o.Tests.Passed > 0:
+		o.Outcome = Pass
+	case o.Tests.Skipped > 0:
+		o.Outcome = Lacks
+	default:
+		o.Outcome, o.Why = Fail, "no test ran"
+	}
+}
+
+// Failed returns the number of cases that failed, of all kernels.
+func (r *Report) Failed() int {
+	n := 0
+	for _, k := range r.Kernels {
+		for _, c := range k.Cases {
+			if c.Outcome == Fail {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Markdown writes the matrix: a row per case, a column per kernel, and then the reasons of
+// skipped tests and failures.
+func (r *Report) Markdown(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Kernels and drivers\n\nWritten by `make test-vm`. Revision %s, %s, %s, %d CPUs per virtual machine.\n",
+		r.Revision, r.Emulator, r.Accelerator, r.CPUs)
+	b.WriteString("A cell has the tests that passed, with subtests. *Skipped* tests need a feature that the kernel lacks;\n" +
+		"the reasons are below.\n\n| Case |")
+	for _, k := range r.Kernels {
+		fmt.Fprintf(&b, " %s |", k.Version)
+	}
+	b.WriteString("\n| --- |" + strings.Repeat(" --- |", len(r.Kernels)) + "\n")
+	for _, name := range r.rows() {
+		fmt.Fprintf(&b, "| %s |", name)
+		for _, k := range r.Kernels {
+			fmt.Fprintf(&b, " %s |", k.cell(name))
+		}
+		b.WriteByte('\n')
+	}
+	for _, k := range r.Kernels {
+		k.remarks(&b)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (r *Report) rows() []string {
+	var list []string
+	for _, k := range r.Kernels {
+		for _, c := range k.Cases {
+			if !slices.Contains(list, c.Case) {
+				list = append(list, c.Case)
+			}
+		}
+	}
+	return list
+}
+
+func (k *OnKernel) cell(name string) string {
+	for _, c := range k.Cases {
+		if c.Case != name {
+			continue
+		}
+		switch {
+		case c.Outcome == Fail:
+			return fmt.Sprintf("**fail** (%d of %d)", c.Tests.Failed, c.Tests.Failed+c.Tests.Passed)
+		case c.Outcome == Lacks:
+			return "kernel lacks it"
+		case c.Tests.Skipped > 0:
+			return fmt.Sprintf("%d, %d skipped", c.Tests.Passed, c.Tests.Skipped)
+		}
+		return fmt.Sprint(c.Tests.Passed)
+	}
+	return ""
+}
+
+// remarks lists what a cell has no room for.
+func (k *OnKernel) remarks(b *strings.Builder) {
+	head := fmt.Sprintf("\n## %s\n\n", k.Version)
+	for _, c := range k.Cases {
+		lines := slices.Clone(c.Tests.Failures)
+		if c.Why != "" {
+			lines = append([]string{c.Why}, lines...)
+		}
+		for i := range lines {
+			lines[i] = "failed: " + lines[i]
+		}
+		for _, reason := range c.Tests.Reasons {
+			lines = append(lines, "skipped: "+reason)
+		}
+		for _, l := range lines {
+			fmt.Fprintf(b, "%s- %s: %s\n", head, c.Case, strings.ReplaceAll(l, "|", "\\|"))
+			head = ""
+		}
+	}
+}

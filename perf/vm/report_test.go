@@ -1,0 +1,142 @@
+package vm
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const output = `=== RUN   TestGood
+--- PASS: TestGood (0.10s)
+=== RUN   TestParent
+=== RUN   TestParent/IPv4
+    traffic_test.go:75: 1024 packets left on the ring
+=== RUN   TestParent/IPv6
+--- FAIL: TestParent (0.20s)
+    --- FAIL: TestParent/IPv4 (0.10s)
+    --- PASS: TestParent/IPv6 (0.10s)
+=== RUN   TestLacking
+    probe_test.go:12: skipped: the kernel has no TCX
+--- SKIP: TestLacking (0.00s)
+=== RUN   TestLackingToo
+    probe_test.go:12: skipped: the kernel has no TCX
+--- SKIP: TestLackingToo (0.00s)
+FAIL
+`
+
+func TestOutputIsCounted(t *testing.T) {
+	got, err := parseTests(strings.NewReader(output))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Passed != 2 || got.Failed != 2 || got.Skipped != 2 {
+		t.Errorf("%+v", got)
+	}
+	if want := []string{"TestParent/IPv4: 1024 packets left on the ring", "TestParent: failed"}; !slices.Equal(got.Failures, want) {
+		t.Errorf("failures %q, want %q", got.Failures, want)
+	}
+	if want := []string{"the kernel has no TCX"}; !slices.Equal(got.Reasons, want) {
+		t.Errorf("reasons %q, want %q", got.Reasons, want)
+	}
+}
+
+func TestATestThatDoesNotEndHasFailed(t *testing.T) {
+	for text, want := range map[string]string{
+		"=== RUN   TestA\n    a_test.go:1: waits\n":      "TestA: waits",
+		"=== RUN   TestA\npanic: nil map\n\ngoroutine 1": "TestA: panic: nil map",
+		"=== RUN   TestA\nSIGQUIT: quit\nPC=0x1":         "TestA: SIGQUIT: quit",
+		"=== RUN   TestA\n":                              "TestA: did not end",
+	} {
+		got, err := parseTests(strings.NewReader(text))
+		if err != nil || got.Failed != 1 || len(got.Failures) != 1 || got.Failures[0] != want {
+			t.Errorf("%q: %+v %v, want %q", text, got, err, want)
+		}
+	}
+}
+
+func TestOutcomeOfACase(t *testing.T) {
+	for name, c := range map[string]struct {
+		tests    Tests
+		exit     int
+		timedOut bool
+		kernel   []string
+		want     string
+	}{
+		"passed":             {tests: Tests{Passed: 2, Skipped: 1}, want: Pass},
+		"all skipped":        {tests: Tests{Skipped: 2}, want: Lacks},
+		"no test":            {want: Fail},
+		"a failure":          {tests: Tests{Passed: 1, Failed: 1}, exit: 1, want: Fail},
+		"a failing TestMain": {tests: Tests{Passed: 1}, exit: 1, want: Fail},
+		"a time limit":       {tests: Tests{Passed: 1}, timedOut: true, want: Fail},
+		"a kernel defect":    {tests: Tests{Passed: 1}, kernel: []string{"BUG: unable to handle page fault"}, want: Fail},
+	} {
+		o := Outcome{Tests: c.tests}
+		o.decide(c.exit, c.timedOut, c.kernel)
+		if o.Outcome != c.want || o.Outcome == Fail && o.Why == "" && o.Tests.Failed == 0 {
+			t.Errorf("%s: %+v, want %s", name, o, c.want)
+		}
+	}
+}
+
+func TestReportHasEveryCaseAndReason(t *testing.T) {
+	r := &Report{Revision: "abc", Kernels: []OnKernel{
+		{Version: "5.10.0-32-amd64", Cases: []Outcome{
+			{Case: "xsk", Outcome: Pass, Tests: Tests{Passed: 3, Skipped: 1, Reasons: []string{"no multi-buffer"}}},
+			{Case: "tcx", Outcome: Lacks, Tests: Tests{Skipped: 1, Reasons: []string{"no TCX"}}}}},
+		{Version: "6.12.1", Cases: []Outcome{
+			{Case: "xsk", Outcome: Fail, Why: "it did not end in time", Tests: Tests{Passed: 1, Failed: 2, Failures: []string{"TestA: a|b"}}}}},
+	}}
+	var b strings.Builder
+	if err := r.Markdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| Case | 5.10.0-32-amd64 | 6.12.1 |\n", "| xsk | 3, 1 skipped | **fail** (2 of 3) |\n", "| tcx | kernel lacks it |  |\n",
+		"- xsk: skipped: no multi-buffer\n", "- tcx: skipped: no TCX\n", "- xsk: failed: it did not end in time\n", "- xsk: failed: TestA: a\\|b\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in:\n%s", want, b.String())
+		}
+	}
+	if r.Failed() != 1 {
+		t.Errorf("%d failed", r.Failed())
+	}
+}
+
+func TestCasesAreSelectedByPattern(t *testing.T) {
+	all := []Case{{Name: "xsk"}, {Name: "nic-igb", NICs: "igb"}, {Name: "steer"}, {Name: "nic-e1000e", NICs: "e1000e"}}
+	got, err := selectCases(all, []string{"nic-*", "xsk"})
+	if err != nil || strings.Join(names(got), " ") != "xsk nic-igb nic-e1000e" {
+		t.Errorf("%v %v", names(got), err)
+	}
+	if _, err := selectCases(all, []string{"xsk", "xks"}); err == nil || !strings.Contains(err.Error(), "xks") {
+		t.Errorf("a name that no case has: %v", err)
+	}
+	var groups []string
+	for _, g := range boots(all) {
+		groups = append(groups, strings.Join(names(g), "+"))
+	}
+	if got, want := strings.Join(groups, " "), "xsk+steer nic-igb nic-e1000e"; got != want {
+		t.Errorf("boots %s, want %s", got, want)
+	}
+}
+
+// Each case names a folder with tests.
+func TestCasesHavePackages(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range Cases {
+		if seen[c.Name] {
+			t.Errorf("two cases are named %s", c.Name)
+		}
+		seen[c.Name] = true
+		if c.Seconds <= 0 {
+			t.Errorf("%s has no time", c.Name)
+		}
+		if !exists("../../" + c.Package) {
+			t.Errorf("%s: there is no package %s", c.Name, c.Package)
+		}
+		if _, err := nicsOf(c.NICs); err != nil {
+			t.Errorf("%s: %v", c.Name, err)
+		}
+	}
+}
