@@ -69,7 +69,7 @@ func (a *apt) update(ctx context.Context) error {
 		}
 	}
 	if _, err := os.Stat(keyring); err != nil {
-		return errors.New("Debian's archive keyring is missing: install debian-archive-keyring")
+		return errors.New("no archive keyring of Debian: install debian-archive-keyring")
 	}
 	var list strings.Builder
 	for _, s := range suites {

@@ -1,0 +1,243 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/perf/netlab"
+)
+
+// needLink skips the test on a kernel without a kind of link.
+func needLink(t *testing.T, n *netlab.Namespace, l netlink.Link) {
+	t.Helper()
+	if err := n.Netlink().LinkAdd(l); err != nil {
+		t.Skipf("skipped: the kernel has no %s: %v", l.Type(), err)
+	}
+	must(t, n.Netlink().LinkDel(l))
+}
+
+func named(name string) netlink.LinkAttrs {
+	a := netlink.NewLinkAttrs()
+	a.Name = name
+	return a
+}
+
+// newBonded is a fixture whose clients are behind a bond of two members on either side, and
+// behind VLANs on top of it. Weir is not started. top is the name of the uppermost interface.
+func newBonded(t *testing.T, mode netlink.BondMode, vlans ...int) (f *fixture, top string) {
+	t.Helper()
+	top = "bond0"
+	for _, v := range vlans {
+		top += fmt.Sprintf(".%d", v)
+	}
+	f = ownFixture(t, options{services: []service{toAttached, toPod}, stopped: true, interfaces: "[{name: " + top + "}, {name: eth1}]"})
+	needLink(t, f.Client, netlink.NewLinkBond(named("probe")))
+	must(t, f.Edge.Edge.Delete("eth0"))
+	for _, m := range []string{"m0", "m1"} {
+		must(t, netlab.Connect(netlab.End{Namespace: f.Edge.Edge, Name: m}, netlab.End{Namespace: f.Client, Name: m}, netlab.LinkConfig{}))
+	}
+	for host, n := range map[uint8]*netlab.Namespace{1: f.Edge.Edge, 2: f.Client} {
+		bond := netlink.NewLinkBond(named("bond0"))
+		bond.Mode, bond.Miimon = mode, 100
+		if mode == netlink.BOND_MODE_802_3AD {
+			bond.LacpRate, bond.XmitHashPolicy = netlink.BOND_LACP_RATE_FAST, netlink.BOND_XMIT_HASH_POLICY_LAYER3_4
+		}
+		must(t, n.Netlink().LinkAdd(bond))
+		for _, m := range []string{"m0", "m1"} {
+			join(t, n, m)
+		}
+		raise(t, n, "bond0")
+		stackVLANs(t, n, "bond0", vlans...)
+		for _, a := range onNetwork(netlab.ClientNet, host) {
+			must(t, n.AddAddr(top, a))
+		}
+	}
+	f.routeTop(t, top)
+	return f, top
+}
+
+// routeTop makes the routes of clients and edge node by the uppermost interface.
+func (f *fixture) routeTop(t *testing.T, top string) {
+	t.Helper()
+	for _, r := range []struct {
+		n       *netlab.Namespace
+		to, via string
+	}{
+		{f.Client, "10.99.0.0/24", "10.10.0.1"}, {f.Client, "fd99::/64", "fd10::1"},
+		{f.Edge.Edge, "0.0.0.0/0", "10.10.0.2"}, {f.Edge.Edge, "::/0", "fd10::2"},
+	} {
+		must(t, r.n.AddRoute(top, netip.MustParsePrefix(r.to), netip.MustParseAddr(r.via)))
+	}
+}
+
+// stackVLANs makes VLAN interfaces upon each other: base.100, base.100.200.
+func stackVLANs(t *testing.T, n *netlab.Namespace, base string, vlans ...int) {
+	t.Helper()
+	for _, v := range vlans {
+		parent, err := n.Interface(base)
+		must(t, err)
+		base += fmt.Sprintf(".%d", v)
+		a := named(base)
+		a.ParentIndex = parent.Attrs().Index
+		must(t, n.Netlink().LinkAdd(&netlink.Vlan{LinkAttrs: a, VlanId: v}))
+		raise(t, n, base)
+	}
+}
+
+// raise sets an interface up.
+func raise(t *testing.T, n *netlab.Namespace, name string) {
+	t.Helper()
+	l, err := n.Interface(name)
+	must(t, err)
+	must(t, n.Netlink().LinkSetUp(l))
+}
+
+// join makes an interface, which must be down for that, a member of bond0.
+func join(t *testing.T, n *netlab.Namespace, name string) {
+	t.Helper()
+	l, err := n.Interface(name)
+	must(t, err)
+	bond, err := n.Interface("bond0")
+	must(t, err)
+	must(t, n.Netlink().LinkSetDown(l))
+	must(t, n.Netlink().LinkSetMasterByIndex(l, bond.Attrs().Index))
+	raise(t, n, name)
+}
+
+// leave takes a member out of the edge node's bond, and sets it down.
+func (f *fixture) leave(t *testing.T, name string) {
+	t.Helper()
+	l, err := f.Edge.Edge.Interface(name)
+	must(t, err)
+	must(t, f.Edge.Edge.Netlink().LinkSetNoMaster(l))
+	must(t, f.Edge.Edge.Netlink().LinkSetDown(l))
+}
+
+// untilMembers waits until Weir has exactly these members attached, and packets may leave by
+// so many of them.
+func (f *fixture) untilMembers(t *testing.T, active int, members ...string) {
+	t.Helper()
+	must(t, f.poll(func(ctx context.Context) error {
+		status, err := f.admin.Status(ctx)
+		if err != nil {
+			return err
+		}
+		got, usable := 0, 0
+		for _, i := range status.Interfaces {
+			if strings.HasPrefix(i.Interface, "bond0") {
+				got++
+				if !i.Inactive {
+					usable++
+				}
+			}
+		}
+		if got != len(members) || usable != active {
+			return fmt.Errorf("%d members, %d active; want %v, %d active: %+v", got, usable, members, active, ports(status))
+		}
+		return nil
+	}))
+}
+
+func ports(s *api.Status) []string {
+	var list []string
+	for _, i := range s.Interfaces {
+		list = append(list, fmt.Sprintf("%s of %s, inactive %v", i.Name, i.Interface, i.Inactive))
+	}
+	return list
+}
+
+// The kernel's own bonds, alone and below a VLAN: traffic passes also after a member has
+// left, and after it has joined again.
+func TestGuestBond(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		mode   netlink.BondMode
+		active int // of two members
+		vlans  []int
+	}{
+		{"active-backup", netlink.BOND_MODE_ACTIVE_BACKUP, 1, nil},
+		{"802.3ad", netlink.BOND_MODE_802_3AD, 2, nil},
+		{"VLAN upon active-backup", netlink.BOND_MODE_ACTIVE_BACKUP, 1, []int{100}},
+		{"VLAN upon 802.3ad", netlink.BOND_MODE_802_3AD, 2, []int{100}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, _ := newBonded(t, c.mode, c.vlans...)
+			must(t, f.start())
+			f.untilMembers(t, c.active, "m0", "m1")
+			f.exchange(t)
+			f.leave(t, "m0")
+			f.untilMembers(t, 1, "m1")
+			f.exchange(t)
+			join(t, f.Edge.Edge, "m0")
+			f.untilMembers(t, c.active, "m0", "m1")
+			f.exchange(t)
+		})
+	}
+}
+
+// The kernel's own VLAN interface upon a link, which is a NIC where there are some.
+func TestGuestVLAN(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toAttached, toPod}, stopped: true, interfaces: "[{name: eth0.100}, {name: eth1}]"})
+	for host, n := range map[uint8]*netlab.Namespace{1: f.Edge.Edge, 2: f.Client} {
+		stackVLANs(t, n, "eth0", 100)
+		for _, a := range onNetwork(netlab.ClientNet, host) {
+			must(t, n.RemoveAddr("eth0", a))
+			must(t, n.AddAddr("eth0.100", a))
+		}
+	}
+	f.routeTop(t, "eth0.100")
+	must(t, f.start())
+	f.exchange(t)
+}
+
+// Interfaces that have no queues of their own are refused, with what to attach instead.
+func TestGuestRefusedLinks(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toAttached}, stopped: true})
+	edge := f.Edge.Edge
+	eth0, err := edge.Interface("eth0")
+	must(t, err)
+	on := func(name string) netlink.LinkAttrs {
+		a := named(name)
+		a.ParentIndex = eth0.Attrs().Index
+		return a
+	}
+	for name, c := range map[string]struct {
+		link  netlink.Link
+		reads []string
+	}{
+		"macvlan": {&netlink.Macvlan{LinkAttrs: on("mac0"), Mode: netlink.MACVLAN_MODE_BRIDGE}, []string{"mac0", "attach", "eth0"}},
+		"bridge":  {&netlink.Bridge{LinkAttrs: named("br0")}, []string{"br0", "attach"}},
+		"ipvlan":  {&netlink.IPVlan{LinkAttrs: on("ipv0")}, []string{"ipv0", "attach", "eth0"}},
+		"QinQ":    {nil, []string{"eth0.100.200", "eth0.100"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := "eth0.100.200"
+			if c.link == nil {
+				stackVLANs(t, edge, "eth0", 100, 200)
+			} else {
+				target = c.link.Attrs().Name
+				if err := edge.Netlink().LinkAdd(c.link); err != nil {
+					t.Skipf("skipped: the kernel has no %s: %v", name, err)
+				}
+				raise(t, edge, target)
+				defer func() { must(t, edge.Netlink().LinkDel(c.link)) }()
+			}
+			stdout, stderr, exit := f.check(t, "--interface", target)
+			if exit != 1 {
+				t.Errorf("exit status %d, want 1: %s%s", exit, stdout, stderr)
+			}
+			t.Log(strings.TrimSpace(stderr))
+			for _, want := range c.reads {
+				if !strings.Contains(stderr, want) {
+					t.Errorf("it does not name %s: %s", want, stderr)
+				}
+			}
+		})
+	}
+}
