@@ -29,7 +29,7 @@ TOOLS := ./.ci/testsum ./.ci/prose
 RACE_PACKAGES = $$($(GO) list ./... | grep -v '/lb/xsk$$')
 
 # What `make generate` writes.
-GENERATED = $(wildcard lb/steer/bpf/flowtable.h lb/steer/*_bpfel.* lb/steer/*_bpfeb.* perf/*/*_bpfel.* perf/*/*_bpfeb.* cmd/weir/README.md cmd/weir/config/README.md cmd/weir/metrics/README.md cmd/weir/problem/README.md deploy/helm/weir/README.md)
+GENERATED = $(wildcard lb/steer/bpf/flowtable.h lb/steer/*_bpfel.* lb/steer/*_bpfeb.* perf/*/*_bpfel.* perf/*/*_bpfeb.* cmd/weir/README.md cmd/weir/api/openapi.json cmd/weir/config/README.md cmd/weir/metrics/README.md cmd/weir/problem/README.md deploy/helm/weir/README.md)
 
 # Tests share the machine: -j must not run them side by side.
 .NOTPARALLEL:

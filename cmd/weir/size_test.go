@@ -12,14 +12,17 @@ import (
 	"testing"
 )
 
-// A file holds a single idea, and a function fits a screen or two. Both limits are in lines.
+// A file holds a single idea, and a function fits a screen or two: these limits are in lines.
+// The types of a worker have few methods, not counting those of embedded types.
 const (
 	maxFileLines     = 400
 	maxFunctionLines = 80
+	maxWorkerMethods = 60
 )
 
 func TestBoundarySizes(t *testing.T) {
 	root := moduleRoot(t)
+	methods := map[string]int{} // by folder and type
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") {
 			return err
@@ -39,16 +42,22 @@ func TestBoundarySizes(t *testing.T) {
 			t.Errorf("%s has %d lines, more than %d: give each of its parts a file", short, n, maxFileLines)
 		}
 		if !strings.HasSuffix(name, "_test.go") {
-			checkFunctions(t, short, src)
+			checkFunctions(t, short, src, methods)
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	for name, n := range methods {
+		if n > maxWorkerMethods && filepath.Dir(name) == filepath.Join("lb", "worker") {
+			t.Errorf("%s has %d methods, more than %d: give each of its parts a type", name, n, maxWorkerMethods)
+		}
+	}
 }
 
-func checkFunctions(t *testing.T, name string, src []byte) {
+// checkFunctions checks the functions of a file, and counts the methods by type.
+func checkFunctions(t *testing.T, name string, src []byte, methods map[string]int) {
 	t.Helper()
 	files := token.NewFileSet()
 	f, err := parser.ParseFile(files, name, src, parser.SkipObjectResolution)
@@ -64,5 +73,23 @@ func checkFunctions(t *testing.T, name string, src []byte) {
 		if lines > maxFunctionLines {
 			t.Errorf("%s: %s has %d lines, more than %d", name, fn.Name.Name, lines, maxFunctionLines)
 		}
+		if fn.Recv != nil {
+			methods[filepath.Join(filepath.Dir(name), receiver(fn.Recv.List[0].Type))]++
+		}
 	}
+}
+
+// receiver is the name of a receiver's type, without pointer and type parameters.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.IndexListExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
 }

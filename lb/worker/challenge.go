@@ -64,30 +64,6 @@ func (s *challenges) note(hash uint64, seen, now uint32) {
 	s[hash%uint64(len(s))] = challenged{uint32(hash >> 32), s.since(hash, seen, now)}
 }
 
-// reuseRemoved handles packet p, a SYN or INIT of a flow whose endpoint is gone, and passes it
-// if TrackTCP is to decide.
-func (w *flows) reuseRemoved(
-	p *pkt, ref conntrack.Ref, c *conntrack.Conn, policy table.Removal,
-) verdict {
-	if policy == table.Keep {
-		switch c.State() {
-		case conntrack.StateSynSent, conntrack.StateSCTPInit: // the endpoint was never heard
-		case conntrack.StateTimeWait, conntrack.StateClose: // over: TrackTCP knows more
-			return pass
-		case conntrack.StateSCTPCookieEchoed, conntrack.StateSCTPEstablished, conntrack.StateSCTPShutdown:
-			if c.Idle(w.tick) <= sctpSilence {
-				return drop(DropEndpointRemoved)
-			}
-		default:
-			if w.tick-w.challenged.since(p.hash, c.LastSeen(), w.tick) < challengeSilence {
-				return challenge(c.LastSeen(), DropEndpointRemoved)
-			}
-		}
-	}
-	w.conntrack.Delete(ref)
-	return again
-}
-
 // answersChallenge reports whether packet p, of the client, is the RST that proves that no
 // connection of the tuple exists any more.
 func (w *flows) answersChallenge(p *pkt) bool {

@@ -9,7 +9,7 @@
 //  3. lookup.go       the three stages: classify, match tags, dispatch
 //  4. lane.go         packets of established flows that only need the rewrite;
 //     fastpath.go     those without a lane: IPv6, and what needs another look
-//  5. slowpath.go     all other packets of flows; tcp.go, sctp.go and quic.go track them,
+//  5. slowpath.go     all other packets of flows; track.go, sctp.go and quic.go track them,
 //     removed_endpoint.go and challenge.go end flows whose endpoint is gone
 //  6. admission.go    packets of no flow: frontend, limits; reversepath.go checks the source
 //  7. select.go       endpoint of a new flow; quic.go by connection ID
@@ -23,12 +23,12 @@
 //  12. port.go        transmit and complete
 //
 // A packet leaves the stages by a single outcome, a verdict (verdict.go) that the functions
-// of the slow path return; conclude (slowpath.go) and act (reject.go) bring it about:
+// of the slow path return; conclude (slowpath.go) and act (outcome.go) bring it about:
 //
 //	output    to its next hop                       output.go
-//	punt      to the kernel, by the host veth       punt.go
-//	reject    answered with a RST, ABORT or ICMP    reject.go
-//	drop      counted under a reason, sampled       drop.go, drops.go
+//	punt      to the kernel, by the host veth       outcome.go
+//	reject    answered with a RST, ABORT or ICMP    outcome.go
+//	drop      counted under a reason, sampled       outcome.go, drops.go, drop_samples.go
 //	queue     until a neighbor or fragment comes    neighqueue.go, fragqueue.go
 //	hand off  to the worker that owns the queue     handoff.go
 //
@@ -39,7 +39,7 @@
 //
 //	frameMemory      packet.go      read and change packets
 //	portIO           port.go        frames in and out, drop, punt, hand off
-//	rejecter         reject.go      answers, at limited rates
+//	rejecter         outcome.go     answers, at limited rates
 //	admission        admission.go   which packets may begin a flow
 //	selector         select.go      endpoint of a new flow
 //	forwarder        nexthop.go     next hop, NAT or tunnel, output

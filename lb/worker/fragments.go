@@ -25,6 +25,10 @@ import (
 // section 5.3), of which every worker has a share. The kernel numbers the node's own
 // datagrams from such an address: these may still collide, as those of any two senders
 // behind the same address can.
+//
+// A ping in fragments is answered fragment by fragment, with the same identification: a
+// reply is the request except for the first fragment's type, and the sender reassembles it.
+// Each fragment counts as a ping for the limits.
 
 // fragmentHandler forwards fragments by the flow of the first of their datagram.
 type fragmentHandler struct {
@@ -61,6 +65,20 @@ func mayHavePorts(p *header.Packet, offset int) bool {
 		return false
 	}
 	return p.Family == 6 && offset > 0
+}
+
+// ofICMP reports whether a packet's protocol is the ICMP of the address family.
+func ofICMP(p *header.Packet) bool {
+	return p.Family == 4 && p.Proto == header.ProtoICMP || p.Family == 6 && p.Proto == header.ProtoICMPv6
+}
+
+// mayBeEcho reports whether packet p, a fragment, may be of a ping that Weir answers.
+func (w *fragmentHandler) mayBeEcho(p *pkt) bool {
+	if !ofICMP(&p.Packet) {
+		return false
+	}
+	k := addressPair(p.data[p.L3:], p.Family)
+	return w.cfg.VIPs.Load().Lookup(k.Dst().Addr())
 }
 
 // datagramKey has the common fields of a datagram's fragments. In IPv6 the protocol is not
@@ -134,44 +152,50 @@ func (w *fragmentHandler) laterFragment(p *pkt, d *fragtrack.Datagram, k *conntr
 	return w.forwardSlow(p, ref)
 }
 
-// fragmentDrops are the reasons to drop a fragment that the tracker refuses.
-var fragmentDrops = [fragtrack.Verdicts]Drop{
-	fragtrack.Overlap: DropFragmentOverlap,
-	fragtrack.TooMany: DropFragmentLimit,
+// firstOfEcho handles the first fragment of an ICMP message to such an address.
+func (w *fragmentHandler) firstOfEcho(p *pkt, d *fragtrack.Datagram) verdict {
+	switch header.ICMPMessage(p.data, &p.Packet) {
+	case header.MessageEcho:
+	case header.MessageMalformed:
+		return drop(DropICMPMalformed)
+	default:
+		return punt(DropUnsupportedProtocol)
+	}
+	p.key = addressPair(p.data[p.L3:], p.Family)
+	if v := w.checkSource(p, nil); v != pass {
+		return v
+	}
+	return w.replyFragment(p, d, true)
 }
 
-// acceptFragment is called for every fragment before it is forwarded by an entry. It passes
-// the fragment unless that overlaps with an earlier fragment, and writes the datagram's new
-// identification.
-func (w *flows) acceptFragment(p *pkt, e *conntrack.Entry) verdict {
-	d := p.datagram
-	fr := p.Fragment(p.data)
-	if d.Proto == header.ProtoSCTP && !mayFragmentSCTP(d, e) {
+// replyFragment answers a fragment of a ping.
+func (w *fragmentHandler) replyFragment(p *pkt, d *fragtrack.Datagram, first bool) verdict {
+	f := p.data
+	fr := p.Fragment(f)
+	if p.Family == 4 && header.IPv4(f[p.L3:]).HeaderLen() != header.IPv4Len ||
+		p.Family == 6 && (p.Frag != p.L3+header.IPv6Len || f[p.Frag] != header.ProtoICMPv6) {
 		return drop(DropUnsupported)
+	}
+	if !w.mayReply(p) {
+		return drop(DropEchoLimit)
 	}
 	if v := d.Take(&fr); v != fragtrack.Pass {
 		return drop(fragmentDrops[v])
 	}
+	d.Echo = true
+	header.EchoReplyFragment(f, &p.Packet, first)
 	w.counts[counter.Fragments]++
-	if !e.Mode.DSR() {
-		if !d.IDRewritten {
-			d.ID, d.IDRewritten = w.nextID(p.ref), true
-		}
-		p.SetID(p.data, d.ID)
+	if first {
+		w.counts[counter.EchoReplies]++
 	}
 	if d.Complete() {
 		d.Forget()
 	}
-	return pass
+	return reply
 }
 
-// nextID is the identification of the next datagram between the addresses that
-// an entry writes.
-func (w *forwarder) nextID(ref conntrack.Ref) uint32 {
-	a := w.conns.Entry(ref).Addr4
-	if w.conns.Entry(ref).Key.Family() == 6 {
-		src, dst := w.conns.NewAddrs6(ref)
-		a = src[0] ^ src[1]*3 ^ dst[0]*5 ^ dst[1]*7
-	}
-	return w.fragmentIDs.Next(a, uint32(w.id), uint32(len(w.links)))
+// fragmentDrops are the reasons to drop a fragment that the tracker refuses.
+var fragmentDrops = [fragtrack.Verdicts]Drop{
+	fragtrack.Overlap: DropFragmentOverlap,
+	fragtrack.TooMany: DropFragmentLimit,
 }

@@ -3,8 +3,10 @@ package worker
 import (
 	"encoding/binary"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/xsk"
 )
 
 // output sends packet p, translated unless it goes through a tunnel. It fragments a packet
@@ -36,6 +38,49 @@ func (w *forwarder) outputWhole(p *pkt, out *egress) verdict {
 		return drop(DropUnsupported)
 	}
 	return w.outputTo(p, out.adj, out.mac)
+}
+
+// outputFragments sends packet p, an IPv4 packet, in fragments.
+func (w *forwarder) outputFragments(p *pkt, out *egress) verdict {
+	if !w.canFragment(&p.Packet, out.mtu) { // the link's MTU has changed meanwhile
+		return drop(DropTooBig)
+	}
+	// All are made before any is sent: they take packet p's place.
+	var made [maxFragments]xsk.Desc
+	step := w.fragmentPayload(&p.Packet, out.mtu)
+	payload := int(p.Len) - ipv4Len(&p.Packet)
+	n := 0
+	for at := 0; at < payload; at += step {
+		a, ok := w.free.pop()
+		if !ok {
+			w.freeBuffers(made[:n])
+			return drop(DropTxFull) // all frames are in transmission
+		}
+		made[n] = w.makeFragment(p, a, at, min(step, payload-at))
+		n++
+	}
+	w.freeBuffers(p.desc[:p.n])
+	p.n = 1
+	whole := p.Packet
+	for _, d := range made[:n] {
+		p.Packet = whole // tags that the previous fragment lost or got have moved the offsets
+		p.Len = uint16(d.Len - uint32(p.L3))
+		p.desc[0], p.size = d, d.Len
+		p.data = w.area[d.Addr:][:d.Len]
+		w.act(p, w.outputWhole(p, out))
+	}
+	return sent
+}
+
+// nextID is the identification of the next datagram between the addresses that
+// an entry writes.
+func (w *forwarder) nextID(ref conntrack.Ref) uint32 {
+	a := w.conns.Entry(ref).Addr4
+	if w.conns.Entry(ref).Key.Family() == 6 {
+		src, dst := w.conns.NewAddrs6(ref)
+		a = src[0] ^ src[1]*3 ^ dst[0]*5 ^ dst[1]*7
+	}
+	return w.fragmentIDs.Next(a, uint32(w.id), uint32(len(w.links)))
 }
 
 // outputTo sends packet p, as it is, to a next hop with the MAC address mac.

@@ -36,38 +36,6 @@ func (w *frameMemory) fragmentPayload(p *header.Packet, mtu uint32) int {
 // ipv4Len is the length of packet p's IPv4 header with options.
 func ipv4Len(p *header.Packet) int { return int(p.L4 - p.L3) }
 
-// outputFragments sends packet p, an IPv4 packet, in fragments.
-func (w *forwarder) outputFragments(p *pkt, out *egress) verdict {
-	if !w.canFragment(&p.Packet, out.mtu) { // the link's MTU has changed meanwhile
-		return drop(DropTooBig)
-	}
-	// All are made before any is sent: they take packet p's place.
-	var made [maxFragments]xsk.Desc
-	step := w.fragmentPayload(&p.Packet, out.mtu)
-	payload := int(p.Len) - ipv4Len(&p.Packet)
-	n := 0
-	for at := 0; at < payload; at += step {
-		a, ok := w.free.pop()
-		if !ok {
-			w.freeBuffers(made[:n])
-			return drop(DropTxFull) // all frames are in transmission
-		}
-		made[n] = w.makeFragment(p, a, at, min(step, payload-at))
-		n++
-	}
-	w.freeBuffers(p.desc[:p.n])
-	p.n = 1
-	whole := p.Packet
-	for _, d := range made[:n] {
-		p.Packet = whole // tags that the previous fragment lost or got have moved the offsets
-		p.Len = uint16(d.Len - uint32(p.L3))
-		p.desc[0], p.size = d, d.Len
-		p.data = w.area[d.Addr:][:d.Len]
-		w.act(p, w.outputWhole(p, out))
-	}
-	return sent
-}
-
 // makeFragment writes the fragment with n bytes from offset at of packet p's payload on
 // into the frame at address a.
 func (w *frameMemory) makeFragment(p *pkt, a uint64, at, n int) xsk.Desc {

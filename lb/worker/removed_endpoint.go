@@ -40,6 +40,30 @@ func (w *flows) endpointRemoved(p *pkt, ref conntrack.Ref) verdict {
 	return pass
 }
 
+// reuseRemoved handles packet p, a SYN or INIT of a flow whose endpoint is gone, and passes it
+// if TrackTCP is to decide.
+func (w *flows) reuseRemoved(
+	p *pkt, ref conntrack.Ref, c *conntrack.Conn, policy table.Removal,
+) verdict {
+	if policy == table.Keep {
+		switch c.State() {
+		case conntrack.StateSynSent, conntrack.StateSCTPInit: // the endpoint was never heard
+		case conntrack.StateTimeWait, conntrack.StateClose: // over: TrackTCP knows more
+			return pass
+		case conntrack.StateSCTPCookieEchoed, conntrack.StateSCTPEstablished, conntrack.StateSCTPShutdown:
+			if c.Idle(w.tick) <= sctpSilence {
+				return drop(DropEndpointRemoved)
+			}
+		default:
+			if w.tick-w.challenged.since(p.hash, c.LastSeen(), w.tick) < challengeSilence {
+				return challenge(c.LastSeen(), DropEndpointRemoved)
+			}
+		}
+	}
+	w.conntrack.Delete(ref)
+	return again
+}
+
 // resetConn refuses packet p of a flow. A TCP connection ends with a RST to the sender, with
 // the acknowledged number. The flow stays in state CLOSE, so that the next packet of the other
 // side is answered by a RST too, and is forgotten soon after the last packet.

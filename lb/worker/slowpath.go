@@ -2,6 +2,7 @@ package worker
 
 import (
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
 )
@@ -138,24 +139,27 @@ func (w *flows) forwardSlow(p *pkt, ref conntrack.Ref) verdict {
 	return w.output(p, &out)
 }
 
-// track follows packet p of an entry's flow by its protocol.
-func (w *flows) track(p *pkt, ref conntrack.Ref) verdict {
-	c := w.conns.Conn(ref)
-	switch p.Proto {
-	case header.ProtoTCP:
-		return w.trackTCP(p, c, ref)
-	case header.ProtoSCTP:
-		return w.trackSCTP(p, ref)
+// acceptFragment is called for every fragment before it is forwarded by an entry. It passes
+// the fragment unless that overlaps with an earlier fragment, and writes the datagram's new
+// identification.
+func (w *flows) acceptFragment(p *pkt, e *conntrack.Entry) verdict {
+	d := p.datagram
+	fr := p.Fragment(p.data)
+	if d.Proto == header.ProtoSCTP && !mayFragmentSCTP(d, e) {
+		return drop(DropUnsupported)
 	}
-	if c.State() == conntrack.StateNone {
-		return again
+	if v := d.Take(&fr); v != fragtrack.Pass {
+		return drop(fragmentDrops[v])
 	}
-	if v := w.mayOpen(p, c, ref); v != pass {
-		return v
+	w.counts[counter.Fragments]++
+	if !e.Mode.DSR() {
+		if !d.IDRewritten {
+			d.ID, d.IDRewritten = w.nextID(p.ref), true
+		}
+		p.SetID(p.data, d.ID)
 	}
-	w.conns.TrackUDP(ref, w.tick)
-	if e := w.conns.Entry(ref); e.Flags&conntrack.FlagWatched != 0 && !e.Mode.DSR() {
-		w.learnCID(p, c, ref)
+	if d.Complete() {
+		d.Forget()
 	}
 	return pass
 }

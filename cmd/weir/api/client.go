@@ -121,7 +121,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values) 
 		return nil, fmt.Errorf("%s: %w", c.socket, err)
 	}
 	if res.StatusCode != http.StatusOK {
-		var f failure
+		var f Failure
 		if json.Unmarshal(body, &f) != nil || f.Error == "" {
 			f.Error = res.Status
 		}

@@ -40,8 +40,9 @@ func (f *fakeSource) Explain(_ context.Context, q ExplainQuery) (Stream, error) 
 		return nil, fmt.Errorf("Service %s: %w", q.Service, ErrNotFound)
 	}
 	return func(w *ObjectWriter) error {
+		w.Field("node", "edge-1")
 		w.List("services")
-		w.Element(map[string]string{"name": "web"})
+		w.Element(map[string]any{"namespace": "default", "name": "web", "ports": nil, "errors": nil})
 		return w.End()
 	}, nil
 }

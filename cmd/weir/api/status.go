@@ -1,16 +1,10 @@
 // Package api is the interface of a running Weir to its operator: HTTP and JSON
 // over a UNIX socket, and a client.
 //
-//	GET /v1/status             Status
-//	GET /v1/explain?service=   the output of `weir explain -o json`
-//	GET /v1/flows?limit=N      FlowList; client=, frontend=, endpoint=, service= and state= filter
-//	GET /v1/drops              DropList
-//	GET /v1/frontends          FrontendList
-//
-// An error is {"error": "..."} with a status of 4xx or 5xx; 503 while another
-// explanation of all Services, list of frontends, or list of more than 1,000
-// flows is being answered. A fault in the middle of an answer breaks the
-// connection. Fields are only ever added to these types.
+// openapi.json describes requests and answers; the daemon serves it at /v1/openapi.json.
+// An answer of several parts is written part by part, and holds no lock meanwhile. 503 is
+// the answer while another one of the same kind, without a bound, is being written. A fault
+// in the middle of an answer breaks the connection. Fields are only ever added.
 package api
 
 import (

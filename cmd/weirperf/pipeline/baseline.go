@@ -92,14 +92,18 @@ func lastLine(s string) string {
 }
 
 // arguments are those of a run that is measured: only those that every release of this
-// command has.
+// command has, if the options need no other.
 func (o *Options) arguments() []string {
 	flows := make([]string, len(o.Flows))
 	for i, n := range o.Flows {
 		flows[i] = strconv.Itoa(n)
 	}
-	return []string{"pipeline", "--json", "--flows", strings.Join(flows, ","), "--mode", o.Mode, "--proto", o.Proto,
+	arguments := []string{"pipeline", "--json", "--flows", strings.Join(flows, ","), "--mode", o.Mode, "--proto", o.Proto,
 		"--workers", strconv.Itoa(o.Workers), "--samples", strconv.Itoa(o.Samples)}
+	if o.IPv6 {
+		arguments = append(arguments, "--ipv6")
+	}
+	return arguments
 }
 
 // figure names a result that two reports share.

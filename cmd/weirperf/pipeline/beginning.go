@@ -61,7 +61,7 @@ func (b *bench) beginning(ctx context.Context, from int) (first beginning, err e
 func (b *bench) answers(ctx context.Context, from int) (s samples, err error) {
 	part := max(leastNew, (b.n-from)/8)
 	for ; from < b.n && ctx.Err() == nil; from += part {
-		t := &trace{maker: newMaker(b.proto, header.SYN|header.ACK)}
+		t := &trace{maker: newMaker(b.ipv6, b.proto, header.SYN|header.ACK)}
 		for n := uint32(from); n < uint32(min(from+part, b.n)); n++ {
 			t.port[portServer] = append(t.port[portServer], t.maker.answer(n, b.choices[n]))
 		}

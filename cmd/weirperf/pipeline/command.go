@@ -28,6 +28,7 @@ type Options struct {
 	Flows   []int
 	Mode    string
 	Proto   string
+	IPv6    bool
 	Workers int
 	Samples int
 	// Baseline is another weirperf to compare with; empty: none.
@@ -43,7 +44,7 @@ func Command() *cobra.Command {
 		Use:   "pipeline",
 		Short: "Measure the packet path in memory: established and new flows, and drops",
 		Long: `Runs the worker of weir run, from a queue's receive to its transmit, over queues
-in memory: 60-byte packets (64 on the wire) of a Service with 256 endpoints and
+in memory: 60-byte packets (64 on the wire), 80 bytes of IPv6, of a Service with 256 endpoints and
 four SNAT addresses. N flows are N connections, each with all its entries in one
 flow table that all workers share.
 
@@ -55,8 +56,8 @@ flow table that all workers share.
   drop         packets to an SNAT port that no flow has
 
 In the modes l2dsr, ipip and gue answers pass Weir by: established packets are the
-client's alone, a new connection takes no SNAT port and one entry. The mode dnat is
-missing: its answers come back through the kernel.
+client's alone, a new connection takes no SNAT port and one entry. In dnat the
+endpoints are behind the kernel: packets to and from them take the veth pair.
 
 Before anything is measured one packet of every flow and direction is held to the
 bytes that should come out.
@@ -99,6 +100,7 @@ taken per turn; its median and its spread are shown. Below 1 this binary is fast
 	fs.IntSliceVar(&o.Flows, "flows", []int{1, 1 << 16, 1 << 20, 10_000_000}, "`numbers` of connections, measured one after the other")
 	fs.StringVar(&o.Mode, "mode", "nat", "forwarding `mode`: "+strings.Join(modeNames(), ", "))
 	fs.StringVar(&o.Proto, "proto", "udp", "`protocol` of the packets: udp or tcp")
+	fs.BoolVar(&o.IPv6, "ipv6", false, "IPv6 packets, in the modes nat, dnat and l2dsr")
 	fs.IntVar(&o.Workers, "workers", 1, "`number` of workers on the one table")
 	fs.IntVar(&o.Samples, "samples", 11, "`number` of samples of each figure")
 	fs.StringVar(&o.Baseline, "baseline", "", "`path` of another weirperf, to run in turn with this one")
@@ -153,6 +155,9 @@ func (o *Options) check() error {
 	if o.Proto != "udp" && o.Proto != "tcp" {
 		errs = append(errs, fmt.Errorf("--proto: must be udp or tcp, is %q", o.Proto))
 	}
+	if o.IPv6 && modeNamed(o.Mode).outerLen() > 0 {
+		errs = append(errs, fmt.Errorf("--ipv6: not with --mode %s", o.Mode))
+	}
 	if o.Workers < 1 || o.Workers > 64 {
 		errs = append(errs, fmt.Errorf("--workers: must be between 1 and 64, is %d", o.Workers))
 	}
@@ -181,6 +186,7 @@ type Report struct {
 // Result is a figure: nanoseconds of CPU per packet and worker.
 type Result struct {
 	Mode            string  `json:"mode"`
+	IPv6            bool    `json:"ipv6,omitempty"`
 	Flows           int     `json:"flows"`
 	Kind            string  `json:"kind"`
 	NsPerPacket     float64 `json:"nsPerPacket"`
@@ -204,8 +210,8 @@ type Table struct {
 func (r *Report) render(w io.Writer, o Options) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", r.Machine)
-	fmt.Fprintf(&b, "mode %s, %s, 60-byte packets, %d endpoints, %d SNAT addresses, random flows, batches of %d per port\n\n",
-		o.Mode, o.Proto, endpoints, snatAddresses, perRound)
+	fmt.Fprintf(&b, "mode %s, %s, %d-byte packets, %d endpoints, %d SNAT addresses, random flows, batches of %d per port\n\n",
+		o.Mode, o.Proto, newMaker(o.IPv6, 0, 0).length, endpoints, snatAddresses, perRound)
 	fmt.Fprintf(&b, "%10s  %-11s %7s  %10s  %18s  %13s  %10s\n", "flows", "kind", "workers", "ns/packet", "min .. max", "allocs/packet", "generation")
 	for _, x := range r.Results {
 		fmt.Fprintf(&b, "%10d  %-11s %7d  %10.1f  %18s  %13.3g  %10.1f\n", x.Flows, x.Kind, x.Workers, x.NsPerPacket,

@@ -44,7 +44,7 @@ func (b *bench) filling(ctx context.Context) (samples, error) {
 
 // first is the first packets of some flows.
 func (b *bench) first(from, to int) *trace {
-	t := &trace{maker: newMaker(b.proto, header.SYN)}
+	t := &trace{maker: newMaker(b.ipv6, b.proto, header.SYN)}
 	for n := from; n < to; n++ {
 		t.port[portClient] = append(t.port[portClient], t.maker.request(uint32(n)))
 	}
@@ -117,7 +117,7 @@ func (b *bench) checkHandshakes() (err error) {
 // each sends a packet of each flow of a range into a port and checks the packets that leave by the
 // other. With learn it first notes the choices for the flows.
 func (b *bench) each(ctx context.Context, first, end, port int, flags uint8, learn bool) error {
-	m := newMaker(b.proto, flags)
+	m := newMaker(b.ipv6, b.proto, flags)
 	in, out := b.m.Queue(0, port), b.m.Queue(0, portServer-port)
 	packets := make([]packet, 0, perRound)
 	for from := first; from < end && ctx.Err() == nil; from += perRound {

@@ -27,6 +27,8 @@ type inMemoryConfig struct {
 	// Routes and Hops stand for the kernel's.
 	Routes map[netip.Prefix]route.Path
 	Hops   []route.StaticHop
+	// HostVeth is the port that leads to the kernel; 0: none.
+	HostVeth int
 	// SNAT are the sources of flows by any egress.
 	SNAT []snat.Source
 }
@@ -65,7 +67,9 @@ func newInMemory(cfg inMemoryConfig) (_ *inMemory, err error) {
 		InUse: func(n uint32) bool { return m.flows.EndpointFlows(n) > 0 },
 		Tick:  m.flows.Tick,
 	})
-	m.node.Store(&worker.Node{Addresses: snat.New(snat.Config{Pool: cfg.SNAT, Owned: cfg.SNAT})})
+	m.node.Store(&worker.Node{
+		Addresses: snat.New(snat.Config{Pool: cfg.SNAT, Owned: cfg.SNAT}), ReturnPath: cfg.HostVeth > 0,
+	})
 	m.vips.Store(new(bart.Lite))
 	m.makeWorkers(cfg)
 	return m, nil
@@ -86,8 +90,12 @@ func (m *inMemory) makeWorkers(cfg inMemoryConfig) {
 		for i := range queues {
 			queues[i] = &lbtest.Memory{}
 			w.SetPort(i, worker.Port{
-				Queue: queues[i], Ring: cfg.Frames / cfg.Workers / (cfg.Ports + 1), FullChecksums: true,
+				Queue: queues[i], Ring: cfg.Frames / cfg.Workers / (cfg.Ports + 1),
+				FullChecksums: cfg.HostVeth == 0 || i != cfg.HostVeth, // the kernel leaves sums to devices
 			})
+		}
+		if cfg.HostVeth > 0 {
+			w.SetHostVeth(cfg.HostVeth, macKernel, macWeir)
 		}
 		m.queues = append(m.queues, queues)
 		m.workers = append(m.workers, w)

@@ -57,7 +57,7 @@ func (r *runner) run() (*Report, error) {
 // flows measures a given number of flows.
 func (r *runner) flows(n int) error {
 	r.say("%d flows: making the table", n)
-	m, err := newBalancer(modeNamed(r.o.Mode), r.o.Workers, max(leastNew, n+n/8))
+	m, err := newBalancer(modeNamed(r.o.Mode), r.o.IPv6, r.o.Workers, max(leastNew, n+n/8))
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (r *runner) add(kind string, flows, workers int, s samples) *Result {
 	slices.Sort(s.net)
 	slices.Sort(s.generation)
 	x := Result{
-		Mode: r.o.Mode, Flows: flows, Kind: kind, Workers: workers,
+		Mode: r.o.Mode, IPv6: r.o.IPv6, Flows: flows, Kind: kind, Workers: workers,
 		NsPerPacket: s.median(), Min: s.net[0], Max: s.net[len(s.net)-1],
 		AllocsPerPacket: s.allocs, Generation: s.generation[len(s.generation)/2],
 	}
@@ -136,6 +136,7 @@ type bench struct {
 	m       *inMemory
 	n       int
 	samples int
+	ipv6    bool
 	proto   uint8
 	mode    mode
 	choices []choice // by flow
@@ -144,7 +145,7 @@ type bench struct {
 
 func newBench(m *inMemory, o Options, flows int) *bench {
 	b := &bench{
-		m: m, n: flows, samples: o.Samples, proto: header.ProtoUDP, mode: modeNamed(o.Mode),
+		m: m, n: flows, samples: o.Samples, ipv6: o.IPv6, proto: header.ProtoUDP, mode: modeNamed(o.Mode),
 		choices: make([]choice, flows), random: rand.New(rand.NewPCG(1, uint64(flows))),
 	}
 	if o.Proto == "tcp" {
@@ -300,19 +301,19 @@ func (b *bench) trace(kind string) *trace {
 	if kind != kindDrop {
 		return b.traceOf(0, sampleLen)
 	}
-	t := &trace{maker: newMaker(b.proto, header.ACK)}
+	t := &trace{maker: newMaker(b.ipv6, b.proto, header.ACK)}
 	for range sampleLen {
 		t.port[portServer] = append(t.port[portServer], t.maker.answerWithoutFlow(b.random.Uint32()))
 	}
 	if b.proto == header.ProtoTCP {
-		t.maker = newMaker(b.proto, header.RST) // anything else is answered
+		t.maker = newMaker(b.ipv6, b.proto, header.RST) // anything else is answered
 	}
 	return t
 }
 
 // traceOf makes packets of established flows, of those from a number on.
 func (b *bench) traceOf(from, packets int) *trace {
-	t := &trace{maker: newMaker(b.proto, header.ACK)}
+	t := &trace{maker: newMaker(b.ipv6, b.proto, header.ACK)}
 	draw := func() uint32 { return uint32(from) + b.random.Uint32N(uint32(b.n-from)) }
 	for range packets {
 		t.port[portClient] = append(t.port[portClient], t.maker.request(draw()))

@@ -16,9 +16,10 @@ type mode struct {
 	conntrack.Mode
 }
 
-// modes are those that need no kernel beside Weir; dnat's answers come back by it.
+// modes are all. In dnat port 1 stands for the veth pair into the kernel.
 var modes = []mode{
-	{"nat", conntrack.ModeNAT}, {"l2dsr", conntrack.ModeL2DSR}, {"ipip", conntrack.ModeIPIP}, {"gue", conntrack.ModeGUE},
+	{"nat", conntrack.ModeNAT}, {"dnat", conntrack.ModeDNAT}, {"l2dsr", conntrack.ModeL2DSR},
+	{"ipip", conntrack.ModeIPIP}, {"gue", conntrack.ModeGUE},
 }
 
 func modeNames() (names []string) {
@@ -38,7 +39,7 @@ func modeNamed(name string) mode {
 }
 
 // answers says whether those of endpoints come back through Weir.
-func (m mode) answers() bool { return m.Mode == conntrack.ModeNAT }
+func (m mode) answers() bool { return !m.DSR() }
 
 // outerLen is how many bytes go between the Ethernet header and the packet.
 func (m mode) outerLen() int {
@@ -57,14 +58,15 @@ type choice struct {
 	endpoint uint16
 	snat     uint16 // which address; 0 in l2dsr
 	port     uint16 // the source port on it; in gue the outer header's, else 0
+	client   bool   // dnat: the client's address and port in place of snat and port
 }
 
-const maxFrame = packetLen + header.MaxEncapLen
+const maxFrame = packetLen6 + header.MaxEncapLen
 
 // chosen reads the flow, and the choice for it, from a request as it left.
 func (b *bench) chosen(f []byte, m *maker) (flow uint32, c choice, err error) {
 	at := b.mode.outerLen()
-	if len(f) != packetLen+at {
+	if len(f) != m.length+at {
 		return 0, c, fmt.Errorf("a packet of %d bytes came out: %x", len(f), f)
 	}
 	flow = binary.LittleEndian.Uint32(f[at+m.payload:])
@@ -75,10 +77,17 @@ func (b *bench) chosen(f []byte, m *maker) (flow uint32, c choice, err error) {
 		c.endpoint = uint16(f[5])
 		return flow, c, nil
 	}
-	c.snat = uint16(binary.BigEndian.Uint32(f[atIP+12:]) - snatNet)
-	c.endpoint = uint16(binary.BigEndian.Uint32(f[atIP+16:]) - endpointNet)
+	src, dst, l4 := atIP+12, atIP+16, atIP+header.IPv4Len
+	if m.ipv6 {
+		src, dst, l4 = atIP+20, atIP+36, m.l4
+	}
+	c.endpoint = uint16(binary.BigEndian.Uint32(f[dst:]) - endpointNet)
+	if c.client = b.mode.Mode == conntrack.ModeDNAT; c.client {
+		return flow, c, nil
+	}
+	c.snat = uint16(binary.BigEndian.Uint32(f[src:]) - snatNet)
 	if b.mode.Mode != conntrack.ModeIPIP {
-		c.port = binary.BigEndian.Uint16(f[atL4:])
+		c.port = binary.BigEndian.Uint16(f[l4:])
 	}
 	if c.snat >= snatAddresses || c.endpoint >= endpoints {
 		return 0, c, fmt.Errorf("flow %d is sent to where nobody is: %x", flow, f)
@@ -93,7 +102,9 @@ func (b *bench) asSent(frame []byte, port int, m *maker, flow uint32) []byte {
 	var p packet
 	switch addr, sport := client(flow); {
 	case port == portClient:
-		p = m.make(host(vip.Addr().As4()), vip.Port(), addr, sport, flow)
+		p = m.make(vipHost, vipPort, addr, sport, flow)
+	case c.client:
+		p = m.make(addr, sport, endpointNet+uint32(c.endpoint), endpointPort, flow)
 	case b.mode.answers():
 		p = m.make(snatNet+uint32(c.snat), c.port, endpointNet+uint32(c.endpoint), endpointPort, flow)
 	default:
@@ -103,11 +114,16 @@ func (b *bench) asSent(frame []byte, port int, m *maker, flow uint32) []byte {
 	if port == portServer {
 		at = b.mode.outerLen()
 	}
-	f := frame[:packetLen+at]
+	f := frame[:m.length+at]
 	m.write(f[at:], &p)
-	ip := f[at+atIP:]
-	ip[8]-- // the TTL
-	putIPv4Sum(ip)
+	etherType := uint16(header.EtherTypeIPv4)
+	if ip := f[at+atIP:]; m.ipv6 {
+		ip[7]-- // the hop limit
+		etherType = header.EtherTypeIPv6
+	} else {
+		ip[8]-- // the TTL
+		putIPv4Sum(ip)
+	}
 	if at > 0 {
 		b.putOuter(f, c)
 	}
@@ -115,9 +131,12 @@ func (b *bench) asSent(frame []byte, port int, m *maker, flow uint32) []byte {
 	copy(f, macRouter[:])
 	if port == portServer {
 		mac := endpointMAC(uint32(c.endpoint))
+		if c.client {
+			mac = macKernel
+		}
 		copy(f, mac[:])
 	}
-	binary.BigEndian.PutUint16(f[12:], header.EtherTypeIPv4)
+	binary.BigEndian.PutUint16(f[12:], etherType)
 	return f
 }
 
@@ -131,7 +150,7 @@ func (b *bench) putOuter(f []byte, c choice) {
 	binary.BigEndian.PutUint32(ip[16:], endpointNet+uint32(c.endpoint))
 	if b.mode.Mode == conntrack.ModeGUE {
 		ip[9] = header.ProtoUDP
-		udp := f[atL4:]
+		udp := ip[header.IPv4Len:]
 		binary.BigEndian.PutUint16(udp, c.port)
 		binary.BigEndian.PutUint16(udp[2:], header.GUEPort)
 		binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
@@ -158,7 +177,7 @@ func (b *bench) checkOut(q *lbtest.Memory, port int, m *maker, n int) error {
 	}
 	for _, d := range q.Out {
 		got := b.m.Umem().Data(d)
-		if len(got) != packetLen+at {
+		if len(got) != m.length+at {
 			return fmt.Errorf("a packet of %d bytes came out: %x", len(got), got)
 		}
 		flow := binary.LittleEndian.Uint32(got[at+m.payload:])

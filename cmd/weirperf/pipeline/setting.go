@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
@@ -12,7 +13,7 @@ import (
 )
 
 // The network around the load balancer: clients behind a router on port 0, 256
-// endpoints on the link of port 1.
+// endpoints on the link of port 1, or in dnat behind the kernel, to which port 1 leads.
 const (
 	endpoints     = 256
 	snatAddresses = 4
@@ -26,42 +27,63 @@ const (
 	snatLo        = 1024
 	snatHi        = 65535
 	endpointPort  = 8080
+	vipHost       = 0xcb00710a // 203.0.113.10
+	vipPort       = 80
+	routerHost    = 0xc00002fe // 192.0.2.254
+	hostHop       = 0xa9fe4d01 // 169.254.77.1, of dnat the next hop in the kernel
 )
 
 var (
-	vip       = netip.MustParseAddrPort("203.0.113.10:80")
-	router    = netip.MustParseAddr("192.0.2.254")
+	prefix6   = netip.MustParseAddr("2001:db8:4::").As16() // of every IPv6 address
 	macWeir   = [6]byte{2, 0, 0, 0, 0, 0x10}
 	macRouter = [6]byte{2, 0, 0, 0, 0, 0x0c}
+	macKernel = [6]byte{2, 0, 0, 0, 0, 0x20}
 )
 
-func addr4(n uint32) netip.Addr {
-	var b [4]byte
-	binary.BigEndian.PutUint32(b[:], n)
-	return netip.AddrFrom4(b)
+// address is an address of the network: of IPv6 the last 32 bits are those of IPv4.
+func address(ipv6 bool, n uint32) netip.Addr {
+	b := prefix6
+	binary.BigEndian.PutUint32(b[12:], n)
+	if ipv6 {
+		return netip.AddrFrom16(b)
+	}
+	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
 // endpointMAC is the MAC address of endpoint n.
 func endpointMAC(n uint32) [6]byte { return [6]byte{2, 0, 0, 1, 0, byte(n)} }
 
 // newBalancer makes a load balancer that serves the Service to be measured.
-func newBalancer(m mode, workers, maxFlows int) (*inMemory, error) {
+func newBalancer(m mode, ipv6 bool, workers, maxFlows int) (*inMemory, error) {
+	prefix := func(n uint32, length int) netip.Prefix {
+		if ipv6 {
+			length += 96
+		}
+		return netip.PrefixFrom(address(ipv6, n), length)
+	}
+	router := address(ipv6, routerHost)
 	cfg := inMemoryConfig{
 		Workers: workers, Ports: 2, MaxFlows: maxFlows, Frames: framesEach * workers,
 		Routes: map[netip.Prefix]route.Path{
-			netip.PrefixFrom(addr4(clientNet), 8):    {Kind: route.Attached, Port: portClient, MTU: 1500, NextHop: router},
-			netip.PrefixFrom(addr4(endpointNet), 16): {Kind: route.Attached, Port: portServer, MTU: 1500},
+			prefix(clientNet, 8):    {Kind: route.Attached, Port: portClient, MTU: 1500, NextHop: router},
+			prefix(endpointNet, 16): {Kind: route.Attached, Port: portServer, MTU: 1500},
 		},
 		Hops: []route.StaticHop{{Port: portClient, NextHop: router, MAC: macRouter, Src: macWeir, MTU: 1500}},
 	}
+	if m.Mode == conntrack.ModeDNAT {
+		hop := address(ipv6, hostHop)
+		cfg.HostVeth = portServer
+		cfg.Routes[prefix(endpointNet, 16)] = route.Path{Kind: route.Host, Port: portServer, MTU: 1500, NextHop: hop, LocalSource: hop}
+		cfg.Hops = append(cfg.Hops, route.StaticHop{Port: portServer, NextHop: hop, MAC: macKernel, Src: macWeir, MTU: 1500})
+	}
 	pool := table.Pool{}
 	for i := range uint32(endpoints) {
-		a := addr4(endpointNet + i)
+		a := address(ipv6, endpointNet+i)
 		cfg.Hops = append(cfg.Hops, route.StaticHop{Port: portServer, NextHop: a, MAC: endpointMAC(i), Src: macWeir, MTU: 1500})
 		pool.Endpoints = append(pool.Endpoints, table.Endpoint{AddrPort: netip.AddrPortFrom(a, endpointPort)})
 	}
 	for i := range uint32(snatAddresses) {
-		cfg.SNAT = append(cfg.SNAT, snat.Source{Addr: addr4(snatNet + i), Lo: snatLo, Hi: snatHi})
+		cfg.SNAT = append(cfg.SNAT, snat.Source{Addr: address(ipv6, snatNet+i), Lo: snatLo, Hi: snatHi})
 	}
 	l, err := newInMemory(cfg)
 	if err != nil {
@@ -69,6 +91,7 @@ func newBalancer(m mode, workers, maxFlows int) (*inMemory, error) {
 	}
 	s := table.Service{Name: "perf/pipeline", Pools: []table.Pool{pool}}
 	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
+		vip := netip.AddrPortFrom(address(ipv6, vipHost), vipPort)
 		s.Frontends = append(s.Frontends, table.Frontend{AddrPort: vip, Proto: proto, Kind: table.LoadBalancer, Mode: m.Mode})
 	}
 	if _, err := l.Tables().Apply([]table.Service{s}, nil); err != nil {

@@ -41,6 +41,34 @@ func (w *rejecter) act(p *pkt, v verdict) {
 	}
 }
 
+// drop counts the packet under the reason and frees all frames.
+func (w *portIO) drop(p *pkt, reason Drop) {
+	w.drops[reason]++
+	w.sampleDrop(p, reason)
+	w.freeBuffers(p.desc[:p.n])
+}
+
+// sampleDrop keeps packet p, unless enough packets of the reason were kept in this tick.
+func (w *portIO) sampleDrop(p *pkt, reason Drop) {
+	if s := &w.samples[reason]; s.tick != w.tick || s.taken < samplesPerTick {
+		w.keepSample(s, p)
+	}
+}
+
+// punt passes a packet that is not Weir's to the kernel, through the host veth and
+// unchanged but for the MAC addresses. A packet that came from the host veth is to be
+// dropped under the reason given: no loop.
+func (w *portIO) punt(p *pkt, reason Drop) verdict {
+	if p.Frag != 0 && p.datagram != nil {
+		p.datagram.Punted = true
+	}
+	if w.hostVeth < 0 || p.in == w.hostVeth || len(p.data) < header.EthernetLen {
+		return drop(reason)
+	}
+	w.counts[counter.Punted]++
+	return w.outputFrame(p, w.hostVeth, w.hostVethMACs[0], w.hostVethMACs[1])
+}
+
 // reject answers packet p by verdict v, at the rate that is allowed. A packet that may not be
 // answered is to be dropped.
 func (w *rejecter) reject(p *pkt, v verdict) verdict {

@@ -7,6 +7,28 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
+// track follows packet p of an entry's flow by its protocol.
+func (w *flows) track(p *pkt, ref conntrack.Ref) verdict {
+	c := w.conns.Conn(ref)
+	switch p.Proto {
+	case header.ProtoTCP:
+		return w.trackTCP(p, c, ref)
+	case header.ProtoSCTP:
+		return w.trackSCTP(p, ref)
+	}
+	if c.State() == conntrack.StateNone {
+		return again
+	}
+	if v := w.mayOpen(p, c, ref); v != pass {
+		return v
+	}
+	w.conns.TrackUDP(ref, w.tick)
+	if e := w.conns.Entry(ref); e.Flags&conntrack.FlagWatched != 0 && !e.Mode.DSR() {
+		w.learnCID(p, c, ref)
+	}
+	return pass
+}
+
 // trackTCP follows packet p of an entry's flow.
 func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) verdict {
 	if v := w.mayOpen(p, c, ref); v != pass {

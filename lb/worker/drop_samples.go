@@ -40,13 +40,6 @@ type samples struct {
 	ring  [samplesKept]sample
 }
 
-// sampleDrop keeps packet p, unless enough packets of the reason were kept in this tick.
-func (w *portIO) sampleDrop(p *pkt, reason Drop) {
-	if s := &w.samples[reason]; s.tick != w.tick || s.taken < samplesPerTick {
-		w.keepSample(s, p)
-	}
-}
-
 // keepSample keeps packet p among samples s.
 func (w *portIO) keepSample(s *samples, p *pkt) {
 	if s.tick != w.tick {
@@ -106,11 +99,4 @@ func (s *samples) read(out []DropSample, reason Drop) []DropSample {
 		})
 	}
 	return out
-}
-
-// drop counts the packet under the reason and frees all frames.
-func (w *portIO) drop(p *pkt, reason Drop) {
-	w.drops[reason]++
-	w.sampleDrop(p, reason)
-	w.freeBuffers(p.desc[:p.n])
 }

@@ -1,0 +1,41 @@
+package api
+
+import "time"
+
+// For tests outside of the package.
+
+// Operation is a route.
+type Operation struct {
+	Method, Path, Summary, Produces string
+	Params                          []Parameter
+	Answer                          any
+}
+
+// Parameter is a param.
+type Parameter struct {
+	Name, Usage, Kind string
+	Enum              []string
+	Required          bool
+}
+
+// Operations are the routes.
+func Operations() []Operation {
+	var out []Operation
+	for _, r := range routes(&fakeSource{}, time.Second) {
+		o := Operation{Method: r.method, Path: r.path, Summary: r.summary, Produces: r.produces, Answer: r.answer}
+		for _, p := range r.params {
+			o.Params = append(o.Params, Parameter{p.name, p.usage, p.kind, p.enum, p.required})
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// SourceOfExamples gives an example of every answer.
+func SourceOfExamples() Source { return &fakeSource{status: exampleStatus()} }
+
+// Update is the flag -update.
+func Update() bool { return *update }
+
+// QueriesOfExamples are the parameters of requests that need some, by path.
+func QueriesOfExamples() map[string]string { return map[string]string{} }

@@ -1,0 +1,91 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrBusy means that another process serves the socket.
+var ErrBusy = errors.New("another Weir is running")
+
+// Listen makes the socket path, mode 0600. The socket of a process that is gone is
+// replaced; a socket that answers is ErrBusy. Missing directories are
+// created.
+func Listen(path string) (net.Listener, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	// Two Weirs that start at once must not take each other's new socket
+	// for a stale one: the directory's lock leaves no file behind.
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	defer d.Close()
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("admin socket: lock %s: %w", dir, err)
+	}
+	if err := removeStale(path); err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	// The mode of a socket's inode before bind(2) becomes the mode of the
+	// file: there is no moment at which others may connect.
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	l, err := lc.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	return l, nil
+}
+
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("%s is there and is not a socket", path)
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		defer c.Close()
+		return fmt.Errorf("%w%s on %s", ErrBusy, peerPID(c), path)
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("%w? %s: %w", ErrBusy, path, err)
+	}
+	return os.Remove(path)
+}
+
+// peerPID is " (pid N)" of the process at the other end, or "".
+func peerPID(c net.Conn) string {
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return ""
+	}
+	var cred *unix.Ucred
+	if e := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); e != nil || err != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (pid %d)", cred.Pid)
+}

@@ -1,0 +1,173 @@
+package api
+
+import (
+	_ "embed" // the OpenAPI document
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+)
+
+//go:generate go test -run ^TestOpenAPIIsCurrent$ -update .
+
+// route is a request that the API answers. The OpenAPI document has an operation for
+// each, and a test compares the answers with it.
+type route struct {
+	method, path string
+	summary      string
+	params       []param
+	// answer is a value of the type of the answer.
+	answer any
+	// produces is the content type of the answer; "": JSON.
+	produces string
+	handle   http.HandlerFunc
+}
+
+// param is a query parameter.
+type param struct {
+	name, usage string
+	// kind is the type in JSON Schema; "": string.
+	kind string
+	// enum are the possible values, nil for any.
+	enum     []string
+	required bool
+}
+
+// routes are all requests, by group.
+func routes(src Source, stall time.Duration) []route {
+	return slices.Concat(
+		nodeRoutes(src),
+		explainRoutes(src, stall),
+		flowRoutes(src),
+	)
+}
+
+//go:embed openapi.json
+var openAPI []byte
+
+// nodeRoutes are those about the node as a whole.
+func nodeRoutes(src Source) []route {
+	return []route{{
+		method: "GET", path: "/v1/openapi.json", summary: "This document.", answer: map[string]any{},
+		handle: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(openAPI) // the client went away
+		},
+	}, {
+		method: "GET", path: "/v1/status", summary: "The state of the node.", answer: Status{},
+		handle: func(w http.ResponseWriter, r *http.Request) {
+			s, err := src.Status(r.Context())
+			reply(w, s, err)
+		},
+	}, {
+		method: "GET", path: "/v1/drops", summary: "The packets that were dropped lately.", answer: DropList{},
+		handle: func(w http.ResponseWriter, r *http.Request) {
+			s, err := src.Drops(r.Context())
+			reply(w, s, err)
+		},
+	}, {
+		method: "POST", path: "/v1/stop", summary: "Begin to end the daemon for good.", answer: struct{}{},
+		handle: func(w http.ResponseWriter, r *http.Request) {
+			reply(w, struct{}{}, src.Stop(r.Context()))
+		},
+	}}
+}
+
+// explainRoutes are those about Services and frontends as they are programmed.
+func explainRoutes(src Source, stall time.Duration) []route {
+	return []route{{
+		method: "GET", path: "/v1/explain", summary: "The output of weir explain -o json.", answer: Explanation{},
+		params: []param{
+			{name: "service", usage: "namespace/name; absent: all Services"},
+			{name: "whatIf", usage: "a change to imagine, as weir explain --what-if takes it"},
+		},
+		handle: explainHandler(src, stall),
+	}, {
+		method: "GET", path: "/v1/frontends", summary: "The frontends with their endpoints.", answer: FrontendList{},
+		handle: frontendsHandler(src, stall),
+	}}
+}
+
+// flowRoutes are those about flows.
+func flowRoutes(src Source) []route {
+	return []route{{
+		method: "GET", path: "/v1/flows", summary: "Flows, in the order of the table.", answer: FlowList{},
+		params: []param{
+			{name: "limit", kind: "integer", usage: fmt.Sprintf("how many; absent: %d, at most %d", DefaultFlowLimit, MaxFlowLimit)},
+			{name: "client", usage: "address, address:port or CIDR"},
+			{name: "frontend", usage: "address, address:port or CIDR"},
+			{name: "endpoint", usage: "address, address:port or CIDR"},
+			{name: "service", usage: "namespace/name"},
+			{name: "state", usage: "a state such as established, or a part of the name"},
+		},
+		handle: flowsHandler(src),
+	}}
+}
+
+func explainHandler(src Source, stall time.Duration) http.HandlerFunc {
+	all, one := &heavy{kind: "the explanation of all Services", stall: stall}, &heavy{stall: stall}
+	return func(w http.ResponseWriter, r *http.Request) {
+		q := ExplainQuery{r.FormValue("service"), r.FormValue("whatIf")}
+		h := one
+		if q.Service == "" {
+			h = all
+			if !h.admit(w) {
+				return
+			}
+			defer h.leave()
+		}
+		s, err := src.Explain(r.Context(), q)
+		h.stream(w, r, s, err)
+	}
+}
+
+func frontendsHandler(src Source, stall time.Duration) http.HandlerFunc {
+	h := &heavy{kind: "frontends", stall: stall}
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !h.admit(w) {
+			return
+		}
+		defer h.leave()
+		s, err := src.Frontends(r.Context())
+		h.stream(w, r, s, err)
+	}
+}
+
+func flowsHandler(src Source) http.HandlerFunc {
+	h := &heavy{kind: fmt.Sprintf("more than %d flows", DefaultFlowLimit)}
+	return func(w http.ResponseWriter, r *http.Request) {
+		limit, err := number(r, "limit", DefaultFlowLimit, MaxFlowLimit)
+		if err != nil {
+			refuse(w, http.StatusBadRequest, err)
+			return
+		}
+		filter := FlowFilter{r.FormValue("client"), r.FormValue("frontend"), r.FormValue("endpoint"), r.FormValue("service"), r.FormValue("state")}
+		m, err := filter.Matcher()
+		if err != nil {
+			refuse(w, http.StatusBadRequest, err)
+			return
+		}
+		if limit > DefaultFlowLimit {
+			if !h.admit(w) {
+				return
+			}
+			defer h.leave()
+		}
+		s, err := src.Flows(r.Context(), limit, m)
+		reply(w, s, err)
+	}
+}
+
+// number is a positive parameter of a request, absent if there is none, at most largest.
+func number(r *http.Request, name string, absent, largest int) (int, error) {
+	s := r.FormValue(name)
+	if s == "" {
+		return absent, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%s: expected a positive number, got %q", name, s)
+	}
+	return min(n, largest), nil
+}
