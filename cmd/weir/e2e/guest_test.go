@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"bytes"
 	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -14,23 +12,6 @@ import (
 
 // Tests named TestGuest run in virtual machines (perf/vm), on kernels and NICs that this
 // machine does not have.
-
-// check runs `weir check` on the edge node and returns what it prints.
-func (f *fixture) check(t *testing.T, args ...string) (stdout, stderr string, exit int) {
-	t.Helper()
-	return f.inEdge(t, f.command(append([]string{"check", "--config", f.path("config.yaml")}, args...)...))
-}
-
-// inEdge runs a command on the edge node until it ends.
-func (f *fixture) inEdge(t *testing.T, cmd *exec.Cmd) (stdout, stderr string, exit int) {
-	t.Helper()
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	p, err := f.Edge.Edge.Start(cmd)
-	must(t, err)
-	exit = p.ExitCode()
-	return out.String(), errs.String(), exit
-}
 
 // release is the first two numbers of a kernel's release.
 type release struct{ major, minor int }
@@ -70,12 +51,7 @@ func TestGuestKernelTable(t *testing.T) {
 	running := runningRelease(t)
 	for _, row := range kernelTable(t) {
 		t.Run(row.feature, func(t *testing.T) {
-			line := ""
-			for l := range strings.Lines(stdout) {
-				if strings.Contains(l, "kernel         "+row.feature+": ") {
-					line = strings.TrimSpace(l)
-				}
-			}
+			line := regexp.MustCompile(`(?m)^\w+ +kernel +` + regexp.QuoteMeta(row.feature) + `: .*$`).FindString(stdout)
 			t.Log(line)
 			has := strings.HasSuffix(line, ": yes")
 			if want := running.has(row.since); has != want {

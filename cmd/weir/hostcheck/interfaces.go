@@ -8,12 +8,14 @@ import (
 	"strings"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/lb/device"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
 // checkInterfaces examines each interface that exists; Configuration.CheckHost reports
 // those that do not.
 func checkInterfaces(fs *findings, cfg *config.Configuration) {
+	links, _ := device.Links() // without it the start will tell
 	for _, in := range cfg.Interfaces {
 		dev, err := net.InterfaceByName(in.Name)
 		if err != nil {
@@ -26,6 +28,10 @@ func checkInterfaces(fs *findings, cfg *config.Configuration) {
 			continue
 		case dev.Flags&net.FlagUp == 0:
 			fs.add(Wrong, subject, "is down (ip link set %s up)", in.Name)
+			continue
+		}
+		if _, err := device.Resolve(in.Name, links); err != nil && len(links) > 0 {
+			fs.add(Wrong, subject, "%s", strings.TrimPrefix(err.Error(), subject+": "))
 			continue
 		}
 		checkMode(fs, subject, in, dev)
