@@ -13,6 +13,11 @@ func prefetchBuckets(first *bucket, buckets uint64, h *uint64, n int)
 //go:noescape
 func prefetchEntries(entries *Entry, r *Ref, n int)
 
+// prefetchOthers asks for the entry beside that of each of n Refs. A Ref of 0 does no harm.
+//
+//go:noescape
+func prefetchOthers(entries *Entry, r *Ref, n int)
+
 // prefetchConn asks for the line of a connection.
 //
 //go:noescape

@@ -36,6 +36,22 @@ next:
 	JNZ  next
 	RET
 
+// func prefetchOthers(entries *Entry, r *Ref, n int)
+TEXT ·prefetchOthers(SB), NOSPLIT, $0-24
+	MOVQ entries+0(FP), DI
+	MOVQ r+8(FP), SI
+	MOVQ n+16(FP), CX
+next:
+	MOVL (SI), AX
+	DECQ AX
+	XORQ $1, AX
+	SHLQ $6, AX
+	PREFETCHT0 (DI)(AX*1)
+	ADDQ $4, SI
+	DECQ CX
+	JNZ  next
+	RET
+
 // func prefetchConn(c *Conn)
 TEXT ·prefetchConn(SB), NOSPLIT, $0-8
 	MOVQ c+0(FP), AX

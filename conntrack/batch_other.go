@@ -27,6 +27,15 @@ func prefetchEntries(entries *Entry, r *Ref, n int) {
 	}
 }
 
+func prefetchOthers(entries *Entry, r *Ref, n int) {
+	for _, r := range unsafe.Slice(r, n) {
+		if r-1 < slotPending-1 { // that of a live slot
+			e := (*Entry)(unsafe.Add(unsafe.Pointer(entries), uintptr((r-1)^1)*unsafe.Sizeof(Entry{})))
+			_ = atomic.LoadUint32(&e.seen)
+		}
+	}
+}
+
 func prefetchConn(c *Conn) { _ = atomic.LoadUint32(&c.state) }
 
 func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int) {

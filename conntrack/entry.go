@@ -83,11 +83,15 @@ type Entry struct {
 // nothing else have names.
 type Kind uint16
 
-// Kinds of entries without flags.
+// Kinds of entries. The endpoint of KindL2DSR6 has an IPv6 address, the outer headers of
+// KindIPIP and KindGUE are IPv4.
 const (
-	KindNAT   = Kind(ModeNAT)
-	KindDNAT  = Kind(ModeDNAT)
-	KindL2DSR = Kind(ModeL2DSR)
+	KindNAT    = Kind(ModeNAT)
+	KindDNAT   = Kind(ModeDNAT)
+	KindL2DSR  = Kind(ModeL2DSR)
+	KindIPIP   = Kind(ModeIPIP)
+	KindGUE    = Kind(ModeGUE)
+	KindL2DSR6 = KindL2DSR | FlagOuter6<<8
 )
 
 // Kind returns the entry's mode and flags.

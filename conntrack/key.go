@@ -127,9 +127,7 @@ func (t *Table) Hash(k *Key) uint64 {
 	if uint8(k.W[4]>>40) == 4 {
 		return t.Hash4(k.W[0], k.W[4])
 	}
-	hi, lo := bits.Mul64(k.W[0]^t.seed[0], k.W[4]^t.seed[1])
-	hi, lo = bits.Mul64(t.hash6(hi^lo, k)^t.seed[2], t.seed[3])
-	return hi ^ lo
+	return t.Hash6(t.Mix6(k.W[0], k.W[1], k.W[2], k.W[4]), k.W[3])
 }
 
 // Hash4 is [Table.Hash] of an IPv4 key with words 0 and 4.
@@ -139,10 +137,18 @@ func (t *Table) Hash4(w0, w4 uint64) uint64 {
 	return hi ^ lo
 }
 
-// hash6 mixes the three words that only IPv6 keys have into h.
-func (t *Table) hash6(h uint64, k *Key) uint64 {
-	hi, lo := bits.Mul64(k.W[1]^t.seed[2], k.W[2]^t.seed[3])
-	h ^= hi ^ lo
-	hi, lo = bits.Mul64(k.W[3]^t.seed[1], h^t.seed[0])
+// Hash6 is [Table.Hash] of an IPv6 key with word 3, after Mix6 of the others. Two short
+// functions are inlined, one is not.
+func (t *Table) Hash6(mixed, w3 uint64) uint64 {
+	hi, lo := bits.Mul64(w3^t.seed[1], mixed^t.seed[0])
+	hi, lo = bits.Mul64(hi^lo^t.seed[2], t.seed[3])
 	return hi ^ lo
+}
+
+// Mix6 is the first half of Hash6.
+func (t *Table) Mix6(w0, w1, w2, w4 uint64) uint64 {
+	hi, lo := bits.Mul64(w0^t.seed[0], w4^t.seed[1])
+	h := hi ^ lo
+	hi, lo = bits.Mul64(w1^t.seed[2], w2^t.seed[3])
+	return h ^ hi ^ lo
 }

@@ -36,6 +36,14 @@ func (w *Worker) Candidates(h []uint64, out []Ref) {
 	prefetchEntries(&t.entries[0], &out[0], n)
 }
 
+// PrefetchOthers asks for the cache lines of the other directions of what Candidates has
+// left in refs: of an IPv6 flow these have the new addresses.
+func (w *Worker) PrefetchOthers(refs []Ref) {
+	if len(refs) > 0 {
+		prefetchOthers(&w.t.entries[0], &refs[0], len(refs))
+	}
+}
+
 // Confirm turns the results of Candidates into the entries of the keys, or 0.
 func (w *Worker) Confirm(h []uint64, k []Key, out []Ref) {
 	t := w.t

@@ -18,6 +18,10 @@ func (t *Table) NextHop(r Ref) uint64 { return atomic.LoadUint64(t.nextHop(r)) }
 // NextHop4 is [Table.NextHop] of an IPv4 entry.
 func (e *Entry) NextHop4() uint64 { return atomic.LoadUint64(&e.Key.W[1]) }
 
+// NextHop6 is [Table.NextHop] of an IPv6 entry, in a mode without a reverse direction
+// of the other entry of the connection.
+func (e *Entry) NextHop6() uint64 { return atomic.LoadUint64(&e.Addr4) }
+
 // Tuple returns the key alone.
 func (e *Entry) Tuple() Key {
 	k := Key{W: [5]uint64{0: e.Key.W[0], 4: e.Key.W[4]}}

@@ -23,8 +23,8 @@ const (
 // MaxEncapLen is the longest outer header: IPv6, UDP and GUE.
 const MaxEncapLen = IPv6Len + UDPLen + GUELen
 
-// encapTTL is the outer header's TTL or hop limit.
-const encapTTL = 64
+// EncapTTL is the outer header's TTL or hop limit.
+const EncapTTL = 64
 
 // Encap has the parts of an outer header.
 type Encap struct {
@@ -74,7 +74,7 @@ func (e *Encap) Put(b []byte, innerLen int) {
 		ip := b[:IPv6Len]
 		binary.BigEndian.PutUint32(ip, 6<<28|uint32(tos)<<20|e.Flow&0xfffff)
 		binary.BigEndian.PutUint16(ip[4:], uint16(n-l3+innerLen))
-		ip[6], ip[7] = next, encapTTL
+		ip[6], ip[7] = next, EncapTTL
 		for i, w := range e.Addr6 {
 			binary.LittleEndian.PutUint64(ip[8+8*i:], w)
 		}
@@ -91,7 +91,7 @@ func (e *Encap) putIPv4(ip []byte, tos uint8, df bool, next uint8, length uint16
 		frag = uint64(bits.ReverseBytes16(e.ID)) << 32
 	}
 	start := 0x45 | uint64(tos)<<8 | uint64(bits.ReverseBytes16(length))<<16 | frag
-	ttl := encapTTL | uint64(next)<<8
+	ttl := EncapTTL | uint64(next)<<8
 	sum := ^Fold(start>>32 + start&0xffffffff + ttl + e.Addr4>>32 + e.Addr4&0xffffffff)
 	binary.LittleEndian.PutUint64(ip, start)
 	binary.LittleEndian.PutUint64(ip[8:], ttl|uint64(sum)<<16|e.Addr4<<32)

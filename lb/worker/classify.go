@@ -8,23 +8,27 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// The beginning of an untagged IPv4 packet without options: EtherType, version and header
-// length, as a little-endian load of four bytes without the last.
+// The beginning of an untagged IPv4 packet without options, and of an untagged IPv6 packet:
+// EtherType, version and header length, as a little-endian load of four bytes.
 const (
 	plain4     = 0x450008
 	plain4Mask = 0xffffff
+	plain6     = 0x60dd86
+	plain6Mask = 0xf0ffff
 )
 
-// w4 is word 4 of the key of an IPv4 packet, as conntrack.Key has it.
-func w4(ports uint32, proto uint8) uint64 { return uint64(ports) | uint64(proto)<<32 | 4<<40 }
+// word4 is word 4 of the key of a packet, as conntrack.Key has it.
+func word4(family uint64, ports uint32, proto uint8) uint64 {
+	return uint64(ports) | uint64(proto)<<32 | family<<40
+}
 
-// classify makes the keys of packets, and hashes them. Untagged IPv4 packets without
-// options in a single buffer get a lane, and nothing about them is checked: the fast path
-// and leaveLane do. Of all others classify makes a pkt.
+// classify makes the keys of packets, and hashes them. Untagged packets in a single buffer,
+// IPv4 without options and IPv6 with TCP or UDP, get a lane, and nothing about them is
+// checked: the fast path and leaveLane do. Of all others classify makes a pkt.
 func (w *Worker) classify(b *batch, from, to int) {
 	heads, conns := w.heads, w.conns
 	last := w.frameMask + 1 - xsk.HeadLen
-	set, lanes := b.framesSet, uint64(0)
+	set, lanes4, lanes6 := b.framesSet, uint64(0), uint64(0)
 	for i := from; i < to; i++ {
 		i := i & (batchSize - 1)
 		addr := b.first[i].Addr
@@ -33,17 +37,28 @@ func (w *Worker) classify(b *batch, from, to int) {
 			continue
 		}
 		f := heads.At(addr)
-		if binary.LittleEndian.Uint32(f[12:])&plain4Mask != plain4 {
-			w.classifyOther(b, i)
+		if start := binary.LittleEndian.Uint32(f[12:]); start&plain4Mask != plain4 {
+			if start&plain6Mask != plain6 || f[20] != header.ProtoTCP && f[20] != header.ProtoUDP {
+				w.classifyOther(b, i)
+				continue
+			}
+			h, a := &b.head[i], &b.addr6[i]
+			w0, w1, w2, w3 := binary.LittleEndian.Uint64(f[22:]), binary.LittleEndian.Uint64(f[30:]),
+				binary.LittleEndian.Uint64(f[38:]), binary.LittleEndian.Uint64(f[46:])
+			ip, l4 := binary.LittleEndian.Uint64(f[14:]), binary.LittleEndian.Uint64(f[54:])
+			h.ip, h.l4, a[0], a[1], a[2], a[3] = ip, l4, w0, w1, w2, w3
+			b.hash[i] = conns.Hash6(conns.Mix6(w0, w1, w2, word4(6, uint32(l4), uint8(ip>>48))), w3)
+			lanes6 |= 1 << i
 			continue
 		}
-		lanes |= 1 << i
+		lanes4 |= 1 << i
 		h := &b.head[i]
 		ip, addrs, l4 := binary.LittleEndian.Uint64(f[16:]), binary.LittleEndian.Uint64(f[26:]), binary.LittleEndian.Uint64(f[34:])
 		h.ip, h.addrs, h.l4 = ip, addrs, l4
-		b.hash[i] = conns.Hash4(addrs, w4(uint32(l4), uint8(ip>>56)))
+		b.hash[i] = conns.Hash4(addrs, word4(4, uint32(l4), uint8(ip>>56)))
 	}
-	b.lanes |= lanes
+	b.lanes4 |= lanes4
+	b.lanes6 |= lanes6
 }
 
 // stateOf returns fast or slow for a packet that [header.ParseFast] took.
@@ -60,16 +75,6 @@ func (w *Worker) stateOf(p *pkt) pktState {
 func (w *Worker) classifyOther(b *batch, i int) {
 	p := w.pktOf(b, i)
 	w.parse(p)
-	if p.state != consumed && p.Family != 4 {
-		k, f := &p.key, p.data
-		ip := f[p.L3:]
-		_ = ip[39]
-		k.W[0] = binary.LittleEndian.Uint64(ip[8:])
-		k.W[1] = binary.LittleEndian.Uint64(ip[16:])
-		k.W[2] = binary.LittleEndian.Uint64(ip[24:])
-		k.W[3] = binary.LittleEndian.Uint64(ip[32:])
-		k.W[4] = uint64(binary.LittleEndian.Uint32(f[p.L4:])) | uint64(p.Proto)<<32 | 6<<40
-	}
 	if p.state != consumed {
 		p.hash = w.conns.Hash(&p.key)
 	}
@@ -89,26 +94,29 @@ func (w *Worker) pktOf(b *batch, i int) *pkt {
 
 // leaveLane makes a pkt of a packet that does not take the fast path of lanes.
 func (w *Worker) leaveLane(b *batch, i int) *pkt {
-	b.lanes &^= 1 << i
+	i &= batchSize - 1
+	key, ipv4 := b.laneKey(i), b.lanes4>>i&1 != 0
+	b.lanes4 &^= 1 << i
+	b.lanes6 &^= 1 << i
 	p := w.pktOf(b, i)
-	p.hash = b.hash[i&(batchSize-1)]
-	if _, _, ok := header.ParseFast4(p.data, int(p.size), &p.Packet); !ok {
-		w.parseOther(p)
-		return p
+	p.hash = b.hash[i]
+	if ipv4 {
+		if _, _, ok := header.ParseFast4(p.data, int(p.size), &p.Packet); ok {
+			p.state, p.key = w.stateOf(p), key
+			return p
+		}
 	}
-	p.state = w.stateOf(p)
-	h := &b.head[i&(batchSize-1)]
-	p.key.W = [5]uint64{0: h.addrs, 4: w4(uint32(h.l4), uint8(h.ip>>56))}
+	w.parseOther(p)
 	return p
 }
 
-// parse reads the headers of packet p, and makes the key if the packet is IPv4. It handles
-// packets that are not TCP, UDP or SCTP itself, and malformed ones.
+// parse reads the headers of packet p, and makes the key. It handles packets that are not
+// TCP, UDP or SCTP itself, and malformed ones.
 func (w *Worker) parse(p *pkt) {
 	f := p.data
 	if addrs, ports, ok := header.ParseFast4(f, int(p.size), &p.Packet); ok {
 		p.state = w.stateOf(p)
-		p.key.W = [5]uint64{0: addrs, 4: w4(ports, p.Proto)}
+		p.key.W = [5]uint64{0: addrs, 4: word4(4, ports, p.Proto)}
 		return
 	}
 	w.parseOther(p)
@@ -128,11 +136,15 @@ func (w *Worker) parseOther(p *pkt) {
 		w.consume(p, problem)
 		return
 	}
+	ip, ports := f[p.L3:], binary.LittleEndian.Uint32(f[p.L4:])
 	if p.Family == 4 {
-		p.key.W = [5]uint64{
-			0: binary.LittleEndian.Uint64(f[p.L3+12:]),
-			4: w4(binary.LittleEndian.Uint32(f[p.L4:]), p.Proto),
-		}
+		p.key.W = [5]uint64{0: binary.LittleEndian.Uint64(ip[12:]), 4: word4(4, ports, p.Proto)}
+		return
+	}
+	_ = ip[39]
+	p.key.W = [5]uint64{
+		binary.LittleEndian.Uint64(ip[8:]), binary.LittleEndian.Uint64(ip[16:]),
+		binary.LittleEndian.Uint64(ip[24:]), binary.LittleEndian.Uint64(ip[32:]), word4(6, ports, p.Proto),
 	}
 }
 

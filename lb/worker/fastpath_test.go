@@ -84,7 +84,7 @@ func TestEstablishedPacketsOfL2DSRAreForwardedAsAllOthers(t *testing.T) {
 // tookFastPath reports whether the last packet was forwarded in its lane, or as a fast pkt.
 func (b *bench) tookFastPath() bool {
 	x := &b.w.batch
-	return x.lanes&1 != 0 || x.pkts[0].state == fast
+	return x.lanes()&1 != 0 || x.pkts[0].state == fast
 }
 
 // long is one with the fast path never taken.
@@ -97,7 +97,7 @@ func (b *bench) long(in int, frame []byte, out int) []byte {
 	b.w.ports[in].filled -= n
 	b.w.classify(x, 0, x.n)
 	for i := range x.pkts[:x.n] {
-		if x.lanes>>i&1 != 0 {
+		if x.lanes()>>i&1 != 0 {
 			b.w.leaveLane(x, i)
 		}
 		if p := &x.pkts[i]; p.state == fast {

@@ -17,10 +17,29 @@ const (
 	laneTTL      = 0xfe << 48   // 0 if the TTL is 0 or 1
 )
 
-// fastLanes forwards packets of b that only need the rewrite, from number from on, up to
-// the first other packet, and returns its number, or to. That packet is unmodified. watch
-// says of which protocols the endpoint may have been removed: their packets are left to
-// the caller.
+// takeLanes forwards packets of b that only need the rewrite or an outer header, from number
+// from on, up to the first other packet, and returns its number, or to. That packet is
+// unmodified. watch says of which protocols the endpoint may have been removed: their packets
+// are left to the caller.
+func (w *flows) takeLanes(b *batch, from, to int, watch protocols) int {
+	for from < to {
+		at := from
+		if from = w.fastLanes(b, from, to, watch); from == to {
+			break
+		}
+		if b.lanes6>>(from&(batchSize-1))&1 != 0 {
+			from = w.fastLanes6(b, from, to, watch)
+		} else {
+			from = w.fastTunnels(b, from, to, watch)
+		}
+		if from == at {
+			break
+		}
+	}
+	return from
+}
+
+// fastLanes is takeLanes of IPv4 packets that get no outer header.
 //
 // These are nearly all packets: of a translated or l2dsr IPv4 flow that is steady (see
 // conntrack.Table.NextHop), with the next hop up. The key has matched, and so the addresses
@@ -33,7 +52,7 @@ const (
 // holds that.
 func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 	entries, adjacencies, ports, heads, tick := w.conns.Entries(), w.adjacencies, w.ports, w.heads, w.tick
-	to = min(to, from+bits.TrailingZeros64(^(b.lanes>>(from&(batchSize-1)))))
+	to = min(to, from+bits.TrailingZeros64(^(b.lanes4>>(from&(batchSize-1)))))
 	for ; from < to; from++ {
 		i := from & (batchSize - 1)
 		n := uint(b.ref[i] - 1)
@@ -44,7 +63,7 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 		f := heads.At(d.Addr)
 		addrs, ip, l4 := b.head[i].addrs, b.head[i].ip, b.head[i].l4
 		proto := uint8(ip >> 56)
-		if e.Key.W[0] != addrs || e.Key.W[4] != w4(uint32(l4), proto) {
+		if e.Key.W[0] != addrs || e.Key.W[4] != word4(4, uint32(l4), proto) {
 			break
 		}
 		hop := e.NextHop4()
@@ -69,15 +88,15 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 		}
 		sum, sampled := uint32(l4>>48), false
 		if proto == header.ProtoTCP {
-			if !plainTCP(f, length) || w.tcpSamples.n == len(w.tcpSamples.list) {
+			if !plainTCP(f[46], f[47], length-header.IPv4Len) || w.tcpSamples.n == len(w.tcpSamples.list) {
 				break
 			}
 			sum = uint32(binary.LittleEndian.Uint16(f[50:]))
 			sampled = conntrack.Milestone(binary.BigEndian.Uint32(f[38:]), length)
-		} else if proto != header.ProtoUDP || !plainUDP(l4, length) {
+		} else if proto != header.ProtoUDP || !plainUDP(l4, length-header.IPv4Len) {
 			break
 		}
-		if b.partial && isPartial(addrs, proto, length, sum) {
+		if b.partial && isPartial(addrs>>32+addrs&0xffffffff, proto, length-header.IPv4Len, sum) {
 			break
 		}
 		src, out := adj.Src()
@@ -93,7 +112,7 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 		sampled = e.Touch(tick) || sampled
 		adj.Touch(tick)
 		if sampled && proto == header.ProtoTCP {
-			w.tcpSamples.add(b.ref[i], f, length)
+			w.tcpSamples.add(b.ref[i], binary.LittleEndian.Uint64(f[38:]), f[46], f[47], length-header.IPv4Len)
 		}
 		port.tx[k] = xsk.Desc{Addr: d.Addr, Len: d.Len}
 		port.txn++
@@ -112,23 +131,23 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 	return from
 }
 
-// plainTCP reports whether a segment in a packet of length bytes has a header of a possible
-// length and neither SYN, FIN nor RST.
-func plainTCP(f *xsk.Head, length uint32) bool {
-	offset := uint32(f[46]) >> 2 & 0x3c
-	return offset >= header.TCPLen && offset+header.IPv4Len <= length && f[47]&(header.SYN|header.FIN|header.RST) == 0
+// plainTCP reports whether a segment of n bytes, negative if the packet is shorter than the
+// IP header, has a header of a possible length and neither SYN, FIN nor RST.
+func plainTCP(offset, flags uint8, n uint32) bool {
+	end := uint32(offset) >> 2 & 0x3c
+	return end >= header.TCPLen && int32(end) <= int32(n) && flags&(header.SYN|header.FIN|header.RST) == 0
 }
 
-// plainUDP reports whether a datagram in a packet of length bytes has a possible length.
-func plainUDP(l4 uint64, length uint32) bool {
-	n := uint32(bits.ReverseBytes16(uint16(l4 >> 32)))
-	return n >= header.UDPLen && n+header.IPv4Len <= length
+// plainUDP reports whether a datagram in n bytes, as of plainTCP, has a possible length.
+func plainUDP(l4 uint64, n uint32) bool {
+	length := uint32(bits.ReverseBytes16(uint16(l4 >> 32)))
+	return length >= header.UDPLen && int32(length) <= int32(n)
 }
 
-// isPartial reports whether the checksum is, or may be, the sum of the pseudo header.
-func isPartial(addrs uint64, proto uint8, length, sum uint32) bool {
-	pseudo := addrs>>32 + addrs&0xffffffff + uint64(proto)<<8 +
-		uint64(bits.ReverseBytes16(uint16(length-header.IPv4Len)))
+// isPartial reports whether the checksum of a segment of n bytes is, or may be, the sum of
+// the pseudo header. addrs is the sum of the addresses in words of 16 or 32 bits.
+func isPartial(addrs uint64, proto uint8, n, sum uint32) bool {
+	pseudo := addrs + uint64(proto)<<8 + uint64(bits.ReverseBytes16(uint16(n)))
 	return (pseudo+0xffff-uint64(sum))%0xffff == 0 && sum != 0
 }
 
@@ -175,16 +194,17 @@ func (w *flows) watched() protocols {
 	return 1 << header.ProtoUDP
 }
 
-// add notes the segment in f, if it has ACK, of a packet of length bytes. Preconditions:
-// there is room.
-func (t *tcpSamples) add(ref conntrack.Ref, f *xsk.Head, length uint32) {
-	if f[47]&header.ACK == 0 {
+// add notes a segment of n bytes, if it has ACK. numbers are the two numbers of the header
+// as a little-endian load, offset and flags the bytes behind them. Preconditions: there is
+// room.
+func (t *tcpSamples) add(ref conntrack.Ref, numbers uint64, offset, flags uint8, n uint32) {
+	if flags&header.ACK == 0 {
 		return
 	}
-	seq := binary.BigEndian.Uint32(f[38:])
-	end := seq + length - header.IPv4Len - uint32(f[46])>>2&0x3c
-	if n := uint(t.n); n < uint(len(t.list)) {
-		t.list[n] = tcpSample{ref, seq, end, binary.BigEndian.Uint32(f[42:])}
+	seq := bits.ReverseBytes32(uint32(numbers))
+	end := seq + n - uint32(offset)>>2&0x3c
+	if k := uint(t.n); k < uint(len(t.list)) {
+		t.list[k] = tcpSample{ref, seq, end, bits.ReverseBytes32(uint32(numbers >> 32))}
 		t.n++
 	}
 }

@@ -87,7 +87,7 @@ func (b *bench) through(in int, frames [][]byte, slowly bool) (out [][]byte, lan
 	} else {
 		b.w.process(x)
 		for i := range x.n {
-			lanes += int(x.lanes >> i & 1)
+			lanes += int(x.lanes() >> i & 1)
 		}
 	}
 	b.w.endRound()
@@ -112,7 +112,7 @@ func (b *bench) processSlowly(x *batch) {
 		to := min(at+groupSize, x.n)
 		b.w.classify(x, at, to)
 		for i := at; i < to; i++ {
-			if x.lanes>>i&1 != 0 {
+			if x.lanes()>>i&1 != 0 {
 				b.w.leaveLane(x, i)
 			}
 			if p := &x.pkts[i]; p.state == fast {

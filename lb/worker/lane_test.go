@@ -41,7 +41,7 @@ func TestALaneKeepsTheHeaderChecksumValid(t *testing.T) {
 	x, q := &b.w.batch, b.q[portServer]
 	b.w.ports[portClient].filled -= b.w.take(x, portClient, b.q[portClient])
 	b.w.process(x)
-	if x.lanes&1 == 0 {
+	if x.lanes()&1 == 0 {
 		t.Error("the packet has left its lane")
 	}
 	b.w.endRound()

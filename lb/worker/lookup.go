@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 )
 
@@ -27,6 +26,9 @@ func (w *Worker) process(b *batch) {
 		}
 		if from, to := b.group(at - groupSize); from < to {
 			w.conntrack.Candidates(b.hash[from:to], b.ref[from:to])
+			if b.lanes6 != 0 {
+				w.conntrack.PrefetchOthers(b.ref[from:to])
+			}
 		}
 		if from, to := b.group(at - 2*groupSize); from < to {
 			w.dispatch(b, from, to, created)
@@ -49,10 +51,10 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 	before, watch, asked := w.tcpSamples.n, w.watched(), false
 	for i := from; i < to; i++ {
 		if b.ref[i&(batchSize-1)] != 0 {
-			if i = w.fastLanes(b, i, to, watch); i == to {
+			if i = w.takeLanes(b, i, to, watch); i == to {
 				break
 			}
-			if w.mayGoOn(b, i, watch) && w.fastLanes(b, i, i+1, 0) != i {
+			if w.mayGoOn(b, i, watch) && w.takeLanes(b, i, i+1, 0) != i {
 				continue
 			}
 		}
@@ -71,23 +73,21 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 	w.noteSamples(before)
 }
 
-// mayGoOn reports whether packet i, at which fastLanes has stopped, may take the fast path
+// mayGoOn reports whether packet i, at which takeLanes has stopped, may take the fast path
 // all the same, of flows whose endpoint may have been removed too: Candidates has found
 // another key, or the endpoint is still there.
 func (w *flows) mayGoOn(b *batch, i int, watch protocols) bool {
 	i &= batchSize - 1
 	ref := b.ref[i]
-	if ref == 0 || b.lanes>>i&1 == 0 {
+	if ref == 0 || b.lanes()>>i&1 == 0 {
 		return false
 	}
-	h := &b.head[i]
-	proto := uint8(h.ip >> 56)
-	key := conntrack.Key{W: [5]uint64{0: h.addrs, 4: w4(uint32(h.l4), proto)}}
+	key := b.laneKey(i)
 	b.ref[i] = w.conntrack.Confirmed(b.hash[i], &key, ref)
 	switch {
 	case b.ref[i] == 0:
 		return false
-	case watch.has(proto):
+	case watch.has(key.Proto()):
 		return !w.isEndpointRemoved(w.conns.Conn(b.ref[i]))
 	}
 	return b.ref[i] != ref
@@ -97,7 +97,7 @@ func (w *flows) mayGoOn(b *batch, i int, watch protocols) bool {
 func (w *Worker) dispatchOther(b *batch, i int, created uint64) {
 	i &= batchSize - 1
 	p := &b.pkts[i]
-	if b.lanes>>i&1 != 0 {
+	if b.lanes()>>i&1 != 0 {
 		p = w.leaveLane(b, i)
 	}
 	if p.state == consumed {

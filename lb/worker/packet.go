@@ -68,34 +68,49 @@ const (
 )
 
 // batch is a set of packets in the stages. Nearly all take the fast path, and need no more
-// than a lane: the descriptor, words of the header, the hash and the entry of packet i. The pkt of a
-// packet with a lane is not valid until the packet leaves the lane, see leaveLane.
+// than a lane: the descriptor, words of the header, the hash and the entry of packet i. The pkt
+// of a packet with a lane is not valid until the packet leaves the lane, see leaveLane.
 type batch struct {
 	n  int
 	in int32 // the port, of packets whose frames are not set
 	// framesSet has a bit for every packet with valid frames in its pkt: of several
 	// buffers, or handed over by another worker.
 	framesSet uint64
-	// lanes has a bit for every packet with a lane: after the first stage, and until the
-	// packet leaves it.
-	lanes uint64
+	// lanes4 and lanes6 have a bit for every IPv4 or IPv6 packet with a lane: after the first
+	// stage, and until the packet leaves it.
+	lanes4, lanes6 uint64
 	// partial is whether checksums may be partial.
 	partial bool
 
 	first [batchSize]xsk.Desc // the first buffer
 	head  [batchSize]laneHead
+	addr6 [batchSize][4]uint64 // of lanes6: the words of the addresses, as in the key
 	hash  [batchSize]uint64
 	ref   [batchSize]conntrack.Ref
 	pkts  [batchSize]pkt
 }
 
-// laneHead are words of an IPv4 packet's headers, as little-endian loads. The second and the
+// laneHead are words of a packet's headers, as little-endian loads. The second and the
 // third stage read them here: the first lines of all frames share a set of a cache, which
 // has forgotten them by then.
 type laneHead struct {
-	ip    uint64 // total length to protocol
-	addrs uint64 // source and destination
+	ip    uint64 // IPv4: total length to protocol; IPv6: all before the addresses
+	addrs uint64 // IPv4: source and destination
 	l4    uint64 // ports; of UDP the length and the checksum
+}
+
+// lanes has a bit for every packet with a lane.
+func (b *batch) lanes() uint64 { return b.lanes4 | b.lanes6 }
+
+// laneKey returns the key of a packet with a lane.
+func (b *batch) laneKey(i int) conntrack.Key {
+	i &= batchSize - 1
+	h := &b.head[i]
+	if b.lanes6>>i&1 != 0 {
+		a := &b.addr6[i]
+		return conntrack.Key{W: [5]uint64{a[0], a[1], a[2], a[3], word4(6, uint32(h.l4), uint8(h.ip>>48))}}
+	}
+	return conntrack.Key{W: [5]uint64{0: h.addrs, 4: word4(4, uint32(h.l4), uint8(h.ip>>56))}}
 }
 
 // add returns the place of another packet, empty but for the frames.
@@ -109,7 +124,7 @@ func (b *batch) add(f *frames) *pkt {
 }
 
 // reset empties the batch for packets of port in.
-func (b *batch) reset(in int32) { b.n, b.in, b.framesSet, b.lanes = 0, in, 0, 0 }
+func (b *batch) reset(in int32) { b.n, b.in, b.framesSet, b.lanes4, b.lanes6 = 0, in, 0, 0, 0 }
 
 // frame is the first buffer of the packet, which holds all headers. Its capacity ends with
 // the frame.

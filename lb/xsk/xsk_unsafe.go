@@ -110,8 +110,8 @@ func receiveWakeup(fd int) unix.Errno {
 }
 
 // HeadLen is the length of a [Head] in bytes: the headers of untagged IPv4 without options,
-// and those of IPv6 with UDP.
-const HeadLen = 64
+// or of IPv6, with TCP or UDP.
+const HeadLen = 80
 
 // Head is the beginning of a packet.
 type Head [HeadLen]byte
