@@ -95,18 +95,22 @@ func (w *Worker) pktOf(b *batch, i int) *pkt {
 // leaveLane makes a pkt of a packet that does not take the fast path of lanes.
 func (w *Worker) leaveLane(b *batch, i int) *pkt {
 	i &= batchSize - 1
-	key, ipv4 := b.laneKey(i), b.lanes4>>i&1 != 0
+	ipv4 := b.lanes4>>i&1 != 0
 	b.lanes4 &^= 1 << i
 	b.lanes6 &^= 1 << i
 	p := w.pktOf(b, i)
 	p.hash = b.hash[i]
-	if ipv4 {
-		if _, _, ok := header.ParseFast4(p.data, int(p.size), &p.Packet); ok {
-			p.state, p.key = w.stateOf(p), key
-			return p
-		}
+	if !ipv4 {
+		w.parseOther(p)
+		return p
 	}
-	w.parseOther(p)
+	addrs, ports, ok := header.ParseFast4(p.data, int(p.size), &p.Packet)
+	if !ok {
+		w.parseOther(p)
+		return p
+	}
+	p.state = w.stateOf(p)
+	p.key.W = [5]uint64{0: addrs, 4: word4(4, ports, p.Proto)}
 	return p
 }
 

@@ -8,7 +8,8 @@
 //  2. classify.go     make key and hash, parse the headers (packet.go: packet and batch)
 //  3. lookup.go       the three stages: classify, match tags, dispatch
 //  4. lane.go         packets of established flows that only need the rewrite;
-//     fastpath.go     those without a lane: IPv6, and what needs another look
+//     lane6.go        IPv6, lane_tunnel.go an outer header; fastpath.go those without a
+//     lane: VLAN tags, IPv6 in a tunnel, IPv6 outer headers, and what needs another look
 //  5. slowpath.go     all other packets of flows; track.go, sctp.go and quic.go track them,
 //     removed_endpoint.go and challenge.go end flows whose endpoint is gone
 //  6. admission.go    packets of no flow: frontend, limits; reversepath.go checks the source

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 	"testing"
 
@@ -14,10 +15,19 @@ import (
 // is of the established state.
 func connect(t *testing.T, b *bench) packet {
 	t.Helper()
-	req := request(false, header.ProtoTCP)
+	return connectBy(t, b, false)
+}
+
+// connectBy is connect by IPv4 or IPv6.
+func connectBy(t *testing.T, b *bench, v6 bool) packet {
+	t.Helper()
+	req := request(v6, header.ProtoTCP)
 	f := b.one(portClient, req.build(t), portServer)
 	ans := packet{srcMAC: macServer, dstMAC: macWeirB, src: ap(endpoint4, 8080), proto: header.ProtoTCP, flags: header.SYN | header.ACK, df: true}
-	ans.dst = ap(snat4, uint16(f[34])<<8|uint16(f[35]))
+	ans.dst = ap(snat4, binary.BigEndian.Uint16(f[34:]))
+	if v6 {
+		ans.src, ans.dst = ap(endpoint6, 8080), ap(snat6, binary.BigEndian.Uint16(f[54:]))
+	}
 	ans.ack = req.seq + 1
 	b.one(portServer, ans.build(t), portClient)
 	req.flags, req.seq, req.ack = header.ACK, req.seq+1, ans.seq+1

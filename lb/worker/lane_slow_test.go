@@ -3,64 +3,141 @@ package worker
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
 
+// laneKind is a kind of packets that take lanes.
+type laneKind struct {
+	mode  conntrack.Mode
+	v6    bool
+	proto uint8
+}
+
+func (k laneKind) String() string {
+	name := modeNames[k.mode]
+	if k.mode == conntrack.ModeNAT {
+		name = "nat"
+	}
+	return fmt.Sprintf("%s/v6=%v/%d", name, k.v6, k.proto)
+}
+
+// l4 is the offset of the transport header in an untagged packet without options.
+func (k laneKind) l4() int {
+	if k.v6 {
+		return header.EthernetLen + header.IPv6Len
+	}
+	return header.EthernetLen + header.IPv4Len
+}
+
+// sum is the offset of the transport checksum.
+func (k laneKind) sum() int {
+	if k.proto == header.ProtoUDP {
+		return k.l4() + 6
+	}
+	return k.l4() + 16
+}
+
 // Lanes forward valid and spoiled packets of established flows as the slow path does, byte
 // by byte, and leave to it what they must. The slow path is the model.
 func TestLanesForwardAsTheSlowPath(t *testing.T) {
-	for _, proto := range []uint8{header.ProtoUDP, header.ProtoTCP} {
-		b := newBench(t)
-		base := steadyRequest(t, b, proto)
-		for _, full := range []bool{false, true} {
-			b.w.ports[portClient].FullChecksums = full
-			random := rand.New(rand.NewPCG(1, uint64(proto)))
-			lanes := 0
-			for range 1000 {
-				frames := make([][]byte, 1+random.IntN(20))
-				for i := range frames {
-					frames[i] = spoiled(random, base, proto, full)
-				}
-				n := b.sameOnBothPaths(frames)
-				lanes += n
+	for _, mode := range []conntrack.Mode{conntrack.ModeNAT, conntrack.ModeL2DSR, conntrack.ModeIPIP, conntrack.ModeGUE} {
+		for i := range 4 {
+			k := laneKind{mode, i&1 != 0, header.ProtoUDP}
+			if i&2 != 0 {
+				k.proto = header.ProtoTCP
 			}
-			if lanes < 2000 {
-				t.Errorf("protocol %d: %d packets in lanes: this test compares the slow path with the slow path", proto, lanes)
+			if k.v6 && mode >= conntrack.ModeIPIP {
+				continue // without a lane
 			}
-			b.framesHome()
+			t.Run(k.String(), func(t *testing.T) {
+				t.Parallel() // TCP waits
+				k.compare(t)
+			})
 		}
 	}
 }
 
-// steadyRequest is a request of a flow that takes the fast path.
-func steadyRequest(t *testing.T, b *bench, proto uint8) []byte {
-	t.Helper()
-	r := request(false, proto)
-	if proto == header.ProtoUDP {
+// compare sends random frames of the kind by both paths.
+func (k laneKind) compare(t *testing.T) {
+	b := newBench(t)
+	bases := k.steady(t, b)
+	for _, full := range []bool{false, true} {
+		b.w.ports[portClient].FullChecksums = full
+		random := rand.New(rand.NewPCG(uint64(k.mode), uint64(k.proto)))
+		lanes := 0
+		for range 1000 {
+			frames := make([][]byte, 1+random.IntN(20))
+			for i := range frames {
+				frames[i] = k.spoiled(random, bases[max(0, random.IntN(40)-30)], full)
+			}
+			lanes += b.sameOnBothPaths(frames)
+		}
+		if lanes < 2000 {
+			t.Errorf("%d packets in lanes: this test compares the slow path with the slow path", lanes)
+		}
+		b.framesHome()
+	}
+}
+
+// steady returns requests of a flow that takes the fast path: a short request, and some of
+// about the length that fits the path.
+func (k laneKind) steady(t *testing.T, b *bench) (frames [][]byte) {
+	r := request(k.v6, k.proto)
+	switch {
+	case k.mode != conntrack.ModeNAT:
+		endpoint := endpoint4
+		if k.v6 {
+			endpoint = endpoint6
+		}
+		b.serveDirect(k.mode, endpoint, nil)
 		b.one(portClient, r.build(t), portServer)
-		return r.build(t)
+		r.flags = header.ACK
+		b.one(portClient, r.build(t), portServer)
+		if k.proto == header.ProtoTCP { // the numbers of a young connection are followed for a while
+			b.give(portClient, r.build(t))
+			b.w.beginRound()
+			b.w.tick += 60 * secondTicks
+			b.roundAtTheSameTime()
+		}
+	case k.proto == header.ProtoUDP:
+		b.one(portClient, r.build(t), portServer)
+	default:
+		answer := connectBy(t, b, k.v6)
+		r.flags, r.seq, r.ack, r.payload = header.ACK, 1001, answer.seq, 40
+		answer.ack, answer.payload = 1041, 20
+		for range 3 {
+			b.through(portClient, [][]byte{r.build(t)}, true)
+			b.through(portServer, [][]byte{answer.build(t)}, true)
+			time.Sleep(1200 * time.Millisecond)
+		}
 	}
-	answer := connect(t, b)
-	r.flags, r.seq, r.ack, r.payload = header.ACK, 1001, answer.seq, 40
-	answer.ack, answer.payload = 1041, 20
-	for range 3 { // the numbers of a young connection are followed for a while
-		b.through(portClient, [][]byte{r.build(t)}, true)
-		b.through(portServer, [][]byte{answer.build(t)}, true)
-		time.Sleep(1200 * time.Millisecond)
+	frames = append(frames, r.build(t))
+	headers := len(frames[0]) - r.payload - header.EthernetLen
+	for n := pathMTU - header.MaxEncapLen - 1; n <= pathMTU+1; n++ {
+		for _, outer := range []int{0, header.IPv4Len, header.IPv4Len + header.UDPLen + header.GUELen} {
+			if d := pathMTU - outer - n; d >= -1 && d <= 1 {
+				r.payload = n - headers
+				frames = append(frames, r.build(t))
+			}
+		}
 	}
-	return r.build(t)
+	return frames
 }
 
 // sameOnBothPaths sends frames by the lanes and by the slow path, compares what leaves, and
 // returns how many took a lane.
 func (b *bench) sameOnBothPaths(frames [][]byte) (lanes int) {
 	b.t.Helper()
+	id := b.w.ipID
 	fastOut, lanes := b.through(portClient, frames, false)
+	b.w.ipID = id
 	slowOut, _ := b.through(portClient, frames, true)
 	if len(fastOut) != len(slowOut) {
 		b.t.Fatalf("%d packets leave by lanes, %d by the slow path, of %x", len(fastOut), len(slowOut), frames)
@@ -125,41 +202,45 @@ func (b *bench) processSlowly(x *batch) {
 	b.w.noteSamples(b.w.tcpSamples.n)
 }
 
-// spoiled is an IPv4 request with up to two fields changed and a right header checksum, at
-// times cut or padded. With full checksums a pseudo-header's sum means something else.
-func spoiled(random *rand.Rand, base []byte, proto uint8, full bool) []byte {
-	const ip, l4 = header.EthernetLen, header.EthernetLen + header.IPv4Len
-	f := bytes.Clone(base)
+// spoiled is a request with up to two fields changed and, of IPv4, a right header checksum,
+// at times cut or padded. With full checksums a pseudo-header's sum means something else. A
+// long packet may not be fragmented: the pieces would have random identifications.
+func (k laneKind) spoiled(random *rand.Rand, base []byte, full bool) []byte {
+	f, l4 := bytes.Clone(base), k.l4()
 	for range random.IntN(3) {
-		switch random.IntN(7) {
-		case 0: // total length
-			binary.BigEndian.PutUint16(f[ip+2:], uint16(int(binary.BigEndian.Uint16(f[ip+2:]))+random.IntN(60)-50))
-		case 1: // identification
-			binary.BigEndian.PutUint16(f[ip+4:], uint16(random.Uint32()))
-		case 2: // flags
-			binary.BigEndian.PutUint16(f[ip+6:], []uint16{0x4000, 0x8000, 0, 0xc000}[random.IntN(4)])
-		case 3: // TTL
-			f[ip+8] = byte(random.IntN(4))
-		case 4: // length of UDP, data offset of TCP
-			if proto == header.ProtoUDP {
+		switch random.IntN(4) {
+		case 0: // length of UDP, data offset of TCP
+			if k.proto == header.ProtoUDP {
 				binary.BigEndian.PutUint16(f[l4+4:], uint16(random.IntN(70)))
 			} else {
 				f[l4+12] = byte(random.Uint32())
 			}
-		case 5: // transport checksum
-			f[checksumAt(proto)+random.IntN(2)] = byte(random.IntN(2) * 255)
-		case 6: // version and header length
-			f[ip] = []byte{0x45, 0x46, 0x44, 0x55, 0x4f}[random.IntN(5)]
+		case 1: // transport checksum
+			f[k.sum()+random.IntN(2)] = byte(random.IntN(2) * 255)
+		default:
+			if k.v6 {
+				spoilIPv6(random, f[header.EthernetLen:])
+			} else {
+				spoilIPv4(random, f[header.EthernetLen:])
+			}
 		}
 	}
-	if !full && random.IntN(5) == 0 { // a partial checksum
-		sum := header.Fold(header.PseudoSum4(f[ip:], proto, int(binary.BigEndian.Uint16(f[ip+2:]))-header.IPv4Len))
-		binary.LittleEndian.PutUint16(f[checksumAt(proto):], sum)
+	if len(f) > 1000 && !k.v6 {
+		f[header.EthernetLen+6] |= 0x40
 	}
-
-	f[ip+10], f[ip+11] = 0, 0
-	if n := int(f[ip]&15) * 4; n >= header.IPv4Len && ip+n <= len(f) {
-		binary.LittleEndian.PutUint16(f[ip+10:], header.Checksum(0, f[ip:ip+n]))
+	if !full && random.IntN(5) == 0 { // a partial checksum
+		ip := f[header.EthernetLen:]
+		pseudo := header.PseudoSum4(ip, k.proto, int(binary.BigEndian.Uint16(ip[2:]))-header.IPv4Len)
+		if k.v6 {
+			pseudo = header.PseudoSum6(ip, k.proto, int(binary.BigEndian.Uint16(ip[4:])))
+		}
+		binary.LittleEndian.PutUint16(f[k.sum():], header.Fold(pseudo))
+	}
+	if ip := f[header.EthernetLen:]; !k.v6 {
+		ip[10], ip[11] = 0, 0
+		if n := int(ip[0]&15) * 4; n >= header.IPv4Len && n <= len(ip) {
+			binary.LittleEndian.PutUint16(ip[10:], header.Checksum(0, ip[:n]))
+		}
 	}
 	switch random.IntN(8) {
 	case 0:
@@ -170,9 +251,38 @@ func spoiled(random *rand.Rand, base []byte, proto uint8, full bool) []byte {
 	return f
 }
 
-func checksumAt(proto uint8) int {
-	if proto == header.ProtoUDP {
-		return header.EthernetLen + header.IPv4Len + 6
+// spoilIPv4 changes a field of an IPv4 header.
+func spoilIPv4(random *rand.Rand, ip []byte) {
+	switch random.IntN(6) {
+	case 0: // total length
+		binary.BigEndian.PutUint16(ip[2:], uint16(int(binary.BigEndian.Uint16(ip[2:]))+random.IntN(60)-50))
+	case 1: // identification
+		binary.BigEndian.PutUint16(ip[4:], uint16(random.Uint32()))
+	case 2: // flags
+		binary.BigEndian.PutUint16(ip[6:], []uint16{0x4000, 0x8000, 0, 0xc000}[random.IntN(4)])
+	case 3: // TTL
+		ip[8] = byte(random.IntN(4))
+	case 4: // version and header length
+		ip[0] = []byte{0x45, 0x46, 0x44, 0x55, 0x4f}[random.IntN(5)]
+	case 5: // TOS
+		ip[1] = byte(random.Uint32())
 	}
-	return header.EthernetLen + header.IPv4Len + 16
+}
+
+// spoilIPv6 changes a field of an IPv6 header.
+func spoilIPv6(random *rand.Rand, ip []byte) {
+	switch random.IntN(6) {
+	case 0: // payload length
+		binary.BigEndian.PutUint16(ip[4:], uint16(int(binary.BigEndian.Uint16(ip[4:]))+random.IntN(60)-50))
+	case 1: // payload length, any
+		binary.BigEndian.PutUint16(ip[4:], uint16(random.Uint32()))
+	case 2: // traffic class and flow label
+		binary.BigEndian.PutUint32(ip, 6<<28|random.Uint32()>>4)
+	case 3: // hop limit
+		ip[7] = byte(random.IntN(4))
+	case 4: // version
+		ip[0] = []byte{0x45, 0x6f, 0x70, 0x40}[random.IntN(4)]
+	case 5: // next header; ICMP leaves before older packets
+		ip[6] = []byte{header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP}[random.IntN(3)]
+	}
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"encoding/binary"
 	"testing"
 
@@ -48,5 +49,44 @@ func TestALaneKeepsTheHeaderChecksumValid(t *testing.T) {
 	out := b.w.area[q.Out[0].Addr:][header.EthernetLen:][:header.IPv4Len]
 	if sum := header.Fold(header.Sum(0, out)); sum != 0xffff {
 		t.Errorf("header %x sums to %#04x", out, sum)
+	}
+}
+
+// The outer headers of the lanes are those of package header, with every carry: for every
+// length and identification, and addresses of few and of many bits.
+func TestLanesPutTheOuterHeaderOfTheHeaderPackage(t *testing.T) {
+	inner := make([]byte, header.MaxEncapLen+header.IPv4Len)
+	for _, addrs := range []uint64{0, 1, 0x0102030405060708, 1<<64 - 1, 0xfffe0000ffff0001} {
+		for n := range uint32(1 << 16) {
+			tos, df, gue := uint8(n*7>>3), n&1 != 0, n&2 != 0
+			o := header.Encap{GUE: gue, Addr4: addrs, Flow: n * 0x9e37, ID: uint16(n * 3)}
+			length, next := n+uint32(o.Len()), uint64(header.ProtoIPIP)
+			if length > 0xffff {
+				continue // no such packet
+			}
+			ip := inner[o.Len():]
+			ip[0], ip[1], ip[6] = 0x45, tos, 0
+			if df {
+				ip[6] = 0x40
+			}
+			o.Put(inner, int(n))
+
+			if gue {
+				next = header.ProtoUDP
+			}
+			start := outerStart(tos, uint64(ip[6])<<32, length, o.ID)
+			ttl := header.EncapTTL | next<<8
+			var got [header.IPv4Len + header.UDPLen + header.GUELen]byte
+			binary.LittleEndian.PutUint64(got[0:], start)
+			binary.LittleEndian.PutUint64(got[8:], ttl|uint64(outerSum(start, ttl, addrs))<<16|addrs<<32)
+			binary.LittleEndian.PutUint32(got[16:], uint32(addrs>>32))
+			if gue {
+				binary.LittleEndian.PutUint64(got[20:], gueHeader(uint64(o.Flow)<<32, n))
+				got[29] = header.ProtoIPIP
+			}
+			if want := inner[:o.Len()]; !bytes.Equal(got[:o.Len()], want) {
+				t.Fatalf("length %d, addresses %#x: %x, not %x", n, addrs, got[:o.Len()], want)
+			}
+		}
 	}
 }
