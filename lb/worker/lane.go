@@ -100,12 +100,8 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 			break
 		}
 		src, out := adj.Src()
-		if uint(out) >= uint(len(ports)) {
-			break
-		}
-		port := &ports[uint(out)]
-		k := uint(port.txn)
-		if port.Queue == nil || k >= uint(len(port.tx)) {
+		slot := nextSlot(ports, out)
+		if slot == nil {
 			break
 		}
 
@@ -114,8 +110,7 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 		if sampled && proto == header.ProtoTCP {
 			w.tcpSamples.add(b.ref[i], binary.LittleEndian.Uint64(f[38:]), f[46], f[47], length-header.IPv4Len)
 		}
-		port.tx[k] = xsk.Desc{Addr: d.Addr, Len: d.Len}
-		port.txn++
+		*slot = xsk.Desc{Addr: d.Addr, Len: d.Len}
 		binary.LittleEndian.PutUint64(f[0:], dst|src<<48)
 		binary.LittleEndian.PutUint32(f[8:], uint32(src>>16))
 		binary.LittleEndian.PutUint64(f[22:], nextHopWord(binary.LittleEndian.Uint64(f[22:]), newAddrs, uint32(e.AddrDelta)))
@@ -129,6 +124,21 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 			uint64(e.NewPorts)|l4&(0xffff<<32)|uint64(updateUDP(sum, uint32(e.L4Delta)))<<48)
 	}
 	return from
+}
+
+// nextSlot takes the place for a packet that leaves by a port; nil if the port has no queue
+// or no room.
+func nextSlot(ports []port, out int) *xsk.Desc {
+	if uint(out) >= uint(len(ports)) {
+		return nil
+	}
+	p := &ports[uint(out)]
+	k := uint(p.txn)
+	if p.Queue == nil || k >= uint(len(p.tx)) {
+		return nil
+	}
+	p.txn++
+	return &p.tx[k]
 }
 
 // plainTCP reports whether a segment of n bytes, negative if the packet is shorter than the

@@ -26,13 +26,10 @@ func (w *flows) fastLanes6(b *batch, from, to int, watch protocols) int {
 		f := heads.At(d.Addr)
 		ip, l4 := b.head[i].ip, b.head[i].l4
 		proto := uint8(ip >> 48)
-		if e.Key.W[0] != a[0] || e.Key.W[4] != word4(6, uint32(l4), proto) { // not of an IPv4 entry, whose other words change
+		if !isKey6(&e.Key, a, word4(6, uint32(l4), proto)) {
 			break
 		}
 		kind, hop := e.Kind(), e.NextHop6()
-		if e.Key.W[1] != a[1] || e.Key.W[2] != a[2] || e.Key.W[3] != a[3] {
-			break
-		}
 		s0, s1, d0, d1 := other.Key.W[2], other.Key.W[3], other.Key.W[0], other.Key.W[1]
 		if kind > conntrack.KindDNAT {
 			if kind != conntrack.KindL2DSR6 && kind != conntrack.KindL2DSR {
@@ -67,12 +64,8 @@ func (w *flows) fastLanes6(b *batch, from, to int, watch protocols) int {
 			break
 		}
 		src, out := adj.Src()
-		if uint(out) >= uint(len(ports)) {
-			break
-		}
-		port := &ports[uint(out)]
-		k := uint(port.txn)
-		if port.Queue == nil || k >= uint(len(port.tx)) {
+		slot := nextSlot(ports, out)
+		if slot == nil {
 			break
 		}
 
@@ -81,8 +74,7 @@ func (w *flows) fastLanes6(b *batch, from, to int, watch protocols) int {
 		if sampled && proto == header.ProtoTCP {
 			w.tcpSamples.add(b.ref[i], binary.LittleEndian.Uint64(f[58:]), f[66], f[67], length)
 		}
-		port.tx[k] = xsk.Desc{Addr: d.Addr, Len: d.Len}
-		port.txn++
+		*slot = xsk.Desc{Addr: d.Addr, Len: d.Len}
 		binary.LittleEndian.PutUint64(f[0:], dst|src<<48)
 		binary.LittleEndian.PutUint32(f[8:], uint32(src>>16))
 		f[21]-- // the hop limit
@@ -99,6 +91,12 @@ func (w *flows) fastLanes6(b *batch, from, to int, watch protocols) int {
 			uint64(e.NewPorts)|l4&(0xffff<<32)|uint64(updateUDP(sum, uint32(e.L4Delta)))<<48)
 	}
 	return from
+}
+
+// isKey6 reports whether k is the key of these words. It reads the words first that no entry
+// changes: those of an IPv4 entry may.
+func isKey6(k *conntrack.Key, a *[4]uint64, w4 uint64) bool {
+	return k.W[4] == w4 && k.W[0] == a[0] && k.W[1] == a[1] && k.W[2] == a[2] && k.W[3] == a[3]
 }
 
 // sumOf adds the addresses of a pseudo header in words of 32 bits.

@@ -61,12 +61,8 @@ func (w *flows) fastTunnels(b *batch, from, to int, watch protocols) int {
 			break
 		}
 		src, out := adj.Src()
-		if uint(out) >= uint(len(ports)) {
-			break
-		}
-		port := &ports[uint(out)]
-		k := uint(port.txn)
-		if port.Queue == nil || k >= uint(len(port.tx)) {
+		slot := nextSlot(ports, out)
+		if slot == nil {
 			break
 		}
 
@@ -76,9 +72,8 @@ func (w *flows) fastTunnels(b *batch, from, to int, watch protocols) int {
 			w.tcpSamples.add(b.ref[i], binary.LittleEndian.Uint64(f[38:]), f[46], f[47], length-header.IPv4Len)
 		}
 		at := d.Addr - uint64(outer)
-		port.tx[k] = xsk.Desc{Addr: at, Len: header.EthernetLen + outer + length} // padding would end up inside
-		port.txn++
-		w.ipID += uint16(len(w.links)) // no two workers use the same
+		*slot = xsk.Desc{Addr: at, Len: header.EthernetLen + outer + length} // padding would end up inside
+		w.ipID += uint16(len(w.links))                                       // no two workers use the same
 		word := binary.LittleEndian.Uint32(f[22:])
 		binary.LittleEndian.PutUint32(f[22:], (word-1)&0xffff|update(word>>16, header.TTLDelta)<<16)
 
