@@ -25,6 +25,7 @@ func newStatus() *cobra.Command {
 		frontends      bool
 		problems       bool
 		drops          bool
+		verify         bool
 		filter         api.FlowFilter
 	)
 	cmd := &cobra.Command{
@@ -41,7 +42,8 @@ and time.`,
   weir status --flows 20               # the first 20 flows
   weir status --flows 20 --client 192.0.2.7 --state established
   weir status --drops                  # the last dropped packets, by reason
-  weir status --problems               # all problems and notes`,
+  weir status --problems               # all problems and notes
+  weir status --verify                 # the invariants of the flow table`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "table" && output != "json" {
@@ -61,6 +63,8 @@ and time.`,
 				show = func(ctx context.Context) error { return showFlows(ctx, cmd.OutOrStdout(), c, flows, &filter, asJSON) }
 			case drops:
 				show = func(ctx context.Context) error { return showDrops(ctx, cmd.OutOrStdout(), c, asJSON) }
+			case verify:
+				show = func(ctx context.Context) error { return showVerification(ctx, cmd.OutOrStdout(), c, asJSON) }
 			case problems:
 				show = func(ctx context.Context) error { return showProblems(ctx, cmd.OutOrStdout(), c, asJSON) }
 			case frontends:
@@ -80,12 +84,13 @@ and time.`,
 	fs.BoolVar(&frontends, "frontends", false, "show the frontends instead")
 	fs.BoolVar(&problems, "problems", false, "show all problems instead")
 	fs.BoolVar(&drops, "drops", false, "show the last dropped packets, by reason, instead")
+	fs.BoolVar(&verify, "verify", false, "check the invariants of the flow table instead; exit status 1 if one is violated")
 	fs.StringVar(&filter.Client, "client", "", "show flows of this client: `address`, address:port or CIDR")
 	fs.StringVar(&filter.Frontend, "frontend", "", "show flows to this frontend: `address`, address:port or CIDR")
 	fs.StringVar(&filter.Endpoint, "endpoint", "", "show flows to this endpoint: `address`, address:port or CIDR")
 	fs.StringVar(&filter.Service, "service", "", "show flows of this Service, `namespace/name`")
 	fs.StringVar(&filter.State, "state", "", "show flows in this `state`, such as established")
-	cmd.MarkFlagsMutuallyExclusive("watch", "flows", "frontends", "problems", "drops")
+	cmd.MarkFlagsMutuallyExclusive("watch", "flows", "frontends", "problems", "drops", "verify")
 	return cmd
 }
 
@@ -109,6 +114,24 @@ func showDrops(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) err
 		return printJSON(w, l)
 	}
 	return view.Drops(w, l)
+}
+
+func showVerification(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {
+	v, err := c.Verify(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		if err := printJSON(w, v); err != nil {
+			return err
+		}
+	} else if err := view.Verification(w, v); err != nil {
+		return err
+	}
+	if len(v.Faults) > 0 {
+		return silent(1)
+	}
+	return nil
 }
 
 func showProblems(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {

@@ -67,6 +67,9 @@ func nodeRoutes(src Source) []route {
 			reply(w, s, err)
 		},
 	}, {
+		method: "GET", path: "/v1/verify", summary: "Check the invariants of the flow table.", answer: Verification{},
+		handle: verifyHandler(src),
+	}, {
 		method: "POST", path: "/v1/stop", summary: "Begin to end the daemon for good.", answer: struct{}{},
 		handle: func(w http.ResponseWriter, r *http.Request) {
 			reply(w, struct{}{}, src.Stop(r.Context()))

@@ -33,6 +33,8 @@ type Source interface {
 	Drops(ctx context.Context) (*DropList, error)
 	// Frontends has the fields of a FrontendList.
 	Frontends(ctx context.Context) (Stream, error)
+	// Verify checks the invariants of the flow table.
+	Verify(ctx context.Context) (*Verification, error)
 	// Stop begins to end the daemon for good, and does not wait.
 	Stop(ctx context.Context) error
 }

@@ -49,6 +49,10 @@ func (f *fakeSource) Explain(_ context.Context, q ExplainQuery) (Stream, error) 
 
 func (f *fakeSource) Stop(context.Context) error { return nil }
 
+func (f *fakeSource) Verify(context.Context) (*Verification, error) {
+	return &Verification{Connections: 3, Slots: 6, Faults: []string{"connection 1: lost"}}, nil
+}
+
 func (f *fakeSource) Drops(context.Context) (*DropList, error) { return &DropList{}, nil }
 
 func (f *fakeSource) Flows(_ context.Context, limit int, _ *FlowMatcher) (*FlowList, error) {

@@ -53,6 +53,19 @@ func (d *Daemon) Flows(ctx context.Context, limit int, match *api.FlowMatcher) (
 	return out, ctx.Err()
 }
 
+// Verify implements api.Source.
+func (d *Daemon) Verify(ctx context.Context) (*api.Verification, error) {
+	v, err := d.lb.FlowTable().Verify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.Verification{Connections: v.Connections, Slots: v.Slots, Faults: v.Faults, FaultsLeftOut: v.More}
+	if out.Faults == nil {
+		out.Faults = []string{}
+	}
+	return out, nil
+}
+
 // Drops implements api.Source.
 func (d *Daemon) Drops(context.Context) (*api.DropList, error) {
 	out := &api.DropList{Packets: []api.DroppedPacket{}}
