@@ -17,6 +17,10 @@ TIMEOUT  ?= 60m
 MINUTES  ?= 10
 # How often `make kills` kills.
 KILLS    ?= 10
+# How often `make crashes` kills.
+CRASHES  ?= 1000
+# Of the faults of `make soak`.
+SEED     ?= 1
 
 # The revision is stamped where git answers for this tree.
 BUILDVCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -108,6 +112,14 @@ model: ## Forged segments against a model of TCP for MINUTES (make model MINUTES
 .PHONY: kills
 kills: ## Established and new connections while Weir is killed KILLS times (make kills KILLS=10; root)
 	WEIR_KILLS=$(KILLS) WEIR_KILL_CONNECTIONS=2000 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireConnectionsSurviveKills$$' -v
+
+.PHONY: crashes
+crashes: ## Kill a process that changes a flow table CRASHES times, and check the table after each (make crashes CRASHES=1000)
+	$(GO) test ./conntrack -count=1 -timeout 0 -run '^TestAProcessThatIsKilledLeavesASoundTable$$' -v -args -kills=$(CRASHES)
+
+.PHONY: soak
+soak: ## Weir under every fault, with endpoint churn, for MINUTES (make soak MINUTES=30 SEED=7; root)
+	WEIR_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_SOAK_SEED=$(SEED) WEIR_SOAK_CONNECTIONS=1000 $(GO) test ./perf/chaos -count=1 -timeout 0 -run '^TestWireSoak$$' -v
 
 # Not by `go run`, which adds a line of its own after the last one.
 .PHONY: $(TESTSUM)

@@ -154,6 +154,7 @@ func TestAProcessThatIsKilledLeavesASoundTable(t *testing.T) {
 		if m != nil {
 			open(t, cfg).Close()
 		}
+		rng := rand.New(rand.NewPCG(1, 2))
 		for round := range *kills {
 			cmd := exec.Command(os.Args[0])
 			cmd.Env = append(os.Environ(), killedProcess+"="+cfg.Path)
@@ -161,7 +162,7 @@ func TestAProcessThatIsKilledLeavesASoundTable(t *testing.T) {
 				cmd.Env = append(cmd.Env, fmt.Sprint(killedMapSize, "=", m.lastSize))
 				cmd.ExtraFiles = []*os.File{m.kept}
 			}
-			killAfter(t, cmd, cfg, time.Duration(1+round%8*3)*time.Millisecond) // any instant will do
+			killAfter(t, cmd, cfg, time.Duration(rng.IntN(25_000))*time.Microsecond) // any instant will do
 			tab := open(t, cfg)
 			if a := tab.Restoration(); !a.Restored || a.Discarded != 0 || a.MemoryErr != nil {
 				t.Fatalf("round %d: restoration %+v", round, a)

@@ -145,6 +145,7 @@ func TestUnmarshalRefuses(t *testing.T) {
 		{"scalar for list", head + "protectedPorts: 22\n", "weir.yaml:3: protectedPorts: expected a list, got 22"},
 		{"port too large", head + "protectedPorts: [22, 65536]\n", "weir.yaml:3: protectedPorts[1]: expected a port (1-65535), got 65536"},
 		{"port zero", head + "protectedPorts: [0]\n", "weir.yaml:3: protectedPorts[0]: expected a port (1-65535), got 0"},
+		{"no port", head + "protectedPorts: [22, ~]\n", "weir.yaml:3: protectedPorts[1]: expected an element, got nothing"},
 		{"mapping for scalar", head + "nodeName: {a: b}\n", "weir.yaml:3: nodeName: expected a string, got a mapping"},
 		{"range backwards", head + "snat: {ports: 65535-61000}\n", "weir.yaml:3: snat.ports: the range 65535-61000 ends before it begins"},
 		{"range of words", head + "snat: {ports: many}\n", `weir.yaml:3: snat.ports: expected a range of ports such as 61000-65535, got "many"`},

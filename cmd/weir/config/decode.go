@@ -83,7 +83,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	if path != "" {
 		d.origin[path] = d.at(strconv.Itoa(n.Line))
 	}
-	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
+	if isNull(n) {
 		return // "field:" alone leaves the default
 	}
 	if s, ok := v.Addr().Interface().(scalar); ok {
@@ -103,6 +103,13 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	default:
 		d.plain(n, v, path)
 	}
+}
+
+func isNull(n *yaml.Node) bool {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 }
 
 func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path string) {
@@ -142,7 +149,12 @@ func (d *decoder) sequence(n *yaml.Node, v reflect.Value, path string) {
 	}
 	s := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, e := range n.Content {
-		d.value(e, s.Index(i), fmt.Sprintf("%s[%d]", path, i))
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if isNull(e) { // there is no default to leave
+			d.addf(e, at, "expected an element, got nothing")
+			continue
+		}
+		d.value(e, s.Index(i), at)
 	}
 	v.Set(s)
 }

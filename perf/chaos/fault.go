@@ -1,0 +1,366 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
+	"github.com/weirlb/weir/perf/netlab/workload"
+)
+
+// part is a part of the node. Two faults of the same part are never active together.
+type part int
+
+const (
+	partProcess part = iota
+	partLink
+	partSource
+)
+
+// fault is a kind of fault.
+type fault struct {
+	name string
+	part part
+	// ends: the process is ended.
+	ends        bool
+	least, most time.Duration // that it is active
+	// do begins the fault, calls hold, and undoes the fault.
+	do func(n *node, ctx context.Context, hold func()) error
+	// explains reports whether the fault may be the cause of a failure; nil: of none.
+	explains func(*failure) bool
+}
+
+// faults are all kinds. Those of the process and of the source explain nothing: neither an
+// established nor a new connection may fail.
+var faults = []fault{
+	{"kill -9", partProcess, true, 0, time.Second, (*node).kill, nil},
+	{"restart", partProcess, true, 0, 0, (*node).restart, nil},
+	{"reload", partProcess, false, 0, 0, (*node).reload, nil},
+	{"stopped process", partProcess, false, 200 * time.Millisecond, 2 * time.Second, (*node).stall, nil},
+	{"CPU hogs", partProcess, false, time.Second, 4 * time.Second, (*node).hog, nil},
+	{"full disk", partProcess, true, 0, time.Second, (*node).fillDisk, nil},
+	{"memory pressure", partProcess, true, time.Second, 3 * time.Second, (*node).pressMemory, nil},
+
+	{"link flap", partLink, false, 200 * time.Millisecond, 2 * time.Second, (*node).flapLink, unreachable},
+	{"interface made anew", partLink, false, 0, time.Second, (*node).recreateLink, resetByKernel},
+	{"smaller MTU", partLink, false, time.Second, 3 * time.Second, (*node).changeMTU, nil},
+	{"other route", partLink, false, time.Second, 3 * time.Second, (*node).reroute, nil},
+	{"lost route", partLink, false, 200 * time.Millisecond, 2 * time.Second, (*node).loseRoute, unreachable},
+	{"lost neighbors", partLink, false, 0, 0, (*node).loseNeighbors, nil},
+
+	{"half a manifest", partSource, false, 500 * time.Millisecond, 2 * time.Second, (*node).halveManifest, nil},
+	{"no manifests", partSource, false, 500 * time.Millisecond, 2 * time.Second, (*node).hideManifests, nil},
+}
+
+// unreachable explains new connections, to Services with an endpoint behind the interface, that
+// end with an ICMP error, or without an answer: those that begin now get the SNAT source of
+// the route that is left, and keep it.
+func unreachable(f *failure) bool {
+	return f.what == "new" && f.service.fabric && (f.kind == workload.KindOther || f.kind == workload.KindTimeout)
+}
+
+// resetByKernel explains besides that a connection is reset: between the moment at which the
+// new interface has the SNAT address and that at which the program is attached, the kernel
+// answers the endpoint.
+func resetByKernel(f *failure) bool {
+	return unreachable(f) || f.service.fabric && f.kind == workload.KindReset
+}
+
+func (n *node) kill(ctx context.Context, hold func()) error {
+	n.process.Lock()
+	defer n.process.Unlock()
+	if err := n.weir.Kill(); err != nil {
+		return err
+	}
+	hold()
+	return n.adopt(ctx)
+}
+
+func (n *node) restart(ctx context.Context, hold func()) error {
+	n.process.Lock()
+	defer n.process.Unlock()
+	if err := n.weir.Signal(syscall.SIGUSR2); err != nil {
+		return err
+	}
+	select {
+	case <-n.weir.Done():
+	case <-time.After(patience.For(20 * time.Second)):
+		return errors.New("the process goes on after SIGUSR2")
+	}
+	hold()
+	return n.adopt(ctx)
+}
+
+// adopt starts a process that adopts the flow table, and has it verified.
+func (n *node) adopt(ctx context.Context) error {
+	if err := n.start(ctx); err != nil {
+		return err
+	}
+	return n.check(ctx)
+}
+
+func (n *node) reload(_ context.Context, hold func()) error {
+	hold()
+	return n.weir.Signal(syscall.SIGHUP)
+}
+
+func (n *node) stall(_ context.Context, hold func()) error {
+	n.process.Lock()
+	defer n.process.Unlock()
+	if err := n.weir.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	hold()
+	return n.weir.Signal(syscall.SIGCONT)
+}
+
+// hog runs two loops for each CPU that Weir's workers may have.
+func (n *node) hog(_ context.Context, hold func()) error {
+	var hogs []*netlab.Process
+	for range 4 {
+		p, err := n.Edge.Edge.Start(exec.Command("/bin/sh", "-c", "while :; do :; done"))
+		if err != nil {
+			return err
+		}
+		hogs = append(hogs, p)
+	}
+	hold()
+	for _, p := range hogs {
+		if err := p.Kill(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fillDisk leaves no byte where the flow table is, kills the process and starts another.
+func (n *node) fillDisk(ctx context.Context, hold func()) error {
+	filler := n.path("state/filler")
+	inside := n.Edge.Edge.Inside
+	err := inside(func() error {
+		f, err := os.Create(filler)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		zeros := make([]byte, 1<<20)
+		for err == nil {
+			_, err = f.Write(zeros)
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	err = n.kill(ctx, hold)
+	return errors.Join(err, inside(func() error { return os.Remove(filler) }))
+}
+
+// pressMemory limits the memory of the process to a little more than it has. Where the
+// kernel kills it for that, another is started.
+func (n *node) pressMemory(ctx context.Context, hold func()) error {
+	if n.group == nil {
+		return nil
+	}
+	n.process.Lock()
+	defer n.process.Unlock()
+	if err := n.group.press(1 << 20); err != nil {
+		return err
+	}
+	hold()
+	if err := n.group.release(); err != nil {
+		return err
+	}
+	select {
+	case <-n.weir.Done():
+		return n.adopt(ctx)
+	default:
+		return n.check(ctx)
+	}
+}
+
+// flapLink takes the carrier from eth1.
+func (n *node) flapLink(_ context.Context, hold func()) error {
+	peer, err := n.Fabric.Interface("edge")
+	if err != nil {
+		return err
+	}
+	if err := n.Fabric.Netlink().LinkSetDown(peer); err != nil {
+		return err
+	}
+	hold()
+	return n.Fabric.Netlink().LinkSetUp(peer)
+}
+
+// edgeAddrs are the addresses of eth1.
+var edgeAddrs = []netip.Prefix{
+	netip.PrefixFrom(netlab.Host4(netlab.FabricNet, 1), 24), netip.PrefixFrom(netlab.Host6(netlab.FabricNet, 1), 64),
+}
+
+// recreateLink deletes eth1 and makes it again, with the same MAC address, as a driver that
+// is loaded anew does.
+func (n *node) recreateLink(_ context.Context, hold func()) error {
+	edge := n.Edge.Edge
+	old, err := edge.Interface("eth1")
+	if err != nil {
+		return err
+	}
+	if err := edge.Delete("eth1"); err != nil {
+		return err
+	}
+	hold()
+	err = netlab.Connect(
+		netlab.End{Namespace: edge, Name: "eth1", MAC: old.Attrs().HardwareAddr, Addrs: edgeAddrs},
+		netlab.End{Namespace: n.Fabric, Name: "edge"}, netlab.LinkConfig{Queues: 2})
+	if err != nil {
+		return err
+	}
+	port, err := n.Fabric.Interface("edge")
+	if err != nil {
+		return err
+	}
+	bridge, err := n.Fabric.Interface("br0")
+	if err != nil {
+		return err
+	}
+	made, err := edge.Interface("eth1")
+	if err != nil {
+		return err
+	}
+	n.links = append(n.links, old.Attrs().Index, made.Attrs().Index)
+	return errors.Join(
+		n.Fabric.Netlink().LinkSetMasterByIndex(port, bridge.Attrs().Index),
+		edge.SetSysctl("net/ipv4/conf/eth1/forwarding", "0"),
+		edge.SetSysctl("net/ipv4/conf/eth1/rp_filter", "1"),
+		n.zoneBRoutes(edge.Netlink().RouteReplace))
+}
+
+func (n *node) changeMTU(_ context.Context, hold func()) error {
+	return n.withMTU("eth1", 1400, hold)
+}
+
+func (n *node) withMTU(name string, mtu int, hold func()) error {
+	link, err := n.Edge.Edge.Interface(name)
+	if err != nil {
+		return err
+	}
+	nl := n.Edge.Edge.Netlink()
+	if err := nl.LinkSetMTU(link, mtu); err != nil {
+		return err
+	}
+	hold()
+	return nl.LinkSetMTU(link, link.Attrs().MTU)
+}
+
+// reroute sends packets to zone b by another router.
+func (n *node) reroute(_ context.Context, hold func()) error {
+	link, err := n.Edge.Edge.Interface("eth1")
+	if err != nil {
+		return err
+	}
+	nl := n.Edge.Edge.Netlink()
+	var routes []*netlink.Route
+	for _, six := range []bool{false, true} {
+		to, by := hosts[1].addr(six), hosts[0].addr(six)
+		routes = append(routes, &netlink.Route{LinkIndex: link.Attrs().Index, Gw: by.AsSlice(),
+			Dst: &net.IPNet{IP: to.AsSlice(), Mask: net.CIDRMask(to.BitLen(), to.BitLen())}})
+	}
+	for _, r := range routes {
+		if err := nl.RouteAdd(r); err != nil {
+			return fmt.Errorf("route by zone a: %w", err)
+		}
+	}
+	hold()
+	for _, r := range routes {
+		if err := nl.RouteDel(r); err != nil {
+			return fmt.Errorf("remove the route by zone a: %w", err)
+		}
+	}
+	return nil
+}
+
+// loseRoute removes the routes to zone b.
+func (n *node) loseRoute(_ context.Context, hold func()) error {
+	nl := n.Edge.Edge.Netlink()
+	if err := n.zoneBRoutes(nl.RouteDel); err != nil {
+		return err
+	}
+	hold()
+	return n.zoneBRoutes(nl.RouteReplace)
+}
+
+func (n *node) zoneBRoutes(change func(*netlink.Route) error) error {
+	link, err := n.Edge.Edge.Interface("eth1")
+	if err != nil {
+		return err
+	}
+	for _, p := range []struct {
+		dst  net.IP
+		bits int
+		via  net.IP
+	}{
+		{netlab.Host4(netlab.ZoneBNet, 0).AsSlice(), 24, netlab.Host4(netlab.FabricNet, 254).AsSlice()},
+		{netlab.Host6(netlab.ZoneBNet, 0).AsSlice(), 64, netlab.Host6(netlab.FabricNet, 254).AsSlice()},
+	} {
+		err := change(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: p.via,
+			Dst: &net.IPNet{IP: p.dst, Mask: net.CIDRMask(p.bits, len(p.dst)*8)}})
+		if err != nil {
+			return fmt.Errorf("route to zone b: %w", err)
+		}
+	}
+	return nil
+}
+
+// loseNeighbors has the kernel forget every MAC address.
+func (n *node) loseNeighbors(_ context.Context, hold func()) error {
+	nl := n.Edge.Edge.Netlink()
+	list, err := nl.NeighList(0, 0)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		// Some go by themselves, those without ARP cannot.
+		_ = nl.NeighDel(&list[i])
+	}
+	hold()
+	return nil
+}
+
+// halveManifest writes half of the manifest in place, as a copy that is cut short does.
+func (n *node) halveManifest(_ context.Context, hold func()) error {
+	n.manifest.Lock()
+	defer n.manifest.Unlock()
+	whole, err := os.ReadFile(n.manifestFile())
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(n.manifestFile(), whole[:0], 0o644); err != nil {
+		return err
+	}
+	hold()
+	return n.replaceManifest(whole)
+}
+
+// hideManifests takes the directory away, as a volume that is not mounted does.
+func (n *node) hideManifests(_ context.Context, hold func()) error {
+	n.manifest.Lock()
+	defer n.manifest.Unlock()
+	if err := os.Rename(n.path("manifests"), n.path("hidden")); err != nil {
+		return err
+	}
+	hold()
+	return os.Rename(n.path("hidden"), n.path("manifests"))
+}

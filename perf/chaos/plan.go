@@ -1,0 +1,164 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// step is a fault, or two that are active together.
+type step struct {
+	at     time.Duration // since the start, or later if the steps before take longer
+	faults []*fault
+	hold   time.Duration
+}
+
+// settle is the time without a new fault at the beginning and at the end.
+const settle = 3 * time.Second
+
+// chosen are the faults of these names, all for none.
+func chosen(names []string) ([]*fault, error) {
+	var out []*fault
+	for i := range faults {
+		if len(names) == 0 || slices.Contains(names, faults[i].name) {
+			out = append(out, &faults[i])
+		}
+	}
+	if len(names) > 0 && len(out) != len(names) {
+		return nil, fmt.Errorf("faults %q: not all are known", names)
+	}
+	return out, nil
+}
+
+// plan is the faults of a seed. Every kind comes once before any comes again.
+func plan(seed uint64, duration time.Duration, kinds []*fault) []step {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	var out []step
+	var turn []*fault
+	next := func(not *fault, calm bool) *fault {
+		for range 2 * len(kinds) {
+			if len(turn) == 0 {
+				turn = slices.Clone(kinds)
+				rng.Shuffle(len(turn), func(i, j int) { turn[i], turn[j] = turn[j], turn[i] })
+			}
+			f := turn[0]
+			if not != nil && f.part == not.part {
+				return nil
+			}
+			turn = turn[1:]
+			if !calm || !f.ends {
+				return f
+			}
+		}
+		return nil
+	}
+	for at := settle; at < duration-settle; {
+		calm := at > duration*2/3
+		first := next(nil, calm)
+		if first == nil {
+			break
+		}
+		s := step{at: at, faults: []*fault{first}, hold: between(rng, first.least, first.most)}
+		if rng.IntN(3) == 0 {
+			if second := next(first, calm); second != nil {
+				s.faults = append(s.faults, second)
+			}
+		}
+		out = append(out, s)
+		at += s.hold + between(rng, 500*time.Millisecond, 2500*time.Millisecond)
+	}
+	return out
+}
+
+func between(rng *rand.Rand, least, most time.Duration) time.Duration {
+	if most <= least {
+		return least
+	}
+	return least + time.Duration(rng.Int64N(int64(most-least)))
+}
+
+// execute carries out the steps of a plan and returns when the last is over.
+func (n *node) execute(ctx context.Context, steps []step, log *faultLog) error {
+	start := time.Now()
+	for _, s := range steps {
+		if wait := time.Until(start.Add(s.at)); wait > 0 && !pause(ctx, wait) {
+			return context.Cause(ctx)
+		}
+		errs := make([]error, len(s.faults))
+		var active sync.WaitGroup
+		for i, f := range s.faults {
+			n.cfg.Log("%6.1f s: %s, %.1f s", time.Since(start).Seconds(), f.name, s.hold.Seconds())
+			active.Go(func() { errs[i] = n.inflict(ctx, f, s.hold, log) })
+		}
+		active.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+	if !pause(ctx, settle) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// inflict lets a fault last for the given time.
+func (n *node) inflict(ctx context.Context, f *fault, hold time.Duration, log *faultLog) error {
+	over := log.begin(f)
+	defer over()
+	return f.do(n, ctx, func() { pause(ctx, hold) })
+}
+
+// faultLog is what was active when.
+type faultLog struct {
+	sync.Mutex
+	past []activity
+}
+
+type activity struct {
+	fault      *fault
+	begun, end time.Time // end is zero while the fault is active
+}
+
+func (l *faultLog) begin(f *fault) (over func()) {
+	l.Lock()
+	defer l.Unlock()
+	i := len(l.past)
+	l.past = append(l.past, activity{fault: f, begun: time.Now()})
+	return func() {
+		l.Lock()
+		defer l.Unlock()
+		l.past[i].end = time.Now()
+	}
+}
+
+// after is how long a fault may have consequences once it is over: routes, neighbors and
+// sessions of TCP come back by timers.
+const after = 5 * time.Second
+
+// explanation returns the fault that explains a failure, nil if there is none.
+func (l *faultLog) explanation(f *failure) *fault {
+	l.Lock()
+	defer l.Unlock()
+	for _, a := range l.past {
+		active := !f.ended.Before(a.begun) && (a.end.IsZero() || !f.begun.After(a.end.Add(after)))
+		if active && a.fault.explains != nil && a.fault.explains(f) {
+			return a.fault
+		}
+	}
+	return nil
+}
+
+// counts returns how often each fault was active.
+func (l *faultLog) counts() map[string]int {
+	l.Lock()
+	defer l.Unlock()
+	out := map[string]int{}
+	for _, a := range l.past {
+		out[a.fault.name]++
+	}
+	return out
+}
