@@ -35,6 +35,10 @@ func New(perSecond, burst float64, perSource uint32) Limiter {
 // called once per tick.
 func (l *Limiter) Refill(now time.Time) { l.total.refill(now) }
 
+// Empty reports whether Take would refuse every source: in a flood the hash of the source
+// is not needed.
+func (l *Limiter) Empty() bool { return l.total.tokens < 1 }
+
 // Take takes a token for the source with this hash, and reports whether there
 // was one. tick counts as conntrack.Table.Tick does and may wrap around.
 func (l *Limiter) Take(source uint64, tick uint32) bool {

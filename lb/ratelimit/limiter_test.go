@@ -47,6 +47,16 @@ func TestAllSourcesShareTheTotal(t *testing.T) {
 	}
 }
 
+func TestEmptyIsOfTheTotalAlone(t *testing.T) {
+	l := New(10, 3, 2)
+	if n := all(&l, 1, 1); n != 2 || l.Empty() {
+		t.Errorf("%d for a source, want its share; empty: %v", n, l.Empty())
+	}
+	if n := all(&l, 2, 1); n != 1 || !l.Empty() {
+		t.Errorf("%d for another source, want the rest; empty: %v", n, l.Empty())
+	}
+}
+
 func TestRefill(t *testing.T) {
 	start := time.Unix(1000, 0)
 	for _, tt := range []struct {

@@ -151,8 +151,8 @@ func (w *admission) onNoMatch(p *pkt, destination *table.Key) verdict {
 	if w.node.Draining || !owned || shared && w.mayBeTranslated(p) {
 		return punt(DropPuntLoop)
 	}
-	if p.Proto == header.ProtoUDP {
-		return drop(DropNoConntrackEntry)
+	if p.Proto == header.ProtoUDP || p.Proto == header.ProtoTCP && p.Flags&header.RST != 0 {
+		return drop(DropNoConntrackEntry) // a RST is never answered, see mayReject
 	}
 	return reject(DropNoConntrackEntry)
 }

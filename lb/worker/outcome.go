@@ -79,7 +79,7 @@ func (w *rejecter) reject(p *pkt, v verdict) verdict {
 	if v.kind() == kindICMP {
 		limit, beyond = &w.errors, v.reason()
 	}
-	if !limit.Take(w.sourceOf(p.data[p.L3:], p.Family), w.tick) {
+	if limit.Empty() || !limit.Take(w.sourceOf(p.data[p.L3:], p.Family), w.tick) {
 		return drop(beyond)
 	}
 	w.drops[v.reason()]++
