@@ -62,12 +62,19 @@ func (ps *Ports) openQueues(id int, p *port) error {
 		}
 		p.sockets = append(p.sockets, s)
 	}
-	for q, s := range p.receiving() {
-		if err := ps.program.SetSocket(id, q, s.FD()); err != nil {
-			return fmt.Errorf("interface %s: %w", p.name, err)
-		}
+	if err := ps.checkMetadata(p); err != nil {
+		return err
 	}
-	return ps.checkMetadata(p)
+
+	// The last step: sockets of a port that fails are not noted, see steer.Program.Hold.
+	var fds []int
+	for _, s := range p.receiving() {
+		fds = append(fds, s.FD())
+	}
+	if err := ps.program.SetSockets(id, fds); err != nil {
+		return fmt.Errorf("interface %s: %w", p.name, err)
+	}
+	return nil
 }
 
 // closeSockets closes the sockets of a port. The kernel still uses their frames.

@@ -137,6 +137,20 @@ func (p *Program) SetSocket(slot, queue, fd int) error {
 	return p.noteSocket(slot, queue, true)
 }
 
+// SetSockets is SetSocket for the first queues of a slot, by queue: for all or, after an
+// error, for none.
+func (p *Program) SetSockets(slot int, fds []int) error {
+	for queue, fd := range fds {
+		if err := p.SetSocket(slot, queue, fd); err != nil {
+			for q := range queue + 1 {
+				err = errors.Join(err, p.ClearSocket(slot, q))
+			}
+			return err
+		}
+	}
+	return nil
+}
+
 // ClearSocket makes packets of a queue go to the kernel. A queue without a
 // socket is not an error.
 func (p *Program) ClearSocket(slot, queue int) error {

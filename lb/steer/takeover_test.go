@@ -2,6 +2,7 @@ package steer
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -202,6 +203,31 @@ func serveUntilKilled(t *testing.T, dir string, front netip.AddrPort) {
 
 // TestClearedSocketGivesTheQueueToTheKernel, and so do queues that never had a
 // socket.
+// A queue whose socket was set before another queue's failed is not held: the interface has
+// not joined.
+func TestSocketsAreSetForAllQueuesOrNone(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	p := closed(t, load(t, Config{}))
+	_, err := p.Attach(w.dev.Index, 0, Auto, bpffs(t))
+	must(t, err)
+	front := netip.AddrPortFrom(node4, 30080)
+	must(t, p.AddFrontend(front, unix.IPPROTO_UDP, 0))
+	kernel := w.listen(30080)
+	must(t, p.Hold(time.Hour))
+
+	s := w.openSocket(0)
+	const none = -1
+	if err := p.SetSockets(0, []int{s.FD(), none}); !errors.Is(err, unix.EBADF) {
+		t.Errorf("error %v, want EBADF", err)
+	}
+	must(t, s.Close())
+	w.send(front)
+	w.kernelGets(kernel)
+	if got := packets(t, p)[Held]; got != 0 {
+		t.Errorf("%d packets held, want none", got)
+	}
+}
+
 func TestClearedSocketGivesTheQueueToTheKernel(t *testing.T) {
 	w := newWire(t, netlab.LinkConfig{})
 	p := closed(t, load(t, Config{}))
