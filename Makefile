@@ -54,7 +54,7 @@ demo: build ## Show Weir at work, in network namespaces of its own (root)
 .PHONY: test
 test: ## Everything: unit, property, race, fuzz smoke, wire (root), cluster, deployment; ends with the sum
 	@rm -rf $(RESULTS)
-	@$(MAKE) --no-print-directory run-unit run-race run-fuzz run-wire run-kube run-chart
+	@$(MAKE) --no-print-directory run-unit run-race run-fuzz run-wire run-kube run-chart run-release
 	@$(TESTSUM) report -dir $(RESULTS)
 
 .PHONY: test-unit
@@ -84,7 +84,7 @@ test-kube: ## Against a real API server and its controllers (wire parts: root)
 .PHONY: test-deploy
 test-deploy: ## Chart, kustomize base, image, systemd unit: rendered, applied, run (root)
 	@rm -rf $(RESULTS)
-	@$(MAKE) --no-print-directory run-deploy run-chart
+	@$(MAKE) --no-print-directory run-deploy run-chart run-release
 	@$(TESTSUM) report -dir $(RESULTS)
 
 .PHONY: test-vm
@@ -126,8 +126,8 @@ soak: ## Weir under every fault, with endpoint churn, for MINUTES (make soak MIN
 $(TESTSUM):
 	@$(GO) build -buildvcs=false -o $@ ./.ci/testsum
 
-.PHONY: run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart
-run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart: $(TESTSUM)
+.PHONY: run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart run-release
+run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart run-release: $(TESTSUM)
 run-unit:
 	@$(TESTSUM) run -dir $(RESULTS) -name unit -- $(GO) test -json -count=1 -timeout $(TIMEOUT) -skip '^Test(Wire|Kube|Guest|VM)' ./... $(TOOLS)
 # The race detector is linked with C.
@@ -155,6 +155,14 @@ run-chart:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
 	KUBEENV_BIN=$$bin GOWORK=off $(TESTSUM) run -dir $(RESULTS) -name chart -- $(GO) -C deploy/charttest test -json -count=1 -timeout $(TIMEOUT) ./...
 
+# The packages are built by a module of their own, for the same reason.
+run-release:
+	@GOWORK=off $(TESTSUM) run -dir $(RESULTS) -name release -- $(GO) -C deploy/release test -json -count=1 -timeout $(TIMEOUT) ./...
+
+.PHONY: release
+release: ## Binaries, deb, rpm, SBOM and checksums of this commit into bin/release
+	GOWORK=off $(GO) -C deploy/release run .
+
 .PHONY: bench
 bench: build ## Measure everything into perf/results: report.md, charts, JSON (root; 15 minutes)
 	@mkdir -p perf/results
@@ -178,6 +186,7 @@ lint: ## gofmt, vet, staticcheck, import boundaries, language of comments and do
 	@! git grep -nE '^(<{7}|>{7})( |$$)' -- . || { echo "conflict markers"; exit 1; }
 	$(GO) vet ./... $(TOOLS)
 	GOWORK=off $(GO) -C deploy/charttest vet ./...
+	GOWORK=off $(GO) -C deploy/release vet ./...
 	@echo "$(GO) tool staticcheck ./... $(TOOLS)"; \
 	out=$$($(GO) tool staticcheck ./... $(TOOLS)); status=$$?; \
 	left=$$(grep -v 'core/v1\.Endpoint[A-Za-z]* is deprecated' <<<"$$out"); \

@@ -54,6 +54,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "manager:", manage(text))
 		os.Exit(125)
 	}
+	if text, ok := os.LookupEnv(bootVariable); ok {
+		fmt.Fprintln(os.Stderr, "boot:", bootInto(text))
+		os.Exit(125)
+	}
 	code := m.Run()
 	removeBinary()
 	os.Exit(code)

@@ -77,14 +77,22 @@ StandardOutput=append:%[1]s/weir.log
 StandardError=append:%[1]s/weir.log
 WatchdogSec=2s
 `, managerDir)
+	b.WriteString(limits(s.t))
+	return b.String()
+}
+
+// limits are lines of a [Service] section that replace what the unit may not raise
+// here. They are empty where it may.
+func limits(t *testing.T) string {
+	t.Helper()
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l); err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
-	if raised := (unix.Rlimit{Cur: l.Cur, Max: unix.RLIM_INFINITY}); unix.Setrlimit(unix.RLIMIT_MEMLOCK, &raised) != nil {
-		fmt.Fprintf(&b, "LimitMEMLOCK=%d\nCapabilityBoundingSet=CAP_IPC_LOCK\nOOMScoreAdjust=0\n", l.Max)
+	if raised := (unix.Rlimit{Cur: l.Cur, Max: unix.RLIM_INFINITY}); unix.Setrlimit(unix.RLIMIT_MEMLOCK, &raised) == nil {
+		return ""
 	}
-	return b.String()
+	return fmt.Sprintf("LimitMEMLOCK=%d\nCapabilityBoundingSet=CAP_IPC_LOCK\nOOMScoreAdjust=0\n", l.Max)
 }
 
 func (s *service) write(name, text string) {
@@ -114,15 +122,7 @@ func copyFile(t *testing.T, from, to string) {
 // manage starts systemd in a cgroup of its own.
 func (s *service) manage(systemd string) {
 	t := s.t
-	root := "/sys/fs/cgroup"
-	if _, err := os.Stat(root + "/cgroup.procs"); err != nil {
-		root += "/unified"
-	}
-	control := filepath.Join(root, fmt.Sprintf("weir-test-%d", os.Getpid()))
-	if err := os.Mkdir(control, 0o755); err != nil {
-		labtest.Skip(t, fmt.Sprintf("systemd needs cgroups of version 2 that can be written: %v", err))
-	}
-	t.Cleanup(func() { removeControl(t, control) })
+	control := makeControl(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -150,6 +150,21 @@ func (s *service) manage(systemd string) {
 		_, err := s.systemctl("list-units")
 		return err
 	})
+}
+
+// makeControl makes a cgroup that ends with the test.
+func makeControl(t *testing.T) string {
+	t.Helper()
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(root + "/cgroup.procs"); err != nil {
+		root += "/unified"
+	}
+	control := filepath.Join(root, fmt.Sprintf("weir-test-%d", os.Getpid()))
+	if err := os.Mkdir(control, 0o755); err != nil {
+		labtest.Skip(t, fmt.Sprintf("systemd needs cgroups of version 2 that can be written: %v", err))
+	}
+	t.Cleanup(func() { removeControl(t, control) })
+	return control
 }
 
 // removeControl removes a cgroup whose processes are about to be gone.

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"debug/elf"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	cyclonedx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/sassoftware/go-rpmutils"
+)
+
+func testOptions(root, out string) options {
+	return options{
+		root: root, out: out, arches: []string{runtime.GOARCH}, formats: formats,
+		version: "v1.2.3", time: "2026-01-02T03:04:05Z", modified: true,
+	}
+}
+
+// checkout copies what a release is built from to another place.
+func checkout(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"go.mod", "go.sum", "LICENSE", "CHANGELOG.md", "cmd", "conntrack", "deploy", "discovery", "lb", "perf", "topology"} {
+		if out, err := exec.Command("cp", "-r", filepath.Join("../..", name), dir).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	return dir
+}
+
+// Two builds in two places have the same bytes: binaries, packages, archives.
+func TestReleaseIsReproducible(t *testing.T) {
+	first, second := t.TempDir(), t.TempDir()
+	if err := run(testOptions("../..", first)); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(testOptions(checkout(t), second)); err != nil {
+		t.Fatal(err)
+	}
+	a, b := read(t, filepath.Join(first, sums)), read(t, filepath.Join(second, sums))
+	if !bytes.Equal(a, b) {
+		t.Errorf("first build:\n%ssecond build:\n%s", a, b)
+	}
+	if got := strings.Count(string(a), "\n"); got != 4 {
+		t.Errorf("%d files, want deb, rpm, archive and bill of materials:\n%s", got, a)
+	}
+	for _, test := range []struct {
+		name string
+		test func(t *testing.T, dir string)
+	}{{"archive", testArchive}, {"rpm", testRPM}, {"bill of materials", testSBOM}} {
+		t.Run(test.name, func(t *testing.T) { test.test(t, first) })
+	}
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// find returns the only file of dir with this end.
+func find(t *testing.T, dir, suffix string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files with %s: %v, %v", suffix, files, err)
+	}
+	return files[0]
+}
+
+// The archive has a static program, that of this version, and all that it is said to have.
+func testArchive(t *testing.T, dir string) {
+	z, err := gzip.NewReader(bytes.NewReader(read(t, find(t, dir, ".tar.gz"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, name, _ := strings.Cut(h.Name, "/")
+		names = append(names, name)
+		if h.Uid != 0 || h.Gid != 0 {
+			t.Errorf("%s is owned by %d:%d", name, h.Uid, h.Gid)
+		}
+		if name != "weir" {
+			continue
+		}
+		program, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		static(t, program)
+	}
+	want := []string{"weir", "LICENSE", "CHANGELOG.md", "README.md", "weir.yaml", "systemd/weir.service",
+		"systemd/weir-decap.service", "completion/weir.bash", "completion/_weir", "completion/weir.fish", "weir.cdx.json"}
+	if !slices.Equal(names, want) {
+		t.Errorf("the archive has %q, want %q", names, want)
+	}
+}
+
+func static(t *testing.T, program []byte) {
+	t.Helper()
+	f, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			t.Error("the program is linked dynamically")
+		}
+	}
+}
+
+func testRPM(t *testing.T, dir string) {
+	rpm, err := rpmutils.ReadRpm(bufio.NewReader(bytes.NewReader(read(t, find(t, dir, ".rpm")))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := rpm.Header.GetFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	modes := map[string]int{}
+	for _, f := range files {
+		modes[f.Name()] = f.Mode() & 0o777
+		if f.UserName() != "root" {
+			t.Errorf("%s is owned by %s", f.Name(), f.UserName())
+		}
+	}
+	for name, mode := range map[string]int{
+		"/usr/bin/weir": 0o755, "/etc/weir/weir.yaml": 0o640, "/usr/lib/systemd/system/weir.service": 0o644,
+		"/usr/share/zsh/site-functions/_weir": 0o644, "/usr/share/licenses/weir/LICENSE": 0o644,
+	} {
+		if got, ok := modes[name]; !ok || got != mode {
+			t.Errorf("%s has mode %o, want %o", name, got, mode)
+		}
+	}
+	for _, name := range []string{"/usr/share/zsh/vendor-completions/_weir", "/usr/share/doc/weir/copyright"} {
+		if _, ok := modes[name]; ok {
+			t.Errorf("%s belongs to Debian", name)
+		}
+	}
+}
+
+// The bill of materials has the modules of the program, as the toolchain lists them.
+func testSBOM(t *testing.T, dir string) {
+	var bom cyclonedx.BOM
+	if err := json.Unmarshal(read(t, find(t, dir, ".cdx.json")), &bom); err != nil {
+		t.Fatal(err)
+	}
+	hashed := map[string]bool{}
+	for _, c := range *bom.Components {
+		hashed[c.Name] = c.Hashes != nil
+	}
+	for _, name := range []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "k8s.io/client-go", "golang.org/x/sys"} {
+		if !hashed[name] {
+			t.Errorf("%s is missing, or has no hash", name)
+		}
+	}
+	if _, ok := hashed["std"]; !ok {
+		t.Error("the standard library is missing")
+	}
+	if got := bom.Metadata.Component.Version; got != "1.2.3" {
+		t.Errorf("version %s, want 1.2.3", got)
+	}
+}
+
+// A directory with other files in it is not emptied.
+func TestOutputDirectoryOfOthersIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "thesis.txt"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err := run(testOptions("../..", dir))
+	if err == nil || !strings.Contains(err.Error(), "thesis.txt") {
+		t.Errorf("error %v, want one that names the file", err)
+	}
+}
+
+func TestCommandLineIsChecked(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string // part of the error
+	}{
+		{[]string{"--arch", "vax"}, `--arch: "vax" is not one of amd64, arm64`},
+		{[]string{"--formats", "exe"}, `--formats: "exe" is not one of deb, rpm, tar.gz`},
+		{[]string{"now"}, `unexpected argument "now"`},
+	} {
+		if _, err := parse(test.args); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: error %v, want %s", test.args, err, test.want)
+		}
+	}
+	if err := run(options{root: t.TempDir(), out: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "not a checkout of Weir") {
+		t.Errorf("another root: %v", err)
+	}
+}
