@@ -57,6 +57,8 @@ type bench struct {
 	lb *control
 	w  *Worker
 	q  [3]*lbtest.Memory
+
+	ahead uint32 // ticks that through adds to the clock
 }
 
 const (
