@@ -30,7 +30,7 @@ func Probes(pinDir string) []xsk.Probe {
 		xsk.ProbeMultiBuffer(),
 		xsk.ProbeTxMetadata(),
 		xsk.ProbeNetdevFeatures(),
-		ProbeBoundQueues(),
+		ProbeQueues(),
 	}
 }
 
@@ -123,11 +123,12 @@ func probePin(dir string) error {
 	return m.Unpin()
 }
 
-// ProbeBoundQueues asks which queues of an interface have an AF_XDP socket.
-func ProbeBoundQueues() xsk.Probe {
+// ProbeQueues asks for the queues of an interface. Whether the answer would tell of AF_XDP
+// sockets (Linux 6.15) shows only where there is one.
+func ProbeQueues() xsk.Probe {
 	p := xsk.Probe{
-		Name: "queues with their sockets over netlink", Kernel: "6.15 (queues alone: 6.8)",
-		Without: "takes the number of queues from ethtool; that a queue is taken shows when it is bound",
+		Name: "queues over netlink", Kernel: "6.8 (with their sockets: 6.15)",
+		Without: "takes the number of queues from ethtool",
 	}
 	_, p.Err = xsk.DeviceQueues(1)
 	return p

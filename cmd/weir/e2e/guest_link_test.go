@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -53,6 +54,9 @@ func newBonded(t *testing.T, mode netlink.BondMode, vlans ...int) (f *fixture, t
 		must(t, n.Netlink().LinkAdd(bond))
 		for _, m := range []string{"m0", "m1"} {
 			join(t, n, m)
+		}
+		if mode == netlink.BOND_MODE_ACTIVE_BACKUP { // both sides use the same link
+			must(t, n.Inside(func() error { return os.WriteFile("/sys/class/net/bond0/bonding/primary", []byte("m0"), 0o200) }))
 		}
 		raise(t, n, "bond0")
 		stackVLANs(t, n, "bond0", vlans...)
