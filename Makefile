@@ -88,8 +88,8 @@ test-deploy: ## Chart, kustomize base, image, systemd unit: rendered, applied, r
 	@$(TESTSUM) report -dir $(RESULTS)
 
 .PHONY: test-vm
-test-vm: build ## On other kernels and NICs, in virtual machines (make test-vm KERNELS=6.1,6.12 CASES='nic-*')
-	$(BIN)/weirperf vm $(if $(KERNELS),--kernels $(KERNELS)) $(if $(CASES),--cases '$(CASES)') $(if $(KERNELS)$(CASES),,--results perf/results)
+test-vm: build ## On other kernels and NICs, in virtual machines (KERNELS=6.1,6.12 CASES='nic-*')
+	$(BIN)/weirperf vm $(if $(KERNELS),--kernels $(KERNELS)) $(if $(CASES),--cases '$(CASES)') --results perf/results
 
 .PHONY: kubeenv
 kubeenv: ## Build the test cluster, once, and print its path: minutes, cached

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -14,9 +15,8 @@ const (
 	Lacks = "lacks" // every test was skipped: the kernel lacks a feature
 )
 
-// Report is a run of the matrix.
+// Report is the matrix, of a run or of several: see Merge.
 type Report struct {
-	Revision    string     `json:"revision"` // of the source
 	Emulator    string     `json:"emulator"`
 	Accelerator string     `json:"accelerator"` // tcg or kvm
 	CPUs        int        `json:"cpus"`        // of each virtual machine
@@ -33,10 +33,11 @@ type OnKernel struct {
 
 // Outcome is a case's.
 type Outcome struct {
-	Case    string  `json:"case"`
-	Outcome string  `json:"outcome"`
-	Seconds float64 `json:"seconds"`
-	Tests   Tests   `json:"tests"`
+	Case     string  `json:"case"`
+	Revision string  `json:"revision"` // of the source
+	Outcome  string  `json:"outcome"`
+	Seconds  float64 `json:"seconds"`
+	Tests    Tests   `json:"tests"`
 	// Why is the reason of a failure that is not a test's.
 	Why string `json:"why,omitempty"`
 	// Files is the folder of console, output and kernel log, if they were kept.
@@ -81,8 +82,8 @@ func (r *Report) Failed() int {
 // skipped tests and failures.
 func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Kernels and drivers\n\nWritten by `make test-vm`. Revision %s, %s, %s, %d CPUs per virtual machine.\n",
-		r.Revision, r.Emulator, r.Accelerator, r.CPUs)
+	fmt.Fprintf(&b, "# Kernels and drivers\n\nWritten by `make test-vm`. %s, %s; source %s.\n",
+		r.Emulator, r.Accelerator, strings.Join(r.revisions(), ", "))
 	b.WriteString("A cell has the tests that passed, with subtests. *Skipped* tests need a feature that the kernel lacks;\n" +
 		"the reasons are below.\n\n| Case |")
 	for _, k := range r.Kernels {
@@ -103,6 +104,46 @@ func (r *Report) Markdown(w io.Writer) error {
 	return err
 }
 
+// revisions are those of the source, in the order of the cases.
+func (r *Report) revisions() []string {
+	var list []string
+	for _, k := range r.Kernels {
+		for _, c := range k.Cases {
+			if !slices.Contains(list, c.Revision) {
+				list = append(list, c.Revision)
+			}
+		}
+	}
+	return list
+}
+
+// Merge adds the outcomes of an earlier report that this one has none for: of other kernels,
+// and of other cases on the same version of a kernel. Cases that exist no more are left out.
+func (r *Report) Merge(earlier *Report) {
+	exists := names(Cases)
+	for _, old := range earlier.Kernels {
+		old.Cases = slices.DeleteFunc(old.Cases, func(o Outcome) bool { return !slices.Contains(exists, o.Case) })
+		at := slices.IndexFunc(r.Kernels, func(k OnKernel) bool { return k.Name == old.Name })
+		switch {
+		case at < 0:
+			r.Kernels = append(r.Kernels, old)
+		case r.Kernels[at].Version == old.Version:
+			k := &r.Kernels[at]
+			for _, o := range old.Cases {
+				if !slices.ContainsFunc(k.Cases, func(n Outcome) bool { return n.Case == o.Case }) {
+					k.Cases = append(k.Cases, o)
+				}
+			}
+		}
+	}
+	for _, k := range r.Kernels {
+		slices.SortStableFunc(k.Cases, func(a, b Outcome) int {
+			return cmp.Compare(slices.Index(exists, a.Case), slices.Index(exists, b.Case))
+		})
+	}
+	slices.SortStableFunc(r.Kernels, func(a, b OnKernel) int { return compareVersions(a.Version, b.Version) })
+}
+
 func (r *Report) rows() []string {
 	var list []string
 	for _, k := range r.Kernels {
@@ -112,6 +153,8 @@ func (r *Report) rows() []string {
 			}
 		}
 	}
+	order := names(Cases)
+	slices.SortStableFunc(list, func(a, b string) int { return cmp.Compare(slices.Index(order, a), slices.Index(order, b)) })
 	return list
 }
 

@@ -79,7 +79,7 @@ func TestOutcomeOfACase(t *testing.T) {
 }
 
 func TestReportHasEveryCaseAndReason(t *testing.T) {
-	r := &Report{Revision: "abc", Kernels: []OnKernel{
+	r := &Report{Kernels: []OnKernel{
 		{Version: "5.10.0-32-amd64", Cases: []Outcome{
 			{Case: "xsk", Outcome: Pass, Tests: Tests{Passed: 3, Skipped: 1, Reasons: []string{"no multi-buffer"}}},
 			{Case: "tcx", Outcome: Lacks, Tests: Tests{Skipped: 1, Reasons: []string{"no TCX"}}}}},
@@ -100,6 +100,31 @@ func TestReportHasEveryCaseAndReason(t *testing.T) {
 	}
 	if r.Failed() != 1 {
 		t.Errorf("%d failed", r.Failed())
+	}
+}
+
+func TestReportsOfSeveralRunsAreMerged(t *testing.T) {
+	run := func(name, version string, cases ...string) OnKernel {
+		k := OnKernel{Name: name, Version: version}
+		for _, c := range cases {
+			k.Cases = append(k.Cases, Outcome{Case: c, Revision: "old", Outcome: Pass})
+		}
+		return k
+	}
+	earlier := &Report{Kernels: []OnKernel{run("5.10", "5.10.0-32", "xsk"), run("6.1", "6.1.0-50", "xsk"),
+		run("6.12", "6.12.117", "steer", "xsk", "a case of the past")}}
+	r := &Report{Kernels: []OnKernel{run("6.12", "6.12.117", "xsk"), run("6.1", "6.1.0-56", "steer")}}
+	r.Kernels[0].Cases[0].Revision = "new"
+	r.Merge(earlier)
+	var got []string
+	for _, k := range r.Kernels {
+		for _, c := range k.Cases {
+			got = append(got, k.Version+" "+c.Case+" "+c.Revision)
+		}
+	}
+	want := []string{"5.10.0-32 xsk old", "6.1.0-56 steer old", "6.12.117 xsk new", "6.12.117 steer old"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

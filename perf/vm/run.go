@@ -33,7 +33,9 @@ type matrix struct {
 	apt     *apt
 	scratch string
 	kvm     bool
-	built   map[string]string // binaries, by their names in the initramfs
+	// revision is that of the source.
+	revision string
+	built    map[string]string // binaries, by their names in the initramfs
 }
 
 // Run runs a part of the matrix. An error means that it could not be run; a failed case is
@@ -54,6 +56,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	defer os.RemoveAll(m.scratch)
 	if err := m.apt.installEmulator(ctx); err != nil {
 		return nil, err
+	}
+	if out, err := exec.CommandContext(ctx, "git", "-C", m.Root, "describe", "--always", "--dirty").Output(); err == nil {
+		m.revision = strings.TrimSpace(string(out))
 	}
 	if err := m.build(ctx, cases); err != nil {
 		return nil, err
@@ -100,9 +105,6 @@ func (m *matrix) report(ctx context.Context) *Report {
 		r.Emulator, _, _ = strings.Cut(string(out), "\n")
 		r.Emulator, _, _ = strings.Cut(r.Emulator, " (")
 	}
-	if out, err := exec.CommandContext(ctx, "git", "-C", m.Root, "describe", "--always", "--dirty").Output(); err == nil {
-		r.Revision = strings.TrimSpace(string(out))
-	}
 	return r
 }
 
@@ -147,7 +149,7 @@ func (m *matrix) boot(ctx context.Context, k *Kernel, on *OnKernel, group []Case
 
 // outcome reads the result of a case; false: there is none.
 func (m *matrix) outcome(c Case, dir string) (Outcome, bool) {
-	o := Outcome{Case: c.Name, Files: dir}
+	o := Outcome{Case: c.Name, Revision: m.revision, Files: dir}
 	if log, err := os.Open(filepath.Join(dir, c.Name+".log")); err == nil {
 		defer log.Close()
 		if o.Tests, err = parseTests(log); err != nil {

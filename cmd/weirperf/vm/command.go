@@ -42,10 +42,10 @@ Cases: %s.`, strings.Join(vm.Kernels, ", "), strings.Join(vm.CaseNames(), ", "))
 				fmt.Fprintf(cmd.ErrOrStderr(), "[%4.0f s] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 			}
 			report, err := vm.Run(cmd.Context(), o)
-			if report == nil {
+			if err != nil { // what did not run has no outcome to keep
 				return err
 			}
-			return errors.Join(err, show(cmd, report, asJSON), save(report, results), verdict(report))
+			return errors.Join(show(cmd, report, asJSON), verdict(report), save(report, results))
 		},
 	}
 	f := cmd.Flags()
@@ -53,7 +53,7 @@ Cases: %s.`, strings.Join(vm.Kernels, ", "), strings.Join(vm.CaseNames(), ", "))
 	f.StringSliceVar(&o.Cases, "cases", nil, "`names` of cases, or patterns such as nic-* (default: all)")
 	f.BoolVar(&o.Short, "short", false, "the short form of continuous integration")
 	f.IntVar(&o.CPUs, "cpus", 0, "`number` of CPUs of each virtual machine (default: 2)")
-	f.StringVar(&results, "results", "", "`directory` to write vm.json and vm.md to")
+	f.StringVar(&results, "results", "", "`directory` of vm.json and vm.md, in which to replace the outcomes of these kernels and cases")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -75,10 +75,19 @@ func show(cmd *cobra.Command, r *vm.Report, asJSON bool) error {
 	return e.Encode(r)
 }
 
-// save writes the report in both forms.
+// save writes the report in both forms, together with what a report of earlier runs has
+// about other kernels and cases.
 func save(r *vm.Report, dir string) error {
 	if dir == "" {
 		return nil
+	}
+	file := filepath.Join(dir, "vm.json")
+	if text, err := os.ReadFile(file); err == nil {
+		var earlier vm.Report
+		if err := json.Unmarshal(text, &earlier); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		r.Merge(&earlier)
 	}
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -89,7 +98,7 @@ func save(r *vm.Report, dir string) error {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "vm.json"), append(text, '\n'), 0o644),
+		os.WriteFile(file, append(text, '\n'), 0o644),
 		os.WriteFile(filepath.Join(dir, "vm.md"), []byte(page.String()), 0o644))
 }
 
