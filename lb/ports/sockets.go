@@ -65,6 +65,7 @@ func (ps *Ports) openQueues(id int, p *port) error {
 	if err := ps.checkMetadata(p); err != nil {
 		return err
 	}
+	ps.warnMTU(p)
 
 	// The last step: sockets of a port that fails are not noted, see steer.Program.Hold.
 	var fds []int
@@ -76,6 +77,31 @@ func (ps *Ports) openQueues(id int, p *port) error {
 	}
 	return nil
 }
+
+// warnMTU warns of packets that the kernel does not deliver.
+func (ps *Ports) warnMTU(p *port) {
+	if p.host || len(p.sockets) == 0 {
+		return
+	}
+	_, _, several := p.sockets[0].Granted()
+	if text := tooLarge(p.mtu, largestMTU(ps.memory.FrameSize()), several); text != "" {
+		ps.warn(p, "%s", text)
+	}
+}
+
+// tooLarge describes the packets that an interface loses because of its MTU; "": none.
+// several is whether packets of several buffers were granted.
+func tooLarge(mtu, largest int, several bool) string {
+	if several || mtu <= largest {
+		return ""
+	}
+	return fmt.Sprintf("its MTU is %d, and packets of more than %d bytes are lost: AF_XDP multi-buffer is not granted "+
+		"(Linux 6.6 has it): lower the MTU", mtu, largest)
+}
+
+// TooLarge describes, for an MTU, the packets that are lost on kernels without AF_XDP
+// multi-buffer; "": none.
+func TooLarge(mtu int) string { return tooLarge(mtu, largestMTU(xsk.FrameSize), false) }
 
 // closeSockets closes the sockets of a port. The kernel still uses their frames.
 func (ps *Ports) closeSockets(p *port) {

@@ -1,6 +1,7 @@
 package ports
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/weirlb/weir/lb/xsk"
@@ -16,6 +17,23 @@ func TestVLANsTakeNoFrames(t *testing.T) {
 	ps.AddHost(Host{Name: "weir-xdp"})
 	if n := ps.Devices(); n != 2 {
 		t.Fatalf("%d devices, want 2", n)
+	}
+}
+
+// Without packets of several buffers, larger packets than a frame are lost.
+func TestAnMTUThatNoFrameHoldsIsWarnedOf(t *testing.T) {
+	for _, test := range []struct {
+		mtu     int
+		several bool
+		want    string
+	}{
+		{9000, false, "its MTU is 9000, and packets of more than 3500 bytes are lost"},
+		{9000, true, ""}, {3500, false, ""}, {1500, false, ""},
+	} {
+		got := tooLarge(test.mtu, 3500, test.several)
+		if got != test.want && (test.want == "" || !strings.HasPrefix(got, test.want)) {
+			t.Errorf("MTU %d, several buffers %v: %q, want %q", test.mtu, test.several, got, test.want)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb/device"
+	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -35,6 +36,9 @@ func checkInterfaces(fs *findings, cfg *config.Configuration) {
 			continue
 		}
 		checkMode(fs, subject, in, dev)
+		if text := ports.TooLarge(dev.MTU); text != "" && !xsk.ProbeMultiBuffer().OK() {
+			fs.add(Note, subject, "%s", text)
+		}
 	}
 }
 
