@@ -57,6 +57,10 @@ func (t *Table) Restored() bool { return t.restored.Restored }
 // Restoration reports how Open treated an existing file.
 func (t *Table) Restoration() Restoration { return t.restored }
 
+// LayoutVersion is the version of the layout of tables. A table of another version is set
+// aside.
+func LayoutVersion() int { return layoutVersion }
+
 // setAsideKeep is how much of a file that is set aside is kept to be looked at:
 // the rest would take memory for nothing.
 const setAsideKeep = 64 << 10

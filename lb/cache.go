@@ -76,7 +76,6 @@ func (l *LB) shareTable() error {
 // loadSteering begins to load the steering program.
 func (l *LB) loadSteering() (err error) {
 	l.steer, err = steer.Load(steer.Config{Flows: l.flowMaps()})
-	l.ports.SetFlowCache(l.noCache)
 	return err
 }
 

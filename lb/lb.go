@@ -90,6 +90,8 @@ type Config struct {
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
 	FrameSize int
 	Log       *slog.Logger
+	// Keep has a New that fails leave everything of an earlier process in place.
+	Keep bool
 	// Phases measures the start; nil: nothing does.
 	Phases *phase.Phases
 	// Testing is for tests alone.
@@ -146,7 +148,7 @@ type LB struct {
 }
 
 // New makes ready everything but the attachment to the interfaces: no packet is taken
-// before the first Apply. On error nothing is left behind.
+// before the first Apply. On error nothing is left behind, unless cfg.Keep.
 func New(cfg Config) (_ *LB, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -165,18 +167,28 @@ func New(cfg Config) (_ *LB, err error) {
 	l.vips.init()
 	l.withdrawn.services = map[uint32]bool{}
 	defer func() {
-		if err != nil {
+		switch {
+		case err == nil:
+		case cfg.Keep:
+			err = errors.Join(err, l.Release())
+		default:
 			err = errors.Join(err, l.Close())
 		}
 	}()
 
 	l.openCache()
 	l.cfg.Phases.End("flow cache")
+	// The program is loaded, and then the pages of the packet memory are made, beside all
+	// else. With a flow cache the program needs the maps of the flow table first.
+	if l.cache == nil {
+		if err := l.loadSteering(); err != nil {
+			return nil, err
+		}
+	}
 	cpus, err := l.openPorts()
 	if err != nil {
 		return nil, err
 	}
-	// The pages of the packet memory, and then the program, are made beside all else.
 	populated, err := l.openMemory(len(cpus))
 	if err != nil {
 		return nil, err
@@ -189,9 +201,12 @@ func New(cfg Config) (_ *LB, err error) {
 	if err := l.shareTable(); err != nil {
 		return nil, err
 	}
-	if err := l.loadSteering(); err != nil {
-		return nil, err
+	if l.steer == nil {
+		if err := l.loadSteering(); err != nil {
+			return nil, err
+		}
 	}
+	l.ports.SetFlowCache(l.noCache)
 	l.cfg.Phases.End("maps")
 	if err := l.openHostVeth(len(cpus)); err != nil {
 		return nil, err

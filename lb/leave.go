@@ -1,6 +1,10 @@
 package lb
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/weirlb/weir/lb/steer"
+)
 
 // Leave ends the workers and leaves everything in place for the next process: program,
 // flow table, host veth, offloads. It is Close for a restart, and follows Run. From here on
@@ -12,4 +16,44 @@ func (l *LB) Leave() error {
 	}
 	l.running.Wait()
 	return errors.Join(append(errs, l.flows.Close(), l.steer.Close(false))...)
+}
+
+// Release is Leave for a process that lives on: it also gives up sockets and locks, which the
+// next process needs. It may follow a New that has failed. Memory stays, and ends with the
+// process.
+func (l *LB) Release() error {
+	var errs []error
+	if l.steer != nil {
+		errs = append(errs, l.steer.Hold(l.cfg.Hold))
+	}
+	for _, w := range l.workers {
+		w.Stop()
+	}
+	l.running.Wait()
+	if l.flows != nil {
+		errs = append(errs, l.flows.Close())
+	}
+	if l.cache != nil {
+		errs = append(errs, l.cache.Unlock())
+	}
+	if l.ports != nil {
+		errs = append(errs, l.ports.CloseSockets())
+	}
+	if l.host != nil {
+		l.host.Leave()
+	}
+	if l.steer != nil {
+		errs = append(errs, l.steer.Close(false))
+	}
+	return errors.Join(errs...)
+}
+
+// Verify loads the steering program and closes it: an error is the reason why this process
+// could not attach.
+func Verify() error {
+	p, err := steer.Load(steer.Config{MaxFrontends: 1, MaxSNAT: 1})
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.Ready(), p.Close(true))
 }

@@ -19,6 +19,8 @@ func newRun() *cobra.Command {
 		flags   *config.Flags
 		writeTo string
 		watch   bool
+
+		handover bool
 	)
 	cmd := &cobra.Command{
 		Use:   "run [flags]",
@@ -35,10 +37,15 @@ remove everything and cut the remaining connections.
 
 SIGUSR2, and SIGTERM with onStop: leave, end Weir for a restart: everything stays in
 place, and connections wait up to death.holdSeconds for the next process, as they do
-when Weir is killed. After that the kernel has all packets.`,
+when Weir is killed. After that the kernel has all packets.
+
+With --handover the new process makes everything ready beside the running one, which then
+leaves, as on SIGUSR2. If the new process fails before, the running one goes on; if it
+fails later, the running one starts again, with its own program and arguments.`,
 		Example: `  weir run --config /etc/weir/weir.yaml
   weir run --node-name edge-1 --manifests /etc/weir/manifests --interface eth0,eth1
   weir run -c weir.yaml --log-level debug --mode native
+  weir run --config /etc/weir/weir.yaml --handover    # in place of the Weir that runs
   weir run -i eth0 --manifests m.yaml --write-config-to weir.yaml   # flags as a file`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,11 +70,12 @@ when Weir is killed. After that the kernel has all packets.`,
 			}
 			log, level := cfg.Logging.Logger(cmd.ErrOrStderr())
 			// The signals that end other commands are the daemon's here: SIGTERM drains.
-			return daemon.Run(context.WithoutCancel(cmd.Context()), cfg, daemon.Options{Log: log, Level: level, Signals: signals, Watch: watched})
+			return daemon.Run(context.WithoutCancel(cmd.Context()), cfg, daemon.Options{Log: log, Level: level, Signals: signals, Watch: watched, Handover: handover})
 		},
 	}
 	flags = config.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&watch, "watch-config", false, "read the configuration file again when it changes, as on SIGHUP")
+	cmd.Flags().BoolVar(&handover, "handover", false, "take over from the Weir that runs, which goes on serving until this one is ready")
 	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration of file and flags to this `file` (- for standard output) and exit")
 	cmd.Flags().SortFlags = false
 	return cmd

@@ -224,6 +224,17 @@ func (c *Cache) Maps() map[string]*ebpf.Map {
 	}
 }
 
+// Unlock lets another process have the pin, when this one has closed the flow table. The
+// memory stays.
+func (c *Cache) Unlock() error {
+	if c.pins == nil {
+		return nil
+	}
+	p := c.pins
+	c.pins = nil
+	return p.close()
+}
+
 // Close frees the memory. The flow table and the routes must have been closed before. The pin
 // stays, for the next process.
 func (c *Cache) Close() error {

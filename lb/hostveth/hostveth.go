@@ -228,6 +228,9 @@ func (h *Veth) Close() error {
 	return errors.Join(append(errs, h.saved.restore())...)
 }
 
+// Leave leaves everything in place for the next process, and repairs nothing any more.
+func (h *Veth) Leave() { h.reconciler.stop() }
+
 // CleanupStale removes the remains of a killed process from the host, also the neighbors
 // that the kernel kept fresh for the route watcher; the parameters are those of Config.
 // It must not be called while a host veth is open.

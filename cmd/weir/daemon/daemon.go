@@ -69,6 +69,10 @@ type Daemon struct {
 	leaving   atomic.Bool              // for the next process, in place of a stop
 	stopAsked chan struct{}            // by Stop
 	phases    *phase.Phases            // of the start
+	last      *peer                    // of a handover to this process
+	next      atomic.Pointer[peer]     // of a handover by this process
+	viewed    chan struct{}            // closed by the first full view of Services
+	verify    func() error             // whether the kernel accepts the program
 
 	updating   healthz.Pending
 	lastHealth atomic.Pointer[healthz.Health]
@@ -78,7 +82,8 @@ type Daemon struct {
 	mu        sync.Mutex // guards the fields below, and orders publications
 	cfg       *config.Configuration
 	translate *translate.Translator
-	pending   *pending // before the source has synced
+	pending   *pending // before traffic is taken
+	begun     bool     // begin was called
 	node      discovery.Node
 	nodePorts []api.NodePortAddress // as last logged
 	updated   time.Time
@@ -88,7 +93,8 @@ type Daemon struct {
 
 // pending gathers updates until the source is synced.
 type pending struct {
-	put map[discovery.ServiceName]*discovery.Service
+	put    map[discovery.ServiceName]*discovery.Service
+	synced bool
 }
 
 // Options are the parameters of Run beside the configuration.
@@ -101,30 +107,76 @@ type Options struct {
 	// Watch is the configuration file that is to be read again when it changes;
 	// nil: on SIGHUP alone.
 	Watch *FileWatch
+	// Handover takes over from the process that runs, if there is one.
+	Handover bool
 }
 
 // Run serves until a signal, a fault or ctx ends it, and leaves nothing behind
 // then, except for a restart. It drains on SIGTERM alone.
-func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) {
+func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	log := o.Log
 	d := &Daemon{
-		log: log, level: o.Level, cfg: cfg, stop: cancel,
+		log: o.Log, level: o.Level, cfg: cfg, stop: cancel,
 		node:    discovery.Node{Node: topology.Node{Name: cfg.NodeName}},
 		pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}},
+		verify:  lb.Verify,
 
-		stopAsked: make(chan struct{}, 1),
-		phases:    phase.New(processStart(), log),
+		stopAsked: make(chan struct{}, 1), viewed: make(chan struct{}),
+		phases: phase.New(processStart(), o.Log),
 	}
 	d.phases.End("program file and configuration")
 	d.profiling.Store(cfg.EnableProfiling)
-	var tasks sync.WaitGroup
-	tasks.Go(func() { d.followLeave(ctx, o.Signals.leave) })
-	d.problems = problem.NewRegistry(log)
+	d.problems = problem.NewRegistry(d.log)
 	d.problems.OnChange(d.tellService)
-	if d.notify, err = sdnotify.New(d.serviceHealth, log); err != nil {
+	err := d.run(ctx, o)
+	if next := d.next.Load(); next != nil {
+		if err != nil {
+			d.log.Error("handover: not all could be left in order", "err", err)
+		}
+		return d.handOver(next)
+	}
+	return err
+}
+
+// run is Run without the end of a handover.
+func (d *Daemon) run(ctx context.Context, o Options) (err error) {
+	var tasks sync.WaitGroup
+	defer func() {
+		d.stop(nil)
+		tasks.Wait()
+		if d.lb != nil {
+			err = errors.Join(err, d.end(err))
+		}
+	}()
+	task := func(name string, f func(context.Context) error) {
+		tasks.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				d.stop(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	tasks.Go(func() { d.followLeave(ctx, o.Signals.leave) })
+	if d.notify, err = sdnotify.New(d.serviceHealth, d.log); err != nil {
 		return err
+	}
+	if o.Handover {
+		if d.last, err = d.meetLast(); err != nil {
+			return err
+		}
+	}
+	if d.source, err = newSource(ctx, d.cfg, d.log); err != nil {
+		return err
+	}
+	d.phases.End("source")
+	// The Services are learnt while the packet path is made ready.
+	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
+	if d.last != nil {
+		defer d.last.conn.Close()
+		if err := d.takeOver(ctx, d.last); err != nil {
+			return err
+		}
+		d.phases.End("last process")
 	}
 	ls, err := d.listen()
 	if err != nil {
@@ -132,44 +184,23 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 	}
 	defer ls.close()
 	d.phases.End("listeners")
-	if d.source, err = newSource(ctx, cfg, log); err != nil {
+	if err := d.open(); err != nil {
 		return err
 	}
-	d.phases.End("source")
-	path := packetPath(cfg, log)
-	path.Phases = d.phases
-	if d.lb, err = lb.New(path); err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, d.end(err))
-	}()
-	d.tune()
-	d.translate = translate.New(d.options())
-	d.checks = d.newChecks()
 
-	defer tasks.Wait()
-	defer cancel(nil)
-	task := func(name string, f func(context.Context) error) {
-		tasks.Go(func() {
-			if err := f(ctx); err != nil && ctx.Err() == nil {
-				cancel(fmt.Errorf("%s: %w", name, err))
-			}
-		})
-	}
 	addresses := d.lb.Router().OnChange() // before anything can change
 	task("packet path", d.lb.Run)
-	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
 	task("addresses", func(ctx context.Context) error { return d.followAddresses(ctx, addresses) })
 	task("health checks", d.followChecks)
 	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.reload) })
 	if o.Watch != nil {
-		task("configuration file", func(ctx context.Context) error { return o.Watch.follow(ctx, o.Signals.reload, log) })
+		task("configuration file", func(ctx context.Context) error { return o.Watch.follow(ctx, o.Signals.reload, d.log) })
 	}
 	task("problems", d.watchProblems)
-	task("kernel features", d.probeKernel)
 	task("service manager", d.notify.Run)
 	ls.serve(d, task)
+	d.begin()
+	task("kernel features", d.probeKernel)
 	<-ctx.Done()
 	d.notify.Stopping()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
@@ -178,8 +209,26 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) (err error) 
 	return nil
 }
 
+// open opens the packet path.
+func (d *Daemon) open() (err error) {
+	path := packetPath(d.cfg, d.log)
+	path.Phases, path.Keep = d.phases, d.last != nil
+	if d.lb, err = lb.New(path); err != nil {
+		return err
+	}
+	d.tune()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.translate = translate.New(d.options())
+	d.checks = d.newChecks()
+	return nil
+}
+
 // end ends the packet path. After a fault nothing is left for a next process.
 func (d *Daemon) end(fault error) error {
+	if d.next.Load() != nil || d.last != nil && !d.serving() {
+		return d.lb.Release() // another process has it, or takes it back
+	}
 	if d.leaving.Load() && fault == nil {
 		d.log.Info("leaving for the next process: connections wait for it", "holdSeconds", d.cfg.Death.HoldSeconds)
 		return d.lb.Leave()
@@ -252,75 +301,4 @@ func (d *Daemon) options() translate.Options {
 		LoadBalancerClass: d.cfg.LoadBalancerClass,
 		Mode:              translate.Mode(d.cfg.Forwarding.Mode),
 	}
-}
-
-// deliver takes a change of the source to the tables. Until the source has
-// synced nothing is published: half of the truth would take traffic from
-// kube-proxy only to refuse it.
-func (d *Daemon) deliver(up *discovery.Update) {
-	d.updating.Begin(time.Now())
-	defer d.updating.End()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.noteWithdrawal(up)
-	if up.Node != nil {
-		d.node = *up.Node
-	}
-	if d.pending != nil {
-		for _, s := range up.Put {
-			d.pending.put[s.Name] = s
-		}
-		for _, n := range up.Deleted {
-			delete(d.pending.put, n)
-		}
-		if !up.Synced {
-			return
-		}
-		all := &discovery.Update{Node: &d.node, Synced: true}
-		for _, s := range d.pending.put {
-			all.Put = append(all.Put, s)
-		}
-		up, d.pending, d.synced = all, nil, true
-		d.phases.End("first view of Services")
-		defer d.notify.Ready() // once it is published
-	}
-	d.serviceProblems(up)
-	if up.Node != nil {
-		d.updateAddresses()
-	}
-	d.publish(d.translate.Apply(up))
-	d.checks.Apply(up)
-}
-
-// publish applies a batch. Preconditions: d.mu is held.
-func (d *Daemon) publish(b translate.Batch) {
-	for _, c := range b.Complaints {
-		d.problems.Set(partTranslation, objectOf(c.Service), c.Problems...)
-	}
-	if !d.synced {
-		return
-	}
-	err := d.lb.Apply(b.Put, b.Delete)
-	if errors.Is(err, ports.ErrAttach) {
-		d.stop(err)
-		return
-	}
-	d.publicationProblems(&b, err)
-	d.updated = time.Now()
-	d.log.Debug("published", "services", len(b.Put), "deleted", len(b.Delete))
-}
-
-// flatten takes joined errors apart.
-func flatten(err error) []error {
-	if err == nil {
-		return nil
-	}
-	if j, ok := err.(interface{ Unwrap() []error }); ok {
-		var out []error
-		for _, e := range j.Unwrap() {
-			out = append(out, flatten(e)...)
-		}
-		return out
-	}
-	return []error{err}
 }

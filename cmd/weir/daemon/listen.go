@@ -17,6 +17,7 @@ import (
 // Weir, is then an error that leaves the packet path untouched.
 type listeners struct {
 	admin, metrics, health net.Listener
+	handover               net.Listener // nil: nobody can take over
 	socket                 string
 	cfg                    *config.Configuration
 	log                    *slog.Logger
@@ -32,6 +33,7 @@ func (d *Daemon) listen() (_ *listeners, err error) {
 	if ls.admin, err = api.Listen(ls.socket); err != nil {
 		return nil, err
 	}
+	ls.handover = listenHandover(ls.socket, d.log)
 	if ls.metrics, err = listenTCP("metricsBindAddress", d.cfg.MetricsBindAddress); err != nil {
 		return nil, err
 	}
@@ -54,6 +56,9 @@ func listenTCP(field, address string) (net.Listener, error) {
 
 func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) error)) {
 	task("admin socket", func(ctx context.Context) error { return api.Serve(ctx, ls.admin, d, ls.log) })
+	if ls.handover != nil {
+		task("handover", func(ctx context.Context) error { return d.followHandover(ctx, ls.handover) })
+	}
 	if ls.metrics != nil {
 		r := metrics.NewRegistry(d)
 		if c, ok := d.source.(*cluster); ok {
@@ -69,12 +74,13 @@ func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) er
 
 // close closes the listeners that serve has not taken over, and is harmless after it.
 func (ls *listeners) close() {
-	for _, l := range []net.Listener{ls.admin, ls.metrics, ls.health} {
+	for _, l := range []net.Listener{ls.admin, ls.handover, ls.metrics, ls.health} {
 		if l != nil {
 			_ = l.Close()
 		}
 	}
 	if ls.admin != nil {
 		_ = os.Remove(ls.socket)
+		_ = os.Remove(handoverSocket(ls.socket))
 	}
 }

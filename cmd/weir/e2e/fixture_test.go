@@ -258,16 +258,21 @@ func (f *fixture) command(args ...string) *exec.Cmd {
 
 // start starts `weir run` and waits until it serves what the manifests say.
 func (f *fixture) start() error {
-	f.runs++
-	var err error
-	f.weir, err = f.Edge.Edge.StartDaemon(f.command("run", "--config", f.path("config.yaml")), f.path(fmt.Sprintf("weir-%d.log", f.runs)))
-	if err != nil {
+	if err := f.launch("config.yaml"); err != nil {
 		return err
 	}
 	if err := f.served(len(f.services)); err != nil {
 		return fmt.Errorf("weir run does not serve: %w\n%s", err, f.logTail())
 	}
 	return nil
+}
+
+// launch starts `weir run` with a configuration file of the lab.
+func (f *fixture) launch(file string, args ...string) (err error) {
+	f.runs++
+	args = append([]string{"run", "--config", f.path(file)}, args...)
+	f.weir, err = f.Edge.Edge.StartDaemon(f.command(args...), f.path(fmt.Sprintf("weir-%d.log", f.runs)))
+	return err
 }
 
 // served waits until Weir has this many Services' frontends and takes their

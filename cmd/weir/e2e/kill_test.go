@@ -35,7 +35,12 @@ func fromEnv(name string, usual int) int {
 // each byte is right. Connections that begin while no Weir runs succeed when the client
 // sends its SYN again.
 func TestWireConnectionsSurviveKills(t *testing.T) {
-	connectionsSurvive(t, "", func(f *fixture) error { return f.weir.Kill() })
+	connectionsSurvive(t, "", func(f *fixture) error {
+		if err := f.weir.Kill(); err != nil {
+			return err
+		}
+		return f.start()
+	})
 }
 
 // The same for restarts, by the signal for them and by SIGTERM if that means a restart.
@@ -53,7 +58,7 @@ func TestWireConnectionsSurviveRestarts(t *testing.T) {
 					return err
 				}
 				f.ended(t)
-				return nil
+				return f.start()
 			})
 		})
 	}
@@ -99,9 +104,8 @@ func TestWireStopLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// connectionsSurvive runs connections while end ends Weir again and again, and it is
-// started again.
-func connectionsSurvive(t *testing.T, extra string, end func(*fixture) error) {
+// connectionsSurvive runs connections while restart ends and starts Weir again and again.
+func connectionsSurvive(t *testing.T, extra string, restart func(*fixture) error) {
 	t.Helper()
 	f := ownFixture(t, options{services: kinds, extra: "death: {holdSeconds: 600}\n" + extra})
 	var talks []*talk
@@ -126,11 +130,8 @@ func connectionsSurvive(t *testing.T, extra string, end func(*fixture) error) {
 
 	for n := range kills {
 		saidBy(t, talks, 5)
-		if err := end(f); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.start(); err != nil {
-			t.Fatalf("start %d: %v", n+2, err)
+		if err := restart(f); err != nil {
+			t.Fatalf("restart %d: %v", n+1, err)
 		}
 		f.logStart(t)
 	}
@@ -152,7 +153,7 @@ func connectionsSurvive(t *testing.T, extra string, end func(*fixture) error) {
 			t.Errorf("new connection: %v", err)
 		}
 	}
-	t.Logf("%d connections over %d kills: longest pause %v; %d new connections, longest %v",
+	t.Logf("%d connections over %d restarts: longest pause %v; %d new connections, longest %v",
 		len(talks), kills, longest, made, slowest)
 }
 

@@ -61,6 +61,9 @@ func New(health func() Health, log *slog.Logger) (*Notifier, error) {
 	}, nil
 }
 
+// Successor says that another process is the service from now on.
+func (n *Notifier) Successor(pid int) { n.say(fmt.Sprintf("MAINPID=%d", pid)) }
+
 // Ready says that the start is complete. Only the first call says it.
 func (n *Notifier) Ready() {
 	n.once.ready.Do(func() {

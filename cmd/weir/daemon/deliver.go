@@ -1,0 +1,117 @@
+package daemon
+
+import (
+	"errors"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/translate"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/ports"
+)
+
+// deliver takes a change of the source to the tables. Until the source has
+// synced nothing is published: half of the truth would take traffic from
+// kube-proxy only to refuse it.
+func (d *Daemon) deliver(up *discovery.Update) {
+	d.updating.Begin(time.Now())
+	defer d.updating.End()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.noteWithdrawal(up)
+	if up.Node != nil {
+		d.node = *up.Node
+	}
+	if d.pending != nil {
+		for _, s := range up.Put {
+			d.pending.put[s.Name] = s
+		}
+		for _, n := range up.Deleted {
+			delete(d.pending.put, n)
+		}
+		if up.Synced && !d.pending.synced {
+			d.pending.synced = true
+			close(d.viewed)
+		}
+		d.publishFirst()
+		return
+	}
+	d.apply(up)
+}
+
+// begin publishes as soon as the source has synced.
+func (d *Daemon) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.begun = true
+	d.publishFirst()
+}
+
+// publishFirst publishes the first full view, when it and the packet path are there.
+// Preconditions: d.mu is held.
+func (d *Daemon) publishFirst() {
+	if d.pending == nil || !d.pending.synced || !d.begun {
+		return
+	}
+	up := &discovery.Update{Node: &d.node, Synced: true}
+	for _, s := range d.pending.put {
+		up.Put = append(up.Put, s)
+	}
+	d.pending, d.synced = nil, true
+	d.phases.End("first view of Services")
+	if !d.apply(up) {
+		return
+	}
+	if d.last != nil {
+		if err := d.last.say(handoverMessage{Say: sayServing}); err != nil {
+			d.log.Warn("handover: the last process does not answer", "err", err)
+		}
+	}
+	d.notify.Ready()
+}
+
+// apply publishes an update, and reports whether traffic is taken. Preconditions: d.mu is
+// held, and the source has synced.
+func (d *Daemon) apply(up *discovery.Update) (serves bool) {
+	d.serviceProblems(up)
+	if up.Node != nil {
+		d.updateAddresses()
+	}
+	serves = d.publish(d.translate.Apply(up))
+	d.checks.Apply(up)
+	return serves
+}
+
+// publish applies a batch, and reports whether traffic is taken. Preconditions: d.mu is held.
+func (d *Daemon) publish(b translate.Batch) (serves bool) {
+	for _, c := range b.Complaints {
+		d.problems.Set(partTranslation, objectOf(c.Service), c.Problems...)
+	}
+	if !d.synced {
+		return false
+	}
+	err := d.lb.Apply(b.Put, b.Delete)
+	if errors.Is(err, ports.ErrAttach) {
+		d.synced = false
+		d.stop(err)
+		return false
+	}
+	d.publicationProblems(&b, err)
+	d.updated = time.Now()
+	d.log.Debug("published", "services", len(b.Put), "deleted", len(b.Delete))
+	return true
+}
+
+// flatten takes joined errors apart.
+func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
+		var out []error
+		for _, e := range j.Unwrap() {
+			out = append(out, flatten(e)...)
+		}
+		return out
+	}
+	return []error{err}
+}
