@@ -65,9 +65,19 @@ func (t *Table) settleDirection(r Ref, dir uint32) {
 	}
 }
 
+// IsShared reports whether others than the workers forward packets by the table: then a
+// connection may be settled only after the packets that the workers have of it have left,
+// or later packets overtake them.
+func (t *Table) IsShared() bool { return t.nextHops != 0 }
+
 // settleNew is [Table.Settle] of a translated connection that nobody sees yet, after its
-// recipes are complete. The publication of the entries orders the store.
+// recipes are complete. The publication of the entries orders the store. In a shared table the
+// worker settles the connection later.
 func (t *Table) settleNew(conn uint32, f *NewFlow) {
+	if t.IsShared() {
+		t.conns[conn].Adj[0] = f.NextHop
+		return
+	}
 	if f.NextHop>>32 != 0 && steady[0]>>(firstState(f)&(stateMask|slow))&1 != 0 {
 		*t.nextHop(forwardRef(conn)) = f.NextHop
 	}

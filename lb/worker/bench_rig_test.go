@@ -93,7 +93,14 @@ func newBench(t testing.TB) *bench { return newBenchOf(t, 1) }
 // newBenchOf leaves room for more workers; the first one is made.
 func newBenchOf(t testing.TB, workers int) *bench {
 	t.Helper()
-	flows, err := conntrack.Open(conntrack.Config{MaxFlows: 1 << 14, Workers: workers, MaxEndpoints: 1 << 10})
+	return newBenchWith(t, conntrack.Config{Workers: workers})
+}
+
+// newBenchWith has a flow table of its own configuration.
+func newBenchWith(t testing.TB, cfg conntrack.Config) *bench {
+	t.Helper()
+	cfg.MaxFlows, cfg.MaxEndpoints = 1<<14, 1<<10
+	flows, err := conntrack.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ type flows struct {
 	pending           pendingConns
 	tcpSamples        tcpSamples
 	datagrams         fragtrack.Tracker
+	settling          settling
 	exhausted         exhaustion // endpoints without an SNAT port left
 	failedTries       failedTries
 	anyRemoved        bool // an endpoint is gone that a flow may name
@@ -134,7 +135,7 @@ func (w *flows) forwardSlow(p *pkt, ref conntrack.Ref) verdict {
 	if p.state == untracked {
 		w.conns.Conn(ref).Touch(w.tick)
 	} else {
-		w.conns.Settle(ref)
+		w.settle(ref)
 	}
 	return w.output(p, &out)
 }

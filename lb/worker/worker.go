@@ -167,6 +167,7 @@ func (w *Worker) receive() int {
 // finish sends the gathered packets and tidies up.
 func (w *Worker) finish() {
 	w.flush()
+	w.settleSent()
 	w.complete()
 	w.giveFramesBack()
 	w.Refill()

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -179,6 +180,7 @@ type talk struct {
 	conn    net.Conn
 	name    string
 	said    atomic.Int64
+	every   time.Duration // the pause between two exchanges, 0: 50 ms
 	longest time.Duration // the longest exchange
 	err     error
 }
@@ -190,7 +192,7 @@ func (k *talk) run(ctx context.Context) {
 		k.err = workload.PingPong(k.conn, message, within)
 		k.longest = max(k.longest, time.Since(begun))
 		k.said.Add(1)
-		pauseFor(ctx, 50*time.Millisecond)
+		pauseFor(ctx, cmp.Or(k.every, 50*time.Millisecond))
 	}
 }
 
