@@ -137,11 +137,14 @@ run-race:
 	CC=$$cc CGO_ENABLED=1 $(TESTSUM) run -dir $(RESULTS) -name race -- $(GO) test -json -race -short -count=1 -timeout $(TIMEOUT) -skip '^Test(Wire|Kube|Guest|VM)' $(RACE_PACKAGES)
 run-fuzz:
 	@$(TESTSUM) fuzz -dir $(RESULTS) -time $(FUZZTIME) ./...
-# One package at a time: the tests share the machine's namespaces and CPUs.
+# One package at a time: the tests share the machine's namespaces and CPUs. The packet table
+# runs once more at each hook where the kernel forwards established flows.
 run-wire:
 	@[ "$$(id -u)" = 0 ] || echo "wire tests need root: they will be skipped"
 	@.ci/programs
 	@$(TESTSUM) run -dir $(RESULTS) -name wire -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestWire' ./...
+	@for hook in xdp tcx; do WEIR_CACHE=$$hook $(TESTSUM) run -dir $(RESULTS) -name wire-$$hook -- \
+		$(GO) test -json -count=1 -timeout $(TIMEOUT) -run '^TestWire' ./cmd/weir/e2e/packet || exit; done
 # Where the test cluster cannot be built the tests skip and say so; in CI they fail.
 run-kube:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \

@@ -51,6 +51,8 @@
 //     to an entry with FlagWatched
 //   - the adjacency's state is Valid (2), and its port has an interface
 //   - the packet fits the MTU of the route and of the adjacency
+//   - the process counts as alive (State.AliveUntil), or its successor is awaited (the hold of
+//     lb/steer)
 //   - the packet has neither SYN, FIN nor RST, no options of IP, and TTL above 1
 //   - while State.Exceptions is not 0: neither endpoint nor Service has its bit
 //

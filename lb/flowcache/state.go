@@ -11,21 +11,22 @@ type State struct {
 	Seed      [4]uint64 // of conntrack.Table.Hash
 	Tick0     uint64    // CLOCK_MONOTONIC in nanoseconds of tick 0
 	Buckets   uint32    // elements of flow_index
-	ConnsAt   uint32    // element of flow_table with the first Conn
 	EntriesAt uint32    // element of flow_table with the first Entry
+	// AliveUntil is the CLOCK_MONOTONIC time in nanoseconds until which the process counts as
+	// alive. After it, and after the hold (lb/steer), every packet goes up.
+	AliveUntil uint64
 	// On is 0 while every packet is to go up.
 	On uint32
 	// Exceptions is the number of bits that are set in flow_gone. While it is not 0, the
 	// Conn of each packet is read, and packets whose endpoint or Service has its bit go
 	// up. A number without a bit is not gone.
 	Exceptions uint32
+
+	// ConnsAt is the element of flow_table with the first Conn.
+	ConnsAt uint32
 	// ServicesAt is the element of flow_gone with the bits of Services 0 to 63. Endpoint
 	// n has bit n%64 of element n/64.
 	ServicesAt uint32
-
-	// AliveUntil is the CLOCK_MONOTONIC time in nanoseconds until which the process counts as
-	// alive.
-	AliveUntil uint64
 	_          [56]byte
 
 	Ports [MaxPorts]Port // by the port in Adjacency.src

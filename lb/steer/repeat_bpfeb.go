@@ -68,12 +68,12 @@ type repeatFlowState struct {
 	Seed       [4]uint64
 	Tick0      uint64
 	Buckets    uint32
-	ConnsAt    uint32
 	EntriesAt  uint32
+	AliveUntil uint64
 	On         uint32
 	Exceptions uint32
+	ConnsAt    uint32
 	ServicesAt uint32
-	AliveUntil uint64
 	Unused1    [56]uint8
 	Ports      [64]struct {
 		_       structs.HostLayout

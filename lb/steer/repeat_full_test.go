@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -122,6 +123,28 @@ func TestNothingIsRepeatedWhileTheFlowTableIsOff(t *testing.T) {
 			r.state.On = on
 			if _, forwarded := r.run(t, &r.hooks[i], packet, 0); forwarded != (on == 1) {
 				t.Errorf("%s: on %d: forwarded %v", r.hooks[i].name, on, forwarded)
+			}
+		}
+	}
+}
+
+// Packets are repeated while the process lives, and without it as long as packets are held for
+// the next process.
+func TestNothingIsRepeatedWhenNoProcessIsAwaited(t *testing.T) {
+	r := newFlowRig(t, 1<<10)
+	ref := r.fill(1, 1)[0]
+	k := r.flows.Entry(ref).Tuple()
+	packet := racePacket(&k)
+	for _, tt := range []struct {
+		alive uint64
+		hold  time.Duration
+		want  bool
+	}{{^uint64(0), 0, true}, {1, 0, false}, {1, time.Minute, true}} {
+		r.state.AliveUntil = tt.alive
+		must(t, r.p.Hold(tt.hold))
+		for i := range r.hooks {
+			if _, forwarded := r.run(t, &r.hooks[i], packet, 0); forwarded != tt.want {
+				t.Errorf("%s: alive until %d, hold for %v: forwarded %v", r.hooks[i].name, tt.alive, tt.hold, forwarded)
 			}
 		}
 	}

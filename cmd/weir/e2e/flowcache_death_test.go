@@ -80,8 +80,7 @@ func cachedConnectionsOutlive(t *testing.T, f *fixture, end func() error) {
 		running.Go(func() { k.run(ctx) })
 	}
 	for range kills {
-		saidBy(t, talks, 5)
-		f.repeatsAll(t)
+		f.repeatsAll(t, talks)
 		lost, err := f.segmentsLost()
 		must(t, err)
 		must(t, end())
@@ -133,27 +132,35 @@ func (f *fixture) segmentsLost() (n int64, err error) {
 	return n, nil
 }
 
-// repeatsAll waits until the packet loop has no packets of the connections that exist.
-func (f *fixture) repeatsAll(t *testing.T) {
+// repeatsAll waits until no packet of the connections reaches the packet loop.
+func (f *fixture) repeatsAll(t *testing.T, talks []*talk) {
 	t.Helper()
-	var last *api.Status
-	must(t, f.poll(func(ctx context.Context) error {
-		now, err := f.admin.Status(ctx)
+	var before, now [2]api.Repeated
+	look := func(to *[2]api.Repeated) error {
+		s, err := f.admin.Status(inTime(t, within))
 		if err != nil {
 			return err
 		}
-		before := last
-		last = now
-		if before == nil {
-			return fmt.Errorf("first look")
-		}
-		for _, name := range []string{"eth0", "eth1"} {
-			was, is := interfaceOf(before, name).Repeated, interfaceOf(now, name).Repeated
-			if was == nil || is == nil {
+		for i, name := range []string{"eth0", "eth1"} {
+			r := interfaceOf(s, name).Repeated
+			if r == nil {
 				return fmt.Errorf("%s: the kernel forwards nothing", name)
 			}
-			if is.Steered != was.Steered || is.Packets < was.Packets+100 {
-				return fmt.Errorf("%s: %d packets reach the packet loop, %d do not", name, is.Steered-was.Steered, is.Packets-was.Packets)
+			to[i] = *r
+		}
+		return nil
+	}
+	must(t, f.poll(func(context.Context) error {
+		if err := look(&before); err != nil {
+			return err
+		}
+		saidBy(t, talks, 5)
+		if err := look(&now); err != nil {
+			return err
+		}
+		for i := range now {
+			if n := now[i].Steered - before[i].Steered; n > 0 {
+				return fmt.Errorf("eth%d: %d packets reach the packet loop, %d do not", i, n, now[i].Packets-before[i].Packets)
 			}
 		}
 		return nil

@@ -7,6 +7,7 @@
 #define WEIR_FIND_H
 
 #include "flowmaps.h"
+#include "hold.h"
 #include "segment.h"
 
 /* LOAD loads a word that the process may write at the same time. */
@@ -64,6 +65,7 @@ struct place {
 	__u32 ref;
 	__u32 slot;
 	__u16 generation;
+	__u64 now; /* as of the last timer interrupt */
 };
 
 static __always_inline int same_key(const struct flow_entry *e, const __u64 *key, int family)
@@ -229,7 +231,7 @@ static __always_inline void sample(const struct segment *s, const struct place *
 /* note keeps what the packet loop would have noted. */
 static __always_inline void note(const struct segment *s, const struct place *at)
 {
-	__u32 tick = (bpf_ktime_get_coarse_ns() - at->state->tick0) / FLOW_TICK_NS;
+	__u32 tick = (at->now - at->state->tick0) / FLOW_TICK_NS;
 	int first = LOAD(at->entry->seen) != tick;
 	if (first)
 		STORE(at->entry->seen, tick);
@@ -268,6 +270,15 @@ static __always_inline int find_family(const struct segment *s, int family, stru
 }
 
 /*
+ * is_followed: a process follows what changes the recipes, or may do so soon. Without one they
+ * would outlive neighbors, routes and endpoints.
+ */
+static __always_inline int is_followed(const struct flow_state *state, __u64 now)
+{
+	return now < LOAD(state->alive_until) || now < hold_until;
+}
+
+/*
  * find fills r with what is to be done with the packet s, and notes the packet in the flow
  * table; it returns 0 when only the packet loop knows. A function that is not static is
  * verified once, not wherever it is called.
@@ -277,6 +288,9 @@ __attribute__((noinline)) int find(const struct segment *s, struct recipe *r)
 	__u32 zero = 0;
 	struct place at = { .state = bpf_map_lookup_elem(&flow_state, &zero) };
 	if (!s || !r || !at.state || !LOAD(at.state->on))
+		return 0;
+	at.now = bpf_ktime_get_coarse_ns();
+	if (!is_followed(at.state, at.now))
 		return 0;
 	if (s->family == 4) {
 		if (!find_family(s, 4, &at, r))
