@@ -108,7 +108,8 @@
 // The next-hop word of an entry ([Table.NextHop]) is valid only while its direction is
 // steady ([Conn.Steady]). A connection leaves a steady state in three steps:
 //
-//  1. Its state word gets the bit slow, by compare-and-swap. No direction is steady now.
+//  1. Its state word gets the bit slow and loses the bit young, by compare-and-swap. No
+//     direction is steady or followed now (see below).
 //  2. The next-hop words of both entries become a number that no word has had.
 //  3. Its state word changes, by compare-and-swap.
 //
@@ -126,6 +127,11 @@
 // A worker may stop between two steps. Meanwhile packets take the slow path, or the
 // connection is still in its old state. In the exception, packets without SYN, FIN and RST
 // are forwarded and do not change the new state.
+//
+// In a table that a program in the kernel reads, a TCP connection that was established a moment
+// ago is followed: it has slow and young in its state, and next-hop words with [Followed]. The
+// program forwards its packets and notes the numbers of each, the workers track each. What is
+// said above of steady holds of followed too. Ageing makes the connection steady.
 //
 // A UDP flow changes its state twice while it goes on, and needs none of these steps: in the
 // new state every direction is steady that was steady before, so that a single

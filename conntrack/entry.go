@@ -237,8 +237,11 @@ func (c *Conn) Touch(tick uint32) {
 // [Table.TrackTCP] and [Table.TrackUDP] need not be called then, only [Entry.Touch] and,
 // once per direction and tick and at each [Milestone], [Conn.Sample].
 func (c *Conn) Steady(dir uint32) bool {
-	return steady[dir&1]>>(atomic.LoadUint32(&c.state)&(stateMask|slow))&1 != 0
+	return isSteadyIn(atomic.LoadUint32(&c.state), dir)
 }
+
+// isSteadyIn is Steady of state word s.
+func isSteadyIn(s, dir uint32) bool { return steady[dir&1]>>(s&(stateMask|slow))&1 != 0 }
 
 // steady has a bit for every state with and without slow, by direction.
 var steady = [2]uint64{

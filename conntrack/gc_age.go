@@ -118,6 +118,10 @@ func (w *Worker) step(tick uint32) int {
 		if word&published == 0 {
 			continue
 		}
+		if isFollowed(word) && t.IsShared() {
+			t.endFollowing(conn, tick)
+			word = atomic.LoadUint32(&c.state)
+		}
 		patience := int32(t.patience(c, word))
 		if t.idle(conn, tick) > patience {
 			t.noteSeen(conn)

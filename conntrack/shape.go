@@ -52,5 +52,6 @@ func Layout() (cells [3]reflect.Type, constants []Constant) {
 		{"flag_watched", "", FlagWatched},
 		{"milestone", "bytes: see Milestone", milestone},
 		{"nearby", "see Conn.Sample", nearby},
+		{"followed", "see Followed", Followed},
 	}
 }

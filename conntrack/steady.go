@@ -60,8 +60,45 @@ func (t *Table) settleDirection(r Ref, dir uint32) {
 	c, hop := &t.conns[r.Conn()], t.nextHop(r)
 	was := atomic.LoadUint64(hop)
 	word := atomic.LoadUint64(&c.Adj[uint32(r-1)&1])
-	if word != was && word>>32 != 0 && c.Steady(dir) {
+	if word>>32 == 0 {
+		return
+	}
+	s := atomic.LoadUint32(&c.state)
+	switch {
+	case isSteadyIn(s, dir):
+	case t.IsShared() && isFollowed(s):
+		word ^= Followed
+	default:
+		return
+	}
+	if word != was {
 		atomic.CompareAndSwapUint64(hop, was, word)
+	}
+}
+
+// Followed is the bit of a next-hop word whose stamp is that of the adjacency but for this
+// bit. The workers thus take it for another stamp, and follow each packet on the slow path. A
+// program that reads a shared table may forward the packet, if it calls [Conn.Sample] for each
+// segment: a connection that was established a moment ago may end before the next tick.
+const Followed = 1 << 63
+
+// isFollowed reports whether an established connection in state word s is steady but for the
+// numbers of each segment, which are to be noted.
+func isFollowed(s uint32) bool {
+	const reasons = slow | young | doubted | unconfirmed | synAckNoted
+	return s&(stateMask|reasons) == uint32(StateEstablished)|slow|young
+}
+
+// endFollowing makes a connection steady that has been followed long enough, although
+// no worker gets packets of it any more.
+func (t *Table) endFollowing(conn, tick uint32) {
+	c := &t.conns[conn]
+	s := atomic.LoadUint32(&c.state)
+	if !isFollowed(s) || s&changing != 0 || tick-c.Created() <= freshTicks {
+		return
+	}
+	if atomic.CompareAndSwapUint32(&c.state, s, s&^(young|slow)) {
+		t.Settle(forwardRef(conn))
 	}
 }
 
@@ -104,14 +141,15 @@ func isSteady(s uint32) uint32 {
 // changeState moves the connection from state word s to n, unless the state is not s any
 // more. An entry that is not steady in n is not when all concurrent calls have returned.
 func (t *Table) changeState(c *Conn, s, n uint32) bool {
-	if isSteady(s) == 0 || n&slow == 0 && isSteady(s)&^isSteady(n) == 0 {
+	if isSteady(s) == 0 || n&slow == 0 && isSteady(s)&^isSteady(n) == 0 || isFollowed(s) && isFollowed(n) {
 		return atomic.CompareAndSwapUint32(&c.state, s, n)
 	}
-	if s&slow == 0 && !atomic.CompareAndSwapUint32(&c.state, s, s|slow) {
+	left := s&^young | slow // neither steady nor followed
+	if left != s && !atomic.CompareAndSwapUint32(&c.state, s, left) {
 		return false
 	}
 	t.unsettle(t.number(c))
-	return atomic.CompareAndSwapUint32(&c.state, s|slow, n)
+	return atomic.CompareAndSwapUint32(&c.state, left, n)
 }
 
 // number returns the number of connection c.

@@ -36,37 +36,85 @@ func TestNoInterleavingLeavesAnEntrySteady(t *testing.T) {
 	w.Online()
 	r := settled(t, tab, w, 1)
 	c, hop := tab.Conn(r), tab.nextHop(r)
-	const before, after = published | uint32(StateEstablished), published | uint32(StateFinWait)
-	for _, first := range []uint64{aWord, 5} {
-		interleave(nil, [3]int{3, 3, 3}, func(order []int) {
-			atomic.StoreUint32(&c.state, before)
-			atomic.StoreUint64(hop, first)
-			var step [3]int
-			var was [2]uint64
-			var may [2]bool
-			for _, i := range order {
-				switch n := step[i]; {
-				case i == 2 && n == 0:
-					if !atomic.CompareAndSwapUint32(&c.state, before, before|slow) {
-						t.Fatal("the state has changed")
+	const established, after = published | uint32(StateEstablished), published | uint32(StateFinWait)
+	for _, tt := range []struct {
+		before uint32
+		may    func(s uint32) bool
+	}{
+		{established, func(s uint32) bool { return isSteadyIn(s, 0) }},
+		{established | slow | young, isFollowed},
+	} {
+		for _, first := range []uint64{aWord, 5} {
+			interleave(nil, [3]int{3, 3, 3}, func(order []int) {
+				atomic.StoreUint32(&c.state, tt.before)
+				atomic.StoreUint64(hop, first)
+				var step [3]int
+				var was [2]uint64
+				var may [2]bool
+				for _, i := range order {
+					switch n := step[i]; {
+					case i == 2 && n == 0:
+						if !atomic.CompareAndSwapUint32(&c.state, tt.before, established|slow) {
+							t.Fatal("the state has changed")
+						}
+					case i == 2 && n == 1:
+						tab.unsettle(r.Conn())
+					case i == 2:
+						atomic.StoreUint32(&c.state, after)
+					case n == 0:
+						was[i] = atomic.LoadUint64(hop)
+					case n == 1:
+						may[i] = tt.may(atomic.LoadUint32(&c.state))
+					case may[i]:
+						atomic.CompareAndSwapUint64(hop, was[i], aWord)
 					}
-				case i == 2 && n == 1:
-					tab.unsettle(r.Conn())
-				case i == 2:
-					atomic.StoreUint32(&c.state, after)
-				case n == 0:
-					was[i] = atomic.LoadUint64(hop)
-				case n == 1:
-					may[i] = c.Steady(0)
-				case may[i]:
-					atomic.CompareAndSwapUint64(hop, was[i], aWord)
+					step[i]++
+					if atomic.LoadUint32(&c.state) == after && atomic.LoadUint64(hop)>>32 != 0 {
+						t.Fatalf("order %v: steady after the state has changed", order)
+					}
 				}
-				step[i]++
-				if atomic.LoadUint32(&c.state) == after && atomic.LoadUint64(hop)>>32 != 0 {
-					t.Fatalf("order %v: steady after the state has changed", order)
+			})
+		}
+	}
+}
+
+// Others than the workers may forward packets of a shared table's connection as soon as it is
+// established; the workers follow each of its segments until it has lasted for a while.
+func TestSharedConnectionIsFollowedAtFirst(t *testing.T) {
+	tab := openHeap(t, Config{MaxFlows: 64, Workers: 1, MaxEndpoints: 8})
+	tab.nextHops = 1 << 12 // as in memory that is shared
+	w := tab.Worker(0)
+	w.Online()
+	for _, end := range []bool{false, true} {
+		r := establish(t, tab, w, 1)
+		c := tab.Conn(r)
+		words := func(want uint64) {
+			t.Helper()
+			for _, d := range []Ref{r, r.Other()} {
+				if got := tab.NextHop(d); got != want && (want>>32 != 0 || got>>32 != 0) {
+					t.Errorf("direction %d has the next hop %#x, want %#x", (d-1)&1, got, want)
 				}
 			}
-		})
+		}
+		words(0)
+		for i := range c.Adj {
+			atomic.StoreUint64(&c.Adj[i], aWord)
+		}
+		tab.Settle(r)
+		words(aWord | Followed)
+		if end {
+			client, endpoint, _ := c.numbers()
+			tab.TrackTCP(r, &Segment{Flags: flagFIN | flagACK, Seq: client, Ack: endpoint}, 6)
+			words(0)
+			tab.Settle(r)
+			words(0)
+			continue
+		}
+		tab.endFollowing(r.Conn(), c.Created()+freshTicks)
+		words(aWord | Followed)
+		tab.endFollowing(r.Conn(), c.Created()+freshTicks+1)
+		words(aWord)
+		w.Delete(r)
 	}
 }
 

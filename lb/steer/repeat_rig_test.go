@@ -108,7 +108,7 @@ func newFlowRig(t testing.TB, maxFlows int) *flowRig {
 	labtest.Require(t)
 	r := &flowRig{TB: t, maps: map[string]*ebpf.Map{}}
 	var err error
-	r.flows, err = conntrack.Open(conntrack.Config{MaxFlows: maxFlows, Workers: 2, MaxEndpoints: 1 << 10, Memory: r})
+	r.flows, err = conntrack.Open(conntrack.Config{MaxFlows: maxFlows, Workers: 2, MaxEndpoints: 1 << 10, Memory: r, NextHops: 1 << 12})
 	must(t, err)
 	t.Cleanup(func() { r.flows.Close() })
 	r.maker = r.flows.Worker(1)

@@ -64,6 +64,7 @@ struct place {
 	struct flow_adjacency *hop;
 	__u32 ref;
 	__u32 slot;
+	__u32 followed; /* every segment's numbers are noted, see conntrack.Followed */
 	__u16 generation;
 	__u64 now; /* as of the last timer interrupt */
 };
@@ -160,13 +161,20 @@ static __always_inline __u64 *next_hop_word(const struct place *at, int family, 
 	return mode == FLOW_MODE_L2DSR ? &at->other->addr4 : &at->entry->addr4;
 }
 
+/* is_stamp: stamp, the upper half of a next-hop word, is the adjacency's. */
+static __always_inline int is_stamp(const struct flow_adjacency *hop, __u32 stamp)
+{
+	return ((LOAD(hop->stamp) ^ stamp) & ~(__u32)(FLOW_FOLLOWED >> 32)) == 0;
+}
+
 /* leads_on reads the next hop of word; 0 if the packet cannot be sent there now. */
 static __always_inline int leads_on(__u64 word, const struct segment *s, struct place *at, struct recipe *r)
 {
 	__u32 number = word & 0xffff, stamp = word >> 32, mtu = (__u32)word >> 16;
 	struct flow_adjacency *hop = bpf_map_lookup_elem(&flow_next_hops, &number);
-	if (!stamp || !hop || LOAD(hop->stamp) != stamp)
+	if (!stamp || !hop || !is_stamp(hop, stamp))
 		return 0;
+	at->followed = LOAD(hop->stamp) != stamp;
 	order_loads();
 	at->hop = hop;
 	r->destination = LOAD(hop->dst);
@@ -237,7 +245,7 @@ static __always_inline void note(const struct segment *s, const struct place *at
 		STORE(at->entry->seen, tick);
 	if (LOAD(at->hop->used) != tick)
 		STORE(at->hop->used, tick);
-	if (s->acknowledges && (first || (s->sequence & (FLOW_MILESTONE - 1)) < s->length))
+	if (s->acknowledges && (first || at->followed || (s->sequence & (FLOW_MILESTONE - 1)) < s->length))
 		sample(s, at);
 }
 
@@ -266,7 +274,7 @@ static __always_inline int find_family(const struct segment *s, int family, stru
 	/* What was read is this flow's if nothing has changed meanwhile. */
 	order_loads();
 	return LOAD(at->bucket->slot[at->slot]) == at->ref && LOAD(*word_at) == word &&
-	       LOAD(e->gen) == at->generation && LOAD(at->hop->stamp) == (__u32)(word >> 32);
+	       LOAD(e->gen) == at->generation && is_stamp(at->hop, word >> 32);
 }
 
 /*

@@ -21,6 +21,7 @@
 #define FLOW_FLAG_WATCHED 2
 #define FLOW_MILESTONE 65536 /* bytes: see Milestone */
 #define FLOW_NEARBY 1099511627776ULL /* see Conn.Sample */
+#define FLOW_FOLLOWED 9223372036854775808ULL /* see Followed */
 #define FLOW_ADJACENCY_VALID 2 /* state, in bits 48 to 55 of dst */
 #define FLOW_PORTS 64
 #define FLOW_PORT_XDP 1 /* an XDP program may redirect there */
