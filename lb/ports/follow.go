@@ -65,6 +65,11 @@ func (ps *Ports) probe() (differs bool) {
 		if mac := found.Attrs().HardwareAddr; len(mac) == 6 {
 			ps.followMAC(id, [6]byte(mac))
 		}
+		if p.pair != nil {
+			if err := p.pair.Widen(found.Attrs().MTU); err != nil {
+				ps.log.Error("follow the MTU", "interface", p.name, "err", err)
+			}
+		}
 	}
 	return differs || len(ps.absent) > 0
 }

@@ -45,6 +45,7 @@ type Config struct {
 // Pair is a pair that is up.
 type Pair struct {
 	ends  vethpair.Pair
+	mtu   int
 	Outer int    // interface index of the end that the TCX program redirects to
 	Inner int    // interface index of the end that the AF_XDP sockets are bound to
 	Name  string // of the inner end
@@ -63,7 +64,7 @@ func Open(cfg Config) (_ *Pair, err error) {
 		return nil, err
 	}
 	p := &Pair{
-		ends: ends, Outer: ends[0].Attrs().Index, Inner: ends[1].Attrs().Index,
+		ends: ends, mtu: cfg.MTU, Outer: ends[0].Attrs().Index, Inner: ends[1].Attrs().Index,
 		Name: ends[1].Attrs().Name,
 	}
 	defer func() {
@@ -104,6 +105,19 @@ func silence(l netlink.Link) error {
 	if err != nil {
 		return fmt.Errorf("switch off insertion of VLAN tags: %w", err)
 	}
+	return nil
+}
+
+// Widen follows the interface to a larger MTU. The packets would be lost in the pair, where
+// no counter of Weir's sees it. With a smaller MTU the pair stays as it is.
+func (p *Pair) Widen(mtu int) error {
+	if mtu <= p.mtu {
+		return nil
+	}
+	if err := p.ends.SetUp(mtu); err != nil {
+		return err
+	}
+	p.mtu = mtu
 	return nil
 }
 

@@ -130,3 +130,21 @@ func TestCleanupRemovesPairsAndNothingElse(t *testing.T) {
 	}
 	must(t, Cleanup())
 }
+
+// A pair takes the packets of an interface that gets a larger MTU.
+func TestAPairIsWidened(t *testing.T) {
+	node := newNode(t)
+	p, err := Open(Config{Slot: 3, Queues: 1, MTU: 1500})
+	must(t, err)
+	defer p.Close()
+	for _, tt := range []struct{ mtu, want int }{{1400, 1500}, {1500, 1500}, {3000, 3000}, {1500, 3000}, {3400, 3400}} {
+		must(t, p.Widen(tt.mtu))
+		for _, name := range []string{"weir-up3", "weir-dn3"} {
+			l, err := node.Interface(name)
+			must(t, err)
+			if got := l.Attrs().MTU; got != tt.want {
+				t.Errorf("after %d %s has the MTU %d, want %d", tt.mtu, name, got, tt.want)
+			}
+		}
+	}
+}
