@@ -170,7 +170,7 @@ func (m *matrix) outcome(c Case, dir string) (Outcome, bool) {
 const emulated = 10
 
 // slowest bounds the factor of the waits inside: a test that waits in vain takes minutes.
-const slowest = 30
+const slowest = 15
 
 // jobOf is the job of a boot.
 func (m *matrix) jobOf(k *Kernel, group []Case, env []string) *job.Job {

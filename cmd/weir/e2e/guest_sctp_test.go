@@ -193,6 +193,9 @@ func TestGuestSCTP(t *testing.T) {
 	}
 	must(t, os.WriteFile(f.path("manifests/sctp.yaml"), []byte(manifest.String()), 0o644))
 	must(t, f.start())
+	for key, value := range map[string]string{"rto_initial": "1000", "rto_max": "4000", "max_init_retransmits": "6"} {
+		must(t, f.Client.SetSysctl("net/sctp/"+key, value)) // a connect that fails does so in seconds
+	}
 	for _, s := range services {
 		t.Run(s.name, func(t *testing.T) {
 			bothFamilies(t, func(t *testing.T, six bool) {
@@ -204,6 +207,9 @@ func TestGuestSCTP(t *testing.T) {
 				checkAssociation(t, f.Client, netip.AddrPortFrom(node, 30200+uint16(s.index)), netip.AddrPort{})
 			})
 		})
+	}
+	if t.Failed() {
+		t.Fatal(f.whatWasDropped())
 	}
 	to := netip.AddrPortFrom(netlab.Host4(netlab.LBNet, 200+toAttached.index), sctpPort)
 	from := netip.AddrPortFrom(netlab.Host4(netlab.ClientNet, 2), 40001)
