@@ -69,6 +69,10 @@ func (ps *Ports) attach(id int, p *port) error {
 		MAC: p.mac[:], VLANs: ps.vlans(id),
 	})
 	if err != nil {
+		if p.host && !ps.program.Frags() && p.mtu > largestMTU(ps.memory.FrameSize()) {
+			err = fmt.Errorf("%w: the veth pair into the kernel's stack has the largest MTU of the interfaces, %d: "+
+				"before Linux 5.18 lower theirs to %d", err, p.mtu, largestMTU(ps.memory.FrameSize()))
+		}
 		return err
 	}
 	p.attachment = a

@@ -10,6 +10,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb/device"
 	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -36,9 +37,20 @@ func checkInterfaces(fs *findings, cfg *config.Configuration) {
 			continue
 		}
 		checkMode(fs, subject, in, dev)
-		if text := ports.TooLarge(dev.MTU); text != "" && !xsk.ProbeMultiBuffer().OK() {
-			fs.add(Note, subject, "%s", text)
-		}
+		checkMTU(fs, subject, dev, len(cfg.HostVeth.Prefixes) > 0)
+	}
+}
+
+// checkMTU reports an MTU whose packets the kernel does not deliver. Before Linux 5.18 the
+// host veth, which gets the MTU, takes no XDP program then.
+func checkMTU(fs *findings, subject string, dev *net.Interface, hostVeth bool) {
+	text := ports.TooLarge(dev.MTU)
+	switch {
+	case text == "" || xsk.ProbeMultiBuffer().OK():
+	case hostVeth && !steer.ProbeFrags().OK():
+		fs.add(Wrong, subject, "%s", text)
+	default:
+		fs.add(Note, subject, "%s", text)
 	}
 }
 
