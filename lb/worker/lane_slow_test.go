@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
@@ -85,6 +86,32 @@ func (k laneKind) compare(t *testing.T) {
 	}
 }
 
+// Lanes drop datagrams without a flow as the slow path does, and leave to it those that the
+// kernel may know, that are to be sampled, or that are malformed.
+func TestLanesDropAsTheSlowPath(t *testing.T) {
+	k := laneKind{conntrack.ModeNAT, false, header.ProtoUDP}
+	b := newBench(t)
+	b.w.ports[portServer].FullChecksums = true
+	random := rand.New(rand.NewPCG(1, 1))
+	lanes := 0
+	for turn := range 1000 {
+		node := *b.lb.node.Load()
+		node.Draining = turn%5 == 0
+		b.lb.node.Store(&node)
+		frames := make([][]byte, 1+random.IntN(20))
+		for i := range frames {
+			p := packet{srcMAC: macServer, dstMAC: macWeirB, src: ap(endpoint4, 8080), proto: k.proto, payload: 40, df: true}
+			p.dst = ap([]netip.Addr{snat4, snat4, other}[random.IntN(3)], []uint16{61500, 61501, 500}[random.IntN(3)])
+			frames[i] = k.spoiled(random, p.build(t), true)
+		}
+		lanes += b.sameOnBothPaths(portServer, frames)
+	}
+	if lanes < 1000 {
+		t.Errorf("%d packets in lanes: this test compares the slow path with the slow path", lanes)
+	}
+	b.framesHome()
+}
+
 // steady returns requests of a flow that takes the fast path: a short request, and some of
 // about the length that fits the path.
 func (k laneKind) steady(t *testing.T, b *bench) (frames [][]byte) {
@@ -138,14 +165,20 @@ func steadyConnection(t *testing.T, b *bench, v6 bool) (req, ans packet) {
 	return req, ans
 }
 
-// sameOnBothPaths sends frames into a port by the lanes and by the slow path, compares the
-// frames that leave, and returns how many took a lane.
+// sameOnBothPaths sends frames by the lanes and by the slow path, compares what leaves and
+// what is dropped, and returns how many took a lane.
 func (b *bench) sameOnBothPaths(in int, frames [][]byte) (lanes int) {
 	b.t.Helper()
-	id := b.w.ipID
+	id, before := b.w.ipID, b.w.drops
 	fastOut, lanes := b.through(in, frames, false)
+	between := b.w.drops
 	b.w.ipID = id
 	slowOut, _ := b.through(in, frames, true)
+	for reason, n := range b.w.drops {
+		if fast, slow := between[reason]-before[reason], n-between[reason]; fast != slow {
+			b.t.Fatalf("%v: %d drops by lanes, %d by the slow path, of %x", Drop(reason), fast, slow, frames)
+		}
+	}
 	if len(fastOut) != len(slowOut) {
 		b.t.Fatalf("%d packets leave by lanes, %d by the slow path, of %x", len(fastOut), len(slowOut), frames)
 	}

@@ -62,6 +62,9 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 			w.memory.Prefetch(b.first[i&(batchSize-1) : to])
 			asked = true
 		}
+		if b.ref[i&(batchSize-1)] == 0 && w.pending.n == 0 && w.counts[counter.NewFlows] == created && w.dropLane(b, i) {
+			continue
+		}
 		w.dispatchOther(b, i, created)
 	}
 	if w.pending.n != 0 {
