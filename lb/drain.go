@@ -10,6 +10,9 @@ func (l *LB) Drain() {
 	node := *l.node.Load()
 	node.Draining = true
 	l.node.Store(&node)
+	if err := l.steer.Hold(0); err != nil { // no process follows
+		l.log.Warn("drain", "err", err)
+	}
 }
 
 // Connections counts those that a drain waits for: answered and not over. It looks

@@ -64,12 +64,16 @@ func (l *LB) Run(ctx context.Context) error {
 }
 
 // hold moves the end of the hold on while the process lives, apart from all that may wait
-// for the kernel.
+// for the kernel. A process that drains is followed by none: it ends the hold.
 func (l *LB) hold(ctx context.Context) {
 	tick := time.NewTicker(holdEvery)
 	defer tick.Stop()
 	for failing := false; ; {
-		err := l.steer.Hold(l.cfg.Hold)
+		d := l.cfg.Hold
+		if l.node.Load().Draining {
+			d = 0
+		}
+		err := l.steer.Hold(d)
 		if err != nil && !failing {
 			l.log.Warn("established connections may not survive a crash", "err", err)
 		}

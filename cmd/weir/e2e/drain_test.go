@@ -234,3 +234,41 @@ func TestWireDrainIsCutShort(t *testing.T) {
 		})
 	}
 }
+
+// A supervisor kills Weir when the drain takes too long. No process follows, so that nothing is
+// held for it: the kernel has new connections at once, as during the drain.
+func TestWireKillInTheDrainHoldsNothing(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toLocalPod}, extra: "death: {holdSeconds: 600}\n",
+		drain: "{notReadySeconds: 0, timeoutSeconds: 600}"})
+	web, err := workload.Serve(f.Edge.Edge, "kernel", toLocalPod.atNode(httpPort, false).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer web.Close()
+	f.dialed(t, toLocalPod.atNode(echoPort, false)) // the drain waits for it
+	kernelServes := func(context.Context) error {
+		who, err := f.whoServes(toLocalPod.atNode(httpPort, false))
+		if err == nil && who != "kernel" {
+			err = fmt.Errorf("%q serves new connections", who)
+		}
+		return err
+	}
+	if err := f.weir.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.poll(kernelServes); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.weir.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(within); ; {
+		err := kernelServes(t.Context())
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
