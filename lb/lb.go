@@ -9,6 +9,7 @@
 //	run.go        what runs beside the workers
 //	workers.go    a worker per CPU, and its ports (placement.go chooses the CPUs)
 //	status.go     the state of everything
+//	observe.go    captures and traces; dropped.go: samples of dropped packets
 //
 // The packages below:
 //
@@ -41,6 +42,7 @@ import (
 	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/tap"
 	"github.com/weirlb/weir/lb/warning"
 	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/lb/xsk"
@@ -118,6 +120,9 @@ type LB struct {
 
 	workers []*worker.Worker
 	running sync.WaitGroup
+
+	tapsMu sync.Mutex // guards taps
+	taps   []*tap.Tap // of captures and traces
 
 	mu       sync.Mutex   // guards all that follows, and every publication
 	ports    *ports.Ports // Absent may be called without mu

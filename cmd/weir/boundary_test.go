@@ -85,7 +85,7 @@ var boundaries = []boundary{
 		folder: "lb/worker", why: "it does not know who opens its ports and publishes its snapshots",
 		own: []string{
 			"conntrack", "lb/affinity", "lb/counter", "lb/fragtrack", "lb/handoff", "lb/header",
-			"lb/ratelimit", "lb/route", "lb/snat", "lb/table", "lb/xsk",
+			"lb/pcapfilter", "lb/ratelimit", "lb/route", "lb/snat", "lb/table", "lb/tap", "lb/xsk",
 		},
 		imports: []string{"net", "github.com/vishvananda/netlink"}, importers: []string{"lb", "cmd"}, tests: []string{"lb", "cmd"},
 	},
@@ -96,6 +96,11 @@ var boundaries = []boundary{
 	{
 		folder: "lb/lbtest", why: "queues for tests are not linked into weir",
 		own: []string{"lb/xsk"}, importers: []string{"cmd/weirperf"}, tests: []string{"lb"},
+	},
+	{folder: "lb/pcapfilter", why: "a language: standard library only", only: []string{}, imports: []string{"net", "os"}},
+	{
+		folder: "lb/tap", why: "copies between a worker and a reader: it knows neither",
+		own: []string{"lb/pcapfilter"}, imports: []string{"net", "os"},
 	},
 	{
 		folder: "lb/ratelimit", why: "it does not know what is limited",

@@ -51,8 +51,10 @@ type Cache struct {
 	goneWords    []uint64
 	firstService uint32 // word of goneWords
 
-	mu      sync.Mutex
-	numGone uint32 // guarded by mu: bits that are set in goneWords
+	mu        sync.Mutex
+	on        bool   // guarded by mu: SetOn
+	suspended int    // guarded by mu: calls of Suspend without Resume
+	numGone   uint32 // guarded by mu: bits that are set in goneWords
 }
 
 // array is a map and its memory.

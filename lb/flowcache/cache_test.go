@@ -209,6 +209,16 @@ func TestExceptionsAreSeenByTheKernel(t *testing.T) {
 		t.Errorf("%d exceptions", count())
 	}
 	c.SetOn(true)
+	c.Suspend()
+	c.Suspend()
+	c.Resume()
+	if c.state.On != 0 {
+		t.Error("the cache is on while it is suspended")
+	}
+	c.Resume()
+	if c.state.On != 1 {
+		t.Error("the cache is off after it was suspended")
+	}
 	c.SetEndpointRemoved(1000, true)
 	if c.state.On != 0 {
 		t.Error("the cache is on without a bit for an endpoint that is gone")

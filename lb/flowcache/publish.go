@@ -16,8 +16,32 @@ import (
 
 // SetOn lets the program forward packets, or send every packet up.
 func (c *Cache) SetOn(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.on = on
+	c.storeOn()
+}
+
+// Suspend sends every packet up until as many calls of Resume. What the program has begun
+// meanwhile it ends within microseconds.
+func (c *Cache) Suspend() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.suspended++
+	c.storeOn()
+}
+
+// Resume ends a Suspend.
+func (c *Cache) Resume() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.suspended--
+	c.storeOn()
+}
+
+func (c *Cache) storeOn() {
 	word := uint32(0)
-	if on {
+	if c.on && c.suspended == 0 {
 		word = 1
 	}
 	atomic.StoreUint32(&c.state.On, word)
@@ -61,7 +85,8 @@ func (c *Cache) setGone(first, count, number uint32, gone bool) {
 	defer c.mu.Unlock()
 	if number >= count {
 		if gone && number != conntrack.NoID { // there is no bit for it
-			c.SetOn(false)
+			c.on = false
+			c.storeOn()
 		}
 		return
 	}

@@ -34,6 +34,9 @@
 //	queue     until a neighbor or fragment comes    neighqueue.go, fragqueue.go
 //	hand off  to the worker that owns the queue     handoff.go
 //
+// Beside the stages observe.go copies packets for captures and traces, and observe_record.go
+// writes the copies.
+//
 // ICMP (icmp.go, icmp_echo.go, icmp_ecmp.go, icmp_pmtu.go) and fragments (fragments.go)
 // leave the order at stage 2: they are forwarded before older packets of their group.
 //

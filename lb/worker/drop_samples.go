@@ -3,6 +3,8 @@ package worker
 import (
 	"encoding/binary"
 	"sync/atomic"
+
+	"github.com/weirlb/weir/lb/xsk"
 )
 
 // Samples of dropped packets. A worker keeps the last packets of each reason: the first
@@ -99,4 +101,33 @@ func (s *samples) read(out []DropSample, reason Drop) []DropSample {
 		})
 	}
 	return out
+}
+
+// dropGathered is drop of packets that are nothing but descriptors any more. They have no
+// ingress port.
+func (w *portIO) dropGathered(descs []xsk.Desc, reason Drop) {
+	for first := 0; first < len(descs); {
+		f := frames{in: -1}
+		for end := false; !end; first++ {
+			d := &descs[first]
+			f.desc[f.n&(maxBuffers-1)] = *d
+			f.n, f.size = f.n+1, f.size+d.Len
+			end = d.Options&xsk.Continued == 0 || first+1 == len(descs)
+		}
+		w.dropFrames(&f, reason)
+	}
+}
+
+// dropFrames is drop of a packet that is not in a batch.
+func (w *portIO) dropFrames(f *frames, reason Drop) {
+	w.drops[reason]++
+	if s := &w.samples[reason]; s.tick != w.tick || s.taken < samplesPerTick {
+		p := pkt{frames: *f}
+		p.data = w.frame(&p)
+		w.keepSample(s, &p)
+	}
+	if w.obs != nil {
+		w.observeDrop(&f.desc[0], reason)
+	}
+	w.freeBuffers(f.desc[:f.n])
 }

@@ -45,8 +45,7 @@ func (w *fragmentHandler) queueFragment(p *pkt, k *conntrack.Key) verdict {
 		if oldest == nil || t.frames-int(oldest.n)+n > fragQueueFrames {
 			return drop(DropFragmentLimit)
 		}
-		w.drops[DropFragmentLimit]++
-		w.freeBuffers(oldest.desc[:oldest.n])
+		w.dropFrames(&oldest.frames, DropFragmentLimit)
 		t.frames -= int(oldest.n)
 		*oldest = x
 	} else {

@@ -18,6 +18,9 @@ const groupSize = 8
 //
 // The third goes in the order of arrival.
 func (w *Worker) process(b *batch) {
+	if w.obs != nil {
+		w.observeBatch(b)
+	}
 	created := w.counts[counter.NewFlows]
 	for at := 0; at < b.n+2*groupSize; at += groupSize {
 		if from, to := b.group(at); from < to {

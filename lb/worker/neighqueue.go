@@ -62,9 +62,7 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 		return drop(DropNeighborQueueFull)
 	}
 	if class == neighQueuePerClass {
-		w.drops[DropNeighborQueueFull]++
-		h := &w.neighQueue[oldest]
-		w.freeBuffers(h.desc[:h.n])
+		w.dropFrames(&w.neighQueue[oldest].frames, DropNeighborQueueFull)
 	} else {
 		oldest = len(w.neighQueue)
 		w.neighQueue = w.neighQueue[:oldest+1]

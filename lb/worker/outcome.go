@@ -34,6 +34,9 @@ func (w *rejecter) act(p *pkt, v verdict) {
 		v = w.reject(p, v)
 	}
 	if v == reply {
+		if w.obs != nil {
+			w.obs.answer(&p.desc[0])
+		}
 		v = w.outputBack(p)
 	}
 	if v.kind() == kindDrop {
@@ -45,6 +48,9 @@ func (w *rejecter) act(p *pkt, v verdict) {
 func (w *portIO) drop(p *pkt, reason Drop) {
 	w.drops[reason]++
 	w.sampleDrop(p, reason)
+	if w.obs != nil {
+		w.observeDrop(&p.desc[0], reason)
+	}
 	w.freeBuffers(p.desc[:p.n])
 }
 
@@ -66,6 +72,9 @@ func (w *portIO) punt(p *pkt, reason Drop) verdict {
 		return drop(reason)
 	}
 	w.counts[counter.Punted]++
+	if w.obs != nil {
+		w.obs.punt(&p.desc[0])
+	}
 	return w.outputFrame(p, w.hostVeth, w.hostVethMACs[0], w.hostVethMACs[1])
 }
 
@@ -84,6 +93,9 @@ func (w *rejecter) reject(p *pkt, v verdict) verdict {
 	}
 	w.drops[v.reason()]++
 	w.sampleDrop(p, v.reason())
+	if w.obs != nil {
+		w.obs.refuse(&p.desc[0], v)
+	}
 	w.shrinkTo(p, w.makeReply(p, v))
 	return reply
 }

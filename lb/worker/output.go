@@ -59,6 +59,9 @@ func (w *forwarder) outputFragments(p *pkt, out *egress) verdict {
 		made[n] = w.makeFragment(p, a, at, min(step, payload-at))
 		n++
 	}
+	if w.obs != nil {
+		w.obs.divide(&p.desc[0], made[:n])
+	}
 	w.freeBuffers(p.desc[:p.n])
 	p.n = 1
 	whole := p.Packet

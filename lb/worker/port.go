@@ -78,6 +78,7 @@ type portIO struct {
 	drops     dropCounts
 	published *publishedCounts
 	samples   *[dropReasons]samples
+	obs       *observation // of this round; nil without a tap
 }
 
 // freeList is a LIFO of free frames: the frame used last is the warmest in cache.
@@ -187,6 +188,9 @@ func (w *portIO) transmit(p *port) {
 		w.complete()
 		n += w.transmitFrom(p, n)
 	}
+	if w.obs != nil {
+		w.observeSent(p, p.tx[:n])
+	}
 	bytes, continued := uint64(0), uint64(0)
 	for i := range p.tx[:n] {
 		d := &p.tx[i]
@@ -195,12 +199,7 @@ func (w *portIO) transmit(p *port) {
 	}
 	w.counts[counter.TxBytes] += bytes
 	w.counts[counter.TxPackets] += uint64(n) - continued/xsk.Continued
-	for _, d := range p.tx[n:p.txn] {
-		if d.Options&xsk.Continued == 0 {
-			w.drops[DropTxFull]++
-		}
-		w.free.push(d.Addr &^ w.frameMask)
-	}
+	w.dropGathered(p.tx[n:p.txn], DropTxFull)
 	p.txn = 0
 }
 

@@ -37,8 +37,9 @@ type Worker struct {
 	busySince      time.Time // beginning of the stretch of busy rounds
 
 	stop      atomic.Bool
-	change    atomic.Pointer[portUpdate] // of the ports, to be carried out
-	heartbeat atomic.Uint32              // tick of the last round: the worker's sign of life
+	change    atomic.Pointer[portUpdate]  // of the ports, to be carried out
+	observing atomic.Pointer[observation] // nil without a tap
+	heartbeat atomic.Uint32               // tick of the last round: the worker's sign of life
 	// asleep is true while the worker may sleep in poll: another worker that hands it a
 	// frame then writes to wakeFD.
 	asleep atomic.Bool
@@ -139,6 +140,7 @@ func (w *Worker) beginRound() {
 	w.routes = w.router.Load()
 	w.epoch = w.routes.Epoch()
 	w.node = w.cfg.Node.Load()
+	w.obs = w.observing.Load()
 	w.anyRemoved = w.frontends.AnyEndpointRemoved()
 	w.removalActs = w.anyRemoved && w.frontends.AnyRemoval()
 }
