@@ -62,7 +62,7 @@ and time.`,
 			case flows > 0:
 				show = func(ctx context.Context) error { return showFlows(ctx, cmd.OutOrStdout(), c, flows, &filter, asJSON) }
 			case drops:
-				show = func(ctx context.Context) error { return showDrops(ctx, cmd.OutOrStdout(), c, asJSON) }
+				show = func(ctx context.Context) error { return showDrops(ctx, cmd.OutOrStdout(), c, nil, asJSON) }
 			case verify:
 				show = func(ctx context.Context) error { return showVerification(ctx, cmd.OutOrStdout(), c, asJSON) }
 			case problems:
@@ -103,17 +103,6 @@ func showStatus(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) er
 		return printJSON(w, s)
 	}
 	return view.Status(w, s, nil)
-}
-
-func showDrops(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {
-	l, err := c.Drops(ctx)
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		return printJSON(w, l)
-	}
-	return view.Drops(w, l)
 }
 
 func showVerification(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {

@@ -19,6 +19,8 @@ const (
 // DropSample is a dropped packet.
 type DropSample struct {
 	Reason Drop
+	Worker int
+	Number uint64 // counts the samples of the reason and worker
 	Tick   uint32 // when, as conntrack.Table.Tick counts
 	Port   int    // number of the port by which it came
 	Size   int    // of the packet, in bytes
@@ -71,7 +73,11 @@ func (w *portIO) keepSample(s *samples, p *pkt) {
 // that is overwritten meanwhile is left out.
 func (w *Worker) DropSamples(out []DropSample) []DropSample {
 	for reason := range w.samples {
+		first := len(out)
 		out = w.samples[reason].read(out, Drop(reason))
+		for i := range out[first:] {
+			out[first+i].Worker = w.id
+		}
 	}
 	return out
 }
@@ -96,7 +102,7 @@ func (s *samples) read(out []DropSample, reason Drop) []DropSample {
 			continue
 		}
 		out = append(out, DropSample{
-			Reason: reason, Tick: uint32(meta >> 32), Size: int(meta >> 8 & (1<<24 - 1)),
+			Reason: reason, Number: i, Tick: uint32(meta >> 32), Size: int(meta >> 8 & (1<<24 - 1)),
 			Port: int(uint8(meta)), Data: data[:length],
 		})
 	}

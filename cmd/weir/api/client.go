@@ -56,11 +56,6 @@ func (c *Client) Flows(ctx context.Context, limit int, filter *FlowFilter) (*Flo
 	return get[FlowList](ctx, c, "/v1/flows", v)
 }
 
-// Drops asks for the packets that were dropped lately.
-func (c *Client) Drops(ctx context.Context) (*DropList, error) {
-	return get[DropList](ctx, c, "/v1/drops", nil)
-}
-
 // Frontends asks for the frontends.
 func (c *Client) Frontends(ctx context.Context) (*FrontendList, error) {
 	return get[FrontendList](ctx, c, "/v1/frontends", nil)

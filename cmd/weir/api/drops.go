@@ -1,5 +1,7 @@
 package api
 
+import "time"
+
 // DroppedPacket is a packet that was dropped lately: of each reason and worker
 // the last 64, of a flood a few per second.
 type DroppedPacket struct {
@@ -7,8 +9,14 @@ type DroppedPacket struct {
 	// Text explains the reason.
 	Text       string  `json:"text"`
 	AgeSeconds float64 `json:"ageSeconds"`
-	Interface  string  `json:"interface"` // by which it came
-	Size       int     `json:"size"`      // in bytes
+	// Time is when it was dropped, to a quarter of a second.
+	Time time.Time `json:"time"`
+	// Worker and Number identify the packet among those of the reason: the worker counts
+	// them.
+	Worker    int    `json:"worker"`
+	Number    uint64 `json:"number"`
+	Interface string `json:"interface"` // by which it came
+	Size      int    `json:"size"`      // in bytes
 	// Protocol, Source and Destination are empty where the packet has none that
 	// can be read: address:port, or the address of a fragment or of ICMP.
 	Protocol    string `json:"protocol,omitempty"`

@@ -40,6 +40,7 @@ func routes(src Source, stall time.Duration) []route {
 		nodeRoutes(src),
 		explainRoutes(src, stall),
 		flowRoutes(src),
+		packetRoutes(src, stall),
 	)
 }
 
@@ -58,12 +59,6 @@ func nodeRoutes(src Source) []route {
 		method: "GET", path: "/v1/status", summary: "The state of the node.", answer: Status{},
 		handle: func(w http.ResponseWriter, r *http.Request) {
 			s, err := src.Status(r.Context())
-			reply(w, s, err)
-		},
-	}, {
-		method: "GET", path: "/v1/drops", summary: "The packets that were dropped lately.", answer: DropList{},
-		handle: func(w http.ResponseWriter, r *http.Request) {
-			s, err := src.Drops(r.Context())
 			reply(w, s, err)
 		},
 	}, {

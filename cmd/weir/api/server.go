@@ -29,14 +29,13 @@ type Source interface {
 	Explain(ctx context.Context, q ExplainQuery) (Stream, error)
 	// Flows lists at most limit flows that match.
 	Flows(ctx context.Context, limit int, match *FlowMatcher) (*FlowList, error)
-	// Drops lists packets that were dropped lately.
-	Drops(ctx context.Context) (*DropList, error)
 	// Frontends has the fields of a FrontendList.
 	Frontends(ctx context.Context) (Stream, error)
 	// Verify checks the invariants of the flow table.
 	Verify(ctx context.Context) (*Verification, error)
 	// Stop begins to end the daemon for good, and does not wait.
 	Stop(ctx context.Context) error
+	PacketSource
 }
 
 // ExplainQuery selects the Services to explain.
@@ -50,6 +49,9 @@ var ErrNotFound = errors.New("not found")
 
 // ErrInvalid is returned by a Source for a request that cannot be understood.
 var ErrInvalid = errors.New("invalid request")
+
+// ErrTooMany is returned by a Source for a request of which as many are answered as may be.
+var ErrTooMany = errors.New("try again later")
 
 // Serve serves src on l until ctx ends, then closes l, which removes the socket,
 // and returns nil.
@@ -97,6 +99,9 @@ func reply(w http.ResponseWriter, v any, err error) {
 	switch {
 	case errors.Is(err, ErrNotFound):
 		refuse(w, http.StatusNotFound, err)
+	case errors.Is(err, ErrTooMany):
+		w.Header().Set("Retry-After", "1")
+		refuse(w, http.StatusServiceUnavailable, err)
 	case errors.Is(err, ErrInvalid):
 		refuse(w, http.StatusBadRequest, err)
 	case err != nil:

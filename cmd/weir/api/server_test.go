@@ -53,7 +53,14 @@ func (f *fakeSource) Verify(context.Context) (*Verification, error) {
 	return &Verification{Connections: 3, Slots: 6, Faults: []string{"connection 1: lost"}}, nil
 }
 
-func (f *fakeSource) Drops(context.Context) (*DropList, error) { return &DropList{}, nil }
+func (f *fakeSource) Drops(context.Context, *DropFilter) (*DropList, error) {
+	return &DropList{Packets: []DroppedPacket{{Reason: "no-route", Time: time.Unix(1, 0)}}}, nil
+}
+
+func (f *fakeSource) Packets(_ context.Context, _ *PacketQuery, each func(*Packet, PacketAccount) error) error {
+	p := &Packet{Time: time.Unix(1, 0), Verdict: "forward", Received: []byte("frame")}
+	return errors.Join(each(nil, PacketAccount{}), each(p, PacketAccount{}), each(nil, PacketAccount{Lost: 1}))
+}
 
 func (f *fakeSource) Flows(_ context.Context, limit int, _ *FlowMatcher) (*FlowList, error) {
 	f.limit = limit

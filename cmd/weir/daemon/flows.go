@@ -1,18 +1,14 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
-	"encoding/binary"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/table"
 )
 
 // Flows implements api.Source.
@@ -64,66 +60,4 @@ func (d *Daemon) Verify(ctx context.Context) (*api.Verification, error) {
 		out.Faults = []string{}
 	}
 	return out, nil
-}
-
-// Drops implements api.Source.
-func (d *Daemon) Drops(context.Context) (*api.DropList, error) {
-	out := &api.DropList{Packets: []api.DroppedPacket{}}
-	now, snapshot := d.lb.FlowTable().Tick(), d.lb.Tables().Load()
-	for _, s := range d.lb.DropSamples() {
-		p := api.DroppedPacket{
-			Reason: s.Reason.String(), Text: s.Reason.Text(), Size: s.Size, Interface: d.lb.InterfaceName(s.Port),
-			AgeSeconds: float64(now-s.Tick) / conntrack.TicksPerSecond,
-		}
-		if src, dst, proto, ok := tupleOf(s.Data); ok {
-			p.Protocol, p.Source, p.Destination = header.ProtocolName(proto), textOf(src), textOf(dst)
-			key := table.MakeKey(dst, proto)
-			if f := snapshot.Lookup(&key); f != nil {
-				p.Service = f.ServiceName
-			}
-		}
-		out.Packets = append(out.Packets, p)
-	}
-	slices.SortStableFunc(out.Packets, func(a, b api.DroppedPacket) int {
-		return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.AgeSeconds, b.AgeSeconds))
-	})
-	return out, nil
-}
-
-func textOf(a netip.AddrPort) string {
-	if a.Port() == 0 {
-		return a.Addr().String()
-	}
-	return a.String()
-}
-
-// tupleOf reads the addresses of a frame, and the ports where the transport
-// header follows the IP header at once. It is for people: unreadable parts are left out.
-func tupleOf(f []byte) (src, dst netip.AddrPort, proto uint8, ok bool) {
-	at := 12
-	for len(f) >= at+4 && (binary.BigEndian.Uint16(f[at:]) == 0x8100 || binary.BigEndian.Uint16(f[at:]) == 0x88a8) {
-		at += 4
-	}
-	if len(f) < at+2 {
-		return
-	}
-	kind, ip := binary.BigEndian.Uint16(f[at:]), f[at+2:]
-	var a, b netip.Addr
-	var rest []byte
-	switch {
-	case kind == 0x0800 && len(ip) >= 20:
-		a, b, proto = netip.AddrFrom4([4]byte(ip[12:16])), netip.AddrFrom4([4]byte(ip[16:20])), ip[9]
-		if header := int(ip[0]&15) * 4; header >= 20 && header <= len(ip) && binary.BigEndian.Uint16(ip[6:])&0x1fff == 0 {
-			rest = ip[header:]
-		}
-	case kind == 0x86dd && len(ip) >= 40:
-		a, b, proto, rest = netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40])), ip[6], ip[40:]
-	default:
-		return
-	}
-	var ports [2]uint16
-	if len(rest) >= 4 && (proto == conntrack.ProtoTCP || proto == conntrack.ProtoUDP || proto == conntrack.ProtoSCTP) {
-		ports = [2]uint16{binary.BigEndian.Uint16(rest), binary.BigEndian.Uint16(rest[2:])}
-	}
-	return netip.AddrPortFrom(a, ports[0]), netip.AddrPortFrom(b, ports[1]), proto, true
 }

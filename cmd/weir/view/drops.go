@@ -69,3 +69,10 @@ func Drops(w io.Writer, l *api.DropList) error {
 	_, err := io.WriteString(w, b.String())
 	return err
 }
+
+// Drop writes a dropped packet as a line.
+func Drop(w io.Writer, p *api.DroppedPacket) error {
+	_, err := fmt.Fprintf(w, "%s %s %s %d B %s %s > %s %s\n", p.Time.Local().Format("15:04:05.000"), p.Reason,
+		dash(p.Interface), p.Size, dash(p.Protocol), dash(p.Source), dash(p.Destination), dash(p.Service))
+	return err
+}

@@ -1,0 +1,96 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+// Drops asks for the packets that were dropped lately and that match, nil for any.
+func (c *Client) Drops(ctx context.Context, match *DropFilter) (*DropList, error) {
+	v := url.Values{}
+	if match != nil {
+		set(v, "reason", match.Reason)
+		set(v, "service", match.Service)
+		if match.Prefix.IsValid() {
+			v.Set("prefix", match.Prefix.String())
+		}
+	}
+	return get[DropList](ctx, c, "/v1/drops", v)
+}
+
+func set(v url.Values, name, value string) {
+	if value != "" {
+		v.Set(name, value)
+	}
+}
+
+func (q *PacketQuery) values() url.Values {
+	v := url.Values{}
+	set(v, "filter", q.Filter)
+	for name, n := range map[string]int{
+		"packets": q.Packets, "seconds": int(q.Time.Seconds()), "snaplen": q.SnapLen, "bytes": q.Bytes, "rate": q.Rate,
+	} {
+		if n > 0 {
+			v.Set(name, strconv.Itoa(n))
+		}
+	}
+	return v
+}
+
+// Capture asks for packets as a pcapng file, which grows until a bound is reached or ctx
+// ends. It returns when the capture has begun; the caller closes the result.
+func (c *Client) Capture(ctx context.Context, q *PacketQuery) (io.ReadCloser, error) {
+	return c.stream(ctx, "/v1/capture", q.values())
+}
+
+// Live asks for packets and calls each for every one until a bound is reached, each fails,
+// or ctx ends, which is no error.
+func (c *Client) Live(ctx context.Context, q *PacketQuery, each func(*Live) error) error {
+	body, err := c.stream(ctx, "/v1/trace/live", q.values())
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	d := json.NewDecoder(body)
+	for {
+		var l Live
+		switch err := d.Decode(&l); {
+		case errors.Is(err, io.EOF), ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("%s: %w", c.socket, err)
+		}
+		if err := each(&l); err != nil {
+			return err
+		}
+	}
+}
+
+// stream returns an answer that may take any time.
+func (c *Client) stream(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+	u := url.URL{Scheme: "http", Host: "weir", Path: path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	patient := http.Client{Transport: c.http.Transport}
+	res, err := patient.Do(req)
+	if err != nil {
+		return nil, c.explainError(err)
+	}
+	if res.StatusCode == http.StatusOK {
+		return res.Body, nil
+	}
+	defer res.Body.Close()
+	var f Failure
+	if json.NewDecoder(io.LimitReader(res.Body, 1<<16)).Decode(&f) != nil || f.Error == "" {
+		f.Error = res.Status
+	}
+	return nil, errors.New(f.Error)
+}

@@ -1,0 +1,60 @@
+package api_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/pcapng"
+)
+
+// The document describes a line of an answer in lines, and a capture as a string.
+func init() {
+	openapi3filter.RegisterBodyDecoder("application/x-ndjson", func(
+		r io.Reader, _ http.Header, _ *openapi3.SchemaRef, _ openapi3filter.EncodingFn,
+	) (v any, err error) {
+		for lines := bufio.NewScanner(r); lines.Scan() && err == nil; {
+			v = nil
+			err = json.Unmarshal(lines.Bytes(), &v)
+		}
+		return v, err
+	})
+	openapi3filter.RegisterBodyDecoder("application/x-pcapng", openapi3filter.FileBodyDecoder)
+}
+
+// The answer to a capture is a file from the first byte to the account at the end.
+func TestACaptureIsAFile(t *testing.T) {
+	w := httptest.NewRecorder()
+	api.Handler(api.SourceOfExamples()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://weir/v1/capture", nil))
+	var file bytes.Buffer
+	packets, lost, err := pcapng.Copy(&file, w.Body)
+	if packets != 1 || lost != 1 || err != nil {
+		t.Errorf("%d packets, %d lost, %v", packets, lost, err)
+	}
+}
+
+func TestBoundsOfCapturesAreChecked(t *testing.T) {
+	h := api.Handler(api.SourceOfExamples())
+	for target, want := range map[string]string{
+		"/v1/capture?packets=-1":     "packets: expected a positive number",
+		"/v1/capture?seconds=x":      "seconds: expected a positive number",
+		"/v1/trace/live?rate=0":      "rate: expected a positive number",
+		"/v1/trace/live?snaplen=100": "snaplen: unknown parameter",
+		"/v1/drops?prefix=10":        "prefix: must be",
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://weir"+target, nil))
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %s", target, w.Code, w.Body)
+		}
+	}
+}

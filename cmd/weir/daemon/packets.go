@@ -1,0 +1,200 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/translate"
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/pcapfilter"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/tap"
+	"github.com/weirlb/weir/lb/worker"
+)
+
+// Drops implements api.Source.
+func (d *Daemon) Drops(_ context.Context, match *api.DropFilter) (*api.DropList, error) {
+	if match.Reason != "" && !slices.Contains(worker.DropReasons(), match.Reason) {
+		return nil, fmt.Errorf("%w: reason %q: the reasons are %s", api.ErrInvalid, match.Reason, strings.Join(worker.DropReasons(), ", "))
+	}
+	out := &api.DropList{Packets: []api.DroppedPacket{}}
+	now, at := d.lb.FlowTable().Tick(), time.Now()
+	for _, s := range d.lb.DropSamples() {
+		if match.Reason != "" && match.Reason != s.Reason.String() {
+			continue
+		}
+		if p := d.droppedPacket(&s, now, at); d.matchesDrop(match, &s, p) {
+			out.Packets = append(out.Packets, *p)
+		}
+	}
+	slices.SortStableFunc(out.Packets, func(a, b api.DroppedPacket) int {
+		return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.AgeSeconds, b.AgeSeconds))
+	})
+	return out, nil
+}
+
+func (d *Daemon) matchesDrop(match *api.DropFilter, s *worker.DropSample, p *api.DroppedPacket) bool {
+	if match.Service != "" && match.Service != p.Service {
+		return false
+	}
+	if !match.Prefix.IsValid() {
+		return true
+	}
+	var f pcapfilter.Packet
+	pcapfilter.Read(s.Data, s.Size, &f)
+	return f.Family != 0 && (match.Prefix.Contains(f.Src) || match.Prefix.Contains(f.Dst))
+}
+
+// droppedPacket is a sample for people, at tick now.
+func (d *Daemon) droppedPacket(s *worker.DropSample, now uint32, at time.Time) *api.DroppedPacket {
+	age := float64(now-s.Tick) / conntrack.TicksPerSecond
+	p := &api.DroppedPacket{
+		Reason: s.Reason.String(), Text: s.Reason.Text(), Size: s.Size, Interface: d.lb.InterfaceName(s.Port),
+		AgeSeconds: age, Time: at.Add(-time.Duration(age * float64(time.Second))).Round(time.Millisecond),
+		Worker: s.Worker, Number: s.Number,
+	}
+	var f pcapfilter.Packet
+	pcapfilter.Read(s.Data, s.Size, &f)
+	if f.Family != 0 {
+		p.Protocol, p.Source, p.Destination = header.ProtocolName(f.Proto), endText(f.Src, f.SrcPort), endText(f.Dst, f.DstPort)
+		p.Service = d.serviceOf(&f)
+	}
+	return p
+}
+
+// serviceOf is the Service of a packet: that of the frontend to which it goes or from which
+// it comes, "" for none.
+func (d *Daemon) serviceOf(f *pcapfilter.Packet) string {
+	snapshot := d.lb.Tables().Load()
+	for _, a := range []netip.AddrPort{netip.AddrPortFrom(f.Dst, f.DstPort), netip.AddrPortFrom(f.Src, f.SrcPort)} {
+		key := table.MakeKey(a, f.Proto)
+		if fe := snapshot.Lookup(&key); fe != nil {
+			return fe.ServiceName
+		}
+	}
+	return ""
+}
+
+// endText is an end of a packet, without the port if there is none.
+func endText(a netip.Addr, port uint16) string {
+	if port == 0 {
+		return a.String()
+	}
+	return netip.AddrPortFrom(a, port).String()
+}
+
+// tapBytes is the memory of a capture for each worker.
+const tapBytes = 8 << 20
+
+// tapEvery is the time between two looks at the packets of a capture.
+const tapEvery = 20 * time.Millisecond
+
+// Packets implements api.Source.
+func (d *Daemon) Packets(
+	ctx context.Context, q *api.PacketQuery, each func(*api.Packet, api.PacketAccount) error,
+) error {
+	filter, err := pcapfilter.Compile(q.Filter, d.frontendsOf)
+	if err != nil {
+		return fmt.Errorf("%w: %w", api.ErrInvalid, err)
+	}
+	cfg := tap.Config{Filter: filter, SnapLen: q.SnapLen, Bytes: tapBytes}
+	if q.Rate > 0 {
+		cfg.PerTick = uint32(max(1, q.Rate/conntrack.TicksPerSecond))
+	}
+	t, release, err := d.lb.Tap(cfg)
+	if errors.Is(err, lb.ErrTaps) {
+		return fmt.Errorf("%w: %w", api.ErrTooMany, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer release()
+
+	ctx, cancel := context.WithTimeout(ctx, q.Time)
+	defer cancel()
+	tick := time.NewTicker(tapEvery)
+	defer tick.Stop()
+	names := map[int32]string{-1: ""}
+	for packets, bytes, end := 0, 0, false; ; {
+		account := func() api.PacketAccount { return api.PacketAccount{Lost: t.Lost(), Skipped: t.Skipped()} }
+		err := each(nil, account())
+		t.Read(func(r *tap.Record) bool {
+			if err == nil && !end {
+				err = each(d.packet(r, names), account())
+			}
+			packets++
+			bytes += int(r.InLen) + int(r.OutLen)
+			end = end || packets >= q.Packets || q.Bytes > 0 && bytes >= q.Bytes
+			return err == nil && !end
+		})
+		if err == nil && end {
+			err = each(nil, account())
+		}
+		if err != nil || end {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return each(nil, account())
+		case <-tick.C:
+		}
+	}
+}
+
+// frontendsOf are the frontends of a Service for a filter.
+func (d *Daemon) frontendsOf(name string) (list []pcapfilter.Frontend, err error) {
+	for f := range d.lb.Tables().Load().All() {
+		if f.ServiceName == name {
+			list = append(list, pcapfilter.Frontend{Addr: f.AddrPort, Proto: f.Proto})
+		}
+	}
+	return list, nil
+}
+
+// packet is a record for the API. names are those of the ports that are known.
+func (d *Daemon) packet(r *tap.Record, names map[int32]string) *api.Packet {
+	name := func(port int32) string {
+		s, ok := names[port]
+		if !ok {
+			s = d.lb.InterfaceName(int(port))
+			names[port] = s
+		}
+		return s
+	}
+	p := &api.Packet{
+		Time: time.Unix(0, r.Time), ID: r.ID, Verdict: r.Verdict.String(),
+		Interface: name(r.In), OutInterface: name(r.Out),
+		Size: int(r.InLen), SentSize: int(r.OutLen), Received: r.InData, Sent: r.OutData,
+	}
+	if r.HasReason {
+		reason := worker.Drop(r.Reason)
+		p.Reason, p.Text = reason.String(), reason.Text()
+	}
+	var f pcapfilter.Packet
+	if pcapfilter.Read(r.OutData, int(r.OutLen), &f); f.Family != 0 {
+		p.SentSource, p.SentDestination = endText(f.Src, f.SrcPort), endText(f.Dst, f.DstPort)
+	}
+	if pcapfilter.Read(r.InData, int(r.InLen), &f); f.Family != 0 {
+		p.Protocol, p.Source, p.Destination = header.ProtocolName(f.Proto), endText(f.Src, f.SrcPort), endText(f.Dst, f.DstPort)
+		p.Service = d.serviceOf(&f)
+	}
+	if r.Conn == 0 {
+		return p
+	}
+	p.Connection, p.Service = fmt.Sprintf("%016x", r.Conn), d.lb.Tables().ServiceName(r.Service)
+	p.Mode = translate.ModeName(conntrack.Mode(r.Mode))
+	p.Client, p.Frontend, p.Endpoint = r.Client.String(), r.Frontend.String(), r.Endpoint.String()
+	if r.SNAT.IsValid() {
+		p.SNAT = r.SNAT.String()
+	}
+	return p
+}
