@@ -45,7 +45,7 @@ type Config struct {
 }
 
 // exchangeWithin is how long an exchange may take, however many faults delay it.
-var exchangeWithin = func() time.Duration { return patience.For(15 * time.Second) }
+var exchangeWithin = func() time.Duration { return min(time.Minute, patience.For(15*time.Second)) }
 
 // Run makes the network, runs Weir, traffic and faults, and reports. The error is about the
 // run itself: what Weir did wrong is in the report.

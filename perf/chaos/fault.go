@@ -324,7 +324,8 @@ func (n *node) zoneBRoutes(change func(*netlink.Route) error) error {
 	return nil
 }
 
-// loseNeighbors has the kernel forget every MAC address.
+// loseNeighbors has the kernel forget every MAC address that it has learnt, as
+// "ip neigh flush all" does.
 func (n *node) loseNeighbors(_ context.Context, hold func()) error {
 	nl := n.Edge.Edge.Netlink()
 	list, err := nl.NeighList(0, 0)
@@ -332,8 +333,9 @@ func (n *node) loseNeighbors(_ context.Context, hold func()) error {
 		return err
 	}
 	for i := range list {
-		// Some go by themselves, those without ARP cannot.
-		_ = nl.NeighDel(&list[i])
+		if list[i].State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) == 0 {
+			_ = nl.NeighDel(&list[i]) // some go by themselves
+		}
 	}
 	hold()
 	return nil

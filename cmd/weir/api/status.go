@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/privilege"
 	"github.com/weirlb/weir/cmd/weir/problem"
 )
 
@@ -68,6 +69,8 @@ type Status struct {
 	Steering map[string]uint64 `json:"steering,omitempty"`
 
 	Neighbors []Neighbor `json:"neighbors"`
+	// Privileges are those that the process has left since the start.
+	Privileges *privilege.Status `json:"privileges,omitempty"`
 	// Kernel says which optional kernel features were found.
 	Kernel []Feature `json:"kernel,omitempty"`
 	// Warnings are notices to the operator about the packet path: offloads

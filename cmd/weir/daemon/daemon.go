@@ -23,6 +23,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/healthz"
+	"github.com/weirlb/weir/cmd/weir/privilege"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/sdnotify"
 	"github.com/weirlb/weir/cmd/weir/translate"
@@ -63,6 +64,8 @@ type Daemon struct {
 	problems *problem.Registry
 	stop     context.CancelCauseFunc // ends Run, with an error or without
 	level    *slog.LevelVar          // nil: the level of the log is fixed
+
+	privileges *privilege.Status // set before anything reads it
 
 	profiling atomic.Bool              // /debug/pprof is served
 	draining  atomic.Pointer[draining] // nil before SIGTERM
@@ -217,6 +220,7 @@ func (d *Daemon) open() (err error) {
 		return err
 	}
 	d.tune()
+	d.dropPrivileges()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.translate = translate.New(d.options())

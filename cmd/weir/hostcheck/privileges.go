@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/privilege"
 	"github.com/weirlb/weir/lb/device"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/steer"
@@ -42,7 +43,12 @@ func checkPrivileges(fs *findings) {
 		fs.add(Wrong, "privileges", "%v", err)
 		return
 	}
-	fs.add(OK, "privileges", "all capabilities needed are there")
+	fs.add(OK, "privileges", "all capabilities needed are there; weir run keeps no other")
+	for part, err := range privilege.Available() {
+		if err != nil {
+			fs.add(Note, "privileges", "%s does not confine weir run: %v", part, err)
+		}
+	}
 }
 
 // Privileges is an error when this process lacks a capability that it needs.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/privilege"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/counter"
 )
@@ -76,6 +77,9 @@ func renderHead(b *strings.Builder, s *api.Status) {
 		f.Current, f.Max, percent(f.Current, f.Max), bytes(f.MemoryBytes), f.Created, f.Expired, f.Adopted, f.Evicted, f.NoPort, f.Full))
 	if len(f.ByState) > 0 {
 		row(t, "", joinCounts(f.ByState))
+	}
+	if p := s.Privileges; p != nil {
+		row(t, "Privileges", privileges(p))
 	}
 	if len(s.Kernel) > 0 {
 		row(t, "Kernel", kernelFeatures(s))
@@ -347,4 +351,16 @@ func bytes(n uint64) string {
 		unit++
 	}
 	return fmt.Sprintf("%.1f %ciB", v, " KMGTP"[unit])
+}
+
+func privileges(p *privilege.Status) string {
+	out := strings.Join(p.Capabilities, " ")
+	for _, part := range []struct{ name, missing string }{{"seccomp", p.Seccomp}, {"Landlock", p.Landlock}} {
+		if part.missing == "" {
+			out += ", " + part.name
+		} else {
+			out += ", no " + part.name + ": " + part.missing
+		}
+	}
+	return out
 }
