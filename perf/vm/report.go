@@ -191,8 +191,27 @@ func (k *OnKernel) remarks(b *strings.Builder) {
 			lines = append(lines, "skipped: "+reason)
 		}
 		for _, l := range lines {
-			fmt.Fprintf(b, "%s- %s: %s\n", head, c.Case, strings.ReplaceAll(l, "|", "\\|"))
+			b.WriteString(head + item(c.Case+": "+strings.ReplaceAll(l, "|", "\\|")))
 			head = ""
 		}
 	}
+}
+
+// columns is the width of documents.
+const columns = 120
+
+// item is an item of a list, in lines of at most columns where words permit it.
+func item(text string) string {
+	var b strings.Builder
+	width := 1
+	b.WriteByte('-')
+	for _, word := range strings.Fields(text) {
+		if width+1+len(word) > columns {
+			b.WriteString("\n ")
+			width = 1
+		}
+		b.WriteString(" " + word)
+		width += 1 + len(word)
+	}
+	return b.String() + "\n"
 }

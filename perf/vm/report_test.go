@@ -103,6 +103,18 @@ func TestReportHasEveryCaseAndReason(t *testing.T) {
 	}
 }
 
+func TestItemsAreWrapped(t *testing.T) {
+	text := item(strings.Repeat("word ", 50))
+	for line := range strings.Lines(text) {
+		if len(line) > columns+1 || !strings.HasPrefix(line, "- word") && !strings.HasPrefix(line, "  word") {
+			t.Errorf("%q", line)
+		}
+	}
+	if strings.Count(text, "word") != 50 {
+		t.Errorf("words are lost: %q", text)
+	}
+}
+
 func TestReportsOfSeveralRunsAreMerged(t *testing.T) {
 	run := func(name, version string, cases ...string) OnKernel {
 		k := OnKernel{Name: name, Version: version}
