@@ -16,6 +16,7 @@ import (
 	"github.com/google/gopacket/pcapgo"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/lb/worker"
 )
 
 // observing is a running command that shows packets.
@@ -266,4 +267,30 @@ func TestWireLivePacketsAreShown(t *testing.T) {
 	if verdicts["forward"]+verdicts["reply"] != 4 {
 		t.Errorf("%v in\n%s", verdicts, text)
 	}
+}
+
+// Captures are limited in number, and the place of a client that goes away is free again.
+func TestWireCapturesAreLimited(t *testing.T) {
+	f := sharedFixture(t)
+	var running []io.Closer
+	t.Cleanup(func() {
+		for _, c := range running {
+			c.Close()
+		}
+	})
+	begin := func() error {
+		c, err := f.admin.Capture(t.Context(), &api.PacketQuery{Filter: "host 192.0.2.99"})
+		if err == nil {
+			running = append(running, c)
+		}
+		return err
+	}
+	for range worker.MaxTaps {
+		must(t, begin())
+	}
+	if err := begin(); err == nil || !strings.Contains(err.Error(), "try again later") {
+		t.Errorf("one capture more than there may be: %v", err)
+	}
+	running[0].Close()
+	must(t, f.poll(func(context.Context) error { return begin() }))
 }
