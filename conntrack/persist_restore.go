@@ -106,14 +106,15 @@ func (t *Table) restore() error {
 // its packets the kernel may have reset it. It is confirmed by the first segment of
 // either side. Until then it counts for nothing and goes before a new connection is
 // refused. Without a segment it is forgotten two hours and five minutes after the last:
-// keepalive comes every two hours.
+// keepalive comes every two hours. It is not young any more: with that it would leave the state in
+// which the program of the process before forwards it, and wait for the next process.
 func (t *Table) unconfirm(c *Conn, e *Entry) {
 	s := atomic.LoadUint32(&c.state)
 	switch {
 	case e.Key.Proto() == ProtoUDP:
 		atomic.StoreUint32(&c.state, s&^(sinceMask|slow)) // the process may have ended in SetIDs
 	case e.Key.Proto() == ProtoTCP && countsAsOpen(s):
-		atomic.StoreUint32(&c.state, watched(s|unconfirmed))
+		atomic.StoreUint32(&c.state, watched(s&^young|unconfirmed))
 	}
 }
 
