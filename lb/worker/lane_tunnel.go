@@ -57,7 +57,7 @@ func (w *flows) fastTunnels(b *batch, from, to int, watch protocols) int {
 		} else if proto != header.ProtoUDP || !plainUDP(l4, length-header.IPv4Len) {
 			break
 		}
-		if b.partial && isPartial(addrs>>32+addrs&0xffffffff, proto, length-header.IPv4Len, sum) {
+		if !validSum4(f, ip, addrs) || b.partial && isPartial(addrs>>32+addrs&0xffffffff, proto, length-header.IPv4Len, sum) {
 			break
 		}
 		src, out := adj.Src()
@@ -92,6 +92,15 @@ func (w *flows) fastTunnels(b *batch, from, to int, watch protocols) int {
 		}
 	}
 	return from
+}
+
+// validSum4 reports whether the header checksum of an IPv4 packet with these words in the
+// lane is right. The outer header has a right sum: a router on the path would not find a
+// wrong sum inside.
+func validSum4(f *xsk.Head, ip, addrs uint64) bool {
+	sum := uint64(binary.LittleEndian.Uint16(f[14:])) + uint64(binary.LittleEndian.Uint16(f[24:])) +
+		ip>>32 + ip&0xffffffff + addrs>>32 + addrs&0xffffffff
+	return sum%0xffff == 0
 }
 
 // outerStart is the first 8 bytes of the outer header of an IPv4 packet with these words in
