@@ -82,6 +82,9 @@ func (t *Table) setState(c *Conn, s, n uint32) bool {
 		t.endpoints.add(endpoint, delta)
 	}
 	t.services.add(service, serviceCounts(n)-serviceCounts(s))
+	if inHandshake(s) && !countsAsOpen(n) {
+		t.failed.add(service, 1)
+	}
 	return true
 }
 
@@ -103,6 +106,15 @@ func (t *Table) EndpointOpen(n uint32) uint32 {
 func (t *Table) ServiceHalfOpen(n uint32) uint32 {
 	half, _ := t.services.load(n)
 	return half
+}
+
+// ServiceFailed returns how many TCP and SCTP connections of number n have ended before
+// the handshake was complete, since Open.
+func (t *Table) ServiceFailed(n uint32) uint64 {
+	if uint64(n) >= uint64(len(t.failed)) {
+		return 0
+	}
+	return t.failed[n].Load()
 }
 
 // ServiceOpen returns how many connections of Service n are open.

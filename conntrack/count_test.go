@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 )
@@ -61,6 +62,39 @@ func TestOpenConnectionsAreCounted(t *testing.T) {
 		t.Error("still counted after the move")
 	}
 	w.Offline()
+}
+
+func TestFailedHandshakesAreCounted(t *testing.T) {
+	for name, tt := range map[string]struct {
+		script []string // segments; the connection is deleted at the end
+		want   uint64
+	}{
+		"no answer":                {nil, 1},
+		"answered, never complete": {[]string{"< SYN,ACK"}, 1},
+		"refused by the endpoint":  {[]string{"< RST,ACK"}, 1},
+		"complete":                 {handshakeDone, 0},
+		"complete, then reset":     {append(slices.Clone(handshakeDone), "> RST"), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tab := openTest(t, Config{})
+			w := tab.Worker(0)
+			w.Online()
+			defer w.Offline()
+			f := natFlow(1)
+			r, out := w.Create(f)
+			if out != Created {
+				t.Fatal(out)
+			}
+			talk(t, tab, r, 1, tt.script...)
+			w.Delete(r)
+			if got := tab.ServiceFailed(f.ServiceID); got != tt.want {
+				t.Errorf("%d failed, want %d", got, tt.want)
+			}
+		})
+	}
+	if n := openTest(t, Config{}).ServiceFailed(NoID); n != 0 {
+		t.Errorf("of a Service without a number: %d", n)
+	}
 }
 
 // UDP flows follow their frontend to another Service while packets pass.

@@ -106,6 +106,6 @@ func (m memory) autoFlows(maxEndpoints int64) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("choose the number of flows: %w", err)
 	}
-	fixed := headerSize + cursorCount*cursorSize + 2*hugePage + 8*(maxEndpoints+maxServices)
+	fixed := headerSize + cursorCount*cursorSize + 2*hugePage + 8*(maxEndpoints+2*maxServices)
 	return min(max((total/autoShare-fixed)/bytesPerFlow, minFlows), autoMost), nil
 }

@@ -351,7 +351,7 @@ func bootID() (id [16]byte) {
 
 // MemoryBytes returns the size of the table, file and private memory.
 func (t *Table) MemoryBytes() int64 {
-	return int64(len(t.mem.shared) + len(t.mem.private) + 8*len(t.endpoints) + 8*len(t.services))
+	return int64(len(t.mem.shared) + len(t.mem.private) + 8*len(t.endpoints) + 8*len(t.services) + 8*len(t.failed))
 }
 
 // Close unmaps the table; the file stays. The workers must have ended. Control

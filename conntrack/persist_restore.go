@@ -24,7 +24,7 @@ func newTable(cfg Config) (*Table, error) {
 	}
 	t.epoch.Store(1)
 	t.endpoints = make(flowCounts, maxEndpoints(cfg))
-	t.services = make(flowCounts, maxServices)
+	t.services, t.failed = make(flowCounts, maxServices), make(flowCounts, maxServices)
 	t.parts = make([]participant, cfg.Workers+controlHandles+1)
 	t.workers = make([]Worker, len(t.parts))
 	for i := range t.workers {

@@ -60,6 +60,12 @@ func seemsClosed(s uint32) bool { return s&(doubted|unconfirmed) == doubted && c
 // countsAsHalfOpen reports whether the connection counts as half-open.
 func countsAsHalfOpen(s uint32) bool { return State(s & stateMask).halfOpen() }
 
+// inHandshake reports whether the handshake of a TCP or SCTP connection is not complete.
+func inHandshake(s uint32) bool {
+	state := State(s & stateMask)
+	return state != StateUnreplied && state.halfOpen()
+}
+
 // awaitedByDrain reports whether a drain waits for the connection, which has been
 // idle for that many ticks: the endpoint has answered, and not both sides are done. The end
 // of a half-open connection loses nothing. Most queries by datagram have a single answer,

@@ -19,6 +19,7 @@ type Table struct {
 	buckets   []bucket
 	endpoints flowCounts
 	services  flowCounts
+	failed    flowCounts // handshakes per Service, see ServiceFailed
 	head      *header
 	mem       *mapping
 	nextHops  uint64 // those of Config if the table is in Config.Memory
@@ -111,6 +112,9 @@ func (t *Table) Entries() []Entry { return t.entries }
 // Conn returns the changing words of the connection that r belongs to, with the packets
 // on the fast path noted.
 func (t *Table) Conn(r Ref) *Conn { return t.current(r.Conn()) }
+
+// Changing is [Table.Conn] without that note.
+func (t *Table) Changing(r Ref) *Conn { return &t.conns[r.Conn()] }
 
 // NextHops returns Conn.Adj of the connection that r belongs to. Unlike [Table.Conn] it reads
 // nothing.
@@ -207,7 +211,11 @@ func (w *Worker) dispose(conn, s uint32) {
 		t.remove(reverseRef(conn))
 	}
 	t.endpoints.add(atomic.SwapUint32(&c.EndpointID, freedID), -endpointCounts(s))
-	t.services.add(atomic.SwapUint32(&c.ServiceID, freedID), -serviceCounts(s))
+	service := atomic.SwapUint32(&c.ServiceID, freedID)
+	t.services.add(service, -serviceCounts(s))
+	if inHandshake(s) {
+		t.failed.add(service, 1)
+	}
 	w.count.gone.Add(1)
 	w.retire(conn)
 }
@@ -251,26 +259,4 @@ func (c *Conn) renumbering(begins bool) uint32 {
 // EndpointAddr returns the endpoint that a connection was sent to.
 func (t *Table) EndpointAddr(r Ref) netip.AddrPort {
 	return t.NewDst(forwardRef(r.Conn()))
-}
-
-// Range calls f with the forward entry of every connection until f returns false.
-// The Ref is good during that call only. Connections that come and go meanwhile
-// may be missed; those that stay are seen once. f may call the table's methods.
-func (t *Table) Range(f func(Ref) bool) {
-	if t.closing.Load() {
-		return
-	}
-	w := t.acquire()
-	if w == nil {
-		return
-	}
-	defer t.yield(w)
-	for conn := uint32(0); conn < t.bound.Load(); conn++ {
-		if conn%256 == 0 {
-			w.Quiesce()
-		}
-		if atomic.LoadUint32(&t.conns[conn].state)&published != 0 && !f(forwardRef(conn)) {
-			return
-		}
-	}
 }

@@ -24,11 +24,13 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 		errs = append(errs, e)
 	}
 
+	l.counts.workers.Grow(l.tables.LastServiceNumber())
 	l.withdraw(ch.Removed)
 	errs = append(errs, l.unsteerFrontends(ch.Removed))
 	if err := l.tables.Publish(ch); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
+	l.counts.follow(l.flows, l.tables, put, del)
 	errs = append(errs, l.steerFrontends(ch.Added))
 
 	l.reassign.Follow(&ch)

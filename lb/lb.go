@@ -120,6 +120,7 @@ type LB struct {
 
 	workers []*worker.Worker
 	running sync.WaitGroup
+	counts  serviceCounts
 
 	tapsMu sync.Mutex // guards taps
 	taps   []*tap.Tap // of captures and traces

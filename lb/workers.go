@@ -13,6 +13,7 @@ const framesPerPort = 4096
 // makeWorkers builds a worker for each CPU around what was opened. They do not run yet.
 func (l *LB) makeWorkers(cpus []int) {
 	perWorker := l.memory.Frames() / len(cpus)
+	l.counts.workers, l.counts.byName = worker.NewServiceCounts(len(cpus)), map[string]countedService{}
 	for id, cpu := range cpus {
 		w := worker.New(l.workerConfig(id, cpu))
 		w.SetDevices(l.ports.Devices())
@@ -41,6 +42,7 @@ func (l *LB) workerConfig(id, cpu int) worker.Config {
 		Takeover: l.cfg.Takeover, EndpointRemovalGrace: l.cfg.EndpointRemovalGrace,
 		GUEZeroChecksum: l.cfg.GUEZeroChecksum, MinPathMTU: l.cfg.MinPathMTU,
 		ReversePathFilter: l.cfg.ReversePathFilter,
+		Services:          l.counts.workers,
 	}
 }
 

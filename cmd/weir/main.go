@@ -136,7 +136,11 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 		return config.FlagError(cmd.Flags(), err)
 	})
 	root.CompletionOptions.HiddenDefaultCmd = false
-	root.AddCommand(newRun(), newCheck(), explain.Command(), newStatus(), newDrops(), newCapture(), newTrace(), decap.Command(), demo.Command(), newStop(), newCleanup(), newVersion())
+	root.AddCommand(
+		newRun(), newCheck(), explain.Command(), newStatus(), newDrops(), newCapture(), newTrace(),
+		newServices(), newEndpoints(), newConnections(), newLogLevel(), newProfile(),
+		decap.Command(), demo.Command(), newStop(), newCleanup(), newVersion(),
+	)
 	return root
 }
 

@@ -35,7 +35,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 
 // Every command says what it does and shows how it is called.
 func TestEveryCommandExplainsItself(t *testing.T) {
-	for _, c := range newRoot().Commands() {
+	for _, c := range commands(newRoot()) {
 		if c.Short == "" || c.Example == "" && c.Long == "" {
 			t.Errorf("%s has no short text or neither long text nor examples", c.CommandPath())
 		}
@@ -48,7 +48,7 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 // pflag takes the first backquoted word of a usage for the name of the value, and
 // a bool has no value.
 func TestFlagUsagesNameOneValue(t *testing.T) {
-	for _, c := range newRoot().Commands() {
+	for _, c := range commands(newRoot()) {
 		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
 			name, usage := pflag.UnquoteUsage(f)
 			_, boolean := f.Value.(interface{ IsBoolFlag() bool })
@@ -59,16 +59,26 @@ func TestFlagUsagesNameOneValue(t *testing.T) {
 	}
 }
 
+// commands are those below a command, each before its own.
+func commands(of *cobra.Command) []*cobra.Command {
+	var out []*cobra.Command
+	for _, c := range of.Commands() {
+		out = append(out, c)
+		out = append(out, commands(c)...)
+	}
+	return out
+}
+
 // reference is the command line as Markdown.
 func reference(root *cobra.Command) string {
 	b := &strings.Builder{}
 	b.WriteString("# The command line\n\n<!-- Written by go generate from the commands themselves. -->\n\n")
 	b.WriteString(root.Long + "\n\n")
-	for _, c := range root.Commands() {
+	for _, c := range commands(root) {
 		fmt.Fprintf(b, "- [%s](#%s): %s\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), c.Short)
 	}
 	fmt.Fprintf(b, "- weir completion: shell completion (`weir completion bash --help`)\n")
-	for _, c := range root.Commands() {
+	for _, c := range commands(root) {
 		fmt.Fprintf(b, "\n## %s\n\n", c.CommandPath())
 		long := c.Long
 		if long == "" {

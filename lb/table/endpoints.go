@@ -260,6 +260,14 @@ func (t *Table) RestoreEndpoint(f *FrontendEntry, ap netip.AddrPort, proto uint8
 	return n, nil
 }
 
+// EndpointID is the ID of an endpoint as a Service port lists it, if it has any.
+func (t *Table) EndpointID(service string, port uint16, proto uint8, ap netip.AddrPort) (n uint32, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, ok = t.endpoints.byKey[makeEndpointKey(servicePort(service, port, proto), ap, proto)]
+	return n, ok
+}
+
 // Endpoint is the address, port and protocol of an endpoint number.
 func (t *Table) Endpoint(n uint32) (ap netip.AddrPort, proto uint8, ok bool) {
 	t.mu.Lock()

@@ -260,6 +260,32 @@ func (t *Table) ServiceName(n uint32) string {
 	return t.serviceIDs.names[n]
 }
 
+// ServiceNames are the names of the Services by number, "" where there is none.
+func (t *Table) ServiceNames() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.serviceIDs.names)
+}
+
+// ServiceNumber is the number of a published Service.
+func (t *Table) ServiceNumber(name string) (n uint32, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.services[name]
+	if s == nil {
+		return 0, false
+	}
+	return s.id, true
+}
+
+// LastServiceNumber is the largest number that a Service has, also in a change that is
+// prepared.
+func (t *Table) LastServiceNumber() uint32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return uint32(max(len(t.serviceIDs.names), 1) - 1)
+}
+
 // checkAddrPort is the address with an IPv4-mapped address as IPv4, or an error.
 func checkAddrPort(ap netip.AddrPort) (netip.AddrPort, error) {
 	addr := ap.Addr().Unmap()

@@ -25,6 +25,7 @@ func (w *flows) miss(p *pkt) verdict {
 	if fe == nil || fe.Kind == table.ClusterIP && p.in == w.hostVeth {
 		return w.onNoMatch(p, &k)
 	}
+	p.service = fe.ServiceID
 	if v := w.checkSource(p, fe); v != pass {
 		return v
 	}

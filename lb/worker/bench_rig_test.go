@@ -31,12 +31,14 @@ type control struct {
 	servers  *affinity.Store
 	node     atomic.Pointer[Node]
 	vips     atomic.Pointer[bart.Lite]
+	services *ServiceCounts
 }
 
 // newWorker makes a worker without queues or frames.
 func (l *control) newWorker(id, ports int) *Worker {
 	return New(Config{
-		ID: id, CPU: -1, Ports: ports, MaxPorts: 64,
+		Services: l.services,
+		ID:       id, CPU: -1, Ports: ports, MaxPorts: 64,
 		Flows: l.flows, Frontends: l.tables, Affinity: l.affinity, CIDs: l.servers,
 		Router: l.router, Memory: l.memory, Node: &l.node, VIPs: &l.vips,
 		EndpointRemovalGrace: 10 * time.Second, MinPathMTU: 1280,
@@ -134,6 +136,8 @@ func newBenchWith(t testing.TB, cfg conntrack.Config) *bench {
 		flows: flows, memory: memory, router: router,
 		tables: table.New(table.Config{Tick: flows.Tick}), affinity: affinity.New(1<<10, [2]uint64{}), servers: affinity.New(1<<10, [2]uint64{}),
 	}
+	l.services = NewServiceCounts(cfg.Workers)
+	l.services.Grow(100)
 	l.vips.Store(new(bart.Lite))
 	l.node.Store(benchNode(61000, 65535))
 	b := &bench{t: t, lb: l, w: l.newWorker(0, 3)}

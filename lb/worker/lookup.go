@@ -22,6 +22,7 @@ func (w *Worker) process(b *batch) {
 		w.observeBatch(b)
 	}
 	created := w.counts[counter.NewFlows]
+	w.clock.beginBatch()
 	for at := 0; at < b.n+2*groupSize; at += groupSize {
 		if from, to := b.group(at); from < to {
 			w.classify(b, from, to)
@@ -38,6 +39,7 @@ func (w *Worker) process(b *batch) {
 		}
 	}
 	w.noteSamples(w.tcpSamples.n)
+	w.countTraffic(b)
 }
 
 // group is the part of the batch that begins at a packet, empty outside the batch.

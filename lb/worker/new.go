@@ -40,6 +40,7 @@ type Config struct {
 	CIDs      *affinity.Store // the endpoints of QUIC connection IDs
 	Router    *route.Watcher
 	Memory    *xsk.Umem
+	Services  *ServiceCounts // nil: nothing is counted per Service
 
 	// Node and VIPs are snapshots that the owner publishes. VIPs has the addresses that
 	// serve frontends and that the node does not hold.
@@ -73,6 +74,12 @@ func New(cfg Config) *Worker {
 	w.cfg, w.id, w.hostVeth = cfg, cfg.ID, -1
 	w.ports = make([]port, cfg.Ports, max(cfg.Ports, cfg.MaxPorts))
 	w.published, w.samples = new(publishedCounts), new([dropReasons]samples)
+
+	if s := cfg.Services; s != nil {
+		w.services, w.handshakes = s.workers[cfg.ID], &s.handshakes
+	} else {
+		w.handshakes = new(handshakeTimes)
+	}
 
 	w.resets = ratelimit.New(resetsPerSecond, resetsPerSecond, resetsPerSource)
 	w.errors = ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource)

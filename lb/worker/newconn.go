@@ -190,6 +190,10 @@ func (w *flows) createConn(o *pendingConn) verdict {
 	switch outcome {
 	case conntrack.Created:
 		w.counts[counter.NewFlows]++
+		w.services.add(f.ServiceID, serviceNewFlows, 1)
+		if p.Proto == header.ProtoTCP && !f.Mode.DSR() {
+			w.noteSYN(ref)
+		}
 		w.resetLeftover(p, ref)
 	case conntrack.Existed:
 	case conntrack.NoPort:

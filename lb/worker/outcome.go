@@ -51,6 +51,9 @@ func (w *portIO) drop(p *pkt, reason Drop) {
 	if w.obs != nil {
 		w.observeDrop(&p.desc[0], reason)
 	}
+	if p.service != 0 {
+		w.services.add(p.service, serviceDrops+int(reason), 1)
+	}
 	w.freeBuffers(p.desc[:p.n])
 }
 
@@ -95,6 +98,9 @@ func (w *rejecter) reject(p *pkt, v verdict) verdict {
 	w.sampleDrop(p, v.reason())
 	if w.obs != nil {
 		w.obs.refuse(&p.desc[0], v)
+	}
+	if p.service != 0 {
+		w.services.add(p.service, serviceDrops+int(v.reason()), 1)
 	}
 	w.shrinkTo(p, w.makeReply(p, v))
 	return reply

@@ -79,6 +79,7 @@ type portIO struct {
 	published *publishedCounts
 	samples   *[dropReasons]samples
 	obs       *observation // of this round; nil without a tap
+	services  countChunks  // the worker's counters per Service
 }
 
 // freeList is a LIFO of free frames: the frame used last is the warmest in cache.

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"sync/atomic"
+
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
@@ -20,6 +22,8 @@ type flows struct {
 	anyRemoved        bool // an endpoint is gone that a flow may name
 	removalActs       bool // and a Service does not keep TCP flows to such an endpoint
 	removalGraceTicks uint32
+	handshakes        *handshakeTimes
+	clock             handshakeClock
 }
 
 // slowPath takes packet p, which the fast path left, to an outcome. ref is the flow entry, 0
@@ -76,6 +80,15 @@ func (w *flows) handle(p *pkt, ref conntrack.Ref) verdict {
 	if ref == 0 {
 		return w.miss(p)
 	}
+	v := w.handleFlow(p, ref)
+	if v.kind() >= kindDrop {
+		p.service = atomic.LoadUint32(&w.conns.Changing(ref).ServiceID)
+	}
+	return v
+}
+
+// handleFlow is handle of a packet with a flow.
+func (w *flows) handleFlow(p *pkt, ref conntrack.Ref) verdict {
 	if v := w.checkTCPSum(p); v != pass {
 		return v
 	}

@@ -43,10 +43,9 @@ func strict(t *testing.T, h http.Handler) (*openapi3.T, routers.Router) {
 func TestAnswersAreAsDocumented(t *testing.T) {
 	h := api.Handler(api.SourceOfExamples())
 	doc, router := strict(t, h)
-	query := api.QueriesOfExamples()
 	for path, item := range doc.Paths.Map() {
 		for method := range item.Operations() {
-			for target, code := range map[string]int{path + query[path]: 200, path + "?misspelt=1": 400} {
+			for target, code := range map[string]int{path + queryOf(method, path): 200, path + "?misspelt=1": 400} {
 				t.Run(method+" "+target, func(t *testing.T) {
 					req := httptest.NewRequest(method, "http://weir"+target, nil)
 					w := httptest.NewRecorder()
@@ -70,4 +69,11 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			}
 		}
 	}
+}
+
+func queryOf(method, path string) string {
+	if method == http.MethodGet && path == "/v1/log-level" {
+		return ""
+	}
+	return api.QueriesOfExamples()[path]
 }

@@ -22,6 +22,10 @@ var ErrNotRunning = errors.New("no Weir is running")
 // nobody reads them.
 const maxReply = 1 << 30
 
+// answerTimeout is how long an answer that is read as a whole may take. Answers that are read
+// part by part take as long as they take.
+const answerTimeout = 30 * time.Second
+
 // Client asks a running Weir.
 type Client struct {
 	socket string
@@ -31,7 +35,6 @@ type Client struct {
 // NewClient returns a client of the daemon that serves the socket.
 func NewClient(socket string) *Client {
 	return &Client{socket: socket, http: &http.Client{
-		Timeout: 30 * time.Second,
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				var d net.Dialer
@@ -75,7 +78,11 @@ func (c *Client) Explain(ctx context.Context, query ExplainQuery) ([]byte, error
 }
 
 func get[T any](ctx context.Context, c *Client, path string, query url.Values) (*T, error) {
-	body, err := c.read(ctx, path, query)
+	return send[T](ctx, c, http.MethodGet, path, query)
+}
+
+func send[T any](ctx context.Context, c *Client, method, path string, query url.Values) (*T, error) {
+	body, err := c.do(ctx, method, path, query)
 	if err != nil {
 		return nil, err
 	}
@@ -98,14 +105,11 @@ func (c *Client) read(ctx context.Context, path string, query url.Values) ([]byt
 
 // do returns the body of an answer that is not an error.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values) ([]byte, error) {
-	u := url.URL{Scheme: "http", Host: "weir", Path: path, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	res, err := c.open(ctx, method, path, query)
 	if err != nil {
 		return nil, err
-	}
-	res, err := c.http.Do(req)
-	if err != nil {
-		return nil, c.explainError(err)
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
@@ -115,17 +119,33 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values) 
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", c.socket, err)
 	}
-	if res.StatusCode != http.StatusOK {
-		var f Failure
-		if json.Unmarshal(body, &f) != nil || f.Error == "" {
-			f.Error = res.Status
-		}
-		if res.StatusCode == http.StatusNotFound {
-			return nil, fmt.Errorf("%w: %s", ErrNotFound, f.Error)
-		}
-		return nil, errors.New(f.Error)
-	}
 	return body, nil
+}
+
+// open asks, and returns an answer that is not an error. The caller closes the body.
+func (c *Client) open(ctx context.Context, method, path string, query url.Values) (*http.Response, error) {
+	u := url.URL{Scheme: "http", Host: "weir", Path: path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.explainError(err)
+	}
+	if res.StatusCode == http.StatusOK {
+		return res, nil
+	}
+	defer res.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(res.Body, 1<<16))
+	var f Failure
+	if json.Unmarshal(body, &f) != nil || f.Error == "" {
+		f.Error = res.Status
+	}
+	if res.StatusCode == http.StatusNotFound {
+		return nil, fmt.Errorf("%w: %s", ErrNotFound, f.Error)
+	}
+	return nil, errors.New(f.Error)
 }
 
 // explainError explains a failed connection.

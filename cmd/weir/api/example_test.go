@@ -21,7 +21,8 @@ var update = flag.Bool("update", false, "write the golden files")
 // the same files.
 func TestAnswersGolden(t *testing.T) {
 	for name, answer := range map[string]any{
-		"status": exampleStatus(), "flows": exampleFlows(), "frontends": exampleFrontends(),
+		"status": exampleStatus(), "flows": exampleFlows(), "frontends": exampleFrontends(), "services": exampleServices(), "endpoints": exampleEndpoints(),
+		"count": exampleCount(),
 	} {
 		got, err := json.MarshalIndent(answer, "", "  ")
 		if err != nil {
@@ -97,7 +98,7 @@ func exampleFlows() *FlowList {
 	return &FlowList{Total: 7, Truncated: true, Flows: []Flow{{
 		Protocol: "TCP", Client: netip.MustParseAddrPort("192.0.2.9:40000"), Frontend: netip.MustParseAddrPort("192.0.2.1:30080"),
 		SNAT: netip.MustParseAddrPort("10.0.0.1:61000"), Endpoint: netip.MustParseAddrPort("10.0.0.2:8080"),
-		Service: "default/web", Mode: "nat", State: "established", IdleSeconds: 3.4,
+		Service: "default/web", Mode: "nat", State: "established", AgeSeconds: 65.5, IdleSeconds: 3.4,
 	}, {
 		Protocol: "UDP", Client: netip.MustParseAddrPort("[2001:db8::9]:5353"), Frontend: netip.MustParseAddrPort("[2001:db8::1]:53"),
 		Endpoint: netip.MustParseAddrPort("[fd00::2]:53"), Mode: "dnat", State: "stream",
@@ -110,4 +111,34 @@ func exampleFrontends() *FrontendList {
 			Endpoints: []FrontendEndpoint{{"10.0.0.2:8080", true, "dnat", 0.5, 12}, {"10.0.0.3:8080", false, "nat", 0.5, 9}}},
 		{Service: "default/dns", Address: "192.0.2.1:30053", Protocol: "UDP", Kind: "NodePort", Tier: "none", OnEmpty: "drop"},
 	}}
+}
+
+func exampleServices() *ServiceList {
+	return &ServiceList{Time: minute(30), Services: []ServiceState{{
+		Service: "default/web", Open: 12, HalfOpen: 3, NewConnections: 12345, FailedHandshakes: 7, MaxConnections: 100,
+		Packets: Traffic{123456, 100000}, Bytes: Traffic{9e6, 150e6},
+		Handshakes: Histogram{Count: 3, SumSeconds: 0.0042, Buckets: []Bucket{{UpToSeconds: 0.001, Count: 2}, {Count: 1}}},
+		Drops:      map[string]uint64{"connection-limit": 4, "source-range": 1},
+		Ports: []ServicePort{{
+			Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080, Endpoints: 5, Ready: 4, EndpointsByTier: map[string]int{"same-zone": 1, "all": 3},
+			Tiers: []TierInUse{{Family: "IPv4", Scope: "external", Tier: "same-zone", Endpoints: 1, Since: minute(3), Previous: "all"}},
+		}},
+	}, {
+		Service: "default/none", Drops: map[string]uint64{}, Handshakes: Histogram{Buckets: []Bucket{}},
+		Ports: []ServicePort{{Protocol: "UDP", Port: 53, EndpointsByTier: map[string]int{}, Tiers: []TierInUse{}}},
+	}}}
+}
+
+func exampleEndpoints() *EndpointList {
+	return &EndpointList{Endpoints: []EndpointState{
+		{
+			Service: "default/web", Port: "http", Protocol: "TCP", Address: "10.0.0.2:8080", Node: "edge-2", Zone: "a", State: "ready", Cluster: true,
+			Reason: "ready: in this node's zone a", Connections: 15, Open: 12,
+		},
+		{Service: "default/web", Port: "http", Protocol: "TCP", Address: "10.0.0.3:8080", State: "not-ready", Reason: "not ready"},
+	}}
+}
+
+func exampleCount() *ConnectionCount {
+	return &ConnectionCount{Matched: 100, Others: 5, Error: 2, Groups: []ConnectionGroup{{"192.0.2.0/24", 80}, {"198.51.100.0/24", 15}}}
 }

@@ -38,4 +38,11 @@ func SourceOfExamples() Source { return &fakeSource{status: exampleStatus()} }
 func Update() bool { return *update }
 
 // QueriesOfExamples are the parameters of requests that need some, by path.
-func QueriesOfExamples() map[string]string { return map[string]string{} }
+func QueriesOfExamples() map[string]string {
+	return map[string]string{
+		"/v1/connections/count": "?by=service",
+		"/v1/connections/kill":  "?client=192.0.2.1",
+		"/v1/log-level":         "?level=debug",
+		"/v1/profile":           "?kind=heap",
+	}
+}

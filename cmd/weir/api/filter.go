@@ -2,9 +2,11 @@ package api
 
 import (
 	"fmt"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // FlowFilter chooses flows. An empty field takes all; addresses are ADDRESS,
@@ -13,22 +15,52 @@ type FlowFilter struct {
 	Client, Frontend, Endpoint string
 	Service                    string // namespace/name
 	State                      string // as tcp-established, or a part of it
+	Protocol                   string // TCP, UDP, SCTP
+	MinAge, MaxAge, MinIdle    time.Duration
 }
 
 // values are the filter as parameters of a request.
 func (f *FlowFilter) values() url.Values {
 	v := url.Values{}
-	for name, s := range map[string]string{"client": f.Client, "frontend": f.Frontend, "endpoint": f.Endpoint, "service": f.Service, "state": f.State} {
+	for name, s := range map[string]string{
+		"client": f.Client, "frontend": f.Frontend, "endpoint": f.Endpoint,
+		"service": f.Service, "state": f.State, "protocol": f.Protocol,
+	} {
 		if s != "" {
 			v.Set(name, s)
+		}
+	}
+	for name, d := range map[string]time.Duration{"minAge": f.MinAge, "maxAge": f.MaxAge, "minIdle": f.MinIdle} {
+		if d != 0 {
+			v.Set(name, d.String())
 		}
 	}
 	return v
 }
 
+// filterOf is the filter of a request.
+func filterOf(r *http.Request) (*FlowFilter, error) {
+	f := &FlowFilter{
+		Client: r.FormValue("client"), Frontend: r.FormValue("frontend"), Endpoint: r.FormValue("endpoint"),
+		Service: r.FormValue("service"), State: r.FormValue("state"), Protocol: r.FormValue("protocol"),
+	}
+	for name, to := range map[string]*time.Duration{"minAge": &f.MinAge, "maxAge": &f.MaxAge, "minIdle": &f.MinIdle} {
+		s := r.FormValue(name)
+		if s == "" {
+			continue
+		}
+		d, err := time.ParseDuration(s)
+		if err != nil || d < 0 {
+			return nil, fmt.Errorf("%s: expected a duration such as 90s, got %q", name, s)
+		}
+		*to = d
+	}
+	return f, nil
+}
+
 // Matcher compiles the filter. The error names the field.
 func (f *FlowFilter) Matcher() (*FlowMatcher, error) {
-	m := &FlowMatcher{service: f.Service, state: f.State}
+	m := &FlowMatcher{Filter: *f, Service: f.Service, state: f.State}
 	for name, to := range map[string]struct {
 		text string
 		to   *place
@@ -37,23 +69,43 @@ func (f *FlowFilter) Matcher() (*FlowMatcher, error) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
+	switch p := strings.ToUpper(f.Protocol); p {
+	case "", "TCP", "UDP", "SCTP":
+		m.Filter.Protocol = p
+	default:
+		return nil, fmt.Errorf("protocol: must be TCP, UDP or SCTP, is %q", f.Protocol)
+	}
 	return m, nil
 }
 
 // FlowMatcher is a compiled FlowFilter.
 type FlowMatcher struct {
+	Filter                     FlowFilter
 	client, frontend, endpoint place
-	service, state             string
+	Service                    string // "": any
+	state                      string
 }
+
+// Any reports whether every flow matches.
+func (m *FlowMatcher) Any() bool { return m.Filter == FlowFilter{} }
 
 // Tuple reports whether a flow's addresses match.
 func (m *FlowMatcher) Tuple(client, frontend, endpoint netip.AddrPort) bool {
 	return m.client.has(client) && m.frontend.has(frontend) && m.endpoint.has(endpoint)
 }
 
+// Times reports whether a flow's age and the time since the last packet match.
+func (m *FlowMatcher) Times(age, idle time.Duration) bool {
+	f := &m.Filter
+	return age >= f.MinAge && (f.MaxAge == 0 || age <= f.MaxAge) && idle >= f.MinIdle
+}
+
+// State reports whether a flow's state matches.
+func (m *FlowMatcher) State(state string) bool { return strings.Contains(state, m.state) }
+
 // Rest reports whether a flow's Service and state match.
 func (m *FlowMatcher) Rest(service, state string) bool {
-	return (m.service == "" || m.service == service) && strings.Contains(state, m.state)
+	return (m.Service == "" || m.Service == service) && m.State(state)
 }
 
 // place is a prefix and a port; the zero value is anywhere.

@@ -39,8 +39,11 @@ func routes(src Source, stall time.Duration) []route {
 	return slices.Concat(
 		nodeRoutes(src),
 		explainRoutes(src, stall),
+		serviceRoutes(src, stall),
 		flowRoutes(src),
 		packetRoutes(src, stall),
+		connectionRoutes(src, stall),
+		controlRoutes(src),
 	)
 }
 
@@ -91,14 +94,9 @@ func explainRoutes(src Source, stall time.Duration) []route {
 func flowRoutes(src Source) []route {
 	return []route{{
 		method: "GET", path: "/v1/flows", summary: "Flows, in the order of the table.", answer: FlowList{},
-		params: []param{
+		params: slices.Concat(filterParams, []param{
 			{name: "limit", kind: "integer", usage: fmt.Sprintf("how many; absent: %d, at most %d", DefaultFlowLimit, MaxFlowLimit)},
-			{name: "client", usage: "address, address:port or CIDR"},
-			{name: "frontend", usage: "address, address:port or CIDR"},
-			{name: "endpoint", usage: "address, address:port or CIDR"},
-			{name: "service", usage: "namespace/name"},
-			{name: "state", usage: "a state such as established, or a part of the name"},
-		},
+		}),
 		handle: flowsHandler(src),
 	}}
 }
@@ -134,14 +132,8 @@ func frontendsHandler(src Source, stall time.Duration) http.HandlerFunc {
 
 func flowsHandler(src Source) http.HandlerFunc {
 	h := &heavy{kind: fmt.Sprintf("more than %d flows", DefaultFlowLimit)}
-	return func(w http.ResponseWriter, r *http.Request) {
+	return matching(func(w http.ResponseWriter, r *http.Request, m *FlowMatcher) {
 		limit, err := number(r, "limit", DefaultFlowLimit, MaxFlowLimit)
-		if err != nil {
-			refuse(w, http.StatusBadRequest, err)
-			return
-		}
-		filter := FlowFilter{r.FormValue("client"), r.FormValue("frontend"), r.FormValue("endpoint"), r.FormValue("service"), r.FormValue("state")}
-		m, err := filter.Matcher()
 		if err != nil {
 			refuse(w, http.StatusBadRequest, err)
 			return
@@ -154,7 +146,7 @@ func flowsHandler(src Source) http.HandlerFunc {
 		}
 		s, err := src.Flows(r.Context(), limit, m)
 		reply(w, s, err)
-	}
+	})
 }
 
 // number is a positive parameter of a request, absent if there is none, at most largest.
@@ -168,4 +160,17 @@ func number(r *http.Request, name string, absent, largest int) (int, error) {
 		return 0, fmt.Errorf("%s: expected a positive number, got %q", name, s)
 	}
 	return min(n, largest), nil
+}
+
+// numberFrom0 is a parameter of a request that is not negative, absent if there is none.
+func numberFrom0(r *http.Request, name string, absent int) (int, error) {
+	s := r.FormValue(name)
+	if s == "" {
+		return absent, nil
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%s: expected a number, got %q", name, s)
+	}
+	return int(n), nil
 }

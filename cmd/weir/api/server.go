@@ -33,9 +33,16 @@ type Source interface {
 	Frontends(ctx context.Context) (Stream, error)
 	// Verify checks the invariants of the flow table.
 	Verify(ctx context.Context) (*Verification, error)
+	// ServiceStates has the fields of a ServiceList, of a Service or, for "", of all.
+	ServiceStates(service string) (Stream, error)
+	// EndpointStates has the fields of an EndpointList.
+	EndpointStates(service string) (Stream, error)
 	// Stop begins to end the daemon for good, and does not wait.
 	Stop(ctx context.Context) error
+
+	ConnectionSource
 	PacketSource
+	ControlSource
 }
 
 // ExplainQuery selects the Services to explain.

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fakeSource struct {
 	status *Status
 	limit  int // of the last Flows
+	query  ConnectionQuery
 }
 
 func (f *fakeSource) Status(context.Context) (*Status, error) {
@@ -45,6 +46,55 @@ func (f *fakeSource) Explain(_ context.Context, q ExplainQuery) (Stream, error) 
 		w.Element(map[string]any{"namespace": "default", "name": "web", "ports": nil, "errors": nil})
 		return w.End()
 	}, nil
+}
+
+func (f *fakeSource) ServiceStates(name string) (Stream, error) {
+	l := exampleServices()
+	return func(w *ObjectWriter) error {
+		w.Field("time", l.Time)
+		return w.Field("services", l.Services)
+	}, f.known(name)
+}
+
+func (f *fakeSource) EndpointStates(name string) (Stream, error) {
+	return func(w *ObjectWriter) error { return w.Field("endpoints", exampleEndpoints().Endpoints) }, f.known(name)
+}
+
+func (f *fakeSource) known(name string) error {
+	if name != "" && name != "default/web" {
+		return fmt.Errorf("service %s: %w", name, ErrNotFound)
+	}
+	return nil
+}
+
+func (f *fakeSource) Connections(_ context.Context, q ConnectionQuery) (Stream, error) {
+	f.query = q
+	return func(w *ObjectWriter) error {
+		w.Field("total", 7)
+		w.Field("connections", exampleFlows().Flows)
+		return w.Field("next", 3)
+	}, nil
+}
+
+func (f *fakeSource) CountConnections(context.Context, *FlowMatcher, string, int) (*ConnectionCount, error) {
+	return exampleCount(), nil
+}
+
+func (f *fakeSource) KillConnections(context.Context, *FlowMatcher) (*Killed, error) {
+	return &Killed{Killed: 2}, nil
+}
+
+func (f *fakeSource) LogLevel(context.Context) (*LogLevel, error) {
+	return &LogLevel{Level: "info"}, nil
+}
+
+func (f *fakeSource) SetLogLevel(_ context.Context, level string) (*LogLevel, error) {
+	return &LogLevel{Level: level}, nil
+}
+
+func (f *fakeSource) Profile(_ context.Context, w io.Writer, _ string, _ time.Duration) error {
+	_, err := io.WriteString(w, "profile")
+	return err
 }
 
 func (f *fakeSource) Stop(context.Context) error { return nil }
@@ -138,6 +188,14 @@ func TestServerRefuses(t *testing.T) {
 	}{
 		{"GET", "/v1/flows?limit=0", 400, `limit: expected a positive number, got \"0\"`},
 		{"GET", "/v1/flows?limit=many", 400, "limit: expected a positive number"},
+		{"GET", "/v1/connections?limit=-1", 400, `limit: expected a number, got \"-1\"`},
+		{"GET", "/v1/connections?minAge=5", 400, `minAge: expected a duration such as 90s, got \"5\"`},
+		{"GET", "/v1/connections/count?by=colour", 400, "by: expected service, frontend"},
+		{"POST", "/v1/connections/kill", 400, "a filter is required"},
+		{"PUT", "/v1/log-level?level=loud", 400, "level: expected debug"},
+		{"GET", "/v1/profile?kind=face", 400, "kind: expected cpu"},
+		{"GET", "/v1/services?service=a/b", 404, "service a/b: not found"},
+		{"GET", "/v1/services?name=a/b", 400, "name: unknown parameter"},
 		{"GET", "/v2/status", 404, "there is no such thing here"},
 		{"POST", "/v1/status", 404, "there is no such thing here"},
 		{"GET", "/v1/status", 500, "no status yet"},

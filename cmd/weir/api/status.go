@@ -295,6 +295,7 @@ type Flow struct {
 	Service     string         `json:"service,omitempty"` // namespace/name
 	Mode        string         `json:"mode"`
 	State       string         `json:"state"`
+	AgeSeconds  float64        `json:"ageSeconds"`
 	IdleSeconds float64        `json:"idleSeconds"`
 }
 

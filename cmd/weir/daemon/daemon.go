@@ -77,6 +77,7 @@ type Daemon struct {
 	viewed    chan struct{}            // closed by the first full view of Services
 	verify    func() error             // whether the kernel accepts the program
 
+	tiers      tiers
 	updating   healthz.Pending
 	lastHealth atomic.Pointer[healthz.Health]
 	withdrawn  atomic.Uint64                 // Services that the source has withdrawn

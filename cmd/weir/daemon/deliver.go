@@ -96,6 +96,7 @@ func (d *Daemon) publish(b translate.Batch) (serves bool) {
 		return false
 	}
 	d.publicationProblems(&b, err)
+	d.tiers.follow(b.Put, b.Delete, time.Now())
 	d.updated = time.Now()
 	d.log.Debug("published", "services", len(b.Put), "deleted", len(b.Delete))
 	return true

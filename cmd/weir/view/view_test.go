@@ -2,6 +2,7 @@ package view
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -48,9 +49,25 @@ func TestRenderGolden(t *testing.T) {
 				{Kind: problem.APIServer, Severity: problem.Error, Object: "API server https://k", Field: "services", Reason: "refused", Since: minute(6)},
 			}}, nil)
 		},
-		"empty":     func(b *strings.Builder) error { return Status(b, &api.Status{Version: "devel", Node: "n"}, nil) },
-		"problems":  func(b *strings.Builder) error { return Problems(b, exampleStatus(t)) },
-		"flows":     func(b *strings.Builder) error { return Flows(b, example[api.FlowList](t, "flows")) },
+		"empty":    func(b *strings.Builder) error { return Status(b, &api.Status{Version: "devel", Node: "n"}, nil) },
+		"problems": func(b *strings.Builder) error { return Problems(b, exampleStatus(t)) },
+		"flows":    func(b *strings.Builder) error { return Flows(b, example[api.FlowList](t, "flows")) },
+		"services": func(b *strings.Builder) error { return Services(b, example[api.ServiceList](t, "services"), nil) },
+		"rates": func(b *strings.Builder) error {
+			l, prev := example[api.ServiceList](t, "services"), example[api.ServiceList](t, "services")
+			prev.Time = prev.Time.Add(-10 * time.Second)
+			prev.Services[0].NewConnections, prev.Services[0].Packets, prev.Services[0].Drops = 12000, api.Traffic{}, nil
+			return Services(b, l, prev)
+		},
+		"endpoints": func(b *strings.Builder) error { return Endpoints(b, example[api.EndpointList](t, "endpoints")) },
+		"count":     func(b *strings.Builder) error { return ConnectionCount(b, example[api.ConnectionCount](t, "count")) },
+		"connections": func(b *strings.Builder) error {
+			err := ConnectionHead(b)
+			for _, f := range example[api.FlowList](t, "flows").Flows {
+				err = errors.Join(err, Connection(b, &f))
+			}
+			return err
+		},
 		"frontends": func(b *strings.Builder) error { return Frontends(b, example[api.FrontendList](t, "frontends")) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -75,6 +75,10 @@ func newInMemory(cfg inMemoryConfig) (_ *inMemory, err error) {
 	return m, nil
 }
 
+// servicesCounted is the largest number of a Service with counters, as weir run has them for
+// every Service.
+const servicesCounted = 4096
+
 func (m *inMemory) makeWorkers(cfg inMemoryConfig) {
 	common := worker.Config{
 		CPU: -1, Ports: cfg.Ports, MaxPorts: cfg.Ports,
@@ -83,6 +87,8 @@ func (m *inMemory) makeWorkers(cfg inMemoryConfig) {
 		Node: &m.node, VIPs: &m.vips,
 		EndpointRemovalGrace: 10 * time.Second,
 	}
+	common.Services = worker.NewServiceCounts(cfg.Workers)
+	common.Services.Grow(servicesCounted)
 	for id := range cfg.Workers {
 		common.ID = id
 		w := worker.New(common)

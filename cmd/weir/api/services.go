@@ -1,0 +1,143 @@
+package api
+
+import (
+	"net/http"
+	"time"
+)
+
+// ServiceState is a Service with its counters since this process serves it.
+type ServiceState struct {
+	Service string `json:"service"` // namespace/name
+	// Ports are the Service ports, each with the tiers in use.
+	Ports []ServicePort `json:"ports"`
+	// Open and HalfOpen are connections now: both sides, or only the client, have been heard.
+	Open     uint32 `json:"open"`
+	HalfOpen uint32 `json:"halfOpen"`
+	// NewConnections counts flows that were made.
+	NewConnections uint64 `json:"newConnections"`
+	// FailedHandshakes counts TCP and SCTP connections that ended before the handshake was
+	// complete: reset, timed out, or evicted.
+	FailedHandshakes uint64 `json:"failedHandshakes"`
+	// Packets and Bytes, from the Ethernet header on, are estimates from a sample of a packet
+	// in at most 512. Packets that the kernel forwards by the flow table are not among them.
+	Packets Traffic `json:"packets"`
+	Bytes   Traffic `json:"bytes"`
+	// Handshakes are the times from the first SYN to the SYN-ACK, of the modes in which
+	// answers pass Weir: of at most 8 new connections of a batch.
+	Handshakes Histogram `json:"handshakes"`
+	// Drops are dropped packets by reason: those with a frontend or flow of the Service, and
+	// only reasons that occurred.
+	Drops map[string]uint64 `json:"drops"`
+	// MaxConnections and NewConnectionsPerSecond are the limits of the Service, 0 for none.
+	MaxConnections          uint32 `json:"maxConnections,omitempty"`
+	NewConnectionsPerSecond uint32 `json:"newConnectionsPerSecond,omitempty"`
+}
+
+// ServicePort is a port of a Service.
+type ServicePort struct {
+	Name     string `json:"name"`
+	Protocol string `json:"protocol"`
+	Port     uint16 `json:"port"`
+	NodePort uint16 `json:"nodePort,omitempty"`
+	// Endpoints is how many endpoints the Service lists, Ready how many of them are ready.
+	Endpoints int `json:"endpoints"`
+	Ready     int `json:"ready"`
+	// EndpointsByTier counts the ready endpoints by the nearest tier that they belong to,
+	// seen from this node: same-node, same-zone, same-region or all.
+	EndpointsByTier map[string]int `json:"endpointsByTier"`
+	// Tiers are the tiers in use, per address family and scope of the frontends.
+	Tiers []TierInUse `json:"tiers"`
+}
+
+// TierInUse is the tier whose endpoints get new flows.
+type TierInUse struct {
+	Family string `json:"family"` // IPv4, IPv6
+	// Scope is external, or internal for frontends to which externalTrafficPolicy does not
+	// apply.
+	Scope string `json:"scope"`
+	Tier  string `json:"tier"`
+	// Endpoints is how many endpoints get new flows.
+	Endpoints int       `json:"endpoints"`
+	Since     time.Time `json:"since"`
+	// Previous is the tier before, "" since the start.
+	Previous string `json:"previous,omitempty"`
+}
+
+// Traffic is a count per direction.
+type Traffic struct {
+	FromClients   uint64 `json:"fromClients"`
+	FromEndpoints uint64 `json:"fromEndpoints"`
+}
+
+// Histogram counts times by bucket. The count of a bucket is that of the bucket alone.
+type Histogram struct {
+	Count      uint64   `json:"count"`
+	SumSeconds float64  `json:"sumSeconds"`
+	Buckets    []Bucket `json:"buckets"`
+}
+
+// Bucket is a bucket of a Histogram.
+type Bucket struct {
+	// UpToSeconds is the largest time in the bucket; absent in the last, which has no bound.
+	UpToSeconds float64 `json:"upToSeconds,omitempty"`
+	Count       uint64  `json:"count"`
+}
+
+// ServiceList is the answer to /v1/services.
+type ServiceList struct {
+	// Time is when the answer began, for rates.
+	Time     time.Time      `json:"time"`
+	Services []ServiceState `json:"services"` // by name
+}
+
+// EndpointState is an endpoint of a Service port, whether or not it gets new flows here.
+type EndpointState struct {
+	Service  string `json:"service"` // namespace/name
+	Port     string `json:"port"`    // name of the Service port, or its number
+	Protocol string `json:"protocol"`
+	Address  string `json:"address"` // address:port
+	Node     string `json:"node,omitempty"`
+	Zone     string `json:"zone,omitempty"`
+	State    string `json:"state"` // ready, not-ready, terminating, terminated
+	// Cluster and Local say whether the endpoint gets new flows by each traffic policy.
+	Cluster bool   `json:"cluster"`
+	Local   bool   `json:"local"`
+	Reason  string `json:"reason"`
+	// Connections are those of this node to the endpoint, and Open those that are open.
+	Connections uint32 `json:"connections"`
+	Open        uint32 `json:"open"`
+}
+
+// EndpointList is the answer to /v1/endpoints.
+type EndpointList struct {
+	Endpoints []EndpointState `json:"endpoints"` // by Service and port
+}
+
+// serviceRoutes are those about Services and endpoints with their counters.
+func serviceRoutes(src Source, stall time.Duration) []route {
+	one := []param{{name: "service", usage: "namespace/name; absent: all Services"}}
+	return []route{{
+		method: "GET", path: "/v1/services", summary: "Services with tiers in use and counters.", params: one,
+		answer: ServiceList{}, handle: perService("the list of Services", stall, src.ServiceStates),
+	}, {
+		method: "GET", path: "/v1/endpoints", summary: "Endpoints with state, reason and connections.", params: one,
+		answer: EndpointList{}, handle: perService("the list of endpoints", stall, src.EndpointStates),
+	}}
+}
+
+// perService answers about a Service, or about all of them, a single request at a time.
+func perService(kind string, stall time.Duration, ask func(service string) (Stream, error)) http.HandlerFunc {
+	all, one := &heavy{kind: kind, stall: stall}, &heavy{stall: stall}
+	return func(w http.ResponseWriter, r *http.Request) {
+		service, h := r.FormValue("service"), one
+		if service == "" {
+			h = all
+			if !h.admit(w) {
+				return
+			}
+			defer h.leave()
+		}
+		s, err := ask(service)
+		h.stream(w, r, s, err)
+	}
+}

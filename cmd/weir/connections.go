@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/view"
+)
+
+// addFilter adds the flags of a filter of connections.
+func addFilter(cmd *cobra.Command, f *api.FlowFilter) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.Client, "client", "", "of this client: `address`, address:port or CIDR")
+	fs.StringVar(&f.Frontend, "frontend", "", "to this frontend: `address`, address:port or CIDR")
+	fs.StringVar(&f.Endpoint, "endpoint", "", "to this endpoint: `address`, address:port or CIDR")
+	fs.StringVar(&f.Service, "service", "", "of this Service, `namespace/name`")
+	fs.StringVar(&f.State, "state", "", "in this `state`, such as established, or a part of the name")
+	fs.StringVar(&f.Protocol, "protocol", "", "of this `protocol`: TCP, UDP or SCTP")
+	fs.DurationVar(&f.MinAge, "min-age", 0, "made at least this `time` ago")
+	fs.DurationVar(&f.MaxAge, "max-age", 0, "made at most this `time` ago")
+	fs.DurationVar(&f.MinIdle, "min-idle", 0, "without a packet for at least this `time`")
+	_ = cmd.RegisterFlagCompletionFunc("service", func(cmd *cobra.Command, _ []string, s string) ([]string, cobra.ShellCompDirective) {
+		return completeServices(cmd, nil, s)
+	})
+	_ = cmd.RegisterFlagCompletionFunc("protocol", cobra.FixedCompletions([]string{"TCP", "UDP", "SCTP"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func newConnections() *cobra.Command {
+	var (
+		socket, output, by string
+		filter             api.FlowFilter
+		limit              int
+		after              uint32
+		all                bool
+	)
+	cmd := &cobra.Command{
+		Use:   "connections [flags]",
+		Short: "Show, count or kill connections",
+		Long: `Shows the connections of the running Weir that match every given flag. The daemon
+filters and counts them part by part, at half speed: a walk over millions disturbs
+neither workers nor other requests.
+
+With --count-by it counts them by client, client-prefix (/24, /64), frontend,
+endpoint, service, state, protocol or mode. More than 65,536 groups are not kept
+apart: then counts may be too low by a number that is shown.`,
+		Example: `  weir connections --client 192.0.2.0/24 --state established
+  weir connections --service default/web --min-idle 1h --all -o json
+  weir connections --limit 100 --after 4711      # the next page
+  weir connections --count-by client-prefix --limit 10
+  weir connections kill --endpoint 10.1.2.3`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			json, err := asJSON(cmd, output)
+			if err != nil {
+				return err
+			}
+			c := api.NewClient(socket)
+			if by != "" {
+				n, err := c.CountConnections(cmd.Context(), &filter, by, limit)
+				switch {
+				case err != nil:
+					return err
+				case json:
+					return printJSON(cmd.OutOrStdout(), n)
+				}
+				return view.ConnectionCount(cmd.OutOrStdout(), n)
+			}
+			if all {
+				limit = 0
+			}
+			return listConnections(cmd, c, &filter, limit, after, json)
+		},
+	}
+	addSocket(cmd, &socket)
+	addOutput(cmd, &output, "table", "json")
+	addFilter(cmd, &filter)
+	fs := cmd.Flags()
+	fs.StringVar(&by, "count-by", "", "count by `key`: "+strings.Join(api.CountKeys, ", "))
+	fs.IntVar(&limit, "limit", 100, "show this `number` of connections or groups")
+	fs.Uint32Var(&after, "after", 0, "show those after this `number`, which the page before ends with")
+	fs.BoolVar(&all, "all", false, "show all that match")
+	_ = cmd.RegisterFlagCompletionFunc("count-by", cobra.FixedCompletions(api.CountKeys, cobra.ShellCompDirectiveNoFileComp))
+	cmd.MarkFlagsMutuallyExclusive("limit", "all")
+	cmd.MarkFlagsMutuallyExclusive("count-by", "after")
+	cmd.MarkFlagsMutuallyExclusive("count-by", "all")
+	cmd.AddCommand(newKill())
+	return cmd
+}
+
+// listConnections writes connections as they come.
+func listConnections(cmd *cobra.Command, c *api.Client, filter *api.FlowFilter, limit int, after uint32, json bool) error {
+	w := bufio.NewWriter(cmd.OutOrStdout())
+	if json {
+		_, err := writeConnections(w, func(f func(*api.Flow) error) (*api.ConnectionList, error) {
+			return c.Connections(cmd.Context(), filter, limit, after, f)
+		})
+		return errors.Join(err, w.Flush())
+	}
+	if err := view.ConnectionHead(w); err != nil {
+		return err
+	}
+	l, err := c.Connections(cmd.Context(), filter, limit, after, func(f *api.Flow) error { return view.Connection(w, f) })
+	if err == nil && l.Next != 0 {
+		fmt.Fprintf(w, "... of %d connections: there may be more with --after %d\n", l.Total, l.Next)
+	}
+	return errors.Join(err, w.Flush())
+}
+
+// writeConnections writes the answer as JSON, a connection at a time.
+func writeConnections(w io.Writer, ask func(func(*api.Flow) error) (*api.ConnectionList, error)) (*api.ConnectionList, error) {
+	o := api.NewObjectWriter(w, true)
+	o.List("connections")
+	l, err := ask(func(f *api.Flow) error { return o.Element(f) })
+	if err != nil {
+		return nil, err
+	}
+	o.End()
+	o.Field("total", l.Total)
+	if l.Next != 0 {
+		o.Field("next", l.Next)
+	}
+	return l, o.Close()
+}
+
+func newKill() *cobra.Command {
+	var (
+		socket, output string
+		filter         api.FlowFilter
+	)
+	cmd := &cobra.Command{
+		Use:   "kill [flags]",
+		Short: "Remove connections that match from the flow table",
+		Long: `Removes the connections that match every given flag from the flow table; at least
+one flag is required. The next packet is handled as one without a connection: UDP
+selects an endpoint anew; TCP gets a RST from Weir, or from the kernel during
+conntrack.takeoverSeconds. In DSR modes the choice is made anew.`,
+		Example: `  weir connections kill --client 192.0.2.7
+  weir connections kill --service default/web --min-idle 2h`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			json, err := asJSON(cmd, output)
+			if err != nil {
+				return err
+			}
+			if filter == (api.FlowFilter{}) {
+				return &usageError{cmd.CommandPath(), errors.New("a filter is required: without one every connection would be removed")}
+			}
+			k, err := api.NewClient(socket).KillConnections(cmd.Context(), &filter)
+			switch {
+			case err != nil:
+				return err
+			case json:
+				return printJSON(cmd.OutOrStdout(), k)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed: %d\n", k.Killed)
+			return err
+		},
+	}
+	addSocket(cmd, &socket)
+	addOutput(cmd, &output, "table", "json")
+	addFilter(cmd, &filter)
+	return cmd
+}

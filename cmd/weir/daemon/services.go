@@ -1,0 +1,170 @@
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/explain"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/worker"
+	"github.com/weirlb/weir/topology"
+)
+
+// servicesNamed are the Services of the source with a name, or all for "", by name.
+func (d *Daemon) servicesNamed(name string) ([]*discovery.Service, error) {
+	var out []*discovery.Service
+	for _, svc := range d.source.Services() {
+		if name == "" || svc.Name.String() == name {
+			out = append(out, svc)
+		}
+	}
+	if name != "" && len(out) == 0 {
+		return nil, fmt.Errorf("service %s: %w", name, api.ErrNotFound)
+	}
+	slices.SortFunc(out, func(a, b *discovery.Service) int {
+		return cmp.Or(cmp.Compare(a.Name.Namespace, b.Name.Namespace), cmp.Compare(a.Name.Name, b.Name.Name))
+	})
+	return out, nil
+}
+
+func (d *Daemon) thisNode() topology.Node {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.node.Node
+}
+
+// ServiceStates implements api.Source.
+func (d *Daemon) ServiceStates(name string) (api.Stream, error) {
+	services, err := d.servicesNamed(name)
+	if err != nil {
+		return nil, err
+	}
+	node := d.thisNode()
+	return func(o *api.ObjectWriter) error {
+		o.Field("time", time.Now())
+		o.List("services")
+		for _, svc := range services {
+			s := d.serviceState(svc, &node)
+			if err := o.Element(&s); err != nil {
+				return err
+			}
+		}
+		return o.End()
+	}, nil
+}
+
+func (d *Daemon) serviceState(svc *discovery.Service, node *topology.Node) api.ServiceState {
+	t := d.lb.ServiceTotals(svc.Name.String())
+	out := counted(&t)
+	out.Service, out.Ports = svc.Name.String(), []api.ServicePort{}
+	out.MaxConnections, out.NewConnectionsPerSecond = svc.Options.MaxConnections, svc.Options.NewConnectionsPerSecond
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		proto, _ := header.ProtocolNumber(p.Protocol)
+		port := api.ServicePort{
+			Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort, Endpoints: len(p.Endpoints),
+			EndpointsByTier: map[string]int{}, Tiers: d.tiers.of(out.Service, p.Port, proto),
+		}
+		for j := range p.Endpoints {
+			if e := &p.Endpoints[j]; e.Ready {
+				port.Ready++
+				port.EndpointsByTier[nearestTier(e, node)]++
+			}
+		}
+		out.Ports = append(out.Ports, port)
+	}
+	return out
+}
+
+// nearestTier is the nearest tier that an endpoint belongs to, seen from node.
+func nearestTier(e *topology.Endpoint, node *topology.Node) string {
+	same := func(label, value string) bool { return value != "" && node.Labels[label] == value }
+	switch {
+	case e.NodeName != "" && e.NodeName == node.Name:
+		return string(topology.TierSameNode)
+	case same("topology.kubernetes.io/zone", e.Zone):
+		return string(topology.TierSameZone)
+	case same("topology.kubernetes.io/region", e.Labels["topology.kubernetes.io/region"]):
+		return string(topology.TierSameRegion)
+	}
+	return string(topology.TierAll)
+}
+
+// counted are the counters of a Service as the API has them.
+func counted(t *lb.ServiceTotals) api.ServiceState {
+	out := api.ServiceState{
+		Open: t.Open, HalfOpen: t.HalfOpen, NewConnections: t.NewFlows, FailedHandshakes: t.FailedHandshakes,
+		Packets: api.Traffic{FromClients: t.Packets[0], FromEndpoints: t.Packets[1]},
+		Bytes:   api.Traffic{FromClients: t.Bytes[0], FromEndpoints: t.Bytes[1]},
+		Drops:   t.Drops(),
+	}
+	h := &out.Handshakes
+	h.Count, h.SumSeconds = t.Answered, float64(t.AnswerMicros)/1e6
+	bounds := worker.HandshakeBounds()
+	for i, n := range t.Answers {
+		b := api.Bucket{Count: n}
+		if i < len(bounds) {
+			b.UpToSeconds = float64(bounds[i]) / 1e6
+		}
+		h.Buckets = append(h.Buckets, b)
+	}
+	return out
+}
+
+// EndpointStates implements api.Source.
+func (d *Daemon) EndpointStates(name string) (api.Stream, error) {
+	services, err := d.servicesNamed(name)
+	if err != nil {
+		return nil, err
+	}
+	q := explain.Question{Services: services, Node: d.thisNode()}
+	answer, err := q.Answer()
+	if err != nil {
+		return nil, err
+	}
+	return func(o *api.ObjectWriter) error {
+		o.List("endpoints")
+		for s, err := range answer.Services {
+			if err != nil {
+				return err
+			}
+			for i := range s.Ports {
+				if err := d.writeEndpoints(o, s, &s.Ports[i]); err != nil {
+					return err
+				}
+			}
+		}
+		return o.End()
+	}, nil
+}
+
+func (d *Daemon) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *explain.Port) error {
+	service := s.Namespace + "/" + s.Name
+	proto, _ := header.ProtocolNumber(p.Protocol)
+	for i := range p.Detail {
+		e := &p.Detail[i]
+		out := api.EndpointState{
+			Service: service, Port: p.Name, Protocol: p.Protocol, Address: e.Address, Node: e.Node, Zone: e.Zone,
+			State: e.State, Cluster: e.Cluster, Local: e.Local, Reason: e.Reason,
+		}
+		if out.Port == "" {
+			out.Port = strconv.Itoa(int(p.Port))
+		}
+		if a, err := netip.ParseAddrPort(e.Address); err == nil {
+			if n, ok := d.lb.Tables().EndpointID(service, p.Port, proto, a); ok {
+				out.Connections, out.Open = d.lb.FlowTable().EndpointFlows(n), d.lb.FlowTable().EndpointOpen(n)
+			}
+		}
+		if err := o.Element(&out); err != nil {
+			return err
+		}
+	}
+	return nil
+}

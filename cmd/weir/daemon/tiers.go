@@ -1,0 +1,122 @@
+package daemon
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// tiers remembers the tier in use of every Service port, and since when.
+type tiers struct {
+	mu        sync.Mutex
+	byService map[string][]tierInUse
+}
+
+// tierKey is a Service port as the frontends of an address family and scope see it.
+type tierKey struct {
+	port     uint16
+	proto    uint8
+	ipv6     bool
+	internal bool
+}
+
+type tierInUse struct {
+	tierKey
+	tier, previous string
+	endpoints      int
+	since          time.Time
+}
+
+// tierChange is a change of the tier in use.
+type tierChange struct {
+	service  string
+	key      tierKey
+	from, to string
+	// endpoints are those that get new flows, before and now.
+	before, now int
+}
+
+// follow notes what a publication has put or deleted, and returns the changes of tiers.
+func (t *tiers) follow(put []table.Service, del []string, now time.Time) []tierChange {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byService == nil {
+		t.byService = map[string][]tierInUse{}
+	}
+	for _, name := range del {
+		delete(t.byService, name)
+	}
+	var changes []tierChange
+	for i := range put {
+		s := &put[i]
+		next := tiersOf(s, now)
+		for _, old := range t.byService[s.Name] {
+			at := slices.IndexFunc(next, func(x tierInUse) bool { return x.tierKey == old.tierKey })
+			if at < 0 {
+				continue
+			}
+			n := &next[at]
+			if n.tier == old.tier {
+				n.since, n.previous = old.since, old.previous
+				continue
+			}
+			n.previous = old.tier
+			changes = append(changes, tierChange{s.Name, n.tierKey, old.tier, n.tier, old.endpoints, n.endpoints})
+		}
+		t.byService[s.Name] = next
+	}
+	return changes
+}
+
+// tiersOf are the tiers of a Service's frontends.
+func tiersOf(s *table.Service, now time.Time) []tierInUse {
+	var out []tierInUse
+	for _, f := range s.Frontends {
+		k := tierKey{f.Port, f.Proto, f.AddrPort.Addr().Is6(), f.ClusterScope}
+		if k.port == 0 {
+			k.port = f.AddrPort.Port()
+		}
+		if slices.ContainsFunc(out, func(x tierInUse) bool { return x.tierKey == k }) {
+			continue
+		}
+		p := &s.Pools[f.Pool]
+		out = append(out, tierInUse{tierKey: k, tier: p.Tier, endpoints: len(p.Endpoints), since: now})
+	}
+	slices.SortFunc(out, func(a, b tierInUse) int {
+		return cmp.Or(cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), cmp.Compare(a.family(), b.family()), cmp.Compare(a.scope(), b.scope()))
+	})
+	return out
+}
+
+func (k tierKey) family() string {
+	if k.ipv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+func (k tierKey) scope() string {
+	if k.internal {
+		return "internal"
+	}
+	return "external"
+}
+
+// of are the tiers of a Service port.
+func (t *tiers) of(service string, port uint16, proto uint8) []api.TierInUse {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := []api.TierInUse{}
+	for _, x := range t.byService[service] {
+		if x.port == port && x.proto == proto {
+			out = append(out, api.TierInUse{
+				Family: x.family(), Scope: x.scope(), Tier: x.tier, Endpoints: x.endpoints, Since: x.since, Previous: x.previous,
+			})
+		}
+	}
+	return out
+}

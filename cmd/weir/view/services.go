@@ -1,0 +1,211 @@
+package view
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+)
+
+// Services writes Services as a table, a line per port and tier in use. With prev, an earlier
+// list, it has rates per second in place of sums.
+func Services(w io.Writer, l, prev *api.ServiceList) error {
+	before, seconds := map[string]*api.ServiceState{}, 0.0
+	unit := ""
+	if prev != nil {
+		seconds, unit = l.Time.Sub(prev.Time).Seconds(), "/S"
+		for i := range prev.Services {
+			before[prev.Services[i].Service] = &prev.Services[i]
+		}
+	}
+	b := &strings.Builder{}
+	t := table(b)
+	row(t, "SERVICE", "PORT", "TIER", "SINCE", "ENDPOINTS", "OPEN", "NEW"+unit, "FAILED"+unit, "PACKETS"+unit, "BYTES"+unit, "SYN-ACK", "DROPS"+unit)
+	for i := range l.Services {
+		s := &l.Services[i]
+		old := before[s.Service]
+		if old == nil {
+			old = &api.ServiceState{}
+		}
+		packets := func(s *api.ServiceState) uint64 { return s.Packets.FromClients + s.Packets.FromEndpoints }
+		size := func(s *api.ServiceState) uint64 { return s.Bytes.FromClients + s.Bytes.FromEndpoints }
+		rest := []string{
+			fmt.Sprint(s.Open), per(s.NewConnections, old.NewConnections, seconds), per(s.FailedHandshakes, old.FailedHandshakes, seconds),
+			about(packets(s), packets(old), seconds), about(size(s), size(old), seconds), meanTime(&s.Handshakes), drops(s, old, seconds),
+		}
+		for j, line := range portLines(s, l.Time) {
+			if j > 0 {
+				line[0], rest = "", make([]string, 7)
+			}
+			row(t, append(line, rest...)...)
+		}
+	}
+	t.Flush()
+	if len(l.Services) == 0 {
+		b.WriteString("No Service\n")
+	} else {
+		b.WriteString("\nPackets and bytes are estimates (~), without those that the kernel forwards by the flow table.\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// portLines are the first five cells of each line of a Service.
+func portLines(s *api.ServiceState, now time.Time) [][]string {
+	var out [][]string
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		name := fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+		if p.Name != "" {
+			name = p.Name + " " + name
+		}
+		if len(p.Tiers) == 0 {
+			out = append(out, []string{s.Service, name, "no frontend", "-", fmt.Sprintf("- / %d", p.Endpoints)})
+		}
+		for _, x := range p.Tiers {
+			tier := x.Tier
+			if len(p.Tiers) > 1 {
+				tier += " (" + x.Family + " " + x.Scope + ")"
+			}
+			if x.Previous != "" {
+				tier += ", was " + x.Previous
+			}
+			out = append(out, []string{s.Service, name, tier, age(now.Sub(x.Since)), fmt.Sprintf("%d / %d", x.Endpoints, p.Endpoints)})
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, []string{s.Service, "-", "-", "-", "-"})
+	}
+	return out
+}
+
+// per is a count, or with seconds the rate since before.
+func per(now, before uint64, seconds float64) string {
+	if seconds <= 0 {
+		return fmt.Sprint(now)
+	}
+	return fmt.Sprintf("%.0f", float64(now-min(before, now))/seconds)
+}
+
+// about is per of an estimate.
+func about(now, before uint64, seconds float64) string {
+	if now == 0 {
+		return "0"
+	}
+	if seconds > 0 {
+		now = uint64(float64(now-min(before, now)) / seconds)
+	}
+	return "~" + short(now)
+}
+
+// short is a number in at most five characters.
+func short(n uint64) string {
+	v := float64(n)
+	for _, unit := range []string{"", "k", "M", "G", "T", "P"} {
+		if v < 9999.5 {
+			if unit == "" || v >= 99.95 {
+				return fmt.Sprintf("%.0f%s", v, unit)
+			}
+			return fmt.Sprintf("%.1f%s", v, unit)
+		}
+		v /= 1000
+	}
+	return fmt.Sprintf("%.0fE", v)
+}
+
+func drops(s, old *api.ServiceState, seconds float64) string {
+	if seconds <= 0 {
+		if len(s.Drops) == 0 {
+			return "-"
+		}
+		return joinCounts(s.Drops)
+	}
+	return per(sum(s.Drops), sum(old.Drops), seconds)
+}
+
+func meanTime(h *api.Histogram) string {
+	if h.Count == 0 {
+		return "-"
+	}
+	mean := time.Duration(h.SumSeconds / float64(h.Count) * float64(time.Second))
+	return mean.Round(max(mean/100, time.Microsecond)).String()
+}
+
+// age is a time in its two largest units.
+func age(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d >= 24*time.Hour:
+		return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	}
+	return fmt.Sprintf("%ds", d/time.Second)
+}
+
+// Endpoints writes endpoints as a table.
+func Endpoints(w io.Writer, l *api.EndpointList) error {
+	b := &strings.Builder{}
+	t := table(b)
+	row(t, "SERVICE", "PORT", "ENDPOINT", "NODE", "ZONE", "STATE", "USED", "CONNECTIONS", "OPEN", "REASON")
+	for _, e := range l.Endpoints {
+		used := "no"
+		switch {
+		case e.Cluster && e.Local:
+			used = "yes"
+		case e.Cluster:
+			used = "cluster"
+		case e.Local:
+			used = "local"
+		}
+		row(t, e.Service, e.Port+"/"+e.Protocol, e.Address, dash(e.Node), dash(e.Zone), e.State, used,
+			fmt.Sprint(e.Connections), fmt.Sprint(e.Open), e.Reason)
+	}
+	t.Flush()
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// ConnectionHead and Connection are the head and a line of the table of connections. Columns
+// are of fixed width: the lines are written as they come.
+func ConnectionHead(w io.Writer) error {
+	_, err := fmt.Fprintf(w, connectionLine, "PROTO", "CLIENT", "FRONTEND", "ENDPOINT", "SNAT", "MODE", "STATE", "AGE", "IDLE", "SERVICE")
+	return err
+}
+
+const connectionLine = "%-5s %-21s %-21s %-21s %-21s %-5s %-12s %7s %7s  %s\n"
+
+// Connection writes a line of the table of connections.
+func Connection(w io.Writer, f *api.Flow) error {
+	snat := "-"
+	if f.SNAT.IsValid() {
+		snat = f.SNAT.String()
+	}
+	seconds := func(s float64) string { return age(time.Duration(s * float64(time.Second))) }
+	_, err := fmt.Fprintf(w, connectionLine, f.Protocol, f.Client, f.Frontend, f.Endpoint, snat, f.Mode, f.State,
+		seconds(f.AgeSeconds), seconds(f.IdleSeconds), dash(f.Service))
+	return err
+}
+
+// ConnectionCount writes groups of connections as a table.
+func ConnectionCount(w io.Writer, c *api.ConnectionCount) error {
+	b := &strings.Builder{}
+	t := table(b)
+	row(t, "CONNECTIONS", "SHARE", "GROUP")
+	for _, g := range c.Groups {
+		row(t, fmt.Sprint(g.Count), percent(g.Count, c.Matched), g.Key)
+	}
+	if c.Others > 0 {
+		row(t, fmt.Sprint(c.Others), percent(c.Others, c.Matched), "others")
+	}
+	row(t, fmt.Sprint(c.Matched), "", "in all")
+	t.Flush()
+	if c.Error > 0 {
+		fmt.Fprintf(b, "\nCounts may be too low by %d: there are very many groups.\n", c.Error)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
