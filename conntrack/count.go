@@ -48,8 +48,8 @@ func (c flowCounts) move(word *uint32, n uint32, counts uint64) {
 	}
 }
 
-// endpointCounts is what a connection in state word s counts for at its endpoint,
-// serviceCounts at its Service.
+// endpointCounts is the weight of a connection in state word s in the counts of its
+// endpoint, serviceCounts in those of its Service.
 func endpointCounts(s uint32) uint64 {
 	if !countsAsOpen(s) {
 		return countFlow
@@ -101,8 +101,8 @@ func (t *Table) EndpointOpen(n uint32) uint32 {
 	return open
 }
 
-// ServiceHalfOpen returns how many connections of Service n only the client has
-// been heard of.
+// ServiceHalfOpen returns the number of connections of Service n in which only the client
+// has sent packets.
 func (t *Table) ServiceHalfOpen(n uint32) uint32 {
 	half, _ := t.services.load(n)
 	return half

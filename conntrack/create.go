@@ -45,11 +45,10 @@ const (
 	// worker. The Ref is its entry, which is a reverse entry if the client's tuple is that
 	// of an endpoint's answer.
 	Existed
-	// NoPort: every port of the range is in use towards this endpoint by a flow that
-	// is neither half open nor idle and only once answered, or the endpoint would not
-	// take the SYN on any that has ended. For ModeDNAT: another
-	// connection of this client's port goes to the same endpoint by another
-	// frontend, so that the answers could not be told apart.
+	// NoPort: every port of the range is in use towards this endpoint by a flow that is
+	// neither half open nor idle and only once answered, or the endpoint would not take the
+	// SYN on any that has ended. For ModeDNAT: another connection of this client's port
+	// goes to the same endpoint by another frontend, so that answers would be ambiguous.
 	NoPort
 	// Full: no room, and nothing that eviction could take (see the package comment).
 	Full
@@ -110,8 +109,8 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 	return 0, NoPort
 }
 
-// linkForward makes the connection known by the forward entry, or gives way to a connection
-// that another worker made of the same packet's tuple.
+// linkForward publishes the connection by the forward entry. It fails if another worker has
+// made a connection of the same tuple.
 func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 	t := w.t
 	r, result := t.insert(h, forwardRef(conn), true)

@@ -15,9 +15,9 @@ type prefetched struct {
 }
 
 // Prefetch is the first step of Create, for a caller that makes several connections:
-// Prefetch for each of them, then PickPort for each, then Create for each. The lines of
-// memory that a connection needs, most of them in no cache, are on their way while the
-// others are worked on. h is the Hash of f.Client; f stays as it is until Create.
+// Prefetch for each of them, then PickPort for each, then Create for each. The cache lines
+// of a connection, most of them in no cache, are fetched while the other connections are
+// processed. h is the Hash of f.Client; f stays as it is until Create.
 func (w *Worker) Prefetch(f *NewFlow, h uint64) {
 	t, d := w.t, &f.prefetched
 	d.hash, d.valid, d.picked = h, true, false

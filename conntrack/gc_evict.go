@@ -45,9 +45,9 @@ func (w *Worker) mayEvict(tick uint32) bool {
 	return true
 }
 
-// survey looks at connections from number from on, until want of the first class are
-// seen. It returns how many it looked at, and that want of them are to be had by
-// taking all of the classes below last and part of last. No part is none of it.
+// survey looks at connections from number from on, until want of the first class are seen.
+// It returns the number of connections it looked at. Of these, all of the classes below
+// last, and part of class last, make want connections.
 func (t *Table) survey(from, bound, want, tick uint32) (looked uint32, last evictionClass, part uint32) {
 	var seen [evictNever + 1]uint32
 	for conn := from; looked < min(t.look, bound) && seen[evictHalfOpen] < want; looked++ {

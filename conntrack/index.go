@@ -110,10 +110,10 @@ const (
 	noSlot                // no free slot in any probe
 )
 
-// insert links entry r under its key, whose hash is h. It returns exists and the
-// live entry when the key is there already; with wait false a pending entry counts too and
-// the Ref may be 0. If it did not return inserted other workers may all
-// the same be reading the entry: it must be retired, not rewritten.
+// insert links entry r under its key, whose hash is h. It returns exists and the live entry
+// when the key is there already; with wait false a pending entry counts too and the Ref may
+// be 0. Even if it did not return inserted, other workers may be reading the entry: it must
+// be retired, not rewritten.
 func (t *Table) insert(h uint64, r Ref, wait bool) (Ref, insertResult) {
 	for {
 		own, ok := t.place(h, r)

@@ -36,8 +36,8 @@ func (w *Worker) Candidates(h []uint64, out []Ref) {
 	prefetchEntries(&t.entries[0], &out[0], n)
 }
 
-// PrefetchOthers asks for the cache lines of the other directions of what Candidates has
-// left in refs: of an IPv6 flow these have the new addresses.
+// PrefetchOthers prefetches the entries of the other directions of the Refs that Candidates
+// has left in refs: of an IPv6 flow these have the new addresses.
 func (w *Worker) PrefetchOthers(refs []Ref) {
 	if len(refs) > 0 {
 		prefetchOthers(&w.t.entries[0], &refs[0], len(refs))
@@ -66,9 +66,9 @@ func (w *Worker) Confirmed(h uint64, k *Key, r Ref) Ref {
 	return t.find(h, k)
 }
 
-// candidate returns the Ref in the first slot of a first bucket that has the tag of h, 0
-// if there is none and no other bucket can have the key. It is what the assembly of
-// candidates does. The slot may not be live, or another key's: the key tells.
+// candidate returns the Ref in the first slot of a first bucket that has the tag of h, 0 if
+// there is none and no other bucket can have the key. The assembly of candidates does the
+// same. The slot may not be live, or another key's: the key tells.
 func (b *bucket) candidate(h uint64) Ref {
 	for g := range uint32(len(b.tag)) {
 		if m := matches(b.tag[g].Load(), tagOf(h)); m != 0 {

@@ -51,10 +51,10 @@ func countsAsOpen(s uint32) bool {
 	return state != StateNone && !state.halfOpen() && !ended(s) && s&unconfirmed == 0
 }
 
-// seemsClosed reports whether a RST or FIN has raised doubt whether the connection goes
-// on, and it counts as open all the same. After the timeout of CLOSE without a packet it
-// counts no more, until it is heard again: of a busy connection the exact number of a
-// RST is not known, and most of them are true.
+// seemsClosed reports whether a RST or FIN has raised doubt whether the connection goes on,
+// but it still counts as open. After the timeout of CLOSE without a packet it counts no
+// more, until it is heard again: of a busy connection the exact number of a RST is not
+// known, and most of them are true.
 func seemsClosed(s uint32) bool { return s&(doubted|unconfirmed) == doubted && countsAsOpen(s) }
 
 // countsAsHalfOpen reports whether the connection counts as half-open.

@@ -172,7 +172,7 @@ func (w *Worker) reclaim(max int, force bool) {
 }
 
 // spares are the free connections that are next in turn, first in, first out. Their lines
-// are on their way: a chain alone names the next only.
+// are being fetched: a chain alone names the next only.
 type spares struct {
 	first, n uint32
 	conn     [8]uint32

@@ -11,7 +11,8 @@ func storeRelaxed(p *uint32, v uint32) { *p = v }
 
 func storeRelaxed64(p *uint64, v uint64) { *p = v }
 
-// setTag sets the tag of slot i, which the caller owns. What makes the slot live orders it.
+// setTag sets the tag of slot i, which the caller owns. The store that makes the slot live
+// orders it.
 func (b *bucket) setTag(i uint32, tag uint8) {
 	(*[slotsPerBucket]uint8)(unsafe.Pointer(&b.tag))[i] = tag
 }

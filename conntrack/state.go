@@ -67,7 +67,7 @@ const (
 	published     = 1 << 31 // both entries are live; set last, cleared first
 
 	// sinceShift is where the lowest 8 bits of the tick of the last FIN or RST are. Of UDP
-	// they count what SetIDs does; it is at it while renumbered is set.
+	// they count what SetIDs does; SetIDs is at work while renumbered is set.
 	sinceShift = 20
 	sinceMask  = 0xff << sinceShift
 	renumbered = 1 << sinceShift

@@ -107,9 +107,9 @@ func (t *Table) endFollowing(conn, tick uint32) {
 // or later packets overtake them.
 func (t *Table) IsShared() bool { return t.nextHops != 0 }
 
-// settleNew is [Table.Settle] of a translated connection that nobody sees yet, after its
-// recipes are complete. The publication of the entries orders the store. In a shared table the
-// worker settles the connection later.
+// settleNew is [Table.Settle] of a translated connection that no other worker sees yet, after
+// its recipes are complete. The publication of the entries orders the store. In a shared table
+// the worker settles the connection later.
 func (t *Table) settleNew(conn uint32, f *NewFlow) {
 	if t.IsShared() {
 		t.conns[conn].Adj[0] = f.NextHop
@@ -157,7 +157,7 @@ func (t *Table) number(c *Conn) uint32 {
 	return uint32((uintptr(unsafe.Pointer(c)) - uintptr(unsafe.Pointer(&t.conns[0]))) / unsafe.Sizeof(*c))
 }
 
-// forget clears what the fast path knows of a connection that nobody sees.
+// forget clears the next-hop words of a connection that no worker sees.
 func (t *Table) forget(conn uint32) {
 	fw := &t.entries[2*conn]
 	if f := fw.Key.Family(); f != 4 && f != 6 {

@@ -87,7 +87,7 @@ func (t *Table) track(c *Conn, s uint32, g *Segment, tick uint32) Verdict {
 		if s&stateMask == 0 {
 			return Gone
 		}
-		// Word by word: to copy what was just stored in parts stalls.
+		// Word by word: copying words that were just stored in parts stalls.
 		client, endpoint, extra := c.numbers()
 		k := tracker{s: s, tick: tick, idle: c.Idle(tick), created: c.Created()}
 		k.n.client, k.n.endpoint, k.n.extra = client, endpoint, extra

@@ -74,8 +74,8 @@ const milestone = 1 << 16
 // must be passed to [Conn.Sample] besides the first of a direction in a tick.
 func Milestone(seq, length uint32) bool { return seq&(milestone-1) < length }
 
-// plausibly bounds each distance of a RST or FIN that is not believed, but raises
-// doubt: 64 MB, a tick at 8 Gbit/s.
+// plausibly bounds each distance of a RST or FIN that is ignored, but raises doubt: 64 MB,
+// a tick at 8 Gbit/s.
 const plausibly = 1 << 26
 
 // unknownSpan is the distance from a number that is not known.
@@ -89,11 +89,11 @@ func span(d uint32) uint64 {
 	return uint64(d) + 1
 }
 
-// Sample notes the numbers of a segment with ACK of an established connection:
-// forward says that it is the client's, end is the sequence number after its payload.
-// The caller calls it for the first segment of a direction in a tick, and at each
-// [Milestone]. A segment whose numbers are far from those of the last sample is not of this
-// connection, or cannot be told from a foreign segment, and is left out.
+// Sample notes the numbers of a segment with ACK of an established connection: forward says
+// that it is the client's, end is the sequence number after its payload. The caller calls
+// it for the first segment of a direction in a tick, and at each [Milestone]. A segment
+// whose numbers are far from those of the last sample is not of this connection, or is
+// indistinguishable from a foreign segment, and is left out.
 func (c *Conn) Sample(forward bool, seq, end, ack uint32) {
 	own, other := &c.clientNext, &c.endpointNext
 	if !forward {

@@ -31,9 +31,9 @@ type Fault struct {
 	Reason string // a sentence without a full stop
 }
 
-// nodePortFaults notes ports that nothing leads to. The API server allocates a
-// node port for each port of a Service of type NodePort, and of type LoadBalancer
-// unless that is switched off; nobody does for a manifest.
+// nodePortFaults notes ports that nothing leads to. The API server allocates a node port
+// for each port of a Service of type NodePort, and of type LoadBalancer unless that is
+// switched off; nothing does for a manifest.
 func (p *parser) nodePortFaults() {
 	s := &p.obj.Spec
 	balanced := s.Type == corev1.ServiceTypeLoadBalancer && (s.AllocateLoadBalancerNodePorts == nil || *s.AllocateLoadBalancerNodePorts) &&

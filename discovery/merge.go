@@ -125,7 +125,7 @@ func (d *sliceData) candidates(to []candidate, source int32, port uint16) []cand
 	return to
 }
 
-// compareCandidates sorts by address and port; of equal claims the one to believe comes
+// compareCandidates sorts by address and port; of equal claims the preferred claim comes
 // first. The slice's name and the place in it make the choice independent of the order of
 // events.
 func compareCandidates(a, b candidate) int {

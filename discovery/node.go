@@ -39,8 +39,8 @@ const maxDerived = 256
 
 // addrIndex is an address that Nodes own or that endpoints without a node have.
 type addrIndex struct {
-	// owners are sorted, the newest Node first, then by name: a node that
-	// was renamed may leave its old object behind. The first is believed.
+	// owners are sorted, the newest Node first, then by name: a node that was renamed may
+	// leave its old object behind. The first is used.
 	owners []*node
 	// users are the Services with such endpoints: mostly one. Many are
 	// kept in manyUsers instead.

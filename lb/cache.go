@@ -59,7 +59,7 @@ func (l *LB) conntrackMemory() (m conntrack.Memory, earlier *flowcache.Earlier, 
 	return m, earlier, err
 }
 
-// shareTable tells the program in the kernel of the flow table.
+// shareTable gives the program in the kernel the flow table.
 func (l *LB) shareTable() error {
 	if l.cache == nil {
 		return nil
@@ -122,8 +122,8 @@ func (l *LB) attach() error {
 // startTime is the time that may pass between the attachment and Run.
 const startTime = time.Minute
 
-// publishDevices tells the program in the kernel by which devices it may send, and by which
-// veth pairs packets reach the packet loop.
+// publishDevices gives the program in the kernel the devices by which it may send, and the
+// veth pairs by which packets reach the packet loop.
 func (l *LB) publishDevices() error {
 	if l.cache == nil {
 		return nil
@@ -218,7 +218,7 @@ func (l *LB) settleWithdrawals() {
 	clear(w.services)
 }
 
-// addRepeated adds to the interfaces what the kernel has forwarded of their packets.
+// addRepeated adds to the interfaces the packets that the kernel has forwarded.
 func (l *LB) addRepeated(s *Status) {
 	if l.noCache != nil {
 		return

@@ -82,8 +82,8 @@ type Config struct {
 	ProcSys string
 	// GUEZeroChecksum leaves the UDP checksum of GUE over IPv6 zero (RFC 6936).
 	GUEZeroChecksum bool
-	// MinPathMTU is the least path MTU, in bytes, that an endpoint is told in mode nat;
-	// in IPv6 never less than 1,280.
+	// MinPathMTU is the least path MTU, in bytes, in errors to an endpoint in mode nat; in
+	// IPv6 never less than 1,280.
 	MinPathMTU uint16
 	// ReversePathFilter is which sources may begin flows.
 	ReversePathFilter worker.ReversePathFilter

@@ -10,7 +10,7 @@ import (
 // it a worker that was kept from running lost packets.
 const framesPerPort = 4096
 
-// makeWorkers builds a worker for each CPU around what was opened. They do not run yet.
+// makeWorkers builds a worker for each CPU, with the opened sockets. They do not run yet.
 func (l *LB) makeWorkers(cpus []int) {
 	perWorker := l.memory.Frames() / len(cpus)
 	l.counts.workers, l.counts.byName = worker.NewServiceCounts(len(cpus)), map[string]countedService{}

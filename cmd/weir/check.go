@@ -42,7 +42,7 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	}
 	cfg, err := flags.Load()
 	if err != nil {
-		// The machine can be judged all the same, by flags and defaults.
+		// The machine can still be checked, by flags and defaults.
 		say(err)
 		cfg = config.Default()
 	} else {

@@ -44,8 +44,8 @@ type Contact struct {
 	Last      time.Time // when the API server last said something; zero: never
 }
 
-// Contacts are the resources that were asked for, by name. A watch with nothing
-// to tell sends a bookmark about every minute.
+// Contacts are the resources that were asked for, by name. A watch without changes sends a
+// bookmark about every minute.
 func (s *Source) Contacts() []Contact {
 	s.watch.mu.Lock()
 	defer s.watch.mu.Unlock()

@@ -111,8 +111,8 @@ func (s *Source) start(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-// allListed reports whether every informer has told us all that the API server
-// knew at start.
+// allListed reports whether every informer has delivered the whole first list of the API
+// server.
 func (s *Source) allListed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

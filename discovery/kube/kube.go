@@ -45,9 +45,9 @@ type Config struct {
 	// LastKnownTime. They are delivered when the API server does not answer.
 	LastKnown     *Objects
 	LastKnownTime time.Time
-	// Patience is how long an API server that answers, be it with errors,
-	// may take to tell everything before LastKnown is told; 0 is 3 s: a
-	// reflector asks again within 1.6 s of a refusal.
+	// Patience is how long an API server that answers, even with errors, may take to
+	// deliver everything before LastKnown is delivered; 0 is 3 s: a reflector asks again
+	// within 1.6 s of a refusal.
 	Patience time.Duration
 	// Silence is the time limit of an API server for the first answer to any request; 0 is
 	// 1 s. An unreachable server is not waited for at all.

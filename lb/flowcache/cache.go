@@ -197,7 +197,7 @@ func (c *Cache) Drop() error {
 // Adjacencies is the memory for route.Config.
 func (c *Cache) Adjacencies() []route.Adjacency { return c.adjacencies }
 
-// SetTable tells the program of the flow table, which has been opened with c as its memory.
+// SetTable gives the program the flow table, which has been opened with c as the memory.
 func (c *Cache) SetTable(flows *conntrack.Table) error {
 	if c.index.m == nil {
 		return errors.New("flow cache: the flow table has other memory")

@@ -42,9 +42,9 @@
 //
 // # Rules for the program
 //
-// The program may read any word at any time, but what it has read is worth something only
-// in the order that the package comment of conntrack gives under Generation. From the
-// entry it then forwards if
+// The program may read any word at any time, but the words are valid only if it reads them
+// in the order that the package comment of conntrack gives under Generation. From the entry
+// it then forwards if
 //
 //   - the upper half of the next-hop word is not 0 and is the adjacency's stamp
 //   - the mode is known to the program, and a packet with a QUIC long header does not belong
@@ -56,8 +56,8 @@
 //   - the packet has neither SYN, FIN nor RST, no options of IP, and TTL above 1
 //   - while State.Exceptions is not 0: neither endpoint nor Service has its bit
 //
-// Every other packet goes up, unmodified. The stamp of an adjacency is loaded before its other
-// words and again after them.
+// Every other packet goes to the packet loop, unmodified. The stamp of an adjacency is loaded
+// before its other words and again after them.
 //
 // The program writes these words and no others:
 //

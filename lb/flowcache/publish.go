@@ -139,7 +139,7 @@ func (c *Cache) Run(ctx context.Context, stuck func() bool) error {
 	}
 }
 
-// Repeated returns what the program has forwarded of the packets of a slot.
+// Repeated returns the packets of a slot that the program has forwarded.
 func (c *Cache) Repeated(slot int) (sum Repeated, err error) {
 	var perCPU []Repeated
 	if err := c.repeated.Lookup(uint32(slot), &perCPU); err != nil {

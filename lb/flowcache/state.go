@@ -4,9 +4,9 @@ package flowcache
 // interfaces can be attached (steer.MaxSlots).
 const MaxPorts = 64
 
-// State is what the program in the kernel knows beside the flow table: the only element of
-// the map flow_state. Userspace writes it, with atomic stores. What the program reads for each
-// packet is in the first cache line.
+// State is the state of the program in the kernel besides the flow table: the only element of
+// the map flow_state. Userspace writes it, with atomic stores. The words that the program
+// reads for each packet are in the first cache line.
 type State struct {
 	Seed      [4]uint64 // of conntrack.Table.Hash
 	Tick0     uint64    // CLOCK_MONOTONIC in nanoseconds of tick 0
@@ -54,7 +54,7 @@ type Slot struct {
 	Up uint32
 }
 
-// Repeated counts by slot, on each CPU, what the program has forwarded.
+// Repeated counts by slot, on each CPU, the packets that the program has forwarded.
 type Repeated struct {
 	Packets uint64
 	Bytes   uint64

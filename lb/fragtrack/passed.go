@@ -38,9 +38,9 @@ func (p *passed) Complete() bool {
 	return p.end > 0 && p.n == 1 && p.spans[0] == span{0, uint16((p.end + 7) / 8)}
 }
 
-// Take notes a fragment that is about to pass. A fragment within a span is a duplicate.
-// A fragment that overlaps otherwise, or disagrees about the end, ends the datagram:
-// no more of it passes, so that nobody can reassemble it (RFC 5722, RFC 8200 section 4.5).
+// Take notes a fragment that is about to pass. A fragment within a span is a duplicate. A
+// fragment that overlaps otherwise, or disagrees about the end, ends the datagram: no more
+// of it passes, so that it cannot be reassembled (RFC 5722, RFC 8200 section 4.5).
 func (p *passed) Take(f *header.Fragment) Verdict {
 	if p.overlapped {
 		return Overlap

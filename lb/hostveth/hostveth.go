@@ -191,9 +191,9 @@ func (h *Veth) Index() int { return h.xdp().Attrs().Index }
 // MAC is the address of Weir's end.
 func (h *Veth) MAC() [6]byte { return [6]byte(h.xdp().Attrs().HardwareAddr) }
 
-// ReturnPathMAC is the source of frames whose packets keep the client's address:
-// by it the rules tell them from all other packets that enter by the host veth, such as
-// punted packets.
+// ReturnPathMAC is the source of frames whose packets keep the client's address: by it the
+// rules distinguish them from all other packets that enter by the host veth, such as punted
+// packets.
 func (h *Veth) ReturnPathMAC() [6]byte {
 	mac := h.MAC()
 	mac[5] ^= 1

@@ -118,7 +118,7 @@ func (h *Veth) prefixes() []netip.Prefix {
 	return out
 }
 
-// setNeighbor tells the kernel the MAC of Weir's end, which answers no ARP.
+// setNeighbor gives the kernel the MAC address of Weir's end, which answers no ARP.
 func (h *Veth) setNeighbor(a netip.Addr) error {
 	mac := h.xdp().Attrs().HardwareAddr
 	err := netlink.NeighSet(&netlink.Neigh{

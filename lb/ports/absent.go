@@ -21,7 +21,7 @@ type absence struct {
 // Absence is why traffic is not taken on some interface.
 type Absence struct {
 	Reason string
-	// Final is true when only a new process can mend it.
+	// Final is true when only a restart of Weir helps.
 	Final bool
 }
 

@@ -35,8 +35,8 @@ func (ps *Ports) Attach() error {
 	return nil
 }
 
-// releaseOthers gives the interfaces back that an earlier process, which was killed or ended
-// for a restart, was attached to and that are not configured any more.
+// releaseOthers detaches from interfaces that are not configured any more. An earlier
+// process, which was killed or ended for a restart, was attached to them.
 func (ps *Ports) releaseOthers() {
 	indices, err := ps.program.DetachOthers(ps.cfg.PinDir)
 	for _, index := range indices {
@@ -126,7 +126,7 @@ func (p *port) steerMode() steer.Mode {
 	return steer.Auto
 }
 
-// updateAddresses tells the steering program the MAC addresses and VLANs of a port's
+// updateAddresses gives the steering program the MAC addresses and VLANs of a port's
 // device.
 func (ps *Ports) updateAddresses(id int) error {
 	if p := ps.list[id]; p.isVLAN() {

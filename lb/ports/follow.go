@@ -89,10 +89,10 @@ func (ps *Ports) followMAC(id int, mac [6]byte) {
 	}
 }
 
-// severed reports whether the kernel has taken the steering program or the sockets
-// off the device of a port: the former when the device is deleted, the latter also
-// when it moves to another network namespace. That tells a new device from an old one
-// of the same index.
+// severed reports whether the kernel has taken the steering program or the sockets off the
+// device of a port: the former when the device is deleted, the latter also when it moves to
+// another network namespace. That distinguishes a new device from an old device of the same
+// index.
 func severed(p *port) bool {
 	return p.attachment != nil && !p.attachment.Attached() ||
 		len(p.sockets) > 0 && p.sockets[0].Unbound() ||

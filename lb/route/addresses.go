@@ -185,8 +185,8 @@ type Stats struct {
 	// Refused requests of workers: for a port that is not attached. Full: no
 	// adjacency was free. RingFull: a worker's ring was.
 	Refused, Full, RingFull uint64
-	// Released adjacencies: nobody used them, or others displaced them. Displaced
-	// are those of them that had never answered and made room for the next.
+	// Released adjacencies: they were unused, or displaced by others. Displaced are those
+	// of them that had never answered and made room for the next.
 	Released, Displaced uint64
 }
 

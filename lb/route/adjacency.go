@@ -66,8 +66,8 @@ func (a *Adjacency) MTU() uint32 { return a.mtu.Load() }
 func (a *Adjacency) State() State { return State(a.dst.Load() >> 48) }
 
 // Stamp is the generation of the adjacency. A flow stores it with the number of the
-// adjacency and the MTU of the route (see NextHop in steady.go of conntrack); what it
-// stores is good for as long as the stamp stays the same. The stamp is another
+// adjacency and the MTU of the route (see NextHop in steady.go of conntrack); that word is
+// valid as long as the stamp stays the same. The stamp is another
 //
 //   - when the routes change, if they led to a destination by this next hop, and lead there
 //     by another next hop or with another MTU now. Flows over other next hops keep theirs;
@@ -222,7 +222,7 @@ func (w *Watcher) Adjacency(port int, nextHop netip.Addr) (uint32, bool) {
 	return w.index.Load().find(w.adj, makeHopKey(port, nextHop))
 }
 
-// Adjacencies is the table itself, to be indexed by number. Number 0 is never
-// used. A number may be another next hop's at any time until the next hop has been
-// Valid, and then as long as [Adjacency.Stamp] stays the same.
+// Adjacencies is the table itself, to be indexed by number. Number 0 is never used. A
+// number belongs to the next hop from the moment it is Valid, as long as [Adjacency.Stamp]
+// stays the same. Before that it may become another next hop's at any time.
 func (w *Watcher) Adjacencies() []Adjacency { return w.adj }

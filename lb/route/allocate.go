@@ -100,7 +100,7 @@ func (w *Watcher) setAnswered(h *nextHop) {
 	h.answered = true
 }
 
-// unproven reports whether a next hop may be nobody's.
+// unproven reports whether a next hop may not exist.
 func (h *nextHop) unproven() bool { return !h.needed && !h.answered && !h.permanent }
 
 // create takes a number and fills in the adjacency's words, but the MAC.

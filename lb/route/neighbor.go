@@ -152,9 +152,9 @@ func (c *conn) remove(k neighborKey) error {
 	return ignoreAbsent(err)
 }
 
-// CleanupStale gives the neighbors that a process which was killed had the
-// kernel keep fresh back to the kernel's own keeping, in the network namespace
-// of the calling thread. It must not be called while a Watcher is in use.
+// CleanupStale ends the refreshing of neighbors that a process which was killed has asked
+// of the kernel, in the network namespace of the calling thread. It must not be called
+// while a Watcher is in use.
 func CleanupStale() error {
 	c, err := dial(netns.None())
 	if err != nil {

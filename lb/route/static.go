@@ -14,9 +14,9 @@ type StaticHop struct {
 	MTU      uint32
 }
 
-// Static makes a Watcher of the routes and next hops given, which follows no
-// kernel: for the packet path in memory, in tests and benchmarks. Resolve has
-// no other effect than what Requested returns, and Run and Close must not be called.
+// Static makes a Watcher of the routes and next hops given, which follows no kernel: for
+// the packet path in memory, in tests and benchmarks. The only effect of Resolve is on the
+// result of Requested. Run and Close must not be called.
 func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
 	w := &Watcher{adj: make([]Adjacency, len(hops)+1), rings: make([]ring, 64), wake: make(chan struct{}, 1)}
 	w.firstStamps()

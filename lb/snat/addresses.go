@@ -1,5 +1,5 @@
-// Package snat chooses the source address and the port range of a new flow, and
-// tells which packets are to one of these addresses.
+// Package snat chooses the source address and the port range of a new flow, and finds the
+// packets to these addresses.
 package snat
 
 import (

@@ -159,7 +159,7 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 	return a, nil
 }
 
-// attach attaches what an interface needs at its hook.
+// attach attaches the program of an interface at its hook.
 func (p *Program) attach(in Interface, name string) (*Attachment, error) {
 	if in.Hook == TCX {
 		return p.attachTCX(in, name)

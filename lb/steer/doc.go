@@ -7,10 +7,10 @@
 // the kernel: ARP and neighbor discovery, SSH, malformed packets, and packets to another
 // MAC address.
 //
-// A fragment goes the same way as the first fragment of the datagram, which has the ports.
-// A fragment that comes before the first goes to Weir if the destination is an address that
-// only serves frontends (AddVIP), else to the kernel: datagrams
-// to the node itself must never miss a piece.
+// A fragment gets the verdict of the first fragment of the datagram, which has the ports. A
+// fragment that comes before the first goes to Weir if the destination is an address that
+// only serves frontends (AddVIP), else to the kernel: datagrams to the node itself must
+// never miss a piece.
 //
 // # Established flows
 //

@@ -240,7 +240,7 @@ func (a *Attachment) asked() Interface {
 	}
 }
 
-// announce tells the program of an interface, and of the inner end of its veth pair.
+// announce adds an interface, and the inner end of its veth pair, to the program's maps.
 func (p *Program) announce(in Interface) error {
 	f := flags(in.All, in.VLANs)
 	if in.Hook == TCX {

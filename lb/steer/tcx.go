@@ -123,9 +123,9 @@ func (p *Program) newTCX(ifindex int) (link.Link, error) {
 	return l, nil
 }
 
-// removeOtherHook ends what an earlier process has pinned at the other hook of an
-// interface: a program at both would see each packet twice. path is the pin of the hook
-// that is wanted.
+// removeOtherHook detaches the program that an earlier process has pinned at the other hook
+// of an interface: a program at both would see each packet twice. path is the pin of the
+// hook that is wanted.
 func removeOtherHook(path string, in Interface, pins []pinned) error {
 	var errs []error
 	for _, p := range pins {

@@ -121,8 +121,8 @@ func (e *edit) promote() {
 }
 
 // claim puts the Service's frontends into the trie, but for those with a better claim of
-// another Service. A claim that has become worse, of a recreated Service, gives way to a
-// waiting claim.
+// another Service. A waiting claim replaces a claim that has become worse, of a recreated
+// Service.
 func (e *edit) claim(s *service) {
 	for _, f := range s.frontends {
 		holder := e.find(&f.Key)

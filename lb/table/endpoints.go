@@ -167,8 +167,8 @@ func (e *endpointIDs) allocate() (uint32, bool) {
 	return n, true
 }
 
-// endChange ends a change, published or not: numbers that it made and that nobody came to
-// see are free again.
+// endChange ends a change, published or not: numbers that it made and that no snapshot has
+// are free again.
 func (e *endpointIDs) endChange() {
 	for _, n := range e.pending {
 		id := &e.records[n]

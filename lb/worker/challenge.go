@@ -20,10 +20,10 @@ import (
 // So Weir asks the client, as RFC 5961 section 4 has it: a challenge ACK. A client that
 // wants a new connection answers an ACK of a number that it has not sent with a RST of that
 // number (RFC 9293 section 3.10.7.3). The number is a cookie that only the receiver of the
-// challenge knows, so the RST proves that there is no old connection, and the next
-// SYN chooses anew; Linux sends it a few milliseconds later. A client whose connection is
-// alive answers with an ACK, or goes on. A client that sends nothing at all
-// (its firewall may drop the challenge) is believed when it still sends SYNs after
+// challenge knows, so the RST proves that there is no old connection, and the next SYN
+// chooses anew; Linux sends it a few milliseconds later. A client whose connection is alive
+// answers with an ACK, or goes on. A client that sends nothing at all (its firewall may
+// drop the challenge) is taken to have no connection when it still sends SYNs after
 // challengeSilence.
 
 const (
@@ -40,15 +40,15 @@ const (
 	cookieBits = 8
 )
 
-// challenges remembers since when flows with a challenge have been silent, by hash.
-// Another flow takes the place when they collide: then silence begins anew, and the
-// cookie serves all the same.
+// challenges remembers since when flows with a challenge have been silent, by hash. Another
+// flow takes the place when they collide: then silence begins anew, and the cookie stays
+// valid.
 type challenges [256]challenged
 
 type challenged struct{ hash, tick uint32 }
 
-// since returns the tick from which the flow, last heard at tick seen, has been silent
-// under challenge. It returns now for a flow that was not challenged before.
+// since returns the tick from which the flow, whose last packet came at tick seen, has been
+// silent under challenge. It returns now for a flow that was not challenged before.
 func (s *challenges) since(hash uint64, seen, now uint32) uint32 {
 	at := &s[hash%uint64(len(s))]
 	if at.hash != uint32(hash>>32) || now-at.tick > challengeForgets || int32(seen-at.tick) >= 0 {

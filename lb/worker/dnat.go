@@ -9,14 +9,14 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// In dnat the endpoint sees the client's address, so that its answer is to the
-// client: it returns only through the host veth (see hostveth/returnpath.go), not from an
-// attached interface, where the steering program could not tell it from other traffic. A
-// flow that cannot have the mode gets nat instead.
+// In dnat the endpoint sees the client's address, so that its answer is to the client: it
+// returns only through the host veth (see hostveth/returnpath.go), not from an attached
+// interface, where the steering program cannot distinguish it from other traffic. A flow
+// that cannot have the mode gets nat instead.
 
 // ModeTo is the mode of a new flow to an endpoint by a path. An endpoint behind the kernel
-// of this node gets the translated packet even if the Service's mode has no translation: no
-// wire tells the frontend's address from the node's.
+// of this node gets the translated packet even if the Service's mode has no translation: on
+// the wire the frontend's address is indistinguishable from the node's.
 func ModeTo(
 	fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path, node *Node,
 ) conntrack.Mode {

@@ -30,8 +30,8 @@ type queuedFragment struct {
 }
 
 // queueFragment keeps packet p until the first fragment of the datagram comes. When there
-// is no room the fragment that has waited the longest gives way: a true first fragment
-// comes soon, and forged fragments wait in vain.
+// is no room, the fragment that has waited the longest is dropped: a genuine first fragment
+// comes soon, and that of forged fragments never.
 func (w *fragmentHandler) queueFragment(p *pkt, k *conntrack.Key) verdict {
 	t := &w.fragQueue
 	n := int(p.n)
@@ -113,8 +113,8 @@ func (w *Worker) releaseFragments() {
 	}
 }
 
-// expireFragment handles a fragment that waited in vain. If it is to the node's own
-// address, the kernel may have the rest of the datagram.
+// expireFragment handles a fragment whose first has not come in time. If it is to the
+// node's own address, the kernel may have the rest of the datagram.
 func (w *fragmentHandler) expireFragment(p *pkt, k *conntrack.Key) verdict {
 	header.Parse(p.data, int(p.size), &p.Packet)
 	p.datagram = nil

@@ -21,9 +21,9 @@ func (w *portIO) handOff(p *pkt, owner, tag int32) verdict {
 	return sent
 }
 
-// receiveHandoffs puts frames that other workers handed off on this worker's
-// queues, takes fragments that are this worker's through the stages, and takes back the
-// frames that they owe.
+// receiveHandoffs queues frames that other workers have handed off to ports of this worker.
+// It takes fragments of this worker through the stages, and takes back the frames that are
+// owed to it.
 func (w *Worker) receiveHandoffs() int {
 	work := 0
 	b := &w.requeued

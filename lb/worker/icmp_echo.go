@@ -5,8 +5,8 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// echo answers a ping of an address that serves frontends alone: nobody else
-// would. Any other is the kernel's.
+// echo answers a ping of an address that serves frontends alone, which the kernel does not
+// have. The kernel answers all other pings.
 func (w *icmpHandler) echo(p *pkt) verdict {
 	p.key = addressPair(p.data[p.L3:], p.Family)
 	if !w.cfg.VIPs.Load().Lookup(p.key.Dst().Addr()) {

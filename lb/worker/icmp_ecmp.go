@@ -7,9 +7,9 @@ import (
 
 // onUnmatchedError handles an error about a packet of no known flow; the key is that of the
 // packets that would have caused it. In the DSR modes the flow may be another node's: ECMP
-// routers choose the node of an error by the error's addresses. Any node finds the endpoint
-// all the same, if it follows from the tuple. Else it may be about a connection of the kernel:
-// at a port of a shared address at any time, at a frontend for some time after the start.
+// routers choose the node of an error by the error's addresses. Any node can find the
+// endpoint, if it follows from the tuple. Else it may be about a connection of the kernel: at
+// a port of a shared address at any time, at a frontend for some time after the start.
 func (w *icmpHandler) onUnmatchedError(p *pkt) verdict {
 	k := table.DestinationKey(&p.key.W)
 	fe := w.snapshot.Lookup(&k)

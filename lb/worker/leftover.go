@@ -9,9 +9,9 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// resetLeftover resets the endpoint's half-open connection whose SNAT port the flow of
-// entry ref has taken over, so that the endpoint takes packet p, the new flow's SYN. Otherwise
-// it answers with a challenge ACK, and the client loses a second.
+// resetLeftover resets the endpoint's half-open connection whose SNAT port the flow of entry
+// ref has taken over. The endpoint then accepts packet p, the new flow's SYN. Otherwise it
+// answers with a challenge ACK, and the client loses a second.
 func (w *flows) resetLeftover(p *pkt, ref conntrack.Ref) {
 	seq, ok := w.conntrack.Leftover(ref)
 	if !ok || p.Proto != header.ProtoTCP || p.Frag != 0 || p.n != 1 {

@@ -75,8 +75,8 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 	return queued
 }
 
-// releaseQueued sends queued packets whose next hop has been resolved through the
-// stages again, and answers for those that waited in vain.
+// releaseQueued sends queued packets whose next hop has been resolved through the stages
+// again, and rejects those whose next hop has not answered.
 func (w *Worker) releaseQueued() {
 	w.releaseFragments()
 	if len(w.neighQueue) == 0 {

@@ -11,15 +11,15 @@ import (
 
 const (
 	// otherSources and otherEndpoints bound the tries in place of an exhausted SNAT source
-	// and endpoint. Each try in vain costs as much as a refusal.
+	// and endpoint. Each failed try costs as much as a refusal.
 	otherSources   = 3
 	otherEndpoints = 3
 	// nextPick takes a hash to that of the next try (odd; 2^64 / golden ratio).
 	nextPick = 0x9e3779b97f4a7c15
 )
 
-// maxFailedTries is how often, for an exhausted endpoint, others are tried in vain in a tick:
-// a refusal is not to cost more than a connection that is made.
+// maxFailedTries is how often, for an exhausted endpoint, others may fail in a tick: a
+// refusal is not to cost more than a connection that is made.
 const maxFailedTries = 8
 
 // failedTries counts such tries, by a hash of the endpoint's number.
@@ -31,7 +31,7 @@ func (v *failedTries) may(endpoint, tick uint32) bool {
 	return e.endpoint != endpoint || e.tick != tick || e.n < maxFailedTries
 }
 
-// note notes a try in vain.
+// note notes a failed try.
 func (v *failedTries) note(endpoint, tick uint32) {
 	e := &v[endpoint%uint32(len(v))]
 	if e.endpoint != endpoint || e.tick != tick {

@@ -63,7 +63,7 @@ const (
 	// untracked: as slow, and the state of the flow does not follow from the packet.
 	untracked
 	// fast: as slow, and the packet is whole, in a single buffer with room for the bytes
-	// that the fast path touches, and neither begins nor ends a connection. The TTL does
+	// that the fast path touches. It neither begins nor ends a connection, and the TTL does
 	// not expire.
 	fast
 )

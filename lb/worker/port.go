@@ -184,7 +184,7 @@ func (w *portIO) transmitFrom(p *port, from int) int {
 func (w *portIO) transmit(p *port) {
 	n := w.transmitFrom(p, 0)
 	if n < p.txn {
-		// Make room once; copy mode sends only when told to.
+		// Make room once; copy mode sends only after a kick.
 		w.kick(p)
 		w.complete()
 		n += w.transmitFrom(p, n)

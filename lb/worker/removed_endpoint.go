@@ -9,7 +9,8 @@ import (
 )
 
 // endpointRemoved handles a packet of a flow whose endpoint was removed, and passes it if it is
-// to go on all the same. It is asked only while an endpoint is gone that flows may still name.
+// to be forwarded nevertheless. It is asked only while an endpoint is gone that flows may still
+// name.
 func (w *flows) endpointRemoved(p *pkt, ref conntrack.Ref) verdict {
 	c := w.conns.Conn(ref)
 	if !w.isEndpointRemoved(c) {

@@ -43,8 +43,8 @@ func rejectICMP(e header.Error, mtu uint32, reason Drop) verdict {
 	return kindICMP | verdict(reason)<<8 | verdict(e)<<16 | verdict(mtu)<<32
 }
 
-// challenge is the verdict to answer a SYN with a challenge ACK, for a flow that was last
-// heard at tick seen.
+// challenge is the verdict to answer a SYN with a challenge ACK, for a flow whose last
+// packet came at tick seen.
 func challenge(seen uint32, reason Drop) verdict {
 	return kindChallenge | verdict(reason)<<8 | verdict(seen)<<32
 }

@@ -100,8 +100,8 @@ func NewUmem(frames, frameSize int) (*Umem, error) {
 	}, nil
 }
 
-// newMemoryFile makes a file of anonymous memory, whose size nobody can change:
-// a file that shrinks would be a SIGBUS for whoever has it mapped.
+// newMemoryFile makes a file of anonymous memory, whose size is sealed: a file that shrinks
+// would be a SIGBUS for whoever has it mapped.
 func newMemoryFile(size int) (int, error) {
 	fd, err := unix.MemfdCreate("weir-umem", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

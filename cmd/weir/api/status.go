@@ -196,8 +196,8 @@ type Interface struct {
 	Sockets   []Socket `json:"sockets,omitempty"`
 }
 
-// Repeated counts what the kernel has forwarded by the flow table, of the packets that
-// arrived on an interface.
+// Repeated counts the packets of an interface that the kernel has forwarded by the flow
+// table.
 type Repeated struct {
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`

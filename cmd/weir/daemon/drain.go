@@ -48,7 +48,7 @@ func (d *Daemon) drain(ctx context.Context, hurry <-chan os.Signal) {
 	now := time.Now()
 	r := &draining{accepting: now.Add(times.NotReady()), end: now.Add(times.NotReady() + times.Timeout())}
 	r.connections.Store(int64(d.lb.Connections()))
-	// Before anything else: whoever asks from now on is told to go elsewhere.
+	// First of all, so that load balancers in front stop sending new connections.
 	d.draining.Store(r)
 	d.notify.Stopping()
 	d.log.Info("draining: health checks fail from now on, new connections are still taken",

@@ -54,7 +54,7 @@ const (
 )
 
 // notices are those of the directory. An error costs promptness alone: a node without free
-// inotify instances or watches needs the load balancer all the same.
+// inotify instances or watches still needs the load balancer.
 func (w *FileWatch) notices() (*fsnotify.Watcher, error) {
 	n, err := fsnotify.NewWatcher()
 	if err != nil {

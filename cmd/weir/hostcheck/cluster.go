@@ -11,7 +11,7 @@ import (
 )
 
 // checkCluster asks the API server for Weir's permissions. A server that does not answer is
-// only a note: Weir starts all the same, and waits for it.
+// only a note: Weir starts without it, and waits for it.
 func checkCluster(fs *findings, cfg *config.Configuration) {
 	k := cfg.Discovery.Kubernetes
 	if k == nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// SeenSuffix follows the name of the state's file in that of the file with the
+// SeenSuffix is appended to the name of the state's file. The file of that name has the
 // time at which the state was last known to be the cluster's.
 const SeenSuffix = ".seen"
 

@@ -1,11 +1,11 @@
 // Package lastknown keeps the last known state of a cluster in a file, for a
 // start while the API server is unreachable.
 //
-// A file is a line of JSON (Header), then the objects, trimmed to what Weir
-// reads, as records of a byte for the kind, the length as a varint and the
-// object in its protobuf encoding, and last the SHA-256 of everything before.
-// It is written under another name, synced, and renamed, mode 0600: at any moment the file
-// is complete, and an incomplete file is never half-used.
+// A file is a line of JSON (Header), then the objects, trimmed to the fields that Weir
+// reads, as records of a byte for the kind, the length as a varint and the object in its
+// protobuf encoding, and last the SHA-256 of everything before. It is written under another
+// name, synced, and renamed, mode 0600: at any moment the file is complete, and an
+// incomplete file is never half-used.
 //
 // Beside it a small file (SeenSuffix) has the time at which this very state was
 // last known to be the cluster's. The large file need not be written for that.

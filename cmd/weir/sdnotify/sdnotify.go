@@ -16,7 +16,7 @@ import (
 
 const (
 	// startExtension is the extra time that a waiting start, or a drain, asks for, well
-	// above checkStart: a start that hangs ends all the same.
+	// above checkStart: a start that hangs still ends.
 	startExtension = 30 * time.Second
 	checkStart     = 5 * time.Second
 	// checkStatus is how often the status is looked at without a watchdog.

@@ -23,8 +23,7 @@ import (
 // of the CPU. Workers pin themselves afterwards. Where the
 // workers have all CPUs nothing can be left.
 //
-// The returned function undoes it. warn is told of threads that could not be
-// moved.
+// The returned function undoes it. warn is called for threads that could not be moved.
 func Apply(warn func(error), workers int, cpus []int) (restore func()) {
 	var undo []func()
 	if os.Getenv("GOMAXPROCS") == "" {

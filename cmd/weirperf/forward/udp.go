@@ -39,8 +39,8 @@ var udpWorkloads = []workload{
 	{report.New, peer.UDP, measureNew},
 }
 
-// traffic is UDP under way: a generator at the client, a sink at the backend which may send
-// back, and a sink at the client for the answers.
+// traffic is a running UDP load: a generator at the client, a sink at the backend which may
+// send back, and a sink at the client for the answers.
 type traffic struct {
 	s         *stand
 	generator *generate.Generator

@@ -23,7 +23,7 @@ const (
 	earlyLen = 1 << 16
 )
 
-// beginning makes the flows from number from on and measures what they do at first.
+// beginning makes the flows from number from on and measures their first packets.
 func (b *bench) beginning(ctx context.Context, from int) (first beginning, err error) {
 	made := time.Now()
 	if err := b.each(ctx, from, b.n, portClient, header.SYN, true); err != nil {

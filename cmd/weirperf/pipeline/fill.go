@@ -53,7 +53,7 @@ func (b *bench) first(from, to int) *trace {
 
 // bringUp makes all flows and brings them into their last state. The sent packets are
 // compared with the expected packets, byte by byte: a packet of each measured flow and
-// direction, and the flow's first. On the way it measures what the last flows do at first.
+// direction, and the flow's first. It also measures the first packets of the last flows.
 func (b *bench) bringUp(ctx context.Context) (first beginning, err error) {
 	last := b.n // the first of the flows that are measured
 	if b.n >= leastNew {

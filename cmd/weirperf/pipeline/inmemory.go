@@ -18,7 +18,7 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// inMemoryConfig is what an inMemory is made of.
+// inMemoryConfig has the parts of an inMemory.
 type inMemoryConfig struct {
 	Workers  int
 	Ports    int // interfaces; each worker has a queue of each
@@ -128,13 +128,13 @@ func (m *inMemory) Umem() *xsk.Umem { return m.memory }
 // Queue is a worker's queue of a port. A frame for it is taken from its Empty.
 func (m *inMemory) Queue(worker, port int) *lbtest.Memory { return m.queues[worker][port] }
 
-// Round runs one round of a worker's loop, as its thread would: receive from
-// every port, all stages, transmit, take back what was sent. Rounds of
-// different workers may run at the same time.
+// Round runs one round of a worker's loop, as its thread would: receive from every port,
+// all stages, transmit, take back sent frames. Rounds of different workers may run at the
+// same time.
 func (m *inMemory) Round(worker int) int { return m.workers[worker].Round() }
 
-// Idle does what a worker's thread does before it sleeps: it ages what is due.
-// What came due while nobody called Round is then not the next Round's.
+// Idle ages the flows that are due, as a worker's thread does before it sleeps. The next
+// Round does not pay for flows that came due before.
 func (m *inMemory) Idle(worker int) { m.workers[worker].Idle() }
 
 // Counters are a worker's as of its last Round.

@@ -25,7 +25,7 @@ type Record struct {
 	refusals []time.Duration
 }
 
-// begin enters a request under way; end or cancel must follow.
+// begin enters a pending request; end or cancel must follow.
 func (r *Record) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

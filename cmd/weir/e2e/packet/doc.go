@@ -1,7 +1,7 @@
-// Package packet is the table of what a packet gets: each case sends crafted
-// frames into a running `weir run` over veth, and compares every frame that
-// comes out, byte by byte, with one rebuilt by gopacket. What nothing comes
-// out for must be counted under one reason of dropping.
+// Package packet tests the table of outcomes per kind of packet: each case sends crafted
+// frames into a running `weir run` over veth, and compares every frame that comes out, byte
+// by byte, with one rebuilt by gopacket. A frame for which no frame comes out must be
+// counted under one drop reason.
 //
 // A case belongs to a row of the table, and is run for IPv4 and IPv6, without
 // and with a priority tag, and in each forwarding mode that it names. To add one:
