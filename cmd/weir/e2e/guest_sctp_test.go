@@ -45,11 +45,11 @@ func sctpSlice(s service, six bool) string {
 	return fmt.Sprintf(`---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {namespace: test, name: sctp-%[1]s-%[2]s, labels: {kubernetes.io/service-name: sctp-%[1]s}}
+metadata: {namespace: test, name: sctp-%[1]s-%[6]s, labels: {kubernetes.io/service-name: sctp-%[1]s}}
 addressType: %[2]s
 ports: [{name: sctp, protocol: SCTP, port: %[3]d}]
 endpoints: [{addresses: ["%[4]s"], conditions: {ready: true}, nodeName: %[5]s}]
-`, s.name, family(six), sctpTarget, s.endpoints[0].addr(six), s.endpoints[0].node)
+`, s.name, family(six), sctpTarget, s.endpoints[0].addr(six), s.endpoints[0].node, strings.ToLower(family(six)))
 }
 
 // sctpSocket makes a one-to-one socket in a namespace, bound to an address if it is valid.
