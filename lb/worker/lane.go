@@ -43,10 +43,9 @@ func (w *flows) takeLanes(b *batch, from, to int, watch protocols) int {
 //
 // These are nearly all packets: of a translated or l2dsr IPv4 flow that is steady (see
 // conntrack.Table.NextHop), with the next hop up. The key has matched, and so the addresses
-// are those of the flow's first packet, which were checked. The IPv4 header checksum is not
-// verified again: the update keeps a wrong sum wrong by as much, for the next router to find.
-// All else that may be odd in a packet with a known tuple is checked: the lengths,
-// fragments, the TTL, TCP flags and header length, and a checksum that is partial.
+// are those of the flow's first packet, which were checked. All else that may be odd in a
+// packet with a known tuple is checked: the lengths, fragments, the TTL, the header checksum,
+// TCP flags and header length, and a checksum that is partial.
 //
 // No call and no bounds check is on this path; TestFastPathHasNeitherCallsNorBoundsChecks
 // holds that.
@@ -96,7 +95,7 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 		} else if proto != header.ProtoUDP || !plainUDP(l4, length-header.IPv4Len) {
 			break
 		}
-		if b.partial && isPartial(addrs>>32+addrs&0xffffffff, proto, length-header.IPv4Len, sum) {
+		if !validSum4(f, ip, addrs) || b.partial && isPartial(addrs>>32+addrs&0xffffffff, proto, length-header.IPv4Len, sum) {
 			break
 		}
 		src, out := adj.Src()
