@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/cmd/weir/privilege"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
 )
@@ -285,6 +286,11 @@ func TestWireUnitLives(t *testing.T) {
 	log, err := os.ReadFile(s.log)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for means, err := range privilege.Available() {
+		if said := fmt.Sprintf("%s=%q", strings.ToLower(means), "in force"); err == nil && !strings.Contains(string(log), said) {
+			t.Errorf("the log has not %s", said)
+		}
 	}
 	for _, refused := range []string{unix.EPERM.Error(), unix.EACCES.Error(), unix.EROFS.Error(), "not a BPF file system"} {
 		if strings.Contains(string(log), refused) {

@@ -24,7 +24,7 @@ var held []int
 func limitWriting(dirs []string) error {
 	abi, err := ll.LandlockGetABIVersion()
 	if err != nil {
-		return fmt.Errorf("the kernel has no Landlock: %w", err)
+		return fmt.Errorf("not to be had: %w", err)
 	}
 	set := writing
 	if abi < 3 {

@@ -23,8 +23,8 @@ var denied = []string{
 
 // filterCalls makes the denied system calls fail with EPERM, in every thread.
 func filterCalls() error {
-	if !seccomp.Supported() {
-		return errNoSeccomp
+	if err := filters(); err != nil {
+		return err
 	}
 	info, err := arch.GetInfo("")
 	if err != nil {
