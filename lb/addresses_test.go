@@ -44,7 +44,7 @@ func TestARefreshPublishesTheNode(t *testing.T) {
 	l := newControl(t)
 	l.sources = map[netip.Addr]snat.Source{snat4: snat.Exclusive(snat4)}
 	l.cfg.SNATAddresses = []netip.Addr{snat4}
-	l.Drain()
+	l.refuseConnections()
 	if err := l.refreshAddresses(); err != nil {
 		t.Fatal(err)
 	}

@@ -6,13 +6,19 @@ package lb
 func (l *LB) Drain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.refuseConnections()
+	if err := l.steer.Hold(0); err != nil { // no process follows
+		l.log.Warn("drain", "err", err)
+	}
+}
+
+// refuseConnections tells workers, and every later view of the node, of the drain. The
+// caller holds mu.
+func (l *LB) refuseConnections() {
 	l.draining = true
 	node := *l.node.Load()
 	node.Draining = true
 	l.node.Store(&node)
-	if err := l.steer.Hold(0); err != nil { // no process follows
-		l.log.Warn("drain", "err", err)
-	}
 }
 
 // Connections counts those that a drain waits for: answered and not over. It looks

@@ -43,6 +43,7 @@ func newControl(t *testing.T) *LB {
 	}, nil)
 	l.tables = table.New(table.Config{Tick: l.flows.Tick})
 	l.reassign = reassign.New(l.flows, l.tables)
+	l.counts.open(1)
 	l.vips.Store(new(bart.Lite))
 	l.vips.frontends = map[netip.Addr]int{}
 	own := snat.Source{Addr: snat4, Lo: 61000, Hi: 65535}
@@ -55,7 +56,7 @@ func newControl(t *testing.T) *LB {
 // A drain is published to the workers, and changes nothing else of what they see.
 func TestDrainIsPublished(t *testing.T) {
 	l := newControl(t)
-	l.Drain()
+	l.refuseConnections()
 	key := conntrack.MakeKey(ap(node4, 1), ap(snat4, 62000), 6)
 	node := l.node.Load()
 	if owned, _ := node.OwnsTuple(&key); !node.Draining || !node.ReturnPath || !owned {

@@ -32,6 +32,11 @@ type countedService struct {
 	base   *ServiceTotals // nil: nothing was counted before
 }
 
+// open makes the counters for a number of workers.
+func (c *serviceCounts) open(workers int) {
+	c.workers, c.byName = worker.NewServiceCounts(workers), map[string]countedService{}
+}
+
 // follow notes the numbers of Services that a publication has put or deleted.
 func (c *serviceCounts) follow(flows *conntrack.Table, tables *table.Table, put []table.Service, del []string) {
 	c.mu.Lock()

@@ -13,7 +13,7 @@ const framesPerPort = 4096
 // makeWorkers builds a worker for each CPU, with the opened sockets. They do not run yet.
 func (l *LB) makeWorkers(cpus []int) {
 	perWorker := l.memory.Frames() / len(cpus)
-	l.counts.workers, l.counts.byName = worker.NewServiceCounts(len(cpus)), map[string]countedService{}
+	l.counts.open(len(cpus))
 	for id, cpu := range cpus {
 		w := worker.New(l.workerConfig(id, cpu))
 		w.SetDevices(l.ports.Devices())
