@@ -137,6 +137,7 @@ type segment struct {
 	frame   []byte
 	spoiled string
 	partial bool // the checksum is the pseudo header's sum
+	alike   bool // so it is, but the checksum is whole
 	l4      int
 }
 
@@ -144,6 +145,7 @@ const (
 	noChecksum = iota
 	wholeChecksum
 	partialChecksum
+	alikeChecksum
 )
 
 // drawSegment draws a packet of entry ref.
@@ -195,13 +197,15 @@ func (r *flowRig) drawSegment(t *rapid.T, c *flowCase, ref conntrack.Ref) segmen
 	buf := gopacket.NewSerializeBuffer()
 	mustDraw(t, gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, &eth, l3, l4, gopacket.Payload(payload)))
 	s.frame = buf.Bytes()
-	switch rapid.SampledFrom([]int{wholeChecksum, wholeChecksum, wholeChecksum, noChecksum, partialChecksum}).Draw(t, "checksum") {
+	switch rapid.SampledFrom([]int{wholeChecksum, wholeChecksum, wholeChecksum, noChecksum, partialChecksum, alikeChecksum}).Draw(t, "checksum") {
 	case noChecksum:
 		if c.proto == unix.IPPROTO_UDP {
 			copy(s.frame[s.l4+6:], []byte{0, 0})
 		}
 	case partialChecksum:
 		s.makePartial(c)
+	case alikeChecksum:
+		s.makeAlike(c)
 	}
 	if rapid.IntRange(0, 2).Draw(t, "spoil") == 0 {
 		s.spoil(t, c)
@@ -220,6 +224,26 @@ func (s *segment) makePartial(c *flowCase) {
 	}
 	binary.LittleEndian.PutUint16(s.frame[s.l4+checksumOffset(c.proto):], header.Fold(sum))
 	s.partial = true
+}
+
+// makeAlike changes the last bytes of the payload so that the pseudo header's sum is the whole
+// checksum, as by chance.
+func (s *segment) makeAlike(c *flowCase) {
+	ip := s.frame[14:]
+	end := 14 + int(binary.BigEndian.Uint16(ip[2:]))
+	if c.v6 {
+		end = 54 + int(binary.BigEndian.Uint16(ip[4:]))
+	}
+	l4 := s.frame[s.l4:end] // without the padding of the frame
+	at := (len(l4) - 2) &^ 1
+	if c.proto == unix.IPPROTO_TCP && at < int(l4[12]>>4)*4 || at < 8 {
+		return // there is no payload
+	}
+	s.makePartial(c)
+	s.partial, s.alike = false, true
+	copy(l4[at:], []byte{0, 0})
+	pseudo := binary.LittleEndian.Uint16(l4[checksumOffset(c.proto):])
+	binary.LittleEndian.PutUint16(l4[at:], header.Checksum(uint64(pseudo), l4))
 }
 
 func checksumOffset(proto uint8) int {
@@ -277,7 +301,7 @@ func sum4(ip []byte) {
 
 // plain says that nothing about the packet is the packet loop's alone, at the hook.
 func (s *segment) plain(r *flowRig, h *hook, c *flowCase) bool {
-	if s.partial && (!h.tcx || h.direct && c.v6) {
+	if s.partial && !h.tcx || (s.partial || s.alike) && h.direct && c.v6 && s.spoiled != "checksum" {
 		return false
 	}
 	if s.spoiled != "" && s.spoiled != "padding" && s.spoiled != "checksum" {

@@ -55,6 +55,40 @@ static __always_inline void put_checksum(__sum16 *sum, __u8 protocol, const stru
 	*sum = protocol == IPPROTO_UDP && !was ? 0xffff : was;
 }
 
+/* MOST_WORDS is how many words of 32 bits is_whole reads. */
+#define MOST_WORDS 1024
+
+/*
+ * is_whole tells a whole checksum that is the pseudo header's sum by chance, as that of one
+ * packet in 65,536 is, from a partial one: n bytes from offset at on, with it, sum up to 0xffff.
+ * Without a process such a packet would be lost, as often as it is sent again.
+ */
+__attribute__((noinline)) int is_whole(struct xdp_md *ctx, __u32 at, __u32 n, __u32 pseudo)
+{
+	void *p = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u64 sum = pseudo;
+	if (at > ETHERNET + sizeof(struct ipv6))
+		return 0;
+	p += at;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < MOST_WORDS && n >= 4; i++, n -= 4, p += 4) {
+		asm volatile("" : "+r"(p)); /* or the compiler reckons with the end, which BPF forbids */
+		if (p + 4 > end)
+			return 0;
+		sum += *(__u32 *)p;
+	}
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < 3 && n; i++, n--, p++) {
+		asm volatile("" : "+r"(p));
+		if (p + 1 > end)
+			return 0;
+		sum += i & 1 ? le16(*(__u8 *)p << 8) : le16(*(__u8 *)p);
+	}
+	if (n)
+		return 0;
+	return fold(sum) == 0xffff;
+}
+
 /* repeat_xdp returns XDP_REDIRECT if it has forwarded the packet of the family. */
 static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, int family, __u32 slot)
 {
@@ -65,11 +99,13 @@ static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, i
 	struct segment s = { .port_flags = x.total == linear ? FLOW_PORT_XDP : FLOW_PORT_XDP_FRAG };
 	struct recipe r = {};
 	struct cursor p = { frame.at + ETHERNET, frame.end };
-	if (!read_segment(p, &x, x.total - ETHERNET, family, &s) || s.partial)
+	if (!read_segment(p, &x, x.total - ETHERNET, family, &s))
 		return XDP_PASS;
 	__u8 protocol = s.protocol;
 	__sum16 *sum = frame.at + at + checksum_at(protocol);
 	if (frame.at + at + sizeof(struct udp) > frame.end || (void *)(sum + 1) > frame.end)
+		return XDP_PASS;
+	if (s.partial && !is_whole(ctx, at, s.length - ip_header(family), *sum))
 		return XDP_PASS;
 	if (!find(&s, &r))
 		return XDP_PASS;
