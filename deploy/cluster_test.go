@@ -36,6 +36,8 @@ type rights struct {
 	account corev1.ServiceAccount
 	role    rbacv1.ClusterRole
 	binding rbacv1.ClusterRoleBinding
+	own     rbacv1.Role // of the pod's namespace
+	bound   rbacv1.RoleBinding
 }
 
 func readRights(t *testing.T) *rights {
@@ -46,7 +48,7 @@ func readRights(t *testing.T) *rights {
 	}
 	r := &rights{}
 	docs := strings.Split(string(data), "\n---\n")
-	for i, into := range []any{&r.account, &r.role, &r.binding} {
+	for i, into := range []any{&r.account, &r.role, &r.binding, &r.own, &r.bound} {
 		if err := yaml.UnmarshalStrict([]byte(docs[i]), into); err != nil {
 			t.Fatal(err)
 		}
@@ -55,9 +57,11 @@ func readRights(t *testing.T) *rights {
 }
 
 // verbs are a role's, by resource, in the form of kube.Allowances.
-func verbs(role *rbacv1.ClusterRole) map[string][]string {
+func verbs(role *rbacv1.ClusterRole) map[string][]string { return verbsOf(role.Rules) }
+
+func verbsOf(rules []rbacv1.PolicyRule) map[string][]string {
 	out := map[string][]string{}
-	for _, rule := range role.Rules {
+	for _, rule := range rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
 				name := strings.TrimPrefix(group+"/"+resource, "/")
@@ -90,11 +94,11 @@ func takeAway(role *rbacv1.ClusterRole, resource, verb string) *rbacv1.ClusterRo
 }
 
 func TestClusterRoleGrantsWhatWeirAsksFor(t *testing.T) {
-	want := kube.Allowances(kube.Config{Events: true})
+	want := kube.Allowances(kube.Config{Events: true, DaemonSet: ownSet})
 	for _, v := range want {
 		slices.Sort(v)
 	}
-	if diff := cmp.Diff(want, verbs(&readRights(t).role)); diff != "" {
+	if diff := cmp.Diff(want, readRights(t).verbs()); diff != "" {
 		t.Errorf("asked for (-) and granted (+) differ:\n%s", diff)
 	}
 }
@@ -118,7 +122,9 @@ func newSite(t *testing.T, args ...string) *site {
 	_, err2 := client.CoreV1().ServiceAccounts(namespace).Create(t.Context(), &s.rights.account, metav1.CreateOptions{})
 	_, err3 := client.RbacV1().ClusterRoles().Create(t.Context(), &s.rights.role, metav1.CreateOptions{})
 	_, err4 := client.RbacV1().ClusterRoleBindings().Create(t.Context(), &s.rights.binding, metav1.CreateOptions{})
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	_, err5 := client.RbacV1().Roles(namespace).Create(t.Context(), &s.rights.own, metav1.CreateOptions{})
+	_, err6 := client.RbacV1().RoleBindings(namespace).Create(t.Context(), &s.rights.bound, metav1.CreateOptions{})
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		t.Fatal(err)
 	}
 	request := &authenticationv1.TokenRequest{}
@@ -144,7 +150,7 @@ func (s *site) until(missing int) []*kube.Denial {
 	s.t.Helper()
 	var denials []*kube.Denial
 	s.Eventually(fmt.Sprintf("%d permissions missing", missing), func(ctx context.Context) (err error) {
-		denials, err = kube.Access(ctx, kube.Config{REST: s.rest(), Events: true})
+		denials, err = kube.Access(ctx, kube.Config{REST: s.rest(), Events: true, DaemonSet: ownSet})
 		if err == nil && len(denials) != missing {
 			err = fmt.Errorf("%d are missing: %v", len(denials), denials)
 		}
@@ -168,7 +174,7 @@ func TestKubeClusterRoleIsUsedInFull(t *testing.T) {
 	r := &record{seen: map[string][]string{}}
 	c := s.rest()
 	c.Wrap(r.wrap)
-	src, err := kube.New(kube.Config{REST: c, Store: discovery.Options{NodeName: "edge-1"}, Events: true})
+	src, err := kube.New(kube.Config{REST: c, Store: discovery.Options{NodeName: "edge-1"}, Events: true, DaemonSet: ownSet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,6 +187,7 @@ func TestKubeClusterRoleIsUsedInFull(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	s.daemonSet()
 	s.Service("web", nil)
 	s.Eventually("the Service is known", func(context.Context) error {
 		if len(src.Services()) < 2 { // and the API server's own
@@ -190,7 +197,10 @@ func TestKubeClusterRoleIsUsedInFull(t *testing.T) {
 	})
 	src.Complain(discovery.ServiceName{Namespace: s.Namespace, Name: "web"}, "InvalidObject", "cannot be served")
 	s.told(1)
-	granted := verbs(&s.rights.role)
+	if ends, err := src.NextPod(t.Context()); err != nil || ends != "" {
+		t.Errorf("in a rollout: %q, %v", ends, err)
+	}
+	granted := s.rights.verbs()
 	s.Eventually("every verb is used", func(context.Context) error {
 		if m := r.missing(granted); len(m) > 0 {
 			return fmt.Errorf("not used: %s", strings.Join(m, ", "))

@@ -105,8 +105,8 @@ func (n *node) container(spec *corev1.PodSpec) *sandbox {
 		s.Capabilities = append(s.Capabilities, string(a))
 	}
 	for _, e := range c.Env {
-		if e.ValueFrom != nil && e.ValueFrom.FieldRef.FieldPath == "spec.nodeName" {
-			e.Value = "edge-1"
+		if e.ValueFrom != nil {
+			e.Value = map[string]string{"spec.nodeName": "edge-1", "metadata.namespace": namespace}[e.ValueFrom.FieldRef.FieldPath]
 		}
 		s.Env = append(s.Env, e.Name+"="+e.Value)
 	}

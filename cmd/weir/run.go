@@ -37,7 +37,8 @@ remove everything and cut the remaining connections.
 
 SIGUSR2, and SIGTERM with onStop: leave, end Weir for a restart: everything stays in
 place, and connections wait up to death.holdSeconds for the next process, as they do
-when Weir is killed. After that the kernel has all packets.
+when Weir is killed. After that the kernel has all packets. With onStop: auto the API
+server is asked: SIGTERM is a restart while the DaemonSet runs another Pod on the node.
 
 With --handover the new process makes everything ready beside the running one, which then
 leaves, as on SIGUSR2. If the new process fails before, the running one goes on; if it

@@ -20,8 +20,8 @@ func newStop() *cobra.Command {
 		Short: "Stop the running Weir for good",
 		Long: `Drains the Weir of this node and waits for its end: health endpoints fail, then
 established connections continue for up to drain.timeoutSeconds, then everything is
-removed from the host. SIGTERM does the same, unless onStop is leave: then it is a
-restart, which keeps connections for the next process.
+removed from the host. SIGTERM does the same, unless onStop makes it a restart,
+which keeps connections for the next process.
 
 A supervisor that restarts Weir must be stopped with its own command, for example
 systemctl stop.`,

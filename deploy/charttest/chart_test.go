@@ -171,6 +171,8 @@ metricsBindAddress: 0.0.0.0:9464
 healthzBindAddress: "[::]:9465"
 conntrack: {maxFlows: 1000000}
 drain: {notReadySeconds: 15, timeoutSeconds: 45}
+onStop: auto
+death: {holdSeconds: 30}
 `
 	if err := yaml.Unmarshal([]byte(config), &want); err != nil {
 		t.Fatal(err)
@@ -219,7 +221,7 @@ func TestChartRollsOutAChangedConfiguration(t *testing.T) {
 	}
 	for _, values := range []string{
 		"clusterIPs: true", "externalIPs: true", "protectedPorts: [22]", "nodePortAddresses: []", "loadBalancerClass: weir.dev/weir",
-		"logging: {level: debug}", "enableProfiling: true", "forwarding: {mode: ipip}", "drain: {notReadySeconds: 20, timeoutSeconds: 40}",
+		"logging: {level: debug}", "enableProfiling: true", "forwarding: {mode: ipip}", "onStop: detach", "drain: {notReadySeconds: 20, timeoutSeconds: 40}",
 	} {
 		if got := sum("config: {" + values + "}"); got != base {
 			t.Errorf("the checksum changes with %s", values)

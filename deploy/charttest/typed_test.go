@@ -51,3 +51,16 @@ func daemonSet(t *testing.T, objects []*unstructured.Unstructured) *appsv1.Daemo
 	}
 	return obj.(*appsv1.DaemonSet)
 }
+
+// decoded is an object as its Go type.
+func decoded[T runtime.Object](t *testing.T, o *unstructured.Unstructured) T {
+	t.Helper()
+	if o == nil {
+		t.Fatalf("there is no %T", *new(T))
+	}
+	obj, err := typed(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj.(T)
+}

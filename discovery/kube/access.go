@@ -20,6 +20,8 @@ import (
 type Denial struct {
 	User                  string // as the API server calls it
 	Verb, Group, Resource string
+	// Namespace is that of the object Name; both are "" if all objects are meant.
+	Namespace, Name string
 	// Optional is true if Weir works without it, and Without names the missing function.
 	Optional bool
 	Without  string
@@ -31,7 +33,12 @@ func (d *Denial) Error() string {
 	if d.Group != "" {
 		resource += "." + d.Group
 	}
-	text := fmt.Sprintf("kubernetes: %s may not %s %s: grant the verb in a ClusterRole", d.User, d.Verb, resource)
+	role := "ClusterRole"
+	if d.Name != "" {
+		resource += " " + d.Name
+		role = "Role of namespace " + d.Namespace
+	}
+	text := fmt.Sprintf("kubernetes: %s may not %s %s: grant the verb in a %s", d.User, d.Verb, resource, role)
 	if d.Optional {
 		text += " (without it " + d.Without + ")"
 	}
@@ -45,13 +52,14 @@ var ErrCredentials = errors.New("the API server does not know these credentials"
 type permission struct {
 	verb, group, resource string
 	without               string // "": needed
+	namespace, name       string // "": all objects
 }
 
 // permissions are all that Weir asks of a cluster.
 func permissions(cfg *Config) []permission {
 	var out []permission
 	need := func(group, resource string) {
-		out = append(out, permission{"list", group, resource, ""}, permission{"watch", group, resource, ""})
+		out = append(out, permission{verb: "list", group: group, resource: resource}, permission{verb: "watch", group: group, resource: resource})
 	}
 	need("", "services")
 	need("discovery.k8s.io", "endpointslices")
@@ -61,7 +69,14 @@ func permissions(cfg *Config) []permission {
 	}
 	if cfg.Events {
 		const without = "Services that Weir cannot serve get no Event"
-		out = append(out, permission{"create", "", "events", without})
+		out = append(out, permission{verb: "create", resource: "events", without: without})
+	}
+	if ds := cfg.DaemonSet; ds.Name != "" {
+		const without = "onStop: auto takes an uninstall for a rollout"
+		for _, verb := range []string{"get", "watch"} {
+			out = append(out, permission{verb, "apps", "daemonsets", without, ds.Namespace, ds.Name})
+		}
+		out = append(out, permission{"get", "", "namespaces", "onStop: auto may take the deletion of the namespace for a rollout", ds.Namespace, ds.Namespace})
 	}
 	return out
 }
@@ -92,7 +107,7 @@ func Access(ctx context.Context, cfg Config) ([]*Denial, error) {
 		case a.err != nil:
 			return nil, fmt.Errorf("kubernetes: ask %s for permissions: %w", cfg.REST.Host, a.err)
 		case !a.allowed:
-			out = append(out, &Denial{who.user, p.verb, p.group, p.resource, p.without != "", p.without})
+			out = append(out, &Denial{who.user, p.verb, p.group, p.resource, p.namespace, p.name, p.without != "", p.without})
 		}
 	}
 	return out, nil
@@ -116,7 +131,9 @@ func askUser(ctx context.Context, client kubernetes.Interface) (string, error) {
 
 func ask(ctx context.Context, client kubernetes.Interface, p permission) (bool, error) {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: p.verb, Group: p.group, Resource: p.resource},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: p.verb, Group: p.group, Resource: p.resource, Namespace: p.namespace, Name: p.name,
+		},
 	}}
 	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {

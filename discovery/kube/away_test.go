@@ -31,6 +31,9 @@ type standIn struct {
 	quit   chan struct{}
 	// services are listed in place of default/web.
 	services []corev1.Service
+	nodes    []corev1.Node
+	// other, if not nil, answers in place of all this if it returns true.
+	other func(w http.ResponseWriter, r *http.Request) bool
 
 	mu     sync.Mutex
 	events map[string]int // how often each was to be made
@@ -77,6 +80,9 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		wait()
 		return
 	}
+	if s.other != nil && s.other(w, r) {
+		return
+	}
 	status := 0
 	if s.refuse != nil {
 		status = s.refuse(r)
@@ -104,7 +110,7 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "endpointslices":
 		list = discoveryv1.EndpointSliceList{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"}, ListMeta: meta}
 	case "nodes":
-		list = corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: meta}
+		list = corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: meta, Items: s.nodes}
 	default:
 		w.WriteHeader(http.StatusNotFound)
 		return

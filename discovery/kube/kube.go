@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -59,6 +60,8 @@ type Config struct {
 	// Concerns reports whether this node has frontends of a Service: there are
 	// Events on these alone. Nil: on all.
 	Concerns func(*discovery.Service) bool
+	// DaemonSet, if not zero, is that of the Pod of this process: see NextPod.
+	DaemonSet types.NamespacedName
 	// Log gets the events of the source; nil is slog.Default.
 	Log *slog.Logger
 	// Measure gets latencies, if not nil.
@@ -86,6 +89,8 @@ type Source struct {
 	watch    *observer
 	queue    queue
 	node     nodeState
+	// daemonSet is nil without Config.DaemonSet.
+	daemonSet *daemonSet
 
 	mu        sync.Mutex       // guards the fields below
 	store     *discovery.Store // written by Run alone
@@ -123,6 +128,11 @@ func New(cfg Config) (*Source, error) {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
 	s.report = newReporter(s, cfg.Events)
+	if cfg.DaemonSet.Name != "" {
+		if s.daemonSet, err = newDaemonSet(cfg.DaemonSet, cfg.REST, &s.node, cfg.Log); err != nil {
+			return nil, err
+		}
+	}
 	return s, nil
 }
 

@@ -17,13 +17,15 @@ type nodeState struct {
 
 	mu     sync.Mutex
 	known  bool
-	reason string // why not eligible
+	reason string       // why not eligible
+	last   *corev1.Node // nil: none
 }
 
 // update takes the newest state of the Node, nil for none.
 func (n *nodeState) update(obj *corev1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.last = obj
 	switch {
 	case obj != nil:
 		n.known, n.reason = true, notEligible(obj)
@@ -53,6 +55,13 @@ func (n *nodeState) eligible() (bool, string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.reason == "", n.reason
+}
+
+// object is the newest state, trimmed; nil for none. It must not be changed.
+func (n *nodeState) object() *corev1.Node {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.last
 }
 
 // exists reports whether the Node was ever seen.

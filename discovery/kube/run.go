@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,6 +27,13 @@ func (s *Source) Run(ctx context.Context, deliver func(*discovery.Update)) error
 	}
 	defer stop()
 	defer s.report.start(ctx)()
+	if s.daemonSet != nil {
+		ctx, cancel := context.WithCancel(ctx)
+		var task sync.WaitGroup
+		task.Go(func() { s.daemonSet.run(ctx) })
+		defer task.Wait()
+		defer cancel()
+	}
 	if !s.catchUp(ctx, deliver) {
 		return nil
 	}

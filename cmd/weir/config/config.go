@@ -124,6 +124,12 @@ type Configuration struct {
 	// everything in place, and connections wait up to death.holdSeconds for the next
 	// process. SIGUSR2 always leaves, and "weir stop" always detaches. A reload takes
 	// leave over unless death.holdSeconds was 0 at the start.
+	//
+	// auto is for Pods of a DaemonSet, whose name and namespace are DAEMONSET_NAME
+	// and POD_NAMESPACE in the environment. It is detach if the DaemonSet, the
+	// namespace or the Node is deleted, or the DaemonSet does not select the node any
+	// more, and leave otherwise, also if the API server does not answer within 2 s.
+	// Without a cluster, these variables or a hold auto is detach.
 	OnStop string `json:"onStop"`
 
 	Workers   Workers   `json:"workers"`
@@ -349,15 +355,6 @@ type Drain struct {
 	// left.
 	TimeoutSeconds int `json:"timeoutSeconds"`
 }
-
-// Meanings of SIGTERM.
-const (
-	StopDetach = "detach" // a stop for good
-	StopLeave  = "leave"  // a restart
-)
-
-// StopMeanings are the values of onStop.
-var StopMeanings = []string{StopDetach, StopLeave}
 
 // Death is the time between a process that was killed and the next process.
 type Death struct {

@@ -75,7 +75,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"protected twice", func(c *Configuration) { c.ProtectedPorts = []uint16{22, 22} }, "protectedPorts[1]", "listed twice"},
 		{"few flows", func(c *Configuration) { c.Conntrack.MaxFlows = 10 }, "conntrack.maxFlows", "must be auto or 1024"},
 		{"relative table", func(c *Configuration) { c.Conntrack.Path = "flows" }, "conntrack.path", "absolute"},
-		{"meaning of SIGTERM", func(c *Configuration) { c.OnStop = "stay" }, "onStop", `must be detach or leave, is "stay"`},
+		{"meaning of SIGTERM", func(c *Configuration) { c.OnStop = "stay" }, "onStop", `must be auto, detach or leave, is "stay"`},
 		{"restart without a hold", func(c *Configuration) { c.OnStop = StopLeave; c.Death.HoldSeconds = 0 }, "onStop", "needs death.holdSeconds"},
 		{"negative hold", func(c *Configuration) { c.Death.HoldSeconds = -1 }, "death.holdSeconds", "must be 0 to"},
 		{"negative time", func(c *Configuration) { c.Conntrack.TakeoverSeconds = -1 }, "conntrack.takeoverSeconds", "must be 0 to"},

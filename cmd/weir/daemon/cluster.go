@@ -54,6 +54,7 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 		LabelSelector:   k.LabelSelector,
 		LegacyEndpoints: k.LegacyEndpoints,
 		Events:          true,
+		DaemonSet:       ownDaemonSet(),
 	}, nil
 }
 

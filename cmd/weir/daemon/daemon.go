@@ -74,6 +74,7 @@ type Daemon struct {
 	phases    *phase.Phases            // of the start
 	last      *peer                    // of a handover to this process
 	next      atomic.Pointer[peer]     // of a handover by this process
+	sourced   chan struct{}            // closed when source is set
 	viewed    chan struct{}            // closed by the first full view of Services
 	verify    func() error             // whether the kernel accepts the program
 
@@ -126,7 +127,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 		pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}},
 		verify:  lb.Verify,
 
-		stopAsked: make(chan struct{}, 1), viewed: make(chan struct{}),
+		stopAsked: make(chan struct{}, 1), sourced: make(chan struct{}), viewed: make(chan struct{}),
 		phases: phase.New(processStart(), o.Log),
 	}
 	d.phases.End("program file and configuration")
@@ -172,6 +173,8 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	if d.source, err = newSource(ctx, d.cfg, d.log); err != nil {
 		return err
 	}
+	close(d.sourced)
+	d.warnOfOnStop()
 	d.phases.End("source")
 	// The Services are learnt while the packet path is made ready.
 	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })

@@ -5,8 +5,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"github.com/weirlb/weir/cmd/weir/config"
 )
 
 // Signals delivers the signals of a running Weir: SIGHUP to reload, SIGTERM to
@@ -34,7 +32,7 @@ func (s *Signals) Stop() {
 
 // followLeave ends Run on a signal. The first SIGTERM drains, if there is anything
 // to drain; SIGINT, and any signal during the drain, ends at once. SIGUSR2, and SIGTERM
-// with onStop: leave, end for a restart.
+// if onStop makes it a restart, end for the next process.
 func (d *Daemon) followLeave(ctx context.Context, leave <-chan os.Signal) {
 	select {
 	case <-ctx.Done():
@@ -44,22 +42,18 @@ func (d *Daemon) followLeave(ctx context.Context, leave <-chan os.Signal) {
 			d.drain(ctx, leave)
 		}
 	case s := <-leave:
+		if s == syscall.SIGTERM {
+			s = d.meaningOfTerm(ctx, leave)
+		}
 		switch {
 		case s == os.Interrupt:
-		case s == syscall.SIGUSR2 || d.leavesOnStop():
+		case s == syscall.SIGUSR2:
 			d.leaving.Store(true) // before the first update too: the last process may be held
 		case d.serving():
 			d.drain(ctx, leave)
 		}
 	}
 	d.stop(nil)
-}
-
-// leavesOnStop reports whether SIGTERM is a restart.
-func (d *Daemon) leavesOnStop() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.cfg.OnStop == config.StopLeave
 }
 
 // Stop ends the process as SIGTERM does with onStop: detach. It does not wait for the end.

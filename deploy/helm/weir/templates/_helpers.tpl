@@ -77,7 +77,8 @@ httpGet:
 {{- end -}}
 {{- end -}}
 
-{{/* What the kubelet waits for after SIGTERM: longer than the drain. */}}
+{{/* What the kubelet waits for after SIGTERM: longer than the drain, and the 2 s in which
+onStop: auto asks the API server. A restart does not drain. */}}
 {{- define "weir.gracePeriod" -}}
 {{- $drain := default (dict) (get .Values.config "drain") -}}
 {{- $long := add (int (dig "notReadySeconds" 10 $drain)) (int (dig "timeoutSeconds" 15 $drain)) -}}

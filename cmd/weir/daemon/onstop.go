@@ -1,0 +1,117 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+)
+
+// askTime bounds the question at SIGTERM whether another Pod follows. Weir serves meanwhile.
+// The chart's grace period is 15 s more than a drain.
+const askTime = 2 * time.Second
+
+// ownDaemonSet is the DaemonSet of the Pod of this process, as chart and base name it in the
+// environment, or zero.
+func ownDaemonSet() types.NamespacedName {
+	n := types.NamespacedName{Namespace: os.Getenv("POD_NAMESPACE"), Name: os.Getenv("DAEMONSET_NAME")}
+	if n.Namespace == "" || n.Name == "" {
+		return types.NamespacedName{}
+	}
+	return n
+}
+
+// nextPod is the part of a source that knows the DaemonSet: see kube.Source.NextPod.
+type nextPod interface {
+	NextPod(ctx context.Context) (ends string, err error)
+}
+
+// meaningOfTerm is the signal that SIGTERM stands for: SIGUSR2 if it is a restart, SIGTERM if
+// it is a stop. A signal or Stop that comes while the API server is asked decides at once.
+func (d *Daemon) meaningOfTerm(ctx context.Context, hurry <-chan os.Signal) os.Signal {
+	d.mu.Lock()
+	onStop, asks := d.cfg.OnStop, d.cfg.Discovery.Kubernetes != nil && d.cfg.Death.HoldSeconds > 0
+	d.mu.Unlock()
+	switch {
+	case onStop == config.StopLeave:
+		return syscall.SIGUSR2
+	case onStop != config.StopAuto || !asks || ownDaemonSet().Name == "":
+		return syscall.SIGTERM
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	answer := make(chan func() os.Signal, 1)
+	go func() {
+		ends, err := d.askNextPod(ctx)
+		answer <- func() os.Signal { return d.stopOrRestart(ends, err) }
+	}()
+	select {
+	case decide := <-answer:
+		return decide()
+	case <-d.stopAsked:
+		return syscall.SIGTERM
+	case s := <-hurry:
+		if s == syscall.SIGUSR2 {
+			return s
+		}
+		return os.Interrupt
+	}
+}
+
+// askNextPod waits for the source, too: SIGTERM may come during the start.
+func (d *Daemon) askNextPod(ctx context.Context) (ends string, err error) {
+	select {
+	case <-d.sourced:
+	case <-ctx.Done():
+		return "", errors.New("the source is not ready yet")
+	}
+	s, ok := d.source.(nextPod)
+	if !ok {
+		return "", errors.New("the source has no API server")
+	}
+	return s.NextPod(ctx)
+}
+
+// stopOrRestart decides by the answer of the API server. Without an answer, or the right to
+// ask, SIGTERM is a restart. If that is wrong, packets are dropped for death.holdSeconds, then
+// the kernel has them, and `weir cleanup` removes the idle program. A stop in error would cut
+// every connection of the node, and those of all nodes in turn while the API server is down or
+// a right is missing. An uninstall does not depend on it: see daemonSet in discovery/kube.
+func (d *Daemon) stopOrRestart(ends string, err error) os.Signal {
+	switch {
+	case err != nil:
+		d.log.Warn("SIGTERM is taken for a restart, because the API server does not tell whether another Pod follows: "+
+			"if none does, run `weir cleanup` on this node",
+			"daemonSet", ownDaemonSet(), "holdSeconds", d.cfg.Death.HoldSeconds, "err", err)
+		return syscall.SIGUSR2
+	case ends != "":
+		d.log.Info("SIGTERM is a stop: no Pod follows on this node", "reason", ends)
+		return syscall.SIGTERM
+	}
+	d.log.Info("SIGTERM is a restart: another Pod of the DaemonSet follows on this node", "daemonSet", ownDaemonSet())
+	return syscall.SIGUSR2
+}
+
+// warnOfOnStop logs why onStop: auto does not tell restarts from stops, if so.
+func (d *Daemon) warnOfOnStop() {
+	if d.cfg.OnStop != config.StopAuto {
+		return
+	}
+	reason := ""
+	switch {
+	case d.cfg.Discovery.Kubernetes == nil:
+		reason = "the source of Services is no cluster"
+	case ownDaemonSet().Name == "":
+		reason = "DAEMONSET_NAME and POD_NAMESPACE are not set"
+	case d.cfg.Death.HoldSeconds == 0:
+		reason = "death.holdSeconds is 0"
+	}
+	if reason != "" {
+		d.log.Warn("onStop: auto is detach: every SIGTERM is a stop", "reason", reason)
+	}
+}
