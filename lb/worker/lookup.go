@@ -109,11 +109,13 @@ func (w *Worker) dispatchOther(b *batch, i int, created uint64) {
 		p = w.leaveLane(b, i)
 	}
 	if p.state == consumed {
+		b.ref[i] = 0
 		return
 	}
 	ref := b.ref[i]
 	if ref != 0 {
 		ref = w.conntrack.Confirmed(p.hash, &p.key, ref)
+		b.ref[i] = ref // of Candidates it may name no entry at all
 	}
 	if ref != 0 && p.state == fast && w.fastPath(p, ref) {
 		return

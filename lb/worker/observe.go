@@ -112,7 +112,9 @@ func (o *observation) arrive(w *Worker, f *frames, waited bool) {
 	if s.frames != 0 {
 		s.verdict = tap.Queue
 		o.tell(at, w.tick, nil, 0, -1)
-		o.byFrame[s.frame] = 0
+		if o.byFrame[s.frame] == uint32(at+1) {
+			o.byFrame[s.frame] = 0
+		}
 	}
 	o.ids++
 	*s = observed{frames: 1, frame: uint32(frame), in: f.in, length: f.size, time: o.now, id: o.ids<<8 | uint64(o.worker)}

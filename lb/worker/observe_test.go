@@ -259,3 +259,29 @@ func TestTapsComeAndGoBesideTheWorker(t *testing.T) {
 	close(stop)
 	<-done
 }
+
+// Every packet of a flood without flows has a record with the verdict, also those that are
+// dropped in lanes, and none takes the record of another packet.
+func TestRecordsOfAFloodWithoutFlows(t *testing.T) {
+	b := newBench(t)
+	p := tapped(t, b, "")
+	frame := packet{srcMAC: macServer, dstMAC: macWeirB, src: ap(endpoint4, 8080), dst: ap(snat4, 61500), proto: header.ProtoUDP}.build(t)
+	const floods, each = 60, 60 // more than there are slots
+	n := 0
+	for range floods {
+		for range each {
+			b.give(portServer, bytes.Clone(frame))
+		}
+		b.round()
+		for _, r := range records(p) {
+			n++
+			if r.Verdict != tap.Drop || !r.HasReason || Drop(r.Reason) != DropNoConntrackEntry {
+				t.Fatalf("%+v", r)
+			}
+		}
+	}
+	if n != floods*each || b.drops()[DropNoConntrackEntry.String()] != floods*each {
+		t.Errorf("%d records, %d drops of %d packets", n, b.drops()[DropNoConntrackEntry.String()], floods*each)
+	}
+	b.framesHome()
+}

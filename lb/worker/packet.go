@@ -83,11 +83,11 @@ type batch struct {
 	// partial is whether checksums may be partial.
 	partial bool
 
-	first [batchSize]xsk.Desc // the first buffer
+	first [batchSize]xsk.Desc // the first buffer, with the length of all
 	head  [batchSize]laneHead
 	addr6 [batchSize][4]uint64 // of lanes6: the words of the addresses, as in the key
 	hash  [batchSize]uint64
-	ref   [batchSize]conntrack.Ref
+	ref   [batchSize]conntrack.Ref // after the last stage the flow's, 0: none
 	pkts  [batchSize]pkt
 }
 
@@ -120,6 +120,7 @@ func (b *batch) add(f *frames) *pkt {
 	b.framesSet |= 1 << i
 	p := &b.pkts[i]
 	*p = pkt{frames: *f}
+	b.first[i] = xsk.Desc{Addr: f.desc[0].Addr, Len: f.size}
 	b.n++
 	return p
 }
