@@ -10,6 +10,9 @@ import (
 // flow table, host veth, offloads. It is Close for a restart, and follows Run. From here on
 // the program holds packets for cfg.Hold; the sockets end with the process.
 func (l *LB) Leave() error {
+	if l.cache != nil {
+		l.cache.Leave()
+	}
 	errs := []error{l.steer.Hold(l.cfg.Hold)}
 	for _, w := range l.workers {
 		w.Stop()
@@ -23,6 +26,9 @@ func (l *LB) Leave() error {
 // process.
 func (l *LB) Release() error {
 	var errs []error
+	if l.cache != nil {
+		l.cache.Leave()
+	}
 	if l.steer != nil {
 		errs = append(errs, l.steer.Hold(l.cfg.Hold))
 	}

@@ -212,7 +212,7 @@ func TestExceptionsAreSeenByTheKernel(t *testing.T) {
 	c.Suspend()
 	c.Suspend()
 	c.Resume()
-	if c.state.On != 0 {
+	if c.state.On != Suspended {
 		t.Error("the cache is on while it is suspended")
 	}
 	c.Resume()
@@ -222,6 +222,23 @@ func TestExceptionsAreSeenByTheKernel(t *testing.T) {
 	c.SetEndpointRemoved(1000, true)
 	if c.state.On != 0 {
 		t.Error("the cache is on without a bit for an endpoint that is gone")
+	}
+}
+
+// A capture that has not ended when the process leaves does not keep packets from the kernel.
+func TestLeavingEndsSuspension(t *testing.T) {
+	c, err := New(config(""))
+	must(t, err)
+	defer c.Close()
+	c.SetOn(true)
+	c.Suspend()
+	c.Leave()
+	if c.state.On != 1 {
+		t.Errorf("on %d after the process has left", c.state.On)
+	}
+	c.Resume()
+	if c.state.On != 1 {
+		t.Errorf("on %d after the capture has ended", c.state.On)
 	}
 }
 

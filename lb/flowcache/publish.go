@@ -22,8 +22,8 @@ func (c *Cache) SetOn(on bool) {
 	c.storeOn()
 }
 
-// Suspend sends every packet up until as many calls of Resume. What the program has begun
-// meanwhile it ends within microseconds.
+// Suspend sends every packet up until as many calls of Resume, or until the process does not count
+// as alive. What the program has begun meanwhile it ends within microseconds.
 func (c *Cache) Suspend() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,9 +39,20 @@ func (c *Cache) Resume() {
 	c.storeOn()
 }
 
+// Leave ends what only a process that lives can want: a Suspend of a capture that has not ended.
+func (c *Cache) Leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left = true
+	c.storeOn()
+}
+
 func (c *Cache) storeOn() {
 	word := uint32(0)
-	if c.on && c.suspended == 0 {
+	switch {
+	case c.on && c.suspended > 0 && !c.left:
+		word = Suspended
+	case c.on:
 		word = 1
 	}
 	atomic.StoreUint32(&c.state.On, word)

@@ -15,7 +15,8 @@ type State struct {
 	// AliveUntil is the CLOCK_MONOTONIC time in nanoseconds until which the process counts as
 	// alive. After it, and after the hold (lb/steer), every packet goes up.
 	AliveUntil uint64
-	// On is 0 while every packet is to go up.
+	// On is 0 while every packet is to go up, Suspended while that holds as long as the process
+	// is alive, else 1.
 	On uint32
 	// Exceptions is the number of bits that are set in flow_gone. While it is not 0, the
 	// Conn of each packet is read, and packets whose endpoint or Service has its bit go
@@ -32,6 +33,9 @@ type State struct {
 	Ports [MaxPorts]Port // by the port in Adjacency.src
 	Slots [MaxPorts]Slot // by the slot of the interface that a packet came from
 }
+
+// Suspended is a value of State.On.
+const Suspended = 2
 
 // Port is where packets leave. Userspace writes it as a whole.
 type Port struct {

@@ -128,6 +128,24 @@ func TestNothingIsRepeatedWhileTheFlowTableIsOff(t *testing.T) {
 	}
 }
 
+// Packets that a capture keeps in the packet loop are repeated when the process has died.
+func TestSuspensionEndsWithTheProcess(t *testing.T) {
+	r := newFlowRig(t, 1<<10)
+	ref := r.fill(1, 1)[0]
+	k := r.flows.Entry(ref).Tuple()
+	packet := racePacket(&k)
+	r.state.On = flowcache.Suspended
+	must(t, r.p.Hold(time.Minute))
+	for i := range r.hooks {
+		for _, alive := range []uint64{^uint64(0), 1} {
+			r.state.AliveUntil = alive
+			if _, forwarded := r.run(t, &r.hooks[i], packet, 0); forwarded != (alive == 1) {
+				t.Errorf("%s: alive until %d: forwarded %v", r.hooks[i].name, alive, forwarded)
+			}
+		}
+	}
+}
+
 // Packets are repeated while the process lives, and without it as long as packets are held for
 // the next process.
 func TestNothingIsRepeatedWhenNoProcessIsAwaited(t *testing.T) {

@@ -300,6 +300,9 @@ __attribute__((noinline)) int find(const struct segment *s, struct recipe *r)
 	at.now = bpf_ktime_get_coarse_ns();
 	if (!is_followed(at.state, at.now))
 		return 0;
+	/* A capture that died with its process keeps no packet from the kernel. */
+	if (LOAD(at.state->on) == FLOW_SUSPENDED && at.now < LOAD(at.state->alive_until))
+		return 0;
 	if (s->family == 4) {
 		if (!find_family(s, 4, &at, r))
 			return 0;
