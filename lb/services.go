@@ -51,7 +51,9 @@ func (c *serviceCounts) follow(flows *conntrack.Table, tables *table.Table, put 
 			continue
 		}
 		s := countedService{number: n}
-		if t := c.read(flows, n); t.NewFlows+t.FailedHandshakes > 0 || len(t.Drops()) > 0 {
+		t := c.read(flows, n)
+		t.Open, t.HalfOpen = 0, 0
+		if t != (ServiceTotals{}) {
 			s.base = &t
 		}
 		c.byName[name] = s

@@ -96,6 +96,7 @@ func New(cfg Config) *Worker {
 	w.heartbeat.Store(cfg.Flows.Tick())
 	w.free.addr = make([]uint64, 0, cfg.Memory.Frames())
 	w.rng.Seed(uint32(cfg.ID)*0x9e3779b9 + uint32(os.Getpid()))
+	w.sampler = trafficSampler{left: sampleEvery, gap: sampleEvery}
 	w.fragmentIDs = fragtrack.NewIDs(w.rng.Uint32)
 	w.fragQueue.list = make([]queuedFragment, 0, fragQueueFrames)
 	if cfg.Takeover > 0 {

@@ -143,26 +143,43 @@ func (c countChunks) add(n uint32, word int, delta uint64) {
 	}
 }
 
-// sampleEvery is out of how many packets a full batch has one counted for its Service, with
-// the weight of all since the last: with 1 million packets per second the error of a
-// Service with a tenth of them is 3 % over ten seconds. In small batches, which
-// cost far more per packet by themselves, one packet of each batch is counted.
+// sampleEvery is out of how many packets of large batches one is counted for its Service on
+// average, with the weight of all since the last: with 1 million packets per second the
+// error of a Service with a tenth of them is 3 % over ten seconds. Of a small batch,
+// which costs far more per packet by itself, one packet is counted for the batch.
 const (
 	sampleEvery = 512
 	smallBatch  = 8
 )
 
+// trafficSampler counts down to the next packet of large batches that is counted.
+type trafficSampler struct {
+	left int32  // packets before that one and itself
+	gap  uint32 // left at the beginning: the packet's weight
+}
+
 // countTraffic counts a packet of batch b for the Service of its flow, in place of all that
 // came since the last (as in sFlow, RFC 3176). Exact counting would touch another cache line
-// for every packet.
+// for every packet. The distance to the next packet is random: ports, and with them the
+// directions of a flow, take turns in a fixed order. Small batches count for
+// themselves alone, or they would have the weight of the large ones between them.
 func (w *Worker) countTraffic(b *batch) {
-	w.uncounted += uint32(b.n)
-	if b.n == 0 || b.n > smallBatch && w.uncounted < sampleEvery {
+	n, at, weight := uint32(b.n), uint32(0), uint32(0)
+	switch s := &w.sampler; {
+	case n == 0:
 		return
+	case n <= smallBatch:
+		at, weight = w.rng.Uint32n(n), n
+	default:
+		if s.left -= int32(n); s.left > 0 {
+			return
+		}
+		at, weight = uint32(int32(n)+s.left-1), s.gap
+		// At least a batch: a batch has one packet that is counted at most.
+		s.gap = batchSize + w.rng.Uint32n(2*(sampleEvery-batchSize)+1)
+		s.left += int32(s.gap)
 	}
-	n := w.uncounted
-	w.uncounted = 0
-	i := w.rng.Uint32n(uint32(b.n)) & (batchSize - 1)
+	i := at & (batchSize - 1)
 	r := b.ref[i]
 	if r == 0 {
 		return // without a flow
@@ -176,8 +193,8 @@ func (w *Worker) countTraffic(b *batch) {
 	if !r.Forward() {
 		dir = 1
 	}
-	storeRelaxed(&c[servicePackets+dir], c[servicePackets+dir]+uint64(n))
-	storeRelaxed(&c[serviceBytes+dir], c[serviceBytes+dir]+uint64(n)*uint64(b.first[i].Len))
+	storeRelaxed(&c[servicePackets+dir], c[servicePackets+dir]+uint64(weight))
+	storeRelaxed(&c[serviceBytes+dir], c[serviceBytes+dir]+uint64(weight)*uint64(b.first[i].Len))
 }
 
 // HandshakeBounds are the upper bounds of the buckets of times, in microseconds; the last

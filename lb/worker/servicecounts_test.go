@@ -88,8 +88,47 @@ func TestTrafficIsEstimated(t *testing.T) {
 		b.round()
 	}
 	got := float64(b.counted().Packets[0] - start)
-	if want := float64(batches * batchSize); math.Abs(got-want) > sampleEvery {
+	if want := float64(batches * batchSize); math.Abs(got-want) > 2*sampleEvery {
 		t.Errorf("large batches: %.0f packets, want %.0f", got, want)
+	}
+}
+
+// Ports take turns in a fixed order. A direction has the weight of its own packets, be its
+// batches as large as the other's or much smaller.
+func TestDirectionsAreEstimatedApart(t *testing.T) {
+	const rounds = 1000
+	for _, answers := range []int{batchSize, 2} {
+		b := newBench(t)
+		req := request(false, header.ProtoUDP)
+		frame := req.build(t)
+		f := b.one(portClient, frame, portServer)
+		var p header.Packet
+		if header.Parse(f, len(f), &p) != header.OK {
+			t.Fatal("what was sent does not parse")
+		}
+		port := uint16(f[p.L4])<<8 | uint16(f[p.L4+1])
+		answer := packet{srcMAC: macServer, dstMAC: macWeirB, src: ap(endpoint4, 8080), dst: ap(snat4, port), proto: header.ProtoUDP}
+		back := answer.build(t)
+		b.one(portServer, back, portClient)
+		start := b.counted()
+		for range rounds {
+			for range batchSize {
+				b.give(portClient, frame)
+			}
+			for range answers {
+				b.give(portServer, back)
+			}
+			b.round()
+		}
+		c := b.counted()
+		since := c.Since(&start)
+		for dir, want := range []int{rounds * batchSize, rounds * answers} {
+			// Five standard deviations of as many samples.
+			samples := float64(want) / sampleEvery
+			if got := float64(since.Packets[dir]); math.Abs(got-float64(want)) > float64(want)*5/math.Sqrt(samples) {
+				t.Errorf("batches of %d and %d: %.0f packets in direction %d, want %d", batchSize, answers, got, dir, want)
+			}
+		}
 	}
 }
 

@@ -33,9 +33,10 @@ type Worker struct {
 	pollTimedOut   bool      // and the last poll brought nothing either
 	spinBudget     int       // how often to look before sleeping
 	busyRounds     uint32    // rounds with something to do
-	uncounted      uint32    // packets since the last that countTraffic counted
 	maxPollTimeout int       // in ms
 	busySince      time.Time // beginning of the stretch of busy rounds
+
+	sampler trafficSampler
 
 	stop      atomic.Bool
 	change    atomic.Pointer[portUpdate]  // of the ports, to be carried out
