@@ -79,6 +79,9 @@ func checkBounds(q *api.PacketQuery) error {
 
 // capture writes a capture to the file, until it ends or ctx does.
 func capture(ctx context.Context, c *api.Client, q *api.PacketQuery, file string, stdout, stderr io.Writer) (err error) {
+	if file == "-" && isTerminal(stdout) {
+		return &usageError{"weir capture", errors.New("--write -: standard output is a terminal")}
+	}
 	body, err := c.Capture(ctx, q)
 	if err != nil {
 		return err
@@ -94,8 +97,11 @@ func capture(ctx context.Context, c *api.Client, q *api.PacketQuery, file string
 		to = f
 	}
 	frames, lost, err := pcapng.Copy(to, body)
-	if ctx.Err() != nil { // the user has seen enough
+	switch {
+	case ctx.Err() != nil: // the user has seen enough
 		err = nil
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		err = errors.New("the daemon ended before the capture did: the file has what came until then")
 	}
 	fmt.Fprintf(stderr, "weir: %d frames captured, %d packets lost\n", frames, lost)
 	return err

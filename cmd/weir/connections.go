@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -48,7 +48,8 @@ neither workers nor other requests.
 
 With --count-by it counts them by client, client-prefix (/24, /64), frontend,
 endpoint, service, state, protocol or mode. More than 65,536 groups are not kept
-apart: then counts may be too low by a number that is shown.`,
+apart: then counts may be too low by a number that is shown. At most 1000 groups are
+listed.`,
 		Example: `  weir connections --client 192.0.2.0/24 --state established
   weir connections --service default/web --min-idle 1h --all -o json
   weir connections --limit 100 --after 4711      # the next page
@@ -61,7 +62,10 @@ apart: then counts may be too low by a number that is shown.`,
 				return err
 			}
 			c := api.NewClient(socket)
-			if by != "" {
+			if cmd.Flags().Changed("count-by") {
+				if !slices.Contains(api.CountKeys, by) {
+					return &usageError{cmd.CommandPath(), fmt.Errorf("--count-by: must be %s, is %q", strings.Join(api.CountKeys, ", "), by)}
+				}
 				n, err := c.CountConnections(cmd.Context(), &filter, by, limit)
 				switch {
 				case err != nil:
@@ -71,8 +75,11 @@ apart: then counts may be too low by a number that is shown.`,
 				}
 				return view.ConnectionCount(cmd.OutOrStdout(), n)
 			}
-			if all {
+			switch {
+			case all:
 				limit = 0
+			case limit < 1:
+				return &usageError{cmd.CommandPath(), fmt.Errorf("--limit: must be positive, is %d; --all shows all", limit)}
 			}
 			return listConnections(cmd, c, &filter, limit, after, json)
 		},
@@ -93,39 +100,64 @@ apart: then counts may be too low by a number that is shown.`,
 	return cmd
 }
 
-// listConnections writes connections as they come.
+// connectionPage is how many connections this program asks for at a time. It has each page
+// whole before it writes: a pager that nobody scrolls holds nothing up in the daemon.
+const connectionPage = api.DefaultFlowLimit
+
+// listConnections writes connections page by page: at most limit, 0 for all.
 func listConnections(cmd *cobra.Command, c *api.Client, filter *api.FlowFilter, limit int, after uint32, json bool) error {
 	w := bufio.NewWriter(cmd.OutOrStdout())
+	table, object := view.NewConnections(w), (*api.ObjectWriter)(nil)
 	if json {
-		_, err := writeConnections(w, func(f func(*api.Flow) error) (*api.ConnectionList, error) {
-			return c.Connections(cmd.Context(), filter, limit, after, f)
+		object = api.NewObjectWriter(w, true)
+		object.List("connections")
+	}
+	last := &api.ConnectionList{Next: after}
+	for n := 0; ; {
+		most, page := connectionPage, []api.Flow{}
+		if limit > 0 {
+			most = min(most, limit-n)
+		}
+		l, err := c.Connections(cmd.Context(), filter, most, last.Next, func(f *api.Flow) error {
+			page = append(page, *f)
+			return nil
 		})
-		return errors.Join(err, w.Flush())
+		if err != nil {
+			return errors.Join(err, w.Flush())
+		}
+		last, n = l, n+len(page)
+		if err := writePage(table, object, page); err != nil {
+			return err
+		}
+		if l.Next == 0 || n == limit {
+			break
+		}
 	}
-	if err := view.ConnectionHead(w); err != nil {
-		return err
+	switch {
+	case json:
+		object.End()
+		object.Field("total", last.Total)
+		if last.Next != 0 {
+			object.Field("next", last.Next)
+		}
+		object.Close() // the error stays with w
+	case last.Next != 0:
+		fmt.Fprintf(w, "... of %d connections: there may be more with --after %d\n", last.Total, last.Next)
 	}
-	l, err := c.Connections(cmd.Context(), filter, limit, after, func(f *api.Flow) error { return view.Connection(w, f) })
-	if err == nil && l.Next != 0 {
-		fmt.Fprintf(w, "... of %d connections: there may be more with --after %d\n", l.Total, l.Next)
-	}
-	return errors.Join(err, w.Flush())
+	return w.Flush()
 }
 
-// writeConnections writes the answer as JSON, a connection at a time.
-func writeConnections(w io.Writer, ask func(func(*api.Flow) error) (*api.ConnectionList, error)) (*api.ConnectionList, error) {
-	o := api.NewObjectWriter(w, true)
-	o.List("connections")
-	l, err := ask(func(f *api.Flow) error { return o.Element(f) })
-	if err != nil {
-		return nil, err
+// writePage writes connections to the object, or without an object to the table.
+func writePage(table *view.Connections, object *api.ObjectWriter, page []api.Flow) error {
+	if object == nil {
+		return table.Page(page)
 	}
-	o.End()
-	o.Field("total", l.Total)
-	if l.Next != 0 {
-		o.Field("next", l.Next)
+	for i := range page {
+		if err := object.Element(&page[i]); err != nil {
+			return err
+		}
 	}
-	return l, o.Close()
+	return nil
 }
 
 func newKill() *cobra.Command {
@@ -139,7 +171,10 @@ func newKill() *cobra.Command {
 		Long: `Removes the connections that match every given flag from the flow table; at least
 one flag is required. The next packet is handled as one without a connection: UDP
 selects an endpoint anew; TCP gets a RST from Weir, or from the kernel during
-conntrack.takeoverSeconds. In DSR modes the choice is made anew.`,
+conntrack.takeoverSeconds. In DSR modes the choice is made anew.
+
+It does not ask for confirmation: see with the same flags of weir connections
+--count-by service how many would go. A Service that does not exist is an error.`,
 		Example: `  weir connections kill --client 192.0.2.7
   weir connections kill --service default/web --min-idle 2h`,
 		Args: noArgs,

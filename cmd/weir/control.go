@@ -72,6 +72,9 @@ enableProfiling nor a restart.`,
 		},
 		ValidArgsFunction: cobra.FixedCompletions(api.Profiles, cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if length < time.Second || length > api.MaxProfile {
+				return &usageError{cmd.CommandPath(), fmt.Errorf("--duration: must be from 1s to %v, is %v", api.MaxProfile, length)}
+			}
 			return profile(cmd, api.NewClient(socket), args[0], length, file)
 		},
 	}
@@ -81,10 +84,16 @@ enableProfiling nor a restart.`,
 	return cmd
 }
 
+// isTerminal reports whether w is a terminal, to which nobody wants binary data written.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
 // profile writes a profile to a file, which comes into being whole or not at all.
 func profile(cmd *cobra.Command, c *api.Client, kind string, length time.Duration, file string) error {
 	if file == "-" {
-		if f, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		if isTerminal(cmd.OutOrStdout()) {
 			return &usageError{cmd.CommandPath(), errors.New("--write -: standard output is a terminal")}
 		}
 		return c.Profile(cmd.Context(), cmd.OutOrStdout(), kind, length)

@@ -57,6 +57,9 @@ flood a few per second and reason are kept; weir status counts all.`,
 	addOutput(cmd, &output, "table", "json")
 	fs.StringVar(&match.Reason, "reason", "", "show packets dropped for this `reason`")
 	fs.StringVar(&match.Service, "service", "", "show packets from and to frontends of this Service, `namespace/name`")
+	_ = cmd.RegisterFlagCompletionFunc("service", func(cmd *cobra.Command, _ []string, s string) ([]string, cobra.ShellCompDirective) {
+		return completeServices(cmd, nil, s)
+	})
 	fs.StringVar(&prefix, "prefix", "", "show packets from and to this `address` or CIDR")
 	fs.BoolVarP(&follow, "follow", "f", false, "show packets as they are dropped, until interrupted")
 	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(worker.DropReasons(), cobra.ShellCompDirectiveNoFileComp))
@@ -111,15 +114,25 @@ func followDrops(ctx context.Context, w io.Writer, c *api.Client, match *api.Dro
 		next := map[series]uint64{}
 		for _, p := range l.Packets {
 			s := series{p.Worker, p.Reason}
+			next[s] = max(next[s], p.Number+1)
+		}
+		for s, n := range next {
+			if n < seen[s] { // another process counts from 0
+				seen[s] = 0
+			}
+		}
+		for _, p := range l.Packets {
+			s := series{p.Worker, p.Reason}
 			if seen != nil && p.Number >= seen[s] {
 				if err := printDrop(w, &p, asJSON); err != nil {
 					return err
 				}
 			}
-			next[s] = max(next[s], p.Number+1)
 		}
 		for s, n := range seen {
-			next[s] = max(next[s], n)
+			if _, ok := next[s]; !ok {
+				next[s] = n
+			}
 		}
 		seen = next
 		select {

@@ -20,6 +20,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/decap"
 	"github.com/weirlb/weir/cmd/weir/demo"
 	"github.com/weirlb/weir/cmd/weir/explain"
+	"github.com/weirlb/weir/cmd/weir/view"
 )
 
 // Exit statuses.
@@ -75,7 +76,7 @@ func printError(w io.Writer, err error) {
 		return
 	}
 	for line := range strings.SplitSeq(strings.TrimRight(err.Error(), "\n"), "\n") {
-		fmt.Fprintf(w, "weir: %s\n", line)
+		fmt.Fprintf(w, "weir: %s\n", view.Line(line))
 	}
 	if u, ok := errors.AsType[*usageError](err); ok && u.command != "" {
 		fmt.Fprintf(w, "weir: see `%s --help`\n", u.command)

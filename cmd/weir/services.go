@@ -70,7 +70,8 @@ func newServices() *cobra.Command {
 		Long: `Shows each Service of the running Weir: the tier in use per port and since when,
 endpoints that get new flows of all, open connections, and since the start new
 connections, handshakes that failed, packets and bytes, the mean time from SYN to
-SYN-ACK, and drops by reason.
+SYN-ACK, and drops by reason. All begin with this process: a restart sets counts to 0 and
+"since" to the start.
 
 Packets and bytes are estimates from a sample, without those that the kernel
 forwards by the flow table.`,

@@ -34,7 +34,10 @@ func newStatus() *cobra.Command {
 		Long: `Shows the Weir of this node, through its admin socket: interfaces with the mode
 granted by the kernel, packets per worker, drops by reason, flows, next hops, and
 problems, which are all things that it does not do as asked, with object, reason
-and time.`,
+and time.
+
+weir connections and weir drops have more than --flows and --drops: they page, count,
+filter and follow.`,
 		Example: `  weir status
   weir status --watch                  # again every 2 s, with packets per second
   weir status -o json | jq .drops
@@ -80,10 +83,10 @@ and time.`,
 	addOutput(cmd, &output, "table", "json")
 	fs.BoolVarP(&watch, "watch", "w", false, "repeat until interrupted")
 	fs.DurationVar(&interval, "interval", 2*time.Second, "`time` between two repetitions with --watch")
-	fs.IntVar(&flows, "flows", 0, "show this `number` of flows instead")
+	fs.IntVar(&flows, "flows", 0, "show this `number` of flows instead; see weir connections")
 	fs.BoolVar(&frontends, "frontends", false, "show the frontends instead")
 	fs.BoolVar(&problems, "problems", false, "show all problems instead")
-	fs.BoolVar(&drops, "drops", false, "show the last dropped packets, by reason, instead")
+	fs.BoolVar(&drops, "drops", false, "show the last dropped packets, by reason, instead; see weir drops")
 	fs.BoolVar(&verify, "verify", false, "check the invariants of the flow table instead; exit status 1 if one is violated")
 	fs.StringVar(&filter.Client, "client", "", "show flows of this client: `address`, address:port or CIDR")
 	fs.StringVar(&filter.Frontend, "frontend", "", "show flows to this frontend: `address`, address:port or CIDR")

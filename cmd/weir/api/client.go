@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -136,17 +137,34 @@ func (c *Client) open(ctx context.Context, method, path string, query url.Values
 	if res.StatusCode == http.StatusOK {
 		return res, nil
 	}
+	return nil, failureOf(res)
+}
+
+// failureOf is the error of an answer that is one, and closes the body.
+func failureOf(res *http.Response) error {
 	defer res.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(res.Body, 1<<16))
 	var f Failure
 	if json.Unmarshal(body, &f) != nil || f.Error == "" {
 		f.Error = res.Status
 	}
-	if res.StatusCode == http.StatusNotFound {
-		return nil, fmt.Errorf("%w: %s", ErrNotFound, f.Error)
+	request, unknown := strings.CutSuffix(f.Error, noSuchRequest)
+	switch {
+	case unknown:
+		return fmt.Errorf("the running Weir does not know %s: it is of another version than this command", request)
+	case res.StatusCode == http.StatusNotFound:
+		return notFound(f.Error)
 	}
-	return nil, errors.New(f.Error)
+	return errors.New(f.Error)
 }
+
+// notFound is ErrNotFound in the words of the daemon.
+type notFound string
+
+func (n notFound) Error() string { return string(n) }
+
+// Is makes it an ErrNotFound.
+func (n notFound) Is(target error) bool { return target == ErrNotFound }
 
 // explainError explains a failed connection.
 func (c *Client) explainError(err error) error {

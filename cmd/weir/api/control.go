@@ -21,8 +21,8 @@ var LogLevels = []string{"debug", "info", "warn", "error"}
 // Profiles are the kinds of profiles: of package runtime/pprof, and cpu.
 var Profiles = []string{"cpu", "heap", "allocs", "goroutine", "mutex", "block", "threadcreate"}
 
-// maxProfile is how long a profile of the CPU may take.
-const maxProfile = 60
+// MaxProfile is how long a profile of the CPU may take.
+const MaxProfile = 60 * time.Second
 
 // ControlSource changes the daemon while it runs.
 type ControlSource interface {
@@ -58,11 +58,11 @@ func controlRoutes(src Source) []route {
 		method: "GET", path: "/v1/profile", summary: "A profile of the daemon, in the format of pprof.", answer: []byte{}, produces: "application/octet-stream",
 		params: []param{
 			{name: "kind", usage: "the profile", enum: Profiles, required: true},
-			{name: "seconds", kind: "integer", usage: fmt.Sprintf("how long, of cpu alone; absent: 10, at most %d", maxProfile)},
+			{name: "seconds", kind: "integer", usage: fmt.Sprintf("how long, of cpu alone; absent: 10, at most %d", int(MaxProfile.Seconds()))},
 		},
 		handle: func(w http.ResponseWriter, r *http.Request) {
 			kind := r.FormValue("kind")
-			seconds, err := number(r, "seconds", 10, maxProfile)
+			seconds, err := number(r, "seconds", 10, int(MaxProfile.Seconds()))
 			if err == nil && !slices.Contains(Profiles, kind) {
 				err = fmt.Errorf("kind: expected %s, got %q", strings.Join(Profiles, ", "), kind)
 			}

@@ -2,9 +2,11 @@ package api
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -38,6 +40,16 @@ func (f *FlowFilter) values() url.Values {
 	return v
 }
 
+// String is the filter for a log: its parameters by name, as the API takes them.
+func (f FlowFilter) String() string {
+	v := f.values()
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		parts = append(parts, name+"="+v.Get(name))
+	}
+	return strings.Join(parts, " ")
+}
+
 // filterOf is the filter of a request.
 func filterOf(r *http.Request) (*FlowFilter, error) {
 	f := &FlowFilter{
@@ -60,7 +72,7 @@ func filterOf(r *http.Request) (*FlowFilter, error) {
 
 // Matcher compiles the filter. The error names the field.
 func (f *FlowFilter) Matcher() (*FlowMatcher, error) {
-	m := &FlowMatcher{Filter: *f, Service: f.Service, state: f.State}
+	m := &FlowMatcher{Filter: *f, Service: f.Service, state: strings.ToLower(f.State)}
 	for name, to := range map[string]struct {
 		text string
 		to   *place

@@ -87,10 +87,5 @@ func (c *Client) stream(ctx context.Context, path string, query url.Values) (io.
 	if res.StatusCode == http.StatusOK {
 		return res.Body, nil
 	}
-	defer res.Body.Close()
-	var f Failure
-	if json.NewDecoder(io.LimitReader(res.Body, 1<<16)).Decode(&f) != nil || f.Error == "" {
-		f.Error = res.Status
-	}
-	return nil, errors.New(f.Error)
+	return nil, failureOf(res)
 }

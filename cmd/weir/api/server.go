@@ -86,10 +86,14 @@ func handler(src Source, stall time.Duration) http.Handler {
 		mux.HandleFunc(r.method+" "+r.path, r.serve)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, http.StatusNotFound, fmt.Errorf("%s %s: there is no such thing here", r.Method, r.URL.Path))
+		refuse(w, http.StatusNotFound, fmt.Errorf("%s %s%s", r.Method, r.URL.Path, noSuchRequest))
 	})
 	return mux
 }
+
+// noSuchRequest ends the error of an unknown request, by which a client of another version
+// knows it.
+const noSuchRequest = ": there is no such thing here"
 
 // serve refuses unknown parameters, which might be misspelt filters, and answers.
 func (r *route) serve(w http.ResponseWriter, req *http.Request) {

@@ -300,3 +300,27 @@ func TestClientSaysWhatFailedConnectionsMean(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// The client says once that a Service is not found, and that a daemon of another version does
+// not know a request.
+func TestClientSaysWhatIsNotFound(t *testing.T) {
+	c := NewClient(serve(t, &fakeSource{}))
+	defer c.http.CloseIdleConnections()
+	if _, err := c.Services(t.Context(), "a/b"); !errors.Is(err, ErrNotFound) || err.Error() != "service a/b: not found" {
+		t.Errorf("%v", err)
+	}
+	const other = "the running Weir does not know GET /v1/later: it is of another version than this command"
+	if _, err := c.read(t.Context(), "/v1/later", nil); err == nil || errors.Is(err, ErrNotFound) || err.Error() != other {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.stream(t.Context(), "/v1/later", nil); err == nil || err.Error() != other {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestFilterHasAText(t *testing.T) {
+	f := FlowFilter{Client: "192.0.2.7", State: "established", MinIdle: time.Hour}
+	if got := f.String(); got != "client=192.0.2.7 minIdle=1h0m0s state=established" {
+		t.Errorf("%q", got)
+	}
+}

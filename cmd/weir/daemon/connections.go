@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -14,7 +15,10 @@ import (
 
 // Connections implements api.Source. A part of the table is in memory at a time.
 func (d *Daemon) Connections(ctx context.Context, q api.ConnectionQuery) (api.Stream, error) {
-	w := d.newWalk(q.Match)
+	w, err := d.newWalk(q.Match)
+	if err != nil {
+		return nil, err
+	}
 	return func(o *api.ObjectWriter) error {
 		o.Field("total", uint64(w.table.Flows()))
 		o.List("connections")
@@ -46,23 +50,34 @@ func (d *Daemon) Connections(ctx context.Context, q api.ConnectionQuery) (api.St
 
 // KillConnections implements api.Source.
 func (d *Daemon) KillConnections(ctx context.Context, match *api.FlowMatcher) (*api.Killed, error) {
-	w, out := d.newWalk(match), &api.Killed{}
-	_, err := w.each(ctx, 0, func(r conntrack.Ref, _ *conntrack.Conn) bool {
+	w, err := d.newWalk(match)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.Killed{}
+	_, err = w.each(ctx, 0, func(r conntrack.Ref, _ *conntrack.Conn) bool {
 		if w.table.Delete(r) {
 			out.Killed++
 		}
 		return true
 	}, nil)
-	d.log.Info("connections killed by the operator", "connections", out.Killed, "filter", match.Filter)
-	return out, err
+	d.log.Info("connections killed by the operator", "connections", out.Killed, "filter", match.Filter.String(), "complete", err == nil)
+	if err != nil {
+		return nil, fmt.Errorf("%d connections were removed, then: %w", out.Killed, err)
+	}
+	return out, nil
 }
 
 // CountConnections implements api.Source.
 func (d *Daemon) CountConnections(ctx context.Context, match *api.FlowMatcher, by string, limit int) (*api.ConnectionCount, error) {
-	w, g := d.newWalk(match), newGroups(maxGroups)
+	w, err := d.newWalk(match)
+	if err != nil {
+		return nil, err
+	}
+	g := newGroups(maxGroups)
 	out := &api.ConnectionCount{}
 	key := w.groupBy(by)
-	_, err := w.each(ctx, 0, func(r conntrack.Ref, c *conntrack.Conn) bool {
+	_, err = w.each(ctx, 0, func(r conntrack.Ref, c *conntrack.Conn) bool {
 		out.Matched++
 		g.add(key(r, c))
 		return true

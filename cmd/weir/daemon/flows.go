@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -23,20 +25,29 @@ type walk struct {
 	// of the filter.
 	names   []string
 	service uint32
+	none    bool      // the Service of the filter has no connections
 	states  [256]bool // that match, by conntrack.State
 }
 
-func (d *Daemon) newWalk(match *api.FlowMatcher) *walk {
-	w := &walk{table: d.lb.FlowTable(), match: match, names: d.lb.Tables().ServiceNames(), service: conntrack.NoID}
-	for n, name := range w.names {
-		if name != "" && name == match.Service {
-			w.service = uint32(n)
+// newWalk fails if the filter names a Service that does not exist: it might be misspelt.
+func (d *Daemon) newWalk(match *api.FlowMatcher) (*walk, error) {
+	w := &walk{table: d.lb.FlowTable(), match: match, names: d.lb.Tables().ServiceNames()}
+	if match.Service != "" {
+		n := slices.Index(w.names, match.Service)
+		if w.none = n < 0; w.none {
+			if _, err := d.servicesNamed(match.Service); err != nil {
+				return nil, err
+			}
 		}
+		w.service = uint32(n)
 	}
 	for s := range w.states {
 		w.states[s] = match.State(conntrack.State(s).String())
 	}
-	return w
+	if !slices.Contains(w.states[:], true) {
+		return nil, fmt.Errorf("%w: state: no state has %q in its name", api.ErrInvalid, match.Filter.State)
+	}
+	return w, nil
 }
 
 // each calls f for connections that match, from number from on, until f returns false, and
@@ -73,7 +84,7 @@ func (w *walk) matches(r conntrack.Ref, c *conntrack.Conn, now uint32) bool {
 	switch {
 	case !w.states[c.State()]:
 		return false
-	case m.Service != "" && atomic.LoadUint32(&c.ServiceID) != w.service:
+	case m.Service != "" && (w.none || atomic.LoadUint32(&c.ServiceID) != w.service):
 		return false
 	case !m.Times(ticks(now-c.Created()), ticks(c.Idle(now))):
 		return false
@@ -114,9 +125,12 @@ func (w *walk) serviceOf(c *conntrack.Conn) string {
 
 // Flows implements api.Source.
 func (d *Daemon) Flows(ctx context.Context, limit int, match *api.FlowMatcher) (*api.FlowList, error) {
-	w := d.newWalk(match)
+	w, err := d.newWalk(match)
+	if err != nil {
+		return nil, err
+	}
 	out := &api.FlowList{Total: uint64(w.table.Flows()), Flows: []api.Flow{}}
-	_, err := w.each(ctx, 0, func(r conntrack.Ref, c *conntrack.Conn) bool {
+	_, err = w.each(ctx, 0, func(r conntrack.Ref, c *conntrack.Conn) bool {
 		if len(out.Flows) == limit {
 			out.Truncated = true
 			return false

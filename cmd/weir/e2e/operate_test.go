@@ -84,6 +84,17 @@ func TestWireOperatorSeesServicesAndConnections(t *testing.T) {
 		}
 	})
 	t.Run("connections", func(t *testing.T) { f.checkConnections(t, name, conns) })
+	t.Run("misspelt", func(t *testing.T) {
+		for _, args := range [][]string{
+			{"connections", "--service", "test/wbe"}, {"connections", "kill", "--service", "test/wbe"},
+			{"connections", "--count-by", "client", "--service", "test/wbe"}, {"connections", "kill", "--state", "estblished"},
+		} {
+			out, err := f.command(append(args, "--admin-socket", f.path("weir.sock"))...).CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "service test/wbe: not found") && !strings.Contains(string(out), `no state has "estblished"`) {
+				t.Errorf("weir %v: %v, %s", args, err, out)
+			}
+		}
+	})
 	t.Run("kill", func(t *testing.T) {
 		client := list[0].LocalAddr().String()
 		if out := f.ask(t, "connections", "kill", "--client", client); out != "removed: 1\n" {

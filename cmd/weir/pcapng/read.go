@@ -11,14 +11,18 @@ import (
 const maxBlock = 1 << 20
 
 // Copy copies whole blocks from r, which a Writer of this package writes, to w until r
-// ends. A block that r has only a part of is left out. It returns the number of packets,
-// and the number of lost packets that the last statistics have.
+// ends. A block that r has only a part of is left out: then, and where r reports it, the
+// error is io.ErrUnexpectedEOF. It returns the number of packets, and the number of lost
+// packets that the last statistics have.
 func Copy(w io.Writer, r io.Reader) (packets, lost uint64, err error) {
 	head := make([]byte, 8)
 	var block []byte
 	for {
 		if _, err := io.ReadFull(r, head); err != nil {
-			return packets, lost, ended(err)
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return packets, lost, err
 		}
 		n := binary.LittleEndian.Uint32(head[4:])
 		if n < 12 || n > maxBlock || n%4 != 0 {
@@ -27,7 +31,10 @@ func Copy(w io.Writer, r io.Reader) (packets, lost uint64, err error) {
 		block = append(block[:0], head...)
 		block = append(block, make([]byte, n-8)...)
 		if _, err := io.ReadFull(r, block[8:]); err != nil {
-			return packets, lost, ended(err)
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return packets, lost, err
 		}
 		if _, err := w.Write(block); err != nil {
 			return packets, lost, err
@@ -39,13 +46,6 @@ func Copy(w io.Writer, r io.Reader) (packets, lost uint64, err error) {
 			lost = max(lost, lostOf(block))
 		}
 	}
-}
-
-func ended(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil
-	}
-	return err
 }
 
 // lostOf is the number of lost packets in a block of statistics.

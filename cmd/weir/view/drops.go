@@ -72,7 +72,7 @@ func Drops(w io.Writer, l *api.DropList) error {
 
 // Drop writes a dropped packet as a line.
 func Drop(w io.Writer, p *api.DroppedPacket) error {
-	_, err := fmt.Fprintf(w, "%s %s %s %d B %s %s > %s %s\n", p.Time.Local().Format("15:04:05.000"), p.Reason,
-		dash(p.Interface), p.Size, dash(p.Protocol), dash(p.Source), dash(p.Destination), dash(p.Service))
+	_, err := fmt.Fprintln(w, printable(fmt.Sprintf("%s %s %s %d B %s %s > %s %s", p.Time.Local().Format("15:04:05.000"), p.Reason,
+		dash(p.Interface), p.Size, dash(p.Protocol), dash(p.Source), dash(p.Destination), dash(p.Service))))
 	return err
 }

@@ -24,6 +24,6 @@ func Packet(w io.Writer, p *api.Packet) error {
 			fmt.Fprintf(b, " %s=%s", f[0], f[1])
 		}
 	}
-	_, err := fmt.Fprintln(w, b)
+	_, err := fmt.Fprintln(w, printable(b.String()))
 	return err
 }

@@ -169,27 +169,6 @@ func Endpoints(w io.Writer, l *api.EndpointList) error {
 	return err
 }
 
-// ConnectionHead and Connection are the head and a line of the table of connections. Columns
-// are of fixed width: the lines are written as they come.
-func ConnectionHead(w io.Writer) error {
-	_, err := fmt.Fprintf(w, connectionLine, "PROTO", "CLIENT", "FRONTEND", "ENDPOINT", "SNAT", "MODE", "STATE", "AGE", "IDLE", "SERVICE")
-	return err
-}
-
-const connectionLine = "%-5s %-21s %-21s %-21s %-21s %-5s %-12s %7s %7s  %s\n"
-
-// Connection writes a line of the table of connections.
-func Connection(w io.Writer, f *api.Flow) error {
-	snat := "-"
-	if f.SNAT.IsValid() {
-		snat = f.SNAT.String()
-	}
-	seconds := func(s float64) string { return age(time.Duration(s * float64(time.Second))) }
-	_, err := fmt.Fprintf(w, connectionLine, f.Protocol, f.Client, f.Frontend, f.Endpoint, snat, f.Mode, f.State,
-		seconds(f.AgeSeconds), seconds(f.IdleSeconds), dash(f.Service))
-	return err
-}
-
 // ConnectionCount writes groups of connections as a table.
 func ConnectionCount(w io.Writer, c *api.ConnectionCount) error {
 	b := &strings.Builder{}

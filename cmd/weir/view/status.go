@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -275,6 +274,9 @@ func renderNeighbors(b *strings.Builder, s *api.Status) {
 func table(b *strings.Builder) *tabwriter.Writer { return tabwriter.NewWriter(b, 0, 8, 2, ' ', 0) }
 
 func row(t *tabwriter.Writer, cells ...string) {
+	for i := range cells {
+		cells[i] = printable(cells[i])
+	}
 	fmt.Fprintln(t, strings.Join(cells, "\t"))
 }
 
@@ -293,17 +295,6 @@ func sum(m map[string]uint64) (n uint64) {
 		n += v
 	}
 	return n
-}
-
-// printable removes control characters from texts of manifests, so that they cannot steer
-// the terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !strconv.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
 }
 
 func dash(s string) string { return cmp.Or(s, "-") }

@@ -2,7 +2,6 @@ package view
 
 import (
 	"encoding/json"
-	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -62,11 +61,7 @@ func TestRenderGolden(t *testing.T) {
 		"endpoints": func(b *strings.Builder) error { return Endpoints(b, example[api.EndpointList](t, "endpoints")) },
 		"count":     func(b *strings.Builder) error { return ConnectionCount(b, example[api.ConnectionCount](t, "count")) },
 		"connections": func(b *strings.Builder) error {
-			err := ConnectionHead(b)
-			for _, f := range example[api.FlowList](t, "flows").Flows {
-				err = errors.Join(err, Connection(b, &f))
-			}
-			return err
+			return NewConnections(b).Page(example[api.FlowList](t, "flows").Flows)
 		},
 		"frontends": func(b *strings.Builder) error { return Frontends(b, example[api.FrontendList](t, "frontends")) },
 	} {
