@@ -140,7 +140,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	root.AddCommand(
 		newRun(), newCheck(), explain.Command(), newStatus(), newDrops(), newCapture(), newTrace(),
 		newServices(), newEndpoints(), newConnections(), newLogLevel(), newProfile(),
-		decap.Command(), demo.Command(), newStop(), newCleanup(), newVersion(),
+		decap.Command(), demo.Command(), newStop(), newCleanup(), newVersion(), newMan(),
 	)
 	return root
 }

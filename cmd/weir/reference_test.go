@@ -59,16 +59,6 @@ func TestFlagUsagesNameOneValue(t *testing.T) {
 	}
 }
 
-// commands are those below a command, each before its own.
-func commands(of *cobra.Command) []*cobra.Command {
-	var out []*cobra.Command
-	for _, c := range of.Commands() {
-		out = append(out, c)
-		out = append(out, commands(c)...)
-	}
-	return out
-}
-
 // reference is the command line as Markdown.
 func reference(root *cobra.Command) string {
 	b := &strings.Builder{}

@@ -15,6 +15,12 @@ import (
 // sums is the file of the checksums, in the format of sha256sum.
 const sums = "SHA256SUMS"
 
+// archived is a file of the archive.
+type archived struct {
+	from, name string
+	mode       int64
+}
+
 // archive writes the binary and what an installation by hand needs.
 func (b *binary) archive(file, sbom string) error {
 	out, err := os.Create(file)
@@ -27,10 +33,7 @@ func (b *binary) archive(file, sbom string) error {
 		return err
 	}
 	t := tar.NewWriter(z)
-	for _, f := range []struct {
-		from, name string
-		mode       int64
-	}{
+	files := []archived{
 		{b.file, "weir", 0o755},
 		{filepath.Join(b.root, "LICENSE"), "LICENSE", 0o644},
 		{filepath.Join(b.root, "CHANGELOG.md"), "CHANGELOG.md", 0o644},
@@ -42,7 +45,15 @@ func (b *binary) archive(file, sbom string) error {
 		{filepath.Join(b.extras, "_weir"), "completion/_weir", 0o644},
 		{filepath.Join(b.extras, "weir.fish"), "completion/weir.fish", 0o644},
 		{sbom, "weir.cdx.json", 0o644},
-	} {
+	}
+	pages, err := filepath.Glob(filepath.Join(b.extras, "man", "*.8")) // sorted
+	if err != nil {
+		return err
+	}
+	for _, page := range pages {
+		files = append(files, archived{page, "man/" + filepath.Base(page), 0o644})
+	}
+	for _, f := range files {
 		if err := b.add(t, f.from, path.Join(b.name(), f.name), f.mode); err != nil {
 			return err
 		}

@@ -82,11 +82,12 @@ func (b *binary) identify(o options) error {
 
 // generate writes shell completion and man pages with a binary for this machine,
 // and returns their directory.
-func generate(root, stage string) (string, error) {
-	host := filepath.Join(stage, "weir-host")
-	if err := compile(root, host, runtime.GOARCH); err != nil {
+func generate(root, stage string, o options) (string, error) {
+	b, err := build(root, stage, runtime.GOARCH, o)
+	if err != nil {
 		return "", err
 	}
+	host := b.file
 	dir := filepath.Join(stage, "extras")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
@@ -99,6 +100,11 @@ func generate(root, stage string) (string, error) {
 		if err := os.WriteFile(filepath.Join(dir, file), out, 0o644); err != nil {
 			return "", err
 		}
+	}
+	man := exec.Command(host, "man", filepath.Join(dir, "man"))
+	man.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", b.time.Unix()), "NODE_NAME=", "TZ=UTC")
+	if out, err := man.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("weir man: %w\n%s", err, out)
 	}
 	return dir, nil
 }

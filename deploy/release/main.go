@@ -106,7 +106,7 @@ func run(o options) error {
 	}
 	defer os.RemoveAll(stage)
 
-	extras, err := generate(root, stage)
+	extras, err := generate(root, stage, o)
 	if err != nil {
 		return err
 	}

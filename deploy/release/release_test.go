@@ -88,7 +88,7 @@ func testArchive(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
+	var names, pages []string
 	for r := tar.NewReader(z); ; {
 		h, err := r.Next()
 		if err == io.EOF {
@@ -98,7 +98,11 @@ func testArchive(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 		_, name, _ := strings.Cut(h.Name, "/")
-		names = append(names, name)
+		if page, ok := strings.CutPrefix(name, "man/"); ok {
+			pages = append(pages, page)
+		} else {
+			names = append(names, name)
+		}
 		if h.Uid != 0 || h.Gid != 0 {
 			t.Errorf("%s is owned by %d:%d", name, h.Uid, h.Gid)
 		}
@@ -115,6 +119,11 @@ func testArchive(t *testing.T, dir string) {
 		"systemd/weir-decap.service", "completion/weir.bash", "completion/_weir", "completion/weir.fish", "weir.cdx.json"}
 	if !slices.Equal(names, want) {
 		t.Errorf("the archive has %q, want %q", names, want)
+	}
+	for _, page := range []string{"weir.8", "weir-run.8", "weir-connections-kill.8"} {
+		if !slices.Contains(pages, page) {
+			t.Errorf("the archive has the man pages %q, want %s", pages, page)
+		}
 	}
 }
 
@@ -149,7 +158,8 @@ func testRPM(t *testing.T, dir string) {
 	}
 	for name, mode := range map[string]int{
 		"/usr/bin/weir": 0o755, "/etc/weir/weir.yaml": 0o640, "/usr/lib/systemd/system/weir.service": 0o644,
-		"/usr/share/zsh/site-functions/_weir": 0o644, "/usr/share/licenses/weir/LICENSE": 0o644,
+		"/usr/share/zsh/site-functions/_weir": 0o644, "/usr/share/man/man8/weir.8": 0o644,
+		"/usr/share/man/man8/weir-connections-kill.8": 0o644, "/usr/share/licenses/weir/LICENSE": 0o644,
 	} {
 		if got, ok := modes[name]; !ok || got != mode {
 			t.Errorf("%s has mode %o, want %o", name, got, mode)
