@@ -42,7 +42,7 @@ server is asked: SIGTERM is a restart while the DaemonSet runs another Pod on th
 
 With --handover the new process makes everything ready beside the running one, which then
 leaves, as on SIGUSR2. If the new process fails before, the running one goes on; if it
-fails later, the running one starts again, with its own program and arguments.`,
+fails later, the running one starts again, with its own program, arguments and configuration.`,
 		Example: `  weir run --config /etc/weir/weir.yaml
   weir run --node-name edge-1 --manifests /etc/weir/manifests --interface eth0,eth1
   weir run -c weir.yaml --log-level debug --mode native
@@ -59,7 +59,7 @@ fails later, the running one starts again, with its own program and arguments.`,
 				}
 				watched = daemon.WatchFile(flags.File)
 			}
-			cfg, err := flags.Load()
+			cfg, again, err := load(flags)
 			if err != nil {
 				return err
 			}
@@ -71,7 +71,9 @@ fails later, the running one starts again, with its own program and arguments.`,
 			}
 			log, level := cfg.Logging.Logger(cmd.ErrOrStderr())
 			// The signals that end other commands are the daemon's here: SIGTERM drains.
-			return daemon.Run(context.WithoutCancel(cmd.Context()), cfg, daemon.Options{Log: log, Level: level, Signals: signals, Watch: watched, Handover: handover})
+			return daemon.Run(context.WithoutCancel(cmd.Context()), cfg, daemon.Options{
+				Log: log, Level: level, Signals: signals, Watch: watched, Handover: handover, Again: again,
+			})
 		},
 	}
 	flags = config.AddFlags(cmd.Flags())
@@ -80,6 +82,21 @@ fails later, the running one starts again, with its own program and arguments.`,
 	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration of file and flags to this `file` (- for standard output) and exit")
 	cmd.Flags().SortFlags = false
 	return cmd
+}
+
+// load is the configuration of file and flags. A process that was executed again has the
+// configuration from before: the file may be that of the next process, which has failed.
+func load(flags *config.Flags) (cfg *config.Configuration, again bool, err error) {
+	data, again, err := daemon.Before()
+	switch {
+	case err != nil:
+		return nil, again, err
+	case data != nil:
+		cfg, err = flags.Resume(data)
+	default:
+		cfg, err = flags.Load()
+	}
+	return cfg, again, err
 }
 
 // ready says all that keeps cfg from being run here.

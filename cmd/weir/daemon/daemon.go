@@ -114,6 +114,8 @@ type Options struct {
 	Watch *FileWatch
 	// Handover takes over from the process that runs, if there is one.
 	Handover bool
+	// Again is set where the process was executed again by a handover that has failed.
+	Again bool
 }
 
 // Run serves until a signal, a fault or ctx ends it, and leaves nothing behind
@@ -128,7 +130,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 		verify:  lb.Verify,
 
 		stopAsked: make(chan struct{}, 1), sourced: make(chan struct{}), viewed: make(chan struct{}),
-		phases: phase.New(processStart(), o.Log),
+		phases: phase.New(startOf(o), o.Log),
 	}
 	d.phases.End("program file and configuration")
 	d.profiling.Store(cfg.EnableProfiling)
@@ -153,6 +155,10 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		if d.lb != nil {
 			err = errors.Join(err, d.end(err))
 		}
+		// Last: the end of this connection tells the last process that all is free again.
+		if d.last != nil {
+			_ = d.last.conn.Close()
+		}
 	}()
 	task := func(name string, f func(context.Context) error) {
 		tasks.Go(func() {
@@ -162,13 +168,13 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		})
 	}
 	tasks.Go(func() { d.followLeave(ctx, o.Signals.leave) })
-	if d.notify, err = sdnotify.New(d.serviceHealth, d.log); err != nil {
-		return err
-	}
 	if o.Handover {
-		if d.last, err = d.meetLast(); err != nil {
+		if d.last, err = d.meetLast(ctx); err != nil {
 			return err
 		}
+	}
+	if d.notify, err = sdnotify.New(d.serviceHealth, d.log); err != nil {
+		return err
 	}
 	if d.source, err = newSource(ctx, d.cfg, d.log); err != nil {
 		return err
@@ -179,8 +185,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	// The Services are learnt while the packet path is made ready.
 	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
 	if d.last != nil {
-		defer d.last.conn.Close()
-		if err := d.takeOver(ctx, d.last); err != nil {
+		if err := d.takeOver(ctx); err != nil {
 			return err
 		}
 		d.phases.End("last process")
@@ -209,7 +214,9 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	d.begin()
 	task("kernel features", d.probeKernel)
 	<-ctx.Done()
-	d.notify.Stopping()
+	if d.next.Load() == nil {
+		d.notify.Stopping()
+	}
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		return cause
 	}

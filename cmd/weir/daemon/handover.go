@@ -1,20 +1,15 @@
 package daemon
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/version"
@@ -32,13 +27,17 @@ import (
 //	next: serving                   last ends
 //
 // Until take the last process serves as if the next did not exist. If the next process ends
-// between take and serving, the last one executes its own program again, which takes
-// everything back as after a crash.
+// between take and serving, the last one executes its own program again with the
+// configuration that it had, and takes everything back as after a crash. If the last process
+// ends before left, the next one goes on as after a crash.
 type handoverMessage struct {
 	Say     string `json:"say"`
 	Version string `json:"version,omitempty"`
 	Layout  int    `json:"layout,omitempty"` // of the flow table
 	Error   string `json:"error,omitempty"`
+	// The service manager of the last process, in its hello.
+	NotifySocket         string `json:"notifySocket,omitempty"`
+	WatchdogMicroseconds int64  `json:"watchdogMicroseconds,omitempty"`
 }
 
 // Messages of a handover.
@@ -53,94 +52,67 @@ const (
 func handoverSocket(admin string) string { return admin + "-handover" }
 
 const (
+	// greetTime is the time for a hello: the last process talks to one at a time.
+	greetTime = 10 * time.Second
 	// viewTime is the time in which the next process must have the first view of Services.
 	viewTime = time.Minute
+	// readyTime is the time from the hello of the next process to take.
+	readyTime = viewTime + 30*time.Second
+	// leaveTime is the time in which the last process must leave.
+	leaveTime = 30 * time.Second
 	// takeTime is the time in which the next process must serve after it has taken over.
 	takeTime = 30 * time.Second
 )
 
-// peer is the other process of a handover.
-type peer struct {
-	conn *net.UnixConn
-	in   *bufio.Reader
-}
-
-func newPeer(c *net.UnixConn) *peer { return &peer{c, bufio.NewReader(c)} }
-
-func (p *peer) say(m handoverMessage) error {
-	b, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	_, err = p.conn.Write(append(b, '\n'))
-	return err
-}
-
-// hear waits for a message, which must be say.
-func (p *peer) hear(say string) (m handoverMessage, err error) {
-	line, err := p.in.ReadSlice('\n')
-	if err != nil {
-		return m, err
-	}
-	if err := json.Unmarshal(line, &m); err != nil {
-		return m, err
-	}
-	switch {
-	case m.Error != "":
-		return m, errors.New(m.Error)
-	case m.Say != say:
-		return m, fmt.Errorf("%q where %q was expected", m.Say, say)
-	}
-	return m, nil
-}
-
-// pid is the process ID of the other process.
-func (p *peer) pid() (pid int, err error) {
-	raw, err := p.conn.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	e := raw.Control(func(fd uintptr) {
-		var c *unix.Ucred
-		if c, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(c.Pid)
-		}
-	})
-	return pid, errors.Join(err, e)
-}
-
 // meetLast greets the process that runs, for a handover; nil without such a process.
-func (d *Daemon) meetLast() (*peer, error) {
+func (d *Daemon) meetLast(ctx context.Context) (*peer, error) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: handoverSocket(d.cfg.Admin.Socket), Net: "unix"})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		d.log.Warn("handover: no Weir runs here, this is a start as any other")
+		d.log.Warn("handover: no Weir that hands over runs here, this is a start as any other")
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("handover: %w", err)
 	}
 	p := newPeer(c)
+	var hello handoverMessage
 	err = p.say(handoverMessage{Say: sayHello, Version: version.Get().Version, Layout: conntrack.LayoutVersion()})
 	if err == nil {
-		_, err = p.hear(sayHello)
+		hello, err = p.hear(ctx, sayHello, greetTime)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("handover: the running Weir goes on: %w", err), c.Close())
 	}
-	return p, nil
+	return p, hello.inheritManager()
+}
+
+// inheritManager has the environment name the service manager of the last process, unless
+// this one has its own: it is to be the main process of the same service.
+func (m *handoverMessage) inheritManager() error {
+	if own := os.Getenv("NOTIFY_SOCKET"); m.NotifySocket == "" || own != "" && own != m.NotifySocket {
+		return nil
+	}
+	return errors.Join(os.Setenv("NOTIFY_SOCKET", m.NotifySocket),
+		os.Setenv("WATCHDOG_USEC", fmt.Sprint(m.WatchdogMicroseconds)),
+		os.Setenv("WATCHDOG_PID", fmt.Sprint(os.Getpid())))
 }
 
 // takeOver has the last process leave, after all has been made ready that can be beside it.
-func (d *Daemon) takeOver(ctx context.Context, last *peer) error {
+func (d *Daemon) takeOver(ctx context.Context) error {
 	if err := d.prepared(ctx); err != nil {
 		return fmt.Errorf("handover: the running Weir goes on: %w", err)
 	}
 	d.log.Info("handover: taking over")
-	err := last.say(handoverMessage{Say: sayTake})
+	err := d.last.say(handoverMessage{Say: sayTake})
 	if err == nil {
-		_, err = last.hear(sayLeft)
+		_, err = d.last.hear(ctx, sayLeft, leaveTime)
 	}
-	if err != nil {
+	switch {
+	case isGone(err):
+		d.log.Warn("handover: the last process has ended before it was asked to, or as it left: this start goes on without it", "err", err)
+		_ = d.last.conn.Close()
+		d.last = nil
+	case err != nil:
 		return fmt.Errorf("handover: %w", err)
 	}
 	return nil
@@ -168,10 +140,14 @@ func (d *Daemon) prepared(ctx context.Context) error {
 func (d *Daemon) followHandover(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	for {
+	for ctx.Err() == nil {
 		c, err := l.Accept()
-		if err != nil {
-			return err // ctx has ended
+		if err != nil { // such as too many open files
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+			continue
 		}
 		next := newPeer(c.(*net.UnixConn))
 		err = d.meetNext(ctx, next)
@@ -181,28 +157,30 @@ func (d *Daemon) followHandover(ctx context.Context, l net.Listener) error {
 		d.log.Warn("handover: ended before this process has left, which goes on", "err", err)
 		_ = c.Close()
 	}
+	return nil
 }
 
 // meetNext returns nil when the next process takes over.
 func (d *Daemon) meetNext(ctx context.Context, next *peer) error {
-	stop := context.AfterFunc(ctx, func() { next.conn.Close() })
-	defer stop()
-	hello, err := next.hear(sayHello)
+	hello, err := next.hear(ctx, sayHello, greetTime)
 	if err != nil {
 		return err
 	}
-	if err := d.mayHandOver(&hello); err != nil {
+	if err := d.mayHandOver(hello.Layout); err != nil {
 		return errors.Join(err, next.say(handoverMessage{Error: err.Error()}))
 	}
 	d.log.Info("handover: another process makes ready", "version", hello.Version)
-	if err := next.say(handoverMessage{Say: sayHello, Version: version.Get().Version, Layout: conntrack.LayoutVersion()}); err != nil {
+	if err := next.say(handoverMessage{
+		Say: sayHello, Version: version.Get().Version, Layout: conntrack.LayoutVersion(),
+		NotifySocket: os.Getenv("NOTIFY_SOCKET"), WatchdogMicroseconds: d.notify.Watchdog().Microseconds(),
+	}); err != nil {
 		return err
 	}
-	if _, err := next.hear(sayTake); err != nil {
+	if _, err := next.hear(ctx, sayTake, readyTime); err != nil {
 		return err
 	}
-	if !stop() {
-		return ctx.Err()
+	if err := d.mayHandOver(hello.Layout); err != nil { // a drain may have begun
+		return errors.Join(err, next.say(handoverMessage{Error: err.Error()}))
 	}
 	d.log.Info("handover: leaving for the next process")
 	d.next.Store(next)
@@ -211,12 +189,13 @@ func (d *Daemon) meetNext(ctx context.Context, next *peer) error {
 	return nil
 }
 
-// mayHandOver says why a process cannot take over from this one.
-func (d *Daemon) mayHandOver(hello *handoverMessage) error {
+// mayHandOver says why a process cannot take over from this one. layout is that of its flow
+// table.
+func (d *Daemon) mayHandOver(layout int) error {
 	switch {
-	case hello.Layout != conntrack.LayoutVersion():
+	case layout != conntrack.LayoutVersion():
 		return fmt.Errorf("the flow table has layout %d, and %d in the next process: "+
-			"connections would be lost, stop and start Weir if that is meant", conntrack.LayoutVersion(), hello.Layout)
+			"connections would be lost, stop and start Weir if that is meant", conntrack.LayoutVersion(), layout)
 	case d.draining.Load() != nil:
 		return errors.New("it drains")
 	case !d.serving():
@@ -229,31 +208,26 @@ func (d *Daemon) mayHandOver(hello *handoverMessage) error {
 // that fails this program is executed again.
 func (d *Daemon) handOver(next *peer) error {
 	defer next.conn.Close()
+	stop := d.notify.Keep()
+	defer stop()
+	p, e := next.process()
+	if e != nil { // such as a process of another PID namespace
+		d.log.Warn("handover: the next process is not known", "err", e)
+	}
 	err := next.say(handoverMessage{Say: sayLeft})
 	if err == nil {
-		if err = next.conn.SetReadDeadline(time.Now().Add(takeTime)); err == nil {
-			_, err = next.hear(sayServing)
-		}
+		_, err = next.hear(context.Background(), sayServing, takeTime)
 	}
-	pid, e := next.pid()
 	if err == nil {
-		if e == nil {
-			d.notify.Successor(pid)
-		}
-		d.log.Info("handover: the next process serves", "pid", pid)
+		stop()
+		p.succeeds(d.notify)
+		d.log.Info("handover: the next process serves", "pid", p.pid)
 		return nil
 	}
 	d.log.Error("handover: the next process has failed, this one starts again", "err", err)
-	if errors.Is(err, os.ErrDeadlineExceeded) && e == nil {
-		_ = unix.Kill(pid, unix.SIGKILL) // it may have the sockets
-	}
-	return restart()
-}
-
-// restart executes this program again, in this process.
-func restart() error {
-	args := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool { return a == "--handover" })
-	return fmt.Errorf("start again: %w", unix.Exec("/proc/self/exe", args, os.Environ()))
+	p.end(!isGone(err))
+	stop()
+	return d.again()
 }
 
 // listenHandover opens the socket of handovers. Without it there are none.

@@ -16,6 +16,14 @@ const clockTicks = 100
 // parentheses (proc_pid_stat(5): field 22, the name is field 2).
 const startTimeField = 22 - 3
 
+// startOf is when the start began.
+func startOf(o Options) time.Time {
+	if o.Again {
+		return time.Now()
+	}
+	return processStart()
+}
+
 // processStart is when the process was started, to 10 ms; now if that is not known.
 func processStart() time.Time {
 	now := time.Now()

@@ -69,7 +69,8 @@ func TestWireFailedHandoverLeavesTheLastProcessServing(t *testing.T) {
 		{"no such interface", func(t *testing.T) {
 			fails(t, strings.Replace(f.config(), "{name: eth1}", "{name: eth9}", 1), "eth9")
 		}},
-		{"no such CPU", func(t *testing.T) { // found after the last process has left
+		{"no such address", func(t *testing.T) { fails(t, f.config()+badAddress, "192.0.2.77") }}, // found when the last process has left
+		{"no such CPU", func(t *testing.T) {
 			cpu := strings.Replace(f.config(), "admin:", "workers: {count: 1, cpus: [4095]}\nadmin:", 1)
 			fails(t, cpu, "4095")
 		}},

@@ -21,6 +21,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(confined); dir != "" {
 		confine(dir)
 	}
+	if step := os.Getenv(passedOn); step != "" {
+		passOn(step)
+	}
 	os.Exit(m.Run())
 }
 

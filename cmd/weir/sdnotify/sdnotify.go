@@ -64,6 +64,26 @@ func New(health func() Health, log *slog.Logger) (*Notifier, error) {
 // Successor says that another process is the service from now on.
 func (n *Notifier) Successor(pid int) { n.say(fmt.Sprintf("MAINPID=%d", pid)) }
 
+// Watchdog is the time in which the service manager must be told that Weir is alive, 0: it
+// does not ask.
+func (n *Notifier) Watchdog() time.Duration { return n.watchdog }
+
+// Keep feeds the watchdog until stop is called: Run has ended, and the process lives on.
+func (n *Notifier) Keep() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var fed sync.WaitGroup
+	fed.Go(func() {
+		for n.watchdog > 0 && ctx.Err() == nil {
+			n.say(daemon.SdNotifyWatchdog)
+			select {
+			case <-ctx.Done():
+			case <-time.After(n.interval(true)):
+			}
+		}
+	})
+	return func() { cancel(); fed.Wait() }
+}
+
 // Ready says that the start is complete. Only the first call says it.
 func (n *Notifier) Ready() {
 	n.once.ready.Do(func() {

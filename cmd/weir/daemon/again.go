@@ -1,0 +1,77 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/cmd/weir/privilege"
+)
+
+// beforeVariable is the file descriptor of the configuration, in the environment of a process
+// that executes its own program again; noConfiguration without.
+const (
+	beforeVariable  = "WEIR_CONFIGURATION_FD"
+	noConfiguration = "-1"
+)
+
+// again executes this program again, in this process, with the configuration that it has: the
+// file may be that of a next process which has failed by it.
+func (d *Daemon) again() error {
+	args := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool { return a == "--handover" || a == "--handover=true" })
+	before := noConfiguration
+	if fd, err := d.keepConfiguration(); err != nil {
+		d.log.Warn("handover: the configuration is read from the file", "err", err)
+	} else {
+		before = strconv.Itoa(fd)
+	}
+	if err := privilege.PassOn(); err != nil {
+		d.log.Warn("handover: the program may start without the privileges that it needs", "err", err)
+	}
+	return fmt.Errorf("start again: %w", unix.Exec("/proc/self/exe", args, append(os.Environ(), beforeVariable+"="+before)))
+}
+
+// keepConfiguration writes the configuration to memory that outlives the program.
+func (d *Daemon) keepConfiguration() (fd int, err error) {
+	data, err := d.cfg.Marshal()
+	if err != nil {
+		return -1, err
+	}
+	fd, err = unix.MemfdCreate("weir-configuration", unix.MFD_NOEXEC_SEAL)
+	if err != nil { // a kernel before 6.3
+		fd, err = unix.MemfdCreate("weir-configuration", 0)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("memfd_create: %w", err)
+	}
+	if n, err := unix.Write(fd, data); err != nil || n < len(data) {
+		return -1, fmt.Errorf("write the configuration: %d of %d bytes: %w", n, len(data), err)
+	}
+	return fd, nil
+}
+
+// Before returns the configuration from before, as Marshal writes it, of a process that was
+// executed again; nil without one. again is false in every other process.
+func Before() (data []byte, again bool, err error) {
+	text, again := os.LookupEnv(beforeVariable)
+	if !again || text == noConfiguration {
+		return nil, again, os.Unsetenv(beforeVariable)
+	}
+	fd, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return nil, again, fmt.Errorf("%s: %w", beforeVariable, err)
+	}
+	f := os.NewFile(uintptr(fd), "the configuration before")
+	defer f.Close()
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, again, fmt.Errorf("%s: %w", beforeVariable, err)
+	}
+	if data, err = io.ReadAll(f); err != nil {
+		return nil, again, fmt.Errorf("%s: %w", beforeVariable, err)
+	}
+	return data, again, os.Unsetenv(beforeVariable)
+}
