@@ -19,13 +19,23 @@ import (
 // Probes tries every kernel feature that Weir uses, in the order in which
 // documentation shows them. They change nothing outside of the calling thread's
 // network namespace and leave nothing behind.
-func Probes(pinDir string) []xsk.Probe {
+func Probes(pinDir string) []xsk.Probe { return ProbesBeside(ProbeHooks(), pinDir) }
+
+// HookProbes are the probes that need a network namespace of their own, and so privileges
+// that a running Weir has given up.
+type HookProbes struct{ link, tcx xsk.Probe }
+
+// ProbeHooks tries the hooks.
+func ProbeHooks() HookProbes { return HookProbes{ProbeXDPLink(), ProbeTCX()} }
+
+// ProbesBeside is Probes with those of the hooks done.
+func ProbesBeside(hooks HookProbes, pinDir string) []xsk.Probe {
 	return []xsk.Probe{
 		xsk.ProbeSocket(),
-		ProbeXDPLink(),
+		hooks.link,
 		ProbeMapped(),
 		ProbeFrags(),
-		ProbeTCX(),
+		hooks.tcx,
 		ProbeBPFFS(pinDir),
 		xsk.ProbeMultiBuffer(),
 		xsk.ProbeTxMetadata(),

@@ -29,6 +29,7 @@ func (d *Daemon) again() error {
 	} else {
 		before = strconv.Itoa(fd)
 	}
+	d.untune() // CPUs too pass to the program
 	if err := privilege.PassOn(); err != nil {
 		d.log.Warn("handover: the program may start without the privileges that it needs", "err", err)
 	}

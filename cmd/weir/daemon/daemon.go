@@ -32,6 +32,7 @@ import (
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/topology"
 )
@@ -66,6 +67,8 @@ type Daemon struct {
 	level    *slog.LevelVar          // nil: the level of the log is fixed
 
 	privileges *privilege.Status // set before anything reads it
+	hooks      steer.HookProbes  // as privileges
+	untune     func()            // undoes tune
 
 	profiling atomic.Bool              // /debug/pprof is served
 	draining  atomic.Pointer[draining] // nil before SIGTERM
@@ -227,10 +230,13 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 func (d *Daemon) open() (err error) {
 	path := packetPath(d.cfg, d.log)
 	path.Phases, path.Keep = d.phases, d.last != nil
+	hooks := make(chan steer.HookProbes, 1)
+	go func() { hooks <- steer.ProbeHooks() }() // beside the start, before privileges are given up
 	if d.lb, err = lb.New(path); err != nil {
 		return err
 	}
 	d.tune()
+	d.hooks = <-hooks
 	d.dropPrivileges()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -261,7 +267,7 @@ func (d *Daemon) tune() {
 			cpus = append(cpus, w.CPU)
 		}
 	}
-	tuning.Apply(func(err error) { d.log.Warn(err.Error()) }, len(workers), cpus)
+	d.untune = tuning.Apply(func(err error) { d.log.Warn(err.Error()) }, len(workers), cpus)
 }
 
 var reversePathFilters = map[string]worker.ReversePathFilter{

@@ -19,7 +19,7 @@ import (
 // features do not change while the kernel runs. The probes run beside the packet
 // path so that they do not delay the start.
 func (d *Daemon) probeKernel(context.Context) error {
-	features, problems := kernelFeatures(steer.Probes(os.Getenv("WEIR_PIN_DIR")))
+	features, problems := kernelFeatures(steer.ProbesBeside(d.hooks, os.Getenv("WEIR_PIN_DIR")))
 	d.kernel.Store(&features)
 	d.problems.Replace(partKernel, problems...)
 	return nil

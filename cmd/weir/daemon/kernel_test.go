@@ -36,7 +36,7 @@ func TestKernelFeaturesThatAreMissingAreProblems(t *testing.T) {
 
 // The daemon reports the same features as `weir check`.
 func TestDaemonProbesTheKernel(t *testing.T) {
-	d := &Daemon{problems: problem.NewRegistry(slog.New(slog.DiscardHandler))}
+	d := &Daemon{problems: problem.NewRegistry(slog.New(slog.DiscardHandler)), hooks: steer.ProbeHooks()}
 	if err := d.probeKernel(t.Context()); err != nil {
 		t.Fatal(err)
 	}

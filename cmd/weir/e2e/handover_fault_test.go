@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/workload"
@@ -20,9 +22,16 @@ import (
 const badAddress = "metricsBindAddress: 192.0.2.77:9999\n"
 
 // The last process starts again with the configuration that it had: the file is the next
-// process's, which has failed by it. A reload reads the file.
+// process's, which has failed by it. A reload reads the file. The CPUs of the workers, which the
+// last process kept its other threads off, are its again.
 func TestWireFailedHandoverDoesWithoutTheFile(t *testing.T) {
-	f := ownFixture(t, options{services: kinds, extra: "death: {holdSeconds: 600}\n"})
+	var cpus unix.CPUSet
+	must(t, unix.SchedGetaffinity(0, &cpus))
+	cpu := 0
+	for !cpus.IsSet(cpu) {
+		cpu++
+	}
+	f := ownFixture(t, options{services: kinds, extra: fmt.Sprintf("death: {holdSeconds: 600}\nworkers: {count: 1, cpus: [%d]}\n", cpu)})
 	conn := f.dialed(t, toAttached.at(echoPort, false))
 	last, good := f.weir, f.config()
 	replace(t, f.path("config.yaml"), []byte(good+badAddress))
