@@ -30,7 +30,7 @@ func (d *Daemon) again() error {
 		before = strconv.Itoa(fd)
 	}
 	d.untune() // CPUs too pass to the program
-	if err := privilege.PassOn(); err != nil {
+	if err := privilege.KeepThroughExec(); err != nil {
 		d.log.Warn("handover: the program may start without the privileges that it needs", "err", err)
 	}
 	return fmt.Errorf("start again: %w", unix.Exec("/proc/self/exe", args, append(os.Environ(), beforeVariable+"="+before)))

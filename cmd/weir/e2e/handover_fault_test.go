@@ -161,7 +161,7 @@ func TestWireTheServiceManagerFollowsAHandover(t *testing.T) {
 	}
 	f.feeds(t, &fed)
 
-	last = f.weir // and back again
+	// And back again.
 	p := f.meet(t, conntrack.LayoutVersion())
 	p.hear(t)
 	p.say(t, "take")

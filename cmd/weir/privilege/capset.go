@@ -25,10 +25,10 @@ func setCapabilities(keep uint64) error {
 	return nil
 }
 
-// PassOn leaves the program that the calling goroutine executes next the capabilities of this
+// KeepThroughExec leaves the program that the calling goroutine executes next the capabilities of this
 // process. Those of root pass by themselves, those of others by the ambient set, which Drop
 // has cleared.
-func PassOn() error {
+func KeepThroughExec() error {
 	if os.Geteuid() == 0 {
 		return nil
 	}

@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(confined); dir != "" {
 		confine(dir)
 	}
-	if step := os.Getenv(passedOn); step != "" {
-		passOn(step)
+	if step := os.Getenv(executed); step != "" {
+		execute(step)
 	}
 	os.Exit(m.Run())
 }

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passedOn is set for a process that gives its privileges up ("drop") and executes itself
+// executed is set for a process that gives its privileges up ("drop") and executes itself
 // again, where it reports those it has ("report").
-const passedOn = "PRIVILEGE_TEST_PASS_ON"
+const executed = "PRIVILEGE_TEST_EXECUTE"
 
-func passOn(step string) {
+func execute(step string) {
 	if step == "report" {
 		have, err := effective()
 		fmt.Println(describe(have), err)
@@ -24,10 +24,10 @@ func passOn(step string) {
 	if _, err := Drop(nil); err != nil {
 		fmt.Println(err)
 	}
-	if err := PassOn(); err != nil {
+	if err := KeepThroughExec(); err != nil {
 		fmt.Println(err)
 	}
-	fmt.Println(unix.Exec("/proc/self/exe", os.Args, []string{passedOn + "=report"}))
+	fmt.Println(unix.Exec("/proc/self/exe", os.Args, []string{executed + "=report"}))
 	os.Exit(1)
 }
 
@@ -45,7 +45,7 @@ func TestCapabilitiesAreThereAfterExec(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command("/proc/self/exe") // the directory is the tester's alone
-			cmd.Env, cmd.SysProcAttr = []string{passedOn + "=drop"}, attr
+			cmd.Env, cmd.SysProcAttr = []string{executed + "=drop"}, attr
 			out, err := cmd.CombinedOutput()
 			want := "[CAP_BPF CAP_IPC_LOCK CAP_NET_ADMIN CAP_NET_RAW CAP_PERFMON] <nil>"
 			if said := strings.TrimSpace(string(out)); err != nil || said != want {
