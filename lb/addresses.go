@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
@@ -66,7 +67,8 @@ func (l *LB) wantedSources(cfg *snat.Config) map[netip.Addr]snat.Source {
 }
 
 // steerSources brings the SNAT sources of the steering program in line with want. A source
-// that is no longer wanted stays while the node has the address: flows may still use it.
+// that is no longer wanted stays while the node has the address, and for sourceStays: flows
+// may still use it. An interface that comes back has its address before its routes are known.
 func (l *LB) steerSources(want map[netip.Addr]snat.Source) error {
 	var errs []error
 	for a, s := range want {
@@ -80,13 +82,25 @@ func (l *LB) steerSources(want map[netip.Addr]snat.Source) error {
 		l.sources[a] = s
 	}
 	for a := range l.sources {
-		if _, ok := want[a]; !ok && !l.router.Local(a) {
+		if _, ok := want[a]; ok || l.router.Local(a) {
+			delete(l.sourcesGone, a)
+			continue
+		}
+		since, ok := l.sourcesGone[a]
+		switch {
+		case !ok:
+			l.sourcesGone[a] = time.Now()
+		case time.Since(since) >= sourceStays:
 			errs = append(errs, l.steer.RemoveSNAT(a))
 			delete(l.sources, a)
+			delete(l.sourcesGone, a)
 		}
 	}
 	return errors.Join(errs...)
 }
+
+// sourceStays is how long a SNAT source outlives its address.
+const sourceStays = 5 * time.Minute
 
 // addHostSources adds the sources towards endpoints behind the kernel, and towards each
 // of the node's own addresses.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -99,7 +100,7 @@ func TestARefreshThatFailedIsRepeated(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { p.Close(true) })
-		l.steer, l.sources = p, map[netip.Addr]snat.Source{}
+		l.steer, l.sources, l.sourcesGone = p, map[netip.Addr]snat.Source{}, map[netip.Addr]time.Time{}
 		if again := l.followAddresses() != nil; again != (room == 1) {
 			t.Errorf("room for %d addresses: to be tried again: %v", room, again)
 		}

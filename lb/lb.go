@@ -139,8 +139,9 @@ type LB struct {
 
 	// unsteered are published frontends for which the steering program had no room: the
 	// kernel gets their packets until it has.
-	unsteered map[table.Key]*table.FrontendEntry
-	sources   map[netip.Addr]snat.Source // SNAT sources of the steering program
+	unsteered   map[table.Key]*table.FrontendEntry
+	sources     map[netip.Addr]snat.Source // SNAT sources of the steering program
+	sourcesGone map[netip.Addr]time.Time   // guarded by mu; those whose address is gone, since when
 
 	claims  map[netip.Addr]int  // frontends per address that may need a route to the host veth
 	claimed map[table.Key]bool  // the frontends that claims counts
@@ -163,7 +164,7 @@ func New(cfg Config) (_ *LB, err error) {
 		cfg: cfg, log: cfg.Log, started: time.Now(),
 		warnings:  warning.NewList(cfg.Log),
 		unsteered: map[table.Key]*table.FrontendEntry{},
-		sources:   map[netip.Addr]snat.Source{},
+		sources:   map[netip.Addr]snat.Source{}, sourcesGone: map[netip.Addr]time.Time{},
 		claims:    map[netip.Addr]int{},
 		claimed:   map[table.Key]bool{},
 		routed:    map[netip.Addr]bool{},

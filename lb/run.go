@@ -24,7 +24,7 @@ func (l *LB) Run(ctx context.Context) error {
 		}
 	}
 
-	changed := l.router.OnChange() // before anything can change
+	changed, links := l.router.OnChange(), l.router.OnLinkChange() // before anything can change
 	failed := make(chan error, 3)
 	go func() { failed <- wrap("routes", l.router.Run(ctx)) }()
 	go func() { l.flows.Run(ctx); failed <- nil }()
@@ -53,6 +53,8 @@ func (l *LB) Run(ctx context.Context) error {
 		case <-changed:
 			again = l.followAddresses()
 			follow() // an interface that goes or comes takes its routes along
+		case <-links:
+			follow() // a new interface is guarded before it has its address
 		case <-again:
 			again = l.followAddresses()
 		case <-tick.C:
@@ -131,13 +133,16 @@ var pace = map[bool]time.Duration{false: time.Second, true: 100 * time.Milliseco
 const retryEvery = 10 * time.Second
 
 // followAddresses follows the node's addresses. When that failed in part it returns a
-// timer for the next attempt, else nil.
+// timer for the next attempt, and while sources wait to be removed, else nil.
 func (l *LB) followAddresses() <-chan time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.refreshAddresses(); err != nil {
 		l.log.Warn("addresses of the host", "err", err, "retryIn", retryEvery)
 		return time.After(retryEvery)
+	}
+	if len(l.sourcesGone) > 0 {
+		return time.After(sourceStays)
 	}
 	return nil
 }

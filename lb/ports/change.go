@@ -47,6 +47,7 @@ func (ps *Ports) refuse(index int, name string, member bool, err error) {
 		ps.log.Warn(r.warning().String())
 	}
 	ps.refused[index] = r
+	ps.unguard(index) // the kernel has its packets
 }
 
 // errNoRoom is why a device cannot join that would, if another left.

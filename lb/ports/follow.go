@@ -30,6 +30,9 @@ func (ps *Ports) Follow(quiesced bool) Update {
 	}
 
 	v := ps.viewOf(links)
+	if ps.attached {
+		ps.guard(v)
+	}
 	if ps.attached && quiesced {
 		ps.change(v, &u)
 	}

@@ -99,6 +99,7 @@ type Ports struct {
 	attached   bool
 
 	refused    map[int]refusal    // devices that could not be attached, by index
+	guarded    map[int]bool       // devices that a guard was asked for, by index; see guard
 	absent     map[string]absence // configured interfaces without a port, by name
 	published  atomic.Pointer[Absence]
 	queueCount map[string]int // receive queues of a device when it was last attached, by name
@@ -142,6 +143,7 @@ func New(cfg Config) (*Ports, error) {
 	ps := &Ports{
 		cfg: cfg, log: cfg.Log, warnings: cfg.Warnings,
 		refused:    map[int]refusal{},
+		guarded:    map[int]bool{},
 		absent:     map[string]absence{},
 		queueCount: map[string]int{},
 	}

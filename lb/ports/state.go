@@ -86,6 +86,7 @@ func (ps *Ports) finishJoin(id int, p *port) {
 		return
 	}
 	delete(ps.refused, p.index)
+	delete(ps.guarded, p.index)
 	if p.bond != 0 {
 		ps.log.Info("bond member joined", "interface", p.parent, "member", p.name, "mode", p.granted())
 	}

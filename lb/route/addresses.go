@@ -162,11 +162,17 @@ func (s *subscribers) notify() {
 
 // OnChange returns a channel on which a value arrives after routes or addresses have
 // changed; changes before it is taken are merged.
-func (w *Watcher) OnChange() <-chan struct{} {
+func (w *Watcher) OnChange() <-chan struct{} { return w.subs.add() }
+
+// OnLinkChange returns a channel on which a value arrives as soon as the kernel tells of a
+// change of interfaces, before it is read; changes before the value is taken are merged.
+func (w *Watcher) OnLinkChange() <-chan struct{} { return w.linkSubs.add() }
+
+func (s *subscribers) add() <-chan struct{} {
 	c := make(chan struct{}, 1)
-	w.subs.mu.Lock()
-	defer w.subs.mu.Unlock()
-	w.subs.chans = append(w.subs.chans, c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.chans = append(s.chans, c)
 	return c
 }
 

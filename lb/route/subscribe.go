@@ -27,6 +27,8 @@ type subscription struct {
 type changes struct {
 	// tables: links, addresses, routes or rules are to be read again.
 	tables bool
+	// links: links are new, gone or changed; tables is true then.
+	links bool
 	// lost: notifications were lost, everything is to be read again.
 	lost      bool
 	neighbors []neighborChange
@@ -168,6 +170,8 @@ func (c *changes) add(msgs []syscall.NetlinkMessage) {
 				continue
 			}
 			c.neighbors = append(c.neighbors, neighborChange{k, n, m.Header.Type == unix.RTM_DELNEIGH})
+		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+			c.tables, c.links = true, true
 		default:
 			c.tables = true
 		}

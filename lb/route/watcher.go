@@ -34,7 +34,7 @@ type Watcher struct {
 	requested        atomic.Uint32 // 1: wake has been sent since the rings were emptied
 	reconfigurations chan reconfiguration
 	stats            stats
-	subs             subscribers
+	subs, linkSubs   subscribers
 	closed           sync.Once
 	ended            chan struct{} // closed when Run has returned
 	cancel           chan struct{} // closed by Close
@@ -158,6 +158,9 @@ func (w *Watcher) apply(c changes) {
 		w.stats.lost.Add(1)
 		w.log.Warn("kernel notifications were lost, reading everything again")
 		w.dirty, w.dirtyNeigh, w.notBefore = true, true, time.Time{}
+	}
+	if c.links || c.lost {
+		w.linkSubs.notify()
 	}
 	if c.tables {
 		if !w.dirty {

@@ -144,12 +144,14 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 			return nil, fmt.Errorf("attach to %s: slot %d already has interface %d", name, a.Slot, a.IfIndex)
 		}
 	}
+	unguard := p.releaseGuard(in.Index)
 	err = errors.Join(p.setVLANs(in.Index, nil, in.VLANs), p.announce(in))
 	var a *Attachment
 	if err == nil {
 		a, err = p.attach(in, name)
 	}
 	if err != nil {
+		unguard()
 		_ = p.removeInterface(in.Index, in.Inner)
 		_ = p.setVLANs(in.Index, in.VLANs, nil)
 		return nil, fmt.Errorf("attach to %s: %w", name, err)

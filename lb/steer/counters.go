@@ -72,11 +72,14 @@ func (p *Program) Counters() ([]Counters, error) {
 }
 
 // TotalCounters are the counts of all interfaces since the program was loaded, including
-// detached interfaces: they never go down.
+// detached and guarded interfaces: they never go down.
 func (p *Program) TotalCounters() (sum [Verdicts]uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for slot := range p.slots {
+	for slot := range MaxSlots {
+		if slot >= p.slots && slot != guardSlot {
+			continue // never attached
+		}
 		packets, err := p.slotCounters(slot)
 		if err != nil {
 			return sum, err

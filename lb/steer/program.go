@@ -3,6 +3,7 @@ package steer
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -47,9 +48,10 @@ type Program struct {
 	config   Config
 
 	mu       sync.Mutex
-	queues   [MaxSlots]uint64 // guarded by mu; those with a socket, see hold.go
-	attached []*Attachment    // guarded by mu
-	slots    int              // guarded by mu; those from here on have never been attached
+	queues   [MaxSlots]uint64    // guarded by mu; those with a socket, see hold.go
+	attached []*Attachment       // guarded by mu
+	slots    int                 // guarded by mu; those from here on have never been attached
+	guards   map[int]*Attachment // guarded by mu; see Guard, by interface index
 }
 
 // Load makes the maps, and begins to load the program for XDP: an error of that is returned
@@ -293,9 +295,12 @@ func (p *Program) SetMAC(ifindex int, mac net.HardwareAddr) error {
 // the next start adopts them. Links that could not be pinned end either way.
 func (p *Program) Close(remove bool) error {
 	p.mu.Lock()
-	attached := slices.Clone(p.attached)
+	attached, guarded := slices.Clone(p.attached), slices.Collect(maps.Keys(p.guards))
 	p.mu.Unlock()
 	var errs []error
+	for _, index := range guarded {
+		errs = append(errs, p.Unguard(index))
+	}
 	for _, a := range attached {
 		errs = append(errs, p.release(a, remove))
 	}

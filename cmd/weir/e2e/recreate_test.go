@@ -117,13 +117,20 @@ func (f *fixture) connectFabric(t *testing.T, mac net.HardwareAddr) {
 	must(t, netlab.Connect(
 		netlab.End{Namespace: f.Edge.Edge, Name: "eth1", MAC: mac, Addrs: onNetwork(netlab.FabricNet, 1)},
 		netlab.End{Namespace: f.Fabric, Name: "edge"}, netlab.LinkConfig{Queues: 2}))
+	f.joinFabric(t)
+	must(t, f.Edge.Edge.AddRoute("eth1", netip.PrefixFrom(netlab.Host4(netlab.ZoneBNet, 0), 24), netlab.Host4(netlab.FabricNet, 254)))
+	must(t, f.Edge.Edge.AddRoute("eth1", netip.PrefixFrom(netlab.Host6(netlab.ZoneBNet, 0), 64), netlab.Host6(netlab.FabricNet, 254)))
+}
+
+// joinFabric makes the far end of a new link a port of the fabric's bridge, up.
+func (f *fixture) joinFabric(t *testing.T) {
+	t.Helper()
 	port, err := f.Fabric.Interface("edge")
 	must(t, err)
+	must(t, f.Fabric.Netlink().LinkSetUp(port))
 	bridge, err := f.Fabric.Interface("br0")
 	must(t, err)
 	must(t, f.Fabric.Netlink().LinkSetMasterByIndex(port, bridge.Attrs().Index))
-	must(t, f.Edge.Edge.AddRoute("eth1", netip.PrefixFrom(netlab.Host4(netlab.ZoneBNet, 0), 24), netlab.Host4(netlab.FabricNet, 254)))
-	must(t, f.Edge.Edge.AddRoute("eth1", netip.PrefixFrom(netlab.Host6(netlab.ZoneBNet, 0), 64), netlab.Host6(netlab.FabricNet, 254)))
 }
 
 func onNetwork(network, host uint8) []netip.Prefix {
