@@ -4,6 +4,7 @@
 //	chaos.go    Config, Run
 //	node.go     the lab: servers, manifests, the process
 //	traffic.go  long-lived connections with checked bytes, and new ones
+//	retransmit.go  how long TCP may wait, and in which state a connection failed
 //	churn.go    endpoints that come and go
 //	plan.go     the faults of a seed, in order
 //	fault.go    what each fault does, and which failures it explains
@@ -43,9 +44,6 @@ type Config struct {
 	Extra string
 	Log   func(format string, args ...any)
 }
-
-// exchangeWithin is how long an exchange may take, however many faults delay it.
-var exchangeWithin = func() time.Duration { return min(time.Minute, patience.For(15*time.Second)) }
 
 // Run makes the network, runs Weir, traffic and faults, and reports. The error is about the
 // run itself: what Weir did wrong is in the report.

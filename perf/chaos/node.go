@@ -82,6 +82,11 @@ func newNode(cfg Config) (_ *node, err error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", n.path("weir.sock"))
 		},
 	}}
+	for _, ns := range []*netlab.Namespace{lab.Client, lab.ZoneA, lab.ZoneB, lab.Pod, lab.Remote} {
+		if err := limitBackoff(ns); err != nil {
+			return nil, err
+		}
+	}
 	for i, ns := range []*netlab.Namespace{lab.ZoneA, lab.ZoneB, lab.Pod, lab.Remote} {
 		for _, six := range []bool{false, true} {
 			echo, err := workload.ServeEcho(ns, hosts[i].name, netip.AddrPortFrom(hosts[i].addr(six), echoTarget).String())

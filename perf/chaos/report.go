@@ -94,7 +94,7 @@ func (r *Report) Unexplained() []string {
 }
 
 // Growth of memory that is no leak: the heap of the Go runtime moves by this much.
-const growthAllowed = 4 << 20 // bytes, in a minute or in the life of the process if that is longer
+const growthAllowed = 4 << 20 // bytes, in the life of the process
 
 // growth returns why the resources of the last process are not flat, nil if they are.
 func (r *Report) growth() (out []string) {
@@ -102,7 +102,7 @@ func (r *Report) growth() (out []string) {
 		return []string{"the process was never measured"}
 	}
 	first, last := r.life[0], r.life[len(r.life)-1]
-	minutes := max(1, last.at.Sub(first.at).Minutes())
+	minutes := (last.at.Sub(first.at) - warmUp).Minutes()
 	if s, ok := slope(r.life); ok && s*minutes > growthAllowed {
 		out = append(out, fmt.Sprintf("memory grows by %.1f MB per minute", s/(1<<20)))
 	}

@@ -81,6 +81,7 @@ func (t *traffic) talk(ctx context.Context, id int, k *talk) {
 		ended := time.Now()
 		k.longest = max(k.longest, ended.Sub(begun))
 		if err != nil {
+			err = fmt.Errorf("%w (%s)", err, stateOf(k.conn))
 			t.report.fail(failure{"established", workload.Kind(err), k.service, k.six, begun, ended, err})
 			k.failed.Store(true)
 			return

@@ -22,6 +22,9 @@ const (
 	verifyEvery = 10 * time.Second
 	// warmUp is the part of a process's life that does not count for the growth of memory.
 	warmUp = 15 * time.Second
+	// fewest samples that a slope is drawn through: in a shorter time garbage collection moves
+	// the memory by more than a leak.
+	fewest = 20
 )
 
 // sample is the resources of a process at a moment.
@@ -126,7 +129,7 @@ func slope(life []sample) (perMinute float64, ok bool) {
 		}
 	}
 	d := n*sumXX - sumX*sumX
-	if n < 10 || d == 0 {
+	if n < fewest || d == 0 {
 		return 0, false
 	}
 	return (n*sumXY - sumX*sumY) / d, true

@@ -1,0 +1,61 @@
+package chaos
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
+)
+
+// rtoMax is the longest time between two retransmissions. The kernel doubles this time up to
+// two minutes: after some faults a connection waits for most of a minute, and it fails if the
+// next fault begins by then, whatever Weir does.
+const rtoMax = 2 * time.Second
+
+// limitBackoff limits the time between retransmissions of the sockets of a namespace. Kernels
+// before 6.15 cannot: connections have more time there.
+func limitBackoff(n *netlab.Namespace) error {
+	err := n.SetSysctl("net/ipv4/tcp_rto_max_ms", fmt.Sprint(rtoMax.Milliseconds()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// exchangeWithin is how long an exchange may take, however many faults delay it.
+func exchangeWithin() time.Duration {
+	if _, err := os.Stat("/proc/sys/net/ipv4/tcp_rto_max_ms"); err != nil {
+		return 5 * time.Minute // two retransmissions with the longest time between them
+	}
+	return min(time.Minute, patience.For(15*time.Second))
+}
+
+// stateOf describes a TCP connection that failed.
+func stateOf(c net.Conn) string {
+	raw, ok := c.(syscall.Conn)
+	if !ok {
+		return "no socket"
+	}
+	control, err := raw.SyscallConn()
+	if err != nil {
+		return err.Error()
+	}
+	var info *unix.TCPInfo
+	if failed := control.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); failed != nil {
+		return failed.Error()
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("unacknowledged %d, retransmissions %d in a row, backoff %d, RTO %v, last segment received %v ago",
+		info.Unacked, info.Retransmits, info.Backoff, time.Duration(info.Rto)*time.Microsecond,
+		time.Duration(info.Last_data_recv)*time.Millisecond)
+}
