@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -168,25 +169,36 @@ func makeControl(t *testing.T) string {
 	return control
 }
 
-// removeControl removes a cgroup whose processes are about to be gone.
+// removeControl removes a cgroup whose processes are about to be gone, and the one of the
+// same name that systemd makes in its own hierarchy, where there are both versions.
 func removeControl(t *testing.T, dir string) {
-	var err error
-	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		var dirs []string
-		_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				dirs = append(dirs, path)
+	for _, dir := range []string{dir, filepath.Join("/sys/fs/cgroup/systemd", filepath.Base(dir))} {
+		err := errors.New("not tried")
+		for deadline := time.Now().Add(within); err != nil && time.Now().Before(deadline); {
+			if err = removeTree(dir); err != nil {
+				time.Sleep(20 * time.Millisecond)
 			}
-			return nil
-		})
-		for i := len(dirs) - 1; i >= 0; i-- {
-			err = os.Remove(dirs[i])
 		}
-		if err == nil {
-			return
+		if err != nil {
+			t.Errorf("cgroup: %v", err)
 		}
 	}
-	t.Errorf("cgroup: %v", err)
+}
+
+// removeTree removes a cgroup and those in it, if there is such a cgroup.
+func removeTree(dir string) error {
+	var dirs []string
+	_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	var err error
+	for i := len(dirs) - 1; i >= 0; i-- {
+		err = os.Remove(dirs[i])
+	}
+	return err
 }
 
 // systemctl runs inside the manager's namespaces: it answers nobody whose
