@@ -42,7 +42,8 @@ func checkout(t *testing.T) string {
 // Two builds in two places have the same bytes: binaries, packages, archives.
 func TestReleaseIsReproducible(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
-	if err := run(testOptions("../..", first)); err != nil {
+	// Both are copies, without the revision that a clone would add to one of them.
+	if err := run(testOptions(checkout(t), first)); err != nil {
 		t.Fatal(err)
 	}
 	if err := run(testOptions(checkout(t), second)); err != nil {
