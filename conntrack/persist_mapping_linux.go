@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -150,6 +152,29 @@ func monotonic() (int64, error) {
 		return 0, fmt.Errorf("read CLOCK_MONOTONIC: %w", err)
 	}
 	return ts.Nano(), nil
+}
+
+// bothClocks reads CLOCK_MONOTONIC, by read, and Go's clock at the same time. The program in
+// the kernel counts ticks by the first, and [Table.Tick] by the second: a pause between the
+// readings would set them apart for good. So the readings closest to each other count.
+func bothClocks(read func() (int64, error)) (now int64, base time.Time, err error) {
+	const attempts, near = 20, 100 * time.Microsecond
+	least := time.Duration(math.MaxInt64)
+	for range attempts {
+		before := time.Now()
+		n, err := read()
+		if err != nil {
+			return 0, base, err
+		}
+		apart := time.Since(before)
+		if apart < least {
+			least, now, base = apart, n, before
+		}
+		if apart < near {
+			break
+		}
+	}
+	return now, base, nil
 }
 
 // lock takes the file for this process. The lock ends with the process, however

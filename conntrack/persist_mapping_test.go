@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -78,4 +79,26 @@ func hugeBytes(t *testing.T, path string) int {
 		}
 	}
 	return sum
+}
+
+// A thread that is kept from running between the readings of the two clocks must not set the
+// ticks of the kernel and of the process apart.
+func TestClocksAreReadAtTheSameTime(t *testing.T) {
+	const pause = 50 * time.Millisecond
+	n := 0
+	now, base, err := bothClocks(func() (int64, error) {
+		if n++; n <= 2 {
+			time.Sleep(pause)
+		}
+		return int64(n), nil
+	})
+	if err != nil || now < 3 {
+		t.Errorf("reading %d, after a pause: %v", now, err)
+	}
+	if time.Since(base) < 0 || n < 3 {
+		t.Errorf("%d readings, base in %v", n, time.Until(base))
+	}
+	if _, _, err := bothClocks(func() (int64, error) { return 0, os.ErrInvalid }); err != os.ErrInvalid {
+		t.Errorf("error %v", err)
+	}
 }

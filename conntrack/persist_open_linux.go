@@ -310,13 +310,14 @@ func (t *Table) mapShared(p plan, maxFlows int64, fresh bool) (err error) {
 
 // initialize writes the header of a new table; the rest is zero already.
 func (t *Table) initialize(maxFlows int64) error {
-	now, err := monotonic()
+	now, base, err := bothClocks(monotonic)
 	if err != nil {
 		return err
 	}
+	t.base = base
 	h := t.head
 	h.Epoch = now
-	h.LastWall = time.Now().UnixNano()
+	h.LastWall = base.UnixNano()
 	h.Shape = shape{
 		Magic: magic, Version: layoutVersion,
 		ConnSize: uint32(connSize), EntrySize: uint32(entrySize), Cursors: cursorCount,
@@ -325,7 +326,6 @@ func (t *Table) initialize(maxFlows int64) error {
 	}
 	h.Sum = h.Shape.sum()
 	t.seed = h.Shape.Seed
-	t.base = time.Now()
 	return nil
 }
 

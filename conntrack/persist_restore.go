@@ -202,20 +202,20 @@ func (t *Table) rebuildFree() {
 // clock decides unless it is a different clock (a time namespace). Then the wall clock
 // does, which may have been set meanwhile, but never backward.
 func (t *Table) resumeClock() error {
-	now, err := monotonic()
+	now, base, err := bothClocks(monotonic)
 	if err != nil {
 		return err
 	}
 	h := t.head
 	const tick = int64(time.Second / TicksPerSecond)
-	away := max(0, time.Now().UnixNano()-h.LastWall)
+	away := max(0, base.UnixNano()-h.LastWall)
 	least := int64(h.LastTick) * tick
 	since := now - h.Epoch
 	if since < least || since > least+away+int64(maxTimeout) {
 		since = least + min(away, int64(maxTimeout))
 		atomic.StoreInt64(&h.Epoch, now-since)
 	}
-	t.base = time.Now().Add(-time.Duration(since % tick)) // when baseTick began
+	t.base = base.Add(-time.Duration(since % tick)) // when baseTick began
 	t.baseTick = uint32(since / tick)
 	return nil
 }
