@@ -147,6 +147,7 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 		}
 	case ModeL2DSR, ModeIPIP, ModeGUE:
 		fw.setOuter(&rv.Key, f.SNAT.Unmap(), f.Endpoint.Addr().Unmap())
+		rv.NewPorts = outerSum(fw, &rv.Key)
 	}
 	if f.Client.Family() == 0 || !f.Mode.DSR() && rv.Key.Family() != f.Client.Family() {
 		return false
@@ -208,6 +209,23 @@ func (e *Entry) setOuter(other *Key, src, dst netip.Addr) {
 	if src.Is6() {
 		other.W[2], other.W[3] = words6(src)
 	}
+}
+
+// outerSum is a checksum, not 0, of a connection in a mode without translation, whose
+// recipe does not follow from its keys. It is for the next process. The entry of the other
+// direction holds it.
+func outerSum(fw *Entry, other *Key) uint32 {
+	const odd = 0x9e3779b97f4a7c15
+	k, h := fw.Tuple(), uint64(fw.Kind())
+	for i := range k.W {
+		h = bits.RotateLeft64((h^k.W[i])*odd, 29)
+		h = bits.RotateLeft64((h^other.W[i])*odd, 29)
+	}
+	if k.Family() == 4 || fw.Flags&FlagOuter6 == 0 {
+		h = bits.RotateLeft64((h^fw.Addr4)*odd, 29)
+	}
+	h *= odd
+	return uint32(h>>32) | 1
 }
 
 // complete writes both recipes from both keys.

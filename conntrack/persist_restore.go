@@ -119,24 +119,28 @@ func (t *Table) unconfirm(c *Conn, e *Entry) {
 }
 
 // relink enters a published connection into the index if it is sound: the state exists, and
-// the two recipes turn each key into the answer to the other.
+// the two recipes turn each key into the answer to the other, or the checksum of a mode
+// without translation is right.
 func (t *Table) relink(conn uint32) bool {
 	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
 	if s := State(atomic.LoadUint32(&t.conns[conn].state) & stateMask); s == StateNone || s >= numStates {
 		return false
 	}
-	if f := fw.Key.Family(); f != 4 && f != 6 {
+	if !fw.Key.canonical() {
 		return false
 	}
 	switch fw.Mode {
 	case ModeNAT, ModeDNAT:
-		if !sound(*fw, *rv) {
+		if !rv.Key.canonical() || !sound(*fw, *rv) {
 			return false
 		}
 		if _, result := t.insert(t.Hash(&rv.Key), reverseRef(conn), false); result != inserted {
 			return false
 		}
 	case ModeL2DSR, ModeIPIP, ModeGUE:
+		if !soundOuter(fw, rv) {
+			return false
+		}
 	default:
 		return false
 	}
@@ -174,7 +178,29 @@ func sound(fw, rv Entry) bool {
 	}
 	was := [2]Entry{fw, rv}
 	complete(&fw, &rv)
-	return was == [2]Entry{fw, rv}
+	return was == [2]Entry{fw, rv} && fw.Key.W[4]>>32 == rv.Key.W[4]>>32 &&
+		fw.Mode == rv.Mode && fw.Flags == 0 && rv.Flags&^FlagWatched == 0
+}
+
+// canonical reports whether a key has a family, and nothing where a key of this family has
+// nothing but the next-hop word.
+func (k *Key) canonical() bool {
+	switch k.W[4] >> 40 {
+	case 4:
+		return k.W[2]|k.W[3] == 0
+	case 6:
+		return true
+	}
+	return false
+}
+
+// soundOuter reports whether the checksum of a connection without translation is right. An
+// earlier release has left 0 in its place.
+func soundOuter(fw, rv *Entry) bool {
+	if fw.NewPorts != uint32(fw.Key.W[4]) || fw.AddrDelta|fw.L4Delta != 0 || rv.Kind() != Kind(fw.Mode) {
+		return false
+	}
+	return rv.NewPorts == 0 || rv.NewPorts == outerSum(fw, &rv.Key)
 }
 
 // rebuildFree lists the connections below bound that are free.
