@@ -39,7 +39,7 @@ func ParseFast4(frame []byte, total int, p *Packet) (addrs uint64, ports uint32,
 	n := int(bits.ReverseBytes16(uint16(w0 >> 16)))
 	sum := w0>>32 + w0&0xffffffff + w1>>32 + w1&0xffffffff + addrs>>32
 	if binary.LittleEndian.Uint16(frame[12:]) != leIPv4 || uint8(w0) != 0x45 || w0&anyFragment != 0 ||
-		EthernetLen+n > total || sum%0xffff != 0 || martianOctet[uint8(addrs)] || martianOctet[uint8(addrs>>32)] {
+		EthernetLen+n > total || sum%0xffff != 0 || Martians4(addrs) {
 		return 0, 0, false
 	}
 	proto := uint8(w1 >> 8)
@@ -107,7 +107,7 @@ func fast4(frame []byte, l3, total int, p *Packet) bool {
 	n := int(bits.ReverseBytes16(uint16(w0 >> 16)))
 	sum := w0>>32 + w0&0xffffffff + w1>>32 + w1&0xffffffff + addrs>>32
 	if uint8(w0) != 0x45 || w0&anyFragment != 0 || l3+n > total || sum%0xffff != 0 ||
-		martianOctet[uint8(addrs)] || martianOctet[uint8(addrs>>32)] {
+		Martians4(addrs) {
 		return false
 	}
 	proto := uint8(w1 >> 8)
@@ -152,6 +152,11 @@ func fastL4(l4 []byte, n int, pseudo uint64, p *Packet) bool {
 	p.Flags = TCP(l4).Flags()
 	p.Partial = sameSum(pseudo, binary.LittleEndian.Uint16(l4[16:]))
 	return off >= TCPLen && off <= n && off <= len(l4)
+}
+
+// Martians4 is martian4 of the addresses in a little-endian load.
+func Martians4(addrs uint64) bool {
+	return martianOctet[uint8(addrs)] || martianOctet[uint8(addrs>>32)]
 }
 
 // martianOctet are the first octets of IPv4 addresses that martian4 refuses.

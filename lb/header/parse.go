@@ -177,13 +177,17 @@ func martian4(ip IPv4) bool {
 // martian6 is the same for IPv6: unspecified, loopback and multicast, and
 // IPv4-mapped addresses, which stand for other hosts than they look like.
 func martian6(ip IPv6) bool {
-	if ip[8] == 0xff || ip[24] == 0xff {
-		return true
-	}
-	return neverOnWire(ip[8:24]) || neverOnWire(ip[24:40])
+	_ = ip[IPv6Len-1]
+	return Martians6(binary.LittleEndian.Uint64(ip[8:]), binary.LittleEndian.Uint64(ip[16:]),
+		binary.LittleEndian.Uint64(ip[24:]), binary.LittleEndian.Uint64(ip[32:]))
 }
 
-func neverOnWire(a []byte) bool {
-	low := binary.BigEndian.Uint64(a[8:])
-	return binary.BigEndian.Uint64(a) == 0 && (low <= 1 || low>>32 == 0xffff)
+// Martians6 is martian6 of the addresses in four little-endian loads.
+func Martians6(s0, s1, d0, d1 uint64) bool {
+	return uint8(s0) == 0xff || uint8(d0) == 0xff || s0 == 0 && neverOnWire(s1) || d0 == 0 && neverOnWire(d1)
+}
+
+// neverOnWire is of the last eight bytes of an address that begins with zeros.
+func neverOnWire(low uint64) bool {
+	return low == 0 || low == 1<<56 || uint32(low) == 0xffff0000
 }

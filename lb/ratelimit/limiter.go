@@ -43,20 +43,30 @@ func (l *Limiter) Empty() bool { return l.total.tokens < 1 }
 // was one. tick counts as conntrack.Table.Tick does and may wrap around.
 func (l *Limiter) Take(source uint64, tick uint32) bool {
 	s := &l.sources[source%uint64(len(l.sources))]
-
-	if since := tick - s.tick; since >= conntrack.TicksPerSecond {
-		s.used = 0
-	} else {
-		s.used -= min(s.used, since*l.perSource)
-	}
-	s.tick = tick
-
-	const token = conntrack.TicksPerSecond
+	s.used, s.tick = l.usedBy(s, tick), tick
 	if s.used+token > l.perSource*token || !l.total.take() {
 		return false
 	}
 	s.used += token
 	return true
+}
+
+// Refuses reports whether Take would refuse the source. It writes nothing: in a flood such a
+// Take need not be called.
+func (l *Limiter) Refuses(source uint64, tick uint32) bool {
+	return l.Empty() || l.usedBy(&l.sources[source%uint64(len(l.sources))], tick)+token > l.perSource*token
+}
+
+// token is a token in the unit of usage.
+const token = conntrack.TicksPerSecond
+
+// usedBy returns the tokens of a place as of now.
+func (l *Limiter) usedBy(s *usage, tick uint32) uint32 {
+	since := tick - s.tick
+	if since >= conntrack.TicksPerSecond {
+		return 0
+	}
+	return s.used - min(s.used, since*l.perSource)
 }
 
 // bucket is a token bucket: refilled once per tick, taken from per packet.

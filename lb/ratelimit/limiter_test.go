@@ -144,3 +144,24 @@ func BenchmarkTake(b *testing.B) {
 		l.Take(source, uint32(source>>10))
 	}
 }
+
+// Refuses says what Take does, and a Take that refuses may be left out.
+func TestRefusesIsTakeWithoutAToken(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		perSource := rapid.Uint32Range(0, 20).Draw(t, "per source")
+		burst := float64(rapid.IntRange(0, 100).Draw(t, "burst"))
+		all, some := New(0, burst, perSource), New(0, burst, perSource)
+		tick := rapid.Uint32().Draw(t, "tick")
+		for range rapid.IntRange(1, 200).Draw(t, "packets") {
+			tick += rapid.SampledFrom([]uint32{0, 0, 0, 1, 2, 15, 16, 17, 100}).Draw(t, "ticks")
+			source := rapid.Uint64Range(0, 3).Draw(t, "source")
+			refused := some.Refuses(source, tick)
+			if !refused && !some.Take(source, tick) {
+				t.Fatal("Take refuses a source that Refuses does not")
+			}
+			if all.Take(source, tick) == refused {
+				t.Fatalf("refused: %v, and Take says otherwise", refused)
+			}
+		}
+	})
+}

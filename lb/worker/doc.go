@@ -10,7 +10,7 @@
 //  4. lane.go         packets of established flows that only need the rewrite;
 //     lane6.go        IPv6, lane_tunnel.go an outer header; fastpath.go those without a
 //     lane: VLAN tags, IPv6 in a tunnel, IPv6 outer headers, and what needs another look
-//     lane_drop.go    datagrams to an SNAT port that no flow has
+//     lane_drop.go    packets to an SNAT port that no flow has
 //  5. slowpath.go     all other packets of flows; track.go, sctp.go and quic.go track them,
 //     removed_endpoint.go and challenge.go end flows whose endpoint is gone
 //  6. admission.go    packets of no flow: frontend, limits; reversepath.go checks the source

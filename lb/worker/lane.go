@@ -143,8 +143,14 @@ func nextSlot(ports []port, out int) *xsk.Desc {
 // plainTCP reports whether a segment of n bytes, negative if the packet is shorter than the
 // IP header, has a header of a possible length and neither SYN, FIN nor RST.
 func plainTCP(offset, flags uint8, n uint32) bool {
+	return hasTCPHeader(offset, n) && flags&(header.SYN|header.FIN|header.RST) == 0
+}
+
+// hasTCPHeader reports whether a segment of n bytes, as of plainTCP, has a header of a
+// possible length.
+func hasTCPHeader(offset uint8, n uint32) bool {
 	end := uint32(offset) >> 2 & 0x3c
-	return end >= header.TCPLen && int32(end) <= int32(n) && flags&(header.SYN|header.FIN|header.RST) == 0
+	return end >= header.TCPLen && int32(end) <= int32(n)
 }
 
 // plainUDP reports whether a datagram in n bytes, as of plainTCP, has a possible length.

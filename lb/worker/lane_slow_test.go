@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
@@ -84,32 +83,6 @@ func (k laneKind) compare(t *testing.T) {
 		}
 		b.framesHome()
 	}
-}
-
-// Lanes drop datagrams without a flow as the slow path does, and leave to it those that the
-// kernel may know, that are to be sampled, or that are malformed.
-func TestLanesDropAsTheSlowPath(t *testing.T) {
-	k := laneKind{conntrack.ModeNAT, false, header.ProtoUDP}
-	b := newBench(t)
-	b.w.ports[portServer].FullChecksums = true
-	random := rand.New(rand.NewPCG(1, 1))
-	lanes := 0
-	for turn := range 1000 {
-		node := *b.lb.node.Load()
-		node.Draining = turn%5 == 0
-		b.lb.node.Store(&node)
-		frames := make([][]byte, 1+random.IntN(20))
-		for i := range frames {
-			p := packet{srcMAC: macServer, dstMAC: macWeirB, src: ap(endpoint4, 8080), proto: k.proto, payload: 40, df: true}
-			p.dst = ap([]netip.Addr{snat4, snat4, other}[random.IntN(3)], []uint16{61500, 61501, 500}[random.IntN(3)])
-			frames[i] = k.spoiled(random, p.build(t), true)
-		}
-		lanes += b.sameOnBothPaths(portServer, frames)
-	}
-	if lanes < 1000 {
-		t.Errorf("%d packets in lanes: this test compares the slow path with the slow path", lanes)
-	}
-	b.framesHome()
 }
 
 // steady returns requests of a flow that takes the fast path: a short request, and some of

@@ -165,8 +165,13 @@ func (w *rejecter) sourceOf(ip []byte, family uint8) uint64 {
 	if family == 4 {
 		v = uint64(binary.LittleEndian.Uint32(ip[12:]))
 	}
+	return w.sourceHash(v)
+}
+
+// sourceHash is sourceOf of the source in a little-endian load.
+func (w *rejecter) sourceHash(source uint64) uint64 {
 	seed := w.conns.Seed()
-	hi, lo := bits.Mul64(v^seed[0], seed[1]|1)
+	hi, lo := bits.Mul64(source^seed[0], seed[1]|1)
 	return hi ^ lo
 }
 
