@@ -36,10 +36,20 @@ func (n *Namespace) Announce(ifname string, addrs ...netip.Addr) (*Responder, er
 	}
 	err = n.Do(func() error {
 		fd, err := packetSocket(l.Attrs().Index)
-		if err == nil {
-			r.socket = os.NewFile(uintptr(fd), "announce "+ifname)
+		if err != nil {
+			return err
 		}
-		return err
+		// A responder may live as long as a lab: it must not see other traffic.
+		err = errors.Join(
+			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+			unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+				&unix.SockFprog{Len: uint16(len(questions)), Filter: &questions[0]}))
+		if err != nil {
+			unix.Close(fd)
+			return err
+		}
+		r.socket = os.NewFile(uintptr(fd), "announce "+ifname)
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("answer ARP and NDP on %s/%s: %w", n.name, ifname, err)
@@ -47,6 +57,22 @@ func (n *Namespace) Announce(ifname string, addrs ...netip.Addr) (*Responder, er
 	go r.serve()
 	return r, nil
 }
+
+// questions is a classic BPF program that selects ARP and neighbor solicitations.
+var questions = []unix.SockFilter{
+	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 12},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.ETH_P_ARP, Jt: 5},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.ETH_P_IPV6, Jf: 5},
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14 + 6},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_ICMPV6, Jf: 3},
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14 + 40},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: solicit, Jf: 1},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+}
+
+// solicit and advertise are the types of ICMPv6 messages (RFC 4861 section 4).
+const solicit, advertise = 135, 136
 
 // packetSocket receives every frame of the interface, multicast of groups
 // that the host has not joined included.
@@ -82,8 +108,11 @@ func (r *Responder) serve() {
 	buf := make([]byte, 2048)
 	for {
 		size, err := r.socket.Read(buf)
+		if errors.Is(err, unix.ENETDOWN) {
+			continue // said once; the socket receives again when the interface is up
+		}
 		if err != nil {
-			return // closed, or the interface is gone
+			return // closed
 		}
 		if answer := r.answer(buf[:size]); answer != nil {
 			if _, err := r.socket.Write(answer); err == nil {
@@ -130,7 +159,6 @@ func (r *Responder) answerARP(f []byte) []byte {
 func (r *Responder) answerNDP(f []byte) []byte {
 	const (
 		ip, icmp             = 14, 14 + 40
-		solicit, advertise   = 135, 136
 		solicited, override  = 0x40, 0x20
 		optTargetLinkAddress = 2
 		length               = 24 + 8
