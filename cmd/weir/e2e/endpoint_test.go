@@ -159,15 +159,10 @@ func TestWireSpreadsOverAllEndpoints(t *testing.T) {
 // another process answers ARP and NDP for it.
 func TestWireLoadBalancerIPThatNoInterfaceHolds(t *testing.T) {
 	f := sharedFixture(t)
-	speaker, err := f.Edge.Edge.Announce("eth0", toAnnounced.lb...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer speaker.Close()
 	bothFamilies(t, func(t *testing.T, six bool) {
 		f.checkLoad(t, f.Client, toAnnounced.at(httpPort, six), 50)
 	})
-	if speaker.Answers() == 0 {
+	if f.speaker.Answers() == 0 {
 		t.Error("the speaker was not asked")
 	}
 }

@@ -32,6 +32,7 @@ type fixture struct {
 	services []service
 	weir     *netlab.Daemon
 	admin    *api.Client
+	speaker  *netlab.Responder // for the options' announced addresses
 	runs     int
 }
 
@@ -39,15 +40,16 @@ type fixture struct {
 type options struct {
 	edge       netlab.EdgeConfig
 	services   []service
-	interfaces string   // of the configuration; "": eth0 and eth1
-	extra      string   // more lines of the configuration
-	takeover   string   // a field of the configuration's conntrack
-	drain      string   // of the configuration; "": SIGTERM ends Weir at once
-	env        []string // more environment of weir run
-	stopped    bool     // do not start Weir
-	frontends  int      // that Weir is to serve; 0: those of the services
-	wildcard   bool     // servers on the node listen on all its addresses
-	noDF       bool     // clients and servers send IPv4 without DF
+	announced  []netip.Addr // for which the edge node answers ARP and NDP at eth0
+	interfaces string       // of the configuration; "": eth0 and eth1
+	extra      string       // more lines of the configuration
+	takeover   string       // a field of the configuration's conntrack
+	drain      string       // of the configuration; "": SIGTERM ends Weir at once
+	env        []string     // more environment of weir run
+	stopped    bool         // do not start Weir
+	frontends  int          // that Weir is to serve; 0: those of the services
+	wildcard   bool         // servers on the node listen on all its addresses
+	noDF       bool         // clients and servers send IPv4 without DF
 }
 
 // Services of the shared fixture, one per kind of endpoint.
@@ -88,7 +90,8 @@ func sharedFixture(t *testing.T) *fixture {
 	// A start that fails, fails the test that asked for it; the next one tries again.
 	if shared.f == nil && shared.tries < 3 {
 		shared.tries++
-		shared.f, shared.err = newFixture(file, options{services: append([]service{toAll, toNothing, toNoLocal, toAnnounced}, kinds...)})
+		shared.f, shared.err = newFixture(file, options{announced: toAnnounced.lb,
+			services: append([]service{toAll, toNothing, toNoLocal, toAnnounced}, kinds...)})
 		shared.made = time.Now()
 	}
 	if shared.f == nil {
@@ -141,6 +144,9 @@ func newFixture(binary string, o options) (*fixture, error) {
 		err = f.serve()
 	}
 	if err == nil {
+		err = f.announce()
+	}
+	if err == nil {
 		err = f.configure()
 	}
 	if err == nil && !o.stopped {
@@ -165,6 +171,20 @@ func (f *fixture) fragmentable() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// announce runs a speaker for the announced addresses beside Weir, which announces none. It
+// lives as long as the lab: without it clients reach these addresses only while a neighbor
+// entry from earlier lasts.
+func (f *fixture) announce() (err error) {
+	if len(f.opts.announced) == 0 {
+		return nil
+	}
+	if f.speaker, err = f.Edge.Edge.Announce("eth0", f.opts.announced...); err != nil {
+		return err
+	}
+	f.OnClose(f.speaker.Close)
+	return nil
 }
 
 // serve starts every kind of server at every endpoint.

@@ -127,12 +127,26 @@ func TestWirePing(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				for _, size := range []int{0, 56, 1400} {
 					if err := ping(inTime(t, within), c.from, c.to, size); err != nil {
-						t.Errorf("%d bytes: %v", size, err)
+						t.Errorf("%d bytes: %v; %s; %s", size, err, neighborOf(c.from, c.to), f.whatWasDropped())
 					}
 				}
 			})
 		}
 	})
+}
+
+// neighborOf is the entry of an address in a namespace's neighbor table, for failed tests.
+func neighborOf(n *netlab.Namespace, a netip.Addr) string {
+	list, err := n.Netlink().NeighList(0, 0)
+	if err != nil {
+		return err.Error()
+	}
+	for _, e := range list {
+		if e.IP.Equal(a.AsSlice()) {
+			return fmt.Sprintf("neighbor at %q, state %#x", e.HardwareAddr, e.State)
+		}
+	}
+	return "no neighbor entry"
 }
 
 // icmpSocket is a raw socket for ICMP of one family.
