@@ -111,7 +111,7 @@ model: ## Forged segments against a model of TCP for MINUTES (make model MINUTES
 
 .PHONY: kills
 kills: ## Established and new connections while Weir is killed KILLS times (make kills KILLS=10; root)
-	WEIR_KILLS=$(KILLS) WEIR_KILL_CONNECTIONS=2000 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireConnectionsSurviveKills$$' -v
+	WEIR_KILLS=$(KILLS) WEIR_KILL_CONNECTIONS=2000 WEIR_KILL_NEW=500 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireConnectionsSurviveKills$$' -v
 
 .PHONY: crashes
 crashes: ## Kill a process that changes a flow table CRASHES times, and check the table after each (make crashes CRASHES=1000)

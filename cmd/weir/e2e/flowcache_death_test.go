@@ -107,7 +107,7 @@ func cachedConnectionsOutlive(t *testing.T, f *fixture, end func() error) {
 	running.Wait()
 	var longest time.Duration
 	for _, k := range talks {
-		longest = max(longest, k.longest)
+		longest = max(longest, time.Duration(k.longest.Load()))
 		if k.err != nil {
 			t.Errorf("%s: after %d exchanges: %v", k.name, k.said.Load(), k.err)
 		}

@@ -15,26 +15,32 @@ import (
 
 // Connections with data outlive one handover after another, to endpoints of every kind.
 func TestWireConnectionsSurviveHandovers(t *testing.T) {
-	connectionsSurvive(t, "", func(f *fixture) error {
-		last := f.weir
-		if err := f.launch("config.yaml", "--handover"); err != nil {
-			return err
-		}
-		if err := f.weir.Until(inTime(t, within), func(context.Context) error {
-			select {
-			case <-last.Done():
-				return nil
-			default:
-				return fmt.Errorf("the last process goes on: %s", last.LogTail(2))
-			}
-		}); err != nil {
-			return fmt.Errorf("%w\n%s", err, f.logTail())
-		}
-		if last.ExitCode() != 0 {
-			return fmt.Errorf("the last process ended with status %d:\n%s", last.ExitCode(), last.LogTail(20))
-		}
-		return f.served(len(f.services))
+	inEveryCache(t, func(t *testing.T, f *fixture) {
+		connectionsSurvive(t, f, func(f *fixture) error { return f.handOver(t) })
 	})
+}
+
+// handOver starts a process that takes over from the one that runs, and waits for the end of
+// that.
+func (f *fixture) handOver(t *testing.T) error {
+	last := f.weir
+	if err := f.launch("config.yaml", "--handover"); err != nil {
+		return err
+	}
+	if err := f.weir.Until(inTime(t, within), func(context.Context) error {
+		select {
+		case <-last.Done():
+			return nil
+		default:
+			return fmt.Errorf("the last process goes on: %s", last.LogTail(2))
+		}
+	}); err != nil {
+		return fmt.Errorf("%w\n%s", err, f.logTail())
+	}
+	if last.ExitCode() != 0 {
+		return fmt.Errorf("the last process ended with status %d:\n%s", last.ExitCode(), last.LogTail(20))
+	}
+	return f.served(len(f.services))
 }
 
 // A process that cannot start leaves the running one alone, or is followed by it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,8 +22,13 @@ import (
 // them.
 var (
 	killedConnections = fromEnv("WEIR_KILL_CONNECTIONS", 200)
+	newPerSecond      = fromEnv("WEIR_KILL_NEW", 50)
 	kills             = fromEnv("WEIR_KILLS", 3)
 )
+
+// exchangesPerSecond is the number of exchanges of all connections together. With more of
+// them a small machine has no CPU left, and the pauses are those of its queues.
+const exchangesPerSecond = 2000
 
 func fromEnv(name string, usual int) int {
 	n, err := strconv.Atoi(os.Getenv(name))
@@ -36,12 +42,23 @@ func fromEnv(name string, usual int) int {
 // each byte is right. Connections that begin while no Weir runs succeed when the client
 // sends its SYN again.
 func TestWireConnectionsSurviveKills(t *testing.T) {
-	connectionsSurvive(t, "", func(f *fixture) error {
-		if err := f.weir.Kill(); err != nil {
-			return err
-		}
-		return f.start()
+	inEveryCache(t, func(t *testing.T, f *fixture) {
+		connectionsSurvive(t, f, func(f *fixture) error {
+			if err := f.weir.Kill(); err != nil {
+				return err
+			}
+			return f.start()
+		})
 	})
+}
+
+// inEveryCache runs a test without the flow cache, and with that of each hook.
+func inEveryCache(t *testing.T, test func(*testing.T, *fixture)) {
+	o := options{services: kinds, extra: "death: {holdSeconds: 600}\n"}
+	t.Run("no cache", func(t *testing.T) { test(t, ownFixture(t, o)) })
+	for _, hook := range hooks {
+		t.Run(hook, func(t *testing.T) { test(t, cachedFixture(t, hook, o)) })
+	}
 }
 
 // The same for restarts, by the signal for them and by SIGTERM if that means a restart.
@@ -54,7 +71,8 @@ func TestWireConnectionsSurviveRestarts(t *testing.T) {
 		{"SIGTERM", "onStop: leave\n", syscall.SIGTERM},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			connectionsSurvive(t, tt.config, func(f *fixture) error {
+			f := ownFixture(t, options{services: kinds, extra: "death: {holdSeconds: 600}\n" + tt.config})
+			connectionsSurvive(t, f, func(f *fixture) error {
 				if err := f.weir.Signal(tt.signal); err != nil {
 					return err
 				}
@@ -106,9 +124,8 @@ func TestWireStopLeavesNothingBehind(t *testing.T) {
 }
 
 // connectionsSurvive runs connections while restart ends and starts Weir again and again.
-func connectionsSurvive(t *testing.T, extra string, restart func(*fixture) error) {
+func connectionsSurvive(t *testing.T, f *fixture, restart func(*fixture) error) {
 	t.Helper()
-	f := ownFixture(t, options{services: kinds, extra: "death: {holdSeconds: 600}\n" + extra})
 	var talks []*talk
 	for i := range killedConnections {
 		s, six := kinds[i%len(kinds)], i/len(kinds)%2 == 1
@@ -117,45 +134,79 @@ func connectionsSurvive(t *testing.T, extra string, restart func(*fixture) error
 			t.Fatalf("%s/%s: %v", s.name, family(six), err)
 		}
 		defer c.Close()
-		talks = append(talks, &talk{conn: c, name: s.name + "/" + family(six)})
+		talks = append(talks, &talk{
+			conn: c, name: s.name + "/" + family(six),
+			every: time.Duration(killedConnections) * time.Second / exchangesPerSecond,
+		})
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, k := range talks {
 		running.Go(func() { k.run(ctx) })
 	}
-	fresh := make([]newcomers, 8)
-	for i := range fresh {
-		running.Go(func() { fresh[i].run(ctx, f) })
-	}
+	fresh := &newcomers{}
+	running.Go(func() { fresh.run(ctx, f) })
 
+	saidBy(t, talks, 5)
+	calm := longestPauses(talks) // that of the machine, to compare with
+	var ends []time.Time
 	for n := range kills {
-		saidBy(t, talks, 5)
+		saidBy(t, talks, 3)
+		ends = append(ends, time.Now())
 		if err := restart(f); err != nil {
 			t.Fatalf("restart %d: %v", n+1, err)
 		}
+		t.Logf("restart %d after %v", n+1, time.Since(ends[n]).Round(time.Millisecond))
 		f.logStart(t)
 	}
-	saidBy(t, talks, 5)
+	saidBy(t, talks, 3)
 	stop()
 	running.Wait()
 
-	var longest time.Duration
 	for _, k := range talks {
-		longest = max(longest, k.longest)
 		if k.err != nil {
 			t.Errorf("%s: after %d exchanges: %v", k.name, k.said.Load(), k.err)
 		}
 	}
-	made, slowest := 0, time.Duration(0)
-	for i := range fresh {
-		made, slowest = made+fresh[i].made, max(slowest, fresh[i].longest)
-		for _, err := range fresh[i].failed {
-			t.Errorf("new connection: %v", err)
-		}
+	for _, err := range fresh.failed {
+		t.Errorf("new connection: %v", err)
 	}
-	t.Logf("%d connections over %d restarts: longest pause %v; %d new connections, longest %v",
-		len(talks), kills, longest, made, slowest)
+	longest := longestPauses(talks)
+	t.Logf("longest pauses by kind of endpoint: %v", longest)
+	t.Logf("%d connections over %d restarts: longest pause %v (%v without a restart); %d new connections, longest %v",
+		len(talks), kills, longest.max(), calm.max(), fresh.made, fresh.longest)
+	logLongest(t, talks, ends)
+}
+
+// pauses are the longest pauses by kind of endpoint and family.
+type pauses map[string]time.Duration
+
+func longestPauses(talks []*talk) pauses {
+	p := pauses{}
+	for _, k := range talks {
+		p[k.name] = max(p[k.name], time.Duration(k.longest.Load()).Round(time.Millisecond))
+	}
+	return p
+}
+
+func (p pauses) max() (longest time.Duration) {
+	for _, d := range p {
+		longest = max(longest, d)
+	}
+	return longest
+}
+
+// logLongest logs when the longest pauses began, by the last end of Weir before.
+func logLongest(t *testing.T, talks []*talk, ends []time.Time) {
+	slices.SortFunc(talks, func(a, b *talk) int { return cmp.Compare(b.longest.Load(), a.longest.Load()) })
+	for _, k := range talks[:min(5, len(talks))] {
+		n, _ := slices.BinarySearchFunc(ends, k.paused.Add(500*time.Millisecond), time.Time.Compare)
+		if n == 0 {
+			continue
+		}
+		t.Logf("%s: %v, begun %v after end %d", k.name, time.Duration(k.longest.Load()).Round(time.Millisecond),
+			k.paused.Sub(ends[n-1]).Round(time.Millisecond), n)
+	}
 }
 
 // logStart logs the phases of the last start.
@@ -181,7 +232,8 @@ type talk struct {
 	name    string
 	said    atomic.Int64
 	every   time.Duration // the pause between two exchanges, 0: 50 ms
-	longest time.Duration // the longest exchange
+	longest atomic.Int64  // the longest exchange, in nanoseconds
+	paused  time.Time     // when that began
 	err     error
 }
 
@@ -190,7 +242,10 @@ func (k *talk) run(ctx context.Context) {
 		begun := time.Now()
 		message := strings.Repeat(fmt.Sprintf("%s %d;", k.name, n), 1+n%100)
 		k.err = workload.PingPong(k.conn, message, within)
-		k.longest = max(k.longest, time.Since(begun))
+		if took := int64(time.Since(begun)); took > k.longest.Load() {
+			k.longest.Store(took)
+			k.paused = begun
+		}
 		k.said.Add(1)
 		pauseFor(ctx, cmp.Or(k.every, 50*time.Millisecond))
 	}
@@ -211,23 +266,39 @@ func saidBy(t *testing.T, talks []*talk, n int64) {
 	}
 }
 
-// newcomers are connections that begin all the time.
+// newcomers are connections that begin all the time, whether or not those before have ended.
 type newcomers struct {
+	mu      sync.Mutex
 	made    int
 	longest time.Duration
 	failed  []error
 }
 
 func (c *newcomers) run(ctx context.Context, f *fixture) {
-	for n := 0; ctx.Err() == nil; n++ {
-		s, six := kinds[n%len(kinds)], n/len(kinds)%2 == 1
-		begun := time.Now()
-		if err := f.exchangeOnce(s, six); err != nil {
-			c.failed = append(c.failed, fmt.Errorf("%s/%s: %w", s.name, family(six), err))
+	var running sync.WaitGroup
+	defer running.Wait()
+	tick := time.NewTicker(time.Second / time.Duration(newPerSecond))
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			running.Go(func() { c.one(f, kinds[n%len(kinds)], n/len(kinds)%2 == 1) })
 		}
-		c.made++
-		c.longest = max(c.longest, time.Since(begun))
-		pauseFor(ctx, 20*time.Millisecond)
+	}
+}
+
+func (c *newcomers) one(f *fixture, s service, six bool) {
+	begun := time.Now()
+	err := f.exchangeOnce(s, six)
+	took := time.Since(begun)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.made++
+	c.longest = max(c.longest, took)
+	if err != nil {
+		c.failed = append(c.failed, fmt.Errorf("%s/%s: %w", s.name, family(six), err))
 	}
 }
 
