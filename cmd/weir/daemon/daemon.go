@@ -32,7 +32,6 @@ import (
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/lb/ports"
-	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/topology"
 )
@@ -66,9 +65,8 @@ type Daemon struct {
 	stop     context.CancelCauseFunc // ends Run, with an error or without
 	level    *slog.LevelVar          // nil: the level of the log is fixed
 
-	privileges *privilege.Status // set before anything reads it
-	hooks      steer.HookProbes  // as privileges
-	untune     func()            // undoes tune
+	privileges atomic.Pointer[privilege.Status] // nil until given up
+	untune     func()                           // undoes tune
 
 	profiling atomic.Bool              // /debug/pprof is served
 	draining  atomic.Pointer[draining] // nil before SIGTERM
@@ -79,6 +77,7 @@ type Daemon struct {
 	next      atomic.Pointer[peer]     // of a handover by this process
 	sourced   chan struct{}            // closed when source is set
 	viewed    chan struct{}            // closed by the first full view of Services
+	taken     chan struct{}            // closed when traffic is taken
 	verify    func() error             // whether the kernel accepts the program
 
 	tiers      tiers
@@ -132,7 +131,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 		pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}},
 		verify:  lb.Verify,
 
-		stopAsked: make(chan struct{}, 1), sourced: make(chan struct{}), viewed: make(chan struct{}),
+		stopAsked: make(chan struct{}, 1), sourced: make(chan struct{}), viewed: make(chan struct{}), taken: make(chan struct{}),
 		phases: phase.New(startOf(o), o.Log),
 	}
 	d.phases.End("program file and configuration")
@@ -215,7 +214,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	task("service manager", d.notify.Run)
 	ls.serve(d, task)
 	d.begin()
-	task("kernel features", d.probeKernel)
+	task("privileges", d.dropPrivileges)
 	<-ctx.Done()
 	if d.next.Load() == nil {
 		d.notify.Stopping()
@@ -230,14 +229,10 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 func (d *Daemon) open() (err error) {
 	path := packetPath(d.cfg, d.log)
 	path.Phases, path.Keep = d.phases, d.last != nil
-	hooks := make(chan steer.HookProbes, 1)
-	go func() { hooks <- steer.ProbeHooks() }() // beside the start, before privileges are given up
 	if d.lb, err = lb.New(path); err != nil {
 		return err
 	}
 	d.tune()
-	d.hooks = <-hooks
-	d.dropPrivileges()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.translate = translate.New(d.options())

@@ -61,6 +61,7 @@ func (d *Daemon) publishFirst() {
 	if !d.apply(up) {
 		return
 	}
+	close(d.taken)
 	if d.last != nil {
 		if err := d.last.say(handoverMessage{Say: sayServing}); err != nil {
 			d.log.Warn("handover: the last process does not answer", "err", err)

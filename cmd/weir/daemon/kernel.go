@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,14 +14,12 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// probeKernel probes the kernel features that Weir uses. One run is enough:
-// features do not change while the kernel runs. The probes run beside the packet
-// path so that they do not delay the start.
-func (d *Daemon) probeKernel(context.Context) error {
-	features, problems := kernelFeatures(steer.ProbesBeside(d.hooks, os.Getenv("WEIR_PIN_DIR")))
+// probeKernel probes the kernel features that Weir uses, but for the hooks, which are probed.
+// One run is enough: features do not change while the kernel runs.
+func (d *Daemon) probeKernel(hooks steer.HookProbes) {
+	features, problems := kernelFeatures(steer.ProbesBeside(hooks, os.Getenv("WEIR_PIN_DIR")))
 	d.kernel.Store(&features)
 	d.problems.Replace(partKernel, problems...)
-	return nil
 }
 
 // kernelFeatures converts probes to the features of a status, and missing

@@ -2,24 +2,44 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/privilege"
 	"github.com/weirlb/weir/lb/steer"
 )
 
-// dropPrivileges leaves the process those that a running Weir needs. It is called when
-// sockets and the packet memory are open, before a goroutine waits in the kernel.
-func (d *Daemon) dropPrivileges() {
-	s, err := privilege.Drop(writable(d.cfg))
+// dropAfter is the time after which privileges are given up although no traffic is taken yet.
+const dropAfter = 10 * time.Second
+
+// dropPrivileges leaves the process those that a running Weir needs, when traffic is taken:
+// connections wait for that, and each change of the threads would interrupt the verifier,
+// which then begins anew. Before it the hooks are probed, and after it the other features.
+func (d *Daemon) dropPrivileges(ctx context.Context) error {
+	late := time.NewTimer(dropAfter)
+	defer late.Stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-d.taken:
+	case <-late.C:
+	}
+	hooks := steer.ProbeHooks()
+	d.mu.Lock()
+	dirs := writable(d.cfg)
+	d.mu.Unlock()
+	s, err := privilege.Drop(dirs)
 	if err != nil {
 		d.log.Warn("privileges are kept", "err", err)
 	}
-	d.privileges = s
+	d.privileges.Store(s)
 	d.log.Info("privileges", "capabilities", s.Capabilities, "noNewPrivs", s.NoNewPrivs,
 		"seccomp", cmp.Or(s.Seccomp, "in force"), "landlock", cmp.Or(s.Landlock, "in force"))
+	d.probeKernel(hooks)
+	return nil
 }
 
 // writable are the directories in which a running Weir makes, writes or removes files; nil

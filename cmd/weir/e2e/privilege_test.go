@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -50,11 +51,13 @@ func TestWireRunningWeirHasNoOtherPrivileges(t *testing.T) {
 
 func (f *fixture) checkPrivileges(t *testing.T) {
 	t.Helper()
-	s, err := f.admin.Status(inTime(t, within))
-	must(t, err)
-	if s.Privileges == nil || !s.Privileges.NoNewPrivs || len(s.Privileges.Capabilities) != 5 {
-		t.Errorf("the status has %+v", s.Privileges)
-	}
+	must(t, f.poll(func(ctx context.Context) error { // given up when traffic is taken
+		s, err := f.admin.Status(ctx)
+		if err == nil && (s.Privileges == nil || !s.Privileges.NoNewPrivs || len(s.Privileges.Capabilities) != 5) {
+			err = fmt.Errorf("the status has %+v", s.Privileges)
+		}
+		return err
+	}))
 	tasks := fmt.Sprintf("/proc/%d/task", f.weir.Cmd.Process.Pid)
 	threads, err := os.ReadDir(tasks)
 	must(t, err)
