@@ -1,9 +1,7 @@
 package main
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -11,26 +9,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/perf/golden"
 )
 
-var update = flag.Bool("update", false, "write the reference")
-
 func TestReferenceIsCurrent(t *testing.T) {
-	const name = "README.md"
 	t.Setenv("NODE_NAME", "")
-	want := reference(newRoot())
-	if *update {
-		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Errorf("%s is not current: run go generate", name)
-	}
+	golden.File(t, "README.md", reference(newRoot()))
 }
 
 // Every command says what it does and shows how it is called.

@@ -1,9 +1,7 @@
 package flowcache
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,11 +10,10 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/perf/golden"
 )
 
 //go:generate go test -run ^TestHeaderIsCurrent$ -update .
-
-var update = flag.Bool("update", false, "write the header")
 
 const headerHead = `/* SPDX-License-Identifier: Apache-2.0 */
 /*
@@ -32,20 +29,7 @@ const headerHead = `/* SPDX-License-Identifier: Apache-2.0 */
 
 // TestHeaderIsCurrent holds the program's view of the table to the Go types.
 func TestHeaderIsCurrent(t *testing.T) {
-	const name = "../steer/bpf/flowtable.h"
-	want := header(t)
-	if *update {
-		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Errorf("%s is not current: run go generate ./lb/flowcache", name)
-	}
+	golden.File(t, "../steer/bpf/flowtable.h", header(t))
 }
 
 func header(t *testing.T) string {

@@ -2,20 +2,15 @@ package api
 
 import (
 	"encoding/json"
-	"flag"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/counter"
+	"github.com/weirlb/weir/perf/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // The names of the fields are a contract: scripts read them. Package view renders
 // the same files.
@@ -28,20 +23,7 @@ func TestAnswersGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, '\n')
-		golden := filepath.Join("testdata", name+".json")
-		if *update {
-			if err := os.WriteFile(golden, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
-			t.Errorf("%s (-want +got; go test -update writes it):\n%s", golden, diff)
-		}
+		golden.File(t, filepath.Join("testdata", name+".json"), string(got)+"\n")
 	}
 }
 

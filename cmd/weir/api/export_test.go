@@ -34,9 +34,6 @@ func Operations() []Operation {
 // SourceOfExamples gives an example of every answer.
 func SourceOfExamples() Source { return &fakeSource{status: exampleStatus()} }
 
-// Update is the flag -update.
-func Update() bool { return *update }
-
 // QueriesOfExamples are the parameters of requests that need some, by path.
 func QueriesOfExamples() map[string]string {
 	return map[string]string{

@@ -2,21 +2,19 @@ package config
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
-)
 
-var update = flag.Bool("update", false, "write the reference")
+	"github.com/weirlb/weir/perf/golden"
+)
 
 const referenceHead = `# Configuration reference
 
@@ -34,20 +32,7 @@ A configuration file has kind ` + "`WeirConfiguration`" + ` and is given to ` + 
 
 // TestReferenceIsCurrent holds README.md to the comments and defaults of Configuration.
 func TestReferenceIsCurrent(t *testing.T) {
-	const name = "README.md"
-	want := reference(t)
-	if *update {
-		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Errorf("%s is not current: run go generate", name)
-	}
+	golden.File(t, "README.md", reference(t))
 }
 
 // field is a field of the configuration file.

@@ -2,7 +2,6 @@ package explain
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,9 +15,8 @@ import (
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
+	"github.com/weirlb/weir/perf/golden"
 )
-
-var update = flag.Bool("update", false, "write what the scripts get into the scripts")
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"weir": weir})
@@ -64,7 +62,7 @@ func weir() {
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                "testdata/script",
-		UpdateScripts:      *update,
+		UpdateScripts:      golden.Update(),
 		RequireUniqueNames: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"table":    table,

@@ -3,12 +3,10 @@ package metrics
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,9 +20,8 @@ import (
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/worker"
+	"github.com/weirlb/weir/perf/golden"
 )
-
-var update = flag.Bool("update", false, "write the reference")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -202,20 +199,7 @@ func TestProfilingIsServedWhenAskedFor(t *testing.T) {
 }
 
 func TestReferenceIsCurrent(t *testing.T) {
-	const name = "README.md"
-	want := reference()
-	if *update {
-		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Errorf("%s is not current: run go generate", name)
-	}
+	golden.File(t, "README.md", reference())
 }
 
 func reference() string {

@@ -1,14 +1,12 @@
 package problem
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "write the reference")
+	"github.com/weirlb/weir/perf/golden"
+)
 
 const referenceHead = `# Problems
 
@@ -23,20 +21,7 @@ object, 1,000 in a status, 10 lines per second in the log; the rest is counted.
 
 // TestTableOfProblemsIsCurrent holds README.md to Kinds.
 func TestTableOfProblemsIsCurrent(t *testing.T) {
-	const name = "README.md"
-	want := reference()
-	if *update {
-		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Errorf("%s is not current: run go generate", name)
-	}
+	golden.File(t, "README.md", reference())
 }
 
 // reference is the table of problems as Markdown.

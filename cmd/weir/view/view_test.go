@@ -2,7 +2,6 @@ package view
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,9 +11,8 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/counter"
+	"github.com/weirlb/weir/perf/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // example reads an answer of package api.
 func example[T any](t *testing.T, name string) *T {
@@ -70,19 +68,7 @@ func TestRenderGolden(t *testing.T) {
 			if err := render(b); err != nil {
 				t.Fatal(err)
 			}
-			golden := filepath.Join("testdata", name+".txt")
-			if *update {
-				if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if b.String() != string(want) {
-				t.Errorf("got\n%s\nwant\n%s(go test -update writes it)", b, want)
-			}
+			golden.File(t, filepath.Join("testdata", name+".txt"), b.String())
 		})
 	}
 }

@@ -2,21 +2,18 @@ package packet
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/weirlb/weir/lb/worker"
+	"github.com/weirlb/weir/perf/golden"
 )
-
-var update = flag.Bool("update", false, "write COVERAGE.md")
 
 // elsewhere are the reasons of dropping that no crafted packet brings about on
 // a wire, with the test that does: package directory, test.
@@ -66,16 +63,7 @@ func TestCoverage(t *testing.T) {
 			t.Errorf("no test counts drop reason %s", reason)
 		}
 	}
-	report := render(counted)
-	if *update {
-		if err := os.WriteFile("COVERAGE.md", report, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if have, err := os.ReadFile("COVERAGE.md"); err != nil || !bytes.Equal(have, report) {
-		t.Errorf("COVERAGE.md is not current (%v): go test ./cmd/weir/e2e/packet -run Coverage -update", err)
-	}
+	golden.File(t, "COVERAGE.md", string(render(counted)))
 }
 
 // exists says whether a package's tests have a function of that name.
