@@ -174,9 +174,9 @@ func BenchmarkAge(b *testing.B) {
 	})
 }
 
-// A SYN of a group whose ports are all held by established connections costs no more
-// than one of a group with fresh ports, nor does one that takes over the port of a
-// flow that nobody completed. 100,000 arrive per second.
+// A SYN of a group whose ports are all held by established connections costs no more than a
+// SYN of a group with fresh ports. Nor does a SYN that takes over the port of a flow that
+// nobody completed. 100,000 arrive per second.
 func BenchmarkSYNWhenPortsRunShort(b *testing.B) {
 	const ports, perTick = 4536, 100_000 / TicksPerSecond
 	for _, c := range []struct {

@@ -3,10 +3,10 @@ package conntrack
 import "sync/atomic"
 
 // flowCounts counts connections per number of the caller's: those that are open (see
-// countsAsOpen) in the upper half of a word; in the lower half all of them where the
-// number is an endpoint's, and the half-open ones where it is a Service's, so
-// that a connection costs one addition when it begins. They are on the Go heap:
-// read after Close too. Numbers beyond the last are not counted.
+// countsAsOpen) in the upper half of a word. The lower half has all of them where the
+// number is an endpoint's, and the half-open ones where it is a Service's. So a connection
+// costs one addition when it begins. They are on the Go heap: read after Close too. Numbers
+// beyond the last are not counted.
 type flowCounts []atomic.Uint64
 
 // The amounts that a connection adds.

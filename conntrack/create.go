@@ -45,10 +45,11 @@ const (
 	// worker. The Ref is its entry, which is a reverse entry if the client's tuple is that
 	// of an endpoint's answer.
 	Existed
-	// NoPort: every port of the range is in use towards this endpoint by a flow that is
-	// neither half open nor idle and only once answered, or the endpoint would not take the
-	// SYN on any that has ended. For ModeDNAT: another connection of this client's port
-	// goes to the same endpoint by another frontend, so that answers would be ambiguous.
+	// NoPort: every port of the range is in use towards this endpoint. Of the flows that
+	// have them none is half open, or idle and only once answered, and none has ended so
+	// that the endpoint would take the SYN. For ModeDNAT: another connection of this
+	// client's port goes to the same endpoint by another frontend, so that answers would be
+	// ambiguous.
 	NoPort
 	// Full: no room, and nothing that eviction could take (see the package comment).
 	Full

@@ -15,9 +15,9 @@
 //
 // Conns, entries and the cursors of port rotation live in a file mapping, from which a
 // new process restores the table ([Open]). The index from keys to entries, the free lists,
-// the epochs and the counters live in memory of the process alone and are made
-// anew from the entries: no lock and no half-done step of a process that was
-// killed can be found in the file.
+// the epochs and the counters live in memory of the process alone. They are made anew from
+// the entries: no lock and no half-done step of a process that was killed can be found in
+// the file.
 //
 // # The index
 //
@@ -36,26 +36,25 @@
 // worker's path.
 //
 // Insertion is unique without a lock. A slot is first placed as pending; its
-// owner then reads every slot where the key may be. It gives way to a live
-// entry and to a pending one at a lower position, kills a pending one at a
-// higher position, and at last makes its own live by compare-and-swap, which
-// fails if another worker killed it in turn. Of two workers that insert the same key each
-// places before it reads, so at least one sees the other's slot; never do both go live.
-// The slot's word carries all of this. Its tag only saves look-ups other entries' keys:
-// the owner alone writes it, while the slot is not live.
+// owner then reads every slot where the key may be. It gives way to a live entry and to a
+// pending one at a lower position, and kills a pending one at a higher position. At last it
+// makes its own live by compare-and-swap, which fails if another worker killed it in turn.
+// Of two workers that insert the same key each places before it reads, so at least one sees
+// the other's slot; never do both go live. The slot's word carries all of this. Its tag
+// only saves look-ups other entries' keys: the owner alone writes it, while the slot is not
+// live.
 //
 // # Ageing and eviction
 //
-// The workers age the table themselves ([Worker.Age]): a look at every connection
-// takes four seconds, 16 with 16 million of them, and they divide the part that is due in a
-// tick in short chunks, first come, first served. So no part of the table waits for a
-// sleeping worker, and no worker spends more than a few microseconds
-// at a time, two more for every 16 connections that it makes. [Table.Run] looks at parts
-// that are left for two seconds. A connection thus goes between its timeout and, with
-// workers that keep up, a sweep later.
+// The workers age the table themselves ([Worker.Age]). A look at every connection takes
+// four seconds, 16 with 16 million of them. They divide the part that is due in a tick in
+// short chunks, first come, first served. So no part of the table waits for a sleeping
+// worker. No worker spends more than a few microseconds at a time, two more for every 16
+// connections that it makes. [Table.Run] looks at parts that are left for two seconds. A
+// connection thus goes between its timeout and, with workers that keep up, a sweep later.
 //
-// When free connections run short, before there are none, a hand goes round the
-// table and takes, of those that it passes, the ones that go first (see evictionClass):
+// When free connections run short, before there are none, a hand goes round the table. It
+// takes, of the connections that it passes, those that go first (see evictionClass):
 //
 //  1. half-open connections, of which only the client was heard (TCP before the
 //     client's ACK of the SYN-ACK, SCTP before COOKIE ACK, UDP without an answer),
@@ -96,12 +95,12 @@
 // the entry that had it was unlinked.
 //
 // A generation has 16 bits, which is as many as are left of the cache line. It deceives a
-// reader if, between its steps 2 and 5, the same entry was taken into use a multiple of
-// 65,536 times, and stands in the same slot again. Each time takes two rounds of every
-// worker. The reader would have to be stopped for a tenth of a second, which a program that
-// runs in the softirq is only by a hypervisor, and to go on in the moment of 1 in 65,536.
-// Then it forwards a single packet by the recipe of another connection, whose tuple has the
-// same bucket.
+// reader on two conditions: between its steps 2 and 5 the same entry was taken into use a
+// multiple of 65,536 times, and stands in the same slot again. Each time takes two rounds
+// of every worker. The reader would have to be stopped for a tenth of a second, which only
+// a hypervisor does to a program in the softirq. It would also have to go on in the moment
+// of 1 in 65,536. Then it forwards a single packet by the recipe of another connection,
+// whose tuple has the same bucket.
 //
 // # The fast path
 //
@@ -137,10 +136,10 @@
 // new state every direction is steady that was steady before, so that a single
 // compare-and-swap is enough. The first answer makes it StateReplied, on the slow path: the
 // reverse direction is not steady before. The change to StateStream has no packet of its own.
-// Whether the flow has gone on follows from the ticks of its creation, of the first answer
-// and of the latest packet, and [Table.Conn], ageing and eviction make the change before they
-// look at the state. The first two ticks are stored before the state that says they are
-// valid; the third grows. A worker that was late with the first answer, or whose clock is a
-// tick behind, can only put the change off to a later packet. A flow that is deleted
-// meanwhile stays deleted, since both change the same word by compare-and-swap.
+// Whether the flow has gone on follows from the ticks of its creation, of the first answer and
+// of the latest packet. [Table.Conn], ageing and eviction make the change before they look at
+// the state. The first two ticks are stored before the state that says they are valid; the
+// third grows. A worker that was late with the first answer, or is a tick behind, can only put
+// the change off to a later packet. A flow that is deleted meanwhile stays deleted, since both
+// change the same word by compare-and-swap.
 package conntrack

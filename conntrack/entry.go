@@ -58,9 +58,8 @@ const FlagWatched = 2
 // The new addresses of an IPv6 packet are not in it but in the entry of the other
 // direction, which lies next to it: they are the key of that entry, see [Table.NewAddrs6].
 //
-// In the modes without translation NewPorts are the packet's own, the deltas are
-// 0, and the addresses are those of the outer header or, for ModeL2DSR, the
-// endpoint's as destination.
+// In the modes without translation NewPorts are the packet's own, and the deltas are 0. The
+// addresses are those of the outer header or, for ModeL2DSR, the endpoint's as destination.
 type Entry struct {
 	Key   Key    // of the packet as received
 	Addr4 uint64 // IPv4: the 8 bytes to store at ip+12
@@ -97,11 +96,10 @@ const (
 // Kind returns the entry's mode and flags.
 func (e *Entry) Kind() Kind { return Kind(e.Mode) | Kind(e.Flags)<<8 }
 
-// NewAddrs6 returns the addresses that the recipe of entry r writes into an IPv6
-// packet, or into the outer IPv6 header if the entry has FlagOuter6: the 16 bytes
-// each of source and destination as two little-endian words. They are the other
-// entry's key read backwards; in a mode without a reverse direction that entry holds
-// nothing else.
+// NewAddrs6 returns the addresses that the recipe of entry r writes into an IPv6 packet, or
+// with FlagOuter6 into the outer IPv6 header. Source and destination are two little-endian
+// words each. They are the other entry's key read backwards; in a mode without a reverse
+// direction that entry holds nothing else.
 func (t *Table) NewAddrs6(r Ref) (src, dst [2]uint64) {
 	k := &t.entries[(r-1)^1].Key
 	return [2]uint64{k.W[2], k.W[3]}, [2]uint64{k.W[0], k.W[1]}

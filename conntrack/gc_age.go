@@ -46,8 +46,8 @@ type sweepChunk struct {
 // look at: a worker without packets goes on, with a Quiesce after each, until there
 // is not.
 //
-// A worker that is asleep or stuck leaves its part to the others, but for the rest of a
-// chunk, which waits for the next sweep.
+// A worker that is asleep or stuck leaves its part to the others. Only the rest of a chunk
+// waits for the next sweep.
 func (w *Worker) Age(tick uint32) bool {
 	made := w.count.created.Load()
 	steps := 1 + (made-w.chunk.made)/stepExpire

@@ -81,8 +81,8 @@ func TestAWorkerAgesInBoundedSteps(t *testing.T) {
 	}
 }
 
-// A worker that goes to sleep for ever in the middle of a chunk keeps nothing from
-// ageing but for one sweep, and others do the work of those that are asleep.
+// A worker that goes to sleep for ever in the middle of a chunk delays ageing by a single
+// sweep. Others do the work of those that are asleep.
 func TestWorkersAgeForOthers(t *testing.T) {
 	const n = 4096
 	tab := openTest(t, Config{MaxFlows: 2 * n, Workers: 3})

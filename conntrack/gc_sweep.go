@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// In a tick Run looks, in place of late workers, at 1 in lateShare of all connections,
-// which is a sweep in a second, or at lateLeast.
+// In a tick Run looks, in place of late workers, at 1 in lateShare of all connections, or
+// at lateLeast. The former is a sweep in a second.
 const (
 	lateShare = TicksPerSecond
 	lateLeast = 4096
 )
 
-// Run is the table's control goroutine, until ctx ends. It notes the time for the process
-// that restores the table, frees connections that control goroutines have deleted, and ages
-// those that workers have left for two seconds: all of them stuck, or too few for their rounds
-// to suffice.
+// Run is the table's control goroutine, until ctx ends. It notes the time for the process that
+// restores the table, and frees connections that control goroutines have deleted. It ages those
+// that workers have left for two seconds: all workers are stuck, or they are too few for their
+// rounds to suffice.
 func (t *Table) Run(ctx context.Context) {
 	collapsed := make(chan struct{})
 	go func() {
@@ -35,10 +35,9 @@ func (t *Table) Run(ctx context.Context) {
 	}
 }
 
-// Sweep looks at the next budget connections whether or not they are due, at most
-// once at each, deletes those that have expired at tick, and frees connections that no
-// worker can see any more. It returns how many expired. Workers may be ageing at the same
-// time.
+// Sweep looks at the next budget connections whether or not they are due, at most once at
+// each. It deletes those that have expired at tick, and frees connections that no worker
+// can see any more. It returns how many expired. Workers may be ageing at the same time.
 func (t *Table) Sweep(tick uint32, budget int) int {
 	return t.sweep(tick, allDue, min(budget, int(t.bound.Load())))
 }

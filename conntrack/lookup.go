@@ -66,9 +66,9 @@ func (w *Worker) Confirmed(h uint64, k *Key, r Ref) Ref {
 	return t.find(h, k)
 }
 
-// candidate returns the Ref in the first slot of a first bucket that has the tag of h, 0 if
-// there is none and no other bucket can have the key. The assembly of candidates does the
-// same. The slot may not be live, or another key's: the key tells.
+// candidate returns the Ref in the first slot of a first bucket that has the tag of h. It
+// is 0 if there is none and no other bucket can have the key. The assembly of candidates
+// does the same. The slot may not be live, or another key's: the key tells.
 func (b *bucket) candidate(h uint64) Ref {
 	for g := range uint32(len(b.tag)) {
 		if m := matches(b.tag[g].Load(), tagOf(h)); m != 0 {

@@ -242,8 +242,8 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 	})
 }
 
-// timeout is the documented one: of a connection that may be dead two hours and five
-// minutes at most, and of a FIN that its receiver goes on without that too.
+// timeout is the documented timeout. Of a connection that may be dead it is two hours and
+// five minutes at most, also of a FIN without which the receiver goes on.
 func (f *modelFlow) timeout(timeouts []uint32) uint32 {
 	d := timeouts[f.state]
 	if f.word&doubted == 0 {

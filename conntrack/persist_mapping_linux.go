@@ -29,8 +29,8 @@ type area struct {
 	size uintptr
 }
 
-// mapAligned maps size bytes of fd, or of anonymous memory if fd is -1, at an
-// address that is a multiple of a huge page, and asks for huge pages.
+// mapAligned maps size bytes of fd, or of anonymous memory if fd is -1. The address is a
+// multiple of a huge page, and it asks for huge pages.
 func (m *mapping) mapAligned(fd int, size int64) ([]byte, error) {
 	whole := uintptr(size) + hugePage
 	base, err := unix.MmapPtr(-1, 0, nil, whole, unix.PROT_NONE,

@@ -118,9 +118,9 @@ func (t *Table) unconfirm(c *Conn, e *Entry) {
 	}
 }
 
-// relink enters a published connection into the index if it is sound: the state exists, and
-// the two recipes turn each key into the answer to the other, or the checksum of a mode
-// without translation is right.
+// relink enters a published connection into the index if it is sound: the state exists and
+// the recipes are right. The two recipes turn each key into the answer to the other, or the
+// checksum of a mode without translation is right.
 func (t *Table) relink(conn uint32) bool {
 	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
 	if s := State(atomic.LoadUint32(&t.conns[conn].state) & stateMask); s == StateNone || s >= numStates {

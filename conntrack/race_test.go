@@ -139,8 +139,8 @@ func checkFree(t *testing.T, tab *Table) {
 	}
 }
 
-// Workers create, find, track and delete connections of a few tuples that they
-// all use, over a few ports, and age the table, while it is swept and listed.
+// Workers create, find, track and delete connections of a few tuples that they all use,
+// over a few ports. They age the table, while it is swept and listed.
 func TestWorkersThatShareTuplesKeepTheTableSound(t *testing.T) {
 	const workers, tuples = 4, 48
 	steps := 6000

@@ -28,10 +28,10 @@ func (g *SCTPPacket) has(chunks uint16) bool { return g.Chunks&chunks != 0 }
 // nf_conntrack_proto_sctp, the two of each step of the handshake and of the shutdown
 // taken together.
 //
-// Only the endpoint knows whether a cookie is good: the COOKIE ACK makes the association,
-// and the tags are not learned anew afterwards, so that no sender who does not see the
-// endpoint's packets can end the association here. An association that the client restarts
-// has other tags: the end is not noticed, and the association goes by its timeout.
+// Only the endpoint knows whether a cookie is good: the COOKIE ACK makes the association.
+// The tags are not learned anew afterwards. So no sender that does not see the endpoint's
+// packets can end the association here. An association that the client restarts has other
+// tags: the end is not noticed, and the association goes by its timeout.
 func (t *Table) TrackSCTP(r Ref, g *SCTPPacket, tick uint32) Verdict {
 	c := t.Conn(r)
 	for {

@@ -102,8 +102,8 @@ func TestSCTPStatesFollowThePackets(t *testing.T) {
 	}
 }
 
-// Whatever is sent by who does not see the association's packets, they end it no
-// earlier, and an association that has ended does not come back.
+// Packets of a sender that does not see the association's packets end it no earlier. An
+// association that has ended does not come back.
 func TestSCTPIsEndedByItsTagsAlone(t *testing.T) {
 	all := []sctpStep{sctpInit, sctpInitAck, sctpEcho, sctpAck, sctpData, sctpShutdown, sctpShutdownAck, sctpComplete, sctpAbort, sctpAbortBack, sctpAbortTurned}
 	rapid.Check(t, func(rt *rapid.T) {

@@ -28,8 +28,8 @@ const (
 	// look at per tick without success, at least: 16384 in a second.
 	leastLooks = 1024
 	// looksBefore is the number of ports at which a connection looks for a fresh port
-	// before it takes over the port of an idle flow, and pressedBefore of a flow that is
-	// not idle.
+	// before it takes over the port of an idle flow. pressedBefore is that before the port
+	// of a flow that is not idle.
 	looksBefore, pressedBefore = 64, 256
 	// pressedLooks is the latter for a group without fresh ports, but for a connection
 	// that may be alive: for another than that it looks at looksBefore ports.

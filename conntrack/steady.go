@@ -8,9 +8,9 @@ import (
 // The words of an entry that the fast path reads besides the recipe, and their order to the
 // state of the connection: see "The fast path" in the package comment.
 
-// NextHop returns the word that [Table.Settle] has got for direction r: the number of the
-// adjacency in bits 0 to 15, the MTU of the route in 16 to 31, and in 32 to 63 the stamp of
-// the adjacency. The word is good while the adjacency has that stamp (see
+// NextHop returns the word that [Table.Settle] has got for direction r. It has the number
+// of the adjacency in bits 0 to 15, the MTU of the route in 16 to 31, and the stamp of the
+// adjacency in 32 to 63. The word is good while the adjacency has that stamp (see
 // [github.com/weirlb/weir/lb/route.Adjacency.Stamp]). Of a direction that is not steady the
 // stamp is 0, which no adjacency has.
 func (t *Table) NextHop(r Ref) uint64 { return atomic.LoadUint64(t.nextHop(r)) }

@@ -28,8 +28,8 @@ func settled(t *testing.T, tab *Table, w *Worker, i int) Ref {
 	return r
 }
 
-// A worker that makes an entry steady may stop between any two of its steps, and so
-// may one whose packet takes the connection out of its steady state.
+// A worker that makes an entry steady may stop between any two of its steps. So may a
+// worker whose packet takes the connection out of its steady state.
 func TestNoInterleavingLeavesAnEntrySteady(t *testing.T) {
 	tab := openHeap(t, Config{MaxFlows: 64, Workers: 1, MaxEndpoints: 8})
 	w := tab.Worker(0)
@@ -118,9 +118,9 @@ func TestSharedConnectionIsFollowedAtFirst(t *testing.T) {
 	}
 }
 
-// Of two workers that change the state at the same time the first may succeed by the bit
-// slow that the second has set, after a third has removed it and has made the entry steady.
-// When the second is done no entry is steady.
+// Two workers change the state at the same time. The first may succeed by the bit slow that
+// the second has set, after a third has removed it and has made the entry steady. When the
+// second is done no entry is steady.
 func TestTwoChangesOfStateLeaveNoEntrySteady(t *testing.T) {
 	tab := openHeap(t, Config{MaxFlows: 64, Workers: 1, MaxEndpoints: 8})
 	w := tab.Worker(0)
@@ -164,8 +164,8 @@ func TestTwoChangesOfStateLeaveNoEntrySteady(t *testing.T) {
 	})
 }
 
-// While workers make the entries of a connection steady as often as they can, none is
-// once the tracker has taken the connection out of its steady state.
+// Workers make the entries of a connection steady as often as they can. None is steady once
+// the tracker has taken the connection out of its steady state.
 func TestEntriesAreNotSteadyOnceTheStateHasChanged(t *testing.T) {
 	const settlers = 3
 	rounds := 20_000

@@ -2,10 +2,10 @@ package conntrack
 
 import "testing"
 
-// Supersede takes the client's side of a connection out of the index while another
-// worker takes over the connection's port, and a third links a new connection in
-// the slot that has come free. Each of these steps can fall between the first
-// worker's look at the slot and its store.
+// Supersede takes the client's side of a connection out of the index. Meanwhile another
+// worker takes over the connection's port, and a third links a new connection in the slot
+// that has come free. Each of these steps can fall between the first worker's look at the
+// slot and its store.
 func TestSupersedeLeavesASlotThatAnotherHasTakenMeanwhile(t *testing.T) {
 	tab := openHeap(t, Config{MaxFlows: 64, Workers: 2, MaxEndpoints: 8})
 	tab.buckets = tab.buckets[:1] // every entry contends for the same slots

@@ -96,7 +96,8 @@ func (t *Table) acquire() *Worker {
 }
 
 // yield takes the handle back. Retired connections stay with the handle until there is a
-// block or the next Sweep, so that many deletions do not make as many lists of one.
+// block, or the next Sweep. Otherwise many deletions would make as many lists of a single
+// connection.
 func (t *Table) yield(w *Worker) {
 	w.leave()
 	t.control <- w
@@ -144,11 +145,11 @@ func (w *Worker) Delete(r Ref) bool {
 }
 
 // Supersede makes room for a new connection with the client's tuple of r, whose
-// connection is over. The client's side is forgotten at once. The SNAT port stays
-// taken while the endpoint may hold TIME_WAIT for it, as long as the connection
-// would have lived or until Create finds that it suits another SYN: given to any
-// SYN it would be answered with a challenge ACK, and cost that client a second. It
-// reports false when another worker was quicker.
+// connection is over. The client's side is forgotten at once. The SNAT port stays taken
+// while the endpoint may hold TIME_WAIT for it: as long as the connection would have lived,
+// or until Create finds that it suits another SYN. The endpoint would answer any SYN from
+// it with a challenge ACK, and cost that client a second. It reports false when another
+// worker was quicker.
 func (w *Worker) Supersede(r Ref) bool {
 	t, conn := w.t, r.Conn()
 	c := &t.conns[conn]

@@ -70,8 +70,8 @@ const nearby = 1 << 40
 // tick. With it up to 16 MB in each direction may be unacknowledged.
 const milestone = 1 << 16
 
-// Milestone reports whether a segment, or packet, of length bytes and sequence number seq
-// must be passed to [Conn.Sample] besides the first of a direction in a tick.
+// Milestone reports whether a segment or packet must be passed to [Conn.Sample] besides the
+// first of a direction in a tick. It has length bytes and sequence number seq.
 func Milestone(seq, length uint32) bool { return seq&(milestone-1) < length }
 
 // plausibly bounds each distance of a RST or FIN that is ignored, but raises doubt: 64 MB,
@@ -92,8 +92,8 @@ func span(d uint32) uint64 {
 // Sample notes the numbers of a segment with ACK of an established connection: forward says
 // that it is the client's, end is the sequence number after its payload. The caller calls
 // it for the first segment of a direction in a tick, and at each [Milestone]. A segment
-// whose numbers are far from those of the last sample is not of this connection, or is
-// indistinguishable from a foreign segment, and is left out.
+// whose numbers are far from those of the last sample is left out: it is not of this
+// connection, or cannot be told from a foreign segment.
 func (c *Conn) Sample(forward bool, seq, end, ack uint32) {
 	own, other := &c.clientNext, &c.endpointNext
 	if !forward {

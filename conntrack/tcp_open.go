@@ -8,8 +8,8 @@ const earlyData = 1 << 14
 func acks(ack, next uint32) bool { return ack-next < earlyData }
 
 // syn handles a SYN of the client. A SYN of an open connection changes nothing: the
-// endpoint answers it with a challenge ACK (RFC 5961, section 4), and the client, if it
-// has no such connection, answers that with a RST of the right number.
+// endpoint answers it with a challenge ACK (RFC 5961, section 4). A client that has no such
+// connection answers that with a RST of the right number.
 func (k *tracker) syn(g *Segment) Verdict {
 	next := g.Seq + 1
 	switch k.state() {
@@ -112,9 +112,9 @@ func (k *tracker) noteAnswer(g *Segment) {
 }
 
 // completes moves from SYN_RECV to ESTABLISHED if segment g is the client's ACK of the
-// SYN-ACK, or has data of the endpoint, which so has that ACK. Without data it may be a
-// challenge ACK, which any segment out of the window provokes. The acknowledged number is
-// in the endpoint's answers only: a forged client completes no handshake.
+// SYN-ACK. Data of the endpoint, which then has that ACK, does it too. Without data it may
+// be a challenge ACK, which any segment out of the window provokes. The acknowledged number
+// is in the endpoint's answers only: a forged client completes no handshake.
 func (k *tracker) completes(g *Segment) bool {
 	switch {
 	case g.forward && g.Ack == k.n.endpoint && span(g.Seq-k.n.client) < nearData:

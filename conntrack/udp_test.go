@@ -21,7 +21,7 @@ func settle(tab *Table, r Ref) {
 	tab.Settle(r)
 }
 
-// After the first answer both directions of a UDP flow take the fast path, and it becomes a
+// After the first answer both directions of a UDP flow take the fast path. It becomes a
 // stream all the same when it goes on: for listings, for ageing and for eviction. A late
 // answer alone does not make it go on.
 func TestUDPFlowGoesOnOnTheFastPath(t *testing.T) {

@@ -130,8 +130,8 @@ func (t *Table) verifyConn(conn uint32, v *Verification) {
 // slotAt is a slot of the index with the word that it had.
 type slotAt struct{ bucket, slot, word uint32 }
 
-// misplaced reports whether a slot has an entry that no connection has published, or that a
-// look-up does not find there, or is between two states.
+// misplaced reports whether a slot is between two states, or has an entry that no
+// connection has published or that a look-up does not find there.
 func (t *Table) misplaced(s slotAt) bool {
 	if s.word >= slotPending || uint64(s.word) > uint64(len(t.entries)) {
 		return true

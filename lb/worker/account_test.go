@@ -192,9 +192,9 @@ func (c *chaos) step() {
 	}
 }
 
-// TestEveryFrameIsInOnePlace: with full rings, short writes, interfaces that
-// are down, rings that wrap around, hand-offs that find no room, packets of all
-// sorts, and when the workers stop.
+// TestEveryFrameIsInOnePlace: with packets of all sorts, full rings, short writes,
+// interfaces that are down, rings that wrap around and hand-offs that find no room. It
+// holds when the workers stop, too.
 func TestEveryFrameIsInOnePlace(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

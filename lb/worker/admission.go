@@ -135,9 +135,9 @@ func (w *admission) onNoEndpoints(p *pkt, pool *table.PoolEntry) verdict {
 }
 
 // onMidstream handles a TCP or SCTP packet to a frontend that neither belongs to a
-// flow nor begins one. For some time after start it may be of a connection
-// that kube-proxy began, and during a drain of a connection that was left to it: the packet
-// is punted. Otherwise it is refused.
+// flow nor begins one. For some time after start it may be of a connection that kube-proxy
+// began, and during a drain of a connection that was left to kube-proxy. Then the packet is
+// punted. Otherwise it is refused.
 func (w *admission) onMidstream(p *pkt) verdict {
 	if (w.tick < w.takeoverUntil || w.node.Draining) && w.hostVeth >= 0 && p.in != w.hostVeth {
 		return punt(DropNoConntrackEntry)
@@ -158,11 +158,11 @@ func (w *admission) onNoMatch(p *pkt, destination *table.Key) verdict {
 	return reject(DropNoConntrackEntry)
 }
 
-// mayBeTranslated reports whether a packet without a flow, to a shared SNAT address and port,
-// may be the answer to a packet that the kernel translated. Masquerade rules (kube-proxy's, a
-// network plugin's) choose any port above 1023 of the node's address, or keep the client's:
-// with the default range every fourteenth. An answer never opens a TCP connection or an
-// SCTP association, so that a listener of the node stays out of reach of both.
+// mayBeTranslated reports whether a packet may be the answer to a packet that the kernel
+// translated. It has no flow, and is to a shared SNAT address and port. Masquerade rules
+// (kube-proxy's, a network plugin's) choose any port above 1023 of the node's address, or keep
+// the client's: with the default range every fourteenth. An answer never opens a TCP connection
+// or an SCTP association, so that a listener of the node stays out of reach of both.
 func (w *admission) mayBeTranslated(p *pkt) bool {
 	return w.hostVeth >= 0 && p.in != w.hostVeth && (p.Proto == header.ProtoUDP || !opens(&p.Packet))
 }

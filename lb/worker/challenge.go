@@ -17,14 +17,14 @@ import (
 // Service's pod by now. But where the Service keeps flows of endpoints that
 // are gone, the old connection may be alive, and a forged SYN must not end it.
 //
-// So Weir asks the client, as RFC 5961 section 4 has it: a challenge ACK. A client that
-// wants a new connection answers an ACK of a number that it has not sent with a RST of that
-// number (RFC 9293 section 3.10.7.3). The number is a cookie that only the receiver of the
-// challenge knows, so the RST proves that there is no old connection, and the next SYN
+// So Weir asks the client, as RFC 5961 section 4 has it: a challenge ACK. To an ACK of a
+// number that it has not sent, a client that wants a new connection answers with a RST of
+// that number (RFC 9293 section 3.10.7.3). The number is a cookie that only the receiver of
+// the challenge knows. So the RST proves that there is no old connection, and the next SYN
 // chooses anew; Linux sends it a few milliseconds later. A client whose connection is alive
-// answers with an ACK, or goes on. A client that sends nothing at all (its firewall may
-// drop the challenge) is taken to have no connection when it still sends SYNs after
-// challengeSilence.
+// answers with an ACK, or goes on. The firewall of a client may drop the challenge. A
+// client that sends nothing else is taken to have no connection when it still sends SYNs
+// after challengeSilence.
 
 const (
 	// challengeSilence is longer than round trips are. A client's SYN is sent again 1

@@ -95,9 +95,9 @@ func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 	return true
 }
 
-// tcpSamples are the segments that are to be noted in their connections. These are read
-// by nothing else on the fast path: the segments of a group are noted after the next
-// group, when the lines that they need have arrived, or before a packet takes the slow path.
+// tcpSamples are the segments that are to be noted in their connections. Nothing else on the
+// fast path reads these. The segments of a group are noted after the next group, when the lines
+// that they need have arrived, or before a packet takes the slow path.
 type tcpSamples struct {
 	n    int
 	list [2 * groupSize]tcpSample

@@ -168,8 +168,8 @@ func TestABusyConnectionIsSampledOnTheFastPath(t *testing.T) {
 	}
 }
 
-// A packet with the tuple of an established flow, but another header than the flow's packets
-// have, has the outcome that it has without the fast path.
+// A packet may have the tuple of an established flow, but another header than the flow's
+// packets have. It has the outcome that it has without the fast path.
 func TestOddPacketsOfEstablishedFlows(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(f []byte)

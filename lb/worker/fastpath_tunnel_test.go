@@ -75,8 +75,8 @@ func TestEstablishedPacketsOfTunnelsAreForwardedAsAllOthers(t *testing.T) {
 	}
 }
 
-// A packet that fits the path only without the outer header is not for the fast path, nor is
-// a checksum over all of a packet.
+// A packet that fits the path only without the outer header is not for the fast path. Nor is a
+// checksum over all of a packet.
 func TestTunnelsLeaveTheRestToTheSlowPath(t *testing.T) {
 	b := newBench(t)
 	b.serveDirect(conntrack.ModeGUE, endpoint6, nil)

@@ -15,11 +15,11 @@ const (
 
 // fillDepth decides how many frames a port gives the kernel to receive into.
 // The kernel goes through them in turn, so that each packet is written to the
-// frame that was used longest ago: the fewer there are, the sooner it comes
-// round, and the likelier it is still in a cache (20 % of the cost of a packet
-// between 512 and 4,096, measured on veth). But a worker that is kept from
-// running for a millisecond needs a thousand of them. So their number doubles
-// when packets have piled up, and halves after a while when they no longer do.
+// frame that was used longest ago: the fewer there are, the sooner it comes round, and the
+// likelier it is still in a cache. Measured on veth, that is 20 % of the cost of a packet
+// between 512 and 4,096. But a worker that is kept from running for a millisecond needs a
+// thousand of them. So their number doubles when packets have piled up, and halves after a
+// while when they no longer do.
 type fillDepth struct {
 	want    int // 0: minFill
 	fullRow int // packets received in consecutive full batches

@@ -2,8 +2,8 @@ package worker
 
 import "testing"
 
-// A port gets more frames when packets pile up, as many as the ring holds, and
-// fewer when they no longer do, or when there is no end of them.
+// A port gets more frames when packets pile up, as many as the ring holds. It gets fewer
+// when they no longer do, or when there is no end of them.
 func TestFillLevelFollowsPiles(t *testing.T) {
 	const ring = 4096
 	b := newBench(t)

@@ -56,8 +56,8 @@ func (w *fragmentHandler) queueFragment(p *pkt, k *conntrack.Key) verdict {
 	return queued
 }
 
-// waitingFor returns how many fragments wait for the first of a datagram, and of all
-// without a first fragment the longest waiting, nil if there is none.
+// waitingFor returns how many fragments wait for the first of a datagram. Of all without a
+// first fragment it returns the longest waiting, nil if there is none.
 func (t *fragQueue) waitingFor(k *conntrack.Key) (same int, oldest *queuedFragment) {
 	for j := range t.list {
 		x := &t.list[j]

@@ -44,8 +44,8 @@ func (r *fuzzRun) came(port int, f []byte) {
 	}
 }
 
-// punted says whether a frame is one that went in, as it was but for MAC
-// addresses, tags, and the checksum that was for a device to complete.
+// punted reports whether a frame went in as it is, but for MAC addresses, tags, and a
+// checksum that was for a device to complete.
 func (r *fuzzRun) punted(f []byte) bool {
 	if !bytes.Equal(f[:6], macKernel) || !bytes.Equal(f[6:12], macXDP) {
 		return false

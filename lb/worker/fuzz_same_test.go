@@ -120,8 +120,8 @@ func (r *fuzzRun) translated(port int, v *view, g *given) error {
 	return nil
 }
 
-// cutAs is the part of an IPv4 packet that fragment v of it is to have, or a copy of the
-// packet where v has all of it.
+// cutAs is the part of an IPv4 packet that fragment v is to have, or a copy of the packet
+// where v has all of it.
 func (was *view) cutAs(v *view) (view, error) {
 	out := *was
 	out.b = slices.Clone(was.b)

@@ -11,9 +11,9 @@ import (
 // its packet. By RFC 1812 and RFC 4443 routers quote as much as fits. A quotation of 8
 // bytes, as in RFC 792, says nothing about the inner packet, and the error is punted.
 //
-// Only clients store the path MTU, each for itself. With an MTU per endpoint here, a client
-// that knows the addresses behind Weir could forge an error and lower the path MTU of all
-// others.
+// Only clients store the path MTU, each for itself. If Weir stored an MTU per endpoint, a
+// client that knows the addresses behind it could forge an error, and lower the path MTU of
+// all others.
 
 // onTunnelTooBig handles an error if it is about a tunnel packet of Weir's that was too big;
 // any other passes.

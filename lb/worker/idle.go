@@ -99,9 +99,8 @@ func (w *Worker) sleep() bool {
 	return n > 0
 }
 
-// pollTimeout is how long the worker may sleep when nothing comes: not for long
-// while a packet waits for its next hop, or for a device queue that was full
-// when the kernel was last told to send.
+// pollTimeout is how long the worker may sleep when nothing comes. That is not long while a
+// packet waits for its next hop, or for a device queue that was full at the last kick.
 func (w *Worker) pollTimeout() int {
 	short := len(w.neighQueue) > 0
 	for i := range w.ports {

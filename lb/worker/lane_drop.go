@@ -8,11 +8,11 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// dropLane drops packet i of b, which has no flow, if it is valid and to a port that only a
-// flow could have given it: most packets of a flood that guesses SNAT ports. It does what the
-// slow path would do (see onNoMatch and reject). It leaves to that all packets that are punted
-// or answered, those that may begin a connection, and those of which a sample or a record is
-// due. Preconditions: no connection was begun in this batch.
+// dropLane drops packet i of b, which has no flow, if it is valid and only a flow could have
+// given it the destination port. Most packets of a flood that guesses SNAT ports are such. It
+// does what the slow path would do (see onNoMatch and reject). It leaves to that all packets
+// that are punted or answered, and a SYN. It also leaves packets of which a sample or a record
+// is due. Preconditions: no connection was begun in this batch.
 func (w *flows) dropLane(b *batch, i int) bool {
 	i &= batchSize - 1
 	if b.lanes()>>i&1 == 0 || w.node.Draining || w.obs != nil {
@@ -65,9 +65,9 @@ func (w *flows) dropLane(b *batch, i int) bool {
 	return true
 }
 
-// payload4 returns the length of what follows the header of an IPv4 packet with these words
-// in the lane, negative if the packet is shorter than the header. It reports false for what
-// [header.ParseFast4] does not take. size is the frame's length.
+// payload4 returns the length of the data behind the header of an IPv4 packet with these
+// words in the lane. It is negative if the packet is shorter than the header. It reports
+// false for what [header.ParseFast4] does not take. size is the frame's length.
 func payload4(f *xsk.Head, h *laneHead, size uint32) (n uint32, ok bool) {
 	length := uint32(bits.ReverseBytes16(uint16(h.ip)))
 	return length - header.IPv4Len, h.ip&laneFragment == 0 && length+header.EthernetLen <= size && validSum4(f, h.ip, h.addrs) &&

@@ -9,8 +9,8 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// The end of a connection in the middle of a batch has the same effect on the packets behind
-// it as in a batch of its own: lanes see a state that another packet of the batch has changed.
+// The end of a connection in the middle of a batch affects the packets behind it as in a batch
+// of its own. Lanes see a state that another packet of the batch has changed.
 func TestConnectionsThatEndInABatch(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for seed := range uint64(20) {

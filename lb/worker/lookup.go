@@ -82,8 +82,8 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 }
 
 // mayGoOn reports whether packet i, at which takeLanes has stopped, may take the fast path
-// all the same, of flows whose endpoint may have been removed too: Candidates has found
-// another key, or the endpoint is still there.
+// all the same: Candidates has found another key, or the endpoint that may have been
+// removed is still there.
 func (w *flows) mayGoOn(b *batch, i int, watch protocols) bool {
 	i &= batchSize - 1
 	ref := b.ref[i]

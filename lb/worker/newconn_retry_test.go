@@ -195,8 +195,8 @@ func TestSYNsFromNowhereDoNotCloseAnEndpoint(t *testing.T) {
 	b.framesHome()
 }
 
-// A new connection to endpoints whose ports are all in use costs no more than one that is
-// served (BenchmarkNewFlow), however many of them are tried.
+// A new connection to endpoints whose ports are all in use costs no more than a served
+// connection (BenchmarkNewFlow), however many endpoints are tried.
 func BenchmarkNewFlowRefusedForPorts(b *testing.B) {
 	const ports = 256
 	for _, endpoints := range []int{1, 2, 8} {

@@ -10,10 +10,10 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// Packets for captures and traces. While a tap is attached the worker copies the first bytes
-// of each packet before the stages change them, and finds the copy again by the number of
-// the frame when the packet leaves: a record has the received and the sent frame. Without a
-// tap that is a branch per batch and port.
+// Packets for captures and traces. While a tap is attached the worker copies the first bytes of
+// each packet before the stages change them. When the packet leaves it finds the copy again by
+// the number of the frame: a record has the received and the sent frame. Without a tap that is
+// a branch per batch and port.
 
 // MaxTaps is the number of taps that can be attached.
 const MaxTaps = 8

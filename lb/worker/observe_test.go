@@ -38,8 +38,8 @@ func records(p *tap.Tap) (list []tap.Record) {
 	return list
 }
 
-// A record has the frame as it came and as it left, the verdict, and the connection, in both
-// directions and on the fast path as on the slow path.
+// A record has the frame as it came and as it left, the verdict, and the connection. That holds
+// in both directions, on the fast path and on the slow path.
 func TestRecordsHaveBothFramesOfAPacket(t *testing.T) {
 	b := newBench(t)
 	p := tapped(t, b, "")
@@ -261,7 +261,7 @@ func TestTapsComeAndGoBesideTheWorker(t *testing.T) {
 }
 
 // Every packet of a flood without flows has a record with the verdict, also those that are
-// dropped in lanes, and none takes the record of another packet.
+// dropped in lanes. None takes the record of another packet.
 func TestRecordsOfAFloodWithoutFlows(t *testing.T) {
 	b := newBench(t)
 	p := tapped(t, b, "")

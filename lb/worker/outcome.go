@@ -127,9 +127,9 @@ func (w *rejecter) makeReply(p *pkt, v verdict) int {
 }
 
 // mayReject reports whether packet p may be answered with a refusal (RFC 1122 section 3.2.2,
-// RFC 1812 section 4.3.2.7, RFC 4443 section 2.4): not if it is ICMP itself, a RST (RFC 9293
-// section 3.10.7.1) or a later fragment, nor if it was sent to or by a group of stations.
-// The answer goes to the MAC address that the packet came from.
+// RFC 1812 section 4.3.2.7, RFC 4443 section 2.4). It may not if it is ICMP itself, a RST (RFC
+// 9293 section 3.10.7.1) or a later fragment. Nor may a packet that was sent to or by a group
+// of stations. The answer goes to the MAC address that the packet came from.
 func (w *rejecter) mayReject(p *pkt, v verdict) bool {
 	f := p.data
 	if p.Proto == header.ProtoICMP || p.Proto == header.ProtoICMPv6 || (f[0]|f[6])&1 != 0 {

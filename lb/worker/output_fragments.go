@@ -8,7 +8,7 @@ import (
 )
 
 // An IPv4 packet without DF that does not fit the MTU leaves in fragments (RFC 791 section
-// 3.2, RFC 1812 section 4.2.2.7), each in a separate frame: a fragment may be smaller than
+// 3.2, RFC 1812 section 4.2.2.7). Each has a separate frame: a fragment may be smaller than
 // the MTU. Fragments are divided likewise. In a tunnel each fragment gets an outer header:
 // the endpoint decapsulates first and reassembles the client's packet then (RFC 4459
 // section 3.4).

@@ -16,9 +16,9 @@ import (
 
 // FuzzPipeline runs small programs of frames and events through a worker, and
 // holds every frame that comes out to what went in (fuzz_check_test.go). Random
-// bytes would not get past the parser: a program's bytes are choices, which make
-// packets that are mostly whole, packets that belong to what came out before,
-// and changes of bits in either.
+// bytes would not get past the parser: a program's bytes are choices. They make packets
+// that are mostly whole, packets that belong to what came out before, and changes of bits
+// in either.
 func FuzzPipeline(f *testing.F) {
 	for _, seed := range pipelineSeeds() {
 		f.Add(seed)

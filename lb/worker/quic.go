@@ -11,7 +11,7 @@ import (
 
 // A QUIC connection outlasts the client's address: the bytes of the connection IDs that
 // name the server stay. If a Service declares these bytes, Weir reads them in the
-// endpoints' answers on forwarded flows, and sends a datagram without a flow to the named
+// endpoints' answers on forwarded flows. It sends a datagram without a flow to the named
 // endpoint.
 //
 // The DSR modes have no part in it: there the answers do not pass Weir.

@@ -49,9 +49,8 @@ func TestAnEndpointThatGoesDuringARoundCostsOneFlow(t *testing.T) {
 	}
 }
 
-// claim stands in for a goroutine that has claimed the flow to end it (the state
-// word of conntrack.Conn, behind Adj), and was then kept from taking it out of
-// the index.
+// claim stands in for a goroutine that has claimed the flow to end it, by the state word of
+// conntrack.Conn behind Adj. It was then kept from taking the flow out of the index.
 func (b *bench) claim(ref conntrack.Ref) (undo func()) {
 	c := b.lb.flows.Conn(ref)
 	b.lb.flows.Unsettle(ref)

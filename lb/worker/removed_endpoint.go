@@ -67,7 +67,7 @@ func (w *flows) reuseRemoved(
 
 // resetConn refuses packet p of a flow. A TCP connection ends with a RST to the sender, with
 // the acknowledged number. The flow stays in state CLOSE, so that the next packet of the other
-// side is answered by a RST too, and is forgotten soon after the last packet.
+// side is answered by a RST too. It is forgotten soon after the last packet.
 func (w *flows) resetConn(p *pkt, ref conntrack.Ref) verdict {
 	if p.Proto == header.ProtoTCP {
 		w.conns.Abort(ref, w.tick)

@@ -14,10 +14,10 @@ const rerouteFor = 250 * time.Millisecond
 
 // Reroute sets the new next hops of flows that a change of routes affects, so that their
 // packets stay on the fast path. affected has the numbers of the adjacencies; their stamps
-// have not changed yet. The next packet of a flow does it where the new next hop is affected
-// too or not resolved, where the flow is not translated, or when the time is up. It returns
-// the number of directions that have another next hop. It is for a control goroutine, beside
-// the workers.
+// have not changed yet. The next packet of a flow sets it in three cases: the new next hop is
+// affected too or not resolved, the flow is not translated, or the time is up. It returns the
+// number of directions that have another next hop. It is for a control goroutine, beside the
+// workers.
 func Reroute(flows *conntrack.Table, router *route.Watcher, affected []bool) (n int) {
 	r := rerouter{flows, router, router.Load(), router.Adjacencies(), affected}
 	until, walked := time.Now().Add(rerouteFor), 0

@@ -20,7 +20,7 @@ var (
 	open4      = netip.MustParseAddr("198.51.100.78")
 )
 
-// filtered is a bench with a route to pods through the kernel, an address that only
+// filtered is a bench with a route to pods through the kernel. It has an address that only
 // clients of the ranges may use, and an open address.
 func filtered(t *testing.T, filter ReversePathFilter) *bench {
 	b := newBench(t)

@@ -16,8 +16,8 @@ func endpointNumbered(n uint32, addr string) *table.EndpointEntry {
 	return &table.EndpointEntry{ID: n, Family: 4, W0: uint64(binary.LittleEndian.Uint32(b[:])), AddrPort: netip.AddrPortFrom(a, 80)}
 }
 
-// What is remembered of an endpoint's way is neither used for another endpoint that
-// was given its number, or has the same place, nor after the routes have changed.
+// A cached route of an endpoint is not used for another endpoint that was given its number
+// or has the same place. Nor is it used after the routes have changed.
 func TestRememberedWaysAreTheEndpointsOwn(t *testing.T) {
 	b := newBench(t)
 	hop := func(s string) netip.Addr { return netip.MustParseAddr(s) }

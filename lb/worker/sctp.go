@@ -13,8 +13,8 @@ import (
 // Addresses that are added later (RFC 5061) are not looked for.
 //
 // The CRC covers no address: it is updated for the new ports, by a difference that depends
-// on the packet's length alone, so that a full CRC is neither verified nor repaired. Only a
-// CRC that is left to the device is computed.
+// on the packet's length alone. So a full CRC is neither verified nor repaired. Only a CRC
+// that is left to the device is computed.
 
 // trackSCTP follows packet p of an entry's flow.
 func (w *flows) trackSCTP(p *pkt, ref conntrack.Ref) verdict {

@@ -32,8 +32,8 @@ type (
 // ServiceCounts are the counters of all workers per Service, by Service number. A worker
 // writes its own with plain stores, and none for a packet of an established flow but for a
 // sample: see countTraffic. Packets that are dropped before their Service is known are
-// counted for the node alone, and packets that the kernel forwards by the flow table
-// nowhere here.
+// counted for the node alone. Packets that the kernel forwards by the flow table are not
+// counted here.
 type ServiceCounts struct {
 	workers    []countChunks
 	handshakes handshakeTimes
@@ -143,10 +143,11 @@ func (c countChunks) add(n uint32, word int, delta uint64) {
 	}
 }
 
-// sampleEvery is out of how many packets of large batches one is counted for its Service on
-// average, with the weight of all since the last: with 1 million packets per second the
-// error of a Service with a tenth of them is 3 % over ten seconds. Of a small batch,
-// which costs far more per packet by itself, one packet is counted for the batch.
+// sampleEvery is the average number of packets of large batches of which a single packet is
+// counted for its Service. It has the weight of all since the last: with 1 million packets
+// per second the error of a Service with a tenth of them is 3 % over ten seconds. Of a
+// small batch, which costs far more per packet by itself, one packet is counted for the
+// batch.
 const (
 	sampleEvery = 512
 	smallBatch  = 8
@@ -158,11 +159,11 @@ type trafficSampler struct {
 	gap  uint32 // left at the beginning: the packet's weight
 }
 
-// countTraffic counts a packet of batch b for the Service of its flow, in place of all that
+// countTraffic counts a packet of batch b for the Service of its flow. It stands for all that
 // came since the last (as in sFlow, RFC 3176). Exact counting would touch another cache line
 // for every packet. The distance to the next packet is random: ports, and with them the
-// directions of a flow, take turns in a fixed order. Small batches count for
-// themselves alone, or they would have the weight of the large ones between them.
+// directions of a flow, take turns in a fixed order. Small batches count for themselves alone,
+// or they would have the weight of the large ones between them.
 func (w *Worker) countTraffic(b *batch) {
 	n, at, weight := uint32(b.n), uint32(0), uint32(0)
 	switch s := &w.sampler; {

@@ -41,7 +41,7 @@ func (b *bench) isSettled(p packet) bool {
 }
 
 // A flow that others may forward is settled after the worker has sent the packets that it has
-// received, and not while more of them wait: or later packets would overtake them.
+// received. It is not settled while more of them wait: later packets would overtake them.
 func TestSharedFlowIsSettledAfterItsPacketsHaveLeft(t *testing.T) {
 	b := newSharedBench(t)
 	req := request(false, header.ProtoUDP)

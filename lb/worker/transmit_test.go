@@ -10,8 +10,8 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// congested is a queue with a transmit ring of a few descriptors before a device
-// that takes only some of them per Kick, as a device queue that is full does.
+// congested is a queue with a transmit ring of a few descriptors. The device takes only
+// some of them per Kick, as a device queue that is full does.
 type congested struct {
 	*lbtest.Memory
 	size   int        // of the ring
@@ -123,8 +123,8 @@ func TestWhatADeviceDoesNotTakeIsSentLater(t *testing.T) {
 	b.framesHome()
 }
 
-// A device that takes nothing for long costs each round one more try and no
-// more, the ring's length in frames, and every further packet a drop.
+// A device that takes nothing for long costs each round a single further try, and the
+// ring's length in frames. Every further packet is dropped.
 func TestAStuckDeviceCostsABoundedTry(t *testing.T) {
 	b := newBench(t)
 	c := b.congest(32, 0)

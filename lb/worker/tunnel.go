@@ -55,9 +55,8 @@ func (t *tunnel) innerMTU(mtu uint32) uint32 {
 	return max(mtu, n) - n
 }
 
-// canReach reports whether a path leads to the endpoint in the mode: not through this
-// node's kernel, which drops packets with a local source address, and in l2dsr not through
-// a router, which would send the packet back.
+// canReach reports whether a path leads to the endpoint in the mode. This node's kernel
+// drops packets with a local source address. In l2dsr a router would send the packet back.
 func (w *forwarder) canReach(path *route.Path, mode conntrack.Mode, ep netip.AddrPort) bool {
 	if path.Kind != route.Host && (mode != conntrack.ModeL2DSR || path.NextHop == ep.Addr()) {
 		return true

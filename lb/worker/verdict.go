@@ -33,8 +33,8 @@ func drop(reason Drop) verdict { return kindDrop | verdict(reason)<<8 }
 // it comes from there, is dropped for the reason.
 func punt(reason Drop) verdict { return kindPunt | verdict(reason)<<8 }
 
-// reject is the verdict to answer a TCP packet with a RST and an SCTP packet with an ABORT,
-// and to count it under the reason.
+// reject is the verdict to answer a packet, TCP with a RST and SCTP with an ABORT, and to
+// count it under the reason.
 func reject(reason Drop) verdict { return kindReject | verdict(reason)<<8 }
 
 // rejectICMP is the verdict to answer a packet with an ICMP error, and to count it under the

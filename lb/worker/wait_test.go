@@ -14,8 +14,8 @@ import (
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
-// sleeper runs a bench's worker as its thread would, with nothing to wake it but
-// its eventfd, and no end to a nap unless it asks for a short one.
+// sleeper runs a bench's worker as its thread would. Nothing wakes it but its eventfd, and
+// a nap has no end unless it asks for a short nap.
 func sleeper(t *testing.T, b *bench) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -46,8 +46,8 @@ func eventually(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// A worker that sleeps for ever is woken for each frame that is handed to it,
-// whenever between its last look and its sleep that happens.
+// A worker that sleeps for ever is woken for each frame that is handed to it, at any moment
+// between the last look and the sleep.
 func TestNoHandOverIsSleptThrough(t *testing.T) {
 	first, second := pair(t)
 	sleeper(t, first)
