@@ -33,6 +33,7 @@ func (f *fixture) checkFragmented(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
+	before := f.fragments(t)
 	for _, s := range kinds {
 		t.Run(s.name, func(t *testing.T) {
 			bothFamilies(t, func(t *testing.T, six bool) {
@@ -61,23 +62,33 @@ func (f *fixture) checkFragmented(t *testing.T) {
 			})
 		})
 	}
-	status, err := f.admin.Status(inTime(t, within))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sent := uint64(0)
-	for _, w := range status.Workers {
-		sent += w.Counters[counter.Fragments]
-	}
+	after := f.fragments(t)
 	// 3 + 3 + 3 + 14 fragments, there and back, to two addresses of every kind.
-	if want := uint64(2 * 2 * 2 * 23 * len(kinds)); sent < want {
-		t.Errorf("%d fragments passed through Weir, want %d", sent, want)
+	if n, want := after["sent"]-before["sent"], uint64(2*2*2*23*len(kinds)); n < want {
+		t.Errorf("%d fragments passed through Weir, want %d", n, want)
 	}
-	for _, reason := range []string{"fragment-overlap", "fragment-expired", "fragment-limit", "orphan-fragment"} {
-		if n := status.Drops[reason]; n > 0 {
+	for _, reason := range fragmentDrops {
+		if n := after[reason] - before[reason]; n > 0 {
 			t.Errorf("%d dropped as %s", n, reason)
 		}
 	}
+}
+
+var fragmentDrops = []string{"fragment-overlap", "fragment-expired", "fragment-limit", "orphan-fragment"}
+
+// fragments are the numbers of fragments that Weir sent, and that it dropped by reason.
+func (f *fixture) fragments(t *testing.T) map[string]uint64 {
+	t.Helper()
+	status, err := f.admin.Status(inTime(t, within))
+	must(t, err)
+	n := map[string]uint64{}
+	for _, w := range status.Workers {
+		n["sent"] += w.Counters[counter.Fragments]
+	}
+	for _, reason := range fragmentDrops {
+		n[reason] = status.Drops[reason]
+	}
+	return n
 }
 
 // learnPath sends long datagrams until one is answered. In IPv6 only the sender

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -69,7 +70,11 @@ func readBack(t *testing.T, file string) (list []shown) {
 	if err != nil {
 		t.Skip("no tshark: see .ci/programs")
 	}
-	out, err := exec.Command(tshark, "-r", file, "-T", "fields", "-E", "separator=|",
+	content, err := os.ReadFile(file)
+	must(t, err)
+	copied := filepath.Join(t.TempDir(), "copy.pcapng") // the file may grow between two looks
+	must(t, os.WriteFile(copied, content, 0o600))
+	out, err := exec.Command(tshark, "-r", copied, "-T", "fields", "-E", "separator=|",
 		"-e", "frame.interface_name", "-e", "frame.comment", "-e", "frame.packet_id").Output()
 	must(t, err)
 	for line := range strings.Lines(string(out)) {
@@ -77,10 +82,10 @@ func readBack(t *testing.T, file string) (list []shown) {
 			list = append(list, shown{part[0], part[1], part[2]})
 		}
 	}
-	data, err := os.Open(file)
-	must(t, err)
-	defer data.Close()
-	r, err := pcapgo.NewNgReader(data, pcapgo.DefaultNgReaderOptions)
+	r, err := pcapgo.NewNgReader(bytes.NewReader(content), pcapgo.DefaultNgReaderOptions)
+	if errors.Is(err, io.EOF) && len(list) == 0 {
+		return nil // no interface is described yet
+	}
 	must(t, err)
 	for n := 0; ; n++ {
 		if _, _, err = r.ReadPacketData(); err != nil {
@@ -132,7 +137,7 @@ func (f *fixture) checkCapture(t *testing.T, s service) {
 	c := f.dialed(t, s.at(echoPort, false)) // it is established before the capture
 	echoesByte(t, c)
 	echoesByte(t, c)
-	file := f.path("packets.pcapng")
+	file := filepath.Join(t.TempDir(), "packets.pcapng")
 	o := f.observe(t, file, "capture", "-w", file, "service", "test/"+s.name)
 	echoesByte(t, c)
 	f.connects(t, s, false)
@@ -211,14 +216,17 @@ func TestWireDropsAreShown(t *testing.T) {
 	must(t, json.NewDecoder(bytes.NewReader(line)).Decode(&followed))
 	list, err := f.admin.Drops(inTime(t, within), &api.DropFilter{Reason: "no-endpoint", Service: "test/nothing"})
 	must(t, err)
+	mine := 0 // others are of tests that ran before
 	for _, p := range append(list.Packets, followed) {
-		if p.Reason != "no-endpoint" || p.Service != "test/nothing" || p.Destination != to.String() || p.Interface != "eth0" ||
-			p.Protocol != "tcp" && p.Protocol != "TCP" || p.Time.IsZero() {
+		if p.Reason != "no-endpoint" || p.Service != "test/nothing" || p.Interface != "eth0" || p.Time.IsZero() {
 			t.Errorf("%+v", p)
 		}
+		if p.Destination == to.String() && strings.EqualFold(p.Protocol, "tcp") {
+			mine++
+		}
 	}
-	if len(list.Packets) == 0 {
-		t.Error("no packet")
+	if mine < 2 {
+		t.Errorf("%d packets to %s, want that followed and that listed: %+v, %+v", mine, to, list.Packets, followed)
 	}
 	if none, err := f.admin.Drops(inTime(t, within), &api.DropFilter{Service: "test/all", Reason: "no-endpoint"}); err != nil || len(none.Packets) != 0 {
 		t.Errorf("%+v, %v", none, err)
@@ -269,9 +277,10 @@ func TestWireLivePacketsAreShown(t *testing.T) {
 	}
 }
 
-// Captures are limited in number, and the place of a client that goes away is free again.
+// Captures are limited in number, and the place of a client that goes away is free again. No
+// other test has captures meanwhile.
 func TestWireCapturesAreLimited(t *testing.T) {
-	f := sharedFixture(t)
+	f := ownFixture(t, options{services: []service{toAttached}})
 	var running []io.Closer
 	t.Cleanup(func() {
 		for _, c := range running {
