@@ -33,7 +33,7 @@ func ProbesBeside(hooks HookProbes, pinDir string) []xsk.Probe {
 	return []xsk.Probe{
 		xsk.ProbeSocket(),
 		hooks.link,
-		ProbeMapped(),
+		ProbeFlowTable(),
 		ProbeFrags(),
 		hooks.tcx,
 		ProbeBPFFS(pinDir),
@@ -79,19 +79,35 @@ func ProbeFrags() xsk.Probe {
 	return p
 }
 
-// ProbeMapped makes an array that a process can map.
-func ProbeMapped() xsk.Probe {
+// ProbeFlowTable makes an array that a process can map, and loads a program with an atomic
+// operation with a result and a coarse clock: the programs that read the flow table need them.
+func ProbeFlowTable() xsk.Probe {
 	p := xsk.Probe{
-		Name: "BPF arrays that a process maps", Kernel: "5.5",
+		Name: "BPF programs that share memory with a process", Kernel: "5.12",
 		Without: "forwards packets of established flows itself, whatever flowCache.mode is",
 	}
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
 	})
-	if err == nil {
-		err = m.Close()
+	if err != nil {
+		p.Err = err
+		return p
 	}
-	p.Err = err
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "weir_probe", Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: asm.Instructions{
+			asm.FnKtimeGetCoarseNs.Call(),
+			asm.StoreMem(asm.R10, -8, asm.R0, asm.DWord),
+			asm.Mov.Imm(asm.R0, 0),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.CmpXchg.Mem(asm.R10, asm.R1, asm.DWord, -8),
+			asm.Mov.Imm(asm.R0, 2), asm.Return(),
+		},
+	})
+	if err == nil {
+		err = prog.Close()
+	}
+	p.Err = errors.Join(err, m.Close())
 	return p
 }
 

@@ -22,6 +22,7 @@ type flowKind struct {
 	proto   uint8
 	mode    conntrack.Mode
 	reverse bool // packets of the endpoint
+	outer6  bool // the outer header is an IPv6 one
 }
 
 func (k flowKind) String() string {
@@ -30,21 +31,43 @@ func (k flowKind) String() string {
 		name = "IPv6"
 	}
 	name += map[uint8]string{unix.IPPROTO_TCP: "/TCP", unix.IPPROTO_UDP: "/UDP"}[k.proto]
-	name += map[conntrack.Mode]string{conntrack.ModeNAT: "/nat", conntrack.ModeDNAT: "/dnat", conntrack.ModeL2DSR: "/l2dsr"}[k.mode]
+	name += "/" + map[conntrack.Mode]string{
+		conntrack.ModeNAT: "nat", conntrack.ModeDNAT: "dnat", conntrack.ModeL2DSR: "l2dsr", conntrack.ModeIPIP: "ipip", conntrack.ModeGUE: "gue",
+	}[k.mode]
 	if k.reverse {
 		name += "/reverse"
+	}
+	if k.outer6 {
+		name += "/outer IPv6"
 	}
 	return name
 }
 
-// flowKinds are all kinds of flow that the programs forward.
+// outerLen is the length of the outer header.
+func (k flowKind) outerLen() uint32 {
+	if k.mode != conntrack.ModeIPIP && k.mode != conntrack.ModeGUE {
+		return 0
+	}
+	return uint32((&header.Encap{V6: k.outer6, GUE: k.mode == conntrack.ModeGUE}).Len())
+}
+
+// takes reports whether the hook forwards packets of such flows. The sum of GUE over IPv6 is
+// over the whole packet: the packet loop computes it.
+func (k flowKind) takes(h *hook) bool {
+	return k.outerLen() == 0 || !h.tcx && !(k.outer6 && k.mode == conntrack.ModeGUE)
+}
+
+// flowKinds are the kinds of flow.
 func flowKinds() (all []flowKind) {
 	for _, v6 := range []bool{false, true} {
 		for _, proto := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 			for _, mode := range []conntrack.Mode{conntrack.ModeNAT, conntrack.ModeDNAT} {
-				all = append(all, flowKind{v6, proto, mode, false}, flowKind{v6, proto, mode, true})
+				all = append(all, flowKind{v6: v6, proto: proto, mode: mode}, flowKind{v6: v6, proto: proto, mode: mode, reverse: true})
 			}
-			all = append(all, flowKind{v6, proto, conntrack.ModeL2DSR, false})
+			all = append(all, flowKind{v6: v6, proto: proto, mode: conntrack.ModeL2DSR})
+			for _, mode := range []conntrack.Mode{conntrack.ModeIPIP, conntrack.ModeGUE} {
+				all = append(all, flowKind{v6: v6, proto: proto, mode: mode}, flowKind{v6: v6, proto: proto, mode: mode, outer6: true})
+			}
 		}
 	}
 	return all
@@ -104,17 +127,24 @@ func (r *flowRig) drawFlow(t *rapid.T, kind flowKind) (c flowCase, ref conntrack
 	if port == 1 && rare("failed") {
 		c.hop = r.nextHop(1, rigFailed)
 	}
+	endpoint6 := c.v6
+	if c.outerLen() != 0 {
+		endpoint6 = c.outer6
+	}
 	service := drawAddr(t, c.v6, netip.MustParsePrefix("203.0.113.0/24"), "frontend")
 	f := conntrack.NewFlow{
 		Client: conntrack.MakeKey(
 			netip.AddrPortFrom(drawAddr(t, c.v6, rigNetwork[0], "client"), rapid.Uint16Range(1, 65535).Draw(t, "client's port")),
 			netip.AddrPortFrom(service, rapid.Uint16Range(1, 65535).Draw(t, "port")), c.proto),
-		Endpoint: netip.AddrPortFrom(drawAddr(t, c.v6, rigNetwork[1], "endpoint"), rapid.Uint16Range(1, 65535).Draw(t, "endpoint's port")),
+		Endpoint: netip.AddrPortFrom(drawAddr(t, endpoint6, rigNetwork[1], "endpoint"), rapid.Uint16Range(1, 65535).Draw(t, "endpoint's port")),
 		Mode:     c.mode, Watched: c.watched, Tick: r.flows.Tick(), Seq: rapid.Uint32().Draw(t, "sequence number"),
 		EndpointID: rapid.Uint32Range(0, 1023).Draw(t, "endpoint's number"), ServiceID: rapid.Uint32Range(0, 63).Draw(t, "Service"),
 	}
 	if c.mode == conntrack.ModeNAT {
 		f.SNAT, f.PortLo, f.PortHi = drawAddr(t, c.v6, netip.MustParsePrefix("192.0.2.0/24"), "SNAT"), 1024, 65535
+	}
+	if c.outerLen() != 0 {
+		f.SNAT = drawAddr(t, c.outer6, netip.MustParsePrefix("192.0.2.0/24"), "outer source")
 	}
 	ref, outcome := r.maker.Create(&f)
 	if outcome != conntrack.Created {
@@ -301,7 +331,7 @@ func sum4(ip []byte) {
 
 // plain says that nothing about the packet is the packet loop's alone, at the hook.
 func (s *segment) plain(r *flowRig, h *hook, c *flowCase) bool {
-	if s.partial && !h.tcx || (s.partial || s.alike) && h.direct && c.v6 && s.spoiled != "checksum" {
+	if !c.takes(h) || s.partial && !h.tcx || (s.partial || s.alike) && h.direct && c.v6 && s.spoiled != "checksum" {
 		return false
 	}
 	if s.spoiled != "" && s.spoiled != "padding" && s.spoiled != "checksum" {
@@ -315,7 +345,7 @@ func (s *segment) plain(r *flowRig, h *hook, c *flowCase) bool {
 	if c.v6 {
 		n = 40 + uint32(binary.BigEndian.Uint16(ip[4:]))
 	}
-	return n <= min(c.mtu, r.router.Adjacencies()[c.hop].MTU())
+	return n+c.outerLen() <= min(c.mtu, r.router.Adjacencies()[c.hop].MTU())
 }
 
 func mustDraw(t *rapid.T, err error) {

@@ -10,6 +10,9 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/rlimit"
 	"github.com/gaissmai/bart"
 	"golang.org/x/sys/unix"
 
@@ -106,6 +109,10 @@ func rigHop(port, mtu int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(
 func newFlowRig(t testing.TB, maxFlows int) *flowRig {
 	t.Helper()
 	labtest.Require(t)
+	_ = rlimit.RemoveMemlock() // matters before kernel 5.11 only
+	if err := features.HaveProgramHelper(ebpf.XDP, asm.FnKtimeGetCoarseNs); errors.Is(err, ebpf.ErrNotSupported) {
+		t.Skip("skipped: the kernel cannot load programs that read the flow table (Linux 5.12)")
+	}
 	r := &flowRig{TB: t, maps: map[string]*ebpf.Map{}}
 	var err error
 	r.flows, err = conntrack.Open(conntrack.Config{MaxFlows: maxFlows, Workers: 2, MaxEndpoints: 1 << 10, Memory: r, NextHops: 1 << 12})
@@ -263,9 +270,9 @@ func (r *flowRig) run(t fataler, h *hook, packet []byte, gso int) (out []byte, f
 	}
 	switch {
 	case !h.tcx && action == xdpRedirect, h.tcx && action == tcxRedirect:
-		return o.DataOut[:len(packet)], true
+		return o.DataOut, true
 	case !h.tcx && action == xdpPass, h.tcx && action == tcxNext:
-		return o.DataOut[:len(packet)], false
+		return o.DataOut, false
 	}
 	t.Fatalf("%s: action %d", h.name, int32(action))
 	return nil, false

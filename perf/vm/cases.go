@@ -27,11 +27,17 @@ const traffic = "^TestWire(EveryKindOfEndpoint|SpreadsOverAllEndpoints|UDPEcho|T
 // mode that rewrites most.
 const packets = "^TestWirePackets$/^(flow|new|snat|no-endpoint|icmp-error)$/.*/^nat$/.*/^untagged$"
 
+// repeats is the tests of the programs that read the flow table: that they load, and do what
+// the packet loop does.
+const repeats = "^TestKernel(RepeatsThePacketLoop|FindsFlowsOfAFullTable|FollowsConnectionsThatHaveJustBegun)$|" +
+	"^TestPacketsThatTheKernelCuts|^TestNothingIsRepeated|^TestSuspensionEnds|^TestRepeatersSteer"
+
 // Cases are the cases of each kernel.
 var Cases = []Case{
 	{Name: "kernel-table", Package: "cmd/weir/e2e", Run: "^TestGuestKernelTable$", Seconds: 10, Short: true},
 	{Name: "xsk", Package: "lb/xsk", Seconds: 20, Short: true},
-	{Name: "steer", Package: "lb/steer", Skip: "^TestCompiledProgramIsCurrent$|^TestNoPacketTakesAnotherFlowsRecipe$", Seconds: 40},
+	{Name: "steer", Package: "lb/steer", Skip: "^TestCompiledProgramIsCurrent$|^TestNoPacketTakesAnotherFlowsRecipe$|" + repeats, Seconds: 40},
+	{Name: "repeat", Package: "lb/steer", Run: repeats, Seconds: 60, Short: true},
 	{Name: "flowcache", Package: "lb/flowcache", Skip: "^TestHeaderIsCurrent$", Seconds: 10, Short: true},
 	{Name: "hostveth", Package: "lb/hostveth", Run: "^TestWire", Seconds: 30},
 	{Name: "route", Package: "lb/route", Seconds: 20},

@@ -67,7 +67,7 @@ func (m *machine) command() []string {
 		"-kernel", m.kernel.Image, "-initrd", m.initrd,
 		// A panic ends the emulator. Without mitigations emulation is faster. Namespaces come
 		// and go within grace periods, which take long where CPUs are emulated.
-		"-append", "console=ttyS0 panic=-1 loglevel=4 mitigations=off tsc=reliable random.trust_cpu=on rcupdate.rcu_expedited=1 rdinit=/vm/guest",
+		"-append", "console=ttyS0 panic=-1 loglevel=4 mitigations=off tsc=unstable random.trust_cpu=on rcupdate.rcu_expedited=1 rdinit=/vm/guest",
 		"-device", "virtio-rng-pci")
 	args = append(args, share("host", "/", ",readonly=on,multidevs=remap")...)
 	args = append(args, share("out", m.out, "")...)

@@ -46,13 +46,15 @@ static __always_inline void stall_for_test(void)
 
 /* What is to be done with a packet. */
 struct recipe {
-	__u64 address[4];          /* to write, as in a key */
+	__u64 address[4];          /* to write, as in a key: of a tunnel into the outer header */
 	__u64 destination, source; /* MAC addresses, the first byte lowest */
-	__u32 ports;
+	__u32 ports;               /* to write; of a tunnel the upper half of the hash */
 	__u32 if_index;
 	__u16 addr_delta, l4_delta;
 	__u8 mode;
-	__u8 zero[3];
+	__u8 outer;  /* length of the outer header, 0 without */
+	__u8 outer6; /* which is an IPv6 header */
+	__u8 zero;
 };
 
 /* Where in the flow table it stands. */
@@ -60,12 +62,13 @@ struct place {
 	struct flow_state *state;
 	struct flow_bucket *bucket;
 	struct flow_entry *entry;
-	struct flow_entry *other; /* of the other direction: IPv6 alone */
+	struct flow_entry *other; /* of the other direction: IPv6 alone, also in an outer header */
 	struct flow_adjacency *hop;
 	__u32 ref;
 	__u32 slot;
-	__u32 followed; /* every segment's numbers are noted, see conntrack.Followed */
+	__u32 hash; /* the upper half */
 	__u16 generation;
+	__u8 followed; /* every segment's numbers are noted, see conntrack.Followed */
 	__u64 now; /* as of the last timer interrupt */
 };
 
@@ -121,6 +124,7 @@ static __always_inline int look_up(const __u64 *key, int family, struct place *a
 	__u32 buckets = at->state->buckets;
 	__u64 hash = hash_of(key, at->state->seed, family);
 	__u32 index = bucket_index(hash, buckets);
+	at->hash = hash >> 32;
 	for (int probe = 0; probe < 2; probe++) {
 		struct flow_bucket *b = bpf_map_lookup_elem(&flow_index, &index);
 		if (!b)
@@ -158,7 +162,7 @@ static __always_inline __u64 *next_hop_word(const struct place *at, int family, 
 {
 	if (family == 4)
 		return &at->entry->key[1];
-	return mode == FLOW_MODE_L2DSR ? &at->other->addr4 : &at->entry->addr4;
+	return mode >= FLOW_MODE_L2DSR ? &at->other->addr4 : &at->entry->addr4;
 }
 
 /* is_stamp: stamp, the upper half of a next-hop word, is the adjacency's. */
@@ -179,7 +183,8 @@ static __always_inline int leads_on(__u64 word, const struct segment *s, struct 
 	at->hop = hop;
 	r->destination = LOAD(hop->dst);
 	r->source = LOAD(hop->src);
-	if ((__u8)(r->destination >> 48) != FLOW_ADJACENCY_VALID || s->largest > mtu || s->largest > LOAD(hop->mtu))
+	__u32 largest = s->largest + r->outer;
+	if ((__u8)(r->destination >> 48) != FLOW_ADJACENCY_VALID || largest > mtu || largest > LOAD(hop->mtu))
 		return 0;
 	__u32 port = r->source >> 48;
 	if (port >= FLOW_PORTS)
@@ -196,11 +201,11 @@ static __always_inline int leads_on(__u64 word, const struct segment *s, struct 
 static __always_inline void read_recipe(const struct place *at, int family, struct recipe *r)
 {
 	const struct flow_entry *e = at->entry, *other = at->other;
-	r->ports = LOAD(e->new_ports);
+	r->ports = r->outer ? at->hash : LOAD(e->new_ports);
 	r->addr_delta = LOAD(e->addr_delta);
 	r->l4_delta = LOAD(e->l4_delta);
 	stall_for_test();
-	if (family == 4) {
+	if (r->outer ? !r->outer6 : family == 4) {
 		r->address[0] = LOAD(e->addr4);
 		return;
 	}
@@ -249,15 +254,35 @@ static __always_inline void note(const struct segment *s, const struct place *at
 		sample(s, at);
 }
 
+/*
+ * read_mode says whether the hook can forward in the mode of the entry. The checksum of GUE
+ * over IPv6 is over the whole packet: that is left to the packet loop.
+ */
+static __always_inline int read_mode(const struct segment *s, const struct flow_entry *e, struct recipe *r)
+{
+	r->mode = LOAD(e->mode);
+	if (r->mode < FLOW_MODE_NAT)
+		return 0;
+	if (r->mode <= FLOW_MODE_L2DSR)
+		return 1;
+	r->outer6 = LOAD(e->flags) & FLOW_FLAG_OUTER6;
+	if (!s->tunnels || r->mode > FLOW_MODE_GUE || (r->outer6 && r->mode == FLOW_MODE_GUE))
+		return 0;
+	r->outer = r->outer6 ? sizeof(struct ipv6) : sizeof(struct ipv4);
+	if (r->mode == FLOW_MODE_GUE)
+		r->outer += sizeof(struct gue);
+	return 1;
+}
+
 static __always_inline int find_family(const struct segment *s, int family, struct place *at, struct recipe *r)
 {
 	if (!look_up(s->key, family, at))
 		return 0;
 	const struct flow_entry *e = at->entry;
-	r->mode = LOAD(e->mode);
-	if (r->mode < FLOW_MODE_NAT || r->mode > FLOW_MODE_L2DSR)
+	if (!read_mode(s, e, r))
 		return 0;
-	if (family == 6) {
+	at->other = at->entry; /* so that the verifier sees a pointer wherever it is not used */
+	if (family == 6 || r->outer6) {
 		at->other = entry_at(at->state, (at->ref - 1) ^ 1);
 		if (!at->other)
 			return 0;
@@ -266,7 +291,7 @@ static __always_inline int find_family(const struct segment *s, int family, stru
 	__u64 word = LOAD(*word_at);
 	if (!leads_on(word, s, at, r))
 		return 0;
-	if (s->quic_long && LOAD(e->flags) & FLOW_FLAG_WATCHED && r->mode != FLOW_MODE_L2DSR)
+	if (s->quic_long && LOAD(e->flags) & FLOW_FLAG_WATCHED && r->mode < FLOW_MODE_L2DSR)
 		return 0;
 	if (LOAD(at->state->exceptions) && is_exception(at))
 		return 0;

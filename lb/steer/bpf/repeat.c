@@ -9,7 +9,7 @@
  * Userspace decides, the kernel repeats: these programs change no flow, and whatever is not
  * plain goes to the packet loop unmodified (segment.h, find.h).
  */
-#include "rewrite.h"
+#include "encap.h"
 #include "steer.h"
 
 /* Set by the loader: XDP packets may have several buffers, and their length can be asked for. */
@@ -17,8 +17,6 @@ const volatile __u8 has_frags = 0;
 
 /* Set by the loader: BPF_F_IPV6 if bpf_l4_csum_replace knows it, else 0. */
 const volatile __u64 ipv6_flag = 0;
-
-#define ETHERNET sizeof(struct ethernet)
 
 /* is_ours: an untagged frame, of the interface's own. */
 static __always_inline int is_ours(const struct ethernet *eth, const struct interface *in, __u32 ifindex)
@@ -96,7 +94,7 @@ static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, i
 	struct extent x = { .total = linear };
 	if (has_frags)
 		x.total = bpf_xdp_get_buff_len(ctx);
-	struct segment s = { .port_flags = x.total == linear ? FLOW_PORT_XDP : FLOW_PORT_XDP_FRAG };
+	struct segment s = { .port_flags = x.total == linear ? FLOW_PORT_XDP : FLOW_PORT_XDP_FRAG, .tunnels = 1 };
 	struct recipe r = {};
 	struct cursor p = { frame.at + ETHERNET, frame.end };
 	if (!read_segment(p, &x, x.total - ETHERNET, family, &s))
@@ -109,9 +107,15 @@ static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, i
 		return XDP_PASS;
 	if (!find(&s, &r))
 		return XDP_PASS;
-	put_headers(frame.at, at, family, &r);
-	if (r.mode != FLOW_MODE_L2DSR)
-		put_checksum(sum, protocol, &r);
+	if (r.outer) {
+		int action = encapsulate(ctx, &s, &r, x.total - ETHERNET - s.length);
+		if (action != XDP_REDIRECT)
+			return action;
+	} else {
+		put_headers(frame.at, at, family, &r);
+		if (translates(&r))
+			put_checksum(sum, protocol, &r);
+	}
 	count_repeated(slot, 1, x.total);
 	return bpf_redirect(r.if_index, 0);
 }
@@ -136,6 +140,18 @@ __attribute__((noinline)) int repeat_frame(struct xdp_md *ctx, __u64 first, __u3
 	return XDP_PASS;
 }
 
+/* steer_frame steers any other frame. Not static: its stack is not needed beside repeat_frame's. */
+__attribute__((noinline)) int steer_frame(struct xdp_md *ctx, __u64 first, __u32 flags)
+{
+	const struct interface in = unpack(first, flags);
+	__u32 slot = in.slot;
+	struct counters *count = bpf_map_lookup_elem(&packet_counters, &slot);
+	if (!count)
+		return XDP_PASS;
+	struct cursor packet = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	return steer(ctx, packet, &in, ctx->ingress_ifindex, count);
+}
+
 SEC("xdp.frags")
 int weir_repeat(struct xdp_md *ctx)
 {
@@ -143,14 +159,11 @@ int weir_repeat(struct xdp_md *ctx)
 	const struct interface *in = bpf_map_lookup_elem(&interfaces, &ifindex);
 	if (!in)
 		return XDP_PASS;
-	if (repeat_frame(ctx, *(const __u64 *)in, in->flags) == XDP_REDIRECT)
-		return XDP_REDIRECT;
-	__u32 slot = in->slot;
-	struct counters *count = bpf_map_lookup_elem(&packet_counters, &slot);
-	if (!count)
-		return XDP_PASS;
-	struct cursor packet = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
-	return steer(ctx, packet, in, ifindex, count);
+	__u64 first = *(const __u64 *)in;
+	int action = repeat_frame(ctx, first, in->flags);
+	if (action == XDP_REDIRECT || action == XDP_DROP)
+		return action;
+	return steer_frame(ctx, first, in->flags);
 }
 
 /*
@@ -177,7 +190,7 @@ static __always_inline int put_sums(struct __sk_buff *skb, __u32 at, int family,
 static __always_inline __u32 unsummed(int family, int has_checksum, const struct recipe *r)
 {
 	__u32 delta = family == 6 ? HOP_LIMIT_DELTA : 0;
-	if (!has_checksum && r->mode != FLOW_MODE_L2DSR)
+	if (!has_checksum && translates(r))
 		delta += family == 6 ? r->l4_delta : r->l4_delta + (0xffff - r->addr_delta);
 	return delta;
 }
@@ -207,7 +220,7 @@ static __always_inline int repeat_tcx(struct __sk_buff *skb, int family, __u32 s
 	__u32 delta = unsummed(family, protocol == IPPROTO_TCP || *sum, &r);
 	put_headers(frame.at, at, family, &r);
 	count_repeated(slot, pieces ? pieces : 1, x.total);
-	if (r.mode != FLOW_MODE_L2DSR) {
+	if (translates(&r)) {
 		if (direct)
 			put_checksum(sum, protocol, &r);
 		else if (!put_sums(skb, at + checksum_at(protocol), family, protocol, old_ports, &r))
@@ -236,15 +249,19 @@ static __always_inline void in_one_piece(struct __sk_buff *skb, __u32 most)
  * send_up gives a packet to the packet loop by the slot's interface for that. It is the
  * kernel's if it is not Weir's, and some time after the process has died.
  */
-static __always_inline int send_up(struct __sk_buff *skb, const struct interface *in, __u32 ifindex,
-				   struct counters *count)
+__attribute__((noinline)) int send_up(struct __sk_buff *skb, __u64 first, __u32 flags)
 {
+	const struct interface in = unpack(first, flags);
+	__u32 slot = in.slot;
+	struct counters *count = bpf_map_lookup_elem(&packet_counters, &slot);
+	if (!count)
+		return TCX_NEXT;
 	in_one_piece(skb, MOST_CLASSIFIED);
 	struct cursor packet = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	__be16 taken = skb->vlan_present ? skb->vlan_proto : 0, control = bpf_htons(skb->vlan_tci);
-	enum verdict verdict = classify(packet, in, ifindex, taken, control);
+	enum verdict verdict = classify(packet, &in, skb->ifindex, taken, control);
 	if (verdict == REDIRECTED) {
-		__u32 zero = 0, slot = in->slot;
+		__u32 zero = 0;
 		const struct flow_state *state = bpf_map_lookup_elem(&flow_state, &zero);
 		__u32 up = state && slot < FLOW_PORTS ? LOAD(state->slots[slot].up) : 0;
 		/* The steering program behind it counts the packet, or holds it for the next process. */
@@ -280,14 +297,11 @@ int weir_ingress(struct __sk_buff *skb)
 	if (!in)
 		return TCX_NEXT;
 	in_one_piece(skb, MOST_HEADERS);
-	int action = repeat_skb(skb, *(const __u64 *)in, in->flags);
+	__u64 first = *(const __u64 *)in;
+	int action = repeat_skb(skb, first, in->flags);
 	if (action == TCX_REDIRECT || action == TCX_DROP)
 		return action;
-	__u32 slot = in->slot;
-	struct counters *count = bpf_map_lookup_elem(&packet_counters, &slot);
-	if (!count)
-		return TCX_NEXT;
-	return send_up(skb, in, ifindex, count);
+	return send_up(skb, first, in->flags);
 }
 
 char _license[] SEC("license") = "Apache-2.0";

@@ -23,11 +23,17 @@ static __always_inline __u16 update(__u16 checksum, __u32 delta)
 	return le16(~fold((__u16)~le16(checksum) + delta));
 }
 
+/* translates: the packet gets other addresses and ports. Else it stays, but for the TTL. */
+static __always_inline int translates(const struct recipe *r)
+{
+	return r->mode < FLOW_MODE_L2DSR;
+}
+
 /* put_ip4 takes 1 off the TTL and writes new addresses, if the recipe has some. */
 static __always_inline void put_ip4(struct ipv4 *ip, const struct recipe *r)
 {
 	__u32 delta = TTL_DELTA;
-	if (r->mode != FLOW_MODE_L2DSR) {
+	if (translates(r)) {
 		delta += r->addr_delta;
 		ip->source = le32(r->address[0]);
 		ip->destination = le32(r->address[0] >> 32);
@@ -40,7 +46,7 @@ static __always_inline void put_ip4(struct ipv4 *ip, const struct recipe *r)
 static __always_inline void put_ip6(struct ipv6 *ip, const struct recipe *r)
 {
 	ip->hop_limit--;
-	if (r->mode == FLOW_MODE_L2DSR)
+	if (!translates(r))
 		return;
 	for (int i = 0; i < 2; i++) {
 		ip->source[2 * i] = le32(r->address[i]);
@@ -58,7 +64,7 @@ static __always_inline void put_headers(void *frame, __u32 at, int family, const
 		put_ip4(frame + at - sizeof(struct ipv4), r);
 	else
 		put_ip6(frame + at - sizeof(struct ipv6), r);
-	if (r->mode != FLOW_MODE_L2DSR)
+	if (translates(r))
 		*(__u32 *)(frame + at) = le32(r->ports);
 }
 

@@ -45,6 +45,7 @@ struct segment {
 	__u8 partial;      /* the checksum is the pseudo header's sum alone */
 	__u8 quic_long;    /* UDP, and the payload may begin with QUIC's long header */
 	__u8 port_flags;   /* that the port must have by which the packet leaves */
+	__u8 tunnels;      /* the hook can put an outer header before the packet */
 };
 
 /* The length of a packet beyond what lies in one piece, and of its pieces on the wire. */

@@ -60,6 +60,24 @@ func init() {
 	add(
 		scenario{row: "cached", name: "tcp", modes: natModes, tags: untagged, run: func(s *scene) { s.repeats(s.cachedTCP()) }},
 		scenario{row: "cached", name: "udp", modes: unwrapped, tags: untagged, run: func(s *scene) { s.repeats(s.cachedUDP()) }},
+		scenario{row: "cached", name: "udp-in-a-tunnel", modes: tunnels, tags: untagged, run: func(s *scene) {
+			s.repeatsInTunnel(func() { s.passes(s.udp("there")) })
+		}},
+		scenario{row: "cached", name: "tcp-in-a-tunnel", modes: tunnels, tags: untagged, run: func(s *scene) {
+			s.passes(s.tcp(syn, 1000, 0, ""))
+			s.passes(s.tcp(ack, 1001, 5001, ""))
+			s.repeatsInTunnel(func() { s.passes(s.tcp(ack|psh, 1001, 5001, "GET /")) })
+			s.passes(s.tcp(ack|fin, 1006, 5001, ""))
+			s.passes(s.tcp(ack, 1007, 5002, ""))
+		}},
+		scenario{row: "cached", name: "one-byte-too-large-for-a-tunnel", modes: tunnels, tags: untagged, families: []int{ipv4}, lab: "jumbo", run: func(s *scene) {
+			s.repeatsInTunnel(func() { s.passes(s.udp("there")) })
+			largest := s.sized(s.room(linkMTU))
+			s.repeatsInTunnel(func() { s.passes(largest) })
+			p := s.sized(s.room(linkMTU) + 1)
+			s.send(p)
+			s.refusedBy(p, tooBig, uint32(s.room(linkMTU)))
+		}, drops: drop("larger-than-mtu")},
 		scenario{row: "cached", name: "closed", modes: natModes, tags: untagged, run: func(s *scene) {
 			s.repeats(s.cachedTCP())
 			s.passes(s.tcp(fin|ack, 1006, 5009, ""))
@@ -162,6 +180,23 @@ func (s *scene) repeats(packets int, exchange func()) {
 		if time.Now().After(deadline) {
 			s.Fatalf("the kernel has forwarded %d of %d packets", n, times*packets)
 		}
+	}
+}
+
+// repeatsInTunnel is repeats of an exchange of a single packet that gets an outer header: from
+// the packet loop, where the hook has none for it.
+func (s *scene) repeatsInTunnel(exchange func()) {
+	s.Helper()
+	if arrangement == "xdp" && !(s.six && s.mode == gue) {
+		s.repeats(1, exchange)
+		return
+	}
+	before := s.repeated()
+	for range 3 {
+		exchange()
+	}
+	if n := s.repeated() - before; n != 0 {
+		s.Errorf("the kernel has forwarded %d packets", n)
 	}
 }
 

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Outer headers of ipip and gue, as lb/header has them (Encap.Put), of packets that XDP
+ * forwards. TCX leaves tunnels to the packet loop.
+ */
+#ifndef WEIR_ENCAP_H
+#define WEIR_ENCAP_H
+
+#include "rewrite.h"
+
+#define ETHERNET sizeof(struct ethernet)
+
+#define OUTER_TTL        64
+#define IP_DONT_FRAGMENT 0x4000
+
+/* What an outer header takes from the packet inside. */
+struct inner {
+	__u32 length;
+	__u8 protocol; /* of IP in IP */
+	__u8 tos;
+	__u8 df;
+};
+
+/* put_outer4 writes an outer IPv4 header. Only without DF there is an identification: at random. */
+static __always_inline void put_outer4(struct ipv4 *o, __u8 protocol, const struct inner *in, const struct recipe *r)
+{
+	const __u32 *word = (const void *)o;
+	o->version_ihl = 0x45;
+	o->tos = in->tos;
+	o->length = bpf_htons(r->outer + in->length);
+	o->id = in->df ? 0 : bpf_get_prandom_u32();
+	o->fragment = in->df ? bpf_htons(IP_DONT_FRAGMENT) : 0;
+	o->ttl = OUTER_TTL;
+	o->protocol = protocol;
+	o->checksum = 0;
+	o->source = le32(r->address[0]);
+	o->destination = le32(r->address[0] >> 32);
+	o->checksum = ~fold((__u64)word[0] + word[1] + word[2] + word[3] + word[4]);
+}
+
+static __always_inline void put_outer6(struct ipv6 *o, const struct inner *in, const struct recipe *r)
+{
+	o->version_class_label = bpf_htonl(6 << 28 | in->tos << 20 | (r->ports & 0xfffff));
+	o->payload_length = bpf_htons(in->length);
+	o->next_header = in->protocol;
+	o->hop_limit = OUTER_TTL;
+	for (int i = 0; i < 2; i++) {
+		o->source[2 * i] = le32(r->address[i]);
+		o->source[2 * i + 1] = le32(r->address[i] >> 32);
+		o->destination[2 * i] = le32(r->address[2 + i]);
+		o->destination[2 * i + 1] = le32(r->address[2 + i] >> 32);
+	}
+}
+
+/* put_gue writes the headers of UDP and GUE, without a checksum. The source port is a dynamic one. */
+static __always_inline void put_gue(struct gue *g, const struct inner *in, __u32 flow)
+{
+	g->ports.source = bpf_htons(0xc000 | (__u16)flow);
+	g->ports.destination = bpf_htons(GUE_PORT);
+	g->length = bpf_htons(sizeof(*g) + in->length);
+	g->checksum = 0;
+	g->version = 0;
+	g->next_header = in->protocol;
+	g->flags = 0;
+}
+
+/* read_inner takes 1 off the TTL of the packet inside. */
+static __always_inline void read_inner(void *ip, int family, const struct recipe *r, struct inner *in)
+{
+	if (family == 4) {
+		struct ipv4 *ip4 = ip;
+		in->protocol = IPPROTO_IPIP;
+		in->tos = ip4->tos;
+		in->df = (ip4->fragment & bpf_htons(IP_DONT_FRAGMENT)) != 0;
+		put_ip4(ip4, r);
+		return;
+	}
+	struct ipv6 *ip6 = ip;
+	in->protocol = IPPROTO_IPV6;
+	in->tos = bpf_ntohl(ip6->version_class_label) >> 20;
+	in->df = 1; /* no router may fragment it */
+	put_ip6(ip6, r);
+}
+
+/* put_tunnel writes a frame with an outer header of n bytes before the packet of the family. */
+static __always_inline int put_tunnel(struct cursor frame, __u32 n, int family, struct inner *in, const struct recipe *r)
+{
+	struct ethernet *eth = frame.at;
+	void *outer = frame.at + ETHERNET, *ip = outer + n;
+	if (ip + ip_header(family) > frame.end)
+		return XDP_DROP;
+	read_inner(ip, family, r, in);
+	put_macs(eth, r->destination, r->source);
+	eth->type = bpf_htons(n == sizeof(struct ipv6) ? ETH_P_IPV6 : ETH_P_IP);
+	if (n == sizeof(struct ipv6)) {
+		put_outer6(outer, in, r);
+	} else if (n == sizeof(struct ipv4)) {
+		put_outer4(outer, in->protocol, in, r);
+	} else {
+		put_outer4(outer, IPPROTO_UDP, in, r);
+		put_gue(outer + sizeof(struct ipv4), in, r->ports);
+	}
+	return XDP_REDIRECT;
+}
+
+/*
+ * encapsulate puts the outer header of r before the packet s, in a frame with so many bytes of
+ * padding, which would end up inside. It returns XDP_REDIRECT, or XDP_PASS if the frame has no
+ * room and is as it was. Not static: it is verified by itself.
+ */
+__attribute__((noinline)) int encapsulate(struct xdp_md *ctx, const struct segment *s, const struct recipe *r,
+					  __u32 padding)
+{
+	if (!s || !r)
+		return XDP_PASS;
+	struct inner in = { .length = s->length };
+	__u32 n = r->outer;
+	if (n > sizeof(struct ipv6) || bpf_xdp_adjust_head(ctx, -(int)n))
+		return XDP_PASS;
+	if (padding && bpf_xdp_adjust_tail(ctx, -(int)padding)) {
+		bpf_xdp_adjust_head(ctx, n);
+		return XDP_PASS;
+	}
+	struct cursor frame = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	int family = s->family;
+	if (n == sizeof(struct ipv6))
+		return family == 4 ? put_tunnel(frame, sizeof(struct ipv6), 4, &in, r) :
+				     put_tunnel(frame, sizeof(struct ipv6), 6, &in, r);
+	if (n == sizeof(struct ipv4))
+		return family == 4 ? put_tunnel(frame, sizeof(struct ipv4), 4, &in, r) :
+				     put_tunnel(frame, sizeof(struct ipv4), 6, &in, r);
+	if (n == sizeof(struct ipv4) + sizeof(struct gue))
+		return family == 4 ? put_tunnel(frame, sizeof(struct ipv4) + sizeof(struct gue), 4, &in, r) :
+				     put_tunnel(frame, sizeof(struct ipv4) + sizeof(struct gue), 6, &in, r);
+	return XDP_DROP;
+}
+
+#endif
