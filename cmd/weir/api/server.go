@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"mime"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/httpserver"
@@ -95,15 +98,34 @@ func handler(src Source, stall time.Duration) http.Handler {
 // knows it.
 const noSuchRequest = ": there is no such thing here"
 
-// serve refuses unknown parameters, which might be misspelt filters, and answers.
+// serve refuses parameters that cannot be read, and answers.
 func (r *route) serve(w http.ResponseWriter, req *http.Request) {
-	for name := range req.URL.Query() {
-		if !slices.ContainsFunc(r.params, func(p param) bool { return p.name == name }) {
-			refuse(w, http.StatusBadRequest, fmt.Errorf("%s: unknown parameter", name))
-			return
-		}
+	if err := r.check(req); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
 	}
 	r.handle(w, req)
+}
+
+// check reads the parameters of a request, of the query and of a form in the body. An unknown
+// or misspelt parameter, or the second of a name, might be a filter: without it more
+// connections than meant would match.
+func (r *route) check(req *http.Request) error {
+	if t, _, _ := mime.ParseMediaType(req.Header.Get("Content-Type")); strings.HasPrefix(t, "multipart/") {
+		return errors.New("the body must be application/x-www-form-urlencoded")
+	}
+	if err := req.ParseForm(); err != nil {
+		return fmt.Errorf("parameters: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(req.Form)) {
+		if !slices.ContainsFunc(r.params, func(p param) bool { return p.name == name }) {
+			return fmt.Errorf("%s: unknown parameter", name)
+		}
+		if n := len(req.Form[name]); n > 1 {
+			return fmt.Errorf("%s: there are %d of it", name, n)
+		}
+	}
+	return nil
 }
 
 func reply(w http.ResponseWriter, v any, err error) {
