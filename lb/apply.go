@@ -2,7 +2,9 @@ package lb
 
 import (
 	"errors"
+	"fmt"
 
+	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -43,10 +45,50 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 		l.cfg.Phases.End("frontends")
 		l.restoreFlows()
 		l.cfg.Phases.End("flows")
-		errs = append(errs, l.attach())
-		l.cfg.Phases.End("attachment")
+		errs = append(errs, l.takeTraffic())
 	}
 	return errors.Join(errs...)
+}
+
+// takeTraffic starts the workers and attaches the program.
+//
+// If the maps are those of the last process, its program is attached and leads to the sockets
+// of this process: packets wait in the rings since New. Then the workers need not wait for the
+// kernel to verify the next program. With a flow cache they do: the last program still
+// forwards by the adjacencies of the last process, which the workers replace in the flows.
+func (l *LB) takeTraffic() error {
+	var errs []error
+	if l.yielded {
+		errs = append(errs, l.ports.Steer())
+	}
+	late := l.cache != nil && l.steer.Adopted()
+	if !late {
+		errs = append(errs, l.startWorkers())
+	}
+	errs = append(errs, l.attach())
+	if late {
+		errs = append(errs, l.startWorkers())
+	}
+	l.serves.Store(true)
+	l.cfg.Phases.End("attachment")
+	if err := l.steer.Settle(); err != nil {
+		l.log.Warn("steering program: the next start takes longer, or packets of frontends that are gone reach the packet loop", "err", err)
+	}
+	return errors.Join(errs...)
+}
+
+// startWorkers starts the workers, which then serve what is published.
+func (l *LB) startWorkers() error {
+	for _, w := range l.workers {
+		l.running.Add(1)
+		if err := w.Start(l.queuesOf(w.ID()), l.log, l.running.Done); err != nil {
+			l.running.Done()
+			return fmt.Errorf("%w: %w", ports.ErrAttach, err)
+		}
+	}
+	l.works.Store(true)
+	l.cfg.Phases.End("workers run")
+	return nil
 }
 
 // unsteerFrontends takes frontends off the steering program.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -75,7 +76,10 @@ func (l *LB) shareTable() error {
 
 // loadSteering begins to load the steering program.
 func (l *LB) loadSteering() (err error) {
-	l.steer, err = steer.Load(steer.Config{Flows: l.flowMaps()})
+	l.steer, err = steer.Load(steer.Config{
+		Flows: l.flowMaps(), PinDir: l.pinDir(),
+		TCX: slices.ContainsFunc(l.cfg.Interfaces, func(i ports.Interface) bool { return i.Hook == ports.HookTCX }),
+	})
 	return err
 }
 
@@ -100,12 +104,14 @@ func (l *LB) pinDir() string { return cmp.Or(l.cfg.PinDir, steer.DefaultPinDir) 
 
 // attach attaches the interfaces, and lets the kernel forward.
 func (l *LB) attach() error {
-	if err := l.steer.Ready(); err != nil {
-		return fmt.Errorf("%w: %w", ports.ErrAttach, err)
-	}
-	if l.noCache == nil {
-		if err := l.steer.Repeats(); err != nil {
-			l.warnNoCache(err) // the kernel cannot load the program that reads the flow table
+	if l.ports.AnyXDP() {
+		if err := l.steer.Ready(); err != nil {
+			return fmt.Errorf("%w: %w", ports.ErrAttach, err)
+		}
+		if l.noCache == nil {
+			if err := l.steer.Repeats(); err != nil {
+				l.warnNoCache(err) // the kernel cannot load the program that reads the flow table
+			}
 		}
 	}
 	l.cfg.Phases.End("program")

@@ -120,6 +120,8 @@ type LB struct {
 
 	workers []*worker.Worker
 	running sync.WaitGroup
+	works   atomic.Bool // the workers run
+	serves  atomic.Bool // the program is attached
 	counts  serviceCounts
 
 	tapsMu sync.Mutex // guards taps
@@ -134,6 +136,7 @@ type LB struct {
 
 	opened   bool // New has got every socket: no other process takes traffic
 	attached bool // Apply was called
+	yielded  bool // the packets of the last process were given to the kernel before Apply
 	draining bool // Drain was called
 	restored int  // flows of the last process
 
@@ -155,7 +158,8 @@ type LB struct {
 }
 
 // New makes ready everything but the attachment to the interfaces: no packet is taken
-// before the first Apply. On error nothing is left behind, unless cfg.Keep.
+// before the first Apply. Packets that the program of an earlier process still takes wait
+// in the rings. On error nothing is left behind, unless cfg.Keep.
 func New(cfg Config) (_ *LB, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()

@@ -1,11 +1,16 @@
 package lb
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net"
+	"net/netip"
 	"os"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -13,11 +18,13 @@ import (
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
-// A process that ends for good before it has known the Services removes the program of the
-// process before it too, which ended for a restart.
-func TestCloseBeforeTrafficIsTakenDetachesTheLastProcess(t *testing.T) {
+// onEdge runs f in the network namespace of a node, with a function that opens load balancers
+// there, one after another.
+func onEdge(t *testing.T, hold time.Duration, f func(lab *netlab.Edge, pins string, open func() *LB) error) {
+	t.Helper()
 	labtest.Require(t)
 	lab, err := netlab.NewEdge(netlab.EdgeConfig{})
 	if err != nil {
@@ -28,39 +35,52 @@ func TestCloseBeforeTrafficIsTakenDetachesTheLastProcess(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	pins, state := t.TempDir(), t.TempDir()
-	if err := unix.Mount("bpf", pins, "bpf", 0, ""); err != nil {
+	mount, state := t.TempDir(), t.TempDir()
+	if err := unix.Mount("bpf", mount, "bpf", 0, ""); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(pins, unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(mount, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
-	open := func() (*LB, error) {
-		return New(Config{
-			Interfaces: []ports.Interface{{Name: "eth0"}, {Name: "eth1"}}, Workers: 1,
-			SNATPortLo: 61000, SNATPortHi: 65535, MaxFlows: 1024, FrameSize: 2048,
-			PinDir: pins + "/weir", StateDir: state, Log: slog.New(slog.DiscardHandler),
+	pins := mount + "/weir"
+	if err := lab.Edge.Do(func() error {
+		return f(lab, pins, func() *LB {
+			l, err := New(Config{
+				Interfaces: []ports.Interface{{Name: "eth0"}, {Name: "eth1"}}, Workers: 1,
+				SNATPortLo: 61000, SNATPortHi: 65535, MaxFlows: 1024, FrameSize: 2048,
+				PinDir: pins, StateDir: state, Log: slog.New(slog.DiscardHandler), Hold: hold,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
 		})
+	}); err != nil {
+		t.Fatal(err)
 	}
+}
+
+// leave ends a load balancer as a restart does; the sockets and the router end with the
+// process.
+func leave(l *LB) error {
+	return errors.Join(l.Leave(), l.ports.Close(), l.memory.Close(), l.router.Close())
+}
+
+// A process that ends for good before it has known the Services removes the program of the
+// process before it too, which ended for a restart.
+func TestCloseBeforeTrafficIsTakenDetachesTheLastProcess(t *testing.T) {
 	attached := func() bool {
 		l, err := netlink.LinkByName("eth0")
 		return err == nil && l.Attrs().Xdp != nil && l.Attrs().Xdp.Attached
 	}
-	err = lab.Edge.Do(func() error {
-		last, err := open()
-		if err != nil {
+	onEdge(t, 0, func(_ *netlab.Edge, pins string, open func() *LB) error {
+		last := open()
+		if err := errors.Join(last.Apply(nil, nil), leave(last)); err != nil {
 			return err
 		}
-		// The sockets and the router end with the process.
-		if err := errors.Join(last.Apply(nil, nil), last.Leave(), last.ports.Close(), last.memory.Close(), last.router.Close()); err != nil {
-			return err
-		}
-		l, err := open()
-		if err != nil {
-			return err
-		}
+		l := open()
 		if !attached() {
 			t.Error("the program of the last process has gone at the start of the next")
 		}
@@ -70,12 +90,59 @@ func TestCloseBeforeTrafficIsTakenDetachesTheLastProcess(t *testing.T) {
 		if attached() {
 			t.Error("the program of the last process is still attached")
 		}
-		if _, err := os.Stat(pins + "/weir"); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(pins); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("its directory of pins is still there: %v", err)
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+}
+
+// Packets wait for the first view of Services no longer than the hold of the last process
+// lasts. Then the kernel has them, until the view is there.
+func TestPacketsDoNotWaitForTheViewForever(t *testing.T) {
+	const port = 61000 // of the SNAT sources: Weir's
+	onEdge(t, time.Second, func(lab *netlab.Edge, _ string, open func() *LB) error {
+		addr := netip.AddrPortFrom(netlab.Host4(netlab.ClientNet, 1), port)
+		host, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
+		if err != nil {
+			return err
+		}
+		defer host.Close()
+		client, err := lab.Client.DialContext(t.Context(), "udp", addr.String())
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		kernelGets := func() bool {
+			_, _ = client.Write([]byte("hello"))
+			_ = host.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			_, err := host.Read(make([]byte, 16))
+			return err == nil
+		}
+
+		last := open()
+		if err := errors.Join(last.Apply(nil, nil), leave(last)); err != nil {
+			return err
+		}
+		l := open()
+		if !l.steer.Adopted() {
+			t.Error("the maps of the last process are not adopted")
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = l.Run(ctx) })
+		for deadline := time.Now().Add(patience.For(20 * time.Second)); !kernelGets(); {
+			if time.Now().After(deadline) {
+				t.Error("the kernel gets no packet")
+				break
+			}
+		}
+		err = l.Apply(nil, nil)
+		if kernelGets() {
+			t.Error("the kernel gets packets of Weir's after the view is there")
+		}
+		stop()
+		running.Wait()
+		return errors.Join(err, l.Close())
+	})
 }

@@ -10,20 +10,12 @@ import (
 	"github.com/weirlb/weir/lb/ports"
 )
 
-// Run runs the workers, and the housekeeping beside them, until ctx ends.
+// Run runs the housekeeping beside the workers, which Apply starts, until ctx ends.
 func (l *LB) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait() // the program may be closed after Run
 	defer cancel()
-	for _, w := range l.workers {
-		l.running.Add(1)
-		if err := w.Start(l.queuesOf(w.ID()), l.log, l.running.Done); err != nil {
-			l.running.Done()
-			return err
-		}
-	}
-
 	changed, links := l.router.OnChange(), l.router.OnLinkChange() // before anything can change
 	failed := make(chan error, 3)
 	go func() { failed <- wrap("routes", l.router.Run(ctx)) }()
@@ -75,7 +67,12 @@ func (l *LB) hold(ctx context.Context) {
 		if l.node.Load().Draining {
 			d = 0
 		}
-		err := l.steer.Hold(d)
+		var err error
+		if l.serves.Load() {
+			err = l.steer.Hold(d)
+		} else {
+			err = l.yield()
+		}
 		if err != nil && !failing {
 			l.log.Warn("established connections may not survive a crash", "err", err)
 		}
@@ -87,6 +84,22 @@ func (l *LB) hold(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// yield gives packets to the kernel that wait in the rings for the first view of Services, when
+// the hold of the last process has ended.
+func (l *LB) yield() error {
+	if !l.steer.Adopted() || !l.steer.HoldEnded() {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.attached || l.yielded {
+		return nil
+	}
+	l.yielded = true
+	l.log.Warn("no Services are known, and the time for connections of the last process to wait has ended: the kernel has all packets")
+	return l.ports.Unsteer()
 }
 
 // holdEvery is the time between two calls of Hold, which a hold is too long or too short by.
@@ -150,6 +163,9 @@ func (l *LB) followAddresses() <-chan time.Time {
 // StuckWorker is the ID of a worker that has not finished a round for some seconds, -1
 // without such a worker.
 func (l *LB) StuckWorker() int {
+	if !l.works.Load() {
+		return -1
+	}
 	now := l.flows.Tick()
 	for _, w := range l.workers {
 		if w.Stuck(now) {

@@ -91,6 +91,11 @@ func (ps *Ports) anyTCX() bool {
 	})
 }
 
+// AnyXDP reports whether a device has hook XDP.
+func (ps *Ports) AnyXDP() bool {
+	return slices.ContainsFunc(ps.list, func(p *port) bool { return !p.isVLAN() && p.hook == steer.XDP })
+}
+
 // openPair makes the veth pair of a device with hook TCX, and binds a socket to each of the
 // pair's queues, to receive. Packets leave by sockets of the device itself.
 func (ps *Ports) openPair(id int, p *port) (err error) {

@@ -68,6 +68,11 @@ func (ps *Ports) openQueues(id int, p *port) error {
 	ps.warnMTU(p)
 
 	// The last step: sockets of a port that fails are not noted, see steer.Program.Hold.
+	return ps.steerTo(id, p)
+}
+
+// steerTo gives the steering program the sockets of a port.
+func (ps *Ports) steerTo(id int, p *port) error {
 	var fds []int
 	for _, s := range p.receiving() {
 		fds = append(fds, s.FD())
@@ -76,6 +81,26 @@ func (ps *Ports) openQueues(id int, p *port) error {
 		return fmt.Errorf("interface %s: %w", p.name, err)
 	}
 	return nil
+}
+
+// Steer gives the steering program all sockets again, after Unsteer.
+func (ps *Ports) Steer() error {
+	var errs []error
+	for id, p := range ps.list {
+		errs = append(errs, ps.steerTo(id, p))
+	}
+	return errors.Join(errs...)
+}
+
+// Unsteer leaves all packets to the kernel, and the sockets open.
+func (ps *Ports) Unsteer() error {
+	var errs []error
+	for id, p := range ps.list {
+		for _, s := range p.receiving() {
+			errs = append(errs, ps.program.ClearSocket(id, s.Queue()))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // warnMTU warns of packets that the kernel does not deliver.

@@ -156,7 +156,7 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 		_ = p.setVLANs(in.Index, in.VLANs, nil)
 		return nil, fmt.Errorf("attach to %s: %w", name, err)
 	}
-	p.attached = append(p.attached, a)
+	p.attached, p.took = append(p.attached, a), true
 	p.slots = max(p.slots, in.Slot+1)
 	return a, nil
 }

@@ -30,6 +30,9 @@
 // XDP_PASS: the kernel takes every packet from the next one on. Close(true)
 // detaches and leaves nothing behind.
 //
+// The maps are pinned too. The next process adopts them (adopt.go), so that the program that is
+// attached gives it packets before its own is verified.
+//
 // # Order of changes
 //
 // A frontend is added after the snapshot that serves it is published, and

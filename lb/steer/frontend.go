@@ -38,6 +38,7 @@ func (p *Program) AddFrontend(addr netip.AddrPort, proto uint8, flags uint32) er
 	if err != nil {
 		return fmt.Errorf("add frontend %s/%s: %w", addr, header.ProtocolName(proto), err)
 	}
+	p.adopted.note(key)
 	return nil
 }
 
@@ -92,6 +93,7 @@ func (p *Program) SetSNAT(addr netip.Addr, lo, hi uint16) error {
 	if err != nil {
 		return fmt.Errorf("set SNAT address %s: %w", addr, err)
 	}
+	p.adopted.note(snatKey{addressKey(addr)})
 	return nil
 }
 
@@ -121,6 +123,7 @@ func (p *Program) AddVIP(addr netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("add load balancer address %s: %w", addr, err)
 	}
+	p.adopted.note(vipKey{addressKey(addr)})
 	return nil
 }
 

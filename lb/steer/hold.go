@@ -28,20 +28,33 @@ func (p *Program) Hold(d time.Duration) error {
 	return nil
 }
 
+// HoldEnded reports whether nothing is held any more, or was held at all.
+func (p *Program) HoldEnded() bool {
+	var until uint64
+	var now unix.Timespec
+	if p.holdTime.Get(&until) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+		return false
+	}
+	return until < uint64(now.Nano())
+}
+
 // noteSocket notes whether a queue has a socket.
 func (p *Program) noteSocket(slot, queue int, has bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queues[slot] &^= 1 << queue
+	p.own[slot] &^= 1 << queue
 	if has {
 		p.queues[slot] |= 1 << queue
+		p.own[slot] |= 1 << queue
+		p.took = true
 	}
 	return p.setHeldQueues(slot)
 }
 
 // noteNoSockets notes that no queue of a slot has a socket. The caller holds mu.
 func (p *Program) noteNoSockets(slot int) error {
-	p.queues[slot] = 0
+	p.queues[slot], p.own[slot] = 0, 0
 	return p.setHeldQueues(slot)
 }
 

@@ -210,6 +210,9 @@ func CleanupStale(dir string) error {
 	if err := checkBPFFS(dir); err != nil {
 		return nil // then nothing can be pinned there
 	}
+	if err := removeMapPins(dir, mapsPrefix); err != nil {
+		return err
+	}
 	others, err := walkPins(dir, func(_ string, l link.Link) error { return detachPinned(l) })
 	if err := errors.Join(err, others); err != nil {
 		return err
@@ -278,6 +281,9 @@ func walkPins(dir string, f func(path string, l link.Link) error) (others, err e
 	var errs []error
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
+		if e.IsDir() && strings.HasPrefix(e.Name(), mapsPrefix) {
+			continue // see adopt.go
+		}
 		if strings.HasPrefix(e.Name(), probePrefix) {
 			_ = os.Remove(path) // of a probe that was killed
 			continue

@@ -37,6 +37,11 @@ type Config struct {
 	// Flows are the maps of lb/flowcache. Unless nil the XDP program forwards by the flow
 	// table (Linux 5.12), and TCX can be had. The Program does not close them.
 	Flows map[string]*ebpf.Map
+	// PinDir is the directory of pins in which maps of an earlier process are looked for, and
+	// in which Settle pins them; "" for neither.
+	PinDir string
+	// TCX says that interfaces will have that hook, so that its program is loaded early.
+	TCX bool
 }
 
 // Program is the steering program in the kernel, with all maps.
@@ -46,9 +51,12 @@ type Program struct {
 	holdTime *ebpf.Variable
 	programs programs
 	config   Config
+	adopted  adopted
 
 	mu       sync.Mutex
 	queues   [MaxSlots]uint64    // guarded by mu; those with a socket, see hold.go
+	own      [MaxSlots]uint64    // guarded by mu; as queues, without those of an earlier process
+	took     bool                // guarded by mu; packets are taken, or were
 	attached []*Attachment       // guarded by mu
 	slots    int                 // guarded by mu; those from here on have never been attached
 	guards   map[int]*Attachment // guarded by mu; see Guard, by interface index
@@ -72,7 +80,13 @@ func Load(cfg Config) (*Program, error) {
 	if err := p.makeMaps(); err != nil {
 		return nil, fmt.Errorf("make maps of the steering program: %w%s", err, loadErrorHint(err))
 	}
-	go p.xdp() // Close waits for it
+	switch { // Close waits for it
+	case cfg.TCX && cfg.Flows != nil:
+		go func() { _, _ = p.ingress(); _, _ = p.steer() }()
+	case !p.adopted.maps || cfg.Flows != nil:
+		go p.xdp()
+	default: // the program that is attached serves: connections wait for no other
+	}
 	return p, nil
 }
 
@@ -88,9 +102,18 @@ func (p *Program) makeMaps() error {
 		steerVariables
 		Data *ebpf.Map `ebpf:".bss"`
 	}
-	err = spec.LoadAndAssign(&all, nil)
+	last := p.adopt(spec)
+	defer closeMaps(last)
+	err = spec.LoadAndAssign(&all, &ebpf.CollectionOptions{MapReplacements: last})
+	if last != nil && err != nil { // of another shape
+		last = nil
+		err = spec.LoadAndAssign(&all, nil)
+	}
 	p.maps, p.data, p.holdTime = all.steerMaps, all.Data, all.HoldUntil
-	return err
+	if err != nil || last == nil {
+		return err
+	}
+	return p.takeMaps()
 }
 
 func (p *Program) sizeMaps(spec *ebpf.CollectionSpec) {
@@ -198,6 +221,7 @@ func (p *Program) setVLANs(ifindex int, old, want map[VLAN]net.HardwareAddr) err
 		if err := p.maps.Vlans.Put(k, v); err != nil {
 			errs = append(errs, fmt.Errorf("set VLAN %d of interface %d: %w", id.Number(), ifindex, err))
 		}
+		p.adopted.note(k)
 	}
 	for id := range old {
 		if _, ok := want[id]; ok {
@@ -263,6 +287,7 @@ func (p *Program) setInterface(ifindex, slot int, mac net.HardwareAddr, flags ui
 	if err := p.maps.Interfaces.Put(uint32(ifindex), value); err != nil {
 		return fmt.Errorf("set interface %d: %w", ifindex, err)
 	}
+	p.adopted.note(uint32(ifindex))
 	return nil
 }
 
@@ -296,8 +321,11 @@ func (p *Program) SetMAC(ifindex int, mac net.HardwareAddr) error {
 func (p *Program) Close(remove bool) error {
 	p.mu.Lock()
 	attached, guarded := slices.Clone(p.attached), slices.Collect(maps.Keys(p.guards))
-	p.mu.Unlock()
 	var errs []error
+	if remove && p.took {
+		errs = append(errs, p.removeMaps()) // first: the directory goes with the last link
+	}
+	p.mu.Unlock()
 	for _, index := range guarded {
 		errs = append(errs, p.Unguard(index))
 	}

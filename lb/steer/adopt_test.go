@@ -1,0 +1,101 @@
+package steer
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/perf/netlab"
+)
+
+// The sockets of the next process get packets by the program of the last one, before the next
+// program is verified. What only the last process has served is the kernel's in the end.
+func TestNextProcessServesByTheProgramThatIsAttached(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	front, gone := netip.AddrPortFrom(node4, 30080), netip.AddrPortFrom(node4, 30081)
+	last := load(t, Config{PinDir: dir})
+	if last.Adopted() {
+		t.Fatal("there was no process before")
+	}
+	_, err := last.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	s := w.openSocket(0)
+	must(t, last.SetSocket(0, 0, s.FD()))
+	must(t, last.AddFrontend(front, unix.IPPROTO_UDP, 0))
+	must(t, last.AddFrontend(gone, unix.IPPROTO_UDP, 0))
+	must(t, last.SetSNAT(node4, 40000, 40001))
+	must(t, last.AddVIP(netip.MustParseAddr("192.0.2.1")))
+	must(t, last.Hold(time.Hour))
+	must(t, last.Settle())
+	must(t, s.Close())
+	must(t, last.Close(false))
+
+	p := load(t, Config{PinDir: dir})
+	if !p.Adopted() || p.HoldEnded() {
+		t.Fatalf("adopted %v, the hold has ended %v", p.Adopted(), p.HoldEnded())
+	}
+	kernel, host := w.listen(30081), w.listen(40000)
+	w.send(front)
+	s = w.openSocket(0)
+	must(t, p.SetSocket(0, 0, s.FD()))
+	w.send(front)
+	w.socketGets(s)
+
+	must(t, p.AddFrontend(front, unix.IPPROTO_UDP, 0))
+	a, err := p.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	if !a.Adopted {
+		t.Errorf("attachment %+v", a)
+	}
+	if got := packets(t, p)[Held]; got != 1 {
+		t.Errorf("%d packets held, want that before there was a socket", got)
+	}
+	w.send(gone)
+	w.socketGets(s)
+	must(t, p.Settle())
+	w.send(gone)
+	w.kernelGets(kernel)
+	w.send(netip.AddrPortFrom(node4, 40000))
+	w.kernelGets(host)
+	w.send(front)
+	w.socketGets(s)
+	if list, err := p.Frontends(); err != nil || len(list) != 1 {
+		t.Errorf("frontends %v, %v", list, err)
+	}
+	must(t, p.Close(true))
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory of pins is still there: %v", err)
+	}
+}
+
+// Maps of another size are replaced, and those of a process that runs are left alone by one
+// that has got no socket.
+func TestMapsOfAnotherShapeAreNotAdopted(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	last := closed(t, load(t, Config{PinDir: dir}))
+	_, err := last.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	must(t, last.Settle())
+
+	other := load(t, Config{PinDir: dir, MaxFrontends: 7})
+	if other.Adopted() {
+		t.Error("maps of another size were adopted")
+	}
+	must(t, other.Close(true))
+	again := load(t, Config{PinDir: dir})
+	if !again.Adopted() {
+		t.Error("the maps have gone")
+	}
+	must(t, again.Close(false))
+	must(t, CleanupStale(dir))
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory of pins is still there after the cleanup: %v", err)
+	}
+}
