@@ -139,7 +139,7 @@ func (l *LB) publishDevices() error {
 		by[d.ID] = d
 	}
 	for id, d := range by {
-		p := flowcache.Port{IfIndex: uint32(d.IfIndex)}
+		p := flowcache.Port{IfIndex: uint32(d.IfIndex), VLAN: flowcache.VLANTag(d.Tag)}
 		if d.XDP {
 			p.Flags |= flowcache.PortXDP
 		}

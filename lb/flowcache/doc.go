@@ -49,7 +49,8 @@
 //   - the upper half of the next-hop word is not 0 and is the adjacency's stamp
 //   - the mode is known to the program, and a packet with a QUIC long header does not belong
 //     to a translated entry with FlagWatched
-//   - the adjacency's state is Valid (2), and its port has an interface
+//   - the adjacency's state is Valid (2), its port has an interface, and the program can push
+//     the port's tag if that has one
 //   - the packet fits the MTU of the route and of the adjacency, with the outer header of ipip
 //     and gue
 //   - the process counts as alive (State.AliveUntil), or its successor is awaited (the hold of

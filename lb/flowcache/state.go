@@ -1,5 +1,7 @@
 package flowcache
 
+import "golang.org/x/sys/unix"
+
 // MaxPorts is the number of ports that adjacencies may name, and of slots: as many as
 // interfaces can be attached (steer.MaxSlots).
 const MaxPorts = 64
@@ -42,7 +44,19 @@ type Port struct {
 	// IfIndex is the interface to redirect to; 0 while packets to the port are to go up.
 	IfIndex uint32
 	Flags   uint16
-	VLAN    uint16 // tag to push, 0 for none
+	VLAN    uint16 // number of the tag to push, 0 for none; with VLAN8021AD the tag is of 802.1ad
+}
+
+// VLAN8021AD is a bit of Port.VLAN: the EtherType of the tag is that of IEEE 802.1ad.
+const VLAN8021AD = 1 << 15
+
+// VLANTag is Port.VLAN of a tag: EtherType in the upper half, and the number.
+func VLANTag(tag uint32) uint16 {
+	vlan := uint16(tag) & 0xfff
+	if tag>>16 == unix.ETH_P_8021AD {
+		vlan |= VLAN8021AD
+	}
+	return vlan
 }
 
 // Flags of a Port.

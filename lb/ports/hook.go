@@ -139,6 +139,8 @@ func (p *port) all() []*xsk.Socket { return slices.Concat(p.inner, p.sockets) }
 type Device struct {
 	ID      int
 	IfIndex int // 0 while no packet may leave by it
+	// Tag is of a VLAN, whose packets leave by IfIndex with it: EtherType and number.
+	Tag uint32
 	// Up is the interface by which a TCX program sends packets up, 0 without one.
 	Up int
 	// XDP and XDPFrag report whether an XDP program may redirect packets to it, and those
@@ -149,17 +151,18 @@ type Device struct {
 // Forwarding lists the devices for the program in the kernel.
 func (ps *Ports) Forwarding() (list []Device) {
 	for id, p := range ps.list {
-		if p.isVLAN() || p.state > joining {
+		if p.state > joining {
 			continue
 		}
-		d := Device{ID: id}
+		under := ps.deviceOf(p)
+		d := Device{ID: id, Tag: p.tag}
 		if p.pair != nil {
 			d.Up = p.pair.Outer
 		}
-		if p.attachment != nil && p.active {
-			d.IfIndex = p.index
+		if under.attachment != nil && p.active {
+			d.IfIndex = under.index
 		}
-		if f, err := xsk.DeviceFeatures(p.index); err == nil {
+		if f, err := xsk.DeviceFeatures(under.index); err == nil {
 			d.XDP, d.XDPFrag = f.Redirect(), f.RedirectMultiBuffer()
 		}
 		list = append(list, d)

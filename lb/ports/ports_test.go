@@ -223,6 +223,30 @@ func TestRoutesLeadToActivePortsOnly(t *testing.T) {
 	}
 }
 
+// The kernel sends packets of a VLAN by the device, with the tag: by a member of a bond only
+// while packets may be sent by that.
+func TestForwardingByVLANs(t *testing.T) {
+	ps := example()
+	for _, id := range []int{eth0ID, eth1ID, eth2ID} {
+		ps.list[id].attachment = &steer.Attachment{}
+	}
+	want := map[int]Device{
+		eth0ID: {IfIndex: 10}, eth1ID: {IfIndex: 11}, eth2ID: {},
+		bond7on1ID: {IfIndex: 11, Tag: 0x8100_0007}, bond7on2ID: {Tag: 0x8100_0007},
+		eth3ID: {}, eth3v9ID: {Tag: 0x8100_0009}, // eth3 is not attached
+		hostID: {},
+	}
+	for _, d := range ps.Forwarding() {
+		if w := want[d.ID]; d.IfIndex != w.IfIndex || d.Tag != w.Tag {
+			t.Errorf("port %d: %+v, want %+v", d.ID, d, w)
+		}
+		delete(want, d.ID)
+	}
+	if len(want) > 0 {
+		t.Errorf("missing: %v", want)
+	}
+}
+
 func TestVLANsOfADevice(t *testing.T) {
 	ps := example()
 	for _, tt := range []struct {

@@ -18,7 +18,8 @@
 // place of that (bpf/repeat.c): one for XDP, and one for TCX. They look up each packet
 // in the flow table first and forward it, if its flow is steady, as the packet loop would
 // (lb/worker.fastPath). All others are steered as ever. The tests give the same packets to
-// the programs and to the packet loop.
+// the programs and to the packet loop. VLAN tags and the outer headers of ipip and gue are
+// the XDP program's alone.
 //
 // # Staying safe
 //

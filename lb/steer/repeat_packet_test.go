@@ -57,6 +57,9 @@ func (k flowKind) takes(h *hook) bool {
 	return k.outerLen() == 0 || !h.tcx && !(k.outer6 && k.mode == conntrack.ModeGUE)
 }
 
+// takes is the same of a flow with tags.
+func (c *flowCase) takes(h *hook) bool { return c.flowKind.takes(h) && !(h.tcx && c.resized()) }
+
 // flowKinds are the kinds of flow.
 func flowKinds() (all []flowKind) {
 	for _, v6 := range []bool{false, true} {
@@ -84,7 +87,36 @@ type flowCase struct {
 	serviceGone bool
 	stale       bool // the adjacency has another stamp by now
 	settled     bool
+	port        int    // by which packets leave: a VLAN's has a tag
+	vlans       bool   // the interface that packets arrive at carries VLANs
+	tag         uint32 // of arriving packets; see arriving
+	tagged      bool
 }
+
+// arriving are tags of VLANs that arrive.
+var arriving = [...]uint32{unix.ETH_P_8021Q<<16 | 100, unix.ETH_P_8021AD<<16 | 200}
+
+// drawTags draws the tags of arriving and of leaving packets.
+func (c *flowCase) drawTags(t *rapid.T) {
+	c.port, c.vlans = 1, rapid.Bool().Draw(t, "carries VLANs")
+	if c.reverse {
+		c.port = 0
+	}
+	if rapid.Bool().Draw(t, "no tags") {
+		return
+	}
+	c.port = rapid.SampledFrom([]int{c.port, 2, 3}).Draw(t, "port")
+	tags := []uint32{unix.ETH_P_8021Q<<16 | 5<<13} // a priority
+	if c.vlans {
+		tags = append(tags, arriving[:]...)
+	}
+	if c.tagged = rapid.Bool().Draw(t, "tagged"); c.tagged {
+		c.tag = rapid.SampledFrom(tags).Draw(t, "tag")
+	}
+}
+
+// resized says that the frame changes its length, or its tag.
+func (c *flowCase) resized() bool { return c.tagged || rigTags[c.port] != 0 }
 
 // steady says that a plain packet of the flow is to be forwarded in the kernel.
 func (c *flowCase) steady(r *flowRig) bool {
@@ -119,12 +151,9 @@ func (r *flowRig) drawFlow(t *rapid.T, kind flowKind) (c flowCase, ref conntrack
 	}
 	c.gone, c.serviceGone, c.stale = rare("endpoint gone"), rare("Service gone"), rare("stale")
 	c.mtu = rapid.SampledFrom([]uint32{0xffff, 1500, 1400, 600}).Draw(t, "route's MTU")
-	port := 1
-	if c.reverse {
-		port = 0
-	}
-	c.hop = r.nextHop(port, rigHop(port, rapid.IntRange(0, len(rigMTUs)-1).Draw(t, "MTU")))
-	if port == 1 && rare("failed") {
+	c.drawTags(t)
+	c.hop = r.nextHop(c.port, rigHop(c.port, rapid.IntRange(0, len(rigMTUs)-1).Draw(t, "MTU")))
+	if c.port == 1 && rare("failed") {
 		c.hop = r.nextHop(1, rigFailed)
 	}
 	endpoint6 := c.v6
@@ -240,6 +269,10 @@ func (r *flowRig) drawSegment(t *rapid.T, c *flowCase, ref conntrack.Ref) segmen
 	if rapid.IntRange(0, 2).Draw(t, "spoil") == 0 {
 		s.spoil(t, c)
 	}
+	if c.tagged && len(s.frame) >= 14 {
+		s.frame = slices.Insert(s.frame, 12, binary.BigEndian.AppendUint32(nil, c.tag)...)
+		s.l4 += 4
+	}
 	return s
 }
 
@@ -341,6 +374,9 @@ func (s *segment) plain(r *flowRig, h *hook, c *flowCase) bool {
 		return false
 	}
 	ip := s.frame[14:]
+	if c.tagged {
+		ip = s.frame[18:]
+	}
 	n := uint32(binary.BigEndian.Uint16(ip[2:]))
 	if c.v6 {
 		n = 40 + uint32(binary.BigEndian.Uint16(ip[4:]))

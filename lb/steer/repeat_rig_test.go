@@ -3,6 +3,7 @@ package steer
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
 	"sync/atomic"
 	"testing"
@@ -95,7 +96,8 @@ func (r *flowRig) Index(size int64) ([]byte, error) {
 }
 
 var (
-	rigMACs    = [2][6]byte{{2, 0, 0, 0, 1, 1}, {2, 0, 0, 0, 1, 2}}
+	rigMACs    = [4][6]byte{{2, 0, 0, 0, 1, 1}, {2, 0, 0, 0, 1, 2}, {2, 0, 0, 0, 1, 3}, {2, 0, 0, 0, 1, 4}}
+	rigTags    = [4]uint32{2: unix.ETH_P_8021Q<<16 | 300, 3: unix.ETH_P_8021AD<<16 | 4094} // ports 2 and 3 are VLANs of port 1
 	rigMTUs    = [...]uint32{9000, 1500, 1280, 700}
 	rigFailed  = netip.MustParseAddr("10.9.0.9")
 	rigReturn  = netip.MustParseAddr("10.9.0.10") // sends back to the node
@@ -137,8 +139,8 @@ func newFlowRig(t testing.TB, maxFlows int) *flowRig {
 		ConnsAt: uint32(shape.Conns / cell), EntriesAt: uint32(shape.Entries / cell), ServicesAt: 32,
 		AliveUntil: ^uint64(0),
 	}
-	for i := range r.queues {
-		r.state.Ports[i] = flowcache.Port{IfIndex: 1, Flags: flowcache.PortXDP}
+	for i, tag := range rigTags {
+		r.state.Ports[i] = flowcache.Port{IfIndex: 1, Flags: flowcache.PortXDP, VLAN: flowcache.VLANTag(tag)}
 	}
 	r.loadPrograms()
 	r.syncNextHops()
@@ -148,6 +150,11 @@ func newFlowRig(t testing.TB, maxFlows int) *flowRig {
 func (r *flowRig) loadPrograms() {
 	r.p = closed(r, load(r, Config{Flows: r.maps}))
 	must(r, r.p.setInterface(loopback, 0, ownMAC, 0))
+	vlans := map[VLAN]net.HardwareAddr{0: ownMAC}
+	for _, tag := range arriving {
+		vlans[VLAN(tag)] = ownMAC
+	}
+	must(r, r.p.setVLANs(loopback, nil, vlans))
 	repeat, err := r.p.programs.repeat.get(r.p.loadRepeat)
 	must(r, err)
 	r.hooks = []hook{{name: "xdp", prog: repeat}}
@@ -168,7 +175,7 @@ func (r *flowRig) loadPrograms() {
 
 func (r *flowRig) makeLoop() {
 	var hops []route.StaticHop
-	for port := range r.queues {
+	for port := range rigTags {
 		for mtu := range rigMTUs {
 			hops = append(hops, route.StaticHop{
 				Port: port, NextHop: rigHop(port, mtu), MAC: [6]byte{2, 1, byte(port), 0, 0, byte(mtu)}, Src: rigMACs[port], MTU: rigMTUs[mtu],
@@ -189,7 +196,7 @@ func (r *flowRig) makeLoop() {
 	var vips atomic.Pointer[bart.Lite]
 	vips.Store(new(bart.Lite))
 	r.loop = worker.New(worker.Config{
-		CPU: -1, Ports: len(r.queues), MaxPorts: len(r.queues), Flows: r.flows,
+		CPU: -1, Ports: len(rigTags), MaxPorts: len(rigTags), Flows: r.flows,
 		Frontends: table.New(table.Config{Tick: r.flows.Tick}), Router: r.router, Memory: r.umem,
 		Affinity: worker.NewAffinity(r.flows), CIDs: worker.NewCIDs(r.flows),
 		Node: &node, VIPs: &vips, EndpointRemovalGrace: 10 * time.Second,
@@ -197,6 +204,9 @@ func (r *flowRig) makeLoop() {
 	for i := range r.queues {
 		r.queues[i] = &lbtest.Memory{}
 		r.loop.SetPort(i, worker.Port{Queue: r.queues[i], Ring: 256})
+	}
+	for i := len(r.queues); i < len(rigTags); i++ {
+		r.loop.SetPort(i, worker.Port{Tag: rigTags[i], Under: 1})
 	}
 	for i := range r.umem.Frames() {
 		r.loop.AddFrame(r.umem.Addr(i))

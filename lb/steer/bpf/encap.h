@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Outer headers of ipip and gue, as lb/header has them (Encap.Put), of packets that XDP
- * forwards. TCX leaves tunnels to the packet loop.
+ * What XDP puts before packets: VLAN tags, and outer headers of ipip and gue, as lb/header has
+ * them (Encap.Put). TCX leaves both to the packet loop.
  */
 #ifndef WEIR_ENCAP_H
 #define WEIR_ENCAP_H
 
 #include "rewrite.h"
+#include "vlan.h"
 
 #define ETHERNET sizeof(struct ethernet)
+#define TAGGED   (ETHERNET + sizeof(struct vlan_tag))
 
 #define OUTER_TTL        64
 #define IP_DONT_FRAGMENT 0x4000
@@ -82,16 +84,45 @@ static __always_inline void read_inner(void *ip, int family, const struct recipe
 	put_ip6(ip6, r);
 }
 
+/*
+ * put_link writes MAC addresses and, if the recipe has one, the tag. The EtherType behind a tag
+ * stays.
+ */
+static __always_inline void put_link(struct ethernet *eth, const struct recipe *r)
+{
+	put_macs(eth, r->destination, r->source);
+	if (r->vlan) {
+		struct vlan_tag *tag = (void *)(eth + 1);
+		eth->type = bpf_htons(r->vlan & FLOW_VLAN_8021AD ? ETH_P_8021AD : ETH_P_8021Q);
+		tag->control = bpf_htons(r->vlan & VLAN_ID);
+	}
+}
+
+/* l3_of is the offset of the IP header in the frame that leaves. */
+static __always_inline __u32 l3_of(const struct recipe *r)
+{
+	return r->vlan ? TAGGED : ETHERNET;
+}
+
+/* grow puts n bytes before the IP packet, besides those of a tag, and returns 0 if there is room. */
+static __always_inline int grow(struct xdp_md *ctx, const struct segment *s, const struct recipe *r, int n)
+{
+	n += l3_of(r);
+	n -= s->tagged ? TAGGED : ETHERNET;
+	return n ? bpf_xdp_adjust_head(ctx, -n) : 0;
+}
+
 /* put_tunnel writes a frame with an outer header of n bytes before the packet of the family. */
 static __always_inline int put_tunnel(struct cursor frame, __u32 n, int family, struct inner *in, const struct recipe *r)
 {
-	struct ethernet *eth = frame.at;
-	void *outer = frame.at + ETHERNET, *ip = outer + n;
+	if (frame.at + TAGGED > frame.end)
+		return XDP_DROP;
+	void *outer = frame.at + l3_of(r), *ip = outer + n;
 	if (ip + ip_header(family) > frame.end)
 		return XDP_DROP;
 	read_inner(ip, family, r, in);
-	put_macs(eth, r->destination, r->source);
-	eth->type = bpf_htons(n == sizeof(struct ipv6) ? ETH_P_IPV6 : ETH_P_IP);
+	put_link(frame.at, r);
+	*(__be16 *)(outer - sizeof(__be16)) = bpf_htons(n == sizeof(struct ipv6) ? ETH_P_IPV6 : ETH_P_IP);
 	if (n == sizeof(struct ipv6)) {
 		put_outer6(outer, in, r);
 	} else if (n == sizeof(struct ipv4)) {
@@ -115,12 +146,10 @@ __attribute__((noinline)) int encapsulate(struct xdp_md *ctx, const struct segme
 		return XDP_PASS;
 	struct inner in = { .length = s->length };
 	__u32 n = r->outer;
-	if (n > sizeof(struct ipv6) || bpf_xdp_adjust_head(ctx, -(int)n))
+	if (n > sizeof(struct ipv6) || grow(ctx, s, r, n))
 		return XDP_PASS;
-	if (padding && bpf_xdp_adjust_tail(ctx, -(int)padding)) {
-		bpf_xdp_adjust_head(ctx, n);
-		return XDP_PASS;
-	}
+	if (padding && bpf_xdp_adjust_tail(ctx, -(int)padding))
+		return XDP_DROP; /* cannot be: the packet is left */
 	struct cursor frame = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
 	int family = s->family;
 	if (n == sizeof(struct ipv6))
@@ -133,6 +162,33 @@ __attribute__((noinline)) int encapsulate(struct xdp_md *ctx, const struct segme
 		return family == 4 ? put_tunnel(frame, sizeof(struct ipv4) + sizeof(struct gue), 4, &in, r) :
 				     put_tunnel(frame, sizeof(struct ipv4) + sizeof(struct gue), 6, &in, r);
 	return XDP_DROP;
+}
+
+/* put_translated writes the frame of a packet of the family without an outer header. */
+static __always_inline int put_translated(struct cursor frame, const struct segment *s, int family,
+					  const struct recipe *r)
+{
+	if (frame.at + TAGGED > frame.end)
+		return XDP_DROP;
+	void *ip = frame.at + l3_of(r), *l4 = ip + ip_header(family);
+	__u8 protocol = s->protocol;
+	__sum16 *sum = l4 + checksum_at(protocol);
+	if (l4 + sizeof(struct udp) > frame.end || (void *)(sum + 1) > frame.end)
+		return XDP_DROP;
+	put_link(frame.at, r);
+	put_packet(ip, family, r);
+	if (translates(r))
+		put_checksum(sum, protocol, r);
+	return XDP_REDIRECT;
+}
+
+/* put_tagged writes a frame that comes or leaves with a tag; its results are those of encapsulate. */
+__attribute__((noinline)) int put_tagged(struct xdp_md *ctx, const struct segment *s, const struct recipe *r)
+{
+	if (!s || !r || grow(ctx, s, r, 0))
+		return XDP_PASS;
+	struct cursor frame = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	return s->family == 4 ? put_translated(frame, s, 4, r) : put_translated(frame, s, 6, r);
 }
 
 #endif

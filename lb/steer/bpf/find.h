@@ -52,10 +52,14 @@ struct recipe {
 	__u32 if_index;
 	__u16 addr_delta, l4_delta;
 	__u8 mode;
-	__u8 outer;  /* length of the outer header, 0 without */
-	__u8 outer6; /* which is an IPv6 header */
-	__u8 zero;
+	__u8 outer; /* length of the outer header, 0 without; only that of IPv6 is as long as that */
+	__u16 vlan; /* of the tag to push, as in struct flow_port */
 };
+
+static __always_inline int outer6(const struct recipe *r)
+{
+	return r->outer == sizeof(struct ipv6);
+}
 
 /* Where in the flow table it stands. */
 struct place {
@@ -194,7 +198,8 @@ static __always_inline int leads_on(__u64 word, const struct segment *s, struct 
 		struct flow_port port;
 	} out = { .word = LOAD(*(const __u64 *)&at->state->ports[port]) };
 	r->if_index = out.port.if_index;
-	return out.port.if_index && !out.port.vlan && (out.port.flags & s->port_flags) == s->port_flags;
+	r->vlan = out.port.vlan;
+	return r->if_index && (!r->vlan || s->resizes) && (out.port.flags & s->port_flags) == s->port_flags;
 }
 
 /* read_recipe reads the rest of the entry. */
@@ -205,7 +210,7 @@ static __always_inline void read_recipe(const struct place *at, int family, stru
 	r->addr_delta = LOAD(e->addr_delta);
 	r->l4_delta = LOAD(e->l4_delta);
 	stall_for_test();
-	if (r->outer ? !r->outer6 : family == 4) {
+	if (r->outer ? !outer6(r) : family == 4) {
 		r->address[0] = LOAD(e->addr4);
 		return;
 	}
@@ -265,10 +270,10 @@ static __always_inline int read_mode(const struct segment *s, const struct flow_
 		return 0;
 	if (r->mode <= FLOW_MODE_L2DSR)
 		return 1;
-	r->outer6 = LOAD(e->flags) & FLOW_FLAG_OUTER6;
-	if (!s->tunnels || r->mode > FLOW_MODE_GUE || (r->outer6 && r->mode == FLOW_MODE_GUE))
+	int six = LOAD(e->flags) & FLOW_FLAG_OUTER6;
+	if (!s->resizes || r->mode > FLOW_MODE_GUE || (six && r->mode == FLOW_MODE_GUE))
 		return 0;
-	r->outer = r->outer6 ? sizeof(struct ipv6) : sizeof(struct ipv4);
+	r->outer = six ? sizeof(struct ipv6) : sizeof(struct ipv4);
 	if (r->mode == FLOW_MODE_GUE)
 		r->outer += sizeof(struct gue);
 	return 1;
@@ -282,7 +287,7 @@ static __always_inline int find_family(const struct segment *s, int family, stru
 	if (!read_mode(s, e, r))
 		return 0;
 	at->other = at->entry; /* so that the verifier sees a pointer wherever it is not used */
-	if (family == 6 || r->outer6) {
+	if (family == 6 || outer6(r)) {
 		at->other = entry_at(at->state, (at->ref - 1) ^ 1);
 		if (!at->other)
 			return 0;

@@ -26,6 +26,7 @@
 #define FLOW_PORTS 64
 #define FLOW_PORT_XDP 1 /* an XDP program may redirect there */
 #define FLOW_PORT_XDP_FRAG 2 /* and packets of several buffers */
+#define FLOW_VLAN_8021AD 32768 /* bit of flow_port.vlan */
 #define FLOW_SUSPENDED 2 /* of flow_state.on: up, while the process is alive */
 
 struct flow_entry {

@@ -18,12 +18,12 @@ const volatile __u8 has_frags = 0;
 /* Set by the loader: BPF_F_IPV6 if bpf_l4_csum_replace knows it, else 0. */
 const volatile __u64 ipv6_flag = 0;
 
-/* is_ours: an untagged frame, of the interface's own. */
-static __always_inline int is_ours(const struct ethernet *eth, const struct interface *in, __u32 ifindex)
+/* is_ours: a frame of the interface's own, or of a VLAN that Weir is attached to. */
+static __always_inline int is_ours(const struct ethernet *eth, const struct interface *in, __u32 ifindex, __u32 vlan)
 {
 	if (in->flags & INTERFACE_VLANS)
-		return is_of_vlan(ifindex, 0, eth) == REDIRECTED;
-	return is_for(eth, in->mac);
+		return is_of_vlan(ifindex, vlan, eth) == REDIRECTED;
+	return !vlan && is_for(eth, in->mac);
 }
 
 /* unpack is struct interface from its first 8 bytes and the flags. */
@@ -35,22 +35,6 @@ static __always_inline struct interface unpack(__u64 first, __u32 flags)
 	} u = { .first = first };
 	u.in.flags = flags;
 	return u.in;
-}
-
-/* checksum_at is the offset of the checksum in the transport header. */
-static __always_inline __u32 checksum_at(__u8 protocol)
-{
-	return protocol == IPPROTO_TCP ? __builtin_offsetof(struct tcp, checksum) : __builtin_offsetof(struct udp, checksum);
-}
-
-/* put_checksum updates the checksum of a whole packet; a datagram may have none. */
-static __always_inline void put_checksum(__sum16 *sum, __u8 protocol, const struct recipe *r)
-{
-	__u16 was = *sum;
-	if (protocol == IPPROTO_UDP && !was)
-		return;
-	was = update(was, r->l4_delta);
-	*sum = protocol == IPPROTO_UDP && !was ? 0xffff : was;
 }
 
 /* MOST_WORDS is how many words of 32 bits is_whole reads. */
@@ -65,7 +49,7 @@ __attribute__((noinline)) int is_whole(struct xdp_md *ctx, __u32 at, __u32 n, __
 {
 	void *p = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u64 sum = pseudo;
-	if (at > ETHERNET + sizeof(struct ipv6))
+	if (at > ETHERNET + sizeof(struct vlan_tag) + sizeof(struct ipv6))
 		return 0;
 	p += at;
 #pragma clang loop unroll(disable)
@@ -87,17 +71,24 @@ __attribute__((noinline)) int is_whole(struct xdp_md *ctx, __u32 at, __u32 n, __
 	return fold(sum) == 0xffff;
 }
 
-/* repeat_xdp returns XDP_REDIRECT if it has forwarded the packet of the family. */
-static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, int family, __u32 slot)
+/*
+ * repeat_xdp returns XDP_REDIRECT if it has forwarded the packet of the family, which is at
+ * offset l3.
+ */
+static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, __u32 l3, int family, __u32 slot)
 {
-	__u32 linear = frame.end - frame.at, at = ETHERNET + ip_header(family);
+	__u32 linear = frame.end - frame.at, at = l3 + ip_header(family);
 	struct extent x = { .total = linear };
 	if (has_frags)
 		x.total = bpf_xdp_get_buff_len(ctx);
-	struct segment s = { .port_flags = x.total == linear ? FLOW_PORT_XDP : FLOW_PORT_XDP_FRAG, .tunnels = 1 };
+	struct segment s = {
+		.port_flags = x.total == linear ? FLOW_PORT_XDP : FLOW_PORT_XDP_FRAG,
+		.resizes = 1,
+		.tagged = l3 != ETHERNET,
+	};
 	struct recipe r = {};
-	struct cursor p = { frame.at + ETHERNET, frame.end };
-	if (!read_segment(p, &x, x.total - ETHERNET, family, &s))
+	struct cursor p = { frame.at + l3, frame.end };
+	if (!read_segment(p, &x, x.total - l3, family, &s))
 		return XDP_PASS;
 	__u8 protocol = s.protocol;
 	__sum16 *sum = frame.at + at + checksum_at(protocol);
@@ -107,15 +98,18 @@ static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, i
 		return XDP_PASS;
 	if (!find(&s, &r))
 		return XDP_PASS;
+	int action = XDP_REDIRECT;
 	if (r.outer) {
-		int action = encapsulate(ctx, &s, &r, x.total - ETHERNET - s.length);
-		if (action != XDP_REDIRECT)
-			return action;
+		action = encapsulate(ctx, &s, &r, x.total - l3 - s.length);
+	} else if (r.vlan || s.tagged) {
+		action = put_tagged(ctx, &s, &r);
 	} else {
 		put_headers(frame.at, at, family, &r);
 		if (translates(&r))
 			put_checksum(sum, protocol, &r);
 	}
+	if (action != XDP_REDIRECT)
+		return action;
 	count_repeated(slot, 1, x.total);
 	return bpf_redirect(r.if_index, 0);
 }
@@ -129,13 +123,28 @@ __attribute__((noinline)) int repeat_frame(struct xdp_md *ctx, __u64 first, __u3
 	const struct interface in = unpack(first, flags);
 	struct cursor frame = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
 	const struct ethernet *eth = frame.at;
-	if (frame.at + sizeof(*eth) > frame.end || !is_ours(eth, &in, ctx->ingress_ifindex))
+	if (frame.at + sizeof(*eth) > frame.end)
 		return XDP_PASS;
-	switch (eth->type) {
+	__be16 type = eth->type;
+	const struct vlan_tag *tag = frame.at + sizeof(*eth);
+	if (is_tag(type)) {
+		if ((void *)(tag + 1) > frame.end || !is_ours(eth, &in, ctx->ingress_ifindex, vlan_of(type, tag->control)))
+			return XDP_PASS;
+		switch (tag->type) {
+		case bpf_htons(ETH_P_IP):
+			return repeat_xdp(ctx, frame, TAGGED, 4, in.slot);
+		case bpf_htons(ETH_P_IPV6):
+			return repeat_xdp(ctx, frame, TAGGED, 6, in.slot);
+		}
+		return XDP_PASS;
+	}
+	if (!is_ours(eth, &in, ctx->ingress_ifindex, 0))
+		return XDP_PASS;
+	switch (type) {
 	case bpf_htons(ETH_P_IP):
-		return repeat_xdp(ctx, frame, 4, in.slot);
+		return repeat_xdp(ctx, frame, ETHERNET, 4, in.slot);
 	case bpf_htons(ETH_P_IPV6):
-		return repeat_xdp(ctx, frame, 6, in.slot);
+		return repeat_xdp(ctx, frame, ETHERNET, 6, in.slot);
 	}
 	return XDP_PASS;
 }
@@ -278,7 +287,7 @@ __attribute__((noinline)) int repeat_skb(struct __sk_buff *skb, __u64 first, __u
 {
 	const struct interface in = unpack(first, flags);
 	const struct ethernet *eth = (void *)(long)skb->data;
-	if ((void *)(eth + 1) > (void *)(long)skb->data_end || skb->vlan_present || !is_ours(eth, &in, skb->ifindex))
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end || skb->vlan_present || !is_ours(eth, &in, skb->ifindex, 0))
 		return TCX_NEXT;
 	switch (eth->type) {
 	case bpf_htons(ETH_P_IP):

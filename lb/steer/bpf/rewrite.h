@@ -56,16 +56,38 @@ static __always_inline void put_ip6(struct ipv6 *ip, const struct recipe *r)
 	}
 }
 
+/* put_packet writes the headers of the IP packet at ip, and the ports behind. */
+static __always_inline void put_packet(void *ip, int family, const struct recipe *r)
+{
+	if (family == 4)
+		put_ip4(ip, r);
+	else
+		put_ip6(ip, r);
+	if (translates(r))
+		*(__u32 *)(ip + ip_header(family)) = le32(r->ports);
+}
+
 /* put_headers writes all in front of the transport header at frame + at, and the ports. */
 static __always_inline void put_headers(void *frame, __u32 at, int family, const struct recipe *r)
 {
 	put_macs(frame, r->destination, r->source);
-	if (family == 4)
-		put_ip4(frame + at - sizeof(struct ipv4), r);
-	else
-		put_ip6(frame + at - sizeof(struct ipv6), r);
-	if (translates(r))
-		*(__u32 *)(frame + at) = le32(r->ports);
+	put_packet(frame + at - ip_header(family), family, r);
+}
+
+/* checksum_at is the offset of the checksum in the transport header. */
+static __always_inline __u32 checksum_at(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP ? __builtin_offsetof(struct tcp, checksum) : __builtin_offsetof(struct udp, checksum);
+}
+
+/* put_checksum updates the checksum of a whole packet; a datagram may have none. */
+static __always_inline void put_checksum(__sum16 *sum, __u8 protocol, const struct recipe *r)
+{
+	__u16 was = *sum;
+	if (protocol == IPPROTO_UDP && !was)
+		return;
+	was = update(was, r->l4_delta);
+	*sum = protocol == IPPROTO_UDP && !was ? 0xffff : was;
 }
 
 #endif

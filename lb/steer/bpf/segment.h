@@ -45,7 +45,8 @@ struct segment {
 	__u8 partial;      /* the checksum is the pseudo header's sum alone */
 	__u8 quic_long;    /* UDP, and the payload may begin with QUIC's long header */
 	__u8 port_flags;   /* that the port must have by which the packet leaves */
-	__u8 tunnels;      /* the hook can put an outer header before the packet */
+	__u8 resizes;      /* the hook can put headers before the packet, and take them off */
+	__u8 tagged;       /* the frame has a VLAN tag */
 };
 
 /* The length of a packet beyond what lies in one piece, and of its pieces on the wire. */

@@ -56,14 +56,18 @@ func init() {
 	definitions["routed-narrow"] = definition{endpoints: []endpoint{behindRouter(6)}}
 	definitions["cached-removed"] = definition{endpoints: []endpoint{fabric(38)}, pods: []endpoint{podAt(38)}, edit: annotated("weir.dev/on-endpoint-removal", "reset")}
 	definitions["withdrawn"] = definition{endpoints: []endpoint{fabric(36)}, pods: []endpoint{podAt(36)}}
-	// A priority tag is the packet loop's.
+	// At hook tcx packets with a priority tag are the packet loop's.
+	var tags [][]uint16
+	if arrangement == "tcx" {
+		tags = untagged
+	}
 	add(
-		scenario{row: "cached", name: "tcp", modes: natModes, tags: untagged, run: func(s *scene) { s.repeats(s.cachedTCP()) }},
-		scenario{row: "cached", name: "udp", modes: unwrapped, tags: untagged, run: func(s *scene) { s.repeats(s.cachedUDP()) }},
-		scenario{row: "cached", name: "udp-in-a-tunnel", modes: tunnels, tags: untagged, run: func(s *scene) {
+		scenario{row: "cached", name: "tcp", modes: natModes, tags: tags, run: func(s *scene) { s.repeats(s.cachedTCP()) }},
+		scenario{row: "cached", name: "udp", modes: unwrapped, tags: tags, run: func(s *scene) { s.repeats(s.cachedUDP()) }},
+		scenario{row: "cached", name: "udp-in-a-tunnel", modes: tunnels, tags: tags, run: func(s *scene) {
 			s.repeatsInTunnel(func() { s.passes(s.udp("there")) })
 		}},
-		scenario{row: "cached", name: "tcp-in-a-tunnel", modes: tunnels, tags: untagged, run: func(s *scene) {
+		scenario{row: "cached", name: "tcp-in-a-tunnel", modes: tunnels, tags: tags, run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			s.passes(s.tcp(ack, 1001, 5001, ""))
 			s.repeatsInTunnel(func() { s.passes(s.tcp(ack|psh, 1001, 5001, "GET /")) })
