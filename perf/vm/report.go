@@ -58,6 +58,8 @@ func (o *Outcome) decide(exit int, timedOut bool, kernel []string) {
 		}
 	case o.Tests.Passed > 0:
 		o.Outcome = Pass
+	case o.Tests.owed() != "":
+		o.Outcome, o.Why = Fail, "no test ran, and the harness is why: "+o.Tests.owed()
 	case o.Tests.Skipped > 0:
 		o.Outcome = Lacks
 	default:

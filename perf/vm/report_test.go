@@ -63,7 +63,10 @@ func TestOutcomeOfACase(t *testing.T) {
 		want     string
 	}{
 		"passed":             {tests: Tests{Passed: 2, Skipped: 1}, want: Pass},
-		"all skipped":        {tests: Tests{Skipped: 2}, want: Lacks},
+		"all skipped":        {tests: Tests{Skipped: 2, Reasons: []string{"the kernel has no SCTP: no such file"}}, want: Lacks},
+		"no NICs":            {tests: Tests{Skipped: 1, Reasons: []string{"no NICs (WEIR_NICS): run this by make test-vm"}}, want: Fail},
+		"not root":           {tests: Tests{Skipped: 1, Reasons: []string{"needs root to make network namespaces"}}, want: Fail},
+		"one without NICs":   {tests: Tests{Passed: 1, Skipped: 1, Reasons: []string{"no NICs"}}, want: Pass},
 		"no test":            {want: Fail},
 		"a failure":          {tests: Tests{Passed: 1, Failed: 1}, exit: 1, want: Fail},
 		"a failing TestMain": {tests: Tests{Passed: 1}, exit: 1, want: Fail},
