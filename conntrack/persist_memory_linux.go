@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"unsafe"
+
+	"github.com/weirlb/weir/conntrack/statefile"
 )
 
 // Memory is the memory of a table that is not in a file: arrays that a program in the kernel
@@ -28,7 +30,7 @@ type Memory interface {
 // openWithMemory opens the table in Config.Memory, else in the file, of shape inFile.
 func (t *Table) openWithMemory(cfg Config, inFile *shape) error {
 	if inFile != nil && inFile.mismatch() != "" {
-		if err := t.setAside(cfg.Path, inFile.mismatch()); err != nil {
+		if err := t.setAside(cfg.Path, inFile.cause(), inFile.mismatch()); err != nil {
 			return err
 		}
 		inFile = nil
@@ -36,9 +38,11 @@ func (t *Table) openWithMemory(cfg Config, inFile *shape) error {
 	last, was := cfg.Memory.Last(), inFile
 	if last != nil {
 		inMemory := shapeOf(last)
-		if t.restored.Reason = inMemory.mismatch(); t.restored.Reason == "" {
+		if why := inMemory.mismatch(); why == "" {
 			was = inMemory
 		} else {
+			statefile.Count(statefile.FlowTable, inMemory.cause())
+			t.restored.MemoryReason = why
 			last = nil
 		}
 	}

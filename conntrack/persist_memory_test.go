@@ -307,7 +307,7 @@ func TestMemoryThatIsNoTableIsReplaced(t *testing.T) {
 			tab := open(t, cfg)
 			defer tab.Close()
 			a := tab.Restoration()
-			if a.Restored || a.Reason == "" || a.MemoryErr != nil || m.kept == was {
+			if a.Restored || a.MemoryReason == "" || a.MemoryErr != nil || m.kept == was {
 				t.Errorf("restoration %+v", a)
 			}
 			checkSurvived(t, tab, nil)

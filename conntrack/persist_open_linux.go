@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unsafe"
+
+	"github.com/weirlb/weir/conntrack/statefile"
 )
 
 // Config describes the table to open.
@@ -46,7 +48,9 @@ type Restoration struct {
 	Discarded int    // connections dropped: they made no sense, or there was no room
 	Resized   int    // size of the old table if that differed, else 0
 	SetAside  string // new name of a file that could not be restored, "" if none
-	Reason    string // why the file or the memory could not be restored
+	Reason    string // why the file could not be restored
+	// MemoryReason is why the memory of an earlier process could not be restored.
+	MemoryReason string
 	// MemoryErr is why the table is in the file although there is a Config.Memory.
 	MemoryErr error
 }
@@ -61,12 +65,9 @@ func (t *Table) Restoration() Restoration { return t.restored }
 // aside.
 func LayoutVersion() int { return layoutVersion }
 
-// setAsideKeep is how much of a file that is set aside is kept to be looked at:
-// the rest would take memory for nothing.
-const setAsideKeep = 64 << 10
-
 // Open makes a table, or restores the table that an earlier process left in Config.Path,
-// however that process ended. A file that cannot be restored is set aside as Path+".bad".
+// however that process ended. A file that cannot be restored, or that another user could have
+// written, is set aside as Path+".bad". A directory that others may write is an error.
 // All memory is allocated now: an error here, never a fault later.
 func Open(cfg Config) (*Table, error) {
 	t, err := newTable(cfg)
@@ -104,17 +105,17 @@ func (t *Table) openFile(cfg Config, old *shape) error {
 		return err
 	}
 	if old != nil {
-		why := old.mismatch()
+		why, cause := old.mismatch(), old.cause()
 		if why == "" && old.MaxFlows != uint64(maxFlows) {
 			if err := t.resize(cfg, old, maxFlows); err == nil {
 				t.size(cfg.Workers)
 				return t.restore()
 			} else {
-				why = fmt.Sprintf("made for %d flows, now %d: %v", old.MaxFlows, maxFlows, err)
+				why, cause = fmt.Sprintf("made for %d flows, now %d: %v", old.MaxFlows, maxFlows, err), statefile.Size
 			}
 		}
 		if why != "" {
-			if err := t.setAside(cfg.Path, why); err != nil {
+			if err := t.setAside(cfg.Path, cause, why); err != nil {
 				return err
 			}
 			old = nil
@@ -164,7 +165,10 @@ func (t *Table) take(path string) (*shape, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := statefile.Open(path, os.O_RDWR|os.O_CREATE)
+	if errors.Is(err, statefile.ErrUntrusted) && !errors.Is(err, statefile.ErrDirectory) {
+		return nil, t.setAside(path, statefile.Untrusted, err.Error())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -177,11 +181,8 @@ func (t *Table) take(path string) (*shape, error) {
 	if err != nil {
 		return nil, err
 	}
-	if now, err := os.Stat(path); err != nil || !os.SameFile(mine, now) {
+	if now, err := os.Lstat(path); err != nil || !os.SameFile(mine, now) {
 		return nil, ErrInUse
-	}
-	if !mine.Mode().IsRegular() {
-		return nil, fmt.Errorf("%v is not a regular file", mine.Mode().Type())
 	}
 	t.mem.fileSize = mine.Size()
 	if mine.Size() == 0 {
@@ -208,45 +209,6 @@ func (s *shape) verify(sum uint32, size uint64) {
 	case sum != s.sum() || s.Size != size:
 		s.Version = 0
 	}
-}
-
-// mismatch returns the reason why a file of shape s cannot be restored, "" if it can.
-func (s *shape) mismatch() string {
-	switch {
-	case s.Magic != magic:
-		return "not a flow table"
-	case s.Version == 0:
-		return "header is damaged"
-	case s.Version != layoutVersion || s.ConnSize != uint32(connSize) || s.EntrySize != uint32(entrySize) || s.Cursors != cursorCount:
-		return fmt.Sprintf("layout version %d, this is %d", s.Version, layoutVersion)
-	case s.MaxFlows == 0 || s.MaxFlows > mostFlows || s.Size != uint64(planFor(int64(s.MaxFlows)).size):
-		return "header is damaged"
-	case s.BootID != bootID():
-		return "made before the last boot"
-	}
-	return ""
-}
-
-// setAside renames the file, keeps the first part, and begins a new file.
-func (t *Table) setAside(path, why string) error {
-	bad := path + ".bad"
-	if err := os.Rename(path, bad); err != nil {
-		return fmt.Errorf("set aside (%s): %w", why, err)
-	}
-	if t.mem.fileSize > setAsideKeep {
-		if err := t.mem.file.Truncate(setAsideKeep); err != nil {
-			return fmt.Errorf("shorten %s: %w", bad, err)
-		}
-	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	err = lock(f)
-	_ = t.mem.file.Close()
-	t.mem.file, t.mem.fileSize = f, 0
-	t.restored.SetAside, t.restored.Reason = bad, why
-	return err
 }
 
 // mapMemory allocates and maps everything, after it has checked that there is

@@ -3,6 +3,8 @@ package conntrack
 import (
 	"os"
 	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/statefile"
 )
 
 // resize copies the connections of the mapped file, of another number of flows,
@@ -20,7 +22,8 @@ func (t *Table) resize(cfg Config, old *shape, maxFlows int64) (err error) {
 	from.viewFile(b, p, int64(old.MaxFlows))
 
 	name := cfg.Path + ".new"
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	_ = os.Remove(name) // of a process that was killed, or of another user
+	f, err := statefile.Create(name)
 	if err != nil {
 		return err
 	}

@@ -297,6 +297,10 @@ func (l *LB) reportFlowTable() {
 		l.warnings.Add(warning.PacketPath, "",
 			"flow table: the old file is not usable and was set aside as %s: %s", a.SetAside, a.Reason)
 	}
+	if a.MemoryReason != "" {
+		l.warnings.Add(warning.PacketPath, "",
+			"flow table: the connections of the last process are not usable and were dropped: %s", a.MemoryReason)
+	}
 	if a.Discarded > 0 {
 		l.log.Warn("flow table: half-made or damaged connections were left out",
 			"connections", a.Discarded)

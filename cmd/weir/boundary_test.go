@@ -60,6 +60,7 @@ var boundaries = []boundary{
 		folder: "conntrack", why: "a leaf: standard library and golang.org/x/sys only",
 		only: []string{"golang.org/x/sys"},
 	},
+	{folder: "conntrack/statefile", why: "it does not know what is in the files", only: []string{"golang.org/x/sys"}},
 	{
 		folder: "lb", why: "it does not know Kubernetes or the source of Services",
 		never: []string{"discovery", "topology", "cmd", "perf", "k8s.io", "sigs.k8s.io"},
@@ -113,6 +114,7 @@ var boundaries = []boundary{
 	{
 		folder: "lb/ports", why: "it attaches interfaces: no packets, no workers",
 		own: []string{
+			"conntrack/statefile",
 			"lb/device", "lb/header", "lb/route", "lb/steer", "lb/uppair", "lb/vethpair",
 			"lb/warning", "lb/xsk",
 		},
@@ -122,7 +124,7 @@ var boundaries = []boundary{
 	{folder: "lb/counter", why: "a list: standard library only", only: []string{}, imports: []string{"sync/atomic"}},
 	{folder: "lb/device", why: "pure functions over links", own: []string{}},
 	{folder: "lb/xsk", why: "it does not read packets", only: []string{"golang.org/x/sys"}},
-	{folder: "lb/steer", why: "it does not choose endpoints", own: []string{"lb/header", "lb/xsk"}},
+	{folder: "lb/steer", why: "it does not choose endpoints", own: []string{"conntrack/statefile", "lb/header", "lb/xsk"}},
 	{
 		folder: "lb/flowcache", why: "memory and its layout: it knows neither frontends nor packets",
 		own: []string{"conntrack", "lb/route"},
@@ -130,7 +132,7 @@ var boundaries = []boundary{
 	{folder: "lb/route", why: "the kernel is the only source of routes", own: []string{}},
 	{
 		folder: "lb/hostveth", why: "links, rules and sysctls: it sees no packets",
-		own: []string{"lb/route", "lb/vethpair"},
+		own: []string{"conntrack/statefile", "lb/route", "lb/vethpair"},
 	},
 	{folder: "lb/vethpair", why: "two links and their names", own: []string{}},
 	{

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/statefile"
 )
 
 // pinPrefix begins the names of pinned tables; pins of interfaces (lb/steer) begin with a
@@ -37,6 +38,9 @@ func openPins(dir string) (*pins, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := statefile.Directory(dir); err != nil {
 		return nil, err
 	}
 	var ns unix.Stat_t
@@ -107,6 +111,9 @@ func (p *pins) load() (a array, err error) {
 
 // openTable opens a pinned map that may be a table.
 func openTable(path string) (*ebpf.Map, error) {
+	if err := statefile.Pin(path); err != nil {
+		return nil, fmt.Errorf("open pinned table: %w", err)
+	}
 	pinned, err := bpfpin.Load(path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("open pinned table: %w", err)

@@ -163,7 +163,7 @@ func TestADamagedTableIsReplaced(t *testing.T) {
 	p = start(t, dir, 2000)
 	defer p.end()
 	p.checkFlows(0)
-	if a := p.flows.Restoration(); a.Reason == "" {
+	if a := p.flows.Restoration(); a.MemoryReason == "" {
 		t.Errorf("restoration %+v", a)
 	}
 	checkPins(t, dir, 1)

@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/conntrack/statefile"
 )
 
 // savedSysctls holds the old values of changed sysctls, in a file, so that they can be
@@ -41,23 +43,31 @@ func openSavedSysctls(dir string, s sysctls) (j *savedSysctls, damaged, err erro
 		return nil, nil, fmt.Errorf("network namespace: %w", err)
 	}
 	j.netns = st.Ino
-	b, err := os.ReadFile(j.path)
+	b, err := statefile.Read(j.path, maxSavedSysctls)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return j, nil, nil
+	case errors.Is(err, statefile.ErrDirectory):
+		return nil, nil, fmt.Errorf("journal of changed settings: %w", err)
+	case errors.Is(err, statefile.ErrUntrusted):
 	case err != nil:
 		return nil, nil, fmt.Errorf("journal of changed settings: %w", err)
+	default:
+		err = json.Unmarshal(b, j)
 	}
-	if err := json.Unmarshal(b, j); err != nil {
-		j.Old = nil
-		aside := j.path + ".bad"
-		if err := os.Rename(j.path, aside); err != nil {
-			return nil, nil, fmt.Errorf("journal of changed settings: set aside: %w", err)
-		}
-		return j, fmt.Errorf("journal of changed settings is damaged (%w), its values are not put back: see %s", err, aside), nil
+	if err == nil {
+		return j, nil, nil
 	}
-	return j, nil, nil
+	j.Old = nil
+	aside := j.path + ".bad"
+	if err := statefile.SetAside(statefile.Sysctls, statefile.CauseOf(err), j.path, aside); err != nil {
+		return nil, nil, fmt.Errorf("journal of changed settings: set aside: %w", err)
+	}
+	return j, fmt.Errorf("journal of changed settings is damaged (%w), its values are not put back: see %s", err, aside), nil
 }
+
+// maxSavedSysctls is the greatest size of the file in bytes.
+const maxSavedSysctls = 16 << 20
 
 // save adds an old value and brings the journal to the disk.
 func (j *savedSysctls) save(key, old, now string) error {
@@ -82,16 +92,7 @@ func (j *savedSysctls) write() error {
 		if err := os.MkdirAll(filepath.Dir(j.path), 0o755); err != nil {
 			return err
 		}
-		tmp := j.path + ".new"
-		f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-		if err != nil {
-			return err
-		}
-		_, err = f.Write(b)
-		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-			return err
-		}
-		return os.Rename(tmp, j.path)
+		return statefile.Replace(j.path, b)
 	}()
 	if err != nil {
 		return fmt.Errorf("journal of changed settings: %w", err)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/lb/steer"
 )
 
@@ -24,18 +25,25 @@ type offloads struct {
 
 func openOffloads(stateDir string) (*offloads, error) {
 	o := &offloads{path: filepath.Join(stateDir, "offloads.json"), Old: map[string]map[string]bool{}}
-	b, err := os.ReadFile(o.path)
+	b, err := statefile.Read(o.path, maxOffloads)
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, nil
 	}
 	if err == nil {
 		err = json.Unmarshal(b, o)
 	}
-	if err != nil {
-		return o, fmt.Errorf("offloads that an earlier process switched off stay off: %w", err)
+	if err == nil {
+		return o, nil
 	}
-	return o, nil
+	o.Old = map[string]map[string]bool{}
+	if !errors.Is(err, statefile.ErrDirectory) {
+		err = errors.Join(err, statefile.SetAside(statefile.Offloads, statefile.CauseOf(err), o.path, o.path+".bad"))
+	}
+	return o, fmt.Errorf("offloads that an earlier process switched off stay off: %w", err)
 }
+
+// maxOffloads is the greatest size of the file in bytes.
+const maxOffloads = 1 << 20
 
 // disable switches off what would change packets before the steering program
 // sees them (see steer.Offloads).
@@ -71,10 +79,7 @@ func (o *offloads) write() error {
 	b, err := json.Marshal(o)
 	if err == nil {
 		if err = os.MkdirAll(filepath.Dir(o.path), 0o755); err == nil {
-			// In one step: half a note would be none.
-			if err = os.WriteFile(o.path+".new", b, 0o600); err == nil {
-				err = os.Rename(o.path+".new", o.path)
-			}
+			err = statefile.Replace(o.path, b)
 		}
 	}
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	bpfpin "github.com/cilium/ebpf/pin"
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/conntrack/statefile"
 )
 
 // ErrNotBPFFS: the directory for pins is not in a BPF file system.
@@ -24,6 +26,9 @@ var errForeign = errors.New("not Weir's")
 
 // openPin opens a pinned XDP or TCX link.
 func openPin(path string) (link.Link, error) {
+	if err := statefile.Pin(path); err != nil {
+		return nil, fmt.Errorf("%w, so %w: remove it", err, errForeign)
+	}
 	l, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -90,6 +95,9 @@ func preparePin(dir, name string, h Hook) (string, []pinned, error) {
 		return path, nil, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return path, nil, err
+	}
+	if err := statefile.Directory(dir); err != nil {
 		return path, nil, err
 	}
 	pins, err := listPins(dir)
@@ -277,6 +285,9 @@ func walkPins(dir string, f func(path string, l link.Link) error) (others, err e
 	}
 	if err != nil {
 		return nil, err
+	}
+	if err := statefile.Directory(dir); err != nil {
+		return err, nil
 	}
 	var errs []error
 	for _, e := range entries {

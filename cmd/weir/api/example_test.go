@@ -59,6 +59,7 @@ func exampleStatus() *Status {
 			{Address: netip.MustParseAddr("192.0.2.254"), Interface: "eth0", MAC: "02:00:00:00:00:01", State: "valid"},
 			{Address: netip.MustParseAddr("fe80::1"), Interface: "eth0", State: "resolving"},
 		},
+		StateFiles: []StateFile{{Name: "flow-table", NotUsed: map[string]uint64{"layout": 1, "untrusted": 0}}},
 		Kernel: []Feature{
 			{Name: "AF_XDP transmit metadata", Available: true},
 			{Name: "AF_XDP multi-buffer", Instead: "needs an MTU of at most about 3500 bytes"},

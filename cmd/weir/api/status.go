@@ -71,6 +71,8 @@ type Status struct {
 	Neighbors []Neighbor `json:"neighbors"`
 	// Privileges are those that the process has left since the start.
 	Privileges *privilege.Status `json:"privileges,omitempty"`
+	// StateFiles are the files that a start trusts.
+	StateFiles []StateFile `json:"stateFiles,omitempty"`
 	// Kernel says which optional kernel features were found.
 	Kernel []Feature `json:"kernel,omitempty"`
 	// Warnings are notices to the operator about the packet path: offloads

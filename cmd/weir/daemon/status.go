@@ -58,7 +58,7 @@ func (d *Daemon) Status(context.Context) (*api.Status, error) {
 	if k := d.kernel.Load(); k != nil {
 		s.Kernel = *k
 	}
-	s.Privileges = d.privileges.Load()
+	s.Privileges, s.StateFiles = d.privileges.Load(), api.StateFiles()
 	s.FrontendsHash = d.frontendsHash()
 	h := d.Health()
 	s.Healthy, s.Unhealthy = h.Healthy, h.Reason

@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
 	"time"
+
+	"github.com/weirlb/weir/conntrack/statefile"
 )
 
 // SeenSuffix is appended to the name of the state's file. The file of that name has the
@@ -29,14 +30,10 @@ func writeSeen(path string, sum []byte, at time.Time) error {
 	return nil
 }
 
-// readSeen returns zero where the file is missing, damaged, or of another state.
+// readSeen returns zero where the file is missing, damaged, not trusted, or of another state.
 func readSeen(path string, sum []byte) time.Time {
 	const limit = 4096
-	info, err := os.Stat(path + SeenSuffix)
-	if err != nil || info.Size() > limit {
-		return time.Time{}
-	}
-	data, err := os.ReadFile(path + SeenSuffix)
+	data, err := statefile.Read(path+SeenSuffix, limit)
 	if err != nil {
 		return time.Time{}
 	}

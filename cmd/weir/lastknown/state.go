@@ -29,6 +29,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/discovery/kube"
 )
 
@@ -59,6 +60,8 @@ var (
 	// ErrOther means that the file is complete and does not fit: another
 	// cluster, another choice of objects, or another version of the format.
 	ErrOther = errors.New("of another cluster or version")
+
+	errVersion = fmt.Errorf("%w", ErrOther)
 )
 
 // Kinds of records.
@@ -79,6 +82,9 @@ func Save(path, cluster string, at time.Time, o *kube.Objects) error {
 // save returns the checksum of the written state.
 func save(path, cluster string, at time.Time, o *kube.Objects) (sum []byte, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("last known state: %w", err)
+	}
+	if err := statefile.Directory(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("last known state: %w", err)
 	}
 	data, err := encode(cluster, at, o)
@@ -169,22 +175,28 @@ func encode(cluster string, at time.Time, o *kube.Objects) ([]byte, error) {
 }
 
 // Load reads the state of cluster and the time at which it was last known to be
-// that. A file that is corrupt is set aside, as PATH.corrupt, and the error says
-// so. No other process may be saving to path.
+// that. A file that is corrupt, or that another user could have written, is set aside as
+// PATH.corrupt, and the error says so. No other process may be saving to path.
 func Load(path, cluster string) (*kube.Objects, time.Time, error) {
 	removeTemporary(path)
 	removeTemporary(path + SeenSuffix)
 	o, h, sum, err := read(path)
 	switch {
-	case errors.Is(err, ErrCorrupt):
+	case errors.Is(err, statefile.ErrDirectory):
+		return nil, time.Time{}, fmt.Errorf("last known state: %w", err)
+	case errors.Is(err, ErrCorrupt), errors.Is(err, statefile.ErrUntrusted):
 		aside := path + ".corrupt"
-		if e := os.Rename(path, aside); e != nil {
+		if e := statefile.SetAside(statefile.ClusterState, statefile.CauseOf(err), path, aside); e != nil {
 			return nil, time.Time{}, fmt.Errorf("last known state: %s: %w (and cannot be set aside: %w)", path, err, e)
 		}
 		return nil, time.Time{}, fmt.Errorf("last known state: %s: %w: set aside as %s", path, err, aside)
+	case errors.Is(err, errVersion):
+		statefile.Count(statefile.ClusterState, statefile.Layout)
+		return nil, time.Time{}, fmt.Errorf("last known state: %w", err)
 	case err != nil:
 		return nil, time.Time{}, fmt.Errorf("last known state: %w", err)
 	case h.Cluster != cluster:
+		statefile.Count(statefile.ClusterState, statefile.Other)
 		return nil, time.Time{}, fmt.Errorf("last known state: %s: %w: it is of %s, this is %s", path, ErrOther, h.Cluster, cluster)
 	}
 	at := h.Time
@@ -195,7 +207,7 @@ func Load(path, cluster string) (*kube.Objects, time.Time, error) {
 }
 
 func read(path string) (o *kube.Objects, h *Header, sum []byte, err error) {
-	f, err := os.Open(path)
+	f, err := statefile.Open(path, os.O_RDONLY)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -230,7 +242,7 @@ func decode(data []byte) (*kube.Objects, *Header, error) {
 		return nil, nil, fmt.Errorf("%w: its header is not that of a %s", ErrCorrupt, headerKind)
 	}
 	if h.Version != Version {
-		return nil, nil, fmt.Errorf("%w: format %d, this is %d", ErrOther, h.Version, Version)
+		return nil, nil, fmt.Errorf("%w: format %d, this is %d", errVersion, h.Version, Version)
 	}
 	o, err := decodeRecords(records)
 	if err == nil && o.Len() != h.Objects {

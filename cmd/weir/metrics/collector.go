@@ -138,6 +138,14 @@ var general = []metric{
 		}),
 	gauge("state_file_ok", "0 while the last known state of the cluster cannot be read or written.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.ProblemCounts[problem.StateFile] == 0)) }),
+	total("state_file_not_used_total", "Files found at the start and not used, by cause: layout (of another version), damaged, reboot (made before the last boot), size, untrusted (another user could have written it), other (of another cluster).", []string{"file", "cause"},
+		func(s *api.Status, e emit) {
+			for _, f := range s.StateFiles {
+				for cause, n := range f.NotUsed {
+					e(float64(n), f.Name, cause)
+				}
+			}
+		}),
 	gauge("problems", "Things that are not done as asked for, by kind: weir status --problems lists them.", []string{"kind", "severity"},
 		func(s *api.Status, e emit) {
 			for _, d := range problem.Kinds {

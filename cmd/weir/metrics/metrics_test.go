@@ -53,6 +53,7 @@ func example() *api.Status {
 		Steering: map[string]uint64{"frontend": 30},
 
 		ProblemCounts: map[problem.Kind]int{problem.UnsupportedField: 1, problem.FrontendConflict: 3, problem.StateFile: 1},
+		StateFiles:    []api.StateFile{{Name: "flow-table", NotUsed: map[string]uint64{"layout": 1}}},
 		Kernel:        []api.Feature{{Name: "a feature"}},
 	}
 }
@@ -82,6 +83,7 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		"weir_healthy 1",
 		"weir_frontends_hash 77",
 		"weir_state_file_ok 0",
+		`weir_state_file_not_used_total{cause="layout",file="flow-table"} 1`,
 		`weir_discovery_connected{resource="services"} 0`,
 		`weir_discovery_last_contact_timestamp_seconds{resource="services"} 1000.5`,
 		"weir_discovery_slices 9",
@@ -161,7 +163,7 @@ func TestMetricsAreConsistent(t *testing.T) {
 
 func TestMetricNamesFollowTheConventions(t *testing.T) {
 	name := regexp.MustCompile(`^weir_[a-z][a-z0-9_]*$`)
-	labels := []string{"worker", "device", "queue", "umem", "reason", "state", "action", "feature", "mode", "driver", "hook", "tx_checksum", "pinned", "version", "revision", "goversion", "resource", "kind", "severity"}
+	labels := []string{"worker", "device", "queue", "umem", "reason", "state", "action", "feature", "mode", "driver", "hook", "tx_checksum", "pinned", "version", "revision", "goversion", "resource", "kind", "severity", "file", "cause"}
 	for _, m := range all {
 		if !name.MatchString(m.name) {
 			t.Errorf("%s is no name", m.name)
