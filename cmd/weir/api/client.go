@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -172,7 +173,7 @@ func (c *Client) explainError(err error) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w: nothing answers on %s", ErrNotRunning, c.socket)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s: permission denied: the socket is root's alone", c.socket)
+		return fmt.Errorf("%s: permission denied for uid %d: run the command as root, or as a member of admin.group", c.socket, os.Geteuid())
 	}
 	var ue *url.Error
 	if errors.As(err, &ue) {

@@ -132,7 +132,7 @@ func connectionRoutes(src Source, stall time.Duration) []route {
 		}),
 	}, {
 		method: "POST", path: "/v1/connections/kill", summary: "Remove connections that match from the flow table; a filter is required.",
-		params: filterParams, answer: Killed{},
+		params: filterParams, answer: Killed{}, full: true,
 		handle: matching(func(w http.ResponseWriter, r *http.Request, m *FlowMatcher) {
 			if m.Any() {
 				refuse(w, http.StatusBadRequest, fmt.Errorf("a filter is required: without one every connection would be removed"))

@@ -43,7 +43,7 @@ func controlRoutes(src Source) []route {
 			reply(w, l, err)
 		},
 	}, {
-		method: "PUT", path: "/v1/log-level", summary: "Change the level of the log until the end of the process.", answer: LogLevel{},
+		method: "PUT", path: "/v1/log-level", summary: "Change the level of the log until the end of the process.", answer: LogLevel{}, full: true,
 		params: []param{{name: "level", usage: "the new level", enum: LogLevels, required: true}},
 		handle: func(w http.ResponseWriter, r *http.Request) {
 			level := r.FormValue("level")
@@ -55,7 +55,7 @@ func controlRoutes(src Source) []route {
 			reply(w, l, err)
 		},
 	}, {
-		method: "GET", path: "/v1/profile", summary: "A profile of the daemon, in the format of pprof.", answer: []byte{}, produces: "application/octet-stream",
+		method: "GET", path: "/v1/profile", summary: "A profile of the daemon, in the format of pprof.", answer: []byte{}, produces: "application/octet-stream", full: true,
 		params: []param{
 			{name: "kind", usage: "the profile", enum: Profiles, required: true},
 			{name: "seconds", kind: "integer", usage: fmt.Sprintf("how long, of cpu alone; absent: 10, at most %d", int(MaxProfile.Seconds()))},

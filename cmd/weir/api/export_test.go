@@ -8,6 +8,7 @@ import "time"
 type Operation struct {
 	Method, Path, Summary, Produces string
 	Params                          []Parameter
+	Full                            bool
 	Answer                          any
 }
 
@@ -22,7 +23,7 @@ type Parameter struct {
 func Operations() []Operation {
 	var out []Operation
 	for _, r := range routes(&fakeSource{}, time.Second) {
-		o := Operation{Method: r.method, Path: r.path, Summary: r.summary, Produces: r.produces, Answer: r.answer}
+		o := Operation{Method: r.method, Path: r.path, Summary: r.summary, Produces: r.produces, Answer: r.answer, Full: r.full}
 		for _, p := range r.params {
 			o.Params = append(o.Params, Parameter{p.name, p.usage, p.kind, p.enum, p.required})
 		}

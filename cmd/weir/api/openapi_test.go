@@ -61,6 +61,7 @@ func document(t *testing.T) *openapi3.T {
 		Info: &openapi3.Info{
 			Title: "Weir", Version: "v1",
 			Description: "The interface of a running Weir to its operator: HTTP over the UNIX socket admin.socket. " +
+				"Root, the user of the daemon and members of admin.group may ask; others get 403. " +
 				"Fields are only ever added. A fault in the middle of an answer breaks the connection.",
 			License: &openapi3.License{Name: "Apache-2.0"},
 		},
@@ -79,6 +80,9 @@ func document(t *testing.T) *openapi3.T {
 		op := &openapi3.Operation{
 			OperationID: operationID(o.Method, o.Path), Summary: o.Summary,
 			Responses: openapi3.NewResponses(openapi3.WithStatus(http.StatusOK, &openapi3.ResponseRef{Value: ok}), openapi3.WithName("default", fault)),
+		}
+		if o.Full {
+			op.Description = "For root, the user of the daemon and, with admin.groupAccess full, members of admin.group."
 		}
 		for _, p := range o.Params {
 			op.AddParameter(parameter(&p))

@@ -120,10 +120,10 @@ func packetRoutes(src Source, stall time.Duration) []route {
 		handle: dropsHandler(src),
 	}, {
 		method: "GET", path: "/v1/capture", summary: "Packets as they come and leave, as a pcapng file that grows.",
-		answer: "", produces: "application/x-pcapng", params: capture, handle: captureHandler(src, stall),
+		answer: "", produces: "application/x-pcapng", full: true, params: capture, handle: captureHandler(src, stall),
 	}, {
 		method: "GET", path: "/v1/trace/live", summary: "Packets and their verdicts, a JSON object per line.",
-		answer: Live{}, produces: "application/x-ndjson", params: live, handle: liveHandler(src, stall),
+		answer: Live{}, produces: "application/x-ndjson", full: true, params: live, handle: liveHandler(src, stall),
 	}}
 }
 

@@ -21,7 +21,9 @@ type route struct {
 	answer any
 	// produces is the content type of the answer; "": JSON.
 	produces string
-	handle   http.HandlerFunc
+	// full is true of requests for full access: see Access.
+	full   bool
+	handle http.HandlerFunc
 }
 
 // param is a query parameter.
@@ -68,7 +70,7 @@ func nodeRoutes(src Source) []route {
 		method: "GET", path: "/v1/verify", summary: "Check the invariants of the flow table.", answer: Verification{},
 		handle: verifyHandler(src),
 	}, {
-		method: "POST", path: "/v1/stop", summary: "Begin to end the daemon for good.", answer: struct{}{},
+		method: "POST", path: "/v1/stop", summary: "Begin to end the daemon for good.", answer: struct{}{}, full: true,
 		handle: func(w http.ResponseWriter, r *http.Request) {
 			reply(w, struct{}{}, src.Stop(r.Context()))
 		},

@@ -63,11 +63,17 @@ var ErrInvalid = errors.New("invalid request")
 // ErrTooMany is returned by a Source for a request of which as many are answered as may be.
 var ErrTooMany = errors.New("try again later")
 
-// Serve serves src on l until ctx ends, then closes l, which removes the socket,
-// and returns nil.
-func Serve(ctx context.Context, l net.Listener, src Source, log *slog.Logger) error {
-	err := httpserver.Serve(ctx, l, &http.Server{
-		Handler:           Handler(src),
+// Serve serves src on l, which is a UNIX socket, until ctx ends, then closes l, which removes
+// the socket, and returns nil.
+func Serve(ctx context.Context, l net.Listener, src Source, access Access, log *slog.Logger) error {
+	gid, err := access.gid()
+	if err != nil {
+		return fmt.Errorf("admin socket: %w", err)
+	}
+	g := &guard{access, gid, log}
+	err = httpserver.Serve(ctx, l, &http.Server{
+		Handler:           handler(src, readerStall, g.check),
+		ConnContext:       g.connContext,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second,
 		WriteTimeout:      answerTime,
@@ -79,14 +85,22 @@ func Serve(ctx context.Context, l net.Listener, src Source, log *slog.Logger) er
 	return nil
 }
 
-// Handler is the API over src.
-func Handler(src Source) http.Handler { return handler(src, readerStall) }
+// Handler is the API over src, without a check of the client.
+func Handler(src Source) http.Handler {
+	return handler(src, readerStall, func(*http.Request, *route) error { return nil })
+}
 
-// handler is Handler with the time after which a stuck reader is given up.
-func handler(src Source, stall time.Duration) http.Handler {
+// handler is Handler with the time after which a stuck reader is given up, and a check.
+func handler(src Source, stall time.Duration, check func(*http.Request, *route) error) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range routes(src, stall) {
-		mux.HandleFunc(r.method+" "+r.path, r.serve)
+		mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, req *http.Request) {
+			if err := check(req, &r); err != nil {
+				refuse(w, http.StatusForbidden, err)
+				return
+			}
+			r.serve(w, req)
+		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, fmt.Errorf("%s %s%s", r.Method, r.URL.Path, noSuchRequest))

@@ -131,7 +131,7 @@ func serve(t *testing.T, src Source) (socket string) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, src, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- Serve(ctx, l, src, Access{}, slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -128,7 +128,7 @@ func TestStuckReaderIsGivenUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &http.Server{Handler: handler(src, 50*time.Millisecond)}
+	s := &http.Server{Handler: handler(src, 50*time.Millisecond, func(*http.Request, *route) error { return nil })}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	defer func() {

@@ -381,13 +381,6 @@ type Workers struct {
 	CPUs CPUs `json:"cpus"`
 }
 
-// Admin is the admin socket.
-type Admin struct {
-	// Socket is the path of the UNIX socket of `weir status` and `weir explain`.
-	// The file's mode is 0600.
-	Socket string `json:"socket"`
-}
-
 // Logging is the log, which goes to standard error.
 type Logging struct {
 	// Level is the lowest level that is logged: debug, info, warn or error.

@@ -74,7 +74,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		Workers:            Workers{Count: 2, CPUs: CPUs{2, 3}},
 		FlowCache:          FlowCache{Mode: FlowCacheOff},
 		PacketMemory:       PacketMemory{FrameSize: 4096},
-		Admin:              Admin{"/run/weir/weir.sock"},
+		Admin:              Admin{"/run/weir/weir.sock", "", GroupAccessRead},
 		StateDir:           "/var/lib/weir",
 		MetricsBindAddress: "127.0.0.1:9464", HealthzBindAddress: "[::]:9465",
 		EnableProfiling: true,

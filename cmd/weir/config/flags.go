@@ -80,6 +80,8 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.IntVar(&v.Death.HoldSeconds, "death-hold-seconds", def.Death.HoldSeconds, "`seconds` after a kill in which packets wait for the next process; 0: the kernel has them at once")
 
 	fs.StringVar(&v.Admin.Socket, "admin-socket", def.Admin.Socket, "`path` of the UNIX socket of weir status")
+	fs.StringVar(&v.Admin.Group, "admin-group", def.Admin.Group, "`group` whose members may use the admin socket")
+	fs.StringVar(&v.Admin.GroupAccess, "admin-group-access", def.Admin.GroupAccess, "commands of the group: read-only or full")
 	fs.StringVar(&v.StateDir, "state-dir", def.StateDir, "`directory` of the last known state of the cluster; empty: none is saved")
 	fs.StringVar(&v.MetricsBindAddress, "metrics-bind-address", def.MetricsBindAddress, "`IP:PORT` of /metrics; empty: none")
 	fs.StringVar(&v.HealthzBindAddress, "healthz-bind-address", def.HealthzBindAddress, "`IP:PORT` of /healthz, /livez and /readyz; empty: none")
@@ -148,6 +150,8 @@ func (f *Flags) overrides() []override {
 		{"cpus", "workers.cpus", func(c *Configuration) { c.Workers.CPUs = v.Workers.CPUs }},
 		{"frame-size", "packetMemory.frameSize", func(c *Configuration) { c.PacketMemory.FrameSize = v.PacketMemory.FrameSize }},
 		{"admin-socket", "admin.socket", func(c *Configuration) { c.Admin.Socket = v.Admin.Socket }},
+		{"admin-group", "admin.group", func(c *Configuration) { c.Admin.Group = v.Admin.Group }},
+		{"admin-group-access", "admin.groupAccess", func(c *Configuration) { c.Admin.GroupAccess = v.Admin.GroupAccess }},
 		{"state-dir", "stateDir", func(c *Configuration) { c.StateDir = v.StateDir }},
 		{"metrics-bind-address", "metricsBindAddress", func(c *Configuration) { c.MetricsBindAddress = v.MetricsBindAddress }},
 		{"healthz-bind-address", "healthzBindAddress", func(c *Configuration) { c.HealthzBindAddress = v.HealthzBindAddress }},

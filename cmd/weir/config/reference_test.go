@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,7 +19,7 @@ import (
 
 const referenceHead = `# Configuration reference
 
-<!-- Written by go generate ./cmd/weir/config from the comments of config.go. -->
+<!-- Written by go generate ./cmd/weir/config from the comments of config.go and admin.go. -->
 
 A configuration file has kind ` + "`WeirConfiguration`" + ` and is given to ` + "`weir run --config FILE`" + `.
 [deploy/weir.yaml](../../../deploy/weir.yaml) is a complete file with every default.
@@ -124,6 +125,7 @@ func wrapped(text string) string {
 func groupsOf(t *testing.T) []group {
 	t.Helper()
 	comments := commentsOf(t, "config.go")
+	maps.Copy(comments, commentsOf(t, "admin.go"))
 	flags := flagsByPath()
 
 	def := Default()

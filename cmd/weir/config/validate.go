@@ -67,6 +67,7 @@ func (c *Configuration) Validate() Errors {
 	c.validateFlowCache(&r)
 	c.validatePacketMemory(&r)
 	c.validateServers(&r)
+	c.validateAdmin(&r)
 	c.validateLogging(&r)
 	return r.errs
 }

@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -33,6 +35,12 @@ func (d *Daemon) listen() (_ *listeners, err error) {
 	if ls.admin, err = api.Listen(ls.socket); err != nil {
 		return nil, err
 	}
+	switch err = adminAccess(d.cfg).Share(ls.socket); {
+	case errors.Is(err, fs.ErrPermission): // a process that was executed again has given CAP_CHOWN up
+		d.log.Warn("admin.group has no access to the admin socket", "err", err)
+	case err != nil:
+		return nil, err
+	}
 	ls.handover = listenHandover(ls.socket, d.log)
 	if ls.metrics, err = listenTCP("metricsBindAddress", d.cfg.MetricsBindAddress); err != nil {
 		return nil, err
@@ -41,6 +49,11 @@ func (d *Daemon) listen() (_ *listeners, err error) {
 		return nil, err
 	}
 	return ls, nil
+}
+
+// adminAccess is that to the admin socket.
+func adminAccess(cfg *config.Configuration) api.Access {
+	return api.Access{Group: cfg.Admin.Group, Full: cfg.Admin.GroupAccess == config.GroupAccessFull}
 }
 
 func listenTCP(field, address string) (net.Listener, error) {
@@ -55,7 +68,7 @@ func listenTCP(field, address string) (net.Listener, error) {
 }
 
 func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) error)) {
-	task("admin socket", func(ctx context.Context) error { return api.Serve(ctx, ls.admin, d, ls.log) })
+	task("admin socket", func(ctx context.Context) error { return api.Serve(ctx, ls.admin, d, adminAccess(ls.cfg), ls.log) })
 	if ls.handover != nil {
 		task("handover", func(ctx context.Context) error { return d.followHandover(ctx, ls.handover) })
 	}
