@@ -1,6 +1,10 @@
 package api
 
-import "github.com/weirlb/weir/conntrack/statefile"
+import (
+	"time"
+
+	"github.com/weirlb/weir/conntrack/statefile"
+)
 
 // StateFile is a file that a start trusts.
 type StateFile struct {
@@ -10,6 +14,10 @@ type StateFile struct {
 	// another version), damaged, reboot (made before the last boot), size (no memory for the new
 	// size), untrusted (another user could have written it), other (of another cluster).
 	NotUsed map[string]uint64 `json:"notUsed"`
+	// Bytes is the size of the last known state, and GoodAt when it was last known to be the
+	// state of the cluster. They are absent before this process has saved, and of other files.
+	Bytes  int64      `json:"bytes,omitempty"`
+	GoodAt *time.Time `json:"goodAt,omitempty"`
 }
 
 // StateFiles are the files of this process.

@@ -11,6 +11,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/ports"
 )
@@ -58,12 +59,26 @@ func (d *Daemon) Status(context.Context) (*api.Status, error) {
 	if k := d.kernel.Load(); k != nil {
 		s.Kernel = *k
 	}
-	s.Privileges, s.StateFiles = d.privileges.Load(), api.StateFiles()
+	s.Privileges, s.StateFiles = d.privileges.Load(), d.stateFiles()
 	s.FrontendsHash = d.frontendsHash()
 	h := d.Health()
 	s.Healthy, s.Unhealthy = h.Healthy, h.Reason
 	d.addProblems(s)
 	return s, nil
+}
+
+func (d *Daemon) stateFiles() []api.StateFile {
+	list := api.StateFiles()
+	c, ok := d.source.(*cluster)
+	if !ok || c.keeper == nil {
+		return list
+	}
+	for i := range list {
+		if size, good := c.keeper.File(); list[i].Name == string(statefile.ClusterState) && size > 0 {
+			list[i].Bytes, list[i].GoodAt = size, &good
+		}
+	}
+	return list
 }
 
 func (d *Daemon) discoveryStatus() api.Discovery {

@@ -27,6 +27,9 @@ type Keeper struct {
 	// next change is saved after Delay again.
 	Delay     time.Duration
 	Intervals []time.Duration
+	// Budget bounds what is written while the state goes on changing, in bytes per day
+	// (default 1 GiB): the larger the file, the longer the time between saves.
+	Budget int64
 	// Confirm is how often the file notes that the state is still that of the
 	// cluster (default 10 min).
 	Confirm time.Duration
@@ -37,18 +40,21 @@ type Keeper struct {
 	tried   time.Time // to save, zero for never
 	sum     []byte    // of the file, nil before it is saved
 	stale   time.Time // since when the file is older than the state, zero while it is not
+	size    int64     // of the last save
 
 	mu      sync.Mutex
 	err     error // of the last save
 	seenErr error // of the last confirmation
 	saved   time.Time
+	good    time.Time // when the state in the file was last known to be the cluster's
 }
 
 // NewKeeper makes a Keeper that does nothing before Run.
 func NewKeeper(path, cluster string, objects func() *kube.Objects, log *slog.Logger) *Keeper {
 	return &Keeper{
 		Path: path, Cluster: cluster, Objects: objects, Log: log,
-		Delay: 5 * time.Second, Intervals: []time.Duration{time.Minute, 10 * time.Minute}, Confirm: 10 * time.Minute,
+		Budget: 1 << 30,
+		Delay:  5 * time.Second, Intervals: []time.Duration{time.Minute, 10 * time.Minute}, Confirm: 10 * time.Minute,
 		changed: make(chan struct{}, 1),
 	}
 }
@@ -100,11 +106,15 @@ func (k *Keeper) Run(ctx context.Context) {
 // wait is how long the next save is to wait.
 func (k *Keeper) wait() time.Duration {
 	since := time.Since(k.tried)
-	if len(k.Intervals) == 0 || since >= k.Intervals[len(k.Intervals)-1] {
+	var affordable time.Duration
+	if k.Budget > 0 {
+		affordable = time.Duration(float64(k.size) / float64(k.Budget) * float64(24*time.Hour))
+	}
+	if len(k.Intervals) == 0 || since >= max(affordable, k.Intervals[len(k.Intervals)-1]) {
 		k.step = 0
 		return k.Delay
 	}
-	interval := k.Intervals[min(k.step, len(k.Intervals)-1)]
+	interval := max(affordable, k.Intervals[min(k.step, len(k.Intervals)-1)])
 	k.step++
 	return max(k.Delay, interval-since)
 }
@@ -117,11 +127,12 @@ func (k *Keeper) save() (ok bool) {
 	}
 	start := time.Now()
 	k.tried = start
-	sum, err := save(k.Path, k.Cluster, k.goodAt(start), o)
+	at := k.goodAt(start)
+	sum, size, err := save(k.Path, k.Cluster, at, o)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err == nil {
-		k.sum, k.saved, k.stale = sum, start, time.Time{}
+		k.sum, k.saved, k.stale, k.size, k.good = sum, start, time.Time{}, size, at
 	}
 	k.note(&k.err, err)
 	return err == nil
@@ -139,7 +150,11 @@ func (k *Keeper) confirm() {
 	if k.sum == nil || at.IsZero() {
 		return
 	}
-	k.note(&k.seenErr, writeSeen(k.Path, k.sum, at))
+	err := writeSeen(k.Path, k.sum, at)
+	if err == nil {
+		k.good = at
+	}
+	k.note(&k.seenErr, err)
 }
 
 // goodAt is GoodAt, or now where that is not known.
@@ -164,6 +179,14 @@ func (k *Keeper) Err() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return cmp.Or(k.err, k.seenErr)
+}
+
+// File returns the size of the saved state in bytes, and when it was last known to be that of the
+// cluster; zero before this process has saved.
+func (k *Keeper) File() (size int64, good time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.size, k.good
 }
 
 // Saved is when the state was last saved by this process, zero for never.

@@ -75,26 +75,26 @@ const (
 // Save writes o as the state of cluster at the given time. cluster is any
 // text; Load returns the state only for the same text.
 func Save(path, cluster string, at time.Time, o *kube.Objects) error {
-	_, err := save(path, cluster, at, o)
+	_, _, err := save(path, cluster, at, o)
 	return err
 }
 
-// save returns the checksum of the written state.
-func save(path, cluster string, at time.Time, o *kube.Objects) (sum []byte, err error) {
+// save returns the checksum and the size of the written state.
+func save(path, cluster string, at time.Time, o *kube.Objects) (sum []byte, size int64, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("last known state: %w", err)
+		return nil, 0, fmt.Errorf("last known state: %w", err)
 	}
 	if err := statefile.Directory(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("last known state: %w", err)
+		return nil, 0, fmt.Errorf("last known state: %w", err)
 	}
 	data, err := encode(cluster, at, o)
 	if err != nil {
-		return nil, fmt.Errorf("last known state: %w", err)
+		return nil, 0, fmt.Errorf("last known state: %w", err)
 	}
 	if err := replace(path, data); err != nil {
-		return nil, fmt.Errorf("last known state: %w", err)
+		return nil, 0, fmt.Errorf("last known state: %w", err)
 	}
-	return data[len(data)-sha256.Size:], nil
+	return data[len(data)-sha256.Size:], int64(len(data)), nil
 }
 
 // temporary follows the name of a file that is being written.

@@ -138,6 +138,22 @@ var general = []metric{
 		}),
 	gauge("state_file_ok", "0 while the last known state of the cluster cannot be read or written.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.ProblemCounts[problem.StateFile] == 0)) }),
+	gauge("state_file_bytes", "Size of the last known state that this process has saved.", []string{"file"},
+		func(s *api.Status, e emit) {
+			for _, f := range s.StateFiles {
+				if f.GoodAt != nil {
+					e(float64(f.Bytes), f.Name)
+				}
+			}
+		}),
+	gauge("state_file_good_timestamp_seconds", "When the saved state was last known to be that of the cluster, in seconds since the epoch; absent before this process has saved.", []string{"file"},
+		func(s *api.Status, e emit) {
+			for _, f := range s.StateFiles {
+				if f.GoodAt != nil {
+					e(seconds(*f.GoodAt), f.Name)
+				}
+			}
+		}),
 	total("state_file_not_used_total", "Files found at the start and not used, by cause: layout (of another version), damaged, reboot (made before the last boot), size, untrusted (another user could have written it), other (of another cluster).", []string{"file", "cause"},
 		func(s *api.Status, e emit) {
 			for _, f := range s.StateFiles {

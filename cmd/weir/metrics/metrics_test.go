@@ -33,6 +33,7 @@ type source struct {
 func (s *source) Status(context.Context) (*api.Status, error) { return s.status, s.err }
 
 func example() *api.Status {
+	goodAt := time.Unix(1000, 5e8)
 	return &api.Status{
 		StartTime: time.Unix(1000, 5e8), Synced: true, Healthy: true, FrontendsHash: 77, Snapshot: 42, Services: 3, Frontends: 8, Endpoints: 12,
 		Discovery: api.Discovery{Resources: []api.Resource{{Name: "services", LastContact: time.Unix(1000, 5e8)}},
@@ -53,8 +54,9 @@ func example() *api.Status {
 		Steering: map[string]uint64{"frontend": 30},
 
 		ProblemCounts: map[problem.Kind]int{problem.UnsupportedField: 1, problem.FrontendConflict: 3, problem.StateFile: 1},
-		StateFiles:    []api.StateFile{{Name: "flow-table", NotUsed: map[string]uint64{"layout": 1}}},
-		Kernel:        []api.Feature{{Name: "a feature"}},
+		StateFiles: []api.StateFile{{Name: "flow-table", NotUsed: map[string]uint64{"layout": 1}},
+			{Name: "cluster-state", Bytes: 4096, GoodAt: &goodAt}},
+		Kernel: []api.Feature{{Name: "a feature"}},
 	}
 }
 
@@ -84,6 +86,8 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		"weir_frontends_hash 77",
 		"weir_state_file_ok 0",
 		`weir_state_file_not_used_total{cause="layout",file="flow-table"} 1`,
+		`weir_state_file_bytes{file="cluster-state"} 4096`,
+		`weir_state_file_good_timestamp_seconds{file="cluster-state"} 1000.5`,
 		`weir_discovery_connected{resource="services"} 0`,
 		`weir_discovery_last_contact_timestamp_seconds{resource="services"} 1000.5`,
 		"weir_discovery_slices 9",
