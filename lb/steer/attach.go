@@ -169,17 +169,28 @@ func (p *Program) attach(in Interface, name string) (*Attachment, error) {
 	return p.attachHook(in, name)
 }
 
-// attachHook adopts the pinned link, or else makes a link and pins it.
+// attachHook attaches the program of an interface at its hook, and then takes a program of
+// Weir's off the other hook: meanwhile the kernel would reset connections.
 func (p *Program) attachHook(in Interface, name string) (*Attachment, error) {
+	pin, pins, pinErr := preparePin(in.PinDir, name, in.Hook)
+	a, err := p.attachPinned(in, pin, pins, pinErr)
+	if err != nil || pinErr != nil {
+		return a, err
+	}
+	if err := removeOtherHook(pin, in, pins); err != nil {
+		return nil, errors.Join(err, a.end(true))
+	}
+	return a, nil
+}
+
+// attachPinned adopts the pinned link, or else makes a link and pins it. pinErr is why nothing
+// can be pinned.
+func (p *Program) attachPinned(in Interface, pin string, pins []pinned, pinErr error) (*Attachment, error) {
 	a := &Attachment{
 		IfIndex: in.Index, Slot: in.Slot, Hook: in.Hook, Mode: Native,
 		all: in.All, mac: in.MAC, vlans: in.VLANs,
 	}
-	pin, pins, pinErr := preparePin(in.PinDir, name, in.Hook)
 	if pinErr == nil {
-		if err := removeOtherHook(pin, in, pins); err != nil {
-			return nil, err
-		}
 		l, err := openPinned(pin, in, pins, p)
 		if errors.Is(err, errForeign) {
 			pinErr = err // there is no place for a pin of this name

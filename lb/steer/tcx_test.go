@@ -1,14 +1,18 @@
 package steer
 
 import (
+	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/flowcache"
@@ -187,5 +191,54 @@ func TestTCXIsRefusedWithAReason(t *testing.T) {
 	must(t, l.Close())
 	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 0 {
 		t.Errorf("programs %v are left of attachments that failed", ids)
+	}
+}
+
+// A guarded interface gets the TCX program before it loses the guard: the kernel gets none of
+// Weir's packets.
+func TestTCXReplacesAGuardWithoutAGap(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	p := closed(t, loadFlows(t))
+	to := netip.AddrPortFrom(node4, 5353)
+	must(t, p.AddFrontend(to, unix.IPPROTO_UDP, 0))
+	must(t, p.Hold(time.Hour))
+	must(t, p.noteSocket(0, 0, true))
+	in := tcxOn(t, w, dir)
+	must(t, p.Guard(Interface{Index: in.Index, Mode: Native, PinDir: dir}))
+	kernel := w.listen(5353)
+
+	ctx, stop := context.WithCancel(t.Context())
+	sent, done := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = w.peer.Do(func() error {
+			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			for ctx.Err() == nil {
+				if _, err := c.Write(make([]byte, payloadLen)); err == nil {
+					select {
+					case sent <- struct{}{}:
+					default:
+					}
+				}
+			}
+			return nil
+		})
+	}()
+	<-sent
+	_, err := p.AttachInterface(in)
+	must(t, err)
+	stop()
+	<-done
+	must(t, kernel.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
+	if n, err := kernel.Read(make([]byte, 100)); err == nil {
+		t.Errorf("the kernel got a packet of %d bytes", n)
+	}
+	if _, err := attachedMode(w.dev.Index); err == nil {
+		t.Error("the guard is still there")
 	}
 }
