@@ -19,8 +19,11 @@ MINUTES  ?= 10
 KILLS    ?= 10
 # How often `make crashes` kills.
 CRASHES  ?= 1000
-# Of the faults of `make soak`.
+# Of the faults of `make soak`; HOOK=off, xdp or tcx replaces its choice of a hook.
 SEED     ?= 1
+HOOK     ?=
+# How often `make deaths` ends each process.
+DEATHS   ?= 10
 
 # The revision is stamped where git answers for this tree.
 BUILDVCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -113,13 +116,17 @@ model: ## Forged segments against a model of TCP for MINUTES (make model MINUTES
 kills: ## Established and new connections while Weir is killed KILLS times (make kills KILLS=10; root)
 	WEIR_KILLS=$(KILLS) WEIR_KILL_CONNECTIONS=2000 WEIR_KILL_NEW=500 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireConnectionsSurviveKills$$' -v
 
+.PHONY: deaths
+deaths: ## End Weir in every manner DEATHS times while the kernel forwards, and print the longest gaps (make deaths DEATHS=10; root)
+	WEIR_DEATHS=$(DEATHS) $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireCachedConnectionsOutliveTheProcess$$' -v
+
 .PHONY: crashes
 crashes: ## Kill a process that changes a flow table CRASHES times, and check the table after each (make crashes CRASHES=1000)
 	$(GO) test ./conntrack -count=1 -timeout 0 -run '^TestAProcessThatIsKilledLeavesASoundTable$$' -v -args -kills=$(CRASHES)
 
 .PHONY: soak
 soak: ## Weir under every fault, with endpoint churn, for MINUTES (make soak MINUTES=30 SEED=7; root)
-	WEIR_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_SOAK_SEED=$(SEED) WEIR_SOAK_CONNECTIONS=1000 WEIR_SOAK_ONLY= $(GO) test ./perf/chaos -count=1 -timeout 0 -run '^TestWireSoak$$' -v
+	WEIR_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_SOAK_SEED=$(SEED) WEIR_SOAK_HOOK=$(HOOK) WEIR_SOAK_CONNECTIONS=1000 WEIR_SOAK_ONLY= $(GO) test ./perf/chaos -count=1 -timeout 0 -run '^TestWireSoak$$' -v
 
 # Not by `go run`, which adds a line of its own after the last one.
 .PHONY: $(TESTSUM)

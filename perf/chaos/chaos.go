@@ -5,6 +5,7 @@
 //	node.go     the lab: servers, manifests, the process
 //	traffic.go  long-lived connections with checked bytes, and new ones
 //	retransmit.go  how long TCP may wait, and in which state a connection failed
+//	hook.go     who forwards packets of established flows
 //	churn.go    endpoints that come and go
 //	plan.go     the faults of a seed, in order
 //	fault.go    what each fault does, and which failures it explains
@@ -40,6 +41,8 @@ type Config struct {
 	Changes int
 	// Only are the names of the faults to be used; none: all.
 	Only []string
+	// Hook is one of Arrangements, "" for the first.
+	Hook string
 	// Extra are more lines of Weir's configuration.
 	Extra string
 	Log   func(format string, args ...any)
@@ -53,7 +56,7 @@ func Run(ctx context.Context, cfg Config) (_ *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	r := &Report{Seed: cfg.Seed, Duration: cfg.Duration, faults: &faultLog{}}
+	r := &Report{Seed: cfg.Seed, hook: cfg.Hook, Duration: cfg.Duration, faults: &faultLog{}}
 	n.report = r
 	before, err := n.Edge.Edge.State()
 	if err != nil {
@@ -73,7 +76,7 @@ func Run(ctx context.Context, cfg Config) (_ *Report, err error) {
 		return nil, err
 	}
 	for _, line := range before.Diff(after) {
-		if !n.madeAnew(line) {
+		if !n.madeAnew(line) && !n.stays(line) {
 			r.leaked = append(r.leaked, "left behind: "+line)
 		}
 	}

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"os"
 	"strconv"
 	"strings"
@@ -32,8 +33,10 @@ func TestWireSoak(t *testing.T) {
 	if set, ok := os.LookupEnv("WEIR_SOAK_ONLY"); ok {
 		only = set
 	}
+	seed := uint64(number("WEIR_SOAK_SEED", 1))
 	cfg := Config{
-		Binary: weirtest.Binary(t), Seed: uint64(number("WEIR_SOAK_SEED", 1)),
+		Binary: weirtest.Binary(t), Seed: seed,
+		Hook:        cmp.Or(os.Getenv("WEIR_SOAK_HOOK"), ArrangementOf(seed)),
 		Duration:    time.Duration(number("WEIR_SOAK_SECONDS", 180)) * time.Second,
 		Connections: number("WEIR_SOAK_CONNECTIONS", 200), NewPerSecond: 50, Changes: 100,
 		Only:  strings.FieldsFunc(only, func(r rune) bool { return r == ',' }),

@@ -241,7 +241,7 @@ func (n *node) recreateLink(_ context.Context, hold func()) error {
 		return err
 	}
 	n.links = append(n.links, old.Attrs().Index, made.Attrs().Index)
-	return errors.Join(
+	return errors.Join(n.arrangeFabric(),
 		n.Fabric.Netlink().LinkSetMasterByIndex(port, bridge.Attrs().Index),
 		edge.SetSysctl("net/ipv4/conf/eth1/forwarding", "0"),
 		edge.SetSysctl("net/ipv4/conf/eth1/rp_filter", "1"),

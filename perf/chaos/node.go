@@ -102,6 +102,9 @@ func newNode(cfg Config) (_ *node, err error) {
 			return nil, err
 		}
 	}
+	if err := n.arrange(); err != nil {
+		return nil, err
+	}
 	if n.group, err = newCgroup(lab.Name()); err != nil {
 		cfg.Log("no memory pressure: %v", err)
 	}
@@ -145,14 +148,14 @@ kind: WeirConfiguration
 nodeName: edge-1
 discovery:
   manifests: {path: %s}
-interfaces: [{name: eth0}, {name: eth1}]
+%s
 nodePortAddresses: ["%s/24", "%s/64"]
 conntrack: {path: %s, maxFlows: 65536}
 admin: {socket: %s}
 drain: {notReadySeconds: 0, timeoutSeconds: 0}
 death: {holdSeconds: 120}
 %s
-`, n.path("manifests"), netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0),
+`, n.path("manifests"), n.cfg.interfaceLines(), netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0),
 		n.path("state/conntrack"), n.path("weir.sock"), n.cfg.Extra), 0o600)
 }
 
@@ -201,7 +204,10 @@ type status struct {
 	Unhealthy  string `json:"unhealthy"`
 	Frontends  int    `json:"frontends"`
 	Interfaces []struct {
-		Name string `json:"name"`
+		Name     string `json:"name"`
+		Repeated struct {
+			Packets uint64 `json:"packets"`
+		} `json:"repeated"`
 	} `json:"interfaces"`
 	Flows struct {
 		Current uint64 `json:"current"`

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -34,6 +35,7 @@ type Report struct {
 	Seed     uint64
 	Duration time.Duration
 
+	hook         string
 	faults       *faultLog
 	connections  int
 	exchanges    int64
@@ -41,6 +43,7 @@ type Report struct {
 	fresh        int
 	longestFresh time.Duration
 	flows        uint64
+	repeated     uint64 // packets that the kernel forwarded for the last process
 	drops        map[string]uint64
 	life         []sample // of the last process
 
@@ -131,7 +134,7 @@ func (r *Report) Err() error {
 func (r *Report) String() string {
 	var b strings.Builder
 	counts := r.faults.counts()
-	fmt.Fprintf(&b, "seed %d, %v\nfaults:", r.Seed, r.Duration)
+	fmt.Fprintf(&b, "seed %d, %v, kernel forwards at hook: %s\nfaults:", r.Seed, r.Duration, cmp.Or(r.hook, Arrangements[0]))
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		fmt.Fprintf(&b, " %s %d;", name, counts[name])
 	}
@@ -149,6 +152,6 @@ func (r *Report) String() string {
 		}
 		fmt.Fprintf(&b, "; files %d to %d\n", first.files, last.files)
 	}
-	fmt.Fprintf(&b, "flows in the end: %d\n", r.flows)
+	fmt.Fprintf(&b, "flows in the end: %d; packets that the kernel forwarded for the last process: %d\n", r.flows, r.repeated)
 	return b.String()
 }

@@ -92,6 +92,10 @@ func (w *watch) finish() error {
 		w.report.leak("%d neighbors", len(s.Neighbors))
 	}
 	w.report.flows, w.report.drops = s.Flows.Current, s.Drops
+	w.report.repeated = s.repeated()
+	if w.node.cfg.cached() && w.report.repeated == 0 {
+		w.report.leak("the kernel has forwarded no packet for the last process")
+	}
 	w.report.life = w.samples
 	return nil
 }
