@@ -2,58 +2,48 @@ package e2e
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"hash/crc32"
+	"net"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/perf/netlab/patience"
+	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
-// asFromWire are the settings of a host whose packets look as if they came by a wire, with
-// whole checksums, and to whose veth an XDP program can send, because the peer polls.
-var asFromWire = map[string]bool{"rx-gro": true, "tx-checksum-ip-generic": false}
-
-// hooks are the two at which the kernel forwards established flows.
-var hooks = []string{"xdp", "tcx"}
-
-// cachedFixture is a fixture in which the kernel forwards established flows at a hook.
-func cachedFixture(t *testing.T, hook string, o options) *fixture {
-	t.Helper()
-	o.interfaces = fmt.Sprintf("[{name: eth0, hook: %s}, {name: eth1, hook: %s}]", hook, hook)
-	o.extra += "flowCache: {mode: auto}\n"
-	o.stopped = true
-	f := ownFixture(t, o)
-	if hook == "xdp" {
-		must(t, f.Client.SetOffloads("eth0", asFromWire))
-		must(t, f.Fabric.SetOffloads("edge", map[string]bool{"rx-gro": true}))
-		must(t, f.ZoneA.SetOffloads("eth0", asFromWire))
-	}
-	must(t, f.start())
-	return f
+// death is how a process ends, and what follows.
+type death struct {
+	name, config, takeover string
+	// end ends the process; replaced: the next one serves when end returns.
+	end      func(*testing.T, *fixture) error
+	replaced bool
+	// closing: a client closes connections while no process lives.
+	closing bool
+	// other: the next process has another layout of the flow table.
+	other bool
 }
 
-// Established connections to an attached interface do not notice that Weir is gone for a
-// second: the kernel forwards their packets meanwhile, and no packet of theirs is lost. New
-// connections in this second succeed when the client sends the SYN again.
-func TestWireCachedConnectionsDoNotNoticeAKill(t *testing.T) {
-	for _, hook := range hooks {
-		for _, end := range []struct {
-			name, config string
-			how          func(*testing.T, *fixture) error
-		}{
-			{"kill", "", func(_ *testing.T, f *fixture) error { return f.weir.Kill() }},
-			{"SIGUSR2", "", func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGUSR2) }},
-			{"SIGTERM", "onStop: leave\n", func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGTERM) }},
-		} {
-			t.Run(hook+"/"+end.name, func(t *testing.T) {
-				f := cachedFixture(t, hook, options{services: []service{toAttached}, extra: end.config})
-				cachedConnectionsOutlive(t, f, func() error { return end.how(t, f) })
-			})
-		}
-	}
+var deaths = []death{
+	{name: "kill", end: killed},
+	{name: "SIGUSR2", end: func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGUSR2) }},
+	{name: "SIGTERM", config: "onStop: leave\n", end: func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGTERM) }},
+	{name: "handover", end: func(t *testing.T, f *fixture) error { return f.handOver(t) }, replaced: true},
+	{name: "kill and close", end: killed, closing: true},
+	{name: "kill and other layout", end: killed, takeover: "takeoverSeconds: 0", other: true},
 }
+
+func killed(_ *testing.T, f *fixture) error { return f.weir.Kill() }
 
 func endedBy(t *testing.T, f *fixture, signal syscall.Signal) error {
 	if err := f.weir.Signal(signal); err != nil {
@@ -63,106 +53,247 @@ func endedBy(t *testing.T, f *fixture, signal syscall.Signal) error {
 	return nil
 }
 
-// cachedConnectionsOutlive runs connections while end ends Weir again and again.
-func cachedConnectionsOutlive(t *testing.T, f *fixture, end func() error) {
+// deathsEach is how often each process of a case dies, and the environment variable that
+// replaces it.
+var deathsEach = fromEnv("WEIR_DEATHS", 2)
+
+// Established connections to an attached interface do not notice that Weir is gone for a
+// second: the kernel forwards their packets meanwhile, and no packet of theirs is lost. New
+// connections in this second succeed when the client sends the SYN again.
+func TestWireCachedConnectionsOutliveTheProcess(t *testing.T) {
+	for _, hook := range hooks {
+		for _, d := range deaths {
+			t.Run(hook+"/"+d.name, func(t *testing.T) {
+				f := cachedFixture(t, hook, options{services: []service{toAttached}, extra: d.config, takeover: d.takeover})
+				l := f.startTalks(t)
+				if d.other {
+					l.endsWithTheLayout(t)
+					return
+				}
+				for n := range deathsEach {
+					l.outlives(t, n+1, &d)
+				}
+				l.finish(t)
+			})
+		}
+	}
+}
+
+// talks are connections that are in use.
+type talks struct {
+	*fixture
+	list    []*talk
+	running sync.WaitGroup
+	stop    context.CancelFunc
+}
+
+// startTalks opens connections of both families to an attached interface, with ten
+// exchanges in a tenth of a second on each.
+func (f *fixture) startTalks(t *testing.T) *talks {
 	t.Helper()
 	const connections = 50
-	var talks []*talk
+	l := &talks{fixture: f}
 	for i := range connections {
-		c, err := f.Client.DialContext(inTime(t, within), "tcp", toAttached.at(echoPort, i%2 == 1).String())
-		must(t, err)
-		defer c.Close()
-		talks = append(talks, &talk{conn: c, name: fmt.Sprint("connection ", i), every: 10 * time.Millisecond})
+		c := f.dialed(t, toAttached.at(echoPort, i%2 == 1))
+		l.list = append(l.list, &talk{conn: c, name: fmt.Sprint("connection ", i), every: 10 * time.Millisecond})
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	for _, k := range talks {
-		running.Go(func() { k.run(ctx) })
+	var ctx context.Context
+	ctx, l.stop = context.WithCancel(t.Context())
+	for _, k := range l.list {
+		l.running.Go(func() { k.run(ctx) })
 	}
-	for range kills {
-		f.repeatsAll(t, talks)
-		lost, err := f.segmentsLost()
-		must(t, err)
-		must(t, end())
-		saidBy(t, talks, 50) // half a second
-		again, err := f.segmentsLost()
-		must(t, err)
-		if again != lost {
-			t.Errorf("without Weir: %d segments were sent again, or reset a connection", again-lost)
-		}
-		fresh := make(chan error, 1)
-		go func() { fresh <- f.exchangeOnce(toAttached, false) }()
-		saidBy(t, talks, 50)
-		must(t, f.start())
-		saidBy(t, talks, 50)
-		if err := <-fresh; err != nil {
-			t.Errorf("new connection: %v", err)
-		}
-		if again, err = f.segmentsLost(); again != lost {
-			t.Errorf("with the next Weir: %d segments were sent again, or reset a connection (%v)", again-lost, err)
-			t.Log(f.whatWasDropped())
-		}
-	}
-	stop()
-	running.Wait()
-	var longest time.Duration
-	for _, k := range talks {
-		longest = max(longest, time.Duration(k.longest.Load()))
+	t.Cleanup(func() { l.stop(); l.running.Wait() })
+	return l
+}
+
+// finish ends the exchanges, none of which may have failed.
+func (l *talks) finish(t *testing.T) {
+	t.Helper()
+	l.stop()
+	l.running.Wait()
+	for _, k := range l.list {
 		if k.err != nil {
 			t.Errorf("%s: after %d exchanges: %v", k.name, k.said.Load(), k.err)
 		}
 	}
-	t.Logf("%d connections over %d ends: longest pause %v", connections, kills, longest)
+}
+
+// outlives ends the process and starts the next one a second later.
+func (l *talks) outlives(t *testing.T, n int, d *death) {
+	t.Helper()
+	l.repeatsAll(t, l.list)
+	var ending []*net.TCPConn
+	if d.closing {
+		ending = l.openEnding(t)
+	}
+	longestOf(l.list)
+	saidBy(t, l.list, 50) // half a second
+	calm := longestOf(l.list)
+	lost := l.segmentsLost(t)
+	fresh := make(chan error, 1)
+	if d.replaced {
+		go func() {
+			var errs []error
+			for range 10 {
+				errs = append(errs, l.exchangeOnce(toAttached, false))
+			}
+			fresh <- errors.Join(errs...)
+		}()
+	}
+	must(t, d.end(t, l.fixture))
+	if !d.replaced {
+		for i, c := range ending {
+			closeOne(t, c, i%2 == 1)
+		}
+		saidBy(t, l.list, 50)
+		if again := l.segmentsLost(t); again != lost && !d.closing {
+			t.Errorf("without Weir: %d segments were sent again, or reset a connection", again-lost)
+		}
+		go func() { fresh <- l.exchangeOnce(toAttached, false) }()
+		saidBy(t, l.list, 50)
+		must(t, l.start())
+	}
+	saidBy(t, l.list, 50)
+	if err := <-fresh; err != nil {
+		t.Errorf("new connection: %v", err)
+	}
+	t.Logf("%s %d: longest gap %.1f ms, of as long a time before %.1f ms", t.Name(), n, ms(longestOf(l.list)), ms(calm))
+	if d.closing {
+		l.endIn(t, len(ending))
+	} else if again := l.segmentsLost(t); again != lost {
+		t.Errorf("with the next Weir: %d segments were sent again, or reset a connection", again-lost)
+		t.Log(l.whatWasDropped())
+	}
+}
+
+func ms(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// openEnding opens connections that the client will close.
+func (l *talks) openEnding(t *testing.T) (list []*net.TCPConn) {
+	t.Helper()
+	for i := range 10 {
+		c := l.dialed(t, toAttached.at(echoPort, i%4 >= 2))
+		list = append(list, c.(*net.TCPConn))
+		must(t, workload.PingPong(c, "before the end", within))
+	}
+	return list
+}
+
+// closeOne closes a connection by a FIN, or by a RST.
+func closeOne(t *testing.T, c *net.TCPConn, reset bool) {
+	t.Helper()
+	if reset {
+		must(t, c.SetLinger(0))
+	}
+	must(t, c.Close())
+}
+
+// endIn waits until no connection is left but those in use: a FIN is sent again to the next
+// process; a RST is lost, and the server's keepalive finds out that the client is gone.
+func (l *talks) endIn(t *testing.T, closed int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience.For(2*time.Minute))
+	defer cancel()
+	must(t, l.weir.Until(ctx, func(ctx context.Context) error {
+		count, err := l.admin.CountConnections(ctx, &api.FlowFilter{Protocol: "TCP"}, "state", 20)
+		if err != nil {
+			return err
+		}
+		open := uint64(0)
+		for _, g := range count.Groups {
+			if g.Key != "close" && g.Key != "time-wait" {
+				open += g.Count
+			}
+		}
+		if open != uint64(len(l.list)) {
+			return fmt.Errorf("%d connections are open, want %d of %d: %+v", open, len(l.list), len(l.list)+closed, count.Groups)
+		}
+		return nil
+	}))
+}
+
+// endsWithTheLayout kills the process, and starts one that cannot read its flow table. No
+// translated connection goes on: both ends learn it at once, and the log says why. New
+// connections succeed, also those that began while no process lived.
+func (l *talks) endsWithTheLayout(t *testing.T) {
+	t.Helper()
+	l.repeatsAll(t, l.list)
+	must(t, l.weir.Kill())
+	must(t, l.Edge.Edge.Inside(otherLayout))
+	saidBy(t, l.list, 50) // the program that is attached does not care
+	fresh := make(chan error, 1)
+	go func() { fresh <- l.exchangeOnce(toAttached, false) }()
+	saidBy(t, l.list, 50)
+	must(t, l.start())
+	if err := <-fresh; err != nil {
+		t.Errorf("new connection: %v", err)
+	}
+	saidBy(t, l.list, 50)
+	l.stop()
+	l.running.Wait()
+	reset := 0
+	for _, k := range l.list {
+		if errors.Is(k.err, syscall.ECONNRESET) {
+			reset++
+		} else {
+			t.Errorf("%s: after %d exchanges: %v", k.name, k.said.Load(), k.err)
+		}
+	}
+	t.Logf("%s: %d of %d connections were reset", t.Name(), reset, len(l.list))
+	if s, err := l.admin.Status(inTime(t, within)); err != nil || !strings.Contains(strings.Join(s.Warnings, "\n"), "layout version") {
+		t.Errorf("warnings %q, %v", s.Warnings, err)
+	}
+	must(t, l.exchangeOnce(toAttached, true))
+}
+
+// otherLayout gives the pinned flow table of a network namespace the header of another
+// layout.
+func otherLayout() error {
+	pins, err := filepath.Glob("/sys/fs/bpf/weir/flowtable-*")
+	if err != nil || len(pins) != 1 {
+		return fmt.Errorf("pinned flow tables %q, %v", pins, err)
+	}
+	m, err := ebpf.LoadPinnedMap(pins[0], nil)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	// The shape of 88 bytes begins with 8 bytes of magic and the version; its sum follows.
+	const cell, shape, version = 64, 88, 8
+	header := make([]byte, 2*cell)
+	for i := range uint32(2) {
+		b, err := m.LookupBytes(i)
+		if err != nil {
+			return err
+		}
+		copy(header[i*cell:], b)
+	}
+	if binary.NativeEndian.Uint32(header[version:]) != uint32(conntrack.LayoutVersion()) ||
+		binary.NativeEndian.Uint32(header[shape:]) != crc32.ChecksumIEEE(header[:shape]) {
+		return fmt.Errorf("%s has another header: %x", pins[0], header)
+	}
+	binary.NativeEndian.PutUint32(header[version:], uint32(conntrack.LayoutVersion()+1))
+	binary.NativeEndian.PutUint32(header[shape:], crc32.ChecksumIEEE(header[:shape]))
+	for i := range uint32(2) {
+		if err := m.Put(i, header[i*cell:][:cell]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // segmentsLost counts the segments that client and endpoint have sent again, because they were
 // lost, and those that reset connections. SYNs are left out.
-func (f *fixture) segmentsLost() (n int64, err error) {
+func (f *fixture) segmentsLost(t *testing.T) (n int64) {
+	t.Helper()
 	for _, at := range f.Namespaces() {
 		if at != f.Client && at != f.ZoneA {
 			continue
 		}
 		c, err := at.Counters()
-		if err != nil {
-			return 0, err
-		}
+		must(t, err)
 		n += int64(c["TcpOutRsts"] + c["TcpEstabResets"] + c["TcpRetransSegs"] - c["TcpExtTCPSynRetrans"])
 		n -= int64(c["TcpExtTCPDSACKRecv"]) // the receiver had them: only the machine was slow
 	}
-	return n, nil
-}
-
-// repeatsAll waits until no packet of the connections reaches the packet loop.
-func (f *fixture) repeatsAll(t *testing.T, talks []*talk) {
-	t.Helper()
-	var before, now [2]api.Repeated
-	look := func(to *[2]api.Repeated) error {
-		s, err := f.admin.Status(inTime(t, within))
-		if err != nil {
-			return err
-		}
-		for i, name := range []string{"eth0", "eth1"} {
-			r := interfaceOf(s, name).Repeated
-			if r == nil {
-				return fmt.Errorf("%s: the kernel forwards nothing", name)
-			}
-			to[i] = *r
-		}
-		return nil
-	}
-	must(t, f.poll(func(context.Context) error {
-		if err := look(&before); err != nil {
-			return err
-		}
-		saidBy(t, talks, 5)
-		if err := look(&now); err != nil {
-			return err
-		}
-		for i := range now {
-			if n := now[i].Steered - before[i].Steered; n > 0 {
-				return fmt.Errorf("eth%d: %d packets reach the packet loop, %d do not", i, n, now[i].Packets-before[i].Packets)
-			}
-		}
-		return nil
-	}))
+	return n
 }

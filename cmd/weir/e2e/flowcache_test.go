@@ -1,14 +1,40 @@
 package e2e
 
 import (
+	"context"
 	"encoding/binary"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 )
+
+// asFromWire are the settings of a host whose packets look as if they came by a wire, with
+// whole checksums, and to whose veth an XDP program can send, because the peer polls.
+var asFromWire = map[string]bool{"rx-gro": true, "tx-checksum-ip-generic": false}
+
+// hooks are the two at which the kernel forwards established flows.
+var hooks = []string{"xdp", "tcx"}
+
+// cachedFixture is a fixture in which the kernel forwards established flows at a hook.
+func cachedFixture(t *testing.T, hook string, o options) *fixture {
+	t.Helper()
+	o.interfaces = fmt.Sprintf("[{name: eth0, hook: %s}, {name: eth1, hook: %s}]", hook, hook)
+	o.extra += "flowCache: {mode: auto}\n"
+	o.stopped = true
+	f := ownFixture(t, o)
+	if hook == "xdp" {
+		must(t, f.Client.SetOffloads("eth0", asFromWire))
+		must(t, f.Fabric.SetOffloads("edge", map[string]bool{"rx-gro": true}))
+		must(t, f.ZoneA.SetOffloads("eth0", asFromWire))
+	}
+	must(t, f.start())
+	return f
+}
 
 // tcxOptions has the kernel forward established flows at hook tcx.
 func tcxOptions(list ...service) options {
@@ -76,4 +102,39 @@ func ownLinks(t *testing.T, n *netlab.Namespace) (count int) {
 		}
 	}
 	return count
+}
+
+// repeatsAll waits until no packet of the connections reaches the packet loop.
+func (f *fixture) repeatsAll(t *testing.T, talks []*talk) {
+	t.Helper()
+	var before, now [2]api.Repeated
+	look := func(to *[2]api.Repeated) error {
+		s, err := f.admin.Status(inTime(t, within))
+		if err != nil {
+			return err
+		}
+		for i, name := range []string{"eth0", "eth1"} {
+			r := interfaceOf(s, name).Repeated
+			if r == nil {
+				return fmt.Errorf("%s: the kernel forwards nothing", name)
+			}
+			to[i] = *r
+		}
+		return nil
+	}
+	must(t, f.poll(func(context.Context) error {
+		if err := look(&before); err != nil {
+			return err
+		}
+		saidBy(t, talks, 5)
+		if err := look(&now); err != nil {
+			return err
+		}
+		for i := range now {
+			if n := now[i].Steered - before[i].Steered; n > 0 {
+				return fmt.Errorf("eth%d: %d packets reach the packet loop, %d do not", i, n, now[i].Packets-before[i].Packets)
+			}
+		}
+		return nil
+	}))
 }

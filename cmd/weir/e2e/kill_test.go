@@ -234,6 +234,7 @@ type talk struct {
 	every   time.Duration // the pause between two exchanges, 0: 50 ms
 	longest atomic.Int64  // the longest exchange, in nanoseconds
 	paused  time.Time     // when that began
+	failed  atomic.Bool   // err is set
 	err     error
 }
 
@@ -247,8 +248,17 @@ func (k *talk) run(ctx context.Context) {
 			k.paused = begun
 		}
 		k.said.Add(1)
+		k.failed.Store(k.err != nil)
 		pauseFor(ctx, cmp.Or(k.every, 50*time.Millisecond))
 	}
+}
+
+// longestOf returns the longest exchange since the last call.
+func longestOf(talks []*talk) (longest time.Duration) {
+	for _, k := range talks {
+		longest = max(longest, time.Duration(k.longest.Swap(0)))
+	}
+	return longest
 }
 
 // saidBy waits until every connection has had n more exchanges, or has failed.
@@ -259,8 +269,7 @@ func saidBy(t *testing.T, talks []*talk, n int64) {
 		before[i] = k.said.Load()
 	}
 	for i, k := range talks {
-		// A connection that fails says no more; run's own deadline ends the wait.
-		for deadline := time.Now().Add(2 * within); k.said.Load() < before[i]+n && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(2 * within); k.said.Load() < before[i]+n && !k.failed.Load() && time.Now().Before(deadline); {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
