@@ -3,14 +3,9 @@ package packet
 import (
 	"bytes"
 	"net"
-	"net/netip"
 	"os"
-	"path/filepath"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
-	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 )
 
@@ -55,6 +50,9 @@ func init() {
 	definitions["routed"] = definition{endpoints: []endpoint{behindRouter(5)}}
 	definitions["routed-narrow"] = definition{endpoints: []endpoint{behindRouter(6)}}
 	definitions["cached-removed"] = definition{endpoints: []endpoint{fabric(38)}, pods: []endpoint{podAt(38)}, edit: annotated("weir.dev/on-endpoint-removal", "reset")}
+	definitions["cached-two"] = definition{endpoints: []endpoint{fabric(11), fabric(12)}, pods: []endpoint{podAt(11), podAt(12)}}
+	definitions["cached-kept"] = definition{endpoints: []endpoint{fabric(34)}, pods: []endpoint{podAt(34)}}
+	definitions["cached-ranges"] = definition{}
 	definitions["withdrawn"] = definition{endpoints: []endpoint{fabric(36)}, pods: []endpoint{podAt(36)}}
 	// At hook tcx packets with a priority tag are the packet loop's.
 	var tags [][]uint16
@@ -98,16 +96,16 @@ func init() {
 			s.repeats(s.cachedUDP())
 			s.tells("eth1", fabric(35), movedMAC)
 			defer s.tells("eth1", fabric(35), mac(netlab.FabricNet, 35))
-			s.arrivesBy(movedMAC)
+			s.repeatsTo(movedMAC)
 		}},
 		scenario{row: "cached", name: "route-fails-over", tags: untagged, service: "routed", run: func(s *scene) {
-			s.repeatsBy(fabric(33))
+			s.repeatsTo(mac(netlab.FabricNet, 33))
 			s.routes(fabric(34), 0)
 			defer s.routes(fabric(33), 0)
-			s.arrivesBy(mac(netlab.FabricNet, 34))
+			s.repeatsTo(mac(netlab.FabricNet, 34))
 		}},
 		scenario{row: "cached", name: "route-narrows", tags: untagged, service: "routed-narrow", run: func(s *scene) {
-			s.repeatsBy(fabric(33))
+			s.repeatsTo(mac(netlab.FabricNet, 33))
 			s.routes(fabric(33), narrowMTU)
 			defer s.routes(fabric(33), 0)
 			s.narrowed(narrowMTU)
@@ -129,13 +127,43 @@ func init() {
 				s.station().next(s, within) // a RST, see gone/reset
 			})
 		}, drops: map[string]int{"endpoint-removed": 2}},
+		scenario{row: "cached", name: "endpoint-removed-and-kept", modes: natModes, tags: untagged, service: "cached-kept", lab: "no-grace", run: func(s *scene) {
+			packets, exchange := s.cachedTCP()
+			s.repeats(packets, exchange)
+			s.withoutEndpoints(func() { s.steers(exchange) })
+			s.repeats(packets, exchange)
+		}},
+		scenario{row: "cached", name: "endpoint-terminates", modes: natModes, tags: untagged, service: "cached-two", run: func(s *scene) {
+			packets, exchange := s.cachedTCP()
+			s.repeats(packets, exchange)
+			was := s.seen
+			s.terminating(was, func() {
+				s.repeats(packets, exchange)
+				s.nextPort()
+				if s.passes(s.tcp(syn, 1000, 0, "")); s.seen == was {
+					s.Errorf("a new connection goes to %v, which terminates", was)
+				}
+			})
+		}},
+		scenario{row: "cached", name: "source-ranges-change", modes: unwrapped, tags: untagged, service: "cached-ranges", run: func(s *scene) {
+			packets, exchange := s.cachedUDP()
+			s.repeats(packets, exchange)
+			s.closedTo(func() {
+				s.repeats(packets, exchange)
+				s.nextPort()
+				s.send(s.udp("from outside"))
+				s.countedAtLeast("source-range", 1)
+			})
+		}, drops: drop("source-range")},
 		scenario{row: "cached", name: "service-removed", modes: natModes, tags: untagged, service: "withdrawn", run: func(s *scene) {
 			s.repeatsAtNode()
 			request := s.tcp(ack|psh, 1001, 5001, "hello")
 			request.dst = s.nodeFrontend(tcpPort)
 			s.withoutService(func() {
-				s.send(request)
-				s.kernelResets(s.lab.client, request)
+				s.steers(func() {
+					s.send(request)
+					s.kernelResets(s.lab.client, request)
+				})
 			})
 		}},
 	)
@@ -234,8 +262,7 @@ func (s *scene) repeated() (n uint64) {
 	return n
 }
 
-// arrivesBy checks that datagrams of the flow come to be sent to another neighbor, which
-// all of them are from then on.
+// arrivesBy checks that datagrams of the flow come to be sent to a neighbor.
 func (s *scene) arrivesBy(want net.HardwareAddr) {
 	s.Helper()
 	deadline := time.Now().Add(within)
@@ -251,11 +278,29 @@ func (s *scene) arrivesBy(want net.HardwareAddr) {
 	}
 }
 
-// repeatsBy checks that the kernel forwards datagrams of a flow to an endpoint behind a
-// router.
-func (s *scene) repeatsBy(router endpoint) {
+// repeatsTo checks that datagrams of the flow come to be sent to a neighbor, which all of them
+// are from then on, also by the kernel.
+func (s *scene) repeatsTo(want net.HardwareAddr) {
 	s.Helper()
-	s.settles(1, func() { s.arrivesBy(mac(router.network, router.host)) })
+	s.arrivesBy(want)
+	s.repeats(1, func() {
+		s.send(s.udp("there"))
+		if frame := s.frame(s.lab.fabric); !bytes.Equal(frame[:6], want) {
+			s.Fatalf("a packet goes to %s again, not to %s", net.HardwareAddr(frame[:6]), want)
+		}
+	})
+}
+
+// steers checks that the kernel forwards none of the packets of an exchange.
+func (s *scene) steers(exchange func()) {
+	s.Helper()
+	before := s.repeated()
+	for range 5 {
+		exchange()
+	}
+	if n := s.repeated() - before; n != 0 {
+		s.Errorf("the kernel has forwarded %d packets", n)
+	}
 }
 
 // narrowed checks that the client comes to be told of a narrower path.
@@ -273,98 +318,10 @@ func (s *scene) narrowed(mtu int) {
 		}
 	}
 	s.refusedBy(p, tooBig, uint32(mtu))
+	s.steers(func() {
+		s.send(p)
+		s.refusedBy(p, tooBig, uint32(mtu))
+	})
 	s.countedAtLeast("larger-than-mtu", 1)
 	s.before = s.lab.drops(s) // one packet or more
-}
-
-// tells gives a neighbor of the edge another MAC address.
-func (s *scene) tells(ifname string, e endpoint, to net.HardwareAddr) {
-	s.Helper()
-	dev, err := s.lab.edge.Interface(ifname)
-	if err != nil {
-		s.Fatal(err)
-	}
-	err = s.lab.edge.Netlink().NeighSet(&netlink.Neigh{LinkIndex: dev.Attrs().Index,
-		IP: e.addr(s.six).AsSlice(), HardwareAddr: to, State: netlink.NUD_PERMANENT})
-	if err != nil {
-		s.Fatal(err)
-	}
-}
-
-// linkMTU gives an interface of the edge another MTU.
-func (s *scene) linkMTU(ifname string, mtu int) {
-	s.Helper()
-	dev, err := s.lab.edge.Interface(ifname)
-	if err == nil {
-		err = s.lab.edge.Netlink().LinkSetMTU(dev, mtu)
-	}
-	if err != nil {
-		s.Fatal(err)
-	}
-}
-
-// behindRouter is an endpoint that the edge reaches by a router.
-func behindRouter(host uint8) endpoint { return endpoint{61, host, "other"} }
-
-// routes leads packets to the Service's endpoint by a router. mtu is that of the route, 0: the
-// link's.
-func (s *scene) routes(router endpoint, mtu int) {
-	s.Helper()
-	if err := s.lab.routeBy(s.service.hosts()[0].addr(s.six), router.addr(s.six), mtu); err != nil {
-		s.Fatal(err)
-	}
-}
-
-// routeBy leads packets to an address by a router on the fabric.
-func (l *lab) routeBy(to, router netip.Addr, mtu int) error {
-	dev, err := l.edge.Interface("eth1")
-	if err != nil {
-		return err
-	}
-	return l.edge.Netlink().RouteReplace(&netlink.Route{
-		LinkIndex: dev.Attrs().Index, MTU: mtu, Gw: router.AsSlice(),
-		Dst: &net.IPNet{IP: to.AsSlice(), Mask: net.CIDRMask(to.BitLen(), to.BitLen())},
-	})
-}
-
-// repeatsAtNode opens a connection to the Service's node port, and checks that the kernel
-// forwards it.
-func (s *scene) repeatsAtNode() {
-	s.Helper()
-	there := func(p packet) {
-		at := p
-		at.dst = s.nodeFrontend(tcpPort)
-		s.send(at)
-		s.delivered(p)
-	}
-	back := func(p packet) {
-		a := s.answer(p)
-		send(s, s.station(), a.bytes(s))
-		a = s.translatedBack(a, tcpPort)
-		a.src = s.nodeFrontend(tcpPort)
-		s.arrives(s.lab.client, a.bytes(s))
-	}
-	there(s.tcp(syn, 1000, 0, ""))
-	back(s.tcp(syn|ack, 5000, 1001, ""))
-	there(s.tcp(ack, 1001, 5001, ""))
-	s.repeats(2, func() {
-		there(s.tcp(ack|psh, 1001, 5001, "hello"))
-		back(s.tcp(ack|psh, 5001, 1006, "good day"))
-	})
-}
-
-// withoutService runs f while the Service does not exist.
-func (s *scene) withoutService(f func()) {
-	s.Helper()
-	before, err := s.lab.status()
-	if err != nil {
-		s.Fatal(err)
-	}
-	file := filepath.Join(s.lab.Dir(), "manifests", s.service.name+".yaml")
-	if err := os.Remove(file); err != nil {
-		s.Fatal(err)
-	}
-	s.until(func(now *api.Status) bool { return now.Services < before.Services })
-	defer s.publish(s.service, func(now *api.Status) bool { return now.Services == before.Services })
-	f()
 }
