@@ -122,9 +122,11 @@ func (l *LB) steerFrontends(list []*table.FrontendEntry) error {
 	return errors.Join(errs...)
 }
 
-// restoreFlows gives flows of an earlier process the numbers of this one's tables.
+// restoreFlows gives flows of an earlier process the numbers of this one's tables. Until the
+// attachment the kernel forwards by the tables of that process, but not to an endpoint that is
+// removed without a grace.
 func (l *LB) restoreFlows() {
-	l.restored = l.reassign.Restore()
+	l.restored = l.reassign.Restore(l.cache != nil && l.cfg.EndpointRemovalGrace == 0)
 	if l.restored > 0 {
 		l.log.Info("carrying on with the flows of the last process", "flows", l.restored)
 	}

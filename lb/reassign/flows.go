@@ -76,16 +76,24 @@ func (r *Flows) forget() {
 }
 
 // Restore gives the flows of an earlier process the numbers of this process's tables. It
-// returns the number of flows that go on.
-func (r *Flows) Restore() (n int) {
+// returns the number of flows that go on. With stop, a program in the kernel that still goes by
+// the last process's tables forwards no more packets of flows whose endpoint or frontend was
+// removed meanwhile.
+func (r *Flows) Restore(stop bool) (n int) {
 	r.flows.Range(func(ref conntrack.Ref) bool {
 		c := r.flows.Conn(ref)
 		if atomic.LoadUint32(&c.EndpointID) != conntrack.NoID {
 			return true
 		}
 		k := table.DestinationKey(&r.flows.Entry(ref).Key.W)
-		if r.renumber(ref, r.tables.Load().Lookup(&k)) {
-			n++
+		if !r.renumber(ref, r.tables.Load().Lookup(&k)) {
+			return true
+		}
+		n++
+		if stop {
+			if _, removed := r.tables.EndpointRemoved(atomic.LoadUint32(&c.EndpointID)); removed {
+				r.flows.Unsettle(ref)
+			}
 		}
 		return true
 	})
