@@ -18,7 +18,7 @@ func TestWireCachedEndpointIsRemovedWhileNoProcessLives(t *testing.T) {
 		t.Run(hook, func(t *testing.T) {
 			s := toAttached
 			s.annotations = map[string]string{"weir.dev/on-endpoint-removal": "reset"}
-			f := cachedFixture(t, hook, options{services: []service{s}, takeover: "takeoverSeconds: 0, endpointRemovalGraceSeconds: 0"})
+			f := cachedFixture(t, hook, options{services: []service{s}, takeover: "takeoverSeconds: 0, endpointRemovalGraceSeconds: 0", extra: "death: {holdSeconds: 600}\n"})
 			l := f.startTalks(t)
 			l.repeatsAll(t, l.list)
 			must(t, f.weir.Kill())

@@ -64,7 +64,7 @@ func TestWireCachedConnectionsOutliveTheProcess(t *testing.T) {
 	for _, hook := range hooks {
 		for _, d := range deaths {
 			t.Run(hook+"/"+d.name, func(t *testing.T) {
-				f := cachedFixture(t, hook, options{services: []service{toAttached}, extra: d.config, takeover: d.takeover})
+				f := cachedFixture(t, hook, options{services: []service{toAttached}, extra: "death: {holdSeconds: 600}\n" + d.config, takeover: d.takeover})
 				l := f.startTalks(t)
 				if d.other {
 					l.endsWithTheLayout(t)
