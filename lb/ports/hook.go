@@ -84,6 +84,18 @@ func isSoftware(p *port) bool {
 		slices.Contains(softwareDrivers, steer.DriverOf(p.name))
 }
 
+// hookReason is why a device has its hook, and what the hook does not do.
+func (ps *Ports) hookReason(p *port) string {
+	if !p.noTarget || p.hook != steer.XDP || ps.noCache != nil {
+		return p.hookWhy
+	}
+	why := "the driver cannot"
+	if p.driver == veth {
+		why = "its peer has neither GRO nor XDP"
+	}
+	return p.hookWhy + "; packets that leave here take the packet loop, as XDP cannot redirect to it: " + why
+}
+
 // anyTCX reports whether a device has hook TCX.
 func (ps *Ports) anyTCX() bool {
 	return slices.ContainsFunc(ps.list, func(p *port) bool {
@@ -165,6 +177,7 @@ func (ps *Ports) Forwarding() (list []Device) {
 		if f, err := xsk.DeviceFeatures(under.index); err == nil {
 			d.XDP, d.XDPFrag = f.Redirect(), f.RedirectMultiBuffer()
 		}
+		p.noTarget = !d.XDP
 		list = append(list, d)
 	}
 	return list

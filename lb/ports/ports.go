@@ -122,6 +122,7 @@ type port struct {
 	hookAsked  string
 	hook       steer.Hook    // granted
 	hookWhy    string        // why
+	noTarget   bool          // XDP programs cannot redirect packets to it
 	pair       *uppair.Pair  // of hook tcx, by which packets arrive
 	inner      []*xsk.Socket // of hook tcx: as sockets, which then only send
 	attachment *steer.Attachment

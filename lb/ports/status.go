@@ -59,7 +59,7 @@ func (ps *Ports) statusOf(p *port) Status {
 		Name: p.name, Index: p.index, Driver: p.driver, Queues: p.queues, MTU: p.mtu, HostVeth: p.host,
 	}
 	d := ps.deviceOf(p)
-	st.Hook, st.HookReason = d.hook.String(), d.hookWhy
+	st.Hook, st.HookReason = d.hook.String(), ps.hookReason(d)
 	if d.attachment != nil {
 		st.Mode, st.Pinned = d.granted(), d.attachment.Pinned
 	}

@@ -4,9 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 
 	"github.com/weirlb/weir/perf/netlab"
 )
@@ -78,6 +85,11 @@ func TestWireCachedConnectionsFollowTheirInterface(t *testing.T) {
 				must(t, f.Fabric.SetOffloads("edge", map[string]bool{"rx-gro": false}))
 				saidBy(t, l.list, 100)
 				f.doesNotRepeat(t, "eth0")
+				status, err := f.admin.Status(inTime(t, within))
+				must(t, err)
+				if why := interfaceOf(status, "eth1").HookReason; !strings.Contains(why, "neither GRO nor XDP") {
+					t.Errorf("eth1: %q", why)
+				}
 			}
 			l.finish(t)
 		})
@@ -99,5 +111,58 @@ func (f *fixture) doesNotRepeat(t *testing.T, name string) {
 			return fmt.Errorf("%s: the kernel forwards %d packets", name, n)
 		}
 		return nil
+	}))
+}
+
+// The hook tcx is refused with a reason where it cannot work, and nothing is left behind.
+func TestWireTCXIsRefused(t *testing.T) {
+	for _, tt := range []struct{ name, config, want string }{
+		{"program in generic mode", "flowCache: {mode: auto}\ninterfaces: [{name: eth0, hook: tcx}, {name: eth1}]\n", "generic mode"},
+		{"mode generic", "flowCache: {mode: auto}\ninterfaces: [{name: eth0, hook: tcx, mode: generic}]\n", "excludes mode generic"},
+		{"cache off", "flowCache: {mode: \"off\"}\ninterfaces: [{name: eth0, hook: tcx}]\n", "needs flowCache.mode: auto"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := ownFixture(t, options{services: []service{toAttached}, stopped: true})
+			if tt.want == "generic mode" {
+				f.attachGeneric(t, "eth0")
+			}
+			before := stateOf(t, f)
+			config := strings.Replace(f.config(), "interfaces: [{name: eth0}, {name: eth1}]\n", tt.config, 1)
+			must(t, os.WriteFile(f.path("config.yaml"), []byte(config), 0o644))
+			must(t, f.launch("config.yaml"))
+			f.endedProcess(t, f.weir)
+			if f.weir.ExitCode() == 0 || !strings.Contains(f.logTail(), tt.want) {
+				t.Errorf("status %d, want a word of %q:\n%s", f.weir.ExitCode(), tt.want, f.logTail())
+			}
+			left := slices.DeleteFunc(before.Diff(stateOf(t, f)), isFlowTable)
+			if len(left) > 0 {
+				t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+			}
+		})
+	}
+}
+
+// isFlowTable reports whether a difference of two states is the pinned flow table, which stays
+// for the next start.
+func isFlowTable(line string) bool {
+	const pins = "+ pin /sys/fs/bpf/weir"
+	return strings.HasPrefix(line, pins+": ") || strings.HasPrefix(line, pins+"/flowtable-")
+}
+
+// attachGeneric attaches a program in generic mode that passes every packet.
+func (f *fixture) attachGeneric(t *testing.T, name string) {
+	t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // XDP_PASS
+	})
+	must(t, err)
+	defer program.Close()
+	must(t, f.Edge.Edge.Do(func() error {
+		l, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: f.indexOf(t, name), Flags: link.XDPGenericMode})
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
 	}))
 }
