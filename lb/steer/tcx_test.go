@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
@@ -22,6 +23,12 @@ import (
 
 // loadFlows loads a program with the maps of an empty flow table.
 func loadFlows(t testing.TB) *Program {
+	p, _ := loadCache(t)
+	return p
+}
+
+// loadCache is loadFlows, and returns the maps.
+func loadCache(t testing.TB) (*Program, *flowcache.Cache) {
 	t.Helper()
 	c, err := flowcache.New(flowcache.Config{NextHops: 16, Endpoints: 64, Services: 64})
 	must(t, err)
@@ -30,7 +37,7 @@ func loadFlows(t testing.TB) *Program {
 	must(t, err)
 	t.Cleanup(func() { must(t, flows.Close()) })
 	must(t, c.SetTable(flows))
-	return load(t, Config{Flows: c.Maps()})
+	return load(t, Config{Flows: c.Maps()}), c
 }
 
 // tcxOn is w's interface with the TCX hook, and the veth pair that it needs.
@@ -199,12 +206,16 @@ func TestTCXIsRefusedWithAReason(t *testing.T) {
 func TestTCXReplacesAGuardWithoutAGap(t *testing.T) {
 	w := newWire(t, netlab.LinkConfig{})
 	dir := bpffs(t)
-	p := closed(t, loadFlows(t))
+	p, cache := loadCache(t)
+	closed(t, p)
 	to := netip.AddrPortFrom(node4, 5353)
 	must(t, p.AddFrontend(to, unix.IPPROTO_UDP, 0))
 	must(t, p.Hold(time.Hour))
 	must(t, p.noteSocket(0, 0, true))
 	in := tcxOn(t, w, dir)
+	inner, err := netlink.LinkByIndex(in.Inner)
+	must(t, err)
+	must(t, cache.SetUp(0, uint32(inner.Attrs().ParentIndex)))
 	must(t, p.Guard(Interface{Index: in.Index, Mode: Native, PinDir: dir}))
 	kernel := w.listen(5353)
 
@@ -230,7 +241,7 @@ func TestTCXReplacesAGuardWithoutAGap(t *testing.T) {
 		})
 	}()
 	<-sent
-	_, err := p.AttachInterface(in)
+	_, err = p.AttachInterface(in)
 	must(t, err)
 	stop()
 	<-done
