@@ -49,10 +49,11 @@ type fuzzRun struct {
 	// tunnels are packets in an outer header that came out.
 	tunnels []view
 	// pending frames have been given to the worker, and no round was run since.
-	pending int
-	sent    int
-	vlan    bool // endpoints are in a VLAN of the clients' interface
-	absent  uint32
+	pending    int
+	sent       int
+	challenges int  // sent to clients whose endpoint is gone
+	vlan       bool // endpoints are in a VLAN of the clients' interface
+	absent     uint32
 }
 
 // given is a frame that went in.
@@ -287,8 +288,9 @@ func (r *fuzzRun) end() {
 	if c.Values[counter.RxPackets] != uint64(len(r.in)) || c.Values[counter.TxPackets] != uint64(r.sent) {
 		r.t.Fatalf("counted %d in and %d out, were %d and %d", c.Values[counter.RxPackets], c.Values[counter.TxPackets], len(r.in), r.sent)
 	}
-	if in := c.Values[counter.RxPackets] + c.Values[counter.Resets] + c.Values[counter.Aborts] + c.Values[counter.ICMPErrors] + uint64(extra); in != c.Values[counter.TxPackets]+total {
-		r.t.Fatalf("%d in, of it %d answers and %d more fragments; %d out, %d dropped or waiting: %+v", in, c.Values[counter.Resets]+c.Values[counter.Aborts]+c.Values[counter.ICMPErrors], extra, c.Values[counter.TxPackets], total, c)
+	answers := c.Values[counter.Resets] + c.Values[counter.Aborts] + c.Values[counter.ICMPErrors] + uint64(r.challenges)
+	if in := c.Values[counter.RxPackets] + answers + uint64(extra); in != c.Values[counter.TxPackets]+total {
+		r.t.Fatalf("%d in, of it %d answers and %d more fragments; %d out, %d dropped or waiting: %+v", in, answers, extra, c.Values[counter.TxPackets], total, c)
 	}
 	r.framesHome()
 }
