@@ -1,8 +1,11 @@
 package lb
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"runtime/pprof"
+	"strconv"
 
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/table"
@@ -81,7 +84,12 @@ func (l *LB) takeTraffic() error {
 func (l *LB) startWorkers() error {
 	for _, w := range l.workers {
 		l.running.Add(1)
-		if err := w.Start(l.queuesOf(w.ID()), l.log, l.running.Done); err != nil {
+		var err error
+		// The goroutine inherits the label, by which its stack is found.
+		pprof.Do(context.Background(), pprof.Labels(WorkerLabel, strconv.Itoa(w.ID())), func(context.Context) {
+			err = w.Start(l.queuesOf(w.ID()), l.log, l.running.Done)
+		})
+		if err != nil {
 			l.running.Done()
 			return fmt.Errorf("%w: %w", ports.ErrAttach, err)
 		}

@@ -175,6 +175,26 @@ func (l *LB) StuckWorker() int {
 	return -1
 }
 
+// WorkerLabel is the label of profiles that has the ID of a worker.
+const WorkerLabel = "worker"
+
+// StalledWorker is a worker that has not finished a round for some seconds.
+type StalledWorker struct{ ID, CPU, Thread int }
+
+// StalledWorkers are all workers that are stuck.
+func (l *LB) StalledWorkers() (list []StalledWorker) {
+	if !l.works.Load() {
+		return nil
+	}
+	now := l.flows.Tick()
+	for _, w := range l.workers {
+		if w.Stuck(now) {
+			list = append(list, StalledWorker{w.ID(), w.CPU(), w.Thread()})
+		}
+	}
+	return list
+}
+
 // reportExhaustion logs the endpoints that ran out of SNAT ports or cannot be reached in
 // their mode, each at most once in ten seconds.
 func (l *LB) reportExhaustion() {

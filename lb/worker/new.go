@@ -125,6 +125,7 @@ func (w *Worker) Start(queues []int, log *slog.Logger, done func()) error {
 		// The thread is pinned: it must not serve other goroutines later, so
 		// it is never unlocked and ends with the worker.
 		runtime.LockOSThread()
+		w.thread.Store(int32(unix.Gettid()))
 		if w.cfg.CPU >= 0 {
 			var set unix.CPUSet
 			set.Set(w.cfg.CPU)
@@ -171,6 +172,9 @@ const stuckTicks = 5 * secondTicks
 
 // Stuck reports whether the worker has not finished a round for some seconds, at tick now.
 func (w *Worker) Stuck(now uint32) bool { return int32(now-w.heartbeat.Load()) > stuckTicks }
+
+// Thread is the ID of the worker's thread, 0 before Start.
+func (w *Worker) Thread() int { return int(w.thread.Load()) }
 
 // ExhaustedEndpoints calls f for the endpoints that have run out of SNAT ports since the
 // last call, with the source.

@@ -42,6 +42,7 @@ type Worker struct {
 	change    atomic.Pointer[portUpdate]  // of the ports, to be carried out
 	observing atomic.Pointer[observation] // nil without a tap
 	heartbeat atomic.Uint32               // tick of the last round: the worker's sign of life
+	thread    atomic.Int32                // 0 before Start
 	// asleep is true while the worker may sleep in poll: another worker that hands it a
 	// frame then writes to wakeFD.
 	asleep atomic.Bool

@@ -379,6 +379,11 @@ type Workers struct {
 	// worker, near the memory node of the interfaces, and leaves CPU 0 to the rest
 	// of the machine if there are enough cores.
 	CPUs CPUs `json:"cpus"`
+	// StallSeconds is the time without a finished round of a worker after which Weir
+	// starts again, at least 6. Connections wait as after a crash, up to
+	// death.holdSeconds; with a hold of 0, and within 10 minutes of the last such start,
+	// Weir does not start again. 0 is off: the worker is only reported.
+	StallSeconds int `json:"stallSeconds"`
 }
 
 // Logging is the log, which goes to standard error.

@@ -314,6 +314,9 @@ func (c *Configuration) validateWorkers(r *report) {
 	if w.Count > MaxWorkers {
 		r.addf("workers.count", "must be auto or 1 to %d, is %d", MaxWorkers, w.Count)
 	}
+	if s := w.StallSeconds; s != 0 && (s < 6 || s > 3600) {
+		r.addf("workers.stallSeconds", "must be 0 (off) or 6 to 3600, is %d", s)
+	}
 	if !w.Count.IsAuto() && !w.CPUs.IsAuto() && int(w.Count) > len(w.CPUs) {
 		r.addf("workers.cpus", "%s are %d CPUs for %d workers: a worker needs one of its own", w.CPUs, len(w.CPUs), w.Count)
 	}

@@ -211,6 +211,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		task("configuration file", func(ctx context.Context) error { return o.Watch.follow(ctx, o.Signals.reload, d.log) })
 	}
 	task("problems", d.watchProblems)
+	task("workers", d.watchWorkers)
 	task("service manager", d.notify.Run)
 	ls.serve(d, task)
 	d.begin()

@@ -31,6 +31,7 @@ const (
 	partReload      = "reload"
 	partNode        = "node"
 	partKernel      = "kernel"
+	partWorkers     = "workers" // as a whole
 )
 
 // lookEvery is how often the parts are asked that do not complain by

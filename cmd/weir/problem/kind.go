@@ -32,6 +32,7 @@ const (
 	Node              Kind = "node"
 	InterfaceGone     Kind = "interface-gone"
 	InterfaceWarning  Kind = "interface-warning"
+	WorkerStalled     Kind = "worker-stalled"
 	KernelFeature     Kind = "kernel-feature"
 	Configuration     Kind = "configuration"
 	RestartNeeded     Kind = "restart-needed"
@@ -76,6 +77,7 @@ var Kinds = []Description{
 	{Node, Warning, false, false, "The cluster has no Node of this name, or deletes it."},
 	{InterfaceGone, Error, false, false, "A configured interface is missing, or not attached."},
 	{InterfaceWarning, Warning, false, false, "An interface is limited: a slower mode, fewer queues, offloads switched off."},
+	{WorkerStalled, Error, false, false, "A worker does not finish a round: packets of its queues are not forwarded. See `workers.stallSeconds`."},
 	{KernelFeature, Note, false, false, "The kernel or a driver lacks an optional feature."},
 	{Configuration, Error, false, false, "The configuration file has errors: the previous configuration stays in effect."},
 	{RestartNeeded, Warning, false, false, "A changed field of the configuration takes effect at the next start."},

@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/perf/netlab/workload"
+)
+
+// A worker whose thread stands still is named with the stack of the goroutine, in status and
+// log. Then Weir starts again: connections go on. It does so once.
+func TestWireStalledWorkerIsNamedAndWeirStartsAgain(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toAttached}, extra: "workers: {count: 1, stallSeconds: 8}"})
+	c := f.echo(t, toAttached)
+	first, err := f.admin.Status(inTime(t, within))
+	must(t, err)
+
+	release := f.freezeWorker(t)
+	must(t, f.poll(f.namesTheWorker))
+	must(t, f.poll(func(ctx context.Context) error {
+		s, err := f.admin.Status(ctx)
+		if err == nil && !s.StartTime.After(first.StartTime) {
+			err = errors.New("it is the first start")
+		}
+		return err
+	}))
+	release()
+	must(t, f.served(1))
+	must(t, workload.PingPong(c, "again", within))
+	if log, err := os.ReadFile(f.weir.LogFile()); err != nil || !strings.Contains(string(log), "worker.(*Worker).run") {
+		t.Errorf("the log has no stack: %v", err)
+	}
+
+	second, err := f.admin.Status(inTime(t, within))
+	must(t, err)
+	release = f.freezeWorker(t)
+	must(t, f.poll(func(context.Context) error {
+		if log, err := os.ReadFile(f.weir.LogFile()); err != nil || !strings.Contains(string(log), "it did so ") {
+			return fmt.Errorf("the log has no refusal, %v", err)
+		}
+		return nil
+	}))
+	release()
+	must(t, f.poll(func(ctx context.Context) error {
+		s, err := f.admin.Status(ctx)
+		if err == nil && (s.ProblemCounts[problem.WorkerStalled] > 0 || !s.Healthy) {
+			err = fmt.Errorf("still stalled: %v", s.Problems)
+		}
+		return err
+	}))
+	third, err := f.admin.Status(inTime(t, within))
+	must(t, err)
+	if !third.StartTime.Equal(second.StartTime) {
+		t.Error("it has started again within 10 minutes")
+	}
+	must(t, workload.PingPong(c, "on", within))
+}
+
+func (f *fixture) namesTheWorker(ctx context.Context) error {
+	s, err := f.admin.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range s.Problems {
+		if p.Kind == problem.WorkerStalled && p.Object == "Worker 0" && strings.Contains(p.Reason, "lb/worker.(*Worker)") {
+			return nil
+		}
+	}
+	return fmt.Errorf("no problem names the worker: %v", s.Problems)
+}
+
+// freezer stops the thread of a process that sleeps in ppoll, as a debugger does, says "frozen", and
+// lets it go on at the end of its input. It is a process of its own: execve waits until a tracer has
+// seen the end of the thread, and would else confuse those who wait for Weir.
+const freezer = `
+import ctypes, glob, os, platform, select, sys
+libc, pid = ctypes.CDLL(None, use_errno=True), sys.argv[1]
+SEIZE, INTERRUPT, CONT, DETACH, WALL = 0x4206, 0x4207, 7, 17, 0x40000000
+CALL = {"x86_64": "271", "aarch64": "73"}[platform.machine()]
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+def call(task):
+    try:
+        return open(task + "/syscall").read().split()[0]
+    except OSError:
+        return ""
+task = None
+while task is None:
+    task = next((t for t in glob.glob("/proc/%s/task/*" % pid) if call(t) == CALL), None)
+tid = int(os.path.basename(task))
+if libc.ptrace(SEIZE, tid, 0, 0) != 0:
+    sys.exit("ptrace: " + os.strerror(ctypes.get_errno()))
+while True:
+    libc.ptrace(INTERRUPT, tid, 0, 0)
+    os.waitpid(tid, WALL)
+    if call(task) == CALL:
+        break
+    libc.ptrace(CONT, tid, 0, 0)
+print("frozen", flush=True)
+while not select.select([sys.stdin], [], [], 0.01)[0]:
+    if os.waitpid(tid, WALL | os.WNOHANG)[0] == tid:
+        sys.exit(0)
+libc.ptrace(DETACH, tid, 0, 0)
+`
+
+// freezeWorker stops the thread of the worker, which alone sleeps in poll. release lets the thread go
+// on if it still exists.
+func (f *fixture) freezeWorker(t *testing.T) (release func()) {
+	t.Helper()
+	cmd := exec.Command("python3", "-c", freezer, fmt.Sprint(f.weir.Cmd.Process.Pid))
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	must(t, cmd.Start())
+	release = sync.OnceFunc(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v\n%s", err, &stderr)
+		}
+	})
+	t.Cleanup(release)
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "frozen\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	return release
+}
