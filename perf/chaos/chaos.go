@@ -6,6 +6,7 @@
 //	traffic.go  long-lived connections with checked bytes, and new ones
 //	retransmit.go  how long TCP may wait, and in which state a connection failed
 //	hook.go     who forwards packets of established flows
+//	stall.go    connections that wait, and the workers meanwhile
 //	churn.go    endpoints that come and go
 //	plan.go     the faults of a seed, in order
 //	fault.go    what each fault does, and which failures it explains
@@ -102,6 +103,8 @@ func (n *node) run(ctx context.Context, r *Report) error {
 	traffic.start(ctx, &running)
 	w := &watch{node: n, report: r}
 	running.Go(func() { w.run(ctx) })
+	s := &stalls{node: n, traffic: traffic, report: r, begun: time.Now()}
+	running.Go(func() { s.run(ctx) })
 	running.Go(func() {
 		if err := n.churn(ctx); err != nil {
 			stop(err)

@@ -36,6 +36,9 @@ type fault struct {
 	least, most time.Duration // that it is active
 	// do begins the fault, calls hold, and undoes the fault.
 	do func(n *node, ctx context.Context, hold func()) error
+	// holdsUp reports whether the connections of a Service may wait while the fault is active;
+	// nil: none may.
+	holdsUp func(*service) bool
 	// explains reports whether the fault may be the cause of a failure; nil: of none.
 	explains func(*failure) bool
 }
@@ -43,35 +46,38 @@ type fault struct {
 // faults are all kinds. Those of the process and of the source explain nothing: neither an
 // established nor a new connection may fail.
 var faults = []fault{
-	{"kill -9", partProcess, true, 0, time.Second, (*node).kill, nil},
-	{"restart", partProcess, true, 0, 0, (*node).restart, nil},
-	{"reload", partProcess, false, 0, 0, (*node).reload, nil},
-	{"stopped process", partProcess, false, 200 * time.Millisecond, 2 * time.Second, (*node).stall, nil},
-	{"CPU hogs", partProcess, false, time.Second, 4 * time.Second, (*node).hog, nil},
-	{"full disk", partProcess, true, 0, time.Second, (*node).fillDisk, nil},
-	{"memory pressure", partProcess, true, time.Second, 3 * time.Second, (*node).pressMemory, nil},
+	{"kill -9", partProcess, true, 0, time.Second, (*node).kill, everybody, nil},
+	{"restart", partProcess, true, 0, 0, (*node).restart, everybody, nil},
+	{"reload", partProcess, false, 0, 0, (*node).reload, nil, nil},
+	{"stopped process", partProcess, false, 200 * time.Millisecond, 2 * time.Second, (*node).stall, everybody, nil},
+	{"CPU hogs", partProcess, false, time.Second, 4 * time.Second, (*node).hog, nil, nil},
+	{"full disk", partProcess, true, 0, time.Second, (*node).fillDisk, everybody, nil},
+	{"memory pressure", partProcess, true, time.Second, 3 * time.Second, (*node).pressMemory, everybody, nil},
 
-	{"link flap", partLink, false, 200 * time.Millisecond, 2 * time.Second, (*node).flapLink, unreachable},
-	{"interface made anew", partLink, false, 0, time.Second, (*node).recreateLink, resetByKernel},
-	{"smaller MTU", partLink, false, time.Second, 3 * time.Second, (*node).changeMTU, nil},
-	{"other route", partLink, false, time.Second, 3 * time.Second, (*node).reroute, nil},
-	{"lost route", partLink, false, 200 * time.Millisecond, 2 * time.Second, (*node).loseRoute, unreachable},
-	{"lost neighbors", partLink, false, 0, 0, (*node).loseNeighbors, nil},
+	{"link flap", partLink, false, 200 * time.Millisecond, 2 * time.Second, (*node).flapLink, throughFabric, unreachable},
+	{"interface made anew", partLink, false, 0, time.Second, (*node).recreateLink, throughFabric, resetByKernel},
+	{"smaller MTU", partLink, false, time.Second, 3 * time.Second, (*node).changeMTU, throughFabric, nil},
+	{"other route", partLink, false, time.Second, 3 * time.Second, (*node).reroute, nil, nil},
+	{"lost route", partLink, false, 200 * time.Millisecond, 2 * time.Second, (*node).loseRoute, throughFabric, unreachable},
+	{"lost neighbors", partLink, false, 0, 0, (*node).loseNeighbors, nil, nil},
 
-	{"half a manifest", partSource, false, 500 * time.Millisecond, 2 * time.Second, (*node).halveManifest, nil},
-	{"no manifests", partSource, false, 500 * time.Millisecond, 2 * time.Second, (*node).hideManifests, nil},
+	{"half a manifest", partSource, false, 500 * time.Millisecond, 2 * time.Second, (*node).halveManifest, nil, nil},
+	{"no manifests", partSource, false, 500 * time.Millisecond, 2 * time.Second, (*node).hideManifests, nil, nil},
 }
 
-// unreachable explains new connections, to Services with an endpoint behind the interface, that
-// end with an ICMP error, or without an answer: those that begin now get the SNAT source of
-// the route that is left, and keep it.
+func everybody(*service) bool { return true }
+
+func throughFabric(s *service) bool { return s.fabric }
+
+// unreachable explains new connections, to Services with an endpoint behind the interface,
+// that end with an ICMP error while there is no route.
 func unreachable(f *failure) bool {
-	return f.what == "new" && f.service.fabric && (f.kind == workload.KindOther || f.kind == workload.KindTimeout)
+	return f.what == "new" && f.service.fabric && f.kind == workload.KindOther
 }
 
 // resetByKernel explains besides that a connection is reset: between the moment at which the
-// new interface has the SNAT address and that at which the program is attached, the kernel
-// answers the endpoint.
+// new interface has the SNAT address and that at which Weir guards it, the kernel answers the
+// endpoint.
 func resetByKernel(f *failure) bool {
 	return unreachable(f) || f.service.fabric && f.kind == workload.KindReset
 }
@@ -248,6 +254,8 @@ func (n *node) recreateLink(_ context.Context, hold func()) error {
 		n.zoneBRoutes(edge.Netlink().RouteReplace))
 }
 
+// changeMTU makes the MTU of eth1 smaller in place. Until it is undone the interface does not
+// take longer packets either, of which nobody tells the sender.
 func (n *node) changeMTU(_ context.Context, hold func()) error {
 	return n.withMTU("eth1", 1400, hold)
 }

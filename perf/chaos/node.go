@@ -105,10 +105,24 @@ func newNode(cfg Config) (_ *node, err error) {
 	if err := n.arrange(); err != nil {
 		return nil, err
 	}
+	if err := n.keepRouterMAC(); err != nil {
+		return nil, err
+	}
 	if n.group, err = newCgroup(lab.Name()); err != nil {
 		cfg.Log("no memory pressure: %v", err)
 	}
 	return n, n.configure()
+}
+
+// keepRouterMAC keeps the MAC address of the router to zone b, which is a bridge: by default it
+// is the least of its ports'. A port that is made anew would change it, and hosts would send to
+// the old one until their neighbor entries expire.
+func (n *node) keepRouterMAC() error {
+	bridge, err := n.Fabric.Interface("br0")
+	if err != nil {
+		return err
+	}
+	return n.Fabric.Netlink().LinkSetHardwareAddr(bridge, bridge.Attrs().HardwareAddr)
 }
 
 // Close ends the process and removes everything.
@@ -215,7 +229,8 @@ type status struct {
 	Neighbors []struct {
 		Address string `json:"address"`
 	} `json:"neighbors"`
-	Drops map[string]uint64 `json:"drops"`
+	Drops   map[string]uint64 `json:"drops"`
+	Workers []worker          `json:"workers"`
 }
 
 func (n *node) status(ctx context.Context) (*status, error) {

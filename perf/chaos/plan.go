@@ -8,6 +8,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/weirlb/weir/perf/netlab/patience"
+	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
 // step is a fault, or two that are active together.
@@ -135,21 +138,62 @@ func (l *faultLog) begin(f *fault) (over func()) {
 	}
 }
 
-// after is how long a fault may have consequences once it is over: routes, neighbors and
-// sessions of TCP come back by timers.
-const after = 5 * time.Second
+// after is how long a fault may have consequences once it is over.
+const after = time.Second
 
 // explanation returns the fault that explains a failure, nil if there is none.
 func (l *faultLog) explanation(f *failure) *fault {
+	if f.kind == workload.KindTimeout {
+		return l.explainTimeout(f)
+	}
 	l.Lock()
 	defer l.Unlock()
 	for _, a := range l.past {
-		active := !f.ended.Before(a.begun) && (a.end.IsZero() || !f.begun.After(a.end.Add(after)))
+		active := !f.ended.Before(a.begun) && (a.end.IsZero() || !f.ended.After(a.end.Add(patience.For(after))))
 		if active && a.fault.explains != nil && a.fault.explains(f) {
 			return a.fault
 		}
 	}
 	return nil
+}
+
+// explainTimeout returns the last of the faults that explain a failure by time: they follow
+// each other so closely that no retransmission came between them.
+func (l *faultLog) explainTimeout(f *failure) (last *fault) {
+	if most := mostWait(); most != 0 && l.free(f.service, f.begun, f.ended) > most {
+		return nil
+	}
+	l.Lock()
+	defer l.Unlock()
+	for _, a := range l.past {
+		if a.fault.holdsUp != nil && a.fault.holdsUp(f.service) && a.begun.Before(f.ended) {
+			last = a.fault
+		}
+	}
+	return last
+}
+
+// free returns the longest time between two moments in which no fault held up the connections
+// of a Service.
+func (l *faultLog) free(s *service, from, to time.Time) (longest time.Duration) {
+	l.Lock()
+	defer l.Unlock()
+	for _, a := range l.past { // in the order of their begin
+		if a.fault.holdsUp == nil || !a.fault.holdsUp(s) {
+			continue
+		}
+		if a.begun.After(to) {
+			break
+		}
+		longest = max(longest, a.begun.Sub(from))
+		if a.end.IsZero() {
+			return longest
+		}
+		if a.end.After(from) {
+			from = a.end
+		}
+	}
+	return max(longest, to.Sub(from))
 }
 
 // counts returns how often each fault was active.

@@ -22,12 +22,15 @@ type failure struct {
 }
 
 func (f *failure) String() string {
-	family := "IPv4"
-	if f.six {
-		family = "IPv6"
-	}
-	return fmt.Sprintf("%s connection to %s, %s, from %s for %v: %s: %v", f.what, f.service.name, family,
+	return fmt.Sprintf("%s connection to %s, %s, from %s for %v: %s: %v", f.what, f.service.name, family(f.six),
 		f.begun.Format(time.TimeOnly), f.ended.Sub(f.begun).Round(time.Millisecond), f.kind, f.err)
+}
+
+func family(six bool) string {
+	if six {
+		return "IPv6"
+	}
+	return "IPv4"
 }
 
 // Report is the result of a run.
@@ -42,6 +45,7 @@ type Report struct {
 	longest      time.Duration // exchange of an established connection
 	fresh        int
 	longestFresh time.Duration
+	mostWaiting  int // connections at the same time
 	flows        uint64
 	repeated     uint64 // packets that the kernel forwarded for the last process
 	drops        map[string]uint64
@@ -72,6 +76,13 @@ func (r *Report) verified(v *verification) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.verifications++
+}
+
+// waited notes how many connections wait at a moment.
+func (r *Report) waited(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mostWaiting = max(r.mostWaiting, n)
 }
 
 // Explained are the failures that a fault explains, with its name.
@@ -139,7 +150,8 @@ func (r *Report) String() string {
 		fmt.Fprintf(&b, " %s %d;", name, counts[name])
 	}
 	unexplained := len(r.Unexplained())
-	fmt.Fprintf(&b, "\nestablished: %d connections, %d exchanges, the longest %v\n", r.connections, r.exchanges, r.longest.Round(time.Millisecond))
+	fmt.Fprintf(&b, "\nestablished: %d connections, %d exchanges, the longest %v, at most %d waited for more than %v\n",
+		r.connections, r.exchanges, r.longest.Round(time.Millisecond), r.mostWaiting, waitNoted)
 	fmt.Fprintf(&b, "new: %d connections, the longest %v\n", r.fresh, r.longestFresh.Round(time.Millisecond))
 	fmt.Fprintf(&b, "failures: %d explained, %d unexplained\n", len(r.failures)-unexplained, unexplained)
 	fmt.Fprintf(&b, "verifications of the flow table: %d; violated invariants and remains: %d\n", r.verifications, len(r.leaked))

@@ -1,10 +1,14 @@
 package chaos
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"syscall"
 	"time"
@@ -30,9 +34,14 @@ func limitBackoff(n *netlab.Namespace) error {
 	return err
 }
 
+func backoffIsLimited() bool {
+	_, err := os.Stat("/proc/sys/net/ipv4/tcp_rto_max_ms")
+	return err == nil
+}
+
 // exchangeWithin is how long an exchange may take, however many faults delay it.
 func exchangeWithin() time.Duration {
-	if _, err := os.Stat("/proc/sys/net/ipv4/tcp_rto_max_ms"); err != nil {
+	if !backoffIsLimited() {
 		return 5 * time.Minute // two retransmissions with the longest time between them
 	}
 	return min(time.Minute, patience.For(15*time.Second))
@@ -58,4 +67,21 @@ func stateOf(c net.Conn) string {
 	return fmt.Sprintf("unacknowledged %d, retransmissions %d in a row, backoff %d, RTO %v, last segment received %v ago",
 		info.Unacked, info.Retransmits, info.Backoff, time.Duration(info.Rto)*time.Microsecond,
 		time.Duration(info.Last_data_recv)*time.Millisecond)
+}
+
+// halfOpen describes connections to a frontend that wait for an answer, as Weir sees them.
+func (n *node) halfOpen(frontend string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	var list struct {
+		Connections json.RawMessage `json:"connections"`
+	}
+	if err := n.ask(ctx, "/v1/connections?limit=4&state=syn&frontend="+url.QueryEscape(frontend), &list); err != nil {
+		return err.Error()
+	}
+	var b bytes.Buffer
+	if err := json.Compact(&b, list.Connections); err != nil {
+		return err.Error()
+	}
+	return b.String()
 }

@@ -28,6 +28,7 @@ type talk struct {
 	service *service
 	six     bool
 	said    atomic.Int64
+	begun   atomic.Int64 // the exchange that is under way, Unix nanoseconds; 0: none
 	failed  atomic.Bool
 	longest time.Duration
 }
@@ -76,9 +77,11 @@ func (t *traffic) start(ctx context.Context, running *sync.WaitGroup) {
 func (t *traffic) talk(ctx context.Context, id int, k *talk) {
 	for n := 0; ctx.Err() == nil; n++ {
 		begun := time.Now()
-		message := strings.Repeat(fmt.Sprintf("connection %d message %d;", id, n), 1+n%40)
+		k.begun.Store(begun.UnixNano())
+		message := strings.Repeat(fmt.Sprintf("connection %d message %d;", id, n), 1+n%100)
 		err := workload.PingPong(k.conn, message, exchangeWithin())
 		ended := time.Now()
+		k.begun.Store(0)
 		k.longest = max(k.longest, ended.Sub(begun))
 		if err != nil {
 			err = fmt.Errorf("%w (%s)", err, stateOf(k.conn))
@@ -86,8 +89,21 @@ func (t *traffic) talk(ctx context.Context, id int, k *talk) {
 			k.failed.Store(true)
 			return
 		}
+		t.judge(k, begun, ended)
 		k.said.Add(1)
 		pause(ctx, 200*time.Millisecond)
+	}
+}
+
+// judge enters a failure if an exchange waited although no fault concerned it.
+func (t *traffic) judge(k *talk, begun, ended time.Time) {
+	most := mostWait()
+	if most == 0 || ended.Sub(begun) <= most {
+		return
+	}
+	if free := t.report.faults.free(k.service, begun, ended); free > most {
+		err := fmt.Errorf("no fault concerned it for %v of this time", free.Round(time.Millisecond))
+		t.report.fail(failure{"established", "slow", k.service, k.six, begun, ended, err})
 	}
 }
 
@@ -99,7 +115,11 @@ func (t *traffic) begin(ctx context.Context, from, clients int) {
 		err := t.once(s, six, fmt.Sprintf("new connection %d", i))
 		ended := time.Now()
 		if err != nil {
-			t.report.fail(failure{"new", workload.Kind(err), s, six, begun, ended, err})
+			kind := workload.Kind(err)
+			if kind == workload.KindTimeout {
+				err = fmt.Errorf("%w (%s)", err, t.node.halfOpen(s.at(six).String()))
+			}
+			t.report.fail(failure{"new", kind, s, six, begun, ended, err})
 		}
 		t.fresh.Lock()
 		t.fresh.made++
