@@ -217,8 +217,9 @@ var edgeAddrs = []netip.Prefix{
 }
 
 // recreateLink deletes eth1 and makes it again, with the same MAC address, as a driver that
-// is loaded anew does.
-func (n *node) recreateLink(_ context.Context, hold func()) error {
+// is loaded anew does. The fault lasts until Weir is attached to it: while no process runs,
+// nobody guards the new interface.
+func (n *node) recreateLink(ctx context.Context, hold func()) error {
 	edge := n.Edge.Edge
 	old, err := edge.Interface("eth1")
 	if err != nil {
@@ -251,7 +252,26 @@ func (n *node) recreateLink(_ context.Context, hold func()) error {
 		n.Fabric.Netlink().LinkSetMasterByIndex(port, bridge.Attrs().Index),
 		edge.SetSysctl("net/ipv4/conf/eth1/forwarding", "0"),
 		edge.SetSysctl("net/ipv4/conf/eth1/rp_filter", "1"),
-		n.zoneBRoutes(edge.Netlink().RouteReplace))
+		n.zoneBRoutes(edge.Netlink().RouteReplace),
+		n.untilAttached(ctx, made.Attrs().Index))
+}
+
+// untilAttached waits until Weir is attached to an interface. A fault of the process may be
+// active meanwhile.
+func (n *node) untilAttached(ctx context.Context, index int) error {
+	for deadline := time.Now().Add(patience.For(10 * time.Second)); time.Now().Before(deadline); {
+		if s, err := n.status(ctx); err == nil {
+			for _, i := range s.Interfaces {
+				if i.IfIndex == index {
+					return nil
+				}
+			}
+		}
+		if !pause(ctx, 50*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+	return errors.New("the interface that was made anew is not attached")
 }
 
 // changeMTU makes the MTU of eth1 smaller in place. Until it is undone the interface does not

@@ -219,6 +219,7 @@ type status struct {
 	Frontends  int    `json:"frontends"`
 	Interfaces []struct {
 		Name     string `json:"name"`
+		IfIndex  int    `json:"ifindex"`
 		Repeated struct {
 			Packets uint64 `json:"packets"`
 		} `json:"repeated"`
