@@ -115,6 +115,14 @@ libc.ptrace(DETACH, tid, 0, 0)
 // on if it still exists.
 func (f *fixture) freezeWorker(t *testing.T) (release func()) {
 	t.Helper()
+	// Privileges are given up in every thread, and a thread that is frozen would hold that up.
+	must(t, f.poll(func(ctx context.Context) error {
+		s, err := f.admin.Status(ctx)
+		if err == nil && s.Privileges == nil {
+			err = errors.New("the privileges are not given up yet")
+		}
+		return err
+	}))
 	cmd := exec.Command("python3", "-c", freezer, fmt.Sprint(f.weir.Cmd.Process.Pid))
 	in, err := cmd.StdinPipe()
 	must(t, err)
