@@ -55,17 +55,15 @@ func open(path string, flag int) (*os.File, error) {
 	if err != nil {
 		var st unix.Stat_t
 		if e := unix.Lstat(path, &st); e == nil {
-			if why := distrust(&st, flag); why != "" {
-				return nil, fmt.Errorf("%s is %w: %s", path, ErrUntrusted, why)
+			if e := check(path, &st, flag); e != nil {
+				return nil, e
 			}
 		}
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	var st unix.Stat_t
 	if err = unix.Fstat(fd, &st); err == nil {
-		if why := distrust(&st, flag); why != "" {
-			err = fmt.Errorf("%s is %w: %s", path, ErrUntrusted, why)
-		}
+		err = check(path, &st, flag)
 	}
 	if err == nil {
 		err = unix.SetNonblock(fd, false)
@@ -75,6 +73,18 @@ func open(path string, flag int) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), path), nil
+}
+
+// check returns ErrUntrusted for a file that is not trusted. A directory is an error of its own:
+// a wrong path in the configuration must not have it set aside.
+func check(path string, st *unix.Stat_t, flag int) error {
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return &fs.PathError{Op: "open", Path: path, Err: unix.EISDIR}
+	}
+	if why := distrust(st, flag); why != "" {
+		return fmt.Errorf("%s is %w: %s", path, ErrUntrusted, why)
+	}
+	return nil
 }
 
 // distrust says why a file is not trusted, "" if it is.
