@@ -132,7 +132,7 @@ func TestRunningDaemonIsAsked(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	daemon := &answer{services: []*discovery.Service{testService(nil, "10.1.2.3:80")}}
-	go func() { done <- api.Serve(ctx, l, daemon, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- api.Serve(ctx, l, daemon, api.Access{}, slog.New(slog.DiscardHandler)) }()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {
