@@ -190,15 +190,23 @@ func (w *watcher) matters(name string) bool {
 	return d == nil || d.names == nil || d.names[base]
 }
 
-// arm watches the directories that matter now and no other.
+// arm watches the directories that matter now and no other. A directory that is made before
+// the one above it is watched goes unnoticed: therefore arm looks again after each new watch.
 func (w *watcher) arm() {
-	if w.fs == nil {
-		return
+	const most = 16 // of a path that changes all the time
+	for range most {
+		if w.fs == nil || !w.armOnce() {
+			return
+		}
 	}
+}
+
+// armOnce is a pass of arm. It reports whether there is a new watch.
+func (w *watcher) armOnce() (added bool) {
 	want := map[string]map[string]bool{}
 	abs, err := filepath.Abs(w.path)
 	if err != nil {
-		return
+		return false
 	}
 	watchTargets(abs, want, 0)
 	if info, err := os.Stat(abs); err == nil && info.IsDir() {
@@ -235,7 +243,9 @@ func (w *watcher) arm() {
 			continue
 		}
 		w.dirs[dir] = &watched{dev: dev, ino: ino, names: names}
+		added = true
 	}
+	return added
 }
 
 // watchTargets adds to want every directory in which the meaning of path can change:

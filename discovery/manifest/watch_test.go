@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 // watch is a running Source and what it has delivered, put together.
@@ -207,6 +208,26 @@ func TestWatchPathThatAppearsLater(t *testing.T) {
 	must(t, os.RemoveAll(filepath.Join(base, "etc")))
 	writeFile(t, filepath.Join(dir, "a.yaml"), service("web", 83))
 	w.await(map[string]uint16{"web": 83})
+}
+
+// Directories may be made while their watch is being set.
+func TestWatchPathThatAppearsMeanwhile(t *testing.T) {
+	for range 500 {
+		dir := filepath.Join(t.TempDir(), "etc", "weir", "manifests")
+		w := newWatcher(dir, slog.New(slog.DiscardHandler))
+		done := make(chan error, 1)
+		go func() { done <- os.MkdirAll(dir, 0o755) }()
+		w.arm()
+		must(t, <-done)
+		if w.dirs[dir] == nil {
+			select {
+			case <-w.events():
+			case <-time.After(patience.For(5 * time.Second)):
+				t.Fatalf("%s is not watched, and there was no event", dir)
+			}
+		}
+		w.close()
+	}
 }
 
 func TestWatchLinkedDirectory(t *testing.T) {
