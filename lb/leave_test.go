@@ -2,6 +2,7 @@ package lb
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -113,11 +114,19 @@ func TestPacketsDoNotWaitForTheViewForever(t *testing.T) {
 			return err
 		}
 		defer client.Close()
+		var sent uint64
 		kernelGets := func() bool {
-			_, _ = client.Write([]byte("hello"))
+			sent++ // an earlier packet may come late
+			_, _ = client.Write(binary.BigEndian.AppendUint64(nil, sent))
 			_ = host.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-			_, err := host.Read(make([]byte, 16))
-			return err == nil
+			for buf := make([]byte, 8); ; {
+				if _, err := host.Read(buf); err != nil {
+					return false
+				}
+				if binary.BigEndian.Uint64(buf) == sent {
+					return true
+				}
+			}
 		}
 
 		last := open()

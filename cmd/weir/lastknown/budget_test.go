@@ -38,6 +38,7 @@ func TestKeeperStaysWithinItsBudget(t *testing.T) {
 			k.Changed()
 			time.Sleep(time.Minute)
 		}
+		synctest.Wait()
 		if saves < days*(allowed-1) || saves > days*allowed+1 {
 			t.Errorf("%d saves in %d days, want %d a day", saves, days, allowed)
 		}
