@@ -120,6 +120,7 @@ func (w *Worker) Start(queues []int, log *slog.Logger, done func()) error {
 	}
 	w.wakeFD = fd
 	w.pollFD = w.polled(queues)
+	w.heartbeat.Store(w.cfg.Flows.Tick()) // the first view of Services may come long after New
 	go func() {
 		defer done()
 		// The thread is pinned: it must not serve other goroutines later, so

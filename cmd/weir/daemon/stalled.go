@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -27,29 +26,43 @@ const (
 	noticedAfter = 5
 	// againAfter is the least time between two starts because of a stall.
 	againAfter = 10 * time.Minute
-	// stackTime bounds the time for the stack of a goroutine.
-	stackTime = 5 * time.Second
+	// stoppedFor is the time between two looks after which this process itself did not run:
+	// the signs of life of the workers are as old.
+	stoppedFor = 3 * lookForStalls
+	// retryLooks is the number of looks between two attempts to start again.
+	retryLooks = 60
 )
 
 // stalls follows workers that do not finish their rounds.
 type stalls struct {
 	looks map[int]int    // by worker: looks at which it was stuck
 	where map[int]string // by worker: where it is
+	first map[int]thread // by worker: its thread at the first of these looks
 }
 
 // watchWorkers reports stalled workers, and starts Weir again when a worker stays stalled.
 func (d *Daemon) watchWorkers(ctx context.Context) error {
-	s := stalls{map[int]int{}, map[int]string{}}
+	s := stalls{map[int]int{}, map[int]string{}, map[int]thread{}}
 	tick := time.NewTicker(lookForStalls)
 	defer tick.Stop()
-	for {
+	for last := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		if d.lookAtWorkers(&s, d.lb.StalledWorkers()) {
-			if err := d.startAgain(s.where); err != nil {
+		apart := time.Since(last)
+		last = time.Now()
+		if apart > stoppedFor {
+			continue
+		}
+		stalled := d.lb.StalledWorkers()
+		if d.lookAtWorkers(&s, stalled) {
+			err := s.endless(stalled)
+			if err == nil {
+				err = d.startAgain(s.where)
+			}
+			if err != nil {
 				d.log.Error("a worker is stalled, and Weir does not start again", "err", err)
 			}
 		}
@@ -60,12 +73,17 @@ func (d *Daemon) watchWorkers(ctx context.Context) error {
 func (d *Daemon) lookAtWorkers(s *stalls, stalled []lb.StalledWorker) (over bool) {
 	var list []problem.Problem
 	now := map[int]int{}
+	threads := map[int]thread{}
+	for _, w := range stalled {
+		threads[w.ID] = threadOf(w)
+	}
 	for _, w := range stalled {
 		n := s.looks[w.ID] + 1
 		now[w.ID] = n
 		if n == 1 {
 			var stack string
-			s.where[w.ID], stack = whereIs(w)
+			s.first[w.ID] = threads[w.ID]
+			s.where[w.ID], stack = whereIs(w, threads)
 			d.log.Error("worker is stalled", "worker", w.ID, "cpu", w.CPU, "thread", w.Thread, "where", s.where[w.ID], "stack", stack)
 		}
 		list = append(list, problem.Problem{
@@ -73,7 +91,8 @@ func (d *Daemon) lookAtWorkers(s *stalls, stalled []lb.StalledWorker) (over bool
 			Reason: fmt.Sprintf("has finished no round for %d s on CPU %d (thread %d): %s", n+noticedAfter, w.CPU, w.Thread, s.where[w.ID]),
 		})
 		limit := d.cfg.Workers.StallSeconds
-		over = over || limit > 0 && n == max(1, limit-noticedAfter)
+		past := n - max(1, limit-noticedAfter)
+		over = over || limit > 0 && past >= 0 && past%retryLooks == 0
 	}
 	for id := range s.looks {
 		if now[id] == 0 {
@@ -111,30 +130,75 @@ func (d *Daemon) startAgain(where map[int]string) error {
 	return nil
 }
 
-// whereIs describes a worker's place for a line, and has the stack of its goroutine.
-func whereIs(w lb.StalledWorker) (where, stack string) {
-	task := fmt.Sprintf("/proc/self/task/%d/", w.Thread)
+// endless returns why execve could wait forever for the end of a stalled thread, nil if it does
+// not: all other threads, and the workers that forward, have ended by then.
+func (s *stalls) endless(stalled []lb.StalledWorker) error {
+	for _, w := range stalled {
+		switch now := threadOf(w); {
+		case now.state == "D":
+			return fmt.Errorf("thread %d cannot be ended: it waits in the kernel, %s", w.Thread, now)
+		case now.state == "R" && now.user == s.first[w.ID].user:
+			return fmt.Errorf("thread %d could not end: it gets no CPU, or does not leave the kernel", w.Thread)
+		}
+	}
+	return nil
+}
+
+// thread is what the kernel says of a worker's thread.
+type thread struct {
+	state string // as in proc_pid_stat(5)
+	user  string // CPU time outside the kernel
+	call  int    // system call that it waits in, -1 for none
+	in    string // function of the kernel that it waits in
+}
+
+func threadOf(w lb.StalledWorker) thread {
 	read := func(name string) string {
-		b, err := os.ReadFile(task + name)
+		b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/%s", w.Thread, name))
 		if err != nil {
 			return ""
 		}
 		return strings.TrimSpace(string(b))
 	}
-	state := read("stat")
-	if i := strings.LastIndex(state, ") "); i >= 0 && len(state) > i+2 {
-		state = state[i+2 : i+3]
+	t := thread{call: -1}
+	stat := read("stat")
+	const userTime = 14 - 3 // behind the name, as in start.go
+	if f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]); len(f) > userTime {
+		t.state, t.user = f[0], f[userTime]
 	}
 	call, _, _ := strings.Cut(read("syscall"), " ")
-	where = "thread state " + state
 	if n, err := strconv.Atoi(call); err == nil && n >= 0 {
-		where += fmt.Sprintf(", in system call %d", n)
-		if in := read("wchan"); in != "" && in != "0" {
-			where += " (" + in + ")"
+		t.call = n
+		if in := read("wchan"); in != "0" {
+			t.in = in
 		}
 	}
-	if !preemptible(state, call) {
-		return where, "not to be had: the thread cannot be interrupted"
+	return t
+}
+
+func (t thread) String() string {
+	s := "thread state " + t.state
+	if t.call >= 0 {
+		s += fmt.Sprintf(", in system call %d", t.call)
+	}
+	if t.in != "" {
+		s += " (" + t.in + ")"
+	}
+	return s
+}
+
+// whereIs describes a worker's place for a line, and has the stack of its goroutine.
+//
+// For a stack the runtime stops all threads, and with them the workers that forward. It would
+// wait for a thread that runs, or gets no CPU, or makes a call of the packet path (RawSyscall in
+// lb/xsk): nothing could end that, not even SIGKILL by a timer where Weir is process 1 of a
+// container. So there is a stack only where each stalled worker waits in another call.
+func whereIs(w lb.StalledWorker, threads map[int]thread) (where, stack string) {
+	where = threads[w.ID].String()
+	for _, t := range threads {
+		if t.call < 0 || t.call == unix.SYS_SENDTO || t.call == unix.SYS_RECVFROM {
+			return where, "not to be had without a halt of all workers"
+		}
 	}
 	stack = stackOf(w.ID)
 	for line := range strings.Lines(stack) {
@@ -145,25 +209,8 @@ func whereIs(w lb.StalledWorker) (where, stack string) {
 	return where, stack
 }
 
-// preemptible reports whether the runtime can stop a thread in this state and system call. It
-// waits for threads that make a call of the packet path (RawSyscall in lb/xsk), and would stop all
-// others meanwhile.
-func preemptible(state, call string) bool {
-	if n, err := strconv.Atoi(call); err == nil && n >= 0 {
-		return n != unix.SYS_SENDTO && n != unix.SYS_RECVFROM
-	}
-	return state == "R"
-}
-
 // stackOf is the stack of a worker's goroutine, a line for each function, the innermost first.
-// If the runtime does not stop all threads in time, the kernel kills the process, which would
-// otherwise stand still for good.
 func stackOf(worker int) string {
-	disarm, err := killIn(stackTime)
-	if err != nil {
-		return ""
-	}
-	defer disarm()
 	var b bytes.Buffer
 	if err := pprof.Lookup("goroutine").WriteTo(&b, 1); err != nil {
 		return ""
@@ -183,25 +230,4 @@ func stackOf(worker int) string {
 		return strings.Join(lines, "\n")
 	}
 	return ""
-}
-
-// killIn has the kernel kill the process after d, unless disarm is called.
-func killIn(d time.Duration) (disarm func(), err error) {
-	event := struct {
-		value  uintptr
-		signo  int32
-		notify int32
-		_      [48]byte
-	}{signo: int32(unix.SIGKILL)}
-	var id int32
-	if _, _, errno := unix.Syscall(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&event)), uintptr(unsafe.Pointer(&id))); errno != 0 {
-		return nil, fmt.Errorf("timer_create: %w", errno)
-	}
-	disarm = func() { _, _, _ = unix.Syscall(unix.SYS_TIMER_DELETE, uintptr(id), 0, 0) }
-	end := [2]unix.Timespec{{}, unix.NsecToTimespec(int64(d))}
-	if _, _, errno := unix.Syscall6(unix.SYS_TIMER_SETTIME, uintptr(id), 0, uintptr(unsafe.Pointer(&end)), 0, 0, 0); errno != 0 {
-		disarm()
-		return nil, fmt.Errorf("timer_settime: %w", errno)
-	}
-	return disarm, nil
 }

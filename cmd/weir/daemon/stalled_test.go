@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func stalledDaemon(t *testing.T, seconds int) *Daemon {
 
 // A stall is a problem for as long as it lasts, and once a reason to start again.
 func TestAStallIsFollowed(t *testing.T) {
-	d, s := stalledDaemon(t, 8), stalls{map[int]int{}, map[int]string{}}
+	d, s := stalledDaemon(t, 8), stalls{map[int]int{}, map[int]string{}, map[int]thread{}}
 	stalled := []lb.StalledWorker{{ID: 1, CPU: 3, Thread: unix.Gettid()}}
 	var over []int
 	for look := range 6 {
@@ -34,7 +35,7 @@ func TestAStallIsFollowed(t *testing.T) {
 			over = append(over, look)
 		}
 	}
-	if len(over) != 1 || over[0] != 2 {
+	if len(over) != 1 || over[0] != 2 { // and again after a minute
 		t.Errorf("time to start again at looks %v, want the third", over)
 	}
 	list, _ := d.problems.List(10)
@@ -44,10 +45,42 @@ func TestAStallIsFollowed(t *testing.T) {
 	if d.lookAtWorkers(&s, nil) || d.problems.Counts()[problem.WorkerStalled] != 0 {
 		t.Errorf("the stall is not over: %v", d.problems.Counts())
 	}
-	off, s := stalledDaemon(t, 0), stalls{map[int]int{}, map[int]string{}}
+	off, s := stalledDaemon(t, 0), stalls{map[int]int{}, map[int]string{}, map[int]thread{}}
 	for range 100 {
 		if off.lookAtWorkers(&s, stalled) {
 			t.Fatal("0 is not off")
+		}
+	}
+}
+
+// A thread that gets no CPU cannot end either, and execve would wait for that; a thread that
+// used CPU since can. The runtime is not asked for the stack of a thread that runs: it would
+// stop all workers until that thread obeys.
+func TestAThreadThatCannotEndKeepsWeirFromStartingAgain(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	w := lb.StalledWorker{Thread: unix.Gettid()}
+	now := threadOf(w)
+	if now.state != "R" || now.user == "" || now.call != -1 {
+		t.Fatalf("this thread is %+v", now)
+	}
+	s := stalls{first: map[int]thread{0: {user: "before"}}}
+	if err := s.endless([]lb.StalledWorker{w}); err != nil {
+		t.Errorf("a thread with CPU time: %v", err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; { // until no tick of the clock comes between
+		s.first[0] = threadOf(w)
+		if err := s.endless([]lb.StalledWorker{w}); err != nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("a thread without CPU time can end")
+		}
+	}
+	waits := thread{state: "S", call: unix.SYS_PPOLL}
+	for name, other := range map[string]thread{"runs": now, "sends": {state: "S", call: unix.SYS_SENDTO}} {
+		if _, stack := whereIs(w, map[int]thread{0: waits, 1: other}); !strings.Contains(stack, "halt") {
+			t.Errorf("another thread %s: stack %q", name, stack)
 		}
 	}
 }
