@@ -2,6 +2,7 @@ package lb
 
 import (
 	"errors"
+	"time"
 
 	"github.com/weirlb/weir/lb/steer"
 )
@@ -17,8 +18,28 @@ func (l *LB) Leave() error {
 	for _, w := range l.workers {
 		w.Stop()
 	}
-	l.running.Wait()
+	if !l.ended(endTime) { // the flow table stays mapped for it until the process ends
+		return errors.Join(append(errs, errStalled, l.steer.Close(false))...)
+	}
 	return errors.Join(append(errs, l.flows.Close(), l.steer.Close(false))...)
+}
+
+// endTime is the time in which workers must end before a restart: the hold lasts not much
+// longer. A worker that is stalled never ends.
+const endTime = 2 * time.Second
+
+var errStalled = errors.New("a worker is stalled and does not end")
+
+// ended waits until the workers have ended, for no longer than d.
+func (l *LB) ended(d time.Duration) bool {
+	done := make(chan struct{})
+	go func() { l.running.Wait(); close(done) }()
+	select {
+	case <-done:
+		return true
+	case <-time.After(d):
+		return false
+	}
 }
 
 // Release is Leave for a process that lives on: it also gives up sockets and locks, which the

@@ -200,6 +200,8 @@ func (d *Daemon) mayHandOver(layout int) error {
 		return errors.New("it drains")
 	case !d.serving():
 		return errors.New("it does not serve yet")
+	case d.lb.StuckWorker() >= 0: // the next process would wait in vain for its end
+		return errors.New("a worker is stalled, restart Weir instead")
 	}
 	return nil
 }
