@@ -29,14 +29,16 @@ func openOffloads(stateDir string) (*offloads, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, nil
 	}
+	unusable := errors.Is(err, statefile.ErrUntrusted) && !errors.Is(err, statefile.ErrDirectory)
 	if err == nil {
 		err = json.Unmarshal(b, o)
+		unusable = err != nil
 	}
 	if err == nil {
 		return o, nil
 	}
 	o.Old = map[string]map[string]bool{}
-	if !errors.Is(err, statefile.ErrDirectory) {
+	if unusable { // and not where it cannot be read now
 		err = errors.Join(err, statefile.SetAside(statefile.Offloads, statefile.CauseOf(err), o.path, o.path+".bad"))
 	}
 	return o, fmt.Errorf("offloads that an earlier process switched off stay off: %w", err)
