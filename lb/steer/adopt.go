@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/weirlb/weir/conntrack/statefile"
 )
 
 // The maps of the steering program are pinned beside the links, so that the next process
@@ -60,18 +62,29 @@ func (p *Program) mapsDir() (string, error) {
 	return filepath.Join(p.config.PinDir, fmt.Sprint(mapsPrefix, ns, "-", mapsLayout)), nil
 }
 
+// mayPin reports whether there is a directory for pins, or may be, that no other user writes:
+// maps of another user would bring packets to sockets of that user.
+func (p *Program) mayPin() bool {
+	dir := p.config.PinDir
+	return dir != "" && checkBPFFS(dir) == nil && statefile.Directory(dir) == nil
+}
+
 // adopt opens the pinned maps of an earlier process; nil if not all are there.
 func (p *Program) adopt(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
-	if p.config.PinDir == "" || checkBPFFS(p.config.PinDir) != nil {
+	if !p.mayPin() {
 		return nil
 	}
 	dir, err := p.mapsDir()
-	if err != nil {
+	if err != nil || statefile.Directory(dir) != nil {
 		return nil
 	}
 	found := map[string]*ebpf.Map{}
 	for name := range spec.Maps {
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, pinName(name)), nil)
+		path := filepath.Join(dir, pinName(name))
+		m, err := ebpf.LoadPinnedMap(path, nil)
+		if err == nil && statefile.Pin(path) != nil {
+			_, err = m.Close(), statefile.ErrUntrusted
+		}
 		if err != nil {
 			closeMaps(found)
 			return nil
@@ -177,14 +190,14 @@ func pruneAs[K comparable](m *ebpf.Map, keep map[any]bool, as func(K) any) error
 // pinMaps pins the maps in place of those of an earlier process. Where it fails, the next
 // process makes its own. The caller holds mu.
 func (p *Program) pinMaps() error {
-	if p.config.PinDir == "" || checkBPFFS(p.config.PinDir) != nil {
+	if !p.mayPin() {
 		return nil
 	}
 	dir, err := p.mapsDir()
 	if err != nil {
 		return err
 	}
-	if err := p.removeMaps(); err != nil {
+	if err := errors.Join(p.removeMaps(), removeMapsOfGone(p.config.PinDir)); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir+newSuffix, 0o700); err != nil {
@@ -224,6 +237,29 @@ func removeMapPins(pinDir, prefix string) error {
 	errs := []error{err}
 	for _, e := range entries {
 		if e.IsDir() && strings.HasPrefix(e.Name(), prefix) {
+			errs = append(errs, os.RemoveAll(filepath.Join(pinDir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeMapsOfGone removes the maps of network namespaces without a pinned link: those of
+// namespaces that are gone. Links are pinned before maps, and unpinned after them.
+func removeMapsOfGone(pinDir string) error {
+	entries, err := os.ReadDir(pinDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	linked := map[string]bool{}
+	for _, e := range entries {
+		if ns, _, _ := strings.Cut(e.Name(), "-"); !e.IsDir() {
+			linked[ns] = true
+		}
+	}
+	for _, e := range entries {
+		rest, isMaps := strings.CutPrefix(e.Name(), mapsPrefix)
+		if ns, _, _ := strings.Cut(rest, "-"); e.IsDir() && isMaps && !linked[ns] {
 			errs = append(errs, os.RemoveAll(filepath.Join(pinDir, e.Name())))
 		}
 	}

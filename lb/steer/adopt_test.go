@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -98,4 +99,49 @@ func TestMapsOfAnotherShapeAreNotAdopted(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory of pins is still there after the cleanup: %v", err)
 	}
+}
+
+// Maps that another user could have pinned are not adopted.
+func TestMapsOfAnotherUserAreNotAdopted(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	for name, change := range map[string]func(dir, maps string) error{
+		"directory of pins": func(dir, _ string) error { return os.Chown(dir, 65534, -1) },
+		"directory of maps": func(_, maps string) error { return os.Chown(maps, 65534, -1) },
+		"map":               func(_, maps string) error { return os.Chmod(filepath.Join(maps, "frontends"), 0o666) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := bpffs(t)
+			last := load(t, Config{PinDir: dir})
+			_, err := last.Attach(w.dev.Index, 0, Auto, dir)
+			must(t, err)
+			must(t, last.Settle())
+			maps, err := last.mapsDir()
+			must(t, err)
+			must(t, last.Close(false))
+			must(t, change(dir, maps))
+			next := load(t, Config{PinDir: dir})
+			if next.Adopted() {
+				t.Error("the maps were adopted")
+			}
+			must(t, next.Close(false))
+			must(t, os.Chown(dir, 0, -1))
+			must(t, CleanupStale(dir))
+		})
+	}
+}
+
+// Maps of a network namespace that is gone do not stay for good.
+func TestMapsOfAGoneNamespaceAreRemoved(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	last := load(t, Config{PinDir: dir})
+	_, err := last.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	gone := filepath.Join(dir, mapsPrefix+"1-1")
+	must(t, os.Mkdir(gone, 0o700))
+	must(t, last.Settle())
+	if _, err := os.Stat(gone); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the maps of namespace 1 are still there: %v", err)
+	}
+	must(t, last.Close(true))
 }
