@@ -73,6 +73,7 @@ func (l *LB) takeTraffic() error {
 		errs = append(errs, l.startWorkers())
 	}
 	l.serves.Store(true)
+	_ = l.steer.Hold(l.holdTime()) // Run repeats it, at first up to holdEvery later, and logs errors
 	l.cfg.Phases.End("attachment")
 	if err := l.steer.Settle(); err != nil {
 		l.log.Warn("steering program: the next start takes longer, or packets of frontends that are gone reach the packet loop", "err", err)

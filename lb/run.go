@@ -63,13 +63,9 @@ func (l *LB) hold(ctx context.Context) {
 	tick := time.NewTicker(holdEvery)
 	defer tick.Stop()
 	for failing := false; ; {
-		d := l.cfg.Hold
-		if l.node.Load().Draining {
-			d = 0
-		}
 		var err error
 		if l.serves.Load() {
-			err = l.steer.Hold(d)
+			err = l.steer.Hold(l.holdTime())
 		} else {
 			err = l.yield()
 		}
@@ -84,6 +80,14 @@ func (l *LB) hold(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// holdTime is how long packets of Weir's are held from now on if the process dies.
+func (l *LB) holdTime() time.Duration {
+	if l.node.Load().Draining {
+		return 0
+	}
+	return l.cfg.Hold
 }
 
 // yield gives packets to the kernel that wait in the rings for the first view of Services, when

@@ -73,7 +73,7 @@ func TestWireCachedConnectionsFollowTheirInterface(t *testing.T) {
 				must(t, err)
 				must(t, f.Edge.Edge.Delete("eth1"))
 				f.absent(t, "eth1")
-				f.connectFabric(t, link.Attrs().HardwareAddr)
+				f.connectGuarded(t, link.Attrs().HardwareAddr)
 				if hook == "xdp" {
 					must(t, f.Fabric.SetOffloads("edge", map[string]bool{"rx-gro": true}))
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"syscall"
 	"testing"
 
@@ -36,18 +37,7 @@ func TestWireRecreatedInterfaceResetsNoBusyConnection(t *testing.T) {
 	must(t, err)
 	must(t, edge.Delete("eth1"))
 	f.absent(t, "eth1")
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr, attrs.NumTxQueues, attrs.NumRxQueues = "eth1", was.Attrs().HardwareAddr, 2, 2
-	veth := netlink.NewVeth(attrs)
-	veth.PeerName, veth.PeerNamespace = "edge", netlink.NsFd(f.Fabric.Handle())
-	must(t, edge.Netlink().LinkAdd(veth))
-	must(t, f.poll(func(context.Context) error {
-		now, err := edge.Interface("eth1")
-		if err == nil && (now.Attrs().Xdp == nil || !now.Attrs().Xdp.Attached) {
-			err = errors.New("the new interface, which is down, has no guard")
-		}
-		return err
-	}))
+	f.addGuarded(t, was.Attrs().HardwareAddr)
 
 	must(t, f.weir.Signal(syscall.SIGSTOP))
 	before, err := edge.Counters()
@@ -78,4 +68,36 @@ func TestWireRecreatedInterfaceResetsNoBusyConnection(t *testing.T) {
 	for range 2 {
 		must(t, <-done)
 	}
+}
+
+// addGuarded makes eth1 anew, down, and waits until Weir guards it.
+func (f *fixture) addGuarded(t *testing.T, mac net.HardwareAddr) {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr, attrs.NumTxQueues, attrs.NumRxQueues = "eth1", mac, 2, 2
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName, veth.PeerNamespace = "edge", netlink.NsFd(f.Fabric.Handle())
+	must(t, f.Edge.Edge.Netlink().LinkAdd(veth))
+	must(t, f.poll(func(context.Context) error {
+		now, err := f.Edge.Edge.Interface("eth1")
+		if err == nil && (now.Attrs().Xdp == nil || !now.Attrs().Xdp.Attached) {
+			err = errors.New("the new interface, which is down, has no guard")
+		}
+		return err
+	}))
+}
+
+// connectGuarded is connectFabric for connections that are busy: packets that come before the
+// guard are the kernel's, which resets them.
+func (f *fixture) connectGuarded(t *testing.T, mac net.HardwareAddr) {
+	t.Helper()
+	f.addGuarded(t, mac)
+	made, err := f.Edge.Edge.Interface("eth1")
+	must(t, err)
+	must(t, f.Edge.Edge.Netlink().LinkSetUp(made))
+	for _, a := range onNetwork(netlab.FabricNet, 1) {
+		must(t, f.Edge.Edge.AddAddr("eth1", a))
+	}
+	f.joinFabric(t)
+	f.routeOverFabric(t)
 }

@@ -118,6 +118,12 @@ func (f *fixture) connectFabric(t *testing.T, mac net.HardwareAddr) {
 		netlab.End{Namespace: f.Edge.Edge, Name: "eth1", MAC: mac, Addrs: onNetwork(netlab.FabricNet, 1)},
 		netlab.End{Namespace: f.Fabric, Name: "edge"}, netlab.LinkConfig{Queues: 2}))
 	f.joinFabric(t)
+	f.routeOverFabric(t)
+}
+
+// routeOverFabric adds the routes over a new eth1.
+func (f *fixture) routeOverFabric(t *testing.T) {
+	t.Helper()
 	must(t, f.Edge.Edge.AddRoute("eth1", netip.PrefixFrom(netlab.Host4(netlab.ZoneBNet, 0), 24), netlab.Host4(netlab.FabricNet, 254)))
 	must(t, f.Edge.Edge.AddRoute("eth1", netip.PrefixFrom(netlab.Host6(netlab.ZoneBNet, 0), 64), netlab.Host6(netlab.FabricNet, 254)))
 }
