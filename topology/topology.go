@@ -34,6 +34,19 @@ type Endpoint struct {
 	Weight uint32
 }
 
+// State is ready, terminating, terminated or not-ready.
+func (e *Endpoint) State() string {
+	switch {
+	case e.Ready:
+		return "ready"
+	case e.Terminating && e.Serving:
+		return "terminating"
+	case e.Terminating:
+		return "terminated"
+	}
+	return "not-ready"
+}
+
 // Node is the node on which Weir runs.
 type Node struct {
 	Name   string

@@ -139,7 +139,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddCommand(
 		newRun(), newCheck(), explain.Command(), newStatus(), newDrops(), newCapture(), newTrace(),
-		newServices(), newEndpoints(), newConnections(), newLogLevel(), newProfile(),
+		newServices(), newEndpoints(), newConnections(), newEvents(), newLogLevel(), newProfile(),
 		decap.Command(), demo.Command(), newStop(), newCleanup(), newVersion(), newMan(),
 	)
 	return root

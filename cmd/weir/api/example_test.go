@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/perf/golden"
@@ -17,7 +18,7 @@ import (
 func TestAnswersGolden(t *testing.T) {
 	for name, answer := range map[string]any{
 		"status": exampleStatus(), "flows": exampleFlows(), "frontends": exampleFrontends(), "services": exampleServices(), "endpoints": exampleEndpoints(),
-		"count": exampleCount(),
+		"count": exampleCount(), "events": exampleEvents(),
 	} {
 		got, err := json.MarshalIndent(answer, "", "  ")
 		if err != nil {
@@ -124,4 +125,14 @@ func exampleEndpoints() *EndpointList {
 
 func exampleCount() *ConnectionCount {
 	return &ConnectionCount{Matched: 100, Others: 5, Error: 2, Groups: []ConnectionGroup{{"192.0.2.0/24", 80}, {"198.51.100.0/24", 15}}}
+}
+
+func exampleEvents() *EventList {
+	return &EventList{Last: 17, Events: []event.Event{{
+		Number: 3, Kind: event.TierChanged, Severity: event.Note, Service: "default/web", Count: 1, First: minute(3), Last: minute(3),
+		Text: "tier same-zone, was all; ports 80/TCP, IPv4, external, because 10.0.0.2 ready, was not-ready",
+	}, {
+		Number: 17, Kind: event.InterfaceAbsent, Severity: event.Error, Object: "Interface eth1", Count: 4, First: minute(3), Last: minute(9),
+		Text: "interface eth1 is gone \x1b[31m",
+	}}}
 }

@@ -43,7 +43,7 @@ type explanation struct {
 func document(t *testing.T) *openapi3.T {
 	t.Helper()
 	schemas := openapi3.Schemas{}
-	g := generator(comments(t, "github.com/weirlb/weir/cmd/weir/", "api", "explain", "problem"), schemas)
+	g := generator(comments(t, "github.com/weirlb/weir/cmd/weir/", "api", "event", "explain", "problem"), schemas)
 	ref := func(v any) *openapi3.SchemaRef {
 		if _, ok := v.(api.Explanation); ok {
 			v = explanation{}

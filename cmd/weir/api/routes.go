@@ -44,6 +44,7 @@ func routes(src Source, stall time.Duration) []route {
 		serviceRoutes(src, stall),
 		flowRoutes(src),
 		packetRoutes(src, stall),
+		eventRoutes(src),
 		connectionRoutes(src, stall),
 		controlRoutes(src),
 	)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/httpserver"
 )
 
@@ -40,6 +41,8 @@ type Source interface {
 	ServiceStates(service string) (Stream, error)
 	// EndpointStates has the fields of an EndpointList.
 	EndpointStates(service string) (Stream, error)
+	// Events are those that match, the last at the end, and the number of the last of all.
+	Events(f *event.Filter) (list []event.Event, last uint64)
 	// Stop begins to end the daemon for good, and does not wait.
 	Stop(ctx context.Context) error
 

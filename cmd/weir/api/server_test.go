@@ -18,6 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/cmd/weir/event"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,6 +29,7 @@ type fakeSource struct {
 	status *Status
 	limit  int // of the last Flows
 	query  ConnectionQuery
+	events event.Filter
 }
 
 func (f *fakeSource) Status(context.Context) (*Status, error) {
@@ -97,6 +100,12 @@ func (f *fakeSource) Profile(_ context.Context, w io.Writer, _ string, _ time.Du
 	return err
 }
 
+func (f *fakeSource) Events(m *event.Filter) ([]event.Event, uint64) {
+	f.events = *m
+	l := exampleEvents()
+	return l.Events, l.Last
+}
+
 func (f *fakeSource) Stop(context.Context) error { return nil }
 
 func (f *fakeSource) Verify(context.Context) (*Verification, error) {
@@ -161,6 +170,12 @@ func TestClientGetsWhatTheSourceSays(t *testing.T) {
 	if _, err := c.Flows(ctx, 1<<30, nil); err != nil || src.limit != MaxFlowLimit {
 		t.Errorf("flows: asked for %d at once, %v", src.limit, err)
 	}
+	if l, err := c.Events(ctx, &EventFilter{Kind: "reload", Service: "a/b", Since: time.Hour, After: 7, Limit: 3}); err != nil || l.Last != 17 || len(l.Events) != 2 {
+		t.Errorf("events: %+v, %v", l, err)
+	}
+	if f := src.events; f.Kind != event.Reload || f.Service != "a/b" || time.Since(f.Since) < time.Hour || f.After != 7 || f.Limit != 3 {
+		t.Errorf("events: asked for %+v", f)
+	}
 	if l, err := c.Frontends(ctx); err != nil || len(l.Frontends) != 2 {
 		t.Errorf("frontends: %+v, %v", l, err)
 	}
@@ -194,6 +209,9 @@ func TestServerRefuses(t *testing.T) {
 		{"POST", "/v1/connections/kill", 400, "a filter is required"},
 		{"PUT", "/v1/log-level?level=loud", 400, "level: expected debug"},
 		{"GET", "/v1/profile?kind=face", 400, "kind: expected cpu"},
+		{"GET", "/v1/events?kind=loud", 400, "kind: no events are of kind"},
+		{"GET", "/v1/events?since=-1m", 400, "since: expected a duration"},
+		{"GET", "/v1/events?after=x", 400, "after: expected a number"},
 		{"GET", "/v1/services?service=a/b", 404, "service a/b: not found"},
 		{"GET", "/v1/services?name=a/b", 400, "name: unknown parameter"},
 		{"POST", "/v1/connections/kill?service=a/b&client=%zz", 400, "parameters: invalid URL escape"},

@@ -69,7 +69,7 @@ func (d *Daemon) whyPrimary(a route.PrimaryAddress) string {
 func (d *Daemon) updateAddresses() {
 	d.logNodePorts()
 	if b := d.translate.SetNodeAddresses(d.nodeAddresses()); !b.Empty() {
-		d.publish(b)
+		d.publish(b, &cause{text: "the addresses of this node have changed"})
 	}
 	d.checks.SetAddresses(d.checkAddresses())
 }

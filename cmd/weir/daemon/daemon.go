@@ -21,6 +21,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/privilege"
@@ -62,6 +63,7 @@ type Daemon struct {
 	notify *sdnotify.Notifier
 	// problems are all that is not done as it was asked for.
 	problems *problem.Registry
+	events   *event.Ring
 	stop     context.CancelCauseFunc // ends Run, with an error or without
 	level    *slog.LevelVar          // nil: the level of the log is fixed
 
@@ -136,8 +138,10 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 	}
 	d.phases.End("program file and configuration")
 	d.profiling.Store(cfg.EnableProfiling)
+	d.events = event.NewRing(d.log)
 	d.problems = problem.NewRegistry(d.log)
 	d.problems.OnChange(d.tellService)
+	d.problems.OnEvent(d.problemEvent)
 	err := d.run(ctx, o)
 	if next := d.next.Load(); next != nil {
 		if err != nil {

@@ -61,6 +61,7 @@ func (d *Daemon) publishFirst() {
 	if !d.apply(up) {
 		return
 	}
+	d.startEvent(len(d.translate.Services()))
 	close(d.taken)
 	if d.last != nil {
 		if err := d.last.say(handoverMessage{Say: sayServing}); err != nil {
@@ -74,16 +75,17 @@ func (d *Daemon) publishFirst() {
 // held, and the source has synced.
 func (d *Daemon) apply(up *discovery.Update) (serves bool) {
 	d.serviceProblems(up)
+	c := d.causeOf(up)
 	if up.Node != nil {
 		d.updateAddresses()
 	}
-	serves = d.publish(d.translate.Apply(up))
+	serves = d.publish(d.translate.Apply(up), c)
 	d.checks.Apply(up)
 	return serves
 }
 
 // publish applies a batch, and reports whether traffic is taken. Preconditions: d.mu is held.
-func (d *Daemon) publish(b translate.Batch) (serves bool) {
+func (d *Daemon) publish(b translate.Batch, c *cause) (serves bool) {
 	for _, c := range b.Complaints {
 		d.problems.Set(partTranslation, objectOf(c.Service), c.Problems...)
 	}
@@ -97,7 +99,10 @@ func (d *Daemon) publish(b translate.Batch) (serves bool) {
 		return false
 	}
 	d.publicationProblems(&b, err)
-	d.tiers.follow(b.Put, b.Delete, time.Now())
+	changes := d.tiers.follow(b.Put, b.Delete, time.Now())
+	if !d.updated.IsZero() {
+		d.publicationEvents(&changes, c)
+	}
 	d.updated = time.Now()
 	d.log.Debug("published", "services", len(b.Put), "deleted", len(b.Delete))
 	return true

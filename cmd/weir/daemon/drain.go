@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/event"
 )
 
 // draining is a drain in progress. It has two phases. First the health
@@ -53,10 +54,15 @@ func (d *Daemon) drain(ctx context.Context, hurry <-chan os.Signal) {
 	d.notify.Stopping()
 	d.log.Info("draining: health checks fail from now on, new connections are still taken",
 		"notReadySeconds", times.NotReadySeconds, "timeoutSeconds", times.TimeoutSeconds, "connections", r.connections.Load())
+	said := func(format string, args ...any) {
+		d.events.Add(event.New{Kind: event.Drain, Severity: event.Warning, Identity: format, Text: fmt.Sprintf(format, args...), Logged: true})
+	}
+	said("draining: health checks fail, new connections are still taken; connections: %d", r.connections.Load())
 	if !d.pause(ctx, hurry, times.NotReady()) {
 		return
 	}
 	d.lb.Drain()
+	said("draining: new connections are left to the kernel; connections: %d", d.lb.Connections())
 	d.log.Info("draining: new connections are left to the kernel", "connections", d.lb.Connections())
 	d.waitForConnections(ctx, hurry, r)
 }

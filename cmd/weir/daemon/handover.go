@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
 )
@@ -155,6 +156,7 @@ func (d *Daemon) followHandover(ctx context.Context, l net.Listener) error {
 			return nil
 		}
 		d.log.Warn("handover: ended before this process has left, which goes on", "err", err)
+		d.events.Add(event.New{Kind: event.Handover, Severity: event.Warning, Text: fmt.Sprintf("another process wanted to take over, and has not: %v", err), Logged: true})
 		_ = c.Close()
 	}
 	return nil
@@ -170,6 +172,7 @@ func (d *Daemon) meetNext(ctx context.Context, next *peer) error {
 		return errors.Join(err, next.say(handoverMessage{Error: err.Error()}))
 	}
 	d.log.Info("handover: another process makes ready", "version", hello.Version)
+	d.events.Add(event.New{Kind: event.Handover, Text: "another process, of version " + hello.Version + ", makes ready to take over", Logged: true})
 	if err := next.say(handoverMessage{
 		Say: sayHello, Version: version.Get().Version, Layout: conntrack.LayoutVersion(),
 		NotifySocket: os.Getenv("NOTIFY_SOCKET"), WatchdogMicroseconds: d.notify.Watchdog().Microseconds(),

@@ -42,12 +42,15 @@ const lookEvery = 5 * time.Second
 func (d *Daemon) watchProblems(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
+	var refused refusals
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 			d.lookForProblems()
+			path := d.lb.Status()
+			refused.follow(&path.FlowStats, d.events)
 		}
 	}
 }

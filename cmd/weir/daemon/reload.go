@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
 )
@@ -28,7 +30,12 @@ func (d *Daemon) reload() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var later []problem.Problem
-	for _, field := range d.cfg.TakeOver(next) {
+	text := "the configuration was read again"
+	fields := d.cfg.TakeOver(next)
+	if len(fields) > 0 {
+		text += "; at the next start take effect: " + strings.Join(fields, ", ")
+	}
+	for _, field := range fields {
 		later = append(later, problem.New(problem.RestartNeeded, field, "changed in the configuration file: takes effect at the next start"))
 	}
 	d.takeOverLogging()
@@ -41,10 +48,11 @@ func (d *Daemon) reload() {
 	// Before the source has synced too: its first update is translated by these options.
 	d.translate.SetOptions(d.options())
 	if d.synced {
-		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}))
+		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}), &cause{text: "the configuration has changed"})
 	}
 	d.problems.Set(partReload, problem.Weir, later...)
 	d.log.Info("reloaded")
+	d.events.Add(event.New{Kind: event.Reload, Text: text, Logged: true})
 }
 
 // takeOverLogging sets the level of the log. Preconditions: d.mu is held.

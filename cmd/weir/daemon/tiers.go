@@ -40,20 +40,31 @@ type tierChange struct {
 	before, now int
 }
 
-// follow notes what a publication has put or deleted, and returns the changes of tiers.
-func (t *tiers) follow(put []table.Service, del []string, now time.Time) []tierChange {
+// serviceChanges are those of a publication.
+type serviceChanges struct {
+	tiers          []tierChange
+	added, removed []string // Services
+}
+
+// follow notes what a publication has put or deleted, and returns the changes.
+func (t *tiers) follow(put []table.Service, del []string, now time.Time) (c serviceChanges) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byService == nil {
 		t.byService = map[string][]tierInUse{}
 	}
 	for _, name := range del {
+		if _, ok := t.byService[name]; ok {
+			c.removed = append(c.removed, name)
+		}
 		delete(t.byService, name)
 	}
-	var changes []tierChange
 	for i := range put {
 		s := &put[i]
 		next := tiersOf(s, now)
+		if _, ok := t.byService[s.Name]; !ok {
+			c.added = append(c.added, s.Name)
+		}
 		for _, old := range t.byService[s.Name] {
 			at := slices.IndexFunc(next, func(x tierInUse) bool { return x.tierKey == old.tierKey })
 			if at < 0 {
@@ -65,11 +76,11 @@ func (t *tiers) follow(put []table.Service, del []string, now time.Time) []tierC
 				continue
 			}
 			n.previous = old.tier
-			changes = append(changes, tierChange{s.Name, n.tierKey, old.tier, n.tier, old.endpoints, n.endpoints})
+			c.tiers = append(c.tiers, tierChange{s.Name, n.tierKey, old.tier, n.tier, old.endpoints, n.endpoints})
 		}
 		t.byService[s.Name] = next
 	}
-	return changes
+	return c
 }
 
 // tiersOf are the tiers of a Service's frontends.

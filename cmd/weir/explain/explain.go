@@ -207,7 +207,7 @@ func details(r *topology.Result, eps []topology.Endpoint) []Endpoint {
 			Address: e.AddrPort.String(),
 			Node:    e.NodeName,
 			Zone:    e.Zone,
-			State:   state(e),
+			State:   e.State(),
 			Weight:  e.Weight,
 			Reason:  r.Reasons[i],
 		}
@@ -226,18 +226,6 @@ func details(r *topology.Result, eps []topology.Endpoint) []Endpoint {
 		}
 	}
 	return out
-}
-
-func state(e *topology.Endpoint) string {
-	switch {
-	case e.Ready:
-		return "ready"
-	case e.Terminating && e.Serving:
-		return "terminating"
-	case e.Terminating:
-		return "terminated"
-	}
-	return "not-ready"
 }
 
 // addrOf parses an address or address:port.

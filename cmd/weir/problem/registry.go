@@ -30,6 +30,7 @@ type Registry struct {
 	counts   map[Kind]int
 	unlogged int // lines that the limit held back since the last line
 	changed  func(object string)
+	event    func(p Problem, ended bool)
 }
 
 // entry has the present problems of a part with an object.
@@ -50,6 +51,10 @@ func NewRegistry(log *slog.Logger) *Registry {
 // have changed. f is called without a lock held, possibly from several
 // goroutines. OnChange must be called before the first Set.
 func (r *Registry) OnChange(f func(object string)) { r.changed = f }
+
+// OnEvent has f called for each problem that begins or ends. The same conditions as for
+// OnChange apply. A problem whose Reason alone has changed begins again.
+func (r *Registry) OnEvent(f func(p Problem, ended bool)) { r.event = f }
 
 // Set replaces everything that part complains about object. Without problems it clears
 // those that part has set before. A problem that was there already keeps Since; a new
@@ -73,6 +78,15 @@ func (r *Registry) Set(part, object string, problems ...Problem) {
 	}
 	if r.changed != nil && len(begun)+len(ended) > 0 {
 		r.changed(object)
+	}
+	if r.event == nil {
+		return
+	}
+	for _, p := range ended {
+		r.event(p, true)
+	}
+	for _, p := range begun {
+		r.event(p, false)
 	}
 }
 

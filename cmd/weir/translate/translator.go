@@ -170,6 +170,15 @@ func (t *Translator) Services() []*discovery.Service {
 	return out
 }
 
+// Service is a Service that has frontends here, or would with another node address, as last
+// applied; nil for any other.
+func (t *Translator) Service(name discovery.ServiceName) *discovery.Service {
+	if e := t.services[name]; e != nil {
+		return e.svc
+	}
+	return nil
+}
+
 func (t *Translator) begin() *Batch {
 	t.work.reset()
 	return &Batch{}

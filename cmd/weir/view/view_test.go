@@ -33,6 +33,8 @@ func exampleStatus(t *testing.T) *api.Status { return example[api.Status](t, "st
 func minute(n int) time.Time { return time.Date(2026, 11, 20, 10, n, 0, 0, time.UTC) }
 
 func TestRenderGolden(t *testing.T) {
+	defer func(was *time.Location) { time.Local = was }(time.Local)
+	time.Local = time.UTC
 	earlier := exampleStatus(t)
 	earlier.UptimeSeconds -= 2
 	earlier.Workers[0].Counters[counter.Busy] = 0.5e9
@@ -57,6 +59,8 @@ func TestRenderGolden(t *testing.T) {
 			return Services(b, l, prev)
 		},
 		"endpoints": func(b *strings.Builder) error { return Endpoints(b, example[api.EndpointList](t, "endpoints")) },
+		"events":    func(b *strings.Builder) error { return Events(b, example[api.EventList](t, "events")) },
+		"event":     func(b *strings.Builder) error { return Event(b, &example[api.EventList](t, "events").Events[1]) },
 		"count":     func(b *strings.Builder) error { return ConnectionCount(b, example[api.ConnectionCount](t, "count")) },
 		"connections": func(b *strings.Builder) error {
 			return NewConnections(b).Page(example[api.FlowList](t, "flows").Flows)

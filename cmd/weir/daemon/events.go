@@ -1,0 +1,290 @@
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/event"
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/topology"
+)
+
+// eventsPerUpdate is how many endpoints of a Service have an event each in an update. More are
+// an event together.
+const eventsPerUpdate = 4
+
+// cause is why a publication changes tiers.
+type cause struct {
+	// text is the cause where no endpoint of the Service has changed.
+	text      string
+	endpoints map[string][]endpointChange // by Service
+}
+
+// endpointChange is a change of an endpoint of some ports of a Service.
+type endpointChange struct {
+	kind    event.Kind
+	address string
+	text    string // follows the address
+	ports   []string
+}
+
+// causeOf compares the Services of an update with those before. Preconditions: d.mu is held,
+// and the translator does not have the update yet.
+func (d *Daemon) causeOf(up *discovery.Update) *cause {
+	c := &cause{text: "the Service has changed", endpoints: map[string][]endpointChange{}}
+	if up.Node != nil {
+		c.text = "the Node or the Service has changed"
+	}
+	if d.updated.IsZero() {
+		return c // all is new
+	}
+	for _, svc := range up.Put {
+		if old := d.translate.Service(svc.Name); old != nil {
+			if list := endpointChanges(old, svc); len(list) > 0 {
+				c.endpoints[svc.Name.String()] = list
+			}
+		}
+	}
+	return c
+}
+
+// endpointChanges are the changes by address and kind.
+func endpointChanges(old, now *discovery.Service) []endpointChange {
+	var out []endpointChange
+	add := func(p *discovery.Port, e *topology.Endpoint, kind event.Kind, text string) {
+		address := e.AddrPort.Addr().String()
+		at := slices.IndexFunc(out, func(c endpointChange) bool { return c.kind == kind && c.address == address && c.text == text })
+		if at < 0 {
+			at = len(out)
+			out = append(out, endpointChange{kind, address, text, nil})
+		}
+		out[at].ports = append(out[at].ports, portText(p.Name, p.Port, p.Protocol))
+	}
+	for i := range now.Ports {
+		p := &now.Ports[i]
+		var before []topology.Endpoint
+		if at := slices.IndexFunc(old.Ports, func(o discovery.Port) bool { return o.Port == p.Port && o.Protocol == p.Protocol }); at >= 0 {
+			before = old.Ports[at].Endpoints
+		}
+		mergeEndpoints(before, p.Endpoints, func(was, is *topology.Endpoint) {
+			switch {
+			case was == nil:
+				add(p, is, event.EndpointAdded, "added, "+is.State()+place(is))
+			case is == nil:
+				add(p, was, event.EndpointRemoved, "removed, was "+was.State())
+			case was.State() != is.State():
+				add(p, is, event.EndpointChanged, is.State()+", was "+was.State())
+			}
+		})
+	}
+	return out
+}
+
+// mergeEndpoints calls f for each address of two sorted lists.
+func mergeEndpoints(before, now []topology.Endpoint, f func(was, is *topology.Endpoint)) {
+	for len(before) > 0 || len(now) > 0 {
+		order := 0
+		switch {
+		case len(before) == 0:
+			order = 1
+		case len(now) == 0:
+			order = -1
+		default:
+			order = before[0].AddrPort.Compare(now[0].AddrPort)
+		}
+		switch {
+		case order < 0:
+			f(&before[0], nil)
+		case order > 0:
+			f(nil, &now[0])
+		default:
+			f(&before[0], &now[0])
+		}
+		if order <= 0 {
+			before = before[1:]
+		}
+		if order >= 0 {
+			now = now[1:]
+		}
+	}
+}
+
+func place(e *topology.Endpoint) string {
+	s := ""
+	if e.NodeName != "" {
+		s += ", node " + e.NodeName
+	}
+	if e.Zone != "" {
+		s += ", zone " + e.Zone
+	}
+	return s
+}
+
+// portText is as "http 80/TCP".
+func portText(name string, port uint16, protocol string) string {
+	return strings.TrimSpace(fmt.Sprintf("%s %d/%s", name, port, protocol))
+}
+
+// publicationEvents adds the events of a publication.
+func (d *Daemon) publicationEvents(changes *serviceChanges, c *cause) {
+	for _, name := range changes.added {
+		d.events.Add(event.New{Kind: event.ServiceAdded, Service: name, Text: "the Service is served"})
+	}
+	for _, name := range changes.removed {
+		d.events.Add(event.New{Kind: event.ServiceRemoved, Service: name, Text: "the Service is no longer served"})
+	}
+	for name, list := range c.endpoints {
+		d.endpointEvents(name, list)
+	}
+	d.tierEvents(changes.tiers, c)
+}
+
+func (d *Daemon) endpointEvents(service string, list []endpointChange) {
+	byKind := map[event.Kind][]endpointChange{}
+	for _, c := range list {
+		byKind[c.kind] = append(byKind[c.kind], c)
+	}
+	for kind, list := range byKind {
+		if len(list) > eventsPerUpdate {
+			var names []string
+			for _, c := range list {
+				now, _, _ := strings.Cut(c.text, ",")
+				names = append(names, c.address+" "+now)
+			}
+			d.events.Add(event.New{Kind: kind, Service: service, Identity: "many", Text: fmt.Sprintf("%d endpoints: %s", len(list), event.Some(names))})
+			continue
+		}
+		for _, c := range list {
+			d.events.Add(event.New{
+				Kind: kind, Service: service, Identity: c.address,
+				Text: fmt.Sprintf("endpoint %s %s; ports %s", c.address, c.text, event.Some(c.ports)),
+			})
+		}
+	}
+}
+
+// tierEvents adds an event for all ports of a Service that change between the same tiers.
+func (d *Daemon) tierEvents(list []tierChange, c *cause) {
+	for len(list) > 0 {
+		first := list[0]
+		same := func(x tierChange) bool { return x.service == first.service && x.from == first.from && x.to == first.to }
+		var group, rest []tierChange
+		for _, x := range list {
+			if same(x) {
+				group = append(group, x)
+			} else {
+				rest = append(rest, x)
+			}
+		}
+		list = rest
+		severity := event.Note
+		switch topology.Tier(first.to) {
+		case topology.TierNone:
+			severity = event.Error
+		case topology.TierTerminating:
+			severity = event.Warning
+		}
+		scope := scopeOf(group)
+		d.events.Add(event.New{
+			Kind: event.TierChanged, Severity: severity, Service: first.service, Identity: scope + first.from + ">" + first.to,
+			Text: fmt.Sprintf("tier %s, was %s; %s, because %s", first.to, first.from, scope, c.of(first.service)),
+		})
+	}
+}
+
+// scopeOf names ports, families and scopes of changes of a Service.
+func scopeOf(list []tierChange) string {
+	var ports, families, scopes []string
+	add := func(to *[]string, s string) {
+		if !slices.Contains(*to, s) {
+			*to = append(*to, s)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b tierChange) int { return cmp.Compare(a.key.port, b.key.port) })
+	for _, x := range list {
+		add(&ports, portText("", x.key.port, header.ProtocolName(x.key.proto)))
+		add(&families, x.key.family())
+		add(&scopes, x.key.scope())
+	}
+	return "ports " + event.Some(ports) + ", " + strings.Join(families, " and ") + ", " + strings.Join(scopes, " and ")
+}
+
+// of is the cause of a change of a Service.
+func (c *cause) of(service string) string {
+	var names []string
+	for _, e := range c.endpoints[service] {
+		now, _, _ := strings.Cut(e.text, ",")
+		names = append(names, e.address+" "+now)
+	}
+	if len(names) == 0 {
+		return c.text
+	}
+	return event.Some(names)
+}
+
+// problemKinds are the events of problems that have a kind of their own.
+var problemKinds = map[problem.Kind][2]event.Kind{
+	problem.APIServer:     {event.SourceLost, event.SourceBack},
+	problem.InterfaceGone: {event.InterfaceAbsent, event.InterfaceBack},
+	problem.WorkerStalled: {event.WorkerStalled, event.WorkerBack},
+}
+
+// problemEvent adds the event of a problem. The registry writes the log.
+func (d *Daemon) problemEvent(p problem.Problem, ended bool) {
+	kinds, ok := problemKinds[p.Kind]
+	if !ok {
+		kinds = [2]event.Kind{event.ProblemBegan, event.ProblemEnded}
+	}
+	n := event.New{Kind: kinds[0], Severity: event.Severity(p.Severity), Identity: string(p.Kind) + p.Field, Text: p.Reason, Logged: true}
+	if p.Field != "" {
+		n.Text = p.Field + ": " + n.Text
+	}
+	if ended {
+		n.Kind, n.Severity, n.Text = kinds[1], event.Note, "no longer: "+n.Text
+	}
+	if namespace, name, ok := problem.ServiceOf(p.Object); ok {
+		n.Service = namespace + "/" + name
+	} else {
+		n.Object = p.Object
+	}
+	d.events.Add(n)
+}
+
+// refusals counts connections that the flow table has refused.
+type refusals struct{ full, noPort uint64 }
+
+// follow adds events for the connections that were refused since the last call.
+func (r *refusals) follow(s *conntrack.Stats, events *event.Ring) {
+	for _, x := range []struct {
+		kind event.Kind
+		last *uint64
+		now  uint64
+		text string
+	}{
+		{event.FlowTableFull, &r.full, s.Full, "%d new connections were refused in %s: the flow table is full"},
+		{event.SNATPortsInUse, &r.noPort, s.NoPort, "%d new connections were refused in %s: all SNAT ports are in use"},
+	} {
+		if n := x.now - min(*x.last, x.now); n > 0 {
+			events.Add(event.New{Kind: x.kind, Severity: event.Error, Times: n, Text: fmt.Sprintf(x.text, n, lookEvery)})
+		}
+		*x.last = x.now
+	}
+}
+
+// Events implements api.Source.
+func (d *Daemon) Events(f *event.Filter) ([]event.Event, uint64) { return d.events.List(f) }
+
+// startEvent adds the event of the first publication. Preconditions: d.mu is held.
+func (d *Daemon) startEvent(services int) {
+	text := fmt.Sprintf("traffic is taken for %d Services of %s", services, d.source)
+	if d.last != nil {
+		text += ", from the last process"
+	}
+	d.events.Add(event.New{Kind: event.Start, Text: text + fmt.Sprintf(", %s after the start", time.Since(d.lb.Status().Started).Round(time.Millisecond))})
+}
