@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -57,11 +58,11 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	for _, f := range hostcheck.Check(cfg) {
 		switch f.Level {
 		case hostcheck.Wrong:
-			say(fmt.Errorf("%s: %s", f.Subject, f.Text))
+			say(errors.New(f.String()))
 		case hostcheck.Note:
-			fmt.Fprintf(t, "note\t%s\t%s\n", f.Subject, f.Text)
+			fmt.Fprintf(t, "note\t%s\t%s\n", f.Subject, f.Line())
 		default:
-			fmt.Fprintf(t, "ok\t%s\t%s\n", f.Subject, f.Text)
+			fmt.Fprintf(t, "ok\t%s\t%s\n", f.Subject, f.Line())
 		}
 	}
 	t.Flush()

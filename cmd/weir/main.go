@@ -19,6 +19,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/decap"
 	"github.com/weirlb/weir/cmd/weir/demo"
+	"github.com/weirlb/weir/cmd/weir/doctor"
 	"github.com/weirlb/weir/cmd/weir/explain"
 	"github.com/weirlb/weir/cmd/weir/view"
 )
@@ -138,7 +139,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	})
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddCommand(
-		newRun(), newCheck(), explain.Command(), newStatus(), newDrops(), newCapture(), newTrace(),
+		newRun(), newCheck(), doctor.Command(), explain.Command(), newStatus(), newDrops(), newCapture(), newTrace(),
 		newServices(), newEndpoints(), newConnections(), newEvents(), newLogLevel(), newProfile(),
 		decap.Command(), demo.Command(), newStop(), newCleanup(), newVersion(), newMan(),
 	)

@@ -65,7 +65,7 @@ func reference(root *cobra.Command) string {
 		}
 		flags(b, c.NonInheritedFlags())
 	}
-	b.WriteString("\n## Configuration flags\n\nFlags of `weir run`, `weir check` and `weir cleanup` that override fields of the ")
+	b.WriteString("\n## Configuration flags\n\nFlags of `weir run`, `weir check`, `weir doctor` and `weir cleanup` that override fields of the\n")
 	b.WriteString("[configuration file](config/README.md).\n")
 	rows(b, configuration)
 	return b.String()

@@ -79,9 +79,12 @@ func (ps *Ports) cannotTCX(id int, p *port) string {
 }
 
 // isSoftware reports whether XDP gains nothing on a device.
-func isSoftware(p *port) bool {
-	return slices.Contains(softwareKinds, p.driver) ||
-		slices.Contains(softwareDrivers, steer.DriverOf(p.name))
+func isSoftware(p *port) bool { return Software(p.driver, p.name) }
+
+// Software reports whether XDP gains nothing on a device of the calling thread's network
+// namespace. kind is rtnetlink's name of the kind.
+func Software(kind, name string) bool {
+	return slices.Contains(softwareKinds, kind) || slices.Contains(softwareDrivers, steer.DriverOf(name))
 }
 
 // hookReason is why a device has its hook, and what the hook does not do.

@@ -10,9 +10,10 @@ type FieldError struct {
 	Origin string // "FILE:LINE" or "--flag"; "" when the value is a default
 	Path   string // the field's path, as in `interfaces[1].mode`; "" for the whole
 	Msg    string
+	Mend   string // a command or setting that mends it, "" if Msg says it
 }
 
-// Error is "origin: path: message", without the parts that are not known.
+// Error is "origin: path: message: mend", without the parts that are not known.
 func (e *FieldError) Error() string {
 	var b strings.Builder
 	for _, s := range []string{e.Origin, e.Path} {
@@ -22,6 +23,9 @@ func (e *FieldError) Error() string {
 		}
 	}
 	b.WriteString(e.Msg)
+	if e.Mend != "" {
+		b.WriteString(": " + e.Mend)
+	}
 	return b.String()
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -159,6 +160,13 @@ func (f *Flags) overrides() []override {
 		{"log-level", "logging.level", func(c *Configuration) { c.Logging.Level = v.Logging.Level }},
 		{"log-format", "logging.format", func(c *Configuration) { c.Logging.Format = v.Logging.Format }},
 	}
+}
+
+// Given reports whether a flag was given on the command line, beside the exceptions.
+func (f *Flags) Given(except ...string) bool {
+	given := false
+	f.set.Visit(func(flag *pflag.Flag) { given = given || !slices.Contains(except, flag.Name) })
+	return given
 }
 
 // Load reads the file, if the flags name a file, and lays the flags over it. The result is

@@ -116,8 +116,8 @@ func (c *Configuration) checkEphemeralPorts(r *report, h Host) {
 	if covers(string(reserved), both) {
 		return
 	}
-	r.addf("snat.ports", "%s overlaps the kernel's ephemeral ports %s: choose another range, or run sysctl -w net.ipv4.ip_local_reserved_ports=%s",
-		ports, kernel, withReserved(string(reserved), both))
+	r.addf("snat.ports", "%s overlaps the kernel's ephemeral ports %s", ports, kernel)
+	r.errs[len(r.errs)-1].Mend = "choose another range, or run sysctl -w net.ipv4.ip_local_reserved_ports=" + withReserved(string(reserved), both)
 }
 
 // covers tells whether the ports of r all stand in reserved, a list such as

@@ -122,13 +122,14 @@ func TestLockedMemoryIsCountedOncePerMode(t *testing.T) {
 		level Level
 		text  string
 	}{
-		99 << 20:  {Wrong, "RLIMIT_MEMLOCK is 99 MiB and the packet buffers may take 100 MiB: raise it"},
+		99 << 20:  {Wrong, "RLIMIT_MEMLOCK is 99 MiB and the packet buffers may take 100 MiB: raise RLIMIT_MEMLOCK"},
 		100 << 20: {Note, "at most 100 MiB are needed, and twice that where zero copy is granted"},
-		199 << 20: {Note, "raise RLIMIT_MEMLOCK"},
+		199 << 20: {Note, "above 3,500: raise RLIMIT_MEMLOCK"},
 		200 << 20: {OK, "200 MiB may be locked"},
 	} {
-		if level, text := lockable(limit, 100<<20); level != want.level || !strings.Contains(text, want.text) {
-			t.Errorf("%d MiB: %v, %s", limit>>20, level, text)
+		level, text, mend := lockable(limit, 100<<20)
+		if f := (Finding{level, "", text, mend}); f.Level != want.level || !strings.Contains(f.Line(), want.text) {
+			t.Errorf("%d MiB: %v, %s", limit>>20, level, f.Line())
 		}
 	}
 }

@@ -29,7 +29,8 @@ func checkInterfaces(fs *findings, cfg *config.Configuration) {
 			fs.add(Wrong, subject, "is not an Ethernet interface: Weir reads and writes Ethernet frames")
 			continue
 		case dev.Flags&net.FlagUp == 0:
-			fs.add(Wrong, subject, "is down (ip link set %s up)", in.Name)
+			fs.add(Wrong, subject, "is down")
+			fs.mend("ip link set %s up", in.Name)
 			continue
 		}
 		if _, err := device.Resolve(in.Name, links); err != nil && len(links) > 0 {

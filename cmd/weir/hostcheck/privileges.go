@@ -79,8 +79,11 @@ func missingFrom(have Capabilities) []string {
 }
 
 // effective are this process's effective capabilities.
-func effective() (Capabilities, error) {
-	data, err := os.ReadFile("/proc/self/status")
+func effective() (Capabilities, error) { return effectiveOf(os.Getpid()) }
+
+// effectiveOf are the effective capabilities of a process.
+func effectiveOf(pid int) (Capabilities, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
@@ -106,38 +109,40 @@ const framesPerQueue = 4096
 
 // checkLockedMemory: the kernel counts packet memory that it shares with a
 // process against RLIMIT_MEMLOCK, unless that has CAP_IPC_LOCK. Weir raises the soft limit
-// by itself, and the hard limit if it may.
-func checkLockedMemory(fs *findings, cfg *config.Configuration) {
-	have, err := effective()
+// by itself, and the hard limit if it may. A running Weir needs the memory again for an
+// interface that comes back.
+func checkLockedMemory(fs *findings, cfg *config.Configuration, pid int) {
+	have, err := effectiveOf(pid)
 	if err != nil {
-		return // said already
+		return // said already, or the process is in another PID namespace
 	}
 	if have.Has(unix.CAP_IPC_LOCK) || have.Has(unix.CAP_SYS_RESOURCE) {
 		fs.add(OK, "locked memory", "not limited")
 		return
 	}
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
-		fs.add(Wrong, "locked memory", "getrlimit: %v", err)
+	if err := unix.Prlimit(pid, unix.RLIMIT_MEMLOCK, nil, &limit); err != nil {
+		fs.add(Wrong, "locked memory", "prlimit: %v", err)
 		return
 	}
 	links, _ := device.Links() // without it interfaces count once
-	level, text := lockable(limit.Max, packetMemory(cfg, devices(cfg, links)))
+	level, text, mend := lockable(limit.Max, packetMemory(cfg, devices(cfg, links)))
 	fs.add(level, "locked memory", "%s", text)
+	fs.mend("%s", mend)
 }
 
 // lockable judges a limit by the packet memory. The kernel counts it once for each
 // mode in which it is registered: zero copy or not, packets of several buffers or not.
-func lockable(limit, need uint64) (Level, string) {
+func lockable(limit, need uint64) (level Level, text, mend string) {
+	const raise = "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=infinity) or grant CAP_IPC_LOCK"
 	switch {
 	case limit < need:
-		return Wrong, fmt.Sprintf("RLIMIT_MEMLOCK is %d MiB and the packet buffers may take %d MiB: raise it (ulimit -l, LimitMEMLOCK=infinity) or grant CAP_IPC_LOCK",
-			limit>>20, need>>20)
+		return Wrong, fmt.Sprintf("RLIMIT_MEMLOCK is %d MiB and the packet buffers may take %d MiB", limit>>20, need>>20), raise
 	case limit/2 < need:
-		return Note, fmt.Sprintf("%d MiB may be locked, at most %d MiB are needed, and twice that where zero copy is granted or only some interfaces have an MTU above 3,500: then raise RLIMIT_MEMLOCK or grant CAP_IPC_LOCK",
-			limit>>20, need>>20)
+		return Note, fmt.Sprintf("%d MiB may be locked, at most %d MiB are needed, and twice that where zero copy is granted or only some interfaces have an MTU above 3,500",
+			limit>>20, need>>20), raise
 	}
-	return OK, fmt.Sprintf("%d MiB may be locked, at most %d MiB are needed for each mode of interfaces", limit>>20, need>>20)
+	return OK, fmt.Sprintf("%d MiB may be locked, at most %d MiB are needed for each mode of interfaces", limit>>20, need>>20), ""
 }
 
 // bound counts the devices and queues that AF_XDP sockets will be bound to.

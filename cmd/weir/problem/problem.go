@@ -38,11 +38,14 @@ type Problem struct {
 }
 
 // String is OBJECT: FIELD: REASON.
-func (p *Problem) String() string {
+func (p *Problem) String() string { return p.Object + ": " + p.Line() }
+
+// Line is FIELD: REASON.
+func (p *Problem) Line() string {
 	if p.Field == "" {
-		return p.Object + ": " + p.Reason
+		return p.Reason
 	}
-	return p.Object + ": " + p.Field + ": " + p.Reason
+	return p.Field + ": " + p.Reason
 }
 
 // Service is the Object of a Service.

@@ -1,0 +1,169 @@
+// Package doctor examines a node: the running Weir and the machine in a single list, each
+// entry with a verdict, the fact, and the command that mends it. It changes nothing.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/hostcheck"
+	"github.com/weirlb/weir/cmd/weir/problem"
+)
+
+// Verdict is the meaning of a finding for traffic.
+type Verdict string
+
+// Verdicts, the worst first.
+const (
+	Fault   Verdict = "fault"   // traffic is lost or misdirected, now or after the next start
+	Warning Verdict = "warning" // slower, or in danger
+	OK      Verdict = "ok"
+)
+
+var verdicts = []Verdict{Fault, Warning, OK}
+
+// Finding is the result of an examination.
+type Finding struct {
+	Verdict Verdict `json:"verdict"`
+	Subject string  `json:"subject"` // "interface eth0"
+	Fact    string  `json:"fact"`
+	Mend    string  `json:"mend,omitempty"` // the command or setting that mends it
+}
+
+// Report is the output of weir doctor.
+type Report struct {
+	Node string `json:"node"`
+	// Running is true where a Weir has answered.
+	Running  bool      `json:"running"`
+	Findings []Finding `json:"findings"`
+}
+
+// Faults is the number of faults.
+func (r *Report) Faults() (n int) {
+	for _, f := range r.Findings {
+		if f.Verdict == Fault {
+			n++
+		}
+	}
+	return n
+}
+
+// patient is what is examined, with the findings so far.
+type patient struct {
+	cfg    *config.Configuration
+	client *api.Client
+	status *api.Status // nil: no Weir is running
+	// frontends are those of the running Weir, or those that it would have.
+	frontends []api.Frontend
+	report    *Report
+}
+
+func (p *patient) add(v Verdict, subject, format string, args ...any) *Finding {
+	p.report.Findings = append(p.report.Findings, Finding{Verdict: v, Subject: subject, Fact: fmt.Sprintf(format, args...)})
+	return &p.report.Findings[len(p.report.Findings)-1]
+}
+
+// mend adds the command that mends a finding.
+func (f *Finding) mend(format string, args ...any) { f.Mend = fmt.Sprintf(format, args...) }
+
+// Examine examines this machine. The configuration need not be valid.
+func Examine(ctx context.Context, load func(running *api.Status) (*config.Configuration, error), client *api.Client) (*Report, error) {
+	p := &patient{client: client, report: &Report{}}
+	if err := p.ask(ctx); err != nil {
+		return nil, err
+	}
+	p.configure(load)
+	p.report.Node = p.cfg.NodeName
+	if p.status != nil {
+		p.report.Node = p.status.Node
+		p.running()
+		p.takeHostFindings(hostcheck.CheckBeside(p.cfg, p.status.PID))
+	} else {
+		p.takeHostFindings(hostcheck.Check(p.cfg))
+	}
+	p.frontendsOf(ctx)
+	p.offloads()
+	p.queues()
+	p.interrupts()
+	p.hugePages()
+	p.paths()
+	p.sysctls()
+	p.clock()
+	slices.SortStableFunc(p.report.Findings, func(a, b Finding) int {
+		return slices.Index(verdicts, a.Verdict) - slices.Index(verdicts, b.Verdict)
+	})
+	return p.report, nil
+}
+
+// ask asks the running Weir for its state.
+func (p *patient) ask(ctx context.Context) error {
+	s, err := p.client.Status(ctx)
+	switch {
+	case err == nil:
+		p.status, p.report.Running = s, true
+	case errors.Is(err, api.ErrNotRunning):
+		p.add(Warning, "weir", "%v: the machine is examined for a start", err).mend("weir run --config FILE, or systemctl start weir")
+	default:
+		return err
+	}
+	return nil
+}
+
+// configure loads the configuration, and judges it.
+func (p *patient) configure(load func(*api.Status) (*config.Configuration, error)) {
+	cfg, err := load(p.status)
+	if err == nil {
+		for _, e := range append(cfg.Validate(), cfg.CheckHost(config.SystemHost())...) {
+			where := e.Path
+			if e.Origin != "" {
+				where = e.Origin + ": " + e.Path
+			}
+			p.add(Fault, "configuration", "%s: %s", where, e.Msg).Mend = e.Mend
+		}
+		p.cfg = cfg
+		return
+	}
+	p.add(Fault, "configuration", "%v", err)
+	// The machine can still be examined, by defaults.
+	p.cfg = config.Default()
+}
+
+// ofLevel are the verdicts on findings of weir check.
+var ofLevel = map[hostcheck.Level]Verdict{hostcheck.OK: OK, hostcheck.Note: Warning, hostcheck.Wrong: Fault}
+
+func (p *patient) takeHostFindings(list []hostcheck.Finding) {
+	for _, f := range list {
+		p.add(ofLevel[f.Level], f.Subject, "%s", f.Text).Mend = f.Mend
+	}
+}
+
+// ofSeverity are the verdicts on problems of the running Weir.
+var ofSeverity = map[problem.Severity]Verdict{problem.Error: Fault, problem.Warning: Warning, problem.Note: OK}
+
+// running judges the running Weir by its status.
+func (p *patient) running() {
+	s := p.status
+	f := p.add(OK, "weir", "process %d runs %s since %s", s.PID, s.Version, s.StartTime.Format("2006-01-02 15:04:05 MST"))
+	switch {
+	case !s.Healthy:
+		f.Verdict, f.Fact = Fault, fmt.Sprintf("process %d is not healthy: %s", s.PID, s.Unhealthy)
+		f.mend("systemctl restart weir, or delete the pod")
+	case !s.Synced:
+		f.Verdict, f.Fact = Fault, "no full view of Services has come yet: no traffic is taken"
+		f.mend("weir status --problems")
+	case s.Draining:
+		f.Verdict, f.Fact = Warning, "it is draining"
+	}
+	for i := range s.Problems {
+		if pr := &s.Problems[i]; pr.Severity != problem.Note {
+			p.add(ofSeverity[pr.Severity], pr.Object, "%s", pr.Line())
+		}
+	}
+	if s.ProblemsLeftOut > 0 {
+		p.add(Warning, "weir", "%d more problems", s.ProblemsLeftOut).mend("weir status --problems")
+	}
+}

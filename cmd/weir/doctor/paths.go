@@ -1,0 +1,162 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+)
+
+// commonMTU is that of most networks: clients send packets of this size.
+const commonMTU = 1500
+
+// frontendsOf gets the frontends of the running Weir.
+func (p *patient) frontendsOf(ctx context.Context) {
+	if p.status == nil {
+		return
+	}
+	list, err := p.client.Frontends(ctx)
+	if err != nil {
+		p.add(Warning, "weir", "its frontends cannot be read: %v", err)
+		return
+	}
+	p.frontends = list.Frontends
+}
+
+// path is a group of endpoints that packets reach in the same manner.
+type path struct {
+	iface string
+	mtu   int    // for packets of clients
+	outer int    // bytes of headers before them
+	mode  string // forwarding mode, where it adds headers
+}
+
+// outerHeaders is the length of headers that a forwarding mode adds.
+func outerHeaders(mode string, six bool) int {
+	ip := 20
+	if six {
+		ip = 40
+	}
+	switch mode {
+	case config.ForwardIPIP:
+		return ip
+	case config.ForwardGUE:
+		return ip + 8 + 4 // UDP, GUE
+	}
+	return 0
+}
+
+// endpointPaths groups the endpoints by path, with an example of each.
+func (p *patient) endpointPaths() map[path]netip.Addr {
+	type target struct {
+		addr netip.Addr
+		mode string
+	}
+	paths, seen, names := map[path]netip.Addr{}, map[target]bool{}, map[int]netlink.Link{}
+	for i := range p.frontends {
+		for _, e := range p.frontends[i].Endpoints {
+			ap, err := netip.ParseAddrPort(e.Address)
+			to := target{ap.Addr(), e.Mode}
+			if err != nil || seen[to] {
+				continue
+			}
+			seen[to] = true
+			if by, ok := pathTo(to.addr, to.mode, names); ok {
+				if _, known := paths[by]; !known {
+					paths[by] = to.addr
+				}
+			}
+		}
+	}
+	return paths
+}
+
+// pathTo asks the kernel for the route.
+func pathTo(a netip.Addr, mode string, links map[int]netlink.Link) (path, bool) {
+	routes, err := netlink.RouteGet(a.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return path{}, false
+	}
+	r := &routes[0]
+	dev := links[r.LinkIndex]
+	if dev == nil {
+		if dev, err = netlink.LinkByIndex(r.LinkIndex); err != nil {
+			return path{}, false
+		}
+		links[r.LinkIndex] = dev
+	}
+	outer := outerHeaders(mode, a.Is6())
+	to := path{iface: dev.Attrs().Name, mtu: cmp.Or(r.MTU, dev.Attrs().MTU) - outer, outer: outer}
+	if outer > 0 {
+		to.mode = mode
+	}
+	return to, true
+}
+
+// attachedMTUs are the MTUs of the interfaces that Weir is attached to.
+func (p *patient) attachedMTUs() map[string]int {
+	mtus := map[string]int{}
+	for _, in := range p.cfg.Interfaces {
+		if dev, err := netlink.LinkByName(in.Name); err == nil {
+			mtus[in.Name] = dev.Attrs().MTU
+		}
+	}
+	return mtus
+}
+
+// paths compares the MTU of attached interfaces with those of the paths to endpoints: larger
+// packets of clients are not delivered until the client has taken the ICMP error into account.
+func (p *patient) paths() {
+	mtus := p.attachedMTUs()
+	widest, by := 0, ""
+	for _, name := range slices.Sorted(maps.Keys(mtus)) {
+		if mtus[name] > widest {
+			widest, by = mtus[name], name
+		}
+	}
+	found := p.endpointPaths()
+	for _, to := range slices.SortedFunc(maps.Keys(found), func(a, b path) int {
+		return cmp.Or(cmp.Compare(a.iface, b.iface), cmp.Compare(a.mtu, b.mtu))
+	}) {
+		p.judgePath(to, found[to], widest, by, mtus)
+	}
+}
+
+func (p *patient) judgePath(to path, example netip.Addr, widest int, by string, mtus map[string]int) {
+	_, attached := mtus[to.iface]
+	subject := "path by " + to.iface
+	fact := fmt.Sprintf("endpoints such as %s take packets of %d bytes, and %s those of %d", example, to.mtu, by, widest)
+	switch {
+	case to.mtu >= widest:
+		p.add(OK, subject, "endpoints such as %s take packets of %d bytes", example, to.mtu)
+	case to.outer > 0:
+		p.add(Warning, subject, "%s: mode %s adds %d bytes", fact, to.mode, to.outer).
+			mend("ip link set %s mtu %d, or the annotation weir.dev/mss-clamp: auto", to.iface, widest+to.outer)
+	case !attached:
+		// Pods have the MTU of their network, and their TCP announces it.
+		p.add(OK, subject, "%s: TCP of pods announces the smaller size", fact)
+	case to.mtu < min(widest, commonMTU):
+		p.add(Fault, subject, "%s: larger packets are lost where clients get no ICMP", fact).
+			mend("ip link set %s mtu %d", to.iface, widest)
+	default:
+		p.add(Warning, subject, "%s", fact).mend("ip link set %s mtu %d", to.iface, widest)
+	}
+}
+
+// behindKernel are the interfaces, beside those attached, that lead to endpoints in modes
+// whose answers come back through this node.
+func (p *patient) behindKernel() map[string]bool {
+	out, mtus := map[string]bool{}, p.attachedMTUs()
+	for to, example := range p.endpointPaths() {
+		if _, attached := mtus[to.iface]; !attached && to.iface != "lo" && to.outer == 0 && example.Is4() {
+			out[to.iface] = true
+		}
+	}
+	return out
+}
