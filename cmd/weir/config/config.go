@@ -382,7 +382,9 @@ type Workers struct {
 	// StallSeconds is the time without a finished round of a worker after which Weir
 	// starts again, at least 6. Connections wait as after a crash, up to
 	// death.holdSeconds; with a hold of 0, and within 10 minutes of the last such start,
-	// Weir does not start again. 0 is off: the worker is only reported.
+	// Weir does not start again. 0 is off: the worker is only reported. A systemd watchdog
+	// (after 15 s) and a liveness probe (after 25 s or more) end Weir instead, if they are
+	// first.
 	StallSeconds int `json:"stallSeconds"`
 }
 

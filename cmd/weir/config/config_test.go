@@ -71,7 +71,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		Drain:              Drain{5, 60},
 		Death:              Death{20},
 		OnStop:             StopLeave,
-		Workers:            Workers{Count: 2, CPUs: CPUs{2, 3}, StallSeconds: 30},
+		Workers:            Workers{Count: 2, CPUs: CPUs{2, 3}, StallSeconds: 12},
 		FlowCache:          FlowCache{Mode: FlowCacheOff},
 		PacketMemory:       PacketMemory{FrameSize: 4096},
 		Admin:              Admin{"/run/weir/weir.sock", "", GroupAccessRead},

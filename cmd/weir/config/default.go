@@ -19,7 +19,7 @@ func Default() *Configuration {
 		Drain:              Drain{NotReadySeconds: 10, TimeoutSeconds: 15},
 		Death:              Death{HoldSeconds: 10},
 		OnStop:             StopDetach,
-		Workers:            Workers{StallSeconds: 30},
+		Workers:            Workers{StallSeconds: 12},
 		Admin:              Admin{Socket: "/run/weir/weir.sock", GroupAccess: GroupAccessRead},
 		StateDir:           "/var/lib/weir",
 		MetricsBindAddress: "127.0.0.1:9464",

@@ -79,7 +79,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		Drain:            Drain{3, 4},
 		Death:            Death{5},
 		OnStop:           StopLeave,
-		Workers:          Workers{2, CPUs{4, 5}, 30},
+		Workers:          Workers{2, CPUs{4, 5}, 12},
 		FlowCache:        FlowCache{FlowCacheOff},
 		PacketMemory:     PacketMemory{4096},
 		Admin:            Admin{"/s", "g", GroupAccessFull},
