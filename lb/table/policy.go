@@ -113,7 +113,12 @@ const second = ticksPerSecond << 32
 // TakeConnection reports whether NewConnectionsPerSecond lets another connection begin at
 // tick. As many as may begin in a second may begin at once. (This is
 // the generic cell rate algorithm, ITU-T I.371: a word for all workers.)
-func (p *Policy) TakeConnection(tick uint32) bool {
+func (p *Policy) TakeConnection(tick uint32) bool { return p.connection(tick, true) }
+
+// MayTakeConnection is TakeConnection of a connection that does not begin.
+func (p *Policy) MayTakeConnection(tick uint32) bool { return p.connection(tick, false) }
+
+func (p *Policy) connection(tick uint32, take bool) bool {
 	if p.NewConnectionsPerSecond == 0 {
 		return true
 	}
@@ -129,7 +134,7 @@ func (p *Policy) TakeConnection(tick uint32) bool {
 		if int64(from+step-now) > second {
 			return false
 		}
-		if p.next.CompareAndSwap(due, from+step) {
+		if !take || p.next.CompareAndSwap(due, from+step) {
 			return true
 		}
 	}

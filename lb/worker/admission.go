@@ -16,6 +16,8 @@ type admission struct {
 	routes        *route.Table
 	routesBack    routesBack
 	takeoverUntil uint32
+	// dryRun is true in a trace: what other workers see stays as it is.
+	dryRun bool
 }
 
 // miss handles a packet that belongs to no flow.
@@ -111,7 +113,7 @@ func (w *admission) withinLimits(fe *table.FrontendEntry) verdict {
 	case policy == nil:
 	case !w.roomFor(policy, fe.ServiceID):
 		return drop(DropConnectionLimit)
-	case !policy.TakeConnection(w.tick):
+	case w.dryRun && !policy.MayTakeConnection(w.tick), !w.dryRun && !policy.TakeConnection(w.tick):
 		return drop(DropConnectionRate)
 	}
 	return pass

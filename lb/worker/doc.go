@@ -35,7 +35,7 @@
 //	hand off  to the worker that owns the queue     handoff.go
 //
 // Beside the stages observe.go copies packets for captures and traces, and observe_record.go
-// writes the copies.
+// writes the copies. trace.go takes a packet that does not exist through the stages.
 //
 // ICMP (icmp.go, icmp_echo.go, icmp_ecmp.go, icmp_pmtu.go) and fragments (fragments.go)
 // leave the order at stage 2: they are forwarded before older packets of their group.

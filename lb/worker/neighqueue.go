@@ -42,7 +42,7 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 			probes-- // no request of this packet's is to be served
 		}
 	}
-	if ask {
+	if ask && !w.dryRun {
 		w.router.Resolve(w.id, path.Port, path.NextHop, needed)
 	}
 	same, class, oldest := 0, 0, 0

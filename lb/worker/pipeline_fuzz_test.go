@@ -52,6 +52,7 @@ type fuzzRun struct {
 	pending    int
 	sent       int
 	challenges int  // sent to clients whose endpoint is gone
+	whole      bool // frames of up to 3,000 bytes come in a single buffer
 	vlan       bool // endpoints are in a VLAN of the clients' interface
 	absent     uint32
 }
@@ -224,6 +225,7 @@ func (r *fuzzRun) inject(port int, frame []byte, pristine bool) {
 	switch buffers := r.next() % 16; {
 	case len(frame) > 3000:
 		cuts = slices.Repeat([]int{3000}, (len(frame)-1)/3000)
+	case r.whole:
 	case buffers == 1 && len(frame) > headers:
 		cuts = []int{headers}
 	case buffers == 2 && len(frame) > 400:

@@ -65,7 +65,7 @@ func (w *frameMemory) mayCarryCID(p *pkt) bool {
 // flow whose ports it has guessed, does not draw the clients of another endpoint.
 func (w *selector) learnCID(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
 	id := header.QUICSource(udpPayload(p.data, &p.Packet))
-	if id == nil || p.Frag != 0 {
+	if id == nil || p.Frag != 0 || w.dryRun {
 		return
 	}
 	asked := table.DestinationKey(&w.conns.Entry(ref.Other()).Key.W)

@@ -45,6 +45,7 @@ func routes(src Source, stall time.Duration) []route {
 		flowRoutes(src),
 		packetRoutes(src, stall),
 		eventRoutes(src),
+		traceRoutes(src),
 		connectionRoutes(src, stall),
 		controlRoutes(src),
 	)

@@ -48,6 +48,7 @@ type Source interface {
 
 	ConnectionSource
 	PacketSource
+	TraceSource
 	ControlSource
 }
 

@@ -112,6 +112,18 @@ func (f *fakeSource) Verify(context.Context) (*Verification, error) {
 	return &Verification{Connections: 3, Slots: 6, Faults: []string{"connection 1: lost"}}, nil
 }
 
+func (f *fakeSource) Trace(_ context.Context, q *TraceQuery) (*Trace, error) {
+	return &Trace{
+		Protocol: q.Protocol, Source: q.Source.String(), Destination: q.Destination.String(), Flags: "syn", Interface: "eth0",
+		Size: 54, Steering: "redirected", Verdict: "forward",
+		Connection: &TracedConnection{From: "client", Client: q.Source.String(), Frontend: q.Destination.String(), Endpoint: "10.1.1.1:8080", Mode: "nat", SNAT: "10.0.0.1:61000", SNATPorts: "61000-65535"},
+		Frontend:   &TracedFrontend{Address: q.Destination.String(), Service: "default/web", Kind: "ClusterIP", Tier: "all", Endpoints: 1},
+		Choice:     &TracedChoice{Rule: "hash of the tuple", Algorithm: "Maglev", Hash: "1", Endpoint: "10.1.1.1:8080", Candidates: []TracedEndpoint{{Address: "10.1.1.1:8080", Weight: 1}}},
+		NextHop:    &TracedHop{Interface: "eth1", Address: "10.1.1.1", Neighbor: "valid", MAC: "02:00:00:00:00:01", MTU: 1500},
+		Sent:       &TracedPacket{Interface: "eth1", Protocol: "TCP", Source: "10.0.0.1:61000", Destination: "10.1.1.1:8080", Size: 54, TTL: 63},
+	}, nil
+}
+
 func (f *fakeSource) Drops(context.Context, *DropFilter) (*DropList, error) {
 	return &DropList{Packets: []DroppedPacket{{Reason: "no-route", Time: time.Unix(1, 0)}}}, nil
 }

@@ -1,0 +1,100 @@
+package lb
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/worker"
+)
+
+// TraceQuery describes a packet to trace.
+type TraceQuery struct {
+	Proto               uint8
+	Source, Destination netip.AddrPort
+	Interface           string // by which it comes; "": by that of the route back to the source
+	Flags               uint8  // of TCP; 0: SYN, or ACK where the tuple has a connection
+	TTL                 uint8
+	Payload             int // bytes behind the header of TCP or UDP
+	DontFragment        bool
+}
+
+// Trace is what would become of a packet.
+type Trace struct {
+	worker.Traced
+	Interface string // by which it came
+	Size      int    // of the received frame
+	Flags     uint8  // of TCP
+	// Steering is the verdict of the steering program, unless SteeringErr is not nil. Only a
+	// packet that is redirected comes to a worker: for any other the outcome is what a worker
+	// would have done.
+	Steering    steer.Verdict
+	SteeringErr error
+	// Translated is true where the destination is an SNAT address and port.
+	Translated bool
+}
+
+// ErrTrace means that the packet of a query cannot exist here.
+var ErrTrace = errors.New("no such packet")
+
+// Trace tells what the node would do with a packet now. Nothing is sent, and nothing that
+// packets are forwarded by changes.
+func (l *LB) Trace(q TraceQuery) (*Trace, error) {
+	key := conntrack.MakeKey(q.Source, q.Destination, q.Proto)
+	if q.Proto == header.ProtoTCP && q.Flags == 0 {
+		if q.Flags = header.SYN; l.flows.Has(&key) {
+			q.Flags = header.ACK
+		}
+	}
+	name, in, list, err := l.arrival(&q)
+	if err != nil {
+		return nil, err
+	}
+	frame := q.build(in)
+	out := &Trace{Interface: name, Size: len(frame), Flags: q.Flags}
+	out.Steering, out.SteeringErr = l.steer.Classify(in.Index, frame)
+	destination := table.DestinationKey(&key.W)
+	out.Translated, _ = l.node.Load().Owns(&destination)
+	traced, err := l.workers[0].Trace(in.Port, frame, list)
+	if err != nil {
+		return nil, err
+	}
+	out.Traced = *traced
+	return out, nil
+}
+
+// arrival returns by which interface the packet comes, how, and all ports.
+func (l *LB) arrival(q *TraceQuery) (name string, in *ports.Arrival, list []worker.Port, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id := -1
+	if q.Interface != "" {
+		if id = l.ports.Named(q.Interface); id < 0 {
+			return "", nil, nil, fmt.Errorf("%w: interface %s is not attached", ErrTrace, q.Interface)
+		}
+	} else if id = l.portBack(q.Source.Addr()); id < 0 {
+		return "", nil, nil, fmt.Errorf("%w: no route leads back to %s by an attached interface: name the interface", ErrTrace, q.Source.Addr())
+	}
+	a, ok := l.ports.Arrival(id)
+	if !ok {
+		return "", nil, nil, fmt.Errorf("%w: interface %s is not attached", ErrTrace, l.ports.Name(id))
+	}
+	for port := range l.ports.Len() {
+		list = append(list, l.portFor(0, port))
+	}
+	return l.ports.Name(id), &a, list, nil
+}
+
+// portBack is the port by which packets of a source come as a rule, -1 for none.
+func (l *LB) portBack(source netip.Addr) int {
+	if path, ok := l.router.Load().Lookup(source, 0); ok && (path.Kind == route.Attached || path.Kind == route.Host) {
+		return path.Port
+	}
+	return -1
+}
