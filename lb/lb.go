@@ -3,7 +3,8 @@
 // takes everything off the host. It decides nothing about endpoints: it carries out the
 // tables that it is given.
 //
-//	lb.go         Config, New, Close
+//	lb.go         Config, Close
+//	open.go       New
 //	apply.go      tables and steering, in order; flows of the last process
 //	addresses.go  the node's addresses: SNAT sources; and with them vip.go, host.go
 //	run.go        what runs beside the workers
@@ -24,7 +25,6 @@ package lb
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -92,8 +92,12 @@ type Config struct {
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
 	FrameSize int
 	Log       *slog.Logger
-	// Keep has a New that fails leave everything of an earlier process in place.
-	Keep bool
+	// Keep reports whether a New that fails leaves everything of an earlier process in place;
+	// nil: it does not.
+	Keep func() bool
+	// Take has the last process leave, as Release does, when all is ready that can be beside
+	// it; nil without such a process. It returns the sockets of that process, nil for none.
+	Take func() (*xsk.Transfer, error)
 	// Phases measures the start; nil: nothing does.
 	Phases *phase.Phases
 	// Testing is for tests alone.
@@ -155,192 +159,6 @@ type LB struct {
 
 	warnedNAT map[string]bool              // Services that get nat in place of dnat
 	logged    map[netip.AddrPort]time.Time // Run's: the last line about an endpoint
-}
-
-// New makes ready everything but the attachment to the interfaces: no packet is taken
-// before the first Apply. Packets that the program of an earlier process still takes wait
-// in the rings. On error nothing is left behind, unless cfg.Keep.
-func New(cfg Config) (_ *LB, err error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
-	l := &LB{
-		cfg: cfg, log: cfg.Log, started: time.Now(),
-		warnings:  warning.NewList(cfg.Log),
-		unsteered: map[table.Key]*table.FrontendEntry{},
-		sources:   map[netip.Addr]snat.Source{}, sourcesGone: map[netip.Addr]time.Time{},
-		claims:    map[netip.Addr]int{},
-		claimed:   map[table.Key]bool{},
-		routed:    map[netip.Addr]bool{},
-		warnedNAT: map[string]bool{},
-		logged:    map[netip.AddrPort]time.Time{},
-	}
-	l.vips.init()
-	l.withdrawn.services = map[uint32]bool{}
-	defer func() {
-		switch {
-		case err == nil:
-		case cfg.Keep:
-			err = errors.Join(err, l.Release())
-		default:
-			err = errors.Join(err, l.Close())
-		}
-	}()
-
-	l.openCache()
-	l.cfg.Phases.End("flow cache")
-	// The program is loaded, and then the pages of the packet memory are made, beside all
-	// else. With a flow cache the program needs the maps of the flow table first.
-	if l.cache == nil {
-		if err := l.loadSteering(); err != nil {
-			return nil, err
-		}
-	}
-	cpus, err := l.openPorts()
-	if err != nil {
-		return nil, err
-	}
-	populated, err := l.openMemory(len(cpus))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { <-populated }() // before Close: deferred functions run last first
-	if err := l.openTables(len(cpus)); err != nil {
-		return nil, err
-	}
-	l.cfg.Phases.End("flow table")
-	if err := l.shareTable(); err != nil {
-		return nil, err
-	}
-	if l.steer == nil {
-		if err := l.loadSteering(); err != nil {
-			return nil, err
-		}
-	}
-	l.ports.SetFlowCache(l.noCache)
-	l.cfg.Phases.End("maps")
-	if err := l.openHostVeth(len(cpus)); err != nil {
-		return nil, err
-	}
-	l.cfg.Phases.End("host veth")
-	if err := l.openRouter(len(cpus)); err != nil {
-		return nil, err
-	}
-	l.cfg.Phases.End("routes")
-	<-populated
-	if err := l.ports.Open(l.steer, l.memory); err != nil { // a socket per queue that a worker owns
-		return nil, err
-	}
-	l.cfg.Phases.End("sockets")
-	l.makeWorkers(cpus)
-	if err := l.refreshAddresses(); err != nil {
-		return nil, err
-	}
-	l.cfg.Phases.End("workers")
-	l.opened = true
-	return l, nil
-}
-
-// openPorts finds the configured interfaces, and chooses the CPUs of the workers. No socket
-// is open yet.
-func (l *LB) openPorts() (cpus []int, err error) {
-	l.ports, err = ports.New(ports.Config{
-		Interfaces: l.cfg.Interfaces, FrameSize: l.cfg.FrameSize,
-		PinDir: l.cfg.PinDir, StateDir: l.cfg.StateDir,
-		Warnings: l.warnings, Log: l.log,
-		Testing: l.cfg.Testing,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if cpus, err = placeWorkers(&l.cfg, l.ports.Queues()); err != nil {
-		return nil, err
-	}
-	l.ports.SetWorkers(len(cpus))
-	l.cfg.Phases.End("interfaces")
-	return cpus, nil
-}
-
-// openTables opens the flow table, and makes the tables that belong to it.
-func (l *LB) openTables(workers int) (err error) {
-	memory, earlier, err := l.conntrackMemory()
-	if err != nil {
-		return fmt.Errorf("flow table: %w", err)
-	}
-	l.flows, err = conntrack.Open(conntrack.Config{
-		Path: l.cfg.ConntrackPath, MaxFlows: l.cfg.MaxFlows, Workers: workers, Memory: memory,
-		NextHops: route.DefaultMaxAdjacencies + 1,
-	})
-	if earlier != nil {
-		err = errors.Join(err, earlier.Close())
-	}
-	if err != nil {
-		return fmt.Errorf("flow table: %w", err)
-	}
-	l.reportFlowTable()
-
-	l.affinity, l.cids = worker.NewAffinity(l.flows), worker.NewCIDs(l.flows)
-	l.tables = table.New(table.Config{
-		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
-		Tick:  l.flows.Tick,
-
-		OnRemoval: l.endpointRemoved,
-	})
-	l.reassign = reassign.New(l.flows, l.tables)
-	return nil
-}
-
-// reportFlowTable warns of a file of the flow table that could not be used as it was.
-func (l *LB) reportFlowTable() {
-	a := l.flows.Restoration()
-	if a.SetAside != "" {
-		l.warnings.Add(warning.PacketPath, "",
-			"flow table: the old file is not usable and was set aside as %s: %s", a.SetAside, a.Reason)
-	}
-	if a.MemoryReason != "" {
-		l.warnings.Add(warning.PacketPath, "",
-			"flow table: the connections of the last process are not usable and were dropped: %s", a.MemoryReason)
-	}
-	if a.Discarded > 0 {
-		l.log.Warn("flow table: half-made or damaged connections were left out",
-			"connections", a.Discarded)
-	}
-}
-
-// openRouter begins to follow the kernel's routes and neighbors.
-func (l *LB) openRouter(workers int) (err error) {
-	l.router, err = route.New(route.Config{
-		Workers: workers, Logger: l.log,
-		Interfaces: l.ports.Routed(), HostVeth: l.routedHost(),
-		MaxAdjacencies: route.DefaultMaxAdjacencies, Adjacencies: l.adjacencies(),
-	})
-	if err != nil {
-		return fmt.Errorf("routes: %w", err)
-	}
-	l.router.SetReroute(func(affected []bool) { worker.Reroute(l.flows, l.router, affected) })
-	return nil
-}
-
-// openMemory maps the packet memory. populated is closed when the pages are made.
-func (l *LB) openMemory(workers int) (populated chan struct{}, err error) {
-	devices := l.ports.MaxDevices()
-	if l.wantsHostVeth() {
-		devices++
-	}
-	frames := workers * (devices*framesPerPort + worker.SpareFrames)
-	size, why := l.ports.FrameSize()
-	if why != "" {
-		l.log.Info("packet memory", "frameSize", size, "because", why)
-	}
-	if l.memory, err = xsk.NewUmem(frames, size); err != nil {
-		return nil, fmt.Errorf("packet memory: %w", err)
-	}
-	populated = make(chan struct{})
-	go func() {
-		defer close(populated)
-		l.memory.Populate()
-	}()
-	return populated, nil
 }
 
 // Close stops the workers and takes everything off the host that New and

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/xsk"
 )
 
 // Leave ends the workers and leaves everything in place for the next process: program,
@@ -43,10 +44,14 @@ func (l *LB) ended(d time.Duration) bool {
 }
 
 // Release is Leave for a process that lives on: it also gives up sockets and locks, which the
-// next process needs. It may follow a New that has failed. Memory stays, and ends with the
-// process.
-func (l *LB) Release() error {
+// next process needs. With pass the sockets are the result, nil if that is not possible now;
+// they stay bound until that is closed. It may follow a New that has failed. Memory stays, and
+// ends with the process.
+func (l *LB) Release(pass bool) (sockets *xsk.Transfer, err error) {
 	var errs []error
+	if l.host != nil {
+		l.host.Leave()
+	}
 	if l.cache != nil {
 		l.cache.Leave()
 	}
@@ -64,15 +69,17 @@ func (l *LB) Release() error {
 		errs = append(errs, l.cache.Unlock())
 	}
 	if l.ports != nil {
+		if pass && !l.ports.Moving() {
+			if sockets, err = l.ports.Transfer(); err != nil {
+				l.log.Warn("the next process opens its own sockets", "err", err)
+			}
+		}
 		errs = append(errs, l.ports.CloseSockets())
-	}
-	if l.host != nil {
-		l.host.Leave()
 	}
 	if l.steer != nil {
 		errs = append(errs, l.steer.Close(false))
 	}
-	return errors.Join(errs...)
+	return sockets, errors.Join(errs...)
 }
 
 // Verify loads the steering program and closes it: an error is the reason why this process

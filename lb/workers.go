@@ -12,20 +12,29 @@ const framesPerPort = 4096
 
 // makeWorkers builds a worker for each CPU, with the opened sockets. They do not run yet.
 func (l *LB) makeWorkers(cpus []int) {
+	free := l.memory.FreeFrames()
 	perWorker := l.memory.Frames() / len(cpus)
 	l.counts.open(len(cpus))
 	for id, cpu := range cpus {
 		w := worker.New(l.workerConfig(id, cpu))
 		w.SetDevices(l.ports.Devices())
+		share := perWorker
 		for port := range l.ports.Len() {
 			w.SetPort(port, l.portFor(port, id))
+			receiving, sending := l.held(port, id)
+			w.SetHeld(port, receiving, sending)
+			share -= receiving + sending
 		}
 		if host := l.ports.HostID(); host >= 0 {
 			w.SetHostVeth(host, l.host.PeerMAC(), l.host.MAC())
 		}
-		for f := range perWorker {
-			w.AddFrame(l.memory.Addr(id*perWorker + f))
+		if share = min(max(share, 0), len(free)); id == len(cpus)-1 {
+			share = len(free) // frames may have passed from worker to worker
 		}
+		for _, f := range free[:share] {
+			w.AddFrame(f)
+		}
+		free = free[share:]
 		w.Refill() // here: a thread may first run after traffic is taken
 		l.workers = append(l.workers, w)
 	}
@@ -60,6 +69,20 @@ func (l *LB) portFor(id, of int) worker.Port {
 		p.Queue, p.Ring = v.Queue, framesPerPort
 	}
 	return p
+}
+
+// held is the number of frames that the kernel has through a worker's sockets of a port, which
+// may be those of the last process.
+func (l *LB) held(id, of int) (receiving, sending int) {
+	v := l.ports.View(id, of)
+	if v.Queue == nil {
+		return 0, 0
+	}
+	receiving, sending = l.memory.Held(v.Queue)
+	if v.Receive != nil {
+		receiving, _ = l.memory.Held(v.Receive)
+	}
+	return receiving, sending
 }
 
 // queuesOf are the descriptors of a worker's queues.

@@ -119,7 +119,7 @@ func (ps *Ports) openPair(id int, p *port) (err error) {
 		return err
 	}
 	for q := range queues {
-		s, err := xsk.Open(ps.memory, xsk.Config{
+		s, err := ps.openSocket(xsk.Config{
 			IfIndex: p.pair.Inner, Queue: q, Mode: xsk.Copy, Umem: ps.umem(p),
 			MultiBuffer: p.mtu > largestMTU(ps.memory.FrameSize()) && ps.program.Frags(),
 		})

@@ -94,7 +94,8 @@ type Ports struct {
 
 	program    *steer.Program
 	memory     *xsk.Umem
-	maxDevices int // for so many there is packet memory
+	last       []*xsk.Socket // of the last process, until Open has returned
+	maxDevices int           // for so many there is packet memory
 	noCache    error
 	attached   bool
 
@@ -270,6 +271,18 @@ func (ps *Ports) Close() error {
 	}
 	// Also pairs of an earlier process, whose interfaces have another hook now.
 	return errors.Join(append(errs, uppair.Cleanup(), ps.offloads.restore())...)
+}
+
+// Transfer prepares the packet memory with all sockets in use for the next process.
+// Preconditions: no worker runs.
+func (ps *Ports) Transfer() (*xsk.Transfer, error) {
+	var list []*xsk.Socket
+	for _, p := range ps.list {
+		if p.state == open {
+			list = append(list, p.all()...)
+		}
+	}
+	return ps.memory.Transfer(list)
 }
 
 // CloseSockets closes the sockets and leaves everything else to the next process.

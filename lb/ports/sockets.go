@@ -3,6 +3,7 @@ package ports
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
@@ -18,10 +19,13 @@ func (ps *Ports) MaxDevices() int {
 	return n
 }
 
-// Open binds a socket to every queue that a worker owns. The ports keep program and
+// Open binds a socket to every queue that a worker owns. Sockets of the last process that
+// serve as such take their place, and the others are closed. The ports keep program and
 // memory, which has frames for MaxDevices of FrameSize. Preconditions: SetWorkers.
-func (ps *Ports) Open(program *steer.Program, memory *xsk.Umem) error {
+func (ps *Ports) Open(program *steer.Program, memory *xsk.Umem, last []*xsk.Socket) error {
 	ps.program, ps.memory, ps.maxDevices = program, memory, ps.MaxDevices()
+	ps.last = last
+	defer ps.closeLast()
 	for id, p := range ps.list {
 		if p.isVLAN() {
 			continue
@@ -50,7 +54,7 @@ func (ps *Ports) openQueues(id int, p *port) error {
 	}
 	metadata, zeroCopyOnly := metadataFor(p.txChecksum, p.driver)
 	for q := range min(p.queues, ps.workers) {
-		s, err := xsk.Open(ps.memory, xsk.Config{
+		s, err := ps.openSocket(xsk.Config{
 			IfIndex: p.index, Queue: q, Mode: mode,
 			Umem:                 ps.umem(p),
 			TxMetadata:           metadata && !ps.cfg.Testing.SoftwareChecksums,
@@ -69,6 +73,45 @@ func (ps *Ports) openQueues(id int, p *port) error {
 
 	// The last step: sockets of a port that fails are not noted, see steer.Program.Hold.
 	return ps.steerTo(id, p)
+}
+
+// openSocket returns a socket of the last process, or else opens one.
+func (ps *Ports) openSocket(cfg xsk.Config) (*xsk.Socket, error) {
+	for i, s := range ps.last {
+		if s.Adopt(cfg) {
+			ps.last = slices.Delete(ps.last, i, i+1)
+			return s, nil
+		}
+	}
+	// A socket that does not serve as this one holds the queue.
+	ps.last = slices.DeleteFunc(ps.last, func(s *xsk.Socket) bool {
+		other := s.IfIndex() == cfg.IfIndex && s.Queue() == cfg.Queue
+		if other {
+			ps.closeSocketOfLast(s)
+		}
+		return other
+	})
+	return xsk.Open(ps.memory, cfg)
+}
+
+// closeLast closes the sockets of the last process that no port has.
+func (ps *Ports) closeLast() {
+	for _, s := range ps.last {
+		ps.closeSocketOfLast(s)
+	}
+	ps.last = nil
+}
+
+// closeSocketOfLast closes a socket of the last process. With zero copy the device may use its frames
+// for some time, and they are lost until the next start.
+func (ps *Ports) closeSocketOfLast(s *xsk.Socket) {
+	zeroCopy, _, _ := s.Granted()
+	if err := s.Close(); err != nil {
+		ps.log.Error("close sockets of the last process", "err", err)
+	}
+	if !zeroCopy {
+		ps.memory.ReclaimAll(s, nil)
+	}
 }
 
 // steerTo gives the steering program the sockets of a port.

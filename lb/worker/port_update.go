@@ -37,6 +37,12 @@ func (w *Worker) Updated() bool { return w.change.Load() == nil }
 // SetPort sets a port. Preconditions: the worker has not started.
 func (w *Worker) SetPort(id int, p Port) { w.ports[id].Port = p }
 
+// SetHeld says how many frames the kernel has already through the queue of a port, to receive
+// into and to send. Preconditions: the worker has not started.
+func (w *Worker) SetHeld(id, receiving, sending int) {
+	w.ports[id].filled, w.ports[id].sending = receiving, sending
+}
+
 // SetHostVeth says which port is the host veth, with the MAC addresses of the packets
 // that leave by it: the kernel's end first. Preconditions: the worker has not started.
 func (w *Worker) SetHostVeth(id int, kernel, own [6]byte) {

@@ -190,6 +190,15 @@ func (s *Socket) configure(try attempt) error {
 		return fmt.Errorf("ask for the mode granted: %w", err)
 	}
 	s.zeroCopy = granted&unix.XDP_OPTIONS_ZEROCOPY != 0
+	s.grantMetadata()
+	// In copy mode packets count against the send buffer until the device has
+	// sent them; the default has room for about 200.
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, s.cfg.RingSize*s.umem.frameSize)
+	return nil
+}
+
+// grantMetadata decides whether packets are sent with transmit metadata.
+func (s *Socket) grantMetadata() {
 	s.txMetadata = s.cfg.TxMetadata && s.group.metadata && (s.zeroCopy || !s.cfg.MetadataZeroCopyOnly)
 	if s.txMetadata && s.zeroCopy {
 		// With zero copy the driver must act upon the metadata, and a driver without
@@ -197,10 +206,6 @@ func (s *Socket) configure(try attempt) error {
 		f, err := DeviceFeatures(s.cfg.IfIndex)
 		s.txMetadata = err == nil && f.TxChecksum()
 	}
-	// In copy mode packets count against the send buffer until the device has
-	// sent them; the default has room for about 200.
-	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, s.cfg.RingSize*s.umem.frameSize)
-	return nil
 }
 
 // registerUmem registers mem, with room for transmit metadata if the kernel
@@ -240,6 +245,12 @@ func (s *Socket) makeRings() error {
 			return fmt.Errorf("make %s ring of %d: %w", r.name, r.size, err)
 		}
 	}
+	return s.mapRings()
+}
+
+// mapRings maps the rings of the kernel.
+func (s *Socket) mapRings() error {
+	size := uint32(s.cfg.RingSize)
 	off, err := mmapOffsets(s.fd)
 	if err != nil {
 		return fmt.Errorf("ask for ring offsets: %w", err)

@@ -32,6 +32,12 @@ func (r *indices) needWakeup() bool {
 	return atomic.LoadUint32(r.flags)&ringNeedWakeup != 0
 }
 
+// resume goes on where the last owner of the ring has stopped.
+func (r *indices) resume() {
+	r.cachedProducer = atomic.LoadUint32(r.producer)
+	r.cachedConsumer = atomic.LoadUint32(r.consumer)
+}
+
 // free returns how many entries the producer may write, up to want. It loads
 // the consumer's index only when the cached copy does not suffice.
 func (r *indices) free(want uint32) uint32 {

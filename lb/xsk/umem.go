@@ -80,9 +80,27 @@ func NewUmem(frames, frameSize int) (*Umem, error) {
 	if err != nil {
 		return nil, fmt.Errorf("memory file of %d bytes for %d frames: %w", size, frames, err)
 	}
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	a, err := mapUmem(fd, frames, frameSize)
 	if err != nil {
 		_ = unix.Close(fd)
+		return nil, err
+	}
+	return a, nil
+}
+
+// mapUmem maps the memory file of so many frames, which is the umem's own from then on.
+func mapUmem(fd, frames, frameSize int) (*Umem, error) {
+	page := unix.Getpagesize()
+	if frames <= 0 || frameSize < 2048 || frameSize > page || frameSize&(frameSize-1) != 0 {
+		return nil, fmt.Errorf("%d frames of %d bytes", frames, frameSize)
+	}
+	size := (frames*frameSize + page - 1) &^ (page - 1)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Size != int64(size) {
+		return nil, fmt.Errorf("memory file of %d bytes for %d frames of %d: %w", st.Size, frames, frameSize, err)
+	}
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
 		return nil, fmt.Errorf("map %d bytes for %d frames: %w", size, frames, err)
 	}
 	// Both are advice: without huge pages the umem works just as well.
@@ -122,10 +140,7 @@ func newMemoryFile(size int) (int, error) {
 // other methods but Close.
 func (a *Umem) Populate() { _ = unix.Madvise(a.mem, unix.MADV_POPULATE_WRITE) }
 
-// FD returns the memory file. It is for a successor: a process that is given
-// this descriptor and those of the sockets (SCM_RIGHTS) maps the file, and the rings
-// through the sockets, and carries on with every packet. The file
-// belongs to the umem.
+// FD returns the memory file, which belongs to the umem. See Transfer.
 func (a *Umem) FD() int { return a.fd }
 
 // Frames returns the number of frames.

@@ -34,6 +34,7 @@ import (
 	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/worker"
+	"github.com/weirlb/weir/lb/xsk"
 	"github.com/weirlb/weir/topology"
 )
 
@@ -77,6 +78,7 @@ type Daemon struct {
 	phases    *phase.Phases            // of the start
 	last      *peer                    // of a handover to this process
 	next      atomic.Pointer[peer]     // of a handover by this process
+	sockets   *xsk.Transfer            // for next
 	sourced   chan struct{}            // closed when source is set
 	viewed    chan struct{}            // closed by the first full view of Services
 	taken     chan struct{}            // closed when traffic is taken
@@ -190,19 +192,9 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	d.phases.End("source")
 	// The Services are learnt while the packet path is made ready.
 	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
-	if d.last != nil {
-		if err := d.takeOver(ctx); err != nil {
-			return err
-		}
-		d.phases.End("last process")
-	}
-	ls, err := d.listen()
-	if err != nil {
-		return err
-	}
+	ls, err := d.openAll(ctx)
 	defer ls.close()
-	d.phases.End("listeners")
-	if err := d.open(); err != nil {
+	if err != nil {
 		return err
 	}
 
@@ -230,10 +222,37 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// open opens the packet path.
-func (d *Daemon) open() (err error) {
+// openAll opens the listeners and the packet path. The listeners are returned with an error,
+// too.
+func (d *Daemon) openAll(ctx context.Context) (ls *listeners, err error) {
+	listen := func() (err error) {
+		ls, err = d.listen()
+		d.phases.End("listeners")
+		return err
+	}
+	if d.last == nil {
+		if err := listen(); err != nil {
+			return ls, err
+		}
+		return ls, d.open(nil)
+	}
+	return ls, d.open(func() (*xsk.Transfer, error) {
+		sockets, err := d.takeOver(ctx)
+		if err == nil {
+			err = listen()
+		}
+		if err != nil && sockets != nil {
+			err = errors.Join(err, sockets.Close())
+		}
+		return sockets, err
+	})
+}
+
+// open opens the packet path. take has the last process leave, nil without such a process.
+func (d *Daemon) open(take func() (*xsk.Transfer, error)) (err error) {
 	path := packetPath(d.cfg, d.log)
-	path.Phases, path.Keep = d.phases, d.last != nil
+	path.Phases, path.Take = d.phases, take
+	path.Keep = func() bool { return d.last != nil }
 	if d.lb, err = lb.New(path); err != nil {
 		return err
 	}
@@ -247,8 +266,10 @@ func (d *Daemon) open() (err error) {
 
 // end ends the packet path. After a fault nothing is left for a next process.
 func (d *Daemon) end(fault error) error {
-	if d.next.Load() != nil || d.last != nil && !d.serving() {
-		return d.lb.Release() // another process has it, or takes it back
+	if next := d.next.Load(); next != nil || d.last != nil && !d.serving() {
+		pass := next != nil && next.sockets && fault == nil
+		d.sockets, fault = d.lb.Release(pass) // another process has it, or takes it back
+		return fault
 	}
 	if d.leaving.Load() && fault == nil {
 		d.log.Info("leaving for the next process: connections wait for it", "holdSeconds", d.cfg.Death.HoldSeconds)

@@ -15,6 +15,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/xsk"
 )
 
 // A handover is a restart in which the next process is ready before the last one leaves. Both
@@ -22,10 +23,14 @@ import (
 //
 //	next: hello{version, layout}    last: hello, or an error
 //	next reads its configuration, learns the Services and has the kernel verify the program
-//	next: take                      last leaves everything in place, closes sockets and locks
-//	                                last: left
+//	next: take                      last leaves everything in place, and closes locks
+//	                                last: left, with sockets and packet memory
 //	next opens all, attaches        last waits
 //	next: serving                   last ends
+//
+// The sockets stay bound on their way (SCM_RIGHTS), and packets wait in them: none is lost.
+// A process that knows no such sockets, or has other interfaces, workers or frames, opens its
+// own, and packets are lost meanwhile.
 //
 // Until take the last process serves as if the next did not exist. If the next process ends
 // between take and serving, the last one executes its own program again with the
@@ -36,6 +41,9 @@ type handoverMessage struct {
 	Version string `json:"version,omitempty"`
 	Layout  int    `json:"layout,omitempty"` // of the flow table
 	Error   string `json:"error,omitempty"`
+	// Transfers is the version of Sockets that the next process knows, in its take.
+	Transfers int           `json:"transfers,omitempty"`
+	Sockets   *xsk.Transfer `json:"sockets,omitempty"` // of the last process, in its left
 	// The service manager of the last process, in its hello.
 	NotifySocket         string `json:"notifySocket,omitempty"`
 	WatchdogMicroseconds int64  `json:"watchdogMicroseconds,omitempty"`
@@ -98,15 +106,18 @@ func (m *handoverMessage) inheritManager() error {
 		os.Setenv("WATCHDOG_PID", fmt.Sprint(os.Getpid())))
 }
 
-// takeOver has the last process leave, after all has been made ready that can be beside it.
-func (d *Daemon) takeOver(ctx context.Context) error {
+// takeOver has the last process leave, after all has been made ready that can be beside it. It
+// returns the sockets of that process, nil for none.
+func (d *Daemon) takeOver(ctx context.Context) (*xsk.Transfer, error) {
 	if err := d.prepared(ctx); err != nil {
-		return fmt.Errorf("handover: the running Weir goes on: %w", err)
+		return nil, fmt.Errorf("handover: the running Weir goes on: %w", err)
 	}
+	d.phases.End("beside the last process")
 	d.log.Info("handover: taking over")
-	err := d.last.say(handoverMessage{Say: sayTake})
+	var left handoverMessage
+	err := d.last.say(handoverMessage{Say: sayTake, Transfers: xsk.TransferVersion})
 	if err == nil {
-		_, err = d.last.hear(ctx, sayLeft, leaveTime)
+		left, err = d.last.hear(ctx, sayLeft, leaveTime)
 	}
 	switch {
 	case isGone(err):
@@ -114,9 +125,12 @@ func (d *Daemon) takeOver(ctx context.Context) error {
 		_ = d.last.conn.Close()
 		d.last = nil
 	case err != nil:
-		return fmt.Errorf("handover: %w", err)
+		return nil, fmt.Errorf("handover: %w", err)
+	case left.Sockets != nil:
+		left.Sockets.SetFiles(d.last.takeFiles())
 	}
-	return nil
+	d.phases.End("last process leaves")
+	return left.Sockets, nil
 }
 
 // prepared does all that a start may fail by, as far as that can be done beside a process
@@ -179,9 +193,11 @@ func (d *Daemon) meetNext(ctx context.Context, next *peer) error {
 	}); err != nil {
 		return err
 	}
-	if _, err := next.hear(ctx, sayTake, readyTime); err != nil {
+	take, err := next.hear(ctx, sayTake, readyTime)
+	if err != nil {
 		return err
 	}
+	next.sockets = take.Transfers == xsk.TransferVersion
 	if err := d.mayHandOver(hello.Layout); err != nil { // a drain may have begun
 		return errors.Join(err, next.say(handoverMessage{Error: err.Error()}))
 	}
@@ -219,7 +235,7 @@ func (d *Daemon) handOver(next *peer) error {
 	if e != nil { // such as a process of another PID namespace
 		d.log.Warn("handover: the next process is not known", "err", e)
 	}
-	err := next.say(handoverMessage{Say: sayLeft})
+	err := d.sayLeft(next)
 	if err == nil {
 		_, err = next.hear(context.Background(), sayServing, takeTime)
 	}
@@ -233,6 +249,20 @@ func (d *Daemon) handOver(next *peer) error {
 	p.end(!isGone(err))
 	stop()
 	return d.again()
+}
+
+// sayLeft tells the next process that this one has left, and passes it the sockets.
+func (d *Daemon) sayLeft(next *peer) error {
+	m := handoverMessage{Say: sayLeft, Sockets: d.sockets}
+	if m.Sockets == nil {
+		return next.say(m)
+	}
+	if len(m.Sockets.Files()) > maxFiles {
+		m.Sockets = nil
+		return errors.Join(d.sockets.Close(), next.say(m))
+	}
+	err := next.say(m, m.Sockets.Files()...)
+	return errors.Join(err, m.Sockets.Close()) // they are the next process's
 }
 
 // listenHandover opens the socket of handovers. Without it there are none.

@@ -87,6 +87,9 @@ func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) er
 
 // close closes the listeners that serve has not taken over, and is harmless after it.
 func (ls *listeners) close() {
+	if ls == nil {
+		return
+	}
 	for _, l := range []net.Listener{ls.admin, ls.handover, ls.metrics, ls.health} {
 		if l != nil {
 			_ = l.Close()

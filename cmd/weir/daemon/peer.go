@@ -19,18 +19,64 @@ import (
 
 // peer is the other process of a handover.
 type peer struct {
-	conn *net.UnixConn
-	in   *bufio.Reader
+	conn  *net.UnixConn
+	in    *bufio.Reader
+	files []int // descriptors that have come and that nobody has taken
+	// sockets says that the next process takes the AF_XDP sockets of this one.
+	sockets bool
 }
 
-func newPeer(c *net.UnixConn) *peer { return &peer{c, bufio.NewReader(c)} }
+func newPeer(c *net.UnixConn) *peer {
+	p := &peer{conn: c}
+	p.in = bufio.NewReader(filesReader{p})
+	return p
+}
 
-func (p *peer) say(m handoverMessage) error {
+// maxFiles is SCM_MAX_FD, the largest number of descriptors that a message carries.
+const maxFiles = 253
+
+// filesReader reads from a peer, and keeps the descriptors that come.
+type filesReader struct{ *peer }
+
+func (r filesReader) Read(b []byte) (int, error) {
+	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
+	n, oobn, _, _, err := r.conn.ReadMsgUnix(b, oob)
+	if err != nil {
+		return max(n, 0), err
+	}
+	if n == 0 {
+		return 0, io.EOF
+	}
+	if messages, e := unix.ParseSocketControlMessage(oob[:oobn]); e == nil {
+		for i := range messages {
+			if fds, e := unix.ParseUnixRights(&messages[i]); e == nil {
+				r.files = append(r.files, fds...)
+			}
+		}
+	}
+	return n, nil
+}
+
+// takeFiles returns the descriptors that have come, which are the caller's from then on.
+func (p *peer) takeFiles() (fds []int) {
+	fds, p.files = p.files, nil
+	return fds
+}
+
+func (p *peer) say(m handoverMessage, files ...int) error {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	_, err = p.conn.Write(append(b, '\n'))
+	b = append(b, '\n')
+	if len(files) == 0 {
+		_, err = p.conn.Write(b)
+		return err
+	}
+	n, _, err := p.conn.WriteMsgUnix(b, unix.UnixRights(files...), nil)
+	if err == nil && n < len(b) {
+		_, err = p.conn.Write(b[n:])
+	}
 	return err
 }
 
@@ -41,7 +87,7 @@ func (p *peer) hear(ctx context.Context, say string, within time.Duration) (m ha
 	}
 	stop := context.AfterFunc(ctx, func() { _ = p.conn.SetReadDeadline(time.Now()) })
 	defer stop()
-	line, err := p.in.ReadSlice('\n')
+	line, err := p.in.ReadBytes('\n') // a message about many sockets is long
 	if ctx.Err() != nil {
 		return m, context.Cause(ctx)
 	}
