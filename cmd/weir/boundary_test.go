@@ -144,6 +144,14 @@ var boundaries = []boundary{
 		importers: []string{"cmd"}, tests: []string{"cmd", "deploy"},
 	},
 	{
+		folder: "cmd/weir/statuspage", why: "all that the page has is in answers of the API",
+		own: []string{
+			"cmd/weir/api", "cmd/weir/event", "cmd/weir/httpserver", "cmd/weir/pcapng", "cmd/weir/privilege", "cmd/weir/problem",
+			"cmd/weir/version", "conntrack/statefile", "lb/counter",
+		},
+		importers: []string{"cmd/weir/daemon"},
+	},
+	{
 		folder: "cmd/weirperf", why: "measurements have no users",
 		importers: []string{"cmd/weirperf"},
 	},
@@ -151,6 +159,10 @@ var boundaries = []boundary{
 		folder: "perf", why: "for tests, the demo and measurements; never in the packet path",
 		own: []string{}, importers: []string{"cmd/weir/demo", "cmd/weirperf"},
 		tests: []string{"cmd", "deploy", "discovery", "lb"},
+	},
+	{
+		folder: "perf/browser", why: "a browser is for tests alone",
+		own: []string{"perf"}, importers: []string{}, tests: []string{"cmd"},
 	},
 	{
 		folder: "cmd/weir/daemon", why: "weir run is not linked with tools for tests",

@@ -26,6 +26,7 @@ config:
   metricsBindAddress: 0.0.0.0:9464
   healthzBindAddress: "[::]:9465"
   conntrack: {maxFlows: 1000000}
+  statusPage: {bindAddress: 0.0.0.0:9466, tokenFile: /etc/weir-token/token}
 image: {repository: registry.example/weir, tag: v9, pullPolicy: Always}
 imagePullSecrets: [{name: registry}]
 apiServer: {host: 192.0.2.1, port: 6443}
@@ -168,6 +169,7 @@ kind: WeirConfiguration
 discovery: {kubernetes: {legacyEndpoints: true}}
 interfaces: [{name: eno1, mode: zerocopy}, {name: eno2, mode: native}]
 metricsBindAddress: 0.0.0.0:9464
+statusPage: {bindAddress: 0.0.0.0:9466, tokenFile: /etc/weir-token/token}
 healthzBindAddress: "[::]:9465"
 conntrack: {maxFlows: 1000000}
 drain: {notReadySeconds: 15, timeoutSeconds: 45}

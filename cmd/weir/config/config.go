@@ -160,7 +160,8 @@ type Configuration struct {
 	// a CPU profile costs the workers a few percent while it runs.
 	EnableProfiling bool `json:"enableProfiling"`
 
-	Logging Logging `json:"logging"`
+	StatusPage StatusPage `json:"statusPage"`
+	Logging    Logging    `json:"logging"`
 
 	// origin is the origin of each value by field path: "FILE:LINE" or
 	// "--flag"; defaults have no entry.

@@ -36,6 +36,7 @@ admin: {socket: /run/weir/weir.sock}
 metricsBindAddress: 127.0.0.1:9464
 healthzBindAddress: "[::]:9465"
 enableProfiling: true
+statusPage: {bindAddress: "127.0.0.1:9466", tokenFile: /etc/weir/token}
 logging: {level: debug, format: json}
 serviceProxyName: weir
 loadBalancerClass: weir.dev/weir
@@ -78,6 +79,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		StateDir:           "/var/lib/weir",
 		MetricsBindAddress: "127.0.0.1:9464", HealthzBindAddress: "[::]:9465",
 		EnableProfiling: true,
+		StatusPage:      StatusPage{"127.0.0.1:9466", "/etc/weir/token"},
 		Logging:         Logging{"debug", "json"},
 	}
 	got := parse(t, full)

@@ -19,7 +19,7 @@ import (
 
 const referenceHead = `# Configuration reference
 
-<!-- Written by go generate ./cmd/weir/config from the comments of config.go and admin.go. -->
+<!-- Written by go generate ./cmd/weir/config from the comments of config.go, admin.go and statuspage.go. -->
 
 A configuration file has kind ` + "`WeirConfiguration`" + ` and is given to ` + "`weir run --config FILE`" + `.
 [deploy/weir.yaml](../../../deploy/weir.yaml) is a complete file with every default.
@@ -126,6 +126,7 @@ func groupsOf(t *testing.T) []group {
 	t.Helper()
 	comments := commentsOf(t, "config.go")
 	maps.Copy(comments, commentsOf(t, "admin.go"))
+	maps.Copy(comments, commentsOf(t, "statuspage.go"))
 	flags := flagsByPath()
 
 	def := Default()

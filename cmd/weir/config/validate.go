@@ -345,9 +345,10 @@ func (c *Configuration) validateServers(r *report) {
 	}
 	m := c.checkBindAddress(r, "metricsBindAddress", c.MetricsBindAddress)
 	h := c.checkBindAddress(r, "healthzBindAddress", c.HealthzBindAddress)
-	if m.IsValid() && h.IsValid() && m.Port() == h.Port() && (m.Addr() == h.Addr() || m.Addr().IsUnspecified() || h.Addr().IsUnspecified()) {
+	if collide(m, h) {
 		r.addf("healthzBindAddress", "%s collides with metricsBindAddress %s", h, m)
 	}
+	c.validateStatusPage(r, m, h)
 	if c.EnableProfiling && c.MetricsBindAddress == "" {
 		r.addf("enableProfiling", "needs metricsBindAddress, where it is served")
 	}

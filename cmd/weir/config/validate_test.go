@@ -90,6 +90,9 @@ func TestValidateRefuses(t *testing.T) {
 		{"port zero", func(c *Configuration) { c.HealthzBindAddress = "0.0.0.0:0" }, "healthzBindAddress", "must not be 0"},
 		{"listener among snat ports", func(c *Configuration) { c.HealthzBindAddress = "0.0.0.0:61001" }, "healthzBindAddress", "lies in snat.ports"},
 		{"same listener", func(c *Configuration) { c.HealthzBindAddress = "0.0.0.0:9464" }, "healthzBindAddress", "collides"},
+		{"page for strangers", func(c *Configuration) { c.StatusPage = StatusPage{BindAddress: "0.0.0.0:9466"} }, "statusPage.bindAddress", "0.0.0.0:9466 is not loopback and needs statusPage.tokenFile"},
+		{"page on the metrics", func(c *Configuration) { c.StatusPage.BindAddress = "127.0.0.1:9464" }, "statusPage.bindAddress", "collides with metricsBindAddress"},
+		{"page with a relative token", func(c *Configuration) { c.StatusPage = StatusPage{"127.0.0.1:9466", "token"} }, "statusPage.tokenFile", "must be an absolute path"},
 		{"profiling nowhere", func(c *Configuration) { c.MetricsBindAddress = "" }, "enableProfiling", "needs metricsBindAddress"},
 		{"profiling for strangers", func(c *Configuration) { c.MetricsBindAddress = "0.0.0.0:9464" }, "enableProfiling", "on a loopback address, not 0.0.0.0:9464"},
 		{"drain that ends before it begins", func(c *Configuration) { c.Drain.NotReadySeconds = -1 }, "drain.notReadySeconds", "must be 0 to"},
@@ -116,6 +119,8 @@ func TestValidateRefuses(t *testing.T) {
 
 func TestValidateAccepts(t *testing.T) {
 	for name, edit := range map[string]func(*Configuration){
+		"page on loopback":   func(c *Configuration) { c.StatusPage.BindAddress = "[::1]:9466" },
+		"page with a token":  func(c *Configuration) { c.StatusPage = StatusPage{"0.0.0.0:9466", "/t"} },
 		"no servers":         func(c *Configuration) { c.MetricsBindAddress, c.HealthzBindAddress, c.EnableProfiling = "", "", false },
 		"all addresses":      func(c *Configuration) { c.NodePortAddresses = nil },
 		"nothing protected":  func(c *Configuration) { c.ProtectedPorts = nil },

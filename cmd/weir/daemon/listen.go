@@ -13,6 +13,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/metrics"
+	"github.com/weirlb/weir/cmd/weir/statuspage"
 )
 
 // listeners are opened before anything else: an address in use, or another
@@ -20,6 +21,8 @@ import (
 type listeners struct {
 	admin, metrics, health net.Listener
 	handover               net.Listener // nil: nobody can take over
+	page                   net.Listener
+	pageToken              string
 	socket                 string
 	cfg                    *config.Configuration
 	log                    *slog.Logger
@@ -46,6 +49,12 @@ func (d *Daemon) listen() (_ *listeners, err error) {
 		return nil, err
 	}
 	if ls.health, err = listenTCP("healthzBindAddress", d.cfg.HealthzBindAddress); err != nil {
+		return nil, err
+	}
+	if ls.pageToken, err = statuspage.ReadToken(d.cfg.StatusPage.TokenFile); err != nil {
+		return nil, err
+	}
+	if ls.page, err = listenTCP("statusPage.bindAddress", d.cfg.StatusPage.BindAddress); err != nil {
 		return nil, err
 	}
 	return ls, nil
@@ -80,6 +89,11 @@ func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) er
 		h := metrics.Handler(r, d.profiling.Load, ls.log)
 		task("metrics", func(ctx context.Context) error { return metrics.Serve(ctx, ls.metrics, h, ls.log) })
 	}
+	if ls.page != nil {
+		loopback := ls.page.Addr().(*net.TCPAddr).IP.IsLoopback()
+		p := statuspage.New(d, loopback, ls.pageToken, ls.log)
+		task("status page", func(ctx context.Context) error { return p.Serve(ctx, ls.page) })
+	}
 	if ls.health != nil {
 		task("health", func(ctx context.Context) error { return healthz.Serve(ctx, ls.health, d, ls.log) })
 	}
@@ -90,7 +104,7 @@ func (ls *listeners) close() {
 	if ls == nil {
 		return
 	}
-	for _, l := range []net.Listener{ls.admin, ls.handover, ls.metrics, ls.health} {
+	for _, l := range []net.Listener{ls.admin, ls.handover, ls.metrics, ls.health, ls.page} {
 		if l != nil {
 			_ = l.Close()
 		}

@@ -1,0 +1,242 @@
+package statuspage
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/event"
+	"github.com/weirlb/weir/lb/counter"
+)
+
+const (
+	// points is the length of a chart, apart the time between two points.
+	points = 60
+	apart  = 5 * time.Second
+	// fresh is how long an answer is used again for other requests.
+	fresh = time.Second
+	// A look at all Services takes at most a twentieth of the time.
+	restFactor = 20
+	// maxEvents is how many events are shown.
+	maxEvents = 50
+)
+
+// series are the last values of a rate, the newest at the end.
+type series struct {
+	values [points]float32
+	n      int
+}
+
+func (s *series) add(v float64) {
+	copy(s.values[:], s.values[1:])
+	s.values[points-1] = float32(v)
+	s.n = min(s.n+1, points)
+}
+
+// list are the values since the first.
+func (s *series) list() []float32 { return s.values[points-s.n:] }
+
+// totals are counters of a Service or of the node.
+type totals struct{ packets, bytes, flows, failed, drops uint64 }
+
+// rates are totals per second.
+type rates struct{ packets, bytes, flows, failed, drops float64 }
+
+func (t totals) since(old totals, seconds float64) rates {
+	per := func(now, before uint64) float64 { return float64(now-min(now, before)) / seconds }
+	return rates{
+		per(t.packets, old.packets), per(t.bytes, old.bytes), per(t.flows, old.flows), per(t.failed, old.failed), per(t.drops, old.drops),
+	}
+}
+
+// service is a Service as of the last look.
+type service struct {
+	name           string
+	ports          []api.ServicePort
+	open, halfOpen uint32
+	totals
+	reasons map[string]uint64 // of drops
+	maximum uint32            // of connections; 0: none
+
+	last                   totals // at the last point of the charts
+	rate                   rates  // from then on, or up to then right after it
+	packetChart, flowChart series
+
+	seen uint64 // number of the look
+}
+
+// node are the totals of the node.
+type node struct {
+	totals
+	last                              totals
+	rate                              rates
+	packetChart, flowChart, dropChart series
+}
+
+// sample is the state of the node as of the last look.
+type sample struct {
+	at       time.Time
+	status   *api.Status
+	events   []event.Event
+	services []*service // by name; shared, see sampler.view
+	node     node
+}
+
+// sampler looks at the node for all readers together.
+type sampler struct {
+	client *api.Client
+
+	mu     sync.Mutex // from the question to the change
+	looks  uint64
+	byName map[string]*service
+	now    sample
+	point  time.Time // of the last point of the charts
+	next   time.Time // when the sample is too old
+}
+
+func newSampler(c *api.Client) *sampler { return &sampler{client: c, byName: map[string]*service{}} }
+
+// run keeps the charts going until ctx ends, also while nobody looks.
+func (s *sampler) run(ctx context.Context) {
+	t := time.NewTimer(0)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		began := time.Now()
+		s.mu.Lock()
+		_ = s.look(ctx) // a reader gets the error
+		s.mu.Unlock()
+		t.Reset(max(apart, restFactor*time.Since(began)))
+	}
+}
+
+// view calls f with a sample that is at most a second old, or as old as the load demands. f must
+// keep nothing of it.
+func (s *sampler) view(ctx context.Context, f func(*sample) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Now().After(s.next) {
+		if err := s.look(ctx); err != nil {
+			return err
+		}
+	}
+	return f(&s.now)
+}
+
+// look asks for everything. Preconditions: s.mu is held.
+func (s *sampler) look(ctx context.Context) error {
+	began := time.Now()
+	status, err := s.client.Status(ctx)
+	if err != nil {
+		return err
+	}
+	events, err := s.client.Events(ctx, &api.EventFilter{Limit: maxEvents})
+	if err != nil {
+		return err
+	}
+	s.looks++
+	at := time.Now()
+	seconds := at.Sub(s.point).Seconds()
+	first := s.point.IsZero()
+	isPoint := seconds >= 0.9*apart.Seconds()
+	changed := false
+	err = s.client.EachService(ctx, func(a *api.ServiceState) error {
+		svc := s.byName[a.Service]
+		if svc == nil {
+			svc = &service{name: a.Service}
+			svc.last, s.byName[a.Service], changed = countersOf(a), svc, true
+		}
+		svc.follow(a, s.looks)
+		if !first && seconds > 0.5 {
+			svc.rate = svc.since(svc.last, seconds)
+		}
+		if isPoint {
+			if !first {
+				svc.packetChart.add(svc.rate.packets)
+				svc.flowChart.add(svc.rate.flows)
+			}
+			svc.last = svc.totals
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.forget(changed)
+	s.now.at, s.now.status, s.now.events = at, status, events.Events
+	s.now.node.follow(status, seconds, first, isPoint)
+	if isPoint {
+		s.point = at
+	}
+	s.next = time.Now().Add(max(fresh, restFactor/4*time.Since(began)))
+	return nil
+}
+
+// forget removes Services that are gone. Preconditions: s.mu is held.
+func (s *sampler) forget(changed bool) {
+	for name, svc := range s.byName {
+		if svc.seen != s.looks {
+			delete(s.byName, name)
+			changed = true
+		}
+	}
+	if changed {
+		s.now.services = slices.SortedFunc(maps.Values(s.byName), func(a, b *service) int { return strings.Compare(a.name, b.name) })
+	}
+}
+
+func countersOf(a *api.ServiceState) totals {
+	return totals{
+		packets: a.Packets.FromClients + a.Packets.FromEndpoints, bytes: a.Bytes.FromClients + a.Bytes.FromEndpoints,
+		flows: a.NewConnections, failed: a.FailedHandshakes, drops: sum(a.Drops),
+	}
+}
+
+func sum(m map[string]uint64) (n uint64) {
+	for _, x := range m {
+		n += x
+	}
+	return n
+}
+
+func (s *service) follow(a *api.ServiceState, look uint64) {
+	s.seen, s.totals = look, countersOf(a)
+	s.ports, s.reasons = a.Ports, a.Drops
+	s.open, s.halfOpen, s.maximum = a.Open, a.HalfOpen, a.MaxConnections
+}
+
+func (n *node) follow(st *api.Status, seconds float64, first, isPoint bool) {
+	n.totals = totals{drops: sum(st.Drops)}
+	for i := range st.Workers {
+		c := &st.Workers[i].Counters
+		n.count(c)
+	}
+	if first {
+		n.last = n.totals
+	} else if seconds > 0.5 {
+		n.rate = n.since(n.last, seconds)
+	}
+	if !isPoint {
+		return
+	}
+	if !first {
+		n.packetChart.add(n.rate.packets)
+		n.flowChart.add(n.rate.flows)
+		n.dropChart.add(n.rate.drops)
+	}
+	n.last = n.totals
+}
+
+func (n *node) count(c *counter.Values) {
+	n.totals.packets += c[counter.RxPackets]
+	n.totals.bytes += c[counter.RxBytes]
+	n.totals.flows += c[counter.NewFlows]
+}
