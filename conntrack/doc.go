@@ -9,9 +9,11 @@
 // that a packet of either direction needs one look-up. The recipe never changes once
 // published. A [Ref] names an entry.
 //
-// Two words of an entry do change: the next hop of a steady flow and the tick of the last
-// packet. The fast path therefore reads the entry alone; the Conn is for the slow path, for
-// ageing and for listings. The order of the writes is described below.
+// Three words of an entry do change: the next hop of a steady flow, the tick of the last
+// packet, and in IPv4 the TCP numbers of the first segment in that tick. The fast path
+// therefore reads the entry alone, but for a segment in 64 kB and the samples of IPv6; the
+// Conn is for the slow path, for ageing and for listings. The order of the writes is
+// described below.
 //
 // Conns, entries and the cursors of port rotation live in a file mapping, from which a
 // new process restores the table ([Open]). The index from keys to entries, the free lists,

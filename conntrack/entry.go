@@ -52,8 +52,9 @@ const FlagWatched = 2
 
 // Entry is a direction of a connection: the key and everything needed to rewrite a packet
 // that matches it, in a cache line. It is immutable while a
-// look-up can return it, but for seen and for the word that [Table.NextHop] returns:
-// Key.W[1] of an IPv4 entry, and otherwise a word of Addr4 that is not in use.
+// look-up can return it, but for seen, for the word that [Table.NextHop] returns, Key.W[1]
+// of an IPv4 entry and otherwise a word of Addr4 that is not in use, and for Key.W[2] of
+// an IPv4 entry, see [Entry.Note].
 //
 // The new addresses of an IPv6 packet are not in it but in the entry of the other
 // direction, which lies next to it: they are the key of that entry, see [Table.NewAddrs6].
@@ -233,7 +234,8 @@ func (c *Conn) Touch(tick uint32) {
 // about the connection but the time of the last packet: a packet of an established TCP
 // connection without SYN, FIN and RST, or of a UDP flow but for the first answer.
 // [Table.TrackTCP] and [Table.TrackUDP] need not be called then, only [Entry.Touch] and,
-// once per direction and tick and at each [Milestone], [Conn.Sample].
+// once per direction and tick and at each [Milestone], [Conn.Sample]. Of IPv4 [Entry.Note]
+// says whether the first segment of a tick needs Sample.
 func (c *Conn) Steady(dir uint32) bool {
 	return isSteadyIn(atomic.LoadUint32(&c.state), dir)
 }

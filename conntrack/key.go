@@ -17,7 +17,7 @@ const (
 // Key is a direction of a connection as raw words: little-endian loads of the
 // packet's bytes, which stay in network order.
 //
-//	IPv4: W[0] = the 8 bytes at ip+12 (source, destination), W[1..3] = 0
+//	IPv4: W[0] = the 8 bytes at ip+12 (source, destination), W[1..3] = 0 (of an Entry: its words)
 //	IPv6: W[0..3] = the 32 bytes at ip6+8 (source, destination)
 //	W[4] = the 4 port bytes at l4 | protocol<<32 | family<<40 (family 4 or 6)
 type Key struct{ W [5]uint64 }

@@ -16,7 +16,7 @@ func recipes(tab *Table) map[Key]string {
 	tab.Range(func(r Ref) bool {
 		e := *tab.Entry(r)
 		if e.Key.Family() == 4 {
-			e.Key.W[1] = 0 // the next-hop word
+			e.Key.W[1], e.Key.W[2] = 0, 0 // the next-hop word, the numbers of a segment
 		}
 		out[e.Key] = fmt.Sprintf("%v to %v: %v to %v, %d, kinds %#x %#x, deltas %x %x", e.Key.Src(), e.Key.Dst(), tab.NewSrc(r), tab.NewDst(r),
 			e.Key.Proto(), e.Kind(), tab.Entry(r.Other()).Kind()&^(FlagWatched<<8), e.AddrDelta, e.L4Delta)
@@ -47,7 +47,10 @@ func newDamaged(t *testing.T, path string) *damaged {
 		c := f.Client
 		c.W[4] = c.W[4]&^0xffff | uint64(i+1)
 		f.Client, f.Established = c, true
-		mustCreate(t, w, f)
+		e := tab.Entry(mustCreate(t, w, f))
+		if e.Key.Family() == 4 {
+			e.Key.W[1], e.Key.W[2] = 1<<32, 1<<63|7
+		}
 	}
 	w.Offline()
 	tab.head.note(tab.Tick(), time.Now())

@@ -182,12 +182,12 @@ func sound(fw, rv Entry) bool {
 		fw.Mode == rv.Mode && fw.Flags == 0 && rv.Flags&^FlagWatched == 0
 }
 
-// canonical reports whether a key has a family, and nothing where a key of this family has
-// nothing but the next-hop word.
+// canonical reports whether the key of an entry has a family, and nothing in the word that
+// neither a key of this family nor an entry uses: see [Entry].
 func (k *Key) canonical() bool {
 	switch k.W[4] >> 40 {
 	case 4:
-		return k.W[2]|k.W[3] == 0
+		return k.W[3] == 0
 	case 6:
 		return true
 	}

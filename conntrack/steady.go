@@ -72,6 +72,7 @@ func (t *Table) settleDirection(r Ref, dir uint32) {
 		return
 	}
 	if word != was {
+		t.forgetNumbers(r)
 		atomic.CompareAndSwapUint64(hop, was, word)
 	}
 }
@@ -187,7 +188,38 @@ func (e *Entry) Touch(tick uint32) bool {
 	return true
 }
 
-// current returns connection conn with the packets on the fast path noted.
+// Note notes in an IPv4 entry the numbers of a segment with ACK, as of [Conn.Sample]: the Conn
+// would be another cache line. It reports whether the segment is to be sampled all the same,
+// because either number has left its block of 64 kB.
+func (e *Entry) Note(end, ack uint32) bool {
+	was, n := atomic.LoadUint64(&e.Key.W[2]), uint64(ack)<<32|uint64(end)
+	storeRelaxed64(&e.Key.W[2], n)
+	const blocks = (milestone-1)<<32 | (milestone - 1)
+	return (was^n)&^blocks != 0
+}
+
+// noteNumbers notes in an established Conn what [Entry.Note] has noted in the entries.
+func (t *Table) noteNumbers(conn uint32) {
+	for _, r := range [2]Ref{forwardRef(conn), reverseRef(conn)} {
+		e := &t.entries[r-1]
+		if e.Key.Family() != 4 || e.Mode.DSR() && !r.Forward() {
+			return
+		}
+		if n := atomic.LoadUint64(&e.Key.W[2]); n != 0 {
+			t.conns[conn].Sample(r.Forward(), uint32(n), uint32(n), uint32(n>>32))
+		}
+	}
+}
+
+// forgetNumbers forgets what Note has noted for the direction of entry r, maybe of an earlier
+// connection with the same tuple.
+func (t *Table) forgetNumbers(r Ref) {
+	if e := &t.entries[r-1]; e.Key.Family() == 4 {
+		storeRelaxed64(&e.Key.W[2], 0)
+	}
+}
+
+// current returns connection conn with the packets on the fast path noted, also their numbers.
 func (t *Table) current(conn uint32) *Conn {
 	c := &t.conns[conn]
 	t.noteSeen(conn)
@@ -197,7 +229,8 @@ func (t *Table) current(conn uint32) *Conn {
 	return c
 }
 
-// noteSeen notes in the Conn the packets of both directions on the fast path.
+// noteSeen notes in the Conn the packets of both directions on the fast path. The numbers of a
+// connection that is not steady are older than the Conn's, or of an earlier connection.
 func (t *Table) noteSeen(conn uint32) {
 	c := &t.conns[conn]
 	last := atomic.LoadUint32(&c.lastSeen)
@@ -209,5 +242,8 @@ func (t *Table) noteSeen(conn uint32) {
 	}
 	if latest != last {
 		storeRelaxed(&c.lastSeen, latest)
+	}
+	if atomic.LoadUint32(&c.state)&(stateMask|slow) == uint32(StateEstablished) {
+		t.noteNumbers(conn)
 	}
 }

@@ -85,13 +85,13 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 			}
 			newAddrs = addrs
 		}
-		sum, sampled := uint32(l4>>48), false
+		sum, milestone := uint32(l4>>48), false
 		if proto == header.ProtoTCP {
 			if !plainTCP(f[46], f[47], length-header.IPv4Len) || w.tcpSamples.n == len(w.tcpSamples.list) {
 				break
 			}
 			sum = uint32(binary.LittleEndian.Uint16(f[50:]))
-			sampled = conntrack.Milestone(binary.BigEndian.Uint32(f[38:]), length)
+			milestone = conntrack.Milestone(binary.BigEndian.Uint32(f[38:]), length)
 		} else if proto != header.ProtoUDP || !plainUDP(l4, length-header.IPv4Len) {
 			break
 		}
@@ -104,10 +104,9 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 			break
 		}
 
-		sampled = e.Touch(tick) || sampled
 		adj.Touch(tick)
-		if sampled && proto == header.ProtoTCP {
-			w.tcpSamples.add(b.ref[i], binary.LittleEndian.Uint64(f[38:]), f[46], f[47], length-header.IPv4Len)
+		if first := e.Touch(tick); (first || milestone) && proto == header.ProtoTCP && f[47]&header.ACK != 0 {
+			w.tcpSamples.note(e, sampleOf(b.ref[i], binary.LittleEndian.Uint64(f[38:]), f[46], length-header.IPv4Len), milestone)
 		}
 		*slot = xsk.Desc{Addr: d.Addr, Len: d.Len}
 		binary.LittleEndian.PutUint64(f[0:], dst|src<<48)
@@ -209,18 +208,26 @@ func (w *flows) watched() protocols {
 	return 1 << header.ProtoUDP
 }
 
-// add notes a segment of n bytes, if it has ACK. numbers are the two numbers of the header
-// as a little-endian load, offset and flags the bytes behind them. Preconditions: there is
-// room.
-func (t *tcpSamples) add(ref conntrack.Ref, numbers uint64, offset, flags uint8, n uint32) {
-	if flags&header.ACK == 0 {
-		return
-	}
+// sampleOf is the sample of a segment of n bytes. numbers are the two numbers of the header
+// as a little-endian load, offset the byte behind them.
+func sampleOf(ref conntrack.Ref, numbers uint64, offset uint8, n uint32) tcpSample {
 	seq := bits.ReverseBytes32(uint32(numbers))
-	end := seq + n - uint32(offset)>>2&0x3c
+	return tcpSample{ref, seq, seq + n - uint32(offset)>>2&0x3c, bits.ReverseBytes32(uint32(numbers >> 32))}
+}
+
+// add has a segment with ACK noted. Preconditions: there is room.
+func (t *tcpSamples) add(s tcpSample) {
 	if k := uint(t.n); k < uint(len(t.list)) {
-		t.list[k] = tcpSample{ref, seq, end, bits.ReverseBytes32(uint32(numbers >> 32))}
+		t.list[k] = s
 		t.n++
+	}
+}
+
+// note notes a segment with ACK in entry e of an IPv4 flow, and where that is not enough has
+// it noted in the connection. Preconditions: there is room.
+func (t *tcpSamples) note(e *conntrack.Entry, s tcpSample, milestone bool) {
+	if e.Note(s.end, s.ack) || milestone {
+		t.add(s)
 	}
 }
 

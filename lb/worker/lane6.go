@@ -71,8 +71,8 @@ func (w *flows) fastLanes6(b *batch, from, to int, watch protocols) int {
 
 		sampled = e.Touch(tick) || sampled
 		adj.Touch(tick)
-		if sampled && proto == header.ProtoTCP {
-			w.tcpSamples.add(b.ref[i], binary.LittleEndian.Uint64(f[58:]), f[66], f[67], length)
+		if sampled && proto == header.ProtoTCP && f[67]&header.ACK != 0 {
+			w.tcpSamples.add(sampleOf(b.ref[i], binary.LittleEndian.Uint64(f[58:]), f[66], length))
 		}
 		*slot = xsk.Desc{Addr: d.Addr, Len: d.Len}
 		binary.LittleEndian.PutUint64(f[0:], dst|src<<48)

@@ -47,13 +47,13 @@ func (w *flows) fastTunnels(b *batch, from, to int, watch protocols) int {
 			length+outer > min(adj.MTU(), uint32(hop)>>16) || d.Addr&w.frameMask < uint64(outer) {
 			break
 		}
-		f, sum, sampled := heads.At(d.Addr), uint32(l4>>48), false
+		f, sum, milestone := heads.At(d.Addr), uint32(l4>>48), false
 		if proto == header.ProtoTCP {
 			if !plainTCP(f[46], f[47], length-header.IPv4Len) || w.tcpSamples.n == len(w.tcpSamples.list) {
 				break
 			}
 			sum = uint32(binary.LittleEndian.Uint16(f[50:]))
-			sampled = conntrack.Milestone(binary.BigEndian.Uint32(f[38:]), length)
+			milestone = conntrack.Milestone(binary.BigEndian.Uint32(f[38:]), length)
 		} else if proto != header.ProtoUDP || !plainUDP(l4, length-header.IPv4Len) {
 			break
 		}
@@ -66,10 +66,9 @@ func (w *flows) fastTunnels(b *batch, from, to int, watch protocols) int {
 			break
 		}
 
-		sampled = e.Touch(tick) || sampled
 		adj.Touch(tick)
-		if sampled && proto == header.ProtoTCP {
-			w.tcpSamples.add(b.ref[i], binary.LittleEndian.Uint64(f[38:]), f[46], f[47], length-header.IPv4Len)
+		if first := e.Touch(tick); (first || milestone) && proto == header.ProtoTCP && f[47]&header.ACK != 0 {
+			w.tcpSamples.note(e, sampleOf(b.ref[i], binary.LittleEndian.Uint64(f[38:]), f[46], length-header.IPv4Len), milestone)
 		}
 		at := d.Addr - uint64(outer)
 		*slot = xsk.Desc{Addr: at, Len: header.EthernetLen + outer + length} // padding would end up inside
