@@ -86,3 +86,22 @@ func TestAnIPv6EntryHasNoNumbers(t *testing.T) {
 		t.Errorf("key %x, numbers %d and %d", e.Key.W, seq, ack)
 	}
 }
+
+// Gigabytes may take another path after a segment was noted: that of the program in the kernel, or
+// the slow path, as frames of several buffers do. The noted number then seems to be ahead, and a
+// FIN that of another connection.
+func TestNumbersThatAConnectionHasLeftBehindAreNotAhead(t *testing.T) {
+	tab := openHeap(t, Config{MaxFlows: 64, Workers: 1, MaxEndpoints: 8})
+	w := tab.Worker(0)
+	w.Online()
+	r, seq, ack := noted(t, tab, w, 1000)
+	for range 3 << 10 { // 3 GB, as the program samples them, or the slow path
+		seq += 1 << 20
+		tab.Changing(r).Sample(true, seq, seq, ack)
+	}
+	tab.TrackTCP(r, &Segment{Flags: flagFIN | flagACK, Seq: seq, Ack: ack}, 9)
+	if s := tab.Conn(r).State(); s != StateFinWait {
+		next, _, _ := tab.Conn(r).numbers()
+		t.Errorf("state %v after a FIN with number %d, the client's next number is %d", s, seq, next)
+	}
+}

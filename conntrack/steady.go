@@ -206,7 +206,7 @@ func (t *Table) noteNumbers(conn uint32) {
 			return
 		}
 		if n := atomic.LoadUint64(&e.Key.W[2]); n != 0 {
-			t.conns[conn].Sample(r.Forward(), uint32(n), uint32(n), uint32(n>>32))
+			t.conns[conn].catchUp(r.Forward(), uint32(n), uint32(n>>32))
 		}
 	}
 }

@@ -112,6 +112,28 @@ func (c *Conn) Sample(forward bool, seq, end, ack uint32) {
 	}
 }
 
+// catchUp notes the numbers of a segment that [Entry.Note] has noted. The Conn is behind them by
+// two blocks at most. Numbers that are further ahead are foreign, or old: packets that take
+// another path are not noted in the entry. After 2 GB of these its number seems to be ahead. Any
+// goroutine may call catchUp: it replaces no number that is stored meanwhile.
+func (c *Conn) catchUp(forward bool, end, ack uint32) {
+	own, other := &c.clientNext, &c.endpointNext
+	if !forward {
+		own, other = other, own
+	}
+	o, a := atomic.LoadUint32(own), atomic.LoadUint32(other)
+	ahead, acked := int32(end-o), int32(ack-a)
+	if max(ahead, acked) > 2*milestone || span(end-o)*span(ack-a) > nearby {
+		return
+	}
+	if ahead > 0 {
+		atomic.CompareAndSwapUint32(own, o, end)
+	}
+	if acked > 0 {
+		atomic.CompareAndSwapUint32(other, a, ack)
+	}
+}
+
 // sides returns the known numbers of segment g's sender and receiver,
 // whether the sender's is known, and whether it includes a FIN.
 func (k *tracker) sides(g *Segment) (own, other uint32, known, fin bool) {
