@@ -72,6 +72,7 @@ func TestNoteAsksForASampleInEveryBlock(t *testing.T) {
 		if got := e.Note(tt.end, tt.ack); got != tt.want {
 			t.Errorf("numbers %#x and %#x: %v", tt.end, tt.ack, got)
 		}
+		e.Key.W[2] = uint64(tt.end)<<32 | uint64(tt.ack) // as Table.Sample does
 	}
 }
 
@@ -103,5 +104,39 @@ func TestNumbersThatAConnectionHasLeftBehindAreNotAhead(t *testing.T) {
 	if s := tab.Conn(r).State(); s != StateFinWait {
 		next, _, _ := tab.Conn(r).numbers()
 		t.Errorf("state %v after a FIN with number %d, the client's next number is %d", s, seq, next)
+	}
+}
+
+// pass is what a lane does with a segment of n bytes, the first in a tick.
+func pass(tab *Table, r Ref, seq, n, ack uint32) {
+	if tab.Entry(r).Note(seq+n, ack) {
+		tab.Sample(r, seq, seq+n, ack)
+	}
+}
+
+// The entry is the only place of the numbers of a segment. A foreign segment, with numbers far
+// from them, must not replace them, nor a keepalive or a segment sent again.
+func TestANotedNumberIsNotLost(t *testing.T) {
+	for _, tt := range []struct {
+		name               string
+		seq, length, acked uint32
+	}{
+		{"foreign", 1 << 30, 100, 1 << 30}, {"keepalive", ^uint32(0), 0, 0}, {"sent again", ^uint32(99), 100, 0},
+		{"sent again, of the block before", ^uint32(1<<16 - 1), 100, 0}, {"old acknowledgment", 0, 0, ^uint32(99)},
+	} {
+		tab := openHeap(t, Config{MaxFlows: 64, Workers: 1, MaxEndpoints: 8})
+		w := tab.Worker(0)
+		w.Online()
+		r, seq, ack := noted(t, tab, w, 0)
+		seq, ack = 5<<16, 7<<16
+		tab.Changing(r).clientNext, tab.Changing(r).endpointNext = seq, ack
+		pass(tab, r, seq, 100, ack)
+		pass(tab, r, seq+100, 400, ack+300)
+		seq, ack = seq+500, ack+300
+		pass(tab, r, seq+tt.seq, tt.length, ack+tt.acked)
+		tab.TrackTCP(r, &Segment{Flags: flagRST | flagACK, Seq: seq, Ack: ack}, 9)
+		if s := tab.Conn(r).State(); s != StateClose {
+			t.Errorf("%s: state %v after an exact RST", tt.name, s)
+		}
 	}
 }

@@ -173,9 +173,20 @@ func (t *Table) forget(conn uint32) {
 // PrefetchConn asks for the cache line that [Table.Sample] writes.
 func (t *Table) PrefetchConn(r Ref) { prefetchConn(&t.conns[r.Conn()]) }
 
-// Sample is [Conn.Sample] of a segment in direction r.
+// Sample is [Conn.Sample] of a segment in direction r. It writes the numbers to an IPv4 entry,
+// for [Entry.Note], and passes those that were there on to the Conn.
 func (t *Table) Sample(r Ref, seq, end, ack uint32) {
-	t.conns[r.Conn()].Sample(r.Forward(), seq, end, ack)
+	e, c := &t.entries[r-1], &t.conns[r.Conn()]
+	if e.Key.Family() != 4 {
+		c.Sample(r.Forward(), seq, end, ack)
+		return
+	}
+	if n := atomic.LoadUint64(&e.Key.W[2]); n != 0 {
+		c.catchUp(r.Forward(), uint32(n>>32), uint32(n))
+	}
+	if c.Sample(r.Forward(), seq, end, ack) {
+		storeRelaxed64(&e.Key.W[2], uint64(end)<<32|uint64(ack))
+	}
 }
 
 // Touch notes a packet on the fast path, as [Conn.Touch] does on the slow one. It reports
@@ -189,13 +200,17 @@ func (e *Entry) Touch(tick uint32) bool {
 }
 
 // Note notes in an IPv4 entry the numbers of a segment with ACK, as of [Conn.Sample]: the Conn
-// would be another cache line. It reports whether the segment is to be sampled all the same,
-// because either number has left its block of 64 kB.
+// would be another cache line. It keeps those that are higher, as a segment may be sent again. It
+// returns true, and notes nothing, if either number has left its block of 64 kB. The segment may
+// then be foreign: the caller passes it to [Table.Sample].
 func (e *Entry) Note(end, ack uint32) bool {
-	was, n := atomic.LoadUint64(&e.Key.W[2]), uint64(ack)<<32|uint64(end)
-	storeRelaxed64(&e.Key.W[2], n)
+	was, n := atomic.LoadUint64(&e.Key.W[2]), uint64(end)<<32|uint64(ack)
 	const blocks = (milestone-1)<<32 | (milestone - 1)
-	return (was^n)&^blocks != 0
+	if (was^n)&^blocks != 0 {
+		return true
+	}
+	storeRelaxed64(&e.Key.W[2], max(was, n))
+	return false
 }
 
 // noteNumbers notes in an established Conn what [Entry.Note] has noted in the entries.
@@ -206,7 +221,7 @@ func (t *Table) noteNumbers(conn uint32) {
 			return
 		}
 		if n := atomic.LoadUint64(&e.Key.W[2]); n != 0 {
-			t.conns[conn].catchUp(r.Forward(), uint32(n), uint32(n>>32))
+			t.conns[conn].catchUp(r.Forward(), uint32(n>>32), uint32(n))
 		}
 	}
 }

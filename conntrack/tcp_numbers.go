@@ -91,17 +91,17 @@ func span(d uint32) uint64 {
 
 // Sample notes the numbers of a segment with ACK of an established connection: forward says
 // that it is the client's, end is the sequence number after its payload. The caller calls
-// it for the first segment of a direction in a tick, and at each [Milestone]. A segment
-// whose numbers are far from those of the last sample is left out: it is not of this
-// connection, or cannot be told from a foreign segment.
-func (c *Conn) Sample(forward bool, seq, end, ack uint32) {
+// it for the first segment of a direction in a tick, and at each [Milestone]. Sample leaves out
+// a segment whose numbers are far from those of the last sample, and returns false. Such a
+// segment is not of this connection, or cannot be told from a foreign segment.
+func (c *Conn) Sample(forward bool, seq, end, ack uint32) (near bool) {
 	own, other := &c.clientNext, &c.endpointNext
 	if !forward {
 		own, other = other, own
 	}
 	o, a := atomic.LoadUint32(own), atomic.LoadUint32(other)
 	if span(seq-o)*span(ack-a) > nearby {
-		return
+		return false
 	}
 	if int32(end-o) > 0 {
 		storeRelaxed(own, end)
@@ -110,6 +110,7 @@ func (c *Conn) Sample(forward bool, seq, end, ack uint32) {
 		// Not in place of the number of a FIN that another worker has seen since.
 		atomic.CompareAndSwapUint32(other, a, ack)
 	}
+	return true
 }
 
 // catchUp notes the numbers of a segment that [Entry.Note] has noted. The Conn is behind them by

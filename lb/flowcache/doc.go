@@ -36,9 +36,10 @@
 // The next-hop word of an entry is word 1 of its key if the key's family (bits 40 to 47 of
 // word 4) is 4, else addr4, for the modes without translation of the other entry (number
 // ^ 1). It has the stamp of the adjacency in the upper half, which is 0 while the flow is not
-// steady, the route's MTU in bits 16 to 31, and the adjacency's number in bits 0 to 15. The
-// new addresses of an IPv6 packet are the key of the other entry backwards: source w2, w3,
-// destination w0, w1.
+// steady, the route's MTU in bits 16 to 31, and the adjacency's number in bits 0 to 15. Words 1
+// to 3 of the key of an IPv4 entry are no part of the tuple: the packet loop notes TCP numbers
+// in word 2. The new addresses of an IPv6 packet are the key of the other entry backwards:
+// source w2, w3, destination w0, w1.
 //
 // # Rules for the program
 //

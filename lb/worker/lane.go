@@ -226,8 +226,9 @@ func (t *tcpSamples) add(s tcpSample) {
 // note notes a segment with ACK in entry e of an IPv4 flow, and where that is not enough has
 // it noted in the connection. Preconditions: there is room.
 func (t *tcpSamples) note(e *conntrack.Entry, s tcpSample, milestone bool) {
-	if e.Note(s.end, s.ack) || milestone {
-		t.add(s)
+	if k := uint(t.n); (e.Note(s.end, s.ack) || milestone) && k < uint(len(t.list)) {
+		t.list[k] = s
+		t.n++
 	}
 }
 
