@@ -27,6 +27,7 @@ func Reroute(flows *conntrack.Table, router *route.Watcher, affected []bool) (n 
 		}
 		adj := flows.NextHops(ref)
 		if moved := r.direction(&adj[0], ref) + r.direction(&adj[1], ref.Other()); moved > 0 {
+			flows.Conn(ref) // has the TCP numbers of the entries, which Settle forgets
 			flows.Settle(ref)
 			n += moved
 		}
