@@ -23,6 +23,9 @@ type crossing struct {
 	// obscured says that a segment was lost, or that somebody has come near the numbers
 	// without seeing them: then the table may not know a RST for what it is.
 	obscured bool
+	// paths has the paths that segments of a steady connection take in turn.
+	paths  []path
+	passed int
 }
 
 func newCrossing(rt *rapid.T, tab *Table) *crossing {
@@ -30,6 +33,7 @@ func newCrossing(rt *rapid.T, tab *Table) *crossing {
 	x.w.Online()
 	x.ends[0].client, x.step = true, 7919*64
 	x.isn = rapid.SampledFrom([]uint32{0, 1 << 20, 1<<32 - 1000}).Draw(rt, "first number")
+	x.paths = rapid.SampledFrom(allPaths).Draw(rt, "paths")
 	return x
 }
 
@@ -75,9 +79,15 @@ func (x *crossing) pass(g wire) {
 			x.fly(g)
 			return
 		}
+		if x.steadily(r, &g) {
+			x.fly(g)
+			return
+		}
 		s := Segment{Flags: g.flags, Seq: g.seq, Ack: g.ack, Length: g.length}
 		switch v := x.tab.TrackTCP(r, &s, x.tick); v {
 		case Pass, Restart:
+			x.tab.Changing(r).Adj = [2]uint64{aWord, aWord}
+			x.tab.Settle(r)
 			x.fly(g)
 			return
 		case Reopen:
@@ -119,7 +129,7 @@ func knownNumbers(c *Conn) numbers { return numbers{c.clientNext, c.endpointNext
 // trace logs the table's connection after a step: rapid prints it of a program that fails.
 func (x *crossing) trace(step string, g wire) {
 	if r := x.tab.lookup(natFlow(1).Client); r != 0 {
-		c := x.tab.Conn(r)
+		c := x.tab.Changing(r)
 		x.rt.Logf("%d %s %+v: %v %#x %+v", x.tick, step, g, c.State(), c.state, knownNumbers(c))
 		return
 	}

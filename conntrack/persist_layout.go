@@ -8,7 +8,7 @@ import (
 )
 
 // layoutVersion changes with anything that the file's bytes mean.
-const layoutVersion = 4
+const layoutVersion = 5
 
 var magic = [8]byte{'W', 'E', 'I', 'R', 'F', 'L', 'O', 'W'}
 

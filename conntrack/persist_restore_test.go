@@ -144,6 +144,7 @@ func TestAFileThatCannotBeRestoredIsSetAside(t *testing.T) {
 		"cut short":            {func(b []byte) []byte { return b[:len(b)-4096] }, "damaged"},
 		"too long":             {func(b []byte) []byte { return append(b, make([]byte, 4096)...) }, "damaged"},
 		"another version":      {func(b []byte) []byte { return reshape(b, func(s *shape) { s.Version++ }) }, fmt.Sprintf("layout version %d", layoutVersion+1)},
+		"an earlier version":   {func(b []byte) []byte { return reshape(b, func(s *shape) { s.Version-- }) }, fmt.Sprintf("layout version %d", layoutVersion-1)},
 		"another boot":         {func(b []byte) []byte { return reshape(b, func(s *shape) { s.BootID[0]++ }) }, "before the last boot"},
 		"a size that is wrong": {func(b []byte) []byte { return reshape(b, func(s *shape) { s.MaxFlows += 100 }) }, "damaged"},
 		"no flows at all":      {func(b []byte) []byte { return reshape(b, func(s *shape) { s.MaxFlows = 0 }) }, "damaged"},

@@ -200,20 +200,22 @@ func (e *Entry) Touch(tick uint32) bool {
 }
 
 // Note notes in an IPv4 entry the numbers of a segment with ACK, as of [Conn.Sample]: the Conn
-// would be another cache line. It keeps those that are higher, as a segment may be sent again. It
-// returns true, and notes nothing, if either number has left its block of 64 kB. The segment may
-// then be foreign: the caller passes it to [Table.Sample].
+// would be another cache line. Of both numbers it keeps the higher, as a segment may be sent
+// again. It returns true, and notes nothing, if either number is not in the same block of 64 kB as
+// the number in the entry, or if there is none. The segment may then be foreign: the caller passes
+// it to [Table.Sample].
 func (e *Entry) Note(end, ack uint32) bool {
-	was, n := atomic.LoadUint64(&e.Key.W[2]), uint64(end)<<32|uint64(ack)
+	was := atomic.LoadUint64(&e.Key.W[2])
 	const blocks = (milestone-1)<<32 | (milestone - 1)
-	if (was^n)&^blocks != 0 {
+	if was == 0 || (was^(uint64(end)<<32|uint64(ack)))&^blocks != 0 {
 		return true
 	}
-	storeRelaxed64(&e.Key.W[2], max(was, n))
+	storeRelaxed64(&e.Key.W[2], uint64(max(uint32(was>>32), end))<<32|uint64(max(uint32(was), ack)))
 	return false
 }
 
-// noteNumbers notes in an established Conn what [Entry.Note] has noted in the entries.
+// noteNumbers moves the numbers that [Entry.Note] has left in the entries to an established
+// Conn. Numbers that stayed in an entry would seem to be ahead of the Conn again after 4 GB.
 func (t *Table) noteNumbers(conn uint32) {
 	for _, r := range [2]Ref{forwardRef(conn), reverseRef(conn)} {
 		e := &t.entries[r-1]
@@ -222,6 +224,7 @@ func (t *Table) noteNumbers(conn uint32) {
 		}
 		if n := atomic.LoadUint64(&e.Key.W[2]); n != 0 {
 			t.conns[conn].catchUp(r.Forward(), uint32(n>>32), uint32(n))
+			atomic.CompareAndSwapUint64(&e.Key.W[2], n, 0)
 		}
 	}
 }

@@ -113,10 +113,10 @@ func (c *Conn) Sample(forward bool, seq, end, ack uint32) (near bool) {
 	return true
 }
 
-// catchUp notes the numbers of a segment that [Entry.Note] has noted. The Conn is behind them by
-// two blocks at most. Numbers that are further ahead are foreign, or old: packets that take
-// another path are not noted in the entry. After 2 GB of these its number seems to be ahead. Any
-// goroutine may call catchUp: it replaces no number that is stored meanwhile.
+// catchUp notes numbers that [Entry.Note] has left in an entry. The Conn is behind them by less than
+// a block. Numbers that are further ahead are old, or foreign: packets that take another path, in
+// the kernel for example, are not noted in the entry. After 2 GB of these its numbers seem to be
+// ahead. Any goroutine may call catchUp: it replaces no number that is stored meanwhile.
 func (c *Conn) catchUp(forward bool, end, ack uint32) {
 	own, other := &c.clientNext, &c.endpointNext
 	if !forward {
@@ -124,7 +124,7 @@ func (c *Conn) catchUp(forward bool, end, ack uint32) {
 	}
 	o, a := atomic.LoadUint32(own), atomic.LoadUint32(other)
 	ahead, acked := int32(end-o), int32(ack-a)
-	if max(ahead, acked) > 2*milestone || span(end-o)*span(ack-a) > nearby {
+	if max(ahead, acked) >= milestone || span(end-o)*span(ack-a) > nearby {
 		return
 	}
 	if ahead > 0 {

@@ -250,6 +250,7 @@ func (r *flowRig) entryCells(ref conntrack.Ref) []byte {
 const (
 	connState      = 16
 	connNumbers    = 40
+	entryNumbers   = 16 // of IPv4, see conntrack.Entry.Note
 	entrySeen      = 60
 	adjacencyStamp = 44
 )

@@ -71,6 +71,9 @@ func (r *flowRig) compare(t *rapid.T, h *hook, c *flowCase, s *segment, ref conn
 	r.state.Exceptions = 1
 	r.setGone(0, conn.EndpointID, c.gone)
 	r.setGone(r.state.ServicesAt, conn.ServiceID, c.serviceGone)
+	if !c.v6 && c.proto == unix.IPPROTO_TCP && conn.State() == conntrack.StateEstablished {
+		r.noteFarAhead(ref, rapid.Bool().Draw(t, "numbers in the entry"))
+	}
 	since, before := r.flows.Tick(), r.snapshot(ref)
 	flags := uint32(0)
 	if c.vlans {
@@ -104,6 +107,11 @@ func (r *flowRig) compare(t *rapid.T, h *hook, c *flowCase, s *segment, ref conn
 		if !c.takes(h) {
 			t.Fatalf("%s forwards a packet of %+v", h.name, c)
 		}
+		if !bytes.Equal(after[cell+entryNumbers:][:8], before[cell+entryNumbers:][:8]) ||
+			!bytes.Equal(after[2*cell+entryNumbers:][:8], before[2*cell+entryNumbers:][:8]) {
+			t.Fatalf("%s: the kernel has written the numbers in an entry", h.name)
+		}
+		after = r.asRead(ref)
 		r.restore(ref, before)
 		r.compareLoop(t, h, c, s, ref, out, after, device, since)
 	}
@@ -150,7 +158,7 @@ func (r *flowRig) compareLoop(t *rapid.T, h *hook, c *flowCase, s *segment, ref 
 	if s.partial || s.alike || c.resized() {
 		return // the loop's slow path has another measure of a milestone
 	}
-	r.sameNotes(t, h, ref, since, after, r.snapshot(ref))
+	r.sameNotes(t, h, ref, since, after, r.asRead(ref))
 }
 
 // sameNotes compares snapshots after a packet that was sent since a tick. If the clock has
@@ -168,6 +176,35 @@ func (r *flowRig) sameNotes(t *rapid.T, h *hook, ref conntrack.Ref, since uint32
 	if k == l && !bytes.Equal(kernel, loop) {
 		t.Fatalf("%s: flow by the kernel\n%x\nby the loop\n%x", h.name, kernel, loop)
 	}
+}
+
+// noteFarAhead leaves numbers in the entry that are far ahead of the connection's, as those of a
+// connection that the kernel has forwarded for long are, or none.
+func (r *flowRig) noteFarAhead(ref conntrack.Ref, some bool) {
+	c, numbers := r.connCell(ref)[connNumbers:], uint64(0)
+	if some {
+		own, other := binary.NativeEndian.Uint32(c), binary.NativeEndian.Uint32(c[4:])
+		if !ref.Forward() {
+			own, other = other, own
+		}
+		numbers = uint64(own+1<<30)<<32 | uint64(other+1<<30)
+	}
+	binary.NativeEndian.PutUint64(r.entryCells(ref)[uint32(ref-1)&1*cell+entryNumbers:], numbers)
+}
+
+// asRead is snapshot of a connection as whoever reads it sees it: with the numbers that the packet
+// loop has noted in an entry. The program notes them in the connection at once.
+func (r *flowRig) asRead(ref conntrack.Ref) []byte {
+	r.flows.Conn(ref)
+	if k := r.flows.Entry(ref).Tuple(); k.Proto() == unix.IPPROTO_TCP {
+		// In steady states that only UDP flows have, a TCP connection is not read.
+		state := r.connCell(ref)[connState:][:4]
+		was := bytes.Clone(state)
+		r.setState(ref, conntrack.StateEstablished)
+		r.flows.Conn(ref)
+		copy(state, was)
+	}
+	return r.snapshot(ref)
 }
 
 // snapshot is the connection with both entries.

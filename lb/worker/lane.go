@@ -106,7 +106,9 @@ func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
 
 		adj.Touch(tick)
 		if first := e.Touch(tick); (first || milestone) && proto == header.ProtoTCP && f[47]&header.ACK != 0 {
-			w.tcpSamples.note(e, sampleOf(b.ref[i], binary.LittleEndian.Uint64(f[38:]), f[46], length-header.IPv4Len), milestone)
+			if s := sampleOf(b.ref[i], binary.LittleEndian.Uint64(f[38:]), f[46], length-header.IPv4Len); e.Note(s.end, s.ack) {
+				w.tcpSamples.add(s)
+			}
 		}
 		*slot = xsk.Desc{Addr: d.Addr, Len: d.Len}
 		binary.LittleEndian.PutUint64(f[0:], dst|src<<48)
@@ -218,15 +220,6 @@ func sampleOf(ref conntrack.Ref, numbers uint64, offset uint8, n uint32) tcpSamp
 // add has a segment with ACK noted. Preconditions: there is room.
 func (t *tcpSamples) add(s tcpSample) {
 	if k := uint(t.n); k < uint(len(t.list)) {
-		t.list[k] = s
-		t.n++
-	}
-}
-
-// note notes a segment with ACK in entry e of an IPv4 flow, and where that is not enough has
-// it noted in the connection. Preconditions: there is room.
-func (t *tcpSamples) note(e *conntrack.Entry, s tcpSample, milestone bool) {
-	if k := uint(t.n); (e.Note(s.end, s.ack) || milestone) && k < uint(len(t.list)) {
 		t.list[k] = s
 		t.n++
 	}

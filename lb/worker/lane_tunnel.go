@@ -68,7 +68,9 @@ func (w *flows) fastTunnels(b *batch, from, to int, watch protocols) int {
 
 		adj.Touch(tick)
 		if first := e.Touch(tick); (first || milestone) && proto == header.ProtoTCP && f[47]&header.ACK != 0 {
-			w.tcpSamples.note(e, sampleOf(b.ref[i], binary.LittleEndian.Uint64(f[38:]), f[46], length-header.IPv4Len), milestone)
+			if s := sampleOf(b.ref[i], binary.LittleEndian.Uint64(f[38:]), f[46], length-header.IPv4Len); e.Note(s.end, s.ack) {
+				w.tcpSamples.add(s)
+			}
 		}
 		at := d.Addr - uint64(outer)
 		*slot = xsk.Desc{Addr: at, Len: header.EthernetLen + outer + length} // padding would end up inside
@@ -80,8 +82,7 @@ func (w *flows) fastTunnels(b *batch, from, to int, watch protocols) int {
 		binary.LittleEndian.PutUint64(g[0:], dst|src<<48)
 		binary.LittleEndian.PutUint32(g[8:], uint32(src>>16))
 		binary.LittleEndian.PutUint16(g[12:], header.EtherTypeIPv4>>8)
-		start := outerStart(f[15], ip, length+outer, w.ipID)
-		ttl := header.EncapTTL | next<<8
+		start, ttl := outerStart(f[15], ip, length+outer, w.ipID), header.EncapTTL|next<<8
 		binary.LittleEndian.PutUint64(g[14:], start)
 		binary.LittleEndian.PutUint64(g[22:], ttl|uint64(outerSum(start, ttl, e.Addr4))<<16|e.Addr4<<32)
 		binary.LittleEndian.PutUint32(g[30:], uint32(e.Addr4>>32))

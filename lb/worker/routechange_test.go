@@ -4,7 +4,9 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
@@ -157,4 +159,36 @@ func (b *bench) established(req packet) packet {
 	req.flags = header.ACK
 	b.one(portClient, req.build(b.t), portServer)
 	return ans
+}
+
+// The numbers of a segment on the fast path outlive a change of the next hop: a RST of the next
+// number ends the connection.
+func TestRerouteKeepsTheNumbersOfSegments(t *testing.T) {
+	b := newRouters(t, header.ProtoTCP)
+	b.lb.router.SetReroute(func(affected []bool) { Reroute(b.lb.flows, b.lb.router, affected) })
+	req := request(false, header.ProtoTCP)
+	req.src = ap(b.clients[0].Addr().Next(), 40001)
+	f := b.one(portClient, req.build(t), portServer)
+	ans := b.answers[0]
+	ans.dst = ap(snat4, uint16(f[34])<<8|uint16(f[35]))
+	ans.flags, ans.ack = header.SYN|header.ACK, 1001
+	b.one(portServer, ans.build(t), portClient)
+	req.flags, ans.flags = header.ACK, header.ACK
+	req.seq, req.ack, ans.seq = 1001, 1, 1
+	for begun := b.lb.flows.Tick(); b.lb.flows.Tick()-begun < 8; { // beyond the first quarter of a second
+		for seen := b.lb.flows.Tick(); b.lb.flows.Tick() == seen; {
+			time.Sleep(10 * time.Millisecond)
+		}
+		req.payload, ans.payload = 100, 200
+		b.one(portClient, req.build(t), portServer)
+		b.one(portServer, ans.build(t), portClient)
+		req.seq, req.ack, ans.seq, ans.ack = req.seq+100, ans.seq+200, ans.seq+200, req.seq+100
+	}
+	b.lb.router.SetRoute(b.clients[0], byRouter(1))
+	ans.flags, ans.payload = header.RST, 0
+	b.one(portServer, ans.build(t), portClient)
+	if n := b.states()[conntrack.StateClose]; n != 1 {
+		t.Errorf("after a RST %v", b.states())
+	}
+	b.framesHome()
 }
