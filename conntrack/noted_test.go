@@ -112,8 +112,8 @@ func TestANotedNumberIsNotLost(t *testing.T) {
 		tab := openHeap(t, Config{MaxFlows: 64, Workers: 1, MaxEndpoints: 8})
 		w := tab.Worker(0)
 		w.Online()
-		r, seq, ack := noted(t, tab, w, 0)
-		seq, ack = 5<<16, 7<<16
+		r, _, _ := noted(t, tab, w, 0)
+		seq, ack := uint32(5<<16), uint32(7<<16)
 		tab.Changing(r).clientNext, tab.Changing(r).endpointNext = seq, ack
 		pass(tab, r, seq, 100, ack)
 		pass(tab, r, seq+100, 400, ack+300)
