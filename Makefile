@@ -155,7 +155,8 @@ run-wire:
 # Where the test cluster cannot be built the tests skip and say so; in CI they fail.
 run-kube:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
-	KUBEENV_BIN=$$bin $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestKube' ./...
+	proxy=$$(GO="$(GO)" discovery/kube/kubeenv/kubeproxy/build.sh) || { echo "kube-proxy cannot be built"; proxy=; }; \
+	KUBEENV_BIN=$$bin KUBEPROXY_BIN=$$proxy $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestKube' ./...
 # The tests of deploy in this module are those of the groups above, together.
 run-deploy:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \

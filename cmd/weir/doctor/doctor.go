@@ -40,6 +40,9 @@ type Report struct {
 	// Running is true where a Weir has answered.
 	Running  bool      `json:"running"`
 	Findings []Finding `json:"findings"`
+	// KubeProxy compares the rules of kube-proxy with Weir's choice, for each mode that has
+	// some.
+	KubeProxy []Comparison `json:"kubeProxy,omitempty"`
 }
 
 // Faults is the number of faults.
@@ -59,6 +62,7 @@ type patient struct {
 	status *api.Status // nil: no Weir is running
 	// frontends are those of the running Weir, or those that it would have.
 	frontends []api.Frontend
+	imagined  *imagined // nil where Weir is running
 	report    *Report
 }
 
@@ -70,9 +74,12 @@ func (p *patient) add(v Verdict, subject, format string, args ...any) *Finding {
 // mend adds the command that mends a finding.
 func (f *Finding) mend(format string, args ...any) { f.Mend = fmt.Sprintf(format, args...) }
 
-// Examine examines this machine. The configuration need not be valid.
-func Examine(ctx context.Context, load func(running *api.Status) (*config.Configuration, error), client *api.Client) (*Report, error) {
-	p := &patient{client: client, report: &Report{}}
+// loader loads the configuration. running is nil without a running Weir.
+type loader func(running *api.Status) (*config.Configuration, error)
+
+// admit begins an examination with the state of Weir and the configuration.
+func admit(ctx context.Context, load loader, client *api.Client) (*patient, error) {
+	p := &patient{client: client, report: &Report{Findings: []Finding{}}}
 	if err := p.ask(ctx); err != nil {
 		return nil, err
 	}
@@ -80,6 +87,17 @@ func Examine(ctx context.Context, load func(running *api.Status) (*config.Config
 	p.report.Node = p.cfg.NodeName
 	if p.status != nil {
 		p.report.Node = p.status.Node
+	}
+	return p, nil
+}
+
+// examine examines this machine. The configuration need not be valid.
+func examine(ctx context.Context, load loader, client *api.Client) (*Report, error) {
+	p, err := admit(ctx, load, client)
+	if err != nil {
+		return nil, err
+	}
+	if p.status != nil {
 		p.running()
 		p.takeHostFindings(hostcheck.CheckBeside(p.cfg, p.status.PID))
 	} else {
@@ -93,10 +111,32 @@ func Examine(ctx context.Context, load func(running *api.Status) (*config.Config
 	p.paths()
 	p.sysctls()
 	p.clock()
+	p.kubeProxy(ctx)
+	p.sort()
+	return p.report, nil
+}
+
+// shadow compares kube-proxy's endpoints with Weir's choice, and looks at nothing else.
+func shadow(ctx context.Context, load loader, client *api.Client) (*Report, error) {
+	p, err := admit(ctx, load, client)
+	if err != nil {
+		return nil, err
+	}
+	p.report.Findings = p.report.Findings[:0] // about another subject
+	p.frontendsOf(ctx)
+	p.kubeProxy(ctx)
+	if len(p.report.KubeProxy) == 0 {
+		p.add(Fault, "kube-proxy", "there is nothing to compare with").
+			mend("run weir doctor in the host's network namespace, while kube-proxy runs")
+	}
+	p.sort()
+	return p.report, nil
+}
+
+func (p *patient) sort() {
 	slices.SortStableFunc(p.report.Findings, func(a, b Finding) int {
 		return slices.Index(verdicts, a.Verdict) - slices.Index(verdicts, b.Verdict)
 	})
-	return p.report, nil
 }
 
 // ask asks the running Weir for its state.
@@ -114,7 +154,7 @@ func (p *patient) ask(ctx context.Context) error {
 }
 
 // configure loads the configuration, and judges it.
-func (p *patient) configure(load func(*api.Status) (*config.Configuration, error)) {
+func (p *patient) configure(load loader) {
 	cfg, err := load(p.status)
 	if err == nil {
 		for _, e := range append(cfg.Validate(), cfg.CheckHost(config.SystemHost())...) {

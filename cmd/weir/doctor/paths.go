@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -15,19 +14,6 @@ import (
 
 // commonMTU is that of most networks: clients send packets of this size.
 const commonMTU = 1500
-
-// frontendsOf gets the frontends of the running Weir.
-func (p *patient) frontendsOf(ctx context.Context) {
-	if p.status == nil {
-		return
-	}
-	list, err := p.client.Frontends(ctx)
-	if err != nil {
-		p.add(Warning, "weir", "its frontends cannot be read: %v", err)
-		return
-	}
-	p.frontends = list.Frontends
-}
 
 // path is a group of endpoints that packets reach in the same manner.
 type path struct {

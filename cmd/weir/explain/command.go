@@ -207,7 +207,7 @@ func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, ch
 		node.Labels = labels
 	}
 	services := src.Services()
-	view, err := offlineView(services, translate.Options{Node: node, NodeAddresses: src.NodeAddresses()})
+	view, err := Imagine(services, translate.Options{Node: node, NodeAddresses: src.NodeAddresses()})
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +238,7 @@ func (o *options) online(ctx context.Context) (*Output, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := decode(bytes.NewReader(raw))
+	out, err := Decode(bytes.NewReader(raw))
 	if err != nil {
 		return nil, fmt.Errorf("%s: answer to explain: %w", socket, err)
 	}

@@ -80,9 +80,9 @@ func (v *View) frontends(svc *discovery.Service) []Frontend {
 	return out
 }
 
-// offlineView is the view of a node that has only manifests: the Services are
+// Imagine is the view of a node that has only manifests: the Services are
 // translated and published as a daemon would, without a packet path.
-func offlineView(services []*discovery.Service, opts translate.Options) (View, error) {
+func Imagine(services []*discovery.Service, opts translate.Options) (View, error) {
 	t := translate.New(opts)
 	b := t.Apply(&discovery.Update{Put: services})
 	frontends := lbtable.New(lbtable.Config{})

@@ -57,9 +57,9 @@ func (o *Output) writeJSON(w io.Writer) error {
 	return errors.Join(o.WriteFields(j), j.Close())
 }
 
-// decode reads the JSON form from r: the fields before the Services at once, the
+// Decode reads the JSON form from r: the fields before the Services at once, the
 // rest while Services is iterated over, which is possible once.
-func decode(r io.Reader) (*Output, error) {
+func Decode(r io.Reader) (*Output, error) {
 	o, d := &Output{}, json.NewDecoder(r)
 	if err := expect(d, '{'); err != nil {
 		return nil, err

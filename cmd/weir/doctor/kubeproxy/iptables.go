@@ -1,0 +1,168 @@
+package kubeproxy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// savers print the rules of all tables that there are, by family; with the option -t they would
+// make a table. Those of the legacy variant are in another part of the kernel.
+var savers = map[bool][]string{
+	false: {"iptables-save", "iptables-legacy-save"},
+	true:  {"ip6tables-save", "ip6tables-legacy-save"},
+}
+
+// readIPTables reads what iptables-save prints. Without that program it finds none: the kernel
+// has no other form of these rules that is documented.
+func readIPTables() (map[Frontend]Target, error) {
+	all := map[Frontend]Target{}
+	var errs []error
+	for six, programs := range savers {
+		for _, name := range programs {
+			path, err := exec.LookPath(name)
+			if err != nil {
+				continue
+			}
+			out, err := exec.Command(path).Output()
+			if err != nil {
+				var exit *exec.ExitError
+				if errors.As(err, &exit) {
+					err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
+				}
+				errs = append(errs, fmt.Errorf("%s: %w", name, err))
+				continue
+			}
+			if found := parseIPTables(string(out), six); len(found) > 0 {
+				for f, t := range found {
+					all[f] = t
+				}
+				break
+			}
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// iptRule is a rule, as far as it matters.
+type iptRule struct {
+	to       netip.Addr // -d of a single address
+	toPrefix bool       // -d of more
+	protocol string
+	port     uint16 // --dport
+	target   string // -j or -g
+	dnat     netip.AddrPort
+	// source: it is only for some clients, or for session affinity.
+	source bool
+}
+
+// parseIPTables reads the table nat in the output of iptables-save.
+func parseIPTables(text string, six bool) map[Frontend]Target {
+	chains, table := map[string][]iptRule{}, ""
+	for line := range strings.Lines(text) {
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			table = strings.TrimSpace(name)
+		}
+		if table != "nat" {
+			continue
+		}
+		if rest, ok := strings.CutPrefix(line, "-A "); ok {
+			chain, rest, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			if strings.HasPrefix(chain, "KUBE-") {
+				chains[chain] = append(chains[chain], parseIPTRule(splitQuoted(rest)))
+			}
+		}
+	}
+	all := map[Frontend]Target{}
+	for _, from := range []string{"KUBE-SERVICES", "KUBE-NODEPORTS"} {
+		for _, r := range chains[from] {
+			nodePort := from == "KUBE-NODEPORTS"
+			if r.port == 0 || r.source || r.toPrefix || r.to.IsValid() == nodePort || r.target == "KUBE-MARK-MASQ" {
+				continue
+			}
+			f := Frontend{Addr: r.to, IPv6: six, Port: r.port, Protocol: r.protocol}
+			all[f] = Target{
+				External:  strings.HasPrefix(r.target, "KUBE-EXT-"),
+				Endpoints: sorted(iptEndpoints(chains, r.target, 0)),
+			}
+		}
+	}
+	return all
+}
+
+// iptEndpoints are those that a chain leads to.
+func iptEndpoints(chains map[string][]iptRule, chain string, depth int) (all []netip.AddrPort) {
+	if depth > maxDepth {
+		return nil
+	}
+	for _, r := range chains[chain] {
+		switch {
+		case r.source:
+		case r.dnat.IsValid():
+			all = append(all, r.dnat)
+		case strings.HasPrefix(r.target, "KUBE-"):
+			all = append(all, iptEndpoints(chains, r.target, depth+1)...)
+		}
+	}
+	return all
+}
+
+func parseIPTRule(words []string) (r iptRule) {
+	for i := range words {
+		value := ""
+		if i+1 < len(words) {
+			value = words[i+1]
+		}
+		switch words[i] {
+		case "-s", "-i", "--src-type", "--rcheck":
+			r.source = true
+		case "-d":
+			p, err := netip.ParsePrefix(value)
+			r.toPrefix = err != nil || !p.IsSingleIP()
+			if !r.toPrefix {
+				r.to = p.Addr()
+			}
+		case "-p":
+			r.protocol = strings.ToUpper(value)
+		case "--dport":
+			n, _ := strconv.ParseUint(value, 10, 16) // 0 is skipped
+			r.port = uint16(n)
+		case "-j", "-g":
+			r.target = value
+		case "--to-destination":
+			r.dnat, _ = netip.ParseAddrPort(value)
+		}
+	}
+	return r
+}
+
+// splitQuoted splits at blanks outside of double quotes, which it takes off.
+func splitQuoted(s string) (words []string) {
+	var word strings.Builder
+	quoted, began := false, false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '\\' && quoted && i+1 < len(s):
+			i++
+			word.WriteByte(s[i])
+		case c == '"':
+			quoted, began = !quoted, true
+		case c == ' ' && !quoted:
+			if began {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			began = false
+		default:
+			word.WriteByte(c)
+			began = true
+		}
+	}
+	if began {
+		words = append(words, word.String())
+	}
+	return words
+}

@@ -1,0 +1,147 @@
+package kubeproxy
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+)
+
+// text is a frontend with the target, a line for each.
+func text(all map[Frontend]Target) string {
+	var lines []string
+	for f, t := range all {
+		addr := "node"
+		if f.Addr.IsValid() {
+			addr = f.Addr.String()
+		}
+		lines = append(lines, fmt.Sprintf("%s %s %d external=%t %v\n", f.Protocol, addr, f.Port, t.External, t.Endpoints))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// The file is what kube-proxy 1.37.1 made of two Services: a NodePort Service, and a Service with
+// external traffic policy Local and session affinity.
+func TestIPTablesOfKubeProxy(t *testing.T) {
+	data, err := os.ReadFile("testdata/iptables-1.37.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `TCP 10.96.100.205 80 external=false [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP 10.96.142.103 80 external=false [10.20.0.102:80 10.30.0.103:80 10.40.0.101:80]
+TCP node 30978 external=true [10.40.0.101:80]
+TCP node 32324 external=true [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+`
+	if diff := cmp.Diff(want, text(parseIPTables(string(data), false))); diff != "" {
+		t.Error(diff)
+	}
+	if found := parseIPTables(strings.Replace(string(data), "*nat", "*filter", 1), false); len(found) > 0 {
+		t.Errorf("rules of another table: %v", found)
+	}
+}
+
+func TestIPTablesWithLoops(t *testing.T) {
+	found := parseIPTables("*nat\n-A KUBE-SERVICES -d 10.0.0.1/32 -p udp -m udp --dport 53 -j KUBE-SVC-A\n"+
+		"-A KUBE-SVC-A -j KUBE-SVC-A\n-A KUBE-SVC-A -p udp -j DNAT --to-destination 10.1.1.1:53\n", false)
+	if got, want := text(found), "UDP 10.0.0.1 53 external=false [10.1.1.1:53]\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The form is that of ip_vs_info_seq_show in Linux.
+func TestIPVS(t *testing.T) {
+	const file = `IP Virtual Server version 1.2.1 (size=4096)
+Prot LocalAddress:Port Scheduler Flags
+  -> RemoteAddress:Port Forward Weight ActiveConn InActConn
+TCP  0A600001:0050 rr persistent 10800 FFFFFFFF
+  -> 0A280065:1F90      Masq    1      0          0
+  -> 0A1E0067:1F90      Masq    0      3          0
+UDP  [fd10:0000:0000:0000:0000:0000:0000:0001]:7530 rr
+  -> [fd40:0000:0000:0000:0000:0000:0000:0002]:0035      Masq    1      0          0
+FWM  00000001 rr
+  -> 0A280065:1F90      Masq    1      0          0
+SCTP 0A600002:0050 rr
+`
+	const want = `SCTP 10.96.0.2 80 external=false []
+TCP 10.96.0.1 80 external=false [10.40.0.101:8080]
+UDP fd10::1 30000 external=false [[fd40::2]:53]
+`
+	if diff := cmp.Diff(want, text(parseIPVS(file))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestKeysOfNFTables(t *testing.T) {
+	six := netip.MustParseAddr("fd00::1")
+	for name, tt := range map[string]struct {
+		addrLen int
+		address bool
+		key     []byte
+		want    Frontend
+		ok      bool
+	}{
+		"IPv4":      {4, true, []byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0}, Frontend{netip.MustParseAddr("10.0.0.1"), false, 80, "TCP"}, true},
+		"IPv6":      {16, true, append(six.AsSlice(), 17, 0, 0, 0, 0x75, 0x30, 0, 0), Frontend{six, true, 30000, "UDP"}, true},
+		"node port": {16, false, []byte{132, 0, 0, 0, 0x75, 0x30, 0, 0}, Frontend{IPv6: true, Port: 30000, Protocol: "SCTP"}, true},
+		"short":     {16, true, []byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0}, Frontend{IPv6: true}, false},
+		"no port":   {4, true, []byte{10, 0, 0, 1, 6, 0, 0, 0}, Frontend{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &nftReader{addrLen: tt.addrLen}
+			if got, ok := r.frontend(tt.key, tt.address); ok != tt.ok || ok && got != tt.want {
+				t.Errorf("got %+v, %v, want %+v", got, ok, tt.want)
+			}
+		})
+	}
+}
+
+func TestRulesForSomeClients(t *testing.T) {
+	v4, v6 := &nftReader{addrLen: 4}, &nftReader{addrLen: 16}
+	rule := func(e expr.Any) *nftables.Rule { return &nftables.Rule{Exprs: []expr.Any{e}} }
+	payload := func(offset uint32) *nftables.Rule {
+		return rule(&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: offset})
+	}
+	for name, tt := range map[string]struct {
+		r    *nftReader
+		rule *nftables.Rule
+		want bool
+	}{
+		"source":                {v4, payload(12), true},
+		"destination":           {v4, payload(16), false},
+		"source, IPv6":          {v6, payload(8), true},
+		"destination, IPv6":     {v6, payload(24), false},
+		"interface":             {v4, rule(&expr.Meta{Key: expr.MetaKeyIIFNAME}), true},
+		"protocol":              {v4, rule(&expr.Meta{Key: expr.MetaKeyL4PROTO}), false},
+		"clients on the node":   {v4, rule(&expr.Fib{FlagSADDR: true}), true},
+		"frontends of the node": {v4, rule(&expr.Fib{FlagDADDR: true}), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tt.r.asksForSource(tt.rule); got != tt.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestFindFallsBackToNodePorts(t *testing.T) {
+	r := Rules{Frontends: map[Frontend]Target{
+		{IPv6: false, Port: 30000, Protocol: "TCP"}:                           {External: true},
+		{Addr: netip.MustParseAddr("10.0.0.1"), Port: 30000, Protocol: "TCP"}: {},
+	}}
+	for to, want := range map[string]bool{"10.0.0.1:30000": false, "10.0.0.2:30000": true} {
+		if _, target, ok := r.Find(netip.MustParseAddrPort(to), "TCP"); !ok || target.External != want {
+			t.Errorf("%s: %+v, %v", to, target, ok)
+		}
+	}
+	if _, _, ok := r.Find(netip.MustParseAddrPort("[fd00::1]:30000"), "TCP"); ok {
+		t.Errorf("a node port of the other family: %v", slices.Collect(maps.Keys(r.Frontends)))
+	}
+}

@@ -1,0 +1,83 @@
+package doctor
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/doctor/kubeproxy"
+	"github.com/weirlb/weir/cmd/weir/explain"
+)
+
+// endpoints of a frontend.
+func endpoints(list ...string) (out []api.FrontendEndpoint) {
+	for _, e := range list {
+		out = append(out, api.FrontendEndpoint{Address: e})
+	}
+	return out
+}
+
+func TestComparison(t *testing.T) {
+	at := netip.MustParseAddrPort
+	target := func(list ...netip.AddrPort) kubeproxy.Target {
+		return kubeproxy.Target{External: true, Endpoints: list}
+	}
+	a, b, c := at("10.1.1.1:80"), at("10.1.1.2:80"), at("10.1.1.3:80")
+	rules := &kubeproxy.Rules{Mode: kubeproxy.NFTables, Frontends: map[kubeproxy.Frontend]kubeproxy.Target{
+		{Port: 30001, Protocol: "TCP"}:                                      target(a, b),
+		{Port: 30002, Protocol: "TCP"}:                                      target(a, b),
+		{Port: 30009, Protocol: "TCP"}:                                      target(c),
+		{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: "TCP"}: {Endpoints: []netip.AddrPort{a}},
+		{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: "UDP"}: target(a),
+		{Addr: netip.MustParseAddr("192.0.2.2"), Port: 80, Protocol: "TCP"}: target(c),
+		{Addr: netip.MustParseAddr("192.0.2.3"), Port: 80, Protocol: "TCP"}: {},
+	}}
+	frontends := []api.Frontend{
+		{Service: "x/same", Address: "10.0.0.1:30001", Protocol: "TCP", Kind: "NodePort", Endpoints: endpoints(a.String(), b.String())},
+		{Service: "x/zone", Address: "10.0.0.1:30002", Protocol: "TCP", Kind: "NodePort", Endpoints: endpoints(a.String(), c.String())},
+		{Service: "x/new", Address: "192.0.2.1:80", Protocol: "TCP", Kind: "LoadBalancer", Endpoints: endpoints(a.String())},
+		{Service: "x/none", Address: "192.0.2.4:80", Protocol: "TCP", Kind: "LoadBalancer"},
+		{Service: "x/refused", Address: "192.0.2.3:80", Protocol: "TCP", Kind: "LoadBalancer"},
+	}
+	asked := map[string]int{}
+	got := compare(rules, frontends, func(service string) *explain.Service {
+		asked[service]++
+		if service != "x/zone" {
+			return nil
+		}
+		return &explain.Service{Ports: []explain.Port{{NodePort: 30002, Protocol: "TCP", Detail: []explain.Endpoint{
+			{Address: b.String(), Reason: "other zone"}, {Address: c.String(), Reason: "same zone"},
+		}}}}
+	})
+	const none, nodePort = "Weir has no such frontend: see weir explain", "Weir has no such frontend: see weir explain, and nodePortAddresses, for node ports"
+	want := []Compared{
+		{Frontend: "192.0.2.1:80", Protocol: "UDP", Agreement: OnlyKubeProxy, Reason: none, Same: []string{}, OnlyKubeProxy: []Choice{{a.String(), none}}},
+		{Frontend: "192.0.2.2:80", Protocol: "TCP", Agreement: OnlyKubeProxy, Reason: none, Same: []string{}, OnlyKubeProxy: []Choice{{c.String(), none}}},
+		{Frontend: ":30009", Protocol: "TCP", Agreement: OnlyKubeProxy, Reason: nodePort, Same: []string{}, OnlyKubeProxy: []Choice{{c.String(), nodePort}}},
+		{Frontend: "192.0.2.1:80", Protocol: "TCP", Kind: "LoadBalancer", Service: "x/new", Agreement: OnlyWeir, Same: []string{}, OnlyWeir: []Choice{{a.String(), ""}}},
+		{Frontend: "192.0.2.4:80", Protocol: "TCP", Kind: "LoadBalancer", Service: "x/none", Agreement: Same, Same: []string{}},
+		{Frontend: "192.0.2.3:80", Protocol: "TCP", Kind: "LoadBalancer", Service: "x/refused", Agreement: Same, Same: []string{}},
+		{Frontend: "10.0.0.1:30001", Protocol: "TCP", Kind: "NodePort", Service: "x/same", Agreement: Same, Same: []string{a.String(), b.String()}},
+		{Frontend: "10.0.0.1:30002", Protocol: "TCP", Kind: "NodePort", Service: "x/zone", Agreement: Different, Same: []string{a.String()},
+			OnlyKubeProxy: []Choice{{b.String(), "other zone"}}, OnlyWeir: []Choice{{c.String(), "same zone"}}},
+	}
+	if diff := cmp.Diff(Comparison{kubeproxy.NFTables, want}, got); diff != "" {
+		t.Error(diff)
+	}
+	if asked["x/same"] > 0 || asked["x/zone"] != 1 {
+		t.Errorf("asked for reasons: %v", asked)
+	}
+
+	p := newPatient(nil)
+	p.report.Node = "edge-1"
+	p.judgeComparison(&got)
+	const findings = "ok kube-proxy (nftables): frontends for clients outside that only kube-proxy has: 3 | \n" +
+		"warning kube-proxy (nftables): frontends that only Weir has: 1; nobody serves them when Weir is away | kubectl -n kube-system logs -l k8s-app=kube-proxy\n" +
+		"fault kube-proxy (nftables): frontends for which it would choose other endpoints: 1, such as TCP 10.0.0.1:30002 of Service x/zone | " +
+		"weir doctor --shadow has the reasons; a stale kube-proxy: kubectl -n kube-system delete pod -l k8s-app=kube-proxy --field-selector spec.nodeName=edge-1\n"
+	if diff := cmp.Diff(findings, found(p)); diff != "" {
+		t.Error(diff)
+	}
+}
