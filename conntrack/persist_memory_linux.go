@@ -108,6 +108,20 @@ func (t *Table) openFileAfterMemory(cfg Config, last []byte, was *shape) error {
 	return t.restore()
 }
 
+// IndexSize is the size of the index that Open asks Config.Memory for if it goes on with a
+// table in memory last; false if the table of maxFlows, as in Config, is to be another.
+func IndexSize(last []byte, maxFlows int) (size int64, same bool) {
+	s := shapeOf(last)
+	if s.mismatch() != "" {
+		return 0, false
+	}
+	n, err := chooseFlows(Config{MaxFlows: maxFlows}, s)
+	if err != nil || s.MaxFlows != uint64(n) {
+		return 0, false
+	}
+	return planFor(n).private(), true
+}
+
 // borrow takes the memory of the table from m, that of the connections from last unless it
 // is nil.
 func (t *Table) borrow(m Memory, last []byte, maxFlows int64) (err error) {

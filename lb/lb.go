@@ -4,7 +4,7 @@
 // tables that it is given.
 //
 //	lb.go         Config, Close
-//	open.go       New
+//	open.go       New; takeover.go: beside a process that serves
 //	apply.go      tables and steering, in order; flows of the last process
 //	addresses.go  the node's addresses: SNAT sources; and with them vip.go, host.go
 //	run.go        what runs beside the workers
@@ -30,6 +30,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
@@ -134,7 +136,8 @@ type LB struct {
 	mu       sync.Mutex   // guards all that follows, and every publication
 	ports    *ports.Ports // Absent may be called without mu
 	steer    *steer.Program
-	host     *hostveth.Veth // nil without it
+	loaded   map[string]*ebpf.Map // of the flow cache, over which steer is loaded; New's
+	host     *hostveth.Veth       // nil without it
 	reassign *reassign.Flows
 	warnings *warning.List
 

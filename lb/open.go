@@ -34,19 +34,18 @@ func New(cfg Config) (_ *LB, err error) {
 		}
 	}()
 
-	var sockets *xsk.Transfer // of the last process
-	if cfg.Take != nil {
-		if sockets, err = cfg.Take(); err != nil {
-			return nil, err
-		}
-		l.cfg.Phases.End("last process")
-	}
 	l.openCache()
 	l.cfg.Phases.End("flow cache")
+	var sockets *xsk.Transfer // of the last process
+	if cfg.Take != nil {
+		if sockets, err = l.takeOver(); err != nil {
+			return nil, err
+		}
+	}
 	// The program is loaded, and then the pages of the packet memory are made, beside all
 	// else. With a flow cache the program needs the maps of the flow table first.
-	if l.cache == nil {
-		if err := l.loadSteering(); err != nil {
+	if l.cache == nil && l.steer == nil {
+		if err := l.loadSteering(false); err != nil {
 			return nil, err
 		}
 	}
@@ -58,7 +57,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if err != nil {
 		return nil, err
 	}
-	populated := l.populate()
+	populated := l.populate(len(last) > 0)
 	defer func() { <-populated }() // before Close: deferred functions run last first
 	if err := l.openTables(len(cpus)); err != nil {
 		return nil, err
@@ -67,10 +66,8 @@ func New(cfg Config) (_ *LB, err error) {
 	if err := l.shareTable(); err != nil {
 		return nil, err
 	}
-	if l.steer == nil {
-		if err := l.loadSteering(); err != nil {
-			return nil, err
-		}
+	if err := l.loadOverTable(); err != nil {
+		return nil, err
 	}
 	l.ports.SetFlowCache(l.noCache)
 	l.cfg.Phases.End("maps")
@@ -82,9 +79,7 @@ func New(cfg Config) (_ *LB, err error) {
 		return nil, err
 	}
 	l.cfg.Phases.End("routes")
-	if len(last) == 0 { // a registration with the kernel would wait for the pages
-		<-populated
-	}
+	<-populated
 	if err := l.ports.Open(l.steer, l.memory, last); err != nil { // a socket per queue that a worker owns
 		return nil, err
 	}
@@ -229,9 +224,14 @@ func (l *LB) openMemory(workers int, sockets *xsk.Transfer) (last []*xsk.Socket,
 	return nil, nil
 }
 
-// populate makes the pages of the packet memory. The channel is closed when they are made.
-func (l *LB) populate() chan struct{} {
+// populate makes the pages of the packet memory, which a registration with the kernel waits for.
+// The channel is closed when they are made. Pages of the last process are there.
+func (l *LB) populate(ready bool) chan struct{} {
 	populated := make(chan struct{})
+	if ready {
+		close(populated)
+		return populated
+	}
 	go func() {
 		defer close(populated)
 		l.memory.Populate()

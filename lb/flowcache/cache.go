@@ -23,6 +23,8 @@ type Config struct {
 	PinDir string
 	// NextHops is the number of adjacencies, number 0 among them.
 	NextHops int
+	// Beside leaves the pin to a process that lives, until Lock.
+	Beside bool
 	// Endpoints and Services are how many numbers there are.
 	Endpoints, Services int
 }
@@ -89,7 +91,7 @@ func New(cfg Config) (_ *Cache, err error) {
 	}
 	_ = rlimit.RemoveMemlock() // matters before kernel 5.11 only, and shows when a map is made
 	if cfg.PinDir != "" {
-		if c.pins, err = openPins(cfg.PinDir); err != nil {
+		if c.pins, err = openPins(cfg.PinDir, cfg.Beside); err != nil {
 			return nil, err
 		}
 		if c.last, err = c.pins.load(); err != nil {
@@ -173,8 +175,63 @@ func (c *Cache) Table(size int64) (_ []byte, err error) {
 	return c.made.b, err
 }
 
+// Prepare makes the index of a table of maxFlows, as in conntrack.Config, if that is to be the
+// table of the last process, and reports whether it is: then Maps are there before SetTable.
+func (c *Cache) Prepare(maxFlows int) (ready bool, err error) {
+	if c.last.b == nil {
+		return false, nil
+	}
+	size, same := conntrack.IndexSize(c.last.b, maxFlows)
+	if !same {
+		return false, nil
+	}
+	if _, err := c.Index(size); err != nil {
+		return false, err
+	}
+	c.table = c.last.m
+	return true, nil
+}
+
+// Lock ends Config.Beside: the other process has left.
+func (c *Cache) Lock() error {
+	if c.pins == nil {
+		return nil
+	}
+	if err := c.pins.take(); err != nil {
+		return err
+	}
+	now, err := c.pins.load()
+	if err != nil {
+		return err
+	}
+	if c.last.m != nil && now.m != nil && sameMap(c.last.m, now.m) {
+		return now.close()
+	}
+	err = c.last.close() // the other process has made another table
+	c.last, c.table = now, nil
+	return err
+}
+
+// sameMap reports whether two descriptors are those of one map.
+func sameMap(a, b *ebpf.Map) bool {
+	ia, errA := a.Info()
+	ib, errB := b.Info()
+	if errA != nil || errB != nil {
+		return false
+	}
+	idA, known := ia.ID()
+	idB, _ := ib.ID()
+	return known && idA == idB
+}
+
 // Index makes memory for the index.
 func (c *Cache) Index(size int64) (_ []byte, err error) {
+	if c.index.m != nil && int64(len(c.index.b)) == (size+cell-1)/cell*cell {
+		return c.index.b, nil // by Prepare
+	}
+	if err := c.index.close(); err != nil {
+		return nil, err
+	}
 	c.index, err = makeArray("flow_index", cell, (size+cell-1)/cell)
 	return c.index.b, err
 }

@@ -28,12 +28,12 @@ const (
 // pins is where the table of this network namespace is pinned.
 type pins struct {
 	path string
-	lock int // a socket whose name no other process of the namespace can have
+	lock int // a socket whose name no other process of the namespace can have; -1 without
 }
 
 // openPins takes the place of the table, which another process of the network namespace may
-// have: then the error is conntrack.ErrInUse.
-func openPins(dir string) (*pins, error) {
+// have: then the error is conntrack.ErrInUse. beside leaves it to that process.
+func openPins(dir string, beside bool) (*pins, error) {
 	if err := checkBPFFS(dir); err != nil {
 		return nil, err
 	}
@@ -47,7 +47,10 @@ func openPins(dir string) (*pins, error) {
 	if err := unix.Stat(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), &ns); err != nil {
 		return nil, fmt.Errorf("identify network namespace: %w", err)
 	}
-	p := &pins{path: filepath.Join(dir, fmt.Sprint(pinPrefix, ns.Ino))}
+	p := &pins{path: filepath.Join(dir, fmt.Sprint(pinPrefix, ns.Ino)), lock: -1}
+	if beside {
+		return p, nil
+	}
 	return p, p.take()
 }
 
@@ -86,7 +89,12 @@ func (p *pins) take() (err error) {
 	return nil
 }
 
-func (p *pins) close() error { return unix.Close(p.lock) }
+func (p *pins) close() error {
+	if p.lock < 0 {
+		return nil
+	}
+	return unix.Close(p.lock)
+}
 
 // load opens the table that an earlier process has pinned, if there is one.
 func (p *pins) load() (a array, err error) {

@@ -94,9 +94,12 @@ func (p *Program) adopt(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
 	return found
 }
 
-// takeMaps learns what the maps of an earlier process say of its queues, and counts anew.
-func (p *Program) takeMaps() error {
-	p.adopted.maps, p.adopted.put = true, map[any]bool{}
+// TakeMaps learns what the maps of an earlier process say of its queues, and counts anew.
+// Load does so without Config.Beside.
+func (p *Program) TakeMaps() error {
+	if !p.adopted.maps {
+		return nil
+	}
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return err

@@ -97,6 +97,12 @@ func (p *Program) TCX() error {
 	return err
 }
 
+// Steers waits until the program is loaded for the interfaces that a TCX program redirects to.
+func (p *Program) Steers() error {
+	_, err := p.steer()
+	return err
+}
+
 // program is the program for an interface.
 func (p *Program) program(in Interface) (*ebpf.Program, error) {
 	switch {

@@ -82,7 +82,6 @@ type Daemon struct {
 	sourced   chan struct{}            // closed when source is set
 	viewed    chan struct{}            // closed by the first full view of Services
 	taken     chan struct{}            // closed when traffic is taken
-	verify    func() error             // whether the kernel accepts the program
 
 	tiers      tiers
 	updating   healthz.Pending
@@ -133,7 +132,6 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 		log: o.Log, level: o.Level, cfg: cfg, stop: cancel,
 		node:    discovery.Node{Node: topology.Node{Name: cfg.NodeName}},
 		pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}},
-		verify:  lb.Verify,
 
 		stopAsked: make(chan struct{}, 1), sourced: make(chan struct{}), viewed: make(chan struct{}), taken: make(chan struct{}),
 		phases: phase.New(startOf(o), o.Log),
@@ -236,8 +234,10 @@ func (d *Daemon) openAll(ctx context.Context) (ls *listeners, err error) {
 		}
 		return ls, d.open(nil)
 	}
-	return ls, d.open(func() (*xsk.Transfer, error) {
+	took := false
+	err = d.open(func() (*xsk.Transfer, error) {
 		sockets, err := d.takeOver(ctx)
+		took = true
 		if err == nil {
 			err = listen()
 		}
@@ -246,6 +246,10 @@ func (d *Daemon) openAll(ctx context.Context) (ls *listeners, err error) {
 		}
 		return sockets, err
 	})
+	if err != nil && !took {
+		err = fmt.Errorf("handover: the running Weir goes on: %w", err)
+	}
+	return ls, err
 }
 
 // open opens the packet path. take has the last process leave, nil without such a process.

@@ -112,7 +112,7 @@ func (d *Daemon) takeOver(ctx context.Context) (*xsk.Transfer, error) {
 	if err := d.prepared(ctx); err != nil {
 		return nil, fmt.Errorf("handover: the running Weir goes on: %w", err)
 	}
-	d.phases.End("beside the last process")
+	d.phases.End("Services beside the last process")
 	d.log.Info("handover: taking over")
 	var left handoverMessage
 	err := d.last.say(handoverMessage{Say: sayTake, Transfers: xsk.TransferVersion})
@@ -133,12 +133,9 @@ func (d *Daemon) takeOver(ctx context.Context) (*xsk.Transfer, error) {
 	return left.Sockets, nil
 }
 
-// prepared does all that a start may fail by, as far as that can be done beside a process
-// that serves.
+// prepared waits for the first view of Services. The rest of what a start may fail by, as far as
+// that can be done beside a process that serves, has been done.
 func (d *Daemon) prepared(ctx context.Context) error {
-	if err := d.verify(); err != nil {
-		return err
-	}
 	timer := time.NewTimer(viewTime)
 	defer timer.Stop()
 	select {
