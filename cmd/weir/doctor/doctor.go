@@ -99,7 +99,11 @@ func examine(ctx context.Context, load loader, client *api.Client) (*Report, err
 	}
 	if p.status != nil {
 		p.running()
-		p.takeHostFindings(hostcheck.CheckBeside(p.cfg, p.status.PID))
+		pid := p.status.PID
+		if commandLine(pid) == nil {
+			pid = 0
+		}
+		p.takeHostFindings(hostcheck.CheckBeside(p.cfg, pid))
 	} else {
 		p.takeHostFindings(hostcheck.Check(p.cfg))
 	}

@@ -67,7 +67,7 @@ func Check(cfg *config.Configuration) []Finding {
 }
 
 // CheckBeside looks at those parts of the machine that may have changed since a process of
-// Weir was started. pid is the process.
+// Weir was started. pid is the process, 0 if it is not known.
 func CheckBeside(cfg *config.Configuration, pid int) []Finding {
 	var fs findings
 	checkLockedMemory(&fs, cfg, pid)

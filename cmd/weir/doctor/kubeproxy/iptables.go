@@ -4,9 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/google/nftables"
 )
 
 // savers print the rules of all tables that there are, by family; with the option -t they would
@@ -16,11 +20,17 @@ var savers = map[bool][]string{
 	true:  {"ip6tables-save", "ip6tables-legacy-save"},
 }
 
-// readIPTables reads what iptables-save prints. Without that program it finds none: the kernel
-// has no other form of these rules that is documented.
+// errNoProgram: the kernel shows these rules to iptables alone, in a form that is not
+// documented.
+var errNoProgram = errors.New("iptables: there are rules, and no iptables-save to read them")
+
+// readIPTables reads what iptables-save prints.
 func readIPTables() (map[Frontend]Target, error) {
 	all := map[Frontend]Target{}
 	var errs []error
+	if _, err := exec.LookPath(savers[false][0]); err != nil && hasIPTables() {
+		return nil, errNoProgram
+	}
 	for six, programs := range savers {
 		for _, name := range programs {
 			path, err := exec.LookPath(name)
@@ -45,6 +55,21 @@ func readIPTables() (map[Frontend]Target, error) {
 		}
 	}
 	return all, errors.Join(errs...)
+}
+
+// hasIPTables reports whether there are tables of iptables, of either variant.
+func hasIPTables() bool {
+	// thread-self: /proc/net would be that of the first thread.
+	names, _ := os.ReadFile("/proc/thread-self/net/ip_tables_names")
+	if strings.Contains(string(names), "nat") {
+		return true
+	}
+	conn, err := nftables.New()
+	if err != nil {
+		return false
+	}
+	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyIPv4)
+	return err == nil && slices.ContainsFunc(chains, func(c *nftables.Chain) bool { return c.Name == "KUBE-SERVICES" })
 }
 
 // iptRule is a rule, as far as it matters.
