@@ -15,7 +15,6 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/lb/counter"
 )
 
 // Bounds of a page.
@@ -57,9 +56,9 @@ type chart struct{ Name, Value, Line, Start, Label string }
 type problemRow struct{ Severity, Object, Reason, Since string }
 
 type workerRow struct {
-	ID, CPU, Busy    string
-	BusyPercent      int
-	Packets, Dropped string
+	ID, CPU, Busy, Average string
+	BusyPercent            int
+	Packets, Dropped       string
 }
 
 type interfaceRow struct{ Name, Mode, Hook, Driver, Queues, State string }
@@ -174,7 +173,7 @@ func nodeView(s *sample) *view {
 	}
 	v.MoreProblems = len(st.Problems) + st.ProblemsLeftOut - len(v.Problems)
 	for i := range st.Workers {
-		v.Workers = append(v.Workers, newWorker(&st.Workers[i]))
+		v.Workers = append(v.Workers, newWorker(&st.Workers[i], &n.workers[i]))
 	}
 	v.addInterfaces(st)
 	v.addDrops(st.Drops)
@@ -182,10 +181,11 @@ func nodeView(s *sample) *view {
 	return v
 }
 
-func newWorker(w *api.Worker) workerRow {
+func newWorker(w *api.Worker, rate *workerRate) workerRow {
 	r := workerRow{
-		ID: strconv.Itoa(w.ID), CPU: strconv.Itoa(w.CPU), BusyPercent: min(100, int(w.BusyShare*100+0.5)),
-		Packets: short(float64(w.Counters[counter.RxPackets])), Dropped: short(float64(sum(w.Drops))),
+		ID: strconv.Itoa(w.ID), CPU: strconv.Itoa(w.CPU), BusyPercent: int(rate.busy*100 + 0.5),
+		Average: fmt.Sprintf("%.0f %%", 100*w.BusyShare),
+		Packets: rateText(rate.packets), Dropped: short(float64(sum(w.Drops))),
 	}
 	r.Busy = fmt.Sprintf("%d %%", r.BusyPercent)
 	if w.CPU < 0 {

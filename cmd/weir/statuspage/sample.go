@@ -75,6 +75,14 @@ type node struct {
 	last                              totals
 	rate                              rates
 	packetChart, flowChart, dropChart series
+
+	workers []workerRate // by worker
+}
+
+// workerRate is a worker since the last point of the charts.
+type workerRate struct {
+	last          counter.Values
+	packets, busy float64 // per second
 }
 
 // sample is the state of the node as of the last look.
@@ -224,6 +232,7 @@ func (n *node) follow(st *api.Status, seconds float64, first, isPoint bool) {
 	} else if seconds > 0.5 {
 		n.rate = n.since(n.last, seconds)
 	}
+	n.followWorkers(st.Workers, seconds, first, isPoint)
 	if !isPoint {
 		return
 	}
@@ -239,4 +248,23 @@ func (n *node) count(c *counter.Values) {
 	n.totals.packets += c[counter.RxPackets]
 	n.totals.bytes += c[counter.RxBytes]
 	n.totals.flows += c[counter.NewFlows]
+}
+
+func (n *node) followWorkers(list []api.Worker, seconds float64, first, isPoint bool) {
+	if len(n.workers) != len(list) {
+		n.workers = make([]workerRate, len(list))
+		first = true
+	}
+	for i := range list {
+		w, c := &n.workers[i], &list[i].Counters
+		if first {
+			w.last = *c
+		} else if seconds > 0.5 {
+			w.packets = float64(c[counter.RxPackets]-min(c[counter.RxPackets], w.last[counter.RxPackets])) / seconds
+			w.busy = min(1, max(0, (c.Busy()-w.last.Busy()).Seconds()/seconds))
+		}
+		if isPoint {
+			w.last = *c
+		}
+	}
 }

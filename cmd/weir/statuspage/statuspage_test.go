@@ -53,8 +53,8 @@ func (s *source) Status(context.Context) (*api.Status, error) {
 		Services: s.services, Frontends: 3 * s.services, Endpoints: 6 * s.services, Discovery: api.Discovery{Source: "API server https://10.0.0.1:6443"},
 		Flows: api.Flows{Current: 48213, Max: 1 << 20},
 		Workers: []api.Worker{
-			{ID: 0, CPU: 2, BusyShare: 0.31, Counters: counter.Values{counter.RxPackets: 40 * n, counter.NewFlows: n / 3}},
-			{ID: 1, CPU: -1, BusyShare: 0.94, Counters: counter.Values{counter.RxPackets: 90 * n, counter.NewFlows: n}, Drops: map[string]uint64{"no-endpoint": n / 90}},
+			{ID: 0, CPU: 2, BusyShare: 0.31, Counters: counter.Values{counter.RxPackets: 40 * n, counter.NewFlows: n / 3, counter.Busy: n * 310_000}},
+			{ID: 1, CPU: -1, BusyShare: 0.94, Counters: counter.Values{counter.RxPackets: 90 * n, counter.NewFlows: n, counter.Busy: n * 940_000}, Drops: map[string]uint64{"no-endpoint": n / 90}},
 		},
 		Interfaces: []api.Interface{{Name: "eth0", Mode: "zerocopy", Hook: "xdp", Driver: "ice", Queues: 4, BoundQueues: 2}},
 		Absent:     []api.AbsentInterface{{Name: "eth1", Reason: "is gone"}},
@@ -142,7 +142,7 @@ func TestPageHasTheState(t *testing.T) {
 	w := get(p, "/")
 	for _, want := range []string{
 		"<strong>edge-1</strong>", "shop/checkout-0000", `tier-same-zone">same-zone`, "was all", "zone-a: 3 ready, 1 terminating, 2 get new flows", "Interface eth1", "absent: is gone",
-		"no-endpoint", "tier-changed", "3 times in 1h 0m", `<meter min="0" max="100" high="90" value="94"`, `aria-live="polite"`, `<th scope="row">`,
+		"no-endpoint", "tier-changed", "3 times in 1h 0m", `<td class="n">94 %</td>`, `aria-live="polite"`, `<th scope="row">`,
 	} {
 		if !strings.Contains(w.Body.String(), want) {
 			t.Errorf("no %q in the page", want)
@@ -285,6 +285,23 @@ func TestReadersShareASample(t *testing.T) {
 	src.fails.Store(true)
 	if w := get(p, "/"); w.Code != 500 || !strings.Contains(w.Body.String(), "no status now") {
 		t.Errorf("%d: %s", w.Code, w.Body)
+	}
+}
+
+// Rates of workers are those since the last point, and those of another process begin anew.
+func TestWorkersHaveRates(t *testing.T) {
+	n := &node{}
+	worker := func(packets, busy uint64) []api.Worker {
+		return []api.Worker{{Counters: counter.Values{counter.RxPackets: packets, counter.Busy: busy}}}
+	}
+	n.followWorkers(worker(1000, 5e9), 5, true, true)
+	n.followWorkers(worker(2000, 6e9), 4, false, true)
+	if w := n.workers[0]; w.packets != 250 || w.busy != 0.25 {
+		t.Errorf("%v packets/s, busy %v", w.packets, w.busy)
+	}
+	n.followWorkers(worker(10, 1e6), 5, false, true)
+	if w := n.workers[0]; w.packets != 0 || w.busy != 0 {
+		t.Errorf("counters that went back: %v packets/s, busy %v", w.packets, w.busy)
 	}
 }
 
