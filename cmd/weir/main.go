@@ -140,7 +140,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddCommand(
 		newRun(), newCheck(), doctor.Command(), explain.Command(), newStatus(), newDrops(), newCapture(), newTrace(),
-		newServices(), newEndpoints(), newConnections(), newEvents(), newLogLevel(), newProfile(),
+		newServices(), newEndpoints(), newConnections(), newEvents(), newDrain(), newLogLevel(), newProfile(),
 		decap.Command(), demo.Command(), newStop(), newCleanup(), newVersion(), newMan(),
 	)
 	return root

@@ -48,6 +48,7 @@ func routes(src Source, stall time.Duration) []route {
 		traceRoutes(src),
 		connectionRoutes(src, stall),
 		controlRoutes(src),
+		drainRoutes(src),
 	)
 }
 

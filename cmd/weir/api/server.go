@@ -50,6 +50,7 @@ type Source interface {
 	PacketSource
 	TraceSource
 	ControlSource
+	DrainSource
 }
 
 // ExplainQuery selects the Services to explain.

@@ -124,6 +124,17 @@ func (f *fakeSource) Trace(_ context.Context, q *TraceQuery) (*Trace, error) {
 	}, nil
 }
 
+func (f *fakeSource) Drains(context.Context) (*Drains, error) {
+	at := time.Unix(1_700_000_000, 0).UTC()
+	return &Drains{Self: true, SelfSince: &at, Connections: 3, Endpoints: []DrainedEndpoint{{"10.1.2.3:8080", at}}}, nil
+}
+
+func (f *fakeSource) DrainEndpoints(ctx context.Context, _ []string, _ bool) (*Drains, error) {
+	return f.Drains(ctx)
+}
+
+func (f *fakeSource) DrainSelf(ctx context.Context, _ bool) (*Drains, error) { return f.Drains(ctx) }
+
 func (f *fakeSource) Drops(context.Context, *DropFilter) (*DropList, error) {
 	return &DropList{Packets: []DroppedPacket{{Reason: "no-route", Time: time.Unix(1, 0)}}}, nil
 }

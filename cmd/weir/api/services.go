@@ -103,6 +103,8 @@ type EndpointState struct {
 	Cluster bool   `json:"cluster"`
 	Local   bool   `json:"local"`
 	Reason  string `json:"reason"`
+	// Drained is true of an endpoint that weir drain endpoint named: it counts as terminating.
+	Drained bool `json:"drained,omitempty"`
 	// Connections are those of this node to the endpoint, and Open those that are open.
 	Connections uint32 `json:"connections"`
 	Open        uint32 `json:"open"`

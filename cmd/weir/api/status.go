@@ -34,7 +34,7 @@ type Status struct {
 	// Synced is true once the source has told everything it knew at start;
 	// before that no traffic is taken.
 	Synced bool `json:"synced"`
-	// Draining is true between SIGTERM and the end.
+	// Draining is true between SIGTERM and the end, and while weir drain self holds.
 	Draining bool   `json:"draining,omitempty"`
 	Drain    *Drain `json:"drain,omitempty"` // nil unless Draining
 
@@ -96,6 +96,8 @@ type Drain struct {
 	Connections int `json:"connections"`
 	// SecondsLeft is the time until the remaining connections are cut.
 	SecondsLeft float64 `json:"secondsLeft"`
+	// Operator is true of weir drain self, which has no end.
+	Operator bool `json:"operator,omitempty"`
 }
 
 // String is "draining: N connections left, M s to go".
@@ -103,6 +105,9 @@ func (d *Drain) String() string {
 	noun := "connections"
 	if d.Connections == 1 {
 		noun = "connection"
+	}
+	if d.Operator {
+		return fmt.Sprintf("drained by the operator: health checks fail, new connections are still taken; %d %s", d.Connections, noun)
 	}
 	s := fmt.Sprintf("draining: %d %s left, %.0f s to go", d.Connections, noun, d.SecondsLeft)
 	if d.Accepting {

@@ -82,6 +82,8 @@ type Daemon struct {
 	sourced   chan struct{}            // closed when source is set
 	viewed    chan struct{}            // closed by the first full view of Services
 	taken     chan struct{}            // closed when traffic is taken
+	// selfDrained is since when the operator drains the node, nil: not.
+	selfDrained atomic.Pointer[time.Time]
 
 	tiers      tiers
 	updating   healthz.Pending
@@ -98,7 +100,8 @@ type Daemon struct {
 	nodePorts []api.NodePortAddress // as last logged
 	updated   time.Time
 	synced    bool
-	known     int // Services of the source, as last delivered
+	known     int               // Services of the source, as last delivered
+	drained   []drainedEndpoint // by the operator
 }
 
 // pending gathers updates until the source is synced.

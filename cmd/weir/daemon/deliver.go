@@ -80,6 +80,9 @@ func (d *Daemon) apply(up *discovery.Update) (serves bool) {
 		d.updateAddresses()
 	}
 	serves = d.publish(d.translate.Apply(up), c)
+	if len(d.drained) > 0 {
+		d.forgetDrained()
+	}
 	d.checks.Apply(up)
 	return serves
 }

@@ -27,7 +27,8 @@ func (d *Daemon) Explain(_ context.Context, query api.ExplainQuery) (api.Stream,
 	}
 	d.lookForProblems()
 	view := d.frontendView()
-	q.Services, q.View = d.source.Services(), &view
+	q.Services, _ = d.services()
+	q.View = &view
 	out, err := q.Answer()
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 // Health implements healthz.Source.
 func (d *Daemon) Health() healthz.Health {
 	h := d.healthNow()
-	h.Draining = d.draining.Load() != nil
+	h.Draining = d.isDraining()
 	if reason := d.updating.Reason(time.Now()); reason != "" {
 		h.Healthy, h.Reason = false, reason
 	}
@@ -63,7 +63,7 @@ func (d *Daemon) newChecks() *healthcheck.Checks {
 	c := healthcheck.New(healthcheck.Config{
 		NodeName: d.cfg.NodeName,
 		Healthy: func() bool {
-			return d.draining.Load() == nil && d.lb.StuckWorker() < 0 && d.lb.Absent() == nil
+			return !d.isDraining() && d.lb.StuckWorker() < 0 && d.lb.Absent() == nil
 		},
 		Log: d.log,
 	})
@@ -91,7 +91,9 @@ func (d *Daemon) serviceHealth() sdnotify.Health {
 	case !h.Healthy:
 		text = h.Reason
 	case h.Draining:
-		text = d.draining.Load().status(time.Now()).String()
+		if s := d.drainNow(time.Now()); s != nil {
+			text = s.String()
+		}
 	case !h.Synced:
 		text = "waiting for the first full view of Services: " + d.source.String()
 	case h.Absent != "":

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/explain"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/header"
@@ -20,7 +21,8 @@ import (
 // servicesNamed are the Services of the source with a name, or all for "", by name.
 func (d *Daemon) servicesNamed(name string) ([]*discovery.Service, error) {
 	var out []*discovery.Service
-	for _, svc := range d.source.Services() {
+	services, _ := d.services()
+	for _, svc := range services {
 		if name == "" || svc.Name.String() == name {
 			out = append(out, svc)
 		}
@@ -124,6 +126,7 @@ func (d *Daemon) EndpointStates(name string) (api.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
+	_, drained := d.services()
 	q := explain.Question{Services: services, Node: d.thisNode()}
 	answer, err := q.Answer()
 	if err != nil {
@@ -136,7 +139,7 @@ func (d *Daemon) EndpointStates(name string) (api.Stream, error) {
 				return err
 			}
 			for i := range s.Ports {
-				if err := d.writeEndpoints(o, s, &s.Ports[i]); err != nil {
+				if err := d.writeEndpoints(o, s, &s.Ports[i], drained); err != nil {
 					return err
 				}
 			}
@@ -145,7 +148,7 @@ func (d *Daemon) EndpointStates(name string) (api.Stream, error) {
 	}, nil
 }
 
-func (d *Daemon) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *explain.Port) error {
+func (d *Daemon) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *explain.Port, drained []translate.Drained) error {
 	service := s.Namespace + "/" + s.Name
 	proto, _ := header.ProtocolNumber(p.Protocol)
 	for i := range p.Detail {
@@ -158,6 +161,9 @@ func (d *Daemon) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *expl
 			out.Port = strconv.Itoa(int(p.Port))
 		}
 		if a, err := netip.ParseAddrPort(e.Address); err == nil {
+			if translate.IsDrained(drained, a) {
+				out.Drained, out.Reason = true, "drained by weir drain; "+e.Reason
+			}
 			if n, ok := d.lb.Tables().EndpointID(service, p.Port, proto, a); ok {
 				out.Connections, out.Open = d.lb.FlowTable().EndpointFlows(n), d.lb.FlowTable().EndpointOpen(n)
 			}

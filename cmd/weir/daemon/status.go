@@ -22,7 +22,7 @@ func (d *Daemon) Status(context.Context) (*api.Status, error) {
 	synced, updated := d.synced, d.updated
 	nodePorts := d.nodePortAddresses()
 	d.mu.Unlock()
-	drain := d.draining.Load().status(time.Now())
+	drain := d.drainNow(time.Now())
 	p := d.lb.Status()
 	s := &api.Status{
 		Version: version.Get().Version, Node: d.cfg.NodeName, PID: os.Getpid(),

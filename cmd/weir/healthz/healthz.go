@@ -24,7 +24,7 @@ type Health struct {
 	LastUpdated time.Time
 	// Synced is true once the source has told everything it knew at start.
 	Synced bool
-	// Draining is true between SIGTERM and the end.
+	// Draining is true between SIGTERM and the end, and while an operator drains the node.
 	Draining bool
 	// Absent is why no traffic is taken on an attached interface, "" when it is
 	// on all: it has been deleted, and is attached again when it is back.

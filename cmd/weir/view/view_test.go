@@ -80,6 +80,7 @@ func TestRenderGolden(t *testing.T) {
 func TestADrainIsShown(t *testing.T) {
 	for want, d := range map[string]api.Drain{
 		"draining: 3 connections left, 41 s to go, new ones are still taken": {Accepting: true, Connections: 3, SecondsLeft: 41.2},
+		"drained by the operator: health checks fail":                        {Accepting: true, Operator: true, Connections: 3},
 		"draining: 1 connection left, 7 s to go":                             {Connections: 1, SecondsLeft: 6.9},
 	} {
 		s := exampleStatus(t)
