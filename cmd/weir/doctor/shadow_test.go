@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -78,6 +79,30 @@ func TestComparison(t *testing.T) {
 		"fault kube-proxy (nftables): frontends for which it would choose other endpoints: 1, such as TCP 10.0.0.1:30002 of Service x/zone | " +
 		"weir doctor --shadow has the reasons; a stale kube-proxy: kubectl -n kube-system delete pod -l k8s-app=kube-proxy --field-selector spec.nodeName=edge-1\n"
 	if diff := cmp.Diff(findings, found(p)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestShadowTable(t *testing.T) {
+	r := Report{
+		Findings: []Finding{{OK, "kube-proxy (nftables)", "fine", ""}},
+		KubeProxy: []Comparison{{kubeproxy.NFTables, []Compared{
+			{Frontend: "10.0.0.1:30080", Protocol: "TCP", Service: "shop/web", Agreement: Same, Same: []string{"10.1.1.1:80"}},
+			{Frontend: ":30081", Protocol: "UDP", Agreement: OnlyKubeProxy, OnlyKubeProxy: []Choice{{"10.1.1.2:53", "no \x1b frontend"}}},
+		}}},
+	}
+	var b strings.Builder
+	if err := r.shadowTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	const want = `AGREEMENT        FRONTEND            SERVICE   ENDPOINTS
+same             TCP 10.0.0.1:30080  shop/web  1 the same
+only-kube-proxy  UDP :30081          -         0 the same
+                                               only kube-proxy: 10.1.1.2:53 no ? frontend
+
+ok  kube-proxy (nftables)  fine
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)
 	}
 }
