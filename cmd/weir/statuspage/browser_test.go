@@ -57,6 +57,8 @@ func TestPageInABrowser(t *testing.T) {
 	b := browser.Open(t)
 	for _, services := range []int{5, 1000} {
 		address := served(t, &source{services: services})
+		b.Show("about:blank") // the last page asks no more
+		b.Forget()
 		for _, dark := range []bool{false, true} {
 			b.Dark(dark)
 			b.Show(address + "/")
@@ -78,8 +80,8 @@ func TestPageInABrowser(t *testing.T) {
 			searches(t, b, address)
 			withoutScripts(t, b, address)
 		}
-		b.Forget()
 	}
+	b.Forget()
 	// The policy is in force: the same checks find a script that is added.
 	browser.Evaluate[any](b, `document.body.append(Object.assign(document.createElement("script"), {textContent: "window.evil = 1"})), 0`)
 	b.Until(`window.evil === undefined`)
