@@ -144,10 +144,12 @@ type Configuration struct {
 	// "" nothing is saved, and such a start serves nothing.
 	StateDir string `json:"stateDir"`
 
-	// MetricsBindAddress is the address of /metrics, in the text format of
-	// Prometheus; "" disables it. The default is loopback, because metrics
-	// contain interfaces and addresses.
+	// MetricsBindAddress is the address of /metrics, in the text format of Prometheus; ""
+	// disables it. The default is loopback, because metrics contain interfaces and addresses.
 	MetricsBindAddress string `json:"metricsBindAddress"`
+
+	// MetricsServices is the number of Services with metrics of their own; 0 is none.
+	MetricsServices int `json:"metricsServices"`
 
 	// HealthzBindAddress is the address of /healthz, /livez and /readyz; ""
 	// disables them. The default is every address, because external load

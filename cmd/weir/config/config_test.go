@@ -34,6 +34,7 @@ flowCache: {mode: "off"}
 packetMemory: {frameSize: 4096}
 admin: {socket: /run/weir/weir.sock}
 metricsBindAddress: 127.0.0.1:9464
+metricsServices: 100
 healthzBindAddress: "[::]:9465"
 enableProfiling: true
 statusPage: {bindAddress: "127.0.0.1:9466", tokenFile: /etc/weir/token}
@@ -77,7 +78,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		PacketMemory:       PacketMemory{FrameSize: 4096},
 		Admin:              Admin{"/run/weir/weir.sock", "", GroupAccessRead},
 		StateDir:           "/var/lib/weir",
-		MetricsBindAddress: "127.0.0.1:9464", HealthzBindAddress: "[::]:9465",
+		MetricsBindAddress: "127.0.0.1:9464", MetricsServices: 100, HealthzBindAddress: "[::]:9465",
 		EnableProfiling: true,
 		StatusPage:      StatusPage{"127.0.0.1:9466", "/etc/weir/token"},
 		Logging:         Logging{"debug", "json"},

@@ -23,6 +23,7 @@ func Default() *Configuration {
 		Admin:              Admin{Socket: "/run/weir/weir.sock", GroupAccess: GroupAccessRead},
 		StateDir:           "/var/lib/weir",
 		MetricsBindAddress: "127.0.0.1:9464",
+		MetricsServices:    200,
 		HealthzBindAddress: "0.0.0.0:9465",
 		Logging:            Logging{Level: "info", Format: "text"},
 		Interfaces:         []Interface{},

@@ -85,6 +85,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 	fs.StringVar(&v.Admin.GroupAccess, "admin-group-access", def.Admin.GroupAccess, "commands of the group: read-only or full")
 	fs.StringVar(&v.StateDir, "state-dir", def.StateDir, "`directory` of the last known state of the cluster; empty: none is saved")
 	fs.StringVar(&v.MetricsBindAddress, "metrics-bind-address", def.MetricsBindAddress, "`IP:PORT` of /metrics; empty: none")
+	fs.IntVar(&v.MetricsServices, "metrics-services", def.MetricsServices, "`number` of Services with metrics of their own; 0: none")
 	fs.StringVar(&v.HealthzBindAddress, "healthz-bind-address", def.HealthzBindAddress, "`IP:PORT` of /healthz, /livez and /readyz; empty: none")
 	fs.BoolVar(&v.EnableProfiling, "profiling", def.EnableProfiling, "serve /debug/pprof on the metrics address")
 	fs.StringVar(&v.Logging.Level, "log-level", def.Logging.Level, "lowest `level` to log: debug, info, warn or error")
@@ -155,6 +156,7 @@ func (f *Flags) overrides() []override {
 		{"admin-group-access", "admin.groupAccess", func(c *Configuration) { c.Admin.GroupAccess = v.Admin.GroupAccess }},
 		{"state-dir", "stateDir", func(c *Configuration) { c.StateDir = v.StateDir }},
 		{"metrics-bind-address", "metricsBindAddress", func(c *Configuration) { c.MetricsBindAddress = v.MetricsBindAddress }},
+		{"metrics-services", "metricsServices", func(c *Configuration) { c.MetricsServices = v.MetricsServices }},
 		{"healthz-bind-address", "healthzBindAddress", func(c *Configuration) { c.HealthzBindAddress = v.HealthzBindAddress }},
 		{"profiling", "enableProfiling", func(c *Configuration) { c.EnableProfiling = v.EnableProfiling }},
 		{"log-level", "logging.level", func(c *Configuration) { c.Logging.Level = v.Logging.Level }},

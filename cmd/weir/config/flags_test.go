@@ -60,7 +60,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		"--conntrack-max-flows=2048", "--conntrack-path=/c", "--conntrack-takeover-seconds=1", "--conntrack-endpoint-removal-grace-seconds=2",
 		"--drain-not-ready-seconds=3", "--drain-timeout-seconds=4", "--death-hold-seconds=5", "--on-stop=leave",
 		"--service-proxy-name=w", "--load-balancer-class=c", "--state-dir=/d", "--reverse-path-filter=loose",
-		"--admin-socket=/s", "--admin-group=g", "--admin-group-access=full", "--metrics-bind-address=127.0.0.1:1", "--healthz-bind-address=127.0.0.1:2",
+		"--admin-socket=/s", "--admin-group=g", "--admin-group-access=full", "--metrics-bind-address=127.0.0.1:1", "--metrics-services=7", "--healthz-bind-address=127.0.0.1:2",
 		"--profiling", "--log-level=warn", "--log-format=json")
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		PacketMemory:     PacketMemory{4096},
 		Admin:            Admin{"/s", "g", GroupAccessFull},
 		ServiceProxyName: "w", LoadBalancerClass: "c", StateDir: "/d",
-		MetricsBindAddress: "127.0.0.1:1", HealthzBindAddress: "127.0.0.1:2",
+		MetricsBindAddress: "127.0.0.1:1", MetricsServices: 7, HealthzBindAddress: "127.0.0.1:2",
 		EnableProfiling: true, Logging: Logging{"warn", "json"},
 	}
 	if diff := cmp.Diff(want, c, ignoreOrigin); diff != "" {

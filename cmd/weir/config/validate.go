@@ -20,10 +20,11 @@ var NodePorts = PortRange{30000, 32767}
 
 // Bounds of the values of a configuration.
 const (
-	MinFlows   = 1024
-	MaxFlows   = 1 << 30 // an entry's number, twice a connection's, is 32 bits
-	MaxWorkers = 64      // queues of an interface that can have a socket
-	maxSeconds = 7 * 24 * 3600
+	mostMetricsServices = 10000
+	MinFlows            = 1024
+	MaxFlows            = 1 << 30 // an entry's number, twice a connection's, is 32 bits
+	MaxWorkers          = 64      // queues of an interface that can have a socket
+	maxSeconds          = 7 * 24 * 3600
 	// maxSocketPath is sockaddr_un's sun_path without the final NUL.
 	maxSocketPath = 107
 	// maxInterfaceName is IFNAMSIZ without the final NUL.
@@ -344,6 +345,9 @@ func (c *Configuration) validateServers(r *report) {
 		r.addf("stateDir", "%q must be an absolute path, or empty", c.StateDir)
 	}
 	m := c.checkBindAddress(r, "metricsBindAddress", c.MetricsBindAddress)
+	if c.MetricsServices < 0 || c.MetricsServices > mostMetricsServices {
+		r.addf("metricsServices", "must be from 0 to %d, is %d", mostMetricsServices, c.MetricsServices)
+	}
 	h := c.checkBindAddress(r, "healthzBindAddress", c.HealthzBindAddress)
 	if collide(m, h) {
 		r.addf("healthzBindAddress", "%s collides with metricsBindAddress %s", h, m)

@@ -83,6 +83,9 @@ func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) er
 	}
 	if ls.metrics != nil {
 		r := metrics.NewRegistry(d)
+		if n := ls.cfg.MetricsServices; n > 0 {
+			r.MustRegister(metrics.NewServices(d, n))
+		}
 		if c, ok := d.source.(*cluster); ok {
 			r.MustRegister(c.Collector())
 		}

@@ -85,6 +85,18 @@ func (d *Daemon) serviceState(svc *discovery.Service, node *topology.Node) api.S
 	return out
 }
 
+// ServiceMetrics implements metrics.ServiceSource.
+func (d *Daemon) ServiceMetrics() []api.ServiceState {
+	d.mu.Lock()
+	services, node := d.translate.Services(), d.node.Node
+	d.mu.Unlock()
+	out := make([]api.ServiceState, 0, len(services))
+	for _, svc := range services {
+		out = append(out, d.serviceState(svc, &node))
+	}
+	return out
+}
+
 // nearestTier is the nearest tier that an endpoint belongs to, seen from node.
 func nearestTier(e *topology.Endpoint, node *topology.Node) string {
 	same := func(label, value string) bool { return value != "" && node.Labels[label] == value }

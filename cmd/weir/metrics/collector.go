@@ -3,7 +3,8 @@
 // The metrics are read from the same api.Status that `weir status` shows,
 // once per scrape, so that the two never disagree. Names begin with weir_,
 // units are base units, counters end in _total, and labels are bounded:
-// reason, worker, device, queue, state. There are none per Service.
+// reason, worker, device, queue, state. Those per Service are of a bounded number of
+// Services, see Services.
 package metrics
 
 //go:generate go test -run ^TestReferenceIsCurrent$ -update .

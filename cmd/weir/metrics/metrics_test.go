@@ -214,15 +214,23 @@ func reference() string {
 
 Served at /metrics of ` + "`metricsBindAddress`" + ` (default 127.0.0.1:9464), beside those of the Go
 runtime (go_*) and of the process (process_*). Counters count since the start of
-the process. There are no labels per Service, so that the number of series does
-not grow with the cluster.
+the process. At most ` + "`metricsServices`" + ` Services have series of their own (default
+200), those with the most new connections. The others are in the series of service
+"other", so that the number of series does not grow with the cluster.
 
-<!-- Written by go generate from collector.go and packets.go. -->
+<!-- Written by go generate from collector.go, packets.go and services.go. -->
 
 | Metric | Type | Labels | Meaning |
 | --- | --- | --- | --- |
 `)
 	for _, m := range all {
+		kind := "gauge"
+		if m.kind == prometheus.CounterValue {
+			kind = "counter"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", m.name, kind, strings.Join(m.labels, ", "), m.help)
+	}
+	for _, m := range serviceMetrics {
 		kind := "gauge"
 		if m.kind == prometheus.CounterValue {
 			kind = "counter"

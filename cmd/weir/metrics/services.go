@@ -1,0 +1,162 @@
+package metrics
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+)
+
+// ServiceSource has the counters of the Services with a frontend on this node.
+type ServiceSource interface {
+	ServiceMetrics() []api.ServiceState
+}
+
+// others is the label of the Services beyond the limit, together. It is the name of none:
+// these have a slash.
+const others = "other"
+
+// Services has metrics per Service. Those with the most new connections have series of their
+// own, up to a limit, so that the number of series is bounded.
+type Services struct {
+	src   ServiceSource
+	limit int
+
+	mu   sync.Mutex
+	last map[string]serviceCounts // as of the last scrape
+	// rest has the counts of Services while they had no series of their own: it never goes down.
+	rest serviceCounts
+}
+
+// NewServices makes the metrics of at most limit Services.
+func NewServices(src ServiceSource, limit int) *Services {
+	return &Services{src: src, limit: limit, last: map[string]serviceCounts{}, rest: serviceCounts{drops: map[string]uint64{}}}
+}
+
+// serviceCounts are the counters of a Service, or of several.
+type serviceCounts struct {
+	packets, bytes      api.Traffic
+	connections, failed uint64
+	drops               map[string]uint64
+}
+
+func countsOf(s *api.ServiceState) serviceCounts {
+	return serviceCounts{s.Packets, s.Bytes, s.NewConnections, s.FailedHandshakes, maps.Clone(s.Drops)}
+}
+
+// grown is by how much a counter has grown; it began anew where it is less.
+func grown(now, before uint64) uint64 {
+	if now < before {
+		return now
+	}
+	return now - before
+}
+
+// add adds by how much the counters have grown.
+func (c *serviceCounts) add(now, before *serviceCounts) {
+	c.packets.FromClients += grown(now.packets.FromClients, before.packets.FromClients)
+	c.packets.FromEndpoints += grown(now.packets.FromEndpoints, before.packets.FromEndpoints)
+	c.bytes.FromClients += grown(now.bytes.FromClients, before.bytes.FromClients)
+	c.bytes.FromEndpoints += grown(now.bytes.FromEndpoints, before.bytes.FromEndpoints)
+	c.connections += grown(now.connections, before.connections)
+	c.failed += grown(now.failed, before.failed)
+	for reason, n := range now.drops {
+		c.drops[reason] += grown(n, before.drops[reason])
+	}
+}
+
+// serviceMetric is a metric per Service.
+type serviceMetric struct {
+	name, help string
+	labels     []string
+	kind       prometheus.ValueType
+	desc       *prometheus.Desc
+}
+
+func perService(kind prometheus.ValueType, name, help string, labels ...string) serviceMetric {
+	labels = append([]string{"service"}, labels...)
+	name = "weir_service_" + name
+	return serviceMetric{name, help, labels, kind, prometheus.NewDesc(name, help, labels, nil)}
+}
+
+var (
+	servicePackets     = perService(prometheus.CounterValue, "packets_total", "Packets of the Service's connections, estimated from a sample; without those that the kernel forwards by the flow table.", "from")
+	serviceBytes       = perService(prometheus.CounterValue, "bytes_total", "Bytes of these packets, from the Ethernet header on.", "from")
+	serviceConnections = perService(prometheus.CounterValue, "new_connections_total", "Flows that were made.")
+	serviceFailed      = perService(prometheus.CounterValue, "failed_handshakes_total", "TCP and SCTP connections that ended before the handshake was complete.")
+	serviceDrops       = perService(prometheus.CounterValue, "dropped_packets_total", "Dropped and refused packets with a frontend or flow of the Service; reasons as of weir_dropped_packets_total.", "reason")
+	serviceOpen        = perService(prometheus.GaugeValue, "connections_open", "Connections in which both sides have been heard.")
+	serviceEndpoints   = perService(prometheus.GaugeValue, "endpoints", "Ready endpoints, of all Service ports, by the nearest tier that they belong to.", "tier")
+
+	serviceMetrics = []serviceMetric{servicePackets, serviceBytes, serviceConnections, serviceFailed, serviceDrops, serviceOpen, serviceEndpoints}
+)
+
+// Describe implements prometheus.Collector.
+func (c *Services) Describe(ch chan<- *prometheus.Desc) {
+	for _, m := range serviceMetrics {
+		ch <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Services) Collect(ch chan<- prometheus.Metric) {
+	list := c.src.ServiceMetrics()
+	slices.SortFunc(list, func(a, b api.ServiceState) int {
+		return cmp.Or(cmp.Compare(b.NewConnections, a.NewConnections), cmp.Compare(a.Service, b.Service))
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := make(map[string]serviceCounts, len(list))
+	var open uint64
+	tiers := map[string]int{}
+	for i := range list {
+		s := &list[i]
+		now := countsOf(s)
+		last[s.Service] = now
+		if i < c.limit {
+			collectService(ch, s.Service, &now, uint64(s.Open), tiersOf(s, map[string]int{}))
+			continue
+		}
+		before := c.last[s.Service]
+		c.rest.add(&now, &before)
+		open += uint64(s.Open)
+		tiersOf(s, tiers)
+	}
+	c.last = last
+	if len(list) > c.limit || c.rest.connections > 0 {
+		collectService(ch, others, &c.rest, open, tiers)
+	}
+}
+
+// tiersOf adds the endpoints of all ports by tier.
+func tiersOf(s *api.ServiceState, to map[string]int) map[string]int {
+	for i := range s.Ports {
+		for tier, n := range s.Ports[i].EndpointsByTier {
+			to[tier] += n
+		}
+	}
+	return to
+}
+
+func collectService(ch chan<- prometheus.Metric, name string, c *serviceCounts, open uint64, tiers map[string]int) {
+	emit := func(m *serviceMetric, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, append([]string{name}, labels...)...)
+	}
+	emit(&servicePackets, float64(c.packets.FromClients), "client")
+	emit(&servicePackets, float64(c.packets.FromEndpoints), "endpoint")
+	emit(&serviceBytes, float64(c.bytes.FromClients), "client")
+	emit(&serviceBytes, float64(c.bytes.FromEndpoints), "endpoint")
+	emit(&serviceConnections, float64(c.connections))
+	emit(&serviceFailed, float64(c.failed))
+	for reason, n := range c.drops {
+		emit(&serviceDrops, float64(n), reason)
+	}
+	emit(&serviceOpen, float64(open))
+	for tier, n := range tiers {
+		emit(&serviceEndpoints, float64(n), tier)
+	}
+}

@@ -1,0 +1,77 @@
+package metrics
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+)
+
+type serviceSource struct{ list []api.ServiceState }
+
+func (s *serviceSource) ServiceMetrics() []api.ServiceState {
+	return append([]api.ServiceState(nil), s.list...)
+}
+
+func serviceState(name string, connections uint64) api.ServiceState {
+	return api.ServiceState{
+		Service: name, NewConnections: connections, FailedHandshakes: 1, Open: 2,
+		Packets: api.Traffic{FromClients: 10 * connections, FromEndpoints: 20 * connections}, Bytes: api.Traffic{FromClients: 1000 * connections},
+		Drops: map[string]uint64{"no-endpoint": 3},
+		Ports: []api.ServicePort{{EndpointsByTier: map[string]int{"same-zone": 2}}, {EndpointsByTier: map[string]int{"same-zone": 1, "all": 4}}},
+	}
+}
+
+// Up to the limit each Service has series, beyond it those with the most new connections;
+// the sum of the others never goes down.
+func TestServicesHaveSeriesUpToTheLimit(t *testing.T) {
+	src := &serviceSource{list: []api.ServiceState{serviceState("ns/a", 5), serviceState("ns/b", 7)}}
+	c := NewServices(src, 2)
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	shows := func(want ...string) {
+		t.Helper()
+		code, body := scrape(t, Handler(r, func() bool { return false }, slog.New(slog.DiscardHandler)))
+		if code != 200 {
+			t.Fatalf("%d %s", code, body)
+		}
+		for _, w := range want {
+			absent := strings.HasPrefix(w, "!")
+			if strings.Contains(body, strings.TrimPrefix(w, "!")) == absent {
+				t.Errorf("%s in\n%s", w, body)
+			}
+		}
+	}
+	shows(`weir_service_new_connections_total{service="ns/a"} 5`, `weir_service_packets_total{from="endpoint",service="ns/b"} 140`,
+		`weir_service_bytes_total{from="client",service="ns/b"} 7000`, `weir_service_failed_handshakes_total{service="ns/a"} 1`,
+		`weir_service_dropped_packets_total{reason="no-endpoint",service="ns/a"} 3`, `weir_service_connections_open{service="ns/a"} 2`,
+		`weir_service_endpoints{service="ns/a",tier="same-zone"} 3`, `weir_service_endpoints{service="ns/a",tier="all"} 4`, `!service="other"`)
+
+	src.list = append(src.list, serviceState("ns/c", 1), serviceState("ns/d", 2))
+	shows(`weir_service_new_connections_total{service="other"} 3`, `weir_service_endpoints{service="other",tier="all"} 8`, `!service="ns/c"`)
+	src.list[2] = serviceState("ns/c", 11) // is now among the first: ns/a is not, and counts from here on
+	shows(`weir_service_new_connections_total{service="ns/c"} 11`, `weir_service_new_connections_total{service="other"} 3`, `!service="ns/a"`)
+	src.list[0] = serviceState("ns/a", 6)
+	shows(`weir_service_new_connections_total{service="other"} 4`)
+	src.list = src.list[1:2]
+	shows(`weir_service_new_connections_total{service="other"} 4`, `weir_service_new_connections_total{service="ns/b"} 7`)
+}
+
+// The series of 10,000 Services stay bounded.
+func TestSeriesOfServicesAreBounded(t *testing.T) {
+	src := &serviceSource{}
+	for i := range 10000 {
+		src.list = append(src.list, serviceState(fmt.Sprintf("ns/s%d", i), uint64(i)))
+	}
+	ch := make(chan prometheus.Metric, 10000)
+	NewServices(src, 200).Collect(ch)
+	if n := len(ch); n != 201*10 {
+		t.Errorf("%d series", n)
+	}
+}
