@@ -107,7 +107,7 @@ var general = []metric{
 		func(s *api.Status, e emit) { e(seconds(s.StartTime)) }),
 	gauge("synced", "1 after the first full view of Services.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.Synced)) }),
-	gauge("draining", "1 from SIGTERM to the end of the process.", nil,
+	gauge("draining", "1 while the node drains: from SIGTERM to the end of the process, or by weir drain self.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.Draining)) }),
 	gauge("snapshot_generation", "Generation of the published snapshot of frontends and endpoints.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Snapshot)) }),
