@@ -147,7 +147,7 @@ func (e *Entry) copyFrom(t *Table, r Ref) {
 }
 
 func (k *Key) copied() Key {
-	return Key{W: [5]uint64{k.W[0], atomic.LoadUint64(&k.W[1]), k.W[2], k.W[3], k.W[4]}}
+	return Key{W: [5]uint64{k.W[0], atomic.LoadUint64(&k.W[1]), atomic.LoadUint64(&k.W[2]), k.W[3], k.W[4]}}
 }
 
 // Has reports whether the tuple belongs to a connection.

@@ -222,3 +222,45 @@ func (s *slowFlows) Flows(_ context.Context, limit int, _ *FlowMatcher) (*FlowLi
 	}
 	return exampleFlows(), nil
 }
+
+// A trace copies a part of the flow table: there is a single trace at a time.
+func TestTracesAreOneAtATime(t *testing.T) {
+	inside, leave := make(chan bool), make(chan bool)
+	h := Handler(&slowTrace{inside: inside, leave: leave})
+	ask := func() int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/trace?protocol=UDP&source=10.0.0.1:1&destination=10.0.0.2:53", nil))
+		return w.Code
+	}
+	first := make(chan int)
+	go func() { first <- ask() }()
+	<-inside
+	second := make(chan int)
+	go func() { second <- ask() }()
+	select {
+	case code := <-second:
+		if code != http.StatusServiceUnavailable {
+			t.Errorf("a second trace: %d", code)
+		}
+		leave <- true
+	case <-inside:
+		t.Error("a second trace at the same time")
+		leave <- true
+		leave <- true
+		<-second
+	}
+	if code := <-first; code != http.StatusOK {
+		t.Errorf("the first: %d", code)
+	}
+}
+
+type slowTrace struct {
+	fakeSource
+	inside, leave chan bool
+}
+
+func (s *slowTrace) Trace(ctx context.Context, q *TraceQuery) (*Trace, error) {
+	s.inside <- true
+	<-s.leave
+	return s.fakeSource.Trace(ctx, q)
+}

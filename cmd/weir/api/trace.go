@@ -139,6 +139,8 @@ type TraceSource interface {
 
 // traceRoutes are those that trace a packet.
 func traceRoutes(src Source) []route {
+	// A trace copies the connections of a range of SNAT ports, which may be tens of megabytes.
+	tracing := &heavy{kind: "a trace"}
 	return []route{{
 		method: "GET", path: "/v1/trace", summary: "What the node would do with a packet now; nothing is sent.", answer: Trace{},
 		params: []param{
@@ -160,6 +162,10 @@ func traceRoutes(src Source) []route {
 				refuse(w, http.StatusBadRequest, err)
 				return
 			}
+			if !tracing.admit(w) {
+				return
+			}
+			defer tracing.leave()
 			t, err := src.Trace(r.Context(), q)
 			reply(w, t, err)
 		},
