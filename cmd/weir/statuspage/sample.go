@@ -132,7 +132,8 @@ func (s *sampler) view(ctx context.Context, f func(*sample) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Now().After(s.next) {
-		if err := s.look(ctx); err != nil {
+		// The sample is of all readers: one who goes away must not leave half of it.
+		if err := s.look(context.WithoutCancel(ctx)); err != nil {
 			return err
 		}
 	}

@@ -129,7 +129,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !p.knows(r) {
-		if !p.wrong.Allow() {
+		// A request without a token is no guess: browsers begin so, and ask for the token then.
+		if r.Header.Get("Authorization") != "" && !p.wrong.Allow() {
 			http.Error(w, "too many wrong tokens: try again later", http.StatusTooManyRequests)
 			return
 		}

@@ -266,6 +266,9 @@ func TestPageWantsTheToken(t *testing.T) {
 	if w := get(p, "/assets/page.js", "Authorization", "Bearer x"); w.Code != 429 {
 		t.Errorf("many wrong tokens: %d", w.Code)
 	}
+	if w := get(p, "/"); w.Code != 401 || w.Header().Get("WWW-Authenticate") == "" {
+		t.Errorf("a browser that has to be asked for the token, after many wrong: %d", w.Code)
+	}
 	if w := get(p, "/", "Authorization", "Bearer "+token); w.Code != 200 {
 		t.Errorf("the right token after many wrong: %d", w.Code)
 	}
@@ -285,6 +288,22 @@ func TestReadersShareASample(t *testing.T) {
 	src.fails.Store(true)
 	if w := get(p, "/"); w.Code != 500 || !strings.Contains(w.Body.String(), "no status now") {
 		t.Errorf("%d: %s", w.Code, w.Body)
+	}
+}
+
+// A reader who goes away does not leave a sample of some Services.
+func TestReaderWhoGoesAwayLeavesAWholeSample(t *testing.T) {
+	s := newSampler(api.NewLocalClient(&source{services: 3000}))
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := s.view(ctx, func(now *sample) error {
+		if len(now.services) != 3000 {
+			return fmt.Errorf("%d Services", len(now.services))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
