@@ -1,6 +1,7 @@
 package kubeproxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/nftables"
 )
@@ -37,7 +39,7 @@ func readIPTables() (map[Frontend]Target, error) {
 			if err != nil {
 				continue
 			}
-			out, err := exec.Command(path).Output()
+			out, err := save(path)
 			if err != nil {
 				var exit *exec.ExitError
 				if errors.As(err, &exit) {
@@ -55,6 +57,22 @@ func readIPTables() (map[Frontend]Target, error) {
 		}
 	}
 	return all, errors.Join(errs...)
+}
+
+// saveTime bounds a program that reads the rules: tens of thousands take seconds.
+const saveTime = 30 * time.Second
+
+// save returns what the program prints.
+func save(path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), saveTime, fmt.Errorf("no answer in %v", saveTime))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path)
+	cmd.WaitDelay = time.Second // a child of the program may hold its output open
+	out, err := cmd.Output()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return out, err
 }
 
 // hasIPTables reports whether there are tables of iptables, of either variant.
