@@ -60,6 +60,7 @@ func (ps *Ports) openQueues(id int, p *port) error {
 			TxMetadata:           metadata && !ps.cfg.Testing.SoftwareChecksums,
 			MetadataZeroCopyOnly: zeroCopyOnly,
 			MultiBuffer:          p.mtu > largestMTU(ps.memory.FrameSize()) && ps.program.Frags(),
+			SendOnly:             p.hook == steer.TCX,
 		})
 		if err != nil {
 			return fmt.Errorf("interface %s queue %d: %w", p.name, q, err)

@@ -44,8 +44,8 @@ func Open(umem *Umem, cfg Config) (*Socket, error) {
 	if cfg.RingSize == 0 {
 		cfg.RingSize = DefaultRingSize
 	}
-	if cfg.RingSize < 64 || cfg.RingSize > 1<<20 || cfg.RingSize&(cfg.RingSize-1) != 0 {
-		return nil, fmt.Errorf("ring size %d: must be a power of two from 64 to %d", cfg.RingSize, 1<<20)
+	if err := checkRingSize(cfg.RingSize); err != nil {
+		return nil, err
 	}
 	umem.mu.Lock()
 	defer umem.mu.Unlock()
@@ -60,6 +60,13 @@ func Open(umem *Umem, cfg Config) (*Socket, error) {
 		return umem.open(cfg, attempt{g.zeroCopy, g.multiBuffer, g})
 	}
 	return umem.openFirst(cfg)
+}
+
+func checkRingSize(n int) error {
+	if n < 64 || n > 1<<20 || n&(n-1) != 0 {
+		return fmt.Errorf("ring size %d: must be a power of two from 64 to %d", n, 1<<20)
+	}
+	return nil
 }
 
 // attempt is a set of bind options. share is the group to join; nil makes a new group.

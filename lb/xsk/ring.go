@@ -32,10 +32,12 @@ func (r *indices) needWakeup() bool {
 	return atomic.LoadUint32(r.flags)&ringNeedWakeup != 0
 }
 
-// resume goes on where the last owner of the ring has stopped.
-func (r *indices) resume() {
+// resume goes on where the last owner of the ring has stopped, and reports whether that may be
+// so: a ring of another size than it is said to have has other contents.
+func (r *indices) resume() bool {
 	r.cachedProducer = atomic.LoadUint32(r.producer)
 	r.cachedConsumer = atomic.LoadUint32(r.consumer)
+	return r.cachedProducer-r.cachedConsumer <= r.size
 }
 
 // free returns how many entries the producer may write, up to want. It loads

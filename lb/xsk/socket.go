@@ -80,6 +80,9 @@ type Config struct {
 	// another umem. It is 0 for all, except in tests.
 	Umem int
 
+	// SendOnly says that nobody calls Receive. It matters to Adopt.
+	SendOnly bool
+
 	// ShareWith names a socket of the same umem, to share its umem and no
 	// other; Mode and MultiBuffer are then those of that socket. nil: Open chooses, as
 	// nearly always intended.

@@ -150,6 +150,7 @@ func (t *Transfer) Receive() (_ *Umem, _ []*Socket, err error) {
 		t.fds = t.fds[1:]
 		sockets = append(sockets, s)
 	}
+	a.freeOrphans()
 	return a, sockets, nil
 }
 
@@ -159,6 +160,9 @@ func (a *Umem) receiveSocket(t *TransferSocket, fd int) (_ *Socket, err error) {
 	if t.Owner != number<<1 || number == 0 || number >= maxSockets || a.usedIDs[number] {
 		return nil, fmt.Errorf("socket of interface %d queue %d has number %d", t.IfIndex, t.Queue, number)
 	}
+	if err := checkRingSize(t.RingSize); err != nil {
+		return nil, err
+	}
 	s := &Socket{
 		umem: a, fd: fd, frameMask: a.frameMask, owner: ownerID(t.Owner),
 		cfg: Config{IfIndex: t.IfIndex, Queue: t.Queue, RingSize: t.RingSize, Umem: t.Umem},
@@ -167,20 +171,40 @@ func (a *Umem) receiveSocket(t *TransferSocket, fd int) (_ *Socket, err error) {
 	if err == nil {
 		err = s.mapRings()
 	}
+	if err == nil && !s.resume() {
+		err = fmt.Errorf("no rings of %d", t.RingSize)
+	}
 	if err != nil {
 		for _, m := range s.maps {
 			_ = unix.Munmap(m)
 		}
 		return nil, fmt.Errorf("socket of interface %d queue %d: %w", t.IfIndex, t.Queue, err)
 	}
-	for _, r := range []*indices{&s.fill.indices, &s.completion.indices, &s.rx.indices, &s.tx.indices} {
-		r.resume()
-	}
 	s.zeroCopy = granted&unix.XDP_OPTIONS_ZEROCOPY != 0
 	a.usedIDs[number] = true
 	s.group = a.groupNumbered(t, s.zeroCopy)
 	s.group.sockets = append(s.group.sockets, s)
 	return s, nil
+}
+
+// resume goes on with the rings as they are, and reports whether they may be so.
+func (s *Socket) resume() bool {
+	for _, r := range []*indices{&s.fill.indices, &s.completion.indices, &s.rx.indices, &s.tx.indices} {
+		if !r.resume() {
+			return false
+		}
+	}
+	return true
+}
+
+// freeOrphans frees the frames of sockets that have not come: the last process closed them, and
+// could not know when the device was done with their frames. By now it is.
+func (a *Umem) freeOrphans() {
+	for f, o := range a.owners {
+		if n := o >> 1; n >= maxSockets || !a.usedIDs[n] {
+			a.owners[f] = 0
+		}
+	}
 }
 
 // groupNumbered finds or makes the group of a socket of another process.
@@ -196,7 +220,7 @@ func (a *Umem) groupNumbered(t *TransferSocket, zeroCopy bool) *group {
 }
 
 // Adopt has a socket of another process serve as one that Open would return for cfg, and
-// reports whether it does.
+// reports whether it does. Preconditions: nobody uses the sockets of the umem.
 func (s *Socket) Adopt(cfg Config) bool {
 	if cfg.RingSize == 0 {
 		cfg.RingSize = DefaultRingSize
@@ -205,6 +229,11 @@ func (s *Socket) Adopt(cfg Config) bool {
 		cfg.Umem != s.cfg.Umem || cfg.MultiBuffer != s.group.multiBuffer ||
 		cfg.Mode == Copy && s.zeroCopy || cfg.Mode == ZeroCopy && !s.zeroCopy || s.Unbound() {
 		return false
+	}
+	if cfg.SendOnly {
+		if receiving, _ := s.umem.Held(s); receiving > 0 {
+			return false // nobody would take these frames back
+		}
 	}
 	s.cfg = cfg
 	s.grantMetadata()

@@ -1,6 +1,7 @@
 package xsk_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -70,24 +71,43 @@ func TestASocketGoesOnInAnotherProcess(t *testing.T) {
 // A transfer that is not whole leaves no descriptor open, and no socket bound.
 func TestATransferThatIsNotWholeIsClosed(t *testing.T) {
 	w := newWire(t, netlab.LinkConfig{})
-	for _, damage := range []func(*xsk.Transfer){
+	for i, damage := range []func(*xsk.Transfer){
 		func(t *xsk.Transfer) { t.Version++ },
 		func(t *xsk.Transfer) { t.Frames++ },
 		func(t *xsk.Transfer) { t.FrameSize = 1000 },
 		func(t *xsk.Transfer) { t.Sockets[0].Owner = 1 },
-		func(t *xsk.Transfer) { t.Sockets[1].Owner = t.Sockets[0].Owner },
-		func(t *xsk.Transfer) { t.Sockets = t.Sockets[:1] },
+		func(t *xsk.Transfer) { t.Sockets[0].Owner = 0 },
+		func(t *xsk.Transfer) { t.Sockets[0].Owner = 1 << 15 },
+		func(t *xsk.Transfer) { t.Sockets[0].RingSize = 0 },
+		func(t *xsk.Transfer) { t.Sockets[0].RingSize = -4096 },
+		func(t *xsk.Transfer) { t.Sockets[0].RingSize = 1000 },
+		func(t *xsk.Transfer) { t.Sockets[0].RingSize = 1<<32 + 4096 },
+		func(t *xsk.Transfer) { t.Sockets[0].RingSize = 1 << 20 },
+		func(t *xsk.Transfer) { t.Sockets = nil },
+		func(t *xsk.Transfer) { t.Sockets = append(t.Sockets, t.Sockets[0]) },
+		func(t *xsk.Transfer) { // the same socket twice
+			again, err := unix.FcntlInt(uintptr(t.Files()[2]), unix.F_DUPFD_CLOEXEC, 0)
+			if err == nil {
+				t.Sockets = append(t.Sockets, t.Sockets[0])
+				t.SetFiles(append(t.Files(), again))
+			}
+		},
+		func(t *xsk.Transfer) { // no socket in its place
+			list := t.Files()
+			list[1], list[2] = list[2], list[1]
+		},
+		func(t *xsk.Transfer) { _ = unix.Ftruncate(t.Files()[1], 1) },
 	} {
 		s, err := xsk.Open(w.umem, xsk.Config{IfIndex: w.dev.Index})
 		must(t, err)
-		transfer, err := w.umem.Transfer([]*xsk.Socket{s, s})
+		transfer, err := w.umem.Transfer([]*xsk.Socket{s})
 		must(t, err)
 		fds := slices.Clone(transfer.Files())
 		must(t, s.Close())
 		w.umem.ReclaimAll(s, nil)
 		damage(transfer)
 		if _, _, err := transfer.Receive(); err == nil {
-			t.Error("it was taken")
+			t.Errorf("%d: it was taken", i)
 		}
 		for _, fd := range fds {
 			if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
@@ -95,4 +115,38 @@ func TestATransferThatIsNotWholeIsClosed(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Frames of a socket that does not come, as the last process has closed it, are free again.
+func TestFramesOfSocketsThatDoNotComeAreFree(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	s := w.open(xsk.Config{})
+	transfer, err := w.umem.Transfer(nil)
+	must(t, err)
+	must(t, s.Close()) // without ReclaimAll, as with zero copy
+	umem, _, err := transfer.Receive()
+	must(t, err)
+	if free := len(umem.FreeFrames()); free != umem.Frames() {
+		t.Errorf("%d of %d frames are free", free, umem.Frames())
+	}
+	must(t, umem.Close())
+}
+
+// A socket that has frames to receive into does not serve as one that only sends: no worker
+// would get them back.
+func TestASocketThatReceivesDoesNotServeToSendAlone(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	s := w.open(xsk.Config{})
+	transfer, err := w.umem.Transfer([]*xsk.Socket{s})
+	must(t, err)
+	must(t, s.Close())
+	umem, sockets, err := transfer.Receive()
+	must(t, err)
+	if sockets[0].Adopt(xsk.Config{IfIndex: w.dev.Index, SendOnly: true}) {
+		t.Error("it does")
+	}
+	if !sockets[0].Adopt(xsk.Config{IfIndex: w.dev.Index}) {
+		t.Error("it does not serve as it is")
+	}
+	must(t, errors.Join(sockets[0].Close(), umem.Close()))
 }
