@@ -23,7 +23,14 @@ import (
 // in the rings. On error nothing is left behind, unless cfg.Keep.
 func New(cfg Config) (_ *LB, err error) {
 	l := newLB(cfg)
+	var (
+		sockets *xsk.Transfer // of the last process, as they have come
+		last    []*xsk.Socket // and as nobody has them yet
+	)
 	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeAll(sockets, last))
+		}
 		switch {
 		case err == nil:
 		case cfg.Keep != nil && cfg.Keep():
@@ -36,7 +43,6 @@ func New(cfg Config) (_ *LB, err error) {
 
 	l.openCache()
 	l.cfg.Phases.End("flow cache")
-	var sockets *xsk.Transfer // of the last process
 	if cfg.Take != nil {
 		if sockets, err = l.takeOver(); err != nil {
 			return nil, err
@@ -53,7 +59,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if err != nil {
 		return nil, err
 	}
-	last, err := l.openMemory(len(cpus), sockets)
+	last, err = l.openMemory(len(cpus), sockets)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +86,10 @@ func New(cfg Config) (_ *LB, err error) {
 	}
 	l.cfg.Phases.End("routes")
 	<-populated
-	if err := l.ports.Open(l.steer, l.memory, last); err != nil { // a socket per queue that a worker owns
+	received := last
+	last = nil // Open closes those that no port has
+	// A socket per queue that a worker owns.
+	if err := l.ports.Open(l.steer, l.memory, received); err != nil {
 		return nil, err
 	}
 	l.cfg.Phases.End("sockets")
@@ -91,6 +100,19 @@ func New(cfg Config) (_ *LB, err error) {
 	l.cfg.Phases.End("workers")
 	l.opened = true
 	return l, nil
+}
+
+// closeAll closes the sockets of the last process: the queues are to be free for a process that
+// follows.
+func closeAll(sockets *xsk.Transfer, received []*xsk.Socket) error {
+	var errs []error
+	if sockets != nil {
+		errs = append(errs, sockets.Close())
+	}
+	for _, s := range received {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // newLB makes a load balancer that has opened nothing yet.

@@ -122,12 +122,15 @@ func (d *Daemon) takeOver(ctx context.Context) (*xsk.Transfer, error) {
 	switch {
 	case isGone(err):
 		d.log.Warn("handover: the last process has ended before it was asked to, or as it left: this start goes on without it", "err", err)
-		_ = d.last.conn.Close()
+		d.last.close()
 		d.last = nil
 	case err != nil:
+		closeFiles(d.last.takeFiles())
 		return nil, fmt.Errorf("handover: %w", err)
 	case left.Sockets != nil:
 		left.Sockets.SetFiles(d.last.takeFiles())
+	default:
+		closeFiles(d.last.takeFiles())
 	}
 	d.phases.End("last process leaves")
 	return left.Sockets, nil
@@ -168,7 +171,7 @@ func (d *Daemon) followHandover(ctx context.Context, l net.Listener) error {
 		}
 		d.log.Warn("handover: ended before this process has left, which goes on", "err", err)
 		d.events.Add(event.New{Kind: event.Handover, Severity: event.Warning, Text: fmt.Sprintf("another process wanted to take over, and has not: %v", err), Logged: true})
-		_ = c.Close()
+		next.close()
 	}
 	return nil
 }

@@ -63,6 +63,19 @@ func (p *peer) takeFiles() (fds []int) {
 	return fds
 }
 
+// close closes the connection, and the descriptors that nobody has taken: a socket among them
+// would hold a queue of an interface.
+func (p *peer) close() {
+	_ = p.conn.Close()
+	closeFiles(p.takeFiles())
+}
+
+func closeFiles(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
 func (p *peer) say(m handoverMessage, files ...int) error {
 	b, err := json.Marshal(m)
 	if err != nil {
