@@ -141,6 +141,7 @@ type LB struct {
 	reassign *reassign.Flows
 	warnings *warning.List
 
+	beside   bool // the last process serves: New has not taken over from it yet
 	opened   bool // New has got every socket: no other process takes traffic
 	attached bool // Apply was called
 	yielded  bool // the packets of the last process were given to the kernel before Apply

@@ -20,16 +20,21 @@ func (l *LB) Leave() error {
 		w.Stop()
 	}
 	if !l.ended(endTime) { // the flow table stays mapped for it until the process ends
-		return errors.Join(append(errs, errStalled, l.steer.Close(false))...)
+		return errors.Join(append(errs, ErrStalled, l.steer.Close(false))...)
 	}
 	return errors.Join(append(errs, l.flows.Close(), l.steer.Close(false))...)
 }
 
-// endTime is the time in which workers must end before a restart: the hold lasts not much
-// longer. A worker that is stalled never ends.
-const endTime = 2 * time.Second
+const (
+	// endTime is the time in which workers must end before a restart: the hold lasts not much
+	// longer. A worker that is stalled never ends.
+	endTime = 2 * time.Second
+	// releaseTime is endTime where the next process waits, and would fail otherwise.
+	releaseTime = 10 * time.Second
+)
 
-var errStalled = errors.New("a worker is stalled and does not end")
+// ErrStalled is the error of Leave and Release when a worker does not end.
+var ErrStalled = errors.New("a worker is stalled and does not end")
 
 // ended waits until the workers have ended, for no longer than d.
 func (l *LB) ended(d time.Duration) bool {
@@ -46,7 +51,7 @@ func (l *LB) ended(d time.Duration) bool {
 // Release is Leave for a process that lives on: it also gives up sockets and locks, which the
 // next process needs. With pass the sockets are the result, nil if that is not possible now;
 // they stay bound until that is closed. It may follow a New that has failed. Memory stays, and
-// ends with the process.
+// ends with the process. With ErrStalled a worker has kept sockets, locks and flow table.
 func (l *LB) Release(pass bool) (sockets *xsk.Transfer, err error) {
 	var errs []error
 	if l.host != nil {
@@ -55,13 +60,15 @@ func (l *LB) Release(pass bool) (sockets *xsk.Transfer, err error) {
 	if l.cache != nil {
 		l.cache.Leave()
 	}
-	if l.steer != nil {
+	if l.steer != nil && !l.beside {
 		errs = append(errs, l.steer.Hold(l.cfg.Hold))
 	}
 	for _, w := range l.workers {
 		w.Stop()
 	}
-	l.running.Wait()
+	if !l.ended(releaseTime) {
+		return nil, errors.Join(append(errs, ErrStalled)...)
+	}
 	if l.flows != nil {
 		errs = append(errs, l.flows.Close())
 	}

@@ -11,6 +11,7 @@ import (
 // takeOver has the last process leave, after the kernel has verified the programs over the maps
 // that this process will serve by: meanwhile connections would wait.
 func (l *LB) takeOver() (sockets *xsk.Transfer, err error) {
+	l.beside = true // its maps are not to be changed
 	if err := l.loadBeside(); err != nil {
 		return nil, err
 	}
@@ -18,6 +19,7 @@ func (l *LB) takeOver() (sockets *xsk.Transfer, err error) {
 	if sockets, err = l.cfg.Take(); err != nil {
 		return nil, err
 	}
+	l.beside = false
 	if l.cache != nil {
 		if err := l.cache.Lock(); err != nil {
 			l.warnNoCache(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -226,14 +227,24 @@ func (d *Daemon) mayHandOver(layout int) error {
 }
 
 // handOver waits, after this process has given everything up, until the next one serves. If
-// that fails this program is executed again.
-func (d *Daemon) handOver(next *peer) error {
-	defer next.conn.Close()
+// that fails this program is executed again. left is why not all could be given up.
+func (d *Daemon) handOver(next *peer, left error) error {
+	defer next.close()
 	stop := d.notify.Keep()
 	defer stop()
 	p, e := next.process()
 	if e != nil { // such as a process of another PID namespace
 		d.log.Warn("handover: the next process is not known", "err", e)
+	}
+	if errors.Is(left, lb.ErrStalled) {
+		// The worker ends with the program, and not before: it has its queues.
+		d.log.Error("handover: this process starts again", "err", left)
+		if err := next.say(handoverMessage{Error: lb.ErrStalled.Error()}); err != nil {
+			d.log.Warn("handover", "err", err)
+		}
+		p.end(false)
+		stop()
+		return d.again()
 	}
 	err := d.sayLeft(next)
 	if err == nil {

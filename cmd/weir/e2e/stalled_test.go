@@ -11,8 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -63,6 +65,34 @@ func TestWireStalledWorkerIsNamedAndWeirStartsAgain(t *testing.T) {
 		t.Error("it has started again within 10 minutes")
 	}
 	must(t, workload.PingPong(c, "on", within))
+}
+
+// A worker that stalls before anybody has noticed, and does not end for the next process, ends the
+// handover: the last process starts again, and connections go on.
+func TestWireHandoverBesideAStalledWorkerFails(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toAttached}, extra: "workers: {count: 1}\ndeath: {holdSeconds: 600}\n"})
+	c := f.echo(t, toAttached)
+	first, err := f.admin.Status(inTime(t, within))
+	must(t, err)
+	p := f.meet(t, conntrack.LayoutVersion())
+	p.hear(t)
+	release := f.freezeWorker(t)
+	p.say(t, "take")
+	must(t, p.SetReadDeadline(time.Now().Add(within)))
+	if m := p.hear(t); !strings.Contains(m, "stalled") || !strings.Contains(m, "error") {
+		t.Errorf("answer %q", m)
+	}
+	p.end(t)
+	must(t, f.poll(func(ctx context.Context) error {
+		s, err := f.admin.Status(ctx)
+		if err == nil && !s.StartTime.After(first.StartTime) {
+			err = errors.New("it is the first start")
+		}
+		return err
+	}))
+	release()
+	must(t, f.served(1))
+	must(t, workload.PingPong(c, "again", within))
 }
 
 func (f *fixture) namesTheWorker(ctx context.Context) error {
