@@ -84,6 +84,7 @@ type Daemon struct {
 	taken     chan struct{}            // closed when traffic is taken
 	// selfDrained is since when the operator drains the node, nil: not.
 	selfDrained atomic.Pointer[time.Time]
+	counted     lastCount
 
 	tiers      tiers
 	updating   healthz.Pending

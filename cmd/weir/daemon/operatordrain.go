@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/event"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 )
@@ -40,14 +43,22 @@ func (d *Daemon) DrainEndpoints(ctx context.Context, names []string, undo bool) 
 }
 
 func (d *Daemon) drainEndpoints(names []string, undo bool) error {
+	if len(names) > maxDrained {
+		return fmt.Errorf("%w: at most %d endpoints may be drained", api.ErrInvalid, maxDrained)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	list := slices.Clone(d.drained)
-	for _, name := range names {
-		e, ok := translate.ParseDrained(name)
-		if !ok {
+	asked := make([]translate.Drained, len(names))
+	for i, name := range names {
+		var ok bool
+		if asked[i], ok = translate.ParseDrained(name); !ok {
 			return fmt.Errorf("%w: endpoint %q: must be ADDRESS or ADDRESS:PORT", api.ErrInvalid, name)
 		}
+	}
+	listed := d.translate.Listed(translate.NewDrainedSet(asked))
+	for _, e := range asked {
+		_, known := listed[e]
 		at := slices.IndexFunc(list, func(x drainedEndpoint) bool { return x.Drained == e })
 		switch {
 		case undo && at < 0:
@@ -55,7 +66,7 @@ func (d *Daemon) drainEndpoints(names []string, undo bool) error {
 		case undo:
 			list = slices.Delete(list, at, at+1)
 		case at >= 0:
-		case !d.translate.Lists(e):
+		case !known:
 			return fmt.Errorf("endpoint %s, of a Service with a frontend on this node: %w", e, api.ErrNotFound)
 		case len(list) == maxDrained:
 			return fmt.Errorf("%w: %d endpoints are drained, as many as there may be", api.ErrTooMany, maxDrained)
@@ -83,32 +94,38 @@ func (d *Daemon) setDrained(list []drainedEndpoint, why string) {
 // forgetDrained ends the drain of endpoints that no Service lists any more: the address may
 // become another's. Preconditions: d.mu is held.
 func (d *Daemon) forgetDrained() {
+	listed := d.translate.Listed(translate.NewDrainedSet(drainedOf(d.drained)))
 	left := slices.DeleteFunc(slices.Clone(d.drained), func(e drainedEndpoint) bool {
-		gone := !d.translate.Lists(e.Drained)
-		if gone {
+		_, there := listed[e.Drained]
+		if !there {
 			d.log.Info("a drained endpoint is gone: its drain has ended", "endpoint", e.String())
 		}
-		return gone
+		return !there
 	})
 	if len(left) != len(d.drained) {
 		d.setDrained(left, "a drained endpoint is gone")
 	}
 }
 
-// services are the Services of the source as this node sees them, with the drained endpoints.
-func (d *Daemon) services() (list []*discovery.Service, drained []translate.Drained) {
+// drainedSet is the set of drained endpoints. Preconditions: d.mu is not held.
+func (d *Daemon) drainedSet() translate.DrainedSet {
 	d.mu.Lock()
-	drained = drainedOf(d.drained)
-	d.mu.Unlock()
-	list = d.source.Services() // not under the lock: the source may be delivering
+	defer d.mu.Unlock()
+	return translate.NewDrainedSet(drainedOf(d.drained))
+}
+
+// services are the Services of the source as this node sees them, with the drained endpoints.
+func (d *Daemon) services() []*discovery.Service {
+	drained := d.drainedSet()
+	list := d.source.Services() // not under the lock: the source may be delivering
 	if len(drained) == 0 {
-		return list, nil
+		return list
 	}
 	list = slices.Clone(list)
 	for i, svc := range list {
 		list[i] = translate.WithDrained(drained, svc)
 	}
-	return list, drained
+	return list
 }
 
 // DrainSelf implements api.Source.
@@ -123,9 +140,52 @@ func (d *Daemon) DrainSelf(ctx context.Context, undo bool) (*api.Drains, error) 
 	return d.Drains(ctx)
 }
 
+// lastCount is the last count of the connections that a drain waits for. A count looks at the
+// whole flow table, and any number of clients may ask for it, also by the status.
+type lastCount struct {
+	mu   sync.Mutex
+	n    int
+	next time.Time // when the count is too old
+}
+
+// of is the last count. Counting takes a twentieth of the time at most.
+func (c *lastCount) of(count func() int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	began := time.Now()
+	if !began.Before(c.next) {
+		c.n = count()
+		now := time.Now()
+		c.next = now.Add(max(leastPause, 20*now.Sub(began)))
+	}
+	return c.n
+}
+
+// drainProblems show drains that may have been forgotten: they have no end. Preconditions: d.mu
+// is held.
+func (d *Daemon) drainProblems() (out []problem.Problem) {
+	if d.selfDrained.Load() != nil {
+		out = append(out, problem.Problem{
+			Kind: problem.Drained, Object: "Node " + d.cfg.NodeName,
+			Reason: "weir drain self lets the health checks fail, until weir drain self --undo",
+		})
+	}
+	var names []string
+	for _, e := range d.drained {
+		names = append(names, e.String())
+	}
+	if len(names) > 0 {
+		out = append(out, problem.Problem{
+			Kind: problem.Drained, Object: problem.Weir,
+			Reason: "weir drain endpoint gives no new connections to " + event.Some(names),
+		})
+	}
+	return out
+}
+
 // Drains implements api.Source.
 func (d *Daemon) Drains(context.Context) (*api.Drains, error) {
-	out := &api.Drains{Connections: d.lb.Connections(), Endpoints: []api.DrainedEndpoint{}}
+	out := &api.Drains{Connections: d.counted.of(d.lb.Connections), Endpoints: []api.DrainedEndpoint{}}
 	if since := d.selfDrained.Load(); since != nil {
 		out.Self, out.SelfSince = true, since
 	}
@@ -142,7 +202,7 @@ func (d *Daemon) drainNow(now time.Time) *api.Drain {
 	if s := d.draining.Load().status(now); s != nil || d.selfDrained.Load() == nil {
 		return s
 	}
-	return &api.Drain{Accepting: true, Operator: true, Connections: d.lb.Connections()}
+	return &api.Drain{Accepting: true, Operator: true, Connections: d.counted.of(d.lb.Connections)}
 }
 
 // isDraining reports whether the node is not to be sent to.

@@ -171,6 +171,7 @@ func (d *Daemon) nodeProblems() []problem.Problem {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	out = append(out, d.drainProblems()...)
 	if d.synced && d.translate.WantsNodeAddress() {
 		out = append(out, problem.Problem{
 			Kind: problem.NoNodeAddress, Object: problem.Weir, Field: "nodePortAddresses",

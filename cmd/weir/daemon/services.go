@@ -21,10 +21,10 @@ import (
 // servicesNamed are the Services of the source with a name, or all for "", by name.
 func (d *Daemon) servicesNamed(name string) ([]*discovery.Service, error) {
 	var out []*discovery.Service
-	services, _ := d.services()
-	for _, svc := range services {
+	drained := d.drainedSet()
+	for _, svc := range d.source.Services() {
 		if name == "" || svc.Name.String() == name {
-			out = append(out, svc)
+			out = append(out, translate.WithDrained(drained, svc))
 		}
 	}
 	if name != "" && len(out) == 0 {
@@ -138,7 +138,7 @@ func (d *Daemon) EndpointStates(name string) (api.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, drained := d.services()
+	drained := d.drainedSet()
 	q := explain.Question{Services: services, Node: d.thisNode()}
 	answer, err := q.Answer()
 	if err != nil {
@@ -160,7 +160,7 @@ func (d *Daemon) EndpointStates(name string) (api.Stream, error) {
 	}, nil
 }
 
-func (d *Daemon) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *explain.Port, drained []translate.Drained) error {
+func (d *Daemon) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *explain.Port, drained translate.DrainedSet) error {
 	service := s.Namespace + "/" + s.Name
 	proto, _ := header.ProtocolNumber(p.Protocol)
 	for i := range p.Detail {
@@ -173,7 +173,7 @@ func (d *Daemon) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *expl
 			out.Port = strconv.Itoa(int(p.Port))
 		}
 		if a, err := netip.ParseAddrPort(e.Address); err == nil {
-			if translate.IsDrained(drained, a) {
+			if drained.Has(a) {
 				out.Drained, out.Reason = true, "drained by weir drain; "+e.Reason
 			}
 			if n, ok := d.lb.Tables().EndpointID(service, p.Port, proto, a); ok {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -21,6 +22,19 @@ func (f *fixture) endpointOf(t *testing.T, c net.Conn) netip.AddrPort {
 		t.Fatalf("%d connections from %s", len(l.Flows), c.LocalAddr())
 	}
 	return l.Flows[0].Endpoint
+}
+
+// drainProblems are the problems of drains in the status.
+func (f *fixture) drainProblems(t *testing.T) (out []string) {
+	t.Helper()
+	s, err := f.admin.Status(context.Background())
+	must(t, err)
+	for _, p := range s.Problems {
+		if p.Kind == problem.Drained {
+			out = append(out, p.String())
+		}
+	}
+	return out
 }
 
 // drains runs weir drain, and returns what it said.
@@ -41,6 +55,9 @@ func TestWireAnOperatorDrainsAnEndpoint(t *testing.T) {
 	}
 	if out, err := f.drains("endpoint", drained.String()); err != nil || !strings.Contains(out, drained.String()) {
 		t.Fatalf("%v: %s", err, out)
+	}
+	if list := f.drainProblems(t); len(list) != 1 || !strings.Contains(list[0], drained.String()) {
+		t.Errorf("problems %q", list)
 	}
 	for range 30 {
 		c := f.dialed(t, two.at(echoPort, false))
@@ -102,6 +119,9 @@ func TestWireAnOperatorDrainsTheNode(t *testing.T) {
 	if d, err := f.drainStatus(); err != nil || !d.Operator || !d.Accepting {
 		t.Errorf("drain %+v, %v", d, err)
 	}
+	if list := f.drainProblems(t); len(list) != 1 || !strings.HasPrefix(list[0], "Node ") {
+		t.Errorf("problems %q", list)
+	}
 	must(t, workload.PingPong(c, "while the node is drained", within))
 	must(t, workload.PingPong(f.dialed(t, toLocalPod.at(echoPort, true)), "new", within))
 	if out, err := f.drains(); err != nil || !strings.Contains(out, "health checks fail") {
@@ -120,6 +140,9 @@ func TestWireAnOperatorDrainsTheNode(t *testing.T) {
 	f.untilStatus(t, health, "/", 200)
 	if _, err := f.drainStatus(); err == nil {
 		t.Error("it still drains")
+	}
+	if list := f.drainProblems(t); len(list) != 0 {
+		t.Errorf("problems after the drain: %q", list)
 	}
 	must(t, workload.PingPong(f.dialed(t, toLocalPod.at(echoPort, false)), "after the drain", within))
 }

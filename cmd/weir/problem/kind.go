@@ -30,6 +30,7 @@ const (
 	StateFile         Kind = "state-file"
 	LastKnownState    Kind = "last-known-state"
 	Node              Kind = "node"
+	Drained           Kind = "drained"
 	InterfaceGone     Kind = "interface-gone"
 	InterfaceWarning  Kind = "interface-warning"
 	WorkerStalled     Kind = "worker-stalled"
@@ -75,6 +76,7 @@ var Kinds = []Description{
 	{StateFile, Error, false, false, "The last known state of the cluster cannot be read or written: a start without API server serves nothing, or an old state."},
 	{LastKnownState, Warning, false, false, "The last known state of the cluster is served: since the start the API server has not sent a full view."},
 	{Node, Warning, false, false, "The cluster has no Node of this name, or deletes it."},
+	{Drained, Warning, false, false, "The operator drains the node or endpoints by `weir drain`."},
 	{InterfaceGone, Error, false, false, "A configured interface is missing, or not attached."},
 	{InterfaceWarning, Warning, false, false, "An interface is limited: a slower mode, fewer queues, offloads switched off."},
 	{WorkerStalled, Error, false, false, "A worker does not finish a round: packets of its queues are not forwarded. See `workers.stallSeconds`."},

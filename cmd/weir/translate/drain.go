@@ -32,24 +32,38 @@ func (d Drained) String() string {
 	return netip.AddrPortFrom(d.Addr, d.Port).String()
 }
 
-// Has reports whether d names the endpoint.
-func (d Drained) Has(a netip.AddrPort) bool {
-	return d.Addr == a.Addr().Unmap() && (d.Port == 0 || d.Port == a.Port())
+// DrainedSet is a set of endpoints that are drained. It may be large, and so is the number of
+// endpoints that are looked up in it.
+type DrainedSet map[Drained]struct{}
+
+// NewDrainedSet returns the set of a list.
+func NewDrainedSet(list []Drained) DrainedSet {
+	s := make(DrainedSet, len(list))
+	for _, d := range list {
+		s[d] = struct{}{}
+	}
+	return s
 }
 
-// IsDrained reports whether an endpoint is named in a list.
-func IsDrained(list []Drained, a netip.AddrPort) bool {
-	return slices.ContainsFunc(list, func(d Drained) bool { return d.Has(a) })
+// Has reports whether the set names an endpoint.
+func (s DrainedSet) Has(a netip.AddrPort) bool {
+	if len(s) == 0 {
+		return false
+	}
+	addr := a.Addr().Unmap()
+	_, port := s[Drained{addr, a.Port()}]
+	_, all := s[Drained{Addr: addr}]
+	return port || all
 }
 
-// drainIn returns the endpoints, of which those in the list are terminating.
-func drainIn(list []Drained, eps []topology.Endpoint) []topology.Endpoint {
-	if len(list) == 0 {
+// drainIn returns the endpoints, of which those in the set are terminating.
+func drainIn(set DrainedSet, eps []topology.Endpoint) []topology.Endpoint {
+	if len(set) == 0 {
 		return eps
 	}
 	copied := false
 	for i := range eps {
-		if !eps[i].Ready || !IsDrained(list, eps[i].AddrPort) {
+		if !eps[i].Ready || !set.Has(eps[i].AddrPort) {
 			continue
 		}
 		if !copied {
@@ -61,23 +75,26 @@ func drainIn(list []Drained, eps []topology.Endpoint) []topology.Endpoint {
 }
 
 // WithDrained is a Service as a node with drained endpoints sees it.
-func WithDrained(list []Drained, svc *discovery.Service) *discovery.Service {
-	if !lists(svc, list) {
+func WithDrained(set DrainedSet, svc *discovery.Service) *discovery.Service {
+	if !lists(svc, set) {
 		return svc
 	}
 	out := *svc
 	out.Ports = slices.Clone(svc.Ports)
 	for i := range out.Ports {
-		out.Ports[i].Endpoints = drainIn(list, out.Ports[i].Endpoints)
+		out.Ports[i].Endpoints = drainIn(set, out.Ports[i].Endpoints)
 	}
 	return &out
 }
 
 // lists reports whether a Service lists an endpoint that is named.
-func lists(svc *discovery.Service, list []Drained) bool {
+func lists(svc *discovery.Service, set DrainedSet) bool {
+	if len(set) == 0 {
+		return false
+	}
 	for i := range svc.Ports {
 		for j := range svc.Ports[i].Endpoints {
-			if IsDrained(list, svc.Ports[i].Endpoints[j].AddrPort) {
+			if set.Has(svc.Ports[i].Endpoints[j].AddrPort) {
 				return true
 			}
 		}
@@ -85,32 +102,44 @@ func lists(svc *discovery.Service, list []Drained) bool {
 	return false
 }
 
-// Lists reports whether a Service with a frontend on this node lists an endpoint that d
-// names. It looks at all endpoints.
-func (t *Translator) Lists(d Drained) bool {
+// Listed returns the part of a set that names endpoints of Services with a frontend on this
+// node. It looks at all endpoints.
+func (t *Translator) Listed(set DrainedSet) DrainedSet {
+	out := DrainedSet{}
+	if len(set) == 0 {
+		return out
+	}
 	for _, e := range t.services {
-		if lists(e.svc, []Drained{d}) {
-			return true
+		for i := range e.svc.Ports {
+			for j := range e.svc.Ports[i].Endpoints {
+				a := e.svc.Ports[i].Endpoints[j].AddrPort
+				addr := a.Addr().Unmap()
+				for _, d := range [2]Drained{{addr, a.Port()}, {Addr: addr}} {
+					if _, ok := set[d]; ok {
+						out[d] = struct{}{}
+					}
+				}
+			}
 		}
 	}
-	return false
+	return out
 }
 
 // SetDrained replaces the list of drained endpoints. Only Services that list an endpoint of
 // which this changes something are translated again.
 func (t *Translator) SetDrained(list []Drained) Batch {
-	var changed []Drained
-	for _, d := range t.drained {
-		if !slices.Contains(list, d) {
-			changed = append(changed, d)
+	now, changed := NewDrainedSet(list), DrainedSet{}
+	for d := range t.drained {
+		if _, ok := now[d]; !ok {
+			changed[d] = struct{}{}
 		}
 	}
-	for _, d := range list {
-		if !slices.Contains(t.drained, d) {
-			changed = append(changed, d)
+	for d := range now {
+		if _, ok := t.drained[d]; !ok {
+			changed[d] = struct{}{}
 		}
 	}
-	t.drained = slices.Clone(list)
+	t.drained = now
 	b := t.begin()
 	var put []*discovery.Service
 	for _, e := range t.services {

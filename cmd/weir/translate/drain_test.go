@@ -46,10 +46,11 @@ func TestADrainedEndpointCountsAsTerminating(t *testing.T) {
 			t.Errorf("drained %v: %q, want %q", c.list, got, c.want)
 		}
 	}
-	if !a.Ports[0].Endpoints[0].Ready || !tr.Lists(one) || tr.Lists(Drained{Addr: node2}) {
-		t.Errorf("endpoint %+v, lists %v", a.Ports[0].Endpoints[0], tr.Lists(one))
+	listed := tr.Listed(NewDrainedSet([]Drained{one, {Addr: node2}}))
+	if !a.Ports[0].Endpoints[0].Ready || len(listed) != 1 || listed.Has(netip.AddrPortFrom(node2, 80)) {
+		t.Errorf("endpoint %+v, lists %v", a.Ports[0].Endpoints[0], listed)
 	}
-	if svc := WithDrained([]Drained{one}, a); svc == a || svc.Ports[0].Endpoints[0].State() != "terminating" || WithDrained([]Drained{one}, b) != b {
+	if svc := WithDrained(NewDrainedSet([]Drained{one}), a); svc == a || svc.Ports[0].Endpoints[0].State() != "terminating" || WithDrained(NewDrainedSet([]Drained{one}), b) != b {
 		t.Errorf("as the node sees it: %+v", svc)
 	}
 	for _, s := range []string{"", "10.1.1.1:0", "10.1.1.1:x", "host:80"} {

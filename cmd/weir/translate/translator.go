@@ -74,7 +74,7 @@ type Translator struct {
 	complaints map[discovery.ServiceName][]problem.Problem
 	work       scratch
 	askedOwn   bool // own was asked while a Service was translated
-	drained    []Drained
+	drained    DrainedSet
 }
 
 // entry is a Service that the table serves, or would with another node address.
