@@ -71,3 +71,20 @@ func TestWireHandoverToOtherFrames(t *testing.T) {
 	}
 	must(t, workload.PingPong(conn, "still here", within))
 }
+
+// A next process with another hook opens those sockets anew that receive no more, and has all
+// frames.
+func TestWireHandoverToAnotherHook(t *testing.T) {
+	f := cachedFixture(t, "xdp", options{services: kinds, extra: "death: {holdSeconds: 600}\n"})
+	conn := f.dialed(t, toAttached.at(echoPort, false))
+	for _, hook := range []string{"hook: tcx", "hook: xdp"} {
+		config := strings.ReplaceAll(f.config(), "hook: xdp", hook)
+		must(t, os.WriteFile(f.path("config.yaml"), []byte(config), 0o644))
+		must(t, f.handOver(t))
+		if said := f.weir.LogTail(100); !strings.Contains(said, carryingOn) {
+			t.Errorf("%s: it says %s", hook, said)
+		}
+		must(t, workload.PingPong(conn, hook, within))
+		must(t, f.exchangeOnce(toPod, true))
+	}
+}
