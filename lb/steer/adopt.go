@@ -153,6 +153,12 @@ func (p *Program) Settle() error {
 			errs = append(errs, p.setHeldQueues(slot))
 		}
 	}
+	// A process that has ended for good, beside this one, has removed the pins.
+	if dir, err := p.mapsDir(); err == nil {
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, p.pinMaps())
+		}
+	}
 	return errors.Join(errs...)
 }
 
