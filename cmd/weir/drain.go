@@ -143,10 +143,10 @@ func waitDrained(ctx context.Context, c *api.Client, timeout time.Duration) (*ap
 		switch {
 		case err != nil:
 			return nil, err
+		case !s.Self: // first of all: clients are sent here again
+			return nil, errors.New("the drain of the node was ended")
 		case s.Connections == 0:
 			return s, nil
-		case !s.Self:
-			return nil, errors.New("the drain of the node was ended")
 		case !time.Now().Before(end):
 			return nil, fmt.Errorf("%d connections are left after %v", s.Connections, timeout)
 		}
