@@ -64,6 +64,9 @@ func handoverSocket(admin string) string { return admin + "-handover" }
 const (
 	// greetTime is the time for a hello: the last process talks to one at a time.
 	greetTime = 10 * time.Second
+	// meetTime is the time in which the last process must answer a hello: a client that says
+	// nothing may be before this one.
+	meetTime = 2 * greetTime
 	// viewTime is the time in which the next process must have the first view of Services.
 	viewTime = time.Minute
 	// readyTime is the time from the hello of the next process to take.
@@ -88,7 +91,7 @@ func (d *Daemon) meetLast(ctx context.Context) (*peer, error) {
 	var hello handoverMessage
 	err = p.say(handoverMessage{Say: sayHello, Version: version.Get().Version, Layout: conntrack.LayoutVersion()})
 	if err == nil {
-		hello, err = p.hear(ctx, sayHello, greetTime)
+		hello, err = p.hear(ctx, sayHello, meetTime)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("handover: the running Weir goes on: %w", err), c.Close())
