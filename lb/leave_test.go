@@ -139,7 +139,7 @@ func TestPacketsDoNotWaitForTheViewForever(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { _ = l.Run(ctx) })
+		running.Go(func() { _ = lab.Edge.Do(func() error { return l.Run(ctx) }) }) // a goroutine leaves the namespace
 		for deadline := time.Now().Add(patience.For(20 * time.Second)); !kernelGets(); {
 			if time.Now().After(deadline) {
 				t.Error("the kernel gets no packet")
