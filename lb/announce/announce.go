@@ -1,0 +1,123 @@
+// Package announce is the rule by which a node announces the addresses of frontends to
+// routers. It does no I/O and reads no clock.
+//
+// An address is announced exactly while this node serves it: a router that has the route sends
+// packets, and the node must not lose them. Whatever ends that has an effect at once; whatever
+// begins it must last for Settings.Settle.
+package announce
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Reason is why an address is not announced. Of several that hold it is the first.
+type Reason uint8
+
+// Reasons, in their order. Those that time alone does not end come first.
+const (
+	Announced     Reason = iota // none: it is announced
+	NotAllowed                  // outside of Settings.Allow
+	Stopping                    // the process ends
+	Draining                    // the operator drains the node
+	NotSynced                   // the first full view of Services is not there
+	Unhealthy                   // the packet path does not work
+	NotEligible                 // load balancers are not to send to this node
+	NotProgrammed               // packets to a frontend of it do not reach the packet path
+	NotServed                   // a new connection would get no endpoint
+	Settling                    // all is well, but not for long enough
+	TooMany                     // Settings.MaxAddresses are announced
+)
+
+var reasons = [...]string{
+	"announced", "not-allowed", "stopping", "draining", "not-synced", "unhealthy", "not-eligible",
+	"not-programmed", "not-served", "settling", "too-many",
+}
+
+// String is the reason as status and metrics show it.
+func (r Reason) String() string { return reasons[r] }
+
+// Reasons are all reasons but Announced, as String has them.
+func Reasons() []string { return reasons[1:] }
+
+// Node is the state of the node as a whole. Texts are "" where there is nothing to say.
+type Node struct {
+	Stopping, Draining bool
+	NotSynced          bool
+	Unhealthy          string
+	NotEligible        string
+}
+
+// Frontend is a frontend of an address.
+type Frontend struct {
+	Service string
+	// Programmed is true while the packet path gets its packets.
+	Programmed bool
+	// Endpoints are those that a new connection may get on this node.
+	Endpoints int
+	// Elsewhere is true without Endpoints where other nodes have some: those may be
+	// announced, and this node would lose the packets (externalTrafficPolicy: Local).
+	Elsewhere bool
+}
+
+// Settings are those of the operator.
+type Settings struct {
+	// Allow are the prefixes whose addresses may be announced. An author of a Service must not
+	// be able to attract other traffic.
+	Allow []netip.Prefix
+	// MaxAddresses bounds the addresses that are announced; 0 is no bound.
+	MaxAddresses int
+	// Settle is how long everything must be well before an address is announced. It is doubled
+	// for each time in flapWindow that the address was withdrawn by its own state, beyond
+	// flapsAllowed, up to maxSettle.
+	Settle time.Duration
+	// EmptyFor is how long an announced address stays announced without any endpoint on any
+	// node: other nodes are no better, and clients are answered.
+	EmptyFor time.Duration
+	// Aggregate4 and Aggregate6 are the lengths of the prefixes of routes, 0 for that of an
+	// address. A shorter prefix is announced while any address in it is.
+	Aggregate4, Aggregate6 int
+	Attributes             Attributes
+}
+
+// Attributes are those of routes.
+type Attributes struct {
+	Communities      []uint32    // RFC 1997
+	LargeCommunities [][3]uint32 // RFC 8092
+	MED              *uint32     // nil: none
+	LocalPref        *uint32     // of iBGP; nil: the speaker's default
+	Prepend          uint8       // how often the own number precedes the path once more
+}
+
+// Route is a route to announce.
+type Route struct {
+	Prefix netip.Prefix
+	Attributes
+}
+
+// Speaker announces routes.
+type Speaker interface {
+	// Set makes want the announced routes. It sends withdrawals first, and returns after they
+	// are on their way. The error is about routes that could not be set; all others are.
+	Set(want []Route) error
+	// Peers are the routers, in the order of the configuration.
+	Peers() []Peer
+	// Close ends all sessions; the routers withdraw.
+	Close() error
+}
+
+// Peer is a router that routes are announced to.
+type Peer struct {
+	Name string // address, or interface of an unnumbered session
+	ASN  uint32
+	// Established is true while routes are exchanged, State the state of the session.
+	Established bool
+	State       string
+	Since       time.Time // of State; zero: since the start
+	// Routes are those that the peer was sent.
+	Routes int
+	// Ends counts sessions that have ended.
+	Ends uint64
+	// Reason is why the session is down, "" if that is not known.
+	Reason string
+}

@@ -1,0 +1,311 @@
+// Package bgp announces routes to routers over BGP (RFC 4271), with GoBGP inside of the process.
+//
+// It opens sessions and accepts none, takes no route from a router and installs none, and sends
+// those routes alone that Set was given. When the process dies, the kernel closes the
+// connections and the routers withdraw within a round trip: graceful restart would keep their
+// routes to a node that serves nothing.
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/weirlb/weir/lb/announce"
+)
+
+// Config is the configuration of a Speaker.
+type Config struct {
+	ASN       uint32
+	RouterID  netip.Addr // IPv4 (RFC 6286)
+	Neighbors []Neighbor
+	Log       *slog.Logger
+}
+
+// Neighbor is a router. A session over an address has the routes of the address's family, that
+// over an interface those of both (RFC 8950).
+type Neighbor struct {
+	Address   netip.Addr // or Interface
+	Interface string     // an unnumbered session, over link-local addresses
+	ASN       uint32
+	Port      uint16 // 0: 179
+	// Password is the key of TCP MD5 signatures (RFC 2385), "" for none.
+	Password string
+	Source   netip.Addr // of the connection; zero: the kernel's choice
+	// Hold is how long a session lives without a message of the other side, Keepalive the time
+	// between messages, in whole seconds.
+	Hold, Keepalive time.Duration
+	// MultihopTTL lets a session of eBGP cross routers; 0: it does not.
+	MultihopTTL uint8
+}
+
+// Name is the address or the interface.
+func (n *Neighbor) Name() string {
+	if n.Interface != "" {
+		return n.Interface
+	}
+	return n.Address.String()
+}
+
+// maxReceived ends the session of a router that sends more prefixes per family: they are
+// refused, and only held for as long as the session lives. GoBGP leaves such a neighbor down
+// for good; follow brings it up again.
+const maxReceived = 10000
+
+// Speaker is an announce.Speaker.
+type Speaker struct {
+	cfg    Config
+	server *server.BgpServer
+	ctx    context.Context
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+
+	setting sync.Mutex // guards set, and orders the calls of Set
+	set     map[netip.Prefix]announce.Route
+
+	mu        sync.Mutex // guards neighbors; not held in calls of the server, which calls onPeer
+	neighbors []neighbor // in the order of cfg.Neighbors
+}
+
+// neighbor is what is known of a neighbor.
+type neighbor struct {
+	address netip.Addr // with the zone, of an unnumbered one once it is known
+	added   time.Time  // to the server; zero: not
+	state   bgp.FSMState
+	since   time.Time
+	full    bool // GoBGP has put it down: maxReceived
+	ends    uint64
+	reason  string
+}
+
+// New starts a Speaker, which opens its sessions on its own.
+func New(cfg Config) (*Speaker, error) {
+	s := &Speaker{cfg: cfg, set: map[netip.Prefix]announce.Route{}, neighbors: make([]neighbor, len(cfg.Neighbors))}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	log := slog.New(quiet{cfg.Log.Handler()})
+	s.server = server.NewBgpServer(server.LoggerOption(log, nil))
+	s.tasks.Go(s.server.Serve)
+	if err := s.start(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.tasks.Go(s.follow)
+	return s, nil
+}
+
+func (s *Speaker) start() error {
+	err := s.server.StartBgp(s.ctx, &api.StartBgpRequest{Global: &api.Global{
+		Asn: s.cfg.ASN, RouterId: s.cfg.RouterID.String(), ListenPort: -1,
+	}})
+	if err != nil {
+		return fmt.Errorf("start BGP: %w", err)
+	}
+	if err := s.refuseRoutes(); err != nil {
+		return fmt.Errorf("refuse routes of routers: %w", err)
+	}
+	err = s.server.WatchEvent(s.ctx, server.WatchEventMessageCallbacks{OnPeerUpdate: s.onPeer}, server.WatchPeer())
+	if err != nil {
+		return fmt.Errorf("watch sessions: %w", err)
+	}
+	return s.addNeighbors()
+}
+
+// refuseRoutes has the server take routes of its own alone. GoBGP applies the import policy
+// also to those.
+func (s *Speaker) refuseRoutes() error {
+	own := &api.Policy{Name: "own", Statements: []*api.Statement{{
+		Name:       "own",
+		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
+	}}}
+	if err := s.server.AddPolicy(s.ctx, &api.AddPolicyRequest{Policy: own}); err != nil {
+		return err
+	}
+	return s.server.SetPolicyAssignment(s.ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_IMPORT,
+		Policies: []*api.Policy{own}, DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
+	}})
+}
+
+// Set implements announce.Speaker.
+func (s *Speaker) Set(want []announce.Route) error {
+	s.setting.Lock()
+	defer s.setting.Unlock()
+	wanted := map[netip.Prefix]announce.Route{}
+	for _, r := range want {
+		wanted[r.Prefix] = r
+	}
+	var errs []error
+	for p, r := range s.set {
+		if _, ok := wanted[p]; ok {
+			continue
+		}
+		path, err := pathOf(&r, s.cfg.ASN)
+		if err == nil {
+			err = s.server.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{path}})
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("withdraw %s: %w", p, err))
+			continue
+		}
+		delete(s.set, p)
+	}
+	for _, r := range want {
+		if old, ok := s.set[r.Prefix]; ok && equal(&old.Attributes, &r.Attributes) {
+			continue
+		}
+		path, err := pathOf(&r, s.cfg.ASN)
+		if err == nil {
+			_, err = s.server.AddPath(apiutil.AddPathRequest{Paths: []*apiutil.Path{path}})
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("announce %s: %w", r.Prefix, err))
+			continue
+		}
+		s.set[r.Prefix] = r
+	}
+	return errors.Join(errs...)
+}
+
+// Peers implements announce.Speaker.
+func (s *Speaker) Peers() []announce.Peer {
+	sent := map[netip.Addr]int{}
+	_ = s.server.ListPeer(s.ctx, &api.ListPeerRequest{EnableAdvertised: true}, func(p *api.Peer) { // ends with the server alone
+		a, err := netip.ParseAddr(p.GetState().GetNeighborAddress())
+		if err != nil {
+			return
+		}
+		for _, f := range p.GetAfiSafis() {
+			sent[a] += int(f.GetState().GetAdvertised())
+		}
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []announce.Peer
+	for i := range s.neighbors {
+		n, cfg := &s.neighbors[i], &s.cfg.Neighbors[i]
+		p := announce.Peer{
+			Name: cfg.Name(), ASN: cfg.ASN, State: "idle", Since: n.since, Ends: n.ends, Reason: n.reason,
+			Established: n.state == bgp.BGP_FSM_ESTABLISHED,
+		}
+		if !n.added.IsZero() {
+			p.State = strings.ToLower(strings.TrimPrefix(n.state.String(), "BGP_FSM_"))
+		}
+		if p.Established {
+			p.Routes, p.Reason = sent[n.address], ""
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// Close implements announce.Speaker.
+func (s *Speaker) Close() error {
+	err := s.server.StopBgp(context.Background(), &api.StopBgpRequest{})
+	s.cancel()
+	s.tasks.Wait()
+	return err
+}
+
+// onPeer notes a change of a session. GoBGP calls it, and must not be called by it.
+func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
+	if e.Type != apiutil.PEER_EVENT_STATE && e.Type != apiutil.PEER_EVENT_INIT {
+		return
+	}
+	st := &e.Peer.State
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.neighbors {
+		n := &s.neighbors[i]
+		if n.address != st.NeighborAddress || n.state == st.SessionState {
+			continue
+		}
+		name := s.cfg.Neighbors[i].Name()
+		n.full = st.AdminState == api.PeerState_ADMIN_STATE_PFX_CT
+		if n.state == bgp.BGP_FSM_ESTABLISHED {
+			n.ends++
+			n.reason = strings.TrimSpace(strings.ToLower(strings.TrimPrefix(st.DisconnectReason.String(), "DISCONNECT_REASON_")) + " " + st.DisconnectMessage)
+			if n.full {
+				n.reason = fmt.Sprintf("the router has sent more than %d prefixes", maxReceived)
+			}
+			s.cfg.Log.Warn("announce: a session is down", "peer", name, "reason", n.reason)
+		}
+		if st.SessionState == bgp.BGP_FSM_ESTABLISHED {
+			s.cfg.Log.Info("announce: a session is established", "peer", name)
+		}
+		n.state, n.since = st.SessionState, at
+	}
+}
+
+// quiet passes on warnings and errors alone.
+type quiet struct{ slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && q.Handler.Enabled(ctx, l)
+}
+
+func (q quiet) WithAttrs(a []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(a)} }
+func (q quiet) WithGroup(g string) slog.Handler      { return quiet{q.Handler.WithGroup(g)} }
+
+// pathOf is a route in GoBGP's form. The next hop is each session's own address.
+func pathOf(r *announce.Route, asn uint32) (*apiutil.Path, error) {
+	nlri, err := bgp.NewIPAddrPrefix(r.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	family, unspecified := bgp.RF_IPv4_UC, netip.IPv4Unspecified()
+	if r.Prefix.Addr().Is6() {
+		family, unspecified = bgp.RF_IPv6_UC, netip.IPv6Unspecified()
+	}
+	attrs := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(0)} // IGP
+	if r.Prepend > 0 {
+		path := slices.Repeat([]uint32{asn}, int(r.Prepend))
+		attrs = append(attrs, bgp.NewPathAttributeAsPath([]bgp.AsPathParamInterface{bgp.NewAs4PathParam(bgp.BGP_ASPATH_ATTR_TYPE_SEQ, path)}))
+	}
+	if family == bgp.RF_IPv4_UC {
+		hop, err := bgp.NewPathAttributeNextHop(unspecified)
+		if err != nil {
+			return nil, err
+		}
+		attrs = append(attrs, hop)
+	} else {
+		reach, err := bgp.NewPathAttributeMpReachNLRI(family, []bgp.PathNLRI{{NLRI: nlri}}, unspecified)
+		if err != nil {
+			return nil, err
+		}
+		attrs = append(attrs, reach)
+	}
+	if r.MED != nil {
+		attrs = append(attrs, bgp.NewPathAttributeMultiExitDisc(*r.MED))
+	}
+	if r.LocalPref != nil {
+		attrs = append(attrs, bgp.NewPathAttributeLocalPref(*r.LocalPref))
+	}
+	if len(r.Communities) > 0 {
+		attrs = append(attrs, bgp.NewPathAttributeCommunities(r.Communities))
+	}
+	if len(r.LargeCommunities) > 0 {
+		var list []*bgp.LargeCommunity
+		for _, c := range r.LargeCommunities {
+			list = append(list, &bgp.LargeCommunity{ASN: c[0], LocalData1: c[1], LocalData2: c[2]})
+		}
+		attrs = append(attrs, bgp.NewPathAttributeLargeCommunities(list))
+	}
+	return &apiutil.Path{Family: family, Nlri: nlri, Attrs: attrs}, nil
+}
+
+func equal(a, b *announce.Attributes) bool {
+	same := func(x, y *uint32) bool { return x == y || x != nil && y != nil && *x == *y }
+	return slices.Equal(a.Communities, b.Communities) && slices.Equal(a.LargeCommunities, b.LargeCommunities) &&
+		same(a.MED, b.MED) && same(a.LocalPref, b.LocalPref) && a.Prepend == b.Prepend
+}

@@ -1,0 +1,256 @@
+package announce
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	flapWindow   = 5 * time.Minute
+	flapsAllowed = 3
+	maxSettle    = time.Minute
+)
+
+// Rule decides. The zero value has no settings and announces nothing.
+type Rule struct {
+	settings  Settings
+	addresses map[netip.Addr]*history
+}
+
+// history is what the rule remembers of an address.
+type history struct {
+	announced bool
+	since     time.Time   // of the present answer
+	reason    Reason      // the present answer
+	well      time.Time   // since when nothing but time is missing; zero: it is
+	empty     time.Time   // since when no node has an endpoint; zero: some has
+	falls     []time.Time // withdrawals by the address's own state, in flapWindow
+}
+
+// Decision is the answer for an address.
+type Decision struct {
+	Address netip.Addr
+	Reason  Reason
+	Detail  string    // text for the operator, "" if Reason says all
+	Since   time.Time // of Reason
+}
+
+// Outcome are the answers for all addresses.
+type Outcome struct {
+	Decisions []Decision // by address
+	Routes    []Route    // by prefix
+	// Next is when time alone may change an answer; zero: never.
+	Next time.Time
+}
+
+// SetSettings replaces the settings.
+func (r *Rule) SetSettings(s Settings) { r.settings = s }
+
+// Decide answers for all addresses of frontends. It remembers: now must not go back. Addresses
+// that have no frontends any more are forgotten, but for their falls.
+func (r *Rule) Decide(n *Node, frontends map[netip.Addr][]Frontend, now time.Time) Outcome {
+	if r.addresses == nil {
+		r.addresses = map[netip.Addr]*history{}
+	}
+	var out Outcome
+	for a, h := range r.addresses {
+		if len(frontends[a]) == 0 {
+			h.withdraw(now)
+			if h.forget(now); len(h.falls) == 0 {
+				delete(r.addresses, a)
+			}
+		}
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(frontends), netip.Addr.Compare) {
+		if len(frontends[a]) == 0 {
+			continue
+		}
+		h := r.addresses[a]
+		if h == nil {
+			h = &history{}
+			r.addresses[a] = h
+		}
+		d := Decision{Address: a}
+		d.Reason, d.Detail = r.decide(a, h, n, frontends[a], now, &out.Next)
+		out.Decisions = append(out.Decisions, d)
+	}
+	r.limit(out.Decisions)
+	for i := range out.Decisions {
+		d := &out.Decisions[i]
+		h := r.addresses[d.Address]
+		if h.since.IsZero() || h.reason != d.Reason {
+			h.since = now
+		}
+		h.reason, h.announced, d.Since = d.Reason, d.Reason == Announced, h.since
+	}
+	out.Routes = r.routes(out.Decisions)
+	return out
+}
+
+// decide answers for an address, apart from the limit.
+func (r *Rule) decide(a netip.Addr, h *history, n *Node, list []Frontend, now time.Time, next *time.Time) (Reason, string) {
+	h.forget(now)
+	if !r.allows(a) {
+		h.well, h.empty = time.Time{}, time.Time{}
+		return NotAllowed, "no prefix of announce.prefixes has it"
+	}
+	if reason, detail := n.reason(); reason != Announced {
+		h.well, h.empty = time.Time{}, time.Time{}
+		return reason, detail
+	}
+	reason, detail, anywhere := state(list)
+	if anywhere {
+		h.empty = time.Time{}
+	} else if h.empty.IsZero() {
+		h.empty = now
+	}
+	if reason == NotServed && !anywhere && h.announced && now.Before(h.empty.Add(r.settings.EmptyFor)) {
+		sooner(next, h.empty.Add(r.settings.EmptyFor))
+		return Announced, detail
+	}
+	if reason != Announced {
+		h.withdraw(now)
+		return reason, detail
+	}
+	if h.well.IsZero() {
+		h.well = now
+	}
+	if until := h.well.Add(r.settle(h)); !h.announced && now.Before(until) {
+		sooner(next, until)
+		return Settling, fmt.Sprintf("until %s", until.UTC().Format(time.RFC3339Nano))
+	}
+	return Announced, ""
+}
+
+// withdraw notes that the address's own state forbids an announcement.
+func (h *history) withdraw(now time.Time) {
+	if h.announced {
+		h.falls = append(h.falls, now)
+	}
+	h.announced, h.well = false, time.Time{}
+}
+
+// forget drops falls that are too old to count.
+func (h *history) forget(now time.Time) {
+	h.falls = slices.DeleteFunc(h.falls, func(t time.Time) bool { return now.Sub(t) > flapWindow })
+}
+
+// settle is how long an address must be well.
+func (r *Rule) settle(h *history) time.Duration {
+	d := r.settings.Settle
+	for i := flapsAllowed; i < len(h.falls) && d < maxSettle; i++ {
+		d *= 2
+	}
+	return max(r.settings.Settle, min(d, maxSettle))
+}
+
+func (r *Rule) allows(a netip.Addr) bool {
+	return slices.ContainsFunc(r.settings.Allow, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// limit refuses addresses beyond the limit: those first that are not announced yet, from the
+// end.
+func (r *Rule) limit(list []Decision) {
+	left := r.settings.MaxAddresses
+	if left == 0 {
+		return
+	}
+	for _, before := range []bool{true, false} {
+		for i := range list {
+			d := &list[i]
+			if d.Reason != Announced || r.addresses[d.Address].announced != before {
+				continue
+			}
+			if left--; left < 0 {
+				d.Reason, d.Detail = TooMany, fmt.Sprintf("announce.maxAddresses is %d", r.settings.MaxAddresses)
+			}
+		}
+	}
+}
+
+// routes are those of the announced addresses.
+func (r *Rule) routes(list []Decision) []Route {
+	var prefixes []netip.Prefix
+	for i := range list {
+		if list[i].Reason == Announced {
+			prefixes = append(prefixes, r.settings.prefix(list[i].Address))
+		}
+	}
+	slices.SortFunc(prefixes, netip.Prefix.Compare)
+	var out []Route
+	for _, p := range slices.Compact(prefixes) {
+		out = append(out, Route{p, r.settings.Attributes})
+	}
+	return out
+}
+
+// prefix is the prefix of the route to an address.
+func (s *Settings) prefix(a netip.Addr) netip.Prefix {
+	bits := s.Aggregate6
+	if a.Is4() {
+		bits = s.Aggregate4
+	}
+	if bits == 0 {
+		bits = a.BitLen()
+	}
+	return netip.PrefixFrom(a, bits).Masked()
+}
+
+// reason is the first reason why the node announces nothing.
+func (n *Node) reason() (Reason, string) {
+	switch {
+	case n.Stopping:
+		return Stopping, ""
+	case n.Draining:
+		return Draining, "weir drain self"
+	case n.NotSynced:
+		return NotSynced, "the first full view of Services is not there"
+	case n.Unhealthy != "":
+		return Unhealthy, n.Unhealthy
+	case n.NotEligible != "":
+		return NotEligible, n.NotEligible
+	}
+	return Announced, ""
+}
+
+// state is what the frontends of an address forbid. anywhere is false if no Service on it has
+// an endpoint on any node.
+func state(list []Frontend) (reason Reason, detail string, anywhere bool) {
+	type service struct{ here, elsewhere bool }
+	services := map[string]service{}
+	unprogrammed, here := "", false
+	for i := range list {
+		f := &list[i]
+		if !f.Programmed {
+			unprogrammed = f.Service
+		}
+		s := services[f.Service]
+		s.here = s.here || f.Endpoints > 0
+		s.elsewhere = s.elsewhere || f.Endpoints == 0 && f.Elsewhere
+		services[f.Service] = s
+		here = here || s.here
+		anywhere = anywhere || s.here || s.elsewhere
+	}
+	if unprogrammed != "" {
+		return NotProgrammed, "a frontend of Service " + unprogrammed, anywhere
+	}
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		if s := services[name]; s.elsewhere && !s.here {
+			return NotServed, fmt.Sprintf("Service %s has endpoints on other nodes only", name), anywhere
+		}
+	}
+	if !here {
+		return NotServed, "no Service on it has an endpoint", anywhere
+	}
+	return Announced, "", anywhere
+}
+
+// sooner sets next to t if that is sooner.
+func sooner(next *time.Time, t time.Time) {
+	if next.IsZero() || t.Before(*next) {
+		*next = t
+	}
+}
