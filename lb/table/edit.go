@@ -122,25 +122,25 @@ func (e *edit) promote() {
 
 // claim puts the Service's frontends into the trie, but for those with a better claim of
 // another Service. A waiting claim replaces a claim that has become worse, of a recreated
-// Service.
+// Service. The winner over a recreated holder may be worse than a claim that waits, too.
 func (e *edit) claim(s *service) {
 	for _, f := range s.frontends {
 		holder := e.find(&f.Key)
-		if holder == nil || holder.ServiceName == s.name {
+		switch {
+		case holder == nil || holder.ServiceName == s.name:
 			if holder != f {
 				e.put(f)
 			}
-			if better := e.best(e.queue(&f.Key)); better != nil && better.before(s) {
-				e.yield(f, better.frontend(&f.Key, 0), better.name)
-			}
-			continue
-		}
-		if s.before(e.service(holder.ServiceName)) {
+		case s.before(e.service(holder.ServiceName)):
 			e.yield(holder, f, s.name)
+		default:
+			e.joinQueue(&f.Key, s.name)
+			e.conflict(f, s.name, holder.ServiceName)
 			continue
 		}
-		e.joinQueue(&f.Key, s.name)
-		e.conflict(f, s.name, holder.ServiceName)
+		if better := e.best(e.queue(&f.Key)); better != nil && better.before(s) {
+			e.yield(f, better.frontend(&f.Key, 0), better.name)
+		}
 	}
 }
 

@@ -109,7 +109,12 @@ type population struct {
 
 // build is a new Maglev table for at least two endpoints.
 func (p *population) build(endpoints []EndpointEntry) (slots []byte, size uint64, shift uint8) {
-	m, n := tableSize(len(endpoints)), len(endpoints)
+	return p.buildSize(endpoints, tableSize(len(endpoints)))
+}
+
+// buildSize is build with m slots, a prime from len(endpoints) to the bits of a bitmap.
+func (p *population) buildSize(endpoints []EndpointEntry, m int) (slots []byte, size uint64, shift uint8) {
+	n := len(endpoints)
 	p.size, p.shift = uint32(m), slotShift(n)
 	p.slots = make([]byte, m<<p.shift+slotPadding)
 	clear(p.taken[:(m+63)/64])

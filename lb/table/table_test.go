@@ -235,6 +235,14 @@ func TestAFrontendGoesToTheBestClaim(t *testing.T) {
 	holder("z is made anew", "m")
 	apply(t, tb, []Service{tcp("m", pool("10.0.0.2:80"), "192.0.2.2:80")})
 	holder("m gives it up", "z")
+	young.Created, old.Created = 9, 10
+	apply(t, tb, []Service{young, old})
+	holder("m is back, as the youngest but z", "m")
+	newer := tcp("b", pool("10.0.0.4:80"), f)
+	newer.Created, young.Created = 11, 12
+	apply(t, tb, []Service{newer, young})
+	holder("m is made anew beside a new claim, younger than the one that waits", "z")
+	apply(t, tb, nil, "b", "m")
 	apply(t, tb, nil, "z")
 	if lookup(tb, f) != nil || len(tb.Conflicts()) != 0 || len(tb.waiting) != 0 {
 		t.Errorf("left over: %v, %v", lookup(tb, f), tb.Conflicts())
