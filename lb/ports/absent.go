@@ -25,8 +25,8 @@ type Absence struct {
 	Final bool
 }
 
-// Absent returns why traffic is not taken on a configured interface, nil when it is
-// taken on all of them, and before Attach. It may be called at any time.
+// Absent returns why the node should get no traffic: a configured interface has no port, or none
+// has a carrier. It is nil otherwise, and before Attach. It may be called at any time.
 func (ps *Ports) Absent() *Absence { return ps.published.Load() }
 
 // Absences are the reasons by configured interface.
@@ -42,7 +42,7 @@ func (ps *Ports) Absences() map[string]string {
 func (ps *Ports) noteAbsent(v *view) {
 	for _, in := range ps.cfg.Interfaces {
 		d := ps.attachedBy(in.Name)
-		if d == nil {
+		if d == nil || ps.linkDown(in.Name) {
 			ps.setAbsent(in.Name, ps.whyAbsent(in.Name, v), false)
 			continue
 		}
@@ -70,6 +70,16 @@ func (ps *Ports) attachedBy(name string) *port {
 	return nil
 }
 
+// linkDown reports whether a configured interface is there and has no carrier.
+func (ps *Ports) linkDown(name string) bool {
+	return slices.ContainsFunc(ps.list, func(p *port) bool {
+		return p.parent == name && p.routeIndex != 0 && p.state == open && p.down && !severed(ps.deviceOf(p))
+	})
+}
+
+// noCarrier is the reason of an interface that stays attached meanwhile.
+const noCarrier = "is down or has no carrier: its packets are lost until it is up"
+
 // attaching is the reason that holds for a moment when all is well.
 const attaching = "is gone and back, and about to be attached"
 
@@ -78,6 +88,9 @@ func (ps *Ports) whyAbsent(name string, v *view) string {
 	i := slices.IndexFunc(v.links, func(d device.Link) bool { return d.Name == name })
 	if i < 0 {
 		return "is gone: it is attached again when it is back"
+	}
+	if ps.linkDown(name) {
+		return noCarrier
 	}
 	for _, r := range v.ports[name] {
 		if refused, ok := ps.refused[r.Device]; ok {
@@ -109,18 +122,27 @@ func (ps *Ports) setAbsent(name, reason string, host bool) {
 	}
 }
 
-// publishAbsent stores the answer of Absent.
+// publishAbsent stores the answer of Absent. An interface without a carrier does not count as long as
+// another works: uplinks are redundant, and a switch that restarts must not take all
+// nodes out of service at once.
 func (ps *Ports) publishAbsent() {
-	if len(ps.absent) == 0 {
-		ps.published.Store(nil)
-		return
-	}
+	works := slices.ContainsFunc(ps.cfg.Interfaces, func(in Interface) bool {
+		_, absent := ps.absent[in.Name]
+		return !absent
+	})
 	var out Absence
 	var reasons []string
 	for _, name := range slices.Sorted(maps.Keys(ps.absent)) {
 		a := ps.absent[name]
+		if works && a.reason == noCarrier {
+			continue
+		}
 		reasons = append(reasons, "interface "+name+" "+a.reason)
 		out.Final = out.Final || a.host
+	}
+	if reasons == nil {
+		ps.published.Store(nil)
+		return
 	}
 	out.Reason = strings.Join(reasons, "; ")
 	ps.published.Store(&out)

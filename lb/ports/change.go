@@ -88,6 +88,7 @@ func (ps *Ports) remove(id int, gone bool) {
 	p := ps.list[id]
 	p.state, p.active = leaving, false
 	ps.warnings.Retract(warning.Interface, p.name)
+	ps.warnings.Retract(warning.MTU, p.name)
 	if p.isVLAN() {
 		if err := ps.updateAddresses(id); err != nil {
 			ps.log.Error("steering", "interface", p.name, "err", err)
@@ -236,6 +237,7 @@ func (ps *Ports) undoAdd(before []*port) error {
 			continue
 		}
 		ps.warnings.Retract(warning.Interface, p.name)
+		ps.warnings.Retract(warning.MTU, p.name)
 		errs = append(errs, p.closeSockets())
 		for _, s := range p.all() {
 			ps.memory.ReclaimAll(s, nil) // no frames, but its number in the owner table

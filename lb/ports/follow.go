@@ -9,8 +9,10 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 
 	"github.com/weirlb/weir/lb/device"
+	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/warning"
 )
 
@@ -68,10 +70,11 @@ func (ps *Ports) probe() (differs bool) {
 		if mac := found.Attrs().HardwareAddr; len(mac) == 6 {
 			ps.followMAC(id, [6]byte(mac))
 		}
-		if p.pair != nil {
-			if err := p.pair.Widen(found.Attrs().MTU); err != nil {
-				ps.log.Error("follow the MTU", "interface", p.name, "err", err)
-			}
+		ps.followMTU(p, found.Attrs().MTU)
+		p.down = !p.host && isDown(found.Attrs())
+		differs = differs || p.down && ps.attached
+		if p.hook == steer.TCX {
+			ps.noteGeneric(p.name, found.Attrs().Xdp)
 		}
 	}
 	return differs || len(ps.absent) > 0
@@ -90,6 +93,17 @@ func (ps *Ports) followMAC(id int, mac [6]byte) {
 		p.mac = old
 		ps.log.Error("steering", "err", err)
 	}
+}
+
+// noteGeneric warns of an XDP program in generic mode on an interface with hook tcx, which is
+// refused at the start: the packets that TCX programs get begin at their IP header.
+func (ps *Ports) noteGeneric(name string, xdp *netlink.LinkXdp) {
+	if xdp == nil || !xdp.Attached || xdp.AttachMode != nl.XDP_ATTACHED_SKB {
+		ps.warnings.Retract(warning.Unreadable, name)
+		return
+	}
+	ps.warnings.Replace(warning.Unreadable, name, fmt.Sprintf("XDP program %d was attached in generic mode: hook tcx cannot read "+
+		"packets that have passed it, and the kernel gets them; remove the program, or use hook: xdp", xdp.ProgId))
 }
 
 // severed reports whether the kernel has taken the steering program or the sockets off the

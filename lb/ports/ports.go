@@ -6,6 +6,7 @@
 //	Attach     the steering program                                   (attach.go)
 //	Follow     once a second, and when routes change:                 (follow.go)
 //	             state.go    each port that goes or comes advances by a state
+//	             inplace.go  MTU and carrier of devices that stay
 //	             change.go   devices, VLANs and bond members are added and removed
 //	             absent.go   interfaces without a port are noted
 //	Close      sockets closed, offloads put back
@@ -138,6 +139,7 @@ type port struct {
 
 	state  state
 	closed time.Time // when its sockets were closed
+	down   bool      // the interface is down, or has no carrier
 }
 
 // New returns the ports of the configured interfaces. None is opened yet.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/warning"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -154,7 +155,9 @@ func (ps *Ports) warnMTU(p *port) {
 	}
 	_, _, several := p.sockets[0].Granted()
 	if text := tooLarge(p.mtu, largestMTU(ps.memory.FrameSize()), several); text != "" {
-		ps.warn(p, "%s", text)
+		ps.warnings.Replace(warning.MTU, p.name, text)
+	} else {
+		ps.warnings.Retract(warning.MTU, p.name)
 	}
 }
 
@@ -165,7 +168,7 @@ func tooLarge(mtu, largest int, several bool) string {
 		return ""
 	}
 	return fmt.Sprintf("its MTU is %d, and packets of more than %d bytes are lost: AF_XDP multi-buffer is not granted "+
-		"(Linux 6.6 has it): lower the MTU", mtu, largest)
+		"(Linux 6.6 has it): lower the MTU, or restart Weir if it was raised", mtu, largest)
 }
 
 // TooLarge describes, for an MTU, the packets that are lost on kernels without AF_XDP
