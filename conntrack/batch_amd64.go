@@ -23,6 +23,11 @@ func prefetchOthers(entries *Entry, r *Ref, n int)
 //go:noescape
 func prefetchConn(c *Conn)
 
+// prefetchLink asks for the line of a link.
+//
+//go:noescape
+func prefetchLink(l *link)
+
 // prefetchFlows asks for the entry of each of n Refs, and for its connection. A Ref of 0
 // does no harm.
 //

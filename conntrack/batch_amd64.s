@@ -58,6 +58,12 @@ TEXT ·prefetchConn(SB), NOSPLIT, $0-8
 	PREFETCHT0 (AX)
 	RET
 
+// func prefetchLink(l *link)
+TEXT ·prefetchLink(SB), NOSPLIT, $0-8
+	MOVQ l+0(FP), AX
+	PREFETCHT0 (AX)
+	RET
+
 // func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int)
 TEXT ·prefetchFlows(SB), NOSPLIT, $0-32
 	MOVQ entries+0(FP), DI
@@ -71,7 +77,7 @@ next:
 	SHLQ $6, AX
 	PREFETCHT0 (DI)(AX*1)
 	SARQ $1, DX
-	SHLQ $6, DX
+	SHLQ $5, DX
 	PREFETCHT0 (R8)(DX*1)
 	ADDQ $4, SI
 	DECQ CX

@@ -38,6 +38,8 @@ func prefetchOthers(entries *Entry, r *Ref, n int) {
 
 func prefetchConn(c *Conn) { _ = atomic.LoadUint32(&c.state) }
 
+func prefetchLink(l *link) { _ = atomic.LoadUint32(&l.next) }
+
 func prefetchFlows(entries *Entry, conns *Conn, r *Ref, n int) {
 	for _, r := range unsafe.Slice(r, n) {
 		if r-1 < slotPending-1 { // that of a live slot

@@ -41,9 +41,9 @@ func openHeap(t testing.TB, cfg Config) *Table {
 		t.Fatal(err)
 	}
 	p := planFor(int64(cfg.MaxFlows))
-	tab.mem = &mapping{shared: heapBytes(p.size), private: heapBytes(p.private())}
+	tab.mem = &mapping{shared: heapBytes(p.size), index: heapBytes(p.index()), links: heapBytes(int64(cfg.MaxFlows) * linkSize)}
 	tab.viewFile(tab.mem.shared, p, int64(cfg.MaxFlows))
-	tab.viewPrivate(tab.mem.private, p)
+	tab.viewPrivate(p)
 	tab.size(cfg.Workers)
 	if err := tab.initialize(int64(cfg.MaxFlows)); err != nil {
 		t.Fatal(err)

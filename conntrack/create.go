@@ -13,7 +13,7 @@ type NewFlow struct {
 	EndpointID uint32         // the caller's number of it
 	ServiceID  uint32
 	Mode       Mode
-	// NextHop is the word for packets to the endpoint, as in [Conn.Adj]; 0: not known.
+	// NextHop is the word for packets to the endpoint, as of [Table.NextHop]; 0: not known.
 	NextHop uint64
 	// SNAT is the source address for ModeNAT, and of the outer header for
 	// ModeIPIP and ModeGUE (which may do without). PortLo to PortHi is the range,
@@ -158,9 +158,6 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 	}
 	c := &t.conns[conn]
 	// The publication of the entries orders these stores.
-	storeRelaxed64(&c.Adj[0], f.NextHop)
-	storeRelaxed64(&c.Adj[1], 0)
-	storeRelaxed(&c.Mark, 0)
 	storeRelaxed(&c.lastSeen, f.Tick)
 	storeRelaxed(&c.created, f.Tick)
 	storeRelaxed(&c.EndpointID, f.EndpointID)

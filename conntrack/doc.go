@@ -3,7 +3,7 @@
 //
 // # Contents
 //
-// A connection is a [Conn] (64 bytes: state, sequence numbers, numbers of endpoint and
+// A connection is a [Conn] (32 bytes: state, times, sequence numbers, numbers of endpoint and
 // Service) and two entries of 64 bytes: the forward entry (client to frontend) and the
 // reverse entry (endpoint to SNAT address). Each [Entry] is a complete rewrite recipe, so
 // that a packet of either direction needs one look-up. The recipe never changes once
@@ -20,6 +20,23 @@
 // the epochs and the counters live in memory of the process alone. They are made anew from
 // the entries: no lock and no half-done step of a process that was killed can be found in
 // the file.
+//
+// # Layouts
+//
+// The first page of a table has a schema: part by part the size and number of the records, and
+// the name, offset and width of each field; bits and states have names too
+// ([github.com/weirlb/weir/conntrack/schema]). A process with the same schema goes on with the
+// memory itself. Another, after an upgrade or a downgrade, makes a new table and copies the
+// connections by names. It makes the recipes anew from the tuples, and compares them with those
+// that it finds. Fields that it does not know are ignored, and those that are not there have a
+// default. A connection is left out and counted if its state or mode is not known here, if a
+// number is too large, or if it is damaged. The old table is only read: the new one takes its
+// place, in a single step, when it is whole. A process that ends before leaves the work to the
+// next.
+//
+// A name keeps its meaning in all releases; another meaning needs another name. Before the first
+// release with schemas the version was 5, which [Open] knows. Tables of earlier versions are set
+// aside.
 //
 // # The index
 //
@@ -116,6 +133,8 @@
 //
 // [Table.Settle] makes a direction steady, also in three steps: it loads the next-hop word,
 // then the state, and then replaces the word that it loaded, by compare-and-swap.
+// [Table.Resettle] takes the last two, for a caller that has loaded the word. The word of a
+// direction that is not steady is nowhere: the slow path finds the next hop by the address.
 //
 // With an exception, no entry is steady after step 3. Suppose that a compare-and-swap of
 // Settle succeeds after step 2. The word that it replaces was then loaded after step 2,

@@ -112,14 +112,15 @@ func (t *Table) NewKey6(r Ref) *Key { return &t.entries[(r-1)^1].Key }
 
 // NewSrc returns the source that the recipe of entry r writes. It is invalid for a
 // mode that writes none.
-func (t *Table) NewSrc(r Ref) netip.AddrPort { k := t.newKey(r); return k.Src() }
+func (t *Table) NewSrc(r Ref) netip.AddrPort { k := t.NewTuple(r); return k.Src() }
 
 // NewDst returns the destination that the recipe of entry r writes: for a forward
 // entry the endpoint, for a reverse entry the client.
-func (t *Table) NewDst(r Ref) netip.AddrPort { k := t.newKey(r); return k.Dst() }
+func (t *Table) NewDst(r Ref) netip.AddrPort { k := t.NewTuple(r); return k.Dst() }
 
-// newKey returns the tuple of the packet once rewritten.
-func (t *Table) newKey(r Ref) Key {
+// NewTuple returns the tuple of a packet that the recipe of entry r has rewritten. In a mode
+// without translation its addresses are those of the outer header.
+func (t *Table) NewTuple(r Ref) Key {
 	e := &t.entries[r-1]
 	k := Key{W: [5]uint64{4: e.Key.W[4]&^0xffffffff | uint64(e.NewPorts)}}
 	family := e.Key.Family()
@@ -168,13 +169,9 @@ func fold16(s uint64) uint16 {
 	return uint16(s>>16 + s)
 }
 
-// Conn holds the words of a connection that change, in a separate cache line.
-// All access is atomic.
+// Conn holds the words of a connection that change, in half a cache line. All access is
+// atomic.
 type Conn struct {
-	// Adj is the next hop per direction (0 forward, 1 reverse), see [Table.NextHop]. It is the
-	// caller's; 0 at creation and after restoration. The fast path reads the copy that
-	// Table.Settle makes.
-	Adj      [2]uint64
 	state    uint32 // see the bits in tcp.go; published is the last to be set
 	lastSeen uint32 // tick
 	// EndpointID and ServiceID are the caller's numbers. After a restore both are
@@ -182,8 +179,6 @@ type Conn struct {
 	EndpointID uint32
 	ServiceID  uint32
 	created    uint32 // tick
-	// Mark is the caller's; 0 at creation. It survives restoration.
-	Mark uint32
 	// Sequence numbers of TCP: the next number after the last that each side is known to
 	// have sent. While the connection is established they are sampled, see Sample. After a
 	// FIN they are the number after it.
@@ -193,12 +188,6 @@ type Conn struct {
 	// state. Of SCTP clientNext and extra are the tags, see nextSCTP. Of UDP endpointNext is
 	// the tick of the first answer.
 	extra uint32
-
-	// Links of the free and limbo lists: conn number + 1. Words of their own,
-	// because a worker may still write the others while the conn is in limbo.
-	next      uint32
-	nextBlock uint32
-	blockLen  uint32
 }
 
 // NoID is the EndpointID and ServiceID of a connection for which no number is

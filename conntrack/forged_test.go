@@ -86,8 +86,7 @@ func (x *crossing) pass(g wire) {
 		s := Segment{Flags: g.flags, Seq: g.seq, Ack: g.ack, Length: g.length}
 		switch v := x.tab.TrackTCP(r, &s, x.tick); v {
 		case Pass, Restart:
-			x.tab.Changing(r).Adj = [2]uint64{aWord, aWord}
-			x.tab.Settle(r)
+			settle(x.tab, r)
 			x.fly(g)
 			return
 		case Reopen:

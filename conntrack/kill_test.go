@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -110,6 +112,7 @@ func checkCopy(t *testing.T, cfg Config, stable map[Key]bool) {
 const (
 	killedProcess = "CONNTRACK_TEST_KILLED"
 	killedMapSize = "CONNTRACK_TEST_MAP_SIZE" // of the map that is fd 3
+	killedFlows   = "CONNTRACK_TEST_FLOWS"    // size of a table that is opened, and not changed
 )
 
 func TestMain(m *testing.M) {
@@ -121,7 +124,8 @@ func TestMain(m *testing.M) {
 
 func mutateUntilKilled(path, mapSize string) {
 	cfg := Config{Path: path, MaxFlows: 300, Workers: 1, MaxEndpoints: 64}
-	var err error
+	flows, err := strconv.Atoi(cmp.Or(os.Getenv(killedFlows), "300"))
+	cfg.MaxFlows = flows
 	if mapSize != "" {
 		cfg.Memory, err = childMemory(mapSize)
 	}
@@ -138,6 +142,9 @@ func mutateUntilKilled(path, mapSize string) {
 	w.Online()
 	rng := rand.New(rand.NewPCG(9, uint64(os.Getpid())))
 	fmt.Println("ready", tab.Restoration().Flows)
+	if os.Getenv(killedFlows) != "" {
+		time.Sleep(time.Minute)
+	}
 	for i := 0; ; i++ {
 		stepShared(nil, tab, w, rng, 64, tab.Tick())
 		w.Quiesce()

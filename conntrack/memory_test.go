@@ -51,7 +51,7 @@ func TestAutomaticSizeHeedsTheControlGroup(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := planFor(flows)
-			if size := p.size + p.private() + 4*1000; size > total/autoShare || size < total/autoShare*4/5 {
+			if size := p.size + p.index() + flows*linkSize + 4*1000; size > total/autoShare || size < total/autoShare*4/5 {
 				t.Errorf("%d flows take %d bytes, 5 %% are %d", flows, size, total/autoShare)
 			}
 		})

@@ -331,8 +331,7 @@ func (m *model) compare(rt *rapid.T, tab *Table) {
 			if tab.NextHop(d)>>32 != 0 && !c.Steady(dir) {
 				rt.Fatalf("direction %d is on the fast path in state %v", dir, c.State())
 			}
-			c.Adj[dir] = aWord
-			tab.Settle(d)
+			tab.Settle(d, aWord)
 			if (tab.NextHop(d) == aWord) != c.Steady(dir) {
 				rt.Fatalf("direction %d is not as steady as state %v", dir, c.State())
 			}

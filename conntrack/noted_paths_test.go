@@ -92,7 +92,7 @@ func TestNotedNumbersAreThoseOfTheConnection(t *testing.T) {
 			"settled again": func(*rapid.T) {
 				x.numbers()
 				x.tab.Unsettle(x.r)
-				x.tab.Settle(x.r)
+				settle(x.tab, x.r)
 			},
 			"": func(rt *rapid.T) {
 				if rapid.IntRange(0, 3).Draw(rt, "compare") == 0 {
@@ -206,7 +206,7 @@ func TestNumbersOfTheConnectionBeforeAreNotTaken(t *testing.T) {
 	// A worker that was stopped with a segment of the connection before.
 	atomic.StoreUint64(&x.tab.Entry(x.r).Key.W[2], uint64(late[0])<<32|uint64(late[1]))
 	atomic.AndUint32(&c.state, ^uint32(young|slow))
-	x.tab.Settle(x.r)
+	settle(x.tab, x.r)
 	if x.numbers() != x.next {
 		t.Errorf("numbers %#x, want %#x", x.numbers(), x.next)
 	}

@@ -60,7 +60,7 @@ func TestNumbersOfAnEarlierConnectionAreForgotten(t *testing.T) {
 	}
 	atomic.StoreUint32(&c.clientNext, seq-1000)
 	atomic.StoreUint32(&c.state, s)
-	tab.Settle(r)
+	settle(tab, r)
 	if next, _, _ := tab.Conn(r).numbers(); next != seq-1000 {
 		t.Errorf("the client's next number is %d, want %d", next, seq-1000)
 	}

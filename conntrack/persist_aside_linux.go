@@ -10,36 +10,6 @@ import (
 // the rest would take memory for nothing.
 const setAsideKeep = 64 << 10
 
-// mismatch returns the reason why a file of shape s cannot be restored, "" if it can.
-func (s *shape) mismatch() string {
-	switch {
-	case s.Magic != magic:
-		return "not a flow table"
-	case s.Version == 0:
-		return "header is damaged"
-	case s.Version != layoutVersion || s.ConnSize != uint32(connSize) || s.EntrySize != uint32(entrySize) || s.Cursors != cursorCount:
-		return fmt.Sprintf("layout version %d, this is %d", s.Version, layoutVersion)
-	case s.MaxFlows == 0 || s.MaxFlows > mostFlows || s.Size != uint64(planFor(int64(s.MaxFlows)).size):
-		return "header is damaged"
-	case s.BootID != bootID():
-		return "made before the last boot"
-	}
-	return ""
-}
-
-// cause is the cause of a mismatch.
-func (s *shape) cause() statefile.Cause {
-	switch {
-	case s.Magic != magic || s.Version == 0:
-		return statefile.Damaged
-	case s.Version != layoutVersion:
-		return statefile.Layout
-	case s.BootID != bootID():
-		return statefile.Reboot
-	}
-	return statefile.Damaged
-}
-
 // setAside renames the file, keeps the first part, and begins a new file. A file that is not
 // open is not trusted, and only renamed.
 func (t *Table) setAside(path string, cause statefile.Cause, why string) error {

@@ -1,9 +1,16 @@
 package conntrack
 
 import (
+	"bytes"
 	"encoding/binary"
+	"hash/crc32"
+	"slices"
+	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/weirlb/weir/conntrack/conntracktest"
+	"github.com/weirlb/weir/conntrack/schema"
 )
 
 // heapMemory is Memory on the heap, with a table that an earlier process has left.
@@ -38,8 +45,7 @@ func leftTable(t testing.TB, cfg Config) []byte {
 		r := mustCreate(t, w, f)
 		conn := tab.Conn(r)
 		conn.state &^= slow | young
-		conn.Adj = [2]uint64{9<<32 | 3, 9<<32 | 4}
-		tab.Settle(r)
+		settleBy(tab, r, [2]uint64{9<<32 | 3, 9<<32 | 4})
 	}
 	w.Offline()
 	size := planFor(int64(cfg.MaxFlows)).size
@@ -93,6 +99,90 @@ func FuzzRestore(f *testing.F) {
 			}
 			return true
 		})
+		w := tab.Worker(0)
+		w.Online()
+		r, outcome := w.Create(natFlow(7))
+		if outcome == Created && !w.Delete(r) {
+			t.Fatal("a new connection cannot be deleted")
+		}
+		w.Offline()
+		tab.Range(func(r Ref) bool { tab.Delete(r); return true })
+		checkTable(t, tab)
+		checkFree(t, tab)
+	})
+}
+
+// edited changes text by edits of four bytes each: where, what, and a byte.
+func edited(text string, edits []byte) string {
+	b := []byte(text)
+	for ; len(edits) >= 4 && len(b) > 0; edits = edits[4:] {
+		at := int(binary.LittleEndian.Uint16(edits)) % len(b)
+		lines := bytes.SplitAfter(b, []byte("\n"))
+		line := bytes.Count(b[:at], []byte("\n"))
+		other := int(edits[3]) % len(lines)
+		switch edits[2] % 4 {
+		case 0:
+			b[at] = edits[3]
+		case 1: // a line less
+			b = slices.Concat(slices.Delete(lines, line, line+1)...)
+		case 2: // a line twice
+			b = slices.Concat(slices.Insert(lines, other, lines[line])...)
+		case 3: // another number or letter of a name
+			for n := at; n < len(b) && b[n] != '\n'; n++ {
+				if '0' <= b[n] && b[n] <= '9' {
+					b[n] = '0' + edits[3]%10
+					break
+				}
+			}
+		}
+	}
+	return string(b)
+}
+
+// FuzzMigrate changes the schema of a table of another layout, and words of the table. Checksums
+// are right. What is restored must be sound, and the table of use.
+func FuzzMigrate(f *testing.F) {
+	cfg := Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 64, NextHops: 5}
+	last := rewritten(f, leftTable(f, cfg), conntracktest.Layout{Version: layoutVersion + 1, Seed: 3, Without: []string{"cursors.At"}})
+	good, err := schema.Read(last, int64(len(last)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	whole := good.String()
+	f.Add([]byte{}, []byte{})
+	for _, line := range []string{"part conns", "part entries", "field state", "field Key.W", "field Mode", "bits state number", "bits state published", "value state established", "field Sum"} {
+		at := strings.Index(whole, line)
+		for what := range byte(4) {
+			f.Add([]byte{byte(at), byte(at >> 8), what, 3}, []byte{})
+		}
+	}
+	f.Fuzz(func(t *testing.T, edits, changes []byte) {
+		if len(changes) > 16*16 || len(edits) > 4*16 {
+			return
+		}
+		text := edited(whole, edits)
+		b := alignedCopy(last)
+		for ; len(changes) >= 16; changes = changes[16:] {
+			at := 8 * int64(binary.LittleEndian.Uint64(changes)%uint64(len(b)/8))
+			binary.NativeEndian.PutUint64(b[at:], binary.NativeEndian.Uint64(b[at:])+binary.LittleEndian.Uint64(changes[8:]))
+		}
+		s, err := schema.Parse(text, int64(len(b)))
+		if err != nil || schema.WriteText(b, text) != nil {
+			return
+		}
+		binary.NativeEndian.PutUint32(b[unsafe.Offsetof(shape{}.Version):], s.Version)
+		if head := s.Part(partHeader); head != nil && head.Offset == 0 && head.Count == 1 {
+			if sum, ok := head.Number("Sum", 0); ok {
+				sum.Store(b, uint64(crc32.ChecksumIEEE(b[:head.Field("Sum").Offset])))
+			}
+		}
+		cfg.Memory = &heapMemory{last: b}
+		tab := open(t, cfg)
+		defer tab.Close()
+		if a := tab.Restoration(); a.Flows > cfg.MaxFlows || !a.Restored && a.MemoryReason == "" {
+			t.Fatalf("restoration %+v", a)
+		}
+		checkTable(t, tab)
 		w := tab.Worker(0)
 		w.Online()
 		r, outcome := w.Create(natFlow(7))

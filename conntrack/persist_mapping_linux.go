@@ -18,9 +18,10 @@ type mapping struct {
 	file     *os.File
 	areas    []area
 	shared   []byte
-	private  []byte
+	index    []byte
+	links    []byte
 	fileSize int64
-	borrowed bool // shared and private are Config.Memory's
+	borrowed bool // shared and index are Config.Memory's
 }
 
 // area is a reservation of address space.
@@ -49,6 +50,18 @@ func (m *mapping) mapAligned(fd int, size int64) ([]byte, error) {
 	}
 	b := unsafe.Slice((*byte)(at), size)
 	_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // a hint: small pages work too
+	return b, nil
+}
+
+// mapPrivate maps size bytes of the process's own, and touches all of them.
+func (m *mapping) mapPrivate(size int64) ([]byte, error) {
+	b, err := m.mapAligned(-1, size)
+	if err != nil {
+		return nil, err
+	}
+	if err := populate(b); err != nil {
+		return nil, fmt.Errorf("populate %d MB: %w", size>>20, err)
+	}
 	return b, nil
 }
 
@@ -129,8 +142,8 @@ func writeZeros(f *os.File, size int64) error {
 	return nil
 }
 
-// close unmaps everything and closes the file, which ends the lock on it.
-func (m *mapping) close() error {
+// unmap unmaps everything.
+func (m *mapping) unmap() error {
 	var errs []error
 	for _, a := range m.areas {
 		if err := unix.MunmapPtr(a.base, a.size); err != nil {
@@ -138,6 +151,12 @@ func (m *mapping) close() error {
 		}
 	}
 	m.areas = nil
+	return errors.Join(errs...)
+}
+
+// close unmaps everything and closes the file, which ends the lock on it.
+func (m *mapping) close() error {
+	errs := []error{m.unmap()}
 	if m.file != nil {
 		errs = append(errs, m.file.Close())
 		m.file = nil

@@ -3,7 +3,6 @@ package conntrack
 import (
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"github.com/weirlb/weir/conntrack/statefile"
 )
@@ -27,22 +26,24 @@ type Memory interface {
 	Drop() error
 }
 
-// openWithMemory opens the table in Config.Memory, else in the file, of shape inFile.
-func (t *Table) openWithMemory(cfg Config, inFile *shape) error {
-	if inFile != nil && inFile.mismatch() != "" {
-		if err := t.setAside(cfg.Path, inFile.cause(), inFile.mismatch()); err != nil {
+// openWithMemory opens the table in Config.Memory, else in the file, which has table inFile.
+func (t *Table) openWithMemory(cfg Config, inFile *lastTable) error {
+	if inFile != nil && inFile.mismatch != "" {
+		if err := t.setAside(cfg.Path, inFile.cause, inFile.mismatch); err != nil {
 			return err
 		}
 		inFile = nil
 	}
 	last, was := cfg.Memory.Last(), inFile
 	if last != nil {
-		inMemory := shapeOf(last)
-		if why := inMemory.mismatch(); why == "" {
+		defer func(last []byte) {
+			t.restored.Moved = len(t.mem.shared) == 0 || &t.mem.shared[0] != &last[0]
+		}(last)
+		if inMemory := examineMemory(last); inMemory.mismatch == "" {
 			was = inMemory
 		} else {
-			statefile.Count(statefile.FlowTable, inMemory.cause())
-			t.restored.MemoryReason = why
+			statefile.Count(statefile.FlowTable, inMemory.cause)
+			t.restored.MemoryReason = inMemory.mismatch
 			last = nil
 		}
 	}
@@ -54,6 +55,7 @@ func (t *Table) openWithMemory(cfg Config, inFile *shape) error {
 		}
 		return errors.Join(err, t.emptyFile())
 	}
+	err = errors.Join(err, t.mem.unmap())
 	t.mem, t.nextHops = &mapping{file: t.mem.file, fileSize: t.mem.fileSize}, 0
 	t.restored = restored
 	t.restored.MemoryErr = err
@@ -63,16 +65,16 @@ func (t *Table) openWithMemory(cfg Config, inFile *shape) error {
 	return t.openFile(cfg, was)
 }
 
-// openMemory brings the connections of an earlier process, of shape was, into
-// Config.Memory: from memory last or, if that is nil, from the file. They are to be restored.
-// On an error nothing but the memory has changed.
-func (t *Table) openMemory(cfg Config, last []byte, was *shape) error {
+// openMemory brings the connections of an earlier process into Config.Memory: from memory last
+// or, if that is nil, from the file. was describes them. They are to be restored. On an error
+// nothing but the memory has changed.
+func (t *Table) openMemory(cfg Config, last []byte, was *lastTable) error {
 	t.nextHops = uint64(cfg.NextHops)
 	maxFlows, err := chooseFlows(cfg, was)
 	if err != nil {
 		return err
 	}
-	if last != nil && was.MaxFlows == uint64(maxFlows) {
+	if last != nil && was.sameAs(maxFlows) {
 		if err := t.borrow(cfg.Memory, last, maxFlows); err != nil {
 			return err
 		}
@@ -89,8 +91,8 @@ func (t *Table) openMemory(cfg Config, last []byte, was *shape) error {
 }
 
 // openFileAfterMemory opens the table in the file, with the connections that an earlier
-// process left in memory last, of shape was.
-func (t *Table) openFileAfterMemory(cfg Config, last []byte, was *shape) error {
+// process left in memory last, which was describes.
+func (t *Table) openFileAfterMemory(cfg Config, last []byte, was *lastTable) error {
 	maxFlows, err := chooseFlows(cfg, was)
 	if err != nil {
 		return err
@@ -111,22 +113,22 @@ func (t *Table) openFileAfterMemory(cfg Config, last []byte, was *shape) error {
 // IndexSize is the size of the index that Open asks Config.Memory for if it goes on with a
 // table in memory last; false if the table of maxFlows, as in Config, is to be another.
 func IndexSize(last []byte, maxFlows int) (size int64, same bool) {
-	s := shapeOf(last)
-	if s.mismatch() != "" {
+	was := examineMemory(last)
+	if !was.restorable() {
 		return 0, false
 	}
-	n, err := chooseFlows(Config{MaxFlows: maxFlows}, s)
-	if err != nil || s.MaxFlows != uint64(n) {
+	n, err := chooseFlows(Config{MaxFlows: maxFlows}, was)
+	if err != nil || !was.sameAs(n) {
 		return 0, false
 	}
-	return planFor(n).private(), true
+	return planFor(n).index(), true
 }
 
 // borrow takes the memory of the table from m, that of the connections from last unless it
 // is nil.
 func (t *Table) borrow(m Memory, last []byte, maxFlows int64) (err error) {
 	p := planFor(maxFlows)
-	need := p.private()
+	need := p.index() + maxFlows*linkSize
 	if last == nil {
 		need += p.size
 	}
@@ -138,36 +140,35 @@ func (t *Table) borrow(m Memory, last []byte, maxFlows int64) (err error) {
 			return err
 		}
 	}
-	index, err := m.Index(p.private())
+	index, err := m.Index(p.index())
 	if err != nil {
 		return err
 	}
-	t.mem.borrowed, t.mem.shared, t.mem.private = true, last[:p.size], index
+	if t.mem.links, err = t.mem.mapPrivate(maxFlows * linkSize); err != nil {
+		return err
+	}
+	t.mem.borrowed, t.mem.shared, t.mem.index = true, last[:p.size], index
 	t.viewFile(t.mem.shared, p, maxFlows)
-	t.viewPrivate(index, p)
+	t.viewPrivate(p)
 	return nil
 }
 
-// fill initializes a new table, and copies the connections of an earlier one of shape was,
-// nil for none: in memory last or, if that is nil, in the file.
-func (t *Table) fill(cfg Config, maxFlows int64, last []byte, was *shape) (err error) {
+// fill initializes a new table, and copies the connections of an earlier one, was, nil for none:
+// in memory last or, if that is nil, in the file.
+func (t *Table) fill(cfg Config, maxFlows int64, last []byte, was *lastTable) (err error) {
 	t.size(cfg.Workers)
 	if err := t.initialize(maxFlows); err != nil || was == nil {
 		return err
 	}
-	from := &Table{mem: &mapping{}}
-	defer func() { _ = from.mem.close() }()
-	p := planFor(int64(was.MaxFlows))
+	from := &mapping{}
+	defer func() { _ = from.close() }()
 	if last == nil {
-		if last, err = from.mem.mapAligned(int(t.mem.file.Fd()), p.size); err != nil {
+		if last, err = from.mapAligned(int(t.mem.file.Fd()), t.mem.fileSize); err != nil {
 			return err
 		}
 	}
-	from.viewFile(last, p, int64(was.MaxFlows))
-	t.copyFrom(from)
-	if was.MaxFlows != uint64(maxFlows) {
-		t.restored.Resized = int(was.MaxFlows)
-	}
+	t.copyFrom(last, was)
+	t.restored.note(was, maxFlows)
 	return nil
 }
 
@@ -180,15 +181,9 @@ func (t *Table) emptyFile() error {
 	return t.mem.file.Truncate(0)
 }
 
-// shapeOf returns the shape of the table in memory b.
-func shapeOf(b []byte) *shape {
-	if len(b) < headerSize {
-		return &shape{}
-	}
-	h := (*header)(unsafe.Pointer(&b[0]))
-	s := h.Shape
-	s.verify(h.Sum, uint64(len(b)))
-	return &s
+// examineMemory is examine of a table in memory.
+func examineMemory(b []byte) *lastTable {
+	return examine(b[:min(len(b), headerSize)], int64(len(b)))
 }
 
 // checkAvailable checks that there is room for memory that is about to be allocated: a

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-	"unsafe"
 
 	"github.com/weirlb/weir/conntrack/statefile"
 )
@@ -45,10 +44,16 @@ var ErrInUse = errors.New("in use by another process")
 type Restoration struct {
 	Restored  bool
 	Flows     int    // connections restored
-	Discarded int    // connections dropped: they made no sense, or there was no room
+	Discarded int    // connections left out
 	Resized   int    // size of the old table if that differed, else 0
+	Migrated  int    // version of the layout of the old table if that differed, else 0
 	SetAside  string // new name of a file that could not be restored, "" if none
 	Reason    string // why the file could not be restored
+	// DiscardedBy has Discarded by cause.
+	DiscardedBy map[DiscardCause]int
+	// Moved: there was memory of an earlier process, and the table is not in it. A program of that
+	// process may still forward by the connections there, and learns of no change.
+	Moved bool
 	// MemoryReason is why the memory of an earlier process could not be restored.
 	MemoryReason string
 	// MemoryErr is why the table is in the file although there is a Config.Memory.
@@ -61,8 +66,8 @@ func (t *Table) Restored() bool { return t.restored.Restored }
 // Restoration reports how Open treated an existing file.
 func (t *Table) Restoration() Restoration { return t.restored }
 
-// LayoutVersion is the version of the layout of tables. A table of another version is set
-// aside.
+// LayoutVersion is the version of the layout of tables. The connections of a table of another
+// version are copied by its schema; without a schema that can be read it is set aside.
 func LayoutVersion() int { return layoutVersion }
 
 // Open makes a table, or restores the table that an earlier process left in Config.Path,
@@ -98,34 +103,35 @@ func (t *Table) open(cfg Config) error {
 	return t.openFile(cfg, old)
 }
 
-// openFile opens the table in the file, of shape old.
-func (t *Table) openFile(cfg Config, old *shape) error {
-	maxFlows, err := chooseFlows(cfg, old)
+// openFile opens the table in the file, which the last process has left.
+func (t *Table) openFile(cfg Config, last *lastTable) error {
+	maxFlows, err := chooseFlows(cfg, last)
 	if err != nil {
 		return err
 	}
-	if old != nil {
-		why, cause := old.mismatch(), old.cause()
-		if why == "" && old.MaxFlows != uint64(maxFlows) {
-			if err := t.resize(cfg, old, maxFlows); err == nil {
+	if last != nil {
+		why, cause := last.mismatch, last.cause
+		if why == "" && !last.sameAs(maxFlows) {
+			if err := t.renew(cfg, last, maxFlows); err == nil {
 				t.size(cfg.Workers)
 				return t.restore()
 			} else {
-				why, cause = fmt.Sprintf("made for %d flows, now %d: %v", old.MaxFlows, maxFlows, err), statefile.Size
+				why, cause = fmt.Sprintf("layout version %d for %d flows, now %d for %d: %v",
+					last.version, last.maxFlows, layoutVersion, maxFlows, err), statefile.Size
 			}
 		}
 		if why != "" {
 			if err := t.setAside(cfg.Path, cause, why); err != nil {
 				return err
 			}
-			old = nil
+			last = nil
 		}
 	}
-	if err := t.mapMemory(cfg, maxFlows, old == nil); err != nil {
+	if err := t.mapMemory(cfg, maxFlows, last == nil); err != nil {
 		return err
 	}
 	t.size(cfg.Workers)
-	if old == nil {
+	if last == nil {
 		return t.initialize(maxFlows)
 	}
 	return t.restore()
@@ -133,7 +139,7 @@ func (t *Table) openFile(cfg Config, old *shape) error {
 
 // chooseFlows returns the number of connections. The automatic number differs a little from
 // start to start; that is no reason to copy a table of about that size.
-func chooseFlows(cfg Config, old *shape) (int64, error) {
+func chooseFlows(cfg Config, last *lastTable) (int64, error) {
 	if cfg.MaxFlows != 0 {
 		return int64(min(cfg.MaxFlows, mostFlows-1)), nil // a slot holds a Ref of 31 bits
 	}
@@ -141,8 +147,8 @@ func chooseFlows(cfg Config, old *shape) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if old != nil && old.mismatch() == "" && old.MaxFlows >= uint64(n*3/4) && old.MaxFlows <= uint64(n) {
-		return int64(old.MaxFlows), nil
+	if last.restorable() && last.maxFlows >= n*3/4 && last.maxFlows <= n {
+		return last.maxFlows, nil
 	}
 	return n, nil
 }
@@ -157,8 +163,8 @@ func maxEndpoints(cfg Config) int64 {
 	return int64(cfg.MaxEndpoints)
 }
 
-// take opens and locks the file. It returns the file's shape, or nil for a new file.
-func (t *Table) take(path string) (*shape, error) {
+// take opens and locks the file. It returns the table in it, or nil for a new file.
+func (t *Table) take(path string) (*lastTable, error) {
 	if path == "" {
 		return nil, nil // anonymous memory
 	}
@@ -188,35 +194,16 @@ func (t *Table) take(path string) (*shape, error) {
 	if mine.Size() == 0 {
 		return nil, nil
 	}
-	s := new(shape)
-	var sum uint32
-	b := make([]byte, unsafe.Sizeof(header{}))
-	if _, err := f.ReadAt(b, 0); err == nil {
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)), b)
-		sum = binary.NativeEndian.Uint32(b[unsafe.Offsetof(header{}.Sum):])
-	}
-	s.verify(sum, uint64(mine.Size()))
-	return s, nil
-}
-
-// verify sets the version of a shape to 0 if it is not that of size bytes, or not of the
-// checksum.
-func (s *shape) verify(sum uint32, size uint64) {
-	switch {
-	case s.Magic != magic:
-		s.Version = 0
-		s.Magic = [8]byte{}
-	case sum != s.sum() || s.Size != size:
-		s.Version = 0
-	}
+	page := make([]byte, headerSize)
+	n, _ := f.ReadAt(page, 0) // what is not there is no header
+	return examine(page[:n], mine.Size()), nil
 }
 
 // mapMemory allocates and maps everything, after it has checked that there is
 // room: a control group would otherwise kill the process instead.
 func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	p := planFor(maxFlows)
-	private := p.private()
-	need := private
+	need := p.index() + maxFlows*linkSize
 	if fresh {
 		need += p.size
 	}
@@ -227,15 +214,15 @@ func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 		return err
 	}
 	var err error
-	if t.mem.private, err = t.mem.mapAligned(-1, private); err != nil {
+	if t.mem.index, err = t.mem.mapPrivate(p.index()); err != nil {
 		return err
 	}
-	if err := populate(t.mem.private); err != nil {
-		return fmt.Errorf("populate %d MB: %w", private>>20, err)
+	if t.mem.links, err = t.mem.mapPrivate(maxFlows * linkSize); err != nil {
+		return err
 	}
 	t.mem.fileSize = p.size
 	t.viewFile(t.mem.shared, p, maxFlows)
-	t.viewPrivate(t.mem.private, p)
+	t.viewPrivate(p)
 	return nil
 }
 
@@ -288,7 +275,7 @@ func (t *Table) initialize(maxFlows int64) error {
 	}
 	h.Sum = h.Shape.sum()
 	t.seed = h.Shape.Seed
-	return nil
+	return t.describe()
 }
 
 func newSeed() (seed [4]uint64) {
@@ -309,11 +296,6 @@ func bootID() (id [16]byte) {
 	}
 	_, _ = hex.Decode(id[:], []byte(strings.ReplaceAll(strings.TrimSpace(string(b)), "-", "")))
 	return id
-}
-
-// MemoryBytes returns the size of the table, file and private memory.
-func (t *Table) MemoryBytes() int64 {
-	return int64(len(t.mem.shared) + len(t.mem.private) + 8*len(t.endpoints) + 8*len(t.services) + 8*len(t.failed))
 }
 
 // Close unmaps the table; the file stays. The workers must have ended. Control

@@ -64,6 +64,9 @@ func (t *Table) restore() error {
 	if err := t.resumeClock(); err != nil {
 		return err
 	}
+	if err := t.describe(); err != nil { // of a release without schemas, or damaged
+		return err
+	}
 	t.seed = t.head.Shape.Seed
 	t.restored.Restored = true
 	now := t.Tick()
@@ -82,10 +85,9 @@ func (t *Table) restore() error {
 			atomic.StoreUint32(&c.state, 0)
 			t.forget(uint32(i))
 			t.raise(uint32(i))
-			t.restored.Discarded++
+			t.restored.discard(Damaged)
 			continue
 		}
-		c.Adj = [2]uint64{}
 		c.EndpointID, c.ServiceID = NoID, NoID
 		if int32(now-c.lastSeen) < 0 {
 			// Or it would not age for years.
@@ -208,8 +210,7 @@ func (t *Table) rebuildFree() {
 	var l chain
 	flush := func() {
 		if l.n != 0 {
-			atomic.StoreUint32(&t.conns[l.first-1].blockLen, l.n)
-			t.push(&t.free, l.first-1)
+			t.push(&t.free, l)
 			l = chain{}
 		}
 	}

@@ -25,32 +25,47 @@ type stack struct {
 	_     [48]byte
 }
 
-func (t *Table) push(s *stack, first uint32) {
-	n := int64(atomic.LoadUint32(&t.conns[first].blockLen))
+// link is a connection's part in lists. It is not in the Conn: a worker may still write that
+// while the connection is in limbo.
+type link struct {
+	next uint32 // number + 1 of the next connection of the block
+	// block is, of the first connection, the same of the next block in the stack, of the
+	// second the number of connections in the block.
+	block uint32
+}
+
+// push puts a chain on the stack as a block.
+func (t *Table) push(s *stack, l chain) {
+	first := &t.links[l.first-1]
+	if second := atomic.LoadUint32(&first.next); second != 0 {
+		atomic.StoreUint32(&t.links[second-1].block, l.n)
+	}
 	for {
 		h := s.head.Load()
-		atomic.StoreUint32(&t.conns[first].nextBlock, uint32(h))
-		if s.head.CompareAndSwap(h, (h>>32+1)<<32|uint64(first+1)) {
-			s.count.Add(n)
+		atomic.StoreUint32(&first.block, uint32(h))
+		if s.head.CompareAndSwap(h, (h>>32+1)<<32|uint64(l.first)) {
+			s.count.Add(int64(l.n))
 			return
 		}
 	}
 }
 
-// pop returns the first connection of a block and the block's length, 0 if the
-// stack is empty.
-func (t *Table) pop(s *stack) (first, n uint32) {
+// pop returns the top block, which is empty if the stack is.
+func (t *Table) pop(s *stack) chain {
 	for {
 		h := s.head.Load()
 		if uint32(h) == 0 {
-			return 0, 0
+			return chain{}
 		}
-		first = uint32(h) - 1
-		below := atomic.LoadUint32(&t.conns[first].nextBlock)
+		l := chain{first: uint32(h), n: 1}
+		first := &t.links[l.first-1]
+		below := atomic.LoadUint32(&first.block)
 		if s.head.CompareAndSwap(h, (h>>32+1)<<32|uint64(below)) {
-			n = atomic.LoadUint32(&t.conns[first].blockLen)
-			s.count.Add(-int64(n))
-			return first, n
+			if second := atomic.LoadUint32(&first.next); second != 0 {
+				l.n = atomic.LoadUint32(&t.links[second-1].block)
+			}
+			s.count.Add(-int64(l.n))
+			return l
 		}
 	}
 }
@@ -91,21 +106,21 @@ func (w *Worker) Online() {
 	w.part.local.Store(w.local)
 }
 
-// chain is a private list of connections, linked by Conn.next.
+// chain is a private list of connections.
 type chain struct {
 	first uint32 // number + 1
 	n     uint32
 }
 
 func (t *Table) chainPush(l *chain, conn uint32) {
-	storeRelaxed(&t.conns[conn].next, l.first)
+	storeRelaxed(&t.links[conn].next, l.first)
 	l.first = conn + 1
 	l.n++
 }
 
 func (t *Table) chainPop(l *chain) uint32 {
 	conn := l.first - 1
-	l.first = atomic.LoadUint32(&t.conns[conn].next)
+	l.first = atomic.LoadUint32(&t.links[conn].next)
 	l.n--
 	return conn
 }
@@ -131,9 +146,7 @@ func (w *Worker) flush() {
 	if w.pending.n == 0 {
 		return
 	}
-	first := w.pending.first - 1
-	atomic.StoreUint32(&w.t.conns[first].blockLen, w.pending.n)
-	w.t.push(&w.t.limbo[w.t.epoch.Load()%3], first)
+	w.t.push(&w.t.limbo[w.t.epoch.Load()%3], w.pending)
 	w.pending = chain{}
 }
 
@@ -159,11 +172,11 @@ func (w *Worker) reclaim(max int, force bool) {
 	}
 	old := &t.limbo[(e+2)%3] // e-1
 	for ; max > 0; max-- {
-		first, n := t.pop(old)
-		if n == 0 {
+		l := t.pop(old)
+		if l.n == 0 {
 			break
 		}
-		t.push(&t.free, first)
+		t.push(&t.free, l)
 	}
 	if uint32(old.head.Load()) != 0 || !force && uint32(t.limbo[e%3].head.Load()) == 0 {
 		return
@@ -194,15 +207,16 @@ func (w *Worker) alloc(tick uint32) (uint32, bool) {
 	return conn, true
 }
 
-// spare takes a connection out of the chain of free ones, and asks for its entries and for
-// the next one's link.
+// spare takes a connection out of the chain of free ones, and asks for its lines and for the
+// next one's link.
 func (w *Worker) spare() uint32 {
 	t := w.t
 	conn := t.chainPop(&w.cache)
 	r := [2]Ref{forwardRef(conn), reverseRef(conn)}
 	prefetchEntries(&t.entries[0], &r[0], len(r))
+	prefetchConn(&t.conns[conn])
 	if next := w.cache.first; next != 0 {
-		prefetchConn(&t.conns[next-1])
+		prefetchLink(&t.links[next-1])
 	}
 	return conn
 }
@@ -225,8 +239,8 @@ func (w *Worker) refill(tick uint32) bool {
 
 func (w *Worker) take() bool {
 	t := w.t
-	if first, n := t.pop(&t.free); n != 0 {
-		w.cache = chain{first: first + 1, n: n}
+	if l := t.pop(&t.free); l.n != 0 {
+		w.cache = l
 		return true
 	}
 	for {

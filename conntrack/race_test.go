@@ -104,8 +104,7 @@ func checkFree(t *testing.T, tab *Table) {
 			w.release(s.conn[(s.first+s.n-1)%uint32(len(s.conn))])
 		}
 		if w.cache.n != 0 {
-			tab.conns[w.cache.first-1].blockLen = w.cache.n
-			tab.push(&tab.free, w.cache.first-1)
+			tab.push(&tab.free, w.cache)
 			w.cache = chain{}
 		}
 		w.Offline()
@@ -115,11 +114,10 @@ func checkFree(t *testing.T, tab *Table) {
 	}
 	seen := map[uint32]bool{}
 	for {
-		first, n := tab.pop(&tab.free)
-		if n == 0 {
+		l := tab.pop(&tab.free)
+		if l.n == 0 {
 			break
 		}
-		l := chain{first + 1, n}
 		for l.n > 0 {
 			conn := tab.chainPop(&l)
 			if seen[conn] {
@@ -240,9 +238,7 @@ func stepShared(t *testing.T, tab *Table, w *Worker, rng *rand.Rand, tuples int,
 		tab.TrackTCP(r.Other(),
 			&Segment{Flags: flagACK, Seq: 2, Ack: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
 	case 4:
-		atomic.StoreUint64(&tab.Conn(r).Adj[0], uint64(tick+1)<<32)
-		atomic.StoreUint64(&tab.Conn(r).Adj[1], uint64(tick+2)<<32)
-		tab.Settle(r)
+		settleBy(tab, r, [2]uint64{uint64(tick+1) << 32, uint64(tick+2) << 32})
 		tab.Entry(r).Touch(tick)
 	}
 }

@@ -114,12 +114,9 @@ func (s *Table) adopt(t *Table, r Ref) {
 	s.entries[2*conn].copyFrom(t, fr)
 	s.entries[2*conn+1].copyFrom(t, rr)
 	from, to := &t.conns[r.Conn()], &s.conns[conn]
-	for i := range to.Adj {
-		to.Adj[i] = atomic.LoadUint64(&from.Adj[i])
-	}
 	for _, word := range [][2]*uint32{
 		{&to.state, &from.state}, {&to.lastSeen, &from.lastSeen}, {&to.EndpointID, &from.EndpointID},
-		{&to.ServiceID, &from.ServiceID}, {&to.created, &from.created}, {&to.Mark, &from.Mark},
+		{&to.ServiceID, &from.ServiceID}, {&to.created, &from.created},
 		{&to.clientNext, &from.clientNext}, {&to.endpointNext, &from.endpointNext}, {&to.extra, &from.extra},
 	} {
 		*word[0] = atomic.LoadUint32(word[1])

@@ -87,3 +87,40 @@ func (t *Table) Awaited() int {
 func (t *Table) IndexLoad() float64 {
 	return float64(2*t.Flows()) / float64(slotsPerBucket*len(t.buckets))
 }
+
+// MemoryUse is the memory of a table by its parts, in bytes. The first four are in the file, or
+// in Config.Memory; the others are the process's own.
+type MemoryUse struct {
+	Header  int64 `json:"header"`  // and the gaps between parts
+	Cursors int64 `json:"cursors"` // of port rotation
+	Conns   int64 `json:"conns"`
+	Entries int64 `json:"entries"`
+	Index   int64 `json:"index"`
+	Links   int64 `json:"links"`  // of free connections
+	Counts  int64 `json:"counts"` // of endpoints and Services: the memory of those that have had none is not touched
+}
+
+// Total returns the sum.
+func (m *MemoryUse) Total() int64 {
+	return m.Header + m.Cursors + m.Conns + m.Entries + m.Index + m.Links + m.Counts
+}
+
+// MemoryUse returns the memory of the table.
+func (t *Table) MemoryUse() MemoryUse {
+	m := MemoryUse{
+		Cursors: cursorCount * cursorSize,
+		Conns:   int64(len(t.conns)) * connSize,
+		Entries: int64(len(t.entries)) * entrySize,
+		Index:   int64(len(t.mem.index)),
+		Links:   int64(len(t.mem.links)),
+		Counts:  8 * int64(len(t.endpoints)+len(t.services)+len(t.failed)),
+	}
+	m.Header = int64(len(t.mem.shared)) - m.Cursors - m.Conns - m.Entries
+	return m
+}
+
+// MemoryBytes returns the size of the table, file and private memory.
+func (t *Table) MemoryBytes() int64 {
+	m := t.MemoryUse()
+	return m.Total()
+}

@@ -44,37 +44,29 @@ func (t *Table) nextHop(r Ref) *uint64 {
 	return &e.Addr4
 }
 
-// Settle lets packets of the connection of r take the fast path, in each direction that is
-// steady and by the word in Conn.Adj. The upper half of that word is 0 if it is not known.
-func (t *Table) Settle(r Ref) {
-	conn := r.Conn()
-	mode := t.entries[r-1].Mode
-	t.settleDirection(forwardRef(conn), 0)
-	if !mode.DSR() {
-		t.settleDirection(reverseRef(conn), 1)
+// Settle lets packets of direction r take the fast path by a word, if the direction is steady.
+// The upper half of the word is 0 if the next hop is not known.
+func (t *Table) Settle(r Ref, word uint64) {
+	if word>>32 != 0 {
+		t.Resettle(r, t.NextHop(r), word)
 	}
 }
 
-// settleDirection is Settle of entry r, which is steady by the rule for direction dir.
-func (t *Table) settleDirection(r Ref, dir uint32) {
-	c, hop := &t.conns[r.Conn()], t.nextHop(r)
-	was := atomic.LoadUint64(hop)
-	word := atomic.LoadUint64(&c.Adj[uint32(r-1)&1])
-	if word>>32 == 0 {
-		return
-	}
-	s := atomic.LoadUint32(&c.state)
-	switch {
-	case isSteadyIn(s, dir):
+// Resettle is Settle in place of the word was, which [Table.NextHop] has returned. It reports
+// whether another word is there now.
+func (t *Table) Resettle(r Ref, was, word uint64) bool {
+	switch s := atomic.LoadUint32(&t.conns[r.Conn()].state); {
+	case isSteadyIn(s, uint32(r-1)&1):
 	case t.IsShared() && isFollowed(s):
 		word ^= Followed
 	default:
-		return
+		return false
 	}
-	if word != was {
-		t.forgetNumbers(r)
-		atomic.CompareAndSwapUint64(hop, was, word)
+	if word == was {
+		return false
 	}
+	t.forgetNumbers(r)
+	return atomic.CompareAndSwapUint64(t.nextHop(r), was, word)
 }
 
 // Followed is the bit of a next-hop word whose stamp is that of the adjacency but for this
@@ -98,8 +90,19 @@ func (t *Table) endFollowing(conn, tick uint32) {
 	if !isFollowed(s) || s&changing != 0 || tick-c.Created() <= freshTicks {
 		return
 	}
-	if atomic.CompareAndSwapUint32(&c.state, s, s&^(young|slow)) {
-		t.Settle(forwardRef(conn))
+	if !atomic.CompareAndSwapUint32(&c.state, s, s&^(young|slow)) {
+		return
+	}
+	t.endFollowingBy(forwardRef(conn))
+	if !t.entries[2*conn].Mode.DSR() {
+		t.endFollowingBy(reverseRef(conn))
+	}
+}
+
+// endFollowingBy is endFollowing of the next-hop word of entry r.
+func (t *Table) endFollowingBy(r Ref) {
+	if was := t.NextHop(r); was>>32 != 0 {
+		t.Resettle(r, was, was^Followed)
 	}
 }
 
@@ -112,11 +115,7 @@ func (t *Table) IsShared() bool { return t.nextHops != 0 }
 // its recipes are complete. The publication of the entries orders the store. In a shared table
 // the worker settles the connection later.
 func (t *Table) settleNew(conn uint32, f *NewFlow) {
-	if t.IsShared() {
-		t.conns[conn].Adj[0] = f.NextHop
-		return
-	}
-	if f.NextHop>>32 != 0 && steady[0]>>(firstState(f)&(stateMask|slow))&1 != 0 {
+	if !t.IsShared() && f.NextHop>>32 != 0 && steady[0]>>(firstState(f)&(stateMask|slow))&1 != 0 {
 		*t.nextHop(forwardRef(conn)) = f.NextHop
 	}
 }

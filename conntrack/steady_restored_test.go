@@ -14,8 +14,7 @@ func TestRestoredConnectionStaysSettledForTheProgramBefore(t *testing.T) {
 	w.Online()
 	r := establish(t, tab, w, 1)
 	c := tab.Conn(r)
-	atomic.StoreUint64(&c.Adj[0], aWord)
-	tab.Settle(r)
+	tab.Settle(r, aWord)
 	before := tab.NextHop(r)
 	if before>>32 == 0 {
 		t.Fatal("the connection is not settled")

@@ -16,10 +16,7 @@ func settled(t *testing.T, tab *Table, w *Worker, i int) Ref {
 	r := establish(t, tab, w, i)
 	c := tab.Conn(r)
 	atomic.AndUint32(&c.state, ^uint32(young|slow)) // as after freshTicks
-	for _, d := range []Ref{r, r.Other()} {
-		atomic.StoreUint64(&c.Adj[(d-1)&1], aWord)
-	}
-	tab.Settle(r)
+	settle(tab, r)
 	for _, d := range []Ref{r, r.Other()} {
 		if tab.NextHop(d) != aWord {
 			t.Fatalf("direction %d of an established connection is not steady", (d-1)&1)
@@ -97,16 +94,13 @@ func TestSharedConnectionIsFollowedAtFirst(t *testing.T) {
 			}
 		}
 		words(0)
-		for i := range c.Adj {
-			atomic.StoreUint64(&c.Adj[i], aWord)
-		}
-		tab.Settle(r)
+		settle(tab, r)
 		words(aWord | Followed)
 		if end {
 			client, endpoint, _ := c.numbers()
 			tab.TrackTCP(r, &Segment{Flags: flagFIN | flagACK, Seq: client, Ack: endpoint}, 6)
 			words(0)
-			tab.Settle(r)
+			settle(tab, r)
 			words(0)
 			continue
 		}
@@ -182,7 +176,7 @@ func TestEntriesAreNotSteadyOnceTheStateHasChanged(t *testing.T) {
 	for range settlers {
 		wg.Go(func() {
 			for !stop.Load() {
-				tab.Settle(r)
+				tab.Settle(r, aWord)
 			}
 		})
 	}
@@ -275,8 +269,7 @@ func TestNextHopsDoNotChangeKeysAndRecipes(t *testing.T) {
 			}
 			before := look()
 			for _, d := range refs {
-				atomic.StoreUint64(&c.Adj[(d-1)&1], aWord+uint64(d)<<32)
-				tab.Settle(d)
+				tab.Settle(d, aWord+uint64(d)<<32)
 			}
 			for _, d := range refs {
 				if tab.NextHop(d) != aWord+uint64(d)<<32 {
@@ -347,9 +340,8 @@ func TestNextHopsOfTheProcessBeforeAreForgotten(t *testing.T) {
 		c := tab.Conn(r)
 		atomic.StoreUint32(&c.state, atomic.LoadUint32(&c.state)&^(stateMask|slow)|uint32(StateEstablished))
 		for _, d := range []Ref{r, r.Other()} {
-			c.Adj[(d-1)&1] = aWord
 			if d == r || !f.Mode.DSR() {
-				tab.Settle(d)
+				tab.Settle(d, aWord)
 				tab.Entry(d).Touch(tab.Tick())
 			}
 		}

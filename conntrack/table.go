@@ -14,6 +14,7 @@ type Table struct {
 	timeouts  [numStates]uint32
 	conns     []Conn
 	entries   []Entry // 2 per connection: forward, reverse
+	links     []link  // 1 per connection
 	cursors   []cursor
 	shortages *[shortageSets][shortageWays]shortage
 	buckets   []bucket
@@ -116,10 +117,6 @@ func (t *Table) Conn(r Ref) *Conn { return t.current(r.Conn()) }
 
 // Changing is [Table.Conn] without that note.
 func (t *Table) Changing(r Ref) *Conn { return &t.conns[r.Conn()] }
-
-// NextHops returns Conn.Adj of the connection that r belongs to. Unlike [Table.Conn] it reads
-// nothing.
-func (t *Table) NextHops(r Ref) *[2]uint64 { return &t.conns[r.Conn()].Adj }
 
 // Seed returns the seed of Hash. It is random per table and survives restoration.
 func (t *Table) Seed() [4]uint64 { return t.seed }

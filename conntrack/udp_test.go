@@ -14,11 +14,14 @@ func udpFlow(i int, mode Mode) *NewFlow {
 }
 
 // settle lets the flow of r take the fast path, as far as it is steady.
-func settle(tab *Table, r Ref) {
-	c := tab.Conn(r)
-	atomic.StoreUint64(&c.Adj[0], aWord)
-	atomic.StoreUint64(&c.Adj[1], aWord)
-	tab.Settle(r)
+func settle(tab *Table, r Ref) { settleBy(tab, r, [2]uint64{aWord, aWord}) }
+
+// settleBy is settle by a word for each direction.
+func settleBy(tab *Table, r Ref, words [2]uint64) {
+	tab.Settle(forwardRef(r.Conn()), words[0])
+	if !tab.Entry(r).Mode.DSR() {
+		tab.Settle(reverseRef(r.Conn()), words[1])
+	}
 }
 
 // After the first answer both directions of a UDP flow take the fast path. It becomes a

@@ -56,21 +56,23 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 // takeTraffic starts the workers and attaches the program.
 //
 // If the maps are those of the last process, its program is attached and leads to the sockets
-// of this process: packets wait in the rings since New. Then the workers need not wait for the
-// kernel to verify the next program. With a flow cache they do: the last program still
-// forwards by the adjacencies of the last process, which the workers replace in the flows.
+// of this process: packets wait in the rings since New. Thus the workers do not wait for the
+// kernel to verify the next program. With a flow cache the last program still forwards by the
+// adjacencies of the last process. When a worker replaces one in a flow, no stamp of that process
+// is in the flow any more, and its packets reach the workers until the next program is attached.
+//
+// If this process has moved the flow table, the last program sees none of that: it would go on
+// with a flow whose SNAT port a worker has given to another. Then the workers start after the
+// attachment.
 func (l *LB) takeTraffic() error {
 	var errs []error
 	if l.yielded {
 		errs = append(errs, l.ports.Steer())
 	}
-	late := l.cache != nil && l.steer.Adopted()
-	if !late {
-		errs = append(errs, l.startWorkers())
-	}
-	errs = append(errs, l.attach())
-	if late {
-		errs = append(errs, l.startWorkers())
+	if l.steer.Adopted() && l.flows.Restoration().Moved {
+		errs = append(errs, l.attach(), l.startWorkers())
+	} else {
+		errs = append(errs, l.startWorkers(), l.attach())
 	}
 	l.serves.Store(true)
 	_ = l.steer.Hold(l.holdTime()) // Run repeats it, at first up to holdEvery later, and logs errors

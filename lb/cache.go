@@ -213,7 +213,6 @@ func (l *LB) settleWithdrawals() {
 			return true
 		}
 		if k := table.DestinationKey(&l.flows.Entry(ref).Key.W); snapshot.Lookup(&k) == nil {
-			atomic.StoreUint64(&c.Adj[0], 0) // an answer does not settle the client's direction
 			l.flows.Unsettle(ref)
 		}
 		return true

@@ -8,6 +8,7 @@
 //	apply.go      tables and steering, in order; flows of the last process
 //	addresses.go  the node's addresses: SNAT sources; and with them vip.go, host.go
 //	run.go        what runs beside the workers
+//	prefix.go     the limit of new connections per source prefix
 //	workers.go    a worker per CPU, and its ports (placement.go chooses the CPUs)
 //	status.go     the state of everything
 //	observe.go    captures and traces; dropped.go: samples of dropped packets
@@ -39,6 +40,7 @@ import (
 	"github.com/weirlb/weir/lb/hostveth"
 	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/reassign"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
@@ -89,6 +91,8 @@ type Config struct {
 	MinPathMTU uint16
 	// ReversePathFilter is which sources may begin flows.
 	ReversePathFilter worker.ReversePathFilter
+	// PrefixLimit limits the new connections of each source prefix.
+	PrefixLimit ratelimit.PrefixLimit
 	// FlowCache has the kernel forward packets of established flows, where it can.
 	FlowCache bool
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
@@ -116,6 +120,7 @@ type LB struct {
 
 	affinity *affinity.Store
 	cids     *affinity.Store // endpoints by QUIC connection ID
+	prefixes *ratelimit.Prefixes
 	flows    *conntrack.Table
 	tables   *table.Table
 	router   *route.Watcher

@@ -175,6 +175,7 @@ func (l *LB) openTables(workers int) (err error) {
 	l.reportFlowTable()
 
 	l.affinity, l.cids = worker.NewAffinity(l.flows), worker.NewCIDs(l.flows)
+	l.openPrefixes()
 	l.tables = table.New(table.Config{
 		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
 		Tick:  l.flows.Tick,
@@ -196,9 +197,12 @@ func (l *LB) reportFlowTable() {
 		l.warnings.Add(warning.PacketPath, "",
 			"flow table: the connections of the last process are not usable and were dropped: %s", a.MemoryReason)
 	}
+	if a.Migrated > 0 {
+		l.log.Info("flow table: the connections are from a table of another layout",
+			"connections", a.Flows, "leftOut", a.Discarded, "layout", a.Migrated, "own", conntrack.LayoutVersion())
+	}
 	if a.Discarded > 0 {
-		l.log.Warn("flow table: half-made or damaged connections were left out",
-			"connections", a.Discarded)
+		l.log.Warn("flow table: connections of the last process were left out", "connections", a.Discarded, "by", a.DiscardedBy)
 	}
 }
 

@@ -138,8 +138,8 @@ func wrap(subject string, err error) error {
 	return fmt.Errorf("%s: %w", subject, err)
 }
 
-// Absent returns why traffic is not taken on a configured interface, nil when it is
-// taken on all of them, and before traffic is taken at all. It never waits.
+// Absent returns why the node should get no traffic: a configured interface has no port, or none
+// has a carrier. It is nil otherwise, and before traffic is taken at all. It never waits.
 func (l *LB) Absent() *ports.Absence { return l.ports.Absent() }
 
 // pace is the time between two looks at the interfaces: shorter while a port is between

@@ -51,7 +51,7 @@ func (l *LB) workerConfig(id, cpu int) worker.Config {
 		Takeover: l.cfg.Takeover, EndpointRemovalGrace: l.cfg.EndpointRemovalGrace,
 		GUEZeroChecksum: l.cfg.GUEZeroChecksum, MinPathMTU: l.cfg.MinPathMTU,
 		ReversePathFilter: l.cfg.ReversePathFilter,
-		Services:          l.counts.workers,
+		Services:          l.counts.workers, Prefixes: l.prefixes,
 	}
 }
 

@@ -1,5 +1,6 @@
-// Package ratelimit bounds how many packets a worker makes by itself, in total
-// and per source. A limiter belongs to a single worker; it reads no clock.
+// Package ratelimit bounds how many packets a worker makes by itself, in total and per
+// source (Limiter, of a single worker), and how many connections the sources of a prefix
+// begin (Prefixes, of all workers). It reads no clock.
 package ratelimit
 
 import (

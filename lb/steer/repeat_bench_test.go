@@ -65,8 +65,7 @@ func (r *flowRig) fillChains(n int) (starts [][]byte) {
 			r.Fatalf("flow %d: %v", at, outcome)
 		}
 		r.setState(ref, conntrack.StateStream)
-		r.flows.Conn(ref).Adj[0] = word
-		r.flows.Settle(ref)
+		r.flows.Settle(ref, word)
 		if at%hops == 0 && len(starts) < 400 {
 			packet := racePacket(&k)
 			packet[22] = 255

@@ -28,10 +28,8 @@ func TestKernelFollowsConnectionsThatHaveJustBegun(t *testing.T) {
 		}
 		r.flows.TrackTCP(ref.Other(), &conntrack.Segment{Flags: 0x12, Seq: 4999, Ack: 1000}, tick)
 		r.flows.TrackTCP(ref, &conntrack.Segment{Flags: 0x10, Seq: 1000, Ack: 5000}, tick)
-		r.flows.Conn(ref).Adj = [2]uint64{
-			r.word(r.nextHop(1, rigHop(1, 0)), 1500), r.word(r.nextHop(0, rigHop(0, 0)), 1500),
-		}
-		r.flows.Settle(ref)
+		r.flows.Settle(ref, r.word(r.nextHop(1, rigHop(1, 0)), 1500))
+		r.flows.Settle(ref.Other(), r.word(r.nextHop(0, rigHop(0, 0)), 1500))
 		for n := range uint32(5) {
 			k := r.flows.Entry(ref).Tuple()
 			if _, forwarded := r.run(t, h, tcpData(t, &k, 1000+10*n, 5000), 0); !forwarded {

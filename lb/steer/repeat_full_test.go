@@ -38,8 +38,8 @@ func (r *flowRig) fill(n int, seed uint64) []conntrack.Ref {
 			r.Fatalf("flow %d: %v", len(refs)/2, outcome)
 		}
 		r.setState(ref, conntrack.StateStream)
-		r.flows.Conn(ref).Adj = words
-		r.flows.Settle(ref)
+		r.flows.Settle(ref, words[0])
+		r.flows.Settle(ref.Other(), words[1])
 		refs = append(refs, ref, ref.Other())
 	}
 	return refs

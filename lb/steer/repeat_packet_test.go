@@ -180,10 +180,11 @@ func (r *flowRig) drawFlow(t *rapid.T, kind flowKind) (c flowCase, ref conntrack
 		t.Fatalf("create: %v", outcome)
 	}
 	r.setState(ref, c.state)
-	conn := r.flows.Conn(ref)
 	w := r.word(c.hop, c.mtu)
-	conn.Adj[0], conn.Adj[1] = w, w
-	r.flows.Settle(ref)
+	r.flows.Settle(ref, w)
+	if !f.Mode.DSR() {
+		r.flows.Settle(ref.Other(), w)
+	}
 	if c.reverse {
 		ref = ref.Other()
 	}

@@ -191,8 +191,7 @@ func (r *flowRig) changeFlows(tuples []*raced, keys []conntrack.Key, changes *at
 			panic(outcome)
 		}
 		r.setState(ref, conntrack.StateStream)
-		atomic.StoreUint64(&r.flows.Conn(ref).Adj[0], words[raceHop(i, round)])
-		r.flows.Settle(ref)
+		r.flows.Settle(ref, words[raceHop(i, round)])
 		refs[i] = ref
 		changes.Add(1)
 		r.maker.Quiesce()

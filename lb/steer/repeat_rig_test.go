@@ -236,8 +236,8 @@ func (r *flowRig) nextHop(port int, hop netip.Addr) uint32 {
 }
 
 func (r *flowRig) connCell(ref conntrack.Ref) []byte {
-	at := int(r.flows.Shape().Conns) + int(ref.Conn())*cell
-	return r.table[at : at+cell]
+	at := int(r.flows.Shape().Conns) + int(ref.Conn())*connSize
+	return r.table[at : at+connSize]
 }
 
 // entryCells are both entries of a connection.
@@ -248,8 +248,9 @@ func (r *flowRig) entryCells(ref conntrack.Ref) []byte {
 
 // Offsets in a Conn, an Entry and an Adjacency.
 const (
-	connState      = 16
-	connNumbers    = 40
+	connSize       = 32
+	connState      = 0
+	connNumbers    = 20
 	entryNumbers   = 16 // of IPv4, see conntrack.Entry.Note
 	entrySeen      = 60
 	adjacencyStamp = 44

@@ -107,8 +107,8 @@ func (r *flowRig) compare(t *rapid.T, h *hook, c *flowCase, s *segment, ref conn
 		if !c.takes(h) {
 			t.Fatalf("%s forwards a packet of %+v", h.name, c)
 		}
-		if !bytes.Equal(after[cell+entryNumbers:][:8], before[cell+entryNumbers:][:8]) ||
-			!bytes.Equal(after[2*cell+entryNumbers:][:8], before[2*cell+entryNumbers:][:8]) {
+		if !bytes.Equal(after[connSize+entryNumbers:][:8], before[connSize+entryNumbers:][:8]) ||
+			!bytes.Equal(after[connSize+cell+entryNumbers:][:8], before[connSize+cell+entryNumbers:][:8]) {
 			t.Fatalf("%s: the kernel has written the numbers in an entry", h.name)
 		}
 		after = r.asRead(ref)
@@ -164,7 +164,7 @@ func (r *flowRig) compareLoop(t *rapid.T, h *hook, c *flowCase, s *segment, ref 
 // sameNotes compares snapshots after a packet that was sent since a tick. If the clock has
 // moved on between the two, the packet may be the first of a tick for one of them alone.
 func (r *flowRig) sameNotes(t *rapid.T, h *hook, ref conntrack.Ref, since uint32, kernel, loop []byte) {
-	at := cell + entrySeen
+	at := connSize + entrySeen
 	if !ref.Forward() {
 		at += cell
 	}
@@ -214,5 +214,5 @@ func (r *flowRig) snapshot(ref conntrack.Ref) []byte {
 
 func (r *flowRig) restore(ref conntrack.Ref, b []byte) {
 	copy(r.connCell(ref), b)
-	copy(r.entryCells(ref), b[cell:])
+	copy(r.entryCells(ref), b[connSize:])
 }

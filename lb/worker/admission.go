@@ -52,6 +52,9 @@ func (w *flows) miss(p *pkt) verdict {
 	if ep == nil && fe.Pool.Len() == 0 {
 		return w.onNoEndpoints(p, fe.Pool)
 	}
+	if v := w.withinPrefixRate(p); v != pass {
+		return v
+	}
 	if v := w.withinLimits(fe); v != pass {
 		return v
 	}
@@ -92,7 +95,23 @@ func (w *admission) admit(p *pkt, fe *table.FrontendEntry) verdict {
 	if v := checkSourceRange(p, fe); v != pass {
 		return v
 	}
+	if v := w.withinPrefixRate(p); v != pass {
+		return v
+	}
 	return w.withinLimits(fe)
+}
+
+// withinPrefixRate passes packet p if the prefix of its source may begin another connection
+// now. Packets of this node and its pods pass, and in DSR modes those in the middle of a
+// connection. A packet beyond the rate gets no answer: a client sends it again.
+func (w *admission) withinPrefixRate(p *pkt) verdict {
+	limit := w.cfg.Prefixes
+	switch {
+	case limit == nil || p.in == w.hostVeth || !opens(&p.Packet):
+	case w.dryRun && limit.Refuses(p.key.W[0], p.Family, w.tick), !w.dryRun && !limit.Take(p.key.W[0], p.Family, w.tick):
+		return drop(DropPrefixRate)
+	}
+	return pass
 }
 
 // checkSourceRange passes packet p if the client may use the frontend at all. Other clients

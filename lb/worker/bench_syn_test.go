@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -33,6 +34,14 @@ func BenchmarkSYN(b *testing.B) {
 			l.limit(&table.Policy{MaxConnections: 1})
 			l.establish(1, 1)
 		}, []string{"connection-limit"}},
+		{"refused/prefix-rate", func(l *bench) {
+			l.w.cfg.Prefixes = ratelimit.NewPrefixes([2]uint64{1, 2})
+			l.w.cfg.Prefixes.Set(ratelimit.PrefixLimit{PerSecond: 1, Bits4: 1})
+		}, []string{"prefix-rate"}},
+		{"accepted/prefix-rate", func(l *bench) {
+			l.w.cfg.Prefixes = ratelimit.NewPrefixes([2]uint64{1, 2})
+			l.w.cfg.Prefixes.Set(ratelimit.PrefixLimit{PerSecond: 1 << 20, Bits4: 24})
+		}, nil},
 		{"refused/connection-rate", func(l *bench) {
 			l.limit(&table.Policy{NewConnectionsPerSecond: 1})
 		}, []string{"connection-rate"}},

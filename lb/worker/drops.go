@@ -25,6 +25,7 @@ var dropTexts = [dropReasons]string{
 	DropNoEndpoint:          "A frontend without any endpoint. Answered with a RST or ICMP, within limits: see weir explain.",
 	DropNoLocalEndpoint:     "A frontend with externalTrafficPolicy: Local and no endpoint on this node.",
 	DropSourceRange:         "A client outside of spec.loadBalancerSourceRanges.",
+	DropPrefixRate:          "A new connection beyond flood.newConnectionsPerPrefix of the client's prefix.",
 	DropConnectionLimit:     "A new connection beyond weir.dev/max-connections.",
 	DropConnectionRate:      "A new connection beyond weir.dev/new-connections-per-second.",
 	DropEndpointRemoved:     "A packet of a flow whose endpoint was removed, where on-endpoint-removal says reset or drop.",
@@ -91,6 +92,7 @@ const (
 	DropNoEndpoint
 	DropNoLocalEndpoint
 	DropSourceRange
+	DropPrefixRate
 	DropConnectionLimit
 	DropConnectionRate
 	DropEndpointRemoved
@@ -136,6 +138,7 @@ var dropNames = [dropReasons]string{
 	DropNoEndpoint:          "no-endpoint",
 	DropNoLocalEndpoint:     "no-local-endpoint",
 	DropSourceRange:         "source-range",
+	DropPrefixRate:          "prefix-rate",
 	DropConnectionLimit:     "connection-limit",
 	DropConnectionRate:      "connection-rate",
 	DropEndpointRemoved:     "endpoint-removed",

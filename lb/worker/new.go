@@ -41,6 +41,8 @@ type Config struct {
 	Router    *route.Watcher
 	Memory    *xsk.Umem
 	Services  *ServiceCounts // nil: nothing is counted per Service
+	// Prefixes limits the new connections of source prefixes; nil: nothing does.
+	Prefixes *ratelimit.Prefixes
 
 	// Node and VIPs are snapshots that the owner publishes. VIPs has the addresses that
 	// serve frontends and that the node does not hold.

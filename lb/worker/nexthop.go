@@ -1,8 +1,6 @@
 package worker
 
 import (
-	"sync/atomic"
-
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
@@ -18,6 +16,7 @@ type forwarder struct {
 	epoch           uint32 // of the routes
 	adjacencies     []route.Adjacency
 	routeCache      [routeCacheSize]cachedRoute
+	hopCache        [hopCacheSize]cachedHop
 	neighQueue      []queuedPacket
 	neighQueueOrder uint32     // packets that have been queued
 	unreachable     exhaustion // endpoints that l2dsr cannot reach, and the next hop there
@@ -32,38 +31,57 @@ func nextHopRef(stamp uint32, path *route.Path, n uint32) uint64 {
 }
 
 // nextHopOf sets the next hop of out for a packet of the entry, with the MAC address and the
-// MTU of link and route. The connection's word stores the result: the flow looks up again, at
-// the next packet, when the stamp of the adjacency has changed.
+// MTU of link and route. It is that of the flow's fast path, that of an earlier packet to the
+// same address, or the result of a look-up.
 func (w *forwarder) nextHopOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
-	c, e := w.conns.Conn(ref), w.conns.Entry(ref)
-	adjWord := &c.Adj[0]
-	if !ref.Forward() {
-		adjWord = &c.Adj[1]
+	if w.leavesBy(w.conns.NextHop(ref), out) {
+		return pass
 	}
-	word := atomic.LoadUint64(adjWord)
-	if adj := &w.adjacencies[word&0xffff]; uint32(word>>32) == adj.Stamp() {
-		if mac, state := adj.Dst(); state == route.Valid {
-			out.adj, out.mac, out.mtu = adj, mac, min(adj.MTU(), uint32(word)>>16)
-			return pass
-		}
+	e := w.conns.Entry(ref)
+	to := w.conns.NewTuple(ref)
+	k, known := w.cachedHopTo(&to, e.Mode, ref.Forward(), uint32(p.hash))
+	if known && w.leavesBy(k.nextHop, out) {
+		return pass
 	}
 	w.counts[counter.RouteLookups]++
-	path, ok := w.routes.Lookup(w.conns.NewDst(ref).Addr(), uint32(p.hash))
+	dst := to.Dst()
+	path, ok := w.routes.Lookup(dst.Addr(), uint32(p.hash))
 	if !ok {
 		return noRoute(path.Kind)
 	}
-	if e.Mode.DSR() && !w.canReach(&path, e.Mode, w.conns.NewDst(ref)) {
+	if e.Mode.DSR() && !w.canReach(&path, e.Mode, dst) {
 		return drop(DropNotAdjacent)
 	}
-	needed := ref.Forward() || path.NextHop != w.conns.NewDst(ref).Addr()
+	needed := ref.Forward() || path.NextHop != dst.Addr()
 	if ref.Forward() {
 		path.NextHop = throughHostVeth(&path, e.Mode)
 	}
 	word, v := w.resolveNextHop(p, &path, needed, out)
-	if word != 0 {
-		atomic.StoreUint64(adjWord, word)
+	if out.nextHop = word; word != 0 {
+		k.nextHop, k.hash, k.divided = word, uint32(p.hash), w.routes.NumPaths(dst.Addr()) != 1
 	}
 	return v
+}
+
+// leavesBy sets the next hop of out to that of a connection's word. It reports false, and
+// changes nothing, if that is another's now or has to be resolved.
+func (w *forwarder) leavesBy(word uint64, out *egress) bool {
+	n := word & 0xffff
+	if word>>32 == 0 || n >= uint64(len(w.adjacencies)) {
+		return false
+	}
+	adj := &w.adjacencies[n]
+	stamp := adj.Stamp()
+	if (uint32(word>>32)^stamp)&^uint32(conntrack.Followed>>32) != 0 {
+		return false
+	}
+	mac, state := adj.Dst()
+	if state != route.Valid {
+		return false
+	}
+	out.adj, out.mac, out.mtu = adj, mac, min(adj.MTU(), uint32(word)>>16)
+	out.nextHop = uint64(stamp)<<32 | word&0xffffffff
+	return true
 }
 
 // resolveNextHop sets the next hop of out to that of a path. It returns the word by which a
@@ -108,12 +126,14 @@ func noRoute(why route.Kind) verdict {
 // egress is the path of a packet out of Weir: the next hop and, for DSR, the tunnel to the
 // endpoint.
 type egress struct {
-	adj    *route.Adjacency
-	mac    uint64 // of the next hop
-	mtu    uint32 // of link and route, less the tunnel's header
-	whole  bool   // the packet leaves in a single piece
-	dsr    bool   // not translated: the tunnel is valid
-	tunnel tunnel
+	adj *route.Adjacency
+	mac uint64 // of the next hop
+	mtu uint32 // of link and route, less the tunnel's header
+	// nextHop is the connection's word for it; 0: none.
+	nextHop uint64
+	whole   bool // the packet leaves in a single piece
+	dsr     bool // not translated: the tunnel is valid
+	tunnel  tunnel
 }
 
 // egressOf sets out to how packet p leaves by the flow entry ref, unless it cannot leave now.

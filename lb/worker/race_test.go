@@ -50,11 +50,11 @@ func TestAnEndpointThatGoesDuringARoundCostsOneFlow(t *testing.T) {
 }
 
 // claim stands in for a goroutine that has claimed the flow to end it, by the state word of
-// conntrack.Conn behind Adj. It was then kept from taking the flow out of the index.
+// conntrack.Conn, its first. It was then kept from taking the flow out of the index.
 func (b *bench) claim(ref conntrack.Ref) (undo func()) {
 	c := b.lb.flows.Conn(ref)
 	b.lb.flows.Unsettle(ref)
-	state := (*uint32)(unsafe.Add(unsafe.Pointer(c), unsafe.Sizeof(c.Adj)))
+	state := (*uint32)(unsafe.Pointer(c))
 	was := atomic.SwapUint32(state, 0)
 	return func() { atomic.StoreUint32(state, was) }
 }

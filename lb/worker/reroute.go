@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
@@ -14,7 +13,7 @@ const rerouteFor = 250 * time.Millisecond
 
 // Reroute sets the new next hops of flows that a change of routes affects, so that their
 // packets stay on the fast path. affected has the numbers of the adjacencies; their stamps
-// have not changed yet. The next packet of a flow sets it in three cases: the new next hop is
+// have not changed yet. The next packet of a flow on the fast path sets it in three cases: the new next hop is
 // affected too or not resolved, the flow is not translated, or the time is up. It returns the
 // number of directions that have another next hop. It is for a control goroutine, beside the
 // workers.
@@ -25,11 +24,8 @@ func Reroute(flows *conntrack.Table, router *route.Watcher, affected []bool) (n 
 		if walked++; walked%1024 == 0 && time.Now().After(until) {
 			return false
 		}
-		adj := flows.NextHops(ref)
-		if moved := r.direction(&adj[0], ref) + r.direction(&adj[1], ref.Other()); moved > 0 {
-			flows.Conn(ref) // has the TCP numbers of the entries, which Settle forgets
-			flows.Settle(ref)
-			n += moved
+		if !flows.Entry(ref).Mode.DSR() {
+			n += r.direction(ref) + r.direction(ref.Other())
 		}
 		return true
 	})
@@ -44,19 +40,16 @@ type rerouter struct {
 	affected    []bool
 }
 
-// direction replaces the connection's word for the direction of entry ref, unless a worker
-// has replaced it meanwhile. It returns the number of words replaced.
-func (r *rerouter) direction(at *uint64, ref conntrack.Ref) int {
-	was := atomic.LoadUint64(at)
+// direction replaces the next-hop word of entry ref, unless a worker has replaced it
+// meanwhile. It returns the number of words replaced.
+func (r *rerouter) direction(ref conntrack.Ref) int {
+	was := r.flows.NextHop(ref)
 	old := was & 0xffff
 	if was>>32 == 0 || old >= uint64(len(r.affected)) || !r.affected[old] ||
-		uint32(was>>32) != r.adjacencies[old].Stamp() {
+		(uint32(was>>32)^r.adjacencies[old].Stamp())&^uint32(conntrack.Followed>>32) != 0 {
 		return 0
 	}
 	e := r.flows.Entry(ref)
-	if e.Mode.DSR() {
-		return 0
-	}
 	key := e.Tuple()
 	path, ok := r.routes.Lookup(r.flows.NewDst(ref).Addr(), uint32(r.flows.Hash(&key)))
 	if !ok {
@@ -74,7 +67,8 @@ func (r *rerouter) direction(at *uint64, ref conntrack.Ref) int {
 	if adj.State() != route.Valid || !adj.Is(path.Port, path.NextHop) {
 		return 0
 	}
-	if !atomic.CompareAndSwapUint64(at, was, nextHopRef(stamp, &path, number)) {
+	r.flows.Conn(ref) // has the TCP numbers of the entries, which Resettle forgets
+	if !r.flows.Resettle(ref, was, nextHopRef(stamp, &path, number)) {
 		return 0
 	}
 	return 1

@@ -37,7 +37,8 @@ func BenchmarkReroute(b *testing.B) {
 		if outcome != conntrack.Created {
 			b.Fatalf("outcome %d", outcome)
 		}
-		flows.Conn(r).Adj[1] = word
+		flows.TrackUDP(r.Other(), flows.Tick())
+		flows.Settle(r.Other(), word)
 	}
 	w.Offline()
 	moved := 0

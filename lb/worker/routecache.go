@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
@@ -60,4 +61,40 @@ func (w *forwarder) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute,
 		}
 	}
 	return k, true
+}
+
+// hopCacheSize is the number of addresses whose next hops a worker caches, of clients and of
+// endpoints: those that the slow path sends packets to while flows begin and end.
+const hopCacheSize = 1024
+
+// cachedHop is the next hop to an address. Like that of a flow it holds until the adjacency has
+// another stamp, but at most until the routes change: a new flow does not wait for Reroute.
+type cachedHop struct {
+	w0, w1  uint64 // the address
+	nextHop uint64 // the connection's word; 0: none
+	hash    uint32
+	kind    uint16 // direction, mode and family: see throughHostVeth and canReach
+	divided bool   // of several paths: that of flows with hash
+}
+
+// cachedHopTo returns the place of the next hop for packets to the destination of a tuple, and
+// whether it is there. If it is not, the place is empty, and the caller's to fill.
+func (w *forwarder) cachedHopTo(
+	to *conntrack.Key, mode conntrack.Mode, forward bool, hash uint32,
+) (k *cachedHop, known bool) {
+	w0, w1 := to.W[2], to.W[3]
+	if to.Family() == 4 {
+		w0, w1 = to.W[0]>>32, 0
+	}
+	kind := uint16(to.Family())<<8 | uint16(mode)<<1
+	if forward {
+		kind |= 1
+	}
+	const odd = 0x9e3779b97f4a7c15
+	k = &w.hopCache[(w0^w1*odd)*odd>>32%hopCacheSize]
+	if k.w0 == w0 && k.w1 == w1 && k.kind == kind && (!k.divided || k.hash == hash) {
+		return k, true
+	}
+	k.w0, k.w1, k.kind, k.nextHop = w0, w1, kind, 0
+	return k, false
 }

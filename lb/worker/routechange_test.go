@@ -47,6 +47,7 @@ func newRouters(t *testing.T, proto uint8) *routers {
 		req.src = ap(net.Addr().Next(), 40000)
 		b.requests[i], b.answers[i] = req, b.established(req)
 		b.requests[i].flags, b.answers[i].flags = header.ACK, header.ACK
+		b.requests[i].seq, b.requests[i].ack, b.answers[i].seq = req.seq+1, 1, 1
 	}
 	return b
 }
@@ -75,8 +76,7 @@ func TestRouteChangeTakesEffectOnTheFlowsThatItConcerns(t *testing.T) {
 	for name, proto := range map[string]uint8{"UDP": header.ProtoUDP, "TCP": header.ProtoTCP} {
 		t.Run(name, func(t *testing.T) {
 			b := newRouters(t, proto)
-			b.check("before a change", 0, 0, 0)
-			b.check("before a change", 1, 1, 0)
+			b.settle() // others look up once
 			b.lb.router.SetRoute(b.clients[0], byRouter(1))
 			b.check("after a change", 0, 1, 1) // of the answer
 			b.check("after it", 0, 1, 0)
@@ -88,11 +88,31 @@ func TestRouteChangeTakesEffectOnTheFlowsThatItConcerns(t *testing.T) {
 	}
 }
 
-// With Reroute no packet looks up a route if the new next hop is known.
+// settle brings flows to the fast path, TCP flows when they are not young any more.
+func (b *routers) settle() {
+	b.t.Helper()
+	const young = conntrack.TicksPerSecond / 4
+	for begun := b.lb.flows.Tick(); b.lb.flows.Tick()-begun <= young; {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for i := range b.clients {
+		b.check("before a change", i, i, 0)
+	}
+	b.lb.flows.Range(func(r conntrack.Ref) bool {
+		if b.lb.flows.NextHop(r)>>32 == 0 || b.lb.flows.NextHop(r.Other())>>32 == 0 {
+			b.t.Fatal("a flow is not on the fast path")
+		}
+		return true
+	})
+}
+
+// With Reroute no packet of a flow on the fast path looks up a route if the new next hop is
+// known.
 func TestRerouteLeavesFlowsOnTheFastPath(t *testing.T) {
 	for name, proto := range map[string]uint8{"UDP": header.ProtoUDP, "TCP": header.ProtoTCP} {
 		t.Run(name, func(t *testing.T) {
 			b := newRouters(t, proto)
+			b.settle()
 			rerouted := 0
 			b.lb.router.SetReroute(func(affected []bool) {
 				rerouted = Reroute(b.lb.flows, b.lb.router, affected)
@@ -118,6 +138,28 @@ func TestRerouteLeavesFlowsOnTheFastPath(t *testing.T) {
 			b.framesHome()
 		})
 	}
+}
+
+// A connection that begins while Reroute runs goes by the new route: no flow's next hop is for it.
+func TestNewConnectionsDoNotWaitForReroute(t *testing.T) {
+	b := newRouters(t, header.ProtoTCP)
+	ran := false
+	b.lb.router.SetReroute(func([]bool) {
+		ran = true
+		req := request(false, header.ProtoTCP)
+		req.src = ap(b.clients[0].Addr().Next(), 40001)
+		b.requests[0], b.answers[0] = req, b.established(req)
+		b.requests[0].flags, b.answers[0].flags = header.ACK, header.ACK
+		b.requests[0].seq, b.requests[0].ack, b.answers[0].seq = req.seq+1, 1, 1
+		if r, _ := b.exchange(0); r != 1 {
+			t.Errorf("the answer goes to router %d", r)
+		}
+	})
+	b.lb.router.SetRoute(b.clients[0], byRouter(1))
+	if !ran {
+		t.Error("the route has not changed")
+	}
+	b.framesHome()
 }
 
 // Routes change beside the worker: each answer goes to either router, and at last to that of
@@ -153,10 +195,10 @@ func (b *bench) established(req packet) packet {
 	ans := packet{srcMAC: macServer, dstMAC: macWeirB, src: ap(endpoint4, 8080), proto: req.proto, df: true}
 	ans.dst = ap(snat4, uint16(f[34])<<8|uint16(f[35]))
 	if ans.proto == header.ProtoTCP {
-		ans.flags = header.SYN | header.ACK
+		ans.flags, ans.ack = header.SYN|header.ACK, req.seq+1
 	}
 	b.one(portServer, ans.build(b.t), portClient)
-	req.flags = header.ACK
+	req.flags, req.seq, req.ack = header.ACK, req.seq+1, 1
 	b.one(portClient, req.build(b.t), portServer)
 	return ans
 }

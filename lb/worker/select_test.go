@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -154,6 +155,31 @@ func TestConnectionRate(t *testing.T) {
 	}
 	old := from(false, header.ProtoTCP, 1000)
 	b.one(portClient, old.build(t), portServer)
+	b.framesHome()
+}
+
+// The clients of a prefix begin as many connections as flood.newConnectionsPerPrefix allows;
+// those of others, of the node, and established ones are not concerned.
+func TestPrefixRate(t *testing.T) {
+	b := newBench(t)
+	b.offer(nil, table.Pool{}, 1)
+	limit := ratelimit.NewPrefixes([2]uint64{1, 2})
+	limit.Set(ratelimit.PrefixLimit{PerSecond: 3, Bits4: 24, Bits6: 56})
+	b.w.cfg.Prefixes = limit
+	old := b.openFrom(999)
+	for port := range uint16(10) {
+		b.give(portClient, from(false, header.ProtoTCP, 1000+port).build(t))
+	}
+	made := len(b.roundAtTheSameTime()[portServer])
+	if made < 2 || made > 3 || b.drops()["prefix-rate"] != uint64(10-made) { // a tick may have passed
+		t.Errorf("%d made, %v", made, b.drops())
+	}
+	b.one(portClient, old.build(t), portServer)
+	other := from(false, header.ProtoTCP, 1000)
+	other.src = ap(netip.MustParseAddr("44.1.2.3"), 1000)
+	b.one(portClient, other.build(t), portServer)
+	limit.Set(ratelimit.PrefixLimit{})
+	b.one(portClient, from(false, header.ProtoTCP, 2000).build(t), portServer)
 	b.framesHome()
 }
 

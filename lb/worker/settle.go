@@ -12,21 +12,28 @@ import "github.com/weirlb/weir/conntrack"
 type settling struct {
 	n    int
 	busy int // rounds in a row that have left packets
-	list [2 * batchSize]conntrack.Ref
+	list [2 * batchSize]settlement
+}
+
+// settlement is a direction of a flow, and the word for its next hop.
+type settlement struct {
+	ref     conntrack.Ref
+	nextHop uint64
 }
 
 // maxBusySettles is about a millisecond of full batches.
 const maxBusySettles = 32
 
-// settle lets later packets of the flow of ref leave without the slow path. A flow that is left
-// out, because there are too many in the round, asks again with its next packet.
-func (w *flows) settle(ref conntrack.Ref) {
+// settle lets later packets of the flow of ref, in that direction, leave by the word nextHop
+// without the slow path. A flow that is left out, because there are too many in the round,
+// asks again with its next packet.
+func (w *flows) settle(ref conntrack.Ref, nextHop uint64) {
 	if !w.conns.IsShared() {
-		w.conns.Settle(ref)
+		w.conns.Settle(ref, nextHop)
 		return
 	}
 	if s := &w.settling; s.n < len(s.list) {
-		s.list[s.n] = ref
+		s.list[s.n] = settlement{ref, nextHop}
 		s.n++
 	}
 }
@@ -45,8 +52,8 @@ func (w *flows) settleSent() {
 		return
 	}
 	s.busy = 0
-	for _, ref := range list {
-		w.conns.Settle(ref)
+	for i := range list {
+		w.conns.Settle(list[i].ref, list[i].nextHop)
 	}
 }
 

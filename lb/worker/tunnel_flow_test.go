@@ -124,7 +124,8 @@ func (b *bench) routes(to map[netip.Prefix]route.Path, hops ...route.StaticHop) 
 	hops = append(hops, route.StaticHop{Port: portClient, NextHop: client4, MAC: macOf(macClient), Src: macOf(macWeir), MTU: 1500})
 	b.lb.router = route.Static(to, hops)
 	b.w.router, b.w.adjacencies = b.lb.router, b.lb.router.Adjacencies()
-	b.lb.flows.Range(func(r conntrack.Ref) bool { b.lb.flows.Conn(r).Adj = [2]uint64{}; b.lb.flows.Unsettle(r); return true })
+	b.lb.flows.Range(func(r conntrack.Ref) bool { b.lb.flows.Unsettle(r); return true })
+	clear(b.w.hopCache[:])
 }
 
 // There is no wire to such an endpoint: the translated packet goes through the

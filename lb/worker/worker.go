@@ -140,8 +140,10 @@ func (w *Worker) beginRound() {
 		w.pathMTUs.Refill(now)
 	}
 	w.snapshot = w.frontends.Load()
-	w.routes = w.router.Load()
-	w.epoch = w.routes.Epoch()
+	if routes := w.router.Load(); routes != w.routes {
+		w.routes, w.epoch = routes, routes.Epoch()
+		clear(w.hopCache[:]) // the stamps change later: see Reroute
+	}
 	w.node = w.cfg.Node.Load()
 	w.obs = w.observing.Load()
 	w.anyRemoved = w.frontends.AnyEndpointRemoved()

@@ -30,17 +30,30 @@ const tolerance = 0.02
 // Start begins to measure a CPU on which processes own belong to the measured
 // system.
 func Start(core int, own ...int) (*Meter, error) {
+	m, err := Prepare(core, own...)
+	if err != nil {
+		return nil, err
+	}
+	return m, m.Begin()
+}
+
+// Prepare finds the threads to measure, which takes a while on a busy CPU. Begin follows.
+func Prepare(core int, own ...int) (*Meter, error) {
 	kernel, err := KernelThreads(core)
 	if err != nil {
 		return nil, err
 	}
-	m := &Meter{core: core, own: append(kernel, own...)}
+	return &Meter{core: core, own: append(kernel, own...)}, nil
+}
+
+// Begin begins to measure.
+func (m *Meter) Begin() (err error) {
 	if m.own0, err = ReadThreads(m.own...); err != nil {
-		return nil, err
+		return err
 	}
 	m.began = time.Now()
-	m.stat, err = ReadCore(core)
-	return m, err
+	m.stat, err = ReadCore(m.core)
+	return err
 }
 
 // Stop ends measuring.

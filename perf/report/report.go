@@ -35,6 +35,7 @@ type Turn struct {
 	Bytes      uint64
 	CPUSeconds float64 // of the LB core: user, system and softirq
 	Other      float64 // CPU seconds of others on the LB core, not in CPUSeconds
+	AllCPU     float64 // CPU seconds of client, node and endpoint together
 	Steal      float64 // seconds that the hypervisor gave to someone else
 	PerSecond  float64 // connections or requests
 	Gbps       float64
@@ -62,12 +63,15 @@ type Result struct {
 	Min float64 `json:"min"`
 	Max float64 `json:"max"`
 
-	CPUSecondsPerMillion float64            `json:"cpuSecondsPerMillionPackets,omitempty"`
-	CPUSecondsPerGB      float64            `json:"cpuSecondsPerGB,omitempty"`
-	LostPercent          float64            `json:"lostPercent"`
-	OtherPercent         float64            `json:"otherPercent"` // of the LB core's time, most in any turn
-	StealPercent         float64            `json:"stealPercent"`
-	Details              map[string]float64 `json:"details,omitempty"`
+	CPUSecondsPerMillion float64 `json:"cpuSecondsPerMillionPackets,omitempty"`
+	CPUSecondsPerGB      float64 `json:"cpuSecondsPerGB,omitempty"` // of the LB core
+	// AllCPUSecondsPerGB is of client, node and endpoint together: the sender's core forwards
+	// pieces that are to be segmented.
+	AllCPUSecondsPerGB float64            `json:"allCPUSecondsPerGB,omitempty"`
+	LostPercent        float64            `json:"lostPercent"`
+	OtherPercent       float64            `json:"otherPercent"` // of the LB core's time, most in any turn
+	StealPercent       float64            `json:"stealPercent"`
+	Details            map[string]float64 `json:"details,omitempty"`
 }
 
 // NsPerPacket is CPU time of the LB core per packet.
@@ -87,6 +91,7 @@ func Summarize(k Key, turns []Turn) Result {
 	r.CPUSeconds = median(func(t Turn) float64 { return t.CPUSeconds })
 	r.CPUSecondsPerMillion = r.NsPerPacket / 1e3
 	r.CPUSecondsPerGB = median(func(t Turn) float64 { return over(t.CPUSeconds*1e9, float64(t.Bytes)) })
+	r.AllCPUSecondsPerGB = median(func(t Turn) float64 { return over(t.AllCPU*1e9, float64(t.Bytes)) })
 	r.LostPercent = median(func(t Turn) float64 { return 100 * over(float64(t.Lost), float64(t.Lost+t.Packets)) })
 	r.OtherPercent = most(func(t Turn) float64 { return 100 * over(t.Other, t.Seconds) })
 	r.StealPercent = most(func(t Turn) float64 { return 100 * over(t.Steal, t.Seconds) })
@@ -116,6 +121,17 @@ func mainOf(workload string, ns, perSecond, gbps float64) float64 {
 
 // Main is the figure that ratios are made of.
 func (r Result) Main() float64 { return mainOf(r.Workload, r.NsPerPacket, r.PerSecond, r.Gbps) }
+
+// Unit is that of Main.
+func (r Result) Unit() string {
+	switch r.Workload {
+	case Connect, Request:
+		return "per second"
+	case Bulk:
+		return "Gbit/s"
+	}
+	return "ns/packet"
+}
 
 // Ratio is how many times as good a is as b: less time per packet, or more per
 // second.

@@ -149,11 +149,18 @@ static __always_inline int is_gone(__u32 word, __u32 number)
 	return bits && LOAD(*bits) >> number % 64 & 1;
 }
 
+/* conn_at reads where the connection is: two are in a cell. */
+static __always_inline struct flow_conn *conn_at(const struct place *at)
+{
+	__u32 number = (at->ref - 1) / 2, cell = at->state->conns_at + number / 2;
+	struct flow_conn *both = bpf_map_lookup_elem(&flow_table, &cell);
+	return both ? both + number % 2 : 0;
+}
+
 /* is_exception: the endpoint of the connection is gone, or its Service. */
 static __always_inline int is_exception(const struct place *at)
 {
-	__u32 cell = at->state->conns_at + (at->ref - 1) / 2;
-	const struct flow_conn *c = bpf_map_lookup_elem(&flow_table, &cell);
+	const struct flow_conn *c = conn_at(at);
 	if (!c)
 		return 1;
 	__u32 endpoint = LOAD(c->endpoint_id), service = LOAD(c->service_id), services_at = at->state->services_at;
@@ -229,8 +236,7 @@ static __always_inline __u64 span(__u32 d)
 /* sample notes the numbers of a segment, as conntrack.Conn.Sample. */
 static __always_inline void sample(const struct segment *s, const struct place *at)
 {
-	__u32 cell = at->state->conns_at + (at->ref - 1) / 2;
-	struct flow_conn *c = bpf_map_lookup_elem(&flow_table, &cell);
+	struct flow_conn *c = conn_at(at);
 	if (!c)
 		return;
 	int forward = at->ref & 1;

@@ -52,19 +52,19 @@ _Static_assert(__builtin_offsetof(struct flow_entry, seen) == 60, "layout");
 _Static_assert(sizeof(struct flow_entry) == 64, "layout");
 
 struct flow_conn {
-	__u8 unused1[24];
+	__u8 unused1[8];
 	__u32 endpoint_id;
 	__u32 service_id;
-	__u8 unused2[8];
+	__u8 unused2[4];
 	__u32 client_next;
 	__u32 endpoint_next;
-	__u8 unused3[16];
+	__u8 unused3[4];
 };
-_Static_assert(__builtin_offsetof(struct flow_conn, endpoint_id) == 24, "layout");
-_Static_assert(__builtin_offsetof(struct flow_conn, service_id) == 28, "layout");
-_Static_assert(__builtin_offsetof(struct flow_conn, client_next) == 40, "layout");
-_Static_assert(__builtin_offsetof(struct flow_conn, endpoint_next) == 44, "layout");
-_Static_assert(sizeof(struct flow_conn) == 64, "layout");
+_Static_assert(__builtin_offsetof(struct flow_conn, endpoint_id) == 8, "layout");
+_Static_assert(__builtin_offsetof(struct flow_conn, service_id) == 12, "layout");
+_Static_assert(__builtin_offsetof(struct flow_conn, client_next) == 20, "layout");
+_Static_assert(__builtin_offsetof(struct flow_conn, endpoint_next) == 24, "layout");
+_Static_assert(sizeof(struct flow_conn) == 32, "layout");
 
 struct flow_bucket {
 	__u32 tag[3];
