@@ -1,0 +1,347 @@
+// Package controller is `weir controller`: it gives Services of type LoadBalancer their
+// addresses, from pools. The choice is that of discovery/addresspool; this package watches the API
+// server and writes the status of Services. The status is the only record.
+package controller
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/weirlb/weir/discovery/addresspool"
+	"github.com/weirlb/weir/discovery/kube"
+)
+
+// Options are the options of the command.
+type Options struct {
+	Kubeconfig   string
+	Files        []string // of pool objects, beside those of the API server
+	Class        string   // spec.loadBalancerClass of the Services
+	DefaultClass bool     // Services without a class too
+	Namespace    string   // of the Lease
+	Lease        string   // name; empty: no election
+	Identity     string   // in the Lease
+	Metrics      string   // address:port; empty: none
+}
+
+// Times of the Lease: another takes over 15 s after the holder was heard last.
+const (
+	leaseDuration = 15 * time.Second
+	renewDeadline = 10 * time.Second
+	retryPeriod   = 2 * time.Second
+)
+
+// Limits of requests. Writes of status wait for the API server, so many go at once. Events must
+// not hold them up.
+const (
+	writers         = 16
+	eventsPerSecond = 20
+)
+
+// warnAfter is how many writes of a Service's status fail in a row, as by a conflict, without a warning.
+const warnAfter = 5
+
+var everything = labels.Everything()
+
+// controller allocates while it leads.
+type controller struct {
+	o        Options
+	log      *slog.Logger
+	client   kubernetes.Interface
+	dynamic  dynamic.Interface
+	recorder record.EventRecorder
+	queue    workqueue.TypedRateLimitingInterface[string]
+
+	services   listers.ServiceLister
+	namespaces listers.NamespaceLister
+	// watched, objects, read and looked are of who works on poolsKey.
+	watched map[string]cache.GenericLister
+	objects []addresspool.Object
+	read    bool
+	looked  time.Time // for definitions
+
+	leading atomic.Bool
+	written atomic.Int64 // statuses
+
+	mu        sync.Mutex // guards all below
+	allocator *addresspool.Allocator
+	// outcomes are the reasons of the last decision about Services of this controller.
+	outcomes map[string]string
+	rewrites map[string]rewrite // by Service
+	faults   int
+}
+
+// Run allocates until ctx ends. Of several, the holder of the Lease does; losing the
+// Lease is an error, after which the process must end.
+func Run(ctx context.Context, o Options, log *slog.Logger) error {
+	cfg, err := kube.ClientConfig(o.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	slow := rest.CopyConfig(cfg)
+	slow.QPS, slow.Burst = eventsPerSecond, 2*eventsPerSecond
+	eventClient, err := kubernetes.NewForConfig(slow)
+	if err != nil {
+		return err
+	}
+	cfg.QPS = -1 // the number of writers is the limit
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	plain := rest.CopyConfig(cfg) // the dynamic client reads JSON
+	plain.ContentType, plain.AcceptContentTypes = "", ""
+	dyn, err := dynamic.NewForConfig(plain)
+	if err != nil {
+		return err
+	}
+	events := record.NewBroadcaster()
+	events.StartRecordingToSink(&typedv1.EventSinkImpl{Interface: eventClient.CoreV1().Events("")})
+	defer events.Shutdown()
+	c := &controller{
+		o: o, log: log, client: client, dynamic: dyn,
+		recorder:  events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir-controller"}),
+		allocator: addresspool.New(nil), outcomes: map[string]string{}, rewrites: map[string]rewrite{}, watched: map[string]cache.GenericLister{},
+	}
+	stop, err := c.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if o.Lease == "" {
+		return c.lead(ctx)
+	}
+	return c.elect(ctx)
+}
+
+// elect waits for the Lease, leads, and gives the Lease back after the last write.
+func (c *controller) elect(ctx context.Context) error {
+	hold, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	done := make(chan error, 1)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: c.o.Namespace, Name: c.o.Lease},
+			Client:     c.client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: c.o.Identity},
+		},
+		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true, Name: c.o.Lease,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(held context.Context) {
+				work, cancel := context.WithCancel(held)
+				defer cancel()
+				defer context.AfterFunc(ctx, cancel)()
+				c.log.Info("leading", "lease", c.o.Namespace+"/"+c.o.Lease, "identity", c.o.Identity)
+				done <- c.lead(work)
+				end()
+			},
+			OnStoppedLeading: func() {},
+			OnNewLeader:      func(identity string) { c.log.Info("leader", "identity", identity) },
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() {
+		if !c.leading.Load() {
+			end() // it has nothing to finish
+		}
+	})()
+	elector.Run(hold)
+	select {
+	case err = <-done:
+	default:
+	}
+	if ctx.Err() == nil && err == nil {
+		err = errors.New("the Lease is lost: another controller leads")
+	}
+	return err
+}
+
+// lead allocates until ctx ends.
+func (c *controller) lead(ctx context.Context) error {
+	c.leading.Store(true)
+	defer c.leading.Store(false)
+	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, time.Minute))
+	defer c.queue.ShutDown()
+	factory := informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithTweakListOptions(upToDate))
+	services, namespaces := factory.Core().V1().Services(), factory.Core().V1().Namespaces()
+	c.services, c.namespaces = services.Lister(), namespaces.Lister()
+	synced := []cache.InformerSynced{services.Informer().HasSynced, namespaces.Informer().HasSynced}
+	factory.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return nil
+	}
+	if err := c.readPools(ctx); err != nil {
+		return err
+	}
+	if err := c.adopt(); err != nil {
+		return err
+	}
+	if _, err := services.Informer().AddEventHandler(c.onAny("")); err != nil {
+		return err
+	}
+	if _, err := namespaces.Informer().AddEventHandler(c.onAny(allKey)); err != nil {
+		return err
+	}
+	var work sync.WaitGroup
+	for range writers {
+		work.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	work.Go(func() { c.refresh(ctx) })
+	<-ctx.Done()
+	c.queue.ShutDown()
+	work.Wait()
+	return nil
+}
+
+// upToDate has a first list contain all that was written before. By default it is the API server's
+// watch cache, which may lack the last writes of the controller that led before.
+func upToDate(o *metav1.ListOptions) {
+	if o.ResourceVersion == "0" {
+		o.ResourceVersion = ""
+	}
+}
+
+// adopt takes over the addresses of all Services, before the first is allocated, and queues
+// them, the oldest first.
+func (c *controller) adopt() error {
+	all, err := c.services.List(everything)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(all, func(a, b *corev1.Service) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(key(a), key(b)))
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, svc := range all {
+		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			continue
+		}
+		s, _ := c.describe(svc)
+		for _, loser := range c.allocator.Adopt(s) {
+			c.log.Warn("an address is in the status of two Services: the older one keeps it", "service", loser, "other", s.Name)
+		}
+	}
+	for _, svc := range all {
+		c.queue.Add(key(svc))
+	}
+	c.log.Info("services adopted", "services", len(all))
+	return nil
+}
+
+// onAny queues a key for every event; "" stands for the object's own.
+func (c *controller) onAny(fixed string) cache.ResourceEventHandler {
+	add := func(o any) {
+		name := fixed
+		if name == "" {
+			var err error
+			if name, err = cache.DeletionHandlingMetaNamespaceKeyFunc(o); err != nil {
+				return
+			}
+		}
+		c.queue.Add(name)
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, o any) { add(o) }, DeleteFunc: add}
+}
+
+// next works on a key, and is false at the end.
+func (c *controller) next(ctx context.Context) bool {
+	name, end := c.queue.Get()
+	if end {
+		return false
+	}
+	defer c.queue.Done(name)
+	var err error
+	switch name {
+	case poolsKey:
+		if err = c.readPools(ctx); err != nil {
+			c.log.Warn("pools cannot be read: the last ones stay", "err", err)
+		}
+	case allKey:
+		err = c.lookAtAll()
+	default:
+		err = c.reconcile(ctx, name)
+	}
+	if err != nil && ctx.Err() == nil {
+		if c.log.Debug("try again", "key", name, "err", err); c.queue.NumRequeues(name) == warnAfter && strings.Contains(name, "/") {
+			c.log.Warn("a Service's status cannot be written", "service", name, "err", err)
+		}
+		c.queue.AddRateLimited(name)
+		return true
+	}
+	c.queue.Forget(name)
+	return true
+}
+
+// lookAtAll queues every Service of type LoadBalancer.
+func (c *controller) lookAtAll() error {
+	all, err := c.services.List(everything)
+	for _, svc := range all {
+		if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
+			c.queue.Add(key(svc))
+		}
+	}
+	return err
+}
+
+// refresh reads files again, and looks for definitions that were installed later.
+func (c *controller) refresh(ctx context.Context) {
+	tick := time.NewTicker(fileInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			c.queue.Add(poolsKey)
+		}
+	}
+}
+
+// marshal is JSON with sorted keys.
+func marshal(o map[string]any) []byte {
+	b, err := json.Marshal(o)
+	if err != nil {
+		return []byte(fmt.Sprintf("%q", err)) // Decode says that this is no object
+	}
+	return b
+}
+
+// identity is the default name in the Lease: the Pod's name is its host name.
+func identity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "weir"
+	}
+	return fmt.Sprintf("%s_%d", host, os.Getpid())
+}

@@ -1,0 +1,93 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weirlb/weir/discovery/addresspool"
+)
+
+// prefixes are those of annotations, the first that is there counts. MetalLB used the last
+// before version 0.15.
+var prefixes = []string{"weir.dev/", "metallb.io/", "metallb.universe.tf/"}
+
+func annotation(svc *corev1.Service, name string) string {
+	for _, prefix := range prefixes {
+		if v, ok := svc.Annotations[prefix+name]; ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// key is the Service's name as in the queue.
+func key(svc *corev1.Service) string { return svc.Namespace + "/" + svc.Name }
+
+// ours reports whether the Service gets addresses of this controller.
+func (c *controller) ours(svc *corev1.Service) bool {
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return false
+	}
+	if svc.Spec.LoadBalancerClass == nil {
+		return c.o.DefaultClass
+	}
+	return *svc.Spec.LoadBalancerClass == c.o.Class
+}
+
+// ingress is the addresses in the Service's status. other is true if there is a host name, which this
+// controller never writes.
+func ingress(svc *corev1.Service) (addrs []netip.Addr, other bool) {
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		a, err := netip.ParseAddr(i.IP)
+		if err != nil {
+			other = true
+			continue
+		}
+		addrs = append(addrs, a.Unmap())
+	}
+	return addrs, other
+}
+
+// describe is the Service as the allocator needs it. The error is about the request.
+func (c *controller) describe(svc *corev1.Service) (*addresspool.Service, error) {
+	s := &addresspool.Service{
+		Name: key(svc), Namespace: svc.Namespace, Created: svc.CreationTimestamp.Unix(), Labels: svc.Labels,
+		SharingKey: annotation(svc, "allow-shared-ip"), PoolName: annotation(svc, "address-pool"),
+	}
+	if ns, err := c.namespaces.Get(svc.Namespace); err == nil {
+		s.NamespaceLabels = ns.Labels
+	}
+	s.Status, s.Foreign = ingress(svc)
+	s.Foreign = s.Foreign || !c.ours(svc)
+	for _, f := range svc.Spec.IPFamilies {
+		s.IPv4 = s.IPv4 || f == corev1.IPv4Protocol
+		s.IPv6 = s.IPv6 || f == corev1.IPv6Protocol
+	}
+	for _, p := range svc.Spec.Ports {
+		s.Ports = append(s.Ports, addresspool.Port{Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), Port: uint16(p.Port)})
+	}
+	if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		for _, k := range slices.Sorted(maps.Keys(svc.Spec.Selector)) {
+			s.Endpoints += k + "=" + svc.Spec.Selector[k] + ","
+		}
+		s.Endpoints = cmp.Or(s.Endpoints, s.Name) // without a selector it shares with nobody
+	}
+	text, field := annotation(svc, "loadBalancerIPs"), "annotation loadBalancerIPs"
+	if text == "" {
+		text, field = svc.Spec.LoadBalancerIP, "spec.loadBalancerIP"
+	}
+	if strings.TrimSpace(text) == "" {
+		return s, nil
+	}
+	var err error
+	if s.Addresses, err = addresspool.ParseAddresses(text); err != nil {
+		return s, fmt.Errorf("%s: %w", field, err)
+	}
+	return s, nil
+}

@@ -1,0 +1,259 @@
+package addresspool
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// RestTime is how long a released address is not given to another Service unless that asks for
+// it: clients and caches still know it.
+const RestTime = time.Minute
+
+// Reasons of an Outcome, in the form of reasons of conditions.
+const (
+	ReasonAllocated     = "Allocated"
+	ReasonKept          = "Kept"          // it has the addresses already
+	ReasonExhausted     = "PoolExhausted" // no address is free in the pools that the Service may use
+	ReasonNoPool        = "NoPool"        // no pool is for the Service
+	ReasonUnknownPool   = "UnknownPool"   // the pool that it asks for is not there
+	ReasonNotInPool     = "AddressNotInPool"
+	ReasonAddressInUse  = "AddressInUse"
+	ReasonRequest       = "InvalidRequest"
+	ReasonConflict      = "AddressConflict" // an older Service has the address as well
+	ReasonOutsideOfPool = "OutsideOfPools"  // kept, though no pool has it any more
+)
+
+// Outcome says which addresses a Service should have.
+type Outcome struct {
+	// Addresses is empty if there is none for it; in the order of the Service's status, or IPv4 before IPv6.
+	Addresses []netip.Addr
+	Reason    string
+	// Text explains the reason; empty with ReasonAllocated and ReasonKept.
+	Text string
+	// Retry is when a resting address becomes free that the Service waits for; zero: unknown.
+	Retry time.Time
+	// Lost names the addresses that the Service had and an older Service keeps.
+	Lost []netip.Addr
+}
+
+// Allocator gives addresses to Services. It is not for concurrent use.
+type Allocator struct {
+	pools    []*Pool // in the order of automatic allocation
+	services map[string]*Service
+	given    map[netip.Addr][]string // the Services that have an address, by name
+	resting  map[netip.Addr]time.Time
+	lowest   map[*Pool][]netip.Addr // per range: all before it are given
+}
+
+// New makes an Allocator without Services.
+func New(pools []Pool) *Allocator {
+	a := &Allocator{services: map[string]*Service{}, given: map[netip.Addr][]string{}, resting: map[netip.Addr]time.Time{}}
+	a.SetPools(pools)
+	return a
+}
+
+// SetPools replaces the pools. Addresses that were given stay.
+func (a *Allocator) SetPools(pools []Pool) {
+	a.pools = order(slices.Clone(pools))
+	a.lowest = map[*Pool][]netip.Addr{}
+	for _, p := range a.pools {
+		for _, r := range p.Ranges {
+			a.lowest[p] = append(a.lowest[p], r.From)
+		}
+	}
+}
+
+// Adopt takes over what the status of a Service says. An address that another Service has, and
+// may not share, stays with the older of the two; the names of the Services that lose an address
+// are returned. A Foreign Service takes none away and loses none. A start adopts all Services
+// before it reconciles the first.
+func (a *Allocator) Adopt(s *Service) (losers []string) {
+	a.forget(s.Name)
+	own := *s
+	own.Status = nil
+	a.services[s.Name] = &own
+	for _, addr := range s.Status {
+		keeps := true
+		for _, name := range slices.Clone(a.given[addr]) {
+			o := a.services[name]
+			switch {
+			case own.shares(o) || own.Foreign || o.Foreign:
+			case o.older(&own):
+				keeps, losers = false, append(losers, s.Name)
+			default:
+				o.Status = slices.DeleteFunc(slices.Clone(o.Status), func(x netip.Addr) bool { return x == addr })
+				a.drop(addr, name)
+				losers = append(losers, name)
+			}
+		}
+		if keeps {
+			own.Status = append(own.Status, addr)
+			a.take(addr, s.Name)
+		}
+	}
+	return losers
+}
+
+// take notes that a Service has the address.
+func (a *Allocator) take(addr netip.Addr, name string) {
+	if !slices.Contains(a.given[addr], name) {
+		a.given[addr] = append(a.given[addr], name)
+	}
+	delete(a.resting, addr)
+}
+
+// drop notes that a Service has the address no more. It is true if nobody has it.
+func (a *Allocator) drop(addr netip.Addr, name string) bool {
+	left := slices.DeleteFunc(a.given[addr], func(n string) bool { return n == name })
+	if len(left) > 0 {
+		a.given[addr] = left
+		return false
+	}
+	delete(a.given, addr)
+	for _, p := range a.pools {
+		for i, r := range p.Ranges {
+			if r.Contains(addr) && addr.Less(a.lowest[p][i]) {
+				a.lowest[p][i] = addr
+			}
+		}
+	}
+	return true
+}
+
+// forget removes a Service without rest.
+func (a *Allocator) forget(name string) {
+	if s := a.services[name]; s != nil {
+		for _, addr := range s.Status {
+			a.drop(addr, name)
+		}
+		delete(a.services, name)
+	}
+}
+
+// Release is for a Service that is deleted, or is of another type or class now. It
+// returns the addresses that nobody has any more; they rest.
+func (a *Allocator) Release(name string, now time.Time) []netip.Addr {
+	s := a.services[name]
+	if s == nil {
+		return nil
+	}
+	var free []netip.Addr
+	for _, addr := range s.Status {
+		if a.drop(addr, name) {
+			a.resting[addr] = now.Add(RestTime)
+			free = append(free, addr)
+		}
+	}
+	delete(a.services, name)
+	for addr, until := range a.resting {
+		if !until.After(now) {
+			delete(a.resting, addr)
+		}
+	}
+	return free
+}
+
+// Reconcile says which addresses the Service should have, and notes that it has them. The
+// Service's Status is that of the API server, which may be older than the last Outcome. A Service whose
+// request cannot be met keeps what it has; the reason says why.
+func (a *Allocator) Reconcile(s *Service, now time.Time) Outcome {
+	var given []netip.Addr // by the last Outcome
+	if known := a.services[s.Name]; known != nil {
+		given = slices.Clone(known.Status)
+	}
+	had := s.Status
+	if len(had) == 0 {
+		had = given
+	}
+	a.forget(s.Name)
+	own := *s
+	own.Status = nil
+	a.services[s.Name] = &own
+	var has, lost []netip.Addr
+	for _, addr := range had {
+		if !a.mayKeep(addr, &own) {
+			lost = append(lost, addr)
+			continue
+		}
+		has = append(has, addr)
+		a.take(addr, s.Name)
+	}
+	if text, ok := a.valid(&own, has); ok {
+		own.Status = has
+		out := Outcome{Addresses: has, Reason: ReasonKept, Text: text}
+		if text != "" {
+			out.Reason = ReasonOutsideOfPool
+		}
+		return out
+	}
+	out := a.allocate(&own, now, has, given)
+	out.Lost = lost
+	if len(out.Addresses) == 0 {
+		out.Addresses = has
+	}
+	if out.Reason == ReasonAddressInUse && len(lost) > 0 {
+		out.Reason = ReasonConflict
+	}
+	for _, addr := range has {
+		if !slices.Contains(out.Addresses, addr) && a.drop(addr, s.Name) {
+			a.resting[addr] = now.Add(RestTime)
+		}
+	}
+	own.Status = slices.Clone(out.Addresses)
+	for _, addr := range out.Addresses {
+		a.take(addr, s.Name)
+	}
+	return out
+}
+
+// valid reports whether the Service may keep the addresses: it has those that it asks for, or
+// asks for none, and has the families that it needs. An address that is in no pool is kept;
+// the text says so.
+func (a *Allocator) valid(s *Service, has []netip.Addr) (text string, ok bool) {
+	if len(has) == 0 || !s.wants(has) {
+		return "", false
+	}
+	if len(s.Addresses) > 0 && !sameSet(s.Addresses, has) {
+		return "", false
+	}
+	for _, addr := range has {
+		p := a.poolOf(addr)
+		if s.PoolName != "" && a.poolNamed(s.PoolName) != nil && (p == nil || p.Name != s.PoolName) {
+			return "", false
+		}
+		if p == nil {
+			text = fmt.Sprintf("%v is in no pool: it stays, and is not given again", addr)
+		}
+	}
+	return text, true
+}
+
+func sameSet(a, b []netip.Addr) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(x netip.Addr) bool { return !slices.Contains(b, x) })
+}
+
+func (a *Allocator) poolOf(addr netip.Addr) *Pool {
+	for _, p := range a.pools {
+		if p.contains(addr) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (a *Allocator) poolNamed(name string) *Pool {
+	for _, p := range a.pools {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// others are those that have the address, but for a Service.
+func (a *Allocator) others(addr netip.Addr, s *Service) string {
+	return strings.Join(slices.DeleteFunc(slices.Clone(a.given[addr]), func(n string) bool { return n == s.Name }), ", ")
+}

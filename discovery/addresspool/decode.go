@@ -1,0 +1,264 @@
+package addresspool
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Groups of the API that have pools.
+const (
+	GroupMetalLB = "metallb.io"
+	GroupWeir    = "weir.dev"
+)
+
+// Object is an object as JSON.
+type Object struct {
+	Source string // for errors: a file, or empty
+	JSON   []byte
+}
+
+// Fault is a reason why an object is not used, or is used in part.
+type Fault struct {
+	Source, Kind, Namespace, Name string
+	Err                           error
+	// Used is true if the object is used all the same.
+	Used bool
+}
+
+// Error names object, field and reason.
+func (f *Fault) Error() string {
+	name := f.Kind + " " + f.Name
+	if f.Namespace != "" {
+		name = f.Kind + " " + f.Namespace + "/" + f.Name
+	}
+	if f.Source != "" {
+		name = f.Source + ": " + name
+	}
+	return fmt.Sprintf("%s: %v", name, f.Err)
+}
+
+// Unwrap is the reason alone.
+func (f *Fault) Unwrap() error { return f.Err }
+
+// Config is the objects that are used.
+type Config struct {
+	Pools          []Pool
+	Advertisements []Advertisement
+	Peers          []Peer
+	Communities    map[string]string // alias: value
+	BFDProfiles    []BFDProfile
+	Faults         []*Fault
+}
+
+// header has the fields that identify an object.
+type header struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name      string            `json:"name"`
+		Namespace string            `json:"namespace"`
+		Labels    map[string]string `json:"labels"`
+	} `json:"metadata"`
+	Spec   json.RawMessage   `json:"spec"`
+	Items  []json.RawMessage `json:"items"`
+	source string
+}
+
+// fault is a Fault of the object.
+func (h *header) fault(err error, used bool) *Fault {
+	return &Fault{h.source, h.Kind, h.Metadata.Namespace, h.Metadata.Name, err, used}
+}
+
+// spec decodes the object's spec. A field that is not known is an error that names it.
+func (h *header) spec(into any) error {
+	if len(h.Spec) == 0 {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(h.Spec))
+	d.DisallowUnknownFields()
+	err := d.Decode(into)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
+		return nil
+	case errors.As(err, &wrong):
+		return fmt.Errorf("spec.%s: must be of type %s, is a %s", wrong.Field, wrong.Type, wrong.Value)
+	}
+	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return fmt.Errorf("spec.%s: this field is not known", strings.Trim(field, `"`))
+	}
+	return fmt.Errorf("spec: %w", err)
+}
+
+// kinds decode the kinds of objects. The key is group, then kind.
+var kinds = map[string]map[string]func(*Config, *header) error{
+	GroupMetalLB: {
+		"IPAddressPool":    (*Config).pool,
+		"BGPAdvertisement": (*Config).advertisement,
+		"BGPPeer":          (*Config).peer,
+		"BFDProfile":       (*Config).bfdProfile,
+		"Community":        (*Config).community,
+		"L2Advertisement": func(*Config, *header) error {
+			return errors.New("spec: addresses are not announced by ARP and NDP; use a BGPAdvertisement")
+		},
+		"AddressPool": func(*Config, *header) error {
+			return errors.New("spec.protocol: MetalLB has removed this kind in 0.14; use IPAddressPool and BGPAdvertisement")
+		},
+	},
+	GroupWeir: {
+		"AddressPool":      (*Config).pool,
+		"BGPAdvertisement": (*Config).advertisement,
+		"BGPPeer":          (*Config).peer,
+		"BFDProfile":       (*Config).bfdProfile,
+		"Community":        (*Config).community,
+	},
+}
+
+// Kinds are the kinds of a group that are read, sorted.
+func Kinds(group string) []string {
+	var out []string
+	for kind := range kinds[group] {
+		out = append(out, kind)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Decode reads objects. Those of other groups and kinds, such as Deployments in the same
+// file, are passed over. An object with a fault is out of service, all others are in use: nothing
+// depends on a webhook.
+func Decode(objects []Object) *Config {
+	c := &Config{Communities: map[string]string{}}
+	var all []*header
+	for _, o := range objects {
+		all = append(all, c.headers(o)...)
+	}
+	// The order of files and of the API server must not decide which of two pools is used.
+	slices.SortStableFunc(all, func(a, b *header) int {
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Metadata.Name, b.Metadata.Name), strings.Compare(a.Metadata.Namespace, b.Metadata.Namespace))
+	})
+	for _, h := range all {
+		group, _, _ := strings.Cut(h.APIVersion, "/")
+		decode := kinds[group][h.Kind]
+		if decode == nil {
+			continue
+		}
+		if h.Metadata.Name == "" {
+			c.Faults = append(c.Faults, h.fault(errors.New("metadata.name: must be set"), false))
+			continue
+		}
+		if err := decode(c, h); err != nil {
+			c.Faults = append(c.Faults, h.fault(err, false))
+		}
+	}
+	c.checkReferences(all)
+	return c
+}
+
+// headers are the object, or the items of a List.
+func (c *Config) headers(o Object) []*header {
+	h := &header{source: o.Source}
+	if err := json.Unmarshal(o.JSON, h); err != nil {
+		c.Faults = append(c.Faults, h.fault(err, false))
+		return nil
+	}
+	if !strings.HasSuffix(h.Kind, "List") || h.Items == nil {
+		return []*header{h}
+	}
+	var out []*header
+	for _, item := range h.Items {
+		out = append(out, c.headers(Object{o.Source, item})...)
+	}
+	return out
+}
+
+// poolSpec is the spec of MetalLB's IPAddressPool.
+type poolSpec struct {
+	Addresses     []string `json:"addresses"`
+	AutoAssign    *bool    `json:"autoAssign"`
+	AvoidBuggyIPs bool     `json:"avoidBuggyIPs"`
+	Allocation    *struct {
+		Priority           int        `json:"priority"`
+		Namespaces         []string   `json:"namespaces"`
+		NamespaceSelectors []Selector `json:"namespaceSelectors"`
+		ServiceSelectors   []Selector `json:"serviceSelectors"`
+	} `json:"serviceAllocation"`
+}
+
+func (c *Config) pool(h *header) error {
+	var spec poolSpec
+	if err := h.spec(&spec); err != nil {
+		return err
+	}
+	p := Pool{Name: h.Metadata.Name, Labels: h.Metadata.Labels, AvoidBuggyIPs: spec.AvoidBuggyIPs, AutoAssign: spec.AutoAssign == nil || *spec.AutoAssign}
+	for _, o := range c.Pools {
+		if o.Name == p.Name {
+			return errors.New("metadata.name: there is another pool of this name")
+		}
+	}
+	if len(spec.Addresses) == 0 {
+		return errors.New("spec.addresses: must have at least one prefix or range")
+	}
+	for i, text := range spec.Addresses {
+		r, err := ParseRange(text)
+		if err != nil {
+			return fmt.Errorf("spec.addresses[%d]: %w", i, err)
+		}
+		for _, o := range append(slices.Clone(c.Pools), p) {
+			for _, taken := range o.Ranges {
+				if taken.overlaps(r) {
+					return fmt.Errorf("spec.addresses[%d]: %s overlaps %v-%v of pool %s", i, text, taken.From, taken.To, o.Name)
+				}
+			}
+		}
+		p.Ranges = append(p.Ranges, r)
+	}
+	if a := spec.Allocation; a != nil {
+		if a.Priority < 0 {
+			return fmt.Errorf("spec.serviceAllocation.priority: must not be negative, is %d", a.Priority)
+		}
+		for field, selectors := range map[string][]Selector{"namespaceSelectors": a.NamespaceSelectors, "serviceSelectors": a.ServiceSelectors} {
+			if err := checkSelectors("spec.serviceAllocation."+field, selectors); err != nil {
+				return err
+			}
+		}
+		p.Allocation = &Allocation{a.Priority, a.Namespaces, a.NamespaceSelectors, a.ServiceSelectors}
+	}
+	c.Pools = append(c.Pools, p)
+	return nil
+}
+
+func checkSelectors(field string, selectors []Selector) error {
+	for i, s := range selectors {
+		for j, r := range s.MatchExpressions {
+			set := r.Operator == "In" || r.Operator == "NotIn"
+			if !set && r.Operator != "Exists" && r.Operator != "DoesNotExist" {
+				return fmt.Errorf("%s[%d].matchExpressions[%d].operator: must be In, NotIn, Exists or DoesNotExist, is %q", field, i, j, r.Operator)
+			}
+			if set != (len(r.Values) > 0) {
+				return fmt.Errorf("%s[%d].matchExpressions[%d].values: must be given with In and NotIn, and only with these", field, i, j)
+			}
+		}
+	}
+	return nil
+}
+
+// ParseAddresses reads a comma separated list of addresses, as annotations have it.
+func ParseAddresses(text string) ([]netip.Addr, error) {
+	var out []netip.Addr
+	for part := range strings.SplitSeq(text, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(part))
+		if err != nil || a.Zone() != "" {
+			return nil, fmt.Errorf("%q is no address", strings.TrimSpace(part))
+		}
+		out = append(out, a.Unmap())
+	}
+	return out, nil
+}

@@ -1,0 +1,141 @@
+package addresspool
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func object(kind, name, spec string) string {
+	return `{"apiVersion":"metallb.io/v1beta1","kind":"` + kind + `","metadata":{"name":"` + name + `","namespace":"metallb-system"},"spec":{` + spec + `}}`
+}
+
+// The shapes of MetalLB's documentation are in use as they are, or refused with the field.
+func TestMetalLBObjectsAreUsedOrRefusedWithTheField(t *testing.T) {
+	const peer = `"myASN":64512,"peerASN":64513,"peerAddress":"192.0.2.254"`
+	for _, c := range []struct{ kind, spec, want string }{
+		{"IPAddressPool", `"addresses":["192.0.2.0/24","198.51.100.9-198.51.100.20","2001:db8::/64"]`, ""},
+		{"IPAddressPool", `"addresses":["192.0.2.0/24"],"autoAssign":false,"avoidBuggyIPs":true,"serviceAllocation":{"priority":5,"namespaces":["a"],"namespaceSelectors":[{"matchLabels":{"x":"y"}}],"serviceSelectors":[{"matchExpressions":[{"key":"k","operator":"In","values":["v"]}]}]}`, ""},
+		{"IPAddressPool", `"protocol":"bgp","addresses":["192.0.2.0/24"]`, "spec.protocol: this field is not known"},
+		{"IPAddressPool", `"addresses":["192.0.2.0"]`, `spec.addresses[0]: "192.0.2.0": neither a prefix nor a range`},
+		{"IPAddressPool", `"addresses":["192.0.2.9-192.0.2.1"]`, "spec.addresses[0]:"},
+		{"IPAddressPool", `"addresses":["192.0.2.1-2001:db8::1"]`, "spec.addresses[0]:"},
+		{"IPAddressPool", `"addresses":["192.0.2.0/24","192.0.2.128/25"]`, "spec.addresses[1]: 192.0.2.128/25 overlaps 192.0.2.0-192.0.2.255"},
+		{"IPAddressPool", `"addresses":[]`, "spec.addresses: must have"},
+		{"IPAddressPool", `"addresses":"192.0.2.0/24"`, "spec.addresses: must be of type"},
+		{"IPAddressPool", `"addresses":["192.0.2.0/24"],"serviceAllocation":{"serviceSelectors":[{"matchExpressions":[{"key":"k","operator":"Like"}]}]}`, "spec.serviceAllocation.serviceSelectors[0].matchExpressions[0].operator"},
+		{"BGPAdvertisement", ``, ""},
+		{"BGPAdvertisement", `"aggregationLength":32,"aggregationLengthV6":128,"localPref":100,"communities":["65535:65282","large:1:2:3"],"ipAddressPoolSelectors":[{"matchLabels":{"zone":"east"}}],"nodeSelectors":[{"matchLabels":{"kubernetes.io/hostname":"n"}}],"peers":["p"]`, ""},
+		{"BGPAdvertisement", `"aggregationLength":33`, "spec.aggregationLength: must be between 1 and 32"},
+		{"BGPAdvertisement", `"ipAddressPools":["absent"]`, "spec.ipAddressPools[0]: there is no pool absent"},
+		{"BGPAdvertisement", `"communities":["absent"]`, "spec.communities[0]: absent is neither"},
+		{"BGPPeer", peer, ""},
+		{"BGPPeer", peer + `,"peerPort":180,"holdTime":"90s","keepaliveTime":"30s","routerID":"192.0.2.7","password":"x","ebgpMultiHop":true,"enableGracefulRestart":true`, ""},
+		{"BGPPeer", peer + `,"vrf":"red"`, "spec.vrf: sessions in a VRF"},
+		{"BGPPeer", `"myASN":64512,"dynamicASN":"external","peerAddress":"192.0.2.254"`, "spec.dynamicASN"},
+		{"BGPPeer", `"myASN":64512,"peerASN":64513`, "spec.peerAddress: either"},
+		{"BGPPeer", `"myASN":64512,"peerASN":64513,"interface":"eth0"`, ""},
+		{"BGPPeer", peer + `,"holdTime":"soon"`, "spec.holdTime"},
+		{"BGPPeer", peer + `,"bfdProfile":"absent"`, "spec.bfdProfile: there is no profile absent"},
+		{"BFDProfile", `"receiveInterval":380,"transmitInterval":270,"detectMultiplier":3,"minimumTtl":254`, ""},
+		{"BFDProfile", `"echoMode":true`, "spec.echoMode"},
+		{"BFDProfile", `"passiveMode":true`, "spec.passiveMode"},
+		{"BFDProfile", `"receiveInterval":1`, "spec.receiveInterval: must be between 10 and 60000"},
+		{"Community", `"communities":[{"name":"vpn","value":"1234:1"},{"name":"big","value":"large:1:2:4294967295"}]`, ""},
+		{"Community", `"communities":[{"name":"vpn","value":"1234"}]`, "spec.communities[0].value"},
+		{"L2Advertisement", `"ipAddressPools":["p"]`, "use a BGPAdvertisement"},
+		{"AddressPool", `"protocol":"layer2"`, "spec.protocol: MetalLB has removed"},
+	} {
+		t.Run(c.kind+" "+c.spec, func(t *testing.T) {
+			got := decode(object(c.kind, "o", c.spec))
+			switch {
+			case c.want == "" && len(got.Faults) > 0:
+				t.Error(got.Faults[0])
+			case c.want == "":
+				if len(got.Pools)+len(got.Advertisements)+len(got.Peers)+len(got.BFDProfiles)+len(got.Communities) == 0 {
+					t.Error("it is not in use")
+				}
+			case len(got.Faults) != 1 || !strings.Contains(got.Faults[0].Error(), c.kind+" metallb-system/o: "+c.want) && !strings.Contains(got.Faults[0].Error(), c.want):
+				t.Errorf("faults %v, want %s", got.Faults, c.want)
+			}
+		})
+	}
+}
+
+func TestOneFaultLeavesTheOthersInUse(t *testing.T) {
+	c := decode(
+		poolObject("b", `"addresses":["192.0.2.0/25"]`), poolObject("a", `"addresses":["192.0.2.0/24"]`),
+		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d"},"spec":{"replicas":1}}`,
+		`{"apiVersion":"v1","kind":"List","items":[`+object("BGPPeer", "p", `"myASN":1,"peerASN":2,"peerAddress":"192.0.2.1"`)+`]}`,
+		`{"apiVersion":"weir.dev/v1alpha1","kind":"AddressPool","metadata":{"name":"c"},"spec":{"addresses":["198.51.100.0/24"]}}`,
+		`not JSON`,
+	)
+	if len(c.Pools) != 2 || c.Pools[0].Name != "c" && c.Pools[1].Name != "c" || len(c.Peers) != 1 || len(c.Faults) != 2 {
+		t.Errorf("%+v", c)
+	}
+	// Which of two overlapping pools is in use does not depend on the order of files.
+	if got := c.Faults[1].Error(); !strings.Contains(got, "IPAddressPool metallb-system/b: spec.addresses[0]: 192.0.2.0/25 overlaps 192.0.2.0-192.0.2.255 of pool a") {
+		t.Error(got)
+	}
+}
+
+func TestAdvertisementsSelectPools(t *testing.T) {
+	p := &Pool{Name: "p", Labels: map[string]string{"zone": "east"}}
+	for _, c := range []struct {
+		spec string
+		want bool
+	}{
+		{``, true}, {`"ipAddressPools":["p"]`, true}, {`"ipAddressPools":["q"]`, false},
+		{`"ipAddressPoolSelectors":[{"matchLabels":{"zone":"east"}}]`, true}, {`"ipAddressPoolSelectors":[{"matchLabels":{"zone":"west"}}]`, false},
+	} {
+		if a := decode(object("BGPAdvertisement", "a", c.spec)).Advertisements[0]; a.Selects(p) != c.want {
+			t.Errorf("%s: %v", c.spec, !c.want)
+		}
+	}
+}
+
+// No object is a panic. Pools in use do not overlap, and give addresses of their own alone, each once.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(poolObject("p", `"addresses":["192.0.2.0/24"]`)))
+	f.Add([]byte(object("BGPPeer", "p", `"myASN":1,"peerASN":2,"peerAddress":"192.0.2.1"`)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := Decode([]Object{{"f", b}})
+		for i, p := range c.Pools {
+			for _, o := range c.Pools[:i] {
+				for _, r := range p.Ranges {
+					if slices.ContainsFunc(o.Ranges, r.overlaps) || o.Name == p.Name {
+						t.Fatalf("pools %+v and %+v", p, o)
+					}
+				}
+			}
+		}
+		a := New(c.Pools)
+		given := map[netip.Addr]bool{}
+		for i := range 4 {
+			s := service("x/s"+strconv.Itoa(i), 1)
+			s.IPv6 = i == 3
+			for _, addr := range a.Reconcile(s, now).Addresses {
+				if given[addr] || !slices.ContainsFunc(c.Pools, func(p Pool) bool { return p.AutoAssign && p.offers(addr) }) {
+					t.Errorf("%v is given twice, or not of a pool", addr)
+				}
+				given[addr] = true
+			}
+		}
+		for _, u := range a.Usage(now) {
+			if u.Available < 0 {
+				t.Errorf("usage %+v", u)
+			}
+		}
+	})
+}
+
+func TestParseAddresses(t *testing.T) {
+	if got, err := ParseAddresses("192.0.2.1, 2001:db8::1"); err != nil || !sameSet(got, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}) {
+		t.Error(got, err)
+	}
+	if _, err := ParseAddresses("192.0.2.1,"); err == nil {
+		t.Error("no error")
+	}
+}

@@ -1,0 +1,74 @@
+package addresspool
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Port is a port that a Service uses of an address.
+type Port struct {
+	Protocol string
+	Port     uint16
+}
+
+// Service is a Service as far as addresses are concerned.
+type Service struct {
+	Name      string // namespace/name, the identity
+	Namespace string
+	Created   int64 // Unix seconds: the older has the better claim
+	Labels    map[string]string
+	// NamespaceLabels are those of the Service's namespace.
+	NamespaceLabels map[string]string
+	// IPv4 and IPv6 are the families that it needs an address of; with both it gets both or none.
+	IPv4, IPv6 bool
+	Ports      []Port
+	// SharingKey lets Services with the same key share an address, if their ports differ.
+	SharingKey string
+	// Endpoints is equal for Services that may share an address in spite of
+	// externalTrafficPolicy Local: that are served by the same pods. It is empty for Cluster.
+	Endpoints string
+	// Addresses are those that the Service asks for, none for any; PoolName is a pool that it asks for.
+	Addresses []netip.Addr
+	PoolName  string
+	// Status is the addresses that the Service has.
+	Status []netip.Addr
+	// Foreign is a Service that another controller gives addresses: these are not given again, and
+	// the Service is left alone.
+	Foreign bool
+}
+
+// older reports whether s has the better claim to an address that both have.
+func (s *Service) older(o *Service) bool {
+	return cmp.Or(cmp.Compare(s.Created, o.Created), strings.Compare(s.Name, o.Name)) < 0
+}
+
+// shares reports whether both may have the same address.
+func (s *Service) shares(o *Service) bool {
+	if s.SharingKey == "" || s.SharingKey != o.SharingKey || s.Endpoints != o.Endpoints || s.Foreign || o.Foreign {
+		return false
+	}
+	return !slices.ContainsFunc(s.Ports, func(p Port) bool { return slices.Contains(o.Ports, p) })
+}
+
+// wants reports whether a set of addresses has the families that the Service needs: one
+// address of each.
+func (s *Service) wants(addrs []netip.Addr) bool {
+	var n4, n6 int
+	for _, a := range addrs {
+		if a.Is4() {
+			n4++
+		} else {
+			n6++
+		}
+	}
+	return n4 == count(s.IPv4) && n6 == count(s.IPv6)
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
