@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weirperf/controlplane"
+	"github.com/weirlb/weir/cmd/weirperf/fleet"
 	"github.com/weirlb/weir/cmd/weirperf/forward"
 	"github.com/weirlb/weir/cmd/weirperf/pipeline"
 	"github.com/weirlb/weir/cmd/weirperf/results"
@@ -27,6 +28,7 @@ var commands = []func() *cobra.Command{
 	controlplane.Command,
 	controlplane.StallCommand,
 	pipeline.Command,
+	fleet.Command,
 	forward.Command,
 	results.Command,
 	vm.Command,

@@ -190,10 +190,14 @@ func (n *node) pressMemory(ctx context.Context, hold func()) error {
 	if err := n.group.release(); err != nil {
 		return err
 	}
+	// A process that was killed a moment ago may still be ending.
+	if err := n.check(ctx); err == nil {
+		return nil
+	}
 	select {
 	case <-n.weir.Done():
 		return n.adopt(ctx)
-	default:
+	case <-time.After(patience.For(5 * time.Second)):
 		return n.check(ctx)
 	}
 }

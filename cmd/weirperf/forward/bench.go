@@ -196,7 +196,7 @@ func refused(r peer.Running) error {
 
 // config is the configuration of every peer.
 func (b *bench) config(work []workload) peer.Config {
-	c := peer.Config{Weir: b.o.weir, MaxFlows: slices.Max(b.o.flows)}
+	c := peer.Config{Weir: b.o.weir, Baseline: b.o.baseline, MaxFlows: slices.Max(b.o.flows)}
 	if slices.ContainsFunc(work, func(w workload) bool { return w.name == report.New }) {
 		c.MaxFlows += newFlows(b.o.seconds)
 	}

@@ -37,7 +37,9 @@ type options struct {
 	turns     int
 	endpoints int
 	weir      string
+	baseline  string
 	asJSON    bool
+	bars      bool
 	allPeers  bool // peers not named: the installed ones
 }
 
@@ -66,7 +68,10 @@ is their rate per second. HAProxy and nginx take part in TCP where they
 are installed (apt-get install haproxy nginx libnginx-mod-stream).
 
 The peers weir-loop, weir-xdp and weir-tcx are Weir without a flow cache, and with a
-flow cache at the hook of that name; they run if they are named.
+flow cache at the hook of that name; they run if they are named. --bars runs them beside
+nftables and plain forwarding in the setting threaded, and prints a table of ratios with
+the least that each has to reach. The command fails if a ratio falls short. --baseline
+names a program weir of an earlier tree, whose packet loop is compared with weir-loop's.
 
 Settings of the testbed:
 
@@ -87,10 +92,13 @@ func Command() *cobra.Command {
 		Long:  long,
 		Example: `  weirperf forward
   weirperf forward --peers weir,nftables --workloads udp-established --flows 100000 --turns 9
-  weirperf forward --setting threaded --seconds 5 --json`,
+  weirperf forward --setting threaded --seconds 5 --json
+  weirperf forward --bars
+  weirperf forward --bars --workloads udp-established --flows 10000 --turns 1 --seconds 0.5`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.allPeers = !cmd.Flags().Changed("peers")
+			o.complete(cmd.Flags().Changed)
 			return o.run(cmd)
 		},
 	}
@@ -104,8 +112,23 @@ func Command() *cobra.Command {
 	fs.IntVar(&o.turns, "turns", 5, "`number` of turns of every peer; medians are shown")
 	fs.IntVar(&o.endpoints, "endpoints", 256, "`number` of endpoints")
 	fs.StringVar(&o.weir, "weir", "", "`path` of the weir program (default: beside this one, else in $PATH)")
+	fs.StringVar(&o.baseline, "baseline", "", "`path` of another weir program, which runs without a flow cache as the peer weir-baseline")
+	fs.BoolVar(&o.bars, "bars", false, "compare the flow cache with the ratios that it has to reach")
 	fs.BoolVar(&o.asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// complete fills in what other flags imply.
+func (o *options) complete(given func(flag string) bool) {
+	if o.bars && !given("peers") {
+		o.peers = barPeers
+	}
+	if o.bars && !given("setting") {
+		o.setting = string(testbed.Threaded)
+	}
+	if baseline := (peer.Weir{Variant: peer.Baseline}).Name(); o.baseline != "" && !slices.Contains(o.peers, baseline) {
+		o.peers = append(slices.Clone(o.peers), baseline)
+	}
 }
 
 // run measures and prints the results.
@@ -135,7 +158,7 @@ func (o *options) run(cmd *cobra.Command) error {
 	if len(b.failed) > 0 {
 		err = errors.Join(err, fmt.Errorf("%d measurements are void, the first: %w", len(b.failed), b.failed[0]))
 	}
-	return err
+	return errors.Join(err, missed(r.Bars))
 }
 
 // check returns all errors of the flags.
@@ -172,8 +195,12 @@ func (o *options) check() ([]peer.Peer, []workload, []testbed.Setting, error) {
 	if o.endpoints < 1 || o.endpoints > 1000 {
 		errs = append(errs, fmt.Errorf("--endpoints: must be from 1 to 1000, is %d", o.endpoints))
 	}
-	if slices.Contains(o.peers, "weir") && err == nil {
+	if slices.ContainsFunc(peers, func(p peer.Peer) bool { _, is := p.(peer.Weir); return is }) {
 		o.weir, err = findWeir(o.weir)
+		errs = append(errs, err)
+	}
+	if o.baseline != "" {
+		o.baseline, err = findWeir(o.baseline)
 		errs = append(errs, err)
 	}
 	return peers, work, settings, errors.Join(errs...)
@@ -210,6 +237,7 @@ type result struct {
 	Seconds   float64            `json:"seconds"`
 	Results   []report.Result    `json:"results"`
 	Ratios    map[string]float64 `json:"ratios"`
+	Bars      []barResult        `json:"bars,omitempty"`
 	Errors    []string           `json:"errors,omitempty"` // measurements that came to nothing
 }
 
@@ -219,6 +247,10 @@ func newResult(o options, results []report.Result) *result {
 	if !slices.Contains(o.peers, of) {
 		of = o.peers[0]
 	}
-	return &result{Machine: machine.Describe(), Command: "weirperf " + strings.Join(os.Args[1:], " "),
+	r := &result{Machine: machine.Describe(), Command: "weirperf " + strings.Join(os.Args[1:], " "),
 		Endpoints: o.endpoints, Seconds: o.seconds, Results: results, Ratios: report.Ratios(results, of)}
+	if o.bars {
+		r.Bars = checkBars(results, &o)
+	}
+	return r
 }

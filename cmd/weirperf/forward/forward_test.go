@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirlb/weir/cmd/weirperf/forward/peer"
 	"github.com/weirlb/weir/perf/netlab/labtest"
 	"github.com/weirlb/weir/perf/netlab/weirtest"
 	"github.com/weirlb/weir/perf/report"
@@ -23,6 +24,8 @@ func TestWrongUsageSaysAllThatIsWrong(t *testing.T) {
 		{[]string{"--peers", "kernel", "--flows", "0,5", "--setting", "fast", "--endpoints", "0"}, []string{"--flows", "--setting", "--endpoints"}},
 		{[]string{"--peers", "kernel", "--workloads", "udp"}, []string{`unknown workload "udp"`, report.Established}},
 		{[]string{"--weir", "/nonexistent/weir"}, []string{"/nonexistent/weir"}},
+		{[]string{"--peers", "weir-tcx", "--weir", "/nonexistent/weir"}, []string{"/nonexistent/weir"}},
+		{[]string{"--peers", "kernel", "--baseline", "/nonexistent/baseline"}, []string{"/nonexistent/baseline"}},
 	} {
 		cmd := Command()
 		cmd.SetArgs(c.args)
@@ -57,6 +60,45 @@ func TestTableHasRatiosFirst(t *testing.T) {
 	figure := strings.Index(out.String(), "1000 ns/packet (1000..1000)")
 	if ratio < 0 || figure < ratio || !strings.Contains(out.String(), "lost 50.0 %") {
 		t.Errorf("%s", out.String())
+	}
+}
+
+// A ratio is reached, falls short, is an aim alone, or was not measured.
+func TestBarsTellWhatFallsShort(t *testing.T) {
+	turn := func(p string, flows int, ns float64, bytes float64) report.Result {
+		k := report.Key{Peer: p, Workload: report.Established, Setting: "threaded", Flows: flows}
+		return report.Summarize(k, []report.Turn{{Seconds: 1, Packets: 1e6, CPUSeconds: ns / 1e3,
+			Details: map[string]float64{peer.TableBytes: bytes}}})
+	}
+	bulk := func(p string, gbps, cpu float64) report.Result {
+		return report.Summarize(report.Key{Peer: p, Workload: report.Bulk, Setting: "threaded", Flows: bulkStreams, Detail: "offloads"},
+			[]report.Turn{{Seconds: 1, Gbps: gbps, AllCPU: cpu, Bytes: 1e9}})
+	}
+	o := options{bars: true, peers: barPeers, workloads: []string{report.Established, report.Bulk}, flows: []int{10000, 100000}}
+	r := newResult(o, []report.Result{
+		turn("weir-xdp", 10000, 500, 240), turn("nftables", 10000, 1250, 0), // 2.5 times
+		turn("weir-xdp", 100000, 700, 240), turn("nftables", 100000, 1400, 0), // 2 times
+		turn("weir-loop", 100000, 1000, 230),
+		bulk("weir-tcx", 10, 0.5), bulk("nftables", 10, 0.6), bulk("kernel", 11, 0.4),
+	})
+	var out bytes.Buffer
+	if err := r.render(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"UDP established, 10000 ns/packet weir-xdp 500 nftables 1250 2.50 2.20 pass",
+		"UDP established, 100000 ns/packet weir-xdp 700 nftables 1400 2.00 2.20 FALLS SHORT",
+		"UDP established, 10000 weir-tcx - nftables - - 1.50 NOT MEASURED",
+		"TCP bulk, 4 Gbit/s weir-tcx 10 kernel 11 0.91 0.95 below the aim",
+		"TCP bulk, 4 CPU s/GB weir-tcx 0.50 nftables 0.60 1.20 1.00 pass",
+		"memory per connection, 100000 bytes weir-xdp 240 weir-loop 230 0.96 1.00 FALLS SHORT",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+	if err := missed(r.Bars); err == nil || !strings.Contains(err.Error(), "7 of 11 ratios") {
+		t.Errorf("%v\n%s", err, out.String())
 	}
 }
 

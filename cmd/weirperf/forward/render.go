@@ -24,6 +24,12 @@ func (r *result) render(w io.Writer) error {
 	for _, res := range r.Results {
 		fmt.Fprintf(&b, "%-8s  %s\n", res.Setting, line(res))
 	}
+	if len(r.Bars) > 0 {
+		b.WriteString("\n")
+		if err := renderBars(&b, r.Bars); err != nil {
+			return err
+		}
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -47,6 +53,9 @@ func line(r report.Result) string {
 	}
 	if r.Gbps > 0 && r.Workload == report.Bulk {
 		s += fmt.Sprintf("  %.2f Gbit/s (%.2f..%.2f)", r.Gbps, r.Min, r.Max)
+	}
+	if r.AllCPUSecondsPerGB > 0 && r.Workload == report.Bulk {
+		s += fmt.Sprintf("  %.2f CPU s/GB", r.AllCPUSecondsPerGB)
 	}
 	if r.P99us > 0 {
 		s += fmt.Sprintf("  p50 %.0f us, p99 %.0f us", r.P50us, r.P99us)

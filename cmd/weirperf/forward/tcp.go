@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/weirlb/weir/cmd/weirperf/forward/peer"
 	"github.com/weirlb/weir/perf/cpu"
 	"github.com/weirlb/weir/perf/netlab"
@@ -52,33 +54,61 @@ func (s *stand) withServers(clients int, answer bool, f func(*tcpload.Server) er
 	return f(server)
 }
 
-// metered runs a load and adds the work of the LB core meanwhile, from settle to
-// the end of the span.
+// metered runs a load and adds the CPU time meanwhile, from settle to the end of the span.
 func (s *stand) metered(ctx context.Context, load func(settle, span time.Duration) (tcpload.Outcome, error)) (tcpload.Outcome, report.Turn, error) {
 	span := time.Duration(s.o.seconds * float64(time.Second))
-	type used struct {
-		use cpu.Use
-		err error
+	m, err := s.newMeters()
+	if err != nil {
+		return tcpload.Outcome{}, report.Turn{}, err
 	}
-	done := make(chan used, 1)
-	go func() {
-		var u used
-		if u.err = pause(ctx, settle); u.err == nil {
-			var m *cpu.Meter
-			if m, u.err = cpu.Start(s.LBCore, append(s.NodeThreads(), s.running.Processes()...)...); u.err == nil {
-				u.err = pause(ctx, span)
-				var err error
-				u.use, err = m.Stop()
-				u.err = errors.Join(u.err, err)
-			}
-		}
-		done <- u
-	}()
+	done := make(chan error, 1)
+	go func() { done <- m.measure(ctx, span) }()
 	o, err := load(settle, span)
-	u := <-done
+	meterErr := <-done
 	turn := report.Turn{Seconds: o.Seconds, Bytes: o.Bytes,
-		CPUSeconds: u.use.Busy().Seconds(), Other: u.use.Other.Seconds(), Steal: u.use.Core.Steal.Seconds()}
-	return o, turn, errors.Join(err, u.err, failures(o))
+		CPUSeconds: m.use.Busy().Seconds(), Other: m.use.Other.Seconds(), Steal: m.use.Core.Steal.Seconds(),
+		AllCPU: m.all.Seconds() * o.Seconds / max(m.use.Wall.Seconds(), 1e-9)}
+	return o, turn, errors.Join(err, meterErr, failures(o))
+}
+
+// meters measure the LB core, and the CPU time of client, node and endpoint: of this process, the
+// peer's and the kernel's threads.
+type meters struct {
+	node, load *cpu.Meter
+
+	use cpu.Use // of the LB core
+	all time.Duration
+}
+
+// newMeters finds what is to be measured before there is load.
+func (s *stand) newMeters() (*meters, error) {
+	node, nodeErr := cpu.Prepare(s.LBCore, append(s.NodeThreads(), s.running.Processes()...)...)
+	load, loadErr := cpu.Prepare(s.LoadCore) // the kernel's threads
+	return &meters{node: node, load: load}, errors.Join(nodeErr, loadErr)
+}
+
+// measure measures a span that begins after settle.
+func (m *meters) measure(ctx context.Context, span time.Duration) error {
+	if err := pause(ctx, settle); err != nil {
+		return err
+	}
+	before, beforeErr := ownTime()
+	if err := errors.Join(beforeErr, m.node.Begin(), m.load.Begin()); err != nil {
+		return err
+	}
+	err := pause(ctx, span)
+	after, afterErr := ownTime()
+	use, nodeErr := m.node.Stop()
+	load, loadErr := m.load.Stop()
+	m.use, m.all = use, use.Own+load.Own+after-before
+	return errors.Join(err, afterErr, nodeErr, loadErr)
+}
+
+// ownTime is the CPU time of this process, threads that have ended included.
+func ownTime() (time.Duration, error) {
+	var ts unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts)
+	return time.Duration(ts.Nano()), err
 }
 
 // failures is an error when connections or requests failed: no path here may

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weirperf/machine"
+	"github.com/weirlb/weir/conntrack"
 )
 
 // usageError means that the command was called wrongly.
@@ -204,6 +205,15 @@ type Table struct {
 	MaxFlows     int     `json:"maxFlows"`
 	BytesPerFlow float64 `json:"bytesPerFlow"` // of memory, per flow in it
 	IndexLoad    float64 `json:"indexLoad"`    // share of the index's slots in use
+	// Memory is that memory by its parts, in bytes.
+	Memory conntrack.MemoryUse `json:"memory"`
+}
+
+// parts returns the memory by its parts, per flow that there is room for.
+func (t *Table) parts() string {
+	m, per := &t.Memory, func(bytes int64) float64 { return float64(bytes) / float64(t.MaxFlows) }
+	return fmt.Sprintf("per flow that it has room for: %.1f bytes: entries %.1f, Conn %.1f, index %.1f, links %.1f, port rotation %.1f, counts %.1f, gaps %.1f",
+		per(m.Total()), per(m.Entries), per(m.Conns), per(m.Index), per(m.Links), per(m.Cursors), per(m.Counts), per(m.Header))
 }
 
 // render writes the report for people.
@@ -220,7 +230,8 @@ func (r *Report) render(w io.Writer, o Options) error {
 	fmt.Fprintln(&b)
 	for _, t := range r.Tables {
 		if t.Flows >= leastNew {
-			fmt.Fprintf(&b, "table of %d flows: %.0f bytes per flow, index load %.2f, room for %d\n", t.Flows, t.BytesPerFlow, t.IndexLoad, t.MaxFlows)
+			fmt.Fprintf(&b, "table of %d flows: %.0f bytes per flow, index load %.2f, room for %d\n  %s\n",
+				t.Flows, t.BytesPerFlow, t.IndexLoad, t.MaxFlows, t.parts())
 		}
 	}
 	for _, x := range r.Results {

@@ -86,6 +86,7 @@ func (r *runner) flows(n int) error {
 	}
 	r.report.Tables = append(r.report.Tables, Table{
 		Flows: n, MaxFlows: m.Flows().MaxFlows(), BytesPerFlow: float64(m.Flows().MemoryBytes()) / float64(n), IndexLoad: m.Flows().IndexLoad(),
+		Memory: m.Flows().MemoryUse(),
 	})
 	for _, kind := range []string{kindEstablished, kindDrop} {
 		r.say("%d flows: %s", n, kind)

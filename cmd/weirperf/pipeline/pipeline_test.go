@@ -26,7 +26,7 @@ func TestEveryKindIsMeasured(t *testing.T) {
 		{"nat", "udp", []string{"--ipv6"}}, {"nat", "tcp", []string{"--ipv6"}}, {"dnat", "udp", []string{"--ipv6"}}, {"l2dsr", "tcp", []string{"--ipv6"}},
 	} {
 		t.Run(strings.Join(append(tt.more, tt.mode, tt.proto), "/"), func(t *testing.T) {
-			if testing.Short() && (tt.mode != "nat" || tt.more != nil) {
+			if testing.Short() && (tt.mode != "nat" || tt.proto != "udp" || tt.more != nil) {
 				t.Skip("takes a minute with the race detector")
 			}
 			t.Parallel() // UDP waits two seconds

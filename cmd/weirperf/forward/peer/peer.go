@@ -31,8 +31,8 @@ type Config struct {
 	Services []Service
 	// MaxFlows is how many connections must fit into the peer's tables.
 	MaxFlows int
-	// Weir is the program whose `run` is measured.
-	Weir string
+	// Weir is the program whose `run` is measured, and Baseline that of the variant of this name.
+	Weir, Baseline string
 }
 
 // Peer is a product that forwards packets from clients to endpoints.
@@ -66,8 +66,8 @@ type Running interface {
 var All = []Peer{Weir{}, NFTables{}, Kernel{}, HAProxy{}, Nginx{}}
 
 // Variants are peers that run only if they are named: a Weir without flow cache, and with the
-// flow cache at each hook.
-var Variants = []Peer{Weir{"loop"}, Weir{"xdp"}, Weir{"tcx"}}
+// flow cache at each hook, and another program without one.
+var Variants = []Peer{Weir{"loop"}, Weir{"xdp"}, Weir{"tcx"}, Weir{Baseline}}
 
 // Named finds peers by name.
 func Named(names []string) ([]Peer, error) {

@@ -22,9 +22,12 @@ import (
 // Weir is `weir run` with manifests, attached to both interfaces of the node.
 type Weir struct {
 	// Variant is "" for the defaults, "loop" for no flow cache, or the hook of a Weir with a
-	// flow cache.
+	// flow cache. Baseline is another program.
 	Variant string
 }
+
+// Baseline is the variant of another program, with its defaults.
+const Baseline = "baseline"
 
 // Name is weir, and the variant.
 func (v Weir) Name() string {
@@ -38,7 +41,7 @@ func (v Weir) Name() string {
 func (v Weir) cacheLines() string {
 	front, back := testbed.NodeFront, testbed.NodeBack
 	switch v.Variant {
-	case "":
+	case "", Baseline:
 		return fmt.Sprintf("interfaces: [{name: %s}, {name: %s}]", front, back)
 	case "loop":
 		return fmt.Sprintf("flowCache: {mode: \"off\"}\ninterfaces: [{name: %s}, {name: %s}]", front, back)
@@ -102,7 +105,7 @@ func (v Weir) Start(ctx context.Context, b *testbed.Bed, c Config) (_ Running, e
 	if err != nil {
 		return nil, err
 	}
-	w := &weir{node: b.Node, dir: dir, admin: api.NewClient(filepath.Join(dir, "weir.sock"))}
+	w := &weir{node: b.Node, dir: dir, maxFlows: max(c.MaxFlows, 1024), admin: api.NewClient(filepath.Join(dir, "weir.sock"))}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.Stop())
@@ -121,7 +124,11 @@ func (v Weir) Start(ctx context.Context, b *testbed.Bed, c Config) (_ Running, e
 		return nil, fmt.Errorf("memory file system for the flow table: %w", err)
 	}
 	w.tables = tables
-	cmd := exec.Command(c.Weir, "run", "--config", filepath.Join(dir, "config.yaml"))
+	program := c.Weir
+	if v.Variant == Baseline {
+		program = c.Baseline
+	}
+	cmd := exec.Command(program, "run", "--config", filepath.Join(dir, "config.yaml"))
 	cmd.Stdout, cmd.Stderr = &w.log, &w.log
 	if w.process, err = b.Start(cmd); err != nil {
 		return nil, err
@@ -139,14 +146,16 @@ type weir struct {
 	tables  string // mounted
 	admin   *api.Client
 	process *netlab.Process
-	log     bytes.Buffer // written until the process has ended
+
+	maxFlows int
+	log      bytes.Buffer // written until the process has ended
 }
 
 func (w *weir) write(v Weir, b *testbed.Bed, c Config) error {
 	var config, objects bytes.Buffer
 	err := configuration.Execute(&config, map[string]any{
 		"Dir": w.dir, "Interfaces": v.cacheLines(), "SNAT": testbed.SNAT,
-		"MaxFlows": max(c.MaxFlows, 1024), "CPU": b.LBCore,
+		"MaxFlows": w.maxFlows, "CPU": b.LBCore,
 	})
 	if err != nil {
 		return err
@@ -226,6 +235,9 @@ func (w *weir) Details() map[string]float64 {
 		return nil
 	}
 	d := map[string]float64{}
+	if bytes, err := w.tableBytes(status.Flows.MemoryBytes); err == nil {
+		d[TableBytes] = bytes / float64(w.maxFlows)
+	}
 	for reason, n := range status.Drops {
 		if n > 0 {
 			d["dropped "+reason] = float64(n)
