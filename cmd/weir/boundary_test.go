@@ -30,6 +30,8 @@ type listed struct {
 type boundary struct {
 	folder string
 	why    string
+	// alone: the folders below have rules of their own.
+	alone bool
 	// only, if not nil, are prefixes of the only packages that the folder may use,
 	// transitively, beside the standard library and itself.
 	only []string
@@ -57,8 +59,17 @@ var boundaries = []boundary{
 		never: []string{"lb", "conntrack", "cmd", "perf"},
 	},
 	{
+		folder: "discovery/addresspool", why: "a choice from statuses and pools: standard library only",
+		only: []string{}, imports: []string{"net", "os"},
+	},
+	{
 		folder: "conntrack", why: "a leaf: standard library and golang.org/x/sys only",
 		only: []string{"golang.org/x/sys"},
+	},
+	{folder: "conntrack/schema", why: "a text about records: standard library only", only: []string{}, imports: []string{"net", "os"}},
+	{
+		folder: "conntrack/conntracktest", why: "tables for tests are not linked into weir",
+		own: []string{"conntrack/schema"}, importers: []string{"conntrack"}, tests: []string{"conntrack", "lb", "cmd"},
 	},
 	{folder: "conntrack/statefile", why: "it does not know what is in the files", only: []string{"golang.org/x/sys"}},
 	{
@@ -89,6 +100,14 @@ var boundaries = []boundary{
 			"lb/pcapfilter", "lb/ratelimit", "lb/route", "lb/snat", "lb/table", "lb/tap", "lb/xsk",
 		},
 		imports: []string{"net", "github.com/vishvananda/netlink"}, importers: []string{"lb", "cmd"}, tests: []string{"lb", "cmd"},
+	},
+	{
+		folder: "lb/announce", why: "a rule over values: standard library only",
+		alone: true, only: []string{}, imports: []string{"net", "os"}, importers: []string{"cmd/weir", "lb/announce"}, tests: []string{"cmd", "lb/announce"},
+	},
+	{
+		folder: "lb/announce/bgp", why: "routes and sessions: it knows neither frontends nor endpoints",
+		own: []string{"lb/announce"},
 	},
 	{
 		folder: "lb/reassign", why: "flows get other numbers by tables alone",
@@ -144,6 +163,13 @@ var boundaries = []boundary{
 		importers: []string{"cmd"}, tests: []string{"cmd", "deploy"},
 	},
 	{
+		folder: "cmd/weir/controller", why: "it writes statuses of Services: it sees no packets and no node",
+		own: []string{
+			"cmd/weir/config", "cmd/weir/httpserver", "conntrack/statefile", "discovery", "lb/announce", "topology",
+		},
+		importers: []string{"cmd/weir"},
+	},
+	{
 		folder: "cmd/weir/doctor/kubeproxy", why: "it reads the rules of another: it does not know Weir",
 		own: []string{}, importers: []string{"cmd/weir/doctor"}, tests: []string{"cmd/weir/doctor"},
 	},
@@ -151,9 +177,17 @@ var boundaries = []boundary{
 		folder: "cmd/weir/statuspage", why: "all that the page has is in answers of the API",
 		own: []string{
 			"cmd/weir/api", "cmd/weir/event", "cmd/weir/httpserver", "cmd/weir/pcapng", "cmd/weir/privilege", "cmd/weir/problem",
-			"cmd/weir/version", "conntrack/statefile", "lb/counter",
+			"cmd/weir/version", "cmd/weir/view", "conntrack/statefile", "lb/counter",
 		},
 		importers: []string{"cmd/weir/daemon"},
+	},
+	{
+		folder: "cmd/weir/top", why: "all that the view has is in answers of the API",
+		own: []string{
+			"cmd/weir/api", "cmd/weir/event", "cmd/weir/httpserver", "cmd/weir/pcapng", "cmd/weir/privilege", "cmd/weir/problem", "cmd/weir/version", "cmd/weir/view",
+			"conntrack/statefile", "lb/counter",
+		},
+		importers: []string{"cmd/weir"},
 	},
 	{
 		folder: "cmd/weirperf", why: "measurements have no users",
@@ -174,13 +208,24 @@ var boundaries = []boundary{
 	},
 }
 
+// GoBGP is behind announce.Speaker.
+func TestBoundaryGoBGP(t *testing.T) {
+	for _, p := range goList(t, "./...") {
+		for _, i := range p.Imports {
+			if within(i, "github.com/osrg/gobgp/v4") && p.ImportPath != module+"/lb/announce/bgp" {
+				t.Errorf("%s imports %s: lb/announce/bgp alone does", p.ImportPath, i)
+			}
+		}
+	}
+}
+
 func TestBoundaryImports(t *testing.T) {
 	all := goList(t, "./...")
 	for _, b := range boundaries {
 		t.Run(b.folder, func(t *testing.T) {
 			found := false
 			for _, p := range all {
-				if within(p.ImportPath, module+"/"+b.folder) {
+				if b.has(p.ImportPath) {
 					found = true
 					b.checkUse(t, &p)
 				} else {
@@ -215,13 +260,18 @@ func (b *boundary) checkImporter(t *testing.T, p *listed) {
 	}
 	check := func(imports, allowed []string, where string) {
 		for _, i := range imports {
-			if within(i, module+"/"+b.folder) && !hasPrefix(allowed, p.ImportPath) {
+			if b.has(i) && !hasPrefix(allowed, p.ImportPath) {
 				t.Errorf("%s%s imports %s: %s", p.ImportPath, where, i, b.why)
 			}
 		}
 	}
 	check(p.Imports, b.importers, "")
 	check(slices.Concat(p.TestImports, p.XTestImports), b.tests, " (test)")
+}
+
+// has reports whether the rule is for a package.
+func (b *boundary) has(pkg string) bool {
+	return pkg == module+"/"+b.folder || !b.alone && within(pkg, module+"/"+b.folder)
 }
 
 func (b *boundary) forbids(dep string) bool {

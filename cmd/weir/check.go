@@ -9,11 +9,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/controller"
 	"github.com/weirlb/weir/cmd/weir/hostcheck"
+	"github.com/weirlb/weir/discovery/addresspool"
 )
 
 func newCheck() *cobra.Command {
 	var flags *config.Flags
+	var pools []string
 	cmd := &cobra.Command{
 		Use:   "check [flags]",
 		Short: "Check the configuration and this machine for `weir run`",
@@ -22,17 +25,49 @@ interfaces, privileges, locked memory, manifests, kernel features. Errors go to
 standard error, a line each, findings to standard output. The flags are those of
 weir run. Nothing is changed.
 
+With --pools files of address pools are checked, and nothing else: the objects that
+weir controller would not use, or use in part, with the field.
+
 Exit status 0 if weir run would start, 1 if there are errors.`,
 		Example: `  weir check --config /etc/weir/weir.yaml
-  weir check --node-name edge-1 --manifests /etc/weir/manifests --interface eth0`,
+  weir check --node-name edge-1 --manifests /etc/weir/manifests --interface eth0
+  weir check --pools /etc/weir/pools.yaml`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(pools) > 0 {
+				return checkPools(cmd.OutOrStdout(), cmd.ErrOrStderr(), pools)
+			}
 			return runCheck(cmd.OutOrStdout(), cmd.ErrOrStderr(), flags)
 		},
 	}
 	flags = config.AddFlags(cmd.Flags())
+	cmd.Flags().StringSliceVar(&pools, "pools", nil, "check these `files` or directories of address pools alone")
 	cmd.Flags().SortFlags = false
 	return cmd
+}
+
+// checkPools says which pool objects weir controller would not use, or use in part.
+func checkPools(stdout, stderr io.Writer, paths []string) error {
+	objects, err := controller.ReadFiles(paths)
+	if err != nil {
+		printError(stderr, err)
+	}
+	c := addresspool.Decode(objects)
+	wrong := err != nil
+	for _, f := range c.Faults {
+		if f.Used {
+			fmt.Fprintf(stdout, "note  %v\n", f)
+			continue
+		}
+		printError(stderr, f)
+		wrong = true
+	}
+	fmt.Fprintf(stdout, "ok    %d pools, %d BGP advertisements, %d BGP peers, %d BFD profiles\n",
+		len(c.Pools), len(c.Advertisements), len(c.Peers), len(c.BFDProfiles))
+	if wrong {
+		return silent(exitFailed)
+	}
+	return nil
 }
 
 func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {

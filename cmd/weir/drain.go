@@ -103,8 +103,9 @@ func newDrainSelf() *cobra.Command {
 		Short: "Let load balancers in front send to other nodes",
 		Long: `Lets the health endpoints fail, as a drain on SIGTERM does at first, so that load
 balancers in front send to other nodes. Weir serves on, new connections too, until
---undo. With --wait the command ends when no connection is left, with exit status 1
-when some are left after --timeout.`,
+--undo. Addresses that are announced to routers are withdrawn first. With --wait the
+command ends when no connection is left and announce.drainSeconds are over, with exit
+status 1 when some are left after --timeout.`,
 		Example: `  weir drain self --wait --timeout 5m && reboot
   weir drain self --undo`,
 		Args: noArgs,
@@ -145,8 +146,10 @@ func waitDrained(ctx context.Context, c *api.Client, timeout time.Duration) (*ap
 			return nil, err
 		case !s.Self: // first of all: clients are sent here again
 			return nil, errors.New("the drain of the node was ended")
-		case s.Connections == 0:
+		case s.Connections == 0 && s.LingerSeconds == 0:
 			return s, nil
+		case s.Connections == 0 && !time.Now().Before(end):
+			return nil, fmt.Errorf("packets may still come for %.0f s after %v", s.LingerSeconds, timeout)
 		case !time.Now().Before(end):
 			return nil, fmt.Errorf("%d connections are left after %v", s.Connections, timeout)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/controller"
 	"github.com/weirlb/weir/cmd/weir/decap"
 	"github.com/weirlb/weir/cmd/weir/demo"
 	"github.com/weirlb/weir/cmd/weir/doctor"
@@ -139,7 +140,8 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	})
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddCommand(
-		newRun(), newCheck(), doctor.Command(), explain.Command(), newStatus(), newDrops(), newCapture(), newTrace(),
+		newRun(), controller.Command(), newCheck(), doctor.Command(), explain.Command(), newStatus(), newTop(), newDrops(),
+		newCapture(), newTrace(),
 		newServices(), newEndpoints(), newConnections(), newEvents(), newDrain(), newLogLevel(), newProfile(),
 		decap.Command(), demo.Command(), newStop(), newCleanup(), newVersion(), newMan(),
 	)

@@ -268,12 +268,17 @@ func TestReadmeArchitectureNamesFiles(t *testing.T) {
 func TestReadmeNamesMetrics(t *testing.T) {
 	docs := documents(t)
 	reference := docs[filepath.Join("cmd", "weir", "metrics", "README.md")]
+	// Those of weir controller are its own, and POOLS.md is their reference.
+	own, err := os.ReadFile(filepath.Join(moduleRoot(t), "cmd", "weir", "controller", "metrics.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, text := range docs {
 		if name == "CHANGELOG.md" {
 			continue
 		}
 		for _, metric := range regexp.MustCompile(`\bweir_[a-z_]+[a-z]`).FindAllString(text, -1) {
-			if !strings.Contains(reference, "`"+metric+"`") {
+			if !strings.Contains(reference, "`"+metric+"`") && !strings.Contains(string(own), `"`+metric+`"`) {
 				t.Errorf("%s: there is no metric %s", name, metric)
 			}
 		}

@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
@@ -18,15 +16,12 @@ import (
 
 func newStatus() *cobra.Command {
 	var (
-		socket, output string
-		watch          bool
-		interval       time.Duration
-		flows          int
-		frontends      bool
-		problems       bool
-		drops          bool
-		verify         bool
-		filter         api.FlowFilter
+		socket, output             string
+		watch, frontends, problems bool
+		drops, verify, announced   bool
+		interval                   time.Duration
+		flows                      int
+		filter                     api.FlowFilter
 	)
 	cmd := &cobra.Command{
 		Use:   "status [flags]",
@@ -45,6 +40,7 @@ filter and follow.`,
   weir status --flows 20               # the first 20 flows
   weir status --flows 20 --client 192.0.2.7 --state established
   weir status --drops                  # the last dropped packets, by reason
+  weir status --announce               # what routers are told, and why not
   weir status --problems               # all problems and notes
   weir status --verify                 # the invariants of the flow table`,
 		Args: noArgs,
@@ -55,8 +51,7 @@ filter and follow.`,
 			if watch && interval < 100*time.Millisecond {
 				return &usageError{cmd.CommandPath(), fmt.Errorf("--interval: must be at least 100ms, is %v", interval)}
 			}
-			c := api.NewClient(socket)
-			asJSON := output == "json"
+			c, asJSON := api.NewClient(socket), output == "json"
 			show := func(ctx context.Context) error { return showStatus(ctx, cmd.OutOrStdout(), c, asJSON) }
 			if filter != (api.FlowFilter{}) && flows == 0 {
 				flows = api.DefaultFlowLimit
@@ -64,6 +59,8 @@ filter and follow.`,
 			switch {
 			case flows > 0:
 				show = func(ctx context.Context) error { return showFlows(ctx, cmd.OutOrStdout(), c, flows, &filter, asJSON) }
+			case announced:
+				show = func(ctx context.Context) error { return showAnnounce(ctx, cmd.OutOrStdout(), c, asJSON) }
 			case drops:
 				show = func(ctx context.Context) error { return showDrops(ctx, cmd.OutOrStdout(), c, nil, asJSON) }
 			case verify:
@@ -87,13 +84,14 @@ filter and follow.`,
 	fs.BoolVar(&frontends, "frontends", false, "show the frontends instead")
 	fs.BoolVar(&problems, "problems", false, "show all problems instead")
 	fs.BoolVar(&drops, "drops", false, "show the last dropped packets, by reason, instead; see weir drops")
+	fs.BoolVar(&announced, "announce", false, "show the addresses that routers are told of, and the sessions with them, instead")
 	fs.BoolVar(&verify, "verify", false, "check the invariants of the flow table instead; exit status 1 if one is violated")
 	fs.StringVar(&filter.Client, "client", "", "show flows of this client: `address`, address:port or CIDR")
 	fs.StringVar(&filter.Frontend, "frontend", "", "show flows to this frontend: `address`, address:port or CIDR")
 	fs.StringVar(&filter.Endpoint, "endpoint", "", "show flows to this endpoint: `address`, address:port or CIDR")
 	fs.StringVar(&filter.Service, "service", "", "show flows of this Service, `namespace/name`")
 	fs.StringVar(&filter.State, "state", "", "show flows in this `state`, such as established")
-	cmd.MarkFlagsMutuallyExclusive("watch", "flows", "frontends", "problems", "drops", "verify")
+	cmd.MarkFlagsMutuallyExclusive("watch", "flows", "frontends", "problems", "drops", "announce", "verify")
 	return cmd
 }
 
@@ -124,6 +122,17 @@ func showVerification(ctx context.Context, w io.Writer, c *api.Client, asJSON bo
 		return silent(1)
 	}
 	return nil
+}
+
+func showAnnounce(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {
+	s, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(w, s.Announce)
+	}
+	return view.Announce(w, s)
 }
 
 func showProblems(ctx context.Context, w io.Writer, c *api.Client, asJSON bool) error {
@@ -163,7 +172,7 @@ func showFrontends(ctx context.Context, w io.Writer, c *api.Client, asJSON bool)
 // said, and waited for.
 func watchStatus(ctx context.Context, w io.Writer, c *api.Client, asJSON bool, every time.Duration) error {
 	home := ""
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && !asJSON {
+	if isTerminal(w) && !asJSON {
 		home = "\x1b[H\x1b[2J" // cursor home, clear
 	}
 	var prev *api.Status

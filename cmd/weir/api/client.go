@@ -20,6 +20,9 @@ import (
 // ErrNotRunning means that nothing answers on the socket.
 var ErrNotRunning = errors.New("no Weir is running")
 
+// ErrTryAgain means that the daemon answers another request of the kind: try again soon.
+var ErrTryAgain = errors.New("try again")
+
 // maxReply bounds an answer: 16 Mi flows of 256 bytes would be more, but
 // nobody reads them.
 const maxReply = 1 << 30
@@ -155,9 +158,19 @@ func failureOf(res *http.Response) error {
 		return fmt.Errorf("the running Weir does not know %s: it is of another version than this command", request)
 	case res.StatusCode == http.StatusNotFound:
 		return notFound(f.Error)
+	case res.StatusCode == http.StatusServiceUnavailable:
+		return busy(f.Error)
 	}
 	return errors.New(f.Error)
 }
+
+// busy is ErrTryAgain in the words of the daemon.
+type busy string
+
+func (b busy) Error() string { return string(b) }
+
+// Is makes it an ErrTryAgain.
+func (b busy) Is(target error) bool { return target == ErrTryAgain }
 
 // notFound is ErrNotFound in the words of the daemon.
 type notFound string

@@ -17,6 +17,9 @@ type Drains struct {
 	SelfSince *time.Time `json:"selfSince,omitempty"`
 	// Connections are those of the node that a drain waits for: answered and not over.
 	Connections int `json:"connections"`
+	// LingerSeconds is the time for which packets may still come after the node has withdrawn
+	// the announced addresses.
+	LingerSeconds float64 `json:"lingerSeconds,omitempty"`
 	// Endpoints are those that get no new connections while others are ready.
 	Endpoints []DrainedEndpoint `json:"endpoints"`
 }

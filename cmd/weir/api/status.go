@@ -73,6 +73,8 @@ type Status struct {
 	Privileges *privilege.Status `json:"privileges,omitempty"`
 	// StateFiles are the files that a start trusts.
 	StateFiles []StateFile `json:"stateFiles,omitempty"`
+	// Announce is the announcement of addresses to routers, nil where it is off.
+	Announce *Announce `json:"announce,omitempty"`
 	// Kernel says which optional kernel features were found.
 	Kernel []Feature `json:"kernel,omitempty"`
 	// Warnings are notices to the operator about the packet path: offloads

@@ -10,8 +10,6 @@ package config
 
 //go:generate go test -run ^TestReferenceIsCurrent$ -update .
 
-import ()
-
 // The type of the file.
 const (
 	APIVersion = "weir.dev/v1alpha1"
@@ -116,6 +114,7 @@ type Configuration struct {
 	ExternalIPs bool `json:"externalIPs"`
 
 	Conntrack Conntrack `json:"conntrack"`
+	Flood     Flood     `json:"flood"`
 	Drain     Drain     `json:"drain"`
 	Death     Death     `json:"death"`
 
@@ -132,6 +131,7 @@ type Configuration struct {
 	// Without a cluster, these variables or a hold auto is detach.
 	OnStop string `json:"onStop"`
 
+	Announce  Announce  `json:"announce"`
 	Workers   Workers   `json:"workers"`
 	FlowCache FlowCache `json:"flowCache"`
 
@@ -323,7 +323,7 @@ type HostVeth struct {
 
 // Conntrack is the flow table (connection tracking).
 type Conntrack struct {
-	// MaxFlows is the capacity in connections. The memory, about 210 bytes each,
+	// MaxFlows is the capacity in connections. The memory, about 190 bytes each,
 	// is allocated at the start and never grows. auto uses at most 5 % of the
 	// memory of the machine. When the table is full, half-open connections make
 	// room first; if all are established, new connections are dropped.

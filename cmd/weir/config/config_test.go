@@ -42,6 +42,7 @@ logging: {level: debug, format: json}
 serviceProxyName: weir
 loadBalancerClass: weir.dev/weir
 stateDir: /var/lib/weir
+flood: {newConnectionsPerPrefix: 500, ipv4PrefixLength: 28, ipv6PrefixLength: 48}
 `
 
 // ignoreOrigin leaves out where values came from.
@@ -70,11 +71,13 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		ProtectedPorts:    []uint16{22, 6443, 10250},
 		ClusterIPs:        true, ExternalIPs: true,
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},
+		Flood:              Flood{500, 28, 48},
 		Drain:              Drain{5, 60},
 		Death:              Death{20},
 		OnStop:             StopLeave,
 		Workers:            Workers{Count: 2, CPUs: CPUs{2, 3}, StallSeconds: 12},
 		FlowCache:          FlowCache{Mode: FlowCacheOff},
+		Announce:           Default().Announce,
 		PacketMemory:       PacketMemory{FrameSize: 4096},
 		Admin:              Admin{"/run/weir/weir.sock", "", GroupAccessRead},
 		StateDir:           "/var/lib/weir",

@@ -15,6 +15,7 @@ func Default() *Configuration {
 			TakeoverSeconds:             3600,
 			EndpointRemovalGraceSeconds: 10,
 		},
+		Flood: Flood{IPv4PrefixLength: 24, IPv6PrefixLength: 56},
 		// Together below the 30 s that the kubelet waits by default.
 		Drain:              Drain{NotReadySeconds: 10, TimeoutSeconds: 15},
 		Death:              Death{HoldSeconds: 10},
@@ -28,6 +29,10 @@ func Default() *Configuration {
 		Logging:            Logging{Level: "info", Format: "text"},
 		Interfaces:         []Interface{},
 		FlowCache:          FlowCache{Mode: FlowCacheOff},
-		origin:             map[string]string{},
+		Announce: Announce{
+			Speaker: AnnounceOff, Peers: []Peer{}, Prefixes: []string{}, Communities: []string{}, LargeCommunities: []string{},
+			MaxAddresses: 1000, SettleSeconds: 1, DrainSeconds: 5,
+		},
+		origin: map[string]string{},
 	}
 }

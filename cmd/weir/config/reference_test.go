@@ -19,7 +19,7 @@ import (
 
 const referenceHead = `# Configuration reference
 
-<!-- Written by go generate ./cmd/weir/config from the comments of config.go, admin.go and statuspage.go. -->
+<!-- Written by go generate ./cmd/weir/config from the comments of config.go, admin.go, announce.go, flood.go and statuspage.go. -->
 
 A configuration file has kind ` + "`WeirConfiguration`" + ` and is given to ` + "`weir run --config FILE`" + `.
 [deploy/weir.yaml](../../../deploy/weir.yaml) is a complete file with every default.
@@ -126,10 +126,13 @@ func groupsOf(t *testing.T) []group {
 	t.Helper()
 	comments := commentsOf(t, "config.go")
 	maps.Copy(comments, commentsOf(t, "admin.go"))
+	maps.Copy(comments, commentsOf(t, "flood.go"))
+	maps.Copy(comments, commentsOf(t, "announce.go"))
 	maps.Copy(comments, commentsOf(t, "statuspage.go"))
 	flags := flagsByPath()
 
 	def := Default()
+	def.Announce.Peers = []Peer{{}}
 	def.Interfaces = []Interface{{Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP}}
 	def.Discovery = Discovery{Manifests: &Manifests{}, Kubernetes: &Kubernetes{}}
 	age := DefaultLastKnownMaxAgeHours

@@ -33,6 +33,7 @@ import (
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/lb/xsk"
 	"github.com/weirlb/weir/topology"
@@ -61,7 +62,11 @@ type Daemon struct {
 	source Source
 	lb     *lb.LB
 	checks *healthcheck.Checks
-	notify *sdnotify.Notifier
+	// announcer is nil where nothing is announced.
+	announcer *announcer
+	published atomic.Bool // the first full view of Services
+	withdraws atomic.Bool // everything, for good
+	notify    *sdnotify.Notifier
 	// problems are all that is not done as it was asked for.
 	problems *problem.Registry
 	events   *event.Ring
@@ -163,7 +168,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		d.stop(nil)
 		tasks.Wait()
 		if d.lb != nil {
-			err = errors.Join(err, d.end(err))
+			err = errors.Join(err, d.announcer.close(), d.end(err))
 		}
 		// Last: the end of this connection tells the last process that all is free again.
 		if d.last != nil {
@@ -207,6 +212,9 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.reload) })
 	if o.Watch != nil {
 		task("configuration file", func(ctx context.Context) error { return o.Watch.follow(ctx, o.Signals.reload, d.log) })
+	}
+	if d.announcer != nil {
+		task("announcement", d.followAnnounce)
 	}
 	task("problems", d.watchProblems)
 	task("workers", d.watchWorkers)
@@ -269,7 +277,8 @@ func (d *Daemon) open(take func() (*xsk.Transfer, error)) (err error) {
 	defer d.mu.Unlock()
 	d.translate = translate.New(d.options())
 	d.checks = d.newChecks()
-	return nil
+	d.announcer, err = newAnnouncer(d.cfg, d.lb, d.log)
+	return err
 }
 
 // end ends the packet path. After a fault nothing is left for a next process.
@@ -324,6 +333,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		FrameSize:            int(cfg.PacketMemory.FrameSize),
 		MinPathMTU:           cfg.Forwarding.MinPathMTU,
 		ReversePathFilter:    reversePathFilters[cfg.Forwarding.ReversePathFilter],
+		PrefixLimit:          prefixLimit(cfg.Flood),
 		Log:                  log,
 		Testing: ports.Testing{
 			SoftwareChecksums: os.Getenv("WEIR_TX_CHECKSUM") == "software",
@@ -337,6 +347,13 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 	c.HostVeth4, c.HostVeth6 = cfg.HostVethPrefixes()
 	c.HostVethMark, c.HostVethTable = uint32(cfg.HostVeth.Mark), cfg.HostVeth.Table
 	return c
+}
+
+// prefixLimit is the limit of new connections per source prefix.
+func prefixLimit(f config.Flood) ratelimit.PrefixLimit {
+	return ratelimit.PrefixLimit{
+		PerSecond: uint32(f.NewConnectionsPerPrefix), Bits4: uint8(f.IPv4PrefixLength), Bits6: uint8(f.IPv6PrefixLength),
+	}
 }
 
 func (d *Daemon) options() translate.Options {

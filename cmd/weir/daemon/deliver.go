@@ -95,12 +95,15 @@ func (d *Daemon) publish(b translate.Batch, c *cause) (serves bool) {
 	if !d.synced {
 		return false
 	}
+	d.announcer.leaving(b.Put, b.Delete)
 	err := d.lb.Apply(b.Put, b.Delete)
 	if errors.Is(err, ports.ErrAttach) {
 		d.synced = false
 		d.stop(err)
 		return false
 	}
+	d.announcer.follow(b.Put)
+	d.published.Store(true)
 	d.publicationProblems(&b, err)
 	changes := d.tiers.follow(b.Put, b.Delete, time.Now())
 	if !d.updated.IsZero() {

@@ -46,8 +46,9 @@ func (d *Daemon) drain(ctx context.Context, hurry <-chan os.Signal) {
 	d.mu.Lock()
 	times := d.cfg.Drain
 	d.mu.Unlock()
+	linger := max(times.NotReady(), d.withdrawAll()) // routers first: they need no health check
 	now := time.Now()
-	r := &draining{accepting: now.Add(times.NotReady()), end: now.Add(times.NotReady() + times.Timeout())}
+	r := &draining{accepting: now.Add(linger), end: now.Add(linger + times.Timeout())}
 	r.connections.Store(int64(d.lb.Connections()))
 	// First of all, so that load balancers in front stop sending new connections.
 	d.draining.Store(r)
@@ -58,7 +59,7 @@ func (d *Daemon) drain(ctx context.Context, hurry <-chan os.Signal) {
 		d.events.Add(event.New{Kind: event.Drain, Severity: event.Warning, Identity: format, Text: fmt.Sprintf(format, args...), Logged: true})
 	}
 	said("draining: health checks fail, new connections are still taken; connections: %d", r.connections.Load())
-	if !d.pause(ctx, hurry, times.NotReady()) {
+	if !d.pause(ctx, hurry, linger) {
 		return
 	}
 	d.lb.Drain()

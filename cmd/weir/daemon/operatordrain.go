@@ -137,6 +137,7 @@ func (d *Daemon) DrainSelf(ctx context.Context, undo bool) (*api.Drains, error) 
 	case !undo && d.selfDrained.CompareAndSwap(nil, &now):
 		d.log.Info("the operator drains the node: health checks fail from now on, new connections are still taken")
 	}
+	d.lookAnnounce()
 	return d.Drains(ctx)
 }
 
@@ -167,7 +168,7 @@ func (d *Daemon) drainProblems() (out []problem.Problem) {
 	if d.selfDrained.Load() != nil {
 		out = append(out, problem.Problem{
 			Kind: problem.Drained, Object: "Node " + d.cfg.NodeName,
-			Reason: "weir drain self lets the health checks fail, until weir drain self --undo",
+			Reason: "weir drain self lets the health checks fail and withdraws announced addresses, until weir drain self --undo",
 		})
 	}
 	var names []string
@@ -191,6 +192,9 @@ func (d *Daemon) Drains(context.Context) (*api.Drains, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if out.Self {
+		out.LingerSeconds = max(0, (d.cfg.Announce.Linger() - time.Since(*out.SelfSince)).Seconds())
+	}
 	for _, e := range d.drained {
 		out.Endpoints = append(out.Endpoints, api.DrainedEndpoint{Endpoint: e.String(), Since: e.since})
 	}

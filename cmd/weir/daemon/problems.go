@@ -31,7 +31,8 @@ const (
 	partReload      = "reload"
 	partNode        = "node"
 	partKernel      = "kernel"
-	partWorkers     = "workers" // as a whole
+	partWorkers     = "workers"      // as a whole
+	partAnnounce    = "announcement" // as a whole
 )
 
 // lookEvery is how often the parts are asked that do not complain by
@@ -63,6 +64,7 @@ func (d *Daemon) lookForProblems() {
 	d.problems.Refresh(partPacketPath, func() []problem.Problem { return packetPathProblems(d.lb) })
 	d.problems.Refresh(partConflicts, func() []problem.Problem { return conflictProblems(d.lb) })
 	d.problems.Refresh(partNode, d.nodeProblems)
+	d.problems.Refresh(partAnnounce, d.announcer.problems)
 }
 
 // serviceProblems sets the problems that discovery finds with the Services of an update.
@@ -121,7 +123,7 @@ func packetPathProblems(l *lb.LB) []problem.Problem {
 	for _, w := range l.Status().Warnings {
 		p := problem.Problem{Kind: problem.PacketPathWarning, Object: problem.Weir, Reason: w.Text, Logged: true}
 		switch w.Kind {
-		case warning.Interface, warning.Member:
+		case warning.Interface, warning.Member, warning.MTU, warning.Unreadable:
 			p.Kind, p.Object = problem.InterfaceWarning, problem.Interface(w.Object)
 		case warning.InterfaceGone:
 			p.Kind, p.Object = problem.InterfaceGone, problem.Interface(w.Object)

@@ -42,8 +42,10 @@ func (d *Daemon) reload() {
 	if s, ok := d.source.(interface{ reconfigured(*config.Configuration) }); ok {
 		s.reconfigured(d.cfg)
 	}
+	d.lb.LimitPrefixes(prefixLimit(d.cfg.Flood))
 	d.profiling.Store(d.cfg.EnableProfiling)
 	d.checks.SetAddresses(d.checkAddresses())
+	d.announcer.reload(d.cfg.Announce.Settings())
 	d.logNodePorts()
 	// Before the source has synced too: its first update is translated by these options.
 	d.translate.SetOptions(d.options())

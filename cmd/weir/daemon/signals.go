@@ -49,6 +49,9 @@ func (d *Daemon) followLeave(ctx context.Context, leave <-chan os.Signal) {
 		case s == os.Interrupt:
 		case s == syscall.SIGUSR2:
 			d.leaving.Store(true) // before the first update too: the last process may be held
+			if d.serving() {
+				d.pause(ctx, leave, d.withdrawAll())
+			}
 		case d.serving():
 			d.drain(ctx, leave)
 		}

@@ -63,6 +63,7 @@ func (d *Daemon) Status(context.Context) (*api.Status, error) {
 	s.FrontendsHash = d.frontendsHash()
 	h := d.Health()
 	s.Healthy, s.Unhealthy = h.Healthy, h.Reason
+	s.Announce = d.announcer.status()
 	d.addProblems(s)
 	return s, nil
 }

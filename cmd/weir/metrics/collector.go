@@ -21,6 +21,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/version"
+	"github.com/weirlb/weir/lb/announce"
 )
 
 // StatusSource provides the counters; api.Source implements it.
@@ -92,6 +93,17 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
 		})
 	}
+}
+
+// mostAddresses bounds the addresses with a metric.
+const mostAddresses = 1000
+
+// announced is the announcement of a status, empty where it is off.
+func announced(s *api.Status) *api.Announce {
+	if s.Announce == nil {
+		return &api.Announce{}
+	}
+	return s.Announce
 }
 
 // all are the metrics, in the order in which they are documented.
@@ -191,6 +203,43 @@ var general = []metric{
 		func(s *api.Status, e emit) {
 			for resource, n := range s.Discovery.WatchErrors {
 				e(float64(n), resource)
+			}
+		}),
+	gauge("announce_address", "1 while the address is announced to routers, 0 while it is not: weir status --announce has the reason. Of the first 1,000 addresses.", []string{"address"},
+		func(s *api.Status, e emit) {
+			list := announced(s).Addresses
+			for _, a := range list[:min(len(list), mostAddresses)] {
+				e(boolean(a.Announced), a.Address.String())
+			}
+		}),
+	gauge("announce_withheld_addresses", "Addresses that are not announced, by the first reason.", []string{"reason"},
+		func(s *api.Status, e emit) {
+			counts := map[string]int{}
+			for _, a := range announced(s).Addresses {
+				counts[a.Reason]++
+			}
+			for _, reason := range announce.Reasons() {
+				if s.Announce != nil {
+					e(float64(counts[reason]), reason)
+				}
+			}
+		}),
+	gauge("announce_peer_up", "1 while the BGP session with the router is established.", []string{"peer"},
+		func(s *api.Status, e emit) {
+			for _, p := range announced(s).Peers {
+				e(boolean(p.Established), p.Peer)
+			}
+		}),
+	gauge("announce_peer_routes", "Routes that the router was sent.", []string{"peer"},
+		func(s *api.Status, e emit) {
+			for _, p := range announced(s).Peers {
+				e(float64(p.Routes), p.Peer)
+			}
+		}),
+	total("announce_peer_ends_total", "BGP sessions with the router that have ended.", []string{"peer"},
+		func(s *api.Status, e emit) {
+			for _, p := range announced(s).Peers {
+				e(float64(p.Ends), p.Peer)
 			}
 		}),
 	gauge("node_eligible", "0 while load balancers in front should not send traffic to this node (KEP-3836).", nil,

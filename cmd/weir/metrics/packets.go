@@ -49,7 +49,7 @@ var devices = []metric{
 				e(1, i.Name, i.Mode, i.Driver, i.Hook, i.TxChecksum, strconv.FormatBool(i.Pinned))
 			}
 		}),
-	gauge("interface_attached", "1 while the interface's packets are taken, 0 before the first full view of Services and while the interface is absent.", byDevice,
+	gauge("interface_attached", "1 while the interface's packets are taken, 0 before the first full view of Services and while the interface is absent, down or without carrier.", byDevice,
 		func(s *api.Status, e emit) {
 			attached := map[string]bool{}
 			for _, i := range s.Interfaces {

@@ -31,6 +31,8 @@ const (
 	LastKnownState    Kind = "last-known-state"
 	Node              Kind = "node"
 	Drained           Kind = "drained"
+	PeerDown          Kind = "peer-down"
+	NotAnnounced      Kind = "not-announced"
 	InterfaceGone     Kind = "interface-gone"
 	InterfaceWarning  Kind = "interface-warning"
 	WorkerStalled     Kind = "worker-stalled"
@@ -77,7 +79,9 @@ var Kinds = []Description{
 	{LastKnownState, Warning, false, false, "The last known state of the cluster is served: since the start the API server has not sent a full view."},
 	{Node, Warning, false, false, "The cluster has no Node of this name, or deletes it."},
 	{Drained, Warning, false, false, "The operator drains the node or endpoints by `weir drain`."},
-	{InterfaceGone, Error, false, false, "A configured interface is missing, or not attached."},
+	{PeerDown, Error, false, false, "The BGP session with a router is down: it has no routes of this node."},
+	{NotAnnounced, Warning, false, false, "An address is not announced to routers: as many are as `announce.maxAddresses` allows, or the speaker refuses it."},
+	{InterfaceGone, Error, false, false, "A configured interface is missing, not attached, down or without carrier."},
 	{InterfaceWarning, Warning, false, false, "An interface is limited: a slower mode, fewer queues, offloads switched off."},
 	{WorkerStalled, Error, false, false, "A worker does not finish a round: packets of its queues are not forwarded. See `workers.stallSeconds`."},
 	{KernelFeature, Note, false, false, "The kernel or a driver lacks an optional feature."},

@@ -15,6 +15,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/view"
 )
 
 // Bounds of a page.
@@ -28,8 +29,8 @@ const (
 	refreshSeconds = 2
 )
 
-// view is what the template shows.
-type view struct {
+// content is all that the template shows.
+type content struct {
 	Title, Node, Version, Time, Uptime string
 	Refresh                            int
 	Healthy                            bool
@@ -134,11 +135,11 @@ type serviceView struct {
 }
 
 // nodeView fills the part that all pages have.
-func nodeView(s *sample) *view {
+func nodeView(s *sample) *content {
 	st := s.status
-	v := &view{
+	v := &content{
 		Node: st.Node, Version: st.Version, Time: s.at.UTC().Format("2006-01-02 15:04:05 UTC"), Refresh: refreshSeconds,
-		Uptime: age(time.Duration(st.UptimeSeconds * float64(time.Second))), Healthy: st.Healthy, Why: st.Unhealthy, State: "healthy",
+		Uptime: view.Age(time.Duration(st.UptimeSeconds * float64(time.Second))), Healthy: st.Healthy, Why: st.Unhealthy, State: "healthy",
 	}
 	switch {
 	case st.Draining:
@@ -155,8 +156,8 @@ func nodeView(s *sample) *view {
 		{"Services", number(uint64(st.Services)), ""},
 		{"Frontends", number(uint64(st.Frontends)), fmt.Sprintf("hash %08x", st.FrontendsHash)},
 		{"Endpoints", number(uint64(st.Endpoints)), ""},
-		{"Connections", number(st.Flows.Current), "of " + short(float64(st.Flows.Max))},
-		{"Source", st.Discovery.Source, fmt.Sprintf("changed %s ago", age(s.at.Sub(st.LastUpdated)))},
+		{"Connections", number(st.Flows.Current), "of " + view.Short(float64(st.Flows.Max))},
+		{"Source", st.Discovery.Source, fmt.Sprintf("changed %s ago", view.Age(s.at.Sub(st.LastUpdated)))},
 	}
 	n := &s.node
 	v.Charts = []chart{
@@ -169,7 +170,7 @@ func nodeView(s *sample) *view {
 		if p.Field != "" {
 			reason = p.Field + ": " + reason
 		}
-		v.Problems = append(v.Problems, problemRow{string(p.Severity), p.Object, reason, age(s.at.Sub(p.Since))})
+		v.Problems = append(v.Problems, problemRow{string(p.Severity), p.Object, reason, view.Age(s.at.Sub(p.Since))})
 	}
 	v.MoreProblems = len(st.Problems) + st.ProblemsLeftOut - len(v.Problems)
 	for i := range st.Workers {
@@ -185,7 +186,7 @@ func newWorker(w *api.Worker, rate *workerRate) workerRow {
 	r := workerRow{
 		ID: strconv.Itoa(w.ID), CPU: strconv.Itoa(w.CPU), BusyPercent: int(rate.busy*100 + 0.5),
 		Average: fmt.Sprintf("%.0f %%", 100*w.BusyShare),
-		Packets: rateText(rate.packets), Dropped: short(float64(sum(w.Drops))),
+		Packets: rateText(rate.packets), Dropped: view.Short(float64(sum(w.Drops))),
 	}
 	r.Busy = fmt.Sprintf("%d %%", r.BusyPercent)
 	if w.CPU < 0 {
@@ -194,7 +195,7 @@ func newWorker(w *api.Worker, rate *workerRate) workerRow {
 	return r
 }
 
-func (v *view) addInterfaces(st *api.Status) {
+func (v *content) addInterfaces(st *api.Status) {
 	for _, i := range st.Interfaces {
 		state := "attached"
 		if i.Inactive {
@@ -207,7 +208,7 @@ func (v *view) addInterfaces(st *api.Status) {
 	}
 }
 
-func (v *view) addDrops(drops map[string]uint64) {
+func (v *content) addDrops(drops map[string]uint64) {
 	for reason, n := range drops {
 		if n > 0 {
 			v.Drops = append(v.Drops, countRow{reason, strconv.FormatUint(n, 10)})
@@ -219,18 +220,18 @@ func (v *view) addDrops(drops map[string]uint64) {
 	v.Drops = v.Drops[:min(len(v.Drops), maxDrops)]
 }
 
-func (v *view) addEvents(list []event.Event, now time.Time) {
+func (v *content) addEvents(list []event.Event, now time.Time) {
 	for i := range slices.Backward(list) {
 		e := &list[i]
 		r := eventRow{
-			Time: age(now.Sub(e.Last)) + " ago", Exact: e.Last.UTC().Format(time.RFC3339), Kind: string(e.Kind),
+			Time: view.Age(now.Sub(e.Last)) + " ago", Exact: e.Last.UTC().Format(time.RFC3339), Kind: string(e.Kind),
 			Severity: string(e.Severity), Subject: cmp.Or(e.Service, e.Object, "Weir"), Text: e.Text,
 		}
 		if e.Service != "" {
 			r.Service = link(e.Service)
 		}
 		if e.Count > 1 {
-			r.Times = fmt.Sprintf("%d times in %s", e.Count, age(e.Last.Sub(e.First)))
+			r.Times = fmt.Sprintf("%d times in %s", e.Count, view.Age(e.Last.Sub(e.First)))
 		}
 		v.Events = append(v.Events, r)
 		if v.Announce == "" && (e.Kind == event.TierChanged || e.Severity != event.Note) {
@@ -242,7 +243,7 @@ func (v *view) addEvents(list []event.Event, now time.Time) {
 func link(service string) string { return "/service?" + url.Values{"name": {service}}.Encode() }
 
 // of selects the problems and events of a Service.
-func (v *view) of(service string) {
+func (v *content) of(service string) {
 	v.Problems = slices.DeleteFunc(v.Problems, func(p problemRow) bool {
 		namespace, name, ok := problem.ServiceOf(p.Object)
 		return !ok || namespace+"/"+name != service

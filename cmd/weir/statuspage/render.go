@@ -12,6 +12,7 @@ import (
 	_ "embed" // the template
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/view"
 )
 
 //go:embed page.html
@@ -21,7 +22,7 @@ var page = template.Must(template.New("page").Parse(pageText))
 
 // serveNode answers with the node and the list of Services.
 func (p *Page) serveNode(w http.ResponseWriter, r *http.Request) {
-	p.serve(w, r, func(ctx context.Context) (v *view, err error) {
+	p.serve(w, r, func(ctx context.Context) (v *content, err error) {
 		err = p.sampler.view(ctx, func(s *sample) error {
 			v = nodeView(s)
 			v.Title, v.List = s.status.Node, listOf(s, r)
@@ -45,7 +46,7 @@ func (p *Page) serveNode(w http.ResponseWriter, r *http.Request) {
 // serveService answers with a Service.
 func (p *Page) serveService(w http.ResponseWriter, r *http.Request) {
 	name := r.FormValue("name")
-	p.serve(w, r, func(ctx context.Context) (v *view, err error) {
+	p.serve(w, r, func(ctx context.Context) (v *content, err error) {
 		err = p.sampler.view(ctx, func(s *sample) error {
 			at, ok := slices.BinarySearchFunc(s.services, name, func(s *service, name string) int { return strings.Compare(s.name, name) })
 			if !ok {
@@ -79,13 +80,13 @@ func (v *serviceView) describe(s *service) {
 		{"Half-open", number(uint64(s.halfOpen)), ""},
 		{"New since the start", number(s.totals.flows), rateText(s.rate.flows) + "/s now"},
 		{"Failed handshakes", number(s.totals.failed), rateText(s.rate.failed) + "/s now"},
-		{"Bytes (estimate)", "~" + short(float64(s.totals.bytes)), rateText(s.rate.bytes) + "/s now"},
+		{"Bytes (estimate)", "~" + view.Short(float64(s.totals.bytes)), rateText(s.rate.bytes) + "/s now"},
 		{"Drops", v.Drops, v.DropsNote},
 	}
 }
 
-// serve makes the view, and then sends it: a slow reader holds nothing up.
-func (p *Page) serve(w http.ResponseWriter, r *http.Request, view func(context.Context) (*view, error)) {
+// serve makes the content, and then sends it: a slow reader holds nothing up.
+func (p *Page) serve(w http.ResponseWriter, r *http.Request, contentOf func(context.Context) (*content, error)) {
 	if err := p.admit(r.Context()); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -93,7 +94,7 @@ func (p *Page) serve(w http.ResponseWriter, r *http.Request, view func(context.C
 	var b bytes.Buffer
 	err := func() error {
 		defer p.leave()
-		v, err := view(r.Context())
+		v, err := contentOf(r.Context())
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/view"
 )
 
 // newRow is a Service without its endpoints.
@@ -35,7 +36,7 @@ func newRow(s *service, now time.Time) serviceRow {
 func newPort(p *api.ServicePort, now time.Time) portRow {
 	out := portRow{Name: strings.TrimSpace(fmt.Sprintf("%s %d/%s", p.Name, p.Port, p.Protocol)), Endpoints: fmt.Sprintf("%d of %d ready", p.Ready, p.Endpoints)}
 	for _, t := range p.Tiers {
-		row := tierRow{Tier: t.Tier, Scope: t.Family + " " + t.Scope, Since: age(now.Sub(t.Since)), Previous: t.Previous, Endpoints: fmt.Sprintf("%d / %d", t.Endpoints, p.Endpoints)}
+		row := tierRow{Tier: t.Tier, Scope: t.Family + " " + t.Scope, Since: view.Age(now.Sub(t.Since)), Previous: t.Previous, Endpoints: fmt.Sprintf("%d / %d", t.Endpoints, p.Endpoints)}
 		at := slices.IndexFunc(out.Tiers, func(o tierRow) bool { return o.Tier == row.Tier && o.Previous == row.Previous })
 		if at >= 0 { // families and scopes mostly agree
 			out.Tiers[at].Scope += ", " + row.Scope
@@ -143,7 +144,7 @@ func newChart(name string, now float64, unit string, s *series) chart {
 		return c
 	}
 	largest := slices.Max(values)
-	c.Label = fmt.Sprintf("%s: now %s, at most %s%s in %s", name, rateText(now), rateText(float64(largest)), unit, age(time.Duration(len(values))*apart))
+	c.Label = fmt.Sprintf("%s: now %s, at most %s%s in %s", name, rateText(now), rateText(float64(largest)), unit, view.Age(time.Duration(len(values))*apart))
 	if len(values) == 1 {
 		values = []float32{values[0], values[0]}
 	}
@@ -173,21 +174,7 @@ func rateText(v float64) string {
 	case v < 10:
 		return strconv.FormatFloat(v, 'f', 1, 64)
 	}
-	return short(v)
-}
-
-// short is a number in at most five characters.
-func short(v float64) string {
-	for _, unit := range []string{"", "k", "M", "G", "T", "P"} {
-		if v < 9999.5 {
-			if unit == "" || v >= 99.95 {
-				return fmt.Sprintf("%.0f%s", v, unit)
-			}
-			return fmt.Sprintf("%.1f%s", v, unit)
-		}
-		v /= 1000
-	}
-	return fmt.Sprintf("%.0fE", v)
+	return view.Short(v)
 }
 
 // number is n with thin spaces between thousands.
@@ -197,17 +184,4 @@ func number(n uint64) string {
 		s = s[:i] + "\u202f" + s[i:]
 	}
 	return s
-}
-
-// age is a time in its two largest units.
-func age(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d >= 24*time.Hour:
-		return fmt.Sprintf("%dd %dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
-	case d >= time.Hour:
-		return fmt.Sprintf("%dh %dm", d/time.Hour, d%time.Hour/time.Minute)
-	case d >= time.Minute:
-		return fmt.Sprintf("%dm %ds", d/time.Minute, d%time.Minute/time.Second)
-	}
-	return fmt.Sprintf("%ds", d/time.Second)
 }

@@ -142,7 +142,7 @@ func TestPageHasTheState(t *testing.T) {
 	w := get(p, "/")
 	for _, want := range []string{
 		"<strong>edge-1</strong>", "shop/checkout-0000", `tier-same-zone">same-zone`, "was all", "zone-a: 3 ready, 1 terminating, 2 get new flows", "Interface eth1", "absent: is gone",
-		"no-endpoint", "tier-changed", "3 times in 1h 0m", `<td class="n">94 %</td>`, `aria-live="polite"`, `<th scope="row">`,
+		"no-endpoint", "tier-changed", "3 times in 1h0m", `<td class="n">94 %</td>`, `aria-live="polite"`, `<th scope="row">`,
 	} {
 		if !strings.Contains(w.Body.String(), want) {
 			t.Errorf("no %q in the page", want)

@@ -57,7 +57,7 @@ func cellsOf(f *api.Flow) connectionCells {
 	if f.SNAT.IsValid() {
 		snat = f.SNAT.String()
 	}
-	seconds := func(s float64) string { return age(time.Duration(s * float64(time.Second))) }
+	seconds := func(s float64) string { return Age(time.Duration(s * float64(time.Second))) }
 	cells := connectionCells{f.Protocol, f.Client.String(), f.Frontend.String(), f.Endpoint.String(), snat, f.Mode, f.State,
 		seconds(f.AgeSeconds), seconds(f.IdleSeconds), dash(f.Service)}
 	for i := range cells {

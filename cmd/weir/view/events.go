@@ -32,7 +32,7 @@ func repeats(e *event.Event) string {
 	if e.Count <= 1 {
 		return "1"
 	}
-	return fmt.Sprintf("%d in %s", e.Count, age(e.Last.Sub(e.First)))
+	return fmt.Sprintf("%d in %s", e.Count, Age(e.Last.Sub(e.First)))
 }
 
 // Event writes an event as a line.

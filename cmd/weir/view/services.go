@@ -72,7 +72,7 @@ func portLines(s *api.ServiceState, now time.Time) [][]string {
 			if x.Previous != "" {
 				tier += ", was " + x.Previous
 			}
-			out = append(out, []string{s.Service, name, tier, age(now.Sub(x.Since)), fmt.Sprintf("%d / %d", x.Endpoints, p.Endpoints)})
+			out = append(out, []string{s.Service, name, tier, Age(now.Sub(x.Since)), fmt.Sprintf("%d / %d", x.Endpoints, p.Endpoints)})
 		}
 	}
 	if len(out) == 0 {
@@ -97,22 +97,7 @@ func about(now, before uint64, seconds float64) string {
 	if seconds > 0 {
 		now = uint64(float64(now-min(before, now)) / seconds)
 	}
-	return "~" + short(now)
-}
-
-// short is a number in at most five characters.
-func short(n uint64) string {
-	v := float64(n)
-	for _, unit := range []string{"", "k", "M", "G", "T", "P"} {
-		if v < 9999.5 {
-			if unit == "" || v >= 99.95 {
-				return fmt.Sprintf("%.0f%s", v, unit)
-			}
-			return fmt.Sprintf("%.1f%s", v, unit)
-		}
-		v /= 1000
-	}
-	return fmt.Sprintf("%.0fE", v)
+	return "~" + Short(float64(now))
 }
 
 func drops(s, old *api.ServiceState, seconds float64) string {
@@ -131,19 +116,6 @@ func meanTime(h *api.Histogram) string {
 	}
 	mean := time.Duration(h.SumSeconds / float64(h.Count) * float64(time.Second))
 	return mean.Round(max(mean/100, time.Microsecond)).String()
-}
-
-// age is a time in its two largest units.
-func age(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d >= 24*time.Hour:
-		return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
-	case d >= time.Hour:
-		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
-	case d >= time.Minute:
-		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
-	}
-	return fmt.Sprintf("%ds", d/time.Second)
 }
 
 // Endpoints writes endpoints as a table.

@@ -1,0 +1,41 @@
+package api
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Announce is the announcement of addresses to routers.
+type Announce struct {
+	Speaker string         `json:"speaker"` // bgp
+	Peers   []AnnouncePeer `json:"peers"`
+	// Addresses are those of load balancer IPs and external IPs with a frontend on this node.
+	Addresses []AnnouncedAddress `json:"addresses"`
+	// Routes are the prefixes that are announced.
+	Routes []string `json:"routes"`
+}
+
+// AnnouncePeer is a router.
+type AnnouncePeer struct {
+	Peer string `json:"peer"` // address, or interface of an unnumbered session
+	ASN  uint32 `json:"asn"`
+	// State is the state of the session (RFC 4271), Since when it began.
+	State       string     `json:"state"`
+	Established bool       `json:"established"`
+	Since       *time.Time `json:"since,omitempty"`
+	Routes      int        `json:"routes"` // that the router was sent
+	// Ends counts sessions that have ended since the start.
+	Ends   uint64 `json:"ends"`
+	Reason string `json:"reason,omitempty"` // of the last end
+}
+
+// AnnouncedAddress is an address that may be announced.
+type AnnouncedAddress struct {
+	Address   netip.Addr `json:"address"`
+	Announced bool       `json:"announced"`
+	// Reason is the first reason why it is not announced, and Detail says more.
+	Reason   string    `json:"reason,omitempty"`
+	Detail   string    `json:"detail,omitempty"`
+	Since    time.Time `json:"since"`
+	Services []string  `json:"services,omitempty"`
+}

@@ -1,0 +1,299 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/lb/announce"
+)
+
+// Values of Announce.Speaker.
+const (
+	AnnounceOff = "off"
+	AnnounceBGP = "bgp"
+)
+
+// Announce is the announcement of load balancer addresses and external IPs to routers. An
+// address is announced exactly while this node serves it.
+type Announce struct {
+	// Speaker is off or bgp. With bgp Weir has BGP sessions of its own with routers.
+	Speaker string `json:"speaker"`
+	// ASN is the number of the autonomous system of this node.
+	ASN int `json:"asn"`
+	// RouterID is the BGP identifier, an IPv4 address. With "" it is the node's first IPv4
+	// address. Without such an address it must be given.
+	RouterID string `json:"routerID"`
+	// Peers are the routers.
+	Peers []Peer `json:"peers"`
+	// Prefixes are those whose addresses may be announced; others are refused. Without them
+	// every author of a Service status could attract traffic of the site.
+	Prefixes []string `json:"prefixes"`
+	// MaxAddresses is the number of addresses that may be announced.
+	MaxAddresses int `json:"maxAddresses"`
+	// Communities are those of every route (RFC 1997), such as 64512:100.
+	Communities []string `json:"communities"`
+	// LargeCommunities are those of every route (RFC 8092), such as 64512:1:2.
+	LargeCommunities []string `json:"largeCommunities"`
+	// MED is the multi-exit discriminator of every route; absent: none.
+	MED *int `json:"med,omitempty"`
+	// LocalPref is the local preference of every route to peers of the same autonomous system;
+	// absent: 100.
+	LocalPref *int `json:"localPref,omitempty"`
+	// Prepend is how often the path has announce.asn once more.
+	Prepend int `json:"prepend"`
+	// AggregateIPv4 is the length of announced IPv4 prefixes. A prefix is announced while any
+	// address in it is served here, so the others in it must be served too. It is at least the
+	// length of those in prefixes. 0 is the address alone.
+	AggregateIPv4 int `json:"aggregateIPv4"`
+	// AggregateIPv6 is the same of IPv6.
+	AggregateIPv6 int `json:"aggregateIPv6"`
+	// SettleSeconds is how long an address must be served without interruption before it is
+	// announced. It is doubled up to 60 s for an address that comes and goes.
+	SettleSeconds int `json:"settleSeconds"`
+	// EmptySeconds is how long an address stays announced that has no endpoint on any node.
+	// Clients are then refused by this node, in place of a change of routes per rollout.
+	EmptySeconds int `json:"emptySeconds"`
+	// DrainSeconds is how long Weir goes on to serve packets after it has withdrawn the
+	// addresses, at a stop and for weir drain self --wait.
+	DrainSeconds int `json:"drainSeconds"`
+}
+
+// Peer is a router.
+type Peer struct {
+	// Address is the address of the router. The session has the routes of this address's family.
+	Address string `json:"address"`
+	// Interface, in place of address, makes an unnumbered session with the only router on a
+	// link, over link-local addresses. It has the routes of both families (RFC 8950).
+	Interface string `json:"interface"`
+	// ASN is the number of the router's autonomous system.
+	ASN int `json:"asn"`
+	// Port is the TCP port; 0 is 179.
+	Port int `json:"port"`
+	// PasswordFile is the path of a file with the key of TCP MD5 signatures (RFC 2385). It is
+	// read at the start.
+	PasswordFile string `json:"passwordFile"`
+	// SourceAddress is the own address of the session; "" is the kernel's choice.
+	SourceAddress string `json:"sourceAddress"`
+	// HoldSeconds is the time without a message after which the session ends; 0 is 9. The lower
+	// value of both sides holds.
+	HoldSeconds int `json:"holdSeconds"`
+	// KeepaliveSeconds is the time between messages; 0 is a third of holdSeconds.
+	KeepaliveSeconds int `json:"keepaliveSeconds"`
+	// MultihopTTL is the number of hops to a router of another autonomous system that is not on
+	// a link of this node; 0 is a router on a link.
+	MultihopTTL int `json:"multihopTTL"`
+}
+
+// defaultHold is the default of Peer.HoldSeconds.
+const defaultHold = 9
+
+// Hold and Keepalive are the times of the session.
+func (p *Peer) Hold() time.Duration {
+	if p.HoldSeconds == 0 {
+		return defaultHold * time.Second
+	}
+	return time.Duration(p.HoldSeconds) * time.Second
+}
+
+// Keepalive is the time between messages.
+func (p *Peer) Keepalive() time.Duration {
+	if p.KeepaliveSeconds == 0 {
+		return max(p.Hold()/3, time.Second).Truncate(time.Second)
+	}
+	return time.Duration(p.KeepaliveSeconds) * time.Second
+}
+
+// Password reads the password file; "" without a file.
+func (p *Peer) Password() (string, error) {
+	if p.PasswordFile == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(p.PasswordFile)
+	if err != nil {
+		return "", err
+	}
+	password := strings.TrimSpace(string(b))
+	if n := len(password); n == 0 || n > 80 {
+		return "", fmt.Errorf("%s: a password has 1 to 80 characters, this has %d", p.PasswordFile, n)
+	}
+	return password, nil
+}
+
+// Linger is the time of DrainSeconds, 0 where nothing is announced.
+func (a *Announce) Linger() time.Duration {
+	if a.Speaker == AnnounceOff {
+		return 0
+	}
+	return time.Duration(a.DrainSeconds) * time.Second
+}
+
+// Settings are those of the rule. Preconditions: the configuration is valid.
+func (a *Announce) Settings() announce.Settings {
+	s := announce.Settings{
+		MaxAddresses: a.MaxAddresses, Settle: time.Duration(a.SettleSeconds) * time.Second,
+		EmptyFor:   time.Duration(a.EmptySeconds) * time.Second,
+		Aggregate4: a.AggregateIPv4, Aggregate6: a.AggregateIPv6,
+		Attributes: announce.Attributes{Prepend: uint8(a.Prepend), MED: metric(a.MED), LocalPref: metric(a.LocalPref)},
+	}
+	for _, p := range a.Prefixes {
+		if prefix, err := netip.ParsePrefix(p); err == nil {
+			s.Allow = append(s.Allow, prefix)
+		}
+	}
+	for _, c := range a.Communities {
+		if n, ok := community(c, 2, 16); ok {
+			s.Attributes.Communities = append(s.Attributes.Communities, n[0]<<16|n[1])
+		}
+	}
+	for _, c := range a.LargeCommunities {
+		if n, ok := community(c, 3, 32); ok {
+			s.Attributes.LargeCommunities = append(s.Attributes.LargeCommunities, [3]uint32(n))
+		}
+	}
+	return s
+}
+
+func metric(n *int) *uint32 {
+	if n == nil {
+		return nil
+	}
+	m := uint32(*n)
+	return &m
+}
+
+// community takes a community of a number of parts apart.
+func community(s string, parts, bits int) (out []uint32, ok bool) {
+	fields := strings.Split(s, ":")
+	for _, f := range fields {
+		n, err := strconv.ParseUint(f, 10, bits)
+		if err != nil {
+			return nil, false
+		}
+		out = append(out, uint32(n))
+	}
+	return out, len(out) == parts
+}
+
+const maxUint32 = 1<<32 - 1
+
+func (c *Configuration) validateAnnounce(r *report) {
+	a := &c.Announce
+	const at = "announce."
+	switch a.Speaker {
+	case AnnounceOff:
+		return // the rest may be prepared
+	case AnnounceBGP:
+	default:
+		r.addf(at+"speaker", "must be %s or %s, is %q", AnnounceOff, AnnounceBGP, a.Speaker)
+		return
+	}
+	number := func(name string, n, lo, hi int) {
+		if n < lo || n > hi {
+			r.addf(at+name, "must be %d to %d, is %d", lo, hi, n)
+		}
+	}
+	number("asn", a.ASN, 1, maxUint32-1)
+	if id, err := netip.ParseAddr(a.RouterID); a.RouterID != "" && (err != nil || !id.Is4() || id.IsUnspecified()) {
+		r.addf(at+"routerID", "%q is not an IPv4 address", a.RouterID)
+	}
+	if len(a.Peers) == 0 {
+		r.addf(at+"peers", "must have at least one router")
+	}
+	if len(a.Prefixes) == 0 {
+		r.addf(at+"prefixes", "must have the prefixes whose addresses may be announced")
+	}
+	for i, p := range a.Prefixes {
+		checkPrefix(r, fmt.Sprintf("%sprefixes[%d]", at, i), p)
+		a.checkAggregate(r, p)
+	}
+	number("maxAddresses", a.MaxAddresses, 1, 1_000_000)
+	for i, s := range a.Communities {
+		if _, ok := community(s, 2, 16); !ok {
+			r.addf(fmt.Sprintf("%scommunities[%d]", at, i), "%q is not a community such as 64512:100", s)
+		}
+	}
+	for i, s := range a.LargeCommunities {
+		if _, ok := community(s, 3, 32); !ok {
+			r.addf(fmt.Sprintf("%slargeCommunities[%d]", at, i), "%q is not a large community such as 64512:1:2", s)
+		}
+	}
+	for name, n := range map[string]*int{"med": a.MED, "localPref": a.LocalPref} {
+		if n != nil {
+			number(name, *n, 0, maxUint32)
+		}
+	}
+	number("prepend", a.Prepend, 0, 16)
+	number("aggregateIPv4", a.AggregateIPv4, 0, 32)
+	number("aggregateIPv6", a.AggregateIPv6, 0, 128)
+	number("settleSeconds", a.SettleSeconds, 0, 60)
+	number("emptySeconds", a.EmptySeconds, 0, 3600)
+	number("drainSeconds", a.DrainSeconds, 0, 3600)
+	c.validatePeers(r)
+}
+
+// checkAggregate complains of routes that reach beyond a prefix of Prefixes.
+func (a *Announce) checkAggregate(r *report, text string) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return // checkPrefix says so
+	}
+	name, bits := "announce.aggregateIPv6", a.AggregateIPv6
+	if p.Addr().Is4() {
+		name, bits = "announce.aggregateIPv4", a.AggregateIPv4
+	}
+	if bits > 0 && bits < p.Bits() {
+		r.addf(name, "must be 0 or at least %d: %s is not in announce.prefixes", p.Bits(), netip.PrefixFrom(p.Addr(), bits).Masked())
+	}
+}
+
+func (c *Configuration) validatePeers(r *report) {
+	seen := map[string]bool{}
+	for i := range c.Announce.Peers {
+		p := &c.Announce.Peers[i]
+		at := fmt.Sprintf("announce.peers[%d]", i)
+		name := p.Address
+		switch a, err := netip.ParseAddr(p.Address); {
+		case p.Address == "" && p.Interface == "":
+			r.addf(at, "must have address or interface")
+		case p.Address != "" && p.Interface != "":
+			r.addf(at, "has both address and interface: give one")
+		case p.Interface != "":
+			name = p.Interface
+			if len(p.Interface) > maxInterfaceName {
+				r.addf(at+".interface", "%q cannot be the name of an interface", p.Interface)
+			}
+		case err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast():
+			r.addf(at+".address", "%q is not the address of a router; for link-local addresses give interface", p.Address)
+		}
+		if name != "" && seen[name] {
+			r.addf(at, "%s is listed twice", name)
+		}
+		seen[name] = true
+		if p.ASN < 1 || p.ASN >= maxUint32 {
+			r.addf(at+".asn", "must be 1 to %d, is %d", maxUint32-1, p.ASN)
+		}
+		if p.Port < 0 || p.Port > 65535 {
+			r.addf(at+".port", "must be 0 (179) to 65535, is %d", p.Port)
+		}
+		if p.PasswordFile != "" && !filepath.IsAbs(p.PasswordFile) {
+			r.addf(at+".passwordFile", "%q must be an absolute path, or empty", p.PasswordFile)
+		}
+		if s, err := netip.ParseAddr(p.SourceAddress); p.SourceAddress != "" && (err != nil || !s.IsGlobalUnicast()) {
+			r.addf(at+".sourceAddress", "%q is not an address of this node", p.SourceAddress)
+		}
+		if h := p.HoldSeconds; h != 0 && (h < 3 || h > 65535) {
+			r.addf(at+".holdSeconds", "must be 0 (9) or 3 to 65535 (RFC 4271), is %d", h)
+		}
+		if k := p.KeepaliveSeconds; k < 0 || k > 0 && time.Duration(k)*time.Second >= p.Hold() {
+			r.addf(at+".keepaliveSeconds", "must be 0 or less than holdSeconds, is %d", k)
+		}
+		if t := p.MultihopTTL; t < 0 || t > 255 || t > 0 && p.ASN == c.Announce.ASN {
+			r.addf(at+".multihopTTL", "must be 0 to 255, and 0 for a router with announce.asn, is %d", t)
+		}
+	}
+}

@@ -1,0 +1,341 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/announce"
+	"github.com/weirlb/weir/lb/announce/bgp"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/topology"
+)
+
+// announcer announces the addresses of frontends to routers. A publication withdraws before it
+// takes anything away (leaving), and announces afterwards (follow).
+type announcer struct {
+	speaker announce.Speaker
+	lb      *lb.LB
+	looking sync.Mutex // orders lookAnnounce
+
+	mu        sync.Mutex // guards the fields below, and orders the calls of speaker.Set
+	rule      announce.Rule
+	node      announce.Node
+	services  map[string][]announcedFrontend
+	addresses map[netip.Addr][]announce.Frontend // of services, as the rule takes them
+	decisions []announce.Decision
+	routes    []announce.Route
+	next      time.Time // when time alone may change the decisions; zero: never
+	err       error     // of the last Set
+	closed    bool
+}
+
+// announcedFrontend is a frontend whose address may be announced.
+type announcedFrontend struct {
+	announce.Frontend
+	address netip.Addr
+	key     table.Key
+	held    bool // by another Service
+}
+
+// healthEvery is how often the health of the packet path is asked for.
+const healthEvery = 100 * time.Millisecond
+
+// newAnnouncer starts the speaker of the configuration; nil where nothing is to be announced.
+func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*announcer, error) {
+	c := &cfg.Announce
+	if c.Speaker == config.AnnounceOff {
+		return nil, nil
+	}
+	id, err := routerID(c.RouterID, l)
+	if err != nil {
+		return nil, err
+	}
+	b := bgp.Config{ASN: uint32(c.ASN), RouterID: id, Log: log}
+	for i := range c.Peers {
+		p := &c.Peers[i]
+		n := bgp.Neighbor{
+			Interface: p.Interface, ASN: uint32(p.ASN), Port: uint16(p.Port), MultihopTTL: uint8(p.MultihopTTL),
+			Hold: p.Hold(), Keepalive: p.Keepalive(),
+		}
+		if n.Password, err = p.Password(); err != nil {
+			return nil, fmt.Errorf("announce.peers[%d].passwordFile: %w", i, err)
+		}
+		n.Address, _ = netip.ParseAddr(p.Address) // valid, or there is an interface
+		n.Source, _ = netip.ParseAddr(p.SourceAddress)
+		b.Neighbors = append(b.Neighbors, n)
+	}
+	a := &announcer{
+		lb: l, services: map[string][]announcedFrontend{}, addresses: map[netip.Addr][]announce.Frontend{},
+		node: announce.Node{NotSynced: true},
+	}
+	a.rule.SetSettings(c.Settings())
+	if a.speaker, err = bgp.New(b); err != nil {
+		return nil, fmt.Errorf("announce: %w", err)
+	}
+	return a, nil
+}
+
+// routerID is the BGP identifier: configured, or the first IPv4 address of the node.
+func routerID(configured string, l *lb.LB) (netip.Addr, error) {
+	if configured != "" {
+		return netip.ParseAddr(configured)
+	}
+	for _, a := range l.Router().Addresses() {
+		if a.Prefix.Addr().Is4() {
+			return a.Prefix.Addr(), nil
+		}
+	}
+	return netip.Addr{}, errors.New("announce.routerID: must be given, since this node has no IPv4 address")
+}
+
+// leaving withdraws addresses that a publication is about to take away, or of whose last
+// endpoint. Frontends that it adds do not count yet.
+func (a *announcer) leaving(put []table.Service, del []string) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, name := range del {
+		delete(a.services, name)
+	}
+	for i := range put {
+		next := frontendsOf(&put[i])
+		var stay []announcedFrontend
+		for _, old := range a.services[put[i].Name] {
+			if at := slices.IndexFunc(next, func(f announcedFrontend) bool { return f.key == old.key }); at >= 0 {
+				next[at].Programmed, next[at].held = old.Programmed, old.held
+				stay = append(stay, next[at])
+			}
+		}
+		a.services[put[i].Name] = stay
+	}
+	a.decide()
+}
+
+// follow takes over a publication that is in effect.
+func (a *announcer) follow(put []table.Service) {
+	if a == nil {
+		return
+	}
+	unsteered := map[table.Key]bool{}
+	for _, f := range a.lb.Unsteered() {
+		unsteered[f.Key] = true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range put {
+		a.services[put[i].Name] = frontendsOf(&put[i])
+	}
+	published := a.lb.Tables().Load()
+	for name, list := range a.services {
+		for i := range list {
+			f := &list[i]
+			entry := published.Lookup(&f.key)
+			f.held = entry != nil && entry.ServiceName != name
+			f.Programmed = entry != nil && !f.held && !unsteered[f.key]
+		}
+	}
+	a.decide()
+}
+
+// frontendsOf are the frontends of a Service whose addresses may be announced.
+func frontendsOf(s *table.Service) (out []announcedFrontend) {
+	for i := range s.Frontends {
+		f := &s.Frontends[i]
+		if f.Kind != table.LoadBalancer && f.Kind != table.ExternalIP {
+			continue
+		}
+		p := &s.Pools[f.Pool]
+		x := announcedFrontend{address: f.AddrPort.Addr().Unmap(), key: table.MakeKey(f.AddrPort, f.Proto)}
+		x.Service, x.Endpoints = s.Name, len(p.Endpoints)
+		// With Local policy, endpoints that terminate serve only those who have not heard yet:
+		// routers are told at once.
+		if p.OnEmpty == table.Drop && (len(p.Endpoints) == 0 || p.Tier == string(topology.TierTerminating)) {
+			x.Endpoints, x.Elsewhere = 0, true
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// decide brings the routers in line. Preconditions: a.mu is held.
+func (a *announcer) decide() {
+	if a.closed {
+		return
+	}
+	clear(a.addresses)
+	for _, list := range a.services {
+		for i := range list {
+			if f := &list[i]; !f.held {
+				a.addresses[f.address] = append(a.addresses[f.address], f.Frontend)
+			}
+		}
+	}
+	out := a.rule.Decide(&a.node, a.addresses, time.Now())
+	a.decisions, a.routes, a.next = out.Decisions, out.Routes, out.Next
+	a.err = a.speaker.Set(out.Routes)
+}
+
+// ask decides for a state of the node, if something may have changed. A stop is for good: n may
+// have been read before it.
+func (a *announcer) ask(n announce.Node) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n.Stopping = n.Stopping || a.node.Stopping
+	if n == a.node && a.err == nil && (a.next.IsZero() || time.Now().Before(a.next)) {
+		return
+	}
+	a.node = n
+	a.decide()
+}
+
+// reload takes over settings.
+func (a *announcer) reload(s announce.Settings) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.rule.SetSettings(s)
+	a.decide()
+}
+
+// close withdraws everything and ends the sessions.
+func (a *announcer) close() error {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return nil
+	}
+	a.closed, a.routes = true, nil
+	return errors.Join(a.speaker.Set(nil), a.speaker.Close())
+}
+
+// status is what `weir status` shows.
+func (a *announcer) status() *api.Announce {
+	if a == nil {
+		return nil
+	}
+	out := &api.Announce{Speaker: config.AnnounceBGP, Peers: []api.AnnouncePeer{}, Addresses: []api.AnnouncedAddress{}, Routes: []string{}}
+	for _, p := range a.speaker.Peers() {
+		peer := api.AnnouncePeer{Peer: p.Name, ASN: p.ASN, State: p.State, Established: p.Established, Routes: p.Routes, Ends: p.Ends, Reason: p.Reason}
+		if !p.Since.IsZero() {
+			peer.Since = &p.Since
+		}
+		out.Peers = append(out.Peers, peer)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, d := range a.decisions {
+		x := api.AnnouncedAddress{Address: d.Address, Announced: d.Reason == announce.Announced, Detail: d.Detail, Since: d.Since}
+		if !x.Announced {
+			x.Reason = d.Reason.String()
+		}
+		for _, f := range a.addresses[d.Address] {
+			if !slices.Contains(x.Services, f.Service) {
+				x.Services = append(x.Services, f.Service)
+			}
+		}
+		slices.Sort(x.Services)
+		out.Addresses = append(out.Addresses, x)
+	}
+	for _, r := range a.routes {
+		out.Routes = append(out.Routes, r.Prefix.String())
+	}
+	return out
+}
+
+// problems are sessions that are down, and addresses that cannot be announced.
+func (a *announcer) problems() (out []problem.Problem) {
+	s := a.status()
+	if s == nil {
+		return nil
+	}
+	for _, p := range s.Peers {
+		if !p.Established {
+			reason := "the session is down: this router has no routes of this node"
+			if p.Reason != "" {
+				reason += "; " + p.Reason
+			}
+			out = append(out, problem.Problem{Kind: problem.PeerDown, Object: "Peer " + p.Peer, Reason: reason})
+		}
+	}
+	for _, x := range s.Addresses {
+		if x.Reason == announce.TooMany.String() {
+			out = append(out, problem.Problem{Kind: problem.NotAnnounced, Object: "Address " + x.Address.String(), Reason: x.Reason + ": " + x.Detail})
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.err != nil {
+		out = append(out, problem.New(problem.NotAnnounced, "", "%v", a.err))
+	}
+	return out
+}
+
+// announceNode is the state of the node for the rule. Preconditions: d.mu is not held.
+func (d *Daemon) announceNode() announce.Node {
+	n := announce.Node{Stopping: d.draining.Load() != nil || d.withdraws.Load(), Draining: d.selfDrained.Load() != nil, NotEligible: d.notEligible()}
+	n.NotSynced = !d.published.Load()
+	n.Unhealthy = d.updating.Reason(time.Now())
+	if stuck := d.lb.StuckWorker(); stuck >= 0 {
+		n.Unhealthy = fmt.Sprintf("worker %d is stuck", stuck)
+	}
+	if absent := d.lb.Absent(); absent != nil {
+		n.Unhealthy = absent.Reason
+	}
+	return n
+}
+
+// lookAnnounce decides by the state of the node now. No earlier state is taken for a later one.
+func (d *Daemon) lookAnnounce() {
+	if d.announcer == nil {
+		return
+	}
+	d.announcer.looking.Lock()
+	defer d.announcer.looking.Unlock()
+	d.announcer.ask(d.announceNode())
+}
+
+// followAnnounce asks for the health of the packet path, and for what time alone changes.
+func (d *Daemon) followAnnounce(ctx context.Context) error {
+	tick := time.NewTicker(healthEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			d.lookAnnounce()
+		}
+	}
+}
+
+// withdrawAll withdraws before a stop, and returns how long packets may still come.
+func (d *Daemon) withdrawAll() time.Duration {
+	if d.announcer == nil {
+		return 0
+	}
+	d.withdraws.Store(true)
+	d.announcer.ask(announce.Node{Stopping: true})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cfg.Announce.Linger()
+}

@@ -1,0 +1,152 @@
+package daemon
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/lb/announce"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/topology"
+)
+
+// spoken is a Speaker that notes what it was given.
+type spoken struct {
+	routes []announce.Route
+	sets   int
+	err    error
+}
+
+func (s *spoken) Set(want []announce.Route) error { s.routes = want; s.sets++; return s.err }
+func (s *spoken) Peers() []announce.Peer          { return nil }
+func (s *spoken) Close() error                    { return nil }
+
+// webAt is a Service with a frontend per address and a number of endpoints.
+func webAt(endpoints int, addresses ...string) table.Service {
+	s := table.Service{Name: "test/web", Pools: []table.Pool{{}}}
+	for i := range endpoints {
+		s.Pools[0].Endpoints = append(s.Pools[0].Endpoints, table.Endpoint{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)})
+	}
+	for _, a := range addresses {
+		s.Frontends = append(s.Frontends, table.Frontend{AddrPort: netip.MustParseAddrPort(a + ":80"), Proto: 6, Kind: table.LoadBalancer})
+	}
+	return s
+}
+
+// serving is an announcer that serves two addresses.
+func serving(s *spoken, settings announce.Settings) *announcer {
+	web := webAt(2, "203.0.113.1", "203.0.113.2")
+	a := &announcer{
+		speaker: s, services: map[string][]announcedFrontend{}, addresses: map[netip.Addr][]announce.Frontend{},
+		node: announce.Node{NotSynced: true},
+	}
+	settings.Allow = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+	a.rule.SetSettings(settings)
+	a.services[web.Name] = frontendsOf(&web)
+	for i := range a.services[web.Name] {
+		a.services[web.Name][i].Programmed = true
+	}
+	a.ask(announce.Node{})
+	return a
+}
+
+// A state of the node that was read before a stop announces nothing after it.
+func TestStopIsForGood(t *testing.T) {
+	s := &spoken{}
+	a := serving(s, announce.Settings{})
+	a.ask(announce.Node{Stopping: true})
+	a.ask(announce.Node{})
+	if len(s.routes) != 0 {
+		t.Errorf("routes %v", s.routes)
+	}
+}
+
+// Ten times a second nothing is decided again, unless the node, the time or an error calls for
+// it.
+func TestNothingIsDecidedWithoutAChange(t *testing.T) {
+	s := &spoken{}
+	a := serving(s, announce.Settings{})
+	for range 10 {
+		a.ask(announce.Node{})
+	}
+	if s.sets != 1 {
+		t.Errorf("%d decisions without a change", s.sets)
+	}
+	s.err = errors.New("no session")
+	a.ask(announce.Node{Draining: true})
+	s.err = nil
+	a.ask(announce.Node{Draining: true})
+	if s.sets != 3 {
+		t.Errorf("%d decisions after an error", s.sets)
+	}
+	s = &spoken{}
+	a = serving(s, announce.Settings{Settle: time.Nanosecond})
+	time.Sleep(time.Microsecond)
+	if a.ask(announce.Node{}); len(s.routes) != 2 {
+		t.Errorf("after the time to settle: %v", s.routes)
+	}
+}
+
+// A publication withdraws, before it is made, the addresses that it takes away or leaves
+// without an endpoint, and no others.
+func TestWithdrawalComesBeforeThePublication(t *testing.T) {
+	for name, c := range map[string]struct {
+		put  []table.Service
+		del  []string
+		left int
+	}{
+		"nothing":            {left: 2},
+		"deleted":            {del: []string{"test/web"}},
+		"an address is gone": {put: []table.Service{webAt(2, "203.0.113.1")}, left: 1},
+		"no endpoint":        {put: []table.Service{webAt(0, "203.0.113.1", "203.0.113.2")}},
+		"fewer endpoints":    {put: []table.Service{webAt(1, "203.0.113.1", "203.0.113.2")}, left: 2},
+		"one more address":   {put: []table.Service{webAt(2, "203.0.113.1", "203.0.113.2", "203.0.113.3")}, left: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &spoken{}
+			a := serving(s, announce.Settings{})
+			if len(s.routes) != 2 {
+				t.Fatalf("routes %v", s.routes)
+			}
+			a.leaving(c.put, c.del)
+			if len(s.routes) != c.left {
+				t.Errorf("routes %v, want %d", s.routes, c.left)
+			}
+		})
+	}
+}
+
+// With Local policy, endpoints that terminate do not attract packets.
+func TestLocalEndpointsThatTerminateAreNotAnnounced(t *testing.T) {
+	s := webAt(1, "203.0.113.1")
+	s.Pools[0].Tier = string(topology.TierTerminating)
+	if f := frontendsOf(&s)[0]; f.Endpoints != 1 || f.Elsewhere {
+		t.Errorf("with Cluster policy: %+v", f)
+	}
+	s.Pools[0].OnEmpty = table.Drop
+	if f := frontendsOf(&s)[0]; f.Endpoints != 0 || !f.Elsewhere {
+		t.Errorf("with Local policy: %+v", f)
+	}
+	s.Frontends[0].Kind = table.NodePort
+	if list := frontendsOf(&s); len(list) != 0 {
+		t.Errorf("a node port: %+v", list)
+	}
+}
+
+// A closed announcer says nothing more.
+func TestNothingIsAnnouncedAfterTheEnd(t *testing.T) {
+	s := &spoken{}
+	a := &announcer{speaker: s}
+	if err := a.close(); err != nil {
+		t.Fatal(err)
+	}
+	s.routes = []announce.Route{{}}
+	a.ask(announce.Node{})
+	if len(s.routes) != 1 {
+		t.Error("a route was set after the end")
+	}
+	if err := (*announcer)(nil).close(); err != nil {
+		t.Error(err)
+	}
+}

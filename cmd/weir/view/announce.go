@@ -1,0 +1,46 @@
+package view
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+)
+
+// Announce writes the addresses that routers are told of, and the sessions with them.
+func Announce(w io.Writer, s *api.Status) error {
+	b := &strings.Builder{}
+	if s.Announce == nil {
+		b.WriteString("Nothing is announced to routers: announce.speaker is off.\n")
+		_, err := io.WriteString(w, b.String())
+		return err
+	}
+	t := table(b)
+	row(t, "PEER", "ASN", "STATE", "FOR", "ROUTES", "ENDS", "LAST END")
+	for _, p := range s.Announce.Peers {
+		since := "-"
+		if p.Since != nil {
+			since = Age(time.Since(*p.Since))
+		}
+		row(t, p.Peer, fmt.Sprint(p.ASN), p.State, since, fmt.Sprint(p.Routes), fmt.Sprint(p.Ends), printable(p.Reason))
+	}
+	t.Flush()
+	b.WriteString("\n")
+	t = table(b)
+	row(t, "ADDRESS", "ANNOUNCED", "FOR", "SERVICES", "WHY NOT")
+	for _, a := range s.Announce.Addresses {
+		announced, why := "yes", ""
+		if !a.Announced {
+			announced, why = "no", a.Reason
+			if a.Detail != "" {
+				why += ": " + a.Detail
+			}
+		}
+		row(t, a.Address.String(), announced, Age(time.Since(a.Since)), printable(strings.Join(a.Services, " ")), printable(why))
+	}
+	t.Flush()
+	_, err := io.WriteString(w, b.String())
+	return err
+}
