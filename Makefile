@@ -180,9 +180,14 @@ bench: build ## Measure everything into perf/results: report.md, charts, JSON (r
 	$(BIN)/weirperf pipeline --samples 5 --json > perf/results/pipeline.json
 	$(BIN)/weirperf table --json > perf/results/table.json
 	$(BIN)/weirperf stall --seconds 5 --json > perf/results/stall.json
+	$(BIN)/weirperf fleet --flows 500000 --results perf/results
 	@echo "$(BIN)/weirperf forward --json > perf/results/forward.json"; \
 	status=0; $(BIN)/weirperf forward --json > perf/results/forward.json || status=$$?; \
 	$(BIN)/weirperf report perf/results && echo "see perf/results/report.md" && exit $$status
+
+.PHONY: bars
+bars: build ## Compare the flow cache with the ratios that it has to reach, on 2 quiet CPUs (root; 15 minutes)
+	$(BIN)/weirperf forward --bars
 
 .PHONY: bench-go
 bench-go: ## Go benchmarks into bin/bench.txt (make bench-go BENCH=Lookup COUNT=10; compare with benchstat)

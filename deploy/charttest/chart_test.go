@@ -26,6 +26,7 @@ config:
   metricsBindAddress: 0.0.0.0:9464
   healthzBindAddress: "[::]:9465"
   conntrack: {maxFlows: 1000000}
+  flood: {newConnectionsPerPrefix: 500, ipv4PrefixLength: 32, ipv6PrefixLength: 48}
   statusPage: {bindAddress: 0.0.0.0:9466, tokenFile: /etc/weir-token/token}
 image: {repository: registry.example/weir, tag: v9, pullPolicy: Always}
 imagePullSecrets: [{name: registry}]
@@ -48,6 +49,16 @@ prometheus:
     metricRelabelings: [{action: drop, sourceLabels: [__name__], regex: go_.*}]
   prometheusRule: {enabled: true, additionalLabels: {release: prometheus}}
 dashboards: {enabled: true}
+`,
+	"controller": `
+controller:
+  enabled: true
+  replicas: 3
+  class: example.com/lb
+  defaultClass: true
+  pools: [{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: p}, spec: {addresses: [192.0.2.0/24]}}]
+  nodeSelector: {a: b}
+  tolerations: [{key: k, operator: Exists}]
 `,
 	"privileged":           `privileged: true`,
 	"no servers":           `config: {healthzBindAddress: "", metricsBindAddress: ""}`,
@@ -172,6 +183,7 @@ metricsBindAddress: 0.0.0.0:9464
 statusPage: {bindAddress: 0.0.0.0:9466, tokenFile: /etc/weir-token/token}
 healthzBindAddress: "[::]:9465"
 conntrack: {maxFlows: 1000000}
+flood: {newConnectionsPerPrefix: 500, ipv4PrefixLength: 32, ipv6PrefixLength: 48}
 drain: {notReadySeconds: 15, timeoutSeconds: 45}
 onStop: auto
 death: {holdSeconds: 30}

@@ -3,6 +3,7 @@ package charttest
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -104,13 +105,40 @@ func TestAlertsAskForMetricsThatThereAre(t *testing.T) {
 	if err := yaml.UnmarshalStrict(text, &rules); err != nil {
 		t.Fatal(err)
 	}
-	known := metrics(t)
+	runbook, err := os.ReadFile("../ALERTS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, sections := metrics(t), 0
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
+			sections++
+			if !strings.Contains(string(runbook), "\n### "+r.Alert+"\n") || !strings.HasSuffix(r.Annotations["runbook_url"], "/deploy/ALERTS.md#"+strings.ToLower(r.Alert)) {
+				t.Errorf("%s: no paragraph in ALERTS.md, or no link to it", r.Alert)
+			}
 			checkQuery(t, r.Alert, r.Expr.String(), known)
 			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 				t.Errorf("%s: no severity, summary or description", r.Alert)
 			}
+		}
+	}
+	if n := strings.Count(string(runbook), "\n### "); n != sections {
+		t.Errorf("ALERTS.md has %d paragraphs, there are %d alerts", n, sections)
+	}
+}
+
+// Prometheus' own program accepts the rules, and each alert of a Service fires for the fault.
+func TestAlertsFireForTheFault(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("no promtool: see .ci/programs")
+		}
+		t.Skip("no promtool: see .ci/programs")
+	}
+	for _, args := range [][]string{{"check", "rules", chartDir + "/alerts.yaml"}, {"test", "rules", "testdata/alerts.yaml"}} {
+		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
 		}
 	}
 }

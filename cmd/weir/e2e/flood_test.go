@@ -158,13 +158,14 @@ type synFlood struct {
 	to   netip.AddrPort
 	macs [12]byte
 	rate float64 // per second
+	from func(*rand.Rand, bool) netip.Addr
 	sent atomic.Int64
 	err  error
 }
 
 func newSYNFlood(t *testing.T, f *fixture, to netip.AddrPort, rate float64) *synFlood {
 	t.Helper()
-	s := &synFlood{to: to, rate: rate}
+	s := &synFlood{to: to, rate: rate, from: forgedSource}
 	var err error
 	if s.tap, err = f.Client.Tap("eth0"); err != nil {
 		t.Fatal(err)
@@ -200,6 +201,16 @@ func (s *synFlood) run(ctx context.Context) {
 	}
 }
 
+// forgedSource is an address of nobody's.
+func forgedSource(rng *rand.Rand, six bool) netip.Addr {
+	if !six {
+		return netip.AddrFrom4([4]byte{44, byte(rng.Uint32()), byte(rng.Uint32()), byte(rng.Uint32())})
+	}
+	a := [16]byte{0x20, 0x01, 0x0d, 0xb8}
+	binary.BigEndian.PutUint64(a[8:], rng.Uint64())
+	return netip.AddrFrom16(a)
+}
+
 // syn is a SYN from an address and port of nobody's.
 func (s *synFlood) syn(rng *rand.Rand) []byte {
 	tcp := make([]byte, header.TCPLen+4)
@@ -209,12 +220,7 @@ func (s *synFlood) syn(rng *rand.Rand) []byte {
 	tcp[12], tcp[13] = byte(len(tcp))<<2, header.SYN
 	binary.BigEndian.PutUint16(tcp[14:], 64240)
 	copy(tcp[header.TCPLen:], []byte{2, 4, 5, 0xb4}) // MSS 1460
-	from := netip.AddrFrom4([4]byte{44, byte(rng.Uint32()), byte(rng.Uint32()), byte(rng.Uint32())})
-	if s.to.Addr().Is6() {
-		a := [16]byte{0x20, 0x01, 0x0d, 0xb8}
-		binary.BigEndian.PutUint64(a[8:], rng.Uint64())
-		from = netip.AddrFrom16(a)
-	}
+	from := s.from(rng, s.to.Addr().Is6())
 	pseudo := append(append(from.AsSlice(), s.to.Addr().AsSlice()...), 0, header.ProtoTCP, 0, byte(len(tcp)))
 	binary.LittleEndian.PutUint16(tcp[16:], header.Checksum(header.Sum(0, pseudo), tcp))
 	if s.to.Addr().Is6() {

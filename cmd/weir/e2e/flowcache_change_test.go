@@ -150,7 +150,7 @@ func isFlowTable(line string) bool {
 }
 
 // attachGeneric attaches a program in generic mode that passes every packet.
-func (f *fixture) attachGeneric(t *testing.T, name string) {
+func (f *fixture) attachGeneric(t *testing.T, name string) (attached link.Link) {
 	t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.XDP, License: "Apache-2.0",
@@ -163,6 +163,43 @@ func (f *fixture) attachGeneric(t *testing.T, name string) {
 		if err == nil {
 			t.Cleanup(func() { l.Close() })
 		}
+		attached = l
 		return err
 	}))
+	return attached
+}
+
+// A program in generic mode that somebody attaches to an interface with hook tcx is warned of,
+// as long as it is there.
+func TestWireTCXWarnsOfALaterProgramInGenericMode(t *testing.T) {
+	f := ownFixture(t, tcxOptions(toAttached))
+	warned := func(want bool) {
+		t.Helper()
+		must(t, f.poll(func(ctx context.Context) error {
+			s, err := f.admin.Status(ctx)
+			if err != nil {
+				return err
+			}
+			for _, w := range s.Warnings {
+				if strings.Contains(w, "interface eth0") && strings.Contains(w, "generic mode") {
+					return unless(want, "warned: "+w)
+				}
+			}
+			return unless(!want, "no warning")
+		}))
+	}
+	warned(false)
+	l := f.attachGeneric(t, "eth0")
+	warned(true)
+	must(t, l.Close())
+	warned(false)
+	must(t, f.poll(func(context.Context) error { return f.exchangeOnce(toAttached, false) }))
+}
+
+// unless is an error with the text, unless something is as wanted.
+func unless(wanted bool, text string) error {
+	if wanted {
+		return nil
+	}
+	return errors.New(text)
 }

@@ -2,35 +2,37 @@ package e2e
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"net"
+	"net/netip"
+	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/conntracktest"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
 // death is how a process ends, and what follows.
 type death struct {
-	name, config, takeover string
+	name, config string
 	// end ends the process; replaced: the next one serves when end returns.
 	end      func(*testing.T, *fixture) error
 	replaced bool
 	// closing: a client closes connections while no process lives.
 	closing bool
-	// other: the next process has another layout of the flow table.
+	// other: the process has left a flow table of another layout than that of the next.
 	other bool
 }
 
@@ -40,7 +42,8 @@ var deaths = []death{
 	{name: "SIGTERM", config: "onStop: leave\n", end: func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGTERM) }},
 	{name: "handover", end: func(t *testing.T, f *fixture) error { return f.handOver(t) }, replaced: true},
 	{name: "kill and close", end: killed, closing: true},
-	{name: "kill and other layout", end: killed, takeover: "takeoverSeconds: 0", other: true},
+	{name: "kill and other layout", end: killed, other: true},
+	{name: "SIGUSR2 and other layout", end: func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGUSR2) }, other: true},
 }
 
 func killed(_ *testing.T, f *fixture) error { return f.weir.Kill() }
@@ -64,12 +67,9 @@ func TestWireCachedConnectionsOutliveTheProcess(t *testing.T) {
 	for _, hook := range hooks {
 		for _, d := range deaths {
 			t.Run(hook+"/"+d.name, func(t *testing.T) {
-				f := cachedFixture(t, hook, options{services: []service{toAttached}, extra: "death: {holdSeconds: 600}\n" + d.config, takeover: d.takeover})
+				f := cachedFixture(t, hook, options{services: []service{toAttached}, extra: "death: {holdSeconds: 600}\n" + d.config})
 				l := f.startTalks(t)
-				if d.other {
-					l.endsWithTheLayout(t)
-					return
-				}
+				l.startControl(t, hook)
 				for n := range deathsEach {
 					l.outlives(t, n+1, &d)
 				}
@@ -83,7 +83,9 @@ func TestWireCachedConnectionsOutliveTheProcess(t *testing.T) {
 type talks struct {
 	*fixture
 	list    []*talk
+	control []*talk // through no interface of Weir's
 	running sync.WaitGroup
+	ctx     context.Context
 	stop    context.CancelFunc
 }
 
@@ -97,10 +99,9 @@ func (f *fixture) startTalks(t *testing.T) *talks {
 		c := f.dialed(t, toAttached.at(echoPort, i%2 == 1))
 		l.list = append(l.list, &talk{conn: c, name: fmt.Sprint("connection ", i), every: 10 * time.Millisecond})
 	}
-	var ctx context.Context
-	ctx, l.stop = context.WithCancel(t.Context())
+	l.ctx, l.stop = context.WithCancel(t.Context())
 	for _, k := range l.list {
-		l.running.Go(func() { k.run(ctx) })
+		l.running.Go(func() { k.run(l.ctx) })
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -110,6 +111,46 @@ func (f *fixture) startTalks(t *testing.T) *talks {
 		l.running.Wait()
 	})
 	return l
+}
+
+// startControl opens connections that pass a veth alone, with as many exchanges on each: what
+// delays these is the machine.
+func (l *talks) startControl(t *testing.T, hook string) {
+	t.Helper()
+	const connections = 10
+	if hook == "xdp" { // receiving interfaces poll there, too
+		must(t, l.Fabric.SetOffloads("eth1", asFromWire))
+		must(t, l.ZoneB.SetOffloads("eth0", asFromWire))
+	}
+	at := netip.AddrPortFrom(routed.addr(false), echoTarget)
+	for i := range connections {
+		c, err := l.Fabric.DialContext(inTime(t, within), "tcp", at.String())
+		must(t, err)
+		t.Cleanup(func() { c.Close() })
+		k := &talk{conn: c, name: fmt.Sprint("control ", i), every: l.list[0].every}
+		l.control = append(l.control, k)
+		l.running.Go(func() { k.run(l.ctx) })
+	}
+}
+
+// gaps are the longest exchanges of a span of time, in milliseconds: over the connections, and
+// over those that do not pass Weir.
+type gaps struct{ connections, control float64 }
+
+func (g gaps) String() string {
+	return fmt.Sprintf("%.1f ms (beside Weir %.1f ms)", g.connections, g.control)
+}
+
+// longest returns the gaps since the last call.
+func (l *talks) longest() gaps {
+	return gaps{ms(longestOf(l.list)), ms(longestOf(l.control))}
+}
+
+// calm returns the gaps of a span without a death.
+func (l *talks) calm(span time.Duration) gaps {
+	l.longest()
+	pauseFor(l.ctx, span)
+	return l.longest()
 }
 
 // finish ends the exchanges, none of which may have failed.
@@ -132,10 +173,9 @@ func (l *talks) outlives(t *testing.T, n int, d *death) {
 	if d.closing {
 		ending = l.openEnding(t)
 	}
-	longestOf(l.list)
-	saidBy(t, l.list, 50) // half a second
-	calm := longestOf(l.list)
 	lost := l.lost(t)
+	l.longest()
+	begun := time.Now()
 	fresh := make(chan error, 1)
 	if d.replaced {
 		go func() {
@@ -147,6 +187,9 @@ func (l *talks) outlives(t *testing.T, n int, d *death) {
 		}()
 	}
 	must(t, d.end(t, l.fixture))
+	if d.other {
+		must(t, l.Edge.Edge.Inside(func() error { return otherLayout(conntrack.LayoutVersion() + 1 - 2*(n%2)) }))
+	}
 	if !d.replaced {
 		for i, c := range ending {
 			closeOne(t, c, i%2 == 1)
@@ -158,12 +201,15 @@ func (l *talks) outlives(t *testing.T, n int, d *death) {
 		go func() { fresh <- l.exchangeOnce(toAttached, false) }()
 		saidBy(t, l.list, 50)
 		must(t, l.start())
+		l.serves(t, !d.other)
 	}
 	saidBy(t, l.list, 50)
 	if err := <-fresh; err != nil {
 		t.Errorf("new connection: %v", err)
 	}
-	t.Logf("%s %d: longest gap %.1f ms, of as long a time before %.1f ms", t.Name(), n, ms(longestOf(l.list)), ms(calm))
+	died := l.longest()
+	calm := l.calm(time.Since(begun))
+	t.Logf("%s %d: longest gap %v, of as long a time after it %v", t.Name(), n, died, calm)
 	switch {
 	case d.closing:
 		l.endIn(t, len(ending))
@@ -173,6 +219,20 @@ func (l *talks) outlives(t *testing.T, n int, d *death) {
 		}
 	default:
 		l.losesNothing(t, lost, "with the next Weir")
+	}
+}
+
+// serves checks whether the workers began before the kernel had verified the next program: early,
+// unless the last program forwards by a table that is not theirs.
+func (l *talks) serves(t *testing.T, early bool) {
+	t.Helper()
+	s, err := l.admin.Status(inTime(t, within))
+	must(t, err)
+	at := func(phase string) int {
+		return slices.IndexFunc(s.Start, func(p api.Phase) bool { return p.Name == phase })
+	}
+	if workers, program := at("workers run"), at("program"); workers < 0 || program < 0 || workers < program != early {
+		t.Errorf("the workers did not begin in the right phase: %+v", s.Start)
 	}
 }
 
@@ -222,43 +282,9 @@ func (l *talks) endIn(t *testing.T, closed int) {
 	}))
 }
 
-// endsWithTheLayout kills the process, and starts one that cannot read its flow table. No
-// translated connection goes on: both ends learn it at once, and the log says why. New
-// connections succeed, also those that began while no process lived.
-func (l *talks) endsWithTheLayout(t *testing.T) {
-	t.Helper()
-	l.repeatsAll(t, l.list)
-	must(t, l.weir.Kill())
-	must(t, l.Edge.Edge.Inside(otherLayout))
-	saidBy(t, l.list, 50) // the program that is attached does not care
-	fresh := make(chan error, 1)
-	go func() { fresh <- l.exchangeOnce(toAttached, false) }()
-	saidBy(t, l.list, 50)
-	must(t, l.start())
-	if err := <-fresh; err != nil {
-		t.Errorf("new connection: %v", err)
-	}
-	saidBy(t, l.list, 50)
-	l.stop()
-	l.running.Wait()
-	reset := 0
-	for _, k := range l.list {
-		if errors.Is(k.err, syscall.ECONNRESET) {
-			reset++
-		} else {
-			t.Errorf("%s: after %d exchanges: %v", k.name, k.said.Load(), k.err)
-		}
-	}
-	t.Logf("%s: %d of %d connections were reset", t.Name(), reset, len(l.list))
-	if s, err := l.admin.Status(inTime(t, within)); err != nil || !strings.Contains(strings.Join(s.Warnings, "\n"), "layout version") {
-		t.Errorf("warnings %q, %v", s.Warnings, err)
-	}
-	must(t, l.exchangeOnce(toAttached, true))
-}
-
-// otherLayout gives the pinned flow table of a network namespace the header of another
-// layout.
-func otherLayout() error {
+// otherLayout replaces the pinned flow table of a network namespace by that of a release with
+// another layout. The program that is attached goes on with the table that it has.
+func otherLayout(version int) error {
 	pins, err := filepath.Glob("/sys/fs/bpf/weir/flowtable-*")
 	if err != nil || len(pins) != 1 {
 		return fmt.Errorf("pinned flow tables %q, %v", pins, err)
@@ -268,28 +294,30 @@ func otherLayout() error {
 		return err
 	}
 	defer m.Close()
-	// The shape of 88 bytes begins with 8 bytes of magic and the version; its sum follows.
-	const cell, shape, version = 64, 88, 8
-	header := make([]byte, 2*cell)
-	for i := range uint32(2) {
-		b, err := m.LookupBytes(i)
-		if err != nil {
-			return err
-		}
-		copy(header[i*cell:], b)
+	const cell, page = 64, 4096
+	was, err := unix.Mmap(m.FD(), 0, int(m.MaxEntries())*cell, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return err
 	}
-	if binary.NativeEndian.Uint32(header[version:]) != uint32(conntrack.LayoutVersion()) ||
-		binary.NativeEndian.Uint32(header[shape:]) != crc32.ChecksumIEEE(header[:shape]) {
-		return fmt.Errorf("%s has another header: %x", pins[0], header)
+	defer func() { _ = unix.Munmap(was) }()
+	table, err := conntracktest.Rewrite(was, conntracktest.Layout{Version: uint32(version), Seed: uint64(version)})
+	if err != nil {
+		return err
 	}
-	binary.NativeEndian.PutUint32(header[version:], uint32(conntrack.LayoutVersion()+1))
-	binary.NativeEndian.PutUint32(header[shape:], crc32.ChecksumIEEE(header[:shape]))
-	for i := range uint32(2) {
-		if err := m.Put(i, header[i*cell:][:cell]); err != nil {
-			return err
-		}
+	other, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "flow_table", Type: ebpf.Array, Flags: unix.BPF_F_MMAPABLE,
+		KeySize: 4, ValueSize: cell, MaxEntries: uint32(len(table) / cell),
+	})
+	if err != nil {
+		return err
 	}
-	return nil
+	defer other.Close()
+	is, err := unix.Mmap(other.FD(), 0, (len(table)+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	copy(is, table)
+	return errors.Join(unix.Munmap(is), os.Remove(pins[0]), other.Pin(pins[0]))
 }
 
 // losses are the segments that client and endpoint have sent again, because they were lost, and

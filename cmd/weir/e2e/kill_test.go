@@ -139,9 +139,10 @@ func connectionsSurvive(t *testing.T, f *fixture, restart func(*fixture) error) 
 			every: time.Duration(killedConnections) * time.Second / exchangesPerSecond,
 		})
 	}
+	control := f.controlGroup(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	for _, k := range talks {
+	for _, k := range slices.Concat(talks, control) {
 		running.Go(func() { k.run(ctx) })
 	}
 	fresh := &newcomers{}
@@ -175,6 +176,14 @@ func connectionsSurvive(t *testing.T, f *fixture, restart func(*fixture) error) 
 	t.Logf("longest pauses by kind of endpoint: %v", longest)
 	t.Logf("%d connections over %d restarts: longest pause %v (%v without a restart); %d new connections, longest %v",
 		len(talks), kills, longest.max(), calm.max(), fresh.made, fresh.longest)
+	for _, k := range control {
+		if k.err != nil {
+			t.Errorf("control group: %v", k.err)
+		}
+	}
+	past := longestPauses(control).max()
+	t.Logf("longest pause beyond the control group: %v (%d connections past Weir in the same run: %v)",
+		max(0, longest.max()-past), len(control), past)
 	logLongest(t, talks, ends)
 }
 

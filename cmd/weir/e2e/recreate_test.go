@@ -33,10 +33,18 @@ func (f *fixture) probe(t *testing.T, url string) (int, string) {
 // is attached, or absent.
 func (f *fixture) shows(t *testing.T, name string, attached bool) {
 	t.Helper()
+	f.showsReady(t, name, attached, attached)
+}
+
+// showsReady is shows of a node that may be ready without the interface.
+func (f *fixture) showsReady(t *testing.T, name string, attached, ready bool) {
+	t.Helper()
 	want := map[string]int{"healthz": http.StatusOK, "readyz": http.StatusOK, "livez": http.StatusOK}
 	metric := fmt.Sprintf("weir_interface_attached{device=%q} 1", name)
-	if !attached {
+	if !ready {
 		want["healthz"], want["readyz"] = http.StatusServiceUnavailable, http.StatusServiceUnavailable
+	}
+	if !attached {
 		metric = fmt.Sprintf("weir_interface_attached{device=%q} 0", name)
 	}
 	for path, code := range want {

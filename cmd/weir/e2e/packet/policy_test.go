@@ -143,6 +143,7 @@ func init() {
 			add(c)
 		}
 	}
+	elsewhere["prefix-rate"] = [2]string{"lb/worker", "TestPrefixRate"}
 	elsewhere["connection-rate"] = [2]string{"lb/worker", "TestConnectionRate"}
 }
 

@@ -81,7 +81,10 @@ httpGet:
 onStop: auto asks the API server. A restart does not drain. */}}
 {{- define "weir.gracePeriod" -}}
 {{- $drain := default (dict) (get .Values.config "drain") -}}
-{{- $long := add (int (dig "notReadySeconds" 10 $drain)) (int (dig "timeoutSeconds" 15 $drain)) -}}
+{{- $announce := default (dict) (get .Values.config "announce") -}}
+{{- $linger := 0 -}}
+{{- if ne (dig "speaker" "off" $announce) "off" -}}{{- $linger = int (dig "drainSeconds" 5 $announce) -}}{{- end -}}
+{{- $long := add (max (int (dig "notReadySeconds" 10 $drain)) $linger) (int (dig "timeoutSeconds" 15 $drain)) -}}
 {{- $given := .Values.terminationGracePeriodSeconds -}}
 {{- if not $given -}}
 {{- add $long 15 -}}
@@ -94,11 +97,26 @@ onStop: auto asks the API server. A restart does not drain. */}}
 
 {{/* The fields that a running Weir takes over: config.Reloadable. */}}
 {{- define "weir.reloadable" -}}
+announce.aggregateIPv4
+announce.aggregateIPv6
+announce.communities
+announce.drainSeconds
+announce.emptySeconds
+announce.largeCommunities
+announce.localPref
+announce.maxAddresses
+announce.med
+announce.prefixes
+announce.prepend
+announce.settleSeconds
 clusterIPs
 drain.notReadySeconds
 drain.timeoutSeconds
 enableProfiling
 externalIPs
+flood.ipv4PrefixLength
+flood.ipv6PrefixLength
+flood.newConnectionsPerPrefix
 forwarding.mode
 loadBalancerClass
 logging.level
