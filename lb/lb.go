@@ -76,6 +76,9 @@ type Config struct {
 	// to the kernel; EndpointRemovalGrace how long a Service port must be without an
 	// endpoint before that endpoint counts as gone for its flows.
 	Takeover, EndpointRemovalGrace time.Duration
+	// Silence is how long packets in the middle of a TCP connection or SCTP association without
+	// an entry get no answer, to addresses that several nodes may serve.
+	Silence time.Duration
 	// Hold is how long after the process was killed its packets are dropped rather than
 	// given to the kernel, so that connections continue with the next process.
 	Hold time.Duration

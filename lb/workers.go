@@ -48,7 +48,7 @@ func (l *LB) workerConfig(id, cpu int) worker.Config {
 		ID: id, CPU: cpu, Ports: l.ports.Len(), MaxPorts: steer.MaxSlots,
 		Flows: l.flows, Frontends: l.tables, Affinity: l.affinity, CIDs: l.cids,
 		Router: l.router, Memory: l.memory, Node: &l.node, VIPs: &l.vips.Pointer,
-		Takeover: l.cfg.Takeover, EndpointRemovalGrace: l.cfg.EndpointRemovalGrace,
+		Takeover: l.cfg.Takeover, Silence: l.cfg.Silence, EndpointRemovalGrace: l.cfg.EndpointRemovalGrace,
 		GUEZeroChecksum: l.cfg.GUEZeroChecksum, MinPathMTU: l.cfg.MinPathMTU,
 		ReversePathFilter: l.cfg.ReversePathFilter,
 		Services:          l.counts.workers, Prefixes: l.prefixes,

@@ -171,7 +171,8 @@ func newKill() *cobra.Command {
 		Long: `Removes the connections that match every given flag from the flow table; at least
 one flag is required. The next packet is handled as one without a connection: UDP
 selects an endpoint anew; TCP gets a RST from Weir, or from the kernel during
-conntrack.takeoverSeconds. In DSR modes the choice is made anew.
+conntrack.takeoverSeconds, at announced addresses after
+announce.resetAfterSeconds. In DSR modes the choice is made anew.
 
 It does not ask for confirmation: see with the same flags of weir connections
 --count-by service how many would go. A Service that does not exist is an error.`,

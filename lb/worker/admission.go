@@ -16,6 +16,7 @@ type admission struct {
 	routes        *route.Table
 	routesBack    routesBack
 	takeoverUntil uint32
+	silences      silences
 	// dryRun is true in a trace: what other workers see stays as it is.
 	dryRun bool
 }
@@ -35,7 +36,7 @@ func (w *flows) miss(p *pkt) verdict {
 		return v
 	}
 	if !fe.Mode.DSR() && !opens(&p.Packet) {
-		return w.onMidstream(p)
+		return w.onMidstream(p, fe)
 	}
 	if v := w.checkTCPSum(p); v != pass {
 		return v
@@ -153,17 +154,6 @@ func (w *admission) onNoEndpoints(p *pkt, pool *table.PoolEntry) verdict {
 		return reject(DropNoEndpoint)
 	}
 	return rejectICMP(header.PortUnreachable, 0, DropNoEndpoint)
-}
-
-// onMidstream handles a TCP or SCTP packet to a frontend that neither belongs to a
-// flow nor begins one. For some time after start it may be of a connection that kube-proxy
-// began, and during a drain of a connection that was left to kube-proxy. Then the packet is
-// punted. Otherwise it is refused.
-func (w *admission) onMidstream(p *pkt) verdict {
-	if (w.tick < w.takeoverUntil || w.node.Draining) && w.hostVeth >= 0 && p.in != w.hostVeth {
-		return punt(DropNoConntrackEntry)
-	}
-	return reject(DropNoConntrackEntry)
 }
 
 // onNoMatch handles a packet that is neither of a flow nor to a frontend: it is punted,

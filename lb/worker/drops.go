@@ -29,7 +29,7 @@ var dropTexts = [dropReasons]string{
 	DropConnectionLimit:     "A new connection beyond weir.dev/max-connections.",
 	DropConnectionRate:      "A new connection beyond weir.dev/new-connections-per-second.",
 	DropEndpointRemoved:     "A packet of a flow whose endpoint was removed, where on-endpoint-removal says reset or drop.",
-	DropNoConntrackEntry:    "A packet without an entry in the flow table: in the middle of a TCP connection after conntrack.takeoverSeconds, to an SNAT address that is Weir's alone, or a new connection to an SNAT port.",
+	DropNoConntrackEntry:    "A packet without an entry in the flow table: in the middle of a TCP connection after conntrack.takeoverSeconds or during announce.resetAfterSeconds, to an SNAT address that is Weir's alone, or a new connection to an SNAT port.",
 	DropSNATPorts:           "No SNAT port left towards the endpoint: give Weir addresses of its own (snat.addresses).",
 	DropTableFull:           "No room in the flow table: raise conntrack.maxFlows.",
 	DropNoRoute:             "The kernel has no route to the destination.",

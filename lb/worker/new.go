@@ -49,12 +49,12 @@ type Config struct {
 	Node *atomic.Pointer[Node]
 	VIPs *atomic.Pointer[bart.Lite]
 
-	// Takeover, EndpointRemovalGrace, GUEZeroChecksum, MinPathMTU and ReversePathFilter
-	// are as in lb.Config.
-	Takeover, EndpointRemovalGrace time.Duration
-	GUEZeroChecksum                bool
-	MinPathMTU                     uint16
-	ReversePathFilter              ReversePathFilter
+	// Takeover, Silence, EndpointRemovalGrace, GUEZeroChecksum, MinPathMTU and
+	// ReversePathFilter are as in lb.Config.
+	Takeover, Silence, EndpointRemovalGrace time.Duration
+	GUEZeroChecksum                         bool
+	MinPathMTU                              uint16
+	ReversePathFilter                       ReversePathFilter
 }
 
 // Node is the workers' view of the node, immutable: the owner publishes another when
@@ -101,6 +101,7 @@ func New(cfg Config) *Worker {
 	w.sampler = trafficSampler{left: sampleEvery, gap: sampleEvery}
 	w.fragmentIDs = fragtrack.NewIDs(w.rng.Uint32)
 	w.fragQueue.list = make([]queuedFragment, 0, fragQueueFrames)
+	w.silences = newSilences(cfg.Silence)
 	if cfg.Takeover > 0 {
 		w.takeoverUntil = cfg.Flows.Tick() + uint32(cfg.Takeover.Seconds()*conntrack.TicksPerSecond)
 	}

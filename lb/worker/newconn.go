@@ -97,7 +97,7 @@ func (w *flows) decide(o *pendingConn) verdict {
 	path := &known.path
 	mode := w.modeOf(p, fe, ep, path)
 	if !mode.DSR() && !opens(&p.Packet) {
-		return w.onMidstream(p)
+		return w.onMidstream(p, fe)
 	}
 	if mode.DSR() && !w.canReach(path, mode, ep.AddrPort) {
 		return drop(DropNotAdjacent)

@@ -61,6 +61,11 @@ type Announce struct {
 	// DrainSeconds is how long Weir goes on to serve packets after it has withdrawn the
 	// addresses, at a stop and for weir drain self --wait.
 	DrainSeconds int `json:"drainSeconds"`
+	// ResetAfterSeconds is how long the packets of a TCP connection or SCTP association that
+	// this node has no entry for get no answer, to load balancer addresses and external IPs.
+	// Then it is reset. The connection may be another node's, and go on there when routes
+	// change back. 0 resets it at once.
+	ResetAfterSeconds int `json:"resetAfterSeconds"`
 }
 
 // Peer is a router.
@@ -130,6 +135,14 @@ func (a *Announce) Linger() time.Duration {
 		return 0
 	}
 	return time.Duration(a.DrainSeconds) * time.Second
+}
+
+// Silence is the time of ResetAfterSeconds, 0 where nothing is announced.
+func (a *Announce) Silence() time.Duration {
+	if a.Speaker == AnnounceOff {
+		return 0
+	}
+	return time.Duration(a.ResetAfterSeconds) * time.Second
 }
 
 // Settings are those of the rule. Preconditions: the configuration is valid.
@@ -233,6 +246,7 @@ func (c *Configuration) validateAnnounce(r *report) {
 	number("settleSeconds", a.SettleSeconds, 0, 60)
 	number("emptySeconds", a.EmptySeconds, 0, 3600)
 	number("drainSeconds", a.DrainSeconds, 0, 3600)
+	number("resetAfterSeconds", a.ResetAfterSeconds, 0, 3600)
 	c.validatePeers(r)
 }
 

@@ -45,6 +45,7 @@ func TestAnnounceIsValidated(t *testing.T) {
 		"aggregate":       {func(a *Announce) { a.AggregateIPv4 = 33 }, "announce.aggregateIPv4", "must be 0 to 32"},
 		"wide aggregate":  {func(a *Announce) { a.AggregateIPv4 = 8 }, "announce.aggregateIPv4", "at least 24: 203.0.0.0/8 is not in announce.prefixes"},
 		"wide, IPv6":      {wideIPv6, "announce.aggregateIPv6", "at least 64: 2001:db8::/32 is not in announce.prefixes"},
+		"reset":           {func(a *Announce) { a.ResetAfterSeconds = -1 }, "announce.resetAfterSeconds", "must be 0 to 3600"},
 		"settle":          {func(a *Announce) { a.SettleSeconds = 61 }, "announce.settleSeconds", "must be 0 to 60"},
 		"nobody":          {func(a *Announce) { a.Peers[0].Address = "" }, "announce.peers[0]", "must have address or interface"},
 		"both":            {func(a *Announce) { a.Peers[0].Interface = "eth0" }, "announce.peers[0]", "give one"},
@@ -77,6 +78,9 @@ func TestAnnounceSettings(t *testing.T) {
 	if s.Settle != time.Second || len(s.Allow) != 1 || s.Attributes.Communities[0] != 64512<<16|100 ||
 		s.Attributes.LargeCommunities[0] != [3]uint32{64512, 1, 2} || *s.Attributes.MED != 50 || s.Attributes.LocalPref != nil {
 		t.Errorf("%+v", s)
+	}
+	if c.Announce.Silence() != 30*time.Second || Default().Announce.Silence() != 0 {
+		t.Errorf("silence %v, %v where nothing is announced", c.Announce.Silence(), Default().Announce.Silence())
 	}
 	p := Peer{HoldSeconds: 30}
 	if p.Hold() != 30*time.Second || p.Keepalive() != 10*time.Second {

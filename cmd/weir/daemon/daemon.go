@@ -322,6 +322,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		MaxFlows:             int(cfg.Conntrack.MaxFlows),
 		Takeover:             time.Duration(cfg.Conntrack.TakeoverSeconds) * time.Second,
 		EndpointRemovalGrace: time.Duration(cfg.Conntrack.EndpointRemovalGraceSeconds) * time.Second,
+		Silence:              cfg.Announce.Silence(),
 		Hold:                 cfg.Death.Hold(),
 		Workers:              int(cfg.Workers.Count),
 		CPUs:                 cfg.Workers.CPUs,

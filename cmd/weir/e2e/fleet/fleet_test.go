@@ -38,6 +38,8 @@ type bed struct {
 	*netlab.Fleet
 	t     *testing.T
 	nodes []*node
+	// speaker is announce.speaker, and the fields that go with it.
+	speaker string
 }
 
 type node struct {
@@ -53,8 +55,14 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// newBed starts FRR, a server of the endpoints and a Weir per node.
+// newBed starts FRR, a server of the endpoints and a Weir per node, with BGP sessions.
 func newBed(t *testing.T, nodes int, drain string) *bed {
+	t.Helper()
+	return newBedOf(t, nodes, drain, bgpSessions())
+}
+
+// newBedOf is newBed with another speaker, or further fields of announce.
+func newBedOf(t *testing.T, nodes int, drain, speaker string) *bed {
 	t.Helper()
 	labtest.Require(t)
 	if err := router.FRRAvailable(); err != nil {
@@ -67,7 +75,7 @@ func newBed(t *testing.T, nodes int, drain string) *bed {
 			t.Error(err)
 		}
 	})
-	b := &bed{Fleet: f, t: t}
+	b := &bed{Fleet: f, t: t, speaker: speaker}
 	ranges := []netip.Prefix{netip.MustParsePrefix("10.60.0.0/24"), netip.MustParsePrefix("fd60::/64")}
 	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{Ranges: ranges}))
 	must(t, err)
@@ -123,21 +131,26 @@ admin: {socket: %s/weir.sock}
 stateDir: %s/state
 drain: %s
 announce:
-  speaker: bgp
-  asn: %d
-  peers:
-  - {address: %s, asn: %d}
-  - {address: "%s", asn: %d}
+  %s
   prefixes: [10.99.0.0/24, "fd99::/64"]
   settleSeconds: 0
   drainSeconds: 2
-`, i+1, dir, dir, dir, dir, drain, router.NodeASN, netlab.Host4(netlab.FleetNet, netlab.FleetRouter), router.ASN,
-		netlab.Host6(netlab.FleetNet, netlab.FleetRouter), router.ASN)
+`, i+1, dir, dir, dir, dir, drain, b.speaker)
 	must(b.t, os.WriteFile(filepath.Join(dir, "config.yaml"), []byte(config), 0o644))
 	d, err := b.Nodes[i].StartDaemon(exec.Command(weirtest.Binary(b.t), "run", "--config", filepath.Join(dir, "config.yaml")), filepath.Join(dir, "log"))
 	must(b.t, err)
 	n.Daemon = d
 	b.nodes = append(b.nodes, n)
+}
+
+// bgpSessions are those of a node with the router.
+func bgpSessions() string {
+	return fmt.Sprintf(`speaker: bgp
+  asn: %d
+  peers:
+  - {address: %s, asn: %d}
+  - {address: "%s", asn: %d}`, router.NodeASN, netlab.Host4(netlab.FleetNet, netlab.FleetRouter), router.ASN,
+		netlab.Host6(netlab.FleetNet, netlab.FleetRouter), router.ASN)
 }
 
 // manifest writes the Service, with its endpoint or without.
@@ -237,6 +250,14 @@ func echo(c net.Conn) error {
 	}
 	const text = "over the fleet\n"
 	if _, err := c.Write([]byte(text)); err != nil {
+		return err
+	}
+	return echoed(c, text)
+}
+
+// echoed reads the answer to a text.
+func echoed(c net.Conn, text string) error {
+	if err := c.SetDeadline(time.Now().Add(patience.For(10 * time.Second))); err != nil {
 		return err
 	}
 	_, err := io.ReadFull(c, make([]byte, len(text)))
