@@ -22,7 +22,8 @@ import (
 // A handover is a restart in which the next process is ready before the last one leaves. Both
 // talk over a socket beside the admin socket, in lines of JSON:
 //
-//	next: hello{version, layout}    last: hello, or an error
+//	next: hello{version, layout, copies}
+//	                                last: hello, or an error
 //	next reads its configuration, learns the Services and has the kernel verify the program
 //	next: take                      last leaves everything in place, and closes locks
 //	                                last: left, with sockets and packet memory
@@ -35,13 +36,16 @@ import (
 //
 // Until take the last process serves as if the next did not exist. If the next process ends
 // between take and serving, the last one executes its own program again with the
-// configuration that it had, and takes everything back as after a crash. If the last process
+// configuration that it had, and takes everything back as after a crash: also a flow table that
+// the next process has made, of its layout. If the last process
 // ends before left, the next one goes on as after a crash.
 type handoverMessage struct {
 	Say     string `json:"say"`
 	Version string `json:"version,omitempty"`
 	Layout  int    `json:"layout,omitempty"` // of the flow table
-	Error   string `json:"error,omitempty"`
+	// Copies says that the process copies the connections of a table of another layout.
+	Copies bool   `json:"copies,omitempty"`
+	Error  string `json:"error,omitempty"`
 	// Transfers is the version of Sockets that the next process knows, in its take.
 	Transfers int           `json:"transfers,omitempty"`
 	Sockets   *xsk.Transfer `json:"sockets,omitempty"` // of the last process, in its left
@@ -89,7 +93,7 @@ func (d *Daemon) meetLast(ctx context.Context) (*peer, error) {
 	}
 	p := newPeer(c)
 	var hello handoverMessage
-	err = p.say(handoverMessage{Say: sayHello, Version: version.Get().Version, Layout: conntrack.LayoutVersion()})
+	err = p.say(handoverMessage{Say: sayHello, Version: version.Get().Version, Layout: conntrack.LayoutVersion(), Copies: true})
 	if err == nil {
 		hello, err = p.hear(ctx, sayHello, meetTime)
 	}
@@ -186,7 +190,7 @@ func (d *Daemon) meetNext(ctx context.Context, next *peer) error {
 	if err != nil {
 		return err
 	}
-	if err := d.mayHandOver(hello.Layout); err != nil {
+	if err := d.mayHandOver(&hello); err != nil {
 		return errors.Join(err, next.say(handoverMessage{Error: err.Error()}))
 	}
 	d.log.Info("handover: another process makes ready", "version", hello.Version)
@@ -202,7 +206,7 @@ func (d *Daemon) meetNext(ctx context.Context, next *peer) error {
 		return err
 	}
 	next.sockets = take.Transfers == xsk.TransferVersion
-	if err := d.mayHandOver(hello.Layout); err != nil { // a drain may have begun
+	if err := d.mayHandOver(&hello); err != nil { // a drain may have begun
 		return errors.Join(err, next.say(handoverMessage{Error: err.Error()}))
 	}
 	d.log.Info("handover: leaving for the next process")
@@ -212,13 +216,12 @@ func (d *Daemon) meetNext(ctx context.Context, next *peer) error {
 	return nil
 }
 
-// mayHandOver says why a process cannot take over from this one. layout is that of its flow
-// table.
-func (d *Daemon) mayHandOver(layout int) error {
+// mayHandOver says why the process of a hello cannot take over from this one.
+func (d *Daemon) mayHandOver(next *handoverMessage) error {
 	switch {
-	case layout != conntrack.LayoutVersion():
-		return fmt.Errorf("the flow table has layout %d, and %d in the next process: "+
-			"connections would be lost, stop and start Weir if that is meant", conntrack.LayoutVersion(), layout)
+	case next.Layout != conntrack.LayoutVersion() && !next.Copies:
+		return fmt.Errorf("the flow table has layout %d, and %d in the next process, which copies no connections: "+
+			"they would be lost, stop and start Weir if that is meant", conntrack.LayoutVersion(), next.Layout)
 	case d.draining.Load() != nil:
 		return errors.New("it drains")
 	case !d.serving():

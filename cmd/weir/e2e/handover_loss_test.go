@@ -5,9 +5,11 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
@@ -87,4 +89,32 @@ func TestWireHandoverToAnotherHook(t *testing.T) {
 		must(t, workload.PingPong(conn, hook, within))
 		must(t, f.exchangeOnce(toPod, true))
 	}
+}
+
+// A next process copies the connections of a last process whose flow table has another layout.
+// Established connections lose no packet meanwhile.
+func TestWireHandoverFromAnotherLayout(t *testing.T) {
+	f := cachedFixture(t, "tcx", options{services: []service{toAttached}, extra: "death: {holdSeconds: 600}\n"})
+	l := f.startTalks(t)
+	l.repeatsAll(t, l.list)
+	lost := l.lost(t)
+	must(t, endedBy(t, f, syscall.SIGUSR2)) // the test is the last process from here on
+	must(t, f.Edge.Edge.Inside(func() error { return otherLayout(conntrack.LayoutVersion() - 1) }))
+	last := f.playLast(t)
+	must(t, f.launch("config.yaml", "--handover"))
+	p := last.greet(t)
+	for _, m := range []struct{ hear, say string }{{"take", "left"}, {"serving", ""}} {
+		if said := p.hear(t); !strings.Contains(said, m.hear) {
+			t.Errorf("it says %q, want %s", said, m.hear)
+		}
+		p.say(t, m.say)
+	}
+	must(t, last.Close())
+	must(t, f.served(len(f.services)))
+	saidBy(t, l.list, 50)
+	l.losesNothing(t, lost, "in the handover")
+	if said := f.weir.LogTail(100); !strings.Contains(said, "connections are from a table of another layout") {
+		t.Errorf("it says %s", said)
+	}
+	l.finish(t)
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/conntracktest"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -86,6 +88,16 @@ func TestWireFailedHandoverLeavesTheLastProcessServing(t *testing.T) {
 				t.Errorf("answer %q", m)
 			}
 		}},
+		{"other layout, killed when it has taken", func(t *testing.T) {
+			p := f.meet(t, conntrack.LayoutVersion()+1, `"copies":true`)
+			p.hear(t)
+			p.say(t, "take")
+			if m := p.hear(t); !strings.Contains(m, "left") {
+				t.Errorf("answer %q", m)
+			}
+			must(t, f.rewriteFlowTable(conntrack.LayoutVersion()+1))
+			p.end(t)
+		}},
 		{"killed before the greeting", func(t *testing.T) { f.meet(t, conntrack.LayoutVersion()).end(t) }},
 		{"killed before it takes", func(t *testing.T) {
 			p := f.meet(t, conntrack.LayoutVersion())
@@ -121,15 +133,30 @@ func TestWireFailedHandoverLeavesTheLastProcessServing(t *testing.T) {
 	}
 }
 
+// rewriteFlowTable puts a table of another layout in the place of the file, as a next process
+// does that has it.
+func (f *fixture) rewriteFlowTable(version int) error {
+	was, err := os.ReadFile(f.path("conntrack"))
+	if err != nil {
+		return err
+	}
+	table, err := conntracktest.Rewrite(was, conntracktest.Layout{Version: uint32(version), Seed: uint64(version)})
+	if err != nil {
+		return err
+	}
+	name := f.path("conntrack.new")
+	return errors.Join(os.WriteFile(name, table, 0o600), os.Rename(name, f.path("conntrack")))
+}
+
 // nextProcess plays the next process of a handover.
 type nextProcess struct {
 	net.Conn
 	in *bufio.Reader
 }
 
-// meet greets the running Weir as a process with a layout of the flow table. A process that
-// has just started again may not listen yet.
-func (f *fixture) meet(t *testing.T, layout int) *nextProcess {
+// meet greets the running Weir as a process with a layout of the flow table, and more fields. A
+// process that has just started again may not listen yet.
+func (f *fixture) meet(t *testing.T, layout int, more ...string) *nextProcess {
 	t.Helper()
 	var c net.Conn
 	err := f.poll(func(ctx context.Context) (err error) {
@@ -140,7 +167,7 @@ func (f *fixture) meet(t *testing.T, layout int) *nextProcess {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	fmt.Fprintf(c, `{"say":"hello","version":"test","layout":%d}`+"\n", layout)
+	fmt.Fprintf(c, "{%s}\n", strings.Join(append(more, `"say":"hello","version":"test"`, fmt.Sprintf(`"layout":%d`, layout)), ","))
 	return &nextProcess{c, bufio.NewReader(c)}
 }
 
