@@ -189,6 +189,10 @@ bench: build ## Measure everything into perf/results: report.md, charts, JSON (r
 bars: build ## Compare the flow cache with the ratios that it has to reach, on 2 quiet CPUs (root; 15 minutes)
 	$(BIN)/weirperf forward --bars
 
+.PHONY: listings
+listings: build ## Compare the packet loop with and without listings of 1,000,000 connections: 10 % at most (root; a minute)
+	nice -n -20 $(BIN)/weirperf connections --realtime --bar 10
+
 .PHONY: bench-go
 bench-go: ## Go benchmarks into bin/bench.txt (make bench-go BENCH=Lookup COUNT=10; compare with benchstat)
 	@mkdir -p $(BIN)

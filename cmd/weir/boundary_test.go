@@ -162,6 +162,8 @@ var boundaries = []boundary{
 		folder: "cmd/weir", why: "libraries are in the other folders",
 		importers: []string{"cmd"}, tests: []string{"cmd", "deploy"},
 	},
+	{folder: "cmd/weir/connections", why: "it answers from a flow table, whoever fills it",
+		never: []string{"cmd/weir/daemon", "lb/worker"}, importers: []string{"cmd/weir/daemon", "cmd/weirperf"}},
 	{
 		folder: "cmd/weir/controller", why: "it writes statuses of Services: it sees no packets and no node",
 		own: []string{

@@ -28,6 +28,7 @@ var commands = []func() *cobra.Command{
 	controlplane.Command,
 	controlplane.StallCommand,
 	pipeline.Command,
+	pipeline.ListingCommand,
 	fleet.Command,
 	forward.Command,
 	results.Command,

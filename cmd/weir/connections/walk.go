@@ -1,4 +1,4 @@
-package daemon
+package connections
 
 import (
 	"context"
@@ -30,19 +30,19 @@ type walk struct {
 }
 
 // newWalk fails if the filter names a Service that does not exist: it might be misspelt.
-func (d *Daemon) newWalk(match *api.FlowMatcher) (*walk, error) {
-	w := &walk{table: d.lb.FlowTable(), match: match, names: d.lb.Tables().ServiceNames()}
+func (s *Source) newWalk(match *api.FlowMatcher) (*walk, error) {
+	w := &walk{table: s.Table, match: match, names: s.Names()}
 	if match.Service != "" {
 		n := slices.Index(w.names, match.Service)
 		if w.none = n < 0; w.none {
-			if _, err := d.servicesNamed(match.Service); err != nil {
+			if err := s.Known(match.Service); err != nil {
 				return nil, err
 			}
 		}
 		w.service = uint32(n)
 	}
-	for s := range w.states {
-		w.states[s] = match.State(conntrack.State(s).String())
+	for n := range w.states {
+		w.states[n] = match.State(conntrack.State(n).String())
 	}
 	if !slices.Contains(w.states[:], true) {
 		return nil, fmt.Errorf("%w: state: no state has %q in its name", api.ErrInvalid, match.Filter.State)
@@ -124,8 +124,8 @@ func (w *walk) serviceOf(c *conntrack.Conn) string {
 }
 
 // Flows implements api.Source.
-func (d *Daemon) Flows(ctx context.Context, limit int, match *api.FlowMatcher) (*api.FlowList, error) {
-	w, err := d.newWalk(match)
+func (s *Source) Flows(ctx context.Context, limit int, match *api.FlowMatcher) (*api.FlowList, error) {
+	w, err := s.newWalk(match)
 	if err != nil {
 		return nil, err
 	}
@@ -139,17 +139,4 @@ func (d *Daemon) Flows(ctx context.Context, limit int, match *api.FlowMatcher) (
 		return true
 	}, nil)
 	return out, err
-}
-
-// Verify implements api.Source.
-func (d *Daemon) Verify(ctx context.Context) (*api.Verification, error) {
-	v, err := d.lb.FlowTable().Verify(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := &api.Verification{Connections: v.Connections, Slots: v.Slots, Faults: v.Faults, FaultsLeftOut: v.More}
-	if out.Faults == nil {
-		out.Faults = []string{}
-	}
-	return out, nil
 }
