@@ -89,6 +89,7 @@ func (ps *Ports) remove(id int, gone bool) {
 	p.state, p.active = leaving, false
 	ps.warnings.Retract(warning.Interface, p.name)
 	ps.warnings.Retract(warning.MTU, p.name)
+	ps.warnings.Retract(warning.Queues, p.name)
 	if p.isVLAN() {
 		if err := ps.updateAddresses(id); err != nil {
 			ps.log.Error("steering", "interface", p.name, "err", err)
@@ -238,6 +239,7 @@ func (ps *Ports) undoAdd(before []*port) error {
 		}
 		ps.warnings.Retract(warning.Interface, p.name)
 		ps.warnings.Retract(warning.MTU, p.name)
+		ps.warnings.Retract(warning.Queues, p.name)
 		errs = append(errs, p.closeSockets())
 		for _, s := range p.all() {
 			ps.memory.ReclaimAll(s, nil) // no frames, but its number in the owner table

@@ -72,6 +72,10 @@ func (ps *Ports) probe() (differs bool) {
 		}
 		ps.followMTU(p, found.Attrs().MTU)
 		p.down = !p.host && isDown(found.Attrs())
+		if ps.attached && !p.host && !p.isVLAN() && !p.down {
+			p.found = queuesNow(p)
+			differs = differs || p.found != p.queues
+		}
 		differs = differs || p.down && ps.attached
 		if p.hook == steer.TCX {
 			ps.noteGeneric(p.name, found.Attrs().Xdp)
@@ -123,6 +127,8 @@ func (ps *Ports) change(v *view, u *Update) {
 	ps.advance(v, u)
 	u.Routes = ps.removeLost(v) || u.Routes
 	if !ps.Moving() {
+		ids, removed := ps.followQueues()
+		u.Ports, u.Routes = append(u.Ports, ids...), u.Routes || removed
 		u.Ports = append(u.Ports, ps.addNew(v)...)
 	}
 }

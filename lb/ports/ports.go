@@ -6,7 +6,7 @@
 //	Attach     the steering program                                   (attach.go)
 //	Follow     once a second, and when routes change:                 (follow.go)
 //	             state.go    each port that goes or comes advances by a state
-//	             inplace.go  MTU and carrier of devices that stay
+//	             inplace.go  MTU, carrier and queues of devices that stay
 //	             change.go   devices, VLANs and bond members are added and removed
 //	             absent.go   interfaces without a port are noted
 //	Close      sockets closed, offloads put back
@@ -118,6 +118,7 @@ type port struct {
 	mac        [6]byte
 	mtu        int
 	queues     int
+	found      int // receive queues at the last look, 0 before it
 	driver     string
 	host       bool          // it is the host veth
 	sockets    []*xsk.Socket // by queue, of the queues that a worker owns
@@ -192,13 +193,14 @@ func (ps *Ports) warnQueues(p *port) {
 	if p.isVLAN() {
 		return
 	}
+	ps.warnings.Retract(warning.Queues, p.name)
 	if had, ok := ps.queueCount[p.name]; ok && had != p.queues {
-		ps.warn(p, "it came back with %d receive queues and had %d: "+
+		ps.warnings.Add(warning.Queues, p.name, "it came back with %d receive queues and had %d: "+
 			"workers without one of their own take no packets from it", p.queues, had)
 	}
 	ps.queueCount[p.name] = p.queues
 	if p.queues > ps.workers {
-		ps.warn(p, "%d of its %d receive queues have no worker, their packets go to the kernel: "+
+		ps.warnings.Add(warning.Queues, p.name, "%d of its %d receive queues have no worker, their packets go to the kernel: "+
 			"run `ethtool -L %s combined %d`", p.queues-ps.workers, p.queues, p.name, ps.workers)
 	}
 }

@@ -43,18 +43,34 @@ func (ps *Ports) openQueues(id int, p *port) error {
 	if err := ps.chooseHook(id, p); err != nil {
 		return fmt.Errorf("interface %s: %w", p.name, err)
 	}
+	if p.hook == steer.TCX {
+		if err := ps.openPair(id, p); err != nil {
+			return fmt.Errorf("interface %s: %w", p.name, err)
+		}
+	}
+	if err := ps.openDevice(p); err != nil {
+		return err
+	}
+	if err := ps.checkMetadata(p); err != nil {
+		return err
+	}
+	ps.warnMTU(p)
+
+	// The last step: sockets of a port that fails are not noted, see steer.Program.Hold.
+	return ps.steerTo(id, p)
+}
+
+// openDevice binds sockets to the queues of a device that a worker owns and that have none.
+func (ps *Ports) openDevice(p *port) error {
 	mode, err := ps.socketMode(p)
 	if err != nil {
 		return fmt.Errorf("interface %s: %w", p.name, err)
 	}
 	if p.hook == steer.TCX {
 		mode = xsk.Copy
-		if err := ps.openPair(id, p); err != nil {
-			return fmt.Errorf("interface %s: %w", p.name, err)
-		}
 	}
 	metadata, zeroCopyOnly := metadataFor(p.txChecksum, p.driver)
-	for q := range min(p.queues, ps.workers) {
+	for q := len(p.sockets); q < min(p.queues, ps.workers); q++ {
 		s, err := ps.openSocket(xsk.Config{
 			IfIndex: p.index, Queue: q, Mode: mode,
 			Umem:                 ps.umem(p),
@@ -68,13 +84,7 @@ func (ps *Ports) openQueues(id int, p *port) error {
 		}
 		p.sockets = append(p.sockets, s)
 	}
-	if err := ps.checkMetadata(p); err != nil {
-		return err
-	}
-	ps.warnMTU(p)
-
-	// The last step: sockets of a port that fails are not noted, see steer.Program.Hold.
-	return ps.steerTo(id, p)
+	return nil
 }
 
 // openSocket returns a socket of the last process, or else opens one.

@@ -15,6 +15,7 @@ const (
 	PacketPath    Kind = iota // the packet path works with less than it could
 	Interface                 // an interface does: Object is its name
 	InterfaceGone             // an interface takes no traffic: Object is its name, Text "is gone..." or the like
+	Queues                    // an interface, Object, has other receive queues than workers
 	MTU                       // an interface, Object, has a larger MTU than Weir takes packets of
 	Member                    // a bond, Object, does without one of its members
 	Unreadable                // packets of an interface, Object, cannot be read

@@ -76,6 +76,10 @@ func (w *Worker) updatePorts(u *portUpdate) {
 	for i := range u.Ports {
 		c := &u.Ports[i]
 		w.ports = w.ports[:max(len(w.ports), c.ID+1)]
+		if p := &w.ports[c.ID]; p.Queue != nil && p.Queue == c.Port.Queue {
+			p.Port = c.Port // the kernel has frames through its queue
+			continue
+		}
 		w.ports[c.ID] = port{Port: c.Port}
 	}
 	w.pollFD, w.sendMax = u.pollFD, u.sendMax

@@ -76,3 +76,27 @@ func TestQueuesGoAndComeWhilePacketsAreOnTheirWay(t *testing.T) {
 	first.rewired(portHost+1, Port{}, another.Empty...)
 	account(t, l, workers)
 }
+
+// A port keeps its queue when another worker gets one: the frames that the kernel has through it
+// come back.
+func TestAPortThatKeepsItsQueueGetsItsFramesBack(t *testing.T) {
+	first, second := pair(t)
+	queue := first.q[portServer]
+	first.w.Round()
+	req := request(false, header.ProtoUDP)
+	req.src = ap(client4, 3000)
+	first.give(portClient, req.build(t))
+	first.w.beginRound()
+	first.w.receive()
+	first.w.flush() // sent, and not taken back yet
+	first.w.conntrack.Quiesce()
+	if len(queue.Done) != 1 {
+		t.Fatalf("%d packets sent", len(queue.Done))
+	}
+	first.rewired(portServer, first.w.ports[portServer].Port)
+	first.w.Round()
+	if len(queue.Done) != 0 {
+		t.Error("a frame that was sent has not come back")
+	}
+	account(t, first.lb, []*bench{first, second})
+}

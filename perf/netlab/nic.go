@@ -183,3 +183,26 @@ func (n *Namespace) SetQueues(ifname string, queues int) error {
 	}
 	return nil
 }
+
+// SetChannels sets the numbers of receive and transmit queues of an interface whose driver
+// counts them apart, such as veth. It has been made with the most that it can have.
+func (n *Namespace) SetChannels(ifname string, rx, tx int) error {
+	err := n.Do(func() error {
+		e, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		c, err := e.GetChannels(ifname)
+		if err != nil {
+			return err
+		}
+		c.RxCount, c.TxCount = uint32(rx), uint32(tx)
+		_, err = e.SetChannels(ifname, c)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%d receive and %d transmit queues of %s/%s: %w", rx, tx, n.name, ifname, err)
+	}
+	return nil
+}

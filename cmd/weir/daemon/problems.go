@@ -123,7 +123,7 @@ func packetPathProblems(l *lb.LB) []problem.Problem {
 	for _, w := range l.Status().Warnings {
 		p := problem.Problem{Kind: problem.PacketPathWarning, Object: problem.Weir, Reason: w.Text, Logged: true}
 		switch w.Kind {
-		case warning.Interface, warning.Member, warning.MTU, warning.Unreadable:
+		case warning.Interface, warning.Queues, warning.Member, warning.MTU, warning.Unreadable:
 			p.Kind, p.Object = problem.InterfaceWarning, problem.Interface(w.Object)
 		case warning.InterfaceGone:
 			p.Kind, p.Object = problem.InterfaceGone, problem.Interface(w.Object)

@@ -27,13 +27,19 @@ func cachedFixture(t *testing.T, hook string, o options) *fixture {
 	o.extra += "flowCache: {mode: auto}\n"
 	o.stopped = true
 	f := ownFixture(t, o)
+	f.fromWire(t, hook)
+	must(t, f.start())
+	return f
+}
+
+// fromWire has packets arrive with whole checksums if the kernel forwards them at hook xdp.
+func (f *fixture) fromWire(t *testing.T, hook string) {
+	t.Helper()
 	if hook == "xdp" {
 		must(t, f.Client.SetOffloads("eth0", asFromWire))
 		must(t, f.Fabric.SetOffloads("edge", map[string]bool{"rx-gro": true}))
 		must(t, f.ZoneA.SetOffloads("eth0", asFromWire))
 	}
-	must(t, f.start())
-	return f
 }
 
 // tcxOptions has the kernel forward established flows at hook tcx.
