@@ -59,6 +59,9 @@ func nodesOf(sys fs.FS) map[int]int {
 	return nodes
 }
 
+// Online are the CPUs that run, whatever this process may use; none where sysfs does not say.
+func Online(sys fs.FS) []int { return parseList(readString(sys, "devices/system/cpu/online")) }
+
 // Node is the memory node that a network device is nearest to, -1 where sysfs does not say:
 // virtual devices, machines with a single node.
 func Node(sys fs.FS, name string) int {

@@ -63,9 +63,10 @@ func (ps *Ports) attach(id int, p *port) error {
 			return err
 		}
 	}
+	p.steersOnly = slices.ContainsFunc(p.sockets, isZeroCopy)
 	a, err := ps.program.AttachInterface(steer.Interface{
 		Index: p.index, Slot: id, Mode: p.steerMode(), PinDir: ps.cfg.PinDir, All: p.host,
-		Hook: p.hook, Inner: p.innerIndex(),
+		Hook: p.hook, Inner: p.innerIndex(), Steers: p.steersOnly,
 		MAC: p.mac[:], VLANs: ps.vlans(id),
 	})
 	if err != nil {

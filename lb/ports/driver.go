@@ -3,7 +3,12 @@ package ports
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"slices"
 
+	"github.com/weirlb/weir/lb/device"
+	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
@@ -44,6 +49,40 @@ func metadataFor(asked, kind string) (use, zeroCopyOnly bool) {
 // features are those that it reports, err why it reports none (before Linux 6.3).
 func canZeroCopy(kind string, features xsk.Features, err error) bool {
 	return kind != veth && (err != nil || features.ZeroCopy())
+}
+
+// queuePerCPU are drivers that send a packet that XDP has redirected by the queue with the number
+// of the CPU, and drop it, counted nowhere, if there is none (mlx5e_xdp_xmit, i40e_xdp_xmit).
+var queuePerCPU = []string{"i40e", "mlx5_core"}
+
+// sendsFromEachCPU reports whether packets that XDP redirects to a device leave, whatever the CPU.
+func sendsFromEachCPU(p *port) bool {
+	if p.driver != "" { // a kind of link, and not a NIC
+		return true
+	}
+	driver := steer.DriverOf(p.name)
+	if !slices.Contains(queuePerCPU, driver) {
+		return true
+	}
+	q, err := steer.RxQueues(p.index)
+	return err == nil && hasQueuePerCPU(driver, q.Rx, os.DirFS("/sys"))
+}
+
+// hasQueuePerCPU is sendsFromEachCPU of a driver and a number of queues, with sysfs at sys.
+func hasQueuePerCPU(driver string, queues int, sys fs.FS) bool {
+	if !slices.Contains(queuePerCPU, driver) {
+		return true
+	}
+	online := device.Online(sys)
+	return len(online) > 0 && slices.Max(online) < queues
+}
+
+// isZeroCopy reports whether the packets of a socket's queue are in frames of Weir's. A program that
+// redirects such a packet has it copied, of a packet of several buffers the first alone
+// (xdp_convert_zc_to_xdp_frame).
+func isZeroCopy(s *xsk.Socket) bool {
+	zeroCopy, _, _ := s.Granted()
+	return zeroCopy
 }
 
 // mayZeroCopy reports whether the port may come to run with zero copy.

@@ -89,14 +89,24 @@ func Software(kind, name string) bool {
 
 // hookReason is why a device has its hook, and what the hook does not do.
 func (ps *Ports) hookReason(p *port) string {
-	if !p.noTarget || p.hook != steer.XDP || ps.noCache != nil {
-		return p.hookWhy
+	why := p.hookWhy
+	if p.hook != steer.XDP || ps.noCache != nil {
+		return why
 	}
-	why := "the driver cannot"
-	if p.driver == veth {
-		why = "its peer has neither GRO nor XDP"
+	if p.steersOnly {
+		why += "; packets that arrive here take the packet loop, which gets them by zero copy"
 	}
-	return p.hookWhy + "; packets that leave here take the packet loop, as XDP cannot redirect to it: " + why
+	if !p.noTarget {
+		return why
+	}
+	why += "; packets that leave here take the packet loop, as XDP cannot redirect to it: "
+	switch {
+	case p.fewQueues:
+		return why + "it has fewer queues than the node has CPUs, and its driver loses packets on the others (ethtool -L)"
+	case p.driver == veth:
+		return why + "its peer has neither GRO nor XDP"
+	}
+	return why + "the driver cannot"
 }
 
 // anyTCX reports whether a device has hook TCX.
@@ -179,6 +189,9 @@ func (ps *Ports) Forwarding() (list []Device) {
 		}
 		if f, err := xsk.DeviceFeatures(under.index); err == nil {
 			d.XDP, d.XDPFrag = f.Redirect(), f.RedirectMultiBuffer()
+		}
+		if p.fewQueues = d.XDP && !sendsFromEachCPU(under); p.fewQueues {
+			d.XDP, d.XDPFrag = false, false
 		}
 		p.noTarget = !d.XDP
 		list = append(list, d)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/weirlb/weir/lb/steer"
 )
@@ -44,8 +45,39 @@ func TestHookReasonNamesADeviceThatIsNoTarget(t *testing.T) {
 	if why := ps.hookReason(p); !strings.Contains(why, "the driver cannot") {
 		t.Errorf("%q", why)
 	}
+	p.fewQueues = true
+	if why := ps.hookReason(p); !strings.Contains(why, "fewer queues than the node has CPUs") {
+		t.Errorf("%q", why)
+	}
+	p.noTarget, p.steersOnly = false, true
+	if why := ps.hookReason(p); !strings.Contains(why, "zero copy") {
+		t.Errorf("%q", why)
+	}
 	ps.SetFlowCache(errors.New("off"))
 	if why := ps.hookReason(p); why != "it is configured" {
 		t.Errorf("%q without a flow cache", why)
+	}
+}
+
+// Drivers that send redirected packets by the queue of the CPU lose them on a CPU without a queue.
+func TestRedirectedPacketsNeedAQueueOfTheirCPU(t *testing.T) {
+	for _, tt := range []struct {
+		driver string
+		queues int
+		online string
+		want   bool
+	}{
+		{"mlx5_core", 8, "0-7", true},
+		{"mlx5_core", 8, "0-8", false},
+		{"mlx5_core", 8, "0-3,16-19", false},
+		{"i40e", 1, "0", true},
+		{"i40e", 1, "0-1", false},
+		{"i40e", 8, "", false}, // not known
+		{"bnxt_en", 1, "0-63", true},
+	} {
+		sys := fstest.MapFS{"devices/system/cpu/online": {Data: []byte(tt.online + "\n")}}
+		if got := hasQueuePerCPU(tt.driver, tt.queues, sys); got != tt.want {
+			t.Errorf("%+v: %v", tt, got)
+		}
 	}
 }

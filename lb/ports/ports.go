@@ -126,6 +126,8 @@ type port struct {
 	hook       steer.Hook    // granted
 	hookWhy    string        // why
 	noTarget   bool          // XDP programs cannot redirect packets to it
+	fewQueues  bool          // because it loses those of CPUs without a queue
+	steersOnly bool          // its packets are the packet loop's, see isZeroCopy
 	pair       *uppair.Pair  // of hook tcx, by which packets arrive
 	inner      []*xsk.Socket // of hook tcx: as sockets, which then only send
 	attachment *steer.Attachment

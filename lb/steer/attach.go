@@ -60,7 +60,8 @@ type Interface struct {
 	Hook  Hook
 	Inner int
 
-	steers bool // it is an inner end: all its packets have been looked up
+	// Steers leaves out the flow table: all packets of Weir's go to the sockets.
+	Steers bool
 
 	// All makes every IP packet to the interface's address Weir's, but not ARP
 	// and neighbor discovery: for the host veth, to which the kernel routes Weir's packets.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
@@ -44,6 +45,29 @@ func TestARestartAdoptsThePinnedLink(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the pins' directory is left: %v", err)
+	}
+}
+
+// An interface whose packets are all the packet loop's has the program that forwards none, also
+// where a process before had the other.
+func TestAnInterfaceMayDoWithoutTheFlowTable(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	for _, steers := range []bool{false, true, false} {
+		p := loadFlows(t)
+		in := Interface{Index: w.dev.Index, PinDir: dir, Steers: steers}
+		_, err := p.AttachInterface(in)
+		must(t, err)
+		want, err := p.program(in)
+		must(t, err)
+		forwards, err := p.xdp()
+		must(t, err)
+		dev, err := netlink.LinkByIndex(w.dev.Index)
+		must(t, err)
+		if id := ebpf.ProgramID(dev.Attrs().Xdp.ProgId); id != programID(t, want) || (id != programID(t, forwards)) != steers {
+			t.Errorf("program %d, want %d", id, programID(t, want))
+		}
+		must(t, p.Close(false))
 	}
 }
 

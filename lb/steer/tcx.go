@@ -57,7 +57,7 @@ func (p *Program) attachTCX(in Interface, name string) (_ *Attachment, err error
 		return nil, fmt.Errorf("%w: inner end of the veth pair: %w", ErrTCX, err)
 	}
 	below := in
-	below.Index, below.Hook, below.Mode, below.steers = in.Inner, XDP, Native, true
+	below.Index, below.Hook, below.Mode, below.Steers = in.Inner, XDP, Native, true // they have been looked up
 	down, err := p.attachHook(below, inner.Attrs().Name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrTCX, inner.Attrs().Name, err)
@@ -108,7 +108,7 @@ func (p *Program) program(in Interface) (*ebpf.Program, error) {
 	switch {
 	case in.Hook == TCX:
 		return p.ingress()
-	case in.steers:
+	case in.Steers:
 		return p.steer()
 	}
 	return p.xdp()
