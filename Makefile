@@ -19,9 +19,11 @@ MINUTES  ?= 10
 KILLS    ?= 10
 # How often `make crashes` kills.
 CRASHES  ?= 1000
-# Of the faults of `make soak`; HOOK=off, xdp or tcx replaces its choice of a hook.
+# Of the faults of `make soak`; HOOK=off, xdp or tcx replaces its choice of a hook, and
+# SOURCE=api or manifests that of where Weir learns Services.
 SEED     ?= 1
 HOOK     ?=
+SOURCE   ?=
 # How often `make deaths` ends each process.
 DEATHS   ?= 10
 
@@ -126,7 +128,7 @@ crashes: ## Kill a process that changes a flow table CRASHES times, and check th
 
 .PHONY: soak
 soak: ## Weir under every fault, with endpoint churn, for MINUTES (make soak MINUTES=30 SEED=7; root)
-	WEIR_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_SOAK_SEED=$(SEED) WEIR_SOAK_HOOK=$(HOOK) WEIR_SOAK_CONNECTIONS=1000 WEIR_SOAK_ONLY= $(GO) test ./perf/chaos -count=1 -timeout 0 -run '^TestWireSoak$$' -v
+	WEIR_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_SOAK_SEED=$(SEED) WEIR_SOAK_HOOK=$(HOOK) WEIR_SOAK_SOURCE=$(SOURCE) WEIR_SOAK_CONNECTIONS=1000 WEIR_SOAK_ONLY= $(GO) test ./perf/chaos -count=1 -timeout 0 -run '^TestWireSoak$$' -v
 
 # Not by `go run`, which adds a line of its own after the last one.
 .PHONY: $(TESTSUM)

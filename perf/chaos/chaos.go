@@ -8,8 +8,11 @@
 //	hook.go     who forwards packets of established flows
 //	stall.go    connections that wait, and the workers meanwhile
 //	churn.go    endpoints that come and go
+//	source.go   where Weir learns them, with the faults of that
+//	apiserver.go, gate.go  an API server, and the path to it
 //	plan.go     the faults of a seed, in order
-//	fault.go    what each fault does, and which failures it explains
+//	fault.go    the faults, which failures each explains, and those of the network
+//	process.go  those of the process
 //	watch.go    invariants and memory of the process, while it runs and in the end
 //	report.go   the result
 //
@@ -44,6 +47,8 @@ type Config struct {
 	Only []string
 	// Hook is one of Arrangements, "" for the first.
 	Hook string
+	// Source is one of Sources, "" for the first.
+	Source string
 	// Extra are more lines of Weir's configuration.
 	Extra string
 	Log   func(format string, args ...any)
@@ -57,7 +62,7 @@ func Run(ctx context.Context, cfg Config) (_ *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	r := &Report{Seed: cfg.Seed, hook: cfg.Hook, Duration: cfg.Duration, faults: &faultLog{}}
+	r := &Report{Seed: cfg.Seed, hook: cfg.Hook, source: cfg.source(), Duration: cfg.Duration, faults: &faultLog{}}
 	n.report = r
 	before, err := n.Edge.Edge.State()
 	if err != nil {
@@ -86,7 +91,7 @@ func Run(ctx context.Context, cfg Config) (_ *Report, err error) {
 
 // run is the part of a run during which there is traffic.
 func (n *node) run(ctx context.Context, r *Report) error {
-	kinds, err := chosen(n.cfg.Only)
+	kinds, err := n.cfg.chosen()
 	if err != nil {
 		return err
 	}
@@ -123,5 +128,8 @@ func (n *node) run(ctx context.Context, r *Report) error {
 	stop(nil)
 	running.Wait()
 	traffic.finish()
+	if err := n.follows(context.WithoutCancel(ctx)); err != nil {
+		r.leak("endpoints differ from those of the source in the end: %v", err)
+	}
 	return w.finish()
 }

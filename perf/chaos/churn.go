@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -51,9 +50,9 @@ func (s *service) at(six bool) netip.AddrPort {
 	return netip.AddrPortFrom(a, echoPort)
 }
 
-func (s *service) render(b *bytes.Buffer) {
-	fmt.Fprintf(b, `---
-apiVersion: v1
+// render is the Service as a YAML document.
+func (s *service) render() []byte {
+	return fmt.Appendf(nil, `apiVersion: v1
 kind: Service
 metadata: {namespace: chaos, name: %[1]s}
 spec:
@@ -67,13 +66,16 @@ spec:
 status:
   loadBalancer: {ingress: [{ip: %[6]s, ipMode: VIP}, {ip: "%[7]s", ipMode: VIP}]}
 `, s.name, s.index, echoPort, echoTarget, 30000+int(s.index), s.at(false).Addr(), s.at(true).Addr())
+}
+
+// renderSlices are the slices of the Service, a YAML document per family.
+func (s *service) renderSlices() (documents [][]byte) {
 	for _, six := range []bool{false, true} {
 		kind, suffix := "IPv4", "v4"
 		if six {
 			kind, suffix = "IPv6", "v6"
 		}
-		fmt.Fprintf(b, `---
-apiVersion: discovery.k8s.io/v1
+		b := fmt.Appendf(nil, `apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {namespace: chaos, name: %[1]s-%[2]s, labels: {kubernetes.io/service-name: %[1]s}}
 addressType: %[3]s
@@ -82,10 +84,12 @@ endpoints:
 `, s.name, suffix, kind, echoTarget)
 		for i, h := range hosts {
 			if s.listed[i] {
-				fmt.Fprintf(b, "- {addresses: [\"%s\"], nodeName: %s, conditions: {ready: true, serving: true, terminating: false}}\n", h.addr(six), h.node)
+				b = fmt.Appendf(b, "- {addresses: [\"%s\"], nodeName: %s, conditions: {ready: true, serving: true, terminating: false}}\n", h.addr(six), h.node)
 			}
 		}
+		documents = append(documents, b)
 	}
+	return documents
 }
 
 // flip lists an endpoint, or takes it out; a Service keeps at least one.
@@ -97,7 +101,7 @@ func (s *service) flip(i int) {
 	s.listed[i] = !s.listed[i] || !others
 }
 
-// churnEvery is the time between two writes of the manifest, which have several changes each.
+// churnEvery is the time between two writes, which have several changes each.
 const churnEvery = 100 * time.Millisecond
 
 // churn changes endpoints until ctx ends, at the rate of the configuration.
@@ -114,12 +118,15 @@ func (n *node) churn(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		n.manifest.Lock()
+		n.source.Lock()
+		var changed []*service
 		for range max(1, n.cfg.Changes*int(churnEvery)/int(time.Second)) {
-			n.services[len(hosts)+rng.IntN(changing)].flip(rng.IntN(len(hosts)))
+			s := n.services[len(hosts)+rng.IntN(changing)]
+			s.flip(rng.IntN(len(hosts)))
+			changed = append(changed, s)
 		}
-		err := n.writeManifest()
-		n.manifest.Unlock()
+		err := n.publish(changed)
+		n.source.Unlock()
 		if err != nil {
 			return fmt.Errorf("endpoint churn: %w", err)
 		}

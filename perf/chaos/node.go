@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,8 +60,10 @@ type node struct {
 	links    []int   // indexes that eth1 has had
 	report   *Report
 
-	process  sync.Mutex // a fault that ends the process holds it
-	manifest sync.Mutex // guards services and the manifest's file
+	api *apiServer // nil: manifests are the source
+
+	process sync.Mutex // a fault that ends the process holds it
+	source  sync.Mutex // guards services and the manifest's file
 }
 
 func newNode(cfg Config) (_ *node, err error) {
@@ -143,10 +144,8 @@ func (n *node) path(name string) string { return filepath.Join(n.Dir(), name) }
 const stateSize = 64 << 20
 
 func (n *node) configure() error {
-	for _, dir := range []string{"manifests", "state"} {
-		if err := os.Mkdir(n.path(dir), 0o755); err != nil {
-			return err
-		}
+	if err := os.Mkdir(n.path("state"), 0o755); err != nil {
+		return err
 	}
 	err := n.Edge.Edge.Inside(func() error {
 		return unix.Mount("tmpfs", n.path("state"), "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", stateSize))
@@ -154,14 +153,16 @@ func (n *node) configure() error {
 	if err != nil {
 		return fmt.Errorf("mount a small file system: %w", err)
 	}
-	if err := n.writeManifest(); err != nil {
+	discovery, err := n.makeSource()
+	if err != nil {
 		return err
 	}
 	return os.WriteFile(n.path("config.yaml"), fmt.Appendf(nil, `apiVersion: weir.dev/v1alpha1
 kind: WeirConfiguration
 nodeName: edge-1
+stateDir: %s
 discovery:
-  manifests: {path: %s}
+  %s
 %s
 nodePortAddresses: ["%s/24", "%s/64"]
 conntrack: {path: %s, maxFlows: 65536}
@@ -169,14 +170,14 @@ admin: {socket: %s}
 drain: {notReadySeconds: 0, timeoutSeconds: 0}
 death: {holdSeconds: 120}
 %s
-`, n.path("manifests"), n.cfg.interfaceLines(), netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0),
+`, n.path("state"), discovery, n.cfg.interfaceLines(), netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0),
 		n.path("state/conntrack"), n.path("weir.sock"), n.cfg.Extra), 0o600)
 }
 
 // start starts `weir run` and waits until it serves every frontend.
-func (n *node) start(ctx context.Context) error {
+func (n *node) start(ctx context.Context, flags ...string) error {
 	n.starts++
-	cmd := exec.Command(n.cfg.Binary, "run", "--config", n.path("config.yaml"))
+	cmd := exec.Command(n.cfg.Binary, append([]string{"run", "--config", n.path("config.yaml")}, flags...)...)
 	if n.group != nil {
 		cmd = n.group.inside(cmd)
 	}
@@ -195,6 +196,8 @@ func (n *node) start(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
+		case s.PID != n.weir.Cmd.Process.Pid:
+			return fmt.Errorf("process %d answers", s.PID)
 		case !s.Synced || s.Frontends != len(n.services)*4:
 			return fmt.Errorf("%d frontends, want %d", s.Frontends, len(n.services)*4)
 		case len(s.Interfaces) < 2:
@@ -276,22 +279,3 @@ func (n *node) madeAnew(line string) bool {
 	}
 	return false
 }
-
-// writeManifest replaces the manifest at once. n.manifest is held, or nobody else is there.
-func (n *node) writeManifest() error {
-	var b bytes.Buffer
-	for _, s := range n.services {
-		s.render(&b)
-	}
-	return n.replaceManifest(b.Bytes())
-}
-
-func (n *node) replaceManifest(content []byte) error {
-	temp := n.path("manifests/.services.yaml.new")
-	if err := os.WriteFile(temp, content, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(temp, n.manifestFile())
-}
-
-func (n *node) manifestFile() string { return n.path("manifests/services.yaml") }

@@ -23,16 +23,20 @@ type step struct {
 // settle is the time without a new fault at the beginning and at the end.
 const settle = 3 * time.Second
 
-// chosen are the faults of these names, all for none.
-func chosen(names []string) ([]*fault, error) {
-	var out []*fault
-	for i := range faults {
-		if len(names) == 0 || slices.Contains(names, faults[i].name) {
-			out = append(out, &faults[i])
+// chosen are the faults of the configuration. Those of another source are left out.
+func (c *Config) chosen() ([]*fault, error) {
+	for _, name := range c.Only {
+		known := slices.ContainsFunc(slices.Concat(faults, sourceFaults[Sources[0]], sourceFaults[Sources[1]]),
+			func(f fault) bool { return f.name == name })
+		if !known {
+			return nil, fmt.Errorf("fault %q is not known", name)
 		}
 	}
-	if len(names) > 0 && len(out) != len(names) {
-		return nil, fmt.Errorf("faults %q: not all are known", names)
+	var out []*fault
+	for _, f := range slices.Concat(faults, sourceFaults[c.source()]) {
+		if len(c.Only) == 0 || slices.Contains(c.Only, f.name) {
+			out = append(out, &f)
+		}
 	}
 	return out, nil
 }

@@ -38,7 +38,7 @@ type Report struct {
 	Seed     uint64
 	Duration time.Duration
 
-	hook         string
+	hook, source string
 	faults       *faultLog
 	connections  int
 	exchanges    int64
@@ -148,7 +148,7 @@ func (r *Report) Err() error {
 func (r *Report) String() string {
 	var b strings.Builder
 	counts := r.faults.counts()
-	fmt.Fprintf(&b, "seed %d, %v, kernel forwards at hook: %s\nfaults:", r.Seed, r.Duration, cmp.Or(r.hook, Arrangements[0]))
+	fmt.Fprintf(&b, "seed %d, %v, kernel forwards at hook: %s, source: %s\nfaults:", r.Seed, r.Duration, cmp.Or(r.hook, Arrangements[0]), r.source)
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		fmt.Fprintf(&b, " %s %d;", name, counts[name])
 	}
