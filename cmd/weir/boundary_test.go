@@ -167,7 +167,7 @@ var boundaries = []boundary{
 	{
 		folder: "cmd/weir/controller", why: "it writes statuses of Services: it sees no packets and no node",
 		own: []string{
-			"cmd/weir/config", "cmd/weir/httpserver", "conntrack/statefile", "discovery", "lb/announce", "topology",
+			"cmd/weir/config", "cmd/weir/httpserver", "cmd/weir/poolfile", "conntrack/statefile", "discovery", "lb/announce", "topology",
 		},
 		importers: []string{"cmd/weir"},
 	},

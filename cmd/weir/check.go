@@ -9,8 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weir/config"
-	"github.com/weirlb/weir/cmd/weir/controller"
+	"github.com/weirlb/weir/cmd/weir/daemon"
 	"github.com/weirlb/weir/cmd/weir/hostcheck"
+	"github.com/weirlb/weir/cmd/weir/poolfile"
 	"github.com/weirlb/weir/discovery/addresspool"
 )
 
@@ -48,7 +49,7 @@ Exit status 0 if weir run would start, 1 if there are errors.`,
 
 // checkPools says which pool objects weir controller would not use, or use in part.
 func checkPools(stdout, stderr io.Writer, paths []string) error {
-	objects, err := controller.ReadFiles(paths)
+	objects, err := poolfile.Read(paths)
 	if err != nil {
 		printError(stderr, err)
 	}
@@ -89,6 +90,9 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	t := tabwriter.NewWriter(stdout, 0, 8, 2, ' ', 0)
 	if wrong == 0 {
 		fmt.Fprintf(t, "ok\tconfiguration\tnode %s\n", cfg.NodeName)
+	}
+	for _, f := range daemon.ObjectFaults(cfg) {
+		fmt.Fprintf(t, "note\tannounce.objects\t%v\n", f)
 	}
 	for _, f := range hostcheck.Check(cfg) {
 		switch f.Level {

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// Advertisement is MetalLB's BGPAdvertisement, kept for who announces the addresses.
+// Advertisement is MetalLB's BGPAdvertisement.
 type Advertisement struct {
-	Name                  string     `json:"-"`
+	Name                  string `json:"-"`
+	header                *header
 	AggregationLength     *int       `json:"aggregationLength"`
 	AggregationLengthV6   *int       `json:"aggregationLengthV6"`
 	LocalPref             uint32     `json:"localPref"`
@@ -21,6 +22,7 @@ type Advertisement struct {
 	IPAddressPoolSelector []Selector `json:"ipAddressPoolSelectors"`
 	NodeSelectors         []Selector `json:"nodeSelectors"`
 	Peers                 []string   `json:"peers"`
+	ServiceSelectors      []Selector `json:"serviceSelectors"`
 }
 
 // Selects reports whether the advertisement is about the pool: without names and selectors, about
@@ -34,9 +36,11 @@ func (a *Advertisement) Selects(p *Pool) bool {
 
 // Peer is MetalLB's BGPPeer.
 type Peer struct {
-	Name           string     `json:"-"`
+	Name           string `json:"-"`
+	header         *header
 	MyASN          uint32     `json:"myASN"`
 	ASN            uint32     `json:"peerASN"`
+	LocalASN       uint32     `json:"localASN"`
 	DynamicASN     string     `json:"dynamicASN"`
 	Address        string     `json:"peerAddress"`
 	Interface      string     `json:"interface"`
@@ -58,6 +62,34 @@ type Peer struct {
 	VRF                    string `json:"vrf"`
 	DisableMP              bool   `json:"disableMP"`
 	DualStackAddressFamily bool   `json:"dualStackAddressFamily"`
+	// Hold and Keepalive are HoldTime and KeepaliveTime; 0: the default.
+	Hold, Keepalive time.Duration `json:"-"`
+}
+
+// supported names a field that a node would not do as it says. DisableMP is done always: a session has
+// the routes of its own family.
+func (p *Peer) supported() error {
+	switch {
+	case p.VRF != "":
+		return errors.New("spec.vrf: sessions in a VRF are not supported")
+	case p.DynamicASN != "":
+		return errors.New("spec.dynamicASN: give the number in peerASN")
+	case p.LocalASN != 0:
+		return errors.New("spec.localASN: a node has the number of myASN alone")
+	case p.Password != "":
+		return errors.New("spec.password: no object has a password; use announce.peers of the configuration, with passwordFile")
+	case p.PasswordSecret.Name != "":
+		return errors.New("spec.passwordSecret: Secrets are not read; use announce.peers of the configuration, with passwordFile")
+	case p.BFDProfile != "":
+		return errors.New("spec.bfdProfile: BFD is not supported; the session ends after holdTime")
+	case p.EnableGracefulRestart:
+		return errors.New("spec.enableGracefulRestart: not supported; routers withdraw when the session ends")
+	case p.ConnectTime != "":
+		return errors.New("spec.connectTime: not supported; connections are tried every second")
+	case p.DualStackAddressFamily:
+		return errors.New("spec.dualStackAddressFamily: not supported; a session has the routes of its own family")
+	}
+	return nil
 }
 
 // BFDProfile is MetalLB's BFDProfile; times are in milliseconds.
@@ -73,9 +105,12 @@ type BFDProfile struct {
 }
 
 func (c *Config) advertisement(h *header) error {
-	a := Advertisement{Name: h.Metadata.Name}
+	a := Advertisement{Name: h.Metadata.Name, header: h}
 	if err := h.spec(&a); err != nil {
 		return err
+	}
+	if len(a.ServiceSelectors) > 0 {
+		return errors.New("spec.serviceSelectors: routes are those of all Services of a pool; use a pool for these Services")
 	}
 	for _, l := range []struct {
 		field string
@@ -89,7 +124,7 @@ func (c *Config) advertisement(h *header) error {
 	if err := checkSelectors("spec.ipAddressPoolSelectors", a.IPAddressPoolSelector); err != nil {
 		return err
 	}
-	if err := checkSelectors("spec.nodeSelectors", a.NodeSelectors); err != nil {
+	if err := checkNodeSelectors(a.NodeSelectors); err != nil {
 		return err
 	}
 	c.Advertisements = append(c.Advertisements, a)
@@ -97,35 +132,44 @@ func (c *Config) advertisement(h *header) error {
 }
 
 func (c *Config) peer(h *header) error {
-	p := Peer{Name: h.Metadata.Name}
+	p := Peer{Name: h.Metadata.Name, header: h}
 	if err := h.spec(&p); err != nil {
 		return err
 	}
+	if err := p.supported(); err != nil {
+		return err
+	}
 	switch {
-	case p.VRF != "":
-		return errors.New("spec.vrf: sessions in a VRF are not supported")
-	case p.DynamicASN != "":
-		return errors.New("spec.dynamicASN: give the number in peerASN")
 	case p.MyASN == 0:
 		return errors.New("spec.myASN: must be set")
 	case p.ASN == 0:
 		return errors.New("spec.peerASN: must be set")
+	case p.EBGPMultiHop && p.MyASN == p.ASN:
+		return errors.New("spec.ebgpMultiHop: is for routers of another autonomous system")
 	case (p.Address == "") == (p.Interface == ""):
 		return errors.New("spec.peerAddress: either this or interface must be set")
-	case p.Password != "" && p.PasswordSecret.Name != "":
-		return errors.New("spec.passwordSecret: not together with password")
 	}
 	for field, text := range map[string]string{"peerAddress": p.Address, "sourceAddress": p.SourceAddress, "routerID": p.RouterID} {
 		if _, err := netip.ParseAddr(text); text != "" && err != nil {
 			return fmt.Errorf("spec.%s: %q is no address", field, text)
 		}
 	}
-	for field, text := range map[string]string{"holdTime": p.HoldTime, "keepaliveTime": p.KeepaliveTime, "connectTime": p.ConnectTime} {
-		if _, err := time.ParseDuration(text); text != "" && err != nil {
-			return fmt.Errorf("spec.%s: %q is no duration", field, text)
+	for _, d := range []struct {
+		field, text string
+		to          *time.Duration
+	}{{"holdTime", p.HoldTime, &p.Hold}, {"keepaliveTime", p.KeepaliveTime, &p.Keepalive}} {
+		if d.text == "" {
+			continue
+		}
+		var err error
+		if *d.to, err = time.ParseDuration(d.text); err != nil {
+			return fmt.Errorf("spec.%s: %q is no duration", d.field, d.text)
 		}
 	}
-	if err := checkSelectors("spec.nodeSelectors", p.NodeSelectors); err != nil {
+	if p.HoldTime != "" && (p.Hold < 3*time.Second || p.Hold > 65535*time.Second) {
+		return fmt.Errorf("spec.holdTime: must be 3s to 65535s (RFC 4271), is %s", p.HoldTime)
+	}
+	if err := checkNodeSelectors(p.NodeSelectors); err != nil {
 		return err
 	}
 	c.Peers = append(c.Peers, p)
@@ -192,33 +236,23 @@ func isCommunity(text string) bool {
 	})
 }
 
-// checkReferences warns of names that lead nowhere. A pool may come later, so the objects are in
-// use.
-func (c *Config) checkReferences(all []*header) {
-	find := func(kind, name string) *header {
-		i := slices.IndexFunc(all, func(h *header) bool { return h.Kind == kind && h.Metadata.Name == name })
-		return all[i]
-	}
-	pools := func(name string) bool {
-		return slices.ContainsFunc(c.Pools, func(p Pool) bool { return p.Name == name })
-	}
-	for _, a := range c.Advertisements {
-		h := find("BGPAdvertisement", a.Name)
-		for i, name := range a.IPAddressPools {
-			if !pools(name) {
-				c.Faults = append(c.Faults, h.fault(fmt.Errorf("spec.ipAddressPools[%d]: there is no pool %s", i, name), true))
-			}
-		}
+// checkReferences takes objects out of service that name what is not there, and warns of pools that may
+// come later.
+func (c *Config) checkReferences() {
+	c.Advertisements = slices.DeleteFunc(c.Advertisements, func(a Advertisement) bool {
 		for i, name := range a.Communities {
 			if _, ok := c.Communities[name]; !ok && !isCommunity(name) {
-				c.Faults = append(c.Faults, h.fault(fmt.Errorf("spec.communities[%d]: %s is neither a community nor the name of one", i, name), true))
+				c.Faults = append(c.Faults, a.header.fault(fmt.Errorf("spec.communities[%d]: %s is neither a community nor the name of one", i, name), false))
+				return true
 			}
 		}
-	}
-	for _, p := range c.Peers {
-		known := slices.ContainsFunc(c.BFDProfiles, func(b BFDProfile) bool { return b.Name == p.BFDProfile })
-		if p.BFDProfile != "" && !known {
-			c.Faults = append(c.Faults, find("BGPPeer", p.Name).fault(fmt.Errorf("spec.bfdProfile: there is no profile %s", p.BFDProfile), true))
+		return false
+	})
+	for _, a := range c.Advertisements {
+		for i, name := range a.IPAddressPools {
+			if !slices.ContainsFunc(c.Pools, func(p Pool) bool { return p.Name == name }) {
+				c.Faults = append(c.Faults, a.header.fault(fmt.Errorf("spec.ipAddressPools[%d]: there is no pool %s", i, name), true))
+			}
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 const (
 	GroupMetalLB = "metallb.io"
 	GroupWeir    = "weir.dev"
+	groupFRR     = "frrk8s.metallb.io" // in MetalLB's examples
 )
 
 // Object is an object as JSON.
@@ -106,10 +107,15 @@ var kinds = map[string]map[string]func(*Config, *header) error{
 		"BFDProfile":       (*Config).bfdProfile,
 		"Community":        (*Config).community,
 		"L2Advertisement": func(*Config, *header) error {
-			return errors.New("spec: addresses are not announced by ARP and NDP; use a BGPAdvertisement")
+			return errors.New("kind: addresses are not announced by ARP and NDP; use a BGPAdvertisement")
 		},
 		"AddressPool": func(*Config, *header) error {
 			return errors.New("spec.protocol: MetalLB has removed this kind in 0.14; use IPAddressPool and BGPAdvertisement")
+		},
+	},
+	groupFRR: {
+		"FRRConfiguration": func(*Config, *header) error {
+			return errors.New("kind: FRR is not configured; routes of routers are not received")
 		},
 	},
 	GroupWeir: {
@@ -158,7 +164,7 @@ func Decode(objects []Object) *Config {
 			c.Faults = append(c.Faults, h.fault(err, false))
 		}
 	}
-	c.checkReferences(all)
+	c.checkReferences()
 	return c
 }
 

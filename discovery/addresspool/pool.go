@@ -56,13 +56,7 @@ func ParseRange(s string) (Range, error) {
 	if err != nil || p.Addr().Is4In6() {
 		return Range{}, fmt.Errorf("%q: neither a prefix nor a range of addresses", s)
 	}
-	p = p.Masked()
-	last := p.Addr().AsSlice()
-	for bit := p.Bits(); bit < p.Addr().BitLen(); bit++ {
-		last[bit/8] |= 0x80 >> (bit % 8)
-	}
-	to, _ := netip.AddrFromSlice(last)
-	return Range{p.Addr(), to}, nil
+	return Range{p.Masked().Addr(), last(p)}, nil
 }
 
 // Pool is a set of addresses.

@@ -78,6 +78,16 @@ type Settings struct {
 	// address. A shorter prefix is announced while any address in it is.
 	Aggregate4, Aggregate6 int
 	Attributes             Attributes
+	// Advertisements are beside Allow, Aggregate4, Aggregate6 and Attributes. An address that
+	// several allow has a route by each.
+	Advertisements []Advertisement
+}
+
+// Advertisement is how the addresses of prefixes are announced. The fields are as in Settings.
+type Advertisement struct {
+	Allow                  []netip.Prefix
+	Aggregate4, Aggregate6 int
+	Attributes             Attributes
 }
 
 // Attributes are those of routes.

@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -17,6 +18,7 @@ const (
 // Rule decides. The zero value has no settings and announces nothing.
 type Rule struct {
 	settings  Settings
+	all       []Advertisement // of settings
 	addresses map[netip.Addr]*history
 }
 
@@ -47,7 +49,10 @@ type Outcome struct {
 }
 
 // SetSettings replaces the settings.
-func (r *Rule) SetSettings(s Settings) { r.settings = s }
+func (r *Rule) SetSettings(s Settings) {
+	r.settings = s
+	r.all = append([]Advertisement{{s.Allow, s.Aggregate4, s.Aggregate6, s.Attributes}}, s.Advertisements...)
+}
 
 // Decide answers for all addresses of frontends. It remembers: now must not go back. Addresses
 // that have no frontends any more are forgotten, but for their falls.
@@ -148,7 +153,11 @@ func (r *Rule) settle(h *history) time.Duration {
 }
 
 func (r *Rule) allows(a netip.Addr) bool {
-	return slices.ContainsFunc(r.settings.Allow, func(p netip.Prefix) bool { return p.Contains(a) })
+	return slices.ContainsFunc(r.all, func(x Advertisement) bool { return x.allows(a) })
+}
+
+func (x *Advertisement) allows(a netip.Addr) bool {
+	return slices.ContainsFunc(x.Allow, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // limit refuses addresses beyond the limit: those first that are not announced yet, from the
@@ -173,25 +182,45 @@ func (r *Rule) limit(list []Decision) {
 
 // routes are those of the announced addresses.
 func (r *Rule) routes(list []Decision) []Route {
-	var prefixes []netip.Prefix
-	for i := range list {
-		if list[i].Reason == Announced {
-			prefixes = append(prefixes, r.settings.prefix(list[i].Address))
+	routes := map[netip.Prefix]Attributes{}
+	for _, x := range r.all {
+		for i := range list {
+			if list[i].Reason == Announced && x.allows(list[i].Address) {
+				p := x.prefix(list[i].Address)
+				routes[p] = routes[p].and(&x.Attributes)
+			}
 		}
 	}
-	slices.SortFunc(prefixes, netip.Prefix.Compare)
 	var out []Route
-	for _, p := range slices.Compact(prefixes) {
-		out = append(out, Route{p, r.settings.Attributes})
+	for _, p := range slices.SortedFunc(maps.Keys(routes), netip.Prefix.Compare) {
+		out = append(out, Route{p, routes[p]})
 	}
 	return out
 }
 
+// and are the attributes of a route that two advertisements ask for: the communities of both, and
+// of other attributes the first.
+func (a Attributes) and(b *Attributes) Attributes {
+	for _, c := range b.Communities {
+		if !slices.Contains(a.Communities, c) {
+			a.Communities = append(slices.Clip(a.Communities), c)
+		}
+	}
+	for _, c := range b.LargeCommunities {
+		if !slices.Contains(a.LargeCommunities, c) {
+			a.LargeCommunities = append(slices.Clip(a.LargeCommunities), c)
+		}
+	}
+	a.MED, a.LocalPref = cmp.Or(a.MED, b.MED), cmp.Or(a.LocalPref, b.LocalPref)
+	a.Prepend = max(a.Prepend, b.Prepend)
+	return a
+}
+
 // prefix is the prefix of the route to an address.
-func (s *Settings) prefix(a netip.Addr) netip.Prefix {
-	bits := s.Aggregate6
+func (x *Advertisement) prefix(a netip.Addr) netip.Prefix {
+	bits := x.Aggregate6
 	if a.Is4() {
-		bits = s.Aggregate4
+		bits = x.Aggregate4
 	}
 	if bits == 0 {
 		bits = a.BitLen()

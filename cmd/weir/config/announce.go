@@ -28,6 +28,10 @@ type Announce struct {
 	// RouterID is the BGP identifier, an IPv4 address. With "" it is the node's first IPv4
 	// address. Without such an address it must be given.
 	RouterID string `json:"routerID"`
+	// Objects are files and directories with objects of MetalLB, or of Weir with the same
+	// fields: BGPPeers are further routers, and the pools of BGPAdvertisements further prefixes.
+	// See deploy/POOLS.md. Peers are read at the start, the rest at a reload too.
+	Objects []string `json:"objects"`
 	// Peers are the routers.
 	Peers []Peer `json:"peers"`
 	// Prefixes are those whose addresses may be announced; others are refused. Without them
@@ -210,14 +214,21 @@ func (c *Configuration) validateAnnounce(r *report) {
 			r.addf(at+name, "must be %d to %d, is %d", lo, hi, n)
 		}
 	}
-	number("asn", a.ASN, 1, maxUint32-1)
+	if a.ASN != 0 || len(a.Peers) > 0 || len(a.Objects) == 0 {
+		number("asn", a.ASN, 1, maxUint32-1)
+	}
 	if id, err := netip.ParseAddr(a.RouterID); a.RouterID != "" && (err != nil || !id.Is4() || id.IsUnspecified()) {
 		r.addf(at+"routerID", "%q is not an IPv4 address", a.RouterID)
 	}
-	if len(a.Peers) == 0 {
+	if len(a.Peers) == 0 && len(a.Objects) == 0 {
 		r.addf(at+"peers", "must have at least one router")
 	}
-	if len(a.Prefixes) == 0 {
+	for i, o := range a.Objects {
+		if !filepath.IsAbs(o) {
+			r.addf(fmt.Sprintf("%sobjects[%d]", at, i), "%q must be an absolute path", o)
+		}
+	}
+	if len(a.Prefixes) == 0 && len(a.Objects) == 0 {
 		r.addf(at+"prefixes", "must have the prefixes whose addresses may be announced")
 	}
 	for i, p := range a.Prefixes {

@@ -46,6 +46,7 @@ func TestAnnounceIsValidated(t *testing.T) {
 		"wide aggregate":  {func(a *Announce) { a.AggregateIPv4 = 8 }, "announce.aggregateIPv4", "at least 24: 203.0.0.0/8 is not in announce.prefixes"},
 		"wide, IPv6":      {wideIPv6, "announce.aggregateIPv6", "at least 64: 2001:db8::/32 is not in announce.prefixes"},
 		"reset":           {func(a *Announce) { a.ResetAfterSeconds = -1 }, "announce.resetAfterSeconds", "must be 0 to 3600"},
+		"objects":         {func(a *Announce) { a.Objects = []string{"pools.yaml"} }, "announce.objects[0]", "absolute path"},
 		"settle":          {func(a *Announce) { a.SettleSeconds = 61 }, "announce.settleSeconds", "must be 0 to 60"},
 		"nobody":          {func(a *Announce) { a.Peers[0].Address = "" }, "announce.peers[0]", "must have address or interface"},
 		"both":            {func(a *Announce) { a.Peers[0].Interface = "eth0" }, "announce.peers[0]", "give one"},
@@ -93,5 +94,15 @@ func TestAnnounceSettings(t *testing.T) {
 	p.PasswordFile = file
 	if key, err := p.Password(); key != "secret" || err != nil {
 		t.Errorf("%q, %v", key, err)
+	}
+}
+
+// Objects give what the configuration leaves out.
+func TestAnnounceByObjectsAlone(t *testing.T) {
+	c := announcing(t)
+	c.Announce.ASN, c.Announce.Peers, c.Announce.Prefixes = 0, nil, nil
+	c.Announce.Objects = []string{"/etc/weir/pools.yaml"}
+	if err := c.Validate().Err(); err != nil {
+		t.Error(err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/weirlb/weir/cmd/weir/poolfile"
 	"github.com/weirlb/weir/discovery/addresspool"
 )
 
@@ -81,7 +82,7 @@ func (c *controller) readPools(ctx context.Context) error {
 	if err := c.watchDefinitions(ctx); err != nil {
 		return err
 	}
-	objects, err := ReadFiles(c.o.Files)
+	objects, err := poolfile.Read(c.o.Files)
 	if err != nil {
 		return err // the last pools stay
 	}

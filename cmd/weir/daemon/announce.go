@@ -15,7 +15,6 @@ import (
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/announce"
-	"github.com/weirlb/weir/lb/announce/bgp"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/topology"
 )
@@ -37,6 +36,8 @@ type announcer struct {
 	next      time.Time // when time alone may change the decisions; zero: never
 	err       error     // of the last Set
 	closed    bool
+	objects   *objects // of announce.objects
+	unheard   []error  // BGPPeers of the start without a session
 }
 
 // announcedFrontend is a frontend whose address may be announced.
@@ -56,46 +57,18 @@ func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*annou
 	if c.Speaker == config.AnnounceOff {
 		return nil, nil
 	}
-	id, err := routerID(c.RouterID, l)
-	if err != nil {
-		return nil, err
-	}
-	b := bgp.Config{ASN: uint32(c.ASN), RouterID: id, Log: log}
-	for i := range c.Peers {
-		p := &c.Peers[i]
-		n := bgp.Neighbor{
-			Interface: p.Interface, ASN: uint32(p.ASN), Port: uint16(p.Port), MultihopTTL: uint8(p.MultihopTTL),
-			Hold: p.Hold(), Keepalive: p.Keepalive(),
-		}
-		if n.Password, err = p.Password(); err != nil {
-			return nil, fmt.Errorf("announce.peers[%d].passwordFile: %w", i, err)
-		}
-		n.Address, _ = netip.ParseAddr(p.Address) // valid, or there is an interface
-		n.Source, _ = netip.ParseAddr(p.SourceAddress)
-		b.Neighbors = append(b.Neighbors, n)
-	}
+	o := announceObjects(cfg)
 	a := &announcer{
 		lb: l, services: map[string][]announcedFrontend{}, addresses: map[netip.Addr][]announce.Frontend{},
 		node: announce.Node{NotSynced: true},
 	}
-	a.rule.SetSettings(c.Settings())
-	if a.speaker, err = bgp.New(b); err != nil {
+	var err error
+	if a.speaker, a.unheard, err = newSpeaker(c, o, l, log); err != nil {
 		return nil, fmt.Errorf("announce: %w", err)
 	}
+	a.objects = o
+	a.rule.SetSettings(o.settings(c))
 	return a, nil
-}
-
-// routerID is the BGP identifier: configured, or the first IPv4 address of the node.
-func routerID(configured string, l *lb.LB) (netip.Addr, error) {
-	if configured != "" {
-		return netip.ParseAddr(configured)
-	}
-	for _, a := range l.Router().Addresses() {
-		if a.Prefix.Addr().Is4() {
-			return a.Prefix.Addr(), nil
-		}
-	}
-	return netip.Addr{}, errors.New("announce.routerID: must be given, since this node has no IPv4 address")
 }
 
 // leaving withdraws addresses that a publication is about to take away, or of whose last
@@ -204,13 +177,18 @@ func (a *announcer) ask(n announce.Node) {
 }
 
 // reload takes over settings.
-func (a *announcer) reload(s announce.Settings) {
+func (a *announcer) reload(cfg *config.Configuration) {
 	if a == nil {
 		return
 	}
+	o := announceObjects(cfg)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.rule.SetSettings(s)
+	if o.unread { // what was known stays
+		o.Routes = a.objects.Routes
+	}
+	a.objects = o
+	a.rule.SetSettings(o.settings(&cfg.Announce))
 	a.decide()
 }
 
@@ -284,6 +262,13 @@ func (a *announcer) problems() (out []problem.Problem) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	faults := a.unheard
+	if a.objects != nil {
+		faults = append(slices.Clip(faults), a.objects.faults...)
+	}
+	for _, f := range faults {
+		out = append(out, problem.New(problem.NotAnnounced, "", "announce.objects: %v", f))
+	}
 	if a.err != nil {
 		out = append(out, problem.New(problem.NotAnnounced, "", "%v", a.err))
 	}

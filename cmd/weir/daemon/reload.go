@@ -45,7 +45,7 @@ func (d *Daemon) reload() {
 	d.lb.LimitPrefixes(prefixLimit(d.cfg.Flood))
 	d.profiling.Store(d.cfg.EnableProfiling)
 	d.checks.SetAddresses(d.checkAddresses())
-	d.announcer.reload(d.cfg.Announce.Settings())
+	d.announcer.reload(d.cfg)
 	d.logNodePorts()
 	// Before the source has synced too: its first update is translated by these options.
 	d.translate.SetOptions(d.options())

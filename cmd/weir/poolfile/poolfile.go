@@ -1,4 +1,5 @@
-package controller
+// Package poolfile reads files with objects of address pools and their announcement.
+package poolfile
 
 import (
 	"bufio"
@@ -19,9 +20,9 @@ import (
 // maxFileSize bounds a file of pools, in bytes.
 const maxFileSize = 4 << 20
 
-// ReadFiles reads the objects of YAML and JSON files, and of the directories' files that end in
+// Read reads the objects of YAML and JSON files, and of the directories' files that end in
 // .yaml, .yml or .json. A file that cannot be read is an error; the others are read all the same.
-func ReadFiles(paths []string) ([]addresspool.Object, error) {
+func Read(paths []string) ([]addresspool.Object, error) {
 	var out []addresspool.Object
 	var errs []error
 	for _, path := range paths {

@@ -1,0 +1,123 @@
+package daemon
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/lb/announce"
+	"github.com/weirlb/weir/lb/route"
+)
+
+const poolObjects = `apiVersion: metallb.io/v1beta1
+kind: IPAddressPool
+metadata: {name: public}
+spec: {addresses: [203.0.113.0/24]}
+---
+apiVersion: metallb.io/v1beta1
+kind: BGPAdvertisement
+metadata: {name: all}
+spec: {localPref: 120, communities: ["64512:7"]}
+---
+apiVersion: metallb.io/v1beta2
+kind: BGPPeer
+metadata: {name: edge}
+spec: {myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 30s, ebgpMultiHop: true, sourceAddress: 192.0.2.9}
+---
+apiVersion: metallb.io/v1beta2
+kind: BGPPeer
+metadata: {name: elsewhere}
+spec: {myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.2, sourceAddress: 192.0.2.10}
+---
+apiVersion: metallb.io/v1beta2
+kind: BGPPeer
+metadata: {name: twice}
+spec: {myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.3}
+---
+apiVersion: metallb.io/v1beta2
+kind: BGPPeer
+metadata: {name: vrf}
+spec: {myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.4, vrf: red}
+`
+
+// withObjects is a configuration with objects in a file.
+func withObjects(t *testing.T, text string) *config.Configuration {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "pools.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	c.NodeName, c.Announce.Objects = "edge-1", []string{file}
+	return c
+}
+
+// Objects add sessions and routes. Those that cannot be used are named, and out of service alone.
+func TestObjectsAddSessionsAndRoutes(t *testing.T) {
+	cfg := withObjects(t, poolObjects)
+	cfg.Announce.ASN, cfg.Announce.Peers = 64512, []config.Peer{{Address: "192.0.2.3", ASN: 64513}}
+	o := announceObjects(cfg)
+	node := []route.Address{{Prefix: netip.MustParsePrefix("192.0.2.9/24")}}
+	b, faults, err := sessions(&cfg.Announce, o, node, nil)
+	if err != nil || len(b.Neighbors) != 2 || b.ASN != 64512 || b.RouterID != node[0].Prefix.Addr() {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	n := b.Neighbors[1]
+	if n.Address.String() != "192.0.2.1" || n.Source != node[0].Prefix.Addr() || n.Hold != 30*time.Second || n.Keepalive != 10*time.Second || n.MultihopTTL != 255 {
+		t.Errorf("%+v", n)
+	}
+	for i, want := range []string{"BGPPeer elsewhere: spec.sourceAddress: this node has no address 192.0.2.10", "BGPPeer twice: spec.peerAddress: announce.peers"} {
+		if i >= len(faults) || !strings.Contains(faults[i].Error(), want) {
+			t.Errorf("faults %q, want %q", faults, want)
+		}
+	}
+	if len(o.faults) != 1 || !strings.Contains(o.faults[0].Error(), "BGPPeer vrf: spec.vrf") {
+		t.Errorf("faults of objects %q", o.faults)
+	}
+	s := o.settings(&cfg.Announce).Advertisements
+	if len(s) != 1 || s[0].Allow[0] != netip.MustParsePrefix("203.0.113.0/24") || *s[0].Attributes.LocalPref != 120 || s[0].Attributes.Communities[0] != 64512<<16|7 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A file that cannot be read withdraws nothing: the last advertisements stay, with a problem.
+func TestObjectsThatCannotBeReadStay(t *testing.T) {
+	s := &spoken{}
+	a := serving(s, announce.Settings{})
+	cfg := withObjects(t, poolObjects)
+	cfg.Announce.MaxAddresses, cfg.Announce.SettleSeconds = 10, 0
+	a.ask(announce.Node{})
+	a.reload(cfg)
+	if len(s.routes) != 2 || *s.routes[0].LocalPref != 120 {
+		t.Fatalf("routes %+v", s.routes)
+	}
+	if err := os.WriteFile(cfg.Announce.Objects[0], []byte(poolObjects+"---\nkind: [\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.reload(cfg)
+	if len(s.routes) != 2 || *s.routes[0].LocalPref != 120 {
+		t.Errorf("routes %+v of a file with a fault", s.routes)
+	}
+	if p := a.problems(); len(p) == 0 || !strings.Contains(p[0].Reason, "pools.yaml") {
+		t.Errorf("problems %+v", p)
+	}
+	if err := os.WriteFile(cfg.Announce.Objects[0], nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if a.reload(cfg); len(s.routes) != 0 {
+		t.Errorf("routes %+v of no objects", s.routes)
+	}
+}
+
+// A node that no BGPPeer is for serves on, and says so.
+func TestANodeWithoutRoutersStarts(t *testing.T) {
+	cfg := withObjects(t, strings.ReplaceAll(poolObjects, "myASN: 64512,", "myASN: 64512, nodeSelectors: [{matchLabels: {kubernetes.io/hostname: other}}],"))
+	b, faults, err := sessions(&cfg.Announce, announceObjects(cfg), nil, nil)
+	if err != nil || len(b.Neighbors)+len(faults) != 0 {
+		t.Errorf("%+v, %v, %v", b, faults, err)
+	}
+}

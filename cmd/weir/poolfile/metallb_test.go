@@ -1,0 +1,230 @@
+package poolfile
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/weirlb/weir/discovery/addresspool"
+)
+
+// example is a set of manifests that MetalLB's documentation shows, with what a node does.
+type example struct {
+	name  string
+	files []string
+	node  string // "": node-1
+	pools int
+	peers []string // as peerText has them
+	// routes are as routeText has them.
+	routes []string
+	// faults begin with object and field.
+	faults []string
+}
+
+const (
+	iBGP       = "64512 to 64512 at 172.30.0.3"
+	leased     = "198.51.100.0/24"
+	rangeOfTen = "192.168.1.240/29 192.168.1.248/31 192.168.1.250/32"
+	plain      = " /0 /0" // a route per address
+)
+
+// examples are in the order of the documentation.
+var examples = []example{
+	{name: "pool", files: []string{"configuration_01"}, pools: 1},
+	{name: "layer 2", files: []string{"configuration_02", "configuration_03"}, pools: 1, faults: []string{"L2Advertisement metallb-system/example: kind: "}},
+	{name: "layer 2 of a pool", files: []string{"configuration_02", "configuration_04"}, pools: 1, faults: []string{"L2Advertisement metallb-system/example: kind: "}},
+	{
+		name: "BGP", files: []string{"configuration_05", "configuration_06", "configuration_07"}, pools: 1,
+		peers: []string{"64500 to 64501 at 10.0.0.1"}, routes: []string{rangeOfTen + plain},
+	},
+	{
+		name: "BGP of a pool", files: []string{"configuration_05", "configuration_06", "configuration_08"}, pools: 1,
+		peers: []string{"64500 to 64501 at 10.0.0.1"}, routes: []string{rangeOfTen + plain},
+	},
+	{name: "BFD", files: []string{"configuration_09", "configuration_10"}, faults: []string{"BGPPeer metallb-system/peersample: spec.bfdProfile: "}},
+	{
+		name: "addresses and their prefix", files: []string{"bgp_01", "bgp_02", "bgp_03"}, pools: 1,
+		routes: []string{leased + " /24 /0", leased + plain + " pref 100 [4294967042]"},
+	},
+	{name: "router of a rack", files: []string{"bgp_04"}, node: "hostA", faults: []string{"BGPPeer metallb-system/example: spec.nodeSelectors[0].matchLabels: rack "}},
+	{name: "pool by some nodes: this", files: []string{"bgp_01", "bgp_05"}, node: "NodeB", pools: 1, routes: []string{leased + plain}},
+	{name: "pool by some nodes: another", files: []string{"bgp_01", "bgp_05"}, node: "NodeC", pools: 1},
+	{name: "pool to some routers", files: []string{"bgp_06"}, faults: []string{
+		"BGPAdvertisement metallb-system/example: spec.ipAddressPools[0]: there is no pool PoolA", "BGPAdvertisement metallb-system/example: spec.ipAddressPools: ",
+	}},
+	{name: "some Services", files: []string{"bgp_01", "bgp_07", "bgp_08"}, pools: 1, faults: []string{
+		"BGPAdvertisement metallb-system/production-services: spec.serviceSelectors: ", "BGPAdvertisement metallb-system/staging-services: spec.serviceSelectors: ",
+	}},
+	{name: "source address", files: []string{"bgp_09"}, peers: []string{iBGP + " port 179 from 172.30.0.2"}},
+	{name: "source address: another node", files: []string{"bgp_09"}, node: "node-2"},
+	{name: "community alias", files: []string{"bgp_01", "bgp_10", "bgp_11"}, pools: 1, routes: []string{leased + plain + " pref 100 [80871425]"}},
+	{name: "VRF", files: []string{"bgp_12"}, faults: []string{"BGPPeer metallb-system/example: spec.vrf: "}},
+	{name: "FRR's own configuration", files: []string{"bgp_13"}, peers: []string{iBGP}, faults: []string{"FRRConfiguration metallb-system/with-recv: kind: "}},
+	{name: "graceful restart", files: []string{"bgp_14"}, faults: []string{"BGPPeer metallb-system/example: spec.enableGracefulRestart: "}},
+	{name: "local number", files: []string{"bgp_15"}, faults: []string{"BGPPeer metallb-system/example: spec.localASN: "}},
+	{name: "manual pool", files: []string{"pool_01", "pool_02"}, pools: 2},
+	{name: "pool of namespaces and Services", files: []string{"pool_03"}, pools: 1},
+	{name: "pools that are elsewhere", files: []string{"pool_04"}, faults: []string{
+		"BGPAdvertisement metallb-system/external: spec.ipAddressPools[0]: ", "BGPAdvertisement metallb-system/external: spec.ipAddressPools[1]: ",
+		"BGPAdvertisement metallb-system/external: spec.ipAddressPools[2]: ", "BGPAdvertisement metallb-system/external: spec.ipAddressPools: ",
+	}},
+	{name: "advanced layer 2", files: []string{"l2_01", "l2_02", "l2_03", "l2_04", "l2_05", "l2_06", "l2_07", "l2_08", "l2_09", "l2_10"}, faults: []string{
+		"L2Advertisement metallb-system/backend-services: kind: ", "L2Advertisement metallb-system/example: kind: ", "L2Advertisement metallb-system/example: kind: ",
+		"L2Advertisement metallb-system/example: kind: ", "L2Advertisement metallb-system/example: kind: ", "L2Advertisement metallb-system/example-advertisement10: kind: ",
+		"L2Advertisement metallb-system/example-advertisement9: kind: ", "L2Advertisement metallb-system/frontend-services: kind: ",
+		"L2Advertisement metallb-system/prefer-edge: kind: ", "L2Advertisement metallb-system/tiered-zones: kind: ", "L2Advertisement metallb-system/zone-boost: kind: ",
+	}},
+	{name: "ConfigMap", files: []string{"migration_01"}},
+	{
+		name: "of a ConfigMap", files: []string{"migration_02"}, pools: 1,
+		peers: []string{"64512 to 64512 at 10.96.0.100 hold 1m30s"}, routes: []string{leased + plain + " pref 100 [4227859666]"},
+	},
+	{
+		name: "questions: two pools", files: []string{"faq_01", "faq_02", "faq_04"}, pools: 2,
+		routes: []string{"192.168.10.0/24 192.168.9.1/32 192.168.9.2/31 192.168.9.4/31 fc00:f853:ccd:e799::/124" + plain},
+	},
+	{
+		name: "questions: both protocols", files: []string{"faq_03", "faq_04", "faq_05"}, pools: 1,
+		routes: []string{"192.168.10.0/24" + plain}, faults: []string{"L2Advertisement metallb-system/l2: kind: "},
+	},
+	{
+		name: "two environments", files: []string{"usage_01", "usage_02", "usage_03", "usage_04", "usage_05"}, pools: 2,
+		routes: []string{"42.176.25.64/30" + plain, "192.168.144.0/20" + plain + " [80871425]"},
+	},
+	{name: "sample: pools by label", files: []string{"sample_bgpadv_selectspool_by_label"}, faults: []string{"BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools: "}},
+	{name: "sample: pools by name", files: []string{"sample_bgpadv_selectspool_by_list"}, faults: []string{
+		"BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools[0]: ", "BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools: ",
+	}},
+	{name: "sample: communities", files: []string{"sample_bgpadvertisement_communities_localpref"}, faults: []string{
+		"BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools[0]: ", "BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools: ",
+	}},
+	{name: "sample: community alias", files: []string{"sample_bgpadvertisement_community_alias"}, faults: []string{
+		"BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools[0]: ", "BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools: ",
+	}},
+	{
+		name: "sample: some nodes", files: []string{"bgp_01", "sample_bgpadvertisement_with_node_selector"}, node: "kind-worker", pools: 1,
+		routes: []string{leased + plain},
+	},
+	{name: "sample: router", files: []string{"sample_bgppeer_simple"}, peers: []string{iBGP}},
+	{name: "sample: BFD", files: []string{"sample_bgppeer_with_bfdprofile"}, faults: []string{"BGPPeer metallb-system/peer: spec.bfdProfile: "}},
+	{name: "sample: session options", files: []string{"sample_bgppeer_with_session_options"}, faults: []string{"BGPPeer metallb-system/peer: spec.connectTime: "}},
+	{name: "sample: VRF", files: []string{"sample_bgppeer_with_vrf"}, faults: []string{"BGPPeer metallb-system/peer: spec.vrf: "}},
+	{name: "sample: Secret", files: []string{"sample_bgppeer_withsecret"}, faults: []string{"BGPPeer metallb-system/peer-with-secret: spec.passwordSecret: "}},
+	{
+		name: "sample: all of BGP", files: []string{"sample_deployment_bgp"}, pools: 1, peers: []string{iBGP, "64512 to 64512 at fc00:f853:ccd:e793::5"},
+		routes: []string{"192.168.10.0/24 fc00:f853:ccd:e799::/124" + plain},
+	},
+	{name: "sample: all of layer 2", files: []string{"sample_deployment_l2"}, pools: 1, faults: []string{"L2Advertisement metallb-system/empty: kind: "}},
+	{name: "sample: pool", files: []string{"sample_ipaddresspool_simple"}, pools: 1},
+	{name: "sample: pool with selectors", files: []string{"sample_ipaddresspool_with_selector"}, pools: 1},
+	{name: "sample: layer 2 of pools", files: []string{"sample_l2adv_selects_pools_by_list"}, faults: []string{"L2Advertisement metallb-system/example: kind: "}},
+	{name: "sample: layer 2 of nodes", files: []string{"sample_l2adv_with_node_selector"}, faults: []string{"L2Advertisement metallb-system/example: kind: "}},
+	{
+		name: "sample: pool by BGP", files: []string{"sample_simple_pool_adv_bgp"}, pools: 1,
+		routes: []string{"192.168.10.0/24 192.168.9.1/32 192.168.9.2/31 192.168.9.4/31 fc00:f853:ccd:e799::/124" + plain},
+	},
+	{name: "sample: pool by layer 2", files: []string{"sample_simple_pool_adv_l2"}, pools: 1, faults: []string{"L2Advertisement metallb-system/empty: kind: "}},
+}
+
+// Every example of MetalLB's documentation does what it says, or is refused with the field.
+func TestMetalLBExamples(t *testing.T) {
+	archive, err := txtar.ParseFile("testdata/metallb.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, unused := t.TempDir(), map[string]bool{}
+	for _, f := range archive.Files {
+		unused[f.Name] = true
+		if err := os.WriteFile(filepath.Join(dir, f.Name+".yaml"), f.Data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range examples {
+		t.Run(e.name, func(t *testing.T) { e.check(t, dir) })
+		for _, f := range e.files {
+			delete(unused, f)
+		}
+	}
+	if len(unused) > 0 {
+		t.Errorf("not tried: %v", unused)
+	}
+}
+
+func (e *example) check(t *testing.T, dir string) {
+	var paths []string
+	for _, f := range e.files {
+		paths = append(paths, filepath.Join(dir, f+".yaml"))
+	}
+	objects, err := Read(paths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := addresspool.Node{Name: "node-1"}
+	if e.node != "" {
+		n.Name = e.node
+	}
+	c := addresspool.Decode(objects)
+	a := c.Announcement(n)
+	var peers, routes, faults []string
+	for _, p := range a.Peers {
+		peers = append(peers, peerText(&p))
+	}
+	for _, r := range a.Routes {
+		routes = append(routes, routeText(&r))
+	}
+	for _, f := range append(c.Faults, a.Faults...) {
+		_, text, _ := strings.Cut(f.Error(), ".yaml: ")
+		faults = append(faults, text)
+	}
+	if len(c.Pools) != e.pools || !slices.Equal(peers, e.peers) || !slices.Equal(routes, e.routes) {
+		t.Errorf("%d pools, peers %q, routes %q, faults %q", len(c.Pools), peers, routes, faults)
+	}
+	if !slices.EqualFunc(faults, e.faults, strings.HasPrefix) {
+		t.Errorf("faults %q, want %q", faults, e.faults)
+	}
+}
+
+// peerText is all of a peer that the examples set.
+func peerText(p *addresspool.Peer) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d to %d at %s%s", p.MyASN, p.ASN, p.Address, p.Interface)
+	for _, f := range []struct {
+		name string
+		set  bool
+		v    any
+	}{
+		{"port", p.Port != 0, p.Port}, {"from", p.SourceAddress != "", p.SourceAddress}, {"as", p.RouterID != "", p.RouterID},
+		{"hold", p.Hold != 0, p.Hold}, {"keepalive", p.Keepalive != 0, p.Keepalive},
+	} {
+		if f.set {
+			fmt.Fprintf(&b, " %s %v", f.name, f.v)
+		}
+	}
+	if p.EBGPMultiHop {
+		b.WriteString(" multihop")
+	}
+	return b.String()
+}
+
+func routeText(r *addresspool.Advertised) string {
+	var b strings.Builder
+	for _, p := range r.Prefixes {
+		fmt.Fprintf(&b, "%v ", p)
+	}
+	fmt.Fprintf(&b, "/%d /%d", r.Aggregate4, r.Aggregate6)
+	if r.LocalPref > 0 {
+		fmt.Fprintf(&b, " pref %d", r.LocalPref)
+	}
+	if len(r.Communities) > 0 {
+		fmt.Fprintf(&b, " %v", r.Communities)
+	}
+	if len(r.LargeCommunities) > 0 {
+		fmt.Fprintf(&b, " %v", r.LargeCommunities)
+	}
+	return b.String()
+}

@@ -1,0 +1,219 @@
+package addresspool
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Announcement is what the objects say about the addresses that a node announces.
+type Announcement struct {
+	Peers  []Peer
+	Routes []Advertised
+	Faults []*Fault
+	node   Node
+}
+
+// Advertised is how the addresses of pools are announced.
+type Advertised struct {
+	Name     string
+	Prefixes []netip.Prefix
+	// Aggregate4 and Aggregate6 are the lengths of the routes' prefixes, 0 for that of an address.
+	Aggregate4, Aggregate6 int
+	LocalPref              uint32 // 0: the speaker's default
+	Communities            []uint32
+	LargeCommunities       [][3]uint32
+}
+
+// Hostname is the label of nodes that selectors of nodes may use: a node knows it without an API server.
+const Hostname = "kubernetes.io/hostname"
+
+// Node is what a node knows of itself.
+type Node struct {
+	Name string
+	// Routers is true if the node has routers that are no BGPPeers.
+	Routers bool
+	// ASN is the number of its autonomous system; 0: that of the BGPPeers.
+	ASN uint32
+}
+
+// Announcement is that of a node. An object that cannot be done as it is leaves a Fault, and is
+// not in use.
+func (c *Config) Announcement(n Node) *Announcement {
+	labels := map[string]string{Hostname: n.Name}
+	out := &Announcement{node: n}
+	for _, p := range c.Peers {
+		if len(p.NodeSelectors) > 0 && !anyMatches(p.NodeSelectors, labels) {
+			continue
+		}
+		if err := out.peer(&p); err != nil {
+			out.Faults = append(out.Faults, p.header.fault(err, false))
+		}
+	}
+	for _, a := range c.Advertisements {
+		if len(a.NodeSelectors) > 0 && !anyMatches(a.NodeSelectors, labels) {
+			continue
+		}
+		if err := out.advertise(c, &a); err != nil {
+			out.Faults = append(out.Faults, a.header.fault(err, false))
+		}
+	}
+	return out
+}
+
+// peer adds a router. A node has a single number and a single BGP identifier.
+func (o *Announcement) peer(p *Peer) error {
+	if o.node.ASN != 0 && o.node.ASN != p.MyASN {
+		return fmt.Errorf("spec.myASN: a node has a single number, which is %d by its configuration", o.node.ASN)
+	}
+	for _, x := range o.Peers {
+		switch {
+		case x.MyASN != p.MyASN:
+			return fmt.Errorf("spec.myASN: a node has a single number, which is %d by BGPPeer %s", x.MyASN, x.Name)
+		case p.RouterID != "" && x.RouterID != "" && x.RouterID != p.RouterID:
+			return fmt.Errorf("spec.routerID: a node has a single identifier, which is %s by BGPPeer %s", x.RouterID, x.Name)
+		case x.Address == p.Address && x.Interface == p.Interface:
+			return fmt.Errorf("spec.peerAddress: BGPPeer %s has the same router", x.Name)
+		}
+	}
+	o.Peers = append(o.Peers, *p)
+	return nil
+}
+
+// advertise adds the routes of an advertisement.
+func (o *Announcement) advertise(c *Config, a *Advertisement) error {
+	if len(a.Peers) > 0 && o.node.Routers {
+		return errors.New("spec.peers: every route goes to all routers of the node, and those of its configuration are not listed")
+	}
+	for _, p := range o.Peers {
+		if len(a.Peers) > 0 && !slices.Contains(a.Peers, p.Name) {
+			return fmt.Errorf("spec.peers: every route goes to all routers of the node, and BGPPeer %s is not listed", p.Name)
+		}
+	}
+	x := Advertised{Name: a.Name, LocalPref: a.LocalPref}
+	if a.AggregationLength != nil && *a.AggregationLength < 32 {
+		x.Aggregate4 = *a.AggregationLength
+	}
+	if a.AggregationLengthV6 != nil && *a.AggregationLengthV6 < 128 {
+		x.Aggregate6 = *a.AggregationLengthV6
+	}
+	for _, p := range c.Pools {
+		if !a.Selects(&p) {
+			continue
+		}
+		for _, r := range p.Ranges {
+			x.Prefixes = append(x.Prefixes, r.Prefixes()...)
+		}
+	}
+	if err := x.checkAggregates(); err != nil {
+		return err
+	}
+	for _, text := range a.Communities {
+		if value, ok := c.Communities[text]; ok {
+			text = value
+		}
+		x.community(text)
+	}
+	for _, y := range o.Routes {
+		if x.LocalPref != y.LocalPref && x.sameRoutes(&y) {
+			return fmt.Errorf("spec.localPref: BGPAdvertisement %s asks for %d of the same routes", y.Name, y.LocalPref)
+		}
+	}
+	if len(x.Prefixes) == 0 {
+		return errors.New("spec.ipAddressPools: no pool is selected")
+	}
+	o.Routes = append(o.Routes, x)
+	return nil
+}
+
+// checkAggregates complains of routes to more than the pools have.
+func (x *Advertised) checkAggregates() error {
+	for _, p := range x.Prefixes {
+		field, length := "aggregationLengthV6", x.Aggregate6
+		if p.Addr().Is4() {
+			field, length = "aggregationLength", x.Aggregate4
+		}
+		if length > 0 && length < p.Bits() {
+			return fmt.Errorf("spec.%s: must be at least %d: the pools do not have all of %v", field, p.Bits(), netip.PrefixFrom(p.Addr(), length).Masked())
+		}
+	}
+	return nil
+}
+
+// sameRoutes reports whether two make the same route of an address.
+func (x *Advertised) sameRoutes(y *Advertised) bool {
+	return slices.ContainsFunc(x.Prefixes, func(p netip.Prefix) bool {
+		if p.Addr().Is4() && x.Aggregate4 != y.Aggregate4 || p.Addr().Is6() && x.Aggregate6 != y.Aggregate6 {
+			return false
+		}
+		return slices.ContainsFunc(y.Prefixes, p.Overlaps)
+	})
+}
+
+// community adds a community of a form that isCommunity takes.
+func (x *Advertised) community(text string) {
+	parts := strings.Split(strings.TrimPrefix(text, "large:"), ":")
+	var n [3]uint32
+	for i, s := range parts {
+		v, _ := strconv.ParseUint(s, 10, 32) // isCommunity
+		n[i] = uint32(v)
+	}
+	if len(parts) == 3 {
+		x.LargeCommunities = append(x.LargeCommunities, n)
+	} else {
+		x.Communities = append(x.Communities, n[0]<<16|n[1])
+	}
+}
+
+// checkNodeSelectors complains of labels that a node does not know of itself.
+func checkNodeSelectors(selectors []Selector) error {
+	if err := checkSelectors("spec.nodeSelectors", selectors); err != nil {
+		return err
+	}
+	for i, s := range selectors {
+		for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
+			if key != Hostname {
+				return fmt.Errorf("spec.nodeSelectors[%d].matchLabels: %s cannot be used, %s alone can", i, key, Hostname)
+			}
+		}
+		for j, r := range s.MatchExpressions {
+			if r.Key != Hostname {
+				return fmt.Errorf("spec.nodeSelectors[%d].matchExpressions[%d].key: %s cannot be used, %s alone can", i, j, r.Key, Hostname)
+			}
+		}
+	}
+	return nil
+}
+
+// Prefixes are the fewest prefixes that have the addresses of the range and no others.
+func (r Range) Prefixes() (out []netip.Prefix) {
+	for a := r.From; ; {
+		p := netip.PrefixFrom(a, a.BitLen())
+		for p.Bits() > 0 {
+			wider := netip.PrefixFrom(a, p.Bits()-1)
+			if wider.Masked().Addr() != a || r.To.Less(last(wider)) {
+				break
+			}
+			p = wider
+		}
+		out = append(out, p)
+		if a = last(p); !a.Less(r.To) {
+			return out
+		}
+		a = a.Next()
+	}
+}
+
+// last is the last address of a prefix.
+func last(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for bit := p.Bits(); bit < p.Addr().BitLen(); bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

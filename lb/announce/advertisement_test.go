@@ -1,0 +1,57 @@
+package announce
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+)
+
+// An address has a route by each advertisement that allows it. Routes to the same prefix are one,
+// with the communities of all.
+func TestAdvertisementsAddRoutes(t *testing.T) {
+	prefix := func(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+	pref, more := uint32(100), uint32(200)
+	var r Rule
+	r.SetSettings(Settings{
+		Allow: []netip.Prefix{prefix("192.0.2.0/24")},
+		Advertisements: []Advertisement{
+			{Allow: []netip.Prefix{prefix("198.51.100.0/24")}, Attributes: Attributes{LocalPref: &pref, Communities: []uint32{1}}},
+			{Allow: []netip.Prefix{prefix("198.51.100.0/24"), prefix("2001:db8::/32")}, Aggregate4: 24, Aggregate6: 64},
+			{Allow: []netip.Prefix{prefix("198.51.100.10/32")}, Attributes: Attributes{LocalPref: &more, Communities: []uint32{1, 2}}},
+		},
+	})
+	frontends := map[netip.Addr][]Frontend{}
+	for _, a := range []string{"192.0.2.1", "198.51.100.10", "198.51.100.11", "2001:db8::7", "203.0.113.1"} {
+		frontends[netip.MustParseAddr(a)] = []Frontend{{Service: "a", Programmed: true, Endpoints: 1}}
+	}
+	out := r.Decide(&Node{}, frontends, time.Unix(1000, 0))
+	var got []string
+	for _, x := range out.Routes {
+		got = append(got, x.Prefix.String())
+	}
+	want := []string{"192.0.2.1/32", "198.51.100.0/24", "198.51.100.10/32", "198.51.100.11/32", "2001:db8::/64"}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Fatalf("routes %v, want %v", got, want)
+	}
+	for _, x := range out.Routes {
+		switch x.Prefix.String() {
+		case "198.51.100.10/32":
+			if !slices.Equal(x.Communities, []uint32{1, 2}) || *x.LocalPref != pref {
+				t.Errorf("%+v", x)
+			}
+		case "198.51.100.11/32":
+			if !slices.Equal(x.Communities, []uint32{1}) || *x.LocalPref != pref {
+				t.Errorf("%+v", x)
+			}
+		default:
+			if x.Communities != nil || x.LocalPref != nil {
+				t.Errorf("%+v", x)
+			}
+		}
+	}
+	if d := out.Decisions[3]; d.Reason != NotAllowed {
+		t.Errorf("%+v", d)
+	}
+}
