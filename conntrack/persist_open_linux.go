@@ -97,6 +97,9 @@ func (t *Table) open(cfg Config) error {
 	if err != nil {
 		return err
 	}
+	if cfg.Path != "" {
+		_ = os.Remove(cfg.Path + newSuffix) // of a process that was killed, or of another user
+	}
 	if cfg.Memory != nil {
 		return t.openWithMemory(cfg, old)
 	}

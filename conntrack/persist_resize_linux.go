@@ -6,6 +6,9 @@ import (
 	"github.com/weirlb/weir/conntrack/statefile"
 )
 
+// newSuffix is behind the name of a copy of the table that is not yet whole.
+const newSuffix = ".new"
+
 // renew copies the connections of the file, of another number of flows or another layout, into a
 // new file that takes its place once it is whole. On an error everything is as before.
 func (t *Table) renew(cfg Config, last *lastTable, maxFlows int64) (err error) {
@@ -16,8 +19,7 @@ func (t *Table) renew(cfg Config, last *lastTable, maxFlows int64) (err error) {
 		return err
 	}
 
-	name := cfg.Path + ".new"
-	_ = os.Remove(name) // of a process that was killed, or of another user
+	name := cfg.Path + newSuffix
 	f, err := statefile.Create(name)
 	if err != nil {
 		return err

@@ -132,6 +132,34 @@ func TestATableWithLessRoomKeepsWhatFits(t *testing.T) {
 	checkTable(t, tab)
 }
 
+// A process that is killed while it copies the table leaves the file of the copy, as large as the
+// table. The next process removes it, also with nothing to copy itself, as after a downgrade. While a
+// process has the table no other touches the copy.
+func TestAnUnfinishedCopyOfTheTableIsRemoved(t *testing.T) {
+	cfg := fileConfig(t)
+	tab := open(t, cfg)
+	w := tab.Worker(0)
+	w.Online()
+	establish(t, tab, w, 1)
+	part := cfg.Path + newSuffix
+	exists := func() bool {
+		_, err := os.Lstat(part)
+		return err == nil
+	}
+	if err := os.WriteFile(part, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(cfg); !errors.Is(err, ErrInUse) || !exists() {
+		t.Errorf("another process: %v, copy is there %v", err, exists())
+	}
+	tab.Close()
+	tab = open(t, cfg)
+	defer tab.Close()
+	if a := tab.Restoration(); a.Flows != 1 || exists() {
+		t.Errorf("restoration %+v, unfinished copy is there %v", a, exists())
+	}
+}
+
 func TestAFileThatCannotBeRestoredIsSetAside(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage func(b []byte) []byte
