@@ -142,3 +142,44 @@ func TestAnOutsiderReadsAWholeRecipe(t *testing.T) {
 		t.Errorf("%d made, %d read, %d refused", made, read.Load(), refused.Load())
 	}
 }
+
+// Between any two steps of an outsider the entry may pass to a connection of the same tuple with
+// another endpoint, in the same slot of the index. The generation alone shows it.
+func TestAnEntryThatIsUsedAgainHasAnotherGeneration(t *testing.T) {
+	key := MakeKey(client(1), vip, ProtoUDP)
+	endpoints := [2]netip.AddrPort{netip.MustParseAddrPort("10.1.0.1:1001"), netip.MustParseAddrPort("10.1.0.2:1002")}
+	mixed := 0
+	for at := 1; ; at++ {
+		tab := openHeap(t, Config{MaxFlows: 1, Workers: 1})
+		w := tab.Worker(0)
+		w.Online()
+		ref := mustCreate(t, w, &NewFlow{Client: key, Endpoint: endpoints[0], Mode: ModeDNAT})
+		steps := 0
+		o := &outsider{t: tab, pause: func() {
+			if steps++; steps != at {
+				return
+			}
+			w.Delete(ref)
+			for range 3 {
+				w.Quiesce()
+			}
+			if r := mustCreate(t, w, &NewFlow{Client: key, Endpoint: endpoints[1], Mode: ModeDNAT}); r != ref {
+				t.Fatalf("the connection has entry %d, the last had %d", r, ref)
+			}
+		}}
+		rec, ok := o.look(&key)
+		if steps < at {
+			break
+		}
+		if !ok {
+			mixed++
+			continue
+		}
+		if want := MakeKey(client(1), endpoints[1], ProtoUDP); rec.addr4 != want.W[0] || rec.newPorts != uint32(want.W[4]) {
+			t.Errorf("after step %d: recipe %x %x, want %x %x", at, rec.addr4, rec.newPorts, want.W[0], uint32(want.W[4]))
+		}
+	}
+	if mixed == 0 {
+		t.Error("no step is between two that read the entry")
+	}
+}
