@@ -2,8 +2,8 @@
 
 #include "textflag.h"
 
-// The first bucket of a hash is at bits 64..127 of hash * buckets; a bucket, an entry
-// and a connection are 64 bytes each. n is at least 1.
+// The first bucket of a hash is at bits 64..127 of hash * buckets. A bucket and an entry are
+// 64 bytes each, a connection 32. n is at least 1.
 
 // func prefetchBuckets(first *bucket, buckets uint64, h *uint64, n int)
 TEXT ·prefetchBuckets(SB), NOSPLIT, $0-32

@@ -35,7 +35,7 @@ type Constant struct {
 }
 
 // Layout returns the cells of the table and their constants, to be written down in another
-// language: Entry, Conn and bucket of the index, each a cache line.
+// language: Entry and bucket of the index, each a cache line, and Conn, half of a line.
 func Layout() (cells [3]reflect.Type, constants []Constant) {
 	cells = [3]reflect.Type{reflect.TypeFor[Entry](), reflect.TypeFor[Conn](), reflect.TypeFor[bucket]()}
 	return cells, []Constant{
