@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -40,6 +41,7 @@ func report(w io.Writer, dir string, ci bool) (ok bool, err error) {
 	byGroup := map[string]*tally{}
 	var sum tally
 	var bad, unrun []string
+	var stages strings.Builder
 	ran := passedTests(runs)
 	for _, r := range runs {
 		for _, t := range leaves(r.Tests) {
@@ -60,7 +62,9 @@ func report(w io.Writer, dir string, ci bool) (ok bool, err error) {
 			}
 		}
 		sum.seconds += r.Seconds
+		fmt.Fprintf(&stages, " %s %.0f", r.Name, r.Seconds)
 	}
+	show(w, "slowest", slowest(runs))
 	show(w, "skipped", unrun)
 	show(w, "failed", bad)
 	fmt.Fprintln(w)
@@ -80,9 +84,32 @@ func report(w io.Writer, dir string, ci bool) (ok bool, err error) {
 	if sum.passed == 0 {
 		fmt.Fprintln(w, "no test has run")
 	}
-	fmt.Fprintf(w, "in %.0f s\n", sum.seconds)
+	fmt.Fprintf(w, "in %.0f s:%s\n", sum.seconds, stages.String())
 	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", sum.passed, sum.failed, sum.skipped)
 	return ok, nil
+}
+
+// slowest are the tests, without subtests, that took longest: where time is to be saved.
+func slowest(runs []*result) []string {
+	const shown = 20
+	type timed struct {
+		test
+		run string
+	}
+	var all []timed
+	for _, r := range runs {
+		for _, t := range r.Tests {
+			if t.Seconds >= 1 && !strings.Contains(t.Test, "/") {
+				all = append(all, timed{t, r.Name})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b timed) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	var lines []string
+	for _, t := range all[:min(len(all), shown)] {
+		lines = append(lines, fmt.Sprintf("%4.0f s  %s: %s %s", t.Seconds, t.run, short(t.Package), t.Test))
+	}
+	return lines
 }
 
 func show(w io.Writer, title string, lines []string) {

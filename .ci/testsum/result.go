@@ -35,6 +35,8 @@ type test struct {
 	Why string `json:",omitempty"`
 	// Property is true when rapid drew the inputs.
 	Property bool `json:",omitempty"`
+	// Seconds from its start to its end, waiting for other tests included.
+	Seconds float64 `json:",omitempty"`
 }
 
 // result is one run.
@@ -98,7 +100,7 @@ func (r *result) event(e *event, w io.Writer) {
 }
 
 func (r *result) testEnded(e *event, w io.Writer) {
-	t := test{Package: e.Package, Test: e.Test, Outcome: e.Action}
+	t := test{Package: e.Package, Test: e.Test, Outcome: e.Action, Seconds: e.Elapsed}
 	lines := r.output[e.Package+"\x00"+e.Test]
 	out := strings.Join(lines, "")
 	t.Property = strings.Contains(out, "[rapid]")

@@ -173,3 +173,12 @@ func TestResultsAreFiles(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestReportNamesTheSlowestTests(t *testing.T) {
+	unit, _ := parsed(t, "unit", `{"Action":"pass","Package":"p","Test":"TestQuick","Elapsed":0.5}`+"\n"+`{"Action":"pass","Package":"p","Test":"TestSlow","Elapsed":2}`+"\n")
+	wire, _ := parsed(t, "wire", `{"Action":"pass","Package":"p","Test":"TestWireLong/part","Elapsed":29}`+"\n"+`{"Action":"pass","Package":"p","Test":"TestWireLong","Elapsed":30}`+"\n")
+	_, out := verdict(t, false, unit, wire)
+	if want := "\nslowest:\n    30 s  wire: p TestWireLong\n     2 s  unit: p TestSlow\n\n"; !strings.Contains(out, want) {
+		t.Errorf("%q is not in\n%s", want, out)
+	}
+}
