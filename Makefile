@@ -27,6 +27,11 @@ SOURCE   ?=
 # How often `make deaths` ends each process.
 DEATHS   ?= 10
 
+# Every stage but the race detector's builds with the same settings, those of the release:
+# a dependency is compiled once, not once for the binary and once for the tests.
+export CGO_ENABLED := 0
+export GOFLAGS     := $(strip -trimpath $(filter-out -trimpath,$(GOFLAGS)))
+
 # The revision is stamped where git answers for this tree.
 BUILDVCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
 
@@ -49,7 +54,7 @@ help: ## Show this help
 
 .PHONY: build
 build: ## Build bin/weir and bin/weirperf, static
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(BUILDVCS) -o $(BIN)/ ./cmd/...
+	$(GO) build -buildvcs=$(BUILDVCS) -o $(BIN)/ ./cmd/...
 
 .PHONY: demo
 demo: build ## Show Weir at work, in network namespaces of its own (root)
