@@ -140,6 +140,11 @@ soak: ## Weir under every fault, with endpoint churn, for MINUTES (make soak MIN
 $(TESTSUM):
 	@$(GO) build -buildvcs=false -o $@ ./.ci/testsum
 
+# Links the program that the tests run, once: each package would link its own. Tests run it
+# without root, too.
+BUILD_TESTED = dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 $$dir && \
+	export WEIR_BINARY=$$dir/weir && $(GO) build -buildvcs=false -ldflags=-s -o $$WEIR_BINARY ./cmd/weir || exit
+
 .PHONY: run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart run-release
 run-unit run-race run-fuzz run-wire run-kube run-deploy run-chart run-release: $(TESTSUM)
 run-unit:
@@ -156,13 +161,15 @@ run-fuzz:
 run-wire:
 	@[ "$$(id -u)" = 0 ] || echo "wire tests need root: they will be skipped"
 	@.ci/programs
-	@$(TESTSUM) run -dir $(RESULTS) -name wire -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestWire' ./...
-	@for hook in xdp tcx; do WEIR_CACHE=$$hook $(TESTSUM) run -dir $(RESULTS) -name wire-$$hook -- \
+	@$(BUILD_TESTED); \
+	$(TESTSUM) run -dir $(RESULTS) -name wire -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestWire' ./... || exit; \
+	for hook in xdp tcx; do WEIR_CACHE=$$hook $(TESTSUM) run -dir $(RESULTS) -name wire-$$hook -- \
 		$(GO) test -json -count=1 -timeout $(TIMEOUT) -run '^TestWire' ./cmd/weir/e2e/packet || exit; done
 # Where the test cluster cannot be built the tests skip and say so; in CI they fail.
 run-kube:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
 	proxy=$$(GO="$(GO)" discovery/kube/kubeenv/kubeproxy/build.sh) || { echo "kube-proxy cannot be built"; proxy=; }; \
+	$(BUILD_TESTED); \
 	KUBEENV_BIN=$$bin KUBEPROXY_BIN=$$proxy $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestKube' ./...
 # The tests of deploy in this module are those of the groups above, together.
 run-deploy:

@@ -27,7 +27,7 @@ var binary = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	file := filepath.Join(dir, "weir")
-	out, err := exec.Command("go", "build", "-o", file, "github.com/weirlb/weir/cmd/weir").CombinedOutput()
+	out, err := exec.Command("go", "build", "-ldflags=-s", "-o", file, "github.com/weirlb/weir/cmd/weir").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build weir: %w\n%s", err, out)
 	}
