@@ -208,12 +208,12 @@ func TestNoAllocationPerPacket(t *testing.T) {
 	b.one(portClient, syn.build(t), portServer)
 	ack := syn
 	ack.flags, ack.payload = header.ACK, 64
-	established := ack.build(t)
-	drop := established[:30]
+	half := ack.build(t)
+	drop := half[:30]
 	port := uint16(1)
 	kinds := map[string]func() []byte{
-		"established": func() []byte { return established },
-		"drop":        func() []byte { return drop },
+		"half-open": func() []byte { return half },
+		"drop":      func() []byte { return drop },
 		"new": func() []byte {
 			// Another source port each time, with its checksum kept right.
 			port++
