@@ -13,6 +13,8 @@ const (
 	flapWindow   = 5 * time.Minute
 	flapsAllowed = 3
 	maxSettle    = time.Minute
+
+	notAllowed = "no prefix of announce.prefixes has it"
 )
 
 // Rule decides. The zero value has no settings and announces nothing.
@@ -100,7 +102,7 @@ func (r *Rule) decide(a netip.Addr, h *history, n *Node, list []Frontend, now ti
 	h.forget(now)
 	if !r.allows(a) {
 		h.well, h.empty = time.Time{}, time.Time{}
-		return NotAllowed, "no prefix of announce.prefixes has it"
+		return NotAllowed, notAllowed
 	}
 	if reason, detail := n.reason(); reason != Announced {
 		h.well, h.empty = time.Time{}, time.Time{}
@@ -174,10 +176,14 @@ func (r *Rule) limit(list []Decision) {
 				continue
 			}
 			if left--; left < 0 {
-				d.Reason, d.Detail = TooMany, fmt.Sprintf("announce.maxAddresses is %d", r.settings.MaxAddresses)
+				d.Reason, d.Detail = TooMany, r.limitText()
 			}
 		}
 	}
+}
+
+func (r *Rule) limitText() string {
+	return fmt.Sprintf("announce.maxAddresses is %d", r.settings.MaxAddresses)
 }
 
 // routes are those of the announced addresses.
@@ -230,17 +236,10 @@ func (x *Advertisement) prefix(a netip.Addr) netip.Prefix {
 
 // reason is the first reason why the node announces nothing.
 func (n *Node) reason() (Reason, string) {
-	switch {
-	case n.Stopping:
-		return Stopping, ""
-	case n.Draining:
-		return Draining, "weir drain self"
-	case n.NotSynced:
-		return NotSynced, "the first full view of Services is not there"
-	case n.Unhealthy != "":
-		return Unhealthy, n.Unhealthy
-	case n.NotEligible != "":
-		return NotEligible, n.NotEligible
+	for _, c := range n.conditions() {
+		if !c.Met {
+			return c.Reason, c.Detail
+		}
 	}
 	return Announced, ""
 }
@@ -248,14 +247,33 @@ func (n *Node) reason() (Reason, string) {
 // state is what the frontends of an address forbid. anywhere is false if no Service on it has
 // an endpoint on any node.
 func state(list []Frontend) (reason Reason, detail string, anywhere bool) {
+	detail, anywhere = unserved(list)
+	switch {
+	case unprogrammed(list) != "":
+		return NotProgrammed, unprogrammed(list), anywhere
+	case detail != "":
+		return NotServed, detail, anywhere
+	}
+	return Announced, "", anywhere
+}
+
+// unprogrammed says of which frontend packets do not reach the packet path, "" if they do.
+func unprogrammed(list []Frontend) string {
+	for i := range slices.Backward(list) {
+		if !list[i].Programmed {
+			return "a frontend of Service " + list[i].Service
+		}
+	}
+	return ""
+}
+
+// unserved says why a new connection would get no endpoint, "" if it would.
+func unserved(list []Frontend) (detail string, anywhere bool) {
 	type service struct{ here, elsewhere bool }
 	services := map[string]service{}
-	unprogrammed, here := "", false
+	here := false
 	for i := range list {
 		f := &list[i]
-		if !f.Programmed {
-			unprogrammed = f.Service
-		}
 		s := services[f.Service]
 		s.here = s.here || f.Endpoints > 0
 		s.elsewhere = s.elsewhere || f.Endpoints == 0 && f.Elsewhere
@@ -263,18 +281,15 @@ func state(list []Frontend) (reason Reason, detail string, anywhere bool) {
 		here = here || s.here
 		anywhere = anywhere || s.here || s.elsewhere
 	}
-	if unprogrammed != "" {
-		return NotProgrammed, "a frontend of Service " + unprogrammed, anywhere
-	}
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		if s := services[name]; s.elsewhere && !s.here {
-			return NotServed, fmt.Sprintf("Service %s has endpoints on other nodes only", name), anywhere
+			return fmt.Sprintf("Service %s has endpoints on other nodes only", name), anywhere
 		}
 	}
 	if !here {
-		return NotServed, "no Service on it has an endpoint", anywhere
+		return "no Service on it has an endpoint", anywhere
 	}
-	return Announced, "", anywhere
+	return "", anywhere
 }
 
 // sooner sets next to t if that is sooner.

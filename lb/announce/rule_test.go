@@ -95,6 +95,9 @@ func TestReasonsHaveNames(t *testing.T) {
 	if len(reasons) != int(TooMany)+1 || slices.Contains(reasons[:], "") {
 		t.Errorf("reasons %q", reasons)
 	}
+	if len(conditions) != len(reasons) || slices.Contains(conditions[1:], "") {
+		t.Errorf("conditions %q", conditions)
+	}
 }
 
 // An address is announced after it was well for the time to settle, and each fall beyond three
@@ -290,6 +293,7 @@ func TestRuleAgreesWithModel(t *testing.T) {
 			}
 			m.steps = append(m.steps, s)
 			out := r.Decide(&s.node, s.frontends, now)
+			checkExplained(t, r, &s, &out)
 			for _, a := range []netip.Addr{first, sixth, outside} {
 				has := slices.ContainsFunc(out.Routes, func(r Route) bool { return r.Prefix.Addr() == a })
 				if has && (!s.usable(a) || a == outside) {

@@ -38,4 +38,10 @@ type AnnouncedAddress struct {
 	Detail   string    `json:"detail,omitempty"`
 	Since    time.Time `json:"since"`
 	Services []string  `json:"services,omitempty"`
+	// Choice is equal on nodes that choose the same endpoint for the same connection to the
+	// address: a hash of the programmed frontends, with forwarding mode, endpoints and weights.
+	Choice string `json:"choice,omitempty"`
+	// ChoosesByNode is true if nodes with the same Choice may choose differently: a Service has
+	// another algorithm than maglev.
+	ChoosesByNode bool `json:"choosesByNode,omitempty"`
 }

@@ -41,6 +41,7 @@ func QueriesOfExamples() map[string]string {
 		"/v1/connections/count": "?by=service",
 		"/v1/connections/kill":  "?client=192.0.2.1",
 		"/v1/drains/endpoints":  "?endpoints=10.1.2.3:8080",
+		"/v1/explain/address":   "?address=203.0.113.10",
 		"/v1/log-level":         "?level=debug",
 		"/v1/profile":           "?kind=heap",
 		"/v1/trace":             "?protocol=TCP&source=192.0.2.7:40000&destination=203.0.113.1:80",

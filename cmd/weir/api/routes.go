@@ -41,6 +41,7 @@ func routes(src Source, stall time.Duration) []route {
 	return slices.Concat(
 		nodeRoutes(src),
 		explainRoutes(src, stall),
+		addressRoutes(src),
 		serviceRoutes(src, stall),
 		flowRoutes(src),
 		packetRoutes(src, stall),

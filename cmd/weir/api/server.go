@@ -46,6 +46,7 @@ type Source interface {
 	// Stop begins to end the daemon for good, and does not wait.
 	Stop(ctx context.Context) error
 
+	AddressSource
 	ConnectionSource
 	PacketSource
 	TraceSource

@@ -51,6 +51,14 @@ func (f *fakeSource) Explain(_ context.Context, q ExplainQuery) (Stream, error) 
 	}, nil
 }
 
+func (f *fakeSource) ExplainAddress(_ context.Context, a netip.Addr) (*AddressExplanation, error) {
+	return &AddressExplanation{
+		Node: "edge-1", Address: a, Reason: "draining", Conditions: []AddressCondition{{Condition: "not drained", Detail: "weir drain self"}},
+		Routes: []string{}, Peers: []AnnouncePeer{{Peer: "10.0.0.1", ASN: 64500, State: "established", Established: true}},
+		Frontends: []AddressFrontend{{Service: "default/web", Address: "203.0.113.10:80", Protocol: "TCP", Programmed: true, Mode: "ipip", Choice: "1234", Endpoints: []FrontendEndpoint{}}},
+	}, nil
+}
+
 func (f *fakeSource) ServiceStates(name string) (Stream, error) {
 	l := exampleServices()
 	return func(w *ObjectWriter) error {

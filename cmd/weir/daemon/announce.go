@@ -44,6 +44,8 @@ type announcer struct {
 type announcedFrontend struct {
 	announce.Frontend
 	address netip.Addr
+	at      netip.AddrPort
+	proto   uint8
 	key     table.Key
 	held    bool // by another Service
 }
@@ -130,7 +132,7 @@ func frontendsOf(s *table.Service) (out []announcedFrontend) {
 			continue
 		}
 		p := &s.Pools[f.Pool]
-		x := announcedFrontend{address: f.AddrPort.Addr().Unmap(), key: table.MakeKey(f.AddrPort, f.Proto)}
+		x := announcedFrontend{address: f.AddrPort.Addr().Unmap(), at: f.AddrPort, proto: f.Proto, key: table.MakeKey(f.AddrPort, f.Proto)}
 		x.Service, x.Endpoints = s.Name, len(p.Endpoints)
 		// With Local policy, endpoints that terminate serve only those who have not heard yet:
 		// routers are told at once.
@@ -211,14 +213,7 @@ func (a *announcer) status() *api.Announce {
 	if a == nil {
 		return nil
 	}
-	out := &api.Announce{Speaker: config.AnnounceBGP, Peers: []api.AnnouncePeer{}, Addresses: []api.AnnouncedAddress{}, Routes: []string{}}
-	for _, p := range a.speaker.Peers() {
-		peer := api.AnnouncePeer{Peer: p.Name, ASN: p.ASN, State: p.State, Established: p.Established, Routes: p.Routes, Ends: p.Ends, Reason: p.Reason}
-		if !p.Since.IsZero() {
-			peer.Since = &p.Since
-		}
-		out.Peers = append(out.Peers, peer)
-	}
+	out := &api.Announce{Speaker: config.AnnounceBGP, Peers: a.peers(), Addresses: []api.AnnouncedAddress{}, Routes: []string{}}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, d := range a.decisions {
@@ -236,6 +231,19 @@ func (a *announcer) status() *api.Announce {
 	}
 	for _, r := range a.routes {
 		out.Routes = append(out.Routes, r.Prefix.String())
+	}
+	return out
+}
+
+// peers are the routers, with their sessions.
+func (a *announcer) peers() []api.AnnouncePeer {
+	out := []api.AnnouncePeer{}
+	for _, p := range a.speaker.Peers() {
+		peer := api.AnnouncePeer{Peer: p.Name, ASN: p.ASN, State: p.State, Established: p.Established, Routes: p.Routes, Ends: p.Ends, Reason: p.Reason}
+		if !p.Since.IsZero() {
+			peer.Since = &p.Since
+		}
+		out = append(out, peer)
 	}
 	return out
 }

@@ -64,6 +64,7 @@ func (d *Daemon) Status(context.Context) (*api.Status, error) {
 	h := d.Health()
 	s.Healthy, s.Unhealthy = h.Healthy, h.Reason
 	s.Announce = d.announcer.status()
+	d.announcer.addChoices(s.Announce)
 	d.addProblems(s)
 	return s, nil
 }

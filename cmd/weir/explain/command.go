@@ -49,13 +49,16 @@ type options struct {
 	output     string
 	whatIf     string
 	socket     string
+	address    string
+	fleet      bool
+	from       []string
 }
 
 // Command is `weir explain`.
 func Command() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "explain [-f FILE|DIR] [--node NAME] [flags]",
+		Use:   "explain [-f FILE|DIR] [--node NAME] [--address ADDRESS | --fleet --from FILE] [flags]",
 		Short: "Show which endpoints a node uses, and why",
 		Long: `Shows, for each Service port, the endpoints that get new flows of a node, under
 Cluster and under Local traffic policy, with the reason for each endpoint. Also
@@ -71,13 +74,23 @@ this machine.
 drain=ADDRESS lets an endpoint terminate, node=NAME and zone=NAME remove all
 endpoints there.
 
-Exit status 0 if every document is valid, 1 if a document or a Service has errors,
-2 on wrong usage.`,
+--address says whether the running Weir announces an address to routers, with every
+condition that must be met, the routers, and the choice: nodes with the same choice
+send a connection to the same endpoint.
+
+--fleet compares the choices of several nodes for each address that they announce. It
+reads the output of weir status -o json of each node, which --from names: a file with
+one or more of them, - for standard input, or an admin socket.
+
+Exit status 0 if every document is valid, 1 if a document or a Service has errors, or
+if nodes of the fleet choose differently, 2 on wrong usage.`,
 		Example: `  weir explain -f /etc/weir/manifests --node edge-1
   weir explain -f shop.yaml --node edge-1 --service shop/web -o json
   kubectl get svc,endpointslices,nodes -A -o yaml | weir explain -f - --node edge-1
   weir explain -f shop.yaml --node edge-1 --what-if drain=10.1.2.3
-  weir explain --service shop/web         # as the running daemon sees it`,
+  weir explain --service shop/web         # as the running daemon sees it
+  weir explain --address 203.0.113.10
+  for n in edge-1 edge-2; do ssh $n weir status -o json; done | weir explain --fleet --from -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
@@ -90,6 +103,10 @@ Exit status 0 if every document is valid, 1 if a document or a Service has error
 	fs.StringVarP(&o.output, "output", "o", "table", "`format` of the output: table or json")
 	fs.StringVar(&o.whatIf, "what-if", "", "show the effect of a `change`: drain=ADDRESS, node=NAME or zone=NAME")
 	fs.StringVar(&o.socket, "admin-socket", "", "ask the daemon at this `path` (default without -f "+DefaultSocket+")")
+	fs.StringVar(&o.address, "address", "", "whether this `address` is announced to routers, and why")
+	fs.BoolVar(&o.fleet, "fleet", false, "whether nodes choose the same endpoints for announced addresses")
+	fs.StringArrayVar(&o.from, "from", nil, "with --fleet: `file` with the status of nodes, - or an admin socket; may be given again")
+	_ = cmd.MarkFlagFilename("from")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("what-if", cobra.FixedCompletions([]string{"drain=", "node=", "zone="}, cobra.ShellCompDirectiveNoSpace))
 	return cmd
@@ -97,8 +114,16 @@ Exit status 0 if every document is valid, 1 if a document or a Service has error
 
 func (o *options) run(cmd *cobra.Command) error {
 	service, change, err := o.check()
-	if err != nil {
+	if err == nil {
+		err = o.checkModes()
+	}
+	switch {
+	case err != nil:
 		return &exitError{exitUsage, err}
+	case o.address != "":
+		return o.explainAddress(cmd)
+	case o.fleet:
+		return o.explainFleet(cmd)
 	}
 	var out *Output
 	if len(o.files) > 0 {
@@ -184,6 +209,20 @@ func (o *options) check() (service *discovery.ServiceName, change *Change, err e
 		}
 	}
 	return service, change, nil
+}
+
+// checkModes returns the errors of flags that exclude each other.
+func (o *options) checkModes() error {
+	services := len(o.files) > 0 || o.node != "" || len(o.nodeLabels) > 0 || o.service != "" || o.whatIf != ""
+	switch {
+	case o.address != "" && (services || o.fleet):
+		return errors.New("--address goes with --admin-socket and --output alone")
+	case o.fleet && (services || o.socket != ""):
+		return errors.New("--fleet goes with --from and --output alone")
+	case o.fleet != (len(o.from) > 0):
+		return errors.New("--fleet and --from need each other: --from names the status of the nodes")
+	}
+	return nil
 }
 
 // offline explains manifests.

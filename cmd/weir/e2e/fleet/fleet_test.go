@@ -312,19 +312,22 @@ func TestWireRouterFollowsTheFleet(t *testing.T) {
 	must(t, b.nodes[3].Err())
 }
 
+// weir runs a command that asks the first node.
+func (b *bed) weir(args ...string) string {
+	b.t.Helper()
+	out, err := exec.Command(weirtest.Binary(b.t), append(args, "--admin-socket", filepath.Join(b.nodes[0].dir, "weir.sock"))...).CombinedOutput()
+	if err != nil {
+		b.t.Errorf("%v: %s", err, out)
+	}
+	return string(out)
+}
+
 // `weir status --announce` says why an address is not announced, and the
 // session of a router that is gone is a problem.
 func TestWireAnnouncementIsExplained(t *testing.T) {
 	b := newBed(t, 1, "{notReadySeconds: 0, timeoutSeconds: 0}")
 	b.until(0)
-	weir := func(args ...string) string {
-		t.Helper()
-		out, err := exec.Command(weirtest.Binary(t), append(args, "--admin-socket", filepath.Join(b.nodes[0].dir, "weir.sock"))...).CombinedOutput()
-		if err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-		return string(out)
-	}
+	weir := b.weir
 	if out := weir("status", "--announce"); !strings.Contains(out, "established") || !strings.Contains(out, "10.99.0.10") {
 		t.Errorf("status --announce: %s", out)
 	}
