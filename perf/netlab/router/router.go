@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -61,13 +62,16 @@ func StartFRR(n *netlab.Namespace, dir, config string) (*Router, error) {
 	if err := chown(r.dir, "frr"); err != nil {
 		return nil, err
 	}
-	file := filepath.Join(r.dir, "frr.conf")
-	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(r.dir, "frr.conf"), []byte(config), 0o644); err != nil {
 		return nil, err
 	}
 	for _, d := range []struct{ name, socket string }{{"zebra", "zserv.api"}, {"bgpd", "bgpd.vty"}} {
-		cmd := exec.Command(filepath.Join(frrDaemons, d.name), "-f", file, "--vty_socket", r.dir,
-			"-z", filepath.Join(r.dir, "zserv.api"), "-i", filepath.Join(r.dir, d.name+".pid"), "--log", "stdout")
+		// By paths from the directory: the user frr may be kept out of those above it. The shell is
+		// the first process of a PID namespace, and ends with the lab; a daemon that changes
+		// its user is not sent the signal of its parent's death.
+		cmd := exec.Command("/bin/sh", "-c", `"$@"; exit`, "sh", filepath.Join(frrDaemons, d.name), "-f", "/proc/self/cwd/frr.conf",
+			"--vty_socket", ".", "-z", "zserv.api", "-i", d.name+".pid", "--log", "stdout")
+		cmd.Dir, cmd.SysProcAttr = r.dir, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 		if err := r.start(cmd, d.name, d.socket); err != nil {
 			return nil, err
 		}
@@ -126,6 +130,9 @@ func (r *Router) start(cmd *exec.Cmd, name, socket string) error {
 	}
 	return nil
 }
+
+// Dir is the directory with the sockets of the daemons, for vtysh and birdc.
+func (r *Router) Dir() string { return r.dir }
 
 // Log is the end of what the daemons said.
 func (r *Router) Log() string {
