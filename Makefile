@@ -62,6 +62,11 @@ build: ## Build bin/weir and bin/weirperf, static
 demo: build ## Show Weir at work, in network namespaces of its own (root)
 	$(BIN)/weir demo
 
+.PHONY: demo-fleet
+demo-fleet: build ## Show four Weirs behind a router, of which some leave and return (root; installs FRR)
+	@.ci/programs frr
+	$(BIN)/weir demo fleet
+
 ##
 .PHONY: test
 test: ## Everything: unit, property, race, fuzz smoke, wire (root), cluster, deployment; ends with the sum

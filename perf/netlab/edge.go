@@ -152,7 +152,6 @@ func (e *Edge) overlay(cfg EdgeConfig) error {
 }
 
 func (e *Edge) routes(cfg EdgeConfig) error {
-	any4, any6 := netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
 	var errs []error
 	add := func(n *Namespace, ifname string, dst4, dst6 netip.Prefix, network, via uint8) {
 		errs = append(errs,

@@ -78,11 +78,39 @@ func (f *Fleet) build(nodes int) (err error) {
 	return f.defaults()
 }
 
+// AddServer adds a server beside Server, on that host of FleetNet.
+func (f *Fleet) AddServer(name string, host uint8) (*Namespace, error) {
+	n, err := f.Namespace(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.attachAs(n, name, host); err != nil {
+		return nil, err
+	}
+	bridge, err := f.Router.link("br0")
+	if err != nil {
+		return nil, err
+	}
+	return n, errors.Join(f.Router.addPort(bridge, name), f.byRouter(n), n.settle())
+}
+
+// attachAs connects a namespace to the router, whose end gets the name port.
+func (f *Fleet) attachAs(n *Namespace, port string, host uint8) error {
+	return Connect(End{Namespace: n, Name: "eth0", Addrs: on(FleetNet, host)}, End{Namespace: f.Router, Name: port}, LinkConfig{})
+}
+
+// byRouter adds default routes by the router to a namespace on FleetNet.
+func (f *Fleet) byRouter(n *Namespace) error {
+	return errors.Join(n.AddRoute("eth0", any4, Host4(FleetNet, FleetRouter)), n.AddRoute("eth0", any6, Host6(FleetNet, FleetRouter)))
+}
+
+var any4, any6 = netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
+
 // attach connects server and nodes to the router, and returns the names of the router's ends.
 func (f *Fleet) attach(nodes int) (ports []string, err error) {
 	add := func(n *Namespace, port string, host uint8) error {
 		ports = append(ports, port)
-		return Connect(End{Namespace: n, Name: "eth0", Addrs: on(FleetNet, host)}, End{Namespace: f.Router, Name: port}, LinkConfig{})
+		return f.attachAs(n, port, host)
 	}
 	for i := range nodes {
 		n, err := f.Namespace(fmt.Sprint("node", i+1))
@@ -99,12 +127,11 @@ func (f *Fleet) attach(nodes int) (ports []string, err error) {
 
 // defaults adds default routes by the router.
 func (f *Fleet) defaults() error {
-	any4, any6 := netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
 	errs := []error{
 		f.Client.AddRoute("eth0", any4, Host4(FleetClientNet, 1)), f.Client.AddRoute("eth0", any6, Host6(FleetClientNet, 1)),
 	}
 	for _, n := range append([]*Namespace{f.Server}, f.Nodes...) {
-		errs = append(errs, n.AddRoute("eth0", any4, Host4(FleetNet, FleetRouter)), n.AddRoute("eth0", any6, Host6(FleetNet, FleetRouter)))
+		errs = append(errs, f.byRouter(n))
 	}
 	for _, n := range f.Namespaces() {
 		errs = append(errs, n.settle())

@@ -89,12 +89,8 @@ func (n *Namespace) Bridge(name string, ports []string, addrs ...netip.Prefix) e
 		return err
 	}
 	for _, p := range ports {
-		port, err := n.link(p)
-		if err != nil {
+		if err := n.addPort(br, p); err != nil {
 			return err
-		}
-		if err := n.nl.LinkSetMasterByIndex(port, br.Attrs().Index); err != nil {
-			return fmt.Errorf("port %s of bridge %s/%s: %w", p, n.name, name, err)
 		}
 	}
 	if err := n.up(name); err != nil {
@@ -109,6 +105,18 @@ func (n *Namespace) Bridge(name string, ports []string, addrs ...netip.Prefix) e
 		return nil // without ports a bridge never gets a carrier
 	}
 	return n.waitUp(name)
+}
+
+// addPort makes an interface a port of a bridge.
+func (n *Namespace) addPort(bridge netlink.Link, name string) error {
+	port, err := n.link(name)
+	if err != nil {
+		return err
+	}
+	if err := n.nl.LinkSetMasterByIndex(port, bridge.Attrs().Index); err != nil {
+		return fmt.Errorf("port %s of bridge %s/%s: %w", name, n.name, bridge.Attrs().Name, err)
+	}
+	return nil
 }
 
 // VXLAN makes a point-to-point VXLAN interface (RFC 7348, UDP port 4789) from

@@ -2,7 +2,7 @@
 // minute and without touching the machine's own network. It builds a client,
 // an edge node and three backends out of network namespaces, runs `weir run`
 // on the edge node and drives real connections through it while the
-// endpoints come and go.
+// endpoints come and go. Below it, fleet is `weir demo fleet`: several Weirs behind a router.
 package demo
 
 import (
@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirlb/weir/cmd/weir/demo/fleet"
 	"github.com/weirlb/weir/perf/netlab"
 )
 
@@ -57,6 +58,7 @@ The exit status is 0 if everything worked, else 1.`,
 	cmd.Flags().BoolVar(&o.keep, "keep", false, "leave everything running at the end and print commands to inspect it")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show the log of weir run")
 	cmd.Flags().DurationVar(&o.seconds, "phase", 5*time.Second, "duration of each phase")
+	cmd.AddCommand(fleet.Command())
 	return cmd
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +14,8 @@ import (
 
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/patience"
+	"github.com/weirlb/weir/perf/netlab/router"
 	"github.com/weirlb/weir/perf/netlab/weirtest"
 )
 
@@ -45,6 +49,80 @@ func TestWireDemo(t *testing.T) {
 		t.Errorf("output:\n%s", out)
 	}
 	checkNothingLeft(t, cmd.Process.Pid, temp)
+}
+
+// The fleet's demo, with two of the events, and fewer connections than `make demo-fleet` has.
+func TestWireDemoFleet(t *testing.T) {
+	requireFRR(t)
+	cmd, temp, out := startDemo(t, "fleet", "--events", "drain,kill", "--connections", "40")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, row := range []string{"node1 is drained +[0-9]+ ms +ipip +40 +0 ", "node2 is killed .* ipip +40 +0 ", "PASSED"} {
+		if !regexp.MustCompile(row).Match(out.Bytes()) {
+			t.Errorf("no %q in:\n%s", row, out)
+		}
+	}
+	checkNothingLeft(t, cmd.Process.Pid, temp)
+}
+
+// However the fleet's demo ends, no process of it is left, a router's neither.
+func TestWireDemoFleetLeavesNoProcess(t *testing.T) {
+	for _, signal := range []os.Signal{os.Interrupt, os.Kill} {
+		t.Run(signal.String(), func(t *testing.T) {
+			requireFRR(t)
+			cmd, temp, out := startDemo(t, "fleet")
+			untilProcesses(t, temp, func(list string) bool { return strings.Contains(list, "bgpd") })
+			if err := cmd.Process.Signal(signal); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err == nil || signal == os.Interrupt && !strings.Contains(out.String(), "interrupted") {
+				t.Errorf("%v\n%s", err, out)
+			}
+			untilProcesses(t, temp, func(list string) bool { return list == "" })
+			t.Setenv("TMPDIR", temp)
+			if err := netlab.Reap(); err != nil {
+				t.Error(err)
+			}
+			checkNothingLeft(t, cmd.Process.Pid, temp)
+		})
+	}
+}
+
+// untilProcesses waits until the command lines of processes whose temporary files are in dir are
+// as they should be.
+func untilProcesses(t *testing.T, dir string, good func(list string) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience.For(20 * time.Second)); ; {
+		files, err := filepath.Glob("/proc/[0-9]*/environ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := ""
+		for _, f := range files {
+			if env, err := os.ReadFile(f); err != nil || !bytes.Contains(env, []byte("TMPDIR="+dir)) {
+				continue
+			}
+			if line, err := os.ReadFile(filepath.Join(filepath.Dir(f), "cmdline")); err == nil && len(line) > 0 {
+				list += fmt.Sprintf("%s: %s\n", f, bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
+			}
+		}
+		if good(list) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("processes:\n%s", list)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func requireFRR(t *testing.T) {
+	t.Helper()
+	labtest.Require(t)
+	if err := router.FRRAvailable(); err != nil {
+		labtest.Skip(t, err)
+	}
 }
 
 // Ctrl-C removes everything.
