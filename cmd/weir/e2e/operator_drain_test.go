@@ -146,3 +146,22 @@ func TestWireAnOperatorDrainsTheNode(t *testing.T) {
 	}
 	must(t, workload.PingPong(f.dialed(t, toLocalPod.at(echoPort, false)), "after the drain", within))
 }
+
+// While the only endpoint on the node is drained, the health check of the Service fails as if
+// it were terminating, and connections that come are still served.
+func TestWireADrainedEndpointFailsTheHealthCheck(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toLocalPod}})
+	health := toLocalPod.healthPort()
+	f.untilStatus(t, health, "/", 200)
+	local := f.endpointOf(t, f.dialed(t, toLocalPod.at(echoPort, false))).Addr().String()
+	if out, err := f.drains("endpoint", local); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	f.untilStatus(t, health, "/", 503)
+	f.untilStatus(t, 9465, "/healthz", 200)
+	must(t, workload.PingPong(f.dialed(t, toLocalPod.at(echoPort, false)), "while it is drained", within))
+	if out, err := f.drains("endpoint", local, "--undo"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	f.untilStatus(t, health, "/", 200)
+}

@@ -42,6 +42,7 @@ type Checks struct {
 	mu        sync.Mutex
 	addresses []netip.Addr // nil: all of the node
 	checks    map[discovery.ServiceName]*check
+	drained   func(netip.AddrPort) bool // by the operator
 	closed    bool
 }
 
@@ -49,6 +50,7 @@ type Checks struct {
 type check struct {
 	name      discovery.ServiceName
 	port      uint16
+	svc       *discovery.Service
 	local     atomic.Pointer[counts]
 	servers   []*http.Server
 	listening []netip.Addr
@@ -66,7 +68,7 @@ func New(cfg Config) *Checks {
 	if cfg.Retry <= 0 {
 		cfg.Retry = 10 * time.Second
 	}
-	return &Checks{cfg: cfg, checks: map[discovery.ServiceName]*check{}}
+	return &Checks{cfg: cfg, checks: map[discovery.ServiceName]*check{}, drained: func(netip.AddrPort) bool { return false }}
 }
 
 // Run retries failed listeners, and closes everything when ctx ends.
@@ -115,6 +117,16 @@ func (c *Checks) SetAddresses(addrs []netip.Addr) {
 	}
 }
 
+// SetDrained has the checks count as terminating the endpoints of which drained is true.
+func (c *Checks) SetDrained(drained func(netip.AddrPort) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drained = drained
+	for _, k := range c.checks {
+		k.local.Store(c.count(k.svc))
+	}
+}
+
 // Apply follows a change of Services.
 func (c *Checks) Apply(up *discovery.Update) {
 	c.mu.Lock()
@@ -142,7 +154,8 @@ func (c *Checks) Apply(up *discovery.Update) {
 			c.checks[svc.Name] = k
 			opened = append(opened, k)
 		}
-		k.local.Store(count(svc, c.cfg.NodeName))
+		k.svc = svc
+		k.local.Store(c.count(svc))
 	}
 	for _, k := range opened {
 		c.open(k)
@@ -181,23 +194,24 @@ func (c *Checks) Faults() []Fault {
 
 // count counts addresses with a ready endpoint on this node. Endpoints that only finish
 // open connections do not count: the load balancer in front is to choose
-// another node by then.
-func count(svc *discovery.Service, node string) *counts {
-	c := &counts{any: [2]bool{svc.Families&discovery.IPv4 != 0, svc.Families&discovery.IPv6 != 0}}
+// another node by then. Nor do those that the operator drains. Preconditions: c.mu is held.
+func (c *Checks) count(svc *discovery.Service) *counts {
+	node := c.cfg.NodeName
+	n := &counts{any: [2]bool{svc.Families&discovery.IPv4 != 0, svc.Families&discovery.IPv6 != 0}}
 	seen := map[netip.Addr]bool{}
 	for i := range svc.Ports {
 		for j := range svc.Ports[i].Endpoints {
 			e := &svc.Ports[i].Endpoints[j]
 			addr := e.AddrPort.Addr()
 			f := family(addr)
-			c.any[f] = true
-			if e.Ready && e.NodeName == node && node != "" && !seen[addr] {
+			n.any[f] = true
+			if e.Ready && e.NodeName == node && node != "" && !seen[addr] && !c.drained(e.AddrPort) {
 				seen[addr] = true
-				c.local[f]++
+				n.local[f]++
 			}
 		}
 	}
-	return c
+	return n
 }
 
 func family(a netip.Addr) int {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -185,4 +186,30 @@ func TestChecksTellWhatCannotBeListenedOn(t *testing.T) {
 	if f := c.Faults(); len(f) != 0 {
 		t.Errorf("faults are %v", f)
 	}
+}
+
+// A load balancer in front is to choose another node when the operator has drained all
+// endpoints of this node, as when they terminate.
+func TestChecksDoNotCountDrainedEndpoints(t *testing.T) {
+	c := newChecks(t)
+	port := freePort(t)
+	c.Apply(put(service(port, "10.0.0.1 here", "10.0.0.2 here")))
+	expect := func(when string, status, weight int) {
+		t.Helper()
+		if s, w, _, err := ask(port); err != nil || s != status || w != fmt.Sprint(weight) {
+			t.Errorf("%s: %d, weight %s, %v; want %d, %d", when, s, w, err, status, weight)
+		}
+	}
+	drain := func(addrs ...string) {
+		c.SetDrained(func(a netip.AddrPort) bool { return slices.Contains(addrs, a.String()) })
+	}
+	expect("none is drained", 200, 2)
+	drain("10.0.0.1:80")
+	expect("a port of an address", 200, 2)
+	drain("10.0.0.1:80", "10.0.0.1:81")
+	expect("an address", 200, 1)
+	c.Apply(put(service(port, "10.0.0.1 here")))
+	expect("after an update", 503, 0)
+	drain()
+	expect("not any more", 200, 1)
 }
