@@ -105,6 +105,7 @@ var boundaries = []boundary{
 		folder: "lb/announce", why: "a rule over values: standard library only",
 		alone: true, only: []string{}, imports: []string{"net", "os"}, importers: []string{"cmd/weir", "lb/announce"}, tests: []string{"cmd", "lb/announce"},
 	},
+	{folder: "lb/announce/routes", why: "routes of a table: it knows neither frontends nor endpoints", own: []string{"lb/announce"}},
 	{
 		folder: "lb/announce/bgp", why: "routes and sessions: it knows neither frontends nor endpoints",
 		own: []string{"lb/announce"},

@@ -12,8 +12,8 @@ func newCleanup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup [flags]",
 		Short: "Remove leftovers of a killed Weir from this node",
-		Long: `Removes pinned XDP programs, the host veth, routes and the nftables table, and
-restores changed sysctls and offloads, after Weir was killed. A Weir that ends by
+		Long: `Removes pinned XDP programs, the host veth, routes (those of announce.kernelTable
+too) and the nftables table, and restores changed sysctls and offloads, after Weir was killed. A Weir that ends by
 SIGTERM leaves nothing, and a new Weir adopts all leftovers. While Weir is
 running, cleanup fails.`,
 		Example: `  weir cleanup

@@ -55,3 +55,22 @@ func TestAdvertisementsAddRoutes(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 }
+
+// What was announced before need not settle, if it is served still.
+func TestAdoptedAddressesNeedNotSettle(t *testing.T) {
+	var r Rule
+	r.SetSettings(Settings{Allow: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Settle: time.Minute})
+	r.Adopt([]netip.Prefix{netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")})
+	served := []Frontend{{Service: "a", Programmed: true, Endpoints: 1}}
+	frontends := map[netip.Addr][]Frontend{
+		netip.MustParseAddr("192.0.2.1"): served,
+		netip.MustParseAddr("192.0.2.2"): {{Service: "b", Programmed: true, Elsewhere: true}},
+		netip.MustParseAddr("192.0.2.3"): served,
+	}
+	out := r.Decide(&Node{}, frontends, time.Unix(1000, 0))
+	for i, want := range []Reason{Announced, NotServed, Settling} {
+		if got := out.Decisions[i].Reason; got != want {
+			t.Errorf("%v: %v, want %v", out.Decisions[i].Address, got, want)
+		}
+	}
+}

@@ -112,8 +112,13 @@ type Speaker interface {
 	Set(want []Route) error
 	// Peers are the routers, in the order of the configuration.
 	Peers() []Peer
+	// Adopted are the prefixes that were announced before this process began, and still are.
+	// They stay until the first Set.
+	Adopted() []netip.Prefix
 	// Close ends all sessions; the routers withdraw.
 	Close() error
+	// Leave is Close before another process that announces: if it can, what is announced stays.
+	Leave() error
 }
 
 // Peer is a router that routes are announced to.

@@ -22,6 +22,7 @@ type Rule struct {
 	settings  Settings
 	all       []Advertisement // of settings
 	addresses map[netip.Addr]*history
+	adopted   map[netip.Prefix]bool
 }
 
 // history is what the rule remembers of an address.
@@ -56,6 +57,15 @@ func (r *Rule) SetSettings(s Settings) {
 	r.all = append([]Advertisement{{s.Allow, s.Aggregate4, s.Aggregate6, s.Attributes}}, s.Advertisements...)
 }
 
+// Adopt takes over what was announced before the first Decide. Addresses in these prefixes need
+// not settle.
+func (r *Rule) Adopt(prefixes []netip.Prefix) {
+	r.adopted = map[netip.Prefix]bool{}
+	for _, p := range prefixes {
+		r.adopted[p] = true
+	}
+}
+
 // Decide answers for all addresses of frontends. It remembers: now must not go back. Addresses
 // that have no frontends any more are forgotten, but for their falls.
 func (r *Rule) Decide(n *Node, frontends map[netip.Addr][]Frontend, now time.Time) Outcome {
@@ -77,7 +87,7 @@ func (r *Rule) Decide(n *Node, frontends map[netip.Addr][]Frontend, now time.Tim
 		}
 		h := r.addresses[a]
 		if h == nil {
-			h = &history{}
+			h = &history{announced: r.wasAnnounced(a)}
 			r.addresses[a] = h
 		}
 		d := Decision{Address: a}
@@ -94,6 +104,7 @@ func (r *Rule) Decide(n *Node, frontends map[netip.Addr][]Frontend, now time.Tim
 		h.reason, h.announced, d.Since = d.Reason, d.Reason == Announced, h.since
 	}
 	out.Routes = r.routes(out.Decisions)
+	r.adopted = nil
 	return out
 }
 
@@ -156,6 +167,10 @@ func (r *Rule) settle(h *history) time.Duration {
 
 func (r *Rule) allows(a netip.Addr) bool {
 	return slices.ContainsFunc(r.all, func(x Advertisement) bool { return x.allows(a) })
+}
+
+func (r *Rule) wasAnnounced(a netip.Addr) bool {
+	return slices.ContainsFunc(r.all, func(x Advertisement) bool { return x.allows(a) && r.adopted[x.prefix(a)] })
 }
 
 func (x *Advertisement) allows(a netip.Addr) bool {

@@ -7,7 +7,7 @@ import (
 
 // Announce is the announcement of addresses to routers.
 type Announce struct {
-	Speaker string         `json:"speaker"` // bgp
+	Speaker string         `json:"speaker"` // bgp or kernel
 	Peers   []AnnouncePeer `json:"peers"`
 	// Addresses are those of load balancer IPs and external IPs with a frontend on this node.
 	Addresses []AnnouncedAddress `json:"addresses"`

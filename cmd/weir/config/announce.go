@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -16,18 +15,27 @@ import (
 const (
 	AnnounceOff = "off"
 	AnnounceBGP = "bgp"
+	// AnnounceKernel leaves the announcement to a routing daemon beside Weir.
+	AnnounceKernel = "kernel"
 )
 
 // Announce is the announcement of load balancer addresses and external IPs to routers. An
 // address is announced exactly while this node serves it.
 type Announce struct {
-	// Speaker is off or bgp. With bgp Weir has BGP sessions of its own with routers.
+	// Speaker is off, bgp or kernel. With bgp Weir has BGP sessions of its own with routers. With
+	// kernel it keeps routes in kernelTable, which a routing daemon on this node (FRR, BIRD)
+	// redistributes: sessions and attributes are that daemon's.
 	Speaker string `json:"speaker"`
 	// ASN is the number of the autonomous system of this node.
 	ASN int `json:"asn"`
 	// RouterID is the BGP identifier, an IPv4 address. With "" it is the node's first IPv4
 	// address. Without such an address it must be given.
 	RouterID string `json:"routerID"`
+	// KernelTable is the number of the routing table of speaker kernel. No other program should
+	// use it together with kernelProtocol.
+	KernelTable int `json:"kernelTable"`
+	// KernelProtocol is the protocol number of the routes of speaker kernel.
+	KernelProtocol int `json:"kernelProtocol"`
 	// Objects are files and directories with objects of MetalLB, or of Weir with the same
 	// fields: BGPPeers are further routers, and the pools of BGPAdvertisements further prefixes.
 	// See deploy/POOLS.md. Peers are read at the start, the rest at a reload too.
@@ -194,131 +202,4 @@ func community(s string, parts, bits int) (out []uint32, ok bool) {
 		out = append(out, uint32(n))
 	}
 	return out, len(out) == parts
-}
-
-const maxUint32 = 1<<32 - 1
-
-func (c *Configuration) validateAnnounce(r *report) {
-	a := &c.Announce
-	const at = "announce."
-	switch a.Speaker {
-	case AnnounceOff:
-		return // the rest may be prepared
-	case AnnounceBGP:
-	default:
-		r.addf(at+"speaker", "must be %s or %s, is %q", AnnounceOff, AnnounceBGP, a.Speaker)
-		return
-	}
-	number := func(name string, n, lo, hi int) {
-		if n < lo || n > hi {
-			r.addf(at+name, "must be %d to %d, is %d", lo, hi, n)
-		}
-	}
-	if a.ASN != 0 || len(a.Peers) > 0 || len(a.Objects) == 0 {
-		number("asn", a.ASN, 1, maxUint32-1)
-	}
-	if id, err := netip.ParseAddr(a.RouterID); a.RouterID != "" && (err != nil || !id.Is4() || id.IsUnspecified()) {
-		r.addf(at+"routerID", "%q is not an IPv4 address", a.RouterID)
-	}
-	if len(a.Peers) == 0 && len(a.Objects) == 0 {
-		r.addf(at+"peers", "must have at least one router")
-	}
-	for i, o := range a.Objects {
-		if !filepath.IsAbs(o) {
-			r.addf(fmt.Sprintf("%sobjects[%d]", at, i), "%q must be an absolute path", o)
-		}
-	}
-	if len(a.Prefixes) == 0 && len(a.Objects) == 0 {
-		r.addf(at+"prefixes", "must have the prefixes whose addresses may be announced")
-	}
-	for i, p := range a.Prefixes {
-		checkPrefix(r, fmt.Sprintf("%sprefixes[%d]", at, i), p)
-		a.checkAggregate(r, p)
-	}
-	number("maxAddresses", a.MaxAddresses, 1, 1_000_000)
-	for i, s := range a.Communities {
-		if _, ok := community(s, 2, 16); !ok {
-			r.addf(fmt.Sprintf("%scommunities[%d]", at, i), "%q is not a community such as 64512:100", s)
-		}
-	}
-	for i, s := range a.LargeCommunities {
-		if _, ok := community(s, 3, 32); !ok {
-			r.addf(fmt.Sprintf("%slargeCommunities[%d]", at, i), "%q is not a large community such as 64512:1:2", s)
-		}
-	}
-	for name, n := range map[string]*int{"med": a.MED, "localPref": a.LocalPref} {
-		if n != nil {
-			number(name, *n, 0, maxUint32)
-		}
-	}
-	number("prepend", a.Prepend, 0, 16)
-	number("aggregateIPv4", a.AggregateIPv4, 0, 32)
-	number("aggregateIPv6", a.AggregateIPv6, 0, 128)
-	number("settleSeconds", a.SettleSeconds, 0, 60)
-	number("emptySeconds", a.EmptySeconds, 0, 3600)
-	number("drainSeconds", a.DrainSeconds, 0, 3600)
-	number("resetAfterSeconds", a.ResetAfterSeconds, 0, 3600)
-	c.validatePeers(r)
-}
-
-// checkAggregate complains of routes that reach beyond a prefix of Prefixes.
-func (a *Announce) checkAggregate(r *report, text string) {
-	p, err := netip.ParsePrefix(text)
-	if err != nil {
-		return // checkPrefix says so
-	}
-	name, bits := "announce.aggregateIPv6", a.AggregateIPv6
-	if p.Addr().Is4() {
-		name, bits = "announce.aggregateIPv4", a.AggregateIPv4
-	}
-	if bits > 0 && bits < p.Bits() {
-		r.addf(name, "must be 0 or at least %d: %s is not in announce.prefixes", p.Bits(), netip.PrefixFrom(p.Addr(), bits).Masked())
-	}
-}
-
-func (c *Configuration) validatePeers(r *report) {
-	seen := map[string]bool{}
-	for i := range c.Announce.Peers {
-		p := &c.Announce.Peers[i]
-		at := fmt.Sprintf("announce.peers[%d]", i)
-		name := p.Address
-		switch a, err := netip.ParseAddr(p.Address); {
-		case p.Address == "" && p.Interface == "":
-			r.addf(at, "must have address or interface")
-		case p.Address != "" && p.Interface != "":
-			r.addf(at, "has both address and interface: give one")
-		case p.Interface != "":
-			name = p.Interface
-			if len(p.Interface) > maxInterfaceName {
-				r.addf(at+".interface", "%q cannot be the name of an interface", p.Interface)
-			}
-		case err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast():
-			r.addf(at+".address", "%q is not the address of a router; for link-local addresses give interface", p.Address)
-		}
-		if name != "" && seen[name] {
-			r.addf(at, "%s is listed twice", name)
-		}
-		seen[name] = true
-		if p.ASN < 1 || p.ASN >= maxUint32 {
-			r.addf(at+".asn", "must be 1 to %d, is %d", maxUint32-1, p.ASN)
-		}
-		if p.Port < 0 || p.Port > 65535 {
-			r.addf(at+".port", "must be 0 (179) to 65535, is %d", p.Port)
-		}
-		if p.PasswordFile != "" && !filepath.IsAbs(p.PasswordFile) {
-			r.addf(at+".passwordFile", "%q must be an absolute path, or empty", p.PasswordFile)
-		}
-		if s, err := netip.ParseAddr(p.SourceAddress); p.SourceAddress != "" && (err != nil || !s.IsGlobalUnicast()) {
-			r.addf(at+".sourceAddress", "%q is not an address of this node", p.SourceAddress)
-		}
-		if h := p.HoldSeconds; h != 0 && (h < 3 || h > 65535) {
-			r.addf(at+".holdSeconds", "must be 0 (9) or 3 to 65535 (RFC 4271), is %d", h)
-		}
-		if k := p.KeepaliveSeconds; k < 0 || k > 0 && time.Duration(k)*time.Second >= p.Hold() {
-			r.addf(at+".keepaliveSeconds", "must be 0 or less than holdSeconds, is %d", k)
-		}
-		if t := p.MultihopTTL; t < 0 || t > 255 || t > 0 && p.ASN == c.Announce.ASN {
-			r.addf(at+".multihopTTL", "must be 0 to 255, and 0 for a router with announce.asn, is %d", t)
-		}
-	}
 }

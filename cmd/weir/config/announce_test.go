@@ -32,7 +32,7 @@ func TestAnnounceIsValidated(t *testing.T) {
 		edit       func(*Announce)
 		path, want string
 	}{
-		"speaker":         {func(a *Announce) { a.Speaker = "ospf" }, "announce.speaker", `must be off or bgp, is "ospf"`},
+		"speaker":         {func(a *Announce) { a.Speaker = "ospf" }, "announce.speaker", `must be off, bgp or kernel, is "ospf"`},
 		"no number":       {func(a *Announce) { a.ASN = 0 }, "announce.asn", "must be 1 to 4294967294, is 0"},
 		"router ID":       {func(a *Announce) { a.RouterID = "::1" }, "announce.routerID", "not an IPv4 address"},
 		"no router":       {func(a *Announce) { a.Peers = nil }, "announce.peers", "at least one router"},
@@ -47,6 +47,9 @@ func TestAnnounceIsValidated(t *testing.T) {
 		"wide, IPv6":      {wideIPv6, "announce.aggregateIPv6", "at least 64: 2001:db8::/32 is not in announce.prefixes"},
 		"reset":           {func(a *Announce) { a.ResetAfterSeconds = -1 }, "announce.resetAfterSeconds", "must be 0 to 3600"},
 		"objects":         {func(a *Announce) { a.Objects = []string{"pools.yaml"} }, "announce.objects[0]", "absolute path"},
+		"kernel's peers":  {func(a *Announce) { a.Speaker = AnnounceKernel }, "announce.peers", "is not for speaker kernel"},
+		"main table":      {func(a *Announce) { a.Speaker, a.KernelTable = AnnounceKernel, 254 }, "announce.kernelTable", "a table of another use"},
+		"kernel protocol": {func(a *Announce) { a.Speaker, a.KernelProtocol = AnnounceKernel, 2 }, "announce.kernelProtocol", "must be 5 to 255"},
 		"settle":          {func(a *Announce) { a.SettleSeconds = 61 }, "announce.settleSeconds", "must be 0 to 60"},
 		"nobody":          {func(a *Announce) { a.Peers[0].Address = "" }, "announce.peers[0]", "must have address or interface"},
 		"both":            {func(a *Announce) { a.Peers[0].Interface = "eth0" }, "announce.peers[0]", "give one"},
@@ -102,6 +105,15 @@ func TestAnnounceByObjectsAlone(t *testing.T) {
 	c := announcing(t)
 	c.Announce.ASN, c.Announce.Peers, c.Announce.Prefixes = 0, nil, nil
 	c.Announce.Objects = []string{"/etc/weir/pools.yaml"}
+	if err := c.Validate().Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A routing daemon has the sessions.
+func TestAnnounceByARoutingDaemon(t *testing.T) {
+	c := announcing(t)
+	c.Announce.Speaker, c.Announce.ASN, c.Announce.Peers = AnnounceKernel, 0, nil
 	if err := c.Validate().Err(); err != nil {
 		t.Error(err)
 	}

@@ -23,6 +23,7 @@ import (
 // takes anything away (leaving), and announces afterwards (follow).
 type announcer struct {
 	speaker announce.Speaker
+	name    string // of the speaker
 	lb      *lb.LB
 	looking sync.Mutex // orders lookAnnounce
 
@@ -36,8 +37,11 @@ type announcer struct {
 	next      time.Time // when time alone may change the decisions; zero: never
 	err       error     // of the last Set
 	closed    bool
-	objects   *objects // of announce.objects
-	unheard   []error  // BGPPeers of the start without a session
+	// held is until when what was announced before this process stays, without a view of
+	// Services; zero: nothing is held.
+	held    time.Time
+	objects *objects // of announce.objects
+	unheard []error  // BGPPeers of the start without a session
 }
 
 // announcedFrontend is a frontend whose address may be announced.
@@ -53,6 +57,10 @@ type announcedFrontend struct {
 // healthEvery is how often the health of the packet path is asked for.
 const healthEvery = 100 * time.Millisecond
 
+// holdWithoutView is how long routes that were there before this process stay without a view of
+// Services.
+const holdWithoutView = 10 * time.Second
+
 // newAnnouncer starts the speaker of the configuration; nil where nothing is to be announced.
 func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*announcer, error) {
 	c := &cfg.Announce
@@ -60,17 +68,29 @@ func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*annou
 		return nil, nil
 	}
 	o := announceObjects(cfg)
-	a := &announcer{
-		lb: l, services: map[string][]announcedFrontend{}, addresses: map[netip.Addr][]announce.Frontend{},
-		node: announce.Node{NotSynced: true},
-	}
-	var err error
-	if a.speaker, a.unheard, err = newSpeaker(c, o, l, log); err != nil {
+	speaker, unheard, err := newSpeaker(c, o, l, log)
+	if err != nil {
 		return nil, fmt.Errorf("announce: %w", err)
 	}
-	a.objects = o
-	a.rule.SetSettings(o.settings(c))
+	a := startAnnouncer(speaker, l, o.settings(c))
+	a.name, a.objects, a.unheard = c.Speaker, o, unheard
 	return a, nil
+}
+
+// startAnnouncer makes an announcer that waits for Services. What a killed process or the last
+// one has announced stays meanwhile.
+func startAnnouncer(s announce.Speaker, l *lb.LB, settings announce.Settings) *announcer {
+	a := &announcer{
+		speaker: s, lb: l, services: map[string][]announcedFrontend{}, addresses: map[netip.Addr][]announce.Frontend{},
+		node: announce.Node{NotSynced: true},
+	}
+	a.rule.SetSettings(settings)
+	if adopted := s.Adopted(); len(adopted) > 0 {
+		a.rule.Adopt(adopted)
+		a.held = time.Now().Add(holdWithoutView)
+		a.next = a.held
+	}
+	return a
 }
 
 // leaving withdraws addresses that a publication is about to take away, or of whose last
@@ -146,7 +166,7 @@ func frontendsOf(s *table.Service) (out []announcedFrontend) {
 
 // decide brings the routers in line. Preconditions: a.mu is held.
 func (a *announcer) decide() {
-	if a.closed {
+	if a.closed || a.holds() {
 		return
 	}
 	clear(a.addresses)
@@ -160,6 +180,17 @@ func (a *announcer) decide() {
 	out := a.rule.Decide(&a.node, a.addresses, time.Now())
 	a.decisions, a.routes, a.next = out.Decisions, out.Routes, out.Next
 	a.err = a.speaker.Set(out.Routes)
+}
+
+// holds reports whether a decision would only withdraw what cannot be known yet. Preconditions:
+// a.mu is held.
+func (a *announcer) holds() bool {
+	n := &a.node
+	if n.NotSynced && !n.Stopping && !n.Draining && time.Now().Before(a.held) {
+		return true
+	}
+	a.held = time.Time{}
+	return false
 }
 
 // ask decides for a state of the node, if something may have changed. A stop is for good: n may
@@ -194,8 +225,9 @@ func (a *announcer) reload(cfg *config.Configuration) {
 	a.decide()
 }
 
-// close withdraws everything and ends the sessions.
-func (a *announcer) close() error {
+// close withdraws everything and ends the sessions. Before another process that announces
+// (handover) what can stay does.
+func (a *announcer) close(handover bool) error {
 	if a == nil {
 		return nil
 	}
@@ -205,6 +237,9 @@ func (a *announcer) close() error {
 		return nil
 	}
 	a.closed, a.routes = true, nil
+	if handover {
+		return a.speaker.Leave()
+	}
 	return errors.Join(a.speaker.Set(nil), a.speaker.Close())
 }
 
@@ -213,7 +248,7 @@ func (a *announcer) status() *api.Announce {
 	if a == nil {
 		return nil
 	}
-	out := &api.Announce{Speaker: config.AnnounceBGP, Peers: a.peers(), Addresses: []api.AnnouncedAddress{}, Routes: []string{}}
+	out := &api.Announce{Speaker: a.name, Peers: a.peers(), Addresses: []api.AnnouncedAddress{}, Routes: []string{}}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, d := range a.decisions {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/topology"
@@ -13,14 +14,18 @@ import (
 
 // spoken is a Speaker that notes what it was given.
 type spoken struct {
-	routes []announce.Route
-	sets   int
-	err    error
+	routes  []announce.Route
+	sets    int
+	err     error
+	adopted []netip.Prefix
+	left    bool
 }
 
 func (s *spoken) Set(want []announce.Route) error { s.routes = want; s.sets++; return s.err }
 func (s *spoken) Peers() []announce.Peer          { return nil }
+func (s *spoken) Adopted() []netip.Prefix         { return s.adopted }
 func (s *spoken) Close() error                    { return nil }
+func (s *spoken) Leave() error                    { s.left = true; return nil }
 
 // webAt is a Service with a frontend per address and a number of endpoints.
 func webAt(endpoints int, addresses ...string) table.Service {
@@ -37,12 +42,8 @@ func webAt(endpoints int, addresses ...string) table.Service {
 // serving is an announcer that serves two addresses.
 func serving(s *spoken, settings announce.Settings) *announcer {
 	web := webAt(2, "203.0.113.1", "203.0.113.2")
-	a := &announcer{
-		speaker: s, services: map[string][]announcedFrontend{}, addresses: map[netip.Addr][]announce.Frontend{},
-		node: announce.Node{NotSynced: true},
-	}
 	settings.Allow = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
-	a.rule.SetSettings(settings)
+	a := startAnnouncer(s, nil, settings)
 	a.services[web.Name] = frontendsOf(&web)
 	for i := range a.services[web.Name] {
 		a.services[web.Name][i].Programmed = true
@@ -138,7 +139,7 @@ func TestLocalEndpointsThatTerminateAreNotAnnounced(t *testing.T) {
 func TestNothingIsAnnouncedAfterTheEnd(t *testing.T) {
 	s := &spoken{}
 	a := &announcer{speaker: s}
-	if err := a.close(); err != nil {
+	if err := a.close(false); err != nil {
 		t.Fatal(err)
 	}
 	s.routes = []announce.Route{{}}
@@ -146,7 +147,47 @@ func TestNothingIsAnnouncedAfterTheEnd(t *testing.T) {
 	if len(s.routes) != 1 {
 		t.Error("a route was set after the end")
 	}
-	if err := (*announcer)(nil).close(); err != nil {
+	if err := (*announcer)(nil).close(false); err != nil {
 		t.Error(err)
+	}
+}
+
+// Routes that are there before the process stay until it knows its Services, and then need not
+// settle. Nothing else is announced meanwhile.
+func TestRoutesOfTheLastProcessStayUntilTheFirstView(t *testing.T) {
+	adopted := []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32"), netip.MustParsePrefix("203.0.113.9/32")}
+	s := &spoken{adopted: adopted}
+	settings := announce.Settings{Allow: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, Settle: time.Hour}
+	a := startAnnouncer(s, nil, settings)
+	a.ask(announce.Node{NotSynced: true})
+	a.reload(config.Default())
+	a.rule.SetSettings(settings)
+	if s.sets != 0 {
+		t.Fatalf("%d decisions before the first view", s.sets)
+	}
+	web := webAt(2, "203.0.113.1", "203.0.113.2")
+	a.services[web.Name] = frontendsOf(&web)
+	for i := range a.services[web.Name] {
+		a.services[web.Name][i].Programmed = true
+	}
+	a.ask(announce.Node{})
+	if len(s.routes) != 1 || s.routes[0].Prefix != adopted[0] {
+		t.Errorf("routes %v, want %v", s.routes, adopted[0])
+	}
+	if err := a.close(true); err != nil || !s.left || len(s.routes) != 1 {
+		t.Errorf("before a handover: left %v, routes %v, %v", s.left, s.routes, err)
+	}
+
+	for name, n := range map[string]announce.Node{"drain": {NotSynced: true, Draining: true}, "stop": {NotSynced: true, Stopping: true}} {
+		s := &spoken{adopted: adopted}
+		if startAnnouncer(s, nil, settings).ask(n); s.sets != 1 {
+			t.Errorf("%s: the routes stay", name)
+		}
+	}
+	s = &spoken{adopted: adopted}
+	a = startAnnouncer(s, nil, settings)
+	a.held = time.Now()
+	if a.ask(announce.Node{NotSynced: true, Unhealthy: "such"}); s.sets != 1 {
+		t.Error("the routes stay for ever without a view")
 	}
 }

@@ -139,6 +139,10 @@ func routerID(configured string, node []route.Address) (netip.Addr, error) {
 // newSpeaker starts the speaker of the configuration. Objects never keep a node from its start:
 // those that cannot be used are faults.
 func newSpeaker(c *config.Announce, o *objects, l *lb.LB, log *slog.Logger) (announce.Speaker, []error, error) {
+	if c.Speaker == config.AnnounceKernel {
+		s, err := newKernelSpeaker(c)
+		return s, nil, err
+	}
 	b, faults, err := sessions(c, o, l.Router().Addresses(), log)
 	if err != nil {
 		return nil, nil, err
@@ -155,4 +159,6 @@ type silent struct{}
 
 func (silent) Set([]announce.Route) error { return nil }
 func (silent) Peers() []announce.Peer     { return nil }
+func (silent) Adopted() []netip.Prefix    { return nil }
 func (silent) Close() error               { return nil }
+func (silent) Leave() error               { return nil }

@@ -2,14 +2,16 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/announce/routes"
 )
 
 // Cleanup removes the remains of a killed Weir on the machine: pinned
-// programs, the host veth with its routes and rules, and changed settings.
+// programs, the host veth with its routes and rules, announced routes, and changed settings.
 func Cleanup(_ context.Context, cfg *config.Configuration, log *slog.Logger) error {
-	return lb.Cleanup(packetPath(cfg, log))
+	return errors.Join(lb.Cleanup(packetPath(cfg, log)), routes.Cleanup(kernelRoutes(&cfg.Announce)))
 }

@@ -168,7 +168,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		d.stop(nil)
 		tasks.Wait()
 		if d.lb != nil {
-			err = errors.Join(err, d.announcer.close(), d.end(err))
+			err = errors.Join(err, d.announcer.close(d.next.Load() != nil), d.end(err))
 		}
 		// Last: the end of this connection tells the last process that all is free again.
 		if d.last != nil {

@@ -18,7 +18,11 @@ func Announce(w io.Writer, s *api.Status) error {
 		return err
 	}
 	t := table(b)
-	row(t, "PEER", "ASN", "STATE", "FOR", "ROUTES", "ENDS", "LAST END")
+	if s.Announce.Speaker == "kernel" {
+		fmt.Fprintf(b, "%d routes are in the kernel's table for a routing daemon.\n", len(s.Announce.Routes))
+	} else {
+		row(t, "PEER", "ASN", "STATE", "FOR", "ROUTES", "ENDS", "LAST END")
+	}
 	for _, p := range s.Announce.Peers {
 		since := "-"
 		if p.Since != nil {

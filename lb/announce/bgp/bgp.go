@@ -209,6 +209,12 @@ func (s *Speaker) Peers() []announce.Peer {
 	return out
 }
 
+// Adopted implements announce.Speaker: routers withdraw when a session ends.
+func (s *Speaker) Adopted() []netip.Prefix { return nil }
+
+// Leave implements announce.Speaker. A session cannot go over to another process.
+func (s *Speaker) Leave() error { return s.Close() }
+
 // Close implements announce.Speaker.
 func (s *Speaker) Close() error {
 	err := s.server.StopBgp(context.Background(), &api.StopBgpRequest{})

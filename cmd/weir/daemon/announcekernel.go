@@ -1,0 +1,16 @@
+package daemon
+
+import (
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/lb/announce"
+	"github.com/weirlb/weir/lb/announce/routes"
+)
+
+// newKernelSpeaker makes the speaker of announce.speaker kernel.
+func newKernelSpeaker(c *config.Announce) (announce.Speaker, error) {
+	return routes.New(kernelRoutes(c))
+}
+
+func kernelRoutes(c *config.Announce) routes.Config {
+	return routes.Config{Table: c.KernelTable, Protocol: c.KernelProtocol}
+}
