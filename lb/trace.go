@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/pcapfilter"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
@@ -23,6 +24,9 @@ type TraceQuery struct {
 	TTL                 uint8
 	Payload             int // bytes behind the header of TCP or UDP
 	DontFragment        bool
+	// Frame is the packet as an Ethernet frame, in place of the fields above but Interface;
+	// nil: they describe it.
+	Frame []byte
 }
 
 // Trace is what would become of a packet.
@@ -30,7 +34,9 @@ type Trace struct {
 	worker.Traced
 	Interface string // by which it came
 	Size      int    // of the received frame
-	Flags     uint8  // of TCP
+	// Proto, the addresses and the ports are those of the packet; of TCP Flags, too.
+	Proto, Flags        uint8
+	Source, Destination netip.AddrPort
 	// Steering is the verdict of the steering program, unless SteeringErr is not nil. Only a
 	// packet that is redirected comes to a worker: for any other the outcome is what a worker
 	// would have done.
@@ -46,8 +52,16 @@ var ErrTrace = errors.New("no such packet")
 // Trace tells what the node would do with a packet now. Nothing is sent, and nothing that
 // packets are forwarded by changes.
 func (l *LB) Trace(q TraceQuery) (*Trace, error) {
+	if q.Frame != nil {
+		var f pcapfilter.Packet
+		if pcapfilter.Read(q.Frame, len(q.Frame), &f); f.Family == 0 {
+			return nil, fmt.Errorf("%w: it must be an Ethernet frame with an IP packet", ErrTrace)
+		}
+		q.Proto, q.Flags = f.Proto, f.Flags
+		q.Source, q.Destination = netip.AddrPortFrom(f.Src, f.SrcPort), netip.AddrPortFrom(f.Dst, f.DstPort)
+	}
 	key := conntrack.MakeKey(q.Source, q.Destination, q.Proto)
-	if q.Proto == header.ProtoTCP && q.Flags == 0 {
+	if q.Frame == nil && q.Proto == header.ProtoTCP && q.Flags == 0 {
 		if q.Flags = header.SYN; l.flows.Has(&key) {
 			q.Flags = header.ACK
 		}
@@ -56,8 +70,13 @@ func (l *LB) Trace(q TraceQuery) (*Trace, error) {
 	if err != nil {
 		return nil, err
 	}
-	frame := q.build(in)
-	out := &Trace{Interface: name, Size: len(frame), Flags: q.Flags}
+	frame := q.Frame
+	if frame == nil {
+		frame = q.build(in)
+	}
+	out := &Trace{
+		Interface: name, Size: len(frame), Proto: q.Proto, Flags: q.Flags, Source: q.Source, Destination: q.Destination,
+	}
 	out.Steering, out.SteeringErr = l.steer.Classify(in.Index, frame)
 	destination := table.DestinationKey(&key.W)
 	out.Translated, _ = l.node.Load().Owns(&destination)

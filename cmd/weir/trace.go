@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,12 +24,13 @@ type traceFlags struct {
 	packets                api.PacketQuery
 	packet                 api.TraceQuery
 	source, dest, protocol string
+	frame                  string
 }
 
 func newTrace() *cobra.Command {
 	var o traceFlags
 	cmd := &cobra.Command{
-		Use:   "trace {--src ADDRESS:PORT --dst ADDRESS:PORT [--proto PROTOCOL] | --live [filter]}",
+		Use:   "trace {--src ADDRESS:PORT --dst ADDRESS:PORT [--proto PROTOCOL] | --frame HEX | --live [filter]}",
 		Short: "Show what becomes of a packet, and why",
 		Long: `With --src and --dst, shows what this node would do now with such a packet, and each
 decision on the way: the verdict of the steering program, the connection, the Service
@@ -38,12 +40,17 @@ packet through its stages, with a copy of what the packet would change. Nothing 
 Limits of the rate of answers count as unused, and of an SCTP association the first
 packet is traced, an INIT.
 
+With --frame the packet is an Ethernet frame, as Wireshark copies it "as a hex stream": a
+fragment, an ICMP error, a packet with options. A fragment other than the first is traced
+by what the worker knows of the datagram at that moment.
+
 With --live, shows packets that Weir handles as they come: the addresses before and after
 the translation, the verdict, the drop reason, the Service and the endpoint. The filter is
 as for weir capture. At most --rate packets per second and worker are shown; the others
 are counted. Forwarding never waits.`,
 		Example: `  weir trace --src 192.0.2.7:40000 --dst 203.0.113.1:80
   weir trace --proto udp --src 192.0.2.7:40000 --dst 203.0.113.1:53 --interface eth1 -o json
+  weir trace --frame 02000000000102000000000208004500... --interface eth0
   weir trace --live service default/web
   weir trace --live --packets 10 -o json host 192.0.2.7 | jq .packet.verdict
   weir trace --live --rate 200 'tcp[tcpflags] & tcp-syn != 0'`,
@@ -68,6 +75,7 @@ are counted. Forwarding never waits.`,
 	fs.StringVar(&o.protocol, "proto", "tcp", "`protocol`: tcp, udp or sctp")
 	fs.StringVar(&o.source, "src", "", "source of the packet, `address:port`")
 	fs.StringVar(&o.dest, "dst", "", "destination of the packet, `address:port`")
+	fs.StringVar(&o.frame, "frame", "", "the packet as an Ethernet frame, in `hex` digits")
 	fs.StringVar(&o.packet.Interface, "interface", "", "`interface` by which the packet comes; default: that of the route back to the source")
 	fs.StringVar(&o.packet.Flags, "tcp-flags", "", "`flags` such as syn,ack; default: syn, or ack where a connection exists")
 	fs.IntVar(&o.packet.TTL, "ttl", api.DefaultTraceTTL, "TTL or hop limit")
@@ -84,8 +92,8 @@ are counted. Forwarding never waits.`,
 // check completes the queries, and returns the errors of the flags.
 func (o *traceFlags) check(args []string) error {
 	if o.live {
-		if o.source != "" || o.dest != "" {
-			return errors.New("--live and --src, --dst exclude each other")
+		if o.source != "" || o.dest != "" || o.frame != "" {
+			return errors.New("--live and --src, --dst, --frame exclude each other")
 		}
 		o.packets.Filter = strings.Join(args, " ")
 		if o.packets.Rate < 1 {
@@ -96,10 +104,19 @@ func (o *traceFlags) check(args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("a filter (%q) needs --live", strings.Join(args, " "))
 	}
-	if o.source == "" || o.dest == "" {
-		return errors.New("--src and --dst, or --live, are required")
-	}
 	var err error
+	if o.frame != "" {
+		if o.source != "" || o.dest != "" {
+			return errors.New("--frame and --src, --dst exclude each other")
+		}
+		if o.packet.Frame, err = hex.DecodeString(strings.Join(strings.Fields(o.frame), "")); err != nil {
+			return fmt.Errorf("--frame: %w", err)
+		}
+		return o.packet.Check()
+	}
+	if o.source == "" || o.dest == "" {
+		return errors.New("--src and --dst, --frame, or --live, are required")
+	}
 	if o.packet.Source, err = netip.ParseAddrPort(o.source); err != nil {
 		return fmt.Errorf("--src: must be ADDRESS:PORT, is %q", o.source)
 	}

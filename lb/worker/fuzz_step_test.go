@@ -188,6 +188,18 @@ func (r *fuzzRun) ping() {
 
 // fragments cuts a packet, and sends the pieces in some order.
 func (r *fuzzRun) fragments(port int, ip []byte, tags uint8) {
+	for _, f := range r.pieces(ip) {
+		v, err := viewIP(f)
+		if err != nil {
+			return
+		}
+		setMark(&v, r.mark())
+		r.injectIP(port, v.b, tags, 0, true)
+	}
+}
+
+// pieces cuts a packet, and returns the pieces in some order.
+func (r *fuzzRun) pieces(ip []byte) [][]byte {
 	a, b, c := r.next(), r.next(), r.next()
 	step := []int{24, 64, 504, 1000, 1304}[a%5]
 	var offsets []int
@@ -196,7 +208,7 @@ func (r *fuzzRun) fragments(port int, ip []byte, tags uint8) {
 	}
 	list := fragmentsOf(ip, uint32(c&3), offsets...)
 	if len(list) == 0 {
-		return
+		return nil
 	}
 	switch b & 7 {
 	case 1:
@@ -210,14 +222,7 @@ func (r *fuzzRun) fragments(port int, ip []byte, tags uint8) {
 	case 5: // overlapping ones
 		list = append(list, fragmentsOf(ip, uint32(c&3), 0, step/16*8)...)
 	}
-	for _, f := range list {
-		v, err := viewIP(f)
-		if err != nil {
-			return
-		}
-		setMark(&v, r.mark())
-		r.injectIP(port, v.b, tags, 0, true)
-	}
+	return list
 }
 
 // setMark writes a mark into a packet.

@@ -11,7 +11,6 @@ import (
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/pcapfilter"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/tap"
@@ -112,6 +111,9 @@ func (w *Worker) Trace(in int, frame []byte, ports []Port) (*Traced, error) {
 		return nil, fmt.Errorf("%w, %d: it has %d bytes", ErrTraceSize, room, len(frame))
 	}
 	t := tracer{live: w, memory: memory, ports: ports, in: in, frame: frame}
+	if err := t.findDatagram(); err != nil {
+		return nil, fmt.Errorf("trace: %w", err)
+	}
 	for range traceRepeats {
 		out, more, err := t.run()
 		if err != nil {
@@ -134,16 +136,15 @@ type tracer struct {
 	ranges []conntrack.Ports // of which the scratch table has the connections
 	// remembered is whether the client used an endpoint of the frontend last.
 	remembered bool
+	fragment   tracedFragment
 }
 
 // run takes the packet through the stages. more is true where it met a range of ports whose
 // connections the scratch table does not have: it is now among the ranges.
 func (t *tracer) run() (out *Traced, more bool, err error) {
-	var f pcapfilter.Packet
-	pcapfilter.Read(t.frame, len(t.frame), &f)
-	key := conntrack.MakeKey(netip.AddrPortFrom(f.Src, f.SrcPort), netip.AddrPortFrom(f.Dst, f.DstPort), f.Proto)
+	key, ports := t.tuple()
 	out = &Traced{Out: -1, Hash: table.Hash(&key.W)}
-	if f.Ports {
+	if ports {
 		k := table.DestinationKey(&key.W)
 		out.Entry = t.live.frontends.Load().Lookup(&k)
 	}
@@ -155,6 +156,7 @@ func (t *tracer) run() (out *Traced, more bool, err error) {
 
 	w, sinks := t.worker(scratch)
 	t.copyAffinity(w, out.Entry, &key)
+	t.copyDatagram(w)
 	records, err := tap.New(tap.Config{SnapLen: minObserved, Bytes: 1 << 16, Workers: 1})
 	if err != nil {
 		return nil, false, err

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -22,8 +23,9 @@ func portsOf(w *Worker) (list []Port) {
 	return list
 }
 
-// observed1 returns the first record of the packet that f makes the worker handle.
-func observed1(t testing.TB, w *Worker, f func()) *tap.Record {
+// observed1 returns the first record of a frame that f makes the worker handle, nil for none.
+// The frame may release fragments that wait, and others may expire.
+func observed1(t testing.TB, w *Worker, frame []byte, f func()) *tap.Record {
 	t.Helper()
 	records, err := tap.New(tap.Config{SnapLen: 256, Bytes: 1 << 20, Workers: w.id + 1})
 	if err != nil {
@@ -34,7 +36,7 @@ func observed1(t testing.TB, w *Worker, f func()) *tap.Record {
 	w.Observe(nil)
 	var out *tap.Record
 	records.Read(func(r *tap.Record) bool {
-		if out == nil {
+		if out == nil && int(r.InLen) == len(frame) && bytes.HasPrefix(frame, r.InData) {
 			r := *r
 			r.OutData = append([]byte(nil), r.OutData...)
 			out = &r
@@ -46,7 +48,7 @@ func observed1(t testing.TB, w *Worker, f func()) *tap.Record {
 
 // A trace agrees with what the worker then does, for more than 1,000 random packets of all
 // Services of the fuzz target: new connections, packets of connections in both directions, of
-// every mode, with and without endpoints and neighbors.
+// every mode, with and without endpoints and neighbors, fragments in any order, ICMP errors.
 func TestTraceAgreesWithTheWorker(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -84,10 +86,21 @@ func (r *fuzzRun) compareTrace(verdicts map[string]int) int {
 	r.unlimited()
 	r.now = r.lb.flows.Tick()
 	switch op := r.next() % 32; {
-	case op < 16:
+	case op < 10:
 		s, tags, padding := r.request()
 		s.sum &^= 1
 		r.injectIP(portClient, s.ip(), tags, padding, true)
+	case op < 14:
+		s, tags, _ := r.request()
+		return r.compareFragments(portClient, s.ip(), tags, verdicts)
+	case op == 14:
+		r.serverError()
+	case op == 15:
+		r.clientError()
+	case op < 18:
+		if s, port, ok := r.answer(); ok {
+			return r.compareFragments(port, s.ip(), 0, verdicts)
+		}
 	case op < 26:
 		if s, port, ok := r.answer(); ok {
 			s.sum &^= 1
@@ -109,6 +122,26 @@ func (r *fuzzRun) compareTrace(verdicts map[string]int) int {
 		r.lb.router.SetState(portServer, endpoint4, route.Valid)
 		r.lb.router.SetState(portServer, endpoint6, route.Valid)
 	}
+	return r.compareLast(verdicts)
+}
+
+// compareFragments is compareTrace of the fragments of a packet, a round for each.
+func (r *fuzzRun) compareFragments(port int, ip []byte, tags uint8, verdicts map[string]int) (compared int) {
+	for _, f := range r.pieces(ip) {
+		v, err := viewIP(f)
+		if err != nil || len(r.in) >= maxMarks-1 {
+			break
+		}
+		setMark(&v, r.mark())
+		r.unlimited()
+		r.injectIP(port, v.b, tags, 0, true)
+		compared += r.compareLast(verdicts)
+	}
+	return compared
+}
+
+// compareLast is compareTrace of the packet that was injected last.
+func (r *fuzzRun) compareLast(verdicts map[string]int) int {
 	if r.pending != 1 || len(r.in[len(r.in)-1].frame) > 3000 { // a trace has a frame of the packet memory
 		r.turn()
 		return 0
@@ -123,7 +156,7 @@ func (r *fuzzRun) compareTrace(verdicts map[string]int) int {
 		r.t.Fatalf("a trace changed the number of flows from %d to %d", flows, n)
 	}
 	waiting := len(r.w.neighQueue)
-	want := observed1(r.t, r.w, r.turn)
+	want := observed1(r.t, r.w, g.frame, r.turn)
 	if r.lb.flows.Tick() != r.now || waiting != 0 {
 		return 0 // limits per second may have changed, or other packets have left
 	}
@@ -199,7 +232,7 @@ func TestTraceTakesNoPort(t *testing.T) {
 				t.Fatalf("traced %+v, then %+v", first, got)
 			}
 		}
-		want := observed1(t, b.w, func() { b.one(portClient, frame, portServer) })
+		want := observed1(t, b.w, frame, func() { b.one(portClient, frame, portServer) })
 		if want.SNAT != first.SNAT {
 			t.Fatalf("connection %d: traced SNAT %v, was %v", i, first.SNAT, want.SNAT)
 		}
@@ -210,7 +243,7 @@ func TestTraceTakesNoPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := observed1(t, b.w, func() {
+	want := observed1(t, b.w, req.build(t), func() {
 		b.give(portClient, req.build(t))
 		b.round()
 	})
@@ -246,7 +279,7 @@ func TestTraceChoosesByTheRule(t *testing.T) {
 		if got.Choice != want || got.Verdict != tap.Forward || got.Mode != conntrack.ModeNAT {
 			t.Errorf("chosen by %v, want %v: %+v", got.Choice, want, got)
 		}
-		if was := observed1(t, b.w, func() { b.one(portClient, req.build(t), portServer) }); want != AtRandom && was.Endpoint != got.Endpoint {
+		if was := observed1(t, b.w, req.build(t), func() { b.one(portClient, req.build(t), portServer) }); want != AtRandom && was.Endpoint != got.Endpoint {
 			t.Errorf("traced to %v, was %v", got.Endpoint, was.Endpoint)
 		}
 	}

@@ -40,6 +40,7 @@ type Worker struct {
 
 	stop      atomic.Bool
 	change    atomic.Pointer[portUpdate]  // of the ports, to be carried out
+	question  atomic.Pointer[question]    // to be answered
 	observing atomic.Pointer[observation] // nil without a tap
 	heartbeat atomic.Uint32               // tick of the last round: the worker's sign of life
 	thread    atomic.Int32                // 0 before Start
@@ -125,6 +126,9 @@ func (w *Worker) round() int {
 func (w *Worker) beginRound() {
 	if r := w.change.Load(); r != nil {
 		w.updatePorts(r)
+	}
+	if q := w.question.Load(); q != nil {
+		q.answer(w)
 	}
 	if tick := w.conns.Tick(); tick != w.tick {
 		w.tick = tick

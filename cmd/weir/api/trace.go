@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -20,12 +21,16 @@ type TraceQuery struct {
 	TTL                 int
 	Payload             int // bytes behind the header of TCP or UDP
 	DontFragment        bool
+	// Frame is the packet as an Ethernet frame without the check sequence, in place of all
+	// fields but Interface.
+	Frame []byte
 }
 
 // Bounds of a packet to trace.
 const (
 	DefaultTraceTTL = 64
 	MaxTracePayload = 9000
+	maxTraceFrame   = 16384
 )
 
 // TraceFlags are the names of the flags of TCP in a TraceQuery, separated by commas.
@@ -45,7 +50,7 @@ type Trace struct {
 	Steering      string `json:"steering,omitempty"`
 	SteeringError string `json:"steeringError,omitempty"`
 	// Verdict is kernel (the packet is not Weir's), forward, punt (to the kernel), reply,
-	// challenge, drop or queue (until a neighbor answers).
+	// challenge, drop or queue (until a neighbor answers, or the first fragment comes).
 	Verdict string `json:"verdict"`
 	// Reason is a drop reason, of a drop or of a refusal, and Text explains it.
 	Reason string `json:"reason,omitempty"`
@@ -144,9 +149,10 @@ func traceRoutes(src Source) []route {
 	return []route{{
 		method: "GET", path: "/v1/trace", summary: "What the node would do with a packet now; nothing is sent.", answer: Trace{},
 		params: []param{
-			{name: "protocol", usage: "TCP, UDP or SCTP", enum: []string{"TCP", "UDP", "SCTP"}, required: true},
-			{name: "source", usage: "address:port", required: true},
-			{name: "destination", usage: "address:port", required: true},
+			{name: "protocol", usage: "TCP, UDP or SCTP; required without a frame", enum: []string{"TCP", "UDP", "SCTP"}},
+			{name: "source", usage: "address:port; required without a frame"},
+			{name: "destination", usage: "address:port; required without a frame"},
+			{name: "frame", usage: "the packet as an Ethernet frame, in hexadecimal digits; of the other parameters only interface is allowed then"},
 			{name: "interface", usage: "by which it comes; absent: that of the route back to the source"},
 			{name: "flags", usage: "of TCP, such as syn,ack; absent: syn, or ack where a connection exists"},
 			{name: "ttl", kind: "integer", usage: fmt.Sprintf("absent: %d", DefaultTraceTTL)},
@@ -173,6 +179,18 @@ func traceRoutes(src Source) []route {
 }
 
 func traceQuery(r *http.Request) (q *TraceQuery, err error) {
+	if s := r.FormValue("frame"); s != "" {
+		for name := range r.Form {
+			if name != "frame" && name != "interface" {
+				return nil, fmt.Errorf("%s: not with a frame", name)
+			}
+		}
+		q = &TraceQuery{Interface: r.FormValue("interface")}
+		if q.Frame, err = hex.DecodeString(s); err != nil {
+			return nil, fmt.Errorf("frame: %w", err)
+		}
+		return q, nil
+	}
 	q = &TraceQuery{
 		Protocol: r.FormValue("protocol"), Interface: r.FormValue("interface"), Flags: r.FormValue("flags"),
 	}
@@ -197,6 +215,11 @@ func traceQuery(r *http.Request) (q *TraceQuery, err error) {
 
 // Check reports a packet that there cannot be.
 func (q *TraceQuery) Check() error {
+	if n := len(q.Frame); n > maxTraceFrame {
+		return fmt.Errorf("frame: must have at most %d bytes, has %d", maxTraceFrame, n)
+	} else if n > 0 {
+		return nil
+	}
 	s, d := q.Source.Addr(), q.Destination.Addr()
 	switch {
 	case !slices.Contains([]string{"TCP", "UDP", "SCTP"}, q.Protocol):
@@ -233,6 +256,11 @@ func (q *TraceQuery) FlagBits() (bits uint8, err error) {
 // Trace asks what the node would do with a packet.
 func (c *Client) Trace(ctx context.Context, q *TraceQuery) (*Trace, error) {
 	v := url.Values{}
+	if q.Frame != nil {
+		v.Set("frame", hex.EncodeToString(q.Frame))
+		set(v, "interface", q.Interface)
+		return get[Trace](ctx, c, "/v1/trace", v)
+	}
 	set(v, "protocol", q.Protocol)
 	set(v, "source", q.Source.String())
 	set(v, "destination", q.Destination.String())

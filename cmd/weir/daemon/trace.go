@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 
 	"github.com/weirlb/weir/cmd/weir/api"
@@ -27,7 +28,7 @@ func (d *Daemon) Trace(_ context.Context, q *api.TraceQuery) (*api.Trace, error)
 	}
 	t, err := d.lb.Trace(lb.TraceQuery{
 		Proto: proto, Source: q.Source, Destination: q.Destination, Interface: q.Interface,
-		Flags: flags, TTL: uint8(q.TTL), Payload: q.Payload, DontFragment: q.DontFragment,
+		Flags: flags, TTL: uint8(q.TTL), Payload: q.Payload, DontFragment: q.DontFragment, Frame: q.Frame,
 	})
 	if errors.Is(err, lb.ErrTrace) || errors.Is(err, worker.ErrTraceSize) {
 		return nil, fmt.Errorf("%w: %w", api.ErrInvalid, err)
@@ -36,7 +37,7 @@ func (d *Daemon) Trace(_ context.Context, q *api.TraceQuery) (*api.Trace, error)
 		return nil, err
 	}
 	out := &api.Trace{
-		Protocol: q.Protocol, Source: q.Source.String(), Destination: q.Destination.String(),
+		Protocol: header.ProtocolName(t.Proto), Source: tracedEnd(t.Source), Destination: tracedEnd(t.Destination),
 		Flags: flagNames(t.Flags), Interface: t.Interface, Size: t.Size,
 		Frontend: d.tracedFrontend(t), Connection: d.tracedConnection(t),
 	}
@@ -59,6 +60,9 @@ func (d *Daemon) Trace(_ context.Context, q *api.TraceQuery) (*api.Trace, error)
 	out.NextHop, out.Sent = d.tracedHop(t), d.tracedPacket(t)
 	return out, nil
 }
+
+// tracedEnd is an end of a packet, which has a port where the protocol has ports.
+func tracedEnd(a netip.AddrPort) string { return endText(a.Addr(), a.Port()) }
 
 // flagNames are the names of TCP flags.
 func flagNames(bits uint8) string {
