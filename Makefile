@@ -218,6 +218,16 @@ bars: build ## Compare the flow cache with the ratios that it has to reach, on 2
 listings: build ## Compare the packet loop with and without listings of 1,000,000 connections: 10 % at most (root; a minute)
 	nice -n -20 $(BIN)/weirperf connections --realtime --bar 10
 
+.PHONY: fleet-bars
+fleet-bars: build ## Measure drain, death and loss of a fleet into perf/results/fleet-bed.txt (root; installs FRR; 10 minutes)
+	@.ci/programs frr
+	@{ date -u +%F; uname -srm; grep -m1 'model name' /proc/cpuinfo; echo "CPUs $$(nproc), load $$(cut -d' ' -f1-3 /proc/loadavg)"; } > $(BIN)/fleet-bed.txt
+	@status=0; for run in '--events drain,kill --rounds 5' '--events cut --hold 3 --rounds 5' '--events cut --hold 9' '--events kill --connections 1500'; do \
+		echo "weir demo fleet $$run" | tee -a $(BIN)/fleet-bed.txt; \
+		$(BIN)/weir demo fleet $$run > $(BIN)/fleet-run.txt || status=1; \
+		sed -n '/established connections of each/,$$p' $(BIN)/fleet-run.txt | tee -a $(BIN)/fleet-bed.txt; done; \
+	cp $(BIN)/fleet-bed.txt perf/results/fleet-bed.txt; exit $$status
+
 .PHONY: bench-go
 bench-go: ## Go benchmarks into bin/bench.txt (make bench-go BENCH=Lookup COUNT=10; compare with benchstat)
 	@mkdir -p $(BIN)

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/router"
@@ -89,6 +90,9 @@ func run(ctx context.Context, out io.Writer, o *options) (err error) {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("demo fleet: %w", err)
 	}
+	if err := raiseFiles(2*o.connections*len(modes) + 1024); err != nil {
+		return fmt.Errorf("demo fleet: %w", err)
+	}
 	r := newReport(out)
 	b, err := newBed(ctx, r, o.hold)
 	if err != nil {
@@ -102,6 +106,19 @@ func run(ctx context.Context, out io.Writer, o *options) (err error) {
 		r.line("\nremoving everything")
 	}
 	return err
+}
+
+// raiseFiles raises the limit of open files: both ends of all connections are in this process.
+func raiseFiles(to int) error {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil || l.Cur >= uint64(to) {
+		return err
+	}
+	raised := unix.Rlimit{Cur: uint64(to), Max: max(l.Max, uint64(to))}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &raised); err != nil {
+		return fmt.Errorf("--connections: %d open files, of which the limit is %d: %w", to, l.Cur, err)
+	}
+	return nil
 }
 
 // interrupted puts a Ctrl-C in the place of the errors that followed from it.

@@ -95,14 +95,19 @@ func (t *traffic) stop() error {
 	return t.err
 }
 
-// establish opens connections in the place of those that were lost, and begins a step.
+// establish begins a step. It opens connections in the place of those that were lost, and in a
+// mode that loses connections in the place of all: those that are left are more and more such as
+// never pass the nodes that leave.
 func (t *traffic) establish(ctx context.Context) error {
 	for i := range modes {
 		targets := modes[i].targets(echoPort)
 		for n := range t.each {
-			if n < len(t.talks[i]) && t.talks[i][n].failed() == nil {
-				t.talks[i][n].begin()
-				continue
+			if n < len(t.talks[i]) {
+				if last := t.talks[i][n]; modes[i].keeps && last.failed() == nil {
+					last.begin()
+					continue
+				}
+				_ = t.talks[i][n].conn.Close()
 			}
 			k, err := t.talk(ctx, targets[n%len(targets)])
 			if err != nil {
