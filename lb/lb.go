@@ -35,6 +35,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/flowcache"
 	"github.com/weirlb/weir/lb/hostveth"
@@ -149,12 +150,13 @@ type LB struct {
 	reassign *reassign.Flows
 	warnings *warning.List
 
-	beside   bool // the last process serves: New has not taken over from it yet
-	opened   bool // New has got every socket: no other process takes traffic
-	attached bool // Apply was called
-	yielded  bool // the packets of the last process were given to the kernel before Apply
-	draining bool // Drain was called
-	restored int  // flows of the last process
+	claim    *statefile.Claim // nil while this process is not the only Weir
+	beside   bool             // the last process serves: New has not taken over from it yet
+	opened   bool             // New has got every socket: no other process takes traffic
+	attached bool             // Apply was called
+	yielded  bool             // the packets of the last process were given to the kernel before Apply
+	draining bool             // Drain was called
+	restored int              // flows of the last process
 
 	// unsteered are published frontends for which the steering program had no room: the
 	// kernel gets their packets until it has.
@@ -215,5 +217,5 @@ func (l *LB) Close() error {
 	if l.cache != nil {
 		errs = append(errs, l.cache.Close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, l.giveUpClaim())...)
 }

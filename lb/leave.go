@@ -22,7 +22,7 @@ func (l *LB) Leave() error {
 	if !l.ended(endTime) { // the flow table stays mapped for it until the process ends
 		return errors.Join(append(errs, ErrStalled, l.steer.Close(false))...)
 	}
-	return errors.Join(append(errs, l.flows.Close(), l.steer.Close(false))...)
+	return errors.Join(append(errs, l.flows.Close(), l.steer.Close(false), l.giveUpClaim())...)
 }
 
 const (
@@ -86,7 +86,14 @@ func (l *LB) Release(pass bool) (sockets *xsk.Transfer, err error) {
 	if l.steer != nil {
 		errs = append(errs, l.steer.Close(false))
 	}
-	return sockets, errors.Join(errs...)
+	return sockets, errors.Join(append(errs, l.giveUpClaim())...)
+}
+
+// giveUpClaim ends claimNode.
+func (l *LB) giveUpClaim() error {
+	c := l.claim
+	l.claim = nil
+	return c.Close()
 }
 
 // Verify loads the steering program and closes it: an error is the reason why this process

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/reassign"
 	"github.com/weirlb/weir/lb/route"
@@ -41,12 +42,8 @@ func New(cfg Config) (_ *LB, err error) {
 		}
 	}()
 
-	l.openCache()
-	l.cfg.Phases.End("flow cache")
-	if cfg.Take != nil {
-		if sockets, err = l.takeOver(); err != nil {
-			return nil, err
-		}
+	if sockets, err = l.takeNode(); err != nil {
+		return nil, err
 	}
 	// The program is loaded, and then the pages of the packet memory are made, beside all
 	// else. With a flow cache the program needs the maps of the flow table first.
@@ -100,6 +97,31 @@ func New(cfg Config) (_ *LB, err error) {
 	l.cfg.Phases.End("workers")
 	l.opened = true
 	return l, nil
+}
+
+// takeNode claims the node and opens the flow cache, in a handover from the last process.
+func (l *LB) takeNode() (sockets *xsk.Transfer, err error) {
+	if l.cfg.Take == nil {
+		if err := l.claimNode(); err != nil {
+			return nil, err
+		}
+	}
+	l.openCache()
+	l.cfg.Phases.End("flow cache")
+	if l.cfg.Take == nil {
+		return nil, nil
+	}
+	return l.takeOver()
+}
+
+// claimNode makes this process the only Weir of the network namespace: another would take the veth
+// pairs and the pins of this one for those of a dead process.
+func (l *LB) claimNode() (err error) {
+	l.claim, err = statefile.NewClaim("weir-packet-path")
+	if errors.Is(err, statefile.ErrClaimed) {
+		return fmt.Errorf("another Weir is running in this network namespace: %w", err)
+	}
+	return err
 }
 
 // closeAll closes the sockets of the last process: the queues are to be free for a process that

@@ -20,6 +20,9 @@ func (l *LB) takeOver() (sockets *xsk.Transfer, err error) {
 		return nil, err
 	}
 	l.beside = false
+	if err := l.claimNode(); err != nil {
+		return sockets, err
+	}
 	if l.cache != nil {
 		if err := l.cache.Lock(); err != nil {
 			l.warnNoCache(err)

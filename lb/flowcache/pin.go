@@ -28,7 +28,7 @@ const (
 // pins is where the table of this network namespace is pinned.
 type pins struct {
 	path string
-	lock int // a socket whose name no other process of the namespace can have; -1 without
+	lock *statefile.Claim // nil without
 }
 
 // openPins takes the place of the table, which another process of the network namespace may
@@ -47,7 +47,7 @@ func openPins(dir string, beside bool) (*pins, error) {
 	if err := unix.Stat(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), &ns); err != nil {
 		return nil, fmt.Errorf("identify network namespace: %w", err)
 	}
-	p := &pins{path: filepath.Join(dir, fmt.Sprint(pinPrefix, ns.Ino)), lock: -1}
+	p := &pins{path: filepath.Join(dir, fmt.Sprint(pinPrefix, ns.Ino))}
 	if beside {
 		return p, nil
 	}
@@ -70,31 +70,21 @@ func checkBPFFS(dir string) error {
 	}
 }
 
-// take makes this process the owner of the pin. Abstract names belong to the network namespace
-// and end with the socket.
+// take makes this process the owner of the pin.
 func (p *pins) take() (err error) {
-	p.lock, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("lock %s: %w", p.path, err)
-	}
 	name := fnv.New64a()
 	_, _ = name.Write([]byte(p.path)) // it may be longer than a name
-	err = unix.Bind(p.lock, &unix.SockaddrUnix{Name: fmt.Sprintf("@weir-flowtable-%x", name.Sum64())})
-	if errors.Is(err, unix.EADDRINUSE) {
+	p.lock, err = statefile.NewClaim(fmt.Sprintf("weir-flowtable-%x", name.Sum64()))
+	if errors.Is(err, statefile.ErrClaimed) {
 		err = conntrack.ErrInUse
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("%s: %w", p.path, err), p.close())
+		return fmt.Errorf("%s: %w", p.path, err)
 	}
 	return nil
 }
 
-func (p *pins) close() error {
-	if p.lock < 0 {
-		return nil
-	}
-	return unix.Close(p.lock)
-}
+func (p *pins) close() error { return p.lock.Close() }
 
 // load opens the table that an earlier process has pinned, if there is one.
 func (p *pins) load() (a array, err error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -256,5 +257,32 @@ func TestWireSecondWeirIsRefused(t *testing.T) {
 	f.checkLoad(t, f.Client, toAttached.at(httpPort, false), 5)
 	if err := f.weir.Signal(syscall.Signal(0)); err != nil && !errors.Is(err, syscall.ESRCH) {
 		t.Error(err)
+	}
+}
+
+// A second Weir with files and ports of its own is refused, too, before it changes anything.
+func TestWireSecondWeirWithOtherFilesIsRefused(t *testing.T) {
+	o := options{services: kinds}
+	for name, fixed := range map[string]func(*testing.T) *fixture{
+		"off": func(t *testing.T) *fixture { return ownFixture(t, o) },
+		"tcx": func(t *testing.T) *fixture { return cachedFixture(t, "tcx", o) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := fixed(t)
+			conn := f.dialed(t, toPod.at(echoPort, false))
+			before := stateOf(t, f)
+			must(t, os.Mkdir(f.path("second"), 0o700))
+			config := strings.NewReplacer(f.path("weir.sock"), f.path("second/weir.sock"), f.path("conntrack"), f.path("second/conntrack")).Replace(f.config())
+			must(t, os.WriteFile(f.path("second.yaml"), []byte(config+"metricsBindAddress: \"\"\nhealthzBindAddress: \"\"\n"), 0o644))
+			out, code := f.run(t, nil, "run", "--config", f.path("second.yaml"))
+			if code == 0 || !strings.Contains(out, "another Weir is running") {
+				t.Errorf("exit status %d, %q", code, out)
+			}
+			if changes := before.Diff(stateOf(t, f)); len(changes) > 0 {
+				t.Errorf("changed:\n%s", strings.Join(changes, "\n"))
+			}
+			must(t, workload.PingPong(conn, "still here", within))
+			must(t, f.exchangeOnce(toPod, true))
+		})
 	}
 }
