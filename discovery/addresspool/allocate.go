@@ -17,7 +17,7 @@ func (a *Allocator) allocate(s *Service, now time.Time, has, given []netip.Addr)
 	if len(s.Addresses) > 0 {
 		return a.requested(s)
 	}
-	if kept := s.keeps(has); s.PoolName == "" && s.wants(kept) {
+	if kept := s.keeps(has); s.PoolName == "" && s.complete(kept) {
 		return Outcome{Addresses: kept, Reason: ReasonAllocated} // it has given up a family
 	}
 	pools, refusal := a.candidates(s)
@@ -28,6 +28,26 @@ func (a *Allocator) allocate(s *Service, now time.Time, has, given []netip.Addr)
 	slices.SortStableFunc(pools, func(x, y *Pool) int {
 		return count(slices.ContainsFunc(prefer, y.contains)) - count(slices.ContainsFunc(prefer, x.contains))
 	})
+	out := a.fromPools(s, pools, now, has, prefer)
+	if out.Reason != ReasonExhausted || !s.Prefers {
+		return out
+	}
+	one := *s
+	if one.IPv4 = s.First4; len(has) > 0 {
+		one.IPv4 = has[0].Is4()
+	}
+	for range 2 {
+		one.IPv6 = !one.IPv4
+		if single := a.fromPools(&one, pools, now, has, prefer); single.Reason == ReasonAllocated {
+			return single
+		}
+		one.IPv4 = !one.IPv4
+	}
+	return out
+}
+
+// fromPools are addresses of the first pool that has one of each family.
+func (a *Allocator) fromPools(s *Service, pools []*Pool, now time.Time, has, prefer []netip.Addr) Outcome {
 	var retry time.Time
 	for _, p := range pools {
 		var out []netip.Addr

@@ -213,10 +213,10 @@ func (a *Allocator) Reconcile(s *Service, now time.Time) Outcome {
 // asks for none, and has the families that it needs. An address that is in no pool is kept;
 // the text says so.
 func (a *Allocator) valid(s *Service, has []netip.Addr) (text string, ok bool) {
-	if len(has) == 0 || !s.wants(has) {
+	switch {
+	case len(has) == 0, len(s.Addresses) == 0 && !s.complete(has):
 		return "", false
-	}
-	if len(s.Addresses) > 0 && !sameSet(s.Addresses, has) {
+	case len(s.Addresses) > 0 && (!sameSet(s.Addresses, has) || !s.wants(has)):
 		return "", false
 	}
 	for _, addr := range has {

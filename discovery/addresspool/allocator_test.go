@@ -327,3 +327,32 @@ func TestAFamilyMoreOrLessMovesNoAddress(t *testing.T) {
 	s.IPv6 = true
 	reconcile(t, a, s, ReasonAllocated, "192.0.2.0", "2001:db8::8")
 }
+
+// PreferDualStack is an address of each family where a pool has both, else of the first family
+// that there is. The second comes when there is one; the first stays.
+func TestPreferredFamilies(t *testing.T) {
+	two := func(name string) *Service {
+		s := service(name, 1)
+		s.IPv6, s.Prefers = true, true
+		return s
+	}
+	four, six := poolObject("four", `"addresses":["192.0.2.1-192.0.2.2"]`), poolObject("six", `"addresses":["2001:db8::1-2001:db8::2"]`)
+	a := New(pools(t, four, six))
+	s := two("x/first-six")
+	reconcile(t, a, s, ReasonAllocated, "2001:db8::1")
+	s = two("x/first-four")
+	s.First4 = true
+	reconcile(t, a, s, ReasonAllocated, "192.0.2.1")
+	reconcile(t, a, s, ReasonAllocated, "192.0.2.1")
+
+	a.SetPools(pools(t, poolObject("both", `"addresses":["192.0.2.1-192.0.2.2","2001:db8::1-2001:db8::2"]`)))
+	reconcile(t, a, s, ReasonAllocated, "192.0.2.1", "2001:db8::2")
+	reconcile(t, a, s, ReasonKept, "192.0.2.1", "2001:db8::2")
+	s = two("x/third")
+	reconcile(t, a, s, ReasonAllocated, "192.0.2.2") // the IPv6 addresses are given
+	s = two("x/asks")
+	s.Addresses = addrs("192.0.2.1")
+	reconcile(t, a, s, ReasonAddressInUse)
+	s = two("x/fourth")
+	reconcile(t, a, s, ReasonExhausted)
+}

@@ -23,7 +23,9 @@ type Service struct {
 	NamespaceLabels map[string]string
 	// IPv4 and IPv6 are the families that it needs an address of; with both it gets both or none.
 	IPv4, IPv6 bool
-	Ports      []Port
+	// Prefers is true if one of both families will do (PreferDualStack), First4 if IPv4 is the first.
+	Prefers, First4 bool
+	Ports           []Port
 	// SharingKey lets Services with the same key share an address, if their ports differ.
 	SharingKey string
 	// Endpoints is equal for Services that may share an address in spite of
@@ -52,9 +54,16 @@ func (s *Service) shares(o *Service) bool {
 	return !slices.ContainsFunc(s.Ports, func(p Port) bool { return slices.Contains(o.Ports, p) })
 }
 
-// wants reports whether a set of addresses has the families that the Service needs: one
-// address of each.
+// wants reports whether a set of addresses will do for the Service.
 func (s *Service) wants(addrs []netip.Addr) bool {
+	if s.Prefers && len(addrs) == 1 {
+		return true
+	}
+	return s.complete(addrs)
+}
+
+// complete reports whether a set of addresses has an address of each family of the Service, and no other.
+func (s *Service) complete(addrs []netip.Addr) bool {
 	var n4, n6 int
 	for _, a := range addrs {
 		if a.Is4() {

@@ -69,6 +69,9 @@ func (c *controller) describe(svc *corev1.Service) (*addresspool.Service, error)
 		s.IPv4 = s.IPv4 || f == corev1.IPv4Protocol
 		s.IPv6 = s.IPv6 || f == corev1.IPv6Protocol
 	}
+	if p := svc.Spec.IPFamilyPolicy; p != nil && *p == corev1.IPFamilyPolicyPreferDualStack && s.IPv4 && s.IPv6 {
+		s.Prefers, s.First4 = true, svc.Spec.IPFamilies[0] == corev1.IPv4Protocol
+	}
 	for _, p := range svc.Spec.Ports {
 		s.Ports = append(s.Ports, addresspool.Port{Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), Port: uint16(p.Port)})
 	}
