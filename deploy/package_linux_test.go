@@ -32,21 +32,21 @@ type host struct {
 	p    *netlab.Process
 }
 
-// release builds the files of a release and returns the Debian package.
-func release(t *testing.T, version string) string {
+// release builds a format of a release and returns the file.
+func release(t *testing.T, version, format string) string {
 	t.Helper()
 	dir := t.TempDir()
 	cmd := exec.Command("go", "-C", "release", "run", ".", "--arch", runtime.GOARCH, "--version", version,
-		"--time", "2026-01-02T03:04:05Z", "--modified", "--formats", "deb", "--out", dir)
+		"--time", "2026-01-02T03:04:05Z", "--modified", "--formats", format, "--out", dir)
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd, err, out)
 	}
-	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
-	if err != nil || len(debs) != 1 {
-		t.Fatalf("packages %v, %v", debs, err)
+	files, err := filepath.Glob(filepath.Join(dir, "*."+format))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %v, %v", files, err)
 	}
-	return debs[0]
+	return files[0]
 }
 
 func newHost(t *testing.T) *host {
@@ -176,7 +176,7 @@ func (h *host) absent(names ...string) {
 // connections over an upgrade, and leaves nothing when it is purged.
 func TestWirePackageInstallsUpgradesAndPurges(t *testing.T) {
 	labtest.Require(t)
-	old, next := release(t, "v0.1.0"), release(t, "v0.2.0")
+	old, next := release(t, "v0.1.0", "deb"), release(t, "v0.2.0", "deb")
 	h := newHost(t)
 	copyFile(t, old, filepath.Join(h.root, "root/old.deb"))
 	copyFile(t, next, filepath.Join(h.root, "root/next.deb"))

@@ -19,7 +19,8 @@ import (
 // capabilities, limits. Network and PID namespace stay: the pod has the host's.
 type sandbox struct {
 	Root         string   // empty directory; becomes the root file system
-	Binary       string   // is mounted as /weir
+	Binary       string   // is mounted as /weir; "": the image has it
+	Image        string   // directory with the files of an image; "": none
 	Mounts       []mount  // into the root
 	Capabilities []string // all that there are: "NET_ADMIN"
 	NoNewPrivs   bool
@@ -90,23 +91,22 @@ func (s *sandbox) fileSystem() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	if err := unix.Mount("tmpfs", s.Root, "tmpfs", 0, "mode=755"); err != nil {
+	if err := s.root(); err != nil {
 		return fmt.Errorf("root: %w", err)
 	}
 	for _, d := range []string{"proc", "sys", "dev", "tmp"} {
-		if err := os.Mkdir(filepath.Join(s.Root, d), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(s.Root, d), 0o755); err != nil {
 			return err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(s.Root, "weir"), nil, 0o755); err != nil {
-		return err
+	mounts := []mount{{From: "/proc", To: "/proc"}, {From: "/proc/sys", To: "/proc/sys", ReadOnly: true}}
+	if s.Binary != "" {
+		if err := os.WriteFile(filepath.Join(s.Root, "weir"), nil, 0o755); err != nil {
+			return err
+		}
+		mounts = append(mounts, mount{From: s.Binary, To: "/weir", ReadOnly: true})
 	}
-	mounts := append([]mount{
-		{From: s.Binary, To: "/weir", ReadOnly: true},
-		{From: "/proc", To: "/proc"},
-		{From: "/proc/sys", To: "/proc/sys", ReadOnly: true},
-	}, s.Mounts...)
-	for _, m := range mounts {
+	for _, m := range append(mounts, s.Mounts...) {
 		if err := m.bind(s.Root); err != nil {
 			return err
 		}
@@ -123,6 +123,14 @@ func (s *sandbox) fileSystem() error {
 		return fmt.Errorf("chroot: %w", err)
 	}
 	return os.Chdir("/")
+}
+
+// root mounts what becomes the root file system: the files of the image, or nothing yet.
+func (s *sandbox) root() error {
+	if s.Image != "" {
+		return unix.Mount(s.Image, s.Root, "", unix.MS_BIND, "")
+	}
+	return unix.Mount("tmpfs", s.Root, "tmpfs", 0, "mode=755")
 }
 
 func (m mount) bind(root string) error {

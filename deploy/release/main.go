@@ -20,6 +20,8 @@ type options struct {
 	version  string // empty: of the build
 	time     string // RFC 3339; empty: of the revision
 	modified bool   // accept a changed tree
+	// certificates is a file with those of public authorities, for the image.
+	certificates string
 }
 
 func main() {
@@ -39,13 +41,13 @@ func main() {
 // architectures have syscalls and BPF objects that Weir is built for.
 var architectures = []string{"amd64", "arm64"}
 
-var formats = []string{"deb", "rpm", "tar.gz"}
+var formats = []string{"deb", "rpm", "tar.gz", "oci.tar"}
 
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("release", flag.ContinueOnError)
 	f.Usage = func() {
-		fmt.Fprint(f.Output(), `Builds binaries, packages, bills of materials and checksums of a release.
+		fmt.Fprint(f.Output(), `Builds binaries, packages, container images, bills of materials and checksums of a release.
 
 Usage:
   make release                                     # all architectures, into bin/release
@@ -61,6 +63,7 @@ Flags:
 	kinds := f.String("formats", strings.Join(formats, ","), "comma-separated `formats`")
 	f.StringVar(&o.version, "version", "", "`version` such as v1.2.3 (default: of the tag or the revision)")
 	f.StringVar(&o.time, "time", "", "`time` of all files, RFC 3339 (default: of the revision)")
+	f.StringVar(&o.certificates, "certificates", "/etc/ssl/certs/ca-certificates.crt", "`file` with certificates of public authorities, for oci.tar")
 	f.BoolVar(&o.modified, "modified", false, "accept a tree with changes that are not committed")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -116,7 +119,7 @@ func run(o options) error {
 			return err
 		}
 		b.extras = extras
-		if err := b.write(o.out, o.formats); err != nil {
+		if err := b.write(o); err != nil {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
 		fmt.Fprintf(os.Stderr, "%s: weir %s, %s\n", arch, b.version, b.time.Format(time.RFC3339))

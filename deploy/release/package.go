@@ -12,8 +12,9 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm"
 )
 
-// write writes the files of an architecture, in these formats.
-func (b *binary) write(out string, formats []string) error {
+// write writes the files of an architecture.
+func (b *binary) write(o options) error {
+	out := o.out
 	sbom := filepath.Join(out, b.name()+".cdx.json")
 	if err := b.writeSBOM(sbom); err != nil {
 		return err
@@ -22,10 +23,13 @@ func (b *binary) write(out string, formats []string) error {
 	if err != nil {
 		return err
 	}
-	for _, format := range formats {
-		if format == "tar.gz" {
-			err = b.archive(filepath.Join(out, b.name()+".tar.gz"), sbom)
-		} else {
+	for _, format := range o.formats {
+		switch file := filepath.Join(out, b.name()+"."+format); format {
+		case "tar.gz":
+			err = b.archive(file, sbom)
+		case "oci.tar":
+			err = b.image(file, o.certificates)
+		default:
 			err = b.pack(out, format, units, sbom)
 		}
 		if err != nil {

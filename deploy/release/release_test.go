@@ -23,7 +23,7 @@ import (
 func testOptions(root, out string) options {
 	return options{
 		root: root, out: out, arches: []string{runtime.GOARCH}, formats: formats,
-		version: "v1.2.3", time: "2026-01-02T03:04:05Z", modified: true,
+		version: "v1.2.3", time: "2026-01-02T03:04:05Z", modified: true, certificates: "/etc/ssl/certs/ca-certificates.crt",
 	}
 }
 
@@ -53,8 +53,8 @@ func TestReleaseIsReproducible(t *testing.T) {
 	if !bytes.Equal(a, b) {
 		t.Errorf("first build:\n%ssecond build:\n%s", a, b)
 	}
-	if got := strings.Count(string(a), "\n"); got != 4 {
-		t.Errorf("%d files, want deb, rpm, archive and bill of materials:\n%s", got, a)
+	if got := strings.Count(string(a), "\n"); got != 5 {
+		t.Errorf("%d files, want deb, rpm, archive, image and bill of materials:\n%s", got, a)
 	}
 	for _, test := range []struct {
 		name string
@@ -214,7 +214,7 @@ func TestCommandLineIsChecked(t *testing.T) {
 		want string // part of the error
 	}{
 		{[]string{"--arch", "vax"}, `--arch: "vax" is not one of amd64, arm64`},
-		{[]string{"--formats", "exe"}, `--formats: "exe" is not one of deb, rpm, tar.gz`},
+		{[]string{"--formats", "exe"}, `--formats: "exe" is not one of deb, rpm, tar.gz, oci.tar`},
 		{[]string{"now"}, `unexpected argument "now"`},
 	} {
 		if _, err := parse(test.args); err == nil || !strings.Contains(err.Error(), test.want) {
