@@ -9,24 +9,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/kube/cluster"
 )
 
-// Objects are all objects of a source, trimmed to the fields in use. They must not be
-// changed.
-type Objects struct {
-	Services  []*corev1.Service
-	Slices    []*discoveryv1.EndpointSlice
-	Nodes     []*corev1.Node
-	Endpoints []*corev1.Endpoints
-}
+// Objects are all objects of a source.
+type Objects = cluster.Objects
 
-// Len is the number of objects.
-func (o *Objects) Len() int {
-	return len(o.Services) + len(o.Slices) + len(o.Nodes) + len(o.Endpoints)
-}
-
-// each calls f for every object.
-func (o *Objects) each(f func(key, runtime.Object)) {
+// each calls f for every object of o.
+func each(o *Objects, f func(key, runtime.Object)) {
 	for _, n := range o.Nodes {
 		f(key{kindNode, "", n.Name}, n)
 	}

@@ -95,7 +95,7 @@ func (s *Source) tellLastKnown(deliver func(*discovery.Update)) {
 		return
 	}
 	s.mu.Lock()
-	s.cfg.LastKnown.each(s.set)
+	each(s.cfg.LastKnown, s.set)
 	s.store.MarkSynced()
 	s.lastKnown = true
 	up := s.store.Flush()
@@ -111,7 +111,7 @@ func (s *Source) firstTurn(deliver func(*discovery.Update)) {
 	c := s.queue.take()
 	s.mu.Lock()
 	if s.lastKnown {
-		s.cfg.LastKnown.each(func(k key, _ runtime.Object) {
+		each(s.cfg.LastKnown, func(k key, _ runtime.Object) {
 			if _, told := c.objects[k]; !told {
 				c.objects[k] = nil
 			}

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirlb/weir/discovery/kube"
+	"github.com/weirlb/weir/discovery/kube/cluster"
 )
 
 // A large state that changes all the time is written as often as the budget allows, and not
@@ -18,7 +18,7 @@ func TestKeeperStaysWithinItsBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := NewKeeper(path, "cluster", objects, slog.New(slog.DiscardHandler))
 		saves := 0
-		k.Objects = func() *kube.Objects { saves++; return objects() }
+		k.Objects = func() *cluster.Objects { saves++; return objects() }
 		if size, good := k.File(); size != 0 || !good.IsZero() {
 			t.Errorf("before a save: %d bytes, good at %v", size, good)
 		}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirlb/weir/discovery/kube"
+	"github.com/weirlb/weir/discovery/kube/cluster"
 )
 
 // Keeper saves a state after it has changed, and at the end. A cluster that
@@ -17,7 +17,7 @@ type Keeper struct {
 	Path    string
 	Cluster string
 	// Objects is the state now, nil while it is not known.
-	Objects func() *kube.Objects
+	Objects func() *cluster.Objects
 	// GoodAt is when that was last known to be the state of the cluster, zero
 	// for unknown. Nil: always now.
 	GoodAt func() time.Time
@@ -50,7 +50,7 @@ type Keeper struct {
 }
 
 // NewKeeper makes a Keeper that does nothing before Run.
-func NewKeeper(path, cluster string, objects func() *kube.Objects, log *slog.Logger) *Keeper {
+func NewKeeper(path, cluster string, objects func() *cluster.Objects, log *slog.Logger) *Keeper {
 	return &Keeper{
 		Path: path, Cluster: cluster, Objects: objects, Log: log,
 		Budget: 1 << 30,

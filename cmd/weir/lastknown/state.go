@@ -30,7 +30,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/weirlb/weir/conntrack/statefile"
-	"github.com/weirlb/weir/discovery/kube"
+	"github.com/weirlb/weir/discovery/kube/cluster"
 )
 
 // Version is that of the format. A file of another version is not read.
@@ -74,13 +74,13 @@ const (
 
 // Save writes o as the state of cluster at the given time. cluster is any
 // text; Load returns the state only for the same text.
-func Save(path, cluster string, at time.Time, o *kube.Objects) error {
+func Save(path, cluster string, at time.Time, o *cluster.Objects) error {
 	_, _, err := save(path, cluster, at, o)
 	return err
 }
 
 // save returns the checksum and the size of the written state.
-func save(path, cluster string, at time.Time, o *kube.Objects) (sum []byte, size int64, err error) {
+func save(path, cluster string, at time.Time, o *cluster.Objects) (sum []byte, size int64, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, 0, fmt.Errorf("last known state: %w", err)
 	}
@@ -143,7 +143,7 @@ func replace(path string, data []byte) (err error) {
 
 type message interface{ Marshal() ([]byte, error) }
 
-func encode(cluster string, at time.Time, o *kube.Objects) ([]byte, error) {
+func encode(cluster string, at time.Time, o *cluster.Objects) ([]byte, error) {
 	var b bytes.Buffer
 	head, err := json.Marshal(Header{headerKind, Version, cluster, at.UTC(), o.Len()})
 	if err != nil {
@@ -177,7 +177,7 @@ func encode(cluster string, at time.Time, o *kube.Objects) ([]byte, error) {
 // Load reads the state of cluster and the time at which it was last known to be
 // that. A file that is corrupt, or that another user could have written, is set aside as
 // PATH.corrupt, and the error says so. No other process may be saving to path.
-func Load(path, cluster string) (*kube.Objects, time.Time, error) {
+func Load(path, cluster string) (*cluster.Objects, time.Time, error) {
 	removeTemporary(path)
 	removeTemporary(path + SeenSuffix)
 	o, h, sum, err := read(path)
@@ -206,7 +206,7 @@ func Load(path, cluster string) (*kube.Objects, time.Time, error) {
 	return o, at, nil
 }
 
-func read(path string) (o *kube.Objects, h *Header, sum []byte, err error) {
+func read(path string) (o *cluster.Objects, h *Header, sum []byte, err error) {
 	f, err := statefile.Open(path, os.O_RDONLY)
 	if err != nil {
 		return nil, nil, nil, err
@@ -225,7 +225,7 @@ func read(path string) (o *kube.Objects, h *Header, sum []byte, err error) {
 	return o, h, data[len(data)-sha256.Size:], nil
 }
 
-func decode(data []byte) (*kube.Objects, *Header, error) {
+func decode(data []byte) (*cluster.Objects, *Header, error) {
 	if len(data) < sha256.Size {
 		return nil, nil, fmt.Errorf("%w: %d bytes are too few", ErrCorrupt, len(data))
 	}
@@ -254,8 +254,8 @@ func decode(data []byte) (*kube.Objects, *Header, error) {
 	return o, h, nil
 }
 
-func decodeRecords(b []byte) (*kube.Objects, error) {
-	o := &kube.Objects{}
+func decodeRecords(b []byte) (*cluster.Objects, error) {
+	o := &cluster.Objects{}
 	for len(b) > 0 {
 		kind := b[0]
 		size, n := binary.Uvarint(b[1:])
@@ -271,7 +271,7 @@ func decodeRecords(b []byte) (*kube.Objects, error) {
 	return o, nil
 }
 
-func decodeRecord(o *kube.Objects, kind byte, body []byte) (err error) {
+func decodeRecord(o *cluster.Objects, kind byte, body []byte) (err error) {
 	switch kind {
 	case recordNode:
 		n := &corev1.Node{}

@@ -22,15 +22,15 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/weirlb/weir/discovery/kube"
+	"github.com/weirlb/weir/discovery/kube/cluster"
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 var at = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-func objects() *kube.Objects {
+func objects() *cluster.Objects {
 	node, ready := "n", true
-	return &kube.Objects{
+	return &cluster.Objects{
 		Services: []*corev1.Service{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Annotations: map[string]string{"weir.dev/a": "b"}},
 			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80, NodePort: 30080}}}}},
 		Slices: []*discoveryv1.EndpointSlice{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-1"}, AddressType: discoveryv1.AddressTypeIPv4,
@@ -153,10 +153,10 @@ func TestSaveLeavesTheOldFileWhenItFails(t *testing.T) {
 type keeper struct {
 	*Keeper
 	mu    sync.Mutex
-	state *kube.Objects
+	state *cluster.Objects
 }
 
-func (k *keeper) set(o *kube.Objects) {
+func (k *keeper) set(o *cluster.Objects) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.state = o
@@ -164,7 +164,7 @@ func (k *keeper) set(o *kube.Objects) {
 
 func newKeeper(t *testing.T, delay time.Duration) *keeper {
 	k := &keeper{}
-	k.Keeper = NewKeeper(filepath.Join(t.TempDir(), File), "cluster", func() *kube.Objects {
+	k.Keeper = NewKeeper(filepath.Join(t.TempDir(), File), "cluster", func() *cluster.Objects {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		return k.state
@@ -217,9 +217,9 @@ func TestKeeperSavesSeldomWhileTheStateChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), File)
 	synctest.Test(t, func(t *testing.T) {
 		var saves atomic.Int64
-		var latest atomic.Pointer[kube.Objects]
+		var latest atomic.Pointer[cluster.Objects]
 		latest.Store(objects())
-		k := NewKeeper(path, "cluster", func() *kube.Objects { saves.Add(1); return latest.Load() }, slog.New(slog.DiscardHandler))
+		k := NewKeeper(path, "cluster", func() *cluster.Objects { saves.Add(1); return latest.Load() }, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan bool)
 		go func() { k.Run(ctx); close(done) }()
@@ -237,7 +237,7 @@ func TestKeeperSavesSeldomWhileTheStateChanges(t *testing.T) {
 		if n := saves.Load() - before; n != 1 {
 			t.Errorf("a single change was saved %d times within 6 s", n)
 		}
-		latest.Store(&kube.Objects{Services: latest.Load().Services})
+		latest.Store(&cluster.Objects{Services: latest.Load().Services})
 		k.Changed()
 		cancel()
 		<-done
@@ -277,7 +277,7 @@ func TestKeeperNotesThatTheStateIsStillGood(t *testing.T) {
 	}
 	// Of another state it says nothing.
 	old := good.Add(-100 * time.Hour)
-	if err := Save(path, "cluster", old, &kube.Objects{Nodes: objects().Nodes}); err != nil {
+	if err := Save(path, "cluster", old, &cluster.Objects{Nodes: objects().Nodes}); err != nil {
 		t.Fatal(err)
 	}
 	if _, at, err := Load(path, "cluster"); err != nil || !at.Equal(old) {
