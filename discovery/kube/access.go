@@ -68,7 +68,7 @@ func permissions(cfg *Config) []permission {
 		need("", "endpoints")
 	}
 	if cfg.Events {
-		const without = "Services that Weir cannot serve get no Event"
+		const without = "Services get no Events"
 		out = append(out, permission{verb: "create", resource: "events", without: without})
 	}
 	if ds := cfg.DaemonSet; ds.Name != "" {

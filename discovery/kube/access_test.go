@@ -68,7 +68,7 @@ func TestKubeAccessNamesEachMissingVerb(t *testing.T) {
 	line := func(verb, resource string) string {
 		without := ""
 		if resource == "events" {
-			without = " (without it Services that Weir cannot serve get no Event)"
+			without = " (without it Services get no Events)"
 		}
 		return fmt.Sprintf("kubernetes: %s may not %s %s: grant the verb in a ClusterRole%s", user, verb, resource, without)
 	}

@@ -53,7 +53,7 @@ type Config struct {
 	// Silence is the time limit of an API server for the first answer to any request; 0 is
 	// 1 s. An unreachable server is not waited for at all.
 	Silence time.Duration
-	// Events has Complain record Events.
+	// Events has Complain and Tell record Events.
 	Events bool
 	// EventRetry is how long an Event waits that could not be recorded; 0 is 10 s.
 	EventRetry time.Duration
@@ -190,6 +190,19 @@ func (s *Source) Reload() {}
 func (s *Source) Complain(name discovery.ServiceName, reason, text string) {
 	s.report.complain(name, event{reason: reason, text: text})
 }
+
+// Change is a change of a Service that nodes see alike.
+type Change struct {
+	Reason, Text string
+	Warning      bool // Event type Warning in place of Normal
+	// Identity is equal on all nodes that see the change: within ten minutes the first of
+	// them records an Event, and the others find it there.
+	Identity string
+}
+
+// Tell records an Event of a change of a Service, within the limits of all Events. Of many that
+// wait the last are left out.
+func (s *Source) Tell(name discovery.ServiceName, c Change) { s.report.change(name, c) }
 
 // NodeEligible reports whether load balancers in front should send traffic to
 // this node, and if not why. A node that the cluster has never known is

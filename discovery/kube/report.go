@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -24,10 +25,16 @@ const (
 	// Nodes take turns of this length, and are all through after maxTurns.
 	turn     = 100 * time.Millisecond
 	maxTurns = time.Minute
+
+	// maxChanges is how many Events of changes wait at most: a storm of changes is on the
+	// node's own list alone.
+	maxChanges = 100
+	// changeWindow is the time in which equal changes are an Event.
+	changeWindow = 10 * time.Minute
 )
 
-// reporter records Events on Services that cannot be served. The same text is recorded
-// once; Events beyond the limit wait.
+// reporter records Events on Services that cannot be served, and of changes that nodes see
+// alike. The same text is recorded once; Events beyond the limit wait.
 type reporter struct {
 	src   *Source
 	on    bool
@@ -35,8 +42,15 @@ type reporter struct {
 	wake  chan struct{}
 
 	mu   sync.Mutex
-	said map[discovery.ServiceName]string // the newest text
-	todo map[discovery.ServiceName]event  // not yet recorded
+	said map[discovery.ServiceName]string // the newest complaint
+	todo map[subject]event                // not yet recorded
+}
+
+// subject tells Events apart that wait: of the complaints about a Service the newest waits, and
+// each change.
+type subject struct {
+	service discovery.ServiceName
+	change  string // "": a complaint
 }
 
 func newReporter(src *Source, on bool) *reporter {
@@ -45,7 +59,7 @@ func newReporter(src *Source, on bool) *reporter {
 		limit: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventBurst),
 		wake:  make(chan struct{}, 1),
 		said:  map[discovery.ServiceName]string{},
-		todo:  map[discovery.ServiceName]event{},
+		todo:  map[subject]event{},
 	}
 }
 
@@ -68,7 +82,7 @@ func (r *reporter) complain(name discovery.ServiceName, e event) {
 	if !r.on {
 		return
 	}
-	if c, svc := r.src.cfg.Concerns, r.src.service(name); c != nil && svc != nil && !c(svc) {
+	if !r.concerns(name) {
 		e.text = "" // other nodes serve it, or none
 	}
 	r.mu.Lock()
@@ -77,11 +91,37 @@ func (r *reporter) complain(name discovery.ServiceName, e event) {
 	case r.said[name]:
 	case "":
 		delete(r.said, name)
-		delete(r.todo, name)
+		delete(r.todo, subject{service: name})
 	default:
 		e.due = r.due(name)
-		r.said[name], r.todo[name] = e.text, e
+		r.said[name], r.todo[subject{service: name}] = e.text, e
 	}
+	r.wakeUp()
+}
+
+func (r *reporter) concerns(name discovery.ServiceName) bool {
+	c, svc := r.src.cfg.Concerns, r.src.service(name)
+	return c == nil || svc == nil || c(svc)
+}
+
+// change records an Event of a change, unless as many wait as may.
+func (r *reporter) change(name discovery.ServiceName, c Change) {
+	if !r.on || !r.concerns(name) {
+		return
+	}
+	e := event{reason: c.Reason, text: c.Text, kind: corev1.EventTypeNormal}
+	if c.Warning {
+		e.kind = corev1.EventTypeWarning
+	}
+	e.identity = fmt.Sprint(time.Now().Unix()/int64(changeWindow.Seconds()), " ", c.Identity)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := subject{name, c.Identity}
+	if _, waits := r.todo[s]; !waits && len(r.todo) >= maxChanges {
+		return
+	}
+	e.due = r.due(name)
+	r.todo[s] = e
 	r.wakeUp()
 }
 
@@ -98,10 +138,10 @@ func (r *reporter) wakeUp() {
 // recordNext records a waiting Event, and returns false once ctx has ended.
 func (r *reporter) recordNext(ctx context.Context) bool {
 	r.mu.Lock()
-	name, e := r.next()
+	s, e := r.next()
 	wait := time.Until(e.due)
 	if e != (event{}) && wait <= 0 {
-		delete(r.todo, name)
+		delete(r.todo, s)
 	}
 	r.mu.Unlock()
 	var due <-chan time.Time // nil: nothing waits
@@ -120,35 +160,35 @@ func (r *reporter) recordNext(ctx context.Context) bool {
 	if r.limit.Wait(ctx) != nil {
 		return false
 	}
-	if !r.warn(ctx, name, e) {
-		r.later(name, e)
+	if !r.record(ctx, s.service, e) {
+		r.later(s, e)
 	}
 	return true
 }
 
 // later has an Event wait for another try, unless it was taken back or replaced.
-func (r *reporter) later(name discovery.ServiceName, e event) {
+func (r *reporter) later(s subject, e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, newer := r.todo[name]; newer || r.said[name] != e.text {
+	if _, newer := r.todo[s]; newer || s.change == "" && r.said[s.service] != e.text {
 		return
 	}
-	e.due = r.due(name).Add(r.src.cfg.EventRetry)
-	r.todo[name] = e
+	e.due = r.due(s.service).Add(r.src.cfg.EventRetry)
+	r.todo[s] = e
 }
 
 // next is the Event to record first, zero for none. Preconditions: r.mu is held.
-func (r *reporter) next() (name discovery.ServiceName, e event) {
-	for n, x := range r.todo {
+func (r *reporter) next() (s subject, e event) {
+	for k, x := range r.todo {
 		if e == (event{}) || x.due.Before(e.due) {
-			name, e = n, x
+			s, e = k, x
 		}
 	}
-	return name, e
+	return s, e
 }
 
-// due is when this node records an Event of a Service: nodes that complain about
-// the same take turns, and all but the first find the Event there.
+// due is when this node records an Event of a Service: nodes with the same to say
+// take turns, and all but the first find the Event there.
 func (r *reporter) due(name discovery.ServiceName) time.Time {
 	window := min(time.Duration(r.src.nodes())*turn, maxTurns)
 	if window <= 0 {
@@ -162,14 +202,17 @@ func (r *reporter) due(name discovery.ServiceName) time.Time {
 // event is an Event that waits.
 type event struct {
 	reason, text string
-	due          time.Time
+	kind         string // "": Warning
+	// identity is equal where nodes have the same to say; "": that is the text.
+	identity string
+	due      time.Time
 }
 
-// warn records an Event. The name follows from the Service and the text: the API server has
+// record records an Event. The name follows from the Service and the identity: the API server has
 // the Event once, whichever nodes record it and however often they are
 // started, for as long as it keeps Events (an hour by default). It reports false where
 // another try may do.
-func (r *reporter) warn(ctx context.Context, name discovery.ServiceName, e event) (done bool) {
+func (r *reporter) record(ctx context.Context, name discovery.ServiceName, e event) (done bool) {
 	obj := r.src.object(name)
 	if obj == nil {
 		return r.src.Synced() // gone, or not told yet
@@ -179,7 +222,7 @@ func (r *reporter) warn(ctx context.Context, name discovery.ServiceName, e event
 		text = text[:maxEventText-3] + "..."
 	}
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s", obj.UID, e.reason, text)
+	fmt.Fprintf(h, "%s\x00%s\x00%s", obj.UID, e.reason, cmp.Or(e.identity, text))
 	now := metav1.Now()
 	_, err := r.src.client.CoreV1().Events(obj.Namespace).Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: obj.Namespace, Name: fmt.Sprintf("%s.%016x", obj.Name, h.Sum64())},
@@ -187,7 +230,7 @@ func (r *reporter) warn(ctx context.Context, name discovery.ServiceName, e event
 			APIVersion: "v1", Kind: "Service", Namespace: obj.Namespace, Name: obj.Name,
 			UID: obj.UID, ResourceVersion: obj.ResourceVersion,
 		},
-		Type: corev1.EventTypeWarning, Reason: e.reason, Message: text, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Type: cmp.Or(e.kind, corev1.EventTypeWarning), Reason: e.reason, Message: text, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source:              corev1.EventSource{Component: "weir", Host: r.src.node.name},
 		ReportingController: "weir", ReportingInstance: r.src.node.name,
 	}, metav1.CreateOptions{})

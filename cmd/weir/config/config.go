@@ -184,26 +184,6 @@ type Manifests struct {
 	Path string `json:"path"`
 }
 
-// Kubernetes is the source that watches an API server.
-type Kubernetes struct {
-	// Kubeconfig is the path of a kubeconfig; "" is the in-cluster account.
-	Kubeconfig string `json:"kubeconfig"`
-	// LabelSelector restricts the Services that are watched; "" is all.
-	LabelSelector string `json:"labelSelector"`
-	// LegacyEndpoints also watches Endpoints. It is needed only in clusters
-	// without a controller that mirrors them into EndpointSlices, and costs a
-	// watch of an object per Service.
-	LegacyEndpoints bool `json:"legacyEndpoints"`
-	// LastKnownMaxAgeHours is the maximum age of a last known state that is
-	// served at a start without API server. Age is the time since the state was
-	// last confirmed by the API server. In an older state addresses may belong to
-	// other Pods by now. 0 is no limit; the default is 72.
-	LastKnownMaxAgeHours *int `json:"lastKnownMaxAgeHours,omitempty"`
-}
-
-// DefaultLastKnownMaxAgeHours is the default of that field: a long weekend.
-const DefaultLastKnownMaxAgeHours = 72
-
 // Interface is a network interface to attach to.
 type Interface struct {
 	// Name is the name of a NIC, a bond, a VLAN interface or a veth.

@@ -126,6 +126,7 @@ func groupsOf(t *testing.T) []group {
 	t.Helper()
 	comments := commentsOf(t, "config.go")
 	maps.Copy(comments, commentsOf(t, "admin.go"))
+	maps.Copy(comments, commentsOf(t, "kubernetes.go"))
 	maps.Copy(comments, commentsOf(t, "flood.go"))
 	maps.Copy(comments, commentsOf(t, "announce.go"))
 	maps.Copy(comments, commentsOf(t, "statuspage.go"))
@@ -136,7 +137,7 @@ func groupsOf(t *testing.T) []group {
 	def.Interfaces = []Interface{{Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP}}
 	def.Discovery = Discovery{Manifests: &Manifests{}, Kubernetes: &Kubernetes{}}
 	age := DefaultLastKnownMaxAgeHours
-	def.Discovery.Kubernetes.LastKnownMaxAgeHours = &age
+	def.Discovery.Kubernetes.LastKnownMaxAgeHours, def.Discovery.Kubernetes.Events = &age, EventsOn
 
 	var groups []group
 	var walk func(v reflect.Value, path, text string)

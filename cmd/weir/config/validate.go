@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -99,13 +98,7 @@ func (c *Configuration) validateDiscovery(r *report) {
 		r.addf("discovery.manifests.path", "must be given: a file or a directory")
 	}
 	if k != nil {
-		if _, err := labels.Parse(k.LabelSelector); err != nil {
-			r.addf("discovery.kubernetes.labelSelector", "%q: %v", k.LabelSelector, err)
-		}
-		const tenYears = 10 * 366 * 24
-		if h := k.LastKnownMaxAgeHours; h != nil && (*h < 0 || *h > tenYears) {
-			r.addf("discovery.kubernetes.lastKnownMaxAgeHours", "%d is not from 1 to %d, or 0 for no limit", *h, tenYears)
-		}
+		k.validate(r)
 	}
 }
 

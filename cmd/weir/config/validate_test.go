@@ -31,6 +31,9 @@ func TestValidateRefuses(t *testing.T) {
 			hours := -1
 			c.Discovery = Discovery{Kubernetes: &Kubernetes{LastKnownMaxAgeHours: &hours}}
 		}, "discovery.kubernetes.lastKnownMaxAgeHours", "-1 is not from 1"},
+		{"an unknown choice of Events", func(c *Configuration) {
+			c.Discovery = Discovery{Kubernetes: &Kubernetes{Events: "some"}}
+		}, "discovery.kubernetes.events", `is "some"`},
 		{"selector of labels", func(c *Configuration) { c.Discovery = Discovery{Kubernetes: &Kubernetes{LabelSelector: "a in"}} }, "discovery.kubernetes.labelSelector", `"a in": `},
 		{"proxy name no label's value", func(c *Configuration) { c.ServiceProxyName = "a b" }, "serviceProxyName", `"a b": `},
 		{"class without a name", func(c *Configuration) { c.LoadBalancerClass = "weir.dev/" }, "loadBalancerClass", `"weir.dev/": `},

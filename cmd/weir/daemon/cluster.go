@@ -53,7 +53,7 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 		Store:           translate.Discovery(cfg.NodeName, cfg.ServiceProxyName),
 		LabelSelector:   k.LabelSelector,
 		LegacyEndpoints: k.LegacyEndpoints,
-		Events:          true,
+		Events:          k.RecordsEvents(),
 		DaemonSet:       ownDaemonSet(),
 	}, nil
 }

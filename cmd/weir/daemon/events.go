@@ -11,6 +11,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/kube"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/topology"
 )
@@ -195,7 +196,30 @@ func (d *Daemon) tierEvents(list []tierChange, c *cause) {
 			Kind: event.TierChanged, Severity: severity, Service: first.service, Identity: scope + first.from + ">" + first.to,
 			Text: fmt.Sprintf("tier %s, was %s; %s, because %s", first.to, first.from, scope, c.of(first.service)),
 		})
+		d.tellTier(first, scope, severity, c)
 	}
+}
+
+// tellTier has a Kubernetes Event recorded of another tier in use, where the source can do that.
+// The nodes of a zone see the same, but for the order in which endpoints change.
+// Preconditions: d.mu is held.
+func (d *Daemon) tellTier(t tierChange, scope string, severity event.Severity, c *cause) {
+	src, can := d.source.(interface {
+		Tell(name discovery.ServiceName, c kube.Change)
+	})
+	namespace, name, ok := strings.Cut(t.service, "/")
+	if !can || !ok {
+		return
+	}
+	zone := "without a zone"
+	if z := d.node.Labels["topology.kubernetes.io/zone"]; z != "" {
+		zone = "of zone " + z
+	}
+	src.Tell(discovery.ServiceName{Namespace: namespace, Name: name}, kube.Change{
+		Reason: "TierChanged", Warning: severity != event.Note,
+		Identity: strings.Join([]string{t.from, t.to, zone, scope}, "|"),
+		Text:     fmt.Sprintf("nodes %s: tier %s, was %s; %s, because %s", zone, t.to, t.from, scope, c.of(t.service)),
+	})
 }
 
 // scopeOf names ports, families and scopes of changes of a Service.

@@ -3,12 +3,15 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weirlb/weir/discovery/kube/kubetest"
 	"github.com/weirlb/weir/perf/netlab/patience"
@@ -46,6 +49,33 @@ func TestKubeWireConnectionsFollowTheCluster(t *testing.T) {
 	f.Remove("far")
 	f.Remove("same-zone")
 	f.reaches("nobody", target)
+	f.Eventually("Events of the tiers", f.tierEvents("web", map[string]string{
+		"tier same-zone, was all;": corev1.EventTypeNormal, "tier terminating, was all;": corev1.EventTypeWarning, "tier none, was": corev1.EventTypeWarning,
+	}))
+}
+
+// tierEvents waits for Kubernetes Events of other tiers, by text.
+func (f *fixture) tierEvents(service string, want map[string]string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		list, err := f.Site.Client.CoreV1().Events(f.Site.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + service})
+		if err != nil {
+			return err
+		}
+		var told []string
+		found := map[string]string{}
+		for _, e := range list.Items {
+			told = append(told, e.Type+" "+e.Reason+": "+e.Message)
+			for text := range want {
+				if e.Reason == "TierChanged" && strings.Contains(e.Message, text) {
+					found[text] = e.Type
+				}
+			}
+		}
+		if !maps.Equal(found, want) {
+			return fmt.Errorf("%q", told)
+		}
+		return nil
+	}
 }
 
 // The API server is killed under load: nothing is lost. What changes after its
