@@ -46,6 +46,8 @@ type Node struct {
 	NotSynced          bool
 	Unhealthy          string
 	NotEligible        string
+	// Publishing is true before a publication: nothing is announced that is not yet.
+	Publishing bool
 }
 
 // Frontend is a frontend of an address.

@@ -136,7 +136,7 @@ func (r *Rule) decide(a netip.Addr, h *history, n *Node, list []Frontend, now ti
 	if h.well.IsZero() {
 		h.well = now
 	}
-	if until := h.well.Add(r.settle(h)); !h.announced && now.Before(until) {
+	if until := h.well.Add(r.settle(h)); !h.announced && (n.Publishing || now.Before(until)) {
 		sooner(next, until)
 		return Settling, fmt.Sprintf("until %s", until.UTC().Format(time.RFC3339Nano))
 	}

@@ -35,13 +35,18 @@ type Change struct {
 // Empty is true when publication would change nothing.
 func (c *Change) Empty() bool { return c.next == nil }
 
+// Next is the snapshot that the Change publishes: the present one if it is empty.
+func (c *Change) Next() *Snapshot {
+	if c.next == nil {
+		return c.base
+	}
+	return c.next
+}
+
 // Number is the snapshot number that the Change will have been published
 // with, or the present number if it is empty.
 func (c *Change) Number() uint64 {
-	if c.next == nil {
-		return c.base.number
-	}
-	return c.next.number
+	return c.Next().number
 }
 
 // ErrStale is Publish's error for a Change that is not the last prepared, or is published

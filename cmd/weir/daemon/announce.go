@@ -93,29 +93,61 @@ func startAnnouncer(s announce.Speaker, l *lb.LB, settings announce.Settings) *a
 	return a
 }
 
-// leaving withdraws addresses that a publication is about to take away, or of whose last
-// endpoint. Frontends that it adds do not count yet.
-func (a *announcer) leaving(put []table.Service, del []string) {
+// leaving withdraws addresses that a publication is about to take away, or that will not be served
+// after it, and announces none. Frontends that it adds do not count yet.
+func (a *announcer) leaving(put []table.Service, del []string, tables *table.Table) {
 	if a == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	had := a.programmed()
 	for _, name := range del {
 		delete(a.services, name)
 	}
 	for i := range put {
-		next := frontendsOf(&put[i])
-		var stay []announcedFrontend
-		for _, old := range a.services[put[i].Name] {
-			if at := slices.IndexFunc(next, func(f announcedFrontend) bool { return f.key == old.key }); at >= 0 {
-				next[at].Programmed, next[at].held = old.Programmed, old.held
-				stay = append(stay, next[at])
+		isNew := func(f announcedFrontend) bool { _, known := had[f.key]; return !known }
+		a.services[put[i].Name] = slices.DeleteFunc(frontendsOf(&put[i]), isNew)
+	}
+	if len(a.routes) == 0 {
+		return // nothing can be withdrawn
+	}
+	// Which Service will have a frontend that several claim, the tables decide.
+	change, err := tables.Prepare(put, del)
+	if err != nil {
+		return // nothing will be published
+	}
+	a.look(change.Next(), func(k table.Key) bool { return had[k] })
+	n := a.node
+	n.Publishing = true
+	a.decide(&n)
+}
+
+// programmed says of the frontends that are published whether packets reach the packet path.
+// Preconditions: a.mu is held.
+func (a *announcer) programmed() map[table.Key]bool {
+	m := map[table.Key]bool{}
+	for _, list := range a.services {
+		for i := range list {
+			if f := &list[i]; !f.held {
+				m[f.key] = f.Programmed
 			}
 		}
-		a.services[put[i].Name] = stay
 	}
-	a.decide()
+	return m
+}
+
+// look notes which Service has each frontend in s, and which of these get packets. Preconditions:
+// a.mu is held.
+func (a *announcer) look(s *table.Snapshot, steered func(table.Key) bool) {
+	for name, list := range a.services {
+		for i := range list {
+			f := &list[i]
+			entry := s.Lookup(&f.key)
+			f.held = entry != nil && entry.ServiceName != name
+			f.Programmed = entry != nil && !f.held && steered(f.key)
+		}
+	}
 }
 
 // follow takes over a publication that is in effect.
@@ -127,21 +159,18 @@ func (a *announcer) follow(put []table.Service) {
 	for _, f := range a.lb.Unsteered() {
 		unsteered[f.Key] = true
 	}
+	a.published(put, a.lb.Tables().Load(), func(k table.Key) bool { return !unsteered[k] })
+}
+
+// published takes over a publication: s is in effect.
+func (a *announcer) published(put []table.Service, s *table.Snapshot, steered func(table.Key) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range put {
 		a.services[put[i].Name] = frontendsOf(&put[i])
 	}
-	published := a.lb.Tables().Load()
-	for name, list := range a.services {
-		for i := range list {
-			f := &list[i]
-			entry := published.Lookup(&f.key)
-			f.held = entry != nil && entry.ServiceName != name
-			f.Programmed = entry != nil && !f.held && !unsteered[f.key]
-		}
-	}
-	a.decide()
+	a.look(s, steered)
+	a.decide(&a.node)
 }
 
 // frontendsOf are the frontends of a Service whose addresses may be announced.
@@ -165,7 +194,7 @@ func frontendsOf(s *table.Service) (out []announcedFrontend) {
 }
 
 // decide brings the routers in line. Preconditions: a.mu is held.
-func (a *announcer) decide() {
+func (a *announcer) decide(n *announce.Node) {
 	if a.closed || a.holds() {
 		return
 	}
@@ -177,7 +206,7 @@ func (a *announcer) decide() {
 			}
 		}
 	}
-	out := a.rule.Decide(&a.node, a.addresses, time.Now())
+	out := a.rule.Decide(n, a.addresses, time.Now())
 	a.decisions, a.routes, a.next = out.Decisions, out.Routes, out.Next
 	a.err = a.speaker.Set(out.Routes)
 }
@@ -206,7 +235,7 @@ func (a *announcer) ask(n announce.Node) {
 		return
 	}
 	a.node = n
-	a.decide()
+	a.decide(&a.node)
 }
 
 // reload takes over settings.
@@ -222,7 +251,7 @@ func (a *announcer) reload(cfg *config.Configuration) {
 	}
 	a.objects = o
 	a.rule.SetSettings(o.settings(&cfg.Announce))
-	a.decide()
+	a.decide(&a.node)
 }
 
 // close withdraws everything and ends the sessions. Before another process that announces

@@ -52,6 +52,15 @@ func serving(s *spoken, settings announce.Settings) *announcer {
 	return a
 }
 
+// servingTables are the tables of serving.
+func servingTables(t *testing.T) *table.Table {
+	tables := table.New(table.Config{Tick: func() uint32 { return 0 }})
+	if c, err := tables.Apply([]table.Service{webAt(2, "203.0.113.1", "203.0.113.2")}, nil); err != nil || len(c.Errors) > 0 {
+		t.Fatal(err, c.Errors)
+	}
+	return tables
+}
+
 // A state of the node that was read before a stop announces nothing after it.
 func TestStopIsForGood(t *testing.T) {
 	s := &spoken{}
@@ -110,7 +119,7 @@ func TestWithdrawalComesBeforeThePublication(t *testing.T) {
 			if len(s.routes) != 2 {
 				t.Fatalf("routes %v", s.routes)
 			}
-			a.leaving(c.put, c.del)
+			a.leaving(c.put, c.del, servingTables(t))
 			if len(s.routes) != c.left {
 				t.Errorf("routes %v, want %d", s.routes, c.left)
 			}

@@ -95,7 +95,7 @@ func (d *Daemon) publish(b translate.Batch, c *cause) (serves bool) {
 	if !d.synced {
 		return false
 	}
-	d.announcer.leaving(b.Put, b.Delete)
+	d.announcer.leaving(b.Put, b.Delete, d.lb.Tables())
 	err := d.lb.Apply(b.Put, b.Delete)
 	if errors.Is(err, ports.ErrAttach) {
 		d.synced = false
