@@ -145,26 +145,36 @@ func (l *faultLog) begin(f *fault) (over func()) {
 // after is how long a fault may have consequences once it is over.
 const after = time.Second
 
-// explanation returns the fault that explains a failure, nil if there is none.
-func (l *faultLog) explanation(f *failure) *fault {
+// explanation returns the fault that explains a failure, nil if there is none. wait is mostWait.
+func (l *faultLog) explanation(f *failure, wait time.Duration) *fault {
 	if f.kind == workload.KindTimeout {
-		return l.explainTimeout(f)
+		return l.explainTimeout(f, wait)
 	}
 	l.Lock()
-	defer l.Unlock()
-	for _, a := range l.past {
-		active := !f.ended.Before(a.begun) && (a.end.IsZero() || !f.ended.After(a.end.Add(patience.For(after))))
-		if active && a.fault.explains != nil && a.fault.explains(f) {
+	past := slices.Clone(l.past)
+	l.Unlock()
+	lasts := patience.For(after)
+	for _, a := range past {
+		if a.fault.explains == nil || !a.fault.explains(f) || f.ended.Before(a.begun) {
+			continue
+		}
+		if a.end.IsZero() || !f.ended.After(a.end.Add(lasts)) || l.heardLate(f, a.end, lasts, wait) {
 			return a.fault
 		}
 	}
 	return nil
 }
 
+// heardLate reports whether the client of an exchange may hear only now of a reset by end: it
+// hears when it sends again, which other faults have held up ever since.
+func (l *faultLog) heardLate(f *failure, end time.Time, lasts, wait time.Duration) bool {
+	return f.kind == workload.KindReset && wait != 0 && f.begun.Before(end.Add(lasts)) && l.free(f.service, end, f.ended) <= wait
+}
+
 // explainTimeout returns the last of the faults that explain a failure by time: they follow
 // each other so closely that no retransmission came between them.
-func (l *faultLog) explainTimeout(f *failure) (last *fault) {
-	if most := mostWait(); most != 0 && l.free(f.service, f.begun, f.ended) > most {
+func (l *faultLog) explainTimeout(f *failure, wait time.Duration) (last *fault) {
+	if wait != 0 && l.free(f.service, f.begun, f.ended) > wait {
 		return nil
 	}
 	l.Lock()

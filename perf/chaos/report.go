@@ -19,6 +19,8 @@ type failure struct {
 	six          bool
 	begun, ended time.Time
 	err          error
+	cause        *fault // nil: none; see judged
+	judged       bool   // cause is known
 }
 
 func (f *failure) String() string {
@@ -85,12 +87,24 @@ func (r *Report) waited(n int) {
 	r.mostWaiting = max(r.mostWaiting, n)
 }
 
+// explain looks for the fault behind each failure. A failure is looked at once: the time that is
+// allowed follows the machine, and the report must agree with itself.
+func (r *Report) explain() {
+	wait := mostWait()
+	for i := range r.failures {
+		if f := &r.failures[i]; !f.judged {
+			f.cause, f.judged = r.faults.explanation(f, wait), true
+		}
+	}
+}
+
 // Explained are the failures that a fault explains, with its name.
 func (r *Report) Explained() []string {
+	r.explain()
 	var out []string
 	for i := range r.failures {
-		if f := r.faults.explanation(&r.failures[i]); f != nil {
-			out = append(out, f.name+": "+r.failures[i].String())
+		if f := &r.failures[i]; f.cause != nil {
+			out = append(out, f.cause.name+": "+f.String())
 		}
 	}
 	return out
@@ -98,10 +112,11 @@ func (r *Report) Explained() []string {
 
 // Unexplained are the failures that no fault explains.
 func (r *Report) Unexplained() []string {
+	r.explain()
 	var out []string
 	for i := range r.failures {
-		if r.faults.explanation(&r.failures[i]) == nil {
-			out = append(out, r.failures[i].String())
+		if f := &r.failures[i]; f.cause == nil {
+			out = append(out, f.String())
 		}
 	}
 	return out

@@ -85,7 +85,7 @@ func (t *traffic) talk(ctx context.Context, id int, k *talk) {
 		k.longest = max(k.longest, ended.Sub(begun))
 		if err != nil {
 			err = fmt.Errorf("%w (%s)", err, stateOf(k.conn))
-			t.report.fail(failure{"established", workload.Kind(err), k.service, k.six, begun, ended, err})
+			t.report.fail(failure{what: "established", kind: workload.Kind(err), service: k.service, six: k.six, begun: begun, ended: ended, err: err})
 			k.failed.Store(true)
 			return
 		}
@@ -103,7 +103,7 @@ func (t *traffic) judge(k *talk, begun, ended time.Time) {
 	}
 	if free := t.report.faults.free(k.service, begun, ended); free > most {
 		err := fmt.Errorf("no fault concerned it for %v of this time", free.Round(time.Millisecond))
-		t.report.fail(failure{"established", "slow", k.service, k.six, begun, ended, err})
+		t.report.fail(failure{what: "established", kind: "slow", service: k.service, six: k.six, begun: begun, ended: ended, err: err})
 	}
 }
 
@@ -119,7 +119,7 @@ func (t *traffic) begin(ctx context.Context, from, clients int) {
 			if kind == workload.KindTimeout {
 				err = fmt.Errorf("%w (%s)", err, t.node.halfOpen(s.at(six).String()))
 			}
-			t.report.fail(failure{"new", kind, s, six, begun, ended, err})
+			t.report.fail(failure{what: "new", kind: kind, service: s, six: six, begun: begun, ended: ended, err: err})
 		}
 		t.fresh.Lock()
 		t.fresh.made++
