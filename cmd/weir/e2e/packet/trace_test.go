@@ -53,6 +53,9 @@ var byChance = []string{"random", "least connections"}
 // handled the frame.
 const mark = " after a traced frame"
 
+// hostVeth is the end of the host veth that Weir receives from.
+const hostVeth = "weir-xdp"
+
 // follow notes the packets that Weir handles, until the returned function is called.
 func (r *tracer) follow() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -136,8 +139,9 @@ func (r *tracer) send(t testing.TB, at *station, frame []byte) {
 	if said == nil {
 		return
 	}
+	// A packet that the kernel forwards may come once more, by the host veth.
 	same := func(p *api.Packet) bool {
-		return p.Size == len(frame) && p.Source == said.Source && p.Destination == said.Destination
+		return p.Size == len(frame) && p.Source == said.Source && p.Destination == said.Destination && p.Interface != hostVeth
 	}
 	r.compare(t, frame, said, slices.DeleteFunc(slices.Clone(was), func(p *api.Packet) bool { return !same(p) }))
 }
@@ -253,6 +257,9 @@ func TestWireTraceAgreesWithTheWire(t *testing.T) {
 			break
 		}
 		v := variants[i]
+		if strings.HasPrefix(v.test(), "cached/") {
+			continue // they assert that the kernel forwards, and the list of handled packets keeps it from that
+		}
 		t.Run(v.test(), func(t *testing.T) { l.check(t, v) })
 	}
 	t.Logf("seed %d: %d frames by verdict of the trace: %v", seed, count(), r.compared)
