@@ -3,6 +3,7 @@ package statefile
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"time"
 
@@ -11,7 +12,10 @@ import (
 
 // Claim is a name of the network namespace that no other process of root or of this user has. It
 // ends with the process.
-type Claim struct{ fd int }
+type Claim struct {
+	listener *net.UnixListener // nil: it keeps out nobody
+	ended    chan struct{}
+}
 
 // ErrClaimed is the error of NewClaim when another process has the name.
 var ErrClaimed = errors.New("claimed by another process")
@@ -19,27 +23,40 @@ var ErrClaimed = errors.New("claimed by another process")
 // NewClaim takes a name in the network namespace of the calling thread. Any user may have taken the
 // name, and must not keep Weir from its start: then there is a Claim that keeps out nobody.
 func NewClaim(name string) (*Claim, error) {
-	const flags = unix.SOCK_SEQPACKET | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
-	fd, err := unix.Socket(unix.AF_UNIX, flags, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	c := &Claim{fd}
-	at := &unix.SockaddrUnix{Name: "@" + name} // an abstract name
-	if err = unix.Bind(fd, at); err == nil {
-		err = unix.Listen(fd, unix.SOMAXCONN)
-	} else if errors.Is(err, unix.EADDRINUSE) {
-		err = holder(at, flags)
+	at := "@" + name // an abstract name
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: at, Net: "unixpacket"})
+	if errors.Is(err, unix.EADDRINUSE) {
+		l, err = nil, holder(&unix.SockaddrUnix{Name: at})
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("name %s: %w", name, err), c.Close())
+		return nil, fmt.Errorf("name %s: %w", name, err)
 	}
+	c := &Claim{l, make(chan struct{})}
+	go c.answer()
 	return c, nil
 }
 
+// answer ends the connections of processes that look who has the name: as many as wait at most
+// would make the next one believe that nobody has it.
+func (c *Claim) answer() {
+	defer close(c.ended)
+	for c.listener != nil {
+		conn, err := c.listener.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			time.Sleep(100 * time.Millisecond) // no descriptor is free
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
 // holder is ErrClaimed with the process if the one that has the name is of root or of this user.
-func holder(at *unix.SockaddrUnix, flags int) error {
-	const attempts = 20 // it may not listen yet
+func holder(at *unix.SockaddrUnix) error {
+	const flags = unix.SOCK_SEQPACKET | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
+	const attempts = 20 // it may not listen yet, or not have answered others
 	for range attempts {
 		fd, err := unix.Socket(unix.AF_UNIX, flags, 0)
 		if err != nil {
@@ -53,7 +70,7 @@ func holder(at *unix.SockaddrUnix, flags int) error {
 		switch {
 		case err == nil && (by.Uid == 0 || int(by.Uid) == os.Geteuid()):
 			return fmt.Errorf("%w (%d)", ErrClaimed, by.Pid)
-		case !errors.Is(err, unix.ECONNREFUSED):
+		case !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EAGAIN):
 			return nil // a socket of another kind, or of another user
 		}
 		time.Sleep(time.Millisecond)
@@ -63,8 +80,10 @@ func holder(at *unix.SockaddrUnix, flags int) error {
 
 // Close gives the name up.
 func (c *Claim) Close() error {
-	if c == nil {
+	if c == nil || c.listener == nil {
 		return nil
 	}
-	return os.NewSyscallError("close", unix.Close(c.fd))
+	err := c.listener.Close()
+	<-c.ended
+	return err
 }

@@ -31,6 +31,24 @@ func TestANameIsClaimedOnce(t *testing.T) {
 	}
 }
 
+// A process that tries again and again, as a service manager has it, does not get the name in the
+// end: attempts do not stay in the queue of the holder.
+func TestAClaimOutlivesAttempts(t *testing.T) {
+	name := fmt.Sprint("weir-test-attempts-", os.Getpid())
+	c, err := NewClaim(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2*unix.SOMAXCONN + 2 {
+		if _, err := NewClaim(name); !errors.Is(err, ErrClaimed) {
+			t.Fatalf("attempt %d: %v", n, err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Another user cannot keep Weir from its start by the name, of whatever kind of socket.
 func TestANameOfAnotherUserIsNoClaim(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -13,7 +13,7 @@ import (
 // the whole machine, which has to be a virtual one for this.
 func TestGuestClockSteps(t *testing.T) {
 	if os.Getenv("WEIR_MAY_SET_CLOCK") == "" {
-		t.Skip("WEIR_MAY_SET_CLOCK is not set: the clock of this machine is not to be touched")
+		t.Skip("no leave to set the clock of this machine (WEIR_MAY_SET_CLOCK): run this by make test-vm")
 	}
 	f := ownFixture(t, options{services: kinds, extra: "death: {holdSeconds: 600}\n"})
 	f.goingOn(t, f.fromClient, func() {

@@ -197,10 +197,10 @@ func (r *tracer) compare(t testing.TB, frame []byte, said *api.Trace, handled []
 	if len(handled) > 0 && slices.Contains(limited, handled[0].Reason) {
 		return
 	}
-	r.compared[verdict]++
 	if verdict == "queue" { // it may have left the queue since
 		return
 	}
+	r.compared[verdict]++
 	if verdict == "kernel" {
 		if len(handled) > 0 {
 			wrong("Weir has handled it")
