@@ -30,16 +30,22 @@ type tracer struct {
 	fault    error
 }
 
-// traced is how many frames are compared: TRACES, or as many as take some seconds.
-func traced(t *testing.T) int {
-	n, err := strconv.Atoi(os.Getenv("TRACES"))
-	if err != nil && os.Getenv("TRACES") != "" {
-		t.Fatalf("TRACES: %v", err)
+// traced is how many frames are compared, and the seed of their choice: TRACES with TRACE_SEED or
+// any seed, or as many as take some seconds, always the same.
+func traced(t *testing.T) (frames int, seed uint64) {
+	t.Helper()
+	frames, seed = 100, 1
+	if text := os.Getenv("TRACES"); text != "" {
+		n, err := strconv.Atoi(text)
+		must(t, err)
+		frames, seed = n, rand.Uint64()
 	}
-	if n > 0 {
-		return n
+	if text := os.Getenv("TRACE_SEED"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		must(t, err)
+		seed = n
 	}
-	return 100
+	return frames, seed
 }
 
 // limited are reasons that depend on how many packets came lately: a trace counts limits of
@@ -235,7 +241,7 @@ func (r *tracer) compare(t testing.TB, frame []byte, said *api.Trace, handled []
 // scenarios check as in the table that the frames that arrive are the right ones.
 func TestWireTraceAgreesWithTheWire(t *testing.T) {
 	labtest.Require(t)
-	seed := rand.Uint64()
+	want, seed := traced(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	l := newLab(t, "usual")
 	defer l.close(t)
@@ -245,7 +251,7 @@ func TestWireTraceAgreesWithTheWire(t *testing.T) {
 	for _, s := range []*station{l.client, l.fabric, l.pod} {
 		s.sending = r.send
 	}
-	variants, want := variantsOf("usual"), traced(t)
+	variants := variantsOf("usual")
 	count := func() (n int) {
 		for _, c := range r.compared {
 			n += c
