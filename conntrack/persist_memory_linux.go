@@ -75,13 +75,13 @@ func (t *Table) openMemory(cfg Config, last []byte, was *lastTable) error {
 		return err
 	}
 	if last != nil && was.sameAs(maxFlows) {
-		if err := t.borrow(cfg.Memory, last, maxFlows); err != nil {
+		if err := t.borrow(cfg, last, maxFlows); err != nil {
 			return err
 		}
 		t.size(cfg.Workers)
 		return nil
 	}
-	if err := t.borrow(cfg.Memory, nil, maxFlows); err != nil {
+	if err := t.borrow(cfg, nil, maxFlows); err != nil {
 		return err
 	}
 	if err := t.fill(cfg, maxFlows, last, was); err != nil {
@@ -124,10 +124,10 @@ func IndexSize(last []byte, maxFlows int) (size int64, same bool) {
 	return planFor(n).index(), true
 }
 
-// borrow takes the memory of the table from m, that of the connections from last unless it
-// is nil.
-func (t *Table) borrow(m Memory, last []byte, maxFlows int64) (err error) {
-	p := planFor(maxFlows)
+// borrow takes the memory of the table from Config.Memory, that of the connections from last
+// unless it is nil.
+func (t *Table) borrow(cfg Config, last []byte, maxFlows int64) (err error) {
+	p, m := planFor(maxFlows), cfg.Memory
 	need := p.index() + maxFlows*linkSize
 	if last == nil {
 		need += p.size
@@ -144,8 +144,10 @@ func (t *Table) borrow(m Memory, last []byte, maxFlows int64) (err error) {
 	if err != nil {
 		return err
 	}
-	if t.mem.links, err = t.mem.mapPrivate(maxFlows * linkSize); err != nil {
-		return err
+	if !cfg.Prepared.giveLinks(t.mem, maxFlows) {
+		if t.mem.links, err = t.mem.mapPrivate(maxFlows * linkSize); err != nil {
+			return err
+		}
 	}
 	t.mem.borrowed, t.mem.shared, t.mem.index = true, last[:p.size], index
 	t.viewFile(t.mem.shared, p, maxFlows)

@@ -2,6 +2,8 @@ package conntrack
 
 import (
 	"fmt"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -70,8 +72,72 @@ func (t *Table) restore() error {
 	t.seed = t.head.Shape.Seed
 	t.restored.Restored = true
 	now := t.Tick()
-	last := int64(-1)
-	for i := range t.conns {
+	t.bound.Store(uint32(t.restoreConns(now)))
+	t.progress.at.Store(uint64(now) << 32)
+	t.rebuildFree()
+	return nil
+}
+
+const (
+	// restoreStep is the number of connections that are restored in a row.
+	restoreStep = 4096
+	// restoreAlone is the number of connections from which on others help: about 3 ms. For fewer
+	// the caller would wait for the threads of others longer than they save on a busy machine.
+	restoreAlone = 1 << 14
+)
+
+// restoreConns restores the connections, many on all CPUs: packets wait for it. It returns the
+// number behind the last.
+func (t *Table) restoreConns(now uint32) (bound int64) {
+	var (
+		next    atomic.Int64
+		running sync.WaitGroup
+		mu      sync.Mutex
+	)
+	all := int64(len(t.conns))
+	restore := func(manyFound func()) {
+		var r Restoration
+		last := int64(-1)
+		for from := next.Add(restoreStep) - restoreStep; from < all; from = next.Add(restoreStep) - restoreStep {
+			last = max(last, t.restorePart(from, min(from+restoreStep, all), now, &r))
+			if r.Flows >= restoreAlone && manyFound != nil {
+				manyFound()
+				manyFound = nil
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		bound = max(bound, last+1)
+		t.restored.add(&r)
+	}
+	restore(func() {
+		for range runtime.GOMAXPROCS(0) - 1 {
+			running.Go(func() { restore(nil) })
+		}
+	})
+	running.Wait()
+	return bound
+}
+
+// add adds the connections of a part.
+func (a *Restoration) add(part *Restoration) {
+	a.Flows += part.Flows
+	for why, n := range part.DiscardedBy {
+		for range n {
+			a.discard(why)
+		}
+	}
+}
+
+// restorePart restores the connections from from to before end, and notes them in r. It returns
+// the last, or -1.
+func (t *Table) restorePart(from, end int64, now uint32, r *Restoration) (last int64) {
+	last = -1
+	ahead := from
+	for i := from; i < end; i++ {
+		for ; ahead < min(i+restoreAhead, end); ahead++ {
+			t.prefetchRestored(uint32(ahead))
+		}
 		c := &t.conns[i]
 		if atomic.LoadUint32(&c.state)&published == 0 {
 			continue
@@ -85,7 +151,7 @@ func (t *Table) restore() error {
 			atomic.StoreUint32(&c.state, 0)
 			t.forget(uint32(i))
 			t.raise(uint32(i))
-			t.restored.discard(Damaged)
+			r.discard(Damaged)
 			continue
 		}
 		c.EndpointID, c.ServiceID = NoID, NoID
@@ -95,13 +161,22 @@ func (t *Table) restore() error {
 			c.lastSeen = now
 		}
 		t.unconfirm(c, e)
-		t.restored.Flows++
-		last = int64(i)
+		r.Flows++
+		last = i
 	}
-	t.bound.Store(uint32(last + 1))
-	t.progress.at.Store(uint64(now) << 32)
-	t.rebuildFree()
-	return nil
+	return last
+}
+
+// restoreAhead is how many connections ahead of the one that is restored the index is fetched.
+const restoreAhead = 8
+
+// prefetchRestored fetches the buckets of a connection that is about to be restored.
+func (t *Table) prefetchRestored(conn uint32) {
+	if atomic.LoadUint32(&t.conns[conn].state)&published == 0 {
+		return
+	}
+	h := [2]uint64{t.Hash(&t.entries[2*conn].Key), t.Hash(&t.entries[2*conn+1].Key)}
+	prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &h[0], len(h))
 }
 
 // unconfirm marks an open TCP connection of the process before: while nobody forwarded
