@@ -72,6 +72,8 @@ type Config struct {
 	// which is read-only in a container.
 	ProcSys string
 	Log     *slog.Logger
+	// Prepared is the result of Prepare beside the last process, nil for none.
+	Prepared *Prepared
 }
 
 // Veth is the pair with addresses, routes and rules. Methods may be called from any
@@ -89,6 +91,7 @@ type Veth struct {
 	sources     map[netip.Addr]int  // guarded by mu: number in the prefix, by address of the node
 	routes      map[netip.Addr]bool // guarded by mu: frontends that are routed to the host veth
 	throwRoutes map[netip.Addr]bool // guarded by mu: endpoints that Table leaves to the main one
+	adopted     *found              // guarded by mu: of the last process, nil for nothing
 	// Masquerades is false where nftables could not be programmed: endpoints
 	// beyond this node that are reached through the kernel get no traffic.
 	Masquerades bool
@@ -101,18 +104,12 @@ type Veth struct {
 // CAP_NET_ADMIN; works on the network namespace of the calling thread. On error nothing
 // is left behind.
 func Open(cfg Config) (_ *Veth, err error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
-	if cfg.Queues < 1 {
-		cfg.Queues = 1
-	}
-	h := &Veth{
-		cfg: cfg, log: cfg.Log, sysctls: newSysctls(cfg.ProcSys),
-		forwarding: map[int]bool{}, sources: map[netip.Addr]int{}, routes: map[netip.Addr]bool{}, throwRoutes: map[netip.Addr]bool{},
-	}
-	if err := h.checkPrefixes(); err != nil {
-		return nil, err
+	h := newVeth(cfg)
+	adopted := h.adopt(cfg.Prepared)
+	if !adopted {
+		if err := h.checkPrefixes(); err != nil {
+			return nil, err
+		}
 	}
 	var damaged error
 	if h.saved, damaged, err = openSavedSysctls(cfg.StateDir, h.sysctls); err != nil {
@@ -126,12 +123,38 @@ func Open(cfg Config) (_ *Veth, err error) {
 			err = errors.Join(err, h.Close())
 		}
 	}()
+	if !adopted {
+		if err := h.build(); err != nil {
+			return nil, fmt.Errorf("host veth: %w", err)
+		}
+	}
+	if h.reconciler, err = h.startReconciler(reconcileInterval); err != nil {
+		return nil, fmt.Errorf("host veth: %w", err)
+	}
+	return h, nil
+}
+
+// newVeth is a host veth without a pair.
+func newVeth(cfg Config) *Veth {
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	cfg.Queues = max(cfg.Queues, 1)
+	h := &Veth{
+		cfg: cfg, log: cfg.Log, sysctls: newSysctls(cfg.ProcSys),
+		forwarding: map[int]bool{}, sources: map[netip.Addr]int{}, routes: map[netip.Addr]bool{}, throwRoutes: map[netip.Addr]bool{},
+	}
 	if cfg.Mark == 0 {
 		h.ReturnPathErr = errors.New("hostVeth.mark is 0")
 	}
+	return h
+}
+
+// build makes the pair and all that belongs to it, in place of the remains of an earlier process.
+func (h *Veth) build() error {
 	for _, step := range []func() error{h.makePair, h.configure, h.removeStaleRoutes, removeReturnPath} {
 		if err := step(); err != nil {
-			return nil, fmt.Errorf("host veth: %w", err)
+			return err
 		}
 	}
 	if err := h.installRules(); err != nil {
@@ -140,10 +163,7 @@ func Open(cfg Config) (_ *Veth, err error) {
 		h.warnForwardPolicy()
 	}
 	h.openReturnPath()
-	if h.reconciler, err = h.startReconciler(reconcileInterval); err != nil {
-		return nil, fmt.Errorf("host veth: %w", err)
-	}
-	return h, nil
+	return nil
 }
 
 // checkPrefixes refuses prefixes that the host uses for something else.

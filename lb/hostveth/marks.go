@@ -17,22 +17,20 @@ func afterNAT() *nftables.ChainPriority {
 	return nftables.ChainPriorityRef(*nftables.ChainPriorityNATDest + 10)
 }
 
-// addMarks adds the chains that mark connections which entered by the host
-// veth, and give packets of their answers the mark.
-func (h *Veth) addMarks(c *nftables.Conn, t *nftables.Table) {
-	in := c.AddChain(&nftables.Chain{
-		Name: markChain, Table: t, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookPrerouting, Priority: afterNAT(),
-	})
-	for _, r := range h.markRules() {
-		c.AddRule(&nftables.Rule{Table: t, Chain: in, Exprs: r})
+// markChains are the chains that mark connections which entered by the host veth, and give
+// packets of their answers the mark.
+func (h *Veth) markChains() []ruleChain {
+	return []ruleChain{
+		{
+			name: markChain, kind: nftables.ChainTypeFilter,
+			hook: nftables.ChainHookPrerouting, priority: afterNAT(), rules: h.markRules(),
+		},
+		// Of type route: a packet whose mark was changed is routed again.
+		{
+			name: markOutputChain, kind: nftables.ChainTypeRoute,
+			hook: nftables.ChainHookOutput, priority: afterNAT(), rules: [][]expr.Any{h.restoreMark()},
+		},
 	}
-	// Of type route: a packet whose mark was changed is routed again.
-	out := c.AddChain(&nftables.Chain{
-		Name: markOutputChain, Table: t, Type: nftables.ChainTypeRoute,
-		Hooknum: nftables.ChainHookOutput, Priority: afterNAT(),
-	})
-	c.AddRule(&nftables.Rule{Table: t, Chain: out, Exprs: h.restoreMark()})
 }
 
 // markRules are the rules for arriving packets, in order.

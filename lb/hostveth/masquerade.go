@@ -12,15 +12,16 @@ import (
 // when they leave by another interface than the host veth.
 const masqueradeChain = "postrouting"
 
-// addMasquerade adds the chain to Weir's table.
-func (h *Veth) addMasquerade(c *nftables.Conn, t *nftables.Table) {
-	chain := c.AddChain(&nftables.Chain{
-		Name: masqueradeChain, Table: t, Type: nftables.ChainTypeNAT,
-		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
-	})
-	for _, p := range h.prefixes() {
-		c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: masqueradeFrom(h.address(p, forwardHost))})
+// masqueradeRules is the chain with its rules.
+func (h *Veth) masqueradeRules() ruleChain {
+	c := ruleChain{
+		name: masqueradeChain, kind: nftables.ChainTypeNAT,
+		hook: nftables.ChainHookPostrouting, priority: nftables.ChainPriorityNATSource,
 	}
+	for _, p := range h.prefixes() {
+		c.rules = append(c.rules, masqueradeFrom(h.address(p, forwardHost)))
+	}
+	return c
 }
 
 // warnForwardPolicy warns of chains that drop forwarded packets unless a rule accepts them,

@@ -1,10 +1,14 @@
 package hostveth
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"hash/fnv"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,7 +32,50 @@ import (
 //			ct mark and 0x10 == 0x10 meta mark set meta mark or 0x10
 //		}
 //	}
+//
+// Each rule has a comment with a sum of all rules, by which the next process knows that the
+// table is as it would make it.
 const tableName = "weir"
+
+// ruleChain is a chain of the table.
+type ruleChain struct {
+	name     string
+	kind     nftables.ChainType
+	hook     *nftables.ChainHook
+	priority *nftables.ChainPriority
+	rules    [][]expr.Any
+}
+
+// chains are those of the table.
+func (h *Veth) chains(masquerade, marks bool) []ruleChain {
+	var list []ruleChain
+	if masquerade {
+		list = append(list, h.masqueradeRules())
+	}
+	if marks {
+		list = append(list, h.markChains()...)
+	}
+	return list
+}
+
+// comment is the user data of the rules of such a table, as nft stores a comment.
+func comment(list []ruleChain) ([]byte, error) {
+	sum := fnv.New64a()
+	for _, c := range list {
+		fmt.Fprintln(sum, c.name, c.kind, *c.hook, *c.priority)
+		for _, rule := range c.rules {
+			fmt.Fprintln(sum, len(rule))
+			for _, e := range rule {
+				b, err := expr.Marshal(byte(nftables.TableFamilyINet), e)
+				if err != nil {
+					return nil, fmt.Errorf("nftables: table inet %s: %w", tableName, err)
+				}
+				_, _ = sum.Write(b)
+			}
+		}
+	}
+	return userdata.AppendString(nil, userdata.TypeComment, fmt.Sprintf("weir %016x", sum.Sum64())), nil
+}
 
 // installRules puts the table into the kernel as far as the kernel can do it, and
 // notes the result. The error is that of masquerading.
@@ -59,15 +106,22 @@ func (h *Veth) replaceTable(masquerade, marks bool) error {
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
+	list := h.chains(masquerade, marks)
+	text, err := comment(list)
+	if err != nil {
+		return err
+	}
 	t := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
 	c.AddTable(t) // so that deleting it is no error
 	c.DelTable(t)
 	c.AddTable(t)
-	if masquerade {
-		h.addMasquerade(c, t)
-	}
-	if marks {
-		h.addMarks(c, t)
+	for _, rc := range list {
+		chain := c.AddChain(&nftables.Chain{
+			Name: rc.name, Table: t, Type: rc.kind, Hooknum: rc.hook, Priority: rc.priority,
+		})
+		for _, exprs := range rc.rules {
+			c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: exprs, UserData: text})
+		}
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("nftables: table inet %s: %w%s", tableName, err, nftablesHint(err))
@@ -87,31 +141,34 @@ func nftablesHint(err error) string {
 
 // checkRules reports whether all rules of the table are there.
 func (h *Veth) checkRules() (bool, error) {
-	want := map[string]int{}
-	if h.Masquerades {
-		want[masqueradeChain] = len(h.prefixes())
-	}
-	if h.ReturnPathErr == nil {
-		want[markChain], want[markOutputChain] = len(h.markRules()), 1
-	}
+	want := h.chains(h.Masquerades, h.ReturnPathErr == nil)
 	if len(want) == 0 {
 		return true, nil // could not be programmed in the first place
+	}
+	text, err := comment(want)
+	if err != nil {
+		return false, err
 	}
 	c, err := nftables.New()
 	if err != nil {
 		return false, fmt.Errorf("nftables: %w", err)
 	}
 	t := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
-	for chain, n := range want {
-		have, err := c.GetRules(t, &nftables.Chain{Name: chain, Table: t})
+	for _, rc := range want {
+		have, err := c.GetRules(t, &nftables.Chain{Name: rc.name, Table: t})
 		if errors.Is(err, unix.ENOENT) {
 			return false, nil
 		}
 		if err != nil {
 			return false, fmt.Errorf("nftables: list table inet %s: %w", tableName, err)
 		}
-		if len(have) != n {
+		if len(have) != len(rc.rules) {
 			return false, nil
+		}
+		for _, r := range have {
+			if !bytes.Equal(r.UserData, text) {
+				return false, nil
+			}
 		}
 	}
 	return true, nil

@@ -20,6 +20,7 @@ const reconcileInterval = 5 * time.Second
 // reconciler repairs the host veth while it is open.
 type reconciler struct {
 	quit, done chan struct{}
+	now        chan struct{} // Settle
 }
 
 // startReconciler starts a keeper in the network namespace of the calling thread.
@@ -28,7 +29,7 @@ func (h *Veth) startReconciler(every time.Duration) (*reconciler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
-	k := &reconciler{quit: make(chan struct{}), done: make(chan struct{})}
+	k := &reconciler{quit: make(chan struct{}), done: make(chan struct{}), now: make(chan struct{}, 1)}
 	go func() {
 		defer close(k.done)
 		// Never unlocked: a thread that has been moved ends with the goroutine.
@@ -45,6 +46,8 @@ func (h *Veth) startReconciler(every time.Duration) (*reconciler, error) {
 			select {
 			case <-k.quit:
 				return
+			case <-k.now:
+				h.settle()
 			case <-tick.C:
 				h.reconcile()
 			}
@@ -128,7 +131,8 @@ func (h *Veth) checkAddresses() (bool, error) {
 	return want == 0, nil
 }
 
-func (h *Veth) checkRoutes() (bool, error) {
+// wantedRoutes are the destinations of Weir's routes to the host veth.
+func (h *Veth) wantedRoutes() map[netip.Addr]bool {
 	want := map[netip.Addr]bool{}
 	for a := range h.routes {
 		want[a] = true
@@ -138,6 +142,11 @@ func (h *Veth) checkRoutes() (bool, error) {
 			want[h.address(p, n)] = true
 		}
 	}
+	return want
+}
+
+func (h *Veth) checkRoutes() (bool, error) {
+	want := h.wantedRoutes()
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		list, err := h.ownRoutes(family)
 		if err != nil {

@@ -101,6 +101,10 @@ func (h *Veth) AddEndpoint(a netip.Addr) error {
 	if h.ReturnPathErr != nil || h.throwRoutes[a] || !h.prefixFor(a).IsValid() {
 		return nil
 	}
+	if h.adopted.takeThrowRoute(a) {
+		h.throwRoutes[a] = true
+		return nil
+	}
 	if err := netlink.RouteReplace(h.throwRoute(a)); err != nil {
 		return fmt.Errorf("table %d: throw %s: %w", h.cfg.Table, a, err)
 	}

@@ -21,6 +21,10 @@ func (h *Veth) AddRoute(a netip.Addr) error {
 	if !ok {
 		return nil
 	}
+	if h.adopted.takeRoute(a) {
+		h.routes[a] = true
+		return nil
+	}
 	if err := netlink.RouteReplace(r); err != nil {
 		return fmt.Errorf("route %s to the host veth: %w", a, err)
 	}
@@ -33,6 +37,7 @@ func (h *Veth) RemoveRoute(a netip.Addr) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.routes, a)
+	h.adopted.takeRoute(a)
 	r, ok := h.routeTo(a)
 	if !ok {
 		return nil
@@ -61,6 +66,10 @@ func (h *Veth) sourceFor(a netip.Addr) (netip.Addr, error) {
 	}
 	n, known := h.sources[a]
 	if !known {
+		if n, adopted := h.adopted.takeSource(a); adopted {
+			h.sources[a] = n
+			return h.address(p, n), nil
+		}
 		n = h.freeSource()
 	}
 	src := h.address(p, n)
@@ -88,6 +97,11 @@ func (h *Veth) freeSource() int {
 	taken := map[int]bool{}
 	for _, n := range h.sources {
 		taken[n] = true
+	}
+	if h.adopted != nil {
+		for _, n := range h.adopted.sources {
+			taken[n] = true
+		}
 	}
 	n := firstSource
 	for taken[n] {

@@ -16,6 +16,8 @@ package uppair
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strconv"
 	"strings"
 
@@ -72,6 +74,9 @@ func Open(cfg Config) (_ *Pair, err error) {
 			err = errors.Join(err, p.Close())
 		}
 	}()
+	if ends.Fits(vethpair.Config{MTU: cfg.MTU, Queues: cfg.Queues}) && silent(ends) {
+		return p, nil // connections may be waiting for this process
+	}
 	for _, l := range ends {
 		if err := silence(l); err != nil {
 			return nil, fmt.Errorf("%s: %w", l.Attrs().Name, err)
@@ -82,6 +87,37 @@ func Open(cfg Config) (_ *Pair, err error) {
 	}
 	return p, nil
 }
+
+// silent reports whether silence would leave the ends of a pair as they are. Where that cannot be
+// found out, silence shows why.
+func silent(ends vethpair.Pair) bool {
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return false
+	}
+	defer tool.Close()
+	for _, l := range ends {
+		name := l.Attrs().Name
+		features, err := tool.Features(name)
+		if err != nil || l.Attrs().RawFlags&unix.IFF_NOARP == 0 {
+			return false
+		}
+		for _, feature := range vlanInsertion {
+			if features[feature] {
+				return false
+			}
+		}
+		mode, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + name + "/addr_gen_mode")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) || // it does not where there is no IPv6
+			err == nil && strings.TrimSpace(string(mode)) != strconv.Itoa(addrGenNone) {
+			return false
+		}
+	}
+	return true
+}
+
+// vlanInsertion are the offloads that take VLAN tags out of the bytes of a packet.
+var vlanInsertion = []string{"tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"}
 
 // silence makes an end of a pair that carries nothing but redirected packets: it sends
 // neither ARP nor neighbor discovery, and keeps VLAN tags in the bytes of a packet, where
@@ -99,10 +135,11 @@ func silence(l netlink.Link) error {
 		return fmt.Errorf("offloads: %w", err)
 	}
 	defer tool.Close()
-	err = tool.Change(l.Attrs().Name, map[string]bool{
-		"tx-vlan-hw-insert": false, "tx-vlan-stag-hw-insert": false,
-	})
-	if err != nil {
+	off := map[string]bool{}
+	for _, feature := range vlanInsertion {
+		off[feature] = false
+	}
+	if err := tool.Change(l.Attrs().Name, off); err != nil {
 		return fmt.Errorf("switch off insertion of VLAN tags: %w", err)
 	}
 	return nil

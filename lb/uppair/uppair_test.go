@@ -2,10 +2,12 @@ package uppair
 
 import (
 	"errors"
+	"os"
 	"runtime"
 	"slices"
 	"testing"
 
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -105,6 +107,46 @@ func TestAPairOfAnEarlierProcessIsTakenOver(t *testing.T) {
 	if third.Inner == first.Inner {
 		t.Error("a pair with other queues was kept")
 	}
+}
+
+// A pair that is as it is to be stays so, and another is silenced again.
+func TestAPairIsSilencedAgain(t *testing.T) {
+	newNode(t)
+	cfg := Config{Slot: 0, Queues: 2, MTU: 1500}
+	first, err := Open(cfg)
+	must(t, err)
+	tool, err := ethtool.NewEthtool()
+	must(t, err)
+	defer tool.Close()
+	const insert = "tx-vlan-hw-insert"
+	for _, change := range []func(netlink.Link) error{
+		func(netlink.Link) error { return nil }, netlink.LinkSetARPOn, netlink.LinkSetDown,
+		func(l netlink.Link) error { return netlink.LinkSetIP6AddrGenMode(l, 0) },
+		func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) },
+		func(l netlink.Link) error { return tool.Change(l.Attrs().Name, map[string]bool{insert: true}) },
+	} {
+		l, err := netlink.LinkByIndex(first.Inner)
+		must(t, err)
+		must(t, change(l))
+		again, err := Open(cfg)
+		must(t, err)
+		if again.Inner != first.Inner || again.Outer != first.Outer {
+			t.Errorf("made again: %+v, was %+v", again, first)
+		}
+		l, err = netlink.LinkByIndex(first.Inner)
+		must(t, err)
+		if flags := l.Attrs().RawFlags; flags&unix.IFF_UP == 0 || flags&unix.IFF_NOARP == 0 {
+			t.Errorf("flags %#x", flags)
+		}
+		features, err := tool.Features(l.Attrs().Name)
+		must(t, err)
+		mode, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + l.Attrs().Name + "/addr_gen_mode")
+		must(t, err)
+		if features[insert] || string(mode) != "1\n" || l.Attrs().MTU != cfg.MTU {
+			t.Errorf("VLAN insertion %v, address mode %q, MTU %d", features[insert], mode, l.Attrs().MTU)
+		}
+	}
+	must(t, first.Close())
 }
 
 func TestCleanupRemovesPairsAndNothingElse(t *testing.T) {

@@ -107,6 +107,16 @@ func (p Pair) SetUp(mtu int) error {
 	return nil
 }
 
+// Fits reports whether Make and SetUp with cfg would leave the pair as it is.
+func (p Pair) Fits(cfg Config) bool {
+	for _, l := range p {
+		if l == nil || l.Attrs().RawFlags&unix.IFF_UP == 0 || cfg.MTU > 0 && l.Attrs().MTU != cfg.MTU {
+			return false
+		}
+	}
+	return p.hasQueues(cfg.Queues)
+}
+
 // hasQueues reports whether both ends have so many queues in both directions.
 func (p Pair) hasQueues(n int) bool {
 	for _, l := range p {

@@ -1,0 +1,260 @@
+package hostveth
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/vethpair"
+	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
+)
+
+// mark puts a chain into Weir's table, which ends with the table.
+func mark() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	c.AddChain(&nftables.Chain{Name: "marked", Table: &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}})
+	return c.Flush()
+}
+
+// marked reports whether the table is the one that mark was called for.
+func marked() (bool, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return false, err
+	}
+	list, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	return slices.ContainsFunc(list, func(c *nftables.Chain) bool { return c.Name == "marked" }), err
+}
+
+// A host veth that is as the next process would make it stays. Routes that the next process
+// does not ask for go.
+func TestWireHandoverKeepsTheHostVeth(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	kept, gone := netlab.Host4(netlab.LBNet, 9), netlab.Host4(netlab.LBNet, 10)
+	node, other := netlab.Host4(netlab.FabricNet, 1), netlab.Host4(netlab.ClientNet, 1)
+	pods := []netip.Addr{netlab.Host4(netlab.PodNet, 2), netlab.Host4(netlab.PodNet, 3)}
+	var source netip.Addr
+	r.do(func() (err error) {
+		if _, err := r.veth.SourceFor(other); err != nil {
+			return err
+		}
+		source, err = r.veth.SourceFor(node)
+		return errors.Join(err, r.veth.AddRoute(kept), r.veth.AddRoute(gone),
+			r.veth.AddEndpoint(pods[0]), r.veth.AddEndpoint(pods[1]))
+	})
+	cfg := r.config()
+	r.do(mark)
+	r.do(func() (err error) { cfg.Prepared, err = Prepare(cfg); return err })
+	r.veth.Leave()
+	r.wire.Close()
+	r.do(func() (err error) { r.veth, err = Open(cfg); return err })
+	r.do(func() error {
+		same, err := marked()
+		if !same {
+			t.Error("the rules were made anew")
+		}
+		again, errSource := r.veth.SourceFor(node)
+		if again != source {
+			t.Errorf("the source for %s was %s, and is %s", node, source, again)
+		}
+		return errors.Join(err, errSource, r.veth.AddRoute(kept), r.veth.AddEndpoint(pods[0]))
+	})
+	r.veth.Settle()
+	deadline := time.Now().Add(patience.For(10 * time.Second))
+	for {
+		var routes, throws []netlink.Route
+		r.do(func() (err error) {
+			if routes, err = r.veth.ownRoutes(unix.AF_INET); err != nil {
+				return err
+			}
+			throws, err = tableRoutes(unix.AF_INET, r.config().Table)
+			return err
+		})
+		if len(routes) == 2 && len(throws) == 2 {
+			for i := range routes {
+				if to := destination(&routes[i]); to != kept && to != source {
+					t.Errorf("route to %s", to)
+				}
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("routes %v, table %v", routes, throws)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	r.tap()
+	dst := netip.AddrPortFrom(pods[0], 8080)
+	echo(t, r.Pod, dst)
+	r.exchange(netip.AddrPortFrom(r.veth.Route(0).Local4, 1024), dst)
+	r.close()
+}
+
+// A host veth that differs from what this process would make is made anew.
+func TestWireADifferentHostVethIsNotKept(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(r *rig, cfg *Config) error
+	}{
+		{"another prefix", func(_ *rig, cfg *Config) error {
+			cfg.Prefix4 = netip.MustParsePrefix("169.254.78.0/24")
+			return nil
+		}},
+		{"another mark", func(_ *rig, cfg *Config) error { cfg.Mark = 0x20; return nil }},
+		{"another table", func(_ *rig, cfg *Config) error { cfg.Table = 7766; return nil }},
+		{"no mark", func(_ *rig, cfg *Config) error { cfg.Mark = 0; return nil }},
+		{"GRO", func(_ *rig, cfg *Config) error { cfg.Redirects = true; return nil }},
+		{"no rules", func(*rig, *Config) error { return removeRules() }},
+		{"no return path", func(*rig, *Config) error { return removeReturnPath() }},
+		{"down", func(r *rig, _ *Config) error { return netlink.LinkSetDown(r.veth.kernel()) }},
+		{"another address", func(r *rig, _ *Config) error {
+			return netlink.AddrAdd(r.veth.kernel(), &netlink.Addr{IPNet: ipNet(netip.MustParseAddr("169.254.77.9"), 32)})
+		}},
+		{"no neighbor", func(r *rig, cfg *Config) error {
+			a := r.veth.address(cfg.Prefix4, localHost)
+			return netlink.NeighDel(&netlink.Neigh{LinkIndex: r.veth.kernel().Attrs().Index, Family: unix.AF_INET, IP: a.AsSlice()})
+		}},
+		{"sysctl", func(r *rig, _ *Config) error {
+			return r.veth.sysctls.write("net/ipv4/conf/"+KernelEnd+"/rp_filter", "1")
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			r.open()
+			r.do(func() error {
+				cfg := r.config()
+				if _, err := Prepare(cfg); err != nil {
+					return fmt.Errorf("before: %w", err)
+				}
+				if err := tt.change(r, &cfg); err != nil {
+					return err
+				}
+				if p, err := Prepare(cfg); err == nil || p != nil {
+					t.Error("it would be kept")
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// Queues and MTU are known later.
+func TestWireAHostVethOfOtherQueuesIsNotKept(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	cfg := r.config()
+	r.do(func() (err error) { cfg.Prepared, err = Prepare(cfg); return err })
+	index := r.veth.Index()
+	r.veth.Leave()
+	cfg.Queues = 1
+	r.do(func() (err error) { r.veth, err = Open(cfg); return err })
+	if r.veth.Index() == index {
+		t.Error("the pair was kept")
+	}
+	r.close()
+}
+
+// The last process serves on after Prepare, and other programs change the node: what Open finds
+// then counts.
+func TestWireChangesAfterThePreparationAreSeen(t *testing.T) {
+	r := newRig(t)
+	frontend, later := netlab.Host4(netlab.LBNet, 9), netlab.Host4(netlab.LBNet, 10)
+	node, other := netlab.Host4(netlab.FabricNet, 1), netlab.Host4(netlab.ClientNet, 1)
+	pod := netlab.Host4(netlab.PodNet, 2)
+	var source netip.Addr
+	for _, tt := range []struct {
+		name   string
+		kept   bool
+		change func() error
+	}{
+		{"nothing", true, func() error { return nil }},
+		{"a Service less", true, func() error { return r.veth.RemoveRoute(frontend) }},
+		{"a Service more", true, func() error { return r.veth.AddRoute(later) }},
+		{"an endpoint less", true, func() error { return netlink.RouteDel(r.veth.throwRoute(pod)) }},
+		{"a source of another address", true, func() error {
+			return netlink.RouteReplace(&netlink.Route{
+				LinkIndex: r.veth.kernel().Attrs().Index, Dst: ipNet(source, 32), Src: other.AsSlice(),
+				Scope: netlink.SCOPE_LINK, Protocol: route.Protocol,
+			})
+		}},
+		{"no rules", false, removeRules},
+		{"no routing rule", false, removeReturnPath},
+		{"MTU", false, func() error { return netlink.LinkSetMTU(r.veth.kernel(), 1400) }},
+		{"down", false, func() error { return netlink.LinkSetDown(r.veth.xdp()) }},
+		{"sysctl", false, func() error { return r.veth.sysctls.write("net/ipv4/conf/"+KernelEnd+"/rp_filter", "1") }},
+		{"another pair", false, func() error {
+			err := r.veth.pair.Remove()
+			if err == nil {
+				r.veth.pair, err = vethpair.Make(vethpair.Config{Names: ends, Queues: 2})
+			}
+			return err
+		}},
+		{"the last process has stopped", false, func() error { return r.veth.pair.Remove() }},
+	} {
+		r.open()
+		cfg := r.config()
+		r.do(func() (err error) {
+			source, err = r.veth.SourceFor(node)
+			return errors.Join(err, r.veth.AddRoute(frontend), r.veth.AddEndpoint(pod))
+		})
+		r.do(func() (err error) { cfg.Prepared, err = Prepare(cfg); return err })
+		r.do(mark)
+		r.do(tt.change)
+		r.veth.Leave()
+		r.wire.Close()
+		r.do(func() (err error) { r.veth, err = Open(cfg); return err })
+		r.do(func() (err error) {
+			source, err = r.veth.SourceFor(node)
+			return errors.Join(err, r.veth.AddRoute(frontend), r.veth.AddEndpoint(pod))
+		})
+		r.do(func() error {
+			kept, err := marked()
+			if kept != tt.kept {
+				t.Errorf("%s: the rules were kept: %v", tt.name, kept)
+			}
+			r.veth.settle()
+			return err
+		})
+		r.tap()
+		r.do(func() error { return r.checkAsMade(tt.name, cfg, frontend, node, source) })
+		dst := netip.AddrPortFrom(pod, uint16(8080))
+		if tt.name == "nothing" {
+			echo(t, r.Pod, dst)
+		}
+		r.exchange(netip.AddrPortFrom(r.veth.Route(0).Local4, 1024), dst)
+		r.close()
+	}
+}
+
+// checkAsMade checks the host veth with a frontend and a source for an address of the node.
+func (r *rig) checkAsMade(name string, cfg Config, frontend, node, source netip.Addr) error {
+	r.Helper()
+	cfg.Prepared = nil
+	h := newVeth(cfg)
+	if err := h.look(); err != nil {
+		r.Errorf("%s: %v", name, err)
+		return nil
+	}
+	if !h.pair.Fits(vethpair.Config{MTU: cfg.MTU, Queues: cfg.Queues}) || h.pair[0].Attrs().Index != r.veth.kernel().Attrs().Index {
+		r.Errorf("%s: pair %v %v", name, h.pair[0].Attrs(), h.pair[1].Attrs())
+	}
+	n, ok := h.adopted.sources[node]
+	if len(h.adopted.routes) != 1 || !h.adopted.routes[frontend] || len(h.adopted.throwRoutes) != 1 ||
+		len(h.adopted.sources) != 1 || !ok || h.address(cfg.Prefix4, n) != source {
+		r.Errorf("%s: %+v, source %s", name, h.adopted, source)
+	}
+	return nil
+}
