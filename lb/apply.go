@@ -49,6 +49,9 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 		l.restoreFlows()
 		l.cfg.Phases.End("flows")
 		errs = append(errs, l.takeTraffic())
+		if l.host != nil {
+			l.host.Settle()
+		}
 	}
 	return errors.Join(errs...)
 }

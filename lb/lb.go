@@ -152,6 +152,7 @@ type LB struct {
 
 	claim    *statefile.Claim // nil while this process is not the only Weir
 	beside   bool             // the last process serves: New has not taken over from it yet
+	prepared prepared         // beside the last process; New's
 	opened   bool             // New has got every socket: no other process takes traffic
 	attached bool             // Apply was called
 	yielded  bool             // the packets of the last process were given to the kernel before Apply

@@ -70,7 +70,7 @@ func (l *LB) Release(pass bool) (sockets *xsk.Transfer, err error) {
 		return nil, errors.Join(append(errs, ErrStalled)...)
 	}
 	if l.flows != nil {
-		errs = append(errs, l.flows.Close())
+		errs = append(errs, l.flows.Leave())
 	}
 	if l.cache != nil {
 		errs = append(errs, l.cache.Unlock())

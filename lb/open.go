@@ -32,6 +32,7 @@ func New(cfg Config) (_ *LB, err error) {
 		if err != nil {
 			err = errors.Join(err, closeAll(sockets, last))
 		}
+		err = errors.Join(err, l.prepared.close())
 		switch {
 		case err == nil:
 		case cfg.Keep != nil && cfg.Keep():
@@ -60,6 +61,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if err != nil {
 		return nil, err
 	}
+	l.cfg.Phases.End("packet memory")
 	populated := l.populate(len(last) > 0)
 	defer func() { <-populated }() // before Close: deferred functions run last first
 	if err := l.openTables(len(cpus)); err != nil {
@@ -186,7 +188,7 @@ func (l *LB) openTables(workers int) (err error) {
 	}
 	l.flows, err = conntrack.Open(conntrack.Config{
 		Path: l.cfg.ConntrackPath, MaxFlows: l.cfg.MaxFlows, Workers: workers, Memory: memory,
-		NextHops: route.DefaultMaxAdjacencies + 1,
+		NextHops: route.DefaultMaxAdjacencies + 1, Prepared: l.prepared.flows,
 	})
 	if earlier != nil {
 		err = errors.Join(err, earlier.Close())

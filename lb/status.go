@@ -49,6 +49,14 @@ type NeighborStatus struct {
 	Interface string
 }
 
+// CPUs are those of the workers, in order; -1 is any.
+func (l *LB) CPUs() (list []int) {
+	for _, w := range l.workers {
+		list = append(list, w.CPU())
+	}
+	return list
+}
+
 // Status reads everything; it disturbs no worker.
 func (l *LB) Status() Status {
 	l.mu.Lock()

@@ -4,18 +4,52 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/hostveth"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
+// prepared is made beside the last process, which serves: connections wait for the rest alone. Of
+// what that process may still change, nothing is read before it has left.
+type prepared struct {
+	host  *hostveth.Prepared
+	flows *conntrack.Prepared
+}
+
+func (p *prepared) close() error {
+	err := p.flows.Close()
+	*p = prepared{}
+	return err
+}
+
+// prepare prepares host veth and flow table. Without it they are opened as after a crash.
+func (l *LB) prepare() {
+	var err error
+	if l.wantsHostVeth() {
+		if l.prepared.host, err = hostveth.Prepare(l.hostVethConfig()); err != nil {
+			l.log.Info("handover: the host veth of the last process is made anew", "because", err)
+		}
+	}
+	cfg := conntrack.Config{Path: l.cfg.ConntrackPath, MaxFlows: l.cfg.MaxFlows}
+	if l.cache != nil { // nil is no Memory
+		cfg.Memory = l.cache
+	}
+	if l.prepared.flows, err = conntrack.Prepare(cfg); err != nil {
+		l.log.Info("handover: the flow table is not mapped beforehand", "because", err)
+	}
+}
+
 // takeOver has the last process leave, after the kernel has verified the programs over the maps
-// that this process will serve by: meanwhile connections would wait.
+// that this process will serve by, and the rest is prepared: meanwhile connections would wait.
 func (l *LB) takeOver() (sockets *xsk.Transfer, err error) {
 	l.beside = true // its maps are not to be changed
 	if err := l.loadBeside(); err != nil {
 		return nil, err
 	}
 	l.cfg.Phases.End("program beside the last process")
+	l.prepare()
+	l.cfg.Phases.End("host veth and flow table beside the last process")
 	if sockets, err = l.cfg.Take(); err != nil {
 		return nil, err
 	}

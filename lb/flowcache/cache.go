@@ -200,16 +200,21 @@ func (c *Cache) Lock() error {
 	if err := c.pins.take(); err != nil {
 		return err
 	}
-	now, err := c.pins.load()
+	now, err := c.pins.open()
 	if err != nil {
 		return err
 	}
-	if c.last.m != nil && now.m != nil && sameMap(c.last.m, now.m) {
-		return now.close()
+	if c.last.m != nil && now != nil && sameMap(c.last.m, now) {
+		return now.Close() // it is mapped, which takes a while
 	}
 	err = c.last.close() // the other process has made another table
-	c.last, c.table = now, nil
-	return err
+	c.table = nil
+	if now == nil {
+		return err
+	}
+	last, errMap := mapTable(now, c.pins.path)
+	c.last = last
+	return errors.Join(err, errMap)
 }
 
 // sameMap reports whether two descriptors are those of one map.

@@ -86,23 +86,35 @@ func (p *pins) take() (err error) {
 
 func (p *pins) close() error { return p.lock.Close() }
 
-// load opens the table that an earlier process has pinned, if there is one.
-func (p *pins) load() (a array, err error) {
+// open opens the map of the table that an earlier process has pinned, nil if there is none.
+func (p *pins) open() (*ebpf.Map, error) {
 	if err := removePin(p.path + newSuffix); err != nil {
-		return a, err
+		return nil, err
 	}
-	a.m, err = openTable(p.path)
+	m, err := openTable(p.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return array{}, nil
+		return nil, nil
 	}
-	if err != nil {
+	return m, err
+}
+
+// load maps the table that an earlier process has pinned, if there is one.
+func (p *pins) load() (array, error) {
+	m, err := p.open()
+	if err != nil || m == nil {
 		return array{}, err
 	}
-	if err := a.mmap(int64(a.m.MaxEntries()) * cell); err != nil {
+	return mapTable(m, p.path)
+}
+
+// mapTable maps the table that is pinned at path. On an error the map is closed.
+func mapTable(m *ebpf.Map, path string) (array, error) {
+	a := array{m: m}
+	if err := a.mmap(int64(m.MaxEntries()) * cell); err != nil {
 		return array{}, err
 	}
 	if !conntrack.IsTable(a.b) {
-		return array{}, errors.Join(fmt.Errorf("%s: the map is %w", p.path, ErrForeign), a.close())
+		return array{}, errors.Join(fmt.Errorf("%s: the map is %w", path, ErrForeign), a.close())
 	}
 	return a, nil
 }

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -298,14 +299,9 @@ func (d *Daemon) end(fault error) error {
 
 // tune keeps the control plane off the workers' CPUs.
 func (d *Daemon) tune() {
-	workers := d.lb.Status().Workers
-	var cpus []int
-	for _, w := range workers {
-		if w.CPU >= 0 {
-			cpus = append(cpus, w.CPU)
-		}
-	}
-	d.untune = tuning.Apply(func(err error) { d.log.Warn(err.Error()) }, len(workers), cpus)
+	all := d.lb.CPUs()
+	pinned := slices.DeleteFunc(slices.Clone(all), func(cpu int) bool { return cpu < 0 })
+	d.untune = tuning.Apply(func(err error) { d.log.Warn(err.Error()) }, len(all), pinned)
 }
 
 var reversePathFilters = map[string]worker.ReversePathFilter{

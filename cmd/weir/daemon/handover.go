@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/event"
+	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb"
@@ -24,7 +25,8 @@ import (
 //
 //	next: hello{version, layout, copies}
 //	                                last: hello, or an error
-//	next reads its configuration, learns the Services and has the kernel verify the program
+//	next reads its configuration, learns the Services, has the kernel verify the program, maps
+//	the flow table and looks at the host veth
 //	next: take                      last leaves everything in place, and closes locks
 //	                                last: left, with sockets and packet memory
 //	next opens all, attaches        last waits
@@ -120,6 +122,7 @@ func (d *Daemon) takeOver(ctx context.Context) (*xsk.Transfer, error) {
 	if err := d.prepared(ctx); err != nil {
 		return nil, fmt.Errorf("handover: the running Weir goes on: %w", err)
 	}
+	tuning.Collect()
 	d.phases.End("Services beside the last process")
 	d.log.Info("handover: taking over")
 	var left handoverMessage

@@ -31,7 +31,7 @@ func Apply(warn func(error), workers int, cpus []int) (restore func()) {
 		undo = append(undo, func() { runtime.GOMAXPROCS(old) })
 	}
 	if os.Getenv("GOGC") == "" {
-		old := debug.SetGCPercent(400)
+		old := debug.SetGCPercent(gcPercent)
 		undo = append(undo, func() { debug.SetGCPercent(old) })
 	}
 	all, err := allowed()
@@ -53,6 +53,18 @@ func Apply(warn func(error), workers int, cpus []int) (restore func()) {
 			f()
 		}
 	}
+}
+
+// gcPercent is GOGC.
+const gcPercent = 400
+
+// Collect collects garbage now, and rarely from here on, as Apply has it: connections wait for
+// what the caller is about to do, and would wait for a collection.
+func Collect() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	runtime.GC()
 }
 
 // allowed are the CPUs that this process may use: those of its first thread.
