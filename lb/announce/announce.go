@@ -70,8 +70,8 @@ type Settings struct {
 	// MaxAddresses bounds the addresses that are announced; 0 is no bound.
 	MaxAddresses int
 	// Settle is how long everything must be well before an address is announced. It is doubled
-	// for each time in flapWindow that the address was withdrawn by its own state, beyond
-	// flapsAllowed, up to maxSettle.
+	// for each time in flapWindow that the address was withdrawn by its own state or that of the
+	// packet path, beyond flapsAllowed, up to maxSettle.
 	Settle time.Duration
 	// EmptyFor is how long an announced address stays announced without any endpoint on any
 	// node: other nodes are no better, and clients are answered.

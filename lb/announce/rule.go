@@ -32,7 +32,7 @@ type history struct {
 	reason    Reason      // the present answer
 	well      time.Time   // since when nothing but time is missing; zero: it is
 	empty     time.Time   // since when no node has an endpoint; zero: some has
-	falls     []time.Time // withdrawals by the address's own state, in flapWindow
+	falls     []time.Time // withdrawals by a state of the address or the packet path, in flapWindow
 }
 
 // Decision is the answer for an address.
@@ -116,6 +116,9 @@ func (r *Rule) decide(a netip.Addr, h *history, n *Node, list []Frontend, now ti
 		return NotAllowed, notAllowed
 	}
 	if reason, detail := n.reason(); reason != Announced {
+		if reason == Unhealthy {
+			h.withdraw(now)
+		}
 		h.well, h.empty = time.Time{}, time.Time{}
 		return reason, detail
 	}
@@ -143,7 +146,7 @@ func (r *Rule) decide(a netip.Addr, h *history, n *Node, list []Frontend, now ti
 	return Announced, ""
 }
 
-// withdraw notes that the address's own state forbids an announcement.
+// withdraw notes that the state of the address or of the packet path forbids an announcement.
 func (h *history) withdraw(now time.Time) {
 	if h.announced {
 		h.falls = append(h.falls, now)

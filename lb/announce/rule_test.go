@@ -143,6 +143,24 @@ func TestDrainIsNoFall(t *testing.T) {
 	}
 }
 
+// A packet path that fails and recovers again and again moves flows of all nodes each time: its
+// addresses settle ever longer.
+func TestFailuresOfTheNodeAreFalls(t *testing.T) {
+	r := settled(settings(), first)
+	now := begin
+	for fall, want := range []time.Duration{1, 1, 1, 2, 4, 8} {
+		want *= time.Second
+		if out := r.Decide(&Node{Unhealthy: "worker 1 is stuck"}, served(first), now); len(out.Routes) != 0 {
+			t.Fatalf("a stuck worker: %v", out.Routes)
+		}
+		if out := r.Decide(&Node{}, served(first), now); !out.Next.Equal(now.Add(want)) {
+			t.Fatalf("after %d failures it settles for %v, want %v", fall+1, out.Next.Sub(now), want)
+		}
+		now = now.Add(want)
+		r.Decide(&Node{}, served(first), now)
+	}
+}
+
 // An address without endpoints on any node stays announced for Settings.EmptyFor.
 func TestEmptyEverywhere(t *testing.T) {
 	s := settings()
@@ -236,11 +254,14 @@ func (m *model) announced(a netip.Addr) bool {
 		s := &m.steps[i]
 		switch node := s.node; {
 		case !s.usable(a):
-			if on && node == (Node{}) || on && len(s.frontends[a]) == 0 {
+			if on && !node.Draining || on && len(s.frontends[a]) == 0 {
 				falls = append(falls, s.at)
 			}
 			on, well = false, nil
 		case node != (Node{}):
+			if on && node.Unhealthy != "" {
+				falls = append(falls, s.at)
+			}
 			on, well = false, nil
 		default:
 			if well == nil {
