@@ -24,6 +24,7 @@ const (
 	ReasonRequest       = "InvalidRequest"
 	ReasonConflict      = "AddressConflict" // an older Service has the address as well
 	ReasonOutsideOfPool = "OutsideOfPools"  // kept, though no pool has it any more
+	ReasonClaimed       = "AddressClaimed"  // kept, though a Service of another controller has it as well
 )
 
 // Outcome says which addresses a Service should have.
@@ -187,6 +188,9 @@ func (a *Allocator) Reconcile(s *Service, now time.Time) Outcome {
 		if text != "" {
 			out.Reason = ReasonOutsideOfPool
 		}
+		if claims := a.claims(&own); claims != "" {
+			out.Reason, out.Text = ReasonClaimed, claims
+		}
 		return out
 	}
 	out := a.allocate(&own, now, has, given)
@@ -205,6 +209,34 @@ func (a *Allocator) Reconcile(s *Service, now time.Time) Outcome {
 	own.Status = slices.Clone(out.Addresses)
 	for _, addr := range out.Addresses {
 		a.take(addr, s.Name)
+	}
+	return out
+}
+
+// claims says which addresses of the Service are in the status of a Foreign one too, "" if none are.
+func (a *Allocator) claims(s *Service) string {
+	for _, addr := range s.Status {
+		for _, name := range a.given[addr] {
+			if a.services[name].Foreign {
+				return fmt.Sprintf("%v is in the status of %s too, a Service of another controller", addr, name)
+			}
+		}
+	}
+	return ""
+}
+
+// Claimed are the Services whose addresses are in the status of a Foreign one too.
+func (a *Allocator) Claimed(foreign string) (out []string) {
+	s := a.services[foreign]
+	if s == nil || !s.Foreign {
+		return nil
+	}
+	for _, addr := range s.Status {
+		for _, name := range a.given[addr] {
+			if !a.services[name].Foreign && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
 	}
 	return out
 }

@@ -163,7 +163,29 @@ func TestForeignAddressesAreNotGiven(t *testing.T) {
 	// A status that claims the address of a Service does not move it.
 	foreign.Status = addrs("192.0.2.2")
 	a.Adopt(foreign)
-	reconcile(t, a, own, ReasonKept, "192.0.2.2")
+	reconcile(t, a, own, ReasonClaimed, "192.0.2.2")
+}
+
+// MetalLB reads the same pools and knows nothing of other classes: it gives an address that a
+// Service has already. The Service keeps it, and is told.
+func TestAClaimOfAnotherControllerIsReported(t *testing.T) {
+	a := New(pools(t, poolObject("p", three)))
+	own, foreign := service("x/own", 2), service("x/foreign", 1)
+	reconcile(t, a, own, ReasonAllocated, "192.0.2.1")
+	foreign.Foreign, foreign.Status = true, addrs("192.0.2.1", "192.0.2.3")
+	a.Adopt(foreign)
+	if got := a.Claimed(foreign.Name); !slices.Equal(got, []string{"x/own"}) {
+		t.Errorf("it claims addresses of %v", got)
+	}
+	if out := reconcile(t, a, own, ReasonClaimed, "192.0.2.1"); !strings.Contains(out.Text, "192.0.2.1") || !strings.Contains(out.Text, "x/foreign") {
+		t.Errorf("text: %s", out.Text)
+	}
+	foreign.Status = addrs("192.0.2.3")
+	a.Adopt(foreign)
+	reconcile(t, a, own, ReasonKept, "192.0.2.1")
+	if got := a.Claimed(foreign.Name); got != nil {
+		t.Errorf("it claims addresses of %v", got)
+	}
 }
 
 // metallb#498, #1422: pools for namespaces and for Services, by priority.

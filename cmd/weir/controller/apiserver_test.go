@@ -24,10 +24,12 @@ import (
 // apiServer answers as much as a controller asks for. It is of a release that does not list by a watch.
 type apiServer struct {
 	services []corev1.Service
-	cached   []corev1.Service // what the watch cache has, for lists that allow for it; nil: services
-	undo     bool             // another controller removes the addresses at once
-	denied   bool             // writes of status are
-	writes   chan string      // of a status: the name and the addresses
+	cached   []corev1.Service  // what the watch cache has, for lists that allow for it; nil: services
+	undo     bool              // another controller removes the addresses at once
+	denied   bool              // writes of status are
+	writes   chan string       // of a status: the name and the addresses
+	events   chan string       // the name of the Service and the reason
+	last     map[string]string // of newWrite, by Service
 
 	mu      sync.Mutex
 	version int
@@ -60,16 +62,15 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.update(w, r)
 	case r.Method == http.MethodGet && q.Get("watch") != "":
 		w.(http.Flusher).Flush()
+		changes := a.changes
+		if !strings.HasSuffix(r.URL.Path, "/services") {
+			changes = nil
+		}
 		for {
 			select {
 			case <-r.Context().Done():
 				return
-			case s := <-a.changes:
-				if !strings.HasSuffix(r.URL.Path, "/services") {
-					a.changes <- s
-					time.Sleep(time.Millisecond)
-					continue
-				}
+			case s := <-changes:
 				_ = json.NewEncoder(w).Encode(map[string]any{"type": "MODIFIED", "object": s})
 				w.(http.Flusher).Flush()
 			}
@@ -83,6 +84,14 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/api/v1/namespaces":
 		_ = json.NewEncoder(w).Encode(&corev1.NamespaceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NamespaceList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}})
 	case strings.HasSuffix(r.URL.Path, "/events"):
+		body, _ := io.ReadAll(r.Body)
+		if o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil); err == nil {
+			e := o.(*corev1.Event)
+			select {
+			case a.events <- e.InvolvedObject.Name + " " + e.Reason:
+			default:
+			}
+		}
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprintln(w, `{"apiVersion":"v1","kind":"Event","metadata":{"name":"e","namespace":"x"}}`)
 	default:
@@ -104,10 +113,13 @@ func (a *apiServer) update(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
 	}
-	select {
-	case a.writes <- s.Name + " " + describe(s):
-	default: // the test has seen enough
-	}
+	text := s.Name + " " + describe(s)
+	defer func() { // after it: what the test changes then is later
+		select {
+		case a.writes <- text:
+		default: // the test has seen enough
+		}
+	}()
 	if a.denied {
 		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 		return
@@ -126,7 +138,7 @@ func (a *apiServer) update(w http.ResponseWriter, r *http.Request) {
 // controls runs a controller of the pool until the test ends.
 func controls(t *testing.T, a *apiServer, log io.Writer) {
 	t.Helper()
-	a.changes, a.writes = make(chan *corev1.Service, 1000), make(chan string, 1000)
+	a.changes, a.writes, a.events = make(chan *corev1.Service, 1000), make(chan string, 1000), make(chan string, 1000)
 	server := httptest.NewServer(a)
 	dir := t.TempDir()
 	files := map[string]string{

@@ -93,6 +93,7 @@ type controller struct {
 	// outcomes are the reasons of the last decision about Services of this controller.
 	outcomes map[string]string
 	rewrites map[string]rewrite // by Service
+	foreign  map[string]bool    // Services of the class that are left alone, and told so
 	faults   int
 }
 
@@ -126,7 +127,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	c := &controller{
 		o: o, log: log, client: client, dynamic: dyn,
 		recorder:  events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir-controller"}),
-		allocator: addresspool.New(nil), outcomes: map[string]string{}, rewrites: map[string]rewrite{}, watched: map[string]cache.GenericLister{},
+		allocator: addresspool.New(nil), outcomes: map[string]string{}, rewrites: map[string]rewrite{}, foreign: map[string]bool{}, watched: map[string]cache.GenericLister{},
 	}
 	stop, err := c.serve(ctx)
 	if err != nil {

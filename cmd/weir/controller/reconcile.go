@@ -19,6 +19,9 @@ import (
 // condition is the type of the condition in a Service's status.
 const condition = "weir.dev/AddressAllocated"
 
+// reasonForeign is the reason of the Event on a Service that is left alone.
+const reasonForeign = "ForeignStatus"
+
 // decision is the status that a Service should have. A nil decision leaves it alone.
 type decision struct {
 	addresses []netip.Addr
@@ -59,9 +62,7 @@ func (c *controller) decide(name string) (*corev1.Service, *decision) {
 		}
 		return svc, nil
 	case s.Foreign:
-		delete(c.outcomes, name)
-		c.allocator.Adopt(s)
-		c.freed() // an address may have left that status
+		c.leaveAlone(svc, s)
 		return svc, nil
 	case svc.DeletionTimestamp != nil && len(s.Status) == 0:
 		return svc, nil // it gets no address any more
@@ -73,6 +74,7 @@ func (c *controller) decide(name string) (*corev1.Service, *decision) {
 		}
 		return svc, d
 	}
+	delete(c.foreign, name)
 	now := time.Now()
 	out := c.allocator.Reconcile(s, now)
 	if !out.Retry.IsZero() {
@@ -82,7 +84,7 @@ func (c *controller) decide(name string) (*corev1.Service, *decision) {
 	switch out.Reason {
 	case addresspool.ReasonKept:
 		d.reason = addresspool.ReasonAllocated
-	case addresspool.ReasonAllocated, addresspool.ReasonOutsideOfPool:
+	case addresspool.ReasonAllocated, addresspool.ReasonOutsideOfPool, addresspool.ReasonClaimed:
 	default:
 		d.ok = false
 	}
@@ -100,10 +102,35 @@ func (c *controller) decide(name string) (*corev1.Service, *decision) {
 	return svc, d
 }
 
+// leaveAlone notes the addresses of a Service that another controller serves. A Service of this
+// class is told once why it gets none.
+func (c *controller) leaveAlone(svc *corev1.Service, s *addresspool.Service) {
+	delete(c.outcomes, s.Name)
+	c.enqueue(c.allocator.Claimed(s.Name))
+	c.allocator.Adopt(s)
+	c.enqueue(c.allocator.Claimed(s.Name))
+	c.freed() // an address may have left that status
+	if !c.ours(svc) || c.foreign[s.Name] {
+		return
+	}
+	c.foreign[s.Name] = true
+	const text = "status.loadBalancer has a host name: another controller has written it, and the Service is left alone"
+	c.log.Warn(text, "service", s.Name)
+	c.recorder.Event(svc, corev1.EventTypeWarning, reasonForeign, text)
+}
+
+func (c *controller) enqueue(names []string) {
+	for _, name := range names {
+		c.queue.Add(name)
+	}
+}
+
 // release ends a Service's claim. Those that wait for an address try again.
 func (c *controller) release(name string) {
 	delete(c.outcomes, name)
 	delete(c.rewrites, name)
+	delete(c.foreign, name)
+	c.enqueue(c.allocator.Claimed(name))
 	if len(c.allocator.Release(name, time.Now())) > 0 {
 		c.freed()
 	}

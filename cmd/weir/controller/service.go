@@ -76,10 +76,14 @@ func (c *controller) describe(svc *corev1.Service) (*addresspool.Service, error)
 		s.Ports = append(s.Ports, addresspool.Port{Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), Port: uint16(p.Port)})
 	}
 	if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		// A selector selects in its namespace alone. Without one the Service shares with nobody.
+		s.Endpoints = s.Name
+		if len(svc.Spec.Selector) > 0 {
+			s.Endpoints = s.Namespace + ":"
+		}
 		for _, k := range slices.Sorted(maps.Keys(svc.Spec.Selector)) {
 			s.Endpoints += k + "=" + svc.Spec.Selector[k] + ","
 		}
-		s.Endpoints = cmp.Or(s.Endpoints, s.Name) // without a selector it shares with nobody
 	}
 	text, field := annotation(svc, "loadBalancerIPs"), "annotation loadBalancerIPs"
 	if text == "" {
