@@ -19,7 +19,7 @@ func newDrain() *cobra.Command {
 		Use:   "drain",
 		Short: "Show, begin or end drains of endpoints and of this node",
 		Long: `Shows the drains that were asked for by weir drain endpoint and weir drain self. They
-end with the process.`,
+end with the process, and go on after weir run --handover.`,
 		Example: `  weir drain
   weir drain endpoint 10.1.2.3:8080
   weir drain self --wait`,
@@ -63,7 +63,7 @@ func newDrainEndpoint() *cobra.Command {
 established connections go on, and new ones get other endpoints. While no other
 endpoint of a Service port is ready, a drained one still serves. Without a port all
 ports of the address are meant. The drain ends by --undo, when no Service lists the
-endpoint any more, and with the process. weir endpoints shows it.`,
+endpoint any more, and with the process, unless that hands over. weir endpoints shows it.`,
 		Example: `  weir drain endpoint 10.1.2.3:8080
   weir drain endpoint 10.1.2.3 2001:db8::3
   weir drain endpoint 10.1.2.3:8080 --undo`,

@@ -169,7 +169,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		d.stop(nil)
 		tasks.Wait()
 		if d.lb != nil {
-			err = errors.Join(err, d.announcer.close(d.next.Load() != nil), d.end(err))
+			err = errors.Join(err, d.announcer.close(d.routesStay()), d.end(err))
 		}
 		// Last: the end of this connection tells the last process that all is free again.
 		if d.last != nil {
@@ -278,6 +278,7 @@ func (d *Daemon) open(take func() (*xsk.Transfer, error)) (err error) {
 	defer d.mu.Unlock()
 	d.translate = translate.New(d.options())
 	d.checks = d.newChecks()
+	d.setDrained(d.drained, "") // by the operator, before a handover
 	d.announcer, err = newAnnouncer(d.cfg, d.lb, d.log)
 	return err
 }

@@ -51,6 +51,10 @@ type handoverMessage struct {
 	// Transfers is the version of Sockets that the next process knows, in its take.
 	Transfers int           `json:"transfers,omitempty"`
 	Sockets   *xsk.Transfer `json:"sockets,omitempty"` // of the last process, in its left
+	// Adopts is where the next process takes over announced routes, in its take; nil: nowhere.
+	Adopts *kernelTable `json:"adopts,omitempty"`
+	// Drains are those that the operator has asked the last process for, in its left.
+	Drains *api.Drains `json:"drains,omitempty"`
 	// The service manager of the last process, in its hello.
 	NotifySocket         string `json:"notifySocket,omitempty"`
 	WatchdogMicroseconds int64  `json:"watchdogMicroseconds,omitempty"`
@@ -126,10 +130,11 @@ func (d *Daemon) takeOver(ctx context.Context) (*xsk.Transfer, error) {
 	d.phases.End("Services beside the last process")
 	d.log.Info("handover: taking over")
 	var left handoverMessage
-	err := d.last.say(handoverMessage{Say: sayTake, Transfers: xsk.TransferVersion})
+	err := d.last.say(handoverMessage{Say: sayTake, Transfers: xsk.TransferVersion, Adopts: announcedTable(&d.cfg.Announce)})
 	if err == nil {
 		left, err = d.last.hear(ctx, sayLeft, leaveTime)
 	}
+	d.takeDrains(left.Drains)
 	switch {
 	case isGone(err):
 		d.log.Warn("handover: the last process has ended before it was asked to, or as it left: this start goes on without it", "err", err)
@@ -208,7 +213,7 @@ func (d *Daemon) meetNext(ctx context.Context, next *peer) error {
 	if err != nil {
 		return err
 	}
-	next.sockets = take.Transfers == xsk.TransferVersion
+	next.sockets, next.adopts = take.Transfers == xsk.TransferVersion, take.Adopts
 	if err := d.mayHandOver(&hello); err != nil { // a drain may have begun
 		return errors.Join(err, next.say(handoverMessage{Error: err.Error()}))
 	}
@@ -273,7 +278,7 @@ func (d *Daemon) handOver(next *peer, left error) error {
 
 // sayLeft tells the next process that this one has left, and passes it the sockets.
 func (d *Daemon) sayLeft(next *peer) error {
-	m := handoverMessage{Say: sayLeft, Sockets: d.sockets}
+	m := handoverMessage{Say: sayLeft, Sockets: d.sockets, Drains: d.drains()}
 	if m.Sockets == nil {
 		return next.say(m)
 	}

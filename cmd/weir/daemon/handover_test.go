@@ -6,11 +6,14 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
@@ -47,7 +50,7 @@ func TestFilesOfAFailedHandoverAreClosed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			own, other := socketPair(t)
 			d := &Daemon{
-				log: slog.New(slog.DiscardHandler), last: newPeer(own), viewed: make(chan struct{}),
+				log: slog.New(slog.DiscardHandler), cfg: config.Default(), last: newPeer(own), viewed: make(chan struct{}),
 				phases: phase.New(time.Now(), slog.New(slog.DiscardHandler)),
 			}
 			close(d.viewed)
@@ -66,6 +69,78 @@ func TestFilesOfAFailedHandoverAreClosed(t *testing.T) {
 			_ = r.SetReadDeadline(time.Now().Add(patience.For(5 * time.Second)))
 			if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 				t.Errorf("its descriptor is open: %v", err)
+			}
+		})
+	}
+}
+
+// A handover is no end of a drain: the next process neither announces addresses nor gives the
+// endpoint connections.
+func TestDrainsOutliveAHandover(t *testing.T) {
+	own, other := socketPair(t)
+	endpoint, _ := translate.ParseDrained("10.1.2.3:8080")
+	since := time.Unix(1_800_000_000, 0).UTC()
+	last := &Daemon{drained: []drainedEndpoint{{endpoint, since}}}
+	last.selfDrained.Store(&since)
+	next := &Daemon{
+		log: slog.New(slog.DiscardHandler), cfg: config.Default(), last: newPeer(own), viewed: make(chan struct{}),
+		phases: phase.New(time.Now(), slog.New(slog.DiscardHandler)),
+	}
+	close(next.viewed)
+	if err := last.sayLeft(newPeer(other)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := next.takeOver(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if at := next.selfDrained.Load(); at == nil || !at.Equal(since) {
+		t.Errorf("the node is drained since %v, want %v", at, since)
+	}
+	if !slices.Equal(next.drained, last.drained) {
+		t.Errorf("drained endpoints %v, want %v", next.drained, last.drained)
+	}
+}
+
+// Routes in a table of the kernel stay in a handover only if the next process takes them over. It
+// would not know of those in another table, and routers would send here for good.
+func TestKernelRoutesStayForWhoTakesThemOver(t *testing.T) {
+	announcing := func(speaker string, table int) *config.Configuration {
+		c := config.Default()
+		c.Announce.Speaker, c.Announce.KernelTable = speaker, table
+		return c
+	}
+	kernel := announcing(config.AnnounceKernel, 177)
+	for name, c := range map[string]struct {
+		last, next *config.Configuration
+		stay       bool
+	}{
+		"the same table":    {kernel, announcing(config.AnnounceKernel, 177), true},
+		"another table":     {kernel, announcing(config.AnnounceKernel, 178), false},
+		"another speaker":   {kernel, announcing(config.AnnounceBGP, 177), false},
+		"announces no more": {kernel, announcing(config.AnnounceOff, 177), false},
+		"sessions of Weir":  {announcing(config.AnnounceBGP, 177), kernel, false},
+		"no next process":   {last: kernel},
+	} {
+		t.Run(name, func(t *testing.T) {
+			last := &Daemon{cfg: c.last}
+			if c.next != nil {
+				own, other := socketPair(t)
+				next := &Daemon{log: slog.New(slog.DiscardHandler), cfg: c.next, last: newPeer(own), viewed: make(chan struct{}), phases: phase.New(time.Now(), slog.New(slog.DiscardHandler))}
+				close(next.viewed)
+				if err := other.CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+				_, _ = next.takeOver(t.Context())
+				p := newPeer(other)
+				take, err := p.hear(t.Context(), sayTake, greetTime)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.adopts = take.Adopts
+				last.next.Store(p)
+			}
+			if got := last.routesStay(); got != c.stay {
+				t.Errorf("the routes stay: %v, want %v", got, c.stay)
 			}
 		})
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // Drains that an operator asks for, and may undo: of endpoints, and of the node. They end with
-// the process.
+// the process, but for a handover: the next process takes them over.
 
 // drainedEndpoint is an endpoint that gets no new connections.
 type drainedEndpoint struct {
@@ -187,19 +187,44 @@ func (d *Daemon) drainProblems() (out []problem.Problem) {
 
 // Drains implements api.Source.
 func (d *Daemon) Drains(context.Context) (*api.Drains, error) {
-	out := &api.Drains{Connections: d.counted.of(d.lb.Connections), Endpoints: []api.DrainedEndpoint{}}
-	if since := d.selfDrained.Load(); since != nil {
-		out.Self, out.SelfSince = true, since
-	}
+	out := d.drains()
+	out.Connections = d.counted.of(d.lb.Connections)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if out.Self {
 		out.LingerSeconds = max(0, (d.cfg.Announce.Linger() - time.Since(*out.SelfSince)).Seconds())
 	}
+	return out, nil
+}
+
+// drains are the drains without their connections. Preconditions: d.mu is not held.
+func (d *Daemon) drains() *api.Drains {
+	out := &api.Drains{Endpoints: []api.DrainedEndpoint{}}
+	if since := d.selfDrained.Load(); since != nil {
+		out.Self, out.SelfSince = true, since
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, e := range d.drained {
 		out.Endpoints = append(out.Endpoints, api.DrainedEndpoint{Endpoint: e.String(), Since: e.since})
 	}
-	return out, nil
+	return out
+}
+
+// takeDrains takes over the drains of the last process; nil: it has told of none.
+func (d *Daemon) takeDrains(last *api.Drains) {
+	if last == nil {
+		return
+	}
+	d.selfDrained.Store(last.SelfSince)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drained = nil
+	for _, e := range last.Endpoints {
+		if x, ok := translate.ParseDrained(e.Endpoint); ok {
+			d.drained = append(d.drained, drainedEndpoint{x, e.Since})
+		}
+	}
 }
 
 // drainNow is the drain in progress: that of SIGTERM, or else the operator's.

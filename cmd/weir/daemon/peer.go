@@ -24,6 +24,8 @@ type peer struct {
 	files []int // descriptors that have come and that nobody has taken
 	// sockets says that the next process takes the AF_XDP sockets of this one.
 	sockets bool
+	// adopts is where the next process takes over announced routes.
+	adopts *kernelTable
 }
 
 func newPeer(c *net.UnixConn) *peer {
