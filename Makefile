@@ -108,6 +108,10 @@ test-deploy: ## Chart, kustomize base, image, systemd unit: rendered, applied, r
 test-vm: build ## On other kernels and NICs, in virtual machines (KERNELS=6.1,6.12 CASES='nic-*')
 	$(BIN)/weirperf vm $(if $(KERNELS),--kernels $(KERNELS)) $(if $(CASES),--cases '$(CASES)') --results perf/results
 
+.PHONY: test-vm-short
+test-vm-short: build ## The short form of test-vm: two kernels, the cases marked Short
+	$(BIN)/weirperf vm --short
+
 .PHONY: kubeenv
 kubeenv: ## Build the test cluster, once, and print its path: minutes, cached
 	@GO="$(GO)" discovery/kube/kubeenv/build.sh

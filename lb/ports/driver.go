@@ -1,6 +1,7 @@
 package ports
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,6 +24,14 @@ const (
 // veth is the kind of link whose behavior is known. It cannot be probed, because it
 // shows on the wire only.
 const veth = "veth"
+
+// driverOf is the driver of a NIC, and of another link the kind.
+func driverOf(l *device.Link) string {
+	if l.Kind != "device" {
+		return l.Kind
+	}
+	return cmp.Or(steer.DriverOf(l.Name), l.Kind)
+}
 
 // metadataFor reports whether an interface of a kind is opened for TX metadata, and
 // whether metadata is used with zero copy alone.
@@ -57,15 +66,11 @@ var queuePerCPU = []string{"i40e", "mlx5_core"}
 
 // sendsFromEachCPU reports whether packets that XDP redirects to a device leave, whatever the CPU.
 func sendsFromEachCPU(p *port) bool {
-	if p.driver != "" { // a kind of link, and not a NIC
-		return true
-	}
-	driver := steer.DriverOf(p.name)
-	if !slices.Contains(queuePerCPU, driver) {
+	if !slices.Contains(queuePerCPU, p.driver) {
 		return true
 	}
 	q, err := steer.RxQueues(p.index)
-	return err == nil && hasQueuePerCPU(driver, q.Rx, os.DirFS("/sys"))
+	return err == nil && hasQueuePerCPU(p.driver, q.Rx, os.DirFS("/sys"))
 }
 
 // hasQueuePerCPU is sendsFromEachCPU of a driver and a number of queues, with sysfs at sys.

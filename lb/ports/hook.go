@@ -101,6 +101,8 @@ func (ps *Ports) hookReason(p *port) string {
 	}
 	why += "; packets that leave here take the packet loop, as XDP cannot redirect to it: "
 	switch {
+	case p.unknown:
+		return why + "the kernel does not say whether the driver can (Linux 6.3 says it)"
 	case p.fewQueues:
 		return why + "it has fewer queues than the node has CPUs, and its driver loses packets on the others (ethtool -L)"
 	case p.driver == veth:
@@ -187,7 +189,8 @@ func (ps *Ports) Forwarding() (list []Device) {
 		if under.attachment != nil && p.active {
 			d.IfIndex = under.index
 		}
-		if f, err := xsk.DeviceFeatures(under.index); err == nil {
+		f, err := xsk.DeviceFeatures(under.index)
+		if p.unknown = err != nil; !p.unknown {
 			d.XDP, d.XDPFrag = f.Redirect(), f.RedirectMultiBuffer()
 		}
 		if p.fewQueues = d.XDP && !sendsFromEachCPU(under); p.fewQueues {

@@ -49,6 +49,10 @@ func TestHookReasonNamesADeviceThatIsNoTarget(t *testing.T) {
 	if why := ps.hookReason(p); !strings.Contains(why, "fewer queues than the node has CPUs") {
 		t.Errorf("%q", why)
 	}
+	p.unknown = true
+	if got := ps.hookReason(p); !strings.HasSuffix(got, "the kernel does not say whether the driver can (Linux 6.3 says it)") {
+		t.Errorf("before Linux 6.3: %q", got)
+	}
 	p.noTarget, p.steersOnly = false, true
 	if why := ps.hookReason(p); !strings.Contains(why, "zero copy") {
 		t.Errorf("%q", why)

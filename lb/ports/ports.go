@@ -118,8 +118,8 @@ type port struct {
 	mac        [6]byte
 	mtu        int
 	queues     int
-	found      int // receive queues at the last look, 0 before it
-	driver     string
+	found      int           // receive queues at the last look, 0 before it
+	driver     string        // of a NIC, else the kind of link
 	host       bool          // it is the host veth
 	sockets    []*xsk.Socket // by queue, of the queues that a worker owns
 	hookAsked  string
@@ -127,6 +127,7 @@ type port struct {
 	hookWhy    string        // why
 	noTarget   bool          // XDP programs cannot redirect packets to it
 	fewQueues  bool          // because it loses those of CPUs without a queue
+	unknown    bool          // or because the kernel does not say whether they can
 	steersOnly bool          // its packets are the packet loop's, see isZeroCopy
 	pair       *uppair.Pair  // of hook tcx, by which packets arrive
 	inner      []*xsk.Socket // of hook tcx: as sockets, which then only send

@@ -88,7 +88,7 @@ func (ps *Ports) add(in Interface, r device.Port, links []device.Link) error {
 		return nil
 	}
 	_, err := ps.assign(&port{
-		name: in.Name, index: r.Interface, mac: [6]byte(named.MAC), mtu: named.MTU, driver: named.Kind,
+		name: in.Name, index: r.Interface, mac: [6]byte(named.MAC), mtu: named.MTU, driver: driverOf(named),
 		mode:   orAuto(in.Mode),
 		parent: in.Name, routeIndex: r.Interface, active: active, member: r.Member,
 		vlanParent: id, tag: tagOf(r),
@@ -104,7 +104,7 @@ func (ps *Ports) addDevicePort(in Interface, d *device.Link) (id int, err error)
 	}
 	features, err := xsk.DeviceFeatures(d.Index)
 	return ps.assign(&port{
-		name: d.Name, index: d.Index, mac: [6]byte(d.MAC), mtu: d.MTU, driver: d.Kind, queues: q.Rx,
+		name: d.Name, index: d.Index, mac: [6]byte(d.MAC), mtu: d.MTU, driver: driverOf(d), queues: q.Rx,
 		mode: orAuto(in.Mode), txChecksum: orAuto(in.TxChecksum), hookAsked: in.Hook,
 		zeroCopy: canZeroCopy(d.Kind, features, err),
 		parent:   in.Name, vlanParent: -1,

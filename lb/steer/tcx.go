@@ -3,6 +3,7 @@ package steer
 import (
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
@@ -72,7 +73,7 @@ func (p *Program) attachTCX(in Interface, name string) (_ *Attachment, err error
 
 // checkTCX refuses arrangements in which packets would be lost or misread.
 func (p *Program) checkTCX(in Interface) error {
-	_, err := p.ingress()
+	err := p.TCX()
 	switch {
 	case err != nil:
 		return err
@@ -91,10 +92,19 @@ func (p *Program) checkTCX(in Interface) error {
 	return nil
 }
 
-// TCX is nil if interfaces may have the TCX hook, and else says why not.
+// TCX is nil if interfaces may have the TCX hook, and else says why not. A kernel before 6.6
+// loads the program too, as of a classifier, and refuses to attach it.
 func (p *Program) TCX() error {
-	_, err := p.ingress()
-	return err
+	prog, err := p.ingress()
+	if err != nil {
+		return err
+	}
+	// No interface has this number: a kernel with TCX says so.
+	_, err = link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return err
+	}
+	return nil
 }
 
 // Steers waits until the program is loaded for the interfaces that a TCX program redirects to.

@@ -78,7 +78,7 @@ func ProbeMultiBuffer() Probe {
 func ProbeNetdevFeatures() Probe {
 	p := Probe{
 		Name: "driver features over netlink", Kernel: "6.3 (for AF_XDP: 6.8)",
-		Without: "tries zero copy to find out, and completes checksums in software with it",
+		Without: "tries zero copy to find out, completes checksums in software with it, and has the packet loop forward at hook xdp",
 	}
 	_, p.Err = DeviceFeatures(loopback)
 	return p

@@ -35,6 +35,7 @@ const repeats = "^TestKernel(RepeatsThePacketLoop|FindsFlowsOfAFullTable|Follows
 // Cases are the cases of each kernel.
 var Cases = []Case{
 	{Name: "kernel-table", Package: "cmd/weir/e2e", Run: "^TestGuestKernelTable$", Seconds: 10, Short: true},
+	{Name: "hooks", Package: "cmd/weir/e2e", Run: "^TestGuestHooks$", Seconds: 20, Short: true},
 	{Name: "xsk", Package: "lb/xsk", Seconds: 20, Short: true},
 	{Name: "steer", Package: "lb/steer", Skip: "^TestCompiledProgramIsCurrent$|^TestNoPacketTakesAnotherFlowsRecipe$|" + repeats, Seconds: 40},
 	{Name: "repeat", Package: "lb/steer", Run: repeats, Seconds: 60, Short: true},

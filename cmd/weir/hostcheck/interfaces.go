@@ -38,6 +38,7 @@ func checkInterfaces(fs *findings, cfg *config.Configuration) {
 			continue
 		}
 		checkMode(fs, subject, in, dev)
+		checkHook(fs, subject, in)
 		checkMTU(fs, subject, dev, len(cfg.HostVeth.Prefixes) > 0)
 	}
 }
