@@ -246,9 +246,7 @@ func (a *announcer) reload(cfg *config.Configuration) {
 	o := announceObjects(cfg)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if o.unread { // what was known stays
-		o.Routes = a.objects.Routes
-	}
+	o.follow(a.objects)
 	a.objects = o
 	a.rule.SetSettings(o.settings(&cfg.Announce))
 	a.decide(&a.node)

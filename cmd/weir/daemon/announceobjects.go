@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,6 +24,8 @@ type objects struct {
 	addresspool.Announcement
 	faults []error
 	unread bool // a file could not be read
+	// started are the BGPPeers of the start: sessions are theirs until the next.
+	started []addresspool.Peer
 }
 
 // announceObjects reads announce.objects. An object with a fault is out of service alone.
@@ -41,7 +44,33 @@ func announceObjects(cfg *config.Configuration) *objects {
 	for _, f := range append(c.Faults, o.Faults...) {
 		o.faults = append(o.faults, f)
 	}
+	o.started = o.Peers
 	return o
+}
+
+// follow takes over from the objects before a reload what it cannot change.
+func (o *objects) follow(last *objects) {
+	if last == nil {
+		return
+	}
+	o.started = last.started
+	switch {
+	case o.unread: // what was known stays
+		o.Routes = last.Routes
+	case !slices.Equal(sessionTexts(o.Peers), sessionTexts(o.started)):
+		o.faults = append(o.faults, errors.New("BGPPeers have changed: sessions follow at the next start, until then the routers of before are told"))
+	}
+}
+
+// sessionTexts are the sessions of BGPPeers in order, without names and the choice of nodes.
+func sessionTexts(peers []addresspool.Peer) (out []string) {
+	for _, p := range peers {
+		p.NodeSelectors = nil
+		text, _ := json.Marshal(&p) // of strings and numbers
+		out = append(out, string(text))
+	}
+	slices.Sort(out)
+	return out
 }
 
 // ObjectFaults are the objects of announce.objects that are out of service on this node.

@@ -113,6 +113,38 @@ func TestObjectsThatCannotBeReadStay(t *testing.T) {
 	}
 }
 
+// A reload leaves the sessions as they are. That a router is told which no object names any more, or
+// that a new one is not, is a problem.
+func TestChangedPeersAreAProblem(t *testing.T) {
+	cfg := withObjects(t, poolObjects)
+	cfg.Announce.MaxAddresses = 10
+	a := serving(&spoken{}, announce.Settings{})
+	a.objects = announceObjects(cfg)
+	for _, c := range []struct {
+		name, text string
+		want       bool
+	}{
+		{"the same", poolObjects, false},
+		{"another name", strings.Replace(poolObjects, "name: edge", "name: border", 1), false},
+		{"a router less", poolObjects[:strings.LastIndex(poolObjects, "---\napiVersion: metallb.io/v1beta2\nkind: BGPPeer\nmetadata: {name: twice}")], true},
+		{"another address", strings.Replace(poolObjects, "192.0.2.1,", "192.0.2.7,", 1), true},
+		{"cannot be read", "kind: [", false},
+		{"as before", poolObjects, false},
+	} {
+		if err := os.WriteFile(cfg.Announce.Objects[0], []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.reload(cfg)
+		got := false
+		for _, p := range a.problems() {
+			got = got || strings.Contains(p.Reason, "BGPPeers have changed")
+		}
+		if got != c.want {
+			t.Errorf("%s: a problem: %v, want %v: %+v", c.name, got, c.want, a.problems())
+		}
+	}
+}
+
 // A node that no BGPPeer is for serves on, and says so.
 func TestANodeWithoutRoutersStarts(t *testing.T) {
 	cfg := withObjects(t, strings.ReplaceAll(poolObjects, "myASN: 64512,", "myASN: 64512, nodeSelectors: [{matchLabels: {kubernetes.io/hostname: other}}],"))
