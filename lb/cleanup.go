@@ -10,18 +10,27 @@ import (
 	"github.com/weirlb/weir/lb/uppair"
 )
 
-// Cleanup removes from the host everything that a killed process has left. It must not be
-// called while a load balancer runs.
-func Cleanup(cfg Config) error {
+// Cleanup removes from the host everything that a killed process has left. It fails, and removes
+// nothing, while a load balancer runs in the network namespace. others are removals of the caller.
+func Cleanup(cfg Config, others ...func() error) error {
+	claim, err := newClaim()
+	if err != nil {
+		return err
+	}
 	dir := cfg.PinDir
 	if dir == "" {
 		dir = steer.DefaultPinDir
 	}
-	return errors.Join(
+	var errs []error
+	for _, remove := range others {
+		errs = append(errs, remove())
+	}
+	return errors.Join(append(errs,
 		flowcache.CleanupStale(dir),
 		steer.CleanupStale(dir),
 		hostveth.CleanupStale(cfg.StateDir, cfg.ProcSys),
 		uppair.Cleanup(),
 		ports.RestoreOffloads(cfg.StateDir),
-	)
+		claim.Close(), // last: no process may start meanwhile
+	)...)
 }

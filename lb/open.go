@@ -119,11 +119,16 @@ func (l *LB) takeNode() (sockets *xsk.Transfer, err error) {
 // claimNode makes this process the only Weir of the network namespace: another would take the veth
 // pairs and the pins of this one for those of a dead process.
 func (l *LB) claimNode() (err error) {
-	l.claim, err = statefile.NewClaim("weir-packet-path")
-	if errors.Is(err, statefile.ErrClaimed) {
-		return fmt.Errorf("another Weir is running in this network namespace: %w", err)
-	}
+	l.claim, err = newClaim()
 	return err
+}
+
+func newClaim() (*statefile.Claim, error) {
+	c, err := statefile.NewClaim("weir-packet-path")
+	if errors.Is(err, statefile.ErrClaimed) {
+		return nil, fmt.Errorf("another Weir is running in this network namespace: %w", err)
+	}
+	return c, err
 }
 
 // closeAll closes the sockets of the last process: the queues are to be free for a process that

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 
 	"github.com/weirlb/weir/cmd/weir/config"
@@ -10,8 +9,9 @@ import (
 	"github.com/weirlb/weir/lb/announce/routes"
 )
 
-// Cleanup removes the remains of a killed Weir on the machine: pinned
-// programs, the host veth with its routes and rules, announced routes, and changed settings.
+// Cleanup removes the remains of a killed Weir on the machine: pinned programs, the host veth with
+// its routes and rules, announced routes, and changed settings. It fails while a Weir runs.
 func Cleanup(_ context.Context, cfg *config.Configuration, log *slog.Logger) error {
-	return errors.Join(lb.Cleanup(packetPath(cfg, log)), routes.Cleanup(kernelRoutes(&cfg.Announce)))
+	return lb.Cleanup(packetPath(cfg, log),
+		func() error { return routes.Cleanup(kernelRoutes(&cfg.Announce)) })
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
 // asFromWire are the settings of a host whose packets look as if they came by a wire, with
@@ -81,19 +82,26 @@ func TestWireTCXKeepsLargePieces(t *testing.T) {
 	}
 }
 
-// What a killed Weir has left is removed by a cleanup: veth pairs, programs and maps.
+// What a killed Weir has left is removed by a cleanup: veth pairs, programs and maps. A running
+// Weir loses nothing by it.
 func TestWireCleanupRemovesTheFlowCache(t *testing.T) {
 	f := ownFixture(t, tcxOptions(toAttached))
-	if n := ownLinks(t, f.Edge.Edge); n != 8 {
-		t.Errorf("%d interfaces of Weir, want the host veth and a pair for each of three interfaces", n)
+	cleanUp := func() (left int, err error) {
+		p, err := f.Edge.Edge.Start(f.command("cleanup", "--config", f.path("config.yaml")))
+		must(t, err)
+		<-p.Done()
+		return ownLinks(t, f.Edge.Edge), p.Err()
 	}
+	conn := f.dialed(t, toAttached.at(echoPort, false))
+	// The host veth, and a pair for each of three interfaces.
+	if n, err := cleanUp(); err == nil || n != 8 {
+		t.Errorf("while Weir runs: %v, %d interfaces of Weir", err, n)
+	}
+	must(t, workload.PingPong(conn, "after the refused cleanup", within))
+	must(t, f.exchangeOnce(toAttached, false))
 	must(t, f.weir.Kill())
-	p, err := f.Edge.Edge.Start(f.command("cleanup", "--config", f.path("config.yaml")))
-	must(t, err)
-	<-p.Done()
-	must(t, p.Err())
-	if n := ownLinks(t, f.Edge.Edge); n != 0 {
-		t.Errorf("%d interfaces of Weir are left", n)
+	if n, err := cleanUp(); err != nil || n != 0 {
+		t.Errorf("after a kill: %v, %d interfaces of Weir", err, n)
 	}
 }
 
