@@ -121,19 +121,27 @@ func (d *Daemon) Packets(
 
 	ctx, cancel := context.WithTimeout(ctx, q.Time)
 	defer cancel()
+	names := map[int32]string{-1: ""}
+	return readTap(ctx, t, q, func(r *tap.Record) *api.Packet { return d.packet(r, names) }, each)
+}
+
+// readTap calls each for the records of a tap, until a bound of q is reached or ctx ends. Records
+// may come as fast as they are read.
+func readTap(
+	ctx context.Context, t *tap.Tap, q *api.PacketQuery, packet func(*tap.Record) *api.Packet, each func(*api.Packet, api.PacketAccount) error,
+) error {
 	tick := time.NewTicker(tapEvery)
 	defer tick.Stop()
-	names := map[int32]string{-1: ""}
 	for packets, bytes, end := 0, 0, false; ; {
 		account := func() api.PacketAccount { return api.PacketAccount{Lost: t.Lost(), Skipped: t.Skipped()} }
 		err := each(nil, account())
 		t.Read(func(r *tap.Record) bool {
 			if err == nil && !end {
-				err = each(d.packet(r, names), account())
+				err = each(packet(r), account())
 			}
 			packets++
 			bytes += int(r.InLen) + int(r.OutLen)
-			end = end || packets >= q.Packets || q.Bytes > 0 && bytes >= q.Bytes
+			end = end || packets >= q.Packets || q.Bytes > 0 && bytes >= q.Bytes || ctx.Err() != nil
 			return err == nil && !end
 		})
 		if err == nil && end {
