@@ -31,14 +31,13 @@ func (d *Daemon) reload() {
 	defer d.mu.Unlock()
 	var later []problem.Problem
 	text := "the configuration was read again"
-	fields := d.cfg.TakeOver(next)
+	fields := d.takeOverConfiguration(next)
 	if len(fields) > 0 {
 		text += "; at the next start take effect: " + strings.Join(fields, ", ")
 	}
 	for _, field := range fields {
 		later = append(later, problem.New(problem.RestartNeeded, field, "changed in the configuration file: takes effect at the next start"))
 	}
-	d.takeOverLogging()
 	if s, ok := d.source.(interface{ reconfigured(*config.Configuration) }); ok {
 		s.reconfigured(d.cfg)
 	}
@@ -57,9 +56,16 @@ func (d *Daemon) reload() {
 	d.events.Add(event.New{Kind: event.Reload, Text: text, Logged: true})
 }
 
-// takeOverLogging sets the level of the log. Preconditions: d.mu is held.
-func (d *Daemon) takeOverLogging() {
-	if level, err := config.ParseLevel(d.cfg.Logging.Level); err == nil && d.level != nil {
+// takeOverConfiguration takes the reloadable fields of next, and returns the others that differ.
+// An unchanged level of the log leaves that of weir log-level. Preconditions: d.mu is held.
+func (d *Daemon) takeOverConfiguration(next *config.Configuration) (needRestart []string) {
+	before := d.cfg.Logging.Level
+	needRestart = d.cfg.TakeOver(next)
+	if d.level == nil || d.cfg.Logging.Level == before {
+		return needRestart
+	}
+	if level, err := config.ParseLevel(d.cfg.Logging.Level); err == nil {
 		d.level.Set(level)
 	}
+	return needRestart
 }
