@@ -2,7 +2,10 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb"
@@ -10,8 +13,14 @@ import (
 )
 
 // Cleanup removes the remains of a killed Weir on the machine: pinned programs, the host veth with
-// its routes and rules, announced routes, and changed settings. It fails while a Weir runs.
+// its routes and rules, announced routes, drains, and changed settings. It fails while a Weir runs.
 func Cleanup(_ context.Context, cfg *config.Configuration, log *slog.Logger) error {
 	return lb.Cleanup(packetPath(cfg, log),
-		func() error { return routes.Cleanup(kernelRoutes(&cfg.Announce)) })
+		func() error { return routes.Cleanup(kernelRoutes(&cfg.Announce)) },
+		func() error {
+			if err := os.Remove(drainsFile(cfg)); !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil
+		})
 }

@@ -278,7 +278,7 @@ func (d *Daemon) open(take func() (*xsk.Transfer, error)) (err error) {
 	defer d.mu.Unlock()
 	d.translate = translate.New(d.options())
 	d.checks = d.newChecks()
-	d.setDrained(d.drained, "") // by the operator, before a handover
+	d.restoreDrains()
 	d.announcer, err = newAnnouncer(d.cfg, d.lb, d.log)
 	return err
 }
@@ -293,6 +293,9 @@ func (d *Daemon) end(fault error) error {
 	if d.leaving.Load() && fault == nil {
 		d.log.Info("leaving for the next process: connections wait for it", "holdSeconds", d.cfg.Death.HoldSeconds)
 		return d.lb.Leave()
+	}
+	if fault == nil { // after a fault a start follows
+		d.forgetKeptDrains()
 	}
 	d.log.Info("leaving: detaching from the interfaces")
 	return d.lb.Close()

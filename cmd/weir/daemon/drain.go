@@ -45,6 +45,7 @@ func (d *Daemon) serving() bool {
 func (d *Daemon) drain(ctx context.Context, hurry <-chan os.Signal) {
 	d.mu.Lock()
 	times := d.cfg.Drain
+	d.forgetKeptDrains() // now, since a stop that takes too long is killed
 	d.mu.Unlock()
 	linger := max(times.NotReady(), d.withdrawAll()) // routers first: they need no health check
 	now := time.Now()

@@ -53,8 +53,6 @@ type handoverMessage struct {
 	Sockets   *xsk.Transfer `json:"sockets,omitempty"` // of the last process, in its left
 	// Adopts is where the next process takes over announced routes, in its take; nil: nowhere.
 	Adopts *kernelTable `json:"adopts,omitempty"`
-	// Drains are those that the operator has asked the last process for, in its left.
-	Drains *api.Drains `json:"drains,omitempty"`
 	// The service manager of the last process, in its hello.
 	NotifySocket         string `json:"notifySocket,omitempty"`
 	WatchdogMicroseconds int64  `json:"watchdogMicroseconds,omitempty"`
@@ -134,7 +132,6 @@ func (d *Daemon) takeOver(ctx context.Context) (*xsk.Transfer, error) {
 	if err == nil {
 		left, err = d.last.hear(ctx, sayLeft, leaveTime)
 	}
-	d.takeDrains(left.Drains)
 	switch {
 	case isGone(err):
 		d.log.Warn("handover: the last process has ended before it was asked to, or as it left: this start goes on without it", "err", err)
@@ -278,7 +275,7 @@ func (d *Daemon) handOver(next *peer, left error) error {
 
 // sayLeft tells the next process that this one has left, and passes it the sockets.
 func (d *Daemon) sayLeft(next *peer) error {
-	m := handoverMessage{Say: sayLeft, Sockets: d.sockets, Drains: d.drains()}
+	m := handoverMessage{Say: sayLeft, Sockets: d.sockets}
 	if m.Sockets == nil {
 		return next.say(m)
 	}

@@ -6,14 +6,12 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weir/config"
-	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
@@ -71,33 +69,6 @@ func TestFilesOfAFailedHandoverAreClosed(t *testing.T) {
 				t.Errorf("its descriptor is open: %v", err)
 			}
 		})
-	}
-}
-
-// A handover is no end of a drain: the next process neither announces addresses nor gives the
-// endpoint connections.
-func TestDrainsOutliveAHandover(t *testing.T) {
-	own, other := socketPair(t)
-	endpoint, _ := translate.ParseDrained("10.1.2.3:8080")
-	since := time.Unix(1_800_000_000, 0).UTC()
-	last := &Daemon{drained: []drainedEndpoint{{endpoint, since}}}
-	last.selfDrained.Store(&since)
-	next := &Daemon{
-		log: slog.New(slog.DiscardHandler), cfg: config.Default(), last: newPeer(own), viewed: make(chan struct{}),
-		phases: phase.New(time.Now(), slog.New(slog.DiscardHandler)),
-	}
-	close(next.viewed)
-	if err := last.sayLeft(newPeer(other)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := next.takeOver(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if at := next.selfDrained.Load(); at == nil || !at.Equal(since) {
-		t.Errorf("the node is drained since %v, want %v", at, since)
-	}
-	if !slices.Equal(next.drained, last.drained) {
-		t.Errorf("drained endpoints %v, want %v", next.drained, last.drained)
 	}
 }
 

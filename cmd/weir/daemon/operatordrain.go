@@ -15,8 +15,8 @@ import (
 	"github.com/weirlb/weir/discovery"
 )
 
-// Drains that an operator asks for, and may undo: of endpoints, and of the node. They end with
-// the process, but for a handover: the next process takes them over.
+// Drains that an operator asks for, and may undo: of endpoints, and of the node. The next process
+// has them too, unless this one is stopped: see keptDrains.
 
 // drainedEndpoint is an endpoint that gets no new connections.
 type drainedEndpoint struct {
@@ -80,6 +80,7 @@ func (d *Daemon) drainEndpoints(names []string, undo bool) error {
 	}
 	d.log.Info("the operator "+what, "endpoints", strings.Join(names, " "))
 	d.setDrained(list, "the operator "+what)
+	d.keepDrains()
 	return nil
 }
 
@@ -105,6 +106,7 @@ func (d *Daemon) forgetDrained() {
 	})
 	if len(left) != len(d.drained) {
 		d.setDrained(left, "a drained endpoint is gone")
+		d.keepDrains()
 	}
 }
 
@@ -138,6 +140,9 @@ func (d *Daemon) DrainSelf(ctx context.Context, undo bool) (*api.Drains, error) 
 	case !undo && d.selfDrained.CompareAndSwap(nil, &now):
 		d.log.Info("the operator drains the node: health checks fail from now on, new connections are still taken")
 	}
+	d.mu.Lock()
+	d.keepDrains()
+	d.mu.Unlock()
 	d.lookAnnounce()
 	return d.Drains(ctx)
 }
@@ -187,44 +192,19 @@ func (d *Daemon) drainProblems() (out []problem.Problem) {
 
 // Drains implements api.Source.
 func (d *Daemon) Drains(context.Context) (*api.Drains, error) {
-	out := d.drains()
-	out.Connections = d.counted.of(d.lb.Connections)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if out.Self {
-		out.LingerSeconds = max(0, (d.cfg.Announce.Linger() - time.Since(*out.SelfSince)).Seconds())
-	}
-	return out, nil
-}
-
-// drains are the drains without their connections. Preconditions: d.mu is not held.
-func (d *Daemon) drains() *api.Drains {
-	out := &api.Drains{Endpoints: []api.DrainedEndpoint{}}
+	out := &api.Drains{Connections: d.counted.of(d.lb.Connections), Endpoints: []api.DrainedEndpoint{}}
 	if since := d.selfDrained.Load(); since != nil {
 		out.Self, out.SelfSince = true, since
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if out.Self {
+		out.LingerSeconds = max(0, (d.cfg.Announce.Linger() - time.Since(*out.SelfSince)).Seconds())
+	}
 	for _, e := range d.drained {
 		out.Endpoints = append(out.Endpoints, api.DrainedEndpoint{Endpoint: e.String(), Since: e.since})
 	}
-	return out
-}
-
-// takeDrains takes over the drains of the last process; nil: it has told of none.
-func (d *Daemon) takeDrains(last *api.Drains) {
-	if last == nil {
-		return
-	}
-	d.selfDrained.Store(last.SelfSince)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.drained = nil
-	for _, e := range last.Endpoints {
-		if x, ok := translate.ParseDrained(e.Endpoint); ok {
-			d.drained = append(d.drained, drainedEndpoint{x, e.Since})
-		}
-	}
+	return out, nil
 }
 
 // drainNow is the drain in progress: that of SIGTERM, or else the operator's.

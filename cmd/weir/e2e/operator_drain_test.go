@@ -2,10 +2,12 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/weirlb/weir/cmd/weir/api"
@@ -164,4 +166,50 @@ func TestWireADrainedEndpointFailsTheHealthCheck(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	f.untilStatus(t, health, "/", 200)
+}
+
+// Drains outlive the process, however it is replaced, until the operator ends them or Weir is
+// stopped for good.
+func TestWireOperatorDrainsOutliveTheProcess(t *testing.T) {
+	two := service{name: "two", index: 31, endpoints: []endpoint{attached, routed}}
+	f := ownFixture(t, options{services: []service{two}, extra: "death: {holdSeconds: 600}\n"})
+	drained := f.endpointOf(t, f.dialed(t, two.at(echoPort, false)))
+	for _, args := range [][]string{{"self"}, {"endpoint", drained.String()}} {
+		if out, err := f.drains(args...); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	for _, replaced := range []struct {
+		how string
+		by  func() error
+	}{
+		{"handover", func() error { return f.handOver(t) }},
+		{"restart", func() error { return errors.Join(endedBy(t, f, syscall.SIGUSR2), f.start()) }},
+		{"crash", func() error { return errors.Join(f.weir.Kill(), f.start()) }},
+	} {
+		must(t, replaced.by())
+		if code, _, err := f.httpStatus(9465, "/healthz"); err != nil || code != 503 {
+			t.Errorf("%s: /healthz answers %d, %v", replaced.how, code, err)
+		}
+		if list := f.drainProblems(t); len(list) != 2 || !strings.Contains(strings.Join(list, " "), drained.String()) {
+			t.Errorf("%s: problems %q", replaced.how, list)
+		}
+		for range 10 {
+			if got := f.endpointOf(t, f.dialed(t, two.at(echoPort, false))); got == drained {
+				t.Fatalf("%s: a new connection to drained endpoint %s", replaced.how, got)
+			}
+		}
+	}
+	if out, err := f.drains("self", "--undo"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	must(t, f.handOver(t))
+	if list := f.drainProblems(t); len(list) != 1 || !strings.Contains(list[0], drained.String()) {
+		t.Errorf("problems after an undo and a handover: %q", list)
+	}
+	must(t, endedBy(t, f, syscall.SIGTERM))
+	must(t, f.start())
+	if list := f.drainProblems(t); len(list) != 0 {
+		t.Errorf("problems after a stop: %q", list)
+	}
 }
