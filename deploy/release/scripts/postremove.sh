@@ -1,10 +1,13 @@
 #!/bin/sh
-# After removal: the flow table is memory, so it goes with the program. A purge (deb)
-# also removes the configuration and the last known state of the cluster.
+# After removal. A purge (deb) also removes the configuration, and the last known state of the
+# cluster unless preremove.sh has left the files of a Weir that runs.
 set -e
 case "$1" in
-remove | 0) rm -rf /run/weir ;;
-purge) rm -rf /run/weir /var/lib/weir /etc/weir ;;
+remove | 0) ;;
+purge)
+	[ -e /run/weir ] || rm -rf /var/lib/weir
+	rm -rf /etc/weir
+	;;
 *) exit 0 ;;
 esac
 if [ -d /run/systemd/system ]; then
