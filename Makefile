@@ -26,6 +26,8 @@ CRASHES  ?= 1000
 SEED     ?= 1
 HOOK     ?=
 SOURCE   ?=
+# Of `make fleet-scale`. A process has at most as many as its limit of open files allows.
+CONNECTIONS ?= 10000
 # How often `make deaths` ends each process.
 DEATHS   ?= 10
 
@@ -145,6 +147,14 @@ deaths: ## End Weir in every manner DEATHS times while the kernel forwards, and 
 .PHONY: crashes
 crashes: ## Kill a process that changes a flow table CRASHES times, and check the table after each (make crashes CRASHES=1000)
 	$(GO) test ./conntrack -count=1 -timeout 0 -run '^TestAProcessThatIsKilledLeavesASoundTable$$' -v -args -kills=$(CRASHES)
+
+.PHONY: fleet-scale
+fleet-scale: build ## Kill one of four Weirs under CONNECTIONS connections into perf/results/fleet-scale.txt (make fleet-scale CONNECTIONS=10000; root; installs FRR; minutes)
+	@.ci/programs frr
+	@{ date -u +%F; uname -srm; grep -m1 'model name' /proc/cpuinfo; echo "CPUs $$(nproc), load $$(cut -d' ' -f1-3 /proc/loadavg)"; } > $(BIN)/fleet-scale.txt
+	WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIRPERF_BINARY=$(CURDIR)/$(BIN)/weirperf WEIR_FLEET_CONNECTIONS=$(CONNECTIONS) WEIR_FLEET_FIGURES=$(CURDIR)/$(BIN)/fleet-scale.txt \
+		$(GO) test ./cmd/weir/e2e/fleet -count=1 -timeout 0 -run '^TestWireFleetKeepsConnections$$' -v
+	@cp $(BIN)/fleet-scale.txt perf/results/fleet-scale.txt
 
 .PHONY: soak
 soak: ## Weir under every fault, with endpoint churn, for MINUTES (make soak MINUTES=30 SEED=7; root)

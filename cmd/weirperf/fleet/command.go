@@ -34,6 +34,7 @@ type Options struct {
 	Buckets   int
 	Lag       []time.Duration
 	Lifetime  time.Duration
+	Older     bool
 	Flows     int
 	Trials    int
 	Seed      uint64
@@ -110,6 +111,7 @@ func Command() *cobra.Command {
 	fs.IntVar(&o.Buckets, "buckets", 64, "`number` of buckets per node, with resilient ECMP")
 	fs.DurationSliceVar(&o.Lag, "lag", []time.Duration{0, 5 * time.Second}, "`times` by which the slowest node's snapshot is behind")
 	fs.DurationVar(&o.Lifetime, "lifetime", time.Minute, "mean `lifetime` of connections")
+	fs.BoolVar(&o.Older, "older", false, "all connections are older than the first replacement, in place of lifetimes")
 	fs.IntVar(&o.Flows, "flows", 1_000_000, "`number` of connections, of all trials together")
 	fs.IntVar(&o.Trials, "trials", 5, "`number` of trials")
 	fs.Uint64Var(&o.Seed, "seed", 1, "`seed` of connections and of the order of endpoints")

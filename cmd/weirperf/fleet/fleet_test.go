@@ -107,7 +107,7 @@ func sweep(t *testing.T, o Options) []Cell {
 	if err := o.check(); err != nil {
 		t.Fatal(err)
 	}
-	s := simulation{ctx: t.Context(), seed: o.Seed, flows: o.Flows, trials: o.Trials}
+	s := simulation{ctx: t.Context(), seed: o.Seed, flows: o.Flows, trials: o.Trials, older: o.Older}
 	out, err := s.sweep(&o, func(int, int) {})
 	if err != nil {
 		t.Fatal(err)
@@ -141,6 +141,25 @@ func TestBrokenConnectionsFollowFromTheMode(t *testing.T) {
 	m, th, r := byECMP["modulo"].DSRPercent.Mean, byECMP["threshold"].DSRPercent.Mean, byECMP["resilient"].DSRPercent.Mean
 	if !(m > th && th > r && r > 0) {
 		t.Errorf("broken in DSR modes: modulo %v, threshold %v, resilient %v; want descending", m, th, r)
+	}
+}
+
+// Of connections with exponential lifetimes the share exp(-1/2) is older than a replacement half a
+// lifetime ago. With --older all are.
+func TestAllConnectionsCanBeOlderThanTheReplacement(t *testing.T) {
+	o := Options{Nodes: []int{4}, Churn: []int{1}, Flows: 500_000, Seed: 1}
+	mixed := sweep(t, o)
+	o.Older = true
+	for i, c := range sweep(t, o) {
+		if c.LagSeconds > 0 {
+			continue
+		}
+		if got, want := c.NoTablePercent.Mean, mixed[i].NoTablePercent.Mean*math.Exp(0.5); math.Abs(got/want-1) > 0.05 {
+			t.Errorf("%s, %s: %.3f %% change their endpoint, want %.3f %%", c.ECMP, c.Event, got, want)
+		}
+		if c.MovedPercent.Mean != mixed[i].MovedPercent.Mean && c.GonePercent == mixed[i].GonePercent {
+			t.Errorf("%s, %s: other connections move", c.ECMP, c.Event)
+		}
 	}
 }
 

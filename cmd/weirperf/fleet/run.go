@@ -14,6 +14,7 @@ type Report struct {
 	Machine         machine.Machine `json:"machine"`
 	Seed            uint64          `json:"seed"`
 	LifetimeSeconds float64         `json:"lifetimeSeconds"`
+	Older           bool            `json:"older,omitempty"` // than all replacements: in place of lifetimes
 	BucketsPerNode  int             `json:"bucketsPerNode"`
 	Paper           []Curve         `json:"maglevPaper"`
 	RFC2992         []Formula       `json:"rfc2992"`
@@ -43,14 +44,14 @@ func (r *runner) run() (*Report, error) {
 		r.ctx = context.Background()
 	}
 	r.shown = time.Now()
-	rep := &Report{Seed: o.Seed, LifetimeSeconds: o.Lifetime.Seconds(), BucketsPerNode: o.Buckets}
+	rep := &Report{Seed: o.Seed, LifetimeSeconds: o.Lifetime.Seconds(), Older: o.Older, BucketsPerNode: o.Buckets}
 	if err := r.published(rep); err != nil {
 		return nil, err
 	}
 	if err := r.sizes(rep); err != nil {
 		return nil, err
 	}
-	s := simulation{ctx: r.ctx, seed: o.Seed, flows: o.Flows, trials: o.Trials}
+	s := simulation{ctx: r.ctx, seed: o.Seed, flows: o.Flows, trials: o.Trials, older: o.Older}
 	var err error
 	rep.Cells, err = s.sweep(o, func(done, all int) { r.show("setting %d of %d", done, all) })
 	return rep, err

@@ -78,6 +78,8 @@ type simulation struct {
 	seed   uint64
 	flows  int
 	trials int
+	// older means that all flows began before the first endpoint was replaced.
+	older bool
 }
 
 // cell simulates a setting. Each trial takes other nodes, at even distances in the
@@ -154,8 +156,12 @@ func (s *simulation) trial(at setting, r *rollout, trial int) (counts, error) {
 		if r.gone(now) {
 			c.misled++
 		}
-		age := -math.Log(float64(f.age>>11+1) / (1 << 53))
-		was := numberOf(r.pools[r.at(-age-lag[from])].Pick(f.choice))
+		began := 0 // the generation
+		if !s.older {
+			age := -math.Log(float64(f.age>>11+1) / (1 << 53))
+			began = r.at(-age - lag[from])
+		}
+		was := numberOf(r.pools[began].Pick(f.choice))
 		c.flows++
 		if r.gone(was) {
 			continue

@@ -24,8 +24,6 @@ import (
 	"github.com/weirlb/weir/perf/netlab/weirtest"
 )
 
-func TestMain(m *testing.M) { weirtest.Main(m) }
-
 const port = 8080
 
 var (
@@ -40,6 +38,10 @@ type bed struct {
 	nodes []*node
 	// speaker is announce.speaker, and the fields that go with it.
 	speaker string
+	// hosts are the endpoints, on FleetNet.
+	hosts []uint8
+	// annotations of the Service.
+	annotations string
 }
 
 type node struct {
@@ -64,6 +66,17 @@ func newBed(t *testing.T, nodes int, drain string) *bed {
 // newBedOf is newBed with another speaker, or further fields of announce.
 func newBedOf(t *testing.T, nodes int, drain, speaker string) *bed {
 	t.Helper()
+	b := newRouted(t, nodes, speaker)
+	b.serve()
+	for i := range nodes {
+		b.start(i, drain)
+	}
+	return b
+}
+
+// newRouted starts FRR, neither endpoints nor Weirs.
+func newRouted(t *testing.T, nodes int, speaker string) *bed {
+	t.Helper()
 	labtest.Require(t)
 	if err := router.FRRAvailable(); err != nil {
 		labtest.Skip(t, err)
@@ -75,14 +88,10 @@ func newBedOf(t *testing.T, nodes int, drain, speaker string) *bed {
 			t.Error(err)
 		}
 	})
-	b := &bed{Fleet: f, t: t, speaker: speaker}
+	b := &bed{Fleet: f, t: t, speaker: speaker, hosts: []uint8{netlab.FleetServer}, annotations: "{}"}
 	ranges := []netip.Prefix{netip.MustParsePrefix("10.60.0.0/24"), netip.MustParsePrefix("fd60::/64")}
 	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{Ranges: ranges}))
 	must(t, err)
-	b.serve()
-	for i := range nodes {
-		b.start(i, drain)
-	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(r.Log())
@@ -153,11 +162,11 @@ func bgpSessions() string {
 		netlab.Host6(netlab.FleetNet, netlab.FleetRouter), router.ASN)
 }
 
-// manifest writes the Service, with its endpoint or without.
+// manifest writes the Service, with its endpoints or without.
 func (b *bed) manifest(n *node, served bool) {
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Service
-metadata: {namespace: test, name: web}
+metadata: {namespace: test, name: web, annotations: %s}
 spec:
   type: LoadBalancer
   allocateLoadBalancerNodePorts: false
@@ -167,16 +176,16 @@ spec:
   clusterIPs: [10.96.0.10, "fd96::10"]
   ports: [{name: web, port: %d}]
 status: {loadBalancer: {ingress: [{ip: %s, ipMode: VIP}, {ip: "%s", ipMode: VIP}]}}
-`, port, vip4, vip6)
+`, b.annotations, port, vip4, vip6)
 	for _, f := range []struct {
-		family  string
-		address netip.Addr
-	}{
-		{"IPv4", netlab.Host4(netlab.FleetNet, netlab.FleetServer)}, {"IPv6", netlab.Host6(netlab.FleetNet, netlab.FleetServer)},
-	} {
-		endpoints := "[]"
-		if served {
-			endpoints = fmt.Sprintf(`[{addresses: ["%s"], conditions: {ready: true}}]`, f.address)
+		family string
+		of     func(network, host uint8) netip.Addr
+	}{{"IPv4", netlab.Host4}, {"IPv6", netlab.Host6}} {
+		var endpoints []string
+		for _, host := range b.hosts {
+			if served {
+				endpoints = append(endpoints, fmt.Sprintf(`{addresses: ["%s"], conditions: {ready: true}}`, f.of(netlab.FleetNet, host)))
+			}
 		}
 		text += fmt.Sprintf(`---
 apiVersion: discovery.k8s.io/v1
@@ -184,8 +193,8 @@ kind: EndpointSlice
 metadata: {namespace: test, name: web-%s, labels: {kubernetes.io/service-name: web}}
 addressType: %s
 ports: [{name: web, port: %d, protocol: TCP}]
-endpoints: %s
-`, strings.ToLower(f.family), f.family, port, endpoints)
+endpoints: [%s]
+`, strings.ToLower(f.family), f.family, port, strings.Join(endpoints, ", "))
 	}
 	file := filepath.Join(n.dir, "manifests", "web.yaml")
 	must(b.t, os.WriteFile(file+".new", []byte(text), 0o644))
