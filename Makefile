@@ -232,6 +232,11 @@ bars: build ## Compare the flow cache with the ratios that it has to reach, on 2
 listings: build ## Compare the packet loop with and without listings of 1,000,000 connections: 10 % at most (root; a minute)
 	nice -n -20 $(BIN)/weirperf connections --realtime --bar 10
 
+.PHONY: bfd
+bfd: ## Stop a node in silence and cut it off, with each form of a router's neighbors, and wait for BFD (root; installs FRR)
+	@.ci/programs frr
+	WEIR_BFD_ALL=1 $(GO) test ./lb/announce/bgp -count=1 -run '^TestWireBFD' -v
+
 .PHONY: fleet-bars
 fleet-bars: build ## Measure drain, death and loss of a fleet into perf/results/fleet-bed.txt (root; installs FRR; 10 minutes)
 	@.ci/programs frr

@@ -131,6 +131,8 @@ type Peer struct {
 	Established bool
 	State       string
 	Since       time.Time // of State; zero: since the start
+	// BFD is the state of BFD (RFC 5880): down, init or up; "" where the peer has none.
+	BFD string
 	// Routes are those that the peer was sent.
 	Routes int
 	// Ends counts sessions that have ended.

@@ -7,6 +7,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,8 @@ type Neighbor struct {
 	Hold, Keepalive time.Duration
 	// MultihopTTL lets a session of eBGP cross routers; 0: it does not.
 	MultihopTTL uint8
+	// BFD is for neighbors with Address, without Source and MultihopTTL; nil: none.
+	BFD *BFD
 }
 
 // Name is the address or the interface.
@@ -70,6 +73,9 @@ type Speaker struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
+
+	detection     *detection
+	stopDetection func() // and wait until it has ended
 
 	setting sync.Mutex // guards set, and orders the calls of Set
 	set     map[netip.Prefix]announce.Route
@@ -96,6 +102,7 @@ func New(cfg Config) (*Speaker, error) {
 	log := slog.New(quiet{cfg.Log.Handler()})
 	s.server = server.NewBgpServer(server.LoggerOption(log, nil))
 	s.tasks.Go(s.server.Serve)
+	s.startDetection()
 	if err := s.start(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -189,6 +196,7 @@ func (s *Speaker) Peers() []announce.Peer {
 			sent[a] += int(f.GetState().GetAdvertised())
 		}
 	})
+	bfd := s.bfdStates()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []announce.Peer
@@ -204,6 +212,9 @@ func (s *Speaker) Peers() []announce.Peer {
 		if p.Established {
 			p.Routes, p.Reason = sent[n.address], ""
 		}
+		if cfg.BFD != nil {
+			p.BFD = cmp.Or(bfd[cfg.Address.String()], "down")
+		}
 		out = append(out, p)
 	}
 	return out
@@ -217,10 +228,11 @@ func (s *Speaker) Leave() error { return s.Close() }
 
 // Close implements announce.Speaker.
 func (s *Speaker) Close() error {
-	err := s.server.StopBgp(context.Background(), &api.StopBgpRequest{})
+	s.stopDetection()
+	s.server.Stop() // StopBgp alone leaves the server of BFD
 	s.cancel()
 	s.tasks.Wait()
-	return err
+	return nil
 }
 
 // onPeer notes a change of a session. GoBGP calls it, and must not be called by it.
@@ -241,13 +253,18 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 		if n.state == bgp.BGP_FSM_ESTABLISHED {
 			n.ends++
 			n.reason = strings.TrimSpace(strings.ToLower(strings.TrimPrefix(st.DisconnectReason.String(), "DISCONNECT_REASON_")) + " " + st.DisconnectMessage)
-			if n.full {
+			switch {
+			case n.full:
 				n.reason = fmt.Sprintf("the router has sent more than %d prefixes", maxReceived)
+			case endedByBFD(st.DisconnectMessage):
+				n.reason = "BFD: no packet of the router in time, or the router has ended BFD"
 			}
 			s.cfg.Log.Warn("announce: a session is down", "peer", name, "reason", n.reason)
+			s.detection.session(i, false)
 		}
 		if st.SessionState == bgp.BGP_FSM_ESTABLISHED {
 			s.cfg.Log.Info("announce: a session is established", "peer", name)
+			s.detection.session(i, true)
 		}
 		n.state, n.since = st.SessionState, at
 	}

@@ -2,6 +2,7 @@ package bgp_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -79,7 +80,9 @@ type speaker struct {
 func start(t *testing.T, n *netlab.Namespace, neighbors ...bgp.Neighbor) *speaker {
 	t.Helper()
 	for i := range neighbors {
-		neighbors[i].ASN, neighbors[i].Hold, neighbors[i].Keepalive = router.ASN, 9*time.Second, 3*time.Second
+		n := &neighbors[i]
+		n.ASN, n.Hold = router.ASN, cmp.Or(n.Hold, 9*time.Second)
+		n.Keepalive = n.Hold / 3
 	}
 	id := netip.AddrFrom4([4]byte{10, 255, 1, n.Name()[len(n.Name())-1] - '0'})
 	text, err := json.Marshal(&bgp.Config{ASN: router.NodeASN, RouterID: id, Neighbors: neighbors})

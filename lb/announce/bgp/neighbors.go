@@ -39,6 +39,20 @@ func (s *Speaker) addNeighbors() error {
 // table of neighbors, and fails without it.
 func (s *Speaker) addNeighbor(i int) error {
 	n := &s.cfg.Neighbors[i]
+	if n.Interface == "" {
+		s.note(i, n.Address)
+	}
+	if err := s.server.AddPeer(s.ctx, &api.AddPeerRequest{Peer: peerOf(n)}); err != nil {
+		return fmt.Errorf("peer %s: %w", n.Name(), err)
+	}
+	if n.Interface != "" {
+		s.note(i, s.linkLocal(n.Interface))
+	}
+	return nil
+}
+
+// peerOf is a neighbor in GoBGP's form, without BFD: see detection.
+func peerOf(n *Neighbor) *api.Peer {
 	peer := &api.Peer{
 		Conf: &api.PeerConf{PeerAsn: n.ASN, AuthPassword: n.Password, NeighborInterface: n.Interface},
 		Timers: &api.Timers{Config: &api.TimersConfig{
@@ -64,18 +78,10 @@ func (s *Speaker) addNeighbor(i int) error {
 	if n.Source.IsValid() {
 		peer.Transport.LocalAddress = n.Source.String()
 	}
-	address := n.Address
 	if n.Interface == "" {
-		peer.Conf.NeighborAddress = address.String()
-		s.note(i, address)
+		peer.Conf.NeighborAddress = n.Address.String()
 	}
-	if err := s.server.AddPeer(s.ctx, &api.AddPeerRequest{Peer: peer}); err != nil {
-		return fmt.Errorf("peer %s: %w", n.Name(), err)
-	}
-	if n.Interface != "" {
-		s.note(i, s.linkLocal(n.Interface))
-	}
-	return nil
+	return peer
 }
 
 // note notes the address of a neighbor that is added.

@@ -20,6 +20,9 @@ type Neighbors struct {
 	Password  string
 	// Hold is the hold time in seconds; 0: 9.
 	Hold int
+	// BFD is the time between packets of BFD in milliseconds, of which three may be lost; 0: no
+	// BFD. It is of FRR alone.
+	BFD int
 }
 
 func (n *Neighbors) hold() int {
@@ -33,6 +36,9 @@ func (n *Neighbors) hold() int {
 func FRR(n Neighbors) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	if n.BFD > 0 { // before any exit: in a daemon without the block above, that is the end of the configuration
+		line("%s\n profile fast\n  receive-interval %d\n  transmit-interval %d\n  detect-multiplier 3", bfdLine, n.BFD, n.BFD)
+	}
 	if n.Interface != "" { // first: zebra, which does not know router bgp, must be at the top level
 		line("interface %s\n no ipv6 nd suppress-ra\n ipv6 nd ra-interval 1\nexit", n.Interface)
 	}
@@ -44,6 +50,9 @@ func FRR(n Neighbors) string {
 		line(" neighbor %s peer-group\n neighbor %s remote-as %d", g, g, NodeASN)
 		line(" neighbor %s timers %d %d\n neighbor %s timers connect 1", g, max(n.hold()/3, 1), n.hold(), g)
 		line(" neighbor %s advertisement-interval 0", g)
+		if n.BFD > 0 {
+			line(" neighbor %s bfd\n neighbor %s bfd profile fast", g, g)
+		}
 		if n.Password != "" {
 			line(" neighbor %s password %s", g, n.Password)
 		}
@@ -74,6 +83,9 @@ func FRR(n Neighbors) string {
 	line("exit")
 	return b.String()
 }
+
+// bfdLine begins the configuration of FRR's daemon for BFD.
+const bfdLine = "bfd"
 
 func group(a netip.Addr) string {
 	if a.Is6() {

@@ -53,7 +53,14 @@ type Router struct {
 // startWithin is how long a daemon may take to be there.
 const startWithin = 20 * time.Second
 
-// StartFRR starts zebra and bgpd with a configuration, in files below dir.
+// daemon is a daemon of FRR with its socket, which is there once the daemon is.
+type daemon struct {
+	name, socket string
+	options      []string
+}
+
+// StartFRR starts zebra and bgpd with a configuration, and bfdd if the configuration has BFD, in
+// files below dir.
 func StartFRR(n *netlab.Namespace, dir, config string) (*Router, error) {
 	r, err := newRouter(n, dir, "frr")
 	if err != nil {
@@ -65,12 +72,17 @@ func StartFRR(n *netlab.Namespace, dir, config string) (*Router, error) {
 	if err := os.WriteFile(filepath.Join(r.dir, "frr.conf"), []byte(config), 0o644); err != nil {
 		return nil, err
 	}
-	for _, d := range []struct{ name, socket string }{{"zebra", "zserv.api"}, {"bgpd", "bgpd.vty"}} {
+	daemons := []daemon{{"zebra", "zserv.api", nil}, {"bgpd", "bgpd.vty", nil}}
+	if slices.Contains(strings.Split(config, "\n"), bfdLine) {
+		daemons = slices.Insert(daemons, 1, daemon{"bfdd", "bfdd.vty", []string{"--bfdctl", "bfdd.sock"}})
+	}
+	for _, d := range daemons {
 		// By paths from the directory: the user frr may be kept out of those above it. The shell is
 		// the first process of a PID namespace, and ends with the lab; a daemon that changes
 		// its user is not sent the signal of its parent's death.
 		cmd := exec.Command("/bin/sh", "-c", `"$@"; exit`, "sh", filepath.Join(frrDaemons, d.name), "-f", "/proc/self/cwd/frr.conf",
 			"--vty_socket", ".", "-z", "zserv.api", "-i", d.name+".pid", "--log", "stdout")
+		cmd.Args = append(cmd.Args, d.options...)
 		cmd.Dir, cmd.SysProcAttr = r.dir, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 		if err := r.start(cmd, d.name, d.socket); err != nil {
 			return nil, err
