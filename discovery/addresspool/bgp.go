@@ -64,6 +64,8 @@ type Peer struct {
 	DualStackAddressFamily bool   `json:"dualStackAddressFamily"`
 	// Hold and Keepalive are HoldTime and KeepaliveTime; 0: the default.
 	Hold, Keepalive time.Duration `json:"-"`
+	// BFD is the profile of BFDProfile; nil: none.
+	BFD *BFDProfile `json:"-"`
 }
 
 // supported names a field that a node would not do as it says. DisableMP is done always: a session has
@@ -80,8 +82,12 @@ func (p *Peer) supported() error {
 		return errors.New("spec.password: no object has a password; use announce.peers of the configuration, with passwordFile")
 	case p.PasswordSecret.Name != "":
 		return errors.New("spec.passwordSecret: Secrets are not read; use announce.peers of the configuration, with passwordFile")
-	case p.BFDProfile != "":
-		return errors.New("spec.bfdProfile: BFD is not supported; the session ends after holdTime")
+	case p.BFDProfile != "" && p.EBGPMultiHop:
+		return errors.New("spec.bfdProfile: BFD is for a router on a link; use it without ebgpMultiHop")
+	case p.BFDProfile != "" && p.Interface != "":
+		return errors.New("spec.bfdProfile: BFD needs peerAddress in place of interface")
+	case p.BFDProfile != "" && p.SourceAddress != "":
+		return errors.New("spec.bfdProfile: BFD packets have the kernel's choice of address; use it without sourceAddress")
 	case p.EnableGracefulRestart:
 		return errors.New("spec.enableGracefulRestart: not supported; routers withdraw when the session ends")
 	case p.ConnectTime != "":
@@ -101,7 +107,31 @@ type BFDProfile struct {
 	EchoInterval     *int   `json:"echoInterval"`
 	EchoMode         bool   `json:"echoMode"`
 	PassiveMode      bool   `json:"passiveMode"`
-	MinimumTTL       *int   `json:"minimumTtl"`
+	MinimumTTL       *int   `json:"minimumTtl"` // across routers, where there is no BFD
+}
+
+// defaultBFDInterval is the default of both intervals.
+const defaultBFDInterval = 300
+
+// Receive is the time of ReceiveInterval.
+func (p *BFDProfile) Receive() time.Duration { return milliseconds(p.ReceiveInterval) }
+
+// Transmit is the time of TransmitInterval.
+func (p *BFDProfile) Transmit() time.Duration { return milliseconds(p.TransmitInterval) }
+
+func milliseconds(n *int) time.Duration {
+	if n == nil {
+		return defaultBFDInterval * time.Millisecond
+	}
+	return time.Duration(*n) * time.Millisecond
+}
+
+// Multiplier is the number of DetectMultiplier.
+func (p *BFDProfile) Multiplier() uint8 {
+	if p.DetectMultiplier == nil {
+		return 3
+	}
+	return uint8(*p.DetectMultiplier)
 }
 
 func (c *Config) advertisement(h *header) error {
@@ -191,7 +221,7 @@ func (c *Config) bfdProfile(h *header) error {
 		field       string
 		value       *int
 		least, most int
-	}{{"receiveInterval", p.ReceiveInterval, 10, 60000}, {"transmitInterval", p.TransmitInterval, 10, 60000}, {"detectMultiplier", p.DetectMultiplier, 2, 255}} {
+	}{{"receiveInterval", p.ReceiveInterval, 50, 60000}, {"transmitInterval", p.TransmitInterval, 50, 60000}, {"detectMultiplier", p.DetectMultiplier, 2, 255}} {
 		if l.value != nil && (*l.value < l.least || *l.value > l.most) {
 			return fmt.Errorf("spec.%s: must be between %d and %d, is %d", l.field, l.least, l.most, *l.value)
 		}
@@ -239,6 +269,16 @@ func isCommunity(text string) bool {
 // checkReferences takes objects out of service that name what is not there, and warns of pools that may
 // come later.
 func (c *Config) checkReferences() {
+	c.Peers = slices.DeleteFunc(c.Peers, func(p Peer) bool {
+		if p.BFDProfile == "" || c.profile(p.BFDProfile) != nil {
+			return false
+		}
+		c.Faults = append(c.Faults, p.header.fault(fmt.Errorf("spec.bfdProfile: no BFDProfile %s is in service", p.BFDProfile), false))
+		return true
+	})
+	for i := range c.Peers {
+		c.Peers[i].BFD = c.profile(c.Peers[i].BFDProfile)
+	}
 	c.Advertisements = slices.DeleteFunc(c.Advertisements, func(a Advertisement) bool {
 		for i, name := range a.Communities {
 			if _, ok := c.Communities[name]; !ok && !isCommunity(name) {
@@ -255,4 +295,13 @@ func (c *Config) checkReferences() {
 			}
 		}
 	}
+}
+
+// profile is the BFDProfile of a name; nil: there is none.
+func (c *Config) profile(name string) *BFDProfile {
+	at := slices.IndexFunc(c.BFDProfiles, func(b BFDProfile) bool { return b.Name == name })
+	if at < 0 {
+		return nil
+	}
+	return &c.BFDProfiles[at]
 }

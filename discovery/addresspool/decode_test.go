@@ -1,6 +1,7 @@
 package addresspool
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -49,11 +50,14 @@ func TestMetalLBObjectsAreUsedOrRefusedWithTheField(t *testing.T) {
 		{"BGPPeer", `"myASN":64512,"peerASN":64513`, "spec.peerAddress: either"},
 		{"BGPPeer", `"myASN":64512,"peerASN":64513,"interface":"eth0"`, ""},
 		{"BGPPeer", peer + `,"holdTime":"soon"`, "spec.holdTime"},
-		{"BGPPeer", peer + `,"bfdProfile":"absent"`, "spec.bfdProfile: BFD is not supported"},
+		{"BGPPeer", peer + `,"bfdProfile":"absent"`, "spec.bfdProfile: no BFDProfile absent is in service"},
+		{"BGPPeer", peer + `,"bfdProfile":"b","ebgpMultiHop":true`, "spec.bfdProfile: BFD is for a router on a link"},
+		{"BGPPeer", `"myASN":64512,"peerASN":64513,"interface":"eth0","bfdProfile":"b"`, "spec.bfdProfile: BFD needs peerAddress"},
+		{"BGPPeer", peer + `,"bfdProfile":"b","sourceAddress":"192.0.2.9"`, "spec.bfdProfile: BFD packets have"},
 		{"BFDProfile", `"receiveInterval":380,"transmitInterval":270,"detectMultiplier":3,"minimumTtl":254`, ""},
 		{"BFDProfile", `"echoMode":true`, "spec.echoMode"},
 		{"BFDProfile", `"passiveMode":true`, "spec.passiveMode"},
-		{"BFDProfile", `"receiveInterval":1`, "spec.receiveInterval: must be between 10 and 60000"},
+		{"BFDProfile", `"receiveInterval":1`, "spec.receiveInterval: must be between 50 and 60000"},
 		{"Community", `"communities":[{"name":"vpn","value":"1234:1"},{"name":"big","value":"large:1:2:4294967295"}]`, ""},
 		{"Community", `"communities":[{"name":"vpn","value":"1234"}]`, "spec.communities[0].value"},
 		{"L2Advertisement", `"ipAddressPools":["p"]`, "use a BGPAdvertisement"},
@@ -148,5 +152,30 @@ func TestParseAddresses(t *testing.T) {
 	}
 	if _, err := ParseAddresses("192.0.2.1,"); err == nil {
 		t.Error("no error")
+	}
+}
+
+// A BGPPeer has the BFD of its profile, with MetalLB's defaults, and is refused without it: the
+// router would be expected to answer within a fraction of a second.
+func TestPeersHaveTheBFDOfTheirProfiles(t *testing.T) {
+	const peer = `"myASN":64512,"peerASN":64513,"peerAddress":"192.0.2.254","bfdProfile":"b"`
+	for _, c := range []struct {
+		profile, want string
+	}{
+		{``, "300ms 300ms 3"},
+		{`"receiveInterval":380,"transmitInterval":270,"detectMultiplier":5`, "380ms 270ms 5"},
+		{`"echoMode":true`, "spec.echoMode: not supported; spec.bfdProfile: no BFDProfile b is in service"},
+	} {
+		got := decode(object("BFDProfile", "b", c.profile), object("BGPPeer", "p", peer))
+		var said []string
+		for _, f := range got.Faults {
+			said = append(said, f.Unwrap().Error())
+		}
+		for _, p := range got.Peers {
+			said = append(said, fmt.Sprintf("%v %v %d", p.BFD.Receive(), p.BFD.Transmit(), p.BFD.Multiplier()))
+		}
+		if got := strings.Join(said, "; "); got != c.want {
+			t.Errorf("%s: %s, want %s", c.profile, got, c.want)
+		}
 	}
 }

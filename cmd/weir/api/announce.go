@@ -23,7 +23,9 @@ type AnnouncePeer struct {
 	State       string     `json:"state"`
 	Established bool       `json:"established"`
 	Since       *time.Time `json:"since,omitempty"`
-	Routes      int        `json:"routes"` // that the router was sent
+	// BFD is the state of BFD (RFC 5880) with a router that has it: down, init or up.
+	BFD    string `json:"bfd,omitempty"`
+	Routes int    `json:"routes"` // that the router was sent
 	// Ends counts sessions that have ended since the start.
 	Ends   uint64 `json:"ends"`
 	Reason string `json:"reason,omitempty"` // of the last end

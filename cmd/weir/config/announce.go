@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -104,7 +105,37 @@ type Peer struct {
 	// MultihopTTL is the number of hops to a router of another autonomous system that is not on
 	// a link of this node; 0 is a router on a link.
 	MultihopTTL int `json:"multihopTTL"`
+	// BFD ends the session when nothing has come from the router for a fraction of a second
+	// (RFC 5880, RFC 5881). The router must have it too. Absent: the hold time alone decides. It
+	// is for routers on a link with address, without sourceAddress, and uses UDP port 3784.
+	BFD *BFD `json:"bfd,omitempty"`
 }
+
+// BFD is bidirectional forwarding detection.
+type BFD struct {
+	// IntervalMilliseconds is the time between packets, in both directions; 0 is 300. It must not
+	// be less than the router accepts. The greater value of both sides holds for packets of the
+	// router.
+	IntervalMilliseconds int `json:"intervalMilliseconds"`
+	// Multiplier is the number of lost packets after which the session ends; 0 is 3.
+	Multiplier int `json:"multiplier"`
+}
+
+// Defaults and bounds of BFD. With less than the shortest interval a busy machine would end
+// sessions that are alive.
+const (
+	defaultBFDInterval   = 300
+	shortestBFDInterval  = 50
+	defaultBFDMultiplier = 3
+)
+
+// Interval is the time of IntervalMilliseconds.
+func (b *BFD) Interval() time.Duration {
+	return time.Duration(cmp.Or(b.IntervalMilliseconds, defaultBFDInterval)) * time.Millisecond
+}
+
+// Lost is the number of Multiplier.
+func (b *BFD) Lost() uint8 { return uint8(cmp.Or(b.Multiplier, defaultBFDMultiplier)) }
 
 // defaultHold is the default of Peer.HoldSeconds.
 const defaultHold = 9

@@ -19,12 +19,24 @@ func announcing(t *testing.T) *Configuration {
 	return c
 }
 
+// bfd gives the first router BFD, and edits it.
+func bfd(b BFD, edits ...func(*Peer)) func(*Announce) {
+	return func(a *Announce) {
+		a.Peers[0].BFD = &b
+		for _, edit := range edits {
+			edit(&a.Peers[0])
+		}
+	}
+}
+
 func wideIPv6(a *Announce) {
 	a.Prefixes, a.AggregateIPv4, a.AggregateIPv6 = []string{"203.0.113.0/24", "2001:db8::/64"}, 24, 32
 }
 
 func TestAnnounceIsValidated(t *testing.T) {
-	if err := announcing(t).Validate().Err(); err != nil {
+	good := announcing(t)
+	bfd(BFD{})(&good.Announce)
+	if err := good.Validate().Err(); err != nil {
 		t.Fatal(err)
 	}
 	negative := -1
@@ -59,6 +71,11 @@ func TestAnnounceIsValidated(t *testing.T) {
 		"password":        {func(a *Announce) { a.Peers[0].PasswordFile = "key" }, "announce.peers[0].passwordFile", "absolute path"},
 		"short hold":      {func(a *Announce) { a.Peers[0].HoldSeconds = 2 }, "announce.peers[0].holdSeconds", "RFC 4271"},
 		"long keepalive":  {func(a *Announce) { a.Peers[0].KeepaliveSeconds = 9 }, "announce.peers[0].keepaliveSeconds", "less than holdSeconds"},
+		"far BFD":         {bfd(BFD{}, func(p *Peer) { p.MultihopTTL = 2 }), "announce.peers[0].bfd", "cannot be used with multihopTTL"},
+		"unnumbered BFD":  {bfd(BFD{}, func(p *Peer) { p.Address, p.Interface = "", "eth0" }), "announce.peers[0].bfd", "cannot be used with interface"},
+		"source of BFD":   {bfd(BFD{}, func(p *Peer) { p.SourceAddress = "10.0.0.9" }), "announce.peers[0].bfd", "cannot be used with sourceAddress"},
+		"fast BFD":        {bfd(BFD{IntervalMilliseconds: 49}), "announce.peers[0].bfd.intervalMilliseconds", "must be 0 (300) or 50 to 60000, is 49"},
+		"hasty BFD":       {bfd(BFD{Multiplier: 1}), "announce.peers[0].bfd.multiplier", "must be 0 (3) or 2 to 255, is 1"},
 		"iBGP multihop":   {func(a *Announce) { a.Peers[0].ASN, a.Peers[0].MultihopTTL = 64512, 2 }, "announce.peers[0].multihopTTL", "0 for a router with announce.asn"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,6 +106,10 @@ func TestAnnounceSettings(t *testing.T) {
 	p := Peer{HoldSeconds: 30}
 	if p.Hold() != 30*time.Second || p.Keepalive() != 10*time.Second {
 		t.Errorf("hold %v, keepalive %v", p.Hold(), p.Keepalive())
+	}
+	slow, fast := BFD{}, BFD{IntervalMilliseconds: 50, Multiplier: 4}
+	if slow.Interval() != 300*time.Millisecond || slow.Lost() != 3 || fast.Interval() != 50*time.Millisecond || fast.Lost() != 4 {
+		t.Errorf("BFD %v x %d, %v x %d", slow.Interval(), slow.Lost(), fast.Interval(), fast.Lost())
 	}
 	file := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {

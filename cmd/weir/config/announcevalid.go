@@ -167,5 +167,30 @@ func (c *Configuration) validatePeers(r *report) {
 		if t := p.MultihopTTL; t < 0 || t > 255 || t > 0 && p.ASN == c.Announce.ASN {
 			r.addf(at+".multihopTTL", "must be 0 to 255, and 0 for a router with announce.asn, is %d", t)
 		}
+		p.validateBFD(r, at)
+	}
+}
+
+// validateBFD refuses BFD where it would not be what the configuration says: packets go to a
+// router on a link, from the kernel's choice of address.
+func (p *Peer) validateBFD(r *report, at string) {
+	b := p.BFD
+	if b == nil {
+		return
+	}
+	const only = "cannot be used with %s: BFD is for a router on a link, which has address alone"
+	switch {
+	case p.MultihopTTL > 0:
+		r.addf(at+".bfd", only, "multihopTTL")
+	case p.Interface != "":
+		r.addf(at+".bfd", only, "interface")
+	case p.SourceAddress != "":
+		r.addf(at+".bfd", only, "sourceAddress")
+	}
+	if i := b.IntervalMilliseconds; i != 0 && (i < shortestBFDInterval || i > 60_000) {
+		r.addf(at+".bfd.intervalMilliseconds", "must be 0 (%d) or %d to 60000, is %d", defaultBFDInterval, shortestBFDInterval, i)
+	}
+	if m := b.Multiplier; m != 0 && (m < 2 || m > 255) {
+		r.addf(at+".bfd.multiplier", "must be 0 (%d) or 2 to 255, is %d", defaultBFDMultiplier, m)
 	}
 }

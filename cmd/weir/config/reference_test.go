@@ -133,7 +133,7 @@ func groupsOf(t *testing.T) []group {
 	flags := flagsByPath()
 
 	def := Default()
-	def.Announce.Peers = []Peer{{}}
+	def.Announce.Peers = []Peer{{BFD: &BFD{}}}
 	def.Interfaces = []Interface{{Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP}}
 	def.Discovery = Discovery{Manifests: &Manifests{}, Kubernetes: &Kubernetes{}}
 	age := DefaultLastKnownMaxAgeHours

@@ -301,7 +301,7 @@ func (a *announcer) status() *api.Announce {
 func (a *announcer) peers() []api.AnnouncePeer {
 	out := []api.AnnouncePeer{}
 	for _, p := range a.speaker.Peers() {
-		peer := api.AnnouncePeer{Peer: p.Name, ASN: p.ASN, State: p.State, Established: p.Established, Routes: p.Routes, Ends: p.Ends, Reason: p.Reason}
+		peer := api.AnnouncePeer{Peer: p.Name, ASN: p.ASN, State: p.State, Established: p.Established, BFD: p.BFD, Routes: p.Routes, Ends: p.Ends, Reason: p.Reason}
 		if !p.Since.IsZero() {
 			peer.Since = &p.Since
 		}

@@ -66,7 +66,7 @@ func (o *objects) follow(last *objects) {
 func sessionTexts(peers []addresspool.Peer) (out []string) {
 	for _, p := range peers {
 		p.NodeSelectors = nil
-		text, _ := json.Marshal(&p) // of strings and numbers
+		text, _ := json.Marshal([]any{&p, p.BFD}) // of strings and numbers
 		out = append(out, string(text))
 	}
 	slices.Sort(out)
@@ -110,6 +110,9 @@ func sessions(c *config.Announce, o *objects, node []route.Address, log *slog.Lo
 		}
 		n.Address, _ = netip.ParseAddr(p.Address) // valid, or there is an interface
 		n.Source, _ = netip.ParseAddr(p.SourceAddress)
+		if p.BFD != nil {
+			n.BFD = &bgp.BFD{Receive: p.BFD.Interval(), Transmit: p.BFD.Interval(), Multiplier: p.BFD.Lost()}
+		}
 		b.Neighbors = append(b.Neighbors, n)
 	}
 	var faults []error
@@ -140,6 +143,9 @@ func neighborOf(p *addresspool.Peer, node []route.Address) (bgp.Neighbor, error)
 	n.Keepalive = min(cmp.Or(p.Keepalive, n.Hold/3), n.Hold/3).Truncate(time.Second)
 	if p.EBGPMultiHop {
 		n.MultihopTTL = 255
+	}
+	if p.BFD != nil {
+		n.BFD = &bgp.BFD{Receive: p.BFD.Receive(), Transmit: p.BFD.Transmit(), Multiplier: p.BFD.Multiplier()}
 	}
 	n.Address, _ = netip.ParseAddr(p.Address)
 	if p.SourceAddress == "" {

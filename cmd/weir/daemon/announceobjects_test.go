@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb/announce"
+	"github.com/weirlb/weir/lb/announce/bgp"
 	"github.com/weirlb/weir/lb/route"
 )
 
@@ -42,6 +43,16 @@ apiVersion: metallb.io/v1beta2
 kind: BGPPeer
 metadata: {name: vrf}
 spec: {myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.4, vrf: red}
+---
+apiVersion: metallb.io/v1beta2
+kind: BGPPeer
+metadata: {name: watched}
+spec: {myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.5, bfdProfile: slow}
+---
+apiVersion: metallb.io/v1beta1
+kind: BFDProfile
+metadata: {name: slow}
+spec: {receiveInterval: 900}
 `
 
 // withObjects is a configuration with objects in a file.
@@ -59,16 +70,21 @@ func withObjects(t *testing.T, text string) *config.Configuration {
 // Objects add sessions and routes. Those that cannot be used are named, and out of service alone.
 func TestObjectsAddSessionsAndRoutes(t *testing.T) {
 	cfg := withObjects(t, poolObjects)
-	cfg.Announce.ASN, cfg.Announce.Peers = 64512, []config.Peer{{Address: "192.0.2.3", ASN: 64513}}
+	cfg.Announce.ASN, cfg.Announce.Peers = 64512, []config.Peer{{Address: "192.0.2.3", ASN: 64513, BFD: &config.BFD{Multiplier: 5}}}
 	o := announceObjects(cfg)
 	node := []route.Address{{Prefix: netip.MustParsePrefix("192.0.2.9/24")}}
 	b, faults, err := sessions(&cfg.Announce, o, node, nil)
-	if err != nil || len(b.Neighbors) != 2 || b.ASN != 64512 || b.RouterID != node[0].Prefix.Addr() {
+	if err != nil || len(b.Neighbors) != 3 || b.ASN != 64512 || b.RouterID != node[0].Prefix.Addr() {
 		t.Fatalf("%+v, %v", b, err)
 	}
 	n := b.Neighbors[1]
 	if n.Address.String() != "192.0.2.1" || n.Source != node[0].Prefix.Addr() || n.Hold != 30*time.Second || n.Keepalive != 10*time.Second || n.MultihopTTL != 255 {
 		t.Errorf("%+v", n)
+	}
+	if configured, profile := b.Neighbors[0].BFD, b.Neighbors[2].BFD; n.BFD != nil ||
+		*configured != (bgp.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 5}) ||
+		*profile != (bgp.BFD{Receive: 900 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 3}) {
+		t.Errorf("BFD %+v, %+v, %+v", configured, n.BFD, profile)
 	}
 	for i, want := range []string{"BGPPeer elsewhere: spec.sourceAddress: this node has no address 192.0.2.10", "BGPPeer twice: spec.peerAddress: announce.peers"} {
 		if i >= len(faults) || !strings.Contains(faults[i].Error(), want) {
@@ -128,6 +144,7 @@ func TestChangedPeersAreAProblem(t *testing.T) {
 		{"another name", strings.Replace(poolObjects, "name: edge", "name: border", 1), false},
 		{"a router less", poolObjects[:strings.LastIndex(poolObjects, "---\napiVersion: metallb.io/v1beta2\nkind: BGPPeer\nmetadata: {name: twice}")], true},
 		{"another address", strings.Replace(poolObjects, "192.0.2.1,", "192.0.2.7,", 1), true},
+		{"another time of BFD", strings.Replace(poolObjects, "receiveInterval: 900", "receiveInterval: 800", 1), true},
 		{"cannot be read", "kind: [", false},
 		{"as before", poolObjects, false},
 	} {

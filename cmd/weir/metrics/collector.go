@@ -230,6 +230,14 @@ var general = []metric{
 				e(boolean(p.Established), p.Peer)
 			}
 		}),
+	gauge("announce_peer_bfd_up", "1 while BFD with the router is up, of routers that have it: without BFD the hold time alone ends a dead session.", []string{"peer"},
+		func(s *api.Status, e emit) {
+			for _, p := range announced(s).Peers {
+				if p.BFD != "" {
+					e(boolean(p.BFD == "up"), p.Peer)
+				}
+			}
+		}),
 	gauge("announce_peer_routes", "Routes that the router was sent.", []string{"peer"},
 		func(s *api.Status, e emit) {
 			for _, p := range announced(s).Peers {

@@ -57,6 +57,9 @@ func example() *api.Status {
 		StateFiles: []api.StateFile{{Name: "flow-table", NotUsed: map[string]uint64{"layout": 1}},
 			{Name: "cluster-state", Bytes: 4096, GoodAt: &goodAt}},
 		Kernel: []api.Feature{{Name: "a feature"}},
+		Announce: &api.Announce{Speaker: "bgp", Peers: []api.AnnouncePeer{
+			{Peer: "10.0.0.1", Established: true, BFD: "up"}, {Peer: "10.0.0.2", Established: true, BFD: "down"}, {Peer: "10.0.0.3"},
+		}},
 	}
 }
 
@@ -117,12 +120,17 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		`weir_neighbors{state="resolving"} 0`,
 		`weir_steering_packets_total{action="frontend"} 30`,
 		`weir_kernel_feature{feature="a feature"} 0`,
+		`weir_announce_peer_bfd_up{peer="10.0.0.1"} 1`,
+		`weir_announce_peer_bfd_up{peer="10.0.0.2"} 0`,
 		"# TYPE go_goroutines gauge",
 		"# TYPE process_cpu_seconds_total counter",
 	} {
 		if !strings.Contains(body, "\n"+want+"\n") {
 			t.Errorf("there is no line %s", want)
 		}
+	}
+	if strings.Contains(body, `weir_announce_peer_bfd_up{peer="10.0.0.3"}`) {
+		t.Error("a router without BFD has a state of BFD")
 	}
 	if !strings.Contains(body, "\nweir_build_info{") {
 		t.Error("there is no weir_build_info")

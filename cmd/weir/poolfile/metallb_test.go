@@ -46,7 +46,7 @@ var examples = []example{
 		name: "BGP of a pool", files: []string{"configuration_05", "configuration_06", "configuration_08"}, pools: 1,
 		peers: []string{"64500 to 64501 at 10.0.0.1"}, routes: []string{rangeOfTen + plain},
 	},
-	{name: "BFD", files: []string{"configuration_09", "configuration_10"}, faults: []string{"BGPPeer metallb-system/peersample: spec.bfdProfile: "}},
+	{name: "BFD", files: []string{"configuration_09", "configuration_10"}, peers: []string{iBGP + " bfd 380ms 270ms 3"}},
 	{
 		name: "addresses and their prefix", files: []string{"bgp_01", "bgp_02", "bgp_03"}, pools: 1,
 		routes: []string{leased + " /24 /0", leased + plain + " pref 100 [4294967042]"},
@@ -111,7 +111,7 @@ var examples = []example{
 		routes: []string{leased + plain},
 	},
 	{name: "sample: router", files: []string{"sample_bgppeer_simple"}, peers: []string{iBGP}},
-	{name: "sample: BFD", files: []string{"sample_bgppeer_with_bfdprofile"}, faults: []string{"BGPPeer metallb-system/peer: spec.bfdProfile: "}},
+	{name: "sample: BFD", files: []string{"sample_bgppeer_with_bfdprofile"}, peers: []string{iBGP + " bfd 380ms 270ms 3"}},
 	{name: "sample: session options", files: []string{"sample_bgppeer_with_session_options"}, faults: []string{"BGPPeer metallb-system/peer: spec.connectTime: "}},
 	{name: "sample: VRF", files: []string{"sample_bgppeer_with_vrf"}, faults: []string{"BGPPeer metallb-system/peer: spec.vrf: "}},
 	{name: "sample: Secret", files: []string{"sample_bgppeer_withsecret"}, faults: []string{"BGPPeer metallb-system/peer-with-secret: spec.passwordSecret: "}},
@@ -207,6 +207,9 @@ func peerText(p *addresspool.Peer) string {
 	}
 	if p.EBGPMultiHop {
 		b.WriteString(" multihop")
+	}
+	if p.BFD != nil {
+		fmt.Fprintf(&b, " bfd %v %v %d", p.BFD.Receive(), p.BFD.Transmit(), p.BFD.Multiplier())
 	}
 	return b.String()
 }

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -21,14 +22,14 @@ func Announce(w io.Writer, s *api.Status) error {
 	if s.Announce.Speaker == "kernel" {
 		fmt.Fprintf(b, "%d routes are in the kernel's table for a routing daemon.\n", len(s.Announce.Routes))
 	} else {
-		row(t, "PEER", "ASN", "STATE", "FOR", "ROUTES", "ENDS", "LAST END")
+		row(t, "PEER", "ASN", "STATE", "FOR", "BFD", "ROUTES", "ENDS", "LAST END")
 	}
 	for _, p := range s.Announce.Peers {
 		since := "-"
 		if p.Since != nil {
 			since = Age(time.Since(*p.Since))
 		}
-		row(t, p.Peer, fmt.Sprint(p.ASN), p.State, since, fmt.Sprint(p.Routes), fmt.Sprint(p.Ends), printable(p.Reason))
+		row(t, p.Peer, fmt.Sprint(p.ASN), p.State, since, cmp.Or(p.BFD, "-"), fmt.Sprint(p.Routes), fmt.Sprint(p.Ends), printable(p.Reason))
 	}
 	t.Flush()
 	b.WriteString("\n")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,5 +93,19 @@ func TestADrainIsShown(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())
 		}
+	}
+}
+
+// The state of BFD is beside that of the session, of routers that have BFD.
+func TestBFDIsShownBesideTheSession(t *testing.T) {
+	var b strings.Builder
+	err := Announce(&b, &api.Status{Announce: &api.Announce{Speaker: "bgp", Peers: []api.AnnouncePeer{
+		{Peer: "10.0.0.1", ASN: 64500, State: "established", Established: true, BFD: "up", Routes: 3},
+		{Peer: "10.0.0.2", ASN: 64500, State: "established", Established: true, Routes: 3},
+	}}})
+	got := strings.Fields(strings.Split(b.String(), "ADDRESS")[0])
+	want := strings.Fields("PEER ASN STATE FOR BFD ROUTES ENDS LAST END 10.0.0.1 64500 established - up 3 0 10.0.0.2 64500 established - - 3 0")
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v, want %q", got, err, want)
 	}
 }

@@ -63,6 +63,9 @@ func newBed(t *testing.T, nodes int, drain string) *bed {
 	return newBedOf(t, nodes, drain, bgpSessions())
 }
 
+// bfd is the field of a peer with BFD, which the router then has too.
+const bfd = "bfd:"
+
 // newBedOf is newBed with another speaker, or further fields of announce.
 func newBedOf(t *testing.T, nodes int, drain, speaker string) *bed {
 	t.Helper()
@@ -90,7 +93,11 @@ func newRouted(t *testing.T, nodes int, speaker string) *bed {
 	})
 	b := &bed{Fleet: f, t: t, speaker: speaker, hosts: []uint8{netlab.FleetServer}, annotations: "{}"}
 	ranges := []netip.Prefix{netip.MustParsePrefix("10.60.0.0/24"), netip.MustParsePrefix("fd60::/64")}
-	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{Ranges: ranges}))
+	neighbors := router.Neighbors{Ranges: ranges}
+	if strings.Contains(speaker, bfd) {
+		neighbors.BFD = 300
+	}
+	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(neighbors))
 	must(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
