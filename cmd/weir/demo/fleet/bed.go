@@ -47,7 +47,7 @@ type node struct {
 
 // newBed builds the lab, starts router, servers and nodes, and waits until the router sends to
 // all nodes.
-func newBed(ctx context.Context, r *report, hold int) (_ *bed, err error) {
+func newBed(ctx context.Context, r *report, o *options) (_ *bed, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func newBed(ctx context.Context, r *report, hold int) (_ *bed, err error) {
 	}()
 	r.topology()
 	ranges := []netip.Prefix{netip.PrefixFrom(netlab.Host4(netlab.FleetNet, 0), 24), netip.PrefixFrom(netlab.Host6(netlab.FleetNet, 0), 64)}
-	if b.router, err = router.StartFRR(lab.Router, lab.Dir(), router.FRR(router.Neighbors{Ranges: ranges, Hold: hold})); err != nil {
+	if b.router, err = router.StartFRR(lab.Router, lab.Dir(), router.FRR(router.Neighbors{Ranges: ranges, Hold: o.hold, BFD: o.bfd})); err != nil {
 		return nil, err
 	}
 	if err := b.serve(ctx); err != nil {
@@ -73,7 +73,7 @@ func newBed(ctx context.Context, r *report, hold int) (_ *bed, err error) {
 	for i, n := range lab.Nodes {
 		dir := filepath.Join(lab.Dir(), n.Name())
 		b.nodes[i] = &node{number: i + 1, namespace: n, dir: dir, admin: api.NewClient(filepath.Join(dir, "weir.sock"))}
-		if err := writeFiles(dir, i+1, hold); err != nil {
+		if err := writeFiles(dir, i+1, o); err != nil {
 			return nil, err
 		}
 		if err := b.start(b.nodes[i]); err != nil {
@@ -191,6 +191,29 @@ func (b *bed) follows(ctx context.Context, to ...int) (time.Time, error) {
 		}
 	}
 	return time.Now(), nil
+}
+
+// detects waits until BFD of all sessions is up, if there is any: a node that leaves before is
+// missed after the hold time.
+func (b *bed) detects(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience.For(followWithin))
+	defer cancel()
+	for _, n := range b.nodes {
+		for {
+			s, err := n.admin.Status(ctx)
+			if err != nil {
+				return err
+			}
+			down := slices.IndexFunc(s.Announce.Peers, func(p api.AnnouncePeer) bool { return p.BFD != "" && p.BFD != "up" })
+			if down < 0 {
+				break
+			}
+			if err := wait(ctx, 20*time.Millisecond); err != nil {
+				return fmt.Errorf("node%d: BFD with %s is %s: %w", n.number, s.Announce.Peers[down].Peer, s.Announce.Peers[down].BFD, err)
+			}
+		}
+	}
+	return nil
 }
 
 // logs is the end of the logs of router and nodes.

@@ -27,6 +27,7 @@ type options struct {
 	rounds      int
 	events      []string
 	hold        int
+	bfd         int
 	keep        bool
 }
 
@@ -65,6 +66,7 @@ The exit status is 0 if no connection was lost in mode ipip, else 1.`,
 	fs.IntVar(&o.rounds, "rounds", 1, "how often the steps are repeated")
 	fs.StringSliceVar(&o.events, "events", shown, "what happens to nodes: "+strings.Join(eventNames(), ", "))
 	fs.IntVar(&o.hold, "hold", 9, "hold time of the sessions in seconds")
+	fs.IntVar(&o.bfd, "bfd", 0, "time between packets of BFD in milliseconds, of which three may be lost; 0: no BFD")
 	fs.BoolVar(&o.keep, "keep", false, "leave everything running at the end and print commands to inspect it")
 	fs.SortFlags = false
 	return cmd
@@ -76,6 +78,9 @@ func (o *options) check() error {
 	}
 	if o.hold < 3 {
 		return errors.New("--hold must be 3 or more (RFC 4271)")
+	}
+	if o.bfd != 0 && (o.bfd < 50 || o.bfd > 60_000) {
+		return errors.New("--bfd must be 0 or 50 to 60000")
 	}
 	for _, e := range o.events {
 		if !slices.Contains(eventNames(), e) {
@@ -94,7 +99,7 @@ func run(ctx context.Context, out io.Writer, o *options) (err error) {
 		return fmt.Errorf("demo fleet: %w", err)
 	}
 	r := newReport(out)
-	b, err := newBed(ctx, r, o.hold)
+	b, err := newBed(ctx, r, o)
 	if err != nil {
 		return interrupted(ctx, err)
 	}

@@ -76,7 +76,7 @@ endpoints: [%[6]s]
 
 // writeFiles writes manifests and configuration of a node into dir. Nodes have the same
 // Services, as from an API server.
-func writeFiles(dir string, number, hold int) error {
+func writeFiles(dir string, number int, o *options) error {
 	manifests := filepath.Join(dir, "manifests")
 	if err := os.MkdirAll(manifests, 0o755); err != nil {
 		return err
@@ -85,6 +85,10 @@ func writeFiles(dir string, number, hold int) error {
 		if err := os.WriteFile(filepath.Join(manifests, modes[i].name+".yaml"), modes[i].manifest(), 0o644); err != nil {
 			return err
 		}
+	}
+	session := fmt.Sprintf("asn: %d, holdSeconds: %d", router.ASN, o.hold)
+	if o.bfd > 0 {
+		session += fmt.Sprintf(", bfd: {intervalMilliseconds: %d, multiplier: 3}", o.bfd)
 	}
 	return os.WriteFile(filepath.Join(dir, "config.yaml"), fmt.Appendf(nil, `apiVersion: weir.dev/v1alpha1
 kind: WeirConfiguration
@@ -99,11 +103,11 @@ announce:
   speaker: bgp
   asn: %[3]d
   peers:
-  - {address: %[5]s, asn: %[4]d, holdSeconds: %[9]d}
-  - {address: "%[6]s", asn: %[4]d, holdSeconds: %[9]d}
+  - {address: %[5]s, %[4]s}
+  - {address: "%[6]s", %[4]s}
   prefixes: [%[7]s/24, "%[8]s/64"]
   drainSeconds: 2
   resetAfterSeconds: 1
-`, number, dir, router.NodeASN, router.ASN, netlab.Host4(netlab.FleetNet, netlab.FleetRouter), netlab.Host6(netlab.FleetNet, netlab.FleetRouter),
-		netlab.Host4(netlab.LBNet, 0), netlab.Host6(netlab.LBNet, 0), hold), 0o644)
+`, number, dir, router.NodeASN, session, netlab.Host4(netlab.FleetNet, netlab.FleetRouter), netlab.Host6(netlab.FleetNet, netlab.FleetRouter),
+		netlab.Host4(netlab.LBNet, 0), netlab.Host6(netlab.LBNet, 0)), 0o644)
 }

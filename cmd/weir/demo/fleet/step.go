@@ -52,7 +52,7 @@ var events = []struct {
 		},
 		{node: 2, name: "starts again", serves: true, do: restart},
 	}},
-	// The link to a node is cut behind the bridge: the router hears of it by the hold time alone.
+	// The link to a node is cut behind the bridge: the router hears of it by BFD or the hold time alone.
 	{"cut", []step{
 		{node: 3, name: "is cut off silently", do: func(_ context.Context, b *bed, _ *node) error { return b.cut(true) }},
 		{node: 3, name: "is connected again", serves: true, do: func(_ context.Context, b *bed, _ *node) error { return b.cut(false) }},
@@ -108,6 +108,11 @@ func (b *bed) take(ctx context.Context, t *traffic, s step) (result, error) {
 		return res, err
 	}
 	n := b.nodes[s.node]
+	if !s.serves { // all nodes do
+		if err := b.detects(ctx); err != nil {
+			return res, err
+		}
+	}
 	began := time.Now()
 	if err := s.do(ctx, b, n); err != nil {
 		return res, err
