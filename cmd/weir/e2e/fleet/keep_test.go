@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	crowdNodes    = 4
+	keepNodes     = 4
 	firstClient   = 2 // the host on FleetClientNet
 	secondClient  = 3
 	noDrain       = "{notReadySeconds: 0, timeoutSeconds: 0}"
@@ -33,8 +33,8 @@ const (
 	dies = 0
 )
 
-// crowd is a fleet in mode ipip with many connections to many endpoints.
-type crowd struct {
+// busyFleet is a fleet in mode ipip with many connections to many endpoints.
+type busyFleet struct {
 	*bed
 	clients     *child
 	connections int
@@ -44,17 +44,17 @@ type crowd struct {
 // Of all connections in mode ipip none is lost when a node is killed. The long form repeats that
 // with an endpoint that is replaced before, and compares the lost connections with a simulation.
 func TestWireFleetKeepsConnections(t *testing.T) {
-	c := &crowd{connections: 400}
+	c := &busyFleet{connections: 400}
 	endpoints := 12
 	if text := os.Getenv("WEIR_FLEET_CONNECTIONS"); text != "" {
 		n, err := strconv.Atoi(text)
 		must(t, err)
 		c.connections, c.long, endpoints = n, true, manyEndpoints
 	}
-	c.bed = newRouted(t, crowdNodes, bgpSessions())
+	c.bed = newRouted(t, keepNodes, bgpSessions())
 	c.build(endpoints)
 	l := c.kill(firstClient, nil)
-	c.report("%d connections over %d nodes in ipip, %d endpoints, of which none changes; node %d is killed\n%s", c.connections, crowdNodes, endpoints, dies+1, l)
+	c.report("%d connections over %d nodes in ipip, %d endpoints, of which none changes; node %d is killed\n%s", c.connections, keepNodes, endpoints, dies+1, l)
 	if l.lost > 0 || l.opened != c.connections {
 		t.Errorf("connections were lost: %s\n%s", l, l.first)
 	}
@@ -66,7 +66,7 @@ func TestWireFleetKeepsConnections(t *testing.T) {
 	}
 	expected := c.simulated()
 	c.start(dies, noDrain)
-	c.nodes[dies], c.nodes = c.nodes[crowdNodes], c.nodes[:crowdNodes]
+	c.nodes[dies], c.nodes = c.nodes[keepNodes], c.nodes[:keepNodes]
 	c.until(0, 1, 2, 3)
 	l = c.kill(secondClient, c.replace)
 	c.report("the same, but 1 endpoint of %d is replaced before\n%s", endpoints, l)
@@ -74,7 +74,7 @@ func TestWireFleetKeepsConnections(t *testing.T) {
 }
 
 // build adds endpoints and starts the nodes and the clients.
-func (c *crowd) build(endpoints int) {
+func (c *busyFleet) build(endpoints int) {
 	t := c.t
 	c.hosts, c.annotations = nil, "{weir.dev/forwarding-mode: ipip}"
 	var servers []server
@@ -92,13 +92,13 @@ func (c *crowd) build(endpoints int) {
 	// Of a second client, whose connections have other tuples.
 	must(t, c.Client.AddAddr("eth0", netip.PrefixFrom(netlab.Host4(netlab.FleetClientNet, secondClient), 24)))
 	must(t, c.Client.AddAddr("eth0", netip.PrefixFrom(netlab.Host6(netlab.FleetClientNet, secondClient), 64)))
-	for i := range crowdNodes {
+	for i := range keepNodes {
 		c.start(i, noDrain)
 	}
 	c.until(0, 1, 2, 3)
 }
 
-func (c *crowd) server(host uint8) server {
+func (c *busyFleet) server(host uint8) server {
 	n, name := c.Server, fmt.Sprint(host)
 	if host != netlab.FleetServer {
 		var err error
@@ -110,7 +110,7 @@ func (c *crowd) server(host uint8) server {
 
 // use is a use of all connections, which are new ones from a host of the client's network unless
 // that is 0.
-func (c *crowd) use(host uint8) (out []client) {
+func (c *busyFleet) use(host uint8) (out []client) {
 	c.t.Helper()
 	v := round{PerSec: 1000, Within: patience.For(10 * time.Second), Progress: c.long}
 	if host != 0 {
@@ -168,7 +168,7 @@ func (l *loss) String() string {
 
 // kill opens connections from a host, calls change, if not nil, which returns the endpoint that
 // leaves, and kills a node.
-func (c *crowd) kill(host uint8, change func() string) *loss {
+func (c *busyFleet) kill(host uint8, change func() string) *loss {
 	c.t.Helper()
 	before := c.use(host)
 	replaced := ""
@@ -234,7 +234,7 @@ func (l *loss) add(c *client, replaced string, was, is map[int]netip.Addr) {
 }
 
 // whereabouts are the nodes that have a connection, each with the endpoint.
-func (c *crowd) whereabouts(nodes ...int) map[netip.AddrPort]map[int]netip.Addr {
+func (c *busyFleet) whereabouts(nodes ...int) map[netip.AddrPort]map[int]netip.Addr {
 	c.t.Helper()
 	out := map[netip.AddrPort]map[int]netip.Addr{}
 	for _, i := range nodes {
@@ -251,7 +251,7 @@ func (c *crowd) whereabouts(nodes ...int) map[netip.AddrPort]map[int]netip.Addr 
 }
 
 // replace puts the new endpoint in the place of another at all nodes.
-func (c *crowd) replace() string {
+func (c *busyFleet) replace() string {
 	gone := c.hosts[manyEndpoints/2]
 	c.hosts = slices.Clone(c.hosts)
 	c.hosts[manyEndpoints/2] = newHost
@@ -280,10 +280,10 @@ func (c *crowd) replace() string {
 
 // simulated are shares of lost connections, in percent, from `weirperf fleet` for the loss of this
 // node. They are of several seeds, which differ in the replaced endpoint.
-func (c *crowd) simulated() (shares []float64) {
+func (c *busyFleet) simulated() (shares []float64) {
 	for seed := range 3 {
-		cmd := exec.Command(os.Getenv("WEIRPERF_BINARY"), "fleet", "--nodes", fmt.Sprint(crowdNodes), "--endpoints", fmt.Sprint(manyEndpoints),
-			"--churn", "1", "--ecmp", "threshold", "--older", "--lag", "0s", "--trials", fmt.Sprint(crowdNodes),
+		cmd := exec.Command(os.Getenv("WEIRPERF_BINARY"), "fleet", "--nodes", fmt.Sprint(keepNodes), "--endpoints", fmt.Sprint(manyEndpoints),
+			"--churn", "1", "--ecmp", "threshold", "--older", "--lag", "0s", "--trials", fmt.Sprint(keepNodes),
 			"--flows", "1000000", "--short", "--json", "--seed", fmt.Sprint(seed+1))
 		out, err := cmd.Output()
 		must(c.t, err)
@@ -300,7 +300,7 @@ func (c *crowd) simulated() (shares []float64) {
 		}
 		must(c.t, json.Unmarshal(out, &r))
 		for _, f := range r.RFC2992 {
-			if f.Nodes == crowdNodes && f.Position == dies+1 {
+			if f.Nodes == keepNodes && f.Position == dies+1 {
 				// The cell is the mean of all positions of the lost node.
 				shares = append(shares, f.FormulaPercent*r.Cells[0].DSR.Mean/r.Cells[0].Moved.Mean)
 				break
@@ -315,7 +315,7 @@ func (c *crowd) simulated() (shares []float64) {
 
 // compare compares the lost connections with the simulation. Beyond the bar of 20 % it allows
 // for the chance that is in a count.
-func (c *crowd) compare(l *loss, shares []float64) {
+func (c *busyFleet) compare(l *loss, shares []float64) {
 	mean := 0.0
 	for _, s := range shares {
 		mean += s / float64(len(shares))
@@ -333,7 +333,7 @@ func (c *crowd) compare(l *loss, shares []float64) {
 }
 
 // report prints figures, and appends them to the file of results.
-func (c *crowd) report(format string, args ...any) {
+func (c *busyFleet) report(format string, args ...any) {
 	c.t.Helper()
 	text := fmt.Sprintf(format, args...)
 	c.t.Log("\n" + strings.TrimSuffix(text, "\n"))
