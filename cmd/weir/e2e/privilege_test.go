@@ -25,7 +25,7 @@ func TestWireRunningWeirHasNoOtherPrivileges(t *testing.T) {
 	index := f.indexOf(t, "eth1")
 	must(t, f.Edge.Edge.Delete("eth1"))
 	f.absent(t, "eth1")
-	f.connectFabric(t, link.Attrs().HardwareAddr)
+	f.connectFabric(t, link.Attrs().HardwareAddr, 1)
 	f.attachedTo(t, "eth1", f.indexOf(t, "eth1"))
 	for _, s := range kinds {
 		f.checkLoad(t, f.Client, s.at(httpPort, false), 5)

@@ -119,12 +119,13 @@ func (f *fixture) routeEdge(t *testing.T) {
 	must(t, f.Edge.Edge.AddRoute("eth0", netip.MustParsePrefix("::/0"), netlab.Host6(netlab.ClientNet, 2)))
 }
 
-// connectFabric makes the link to the backends anew.
-func (f *fixture) connectFabric(t *testing.T, mac net.HardwareAddr) {
+// connectFabric makes the link to the backends anew. The kernel has packets of queues without a
+// worker.
+func (f *fixture) connectFabric(t *testing.T, mac net.HardwareAddr, queues int) {
 	t.Helper()
 	must(t, netlab.Connect(
 		netlab.End{Namespace: f.Edge.Edge, Name: "eth1", MAC: mac, Addrs: onNetwork(netlab.FabricNet, 1)},
-		netlab.End{Namespace: f.Fabric, Name: "edge"}, netlab.LinkConfig{Queues: 2}))
+		netlab.End{Namespace: f.Fabric, Name: "edge"}, netlab.LinkConfig{Queues: queues}))
 	f.joinFabric(t)
 	f.routeOverFabric(t)
 }
@@ -213,7 +214,7 @@ func TestWireRecreatedInterfaceDisturbsNoOther(t *testing.T) {
 		must(t, err)
 		must(t, f.Edge.Edge.Delete("eth1"))
 		f.absent(t, "eth1")
-		f.connectFabric(t, link.Attrs().HardwareAddr) // a NIC keeps its address
+		f.connectFabric(t, link.Attrs().HardwareAddr, 2) // a NIC keeps its address
 		f.attachedTo(t, "eth1", f.indexOf(t, "eth1"))
 	}
 	cancel()
