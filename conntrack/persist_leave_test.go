@@ -14,15 +14,8 @@ import (
 func TestAWorkerOfAProcessThatHasLeftFaults(t *testing.T) {
 	cfg := fileConfig(t)
 	want := fillAndClose(t, cfg, 20)
-	last := open(t, cfg)
-	var refs []Ref
-	last.Range(func(r Ref) bool { refs = append(refs, r); return true })
-	if err := last.Leave(); err != nil {
-		t.Fatal(err)
-	}
-	next := open(t, cfg)
+	last, next, refs, before := succeeded(t, cfg)
 	defer next.Close()
-	before := bytes.Clone(leftBy(t, cfg))
 	w := last.Worker(0)
 	w.Online()
 	for name, write := range map[string]func(){

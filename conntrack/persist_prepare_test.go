@@ -126,20 +126,26 @@ func TestLeaveEndsTheLock(t *testing.T) {
 	})
 }
 
+// succeeded opens a table, leaves it, and opens it as the next process. refs are its connections, and
+// before is its memory.
+func succeeded(t *testing.T, cfg Config) (last, next *Table, refs []Ref, before []byte) {
+	t.Helper()
+	last = open(t, cfg)
+	last.Range(func(r Ref) bool { refs = append(refs, r); return true })
+	if err := last.Leave(); err != nil {
+		t.Fatal(err)
+	}
+	next = open(t, cfg)
+	return last, next, refs, bytes.Clone(leftBy(t, cfg))
+}
+
 // A part of a process that has left, and that was forgotten, does not change the table of the next
 // process.
 func TestAProcessThatHasLeftChangesNothing(t *testing.T) {
 	memories(t, func(t *testing.T, cfg Config) {
 		want := fillAndClose(t, cfg, 20)
-		last := open(t, cfg)
-		var refs []Ref
-		last.Range(func(r Ref) bool { refs = append(refs, r); return true })
-		if err := last.Leave(); err != nil {
-			t.Fatal(err)
-		}
-		next := open(t, cfg)
+		last, next, refs, before := succeeded(t, cfg)
 		defer next.Close()
-		before := bytes.Clone(leftBy(t, cfg))
 
 		if last.Delete(refs[0]) || last.Sweep(last.Tick()+1<<20, 20) != 0 {
 			t.Error("a connection ended")
