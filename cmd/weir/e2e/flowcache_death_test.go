@@ -321,36 +321,3 @@ func otherLayout(version int) error {
 	copy(is, table)
 	return errors.Join(unix.Munmap(is), os.Remove(pins[0]), other.Pin(pins[0]))
 }
-
-// losses are the segments that client and endpoint have sent again, because they were lost, and
-// those that reset connections. SYNs are left out.
-type losses struct{ segments, resets int64 }
-
-func (f *fixture) lost(t *testing.T) (n losses) {
-	t.Helper()
-	for _, at := range f.Namespaces() {
-		if at != f.Client && at != f.ZoneA {
-			continue
-		}
-		c, err := at.Counters()
-		must(t, err)
-		n.resets += int64(c["TcpOutRsts"] + c["TcpEstabResets"])
-		n.segments += int64(c["TcpRetransSegs"] - c["TcpExtTCPSynRetrans"])
-		n.segments -= int64(c["TcpExtTCPDSACKRecv"]) // the receiver had them: only the machine was slow
-	}
-	return n
-}
-
-// losesNothing checks that nothing was lost since. Whether the receiver had a segment that was
-// sent again is known a little later.
-func (l *talks) losesNothing(t *testing.T, since losses, when string) {
-	t.Helper()
-	for range 20 {
-		if l.lost(t) == since {
-			return
-		}
-		pauseFor(t.Context(), 50*time.Millisecond)
-	}
-	now := l.lost(t)
-	t.Errorf("%s: %d segments were sent again, %d reset a connection", when, now.segments-since.segments, now.resets-since.resets)
-}
