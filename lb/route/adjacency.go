@@ -15,7 +15,7 @@ const (
 	Unresolved State = iota // nothing known, not asked yet
 	Resolving               // the kernel is asking
 	Valid
-	Failed // nobody answered; asked again while in use
+	Failed // nobody answered; a packet to an endpoint or a gateway asks again
 )
 
 var stateNames = [...]string{"unresolved", "resolving", "valid", "failed"}
@@ -41,7 +41,8 @@ type Adjacency struct {
 	stamp  atomic.Uint32
 	needed atomic.Bool // an endpoint or a gateway is there: see Resolve
 	probes atomic.Uint32
-	_      [8]byte
+	failed atomic.Uint32 // the last of probes whose resolution has failed
+	silent atomic.Bool   // see Silent
 }
 
 const macMask = 1<<48 - 1
@@ -85,6 +86,15 @@ func (a *Adjacency) Needed() bool { return a.needed.Load() }
 // Probes counts how often the kernel was asked for the next hops of this slot. An Unresolved
 // adjacency whose count has grown was asked for, and the answer is lost: see Resolve.
 func (a *Adjacency) Probes() uint32 { return a.probes.Load() }
+
+// FailedSince reports whether nobody has answered a resolution that began after probes were
+// counted. The kernel asks for three seconds, and asks again by itself for a neighbor that it
+// keeps: a failure alone may be of a time long before.
+func (a *Adjacency) FailedSince(probes uint32) bool { return int32(a.failed.Load()-probes) > 0 }
+
+// Silent reports whether the next hop has not answered the last resolution that has ended. It
+// remains true while the kernel asks again.
+func (a *Adjacency) Silent() bool { return a.silent.Load() }
 
 // Is reports whether the adjacency is that of a next hop behind a port. After it has
 // reported true, earlier loads were the next hop's too.

@@ -51,7 +51,9 @@ const probeRetryDelay = 10 * time.Millisecond
 func (w *Watcher) request(k request, now time.Time) {
 	if h := w.nextHops.byKey[k.hopKey]; h != nil {
 		w.setNeeded(h, k.needed)
-		if !h.permanent && w.adj[h.number].State() == Unresolved && now.Sub(h.refusedAt) >= probeRetryDelay {
+		s := w.adj[h.number].State()
+		ask := s == Unresolved || s == Failed && k.needed
+		if ask && !h.permanent && now.Sub(h.refusedAt) >= probeRetryDelay {
 			h.usedAt = now
 			w.probe(h, now)
 		}
@@ -117,6 +119,7 @@ func (w *Watcher) create(k request, now time.Time) *nextHop {
 	a.dst.Store(uint64(Unresolved) << 48)
 	a.used.Store(0)
 	a.needed.Store(k.needed)
+	a.silent.Store(false)
 	a.port.Store(k.port)
 	h := &nextHop{key: k.hopKey, number: n, needed: k.needed, usedAt: now}
 	w.nextHops.byKey[k.hopKey] = h

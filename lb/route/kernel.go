@@ -21,6 +21,7 @@ type link struct {
 	mtu           int
 	mac           [6]byte
 	up, loopback  bool
+	running       bool // up, with a carrier
 	noARP         bool
 }
 

@@ -133,6 +133,16 @@ func (c *conn) probe(k neighborKey, managed bool) error {
 	return err
 }
 
+// restart has the kernel forget a resolution that is under way, without an error to the sockets
+// that wait for it: the next probe begins another. Until then the neighbor is not managed.
+func (c *conn) restart(k neighborKey) error {
+	req := c.request(unix.RTM_NEWNEIGH, unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	req.AddData(&netlink.Ndmsg{Family: AddressFamily(k.addr), Index: uint32(k.index), State: unix.NUD_NONE})
+	req.AddData(nl.NewRtAttr(unix.NDA_DST, k.addr.AsSlice()))
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return ignoreAbsent(err)
+}
+
 // release ends the management of a neighbor: the resolved address stays, and ages.
 func (c *conn) release(k neighborKey, n neighbor) error {
 	req := c.request(unix.RTM_NEWNEIGH, unix.NLM_F_REPLACE|unix.NLM_F_ACK)

@@ -94,7 +94,7 @@ func newLink(l netlink.Link) *link {
 	a := l.Attrs()
 	n := &link{
 		index: a.Index, master: a.MasterIndex, name: a.Name, kind: l.Type(), mtu: a.MTU,
-		up: a.RawFlags&unix.IFF_UP != 0, loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
+		up: a.RawFlags&unix.IFF_UP != 0, running: running(a.RawFlags), loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
 		noARP: a.RawFlags&unix.IFF_NOARP != 0,
 	}
 	copy(n.mac[:], a.HardwareAddr)

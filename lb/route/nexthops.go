@@ -59,11 +59,14 @@ type nextHop struct {
 	probed         bool // the kernel was asked to resolve it
 	created        bool // and had not known it before
 	failureExpired bool // it failed a while ago: the next packet asks again
-	failedAt       time.Time
-	refusedAt      time.Time // when the kernel last refused to resolve it
-	probeAt        time.Time
-	lastTick       uint32
-	usedAt         time.Time // when lastTick was seen to change
+	// begun is the probe, as Adjacency.Probes counts them, that began the resolution under way.
+	// 0: none did, so that no packet is to hear of a failure.
+	begun     uint32
+	failedAt  time.Time
+	refusedAt time.Time // when the kernel last refused to resolve it
+	probeAt   time.Time
+	lastTick  uint32
+	usedAt    time.Time // when lastTick was seen to change
 }
 
 // probeInterval is how long a neighbor that Weir keeps fresh by asking goes
@@ -213,19 +216,23 @@ func (w *Watcher) addHostVethAdjacencies() {
 // setFromNeighbor copies the kernel's neighbor to an adjacency.
 func (w *Watcher) setFromNeighbor(h *nextHop) {
 	n, known := w.neigh[h.neighbor]
+	a := &w.adj[h.number]
 	var word uint64
 	switch {
 	case known && n.usable():
 		word = MACWord(n.mac) | uint64(Valid)<<48
 		w.setAnswered(h)
+		a.silent.Store(false)
 	case known && n.state&unix.NUD_FAILED != 0 && !h.failureExpired:
 		word = uint64(Failed) << 48
+		a.failed.Store(h.begun)
+		a.silent.Store(true)
 	case known && n.state&unix.NUD_INCOMPLETE != 0, h.probed && !h.failureExpired:
 		word = uint64(Resolving) << 48
 	default:
 		word = uint64(Unresolved) << 48
 	}
-	if a := &w.adj[h.number]; a.dst.Load() != word {
+	if a.dst.Load() != word {
 		a.dst.Store(word)
 	}
 }
@@ -237,6 +244,9 @@ func (w *Watcher) neighborChanged(c *neighborChange) {
 	}
 	before := w.neigh[c.key]
 	failed := c.n.state&unix.NUD_FAILED != 0
+	if failed && !c.deleted && w.resolvesAgain(c.key) {
+		return
+	}
 	// A neighbor that was good and was not being confirmed has not failed to answer:
 	// the kernel announces its removal by this state.
 	gone := c.deleted || failed && before.usable() && before.state&unix.NUD_PROBE == 0

@@ -4,15 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // probe makes the kernel resolve a next hop, or confirm it.
 func (w *Watcher) probe(h *nextHop, now time.Time) {
 	h.probeAt = now.Add(probeInterval)
-	if n, known := w.neigh[h.neighbor]; known && n.fixed() {
+	n, known := w.neigh[h.neighbor]
+	if known && n.fixed() {
 		return // an administrator's: a request would make it dynamic
 	}
 	managed := w.nextHops.refresh != refreshByProbe
+	joins := h.needed && !(known && n.usable()) && w.resolving(h.neighbor)
 	if err := w.conn.probe(h.neighbor, managed); err != nil {
 		w.stats.probeErrors.Add(1)
 		h.refusedAt = now
@@ -20,17 +24,41 @@ func (w *Watcher) probe(h *nextHop, now time.Time) {
 		return
 	}
 	w.stats.probes.Add(1)
-	w.adj[h.number].probes.Add(1)
+	a := &w.adj[h.number]
+	if count := a.probes.Add(1); !joins {
+		h.begun = count
+	}
 	h.probed, h.failureExpired = true, false
 	if w.nextHops.refresh == refreshUnknown {
 		w.detectRefresh(h)
 	}
-	if a := &w.adj[h.number]; a.State() == Unresolved {
-		a.dst.Store(uint64(Resolving) << 48)
+	if s := a.State(); s == Unresolved || s == Failed && h.needed {
+		if known && n.state&unix.NUD_FAILED != 0 {
+			n.state = unix.NUD_INCOMPLETE // from now on, which the kernel does not announce
+			w.neigh[h.neighbor] = n
+		}
+		w.setFromNeighbor(h)
 	}
 }
 
-// failedHold is how long packets to a next hop that has not answered are refused at once.
+// resolving reports whether the kernel is asking for a neighbor, which it does not announce.
+func (w *Watcher) resolving(k neighborKey) bool {
+	n, ok := w.conn.neighbor(k)
+	return ok && n.state&unix.NUD_INCOMPLETE != 0
+}
+
+// resolvesAgain reports whether the announcement of a failure is older than a probe: the kernel is
+// asking again.
+func (w *Watcher) resolvesAgain(k neighborKey) bool {
+	for _, h := range w.nextHops.byNeighbor[k] {
+		if h.needed && w.adj[h.number].State() == Resolving {
+			return w.resolving(k)
+		}
+	}
+	return false
+}
+
+// failedHold is how long packets to a client that has not answered are refused at once.
 const failedHold = time.Second
 
 // detectRefresh finds out whether the kernel took NTF_EXT_MANAGED, by reading the neighbor

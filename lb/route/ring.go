@@ -57,7 +57,8 @@ func (r *ring) take() (request, bool) {
 // for the same next hop does no harm.
 //
 // A neighbor can be flushed before any worker saw the answer. A worker that waits asks again
-// when the adjacency is Unresolved after another probe.
+// when the adjacency is Unresolved after another probe. A needed next hop that has Failed is asked
+// for again as well, as the kernel does with its own next packet.
 //
 // needed is true of next hops that the configuration names: endpoints and gateways.
 // All others are clients' on the link, of which an attacker can forge any number: they

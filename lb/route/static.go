@@ -69,12 +69,20 @@ func (w *Watcher) SetRoute(p netip.Prefix, path Path) {
 	w.publishTable(t, affectedBy(old, t, nil, []routeChange{{p, was, e}}))
 }
 
-// SetState changes the state of a static next hop. Resolving counts as a probe.
+// SetState changes the state of a static next hop. Resolving counts as a probe, and Failed is the
+// result of the last.
 func (w *Watcher) SetState(port int, nextHop netip.Addr, s State) {
 	if n, ok := w.Adjacency(port, nextHop); ok {
 		a := &w.adj[n]
 		if s == Resolving {
 			a.probes.Add(1)
+		}
+		if s == Valid {
+			a.silent.Store(false)
+		}
+		if s == Failed {
+			a.failed.Store(a.probes.Load())
+			a.silent.Store(true)
 		}
 		a.dst.Store(a.dst.Load()&macMask | uint64(s)<<48)
 	}

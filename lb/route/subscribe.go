@@ -29,6 +29,8 @@ type changes struct {
 	tables bool
 	// links: links are new, gone or changed; tables is true then.
 	links bool
+	// carriers are those of the links.
+	carriers map[int]carrier
 	// lost: notifications were lost, everything is to be read again.
 	lost      bool
 	neighbors []neighborChange
@@ -172,6 +174,7 @@ func (c *changes) add(msgs []syscall.NetlinkMessage) {
 			c.neighbors = append(c.neighbors, neighborChange{k, n, m.Header.Type == unix.RTM_DELNEIGH})
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 			c.tables, c.links = true, true
+			c.addCarrier(m.Data)
 		default:
 			c.tables = true
 		}

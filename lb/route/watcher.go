@@ -46,6 +46,7 @@ type Watcher struct {
 	local, main map[netip.Prefix]*entry
 	kernel      *kernelState
 	neigh       map[neighborKey]neighbor
+	noCarrier   map[int]bool // attached interfaces without a carrier
 	nextHops    nextHops
 	warned      map[string]bool
 	dirty       bool // tables are to be read
@@ -79,7 +80,7 @@ func New(cfg Config) (*Watcher, error) {
 		wake:             make(chan struct{}, 1),
 		reconfigurations: make(chan reconfiguration),
 		ended:            make(chan struct{}), cancel: make(chan struct{}), readerEnded: make(chan struct{}),
-		neigh:  make(map[neighborKey]neighbor),
+		neigh: make(map[neighborKey]neighbor), noCarrier: make(map[int]bool),
 		warned: make(map[string]bool),
 	}
 	w.index.Store(newHopIndex(cfg.MaxAdjacencies))
@@ -173,6 +174,10 @@ func (w *Watcher) apply(c changes) {
 	for i := range c.neighbors {
 		w.neighborChanged(&c.neighbors[i])
 	}
+	now := time.Now()
+	for index, change := range c.carriers {
+		w.carrierChanged(index, change, now)
+	}
 }
 
 // readIfDue reads the kernel's tables when something changed and enough time
@@ -244,6 +249,7 @@ func (w *Watcher) publish(k *kernelState) {
 		w.dirtyNeigh = true
 	}
 	w.refreshPorts()
+	w.readCarriers(k)
 	addrs := w.hostAddresses(k)
 	moved := w.hosts.Load() == nil || !slices.Equal(*w.hosts.Load(), addrs)
 	if moved {

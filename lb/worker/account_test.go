@@ -184,7 +184,11 @@ func (c *chaos) step() {
 		q.down = !q.down
 	case 1:
 		l := c.workers[0].lb
-		l.router.SetState(portServer, endpoint4, []route.State{route.Valid, route.Valid, route.Resolving, route.Failed}[c.rng.IntN(4)])
+		s := []route.State{route.Valid, route.Valid, route.Resolving, route.Failed}[c.rng.IntN(4)]
+		if s == route.Failed { // of a request since the last packets came
+			l.router.SetState(portServer, endpoint4, route.Resolving)
+		}
+		l.router.SetState(portServer, endpoint4, s)
 	case 2, 3, 4, 5:
 		c.receive()
 	default:

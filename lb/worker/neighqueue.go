@@ -13,7 +13,8 @@ const (
 	neighQueuePerNextHop = 8   // of them, for a next hop
 	// neighQueuePerClass of them are to endpoints and gateways, and as many to clients on the
 	// link, whose addresses may be made up. When a class is full the oldest packet makes
-	// room: a next hop that exists answers within a millisecond or two.
+	// room: a next hop that exists answers within a millisecond or two. Among endpoints and
+	// gateways packets to silent ones make room first, and never displace others.
 	neighQueuePerClass = neighQueueLen / 2
 	// neighQueueTicks is how long a packet waits. The kernel asks three times, a second
 	// apart, and then says that the neighbor failed: a lost request costs no packet.
@@ -26,26 +27,31 @@ type queuedPacket struct {
 	port    int32
 	nextHop netip.Addr
 	needed  bool   // an endpoint or a gateway is there
+	silent  bool   // it has not answered the last resolution that has ended
 	order   uint32 // among those that wait
 	asked   uint32 // tick of the last request for the next hop
 	probes  uint32 // of the adjacency before that request
+	came    uint32 // probes of the adjacency when the packet came
 	until   uint32 // tick at which waiting ends
 }
 
 // queueForNeighbor keeps packet p while the kernel resolves the next hop, and asks for that
-// if ask is true. It waits until the kernel has given up.
+// if ask is true. It waits until the kernel has given up. For an endpoint or a gateway that is a
+// resolution that began after the packet came: a link may have returned since the last began.
 func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool) verdict {
-	probes := uint32(0)
+	probes, came, silent := uint32(0), uint32(0), false
 	if n, ok := w.router.Adjacency(path.Port, path.NextHop); ok {
-		probes = w.adjacencies[n].Probes()
-		if w.adjacencies[n].State() != route.Unresolved {
+		adj := &w.adjacencies[n]
+		came, silent = adj.Probes(), needed && adj.Silent()
+		probes = came
+		if s := adj.State(); s != route.Unresolved && s != route.Failed {
 			probes-- // no request of this packet's is to be served
 		}
 	}
 	if ask && !w.dryRun {
 		w.router.Resolve(w.id, path.Port, path.NextHop, needed)
 	}
-	same, class, oldest := 0, 0, 0
+	same, class, place := 0, 0, 0
 	for j := range w.neighQueue {
 		h := &w.neighQueue[j]
 		if h.nextHop == path.NextHop && int(h.port) == path.Port {
@@ -54,25 +60,34 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 		if h.needed != needed {
 			continue
 		}
-		if class++; class == 1 || int32(h.order-w.neighQueue[oldest].order) < 0 {
-			oldest = j
+		if class++; class == 1 || h.yieldsBefore(&w.neighQueue[place]) {
+			place = j
 		}
 	}
-	if same >= neighQueuePerNextHop {
+	full := class == neighQueuePerClass
+	if same >= neighQueuePerNextHop || full && silent && !w.neighQueue[place].silent {
 		return drop(DropNeighborQueueFull)
 	}
-	if class == neighQueuePerClass {
-		w.dropFrames(&w.neighQueue[oldest].frames, DropNeighborQueueFull)
+	if full {
+		w.dropFrames(&w.neighQueue[place].frames, DropNeighborQueueFull)
 	} else {
-		oldest = len(w.neighQueue)
-		w.neighQueue = w.neighQueue[:oldest+1]
+		place = len(w.neighQueue)
+		w.neighQueue = w.neighQueue[:place+1]
 	}
 	w.counts[counter.NeighborQueued]++
 	w.neighQueueOrder++
-	h := &w.neighQueue[oldest]
-	*h = queuedPacket{frames: p.frames, port: int32(path.Port), nextHop: path.NextHop,
-		needed: needed, order: w.neighQueueOrder, asked: w.tick, probes: probes, until: w.tick + neighQueueTicks}
+	w.neighQueue[place] = queuedPacket{frames: p.frames, port: int32(path.Port), nextHop: path.NextHop,
+		needed: needed, silent: silent, order: w.neighQueueOrder,
+		asked: w.tick, probes: probes, came: came, until: w.tick + neighQueueTicks}
 	return queued
+}
+
+// yieldsBefore reports whether h makes room sooner than o, of the same class.
+func (h *queuedPacket) yieldsBefore(o *queuedPacket) bool {
+	if h.silent != o.silent {
+		return h.silent
+	}
+	return int32(h.order-o.order) < 0
 }
 
 // releaseQueued sends queued packets whose next hop has been resolved through the stages
@@ -109,7 +124,8 @@ func (w *Worker) releaseQueued() {
 
 // neighborState reports whether a queued packet can go on now, or never. It asks again for a
 // next hop that is not being resolved: the neighbor was flushed meanwhile, possibly with an
-// answer that no worker saw, or the kernel refused the request.
+// answer that no worker saw, the kernel refused the request, or a resolution has failed that
+// began before the packet came.
 func (w *forwarder) neighborState(h *queuedPacket) (ready, failed bool) {
 	n, ok := w.router.Adjacency(int(h.port), h.nextHop)
 	if !ok {
@@ -121,10 +137,11 @@ func (w *forwarder) neighborState(h *queuedPacket) (ready, failed bool) {
 	adj := &w.adjacencies[n]
 	probes := adj.Probes() // before the state, so that no loss goes unnoticed
 	state := adj.State()
-	if state == route.Unresolved {
+	failed = state == route.Failed && (!h.needed || adj.FailedSince(h.came))
+	if state == route.Unresolved || state == route.Failed && !failed {
 		w.askAgain(h, probes)
 	}
-	return state == route.Valid, state == route.Failed
+	return state == route.Valid, failed
 }
 
 // askAgain asks for the next hop of a queued packet, unless the last request is still to be

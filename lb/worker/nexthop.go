@@ -108,9 +108,11 @@ func (w *forwarder) resolveNextHop(
 			out.adj, out.mac, out.mtu = adj, mac, min(adj.MTU(), path.MTU)
 			return word, pass
 		case route.Failed:
-			return 0, rejectICMP(header.HostUnreachable, 0, DropNeighbor)
+			if !needed {
+				return 0, rejectICMP(header.HostUnreachable, 0, DropNeighbor)
+			}
 		}
-		ask = state == route.Unresolved || needed && !adj.Needed()
+		ask = state != route.Resolving || needed && !adj.Needed()
 	}
 	return 0, w.queueForNeighbor(p, path, needed, ask)
 }

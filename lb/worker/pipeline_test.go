@@ -162,6 +162,7 @@ func TestHeldPacketsFollowTheirNeighbor(t *testing.T) {
 	}
 	b.lb.router.SetState(portServer, endpoint4, route.Resolving)
 	b.one(portClient, req, -1)
+	b.lb.router.SetState(portServer, endpoint4, route.Resolving)
 	b.lb.router.SetState(portServer, endpoint4, route.Failed)
 	got := b.round()
 	if len(got[portClient]) != 1 {

@@ -1,0 +1,87 @@
+package route
+
+import (
+	"encoding/binary"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// carrier is what the notifications of a link say of its carrier.
+type carrier struct {
+	lost bool // at some time it had none
+	has  bool // at the last
+}
+
+// running reports whether an interface with these flags is up and has a carrier.
+func running(flags uint32) bool {
+	const both = unix.IFF_UP | unix.IFF_RUNNING
+	return flags&both == both
+}
+
+// addCarrier takes over the carrier of an ifinfomsg.
+func (c *changes) addCarrier(m []byte) {
+	if len(m) < unix.SizeofIfInfomsg {
+		return
+	}
+	if c.carriers == nil {
+		c.carriers = make(map[int]carrier)
+	}
+	index, has := int(int32(u32(m[4:]))), running(binary.NativeEndian.Uint32(m[8:]))
+	c.carriers[index] = carrier{lost: c.carriers[index].lost || !has, has: has}
+}
+
+// readCarriers takes over the carriers of a reading.
+func (w *Watcher) readCarriers(k *kernelState) {
+	for index := range w.noCarrier {
+		if !w.watched(index) {
+			delete(w.noCarrier, index)
+		}
+	}
+	now := time.Now()
+	for index, l := range k.links {
+		w.carrierChanged(index, carrier{lost: !l.running, has: l.running}, now)
+	}
+}
+
+func (w *Watcher) carrierChanged(index int, c carrier, now time.Time) {
+	if !w.watched(index) {
+		return
+	}
+	if c.lost {
+		w.noCarrier[index] = true
+	}
+	if c.has && w.noCarrier[index] {
+		delete(w.noCarrier, index)
+		w.linkReturned(index, now)
+	}
+}
+
+// linkReturned forgets that the next hops on a link have not answered: nobody could. Endpoints and
+// gateways in use are asked for at once. The kernel waits with that for its own next packet, or up
+// to a second while it is asking. Clients, of which there may be any number, are asked for by the
+// next packet.
+func (w *Watcher) linkReturned(index int, now time.Time) {
+	for _, h := range w.nextHops.byKey {
+		state := w.adj[h.number].State()
+		switch {
+		case h.permanent || h.neighbor.index != index || state == Valid:
+		case !h.needed && state == Failed:
+			h.failureExpired = true
+			w.setFromNeighbor(h)
+		case h.needed && now.Sub(h.usedAt) <= 2*probeInterval:
+			w.probeAnew(h, now)
+		}
+	}
+}
+
+// probeAnew makes the kernel resolve a next hop from the beginning.
+func (w *Watcher) probeAnew(h *nextHop, now time.Time) {
+	h.begun = 0
+	if w.resolving(h.neighbor) {
+		if err := w.conn.restart(h.neighbor); err != nil {
+			w.log.Debug("restart the resolution of a neighbor", "address", h.neighbor.addr, "err", err)
+		}
+	}
+	w.probe(h, now)
+}
