@@ -75,10 +75,7 @@ func unsupportedValue(value, values string) string {
 
 func quote(s string) string {
 	const most = 64
-	if len(s) > most {
-		s = s[:most] + "..."
-	}
-	return strconv.Quote(s)
+	return strconv.Quote(Shortened(s, most+len("...")))
 }
 
 const portRange = "must be between 1 and 65535, inclusive"

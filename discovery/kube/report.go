@@ -217,10 +217,7 @@ func (r *reporter) record(ctx context.Context, name discovery.ServiceName, e eve
 	if obj == nil {
 		return r.src.Synced() // gone, or not told yet
 	}
-	text := e.text
-	if len(text) > maxEventText {
-		text = text[:maxEventText-3] + "..."
-	}
+	text := discovery.Shortened(e.text, maxEventText)
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", obj.UID, e.reason, cmp.Or(e.identity, text))
 	now := metav1.Now()

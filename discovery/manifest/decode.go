@@ -203,11 +203,8 @@ func yamlError(err error, first int) error {
 		n, _ := strconv.Atoi(s[len("line "):])
 		return fmt.Sprintf("line %d", n+first-1)
 	})
-	const limit = 300
-	if len(msg) > limit {
-		msg = msg[:limit] + "..."
-	}
-	return fmt.Errorf("not YAML: %s", msg)
+	const most = 300
+	return fmt.Errorf("not YAML: %s", discovery.Shortened(msg, most))
 }
 
 // object decodes a JSON object. item is the place in a List, or -1.
