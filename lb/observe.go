@@ -16,13 +16,13 @@ var ErrTaps = errors.New("as many captures and traces run as there may be")
 // flow cache is suspended.
 func (l *LB) Tap(cfg tap.Config) (t *tap.Tap, release func(), err error) {
 	cfg.Workers = len(l.workers)
-	if t, err = tap.New(cfg); err != nil {
-		return nil, nil, err
-	}
 	l.tapsMu.Lock()
 	defer l.tapsMu.Unlock()
-	if len(l.taps) == worker.MaxTaps {
+	if len(l.taps) == worker.MaxTaps { // before the memory is made: anybody may ask at any rate
 		return nil, nil, ErrTaps
+	}
+	if t, err = tap.New(cfg); err != nil {
+		return nil, nil, err
 	}
 	l.setTaps(append(slices.Clone(l.taps), t))
 	if l.cache != nil {

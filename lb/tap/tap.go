@@ -66,8 +66,9 @@ type Config struct {
 	SnapLen int                // bytes of a frame that are copied
 	Bytes   int                // memory for each worker
 	Workers int
-	// PerTick is the number of records that a worker writes per tick, 0 for any.
-	PerTick uint32
+	// PerSecond is the number of records that a worker writes in a second at most, 0 for any.
+	// TicksPerSecond is then the rate of the clock of Begin.
+	PerSecond, TicksPerSecond uint32
 }
 
 // Tap is a set of rings, of each worker one.
@@ -88,6 +89,7 @@ func New(cfg Config) (*Tap, error) {
 	t := &Tap{cfg: cfg, rings: make([]ring, cfg.Workers)}
 	for i := range t.rings {
 		t.rings[i].init(slots, cfg.SnapLen)
+		t.rings[i].allowance = cfg.mostAllowance()
 	}
 	return t, nil
 }
@@ -105,17 +107,23 @@ func (t *Tap) Match(p *pcapfilter.Packet) bool { return t.cfg.Filter == nil || t
 // rate is reached. Only the worker calls it, and then Commit.
 func (t *Tap) Begin(worker int, tick uint32) *Record {
 	r := &t.rings[worker]
-	if t.cfg.PerTick > 0 {
-		if r.tick != tick {
-			r.tick, r.taken = tick, 0
-		}
-		if r.taken == t.cfg.PerTick {
-			r.skipped.Store(r.skipped.Load() + 1)
-			return nil
-		}
-		r.taken++
+	if t.cfg.PerSecond > 0 && !r.allow(tick, &t.cfg) {
+		r.skipped.Store(r.skipped.Load() + 1)
+		return nil
 	}
 	return r.begin()
+}
+
+// allow takes the share of a record from the allowance, which a tick adds PerSecond to, and a
+// record takes TicksPerSecond from: a slow rate has records at intervals of many ticks.
+func (r *ring) allow(tick uint32, cfg *Config) bool {
+	r.allowance = min(cfg.mostAllowance(), r.allowance+uint64(tick-r.tick)*uint64(cfg.PerSecond))
+	r.tick = tick
+	if r.allowance < uint64(cfg.TicksPerSecond) {
+		return false
+	}
+	r.allowance -= uint64(cfg.TicksPerSecond)
+	return true
 }
 
 // Copy copies the first bytes of a frame into InData or OutData of a record of Begin.
@@ -132,7 +140,11 @@ func (t *Tap) Commit(worker int) {
 // Lost is the number of records for which there was no room.
 func (t *Tap) Lost() uint64 { return t.sum(func(r *ring) *atomic.Uint64 { return &r.lost }) }
 
-// Skipped is the number of packets beyond PerTick.
+// mostAllowance is the allowance that a quiet time leaves: little enough that no second has more
+// records than PerSecond.
+func (c *Config) mostAllowance() uint64 { return uint64(c.PerSecond) + uint64(c.TicksPerSecond) - 1 }
+
+// Skipped is the number of packets beyond PerSecond.
 func (t *Tap) Skipped() uint64 { return t.sum(func(r *ring) *atomic.Uint64 { return &r.skipped }) }
 
 func (t *Tap) sum(of func(*ring) *atomic.Uint64) (n uint64) {
@@ -166,15 +178,15 @@ func (t *Tap) Read(f func(*Record) bool) {
 
 // ring is the records of a worker. The worker writes head, the reader tail.
 type ring struct {
-	slots   []Record
-	head    atomic.Uint64
-	lost    atomic.Uint64
-	skipped atomic.Uint64
-	tick    uint32 // of taken
-	taken   uint32
-	_       [64]byte // the reader's line
-	tail    atomic.Uint64
-	_       [64]byte
+	slots     []Record
+	head      atomic.Uint64
+	lost      atomic.Uint64
+	skipped   atomic.Uint64
+	allowance uint64   // see allow
+	tick      uint32   // of the allowance
+	_         [64]byte // the reader's line
+	tail      atomic.Uint64
+	_         [64]byte
 }
 
 func (r *ring) init(slots, snap int) {

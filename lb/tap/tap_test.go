@@ -2,6 +2,7 @@ package tap
 
 import (
 	"encoding/binary"
+	"fmt"
 	"sync"
 	"testing"
 )
@@ -52,22 +53,50 @@ func TestRecordsAreWholeAndInOrder(t *testing.T) {
 	}
 }
 
+// A worker writes as many records as a second may have, and no second has more: also with a rate
+// below that of the clock, and after a quiet time.
 func TestARateIsKept(t *testing.T) {
-	tap, err := New(Config{SnapLen: 16, Bytes: 1 << 20, Workers: 1, PerTick: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := 0
-	for tick := range uint32(4) {
-		for range 10 {
-			if tap.Begin(0, tick) != nil {
-				got++
-				tap.Commit(0)
+	const ticks, seconds, perTick = 16, 20, 200
+	for _, rate := range []uint32{1, 3, 15, 16, 20, 100, 1_000_000} {
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			tap, err := New(Config{SnapLen: 16, Bytes: perTick * 512, Workers: 1, PerSecond: rate, TicksPerSecond: ticks})
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-	}
-	if got != 12 || tap.Skipped() != 28 || tap.Lost() != 0 {
-		t.Errorf("%d taken, %d skipped, %d lost", got, tap.Skipped(), tap.Lost())
+			const quiet = 100
+			var taken []int // by tick
+			for tick := range uint32(ticks * seconds) {
+				if tick >= quiet && tick < quiet+5*ticks {
+					taken = append(taken, 0)
+					continue
+				}
+				n := 0
+				for range perTick {
+					if tap.Begin(0, tick) != nil {
+						n++
+						tap.Commit(0)
+					}
+				}
+				taken = append(taken, n)
+				tap.Read(func(*Record) bool { return true })
+			}
+			all, most := 0, 0
+			for i, n := range taken {
+				all += n
+				second := 0
+				for _, n := range taken[i:min(i+ticks, len(taken))] {
+					second += n
+				}
+				most = max(most, second)
+			}
+			want := min(int(rate), perTick*ticks)
+			if most != want || all < want*(seconds-5-1) || all > want*(seconds-5)+1 {
+				t.Errorf("%d records in %d s, %d in a second, want %d a second", all, seconds-5, most, want)
+			}
+			if tap.Lost() != 0 || int(tap.Skipped())+all != perTick*ticks*(seconds-5) {
+				t.Errorf("%d taken, %d skipped, %d lost", all, tap.Skipped(), tap.Lost())
+			}
+		})
 	}
 }
 

@@ -106,9 +106,9 @@ func (d *Daemon) Packets(
 	if err != nil {
 		return fmt.Errorf("%w: %w", api.ErrInvalid, err)
 	}
-	cfg := tap.Config{Filter: filter, SnapLen: q.SnapLen, Bytes: tapBytes}
-	if q.Rate > 0 {
-		cfg.PerTick = uint32(max(1, q.Rate/conntrack.TicksPerSecond))
+	cfg := tap.Config{
+		Filter: filter, SnapLen: q.SnapLen, Bytes: tapBytes,
+		PerSecond: uint32(q.Rate), TicksPerSecond: conntrack.TicksPerSecond,
 	}
 	t, release, err := d.lb.Tap(cfg)
 	if errors.Is(err, lb.ErrTaps) {
