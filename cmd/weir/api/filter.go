@@ -131,6 +131,9 @@ func (p *place) parse(s string) error {
 		return nil
 	}
 	if ap, err := netip.ParseAddrPort(s); err == nil {
+		if ap.Port() == 0 { // which stands for any here
+			return fmt.Errorf("port 0 is no port, in %q: ADDRESS alone has every port", s)
+		}
 		p.prefix, p.port = netip.PrefixFrom(ap.Addr(), ap.Addr().BitLen()), ap.Port()
 		return nil
 	}

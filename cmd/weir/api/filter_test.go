@@ -30,7 +30,16 @@ func TestFlowFilter(t *testing.T) {
 			t.Errorf("%+v: %v", tt.filter, got)
 		}
 	}
-	if _, err := (&FlowFilter{Client: "192.0.2"}).Matcher(); err == nil || err.Error() != `client: must be ADDRESS, ADDRESS:PORT or a CIDR, is "192.0.2"` {
-		t.Errorf("%v", err)
+	for _, tt := range []struct {
+		filter FlowFilter
+		want   string
+	}{
+		{FlowFilter{Client: "192.0.2"}, `client: must be ADDRESS, ADDRESS:PORT or a CIDR, is "192.0.2"`},
+		{FlowFilter{Frontend: "192.0.2.7:0"}, `frontend: port 0 is no port, in "192.0.2.7:0": ADDRESS alone has every port`},
+		{FlowFilter{Endpoint: "[2001:db8::5]:0"}, `endpoint: port 0 is no port, in "[2001:db8::5]:0": ADDRESS alone has every port`},
+	} {
+		if _, err := tt.filter.Matcher(); err == nil || err.Error() != tt.want {
+			t.Errorf("%+v: %v", tt.filter, err)
+		}
 	}
 }

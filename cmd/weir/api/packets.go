@@ -132,7 +132,11 @@ func dropsHandler(src Source) http.HandlerFunc {
 		f := DropFilter{Reason: r.FormValue("reason"), Service: r.FormValue("service")}
 		if s := r.FormValue("prefix"); s != "" {
 			var p place
-			if err := p.parse(s); err != nil {
+			err := p.parse(s)
+			if err == nil && p.port != 0 {
+				err = fmt.Errorf("must be ADDRESS or a CIDR, is %q", s)
+			}
+			if err != nil {
 				refuse(w, http.StatusBadRequest, fmt.Errorf("prefix: %w", err))
 				return
 			}

@@ -42,14 +42,18 @@ func TestACaptureIsAFile(t *testing.T) {
 	}
 }
 
-func TestBoundsOfCapturesAreChecked(t *testing.T) {
+func TestParametersOfPacketsAreChecked(t *testing.T) {
 	h := api.Handler(api.SourceOfExamples())
 	for target, want := range map[string]string{
-		"/v1/capture?packets=-1":     "packets: expected a positive number",
-		"/v1/capture?seconds=x":      "seconds: expected a positive number",
-		"/v1/trace/live?rate=0":      "rate: expected a positive number",
-		"/v1/trace/live?snaplen=100": "snaplen: unknown parameter",
-		"/v1/drops?prefix=10":        "prefix: must be",
+		"/v1/trace?protocol=UDP&source=10.0.0.1:0&destination=10.0.0.2:53": "must have a port other than 0",
+		"/v1/trace?protocol=UDP&source=10.0.0.1:1&destination=10.0.0.2:0":  "must have a port other than 0",
+		"/v1/capture?packets=-1":       "packets: expected a positive number",
+		"/v1/capture?seconds=x":        "seconds: expected a positive number",
+		"/v1/trace/live?rate=0":        "rate: expected a positive number",
+		"/v1/trace/live?snaplen=100":   "snaplen: unknown parameter",
+		"/v1/drops?prefix=10":          "prefix: must be",
+		"/v1/drops?prefix=10.0.0.1:80": `prefix: must be ADDRESS or a CIDR, is \"10.0.0.1:80\"`,
+		"/v1/drops?prefix=10.0.0.1:0":  "prefix: port 0 is no port",
 	} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://weir"+target, nil))

@@ -230,6 +230,8 @@ func (q *TraceQuery) Check() error {
 		return fmt.Errorf("source and destination must be addresses of IPv4 or IPv6 without a zone")
 	case s.Is4() != d.Is4():
 		return fmt.Errorf("source %s and destination %s are of different address families", s, d)
+	case q.Source.Port() == 0 || q.Destination.Port() == 0:
+		return fmt.Errorf("source and destination must have a port other than 0: a frame is traced with any")
 	case q.TTL < 1 || q.TTL > 255:
 		return fmt.Errorf("ttl: must be from 1 to 255, is %d", q.TTL)
 	case q.Payload < 0 || q.Payload > MaxTracePayload:

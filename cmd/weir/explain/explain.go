@@ -228,10 +228,10 @@ func details(r *topology.Result, eps []topology.Endpoint) []Endpoint {
 	return out
 }
 
-// addrOf parses an address or address:port.
+// addrOf parses an address, with port 0, or address:port.
 func addrOf(s string) (addr netip.Addr, port uint16, ok bool) {
 	if ap, err := netip.ParseAddrPort(s); err == nil {
-		return ap.Addr().Unmap(), ap.Port(), true
+		return ap.Addr().Unmap(), ap.Port(), ap.Port() != 0
 	}
 	a, err := netip.ParseAddr(strings.Trim(s, "[]"))
 	return a.Unmap(), 0, err == nil

@@ -197,7 +197,7 @@ func TestWhatIfSharesAddUp(t *testing.T) {
 	if m.Moved < 0.166 || m.Moved > 0.167 || len(m.From) != 1 || len(m.To) != 2 || m.Tier != "all" {
 		t.Errorf("%+v", m)
 	}
-	for _, bad := range []string{"", "drain", "drain=", "drain=x", "pod=a"} {
+	for _, bad := range []string{"", "drain", "drain=", "drain=x", "drain=10.1.1.1:0", "pod=a"} {
 		if _, err := ParseChange(bad); err == nil {
 			t.Errorf("%q is accepted", bad)
 		}

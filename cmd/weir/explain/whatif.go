@@ -32,7 +32,7 @@ func ParseChange(s string) (*Change, error) {
 	case "node", "zone":
 	case "drain":
 		if c.addr, c.port, ok = addrOf(name); !ok {
-			return nil, fmt.Errorf("drain: %q is not an address", name)
+			return nil, fmt.Errorf("drain: must be ADDRESS or ADDRESS:PORT, is %q", name)
 		}
 	default:
 		return nil, fmt.Errorf("must be drain=ADDRESS, node=NAME or zone=NAME, is %q", s)
