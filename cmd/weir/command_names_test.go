@@ -44,7 +44,7 @@ func TestReadmeGuideQuotesTheProgram(t *testing.T) {
 		source += document(t, "cmd", "weir", file)
 	}
 	for _, words := range []string{
-		"frontends for which it would choose the same endpoints", "no Weir is running", "only-kube-proxy", "only-weir", "different",
+		"frontends for which it would choose the same endpoints", "no Weir is running", "only-kube-proxy", "only-weir", "different", "drained",
 		"locked memory", "path by ", "AGREEMENT", "mend:",
 	} {
 		if !strings.Contains(guide, words) || !strings.Contains(source, words) {

@@ -85,6 +85,15 @@ func (d *Daemon) restoreDrains() {
 	d.forgetKeptDrains()
 }
 
+// KeptDrains are the endpoints that a process which is started now would drain.
+func KeptDrains(cfg *config.Configuration) translate.DrainedSet {
+	k, list, err := readDrains(drainsFile(cfg))
+	if err != nil || k.Boot != bootID() {
+		return nil
+	}
+	return translate.NewDrainedSet(drainedOf(list))
+}
+
 func readDrains(path string) (k keptDrains, list []drainedEndpoint, err error) {
 	b, err := statefile.Read(path, maxKeptDrains)
 	if err == nil {

@@ -52,8 +52,9 @@ XDP and TCX programs of others, reverse path filter, forwarding, port ranges, th
 and the rules of kube-proxy for the same frontends. Nothing is changed.
 
 --shadow compares the endpoints that kube-proxy has programmed (nftables, iptables or
-IPVS) with Weir's choice, for every frontend, with the reasons of weir explain. Weir need
-not run: the choice is then made from the configured source, and no packet is taken.
+IPVS) with Weir's choice, for every frontend, with the reasons of weir explain and weir
+drain. Weir need not run: the choice is then made from the configured source, and no
+packet is taken.
 
 Where no Weir is running, the machine is examined for a start, as by weir check.
 The flags are those of weir run. Without any, the flags of the running process count.

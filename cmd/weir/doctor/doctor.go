@@ -12,6 +12,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/hostcheck"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/translate"
 )
 
 // Verdict is the meaning of a finding for traffic.
@@ -62,7 +63,8 @@ type patient struct {
 	status *api.Status // nil: no Weir is running
 	// frontends are those of the running Weir, or those that it would have.
 	frontends []api.Frontend
-	imagined  *imagined // nil where Weir is running
+	drained   translate.DrainedSet // by weir drain
+	imagined  *imagined            // nil where Weir is running
 	report    *Report
 }
 

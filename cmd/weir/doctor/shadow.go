@@ -11,6 +11,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/doctor/kubeproxy"
 	"github.com/weirlb/weir/cmd/weir/explain"
+	"github.com/weirlb/weir/cmd/weir/translate"
 )
 
 // Agreement is the result of the comparison of a frontend.
@@ -20,6 +21,7 @@ type Agreement string
 const (
 	Same          Agreement = "same"
 	Different     Agreement = "different"
+	Drained       Agreement = "drained"         // weir drain is the reason of all differences
 	OnlyKubeProxy Agreement = "only-kube-proxy" // Weir does not serve the frontend
 	OnlyWeir      Agreement = "only-weir"       // kube-proxy does not
 )
@@ -60,11 +62,16 @@ func (c *Comparison) count(a Agreement) (n int) {
 	return n
 }
 
+// first is the first frontend of an agreement, of which there is any.
+func (c *Comparison) first(a Agreement) *Compared {
+	return &c.Frontends[slices.IndexFunc(c.Frontends, func(f Compared) bool { return f.Agreement == a })]
+}
+
 // reasons explain Weir's choice: of a Service, by name; nil if it is not known.
 type reasons func(service string) *explain.Service
 
-// compare compares the rules of a mode with Weir's frontends.
-func compare(r *kubeproxy.Rules, frontends []api.Frontend, why reasons) Comparison {
+// compare compares the rules of a mode with Weir's frontends. kube-proxy knows no drained endpoints.
+func compare(r *kubeproxy.Rules, frontends []api.Frontend, drained translate.DrainedSet, why reasons) Comparison {
 	out := Comparison{Mode: r.Mode, Frontends: []Compared{}}
 	met := map[kubeproxy.Frontend]bool{}
 	for i := range frontends {
@@ -73,15 +80,17 @@ func compare(r *kubeproxy.Rules, frontends []api.Frontend, why reasons) Comparis
 		if err != nil {
 			continue
 		}
-		key, target, ok := r.Find(to, f.Protocol)
+		key, target, ok := r.Find(to, f.Protocol, f.Kind == "NodePort")
 		met[key] = true
 		c := Compared{Frontend: f.Address, Protocol: f.Protocol, Kind: f.Kind, Service: f.Service, Same: []string{}}
-		c.take(f, target.Endpoints, why)
+		byDrain := c.take(f, target.Endpoints, drained, why)
 		switch {
 		case len(c.OnlyKubeProxy)+len(c.OnlyWeir) == 0:
 			c.Agreement = Same // also where neither has an endpoint
 		case !ok:
 			c.Agreement = OnlyWeir
+		case byDrain:
+			c.Agreement = Drained
 		default:
 			c.Agreement = Different
 		}
@@ -102,8 +111,13 @@ func compare(r *kubeproxy.Rules, frontends []api.Frontend, why reasons) Comparis
 // unknownEndpoint is the reason for endpoints that the Service does not have.
 const unknownEndpoint = "Weir knows no such endpoint: the view of kube-proxy is another"
 
-// take sorts the endpoints of both into those in common and the others.
-func (c *Compared) take(f *api.Frontend, theirs []netip.AddrPort, why reasons) {
+// byDrain is the reason for drained endpoints that only kube-proxy uses.
+const byDrain = "drained by weir drain"
+
+// take sorts the endpoints of both into those in common and the others, and reports whether drains
+// are the reason for the others: kube-proxy uses drained endpoints, and Weir uses endpoints of
+// another tier only where no endpoint of kube-proxy's is left.
+func (c *Compared) take(f *api.Frontend, theirs []netip.AddrPort, drained translate.DrainedSet, why reasons) bool {
 	own := map[string]bool{}
 	for _, e := range f.Endpoints {
 		own[e.Address] = true
@@ -116,12 +130,18 @@ func (c *Compared) take(f *api.Frontend, theirs []netip.AddrPort, why reasons) {
 		}
 		return port
 	}
+	all, others := len(theirs) > 0, false
 	for _, ap := range theirs {
-		e := ap.String()
+		e, gone := ap.String(), drained.Has(ap)
 		known[e] = true
-		if own[e] {
+		all = all && gone
+		switch {
+		case own[e]:
 			c.Same = append(c.Same, e)
-		} else {
+		case gone:
+			c.OnlyKubeProxy = append(c.OnlyKubeProxy, Choice{e, byDrain})
+		default:
+			others = true
 			c.OnlyKubeProxy = append(c.OnlyKubeProxy, Choice{e, cmp.Or(reasonOf(look(), f, e), unknownEndpoint)})
 		}
 	}
@@ -130,6 +150,7 @@ func (c *Compared) take(f *api.Frontend, theirs []netip.AddrPort, why reasons) {
 			c.OnlyWeir = append(c.OnlyWeir, Choice{e.Address, reasonOf(look(), f, e.Address)})
 		}
 	}
+	return !others && (all || len(c.OnlyWeir) == 0)
 }
 
 func onlyKubeProxy(f kubeproxy.Frontend, target kubeproxy.Target) Compared {
@@ -193,7 +214,7 @@ func (p *patient) kubeProxy(ctx context.Context) {
 			mend("kube-proxy --cleanup, and then start kube-proxy again")
 	}
 	for i := range rules {
-		c := compare(&rules[i], p.frontends, p.reasons(ctx))
+		c := compare(&rules[i], p.frontends, p.drained, p.reasons(ctx))
 		p.report.KubeProxy = append(p.report.KubeProxy, c)
 		p.judgeComparison(&c)
 	}
@@ -212,10 +233,14 @@ func (p *patient) judgeComparison(c *Comparison) {
 		p.add(Warning, subject, "frontends that only Weir has: %d; nobody serves them when Weir is away", n).
 			mend("kubectl -n kube-system logs -l k8s-app=kube-proxy")
 	}
+	if n := c.count(Drained); n > 0 {
+		f := c.first(Drained)
+		p.add(Warning, subject, "frontends of which it would choose endpoints that weir drain drains: %d, such as %s %s of Service %s", n, f.Protocol, f.Frontend, f.Service).
+			mend("weir drain shows them; when they are to get new connections: weir drain endpoint ADDRESS --undo")
+	}
 	switch n := c.count(Different); {
 	case n > 0:
-		at := slices.IndexFunc(c.Frontends, func(f Compared) bool { return f.Agreement == Different })
-		f := &c.Frontends[at]
+		f := c.first(Different)
 		p.add(Fault, subject, "frontends for which it would choose other endpoints: %d, such as %s %s of Service %s", n, f.Protocol, f.Frontend, f.Service).
 			mend("weir doctor --shadow has the reasons; a stale kube-proxy: kubectl -n kube-system delete pod -l k8s-app=kube-proxy --field-selector spec.nodeName=%s", p.report.Node)
 	case c.count(Same) > 0:

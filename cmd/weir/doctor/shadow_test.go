@@ -10,6 +10,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/doctor/kubeproxy"
 	"github.com/weirlb/weir/cmd/weir/explain"
+	"github.com/weirlb/weir/cmd/weir/translate"
 )
 
 // endpoints of a frontend.
@@ -25,10 +26,14 @@ func TestComparison(t *testing.T) {
 	target := func(list ...netip.AddrPort) kubeproxy.Target {
 		return kubeproxy.Target{External: true, Endpoints: list}
 	}
-	a, b, c := at("10.1.1.1:80"), at("10.1.1.2:80"), at("10.1.1.3:80")
+	a, b, c, d := at("10.1.1.1:80"), at("10.1.1.2:80"), at("10.1.1.3:80"), at("10.1.1.4:80")
 	rules := &kubeproxy.Rules{Mode: kubeproxy.NFTables, Frontends: map[kubeproxy.Frontend]kubeproxy.Target{
 		{Port: 30001, Protocol: "TCP"}:                                      target(a, b),
 		{Port: 30002, Protocol: "TCP"}:                                      target(a, b),
+		{Port: 30003, Protocol: "TCP"}:                                      target(a, d),
+		{Port: 30004, Protocol: "TCP"}:                                      target(d),
+		{Port: 30005, Protocol: "TCP"}:                                      target(a, d),
+		{Port: 30006, Protocol: "TCP"}:                                      target(b, d),
 		{Port: 30009, Protocol: "TCP"}:                                      target(c),
 		{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: "TCP"}: {Endpoints: []netip.AddrPort{a}},
 		{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: "UDP"}: target(a),
@@ -38,12 +43,18 @@ func TestComparison(t *testing.T) {
 	frontends := []api.Frontend{
 		{Service: "x/same", Address: "10.0.0.1:30001", Protocol: "TCP", Kind: "NodePort", Endpoints: endpoints(a.String(), b.String())},
 		{Service: "x/zone", Address: "10.0.0.1:30002", Protocol: "TCP", Kind: "NodePort", Endpoints: endpoints(a.String(), c.String())},
+		{Service: "x/drain", Address: "10.0.0.1:30003", Protocol: "TCP", Kind: "NodePort", Endpoints: endpoints(a.String())},
+		{Service: "x/drain-tier", Address: "10.0.0.1:30004", Protocol: "TCP", Kind: "NodePort", Endpoints: endpoints(a.String(), b.String())},
+		{Service: "x/drain-stale", Address: "10.0.0.1:30005", Protocol: "TCP", Kind: "NodePort", Endpoints: endpoints(a.String(), b.String())},
+		{Service: "x/drain-zone", Address: "10.0.0.1:30006", Protocol: "TCP", Kind: "NodePort"},
+		{Service: "x/port", Address: "192.0.2.5:30009", Protocol: "TCP", Kind: "LoadBalancer", Endpoints: endpoints(c.String())},
 		{Service: "x/new", Address: "192.0.2.1:80", Protocol: "TCP", Kind: "LoadBalancer", Endpoints: endpoints(a.String())},
 		{Service: "x/none", Address: "192.0.2.4:80", Protocol: "TCP", Kind: "LoadBalancer"},
 		{Service: "x/refused", Address: "192.0.2.3:80", Protocol: "TCP", Kind: "LoadBalancer"},
 	}
 	asked := map[string]int{}
-	got := compare(rules, frontends, func(service string) *explain.Service {
+	drained := translate.NewDrainedSet([]translate.Drained{{Addr: d.Addr()}})
+	got := compare(rules, frontends, drained, func(service string) *explain.Service {
 		asked[service]++
 		if service != "x/zone" {
 			return nil
@@ -57,8 +68,18 @@ func TestComparison(t *testing.T) {
 		{Frontend: "192.0.2.1:80", Protocol: "UDP", Agreement: OnlyKubeProxy, Reason: none, Same: []string{}, OnlyKubeProxy: []Choice{{a.String(), none}}},
 		{Frontend: "192.0.2.2:80", Protocol: "TCP", Agreement: OnlyKubeProxy, Reason: none, Same: []string{}, OnlyKubeProxy: []Choice{{c.String(), none}}},
 		{Frontend: ":30009", Protocol: "TCP", Agreement: OnlyKubeProxy, Reason: nodePort, Same: []string{}, OnlyKubeProxy: []Choice{{c.String(), nodePort}}},
+		{Frontend: "10.0.0.1:30003", Protocol: "TCP", Kind: "NodePort", Service: "x/drain", Agreement: Drained, Same: []string{a.String()},
+			OnlyKubeProxy: []Choice{{d.String(), byDrain}}},
+		{Frontend: "10.0.0.1:30005", Protocol: "TCP", Kind: "NodePort", Service: "x/drain-stale", Agreement: Different, Same: []string{a.String()},
+			OnlyKubeProxy: []Choice{{d.String(), byDrain}}, OnlyWeir: []Choice{{b.String(), ""}}},
+		{Frontend: "10.0.0.1:30004", Protocol: "TCP", Kind: "NodePort", Service: "x/drain-tier", Agreement: Drained, Same: []string{},
+			OnlyKubeProxy: []Choice{{d.String(), byDrain}}, OnlyWeir: []Choice{{a.String(), ""}, {b.String(), ""}}},
+		{Frontend: "10.0.0.1:30006", Protocol: "TCP", Kind: "NodePort", Service: "x/drain-zone", Agreement: Different, Same: []string{},
+			OnlyKubeProxy: []Choice{{b.String(), unknownEndpoint}, {d.String(), byDrain}}},
 		{Frontend: "192.0.2.1:80", Protocol: "TCP", Kind: "LoadBalancer", Service: "x/new", Agreement: OnlyWeir, Same: []string{}, OnlyWeir: []Choice{{a.String(), ""}}},
 		{Frontend: "192.0.2.4:80", Protocol: "TCP", Kind: "LoadBalancer", Service: "x/none", Agreement: Same, Same: []string{}},
+		// A node port is none of an address that is not the node's.
+		{Frontend: "192.0.2.5:30009", Protocol: "TCP", Kind: "LoadBalancer", Service: "x/port", Agreement: OnlyWeir, Same: []string{}, OnlyWeir: []Choice{{c.String(), ""}}},
 		{Frontend: "192.0.2.3:80", Protocol: "TCP", Kind: "LoadBalancer", Service: "x/refused", Agreement: Same, Same: []string{}},
 		{Frontend: "10.0.0.1:30001", Protocol: "TCP", Kind: "NodePort", Service: "x/same", Agreement: Same, Same: []string{a.String(), b.String()}},
 		{Frontend: "10.0.0.1:30002", Protocol: "TCP", Kind: "NodePort", Service: "x/zone", Agreement: Different, Same: []string{a.String()},
@@ -75,8 +96,10 @@ func TestComparison(t *testing.T) {
 	p.report.Node = "edge-1"
 	p.judgeComparison(&got)
 	const findings = "ok kube-proxy (nftables): frontends for clients outside that only kube-proxy has: 3 | \n" +
-		"warning kube-proxy (nftables): frontends that only Weir has: 1; nobody serves them when Weir is away | kubectl -n kube-system logs -l k8s-app=kube-proxy\n" +
-		"fault kube-proxy (nftables): frontends for which it would choose other endpoints: 1, such as TCP 10.0.0.1:30002 of Service x/zone | " +
+		"warning kube-proxy (nftables): frontends that only Weir has: 2; nobody serves them when Weir is away | kubectl -n kube-system logs -l k8s-app=kube-proxy\n" +
+		"warning kube-proxy (nftables): frontends of which it would choose endpoints that weir drain drains: 2, such as TCP 10.0.0.1:30003 of Service x/drain | " +
+		"weir drain shows them; when they are to get new connections: weir drain endpoint ADDRESS --undo\n" +
+		"fault kube-proxy (nftables): frontends for which it would choose other endpoints: 3, such as TCP 10.0.0.1:30005 of Service x/drain-stale | " +
 		"weir doctor --shadow has the reasons; a stale kube-proxy: kubectl -n kube-system delete pod -l k8s-app=kube-proxy --field-selector spec.nodeName=edge-1\n"
 	if diff := cmp.Diff(findings, found(p)); diff != "" {
 		t.Error(diff)

@@ -54,6 +54,10 @@ func (p *patient) imagine(ctx context.Context) (*imagined, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.drained = daemon.KeptDrains(p.cfg)
+	for n, svc := range i.services {
+		i.services[n] = translate.WithDrained(p.drained, svc)
+	}
 	i.view, err = explain.Imagine(i.services, translate.Options{
 		Node: i.node.Node, NodeAddresses: p.nodeAddresses(&i.node),
 		ClusterIPs: p.cfg.ClusterIPs, ExternalIPs: p.cfg.ExternalIPs,
@@ -145,6 +149,24 @@ func (p *patient) frontendsOf(ctx context.Context) {
 		return
 	}
 	p.frontends = list.Frontends
+	if p.drained, err = p.drains(ctx); err != nil {
+		p.add(Warning, "weir", "the drained endpoints cannot be read: %v", err)
+	}
+}
+
+// drains are the endpoints that the running Weir drains.
+func (p *patient) drains(ctx context.Context) (translate.DrainedSet, error) {
+	s, err := p.client.Drains(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := translate.DrainedSet{}
+	for _, e := range s.Endpoints {
+		if d, ok := translate.ParseDrained(e.Endpoint); ok {
+			out[d] = struct{}{}
+		}
+	}
+	return out, nil
 }
 
 // reasons explain by the running Weir, or by the imagined.

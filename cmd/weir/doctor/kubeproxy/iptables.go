@@ -27,11 +27,10 @@ var savers = map[bool][]string{
 var errNoProgram = errors.New("iptables: there are rules, and no iptables-save to read them")
 
 // readIPTables reads what iptables-save prints.
-func readIPTables() (map[Frontend]Target, error) {
-	all := map[Frontend]Target{}
+func readIPTables(to *Rules) error {
 	var errs []error
 	if _, err := exec.LookPath(savers[false][0]); err != nil && hasIPTables() {
-		return nil, errNoProgram
+		return errNoProgram
 	}
 	for six, programs := range savers {
 		for _, name := range programs {
@@ -48,15 +47,12 @@ func readIPTables() (map[Frontend]Target, error) {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 				continue
 			}
-			if found := parseIPTables(string(out), six); len(found) > 0 {
-				for f, t := range found {
-					all[f] = t
-				}
+			if parseIPTables(string(out), six, to) {
 				break
 			}
 		}
 	}
-	return all, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // saveTime bounds a program that reads the rules: tens of thousands take seconds.
@@ -102,8 +98,9 @@ type iptRule struct {
 	source bool
 }
 
-// parseIPTables reads the table nat in the output of iptables-save.
-func parseIPTables(text string, six bool) map[Frontend]Target {
+// parseIPTables reads the table nat in the output of iptables-save, and reports whether it has
+// frontends.
+func parseIPTables(text string, six bool, to *Rules) (found bool) {
 	chains, table := map[string][]iptRule{}, ""
 	for line := range strings.Lines(text) {
 		if name, ok := strings.CutPrefix(line, "*"); ok {
@@ -119,7 +116,11 @@ func parseIPTables(text string, six bool) map[Frontend]Target {
 			}
 		}
 	}
-	all := map[Frontend]Target{}
+	for _, r := range chains["KUBE-SERVICES"] {
+		if r.target == "KUBE-NODEPORTS" && r.to.IsValid() {
+			to.NodePorts = append(to.NodePorts, r.to)
+		}
+	}
 	for _, from := range []string{"KUBE-SERVICES", "KUBE-NODEPORTS"} {
 		for _, r := range chains[from] {
 			nodePort := from == "KUBE-NODEPORTS"
@@ -127,13 +128,14 @@ func parseIPTables(text string, six bool) map[Frontend]Target {
 				continue
 			}
 			f := Frontend{Addr: r.to, IPv6: six, Port: r.port, Protocol: r.protocol}
-			all[f] = Target{
+			to.Frontends[f] = Target{
 				External:  strings.HasPrefix(r.target, "KUBE-EXT-"),
 				Endpoints: sorted(iptEndpoints(chains, r.target, 0)),
 			}
+			found = true
 		}
 	}
-	return all
+	return found
 }
 
 // iptEndpoints are those that a chain leads to.

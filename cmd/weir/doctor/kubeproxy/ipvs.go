@@ -12,16 +12,17 @@ import (
 )
 
 // readIPVS reads the kernel's list of virtual servers. The module need not be there.
-func readIPVS() (map[Frontend]Target, error) {
+func readIPVS(to *Rules) error {
 	// thread-self: /proc/net would be that of the first thread.
 	data, err := os.ReadFile("/proc/thread-self/net/ip_vs")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ipvs: %w", err)
+		return fmt.Errorf("ipvs: %w", err)
 	}
-	return parseIPVS(string(data)), nil
+	to.Frontends = parseIPVS(string(data))
+	return nil
 }
 
 // parseIPVS reads /proc/net/ip_vs (ip_vs_info_seq_show): a line per virtual server, followed by

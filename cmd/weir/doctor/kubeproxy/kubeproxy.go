@@ -37,6 +37,9 @@ type Target struct {
 type Rules struct {
 	Mode      string
 	Frontends map[Frontend]Target
+	// NodePorts are the addresses that have node ports. A family without any has them on all
+	// addresses of the node.
+	NodePorts []netip.Addr
 }
 
 // Read reads the rules of every mode, in the network namespace of the calling thread. A mode
@@ -47,26 +50,33 @@ func Read() ([]Rules, error) {
 	var errs []error
 	for _, m := range []struct {
 		mode string
-		read func() (map[Frontend]Target, error)
+		read func(*Rules) error
 	}{{NFTables, readNFTables}, {IPTables, readIPTables}, {IPVS, readIPVS}} {
-		found, err := m.read()
-		errs = append(errs, err)
-		if len(found) > 0 {
-			all = append(all, Rules{m.mode, found})
+		found := Rules{Mode: m.mode, Frontends: map[Frontend]Target{}}
+		errs = append(errs, m.read(&found))
+		if len(found.Frontends) > 0 {
+			all = append(all, found)
 		}
 	}
 	return all, errors.Join(errs...)
 }
 
-// Find returns the target of packets to an address of the node, or to another address.
-func (r *Rules) Find(to netip.AddrPort, protocol string) (Frontend, Target, bool) {
+// Find returns the target of packets to an address. nodePort is that of the node, and a node port
+// serves it if no frontend of that address does.
+func (r *Rules) Find(to netip.AddrPort, protocol string, nodePort bool) (Frontend, Target, bool) {
 	f := Frontend{Addr: to.Addr(), IPv6: to.Addr().Is6(), Port: to.Port(), Protocol: protocol}
 	t, ok := r.Frontends[f]
-	if !ok {
+	if !ok && nodePort && r.hasNodePorts(to.Addr()) {
 		f.Addr = netip.Addr{}
 		t, ok = r.Frontends[f]
 	}
 	return f, t, ok
+}
+
+// hasNodePorts reports whether an address of the node has node ports.
+func (r *Rules) hasNodePorts(a netip.Addr) bool {
+	limited := slices.ContainsFunc(r.NodePorts, func(n netip.Addr) bool { return n.Is6() == a.Is6() })
+	return !limited || slices.Contains(r.NodePorts, a)
 }
 
 // sorted are endpoints in order, each once.

@@ -2,7 +2,6 @@ package kubeproxy
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -40,18 +39,25 @@ TCP 10.96.142.103 80 external=false [10.20.0.102:80 10.30.0.103:80 10.40.0.101:8
 TCP node 30978 external=true [10.40.0.101:80]
 TCP node 32324 external=true [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
 `
-	if diff := cmp.Diff(want, text(parseIPTables(string(data), false))); diff != "" {
+	r := Rules{Frontends: map[Frontend]Target{}}
+	parseIPTables(string(data), false, &r)
+	if diff := cmp.Diff(want, text(r.Frontends)); diff != "" {
 		t.Error(diff)
 	}
-	if found := parseIPTables(strings.Replace(string(data), "*nat", "*filter", 1), false); len(found) > 0 {
-		t.Errorf("rules of another table: %v", found)
+	if len(r.NodePorts) > 0 {
+		t.Errorf("node ports are on all addresses, not on %v", r.NodePorts)
+	}
+	r = Rules{Frontends: map[Frontend]Target{}}
+	if parseIPTables(strings.Replace(string(data), "*nat", "*filter", 1), false, &r) || len(r.Frontends) > 0 {
+		t.Errorf("rules of another table: %v", r)
 	}
 }
 
 func TestIPTablesWithLoops(t *testing.T) {
-	found := parseIPTables("*nat\n-A KUBE-SERVICES -d 10.0.0.1/32 -p udp -m udp --dport 53 -j KUBE-SVC-A\n"+
-		"-A KUBE-SVC-A -j KUBE-SVC-A\n-A KUBE-SVC-A -p udp -j DNAT --to-destination 10.1.1.1:53\n", false)
-	if got, want := text(found), "UDP 10.0.0.1 53 external=false [10.1.1.1:53]\n"; got != want {
+	r := Rules{Frontends: map[Frontend]Target{}}
+	parseIPTables("*nat\n-A KUBE-SERVICES -d 10.0.0.1/32 -p udp -m udp --dport 53 -j KUBE-SVC-A\n"+
+		"-A KUBE-SVC-A -j KUBE-SVC-A\n-A KUBE-SVC-A -p udp -j DNAT --to-destination 10.1.1.1:53\n", false, &r)
+	if got, want := text(r.Frontends), "UDP 10.0.0.1 53 external=false [10.1.1.1:53]\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -131,17 +137,43 @@ func TestRulesForSomeClients(t *testing.T) {
 	}
 }
 
+// Node ports are on the addresses of the node that kube-proxy has them on, and on no other address.
 func TestFindFallsBackToNodePorts(t *testing.T) {
-	r := Rules{Frontends: map[Frontend]Target{
-		{IPv6: false, Port: 30000, Protocol: "TCP"}:                           {External: true},
-		{Addr: netip.MustParseAddr("10.0.0.1"), Port: 30000, Protocol: "TCP"}: {},
-	}}
-	for to, want := range map[string]bool{"10.0.0.1:30000": false, "10.0.0.2:30000": true} {
-		if _, target, ok := r.Find(netip.MustParseAddrPort(to), "TCP"); !ok || target.External != want {
-			t.Errorf("%s: %+v, %v", to, target, ok)
-		}
-	}
-	if _, _, ok := r.Find(netip.MustParseAddrPort("[fd00::1]:30000"), "TCP"); ok {
-		t.Errorf("a node port of the other family: %v", slices.Collect(maps.Keys(r.Frontends)))
+	r := Rules{Frontends: map[Frontend]Target{}}
+	parseIPTables(`*nat
+-A KUBE-SERVICES -d 10.0.0.1/32 -p tcp -m tcp --dport 30000 -j KUBE-SVC-A
+-A KUBE-SERVICES -d 10.0.0.1/32 -j KUBE-NODEPORTS
+-A KUBE-SERVICES -d 10.0.0.2/32 -j KUBE-NODEPORTS
+-A KUBE-NODEPORTS -p tcp -m tcp --dport 30000 -j KUBE-EXT-B
+-A KUBE-NODEPORTS -p tcp -m tcp --dport 30001 -j KUBE-EXT-B
+`, false, &r)
+	anywhere := Rules{Frontends: r.Frontends}
+	for _, tt := range []struct {
+		name     string
+		rules    *Rules
+		to       string
+		nodePort bool
+		want     string // the frontend
+	}{
+		{"the address's own", &r, "10.0.0.1:30000", true, "10.0.0.1"},
+		{"a node port", &r, "10.0.0.2:30000", true, "node"},
+		{"an address without node ports", &r, "10.0.0.3:30000", true, ""},
+		{"no address of the node", &r, "10.0.0.2:30001", false, ""},
+		{"any address of the node", &anywhere, "10.0.0.3:30001", true, "node"},
+		{"the other family", &anywhere, "[fd00::1]:30001", true, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f, _, ok := tt.rules.Find(netip.MustParseAddrPort(tt.to), "TCP", tt.nodePort)
+			got := ""
+			switch {
+			case ok && f.Addr.IsValid():
+				got = f.Addr.String()
+			case ok:
+				got = "node"
+			}
+			if got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
 	}
 }

@@ -28,28 +28,27 @@ type nftReader struct {
 	chains  map[string][]netip.AddrPort // followed already
 }
 
-func readNFTables() (map[Frontend]Target, error) {
+func readNFTables(to *Rules) error {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
-		return nil, fmt.Errorf("nftables: %w", err)
+		return fmt.Errorf("nftables: %w", err)
 	}
 	defer func() { _ = conn.CloseLasting() }() // nothing was written
-	all := map[Frontend]Target{}
 	for family, addrLen := range map[nftables.TableFamily]int{nftables.TableFamilyIPv4: 4, nftables.TableFamilyIPv6: 16} {
 		tables, err := conn.ListTablesOfFamily(family)
 		if err != nil {
-			return nil, fmt.Errorf("nftables: %w", err)
+			return fmt.Errorf("nftables: %w", err)
 		}
 		at := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == nftTable })
 		if at < 0 {
 			continue
 		}
 		r := &nftReader{conn: conn, table: tables[at], addrLen: addrLen, chains: map[string][]netip.AddrPort{}}
-		if err := r.read(all); err != nil {
-			return nil, fmt.Errorf("nftables, table %s: %w", nftTable, err)
+		if err := r.read(to); err != nil {
+			return fmt.Errorf("nftables, table %s: %w", nftTable, err)
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // Maps of kube-proxy from frontends to verdicts, and whether their keys have addresses.
@@ -62,7 +61,20 @@ var nftMaps = []struct {
 	{"service-ips", true, false}, {"service-nodeports", false, false},
 }
 
-func (r *nftReader) read(all map[Frontend]Target) error {
+// nftNodePorts is the set of addresses that have node ports. It is empty if all addresses of the
+// node do.
+const nftNodePorts = "nodeport-ips"
+
+func (r *nftReader) read(to *Rules) error {
+	addresses, err := r.elements(nftNodePorts)
+	if err != nil {
+		return err
+	}
+	for _, e := range addresses {
+		if a, ok := netip.AddrFromSlice(e.Key); ok {
+			to.NodePorts = append(to.NodePorts, a)
+		}
+	}
 	for _, m := range nftMaps {
 		elements, err := r.elements(m.name)
 		if err != nil {
@@ -75,15 +87,15 @@ func (r *nftReader) read(all map[Frontend]Target) error {
 				return fmt.Errorf("map %s: a key of %d bytes", m.name, len(e.Key))
 			}
 			if m.refused || chain == "" {
-				all[f] = Target{}
+				to.Frontends[f] = Target{}
 				continue
 			}
 			endpoints, err := r.follow(chain, 0)
 			if err != nil {
 				return err
 			}
-			if _, refused := all[f]; !refused || len(endpoints) > 0 {
-				all[f] = Target{External: strings.HasPrefix(chain, "external-"), Endpoints: endpoints}
+			if _, refused := to.Frontends[f]; !refused || len(endpoints) > 0 {
+				to.Frontends[f] = Target{External: strings.HasPrefix(chain, "external-"), Endpoints: endpoints}
 			}
 		}
 	}

@@ -113,6 +113,7 @@ func TestKubeWireDoctorComparesWithKubeProxy(t *testing.T) {
 	same = slices.DeleteFunc(same, func(s string) bool { return strings.Contains(s, "ExternalIP") })
 	same = append([]string{"  only-kube-proxy 0"}, same...)
 	agree("nftables beside Weir", "nftables")
+	f.drainBesideKubeProxy()
 
 	// The rules of a kube-proxy that is dead stay as they are.
 	f.kill(proxy)
@@ -135,6 +136,27 @@ func TestKubeWireDoctorComparesWithKubeProxy(t *testing.T) {
 	at := slices.IndexFunc(r.KubeProxy[0].Frontends, func(c doctor.Compared) bool { return c.Agreement == doctor.Different })
 	if err != nil || exit != 1 || at < 0 || !slices.Equal(r.KubeProxy[0].Frontends[at].OnlyKubeProxy, []doctor.Choice{want}) {
 		t.Errorf("exit status %d, %v: %+v", exit, err, r)
+	}
+}
+
+// drainBesideKubeProxy drains an endpoint of three Services: the difference to kube-proxy is the
+// operator's, and no fault.
+func (f *fixture) drainBesideKubeProxy() {
+	f.t.Helper()
+	far := []string{netlab.Host4(netlab.ZoneBNet, 103).String()}
+	if _, err := f.admin.DrainEndpoints(f.t.Context(), far, false); err != nil {
+		f.t.Fatal(err)
+	}
+	r, exit, err := f.examine("--shadow")
+	want := []string{
+		"  only-kube-proxy 0", "empty NodePort same 0", "external NodePort drained 2", "local NodePort same 1",
+		"sticky NodePort drained 2", "web NodePort drained 2", "zone NodePort same 2",
+	}
+	if got := agreements(&r, "nftables"); err != nil || exit != 0 || !slices.Equal(got, want) {
+		f.t.Errorf("exit status %d, %v, %v, want %v: %+v", exit, err, got, want, r)
+	}
+	if _, err := f.admin.DrainEndpoints(f.t.Context(), far, true); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
