@@ -35,8 +35,8 @@ of a Service. It selects a packet by the received or the sent frame, so that "ho
 ENDPOINT" and "host CLIENT" both select whole connections.
 
 The capture is bounded by --packets, --bytes and --duration and ends when this command
-does. Packets that come faster than they are read are lost, counted, and shown at the
-end; forwarding never waits. Established flows that the kernel's flow cache forwards take
+does. Frames that come faster than they are read are lost. Their number is shown at the
+end, and the file has it, in the statistics of each interface; forwarding never waits. Established flows that the kernel's flow cache forwards take
 the packet loop meanwhile.`,
 		Example: `  weir capture -w all.pcapng --duration 10s
   weir capture -w web.pcapng service default/web
@@ -103,6 +103,9 @@ func capture(ctx context.Context, c *api.Client, q *api.PacketQuery, file string
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		err = errors.New("the daemon ended before the capture did: the file has what came until then")
 	}
-	fmt.Fprintf(stderr, "weir: %d frames captured, %d packets lost\n", frames, lost)
+	fmt.Fprintf(stderr, "weir: %d frames captured, %d lost\n", frames, lost)
+	if lost > 0 {
+		fmt.Fprintln(stderr, "weir: the statistics of the interfaces in the file have the lost frames; a filter or --snaplen makes them fewer")
+	}
 	return err
 }

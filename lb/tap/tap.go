@@ -77,6 +77,9 @@ type Tap struct {
 	rings []ring
 }
 
+// MaxPorts is the number of ports whose lost frames are counted.
+const MaxPorts = 64
+
 // minSlots is the number of records for which a ring has room at least.
 const minSlots = 64
 
@@ -104,14 +107,27 @@ func (t *Tap) SnapLen() int { return t.cfg.SnapLen }
 func (t *Tap) Match(p *pcapfilter.Packet) bool { return t.cfg.Filter == nil || t.cfg.Filter.Match(p) }
 
 // Begin returns the next record of a worker to be written, nil if there is no room or the
-// rate is reached. Only the worker calls it, and then Commit.
-func (t *Tap) Begin(worker int, tick uint32) *Record {
+// rate is reached. in and out are the ports of the frames that the record is to have, -1 for none.
+// Only the worker calls it, and then Commit.
+func (t *Tap) Begin(worker int, tick uint32, in, out int32) *Record {
 	r := &t.rings[worker]
 	if t.cfg.PerSecond > 0 && !r.allow(tick, &t.cfg) {
 		r.skipped.Store(r.skipped.Load() + 1)
 		return nil
 	}
-	return r.begin()
+	s := r.begin()
+	if s == nil {
+		lose(&r.lostIn, in)
+		lose(&r.lostOut, out)
+	}
+	return s
+}
+
+// lose counts a lost frame of a port.
+func lose(by *[MaxPorts]atomic.Uint64, port int32) {
+	if uint32(port) < MaxPorts {
+		by[port].Store(by[port].Load() + 1)
+	}
 }
 
 // allow takes the share of a record from the allowance, which a tick adds PerSecond to, and a
@@ -147,6 +163,12 @@ func (c *Config) mostAllowance() uint64 { return uint64(c.PerSecond) + uint64(c.
 // Skipped is the number of packets beyond PerSecond.
 func (t *Tap) Skipped() uint64 { return t.sum(func(r *ring) *atomic.Uint64 { return &r.skipped }) }
 
+// LostFrames are the numbers of received and sent frames of a port that lost records would have.
+func (t *Tap) LostFrames(port int32) (received, sent uint64) {
+	return t.sum(func(r *ring) *atomic.Uint64 { return &r.lostIn[port] }),
+		t.sum(func(r *ring) *atomic.Uint64 { return &r.lostOut[port] })
+}
+
 func (t *Tap) sum(of func(*ring) *atomic.Uint64) (n uint64) {
 	for i := range t.rings {
 		n += of(&t.rings[i]).Load()
@@ -181,6 +203,8 @@ type ring struct {
 	slots     []Record
 	head      atomic.Uint64
 	lost      atomic.Uint64
+	lostIn    [MaxPorts]atomic.Uint64 // frames by port
+	lostOut   [MaxPorts]atomic.Uint64
 	skipped   atomic.Uint64
 	allowance uint64   // see allow
 	tick      uint32   // of the allowance

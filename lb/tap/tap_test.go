@@ -19,7 +19,7 @@ func TestRecordsAreWholeAndInOrder(t *testing.T) {
 	for w := range workers {
 		writers.Go(func() {
 			for i := uint64(1); i <= each; i++ {
-				r := tap.Begin(w, 0)
+				r := tap.Begin(w, 0, int32(w), -1)
 				if r == nil {
 					continue
 				}
@@ -51,6 +51,17 @@ func TestRecordsAreWholeAndInOrder(t *testing.T) {
 	if read+tap.Lost() != workers*each {
 		t.Errorf("%d read, %d lost, want %d together", read, tap.Lost(), workers*each)
 	}
+	frames := uint64(0)
+	for port := range int32(MaxPorts) {
+		received, sent := tap.LostFrames(port)
+		frames += received
+		if port >= workers && received > 0 || sent > 0 {
+			t.Errorf("port %d lost %d, %d frames", port, received, sent)
+		}
+	}
+	if frames != tap.Lost() {
+		t.Errorf("%d frames lost, and %d records with a frame each", frames, tap.Lost())
+	}
 }
 
 // A worker writes as many records as a second may have, and no second has more: also with a rate
@@ -72,7 +83,7 @@ func TestARateIsKept(t *testing.T) {
 				}
 				n := 0
 				for range perTick {
-					if tap.Begin(0, tick) != nil {
+					if tap.Begin(0, tick, 0, 0) != nil {
 						n++
 						tap.Commit(0)
 					}

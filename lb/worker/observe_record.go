@@ -18,13 +18,17 @@ func (o *observation) tell(at int, tick uint32, sent []byte, size uint32, out in
 	if sent != nil {
 		pcapfilter.Read(sent, int(size), &p)
 	}
+	in := s.in
+	if s.told {
+		in = -1
+	}
 	var conn tap.Record // the fields of the connection, once they are known
 	known := false
 	for k, t := range o.taps {
 		if s.matched>>k&1 == 0 && (sent == nil || !t.Match(&p)) {
 			continue
 		}
-		r := t.Begin(o.worker, tick)
+		r := t.Begin(o.worker, tick, in, out)
 		if r == nil {
 			continue
 		}
@@ -32,9 +36,9 @@ func (o *observation) tell(at int, tick uint32, sent []byte, size uint32, out in
 			o.connOf(received, int(s.length), &conn)
 			known = true
 		}
-		in, outData := r.InData, r.OutData
+		inData, outData := r.InData, r.OutData
 		*r = conn
-		r.InData, r.OutData = in, outData
+		r.InData, r.OutData = inData, outData
 		r.Time, r.ID, r.In, r.Out = s.time, s.id, s.in, out
 		r.Verdict, r.Reason, r.HasReason = s.verdict, uint8(s.reason), s.refused
 		if !s.told {

@@ -36,6 +36,14 @@ type PacketQuery struct {
 type PacketAccount struct {
 	Lost    uint64 // there was no room
 	Skipped uint64 // beyond the rate
+	// Interfaces are the frames of lost packets, where there are any. It is set between packets.
+	Interfaces []LostFrames
+}
+
+// LostFrames counts frames of an interface.
+type LostFrames struct {
+	Interface      string
+	Received, Sent uint64
 }
 
 // Bounds of captures and traces.
@@ -190,8 +198,8 @@ func captureHandler(src Source, stall time.Duration) http.HandlerFunc {
 				}
 				file = &captureFile{w: f, interfaces: map[string]*captureInterface{}}
 			}
-			last = a
 			if p == nil {
+				last = a
 				if err := file.statistics(a, false); err != nil {
 					return err
 				}

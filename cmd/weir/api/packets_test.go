@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/google/gopacket/pcapgo"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/pcapng"
@@ -37,8 +39,23 @@ func TestACaptureIsAFile(t *testing.T) {
 	api.Handler(api.SourceOfExamples()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://weir/v1/capture", nil))
 	var file bytes.Buffer
 	packets, lost, err := pcapng.Copy(&file, w.Body)
-	if packets != 1 || lost != 1 || err != nil {
+	if packets != 1 || lost != 4 || err != nil {
 		t.Errorf("%d packets, %d lost, %v", packets, lost, err)
+	}
+	// Each interface has the frames that were lost of it, also one without another frame.
+	got, last := map[string][2]uint64{}, map[int]pcapgo.NgInterfaceStatistics{}
+	r, err := pcapgo.NewNgReader(&file, pcapgo.NgReaderOptions{
+		StatisticsCallback: func(of int, s pcapgo.NgInterfaceStatistics) { last[of] = s },
+	})
+	for err == nil {
+		_, _, err = r.ReadPacketData()
+	}
+	for of, s := range last {
+		i, _ := r.Interface(of)
+		got[i.Name] = [2]uint64{s.PacketsReceived, s.PacketsDropped}
+	}
+	if want := map[string][2]uint64{"received": {3, 2}, "sent": {1, 1}, "eth9 sent": {1, 1}}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v: %v", got, want, err)
 	}
 }
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -54,7 +55,8 @@ type captureFile struct {
 // for sent frames.
 type captureInterface struct {
 	number  int
-	packets uint64
+	packets uint64 // in the file
+	lost    uint64
 }
 
 // to returns the interface of the file for a port's frames.
@@ -98,19 +100,41 @@ func (f *captureFile) frame(
 	})
 }
 
-// statistics writes the number of lost packets, at most once a second but at the end.
+// statisticsEvery is the time between two statistics: a client that goes away misses the last.
+const statisticsEvery = 100 * time.Millisecond
+
+// statistics writes the numbers of frames, with those lost, as long as these grow, and at the end.
 func (f *captureFile) statistics(a PacketAccount, end bool) error {
 	now := time.Now()
-	if !end && (a.Lost == f.lost || now.Sub(f.at) < time.Second) {
+	if !end && (a.Lost == f.lost || now.Sub(f.at) < statisticsEvery) {
 		return nil
 	}
 	f.lost, f.at = a.Lost, now
 	for _, c := range f.interfaces {
-		if err := f.w.Statistics(c.number, now.UnixNano(), c.packets, a.Lost); err != nil {
+		c.lost = 0
+	}
+	for i := range a.Interfaces {
+		l := &a.Interfaces[i]
+		if err := errors.Join(f.lose(l.Interface, "received", l.Received), f.lose(l.Interface, "sent", l.Sent)); err != nil {
+			return err
+		}
+	}
+	for _, c := range f.interfaces {
+		if err := f.w.Statistics(c.number, now.UnixNano(), c.packets+c.lost, c.lost); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// lose adds lost frames to the interface of the file, which may have no others.
+func (f *captureFile) lose(port, direction string, n uint64) error {
+	if n == 0 {
+		return nil
+	}
+	c, err := f.to(port, direction)
+	c.lost += n
+	return err
 }
 
 // Comment says in a line all that is known of the packet beside the frames.

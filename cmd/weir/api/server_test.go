@@ -149,7 +149,9 @@ func (f *fakeSource) Drops(context.Context, *DropFilter) (*DropList, error) {
 
 func (f *fakeSource) Packets(_ context.Context, _ *PacketQuery, each func(*Packet, PacketAccount) error) error {
 	p := &Packet{Time: time.Unix(1, 0), Verdict: "forward", Received: []byte("frame")}
-	return errors.Join(each(nil, PacketAccount{}), each(p, PacketAccount{}), each(nil, PacketAccount{Lost: 1}))
+	return errors.Join(each(nil, PacketAccount{}), each(p, PacketAccount{}), each(nil, PacketAccount{
+		Lost: 2, Interfaces: []LostFrames{{Interface: p.Interface, Received: 2, Sent: 1}, {Interface: "eth9", Sent: 1}},
+	}))
 }
 
 func (f *fakeSource) Flows(_ context.Context, limit int, _ *FlowMatcher) (*FlowList, error) {

@@ -122,19 +122,35 @@ func (d *Daemon) Packets(
 	ctx, cancel := context.WithTimeout(ctx, q.Time)
 	defer cancel()
 	names := map[int32]string{-1: ""}
-	return readTap(ctx, t, q, func(r *tap.Record) *api.Packet { return d.packet(r, names) }, each)
+	name := func(port int32) string {
+		s, ok := names[port]
+		if !ok {
+			s = d.lb.InterfaceName(int(port))
+			names[port] = s
+		}
+		return s
+	}
+	return readTap(ctx, t, q, func(r *tap.Record) *api.Packet { return d.packet(r, name) }, name, each)
 }
 
 // readTap calls each for the records of a tap, until a bound of q is reached or ctx ends. Records
-// may come as fast as they are read.
+// may come as fast as they are read. name is the name of a port.
 func readTap(
-	ctx context.Context, t *tap.Tap, q *api.PacketQuery, packet func(*tap.Record) *api.Packet, each func(*api.Packet, api.PacketAccount) error,
+	ctx context.Context, t *tap.Tap, q *api.PacketQuery, packet func(*tap.Record) *api.Packet, name func(int32) string,
+	each func(*api.Packet, api.PacketAccount) error,
 ) error {
 	tick := time.NewTicker(tapEvery)
 	defer tick.Stop()
+	account := func() api.PacketAccount { return api.PacketAccount{Lost: t.Lost(), Skipped: t.Skipped()} }
+	pause := func() error {
+		a := account()
+		if a.Lost > 0 {
+			a.Interfaces = lostOf(t, name)
+		}
+		return each(nil, a)
+	}
 	for packets, bytes, end := 0, 0, false; ; {
-		account := func() api.PacketAccount { return api.PacketAccount{Lost: t.Lost(), Skipped: t.Skipped()} }
-		err := each(nil, account())
+		err := pause()
 		t.Read(func(r *tap.Record) bool {
 			if err == nil && !end {
 				err = each(packet(r), account())
@@ -145,17 +161,27 @@ func readTap(
 			return err == nil && !end
 		})
 		if err == nil && end {
-			err = each(nil, account())
+			err = pause()
 		}
 		if err != nil || end {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return each(nil, account())
+			return pause()
 		case <-tick.C:
 		}
 	}
+}
+
+// lostOf are the lost frames by interface.
+func lostOf(t *tap.Tap, name func(int32) string) (out []api.LostFrames) {
+	for port := range int32(tap.MaxPorts) {
+		if received, sent := t.LostFrames(port); received+sent > 0 {
+			out = append(out, api.LostFrames{Interface: name(port), Received: received, Sent: sent})
+		}
+	}
+	return out
 }
 
 // frontendsOf are the frontends of a Service for a filter.
@@ -168,16 +194,8 @@ func (d *Daemon) frontendsOf(name string) (list []pcapfilter.Frontend, err error
 	return list, nil
 }
 
-// packet is a record for the API. names are those of the ports that are known.
-func (d *Daemon) packet(r *tap.Record, names map[int32]string) *api.Packet {
-	name := func(port int32) string {
-		s, ok := names[port]
-		if !ok {
-			s = d.lb.InterfaceName(int(port))
-			names[port] = s
-		}
-		return s
-	}
+// packet is a record for the API. name is the name of a port.
+func (d *Daemon) packet(r *tap.Record, name func(int32) string) *api.Packet {
 	p := &api.Packet{
 		Time: time.Unix(0, r.Time), ID: r.ID, Verdict: r.Verdict.String(),
 		Interface: name(r.In), OutInterface: name(r.Out),

@@ -9,6 +9,8 @@ import (
 	"github.com/weirlb/weir/lb/tap"
 )
 
+func nameless(int32) string { return "" }
+
 // A capture ends in time also where packets come as fast as they are read.
 func TestACaptureUnderLoadEndsInTime(t *testing.T) {
 	records, err := tap.New(tap.Config{SnapLen: 64, Bytes: 1 << 20, Workers: 1})
@@ -16,7 +18,7 @@ func TestACaptureUnderLoadEndsInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	arrive := func() {
-		if r := records.Begin(0, 0); r != nil {
+		if r := records.Begin(0, 0, 0, -1); r != nil {
 			records.Commit(0)
 		}
 	}
@@ -24,7 +26,7 @@ func TestACaptureUnderLoadEndsInTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	packets, last := 0, false
-	err = readTap(ctx, records, &api.PacketQuery{Packets: api.MaxPackets}, func(*tap.Record) *api.Packet { return &api.Packet{} },
+	err = readTap(ctx, records, &api.PacketQuery{Packets: api.MaxPackets}, func(*tap.Record) *api.Packet { return &api.Packet{} }, nameless,
 		func(p *api.Packet, _ api.PacketAccount) error {
 			if last = p == nil; last {
 				return nil

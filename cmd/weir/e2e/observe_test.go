@@ -148,7 +148,7 @@ func (f *fixture) checkCapture(t *testing.T, s service) {
 		}
 		return nil
 	}))
-	if said := o.stop(t); !strings.Contains(said, " 0 packets lost") {
+	if said := o.stop(t); !strings.Contains(said, " 0 lost") {
 		t.Error(said)
 	}
 	received, sent, local := map[string]bool{}, map[string]bool{}, c.LocalAddr().String()

@@ -102,8 +102,8 @@ func (w *Writer) Packet(p *Packet) error {
 	return w.end()
 }
 
-// Statistics writes the numbers of packets of an interface that were received, and that
-// were lost on the way to the file, at a time in ns since 1970.
+// Statistics writes the numbers of packets of an interface that there were, and that were lost of
+// them on the way to the file, at a time in ns since 1970.
 func (w *Writer) Statistics(of int, at int64, received, lost uint64) error {
 	w.begin(blockStatistics)
 	w.u32(uint32(of))
