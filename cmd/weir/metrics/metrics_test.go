@@ -224,7 +224,10 @@ Served at /metrics of ` + "`metricsBindAddress`" + ` (default 127.0.0.1:9464), b
 runtime (go_*) and of the process (process_*). Counters count since the start of
 the process. At most ` + "`metricsServices`" + ` Services have series of their own (default
 200), those with the most new connections. The others are in the series of service
-"other", so that the number of series does not grow with the cluster.
+"other", so that the number of series does not grow with the cluster. Each packet counts
+in a single series: that of its Service has those that came while the Service had series,
+and the sum over the label service is that of all Services. "other" keeps the counts of Services
+that are deleted, and the series of such a Service ends.
 
 <!-- Written by go generate from collector.go, packets.go and services.go. -->
 

@@ -26,15 +26,24 @@ type Services struct {
 	src   ServiceSource
 	limit int
 
-	mu   sync.Mutex
-	last map[string]serviceCounts // as of the last scrape
+	mu    sync.Mutex
+	known map[string]*knownService // those of the last scrape
 	// rest has the counts of Services while they had no series of their own: it never goes down.
 	rest serviceCounts
+	// more is true since there have been Services without series of their own.
+	more bool
+}
+
+// knownService is a Service as of the last scrape. Each count is in own or in rest, so that the
+// sum of all series is that of all Services.
+type knownService struct {
+	last serviceCounts
+	own  serviceCounts // while it had series of its own
 }
 
 // NewServices makes the metrics of at most limit Services.
 func NewServices(src ServiceSource, limit int) *Services {
-	return &Services{src: src, limit: limit, last: map[string]serviceCounts{}, rest: serviceCounts{drops: map[string]uint64{}}}
+	return &Services{src: src, limit: limit, rest: noCounts()}
 }
 
 // serviceCounts are the counters of a Service, or of several.
@@ -43,6 +52,8 @@ type serviceCounts struct {
 	connections, failed uint64
 	drops               map[string]uint64
 }
+
+func noCounts() serviceCounts { return serviceCounts{drops: map[string]uint64{}} }
 
 func countsOf(s *api.ServiceState) serviceCounts {
 	return serviceCounts{s.Packets, s.Bytes, s.NewConnections, s.FailedHandshakes, maps.Clone(s.Drops)}
@@ -110,24 +121,32 @@ func (c *Services) Collect(ch chan<- prometheus.Metric) {
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	last := make(map[string]serviceCounts, len(list))
+	known := make(map[string]*knownService, len(list))
 	var open uint64
 	tiers := map[string]int{}
 	for i := range list {
 		s := &list[i]
-		now := countsOf(s)
-		last[s.Service] = now
+		k := c.known[s.Service]
+		if k == nil {
+			k = &knownService{own: noCounts()}
+		}
+		known[s.Service] = k
+		now, to := countsOf(s), &k.own
+		if i >= c.limit {
+			to = &c.rest
+		}
+		to.add(&now, &k.last)
+		k.last = now
 		if i < c.limit {
-			collectService(ch, s.Service, &now, uint64(s.Open), tiersOf(s, map[string]int{}))
+			collectService(ch, s.Service, &k.own, uint64(s.Open), tiersOf(s, map[string]int{}))
 			continue
 		}
-		before := c.last[s.Service]
-		c.rest.add(&now, &before)
+		c.more = true
 		open += uint64(s.Open)
 		tiersOf(s, tiers)
 	}
-	c.last = last
-	if len(list) > c.limit || c.rest.connections > 0 {
+	c.known = known
+	if c.more {
 		collectService(ch, others, &c.rest, open, tiers)
 	}
 }

@@ -27,7 +27,7 @@ func serviceState(name string, connections uint64) api.ServiceState {
 }
 
 // Up to the limit each Service has series, beyond it those with the most new connections;
-// the sum of the others never goes down.
+// each count is in the series of a Service or in those of the others, which never go down.
 func TestServicesHaveSeriesUpToTheLimit(t *testing.T) {
 	src := &serviceSource{list: []api.ServiceState{serviceState("ns/a", 5), serviceState("ns/b", 7)}}
 	c := NewServices(src, 2)
@@ -56,11 +56,29 @@ func TestServicesHaveSeriesUpToTheLimit(t *testing.T) {
 	src.list = append(src.list, serviceState("ns/c", 1), serviceState("ns/d", 2))
 	shows(`weir_service_new_connections_total{service="other"} 3`, `weir_service_endpoints{service="other",tier="all"} 8`, `!service="ns/c"`)
 	src.list[2] = serviceState("ns/c", 11) // is now among the first: ns/a is not, and counts from here on
-	shows(`weir_service_new_connections_total{service="ns/c"} 11`, `weir_service_new_connections_total{service="other"} 3`, `!service="ns/a"`)
+	shows(`weir_service_new_connections_total{service="ns/c"} 10`, `weir_service_new_connections_total{service="other"} 3`, `!service="ns/a"`)
 	src.list[0] = serviceState("ns/a", 6)
 	shows(`weir_service_new_connections_total{service="other"} 4`)
+	src.list[0] = serviceState("ns/a", 20) // is among the first again, without what the others have
+	shows(`weir_service_new_connections_total{service="ns/a"} 19`, `weir_service_new_connections_total{service="other"} 4`)
 	src.list = src.list[1:2]
 	shows(`weir_service_new_connections_total{service="other"} 4`, `weir_service_new_connections_total{service="ns/b"} 7`)
+}
+
+// The others keep their series also without a new connection.
+func TestDropsOfOthersStay(t *testing.T) {
+	src := &serviceSource{list: []api.ServiceState{serviceState("ns/a", 5), serviceState("ns/b", 0)}}
+	c := NewServices(src, 1)
+	counts := func() int {
+		ch := make(chan prometheus.Metric, 100)
+		c.Collect(ch)
+		return len(ch)
+	}
+	before := counts()
+	src.list = src.list[:1]
+	if n := counts(); n != before-2 { // without endpoints of two tiers
+		t.Errorf("%d series, and %d before the last of the others was deleted", n, before)
+	}
 }
 
 // The series of 10,000 Services stay bounded.
