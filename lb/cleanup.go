@@ -10,8 +10,8 @@ import (
 	"github.com/weirlb/weir/lb/uppair"
 )
 
-// Cleanup removes from the host everything that a killed process has left. It fails, and removes
-// nothing, while a load balancer runs in the network namespace. others are removals of the caller.
+// Cleanup removes everything that a killed process has left in the network namespace. It fails, and
+// removes nothing, while a load balancer runs there. others are removals of the caller.
 func Cleanup(cfg Config, others ...func() error) error {
 	claim, err := newClaim()
 	if err != nil {
@@ -26,8 +26,8 @@ func Cleanup(cfg Config, others ...func() error) error {
 		errs = append(errs, remove())
 	}
 	return errors.Join(append(errs,
-		flowcache.CleanupStale(dir),
 		steer.CleanupStale(dir),
+		flowcache.CleanupStale(dir), // after the links of namespaces that are gone
 		hostveth.CleanupStale(cfg.StateDir, cfg.ProcSys),
 		uppair.Cleanup(),
 		ports.RestoreOffloads(cfg.StateDir),

@@ -13,9 +13,11 @@ func newCleanup() *cobra.Command {
 		Use:   "cleanup [flags]",
 		Short: "Remove leftovers of a killed Weir from this node",
 		Long: `Removes pinned XDP programs, the host veth, routes (those of announce.kernelTable
-too) and the nftables table, and restores changed sysctls and offloads, after Weir was killed. A Weir that ends by
-SIGTERM leaves nothing, and a new Weir adopts all leftovers. While Weir is
-running, cleanup fails.`,
+too) and the nftables table, and restores changed sysctls and offloads, after Weir was
+killed. A Weir that ends by SIGTERM leaves nothing, and a new Weir adopts all leftovers.
+
+It removes those of the network namespace that it runs in, and pins of namespaces that
+are gone. While Weir is running there, cleanup fails.`,
 		Example: `  weir cleanup
   weir cleanup --config /etc/weir/weir.yaml`,
 		Args: noArgs,

@@ -43,11 +43,11 @@ func openPins(dir string, beside bool) (*pins, error) {
 	if err := statefile.Directory(dir); err != nil {
 		return nil, err
 	}
-	var ns unix.Stat_t
-	if err := unix.Stat(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), &ns); err != nil {
-		return nil, fmt.Errorf("identify network namespace: %w", err)
+	ns, err := netns()
+	if err != nil {
+		return nil, err
 	}
-	p := &pins{path: filepath.Join(dir, fmt.Sprint(pinPrefix, ns.Ino))}
+	p := &pins{path: filepath.Join(dir, pinPrefix+ns)}
 	if beside {
 		return p, nil
 	}
@@ -161,19 +161,39 @@ func removePin(path string) error {
 	return errors.Join(os.Remove(path), m.Close())
 }
 
-// CleanupStale removes the tables that are pinned in dir, of every network namespace: the
-// remains of a process that was killed. A missing directory is not an error; a foreign object
-// in a table's place is, and stays.
+// CleanupStale removes the tables that are pinned in dir of the calling thread's network
+// namespace: the remains of a process that was killed. Tables of namespaces without a pinned link
+// go too: those of namespaces that are gone, once lb/steer has removed their links. dir goes if
+// nothing is left in it. A missing directory is not an error; a foreign object in a table's place
+// is, and stays.
 func CleanupStale(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	errs := []error{err}
+	own, ownErr := netns()
+	errs := []error{err, ownErr}
+	linked := map[string]bool{}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), pinPrefix) {
+		if ns, _, isLink := strings.Cut(e.Name(), "-"); isLink && !e.IsDir() {
+			linked[ns] = true
+		}
+	}
+	for _, e := range entries {
+		ns, isTable := strings.CutPrefix(strings.TrimSuffix(e.Name(), newSuffix), pinPrefix)
+		if isTable && (ns == own || !linked[ns]) {
 			errs = append(errs, removePin(filepath.Join(dir, e.Name())))
 		}
 	}
+	_ = os.Remove(dir) // if it is empty
 	return errors.Join(errs...)
+}
+
+// netns is the number of the calling thread's network namespace.
+func netns() (string, error) {
+	var ns unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), &ns); err != nil {
+		return "", fmt.Errorf("identify network namespace: %w", err)
+	}
+	return fmt.Sprint(ns.Ino), nil
 }

@@ -2,6 +2,7 @@ package flowcache
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -101,8 +102,24 @@ func TestATableThatIsNotWholeIsRemoved(t *testing.T) {
 	p.checkFlows(10)
 	checkPins(t, dir, 1)
 	p.end()
+
+	// The table of another network namespace stays, as long as that has a link.
+	own, err := netns()
+	must(t, err)
+	other := filepath.Join(dir, pinPrefix+"1")
+	must(t, os.Rename(filepath.Join(dir, pinPrefix+own), other))
+	link := filepath.Join(dir, "1-eth0")
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	must(t, err)
+	must(t, m.Pin(link))
+	must(t, m.Close())
 	must(t, CleanupStale(dir))
-	checkPins(t, dir, 0)
+	checkPins(t, dir, 2)
+	must(t, os.Remove(link))
+	must(t, CleanupStale(dir))
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is left: %v", err)
+	}
 	must(t, CleanupStale(dir+"/none"))
 }
 

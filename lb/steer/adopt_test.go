@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
@@ -175,4 +176,40 @@ func TestMapsOfAGoneNamespaceAreRemoved(t *testing.T) {
 		t.Errorf("the maps of namespace 1 are still there: %v", err)
 	}
 	must(t, last.Close(true))
+}
+
+// A cleanup leaves the Weir of another network namespace alone, and removes that of a namespace
+// that is gone.
+func TestCleanupLeavesOtherNamespacesAlone(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	p := load(t, Config{PinDir: dir})
+	_, err := p.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	must(t, p.Settle())
+	maps, err := p.mapsDir()
+	must(t, err)
+	table := filepath.Join(dir, tablePrefix+"1") // of lb/flowcache
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	must(t, err)
+	must(t, m.Pin(table))
+	must(t, m.Close())
+	must(t, os.Mkdir(filepath.Join(dir, mapsPrefix+"1-1"), 0o700))
+	count := func() int {
+		entries, err := os.ReadDir(dir)
+		must(t, err)
+		return len(entries)
+	}
+	must(t, w.peer.Do(func() error { return CleanupStale(dir) }))
+	if _, err := os.Stat(maps); err != nil || count() != 3 {
+		t.Errorf("%d pins, of 3 beside those of the namespace that is gone: %v", count(), err)
+	}
+	if _, err := attachedMode(w.dev.Index); err != nil {
+		t.Errorf("the program is detached: %v", err)
+	}
+	must(t, p.Close(false))
+	must(t, CleanupStale(dir))
+	if _, err := attachedMode(w.dev.Index); err == nil || count() != 1 {
+		t.Errorf("%d pins are left, want the table: %v", count(), err)
+	}
 }

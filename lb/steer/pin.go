@@ -20,6 +20,9 @@ import (
 // ErrNotBPFFS: the directory for pins is not in a BPF file system.
 var ErrNotBPFFS = errors.New("not a BPF file system (mount -t bpf bpf /sys/fs/bpf)")
 
+// tablePrefix begins the names of pinned flow tables, which are lb/flowcache's.
+const tablePrefix = "flowtable-"
+
 // errForeign: something in the directory for pins is neither an XDP nor a TCX link, and so
 // not Weir's. It is left alone.
 var errForeign = errors.New("not Weir's")
@@ -208,9 +211,10 @@ func listPins(dir string) (pins []pinned, err error) {
 	return pins, err
 }
 
-// CleanupStale detaches every link that is pinned in dir ("" is DefaultPinDir), of
-// every network namespace, and removes dir: the remains of a killed Weir in the kernel's
-// receive path. A missing directory is not an error; a foreign object in it is, and stays.
+// CleanupStale detaches the links that are pinned in dir ("" is DefaultPinDir) of the calling
+// thread's network namespace, and removes the maps: the remains of a killed Weir in the kernel's
+// receive path. Remains of namespaces that are gone go too, and dir if nothing is left in it. A
+// missing directory is not an error; a foreign object in it is, and stays.
 func CleanupStale(dir string) error {
 	if dir == "" {
 		dir = DefaultPinDir
@@ -218,17 +222,38 @@ func CleanupStale(dir string) error {
 	if err := checkBPFFS(dir); err != nil {
 		return nil // then nothing can be pinned there
 	}
-	if err := removeMapPins(dir, mapsPrefix); err != nil {
+	ns, err := netnsInode()
+	if err != nil {
 		return err
 	}
-	others, err := walkPins(dir, func(_ string, l link.Link) error { return detachPinned(l) })
+	if err := removeMapPins(dir, fmt.Sprint(mapsPrefix, ns, "-")); err != nil {
+		return err
+	}
+	others, err := walkPins(dir, func(path string, l link.Link) error {
+		switch index, _ := linkPlace(l); {
+		case ofNetns(path, ns):
+			return detachPinned(l)
+		case index == 0: // the interface is gone
+			return l.Unpin()
+		}
+		return nil
+	})
 	if err := errors.Join(err, others); err != nil {
 		return err
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeMapsOfGone(dir); err != nil {
+		return err
+	}
+	err = os.Remove(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
 		return fmt.Errorf("remove pin directory: %w", err)
 	}
 	return nil
+}
+
+// ofNetns reports whether a pin is of a network namespace.
+func ofNetns(path string, ns uint64) bool {
+	return strings.HasPrefix(filepath.Base(path), fmt.Sprintf("%d-", ns))
 }
 
 // DetachOthers takes the program of an earlier process off the interfaces of the calling
@@ -253,7 +278,7 @@ func (p *Program) DetachOthers(pinDir string) (indices []int, err error) {
 		kept := slices.ContainsFunc(p.attached, func(a *Attachment) bool {
 			return a.IfIndex == index || a.innerIndex() == index
 		})
-		if kept || !strings.HasPrefix(filepath.Base(path), fmt.Sprintf("%d-", ns)) {
+		if kept || !ofNetns(path, ns) {
 			return nil
 		}
 		if err := detachPinned(l); err != nil {
@@ -292,8 +317,8 @@ func walkPins(dir string, f func(path string, l link.Link) error) (others, err e
 	var errs []error
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if e.IsDir() && strings.HasPrefix(e.Name(), mapsPrefix) {
-			continue // see adopt.go
+		if e.IsDir() && strings.HasPrefix(e.Name(), mapsPrefix) || strings.HasPrefix(e.Name(), tablePrefix) {
+			continue // see adopt.go, and lb/flowcache
 		}
 		if strings.HasPrefix(e.Name(), probePrefix) {
 			_ = os.Remove(path) // of a probe that was killed
