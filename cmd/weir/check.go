@@ -22,8 +22,8 @@ func newCheck() *cobra.Command {
 		Use:   "check [flags]",
 		Short: "Check the configuration and this machine for `weir run`",
 		Long: `Prints all errors of the configuration and of this machine at once: fields,
-interfaces, privileges, locked memory, manifests, kernel features. Errors go to
-standard error, a line each, findings to standard output. The flags are those of
+interfaces, privileges, locked memory, neighbor tables, manifests, kernel features.
+Errors go to standard error, a line each, findings to standard output. The flags are those of
 weir run. Nothing is changed.
 
 With --pools files of address pools are checked, and nothing else: the objects that

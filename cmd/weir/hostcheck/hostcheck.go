@@ -60,6 +60,7 @@ func Check(cfg *config.Configuration) []Finding {
 	checkKernel(&fs)
 	checkInterfaces(&fs, cfg)
 	checkPrograms(&fs, cfg)
+	checkNeighbors(&fs)
 	checkForwarding(&fs, cfg)
 	checkManifests(&fs, cfg)
 	checkCluster(&fs, cfg)
@@ -73,5 +74,6 @@ func CheckBeside(cfg *config.Configuration, pid int) []Finding {
 	checkLockedMemory(&fs, cfg, pid)
 	checkInterfaces(&fs, cfg)
 	checkPrograms(&fs, cfg)
+	checkNeighbors(&fs)
 	return fs
 }
