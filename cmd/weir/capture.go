@@ -36,8 +36,8 @@ ENDPOINT" and "host CLIENT" both select whole connections.
 
 The capture is bounded by --packets, --bytes and --duration and ends when this command
 does. Frames that come faster than they are read are lost. Their number is shown at the
-end, and the file has it, in the statistics of each interface; forwarding never waits. Established flows that the kernel's flow cache forwards take
-the packet loop meanwhile.`,
+end, and the file has it, in the statistics of each interface; forwarding never waits.
+Established flows that the kernel's flow cache forwards take the packet loop meanwhile.`,
 		Example: `  weir capture -w all.pcapng --duration 10s
   weir capture -w web.pcapng service default/web
   weir capture -w - host 192.0.2.7 and tcp port 443 | tshark -r -
