@@ -26,6 +26,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -100,7 +101,8 @@ func save(path, cluster string, at time.Time, o *cluster.Objects) (sum []byte, s
 // temporary follows the name of a file that is being written.
 const temporary = ".new-"
 
-// removeTemporary removes the temporary files of processes that were killed while they wrote.
+// removeTemporary removes the temporary files of processes that were killed while they wrote. A
+// process that lives, as beside a handover, has a lock on the file.
 func removeTemporary(path string) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
@@ -108,14 +110,42 @@ func removeTemporary(path string) {
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), filepath.Base(path)+temporary) && e.Type().IsRegular() {
-			_ = os.Remove(filepath.Join(filepath.Dir(path), e.Name()))
+			removeUnlocked(filepath.Join(filepath.Dir(path), e.Name()))
 		}
+	}
+}
+
+// removeUnlocked removes a file on which no process has a lock.
+func removeUnlocked(name string) {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+		_ = os.Remove(name)
+	}
+}
+
+// createTemporary creates a temporary file, mode 0600, with a lock.
+func createTemporary(path string) (*os.File, error) {
+	for {
+		f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+temporary+"*")
+		if err != nil {
+			return nil, err
+		}
+		// Another process may have removed the file before it was locked.
+		var st unix.Stat_t
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX) != nil || unix.Fstat(int(f.Fd()), &st) != nil || st.Nlink > 0 {
+			return f, nil
+		}
+		_ = f.Close()
 	}
 }
 
 // replace writes a file so that a crash leaves the old file or the new file.
 func replace(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+temporary+"*") // mode 0600
+	f, err := createTemporary(path)
 	if err != nil {
 		return err
 	}
@@ -124,10 +154,11 @@ func replace(path string, data []byte) (err error) {
 			_ = os.Remove(f.Name())
 		}
 	}()
-	if _, err = f.Write(data); err == nil {
-		err = f.Sync()
+	defer f.Close() // not before it has its name: the lock ends
+	if _, err = f.Write(data); err != nil {
+		return err
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err = f.Sync(); err != nil {
 		return err
 	}
 	if err = os.Rename(f.Name(), path); err != nil {
@@ -176,7 +207,7 @@ func encode(cluster string, at time.Time, o *cluster.Objects) ([]byte, error) {
 
 // Load reads the state of cluster and the time at which it was last known to be
 // that. A file that is corrupt, or that another user could have written, is set aside as
-// PATH.corrupt, and the error says so. No other process may be saving to path.
+// PATH.corrupt, and the error says so. Another process may be saving to path.
 func Load(path, cluster string) (*cluster.Objects, time.Time, error) {
 	removeTemporary(path)
 	removeTemporary(path + SeenSuffix)
