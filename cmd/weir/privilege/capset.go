@@ -27,8 +27,13 @@ func setCapabilities(keep uint64) error {
 
 // KeepThroughExec leaves the program that the calling goroutine executes next the capabilities of this
 // process. Those of root pass by themselves, those of others by the ambient set, which Drop
-// has cleared.
+// has cleared. The directories that may be written to are held for that program too.
 func KeepThroughExec() error {
+	for _, fd := range held {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			return fmt.Errorf("hold a directory: %w", err)
+		}
+	}
 	if os.Geteuid() == 0 {
 		return nil
 	}
