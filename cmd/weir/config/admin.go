@@ -16,9 +16,9 @@ type Admin struct {
 	// group. The daemon needs CAP_CHOWN, or membership in the group.
 	Group string `json:"group"`
 	// GroupAccess selects the commands of members of admin.group: read-only or full. read-only
-	// is status, explain, services, endpoints, connections, drops, events, and the log level. full
-	// adds connections kill, capture, trace --live, profile, a change of the log level, and
-	// stop. A capture shows the contents of packets, and a profile the memory of the process.
+	// is status, explain, services, endpoints, connections, drops, trace, events, drains and the log
+	// level. full adds connections kill, drain, capture, trace --live, profile, a change of the log
+	// level, and stop. A capture shows the contents of packets, and a profile the memory of the process.
 	GroupAccess string `json:"groupAccess"`
 }
 
