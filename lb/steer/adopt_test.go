@@ -213,3 +213,22 @@ func TestCleanupLeavesOtherNamespacesAlone(t *testing.T) {
 		t.Errorf("%d pins are left, want the table: %v", count(), err)
 	}
 }
+
+// The guard of an interface stays when the process leaves for the next one, which adopts it: the
+// kernel would reset the connections in between.
+func TestAGuardOutlivesTheProcess(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	last := load(t, Config{PinDir: dir})
+	must(t, last.Guard(Interface{Index: w.dev.Index, Mode: Native, PinDir: dir}))
+	must(t, last.Close(false))
+	if mode, err := attachedMode(w.dev.Index); err != nil || mode != Native {
+		t.Fatalf("the guard has ended: %v, %v", mode, err)
+	}
+	p := closed(t, load(t, Config{PinDir: dir}))
+	a, err := p.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	if !a.Adopted {
+		t.Errorf("attachment %+v", a)
+	}
+}

@@ -322,8 +322,8 @@ func (p *Program) SetMAC(ifindex int, mac net.HardwareAddr) error {
 }
 
 // Close releases the program. With remove it is detached everywhere, and the
-// pinned links are removed; without, pinned links stay, as after a crash, and
-// the next start adopts them. Links that could not be pinned end either way.
+// pinned links are removed; without, pinned links stay, those of guards too, as after a crash,
+// and the next start adopts them. Links that could not be pinned end either way.
 func (p *Program) Close(remove bool) error {
 	p.mu.Lock()
 	attached, guarded := slices.Clone(p.attached), slices.Collect(maps.Keys(p.guards))
@@ -333,7 +333,13 @@ func (p *Program) Close(remove bool) error {
 	}
 	p.mu.Unlock()
 	for _, index := range guarded {
-		errs = append(errs, p.Unguard(index))
+		if remove {
+			errs = append(errs, p.Unguard(index))
+		} else {
+			p.mu.Lock()
+			p.releaseGuard(index)
+			p.mu.Unlock()
+		}
 	}
 	for _, a := range attached {
 		errs = append(errs, p.release(a, remove))
