@@ -107,11 +107,11 @@ func (ps *Ports) remove(id int, gone bool) {
 		p.attachment = nil
 	}
 
-	restore := ps.offloads.restoreOf
+	restore := func() error { return ps.restoreOffloads(p) }
 	if gone {
-		restore = ps.offloads.forget // another device may have the name
+		restore = func() error { return ps.offloads.forget(p.name) } // another device may have the name
 	}
-	if err := restore(p.name); err != nil {
+	if err := restore(); err != nil {
 		ps.log.Error("offloads", "interface", p.name, "err", err)
 	}
 }

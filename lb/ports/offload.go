@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack/statefile"
@@ -100,15 +101,31 @@ func (o *offloads) restore() error {
 }
 
 // restoreOf puts back the settings of one interface.
-func (o *offloads) restoreOf(name string) error {
+func (o *offloads) restoreOf(name string) error { return o.restoreAs(name, name) }
+
+// restoreAs is restoreOf for an interface that has the name now, and name when it was noted.
+func (o *offloads) restoreAs(name, now string) error {
 	old, ok := o.Old[name]
 	if !ok {
 		return nil
 	}
-	if err := steer.RestoreOffloads(name, old); err != nil && !errors.Is(err, unix.ENODEV) {
+	if err := steer.RestoreOffloads(now, old); err != nil && !errors.Is(err, unix.ENODEV) {
 		return err
 	}
 	return o.forget(name)
+}
+
+// restoreOffloads puts back the settings of a device, which may have been renamed: another may
+// have the name.
+func (ps *Ports) restoreOffloads(p *port) error {
+	d, err := netlink.LinkByIndex(p.index)
+	switch {
+	case errors.As(err, new(netlink.LinkNotFoundError)):
+		return ps.offloads.forget(p.name)
+	case err != nil:
+		return fmt.Errorf("offloads of %s: %w", p.name, err)
+	}
+	return ps.offloads.restoreAs(p.name, d.Attrs().Name)
 }
 
 // forget drops the note of an interface that no longer exists.

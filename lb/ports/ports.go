@@ -276,6 +276,18 @@ func (ps *Ports) Close() error {
 	for _, p := range ps.list {
 		errs = append(errs, p.closeSockets())
 	}
+	return errors.Join(append(errs, ps.RestoreHost())...)
+}
+
+// RestoreHost is Close without the sockets, which end with the process: a worker that does not end
+// has them.
+func (ps *Ports) RestoreHost() error {
+	var errs []error
+	for _, p := range ps.list {
+		if !p.isVLAN() && p.state != vacant {
+			errs = append(errs, ps.restoreOffloads(p))
+		}
+	}
 	// Also pairs of an earlier process, whose interfaces have another hook now.
 	return errors.Join(append(errs, uppair.Cleanup(), ps.offloads.restore())...)
 }
