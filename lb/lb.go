@@ -179,7 +179,8 @@ type LB struct {
 // Close stops the workers and takes everything off the host that New and
 // Apply put there: the steering program, the host veth with its routes and
 // rules, and changed settings; also the program of a process before it, which
-// Apply would have replaced. Flows stay in the flow table's file.
+// Apply would have replaced. Flows stay in the flow table's file. With ErrStalled a worker has
+// kept sockets, memory and flow table, which end with the process.
 func (l *LB) Close() error {
 	var errs []error
 
@@ -195,7 +196,9 @@ func (l *LB) Close() error {
 	for _, w := range l.workers {
 		w.Stop()
 	}
-	l.running.Wait()
+	if !l.ended(endTime) {
+		return errors.Join(append(errs, ErrStalled, l.restoreHost(), l.giveUpClaim())...)
+	}
 	for _, w := range l.workers {
 		errs = append(errs, w.Close())
 	}
@@ -219,4 +222,19 @@ func (l *LB) Close() error {
 		errs = append(errs, l.cache.Close())
 	}
 	return errors.Join(append(errs, l.giveUpClaim())...)
+}
+
+// restoreHost is the rest of Close for the host, beside a worker that does not end.
+func (l *LB) restoreHost() error {
+	var errs []error
+	if l.ports != nil {
+		errs = append(errs, l.ports.RestoreHost())
+	}
+	if l.router != nil {
+		errs = append(errs, l.router.Close())
+	}
+	if l.host != nil {
+		errs = append(errs, l.host.Close())
+	}
+	return errors.Join(errs...)
 }

@@ -26,14 +26,14 @@ func (l *LB) Leave() error {
 }
 
 const (
-	// endTime is the time in which workers must end before a restart: the hold lasts not much
-	// longer. A worker that is stalled never ends.
+	// endTime is the time in which workers must end before a restart, as the hold lasts not much
+	// longer, and at the end. A worker that is stalled never ends.
 	endTime = 2 * time.Second
 	// releaseTime is endTime where the next process waits, and would fail otherwise.
 	releaseTime = 10 * time.Second
 )
 
-// ErrStalled is the error of Leave and Release when a worker does not end.
+// ErrStalled is the error of Leave, Release and Close when a worker does not end.
 var ErrStalled = errors.New("a worker is stalled and does not end")
 
 // ended waits until the workers have ended, for no longer than d.

@@ -155,3 +155,42 @@ func TestPacketsDoNotWaitForTheViewForever(t *testing.T) {
 		return errors.Join(err, l.Close())
 	})
 }
+
+// A worker that is stalled keeps its sockets and the flow table, and nothing else: the process ends
+// for good without it.
+func TestCloseDoesNotWaitForAStalledWorker(t *testing.T) {
+	onEdge(t, 0, func(lab *netlab.Edge, pins string, open func() *LB) error {
+		before, err := lab.Edge.State()
+		if err != nil {
+			return err
+		}
+		l := open()
+		if err := l.Apply(nil, nil); err != nil {
+			return err
+		}
+		l.running.Add(1) // stands for a worker that never ends
+		closed := make(chan error, 1)
+		go func() { closed <- lab.Edge.Do(l.Close) }() // a goroutine leaves the namespace
+		select {
+		case err = <-closed:
+		case <-time.After(patience.For(20 * time.Second)):
+			t.Error("it waits for the worker")
+		}
+		l.running.Done()
+		if err == nil {
+			err = <-closed
+		}
+		if !errors.Is(err, ErrStalled) {
+			t.Errorf("%v, want %v", err, ErrStalled)
+		}
+		after, err := lab.Edge.State()
+		if left := before.Diff(after); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+		if _, e := os.Stat(pins); !errors.Is(e, fs.ErrNotExist) {
+			t.Errorf("the directory of pins is still there: %v", e)
+		}
+		claim, e := newClaim()
+		return errors.Join(err, e, claim.Close(), l.ports.Close(), l.memory.Close())
+	})
+}
