@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -19,9 +21,12 @@ import (
 )
 
 // A worker whose thread stands still is named with the stack of the goroutine, in status and
-// log. Then Weir starts again: connections go on. It does so once.
+// log. Then Weir starts again: connections go on. It does so once. A watchdog that was not fed since
+// the stall gives that start its time.
 func TestWireStalledWorkerIsNamedAndWeirStartsAgain(t *testing.T) {
-	f := ownFixture(t, options{services: []service{toAttached}, extra: "workers: {count: 1, stallSeconds: 8}"})
+	f := ownFixture(t, options{services: []service{toAttached}, stopped: true, extra: "workers: {count: 1, stallSeconds: 8}"})
+	said := f.serviceManager(t)
+	must(t, f.start())
 	c := f.echo(t, toAttached)
 	first, err := f.admin.Status(inTime(t, within))
 	must(t, err)
@@ -38,6 +43,9 @@ func TestWireStalledWorkerIsNamedAndWeirStartsAgain(t *testing.T) {
 	release()
 	must(t, f.served(1))
 	must(t, workload.PingPong(c, "again", within))
+	if s := said(); !regexp.MustCompile(`STATUS=worker 0 is stuck\n(STATUS=.*\n)*WATCHDOG=1\nSTATUS=starting\n`).MatchString(s) {
+		t.Errorf("before the start the watchdog was not fed: %s", s)
+	}
 	if log, err := os.ReadFile(f.weir.LogFile()); err != nil || !strings.Contains(string(log), "worker.(*Worker).run") {
 		t.Errorf("the log has no stack: %v", err)
 	}
@@ -93,6 +101,34 @@ func TestWireHandoverBesideAStalledWorkerFails(t *testing.T) {
 	release()
 	must(t, f.served(1))
 	must(t, workload.PingPong(c, "again", within))
+}
+
+// serviceManager plays a service manager with a watchdog. said returns what it was told.
+func (f *fixture) serviceManager(t *testing.T) (said func() string) {
+	t.Helper()
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: f.path("notify"), Net: "unixgram"})
+	must(t, err)
+	t.Cleanup(func() { manager.Close() })
+	f.opts.env = append(f.opts.env, "NOTIFY_SOCKET="+f.path("notify"), "WATCHDOG_USEC=3000000")
+	var mu sync.Mutex
+	var text strings.Builder
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := manager.Read(buf)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			fmt.Fprintf(&text, "%s\n", buf[:n])
+			mu.Unlock()
+		}
+	}()
+	return func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return text.String()
+	}
 }
 
 func (f *fixture) namesTheWorker(ctx context.Context) error {

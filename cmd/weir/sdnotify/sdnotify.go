@@ -84,6 +84,13 @@ func (n *Notifier) Keep() (stop func()) {
 	return func() { cancel(); fed.Wait() }
 }
 
+// Alive feeds the watchdog once, before something that takes a moment.
+func (n *Notifier) Alive() {
+	if n.watchdog > 0 {
+		n.say(daemon.SdNotifyWatchdog)
+	}
+}
+
 // Ready says that the start is complete. Only the first call says it.
 func (n *Notifier) Ready() {
 	n.once.ready.Do(func() {
