@@ -19,9 +19,13 @@ const (
 	noConfiguration = "-1"
 )
 
+// leaveVariable is a signal to end that nobody has obeyed, in the environment of such a process.
+const leaveVariable = "WEIR_LEAVE_SIGNAL"
+
 // again executes this program again, in this process, with the configuration that it has: the
-// file may be that of a next process which has failed by it.
-func (d *Daemon) again() error {
+// file may be that of a next process which has failed by it. A signal in leave, which is lost by
+// that, is the next program's.
+func (d *Daemon) again(leave <-chan os.Signal) error {
 	args := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool { return a == "--handover" || a == "--handover=true" })
 	before := noConfiguration
 	if fd, err := d.keepConfiguration(); err != nil {
@@ -33,7 +37,13 @@ func (d *Daemon) again() error {
 	if err := privilege.KeepThroughExec(); err != nil {
 		d.log.Warn("handover: the program may start without the privileges that it needs", "err", err)
 	}
-	return fmt.Errorf("start again: %w", unix.Exec("/proc/self/exe", args, append(os.Environ(), beforeVariable+"="+before)))
+	env := append(os.Environ(), beforeVariable+"="+before)
+	select {
+	case s := <-leave:
+		env = append(env, fmt.Sprintf("%s=%d", leaveVariable, s))
+	default:
+	}
+	return fmt.Errorf("start again: %w", unix.Exec("/proc/self/exe", args, env))
 }
 
 // keepConfiguration writes the configuration to memory that outlives the program.

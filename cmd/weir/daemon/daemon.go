@@ -157,7 +157,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 		if err != nil {
 			d.log.Error("handover: not all could be left in order", "err", err)
 		}
-		return d.handOver(next, err)
+		return d.handOver(next, err, o.Signals.leave)
 	}
 	return err
 }

@@ -238,8 +238,9 @@ func (d *Daemon) mayHandOver(next *handoverMessage) error {
 }
 
 // handOver waits, after this process has given everything up, until the next one serves. If
-// that fails this program is executed again. left is why not all could be given up.
-func (d *Daemon) handOver(next *peer, left error) error {
+// that fails this program is executed again, with a signal to end that has come meanwhile. left is
+// why not all could be given up.
+func (d *Daemon) handOver(next *peer, left error, leave <-chan os.Signal) error {
 	defer next.close()
 	stop := d.notify.Keep()
 	defer stop()
@@ -255,7 +256,7 @@ func (d *Daemon) handOver(next *peer, left error) error {
 		}
 		p.end(false)
 		stop()
-		return d.again()
+		return d.again(leave)
 	}
 	err := d.sayLeft(next)
 	if err == nil {
@@ -270,7 +271,7 @@ func (d *Daemon) handOver(next *peer, left error) error {
 	d.log.Error("handover: the next process has failed, this one starts again", "err", err)
 	p.end(!isGone(err))
 	stop()
-	return d.again()
+	return d.again(leave)
 }
 
 // sayLeft tells the next process that this one has left, and passes it the sockets.

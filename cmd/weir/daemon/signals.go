@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 )
 
@@ -21,6 +22,10 @@ func Notify() *Signals {
 	s := &Signals{reload: make(chan os.Signal, 1), leave: make(chan os.Signal, 2)}
 	signal.Notify(s.reload, syscall.SIGHUP)
 	signal.Notify(s.leave, syscall.SIGTERM, os.Interrupt, syscall.SIGUSR2)
+	if n, err := strconv.ParseUint(os.Getenv(leaveVariable), 10, 7); err == nil {
+		s.leave <- syscall.Signal(n)
+	}
+	_ = os.Unsetenv(leaveVariable)
 	return s
 }
 

@@ -125,7 +125,7 @@ func (d *Daemon) startAgain(where map[int]string) error {
 	}
 	d.log.Error("a worker stays stalled: starting again", "workers", where, "holdSeconds", d.cfg.Death.HoldSeconds)
 	d.notify.Alive() // which was not fed since the stall: it would end the start
-	err := d.again()
+	err := d.again(nil)
 	d.log.Error("ending, for the service manager to start Weir again", "err", err)
 	os.Exit(1)
 	return nil

@@ -108,6 +108,27 @@ func TestWireHandoverToNobodyEnds(t *testing.T) {
 	}
 }
 
+// SIGTERM as the last process waits for the next, which then fails, is obeyed by the program that
+// starts again: it is a stop.
+func TestWireStopDuringAHandoverThatFails(t *testing.T) {
+	f := ownFixture(t, options{services: kinds, stopped: true})
+	before, err := f.Edge.Edge.State()
+	must(t, err)
+	must(t, f.start())
+	p := f.meet(t, conntrack.LayoutVersion())
+	p.hear(t)
+	p.say(t, "take")
+	p.hear(t)
+	must(t, f.weir.Signal(syscall.SIGTERM))
+	p.end(t)
+	f.ended(t)
+	after, err := f.Edge.Edge.State()
+	must(t, err)
+	if left := before.Diff(after); len(left) > 0 {
+		t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+	}
+}
+
 // A client that says nothing does not keep others from a handover.
 func TestWireASilentClientBlocksNoHandover(t *testing.T) {
 	f := ownFixture(t, options{services: kinds})
