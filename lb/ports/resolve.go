@@ -47,7 +47,9 @@ func (ps *Ports) resolve(in Interface, links []device.Link) error {
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(resolved, func(r device.Port) bool { return r.Active }) {
+	// An interface without a carrier is attached, as it stays attached when it loses the carrier.
+	enabled := func(r device.Port) bool { return link(links, r.Interface).Enabled && link(links, r.Device).Enabled }
+	if !slices.ContainsFunc(resolved, enabled) {
 		return fmt.Errorf("interface %s: it is down; bring it up first", in.Name)
 	}
 	var errs []error

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
 // goingOn has connections with data of every kind, and new ones, while change changes the
@@ -107,6 +108,26 @@ func TestWireMTUChangesInPlace(t *testing.T) {
 		set(1500, f.Edge.Edge)
 		f.awaits(t, "its MTU is", false)
 	})
+}
+
+// A process starts while an uplink has no carrier, as after a crash beside a switch that is down. The
+// other interfaces serve, and connections outlive the process.
+func TestWireStartWithoutACarrier(t *testing.T) {
+	f := ownFixture(t, options{services: kinds, extra: "death: {holdSeconds: 600}"})
+	conn := f.dialed(t, toPod.at(echoPort, false))
+	l, err := f.Fabric.Interface("edge")
+	must(t, err)
+	must(t, f.Fabric.Netlink().LinkSetDown(l))
+	f.awaits(t, "interface eth1 is down or has no carrier", true)
+	must(t, f.weir.Kill())
+	must(t, f.launch("config.yaml"))
+	f.awaits(t, "interface eth1 is down or has no carrier", true)
+	f.showsReady(t, "eth1", false, true) // eth0 works
+	must(t, workload.PingPong(conn, "still here", within))
+	must(t, f.Fabric.Netlink().LinkSetUp(l))
+	f.awaits(t, "has no carrier", false)
+	f.shows(t, "eth1", true)
+	f.begins(t, "by the link that is back")
 }
 
 // A link loses its carrier on either side. Weir stays attached, says so, and connections go on.
