@@ -24,7 +24,7 @@ import (
 // talk over a socket beside the admin socket, in lines of JSON:
 //
 //	next: hello{version, layout, copies}
-//	                                last: hello, or an error
+//	                                last: hello, or an error; the last known state is saved
 //	next reads its configuration, learns the Services, has the kernel verify the program, maps
 //	the flow table and looks at the host veth
 //	next: take                      last leaves everything in place, and closes locks
@@ -200,6 +200,7 @@ func (d *Daemon) meetNext(ctx context.Context, next *peer) error {
 	}
 	d.log.Info("handover: another process makes ready", "version", hello.Version)
 	d.events.Add(event.New{Kind: event.Handover, Text: "another process, of version " + hello.Version + ", makes ready to take over", Logged: true})
+	d.saveState(ctx)
 	if err := next.say(handoverMessage{
 		Say: sayHello, Version: version.Get().Version, Layout: conntrack.LayoutVersion(),
 		NotifySocket: os.Getenv("NOTIFY_SOCKET"), WatchdogMicroseconds: d.notify.Watchdog().Microseconds(),
@@ -219,6 +220,21 @@ func (d *Daemon) meetNext(ctx context.Context, next *peer) error {
 	d.leaving.Store(true)
 	d.stop(nil)
 	return nil
+}
+
+// saveTime is the time in which the state is saved for the next process, well below meetTime.
+const saveTime = 5 * time.Second
+
+// saveState saves the last known state, if it is not saved yet: the next process reads it after the
+// hello, and serves it where the API server does not answer.
+func (d *Daemon) saveState(ctx context.Context) {
+	s, ok := d.source.(interface{ save(context.Context) })
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, saveTime)
+	defer cancel()
+	s.save(ctx)
 }
 
 // mayHandOver says why the process of a hello cannot take over from this one.

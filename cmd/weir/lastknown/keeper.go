@@ -36,6 +36,7 @@ type Keeper struct {
 	Log     *slog.Logger
 
 	changed chan struct{}
+	flush   chan chan struct{}
 	step    int       // of Intervals
 	tried   time.Time // to save, zero for never
 	sum     []byte    // of the file, nil before it is saved
@@ -55,7 +56,7 @@ func NewKeeper(path, cluster string, objects func() *cluster.Objects, log *slog.
 		Path: path, Cluster: cluster, Objects: objects, Log: log,
 		Budget: 1 << 30,
 		Delay:  5 * time.Second, Intervals: []time.Duration{time.Minute, 10 * time.Minute}, Confirm: 10 * time.Minute,
-		changed: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), flush: make(chan chan struct{}),
 	}
 }
 
@@ -64,6 +65,20 @@ func (k *Keeper) Changed() {
 	select {
 	case k.changed <- struct{}{}:
 	default:
+	}
+}
+
+// Flush saves now if the file may be older than the state, and waits for that or the end of ctx.
+func (k *Keeper) Flush(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case k.flush <- done:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
 }
 
@@ -99,6 +114,21 @@ func (k *Keeper) Run(ctx context.Context) {
 			}
 		case <-confirm.C:
 			k.confirm()
+		case done := <-k.flush:
+			select {
+			case <-k.changed:
+			default:
+				if due == nil {
+					close(done)
+					continue
+				}
+			}
+			due = nil
+			if !k.save() {
+				due = time.After(k.wait())
+			}
+			k.confirm()
+			close(done)
 		}
 	}
 }
