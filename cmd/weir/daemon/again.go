@@ -33,7 +33,7 @@ func (d *Daemon) again(leave <-chan os.Signal) error {
 	} else {
 		before = strconv.Itoa(fd)
 	}
-	d.untune() // CPUs too pass to the program
+	d.tuned.Threads() // CPUs too pass to the program
 	if err := privilege.KeepThroughExec(); err != nil {
 		d.log.Warn("handover: the program may start without the privileges that it needs", "err", err)
 	}

@@ -75,7 +75,7 @@ type Daemon struct {
 	level    *slog.LevelVar          // nil: the level of the log is fixed
 
 	privileges atomic.Pointer[privilege.Status] // nil until given up
-	untune     func()                           // undoes tune
+	tuned      *tuning.Undo                     // undoes tune
 
 	profiling atomic.Bool              // /debug/pprof is served
 	draining  atomic.Pointer[draining] // nil before SIGTERM
@@ -305,7 +305,7 @@ func (d *Daemon) end(fault error) error {
 func (d *Daemon) tune() {
 	all := d.lb.CPUs()
 	pinned := slices.DeleteFunc(slices.Clone(all), func(cpu int) bool { return cpu < 0 })
-	d.untune = tuning.Apply(func(err error) { d.log.Warn(err.Error()) }, len(all), pinned)
+	d.tuned = tuning.Apply(func(err error) { d.log.Warn(err.Error()) }, len(all), pinned)
 }
 
 var reversePathFilters = map[string]worker.ReversePathFilter{

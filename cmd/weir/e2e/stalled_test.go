@@ -144,12 +144,35 @@ func (f *fixture) namesTheWorker(ctx context.Context) error {
 	return fmt.Errorf("no problem names the worker: %v", s.Problems)
 }
 
+// A worker that stalls outside of a system call holds up whatever waits for all threads of the
+// process, as the runtime does to collect garbage. Weir starts again without that.
+func TestWireWorkerThatObeysNobodyIsLeftBehind(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toAttached}, extra: "workers: {count: 1, stallSeconds: 6}"})
+	c := f.echo(t, toAttached)
+	load, ctx := f.datagrams(t)
+	load.Targets, load.Pause = load.Targets[:1], 0
+	var loading sync.WaitGroup
+	loading.Go(func() { _, _ = load.Run(ctx) })
+	release := f.freeze(t, "running")
+	load.stop()
+	loading.Wait()
+	must(t, f.poll(func(context.Context) error { // the running process is not asked: it has to do nothing else
+		if log, err := os.ReadFile(f.weir.LogFile()); err != nil || strings.Count(string(log), "msg=attached") < 2*3 {
+			return fmt.Errorf("it has not started again, %v", err)
+		}
+		return nil
+	}))
+	release()
+	must(t, f.served(1))
+	must(t, workload.PingPong(c, "again", within))
+}
+
 // freezer stops the thread of a process that sleeps in ppoll, as a debugger does, says "frozen", and
-// lets it go on at the end of its input. It is a process of its own: execve waits until a tracer has
+// lets it go on at the end of its input. "running" stops it elsewhere. It is a process of its own: execve waits until a tracer has
 // seen the end of the thread, and would else confuse those who wait for Weir.
 const freezer = `
-import ctypes, glob, os, platform, select, sys
-libc, pid = ctypes.CDLL(None, use_errno=True), sys.argv[1]
+import ctypes, glob, os, platform, random, select, sys, time
+libc, pid, running = ctypes.CDLL(None, use_errno=True), sys.argv[1], sys.argv[2] == "running"
 SEIZE, INTERRUPT, CONT, DETACH, WALL = 0x4206, 0x4207, 7, 17, 0x40000000
 CALL = {"x86_64": "271", "aarch64": "73"}[platform.machine()]
 libc.ptrace.argtypes = [ctypes.c_long] * 4
@@ -167,9 +190,10 @@ if libc.ptrace(SEIZE, tid, 0, 0) != 0:
 while True:
     libc.ptrace(INTERRUPT, tid, 0, 0)
     os.waitpid(tid, WALL)
-    if call(task) == CALL:
+    if (call(task) == "-1") if running else (call(task) == CALL):
         break
     libc.ptrace(CONT, tid, 0, 0)
+    time.sleep(random.random() / 1e3)
 print("frozen", flush=True)
 while not select.select([sys.stdin], [], [], 0.01)[0]:
     if os.waitpid(tid, WALL | os.WNOHANG)[0] == tid:
@@ -181,6 +205,11 @@ libc.ptrace(DETACH, tid, 0, 0)
 // on if it still exists.
 func (f *fixture) freezeWorker(t *testing.T) (release func()) {
 	t.Helper()
+	return f.freeze(t, "asleep")
+}
+
+func (f *fixture) freeze(t *testing.T, where string) (release func()) {
+	t.Helper()
 	// Privileges are given up in every thread, and a thread that is frozen would hold that up.
 	must(t, f.poll(func(ctx context.Context) error {
 		s, err := f.admin.Status(ctx)
@@ -189,7 +218,7 @@ func (f *fixture) freezeWorker(t *testing.T) (release func()) {
 		}
 		return err
 	}))
-	cmd := exec.Command("python3", "-c", freezer, fmt.Sprint(f.weir.Cmd.Process.Pid))
+	cmd := exec.Command("python3", "-c", freezer, fmt.Sprint(f.weir.Cmd.Process.Pid), where)
 	in, err := cmd.StdinPipe()
 	must(t, err)
 	out, err := cmd.StdoutPipe()

@@ -23,16 +23,16 @@ import (
 // of the CPU. Workers pin themselves afterwards. Where the
 // workers have all CPUs nothing can be left.
 //
-// The returned function undoes it. warn is called for threads that could not be moved.
-func Apply(warn func(error), workers int, cpus []int) (restore func()) {
-	var undo []func()
+// warn is called for threads that could not be moved.
+func Apply(warn func(error), workers int, cpus []int) *Undo {
+	undo := &Undo{threads: func() {}}
 	if os.Getenv("GOMAXPROCS") == "" {
 		old := runtime.GOMAXPROCS(max(workers+3, runtime.GOMAXPROCS(0)))
-		undo = append(undo, func() { runtime.GOMAXPROCS(old) })
+		undo.runtime = append(undo.runtime, func() { runtime.GOMAXPROCS(old) })
 	}
 	if os.Getenv("GOGC") == "" {
 		old := debug.SetGCPercent(gcPercent)
-		undo = append(undo, func() { debug.SetGCPercent(old) })
+		undo.runtime = append(undo.runtime, func() { debug.SetGCPercent(old) })
 	}
 	all, err := allowed()
 	if err == nil && len(cpus) > 0 {
@@ -42,18 +42,32 @@ func Apply(warn func(error), workers int, cpus []int) (restore func()) {
 		}
 		if rest.Count() > 0 {
 			err = moveThreads(&rest)
-			undo = append(undo, func() { _ = moveThreads(&all) })
+			undo.threads = func() { _ = moveThreads(&all) }
 		}
 	}
 	if err != nil {
 		warn(fmt.Errorf("keep the control plane off the workers' CPUs: %w", err))
 	}
-	return func() {
-		for _, f := range undo {
-			f()
-		}
-	}
+	return undo
 }
+
+// Undo undoes an Apply.
+type Undo struct {
+	runtime []func()
+	threads func()
+}
+
+// All undoes everything.
+func (u *Undo) All() {
+	for _, f := range u.runtime {
+		f()
+	}
+	u.threads()
+}
+
+// Threads gives the threads their CPUs back, which pass to a program that is executed next. For the
+// rest the runtime halts all threads: it would wait for a worker that is stalled.
+func (u *Undo) Threads() { u.threads() }
 
 // gcPercent is GOGC.
 const gcPercent = 400

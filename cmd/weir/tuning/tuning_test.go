@@ -36,7 +36,7 @@ func TestControlPlaneLeavesTheWorkersCPUs(t *testing.T) {
 		t.Skip("skipped: there is one CPU only")
 	}
 	before := runtime.GOMAXPROCS(0)
-	restore := Apply(func(err error) { t.Error(err) }, 1, []int{cpu})
+	undo := Apply(func(err error) { t.Error(err) }, 1, []int{cpu})
 	if on, all := threads(t, cpu); on != 0 || all == 0 {
 		t.Errorf("%d of %d threads may use the worker's CPU", on, all)
 	}
@@ -57,7 +57,7 @@ func TestControlPlaneLeavesTheWorkersCPUs(t *testing.T) {
 		t.Errorf("%d new threads may use the worker's CPU", on)
 	}
 	close(stop)
-	restore()
+	undo.All()
 	if on, all := threads(t, cpu); on != all {
 		t.Errorf("afterwards %d of %d threads may use the CPU", on, all)
 	}
@@ -78,7 +78,7 @@ func TestControlPlaneStaysWhereThereIsNoOtherCPU(t *testing.T) {
 			cpus = append(cpus, n)
 		}
 	}
-	defer Apply(func(err error) { t.Error(err) }, len(cpus), cpus)()
+	defer Apply(func(err error) { t.Error(err) }, len(cpus), cpus).All()
 	if on, n := threads(t, cpus[0]); on != n {
 		t.Errorf("%d of %d threads may use the first CPU", on, n)
 	}

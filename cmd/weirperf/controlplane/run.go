@@ -93,7 +93,7 @@ func (r *runner) say(format string, args ...any) { fmt.Fprintf(r.w, format+"\n",
 func (r *runner) run(o Options) (*Result, error) {
 	// The runtime as the daemon has it, which collects garbage seldom: on two
 	// CPUs a collection takes as long as two changes of the largest Service.
-	defer tuning.Apply(func(err error) { r.say("%v", err) }, 1, nil)()
+	defer tuning.Apply(func(err error) { r.say("%v", err) }, 1, nil).All()
 	out := &Result{Services: o.Services, Endpoints: o.Endpoints}
 	c := newCluster(o.Services, o.Endpoints)
 	before := heap()

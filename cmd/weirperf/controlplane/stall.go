@@ -142,8 +142,7 @@ func (r *runner) stall(o StallOptions) (*StallResult, error) {
 	if out.CPU >= 0 {
 		cpus = []int{out.CPU}
 	}
-	restore := tuning.Apply(r.warn, out.Workers, cpus)
-	defer restore()
+	defer tuning.Apply(r.warn, out.Workers, cpus).All()
 	for _, part := range []struct {
 		what string
 		on   bool

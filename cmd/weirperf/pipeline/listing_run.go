@@ -120,7 +120,7 @@ func (l *listing) run(ctx context.Context) (*ListingReport, error) {
 		cpus = []int{l.cpu}
 	}
 	everywhere := allCPUs()
-	defer tuning.Apply(func(err error) { fmt.Fprintln(l.progress, err) }, 1, cpus)()
+	defer tuning.Apply(func(err error) { fmt.Fprintln(l.progress, err) }, 1, cpus).All()
 	r := &ListingReport{Machine: machine.Describe(), Flows: l.o.Flows, CPU: l.cpu}
 	err := errors.New("no thread")
 	onThread(func() {
