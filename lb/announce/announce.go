@@ -53,6 +53,13 @@ type Node struct {
 // Frontend is a frontend of an address.
 type Frontend struct {
 	Service string
+	// Namespace is that of the Service: its authors are others than those of other namespaces.
+	Namespace string
+	// Created is when the Service was made, in Unix seconds, 0 for unknown.
+	Created int64
+	// External is true for an address that the Service has by spec.externalIPs, which nobody
+	// has given to it.
+	External bool
 	// Programmed is true while the packet path gets its packets.
 	Programmed bool
 	// Endpoints are those that a new connection may get on this node.

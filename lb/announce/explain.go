@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"time"
@@ -33,11 +34,12 @@ func (r *Rule) Explain(a netip.Addr, n *Node, frontends []Frontend, now time.Tim
 	if h == nil {
 		h = &history{}
 	}
-	missing := unprogrammed(frontends)
+	claims := claimsOf(frontends)
+	missing := claims.unprogrammed()
 	if len(frontends) == 0 {
 		missing = "no frontend has this address"
 	}
-	out = append(out, Condition{NotProgrammed, missing == "", missing}, r.served(h, frontends, now))
+	out = append(out, Condition{NotProgrammed, missing == "", missing}, r.served(h, &claims, now))
 	settled := Condition{Reason: Settling, Met: h.announced || !h.well.IsZero() && !now.Before(h.well.Add(r.settle(h)))}
 	switch {
 	case settled.Met:
@@ -55,9 +57,9 @@ func (r *Rule) Explain(a netip.Addr, n *Node, frontends []Frontend, now time.Tim
 
 // served is the condition about endpoints. An announced address without any endpoint anywhere
 // stays announced for a while.
-func (r *Rule) served(h *history, frontends []Frontend, now time.Time) Condition {
-	detail, anywhere := unserved(frontends)
-	c := Condition{NotServed, detail == "", detail}
+func (r *Rule) served(h *history, claims *claims, now time.Time) Condition {
+	detail, anywhere := claims.unserved()
+	c := Condition{NotServed, detail == "", cmp.Or(detail, claims.ignored())}
 	if detail == "" || anywhere || !h.announced || h.empty.IsZero() {
 		return c
 	}

@@ -31,6 +31,7 @@ type history struct {
 	since     time.Time   // of the present answer
 	reason    Reason      // the present answer
 	well      time.Time   // since when nothing but time is missing; zero: it is
+	external  bool        // its owner claims it by spec.externalIPs
 	empty     time.Time   // since when no node has an endpoint; zero: some has
 	falls     []time.Time // withdrawals by a state of the address or the packet path, in flapWindow
 }
@@ -122,7 +123,9 @@ func (r *Rule) decide(a netip.Addr, h *history, n *Node, list []Frontend, now ti
 		h.well, h.empty = time.Time{}, time.Time{}
 		return reason, detail
 	}
-	reason, detail, anywhere := state(list)
+	c := claimsOf(list)
+	h.external = c.external()
+	reason, detail, anywhere := c.state()
 	if anywhere {
 		h.empty = time.Time{}
 	} else if h.empty.IsZero() {
@@ -180,17 +183,18 @@ func (x *Advertisement) allows(a netip.Addr) bool {
 	return slices.ContainsFunc(x.Allow, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// limit refuses addresses beyond the limit: those first that are not announced yet, from the
-// end.
+// limit refuses addresses beyond the limit: those first that were given to no Service, then those
+// that are not announced yet, from the end.
 func (r *Rule) limit(list []Decision) {
 	left := r.settings.MaxAddresses
 	if left == 0 {
 		return
 	}
-	for _, before := range []bool{true, false} {
+	for _, turn := range []struct{ external, before bool }{{false, true}, {false, false}, {true, true}, {true, false}} {
 		for i := range list {
 			d := &list[i]
-			if d.Reason != Announced || r.addresses[d.Address].announced != before {
+			h := r.addresses[d.Address]
+			if d.Reason != Announced || h.external != turn.external || h.announced != turn.before {
 				continue
 			}
 			if left--; left < 0 {
@@ -260,54 +264,6 @@ func (n *Node) reason() (Reason, string) {
 		}
 	}
 	return Announced, ""
-}
-
-// state is what the frontends of an address forbid. anywhere is false if no Service on it has
-// an endpoint on any node.
-func state(list []Frontend) (reason Reason, detail string, anywhere bool) {
-	detail, anywhere = unserved(list)
-	switch {
-	case unprogrammed(list) != "":
-		return NotProgrammed, unprogrammed(list), anywhere
-	case detail != "":
-		return NotServed, detail, anywhere
-	}
-	return Announced, "", anywhere
-}
-
-// unprogrammed says of which frontend packets do not reach the packet path, "" if they do.
-func unprogrammed(list []Frontend) string {
-	for i := range slices.Backward(list) {
-		if !list[i].Programmed {
-			return "a frontend of Service " + list[i].Service
-		}
-	}
-	return ""
-}
-
-// unserved says why a new connection would get no endpoint, "" if it would.
-func unserved(list []Frontend) (detail string, anywhere bool) {
-	type service struct{ here, elsewhere bool }
-	services := map[string]service{}
-	here := false
-	for i := range list {
-		f := &list[i]
-		s := services[f.Service]
-		s.here = s.here || f.Endpoints > 0
-		s.elsewhere = s.elsewhere || f.Endpoints == 0 && f.Elsewhere
-		services[f.Service] = s
-		here = here || s.here
-		anywhere = anywhere || s.here || s.elsewhere
-	}
-	for _, name := range slices.Sorted(maps.Keys(services)) {
-		if s := services[name]; s.elsewhere && !s.here {
-			return fmt.Sprintf("Service %s has endpoints on other nodes only", name), anywhere
-		}
-	}
-	if !here {
-		return "no Service on it has an endpoint", anywhere
-	}
-	return "", anywhere
 }
 
 // sooner sets next to t if that is sooner.

@@ -95,11 +95,11 @@ func (e *edit) service(name string) *service {
 	return e.t.services[name]
 }
 
-// best is the Service with the best claim among those that wait, nil for none.
-func (e *edit) best(queue []string) *service {
+// best is the Service with the best claim to the frontend among those that wait, nil for none.
+func (e *edit) best(k *Key) *service {
 	var best *service
-	for _, name := range queue {
-		if s := e.service(name); best == nil || s.before(best) {
+	for _, name := range e.queue(k) {
+		if s := e.service(name); best == nil || s.before(best, k) {
 			best = s
 		}
 	}
@@ -113,7 +113,7 @@ func (e *edit) promote() {
 		return
 	}
 	for _, key := range e.touched[:len(e.touched):len(e.touched)] {
-		if s := e.best(e.queue(&key)); s != nil {
+		if s := e.best(&key); s != nil {
 			e.put(s.frontend(&key, 0)) // Services in the queue claim it, see release
 			e.leaveQueue(&key, s.name)
 		}
@@ -131,14 +131,14 @@ func (e *edit) claim(s *service) {
 			if holder != f {
 				e.put(f)
 			}
-		case s.before(e.service(holder.ServiceName)):
+		case s.before(e.service(holder.ServiceName), &f.Key):
 			e.yield(holder, f, s.name)
 		default:
 			e.joinQueue(&f.Key, s.name)
 			e.conflict(f, s.name, holder.ServiceName)
 			continue
 		}
-		if better := e.best(e.queue(&f.Key)); better != nil && better.before(s) {
+		if better := e.best(&f.Key); better != nil && better.before(s, &f.Key) {
 			e.yield(f, better.frontend(&f.Key, 0), better.name)
 		}
 	}

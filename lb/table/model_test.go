@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -14,16 +15,18 @@ import (
 
 // model is a Table as one would write it without a thought for speed.
 type model struct {
-	claims map[string]map[string]string // Service -> frontend -> its endpoints
+	claims map[string]map[string]string // Service -> frontend -> its kind and endpoints
 	order  map[string][]string          // frontend -> Services that claim it, in any order
 	made   map[string]int64             // Service -> its age
 }
 
-// holder is the Service with the best claim: the oldest, then the first by name.
-func (m *model) holder(names []string) string {
+// holder is the Service with the best claim: external IPs last, then the oldest, then the first
+// by name.
+func (m *model) holder(f string, names []string) string {
 	return slices.MinFunc(names, func(a, b string) int {
+		external := func(n string) int { return strings.Count(m.claims[n][f], "ExternalIP") }
 		age := func(n string) int64 { return cmp.Or(m.made[n], math.MaxInt64) }
-		return cmp.Or(cmp.Compare(age(a), age(b)), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(external(a), external(b)), cmp.Compare(age(a), age(b)), cmp.Compare(a, b))
 	})
 }
 
@@ -52,7 +55,7 @@ func (m *model) frontends() map[string]string {
 	out := make(map[string]string)
 	for f, names := range m.order {
 		if len(names) > 0 {
-			holder := m.holder(names)
+			holder := m.holder(f, names)
 			out[f] = holder + " " + m.claims[holder][f]
 		}
 	}
@@ -60,7 +63,7 @@ func (m *model) frontends() map[string]string {
 }
 
 func describe(f *FrontendEntry) string {
-	s := f.ServiceName + " "
+	s := f.ServiceName + " " + f.Kind.String() + " "
 	for _, e := range f.Pool.Endpoints() {
 		s += e.AddrPort.String() + ","
 	}
@@ -89,8 +92,9 @@ func drawService(t *rapid.T, name string) (Service, map[string]string) {
 		for range rapid.IntRange(0, 3).Draw(t, "frontends") {
 			f := netip.AddrPortFrom(v4(rapid.IntRange(0, 7).Draw(t, "frontend")), 80)
 			if _, twice := claims[f.String()]; !twice {
-				s.Frontends = append(s.Frontends, Frontend{AddrPort: f, Proto: 6, Pool: i})
-				claims[f.String()] = text
+				kind := rapid.SampledFrom([]Kind{LoadBalancer, ExternalIP}).Draw(t, "kind")
+				s.Frontends = append(s.Frontends, Frontend{AddrPort: f, Proto: 6, Kind: kind, Pool: i})
+				claims[f.String()] = kind.String() + " " + text
 			}
 		}
 	}

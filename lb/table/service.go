@@ -108,7 +108,9 @@ type Service struct {
 	// Created is when the Service was made, in Unix seconds, 0 for unknown. Of two that
 	// claim a frontend the older has it, those of unknown age
 	// after all others, and of the same age the first by name: so it is on
-	// every node, whatever the order of events there.
+	// every node, whatever the order of events there. An ExternalIP yields to every other
+	// kind: each author of a Service can write such a claim, also before the address is
+	// given to somebody.
 	Created   int64
 	Frontends []Frontend
 	Pools     []Pool
@@ -198,7 +200,11 @@ func (s *service) frontend(k *Key, hint int) *FrontendEntry {
 }
 
 // before reports whether s has the better claim to a frontend that both claim.
-func (s *service) before(o *service) bool {
+func (s *service) before(o *service, k *Key) bool {
+	external := s.frontend(k, 0).Kind == ExternalIP
+	if external != (o.frontend(k, 0).Kind == ExternalIP) {
+		return !external
+	}
 	if s.created != o.created {
 		return o.created == 0 || s.created != 0 && s.created < o.created
 	}

@@ -129,6 +129,10 @@ func TestTheOlderServiceHasAFrontend(t *testing.T) {
 		s.Created = created
 		return s
 	}
+	external := func(s Service) Service {
+		s.Frontends[0].Kind = ExternalIP
+		return s
+	}
 	for _, c := range []struct {
 		name   string
 		claims []Service // the first has it
@@ -137,6 +141,8 @@ func TestTheOlderServiceHasAFrontend(t *testing.T) {
 		{"of the same age the first by name", []Service{made("a", 2), made("z", 2)}},
 		{"of unknown age the first by name", []Service{made("a", 0), made("z", 0)}},
 		{"of known age before unknown", []Service{made("z", 5), made("a", 0)}},
+		{"of an external IP any other", []Service{made("z", 2), external(made("a", 1))}},
+		{"of external IPs the older", []Service{external(made("z", 1)), external(made("a", 2))}},
 		{"of three", []Service{made("m", 1), made("a", 3), made("z", 2)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -108,9 +108,9 @@ type Configuration struct {
 	// this node use kube-proxy in either case.
 	ClusterIPs bool `json:"clusterIPs"`
 
-	// ExternalIPs serves spec.externalIPs. Off by default, because every author
-	// of a Service could claim any address (CVE-2020-8554; deprecated by
-	// KEP-5707).
+	// ExternalIPs serves spec.externalIPs. Off by default, because every author of a Service could
+	// claim any address (CVE-2020-8554; deprecated by KEP-5707). A port that is also claimed by
+	// another kind of address of another Service is left to that Service.
 	ExternalIPs bool `json:"externalIPs"`
 
 	Conntrack Conntrack `json:"conntrack"`

@@ -16,7 +16,6 @@ import (
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/table"
-	"github.com/weirlb/weir/topology"
 )
 
 // announcer announces the addresses of frontends to routers. A publication withdraws before it
@@ -42,16 +41,6 @@ type announcer struct {
 	held    time.Time
 	objects *objects // of announce.objects
 	unheard []error  // BGPPeers of the start without a session
-}
-
-// announcedFrontend is a frontend whose address may be announced.
-type announcedFrontend struct {
-	announce.Frontend
-	address netip.Addr
-	at      netip.AddrPort
-	proto   uint8
-	key     table.Key
-	held    bool // by another Service
 }
 
 // healthEvery is how often the health of the packet path is asked for.
@@ -171,26 +160,6 @@ func (a *announcer) published(put []table.Service, s *table.Snapshot, steered fu
 	}
 	a.look(s, steered)
 	a.decide(&a.node)
-}
-
-// frontendsOf are the frontends of a Service whose addresses may be announced.
-func frontendsOf(s *table.Service) (out []announcedFrontend) {
-	for i := range s.Frontends {
-		f := &s.Frontends[i]
-		if f.Kind != table.LoadBalancer && f.Kind != table.ExternalIP {
-			continue
-		}
-		p := &s.Pools[f.Pool]
-		x := announcedFrontend{address: f.AddrPort.Addr().Unmap(), at: f.AddrPort, proto: f.Proto, key: table.MakeKey(f.AddrPort, f.Proto)}
-		x.Service, x.Endpoints = s.Name, len(p.Endpoints)
-		// With Local policy, endpoints that terminate serve only those who have not heard yet:
-		// routers are told at once.
-		if p.OnEmpty == table.Drop && (len(p.Endpoints) == 0 || p.Tier == string(topology.TierTerminating)) {
-			x.Endpoints, x.Elsewhere = 0, true
-		}
-		out = append(out, x)
-	}
-	return out
 }
 
 // decide brings the routers in line. Preconditions: a.mu is held.

@@ -1,0 +1,42 @@
+package daemon
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/weirlb/weir/lb/announce"
+	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/topology"
+)
+
+// announcedFrontend is a frontend whose address may be announced.
+type announcedFrontend struct {
+	announce.Frontend
+	address netip.Addr
+	at      netip.AddrPort
+	proto   uint8
+	key     table.Key
+	held    bool // by another Service
+}
+
+// frontendsOf are the frontends of a Service whose addresses may be announced.
+func frontendsOf(s *table.Service) (out []announcedFrontend) {
+	namespace, _, _ := strings.Cut(s.Name, "/")
+	for i := range s.Frontends {
+		f := &s.Frontends[i]
+		if f.Kind != table.LoadBalancer && f.Kind != table.ExternalIP {
+			continue
+		}
+		p := &s.Pools[f.Pool]
+		x := announcedFrontend{address: f.AddrPort.Addr().Unmap(), at: f.AddrPort, proto: f.Proto, key: table.MakeKey(f.AddrPort, f.Proto)}
+		x.Service, x.Namespace, x.Created = s.Name, namespace, s.Created
+		x.External, x.Endpoints = f.Kind == table.ExternalIP, len(p.Endpoints)
+		// With Local policy, endpoints that terminate serve only those who have not heard yet:
+		// routers are told at once.
+		if p.OnEmpty == table.Drop && (len(p.Endpoints) == 0 || p.Tier == string(topology.TierTerminating)) {
+			x.Endpoints, x.Elsewhere = 0, true
+		}
+		out = append(out, x)
+	}
+	return out
+}
