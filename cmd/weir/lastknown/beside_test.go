@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/weirlb/weir/discovery/kube/cluster"
 )
 
 // A process that starts beside one that saves, as in a handover, leaves the files of that alone.
@@ -53,4 +58,59 @@ func TestKeeperSavesAtRequest(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	newKeeper(t, time.Hour).Flush(ended) // nobody saves
+}
+
+// A process that asks for handovers over and over has the state written as often as the budget allows,
+// however often it changes.
+func TestKeeperSavesAtRequestWithinItsBudget(t *testing.T) {
+	path := filepath.Join(t.TempDir(), File)
+	synctest.Test(t, func(t *testing.T) {
+		k := NewKeeper(path, "cluster", objects, slog.New(slog.DiscardHandler))
+		saves := 0
+		k.Objects = func() *cluster.Objects { saves++; return objects() }
+		k.save()
+		size, _ := k.File()
+		const allowed = 12 // a day
+		k.Budget = allowed * size
+		k.Delay, k.Intervals = 48*time.Hour, nil
+		saves = 0
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan bool)
+		go func() { k.Run(ctx); close(done) }()
+		for range 24 * 60 {
+			k.Changed()
+			synctest.Wait()
+			k.Flush(t.Context())
+			time.Sleep(time.Minute)
+		}
+		if saves < allowed-1 || saves > allowed+1 {
+			t.Errorf("%d saves in a day, want %d", saves, allowed)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// A request that cannot be obeyed leaves the file older than the state: no later time counts as
+// that at which the file was the cluster's state.
+func TestAFailedSaveAtRequestConfirmsNothing(t *testing.T) {
+	k := newKeeper(t, time.Hour)
+	k.set(objects())
+	k.Changed()
+	if due := k.saveAtRequest(nil); due != nil || k.Err() != nil {
+		t.Fatalf("not saved: %v", k.Err())
+	}
+	if err := errors.Join(os.Remove(k.Path), os.MkdirAll(filepath.Join(k.Path, "in the way"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	k.Budget = 0
+	k.Changed()
+	if due := k.saveAtRequest(nil); due == nil || k.Err() == nil {
+		t.Error("it is saved, or not tried again")
+	}
+	failed := time.Now()
+	k.confirm()
+	if _, good := k.File(); good.After(failed) {
+		t.Errorf("a state that is not in the file counts as known %v later", good.Sub(failed))
+	}
 }

@@ -39,6 +39,7 @@ type Keeper struct {
 	flush   chan chan struct{}
 	step    int       // of Intervals
 	tried   time.Time // to save, zero for never
+	asked   time.Time // when Flush last had something saved, zero for never
 	sum     []byte    // of the file, nil before it is saved
 	stale   time.Time // since when the file is older than the state, zero while it is not
 	size    int64     // of the last save
@@ -68,7 +69,8 @@ func (k *Keeper) Changed() {
 	}
 }
 
-// Flush saves now if the file may be older than the state, and waits for that or the end of ctx.
+// Flush saves now if the file may be older than the state, and waits for that or the end of ctx. What it
+// writes has a Budget of its own: beyond that the change is saved as any other.
 func (k *Keeper) Flush(ctx context.Context) {
 	done := make(chan struct{})
 	select {
@@ -90,20 +92,13 @@ func (k *Keeper) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			select {
-			case <-k.changed:
+			if k.takeChange() || due != nil {
 				k.save()
-			default:
-				if due != nil {
-					k.save()
-				}
 			}
 			k.confirm()
 			return
 		case <-k.changed:
-			if k.stale.IsZero() {
-				k.stale = time.Now()
-			}
+			k.noteChange()
 			if due == nil {
 				due = time.After(k.wait())
 			}
@@ -115,31 +110,63 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-confirm.C:
 			k.confirm()
 		case done := <-k.flush:
-			select {
-			case <-k.changed:
-			default:
-				if due == nil {
-					close(done)
-					continue
-				}
-			}
-			due = nil
-			if !k.save() {
-				due = time.After(k.wait())
-			}
-			k.confirm()
+			due = k.saveAtRequest(due)
 			close(done)
 		}
 	}
 }
 
+// takeChange reports whether the state has changed.
+func (k *Keeper) takeChange() bool {
+	select {
+	case <-k.changed:
+		k.noteChange()
+		return true
+	default:
+		return false
+	}
+}
+
+// noteChange notes since when the file is older than the state.
+func (k *Keeper) noteChange() {
+	if k.stale.IsZero() {
+		k.stale = time.Now()
+	}
+}
+
+// saveAtRequest saves a change that waits for due or has just come, and returns the next due. A next
+// process that fails each time may ask over and over: the budget bounds what that writes.
+func (k *Keeper) saveAtRequest(due <-chan time.Time) <-chan time.Time {
+	if changed := k.takeChange(); !changed && due == nil {
+		return nil
+	}
+	now := time.Now()
+	if !k.asked.IsZero() && now.Sub(k.asked) < k.affordable() {
+		if due == nil {
+			due = time.After(k.wait())
+		}
+		return due
+	}
+	k.asked, due = now, nil
+	if !k.save() {
+		due = time.After(k.wait())
+	}
+	k.confirm()
+	return due
+}
+
+// affordable is the time between two saves that use up the budget.
+func (k *Keeper) affordable() time.Duration {
+	if k.Budget <= 0 {
+		return 0
+	}
+	return time.Duration(float64(k.size) / float64(k.Budget) * float64(24*time.Hour))
+}
+
 // wait is how long the next save is to wait.
 func (k *Keeper) wait() time.Duration {
 	since := time.Since(k.tried)
-	var affordable time.Duration
-	if k.Budget > 0 {
-		affordable = time.Duration(float64(k.size) / float64(k.Budget) * float64(24*time.Hour))
-	}
+	affordable := k.affordable()
 	if len(k.Intervals) == 0 || since >= max(affordable, k.Intervals[len(k.Intervals)-1]) {
 		k.step = 0
 		return k.Delay
