@@ -115,12 +115,13 @@ func (c *Services) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *Services) Collect(ch chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Under the lock: the counters of a list that is older than the last would seem to have begun anew.
 	list := c.src.ServiceMetrics()
 	slices.SortFunc(list, func(a, b api.ServiceState) int {
 		return cmp.Or(cmp.Compare(b.NewConnections, a.NewConnections), cmp.Compare(a.Service, b.Service))
 	})
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	known := make(map[string]*knownService, len(list))
 	var open uint64
 	tiers := map[string]int{}

@@ -3,7 +3,10 @@ package metrics
 import (
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,6 +66,37 @@ func TestServicesHaveSeriesUpToTheLimit(t *testing.T) {
 	shows(`weir_service_new_connections_total{service="ns/a"} 19`, `weir_service_new_connections_total{service="other"} 4`)
 	src.list = src.list[1:2]
 	shows(`weir_service_new_connections_total{service="other"} 4`, `weir_service_new_connections_total{service="ns/b"} 7`)
+}
+
+// growingSource has a connection more each time.
+type growingSource struct{ connections atomic.Uint64 }
+
+func (g *growingSource) ServiceMetrics() []api.ServiceState {
+	s := serviceState("ns/a", g.connections.Add(1))
+	runtime.Gosched() // another scrape comes between
+	return []api.ServiceState{s}
+}
+
+// Two scrapes at once, of two Prometheus servers, count nothing twice.
+func TestScrapesAtOnceCountOnce(t *testing.T) {
+	src := &growingSource{}
+	c := NewServices(src, 1)
+	var scrapes sync.WaitGroup
+	for range 8 {
+		scrapes.Go(func() {
+			ch := make(chan prometheus.Metric, 100)
+			for range 2000 {
+				c.Collect(ch)
+				for len(ch) > 0 {
+					<-ch
+				}
+			}
+		})
+	}
+	scrapes.Wait()
+	if got, want := c.known["ns/a"].own.connections, src.connections.Load(); got != want {
+		t.Errorf("%d connections, want %d", got, want)
+	}
 }
 
 // The others keep their series also without a new connection.
