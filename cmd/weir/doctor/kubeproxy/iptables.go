@@ -165,6 +165,9 @@ func parseIPTRule(words []string) (r iptRule) {
 		case "-s", "-i", "--src-type", "--rcheck":
 			r.source = true
 		case "-d":
+			if i > 0 && words[i-1] == "!" { // node ports are on every address but the loopback's
+				continue
+			}
 			p, err := netip.ParsePrefix(value)
 			r.toPrefix = err != nil || !p.IsSingleIP()
 			if !r.toPrefix {

@@ -148,6 +148,11 @@ func TestFindFallsBackToNodePorts(t *testing.T) {
 -A KUBE-NODEPORTS -p tcp -m tcp --dport 30001 -j KUBE-EXT-B
 `, false, &r)
 	anywhere := Rules{Frontends: r.Frontends}
+	six := Rules{Frontends: map[Frontend]Target{}}
+	parseIPTables(`*nat
+-A KUBE-SERVICES ! -d ::1/128 -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
+-A KUBE-NODEPORTS -p tcp -m tcp --dport 30001 -j KUBE-EXT-B
+`, true, &six)
 	for _, tt := range []struct {
 		name     string
 		rules    *Rules
@@ -160,6 +165,7 @@ func TestFindFallsBackToNodePorts(t *testing.T) {
 		{"an address without node ports", &r, "10.0.0.3:30000", true, ""},
 		{"no address of the node", &r, "10.0.0.2:30001", false, ""},
 		{"any address of the node", &anywhere, "10.0.0.3:30001", true, "node"},
+		{"any address but the loopback's", &six, "[fd00::1]:30001", true, "node"},
 		{"the other family", &anywhere, "[fd00::1]:30001", true, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
