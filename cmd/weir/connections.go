@@ -44,7 +44,8 @@ func newConnections() *cobra.Command {
 		Short: "Show, count or kill connections",
 		Long: `Shows the connections of the running Weir that match every given flag. The daemon
 filters and counts them part by part, at half speed: a walk over millions disturbs
-neither workers nor other requests.
+neither workers nor other requests. Three walks run at a time; a member of admin.group
+has one. Others wait for 5 seconds at most.
 
 With --count-by it counts them by client, client-prefix (/24, /64), frontend,
 endpoint, service, state, protocol or mode. More than 65,536 groups are not kept

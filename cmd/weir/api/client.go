@@ -20,7 +20,7 @@ import (
 // ErrNotRunning means that nothing answers on the socket.
 var ErrNotRunning = errors.New("no Weir is running")
 
-// ErrTryAgain means that the daemon answers another request of the kind: try again soon.
+// ErrTryAgain means that the daemon answers as many requests of the kind as it may: try again soon.
 var ErrTryAgain = errors.New("try again")
 
 // maxReply bounds an answer: 16 Mi flows of 256 bytes would be more, but
@@ -158,7 +158,7 @@ func failureOf(res *http.Response) error {
 		return fmt.Errorf("the running Weir does not know %s: it is of another version than this command", request)
 	case res.StatusCode == http.StatusNotFound:
 		return notFound(f.Error)
-	case res.StatusCode == http.StatusServiceUnavailable:
+	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusServiceUnavailable:
 		return busy(f.Error)
 	}
 	return errors.New(f.Error)

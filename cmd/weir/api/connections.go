@@ -76,10 +76,7 @@ var filterParams = []param{
 }
 
 // connectionRoutes are those about connections.
-func connectionRoutes(src Source, stall time.Duration) []route {
-	list := &heavy{kind: fmt.Sprintf("more than %d connections", DefaultFlowLimit), stall: stall}
-	few := &heavy{stall: stall}
-	walk := &heavy{kind: "a walk over all connections"}
+func connectionRoutes(src Source, stall time.Duration, walks *places) []route {
 	return []route{{
 		method: "GET", path: "/v1/connections", summary: "Connections that match, in the order of the table.", answer: ConnectionList{},
 		params: slices.Concat(filterParams, []param{
@@ -97,15 +94,13 @@ func connectionRoutes(src Source, stall time.Duration) []route {
 				return
 			}
 			q.After = uint32(after)
-			h := few
-			if q.Limit == 0 || q.Limit > DefaultFlowLimit {
-				if h = list; !h.admit(w) {
-					return
-				}
-				defer h.leave()
+			leave := walks.admit(w, r)
+			if leave == nil {
+				return
 			}
+			defer leave()
 			s, err := src.Connections(r.Context(), q)
-			h.stream(w, r, s, err)
+			stream(w, r, stall, s, err)
 		}),
 	}, {
 		method: "GET", path: "/v1/connections/count", summary: "How many connections match, by group.", answer: ConnectionCount{},
@@ -123,10 +118,11 @@ func connectionRoutes(src Source, stall time.Duration) []route {
 				refuse(w, http.StatusBadRequest, err)
 				return
 			}
-			if !walk.admit(w) {
+			leave := walks.admit(w, r)
+			if leave == nil {
 				return
 			}
-			defer walk.leave()
+			defer leave()
 			c, err := src.CountConnections(r.Context(), m, by, limit)
 			reply(w, c, err)
 		}),
@@ -138,10 +134,11 @@ func connectionRoutes(src Source, stall time.Duration) []route {
 				refuse(w, http.StatusBadRequest, fmt.Errorf("a filter is required: without one every connection would be removed"))
 				return
 			}
-			if !walk.admit(w) {
+			leave := walks.admit(w, r)
+			if leave == nil {
 				return
 			}
-			defer walk.leave()
+			defer leave()
 			k, err := src.KillConnections(r.Context(), m)
 			reply(w, k, err)
 		}),

@@ -34,8 +34,8 @@ type ControlSource interface {
 }
 
 // controlRoutes are those that change the daemon.
-func controlRoutes(src Source) []route {
-	profiling := &heavy{kind: "a profile"}
+func controlRoutes(src Source, wait time.Duration) []route {
+	profiling := newPlaces("a profile", 1, wait)
 	return []route{{
 		method: "GET", path: "/v1/log-level", summary: "The level of the log.", answer: LogLevel{},
 		handle: func(w http.ResponseWriter, r *http.Request) {
@@ -70,10 +70,11 @@ func controlRoutes(src Source) []route {
 				refuse(w, http.StatusBadRequest, err)
 				return
 			}
-			if !profiling.admit(w) {
+			leave := profiling.admit(w, r)
+			if leave == nil {
 				return
 			}
-			defer profiling.leave()
+			defer leave()
 			writeProfile(w, r, src, kind, time.Duration(seconds)*time.Second)
 		},
 	}}

@@ -1,7 +1,5 @@
 package api
 
-import "time"
-
 // For tests outside of the package.
 
 // Operation is a route.
@@ -22,7 +20,7 @@ type Parameter struct {
 // Operations are the routes.
 func Operations() []Operation {
 	var out []Operation
-	for _, r := range routes(&fakeSource{}, time.Second) {
+	for _, r := range routes(&fakeSource{}, usual) {
 		o := Operation{Method: r.method, Path: r.path, Summary: r.summary, Produces: r.produces, Answer: r.answer, Full: r.full}
 		for _, p := range r.params {
 			o.Params = append(o.Params, Parameter{p.name, p.usage, p.kind, p.enum, p.required})

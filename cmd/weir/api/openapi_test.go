@@ -54,7 +54,9 @@ func document(t *testing.T) *openapi3.T {
 		}
 		return r
 	}
-	fault := openapi3.NewResponse().WithDescription("The request failed: 503 means that it may be sent again later.").
+	fault := openapi3.NewResponse().WithDescription("The request failed. 429: as many requests of the kind are answered as may be at a time, " +
+		"and none ended while this request waited; 503: the daemon has no room for what was asked. " +
+		"Both may be sent again later, after Retry-After seconds.").
 		WithJSONSchemaRef(ref(api.Failure{}))
 	doc := &openapi3.T{
 		OpenAPI: "3.0.3",

@@ -36,19 +36,28 @@ type param struct {
 	required bool
 }
 
+// times bound answers.
+type times struct {
+	stall time.Duration // after which a stuck reader is given up
+	wait  time.Duration // for a place
+}
+
 // routes are all requests, by group.
-func routes(src Source, stall time.Duration) []route {
+func routes(src Source, t times) []route {
+	// Three walks at half speed leave the workers caches and, on all but the smallest machines, CPUs.
+	walks := newPlaces("a walk over the flow table", 3, t.wait)
 	return slices.Concat(
 		nodeRoutes(src),
-		explainRoutes(src, stall),
+		verifyRoutes(src, walks, t.wait),
+		explainRoutes(src, t),
 		addressRoutes(src),
-		serviceRoutes(src, stall),
-		flowRoutes(src),
-		packetRoutes(src, stall),
+		serviceRoutes(src, t),
+		flowRoutes(src, walks, t.wait),
+		packetRoutes(src, t.stall),
 		eventRoutes(src),
-		traceRoutes(src),
-		connectionRoutes(src, stall),
-		controlRoutes(src),
+		traceRoutes(src, t.wait),
+		connectionRoutes(src, t.stall, walks),
+		controlRoutes(src, t.wait),
 		drainRoutes(src),
 	)
 }
@@ -71,9 +80,6 @@ func nodeRoutes(src Source) []route {
 			reply(w, s, err)
 		},
 	}, {
-		method: "GET", path: "/v1/verify", summary: "Check the invariants of the flow table.", answer: Verification{},
-		handle: verifyHandler(src),
-	}, {
 		method: "POST", path: "/v1/stop", summary: "Begin to end the daemon for good.", answer: struct{}{}, full: true,
 		handle: func(w http.ResponseWriter, r *http.Request) {
 			reply(w, struct{}{}, src.Stop(r.Context()))
@@ -82,73 +88,78 @@ func nodeRoutes(src Source) []route {
 }
 
 // explainRoutes are those about Services and frontends as they are programmed.
-func explainRoutes(src Source, stall time.Duration) []route {
+func explainRoutes(src Source, t times) []route {
 	return []route{{
 		method: "GET", path: "/v1/explain", summary: "The output of weir explain -o json.", answer: Explanation{},
 		params: []param{
 			{name: "service", usage: "namespace/name; absent: all Services"},
 			{name: "whatIf", usage: "a change to imagine, as weir explain --what-if takes it"},
 		},
-		handle: explainHandler(src, stall),
+		handle: explainHandler(src, t),
 	}, {
 		method: "GET", path: "/v1/frontends", summary: "The frontends with their endpoints.", answer: FrontendList{},
-		handle: frontendsHandler(src, stall),
+		handle: frontendsHandler(src, t),
 	}}
 }
 
 // flowRoutes are those about flows.
-func flowRoutes(src Source) []route {
+func flowRoutes(src Source, walks *places, wait time.Duration) []route {
 	return []route{{
 		method: "GET", path: "/v1/flows", summary: "Flows, in the order of the table.", answer: FlowList{},
 		params: slices.Concat(filterParams, []param{
 			{name: "limit", kind: "integer", usage: fmt.Sprintf("how many; absent: %d, at most %d", DefaultFlowLimit, MaxFlowLimit)},
 		}),
-		handle: flowsHandler(src),
+		handle: flowsHandler(src, walks, wait),
 	}}
 }
 
-func explainHandler(src Source, stall time.Duration) http.HandlerFunc {
-	all, one := &heavy{kind: "the explanation of all Services", stall: stall}, &heavy{stall: stall}
+func explainHandler(src Source, t times) http.HandlerFunc {
+	all := newPlaces("the explanation of all Services", 2, t.wait)
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := ExplainQuery{r.FormValue("service"), r.FormValue("whatIf")}
-		h := one
 		if q.Service == "" {
-			h = all
-			if !h.admit(w) {
+			leave := all.admit(w, r)
+			if leave == nil {
 				return
 			}
-			defer h.leave()
+			defer leave()
 		}
 		s, err := src.Explain(r.Context(), q)
-		h.stream(w, r, s, err)
+		stream(w, r, t.stall, s, err)
 	}
 }
 
-func frontendsHandler(src Source, stall time.Duration) http.HandlerFunc {
-	h := &heavy{kind: "frontends", stall: stall}
+func frontendsHandler(src Source, t times) http.HandlerFunc {
+	p := newPlaces("the list of frontends", 2, t.wait)
 	return func(w http.ResponseWriter, r *http.Request) {
-		if !h.admit(w) {
+		leave := p.admit(w, r)
+		if leave == nil {
 			return
 		}
-		defer h.leave()
+		defer leave()
 		s, err := src.Frontends(r.Context())
-		h.stream(w, r, s, err)
+		stream(w, r, t.stall, s, err)
 	}
 }
 
-func flowsHandler(src Source) http.HandlerFunc {
-	h := &heavy{kind: fmt.Sprintf("more than %d flows", DefaultFlowLimit)}
+func flowsHandler(src Source, walks *places, wait time.Duration) http.HandlerFunc {
+	large := newPlaces(fmt.Sprintf("more than %d flows", DefaultFlowLimit), 1, wait) // memory
 	return matching(func(w http.ResponseWriter, r *http.Request, m *FlowMatcher) {
 		limit, err := number(r, "limit", DefaultFlowLimit, MaxFlowLimit)
 		if err != nil {
 			refuse(w, http.StatusBadRequest, err)
 			return
 		}
-		if limit > DefaultFlowLimit {
-			if !h.admit(w) {
+		through := []*places{walks, large}
+		if limit <= DefaultFlowLimit {
+			through = through[:1]
+		}
+		for _, p := range through {
+			leave := p.admit(w, r)
+			if leave == nil {
 				return
 			}
-			defer h.leave()
+			defer leave()
 		}
 		s, err := src.Flows(r.Context(), limit, m)
 		reply(w, s, err)

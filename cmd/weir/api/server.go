@@ -78,7 +78,7 @@ func Serve(ctx context.Context, l net.Listener, src Source, access Access, log *
 	}
 	g := &guard{access, gid, log}
 	err = httpserver.Serve(ctx, l, &http.Server{
-		Handler:           handler(src, readerStall, g.check),
+		Handler:           handler(src, usual, g.check),
 		ConnContext:       g.connContext,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second,
@@ -93,13 +93,16 @@ func Serve(ctx context.Context, l net.Listener, src Source, access Access, log *
 
 // Handler is the API over src, without a check of the client.
 func Handler(src Source) http.Handler {
-	return handler(src, readerStall, func(*http.Request, *route) error { return nil })
+	return handler(src, usual, func(*http.Request, *route) error { return nil })
 }
 
-// handler is Handler with the time after which a stuck reader is given up, and a check.
-func handler(src Source, stall time.Duration, check func(*http.Request, *route) error) http.Handler {
+// usual are the times but in tests.
+var usual = times{stall: readerStall, wait: admitTime}
+
+// handler is Handler with other times, and a check.
+func handler(src Source, t times, check func(*http.Request, *route) error) http.Handler {
 	mux := http.NewServeMux()
-	for _, r := range routes(src, stall) {
+	for _, r := range routes(src, t) {
 		mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, req *http.Request) {
 			if err := check(req, &r); err != nil {
 				refuse(w, http.StatusForbidden, err)

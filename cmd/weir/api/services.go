@@ -116,30 +116,30 @@ type EndpointList struct {
 }
 
 // serviceRoutes are those about Services and endpoints with their counters.
-func serviceRoutes(src Source, stall time.Duration) []route {
+func serviceRoutes(src Source, t times) []route {
 	one := []param{{name: "service", usage: "namespace/name; absent: all Services"}}
 	return []route{{
 		method: "GET", path: "/v1/services", summary: "Services with tiers in use and counters.", params: one,
-		answer: ServiceList{}, handle: perService("the list of Services", stall, src.ServiceStates),
+		answer: ServiceList{}, handle: perService("the list of Services", t, src.ServiceStates),
 	}, {
 		method: "GET", path: "/v1/endpoints", summary: "Endpoints with state, reason and connections.", params: one,
-		answer: EndpointList{}, handle: perService("the list of endpoints", stall, src.EndpointStates),
+		answer: EndpointList{}, handle: perService("the list of endpoints", t, src.EndpointStates),
 	}}
 }
 
-// perService answers about a Service, or about all of them, a single request at a time.
-func perService(kind string, stall time.Duration, ask func(service string) (Stream, error)) http.HandlerFunc {
-	all, one := &heavy{kind: kind, stall: stall}, &heavy{stall: stall}
+// perService answers about a Service, or about all of them, two requests at a time.
+func perService(kind string, t times, ask func(service string) (Stream, error)) http.HandlerFunc {
+	all := newPlaces(kind, 2, t.wait)
 	return func(w http.ResponseWriter, r *http.Request) {
-		service, h := r.FormValue("service"), one
+		service := r.FormValue("service")
 		if service == "" {
-			h = all
-			if !h.admit(w) {
+			leave := all.admit(w, r)
+			if leave == nil {
 				return
 			}
-			defer h.leave()
+			defer leave()
 		}
 		s, err := ask(service)
-		h.stream(w, r, s, err)
+		stream(w, r, t.stall, s, err)
 	}
 }

@@ -2,9 +2,9 @@
 // over a UNIX socket, and a client.
 //
 // openapi.json describes requests and answers; the daemon serves it at /v1/openapi.json.
-// An answer of several parts is written part by part, and holds no lock meanwhile. 503 is
-// the answer while another one of the same kind, without a bound, is being written. A fault
-// in the middle of an answer breaks the connection. Fields are only ever added.
+// An answer of several parts is written part by part, and holds no lock meanwhile. 429 is
+// the answer while as many costly answers of the kind are given as may be at a time: see places.
+// A fault in the middle of an answer breaks the connection. Fields are only ever added.
 package api
 
 import (

@@ -1,9 +1,20 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"time"
+)
+
+// Time that an answer may take. A reader that is stuck is given up after
+// readerStall, a slow one after answerTime.
+const (
+	readerStall = 10 * time.Second
+	answerTime  = time.Minute
 )
 
 // Stream writes an answer whose size has no bound: a single field, or element of a list, is
@@ -139,5 +150,36 @@ func (o *ObjectWriter) write(b []byte) {
 	}
 	if o.err == nil {
 		_, o.err = o.w.Write(b)
+	}
+}
+
+// stream answers with a Stream. A fault in the middle breaks the connection, so
+// that the client does not take a part for the whole.
+func stream(w http.ResponseWriter, r *http.Request, stall time.Duration, s Stream, err error) {
+	if err != nil {
+		reply(w, nil, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	o := NewObjectWriter(w, false)
+	o.before = deadlines(r.Context(), http.NewResponseController(w), stall)
+	if err := errors.Join(s(o), o.Close()); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// deadlines returns a function that is to be called before each write: it
+// gives the reader stall more time, up to answerTime in all.
+func deadlines(ctx context.Context, c *http.ResponseController, stall time.Duration) func() error {
+	end := time.Now().Add(answerTime)
+	return func() error {
+		at := time.Now().Add(stall)
+		if at.After(end) {
+			at = end
+		}
+		if err := c.SetWriteDeadline(at); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return err
+		}
+		return ctx.Err()
 	}
 }

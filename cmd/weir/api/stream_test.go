@@ -92,13 +92,34 @@ func (e *endless) stream(w *ObjectWriter) error {
 func (e *endless) Explain(context.Context, ExplainQuery) (Stream, error) { return e.stream, nil }
 func (e *endless) Frontends(context.Context) (Stream, error)             { return e.stream, nil }
 
+// shortWait is for tests in which nothing gives a place back.
+var shortWait = times{stall: readerStall, wait: 10 * time.Millisecond}
+
+func admitAll(*http.Request, *route) error { return nil }
+
+// serveHandler serves for the length of the test.
+func serveHandler(t *testing.T, h http.Handler) (socket string) {
+	t.Helper()
+	l, err := Listen(filepath.Join(t.TempDir(), "weir.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, done := &http.Server{Handler: h}, make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Close()
+		<-done
+	})
+	return l.Addr().String()
+}
+
 // A reader that takes nothing keeps one answer of a kind, for a time, and
 // nobody else.
 func TestStuckReaderHoldsNobodyUp(t *testing.T) {
 	for _, path := range []string{"/v1/explain", "/v1/frontends"} {
 		t.Run(path, func(t *testing.T) {
 			src := newEndless()
-			socket := serve(t, src)
+			socket := serveHandler(t, handler(src, shortWait, admitAll))
 			stuck, err := net.Dial("unix", socket)
 			if err != nil {
 				t.Fatal(err)
@@ -110,7 +131,7 @@ func TestStuckReaderHoldsNobodyUp(t *testing.T) {
 			if _, err := c.Status(t.Context()); err != nil {
 				t.Errorf("status beside a stuck reader: %v", err)
 			}
-			if _, err := c.read(t.Context(), path, nil); err == nil || !strings.Contains(err.Error(), "is being answered: try again") {
+			if _, err := c.read(t.Context(), path, nil); err == nil || !errors.Is(err, ErrTryAgain) || !strings.Contains(err.Error(), "root has 1 under way") {
 				t.Errorf("a second answer beside a stuck reader: %v", err)
 			}
 			stuck.Close()
@@ -124,18 +145,8 @@ func TestStuckReaderHoldsNobodyUp(t *testing.T) {
 // A stuck reader that stays connected is given up, and its place is free again.
 func TestStuckReaderIsGivenUp(t *testing.T) {
 	src := newEndless()
-	l, err := Listen(filepath.Join(t.TempDir(), "weir.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &http.Server{Handler: handler(src, 50*time.Millisecond, func(*http.Request, *route) error { return nil })}
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(l) }()
-	defer func() {
-		s.Close()
-		<-done
-	}()
-	stuck, err := net.Dial("unix", l.Addr().String())
+	socket := serveHandler(t, handler(src, times{stall: 50 * time.Millisecond, wait: admitTime}, admitAll))
+	stuck, err := net.Dial("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +160,7 @@ func TestStuckReaderIsGivenUp(t *testing.T) {
 	// The answer has ended, and its handler has not returned yet. It gives its
 	// place back before the connection is closed.
 	_, _ = io.Copy(io.Discard, stuck)
-	c := NewClient(l.Addr().String())
+	c := NewClient(socket)
 	defer c.http.CloseIdleConnections()
 	res, err := c.http.Get("http://weir/v1/frontends")
 	if err != nil {
@@ -189,7 +200,7 @@ func TestClientTakesNoPartForTheWhole(t *testing.T) {
 // A large list of flows is one at a time as well; small ones are not.
 func TestLargeListsOfFlowsAreOneAtATime(t *testing.T) {
 	inside, leave := make(chan bool), make(chan bool)
-	h := Handler(&slowFlows{inside: inside, leave: leave})
+	h := handler(&slowFlows{inside: inside, leave: leave}, shortWait, admitAll)
 	ask := func(limit int) int {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, fmt.Sprintf("/v1/flows?limit=%d", limit), nil))
@@ -198,7 +209,7 @@ func TestLargeListsOfFlowsAreOneAtATime(t *testing.T) {
 	first := make(chan int)
 	go func() { first <- ask(MaxFlowLimit) }()
 	<-inside
-	if code := ask(MaxFlowLimit); code != http.StatusServiceUnavailable {
+	if code := ask(MaxFlowLimit); code != http.StatusTooManyRequests {
 		t.Errorf("a second large list: %d", code)
 	}
 	if code := ask(DefaultFlowLimit); code != http.StatusOK {
@@ -226,7 +237,7 @@ func (s *slowFlows) Flows(_ context.Context, limit int, _ *FlowMatcher) (*FlowLi
 // A trace copies a part of the flow table: there is a single trace at a time.
 func TestTracesAreOneAtATime(t *testing.T) {
 	inside, leave := make(chan bool), make(chan bool)
-	h := Handler(&slowTrace{inside: inside, leave: leave})
+	h := handler(&slowTrace{inside: inside, leave: leave}, shortWait, admitAll)
 	ask := func() int {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/trace?protocol=UDP&source=10.0.0.1:1&destination=10.0.0.2:53", nil))
@@ -239,7 +250,7 @@ func TestTracesAreOneAtATime(t *testing.T) {
 	go func() { second <- ask() }()
 	select {
 	case code := <-second:
-		if code != http.StatusServiceUnavailable {
+		if code != http.StatusTooManyRequests {
 			t.Errorf("a second trace: %d", code)
 		}
 		leave <- true

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // TraceQuery is a packet to trace.
@@ -143,9 +144,9 @@ type TraceSource interface {
 }
 
 // traceRoutes are those that trace a packet.
-func traceRoutes(src Source) []route {
+func traceRoutes(src Source, wait time.Duration) []route {
 	// A trace copies the connections of a range of SNAT ports, which may be tens of megabytes.
-	tracing := &heavy{kind: "a trace"}
+	tracing := newPlaces("a trace", 1, wait)
 	return []route{{
 		method: "GET", path: "/v1/trace", summary: "What the node would do with a packet now; nothing is sent.", answer: Trace{},
 		params: []param{
@@ -168,10 +169,11 @@ func traceRoutes(src Source) []route {
 				refuse(w, http.StatusBadRequest, err)
 				return
 			}
-			if !tracing.admit(w) {
+			leave := tracing.admit(w, r)
+			if leave == nil {
 				return
 			}
-			defer tracing.leave()
+			defer leave()
 			t, err := src.Trace(r.Context(), q)
 			reply(w, t, err)
 		},

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"time"
 )
 
 // Verification is the answer to /v1/verify: whether the invariants of the flow table hold.
@@ -20,14 +21,26 @@ func (c *Client) Verify(ctx context.Context) (*Verification, error) {
 	return get[Verification](ctx, c, "/v1/verify", nil)
 }
 
-func verifyHandler(src Source) http.HandlerFunc {
-	h := &heavy{kind: "a verification"}
+// verifyHandler admits a verification at a time: it does not rest, as other walks do.
+func verifyHandler(src Source, walks *places, wait time.Duration) http.HandlerFunc {
+	single := newPlaces("a verification", 1, wait)
 	return func(w http.ResponseWriter, r *http.Request) {
-		if !h.admit(w) {
-			return
+		for _, p := range []*places{walks, single} {
+			leave := p.admit(w, r)
+			if leave == nil {
+				return
+			}
+			defer leave()
 		}
-		defer h.leave()
 		v, err := src.Verify(r.Context())
 		reply(w, v, err)
 	}
+}
+
+// verifyRoutes check the flow table.
+func verifyRoutes(src Source, walks *places, wait time.Duration) []route {
+	return []route{{
+		method: "GET", path: "/v1/verify", summary: "Check the invariants of the flow table.", answer: Verification{},
+		handle: verifyHandler(src, walks, wait),
+	}}
 }
