@@ -153,7 +153,7 @@ func (c *Configuration) validatePeers(r *report) {
 			r.addf(at+".port", "must be 0 (179) to 65535, is %d", p.Port)
 		}
 		if p.PasswordFile != "" && !filepath.IsAbs(p.PasswordFile) {
-			r.addf(at+".passwordFile", "%q must be an absolute path, or empty", p.PasswordFile)
+			r.addf(at+".passwordFile", noSecretFile)
 		}
 		if s, err := netip.ParseAddr(p.SourceAddress); p.SourceAddress != "" && (err != nil || !s.IsGlobalUnicast()) {
 			r.addf(at+".sourceAddress", "%q is not an address of this node", p.SourceAddress)

@@ -185,6 +185,10 @@ func (d *decoder) plain(n *yaml.Node, v reflect.Value, path string) {
 	switch v.Kind() {
 	case reflect.String:
 		if tag != "!!str" && tag != "!!timestamp" {
+			if secretFile(path) {
+				d.addf(n, path, noSecretFile)
+				return
+			}
 			d.addf(n, path, "expected a string, got %s", describe(n))
 			return
 		}

@@ -22,7 +22,7 @@ func (c *Configuration) validateStatusPage(r *report, others ...netip.AddrPort) 
 	p := &c.StatusPage
 	a := c.checkBindAddress(r, "statusPage.bindAddress", p.BindAddress)
 	if p.TokenFile != "" && !filepath.IsAbs(p.TokenFile) {
-		r.addf("statusPage.tokenFile", "%q must be an absolute path, or empty", p.TokenFile)
+		r.addf("statusPage.tokenFile", noSecretFile)
 	}
 	if !a.IsValid() {
 		return
