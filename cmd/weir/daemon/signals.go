@@ -20,12 +20,13 @@ type Signals struct {
 // be called before anything that takes time.
 func Notify() *Signals {
 	s := &Signals{reload: make(chan os.Signal, 1), leave: make(chan os.Signal, 2)}
-	signal.Notify(s.reload, syscall.SIGHUP)
-	signal.Notify(s.leave, syscall.SIGTERM, os.Interrupt, syscall.SIGUSR2)
 	if n, err := strconv.ParseUint(os.Getenv(leaveVariable), 10, 7); err == nil {
 		s.leave <- syscall.Signal(n)
 	}
 	_ = os.Unsetenv(leaveVariable)
+	// Afterwards: with the signals that come now there may be no room for that of before.
+	signal.Notify(s.reload, syscall.SIGHUP)
+	signal.Notify(s.leave, syscall.SIGTERM, os.Interrupt, syscall.SIGUSR2)
 	return s
 }
 
