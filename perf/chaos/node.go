@@ -84,7 +84,7 @@ func newNode(cfg Config) (_ *node, err error) {
 		},
 	}}
 	for _, ns := range []*netlab.Namespace{lab.Client, lab.ZoneA, lab.ZoneB, lab.Pod, lab.Remote} {
-		if err := limitBackoff(ns); err != nil {
+		if err := recoverSoon(ns); err != nil {
 			return nil, err
 		}
 	}

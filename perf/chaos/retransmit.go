@@ -24,15 +24,29 @@ import (
 // next fault begins by then, whatever Weir does.
 const rtoMax = 2 * time.Second
 
-// limitBackoff limits the time between retransmissions of the sockets of a namespace. Kernels
-// before 6.15 cannot: connections have more time there.
-func limitBackoff(n *netlab.Namespace) error {
+// recoverSoon lets the TCP of a namespace go on soon after a fault, whatever the machine is set to.
+//
+// The time between retransmissions is limited. Kernels before 6.15 cannot: connections have more
+// time there.
+//
+// The congestion control is Reno, which every kernel has. BBR estimates the bandwidth of a fault
+// that only larger packets are lost by, a packet in 2 s, and paces answers of two packets by it for
+// seconds after the fault.
+func recoverSoon(n *netlab.Namespace) error {
+	if err := n.SetSysctl("net/ipv4/tcp_congestion_control", "reno"); err != nil {
+		return err
+	}
 	err := n.SetSysctl("net/ipv4/tcp_rto_max_ms", fmt.Sprint(rtoMax.Milliseconds()))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
+
+// dialer is that of the clients. A client that waits for an answer has nothing to send again: its
+// keepalives find out that the endpoint has forgotten the connection, as early as retransmissions
+// would. Silence ends no connection.
+var dialer = &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: rtoMax, Interval: rtoMax, Count: 127}}
 
 func backoffIsLimited() bool {
 	_, err := os.Stat("/proc/sys/net/ipv4/tcp_rto_max_ms")

@@ -46,7 +46,7 @@ func (n *node) newTraffic(ctx context.Context, r *Report) (*traffic, error) {
 		k := &talk{service: n.services[i%len(n.services)], six: i/len(n.services)%2 == 1}
 		dialing, cancel := context.WithTimeout(ctx, exchangeWithin())
 		var err error
-		k.conn, err = n.Client.DialContext(dialing, "tcp", k.service.at(k.six).String())
+		k.conn, err = n.Client.DialWith(dialing, dialer, "tcp", k.service.at(k.six).String())
 		cancel()
 		if err != nil {
 			t.close()
@@ -133,7 +133,7 @@ func (t *traffic) begin(ctx context.Context, from, clients int) {
 func (t *traffic) once(s *service, six bool, message string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), exchangeWithin())
 	defer cancel()
-	conn, err := t.node.Client.DialContext(ctx, "tcp", s.at(six).String())
+	conn, err := t.node.Client.DialWith(ctx, dialer, "tcp", s.at(six).String())
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
