@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -230,5 +231,33 @@ func TestAGuardOutlivesTheProcess(t *testing.T) {
 	must(t, err)
 	if !a.Adopted {
 		t.Errorf("attachment %+v", a)
+	}
+}
+
+// The namespace of a killed Weir ends, and the interface comes to another with the program on it. A
+// cleanup there takes the program off, and leaves the interfaces that have not come.
+func TestCleanupFollowsAnInterface(t *testing.T) {
+	for _, hook := range []Hook{XDP, TCX} {
+		t.Run(hook.String(), func(t *testing.T) {
+			w := newWire(t, netlab.LinkConfig{})
+			dir := bpffs(t)
+			in, p := Interface{Index: w.dev.Index, PinDir: dir}, loadFlows(t)
+			if hook == TCX {
+				in = tcxOn(t, w, dir)
+			}
+			_, err := p.AttachInterface(in)
+			must(t, err)
+			must(t, p.Close(false))
+			dev, err := w.node.Interface(w.dev.Name)
+			must(t, err)
+			must(t, w.node.Netlink().LinkSetNsFd(dev, int(w.peer.Handle())))
+			must(t, w.peer.Do(func() error { return CleanupStale(dir) }))
+			pins, err := listPins(dir)
+			must(t, err)
+			pins = slices.DeleteFunc(pins, func(p pinned) bool { return hook == TCX && p.index == in.Inner })
+			if len(pins) > 0 {
+				t.Errorf("left: %+v", pins)
+			}
+		})
 	}
 }

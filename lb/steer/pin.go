@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	bpfpin "github.com/cilium/ebpf/pin"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack/statefile"
@@ -213,8 +214,9 @@ func listPins(dir string) (pins []pinned, err error) {
 
 // CleanupStale detaches the links that are pinned in dir ("" is DefaultPinDir) of the calling
 // thread's network namespace, and removes the maps: the remains of a killed Weir in the kernel's
-// receive path. Remains of namespaces that are gone go too, and dir if nothing is left in it. A
-// missing directory is not an error; a foreign object in it is, and stays.
+// receive path. Remains of namespaces that are gone go too, links whose interface is in this one
+// now, and dir if nothing is left in it. A missing directory is not an error; a foreign object in
+// it is, and stays.
 func CleanupStale(dir string) error {
 	if dir == "" {
 		dir = DefaultPinDir
@@ -231,7 +233,7 @@ func CleanupStale(dir string) error {
 	}
 	others, err := walkPins(dir, func(path string, l link.Link) error {
 		switch index, _ := linkPlace(l); {
-		case ofNetns(path, ns):
+		case ofNetns(path, ns) || index != 0 && isHere(l, index):
 			return detachPinned(l)
 		case index == 0: // the interface is gone
 			return l.Unpin()
@@ -254,6 +256,17 @@ func CleanupStale(dir string) error {
 // ofNetns reports whether a pin is of a network namespace.
 func ofNetns(path string, ns uint64) bool {
 	return strings.HasPrefix(filepath.Base(path), fmt.Sprintf("%d-", ns))
+}
+
+// isHere reports whether a link of another network namespace is on an interface of this one: a
+// physical interface goes on when its namespace ends, with an XDP program and without a TCX program.
+func isHere(l link.Link, index int) bool {
+	info, err := l.Info()
+	if err != nil {
+		return false
+	}
+	dev, err := netlink.LinkByIndex(index)
+	return err == nil && dev.Attrs().Xdp != nil && dev.Attrs().Xdp.ProgId == uint32(info.Program)
 }
 
 // DetachOthers takes the program of an earlier process off the interfaces of the calling
