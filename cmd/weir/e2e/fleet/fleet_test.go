@@ -66,6 +66,12 @@ func newBed(t *testing.T, nodes int, drain string) *bed {
 // bfd is the field of a peer with BFD, which the router then has too.
 const bfd = "bfd:"
 
+// passwordFile is the field of a peer with a password, which is then that of the router.
+const (
+	passwordFile = "passwordFile:"
+	password     = "the-Secret-of-the-router"
+)
+
 // newBedOf is newBed with another speaker, or further fields of announce.
 func newBedOf(t *testing.T, nodes int, drain, speaker string) *bed {
 	t.Helper()
@@ -96,6 +102,9 @@ func newRouted(t *testing.T, nodes int, speaker string) *bed {
 	neighbors := router.Neighbors{Ranges: ranges}
 	if strings.Contains(speaker, bfd) {
 		neighbors.BFD = 300
+	}
+	if strings.Contains(speaker, passwordFile) {
+		neighbors.Password = password
 	}
 	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(neighbors))
 	must(t, err)
