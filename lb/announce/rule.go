@@ -58,10 +58,12 @@ func (r *Rule) SetSettings(s Settings) {
 	r.all = append([]Advertisement{{s.Allow, s.Aggregate4, s.Aggregate6, s.Attributes}}, s.Advertisements...)
 }
 
-// Adopt takes over what was announced before the first Decide. Addresses in these prefixes need
-// not settle.
+// Adopt takes over what was announced before the first Decide, and adds to earlier calls.
+// Addresses in these prefixes need not settle.
 func (r *Rule) Adopt(prefixes []netip.Prefix) {
-	r.adopted = map[netip.Prefix]bool{}
+	if r.adopted == nil {
+		r.adopted = map[netip.Prefix]bool{}
+	}
 	for _, p := range prefixes {
 		r.adopted[p] = true
 	}

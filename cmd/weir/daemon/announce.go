@@ -74,12 +74,32 @@ func startAnnouncer(s announce.Speaker, l *lb.LB, settings announce.Settings) *a
 		node: announce.Node{NotSynced: true},
 	}
 	a.rule.SetSettings(settings)
-	if adopted := s.Adopted(); len(adopted) > 0 {
-		a.rule.Adopt(adopted)
-		a.held = time.Now().Add(holdWithoutView)
-		a.next = a.held
-	}
+	a.adopt(s.Adopted())
 	return a
+}
+
+// adopt takes over what was announced until this process began. Without an effect for an empty
+// list.
+func (a *announcer) adopt(prefixes []netip.Prefix) {
+	if a == nil || len(prefixes) == 0 {
+		return
+	}
+	a.rule.Adopt(prefixes)
+	a.held = time.Now().Add(holdWithoutView)
+	a.next = a.held
+}
+
+// prefixes are those of the announced routes.
+func (a *announcer) prefixes() (out []netip.Prefix) {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.routes {
+		out = append(out, r.Prefix)
+	}
+	return out
 }
 
 // leaving withdraws addresses that a publication is about to take away, or that will not be served

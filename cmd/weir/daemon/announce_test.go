@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -198,5 +199,30 @@ func TestRoutesOfTheLastProcessStayUntilTheFirstView(t *testing.T) {
 	a.held = time.Now()
 	if a.ask(announce.Node{NotSynced: true, Unhealthy: "such"}); s.sets != 1 {
 		t.Error("the routes stay for ever without a view")
+	}
+}
+
+// The next process of a handover announces at once what the last one did, also where the routes
+// themselves could not stay, and nothing else.
+func TestTheNextProcessDoesNotSettle(t *testing.T) {
+	settings := announce.Settings{Settle: time.Hour}
+	settings.Allow = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+	last := serving(&spoken{}, announce.Settings{})
+	had := last.prefixes()
+	if len(had) != 2 {
+		t.Fatalf("the last process announces %v", had)
+	}
+	s := &spoken{}
+	a := startAnnouncer(s, nil, settings)
+	a.adopt(had)
+	a.ask(announce.Node{NotSynced: true})
+	web := webAt(2, "203.0.113.1", "203.0.113.2", "203.0.113.3")
+	a.services[web.Name] = frontendsOf(&web)
+	for i := range a.services[web.Name] {
+		a.services[web.Name][i].Programmed = true
+	}
+	a.ask(announce.Node{})
+	if got := a.prefixes(); !slices.Equal(got, had) || len(s.routes) != 2 {
+		t.Errorf("routes %v, want %v", s.routes, had)
 	}
 }

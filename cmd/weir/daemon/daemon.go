@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -85,6 +86,7 @@ type Daemon struct {
 	last      *peer                    // of a handover to this process
 	next      atomic.Pointer[peer]     // of a handover by this process
 	sockets   *xsk.Transfer            // for next
+	announced []netip.Prefix           // by the last process of a handover, at the end by this one
 	sourced   chan struct{}            // closed when source is set
 	viewed    chan struct{}            // closed by the first full view of Services
 	taken     chan struct{}            // closed when traffic is taken
@@ -169,6 +171,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		d.stop(nil)
 		tasks.Wait()
 		if d.lb != nil {
+			d.announced = d.announcer.prefixes()
 			err = errors.Join(err, d.announcer.close(d.routesStay()), d.end(err))
 		}
 		// Last: the end of this connection tells the last process that all is free again.
@@ -280,6 +283,7 @@ func (d *Daemon) open(take func() (*xsk.Transfer, error)) (err error) {
 	d.checks = d.newChecks()
 	d.restoreDrains()
 	d.announcer, err = newAnnouncer(d.cfg, d.lb, d.log)
+	d.announcer.adopt(d.announced)
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -53,6 +54,9 @@ type handoverMessage struct {
 	Sockets   *xsk.Transfer `json:"sockets,omitempty"` // of the last process, in its left
 	// Adopts is where the next process takes over announced routes, in its take; nil: nowhere.
 	Adopts *kernelTable `json:"adopts,omitempty"`
+	// Announced is what the last process announced until it left, in its left: the next one has
+	// these addresses not settle again.
+	Announced []netip.Prefix `json:"announced,omitempty"`
 	// The service manager of the last process, in its hello.
 	NotifySocket         string `json:"notifySocket,omitempty"`
 	WatchdogMicroseconds int64  `json:"watchdogMicroseconds,omitempty"`
@@ -145,6 +149,7 @@ func (d *Daemon) takeOver(ctx context.Context) (*xsk.Transfer, error) {
 	default:
 		closeFiles(d.last.takeFiles())
 	}
+	d.announced = left.Announced
 	d.phases.End("last process leaves")
 	return left.Sockets, nil
 }
@@ -292,7 +297,7 @@ func (d *Daemon) handOver(next *peer, left error, leave <-chan os.Signal) error 
 
 // sayLeft tells the next process that this one has left, and passes it the sockets.
 func (d *Daemon) sayLeft(next *peer) error {
-	m := handoverMessage{Say: sayLeft, Sockets: d.sockets}
+	m := handoverMessage{Say: sayLeft, Sockets: d.sockets, Announced: d.announced}
 	if m.Sockets == nil {
 		return next.say(m)
 	}
