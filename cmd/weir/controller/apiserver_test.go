@@ -27,6 +27,7 @@ type apiServer struct {
 	cached   []corev1.Service  // what the watch cache has, for lists that allow for it; nil: services
 	undo     bool              // another controller removes the addresses at once
 	denied   bool              // writes of status are
+	pools    []string          // of metallb.io, in JSON
 	writes   chan string       // of a status: the name and the addresses
 	events   chan string       // the name of the Service and the reason
 	last     map[string]string // of newWrite, by Service
@@ -94,6 +95,10 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprintln(w, `{"apiVersion":"v1","kind":"Event","metadata":{"name":"e","namespace":"x"}}`)
+	case r.URL.Path == "/apis/metallb.io/v1beta1" && a.pools != nil:
+		fmt.Fprintln(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"metallb.io/v1beta1","resources":[{"name":"ipaddresspools","namespaced":true,"kind":"IPAddressPool","verbs":["list","watch"]}]}`)
+	case r.URL.Path == "/apis/metallb.io/v1beta1/ipaddresspools":
+		fmt.Fprintf(w, `{"kind":"IPAddressPoolList","apiVersion":"metallb.io/v1beta1","metadata":{"resourceVersion":"1"},"items":[%s]}`, strings.Join(a.pools, ","))
 	default:
 		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
 	}
@@ -136,7 +141,7 @@ func (a *apiServer) update(w http.ResponseWriter, r *http.Request) {
 }
 
 // controls runs a controller of the pool until the test ends.
-func controls(t *testing.T, a *apiServer, log io.Writer) {
+func controls(t *testing.T, a *apiServer, log io.Writer, poolNamespaces ...string) {
 	t.Helper()
 	a.changes, a.writes, a.events = make(chan *corev1.Service, 1000), make(chan string, 1000), make(chan string, 1000)
 	server := httptest.NewServer(a)
@@ -152,7 +157,7 @@ func controls(t *testing.T, a *apiServer, log io.Writer) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- Run(t.Context(), Options{Kubeconfig: filepath.Join(dir, "kubeconfig"), Files: []string{filepath.Join(dir, "pools.yaml")}, Class: "weir.dev/edge"},
+		done <- Run(t.Context(), Options{Kubeconfig: filepath.Join(dir, "kubeconfig"), Files: []string{filepath.Join(dir, "pools.yaml")}, Class: "weir.dev/edge", PoolNamespaces: poolNamespaces},
 			slog.New(slog.NewTextHandler(log, nil)))
 	}()
 	t.Cleanup(func() {

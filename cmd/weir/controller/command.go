@@ -61,9 +61,10 @@ without a class. See deploy/POOLS.md.`,
 	fs.SortFlags = false
 	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; empty: the cluster of this Pod")
 	fs.StringSliceVar(&o.Files, "pools", nil, "`files` or directories of pool objects, beside those in the API server")
+	fs.StringSliceVar(&o.PoolNamespaces, "pool-namespaces", nil, "`namespaces` whose pool objects in the API server count; * for all; empty: metallb-system and --namespace")
 	fs.StringVar(&o.Class, "class", "weir.dev/edge", "load balancer `class` of the Services")
 	fs.BoolVar(&o.DefaultClass, "default-class", false, "Services without a class too")
-	fs.StringVar(&o.Namespace, "namespace", podNamespace(), "`namespace` of the Lease")
+	fs.StringVar(&o.Namespace, "namespace", podNamespace(), "`namespace` of the Lease, and of pools")
 	fs.StringVar(&o.Lease, "lease", "weir-controller", "`name` of the Lease; empty: no election")
 	fs.StringVar(&o.Identity, "identity", "", "`name` of this process in the Lease; empty: host name and process ID")
 	fs.StringVar(&o.Metrics, "metrics-address", "", "`address` for /metrics and /healthz, such as :9479; empty: none")

@@ -44,9 +44,12 @@ type Options struct {
 	Class        string   // spec.loadBalancerClass of the Services
 	DefaultClass bool     // Services without a class too
 	Namespace    string   // of the Lease
-	Lease        string   // name; empty: no election
-	Identity     string   // in the Lease
-	Metrics      string   // address:port; empty: none
+	// PoolNamespaces are those of pool objects in the API server: "*" are all, and nil is
+	// MetalLB's and Namespace.
+	PoolNamespaces []string
+	Lease          string // name; empty: no election
+	Identity       string // in the Lease
+	Metrics        string // address:port; empty: none
 }
 
 // Times of the Lease: another takes over 15 s after the holder was heard last.
@@ -79,11 +82,12 @@ type controller struct {
 
 	services   listers.ServiceLister
 	namespaces listers.NamespaceLister
-	// watched, objects, read and looked are of who works on poolsKey.
+	// watched, objects, read, looked and ignored are of who works on poolsKey.
 	watched map[string]cache.GenericLister
 	objects []addresspool.Object
 	read    bool
 	looked  time.Time // for definitions
+	ignored []string  // objects of other namespaces, as last logged
 
 	leading atomic.Bool
 	written atomic.Int64 // statuses

@@ -365,7 +365,7 @@ func TestKubePoolsAreMetalLBsObjects(t *testing.T) {
 	})
 	b.service("one", nil)
 	b.service("two", nil)
-	b.start("--lease", "")
+	b.start("--lease", "", "--pool-namespaces", b.site.Namespace)
 	b.site.Eventually("an address of the pool", func(context.Context) error {
 		one, _ := b.state("one")
 		two, _ := b.state("two")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic/dynamicinformer"
@@ -86,19 +87,12 @@ func (c *controller) readPools(ctx context.Context) error {
 	if err != nil {
 		return err // the last pools stay
 	}
-	for _, lister := range c.watched {
-		all, err := lister.List(everything)
-		if err != nil {
-			return err
-		}
-		for _, o := range all {
-			u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-			if err != nil {
-				return err
-			}
-			objects = append(objects, addresspool.Object{JSON: marshal(u)})
-		}
+	listed, ignored, err := c.listPools()
+	if err != nil {
+		return err
 	}
+	c.tellIgnored(ignored)
+	objects = append(objects, listed...)
 	slices.SortFunc(objects, func(a, b addresspool.Object) int { return bytes.Compare(a.JSON, b.JSON) })
 	if c.read && slices.EqualFunc(objects, c.objects, func(a, b addresspool.Object) bool { return bytes.Equal(a.JSON, b.JSON) }) {
 		return nil
@@ -115,4 +109,57 @@ func (c *controller) readPools(ctx context.Context) error {
 	c.queue.Add(allKey)
 	c.log.Info("pools read", "pools", len(config.Pools), "faults", len(config.Faults))
 	return nil
+}
+
+// listPools are the pool objects in the API server. Those of namespaces that do not count are only
+// named: one of the same name, or with the same addresses, would take another out of service.
+func (c *controller) listPools() (objects []addresspool.Object, ignored []string, err error) {
+	for kind, lister := range c.watched {
+		all, err := lister.List(everything)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, o := range all {
+			m, err := meta.Accessor(o)
+			if err != nil {
+				return nil, nil, err
+			}
+			if !c.o.takesPoolsOf(m.GetNamespace()) {
+				_, kind, _ := strings.Cut(kind, " ")
+				ignored = append(ignored, kind+" "+m.GetNamespace()+"/"+m.GetName())
+				continue
+			}
+			u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+			if err != nil {
+				return nil, nil, err
+			}
+			objects = append(objects, addresspool.Object{JSON: marshal(u)})
+		}
+	}
+	slices.Sort(ignored)
+	return objects, ignored, nil
+}
+
+// namespaceMetalLB is where MetalLB's manifests and documentation have the objects.
+const namespaceMetalLB = "metallb-system"
+
+// takesPoolsOf reports whether pool objects of a namespace in the API server count.
+func (o *Options) takesPoolsOf(namespace string) bool {
+	if o.PoolNamespaces == nil {
+		return namespace == namespaceMetalLB || namespace == o.Namespace
+	}
+	return slices.Contains(o.PoolNamespaces, namespace) || slices.Contains(o.PoolNamespaces, "*")
+}
+
+// maxNamed is how many objects of other namespaces the log names.
+const maxNamed = 10
+
+// tellIgnored logs the objects that do not count, when they change.
+func (c *controller) tellIgnored(objects []string) {
+	if slices.Equal(objects, c.ignored) {
+		return
+	}
+	if c.ignored = objects; len(objects) > 0 {
+		c.log.Warn("pool objects of other namespaces do not count (--pool-namespaces)", "count", len(objects), "objects", objects[:min(len(objects), maxNamed)])
+	}
 }
