@@ -23,6 +23,7 @@ func TestWireMetricsPerService(t *testing.T) {
 			fmt.Sprintf("weir_service_new_connections_total{service=%q} %d", "test/attached", exchanges),
 			fmt.Sprintf("weir_service_dropped_packets_total{reason=%q,service=%q} 1", "no-endpoint", "test/nothing"),
 			fmt.Sprintf("weir_service_packets_total{from=%q,service=%q} ", "endpoint", "test/attached"),
+			fmt.Sprintf("weir_service_handshake_duration_seconds_count{service=%q} ", "test/attached"),
 			fmt.Sprintf("weir_service_endpoints{service=%q,tier=", "test/attached"),
 		} {
 			if !strings.Contains(metrics, line) {

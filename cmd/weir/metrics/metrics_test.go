@@ -242,10 +242,9 @@ that are deleted, and the series of such a Service ends.
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", m.name, kind, strings.Join(m.labels, ", "), m.help)
 	}
 	for _, m := range serviceMetrics {
-		kind := "gauge"
-		if m.kind == prometheus.CounterValue {
-			kind = "counter"
-		}
+		kind := map[prometheus.ValueType]string{
+			prometheus.GaugeValue: "gauge", prometheus.CounterValue: "counter", prometheus.UntypedValue: "histogram",
+		}[m.kind]
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", m.name, kind, strings.Join(m.labels, ", "), m.help)
 	}
 	for _, h := range latencies {

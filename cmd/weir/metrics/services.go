@@ -51,12 +51,13 @@ type serviceCounts struct {
 	packets, bytes      api.Traffic
 	connections, failed uint64
 	drops               map[string]uint64
+	handshakes          api.Histogram // Count is not used: it is the sum of the buckets
 }
 
 func noCounts() serviceCounts { return serviceCounts{drops: map[string]uint64{}} }
 
 func countsOf(s *api.ServiceState) serviceCounts {
-	return serviceCounts{s.Packets, s.Bytes, s.NewConnections, s.FailedHandshakes, maps.Clone(s.Drops)}
+	return serviceCounts{s.Packets, s.Bytes, s.NewConnections, s.FailedHandshakes, maps.Clone(s.Drops), s.Handshakes}
 }
 
 // grown is by how much a counter has grown; it began anew where it is less.
@@ -77,6 +78,25 @@ func (c *serviceCounts) add(now, before *serviceCounts) {
 	c.failed += grown(now.failed, before.failed)
 	for reason, n := range now.drops {
 		c.drops[reason] += grown(n, before.drops[reason])
+	}
+	addTimes(&c.handshakes, &now.handshakes, &before.handshakes)
+}
+
+// addTimes adds by how much a histogram has grown.
+func addTimes(to, now, before *api.Histogram) {
+	to.SumSeconds += now.SumSeconds
+	if now.SumSeconds >= before.SumSeconds {
+		to.SumSeconds -= before.SumSeconds
+	}
+	for i, b := range now.Buckets {
+		if i == len(to.Buckets) {
+			to.Buckets = append(to.Buckets, api.Bucket{UpToSeconds: b.UpToSeconds})
+		}
+		n := b.Count
+		if i < len(before.Buckets) {
+			n = grown(n, before.Buckets[i].Count)
+		}
+		to.Buckets[i].Count += n
 	}
 }
 
@@ -103,7 +123,10 @@ var (
 	serviceOpen        = perService(prometheus.GaugeValue, "connections_open", "Connections in which both sides have been heard.")
 	serviceEndpoints   = perService(prometheus.GaugeValue, "endpoints", "Ready endpoints, of all Service ports, by the nearest tier that they belong to.", "tier")
 
-	serviceMetrics = []serviceMetric{servicePackets, serviceBytes, serviceConnections, serviceFailed, serviceDrops, serviceOpen, serviceEndpoints}
+	// serviceHandshakes is a histogram: a Service has it from the first answer on.
+	serviceHandshakes = perService(prometheus.UntypedValue, "handshake_duration_seconds", "From the first SYN to the SYN-ACK, in modes in which answers pass Weir: of at most 8 new connections of a batch.")
+
+	serviceMetrics = []serviceMetric{servicePackets, serviceBytes, serviceConnections, serviceFailed, serviceDrops, serviceOpen, serviceEndpoints, serviceHandshakes}
 )
 
 // Describe implements prometheus.Collector.
@@ -178,5 +201,19 @@ func collectService(ch chan<- prometheus.Metric, name string, c *serviceCounts, 
 	emit(&serviceOpen, float64(open))
 	for tier, n := range tiers {
 		emit(&serviceEndpoints, float64(n), tier)
+	}
+	collectTimes(ch, name, &c.handshakes)
+}
+
+// collectTimes gives a histogram, whose buckets are cumulative.
+func collectTimes(ch chan<- prometheus.Metric, name string, h *api.Histogram) {
+	total, buckets := uint64(0), make(map[float64]uint64, len(h.Buckets))
+	for _, b := range h.Buckets {
+		if total += b.Count; b.UpToSeconds > 0 {
+			buckets[b.UpToSeconds] = total
+		}
+	}
+	if total > 0 {
+		ch <- prometheus.MustNewConstHistogram(serviceHandshakes.desc, total, h.SumSeconds, buckets, name)
 	}
 }
