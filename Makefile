@@ -21,6 +21,7 @@ KILLS    ?= 10
 HANDOVERS ?= 10
 # How often `make crashes` kills.
 CRASHES  ?= 1000
+TRACES   ?= 1000
 # Of the faults of `make soak`; HOOK=off, xdp or tcx replaces its choice of a hook, and
 # SOURCE=api or manifests that of where Weir learns Services.
 SEED     ?= 1
@@ -143,6 +144,10 @@ handovers: ## Established and new connections while Weir hands over HANDOVERS ti
 .PHONY: deaths
 deaths: ## End Weir in every manner DEATHS times while the kernel forwards, and print the longest gaps (make deaths DEATHS=10; root)
 	WEIR_DEATHS=$(DEATHS) $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireCachedConnectionsOutliveTheProcess$$' -v
+
+.PHONY: traces
+traces: ## Compare weir trace with the wire for TRACES random frames (make traces TRACES=1000 TRACE_SEED=7; root)
+	TRACES=$(TRACES) TRACE_SEED=$(TRACE_SEED) $(GO) test ./cmd/weir/e2e/packet -count=1 -timeout 0 -run '^TestWireTraceAgreesWithTheWire$$' -v
 
 .PHONY: crashes
 crashes: ## Kill a process that changes a flow table CRASHES times, and check the table after each (make crashes CRASHES=1000)
