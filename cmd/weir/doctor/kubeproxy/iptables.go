@@ -96,26 +96,59 @@ type iptRule struct {
 	dnat     netip.AddrPort
 	// source: it is only for some clients, or for session affinity.
 	source bool
+	// local: it is for the addresses of the node.
+	local bool
 }
 
-// parseIPTables reads the table nat in the output of iptables-save, and reports whether it has
-// frontends.
+// parseIPTables reads the output of iptables-save, and reports whether it has frontends. Those with
+// endpoints are in the table nat, those without in the table filter.
 func parseIPTables(text string, six bool, to *Rules) (found bool) {
-	chains, table := map[string][]iptRule{}, ""
+	tables := iptChains(text)
+	found = parseIPTNAT(tables["nat"], six, to)
+	return parseIPTRefused(tables["filter"], six, to) || found
+}
+
+// iptChains are the rules of kube-proxy by table and chain.
+func iptChains(text string) map[string]map[string][]iptRule {
+	tables := map[string]map[string][]iptRule{}
+	var chains map[string][]iptRule
 	for line := range strings.Lines(text) {
 		if name, ok := strings.CutPrefix(line, "*"); ok {
-			table = strings.TrimSpace(name)
+			chains = map[string][]iptRule{}
+			tables[strings.TrimSpace(name)] = chains
 		}
-		if table != "nat" {
+		rest, ok := strings.CutPrefix(line, "-A ")
+		if !ok || chains == nil {
 			continue
 		}
-		if rest, ok := strings.CutPrefix(line, "-A "); ok {
-			chain, rest, _ := strings.Cut(strings.TrimSpace(rest), " ")
-			if strings.HasPrefix(chain, "KUBE-") {
-				chains[chain] = append(chains[chain], parseIPTRule(splitQuoted(rest)))
-			}
+		chain, rest, _ := strings.Cut(strings.TrimSpace(rest), " ")
+		if strings.HasPrefix(chain, "KUBE-") {
+			chains[chain] = append(chains[chain], parseIPTRule(splitQuoted(rest)))
 		}
 	}
+	return tables
+}
+
+// parseIPTRefused reads the frontends without endpoints: REJECT, or DROP where only other nodes
+// have endpoints. These may have rules for clients on the node in the table nat, too.
+func parseIPTRefused(chains map[string][]iptRule, six bool, to *Rules) (found bool) {
+	for _, from := range []string{"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES"} {
+		for _, r := range chains[from] {
+			if r.target != "REJECT" && r.target != "DROP" || r.port == 0 || r.source || r.toPrefix || r.to.IsValid() == r.local {
+				continue
+			}
+			f := Frontend{Addr: r.to, IPv6: six, Port: r.port, Protocol: r.protocol}
+			if _, ok := to.Frontends[f]; !ok {
+				to.Frontends[f] = Target{}
+			}
+			found = true
+		}
+	}
+	return found
+}
+
+// parseIPTNAT reads the frontends with endpoints.
+func parseIPTNAT(chains map[string][]iptRule, six bool, to *Rules) (found bool) {
 	for _, r := range chains["KUBE-SERVICES"] {
 		if r.target == "KUBE-NODEPORTS" && r.to.IsValid() {
 			to.NodePorts = append(to.NodePorts, r.to)
@@ -129,7 +162,7 @@ func parseIPTables(text string, six bool, to *Rules) (found bool) {
 			}
 			f := Frontend{Addr: r.to, IPv6: six, Port: r.port, Protocol: r.protocol}
 			to.Frontends[f] = Target{
-				External:  strings.HasPrefix(r.target, "KUBE-EXT-"),
+				External:  strings.HasPrefix(r.target, "KUBE-EXT-") || strings.HasPrefix(r.target, iptSourceRanges),
 				Endpoints: sorted(iptEndpoints(chains, r.target, 0)),
 			}
 			found = true
@@ -138,6 +171,10 @@ func parseIPTables(text string, six bool, to *Rules) (found bool) {
 	return found
 }
 
+// iptSourceRanges begins the names of chains for load balancer IPs with source ranges. Their rules
+// ask for the source, and lead the clients that may connect to the same endpoints.
+const iptSourceRanges = "KUBE-FW-"
+
 // iptEndpoints are those that a chain leads to.
 func iptEndpoints(chains map[string][]iptRule, chain string, depth int) (all []netip.AddrPort) {
 	if depth > maxDepth {
@@ -145,7 +182,7 @@ func iptEndpoints(chains map[string][]iptRule, chain string, depth int) (all []n
 	}
 	for _, r := range chains[chain] {
 		switch {
-		case r.source:
+		case r.source && !strings.HasPrefix(chain, iptSourceRanges):
 		case r.dnat.IsValid():
 			all = append(all, r.dnat)
 		case strings.HasPrefix(r.target, "KUBE-"):
@@ -173,6 +210,8 @@ func parseIPTRule(words []string) (r iptRule) {
 			if !r.toPrefix {
 				r.to = p.Addr()
 			}
+		case "--dst-type":
+			r.local = value == "LOCAL"
 		case "-p":
 			r.protocol = strings.ToUpper(value)
 		case "--dport":

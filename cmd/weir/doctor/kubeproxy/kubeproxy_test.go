@@ -53,6 +53,75 @@ TCP node 32324 external=true [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080
 	}
 }
 
+// The file is what kube-proxy 1.37.1 made of Services without endpoints, and of a load balancer IP
+// with source ranges, beside others.
+func TestIPTablesOfKubeProxyWithoutEndpoints(t *testing.T) {
+	data, err := os.ReadFile("testdata/iptables-refused-1.37.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `TCP 10.96.0.1 443 external=false []
+TCP 10.96.161.50 80 external=false [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP 10.96.173.116 80 external=false [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP 10.96.183.244 80 external=false []
+TCP 10.96.197.37 80 external=false [10.20.0.102:8080 10.40.0.101:8080]
+TCP 10.96.198.112 80 external=false []
+TCP 10.96.76.60 80 external=false [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP 10.96.88.109 80 external=false [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP 10.96.97.88 80 external=false [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP 10.99.0.10 80 external=true [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP 10.99.0.9 80 external=true [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP node 30824 external=true [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP node 30899 external=true [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP node 31218 external=true [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP node 31579 external=true [10.20.0.102:8080 10.30.0.103:8080 10.40.0.101:8080]
+TCP node 31861 external=true [10.20.0.102:8080 10.40.0.101:8080]
+TCP node 31897 external=false []
+TCP node 31938 external=false []
+TCP node 32595 external=true [10.40.0.101:8080]
+`
+	r := Rules{Frontends: map[Frontend]Target{}}
+	parseIPTables(string(data), false, &r)
+	if diff := cmp.Diff(want, text(r.Frontends)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A frontend without endpoints has rules in the table filter, whichever table comes first. Where
+// only other nodes have endpoints, it has rules in both.
+func TestIPTablesRefuseWithoutEndpoints(t *testing.T) {
+	const filter = `*filter
+-A KUBE-EXTERNAL-SERVICES -d 192.0.2.1/32 -p tcp -m comment --comment "shop/empty:http has no endpoints" -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable
+-A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment "shop/empty:http has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30001 -j REJECT --reject-with icmp-port-unreachable
+-A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment "shop/local:http has no local endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30002 -j DROP
+-A KUBE-SERVICES -d 10.96.0.1/32 -p udp -m comment --comment "shop/empty:dns has no endpoints" -m udp --dport 53 -j REJECT --reject-with icmp-port-unreachable
+-A KUBE-PROXY-FIREWALL -d 192.0.2.2/32 -p tcp -m comment --comment "shop/ranges:http traffic not accepted by KUBE-FW-A" -m tcp --dport 80 -j DROP
+-A KUBE-FIREWALL -p tcp -m tcp --dport 30003 -j DROP
+-A INPUT -d 192.0.2.3/32 -p tcp -m tcp --dport 80 -j REJECT
+COMMIT
+`
+	const nat = `*nat
+-A KUBE-NODEPORTS -p tcp -m comment --comment "shop/local:http" -m tcp --dport 30002 -j KUBE-EXT-A
+-A KUBE-EXT-A -m comment --comment "route LOCAL traffic" -m addrtype --src-type LOCAL -j KUBE-SVC-A
+-A KUBE-SVC-A -p tcp -m tcp -j DNAT --to-destination 10.1.1.1:80
+COMMIT
+`
+	const want = `TCP 192.0.2.1 80 external=false []
+TCP node 30001 external=false []
+TCP node 30002 external=true []
+UDP 10.96.0.1 53 external=false []
+`
+	for _, all := range []string{filter + nat, nat + filter} {
+		r := Rules{Frontends: map[Frontend]Target{}}
+		if found := parseIPTables(all, false, &r); !found {
+			t.Error("no frontends")
+		}
+		if diff := cmp.Diff(want, text(r.Frontends)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
 func TestIPTablesWithLoops(t *testing.T) {
 	r := Rules{Frontends: map[Frontend]Target{}}
 	parseIPTables("*nat\n-A KUBE-SERVICES -d 10.0.0.1/32 -p udp -m udp --dport 53 -j KUBE-SVC-A\n"+

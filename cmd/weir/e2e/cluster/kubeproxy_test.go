@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/weirlb/weir/cmd/weir/doctor"
@@ -62,19 +63,15 @@ func agreements(r *doctor.Report, mode string) (list []string) {
 	return list
 }
 
-// The endpoints that the real kube-proxy programs are those that weir doctor --shadow expects:
-// before Weir runs, and beside it. Where they differ, it says which and why.
-func TestKubeWireDoctorComparesWithKubeProxy(t *testing.T) {
-	if os.Getenv("KUBEPROXY_BIN") == "" {
-		labtest.Skip(t, "KUBEPROXY_BIN is not set: run make test-kube, which builds kube-proxy")
-	}
-	f := newFixture(t, kubetest.Options{})
+// comparedServices makes Services for each rule that kube-proxy and Weir have in common.
+func (f *fixture) comparedServices() {
+	f.t.Helper()
 	f.runPod("here", "edge-1", "web", 101)
 	f.runPod("same-zone", "node-a", "web", 102)
 	f.runPod("far", "node-b", "web", 103)
 	f.web("web")
-	service := func(name string, edit func(*corev1.ServiceSpec)) {
-		f.Service(name, func(s *corev1.Service) {
+	service := func(name string, edit func(*corev1.ServiceSpec)) *corev1.Service {
+		return f.Service(name, func(s *corev1.Service) {
 			s.Spec.Selector = map[string]string{"app": "web"}
 			s.Spec.Ports[0].TargetPort = intstr.FromInt32(targetPort)
 			edit(&s.Spec)
@@ -85,12 +82,29 @@ func TestKubeWireDoctorComparesWithKubeProxy(t *testing.T) {
 	service("local", func(s *corev1.ServiceSpec) { s.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal })
 	service("sticky", func(s *corev1.ServiceSpec) { s.SessionAffinity = corev1.ServiceAffinityClientIP })
 	service("empty", func(s *corev1.ServiceSpec) { s.Selector = map[string]string{"app": "none"} })
-
+	service("later", func(s *corev1.ServiceSpec) { s.Selector = map[string]string{"app": "later"} })
 	service("external", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{netlab.Host4(netlab.LBNet, 9).String()} })
+	ranged := service("ranged", func(s *corev1.ServiceSpec) {
+		s.Type = corev1.ServiceTypeLoadBalancer
+		s.LoadBalancerSourceRanges = []string{netip.PrefixFrom(netlab.Host4(netlab.ClientNet, 0), 24).String()}
+	})
+	ranged.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: netlab.Host4(netlab.LBNet, 10).String()}}
+	if _, err := f.Site.Client.CoreV1().Services(f.Namespace).UpdateStatus(f.t.Context(), ranged, metav1.UpdateOptions{}); err != nil {
+		f.t.Fatal(err)
+	}
+}
 
+// The endpoints that the real kube-proxy programs are those that weir doctor --shadow expects:
+// before Weir runs, and beside it. Where they differ, it says which and why.
+func TestKubeWireDoctorComparesWithKubeProxy(t *testing.T) {
+	if os.Getenv("KUBEPROXY_BIN") == "" {
+		labtest.Skip(t, "KUBEPROXY_BIN is not set: run make test-kube, which builds kube-proxy")
+	}
+	f := newFixture(t, kubetest.Options{})
+	f.comparedServices()
 	same := []string{
-		"empty NodePort same 0", "external ExternalIP same 3", "external NodePort same 3", "local NodePort same 1",
-		"sticky NodePort same 3", "web NodePort same 3", "zone NodePort same 2",
+		"empty NodePort same 0", "external ExternalIP same 3", "external NodePort same 3", "later NodePort same 0", "local NodePort same 1",
+		"ranged LoadBalancer same 3", "ranged NodePort same 3", "sticky NodePort same 3", "web NodePort same 3", "zone NodePort same 2",
 	}
 	agree := func(what, mode string, args ...string) {
 		t.Helper()
@@ -105,6 +119,16 @@ func TestKubeWireDoctorComparesWithKubeProxy(t *testing.T) {
 	proxy := f.kubeProxy("iptables")
 	agree("iptables without Weir", "iptables", "--external-ips")
 	f.kill(proxy)
+	// A dead kube-proxy refuses what has an endpoint by now.
+	f.runPod("late", "edge-1", "later", 104)
+	f.Eventually("an endpoint that iptables refuses", func(context.Context) error {
+		r, exit, err := f.examine("--shadow")
+		if got := agreements(&r, "iptables"); err == nil && (!slices.Contains(got, "later NodePort different 0") || exit != 1) {
+			err = fmt.Errorf("exit status %d, %v: %+v", exit, got, r)
+		}
+		return err
+	})
+	same[slices.Index(same, "later NodePort same 0")] = "later NodePort same 1"
 	f.kubeProxyCleanup()
 	proxy = f.kubeProxy("nftables")
 	agree("nftables without Weir", "nftables", "--external-ips")
@@ -149,7 +173,8 @@ func (f *fixture) drainBesideKubeProxy() {
 	}
 	r, exit, err := f.examine("--shadow")
 	want := []string{
-		"  only-kube-proxy 0", "empty NodePort same 0", "external NodePort drained 2", "local NodePort same 1",
+		"  only-kube-proxy 0", "empty NodePort same 0", "external NodePort drained 2", "later NodePort same 1", "local NodePort same 1",
+		"ranged LoadBalancer drained 2", "ranged NodePort drained 2",
 		"sticky NodePort drained 2", "web NodePort drained 2", "zone NodePort same 2",
 	}
 	if got := agreements(&r, "nftables"); err != nil || exit != 0 || !slices.Equal(got, want) {
