@@ -1,0 +1,51 @@
+package fleet
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
+)
+
+// An older Service of another namespace claims an announced address by spec.externalIPs, on the
+// same port and on another, with Local policy and endpoints on other nodes: the address stays
+// announced, and the port its owner's.
+func TestWireExternalIPsOfOthersWithdrawNothing(t *testing.T) {
+	b := newBedOf(t, 1, "{notReadySeconds: 0, timeoutSeconds: 0}\nexternalIPs: true", bgpSessions())
+	b.until(0)
+	file := filepath.Join(b.nodes[0].dir, "manifests", "other.yaml")
+	must(t, os.WriteFile(file+".new", fmt.Appendf(nil, `apiVersion: v1
+kind: Service
+metadata: {namespace: other, name: local, creationTimestamp: "2001-01-01T00:00:00Z"}
+spec:
+  clusterIP: 10.96.0.11
+  externalIPs: [%s, "%s"]
+  externalTrafficPolicy: Local
+  ipFamilies: [IPv4]
+  ports: [{name: a, port: %d}, {name: b, port: 81}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: other, name: local-1, labels: {kubernetes.io/service-name: local}}
+addressType: IPv4
+ports: [{name: a, port: %d, protocol: TCP}, {name: b, port: 81, protocol: TCP}]
+endpoints: [{addresses: [%s], nodeName: node7, conditions: {ready: true}}]
+`, vip4, vip6, port, port, netlab.Host4(netlab.FleetNet, netlab.FleetServer)), 0o644))
+	must(t, os.Rename(file+".new", file))
+	var text string
+	for deadline := time.Now().Add(patience.For(20 * time.Second)); !strings.Contains(text, "other/local"); time.Sleep(20 * time.Millisecond) {
+		if text = b.weir("explain", "--address", vip4.String()); time.Now().After(deadline) {
+			t.Fatalf("the Service is not served: %s", text)
+		}
+	}
+	matches(t, text, `^Address 10\.99\.0\.10: announced to 2 of 2 routers`,
+		`^served +yes +the address is that of Service test/web, and those of other namespaces do not count: other/local$`,
+		`^TCP 10\.99\.0\.10:8080 +test/web +yes `)
+	b.until(0)
+	_ = b.connect(vip4)
+}
