@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/lb/worker"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 // observing is a running command that shows packets.
@@ -183,6 +185,45 @@ func (f *fixture) checkCapture(t *testing.T, s service) {
 		if !sent[id] {
 			t.Errorf("packet %s has no sent frame", id)
 		}
+	}
+}
+
+// tshark shows a capture as it comes, by a pipe.
+func TestWireACaptureFlowsIntoTshark(t *testing.T) {
+	f := sharedFixture(t)
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		labtest.Skip(t, "no tshark: see .ci/programs")
+	}
+	const frames = 10
+	capture := f.command("capture", "-w", "-", "--packets", fmt.Sprint(frames), "--admin-socket", f.path("weir.sock"), "service", "test/attached")
+	reader := exec.Command(tshark, "-r", "-", "-T", "fields", "-e", "frame.comment")
+	reader.Stdin, err = capture.StdoutPipe()
+	must(t, err)
+	var shown, stderr bytes.Buffer
+	reader.Stdout, reader.Stderr = &shown, &stderr
+	must(t, errors.Join(capture.Start(), reader.Start()))
+	t.Cleanup(func() {
+		capture.Process.Kill()
+		reader.Process.Kill()
+	})
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(reader.Wait(), capture.Wait()) }() // capture.Wait closes the pipe
+	must(t, f.poll(func(context.Context) error {
+		f.connects(t, toAttached, false)
+		select {
+		case err := <-done:
+			done <- err
+			return nil
+		default:
+			return errors.New("the capture goes on")
+		}
+	}))
+	if err := <-done; err != nil {
+		t.Fatalf("%v: %s", err, &stderr)
+	}
+	if n := strings.Count(shown.String(), "service=test/attached"); n < frames {
+		t.Errorf("%d frames with the Service, want %d and more: %s", n, frames, &shown)
 	}
 }
 
