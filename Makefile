@@ -15,6 +15,8 @@ COUNT    ?= 1
 # ends what hangs; the tests' own waits follow the machine (perf/netlab/patience).
 TIMEOUT  ?= 60m
 MINUTES  ?= 10
+# More arguments of deploy/release for `make appliance`, such as --modified.
+RELEASE  ?=
 # How often `make kills` kills.
 KILLS    ?= 10
 # How often `make handovers` hands over.
@@ -114,6 +116,20 @@ test-vm: build ## On other kernels and NICs, in virtual machines (KERNELS=6.1,6.
 .PHONY: test-vm-short
 test-vm-short: build ## The short form of test-vm: two kernels, the cases marked Short
 	$(BIN)/weirperf vm --short
+
+APPLIANCE := $(BIN)/appliance
+
+.PHONY: appliance
+appliance: ## Build a disk image that boots into Weir, and the update to it, into bin/appliance (root; installs mmdebstrap)
+	@.ci/programs mmdebstrap=mmdebstrap squashfs-tools=mksquashfs dosfstools=mkfs.vfat mtools=mcopy e2fsprogs=mkfs.ext4 \
+		fdisk=sfdisk debian-archive-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+	GOWORK=off $(GO) -C deploy/release run . --arch amd64 --formats deb --out ../../$(APPLIANCE)/package $(RELEASE)
+	$(GO) run ./deploy/appliance/build --deb "$$(echo $(CURDIR)/$(APPLIANCE)/package/*.deb)" --out $(APPLIANCE)
+
+.PHONY: test-appliance
+test-appliance: appliance ## Boot it in QEMU: it serves, outlives a power cut in an update, and gives up broken ones (root)
+	@.ci/programs ovmf=/usr/share/OVMF/OVMF_CODE_4M.fd openssh-client=ssh dosfstools=mkfs.vfat mtools=mcopy
+	WEIR_APPLIANCE=$(CURDIR)/$(APPLIANCE) $(GO) test ./deploy/appliance -count=1 -timeout $(TIMEOUT) -run '^TestVMAppliance$$' -v
 
 .PHONY: kubeenv
 kubeenv: ## Build the test cluster, once, and print its path: minutes, cached

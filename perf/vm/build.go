@@ -63,7 +63,7 @@ func (m *matrix) initramfs(file string, k *Kernel, j *job.Job, group []Case) err
 			a.file("vm/"+c.binary(), m.built[c.binary()])
 		}
 	}
-	if err := k.addModules(a); err != nil {
+	if err := k.addModules(a, bootModules); err != nil {
 		return err
 	}
 	text, err := json.Marshal(j)

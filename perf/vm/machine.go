@@ -52,10 +52,7 @@ func hasKVM() bool {
 
 // command is the command line of the emulator.
 func (m *machine) command() []string {
-	accel := []string{"-accel", "tcg,thread=multi", "-cpu", "max"}
-	if m.kvm {
-		accel = []string{"-accel", "kvm", "-cpu", "host"}
-	}
+	accel := acceleration(m.kvm)
 	share := func(id, path, options string) []string {
 		return []string{
 			"-fsdev", "local,id=" + id + ",path=" + path + ",security_model=none" + options,

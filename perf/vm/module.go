@@ -61,9 +61,9 @@ func (d dependencies) order(names ...string) []string {
 	return files
 }
 
-// addModules puts the boot modules of a kernel into an initramfs, not compressed and named
-// in the order of loading.
-func (k *Kernel) addModules(a *archive) error {
+// addModules puts modules of a kernel into an initramfs, not compressed and named in the
+// order of loading.
+func (k *Kernel) addModules(a *archive, modules []string) error {
 	dir := filepath.Join(k.Modules, k.Version)
 	text, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
 	if err != nil {
@@ -73,7 +73,7 @@ func (k *Kernel) addModules(a *archive) error {
 	if err != nil {
 		return err
 	}
-	for i, file := range deps.order(bootModules...) {
+	for i, file := range deps.order(modules...) {
 		content, err := readModule(filepath.Join(dir, file))
 		if err != nil {
 			return err

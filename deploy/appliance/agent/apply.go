@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// apply puts a configuration where programs read it. The root is read-only, so each place is
+// in memory.
+func apply(dir string) error {
+	if err := overlay(weirFolder); err != nil {
+		return err
+	}
+	if err := copyFolder(filepath.Join(dir, "weir"), weirFolder); err != nil {
+		return err
+	}
+	return errors.Join(applyNetwork(dir), applyKeys(dir), applyName(dir))
+}
+
+// overlay mounts a folder in memory. Weir's has secrets, such as a kubeconfig.
+func overlay(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	if st.Type == unix.TMPFS_MAGIC {
+		return nil
+	}
+	return unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=64m")
+}
+
+// applyNetwork copies systemd.network(5) and systemd.netdev(5) files. systemd-networkd reads
+// them as a user of its own.
+func applyNetwork(dir string) error {
+	const to = "/run/systemd/network"
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	for _, pattern := range []string{"*.network", "*.netdev"} {
+		files, err := filepath.Glob(filepath.Join(dir, "network", pattern))
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			if st, err := os.Stat(f); err == nil && st.IsDir() {
+				continue
+			}
+			text, err := os.ReadFile(f)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(to, filepath.Base(f)), text, 0o644)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// applyKeys admits the owners of SSH keys as root. Without keys nobody can log in.
+func applyKeys(dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, "authorized_keys"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return errors.Join(err, os.WriteFile(runFolder+"/authorized_keys", text, 0o644))
+}
+
+var hostName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
+
+// nameIn is the name of the machine that a configuration has, "" if it has none.
+func nameIn(dir string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "hostname"))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	name := strings.TrimSpace(string(text))
+	if !hostName.MatchString(name) {
+		return "", fmt.Errorf("hostname: %q is no name of a host", name)
+	}
+	return name, nil
+}
+
+func applyName(dir string) error {
+	name, err := nameIn(dir)
+	if err != nil || name == "" {
+		return err
+	}
+	return unix.Sethostname([]byte(name))
+}
+
+// hostKey makes the key of the SSH server, once: all appliances of a release have the same
+// root, and must not have the same key.
+func hostKey() error {
+	file := stateFolder + "/ssh_host_ed25519_key"
+	if _, err := os.Stat(file); err == nil {
+		return nil
+	}
+	temporary := file + ".new"
+	_, _ = os.Remove(temporary), os.Remove(temporary+".pub")
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", temporary).CombinedOutput(); err != nil {
+		return fmt.Errorf("ssh-keygen: %w: %s", err, out)
+	}
+	unix.Sync()
+	return errors.Join(os.Rename(temporary+".pub", file+".pub"), os.Rename(temporary, file))
+}

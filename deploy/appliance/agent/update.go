@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/deploy/appliance/bundle"
+	"github.com/weirlb/weir/deploy/appliance/slot"
+)
+
+// update installs a bundle into the slot that does not run, and boots it on trial. The entry
+// of the slot goes before its files and comes after them, so that a cut in between boots the
+// running slot.
+func update(r io.Reader, stay bool) error {
+	e, _, err := trial()
+	if err != nil {
+		return err
+	}
+	if e.Trial {
+		// The other slot is the fallback until then.
+		return errors.New("the running release is on trial: update when it has been confirmed")
+	}
+	target := e.Slot.Other()
+	var version string
+	err = withEntries(true, func(b slot.Entries) error {
+		version, err = install(b, target, byPartition+target.Partition(), r)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("slot %s has release %s\n", target, version)
+	if stay {
+		return nil
+	}
+	return reboot()
+}
+
+// install writes a bundle into a slot, whose root is on a partition, and adds the entry. A
+// stream that does not begin as a bundle leaves the slot, which is the fallback.
+func install(b slot.Entries, s slot.Slot, partition string, r io.Reader) (version string, err error) {
+	begun := false
+	m, err := bundle.Read(r, func(name string, size int64) (io.WriteCloser, error) {
+		if !begun {
+			if err := b.Remove(s); err != nil {
+				return nil, err
+			}
+			begun = true
+		}
+		if name == bundle.Root {
+			return openPartition(partition, size)
+		}
+		dir := filepath.Join(b.Root, s.Folder())
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		f, err := os.Create(filepath.Join(dir, name))
+		return &synced{f}, err
+	})
+	if err != nil {
+		return "", err
+	}
+	return m.Version, b.Add(slot.Entry{Slot: s, Version: m.Version, Options: m.Options, Trial: true, Left: slot.Tries})
+}
+
+// openPartition opens a partition that is not in use and has room.
+func openPartition(file string, size int64) (io.WriteCloser, error) {
+	f, err := os.OpenFile(file, os.O_WRONLY|unix.O_EXCL, 0)
+	if err != nil {
+		return nil, err
+	}
+	room, err := f.Seek(0, io.SeekEnd)
+	if err == nil && room < size {
+		err = fmt.Errorf("%d bytes do not fit into %s of %d", size, filepath.Base(file), room)
+	}
+	if _, seek := f.Seek(0, io.SeekStart); err != nil || seek != nil {
+		return nil, errors.Join(err, seek, f.Close())
+	}
+	return &synced{f}, nil
+}
+
+// synced is a file that is on the disk when it has been closed.
+type synced struct{ *os.File }
+
+func (s *synced) Close() error { return errors.Join(s.Sync(), s.File.Close()) }

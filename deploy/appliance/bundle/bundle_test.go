@@ -1,0 +1,71 @@
+package bundle
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// sink is where the files of a bundle go in a test.
+type sink map[string]*bytes.Buffer
+
+type closing struct{ *bytes.Buffer }
+
+func (closing) Close() error { return nil }
+
+func (s sink) create(name string, _ int64) (io.WriteCloser, error) {
+	s[name] = &bytes.Buffer{}
+	return closing{s[name]}, nil
+}
+
+func written(t *testing.T) []byte {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range Files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.Repeat(name, 1000)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var b bytes.Buffer
+	if err := Write(&b, &Manifest{Version: "1.2.3", Options: "quiet"}, dir); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestABundleIsReadAsItWasWritten(t *testing.T) {
+	s := sink{}
+	m, err := Read(bytes.NewReader(written(t)), s.create)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Version != "1.2.3" || m.Options != "quiet" || len(s) != len(Files) {
+		t.Errorf("%+v with %d files", m, len(s))
+	}
+	for _, name := range Files {
+		if got := s[name].String(); got != strings.Repeat(name, 1000) {
+			t.Errorf("%s has %d bytes", name, len(got))
+		}
+	}
+}
+
+// A bundle that ends early, or has other bytes, is no bundle.
+func TestADamagedBundleIsRefused(t *testing.T) {
+	whole := written(t)
+	for n := 0; n < len(whole)-1024; n += 512 { // the end of a tar is 1,024 zeros
+		if _, err := Read(bytes.NewReader(whole[:n]), sink{}.create); err == nil {
+			t.Fatalf("the first %d of %d bytes are accepted", n, len(whole))
+		} else if n > 0 && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatalf("the first %d of %d bytes: %v", n, len(whole), err)
+		}
+	}
+	bad := bytes.Clone(whole)
+	bad[bytes.LastIndex(bad, []byte("rootroot"))] ^= 1
+	if _, err := Read(bytes.NewReader(bad), sink{}.create); err == nil || !strings.Contains(err.Error(), "SHA-256") {
+		t.Errorf("another byte: %v", err)
+	}
+}
