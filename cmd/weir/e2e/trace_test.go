@@ -26,6 +26,19 @@ func (f *fixture) dialedFrom(t *testing.T, from, to netip.AddrPort) net.Conn {
 	return c
 }
 
+// unused is a port of a client's that no connection has: those of other tests may have any.
+func (f *fixture) unused(t *testing.T, client netip.Addr) netip.AddrPort {
+	t.Helper()
+	for {
+		from := netip.AddrPortFrom(client, uint16(20000+rand.Uint32N(10000)))
+		l, err := f.admin.Flows(inTime(t, within), 1, &api.FlowFilter{Client: from.String()})
+		must(t, err)
+		if len(l.Flows) == 0 {
+			return from
+		}
+	}
+}
+
 // weir trace says of a packet what then happens to it: endpoint, SNAT port, interface and
 // next hop of a new connection, its later packets in both directions, refusals, and packets
 // that are the kernel's.
@@ -47,7 +60,7 @@ func TestWireATraceSaysWhatHappens(t *testing.T) {
 			probe := f.dialed(t, to)
 			client := probe.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 			for range 3 {
-				from := netip.AddrPortFrom(client, uint16(20000+rand.Uint32N(10000)))
+				from := f.unused(t, client)
 				said := trace(t, api.TraceQuery{Source: from, Destination: to})
 				c := said.Connection
 				if said.Verdict != "forward" || c == nil || c.Existing || said.Frontend.Service != "test/"+s.name || said.Interface != "eth0" {
@@ -85,7 +98,7 @@ func TestWireATraceSaysWhatHappens(t *testing.T) {
 			}
 		})
 	}
-	client := netip.AddrPortFrom(f.dialed(t, toAll.at(echoPort, false)).LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(), 20000)
+	client := f.unused(t, f.dialed(t, toAll.at(echoPort, false)).LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
 	refused := trace(t, api.TraceQuery{Source: client, Destination: toNothing.at(echoPort, false)})
 	if refused.Verdict != "reply" || refused.Reason != "no-endpoint" || refused.Sent == nil || !strings.HasPrefix(refused.Sent.Answer, "TCP RST") {
 		t.Errorf("without an endpoint: %+v %+v", refused, refused.Sent)
