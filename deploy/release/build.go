@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 )
@@ -82,18 +81,13 @@ func (b *binary) identify(o options) error {
 
 // generate writes shell completion and man pages with a binary for this machine,
 // and returns their directory.
-func generate(root, stage string, o options) (string, error) {
-	b, err := build(root, stage, runtime.GOARCH, o)
-	if err != nil {
-		return "", err
-	}
-	host := b.file
+func generate(b *binary, stage string) (string, error) {
 	dir := filepath.Join(stage, "extras")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
 	for shell, file := range map[string]string{"bash": "weir.bash", "zsh": "_weir", "fish": "weir.fish"} {
-		out, err := exec.Command(host, "completion", shell).Output()
+		out, err := exec.Command(b.file, "completion", shell).Output()
 		if err != nil {
 			return "", fmt.Errorf("weir completion %s: %w", shell, err)
 		}
@@ -101,7 +95,7 @@ func generate(root, stage string, o options) (string, error) {
 			return "", err
 		}
 	}
-	man := exec.Command(host, "man", filepath.Join(dir, "man"))
+	man := exec.Command(b.file, "man", filepath.Join(dir, "man"))
 	man.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", b.time.Unix()), "NODE_NAME=", "TZ=UTC")
 	if out, err := man.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("weir man: %w\n%s", err, out)

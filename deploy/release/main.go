@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -109,14 +110,20 @@ func run(o options) error {
 	}
 	defer os.RemoveAll(stage)
 
-	extras, err := generate(root, stage, o)
+	host, err := build(root, stage, runtime.GOARCH, o)
+	if err != nil {
+		return err
+	}
+	extras, err := generate(host, stage)
 	if err != nil {
 		return err
 	}
 	for _, arch := range o.arches {
-		b, err := build(root, stage, arch, o)
-		if err != nil {
-			return err
+		b := host
+		if arch != host.arch {
+			if b, err = build(root, stage, arch, o); err != nil {
+				return err
+			}
 		}
 		b.extras = extras
 		if err := b.write(o); err != nil {
