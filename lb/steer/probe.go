@@ -37,6 +37,7 @@ func ProbesBeside(hooks HookProbes, pinDir string) []xsk.Probe {
 		ProbeFrags(),
 		hooks.tcx,
 		ProbeBPFFS(pinDir),
+		xsk.ProbeBoundRings(),
 		xsk.ProbeMultiBuffer(),
 		xsk.ProbeTxMetadata(),
 		xsk.ProbeNetdevFeatures(),

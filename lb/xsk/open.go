@@ -290,8 +290,7 @@ func (s *Socket) mapRings() error {
 	return nil
 }
 
-// bind binds the socket, and waits while the queue is still held by a socket
-// that is being closed.
+// bind binds the socket.
 func (s *Socket) bind(try attempt) error {
 	addr := &unix.SockaddrXDP{Ifindex: uint32(s.cfg.IfIndex), QueueID: uint32(s.cfg.Queue)}
 	if try.share != nil {
@@ -307,7 +306,7 @@ func (s *Socket) bind(try attempt) error {
 			addr.Flags |= unix.XDP_USE_SG
 		}
 	}
-	return s.bindTo(addr)
+	return bindTo(s.fd, addr)
 }
 
 // bindShared joins the umem of a group, through any bound socket: the
@@ -316,15 +315,16 @@ func (s *Socket) bindShared(addr *unix.SockaddrXDP, g *group) error {
 	err := error(unix.EBADF)
 	for i := 0; i < len(g.sockets) && errors.Is(err, unix.EBADF); i++ {
 		addr.SharedUmemFD = uint32(g.sockets[i].fd)
-		err = s.bindTo(addr)
+		err = bindTo(s.fd, addr)
 	}
 	return err
 }
 
-func (s *Socket) bindTo(addr *unix.SockaddrXDP) error {
+// bindTo binds a socket, and waits while the queue is still held by one that is being closed.
+func bindTo(fd int, addr *unix.SockaddrXDP) error {
 	deadline := time.Now().Add(busyTimeout)
 	for {
-		err := unix.Bind(s.fd, addr)
+		err := unix.Bind(fd, addr)
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 			return err
 		}

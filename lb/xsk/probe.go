@@ -69,7 +69,31 @@ func ProbeMultiBuffer() Probe {
 		Name: "AF_XDP multi-buffer", Kernel: "6.6",
 		Without: "needs an MTU of at most about 3500 bytes",
 	}
-	p.Err = probeBind(unix.XDP_COPY | unix.XDP_USE_SG)
+	p.Err = probeBind(unix.XDP_COPY|unix.XDP_USE_SG, nil)
+	return p
+}
+
+// ProbeBoundRings maps a ring of a socket that is bound, as a process does that goes on with
+// the sockets of another (Transfer).
+func ProbeBoundRings() Probe {
+	p := Probe{
+		Name: "AF_XDP rings of bound sockets", Kernel: "6.4",
+		Without: "opens its sockets anew in a handover and loses packets meanwhile",
+	}
+	p.Err = probeBind(unix.XDP_COPY, func(fd int) error {
+		off, err := mmapOffsets(fd)
+		if err != nil {
+			return err
+		}
+		mem, _, err := mapRing(fd, unix.XDP_UMEM_PGOFF_FILL_RING, off.Fr, probeRing, 8)
+		if errors.Is(err, unix.EBUSY) { // not that the queue is taken: that is an error of bind
+			return errors.New("the kernel does not map them")
+		}
+		if err == nil {
+			err = unix.Munmap(mem)
+		}
+		return err
+	})
 	return p
 }
 
@@ -87,8 +111,11 @@ func ProbeNetdevFeatures() Probe {
 // loopback has interface index 1 in every network namespace.
 const loopback = 1
 
-// probeBind binds a new sending socket to the loopback interface.
-func probeBind(flags uint16) error {
+// probeRing is the number of entries of the rings.
+const probeRing = 64
+
+// probeBind binds a new sending socket to the loopback interface, and has use try it.
+func probeBind(flags uint16, use func(fd int) error) error {
 	umem, err := NewUmem(64, 0)
 	if err != nil {
 		return err
@@ -103,11 +130,15 @@ func probeBind(flags uint16) error {
 		return err
 	}
 	for _, ring := range []int{unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING, unix.XDP_TX_RING} {
-		if err := unix.SetsockoptInt(fd, unix.SOL_XDP, ring, 64); err != nil {
+		if err := unix.SetsockoptInt(fd, unix.SOL_XDP, ring, probeRing); err != nil {
 			return err
 		}
 	}
-	return unix.Bind(fd, &unix.SockaddrXDP{Flags: flags, Ifindex: loopback})
+	// The queue may still be held by the socket of the last probe.
+	if err := bindTo(fd, &unix.SockaddrXDP{Flags: flags, Ifindex: loopback}); err != nil || use == nil {
+		return err
+	}
+	return use(fd)
 }
 
 // probeUmem registers a new umem on a new socket, which it returns.

@@ -45,6 +45,7 @@ func TestProbesAgreeWithTheirKernel(t *testing.T) {
 	newWire(t, netlab.LinkConfig{})
 	for _, p := range []xsk.Probe{
 		xsk.ProbeSocket(), xsk.ProbeTxMetadata(), xsk.ProbeMultiBuffer(), xsk.ProbeNetdevFeatures(),
+		xsk.ProbeBoundRings(),
 	} {
 		t.Log(p)
 		if p.Name == "" || p.Kernel == "" || p.Without == "" {
@@ -52,6 +53,9 @@ func TestProbesAgreeWithTheirKernel(t *testing.T) {
 		}
 		if !p.OK() && kernelAtLeast(t, p.Kernel) {
 			t.Errorf("%s, but this kernel should have it", p)
+		}
+		if p.OK() && !kernelAtLeast(t, p.Kernel) {
+			t.Errorf("%s, but this kernel should not have it", p)
 		}
 	}
 }

@@ -11,9 +11,18 @@ import (
 	"github.com/weirlb/weir/perf/netlab"
 )
 
+// needBoundRings skips the test on a kernel whose sockets cannot go on in another process.
+func needBoundRings(t *testing.T) {
+	t.Helper()
+	if p := xsk.ProbeBoundRings(); !p.OK() {
+		t.Skip("skipped: ", p)
+	}
+}
+
 // Packets that come while no process uses a socket are the next process's, and so are the
 // frames that the last one had.
 func TestASocketGoesOnInAnotherProcess(t *testing.T) {
+	needBoundRings(t)
 	w := newWire(t, netlab.LinkConfig{})
 	last := w.open(xsk.Config{})
 	c := w.listen()
@@ -135,6 +144,7 @@ func TestFramesOfSocketsThatDoNotComeAreFree(t *testing.T) {
 // A socket that has frames to receive into does not serve as one that only sends: no worker
 // would get them back.
 func TestASocketThatReceivesDoesNotServeToSendAlone(t *testing.T) {
+	needBoundRings(t)
 	w := newWire(t, netlab.LinkConfig{})
 	s := w.open(xsk.Config{})
 	transfer, err := w.umem.Transfer([]*xsk.Socket{s})

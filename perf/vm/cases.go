@@ -47,6 +47,7 @@ var Cases = []Case{
 	{Name: "sctp", Package: "cmd/weir/e2e", Run: "^TestGuestSCTP$", Load: []string{"sctp"}, Seconds: 20},
 	{Name: "tunnels", Package: "cmd/weir/e2e", Run: "^TestGuestKernelDecapsulates$", Load: []string{"ipip", "sit", "ip6_tunnel", "fou", "fou6"}, Seconds: 40},
 	{Name: "clock", Package: "cmd/weir/e2e", Run: "^TestGuestClockSteps$", Env: []string{"WEIR_MAY_SET_CLOCK=1"}, Seconds: 30},
+	{Name: "handover", Package: "cmd/weir/e2e", Run: "^TestWire(ConnectionsSurviveHandovers|HandoverLosesNoDatagram)$/^no_cache$", Seconds: 40},
 	{Name: "nic-virtio", Package: "cmd/weir/e2e", Run: "^TestGuest(NIC|JumboFrames)", NICs: "virtio-net-pci", Seconds: 60},
 	{Name: "nic-e1000e", Package: "cmd/weir/e2e", Run: "^TestGuest(NIC|JumboFrames)", NICs: "e1000e", Seconds: 60},
 	{Name: "nic-igb", Package: "cmd/weir/e2e", Run: "^TestGuest(NIC|JumboFrames)", NICs: "igb", Seconds: 60},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/xsk"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
@@ -17,6 +18,9 @@ import (
 // The next process goes on with the sockets of the last: packets wait in them, and no datagram
 // is lost, of new flows as well.
 func TestWireHandoverLosesNoDatagram(t *testing.T) {
+	if p := xsk.ProbeBoundRings(); !p.OK() {
+		t.Skip("skipped: ", p)
+	}
 	inEveryCache(t, func(t *testing.T, f *fixture) {
 		lost := make(chan error, 1)
 		load, ctx := f.datagrams(t)
