@@ -40,8 +40,13 @@ func startDemo(t *testing.T, args ...string) (cmd *exec.Cmd, temp string, out *b
 	return cmd, temp, out
 }
 
+// The demo passes while `weir capture` looks at the traffic.
 func TestWireDemo(t *testing.T) {
 	cmd, temp, out := startDemo(t) // as `make demo` runs it
+	forwarded := captureDemo(t, temp, 2000, "service", "shop/web")
+	refused := captureDemo(t, temp, 50, "tcp[tcpflags] & tcp-rst != 0")
+	checkDemoCapture(t, forwarded)
+	checkDemoReplies(t, refused)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
