@@ -43,6 +43,10 @@ type Segment struct {
 	// while the connection closes, for the timestamp of RFC 7323.
 	Options []byte
 
+	// Resent is set by TrackTCP for a SYN, SYN-ACK or FIN that this side has sent before, with
+	// the same sequence number.
+	Resent bool
+
 	forward bool // from the client; set by TrackTCP
 }
 
@@ -108,6 +112,7 @@ func (t *Table) track(c *Conn, s uint32, g *Segment, tick uint32) Verdict {
 			if k.heard {
 				c.Touch(tick)
 			}
+			g.Resent = k.resent
 			return v
 		}
 	}
@@ -129,6 +134,7 @@ type tracker struct {
 	idle    uint32 // ticks since the last sign of life
 	created uint32
 	heard   bool // the segment counts as a sign of life
+	resent  bool // the segment is a SYN, SYN-ACK or FIN that was seen before
 }
 
 func (k *tracker) state() State        { return State(k.s & stateMask) }
@@ -150,6 +156,7 @@ func (k *tracker) follow(g *Segment) Verdict {
 			k.synAck(g)
 		}
 	case flagACK, flagFIN | flagACK:
+		k.resent = k.repeatsFIN(g)
 		k.proceed(g)
 	}
 	return Pass

@@ -15,11 +15,13 @@ func (k *tracker) syn(g *Segment) Verdict {
 	switch k.state() {
 	case StateSynSent:
 		k.heard = true
+		k.resent = k.repeatsSYN(next)
 		if k.is(endpointKnown) || next != k.n.client {
 			k.noteSYN(next)
 		}
 	case StateSynRecv:
 		k.heard = next == k.n.client
+		k.resent = k.heard
 	case StateTimeWait:
 		return Reopen
 	default:
@@ -28,6 +30,15 @@ func (k *tracker) syn(g *Segment) Verdict {
 		}
 	}
 	return Pass
+}
+
+// repeatsSYN reports whether the SYN before sequence number next was seen before: as that of
+// the connection, or as the second.
+func (k *tracker) repeatsSYN(next uint32) bool {
+	if k.is(synNoted) && next == k.n.extra {
+		return true
+	}
+	return !k.is(endpointKnown) && next == k.n.client
 }
 
 // noteSYN stores the number of a second SYN, unless a SYN-ACK is noted.
@@ -67,6 +78,7 @@ func (k *tracker) synAck(g *Segment) {
 	case k.answersSYN(g):
 		k.answered(g)
 	case k.sentAgain(g):
+		k.resent = true
 		k.heard = k.state() == StateSynRecv || k.state() == StateEstablished
 	case k.state() == StateEstablished && !k.is(doubted|unconfirmed) &&
 		(k.near(g) || k.idle < TicksPerSecond):

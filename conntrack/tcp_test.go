@@ -14,45 +14,52 @@ func talk(t testing.TB, tab *Table, r Ref, tick uint32, packets ...string) Verdi
 	t.Helper()
 	var v Verdict
 	for _, p := range packets {
-		ref, flags := r, uint8(0)
-		word := strings.Fields(p)
-		if word[0] == "<" {
-			ref = r.Other()
-		}
-		for _, f := range strings.Split(word[1], ",") {
-			flag, ok := map[string]uint8{"SYN": flagSYN, "ACK": flagACK, "FIN": flagFIN, "RST": flagRST, "PSH": flagPSH, "-": 0}[f]
-			if !ok {
-				t.Fatalf("packet %q", p)
-			}
-			flags |= flag
-		}
-		c := tab.Conn(ref)
-		seq, ack, length := c.endpointNext, c.clientNext, uint32(0)
-		if ref == r {
-			seq, ack = ack, seq
-		}
-		if flags&flagSYN != 0 {
-			seq-- // the number before was a SYN's, if the table knows one
-		}
-		var options []byte
-		for i := 2; i+1 < len(word); i += 2 {
-			var n uint32
-			fmt.Sscan(word[i+1], &n)
-			switch word[i] {
-			case "seq":
-				seq = n
-			case "ack":
-				ack = n
-			case "len":
-				length = n
-			case "ts":
-				options = tsOption(n)
-			}
-		}
-		g := Segment{Flags: flags, Seq: seq, Ack: ack, Length: length, Options: options}
-		v = tab.TrackTCP(ref, &g, tick)
+		_, v = segment(t, tab, r, tick, p)
 	}
 	return v
+}
+
+// segment is talk of a packet, with what was followed.
+func segment(t testing.TB, tab *Table, r Ref, tick uint32, p string) (Segment, Verdict) {
+	t.Helper()
+	ref, flags := r, uint8(0)
+	word := strings.Fields(p)
+	if word[0] == "<" {
+		ref = r.Other()
+	}
+	for _, f := range strings.Split(word[1], ",") {
+		flag, ok := map[string]uint8{"SYN": flagSYN, "ACK": flagACK, "FIN": flagFIN, "RST": flagRST, "PSH": flagPSH, "-": 0}[f]
+		if !ok {
+			t.Fatalf("packet %q", p)
+		}
+		flags |= flag
+	}
+	c := tab.Conn(ref)
+	seq, ack, length := c.endpointNext, c.clientNext, uint32(0)
+	if ref == r {
+		seq, ack = ack, seq
+	}
+	if flags&flagSYN != 0 {
+		seq-- // the number before was a SYN's, if the table knows one
+	}
+	var options []byte
+	for i := 2; i+1 < len(word); i += 2 {
+		var n uint32
+		fmt.Sscan(word[i+1], &n)
+		switch word[i] {
+		case "seq":
+			seq = n
+		case "ack":
+			ack = n
+		case "len":
+			length = n
+		case "ts":
+			options = tsOption(n)
+		}
+	}
+	g := Segment{Flags: flags, Seq: seq, Ack: ack, Length: length, Options: options}
+	v := tab.TrackTCP(ref, &g, tick)
+	return g, v
 }
 
 var handshakeDone = []string{"> SYN", "< SYN,ACK seq 6999", "> ACK"}

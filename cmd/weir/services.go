@@ -69,9 +69,9 @@ func newServices() *cobra.Command {
 		Short: "Show Services with tiers in use, connections, traffic and drops",
 		Long: `Shows each Service of the running Weir: the tier in use per port and since when,
 endpoints that get new flows of all, open connections, and since the start new
-connections, handshakes that failed, packets and bytes, the mean time from SYN to
-SYN-ACK, and drops by reason. All begin with this process: a restart sets counts to 0 and
-"since" to the start.
+connections, handshakes that failed, SYNs, SYN-ACKs and FINs that came again, packets
+and bytes, the mean time from SYN to SYN-ACK, and drops by reason. All begin with this process: a
+restart sets counts to 0 and "since" to the start.
 
 Packets and bytes are estimates from a sample, without those that the kernel
 forwards by the flow table.`,

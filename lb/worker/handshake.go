@@ -84,6 +84,18 @@ func (w *flows) noteSYNACK(c *conntrack.Conn, r conntrack.Ref) {
 	storeRelaxed(&s[serviceAnswered+1], s[serviceAnswered+1]+uint64(min(micros, math.MaxInt32)))
 }
 
+// countResent counts a segment with these flags that came again, for the Service of c.
+func (w *flows) countResent(c *conntrack.Conn, flags uint8) {
+	word := serviceResent + 2 // FIN
+	switch {
+	case flags&(header.SYN|header.ACK) == header.SYN|header.ACK:
+		word = serviceResent + 1
+	case flags&header.SYN != 0:
+		word = serviceResent
+	}
+	w.services.add(atomic.LoadUint32(&c.ServiceID), word, 1)
+}
+
 func handshakeBucket(micros uint32) int {
 	for i, bound := range handshakeBounds {
 		if micros <= bound {

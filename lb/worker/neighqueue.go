@@ -76,6 +76,7 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 	}
 	w.counts[counter.NeighborQueued]++
 	w.neighQueueOrder++
+	p.waited = true
 	w.neighQueue[place] = queuedPacket{frames: p.frames, port: int32(path.Port), nextHop: path.NextHop,
 		needed: needed, silent: silent, order: w.neighQueueOrder,
 		asked: w.tick, probes: probes, came: came, until: w.tick + neighQueueTicks}

@@ -109,7 +109,7 @@ func TestAQueuedPacketAsksAgainAfterAFlush(t *testing.T) {
 func TestAQueuedPacketOutlivesALostRequest(t *testing.T) {
 	b := newBench(t)
 	b.lb.router.SetState(portServer, endpoint4, route.Resolving)
-	b.give(portClient, request(false, header.ProtoUDP).build(t))
+	b.give(portClient, request(false, header.ProtoTCP).build(t))
 	b.w.Round()
 	b.w.tick += 3*secondTicks - 1
 	b.w.releaseQueued()
@@ -118,5 +118,8 @@ func TestAQueuedPacketOutlivesALostRequest(t *testing.T) {
 	b.w.Round()
 	if n := len(b.q[portServer].Out); n != 1 {
 		t.Errorf("%d packets left (drops %v)", n, b.drops())
+	}
+	if n := b.counted().ResentSYNs; n != 0 {
+		t.Errorf("the SYN that waited counts as %d that came again", n)
 	}
 }

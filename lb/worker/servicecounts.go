@@ -10,8 +10,9 @@ const (
 	serviceNewFlows = 0
 	servicePackets  = 1 // of clients, of endpoints
 	serviceBytes    = 3
-	serviceAnswered = 5 // number of handshakes measured, and the sum of their times
-	serviceTimes    = 7 // by bucket
+	serviceAnswered = 5  // number of handshakes measured, and the sum of their times
+	serviceResent   = 7  // SYN, SYN-ACK, FIN
+	serviceTimes    = 10 // by bucket
 	serviceDrops    = serviceTimes + handshakeBuckets
 	serviceWords    = serviceDrops + int(dropReasons)
 )
@@ -69,7 +70,11 @@ type ServiceCounters struct {
 	// and Answers how many are in each bucket: see HandshakeBounds.
 	Answered, AnswerMicros uint64
 	Answers                [handshakeBuckets]uint64
-	drops                  [dropReasons]uint64
+	// ResentSYNs, ResentSYNACKs and ResentFINs are segments that came again, with the same
+	// sequence number. Data is not among them: its sequence numbers are not followed.
+	ResentSYNs, ResentSYNACKs, ResentFINs uint64
+
+	drops [dropReasons]uint64
 }
 
 // Drops are the dropped packets by reason: only those that occurred.
@@ -99,6 +104,7 @@ func (s *ServiceCounts) Read(n uint32) ServiceCounters {
 		NewFlows: sum[serviceNewFlows],
 		Packets:  [2]uint64(sum[servicePackets:]), Bytes: [2]uint64(sum[serviceBytes:]),
 		Answered: sum[serviceAnswered], AnswerMicros: sum[serviceAnswered+1],
+		ResentSYNs: sum[serviceResent], ResentSYNACKs: sum[serviceResent+1], ResentFINs: sum[serviceResent+2],
 	}
 	copy(out.Answers[:], sum[serviceTimes:])
 	copy(out.drops[:], sum[serviceDrops:])
@@ -110,6 +116,9 @@ func (c ServiceCounters) Since(before *ServiceCounters) ServiceCounters {
 	c.NewFlows -= before.NewFlows
 	c.Answered -= before.Answered
 	c.AnswerMicros -= before.AnswerMicros
+	c.ResentSYNs -= before.ResentSYNs
+	c.ResentSYNACKs -= before.ResentSYNACKs
+	c.ResentFINs -= before.ResentFINs
 	subtract(c.Packets[:], before.Packets[:])
 	subtract(c.Bytes[:], before.Bytes[:])
 	subtract(c.Answers[:], before.Answers[:])

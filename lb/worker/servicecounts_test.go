@@ -32,7 +32,12 @@ func TestServiceCounters(t *testing.T) {
 	b.one(portServer, answer.build(t), portClient)
 	b.one(portServer, answer.build(t), portClient) // sent again: not measured again
 
+	b.one(portClient, syn.build(t), portServer) // sent again, too
+
 	c := b.counted()
+	if c.ResentSYNs != 1 || c.ResentSYNACKs != 1 || c.ResentFINs != 0 {
+		t.Errorf("came again: %d SYNs, %d SYN-ACKs, %d FINs", c.ResentSYNs, c.ResentSYNACKs, c.ResentFINs)
+	}
 	if c.NewFlows != 1 || c.Answered != 1 || len(c.Drops()) != 0 {
 		t.Errorf("after a handshake: %+v, drops %v", c, c.Drops())
 	}

@@ -54,6 +54,9 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) verdict {
 	case conntrack.Gone:
 		return again
 	}
+	if g.Resent && !p.waited {
+		w.countResent(c, p.Flags)
+	}
 	if !ref.Forward() && isSYNACK(p) {
 		w.noteSYNACK(c, ref)
 	}

@@ -99,7 +99,7 @@ func exampleFrontends() *FrontendList {
 
 func exampleServices() *ServiceList {
 	return &ServiceList{Time: minute(30), Services: []ServiceState{{
-		Service: "default/web", Open: 12, HalfOpen: 3, NewConnections: 12345, FailedHandshakes: 7, MaxConnections: 100,
+		Service: "default/web", Open: 12, HalfOpen: 3, NewConnections: 12345, FailedHandshakes: 7, Retransmissions: Retransmissions{SYNs: 40, SYNACKs: 2, FINs: 1}, MaxConnections: 100,
 		Packets: Traffic{123456, 100000}, Bytes: Traffic{9e6, 150e6},
 		Handshakes: Histogram{Count: 3, SumSeconds: 0.0042, Buckets: []Bucket{{UpToSeconds: 0.001, Count: 2}, {Count: 1}}},
 		Drops:      map[string]uint64{"connection-limit": 4, "source-range": 1},

@@ -18,6 +18,8 @@ type ServiceState struct {
 	// FailedHandshakes counts TCP and SCTP connections that ended before the handshake was
 	// complete: reset, timed out, or evicted.
 	FailedHandshakes uint64 `json:"failedHandshakes"`
+	// Retransmissions are segments that came again.
+	Retransmissions Retransmissions `json:"retransmissions"`
 	// Packets and Bytes, from the Ethernet header on, are estimates from a sample of a packet
 	// in at most 512. Packets that the kernel forwards by the flow table are not among them.
 	Packets Traffic `json:"packets"`
@@ -62,6 +64,20 @@ type TierInUse struct {
 	// Previous is the tier before, "" since the start.
 	Previous string `json:"previous,omitempty"`
 }
+
+// Retransmissions counts TCP segments that a client or endpoint sent again, with the same
+// sequence number. Data is not among them: Weir does not follow its sequence numbers.
+type Retransmissions struct {
+	// SYNs came again from clients: the endpoint, or the path to it, did not answer.
+	SYNs uint64 `json:"syn"`
+	// SYNACKs came again from endpoints: the client's ACK did not arrive.
+	SYNACKs uint64 `json:"synAck"`
+	// FINs came again from either side.
+	FINs uint64 `json:"fin"`
+}
+
+// Sum is the number of all.
+func (r *Retransmissions) Sum() uint64 { return r.SYNs + r.SYNACKs + r.FINs }
 
 // Traffic is a count per direction.
 type Traffic struct {

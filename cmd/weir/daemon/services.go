@@ -115,9 +115,10 @@ func nearestTier(e *topology.Endpoint, node *topology.Node) string {
 func counted(t *lb.ServiceTotals) api.ServiceState {
 	out := api.ServiceState{
 		Open: t.Open, HalfOpen: t.HalfOpen, NewConnections: t.NewFlows, FailedHandshakes: t.FailedHandshakes,
-		Packets: api.Traffic{FromClients: t.Packets[0], FromEndpoints: t.Packets[1]},
-		Bytes:   api.Traffic{FromClients: t.Bytes[0], FromEndpoints: t.Bytes[1]},
-		Drops:   t.Drops(),
+		Retransmissions: api.Retransmissions{SYNs: t.ResentSYNs, SYNACKs: t.ResentSYNACKs, FINs: t.ResentFINs},
+		Packets:         api.Traffic{FromClients: t.Packets[0], FromEndpoints: t.Packets[1]},
+		Bytes:           api.Traffic{FromClients: t.Bytes[0], FromEndpoints: t.Bytes[1]},
+		Drops:           t.Drops(),
 	}
 	h := &out.Handshakes
 	h.Count, h.SumSeconds = t.Answered, float64(t.AnswerMicros)/1e6

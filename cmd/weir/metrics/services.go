@@ -50,6 +50,7 @@ func NewServices(src ServiceSource, limit int) *Services {
 type serviceCounts struct {
 	packets, bytes      api.Traffic
 	connections, failed uint64
+	resent              api.Retransmissions
 	drops               map[string]uint64
 	handshakes          api.Histogram // Count is not used: it is the sum of the buckets
 }
@@ -57,7 +58,7 @@ type serviceCounts struct {
 func noCounts() serviceCounts { return serviceCounts{drops: map[string]uint64{}} }
 
 func countsOf(s *api.ServiceState) serviceCounts {
-	return serviceCounts{s.Packets, s.Bytes, s.NewConnections, s.FailedHandshakes, maps.Clone(s.Drops), s.Handshakes}
+	return serviceCounts{s.Packets, s.Bytes, s.NewConnections, s.FailedHandshakes, s.Retransmissions, maps.Clone(s.Drops), s.Handshakes}
 }
 
 // grown is by how much a counter has grown; it began anew where it is less.
@@ -76,6 +77,9 @@ func (c *serviceCounts) add(now, before *serviceCounts) {
 	c.bytes.FromEndpoints += grown(now.bytes.FromEndpoints, before.bytes.FromEndpoints)
 	c.connections += grown(now.connections, before.connections)
 	c.failed += grown(now.failed, before.failed)
+	c.resent.SYNs += grown(now.resent.SYNs, before.resent.SYNs)
+	c.resent.SYNACKs += grown(now.resent.SYNACKs, before.resent.SYNACKs)
+	c.resent.FINs += grown(now.resent.FINs, before.resent.FINs)
 	for reason, n := range now.drops {
 		c.drops[reason] += grown(n, before.drops[reason])
 	}
@@ -119,6 +123,7 @@ var (
 	serviceBytes       = perService(prometheus.CounterValue, "bytes_total", "Bytes of these packets, from the Ethernet header on.", "from")
 	serviceConnections = perService(prometheus.CounterValue, "new_connections_total", "Flows that were made.")
 	serviceFailed      = perService(prometheus.CounterValue, "failed_handshakes_total", "TCP and SCTP connections that ended before the handshake was complete.")
+	serviceResent      = perService(prometheus.CounterValue, "retransmissions_total", "TCP segments that came again: syn from clients, syn-ack from endpoints, fin from both. Retransmitted data is not counted.", "segment")
 	serviceDrops       = perService(prometheus.CounterValue, "dropped_packets_total", "Dropped and refused packets with a frontend or flow of the Service; reasons as of weir_dropped_packets_total.", "reason")
 	serviceOpen        = perService(prometheus.GaugeValue, "connections_open", "Connections in which both sides have been heard.")
 	serviceEndpoints   = perService(prometheus.GaugeValue, "endpoints", "Ready endpoints, of all Service ports, by the nearest tier that they belong to.", "tier")
@@ -126,7 +131,7 @@ var (
 	// serviceHandshakes is a histogram: a Service has it from the first answer on.
 	serviceHandshakes = perService(prometheus.UntypedValue, "handshake_duration_seconds", "From the first SYN to the SYN-ACK, in modes in which answers pass Weir: of at most 8 new connections of a batch.")
 
-	serviceMetrics = []serviceMetric{servicePackets, serviceBytes, serviceConnections, serviceFailed, serviceDrops, serviceOpen, serviceEndpoints, serviceHandshakes}
+	serviceMetrics = []serviceMetric{servicePackets, serviceBytes, serviceConnections, serviceFailed, serviceResent, serviceDrops, serviceOpen, serviceEndpoints, serviceHandshakes}
 )
 
 // Describe implements prometheus.Collector.
@@ -195,6 +200,9 @@ func collectService(ch chan<- prometheus.Metric, name string, c *serviceCounts, 
 	emit(&serviceBytes, float64(c.bytes.FromEndpoints), "endpoint")
 	emit(&serviceConnections, float64(c.connections))
 	emit(&serviceFailed, float64(c.failed))
+	emit(&serviceResent, float64(c.resent.SYNs), "syn")
+	emit(&serviceResent, float64(c.resent.SYNACKs), "syn-ack")
+	emit(&serviceResent, float64(c.resent.FINs), "fin")
 	for reason, n := range c.drops {
 		emit(&serviceDrops, float64(n), reason)
 	}

@@ -16,19 +16,19 @@ var servicesTab = &tab{
 	name: "services", title: "Services", order: 7,
 	columns: []column{
 		{"service", "SERVICE", text, 0}, {"tier", "TIER", text, 3}, {"used", "USED", count, 5}, {"endpoints", "OF", count, 6},
-		{"open", "OPEN", count, 0}, {"newPerSecond", "NEW/S", rate, 0}, {"failedPerSecond", "FAIL/S", rate, 2},
+		{"open", "OPEN", count, 0}, {"newPerSecond", "NEW/S", rate, 0}, {"failedPerSecond", "FAIL/S", rate, 2}, {"resentPerSecond", "RESENT/S", rate, 1},
 		{"packetsPerSecond", "~PKT/S", rate, 0}, {"bytesPerSecond", "~B/S", rate, 4}, {"dropsPerSecond", "DROP/S", rate, 0}, {"mostDrops", "MOST DROPS", text, 1},
 	},
 	look: func(ctx context.Context, s *source, g *gatherer) error {
 		return s.client.EachService(ctx, func(a *api.ServiceState) error {
 			counts := []uint64{
-				a.NewConnections, a.FailedHandshakes, a.Packets.FromClients + a.Packets.FromEndpoints,
+				a.NewConnections, a.FailedHandshakes, a.Retransmissions.Sum(), a.Packets.FromClients + a.Packets.FromEndpoints,
 				a.Bytes.FromClients + a.Bytes.FromEndpoints, sum(a.Drops),
 			}
 			g.add(a.Service, counts, func(rates []cell) []cell {
 				tier, used, all := tiersOf(a)
 				return []cell{
-					word(a.Service), word(tier), number(used), number(all), number(a.Open), rates[0], rates[1], rates[2], rates[3], rates[4],
+					word(a.Service), word(tier), number(used), number(all), number(a.Open), rates[0], rates[1], rates[2], rates[3], rates[4], rates[5],
 					word(most(a.Drops)),
 				}
 			})

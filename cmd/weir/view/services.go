@@ -22,7 +22,7 @@ func Services(w io.Writer, l, prev *api.ServiceList) error {
 	}
 	b := &strings.Builder{}
 	t := table(b)
-	row(t, "SERVICE", "PORT", "TIER", "SINCE", "ENDPOINTS", "OPEN", "NEW"+unit, "FAILED"+unit, "PACKETS"+unit, "BYTES"+unit, "SYN-ACK", "DROPS"+unit)
+	row(t, "SERVICE", "PORT", "TIER", "SINCE", "ENDPOINTS", "OPEN", "NEW"+unit, "FAILED"+unit, "RESENT"+unit, "PACKETS"+unit, "BYTES"+unit, "SYN-ACK", "DROPS"+unit)
 	for i := range l.Services {
 		s := &l.Services[i]
 		old := before[s.Service]
@@ -33,11 +33,12 @@ func Services(w io.Writer, l, prev *api.ServiceList) error {
 		size := func(s *api.ServiceState) uint64 { return s.Bytes.FromClients + s.Bytes.FromEndpoints }
 		rest := []string{
 			fmt.Sprint(s.Open), per(s.NewConnections, old.NewConnections, seconds), per(s.FailedHandshakes, old.FailedHandshakes, seconds),
+			per(s.Retransmissions.Sum(), old.Retransmissions.Sum(), seconds),
 			about(packets(s), packets(old), seconds), about(size(s), size(old), seconds), meanTime(&s.Handshakes), drops(s, old, seconds),
 		}
 		for j, line := range portLines(s, l.Time) {
 			if j > 0 {
-				line[0], rest = "", make([]string, 7)
+				line[0], rest = "", make([]string, 8)
 			}
 			row(t, append(line, rest...)...)
 		}
