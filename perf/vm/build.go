@@ -84,13 +84,16 @@ func (m *matrix) once(ctx context.Context, k *Kernel, group []Case, dir string, 
 	if err != nil {
 		return 0, err
 	}
+	if nics.close != nil {
+		defer nics.close()
+	}
 	initrd := filepath.Join(m.scratch, "initrd")
 	if err := m.initramfs(initrd, k, m.jobOf(k, group, nics.env), group); err != nil {
 		return 0, err
 	}
 	defer os.Remove(initrd)
 	vm := &machine{
-		kernel: k, initrd: initrd, out: dir, args: nics.args, cpus: m.CPUs, memory: 2560, kvm: m.kvm,
+		kernel: k, initrd: initrd, out: dir, args: nics.args, prefix: nics.prefix, cpus: m.CPUs, memory: 2560, kvm: m.kvm,
 		began: func(name string) {
 			*current = name
 			m.Log("%s: %s begins", k.Version, name)

@@ -20,8 +20,12 @@ type Case struct {
 	Short   bool     // in continuous integration, too
 }
 
-// traffic is the wire tests of traffic to every kind of endpoint.
-const traffic = "^TestWire(EveryKindOfEndpoint|SpreadsOverAllEndpoints|UDPEcho|TransfersAreIdentical)$"
+// traffic is the wire tests of traffic to every kind of endpoint, echoes those of many
+// connections and datagrams.
+const (
+	traffic = "^TestWire(EveryKindOfEndpoint|TransfersAreIdentical)$"
+	echoes  = "^TestWire(SpreadsOverAllEndpoints|UDPEcho)$"
+)
 
 // packets is a part of the packet table: untagged packets of clients and endpoints, in the
 // mode that rewrites most.
@@ -35,8 +39,8 @@ const repeats = "^TestKernel(RepeatsThePacketLoop|FindsFlowsOfAFullTable|Follows
 // Cases are the cases of each kernel.
 var Cases = []Case{
 	{Name: "kernel-table", Package: "cmd/weir/e2e", Run: "^TestGuestKernelTable$", Seconds: 10, Short: true},
-	{Name: "hooks", Package: "cmd/weir/e2e", Run: "^TestGuestHooks$", Seconds: 20, Short: true},
-	{Name: "xsk", Package: "lb/xsk", Seconds: 20, Short: true},
+	{Name: "hooks", Package: "cmd/weir/e2e", Run: "^TestGuestHooks$", Seconds: 20},
+	{Name: "xsk", Package: "lb/xsk", Seconds: 20},
 	{Name: "steer", Package: "lb/steer", Skip: "^TestCompiledProgramIsCurrent$|^TestNoPacketTakesAnotherFlowsRecipe$|" + repeats, Seconds: 40},
 	{Name: "repeat", Package: "lb/steer", Run: repeats, Seconds: 60, Short: true},
 	{Name: "flowcache", Package: "lb/flowcache", Skip: "^TestHeaderIsCurrent$", Seconds: 10, Short: true},
@@ -49,12 +53,14 @@ var Cases = []Case{
 	{Name: "clock", Package: "cmd/weir/e2e", Run: "^TestGuestClockSteps$", Env: []string{"WEIR_MAY_SET_CLOCK=1"}, Seconds: 30},
 	{Name: "handover", Package: "cmd/weir/e2e", Run: "^TestWire(ConnectionsSurviveHandovers|HandoverLosesNoDatagram)$/^no_cache$", Seconds: 40},
 	{Name: "nic-virtio", Package: "cmd/weir/e2e", Run: "^TestGuest(NIC|JumboFrames)", NICs: "virtio-net-pci", Seconds: 60},
+	{Name: "nic-virtio-queues", Package: "cmd/weir/e2e", Run: "^TestGuestNIC(Traffic|Queues)$", NICs: "virtio-net-pci" + severalQueues, Seconds: 60},
 	{Name: "nic-e1000e", Package: "cmd/weir/e2e", Run: "^TestGuest(NIC|JumboFrames)", NICs: "e1000e", Seconds: 60},
 	{Name: "nic-igb", Package: "cmd/weir/e2e", Run: "^TestGuest(NIC|JumboFrames)", NICs: "igb", Seconds: 60},
 	{Name: "packets", Package: "cmd/weir/e2e/packet", Run: packets, Seconds: 30},
 	{Name: "packets-xdp", Package: "cmd/weir/e2e/packet", Run: "^TestWirePackets$/^cached$/.*/^nat$/.*/^untagged$", Env: []string{"WEIR_CACHE=xdp"}, Seconds: 30},
 	{Name: "packets-tcx", Package: "cmd/weir/e2e/packet", Run: "^TestWirePackets$/^cached$/.*/^nat$/.*/^untagged$", Env: []string{"WEIR_CACHE=tcx"}, Seconds: 30},
 	{Name: "traffic", Package: "cmd/weir/e2e", Run: traffic, Seconds: 30, Short: true},
+	{Name: "echoes", Package: "cmd/weir/e2e", Run: echoes, Seconds: 30},
 }
 
 // binary is the name of the test binary in the initramfs.

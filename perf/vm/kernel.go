@@ -16,9 +16,9 @@ const Newest = "newest"
 // series with long support, and the newest.
 var Kernels = []string{"5.10", "6.1", "6.12", "6.18", Newest}
 
-// ShortKernels are those of continuous integration: the stable kernels of the last two
-// Debian releases.
-var ShortKernels = []string{"6.1", "6.12"}
+// ShortKernels are those of continuous integration: the oldest, which lacks most features,
+// and the newest.
+var ShortKernels = []string{"5.10", Newest}
 
 // Kernel is a kernel, unpacked.
 type Kernel struct {

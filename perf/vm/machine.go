@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -30,6 +31,7 @@ type machine struct {
 	initrd string
 	out    string   // folder of the results, which the machine writes
 	args   []string // NICs
+	prefix []string // of the command line: how to get to where the NICs' other ends are
 	cpus   int
 	memory int // MiB
 	kvm    bool
@@ -82,8 +84,8 @@ func (m *machine) run(ctx context.Context) (boot time.Duration, err error) {
 	}
 	defer log.Close()
 	// It gives way to everything else on this machine.
-	args := append([]string{"-n", "10"}, m.command()...)
-	cmd := exec.CommandContext(ctx, "nice", args...)
+	args := slices.Concat(m.prefix, []string{"nice", "-n", "10"}, m.command())
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	cmd.Stderr = log
 	console, err := cmd.StdoutPipe()

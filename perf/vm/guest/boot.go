@@ -127,9 +127,9 @@ func readJob() (*job.Job, error) {
 	return &j, json.Unmarshal(text, &j)
 }
 
-// modaliases returns the aliases of all PCI devices: no udev loads their drivers.
-func modaliases() []string {
-	files, _ := filepath.Glob("/sys/bus/pci/devices/*/modalias")
+// modaliases returns the aliases of all devices of a bus: no udev loads their drivers.
+func modaliases(bus string) []string {
+	files, _ := filepath.Glob("/sys/bus/" + bus + "/devices/*/modalias")
 	var list []string
 	for _, f := range files {
 		if text, err := os.ReadFile(f); err == nil {

@@ -65,12 +65,18 @@ func prepare(j *job.Job) error {
 	if err := unix.Mount(j.Modules, modules, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount %s on %s: %w", j.Modules, modules, err)
 	}
-	for _, m := range append(modaliases(), j.Load...) {
+	modprobe(modaliases("pci"))
+	modprobe(modaliases("virtio")) // of what the drivers of PCI devices have found
+	modprobe(j.Load)
+	return exec.Command("ip", "link", "set", "lo", "up").Run()
+}
+
+func modprobe(names []string) {
+	for _, m := range names {
 		if out, err := exec.Command("modprobe", "-q", "-b", m).CombinedOutput(); err != nil && len(out) > 0 {
 			fmt.Printf("vm: modprobe %s: %s\n", m, strings.TrimSpace(string(out)))
 		}
 	}
-	return exec.Command("ip", "link", "set", "lo", "up").Run()
 }
 
 // run runs a case until it ends or the time is up: the case's time on a quiet machine,
