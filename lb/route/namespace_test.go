@@ -2,7 +2,9 @@ package route
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -96,6 +98,20 @@ func (n *namespace) index(name string) int { n.t.Helper(); return n.link(name).A
 func (n *namespace) sysctl(path, value string) {
 	n.t.Helper()
 	n.do(func() error { return os.WriteFile("/proc/sys/net/"+path, []byte(value), 0o644) })
+}
+
+// probing sets how long the kernel waits, in milliseconds, between requests of a resolution, and
+// between resolutions of a neighbor that it keeps fresh by itself, which Linux 5.10 does not.
+func (n *namespace) probing(ifname, requests, resolutions string) {
+	n.t.Helper()
+	n.sysctl("ipv4/neigh/"+ifname+"/retrans_time_ms", requests)
+	n.do(func() error {
+		err := os.WriteFile("/proc/sys/net/ipv4/neigh/"+ifname+"/interval_probe_time_ms", []byte(resolutions), 0o644)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
 }
 
 // veth joins two namespaces: name here, peer there; both up, without

@@ -82,9 +82,7 @@ func TestALinkThatReturnsHasItsEndpointsAskedForAtOnce(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			node, peer := lan(t)
-			for key, value := range map[string]string{"retrans_time_ms": tt.retransmission, "interval_probe_time_ms": "60000"} {
-				node.sysctl("ipv4/neigh/e0/"+key, value)
-			}
+			node.probing("e0", tt.retransmission, "60000")
 			peer.must(peer.LinkSetDown(peer.link("p0")))
 			eventually(t, "carrier", false, func() bool { return node.link("e0").Attrs().OperState == netlink.OperUp })
 			w := node.watch(Config{}, "e0")

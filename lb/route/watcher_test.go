@@ -141,9 +141,7 @@ func resolved(t testing.TB, w *Watcher, port int, hop netip.Addr) uint32 {
 
 func TestNextHopThatDoesNotAnswerFailsUntilItDoes(t *testing.T) {
 	node, peer := lan(t)
-	for key, value := range map[string]string{"retrans_time_ms": "50", "interval_probe_time_ms": "200"} {
-		node.sysctl("ipv4/neigh/e0/"+key, value)
-	}
+	node.probing("e0", "50", "200")
 	w := node.watch(Config{}, "e0")
 	hop := netip.MustParseAddr("192.0.2.99")
 	w.Resolve(0, 0, hop, false)
