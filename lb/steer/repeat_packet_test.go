@@ -270,6 +270,7 @@ func (r *flowRig) drawSegment(t *rapid.T, c *flowCase, ref conntrack.Ref) segmen
 	if rapid.IntRange(0, 2).Draw(t, "spoil") == 0 {
 		s.spoil(t, c)
 	}
+	s.alike = !s.partial && s.looksPartial(c)
 	if c.tagged && len(s.frame) >= 14 {
 		s.frame = slices.Insert(s.frame, 12, binary.BigEndian.AppendUint32(nil, c.tag)...)
 		s.l4 += 4
@@ -279,15 +280,23 @@ func (r *flowRig) drawSegment(t *rapid.T, c *flowCase, ref conntrack.Ref) segmen
 
 // makePartial leaves the pseudo header's sum as the checksum.
 func (s *segment) makePartial(c *flowCase) {
-	ip := s.frame[14:]
-	sum := uint64(0)
-	if c.v6 {
-		sum = header.PseudoSum6(ip, c.proto, int(binary.BigEndian.Uint16(ip[4:])))
-	} else {
-		sum = header.PseudoSum4(ip, c.proto, int(binary.BigEndian.Uint16(ip[2:]))-header.IPv4Len)
-	}
-	binary.LittleEndian.PutUint16(s.frame[s.l4+checksumOffset(c.proto):], header.Fold(sum))
+	binary.LittleEndian.PutUint16(s.frame[s.l4+checksumOffset(c.proto):], s.pseudoSum(c))
 	s.partial = true
+}
+
+func (s *segment) pseudoSum(c *flowCase) uint16 {
+	ip := s.frame[14:]
+	if c.v6 {
+		return header.Fold(header.PseudoSum6(ip, c.proto, int(binary.BigEndian.Uint16(ip[4:]))))
+	}
+	return header.Fold(header.PseudoSum4(ip, c.proto, int(binary.BigEndian.Uint16(ip[2:]))-header.IPv4Len))
+}
+
+// looksPartial reports whether the checksum is the pseudo header's sum: by chance, that of one
+// packet in 65,536 is.
+func (s *segment) looksPartial(c *flowCase) bool {
+	at := s.l4 + checksumOffset(c.proto)
+	return len(s.frame) >= at+2 && binary.LittleEndian.Uint16(s.frame[at:]) == s.pseudoSum(c)
 }
 
 // makeAlike changes the last bytes of the payload so that the pseudo header's sum is the whole
@@ -365,7 +374,7 @@ func sum4(ip []byte) {
 
 // plain says that nothing about the packet is the packet loop's alone, at the hook.
 func (s *segment) plain(r *flowRig, h *hook, c *flowCase) bool {
-	if !c.takes(h) || s.partial && !h.tcx || (s.partial || s.alike) && h.direct && c.v6 && s.spoiled != "checksum" {
+	if !c.takes(h) || s.partial && !h.tcx || (s.partial || s.alike) && h.direct && c.v6 {
 		return false
 	}
 	if s.spoiled != "" && s.spoiled != "padding" && s.spoiled != "checksum" {

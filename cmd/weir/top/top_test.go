@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"path/filepath"
 	"strings"
@@ -319,7 +320,7 @@ func TestJSONHasEveryColumn(t *testing.T) {
 	if err := json.Unmarshal([]byte(b.String()), &l); err != nil {
 		t.Fatal(err)
 	}
-	if len(l.Rows) != 1 || len(l.Rows[0]) != len(workersTab.columns) || l.Rows[0]["cpu"] != nil || l.Rows[0]["batch"] != 10.0 {
+	if len(l.Rows) != 1 || len(l.Rows[0]) != len(workersTab.columns) || l.Rows[0]["cpu"] != nil || math.Abs(l.Rows[0]["batch"].(float64)-10) > 1e-9 {
 		t.Error(b)
 	}
 	b.Reset()
