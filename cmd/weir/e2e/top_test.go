@@ -135,7 +135,7 @@ func TestWireTopShowsTraffic(t *testing.T) {
 		}
 		s.press(t, "Escape")
 		s.shows(t, "1-2 of 2")
-		for range 7 {
+		for range 8 {
 			s.press(t, "<")
 		}
 		s.shows(t, `SERVICE\*`, `(?s)test/attached.*test/nothing`)

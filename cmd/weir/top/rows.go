@@ -13,10 +13,10 @@ import (
 )
 
 var servicesTab = &tab{
-	name: "services", title: "Services", order: 7,
+	name: "services", title: "Services", order: 8,
 	columns: []column{
 		{"service", "SERVICE", text, 0}, {"tier", "TIER", text, 3}, {"used", "USED", count, 5}, {"endpoints", "OF", count, 6},
-		{"open", "OPEN", count, 0}, {"newPerSecond", "NEW/S", rate, 0}, {"failedPerSecond", "FAIL/S", rate, 2}, {"resentPerSecond", "RESENT/S", rate, 1},
+		{"open", "OPEN", count, 0}, {"newPerSecond", "NEW/S", rate, 0}, {"failedPerSecond", "FAIL/S", rate, 2}, {"resentPerSecond", "RESENT/S", rate, 4},
 		{"packetsPerSecond", "~PKT/S", rate, 0}, {"bytesPerSecond", "~B/S", rate, 4}, {"dropsPerSecond", "DROP/S", rate, 0}, {"mostDrops", "MOST DROPS", text, 1},
 	},
 	look: func(ctx context.Context, s *source, g *gatherer) error {

@@ -275,6 +275,23 @@ func TestScreensFit(t *testing.T) {
 	}
 }
 
+// The first order of each tab is by the column that matters most, and a terminal of 80 columns
+// shows it, with the tier of a Service.
+func TestFirstOrders(t *testing.T) {
+	for name, want := range map[string][]string{
+		"services": {"~PKT/S*", "TIER"}, "endpoints": {"CONN*", "STATE"}, "workers": {"WORKER*"}, "clients": {"CONNECTIONS*"}, "drops": {"DROP/S*"},
+	} {
+		m := live(t, &weir{services: 3}, Options{Tab: name})
+		do(t, m, m.look())
+		m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
+		for _, column := range want {
+			if s := m.screen(); !strings.Contains(s, column) {
+				t.Errorf("%s: no %s in\n%s", name, column, s)
+			}
+		}
+	}
+}
+
 func TestADaemonThatIsAwayIsWaitedFor(t *testing.T) {
 	m := live(t, &weir{services: 1}, Options{})
 	for text, err := range map[string]error{
