@@ -13,14 +13,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// metrics are the names of all metrics that Weir exports, from its reference.
+const dashboardFile = "../grafana/weir.json"
+
+// metrics are the names of all metrics that Weir exports, from its reference, and up, which is
+// of Prometheus itself.
 func metrics(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("../../cmd/weir/metrics/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]bool{"process_cpu_seconds_total": true, "process_resident_memory_bytes": true}
+	names := map[string]bool{"up": true, "process_cpu_seconds_total": true, "process_resident_memory_bytes": true}
 	for _, m := range regexp.MustCompile("(?m)^\\| `(weir_[a-z_]+)` \\| ([a-z]+) \\|").FindAllStringSubmatch(string(text), -1) {
 		names[m[1]] = true
 		if m[2] == "histogram" {
@@ -53,7 +56,7 @@ func checkQuery(t *testing.T, where, query string, known map[string]bool) {
 }
 
 func TestDashboardAsksForMetricsThatThereAre(t *testing.T) {
-	text, err := os.ReadFile("../grafana/weir.json")
+	text, err := os.ReadFile(dashboardFile)
 	if err != nil {
 		t.Fatal(err)
 	}
