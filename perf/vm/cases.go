@@ -27,6 +27,9 @@ const (
 	echoes  = "^TestWire(SpreadsOverAllEndpoints|UDPEcho)$"
 )
 
+// onNICs is the tests of emulated NICs.
+const onNICs = "^TestGuest(NIC|JumboFrames|VLAN)"
+
 // packets is a part of the packet table: untagged packets of clients and endpoints, in the
 // mode that rewrites most.
 const packets = "^TestWirePackets$/^(flow|new|snat|no-endpoint|icmp-error)$/.*/^nat$/.*/^untagged$"
@@ -50,12 +53,14 @@ var Cases = []Case{
 	{Name: "jumbo", Package: "cmd/weir/e2e", Run: "^TestGuestJumboFrames$", Seconds: 20},
 	{Name: "sctp", Package: "cmd/weir/e2e", Run: "^TestGuestSCTP$", Load: []string{"sctp"}, Seconds: 20},
 	{Name: "tunnels", Package: "cmd/weir/e2e", Run: "^TestGuestKernelDecapsulates$", Load: []string{"ipip", "sit", "ip6_tunnel", "fou", "fou6"}, Seconds: 40},
+	{Name: "ipvs", Package: "cmd/weir/e2e", Run: "^TestGuestTakeoverFromIPVS$", Load: []string{"ip_vs", "ip_vs_rr"}, Seconds: 20},
 	{Name: "clock", Package: "cmd/weir/e2e", Run: "^TestGuestClockSteps$", Env: []string{"WEIR_MAY_SET_CLOCK=1"}, Seconds: 30},
 	{Name: "handover", Package: "cmd/weir/e2e", Run: "^TestWire(ConnectionsSurviveHandovers|HandoverLosesNoDatagram)$/^no_cache$", Seconds: 40},
-	{Name: "nic-virtio", Package: "cmd/weir/e2e", Run: "^TestGuest(NIC|JumboFrames)", NICs: "virtio-net-pci", Seconds: 60},
+	{Name: "nic-virtio", Package: "cmd/weir/e2e", Run: onNICs, NICs: "virtio-net-pci", Seconds: 60},
 	{Name: "nic-virtio-queues", Package: "cmd/weir/e2e", Run: "^TestGuestNIC(Traffic|Queues)$", NICs: "virtio-net-pci" + severalQueues, Env: []string{"WEIR_NIC_QUEUES=2"}, Seconds: 60},
-	{Name: "nic-e1000e", Package: "cmd/weir/e2e", Run: "^TestGuest(NIC|JumboFrames)", NICs: "e1000e", Seconds: 60},
-	{Name: "nic-igb", Package: "cmd/weir/e2e", Run: "^TestGuest(NIC|JumboFrames)", NICs: "igb", Env: []string{"WEIR_NIC_QUEUES=2"}, Seconds: 60},
+	{Name: "nic-e1000e", Package: "cmd/weir/e2e", Run: onNICs, NICs: "e1000e", Seconds: 60},
+	{Name: "nic-igb", Package: "cmd/weir/e2e", Run: onNICs, NICs: "igb", Env: []string{"WEIR_NIC_QUEUES=2"}, Seconds: 60},
+	{Name: "nic-vmxnet3", Package: "cmd/weir/e2e", Run: onNICs, NICs: "vmxnet3", Seconds: 60},
 	{Name: "packets", Package: "cmd/weir/e2e/packet", Run: packets, Seconds: 30},
 	{Name: "packets-xdp", Package: "cmd/weir/e2e/packet", Run: "^TestWirePackets$/^cached$/.*/^nat$/.*/^untagged$", Env: []string{"WEIR_CACHE=xdp"}, Seconds: 30},
 	{Name: "packets-tcx", Package: "cmd/weir/e2e/packet", Run: "^TestWirePackets$/^cached$/.*/^nat$/.*/^untagged$", Env: []string{"WEIR_CACHE=tcx"}, Seconds: 30},

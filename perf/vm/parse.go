@@ -43,7 +43,10 @@ func parseTests(r io.Reader) (Tests, error) {
 			delete(running, m[2])
 			t.count(m[1], m[2], last[m[2]])
 		} else if m := logged.FindStringSubmatch(line); m != nil {
-			last[current] = m[1]
+			// A heading of lines that follow tells nothing: the log of a program, behind the failure.
+			if last[current] == "" || !strings.HasSuffix(m[1], ":") {
+				last[current] = m[1]
+			}
 		} else if stopped.MatchString(line) {
 			last[current] = line
 			break

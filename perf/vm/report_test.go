@@ -42,10 +42,11 @@ func TestOutputIsCounted(t *testing.T) {
 
 func TestATestThatDoesNotEndHasFailed(t *testing.T) {
 	for text, want := range map[string]string{
-		"=== RUN   TestA\n    a_test.go:1: waits\n":      "TestA: waits",
-		"=== RUN   TestA\npanic: nil map\n\ngoroutine 1": "TestA: panic: nil map",
-		"=== RUN   TestA\nSIGQUIT: quit\nPC=0x1":         "TestA: SIGQUIT: quit",
-		"=== RUN   TestA\n":                              "TestA: did not end",
+		"=== RUN   TestA\n    a_test.go:1: waits\n":                                                    "TestA: waits",
+		"=== RUN   TestA\n    a_test.go:1: no answer\n    b_test.go:2: weir run said:\n        time=1": "TestA: no answer",
+		"=== RUN   TestA\npanic: nil map\n\ngoroutine 1":                                               "TestA: panic: nil map",
+		"=== RUN   TestA\nSIGQUIT: quit\nPC=0x1":                                                       "TestA: SIGQUIT: quit",
+		"=== RUN   TestA\n":                                                                            "TestA: did not end",
 	} {
 		got, err := parseTests(strings.NewReader(text))
 		if err != nil || got.Failed != 1 || len(got.Failures) != 1 || got.Failures[0] != want {

@@ -164,8 +164,8 @@ func ports(s *api.Status) []string {
 	return list
 }
 
-// The kernel's own bonds, alone and below a VLAN: traffic passes also after a member has
-// left, and after it has joined again.
+// The kernel's own bonds, alone and below a VLAN: connections go on while a member leaves and
+// joins again, and new ones begin meanwhile.
 func TestGuestBond(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -183,11 +183,13 @@ func TestGuestBond(t *testing.T) {
 			must(t, f.start())
 			f.untilMembers(t, c.active, "m0", "m1")
 			f.exchange(t)
-			f.leave(t, "m0")
-			f.untilMembers(t, 1, "m1")
-			f.exchange(t)
-			join(t, f.Edge.Edge, "m0")
-			f.untilMembers(t, c.active, "m0", "m1")
+			f.goingOn(t, f.fromClient, func() {
+				f.leave(t, "m0")
+				f.untilMembers(t, 1, "m1")
+				f.begins(t, "after a member has left")
+				join(t, f.Edge.Edge, "m0")
+				f.untilMembers(t, c.active, "m0", "m1")
+			})
 			f.exchange(t)
 		})
 	}

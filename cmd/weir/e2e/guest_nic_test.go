@@ -23,6 +23,7 @@ var modes = map[string][]struct {
 }{
 	"virtio_net": {{release{5, 9}, "native"}},
 	"e1000e":     {{release{5, 9}, "generic"}},
+	"vmxnet3":    {{release{6, 6}, "native"}, {release{5, 9}, "generic"}},
 	"igb":        {{release{6, 14}, "zerocopy"}, {release{5, 10}, "native"}},
 }
 

@@ -65,6 +65,13 @@ func (f *fixture) likeKubeProxy(t *testing.T, s service, port, target uint16) {
 func TestWireTakeoverFromTheKernel(t *testing.T) {
 	f := ownFixture(t, options{services: []service{toAttached}, stopped: true})
 	f.likeKubeProxy(t, toAttached, echoPort, echoTarget)
+	f.takesOver(t, func() {})
+}
+
+// takesOver starts Weir, and ends it, beside a kernel that serves echoes. While both serve,
+// beside is called.
+func (f *fixture) takesOver(t *testing.T, beside func()) {
+	t.Helper()
 	dial := func(port int) net.Conn {
 		t.Helper()
 		d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: clientAddr(false).AsSlice(), Port: port}}
@@ -98,6 +105,7 @@ func TestWireTakeoverFromTheKernel(t *testing.T) {
 	if n := f.flows(t); n != 1 {
 		t.Errorf("Weir has %d flows, want the new connection's", n)
 	}
+	beside()
 	if err := f.weir.Stop(within); err != nil {
 		t.Fatal(err)
 	}
