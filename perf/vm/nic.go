@@ -14,8 +14,9 @@ type nics struct {
 	close  func() error // nil: nothing is left behind
 }
 
-// nicPairs is the number of links between NICs: of clients and of endpoints.
-const nicPairs = 2
+// nicPairs is the number of links between NICs: of clients, of endpoints, and of two members
+// of a bond.
+const nicPairs = 4
 
 // severalQueues is the end of a model's name if the NICs are to have several queues.
 const severalQueues = ",mq=on"

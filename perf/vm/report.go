@@ -120,22 +120,21 @@ func (r *Report) revisions() []string {
 }
 
 // Merge adds the outcomes of an earlier report that this one has none for: of other kernels,
-// and of other cases on the same version of a kernel. Cases that exist no more are left out.
+// and of other cases. Those on another release of a kernel keep a column of their own. Cases
+// that exist no more are left out.
 func (r *Report) Merge(earlier *Report) {
 	exists := names(Cases)
 	for _, old := range earlier.Kernels {
-		old.Cases = slices.DeleteFunc(old.Cases, func(o Outcome) bool { return !slices.Contains(exists, o.Case) })
-		at := slices.IndexFunc(r.Kernels, func(k OnKernel) bool { return k.Name == old.Name })
+		old.Cases = slices.DeleteFunc(old.Cases, func(o Outcome) bool {
+			return !slices.Contains(exists, o.Case) || r.has(old.Name, o.Case)
+		})
+		at := slices.IndexFunc(r.Kernels, func(k OnKernel) bool { return k.Name == old.Name && k.Version == old.Version })
 		switch {
+		case len(old.Cases) == 0:
 		case at < 0:
 			r.Kernels = append(r.Kernels, old)
-		case r.Kernels[at].Version == old.Version:
-			k := &r.Kernels[at]
-			for _, o := range old.Cases {
-				if !slices.ContainsFunc(k.Cases, func(n Outcome) bool { return n.Case == o.Case }) {
-					k.Cases = append(k.Cases, o)
-				}
-			}
+		default:
+			r.Kernels[at].Cases = append(r.Kernels[at].Cases, old.Cases...)
 		}
 	}
 	for _, k := range r.Kernels {
@@ -144,6 +143,13 @@ func (r *Report) Merge(earlier *Report) {
 		})
 	}
 	slices.SortStableFunc(r.Kernels, func(a, b OnKernel) int { return compareVersions(a.Version, b.Version) })
+}
+
+// has reports whether a case has an outcome on a release of a kernel.
+func (r *Report) has(kernel, name string) bool {
+	return slices.ContainsFunc(r.Kernels, func(k OnKernel) bool {
+		return k.Name == kernel && slices.ContainsFunc(k.Cases, func(o Outcome) bool { return o.Case == name })
+	})
 }
 
 func (r *Report) rows() []string {

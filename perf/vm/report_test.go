@@ -127,7 +127,7 @@ func TestReportsOfSeveralRunsAreMerged(t *testing.T) {
 		}
 		return k
 	}
-	earlier := &Report{Kernels: []OnKernel{run("5.10", "5.10.0-32", "xsk"), run("6.1", "6.1.0-50", "xsk"),
+	earlier := &Report{Kernels: []OnKernel{run("5.10", "5.10.0-32", "xsk"), run("6.1", "6.1.0-50", "xsk", "steer"),
 		run("6.12", "6.12.117", "steer", "xsk", "a case of the past")}}
 	r := &Report{Kernels: []OnKernel{run("6.12", "6.12.117", "xsk"), run("6.1", "6.1.0-56", "steer")}}
 	r.Kernels[0].Cases[0].Revision = "new"
@@ -138,7 +138,7 @@ func TestReportsOfSeveralRunsAreMerged(t *testing.T) {
 			got = append(got, k.Version+" "+c.Case+" "+c.Revision)
 		}
 	}
-	want := []string{"5.10.0-32 xsk old", "6.1.0-56 steer old", "6.12.117 xsk new", "6.12.117 steer old"}
+	want := []string{"5.10.0-32 xsk old", "6.1.0-50 xsk old", "6.1.0-56 steer old", "6.12.117 xsk new", "6.12.117 steer old"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

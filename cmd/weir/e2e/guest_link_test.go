@@ -34,7 +34,7 @@ func named(name string) netlink.LinkAttrs {
 }
 
 // newBonded is a fixture whose clients are behind a bond of two members on either side, and
-// behind VLANs on top of it. Weir is not started. top is the name of the uppermost interface.
+// behind VLANs on top of it. Members are NICs, where there are some. Weir is not started. top is the name of the uppermost interface.
 func newBonded(t *testing.T, mode netlink.BondMode, vlans ...int) (f *fixture, top string) {
 	t.Helper()
 	top = "bond0"
@@ -43,11 +43,19 @@ func newBonded(t *testing.T, mode netlink.BondMode, vlans ...int) (f *fixture, t
 	}
 	f = ownFixture(t, options{services: []service{toAttached, toPod}, stopped: true, interfaces: "[{name: " + top + "}, {name: eth1}]"})
 	needLink(t, f.Client, netlink.NewLinkBond(named("probe")))
-	must(t, f.Edge.Edge.Delete("eth0"))
-	for _, m := range []string{"m0", "m1"} {
-		must(t, netlab.Connect(netlab.End{Namespace: f.Edge.Edge, Name: m}, netlab.End{Namespace: f.Client, Name: m}, netlab.LinkConfig{}))
+	sides := map[uint8]*netlab.Namespace{1: f.Edge.Edge, 2: f.Client}
+	for host, n := range sides { // the link that the bond stands for; a NIC cannot be deleted
+		for _, a := range onNetwork(netlab.ClientNet, host) {
+			must(t, n.RemoveAddr("eth0", a))
+		}
+		eth0, err := n.Interface("eth0")
+		must(t, err)
+		must(t, n.Netlink().LinkSetDown(eth0))
 	}
-	for host, n := range map[uint8]*netlab.Namespace{1: f.Edge.Edge, 2: f.Client} {
+	for _, m := range []string{"m0", "m1"} {
+		must(t, netlab.Connect(netlab.End{Namespace: f.Edge.Edge, Name: m}, netlab.End{Namespace: f.Client, Name: m}, netlab.LinkConfig{Wire: true}))
+	}
+	for host, n := range sides {
 		bond := netlink.NewLinkBond(named("bond0"))
 		bond.Mode, bond.Miimon = mode, 100
 		if mode == netlink.BOND_MODE_802_3AD {
