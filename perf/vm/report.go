@@ -84,8 +84,8 @@ func (r *Report) Failed() int {
 // skipped tests and failures.
 func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Kernels and drivers\n\nWritten by `make test-vm`. %s, %s.\nSource: %s.\n",
-		r.Emulator, r.Accelerator, strings.Join(r.revisions(), ", "))
+	fmt.Fprintf(&b, "# Kernels and drivers\n\nWritten by `make test-vm`. %s, %s.\nSource:\n\n%s\n",
+		r.Emulator, r.Accelerator, item(strings.Join(r.revisions(), ", ")))
 	b.WriteString("A cell has the tests that passed, with subtests. *Skipped* tests need a feature that the kernel lacks;\n" +
 		"the reasons are below.\n\n| Case |")
 	for _, k := range r.Kernels {
