@@ -161,11 +161,24 @@ func (n *Namespace) AddRoute(ifname string, dst netip.Prefix, via netip.Addr) er
 	if err != nil {
 		return err
 	}
+	return n.route(n.nl.RouteAdd, l, dst, via)
+}
+
+// ReplaceRoute is AddRoute in the place of a route to the same destination, if there is one.
+func (n *Namespace) ReplaceRoute(ifname string, dst netip.Prefix, via netip.Addr) error {
+	l, err := n.link(ifname)
+	if err != nil {
+		return err
+	}
+	return n.route(n.nl.RouteReplace, l, dst, via)
+}
+
+func (n *Namespace) route(set func(*netlink.Route) error, l netlink.Link, dst netip.Prefix, via netip.Addr) error {
 	r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: ipNet(dst)}
 	if via.IsValid() {
 		r.Gw = via.AsSlice()
 	}
-	if err := n.nl.RouteAdd(r); err != nil {
+	if err := set(r); err != nil {
 		return fmt.Errorf("route %s in %s: %w", dst, n.name, err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
@@ -152,7 +153,11 @@ func (e End) take(home *netlink.Handle, l netlink.Link, cfg LinkConfig) error {
 	if err := errors.Join(nl.LinkSetName(l, e.Name), nl.LinkSetHardwareAddr(l, mac), nl.LinkSetMTU(l, mtu)); err != nil {
 		return err
 	}
-	return e.Namespace.SetQueues(e.Name, max(cfg.Queues, 1))
+	err = e.Namespace.SetQueues(e.Name, max(cfg.Queues, 1))
+	if cfg.Queues == 0 && errors.Is(err, unix.EOPNOTSUPP) {
+		return nil // vmxnet3 has a queue for each CPU, and does not change that
+	}
+	return err
 }
 
 // SetQueues sets the number of receive and transmit queues of a NIC. A driver that cannot

@@ -34,7 +34,8 @@ func named(name string) netlink.LinkAttrs {
 }
 
 // newBonded is a fixture whose clients are behind a bond of two members on either side, and
-// behind VLANs on top of it. Members are NICs, where there are some. Weir is not started. top is the name of the uppermost interface.
+// behind VLANs on top of it. Members are NICs, where there are some. Weir is not started. top is
+// the name of the uppermost interface.
 func newBonded(t *testing.T, mode netlink.BondMode, vlans ...int) (f *fixture, top string) {
 	t.Helper()
 	top = "bond0"
@@ -78,7 +79,8 @@ func newBonded(t *testing.T, mode netlink.BondMode, vlans ...int) (f *fixture, t
 	return f, top
 }
 
-// routeTop makes the routes of clients and edge node by the uppermost interface.
+// routeTop makes the routes of clients and edge node by the uppermost interface. IPv6 routes
+// outlive the address that they were made with.
 func (f *fixture) routeTop(t *testing.T, top string) {
 	t.Helper()
 	for _, r := range []struct {
@@ -88,7 +90,7 @@ func (f *fixture) routeTop(t *testing.T, top string) {
 		{f.Client, "10.99.0.0/24", "10.10.0.1"}, {f.Client, "fd99::/64", "fd10::1"},
 		{f.Edge.Edge, "0.0.0.0/0", "10.10.0.2"}, {f.Edge.Edge, "::/0", "fd10::2"},
 	} {
-		must(t, r.n.AddRoute(top, netip.MustParsePrefix(r.to), netip.MustParseAddr(r.via)))
+		must(t, r.n.ReplaceRoute(top, netip.MustParsePrefix(r.to), netip.MustParseAddr(r.via)))
 	}
 }
 
