@@ -10,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weirlb/weir/cmd/weir/doctor"
-	"github.com/weirlb/weir/cmd/weir/doctor/kubeproxy"
 )
 
 // likeIPVS has the edge node's kernel serve a TCP port of a Service as kube-proxy does in mode
@@ -50,7 +49,7 @@ func TestGuestTakeoverFromIPVS(t *testing.T) {
 	f.likeIPVS(t, toAttached, echoPort, echoTarget)
 	f.takesOver(t, func() {
 		r, _ := f.doctor(t, f.command("doctor", "-o", "json", "--shadow", "--config", f.path("config.yaml")))
-		at := slices.IndexFunc(r.KubeProxy, func(c doctor.Comparison) bool { return c.Mode == kubeproxy.IPVS })
+		at := slices.IndexFunc(r.KubeProxy, func(c doctor.Comparison) bool { return c.Mode == "ipvs" })
 		if at < 0 {
 			t.Fatalf("weir doctor does not see IPVS: %+v", r.KubeProxy)
 		}
