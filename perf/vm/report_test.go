@@ -176,7 +176,8 @@ func TestCasesHavePackages(t *testing.T) {
 		if !exists("../../" + c.Package) {
 			t.Errorf("%s: there is no package %s", c.Name, c.Package)
 		}
-		if _, err := nicsOf(c.NICs); err != nil {
+		// Several queues need taps, which only root makes.
+		if _, err := nicsOf(strings.TrimSuffix(c.NICs, severalQueues)); err != nil {
 			t.Errorf("%s: %v", c.Name, err)
 		}
 	}
