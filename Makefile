@@ -259,10 +259,10 @@ bfd: ## Stop a node in silence and cut it off, with each form of a router's neig
 	WEIR_BFD_ALL=1 $(GO) test ./lb/announce/bgp -count=1 -run '^TestWireBFD' -v
 
 .PHONY: fleet-bars
-fleet-bars: build ## Measure drain, death and loss of a fleet into perf/results/fleet-bed.txt (root; installs FRR; 12 minutes)
+fleet-bars: build ## Measure drain, death and loss of a fleet into perf/results/fleet-bed.txt (root; installs FRR; 14 minutes)
 	@.ci/programs frr
 	@{ date -u +%F; uname -srm; grep -m1 'model name' /proc/cpuinfo; echo "CPUs $$(nproc), load $$(cut -d' ' -f1-3 /proc/loadavg)"; } > $(BIN)/fleet-bed.txt
-	@status=0; for run in '--events drain,kill --rounds 5' '--events cut --hold 3 --rounds 5' '--events cut --hold 9' '--events cut --bfd 300 --rounds 5' '--events cut --bfd 50 --rounds 5' '--events kill --connections 1500'; do \
+	@status=0; for run in '--events drain,kill --rounds 5' '--events cut --hold 3 --rounds 5' '--events cut --hold 9' '--events cut --bfd 300 --rounds 5' '--events cut --bfd 50 --rounds 5' '--events busy --bfd 300' '--events kill --connections 1500'; do \
 		echo "weir demo fleet $$run" | tee -a $(BIN)/fleet-bed.txt; \
 		$(BIN)/weir demo fleet $$run > $(BIN)/fleet-run.txt || status=1; \
 		sed -n '/established connections of each/,$$p' $(BIN)/fleet-run.txt | tee -a $(BIN)/fleet-bed.txt; done; \

@@ -10,9 +10,9 @@ import (
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
-// step is an event of a node.
+// step is an event of a node, or of the machine.
 type step struct {
-	node int // from 0
+	node int // from 0; everyNode for an event of the machine
 	name string
 	// serves is true if the router is to send to the node afterwards.
 	serves bool
@@ -21,7 +21,15 @@ type step struct {
 	after func(*node) error
 }
 
-func (s *step) title() string { return fmt.Sprintf("node%d %s", s.node+1, s.name) }
+// everyNode is the number of a step that happens to all nodes.
+const everyNode = -1
+
+func (s *step) title() string {
+	if s.node == everyNode {
+		return s.name
+	}
+	return fmt.Sprintf("node%d %s", s.node+1, s.name)
+}
 
 // shown are the events of a run without --events.
 var shown = []string{"drain", "kill", "stop"}
@@ -56,6 +64,12 @@ var events = []struct {
 	{"cut", []step{
 		{node: 3, name: "is cut off silently", do: func(_ context.Context, b *bed, _ *node) error { return b.cut(true) }},
 		{node: 3, name: "is connected again", serves: true, do: func(_ context.Context, b *bed, _ *node) error { return b.cut(false) }},
+	}},
+	// No node leaves: a session that ends is a false alarm.
+	{"busy", []step{
+		{node: everyNode, name: "the CPUs are busy for a minute", serves: true, do: func(ctx context.Context, _ *bed, _ *node) error {
+			return occupy(ctx, busyFor)
+		}},
 	}},
 }
 
@@ -94,6 +108,7 @@ func steps(names []string) (out []step) {
 type result struct {
 	step
 	follows time.Duration // until the router sent to the nodes that serve, and to no others
+	ended   uint64        // sessions of nodes that did not leave; counted in a step of every node
 	modes   []outcome     // of modes
 }
 
@@ -104,11 +119,18 @@ const lingers = time.Second
 // used after the router followed, or is lost.
 func (b *bed) take(ctx context.Context, t *traffic, s step) (result, error) {
 	res := result{step: s}
+	var n *node
+	if s.node != everyNode {
+		n = b.nodes[s.node]
+	}
+	ended, err := b.ended(ctx, n)
+	if err != nil {
+		return res, err
+	}
 	if err := t.establish(ctx); err != nil {
 		return res, err
 	}
-	n := b.nodes[s.node]
-	if !s.serves { // all nodes do
+	if !s.serves || n == nil { // all nodes do
 		if err := b.detects(ctx); err != nil {
 			return res, err
 		}
@@ -127,7 +149,12 @@ func (b *bed) take(ctx context.Context, t *traffic, s step) (result, error) {
 	if err != nil {
 		return res, err
 	}
-	res.follows = followed.Sub(began)
+	if n != nil {
+		res.follows = followed.Sub(began)
+	} else if res.ended, err = b.ended(ctx, n); err != nil {
+		return res, err
+	}
+	res.ended -= ended
 	if err := wait(ctx, lingers); err != nil {
 		return res, err
 	}
@@ -142,14 +169,17 @@ func (b *bed) take(ctx context.Context, t *traffic, s step) (result, error) {
 
 // faults are the broken promises of a step.
 func (r *result) faults() (out []string) {
+	if r.ended > 0 {
+		out = append(out, fmt.Sprintf("%s: %d sessions ended, of which none was dead", r.title(), r.ended))
+	}
 	for i := range r.modes {
 		o, m := &r.modes[i], &modes[i]
 		switch {
 		case o.established == 0 || o.opened.Requests() == 0:
 			out = append(out, fmt.Sprintf("%s: no traffic in mode %s", r.title(), m.name))
-		case m.keeps && o.lost > 0:
+		case (m.keeps || r.node == everyNode) && o.lost > 0:
 			out = append(out, fmt.Sprintf("%s: %d established connections were lost in mode %s: %v", r.title(), o.lost, m.name, o.err))
-		case m.keeps && o.opened.Failed() > 0:
+		case (m.keeps || r.node == everyNode) && o.opened.Failed() > 0:
 			out = append(out, fmt.Sprintf("%s: new connections failed in mode %s: %v", r.title(), m.name, o.opened.Err()))
 		}
 	}

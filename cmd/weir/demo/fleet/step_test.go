@@ -47,3 +47,17 @@ func TestFaultsAreLossesOfAModeThatKeepsConnections(t *testing.T) {
 		})
 	}
 }
+
+// Sessions that end while no node leaves are a fault, whatever becomes of connections.
+func TestFaultsAreSessionsThatEndWithoutADeath(t *testing.T) {
+	good := outcome{established: 40, opened: record(9, 0)}
+	r := result{step: steps([]string{"busy"})[0], modes: []outcome{good, good}}
+	if got := r.faults(); len(got) != 0 {
+		t.Errorf("faults %q of a step without any", got)
+	}
+	r.ended = 2
+	const want = "the CPUs are busy for a minute: 2 sessions ended"
+	if got := r.faults(); len(got) != 1 || !strings.HasPrefix(got[0], want) {
+		t.Errorf("faults %q, want %q", got, want)
+	}
+}
