@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -90,6 +91,9 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	t := tabwriter.NewWriter(stdout, 0, 8, 2, ' ', 0)
 	if wrong == 0 {
 		fmt.Fprintf(t, "ok\tconfiguration\tnode %s\n", cfg.NodeName)
+	}
+	for _, s := range cfg.Selections() {
+		fmt.Fprintf(t, "ok\t%s\t%s: %s\n", s.Path, s.By, strings.Join(s.Names, ", "))
 	}
 	for _, f := range daemon.ObjectFaults(cfg) {
 		fmt.Fprintf(t, "note\tannounce.objects\t%v\n", f)

@@ -70,6 +70,9 @@ fails later, the running one starts again, with its own program, arguments and c
 				return err
 			}
 			log, level := cfg.Logging.Logger(cmd.ErrOrStderr())
+			for _, s := range cfg.Selections() {
+				log.Info("interfaces are selected", "entry", s.Path, "by", s.By, "interfaces", s.Names)
+			}
 			// The signals that end other commands are the daemon's here: SIGTERM drains.
 			return daemon.Run(context.WithoutCancel(cmd.Context()), cfg, daemon.Options{
 				Log: log, Level: level, Signals: signals, Watch: watched, Handover: handover, Again: again,

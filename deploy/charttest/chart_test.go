@@ -61,6 +61,7 @@ controller:
   nodeSelector: {a: b}
   tolerations: [{key: k, operator: Exists}]
 `,
+	"selected interfaces":  `config: {interfaces: [{defaultRoute: true}, {cidr: "2001:db8::/64", mode: native}, {name: eth1, hook: tcx}], flowCache: {mode: auto}}`,
 	"privileged":           `privileged: true`,
 	"no servers":           `config: {healthzBindAddress: "", metricsBindAddress: ""}`,
 	"health on an address": `config: {healthzBindAddress: "192.0.2.7:8080"}`,
@@ -88,6 +89,9 @@ func TestChartRendersKnownFieldsOnly(t *testing.T) {
 				if !clusterWide(o) && o.GetNamespace() != namespace {
 					t.Errorf("%s %s is in namespace %q", o.GetKind(), o.GetName(), o.GetNamespace())
 				}
+			}
+			if name == "selected interfaces" && !strings.Contains(notes, "on the interfaces of the default routes, the interfaces in 2001:db8::/64, eth1. kube-proxy") {
+				t.Errorf("the notes do not name the interfaces:\n%s", notes)
 			}
 			if !strings.Contains(notes, "rollout status ds/") {
 				t.Errorf("the notes do not say what to do next:\n%s", notes)
@@ -251,6 +255,10 @@ func TestChartRefuses(t *testing.T) {
 		{"no interface", `config: {interfaces: []}`, "interfaces"},
 		{"another kind of configuration", `config: {kind: KubeProxyConfiguration}`, "kind"},
 		{"an attach mode that is not known", `config: {interfaces: [{name: eth0, mode: fast}]}`, "mode"},
+		{"an interface by name and prefix", `config: {interfaces: [{name: eth0, cidr: 192.0.2.0/24}]}`, "oneOf"},
+		{"an interface by nothing", `config: {interfaces: [{mode: auto}]}`, "oneOf"},
+		{"no default route", `config: {interfaces: [{defaultRoute: false}]}`, "defaultRoute"},
+		{"a prefix without a length", `config: {interfaces: [{cidr: 192.0.2.0}]}`, "cidr"},
 		{"two sources", `config: {discovery: {manifests: {path: /x}}}`, "discovery"},
 		{"two pods on a node", `updateStrategy: {rollingUpdate: {maxSurge: 1}}`, "maxSurge"},
 		{"no word on which nodes", `allNodes: false`, "say which nodes take traffic"},

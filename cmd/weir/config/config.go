@@ -170,6 +170,10 @@ type Configuration struct {
 	origin map[string]string
 	// reload creates this configuration again from file and flags.
 	reload func() (*Configuration, error)
+	// attached and selections are results of CheckHost, if resolved is true.
+	attached   []Interface
+	selections []Selection
+	resolved   bool
 }
 
 // Discovery is the source of Services: exactly one field must be set.
@@ -182,32 +186,6 @@ type Discovery struct {
 type Manifests struct {
 	// Path is a file or a directory of YAML or JSON, watched for changes.
 	Path string `json:"path"`
-}
-
-// Interface is a network interface to attach to.
-type Interface struct {
-	// Name is the name of a NIC, a bond, a VLAN interface or a veth.
-	Name string `json:"name"`
-	// Mode is auto, zerocopy, native or generic. With auto Weir uses the best
-	// mode that the driver supports, and reports it. With another mode the start
-	// fails if the driver does not support it.
-	Mode string `json:"mode"`
-	// TxChecksum selects how partial checksums of outgoing packets are
-	// completed: metadata leaves it to the kernel or the NIC (TX metadata),
-	// software to Weir, which then reads the whole packet. Packets from pods and
-	// from listeners of the node have partial checksums. auto is metadata if that
-	// is known to work: on veth, and with zero copy if the driver reports it. In
-	// copy mode some drivers (virtio_net before Linux 6.18) ignore metadata and
-	// send wrong checksums. With metadata the start fails if it is not supported.
-	TxChecksum string `json:"txChecksum"`
-	// Hook selects where Weir takes the packets of the interface: xdp, or tcx,
-	// which needs flowCache.mode auto and Linux 6.6. With tcx the interface has no
-	// XDP program: it keeps its offloads, and the kernel forwards packets of
-	// established flows in pieces of up to 64 KB. Packets of other flows reach Weir
-	// by a veth pair, at a higher cost than with xdp. tcx excludes the modes
-	// zerocopy and generic, and VLANs. auto is tcx for veth, netkit, tun and
-	// virtio_net, and xdp for the rest.
-	Hook string `json:"hook"`
 }
 
 // FlowCache is the forwarding of established flows by a BPF program in the

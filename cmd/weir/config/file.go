@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"slices"
 
 	yaml "go.yaml.in/yaml/v3"
 )
@@ -114,5 +115,6 @@ func (c *Configuration) Clone() (*Configuration, error) {
 		return nil, errors.Join(errors.New("copy of the configuration"), err)
 	}
 	n.origin, n.reload = maps.Clone(c.origin), c.reload
+	n.attached, n.selections, n.resolved = slices.Clone(c.attached), slices.Clone(c.selections), c.resolved
 	return n, nil
 }

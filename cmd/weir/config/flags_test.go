@@ -67,8 +67,12 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 	}
 	want := &Configuration{
 		APIVersion: APIVersion, Kind: Kind, NodeName: "n",
-		Discovery:         Discovery{Manifests: &Manifests{"/m"}},
-		Interfaces:        []Interface{{"a", ModeNative, "software", HookXDP}, {"b", ModeNative, "software", HookXDP}, {"c", ModeNative, "software", HookXDP}},
+		Discovery: Discovery{Manifests: &Manifests{"/m"}},
+		Interfaces: []Interface{
+			{Name: "a", Mode: ModeNative, TxChecksum: "software", Hook: HookXDP},
+			{Name: "b", Mode: ModeNative, TxChecksum: "software", Hook: HookXDP},
+			{Name: "c", Mode: ModeNative, TxChecksum: "software", Hook: HookXDP},
+		},
 		NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"},
 		SNAT:              SNAT{[]string{"192.0.2.1"}, PortRange{61000, 61000}},
 		Forwarding:        Forwarding{Mode: ForwardDNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathLoose},

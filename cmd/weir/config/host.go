@@ -17,8 +17,10 @@ import (
 
 // Host is the interface of CheckHost to the machine.
 type Host struct {
-	// Interfaces are the names of the network interfaces.
-	Interfaces func() ([]string, error)
+	// Interfaces are the network interfaces.
+	Interfaces func() ([]HostInterface, error)
+	// DefaultRoutes are the names of those that default routes lead to.
+	DefaultRoutes func() ([]string, error)
 	// Addresses are the addresses of all of them.
 	Addresses func() ([]netip.Addr, error)
 	// ReadFile reads a file below /proc.
@@ -33,38 +35,27 @@ type Host struct {
 // namespace.
 func SystemHost() Host {
 	return Host{
-		Interfaces: interfaceNames,
-		Addresses:  interfaceAddresses,
-		ReadFile:   os.ReadFile,
-		Stat:       os.Stat,
-		CPUs:       allowedCPUs,
+		Interfaces:    hostInterfaces,
+		DefaultRoutes: defaultRoutes,
+		Addresses:     interfaceAddresses,
+		ReadFile:      os.ReadFile,
+		Stat:          os.Stat,
+		CPUs:          allowedCPUs,
 	}
 }
 
 // CheckHost judges the configuration against the machine and returns all
-// that is wrong. It is worth calling also when Validate found something.
+// that is wrong. It is worth calling also when Validate found something. It finds
+// the interfaces of entries by cidr and defaultRoute, which Attached returns from then on.
 func (c *Configuration) CheckHost(h Host) Errors {
 	r := report{origin: c.origin}
-	c.checkInterfaces(&r, h)
+	c.resolveInterfaces(&r, h)
 	c.checkManifests(&r, h)
 	c.checkKubeconfig(&r, h)
 	c.checkEphemeralPorts(&r, h)
 	c.checkDirectories(&r, h)
 	c.checkCPUs(&r, h)
 	return r.errs
-}
-
-func (c *Configuration) checkInterfaces(r *report, h Host) {
-	names, err := h.Interfaces()
-	if err != nil {
-		r.addf("interfaces", "list the machine's interfaces: %v", err)
-		return
-	}
-	for i, f := range c.Interfaces {
-		if f.Name != "" && !slices.Contains(names, f.Name) {
-			r.addf(fmt.Sprintf("interfaces[%d].name", i), "interface %s: no such interface (there are: %s)", f.Name, strings.Join(names, ", "))
-		}
-	}
 }
 
 func (c *Configuration) checkManifests(r *report, h Host) {
@@ -195,18 +186,6 @@ func pathError(path string, err error) error {
 		return fmt.Errorf("%s: %w", pe.Path, pe.Err)
 	}
 	return fmt.Errorf("%s: %w", path, err)
-}
-
-func interfaceNames() ([]string, error) {
-	all, err := net.Interfaces()
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, i := range all {
-		names = append(names, i.Name)
-	}
-	return names, nil
 }
 
 func interfaceAddresses() ([]netip.Addr, error) {

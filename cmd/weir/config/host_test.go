@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,8 +14,15 @@ import (
 func fakeHost(t *testing.T) Host {
 	dir := t.TempDir()
 	return Host{
-		Interfaces: func() ([]string, error) { return []string{"lo", "eth0", "eth1"}, nil },
-		Addresses:  func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.10")}, nil },
+		Interfaces: func() ([]HostInterface, error) {
+			return []HostInterface{
+				{Name: "lo", Kind: "device", Loopback: true, Addresses: prefixes("127.0.0.1/8")},
+				{Name: "eth0", Kind: "device", Addresses: prefixes("192.0.2.10/24", "2001:db8::10/64")},
+				{Name: "eth1", Kind: "device"},
+			}, nil
+		},
+		DefaultRoutes: func() ([]string, error) { return []string{"eth0"}, nil },
+		Addresses:     func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.10")}, nil },
 		ReadFile: func(name string) ([]byte, error) {
 			switch name {
 			case "/proc/sys/net/ipv4/ip_local_port_range":
@@ -75,7 +83,7 @@ func TestCheckHost(t *testing.T) {
 		{"table is a directory", func(c *Configuration, _ *Host) { c.Conntrack.Path = "/run/weir" },
 			"conntrack.path: /run/weir is a directory"},
 		{"interfaces cannot be listed", func(_ *Configuration, h *Host) {
-			h.Interfaces = func() ([]string, error) { return nil, errors.New("no netlink") }
+			h.Interfaces = func() ([]HostInterface, error) { return nil, errors.New("no netlink") }
 		}, "interfaces: list the machine's interfaces: no netlink"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -101,8 +109,11 @@ func ports(ephemeral, reserved string) func(string) ([]byte, error) {
 func TestSystemHostKnowsThisMachine(t *testing.T) {
 	h := SystemHost()
 	names, err := h.Interfaces()
-	if err != nil || len(names) == 0 {
+	if err != nil || !slices.ContainsFunc(names, func(l HostInterface) bool { return l.Loopback && l.Name == "lo" }) {
 		t.Errorf("interfaces: %v, %v", names, err)
+	}
+	if names, err := h.DefaultRoutes(); err != nil {
+		t.Errorf("default routes: %v, %v", names, err)
 	}
 	if cpus, err := h.CPUs(); err != nil || len(cpus) == 0 {
 		t.Errorf("CPUs: %v, %v", cpus, err)

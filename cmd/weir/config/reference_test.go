@@ -19,7 +19,7 @@ import (
 
 const referenceHead = `# Configuration reference
 
-<!-- Written by go generate ./cmd/weir/config from the comments of config.go, admin.go, announce.go, flood.go and statuspage.go. -->
+<!-- Written by go generate ./cmd/weir/config from the comments of config.go, interfaces.go, admin.go, announce.go, flood.go and statuspage.go. -->
 
 A configuration file has kind ` + "`WeirConfiguration`" + ` and is given to ` + "`weir run --config FILE`" + `.
 [deploy/weir.yaml](../../../deploy/weir.yaml) is a complete file with every default.
@@ -125,6 +125,7 @@ func wrapped(text string) string {
 func groupsOf(t *testing.T) []group {
 	t.Helper()
 	comments := commentsOf(t, "config.go")
+	maps.Copy(comments, commentsOf(t, "interfaces.go"))
 	maps.Copy(comments, commentsOf(t, "admin.go"))
 	maps.Copy(comments, commentsOf(t, "kubernetes.go"))
 	maps.Copy(comments, commentsOf(t, "flood.go"))

@@ -116,35 +116,6 @@ func (c *Configuration) validateSelection(r *report) {
 	}
 }
 
-func (c *Configuration) validateInterfaces(r *report) {
-	if len(c.Interfaces) == 0 {
-		r.addf("interfaces", "must name at least one (or --interface)")
-	}
-	seen := map[string]bool{}
-	for i, f := range c.Interfaces {
-		path := fmt.Sprintf("interfaces[%d]", i)
-		switch {
-		case f.Name == "":
-			r.addf(path+".name", "must be given")
-		case len(f.Name) > maxInterfaceName || f.Name == "." || f.Name == ".." || strings.ContainsAny(f.Name, "/: \t\n\r\v\f\x00"):
-			r.addf(path+".name", "%q cannot be the name of an interface", f.Name)
-		case f.Name == "lo":
-			r.addf(path+".name", "lo cannot be attached: XDP does not see the node's own traffic there as clients do")
-		case seen[f.Name]:
-			r.addf(path+".name", "%s is listed twice", f.Name)
-		}
-		seen[f.Name] = true
-		switch f.Mode {
-		case ModeAuto, ModeZeroCopy, ModeNative, ModeGeneric: // AttachModes
-		default:
-			r.addf(path+".mode", "must be %s, is %q", either(AttachModes), f.Mode)
-		}
-		if !slices.Contains(txChecksums, f.TxChecksum) {
-			r.addf(path+".txChecksum", "must be %s, is %q", either(txChecksums), f.TxChecksum)
-		}
-	}
-}
-
 func (c *Configuration) validateNodePortAddresses(r *report) {
 	for i, s := range c.NodePortAddresses {
 		path := fmt.Sprintf("nodePortAddresses[%d]", i)

@@ -44,6 +44,16 @@ func TestValidateRefuses(t *testing.T) {
 		{"interface name with slash", func(c *Configuration) { c.Interfaces[0].Name = "a/b" }, "interfaces[0].name", "cannot be the name"},
 		{"loopback", func(c *Configuration) { c.Interfaces[0].Name = "lo" }, "interfaces[0].name", "lo cannot be attached"},
 		{"interface twice", func(c *Configuration) { c.Interfaces[1].Name = "eth0" }, "interfaces[1].name", "listed twice"},
+		{"name and cidr", func(c *Configuration) { c.Interfaces[1].CIDR = "192.0.2.0/24" }, "interfaces[1]", "has name and cidr: give exactly one"},
+		{"all selectors", func(c *Configuration) { c.Interfaces[1].CIDR, c.Interfaces[1].DefaultRoute = "192.0.2.0/24", true }, "interfaces[1]", "has name and cidr and defaultRoute"},
+		{"cidr no prefix", func(c *Configuration) { c.Interfaces[1] = selecting(Interface{CIDR: "192.0.2.1"}) }, "interfaces[1].cidr", "is not a prefix"},
+		{"cidr of an address", func(c *Configuration) { c.Interfaces[1] = selecting(Interface{CIDR: "192.0.2.1/24"}) }, "interfaces[1].cidr", "192.0.2.0/24 is meant?"},
+		{"cidr twice", func(c *Configuration) {
+			c.Interfaces = []Interface{selecting(Interface{CIDR: "192.0.2.0/24"}), selecting(Interface{CIDR: "192.0.2.0/24"})}
+		}, "interfaces[1].cidr", "cidr 192.0.2.0/24 is listed twice"},
+		{"default route twice", func(c *Configuration) {
+			c.Interfaces = []Interface{selecting(Interface{DefaultRoute: true}), selecting(Interface{DefaultRoute: true})}
+		}, "interfaces[1].defaultRoute", "defaultRoute is listed twice"},
 		{"mode", func(c *Configuration) { c.Interfaces[0].Mode = "fast" }, "interfaces[0].mode", `is "fast"`},
 		{"primary and more", func(c *Configuration) { c.NodePortAddresses = []string{"10.0.0.0/8", Primary} }, "nodePortAddresses[1]", "stands alone"},
 		{"node port address", func(c *Configuration) { c.NodePortAddresses[0] = "192.0.2.1" }, "nodePortAddresses[0]", "is not a prefix"},
@@ -125,19 +135,21 @@ func TestValidateRefuses(t *testing.T) {
 
 func TestValidateAccepts(t *testing.T) {
 	for name, edit := range map[string]func(*Configuration){
-		"page on loopback":   func(c *Configuration) { c.StatusPage.BindAddress = "[::1]:9466" },
-		"page with a token":  func(c *Configuration) { c.StatusPage = StatusPage{"0.0.0.0:9466", "/t"} },
-		"no servers":         func(c *Configuration) { c.MetricsBindAddress, c.HealthzBindAddress, c.EnableProfiling = "", "", false },
-		"all addresses":      func(c *Configuration) { c.NodePortAddresses = nil },
-		"nothing protected":  func(c *Configuration) { c.ProtectedPorts = nil },
-		"anonymous table":    func(c *Configuration) { c.Conntrack.Path = "" },
-		"one host prefix":    func(c *Configuration) { c.HostVeth.Prefixes = c.HostVeth.Prefixes[:1] },
-		"loopback among":     func(c *Configuration) { c.MetricsBindAddress = "127.0.0.1:61001" },
-		"dotted node name":   func(c *Configuration) { c.NodeName = "edge-1.example.com" },
-		"vlan interface":     func(c *Configuration) { c.Interfaces[0].Name = "eth0.100" },
-		"CPUs and no count":  func(c *Configuration) { c.Workers = Workers{CPUs: CPUs{7}} },
-		"one port":           func(c *Configuration) { c.SNAT.Ports = PortRange{61000, 61000} },
-		"same port, 2 hosts": func(c *Configuration) { c.HealthzBindAddress = "192.0.2.1:9464" },
+		"page on loopback":           func(c *Configuration) { c.StatusPage.BindAddress = "[::1]:9466" },
+		"page with a token":          func(c *Configuration) { c.StatusPage = StatusPage{"0.0.0.0:9466", "/t"} },
+		"no servers":                 func(c *Configuration) { c.MetricsBindAddress, c.HealthzBindAddress, c.EnableProfiling = "", "", false },
+		"all addresses":              func(c *Configuration) { c.NodePortAddresses = nil },
+		"nothing protected":          func(c *Configuration) { c.ProtectedPorts = nil },
+		"anonymous table":            func(c *Configuration) { c.Conntrack.Path = "" },
+		"one host prefix":            func(c *Configuration) { c.HostVeth.Prefixes = c.HostVeth.Prefixes[:1] },
+		"loopback among":             func(c *Configuration) { c.MetricsBindAddress = "127.0.0.1:61001" },
+		"dotted node name":           func(c *Configuration) { c.NodeName = "edge-1.example.com" },
+		"interface by cidr":          func(c *Configuration) { c.Interfaces[0] = selecting(Interface{CIDR: "2001:db8::/64"}) },
+		"interface by default route": func(c *Configuration) { c.Interfaces[0] = selecting(Interface{DefaultRoute: true}) },
+		"vlan interface":             func(c *Configuration) { c.Interfaces[0].Name = "eth0.100" },
+		"CPUs and no count":          func(c *Configuration) { c.Workers = Workers{CPUs: CPUs{7}} },
+		"one port":                   func(c *Configuration) { c.SNAT.Ports = PortRange{61000, 61000} },
+		"same port, 2 hosts":         func(c *Configuration) { c.HealthzBindAddress = "192.0.2.1:9464" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := valid(t)

@@ -346,7 +346,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 			OwnHostUmem:       os.Getenv("WEIR_UMEM") == "two",
 		},
 	}
-	for _, i := range cfg.Interfaces {
+	for _, i := range cfg.Attached() {
 		c.Interfaces = append(c.Interfaces, ports.Interface{Name: i.Name, Mode: i.Mode, TxChecksum: i.TxChecksum, Hook: i.Hook})
 	}
 	c.HostVeth4, c.HostVeth6 = cfg.HostVethPrefixes()

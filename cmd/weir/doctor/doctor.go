@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
@@ -169,6 +170,9 @@ func (p *patient) configure(load loader) {
 				where = e.Origin + ": " + e.Path
 			}
 			p.add(Fault, "configuration", "%s: %s", where, e.Msg).Mend = e.Mend
+		}
+		for _, s := range cfg.Selections() {
+			p.add(OK, s.Path, "%s: %s", s.By, strings.Join(s.Names, ", "))
 		}
 		p.cfg = cfg
 		return

@@ -54,7 +54,7 @@ func (p *patient) devices() (list []deviceState) {
 		}
 	}
 	if p.status == nil {
-		for _, i := range p.cfg.Interfaces {
+		for _, i := range p.cfg.Attached() {
 			d := deviceState{name: i.Name, mode: i.Mode, hook: i.Hook}
 			if dev, err := net.InterfaceByName(i.Name); err == nil {
 				if q, err := steer.RxQueues(dev.Index); err == nil {

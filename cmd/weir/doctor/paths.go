@@ -88,7 +88,7 @@ func pathTo(a netip.Addr, mode string, links map[int]netlink.Link) (path, bool) 
 // attachedMTUs are the MTUs of the interfaces that Weir is attached to.
 func (p *patient) attachedMTUs() map[string]int {
 	mtus := map[string]int{}
-	for _, in := range p.cfg.Interfaces {
+	for _, in := range p.cfg.Attached() {
 		if dev, err := netlink.LinkByName(in.Name); err == nil {
 			mtus[in.Name] = dev.Attrs().MTU
 		}

@@ -18,7 +18,7 @@ import (
 // those that do not.
 func checkInterfaces(fs *findings, cfg *config.Configuration) {
 	links, _ := device.Links() // without it the start will tell
-	for _, in := range cfg.Interfaces {
+	for _, in := range cfg.Attached() {
 		dev, err := net.InterfaceByName(in.Name)
 		if err != nil {
 			continue

@@ -172,7 +172,7 @@ func packetMemory(cfg *config.Configuration, to bound) uint64 {
 // more. A device that cannot be resolved, which another check reports, counts once.
 func devices(cfg *config.Configuration, links []device.Link) (to bound) {
 	seen, unknown, spare := map[int]bool{}, 0, 0
-	for _, in := range cfg.Interfaces {
+	for _, in := range cfg.Attached() {
 		resolved, err := device.Resolve(in.Name, links)
 		if err != nil {
 			unknown++

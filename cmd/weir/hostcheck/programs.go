@@ -23,7 +23,7 @@ func checkPrograms(fs *findings, cfg *config.Configuration) {
 	if err != nil {
 		return // the start will tell
 	}
-	for _, in := range cfg.Interfaces {
+	for _, in := range cfg.Attached() {
 		resolved, _ := device.Resolve(in.Name, links) // checkInterfaces has told
 		for _, p := range resolved {
 			if dev, err := netlink.LinkByIndex(p.Device); err == nil {

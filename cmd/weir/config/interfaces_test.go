@@ -1,0 +1,119 @@
+package config
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// selecting is an entry with the defaults of a file.
+func selecting(f Interface) Interface {
+	f.Mode, f.TxChecksum, f.Hook = ModeAuto, TxChecksumAuto, HookXDP
+	return f
+}
+
+func prefixes(list ...string) (out []netip.Prefix) {
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+// node is a machine with interfaces of all kinds that selectors meet.
+func node(t *testing.T) Host {
+	h := fakeHost(t)
+	h.Interfaces = func() ([]HostInterface, error) {
+		return []HostInterface{
+			{Name: "lo", Kind: "device", Loopback: true, Addresses: prefixes("127.0.0.1/8", "192.0.2.99/32")},
+			{Name: "eth0", Kind: "device", Addresses: prefixes("192.0.2.10/24", "2001:db8::10/64")},
+			{Name: "bond0.7", Kind: "vlan", Addresses: prefixes("10.7.0.1/16", "192.0.2.77/32")},
+			{Name: "eth9", Kind: "device"},
+			{Name: "kube-ipvs0", Kind: "dummy", Addresses: prefixes("192.0.2.200/32")},
+			{Name: "weir-host", Kind: "veth", Addresses: prefixes("169.254.77.1/24")},
+		}, nil
+	}
+	h.DefaultRoutes = func() ([]string, error) { return []string{"eth0", "kube-ipvs0"}, nil }
+	return h
+}
+
+func TestSelectorsFindInterfaces(t *testing.T) {
+	const all = "lo 127.0.0.1/8 192.0.2.99/32 (left out), eth0 192.0.2.10/24 2001:db8::10/64, bond0.7 10.7.0.1/16 192.0.2.77/32, " +
+		"kube-ipvs0 192.0.2.200/32 (left out), weir-host 169.254.77.1/24 (left out), eth9"
+	for _, tt := range []struct {
+		name       string
+		interfaces string
+		edit       func(*Host)
+		want       string // the interfaces, separated by spaces
+		errs       string // "": none
+	}{
+		{name: "name", interfaces: "[{name: eth9}]", want: "eth9"},
+		{name: "prefix of a network", interfaces: "[{cidr: 10.0.0.0/8}]", want: "bond0.7"},
+		{name: "prefix of two interfaces, without lo and kube-ipvs0", interfaces: "[{cidr: 192.0.2.0/24}]", want: "eth0 bond0.7"},
+		{name: "address", interfaces: "[{cidr: 192.0.2.10/32}]", want: "eth0"},
+		{name: "IPv6", interfaces: `[{cidr: "2001:db8::/32"}]`, want: "eth0"},
+		{name: "default route, without kube-ipvs0", interfaces: "[{defaultRoute: true}]", want: "eth0"},
+		{name: "both families of one interface are merged", interfaces: `[{cidr: 192.0.2.10/32}, {cidr: "2001:db8::/64"}, {defaultRoute: true}]`, want: "eth0"},
+		{name: "a name and a selector of it are merged", interfaces: `[{defaultRoute: true}, {name: eth0}, {name: eth9}]`, want: "eth0 eth9"},
+		{name: "no address", interfaces: "[{cidr: 198.51.100.0/24}]",
+			errs: "weir.yaml:3: interfaces[0].cidr: no interface that can be attached has an address within 198.51.100.0/24 (there are: " + all + ")"},
+		{name: "addresses of left out interfaces alone", interfaces: "[{cidr: 127.0.0.0/8}]", errs: "no interface that can be attached has an address within 127.0.0.0/8"},
+		{name: "Weir's own pair", interfaces: "[{cidr: 169.254.77.0/24}]", errs: "no interface that can be attached has an address within 169.254.77.0/24"},
+		{name: "no default route", interfaces: "[{name: eth0}, {defaultRoute: true}]", want: "eth0",
+			edit: func(h *Host) { h.DefaultRoutes = func() ([]string, error) { return nil, nil } },
+			errs: "weir.yaml:3: interfaces[1].defaultRoute: no default route of IPv4 or IPv6 leads to an interface that can be attached (there are: " + all + ")"},
+		{name: "another mode for the same interface", interfaces: "[{name: eth0, mode: generic}, {defaultRoute: true}]", want: "eth0",
+			errs: "interfaces[1]: defaultRoute is eth0, which is also of interfaces[0] (eth0), with another mode, txChecksum or hook"},
+		{name: "an entry that Validate refuses", interfaces: "[{name: eth0, defaultRoute: true}, {cidr: nonsense}, {cidr: 10.7.0.0/16}]", want: "bond0.7"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := parse(t, "apiVersion: weir.dev/v1alpha1\nkind: WeirConfiguration\ninterfaces: "+tt.interfaces+"\nsnat: {ports: 61000-65535}\nworkers: {count: auto}\n")
+			h := node(t)
+			if tt.edit != nil {
+				tt.edit(&h)
+			}
+			if errs := c.CheckHost(h).Error(); tt.errs == "" && errs != "" || !strings.Contains(errs, tt.errs) {
+				t.Errorf("got  %s\nwant %s", errs, tt.errs)
+			}
+			var got []string
+			for _, f := range c.Attached() {
+				got = append(got, f.Name)
+			}
+			if diff := cmp.Diff(tt.want, strings.Join(got, " ")); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestDefaultRoutesAreReadWhereTheyAreAskedFor(t *testing.T) {
+	c, h := parse(t, "apiVersion: weir.dev/v1alpha1\nkind: WeirConfiguration\ninterfaces: [{cidr: 10.0.0.0/8}]\n"), node(t)
+	h.DefaultRoutes = func() ([]string, error) { t.Error("the routes were read"); return nil, nil }
+	c.CheckHost(h)
+}
+
+// The names that a selector has found are not part of the configuration: a reload compares
+// the file, and a file that is written has the selectors.
+func TestSelectorsStaySelectors(t *testing.T) {
+	const text = "apiVersion: weir.dev/v1alpha1\nkind: WeirConfiguration\ninterfaces: [{cidr: 10.0.0.0/8, mode: native}, {defaultRoute: true}]\n"
+	c := parse(t, text)
+	c.CheckHost(node(t))
+	want := []Selection{{"interfaces[0]", "cidr 10.0.0.0/8", []string{"bond0.7"}}, {"interfaces[1]", "defaultRoute", []string{"eth0"}}}
+	if diff := cmp.Diff(want, c.Selections()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if changed := c.TakeOver(parse(t, text)); len(changed) > 0 || len(c.Attached()) != 2 {
+		t.Errorf("after a reload of the same file %v need a restart, attached are %v", changed, c.Attached())
+	}
+	if changed := c.TakeOver(parse(t, strings.Replace(text, "10.0.0.0/8", "10.7.0.0/16", 1))); len(changed) != 1 || changed[0] != "interfaces" {
+		t.Errorf("after a reload with another prefix %v need a restart", changed)
+	}
+	data, err := c.Marshal()
+	if err != nil || strings.Contains(string(data), "name: eth0") || !strings.Contains(string(data), "cidr: 10.0.0.0/8") {
+		t.Errorf("written: %v\n%s", err, data)
+	}
+	if diff := cmp.Diff(c.Interfaces, parse(t, string(data)).Interfaces); diff != "" {
+		t.Errorf("-before +after:\n%s", diff)
+	}
+}
