@@ -95,6 +95,59 @@ onStop: auto asks the API server. A restart does not drain. */}}
 {{- end -}}
 {{- end -}}
 
+{{/* The number of workers, as far as the configuration tells: count, at most as many as
+there are cpus, else 1. */}}
+{{- define "weir.workers" -}}
+{{- $workers := default (dict) (get .Values.config "workers") -}}
+{{- $count := get $workers "count" | toString -}}
+{{- $cpus := get $workers "cpus" -}}
+{{- if regexMatch "^[1-9][0-9]*$" $count -}}
+{{- $count -}}
+{{- else if kindIs "slice" $cpus -}}
+{{- max 1 (len $cpus) -}}
+{{- else if regexMatch "^[0-9]" ($cpus | toString) -}}
+{{- $n := 0 -}}
+{{- range splitList "," ($cpus | toString) -}}
+{{- $ends := splitList "-" (trim .) -}}
+{{- $n = add $n 1 (sub (int (last $ends)) (int (first $ends))) -}}
+{{- end -}}
+{{- $n -}}
+{{- else -}}
+1
+{{- end -}}
+{{- end -}}
+
+{{/* The memory that Weir takes, in MiB. Packet buffers: for each worker 4,096 frames per
+interface, for the host veth and to spare (lb.openMemory). The flow table: 190 bytes for a
+connection; auto is 5 % of the node's memory, here of 8 GiB. 256 MiB for the rest. */}}
+{{- define "weir.memory" -}}
+{{- $frame := get (default (dict) (get .Values.config "packetMemory")) "frameSize" | toString -}}
+{{- $perPort := ternary 8 16 (eq $frame "2048") -}}
+{{- $buffers := mul (include "weir.workers" . | int) (add (len .Values.config.interfaces) 2) $perPort -}}
+{{- $flows := default "auto" (get (default (dict) (get .Values.config "conntrack")) "maxFlows") -}}
+{{- $table := 410 -}}
+{{- if not (kindIs "string" $flows) -}}
+{{- $table = div (add (mul (int64 $flows) 190) 1048575) 1048576 -}}
+{{- end -}}
+{{- add $buffers $table 256 -}}
+{{- end -}}
+
+{{/* The resources that are given. A request that is given neither there nor as a limit,
+which would stand for it, is computed. */}}
+{{- define "weir.resources" -}}
+{{- $resources := deepCopy (default (dict) .Values.resources) -}}
+{{- $requests := default (dict) (get $resources "requests") -}}
+{{- $limits := default (dict) (get $resources "limits") -}}
+{{- if not (or (hasKey $requests "cpu") (hasKey $limits "cpu")) -}}
+{{- $_ := set $requests "cpu" (printf "%s500m" (include "weir.workers" .)) -}}
+{{- end -}}
+{{- if not (or (hasKey $requests "memory") (hasKey $limits "memory")) -}}
+{{- $_ := set $requests "memory" (printf "%sMi" (include "weir.memory" .)) -}}
+{{- end -}}
+{{- if $requests -}}{{- $_ := set $resources "requests" $requests -}}{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
 {{/* The fields that a running Weir takes over: config.Reloadable. */}}
 {{- define "weir.reloadable" -}}
 announce.aggregateIPv4
