@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -23,5 +24,26 @@ func TestChartKnowsWhatIsReloaded(t *testing.T) {
 	}
 	if got, want := strings.Fields(list), config.Reloadable(); !slices.Equal(got, want) {
 		t.Errorf("the chart has %q, Weir reloads %q", got, want)
+	}
+}
+
+// The chart's README lists these fields, and no others.
+func TestReadmeOfTheChartListsWhatIsReloaded(t *testing.T) {
+	text, err := os.ReadFile("helm/weir/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "and replace no pod:\n")
+	list, _, ok := strings.Cut(rest, "Every other change replaces pods")
+	if !ok {
+		t.Fatal("the list is not there")
+	}
+	var got []string
+	for _, m := range regexp.MustCompile("`([A-Za-z0-9.]+)`").FindAllStringSubmatch(list, -1) {
+		got = append(got, m[1])
+	}
+	slices.Sort(got)
+	if want := config.Reloadable(); !slices.Equal(got, want) {
+		t.Errorf("the README has %q, Weir reloads %q", got, want)
 	}
 }
