@@ -1,0 +1,131 @@
+package controller
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/weirlb/weir/perf/netlab/patience"
+)
+
+// step is a moment of a controller's life: its write number write, from 1, on the way to the API
+// server, or done there but not answered yet.
+type step struct {
+	write int
+	done  bool
+}
+
+// killer is before the API server. It closes killed at a step, and from then on passes nothing.
+type killer struct {
+	step
+	to     http.Handler
+	writes atomic.Int64
+	dead   atomic.Bool
+	killed chan struct{}
+}
+
+func (k *killer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if k.dead.Load() {
+		panic(http.ErrAbortHandler)
+	}
+	if r.Method == http.MethodGet || k.writes.Add(1) != int64(k.write) {
+		k.to.ServeHTTP(w, r)
+		return
+	}
+	if k.done {
+		k.to.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	k.dead.Store(true)
+	close(k.killed)
+	panic(http.ErrAbortHandler)
+}
+
+// killAt runs a controller until a step, or until it has nothing more to write for a while.
+// It reports whether the controller came to the step.
+func (b *bed) killAt(s step) bool {
+	b.t.Helper()
+	cfg := b.cluster.REST(b.t)
+	transport, err := rest.TransportFor(cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	to, err := url.Parse(cfg.Host)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	k := &killer{step: s, killed: make(chan struct{}), to: &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1, Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(to) },
+		ErrorLog: log.New(io.Discard, "", 0), // of watches that end with their controller
+	}}
+	server := httptest.NewServer(k)
+	defer server.Close()
+	defer server.CloseClientConnections()
+	kubeconfig := filepath.Join(b.t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+		"clusters":[{"name":"c","cluster":{"server":%q}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`, server.URL)
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	kill := b.start("--lease", "", "--kubeconfig", kubeconfig)
+	defer kill()
+	for seen := int64(-1); ; {
+		select {
+		case <-k.killed:
+			return true
+		case <-time.After(patience.For(3 * time.Second)):
+		}
+		if now := k.writes.Load(); now == seen {
+			return false
+		} else {
+			seen = now
+		}
+	}
+}
+
+// The controller is killed at each of its writes: before the API server has it, and when the API
+// server has it and the controller does not know. No address moves, none is given twice.
+func TestKubeControllerKilledAtEachWriteMovesNoAddress(t *testing.T) {
+	const services = 2
+	b := newBed(t, poolYAML("p", "addresses: [10.64.0.0/24]"))
+	h := &history{last: map[string]string{}}
+	h.follow(t, b)
+	kills := 0
+	for write := 1; ; write++ {
+		reached := false
+		for _, done := range []bool{false, true} {
+			for i := range services {
+				b.service(fmt.Sprintf("s%d-%t-%d", write, done, i), nil)
+			}
+			if b.killAt(step{write, done}) {
+				reached = true
+				kills++
+			}
+			kill := b.start("--lease", "")
+			b.allAllocated()
+			kill()
+		}
+		if !reached {
+			break
+		}
+	}
+	t.Logf("%d kills", kills)
+	if kills < 2*services {
+		t.Errorf("%d kills: a controller of %d Services has more writes", kills, services)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.moved) > 0 {
+		t.Errorf("addresses moved: %q", h.moved)
+	}
+}
