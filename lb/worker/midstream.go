@@ -12,8 +12,10 @@ import (
 // packet of a connection that another node has is the sign. A RST would end the connection, which
 // goes on where the packets go back to the other node in time.
 //
-// A slot has a flow. A flow that shares the slot begins its silence anew: it is answered later,
-// never sooner.
+// A slot has a flow, and flows that share it take it from each other. Flows that never had it for a
+// whole silence would never be answered, and their clients wait for the end of TCP's
+// retransmissions: a slot that has changed hands for a silence answers all of its flows. So does a
+// flood of packets without a flow, which makes the node answer at once, as without silences.
 type silences struct {
 	ticks uint32 // how long; 0: answers at once
 	slots []silence
@@ -22,13 +24,18 @@ type silences struct {
 type silence struct {
 	hash        uint64
 	since, last uint32 // the first packet and the last, in ticks
+	// contested and taken are when flows began to take the slot from each other, and did last.
+	contested, taken uint32
 }
 
 const (
-	silenceSlots = 4096 // of a worker
+	silenceSlots = 1 << 14 // of a worker
 	// silenceForgotten is after how long without a packet a flow begins its silence anew. TCP
 	// sends again after 120 s at most.
 	silenceForgotten = 150 * conntrack.TicksPerSecond
+	// contestSilences is how many silences without a change of hands end those of a slot. TCP
+	// doubles the pause, so that a flow sends once at least between one silence and two.
+	contestSilences = 3
 )
 
 func newSilences(d time.Duration) silences {
@@ -45,11 +52,18 @@ func (s *silences) over(hash uint64, tick uint32) bool {
 		return true
 	}
 	x := &s.slots[hash%silenceSlots]
-	if x.hash != hash || tick-x.last > silenceForgotten {
-		*x = silence{hash: hash, since: tick}
+	contested := x.taken != x.contested && tick-x.taken <= contestSilences*s.ticks
+	switch {
+	case *x == silence{} || tick-x.last > silenceForgotten:
+		*x, contested = silence{hash: hash, since: tick}, false
+	case x.hash != hash:
+		if !contested {
+			x.contested = tick - 1 // equal words mean that none has taken the slot
+		}
+		x.hash, x.since, x.taken, contested = hash, tick, tick, true
 	}
 	x.last = tick
-	return tick-x.since >= s.ticks
+	return tick-x.since >= s.ticks || contested && tick-x.contested > s.ticks
 }
 
 // onMidstream handles a TCP or SCTP packet to a frontend that neither belongs to a flow nor begins

@@ -1,7 +1,10 @@
 package worker
 
 import (
+	"cmp"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -91,7 +94,8 @@ func TestAnUnknownConnectionToANodePortIsResetAtOnce(t *testing.T) {
 	isReset(t, b.one(portClient, midstream(40000).build(t), portClient))
 }
 
-// Flows that share a slot are never answered sooner.
+// Flows that share a slot are answered when they have shared it for a silence. A slot that has
+// one flow again, or none for long, is as new.
 func TestSilencesThatShareASlot(t *testing.T) {
 	s := newSilences(30 * time.Second)
 	const second = conntrack.TicksPerSecond
@@ -101,7 +105,10 @@ func TestSilencesThatShareASlot(t *testing.T) {
 		want bool
 	}{
 		{7, 1000 * second, false}, {7, 1030 * second, true}, {7 + silenceSlots, 1031 * second, false},
-		{7, 1032 * second, false}, {7, 1061 * second, false}, {7, 1062 * second, true},
+		{7, 1032 * second, false}, {7 + silenceSlots, 1060 * second, false},
+		{7, 1061 * second, true}, {7 + silenceSlots, 1062 * second, true}, {7 + 2*silenceSlots, 1063 * second, true},
+		{7 + 2*silenceSlots, 1140 * second, true}, {7, 1160 * second, false}, {7, 1189 * second, false}, {7, 1190 * second, true},
+		{7 + silenceSlots, 1341 * second, false}, {7 + silenceSlots, 1370 * second, false}, {7 + silenceSlots, 1371 * second, true},
 	} {
 		if got := s.over(c.hash, c.at); got != c.want {
 			t.Errorf("packet %d is answered: %v", i, got)
@@ -109,6 +116,44 @@ func TestSilencesThatShareASlot(t *testing.T) {
 	}
 	if off := newSilences(0); !off.over(7, 0) {
 		t.Error("no answer without a silence")
+	}
+}
+
+// A router that loses a node sends its connections here, far more than there are slots. Each
+// is reset after its silence, when TCP sends again.
+func TestSilencesOfManyFlows(t *testing.T) {
+	const flows, second, silent = 100_000, conntrack.TicksPerSecond, 30
+	s := newSilences(silent * time.Second)
+	random := rand.New(rand.NewPCG(1, 2))
+	type packet struct {
+		flow int
+		at   uint32
+	}
+	hashes, first := make([]uint64, flows), make([]uint32, flows)
+	var packets []packet
+	for i := range flows {
+		hashes[i], first[i] = random.Uint64(), 1000*second+random.Uint32N(2*second)
+		for pause, at := uint32(second/4), first[i]; at < first[i]+120*second; pause *= 2 {
+			packets = append(packets, packet{i, at})
+			at += pause
+		}
+	}
+	slices.SortFunc(packets, func(a, b packet) int { return cmp.Compare(a.at, b.at) })
+	reset := make([]uint32, flows)
+	sooner, in := 0, 0
+	for _, p := range packets {
+		if reset[p.flow] == 0 && s.over(hashes[p.flow], p.at) {
+			reset[p.flow] = p.at - first[p.flow]
+			if reset[p.flow] < (silent-2)*second { // all began within 2 s
+				sooner++
+			}
+			if reset[p.flow] <= 3*silent*second {
+				in++
+			}
+		}
+	}
+	if sooner > 0 || in < flows*95/100 {
+		t.Errorf("of %d flows %d are reset within three silences, %d too soon", flows, in, sooner)
 	}
 }
 
