@@ -7,8 +7,6 @@ import (
 	"runtime"
 	"syscall"
 	"time"
-
-	"github.com/weirlb/weir/cmd/weir/api"
 )
 
 // busyFor is how long the CPUs are kept busy.
@@ -40,20 +38,38 @@ func occupy(ctx context.Context, d time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// ended counts the sessions of all nodes that have ended. Of a step of a single node n it is 0:
-// sessions end that are to end.
-func (b *bed) ended(ctx context.Context, n *node) (total uint64, err error) {
-	if n != nil {
-		return 0, nil
-	}
-	for _, n := range b.nodes {
-		var s *api.Status
-		if s, err = n.admin.Status(ctx); err != nil {
-			return 0, err
+// ends are the ended sessions of each node, by the process that has counted them.
+type ends [nodes]struct {
+	pid    int
+	number uint64
+}
+
+// until returns how many sessions have ended since. The end of a process counts as one: it has
+// ended all of its sessions, and its successor counts anew.
+func (e *ends) until(now ends) (n int) {
+	for i := range e {
+		if e[i].pid != now[i].pid {
+			n++
+			continue
 		}
-		for i := range s.Announce.Peers {
-			total += s.Announce.Peers[i].Ends
+		n += int(now[i].number - e[i].number)
+	}
+	return n
+}
+
+func (b *bed) ended(ctx context.Context) (e ends, err error) {
+	for i, n := range b.nodes {
+		if !n.running() {
+			continue
+		}
+		s, err := n.admin.Status(ctx)
+		if err != nil {
+			return e, err
+		}
+		e[i].pid = s.PID
+		for k := range s.Announce.Peers {
+			e[i].number += s.Announce.Peers[k].Ends
 		}
 	}
-	return total, nil
+	return e, nil
 }

@@ -108,11 +108,12 @@ func steps(names []string) (out []step) {
 type result struct {
 	step
 	follows time.Duration // until the router sent to the nodes that serve, and to no others
-	ended   uint64        // sessions of nodes that did not leave; counted in a step of every node
+	ended   int           // sessions, in a step in which no node leaves
 	modes   []outcome     // of modes
 }
 
-// lingers is how long clients go on after a step before it is judged.
+// lingers is how long clients go on after a step before it is judged: longer than BFD of 300 ms
+// needs to miss a router.
 const lingers = time.Second
 
 // take takes a step while clients go on. It returns when each established connection has been
@@ -123,7 +124,7 @@ func (b *bed) take(ctx context.Context, t *traffic, s step) (result, error) {
 	if s.node != everyNode {
 		n = b.nodes[s.node]
 	}
-	ended, err := b.ended(ctx, n)
+	ended, err := b.ended(ctx)
 	if err != nil {
 		return res, err
 	}
@@ -151,12 +152,16 @@ func (b *bed) take(ctx context.Context, t *traffic, s step) (result, error) {
 	}
 	if n != nil {
 		res.follows = followed.Sub(began)
-	} else if res.ended, err = b.ended(ctx, n); err != nil {
-		return res, err
 	}
-	res.ended -= ended
 	if err := wait(ctx, lingers); err != nil {
 		return res, err
+	}
+	if n == nil {
+		now, err := b.ended(ctx)
+		if err != nil {
+			return res, err
+		}
+		res.ended = ended.until(now)
 	}
 	if s.after != nil {
 		if err := s.after(n); err != nil {

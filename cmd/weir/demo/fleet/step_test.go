@@ -60,4 +60,22 @@ func TestFaultsAreSessionsThatEndWithoutADeath(t *testing.T) {
 	if got := r.faults(); len(got) != 1 || !strings.HasPrefix(got[0], want) {
 		t.Errorf("faults %q, want %q", got, want)
 	}
+	r.ended, r.modes[1] = 0, outcome{established: 40, lost: 3, err: errors.New("connection reset"), opened: record(9, 0)}
+	if got := r.faults(); len(got) != 1 || !strings.Contains(got[0], "lost in mode nat") {
+		t.Errorf("faults %q of a loss in mode nat although no node left", got)
+	}
+}
+
+// A process that was started again counts its sessions from 0.
+func TestEndsOfSessions(t *testing.T) {
+	was := ends{{pid: 1, number: 2}, {pid: 2}, {pid: 3, number: 5}}
+	for want, now := range []ends{
+		was,
+		{{pid: 1, number: 2}, {pid: 2, number: 1}, {pid: 3, number: 5}},
+		{{pid: 1, number: 3}, {pid: 2}, {pid: 9}},
+	} {
+		if got := was.until(now); got != want {
+			t.Errorf("%d sessions have ended, want %d", got, want)
+		}
+	}
 }
