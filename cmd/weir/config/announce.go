@@ -57,7 +57,9 @@ type Announce struct {
 	// LocalPref is the local preference of every route to peers of the same autonomous system;
 	// absent: 100.
 	LocalPref *int `json:"localPref,omitempty"`
-	// Prepend is how often the path has announce.asn once more.
+	// Prepend is how often the path has announce.asn once more. It is 0 with a peer of the same
+	// autonomous system (iBGP), which takes a path with its own number for a loop. It is not
+	// done while a BGPPeer of objects is such a peer.
 	Prepend int `json:"prepend"`
 	// AggregateIPv4 is the length of announced IPv4 prefixes. A prefix is announced while any
 	// address in it is served here, so the others in it must be served too. It is at least the

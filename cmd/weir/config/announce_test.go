@@ -77,6 +77,7 @@ func TestAnnounceIsValidated(t *testing.T) {
 		"fast BFD":        {bfd(BFD{IntervalMilliseconds: 49}), "announce.peers[0].bfd.intervalMilliseconds", "must be 0 (300) or 50 to 60000, is 49"},
 		"hasty BFD":       {bfd(BFD{Multiplier: 1}), "announce.peers[0].bfd.multiplier", "must be 0 (3) or 2 to 255, is 1"},
 		"iBGP multihop":   {func(a *Announce) { a.Peers[0].ASN, a.Peers[0].MultihopTTL = 64512, 2 }, "announce.peers[0].multihopTTL", "0 for a router with announce.asn"},
+		"iBGP prepend":    {func(a *Announce) { a.Peers[1].ASN, a.Prepend = 64512, 2 }, "announce.prepend", "must be 0: announce.peers[1] has announce.asn (iBGP)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := announcing(t)

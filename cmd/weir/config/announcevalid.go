@@ -167,6 +167,9 @@ func (c *Configuration) validatePeers(r *report) {
 		if t := p.MultihopTTL; t < 0 || t > 255 || t > 0 && p.ASN == c.Announce.ASN {
 			r.addf(at+".multihopTTL", "must be 0 to 255, and 0 for a router with announce.asn, is %d", t)
 		}
+		if p.ASN == c.Announce.ASN && c.Announce.Prepend > 0 {
+			r.addf("announce.prepend", "must be 0: %s has announce.asn (iBGP), and takes a path with its own number for a loop; use localPref or med", at)
+		}
 		p.validateBFD(r, at)
 	}
 }

@@ -57,6 +57,7 @@ func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*annou
 		return nil, nil
 	}
 	o := announceObjects(cfg)
+	o.checkPrepend(c)
 	speaker, unheard, err := newSpeaker(c, o, l, log)
 	if err != nil {
 		return nil, fmt.Errorf("announce: %w", err)
@@ -236,6 +237,7 @@ func (a *announcer) reload(cfg *config.Configuration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o.follow(a.objects)
+	o.checkPrepend(&cfg.Announce)
 	a.objects = o
 	a.rule.SetSettings(o.settings(&cfg.Announce))
 	a.decide(&a.node)

@@ -26,6 +26,8 @@ type objects struct {
 	unread bool // a file could not be read
 	// started are the BGPPeers of the start: sessions are theirs until the next.
 	started []addresspool.Peer
+	// internal is a BGPPeer of the start that is in the node's own autonomous system, "" for none.
+	internal string
 }
 
 // announceObjects reads announce.objects. An object with a fault is out of service alone.
@@ -62,6 +64,20 @@ func (o *objects) follow(last *objects) {
 	}
 }
 
+// checkPrepend looks whether the paths can be prepended to. A router of the node's own autonomous
+// system takes a path with its number for a loop, and drops the route; GoBGP has one path for all
+// routers. A route without the prepending reaches them all.
+func (o *objects) checkPrepend(c *config.Announce) {
+	for i := range o.started {
+		if p := &o.started[i]; p.ASN == p.MyASN {
+			o.internal = p.Name
+		}
+	}
+	if o.internal != "" && c.Prepend > 0 {
+		o.faults = append(o.faults, fmt.Errorf("announce.prepend: is not done, since BGPPeer %s has peerASN equal to myASN (iBGP), and takes a path with its own number for a loop; set it to 0, and use localPref", o.internal))
+	}
+}
+
 // sessionTexts are the sessions of BGPPeers in order, without names and the choice of nodes.
 func sessionTexts(peers []addresspool.Peer) (out []string) {
 	for _, p := range peers {
@@ -74,11 +90,18 @@ func sessionTexts(peers []addresspool.Peer) (out []string) {
 }
 
 // ObjectFaults are the objects of announce.objects that are out of service on this node.
-func ObjectFaults(cfg *config.Configuration) []error { return announceObjects(cfg).faults }
+func ObjectFaults(cfg *config.Configuration) []error {
+	o := announceObjects(cfg)
+	o.checkPrepend(&cfg.Announce)
+	return o.faults
+}
 
 // settings are those of the configuration with the advertisements of the objects.
 func (o *objects) settings(c *config.Announce) announce.Settings {
 	s := c.Settings()
+	if o.internal != "" {
+		s.Attributes.Prepend = 0
+	}
 	for i := range o.Routes {
 		r := &o.Routes[i]
 		x := announce.Advertisement{

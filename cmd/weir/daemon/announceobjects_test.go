@@ -4,11 +4,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/announce/bgp"
 	"github.com/weirlb/weir/lb/route"
@@ -97,6 +99,47 @@ func TestObjectsAddSessionsAndRoutes(t *testing.T) {
 	s := o.settings(&cfg.Announce).Advertisements
 	if len(s) != 1 || s[0].Allow[0] != netip.MustParsePrefix("203.0.113.0/24") || *s[0].Attributes.LocalPref != 120 || s[0].Attributes.Communities[0] != 64512<<16|7 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A router of the node's own autonomous system takes a route with that number in its path for a
+// loop. No object stops a node: nothing is prepended then, with a problem.
+func TestNothingIsPrependedWithInternalPeers(t *testing.T) {
+	cfg := withObjects(t, poolObjects)
+	cfg.Announce.Prepend = 2
+	said := func(a *announcer) bool {
+		return slices.ContainsFunc(a.problems(), func(p problem.Problem) bool {
+			return strings.Contains(p.Reason, "announce.prepend") && strings.Contains(p.Reason, "BGPPeer twice")
+		})
+	}
+	for _, c := range []struct {
+		name, text string
+		want       uint8
+	}{
+		{"external", poolObjects, 2},
+		{"internal", strings.Replace(poolObjects, "peerASN: 64513, peerAddress: 192.0.2.3", "peerASN: 64512, peerAddress: 192.0.2.3", 1), 0},
+	} {
+		if err := os.WriteFile(cfg.Announce.Objects[0], []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a := serving(&spoken{}, announce.Settings{})
+		a.reload(cfg)
+		if got := a.objects.settings(&cfg.Announce).Attributes.Prepend; got != c.want || said(a) != (c.want == 0) {
+			t.Errorf("%s: %d, problems %+v", c.name, got, a.problems())
+		}
+		// The sessions stay until the next start.
+		if err := os.WriteFile(cfg.Announce.Objects[0], []byte(poolObjects), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.reload(cfg)
+		if got := a.objects.settings(&cfg.Announce).Attributes.Prepend; got != c.want || said(a) != (c.want == 0) {
+			t.Errorf("%s, then external: %d, problems %+v", c.name, got, a.problems())
+		}
+		cfg.Announce.Prepend = 0
+		if a.reload(cfg); said(a) {
+			t.Errorf("%s, prepend 0: problems %+v", c.name, a.problems())
+		}
+		cfg.Announce.Prepend = 2
 	}
 }
 

@@ -79,13 +79,18 @@ type speaker struct {
 
 func start(t *testing.T, n *netlab.Namespace, neighbors ...bgp.Neighbor) *speaker {
 	t.Helper()
+	return startAs(t, n, router.NodeASN, neighbors...)
+}
+
+func startAs(t *testing.T, n *netlab.Namespace, asn uint32, neighbors ...bgp.Neighbor) *speaker {
+	t.Helper()
 	for i := range neighbors {
 		n := &neighbors[i]
 		n.ASN, n.Hold = router.ASN, cmp.Or(n.Hold, 9*time.Second)
 		n.Keepalive = n.Hold / 3
 	}
 	id := netip.AddrFrom4([4]byte{10, 255, 1, n.Name()[len(n.Name())-1] - '0'})
-	text, err := json.Marshal(&bgp.Config{ASN: router.NodeASN, RouterID: id, Neighbors: neighbors})
+	text, err := json.Marshal(&bgp.Config{ASN: asn, RouterID: id, Neighbors: neighbors})
 	must(t, err)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env, cmd.Stderr = append(os.Environ(), speakerConfig+"="+string(text)), os.Stderr
