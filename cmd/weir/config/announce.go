@@ -39,7 +39,8 @@ type Announce struct {
 	KernelProtocol int `json:"kernelProtocol"`
 	// Objects are files and directories with objects of MetalLB, or of Weir with the same
 	// fields: BGPPeers are further routers, and the pools of BGPAdvertisements further prefixes.
-	// See deploy/POOLS.md. Peers are read at the start, the rest at a reload too.
+	// See deploy/POOLS.md. Peers are read at the start, the rest at a reload too; with a fault
+	// that the objects in use have not, a reload changes none of their routes.
 	Objects []string `json:"objects"`
 	// Peers are the routers.
 	Peers []Peer `json:"peers"`

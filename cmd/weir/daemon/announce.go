@@ -228,19 +228,20 @@ func (a *announcer) ask(n announce.Node) {
 	a.decide(&a.node)
 }
 
-// reload takes over settings.
-func (a *announcer) reload(cfg *config.Configuration) {
+// reload takes over settings. It says which objects it does not take over and why, "" if it does.
+func (a *announcer) reload(cfg *config.Configuration) (refused string) {
 	if a == nil {
-		return
+		return ""
 	}
 	o := announceObjects(cfg)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	o.follow(a.objects)
+	refused = o.follow(a.objects)
 	o.checkPrepend(&cfg.Announce)
 	a.objects = o
 	a.rule.SetSettings(o.settings(&cfg.Announce))
 	a.decide(&a.node)
+	return refused
 }
 
 // close withdraws everything and ends the sessions. Before another process that announces

@@ -24,6 +24,8 @@ type objects struct {
 	addresspool.Announcement
 	faults []error
 	unread bool // a file could not be read
+	// known are the faults of the objects that Routes are of, by faultText.
+	known map[string]bool
 	// started are the BGPPeers of the start: sessions are theirs until the next.
 	started []addresspool.Peer
 	// internal is a BGPPeer of the start that is in the node's own autonomous system, "" for none.
@@ -39,29 +41,50 @@ func announceObjects(cfg *config.Configuration) *objects {
 	list, err := poolfile.Read(a.Objects)
 	c := addresspool.Decode(list)
 	node := addresspool.Node{Name: cfg.NodeName, Routers: len(a.Peers) > 0, ASN: uint32(a.ASN)}
-	o := &objects{Announcement: *c.Announcement(node)}
+	o := &objects{Announcement: *c.Announcement(node), known: map[string]bool{}}
 	if err != nil {
 		o.faults, o.unread = append(o.faults, err), true
 	}
 	for _, f := range append(c.Faults, o.Faults...) {
 		o.faults = append(o.faults, f)
 	}
+	for _, f := range o.faults {
+		o.known[faultText(f)] = true
+	}
 	o.started = o.Peers
 	return o
 }
 
-// follow takes over from the objects before a reload what it cannot change.
-func (o *objects) follow(last *objects) {
+// follow takes over from the objects before a reload what it cannot change, and their routes where
+// a file cannot be read or the objects have a fault that those had not: a mistake must not withdraw
+// what is in use. It says so in refused, "" for none.
+func (o *objects) follow(last *objects) (refused string) {
 	if last == nil {
-		return
+		return ""
 	}
 	o.started = last.started
-	switch {
-	case o.unread: // what was known stays
-		o.Routes = last.Routes
-	case !slices.Equal(sessionTexts(o.Peers), sessionTexts(o.started)):
+	fresh := slices.IndexFunc(o.faults, func(err error) bool { return !last.known[faultText(err)] })
+	changed := !o.unread && !slices.Equal(sessionTexts(o.Peers), sessionTexts(o.started))
+	if fresh >= 0 || o.unread {
+		o.Routes, o.known = last.Routes, last.known
+		refused = fmt.Sprintf("the routes of before stay until this is mended: %v", o.faults[max(fresh, 0)])
+		o.faults = append(o.faults, errors.New(refused))
+	}
+	if changed {
 		o.faults = append(o.faults, errors.New("BGPPeers have changed: sessions follow at the next start, until then the routers of before are told"))
 	}
+	return refused
+}
+
+// faultText identifies a fault, in whichever file its object is.
+func faultText(err error) string {
+	var f *addresspool.Fault
+	if errors.As(err, &f) {
+		elsewhere := *f
+		elsewhere.Source = ""
+		err = &elsewhere
+	}
+	return err.Error()
 }
 
 // checkPrepend looks whether the paths can be prepended to. A router of the node's own autonomous

@@ -44,7 +44,10 @@ func (d *Daemon) reload() {
 	d.lb.LimitPrefixes(prefixLimit(d.cfg.Flood))
 	d.profiling.Store(d.cfg.EnableProfiling)
 	d.checks.SetAddresses(d.checkAddresses())
-	d.announcer.reload(d.cfg)
+	if refused := d.announcer.reload(d.cfg); refused != "" {
+		text += "; announce.objects: " + refused
+		d.log.Warn("announce.objects are not taken over", "reason", refused)
+	}
 	d.logNodePorts()
 	// Before the source has synced too: its first update is translated by these options.
 	d.translate.SetOptions(d.options())
