@@ -170,6 +170,9 @@ func TestSelectAgainstModel(t *testing.T) {
 		if some := len(filter(eps, isReady))+len(filter(eps, mayFallBack)) > 0; r.HasAnyEndpoints != some {
 			t.Fatal("HasAnyEndpoints ", r.HasAnyEndpoints)
 		}
+		if some := len(filter(eps, isReady)) > 0; r.AnyReady != some {
+			t.Fatal("AnyReady ", r.AnyReady)
+		}
 		if len(r.Reasons) != len(eps) || slices.Contains(r.Reasons, "") {
 			t.Fatalf("reasons %q", r.Reasons)
 		}

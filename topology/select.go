@@ -1,5 +1,7 @@
 package topology
 
+import "slices"
+
 // Select decides which of eps node may use under p.
 //
 // eps are all endpoints of a Service port and address family: kube-proxy runs a proxier per
@@ -19,12 +21,8 @@ func Select(p Policy, eps []Endpoint, node Node) Result {
 	if p.UsesLocal() {
 		r.Local = selectLocal(eps, &node)
 	}
-	for i := range eps {
-		if eps[i].Ready || eps[i].fallback() {
-			r.HasAnyEndpoints = true
-			break
-		}
-	}
+	r.AnyReady = hasReady(eps)
+	r.HasAnyEndpoints = r.AnyReady || slices.ContainsFunc(eps, func(e Endpoint) bool { return e.fallback() })
 	return r
 }
 

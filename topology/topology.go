@@ -107,6 +107,8 @@ type Result struct {
 	// HasAnyEndpoints is true when any ready or serving endpoint exists
 	// anywhere: an empty Local policy then drops, else it refuses.
 	HasAnyEndpoints bool
+	// AnyReady is true when any ready endpoint exists anywhere.
+	AnyReady bool
 	// Reasons says, per endpoint given, why it is used or not by the
 	// Cluster (or, when that is nil, the Local) policy. It is filled only
 	// by Explain.

@@ -82,6 +82,9 @@ type Pool struct {
 	SlowStart uint32
 	OnEmpty   OnEmpty
 	Tier      string // which endpoints these are, for status; see topology.Tier
+	// AnyReady is true while some node has a ready endpoint of the Service port, for the
+	// announcement alone.
+	AnyReady bool
 }
 
 // Frontend is an address, port and protocol that clients use.

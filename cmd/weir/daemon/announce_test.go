@@ -128,16 +128,33 @@ func TestWithdrawalComesBeforeThePublication(t *testing.T) {
 	}
 }
 
-// With Local policy, endpoints that terminate do not attract packets.
-func TestLocalEndpointsThatTerminateAreNotAnnounced(t *testing.T) {
+// With Local policy, endpoints that terminate attract packets only while no node has a ready one.
+func TestLocalEndpointsThatTerminateAreAnnouncedAsTheLast(t *testing.T) {
 	s := webAt(1, "203.0.113.1")
-	s.Pools[0].Tier = string(topology.TierTerminating)
-	if f := frontendsOf(&s)[0]; f.Endpoints != 1 || f.Elsewhere {
-		t.Errorf("with Cluster policy: %+v", f)
+	p := &s.Pools[0]
+	for _, c := range []struct {
+		name      string
+		onEmpty   table.OnEmpty
+		ready     bool
+		endpoints int
+		elsewhere bool
+	}{
+		{"Cluster policy", table.Reject, false, 1, false},
+		{"no ready one anywhere", table.Drop, false, 1, false},
+		{"a ready one elsewhere", table.Drop, true, 0, true},
+	} {
+		p.Tier, p.OnEmpty, p.AnyReady = string(topology.TierTerminating), c.onEmpty, c.ready
+		if f := frontendsOf(&s)[0]; f.Endpoints != c.endpoints || f.Elsewhere != c.elsewhere {
+			t.Errorf("%s: %+v", c.name, f)
+		}
 	}
-	s.Pools[0].OnEmpty = table.Drop
-	if f := frontendsOf(&s)[0]; f.Endpoints != 0 || !f.Elsewhere {
-		t.Errorf("with Local policy: %+v", f)
+	none := webAt(0, "203.0.113.1")
+	if f := frontendsOf(&none)[0]; f.Endpoints != 0 || f.Elsewhere {
+		t.Errorf("no endpoint at all, which Drop does not stand for: %+v", f)
+	}
+	none.Pools[0].OnEmpty = table.Drop // other nodes have some, which terminate
+	if f := frontendsOf(&none)[0]; f.Endpoints != 0 || !f.Elsewhere {
+		t.Errorf("terminating ones elsewhere: %+v", f)
 	}
 	s.Frontends[0].Kind = table.NodePort
 	if list := frontendsOf(&s); len(list) != 0 {

@@ -31,9 +31,10 @@ func frontendsOf(s *table.Service) (out []announcedFrontend) {
 		x := announcedFrontend{address: f.AddrPort.Addr().Unmap(), at: f.AddrPort, proto: f.Proto, key: table.MakeKey(f.AddrPort, f.Proto)}
 		x.Service, x.Namespace, x.Created = s.Name, namespace, s.Created
 		x.External, x.Endpoints = f.Kind == table.ExternalIP, len(p.Endpoints)
-		// With Local policy, endpoints that terminate serve only those who have not heard yet:
-		// routers are told at once.
-		if p.OnEmpty == table.Drop && (len(p.Endpoints) == 0 || p.Tier == string(topology.TierTerminating)) {
+		// With Local policy, endpoints that terminate serve only those who have not heard yet of
+		// a ready endpoint elsewhere: routers are told at once. Without one anywhere they are the
+		// last that serve (KEP-1669), and a withdrawal would cut off their connections.
+		if p.OnEmpty == table.Drop && (len(p.Endpoints) == 0 || p.Tier == string(topology.TierTerminating) && p.AnyReady) {
 			x.Endpoints, x.Elsewhere = 0, true
 		}
 		out = append(out, x)

@@ -199,6 +199,7 @@ func (f *familyPort) pool(local bool) int {
 	if local && f.result.HasAnyEndpoints {
 		p.OnEmpty = table.Drop
 	}
+	p.AnyReady = f.result.AnyReady
 	*at = len(w.pools) - f.pools
 	w.pools = append(w.pools, p)
 	return *at
