@@ -15,6 +15,7 @@ type HostInterface struct {
 	Name      string
 	Kind      string // rtnetlink's name of it, such as "dummy"; "device" for hardware
 	Loopback  bool
+	Up        bool // administratively: a carrier may be missing
 	Addresses []netip.Prefix
 }
 
@@ -38,7 +39,8 @@ func hostInterfaces() ([]HostInterface, error) {
 	for _, l := range links {
 		a := l.Attrs()
 		out = append(out, HostInterface{
-			Name: a.Name, Kind: l.Type(), Loopback: a.RawFlags&unix.IFF_LOOPBACK != 0, Addresses: addresses[a.Index],
+			Name: a.Name, Kind: l.Type(), Loopback: a.RawFlags&unix.IFF_LOOPBACK != 0, Up: a.RawFlags&unix.IFF_UP != 0,
+			Addresses: addresses[a.Index],
 		})
 	}
 	return out, nil

@@ -17,7 +17,14 @@ import (
 type Interface struct {
 	// Name is the name of a NIC, a bond, a VLAN interface or a veth.
 	Name string `json:"name,omitempty"`
-	// CIDR is a prefix such as 192.0.2.0/24: each interface with an address within it.
+	// CIDR is a prefix such as 192.0.2.0/24: each interface with an address within it. Give
+	// the narrow prefix of the node's own network, never the pod network: interfaces of pods
+	// vanish with them, and an attached interface that vanishes fails the health checks of
+	// the node. Left out are a veth whose addresses within the prefix are all host addresses
+	// (/32, /128), as many network plugins give to the node's end of a pod; and, where
+	// another interface is found, those of kinds that cannot be attached, such as bridges
+	// and tunnels, and those that are administratively down. Link-local addresses match no
+	// prefix.
 	CIDR string `json:"cidr,omitempty"`
 	// DefaultRoute is true for the interfaces of the default routes of IPv4 and IPv6 in
 	// the main routing table, of any metric.
@@ -93,7 +100,9 @@ func (f *Interface) validateSelector(r *report, path string) {
 	case len(given) > 1:
 		r.addf(path, "has %s: give exactly one of name, cidr and defaultRoute", strings.Join(given, " and "))
 	case f.CIDR != "":
-		checkPrefix(r, path+".cidr", f.CIDR)
+		if p, ok := checkPrefix(r, path+".cidr", f.CIDR); ok && p.Addr().IsLinkLocalUnicast() {
+			r.addf(path+".cidr", "%s is link-local: such addresses are on any interface and tell nothing of its network: give the prefix of the network", p)
+		}
 	case f.Name == "":
 	case len(f.Name) > maxInterfaceName || f.Name == "." || f.Name == ".." || strings.ContainsAny(f.Name, "/: \t\n\r\v\f\x00"):
 		r.addf(path+".name", "%q cannot be the name of an interface", f.Name)
@@ -182,26 +191,68 @@ func (f *Interface) resolve(r *report, path string, links []HostInterface, route
 	if err != nil && !f.DefaultRoute {
 		return nil // reported by Validate
 	}
+	var found []HostInterface
 	for _, l := range links {
-		has := func(p netip.Prefix) bool { return within.Contains(p.Addr()) }
-		if !l.left() && (f.DefaultRoute && slices.Contains(routed, l.Name) || f.CIDR != "" && slices.ContainsFunc(l.Addresses, has)) {
-			names = append(names, l.Name)
+		if !l.left() && (f.DefaultRoute && slices.Contains(routed, l.Name) || f.CIDR != "" && l.within(within)) {
+			found = append(found, l)
 		}
 	}
 	switch {
-	case len(names) > 0:
+	case len(found) > 0:
 	case f.DefaultRoute:
-		r.addf(path+".defaultRoute", "no default route of IPv4 or IPv6 leads to an interface that can be attached (there are: %s)", described(links))
+		r.addf(path+".defaultRoute", "no default route of IPv4 or IPv6 leads to an interface that can be attached (there are: %s)", described(links, HostInterface.left))
 	default:
-		r.addf(path+".cidr", "no interface that can be attached has an address within %s (there are: %s)", f.CIDR, described(links))
+		left := func(l HostInterface) bool { return l.left() || l.hostEnd(within) }
+		r.addf(path+".cidr", "no interface that can be attached has an address within %s (there are: %s)", f.CIDR, described(links, left))
+	}
+	if f.CIDR != "" { // by a default route clients arrive: what it leads to must be attached
+		found = preferred(found, func(l HostInterface) bool { return slices.Contains(attachable, l.Kind) })
+		found = preferred(found, func(l HostInterface) bool { return l.Up })
+	}
+	for i := range found {
+		names = append(names, found[i].Name)
 	}
 	return names
 }
 
+// attachable are the kinds of interfaces for which device.Resolve finds ports.
+var attachable = []string{"device", "veth", "netdevsim", "bond", "vlan"}
+
+// preferred are the interfaces that are good, or all if none is.
+func preferred(list []HostInterface, good func(HostInterface) bool) []HostInterface {
+	bad := func(l HostInterface) bool { return !good(l) }
+	if some := slices.DeleteFunc(slices.Clone(list), bad); len(some) > 0 {
+		return some
+	}
+	return list
+}
+
 // left reports whether a selector leaves the interface out: it holds addresses that belong
 // to no network, or is an end of a pair of Weir's.
-func (l *HostInterface) left() bool {
+func (l HostInterface) left() bool {
 	return l.Loopback || l.Kind == "dummy" || l.Kind == "veth" && strings.HasPrefix(l.Name, "weir-")
+}
+
+// within reports whether the interface has an address within the prefix.
+func (l HostInterface) within(p netip.Prefix) bool {
+	return len(l.addresses(p)) > 0 && !l.hostEnd(p)
+}
+
+// addresses are those within the prefix, without link-local ones.
+func (l HostInterface) addresses(within netip.Prefix) (list []netip.Prefix) {
+	for _, a := range l.Addresses {
+		if within.Contains(a.Addr()) && !a.Addr().IsLinkLocalUnicast() {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// hostEnd reports whether the interface is a veth with nothing but host addresses within the
+// prefix: the node's end of a pod, with the address of the pod's gateway.
+func (l HostInterface) hostEnd(within netip.Prefix) bool {
+	list := l.addresses(within)
+	return l.Kind == "veth" && len(list) > 0 && !slices.ContainsFunc(list, func(a netip.Prefix) bool { return !a.IsSingleIP() })
 }
 
 func namesOf(links []HostInterface) string {
@@ -214,7 +265,7 @@ func namesOf(links []HostInterface) string {
 
 // described lists interfaces with their addresses. A node may have hundreds, most of them
 // of pods and without an address.
-func described(links []HostInterface) string {
+func described(links []HostInterface, left func(HostInterface) bool) string {
 	const most = 16
 	shown := slices.Clone(links)
 	slices.SortStableFunc(shown, func(a, b HostInterface) int { return min(1, len(b.Addresses)) - min(1, len(a.Addresses)) })
@@ -225,7 +276,7 @@ func described(links []HostInterface) string {
 		for _, p := range l.Addresses {
 			text += " " + p.String()
 		}
-		if l.left() {
+		if left(*l) {
 			text += " (left out)"
 		}
 		texts = append(texts, text)

@@ -47,6 +47,8 @@ func TestValidateRefuses(t *testing.T) {
 		{"name and cidr", func(c *Configuration) { c.Interfaces[1].CIDR = "192.0.2.0/24" }, "interfaces[1]", "has name and cidr: give exactly one"},
 		{"all selectors", func(c *Configuration) { c.Interfaces[1].CIDR, c.Interfaces[1].DefaultRoute = "192.0.2.0/24", true }, "interfaces[1]", "has name and cidr and defaultRoute"},
 		{"cidr no prefix", func(c *Configuration) { c.Interfaces[1] = selecting(Interface{CIDR: "192.0.2.1"}) }, "interfaces[1].cidr", "is not a prefix"},
+		{"link-local cidr", func(c *Configuration) { c.Interfaces[1] = selecting(Interface{CIDR: "fe80::/64"}) }, "interfaces[1].cidr", "fe80::/64 is link-local"},
+		{"cidr of Weir's pair", func(c *Configuration) { c.Interfaces[1] = selecting(Interface{CIDR: "169.254.77.0/24"}) }, "interfaces[1].cidr", "169.254.77.0/24 is link-local"},
 		{"cidr of an address", func(c *Configuration) { c.Interfaces[1] = selecting(Interface{CIDR: "192.0.2.1/24"}) }, "interfaces[1].cidr", "192.0.2.0/24 is meant?"},
 		{"cidr twice", func(c *Configuration) {
 			c.Interfaces = []Interface{selecting(Interface{CIDR: "192.0.2.0/24"}), selecting(Interface{CIDR: "192.0.2.0/24"})}

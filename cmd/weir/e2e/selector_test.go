@@ -65,7 +65,8 @@ func (f *fixture) restartNeeded(t *testing.T, reloads int, want ...string) {
 }
 
 // Weir attaches to the interfaces that a prefix and the default routes find. Addresses
-// of Services on lo and kube-ipvs0 find none.
+// of Services on lo and kube-ipvs0, and the gateway's address on the node's end of a pod, find
+// none.
 func TestWireInterfacesAreSelected(t *testing.T) {
 	byPrefix := fmt.Sprintf("{cidr: %s/24}", netlab.Host4(netlab.FabricNet, 0))
 	f := ownFixture(t, options{services: []service{toAttached}, stopped: true, interfaces: "[{defaultRoute: true}, " + byPrefix + "]"})
@@ -83,7 +84,20 @@ func TestWireInterfacesAreSelected(t *testing.T) {
 		must(t, f.Edge.Edge.AddAddr("kube-ipvs0", netip.PrefixFrom(netlab.Host4(netlab.FabricNet, 201), 32)))
 	}
 
+	f.ip(t, "link", "add", "pod7", "type", "veth", "peer", "name", "pod7-in")
+	f.ip(t, "link", "set", "pod7", "up")
+	must(t, f.Edge.Edge.AddAddr("pod7", netip.PrefixFrom(netlab.Host4(netlab.FabricNet, 202), 32)))
+
+	// Each path of a default route leads to an interface.
+	client, fabric := netlab.Host4(netlab.ClientNet, 2).String(), netlab.Host4(netlab.FabricNet, 254).String()
+	f.ip(t, "route", "replace", "default", "nexthop", "via", client, "dev", "eth0", "nexthop", "via", fabric, "dev", "eth1")
 	stdout, stderr, exit := f.check(t)
+	if exit != 0 || !strings.Contains(stdout, "defaultRoute: eth0, eth1\n") {
+		t.Errorf("weir check with two paths: exit status %d\n%s%s", exit, stdout, stderr)
+	}
+	f.ip(t, "route", "replace", "default", "via", client)
+
+	stdout, stderr, exit = f.check(t)
 	if exit != 0 || !strings.Contains(stdout, "defaultRoute: eth0\n") || !strings.Contains(stdout, "/24: eth1\n") {
 		t.Errorf("weir check: exit status %d\n%s%s", exit, stdout, stderr)
 	}
