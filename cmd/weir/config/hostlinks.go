@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -58,20 +59,13 @@ func prefixOf(a *netlink.Addr) (netip.Prefix, bool) {
 // defaultRoutes are the interfaces that default routes of the main table lead to. The table
 // of a router may have a million routes: none is kept.
 func defaultRoutes() ([]string, error) {
-	to := map[int]bool{}
+	var to []int
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		err := netlink.RouteListFilteredIter(family, &netlink.Route{}, 0, func(r netlink.Route) bool {
-			if r.Type == unix.RTN_UNICAST && isDefault(r.Dst) {
-				to[r.LinkIndex] = true // 0 of a route with several paths
-				for _, hop := range r.MultiPath {
-					to[hop.LinkIndex] = true
-				}
-			}
-			return true
-		})
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		indexes, err := whole(func() ([]int, error) { return defaultRouteLinks(family) })
+		if err != nil {
 			return nil, err
 		}
+		to = append(to, indexes...)
 	}
 	links, err := whole(netlink.LinkList)
 	if err != nil {
@@ -79,11 +73,25 @@ func defaultRoutes() ([]string, error) {
 	}
 	var names []string
 	for _, l := range links {
-		if to[l.Attrs().Index] {
+		if slices.Contains(to, l.Attrs().Index) {
 			names = append(names, l.Attrs().Name)
 		}
 	}
 	return names, nil
+}
+
+// defaultRouteLinks are the indexes of interfaces that default routes of a family lead to.
+func defaultRouteLinks(family int) (to []int, err error) {
+	err = netlink.RouteListFilteredIter(family, &netlink.Route{}, 0, func(r netlink.Route) bool {
+		if r.Type == unix.RTN_UNICAST && isDefault(r.Dst) {
+			to = append(to, r.LinkIndex) // 0 of a route with several paths
+			for _, hop := range r.MultiPath {
+				to = append(to, hop.LinkIndex)
+			}
+		}
+		return true
+	})
+	return to, err
 }
 
 func isDefault(to *net.IPNet) bool {
