@@ -174,6 +174,8 @@ type Configuration struct {
 	attached   []Interface
 	selections []Selection
 	resolved   bool
+	// resumed is true where they are those of the process before.
+	resumed bool
 }
 
 // Discovery is the source of Services: exactly one field must be set.

@@ -116,5 +116,6 @@ func (c *Configuration) Clone() (*Configuration, error) {
 	}
 	n.origin, n.reload = maps.Clone(c.origin), c.reload
 	n.attached, n.selections, n.resolved = slices.Clone(c.attached), slices.Clone(c.selections), c.resolved
+	n.resumed = c.resumed
 	return n, nil
 }

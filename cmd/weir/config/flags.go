@@ -199,16 +199,6 @@ func (f *Flags) Load() (*Configuration, error) {
 	return c, nil
 }
 
-// Resume is Load of a configuration that Marshal has returned: file and flags are in it. Its
-// Reload method reads the file and lays the flags over it.
-func (f *Flags) Resume(data []byte) (*Configuration, error) {
-	c, err := Unmarshal(data, "the configuration before")
-	if err == nil {
-		c.reload = f.Load
-	}
-	return c, err
-}
-
 // applyDiscovery: a source given by a flag takes the place of the file's.
 func (f *Flags) applyDiscovery(c *Configuration) {
 	manifests := f.set.Changed("manifests")

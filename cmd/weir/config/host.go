@@ -46,10 +46,15 @@ func SystemHost() Host {
 
 // CheckHost judges the configuration against the machine and returns all
 // that is wrong. It is worth calling also when Validate found something. It finds
-// the interfaces of entries by cidr and defaultRoute, which Attached returns from then on.
+// the interfaces of entries by cidr and defaultRoute, which Attached returns from then on;
+// a configuration of Flags.Resume has these already.
 func (c *Configuration) CheckHost(h Host) Errors {
 	r := report{origin: c.origin}
-	c.resolveInterfaces(&r, h)
+	if c.resumed {
+		c.checkAttached(&r, h)
+	} else {
+		c.resolveInterfaces(&r, h)
+	}
 	c.checkManifests(&r, h)
 	c.checkKubeconfig(&r, h)
 	c.checkEphemeralPorts(&r, h)

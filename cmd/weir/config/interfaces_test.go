@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 	"github.com/vishvananda/netlink"
 
 	"github.com/weirlb/weir/lb/device"
@@ -193,5 +194,40 @@ func TestInterruptedDumpsAreRepeated(t *testing.T) {
 				t.Errorf("%v %s", err, diff)
 			}
 		})
+	}
+}
+
+// A process that starts again has the interfaces that it had, whatever the selectors would
+// find now.
+func TestResumedConfigurationKeepsItsInterfaces(t *testing.T) {
+	const text = "apiVersion: weir.dev/v1alpha1\nkind: WeirConfiguration\ninterfaces: [{name: eth9}, {cidr: 10.0.0.0/8, mode: native}, {defaultRoute: true}]\n" +
+		"snat: {ports: 61000-65535}\nworkers: {count: auto}\n"
+	before, h := parse(t, text), node(t)
+	before.CheckHost(h)
+	data, err := before.MarshalResolved()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := AddFlags(pflag.NewFlagSet("weir", pflag.ContinueOnError)).Resume(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.DefaultRoutes = func() ([]string, error) { return nil, nil }
+	if errs := c.CheckHost(h); len(errs) > 0 {
+		t.Error(errs)
+	}
+	if diff := cmp.Diff(before.Attached(), c.Attached()); diff != "" || len(c.Attached()) != 3 {
+		t.Errorf("attached, -before +after:\n%s", diff)
+	}
+	if diff := cmp.Diff(before.Selections(), c.Selections()); diff != "" {
+		t.Errorf("selections, -before +after:\n%s", diff)
+	}
+	if changed := c.Changed(parse(t, text)); len(changed) > 0 {
+		t.Errorf("%v differ", changed)
+	}
+	links, _ := h.Interfaces()
+	h.Interfaces = func() ([]HostInterface, error) { return links[:2], nil } // lo and eth0
+	if errs := c.CheckHost(h).Error(); !strings.Contains(errs, "interfaces: interface eth9: no such interface (there are: lo, eth0)") || !strings.Contains(errs, "bond0.7") {
+		t.Errorf("got %s", errs)
 	}
 }

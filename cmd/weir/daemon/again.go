@@ -46,9 +46,10 @@ func (d *Daemon) again(leave <-chan os.Signal) error {
 	return fmt.Errorf("start again: %w", unix.Exec("/proc/self/exe", args, env))
 }
 
-// keepConfiguration writes the configuration to memory that outlives the program.
+// keepConfiguration writes the configuration to memory that outlives the program, with the
+// interfaces that were found at the start: the routes may lead elsewhere now.
 func (d *Daemon) keepConfiguration() (fd int, err error) {
-	data, err := d.cfg.Marshal()
+	data, err := d.cfg.MarshalResolved()
 	if err != nil {
 		return -1, err
 	}
@@ -65,7 +66,7 @@ func (d *Daemon) keepConfiguration() (fd int, err error) {
 	return fd, nil
 }
 
-// Before returns the configuration from before, as Marshal writes it, of a process that was
+// Before returns the configuration from before, as MarshalResolved writes it, of a process that was
 // executed again; nil without one. again is false in every other process.
 func Before() (data []byte, again bool, err error) {
 	text, again := os.LookupEnv(beforeVariable)
