@@ -47,9 +47,10 @@ func Command() *cobra.Command {
 		Short: "Examine the running Weir and this machine",
 		Long: `Shows the running Weir and this machine in a list, the worst first: each entry with
 a verdict (fault, warning, ok), the fact, and the command that mends it. It looks at
-problems, offloads, queues and workers, interrupts, MTUs, locked memory, huge pages,
-XDP and TCX programs of others, neighbor tables, reverse path filter, forwarding, port
-ranges, the clock, and the rules of kube-proxy for the same frontends. Nothing is changed.
+problems, interfaces, offloads, queues and workers, interrupts, MTUs, locked memory,
+huge pages, XDP and TCX programs of others, neighbor tables, reverse path filter,
+forwarding, port ranges, the clock, and the rules of kube-proxy for the same frontends.
+Nothing is changed.
 
 --shadow compares the endpoints that kube-proxy has programmed (nftables, iptables or
 IPVS) with Weir's choice, for every frontend, with the reasons of weir explain and weir

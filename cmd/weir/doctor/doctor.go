@@ -164,17 +164,19 @@ func (p *patient) ask(ctx context.Context) error {
 func (p *patient) configure(load loader) {
 	cfg, err := load(p.status)
 	if err == nil {
+		p.cfg = cfg
+		found := true // the interfaces of the next start
 		for _, e := range append(cfg.Validate(), cfg.CheckHost(config.SystemHost())...) {
+			found = found && !strings.HasPrefix(e.Path, "interfaces")
 			where := e.Path
 			if e.Origin != "" {
 				where = e.Origin + ": " + e.Path
 			}
 			p.add(Fault, "configuration", "%s: %s", where, e.Msg).Mend = e.Mend
 		}
-		for _, s := range cfg.Selections() {
-			p.add(OK, s.Path, "%s: %s", s.By, strings.Join(s.Names, ", "))
+		if found {
+			p.nextInterfaces()
 		}
-		p.cfg = cfg
 		return
 	}
 	p.add(Fault, "configuration", "%v", err)

@@ -157,3 +157,50 @@ func TestTableHoldsNoControlCharacters(t *testing.T) {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }
+
+// What counts is what Weir is attached to, not what its configuration finds now.
+func TestAttachedInterfacesAndThoseOfTheNextStart(t *testing.T) {
+	running := &api.Status{
+		Interfaces: []api.Interface{
+			{Name: "eth4", Interface: "bond0"}, {Name: "eth5", Interface: "bond0"}, {Name: "eth0"},
+			{Name: "eth0.7", Interface: "eth0.7", Device: "eth0", VLAN: 7}, {Name: "weir-xdp", HostVeth: true},
+			{Name: "eth3", Interface: "eth3.8", Device: "eth3"}, {Name: "eth3.8", Interface: "eth3.8", Device: "eth3", VLAN: 8},
+		},
+		Absent: []api.AbsentInterface{{Name: "eth9", Reason: "is gone"}},
+	}
+	const same, mend = "", "systemctl restart weir, or delete the pod; to keep these, give their names in interfaces"
+	for _, tt := range []struct {
+		name string
+		next []string
+		want string
+	}{
+		{"the same", []string{"eth0", "eth0.7", "eth9", "bond0", "eth3.8"}, same},
+		{"the same, of a status", []string{"bond0", "eth0", "eth0.7", "eth3.8"}, same},
+		{"another", []string{"bond0", "eth1", "eth0.7", "eth9"},
+			"warning interfaces: attached: bond0, eth0, eth0.7, eth3.8; the next start attaches bond0, eth0.7, eth1, eth9 | " + mend + "\n"},
+		{"one more", []string{"bond0", "eth0", "eth0.7", "eth2"},
+			"warning interfaces: attached: bond0, eth0, eth0.7, eth3.8; the next start attaches bond0, eth0, eth0.7, eth2 | " + mend + "\n"},
+		{"fewer", []string{"bond0"}, "warning interfaces: attached: bond0, eth0, eth0.7, eth3.8; the next start attaches bond0 | " + mend + "\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPatient(running)
+			for _, name := range tt.next {
+				p.cfg.Interfaces = append(p.cfg.Interfaces, config.Interface{Name: name})
+			}
+			p.nextInterfaces()
+			if got := found(p); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+
+	p := newPatient(&api.Status{})
+	p.cfg.Interfaces = append(p.cfg.Interfaces, config.Interface{Name: "eth0"})
+	if p.nextInterfaces(); found(p) != "" {
+		t.Errorf("before it is attached to any: %q", found(p))
+	}
+	p = newPatient(&api.Status{Interfaces: []api.Interface{{Name: "lo"}}})
+	if mtus := p.attachedMTUs(); len(mtus) != 1 || mtus["lo"] == 0 {
+		t.Errorf("MTUs of attached interfaces: %v", mtus)
+	}
+}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -10,8 +11,51 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/lb/steer"
 )
+
+// nextInterfaces tells what selectors have found. The running Weir is attached to what they
+// found at its start.
+func (p *patient) nextInterfaces() {
+	var attached, next []string
+	if p.status != nil {
+		attached = attachedNames(p.status)
+	}
+	isAttached := func(name string) bool { return len(attached) == 0 || slices.Contains(attached, name) }
+	for _, s := range p.cfg.Selections() {
+		if !slices.ContainsFunc(s.Names, func(name string) bool { return !isAttached(name) }) {
+			p.add(OK, s.Path, "%s: %s", s.By, strings.Join(s.Names, ", "))
+		}
+	}
+	if len(attached) == 0 { // none is running, or it is still about to attach
+		return
+	}
+	changed := false
+	for _, i := range p.cfg.Attached() {
+		next = append(next, i.Name)
+		absent := slices.ContainsFunc(p.status.Absent, func(a api.AbsentInterface) bool { return a.Name == i.Name })
+		changed = changed || !isAttached(i.Name) && !absent // which is a problem of its own
+	}
+	changed = changed || slices.ContainsFunc(attached, func(name string) bool { return !slices.Contains(next, name) })
+	if changed {
+		slices.Sort(next)
+		p.add(Warning, "interfaces", "attached: %s; the next start attaches %s", strings.Join(attached, ", "), strings.Join(next, ", ")).
+			mend("systemctl restart weir, or delete the pod; to keep these, give their names in interfaces")
+	}
+}
+
+// attachedNames are the interfaces that the running Weir is attached to, sorted: bonds and
+// VLAN interfaces in place of their ports.
+func attachedNames(s *api.Status) (names []string) {
+	for _, i := range s.Interfaces {
+		if !i.HostVeth {
+			names = append(names, cmp.Or(i.Interface, i.Name))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
 
 // offloads looks for offloads that change packets before XDP sees them. Weir switches them
 // off at the start; later another program may have switched them on.

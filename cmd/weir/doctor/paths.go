@@ -85,12 +85,20 @@ func pathTo(a netip.Addr, mode string, links map[int]netlink.Link) (path, bool) 
 	return to, true
 }
 
-// attachedMTUs are the MTUs of the interfaces that Weir is attached to.
+// attachedMTUs are the MTUs of the interfaces that Weir is attached to, or would be.
 func (p *patient) attachedMTUs() map[string]int {
+	var names []string
+	if p.status != nil {
+		names = attachedNames(p.status)
+	} else {
+		for _, in := range p.cfg.Attached() {
+			names = append(names, in.Name)
+		}
+	}
 	mtus := map[string]int{}
-	for _, in := range p.cfg.Attached() {
-		if dev, err := netlink.LinkByName(in.Name); err == nil {
-			mtus[in.Name] = dev.Attrs().MTU
+	for _, name := range names {
+		if dev, err := netlink.LinkByName(name); err == nil {
+			mtus[name] = dev.Attrs().MTU
 		}
 	}
 	return mtus

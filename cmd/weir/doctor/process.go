@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -54,15 +53,8 @@ func ofStatus(s *api.Status) *config.Configuration {
 	cfg := config.Default()
 	cfg.NodeName = s.Node
 	cfg.Discovery.Manifests = &config.Manifests{}
-	for _, i := range s.Interfaces {
-		name := i.Interface
-		if name == "" {
-			name = i.Name
-		}
-		known := func(c config.Interface) bool { return c.Name == name }
-		if !i.HostVeth && !slices.ContainsFunc(cfg.Interfaces, known) {
-			cfg.Interfaces = append(cfg.Interfaces, config.Interface{Name: name, Mode: config.ModeAuto, TxChecksum: config.TxChecksumAuto, Hook: config.HookAuto})
-		}
+	for _, name := range attachedNames(s) {
+		cfg.Interfaces = append(cfg.Interfaces, config.Interface{Name: name, Mode: config.ModeAuto, TxChecksum: config.TxChecksumAuto, Hook: config.HookAuto})
 	}
 	return cfg
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/cmd/weir/doctor"
 	"github.com/weirlb/weir/perf/netlab"
 )
 
@@ -108,6 +109,15 @@ func TestWireInterfacesAreSelected(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, six bool) {
 		checkSays(t, f.dialed(t, toAttached.at(echoPort, six)))
 	})
+
+	// The default route leads elsewhere: the next start would follow it.
+	f.ip(t, "-6", "route", "del", "default")
+	f.ip(t, "route", "replace", "default", "via", fabric)
+	if r, _ := f.doctor(t, f.command("doctor", "-o", "json", "--config", f.path("config.yaml"))); !slices.ContainsFunc(r.Findings, func(x doctor.Finding) bool {
+		return x.Verdict == doctor.Warning && x.Fact == "attached: eth0, eth1; the next start attaches eth1"
+	}) {
+		t.Errorf("weir doctor does not say that another interface would be attached: %+v", r.Findings)
+	}
 
 	// The default route goes, and with it nothing of what is attached. The file is the same.
 	must(t, f.removeDefaultRoutes())
