@@ -95,20 +95,19 @@ onStop: auto asks the API server. A restart does not drain. */}}
 {{- end -}}
 {{- end -}}
 
-{{/* The number of workers, as far as the configuration tells: count, at most as many as
-there are cpus, else 1. */}}
+{{/* The number of workers, as far as the configuration tells: count, else one for each of
+cpus, else 1. cpus is a text such as 2-5,8, or a list of such texts and numbers. */}}
 {{- define "weir.workers" -}}
 {{- $workers := default (dict) (get .Values.config "workers") -}}
 {{- $count := get $workers "count" | toString -}}
 {{- $cpus := get $workers "cpus" -}}
+{{- $cpus = ternary (join "," $cpus) (toString $cpus) (kindIs "slice" $cpus) | nospace -}}
 {{- if regexMatch "^[1-9][0-9]*$" $count -}}
 {{- $count -}}
-{{- else if kindIs "slice" $cpus -}}
-{{- max 1 (len $cpus) -}}
-{{- else if regexMatch "^[0-9]" ($cpus | toString) -}}
+{{- else if regexMatch "^[0-9]" $cpus -}}
 {{- $n := 0 -}}
-{{- range splitList "," ($cpus | toString) -}}
-{{- $ends := splitList "-" (trim .) -}}
+{{- range splitList "," $cpus -}}
+{{- $ends := splitList "-" . -}}
 {{- $n = add $n 1 (sub (int (last $ends)) (int (first $ends))) -}}
 {{- end -}}
 {{- $n -}}
@@ -126,7 +125,7 @@ connection; auto is 5 % of the node's memory, here of 8 GiB. 256 MiB for the res
 {{- $buffers := mul (include "weir.workers" . | int) (add (len .Values.config.interfaces) 2) $perPort -}}
 {{- $flows := default "auto" (get (default (dict) (get .Values.config "conntrack")) "maxFlows") -}}
 {{- $table := 410 -}}
-{{- if not (kindIs "string" $flows) -}}
+{{- if ne ($flows | toString) "auto" -}}
 {{- $table = div (add (mul (int64 $flows) 190) 1048575) 1048576 -}}
 {{- end -}}
 {{- add $buffers $table 256 -}}
