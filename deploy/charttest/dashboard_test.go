@@ -2,6 +2,7 @@ package charttest
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -95,6 +96,29 @@ func TestDashboardAsksForMetricsThatThereAre(t *testing.T) {
 		}
 		for _, q := range p.Targets {
 			checkQuery(t, p.Title, q.Expr, known)
+		}
+	}
+}
+
+// The panel of attached interfaces leaves out the veth pair, by the name that it has.
+func TestDashboardLeavesOutTheHostVeth(t *testing.T) {
+	name, err := os.ReadFile("../../lb/hostveth/hostveth.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`XDPEnd += "(.*)"`).FindSubmatch(name)
+	if m == nil {
+		t.Fatal("hostveth.go has no XDPEnd")
+	}
+	for _, sum := range []string{"sum by (instance) (weir_interface_attached{", "sum by (instance) (1 - weir_interface_attached{"} {
+		_, query, ok := strings.Cut(string(text), sum)
+		query, _, _ = strings.Cut(query, "}")
+		if want := fmt.Sprintf(`device!=\"%s\"`, m[1]); !ok || !strings.Contains(query, want) {
+			t.Errorf("%s%s}: no %s", sum, query, want)
 		}
 	}
 }
