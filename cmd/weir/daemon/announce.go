@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,6 +42,8 @@ type announcer struct {
 	held    time.Time
 	objects *objects // of announce.objects
 	unheard []error  // BGPPeers of the start without a session
+	// passwords are those of the sessions, by the number of the peer in the configuration.
+	passwords [][sha256.Size]byte
 }
 
 // healthEvery is how often the health of the packet path is asked for.
@@ -63,7 +66,7 @@ func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*annou
 		return nil, fmt.Errorf("announce: %w", err)
 	}
 	a := startAnnouncer(speaker, l, o.settings(c))
-	a.name, a.objects, a.unheard = c.Speaker, o, unheard
+	a.name, a.objects, a.unheard, a.passwords = c.Speaker, o, unheard, passwordsOf(c.Peers)
 	return a, nil
 }
 

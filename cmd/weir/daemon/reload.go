@@ -31,12 +31,12 @@ func (d *Daemon) reload() {
 	defer d.mu.Unlock()
 	var later []problem.Problem
 	text := "the configuration was read again"
-	fields := d.takeOverConfiguration(next)
+	fields := append(d.takeOverConfiguration(next), d.announcer.changedPasswords(&d.cfg.Announce)...)
 	if len(fields) > 0 {
 		text += "; at the next start take effect: " + strings.Join(fields, ", ")
 	}
 	for _, field := range fields {
-		later = append(later, problem.New(problem.RestartNeeded, field, "changed in the configuration file: takes effect at the next start"))
+		later = append(later, problem.New(problem.RestartNeeded, field, "changed: takes effect at the next start"))
 	}
 	if s, ok := d.source.(interface{ reconfigured(*config.Configuration) }); ok {
 		s.reconfigured(d.cfg)
