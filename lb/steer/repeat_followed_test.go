@@ -13,8 +13,7 @@ import (
 
 // A connection that has just been established is forwarded in the kernel, which notes the
 // numbers of each segment: a RST after any number of segments in a tick ends it.
-func TestKernelFollowsConnectionsThatHaveJustBegun(t *testing.T) {
-	r := newFlowRig(t, 1<<10)
+func followsConnectionsThatHaveJustBegun(t *testing.T, r *flowRig) {
 	for i := range r.hooks {
 		h := &r.hooks[i]
 		client := netip.AddrPortFrom(netip.MustParseAddr("198.18.0.1"), uint16(1000+i))
@@ -26,6 +25,7 @@ func TestKernelFollowsConnectionsThatHaveJustBegun(t *testing.T) {
 		if outcome != conntrack.Created {
 			t.Fatal(outcome)
 		}
+		defer r.forget(ref)
 		r.flows.TrackTCP(ref.Other(), &conntrack.Segment{Flags: 0x12, Seq: 4999, Ack: 1000}, tick)
 		r.flows.TrackTCP(ref, &conntrack.Segment{Flags: 0x10, Seq: 1000, Ack: 5000}, tick)
 		r.flows.Settle(ref, r.word(r.nextHop(1, rigHop(1, 0)), 1500))

@@ -45,11 +45,20 @@ func (r *flowRig) fill(n int, seed uint64) []conntrack.Ref {
 	return refs
 }
 
+// steadyFlow makes a flow of IPv4 for the rest of the test, and returns the client's entry with a
+// packet.
+func (r *flowRig) steadyFlow() (conntrack.Ref, []byte) {
+	ref := r.fill(1, 1)[0]
+	r.Cleanup(func() { r.forget(ref) })
+	k := r.flows.Entry(ref).Tuple()
+	return ref, racePacket(&k)
+}
+
 // TestKernelFindsFlowsOfAFullTable has the kernel's hash and search agree with conntrack's for
 // as many keys as a table holds.
 func TestKernelFindsFlowsOfAFullTable(t *testing.T) {
 	const flows = 20_000
-	r := newFlowRig(t, flows)
+	r := newXDPRig(t, flows)
 	h, up := &r.hooks[0], 0
 	refs := r.fill(flows-1, 1)
 	for _, ref := range refs {
@@ -76,11 +85,9 @@ func TestKernelFindsFlowsOfAFullTable(t *testing.T) {
 }
 
 // Of a packet that the kernel will cut, the pieces must fit the path, not the whole.
-func TestPacketsThatTheKernelCutsAreMeasuredByTheirPieces(t *testing.T) {
-	r := newFlowRig(t, 1<<10)
-	ref := r.fill(1, 1)[0] // IPv4
-	k := r.flows.Entry(ref).Tuple()
-	packet := append(racePacket(&k), make([]byte, 3000)...)
+func measuresPackets(t *testing.T, r *flowRig) {
+	ref, packet := r.steadyFlow()
+	packet = append(packet, make([]byte, 3000)...)
 	ip := packet[14:]
 	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
 	sum4(ip)
@@ -113,11 +120,8 @@ func (r *flowRig) repeatedPackets() (n uint64) {
 }
 
 // While the flow table is off the programs do what the steering program does.
-func TestNothingIsRepeatedWhileTheFlowTableIsOff(t *testing.T) {
-	r := newFlowRig(t, 1<<10)
-	ref := r.fill(1, 1)[0]
-	k := r.flows.Entry(ref).Tuple()
-	packet := racePacket(&k)
+func repeatsNothingWhileOff(t *testing.T, r *flowRig) {
+	_, packet := r.steadyFlow()
 	for i := range r.hooks {
 		for _, on := range []uint32{0, 1} {
 			r.state.On = on
@@ -129,11 +133,8 @@ func TestNothingIsRepeatedWhileTheFlowTableIsOff(t *testing.T) {
 }
 
 // Packets that a capture keeps in the packet loop are repeated when the process has died.
-func TestSuspensionEndsWithTheProcess(t *testing.T) {
-	r := newFlowRig(t, 1<<10)
-	ref := r.fill(1, 1)[0]
-	k := r.flows.Entry(ref).Tuple()
-	packet := racePacket(&k)
+func endsSuspension(t *testing.T, r *flowRig) {
+	_, packet := r.steadyFlow()
 	r.state.On = flowcache.Suspended
 	must(t, r.p.Hold(time.Minute))
 	for i := range r.hooks {
@@ -148,11 +149,8 @@ func TestSuspensionEndsWithTheProcess(t *testing.T) {
 
 // Packets are repeated while the process lives, and without it as long as packets are held for
 // the next process.
-func TestNothingIsRepeatedWhenNoProcessIsAwaited(t *testing.T) {
-	r := newFlowRig(t, 1<<10)
-	ref := r.fill(1, 1)[0]
-	k := r.flows.Entry(ref).Tuple()
-	packet := racePacket(&k)
+func repeatsNothingUnawaited(t *testing.T, r *flowRig) {
+	_, packet := r.steadyFlow()
 	for _, tt := range []struct {
 		alive uint64
 		hold  time.Duration
@@ -169,9 +167,9 @@ func TestNothingIsRepeatedWhenNoProcessIsAwaited(t *testing.T) {
 }
 
 // The programs count and give packets to others as the steering program does.
-func TestRepeatersSteerAllOtherPackets(t *testing.T) {
-	r := newFlowRig(t, 1<<10)
+func steersOthers(t *testing.T, r *flowRig) {
 	must(t, r.p.AddFrontend(front4, unix.IPPROTO_TCP, 0))
+	defer func() { must(t, r.p.RemoveFrontend(front4, unix.IPPROTO_TCP)) }()
 	for _, packet := range [][]byte{
 		packet4(t, unix.IPPROTO_TCP, front4), packet4(t, unix.IPPROTO_TCP, at(front4.Addr(), 22)),
 		packet6(t, unix.IPPROTO_UDP, front6), tag(packet4(t, unix.IPPROTO_TCP, front4), 0x8100),

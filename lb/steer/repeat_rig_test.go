@@ -110,6 +110,14 @@ func rigHop(port, mtu int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(
 // newFlowRig makes a rig for some flows.
 func newFlowRig(t testing.TB, maxFlows int) *flowRig {
 	t.Helper()
+	r := newXDPRig(t, maxFlows)
+	r.loadTCX()
+	return r
+}
+
+// newXDPRig makes a rig that has the XDP program alone.
+func newXDPRig(t testing.TB, maxFlows int) *flowRig {
+	t.Helper()
 	labtest.Require(t)
 	_ = rlimit.RemoveMemlock() // matters before kernel 5.11 only
 	if err := features.HaveProgramHelper(ebpf.XDP, asm.FnKtimeGetCoarseNs); errors.Is(err, ebpf.ErrNotSupported) {
@@ -142,12 +150,12 @@ func newFlowRig(t testing.TB, maxFlows int) *flowRig {
 	for i, tag := range rigTags {
 		r.state.Ports[i] = flowcache.Port{IfIndex: 1, Flags: flowcache.PortXDP, VLAN: flowcache.VLANTag(tag)}
 	}
-	r.loadPrograms()
+	r.loadXDP()
 	r.syncNextHops()
 	return r
 }
 
-func (r *flowRig) loadPrograms() {
+func (r *flowRig) loadXDP() {
 	r.p = closed(r, load(r, Config{Flows: r.maps}))
 	must(r, r.p.setInterface(loopback, 0, ownMAC, 0))
 	vlans := map[VLAN]net.HardwareAddr{0: ownMAC}
@@ -158,6 +166,9 @@ func (r *flowRig) loadPrograms() {
 	repeat, err := r.p.programs.repeat.get(r.p.loadRepeat)
 	must(r, err)
 	r.hooks = []hook{{name: "xdp", prog: repeat}}
+}
+
+func (r *flowRig) loadTCX() {
 	with, err := r.p.ingress()
 	if errors.Is(err, unix.EINVAL) {
 		r.Log("the kernel has no TCX")
@@ -171,6 +182,20 @@ func (r *flowRig) loadPrograms() {
 	must(r, err)
 	r.Cleanup(func() { without.Close() })
 	r.hooks = append(r.hooks, hook{name: "tcx without BPF_F_IPV6", prog: without, tcx: true, direct: true})
+}
+
+// within returns the rig for a subtest, as it was made.
+func (r *flowRig) within(t *testing.T) *flowRig {
+	in, state := *r, *r.state
+	in.TB = t
+	clear(in.gone)
+	in.syncNextHops()
+	t.Cleanup(func() {
+		*in.state = state
+		must(t, in.p.Hold(0))
+		must(t, in.p.setInterface(loopback, 0, ownMAC, 0))
+	})
+	return &in
 }
 
 func (r *flowRig) makeLoop() {

@@ -12,11 +12,31 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// TestKernelRepeatsThePacketLoop gives packets to the programs and to the packet loop. Either a
-// program leaves all as it was, for the loop, or it does what the loop does; and it forwards
-// each plain packet of a steady flow.
-func TestKernelRepeatsThePacketLoop(t *testing.T) {
+// TestKernelRepeats is the tests of all programs that read the flow table. They share a rig:
+// the kernel verifies the programs in half a second, and in half a minute where the CPU is
+// emulated.
+func TestKernelRepeats(t *testing.T) {
 	r := newFlowRig(t, 1<<12)
+	for _, tt := range []struct {
+		name string
+		test func(*testing.T, *flowRig)
+	}{
+		{"the packet loop", repeatsThePacketLoop},
+		{"connections that have just begun", followsConnectionsThatHaveJustBegun},
+		{"packets that the kernel cuts, measured by their pieces", measuresPackets},
+		{"nothing while the flow table is off", repeatsNothingWhileOff},
+		{"suspended, until the process has died", endsSuspension},
+		{"nothing when no process is awaited", repeatsNothingUnawaited},
+		{"all other packets as the steering program", steersOthers},
+	} {
+		t.Run(tt.name, func(t *testing.T) { tt.test(t, r.within(t)) })
+	}
+}
+
+// repeatsThePacketLoop gives packets to the programs and to the packet loop. Either a program
+// leaves all as it was, for the loop, or it does what the loop does; and it forwards each plain
+// packet of a steady flow.
+func repeatsThePacketLoop(t *testing.T, r *flowRig) {
 	type tags struct{ tagged, vlan, leaves bool } // a tag that arrives, of a VLAN, and one that leaves
 	tagged := map[tags]int{}
 	for _, kind := range flowKinds() {

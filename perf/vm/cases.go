@@ -36,8 +36,7 @@ const packets = "^TestWirePackets$/^(flow|new|snat|no-endpoint|icmp-error)$/.*/^
 
 // repeats is the tests of the programs that read the flow table: that they load, and do what
 // the packet loop does.
-const repeats = "^TestKernel(RepeatsThePacketLoop|FindsFlowsOfAFullTable|FollowsConnectionsThatHaveJustBegun)$|" +
-	"^TestPacketsThatTheKernelCuts|^TestNothingIsRepeated|^TestSuspensionEnds|^TestRepeatersSteer"
+const repeats = "^TestKernel(Repeats|FindsFlowsOfAFullTable)$"
 
 // Cases are the cases of each kernel.
 var Cases = []Case{
