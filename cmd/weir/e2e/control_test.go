@@ -23,7 +23,7 @@ func (f *fixture) controlGroup(t *testing.T) (talks []*talk) {
 		c, err := f.Client.DialContext(inTime(t, within), "tcp", to.String())
 		must(t, err)
 		t.Cleanup(func() { c.Close() })
-		talks = append(talks, &talk{conn: c, name: "control", every: time.Duration(killedConnections) * time.Second / exchangesPerSecond})
+		talks = append(talks, &talk{conn: c, name: "control", every: time.Duration(killedConnections) * pace(exchangesPerSecond)})
 	}
 	return talks
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -27,8 +28,14 @@ var (
 )
 
 // exchangesPerSecond is the number of exchanges of all connections together. With more of
-// them a small machine has no CPU left, and the pauses are those of its queues.
+// them a small machine has no CPU left, and the pauses are those of its queues. Where these
+// overflow, an endpoint's kernel forgets half-open connections, and resets them.
 const exchangesPerSecond = 2000
+
+// pace is the time between two events of which there are n a second, or fewer on a slow machine.
+func pace(n int) time.Duration {
+	return time.Duration(patience.Factor() * float64(time.Second) / float64(n))
+}
 
 func fromEnv(name string, usual int) int {
 	n, err := strconv.Atoi(os.Getenv(name))
@@ -136,7 +143,7 @@ func connectionsSurvive(t *testing.T, f *fixture, restart func(*fixture) error) 
 		defer c.Close()
 		talks = append(talks, &talk{
 			conn: c, name: s.name + "/" + family(six),
-			every: time.Duration(killedConnections) * time.Second / exchangesPerSecond,
+			every: time.Duration(killedConnections) * pace(exchangesPerSecond),
 		})
 	}
 	control := f.controlGroup(t)
@@ -304,7 +311,7 @@ type newcomers struct {
 func (c *newcomers) run(ctx context.Context, f *fixture) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	tick := time.NewTicker(time.Second / time.Duration(newPerSecond))
+	tick := time.NewTicker(pace(newPerSecond))
 	defer tick.Stop()
 	for n := 0; ; n++ {
 		select {
