@@ -46,7 +46,7 @@ var Cases = []Case{
 	{Name: "steer", Package: "lb/steer", Skip: "^TestCompiledProgramIsCurrent$|^TestNoPacketTakesAnotherFlowsRecipe$|" + repeats, Seconds: 40},
 	{Name: "repeat", Package: "lb/steer", Run: repeats, Seconds: 60, Short: true},
 	{Name: "flowcache", Package: "lb/flowcache", Skip: "^TestHeaderIsCurrent$", Seconds: 10, Short: true},
-	{Name: "hostveth", Package: "lb/hostveth", Run: "^TestWire", Seconds: 30},
+	{Name: "hostveth", Package: "lb/hostveth", Run: "^TestWire", Load: []string{"nf_conntrack"}, Seconds: 30},
 	{Name: "route", Package: "lb/route", Seconds: 20},
 	{Name: "bonds", Package: "cmd/weir/e2e", Run: "^TestGuestBond$", Seconds: 60},
 	{Name: "links", Package: "cmd/weir/e2e", Run: "^TestGuest(VLAN|RefusedLinks)$", Seconds: 20},
