@@ -126,9 +126,9 @@ func (r *Report) Merge(earlier *Report) {
 	exists := names(Cases)
 	for _, old := range earlier.Kernels {
 		old.Cases = slices.DeleteFunc(old.Cases, func(o Outcome) bool {
-			return !slices.Contains(exists, o.Case) || r.has(old.Name, o.Case)
+			return !slices.Contains(exists, o.Case) || r.has(&old, o.Case)
 		})
-		at := slices.IndexFunc(r.Kernels, func(k OnKernel) bool { return k.Name == old.Name && k.Version == old.Version })
+		at := slices.IndexFunc(r.Kernels, func(k OnKernel) bool { return k.Version == old.Version })
 		switch {
 		case len(old.Cases) == 0:
 		case at < 0:
@@ -145,10 +145,11 @@ func (r *Report) Merge(earlier *Report) {
 	slices.SortStableFunc(r.Kernels, func(a, b OnKernel) int { return compareVersions(a.Version, b.Version) })
 }
 
-// has reports whether a case has an outcome on a release of a kernel.
-func (r *Report) has(kernel, name string) bool {
+// has reports whether a case has an outcome on a release of a kernel, which may have been asked
+// for by another name.
+func (r *Report) has(old *OnKernel, name string) bool {
 	return slices.ContainsFunc(r.Kernels, func(k OnKernel) bool {
-		return k.Name == kernel && slices.ContainsFunc(k.Cases, func(o Outcome) bool { return o.Case == name })
+		return (k.Name == old.Name || k.Version == old.Version) && slices.ContainsFunc(k.Cases, func(o Outcome) bool { return o.Case == name })
 	})
 }
 

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const output = `=== RUN   TestGood
@@ -141,6 +143,24 @@ func TestReportsOfSeveralRunsAreMerged(t *testing.T) {
 	want := []string{"5.10.0-32 xsk old", "6.1.0-50 xsk old", "6.1.0-56 steer old", "6.12.117 xsk new", "6.12.117 steer old"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A kernel may be asked for as the newest, and as the series that it is.
+func TestAKernelWithTwoNamesHasAColumn(t *testing.T) {
+	of := func(name string, outcome string, cases ...string) *Report {
+		k := OnKernel{Name: name, Version: "7.3.4"}
+		for _, c := range cases {
+			k.Cases = append(k.Cases, Outcome{Case: c, Outcome: outcome})
+		}
+		return &Report{Kernels: []OnKernel{k}}
+	}
+	r := of("7.3", Pass, "xsk")
+	r.Merge(of(Newest, Fail, "xsk", "steer"))
+	want := of("7.3", Pass, "xsk")
+	want.Kernels[0].Cases = append(want.Kernels[0].Cases, Outcome{Case: "steer", Outcome: Fail})
+	if diff := cmp.Diff(want, r); diff != "" {
+		t.Error(diff)
 	}
 }
 
