@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -195,7 +196,7 @@ func (r *fuzzRun) answers(g *given, f []byte, v *view) error {
 		if g.v.proto != 6 || len(was) < 20 || p[13]&header.RST == 0 || was[13]&header.RST != 0 || src != b || dst != a {
 			return errors.New("no RST for it")
 		}
-		if was[13]&header.ACK != 0 && !bytes.Equal(p[4:8], was[8:12]) {
+		if !hasResetNumbers(p, was, g.v.fragmented) {
 			return errors.New("a RST with another number")
 		}
 		return nil
@@ -359,4 +360,15 @@ func gopacketTakes(f []byte) error {
 		return fmt.Errorf("gopacket: %w", e.Error())
 	}
 	return nil
+}
+
+// hasResetNumbers reports whether a RST has the numbers of an answer to a segment (RFC 9293, section
+// 3.10.7.1). Of the first fragment of a segment without ACK the length is not known.
+func hasResetNumbers(rst, segment []byte, fragment bool) bool {
+	if segment[13]&header.ACK != 0 {
+		return rst[13]&header.ACK == 0 && bytes.Equal(rst[4:8], segment[8:12])
+	}
+	length := len(segment) - int(segment[12]>>4)*4 + bits.OnesCount8(segment[13]&(header.SYN|header.FIN))
+	end := binary.BigEndian.Uint32(segment[4:]) + uint32(length)
+	return rst[13]&header.ACK != 0 && binary.BigEndian.Uint32(rst[4:]) == 0 && (fragment || binary.BigEndian.Uint32(rst[8:]) == end)
 }
