@@ -65,17 +65,24 @@ func (l *LB) Apply(put []table.Service, del []string) error {
 // is in the flow any more, and its packets reach the workers until the next program is attached.
 //
 // If this process has moved the flow table, the last program sees none of that: it would go on
-// with a flow whose SNAT port a worker has given to another. Then the workers start after the
-// attachment.
+// with a flow whose SNAT port a worker has given to another. Then the workers start when nothing
+// but the attachment is left, which takes milliseconds. They do not wait for its end: the
+// restored flows of an interface that is attached have no next hop yet, and their packets would
+// wait in the rings until the last interface is attached.
 func (l *LB) takeTraffic() error {
 	var errs []error
 	if l.yielded {
 		errs = append(errs, l.ports.Steer())
 	}
+	steps := []func() error{l.startWorkers, l.awaitProgram, l.attach}
 	if l.steer.Adopted() && l.flows.Restoration().Moved {
-		errs = append(errs, l.attach(), l.startWorkers())
-	} else {
-		errs = append(errs, l.startWorkers(), l.attach())
+		steps = []func() error{l.awaitProgram, l.startWorkers, l.attach}
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			errs = append(errs, err)
+			break
+		}
 	}
 	l.serves.Store(true)
 	_ = l.steer.Hold(l.holdTime()) // Run repeats it, at first up to holdEvery later, and logs errors

@@ -102,8 +102,8 @@ func (l *LB) adjacencies() []route.Adjacency {
 // pinDir is where pins are.
 func (l *LB) pinDir() string { return cmp.Or(l.cfg.PinDir, steer.DefaultPinDir) }
 
-// attach attaches the interfaces, and lets the kernel forward.
-func (l *LB) attach() error {
+// awaitProgram waits until the kernel has verified the programs that the interfaces need.
+func (l *LB) awaitProgram() error {
 	if l.ports.AnyXDP() {
 		if err := l.steer.Ready(); err != nil {
 			return fmt.Errorf("%w: %w", ports.ErrAttach, err)
@@ -115,6 +115,11 @@ func (l *LB) attach() error {
 		}
 	}
 	l.cfg.Phases.End("program")
+	return nil
+}
+
+// attach attaches the interfaces, and lets the kernel forward.
+func (l *LB) attach() error {
 	if l.noCache != nil {
 		return l.ports.Attach()
 	}
