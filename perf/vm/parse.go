@@ -76,17 +76,6 @@ func (t *Tests) count(outcome, name, why string) {
 	}
 }
 
-// harness matches reasons of skipped tests that need something of the harness, not of a kernel.
-var harness = regexp.MustCompile(`^(?:no |needs root|-short)`)
-
-// owed is the first reason of a skipped test that needs something of the harness, "" for none.
-func (t *Tests) owed() string {
-	if i := slices.IndexFunc(t.Reasons, harness.MatchString); i >= 0 {
-		return t.Reasons[i]
-	}
-	return ""
-}
-
 func failure(name, why, otherwise string) string {
 	if why == "" {
 		why = otherwise

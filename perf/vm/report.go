@@ -44,8 +44,8 @@ type Outcome struct {
 	Files string `json:"-"`
 }
 
-// decide sets the outcome of a case that has ended.
-func (o *Outcome) decide(exit int, timedOut bool, kernel []string) {
+// decide sets the outcome of a case that has ended, on a kernel of this version with these NICs.
+func (o *Outcome) decide(exit int, timedOut bool, kernel []string, version, nics string) {
 	switch {
 	case timedOut:
 		o.Outcome, o.Why = Fail, "it did not end in time"
@@ -56,10 +56,10 @@ func (o *Outcome) decide(exit int, timedOut bool, kernel []string) {
 		if o.Tests.Failed == 0 {
 			o.Why = fmt.Sprintf("exit status %d", exit)
 		}
+	case o.Tests.unexplained(version, nics) != "":
+		o.Outcome, o.Why = Fail, "a test was skipped for what neither this kernel nor the driver lacks: "+o.Tests.unexplained(version, nics)
 	case o.Tests.Passed > 0:
 		o.Outcome = Pass
-	case o.Tests.owed() != "":
-		o.Outcome, o.Why = Fail, "no test ran, and the harness is why: "+o.Tests.owed()
 	case o.Tests.Skipped > 0:
 		o.Outcome = Lacks
 	default:

@@ -120,7 +120,7 @@ func (m *matrix) boot(ctx context.Context, k *Kernel, on *OnKernel, group []Case
 		}
 		failed := false
 		for len(group) > 0 {
-			o, ended := m.outcome(group[0], dir)
+			o, ended := m.outcome(k, group[0], dir)
 			if !ended {
 				if err == nil {
 					err = errors.New("it has no result")
@@ -148,7 +148,7 @@ func (m *matrix) boot(ctx context.Context, k *Kernel, on *OnKernel, group []Case
 }
 
 // outcome reads the result of a case; false: there is none.
-func (m *matrix) outcome(c Case, dir string) (Outcome, bool) {
+func (m *matrix) outcome(k *Kernel, c Case, dir string) (Outcome, bool) {
 	o := Outcome{Case: c.Name, Revision: m.revision, Files: dir}
 	if log, err := os.Open(filepath.Join(dir, c.Name+".log")); err == nil {
 		defer log.Close()
@@ -162,7 +162,7 @@ func (m *matrix) outcome(c Case, dir string) (Outcome, bool) {
 		return o, false
 	}
 	o.Seconds = r.Seconds
-	o.decide(r.Exit, r.TimedOut, r.Kernel)
+	o.decide(r.Exit, r.TimedOut, r.Kernel, k.Version, c.NICs)
 	return o, true
 }
 
