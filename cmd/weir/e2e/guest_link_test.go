@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -150,20 +152,26 @@ func (f *fixture) untilMembers(t *testing.T, active int, members ...string) {
 		if err != nil {
 			return err
 		}
-		got, usable := 0, 0
+		got, usable := []string{}, 0
 		for _, i := range status.Interfaces {
-			if strings.HasPrefix(i.Interface, "bond0") {
-				got++
-				if !i.Inactive {
-					usable++
-				}
+			if !strings.HasPrefix(i.Interface, "bond0") || carriesVLANs(status, i.Name) {
+				continue
+			}
+			got = append(got, cmp.Or(i.Device, i.Name))
+			if !i.Inactive {
+				usable++
 			}
 		}
-		if got != len(members) || usable != active {
-			return fmt.Errorf("%d members, %d active; want %v, %d active: %+v", got, usable, members, active, ports(status))
+		if slices.Sort(got); !slices.Equal(got, members) || usable != active {
+			return fmt.Errorf("members %v, %d active; want %v, %d active: %+v", got, usable, members, active, ports(status))
 		}
 		return nil
 	}))
+}
+
+// carriesVLANs reports whether an interface is attached for the VLANs upon it.
+func carriesVLANs(s *api.Status, name string) bool {
+	return slices.ContainsFunc(s.Interfaces, func(i api.Interface) bool { return i.Device == name })
 }
 
 func ports(s *api.Status) []string {
