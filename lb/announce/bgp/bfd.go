@@ -40,6 +40,7 @@ type detection struct {
 	running []uint64 // of run: the session that BFD runs for, per neighbor; 0: none
 
 	mu      sync.Mutex
+	runs    []bool   // running, for others
 	changes []uint64 // how often the session has begun and ended, per neighbor
 	wanted  []uint64 // the session that BFD is to run for; 0: none
 }
@@ -53,10 +54,9 @@ const (
 )
 
 func newDetection(neighbors int, turn func(neighbor int, on bool) error, failed func(neighbor int, err error)) *detection {
-	return &detection{
-		turn: turn, failed: failed, changed: make(chan struct{}, 1),
-		changes: make([]uint64, neighbors), wanted: make([]uint64, neighbors), running: make([]uint64, neighbors),
-	}
+	d := &detection{turn: turn, failed: failed, changed: make(chan struct{}, 1)}
+	d.grow(neighbors)
+	return d
 }
 
 // session notes that the session with a neighbor is established, or has ended. It does not wait:
@@ -92,6 +92,7 @@ func (d *detection) wake() {
 func (d *detection) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		var retry <-chan time.Time
+		d.running = append(d.running, make([]uint64, d.neighbors()-len(d.running))...)
 		for i := range d.running {
 			if err := d.follow(i); err != nil {
 				d.failed(i, err)
@@ -129,13 +130,16 @@ func (d *detection) follow(neighbor int) error {
 		if *now = 0; on {
 			*now = wanted
 		}
+		d.mu.Lock()
+		d.runs[neighbor] = on
+		d.mu.Unlock()
 	}
 }
 
 // startDetection starts the detection of all neighbors.
 func (s *Speaker) startDetection() {
 	s.detection = newDetection(len(s.cfg.Neighbors), s.turnBFD, func(i int, err error) {
-		s.cfg.Log.Warn("announce: BFD could not be started or stopped", "peer", s.cfg.Neighbors[i].Name(), "err", err)
+		s.cfg.Log.Warn("announce: BFD could not be started or stopped", "peer", s.neighborOf(i).Name(), "err", err)
 	})
 	ctx, cancel := context.WithCancel(s.ctx)
 	ended := make(chan struct{})
@@ -150,7 +154,7 @@ func (s *Speaker) startDetection() {
 // full, its server waits for BFD, which may wait for the server. So no other change is sent
 // before the last is out of the queue.
 func (s *Speaker) turnBFD(neighbor int, on bool) error {
-	n := &s.cfg.Neighbors[neighbor]
+	n := s.neighborOf(neighbor)
 	if n.BFD == nil {
 		return nil
 	}

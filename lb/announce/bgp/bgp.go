@@ -80,7 +80,9 @@ type Speaker struct {
 	setting sync.Mutex // guards set, and orders the calls of Set
 	set     map[netip.Prefix]announce.Route
 
-	mu        sync.Mutex // guards neighbors; not held in calls of the server, which calls onPeer
+	changing sync.Mutex // orders the calls of SetNeighbors
+
+	mu        sync.Mutex // guards neighbors and cfg.Neighbors; not held in calls of the server, which calls onPeer
 	neighbors []neighbor // in the order of cfg.Neighbors
 }
 
@@ -91,6 +93,7 @@ type neighbor struct {
 	state   bgp.FSMState
 	since   time.Time
 	full    bool // GoBGP has put it down: maxReceived
+	removed bool // by SetNeighbors: it keeps the place alone
 	ends    uint64
 	reason  string
 }
@@ -202,6 +205,9 @@ func (s *Speaker) Peers() []announce.Peer {
 	var out []announce.Peer
 	for i := range s.neighbors {
 		n, cfg := &s.neighbors[i], &s.cfg.Neighbors[i]
+		if n.removed {
+			continue
+		}
 		p := announce.Peer{
 			Name: cfg.Name(), ASN: cfg.ASN, State: "idle", Since: n.since, Ends: n.ends, Reason: n.reason,
 			Established: n.state == bgp.BGP_FSM_ESTABLISHED,
@@ -245,7 +251,7 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	defer s.mu.Unlock()
 	for i := range s.neighbors {
 		n := &s.neighbors[i]
-		if n.address != st.NeighborAddress || n.state == st.SessionState {
+		if n.removed || n.address != st.NeighborAddress || n.state == st.SessionState {
 			continue
 		}
 		name := s.cfg.Neighbors[i].Name()

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// speak sets the routes of each line of its input, and writes the peers after each.
+// speak sets the routes of each line of its input, or the neighbors, and writes the peers after each.
 func speak(text string) error {
 	var cfg bgp.Config
 	if err := json.Unmarshal([]byte(text), &cfg); err != nil {
@@ -54,7 +54,15 @@ func speak(text string) error {
 	}
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
-		if line := in.Text(); line != "" {
+		if line := in.Text(); strings.HasPrefix(line, "{") {
+			var list struct{ Neighbors []bgp.Neighbor }
+			if err := json.Unmarshal([]byte(line), &list); err != nil {
+				return err
+			}
+			if err := s.SetNeighbors(list.Neighbors); err != nil {
+				return err
+			}
+		} else if line != "" {
 			var want []announce.Route
 			if err := json.Unmarshal([]byte(line), &want); err != nil {
 				return err

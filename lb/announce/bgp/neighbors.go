@@ -38,7 +38,7 @@ func (s *Speaker) addNeighbors() error {
 // addNeighbor adds a neighbor. GoBGP looks for the address of an unnumbered one in the kernel's
 // table of neighbors, and fails without it.
 func (s *Speaker) addNeighbor(i int) error {
-	n := &s.cfg.Neighbors[i]
+	n := s.neighborOf(i)
 	if n.Interface == "" {
 		s.note(i, n.Address)
 	}
@@ -107,8 +107,8 @@ func (s *Speaker) follow() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
-		for i := range s.cfg.Neighbors {
-			if s.cfg.Neighbors[i].Interface != "" {
+		for i, n := range s.present() {
+			if n.Interface != "" {
 				s.look(i)
 			} else {
 				s.enable(i)
@@ -127,7 +127,7 @@ func (s *Speaker) follow() {
 func (s *Speaker) enable(i int) {
 	s.mu.Lock()
 	n := &s.neighbors[i]
-	due := n.full && n.state != bgp.BGP_FSM_ESTABLISHED && time.Since(n.since) >= patience
+	due := !n.removed && n.full && n.state != bgp.BGP_FSM_ESTABLISHED && time.Since(n.since) >= patience
 	n.full = n.full && !due
 	address := n.address.String()
 	s.mu.Unlock()
@@ -139,12 +139,14 @@ func (s *Speaker) enable(i int) {
 // look adds an unnumbered neighbor that is not there yet, or has been down for long: a router
 // that was replaced has another address.
 func (s *Speaker) look(i int) {
-	n := &s.cfg.Neighbors[i]
+	n := s.neighborOf(i)
+	s.changing.Lock() // it must not be removed meanwhile
+	defer s.changing.Unlock()
 	s.mu.Lock()
 	known := s.neighbors[i]
 	s.mu.Unlock()
 	switch {
-	case known.state == bgp.BGP_FSM_ESTABLISHED:
+	case known.removed || known.state == bgp.BGP_FSM_ESTABLISHED:
 		return
 	case known.added.IsZero():
 	case time.Since(known.added) < patience || time.Since(known.since) < patience:
