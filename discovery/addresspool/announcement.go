@@ -29,7 +29,7 @@ type Advertised struct {
 	LargeCommunities       [][3]uint32
 }
 
-// Hostname is the label of nodes that selectors of nodes may use: a node knows it without an API server.
+// Hostname is the label of nodes that a node knows without an API server.
 const Hostname = "kubernetes.io/hostname"
 
 // Node is what a node knows of itself.
@@ -39,26 +39,43 @@ type Node struct {
 	Routers bool
 	// ASN is the number of its autonomous system; 0: that of the BGPPeers.
 	ASN uint32
+	// Labels are those of the Node; nil: they are not known, and selectors may use Hostname alone.
+	Labels map[string]string
+	// Secret is the password in a Secret of the API server; nil: none is read.
+	Secret func(namespace, name string) (string, error)
+}
+
+// selects reports whether an object with these selectors is for the node: without any, it is.
+func (n *Node) selects(selectors []Selector) (bool, error) {
+	labels := map[string]string{Hostname: n.Name}
+	maps.Copy(labels, n.Labels)
+	if n.Labels == nil {
+		if err := checkNodeSelectors(selectors); err != nil {
+			return false, err
+		}
+	}
+	return len(selectors) == 0 || anyMatches(selectors, labels), nil
 }
 
 // Announcement is that of a node. An object that cannot be done as it is leaves a Fault, and is
 // not in use.
 func (c *Config) Announcement(n Node) *Announcement {
-	labels := map[string]string{Hostname: n.Name}
 	out := &Announcement{node: n}
 	for _, p := range c.Peers {
-		if len(p.NodeSelectors) > 0 && !anyMatches(p.NodeSelectors, labels) {
-			continue
+		selected, err := n.selects(p.NodeSelectors)
+		if selected && err == nil {
+			err = out.peer(&p)
 		}
-		if err := out.peer(&p); err != nil {
+		if err != nil {
 			out.Faults = append(out.Faults, p.header.fault(err, false))
 		}
 	}
 	for _, a := range c.Advertisements {
-		if len(a.NodeSelectors) > 0 && !anyMatches(a.NodeSelectors, labels) {
-			continue
+		selected, err := n.selects(a.NodeSelectors)
+		if selected && err == nil {
+			err = out.advertise(c, &a)
 		}
-		if err := out.advertise(c, &a); err != nil {
+		if err != nil {
 			out.Faults = append(out.Faults, a.header.fault(err, false))
 		}
 	}
@@ -80,8 +97,34 @@ func (o *Announcement) peer(p *Peer) error {
 			return fmt.Errorf("spec.peerAddress: BGPPeer %s has the same router", x.Name)
 		}
 	}
-	o.Peers = append(o.Peers, *p)
+	x := *p
+	var err error
+	if x.Key, err = o.node.key(p); err != nil {
+		return err
+	}
+	o.Peers = append(o.Peers, x)
 	return nil
+}
+
+// key is the password of a session, "" for none.
+func (n *Node) key(p *Peer) (string, error) {
+	s := p.PasswordSecret
+	own := p.header.Metadata.Namespace
+	switch {
+	case s.Name == "":
+		return "", nil
+	case n.Secret == nil:
+		return "", errors.New("spec.passwordSecret: Secrets are not read (announce.objectSecrets); or use announce.peers with passwordFile")
+	case own == "":
+		own = s.Namespace
+	case s.Namespace != "" && s.Namespace != own:
+		return "", fmt.Errorf("spec.passwordSecret.namespace: must be that of the BGPPeer, %s", own)
+	}
+	password, err := n.Secret(own, s.Name)
+	if err != nil {
+		return "", fmt.Errorf("spec.passwordSecret: %w", err)
+	}
+	return password, nil
 }
 
 // advertise adds the routes of an advertisement.
@@ -171,18 +214,15 @@ func (x *Advertised) community(text string) {
 
 // checkNodeSelectors complains of labels that a node does not know of itself.
 func checkNodeSelectors(selectors []Selector) error {
-	if err := checkSelectors("spec.nodeSelectors", selectors); err != nil {
-		return err
-	}
 	for i, s := range selectors {
 		for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
 			if key != Hostname {
-				return fmt.Errorf("spec.nodeSelectors[%d].matchLabels: %s cannot be used, %s alone can", i, key, Hostname)
+				return fmt.Errorf("spec.nodeSelectors[%d].matchLabels: %s cannot be used without an API server, %s alone can", i, key, Hostname)
 			}
 		}
 		for j, r := range s.MatchExpressions {
 			if r.Key != Hostname {
-				return fmt.Errorf("spec.nodeSelectors[%d].matchExpressions[%d].key: %s cannot be used, %s alone can", i, j, r.Key, Hostname)
+				return fmt.Errorf("spec.nodeSelectors[%d].matchExpressions[%d].key: %s cannot be used without an API server, %s alone can", i, j, r.Key, Hostname)
 			}
 		}
 	}

@@ -21,20 +21,28 @@ func TestAnnouncementOfANode(t *testing.T) {
 		peers, routes int
 		fault         string
 	}{
-		"all":                  {objects: []string{pool, edge, other, `BGPAdvertisement a`}, peers: 2, routes: 1},
-		"all routers listed":   {objects: []string{pool, edge, other, `BGPAdvertisement a "peers":["other","edge","third"]`}, peers: 2, routes: 1},
-		"a router not listed":  {objects: []string{pool, edge, other, `BGPAdvertisement a "peers":["edge"]`}, peers: 2, fault: "BGPAdvertisement a: spec.peers: every route goes to all routers of the node, and BGPPeer other is not listed"},
-		"routers of the node":  {objects: []string{pool, edge, `BGPAdvertisement a "peers":["edge"]`}, node: Node{Routers: true}, peers: 1, fault: "BGPAdvertisement a: spec.peers: "},
-		"another number":       {objects: []string{pool, edge, `BGPPeer other "myASN":64514,"peerASN":64513,"peerAddress":"192.0.2.2"`}, peers: 1, fault: "BGPPeer other: spec.myASN: a node has a single number, which is 64512 by BGPPeer edge"},
-		"another than given":   {objects: []string{pool, edge}, node: Node{ASN: 64515}, fault: "BGPPeer edge: spec.myASN: a node has a single number, which is 64515"},
-		"the same router":      {objects: []string{edge, `BGPPeer edge2 "myASN":64512,"peerASN":64513,"peerAddress":"192.0.2.1"`}, peers: 1, fault: "BGPPeer edge2: spec.peerAddress: BGPPeer edge has the same router"},
-		"two identifiers":      {objects: []string{edge + `,"routerID":"10.0.0.1"`, other + `,"routerID":"10.0.0.2"`}, peers: 1, fault: "BGPPeer other: spec.routerID: "},
-		"a host":               {objects: []string{edge + `,"nodeSelectors":[{"matchLabels":{"kubernetes.io/hostname":"here"}}]`, other + `,"nodeSelectors":[{"matchLabels":{"kubernetes.io/hostname":"there"}}]`}, peers: 1},
-		"two preferences":      {objects: []string{pool, `BGPAdvertisement a "localPref":100`, `BGPAdvertisement b "localPref":200`}, routes: 1, fault: "BGPAdvertisement b: spec.localPref: BGPAdvertisement a asks for 100 of the same routes"},
-		"two lengths":          {objects: []string{pool, `BGPAdvertisement a "localPref":100`, `BGPAdvertisement b "aggregationLength":24,"aggregationLengthV6":120`}, routes: 2},
-		"beyond the pool":      {objects: []string{pool, `BGPAdvertisement a "aggregationLength":23`}, fault: "BGPAdvertisement a: spec.aggregationLength: must be at least 24: the pools do not have all of 203.0.112.0/23"},
-		"beyond the pool, six": {objects: []string{pool, `BGPAdvertisement a "aggregationLengthV6":64`}, fault: "BGPAdvertisement a: spec.aggregationLengthV6: must be at least 120"},
-		"no pool":              {objects: []string{`BGPAdvertisement a`}, fault: "BGPAdvertisement a: spec.ipAddressPools: no pool is selected"},
+		"all":                 {objects: []string{pool, edge, other, `BGPAdvertisement a`}, peers: 2, routes: 1},
+		"all routers listed":  {objects: []string{pool, edge, other, `BGPAdvertisement a "peers":["other","edge","third"]`}, peers: 2, routes: 1},
+		"a router not listed": {objects: []string{pool, edge, other, `BGPAdvertisement a "peers":["edge"]`}, peers: 2, fault: "BGPAdvertisement a: spec.peers: every route goes to all routers of the node, and BGPPeer other is not listed"},
+		"routers of the node": {objects: []string{pool, edge, `BGPAdvertisement a "peers":["edge"]`}, node: Node{Routers: true}, peers: 1, fault: "BGPAdvertisement a: spec.peers: "},
+		"another number":      {objects: []string{pool, edge, `BGPPeer other "myASN":64514,"peerASN":64513,"peerAddress":"192.0.2.2"`}, peers: 1, fault: "BGPPeer other: spec.myASN: a node has a single number, which is 64512 by BGPPeer edge"},
+		"another than given":  {objects: []string{pool, edge}, node: Node{ASN: 64515}, fault: "BGPPeer edge: spec.myASN: a node has a single number, which is 64515"},
+		"the same router":     {objects: []string{edge, `BGPPeer edge2 "myASN":64512,"peerASN":64513,"peerAddress":"192.0.2.1"`}, peers: 1, fault: "BGPPeer edge2: spec.peerAddress: BGPPeer edge has the same router"},
+		"two identifiers":     {objects: []string{edge + `,"routerID":"10.0.0.1"`, other + `,"routerID":"10.0.0.2"`}, peers: 1, fault: "BGPPeer other: spec.routerID: "},
+		"a host":              {objects: []string{edge + `,"nodeSelectors":[{"matchLabels":{"kubernetes.io/hostname":"here"}}]`, other + `,"nodeSelectors":[{"matchLabels":{"kubernetes.io/hostname":"there"}}]`}, peers: 1},
+		"a label without an API server": {objects: []string{pool, edge + `,"nodeSelectors":[{"matchLabels":{"rack":"7"}}]`, `BGPAdvertisement a`}, routes: 1,
+			fault: "BGPPeer edge: spec.nodeSelectors[0].matchLabels: rack cannot be used without an API server"},
+		"a label of the Node": {objects: []string{pool, edge + `,"nodeSelectors":[{"matchLabels":{"rack":"7"}}]`, other + `,"nodeSelectors":[{"matchExpressions":[{"key":"rack","operator":"NotIn","values":["7"]}]}]`,
+			`BGPAdvertisement a "nodeSelectors":[{"matchExpressions":[{"key":"edge","operator":"Exists"}]}]`}, node: Node{Labels: map[string]string{"rack": "7"}}, peers: 1},
+		"the Node's own hostname":    {objects: []string{edge + `,"nodeSelectors":[{"matchLabels":{"kubernetes.io/hostname":"here"}}]`}, node: Node{Labels: map[string]string{Hostname: "here.example"}}},
+		"a Secret that is not read":  {objects: []string{edge + `,"passwordSecret":{"name":"key"}`}, fault: "BGPPeer edge: spec.passwordSecret: Secrets are not read"},
+		"a Secret":                   {objects: []string{edge + `,"passwordSecret":{"name":"key","namespace":"n"}`}, node: Node{Secret: secretKey}, peers: 1},
+		"a Secret that is not there": {objects: []string{edge + `,"passwordSecret":{"name":"other","namespace":"n"}`}, node: Node{Secret: secretKey}, fault: "BGPPeer edge: spec.passwordSecret: no Secret n/other"},
+		"two preferences":            {objects: []string{pool, `BGPAdvertisement a "localPref":100`, `BGPAdvertisement b "localPref":200`}, routes: 1, fault: "BGPAdvertisement b: spec.localPref: BGPAdvertisement a asks for 100 of the same routes"},
+		"two lengths":                {objects: []string{pool, `BGPAdvertisement a "localPref":100`, `BGPAdvertisement b "aggregationLength":24,"aggregationLengthV6":120`}, routes: 2},
+		"beyond the pool":            {objects: []string{pool, `BGPAdvertisement a "aggregationLength":23`}, fault: "BGPAdvertisement a: spec.aggregationLength: must be at least 24: the pools do not have all of 203.0.112.0/23"},
+		"beyond the pool, six":       {objects: []string{pool, `BGPAdvertisement a "aggregationLengthV6":64`}, fault: "BGPAdvertisement a: spec.aggregationLengthV6: must be at least 120"},
+		"no pool":                    {objects: []string{`BGPAdvertisement a`}, fault: "BGPAdvertisement a: spec.ipAddressPools: no pool is selected"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var objects []Object
@@ -57,6 +65,37 @@ func TestAnnouncementOfANode(t *testing.T) {
 				t.Errorf("fault %q, want %q", faults[0], c.fault)
 			}
 		})
+	}
+}
+
+// secretKey is Node.Secret of a Secret n/key.
+func secretKey(namespace, name string) (string, error) {
+	if namespace != "n" || name != "key" {
+		return "", fmt.Errorf("no Secret %s/%s", namespace, name)
+	}
+	return "the password", nil
+}
+
+// A BGPPeer has the Secret of no other namespace: authors there did not give it to the session.
+func TestSecretsAreOfTheNamespaceOfTheirPeer(t *testing.T) {
+	for _, c := range []struct{ namespace, secret, key, fault string }{
+		{"n", `{"name":"key"}`, "the password", ""},
+		{"n", `{"name":"key","namespace":"n"}`, "the password", ""},
+		{"n", `{}`, "", ""},
+		{"other", `{"name":"key","namespace":"n"}`, "", "spec.passwordSecret.namespace: must be that of the BGPPeer, other"},
+		{"other", `{"name":"key"}`, "", "spec.passwordSecret: no Secret other/key"},
+	} {
+		a := Decode([]Object{{JSON: fmt.Appendf(nil, `{"apiVersion":"metallb.io/v1beta2","kind":"BGPPeer","metadata":{"name":"p","namespace":%q},
+			"spec":{"myASN":1,"peerASN":2,"peerAddress":"192.0.2.1","passwordSecret":%s}}`, c.namespace, c.secret)}}).Announcement(Node{Secret: secretKey})
+		if c.fault != "" {
+			if len(a.Faults) != 1 || !strings.Contains(a.Faults[0].Error(), c.fault) {
+				t.Errorf("%+v: faults %v", c, a.Faults)
+			}
+			continue
+		}
+		if len(a.Peers) != 1 || a.Peers[0].Key != c.key {
+			t.Errorf("%+v: %+v, %v", c, a.Peers, a.Faults)
+		}
 	}
 }
 

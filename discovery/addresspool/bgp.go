@@ -62,11 +62,16 @@ type Peer struct {
 	VRF                    string `json:"vrf"`
 	DisableMP              bool   `json:"disableMP"`
 	DualStackAddressFamily bool   `json:"dualStackAddressFamily"`
+	// Key is the password of PasswordSecret, "" for none. It is of Announcement alone.
+	Key string `json:"-"`
 	// Hold and Keepalive are HoldTime and KeepaliveTime; 0: the default.
 	Hold, Keepalive time.Duration `json:"-"`
 	// BFD is the profile of BFDProfile; nil: none.
 	BFD *BFDProfile `json:"-"`
 }
+
+// Fault is a Fault of the peer, which is out of service.
+func (p *Peer) Fault(err error) *Fault { return p.header.fault(err, false) }
 
 // supported names a field that a node would not do as it says. DisableMP is done always: a session has
 // the routes of its own family.
@@ -79,9 +84,7 @@ func (p *Peer) supported() error {
 	case p.LocalASN != 0:
 		return errors.New("spec.localASN: a node has the number of myASN alone")
 	case p.Password != "":
-		return errors.New("spec.password: no object has a password; use announce.peers of the configuration, with passwordFile")
-	case p.PasswordSecret.Name != "":
-		return errors.New("spec.passwordSecret: Secrets are not read; use announce.peers of the configuration, with passwordFile")
+		return errors.New("spec.password: whoever may read the object would have it; use passwordSecret, or announce.peers with passwordFile")
 	case p.BFDProfile != "" && p.EBGPMultiHop:
 		return errors.New("spec.bfdProfile: BFD is for a router on a link; use it without ebgpMultiHop")
 	case p.BFDProfile != "" && p.Interface != "":
@@ -154,7 +157,7 @@ func (c *Config) advertisement(h *header) error {
 	if err := checkSelectors("spec.ipAddressPoolSelectors", a.IPAddressPoolSelector); err != nil {
 		return err
 	}
-	if err := checkNodeSelectors(a.NodeSelectors); err != nil {
+	if err := checkSelectors("spec.nodeSelectors", a.NodeSelectors); err != nil {
 		return err
 	}
 	c.Advertisements = append(c.Advertisements, a)
@@ -199,7 +202,7 @@ func (c *Config) peer(h *header) error {
 	if p.HoldTime != "" && (p.Hold < 3*time.Second || p.Hold > 65535*time.Second) {
 		return fmt.Errorf("spec.holdTime: must be 3s to 65535s (RFC 4271), is %s", p.HoldTime)
 	}
-	if err := checkNodeSelectors(p.NodeSelectors); err != nil {
+	if err := checkSelectors("spec.nodeSelectors", p.NodeSelectors); err != nil {
 		return err
 	}
 	c.Peers = append(c.Peers, p)

@@ -18,17 +18,20 @@ func (s *Source) Notes() []discovery.Note {
 
 // Fault is a resource that cannot be listed or watched now.
 type Fault struct {
-	Resource string // services, endpointslices, nodes or endpoints
+	Resource string // such as services
 	Reason   string
 	Since    time.Time // of the first failure in a row
 }
 
 // Faults are the resources that cannot be listed or watched now, by name.
-func (s *Source) Faults() []Fault {
-	s.watch.mu.Lock()
-	defer s.watch.mu.Unlock()
+func (s *Source) Faults() []Fault { return s.watch.faults() }
+
+// faults are the resources that cannot be listed or watched now, by name.
+func (o *observer) faults() []Fault {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	var out []Fault
-	for name, r := range s.watch.resources {
+	for name, r := range o.resources {
 		if r.fault != "" {
 			out = append(out, Fault{name, r.fault, r.since})
 		}

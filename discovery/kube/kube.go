@@ -122,7 +122,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	rc := rest.CopyConfig(cfg.REST)
-	s.watch = newObserver(cfg.Log)
+	s.watch = newObserver(cfg.Log, watchedName)
 	rc.Wrap(s.watch.wrap)
 	if s.client, err = kubernetes.NewForConfig(rc); err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)

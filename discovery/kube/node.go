@@ -64,6 +64,19 @@ func (n *nodeState) object() *corev1.Node {
 	return n.last
 }
 
+// NodeLabels are the labels of this node, nil before the cluster has told them. They must not be
+// changed.
+func (s *Source) NodeLabels() map[string]string {
+	n := s.node.object()
+	switch {
+	case n == nil:
+		return nil
+	case n.Labels == nil:
+		return map[string]string{}
+	}
+	return n.Labels
+}
+
 // exists reports whether the Node was ever seen.
 func (n *nodeState) exists() bool {
 	n.mu.Lock()

@@ -20,6 +20,8 @@ import (
 // or watched right now, which the informers do not report.
 type observer struct {
 	log *slog.Logger
+	// name is the resource of a request, "" for one that is not observed.
+	name func(path string) string
 	// away gets a value when the API server cannot be connected with.
 	away chan struct{}
 	// answered is true once it has answered anything at all.
@@ -41,19 +43,27 @@ type resource struct {
 // repeat is how often the log says again that a fault goes on.
 const repeat = time.Minute
 
-func newObserver(log *slog.Logger) *observer {
-	return &observer{log: log, away: make(chan struct{}, 1), resources: map[string]*resource{}}
+func newObserver(log *slog.Logger, name func(path string) string) *observer {
+	return &observer{log: log, name: name, away: make(chan struct{}, 1), resources: map[string]*resource{}}
 }
 
 // watched are the resources that informers ask for.
 var watched = []string{"services", "endpointslices", "nodes", "endpoints"}
 
+// watchedName is the resource of a request of a Source's informers.
+func watchedName(path string) string {
+	if name := path[strings.LastIndexByte(path, '/')+1:]; slices.Contains(watched, name) {
+		return name
+	}
+	return ""
+}
+
 // wrap is a transport.WrapperFunc.
 func (o *observer) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		res, err := next.RoundTrip(r)
-		name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
-		if r.Method != http.MethodGet || !slices.Contains(watched, name) || r.Context().Err() != nil {
+		name := o.name(r.URL.Path)
+		if r.Method != http.MethodGet || name == "" || r.Context().Err() != nil {
 			return res, err
 		}
 		if err != nil {

@@ -6,7 +6,6 @@ package controller
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -76,14 +74,14 @@ type controller struct {
 	o        Options
 	log      *slog.Logger
 	client   kubernetes.Interface
-	dynamic  dynamic.Interface
+	rest     *rest.Config
 	recorder record.EventRecorder
 	queue    workqueue.TypedRateLimitingInterface[string]
 
 	services   listers.ServiceLister
 	namespaces listers.NamespaceLister
-	// watched, objects, read, looked and ignored are of who works on poolsKey.
-	watched map[string]cache.GenericLister
+	// pools, objects, read, looked and ignored are of who works on poolsKey.
+	pools   *kube.PoolObjects
 	objects []addresspool.Object
 	read    bool
 	looked  time.Time // for definitions
@@ -119,19 +117,13 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	plain := rest.CopyConfig(cfg) // the dynamic client reads JSON
-	plain.ContentType, plain.AcceptContentTypes = "", ""
-	dyn, err := dynamic.NewForConfig(plain)
-	if err != nil {
-		return err
-	}
 	events := record.NewBroadcaster()
 	events.StartRecordingToSink(&typedv1.EventSinkImpl{Interface: eventClient.CoreV1().Events("")})
 	defer events.Shutdown()
 	c := &controller{
-		o: o, log: log, client: client, dynamic: dyn,
+		o: o, log: log, client: client, rest: cfg,
 		recorder:  events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir-controller"}),
-		allocator: addresspool.New(nil), outcomes: map[string]string{}, rewrites: map[string]rewrite{}, foreign: map[string]bool{}, watched: map[string]cache.GenericLister{},
+		allocator: addresspool.New(nil), outcomes: map[string]string{}, rewrites: map[string]rewrite{}, foreign: map[string]bool{},
 	}
 	stop, err := c.serve(ctx)
 	if err != nil {
@@ -201,6 +193,11 @@ func (c *controller) lead(ctx context.Context) error {
 	factory.Start(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil
+	}
+	var err error
+	c.pools, err = kube.NewPoolObjects(kube.PoolConfig{REST: c.rest, Changed: func() { c.queue.Add(poolsKey) }, Log: c.log})
+	if err != nil {
+		return err
 	}
 	if err := c.readPools(ctx); err != nil {
 		return err
@@ -331,15 +328,6 @@ func (c *controller) refresh(ctx context.Context) {
 			c.queue.Add(poolsKey)
 		}
 	}
-}
-
-// marshal is JSON with sorted keys.
-func marshal(o map[string]any) []byte {
-	b, err := json.Marshal(o)
-	if err != nil {
-		return []byte(fmt.Sprintf("%q", err)) // Decode says that this is no object
-	}
-	return b
 }
 
 // identity is the default name in the Lease: the Pod's name is its host name.

@@ -3,17 +3,8 @@ package controller
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic/dynamicinformer"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/weirlb/weir/cmd/weir/poolfile"
 	"github.com/weirlb/weir/discovery/addresspool"
@@ -25,13 +16,6 @@ const (
 	definitionInterval = 30 * time.Second
 )
 
-// versions are those of the API in which pools are read. Of a kind in several, the first counts.
-var versions = []schema.GroupVersion{
-	{Group: addresspool.GroupMetalLB, Version: "v1beta2"},
-	{Group: addresspool.GroupMetalLB, Version: "v1beta1"},
-	{Group: addresspool.GroupWeir, Version: "v1alpha1"},
-}
-
 // Keys in the queue that are no Services.
 const (
 	poolsKey = "pools" // read the pools
@@ -39,39 +23,14 @@ const (
 )
 
 // watchDefinitions starts a watch of every kind of pool object that the cluster has. It is
-// called again from time to time: the definitions may be installed later.
+// called again from time to time: the definitions may be installed later. The first lists count at
+// a start: no Service must go without an address because a pool is not known yet.
 func (c *controller) watchDefinitions(ctx context.Context) error {
 	if time.Since(c.looked) < definitionInterval {
 		return nil
 	}
-	for _, version := range versions {
-		list, err := c.client.Discovery().ServerResourcesForGroupVersion(version.String())
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("kinds of %s: %w", version, err)
-		}
-		for _, r := range list.APIResources {
-			kind := version.Group + " " + r.Kind
-			if strings.Contains(r.Name, "/") || c.watched[kind] != nil || !slices.Contains(addresspool.Kinds(version.Group), r.Kind) {
-				continue
-			}
-			factory := dynamicinformer.NewDynamicSharedInformerFactory(c.dynamic, 0)
-			informer := factory.ForResource(version.WithResource(r.Name))
-			if _, err := informer.Informer().AddEventHandler(c.onAny(poolsKey)); err != nil {
-				return err
-			}
-			factory.Start(ctx.Done())
-			// The first list counts at a start: no Service must go without an address because a pool is not known yet.
-			wait, cancel := context.WithTimeout(ctx, definitionInterval)
-			synced := cache.WaitForCacheSync(wait.Done(), informer.Informer().HasSynced)
-			cancel()
-			if !synced {
-				c.log.Warn("objects cannot be listed", "kind", r.Kind, "group", version.Group)
-			}
-			c.watched[kind] = informer.Lister()
-		}
+	if err := c.pools.Look(ctx); err != nil {
+		return err
 	}
 	c.looked = time.Now()
 	return nil
@@ -114,30 +73,16 @@ func (c *controller) readPools(ctx context.Context) error {
 // listPools are the pool objects in the API server. Those of namespaces that do not count are only
 // named: one of the same name, or with the same addresses, would take another out of service.
 func (c *controller) listPools() (objects []addresspool.Object, ignored []string, err error) {
-	for kind, lister := range c.watched {
-		all, err := lister.List(everything)
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, o := range all {
-			m, err := meta.Accessor(o)
-			if err != nil {
-				return nil, nil, err
-			}
-			if !c.o.takesPoolsOf(m.GetNamespace()) {
-				_, kind, _ := strings.Cut(kind, " ")
-				ignored = append(ignored, kind+" "+m.GetNamespace()+"/"+m.GetName())
-				continue
-			}
-			u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-			if err != nil {
-				return nil, nil, err
-			}
-			objects = append(objects, addresspool.Object{JSON: marshal(u)})
+	all, err := c.pools.Objects()
+	for _, o := range all {
+		if c.o.takesPoolsOf(o.Namespace) {
+			objects = append(objects, addresspool.Object{JSON: o.JSON})
+		} else {
+			ignored = append(ignored, o.Kind+" "+o.Namespace+"/"+o.Name)
 		}
 	}
 	slices.Sort(ignored)
-	return objects, ignored, nil
+	return objects, ignored, err
 }
 
 // namespaceMetalLB is where MetalLB's manifests and documentation have the objects.
