@@ -13,7 +13,30 @@ type Announce struct {
 	Addresses []AnnouncedAddress `json:"addresses"`
 	// Routes are the prefixes that are announced.
 	Routes []string `json:"routes"`
+	// Objects are BGPPeers and BGPAdvertisements; absent where none are read.
+	Objects *AnnounceObjects `json:"objects,omitempty"`
 }
+
+// AnnounceObjects is what the objects of announce.objects and announce.objectNamespaces are for this
+// node.
+type AnnounceObjects struct {
+	Peers          int `json:"peers"`          // BGPPeers with a session
+	Advertisements int `json:"advertisements"` // BGPAdvertisements in use
+	// Faults are objects that are out of service, or in use in part.
+	Faults []string `json:"faults,omitempty"`
+	// APIServer is where those of the API server are from: listed, waiting or last-known; absent
+	// where none are read.
+	APIServer string `json:"apiServer,omitempty"`
+	// Refused is why the objects of before stay in use.
+	Refused string `json:"refused,omitempty"`
+}
+
+// Values of AnnounceObjects.APIServer.
+const (
+	ObjectsListed    = "listed"     // as the API server has told
+	ObjectsWaiting   = "waiting"    // it has not told all yet
+	ObjectsLastKnown = "last-known" // the same, and those of an earlier process are in use
+)
 
 // AnnouncePeer is a router.
 type AnnouncePeer struct {

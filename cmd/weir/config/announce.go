@@ -39,9 +39,16 @@ type Announce struct {
 	KernelProtocol int `json:"kernelProtocol"`
 	// Objects are files and directories with objects of MetalLB, or of Weir with the same
 	// fields: BGPPeers are further routers, and the pools of BGPAdvertisements further prefixes.
-	// See deploy/POOLS.md. Peers are read at the start, the rest at a reload too; with a fault
-	// that the objects in use have not, a reload changes none of their routes.
+	// See deploy/POOLS.md. They are read at the start and at a reload; with a fault that the
+	// objects in use have not, a reload changes neither routes nor sessions.
 	Objects []string `json:"objects"`
+	// ObjectNamespaces are those whose objects in the API server count beside objects, "*" for
+	// all: changes take effect at once. It needs discovery.kubernetes. Authors of objects there
+	// decide which routers are told which routes.
+	ObjectNamespaces []string `json:"objectNamespaces"`
+	// ObjectSecrets are the names of Secrets of type kubernetes.io/basic-auth in
+	// objectNamespaces that the passwordSecret of BGPPeers may name; no other Secret is read.
+	ObjectSecrets []string `json:"objectSecrets"`
 	// Peers are the routers.
 	Peers []Peer `json:"peers"`
 	// Prefixes are those whose addresses may be announced; others are refused. Without them
@@ -174,6 +181,9 @@ func (p *Peer) Password() (string, error) {
 	}
 	return password, nil
 }
+
+// HasObjects reports whether objects of MetalLB or Weir are read.
+func (a *Announce) HasObjects() bool { return len(a.Objects)+len(a.ObjectNamespaces) > 0 }
 
 // Linger is the time of DrainSeconds, 0 where nothing is announced.
 func (a *Announce) Linger() time.Duration {

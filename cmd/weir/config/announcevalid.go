@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 const maxUint32 = 1<<32 - 1
@@ -23,7 +25,7 @@ func (c *Configuration) validateAnnounce(r *report) {
 		return
 	}
 	number := func(name string, n, lo, hi int) { r.number(at+name, n, lo, hi) }
-	if len(a.Prefixes) == 0 && len(a.Objects) == 0 {
+	if len(a.Prefixes) == 0 && !a.HasObjects() {
 		r.addf(at+"prefixes", "must have the prefixes whose addresses may be announced")
 	}
 	for i, p := range a.Prefixes {
@@ -50,13 +52,13 @@ func (c *Configuration) validateSessions(r *report) {
 	a := &c.Announce
 	const at = "announce."
 	number := func(name string, n, lo, hi int) { r.number(at+name, n, lo, hi) }
-	if a.ASN != 0 || len(a.Peers) > 0 || len(a.Objects) == 0 {
+	if a.ASN != 0 || len(a.Peers) > 0 || !a.HasObjects() {
 		number("asn", a.ASN, 1, maxUint32-1)
 	}
 	if id, err := netip.ParseAddr(a.RouterID); a.RouterID != "" && (err != nil || !id.Is4() || id.IsUnspecified()) {
 		r.addf(at+"routerID", "%q is not an IPv4 address", a.RouterID)
 	}
-	if len(a.Peers) == 0 && len(a.Objects) == 0 {
+	if len(a.Peers) == 0 && !a.HasObjects() {
 		r.addf(at+"peers", "must have at least one router")
 	}
 	for i, o := range a.Objects {
@@ -64,6 +66,7 @@ func (c *Configuration) validateSessions(r *report) {
 			r.addf(fmt.Sprintf("%sobjects[%d]", at, i), "%q must be an absolute path", o)
 		}
 	}
+	c.validateObjectSource(r)
 	for i, s := range a.Communities {
 		if _, ok := community(s, 2, 16); !ok {
 			r.addf(fmt.Sprintf("%scommunities[%d]", at, i), "%q is not a community such as 64512:100", s)
@@ -82,6 +85,32 @@ func (c *Configuration) validateSessions(r *report) {
 	number("prepend", a.Prepend, 0, 16)
 }
 
+// validateObjectSource looks at the objects of the API server.
+func (c *Configuration) validateObjectSource(r *report) {
+	a := &c.Announce
+	const at = "announce."
+	all := slices.Contains(a.ObjectNamespaces, "*")
+	if len(a.ObjectNamespaces) > 0 && c.Discovery.Kubernetes == nil {
+		r.addf(at+"objectNamespaces", "needs discovery.kubernetes: objects of files are announce.objects")
+	}
+	if all && len(a.ObjectNamespaces) > 1 {
+		r.addf(at+"objectNamespaces", "* is all namespaces, and must be alone")
+	}
+	for i, n := range a.ObjectNamespaces {
+		if n != "*" && len(validation.IsDNS1123Label(n)) > 0 {
+			r.addf(fmt.Sprintf("%sobjectNamespaces[%d]", at, i), "%q is no namespace", n)
+		}
+	}
+	if len(a.ObjectSecrets) > 0 && (all || len(a.ObjectNamespaces) == 0) {
+		r.addf(at+"objectSecrets", "needs objectNamespaces, with names of namespaces")
+	}
+	for i, n := range a.ObjectSecrets {
+		if len(validation.IsDNS1123Subdomain(n)) > 0 {
+			r.addf(fmt.Sprintf("%sobjectSecrets[%d]", at, i), "%q is no name of a Secret", n)
+		}
+	}
+}
+
 // validateKernelSpeaker looks at what speaker kernel has, and refuses what it would not do.
 func (c *Configuration) validateKernelSpeaker(r *report) {
 	a := &c.Announce
@@ -92,7 +121,7 @@ func (c *Configuration) validateKernelSpeaker(r *report) {
 	}
 	r.number(at+"kernelProtocol", a.KernelProtocol, 5, 255) // up to 4 the kernel's own
 	for name, given := range map[string]bool{
-		"peers": len(a.Peers) > 0, "objects": len(a.Objects) > 0, "communities": len(a.Communities) > 0,
+		"peers": len(a.Peers) > 0, "objects": len(a.Objects) > 0, "objectNamespaces": len(a.ObjectNamespaces) > 0, "communities": len(a.Communities) > 0,
 		"largeCommunities": len(a.LargeCommunities) > 0, "med": a.MED != nil, "localPref": a.LocalPref != nil, "prepend": a.Prepend > 0,
 	} {
 		if given {

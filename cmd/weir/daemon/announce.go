@@ -16,18 +16,26 @@ import (
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/announce"
+	"github.com/weirlb/weir/lb/announce/bgp"
 	"github.com/weirlb/weir/lb/table"
 )
 
 // announcer announces the addresses of frontends to routers. A publication withdraws before it
 // takes anything away (leaving), and announces afterwards (follow).
 type announcer struct {
-	speaker announce.Speaker
 	name    string // of the speaker
 	lb      *lb.LB
 	looking sync.Mutex // orders lookAnnounce
 
+	// changing orders changes of the configuration and of objects. It guards the fields below.
+	changing   sync.Mutex
+	cfg        config.Configuration
+	input      objectInput
+	configured bgp.Config // sessions of the configuration at the start
+	session    bgp.Config // ASN and BGP identifier of the sessions
+
 	mu        sync.Mutex // guards the fields below, and orders the calls of speaker.Set
+	speaker   announce.Speaker
 	rule      announce.Rule
 	node      announce.Node
 	services  map[string][]announcedFrontend
@@ -40,8 +48,12 @@ type announcer struct {
 	// held is until when what was announced before this process stays, without a view of
 	// Services; zero: nothing is held.
 	held    time.Time
-	objects *objects // of announce.objects
-	unheard []error  // BGPPeers of the start without a session
+	objects *objects // written with changing held too
+	unheard []error  // why there are not all sessions
+	// source has objects of the API server, nil: none are read. unkept is why they are not in a
+	// file for the next start.
+	source *objectSource
+	unkept error
 	// passwords are those of the sessions, by the number of the peer in the configuration.
 	passwords [][sha256.Size]byte
 }
@@ -59,14 +71,20 @@ func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*annou
 	if c.Speaker == config.AnnounceOff {
 		return nil, nil
 	}
-	o := announceObjects(cfg)
+	in := objectInput{addresses: l.Router().Addresses()}
+	in.readFiles(c)
+	o := newObjects(cfg, &in)
 	o.checkPrepend(c)
-	speaker, unheard, err := newSpeaker(c, o, l, log)
+	base, session, speaker, err := startSpeaker(c, o, in.addresses, log)
 	if err != nil {
 		return nil, fmt.Errorf("announce: %w", err)
 	}
 	a := startAnnouncer(speaker, l, o.settings(c))
-	a.name, a.objects, a.unheard, a.passwords = c.Speaker, o, unheard, passwordsOf(c.Peers)
+	a.cfg, a.input, a.configured, a.session = *cfg, in, base, session
+	a.name, a.objects, a.passwords = c.Speaker, o, passwordsOf(c.Peers)
+	if _, none := speaker.(silent); none {
+		a.unheard = []error{errNoRouter}
+	}
 	return a, nil
 }
 
@@ -236,15 +254,29 @@ func (a *announcer) reload(cfg *config.Configuration) (refused string) {
 	if a == nil {
 		return ""
 	}
-	o := announceObjects(cfg)
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	a.cfg = *cfg
+	a.input.readFiles(&cfg.Announce)
+	return a.take()
+}
+
+// take takes over the objects of a.input. It says which it does not take over and why, "" if it does.
+// Preconditions: a.changing is held, a.mu is not.
+func (a *announcer) take() (refused string) {
+	if a.lb != nil {
+		a.input.addresses = a.lb.Router().Addresses()
+	}
+	o, c := newObjects(&a.cfg, &a.input), &a.cfg.Announce
+	o.follow(a.objects)
+	o.checkPrepend(c)
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	refused = o.follow(a.objects)
-	o.checkPrepend(&cfg.Announce)
 	a.objects = o
-	a.rule.SetSettings(o.settings(&cfg.Announce))
+	a.rule.SetSettings(o.settings(c))
 	a.decide(&a.node)
-	return refused
+	a.mu.Unlock()
+	a.followSessions()
+	return o.refused
 }
 
 // close withdraws everything and ends the sessions. Before another process that announces
@@ -273,6 +305,7 @@ func (a *announcer) status() *api.Announce {
 	out := &api.Announce{Speaker: a.name, Peers: a.peers(), Addresses: []api.AnnouncedAddress{}, Routes: []string{}}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	out.Objects = a.objectStatus()
 	for _, d := range a.decisions {
 		x := api.AnnouncedAddress{Address: d.Address, Announced: d.Reason == announce.Announced, Detail: d.Detail, Since: d.Since}
 		if !x.Announced {
@@ -295,7 +328,10 @@ func (a *announcer) status() *api.Announce {
 // peers are the routers, with their sessions.
 func (a *announcer) peers() []api.AnnouncePeer {
 	out := []api.AnnouncePeer{}
-	for _, p := range a.speaker.Peers() {
+	a.mu.Lock()
+	speaker := a.speaker
+	a.mu.Unlock()
+	for _, p := range speaker.Peers() {
 		peer := api.AnnouncePeer{Peer: p.Name, ASN: p.ASN, State: p.State, Established: p.Established, BFD: p.BFD, Routes: p.Routes, Ends: p.Ends, Reason: p.Reason}
 		if !p.Since.IsZero() {
 			peer.Since = &p.Since
@@ -337,13 +373,16 @@ func (a *announcer) problems() (out []problem.Problem) {
 	if a.err != nil {
 		out = append(out, problem.New(problem.NotAnnounced, "", "%v", a.err))
 	}
-	return out
+	if a.unkept != nil {
+		out = append(out, problem.New(problem.StateFile, "", "%v", a.unkept))
+	}
+	return append(out, a.source.problems()...)
 }
 
 // announceNode is the state of the node for the rule. Preconditions: d.mu is not held.
 func (d *Daemon) announceNode() announce.Node {
 	n := announce.Node{Stopping: d.draining.Load() != nil || d.withdraws.Load(), Draining: d.selfDrained.Load() != nil, NotEligible: d.notEligible()}
-	n.NotSynced = !d.published.Load()
+	n.NotSynced = !d.published.Load() || d.announcer.waits()
 	n.Unhealthy = d.updating.Reason(time.Now())
 	if stuck := d.lb.StuckWorker(); stuck >= 0 {
 		n.Unhealthy = fmt.Sprintf("worker %d is stuck", stuck)

@@ -1,79 +1,144 @@
 package daemon
 
 import (
-	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/netip"
 	"slices"
-	"time"
 
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/poolfile"
 	"github.com/weirlb/weir/discovery/addresspool"
-	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/discovery/kube"
 	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/announce/bgp"
 	"github.com/weirlb/weir/lb/route"
 )
 
-// objects are what announce.objects says about this node. The zero value says nothing.
+// objectInput is all that the objects of a node follow from.
+type objectInput struct {
+	files  []addresspool.Object
+	unread error             // a file could not be read
+	listed []kube.PoolObject // of the API server
+	labels map[string]string // of the Node; nil: not known
+	secret func(namespace, name string) (string, error)
+	// addresses are those of the node; nil: not known.
+	addresses []route.Address
+	// synced is true once the API server has told listed, kept while they are of a file.
+	synced, kept bool
+	secrets      string // which Secrets there are
+}
+
+// readFiles reads announce.objects.
+func (in *objectInput) readFiles(c *config.Announce) {
+	in.files, in.unread = nil, nil
+	if len(c.Objects) > 0 {
+		in.files, in.unread = poolfile.Read(c.Objects)
+	}
+}
+
+// objects are what announce.objects and the API server say about this node. The zero value says
+// nothing.
 type objects struct {
 	addresspool.Announcement
-	faults []error
-	unread bool // a file could not be read
+	neighbors []bgp.Neighbor // of Peers
+	faults    []error
+	unread    bool // a file could not be read
 	// known are the faults of the objects that Routes are of, by faultText.
 	known map[string]bool
-	// started are the BGPPeers of the start: sessions are theirs until the next.
-	started []addresspool.Peer
-	// internal is a BGPPeer of the start that is in the node's own autonomous system, "" for none.
+	// used are the objects of the API server that Routes are of, by objectName.
+	used map[string]bool
+	// refused is why the objects of before stay, "" if they do not.
+	refused string
+	// from is where the objects of the API server are from: api.ObjectsWaiting and so on.
+	from string
+	// internal is a BGPPeer that is in the node's own autonomous system, "" for none.
 	internal string
 }
 
-// announceObjects reads announce.objects. An object with a fault is out of service alone.
-func announceObjects(cfg *config.Configuration) *objects {
+// newObjects decodes the objects. One with a fault is out of service alone.
+func newObjects(cfg *config.Configuration, in *objectInput) *objects {
 	a := &cfg.Announce
-	if len(a.Objects) == 0 {
+	if !a.HasObjects() {
 		return &objects{}
 	}
-	list, err := poolfile.Read(a.Objects)
+	list := slices.Clone(in.files)
+	o := &objects{known: map[string]bool{}, used: map[string]bool{}, from: api.ObjectsWaiting}
+	switch {
+	case in.synced:
+		o.from = api.ObjectsListed
+	case in.kept:
+		o.from = api.ObjectsLastKnown
+	}
+	for _, x := range in.listed {
+		list = append(list, addresspool.Object{JSON: x.JSON})
+		o.used[objectName(x.Kind, x.Namespace, x.Name)] = true
+	}
 	c := addresspool.Decode(list)
-	node := addresspool.Node{Name: cfg.NodeName, Routers: len(a.Peers) > 0, ASN: uint32(a.ASN)}
-	o := &objects{Announcement: *c.Announcement(node), known: map[string]bool{}}
-	if err != nil {
-		o.faults, o.unread = append(o.faults, err), true
+	o.Announcement = *c.Announcement(addresspool.Node{
+		Name: cfg.NodeName, Routers: len(a.Peers) > 0, ASN: uint32(a.ASN), Labels: in.labels, Secret: in.secret,
+	})
+	if in.unread != nil {
+		o.faults, o.unread = append(o.faults, in.unread), true
 	}
 	for _, f := range append(c.Faults, o.Faults...) {
-		o.faults = append(o.faults, f)
+		o.fault(f)
 	}
-	for _, f := range o.faults {
-		o.known[faultText(f)] = true
-	}
-	o.started = o.Peers
+	o.addNeighbors(a, in.addresses)
 	return o
 }
 
-// follow takes over from the objects before a reload what it cannot change, and their routes where
-// a file cannot be read or the objects have a fault that those had not: a mistake must not withdraw
-// what is in use. It says so in refused, "" for none.
-func (o *objects) follow(last *objects) (refused string) {
+// fault notes a fault of an object.
+func (o *objects) fault(f *addresspool.Fault) {
+	o.faults = append(o.faults, f)
+	o.known[faultText(f)] = true
+	if f.Source == "" && !f.Used {
+		delete(o.used, objectName(f.Kind, f.Namespace, f.Name))
+	}
+}
+
+func objectName(kind, namespace, name string) string { return kind + " " + namespace + "/" + name }
+
+// addNeighbors makes the BGPPeers neighbors.
+func (o *objects) addNeighbors(a *config.Announce, node []route.Address) {
+	o.Peers = slices.DeleteFunc(o.Peers, func(p addresspool.Peer) bool {
+		n, err := neighborOf(&p, node)
+		if slices.ContainsFunc(a.Peers, func(x config.Peer) bool { return x.Address == n.Name() || x.Interface == n.Name() }) {
+			err = errors.New("spec.peerAddress: announce.peers has the same router")
+		}
+		if err != nil {
+			o.fault(p.Fault(err))
+			return true
+		}
+		o.neighbors = append(o.neighbors, n)
+		return false
+	})
+}
+
+// follow takes over routes and sessions of the objects before a change where a file cannot be read,
+// or the change is a mistake: that must not withdraw what is in use.
+func (o *objects) follow(last *objects) {
 	if last == nil {
-		return ""
+		return
 	}
-	o.started = last.started
-	fresh := slices.IndexFunc(o.faults, func(err error) bool { return !last.known[faultText(err)] })
-	changed := !o.unread && !slices.Equal(sessionTexts(o.Peers), sessionTexts(o.started))
-	if fresh >= 0 || o.unread {
-		o.Routes, o.known = last.Routes, last.known
-		refused = fmt.Sprintf("the routes of before stay until this is mended: %v", o.faults[max(fresh, 0)])
-		o.faults = append(o.faults, errors.New(refused))
+	fresh := slices.IndexFunc(o.faults, last.stands)
+	if fresh < 0 && !o.unread {
+		return
 	}
-	if changed {
-		o.faults = append(o.faults, errors.New("BGPPeers have changed: sessions follow at the next start, until then the routers of before are told"))
+	o.Announcement, o.neighbors, o.known, o.used = last.Announcement, last.neighbors, last.known, last.used
+	o.refused = fmt.Sprintf("the routes of before stay until this is mended: %v", o.faults[max(fresh, 0)])
+	o.faults = append(o.faults, errors.New(o.refused))
+}
+
+// stands reports whether objects in use stand against a fault: they do not have it, and it is one
+// of theirs. In a file it is always: a name in it may be new by mistake. In the API server an object
+// that was not in use leaves them as they are.
+func (o *objects) stands(err error) bool {
+	if o.known[faultText(err)] {
+		return false
 	}
-	return refused
+	var f *addresspool.Fault
+	return !errors.As(err, &f) || f.Source != "" || o.used[objectName(f.Kind, f.Namespace, f.Name)]
 }
 
 // faultText identifies a fault, in whichever file its object is.
@@ -91,8 +156,8 @@ func faultText(err error) string {
 // system takes a path with its number for a loop, and drops the route; GoBGP has one path for all
 // routers. A route without the prepending reaches them all.
 func (o *objects) checkPrepend(c *config.Announce) {
-	for i := range o.started {
-		if p := &o.started[i]; p.ASN == p.MyASN {
+	for i := range o.Peers {
+		if p := &o.Peers[i]; p.ASN == p.MyASN {
 			o.internal = p.Name
 		}
 	}
@@ -101,22 +166,32 @@ func (o *objects) checkPrepend(c *config.Announce) {
 	}
 }
 
-// sessionTexts are the sessions of BGPPeers in order, without names and the choice of nodes.
-func sessionTexts(peers []addresspool.Peer) (out []string) {
-	for _, p := range peers {
-		p.NodeSelectors = nil
-		text, _ := json.Marshal([]any{&p, p.BFD}) // of strings and numbers
-		out = append(out, string(text))
-	}
-	slices.Sort(out)
-	return out
-}
-
-// ObjectFaults are the objects of announce.objects that are out of service on this node.
+// ObjectFaults are the objects of announce.objects that are out of service on this node, without
+// those of the API server.
 func ObjectFaults(cfg *config.Configuration) []error {
-	o := announceObjects(cfg)
+	var in objectInput
+	in.readFiles(&cfg.Announce)
+	o := newObjects(cfg, &in)
 	o.checkPrepend(&cfg.Announce)
 	return o.faults
+}
+
+// objectStatus is what status says of the objects. Preconditions: a.mu is held.
+func (a *announcer) objectStatus() *api.AnnounceObjects {
+	o := a.objects
+	if o == nil || o.known == nil {
+		return nil
+	}
+	out := &api.AnnounceObjects{Peers: len(o.Peers), Advertisements: len(o.Routes), Refused: o.refused}
+	for _, f := range o.faults {
+		if o.refused == "" || f.Error() != o.refused {
+			out.Faults = append(out.Faults, f.Error())
+		}
+	}
+	if a.source != nil {
+		out.APIServer = o.from
+	}
+	return out
 }
 
 // settings are those of the configuration with the advertisements of the objects.
@@ -138,108 +213,3 @@ func (o *objects) settings(c *config.Announce) announce.Settings {
 	}
 	return s
 }
-
-// sessions are the BGP sessions of the configuration and of the objects, and the BGPPeers that
-// cannot be used.
-func sessions(c *config.Announce, o *objects, node []route.Address, log *slog.Logger) (bgp.Config, []error, error) {
-	b := bgp.Config{ASN: uint32(c.ASN), Log: log}
-	id := c.RouterID
-	for i := range c.Peers {
-		p := &c.Peers[i]
-		n := bgp.Neighbor{
-			Interface: p.Interface, ASN: uint32(p.ASN), Port: uint16(p.Port), MultihopTTL: uint8(p.MultihopTTL),
-			Hold: p.Hold(), Keepalive: p.Keepalive(),
-		}
-		var err error
-		if n.Password, err = p.Password(); err != nil {
-			return b, nil, fmt.Errorf("announce.peers[%d].passwordFile: %w", i, err)
-		}
-		n.Address, _ = netip.ParseAddr(p.Address) // valid, or there is an interface
-		n.Source, _ = netip.ParseAddr(p.SourceAddress)
-		if p.BFD != nil {
-			n.BFD = &bgp.BFD{Receive: p.BFD.Interval(), Transmit: p.BFD.Interval(), Multiplier: p.BFD.Lost()}
-		}
-		b.Neighbors = append(b.Neighbors, n)
-	}
-	var faults []error
-	for i := range o.Peers {
-		p := &o.Peers[i]
-		n, err := neighborOf(p, node)
-		if slices.ContainsFunc(b.Neighbors, func(x bgp.Neighbor) bool { return x.Name() == n.Name() }) {
-			err = errors.New("spec.peerAddress: announce.peers has the same router")
-		}
-		if err != nil {
-			faults = append(faults, fmt.Errorf("BGPPeer %s: %w", p.Name, err))
-			continue
-		}
-		b.ASN, id = p.MyASN, cmp.Or(id, p.RouterID)
-		b.Neighbors = append(b.Neighbors, n)
-	}
-	var err error
-	if len(b.Neighbors) > 0 {
-		b.RouterID, err = routerID(id, node)
-	}
-	return b, faults, err
-}
-
-// neighborOf is the session of a BGPPeer.
-func neighborOf(p *addresspool.Peer, node []route.Address) (bgp.Neighbor, error) {
-	c := config.Peer{} // for the defaults
-	n := bgp.Neighbor{Interface: p.Interface, ASN: p.ASN, Port: p.Port, Hold: cmp.Or(p.Hold, c.Hold())}
-	n.Keepalive = min(cmp.Or(p.Keepalive, n.Hold/3), n.Hold/3).Truncate(time.Second)
-	if p.EBGPMultiHop {
-		n.MultihopTTL = 255
-	}
-	if p.BFD != nil {
-		n.BFD = &bgp.BFD{Receive: p.BFD.Receive(), Transmit: p.BFD.Transmit(), Multiplier: p.BFD.Multiplier()}
-	}
-	n.Address, _ = netip.ParseAddr(p.Address)
-	if p.SourceAddress == "" {
-		return n, nil
-	}
-	n.Source, _ = netip.ParseAddr(p.SourceAddress)
-	if !slices.ContainsFunc(node, func(a route.Address) bool { return a.Prefix.Addr() == n.Source }) {
-		return n, fmt.Errorf("spec.sourceAddress: this node has no address %s", n.Source)
-	}
-	return n, nil
-}
-
-// routerID is the BGP identifier: configured, or the first IPv4 address of the node.
-func routerID(configured string, node []route.Address) (netip.Addr, error) {
-	if configured != "" {
-		return netip.ParseAddr(configured)
-	}
-	for _, a := range node {
-		if a.Prefix.Addr().Is4() {
-			return a.Prefix.Addr(), nil
-		}
-	}
-	return netip.Addr{}, errors.New("announce.routerID: must be given, since this node has no IPv4 address")
-}
-
-// newSpeaker starts the speaker of the configuration. Objects never keep a node from its start:
-// those that cannot be used are faults.
-func newSpeaker(c *config.Announce, o *objects, l *lb.LB, log *slog.Logger) (announce.Speaker, []error, error) {
-	if c.Speaker == config.AnnounceKernel {
-		s, err := newKernelSpeaker(c)
-		return s, nil, err
-	}
-	b, faults, err := sessions(c, o, l.Router().Addresses(), log)
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(b.Neighbors) == 0 {
-		return silent{}, append(faults, errors.New("no BGPPeer is for this node: it announces nothing")), nil
-	}
-	s, err := bgp.New(b)
-	return s, faults, err
-}
-
-// silent is the speaker of a node without routers.
-type silent struct{}
-
-func (silent) Set([]announce.Route) error { return nil }
-func (silent) Peers() []announce.Peer     { return nil }
-func (silent) Adopted() []netip.Prefix    { return nil }
-func (silent) Close() error               { return nil }
-func (silent) Leave() error               { return nil }

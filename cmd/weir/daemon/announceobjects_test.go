@@ -65,17 +65,28 @@ func withObjects(t *testing.T, text string) *config.Configuration {
 		t.Fatal(err)
 	}
 	c := config.Default()
-	c.NodeName, c.Announce.Objects = "edge-1", []string{file}
+	c.NodeName, c.Announce.Objects, c.Announce.Speaker = "edge-1", []string{file}, config.AnnounceBGP
 	return c
+}
+
+// objectsOf are the objects of files on a node.
+func objectsOf(cfg *config.Configuration, node []route.Address) *objects {
+	in := objectInput{addresses: node}
+	in.readFiles(&cfg.Announce)
+	return newObjects(cfg, &in)
 }
 
 // Objects add sessions and routes. Those that cannot be used are named, and out of service alone.
 func TestObjectsAddSessionsAndRoutes(t *testing.T) {
 	cfg := withObjects(t, poolObjects)
 	cfg.Announce.ASN, cfg.Announce.Peers = 64512, []config.Peer{{Address: "192.0.2.3", ASN: 64513, BFD: &config.BFD{Multiplier: 5}}}
-	o := announceObjects(cfg)
 	node := []route.Address{{Prefix: netip.MustParsePrefix("192.0.2.9/24")}}
-	b, faults, err := sessions(&cfg.Announce, o, node, nil)
+	o := objectsOf(cfg, node)
+	base, err := configured(&cfg.Announce, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := sessions(base, &cfg.Announce, o, node, netip.Addr{})
 	if err != nil || len(b.Neighbors) != 3 || b.ASN != 64512 || b.RouterID != node[0].Prefix.Addr() {
 		t.Fatalf("%+v, %v", b, err)
 	}
@@ -88,13 +99,16 @@ func TestObjectsAddSessionsAndRoutes(t *testing.T) {
 		*profile != (bgp.BFD{Receive: 900 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 3}) {
 		t.Errorf("BFD %+v, %+v, %+v", configured, n.BFD, profile)
 	}
-	for i, want := range []string{"BGPPeer elsewhere: spec.sourceAddress: this node has no address 192.0.2.10", "BGPPeer twice: spec.peerAddress: announce.peers"} {
-		if i >= len(faults) || !strings.Contains(faults[i].Error(), want) {
-			t.Errorf("faults %q, want %q", faults, want)
+	for i, want := range []string{
+		"BGPPeer vrf: spec.vrf", "BGPPeer elsewhere: spec.sourceAddress: this node has no address 192.0.2.10", "BGPPeer twice: spec.peerAddress: announce.peers",
+	} {
+		if i >= len(o.faults) || !strings.Contains(o.faults[i].Error(), want) {
+			t.Errorf("faults %q, want %q", o.faults, want)
 		}
 	}
-	if len(o.faults) != 1 || !strings.Contains(o.faults[0].Error(), "BGPPeer vrf: spec.vrf") {
-		t.Errorf("faults of objects %q", o.faults)
+	// The sessions keep their identifier when the addresses of the node change.
+	if b, err := sessions(base, &cfg.Announce, o, nil, node[0].Prefix.Addr()); err != nil || b.RouterID != node[0].Prefix.Addr() {
+		t.Errorf("%v, %v", b.RouterID, err)
 	}
 	s := o.settings(&cfg.Announce).Advertisements
 	if len(s) != 1 || s[0].Allow[0] != netip.MustParsePrefix("203.0.113.0/24") || *s[0].Attributes.LocalPref != 120 || s[0].Attributes.Communities[0] != 64512<<16|7 {
@@ -127,19 +141,18 @@ func TestNothingIsPrependedWithInternalPeers(t *testing.T) {
 		if got := a.objects.settings(&cfg.Announce).Attributes.Prepend; got != c.want || said(a) != (c.want == 0) {
 			t.Errorf("%s: %d, problems %+v", c.name, got, a.problems())
 		}
-		// The sessions stay until the next start.
-		if err := os.WriteFile(cfg.Announce.Objects[0], []byte(poolObjects), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		a.reload(cfg)
-		if got := a.objects.settings(&cfg.Announce).Attributes.Prepend; got != c.want || said(a) != (c.want == 0) {
-			t.Errorf("%s, then external: %d, problems %+v", c.name, got, a.problems())
-		}
 		cfg.Announce.Prepend = 0
 		if a.reload(cfg); said(a) {
 			t.Errorf("%s, prepend 0: problems %+v", c.name, a.problems())
 		}
 		cfg.Announce.Prepend = 2
+		if err := os.WriteFile(cfg.Announce.Objects[0], []byte(poolObjects), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.reload(cfg)
+		if got := a.objects.settings(&cfg.Announce).Attributes.Prepend; got != 2 || said(a) {
+			t.Errorf("%s, then external: %d, problems %+v", c.name, got, a.problems())
+		}
 	}
 }
 
@@ -172,35 +185,32 @@ func TestObjectsThatCannotBeReadStay(t *testing.T) {
 	}
 }
 
-// A reload leaves the sessions as they are. That a router is told which no object names any more, or
-// that a new one is not, is a problem.
-func TestChangedPeersAreAProblem(t *testing.T) {
+// A reload changes the sessions too, unless it is a mistake.
+func TestPeersFollowAReload(t *testing.T) {
 	cfg := withObjects(t, poolObjects)
 	cfg.Announce.MaxAddresses = 10
 	a := serving(&spoken{}, announce.Settings{})
-	a.objects = announceObjects(cfg)
+	a.objects = objectsOf(cfg, nil)
+	all := len(a.objects.neighbors)
+	less := poolObjects[:strings.LastIndex(poolObjects, "---\napiVersion: metallb.io/v1beta2\nkind: BGPPeer\nmetadata: {name: twice}")]
 	for _, c := range []struct {
 		name, text string
-		want       bool
+		want       int // sessions
+		first      string
+		refused    bool
 	}{
-		{"the same", poolObjects, false},
-		{"another name", strings.Replace(poolObjects, "name: edge", "name: border", 1), false},
-		{"a router less", poolObjects[:strings.LastIndex(poolObjects, "---\napiVersion: metallb.io/v1beta2\nkind: BGPPeer\nmetadata: {name: twice}")], true},
-		{"another address", strings.Replace(poolObjects, "192.0.2.1,", "192.0.2.7,", 1), true},
-		{"another time of BFD", strings.Replace(poolObjects, "receiveInterval: 900", "receiveInterval: 800", 1), true},
-		{"cannot be read", "kind: [", false},
-		{"as before", poolObjects, false},
+		{"the same", poolObjects, all, "192.0.2.1", false},
+		{"a field that is not done", strings.Replace(poolObjects, "holdTime: 30s", "vrf: red", 1), all, "192.0.2.1", true},
+		{"cannot be read", "kind: [", all, "192.0.2.1", true},
+		{"another address", strings.Replace(poolObjects, "192.0.2.1,", "192.0.2.7,", 1), all, "192.0.2.7", false},
+		{"routers less", less, all - 2, "192.0.2.1", false},
 	} {
 		if err := os.WriteFile(cfg.Announce.Objects[0], []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		a.reload(cfg)
-		got := false
-		for _, p := range a.problems() {
-			got = got || strings.Contains(p.Reason, "BGPPeers have changed")
-		}
-		if got != c.want {
-			t.Errorf("%s: a problem: %v, want %v: %+v", c.name, got, c.want, a.problems())
+		refused := a.reload(cfg)
+		if n := a.objects.neighbors; len(n) != c.want || n[0].Address.String() != c.first || (refused != "") != c.refused {
+			t.Errorf("%s: %+v, refused %q", c.name, n, refused)
 		}
 	}
 }
@@ -208,8 +218,8 @@ func TestChangedPeersAreAProblem(t *testing.T) {
 // A node that no BGPPeer is for serves on, and says so.
 func TestANodeWithoutRoutersStarts(t *testing.T) {
 	cfg := withObjects(t, strings.ReplaceAll(poolObjects, "myASN: 64512,", "myASN: 64512, nodeSelectors: [{matchLabels: {kubernetes.io/hostname: other}}],"))
-	b, faults, err := sessions(&cfg.Announce, announceObjects(cfg), nil, nil)
-	if err != nil || len(b.Neighbors)+len(faults) != 0 {
-		t.Errorf("%+v, %v, %v", b, faults, err)
+	_, session, s, err := startSpeaker(&cfg.Announce, objectsOf(cfg, nil), nil, nil)
+	if _, none := s.(silent); err != nil || !none || len(session.Neighbors) != 0 {
+		t.Errorf("%+v, %T, %v", session, s, err)
 	}
 }

@@ -220,6 +220,9 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	if d.announcer != nil {
 		task("announcement", d.followAnnounce)
 	}
+	if d.announcer != nil && d.announcer.source != nil {
+		task("objects of the announcement", d.followObjects)
+	}
 	task("problems", d.watchProblems)
 	task("workers", d.watchWorkers)
 	task("service manager", d.notify.Run)
@@ -282,8 +285,12 @@ func (d *Daemon) open(take func() (*xsk.Transfer, error)) (err error) {
 	d.translate = translate.New(d.options())
 	d.checks = d.newChecks()
 	d.restoreDrains()
-	d.announcer, err = newAnnouncer(d.cfg, d.lb, d.log)
+	if d.announcer, err = newAnnouncer(d.cfg, d.lb, d.log); err != nil {
+		return err
+	}
 	d.announcer.adopt(d.announced)
+	objects, err := newObjectSource(d.cfg, d.source, d.log)
+	d.announcer.startObjects(objects, d.log)
 	return err
 }
 

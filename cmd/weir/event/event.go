@@ -17,6 +17,7 @@ const (
 	Handover        Kind = "handover"
 	Drain           Kind = "drain"
 	Reload          Kind = "reload"
+	Objects         Kind = "objects"
 	ServiceAdded    Kind = "service-added"
 	ServiceRemoved  Kind = "service-removed"
 	TierChanged     Kind = "tier-changed"
@@ -44,6 +45,7 @@ var Kinds = []struct {
 	{Handover, "Another process takes over."},
 	{Drain, "A step of a drain."},
 	{Reload, "The configuration was read again."},
+	{Objects, "Objects of the API server for the announcement were read again."},
 	{ServiceAdded, "A Service got frontends."},
 	{ServiceRemoved, "A Service lost all frontends."},
 	{TierChanged, "New flows of a Service port go to endpoints of another tier."},

@@ -224,6 +224,12 @@ var general = []metric{
 				}
 			}
 		}),
+	gauge("announce_object_faults", "Objects of announce.objects and announce.objectNamespaces that are out of service, or in use in part: weir status --announce names them.", nil,
+		func(s *api.Status, e emit) {
+			if o := announced(s).Objects; o != nil {
+				e(float64(len(o.Faults)))
+			}
+		}),
 	gauge("announce_peer_up", "1 while the BGP session with the router is established.", []string{"peer"},
 		func(s *api.Status, e emit) {
 			for _, p := range announced(s).Peers {

@@ -10,6 +10,30 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 )
 
+// announceObjects writes where the objects of MetalLB and Weir are from, and their faults.
+func announceObjects(b *strings.Builder, o *api.AnnounceObjects) {
+	if o == nil {
+		return
+	}
+	fmt.Fprintf(b, "%d BGPPeers and %d BGPAdvertisements are in use", o.Peers, o.Advertisements)
+	switch o.APIServer {
+	case api.ObjectsListed:
+		b.WriteString(", with those of the API server")
+	case api.ObjectsWaiting:
+		b.WriteString("; the API server has not listed its objects yet")
+	case api.ObjectsLastKnown:
+		b.WriteString(", last known: the API server has not listed its objects yet")
+	}
+	b.WriteString(".\n")
+	for _, f := range o.Faults {
+		fmt.Fprintf(b, "not in use: %s\n", printable(f))
+	}
+	if o.Refused != "" {
+		fmt.Fprintf(b, "refused: %s\n", printable(o.Refused))
+	}
+	b.WriteString("\n")
+}
+
 // Announce writes the addresses that routers are told of, and the sessions with them.
 func Announce(w io.Writer, s *api.Status) error {
 	b := &strings.Builder{}
@@ -18,6 +42,7 @@ func Announce(w io.Writer, s *api.Status) error {
 		_, err := io.WriteString(w, b.String())
 		return err
 	}
+	announceObjects(b, s.Announce.Objects)
 	t := table(b)
 	if s.Announce.Speaker == "kernel" {
 		fmt.Fprintf(b, "%d routes are in the kernel's table for a routing daemon.\n", len(s.Announce.Routes))

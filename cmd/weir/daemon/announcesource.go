@@ -1,0 +1,215 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/event"
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/discovery/kube"
+)
+
+// Times of the objects of the API server.
+const (
+	// definitionsEvery is how often definitions are looked for that were installed later.
+	definitionsEvery = time.Minute
+	// objectsSettle is how long no object may change before all are taken over: a file of several
+	// is applied one by one.
+	objectsSettle = 300 * time.Millisecond
+	// objectsAtMost is how long changes are waited for that go on.
+	objectsAtMost = 3 * time.Second
+	// labelsEvery is how often the labels of the node are looked at.
+	labelsEvery = time.Second
+)
+
+// objectSource has the objects of the API server for the announcement.
+type objectSource struct {
+	*kube.PoolObjects
+	server  string
+	changed chan struct{}
+	// labels are those of the node, nil while they are not known.
+	labels func() map[string]string
+	kept   objectKeeper
+	began  time.Time
+	known  atomic.Bool // objects of the API server, of now or kept
+}
+
+// newObjectSource makes the source of announce.objectNamespaces; nil without any.
+func newObjectSource(cfg *config.Configuration, source Source, log *slog.Logger) (*objectSource, error) {
+	a := &cfg.Announce
+	if a.Speaker != config.AnnounceBGP || len(a.ObjectNamespaces) == 0 {
+		return nil, nil
+	}
+	kc, err := ClusterConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &objectSource{server: kc.REST.Host, changed: make(chan struct{}, 1), began: time.Now(), kept: newObjectKeeper(cfg, identityOf(&kc))}
+	if n, ok := source.(interface{ NodeLabels() map[string]string }); ok {
+		s.labels = n.NodeLabels
+	}
+	s.PoolObjects, err = kube.NewPoolObjects(poolConfig(a, kc.REST, s.wake, log))
+	return s, err
+}
+
+// poolConfig selects the objects.
+func poolConfig(a *config.Announce, rc *rest.Config, changed func(), log *slog.Logger) kube.PoolConfig {
+	c := kube.PoolConfig{REST: rc, Namespaces: a.ObjectNamespaces, Secrets: a.ObjectSecrets, Changed: changed, Log: log}
+	if slices.Contains(c.Namespaces, "*") {
+		c.Namespaces = nil
+	}
+	return c
+}
+
+func (s *objectSource) wake() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// watch looks for definitions until ctx ends, with growing pauses while the API server is away.
+func (s *objectSource) watch(ctx context.Context, log *slog.Logger) {
+	pause := time.Second
+	for {
+		err := s.Look(ctx)
+		wait := definitionsEvery
+		if err != nil {
+			log.Debug("announce: definitions of objects", "err", err)
+			wait, pause = pause, min(2*pause, definitionsEvery)
+		} else {
+			pause = time.Second
+		}
+		s.wake()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait + rand.N(wait/4)): // not all nodes at once
+		}
+	}
+}
+
+// settled waits for a change and its end, and is false at the end of ctx.
+func (s *objectSource) settled(ctx context.Context) bool {
+	look := time.NewTimer(labelsEvery)
+	defer look.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-look.C:
+		return true
+	case <-s.changed:
+	}
+	for deadline := time.After(objectsAtMost); ; {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-s.changed:
+		case <-time.After(objectsSettle):
+			return true
+		case <-deadline:
+			return true
+		}
+	}
+}
+
+// followObjects takes over the objects of the API server as they change.
+func (d *Daemon) followObjects(ctx context.Context) error {
+	s := d.announcer.source
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.watch(ctx, d.log) }()
+	defer func() { <-ended }()
+	for s.settled(ctx) {
+		if text := d.announcer.takeListed(); text != "" {
+			d.log.Info("announce: objects of the API server", "taken", text)
+			d.events.Add(event.New{Kind: event.Objects, Text: text, Logged: true})
+		}
+	}
+	return nil
+}
+
+// startObjects gives the announcer the source of objects, and those that are kept of an earlier
+// process. Preconditions: nothing is announced yet.
+func (a *announcer) startObjects(s *objectSource, log *slog.Logger) {
+	if a == nil || s == nil {
+		return
+	}
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	a.source, a.input.secret = s, s.Secret
+	s.kept.load(&a.input, a.cfg.Discovery.Kubernetes.LastKnownMaxAge(), log)
+	if a.input.kept {
+		s.known.Store(true)
+		a.take()
+	}
+}
+
+// takeListed takes over objects, Secrets and labels that have changed, and says so, "" without a
+// change. Before all objects are listed nothing is taken: those of before stay.
+func (a *announcer) takeListed() (text string) {
+	s := a.source
+	if !s.Synced() {
+		return ""
+	}
+	listed, err := s.Objects()
+	if err != nil {
+		return ""
+	}
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	labels := a.input.labels
+	if s.labels != nil {
+		if now := s.labels(); now != nil { // a Node that is gone keeps them
+			labels = now
+		}
+	}
+	keys := s.SecretVersions()
+	if a.input.synced && a.input.secrets == keys && maps.Equal(labels, a.input.labels) && slices.EqualFunc(listed, a.input.listed, func(x, y kube.PoolObject) bool {
+		return bytes.Equal(x.JSON, y.JSON)
+	}) {
+		return ""
+	}
+	a.input.listed, a.input.labels, a.input.secrets, a.input.synced, a.input.kept = listed, labels, keys, true, false
+	s.known.Store(true)
+	refused := a.take()
+	if refused == "" { // a start would leave out objects with faults
+		err := s.kept.save(&a.input)
+		a.mu.Lock()
+		a.unkept = err
+		a.mu.Unlock()
+	}
+	text = fmt.Sprintf("%d objects were read: %d BGPPeers and %d BGPAdvertisements are for this node", len(listed), len(a.objects.Peers), len(a.objects.Routes))
+	if refused != "" {
+		text += "; not taken over: " + refused
+	}
+	return text
+}
+
+// waits reports whether objects of the API server are not known yet, for a bounded time.
+func (a *announcer) waits() bool {
+	return a != nil && a.source != nil && !a.source.known.Load() && time.Since(a.source.began) < holdWithoutView
+}
+
+// problems are resources that cannot be watched.
+func (s *objectSource) problems() (out []problem.Problem) {
+	if s == nil {
+		return nil
+	}
+	for _, f := range s.Faults() {
+		out = append(out, problem.Problem{
+			Kind: problem.APIServer, Object: "API server " + s.server, Field: f.Resource, Since: f.Since, Logged: true,
+			Reason: "cannot be watched for the announcement, what is known stays: " + f.Reason,
+		})
+	}
+	return out
+}
