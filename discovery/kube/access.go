@@ -20,7 +20,7 @@ import (
 type Denial struct {
 	User                  string // as the API server calls it
 	Verb, Group, Resource string
-	// Namespace is that of the object Name; both are "" if all objects are meant.
+	// Namespace and Name are those of the objects, "" for any.
 	Namespace, Name string
 	// Optional is true if Weir works without it, and Without names the missing function.
 	Optional bool
@@ -36,6 +36,8 @@ func (d *Denial) Error() string {
 	role := "ClusterRole"
 	if d.Name != "" {
 		resource += " " + d.Name
+	}
+	if d.Namespace != "" {
 		role = "Role of namespace " + d.Namespace
 	}
 	text := fmt.Sprintf("kubernetes: %s may not %s %s: grant the verb in a %s", d.User, d.Verb, resource, role)
@@ -52,7 +54,7 @@ var ErrCredentials = errors.New("the API server does not know these credentials"
 type permission struct {
 	verb, group, resource string
 	without               string // "": needed
-	namespace, name       string // "": all objects
+	namespace, name       string // "": any
 }
 
 // permissions are all that Weir asks of a cluster.
@@ -71,6 +73,7 @@ func permissions(cfg *Config) []permission {
 		const without = "Services get no Events"
 		out = append(out, permission{verb: "create", resource: "events", without: without})
 	}
+	out = append(out, poolPermissions(cfg.ObjectNamespaces, cfg.ObjectSecrets)...)
 	if ds := cfg.DaemonSet; ds.Name != "" {
 		const without = "onStop: auto takes an uninstall for a rollout"
 		for _, verb := range []string{"get", "watch"} {

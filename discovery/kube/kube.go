@@ -62,6 +62,8 @@ type Config struct {
 	Concerns func(*discovery.Service) bool
 	// DaemonSet, if not zero, is that of the Pod of this process: see NextPod.
 	DaemonSet types.NamespacedName
+	// ObjectNamespaces and ObjectSecrets are those of PoolConfig, whose rights Access asks for too.
+	ObjectNamespaces, ObjectSecrets []string
 	// Log gets the events of the source; nil is slog.Default.
 	Log *slog.Logger
 	// Measure gets latencies, if not nil.

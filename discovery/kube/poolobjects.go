@@ -31,6 +31,33 @@ var poolVersions = []schema.GroupVersion{
 	{Group: addresspool.GroupWeir, Version: "v1alpha1"},
 }
 
+// poolPermissions are those that a PoolObjects needs. A kind that is not installed needs none, but
+// may be tomorrow.
+func poolPermissions(namespaces, secrets []string) (out []permission) {
+	for _, namespace := range namespaces {
+		for _, verb := range []string{"list", "watch"} {
+			for _, group := range []string{addresspool.GroupMetalLB, addresspool.GroupWeir} {
+				for _, kind := range addresspool.Kinds(group) {
+					out = append(out, permission{verb, group, poolResource(kind), "these objects have no part in the announcement", namespace, ""})
+				}
+			}
+			for _, name := range secrets {
+				out = append(out, permission{verb, "", "secrets", "no session has this password", namespace, name})
+			}
+		}
+	}
+	return out
+}
+
+// poolResource is the resource of a kind, its plural.
+func poolResource(kind string) string {
+	name := strings.ToLower(kind)
+	if stem, ok := strings.CutSuffix(name, "y"); ok {
+		return stem + "ies"
+	}
+	return name + "s"
+}
+
 // firstLists is how long the first lists of objects are waited for.
 const firstLists = 30 * time.Second
 
@@ -38,7 +65,7 @@ const firstLists = 30 * time.Second
 type PoolConfig struct {
 	// REST reaches the API server; see ClientConfig.
 	REST *rest.Config
-	// Namespaces are those of the objects; nil: all.
+	// Namespaces are those of the objects; "" is all.
 	Namespaces []string
 	// Secrets are names of Secrets in Namespaces whose passwords are read.
 	Secrets []string
@@ -156,7 +183,7 @@ func (p *PoolObjects) look(ctx context.Context) error {
 			if strings.Contains(r.Name, "/") || p.kinds[kind] || !slices.Contains(addresspool.Kinds(version.Group), r.Kind) {
 				continue
 			}
-			for _, namespace := range p.namespaces() {
+			for _, namespace := range p.cfg.Namespaces {
 				i := dynamicinformer.NewFilteredDynamicInformer(p.dynamic, version.WithResource(r.Name), namespace, 0, cache.Indexers{}, nil)
 				if err := p.start(ctx, resourceName(version.Group, r.Name, namespace), i.Informer()); err != nil {
 					return err
@@ -166,14 +193,6 @@ func (p *PoolObjects) look(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// namespaces are those to watch; "" are all.
-func (p *PoolObjects) namespaces() []string {
-	if p.cfg.Namespaces == nil {
-		return []string{""}
-	}
-	return p.cfg.Namespaces
 }
 
 // start runs an informer until ctx ends.

@@ -195,7 +195,7 @@ func (c *controller) lead(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	c.pools, err = kube.NewPoolObjects(kube.PoolConfig{REST: c.rest, Changed: func() { c.queue.Add(poolsKey) }, Log: c.log})
+	c.pools, err = kube.NewPoolObjects(kube.PoolConfig{REST: c.rest, Namespaces: []string{corev1.NamespaceAll}, Changed: func() { c.queue.Add(poolsKey) }, Log: c.log})
 	if err != nil {
 		return err
 	}

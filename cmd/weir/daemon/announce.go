@@ -374,7 +374,7 @@ func (a *announcer) problems() (out []problem.Problem) {
 		out = append(out, problem.New(problem.NotAnnounced, "", "%v", a.err))
 	}
 	if a.unkept != nil {
-		out = append(out, problem.New(problem.StateFile, "", "%v", a.unkept))
+		out = append(out, problem.Problem{Kind: problem.StateFile, Object: "File " + a.source.kept.path, Reason: a.unkept.Error()})
 	}
 	return append(out, a.source.problems()...)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -37,6 +38,25 @@ const maxKeptObjects = 16 << 20
 // objectKeeper has the file; the zero value keeps nothing.
 type objectKeeper struct {
 	path, cluster string
+	tried         time.Time // to save, zero for never
+	good          bool      // the last try
+	asked         bool      // what is taken over is not saved yet
+}
+
+// Times between saves: of a file that could not be written, and to note that the objects are still
+// those of the API server.
+const (
+	keepAgain   = 10 * time.Second
+	keepConfirm = 10 * time.Minute
+)
+
+// due reports whether the file should be written, where the objects are those of now or not.
+func (k *objectKeeper) due(now bool) bool {
+	if k.path == "" {
+		return false
+	}
+	since := time.Since(k.tried)
+	return k.asked && (k.good || k.tried.IsZero() || since > keepAgain) || now && !k.asked && !k.tried.IsZero() && since > keepConfirm
 }
 
 func newObjectKeeper(cfg *config.Configuration, cluster string) objectKeeper {
@@ -76,8 +96,13 @@ func (k *objectKeeper) load(in *objectInput, maxAge time.Duration, log *slog.Log
 
 // save writes the objects that the API server has told.
 func (k *objectKeeper) save(in *objectInput) error {
-	if k.path == "" {
-		return nil
+	k.tried, k.good = time.Now(), false
+	dir := filepath.Dir(k.path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := statefile.Directory(dir); err != nil {
+		return err
 	}
 	kept := keptObjects{Cluster: k.cluster, At: time.Now(), Labels: in.labels, Objects: []keptObject{}}
 	for _, o := range in.listed {
@@ -87,5 +112,9 @@ func (k *objectKeeper) save(in *objectInput) error {
 	if err != nil {
 		return err
 	}
-	return statefile.Replace(k.path, text)
+	if err := statefile.Replace(k.path, text); err != nil {
+		return err
+	}
+	k.good, k.asked = true, false
+	return nil
 }

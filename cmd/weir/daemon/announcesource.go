@@ -47,7 +47,7 @@ type objectSource struct {
 // newObjectSource makes the source of announce.objectNamespaces; nil without any.
 func newObjectSource(cfg *config.Configuration, source Source, log *slog.Logger) (*objectSource, error) {
 	a := &cfg.Announce
-	if a.Speaker != config.AnnounceBGP || len(a.ObjectNamespaces) == 0 {
+	if len(objectNamespaces(a)) == 0 {
 		return nil, nil
 	}
 	kc, err := ClusterConfig(cfg)
@@ -64,11 +64,18 @@ func newObjectSource(cfg *config.Configuration, source Source, log *slog.Logger)
 
 // poolConfig selects the objects.
 func poolConfig(a *config.Announce, rc *rest.Config, changed func(), log *slog.Logger) kube.PoolConfig {
-	c := kube.PoolConfig{REST: rc, Namespaces: a.ObjectNamespaces, Secrets: a.ObjectSecrets, Changed: changed, Log: log}
-	if slices.Contains(c.Namespaces, "*") {
-		c.Namespaces = nil
+	return kube.PoolConfig{REST: rc, Namespaces: objectNamespaces(a), Secrets: a.ObjectSecrets, Changed: changed, Log: log}
+}
+
+// objectNamespaces are those whose objects are watched; "" is all.
+func objectNamespaces(a *config.Announce) []string {
+	switch {
+	case a.Speaker != config.AnnounceBGP:
+		return nil
+	case slices.Contains(a.ObjectNamespaces, "*"):
+		return []string{""}
 	}
-	return c
+	return a.ObjectNamespaces
 }
 
 func (s *objectSource) wake() {
@@ -167,6 +174,7 @@ func (a *announcer) takeListed() (text string) {
 	}
 	a.changing.Lock()
 	defer a.changing.Unlock()
+	defer a.keepListed()
 	labels := a.input.labels
 	if s.labels != nil {
 		if now := s.labels(); now != nil { // a Node that is gone keeps them
@@ -182,17 +190,22 @@ func (a *announcer) takeListed() (text string) {
 	a.input.listed, a.input.labels, a.input.secrets, a.input.synced, a.input.kept = listed, labels, keys, true, false
 	s.known.Store(true)
 	refused := a.take()
-	if refused == "" { // a start would leave out objects with faults
-		err := s.kept.save(&a.input)
-		a.mu.Lock()
-		a.unkept = err
-		a.mu.Unlock()
-	}
+	s.kept.asked = refused == "" // a start would leave out objects with faults
 	text = fmt.Sprintf("%d objects were read: %d BGPPeers and %d BGPAdvertisements are for this node", len(listed), len(a.objects.Peers), len(a.objects.Routes))
 	if refused != "" {
 		text += "; not taken over: " + refused
 	}
 	return text
+}
+
+// keepListed keeps the objects for the next start. Preconditions: a.changing is held.
+func (a *announcer) keepListed() {
+	if s := a.source; s.kept.due(a.objects.refused == "" && len(s.Faults()) == 0) {
+		err := s.kept.save(&a.input)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.unkept = err
+	}
 }
 
 // waits reports whether objects of the API server are not known yet, for a bounded time.

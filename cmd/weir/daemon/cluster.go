@@ -49,6 +49,7 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 		return kube.Config{}, err
 	}
 	return kube.Config{
+		ObjectNamespaces: objectNamespaces(&cfg.Announce), ObjectSecrets: cfg.Announce.ObjectSecrets,
 		REST:            rest,
 		Store:           translate.Discovery(cfg.NodeName, cfg.ServiceProxyName),
 		LabelSelector:   k.LabelSelector,

@@ -103,7 +103,7 @@ func newRouted(t *testing.T, nodes int, speaker string) *bed {
 	if strings.Contains(speaker, bfd) {
 		neighbors.BFD = 300
 	}
-	if strings.Contains(speaker, passwordFile) {
+	if strings.Contains(speaker, passwordFile) || strings.Contains(speaker, secretName) {
 		neighbors.Password = password
 	}
 	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(neighbors))
