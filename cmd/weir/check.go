@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -72,6 +74,9 @@ func checkPools(stdout, stderr io.Writer, paths []string) error {
 	return nil
 }
 
+// objectsWithin is how long the API server may take for the objects of the announcement.
+const objectsWithin = 15 * time.Second
+
 func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	wrong := 0
 	say := func(err error) {
@@ -95,8 +100,14 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	for _, s := range cfg.Selections() {
 		fmt.Fprintf(t, "ok\t%s\t%s: %s\n", s.Path, s.By, strings.Join(s.Names, ", "))
 	}
-	for _, f := range daemon.ObjectFaults(cfg) {
+	ctx, cancel := context.WithTimeout(context.Background(), objectsWithin)
+	defer cancel()
+	used, faults := daemon.CheckObjects(ctx, cfg)
+	for _, f := range faults {
 		fmt.Fprintf(t, "note\tannounce.objects\t%v\n", f)
+	}
+	if used != "" {
+		fmt.Fprintf(t, "ok\tannounce.objects\t%s\n", used)
 	}
 	for _, f := range hostcheck.Check(cfg) {
 		switch f.Level {

@@ -12,7 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
@@ -229,6 +231,23 @@ func trimPoolObject(o any) (any, error) {
 		o.Data = map[string][]byte{corev1.BasicAuthPasswordKey: o.Data[corev1.BasicAuthPasswordKey]}
 	}
 	return o, nil
+}
+
+// ReadNodeLabels asks once for the labels of a Node, nil for one that is not there.
+func ReadNodeLabels(ctx context.Context, rc *rest.Config, name string) (map[string]string, error) {
+	client, err := kubernetes.NewForConfig(withShortTimeout(rc))
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
+	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	if err != nil || len(list.Items) == 0 {
+		return nil, err
+	}
+	labels := list.Items[0].Labels
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	return labels, nil
 }
 
 // trimmed is an object without fields that change while it means the same.

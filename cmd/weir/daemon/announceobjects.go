@@ -166,14 +166,34 @@ func (o *objects) checkPrepend(c *config.Announce) {
 	}
 }
 
-// ObjectFaults are the objects of announce.objects that are out of service on this node, without
-// those of the API server.
-func ObjectFaults(cfg *config.Configuration) []error {
-	var in objectInput
-	in.readFiles(&cfg.Announce)
-	o := newObjects(cfg, &in)
-	o.checkPrepend(&cfg.Announce)
-	return o.faults
+// reload takes over settings. It says which objects it does not take over and why, "" if it does.
+func (a *announcer) reload(cfg *config.Configuration) (refused string) {
+	if a == nil {
+		return ""
+	}
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	a.cfg = *cfg
+	a.input.readFiles(&cfg.Announce)
+	return a.take()
+}
+
+// take takes over the objects of a.input. It says which it does not take over and why, "" if it does.
+// Preconditions: a.changing is held, a.mu is not.
+func (a *announcer) take() (refused string) {
+	if a.lb != nil {
+		a.input.addresses = a.lb.Router().Addresses()
+	}
+	o, c := newObjects(&a.cfg, &a.input), &a.cfg.Announce
+	o.follow(a.objects)
+	o.checkPrepend(c)
+	a.mu.Lock()
+	a.objects = o
+	a.rule.SetSettings(o.settings(c))
+	a.decide(&a.node)
+	a.mu.Unlock()
+	a.followSessions()
+	return o.refused
 }
 
 // objectStatus is what status says of the objects. Preconditions: a.mu is held.
