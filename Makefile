@@ -50,7 +50,7 @@ TOOLS := ./.ci/testsum ./.ci/prose
 RACE_PACKAGES = $$($(GO) list ./... | grep -v '/lb/xsk$$')
 
 # What `make generate` writes.
-GENERATED = $(wildcard lb/steer/bpf/flowtable.h lb/steer/*_bpfel.* lb/steer/*_bpfeb.* perf/*/*_bpfel.* perf/*/*_bpfeb.* cmd/weir/README.md cmd/weir/api/openapi.json cmd/weir/config/README.md cmd/weir/metrics/README.md cmd/weir/problem/README.md deploy/helm/weir/README.md)
+GENERATED = $(wildcard lb/steer/bpf/flowtable.h lb/steer/*_bpfel.* lb/steer/*_bpfeb.* perf/*/*_bpfel.* perf/*/*_bpfeb.* cmd/weir/README.md cmd/weir/api/openapi.json cmd/weir/config/README.md cmd/weir/metrics/README.md cmd/weir/problem/README.md deploy/helm/weir/README.md deploy/helm/weir/crds/weir.dev.yaml deploy/kustomize/crds/weir.dev.yaml)
 
 # Tests share the machine: -j must not run them side by side.
 .NOTPARALLEL:

@@ -36,32 +36,29 @@ func (a *Advertisement) Selects(p *Pool) bool {
 
 // Peer is MetalLB's BGPPeer.
 type Peer struct {
-	Name           string `json:"-"`
-	header         *header
-	MyASN          uint32     `json:"myASN"`
-	ASN            uint32     `json:"peerASN"`
-	LocalASN       uint32     `json:"localASN"`
-	DynamicASN     string     `json:"dynamicASN"`
-	Address        string     `json:"peerAddress"`
-	Interface      string     `json:"interface"`
-	SourceAddress  string     `json:"sourceAddress"`
-	Port           uint16     `json:"peerPort"`
-	HoldTime       string     `json:"holdTime"`
-	KeepaliveTime  string     `json:"keepaliveTime"`
-	ConnectTime    string     `json:"connectTime"`
-	RouterID       string     `json:"routerID"`
-	NodeSelectors  []Selector `json:"nodeSelectors"`
-	Password       string     `json:"password"`
-	PasswordSecret struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
-	} `json:"passwordSecret"`
-	BFDProfile             string `json:"bfdProfile"`
-	EnableGracefulRestart  bool   `json:"enableGracefulRestart"`
-	EBGPMultiHop           bool   `json:"ebgpMultiHop"`
-	VRF                    string `json:"vrf"`
-	DisableMP              bool   `json:"disableMP"`
-	DualStackAddressFamily bool   `json:"dualStackAddressFamily"`
+	Name                   string `json:"-"`
+	header                 *header
+	MyASN                  uint32          `json:"myASN"`
+	ASN                    uint32          `json:"peerASN"`
+	LocalASN               uint32          `json:"localASN"`
+	DynamicASN             string          `json:"dynamicASN"`
+	Address                string          `json:"peerAddress"`
+	Interface              string          `json:"interface"`
+	SourceAddress          string          `json:"sourceAddress"`
+	Port                   uint16          `json:"peerPort"`
+	HoldTime               string          `json:"holdTime"`
+	KeepaliveTime          string          `json:"keepaliveTime"`
+	ConnectTime            string          `json:"connectTime"`
+	RouterID               string          `json:"routerID"`
+	NodeSelectors          []Selector      `json:"nodeSelectors"`
+	Password               string          `json:"password"`
+	PasswordSecret         SecretReference `json:"passwordSecret"`
+	BFDProfile             string          `json:"bfdProfile"`
+	EnableGracefulRestart  bool            `json:"enableGracefulRestart"`
+	EBGPMultiHop           bool            `json:"ebgpMultiHop"`
+	VRF                    string          `json:"vrf"`
+	DisableMP              bool            `json:"disableMP"`
+	DualStackAddressFamily bool            `json:"dualStackAddressFamily"`
 	// Key is the password of PasswordSecret, "" for none. It is of Announcement alone.
 	Key string `json:"-"`
 	// Hold and Keepalive are HoldTime and KeepaliveTime; 0: the default.
@@ -72,6 +69,12 @@ type Peer struct {
 
 // Fault is a Fault of the peer, which is out of service.
 func (p *Peer) Fault(err error) *Fault { return p.header.fault(err, false) }
+
+// SecretReference names a Secret.
+type SecretReference struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+}
 
 // supported names a field that a node would not do as it says. DisableMP is done always: a session has
 // the routes of its own family.
@@ -233,10 +236,19 @@ func (c *Config) bfdProfile(h *header) error {
 	return nil
 }
 
+// CommunitySpec is the spec of MetalLB's Community.
+type CommunitySpec struct {
+	Communities []CommunityAlias `json:"communities"`
+}
+
+// CommunityAlias is a name for a community.
+type CommunityAlias struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
 func (c *Config) community(h *header) error {
-	var spec struct {
-		Communities []struct{ Name, Value string } `json:"communities"`
-	}
+	var spec CommunitySpec
 	if err := h.spec(&spec); err != nil {
 		return err
 	}

@@ -185,21 +185,24 @@ func (c *Config) headers(o Object) []*header {
 	return out
 }
 
-// poolSpec is the spec of MetalLB's IPAddressPool.
-type poolSpec struct {
-	Addresses     []string `json:"addresses"`
-	AutoAssign    *bool    `json:"autoAssign"`
-	AvoidBuggyIPs bool     `json:"avoidBuggyIPs"`
-	Allocation    *struct {
-		Priority           int        `json:"priority"`
-		Namespaces         []string   `json:"namespaces"`
-		NamespaceSelectors []Selector `json:"namespaceSelectors"`
-		ServiceSelectors   []Selector `json:"serviceSelectors"`
-	} `json:"serviceAllocation"`
+// PoolSpec is the spec of MetalLB's IPAddressPool.
+type PoolSpec struct {
+	Addresses     []string        `json:"addresses"`
+	AutoAssign    *bool           `json:"autoAssign"`
+	AvoidBuggyIPs bool            `json:"avoidBuggyIPs"`
+	Allocation    *AllocationSpec `json:"serviceAllocation"`
+}
+
+// AllocationSpec is serviceAllocation of PoolSpec.
+type AllocationSpec struct {
+	Priority           int        `json:"priority"`
+	Namespaces         []string   `json:"namespaces"`
+	NamespaceSelectors []Selector `json:"namespaceSelectors"`
+	ServiceSelectors   []Selector `json:"serviceSelectors"`
 }
 
 func (c *Config) pool(h *header) error {
-	var spec poolSpec
+	var spec PoolSpec
 	if err := h.spec(&spec); err != nil {
 		return err
 	}

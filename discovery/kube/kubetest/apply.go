@@ -10,7 +10,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,8 +19,6 @@ import (
 	yamlreader "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
-
-	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
 //go:embed testdata/metallb.yaml
@@ -70,14 +67,15 @@ func (a *Applier) Definitions(text string) {
 			a.t.Fatalf("%s: %v", o.GetName(), err)
 		}
 		crds := a.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-		for deadline := time.Now().Add(patience.For(30 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
-			now, err := crds.Get(a.t.Context(), o.GetName(), metav1.GetOptions{})
-			if err == nil && established(now) && a.served(now) {
-				break
+		err := Poll(a.t.Context(), func(ctx context.Context) error {
+			now, err := crds.Get(ctx, o.GetName(), metav1.GetOptions{})
+			if err == nil && !(established(now) && a.served(now)) {
+				err = fmt.Errorf("it is not served: %v", now.Object["status"])
 			}
-			if time.Now().After(deadline) {
-				a.t.Fatalf("%s is not established: %v, %v", o.GetName(), now, err)
-			}
+			return err
+		})
+		if err != nil {
+			a.t.Fatalf("%s: %v", o.GetName(), err)
 		}
 	}
 }
