@@ -24,6 +24,14 @@ type example struct {
 	routes []string
 	// faults begin with object and field.
 	faults []string
+	// listed is what a node does that has the objects from an API server, nil: the same. There it knows
+	// its labels, and the password of the Secret that an example names.
+	listed *outcome
+}
+
+// outcome is what a node does.
+type outcome struct {
+	peers, routes, faults []string
 }
 
 const (
@@ -51,7 +59,10 @@ var examples = []example{
 		name: "addresses and their prefix", files: []string{"bgp_01", "bgp_02", "bgp_03"}, pools: 1,
 		routes: []string{leased + " /24 /0", leased + plain + " pref 100 [4294967042]"},
 	},
-	{name: "router of a rack", files: []string{"bgp_04"}, node: "hostA", faults: []string{"BGPPeer metallb-system/example: spec.nodeSelectors[0].matchLabels: rack "}},
+	{
+		name: "router of a rack", files: []string{"bgp_04"}, node: "hostC", faults: []string{"BGPPeer metallb-system/example: spec.nodeSelectors[0].matchLabels: rack "},
+		listed: &outcome{peers: []string{iBGP + " port 180"}},
+	},
 	{name: "pool by some nodes: this", files: []string{"bgp_01", "bgp_05"}, node: "NodeB", pools: 1, routes: []string{leased + plain}},
 	{name: "pool by some nodes: another", files: []string{"bgp_01", "bgp_05"}, node: "NodeC", pools: 1},
 	{name: "pool to some routers", files: []string{"bgp_06"}, faults: []string{
@@ -114,7 +125,10 @@ var examples = []example{
 	{name: "sample: BFD", files: []string{"sample_bgppeer_with_bfdprofile"}, peers: []string{iBGP + " bfd 380ms 270ms 3"}},
 	{name: "sample: session options", files: []string{"sample_bgppeer_with_session_options"}, faults: []string{"BGPPeer metallb-system/peer: spec.connectTime: "}},
 	{name: "sample: VRF", files: []string{"sample_bgppeer_with_vrf"}, faults: []string{"BGPPeer metallb-system/peer: spec.vrf: "}},
-	{name: "sample: Secret", files: []string{"sample_bgppeer_withsecret"}, faults: []string{"BGPPeer metallb-system/peer-with-secret: spec.passwordSecret: "}},
+	{
+		name: "sample: Secret", files: []string{"sample_bgppeer_withsecret"}, faults: []string{"BGPPeer metallb-system/peer-with-secret: spec.passwordSecret: "},
+		listed: &outcome{peers: []string{iBGP + " port 179 hold 9m0s with a password"}},
+	},
 	{
 		name: "sample: all of BGP", files: []string{"sample_deployment_bgp"}, pools: 1, peers: []string{iBGP, "64512 to 64512 at fc00:f853:ccd:e793::5"},
 		routes: []string{"192.168.10.0/24 fc00:f853:ccd:e799::/124" + plain},
@@ -168,25 +182,32 @@ func (e *example) check(t *testing.T, dir string) {
 	if e.node != "" {
 		n.Name = e.node
 	}
+	got, pools := outcomeOf(objects, n)
+	if pools != e.pools || !slices.Equal(got.peers, e.peers) || !slices.Equal(got.routes, e.routes) {
+		t.Errorf("%d pools, %+v", pools, got)
+	}
+	if !slices.EqualFunc(got.faults, e.faults, strings.HasPrefix) {
+		t.Errorf("faults %q, want %q", got.faults, e.faults)
+	}
+}
+
+func outcomeOf(objects []addresspool.Object, n addresspool.Node) (o outcome, pools int) {
 	c := addresspool.Decode(objects)
 	a := c.Announcement(n)
-	var peers, routes, faults []string
 	for _, p := range a.Peers {
-		peers = append(peers, peerText(&p))
+		o.peers = append(o.peers, peerText(&p))
 	}
 	for _, r := range a.Routes {
-		routes = append(routes, routeText(&r))
+		o.routes = append(o.routes, routeText(&r))
 	}
 	for _, f := range append(c.Faults, a.Faults...) {
-		_, text, _ := strings.Cut(f.Error(), ".yaml: ")
-		faults = append(faults, text)
+		text := f.Error()
+		if _, behind, ok := strings.Cut(text, ".yaml: "); ok {
+			text = behind
+		}
+		o.faults = append(o.faults, text)
 	}
-	if len(c.Pools) != e.pools || !slices.Equal(peers, e.peers) || !slices.Equal(routes, e.routes) {
-		t.Errorf("%d pools, peers %q, routes %q, faults %q", len(c.Pools), peers, routes, faults)
-	}
-	if !slices.EqualFunc(faults, e.faults, strings.HasPrefix) {
-		t.Errorf("faults %q, want %q", faults, e.faults)
-	}
+	return o, len(c.Pools)
 }
 
 // peerText is all of a peer that the examples set.
@@ -207,6 +228,9 @@ func peerText(p *addresspool.Peer) string {
 	}
 	if p.EBGPMultiHop {
 		b.WriteString(" multihop")
+	}
+	if p.Key != "" {
+		b.WriteString(" with a password")
 	}
 	if p.BFD != nil {
 		fmt.Fprintf(&b, " bfd %v %v %d", p.BFD.Receive(), p.BFD.Transmit(), p.BFD.Multiplier())

@@ -243,6 +243,7 @@ func TestKubeWireObjectsOfTheAPIServerAreAnnounced(t *testing.T) {
 	}
 	for _, x := range [][2]string{
 		{c.weir("status", "--announce"), "spec.vrf"}, {c.weir("status", "--problems"), "spec.vrf"},
+		{c.check(), "BGPPeer metallb-system/four: spec.vrf"}, {c.check(), "1 BGPPeers and 1 BGPAdvertisements are for this node"},
 		{c.weir("events"), "not taken over"}, {c.metrics(), "\nweir_announce_object_faults 1\n"},
 	} {
 		if !strings.Contains(x[0], x[1]) {
@@ -292,6 +293,18 @@ func (b *bed) untilHops(p netip.Prefix, want ...netip.Addr) {
 			b.t.Fatalf("%v goes to %v, want %v", p, got, want)
 		}
 	}
+}
+
+// check is the output of `weir check` on the node.
+func (c *clustered) check() string {
+	c.t.Helper()
+	var out strings.Builder
+	cmd := exec.Command(weirtest.Binary(c.t), "check", "--config", c.file)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	p, err := c.Nodes[0].Start(cmd)
+	must(c.t, err)
+	<-p.Done() // a running Weir may be in the way of the next
+	return out.String()
 }
 
 // metrics are those of the node.
