@@ -94,8 +94,8 @@ func (p *Peer) supported() error {
 		return errors.New("spec.bfdProfile: BFD needs peerAddress in place of interface")
 	case p.BFDProfile != "" && p.SourceAddress != "":
 		return errors.New("spec.bfdProfile: BFD packets have the kernel's choice of address; use it without sourceAddress")
-	case p.EnableGracefulRestart:
-		return errors.New("spec.enableGracefulRestart: not supported; routers withdraw when the session ends")
+	case p.BFDProfile != "" && p.EnableGracefulRestart:
+		return errors.New("spec.enableGracefulRestart: the router would keep the routes to a node that BFD has found dead; use it without bfdProfile")
 	case p.ConnectTime != "":
 		return errors.New("spec.connectTime: not supported; connections are tried every second")
 	case p.DualStackAddressFamily:

@@ -43,7 +43,7 @@ func TestMetalLBObjectsAreUsedOrRefusedWithTheField(t *testing.T) {
 		{"BGPPeer", peer + `,"password":"x"`, "spec.password: "},
 		{"BGPPeer", peer + `,"passwordSecret":{"name":"x"}`, ""},
 		{"BGPPeer", peer + `,"connectTime":"60s"`, "spec.connectTime: "},
-		{"BGPPeer", peer + `,"enableGracefulRestart":true`, "spec.enableGracefulRestart: "},
+		{"BGPPeer", peer + `,"enableGracefulRestart":true,"bfdProfile":"b"`, "spec.enableGracefulRestart: "},
 		{"BGPPeer", peer + `,"dualStackAddressFamily":true`, "spec.dualStackAddressFamily: "},
 		{"BGPPeer", peer + `,"localASN":64514`, "spec.localASN: "},
 		{"BGPPeer", peer + `,"vrf":"red"`, "spec.vrf: sessions in a VRF"},

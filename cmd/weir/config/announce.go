@@ -119,6 +119,31 @@ type Peer struct {
 	// (RFC 5880, RFC 5881). The router must have it too. Absent: the hold time alone decides. It
 	// is for routers on a link with address, without sourceAddress, and uses UDP port 3784.
 	BFD *BFD `json:"bfd,omitempty"`
+	// GracefulRestart has the router keep the routes when the session ends without a notification,
+	// as by a kill or a handover (RFC 4724). Absent: the router withdraws, and other nodes get
+	// the packets. It is for addresses that no other node announces. It excludes bfd.
+	GracefulRestart *GracefulRestart `json:"gracefulRestart,omitempty"`
+}
+
+// GracefulRestart is that of BGP.
+type GracefulRestart struct {
+	// Seconds is how long the router keeps the routes without a session; 0 is 30.
+	Seconds int `json:"seconds"`
+}
+
+// defaultRestart and longestRestart are the default and the bound of GracefulRestart.Seconds, which
+// has 12 bits.
+const (
+	defaultRestart = 30
+	longestRestart = 4095
+)
+
+// Time is the time of Seconds; 0 without graceful restart.
+func (g *GracefulRestart) Time() time.Duration {
+	if g == nil {
+		return 0
+	}
+	return time.Duration(cmp.Or(g.Seconds, defaultRestart)) * time.Second
 }
 
 // BFD is bidirectional forwarding detection.

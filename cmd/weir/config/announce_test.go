@@ -81,9 +81,12 @@ func TestAnnounceIsValidated(t *testing.T) {
 		"unnumbered BFD":   {bfd(BFD{}, func(p *Peer) { p.Address, p.Interface = "", "eth0" }), "announce.peers[0].bfd", "cannot be used with interface"},
 		"source of BFD":    {bfd(BFD{}, func(p *Peer) { p.SourceAddress = "10.0.0.9" }), "announce.peers[0].bfd", "cannot be used with sourceAddress"},
 		"fast BFD":         {bfd(BFD{IntervalMilliseconds: 49}), "announce.peers[0].bfd.intervalMilliseconds", "must be 0 (300) or 50 to 60000, is 49"},
-		"hasty BFD":        {bfd(BFD{Multiplier: 1}), "announce.peers[0].bfd.multiplier", "must be 0 (3) or 2 to 255, is 1"},
-		"iBGP multihop":    {func(a *Announce) { a.Peers[0].ASN, a.Peers[0].MultihopTTL = 64512, 2 }, "announce.peers[0].multihopTTL", "0 for a router with announce.asn"},
-		"iBGP prepend":     {func(a *Announce) { a.Peers[1].ASN, a.Prepend = 64512, 2 }, "announce.prepend", "must be 0: announce.peers[1] has announce.asn (iBGP)"},
+		"BFD and restart":  {bfd(BFD{}, func(p *Peer) { p.GracefulRestart = &GracefulRestart{} }), "announce.peers[0].gracefulRestart", "cannot be used with bfd"},
+		"long restart": {func(a *Announce) { a.Peers[0].GracefulRestart = &GracefulRestart{Seconds: 4096} },
+			"announce.peers[0].gracefulRestart.seconds", "must be 0 (30) to 4095, is 4096"},
+		"hasty BFD":     {bfd(BFD{Multiplier: 1}), "announce.peers[0].bfd.multiplier", "must be 0 (3) or 2 to 255, is 1"},
+		"iBGP multihop": {func(a *Announce) { a.Peers[0].ASN, a.Peers[0].MultihopTTL = 64512, 2 }, "announce.peers[0].multihopTTL", "0 for a router with announce.asn"},
+		"iBGP prepend":  {func(a *Announce) { a.Peers[1].ASN, a.Prepend = 64512, 2 }, "announce.prepend", "must be 0: announce.peers[1] has announce.asn (iBGP)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := announcing(t)

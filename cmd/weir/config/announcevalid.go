@@ -200,6 +200,22 @@ func (c *Configuration) validatePeers(r *report) {
 			r.addf("announce.prepend", "must be 0: %s has announce.asn (iBGP), and takes a path with its own number for a loop; use localPref or med", at)
 		}
 		p.validateBFD(r, at)
+		p.validateRestart(r, at)
+	}
+}
+
+// validateRestart refuses graceful restart beside BFD, which tells that the node is dead: a router
+// keeps the routes all the same.
+func (p *Peer) validateRestart(r *report, at string) {
+	g := p.GracefulRestart
+	if g == nil {
+		return
+	}
+	if p.BFD != nil {
+		r.addf(at+".gracefulRestart", "cannot be used with bfd: the router would keep the routes to a node that BFD has found dead; give one")
+	}
+	if g.Seconds < 0 || g.Seconds > longestRestart {
+		r.addf(at+".gracefulRestart.seconds", "must be 0 (%d) to %d, is %d", defaultRestart, longestRestart, g.Seconds)
 	}
 }
 

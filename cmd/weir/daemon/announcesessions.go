@@ -26,7 +26,7 @@ func configured(c *config.Announce, log *slog.Logger) (bgp.Config, error) {
 		p := &c.Peers[i]
 		n := bgp.Neighbor{
 			Interface: p.Interface, ASN: uint32(p.ASN), Port: uint16(p.Port), MultihopTTL: uint8(p.MultihopTTL),
-			Hold: p.Hold(), Keepalive: p.Keepalive(),
+			Hold: p.Hold(), Keepalive: p.Keepalive(), GracefulRestart: p.GracefulRestart.Time(),
 		}
 		var err error
 		if n.Password, err = p.Password(); err != nil {
@@ -57,6 +57,9 @@ func sessions(b bgp.Config, c *config.Announce, o *objects, node []route.Address
 	return b, err
 }
 
+// objectRestart is the time of enableGracefulRestart: that of FRR, which MetalLB leaves as it is.
+const objectRestart = 120 * time.Second
+
 // neighborOf is the session of a BGPPeer on a node with these addresses, nil for unknown ones.
 func neighborOf(p *addresspool.Peer, node []route.Address) (bgp.Neighbor, error) {
 	c := config.Peer{} // for the defaults
@@ -64,6 +67,9 @@ func neighborOf(p *addresspool.Peer, node []route.Address) (bgp.Neighbor, error)
 	n.Keepalive = min(cmp.Or(p.Keepalive, n.Hold/3), n.Hold/3).Truncate(time.Second)
 	if p.EBGPMultiHop {
 		n.MultihopTTL = 255
+	}
+	if p.EnableGracefulRestart {
+		n.GracefulRestart = objectRestart
 	}
 	if p.BFD != nil {
 		n.BFD = &bgp.BFD{Receive: p.BFD.Receive(), Transmit: p.BFD.Transmit(), Multiplier: p.BFD.Multiplier()}

@@ -76,7 +76,7 @@ var examples = []example{
 	{name: "community alias", files: []string{"bgp_01", "bgp_10", "bgp_11"}, pools: 1, routes: []string{leased + plain + " pref 100 [80871425]"}},
 	{name: "VRF", files: []string{"bgp_12"}, faults: []string{"BGPPeer metallb-system/example: spec.vrf: "}},
 	{name: "FRR's own configuration", files: []string{"bgp_13"}, peers: []string{iBGP}, faults: []string{"FRRConfiguration metallb-system/with-recv: kind: "}},
-	{name: "graceful restart", files: []string{"bgp_14"}, faults: []string{"BGPPeer metallb-system/example: spec.enableGracefulRestart: "}},
+	{name: "graceful restart", files: []string{"bgp_14"}, peers: []string{iBGP + " graceful restart"}},
 	{name: "local number", files: []string{"bgp_15"}, faults: []string{"BGPPeer metallb-system/example: spec.localASN: "}},
 	{name: "manual pool", files: []string{"pool_01", "pool_02"}, pools: 2},
 	{name: "pool of namespaces and Services", files: []string{"pool_03"}, pools: 1},
@@ -231,6 +231,9 @@ func peerText(p *addresspool.Peer) string {
 	}
 	if p.Key != "" {
 		b.WriteString(" with a password")
+	}
+	if p.EnableGracefulRestart {
+		b.WriteString(" graceful restart")
 	}
 	if p.BFD != nil {
 		fmt.Fprintf(&b, " bfd %v %v %d", p.BFD.Receive(), p.BFD.Transmit(), p.BFD.Multiplier())

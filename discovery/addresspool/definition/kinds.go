@@ -54,6 +54,7 @@ var kinds = []kind{
 			{"!(has(self.bfdProfile) && self.bfdProfile != '' && has(self.ebgpMultiHop) && self.ebgpMultiHop)", "bfdProfile: BFD is for a router on a link; use it without ebgpMultiHop"},
 			{"!(has(self.bfdProfile) && self.bfdProfile != '' && has(self.interface) && self.interface != '')", "bfdProfile: BFD needs peerAddress in place of interface"},
 			{"!(has(self.bfdProfile) && self.bfdProfile != '' && has(self.sourceAddress) && self.sourceAddress != '')", "bfdProfile: BFD packets have the kernel's choice of address; use it without sourceAddress"},
+			{"!(has(self.bfdProfile) && self.bfdProfile != '' && has(self.enableGracefulRestart) && self.enableGracefulRestart)", "enableGracefulRestart: the router would keep the routes to a node that BFD has found dead; use it without bfdProfile"},
 		},
 		fields: map[string]field{
 			"myASN":                    bounds("The number of the nodes' autonomous system.", 1, maxASN),
@@ -76,7 +77,7 @@ var kinds = []kind{
 			"dynamicASN":               refused("string", "give the number in peerASN"),
 			"connectTime":              refused("string", "connections are tried every second"),
 			"password":                 refused("string", "whoever may read the object would have it; use passwordSecret"),
-			"enableGracefulRestart":    refused("boolean", "routers withdraw when the session ends"),
+			"enableGracefulRestart":    {text: "True if the router keeps the routes for 120 s when the session ends without a notification (RFC 4724). Not with bfdProfile."},
 			"vrf":                      refused("string", "sessions in a VRF are not supported"),
 			"dualStackAddressFamily":   refused("boolean", "a session has the routes of its own family"),
 		},

@@ -2,8 +2,8 @@
 //
 // It opens sessions and accepts none, takes no route from a router and installs none, and sends
 // those routes alone that Set was given. When the process dies, the kernel closes the
-// connections and the routers withdraw within a round trip: graceful restart would keep their
-// routes to a node that serves nothing.
+// connections and the routers withdraw within a round trip. With graceful restart (RFC 4724), which
+// is off unless a neighbor has it, a router keeps the routes to a node that may serve nothing.
 package bgp
 
 import (
@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -51,6 +52,9 @@ type Neighbor struct {
 	MultihopTTL uint8
 	// BFD is for neighbors with Address, without Source and MultihopTTL; nil: none.
 	BFD *BFD
+	// GracefulRestart is how long the router keeps the routes when the connection ends without a
+	// notification (RFC 4724), in whole seconds up to 4095; 0: not at all. It excludes BFD.
+	GracefulRestart time.Duration
 }
 
 // Name is the address or the interface.
@@ -77,13 +81,17 @@ type Speaker struct {
 	detection     *detection
 	stopDetection func() // and wait until it has ended
 
+	begun time.Time // of the process
+	left  atomic.Bool
+
 	setting sync.Mutex // guards set, and orders the calls of Set
 	set     map[netip.Prefix]announce.Route
 
 	changing sync.Mutex // orders the calls of SetNeighbors
 
-	mu        sync.Mutex // guards neighbors and cfg.Neighbors; not held in calls of the server, which calls onPeer
+	mu        sync.Mutex // guards what follows and cfg.Neighbors; not held in calls of the server, which calls onPeer
 	neighbors []neighbor // in the order of cfg.Neighbors
+	changed   time.Time  // of the routes, last; zero: none was set
 }
 
 // neighbor is what is known of a neighbor.
@@ -100,9 +108,9 @@ type neighbor struct {
 
 // New starts a Speaker, which opens its sessions on its own.
 func New(cfg Config) (*Speaker, error) {
-	s := &Speaker{cfg: cfg, set: map[netip.Prefix]announce.Route{}, neighbors: make([]neighbor, len(cfg.Neighbors))}
+	s := &Speaker{cfg: cfg, begun: time.Now(), set: map[netip.Prefix]announce.Route{}, neighbors: make([]neighbor, len(cfg.Neighbors))}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	log := slog.New(quiet{cfg.Log.Handler()})
+	log := slog.New(quiet{cfg.Log.Handler(), &s.left})
 	s.server = server.NewBgpServer(server.LoggerOption(log, nil))
 	s.tasks.Go(s.server.Serve)
 	s.startDetection()
@@ -169,6 +177,7 @@ func (s *Speaker) Set(want []announce.Route) error {
 			continue
 		}
 		delete(s.set, p)
+		s.noteRoutes()
 	}
 	for _, r := range want {
 		if old, ok := s.set[r.Prefix]; ok && equal(&old.Attributes, &r.Attributes) {
@@ -183,6 +192,7 @@ func (s *Speaker) Set(want []announce.Route) error {
 			continue
 		}
 		s.set[r.Prefix] = r
+		s.noteRoutes()
 	}
 	return errors.Join(errs...)
 }
@@ -229,9 +239,6 @@ func (s *Speaker) Peers() []announce.Peer {
 // Adopted implements announce.Speaker: routers withdraw when a session ends.
 func (s *Speaker) Adopted() []netip.Prefix { return nil }
 
-// Leave implements announce.Speaker. A session cannot go over to another process.
-func (s *Speaker) Leave() error { return s.Close() }
-
 // Close implements announce.Speaker.
 func (s *Speaker) Close() error {
 	s.stopDetection()
@@ -276,15 +283,19 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	}
 }
 
-// quiet passes on warnings and errors alone.
-type quiet struct{ slog.Handler }
-
-func (q quiet) Enabled(ctx context.Context, l slog.Level) bool {
-	return l >= slog.LevelWarn && q.Handler.Enabled(ctx, l)
+// quiet passes on warnings and errors alone, and none after Leave: GoBGP calls it an error that it
+// is stopped already.
+type quiet struct {
+	slog.Handler
+	left *atomic.Bool
 }
 
-func (q quiet) WithAttrs(a []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(a)} }
-func (q quiet) WithGroup(g string) slog.Handler      { return quiet{q.Handler.WithGroup(g)} }
+func (q quiet) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && !q.left.Load() && q.Handler.Enabled(ctx, l)
+}
+
+func (q quiet) WithAttrs(a []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(a), q.left} }
+func (q quiet) WithGroup(g string) slog.Handler      { return quiet{q.Handler.WithGroup(g), q.left} }
 
 // pathOf is a route in GoBGP's form. The next hop is each session's own address.
 func pathOf(r *announce.Route, asn uint32) (*apiutil.Path, error) {

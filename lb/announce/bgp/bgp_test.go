@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/announce/bgp"
 	"github.com/weirlb/weir/perf/netlab"
@@ -41,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// speak sets the routes of each line of its input, or the neighbors, and writes the peers after each.
+// speak sets the routes or neighbors of each line of its input, and writes the peers. "leave": Leave.
 func speak(text string) error {
 	var cfg bgp.Config
 	if err := json.Unmarshal([]byte(text), &cfg); err != nil {
@@ -54,7 +52,11 @@ func speak(text string) error {
 	}
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
-		if line := in.Text(); strings.HasPrefix(line, "{") {
+		line := in.Text()
+		if line == "leave" {
+			return s.Leave()
+		}
+		if strings.HasPrefix(line, "{") {
 			var list struct{ Neighbors []bgp.Neighbor }
 			if err := json.Unmarshal([]byte(line), &list); err != nil {
 				return err
@@ -388,11 +390,4 @@ func TestWireRoutesOfRoutersAreRefused(t *testing.T) {
 	if p := s.say(t, "")[0]; len(hops) > 0 || p.Routes != 1 {
 		t.Errorf("next hops %v, %d routes sent", hops, p.Routes)
 	}
-}
-
-func mustLink(t *testing.T, f *netlab.Fleet, name string) netlink.Link {
-	t.Helper()
-	l, err := f.Router.Interface(name)
-	must(t, err)
-	return l
 }

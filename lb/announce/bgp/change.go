@@ -31,8 +31,8 @@ func (s *Speaker) SetNeighbors(list []Neighbor) error {
 		}
 		i := s.place(&n, ends[n.Name()])
 		s.cfg.Log.Info("announce: a router is added", "peer", n.Name(), "asn", n.ASN)
-		if n.Interface != "" {
-			continue // follow looks for it
+		if n.Interface != "" || !s.mayBegin(&n) {
+			continue // follow does it
 		}
 		if err := s.addNeighbor(i); err != nil {
 			s.vacate(i)

@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/weirlb/weir/lb/announce"
+	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/router"
 )
@@ -38,4 +41,11 @@ func TestWireWithdrawalWhileTheSessionIsDown(t *testing.T) {
 	started(t, r, err)
 	untilHops(t, f, stays, node4(0))
 	untilHops(t, f, vip4)
+}
+
+func mustLink(t *testing.T, f *netlab.Fleet, name string) netlink.Link {
+	t.Helper()
+	l, err := f.Router.Interface(name)
+	must(t, err)
+	return l
 }

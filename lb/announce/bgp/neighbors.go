@@ -24,11 +24,11 @@ const (
 	patience = 10 * time.Second
 )
 
-// addNeighbors adds all neighbors with an address.
+// addNeighbors adds all neighbors with an address whose sessions may begin.
 func (s *Speaker) addNeighbors() error {
 	var errs []error
 	for i := range s.cfg.Neighbors {
-		if s.cfg.Neighbors[i].Interface == "" {
+		if n := &s.cfg.Neighbors[i]; n.Interface == "" && s.mayBegin(n) {
 			errs = append(errs, s.addNeighbor(i))
 		}
 	}
@@ -59,8 +59,9 @@ func peerOf(n *Neighbor) *api.Peer {
 			HoldTime: uint64(n.Hold / time.Second), KeepaliveInterval: uint64(n.Keepalive / time.Second),
 			ConnectRetry: retry, IdleHoldTimeAfterReset: retry,
 		}},
-		Transport:    &api.Transport{RemotePort: uint32(n.Port)},
-		EbgpMultihop: &api.EbgpMultihop{Enabled: n.MultihopTTL > 0, MultihopTtl: uint32(n.MultihopTTL)},
+		Transport:       &api.Transport{RemotePort: uint32(n.Port)},
+		EbgpMultihop:    &api.EbgpMultihop{Enabled: n.MultihopTTL > 0, MultihopTtl: uint32(n.MultihopTTL)},
+		GracefulRestart: restartOf(n),
 	}
 	v4, v6 := n.Interface != "" || n.Address.Is4(), n.Interface != "" || n.Address.Is6()
 	for _, f := range []struct {
@@ -72,6 +73,9 @@ func peerOf(n *Neighbor) *api.Peer {
 			peer.AfiSafis = append(peer.AfiSafis, &api.AfiSafi{
 				Config:       &api.AfiSafiConfig{Family: family, Enabled: true},
 				PrefixLimits: &api.PrefixLimit{Family: family, MaxPrefixes: maxReceived},
+				MpGracefulRestart: &api.MpGracefulRestart{
+					Config: &api.MpGracefulRestartConfig{Enabled: n.GracefulRestart > 0},
+				},
 			})
 		}
 	}
@@ -102,7 +106,7 @@ func (s *Speaker) linkLocal(name string) (found netip.Addr) {
 	return found
 }
 
-// follow looks for unnumbered neighbors, and brings up those that have sent too many prefixes.
+// follow looks for unnumbered neighbors, begins sessions that have waited for the routes, and brings up those that have sent too many prefixes.
 func (s *Speaker) follow() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -111,6 +115,7 @@ func (s *Speaker) follow() {
 			if n.Interface != "" {
 				s.look(i)
 			} else {
+				s.begin(i)
 				s.enable(i)
 			}
 		}
@@ -146,7 +151,7 @@ func (s *Speaker) look(i int) {
 	known := s.neighbors[i]
 	s.mu.Unlock()
 	switch {
-	case known.removed || known.state == bgp.BGP_FSM_ESTABLISHED:
+	case known.removed || known.state == bgp.BGP_FSM_ESTABLISHED || !s.mayBegin(n):
 		return
 	case known.added.IsZero():
 	case time.Since(known.added) < patience || time.Since(known.since) < patience:
