@@ -55,7 +55,7 @@ type Outcome struct {
 // SetSettings replaces the settings.
 func (r *Rule) SetSettings(s Settings) {
 	r.settings = s
-	r.all = append([]Advertisement{{s.Allow, s.Aggregate4, s.Aggregate6, s.Attributes}}, s.Advertisements...)
+	r.all = s.all()
 }
 
 // Adopt takes over what was announced before the first Decide, and adds to earlier calls.

@@ -70,8 +70,9 @@ type Announce struct {
 	// done while a BGPPeer of objects is such a peer.
 	Prepend int `json:"prepend"`
 	// AggregateIPv4 is the length of announced IPv4 prefixes. A prefix is announced while any
-	// address in it is served here, so the others in it must be served too. It is at least the
-	// length of those in prefixes. 0 is the address alone.
+	// address in it is served here, so the others in it must be served too: not those of Services
+	// with Local policy, which nodes without an endpoint lose, as weir check and weir status
+	// --problems say. It is at least the length of those in prefixes. 0 is the address alone.
 	AggregateIPv4 int `json:"aggregateIPv4"`
 	// AggregateIPv6 is the same of IPv6.
 	AggregateIPv6 int `json:"aggregateIPv6"`

@@ -13,7 +13,6 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
-	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/announce/bgp"
@@ -41,6 +40,7 @@ type announcer struct {
 	services  map[string][]announcedFrontend
 	addresses map[netip.Addr][]announce.Frontend // of services, as the rule takes them
 	decisions []announce.Decision
+	losses    []announce.Loss
 	routes    []announce.Route
 	next      time.Time // when time alone may change the decisions; zero: never
 	err       error     // of the last Set
@@ -219,6 +219,7 @@ func (a *announcer) decide(n *announce.Node) {
 	}
 	out := a.rule.Decide(n, a.addresses, time.Now())
 	a.decisions, a.routes, a.next = out.Decisions, out.Routes, out.Next
+	a.losses = a.rule.Losses(&out, a.addresses)
 	a.err = a.speaker.Set(out.Routes)
 }
 
@@ -309,44 +310,6 @@ func (a *announcer) peers() []api.AnnouncePeer {
 		out = append(out, peer)
 	}
 	return out
-}
-
-// problems are sessions that are down, and addresses that cannot be announced.
-func (a *announcer) problems() (out []problem.Problem) {
-	s := a.status()
-	if s == nil {
-		return nil
-	}
-	for _, p := range s.Peers {
-		if !p.Established {
-			reason := "the session is down: this router has no routes of this node"
-			if p.Reason != "" {
-				reason += "; " + p.Reason
-			}
-			out = append(out, problem.Problem{Kind: problem.PeerDown, Object: "Peer " + p.Peer, Reason: reason})
-		}
-	}
-	for _, x := range s.Addresses {
-		if x.Reason == announce.TooMany.String() {
-			out = append(out, problem.Problem{Kind: problem.NotAnnounced, Object: "Address " + x.Address.String(), Reason: x.Reason + ": " + x.Detail})
-		}
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	faults := a.unheard
-	if a.objects != nil {
-		faults = append(slices.Clip(faults), a.objects.faults...)
-	}
-	for _, f := range faults {
-		out = append(out, problem.New(problem.NotAnnounced, "", "announce.objects: %v", f))
-	}
-	if a.err != nil {
-		out = append(out, problem.New(problem.NotAnnounced, "", "%v", a.err))
-	}
-	if a.unkept != nil {
-		out = append(out, problem.Problem{Kind: problem.StateFile, Object: "File " + a.source.kept.path, Reason: a.unkept.Error()})
-	}
-	return append(out, a.source.problems()...)
 }
 
 // announceNode is the state of the node for the rule. Preconditions: d.mu is not held.

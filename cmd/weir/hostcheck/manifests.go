@@ -3,6 +3,7 @@ package hostcheck
 import (
 	"io"
 	"log/slog"
+	"slices"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
@@ -41,6 +42,7 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 		services, node = len(up.Put), up.Node != nil && len(up.Node.Labels) > 0
 		for _, s := range up.Put {
 			judgeService(fs, s)
+			judgeAggregates(fs, cfg, s)
 		}
 	}
 	if !node {
@@ -48,6 +50,20 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 	}
 	if len(rep.Errors) == 0 {
 		fs.add(OK, "manifests", "%s: %d objects, %d of them Services", m.Path, rep.Objects, services)
+	}
+}
+
+// judgeAggregates notes an address that nodes without an endpoint attract packets for.
+func judgeAggregates(fs *findings, cfg *config.Configuration, s *discovery.Service) {
+	if cfg.Announce.Speaker == config.AnnounceOff || !s.Policy.ExternalLocal {
+		return
+	}
+	settings := cfg.Announce.Settings()
+	for _, a := range slices.Concat(s.LoadBalancerIPs, s.ExternalIPs) {
+		for _, p := range settings.Aggregates(a) {
+			fs.add(Note, "announce", "Service %v has externalTrafficPolicy: Local: a node without an endpoint of it loses the packets to %s "+
+				"while it announces %s for others; announce this address without aggregation", s.Name, a, p)
+		}
 	}
 }
 
