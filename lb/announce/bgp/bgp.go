@@ -222,6 +222,9 @@ func (s *Speaker) Peers() []announce.Peer {
 			Name: cfg.Name(), ASN: cfg.ASN, State: "idle", Since: n.since, Ends: n.ends, Reason: n.reason,
 			Established: n.state == bgp.BGP_FSM_ESTABLISHED,
 		}
+		if n.added.IsZero() && n.reason == "" && cfg.GracefulRestart > 0 {
+			p.Reason = "it begins when the routes are complete (graceful restart)"
+		}
 		if !n.added.IsZero() {
 			p.State = strings.ToLower(strings.TrimPrefix(n.state.String(), "BGP_FSM_"))
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -86,14 +87,24 @@ func TestWireGracefulRestart(t *testing.T) {
 	untilHops(t, f, vip4)
 }
 
-// A process without routes does not wait for long before it has a session.
+// A process without routes does not wait for long before it has a session. A router that is
+// replaced gets the routes.
 func TestWireGracefulRestartWithoutRoutes(t *testing.T) {
 	requireFRR(t)
 	f := newFleet(t, 1)
-	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}}))
+	text := router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}})
+	r, err := router.StartFRR(f.Router, f.Dir(), text)
 	started(t, r, err)
 	s := start(t, f.Nodes[0], gracefully(bothFamilies("")[:1], 4*time.Second)...)
 	s.untilPeers(t, "the session", func(p *announce.Peer) bool { return p.Established })
 	s.set(t, announce.Route{Prefix: vip4})
+	untilHops(t, f, vip4, node4(0))
+
+	must(t, r.Kill())
+	must(t, f.Router.Netlink().LinkSetDown(mustLink(t, f, "br0"))) // the kernel forgets the routes of before
+	must(t, f.Router.Netlink().LinkSetUp(mustLink(t, f, "br0")))
+	must(t, os.RemoveAll(f.Dir()+"/frr-router"))
+	r, err = router.StartFRR(f.Router, f.Dir(), text)
+	started(t, r, err)
 	untilHops(t, f, vip4, node4(0))
 }
