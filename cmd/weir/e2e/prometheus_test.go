@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -104,32 +105,50 @@ func (p *prometheus) get(ctx context.Context, path string, query url.Values, dat
 	return nil
 }
 
-// hasData reports whether a query of the dashboard has a result, with all jobs, instances and
-// Services selected.
-func (p *prometheus) hasData(ctx context.Context, query string) error {
-	for variable, value := range map[string]string{"$__rate_interval": "3s", "$job": ".*", "$instance": ".*", "$service": ".*"} {
-		query = strings.ReplaceAll(query, variable, value)
-	}
+// hasData reports whether a query of the dashboard has a result in the time range of a panel, with
+// the values of all variables.
+func (p *prometheus) hasData(ctx context.Context, query string, variables map[string][]string) error {
+	now := time.Now()
 	var found struct{ Result []json.RawMessage }
-	err := p.get(ctx, "/api/v1/query", url.Values{"query": {query}}, &found)
+	err := p.get(ctx, "/api/v1/query_range", url.Values{
+		"query": {interpolated(query, variables)}, "step": {"1"},
+		"start": {fmt.Sprint(now.Add(-time.Minute).Unix())}, "end": {fmt.Sprint(now.Unix())},
+	}, &found)
 	if err == nil && len(found.Result) == 0 {
 		err = errors.New("no data")
 	}
 	return err
 }
 
-// hasValues reports whether a variable of the dashboard has values.
-func (p *prometheus) hasValues(ctx context.Context, definition string) error {
+// inRegexp are the characters that Grafana escapes in values of variables for Prometheus, twice,
+// since the expression is in a string.
+var inRegexp = regexp.MustCompile(`[\\^$*+?.()|{}\[\]]`)
+
+// interpolated is a query with all values of the variables selected, in Grafana's form.
+func interpolated(query string, variables map[string][]string) string {
+	query = strings.ReplaceAll(query, "$__rate_interval", "3s")
+	for name, values := range variables {
+		var escaped []string
+		for _, v := range values {
+			escaped = append(escaped, inRegexp.ReplaceAllString(v, `\\$0`))
+		}
+		query = strings.ReplaceAll(query, "$"+name, "("+strings.Join(escaped, "|")+")")
+	}
+	return query
+}
+
+// values are those of a variable of the dashboard.
+func (p *prometheus) values(ctx context.Context, definition string, variables map[string][]string) ([]string, error) {
 	m := regexp.MustCompile(`^label_values\((.*), (\w+)\)$`).FindStringSubmatch(definition)
 	if m == nil {
-		return fmt.Errorf("%q is not understood", definition)
+		return nil, fmt.Errorf("%q is not understood", definition)
 	}
 	var values []string
-	err := p.get(ctx, "/api/v1/label/"+m[2]+"/values", url.Values{"match[]": {strings.ReplaceAll(m[1], "$job", ".*")}}, &values)
+	err := p.get(ctx, "/api/v1/label/"+m[2]+"/values", url.Values{"match[]": {interpolated(m[1], variables)}}, &values)
 	if err == nil && len(values) == 0 {
 		err = errors.New("no values")
 	}
-	return err
+	return values, err
 }
 
 // evaluates reports whether Prometheus has evaluated all alerts of the chart without a fault.
@@ -163,7 +182,7 @@ type dashboard struct {
 		Targets []struct{ Expr string }
 	}
 	Templating struct {
-		List []struct{ Type, Definition string }
+		List []struct{ Name, Type, Definition string }
 	}
 }
 
@@ -196,11 +215,15 @@ func TestWirePrometheusHasDataForTheDashboard(t *testing.T) {
 		t.Error("a Service without endpoints answers")
 	}
 	must(t, f.poll(func(ctx context.Context) error { return p.evaluates(ctx, alerts) }))
+	variables := map[string][]string{}
 	for _, v := range d.Templating.List {
 		if v.Type != "query" {
 			continue
 		}
-		if err := f.poll(func(ctx context.Context) error { return p.hasValues(ctx, v.Definition) }); err != nil {
+		if err := f.poll(func(ctx context.Context) (err error) {
+			variables[v.Name], err = p.values(ctx, v.Definition, variables)
+			return err
+		}); err != nil {
 			t.Errorf("variable %s: %v", v.Definition, err)
 		}
 	}
@@ -209,8 +232,8 @@ func TestWirePrometheusHasDataForTheDashboard(t *testing.T) {
 			if withoutData[panel.Title] != "" {
 				continue
 			}
-			if err := f.poll(func(ctx context.Context) error { return p.hasData(ctx, q.Expr) }); err != nil {
-				t.Errorf("%s: %v\n%s", panel.Title, err, q.Expr)
+			if err := f.poll(func(ctx context.Context) error { return p.hasData(ctx, q.Expr, variables) }); err != nil {
+				t.Errorf("%s: %v\n%s", panel.Title, err, interpolated(q.Expr, variables))
 			}
 		}
 	}
