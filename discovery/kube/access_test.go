@@ -219,6 +219,15 @@ func TestKubeNodeEligible(t *testing.T) {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule})
 	})
 	expect("taint", "node edge-1 has the taint ToBeDeletedByClusterAutoscaler")
+	for _, cordoned := range []bool{true, false} {
+		edit(func(n *corev1.Node) { n.Spec.Unschedulable = cordoned })
+		s.Eventually("cordon", func(context.Context) error {
+			if f.NodeCordoned() != cordoned {
+				return fmt.Errorf("cordoned %v", !cordoned)
+			}
+			return nil
+		})
+	}
 	edit(func(n *corev1.Node) {
 		n.Spec.Taints = nil
 		n.Labels[corev1.LabelNodeExcludeBalancers] = "true"

@@ -64,6 +64,12 @@ func (n *nodeState) object() *corev1.Node {
 	return n.last
 }
 
+// NodeCordoned reports whether this node is marked as unschedulable (kubectl cordon).
+func (s *Source) NodeCordoned() bool {
+	n := s.node.object()
+	return n != nil && n.Spec.Unschedulable
+}
+
 // NodeLabels are the labels of this node, nil before the cluster has told them. They must not be
 // changed.
 func (s *Source) NodeLabels() map[string]string {

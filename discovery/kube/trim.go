@@ -154,6 +154,7 @@ func (t *trimmer) node(n *corev1.Node) {
 	n.Status = status
 	spec := corev1.NodeSpec{}
 	if n.Name == t.self {
+		spec.Unschedulable = n.Spec.Unschedulable
 		for _, taint := range n.Spec.Taints {
 			if taint.Key == taintToBeDeleted {
 				spec.Taints = append(spec.Taints, taint)

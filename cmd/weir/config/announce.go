@@ -82,6 +82,10 @@ type Announce struct {
 	// EmptySeconds is how long an address stays announced that has no endpoint on any node.
 	// Clients are then refused by this node, in place of a change of routes per rollout.
 	EmptySeconds int `json:"emptySeconds"`
+	// HonorCordon withdraws all addresses while the Node is unschedulable (kubectl cordon). It
+	// needs discovery.kubernetes. Nodes are cordoned for other reasons than a maintenance of the
+	// network, so it is off unless it is asked for.
+	HonorCordon bool `json:"honorCordon"`
 	// DrainSeconds is how long Weir goes on to serve packets after it has withdrawn the
 	// addresses, at a stop and for weir drain self --wait.
 	DrainSeconds int `json:"drainSeconds"`

@@ -82,6 +82,7 @@ func TestAnnounceIsValidated(t *testing.T) {
 		"source of BFD":    {bfd(BFD{}, func(p *Peer) { p.SourceAddress = "10.0.0.9" }), "announce.peers[0].bfd", "cannot be used with sourceAddress"},
 		"fast BFD":         {bfd(BFD{IntervalMilliseconds: 49}), "announce.peers[0].bfd.intervalMilliseconds", "must be 0 (300) or 50 to 60000, is 49"},
 		"BFD and restart":  {bfd(BFD{}, func(p *Peer) { p.GracefulRestart = &GracefulRestart{} }), "announce.peers[0].gracefulRestart", "cannot be used with bfd"},
+		"cordon":           {func(a *Announce) { a.HonorCordon = true }, "announce.honorCordon", "needs discovery.kubernetes"},
 		"long restart": {func(a *Announce) { a.Peers[0].GracefulRestart = &GracefulRestart{Seconds: 4096} },
 			"announce.peers[0].gracefulRestart.seconds", "must be 0 (30) to 4095, is 4096"},
 		"hasty BFD":     {bfd(BFD{Multiplier: 1}), "announce.peers[0].bfd.multiplier", "must be 0 (3) or 2 to 255, is 1"},

@@ -32,6 +32,9 @@ func (c *Configuration) validateAnnounce(r *report) {
 		checkPrefix(r, fmt.Sprintf("%sprefixes[%d]", at, i), p)
 		a.checkAggregate(r, p)
 	}
+	if a.HonorCordon && c.Discovery.Kubernetes == nil {
+		r.addf(at+"honorCordon", "needs discovery.kubernetes: manifests say nothing of a cordon")
+	}
 	number("maxAddresses", a.MaxAddresses, 1, 1_000_000)
 	number("aggregateIPv4", a.AggregateIPv4, 0, 32)
 	number("aggregateIPv6", a.AggregateIPv6, 0, 128)

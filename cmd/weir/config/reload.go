@@ -53,6 +53,7 @@ var reloadable = map[string]func(c, next *Configuration){
 	"announce.aggregateIPv6":        func(c, next *Configuration) { c.Announce.AggregateIPv6 = next.Announce.AggregateIPv6 },
 	"announce.settleSeconds":        func(c, next *Configuration) { c.Announce.SettleSeconds = next.Announce.SettleSeconds },
 	"announce.emptySeconds":         func(c, next *Configuration) { c.Announce.EmptySeconds = next.Announce.EmptySeconds },
+	"announce.honorCordon":          func(c, next *Configuration) { c.Announce.HonorCordon = next.Announce.HonorCordon },
 	"announce.drainSeconds":         func(c, next *Configuration) { c.Announce.DrainSeconds = next.Announce.DrainSeconds },
 	"onStop":                        takeOverOnStop,
 	"enableProfiling":               func(c, next *Configuration) { c.EnableProfiling = next.EnableProfiling },

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
@@ -24,7 +25,8 @@ import (
 type announcer struct {
 	name    string // of the speaker
 	lb      *lb.LB
-	looking sync.Mutex // orders lookAnnounce
+	looking sync.Mutex  // orders lookAnnounce
+	cordons atomic.Bool // announce.honorCordon
 
 	// changing orders changes of the configuration and of objects. It guards the fields below.
 	changing   sync.Mutex
@@ -81,6 +83,7 @@ func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*annou
 	}
 	a := startAnnouncer(speaker, l, o.settings(c))
 	a.cfg, a.input, a.configured, a.session = *cfg, in, base, session
+	a.cordons.Store(cfg.Announce.HonorCordon)
 	a.name, a.objects, a.passwords = c.Speaker, o, passwordsOf(c.Peers)
 	if _, none := speaker.(silent); none {
 		a.unheard = []error{errNoRouter}
@@ -315,6 +318,9 @@ func (a *announcer) peers() []api.AnnouncePeer {
 // announceNode is the state of the node for the rule. Preconditions: d.mu is not held.
 func (d *Daemon) announceNode() announce.Node {
 	n := announce.Node{Stopping: d.draining.Load() != nil || d.withdraws.Load(), Draining: d.selfDrained.Load() != nil, NotEligible: d.notEligible()}
+	if n.NotEligible == "" && d.announcer != nil && d.announcer.cordons.Load() && d.isCordoned() {
+		n.NotEligible = fmt.Sprintf("node %s is cordoned (announce.honorCordon)", d.cfg.NodeName)
+	}
 	n.NotSynced = !d.published.Load() || d.announcer.waits()
 	n.Unhealthy = d.updating.Reason(time.Now())
 	if stuck := d.lb.StuckWorker(); stuck >= 0 {
@@ -324,6 +330,12 @@ func (d *Daemon) announceNode() announce.Node {
 		n.Unhealthy = absent.Reason
 	}
 	return n
+}
+
+// isCordoned reports whether the source says that the node is unschedulable.
+func (d *Daemon) isCordoned() bool {
+	s, ok := d.source.(interface{ NodeCordoned() bool })
+	return ok && s.NodeCordoned()
 }
 
 // lookAnnounce decides by the state of the node now. No earlier state is taken for a later one.

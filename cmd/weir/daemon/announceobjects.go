@@ -174,6 +174,7 @@ func (a *announcer) reload(cfg *config.Configuration) (refused string) {
 	a.changing.Lock()
 	defer a.changing.Unlock()
 	a.cfg = *cfg
+	a.cordons.Store(cfg.Announce.HonorCordon)
 	a.input.readFiles(&cfg.Announce)
 	return a.take()
 }

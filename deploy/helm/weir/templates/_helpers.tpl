@@ -154,6 +154,7 @@ announce.aggregateIPv6
 announce.communities
 announce.drainSeconds
 announce.emptySeconds
+announce.honorCordon
 announce.largeCommunities
 announce.localPref
 announce.maxAddresses
