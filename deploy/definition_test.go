@@ -66,7 +66,7 @@ const validPeer = `myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.254`
 
 // What a node would refuse of an object by itself the API server refuses too, with the field; and
 // what it takes, a node takes.
-func TestDefinitionsRefuseWhatNodesRefuse(t *testing.T) {
+func TestKubeDefinitionsRefuseWhatNodesRefuse(t *testing.T) {
 	c := kubetest.Require(t, kubetest.Options{NoControllers: true})
 	apply := c.Applier(t)
 	text, err := os.ReadFile(definitionFiles[0])
