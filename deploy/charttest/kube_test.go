@@ -133,6 +133,7 @@ func (c *cluster) remove(objects []*unstructured.Unstructured) {
 func TestKubeTakesTheChart(t *testing.T) {
 	c := newCluster(t)
 	c.namespace(namespace, "privileged")
+	c.namespace("metallb-system", "baseline") // whose objects nodes may read
 	for _, name := range slices.Sorted(maps.Keys(variants)) {
 		t.Run(name, func(t *testing.T) {
 			objects := mustTemplate(t, variants[name])
