@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/doctor"
 	"github.com/weirlb/weir/perf/netlab"
 )
 
@@ -226,10 +227,31 @@ func TestGuestVLAN(t *testing.T) {
 	f.routeTop(t, "eth0.100")
 	if os.Getenv(netlab.NICs) == "" {
 		// On a wire the tag is in the packet. A veth passes it beside the packet, where XDP does not see it.
+		f.namesInsertion(t, true)
 		must(t, f.Client.SetOffloads("eth0", map[string]bool{"tx-vlan-hw-insert": false}))
 	}
+	f.namesInsertion(t, false)
 	must(t, f.start())
 	f.exchange(t)
+}
+
+// namesInsertion checks that weir check and weir doctor name the insertion of tags by the peer
+// of eth0, and how to end it; or neither does.
+func (f *fixture) namesInsertion(t *testing.T, want bool) {
+	t.Helper()
+	const fact = "tx-vlan-hw-insert is on at eth0, the peer of eth0"
+	const mend = " ethtool -K eth0 txvlan off"
+	stdout, stderr, _ := f.check(t)
+	if named := strings.Contains(stdout, fact) && strings.Contains(stdout, mend); named != want {
+		t.Errorf("weir check names the insertion of tags: %v, want %v:\n%s%s", named, want, stdout, stderr)
+	}
+	r, _ := f.doctor(t, f.command("doctor", "-o", "json", "--config", f.path("config.yaml")))
+	named := slices.ContainsFunc(r.Findings, func(x doctor.Finding) bool {
+		return x.Verdict == doctor.Warning && strings.Contains(x.Fact, fact) && strings.Contains(x.Mend, mend)
+	})
+	if named != want {
+		t.Errorf("weir doctor names the insertion of tags: %v, want %v: %+v", named, want, r.Findings)
+	}
 }
 
 // Interfaces that have no queues of their own are refused, with what to attach instead.

@@ -33,13 +33,15 @@ func checkInterfaces(fs *findings, cfg *config.Configuration) {
 			fs.mend("ip link set %s up", in.Name)
 			continue
 		}
-		if _, err := device.Resolve(in.Name, links); err != nil && len(links) > 0 {
+		carriers, err := device.Resolve(in.Name, links)
+		if err != nil && len(links) > 0 {
 			fs.add(Wrong, subject, "%s", strings.TrimPrefix(err.Error(), subject+": "))
 			continue
 		}
 		checkMode(fs, subject, in, dev)
 		checkHook(fs, subject, in)
 		checkMTU(fs, subject, dev, len(cfg.HostVeth.Prefixes) > 0)
+		checkPeerTags(fs, subject, carriers, links)
 	}
 }
 
