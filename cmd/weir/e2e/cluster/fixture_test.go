@@ -170,6 +170,9 @@ func (f *fixture) start() {
 }
 
 func (f *fixture) ended() error {
+	if f.weir == nil {
+		return nil // none is to run
+	}
 	select {
 	case <-f.weir.Done():
 		f.t.Fatalf("weir run has ended: %v", f.weir.Err())
@@ -178,7 +181,12 @@ func (f *fixture) ended() error {
 	return nil
 }
 
-func (f *fixture) logTail() string { return f.weir.LogTail(40) }
+func (f *fixture) logTail() string {
+	if f.weir == nil {
+		return ""
+	}
+	return f.weir.LogTail(40)
+}
 
 // pod is a Pod with a web server at its address that answers with its name.
 type pod struct {

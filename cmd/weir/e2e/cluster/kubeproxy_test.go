@@ -22,10 +22,11 @@ import (
 )
 
 // kubeProxy starts the real kube-proxy on the edge node.
-func (f *fixture) kubeProxy(mode string) *netlab.Daemon {
+func (f *fixture) kubeProxy(mode string, more ...string) *netlab.Daemon {
 	f.t.Helper()
-	cmd := exec.Command(os.Getenv("KUBEPROXY_BIN"), "--kubeconfig="+f.cluster.Kubeconfig, "--proxy-mode="+mode,
-		"--hostname-override=edge-1", "--cluster-cidr=10.40.0.0/16", "--bind-address=127.0.0.1", "--conntrack-max-per-core=0")
+	args := append([]string{"--kubeconfig=" + f.cluster.Kubeconfig, "--proxy-mode=" + mode, "--hostname-override=edge-1",
+		"--cluster-cidr=10.40.0.0/16", "--bind-address=127.0.0.1", "--conntrack-max-per-core=0"}, more...)
+	cmd := exec.Command(os.Getenv("KUBEPROXY_BIN"), args...)
 	d, err := f.Edge.Edge.StartDaemon(cmd, f.path("kube-proxy-"+mode+".log"))
 	if err != nil {
 		f.t.Fatal(err)
