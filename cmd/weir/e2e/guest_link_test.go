@@ -172,7 +172,7 @@ func (f *fixture) untilMembers(t *testing.T, active int, members ...string) {
 
 // carriesVLANs reports whether an interface is attached for the VLANs upon it.
 func carriesVLANs(s *api.Status, name string) bool {
-	return slices.ContainsFunc(s.Interfaces, func(i api.Interface) bool { return i.Device == name })
+	return slices.ContainsFunc(s.Interfaces, func(i api.Interface) bool { return i.VLAN != 0 && i.Device == name })
 }
 
 func ports(s *api.Status) []string {
