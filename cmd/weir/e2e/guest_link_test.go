@@ -58,6 +58,9 @@ func newBonded(t *testing.T, mode netlink.BondMode, vlans ...int) (f *fixture, t
 	}
 	for _, m := range []string{"m0", "m1"} {
 		must(t, netlab.Connect(netlab.End{Namespace: f.Edge.Edge, Name: m}, netlab.End{Namespace: f.Client, Name: m}, netlab.LinkConfig{Wire: true}))
+		if len(vlans) > 0 {
+			f.keepTagsInside(t, m)
+		}
 	}
 	for host, n := range sides {
 		bond := netlink.NewLinkBond(named("bond0"))
@@ -226,13 +229,21 @@ func TestGuestVLAN(t *testing.T) {
 	}
 	f.routeTop(t, "eth0.100")
 	if os.Getenv(netlab.NICs) == "" {
-		// On a wire the tag is in the packet. A veth passes it beside the packet, where XDP does not see it.
 		f.namesInsertion(t, true)
-		must(t, f.Client.SetOffloads("eth0", map[string]bool{"tx-vlan-hw-insert": false}))
 	}
+	f.keepTagsInside(t, "eth0")
 	f.namesInsertion(t, false)
 	must(t, f.start())
 	f.exchange(t)
+}
+
+// keepTagsInside has a veth of the clients send VLAN tags as they are on a wire, in the packet. A
+// veth passes them beside the packet otherwise, where XDP does not see them.
+func (f *fixture) keepTagsInside(t *testing.T, name string) {
+	t.Helper()
+	if os.Getenv(netlab.NICs) == "" {
+		must(t, f.Client.SetOffloads(name, map[string]bool{"tx-vlan-hw-insert": false}))
+	}
 }
 
 // namesInsertion checks that weir check and weir doctor name the insertion of tags by the peer
