@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/weirlb/weir/perf/vm/job"
@@ -21,8 +22,30 @@ func (m *matrix) build(ctx context.Context, cases []Case) error {
 		m.compile(ctx, "guest", "build", "./perf/vm/guest"))
 	for _, c := range cases {
 		err = errors.Join(err, m.compile(ctx, c.binary(), "test", "-c", "./"+c.Package))
+		for _, s := range c.Scripts {
+			err = errors.Join(err, m.script(ctx, s))
+		}
 	}
 	return err
+}
+
+// script runs a script of a case, once: variable=script.
+func (m *matrix) script(ctx context.Context, text string) error {
+	if m.programs[text] != "" {
+		return nil
+	}
+	variable, file, _ := strings.Cut(text, "=")
+	m.Log("%s", file)
+	cmd := exec.CommandContext(ctx, "sh", file)
+	cmd.Dir = m.Root
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", file, err, errs.String())
+	}
+	m.programs[text] = variable + "=" + strings.TrimSpace(string(out))
+	return nil
 }
 
 // compile runs a command of go for a package, once. The binary has no debug information:
@@ -88,11 +111,13 @@ func (m *matrix) once(ctx context.Context, k *Kernel, group []Case, dir string, 
 		defer nics.close()
 	}
 	initrd := filepath.Join(m.scratch, "initrd")
-	if err := m.initramfs(initrd, k, m.jobOf(k, group, nics.env), group); err != nil {
+	j := m.jobOf(k, group, nics.env)
+	if err := m.initramfs(initrd, k, j, group); err != nil {
 		return 0, err
 	}
 	defer os.Remove(initrd)
 	vm := &machine{
+		limit:  limitOf(j),
 		kernel: k, initrd: initrd, out: dir, args: nics.args, prefix: nics.prefix, cpus: m.CPUs, memory: 2560, kvm: m.kvm,
 		began: func(name string) {
 			*current = name

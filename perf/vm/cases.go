@@ -15,6 +15,8 @@ type Case struct {
 	Skip    string   // of those, the tests to leave out
 	Env     []string // more environment
 	Load    []string // modules to load first
+	Scripts []string // of variables with a program: NAME=SCRIPT prints the path of the program, which it builds
+	Long    bool     // without -test.short
 	NICs    string   // arrangement of emulated NICs; "": veth pairs alone
 	Seconds float64  // that suffice on a quiet machine without emulation
 	Short   bool     // in continuous integration, too
@@ -38,6 +40,9 @@ const packets = "^TestWirePackets$/^(flow|new|snat|no-endpoint|icmp-error)$/.*/^
 // the packet loop does.
 const repeats = "^TestKernel(Repeats|FindsFlowsOfAFullTable)$"
 
+// kubernetes is the control plane and kube-proxy.
+var kubernetes = []string{"KUBEENV_BIN=discovery/kube/kubeenv/build.sh", "KUBEPROXY_BIN=discovery/kube/kubeenv/kubeproxy/build.sh"}
+
 // Cases are the cases of each kernel.
 var Cases = []Case{
 	{Name: "kernel-table", Package: "cmd/weir/e2e", Run: "^TestGuestKernelTable$", Seconds: 10, Short: true},
@@ -54,6 +59,7 @@ var Cases = []Case{
 	{Name: "sctp", Package: "cmd/weir/e2e", Run: "^TestGuestSCTP$", Load: []string{"sctp"}, Seconds: 20},
 	{Name: "tunnels", Package: "cmd/weir/e2e", Run: "^TestGuestKernelDecapsulates$", Load: []string{"ipip", "sit", "ip6_tunnel", "fou", "fou6"}, Seconds: 40},
 	{Name: "ipvs", Package: "cmd/weir/e2e", Run: "^TestGuestTakeoverFromIPVS$", Load: []string{"ip_vs", "ip_vs_rr"}, Seconds: 20},
+	{Name: "kube-proxy-ipvs", Package: "cmd/weir/e2e/cluster", Run: "^TestGuestTakeoverFromKubeProxy$", Load: []string{"ip_vs", "ip_vs_rr", "nf_conntrack"}, Scripts: kubernetes, Long: true, Seconds: 60},
 	{Name: "clock", Package: "cmd/weir/e2e", Run: "^TestGuestClockSteps$", Env: []string{"WEIR_MAY_SET_CLOCK=1"}, Seconds: 30},
 	{Name: "handover", Package: "cmd/weir/e2e", Run: "^TestWire(ConnectionsSurviveHandovers|HandoverLosesNoDatagram)$/^no_cache$", Seconds: 40},
 	{Name: "nic-virtio", Package: "cmd/weir/e2e", Run: onNICs, NICs: "virtio-net-pci", Seconds: 60},
@@ -74,7 +80,10 @@ func (c *Case) binary() string { return strings.ReplaceAll(c.Package, "/", "_") 
 
 // command is the command line of the case in a virtual machine.
 func (c *Case) command() []string {
-	args := []string{"/vm/" + c.binary(), "-test.v", "-test.short", "-test.timeout=0"}
+	args := []string{"/vm/" + c.binary(), "-test.v", "-test.timeout=0"}
+	if !c.Long {
+		args = append(args, "-test.short")
+	}
 	if c.Run != "" {
 		args = append(args, "-test.run="+c.Run)
 	}

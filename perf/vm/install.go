@@ -14,7 +14,8 @@ import (
 // programs are those that the harness runs, each with the package that has it.
 var programs = []struct{ name, pkg string }{
 	{"depmod", "kmod"}, {"xz", "xz-utils"}, {"ip", "iproute2"}, {"dpkg-deb", "dpkg"}, {"apt-get", "apt"},
-	{"ipvsadm", "ipvsadm"}, // in the virtual machines, which see the files of this one
+	// In the virtual machines, which see the files of this one.
+	{"ipvsadm", "ipvsadm"}, {"ipset", "ipset"}, {"iptables", "iptables"},
 }
 
 // installEmulator installs QEMU and the other programs, where they are missing. Debian 12's

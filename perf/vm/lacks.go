@@ -11,18 +11,41 @@ import (
 type lack struct {
 	reason *regexp.Regexp
 	since  string // the first series of kernels that has the feature; "": a matter of the NIC
+	// feature is the name that `weir check` has for it; without it, otherwise is the reason
+	// why it has none.
+	feature, otherwise string
 }
 
 // lacks are the features that a supported kernel, or the driver of an emulated NIC, may lack.
 var lacks = []lack{
-	{regexp.MustCompile(`^the kernel cannot load programs that read the flow table`), "5.12"},
-	{regexp.MustCompile(`^this kernel does not keep neighbors fresh by itself`), "5.16"},
-	{regexp.MustCompile(`^the kernel has no XDP programs for packets of several buffers`), "5.18"},
-	{regexp.MustCompile(`^the kernel's netdev netlink family does not answer`), "6.3"},
-	{regexp.MustCompile(`^AF_XDP rings of bound sockets: no `), "6.4"},
-	{regexp.MustCompile(`^AF_XDP multi-buffer: no `), "6.6"},
-	{regexp.MustCompile(`^AF_XDP transmit metadata: no `), "6.8"},
-	{regexp.MustCompile(`^the driver does not change the number of queues: `), ""},
+	{regexp.MustCompile(`^the kernel cannot load programs that read the flow table`), "5.12", "BPF programs that share memory with a process", ""},
+	{regexp.MustCompile(`^this kernel does not keep neighbors fresh by itself`), "5.16", "", "Weir probes neighbors itself"},
+	{regexp.MustCompile(`^the kernel has no XDP programs for packets of several buffers`), "5.18", "XDP programs for packets of several buffers", ""},
+	{regexp.MustCompile(`^the kernel's netdev netlink family does not answer`), "6.3", "driver features over netlink", ""},
+	{regexp.MustCompile(`^AF_XDP rings of bound sockets: no `), "6.4", "AF_XDP rings of bound sockets", ""},
+	{regexp.MustCompile(`^AF_XDP multi-buffer: no `), "6.6", "AF_XDP multi-buffer", ""},
+	{regexp.MustCompile(`^AF_XDP transmit metadata: no `), "6.8", "AF_XDP transmit metadata", ""},
+	{regexp.MustCompile(`^the driver does not change the number of queues: `), "", "", "Weir takes the queues that there are"},
+}
+
+// explain adds to the reason of a skipped test what `weir check` says of the feature, among
+// the lines that it has for what the kernel lacks.
+func explain(reason string, check []string) string {
+	reason = strings.TrimSpace(reason)
+	for _, l := range lacks {
+		if !l.reason.MatchString(reason) {
+			continue
+		}
+		if l.feature == "" {
+			return reason + "; " + l.otherwise
+		}
+		for _, line := range check {
+			if strings.HasPrefix(line, l.feature+": ") {
+				return reason + "; `weir check`: " + line
+			}
+		}
+	}
+	return reason
 }
 
 // unexplained returns the first reason of a skipped test that neither a kernel of this version

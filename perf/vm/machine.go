@@ -35,6 +35,7 @@ type machine struct {
 	cpus   int
 	memory int // MiB
 	kvm    bool
+	limit  time.Duration     // from the start to the end; then it is killed
 	began  func(name string) // a case begins
 }
 
@@ -134,11 +135,15 @@ func (m *machine) run(ctx context.Context) (boot time.Duration, err error) {
 	return boot, errors.Join(errors.New("the virtual machine ended before the last case"), wait)
 }
 
-// follow hands on the lines of the console until there are no more, or none comes for long.
+// follow hands on the lines of the console until there are no more, none comes for long, or the
+// time of the whole machine is up: a guest whose case cannot be killed shows signs of life.
 func (m *machine) follow(lines <-chan string, log *os.File, line func(string)) error {
+	deadline := time.After(m.limit)
 	for {
 		limit := patience.For(silence)
 		select {
+		case <-deadline:
+			return fmt.Errorf("the virtual machine did not end in %.0f s", m.limit.Seconds())
 		case text, ok := <-lines:
 			if !ok {
 				return nil

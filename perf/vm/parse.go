@@ -17,12 +17,15 @@ type Tests struct {
 	Failures []string `json:"failures,omitempty"`
 	// Reasons are the reasons of skipped tests, each once.
 	Reasons []string `json:"reasons,omitempty"`
+	// Check is what `weir check` says of features that the kernel lacks, as tests log it.
+	Check []string `json:"check,omitempty"`
 }
 
 var (
 	outcome = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): (\S+) \(`)
 	logged  = regexp.MustCompile(`^\s+\w+\.go:\d+: (.*)`)
 	begins  = regexp.MustCompile(`^=== (?:RUN|CONT|NAME)\s+(\S+)`)
+	checked = regexp.MustCompile(`^note +kernel +(.*)`)
 	stopped = regexp.MustCompile(`^(panic: |fatal error: |SIGQUIT: )`)
 )
 
@@ -43,6 +46,9 @@ func parseTests(r io.Reader) (Tests, error) {
 			delete(running, m[2])
 			t.count(m[1], m[2], last[m[2]])
 		} else if m := logged.FindStringSubmatch(line); m != nil {
+			if c := checked.FindStringSubmatch(m[1]); c != nil {
+				t.Check = append(t.Check, c[1])
+			}
 			// A heading of lines that follow tells nothing: the log of a program, behind the failure.
 			if last[current] == "" || !strings.HasSuffix(m[1], ":") {
 				last[current] = m[1]

@@ -87,7 +87,7 @@ func (r *Report) Markdown(w io.Writer) error {
 	fmt.Fprintf(&b, "# Kernels and drivers\n\nWritten by `make test-vm`. %s, %s.\nSource:\n\n%s\n",
 		r.Emulator, r.Accelerator, item(strings.Join(r.revisions(), ", ")))
 	b.WriteString("A cell has the tests that passed, with subtests. *Skipped* tests need a feature that the kernel lacks;\n" +
-		"the reasons are below.\n\n| Case |")
+		"the reasons are below, with the message of `weir check`.\n\n| Case |")
 	for _, k := range r.Kernels {
 		fmt.Fprintf(&b, " %s |", k.Version)
 	}
@@ -188,6 +188,10 @@ func (k *OnKernel) cell(name string) string {
 // remarks lists what a cell has no room for.
 func (k *OnKernel) remarks(b *strings.Builder) {
 	head := fmt.Sprintf("\n## %s\n\n", k.Version)
+	var check []string
+	for _, c := range k.Cases {
+		check = append(check, c.Tests.Check...)
+	}
 	for _, c := range k.Cases {
 		lines := slices.Clone(c.Tests.Failures)
 		if c.Why != "" {
@@ -197,7 +201,7 @@ func (k *OnKernel) remarks(b *strings.Builder) {
 			lines[i] = "failed: " + lines[i]
 		}
 		for _, reason := range c.Tests.Reasons {
-			lines = append(lines, "skipped: "+reason)
+			lines = append(lines, "skipped: "+explain(reason, check))
 		}
 		for _, l := range lines {
 			b.WriteString(head + item(c.Case+": "+strings.ReplaceAll(l, "|", "\\|")))

@@ -114,6 +114,48 @@ func TestReasonsOfTheReportAreExplained(t *testing.T) {
 	}
 }
 
+// Each feature that may be missing has a row in the table of features, by which the message of
+// `weir check` is found.
+func TestLacksAreFeaturesOfTheTable(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range lacks {
+		if l.feature == "" {
+			if l.otherwise == "" {
+				t.Errorf("%v has neither a feature nor a reason", l.reason)
+			}
+			continue
+		}
+		if row := "\n| " + l.feature + " | " + l.since; !strings.Contains(string(text), row) {
+			t.Errorf("deploy/README.md has no row %q", row)
+		}
+	}
+}
+
+func TestReasonsHaveTheMessageOfCheck(t *testing.T) {
+	got, err := parseTests(strings.NewReader("=== RUN   TestTable\n    guest_test.go:73: ok    kernel   TCX programs: yes\n" +
+		"    guest_test.go:73: note  kernel   AF_XDP multi-buffer: no (invalid argument; Linux 6.6 has it): Weir needs small packets\n--- PASS: TestTable (0.1s)\n"))
+	const message = "AF_XDP multi-buffer: no (invalid argument; Linux 6.6 has it): Weir needs small packets"
+	if err != nil || !slices.Equal(got.Check, []string{message}) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	r := Report{Kernels: []OnKernel{{Version: "6.1", Cases: []Outcome{
+		{Case: "kernel-table", Outcome: Pass, Tests: got},
+		{Case: "xsk", Outcome: Pass, Tests: Tests{Passed: 1, Skipped: 2, Reasons: []string{" AF_XDP multi-buffer: no (invalid argument; kernel 6.6)", "this kernel does not keep neighbors fresh by itself"}}}}}}}
+	var b strings.Builder
+	if err := r.Markdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(b.String()), " ")
+	for _, want := range []string{"kernel 6.6); `weir check`: " + message, "fresh by itself; Weir probes neighbors itself"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, b.String())
+		}
+	}
+}
+
 func TestReportHasEveryCaseAndReason(t *testing.T) {
 	r := &Report{Kernels: []OnKernel{
 		{Version: "5.10.0-32-amd64", Cases: []Outcome{
@@ -225,6 +267,11 @@ func TestCasesHavePackages(t *testing.T) {
 		}
 		if !exists("../../" + c.Package) {
 			t.Errorf("%s: there is no package %s", c.Name, c.Package)
+		}
+		for _, s := range c.Scripts {
+			if _, file, _ := strings.Cut(s, "="); !exists("../../" + file) {
+				t.Errorf("%s: there is no script %s", c.Name, file)
+			}
 		}
 		// Several queues need taps, which only root makes.
 		if _, err := nicsOf(strings.TrimSuffix(c.NICs, severalQueues)); err != nil {

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/vm/job"
@@ -36,6 +37,7 @@ type matrix struct {
 	// revision is that of the source.
 	revision string
 	built    map[string]string // binaries, by their names in the initramfs
+	programs map[string]string // variables with programs, by Case.Scripts
 }
 
 // Run runs a part of the matrix. An error means that it could not be run; a failed case is
@@ -49,7 +51,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &matrix{Options: o, apt: &apt{dir: dir, log: o.Log}, kvm: hasKVM(), built: map[string]string{}}
+	m := &matrix{Options: o, apt: &apt{dir: dir, log: o.Log}, kvm: hasKVM(), built: map[string]string{}, programs: map[string]string{}}
 	if m.scratch, err = os.MkdirTemp("", "weir-vm-"); err != nil {
 		return nil, err
 	}
@@ -182,9 +184,26 @@ func (m *matrix) jobOf(k *Kernel, group []Case, env []string) *job.Job {
 	j.Env = append(env, "WEIR_BINARY=/vm/weir", fmt.Sprintf("%s=%.1f", patience.Variable, min(slowest, j.Slow)))
 	for _, c := range group {
 		j.Load = append(j.Load, c.Load...)
+		env := slices.Clone(c.Env)
+		for _, s := range c.Scripts {
+			env = append(env, m.programs[s])
+		}
 		j.Cases = append(j.Cases, job.Case{
-			Name: c.Name, Dir: filepath.Join(m.Root, c.Package), Command: c.command(), Env: c.Env, Seconds: c.Seconds,
+			Name: c.Name, Dir: filepath.Join(m.Root, c.Package), Command: c.command(), Env: env, Seconds: c.Seconds,
 		})
 	}
 	return j
+}
+
+// bootWithin is more than a boot takes on a quiet machine without emulation, the end of a case
+// after the time is up included.
+const bootWithin = 30 * time.Second
+
+// limitOf is the time after which a virtual machine with a job is killed.
+func limitOf(j *job.Job) time.Duration {
+	seconds := bootWithin.Seconds()
+	for _, c := range j.Cases {
+		seconds += c.Seconds + 10
+	}
+	return time.Duration(seconds * max(j.Slow, 1) * float64(time.Second))
 }
