@@ -26,8 +26,12 @@ type unitPanel struct {
 		}
 	}
 	Transformations []struct {
-		Options struct{ RenameByName map[string]string }
+		Options struct {
+			IndexByName  map[string]int
+			RenameByName map[string]string
+		}
 	}
+	GridPos struct{ W int }
 }
 
 func unitPanels(t *testing.T) []unitPanel {
@@ -120,5 +124,27 @@ func TestDashboardShowsRatesPerSecond(t *testing.T) {
 	}
 	if rates < 20 {
 		t.Errorf("%d rates only", rates)
+	}
+}
+
+// A column is at least 150 pixels wide, and a panel of half the width at 1,400 pixels shows
+// four: the one that the table is about is among them.
+func TestDashboardTablesShowTheValueWithoutScrolling(t *testing.T) {
+	for _, p := range unitPanels(t) {
+		for _, tr := range p.Transformations {
+			if at, ok := tr.Options.IndexByName["Value"]; !ok || 150*(at+1) > 1400*p.GridPos.W/24 {
+				t.Errorf("%s: its value is column %d of %v", p.Title, at, tr.Options.IndexByName)
+			}
+		}
+	}
+}
+
+// Grafana cuts a title that is longer than its panel: at 1,400 pixels, a unit of the grid has
+// room for five characters.
+func TestDashboardTitlesFitTheirPanels(t *testing.T) {
+	for _, p := range unitPanels(t) {
+		if room := 5 * p.GridPos.W; len(p.Title) > room {
+			t.Errorf("%q has %d characters, the panel has room for %d", p.Title, len(p.Title), room)
+		}
 	}
 }
