@@ -40,8 +40,8 @@ type matrix struct {
 	programs map[string]string // variables with programs, by Case.Scripts
 }
 
-// Run runs a part of the matrix. An error means that it could not be run; a failed case is
-// in the report.
+// Run runs a part of the matrix. An error means that it could not be run as a whole; the
+// report, if it is not nil, has the cases that ended. A failed case is in the report.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	cases, err := o.complete()
 	if err != nil {
@@ -75,7 +75,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		for _, group := range boots(cases) {
 			m.boot(ctx, k, &on, group)
 		}
-		r.Kernels = append(r.Kernels, on)
+		if len(on.Cases) > 0 {
+			r.Kernels = append(r.Kernels, on)
+		}
 	}
 	return r, ctx.Err()
 }
@@ -123,6 +125,9 @@ func (m *matrix) boot(ctx context.Context, k *Kernel, on *OnKernel, group []Case
 		failed := false
 		for len(group) > 0 {
 			o, ended := m.outcome(k, group[0], dir)
+			if !ended && ctx.Err() != nil {
+				return // cut short: the case has no outcome
+			}
 			if !ended {
 				if err == nil {
 					err = errors.New("it has no result")

@@ -42,10 +42,10 @@ Cases: %s.`, strings.Join(vm.Kernels, ", "), strings.Join(vm.CaseNames(), ", "))
 				fmt.Fprintf(cmd.ErrOrStderr(), "[%4.0f s] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 			}
 			report, err := vm.Run(cmd.Context(), o)
-			if err != nil { // what did not run has no outcome to keep
+			if report == nil || len(report.Kernels) == 0 {
 				return err
 			}
-			return errors.Join(show(cmd, report, asJSON), verdict(report), save(report, results))
+			return errors.Join(err, show(cmd, report, asJSON), verdict(report), save(report, results))
 		},
 	}
 	f := cmd.Flags()
