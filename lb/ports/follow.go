@@ -71,6 +71,7 @@ func (ps *Ports) probe() (differs bool) {
 			ps.followMAC(id, [6]byte(mac))
 		}
 		ps.followMTU(p, found.Attrs().MTU)
+		ps.keepProgram(p, device.CarrierChanges, ps.program.Refresh)
 		p.down = !p.host && isDown(found.Attrs())
 		if ps.attached && !p.host && !p.isVLAN() && !p.down {
 			p.found = queuesNow(p)

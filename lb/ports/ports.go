@@ -7,6 +7,7 @@
 //	Follow     once a second, and when routes change:                 (follow.go)
 //	             state.go    each port that goes or comes advances by a state
 //	             inplace.go  MTU, carrier and queues of devices that stay
+//	             forget.go   programs that a driver forgets
 //	             change.go   devices, VLANs and bond members are added and removed
 //	             absent.go   interfaces without a port are noted
 //	Close      sockets closed, offloads put back
@@ -144,6 +145,8 @@ type port struct {
 	state  state
 	closed time.Time // when its sockets were closed
 	down   bool      // the interface is down, or has no carrier
+
+	carrierChanges uint32 // when the driver had the program, see keepProgram
 }
 
 // New returns the ports of the configured interfaces. None is opened yet.

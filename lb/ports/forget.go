@@ -1,0 +1,50 @@
+package ports
+
+import (
+	"slices"
+
+	"github.com/weirlb/weir/lb/steer"
+)
+
+// forgetful are drivers that forget a native XDP program when they stop the device: it was set
+// down, got another MTU or other rings, or was reset after a hang. The kernel goes on reporting
+// the program as attached, and gets all packets (vmxnet3_rq_cleanup_all, Linux 6.6 on).
+var forgetful = []string{"vmxnet3"}
+
+// mayForget reports whether the driver of a port may forget the program.
+func (p *port) mayForget() bool {
+	return slices.Contains(forgetful, p.driver) && p.hook == steer.XDP &&
+		p.attachment != nil && p.attachment.Mode == steer.Native
+}
+
+// noteCarrier notes the carrier changes of a port that the program was just attached to.
+// The program of an earlier process may be forgotten already.
+func (p *port) noteCarrier(changes func(index int) (uint32, error)) {
+	if !p.mayForget() || p.attachment.Adopted {
+		return
+	}
+	if n, err := changes(p.index); err == nil {
+		p.carrierChanges = n
+	}
+}
+
+// keepProgram gives the program to the driver of a port again if that may have forgotten it: such
+// a driver switches the carrier off when it stops the device. To take the program it stops the
+// device once more.
+func (ps *Ports) keepProgram(p *port, changes func(index int) (uint32, error), refresh func(*steer.Attachment) error) {
+	if !p.mayForget() {
+		return
+	}
+	n, err := changes(p.index)
+	if err != nil || n == p.carrierChanges {
+		return // or the interface is gone, which is noticed elsewhere
+	}
+	if err := refresh(p.attachment); err != nil {
+		ps.log.Error("give the XDP program to the driver again", "interface", p.name, "err", err)
+		return
+	}
+	ps.log.Info("gave the XDP program to the driver again, which forgets it when the link goes down", "interface", p.name)
+	if n, err = changes(p.index); err == nil {
+		p.carrierChanges = n
+	}
+}
