@@ -30,7 +30,12 @@ import (
 // targetPort is where every Pod listens.
 const targetPort = 8080
 
-func TestMain(m *testing.M) { weirtest.Main(m) }
+func TestMain(m *testing.M) {
+	// An emulated machine is slower than a busy one.
+	kubetest.Within = max(kubetest.Within, patience.For(20*time.Second))
+	kubetest.StartWithin = max(kubetest.StartWithin, patience.For(40*time.Second))
+	weirtest.Main(m)
+}
 
 // fixture is the standard lab, whose edge node is a node of a real cluster.
 type fixture struct {
