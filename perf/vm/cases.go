@@ -20,7 +20,16 @@ type Case struct {
 	NICs    string   // arrangement of emulated NICs; "": veth pairs alone
 	Seconds float64  // that suffice on a quiet machine without emulation
 	Short   bool     // in continuous integration, too
+	Omit    []Omission
 }
+
+// Omission is a test that fails with the NICs of a case without Weir, too. The report names it.
+type Omission struct{ Test, Why string }
+
+// largeFrames: QEMU gives a packet several buffers (maxNumRxSG) only if LRO was on when the
+// link came up (vmxnet3_setup_driver_shared, vmxnet3_activate_device).
+var largeFrames = Omission{"TestGuestJumboFrames", "QEMU's vmxnet3 loses large frames without Weir, too: " +
+	"at MTU 9000 plain traffic of the kernel stops after 512 bytes"}
 
 // traffic is the wire tests of traffic to every kind of endpoint, echoes those of many
 // connections and datagrams.
@@ -66,7 +75,7 @@ var Cases = []Case{
 	{Name: "nic-virtio-queues", Package: "cmd/weir/e2e", Run: "^TestGuestNIC(Traffic|Queues)$", NICs: "virtio-net-pci" + severalQueues, Env: []string{"WEIR_NIC_QUEUES=2"}, Seconds: 60},
 	{Name: "nic-e1000e", Package: "cmd/weir/e2e", Run: onNICs, NICs: "e1000e", Seconds: 60},
 	{Name: "nic-igb", Package: "cmd/weir/e2e", Run: onNICs, NICs: "igb", Env: []string{"WEIR_NIC_QUEUES=2"}, Seconds: 60},
-	{Name: "nic-vmxnet3", Package: "cmd/weir/e2e", Run: onNICs, NICs: "vmxnet3", Seconds: 60},
+	{Name: "nic-vmxnet3", Package: "cmd/weir/e2e", Run: onNICs, NICs: "vmxnet3", Seconds: 60, Omit: []Omission{largeFrames}},
 	{Name: "nic-bond", Package: "cmd/weir/e2e", Run: "^TestGuestBond$/802.3ad", NICs: "igb", Seconds: 60},
 	{Name: "packets", Package: "cmd/weir/e2e/packet", Run: packets, Seconds: 30},
 	{Name: "packets-xdp", Package: "cmd/weir/e2e/packet", Run: "^TestWirePackets$/^cached$/.*/^nat$/.*/^untagged$", Env: []string{"WEIR_CACHE=xdp"}, Seconds: 30},
@@ -87,8 +96,15 @@ func (c *Case) command() []string {
 	if c.Run != "" {
 		args = append(args, "-test.run="+c.Run)
 	}
+	var skip []string
 	if c.Skip != "" {
-		args = append(args, "-test.skip="+c.Skip)
+		skip = append(skip, c.Skip)
+	}
+	for _, o := range c.Omit {
+		skip = append(skip, "^"+o.Test+"$")
+	}
+	if len(skip) > 0 {
+		args = append(args, "-test.skip="+strings.Join(skip, "|"))
 	}
 	return args
 }

@@ -38,6 +38,8 @@ type Outcome struct {
 	Outcome  string  `json:"outcome"`
 	Seconds  float64 `json:"seconds"`
 	Tests    Tests   `json:"tests"`
+	// Omitted are tests that were left out, with the reason.
+	Omitted []string `json:"omitted,omitempty"`
 	// Why is the reason of a failure that is not a test's.
 	Why string `json:"why,omitempty"`
 	// Files is the folder of console, output and kernel log, if they were kept.
@@ -86,8 +88,8 @@ func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Kernels and drivers\n\nWritten by `make test-vm`. %s, %s.\nSource:\n\n%s\n",
 		r.Emulator, r.Accelerator, item(strings.Join(r.revisions(), ", ")))
-	b.WriteString("A cell has the tests that passed, with subtests. *Skipped* tests need a feature that the kernel lacks;\n" +
-		"the reasons are below, with the message of `weir check`.\n\n| Case |")
+	b.WriteString("A cell has the tests that passed, with subtests. *Skipped* tests need a feature that the kernel or the\n" +
+		"driver lacks; those *left out* fail without Weir, too. The reasons are below, with the message of `weir check`.\n\n| Case |")
 	for _, k := range r.Kernels {
 		fmt.Fprintf(&b, " %s |", k.Version)
 	}
@@ -177,10 +179,15 @@ func (k *OnKernel) cell(name string) string {
 			return fmt.Sprintf("**fail** (%d of %d)", c.Tests.Failed, c.Tests.Failed+c.Tests.Passed)
 		case c.Outcome == Lacks:
 			return "kernel lacks it"
-		case c.Tests.Skipped > 0:
-			return fmt.Sprintf("%d, %d skipped", c.Tests.Passed, c.Tests.Skipped)
 		}
-		return fmt.Sprint(c.Tests.Passed)
+		text := fmt.Sprint(c.Tests.Passed)
+		if c.Tests.Skipped > 0 {
+			text += fmt.Sprintf(", %d skipped", c.Tests.Skipped)
+		}
+		if len(c.Omitted) > 0 {
+			text += fmt.Sprintf(", %d left out", len(c.Omitted))
+		}
+		return text
 	}
 	return ""
 }
@@ -202,6 +209,9 @@ func (k *OnKernel) remarks(b *strings.Builder) {
 		}
 		for _, reason := range c.Tests.Reasons {
 			lines = append(lines, "skipped: "+explain(reason, check))
+		}
+		for _, omitted := range c.Omitted {
+			lines = append(lines, "left out: "+omitted)
 		}
 		for _, l := range lines {
 			b.WriteString(head + item(c.Case+": "+strings.ReplaceAll(l, "|", "\\|")))

@@ -3,6 +3,7 @@ package vm
 import (
 	"encoding/json"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -162,7 +163,8 @@ func TestReportHasEveryCaseAndReason(t *testing.T) {
 			{Case: "xsk", Outcome: Pass, Tests: Tests{Passed: 3, Skipped: 1, Reasons: []string{"no multi-buffer"}}},
 			{Case: "tcx", Outcome: Lacks, Tests: Tests{Skipped: 1, Reasons: []string{"no TCX"}}}}},
 		{Version: "6.12.1", Cases: []Outcome{
-			{Case: "xsk", Outcome: Fail, Why: "it did not end in time", Tests: Tests{Passed: 1, Failed: 2, Failures: []string{"TestA: a|b"}}}}},
+			{Case: "xsk", Outcome: Fail, Why: "it did not end in time", Tests: Tests{Passed: 1, Failed: 2, Failures: []string{"TestA: a|b"}}},
+			{Case: "repeat", Outcome: Pass, Tests: Tests{Passed: 4}, Omitted: []string{"TestB: the driver"}}}},
 	}}
 	var b strings.Builder
 	if err := r.Markdown(&b); err != nil {
@@ -170,6 +172,7 @@ func TestReportHasEveryCaseAndReason(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| Case | 5.10.0-32-amd64 | 6.12.1 |\n", "| xsk | 3, 1 skipped | **fail** (2 of 3) |\n", "| tcx | kernel lacks it |  |\n",
+		"| repeat |  | 4, 1 left out |\n", "- repeat: left out: TestB: the driver\n",
 		"- xsk: skipped: no multi-buffer\n", "- tcx: skipped: no TCX\n", "- xsk: failed: it did not end in time\n", "- xsk: failed: TestA: a\\|b\n",
 	} {
 		if !strings.Contains(b.String(), want) {
@@ -251,6 +254,21 @@ func TestCasesAreSelectedByPattern(t *testing.T) {
 	}
 	if got, want := strings.Join(groups, " "), "xsk+steer nic-igb nic-e1000e"; got != want {
 		t.Errorf("boots %s, want %s", got, want)
+	}
+}
+
+// A test that a case leaves out is one of those that it would run, and has a reason.
+func TestOmissionsAreOfTheCase(t *testing.T) {
+	c := Case{Package: "lb/xsk", Run: "^Test", Skip: "^TestA$", Omit: []Omission{{"TestB", "why"}, {"TestC", "why"}}}
+	if got, want := c.command()[len(c.command())-1], "-test.skip=^TestA$|^TestB$|^TestC$"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for _, c := range Cases {
+		for _, o := range c.Omit {
+			if !regexp.MustCompile(c.Run).MatchString(o.Test) || o.Why == "" {
+				t.Errorf("%s leaves out %+v", c.Name, o)
+			}
+		}
 	}
 }
 

@@ -157,6 +157,9 @@ func (m *matrix) boot(ctx context.Context, k *Kernel, on *OnKernel, group []Case
 // outcome reads the result of a case; false: there is none.
 func (m *matrix) outcome(k *Kernel, c Case, dir string) (Outcome, bool) {
 	o := Outcome{Case: c.Name, Revision: m.revision, Files: dir}
+	for _, omitted := range c.Omit {
+		o.Omitted = append(o.Omitted, omitted.Test+": "+omitted.Why)
+	}
 	if log, err := os.Open(filepath.Join(dir, c.Name+".log")); err == nil {
 		defer log.Close()
 		if o.Tests, err = parseTests(log); err != nil {
