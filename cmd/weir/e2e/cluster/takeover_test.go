@@ -52,6 +52,7 @@ func takeover(t *testing.T, mode string) {
 	f.reaches("kube-proxy serves", web, names(pods)...)
 	kept := f.dialEcho(echo)
 	f.comparesWell("before Weir", false)
+	f.pings(kept, "kube-proxy's connection before Weir")
 
 	stop := f.asksAlways(web)
 	f.start()
