@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -45,7 +46,7 @@ func update(r io.Reader, stay bool) error {
 // stream that does not begin as a bundle leaves the slot, which is the fallback.
 func install(b slot.Entries, s slot.Slot, partition string, r io.Reader) (version string, err error) {
 	begun := false
-	m, err := bundle.Read(r, func(name string, size int64) (io.WriteCloser, error) {
+	m, err := bundle.Read(r, runtime.GOARCH, func(name string, size int64) (io.WriteCloser, error) {
 		if !begun {
 			if err := b.Remove(s); err != nil {
 				return nil, err

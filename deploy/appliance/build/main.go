@@ -111,7 +111,7 @@ func (m *maker) bundle() error {
 		return err
 	}
 	defer f.Close()
-	manifest := bundle.Manifest{Version: m.version, Options: kernelOptions}
+	manifest := bundle.Manifest{Version: m.version, Architecture: "amd64", Options: kernelOptions}
 	return errors.Join(bundle.Write(f, &manifest, m.at("slot")), f.Close())
 }
 

@@ -6,6 +6,7 @@ package bundle
 
 import (
 	"archive/tar"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -31,9 +32,10 @@ var Files = []string{Kernel, Initramfs, Root}
 
 // Manifest describes a bundle.
 type Manifest struct {
-	Version string          `json:"version"` // of the release
-	Options string          `json:"options"` // of the kernel
-	Files   map[string]File `json:"files"`
+	Version      string          `json:"version"`      // of the release
+	Architecture string          `json:"architecture"` // as Go names it; "" in older releases, all of amd64
+	Options      string          `json:"options"`      // of the kernel
+	Files        map[string]File `json:"files"`
 }
 
 // File is a file of a bundle.
@@ -98,9 +100,9 @@ func add(t *tar.Writer, name, file string, size int64) error {
 	return err
 }
 
-// Read reads a bundle. create is called with the name and size of each file, and returns
+// Read reads a bundle for an architecture. create is called with the name and size of each file, and returns
 // where its bytes go; they are closed before the next. Without an error every file was whole.
-func Read(r io.Reader, create func(name string, size int64) (io.WriteCloser, error)) (*Manifest, error) {
+func Read(r io.Reader, architecture string, create func(name string, size int64) (io.WriteCloser, error)) (*Manifest, error) {
 	t := tar.NewReader(r)
 	h, err := t.Next()
 	if err != nil {
@@ -115,6 +117,9 @@ func Read(r io.Reader, create func(name string, size int64) (io.WriteCloser, err
 	}
 	if m.Version == "" || !oneLine.MatchString(m.Version) || !oneLine.MatchString(m.Options) {
 		return nil, fmt.Errorf("%s: version %q or options %q are none of a boot entry", manifestName, m.Version, m.Options)
+	}
+	if is := cmp.Or(m.Architecture, "amd64"); is != architecture {
+		return nil, fmt.Errorf("the release is for %s, this machine is %s", is, architecture)
 	}
 	for _, name := range Files {
 		h, err := t.Next()

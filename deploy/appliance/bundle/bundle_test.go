@@ -10,6 +10,9 @@ import (
 	"testing"
 )
 
+// arch is that of the bundles.
+const arch = "amd64"
+
 // sink is where the files of a bundle go in a test.
 type sink map[string]*bytes.Buffer
 
@@ -22,7 +25,7 @@ func (s sink) create(name string, _ int64) (io.WriteCloser, error) {
 	return closing{s[name]}, nil
 }
 
-func written(t *testing.T) []byte {
+func written(t *testing.T, architecture string) []byte {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range Files {
@@ -31,7 +34,7 @@ func written(t *testing.T) []byte {
 		}
 	}
 	var b bytes.Buffer
-	if err := Write(&b, &Manifest{Version: "1.2.3", Options: "quiet"}, dir); err != nil {
+	if err := Write(&b, &Manifest{Version: "1.2.3", Architecture: architecture, Options: "quiet"}, dir); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
@@ -39,7 +42,7 @@ func written(t *testing.T) []byte {
 
 func TestABundleIsReadAsItWasWritten(t *testing.T) {
 	s := sink{}
-	m, err := Read(bytes.NewReader(written(t)), s.create)
+	m, err := Read(bytes.NewReader(written(t, arch)), arch, s.create)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,9 +58,9 @@ func TestABundleIsReadAsItWasWritten(t *testing.T) {
 
 // A bundle that ends early, or has other bytes, is no bundle.
 func TestADamagedBundleIsRefused(t *testing.T) {
-	whole := written(t)
+	whole := written(t, arch)
 	for n := 0; n < len(whole)-1024; n += 512 { // the end of a tar is 1,024 zeros
-		if _, err := Read(bytes.NewReader(whole[:n]), sink{}.create); err == nil {
+		if _, err := Read(bytes.NewReader(whole[:n]), arch, sink{}.create); err == nil {
 			t.Fatalf("the first %d of %d bytes are accepted", n, len(whole))
 		} else if n > 0 && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("the first %d of %d bytes: %v", n, len(whole), err)
@@ -65,7 +68,27 @@ func TestADamagedBundleIsRefused(t *testing.T) {
 	}
 	bad := bytes.Clone(whole)
 	bad[bytes.LastIndex(bad, []byte("rootroot"))] ^= 1
-	if _, err := Read(bytes.NewReader(bad), sink{}.create); err == nil || !strings.Contains(err.Error(), "SHA-256") {
+	if _, err := Read(bytes.NewReader(bad), arch, sink{}.create); err == nil || !strings.Contains(err.Error(), "SHA-256") {
 		t.Errorf("another byte: %v", err)
+	}
+}
+
+// A release for another architecture is refused before any of its files; releases that name
+// none are of amd64.
+func TestABundleOfAnotherArchitectureIsRefused(t *testing.T) {
+	for _, test := range []struct {
+		of, machine string
+		ok          bool
+	}{
+		{"amd64", "amd64", true},
+		{"", "amd64", true},
+		{"arm64", "amd64", false},
+		{"", "arm64", false},
+	} {
+		s := sink{}
+		_, err := Read(bytes.NewReader(written(t, test.of)), test.machine, s.create)
+		if (err == nil) != test.ok || !test.ok && len(s) != 0 {
+			t.Errorf("%q on %s: %v, %d files", test.of, test.machine, err, len(s))
+		}
 	}
 }
