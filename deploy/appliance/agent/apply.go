@@ -99,12 +99,15 @@ func applyName(dir string) error {
 	return unix.Sethostname([]byte(name))
 }
 
+var wholeKey = regexp.MustCompile(`(?s)^-----BEGIN OPENSSH PRIVATE KEY-----\n[A-Za-z0-9+/=\n]+-----END OPENSSH PRIVATE KEY-----\s*$`)
+
 // hostKey makes the key of the SSH server, once: all appliances of a release have the same
-// root, and must not have the same key.
-func hostKey() error {
-	file := stateFolder + "/ssh_host_ed25519_key"
-	if _, err := os.Stat(file); err == nil {
-		return nil
+// root, and must not have the same key. A key that a mend of the file system has left in part
+// is replaced, since the server would not start with it.
+func hostKey(dir string) error {
+	file := filepath.Join(dir, "ssh_host_ed25519_key")
+	if text, err := os.ReadFile(file); err == nil && wholeKey.Match(text) {
+		return os.Chmod(file, 0o600)
 	}
 	temporary := file + ".new"
 	_, _ = os.Remove(temporary), os.Remove(temporary+".pub")

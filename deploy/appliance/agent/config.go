@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,8 +17,8 @@ import (
 const (
 	drive      = "/dev/disk/by-label/WEIR-CONFIG"
 	weirFolder = "/etc/weir"
-	// saved is a link to the folder of the last configuration.
-	saved = stateFolder + "/config"
+	// sourceFile tells where the configuration is from.
+	sourceFile = runFolder + "/source"
 )
 
 // driveWithin is how long a drive may take to appear: USB needs seconds. maxConfig bounds the
@@ -36,26 +37,40 @@ func configure() error {
 			return err
 		}
 	}
-	if err := hostKey(); err != nil {
+	if err := hostKey(stateFolder); err != nil {
 		fmt.Fprintln(os.Stderr, "appliance: nobody can log in:", err) // but Weir can serve
 	}
-	var take func() error
-	if waitFor(drive, driveWithin) {
-		take = fromDrive
-	}
-	dir, source, err := choose(take, saved)
+	source, err := configuration()
 	if err != nil {
-		return err
+		source = "none: " + err.Error() // the console has it: without keys nobody can read the journal
 	}
-	if err := apply(dir); err != nil {
-		return err
-	}
-	return os.WriteFile(runFolder+"/source", []byte(source), 0o644)
+	return errors.Join(err, os.WriteFile(sourceFile, []byte(source), 0o644))
 }
 
-// choose returns the folder to which link points, after take has replaced it from a drive, if
-// there is one, and tells where it is from.
-func choose(take func() error, link string) (dir, source string, err error) {
+// configuration applies a configuration, and tells where it is from.
+func configuration() (source string, err error) {
+	s := state()
+	leftOut := s.whyLeftOut()
+	var take func() error
+	if leftOut == "" && waitFor(drive, driveWithin) {
+		take = func() error { return fromDrive(s) }
+	}
+	dir, source, err := s.choose(take)
+	if err != nil {
+		return "", err
+	}
+	if leftOut != "" {
+		source += ": with that of the drive Weir did not serve: " + leftOut
+	}
+	return source, apply(dir)
+}
+
+// state is the store on the state partition.
+func state() store { return store{dir: stateFolder, check: check} }
+
+// choose returns the folder of the configuration in use, after take has replaced it from a
+// drive, if there is one, and tells where it is from.
+func (s store) choose(take func() error) (dir, source string, err error) {
 	source = "an earlier boot"
 	if take != nil {
 		if err = take(); err == nil {
@@ -65,14 +80,14 @@ func choose(take func() error, link string) (dir, source string, err error) {
 			source += ": " + err.Error()
 		}
 	}
-	dir, missing := filepath.EvalSymlinks(link)
+	used := cmp.Or(s.target(linkUsed), s.target(linkServed))
 	switch {
-	case missing == nil:
-		return dir, source, nil
+	case used != "":
+		return s.at(used), source, nil
 	case err != nil:
 		return "", "", err
 	}
-	return "", "", errors.New("no configuration: attach a drive labelled WEIR-CONFIG and reboot")
+	return "", "", errors.New("attach a drive labelled WEIR-CONFIG and reboot")
 }
 
 func waitFor(file string, limit time.Duration) bool {
@@ -87,7 +102,7 @@ func waitFor(file string, limit time.Duration) bool {
 }
 
 // fromDrive copies the drive to the state partition. It is used from there alone.
-func fromDrive() error {
+func fromDrive(s store) error {
 	dir := runFolder + "/drive"
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -95,60 +110,7 @@ func fromDrive() error {
 	if out, err := exec.Command("mount", "-t", "vfat,iso9660,ext4", "-o", "ro,nosuid,nodev,noexec", drive, dir).CombinedOutput(); err != nil {
 		return fmt.Errorf("mount: %w: %s", err, out)
 	}
-	return errors.Join(keep(dir, saved), unix.Unmount(dir, 0))
-}
-
-// check returns an error for a folder that is not a configuration. It looks at nothing that
-// Weir itself tells.
-func check(dir string) error {
-	st, err := os.Lstat(filepath.Join(dir, "weir", "weir.yaml"))
-	if err != nil || !st.Mode().IsRegular() {
-		return errors.New("it has no file weir/weir.yaml")
-	}
-	if st, err := os.Stat(filepath.Join(dir, "authorized_keys")); err == nil && !st.Mode().IsRegular() {
-		return errors.New("authorized_keys is a folder")
-	}
-	_, err = nameIn(dir)
-	return err
-}
-
-// keep copies a folder beside link, and then lets link point to the copy: a cut leaves the
-// former configuration or the new one.
-func keep(from, link string) error {
-	// Of a boot that was cut.
-	if err := removeOthers(link); err != nil {
-		return err
-	}
-	fresh, err := os.MkdirTemp(filepath.Dir(link), "config-")
-	if err != nil {
-		return err
-	}
-	if err = copyFolder(from, fresh); err == nil {
-		err = check(fresh)
-	}
-	if err != nil {
-		return errors.Join(err, os.RemoveAll(fresh))
-	}
-	temporary := link + ".new"
-	_ = os.Remove(temporary)
-	unix.Sync()
-	if err := errors.Join(os.Symlink(filepath.Base(fresh), temporary), os.Rename(temporary, link)); err != nil {
-		return err
-	}
-	unix.Sync()
-	return removeOthers(link)
-}
-
-// removeOthers removes the configurations beside link to which it does not point.
-func removeOthers(link string) error {
-	used, _ := os.Readlink(link)
-	list, err := filepath.Glob(filepath.Join(filepath.Dir(link), "config-*"))
-	for _, dir := range list {
-		if filepath.Base(dir) != used {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
-	}
-	return err
+	return errors.Join(s.keep(dir), unix.Unmount(dir, 0))
 }
 
 // copyFolder copies regular files and folders, without those that begin with a dot: file

@@ -19,11 +19,24 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
+// newStore is a store in a folder of its own, whose weir.yaml is not judged by Weir.
+func newStore(t *testing.T) store {
+	t.Helper()
+	return store{dir: t.TempDir(), check: checkFiles}
+}
+
+// used returns weir.yaml of the configuration in use.
+func used(t *testing.T, s store) string {
+	t.Helper()
+	text, err := os.ReadFile(s.at(linkUsed) + "/weir/weir.yaml")
+	must(t, err)
+	return string(text)
+}
+
 // A configuration replaces the former as a whole, without the files that only a file manager
 // needs, and without links out of the drive.
 func TestAConfigurationReplacesTheFormer(t *testing.T) {
-	state, first, second := t.TempDir(), t.TempDir(), t.TempDir()
-	link := filepath.Join(state, "config")
+	s, first, second := newStore(t), t.TempDir(), t.TempDir()
 	write(t, first, "weir/weir.yaml", "first")
 	write(t, first, "weir/manifests/old.yaml", "old")
 	write(t, second, "weir/weir.yaml", "second")
@@ -33,19 +46,17 @@ func TestAConfigurationReplacesTheFormer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{first, second} {
-		if err := keep(dir, link); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.keep(dir))
 	}
-	if text, err := os.ReadFile(link + "/weir/weir.yaml"); err != nil || string(text) != "second" {
-		t.Errorf("weir.yaml is %q, %v", text, err)
+	if got := used(t, s); got != "second" {
+		t.Errorf("weir.yaml is %q", got)
 	}
 	for _, name := range []string{"weir/manifests/old.yaml", "weir/._weir.yaml", ".Trashes", "authorized_keys"} {
-		if _, err := os.Lstat(filepath.Join(link, name)); err == nil {
+		if _, err := os.Lstat(filepath.Join(s.at(linkUsed), name)); err == nil {
 			t.Errorf("%s is kept", name)
 		}
 	}
-	if left, err := os.ReadDir(state); err != nil || len(left) != 2 {
+	if left, err := os.ReadDir(s.dir); err != nil || len(left) != 2 {
 		t.Errorf("%d files beside each other, want the link and a folder: %v", len(left), err)
 	}
 }
@@ -69,13 +80,12 @@ func TestADriveThatCannotBeUsedLeavesTheFormerConfiguration(t *testing.T) {
 		"a name of no host": func(dir string) error { return os.WriteFile(dir+"/hostname", []byte("edge 1\x1b[2J"), 0o644) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			state, good, bad := t.TempDir(), t.TempDir(), t.TempDir()
-			link := filepath.Join(state, "config")
+			s, good, bad := newStore(t), t.TempDir(), t.TempDir()
 			write(t, good, "weir/weir.yaml", "good")
-			must(t, keep(good, link))
+			must(t, s.keep(good))
 			write(t, bad, "weir/weir.yaml", "bad")
 			must(t, spoil(bad))
-			dir, source, err := choose(func() error { return keep(bad, link) }, link)
+			dir, source, err := s.choose(func() error { return s.keep(bad) })
 			must(t, err)
 			if text, err := os.ReadFile(dir + "/weir/weir.yaml"); err != nil || string(text) != "good" {
 				t.Errorf("weir.yaml is %q, %v", text, err)
@@ -83,7 +93,7 @@ func TestADriveThatCannotBeUsedLeavesTheFormerConfiguration(t *testing.T) {
 			if !strings.Contains(source, "an earlier boot: the drive WEIR-CONFIG cannot be used") {
 				t.Errorf("it is of %q", source)
 			}
-			if left, err := os.ReadDir(state); err != nil || len(left) != 2 {
+			if left, err := os.ReadDir(s.dir); err != nil || len(left) != 2 {
 				t.Errorf("%d files beside each other, want the link and a folder: %v", len(left), err)
 			}
 		})
@@ -92,32 +102,12 @@ func TestADriveThatCannotBeUsedLeavesTheFormerConfiguration(t *testing.T) {
 
 // Without an earlier configuration the reason is the drive's.
 func TestTheFirstDriveMustBeWhole(t *testing.T) {
-	link := filepath.Join(t.TempDir(), "config")
-	if _, _, err := choose(func() error { return keep(t.TempDir(), link) }, link); err == nil ||
+	s := newStore(t)
+	if _, _, err := s.choose(func() error { return s.keep(t.TempDir()) }); err == nil ||
 		!strings.Contains(err.Error(), "no file weir/weir.yaml") {
 		t.Errorf("a drive without files: %v", err)
 	}
-	if _, _, err := choose(nil, link); err == nil || !strings.Contains(err.Error(), "attach a drive") {
+	if _, _, err := s.choose(nil); err == nil || !strings.Contains(err.Error(), "attach a drive") {
 		t.Errorf("no drive: %v", err)
-	}
-}
-
-// Copies of boots that were cut make room for the next.
-func TestCopiesOfCutBootsAreRemoved(t *testing.T) {
-	state, good, full := t.TempDir(), t.TempDir(), t.TempDir()
-	link := filepath.Join(state, "config")
-	write(t, good, "weir/weir.yaml", "good")
-	must(t, keep(good, link))
-	write(t, state, "config-123/weir/weir.yaml", "half")
-	must(t, os.Symlink("config-123", link+".new"))
-	if err := keep(full, link); err == nil {
-		t.Error("a folder without files is kept")
-	}
-	if _, err := os.Stat(state + "/config-123"); err == nil {
-		t.Error("the copy of a boot that was cut is left")
-	}
-	must(t, keep(good, link))
-	if text, err := os.ReadFile(link + "/weir/weir.yaml"); err != nil || string(text) != "good" {
-		t.Errorf("weir.yaml is %q, %v", text, err)
 	}
 }

@@ -50,12 +50,9 @@ func look() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "release %s, %s\n", version(), slotState())
 	name, _ := os.Hostname()
-	source, err := os.ReadFile(runFolder + "/source")
+	source, err := os.ReadFile(sourceFile)
 	if err != nil {
-		source = []byte("none: see journalctl -u appliance-config")
-		if _, err := os.Stat(drive); err != nil {
-			source = []byte("none: attach a drive labelled WEIR-CONFIG and reboot")
-		}
+		source = []byte("none yet")
 	}
 	fmt.Fprintf(&b, "host %s, configuration of %s\n", name, source)
 	if why, err := os.ReadFile(stateFile); err == nil {

@@ -25,7 +25,9 @@ const trialFile = runFolder + "/trial"
 
 // ready waits until /readyz is 200. On trial it then confirms the slot, or reboots if that
 // does not come; after as many boots as the trial has, the loader takes the other slot. A
-// slot that has been confirmed is not left: its Weir has served, and the cause is outside.
+// slot that has been confirmed is not left: its Weir has served, and the cause is outside, or
+// in the configuration. If that has not served yet and an earlier one has, the earlier one
+// counts from the next boot on.
 func ready() error {
 	e, other, err := trial()
 	if err != nil {
@@ -41,17 +43,35 @@ func ready() error {
 		seconds = readySeconds
 	}
 	why := waitReady(time.Duration(seconds) * time.Second)
-	switch {
-	case why == nil && e.Trial:
-		err := withEntries(false, func(b slot.Entries) error { return b.Bless(e.Slot) })
-		return errors.Join(err, os.Remove(trialFile))
-	case why == nil:
-		return nil
-	case e.Trial && other:
+	if why == nil {
+		return confirm(e)
+	}
+	if e.Trial && other {
 		announce(fmt.Sprintf("release %s does not serve, reboot: %v", e.Version, why))
 		return reboot()
 	}
-	return fmt.Errorf("no traffic is served: %w", why)
+	went, err := state().giveUp(why)
+	if went {
+		announce(fmt.Sprintf("Weir does not serve with this configuration, reboot with the earlier one: %v", why))
+		return reboot()
+	}
+	if err != nil {
+		announce(fmt.Sprintf("the earlier configuration cannot be taken: %v", err))
+	}
+	fmt.Fprintln(os.Stderr, "appliance: no traffic is served:", why)
+	for waitReady(time.Hour) != nil {
+	}
+	return confirm(e)
+}
+
+// confirm ends the trial of a slot whose Weir serves, and has its configuration be the one to
+// go back to.
+func confirm(e *slot.Entry) error {
+	err := state().served()
+	if e.Trial {
+		err = errors.Join(err, withEntries(false, func(b slot.Entries) error { return b.Bless(e.Slot) }), os.Remove(trialFile))
+	}
+	return err
 }
 
 func waitReady(limit time.Duration) error {
