@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,11 +20,13 @@ const (
 	sourceFile = runFolder + "/source"
 )
 
-// driveWithin is how long a drive may take to appear: USB needs seconds. maxConfig bounds the
-// files of a drive, which are kept in memory.
+// driveWithin is how long a drive may take to appear: USB needs seconds. Without an earlier
+// configuration nothing is served meanwhile. maxConfig bounds the files of a drive, which are
+// kept in memory.
 const (
-	driveWithin = 10 * time.Second
-	maxConfig   = 32 << 20
+	driveWithin      = 10 * time.Second
+	firstDriveWithin = 30 * time.Second
+	maxConfig        = 32 << 20
 )
 
 // configure applies the configuration of the drive. Without a drive, or if it cannot be used,
@@ -51,8 +52,12 @@ func configure() error {
 func configuration() (source string, err error) {
 	s := state()
 	leftOut := s.whyLeftOut()
+	limit := driveWithin
+	if s.inUse() == "" {
+		limit = firstDriveWithin
+	}
 	var take func() error
-	if leftOut == "" && waitFor(drive, driveWithin) {
+	if leftOut == "" && waitFor(drive, limit) {
 		take = func() error { return fromDrive(s) }
 	}
 	dir, source, err := s.choose(take)
@@ -80,8 +85,7 @@ func (s store) choose(take func() error) (dir, source string, err error) {
 			source += ": " + err.Error()
 		}
 	}
-	used := cmp.Or(s.target(linkUsed), s.target(linkServed))
-	switch {
+	switch used := s.inUse(); {
 	case used != "":
 		return s.at(used), source, nil
 	case err != nil:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"maps"
@@ -38,6 +39,9 @@ func (s store) target(link string) string {
 	}
 	return name
 }
+
+// inUse is the name of the folder whose configuration counts, "" if there is none.
+func (s store) inUse() string { return cmp.Or(s.target(linkUsed), s.target(linkServed)) }
 
 // point lets a link point to a folder that is on the disk.
 func (s store) point(link, to string) error {
