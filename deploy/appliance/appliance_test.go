@@ -14,9 +14,10 @@ import (
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
-// An appliance serves the manifests of its drive, keeps its slot over a power cut in an
-// update, takes a whole update, and gives up those that do not come up. The steps share the
-// machines: a boot takes most of the time.
+// An appliance serves the manifests of its drive, and goes on to serve whatever happens to the
+// drive, the state partition, the clock, and the power during an update. It takes a whole
+// update, and gives up those that do not come up. The steps share the machines: a boot takes
+// most of the time.
 func TestVMAppliance(t *testing.T) {
 	l := newLab(t)
 	l.startClient(t)
@@ -33,11 +34,18 @@ func TestVMAppliance(t *testing.T) {
 		name string
 		run  func(*testing.T, *lab)
 	}{
+		{"its content", content},
+		{"a drive that is pulled", pulledDrive},
+		{"files that are no update", noUpdate},
+		{"a drive with a mistake, and a wrong clock", mistake},
+		{"a drive with which Weir does not serve", uselessDrive},
+		{"a full state partition", fullState},
 		{"a power cut during an update", powerCut},
-		{"an update", goodUpdate},
+		{"an update with power cuts", goodUpdate},
 		{"an update without Weir", withoutWeir},
 		{"an update without a root", withoutRoot},
 		{"a damaged state partition", damagedState},
+		{"a lost state partition", lostState},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.run(t, l) }) {
 			return // the state of the disk is not that of the next step
@@ -58,24 +66,30 @@ func powerCut(t *testing.T, l *lab) {
 	must(t, err)
 	l.appliance.cut()
 	_ = cmd.Wait()
-	l.startAppliance(t)
-	l.serves(t)
-	l.appliance.says(t, 0, l.slot, "Weir serves")
+	l.restart(t, l.slot, "Weir serves")
 }
 
-// An update is booted on trial and confirmed, so that it stays.
+// An update is booted on trial and confirmed, so that it stays. Power cuts after the entry has
+// been written, and in the first boot, cost a boot of the trial. Nobody attaches the drive.
 func goodUpdate(t *testing.T, l *lab) {
-	mark := l.appliance.mark()
-	l.update(t, l.variant(t, "2.0.0", fmt.Sprintf(" weir.readySeconds=%.0f", patience.For(within).Seconds()), nil))
-	l.appliance.says(t, mark, "slot b on trial", "Weir serves")
-	l.serves(t)
+	l.drive = ""
+	l.appliance.cut()
+	c := newCrashes(t, l)
+	c.record()
+	l.restart(t, l.slot, "configuration of an earlier boot", "Weir serves")
+	file := l.variant(t, "2.0.0", fmt.Sprintf(" weir.readySeconds=%.0f", patience.For(within).Seconds()), nil)
+	l.update(t, file, "--stay")
+	c.record()
+	l.power(t)
+	l.appliance.says(t, 0, "slot b on trial, 2 boots left")
+	c.record()
+	l.restart(t, "slot b on trial, 1 boots left", "Weir serves")
 	l.slot = "slot b"
 	eventually(t, func() error { return l.stands(l.slot + "\n") })
+	c.end()
 	// Nothing was written since: a cut finds the confirmation on the disk.
-	l.appliance.cut()
-	l.startAppliance(t)
-	l.serves(t)
-	l.appliance.says(t, 0, l.slot, "Weir serves")
+	l.restart(t, l.slot, "Weir serves")
+	c.check(file)
 }
 
 // The release that does not serve is given up after its trial, for the confirmed one.
@@ -87,7 +101,7 @@ func withoutWeir(t *testing.T, l *lab) {
 	l.serves(t)
 }
 
-// So is a release that does not come as far as its own program.
+// So is a release that does not come as far as its own program, right after another.
 func withoutRoot(t *testing.T, l *lab) {
 	mark := l.appliance.mark()
 	l.update(t, l.variant(t, "4.0.0", "", bytes.Repeat([]byte("no root "), 1<<17)))
@@ -96,25 +110,30 @@ func withoutRoot(t *testing.T, l *lab) {
 	l.serves(t)
 }
 
-// A state partition that cannot be mended does not end the service: the drive has the
-// configuration.
-func damagedState(t *testing.T, l *lab) {
-	l.appliance.cut()
-	l.wipe(t, "weir-state")
-	l.startAppliance(t)
+// restart cuts the power and switches the machine on again. It must serve, and its console say
+// texts.
+func (l *lab) restart(t *testing.T, texts ...string) {
+	t.Helper()
+	l.power(t)
+	l.appliance.says(t, 0, texts...)
 	l.serves(t)
-	l.appliance.says(t, 0, "the state is in memory", "Weir serves")
-	l.reachable(t)
 }
 
-// update installs a bundle, and boots it.
-func (l *lab) update(t *testing.T, file string) {
+// power cuts the power and switches the machine on again.
+func (l *lab) power(t *testing.T) {
+	t.Helper()
+	l.appliance.cut()
+	l.startAppliance(t)
+}
+
+// update installs a bundle, and boots it, without --stay.
+func (l *lab) update(t *testing.T, file string, options ...string) {
 	t.Helper()
 	l.reachable(t)
 	f, err := os.Open(file)
 	must(t, err)
 	defer f.Close()
-	cmd := l.command("appliance", "update")
+	cmd := l.command(append([]string{"appliance", "update"}, options...)...)
 	cmd.Stdin = f
 	// The reboot may end the connection before the command's status has come.
 	if out, err := cmd.CombinedOutput(); !strings.Contains(string(out), "has release") {

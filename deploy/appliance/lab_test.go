@@ -2,7 +2,6 @@ package appliance
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -27,6 +26,9 @@ type lab struct {
 
 	appliance *machine
 	slot      string       // that was confirmed last
+	drive     string       // image of the drive, "" if none is attached
+	clock     string       // of the hardware at the next start, "" for the right one
+	writes    string       // file for a log of the writes to the disk from the next start on, "" for none
 	atEnd     func(func()) // the machines outlive the step that starts them
 }
 
@@ -52,7 +54,7 @@ func newLab(t *testing.T) *lab {
 	run(t, "cp", "--sparse=always", filepath.Join(l.image, "weir-appliance.img"), l.at("disk"))
 	run(t, "cp", variables, l.at("variables"))
 	run(t, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", l.at("key"))
-	l.drive(t)
+	l.drive = l.newDrive(t, "drive", nil)
 	return l
 }
 
@@ -66,24 +68,26 @@ func freePort(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// drive makes the drive with the configuration, as README.md describes it.
-func (l *lab) drive(t *testing.T) {
+// newDrive makes a drive with the configuration, as README.md describes it, and changes to
+// weir.yaml: pairs of old and new text.
+func (l *lab) newDrive(t *testing.T, name string, change []string) string {
 	t.Helper()
 	key, err := os.ReadFile(l.at("key.pub"))
 	must(t, err)
-	files := map[string]string{
-		"hostname":                "edge-1\n",
-		"authorized_keys":         string(key),
-		"network/10-lan.network":  "[Match]\nMACAddress=52:54:00:77:00:01\n[Network]\nAddress=10.77.0.1/24\n",
-		"network/20-mgmt.network": "[Match]\nMACAddress=52:54:00:77:01:01\n[Network]\nAddress=10.0.2.15/24\n",
-		"weir/weir.yaml": `apiVersion: weir.dev/v1alpha1
+	yaml := `apiVersion: weir.dev/v1alpha1
 kind: WeirConfiguration
 nodeName: edge-1
 discovery: {manifests: {path: /etc/weir/manifests}}
 interfaces: [{name: ` + nic + `}]
 nodePortAddresses: [10.77.0.1/32]
 conntrack: {maxFlows: 65536}
-`,
+`
+	files := map[string]string{
+		"hostname":                "edge-1\n",
+		"authorized_keys":         string(key),
+		"network/10-lan.network":  "[Match]\nMACAddress=52:54:00:77:00:01\n[Network]\nAddress=10.77.0.1/24\n",
+		"network/20-mgmt.network": "[Match]\nMACAddress=52:54:00:77:01:01\n[Network]\nAddress=10.0.2.15/24\n",
+		"weir/weir.yaml":          strings.NewReplacer(change...).Replace(yaml),
 		"weir/manifests/web.yaml": `{apiVersion: v1, kind: Node, metadata: {name: edge-1},
  status: {addresses: [{type: InternalIP, address: 10.77.0.1}]}}
 ---
@@ -97,15 +101,16 @@ conntrack: {maxFlows: 65536}
              {addresses: [10.77.0.12], conditions: {ready: true}}]}
 `,
 	}
-	tree := l.at("tree")
+	tree := l.at(name + ".tree")
 	for name, text := range files {
 		file := filepath.Join(tree, name)
 		must(t, os.MkdirAll(filepath.Dir(file), 0o755))
 		must(t, os.WriteFile(file, []byte(text), 0o644))
 	}
-	run(t, "mkfs.vfat", "-n", "WEIR-CONFIG", "-C", l.at("drive"), "4096")
-	run(t, "mcopy", "-s", "-i", l.at("drive"), filepath.Join(tree, "hostname"), filepath.Join(tree, "authorized_keys"),
+	run(t, "mkfs.vfat", "-n", "WEIR-CONFIG", "-C", l.at(name), "4096")
+	run(t, "mcopy", "-s", "-i", l.at(name), filepath.Join(tree, "hostname"), filepath.Join(tree, "authorized_keys"),
 		filepath.Join(tree, "network"), filepath.Join(tree, "weir"), "::")
+	return l.at(name)
 }
 
 // startClient starts the client. It listens for the wire to the appliance, which may come
@@ -143,39 +148,41 @@ func forward(port int, to, mac string) []string {
 	}
 }
 
-// startAppliance switches the appliance on.
+// startAppliance switches the appliance on. The drive is a USB stick.
 func (l *lab) startAppliance(t *testing.T) {
 	t.Helper()
 	args := append(l.wire("off", "52:54:00:77:00:01"), forward(l.ssh, "22", "52:54:00:77:01:01")...)
-	l.appliance = l.boot(t, "appliance", 1024, append(args,
-		"-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+firmware,
-		"-drive", "if=pflash,format=raw,unit=1,file="+l.at("variables"),
-		"-drive", "if=none,id=disk,format=raw,file="+l.at("disk"), "-device", "virtio-blk-pci,drive=disk,bootindex=0",
-		"-drive", "if=none,id=config,format=raw,readonly=on,file="+l.at("drive"), "-device", "virtio-blk-pci,drive=config",
-	)...)
+	args = append(args, "-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+firmware,
+		"-drive", "if=pflash,format=raw,unit=1,file="+l.at("variables"))
+	if l.writes == "" {
+		args = append(args, "-blockdev", "driver=file,node-name=disk,filename="+l.at("disk"))
+	} else {
+		must(t, os.WriteFile(l.writes, nil, 0o600))
+		args = append(args, "-blockdev", "driver=blklogwrites,node-name=disk,file.driver=file,file.filename="+l.at("disk")+
+			",log.driver=file,log.filename="+l.writes)
+	}
+	args = append(args, "-device", "virtio-blk-pci,drive=disk,bootindex=0")
+	if l.drive != "" {
+		args = append(args, "-monitor", "unix:"+l.at("monitor")+",server=on,wait=off", "-device", "qemu-xhci,addr=0x12",
+			"-blockdev", "driver=file,node-name=drive,read-only=on,filename="+l.drive, "-device", "usb-storage,drive=drive,id=stick")
+	}
+	if l.clock != "" {
+		args = append(args, "-rtc", "base="+l.clock)
+	}
+	l.appliance = l.boot(t, "appliance", 1024, args...)
 }
 
-// wipe writes zeros over a partition of the disk.
-func (l *lab) wipe(t *testing.T, partition string) {
+// pull takes the drive out of the running machine.
+func (l *lab) pull(t *testing.T) {
 	t.Helper()
-	out, err := exec.Command("sfdisk", "--json", l.at("disk")).Output()
+	monitor, err := net.Dial("unix", l.at("monitor"))
 	must(t, err)
-	var disk struct {
-		PartitionTable struct {
-			Partitions []struct {
-				Start, Size int64
-				Name        string
-			}
-		}
-	}
-	must(t, json.Unmarshal(out, &disk))
-	for _, p := range disk.PartitionTable.Partitions {
-		if p.Name == partition {
-			run(t, "fallocate", "--zero-range", "--offset", fmt.Sprint(p.Start*512), "--length", fmt.Sprint(p.Size*512), l.at("disk"))
-			return
-		}
-	}
-	t.Fatalf("the disk has no partition %s", partition)
+	defer monitor.Close()
+	_, err = io.WriteString(monitor, "device_del stick\n")
+	must(t, err)
+	eventually(t, func() error {
+		return l.answers("test ! -e /dev/disk/by-label/WEIR-CONFIG")
+	})
 }
 
 // command is a command on the appliance.
@@ -183,6 +190,14 @@ func (l *lab) command(words ...string) *exec.Cmd {
 	return exec.Command("ssh", append([]string{"-i", l.at("key"), "-p", fmt.Sprint(l.ssh), "-o", "BatchMode=yes",
 		"-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=30", "-o", "LogLevel=ERROR",
 		"root@127.0.0.1"}, words...)...)
+}
+
+// answers returns nil if a command on the appliance succeeds.
+func (l *lab) answers(command string) error {
+	if out, err := l.command(command).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", command, err, out)
+	}
+	return nil
 }
 
 // serves waits until the client gets answers of both endpoints.
