@@ -53,7 +53,10 @@ type Service struct {
 	// Created is metadata.creationTimestamp in Unix seconds, 0 where the object
 	// does not have it. Of two Services that claim the same frontend the older has it, on
 	// every node.
-	Created                int64
+	Created int64
+	// PolicyChanged is true if externalTrafficPolicy is another than that for which the
+	// addresses were given, as ConditionTerms says: others who share them have not agreed.
+	PolicyChanged          bool
 	Options                ServiceOptions // options of the packet path, by annotations
 	Headless, ExternalName bool
 	// Unsupported names the first field that Weir does not honour; such a

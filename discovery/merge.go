@@ -210,7 +210,7 @@ func (a *Service) equal(b *Service) bool {
 
 // sameSpec compares all but the ports.
 func (a *Service) sameSpec(b *Service) bool {
-	return a.Name == b.Name && a.Created == b.Created && a.AffinitySeconds == b.AffinitySeconds &&
+	return a.Name == b.Name && a.Created == b.Created && a.PolicyChanged == b.PolicyChanged && a.AffinitySeconds == b.AffinitySeconds &&
 		a.HealthCheckNodePort == b.HealthCheckNodePort && a.LoadBalancerClass == b.LoadBalancerClass &&
 		a.Options == b.Options && a.Headless == b.Headless && a.ExternalName == b.ExternalName &&
 		a.Families == b.Families && a.Unsupported == b.Unsupported && a.Mirrored == b.Mirrored &&

@@ -48,6 +48,7 @@ func parseService(obj *corev1.Service, good *spec, supported Feature) *spec {
 	p.ports()
 	p.addresses()
 	p.policies()
+	p.terms()
 	p.affinity()
 	p.sourceRanges()
 	p.nodePortFaults()
@@ -210,6 +211,19 @@ func (p *parser) address(to *[]netip.Addr, path, text string) {
 		p.out.Warnings = append(p.out.Warnings, p.out.otherFamilyWarning(path+": "+a.String()))
 	default:
 		*to = append(*to, a)
+	}
+}
+
+// ConditionTerms is the type of the condition of a Service's status that says for which
+// externalTrafficPolicy, its reason, the Service was given its addresses.
+const ConditionTerms = "weir.dev/AddressTerms"
+
+// terms compares the policy with that for which the addresses were given.
+func (p *parser) terms() {
+	for i := range p.obj.Status.Conditions {
+		if c := &p.obj.Status.Conditions[i]; c.Type == ConditionTerms {
+			p.out.PolicyChanged = (c.Reason == string(corev1.ServiceExternalTrafficPolicyLocal)) != p.out.Policy.ExternalLocal
+		}
 	}
 }
 

@@ -68,13 +68,14 @@ func (a *Allocator) SetPools(pools []Pool) {
 }
 
 // Adopt takes over what the status of a Service says. An address that another Service has, and
-// may not share, stays with the older of the two; the names of the Services that lose an address
+// may not share, stays with the one whose terms are those recorded, so that a start decides as
+// Reconcile would have; of two with the older. The names of the Services that lose an address
 // are returned. A Foreign Service takes none away and loses none. A start adopts all Services
 // before it reconciles the first.
 func (a *Allocator) Adopt(s *Service) (losers []string) {
 	a.forget(s.Name)
 	own := *s
-	own.Status = nil
+	own.Status, own.kept = nil, s.unchanged()
 	a.services[s.Name] = &own
 	for _, addr := range s.Status {
 		keeps := true
@@ -82,7 +83,7 @@ func (a *Allocator) Adopt(s *Service) (losers []string) {
 			o := a.services[name]
 			switch {
 			case own.shares(o) || own.Foreign || o.Foreign:
-			case o.older(&own):
+			case o.precedes(&own):
 				keeps, losers = false, append(losers, s.Name)
 			default:
 				o.Status = slices.DeleteFunc(slices.Clone(o.Status), func(x netip.Addr) bool { return x == addr })

@@ -2,6 +2,7 @@ package addresspool
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,7 +18,7 @@ type Port struct {
 type Service struct {
 	Name      string // namespace/name, the identity
 	Namespace string
-	Created   int64 // Unix seconds: the older has the better claim
+	Created   int64 // Unix seconds
 	Labels    map[string]string
 	// NamespaceLabels are those of the Service's namespace.
 	NamespaceLabels map[string]string
@@ -36,14 +37,36 @@ type Service struct {
 	PoolName  string
 	// Status is the addresses that the Service has.
 	Status []netip.Addr
+	// Recorded are the Terms of the last Outcome that was written, "" for unknown.
+	Recorded string
 	// Foreign is a Service that another controller gives addresses: these are not given again, and
 	// the Service is left alone.
 	Foreign bool
+
+	kept bool // unchanged when it was adopted
 }
 
-// older reports whether s has the better claim to an address that both have.
-func (s *Service) older(o *Service) bool {
-	return cmp.Or(cmp.Compare(s.Created, o.Created), strings.Compare(s.Name, o.Name)) < 0
+// Terms are addresses, and all by which others may share them with the Service. They are a record:
+// a Service whose terms have changed since is the one that broke an agreement.
+func (s *Service) Terms(addresses []netip.Addr) string {
+	if s.SharingKey == "" || len(addresses) == 0 {
+		return list(addresses)
+	}
+	var ports []string
+	for _, p := range s.Ports {
+		ports = append(ports, fmt.Sprintf("%s %d", p.Protocol, p.Port))
+	}
+	slices.Sort(ports)
+	return fmt.Sprintf("%s; key %q; ports %s; endpoints %q", list(addresses), s.SharingKey, strings.Join(ports, ", "), s.Endpoints)
+}
+
+// unchanged reports whether the Service has what was written for it last.
+func (s *Service) unchanged() bool { return s.Recorded != "" && s.Recorded == s.Terms(s.Status) }
+
+// precedes reports whether s, whose status is that of the API server, has the better claim to an
+// address that both have: a Service with other terms than those written yields, then the younger.
+func (s *Service) precedes(o *Service) bool {
+	return cmp.Or(count(o.kept)-count(s.kept), cmp.Compare(s.Created, o.Created), strings.Compare(s.Name, o.Name)) < 0
 }
 
 // shares reports whether both may have the same address.

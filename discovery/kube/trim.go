@@ -4,12 +4,15 @@ package kube
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weirlb/weir/discovery"
 )
 
 // trimmer removes unused fields from the objects, before they are kept, and shares the
@@ -39,7 +42,10 @@ func (t *trimmer) trim(o any) (any, error) {
 		t.meta(&o.ObjectMeta)
 		o.CreationTimestamp = created // says which of two has a frontend
 		o.Spec.Selector = t.selector(o.Spec.Selector)
-		o.Status.Conditions = nil
+		o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c metav1.Condition) bool { return c.Type != discovery.ConditionTerms })
+		for i := range o.Status.Conditions {
+			o.Status.Conditions[i].Message = ""
+		}
 	case *discoveryv1.EndpointSlice:
 		t.meta(&o.ObjectMeta)
 		t.slice(o)

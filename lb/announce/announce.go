@@ -57,6 +57,9 @@ type Frontend struct {
 	Namespace string
 	// Created is when the Service was made, in Unix seconds, 0 for unknown.
 	Created int64
+	// Changed is true if the Service has another policy than that for which it was given the
+	// address: those who share it have not agreed.
+	Changed bool
 	// External is true for an address that the Service has by spec.externalIPs, which nobody
 	// has given to it.
 	External bool

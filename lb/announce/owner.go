@@ -9,10 +9,10 @@ import (
 )
 
 // claims are the frontends of an address by the right of their Services to it. The owner is the
-// Service that was given the address; of several, and of none, the oldest: so it is on every
-// node. Only Services of the namespace of the owner can forbid the announcement. Services of
-// other namespaces that were given the address as well (a shared address) can be what it is
-// announced for. Those that claim it by spec.externalIPs count for nothing: each author of a
+// Service that was given the address; of several, and of none, the oldest whose policy is still
+// that for which it was given: so it is on every node. Only Services of the namespace of the
+// owner can forbid the announcement. Services of other namespaces that were given the address
+// as well (a shared address) can be what it is announced for. Those that claim it by spec.externalIPs count for nothing: each author of a
 // Service can claim any address.
 type claims struct {
 	owner  Frontend // of several the first
@@ -43,16 +43,20 @@ func claimsOf(list []Frontend) (c claims) {
 func (c *claims) external() bool { return c.owner.External }
 
 // byRight orders frontends as lb/table orders the claims to a frontend: external IPs last, then
-// by age, then by name.
+// by age, then by name. But Services that have changed their policy since they were given the
+// address come after the others: else the oldest that shares it could have it withdrawn by Local.
 func byRight(a, b Frontend) int {
-	external := func(f Frontend) int {
-		if f.External {
+	rank := func(f Frontend) int {
+		switch {
+		case f.External:
+			return 2
+		case f.Changed:
 			return 1
 		}
 		return 0
 	}
 	made := func(f Frontend) int64 { return cmp.Or(f.Created, math.MaxInt64) }
-	return cmp.Or(cmp.Compare(external(a), external(b)), cmp.Compare(made(a), made(b)), cmp.Compare(a.Service, b.Service))
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(made(a), made(b)), cmp.Compare(a.Service, b.Service))
 }
 
 // state is what the frontends of an address forbid. anywhere is false if no Service on it has

@@ -29,6 +29,8 @@ func TestAnAddressIsItsOwners(t *testing.T) {
 	old.Created = 1
 	here.Endpoints, here.Elsewhere = 1, false
 	unprogrammed.Programmed = false
+	changed, webChanged := old, web(1)
+	changed.Changed, webChanged.Changed = true, true
 	own := away
 	own.Service, own.Namespace = "shop/local", "shop"
 	webAway := web(0)
@@ -43,6 +45,10 @@ func TestAnAddressIsItsOwners(t *testing.T) {
 		"a shared address, Local, endpoints away":             {[]Frontend{web(1), away}, Announced},
 		"a shared address without room":                       {[]Frontend{web(1), unprogrammed}, Announced},
 		"an older Service shares, its endpoints away":         {[]Frontend{web(1), old}, NotServed},
+		"an older Service that shares has become Local":       {[]Frontend{web(1), changed}, Announced},
+		"both have changed, the older is away":                {[]Frontend{webChanged, changed}, NotServed},
+		"alone, has become Local, endpoints away":             {[]Frontend{changed}, NotServed},
+		"has changed, and an external IP is older":            {[]Frontend{webChanged, external(old)}, Announced},
 		"the same namespace, Local, endpoints away":           {[]Frontend{web(1), own}, NotServed},
 		"an external IP of the same namespace":                {[]Frontend{web(1), external(own)}, NotServed},
 		"external IPs alone, the younger is away":             {[]Frontend{external(web(1)), external(away)}, Announced},

@@ -114,10 +114,13 @@ type Service struct {
 	// every node, whatever the order of events there. An ExternalIP yields to every other
 	// kind: each author of a Service can write such a claim, also before the address is
 	// given to somebody.
-	Created   int64
-	Frontends []Frontend
-	Pools     []Pool
-	Policy    *Policy // nil: none
+	Created int64
+	// PolicyChanged is true if the Service has another policy than that for which it was given
+	// its addresses, for the announcement alone.
+	PolicyChanged bool
+	Frontends     []Frontend
+	Pools         []Pool
+	Policy        *Policy // nil: none
 	// Listed are endpoints that are in the Service's slices but may be in
 	// none of the pools (not ready, terminating, or not for this node): their flows go
 	// on, so they do not count as gone. Endpoints of pools need not be named again.

@@ -251,7 +251,7 @@ func (c *controller) adopt() error {
 		}
 		s, _ := c.describe(svc)
 		for _, loser := range c.allocator.Adopt(s) {
-			c.log.Warn("an address is in the status of two Services: the older one keeps it", "service", loser, "other", s.Name)
+			c.log.Warn("an address is in the status of two Services that may not share it", "service", loser, "other", s.Name)
 		}
 	}
 	for _, svc := range all {

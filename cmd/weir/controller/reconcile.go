@@ -13,11 +13,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/addresspool"
 )
 
 // condition is the type of the condition in a Service's status.
 const condition = "weir.dev/AddressAllocated"
+
+// termsCondition is the type of another: the policy that the addresses were given for, as its
+// reason, which nodes read, and all terms of addresspool.Service.
+const termsCondition = discovery.ConditionTerms
 
 // reasonForeign is the reason of the Event on a Service that is left alone.
 const reasonForeign = "ForeignStatus"
@@ -28,7 +33,8 @@ type decision struct {
 	ok        bool // for the condition
 	reason    string
 	text      string
-	clear     bool // the Service is no load balancer any more
+	terms     string // of the addresses
+	clear     bool   // the Service is no load balancer any more
 }
 
 // reconcile gives a Service the status that it should have.
@@ -71,6 +77,7 @@ func (c *controller) decide(name string) (*corev1.Service, *decision) {
 		d := &decision{reason: addresspool.ReasonRequest, text: wrong.Error()}
 		if s.Addresses, s.PoolName = nil, ""; len(s.Status) > 0 { // it keeps what it has
 			d.addresses = c.allocator.Reconcile(s, time.Now()).Addresses
+			d.terms = s.Terms(d.addresses)
 		}
 		return svc, d
 	}
@@ -80,7 +87,7 @@ func (c *controller) decide(name string) (*corev1.Service, *decision) {
 	if !out.Retry.IsZero() {
 		c.queue.AddAfter(name, time.Until(out.Retry)+10*time.Millisecond)
 	}
-	d := &decision{addresses: out.Addresses, ok: len(out.Addresses) > 0, reason: out.Reason, text: out.Text}
+	d := &decision{addresses: out.Addresses, ok: len(out.Addresses) > 0, reason: out.Reason, text: out.Text, terms: s.Terms(out.Addresses)}
 	switch out.Reason {
 	case addresspool.ReasonKept:
 		d.reason = addresspool.ReasonAllocated
@@ -170,19 +177,7 @@ func (c *controller) write(ctx context.Context, svc *corev1.Service, d *decision
 			next.Status.LoadBalancer.Ingress = append(next.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String(), IPMode: &mode})
 		}
 	}
-	changed := d.clear
-	if d.clear {
-		meta.RemoveStatusCondition(&next.Status.Conditions, condition)
-	} else {
-		status := metav1.ConditionFalse
-		if d.ok {
-			status = metav1.ConditionTrue
-		}
-		changed = meta.SetStatusCondition(&next.Status.Conditions, metav1.Condition{
-			Type: condition, Status: status, Reason: d.reason, Message: d.text, ObservedGeneration: svc.Generation,
-		})
-	}
-	if !changed && !moves {
+	if changed := d.setConditions(next); !changed && !moves {
 		return nil
 	}
 	if _, err := c.client.CoreV1().Services(svc.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{}); err != nil {
@@ -197,6 +192,29 @@ func (c *controller) write(ctx context.Context, svc *corev1.Service, d *decision
 	}
 	c.say(svc, d)
 	return nil
+}
+
+// setConditions reports whether that changes something.
+func (d *decision) setConditions(svc *corev1.Service) (changed bool) {
+	list := &svc.Status.Conditions
+	if d.terms == "" {
+		changed = meta.RemoveStatusCondition(list, termsCondition)
+	} else {
+		changed = meta.SetStatusCondition(list, metav1.Condition{
+			Type: termsCondition, Status: metav1.ConditionTrue, Reason: policyOf(svc), Message: d.terms, ObservedGeneration: svc.Generation,
+		})
+	}
+	if d.clear {
+		meta.RemoveStatusCondition(list, condition)
+		return true
+	}
+	status := metav1.ConditionFalse
+	if d.ok {
+		status = metav1.ConditionTrue
+	}
+	return meta.SetStatusCondition(list, metav1.Condition{
+		Type: condition, Status: status, Reason: d.reason, Message: d.text, ObservedGeneration: svc.Generation,
+	}) || changed
 }
 
 // say records an Event and a line of the log for a new decision. The condition in the status keeps

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/weirlb/weir/discovery/addresspool"
 )
@@ -24,6 +25,11 @@ func annotation(svc *corev1.Service, name string) string {
 		}
 	}
 	return ""
+}
+
+// policyOf is the externalTrafficPolicy of a Service.
+func policyOf(svc *corev1.Service) string {
+	return cmp.Or(string(svc.Spec.ExternalTrafficPolicy), string(corev1.ServiceExternalTrafficPolicyCluster))
 }
 
 // key is the Service's name as in the queue.
@@ -64,6 +70,9 @@ func (c *controller) describe(svc *corev1.Service) (*addresspool.Service, error)
 		s.NamespaceLabels = ns.Labels
 	}
 	s.Status, s.Foreign = ingress(svc)
+	if c := meta.FindStatusCondition(svc.Status.Conditions, termsCondition); c != nil {
+		s.Recorded = c.Message
+	}
 	s.Foreign = s.Foreign || !c.ours(svc)
 	for _, f := range svc.Spec.IPFamilies {
 		s.IPv4 = s.IPv4 || f == corev1.IPv4Protocol

@@ -16,9 +16,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/weirlb/weir/discovery/addresspool"
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
@@ -132,5 +134,46 @@ func TestKubeControllerKilledAtEachWriteMovesNoAddress(t *testing.T) {
 	defer h.mu.Unlock()
 	if len(h.moved) > 0 {
 		t.Errorf("addresses moved: %q", h.moved)
+	}
+}
+
+// Of two Services that share an address the older becomes Local while no controller runs. The next
+// one is killed at its write, before the API server has it and after. The younger keeps the address,
+// for it has changed nothing, and the older gets another.
+func TestKubeControllerKilledAmidAConflictMovesOnlyWhoBeganIt(t *testing.T) {
+	for _, done := range []bool{false, true} {
+		b := newBed(t, poolYAML("p", "addresses: [10.64.0.0/24]"))
+		share := func(port int32) func(*corev1.Service) {
+			return func(s *corev1.Service) {
+				s.Annotations = map[string]string{"metallb.io/allow-shared-ip": "key"}
+				s.Spec.Ports[0].Port = port
+			}
+		}
+		kill := b.start("--lease", "")
+		b.service("older", share(80))
+		b.eventually("older", "10.64.0.0 "+addresspool.ReasonAllocated)
+		time.Sleep(1100 * time.Millisecond) // the time of creation has seconds
+		b.service("younger", share(81))
+		b.eventually("younger", "10.64.0.0 "+addresspool.ReasonAllocated)
+		kill()
+		h := &history{last: map[string]string{}}
+		h.follow(t, b)
+		_, s := b.state("older")
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		if _, err := b.client.CoreV1().Services(b.site.Namespace).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if !b.killAt(step{1, done}) {
+			t.Fatal("the controller writes nothing")
+		}
+		kill = b.start("--lease", "")
+		b.eventually("older", "10.64.0.1 "+addresspool.ReasonAllocated) // the reason before is the conflict
+		b.eventually("younger", "10.64.0.0 "+addresspool.ReasonAllocated)
+		kill()
+		h.mu.Lock()
+		if len(h.moved) != 1 || !strings.Contains(h.moved[0], "older") {
+			t.Errorf("done %v: moved: %q", done, h.moved)
+		}
+		h.mu.Unlock()
 	}
 }

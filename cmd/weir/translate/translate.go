@@ -52,12 +52,14 @@ func (t *Translator) translateTo(svc *discovery.Service, claims *[]Claim) (table
 	s.otherClass()
 	// Capped: later Services of the batch must not append into them.
 	return table.Service{
-		Name:      svc.Name.String(),
-		Created:   svc.Created,
-		Frontends: slices.Clip(w.frontends[s.frontends:]),
-		Pools:     slices.Clip(w.pools[s.pools:]),
-		Policy:    policy(svc),
-		Listed:    slices.Clip(w.listed[s.listed:]),
+		Name:    svc.Name.String(),
+		Created: svc.Created,
+		// For the announcement.
+		PolicyChanged: svc.PolicyChanged,
+		Frontends:     slices.Clip(w.frontends[s.frontends:]),
+		Pools:         slices.Clip(w.pools[s.pools:]),
+		Policy:        policy(svc),
+		Listed:        slices.Clip(w.listed[s.listed:]),
 	}, s.problems
 }
 

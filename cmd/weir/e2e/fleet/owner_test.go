@@ -49,3 +49,66 @@ endpoints: [{addresses: [%s], nodeName: node7, conditions: {ready: true}}]
 	b.until(0)
 	_ = b.connect(vip4)
 }
+
+// An older Service of another namespace, which shares the address, becomes Local, and has endpoints
+// on other nodes alone. The address was not given to it for that: it stays announced for its other
+// holders, and is withdrawn where the status says nothing of it.
+func TestWireASharedAddressStaysWhenAnotherBecomesLocal(t *testing.T) {
+	b := newBedOf(t, 1, noDrain, bgpSessions())
+	b.until(0)
+	write := func(conditions string) {
+		file := filepath.Join(b.nodes[0].dir, "manifests", "other.yaml")
+		must(t, os.WriteFile(file+".new", fmt.Appendf(nil, `apiVersion: v1
+kind: Service
+metadata: {namespace: other, name: local, creationTimestamp: "2001-01-01T00:00:00Z"}
+spec:
+  type: LoadBalancer
+  allocateLoadBalancerNodePorts: false
+  clusterIP: 10.96.0.11
+  clusterIPs: [10.96.0.11, "fd96::11"]
+  externalTrafficPolicy: Local
+  ipFamilyPolicy: RequireDualStack
+  ipFamilies: [IPv4, IPv6]
+  ports: [{name: b, port: 81}]
+status:
+  conditions: [%s]
+  loadBalancer: {ingress: [{ip: %s, ipMode: VIP}, {ip: "%s", ipMode: VIP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: other, name: local-1, labels: {kubernetes.io/service-name: local}}
+addressType: IPv4
+ports: [{name: b, port: 81, protocol: TCP}]
+endpoints: [{addresses: [%s], nodeName: node7, conditions: {ready: true}}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: other, name: local-2, labels: {kubernetes.io/service-name: local}}
+addressType: IPv6
+ports: [{name: b, port: 81, protocol: TCP}]
+endpoints: [{addresses: ["%s"], nodeName: node7, conditions: {ready: true}}]
+`, conditions, vip4, vip6, netlab.Host4(netlab.FleetNet, netlab.FleetServer), netlab.Host6(netlab.FleetNet, netlab.FleetServer)), 0o644))
+		must(t, os.Rename(file+".new", file))
+	}
+	terms := func(policy string) string {
+		return fmt.Sprintf(`{type: weir.dev/AddressTerms, status: "True", reason: %s, message: "", lastTransitionTime: "2001-01-01T00:00:00Z"}`, policy)
+	}
+	write(terms("Cluster"))
+	var text string
+	for deadline := time.Now().Add(patience.For(20 * time.Second)); !strings.Contains(text, "other/local"); time.Sleep(20 * time.Millisecond) {
+		if text = b.weir("explain", "--address", vip4.String()); time.Now().After(deadline) {
+			t.Fatalf("the Service is not served: %s", text)
+		}
+	}
+	matches(t, text, `^Address 10\.99\.0\.10: announced to 2 of 2 routers`,
+		`^served +yes +the address is that of Service test/web, and those of other namespaces do not count: other/local$`)
+	b.until(0)
+	_ = b.connect(vip4)
+
+	write(terms("Local"))
+	b.until()
+	write(terms("Cluster"))
+	b.until(0)
+	write("")
+	b.until()
+}
