@@ -46,7 +46,7 @@ func (r *Rule) Explain(a netip.Addr, n *Node, frontends []Frontend, now time.Tim
 	case h.well.IsZero():
 		settled.Detail = fmt.Sprintf("for %v after all others are met", r.settle(h))
 	default:
-		settled.Detail = "until " + h.well.Add(r.settle(h)).UTC().Format(time.RFC3339Nano)
+		settled.Detail = r.untilText(h)
 	}
 	limit := Condition{Reason: TooMany, Met: h.reason != TooMany}
 	if !limit.Met {

@@ -23,6 +23,7 @@ type Rule struct {
 	all       []Advertisement // of settings
 	addresses map[netip.Addr]*history
 	adopted   map[netip.Prefix]bool
+	held      uint64
 }
 
 // history is what the rule remembers of an address.
@@ -142,11 +143,13 @@ func (r *Rule) decide(a netip.Addr, h *history, n *Node, list []Frontend, now ti
 		return reason, detail
 	}
 	if h.well.IsZero() {
-		h.well = now
+		if h.well = now; r.holds(h) {
+			r.held++
+		}
 	}
 	if until := h.well.Add(r.settle(h)); !h.announced && (n.Publishing || now.Before(until)) {
 		sooner(next, until)
-		return Settling, fmt.Sprintf("until %s", until.UTC().Format(time.RFC3339Nano))
+		return Settling, r.untilText(h)
 	}
 	return Announced, ""
 }
@@ -171,6 +174,22 @@ func (r *Rule) settle(h *history) time.Duration {
 		d *= 2
 	}
 	return max(r.settings.Settle, min(d, maxSettle))
+}
+
+// holds reports whether an address that comes and goes must be well for longer than others.
+func (r *Rule) holds(h *history) bool { return r.settle(h) > r.settings.Settle }
+
+// Held is how often an address that was well again has been held back for longer than
+// Settings.Settle, since it came and went.
+func (r *Rule) Held() uint64 { return r.held }
+
+// untilText says how long an address settles. Preconditions: h.well is not zero.
+func (r *Rule) untilText(h *history) string {
+	text := "until " + h.well.Add(r.settle(h)).UTC().Format(time.RFC3339Nano)
+	if r.holds(h) {
+		text += fmt.Sprintf(", withdrawn %d times in %d minutes", len(h.falls), int(flapWindow.Minutes()))
+	}
+	return text
 }
 
 func (r *Rule) allows(a netip.Addr) bool {

@@ -107,9 +107,16 @@ func TestSettling(t *testing.T) {
 	r.SetSettings(settings())
 	now := begin
 	none := map[netip.Addr][]Frontend{first: {{Service: "default/web", Programmed: true}}}
+	held := uint64(0)
 	for fall, want := range []time.Duration{1, 1, 1, 1, 2, 4, 8, 16, 32, 60, 60} {
+		if want > 1 {
+			held++
+		}
 		want *= time.Second
 		out := r.Decide(&Node{}, served(first), now)
+		if text := fmt.Sprintf(", withdrawn %d times in 5 minutes", fall); r.Held() != held || strings.HasSuffix(out.Decisions[0].Detail, text) != (want > time.Second) {
+			t.Fatalf("after %d falls: held %d times, want %d: %s", fall, r.Held(), held, out.Decisions[0].Detail)
+		}
 		if d := out.Decisions[0]; d.Reason != Settling || !out.Next.Equal(now.Add(want)) {
 			t.Fatalf("after %d falls: %v until %v, want %v", fall, d.Reason, out.Next.Sub(now), want)
 		}

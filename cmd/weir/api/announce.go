@@ -13,6 +13,9 @@ type Announce struct {
 	Addresses []AnnouncedAddress `json:"addresses"`
 	// Routes are the prefixes that are announced.
 	Routes []string `json:"routes"`
+	// Held is how often an address that was served again has been held back for longer than
+	// announce.settleSeconds: it was withdrawn more than 3 times in 5 minutes.
+	Held uint64 `json:"held"`
 	// Objects are BGPPeers and BGPAdvertisements; absent where none are read.
 	Objects *AnnounceObjects `json:"objects,omitempty"`
 }

@@ -224,6 +224,12 @@ var general = []metric{
 				}
 			}
 		}),
+	total("announce_held_total", "Times that an address was held back for longer than announce.settleSeconds: it was withdrawn more than 3 times in 5 minutes.", nil,
+		func(s *api.Status, e emit) {
+			if s.Announce != nil {
+				e(float64(s.Announce.Held))
+			}
+		}),
 	gauge("announce_object_faults", "Objects of announce.objects and announce.objectNamespaces that are out of service, or in use in part: weir status --announce names them.", nil,
 		func(s *api.Status, e emit) {
 			if o := announced(s).Objects; o != nil {

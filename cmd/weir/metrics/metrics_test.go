@@ -57,7 +57,7 @@ func example() *api.Status {
 		StateFiles: []api.StateFile{{Name: "flow-table", NotUsed: map[string]uint64{"layout": 1}},
 			{Name: "cluster-state", Bytes: 4096, GoodAt: &goodAt}},
 		Kernel: []api.Feature{{Name: "a feature"}},
-		Announce: &api.Announce{Speaker: "bgp", Peers: []api.AnnouncePeer{
+		Announce: &api.Announce{Speaker: "bgp", Held: 3, Peers: []api.AnnouncePeer{
 			{Peer: "10.0.0.1", Established: true, BFD: "up"}, {Peer: "10.0.0.2", Established: true, BFD: "down"}, {Peer: "10.0.0.3"},
 		}},
 	}
@@ -121,6 +121,7 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		`weir_steering_packets_total{action="frontend"} 30`,
 		`weir_kernel_feature{feature="a feature"} 0`,
 		`weir_announce_peer_bfd_up{peer="10.0.0.1"} 1`,
+		"weir_announce_held_total 3",
 		`weir_announce_peer_bfd_up{peer="10.0.0.2"} 0`,
 		"# TYPE go_goroutines gauge",
 		"# TYPE process_cpu_seconds_total counter",
