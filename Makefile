@@ -31,6 +31,8 @@ HOOK     ?=
 SOURCE   ?=
 # Of `make fleet-scale`. A process has at most as many as its limit of open files allows.
 CONNECTIONS ?= 10000
+# Of `make fleet-changes`.
+CHANGES  ?= 1000
 # How often `make deaths` ends each process.
 DEATHS   ?= 10
 
@@ -267,6 +269,14 @@ fleet-bars: build ## Measure drain, death and loss of a fleet into perf/results/
 		$(BIN)/weir demo fleet $$run > $(BIN)/fleet-run.txt || status=1; \
 		sed -n '/established connections of each/,$$p' $(BIN)/fleet-run.txt | tee -a $(BIN)/fleet-bed.txt; done; \
 	cp $(BIN)/fleet-bed.txt perf/results/fleet-bed.txt; exit $$status
+
+.PHONY: fleet-changes
+fleet-changes: build ## Count unserved packets over CHANGES random changes of a fleet into perf/results/fleet-changes.txt (make fleet-changes CHANGES=1000 SEED=7; root; installs FRR; 5 minutes)
+	@.ci/programs frr
+	@{ date -u +%F; uname -srm; grep -m1 'model name' /proc/cpuinfo; echo "CPUs $$(nproc), load $$(cut -d' ' -f1-3 /proc/loadavg)"; } > $(BIN)/fleet-changes.txt
+	WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIR_FLEET_CHANGES=$(CHANGES) WEIR_FLEET_SEED=$(SEED) WEIR_FLEET_FIGURES=$(CURDIR)/$(BIN)/fleet-changes.txt \
+		$(GO) test ./cmd/weir/e2e/fleet -count=1 -timeout 0 -run '^TestWire(NoPacketForAnUnservedAddress|RouterSendsUntilItFollows)$$' -v
+	@cp $(BIN)/fleet-changes.txt perf/results/fleet-changes.txt
 
 .PHONY: bench-go
 bench-go: ## Go benchmarks into bin/bench.txt (make bench-go BENCH=Lookup COUNT=10; compare with benchstat)

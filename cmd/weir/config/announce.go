@@ -86,6 +86,10 @@ type Announce struct {
 	// needs discovery.kubernetes. Nodes are cordoned for other reasons than a maintenance of the
 	// network, so it is off unless it is asked for.
 	HonorCordon bool `json:"honorCordon"`
+	// LingerMilliseconds is how long Weir goes on to serve an address as before that it has
+	// withdrawn because a Service or the last endpoint for this node is gone: routers need this
+	// time to follow. 0 ends it at once.
+	LingerMilliseconds int `json:"lingerMilliseconds"`
 	// DrainSeconds is how long Weir goes on to serve packets after it has withdrawn the
 	// addresses, at a stop and for weir drain self --wait.
 	DrainSeconds int `json:"drainSeconds"`
@@ -221,6 +225,11 @@ func (a *Announce) Linger() time.Duration {
 		return 0
 	}
 	return time.Duration(a.DrainSeconds) * time.Second
+}
+
+// AfterWithdrawal is the time of LingerMilliseconds.
+func (a *Announce) AfterWithdrawal() time.Duration {
+	return time.Duration(a.LingerMilliseconds) * time.Millisecond
 }
 
 // Silence is the time of ResetAfterSeconds, 0 where nothing is announced.

@@ -40,6 +40,7 @@ func (c *Configuration) validateAnnounce(r *report) {
 	number("aggregateIPv6", a.AggregateIPv6, 0, 128)
 	number("settleSeconds", a.SettleSeconds, 0, 60)
 	number("emptySeconds", a.EmptySeconds, 0, 3600)
+	number("lingerMilliseconds", a.LingerMilliseconds, 0, 60_000)
 	number("drainSeconds", a.DrainSeconds, 0, 3600)
 	number("resetAfterSeconds", a.ResetAfterSeconds, 0, 3600)
 	if a.Speaker == AnnounceKernel {

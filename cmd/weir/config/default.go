@@ -31,7 +31,7 @@ func Default() *Configuration {
 		FlowCache:          FlowCache{Mode: FlowCacheOff},
 		Announce: Announce{
 			Speaker: AnnounceOff, Peers: []Peer{}, Prefixes: []string{}, Communities: []string{}, LargeCommunities: []string{},
-			MaxAddresses: 1000, SettleSeconds: 1, DrainSeconds: 5, ResetAfterSeconds: 30, Objects: []string{}, ObjectNamespaces: []string{}, ObjectSecrets: []string{}, KernelTable: 177, KernelProtocol: 119,
+			MaxAddresses: 1000, SettleSeconds: 1, LingerMilliseconds: 1000, DrainSeconds: 5, ResetAfterSeconds: 30, Objects: []string{}, ObjectNamespaces: []string{}, ObjectSecrets: []string{}, KernelTable: 177, KernelProtocol: 119,
 		},
 		origin: map[string]string{},
 	}

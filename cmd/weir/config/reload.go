@@ -54,6 +54,7 @@ var reloadable = map[string]func(c, next *Configuration){
 	"announce.settleSeconds":        func(c, next *Configuration) { c.Announce.SettleSeconds = next.Announce.SettleSeconds },
 	"announce.emptySeconds":         func(c, next *Configuration) { c.Announce.EmptySeconds = next.Announce.EmptySeconds },
 	"announce.honorCordon":          func(c, next *Configuration) { c.Announce.HonorCordon = next.Announce.HonorCordon },
+	"announce.lingerMilliseconds":   func(c, next *Configuration) { c.Announce.LingerMilliseconds = next.Announce.LingerMilliseconds },
 	"announce.drainSeconds":         func(c, next *Configuration) { c.Announce.DrainSeconds = next.Announce.DrainSeconds },
 	"onStop":                        takeOverOnStop,
 	"enableProfiling":               func(c, next *Configuration) { c.EnableProfiling = next.EnableProfiling },

@@ -47,6 +47,7 @@ type announcer struct {
 	next      time.Time // when time alone may change the decisions; zero: never
 	err       error     // of the last Set
 	closed    bool
+	lingering lingering
 	// held is until when what was announced before this process stays, without a view of
 	// Services; zero: nothing is held.
 	held    time.Time
@@ -84,6 +85,7 @@ func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*annou
 	a := startAnnouncer(speaker, l, o.settings(c))
 	a.cfg, a.input, a.configured, a.session = *cfg, in, base, session
 	a.cordons.Store(cfg.Announce.HonorCordon)
+	a.lingering.time.Store(int64(cfg.Announce.AfterWithdrawal()))
 	a.name, a.objects, a.passwords = c.Speaker, o, passwordsOf(c.Peers)
 	if _, none := speaker.(silent); none {
 		a.unheard = []error{errNoRouter}
@@ -128,33 +130,36 @@ func (a *announcer) prefixes() (out []netip.Prefix) {
 }
 
 // leaving withdraws addresses that a publication is about to take away, or that will not be served
-// after it, and announces none. Frontends that it adds do not count yet.
-func (a *announcer) leaving(put []table.Service, del []string, tables *table.Table) {
+// after it, and announces none. Frontends that it adds do not count yet. The publication is to be
+// the one returned, with which those of withdrawn addresses linger.
+func (a *announcer) leaving(put []table.Service, del []string, tables *table.Table) ([]table.Service, []string) {
 	if a == nil {
-		return
+		return put, del
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	had := a.programmed()
+	had, before := a.programmed(), map[string][]announcedFrontend{}
 	for _, name := range del {
+		before[name] = a.services[name]
 		delete(a.services, name)
 	}
 	for i := range put {
+		before[put[i].Name] = a.services[put[i].Name]
 		isNew := func(f announcedFrontend) bool { _, known := had[f.key]; return !known }
 		a.services[put[i].Name] = slices.DeleteFunc(frontendsOf(&put[i]), isNew)
 	}
-	if len(a.routes) == 0 {
-		return // nothing can be withdrawn
+	if len(a.routes) > 0 { // else nothing can be withdrawn
+		// Which Service will have a frontend that several claim, the tables decide.
+		change, err := tables.Prepare(put, del)
+		if err != nil {
+			return put, del // nothing will be published
+		}
+		a.look(change.Next(), func(k table.Key) bool { return had[k] })
+		n := a.node
+		n.Publishing = true
+		a.decide(&n)
 	}
-	// Which Service will have a frontend that several claim, the tables decide.
-	change, err := tables.Prepare(put, del)
-	if err != nil {
-		return // nothing will be published
-	}
-	a.look(change.Next(), func(k table.Key) bool { return had[k] })
-	n := a.node
-	n.Publishing = true
-	a.decide(&n)
+	return a.lingering.keep(put, del, before, tables.Load(), time.Now())
 }
 
 // programmed says of the frontends that are published whether packets reach the packet path.
@@ -220,7 +225,9 @@ func (a *announcer) decide(n *announce.Node) {
 			}
 		}
 	}
-	out := a.rule.Decide(n, a.addresses, time.Now())
+	now := time.Now()
+	out := a.rule.Decide(n, a.addresses, now)
+	a.lingering.follow(a.decisions, out.Decisions, now)
 	a.decisions, a.routes, a.next = out.Decisions, out.Routes, out.Next
 	a.losses = a.rule.Losses(&out, a.addresses)
 	a.err = a.speaker.Set(out.Routes)
@@ -296,6 +303,7 @@ func (a *announcer) status() *api.Announce {
 	for _, r := range a.routes {
 		out.Routes = append(out.Routes, r.Prefix.String())
 	}
+	out.Held = a.rule.Held()
 	return out
 }
 

@@ -175,6 +175,7 @@ func (a *announcer) reload(cfg *config.Configuration) (refused string) {
 	defer a.changing.Unlock()
 	a.cfg = *cfg
 	a.cordons.Store(cfg.Announce.HonorCordon)
+	a.lingering.time.Store(int64(cfg.Announce.AfterWithdrawal()))
 	a.input.readFiles(&cfg.Announce)
 	return a.take()
 }

@@ -219,6 +219,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	}
 	if d.announcer != nil {
 		task("announcement", d.followAnnounce)
+		task("frontends of withdrawn addresses", d.followLingering)
 	}
 	if d.announcer != nil && d.announcer.source != nil {
 		task("objects of the announcement", d.followObjects)

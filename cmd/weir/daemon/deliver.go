@@ -95,8 +95,7 @@ func (d *Daemon) publish(b translate.Batch, c *cause) (serves bool) {
 	if !d.synced {
 		return false
 	}
-	d.announcer.leaving(b.Put, b.Delete, d.lb.Tables())
-	err := d.lb.Apply(b.Put, b.Delete)
+	err := d.lb.Apply(d.announcer.leaving(b.Put, b.Delete, d.lb.Tables()))
 	if errors.Is(err, ports.ErrAttach) {
 		d.synced = false
 		d.stop(err)

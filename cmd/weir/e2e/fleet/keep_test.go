@@ -333,7 +333,7 @@ func (c *busyFleet) compare(l *loss, shares []float64) {
 }
 
 // report prints figures, and appends them to the file of results.
-func (c *busyFleet) report(format string, args ...any) {
+func (c *bed) report(format string, args ...any) {
 	c.t.Helper()
 	text := fmt.Sprintf(format, args...)
 	c.t.Log("\n" + strings.TrimSuffix(text, "\n"))

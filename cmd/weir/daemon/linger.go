@@ -1,0 +1,206 @@
+package daemon
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/translate"
+	"github.com/weirlb/weir/lb/announce"
+	"github.com/weirlb/weir/lb/table"
+)
+
+// lingering are frontends that a change of Services takes away or leaves without endpoints, while
+// routers may still send: they need some milliseconds to follow a withdrawal. Until then the
+// frontends are served as before.
+type lingering struct {
+	time      atomic.Int64             // announce.lingerMilliseconds, a time.Duration; 0: nothing lingers
+	withdrawn map[netip.Addr]time.Time // until when packets may come, of addresses that were announced
+	services  map[string]*lingeringService
+}
+
+// lingeringService is a Service of which frontends linger.
+type lingeringService struct {
+	version   *table.Service // of the source; nil: it is deleted
+	frontends map[table.Key]lingeringFrontend
+}
+
+// lingeringFrontend is a frontend as it was before the withdrawal.
+type lingeringFrontend struct {
+	entry *table.FrontendEntry
+	until time.Time
+}
+
+// follow notes which addresses are announced no more, whatever the reason is.
+func (l *lingering) follow(before, after []announce.Decision, now time.Time) {
+	if l.withdrawn == nil {
+		l.withdrawn = map[netip.Addr]time.Time{}
+	}
+	maps.DeleteFunc(l.withdrawn, func(_ netip.Addr, until time.Time) bool { return !now.Before(until) })
+	until := now.Add(time.Duration(l.time.Load()))
+	for i := range before {
+		if before[i].Reason == announce.Announced {
+			l.withdrawn[before[i].Address] = until
+		}
+	}
+	for i := range after {
+		if after[i].Reason == announce.Announced {
+			delete(l.withdrawn, after[i].Address)
+		}
+	}
+}
+
+// keep makes of a change the one that leaves the frontends of withdrawn addresses as they are in
+// the present snapshot. had are the frontends before the change.
+func (l *lingering) keep(put []table.Service, del []string, had map[string][]announcedFrontend, present *table.Snapshot, now time.Time) ([]table.Service, []string) {
+	put = slices.Clone(put)
+	for i := range put {
+		if s := l.leave(put[i].Name, &put[i], had[put[i].Name], present, now); s != nil {
+			put[i] = *s.served()
+		}
+	}
+	var gone []string
+	for _, name := range del {
+		if s := l.leave(name, nil, had[name], present, now); s != nil {
+			put = append(put, *s.served())
+		} else {
+			gone = append(gone, name)
+		}
+	}
+	return put, gone
+}
+
+// leave notes which frontends of a Service linger; nil for none. version is the next version, nil:
+// it is deleted.
+func (l *lingering) leave(name string, version *table.Service, had []announcedFrontend, present *table.Snapshot, now time.Time) *lingeringService {
+	s := &lingeringService{frontends: map[table.Key]lingeringFrontend{}}
+	if before := l.services[name]; before != nil {
+		maps.Copy(s.frontends, before.frontends)
+	}
+	for i := range had {
+		f := &had[i]
+		until := l.withdrawn[f.address]
+		if entry := present.Lookup(&f.key); now.Before(until) && f.Endpoints > 0 && !f.held && entry != nil && entry.ServiceName == name {
+			s.frontends[f.key] = lingeringFrontend{entry, until}
+		}
+	}
+	delete(l.services, name)
+	if version != nil {
+		for _, f := range frontendsOf(version) {
+			if f.Endpoints > 0 {
+				delete(s.frontends, f.key) // it is served again
+			}
+		}
+	}
+	if len(s.frontends) == 0 {
+		return nil
+	}
+	if version != nil {
+		s.version = cloneService(version)
+	} else {
+		// Everyone else has a better claim to the frontend.
+		s.version = &table.Service{Name: name}
+		for _, f := range s.frontends {
+			s.version.Policy = f.entry.Policy
+		}
+	}
+	if l.services == nil {
+		l.services = map[string]*lingeringService{}
+	}
+	l.services[name] = s
+	return s
+}
+
+// cloneService is a Service whose slices nobody else uses.
+func cloneService(s *table.Service) *table.Service {
+	out := *s
+	out.Frontends, out.Listed, out.Pools = slices.Clone(s.Frontends), slices.Clone(s.Listed), slices.Clone(s.Pools)
+	for i := range out.Pools {
+		out.Pools[i].Endpoints = slices.Clone(out.Pools[i].Endpoints)
+	}
+	return &out
+}
+
+// served is the Service with the frontends that linger.
+func (s *lingeringService) served() *table.Service {
+	out := cloneService(s.version)
+	for _, f := range s.frontends {
+		e := f.entry
+		frontend := table.Frontend{
+			AddrPort: e.AddrPort, Proto: e.Proto, Kind: e.Kind, Pool: len(out.Pools), Mode: e.Mode, ClusterScope: e.ClusterScope,
+		}
+		pool := table.Pool{Algorithm: e.Pool.Algorithm(), AffinitySeconds: e.Pool.AffinitySeconds(), OnEmpty: e.Pool.OnEmpty(), Tier: e.Pool.Tier()}
+		for _, x := range e.Pool.Endpoints() {
+			pool.Endpoints = append(pool.Endpoints, table.Endpoint{AddrPort: x.AddrPort, Weight: x.Weight, Local: x.Local})
+		}
+		out.Pools = append(out.Pools, pool)
+		out.Frontends = slices.DeleteFunc(out.Frontends, func(x table.Frontend) bool { return table.MakeKey(x.AddrPort, x.Proto) == e.Key })
+		out.Frontends = append(out.Frontends, frontend)
+	}
+	return out
+}
+
+// end is the change for which time is up at now.
+func (l *lingering) end(now time.Time) (b translate.Batch) {
+	for name, s := range l.services {
+		before := len(s.frontends)
+		maps.DeleteFunc(s.frontends, func(_ table.Key, f lingeringFrontend) bool { return !now.Before(f.until) })
+		switch {
+		case len(s.frontends) == before:
+			continue
+		case len(s.frontends) > 0:
+			b.Put = append(b.Put, *s.served())
+			continue
+		case len(s.version.Frontends) == 0:
+			b.Delete = append(b.Delete, name)
+		default:
+			b.Put = append(b.Put, *s.version)
+		}
+		delete(l.services, name)
+	}
+	return b
+}
+
+// lingers reports whether frontends linger.
+func (a *announcer) lingers() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.lingering.services) > 0
+}
+
+// lingerEvery is how often the end of the time is looked for.
+const lingerEvery = 50 * time.Millisecond
+
+// followLingering takes away the frontends of withdrawn addresses when their time is up.
+func (d *Daemon) followLingering(ctx context.Context) error {
+	tick := time.NewTicker(lingerEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if d.announcer.lingers() {
+				d.endLingering(time.Now())
+			}
+		}
+	}
+}
+
+// endLingering takes away those frontends whose time is up at now.
+func (d *Daemon) endLingering(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.announcer.mu.Lock()
+	b := d.announcer.lingering.end(now)
+	d.announcer.mu.Unlock()
+	if !d.synced || len(b.Put)+len(b.Delete) == 0 {
+		return
+	}
+	err := d.lb.Apply(b.Put, b.Delete)
+	d.announcer.follow(nil)
+	d.publicationProblems(&b, err)
+}
