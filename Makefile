@@ -204,13 +204,16 @@ run-race:
 	CC=$$cc CGO_ENABLED=1 $(TESTSUM) run -dir $(RESULTS) -name race -- $(GO) test -json -race -short -count=1 -timeout $(TIMEOUT) -skip '^Test(Wire|Kube|Guest|VM)' $(RACE_PACKAGES)
 run-fuzz:
 	@$(TESTSUM) fuzz -dir $(RESULTS) -time $(FUZZTIME) ./...
+# The packages that have tests with a prefix: a hundred others would be linked for none.
+WITH_TESTS = $$(grep -rlE --include='*_test.go' --exclude-dir=charttest --exclude-dir=release '^func Test$(1)' . | xargs -n1 dirname | sort -u)
+
 # One package at a time: the tests share the machine's namespaces and CPUs. The packet table
 # runs once more at each hook where the kernel forwards established flows.
 run-wire:
 	@[ "$$(id -u)" = 0 ] || echo "wire tests need root: they will be skipped"
 	@.ci/programs
 	@$(BUILD_TESTED); \
-	$(TESTSUM) run -dir $(RESULTS) -name wire -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestWire' ./... || exit; \
+	$(TESTSUM) run -dir $(RESULTS) -name wire -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestWire' $(call WITH_TESTS,Wire) || exit; \
 	for hook in xdp tcx; do WEIR_CACHE=$$hook $(TESTSUM) run -dir $(RESULTS) -name wire-$$hook -- \
 		$(GO) test -json -count=1 -timeout $(TIMEOUT) -run '^TestWire' ./cmd/weir/e2e/packet || exit; done
 # Where the test cluster cannot be built the tests skip and say so; in CI they fail.
@@ -218,7 +221,7 @@ run-kube:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
 	proxy=$$(GO="$(GO)" discovery/kube/kubeenv/kubeproxy/build.sh) || { echo "kube-proxy cannot be built"; proxy=; }; \
 	$(BUILD_TESTED); \
-	KUBEENV_BIN=$$bin KUBEPROXY_BIN=$$proxy $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestKube' ./...
+	KUBEENV_BIN=$$bin KUBEPROXY_BIN=$$proxy $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestKube' $(call WITH_TESTS,Kube)
 # The tests of deploy in this module are those of the groups above, together.
 run-deploy:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
