@@ -34,6 +34,8 @@ type death struct {
 	closing bool
 	// other: the process has left a flow table of another layout than that of the next.
 	other bool
+	// shortAt is the hook of a run with a single death of each, if other is set.
+	shortAt string
 	// least is how often the process dies at least: the second time with an adopted table.
 	least int
 }
@@ -44,8 +46,8 @@ var deaths = []death{
 	{name: "SIGTERM", config: "onStop: leave\n", end: func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGTERM) }},
 	{name: "handover", end: func(t *testing.T, f *fixture) error { return f.handOver(t) }, replaced: true},
 	{name: "kill and close", end: killed, closing: true},
-	{name: "kill and other layout", end: killed, other: true},
-	{name: "SIGUSR2 and other layout", end: func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGUSR2) }, other: true},
+	{name: "kill and other layout", end: killed, other: true, shortAt: "tcx"},
+	{name: "SIGUSR2 and other layout", end: func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGUSR2) }, other: true, shortAt: "xdp"},
 }
 
 func killed(_ *testing.T, f *fixture) error { return f.weir.Kill() }
@@ -68,6 +70,9 @@ var deathsEach = fromEnv("WEIR_DEATHS", 1)
 func TestWireCachedConnectionsOutliveTheProcess(t *testing.T) {
 	for _, hook := range hooks {
 		for _, d := range deaths {
+			if d.other && deathsEach == 1 && d.shortAt != hook {
+				continue // the hooks differ by the program alone, the layouts by the table alone
+			}
 			t.Run(hook+"/"+d.name, func(t *testing.T) {
 				f := cachedFixture(t, hook, options{services: []service{toAttached}, extra: "death: {holdSeconds: 600}\n" + d.config})
 				l := f.startTalks(t)
