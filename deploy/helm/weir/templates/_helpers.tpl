@@ -156,6 +156,7 @@ announce.drainSeconds
 announce.emptySeconds
 announce.honorCordon
 announce.largeCommunities
+announce.lingerMilliseconds
 announce.localPref
 announce.maxAddresses
 announce.med
