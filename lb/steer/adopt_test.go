@@ -136,13 +136,13 @@ func TestMapsOfAnotherShapeAreNotAdopted(t *testing.T) {
 
 // Maps that another user could have pinned are not adopted.
 func TestMapsOfAnotherUserAreNotAdopted(t *testing.T) {
-	w := newWire(t, netlab.LinkConfig{})
 	for name, change := range map[string]func(dir, maps string) error{
 		"directory of pins": func(dir, _ string) error { return os.Chown(dir, 65534, -1) },
 		"directory of maps": func(_, maps string) error { return os.Chown(maps, 65534, -1) },
 		"map":               func(_, maps string) error { return os.Chmod(filepath.Join(maps, "frontends"), 0o666) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			w := newWire(t, netlab.LinkConfig{}) // the namespace is that of this thread alone
 			dir := bpffs(t)
 			last := load(t, Config{PinDir: dir})
 			_, err := last.Attach(w.dev.Index, 0, Auto, dir)
