@@ -33,18 +33,25 @@ const (
 	dies = 0
 )
 
-// busyFleet is a fleet in mode ipip with many connections to many endpoints.
+// busyFleet is a fleet with many connections to many endpoints, in a mode that answers past it.
 type busyFleet struct {
 	*bed
+	mode        string
 	clients     *child
 	connections int
 	long        bool
 }
 
-// Of all connections in mode ipip none is lost when a node is killed. The long form repeats that
-// with an endpoint that is replaced before, and compares the lost connections with a simulation.
+// Of all connections none is lost when a node is killed. The long form repeats that with an
+// endpoint that is replaced before, and compares the lost connections with a simulation.
 func TestWireFleetKeepsConnections(t *testing.T) {
-	c := &busyFleet{connections: 400}
+	for _, mode := range []string{"ipip", "gue"} {
+		t.Run(mode, func(t *testing.T) { keepsConnections(t, mode) })
+	}
+}
+
+func keepsConnections(t *testing.T, mode string) {
+	c := &busyFleet{mode: mode, connections: 400}
 	endpoints := 12
 	if text := os.Getenv("WEIR_FLEET_CONNECTIONS"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -54,7 +61,7 @@ func TestWireFleetKeepsConnections(t *testing.T) {
 	c.bed = newRouted(t, keepNodes, bgpSessions())
 	c.build(endpoints)
 	l := c.kill(firstClient, nil)
-	c.report("%d connections over %d nodes in ipip, %d endpoints, of which none changes; node %d is killed\n%s", c.connections, keepNodes, endpoints, dies+1, l)
+	c.report("%d connections over %d nodes in %s, %d endpoints, of which none changes; node %d is killed\n%s", c.connections, keepNodes, mode, endpoints, dies+1, l)
 	if l.lost > 0 || l.opened != c.connections {
 		t.Errorf("connections were lost: %s\n%s", l, l.first)
 	}
@@ -76,7 +83,7 @@ func TestWireFleetKeepsConnections(t *testing.T) {
 // build adds endpoints and starts the nodes and the clients.
 func (c *busyFleet) build(endpoints int) {
 	t := c.t
-	c.hosts, c.annotations = nil, "{weir.dev/forwarding-mode: ipip}"
+	c.hosts, c.annotations = nil, "{weir.dev/forwarding-mode: "+c.mode+"}"
 	var servers []server
 	for i := range endpoints {
 		host := uint8(netlab.FleetServer - i)
