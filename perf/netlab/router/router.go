@@ -180,6 +180,14 @@ func (r *Router) VTYSH(command string, into any) error {
 // NextHops are the next hops of a namespace's route to exactly a prefix, sorted; none without
 // such a route. Routes that a router has learnt are there once they take traffic.
 func NextHops(n *netlab.Namespace, p netip.Prefix) ([]netip.Addr, error) {
+	out, err := HopsInOrder(n, p)
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out, err
+}
+
+// HopsInOrder are those next hops in the order in which the kernel has them, on which it depends
+// which flows move when one of them goes (RFC 2992).
+func HopsInOrder(n *netlab.Namespace, p netip.Prefix) ([]netip.Addr, error) {
 	family := netlink.FAMILY_V4
 	if p.Addr().Is6() {
 		family = netlink.FAMILY_V6
@@ -209,6 +217,5 @@ func NextHops(n *netlab.Namespace, p netip.Prefix) ([]netip.Addr, error) {
 			add(hop.Gw, hop.Via)
 		}
 	}
-	slices.SortFunc(out, netip.Addr.Compare)
 	return out, nil
 }

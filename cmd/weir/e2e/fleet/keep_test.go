@@ -18,6 +18,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
+	"github.com/weirlb/weir/perf/netlab/router"
 )
 
 const (
@@ -28,9 +29,7 @@ const (
 	manyEndpoints = 100
 	// newHost is the endpoint that replaces another.
 	newHost = netlab.FleetServer - manyEndpoints
-	// dies is the node that is killed. Behind hash-threshold the first and the last node
-	// are those whose loss moves most flows.
-	dies = 0
+	dies    = 0 // the node that is killed
 )
 
 // busyFleet is a fleet with many connections to many endpoints, in a mode that answers past it.
@@ -77,7 +76,7 @@ func keepsConnections(t *testing.T, mode string) {
 	c.until(0, 1, 2, 3)
 	l = c.kill(secondClient, c.replace)
 	c.report("the same, but 1 endpoint of %d is replaced before\n%s", endpoints, l)
-	c.compare(l, expected)
+	c.compare(l, expected[l.position])
 }
 
 // build adds endpoints and starts the nodes and the clients.
@@ -147,6 +146,9 @@ type loss struct {
 	kinds        map[string]int
 	first        string // error
 	follows      time.Duration
+	// position is that of the node among the next hops of the router, from 1: behind
+	// hash-threshold the loss of the first and the last moves most flows.
+	position int
 }
 
 func (l *loss) living() int { return l.opened - l.onReplaced }
@@ -154,7 +156,7 @@ func (l *loss) living() int { return l.opened - l.onReplaced }
 func (l *loss) percent(n int) float64 { return 100 * float64(n) / float64(max(l.living(), 1)) }
 
 func (l *loss) String() string {
-	text := fmt.Sprintf("  the router follows after                   %6d ms\n", l.follows.Milliseconds())
+	text := fmt.Sprintf("  the router follows after                   %6d ms\n  its next hop of %d                         %6d\n", l.follows.Milliseconds(), keepNodes, l.position)
 	for _, line := range []struct {
 		what string
 		n    int
@@ -188,8 +190,11 @@ func (c *busyFleet) kill(host uint8, change func() string) *loss {
 		}
 	}
 	was := c.whereabouts(0, 1, 2, 3)
+	hops, err := router.HopsInOrder(c.Router, netip.PrefixFrom(vip4, 32))
+	must(c.t, err)
+	l := &loss{kinds: map[string]int{}, position: 1 + slices.Index(hops, netlab.Host4(netlab.FleetNet, netlab.FleetFirstNode+dies))}
 	must(c.t, c.nodes[dies].Kill())
-	l := &loss{follows: c.until(1, 2, 3), kinds: map[string]int{}}
+	l.follows = c.until(1, 2, 3)
 	after := c.use(0)
 	is := c.whereabouts(1, 2, 3)
 	for i := range before {
@@ -285,9 +290,10 @@ func (c *busyFleet) replace() string {
 	return fmt.Sprint(gone)
 }
 
-// simulated are shares of lost connections, in percent, from `weirperf fleet` for the loss of this
-// node. They are of several seeds, which differ in the replaced endpoint.
-func (c *busyFleet) simulated() (shares []float64) {
+// simulated are shares of lost connections, in percent, from `weirperf fleet` for the loss of the
+// node at each position. They are of several seeds, which differ in the replaced endpoint.
+func (c *busyFleet) simulated() (shares map[int][]float64) {
+	shares = map[int][]float64{}
 	for seed := range 3 {
 		cmd := exec.Command(os.Getenv("WEIRPERF_BINARY"), "fleet", "--nodes", fmt.Sprint(keepNodes), "--endpoints", fmt.Sprint(manyEndpoints),
 			"--churn", "1", "--ecmp", "threshold", "--older", "--lag", "0s", "--trials", fmt.Sprint(keepNodes),
@@ -307,14 +313,13 @@ func (c *busyFleet) simulated() (shares []float64) {
 		}
 		must(c.t, json.Unmarshal(out, &r))
 		for _, f := range r.RFC2992 {
-			if f.Nodes == keepNodes && f.Position == dies+1 {
+			if f.Nodes == keepNodes {
 				// The cell is the mean of all positions of the lost node.
-				shares = append(shares, f.FormulaPercent*r.Cells[0].DSR.Mean/r.Cells[0].Moved.Mean)
-				break
+				shares[f.Position] = append(shares[f.Position], f.FormulaPercent*r.Cells[0].DSR.Mean/r.Cells[0].Moved.Mean)
 			}
 		}
-		if r.Cells[0].Event != "loss" || len(shares) != seed+1 {
-			c.t.Fatalf("the simulation has no loss of node %d: %s", dies+1, out)
+		if r.Cells[0].Event != "loss" || len(shares) != keepNodes || len(shares[1]) != seed+1 {
+			c.t.Fatalf("the simulation does not have the loss of each node: %s", out)
 		}
 	}
 	return shares
