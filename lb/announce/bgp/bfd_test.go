@@ -1,12 +1,15 @@
 package bgp_test
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/announce/bgp"
@@ -78,6 +81,38 @@ func TestWireBFDFindsSilentDeath(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// BFD that fails ends the session of its peer, and no other.
+func TestWireBFDLeavesOtherPeers(t *testing.T) {
+	requireFRR(t)
+	f := newFleet(t, 1)
+	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{
+		Addresses: []netip.Addr{node4(0), node6(0)}, Hold: int(endless / time.Second), BFD: 500,
+	}))
+	started(t, r, err)
+	peers := bothFamilies("")
+	for i := range peers {
+		peers[i].Hold = endless
+		peers[i].BFD = &bgp.BFD{Receive: 500 * time.Millisecond, Transmit: 500 * time.Millisecond, Multiplier: 3}
+	}
+	s := start(t, f.Nodes[0], peers...)
+	s.set(t, announce.Route{Prefix: vip4}, announce.Route{Prefix: vip6})
+	up := func() {
+		t.Helper()
+		untilHops(t, f, vip4, node4(0))
+		untilHops(t, f, vip6, node6(0))
+		s.untilPeers(t, "have BFD", func(p *announce.Peer) bool { return p.Established && p.BFD == "up" })
+	}
+	up()
+	address := &netlink.Addr{IPNet: &net.IPNet{IP: peers[0].Address.AsSlice(), Mask: net.CIDRMask(24, 32)}}
+	must(t, f.Router.Netlink().AddrDel(mustLink(t, f, "br0"), address))
+	s.untilPeers(t, "of IPv4 alone are down", func(p *announce.Peer) bool { return p.Established == (p.Name == peers[1].Address.String()) })
+	must(t, f.Router.Netlink().AddrAdd(mustLink(t, f, "br0"), address))
+	up()
+	if p := s.say(t, "")[1]; p.Ends != 0 {
+		t.Errorf("the session of IPv6 has ended: %+v", p)
 	}
 }
 
