@@ -76,7 +76,11 @@ func keepsConnections(t *testing.T, mode string) {
 	c.until(0, 1, 2, 3)
 	l = c.kill(secondClient, c.replace)
 	c.report("the same, but 1 endpoint of %d is replaced before\n%s", endpoints, l)
-	c.compare(l, expected[l.position])
+	shares := expected[l.position]
+	if shares == nil { // the formula is symmetric
+		shares = expected[keepNodes+1-l.position]
+	}
+	c.compare(l, shares)
 }
 
 // build adds endpoints and starts the nodes and the clients.
@@ -318,8 +322,8 @@ func (c *busyFleet) simulated() (shares map[int][]float64) {
 				shares[f.Position] = append(shares[f.Position], f.FormulaPercent*r.Cells[0].DSR.Mean/r.Cells[0].Moved.Mean)
 			}
 		}
-		if r.Cells[0].Event != "loss" || len(shares) != keepNodes || len(shares[1]) != seed+1 {
-			c.t.Fatalf("the simulation does not have the loss of each node: %s", out)
+		if r.Cells[0].Event != "loss" || len(shares[2]) != seed+1 {
+			c.t.Fatalf("the simulation does not have the loss of a node: %s", out)
 		}
 	}
 	return shares
