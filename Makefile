@@ -172,7 +172,7 @@ crashes: ## Kill a process that changes a flow table CRASHES times, and check th
 	$(GO) test ./conntrack -count=1 -timeout 0 -run '^TestAProcessThatIsKilledLeavesASoundTable$$' -v -args -kills=$(CRASHES)
 
 .PHONY: fleet-scale
-fleet-scale: build ## Kill one of four Weirs under CONNECTIONS connections into perf/results/fleet-scale.txt (make fleet-scale CONNECTIONS=10000; root; installs FRR; minutes)
+fleet-scale: build ## Kill one of four Weirs under CONNECTIONS connections in ipip and gue into perf/results/fleet-scale.txt (make fleet-scale CONNECTIONS=10000; root; installs FRR; minutes)
 	@.ci/programs frr
 	@{ date -u +%F; uname -srm; grep -m1 'model name' /proc/cpuinfo; echo "CPUs $$(nproc), load $$(cut -d' ' -f1-3 /proc/loadavg)"; } > $(BIN)/fleet-scale.txt
 	WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIRPERF_BINARY=$(CURDIR)/$(BIN)/weirperf WEIR_FLEET_CONNECTIONS=$(CONNECTIONS) WEIR_FLEET_FIGURES=$(CURDIR)/$(BIN)/fleet-scale.txt \
