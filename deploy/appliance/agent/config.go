@@ -50,22 +50,18 @@ func configure() error {
 
 // configuration applies a configuration, and tells where it is from.
 func configuration() (source string, err error) {
-	s := state()
-	leftOut := s.whyLeftOut()
+	s := state().boot()
 	limit := driveWithin
 	if s.inUse() == "" {
 		limit = firstDriveWithin
 	}
 	var take func() error
-	if leftOut == "" && waitFor(drive, limit) {
+	if waitFor(drive, limit) {
 		take = func() error { return fromDrive(s) }
 	}
 	dir, source, err := s.choose(take)
 	if err != nil {
 		return "", err
-	}
-	if leftOut != "" {
-		source += ": with that of the drive Weir did not serve: " + leftOut
 	}
 	return source, apply(dir)
 }
@@ -77,6 +73,9 @@ func state() store { return store{dir: stateFolder, check: check} }
 // drive, if there is one, and tells where it is from.
 func (s store) choose(take func() error) (dir, source string, err error) {
 	source = "an earlier boot"
+	if take == nil && s.left.why != "" {
+		source += ": Weir did not serve with that of the drive: " + s.left.why
+	}
 	if take != nil {
 		if err = take(); err == nil {
 			source = "the drive"

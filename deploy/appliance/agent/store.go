@@ -2,11 +2,15 @@ package main
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,10 +20,14 @@ import (
 type store struct {
 	dir   string
 	check func(dir string) error // of a configuration that is to be kept
+	left  givenUp                // at the last boot
 }
 
-// Links of a store, and its file left-out: the reason why the drive is left out at the next
-// boot.
+// givenUp is a configuration with which Weir did not serve.
+type givenUp struct{ sum, why string }
+
+// Links of a store, and its file left-out: the configuration to leave out at the next boot, as
+// a checksum, and in the next line the reason.
 const (
 	linkUsed   = "config" // to the configuration that is in use
 	linkServed = "served" // to the last with which Weir has served
@@ -67,7 +75,7 @@ func (s store) keep(from string) error {
 		if used := s.target(linkUsed); used != "" && same(fresh, s.at(used)) {
 			return os.RemoveAll(fresh)
 		}
-		err = s.check(fresh)
+		err = s.judge(fresh)
 	}
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(fresh))
@@ -88,27 +96,47 @@ func (s store) served() error {
 	return errors.Join(s.point(linkServed, used), s.removeOthers())
 }
 
+// judge returns an error for a configuration that is not to be used at this boot.
+func (s store) judge(dir string) error {
+	sum, err := sumOf(dir)
+	switch {
+	case err != nil:
+		return err
+	case sum == s.left.sum:
+		return fmt.Errorf("Weir did not serve with it: %s", s.left.why)
+	}
+	return s.check(dir)
+}
+
 // giveUp goes back from the configuration in use to the last with which Weir has served, if
-// there is another, and leaves the drive out at the next boot.
+// there is another, and leaves out the former at the next boot.
 func (s store) giveUp(why error) (bool, error) {
-	served := s.target(linkServed)
-	if served == "" || served == s.target(linkUsed) {
+	used, served := s.target(linkUsed), s.target(linkServed)
+	if used == "" || served == "" || served == used {
 		return false, nil
 	}
-	err := errors.Join(os.WriteFile(s.at(leftOut), []byte(why.Error()), 0o644), s.point(linkUsed, served))
+	sum, err := sumOf(s.at(used))
+	if err == nil {
+		err = os.WriteFile(s.at(leftOut), []byte(sum+"\n"+why.Error()), 0o600)
+	}
+	if err != nil {
+		return false, err // the next boot would try the drive, and so on
+	}
+	err = s.point(linkUsed, served)
 	return err == nil, err
 }
 
-// whyLeftOut returns the reason to leave the drive out at this boot, "" without one. It counts
-// once.
-func (s store) whyLeftOut() string {
-	why, err := os.ReadFile(s.at(leftOut))
+// boot is the store with the configuration that the last boot gave up. It is left out once:
+// the cause may have been outside.
+func (s store) boot() store {
+	text, err := os.ReadFile(s.at(leftOut))
 	if err != nil {
-		return ""
+		return s
 	}
 	_ = os.Remove(s.at(leftOut))
 	unix.Sync()
-	return string(why)
+	s.left.sum, s.left.why, _ = strings.Cut(string(text), "\n")
+	return s
 }
 
 // removeOthers removes the configurations to which no link points.
@@ -130,6 +158,19 @@ func same(a, b string) bool {
 	}
 	y, err := filesOf(b)
 	return err == nil && maps.Equal(x, y)
+}
+
+// sumOf is a checksum of a folder's files and their names.
+func sumOf(dir string) (string, error) {
+	files, err := filesOf(dir)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(h, "%q %q\n", name, files[name])
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)), nil
 }
 
 // filesOf returns the content of a folder's files, by name.

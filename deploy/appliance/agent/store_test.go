@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -77,16 +78,38 @@ func TestTheLastConfigurationThatServedCountsAgain(t *testing.T) {
 	if got := used(t, s); got != "good" {
 		t.Errorf("weir.yaml is %q after it was given up", got)
 	}
-	if first, second := s.whyLeftOut(), s.whyLeftOut(); first != "no interface eth9" || second != "" {
-		t.Errorf("the drive is left out for %q, then for %q", first, second)
+	next := s.boot()
+	if _, source, err := next.choose(nil); err != nil || !strings.HasSuffix(source, "no interface eth9") {
+		t.Errorf("without the drive, the configuration is of %q, %v", source, err)
 	}
-	must(t, s.keep(bad)) // the operator has mended the cause
+	if err := next.keep(bad); err == nil || !strings.Contains(err.Error(), "no interface eth9") {
+		t.Errorf("the drive is taken at the next boot: %v", err)
+	}
+	if got := used(t, s); got != "good" {
+		t.Errorf("weir.yaml is %q at the next boot", got)
+	}
+	must(t, s.boot().keep(bad)) // the operator has mended the cause
 	must(t, s.served())
 	if got := used(t, s); got != "bad" || s.target(linkServed) != s.target(linkUsed) {
 		t.Errorf("weir.yaml is %q", got)
 	}
 	if left, err := filepath.Glob(s.at("config-*")); err != nil || len(left) != 1 {
 		t.Errorf("%q are left: %v", left, err)
+	}
+}
+
+// The operator mends the drive while the machine reboots.
+func TestAMendedDriveIsTakenAtTheNextBoot(t *testing.T) {
+	s := newStore(t)
+	must(t, s.keep(newDrive(t, "good")))
+	must(t, s.served())
+	must(t, s.keep(newDrive(t, "bad")))
+	if went, err := s.giveUp(errors.New("no interface eth9")); !went || err != nil {
+		t.Fatalf("given up: %v, %v", went, err)
+	}
+	must(t, s.boot().keep(newDrive(t, "mended")))
+	if got := used(t, s); got != "mended" {
+		t.Errorf("weir.yaml is %q", got)
 	}
 }
 
@@ -101,5 +124,8 @@ func TestALinkWithoutAFolderDoesNotCount(t *testing.T) {
 	must(t, err)
 	if text, err := os.ReadFile(dir + "/weir/weir.yaml"); string(text) != "good" {
 		t.Errorf("weir.yaml is %q, %v", text, err)
+	}
+	if went, err := s.giveUp(errors.New("no carrier")); went || err != nil {
+		t.Errorf("the configuration that served is given up: %v, %v", went, err)
 	}
 }
