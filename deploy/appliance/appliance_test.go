@@ -152,8 +152,8 @@ func (l *lab) reachable(t *testing.T) {
 func (l *lab) variant(t *testing.T, version, options string, root []byte) string {
 	t.Helper()
 	dir := t.TempDir()
-	m, err := bundle.Read(bytes.NewReader(read(t, filepath.Join(l.image, "weir-appliance.tar"))), "amd64",
-		func(name string, _ int64) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name)) })
+	m, err := bundle.Read(bytes.NewReader(read(t, filepath.Join(l.image, "weir-appliance.tar"))), machineOf,
+		func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name)) })
 	must(t, err)
 	if root != nil {
 		must(t, os.WriteFile(filepath.Join(dir, bundle.Root), root, 0o644))

@@ -43,10 +43,15 @@ func update(r io.Reader, stay bool) error {
 }
 
 // install writes a bundle into a slot, whose root is on a partition, and adds the entry. A
-// stream that does not begin as a bundle leaves the slot, which is the fallback.
+// stream that does not begin as a bundle which fits leaves the slot, which is the fallback.
 func install(b slot.Entries, s slot.Slot, partition string, r io.Reader) (version string, err error) {
+	root, room, err := openPartition(partition)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
 	begun := false
-	m, err := bundle.Read(r, runtime.GOARCH, func(name string, size int64) (io.WriteCloser, error) {
+	m, err := bundle.Read(r, bundle.Machine{Architecture: runtime.GOARCH, Room: room}, func(name string) (io.WriteCloser, error) {
 		if !begun {
 			if err := b.Remove(s); err != nil {
 				return nil, err
@@ -54,7 +59,7 @@ func install(b slot.Entries, s slot.Slot, partition string, r io.Reader) (versio
 			begun = true
 		}
 		if name == bundle.Root {
-			return openPartition(partition, size)
+			return &synced{root}, nil
 		}
 		dir := filepath.Join(b.Root, s.Folder())
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -69,20 +74,16 @@ func install(b slot.Entries, s slot.Slot, partition string, r io.Reader) (versio
 	return m.Version, b.Add(slot.Entry{Slot: s, Version: m.Version, Options: m.Options, Trial: true, Left: slot.Tries})
 }
 
-// openPartition opens a partition that is not in use and has room.
-func openPartition(file string, size int64) (io.WriteCloser, error) {
-	f, err := os.OpenFile(file, os.O_WRONLY|unix.O_EXCL, 0)
-	if err != nil {
-		return nil, err
+// openPartition opens a partition that is not in use, and returns its bytes.
+func openPartition(file string) (f *os.File, room int64, err error) {
+	if f, err = os.OpenFile(file, os.O_WRONLY|unix.O_EXCL, 0); err != nil {
+		return nil, 0, err
 	}
-	room, err := f.Seek(0, io.SeekEnd)
-	if err == nil && room < size {
-		err = fmt.Errorf("%d bytes do not fit into %s of %d", size, filepath.Base(file), room)
-	}
+	room, err = f.Seek(0, io.SeekEnd)
 	if _, seek := f.Seek(0, io.SeekStart); err != nil || seek != nil {
-		return nil, errors.Join(err, seek, f.Close())
+		return nil, 0, errors.Join(err, seek, f.Close())
 	}
-	return &synced{f}, nil
+	return f, room, nil
 }
 
 // synced is a file that is on the disk when it has been closed.

@@ -62,7 +62,7 @@ func TestAnUpdateIsTriedInItsSlot(t *testing.T) {
 	}
 }
 
-// A file that is no update leaves the fallback as it was.
+// A file that is no update, or does not fit, leaves the fallback as it was.
 func TestAnotherFileLeavesTheFallback(t *testing.T) {
 	for name, file := range map[string][]byte{
 		"text":           []byte(strings.Repeat("no tar ", 1000)),
@@ -71,6 +71,8 @@ func TestAnotherFileLeavesTheFallback(t *testing.T) {
 		"no version":     newBundle(t, bundle.Manifest{}, 1),
 		"no machine":     newBundle(t, bundle.Manifest{Version: "1.2.0", Architecture: "s390x"}, 1),
 		"no files":       newBundle(t, bundle.Manifest{Version: "1.2.0"}, 0),
+		"too large":      newBundle(t, bundle.Manifest{Version: "1.2.0"}, 9),
+		"no root":        bytes.Replace(newBundle(t, bundle.Manifest{Version: "1.2.0"}, 1), []byte(`"root"`), []byte(`"rood"`), 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, partition := disk(t)
@@ -87,11 +89,10 @@ func TestAnotherFileLeavesTheFallback(t *testing.T) {
 	}
 }
 
-// An update that ends early, is damaged, or does not fit, is not booted: its slot has files of
-// two releases.
+// An update that ends early, or is damaged, is not booted: its slot has files of two releases.
 func TestAnUpdateThatIsNotWholeIsNotBooted(t *testing.T) {
 	whole := newBundle(t, bundle.Manifest{Version: "1.2.0"}, 8)
-	tests := map[string][]byte{"too large": newBundle(t, bundle.Manifest{Version: "1.2.0"}, 9)}
+	tests := map[string][]byte{}
 	for n := 0; n < len(whole)-1024; n += 512 { // the end of a tar is 1,024 zeros
 		tests[fmt.Sprintf("cut at %d", n)] = whole[:n]
 	}
@@ -118,6 +119,18 @@ func TestAnUpdateThatIsNotWholeIsNotBooted(t *testing.T) {
 				t.Errorf("entries %+v have no slot a", list)
 			}
 		})
+	}
+}
+
+// A slot whose partition cannot be written keeps its entry.
+func TestAnUpdateWithoutAPartitionLeavesTheFallback(t *testing.T) {
+	b, partition := disk(t)
+	must(t, os.Remove(partition))
+	if _, err := install(b, "b", partition, bytes.NewReader(newBundle(t, bundle.Manifest{Version: "1.2.0"}, 8))); err == nil {
+		t.Error("it is installed")
+	}
+	if e, err := b.Of("b"); err != nil || e.Version != "1.0.0" {
+		t.Errorf("entry %+v, %v", e, err)
 	}
 }
 

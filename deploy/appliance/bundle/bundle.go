@@ -100,9 +100,16 @@ func add(t *tar.Writer, name, file string, size int64) error {
 	return err
 }
 
-// Read reads a bundle for an architecture. create is called with the name and size of each file, and returns
-// where its bytes go; they are closed before the next. Without an error every file was whole.
-func Read(r io.Reader, architecture string, create func(name string, size int64) (io.WriteCloser, error)) (*Manifest, error) {
+// Machine is that for which a bundle is read.
+type Machine struct {
+	Architecture string // as Go names it
+	Room         int64  // of the root, in bytes
+}
+
+// Read reads a bundle for a machine. create is called with the name of each file, and returns
+// where its bytes go; they are closed before the next. It is not called for a bundle whose
+// manifest is not that of a release for the machine. Without an error every file was whole.
+func Read(r io.Reader, on Machine, create func(name string) (io.WriteCloser, error)) (*Manifest, error) {
 	t := tar.NewReader(r)
 	h, err := t.Next()
 	if err != nil {
@@ -115,19 +122,16 @@ func Read(r io.Reader, architecture string, create func(name string, size int64)
 	if err := json.NewDecoder(t).Decode(&m); err != nil {
 		return nil, fmt.Errorf("%s: %w", manifestName, err)
 	}
-	if m.Version == "" || !oneLine.MatchString(m.Version) || !oneLine.MatchString(m.Options) {
-		return nil, fmt.Errorf("%s: version %q or options %q are none of a boot entry", manifestName, m.Version, m.Options)
-	}
-	if is := cmp.Or(m.Architecture, "amd64"); is != architecture {
-		return nil, fmt.Errorf("the release is for %s, this machine is %s", is, architecture)
+	if err := m.check(on); err != nil {
+		return nil, err
 	}
 	for _, name := range Files {
 		h, err := t.Next()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, unexpected(err))
 		}
-		want, ok := m.Files[name]
-		if h.Name != name || h.Typeflag != tar.TypeReg || !ok || h.Size != want.Size || h.Size == 0 {
+		want := m.Files[name]
+		if h.Name != name || h.Typeflag != tar.TypeReg || h.Size != want.Size {
 			return nil, fmt.Errorf("the bundle has %s of %d bytes, the manifest %s of %d", h.Name, h.Size, name, want.Size)
 		}
 		if err := copyFile(t, name, want, create); err != nil {
@@ -137,8 +141,27 @@ func Read(r io.Reader, architecture string, create func(name string, size int64)
 	return &m, nil
 }
 
-func copyFile(r io.Reader, name string, want File, create func(string, int64) (io.WriteCloser, error)) error {
-	w, err := create(name, want.Size)
+// check returns an error for a release that a machine cannot boot.
+func (m *Manifest) check(on Machine) error {
+	if m.Version == "" || !oneLine.MatchString(m.Version) || !oneLine.MatchString(m.Options) {
+		return fmt.Errorf("%s: version %q or options %q are none of a boot entry", manifestName, m.Version, m.Options)
+	}
+	if is := cmp.Or(m.Architecture, "amd64"); is != on.Architecture {
+		return fmt.Errorf("the release is for %s, this machine is %s", is, on.Architecture)
+	}
+	for _, name := range Files {
+		if m.Files[name].Size <= 0 {
+			return fmt.Errorf("%s: the release has no %s", manifestName, name)
+		}
+	}
+	if size := m.Files[Root].Size; size > on.Room {
+		return fmt.Errorf("the root of %d bytes does not fit into a slot of %d", size, on.Room)
+	}
+	return nil
+}
+
+func copyFile(r io.Reader, name string, want File, create func(string) (io.WriteCloser, error)) error {
+	w, err := create(name)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,9 @@ import (
 // arch is that of the bundles.
 const arch = "amd64"
 
+// on is a machine that they are for.
+var on = Machine{Architecture: arch, Room: 1 << 20}
+
 // sink is where the files of a bundle go in a test.
 type sink map[string]*bytes.Buffer
 
@@ -20,7 +23,7 @@ type closing struct{ *bytes.Buffer }
 
 func (closing) Close() error { return nil }
 
-func (s sink) create(name string, _ int64) (io.WriteCloser, error) {
+func (s sink) create(name string) (io.WriteCloser, error) {
 	s[name] = &bytes.Buffer{}
 	return closing{s[name]}, nil
 }
@@ -42,7 +45,7 @@ func written(t *testing.T, architecture string) []byte {
 
 func TestABundleIsReadAsItWasWritten(t *testing.T) {
 	s := sink{}
-	m, err := Read(bytes.NewReader(written(t, arch)), arch, s.create)
+	m, err := Read(bytes.NewReader(written(t, arch)), on, s.create)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +63,7 @@ func TestABundleIsReadAsItWasWritten(t *testing.T) {
 func TestADamagedBundleIsRefused(t *testing.T) {
 	whole := written(t, arch)
 	for n := 0; n < len(whole)-1024; n += 512 { // the end of a tar is 1,024 zeros
-		if _, err := Read(bytes.NewReader(whole[:n]), arch, sink{}.create); err == nil {
+		if _, err := Read(bytes.NewReader(whole[:n]), on, sink{}.create); err == nil {
 			t.Fatalf("the first %d of %d bytes are accepted", n, len(whole))
 		} else if n > 0 && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("the first %d of %d bytes: %v", n, len(whole), err)
@@ -68,7 +71,7 @@ func TestADamagedBundleIsRefused(t *testing.T) {
 	}
 	bad := bytes.Clone(whole)
 	bad[bytes.LastIndex(bad, []byte("rootroot"))] ^= 1
-	if _, err := Read(bytes.NewReader(bad), arch, sink{}.create); err == nil || !strings.Contains(err.Error(), "SHA-256") {
+	if _, err := Read(bytes.NewReader(bad), on, sink{}.create); err == nil || !strings.Contains(err.Error(), "SHA-256") {
 		t.Errorf("another byte: %v", err)
 	}
 }
@@ -86,7 +89,7 @@ func TestABundleOfAnotherArchitectureIsRefused(t *testing.T) {
 		{"", "arm64", false},
 	} {
 		s := sink{}
-		_, err := Read(bytes.NewReader(written(t, test.of)), test.machine, s.create)
+		_, err := Read(bytes.NewReader(written(t, test.of)), Machine{test.machine, 1 << 20}, s.create)
 		if (err == nil) != test.ok || !test.ok && len(s) != 0 {
 			t.Errorf("%q on %s: %v, %d files", test.of, test.machine, err, len(s))
 		}
