@@ -90,6 +90,7 @@ func (ps *Ports) remove(id int, gone bool) {
 	ps.warnings.Retract(warning.Interface, p.name)
 	ps.warnings.Retract(warning.MTU, p.name)
 	ps.warnings.Retract(warning.Queues, p.name)
+	ps.warnings.Retract(warning.Unreadable, p.name)
 	if p.isVLAN() {
 		if err := ps.updateAddresses(id); err != nil {
 			ps.log.Error("steering", "interface", p.name, "err", err)

@@ -1,9 +1,11 @@
 package ports
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/warning"
 )
 
 // forgetful are drivers that forget a native XDP program when they stop the device: it was set
@@ -29,8 +31,9 @@ func (p *port) noteCarrier(changes func(index int) (uint32, error)) {
 }
 
 // keepProgram gives the program to the driver of a port again if that may have forgotten it: such
-// a driver switches the carrier off when it stops the device. To take the program it stops the
-// device once more.
+// a driver switches the carrier off when it stops the device. To take a program that it has
+// forgotten it stops the device once more. A program that it still has is replaced without that,
+// so that a carrier which comes late leads to no further stop.
 func (ps *Ports) keepProgram(p *port, changes func(index int) (uint32, error), refresh func(*steer.Attachment) error) {
 	if !p.mayForget() {
 		return
@@ -39,10 +42,12 @@ func (ps *Ports) keepProgram(p *port, changes func(index int) (uint32, error), r
 	if err != nil || n == p.carrierChanges {
 		return // or the interface is gone, which is noticed elsewhere
 	}
-	if err := refresh(p.attachment); err != nil {
-		ps.log.Error("give the XDP program to the driver again", "interface", p.name, "err", err)
+	if err := refresh(p.attachment); err != nil { // for example, the MTU is too large by now
+		ps.warnings.Replace(warning.Unreadable, p.name, fmt.Sprintf("the driver %s has forgotten the XDP program and does not take it again: "+
+			"the kernel gets the packets: %v", p.driver, err))
 		return
 	}
+	ps.warnings.Retract(warning.Unreadable, p.name)
 	ps.log.Info("gave the XDP program to the driver again, which forgets it when the link goes down", "interface", p.name)
 	if n, err = changes(p.index); err == nil {
 		p.carrierChanges = n

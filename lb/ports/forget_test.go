@@ -3,9 +3,11 @@ package ports
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/warning"
 )
 
 // A driver that forgets the program gets it again after the carrier has changed, once for each
@@ -28,7 +30,8 @@ func TestForgetfulDriversGetTheProgramAgain(t *testing.T) {
 	}
 	p := &port{index: index, driver: "vmxnet3", hook: steer.XDP, attachment: &steer.Attachment{Mode: steer.Native}}
 	p.noteCarrier(changes)
-	ps := &Ports{log: slog.New(slog.DiscardHandler)}
+	log := slog.New(slog.DiscardHandler)
+	ps := &Ports{log: log, warnings: warning.NewList(log)}
 	look := func(why string, want int) {
 		t.Helper()
 		refreshed = 0
@@ -44,8 +47,15 @@ func TestForgetfulDriversGetTheProgramAgain(t *testing.T) {
 	carrier++
 	refuse = errors.New("busy")
 	look("refused", 0)
+	look("refused again", 0)
+	if held := ps.warnings.All(); len(held) != 1 || !strings.Contains(held[0].Text, "busy") {
+		t.Errorf("warnings of a driver that refuses: %v", held)
+	}
 	refuse = nil
 	look("after a refusal", 1)
+	if held := ps.warnings.All(); len(held) > 0 {
+		t.Errorf("warnings after the refusal: %v", held)
+	}
 }
 
 // The program that an earlier process left may be forgotten already.
@@ -54,7 +64,8 @@ func TestAnAdoptedProgramIsGivenAgain(t *testing.T) {
 	p := &port{driver: "vmxnet3", hook: steer.XDP, attachment: &steer.Attachment{Mode: steer.Native, Adopted: true}}
 	p.noteCarrier(changes)
 	given := 0
-	ps := &Ports{log: slog.New(slog.DiscardHandler)}
+	log := slog.New(slog.DiscardHandler)
+	ps := &Ports{log: log, warnings: warning.NewList(log)}
 	ps.keepProgram(p, changes, func(*steer.Attachment) error { given++; return nil })
 	if given != 1 {
 		t.Errorf("given %d times", given)
