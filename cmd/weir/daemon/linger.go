@@ -24,7 +24,7 @@ type lingering struct {
 
 // lingeringService is a Service of which frontends linger.
 type lingeringService struct {
-	version   *table.Service // of the source; nil: it is deleted
+	version   *table.Service // of the source; without frontends: it is deleted
 	frontends map[table.Key]lingeringFrontend
 }
 
@@ -54,30 +54,78 @@ func (l *lingering) follow(before, after []announce.Decision, now time.Time) {
 }
 
 // keep makes of a change the one that leaves the frontends of withdrawn addresses as they are in
-// the present snapshot. had are the frontends before the change.
+// the present snapshot. had are the frontends before the change, of all Services that it names.
 func (l *lingering) keep(put []table.Service, del []string, had map[string][]announcedFrontend, present *table.Snapshot, now time.Time) ([]table.Service, []string) {
-	put = slices.Clone(put)
 	for i := range put {
-		if s := l.leave(put[i].Name, &put[i], had[put[i].Name], present, now); s != nil {
-			put[i] = *s.served()
-		}
+		l.leave(put[i].Name, &put[i], had[put[i].Name], present, now)
 	}
-	var gone []string
 	for _, name := range del {
-		if s := l.leave(name, nil, had[name], present, now); s != nil {
-			put = append(put, *s.served())
+		l.leave(name, nil, had[name], present, now)
+	}
+	fewer := l.yield(put)
+	var b translate.Batch
+	for i := range put {
+		if s := l.services[put[i].Name]; s != nil {
+			l.renew(&b, s)
 		} else {
-			gone = append(gone, name)
+			b.Put = append(b.Put, put[i])
 		}
 	}
-	return put, gone
+	for _, name := range del {
+		if s := l.services[name]; s != nil {
+			l.renew(&b, s)
+		} else {
+			b.Delete = append(b.Delete, name)
+		}
+	}
+	for _, s := range fewer {
+		if _, named := had[s.version.Name]; !named {
+			l.renew(&b, s)
+		}
+	}
+	return b.Put, b.Delete
 }
 
-// leave notes which frontends of a Service linger; nil for none. version is the next version, nil:
-// it is deleted.
-func (l *lingering) leave(name string, version *table.Service, had []announcedFrontend, present *table.Snapshot, now time.Time) *lingeringService {
+// yield ends the time of frontends that another Service claims now. It returns the Services that
+// had them.
+func (l *lingering) yield(put []table.Service) (fewer []*lingeringService) {
+	if len(l.services) == 0 {
+		return nil
+	}
+	claimed := map[table.Key]string{}
+	for i := range put {
+		for _, f := range put[i].Frontends {
+			claimed[table.MakeKey(f.AddrPort, f.Proto)] = put[i].Name
+		}
+	}
+	for name, s := range l.services {
+		before := len(s.frontends)
+		maps.DeleteFunc(s.frontends, func(k table.Key, _ lingeringFrontend) bool { return claimed[k] != "" && claimed[k] != name })
+		if len(s.frontends) < before {
+			fewer = append(fewer, s)
+		}
+	}
+	return fewer
+}
+
+// renew adds a Service to a batch with the frontends that linger still.
+func (l *lingering) renew(b *translate.Batch, s *lingeringService) {
+	if len(s.frontends) > 0 {
+		b.Put = append(b.Put, *s.served())
+		return
+	}
+	if delete(l.services, s.version.Name); len(s.version.Frontends) == 0 {
+		b.Delete = append(b.Delete, s.version.Name)
+	} else {
+		b.Put = append(b.Put, *s.version)
+	}
+}
+
+// leave notes which frontends of a Service linger. version is the next version, nil: it is deleted.
+func (l *lingering) leave(name string, version *table.Service, had []announcedFrontend, present *table.Snapshot, now time.Time) {
 	s := &lingeringService{frontends: map[table.Key]lingeringFrontend{}}
-	if before := l.services[name]; before != nil {
+	before := l.services[name]
+	if before != nil {
 		maps.Copy(s.frontends, before.frontends)
 	}
 	for i := range had {
@@ -96,12 +144,14 @@ func (l *lingering) leave(name string, version *table.Service, had []announcedFr
 		}
 	}
 	if len(s.frontends) == 0 {
-		return nil
+		return
 	}
-	if version != nil {
+	switch {
+	case version != nil:
 		s.version = cloneService(version)
-	} else {
-		// Everyone else has a better claim to the frontend.
+	case before != nil: // it may have forbidden clients since
+		s.version = &table.Service{Name: name, Policy: before.version.Policy}
+	default:
 		s.version = &table.Service{Name: name}
 		for _, f := range s.frontends {
 			s.version.Policy = f.entry.Policy
@@ -111,7 +161,6 @@ func (l *lingering) leave(name string, version *table.Service, had []announcedFr
 		l.services = map[string]*lingeringService{}
 	}
 	l.services[name] = s
-	return s
 }
 
 // cloneService is a Service whose slices nobody else uses.
@@ -145,21 +194,12 @@ func (s *lingeringService) served() *table.Service {
 
 // end is the change for which time is up at now.
 func (l *lingering) end(now time.Time) (b translate.Batch) {
-	for name, s := range l.services {
+	for _, s := range l.services {
 		before := len(s.frontends)
 		maps.DeleteFunc(s.frontends, func(_ table.Key, f lingeringFrontend) bool { return !now.Before(f.until) })
-		switch {
-		case len(s.frontends) == before:
-			continue
-		case len(s.frontends) > 0:
-			b.Put = append(b.Put, *s.served())
-			continue
-		case len(s.version.Frontends) == 0:
-			b.Delete = append(b.Delete, name)
-		default:
-			b.Put = append(b.Put, *s.version)
+		if len(s.frontends) < before {
+			l.renew(&b, s)
 		}
-		delete(l.services, name)
 	}
 	return b
 }

@@ -21,6 +21,10 @@ func TestFrontendsOfWithdrawnAddressesLinger(t *testing.T) {
 	}
 	other := webAt(1, first)
 	other.Name, other.Created = "test/other", 7
+	older := func(s table.Service) table.Service {
+		s.Created = 3
+		return s
+	}
 	for name, c := range map[string]struct {
 		time   time.Duration
 		before []table.Service // published first
@@ -55,6 +59,14 @@ func TestFrontendsOfWithdrawnAddressesLinger(t *testing.T) {
 		},
 		"deleted, and given to another": {
 			time: time.Hour, del: []string{two.Name}, again: []table.Service{other}, want: state{first: 1, second: 2}, end: state{first: 1},
+		},
+		"an address is gone, and given to a younger Service": {
+			time: time.Hour, before: []table.Service{older(two)}, put: []table.Service{older(webAt(1, second))}, again: []table.Service{other},
+			want: state{first: 1, second: 1}, end: state{first: 1, second: 1},
+		},
+		"deleted, made again without the address, and that given to a younger Service": {
+			time: time.Hour, del: []string{two.Name}, again: []table.Service{older(webAt(1, second)), other},
+			want: state{first: 1, second: 1}, end: state{first: 1, second: 1},
 		},
 		"a port of an address that stays": {
 			time: time.Hour, before: []table.Service{withPort(two, 81)}, put: []table.Service{two}, want: state{first: 2, second: 2}, end: state{first: 2, second: 2},
@@ -112,5 +124,41 @@ func TestFrontendsOfWithdrawnAddressesLinger(t *testing.T) {
 				t.Errorf("left: %+v", a.lingering.services)
 			}
 		})
+	}
+}
+
+// A change of the source ranges takes effect at once, also if the Service is deleted next.
+func TestSourceRangesDoNotLinger(t *testing.T) {
+	const address = "203.0.113.1"
+	for range 10 { // maps have no order
+		a := startAnnouncer(&spoken{}, nil, announce.Settings{Allow: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}})
+		a.ask(announce.Node{})
+		a.lingering.time.Store(int64(time.Hour))
+		tables := table.New(table.Config{})
+		publish := func(put []table.Service, del []string) {
+			t.Helper()
+			if _, err := tables.Apply(a.leaving(put, del, tables)); err != nil {
+				t.Fatal(err)
+			}
+			a.published(put, tables.Load(), func(table.Key) bool { return true })
+		}
+		closed := webAt(0, address)
+		closed.Policy = &table.Policy{SourceRanges: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
+		publish([]table.Service{webAt(2, address)}, nil)
+		publish([]table.Service{webAt(0, address)}, nil)
+		for _, step := range []struct {
+			put []table.Service
+			del []string
+		}{{put: []table.Service{closed}}, {del: []string{closed.Name}}} {
+			publish(step.put, step.del)
+			k := table.MakeKey(netip.MustParseAddrPort(address+":80"), 6)
+			got := tables.Load().Lookup(&k)
+			if got == nil || got.Pool.Len() != 2 {
+				t.Fatalf("it does not linger: %+v", got)
+			}
+			if got.Policy.Admits(got.Kind, netip.MustParseAddr("192.0.2.1")) {
+				t.Fatalf("del %v: the last source ranges are in force", step.del)
+			}
+		}
 	}
 }
