@@ -64,6 +64,7 @@ func takeover(t *testing.T, mode string) {
 	}
 	f.comparesWell("beside kube-proxy", true)
 	own.Close()
+	f.isAttached(true)
 
 	if err := f.weir.Stop(kubetest.Within); err != nil {
 		t.Errorf("weir run ended with %v", err)
@@ -81,6 +82,7 @@ func takeover(t *testing.T, mode string) {
 	f.weir = nil
 	f.reaches("kube-proxy serves after a kill", web, names(pods)...)
 	f.pings(kept, "kube-proxy's connection after a kill")
+	f.isAttached(true) // the program outlives the process
 	f.cleanup()
 	f.isGone()
 	f.reaches("kube-proxy serves after weir cleanup", web, names(pods)...)
@@ -168,6 +170,9 @@ func (f *fixture) asksAlways(target netip.AddrPort) (stop func(what string)) {
 		if err := errors.Join(<-done, record.Err()); err != nil {
 			f.t.Errorf("%s: %v", what, err)
 		}
+		if record.Requests() == 0 {
+			f.t.Errorf("%s: no connection was made", what)
+		}
 		f.t.Logf("%s: %d connections, p99 %v", what, record.Requests(), record.Percentile(99))
 	}
 }
@@ -187,19 +192,25 @@ func (f *fixture) comparesWell(when string, running bool) {
 	}
 }
 
-// isGone checks that nothing of Weir is left on the node.
+// isGone checks that neither programs nor interfaces of Weir are left on the node.
 func (f *fixture) isGone() {
 	f.t.Helper()
 	if _, err := f.Edge.Edge.Interface("weir-host"); err == nil {
 		f.t.Error("weir-host is left")
 	}
+	f.isAttached(false)
+}
+
+// isAttached checks that the interfaces have an XDP program, or that none has.
+func (f *fixture) isAttached(want bool) {
+	f.t.Helper()
 	for _, name := range []string{"eth0", "eth1"} {
 		l, err := f.Edge.Edge.Interface(name)
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		if x := l.Attrs().Xdp; x != nil && x.Attached {
-			f.t.Errorf("%s: an XDP program is left", name)
+		if x := l.Attrs().Xdp; (x != nil && x.Attached) != want {
+			f.t.Errorf("%s has an XDP program: %v, want %v", name, !want, want)
 		}
 	}
 }
