@@ -2,6 +2,7 @@ package vm
 
 import (
 	"bufio"
+	"cmp"
 	"io"
 	"regexp"
 	"slices"
@@ -19,6 +20,8 @@ type Tests struct {
 	Reasons []string `json:"reasons,omitempty"`
 	// Check is what `weir check` says of features that the kernel lacks, as tests log it.
 	Check []string `json:"check,omitempty"`
+	// Depth is that of the deepest subtest with an outcome.
+	Depth int `json:"-"`
 }
 
 var (
@@ -67,6 +70,7 @@ func parseTests(r io.Reader) (Tests, error) {
 }
 
 func (t *Tests) count(outcome, name, why string) {
+	t.Depth = max(t.Depth, strings.Count(name, "/"))
 	switch outcome {
 	case "PASS":
 		t.Passed++
@@ -75,7 +79,7 @@ func (t *Tests) count(outcome, name, why string) {
 		t.Failures = append(t.Failures, failure(name, why, "failed"))
 	case "SKIP":
 		t.Skipped++
-		why = strings.TrimPrefix(why, "skipped: ")
+		why = cmp.Or(strings.TrimPrefix(why, "skipped: "), name+" gives no reason")
 		if !slices.Contains(t.Reasons, why) {
 			t.Reasons = append(t.Reasons, why)
 		}

@@ -46,8 +46,8 @@ type Outcome struct {
 	Files string `json:"-"`
 }
 
-// decide sets the outcome of a case that has ended, on a kernel of this version with these NICs.
-func (o *Outcome) decide(exit int, timedOut bool, kernel []string, version, nics string) {
+// decide sets the outcome of a case that has ended, on a kernel of this version.
+func (o *Outcome) decide(c *Case, exit int, timedOut bool, kernel []string, version string) {
 	switch {
 	case timedOut:
 		o.Outcome, o.Why = Fail, "it did not end in time"
@@ -58,8 +58,10 @@ func (o *Outcome) decide(exit int, timedOut bool, kernel []string, version, nics
 		if o.Tests.Failed == 0 {
 			o.Why = fmt.Sprintf("exit status %d", exit)
 		}
-	case o.Tests.unexplained(version, nics) != "":
-		o.Outcome, o.Why = Fail, "a test was skipped for what neither this kernel nor the driver lacks: "+o.Tests.unexplained(version, nics)
+	case o.Tests.unexplained(version, c.NICs) != "":
+		o.Outcome, o.Why = Fail, "a test was skipped for what neither this kernel nor the driver lacks: "+o.Tests.unexplained(version, c.NICs)
+	case o.Tests.Skipped == 0 && o.Tests.Passed > 0 && o.Tests.Depth < strings.Count(c.Run, "/"):
+		o.Outcome, o.Why = Fail, "no subtest ran of "+c.Run
 	case o.Tests.Passed > 0:
 		o.Outcome = Pass
 	case o.Tests.Skipped > 0:

@@ -85,7 +85,7 @@ func TestOutcomeOfACase(t *testing.T) {
 		"a kernel defect":    {tests: Tests{Passed: 1}, kernel: []string{"BUG: unable to handle page fault"}, want: Fail},
 	} {
 		o := Outcome{Tests: c.tests}
-		o.decide(c.exit, c.timedOut, c.kernel, "6.4.0-1-amd64", c.nics)
+		o.decide(&Case{NICs: c.nics}, c.exit, c.timedOut, c.kernel, "6.4.0-1-amd64")
 		if o.Outcome != c.want || o.Outcome == Fail && o.Why == "" && o.Tests.Failed == 0 {
 			t.Errorf("%s: %+v, want %s", name, o, c.want)
 		}
@@ -268,6 +268,36 @@ func TestOmissionsAreOfTheCase(t *testing.T) {
 			if !regexp.MustCompile(c.Run).MatchString(o.Test) || o.Why == "" {
 				t.Errorf("%s leaves out %+v", c.Name, o)
 			}
+		}
+	}
+}
+
+// A test that is skipped without a reason is not what a kernel lacks.
+func TestASkippedTestHasAReason(t *testing.T) {
+	got, err := parseTests(strings.NewReader("=== RUN   TestA\n--- PASS: TestA (0.1s)\n=== RUN   TestB\n--- SKIP: TestB (0.0s)\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Outcome{Tests: got}
+	o.decide(&Case{}, 0, false, nil, "5.10.0")
+	if o.Outcome != Fail || !strings.Contains(o.Why, "TestB") {
+		t.Errorf("%+v", o)
+	}
+}
+
+// A pattern of subtests that none matches leaves their test without any, which passes.
+func TestACaseWithoutItsSubtestsFails(t *testing.T) {
+	for text, want := range map[string]string{
+		"=== RUN   TestA\n--- PASS: TestA (0.1s)\n":                                                  Fail,
+		"=== RUN   TestA\n=== RUN   TestA/b\n--- PASS: TestA (0.1s)\n    --- PASS: TestA/b (0.1s)\n": Pass,
+	} {
+		got, err := parseTests(strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := Outcome{Tests: got}
+		if o.decide(&Case{Run: "^TestA$/^b$"}, 0, false, nil, "6.12.0"); o.Outcome != want {
+			t.Errorf("%s%+v, want %s", text, o, want)
 		}
 	}
 }

@@ -172,7 +172,7 @@ func (m *matrix) outcome(k *Kernel, c Case, dir string) (Outcome, bool) {
 		return o, false
 	}
 	o.Seconds = r.Seconds
-	o.decide(r.Exit, r.TimedOut, r.Kernel, k.Version, c.NICs)
+	o.decide(&c, r.Exit, r.TimedOut, r.Kernel, k.Version)
 	return o, true
 }
 
