@@ -22,6 +22,7 @@ func content(t *testing.T, l *lab) {
 		{"programs with another user's rights", "find / -xdev -type f -perm /6000", ""},
 		{"users with a password", "cut -d: -f2 /etc/shadow | grep -v '^[*!]' || true", ""},
 		{"secrets that others can read", "find /etc/weir /var/lib/appliance/config/ -type f -perm /077", ""},
+		{"identity at DHCP servers", "systemd-analyze cat-config systemd/networkd.conf | grep -A1 '^\\[DHCP' | grep -c ^DUIDType=link-layer", "2"},
 		{"logins by password", "sshd -T | grep -E '^(password|kbdinteractive|gssapi)authentication' | sort", "gssapiauthentication no\n" +
 			"kbdinteractiveauthentication no\npasswordauthentication no"},
 	} {
