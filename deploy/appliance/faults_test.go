@@ -21,7 +21,8 @@ func content(t *testing.T, l *lab) {
 		{"mounts of the boot partition", "grep -c -e vfat -e ' /boot ' /proc/mounts || true", "0"},
 		{"programs with another user's rights", "find / -xdev -type f -perm /6000", ""},
 		{"users with a password", "cut -d: -f2 /etc/shadow | grep -v '^[*!]' || true", ""},
-		{"secrets that others can read", "find /etc/weir /var/lib/appliance/config/ -type f -perm /077", ""},
+		{"secrets that others can read", "find /etc/weir /var/lib/appliance/config/ -type f -perm /077; " +
+			"find /run/systemd/network -type f -perm /007", ""},
 		{"identity at DHCP servers", "systemd-analyze cat-config systemd/networkd.conf | grep -A1 '^\\[DHCP' | grep -c ^DUIDType=link-layer", "2"},
 		{"logins by password", "sshd -T | grep -E '^(password|kbdinteractive|gssapi)authentication' | sort", "gssapiauthentication no\n" +
 			"kbdinteractiveauthentication no\npasswordauthentication no"},

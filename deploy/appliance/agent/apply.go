@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +23,7 @@ func apply(dir string) error {
 	if err := copyFolder(filepath.Join(dir, "weir"), weirFolder); err != nil {
 		return err
 	}
-	return errors.Join(applyNetwork(dir), applyKeys(dir), applyName(dir))
+	return errors.Join(applyNetwork(dir, networkFolder, networkUser), applyKeys(dir), applyName(dir))
 }
 
 // overlay mounts a folder in memory. Weir's has secrets, such as a kubeconfig.
@@ -36,11 +38,24 @@ func overlay(dir string) error {
 	return unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=64m")
 }
 
-// applyNetwork copies systemd.network(5) and systemd.netdev(5) files. systemd-networkd reads
-// them as a user of its own.
-func applyNetwork(dir string) error {
-	const to = "/run/systemd/network"
+// networkFolder has the configuration of systemd-networkd, which reads it as a user of its own.
+const (
+	networkFolder = "/run/systemd/network"
+	networkUser   = "systemd-network"
+)
+
+// applyNetwork copies systemd.network(5) and systemd.netdev(5) files. These may have keys, as of
+// WireGuard, so that systemd-networkd alone may read them.
+func applyNetwork(dir, to, group string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	g, err := user.LookupGroup(group)
+	if err != nil {
+		return err
+	}
+	gid, err := strconv.Atoi(g.Gid)
+	if err != nil {
 		return err
 	}
 	for _, pattern := range []string{"*.network", "*.netdev"} {
@@ -53,10 +68,14 @@ func applyNetwork(dir string) error {
 				continue
 			}
 			text, err := os.ReadFile(f)
-			if err == nil {
-				err = os.WriteFile(filepath.Join(to, filepath.Base(f)), text, 0o644)
-			}
 			if err != nil {
+				return err
+			}
+			name := filepath.Join(to, filepath.Base(f))
+			if err := os.WriteFile(name, text, 0o600); err != nil {
+				return err
+			}
+			if err := errors.Join(os.Chown(name, 0, gid), os.Chmod(name, 0o640)); err != nil {
 				return err
 			}
 		}

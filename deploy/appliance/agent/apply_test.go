@@ -1,9 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/weirlb/weir/perf/netlab/labtest"
@@ -38,5 +41,36 @@ func TestTheHostKeyIsMadeOnce(t *testing.T) {
 	}
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("the key has mode %v: %v", st.Mode(), err)
+	}
+}
+
+// Network files may have keys: systemd-networkd reads them, and others do not.
+func TestNetworkFilesAreForNetworkdAlone(t *testing.T) {
+	if os.Getuid() != 0 {
+		labtest.Skip(t, "needs root to give files to a group")
+	}
+	dir, to := t.TempDir(), filepath.Join(t.TempDir(), "network")
+	write(t, dir, "network/30-wg.netdev", "PrivateKey=secret")
+	write(t, dir, "network/10-lan.network", "[Match]")
+	write(t, dir, "network/notes.txt", "none")
+	must(t, os.Mkdir(filepath.Join(dir, "network/folder.network"), 0o755))
+	must(t, applyNetwork(dir, to, "daemon"))
+	group, err := user.LookupGroup("daemon")
+	must(t, err)
+	list, err := os.ReadDir(to)
+	must(t, err)
+	if len(list) != 2 {
+		t.Errorf("%d files, want 2", len(list))
+	}
+	for _, f := range list {
+		info, err := f.Info()
+		must(t, err)
+		got := info.Sys().(*syscall.Stat_t)
+		if info.Mode().Perm() != 0o640 || fmt.Sprint(got.Gid) != group.Gid {
+			t.Errorf("%s has mode %v and group %d", f.Name(), info.Mode(), got.Gid)
+		}
+	}
+	if err := applyNetwork(dir, to, "no-such-group"); err == nil {
+		t.Error("files for a group that does not exist")
 	}
 }
