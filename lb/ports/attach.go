@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weirlb/weir/lb/device"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -78,7 +77,6 @@ func (ps *Ports) attach(id int, p *port) error {
 		return err
 	}
 	p.attachment = a
-	p.noteCarrier(device.CarrierChanges)
 	if !a.Pinned {
 		ps.warn(p, "the link of the program is not pinned, so a restart detaches for a moment: %v", a.PinError)
 	}

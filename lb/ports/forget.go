@@ -19,21 +19,11 @@ func (p *port) mayForget() bool {
 		p.attachment != nil && p.attachment.Mode == steer.Native
 }
 
-// noteCarrier notes the carrier changes of a port that the program was just attached to.
-// The program of an earlier process may be forgotten already.
-func (p *port) noteCarrier(changes func(index int) (uint32, error)) {
-	if !p.mayForget() || p.attachment.Adopted {
-		return
-	}
-	if n, err := changes(p.index); err == nil {
-		p.carrierChanges = n
-	}
-}
-
-// keepProgram gives the program to the driver of a port again if that may have forgotten it: such
-// a driver switches the carrier off when it stops the device. To take a program that it has
-// forgotten it stops the device once more. A program that it still has is replaced without that,
-// so that a carrier which comes late leads to no further stop.
+// keepProgram gives the program to the driver of a port again if that may have forgotten it since
+// the last look: such a driver switches the carrier off when it stops the device. To take a program
+// that it has forgotten it stops the device once more. A program that it still has is replaced
+// without that, so that the look behind ends the changes. The first look gives it again too: the
+// program of an earlier process may be forgotten already.
 func (ps *Ports) keepProgram(p *port, changes func(index int) (uint32, error), refresh func(*steer.Attachment) error) {
 	if !p.mayForget() {
 		return
@@ -49,7 +39,5 @@ func (ps *Ports) keepProgram(p *port, changes func(index int) (uint32, error), r
 	}
 	ps.warnings.Retract(warning.Unreadable, p.name)
 	ps.log.Info("gave the XDP program to the driver again, which forgets it when the link goes down", "interface", p.name)
-	if n, err = changes(p.index); err == nil {
-		p.carrierChanges = n
-	}
+	p.carrierChanges = n // not the changes by now: a stop meanwhile must not be missed
 }

@@ -146,7 +146,7 @@ type port struct {
 	closed time.Time // when its sockets were closed
 	down   bool      // the interface is down, or has no carrier
 
-	carrierChanges uint32 // when the driver had the program, see keepProgram
+	carrierChanges uint32 // before the driver was given the program, see keepProgram
 }
 
 // New returns the ports of the configured interfaces. None is opened yet.
