@@ -90,6 +90,9 @@ func (c *crashes) check(update string) {
 		}
 		f.Close()
 	}
+	if c.seen == 0 {
+		c.t.Error("no write to the boot partition was replayed")
+	}
 	c.t.Logf("%d states of the disk after a power cut", c.seen)
 }
 
