@@ -93,7 +93,7 @@ func uselessDrive(t *testing.T, l *lab) {
 	l.drive = l.newDrive(t, "useless", []string{nic, "enp0s99"})
 	l.power(t)
 	l.appliance.says(t, 0, "host edge-1, configuration of the drive", "Weir does not serve with this configuration, reboot with the earlier one",
-		"configuration of an earlier boot: the drive WEIR-CONFIG cannot be used: Weir did not serve with it", "Weir serves")
+		"configuration of an earlier boot: the drive WEIR-CONFIG cannot be used: with it Weir did not serve", "Weir serves")
 	l.serves(t)
 	l.drive = good
 }

@@ -103,7 +103,7 @@ func (s store) judge(dir string) error {
 	case err != nil:
 		return err
 	case sum == s.left.sum:
-		return fmt.Errorf("Weir did not serve with it: %s", s.left.why)
+		return fmt.Errorf("with it Weir did not serve: %s", s.left.why)
 	}
 	return s.check(dir)
 }
