@@ -286,6 +286,22 @@ func (p *PoolObjects) Synced() bool {
 	return p.looked
 }
 
+// Refused reports whether objects like this one were never listed, since the API server forbids it.
+func (p *PoolObjects) Refused(o *PoolObject) bool {
+	var head struct{ APIVersion string }
+	if json.Unmarshal(o.JSON, &head) != nil {
+		return false
+	}
+	group, _, _ := strings.Cut(head.APIVersion, "/")
+	informers := p.all()
+	return slices.ContainsFunc(p.watch.faults(), func(f Fault) bool {
+		i := informers[f.Resource]
+		return i != nil && !i.HasSynced() && strings.HasPrefix(f.Reason, "403 ") && slices.ContainsFunc(p.cfg.Namespaces, func(namespace string) bool {
+			return (namespace == "" || namespace == o.Namespace) && f.Resource == resourceName(group, poolResource(o.Kind), namespace)
+		})
+	})
+}
+
 // Objects are those that the API server has told, sorted.
 func (p *PoolObjects) Objects() ([]PoolObject, error) {
 	var out []PoolObject

@@ -1,13 +1,20 @@
 package daemon
 
 import (
+	"context"
+	"encoding/json"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weirlb/weir/cmd/weir/api"
@@ -162,6 +169,89 @@ func TestLastKnownObjectsAreUsedByAStart(t *testing.T) {
 		if next, _ := f(); next.objects != nil && len(next.objects.neighbors) > 0 || !next.waits() {
 			t.Errorf("%s: %+v", name, next.objects)
 		}
+	}
+}
+
+// refusing is an API server with MetalLB's definitions that refuses every list, until allowed. Then
+// it has no objects.
+func refusing(t *testing.T) (rc *rest.Config, allowed *atomic.Bool) {
+	t.Helper()
+	allowed = new(atomic.Bool)
+	kinds := map[string][]string{"v1beta2": {"BGPPeer"}, "v1beta1": {"IPAddressPool", "BGPAdvertisement", "BFDProfile", "Community"}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		path := strings.Split(strings.TrimPrefix(r.URL.Path, "/apis/metallb.io/"), "/")
+		names, ok := kinds[path[0]]
+		switch {
+		case !ok:
+			http.NotFound(w, r)
+		case len(path) == 1:
+			var list []map[string]any
+			for _, k := range names {
+				plural := strings.Replace(strings.ToLower(k)+"s", "communitys", "communities", 1)
+				list = append(list, map[string]any{"name": plural, "kind": k, "namespaced": true, "verbs": []string{"list", "watch"}})
+			}
+			_ = json.NewEncoder(w).Encode(map[string]any{"kind": "APIResourceList", "groupVersion": "metallb.io/" + path[0], "resources": list})
+		case !allowed.Load():
+			w.WriteHeader(http.StatusForbidden)
+			_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403})
+		case r.URL.Query().Get("watch") != "": // begins with the list
+			_, _ = io.WriteString(w, `{"type":"BOOKMARK","object":{"kind":"X","apiVersion":"x/v1","metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"}}}}`)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		default:
+			_ = json.NewEncoder(w).Encode(map[string]any{"kind": "List", "apiVersion": "metallb.io/" + path[0], "metadata": map[string]any{"resourceVersion": "1"}, "items": []any{}})
+		}
+	}))
+	t.Cleanup(server.Close)
+	return &rest.Config{Host: server.URL}, allowed
+}
+
+// An API server that has just started refuses everything, as one does whose roles have a mistake.
+// That withdraws nothing, and is not what the next start finds.
+func TestARefusalAtTheStartKeepsTheLastKnownObjects(t *testing.T) {
+	a, _ := ofAPIServer(t)
+	takes(t, a, poolObjects)
+	file := newObjectKeeper(&a.cfg, "c")
+	if err := file.save(&a.input); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := os.ReadFile(file.path)
+	next, s := ofAPIServer(t)
+	next.cfg.StateDir = a.cfg.StateDir
+	rc, allowed := refusing(t)
+	source := &objectSource{changed: make(chan struct{}, 1), kept: newObjectKeeper(&next.cfg, "c"), began: time.Now()}
+	var err error
+	if source.PoolObjects, err = kube.NewPoolObjects(kube.PoolConfig{REST: rc, Namespaces: []string{""}, Changed: source.wake, Log: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	next.startObjects(source, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); source.watch(ctx, slog.New(slog.DiscardHandler)) }()
+	defer func() { cancel(); <-ended }()
+	await := func(what string, ok func() bool) {
+		t.Helper()
+		for range 600 {
+			if next.takeListed(); ok() {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		t.Fatalf("%s: routes %+v, sessions %+v, %v", what, s.routes, next.objects.neighbors, source.Faults())
+	}
+	await("refused", source.Synced)
+	next.takeListed()
+	if len(s.routes) != 2 || len(next.objects.neighbors) != 4 || len(source.Faults()) == 0 {
+		t.Errorf("a refusal withdraws: routes %+v, sessions %+v", s.routes, next.objects.neighbors)
+	}
+	if now, _ := os.ReadFile(file.path); string(now) != string(before) {
+		t.Errorf("the next start would find %s", now)
+	}
+	allowed.Store(true)
+	await("there are none", func() bool { return len(next.objects.neighbors) == 0 && len(s.routes) == 0 })
+	if now, _ := os.ReadFile(file.path); string(now) == string(before) {
+		t.Error("the file is of before")
 	}
 }
 

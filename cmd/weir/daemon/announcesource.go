@@ -42,6 +42,7 @@ type objectSource struct {
 	kept   objectKeeper
 	began  time.Time
 	known  atomic.Bool // objects of the API server, of now or kept
+	partly bool        // some of those taken over are of an earlier process
 }
 
 // newObjectSource makes the source of announce.objectNamespaces; nil without any.
@@ -162,7 +163,8 @@ func (a *announcer) startObjects(s *objectSource, log *slog.Logger) {
 }
 
 // takeListed takes over objects, Secrets and labels that have changed, and says so, "" without a
-// change. Before all objects are listed nothing is taken: those of before stay.
+// change. Before all objects are listed nothing is taken: those of before stay. Those of an earlier
+// process that may not be listed stay too: an API server that has just started refuses everything.
 func (a *announcer) takeListed() (text string) {
 	s := a.source
 	if !s.Synced() {
@@ -181,16 +183,20 @@ func (a *announcer) takeListed() (text string) {
 			labels = now
 		}
 	}
+	earlier := slices.DeleteFunc(slices.Clone(a.input.listed), func(o kube.PoolObject) bool { return !s.Refused(&o) })
+	listed = append(listed, earlier...)
+	slices.SortFunc(listed, func(x, y kube.PoolObject) int { return bytes.Compare(x.JSON, y.JSON) })
 	keys := s.SecretVersions()
-	if a.input.synced && a.input.secrets == keys && maps.Equal(labels, a.input.labels) && slices.EqualFunc(listed, a.input.listed, func(x, y kube.PoolObject) bool {
+	if a.input.synced && s.partly == (len(earlier) > 0) && a.input.secrets == keys && maps.Equal(labels, a.input.labels) && slices.EqualFunc(listed, a.input.listed, func(x, y kube.PoolObject) bool {
 		return bytes.Equal(x.JSON, y.JSON)
 	}) {
 		return ""
 	}
 	a.input.listed, a.input.labels, a.input.secrets, a.input.synced, a.input.kept = listed, labels, keys, true, false
+	s.partly = len(earlier) > 0
 	s.known.Store(true)
 	refused := a.take()
-	s.kept.asked = refused == "" // a start would leave out objects with faults
+	s.kept.asked = refused == "" && !s.partly // a start would leave out objects with faults
 	text = fmt.Sprintf("%d objects were read: %d BGPPeers and %d BGPAdvertisements are for this node", len(listed), len(a.objects.Peers), len(a.objects.Routes))
 	if refused != "" {
 		text += "; not taken over: " + refused
