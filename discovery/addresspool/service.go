@@ -2,6 +2,7 @@ package addresspool
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -46,6 +47,10 @@ type Service struct {
 	kept bool // unchanged when it was adopted
 }
 
+// maxTerms is the length of Terms beyond which a hash stands for what makes them long: they are in
+// the status, which all nodes get, and a sharing key may have 256 KiB.
+const maxTerms = 512
+
 // Terms are addresses, and all by which others may share them with the Service. They are a record:
 // a Service whose terms have changed since is the one that broke an agreement.
 func (s *Service) Terms(addresses []netip.Addr) string {
@@ -57,7 +62,11 @@ func (s *Service) Terms(addresses []netip.Addr) string {
 		ports = append(ports, fmt.Sprintf("%s %d", p.Protocol, p.Port))
 	}
 	slices.Sort(ports)
-	return fmt.Sprintf("%s; key %q; ports %s; endpoints %q", list(addresses), s.SharingKey, strings.Join(ports, ", "), s.Endpoints)
+	terms := fmt.Sprintf("key %q; ports %s; endpoints %q", s.SharingKey, strings.Join(ports, ", "), s.Endpoints)
+	if len(terms) > maxTerms {
+		terms = fmt.Sprintf("SHA-256 %x", sha256.Sum256([]byte(terms)))
+	}
+	return list(addresses) + "; " + terms
 }
 
 // unchanged reports whether the Service has what was written for it last.

@@ -3,6 +3,7 @@ package addresspool
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -60,5 +61,22 @@ func TestAnAddressWrittenByHandTakesNothing(t *testing.T) {
 			t.Errorf("losers %v", losers)
 		}
 		reconcile(t, a, has, ReasonKept, "192.0.2.1")
+	}
+}
+
+// Terms are short, whatever a Service has, and still tell a change.
+func TestTermsAreShort(t *testing.T) {
+	s := service("x/a", 1)
+	for i := range 5000 {
+		s.Ports = append(s.Ports, Port{"TCP", uint16(i + 1)})
+	}
+	s.SharingKey = "k"
+	addresses := addrs("192.0.2.1")
+	before := s.Terms(addresses)
+	if len(before) > 1024 || !strings.Contains(before, "192.0.2.1") {
+		t.Errorf("%d characters: %.100s", len(before), before)
+	}
+	if s.Ports[4711].Port++; s.Terms(addresses) == before {
+		t.Error("a change of a port makes no difference")
 	}
 }

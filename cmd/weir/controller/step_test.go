@@ -177,3 +177,19 @@ func TestKubeControllerKilledAmidAConflictMovesOnlyWhoBeganIt(t *testing.T) {
 		h.mu.Unlock()
 	}
 }
+
+// A sharing key may have 256 KiB, a condition must not: all nodes get the status.
+func TestKubeControllerOfALongSharingKey(t *testing.T) {
+	b := newBed(t, poolYAML("p", "addresses: [10.65.0.0/24]"))
+	b.start("--lease", "")
+	for i, name := range []string{"a", "b"} {
+		b.service(name, func(s *corev1.Service) {
+			s.Annotations = map[string]string{"metallb.io/allow-shared-ip": strings.Repeat("k", 100_000)}
+			s.Spec.Ports[0].Port = int32(80 + i)
+		})
+		s := b.eventually(name, "10.65.0.0 "+addresspool.ReasonAllocated)
+		if n := s.Status.Size(); n > 4096 {
+			t.Errorf("the status has %d bytes", n)
+		}
+	}
+}
