@@ -136,7 +136,8 @@ type Peer struct {
 
 // GracefulRestart is that of BGP.
 type GracefulRestart struct {
-	// Seconds is how long the router keeps the routes without a session; 0 is 30.
+	// Seconds is how long the router keeps the routes without a session; 0 is 30. It must be more
+	// than twice settleSeconds and 2: a session begins after half of the time at the latest.
 	Seconds int `json:"seconds"`
 }
 

@@ -85,6 +85,8 @@ func TestAnnounceIsValidated(t *testing.T) {
 		"cordon":           {func(a *Announce) { a.HonorCordon = true }, "announce.honorCordon", "needs discovery.kubernetes"},
 		"long restart": {func(a *Announce) { a.Peers[0].GracefulRestart = &GracefulRestart{Seconds: 4096} },
 			"announce.peers[0].gracefulRestart.seconds", "must be 0 (30) to 4095, is 4096"},
+		"short restart": {func(a *Announce) { a.Peers[0].GracefulRestart, a.SettleSeconds = &GracefulRestart{}, 20 },
+			"announce.peers[0].gracefulRestart.seconds", "must be at least 43 with announce.settleSeconds 20"},
 		"hasty BFD":     {bfd(BFD{Multiplier: 1}), "announce.peers[0].bfd.multiplier", "must be 0 (3) or 2 to 255, is 1"},
 		"iBGP multihop": {func(a *Announce) { a.Peers[0].ASN, a.Peers[0].MultihopTTL = 64512, 2 }, "announce.peers[0].multihopTTL", "0 for a router with announce.asn"},
 		"iBGP prepend":  {func(a *Announce) { a.Peers[1].ASN, a.Prepend = 64512, 2 }, "announce.prepend", "must be 0: announce.peers[1] has announce.asn (iBGP)"},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -204,13 +205,14 @@ func (c *Configuration) validatePeers(r *report) {
 			r.addf("announce.prepend", "must be 0: %s has announce.asn (iBGP), and takes a path with its own number for a loop; use localPref or med", at)
 		}
 		p.validateBFD(r, at)
-		p.validateRestart(r, at)
+		p.validateRestart(r, at, c.Announce.SettleSeconds)
 	}
 }
 
 // validateRestart refuses graceful restart beside BFD, which tells that the node is dead: a router
-// keeps the routes all the same.
-func (p *Peer) validateRestart(r *report, at string) {
+// keeps the routes all the same. It refuses a time of which the half, when the session begins at the
+// latest, is over before addresses have settled: the router would drop the routes that it has kept.
+func (p *Peer) validateRestart(r *report, at string, settle int) {
 	g := p.GracefulRestart
 	if g == nil {
 		return
@@ -220,6 +222,10 @@ func (p *Peer) validateRestart(r *report, at string) {
 	}
 	if g.Seconds < 0 || g.Seconds > longestRestart {
 		r.addf(at+".gracefulRestart.seconds", "must be 0 (%d) to %d, is %d", defaultRestart, longestRestart, g.Seconds)
+		return
+	}
+	if least := 2*settle + 3; cmp.Or(g.Seconds, defaultRestart) < least {
+		r.addf(at+".gracefulRestart.seconds", "must be at least %d with announce.settleSeconds %d: routes that are kept would be dropped before they are announced", least, settle)
 	}
 }
 

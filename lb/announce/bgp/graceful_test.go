@@ -108,3 +108,17 @@ func TestWireGracefulRestartWithoutRoutes(t *testing.T) {
 	started(t, r, err)
 	untilHops(t, f, vip4, node4(0))
 }
+
+// A router that a node has no more keeps nothing: it is told.
+func TestWireGracefulRestartOfARouterThatIsRemoved(t *testing.T) {
+	requireFRR(t)
+	f := newFleet(t, 1)
+	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}}))
+	started(t, r, err)
+	neighbors := gracefully(bothFamilies("")[:1], 600*time.Second)
+	s := start(t, f.Nodes[0], neighbors...)
+	s.set(t, announce.Route{Prefix: vip4})
+	untilHops(t, f, vip4, node4(0))
+	s.say(t, neighborsLine(t))
+	untilHops(t, f, vip4)
+}
