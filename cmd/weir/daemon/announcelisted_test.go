@@ -117,6 +117,29 @@ func TestObjectsOfTheAPIServerInError(t *testing.T) {
 	}
 }
 
+// A name of a pool in an advertisement that no pool has withdraws nothing, whether the name or the
+// pool is wrong. At a start the advertisement is in use without this pool.
+func TestAPoolThatIsMissingWithdrawsNothing(t *testing.T) {
+	const more = "---\napiVersion: metallb.io/v1beta1\nkind: IPAddressPool\nmetadata: {name: more}\nspec: {addresses: [198.51.100.0/24]}\n"
+	text := strings.Replace(poolObjects, "localPref: 120", "localPref: 120, ipAddressPools: [public, more]", 1) + more
+	for name, wrong := range map[string]string{
+		"a misspelled name": strings.Replace(text, "[public,", "[publik,", 1),
+		"a pool is renamed": strings.Replace(text, "metadata: {name: public}", "metadata: {name: private}", 1),
+	} {
+		a, s := ofAPIServer(t)
+		if refused := takes(t, a, text); refused != "" || len(s.routes) != 2 {
+			t.Fatalf("%q, routes %+v", refused, s.routes)
+		}
+		if refused := takes(t, a, wrong); !strings.Contains(refused, "there is no pool publi") || len(s.routes) != 2 {
+			t.Errorf("%s: %q, routes %+v", name, refused, s.routes)
+		}
+		a, _ = ofAPIServer(t)
+		if refused := takes(t, a, wrong); refused != "" || len(a.objects.Routes) != 1 || !strings.Contains(reasons(a), "there is no pool publi") {
+			t.Errorf("%s, at a start: %q, %+v, %s", name, refused, a.objects.Routes, reasons(a))
+		}
+	}
+}
+
 // A BGPPeer that names labels is for the nodes that have them. A change of the Node's labels has an
 // effect at once.
 func TestPeersFollowTheLabelsOfTheNode(t *testing.T) {
@@ -249,10 +272,10 @@ func TestARefusalAtTheStartKeepsTheLastKnownObjects(t *testing.T) {
 		t.Errorf("the next start would find %s", now)
 	}
 	allowed.Store(true)
-	await("there are none", func() bool { return len(next.objects.neighbors) == 0 && len(s.routes) == 0 })
-	if now, _ := os.ReadFile(file.path); string(now) == string(before) {
-		t.Error("the file is of before")
-	}
+	await("there are none", func() bool {
+		now, _ := os.ReadFile(file.path)
+		return len(next.objects.neighbors) == 0 && len(s.routes) == 0 && string(now) != string(before)
+	})
 }
 
 // A node waits for the objects of its API server before it decides, and not for long.
