@@ -44,6 +44,7 @@ type announcer struct {
 	decisions []announce.Decision
 	losses    []announce.Loss
 	routes    []announce.Route
+	settled   bool      // as in isSettled
 	next      time.Time // when time alone may change the decisions; zero: never
 	err       error     // of the last Set
 	closed    bool
@@ -230,7 +231,8 @@ func (a *announcer) decide(n *announce.Node) {
 	a.lingering.follow(a.decisions, out.Decisions, now)
 	a.decisions, a.routes, a.next = out.Decisions, out.Routes, out.Next
 	a.losses = a.rule.Losses(&out, a.addresses)
-	a.err = a.speaker.Set(out.Routes)
+	a.settled = a.isSettled(n, out.Decisions)
+	a.err = a.set()
 }
 
 // holds reports whether a decision would only withdraw what cannot be known yet. Preconditions:

@@ -180,7 +180,25 @@ func (a *announcer) replace(s announce.Speaker) error {
 		return s.Close()
 	}
 	a.speaker = s
-	return s.Set(a.routes)
+	return a.set()
+}
+
+// isSettled reports whether time alone brings no further route.
+func (a *announcer) isSettled(n *announce.Node, list []announce.Decision) bool {
+	if n.Stopping || n.Draining {
+		return true
+	}
+	return !n.NotSynced && (a.source == nil || a.source.known.Load()) &&
+		!slices.ContainsFunc(list, func(d announce.Decision) bool { return d.Reason == announce.Settling })
+}
+
+// set tells the speaker the routes. Preconditions: a.mu is held.
+func (a *announcer) set() error {
+	err := a.speaker.Set(a.routes)
+	if s, ok := a.speaker.(interface{ Settled(bool) }); ok {
+		s.Settled(a.settled)
+	}
+	return err
 }
 
 // silent is the speaker of a node without routers.

@@ -92,6 +92,7 @@ type Speaker struct {
 	mu        sync.Mutex // guards what follows and cfg.Neighbors; not held in calls of the server, which calls onPeer
 	neighbors []neighbor // in the order of cfg.Neighbors
 	changed   time.Time  // of the routes, last; zero: none was set
+	settled   time.Time  // since when Settled says so; zero: it does not
 }
 
 // neighbor is what is known of a neighbor.

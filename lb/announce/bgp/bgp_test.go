@@ -42,7 +42,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// speak sets the routes or neighbors of each line of its input, and writes the peers. "leave": Leave.
+// speak sets the routes or neighbors of each line of its input, and writes the peers. "leave": Leave, "settled":
+// Settled.
 func speak(text string) error {
 	var cfg bgp.Config
 	if err := json.Unmarshal([]byte(text), &cfg); err != nil {
@@ -58,6 +59,10 @@ func speak(text string) error {
 		line := in.Text()
 		if line == "leave" {
 			return s.Leave()
+		}
+		if line == "settled" {
+			s.Settled(true)
+			line = ""
 		}
 		if strings.HasPrefix(line, "{") {
 			var list struct{ Neighbors []bgp.Neighbor }

@@ -16,14 +16,29 @@ const (
 )
 
 // mayBegin reports whether the session with a neighbor may begin: with graceful restart when the
-// routes are complete, at the latest when half of the time is over that the router keeps routes.
+// routes are complete, or known to be none, at the latest when half of the time is over that the
+// router keeps routes.
 func (s *Speaker) mayBegin(n *Neighbor) bool {
 	if n.GracefulRestart == 0 {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return time.Since(s.begun) >= n.GracefulRestart/2 || !s.changed.IsZero() && time.Since(s.changed) >= complete
+	long := func(t time.Time) bool { return !t.IsZero() && time.Since(t) >= complete }
+	return time.Since(s.begun) >= n.GracefulRestart/2 || long(s.changed) || long(s.settled)
+}
+
+// Settled says whether time alone brings no further route. A node that may announce nothing does not
+// leave the routes of the last process to routers.
+func (s *Speaker) Settled(settled bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !settled:
+		s.settled = time.Time{}
+	case s.settled.IsZero():
+		s.settled = time.Now()
+	}
 }
 
 // noteRoutes notes that the routes have changed.

@@ -122,3 +122,19 @@ func TestWireGracefulRestartOfARouterThatIsRemoved(t *testing.T) {
 	s.say(t, neighborsLine(t))
 	untilHops(t, f, vip4)
 }
+
+// A node that starts again and may announce nothing has the router drop what it has kept.
+func TestWireGracefulRestartOfANodeThatMayNotAnnounce(t *testing.T) {
+	requireFRR(t)
+	f := newFleet(t, 1)
+	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}}))
+	started(t, r, err)
+	neighbors := gracefully(bothFamilies("")[:1], 600*time.Second)
+	s := start(t, f.Nodes[0], neighbors...)
+	s.set(t, announce.Route{Prefix: vip4})
+	untilHops(t, f, vip4, node4(0))
+	must(t, s.Kill())
+	s = start(t, f.Nodes[0], neighbors...)
+	s.say(t, "settled")
+	untilHops(t, f, vip4)
+}
