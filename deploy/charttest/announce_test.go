@@ -34,6 +34,7 @@ func TestChartAnnounceRights(t *testing.T) {
 		"namespaces":        {`config: {announce: {speaker: bgp, objectNamespaces: [a, b]}}`, map[string][]rbacv1.PolicyRule{"Role a": rules(), "Role b": rules()}},
 		"Secrets":           {variants["announced objects"], map[string][]rbacv1.PolicyRule{"Role metallb-system": rules("router-a", "router-b")}},
 		"all":               {`config: {announce: {speaker: bgp, objectNamespaces: ["*"]}}`, map[string][]rbacv1.PolicyRule{"ClusterRole ": rules()}},
+		"Secrets of all":    {`config: {announce: {speaker: bgp, objectNamespaces: ["*"], objectSecrets: [key]}}`, map[string][]rbacv1.PolicyRule{"ClusterRole ": rules()}},
 		"rights of another": {"rbac: {create: false}\nserviceAccount: {create: false, name: mine}\nconfig: {announce: {speaker: bgp, objectNamespaces: [a]}}", map[string][]rbacv1.PolicyRule{}},
 	} {
 		t.Run(name, func(t *testing.T) {
