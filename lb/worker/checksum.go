@@ -22,7 +22,8 @@ func (w *portIO) completeChecksum(p *pkt, out *port) {
 	}
 	w.counts[counter.PartialChecksums]++
 	d := &p.desc[0]
-	if out.Metadata && p.Proto != header.ProtoSCTP && int(p.size) == int(p.L3)+int(p.Len) { // it sums padding too
+	// The kernel sums padding too, and some kernels sum wrongly over several buffers (6.18.15).
+	if out.Metadata && p.n == 1 && p.Proto != header.ProtoSCTP && int(p.size) == int(p.L3)+int(p.Len) {
 		w.memory.SetChecksum(d, uint16(p.L4), at)
 		return
 	}
