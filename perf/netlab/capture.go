@@ -6,10 +6,15 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // captureLimit bounds the frames of a capture; later frames are only counted.
 const captureLimit = 1 << 16
+
+// captureQueue is the memory of frames that wait to be read, in bytes.
+const captureQueue = 32 << 20
 
 // Capture keeps the frames of an interface, in both directions, cut to the first 256 bytes.
 type Capture struct {
@@ -31,6 +36,8 @@ func (n *Namespace) Capture(ifname string) (*Capture, error) {
 	err = n.Do(func() error {
 		fd, err := packetSocket(l.Attrs().Index)
 		if err == nil {
+			// On a busy machine the reader waits for its turn while frames come.
+			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureQueue)
 			c.socket = os.NewFile(uintptr(fd), "capture "+ifname)
 		}
 		return err
@@ -48,15 +55,37 @@ func (c *Capture) receive() {
 	for {
 		size, err := c.socket.Read(buf)
 		if err != nil {
+			c.drain(buf)
 			return
 		}
-		c.mu.Lock()
-		if len(c.frames) < captureLimit {
-			c.frames = append(c.frames, slices.Clone(buf[:size]))
-		} else {
-			c.missed++
+		c.add(buf[:size])
+	}
+}
+
+// drain reads the frames that are queued after the time for reading is up.
+func (c *Capture) drain(buf []byte) {
+	raw, err := c.socket.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		for range captureLimit {
+			size, err := unix.Read(int(fd), buf)
+			if err != nil { // EAGAIN
+				return
+			}
+			c.add(buf[:size])
 		}
-		c.mu.Unlock()
+	})
+}
+
+func (c *Capture) add(frame []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.frames) < captureLimit {
+		c.frames = append(c.frames, slices.Clone(frame))
+	} else {
+		c.missed++
 	}
 }
 
