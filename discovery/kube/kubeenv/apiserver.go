@@ -46,8 +46,8 @@ func startEtcd(dir string, failed chan<- error) (string, error) {
 	case <-e.Server.ReadyNotify():
 	case err := <-e.Err():
 		return "", fmt.Errorf("etcd: %w", err)
-	case <-time.After(time.Minute):
-		return "", errors.New("etcd: not ready after a minute")
+	case <-time.After(5 * time.Minute):
+		return "", errors.New("etcd: not ready after 5 minutes")
 	}
 	go func() { failed <- fmt.Errorf("etcd: %w", <-e.Err()) }()
 	return "http://" + e.Clients[0].Addr().String(), nil
@@ -116,7 +116,7 @@ func writeKey(path string) error {
 func writeKubeconfig(o *options) (*rest.Config, error) {
 	cert := filepath.Join(certDir(o), "apiserver.crt")
 	var ca []byte
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		var err error
 		// The key is written after the certificate.
 		if _, err = os.Stat(filepath.Join(certDir(o), "apiserver.key")); err == nil {

@@ -127,13 +127,14 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// waitReady asks /readyz until the API server is ready.
+// waitReady asks /readyz until the API server is ready. The limit is for an emulated machine; those
+// who start it have limits of their own.
 func waitReady(cfg *rest.Config, failed <-chan error) error {
 	c, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return err
 	}
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(10 * time.Minute)
 	last := "no answer"
 	for {
 		if res, err := c.Get(cfg.Host + "/readyz"); err != nil {
