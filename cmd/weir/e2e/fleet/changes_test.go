@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -69,7 +70,8 @@ type changingFleet struct {
 // that the node does not serve: clients send to all addresses all the time, and the router takes
 // those that it has a route for. The endpoints themselves never fail.
 func TestWireNoPacketForAnUnservedAddress(t *testing.T) {
-	c := newChanging(t, number(t, "WEIR_FLEET_SEED", 18), "")
+	linger := fmt.Sprintf("\n  lingerMilliseconds: %d", patience.For(time.Second).Milliseconds())
+	c := newChanging(t, number(t, "WEIR_FLEET_SEED", 18), linger)
 	if n := c.changeAndCount(number(t, "WEIR_FLEET_CHANGES", 100)); n > 0 {
 		t.Errorf("%d packets came for addresses that are not served", n)
 	}
@@ -158,18 +160,28 @@ func newChanging(t *testing.T, seed int, fields string) *changingFleet {
 	return c
 }
 
-// resolve gives each node the endpoints as neighbors, for good: the kernel may forget neighbors
-// while the machine has many, and a queue for a neighbor has room for 8 packets.
+// resolve gives each node the endpoints and the router as neighbors, for good: the kernel may
+// forget neighbors while the machine has many, and a queue for a neighbor has room for 8 packets.
 func (c *changingFleet) resolve(hosts []netip.Addr) {
 	c.t.Helper()
-	server, err := c.Server.Interface("eth0")
-	must(c.t, err)
+	of := func(n *netlab.Namespace, ifname string) net.HardwareAddr {
+		l, err := n.Interface(ifname)
+		must(c.t, err)
+		return l.Attrs().HardwareAddr
+	}
+	neighbors := map[netip.Addr]net.HardwareAddr{}
+	for _, a := range hosts {
+		neighbors[a] = of(c.Server, "eth0")
+	}
+	for _, a := range []netip.Addr{netlab.Host4(netlab.FleetNet, netlab.FleetRouter), netlab.Host6(netlab.FleetNet, netlab.FleetRouter)} {
+		neighbors[a] = of(c.Router, "br0")
+	}
 	for _, n := range c.Nodes {
 		link, err := n.Interface("eth0")
 		must(c.t, err)
-		for _, a := range hosts {
+		for a, mac := range neighbors {
 			must(c.t, n.Netlink().NeighSet(&netlink.Neigh{
-				LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: server.Attrs().HardwareAddr,
+				LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac,
 			}))
 		}
 	}
