@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -161,10 +162,7 @@ func (c *crashes) bootable(whole bool) error {
 	dir := c.t.TempDir()
 	defer os.RemoveAll(dir)
 	entries := slot.Entries{Root: dir}
-	if err := os.MkdirAll(filepath.Join(dir, "loader"), 0o755); err != nil {
-		return err
-	}
-	if _, err := c.mtools("mcopy", "-s", "-n", "-i", c.image(), "::/loader/entries", filepath.Join(dir, "loader")); err != nil {
+	if err := c.copyEntries(filepath.Join(dir, "loader", "entries")); err != nil {
 		return err
 	}
 	list, err := entries.List()
@@ -182,6 +180,26 @@ func (c *crashes) bootable(whole bool) error {
 		return c.whole(e)
 	}
 	return fmt.Errorf("no entry can be booted: %+v", list)
+}
+
+// copyEntries copies the entries of the loader that can be read, as the loader does: a cut may
+// leave a file whose clusters are not in the file allocation table yet.
+func (c *crashes) copyEntries(to string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	names, err := c.mtools("mdir", "-b", "-i", c.image(), "::/loader/entries")
+	if err != nil {
+		return err
+	}
+	for _, name := range strings.Fields(string(names)) {
+		if text, err := c.mtools("mtype", "-i", c.image(), name); err == nil {
+			if err := os.WriteFile(filepath.Join(to, path.Base(name)), text, 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // whole returns an error if a file of a slot is not that of the entry's release.
