@@ -50,7 +50,7 @@ func takeover(t *testing.T, mode string) {
 	web, echo := f.web("web"), f.echoes(pods)
 	f.kubeProxy(mode, "--nodeport-addresses="+netip.PrefixFrom(netlab.Host4(netlab.ClientNet, 0), 24).String())
 	f.reaches("kube-proxy serves", web, names(pods)...)
-	kept := f.dialEcho(echo)
+	kept := f.keptEcho(echo)
 	f.comparesWell("before Weir", false)
 	f.pings(kept, "kube-proxy's connection before Weir")
 
@@ -141,6 +141,18 @@ func (f *fixture) dialEcho(to netip.AddrPort) (c net.Conn) {
 		return err
 	})
 	f.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// keptEcho is a connection that kube-proxy keeps: while it starts, one in mode ipvs may end on a
+// slow machine, without Weir.
+func (f *fixture) keptEcho(to netip.AddrPort) (c net.Conn) {
+	f.t.Helper()
+	f.Eventually("a connection that kube-proxy keeps", func(context.Context) error {
+		c = f.dialEcho(to)
+		time.Sleep(patience.For(time.Second))
+		return workload.PingPong(c, "later", patience.For(2*time.Second))
+	})
 	return c
 }
 
