@@ -23,6 +23,9 @@ type local struct{ handler http.Handler }
 
 // RoundTrip implements http.RoundTripper. The handler waits for the reader of the body.
 func (l local) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
 	body, w := io.Pipe()
 	a := &localAnswer{header: http.Header{}, body: w, begun: make(chan *http.Response, 1)}
 	done := make(chan struct{})
