@@ -141,6 +141,11 @@ func newChanging(t *testing.T, seed int, fields string) *changingFleet {
 	}
 	c.until(0, 1)
 	c.settled()
+	var targets []netip.Addr
+	for _, s := range c.services {
+		targets = append(targets, s.addresses()...)
+	}
+	c.warmUp(targets)
 	for i, n := range c.Nodes {
 		capture, err := n.Capture("eth0")
 		must(t, err)
@@ -152,12 +157,21 @@ func newChanging(t *testing.T, seed int, fields string) *changingFleet {
 	var err error
 	c.noRoute, err = c.Router.Counters()
 	must(t, err)
-	var targets []netip.Addr
-	for _, s := range c.services {
-		targets = append(targets, s.addresses()...)
-	}
 	c.traffic = c.sendDatagrams(targets)
 	return c
+}
+
+// warmUp has each node know its next hops, before anything is counted: until a route is looked up
+// 8 packets wait for it, and others are dropped.
+func (c *changingFleet) warmUp(targets []netip.Addr) {
+	c.t.Helper()
+	d := c.sendDatagrams(targets)
+	time.Sleep(patience.For(500 * time.Millisecond))
+	d.end()
+	if d.answered.Load() == 0 {
+		c.t.Fatal("no datagram is answered")
+	}
+	time.Sleep(patience.For(200 * time.Millisecond)) // workers publish their counters
 }
 
 // resolve gives each node the endpoints and the router as neighbors, for good: the kernel may
