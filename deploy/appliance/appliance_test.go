@@ -45,6 +45,7 @@ func TestVMAppliance(t *testing.T) {
 		{"an update without Weir", withoutWeir},
 		{"an update without a root", withoutRoot},
 		{"a damaged state partition", damagedState},
+		{"a disk that cannot be written", readOnlyDisk},
 		{"a lost state partition", lostState},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.run(t, l) }) {

@@ -61,7 +61,7 @@ func (c *crashes) release(file string) {
 }
 
 // machineOf is an appliance of any size.
-var machineOf = bundle.Machine{Architecture: "amd64", Room: math.MaxInt64}
+var machineOf = bundle.Machine{Architecture: "amd64", Room: math.MaxInt64, Boot: math.MaxInt64}
 
 type nowhere struct{ io.Writer }
 

@@ -2,6 +2,9 @@ package appliance
 
 import (
 	"bytes"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -51,17 +54,20 @@ func noUpdate(t *testing.T, l *lab) {
 		run(t, "cp", l.at("key"), dir+"/"+name)
 	}
 	must(t, bundle.Write(&other, &bundle.Manifest{Version: "5.0.0", Architecture: "arm64"}, dir))
+	large, end := largeUpdate(t)
+	defer end()
 	mark := l.appliance.mark()
 	for _, test := range []struct {
-		file []byte
+		file io.Reader
 		want string
 	}{
-		{[]byte(strings.Repeat("no tar ", 1000)), "not a bundle"},
-		{nil, "not a bundle"},
-		{other.Bytes(), "the release is for arm64, this machine is amd64"},
+		{strings.NewReader(strings.Repeat("no tar ", 1000)), "not a bundle"},
+		{strings.NewReader(""), "not a bundle"},
+		{&other, "the release is for arm64, this machine is amd64"},
+		{large, "do not fit: the boot partition has"},
 	} {
 		cmd := l.command("appliance", "update")
-		cmd.Stdin = bytes.NewReader(test.file)
+		cmd.Stdin = test.file
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), test.want) {
 			t.Errorf("%v, want %q: %s", err, test.want, out)
 		}
@@ -73,6 +79,23 @@ func noUpdate(t *testing.T, l *lab) {
 	if slices.ContainsFunc(l.appliance.lines[mark:], func(line string) bool { return strings.Contains(line, "reboot") }) {
 		t.Error("the machine has rebooted")
 	}
+}
+
+// largeUpdate is an update whose kernel does not fit the boot partition. It is not read to its end.
+func largeUpdate(t *testing.T) (r io.Reader, end func()) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range bundle.Files {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600))
+	}
+	must(t, os.Truncate(filepath.Join(dir, bundle.Kernel), 1<<30))
+	out, in := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		in.CloseWithError(bundle.Write(in, &bundle.Manifest{Version: "5.0.0", Architecture: "amd64"}, dir))
+	}()
+	return out, func() { out.Close(); <-done }
 }
 
 // mistake boots with a weir.yaml that Weir refuses: the configuration that served counts. The
@@ -92,7 +115,7 @@ func uselessDrive(t *testing.T, l *lab) {
 	good := l.drive
 	l.drive = l.newDrive(t, "useless", []string{nic, "enp0s99"})
 	l.power(t)
-	l.appliance.says(t, 0, "host edge-1, configuration of the drive", "Weir does not serve with this configuration, reboot with the earlier one",
+	l.appliance.says(t, 0, "host edge-1, configuration of the drive", "Weir does not serve with this configuration, the earlier one is next, reboot",
 		"configuration of an earlier boot: the drive WEIR-CONFIG cannot be used: with it Weir did not serve", "Weir serves")
 	l.serves(t)
 	l.drive = good
@@ -119,6 +142,19 @@ func damagedState(t *testing.T, l *lab) {
 	l.startAppliance(t)
 	l.appliance.says(t, 0, "configuration of an earlier boot", "Weir serves")
 	l.serves(t)
+}
+
+// readOnlyDisk boots from a disk that can no longer be written, as flash is when it is worn out.
+// No drive is attached.
+func readOnlyDisk(t *testing.T, l *lab) {
+	l.drive, l.worn = "", true
+	l.restart(t, "configuration of an earlier boot", "the state is in memory", "Weir serves")
+	l.reachable(t)
+	if out, err := l.command("appliance", "update").CombinedOutput(); err == nil {
+		t.Errorf("an update is taken: %s", out)
+	}
+	must(t, l.answers("systemctl --failed --no-legend --plain | grep . && exit 1 || true"))
+	l.worn = false
 }
 
 // A state partition that cannot be mended does not end the service: the drive has the

@@ -27,6 +27,7 @@ type lab struct {
 	appliance *machine
 	slot      string       // that was confirmed last
 	drive     string       // image of the drive, "" if none is attached
+	worn      bool         // the disk cannot be written from the next start on
 	clock     string       // of the hardware at the next start, "" for the right one
 	writes    string       // file for a log of the writes to the disk from the next start on, "" for none
 	atEnd     func(func()) // the machines outlive the step that starts them
@@ -155,7 +156,7 @@ func (l *lab) startAppliance(t *testing.T) {
 	args = append(args, "-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+firmware,
 		"-drive", "if=pflash,format=raw,unit=1,file="+l.at("variables"))
 	if l.writes == "" {
-		args = append(args, "-blockdev", "driver=file,node-name=disk,filename="+l.at("disk"))
+		args = append(args, "-blockdev", "driver=file,node-name=disk,filename="+l.at("disk")+map[bool]string{true: ",read-only=on"}[l.worn])
 	} else {
 		must(t, os.WriteFile(l.writes, nil, 0o600))
 		args = append(args, "-blockdev", "driver=blklogwrites,node-name=disk,file.driver=file,file.filename="+l.at("disk")+

@@ -134,5 +134,7 @@ func hostKey(dir string) error {
 		return fmt.Errorf("ssh-keygen: %w: %s", err, out)
 	}
 	unix.Sync()
-	return errors.Join(os.Rename(temporary+".pub", file+".pub"), os.Rename(temporary, file))
+	err := errors.Join(os.Rename(temporary+".pub", file+".pub"), os.Rename(temporary, file))
+	unix.Sync() // those who log in remember the key: a cut must not have the next boot make another
+	return err
 }

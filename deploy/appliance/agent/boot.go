@@ -83,7 +83,11 @@ func withEntries(mend bool, f func(slot.Entries) error) error {
 			fmt.Fprintf(os.Stderr, "appliance: fsck.fat: %v: %s", err, out) // 1: it has mended something
 		}
 	}
-	if err := unix.Mount(bootPartition, dir, "vfat", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "umask=0077"); err != nil {
+	flags := uintptr(mountFlags)
+	if !mend && readOnly(bootPartition) {
+		flags |= unix.MS_RDONLY
+	}
+	if err := unix.Mount(bootPartition, dir, "vfat", flags, "umask=0077"); err != nil {
 		return fmt.Errorf("mount %s: %w", bootPartition, err)
 	}
 	if found, _ := filepath.Glob(dir + "/FSCK*.REC"); mend {

@@ -23,11 +23,8 @@ const readySeconds = 180
 // trialFile has the number of boots that are left, while the booted slot is on trial.
 const trialFile = runFolder + "/trial"
 
-// ready waits until /readyz is 200. On trial it then confirms the slot, or reboots if that
-// does not come; after as many boots as the trial has, the loader takes the other slot. A
-// slot that has been confirmed is not left: its Weir has served, and the cause is outside, or
-// in the configuration. If that has not served yet and an earlier one has, the earlier one
-// counts from the next boot on.
+// ready waits until /readyz is 200, and then confirms a slot on trial. If that does not come,
+// it leaves the cause and reboots, or goes on waiting where there is nothing to leave.
 func ready() error {
 	e, other, err := trial()
 	if err != nil {
@@ -46,13 +43,9 @@ func ready() error {
 	if why == nil {
 		return confirm(e)
 	}
-	if e.Trial && other {
-		announce(fmt.Sprintf("release %s does not serve, reboot: %v", e.Version, why))
-		return reboot()
-	}
-	went, err := state().giveUp(why)
-	if went {
-		announce(fmt.Sprintf("Weir does not serve with this configuration, reboot with the earlier one: %v", why))
+	gone, err := leave(state(), e, other, why)
+	if gone != "" {
+		announce(fmt.Sprintf("%s, reboot: %v", gone, why))
 		return reboot()
 	}
 	if err != nil {
@@ -62,6 +55,26 @@ func ready() error {
 	for waitReady(time.Hour) != nil {
 	}
 	return confirm(e)
+}
+
+// leave decides after a boot in which Weir did not serve, and returns the text for the console
+// if the next boot is to differ. A configuration with which Weir has never served is left for
+// the last that did. A release on trial is left by the loader after the last boot of its
+// trial. That boot keeps the configuration: the other slot decides whether the cause was the
+// release alone. A slot that has been confirmed stays: its Weir has served.
+func leave(s store, e *slot.Entry, other bool, why error) (gone string, err error) {
+	trial := e.Trial && other
+	if !trial || e.Left > 0 {
+		went, giveUp := s.giveUp(why)
+		if went {
+			return "Weir does not serve with this configuration, the earlier one is next", nil
+		}
+		err = giveUp
+	}
+	if trial {
+		return fmt.Sprintf("release %s does not serve", e.Version), err
+	}
+	return "", err
 }
 
 // confirm ends the trial of a slot whose Weir serves, and has its configuration be the one to

@@ -14,6 +14,10 @@ import (
 	"github.com/weirlb/weir/deploy/appliance/slot"
 )
 
+// reservedForEntry are bytes of the boot partition that an update leaves for the slot's entry, and
+// for the part of the last cluster that a file does not fill.
+const reservedForEntry = 256 << 10
+
 // update installs a bundle into the slot that does not run, and boots it on trial. The entry
 // of the slot goes before its files and comes after them, so that a cut in between boots the
 // running slot.
@@ -50,8 +54,12 @@ func install(b slot.Entries, s slot.Slot, partition string, r io.Reader) (versio
 		return "", err
 	}
 	defer root.Close()
+	boot, err := roomForBoot(b.Root, filepath.Join(b.Root, s.Folder()))
+	if err != nil {
+		return "", err
+	}
 	begun := false
-	m, err := bundle.Read(r, bundle.Machine{Architecture: runtime.GOARCH, Room: room}, func(name string) (io.WriteCloser, error) {
+	m, err := bundle.Read(r, bundle.Machine{Architecture: runtime.GOARCH, Room: room, Boot: boot}, func(name string) (io.WriteCloser, error) {
 		if !begun {
 			if err := b.Remove(s); err != nil {
 				return nil, err
@@ -84,6 +92,22 @@ func openPartition(file string) (f *os.File, room int64, err error) {
 		return nil, 0, errors.Join(err, seek, f.Close())
 	}
 	return f, room, nil
+}
+
+// roomForBoot returns the bytes that the boot partition has for a slot's kernel and initramfs:
+// those that are free, and those of the former files, which are overwritten.
+func roomForBoot(root, folder string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(root, &st); err != nil {
+		return 0, fmt.Errorf("%s: %w", root, err)
+	}
+	room := int64(st.Bavail) * st.Bsize
+	for _, name := range []string{bundle.Kernel, bundle.Initramfs} {
+		if f, err := os.Stat(filepath.Join(folder, name)); err == nil {
+			room += f.Size()
+		}
+	}
+	return room - reservedForEntry, nil
 }
 
 // synced is a file that is on the disk when it has been closed.

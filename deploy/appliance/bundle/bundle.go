@@ -104,6 +104,7 @@ func add(t *tar.Writer, name, file string, size int64) error {
 type Machine struct {
 	Architecture string // as Go names it
 	Room         int64  // of the root, in bytes
+	Boot         int64  // of kernel and initramfs together, in bytes
 }
 
 // Read reads a bundle for a machine. create is called with the name of each file, and returns
@@ -156,6 +157,10 @@ func (m *Manifest) check(on Machine) error {
 	}
 	if size := m.Files[Root].Size; size > on.Room {
 		return fmt.Errorf("the root of %d bytes does not fit into a slot of %d", size, on.Room)
+	}
+	// Compared without a sum, which may overflow.
+	if kernel, initramfs := m.Files[Kernel].Size, m.Files[Initramfs].Size; kernel > on.Boot || initramfs > on.Boot-kernel {
+		return fmt.Errorf("kernel and initramfs of %d and %d bytes do not fit: the boot partition has %d for them", kernel, initramfs, on.Boot)
 	}
 	return nil
 }

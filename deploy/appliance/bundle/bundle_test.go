@@ -14,7 +14,7 @@ import (
 const arch = "amd64"
 
 // on is a machine that they are for.
-var on = Machine{Architecture: arch, Room: 1 << 20}
+var on = Machine{Architecture: arch, Room: 1 << 20, Boot: 1 << 20}
 
 // sink is where the files of a bundle go in a test.
 type sink map[string]*bytes.Buffer
@@ -89,9 +89,30 @@ func TestABundleOfAnotherArchitectureIsRefused(t *testing.T) {
 		{"", "arm64", false},
 	} {
 		s := sink{}
-		_, err := Read(bytes.NewReader(written(t, test.of)), Machine{test.machine, 1 << 20}, s.create)
+		_, err := Read(bytes.NewReader(written(t, test.of)), Machine{test.machine, 1 << 20, 1 << 20}, s.create)
 		if (err == nil) != test.ok || !test.ok && len(s) != 0 {
 			t.Errorf("%q on %s: %v, %d files", test.of, test.machine, err, len(s))
+		}
+	}
+}
+
+// A release that is too large is refused before any of its files.
+func TestABundleWithoutRoomIsRefused(t *testing.T) {
+	const kernel, initramfs, root = int64(len(Kernel) * 1000), int64(len(Initramfs) * 1000), int64(len(Root) * 1000)
+	for _, test := range []struct {
+		room, boot int64
+		ok         bool
+	}{
+		{root, kernel + initramfs, true},
+		{root - 1, kernel + initramfs, false},
+		{root, kernel + initramfs - 1, false},
+		{root, kernel - 1, false},
+		{root, -1, false},
+	} {
+		s := sink{}
+		_, err := Read(bytes.NewReader(written(t, arch)), Machine{arch, test.room, test.boot}, s.create)
+		if (err == nil) != test.ok || !test.ok && len(s) != 0 {
+			t.Errorf("room for %d and %d: %v, %d files", test.room, test.boot, err, len(s))
 		}
 	}
 }
