@@ -9,13 +9,15 @@ import (
 )
 
 const (
-	neighQueueLen        = 256 // packets that may wait on a worker
-	neighQueuePerNextHop = 8   // of them, for a next hop
+	neighQueueLen = 256 // packets that may wait on a worker
 	// neighQueuePerClass of them are to endpoints and gateways, and as many to clients on the
-	// link, whose addresses may be made up. When a class is full the oldest packet makes
-	// room: a next hop that exists answers within a millisecond or two. Among endpoints and
-	// gateways packets to silent ones make room first, and never displace others.
+	// link, whose addresses may be made up. A next hop may take all places of its class, as
+	// many as Linux gives a neighbor. When a class is full, the next hop with the most packets
+	// makes room, and among those within their share the oldest packet: a next hop that exists
+	// answers within a millisecond or two. Among endpoints and gateways packets to silent next
+	// hops make room first, and never displace others.
 	neighQueuePerClass = neighQueueLen / 2
+	neighQueueShare    = 8 // packets of a next hop
 	// neighQueueTicks is how long a packet waits. The kernel asks three times, a second
 	// apart, and then says that the neighbor failed: a lost request costs no packet.
 	neighQueueTicks = 4 * secondTicks
@@ -28,6 +30,7 @@ type queuedPacket struct {
 	nextHop netip.Addr
 	needed  bool   // an endpoint or a gateway is there
 	silent  bool   // it has not answered the last resolution that has ended
+	excess  int32  // packets of the next hop beyond its share, when the packet came
 	order   uint32 // among those that wait
 	asked   uint32 // tick of the last request for the next hop
 	probes  uint32 // of the adjacency before that request
@@ -64,8 +67,11 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 			place = j
 		}
 	}
+	fresh := queuedPacket{frames: p.frames, port: int32(path.Port), nextHop: path.NextHop,
+		needed: needed, silent: silent, excess: int32(max(0, same+1-neighQueueShare)), order: w.neighQueueOrder + 1,
+		asked: w.tick, probes: probes, came: came, until: w.tick + neighQueueTicks}
 	full := class == neighQueuePerClass
-	if same >= neighQueuePerNextHop || full && silent && !w.neighQueue[place].silent {
+	if silent && fresh.excess > 0 || full && fresh.yieldsBefore(&w.neighQueue[place]) {
 		return drop(DropNeighborQueueFull)
 	}
 	if full {
@@ -76,10 +82,8 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 	}
 	w.counts[counter.NeighborQueued]++
 	w.neighQueueOrder++
-	p.waited = true
-	w.neighQueue[place] = queuedPacket{frames: p.frames, port: int32(path.Port), nextHop: path.NextHop,
-		needed: needed, silent: silent, order: w.neighQueueOrder,
-		asked: w.tick, probes: probes, came: came, until: w.tick + neighQueueTicks}
+	p.waited, fresh.waited = true, true
+	w.neighQueue[place] = fresh
 	return queued
 }
 
@@ -87,6 +91,9 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 func (h *queuedPacket) yieldsBefore(o *queuedPacket) bool {
 	if h.silent != o.silent {
 		return h.silent
+	}
+	if h.excess != o.excess {
+		return h.excess > o.excess
 	}
 	return int32(h.order-o.order) < 0
 }

@@ -66,13 +66,13 @@ func TestPacketsToAFailedEndpointWaitInBounds(t *testing.T) {
 		b.give(portClient, p.build(t))
 		b.w.Round()
 	}
-	if n := b.drops()["neighbor-queue-full"]; len(b.w.neighQueue) != neighQueuePerNextHop || n != 20-neighQueuePerNextHop {
+	if n := b.drops()["neighbor-queue-full"]; len(b.w.neighQueue) != neighQueueShare || n != 20-neighQueueShare {
 		t.Errorf("%d packets wait, drops %v", len(b.w.neighQueue), b.drops())
 	}
 	b.w.tick += neighQueueTicks
 	b.w.releaseQueued()
 	b.w.Round()
-	if n := b.drops()["neighbor-unresolved"]; len(b.w.neighQueue) != 0 || n != neighQueuePerNextHop {
+	if n := b.drops()["neighbor-unresolved"]; len(b.w.neighQueue) != 0 || n != neighQueueShare {
 		t.Errorf("%d packets wait still, drops %v", len(b.w.neighQueue), b.drops())
 	}
 }
@@ -107,7 +107,7 @@ func TestPacketsToSilentEndpointsDisplaceNoOthers(t *testing.T) {
 	to := func(endpoints ...netip.Addr) {
 		for _, a := range endpoints {
 			b.serve(a, endpoint6)
-			for range neighQueuePerNextHop {
+			for range neighQueueShare {
 				client++
 				p := request(false, header.ProtoUDP)
 				p.src = ap(client4, client)
@@ -128,7 +128,7 @@ func TestPacketsToSilentEndpointsDisplaceNoOthers(t *testing.T) {
 	}
 	b.lb.router.SetState(portServer, endpoint4, route.Valid)
 	b.w.Round()
-	if n := len(b.q[portServer].Out); n != neighQueuePerNextHop {
+	if n := len(b.q[portServer].Out); n != neighQueueShare {
 		t.Errorf("%d packets left for the endpoint that answers (drops %v)", n, b.drops())
 	}
 }

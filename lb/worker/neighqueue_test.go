@@ -33,7 +33,7 @@ func TestPacketsToNobodyDoNotKeepOthersFromWaiting(t *testing.T) {
 	nobody := netip.MustParseAddr("198.51.100.0")
 	for range 60 {
 		nobody = nobody.Next()
-		for port := range uint16(neighQueuePerNextHop) {
+		for port := range uint16(2 * neighQueueShare) {
 			answer(netip.AddrPortFrom(nobody, 1000+port))
 		}
 	}
@@ -54,6 +54,52 @@ func TestPacketsToNobodyDoNotKeepOthersFromWaiting(t *testing.T) {
 	}
 	if len(b.w.neighQueue) > neighQueuePerClass || b.drops()["neighbor-queue-full"] == 0 {
 		t.Errorf("%d packets wait, drops %v", len(b.w.neighQueue), b.drops())
+	}
+}
+
+// A burst to a next hop that is not resolved yet waits as a whole, as with Linux, where others leave
+// it the room. A second next hop gets its share of a full queue, and costs the first the packets
+// beyond its own.
+func TestABurstWaitsForItsNextHop(t *testing.T) {
+	b := newBench(t)
+	other := netip.MustParseAddr("10.1.0.100")
+	hop := func(a netip.Addr) route.StaticHop {
+		return route.StaticHop{Port: portServer, NextHop: a, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: 1500}
+	}
+	path := route.Path{Kind: route.Attached, Port: portServer, MTU: 1500, Source: snat4, LocalSource: snat4}
+	b.routes(map[netip.Prefix]route.Path{netip.MustParsePrefix("10.1.0.0/24"): path}, hop(endpoint4), hop(other))
+	client := uint16(1000)
+	burst := func(to netip.Addr, packets int) {
+		b.serve(to, endpoint6)
+		b.lb.router.SetState(portServer, to, route.Resolving)
+		for range packets {
+			client++
+			p := request(false, header.ProtoUDP)
+			p.src = ap(client4, client)
+			b.give(portClient, p.build(t))
+			b.w.Round()
+		}
+	}
+	answers := func(from netip.Addr) int {
+		b.lb.router.SetState(portServer, from, route.Valid)
+		before := len(b.q[portServer].Out)
+		for range 4 {
+			b.w.Round()
+		}
+		return len(b.q[portServer].Out) - before
+	}
+
+	burst(endpoint4, 100)
+	if n := answers(endpoint4); n != 100 || len(b.drops()) != 0 {
+		t.Errorf("%d of 100 packets left (drops %v)", n, b.drops())
+	}
+	burst(endpoint4, neighQueuePerClass+10)
+	burst(other, 2*neighQueueShare)
+	if n := answers(other); n != 2*neighQueueShare {
+		t.Errorf("%d packets left for the next hop that came later (drops %v)", n, b.drops())
+	}
+	if n := answers(endpoint4); n != neighQueuePerClass-2*neighQueueShare {
+		t.Errorf("%d packets left for the first (drops %v)", n, b.drops())
 	}
 }
 

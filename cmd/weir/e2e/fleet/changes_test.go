@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/lb/counter"
@@ -127,7 +124,6 @@ func newChanging(t *testing.T, seed int, fields string) *changingFleet {
 		hosts = append(hosts, netlab.Host4(netlab.FleetNet, host), netlab.Host6(netlab.FleetNet, host))
 	}
 	c.echoDatagrams(hosts)
-	c.resolve(hosts)
 	for i := range changingServices {
 		s := &changingService{number: i, exists: true, local: i%2 == 1}
 		for k := range 4 {
@@ -145,7 +141,6 @@ func newChanging(t *testing.T, seed int, fields string) *changingFleet {
 	for _, s := range c.services {
 		targets = append(targets, s.addresses()...)
 	}
-	c.warmUp(targets)
 	for i, n := range c.Nodes {
 		capture, err := n.Capture("eth0")
 		must(t, err)
@@ -159,46 +154,6 @@ func newChanging(t *testing.T, seed int, fields string) *changingFleet {
 	must(t, err)
 	c.traffic = c.sendDatagrams(targets)
 	return c
-}
-
-// warmUp has each node know its next hops, before anything is counted: until a route is looked up
-// 8 packets wait for it, and others are dropped.
-func (c *changingFleet) warmUp(targets []netip.Addr) {
-	c.t.Helper()
-	d := c.sendDatagrams(targets)
-	time.Sleep(patience.For(500 * time.Millisecond))
-	d.end()
-	if d.answered.Load() == 0 {
-		c.t.Fatal("no datagram is answered")
-	}
-	time.Sleep(patience.For(200 * time.Millisecond)) // workers publish their counters
-}
-
-// resolve gives each node the endpoints and the router as neighbors, for good: the kernel may
-// forget neighbors while the machine has many, and a queue for a neighbor has room for 8 packets.
-func (c *changingFleet) resolve(hosts []netip.Addr) {
-	c.t.Helper()
-	of := func(n *netlab.Namespace, ifname string) net.HardwareAddr {
-		l, err := n.Interface(ifname)
-		must(c.t, err)
-		return l.Attrs().HardwareAddr
-	}
-	neighbors := map[netip.Addr]net.HardwareAddr{}
-	for _, a := range hosts {
-		neighbors[a] = of(c.Server, "eth0")
-	}
-	for _, a := range []netip.Addr{netlab.Host4(netlab.FleetNet, netlab.FleetRouter), netlab.Host6(netlab.FleetNet, netlab.FleetRouter)} {
-		neighbors[a] = of(c.Router, "br0")
-	}
-	for _, n := range c.Nodes {
-		link, err := n.Interface("eth0")
-		must(c.t, err)
-		for a, mac := range neighbors {
-			must(c.t, n.Netlink().NeighSet(&netlink.Neigh{
-				LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac,
-			}))
-		}
-	}
 }
 
 // change makes a random change, and names it.
