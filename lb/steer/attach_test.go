@@ -51,6 +51,7 @@ func TestARestartAdoptsThePinnedLink(t *testing.T) {
 // An interface whose packets are all the packet loop's has the program that forwards none, also
 // where a process before had the other.
 func TestAnInterfaceMayDoWithoutTheFlowTable(t *testing.T) {
+	needFlowPrograms(t)
 	w := newWire(t, netlab.LinkConfig{})
 	dir := bpffs(t)
 	for _, steers := range []bool{false, true, false} {

@@ -115,14 +115,20 @@ func newFlowRig(t testing.TB, maxFlows int) *flowRig {
 	return r
 }
 
-// newXDPRig makes a rig that has the XDP program alone.
-func newXDPRig(t testing.TB, maxFlows int) *flowRig {
+// needFlowPrograms skips the test on a kernel that cannot load programs that read the flow table.
+func needFlowPrograms(t testing.TB) {
 	t.Helper()
 	labtest.Require(t)
 	_ = rlimit.RemoveMemlock() // matters before kernel 5.11 only
 	if err := features.HaveProgramHelper(ebpf.XDP, asm.FnKtimeGetCoarseNs); errors.Is(err, ebpf.ErrNotSupported) {
 		t.Skip("skipped: the kernel cannot load programs that read the flow table (Linux 5.12)")
 	}
+}
+
+// newXDPRig makes a rig that has the XDP program alone.
+func newXDPRig(t testing.TB, maxFlows int) *flowRig {
+	t.Helper()
+	needFlowPrograms(t)
 	r := &flowRig{TB: t, maps: map[string]*ebpf.Map{}}
 	var err error
 	r.flows, err = conntrack.Open(conntrack.Config{MaxFlows: maxFlows, Workers: 2, MaxEndpoints: 1 << 10, Memory: r, NextHops: 1 << 12})

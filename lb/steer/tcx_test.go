@@ -19,6 +19,7 @@ import (
 	"github.com/weirlb/weir/lb/flowcache"
 	"github.com/weirlb/weir/lb/uppair"
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 // loadFlows loads a program with the maps of an empty flow table.
@@ -40,9 +41,19 @@ func loadCache(t testing.TB) (*Program, *flowcache.Cache) {
 	return load(t, Config{Flows: c.Maps()}), c
 }
 
+// needTCX skips the test on a kernel without TCX.
+func needTCX(t testing.TB) {
+	t.Helper()
+	labtest.Require(t)
+	if p := ProbeTCX(); !p.OK() {
+		t.Skip("skipped: ", p)
+	}
+}
+
 // tcxOn is w's interface with the TCX hook, and the veth pair that it needs.
 func tcxOn(t testing.TB, w *wire, dir string) Interface {
 	t.Helper()
+	needTCX(t)
 	p, err := uppair.Open(uppair.Config{Slot: 0, Queues: 1, MTU: 1500})
 	must(t, err)
 	return Interface{Index: w.dev.Index, Slot: 0, Hook: TCX, Inner: p.Inner, PinDir: dir}
@@ -61,6 +72,7 @@ func tcxPrograms(t testing.TB, ifindex int) []ebpf.ProgramID {
 }
 
 func TestTCXIsAttachedBeforeOtherPrograms(t *testing.T) {
+	needTCX(t)
 	w := newWire(t, netlab.LinkConfig{})
 	other, err := passIngress()
 	must(t, err)

@@ -24,6 +24,7 @@ var lacks = []lack{
 	{regexp.MustCompile(`^the kernel's netdev netlink family does not answer`), "6.3", "driver features over netlink", ""},
 	{regexp.MustCompile(`^AF_XDP rings of bound sockets: no `), "6.4", "AF_XDP rings of bound sockets", ""},
 	{regexp.MustCompile(`^AF_XDP multi-buffer: no `), "6.6", "AF_XDP multi-buffer", ""},
+	{regexp.MustCompile(`^TCX programs: no `), "6.6", "TCX programs", ""},
 	{regexp.MustCompile(`^AF_XDP transmit metadata: no `), "6.8", "AF_XDP transmit metadata", ""},
 	{regexp.MustCompile(`^the driver does not change the number of queues: `), "", "", "Weir takes the queues that there are"},
 }
