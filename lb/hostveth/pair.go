@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -30,10 +29,8 @@ func (h *Veth) configure() error {
 	if err := h.pair.SetUp(h.cfg.MTU); err != nil {
 		return err
 	}
-	if h.cfg.Redirects {
-		if err := enableGRO(KernelEnd); err != nil {
-			return err
-		}
+	if err := vethpair.SetOffloads(KernelEnd, h.offloads()); err != nil {
+		return err
 	}
 	p, found, err := vethpair.Find(ends)
 	if err != nil {
@@ -45,17 +42,13 @@ func (h *Veth) configure() error {
 	return h.addresses()
 }
 
-// enableGRO switches generic receive offload on, if it is off.
-func enableGRO(name string) error {
-	tool, err := ethtool.NewEthtool()
-	if err != nil {
-		return fmt.Errorf("%s: offloads: %w", name, err)
+// offloads are those of the kernel's end.
+func (h *Veth) offloads() map[string]bool {
+	want := map[string]bool{vethpair.FragmentLists: false}
+	if h.cfg.Redirects {
+		want["rx-gro"] = true
 	}
-	defer tool.Close()
-	if err := tool.Change(name, map[string]bool{"rx-gro": true}); err != nil {
-		return fmt.Errorf("%s: switch on GRO: %w", name, err)
-	}
-	return nil
+	return want
 }
 
 // addresses adds the addresses of the kernel's end, and removes those of an earlier process

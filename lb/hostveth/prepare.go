@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -92,7 +91,7 @@ func (h *Veth) look() error {
 		intact func() (bool, error)
 	}{
 		{"sysctls", h.checkPairSysctls},
-		{"offload", h.checkGRO},
+		{"offload", func() (bool, error) { return vethpair.HasOffloads(KernelEnd, h.offloads()) }},
 		{"addresses", h.checkAddresses},
 		{"foreign addresses", h.checkNoOtherAddresses},
 		{"nftables rules", h.checkRules},
@@ -295,20 +294,6 @@ func (h *Veth) neighbors(family int) (map[netip.Addr]bool, error) {
 }
 
 func sameMAC(a net.HardwareAddr, b [6]byte) bool { return len(a) == len(b) && [6]byte(a) == b }
-
-// checkGRO reports whether Weir's end gets redirected packets, where it is to.
-func (h *Veth) checkGRO() (bool, error) {
-	if !h.cfg.Redirects {
-		return true, nil
-	}
-	tool, err := ethtool.NewEthtool()
-	if err != nil {
-		return false, err
-	}
-	defer tool.Close()
-	features, err := tool.Features(KernelEnd)
-	return features["rx-gro"], err
-}
 
 // checkNoOtherAddresses reports whether the kernel's end has the addresses of checkAddresses alone.
 func (h *Veth) checkNoOtherAddresses() (bool, error) {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -117,7 +116,13 @@ func TestWireADifferentHostVethIsNotKept(t *testing.T) {
 		{"another mark", func(_ *rig, cfg *Config) error { cfg.Mark = 0x20; return nil }},
 		{"another table", func(_ *rig, cfg *Config) error { cfg.Table = 7766; return nil }},
 		{"no mark", func(_ *rig, cfg *Config) error { cfg.Mark = 0; return nil }},
-		{"GRO", func(_ *rig, cfg *Config) error { cfg.Redirects = true; return endGRO() }},
+		{"GRO", func(_ *rig, cfg *Config) error { // which a veth of Linux 5.10 begins with
+			cfg.Redirects = true
+			return vethpair.SetOffloads(KernelEnd, map[string]bool{"rx-gro": false})
+		}},
+		{"fragment lists", func(*rig, *Config) error {
+			return vethpair.SetOffloads(KernelEnd, map[string]bool{vethpair.FragmentLists: true})
+		}},
 		{"no rules", func(*rig, *Config) error { return removeRules() }},
 		{"no return path", func(*rig, *Config) error { return removeReturnPath() }},
 		{"down", func(r *rig, _ *Config) error { return netlink.LinkSetDown(r.veth.kernel()) }},
@@ -258,14 +263,4 @@ func (r *rig) checkAsMade(name string, cfg Config, frontend, node, source netip.
 		r.Errorf("%s: %+v, source %s", name, h.adopted, source)
 	}
 	return nil
-}
-
-// endGRO switches off the GRO that a veth of Linux 5.10 begins with.
-func endGRO() error {
-	tool, err := ethtool.NewEthtool()
-	if err != nil {
-		return err
-	}
-	defer tool.Close()
-	return tool.Change(KernelEnd, map[string]bool{"rx-gro": false})
 }

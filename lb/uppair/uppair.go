@@ -21,7 +21,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -91,21 +90,13 @@ func Open(cfg Config) (_ *Pair, err error) {
 // silent reports whether silence would leave the ends of a pair as they are. Where that cannot be
 // found out, silence shows why.
 func silent(ends vethpair.Pair) bool {
-	tool, err := ethtool.NewEthtool()
-	if err != nil {
-		return false
-	}
-	defer tool.Close()
 	for _, l := range ends {
 		name := l.Attrs().Name
-		features, err := tool.Features(name)
-		if err != nil || l.Attrs().RawFlags&unix.IFF_NOARP == 0 {
+		if l.Attrs().RawFlags&unix.IFF_NOARP == 0 {
 			return false
 		}
-		for _, feature := range vlanInsertion {
-			if features[feature] {
-				return false
-			}
+		if same, err := vethpair.HasOffloads(name, offloads); err != nil || !same {
+			return false
 		}
 		mode, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + name + "/addr_gen_mode")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) || // it does not where there is no IPv6
@@ -116,8 +107,8 @@ func silent(ends vethpair.Pair) bool {
 	return true
 }
 
-// vlanInsertion are the offloads that take VLAN tags out of the bytes of a packet.
-var vlanInsertion = []string{"tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"}
+// offloads of both ends. With the first two VLAN tags are not in the bytes of a packet.
+var offloads = map[string]bool{"tx-vlan-hw-insert": false, "tx-vlan-stag-hw-insert": false, vethpair.FragmentLists: false}
 
 // silence makes an end of a pair that carries nothing but redirected packets: it sends
 // neither ARP nor neighbor discovery, and keeps VLAN tags in the bytes of a packet, where
@@ -130,19 +121,7 @@ func silence(l netlink.Link) error {
 		!errors.Is(err, unix.EAFNOSUPPORT) { // a kernel without IPv6
 		return fmt.Errorf("switch off IPv6 addresses: %w", err)
 	}
-	tool, err := ethtool.NewEthtool()
-	if err != nil {
-		return fmt.Errorf("offloads: %w", err)
-	}
-	defer tool.Close()
-	off := map[string]bool{}
-	for _, feature := range vlanInsertion {
-		off[feature] = false
-	}
-	if err := tool.Change(l.Attrs().Name, off); err != nil {
-		return fmt.Errorf("switch off insertion of VLAN tags: %w", err)
-	}
-	return nil
+	return vethpair.SetOffloads(l.Attrs().Name, offloads)
 }
 
 // Widen follows the interface to a larger MTU. The packets would be lost in the pair, where

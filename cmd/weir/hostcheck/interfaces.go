@@ -42,6 +42,7 @@ func checkInterfaces(fs *findings, cfg *config.Configuration) {
 		checkHook(fs, subject, in)
 		checkMTU(fs, subject, dev, len(cfg.HostVeth.Prefixes) > 0)
 		checkPeerTags(fs, subject, carriers, links)
+		checkPeerLists(fs, subject, carriers, links)
 	}
 }
 

@@ -14,14 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/lb/device"
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/vethpair"
 )
 
 // vethPeer is the other end of a veth.
 type vethPeer struct {
 	name  string
 	enter string // how a command gets into the network namespace of the peer, "" for none
-	// inserts: a VLAN tag of the peer's stack comes beside the packet.
-	inserts bool
+	has   bool   // the feature in question
 }
 
 // tagInsertion is the feature by which an interface inserts tags of a protocol, as the kernel
@@ -50,9 +51,32 @@ func checkPeerTags(fs *findings, subject string, ports []device.Port, links []de
 			fs.add(Note, subject, "the peer of %s cannot be examined (%v): if %s is on there, VLAN tags come beside the packets, %s",
 				links[i].Name, err, feature, lost)
 			fs.mend("in the network namespace of the peer: ethtool -K PEER %s off", setting)
-		case peer.inserts:
+		case peer.has:
 			fs.add(Note, subject, "%s is on at %s, the peer of %s: VLAN tags come beside the packets, %s", feature, peer.name, links[i].Name, lost)
 			fs.mend("%sethtool -K %s %s off", peer.enter, peer.name, setting)
+		}
+	}
+}
+
+// checkPeerLists reports a veth whose peer sends lists of packets as one, where the kernel knows
+// packets of several buffers. See vethpair.FragmentLists.
+func checkPeerLists(fs *findings, subject string, ports []device.Port, links []device.Link) {
+	seen := map[int]bool{}
+	for _, p := range ports {
+		i := slices.IndexFunc(links, func(l device.Link) bool { return l.Index == p.Device })
+		if seen[p.Device] || i < 0 || links[i].Kind != "veth" || !steer.ProbeFrags().OK() {
+			continue
+		}
+		seen[p.Device] = true
+		const feature = vethpair.FragmentLists
+		const harm = "the kernel may lose the packets of a tunnel that it merged, or panic (Linux 5.18 to 6.18)"
+		switch peer, err := peerOf(p.Device, feature); {
+		case err != nil:
+			fs.add(Note, subject, "the peer of %s cannot be examined (%v): if %s is on there, %s", links[i].Name, err, feature, harm)
+			fs.mend("in the network namespace of the peer: ethtool -K PEER %s off", feature)
+		case peer.has:
+			fs.add(Note, subject, "%s is on at %s, the peer of %s: %s", feature, peer.name, links[i].Name, harm)
+			fs.mend("%sethtool -K %s %s off", peer.enter, peer.name, feature)
 		}
 	}
 }
@@ -107,7 +131,7 @@ func featureOf(index int, feature string) (vethPeer, error) {
 	if err != nil {
 		return vethPeer{}, fmt.Errorf("features of %s: %w", name, err)
 	}
-	return vethPeer{name: name, inserts: features[feature]}, nil
+	return vethPeer{name: name, has: features[feature]}, nil
 }
 
 // namedSpaces is where ip-netns(8) keeps network namespaces.

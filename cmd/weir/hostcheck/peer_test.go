@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/lb/device"
+	"github.com/weirlb/weir/lb/steer"
+	"github.com/weirlb/weir/lb/vethpair"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
 )
@@ -72,6 +74,38 @@ func TestWireVLANTagsOfAVethsPeer(t *testing.T) {
 }
 
 // A peer that cannot be reached from here is named as such.
+// A peer that sends lists of packets is reported once, with the command that ends it.
+func TestWireFragmentListsOfAVethsPeer(t *testing.T) {
+	labtest.Require(t)
+	if p := steer.ProbeFrags(); !p.OK() {
+		t.Skip("skipped: the kernel has no XDP programs for packets of several buffers")
+	}
+	lab, err := netlab.New()
+	must(t, err)
+	t.Cleanup(func() { must(t, lab.Close()) })
+	node, err := lab.Namespace("node")
+	must(t, err)
+	far, err := lab.Namespace("far")
+	must(t, err)
+	must(t, netlab.Connect(netlab.End{Namespace: node, Name: "v"}, netlab.End{Namespace: far, Name: "peer"}, netlab.LinkConfig{}))
+	veth, err := node.Interface("v")
+	must(t, err)
+	links := []device.Link{{Index: veth.Attrs().Index, Name: "v", Kind: "veth"}, {Index: 1 << 20, Name: "nic"}}
+	ports := []device.Port{{Device: veth.Attrs().Index}, {Device: veth.Attrs().Index, VLAN: 100}, {Device: 1 << 20}}
+	notes := func() (fs findings) {
+		must(t, node.Do(func() error { checkPeerLists(&fs, "interface v", ports, links); return nil }))
+		return fs
+	}
+	if fs := notes(); len(fs) != 1 || fs[0].Level != Note || !strings.Contains(fs[0].Text, " is on at peer, the peer of v: ") ||
+		!strings.HasSuffix(fs[0].Mend, "-far ethtool -K peer "+vethpair.FragmentLists+" off") {
+		t.Errorf("%+v", fs)
+	}
+	must(t, far.SetOffloads("peer", map[string]bool{vethpair.FragmentLists: false}))
+	if fs := notes(); len(fs) > 0 {
+		t.Errorf("after the mend: %+v", fs)
+	}
+}
+
 func TestVethWhosePeerIsOutOfReach(t *testing.T) {
 	if _, err := namespaceOf(1 << 20); err == nil || !strings.Contains(err.Error(), "network namespace") {
 		t.Errorf("%v", err)
