@@ -42,27 +42,36 @@ func repeatsThePacketLoop(t *testing.T, r *flowRig) {
 	for _, kind := range flowKinds() {
 		t.Run(kind.String(), func(t *testing.T) {
 			plain := map[string]int{}
-			rapid.Check(t, func(t *rapid.T) {
-				c, ref := r.drawFlow(t, kind)
-				defer r.forget(ref)
-				for range 4 {
-					s := r.drawSegment(t, &c, ref)
-					for i := range r.hooks {
-						h := &r.hooks[i]
-						if h.tcx && len(s.frame) < s.l4 {
-							continue // no test run takes a header that is cut
-						}
-						if r.compare(t, h, &c, &s, ref) {
-							plain[h.name]++
-							tagged[tags{c.tag != 0, c.tag&0xfff != 0, rigTags[c.port] != 0}]++
-						}
+			unproved := func() (names []string) {
+				for i := range r.hooks {
+					if name := r.hooks[i].name; plain[name] == 0 && kind.takes(&r.hooks[i]) {
+						names = append(names, name)
 					}
 				}
-			})
-			for i := range r.hooks {
-				if plain[r.hooks[i].name] == 0 && kind.takes(&r.hooks[i]) {
-					t.Errorf("no packet for %s was plain: nothing is proved", r.hooks[i].name)
-				}
+				return names
+			}
+			// A few flows, as of the race detector's run, may by chance have no plain packet.
+			for round := 0; round < 10 && (round == 0 || len(unproved()) > 0); round++ {
+				rapid.Check(t, func(t *rapid.T) {
+					c, ref := r.drawFlow(t, kind)
+					defer r.forget(ref)
+					for range 4 {
+						s := r.drawSegment(t, &c, ref)
+						for i := range r.hooks {
+							h := &r.hooks[i]
+							if h.tcx && len(s.frame) < s.l4 {
+								continue // no test run takes a header that is cut
+							}
+							if r.compare(t, h, &c, &s, ref) {
+								plain[h.name]++
+								tagged[tags{c.tag != 0, c.tag&0xfff != 0, rigTags[c.port] != 0}]++
+							}
+						}
+					}
+				})
+			}
+			for _, name := range unproved() {
+				t.Errorf("no packet for %s was plain: nothing is proved", name)
 			}
 		})
 	}
