@@ -107,7 +107,7 @@ func silent(ends vethpair.Pair) bool {
 	return true
 }
 
-// offloads of both ends. With the first two VLAN tags are not in the bytes of a packet.
+// offloads of both ends. Insertion by the device would take VLAN tags out of the bytes of a packet.
 var offloads = map[string]bool{"tx-vlan-hw-insert": false, "tx-vlan-stag-hw-insert": false, vethpair.FragmentLists: false}
 
 // silence makes an end of a pair that carries nothing but redirected packets: it sends

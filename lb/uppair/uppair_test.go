@@ -82,6 +82,9 @@ func TestAPairIsUpAndSilent(t *testing.T) {
 		if features["tx-vlan-hw-insert"] || features["tx-vlan-stag-hw-insert"] {
 			t.Errorf("%s takes VLAN tags out of the bytes", name)
 		}
+		if features[vethpair.FragmentLists] {
+			t.Errorf("%s sends lists of packets", name)
+		}
 	}
 	must(t, p.Close())
 	must(t, p.Close())
@@ -118,12 +121,14 @@ func TestAPairIsSilencedAgain(t *testing.T) {
 	tool, err := ethtool.NewEthtool()
 	must(t, err)
 	defer tool.Close()
-	const insert = "tx-vlan-hw-insert"
+	changed := func(feature string) func(netlink.Link) error {
+		return func(l netlink.Link) error { return tool.Change(l.Attrs().Name, map[string]bool{feature: true}) }
+	}
 	for _, change := range []func(netlink.Link) error{
 		func(netlink.Link) error { return nil }, netlink.LinkSetARPOn, netlink.LinkSetDown,
 		func(l netlink.Link) error { return netlink.LinkSetIP6AddrGenMode(l, 0) },
 		func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) },
-		func(l netlink.Link) error { return tool.Change(l.Attrs().Name, map[string]bool{insert: true}) },
+		changed("tx-vlan-hw-insert"), changed(vethpair.FragmentLists),
 	} {
 		l, err := netlink.LinkByIndex(first.Inner)
 		must(t, err)
@@ -142,8 +147,9 @@ func TestAPairIsSilencedAgain(t *testing.T) {
 		must(t, err)
 		mode, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + l.Attrs().Name + "/addr_gen_mode")
 		must(t, err)
-		if features[insert] || string(mode) != "1\n" || l.Attrs().MTU != cfg.MTU {
-			t.Errorf("VLAN insertion %v, address mode %q, MTU %d", features[insert], mode, l.Attrs().MTU)
+		insert, lists := features["tx-vlan-hw-insert"], features[vethpair.FragmentLists]
+		if insert || lists || string(mode) != "1\n" || l.Attrs().MTU != cfg.MTU {
+			t.Errorf("VLAN insertion %v, fragment lists %v, address mode %q, MTU %d", insert, lists, mode, l.Attrs().MTU)
 		}
 	}
 	must(t, first.Close())
