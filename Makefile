@@ -51,7 +51,7 @@ TOOLS := ./.ci/testsum ./.ci/prose
 # instrumented where these import them. Left out are rings shared with the kernel, since the race
 # detector does not see the other side and takes its memory for ours, and the tests of whole
 # processes, which are wire tests.
-RACE_PACKAGES = $$(grep -rlE --include='*.go' --exclude-dir=charttest --exclude-dir=release '^\s*go (func|[a-zA-Z_.]+\()|"sync(/atomic)?"|t\.Parallel\(' cmd conntrack deploy discovery lb perf topology | \
+RACE_PACKAGES = $$(grep -rlE --include='*.go' --exclude-dir=charttest --exclude-dir=release --exclude-dir=kubeenv '^\s*go (func|[a-zA-Z_.]+\()|"sync(/atomic)?"|t\.Parallel\(' cmd conntrack deploy discovery lb perf topology | \
 	xargs -n1 dirname | sort -u | grep -vE '^(lb/xsk|cmd/weir/e2e.*)$$' | sed 's|^|./|')
 
 # What `make generate` writes.
