@@ -91,7 +91,7 @@ func (h *Veth) look() error {
 		intact func() (bool, error)
 	}{
 		{"sysctls", h.checkPairSysctls},
-		{"offload", func() (bool, error) { return vethpair.HasOffloads(KernelEnd, h.offloads()) }},
+		{"offload", h.checkGRO},
 		{"addresses", h.checkAddresses},
 		{"foreign addresses", h.checkNoOtherAddresses},
 		{"nftables rules", h.checkRules},
@@ -119,12 +119,23 @@ func (h *Veth) adopt(p *Prepared) bool {
 	if err == nil && !h.pair.Fits(vethpair.Config{MTU: h.cfg.MTU, Queues: h.cfg.Queues}) {
 		err = fmt.Errorf("MTU or queues: %w", errDiffers)
 	}
+	if err == nil { // of an earlier release, whose host veth otherwise stays
+		err = vethpair.SetOffloads(KernelEnd, h.offloads())
+	}
 	if err != nil {
 		h.log.Info("handover: the host veth of the last process is made anew", "because", err)
 		h.pair, h.Masquerades, h.adopted = vethpair.Pair{}, false, nil
 		return false
 	}
 	return true
+}
+
+// checkGRO reports whether Weir's end gets redirected packets, where it is to.
+func (h *Veth) checkGRO() (bool, error) {
+	if !h.cfg.Redirects {
+		return true, nil
+	}
+	return vethpair.HasOffloads(KernelEnd, map[string]bool{"rx-gro": true})
 }
 
 // Settle is called when everything that the host veth is to have was asked for. It removes the

@@ -8,7 +8,7 @@ import (
 
 // FragmentLists is the offload by which a device sends a packet that is a list of packets, as
 // generic receive offload makes of those of a tunnel. It must be off at an end whose peer has an
-// XDP program: up to Linux 6.18 at least, veth takes such a list for the buffers of the packet,
+// XDP program: before Linux 7.3, veth takes such a list for the buffers of the packet,
 // of which there are none, and the copy into an AF_XDP socket reads what was in the memory
 // before. The kernel panicked at that.
 const FragmentLists = "tx-scatter-gather-fraglist"

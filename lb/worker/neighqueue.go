@@ -2,6 +2,7 @@ package worker
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
@@ -11,11 +12,10 @@ import (
 const (
 	neighQueueLen = 256 // packets that may wait on a worker
 	// neighQueuePerClass of them are to endpoints and gateways, and as many to clients on the
-	// link, whose addresses may be made up. A next hop may take all places of its class, as
-	// many as Linux gives a neighbor. When a class is full, the next hop with the most packets
-	// makes room, and among those within their share the oldest packet: a next hop that exists
-	// answers within a millisecond or two. Among endpoints and gateways packets to silent next
-	// hops make room first, and never displace others.
+	// link, whose addresses may be made up. A next hop may take all places of its class. When
+	// a class is full, the packet makes room that came when most of its next hop waited; among
+	// those within the share of their next hop, packets to silent endpoints and gateways first,
+	// and then the oldest: a next hop that exists answers within a millisecond or two.
 	neighQueuePerClass = neighQueueLen / 2
 	neighQueueShare    = 8 // packets of a next hop
 	// neighQueueTicks is how long a packet waits. The kernel asks three times, a second
@@ -76,35 +76,40 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 	}
 	if full {
 		w.dropFrames(&w.neighQueue[place].frames, DropNeighborQueueFull)
-	} else {
-		place = len(w.neighQueue)
-		w.neighQueue = w.neighQueue[:place+1]
+		w.neighQueue = slices.Delete(w.neighQueue, place, place+1) // packets leave in the order of the queue
 	}
 	w.counts[counter.NeighborQueued]++
 	w.neighQueueOrder++
 	p.waited, fresh.waited = true, true
-	w.neighQueue[place] = fresh
+	w.neighQueue = append(w.neighQueue, fresh)
 	return queued
 }
 
 // yieldsBefore reports whether h makes room sooner than o, of the same class.
 func (h *queuedPacket) yieldsBefore(o *queuedPacket) bool {
-	if h.silent != o.silent {
-		return h.silent
-	}
 	if h.excess != o.excess {
 		return h.excess > o.excess
+	}
+	if h.silent != o.silent {
+		return h.silent
 	}
 	return int32(h.order-o.order) < 0
 }
 
 // releaseQueued sends queued packets whose next hop has been resolved through the stages
-// again, and rejects those whose next hop has not answered.
+// again, and rejects those whose next hop has not answered. All of them go before the packets of
+// the next round, which came later.
 func (w *Worker) releaseQueued() {
 	w.releaseFragments()
-	if len(w.neighQueue) == 0 {
-		return
+	for range neighQueueLen / batchSize {
+		if len(w.neighQueue) == 0 || !w.releaseBatch() {
+			return
+		}
 	}
+}
+
+// releaseBatch is releaseQueued for a batch, and reports whether the batch was full.
+func (w *Worker) releaseBatch() (full bool) {
 	b := &w.requeued
 	b.reset(0)
 	keep := w.neighQueue[:0]
@@ -125,9 +130,11 @@ func (w *Worker) releaseQueued() {
 		w.act(p, rejectICMP(header.HostUnreachable, 0, DropNeighbor))
 	}
 	w.neighQueue = keep
+	full = b.n == batchSize
 	if b.n > 0 {
 		w.process(b)
 	}
+	return full
 }
 
 // neighborState reports whether a queued packet can go on now, or never. It asks again for a

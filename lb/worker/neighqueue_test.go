@@ -57,8 +57,8 @@ func TestPacketsToNobodyDoNotKeepOthersFromWaiting(t *testing.T) {
 	}
 }
 
-// A burst to a next hop that is not resolved yet waits as a whole, as with Linux, where others leave
-// it the room. A second next hop gets its share of a full queue, and costs the first the packets
+// A burst to a next hop that is not resolved yet waits as a whole, where others leave it the
+// room. A second next hop gets its share of a full queue, and costs the first the packets
 // beyond its own.
 func TestABurstWaitsForItsNextHop(t *testing.T) {
 	b := newBench(t)
@@ -88,6 +88,13 @@ func TestABurstWaitsForItsNextHop(t *testing.T) {
 		}
 		return len(b.q[portServer].Out) - before
 	}
+	inOrder := func() {
+		for i := 1; i < len(b.w.neighQueue); i++ {
+			if int32(b.w.neighQueue[i].order-b.w.neighQueue[i-1].order) < 0 {
+				t.Errorf("packet %d leaves before %d", b.w.neighQueue[i-1].order, b.w.neighQueue[i].order)
+			}
+		}
+	}
 
 	burst(endpoint4, 100)
 	if n := answers(endpoint4); n != 100 || len(b.drops()) != 0 {
@@ -95,6 +102,7 @@ func TestABurstWaitsForItsNextHop(t *testing.T) {
 	}
 	burst(endpoint4, neighQueuePerClass+10)
 	burst(other, 2*neighQueueShare)
+	inOrder()
 	if n := answers(other); n != 2*neighQueueShare {
 		t.Errorf("%d packets left for the next hop that came later (drops %v)", n, b.drops())
 	}

@@ -42,7 +42,9 @@ func checkInterfaces(fs *findings, cfg *config.Configuration) {
 		checkHook(fs, subject, in)
 		checkMTU(fs, subject, dev, len(cfg.HostVeth.Prefixes) > 0)
 		checkPeerTags(fs, subject, carriers, links)
-		checkPeerLists(fs, subject, carriers, links)
+		if in.Hook != config.HookTCX && in.Mode != config.ModeGeneric { // else veth runs no program
+			checkPeerLists(fs, subject, carriers, links)
+		}
 	}
 }
 

@@ -58,8 +58,8 @@ func checkPeerTags(fs *findings, subject string, ports []device.Port, links []de
 	}
 }
 
-// checkPeerLists reports a veth whose peer sends lists of packets as one, where the kernel knows
-// packets of several buffers. See vethpair.FragmentLists.
+// checkPeerLists reports a veth whose peer sends lists of packets as one, on kernels with XDP
+// for packets of several buffers. See vethpair.FragmentLists.
 func checkPeerLists(fs *findings, subject string, ports []device.Port, links []device.Link) {
 	seen := map[int]bool{}
 	for _, p := range ports {
@@ -69,7 +69,7 @@ func checkPeerLists(fs *findings, subject string, ports []device.Port, links []d
 		}
 		seen[p.Device] = true
 		const feature = vethpair.FragmentLists
-		const harm = "the kernel may lose the packets of a tunnel that it merged, or panic (Linux 5.18 to 6.18)"
+		const harm = "the kernel may lose the packets of a tunnel that it merged, or panic (before Linux 7.3)"
 		switch peer, err := peerOf(p.Device, feature); {
 		case err != nil:
 			fs.add(Note, subject, "the peer of %s cannot be examined (%v): if %s is on there, %s", links[i].Name, err, feature, harm)

@@ -73,7 +73,6 @@ func TestWireVLANTagsOfAVethsPeer(t *testing.T) {
 	}
 }
 
-// A peer that cannot be reached from here is named as such.
 // A peer that sends lists of packets is reported once, with the command that ends it.
 func TestWireFragmentListsOfAVethsPeer(t *testing.T) {
 	labtest.Require(t)
@@ -106,6 +105,7 @@ func TestWireFragmentListsOfAVethsPeer(t *testing.T) {
 	}
 }
 
+// A peer that cannot be reached from here is named as such.
 func TestVethWhosePeerIsOutOfReach(t *testing.T) {
 	if _, err := namespaceOf(1 << 20); err == nil || !strings.Contains(err.Error(), "network namespace") {
 		t.Errorf("%v", err)

@@ -67,7 +67,10 @@ func configuration() (source string, err error) {
 }
 
 // state is the store on the state partition.
-func state() store { return store{dir: stateFolder, check: check} }
+func state() store {
+	_, err := os.Stat(stateFile)
+	return store{dir: stateFolder, check: check, gone: err == nil}
+}
 
 // choose returns the folder of the configuration in use, after take has replaced it from a
 // drive, if there is one, and tells where it is from.

@@ -44,12 +44,12 @@ func ready() error {
 		return confirm(e)
 	}
 	gone, err := leave(state(), e, other, why)
+	if err != nil {
+		announce(fmt.Sprintf("the earlier configuration cannot be taken: %v", err))
+	}
 	if gone != "" {
 		announce(fmt.Sprintf("%s, reboot: %v", gone, why))
 		return reboot()
-	}
-	if err != nil {
-		announce(fmt.Sprintf("the earlier configuration cannot be taken: %v", err))
 	}
 	fmt.Fprintln(os.Stderr, "appliance: no traffic is served:", why)
 	for waitReady(time.Hour) != nil {

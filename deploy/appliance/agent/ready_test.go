@@ -61,6 +61,20 @@ func TestTheCauseOfAFailureIsLeft(t *testing.T) {
 	}
 }
 
+// What is given up in memory is forgotten by the next boot, which would take the drive again, and
+// so on.
+func TestAStateInMemoryGivesNothingUp(t *testing.T) {
+	s := newStore(t)
+	must(t, s.keep(newDrive(t, "old")))
+	must(t, s.served())
+	must(t, s.keep(newDrive(t, "new")))
+	s.gone = true
+	gone, err := leave(s, &slot.Entry{Version: "1.0.0"}, true, errors.New("no carrier"))
+	if gone != "" || err != nil || used(t, s) != "new" {
+		t.Errorf("%q is left, %v", gone, err)
+	}
+}
+
 // A release that does not serve is left as soon as there is no configuration to leave.
 func TestATrialLeavesTheReleaseWithTheConfigurationThatServed(t *testing.T) {
 	s := newStore(t)

@@ -68,7 +68,7 @@ func readOnly(device string) bool {
 }
 
 // copyState copies the saved configurations and the SSH server's key from a state partition
-// that cannot be written into memory. A part of them is none: a configuration must be whole.
+// that cannot be written into memory, all of them or none: a configuration must be whole.
 func copyState() error {
 	dir := runFolder + "/read-only"
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -85,6 +85,8 @@ func copyState() error {
 			err = errors.Join(fmt.Errorf("cp: %w: %s", failed, out), os.RemoveAll(stateMount+folder))
 		}
 	}
+	// What the last boot gave up would be left out at each boot, since it cannot be removed.
+	_ = os.Remove(filepath.Join(stateMount+folder, leftOut))
 	return errors.Join(err, unix.Unmount(dir, 0))
 }
 

@@ -21,6 +21,7 @@ type store struct {
 	dir   string
 	check func(dir string) error // of a configuration that is to be kept
 	left  givenUp                // at the last boot
+	gone  bool                   // with the next boot: the folder is in memory
 }
 
 // givenUp is a configuration with which Weir did not serve.
@@ -112,8 +113,8 @@ func (s store) judge(dir string) error {
 // there is another, and leaves out the former at the next boot.
 func (s store) giveUp(why error) (bool, error) {
 	used, served := s.target(linkUsed), s.target(linkServed)
-	if used == "" || served == "" || served == used {
-		return false, nil
+	if used == "" || served == "" || served == used || s.gone {
+		return false, nil // in memory, the next boot would take the drive again, and so on
 	}
 	sum, err := sumOf(s.at(used))
 	if err == nil {

@@ -64,6 +64,10 @@ func install(b slot.Entries, s slot.Slot, partition string, r io.Reader) (versio
 			if err := b.Remove(s); err != nil {
 				return nil, err
 			}
+			// Their clusters are free before the new files take any.
+			for _, old := range []string{bundle.Kernel, bundle.Initramfs} {
+				_ = os.Remove(filepath.Join(b.Root, s.Folder(), old))
+			}
 			begun = true
 		}
 		if name == bundle.Root {
