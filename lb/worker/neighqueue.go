@@ -102,39 +102,37 @@ func (h *queuedPacket) yieldsBefore(o *queuedPacket) bool {
 func (w *Worker) releaseQueued() {
 	w.releaseFragments()
 	for range neighQueueLen / batchSize {
-		if len(w.neighQueue) == 0 || !w.releaseBatch() {
+		if len(w.neighQueue) == 0 {
+			return
+		}
+		b := &w.requeued
+		b.reset(0)
+		keep := w.neighQueue[:0]
+		for j := range w.neighQueue {
+			h := &w.neighQueue[j]
+			ready, failed := w.neighborState(h)
+			if !ready && !failed && int32(w.tick-h.until) < 0 || b.n == batchSize {
+				keep = append(keep, *h)
+				continue
+			}
+			p := b.add(&h.frames)
+			if ready {
+				continue
+			}
+			b.n--
+			p.data = w.frame(p)
+			header.Parse(p.data, int(p.size), &p.Packet)
+			w.act(p, rejectICMP(header.HostUnreachable, 0, DropNeighbor))
+		}
+		w.neighQueue = keep
+		n := b.n
+		if n > 0 {
+			w.process(b)
+		}
+		if n < batchSize {
 			return
 		}
 	}
-}
-
-// releaseBatch is releaseQueued for a batch, and reports whether the batch was full.
-func (w *Worker) releaseBatch() (full bool) {
-	b := &w.requeued
-	b.reset(0)
-	keep := w.neighQueue[:0]
-	for j := range w.neighQueue {
-		h := &w.neighQueue[j]
-		ready, failed := w.neighborState(h)
-		if !ready && !failed && int32(w.tick-h.until) < 0 || b.n == batchSize {
-			keep = append(keep, *h)
-			continue
-		}
-		p := b.add(&h.frames)
-		if ready {
-			continue
-		}
-		b.n--
-		p.data = w.frame(p)
-		header.Parse(p.data, int(p.size), &p.Packet)
-		w.act(p, rejectICMP(header.HostUnreachable, 0, DropNeighbor))
-	}
-	w.neighQueue = keep
-	full = b.n == batchSize
-	if b.n > 0 {
-		w.process(b)
-	}
-	return full
 }
 
 // neighborState reports whether a queued packet can go on now, or never. It asks again for a
