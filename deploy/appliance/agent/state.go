@@ -85,8 +85,6 @@ func copyState() error {
 			err = errors.Join(fmt.Errorf("cp: %w: %s", failed, out), os.RemoveAll(stateMount+folder))
 		}
 	}
-	// What the last boot gave up would be left out at each boot, since it cannot be removed.
-	_ = os.Remove(filepath.Join(stateMount+folder, leftOut))
 	return errors.Join(err, unix.Unmount(dir, 0))
 }
 
