@@ -89,8 +89,8 @@ func TestAFailedClientIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// Packets wait for many endpoints that do not answer. They take the place of no packet to an
-// endpoint that may: it has been flushed, or is new.
+// Packets wait for many endpoints that do not answer. They take the place of no packet within the
+// share of an endpoint that may: it has been flushed, or is new.
 func TestPacketsToSilentEndpointsDisplaceNoOthers(t *testing.T) {
 	b := newBench(t)
 	path := route.Path{Kind: route.Attached, Port: portServer, MTU: 1500, Source: snat4, LocalSource: snat4}

@@ -67,6 +67,9 @@ func init() {
 			}
 			// 128 wait, and as many at another worker.
 			dropped := s.countedAtLeast("neighbor-queue-full", sent-2*128)
+			if dropped > sent-100 { // not all places: packets to other next hops may wait, too
+				s.Errorf("%d of %d packets are dropped: fewer than 100 wait", dropped, sent)
+			}
 			s.drops = map[string]int{"neighbor-queue-full": dropped}
 			s.resolve(52)
 			for range sent - dropped {
