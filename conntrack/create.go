@@ -75,7 +75,6 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 		return r, Existed
 	}
 	if t.refuses(f) {
-		w.count.noPort.Add(1)
 		return 0, NoPort
 	}
 	for range maxAttempts {
@@ -97,7 +96,6 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 			continue
 		case linkNoPort:
 			w.release(conn)
-			w.count.noPort.Add(1)
 			return 0, NoPort
 		case linkNoSlot:
 			w.retire(conn)
@@ -106,7 +104,6 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 		}
 		return w.linkForward(conn, h, f)
 	}
-	w.count.noPort.Add(1)
 	return 0, NoPort
 }
 

@@ -4,8 +4,8 @@ import "sync/atomic"
 
 // counters belong to a handle. Only the handle's owner adds; any goroutine may read.
 type counters struct {
-	created, existed, noPort, full, reused, displaced, evicted counter
-	deleted, expired, gone                                     counter
+	created, existed, full, reused, displaced, evicted counter
+	deleted, expired, gone                             counter
 }
 
 // counter is added to by a single goroutine at a time, which needs no locked instruction.
@@ -14,15 +14,14 @@ type counter struct{ n uint64 }
 func (c *counter) Add(n uint64) { storeRelaxed64(&c.n, c.n+n) }
 func (c *counter) Load() uint64 { return atomic.LoadUint64(&c.n) }
 
-// Stats are the table's figures. Counters count since Open.
+// Stats are the table's figures. Counters count since Open. A Create without success is not
+// among them: its caller may have another choice, and counts the connections that it refuses.
 type Stats struct {
 	MaxFlows int
 	Flows    int // connections now
 	Restored int // connections of the last process, restored by Open
 	Created  uint64
 	Existed  uint64 // Create found another's
-	NoPort   uint64 // refused: no SNAT port
-	Full     uint64 // refused: no room
 	Reused   uint64 // SNAT ports taken from a flow that had ended
 	// Displaced counts SNAT ports taken from a flow that was half open, or UDP that
 	// was answered once.
@@ -44,8 +43,6 @@ func (t *Table) Stats() Stats {
 		c := &t.workers[i].count
 		s.Created += c.created.Load()
 		s.Existed += c.existed.Load()
-		s.NoPort += c.noPort.Load()
-		s.Full += c.full.Load()
 		s.Reused += c.reused.Load()
 		s.Displaced += c.displaced.Load()
 		s.Evicted += c.evicted.Load()

@@ -43,6 +43,16 @@ type WorkerStatus struct {
 	worker.Counters
 }
 
+// Refused counts the connections refused so far: for want of a SNAT port, and of room in the flow
+// table. A connection that another mode, source or endpoint served is not among them.
+func (s *Status) Refused() (noPort, tableFull uint64) {
+	for i := range s.Workers {
+		noPort += s.Workers[i].Drops[worker.DropSNATPorts.String()]
+		tableFull += s.Workers[i].Drops[worker.DropTableFull.String()]
+	}
+	return noPort, tableFull
+}
+
 // NeighborStatus is a next hop in use.
 type NeighborStatus struct {
 	route.Neighbor

@@ -86,7 +86,7 @@ func (w *Worker) pktOf(b *batch, i int) *pkt {
 	p := &b.pkts[i&(batchSize-1)]
 	if b.framesSet>>i&1 == 0 {
 		d := &b.first[i&(batchSize-1)]
-		p.desc[0], p.size, p.in, p.n, p.waited = *d, d.Len, b.in, 1, false
+		p.desc[0], p.size, p.in, p.n, p.began = *d, d.Len, b.in, 1, false
 	}
 	p.lookups, p.service, p.data = 0, 0, w.frame(p)
 	return p

@@ -80,7 +80,6 @@ func (w *forwarder) queueForNeighbor(p *pkt, path *route.Path, needed, ask bool)
 	}
 	w.counts[counter.NeighborQueued]++
 	w.neighQueueOrder++
-	p.waited, fresh.waited = true, true
 	w.neighQueue = append(w.neighQueue, fresh)
 	return queued
 }

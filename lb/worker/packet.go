@@ -22,8 +22,8 @@ type frames struct {
 	size uint32 // the frame's length over all buffers
 	in   int32  // the port
 	n    uint8  // how many of desc there are
-	// waited is whether the packet has been queued for a neighbor: the stages have tracked it.
-	waited bool
+	// began is whether the packet began its flow, which has noted it.
+	began bool
 }
 
 // frameMemory is the packet memory, with the frames that the worker has free. Packets are

@@ -1,10 +1,13 @@
 package worker
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/table"
 )
 
 // After a start without a flow table a SNAT port may be one that the endpoint still has
@@ -49,5 +52,48 @@ func TestASYNThatIsSentAgainKeepsItsSNATPort(t *testing.T) {
 			}
 			b.framesHome()
 		})
+	}
+}
+
+// The SYN that begins a connection is no SYN that came again, by whichever stage it leaves.
+func TestTheFirstSYNCountsAsNoSYNThatCameAgain(t *testing.T) {
+	for _, mode := range []conntrack.Mode{conntrack.ModeNAT, conntrack.ModeDNAT, conntrack.ModeL2DSR, conntrack.ModeIPIP, conntrack.ModeGUE} {
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/next hop late %t", modeNames[mode], late), func(t *testing.T) {
+				b, out, hop := newBench(t), portServer, endpoint4
+				if mode == conntrack.ModeDNAT {
+					b, out, hop = newHostBench(t), portHost, hop4[1]
+					b.serveMode(mode, pod4)
+				} else {
+					b.serveAt(table.Pool{}, mode, endpoint4)
+				}
+				if late {
+					b.lb.router.SetState(out, hop, route.Resolving)
+				}
+				send := func(seq uint32) {
+					p := request(false, header.ProtoTCP)
+					p.seq = seq
+					b.give(portClient, p.build(t))
+					b.w.Round()
+				}
+				again := func(want uint64) {
+					t.Helper()
+					if n := b.counted().ResentSYNs; n != want {
+						t.Errorf("%d SYNs came again, want %d", n, want)
+					}
+				}
+				send(7000)
+				again(0)
+				b.lb.router.SetState(out, hop, route.Valid)
+				b.w.releaseQueued()
+				b.w.Round()
+				again(0)
+				if n := len(b.q[out].Out); n != 1 {
+					t.Fatalf("%d packets left (drops %v)", n, b.drops())
+				}
+				send(7000)
+				again(1)
+			})
+		}
 	}
 }

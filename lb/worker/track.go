@@ -54,7 +54,7 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) verdict {
 	case conntrack.Gone:
 		return again
 	}
-	if g.Resent && !p.waited {
+	if g.Resent && !p.began {
 		w.countResent(c, p.Flags)
 	}
 	if !ref.Forward() && isSYNACK(p) {

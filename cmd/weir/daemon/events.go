@@ -9,9 +9,9 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/kube"
+	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/topology"
 )
@@ -280,19 +280,20 @@ func (d *Daemon) problemEvent(p problem.Problem, ended bool) {
 	d.events.Add(n)
 }
 
-// refusals counts connections that the flow table has refused.
+// refusals counts connections that were refused for want of a SNAT port or of room.
 type refusals struct{ full, noPort uint64 }
 
 // follow adds events for the connections that were refused since the last call.
-func (r *refusals) follow(s *conntrack.Stats, events *event.Ring) {
+func (r *refusals) follow(s *lb.Status, events *event.Ring) {
+	noPort, full := s.Refused()
 	for _, x := range []struct {
 		kind event.Kind
 		last *uint64
 		now  uint64
 		text string
 	}{
-		{event.FlowTableFull, &r.full, s.Full, "%d new connections were refused in %s: the flow table is full"},
-		{event.SNATPortsInUse, &r.noPort, s.NoPort, "%d new connections were refused in %s: all SNAT ports are in use"},
+		{event.FlowTableFull, &r.full, full, "%d new connections were refused in %s: the flow table is full"},
+		{event.SNATPortsInUse, &r.noPort, noPort, "%d new connections were refused in %s: all SNAT ports are in use"},
 	} {
 		if n := x.now - min(*x.last, x.now); n > 0 {
 			events.Add(event.New{Kind: x.kind, Severity: event.Error, Times: n, Text: fmt.Sprintf(x.text, n, lookEvery)})

@@ -51,7 +51,7 @@ func (d *Daemon) watchProblems(ctx context.Context) error {
 		case <-tick.C:
 			d.lookForProblems()
 			path := d.lb.Status()
-			refused.follow(&path.FlowStats, d.events)
+			refused.follow(&path, d.events)
 		}
 	}
 }

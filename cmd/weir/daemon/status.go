@@ -144,9 +144,10 @@ func macText(mac [6]byte) string {
 
 func flowStatus(p *lb.Status) api.Flows {
 	f := &p.FlowStats
+	noPort, full := p.Refused()
 	out := api.Flows{
 		Current: uint64(p.Flows), Max: uint64(p.MaxFlows), MemoryBytes: uint64(p.FlowMemory),
-		Created: f.Created, Expired: f.Expired, Evicted: f.Evicted, NoPort: f.NoPort, Displaced: f.Displaced, Full: f.Full,
+		Created: f.Created, Expired: f.Expired, Evicted: f.Evicted, NoPort: noPort, Displaced: f.Displaced, Full: full,
 		Adopted: uint64(f.Restored), ByState: map[string]uint64{},
 	}
 	for state, n := range f.ByState {
