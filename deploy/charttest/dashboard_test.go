@@ -4,14 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
 
-	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"github.com/prometheus/prometheus/promql/parser"
-	"sigs.k8s.io/yaml"
 )
 
 const dashboardFile = "../grafana/weir.json"
@@ -124,20 +121,12 @@ func TestDashboardLeavesOutTheHostVeth(t *testing.T) {
 }
 
 func TestAlertsAskForMetricsThatThereAre(t *testing.T) {
-	text, err := os.ReadFile(chartDir + "/alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rules monitoringv1.PrometheusRuleSpec
-	if err := yaml.UnmarshalStrict(text, &rules); err != nil {
-		t.Fatal(err)
-	}
 	runbook, err := os.ReadFile("../ALERTS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	known, sections := metrics(t), 0
-	for _, g := range rules.Groups {
+	for _, g := range alertRules(t).Groups {
 		for _, r := range g.Rules {
 			sections++
 			if !strings.Contains(string(runbook), "\n### "+r.Alert+"\n") || !strings.HasSuffix(r.Annotations["runbook_url"], "/deploy/ALERTS.md#"+strings.ToLower(r.Alert)) {
@@ -151,21 +140,5 @@ func TestAlertsAskForMetricsThatThereAre(t *testing.T) {
 	}
 	if n := strings.Count(string(runbook), "\n### "); n != sections {
 		t.Errorf("ALERTS.md has %d paragraphs, there are %d alerts", n, sections)
-	}
-}
-
-// Prometheus' own program accepts the rules, and each alert of a Service fires for the fault.
-func TestAlertsFireForTheFault(t *testing.T) {
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("no promtool: see .ci/programs")
-		}
-		t.Skip("no promtool: see .ci/programs")
-	}
-	for _, args := range [][]string{{"check", "rules", chartDir + "/alerts.yaml"}, {"test", "rules", "testdata/alerts.yaml"}} {
-		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
-			t.Errorf("promtool %v: %v\n%s", args, err, out)
-		}
 	}
 }

@@ -148,7 +148,8 @@ type Configuration struct {
 	// disables it. The default is loopback, because metrics contain interfaces and addresses.
 	MetricsBindAddress string `json:"metricsBindAddress"`
 
-	// MetricsServices is the number of Services with metrics of their own; 0 is none.
+	// MetricsServices is the number of Services with metrics of their own, those with the most
+	// new connections and drops; 0 is none.
 	MetricsServices int `json:"metricsServices"`
 
 	// HealthzBindAddress is the address of /healthz, /livez and /readyz; ""

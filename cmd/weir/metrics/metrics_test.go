@@ -224,7 +224,7 @@ func reference() string {
 Served at /metrics of ` + "`metricsBindAddress`" + ` (default 127.0.0.1:9464), beside those of the Go
 runtime (go_*) and of the process (process_*). Counters count since the start of
 the process. At most ` + "`metricsServices`" + ` Services have series of their own (default
-200), those with the most new connections. The others are in the series of service
+200), those with the most new connections and drops. The others are in the series of service
 "other", so that the number of series does not grow with the cluster. Each packet counts
 in a single series: that of its Service has those that came while the Service had series,
 and the sum over the label service is that of all Services. "other" keeps the counts of Services

@@ -20,8 +20,8 @@ type ServiceSource interface {
 // these have a slash.
 const others = "other"
 
-// Services has metrics per Service. Those with the most new connections have series of their
-// own, up to a limit, so that the number of series is bounded.
+// Services has metrics per Service. Those with the most new connections and drops have series of
+// their own, up to a limit, so that the number of series is bounded.
 type Services struct {
 	src   ServiceSource
 	limit int
@@ -148,7 +148,7 @@ func (c *Services) Collect(ch chan<- prometheus.Metric) {
 	// Under the lock: the counters of a list that is older than the last would seem to have begun anew.
 	list := c.src.ServiceMetrics()
 	slices.SortFunc(list, func(a, b api.ServiceState) int {
-		return cmp.Or(cmp.Compare(b.NewConnections, a.NewConnections), cmp.Compare(a.Service, b.Service))
+		return cmp.Or(cmp.Compare(activity(&b), activity(&a)), cmp.Compare(a.Service, b.Service))
 	})
 	known := make(map[string]*knownService, len(list))
 	var open uint64
@@ -178,6 +178,15 @@ func (c *Services) Collect(ch chan<- prometheus.Metric) {
 	if c.more {
 		collectService(ch, others, &c.rest, open, tiers)
 	}
+}
+
+// activity ranks a Service: one without endpoints has no new connections, but drops.
+func activity(s *api.ServiceState) uint64 {
+	n := s.NewConnections
+	for _, dropped := range s.Drops {
+		n += dropped
+	}
+	return n
 }
 
 // tiersOf adds the endpoints of all ports by tier.

@@ -135,3 +135,17 @@ func TestSeriesOfServicesAreBounded(t *testing.T) {
 		t.Errorf("%d series", n)
 	}
 }
+
+// A Service without endpoints has drops in place of connections, and a name in the alert.
+func TestAServiceThatRefusesHasSeriesOfItsOwn(t *testing.T) {
+	src := &serviceSource{list: []api.ServiceState{serviceState("ns/a", 500), serviceState("ns/b", 400), serviceState("ns/idle", 0), serviceState("ns/none", 0)}}
+	src.list[3].Drops = map[string]uint64{"no-endpoint": 585}
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(NewServices(src, 2)); err != nil {
+		t.Fatal(err)
+	}
+	_, body := scrape(t, Handler(r, func() bool { return false }, slog.New(slog.DiscardHandler)))
+	if want := `weir_service_dropped_packets_total{reason="no-endpoint",service="ns/none"} 585`; !strings.Contains(body, want) {
+		t.Errorf("%s in\n%s", want, body)
+	}
+}
