@@ -1,7 +1,9 @@
 package discovery
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -41,44 +43,84 @@ func (p *parser) nodePortFaults() {
 	if p.out.Headless || s.Type != corev1.ServiceTypeNodePort && !balanced {
 		return
 	}
+	count := 0
 	for i := range s.Ports {
-		if s.Ports[i].NodePort == 0 {
+		if s.Ports[i].NodePort != 0 {
+			continue
+		}
+		if count++; count <= maxFaults {
 			p.out.Faults = append(p.out.Faults, Fault{FaultNoNodePort, index("spec.ports", i) + ".nodePort",
 				fmt.Sprintf("a Service of type %s in a manifest needs a number: nobody allocates one", s.Type)})
 		}
 	}
+	if count > maxFaults {
+		p.out.Faults = append(p.out.Faults, omitted(FaultNoNodePort, count-maxFaults))
+	}
 }
 
-// portNameFault notes that no source has a port of p's name and protocol,
-// although they have endpoints. n is the port's place in the Service.
-func (svc *Service) portNameFault(n int, sources []*sliceData) {
-	p := &svc.Ports[n]
-	var others []string
-	for _, d := range sources {
-		for _, sp := range d.ports {
-			if sp.name == p.Name && sp.protocol == p.Protocol {
-				return
-			}
-			if len(d.endpoints) > 0 {
-				others = append(others, fmt.Sprintf("%q (%s)", sp.name, sp.protocol))
+// maxFaults bounds the faults of a kind that are kept of a Service.
+const maxFaults = 8
+
+// omitted is the fault that stands for more of its kind than maxFaults.
+func omitted(kind FaultKind, more int) Fault {
+	return Fault{kind, "spec.ports", fmt.Sprintf("and %d more ports", more)}
+}
+
+// portNameFaults notes the ports whose name and protocol no source has, although sources have
+// endpoints.
+func (svc *Service) portNameFaults(m *merging) {
+	var names string
+	count := 0
+	for i := range svc.Ports {
+		if len(m.matches[i]) > 0 {
+			continue
+		}
+		if count == 0 {
+			var any bool
+			if names, any = m.portNames(); !any {
+				return // nobody to serve yet
 			}
 		}
+		if count++; count <= maxFaults {
+			p := &svc.Ports[i]
+			svc.Faults = append(slices.Clip(svc.Faults), Fault{FaultPortName, index("spec.ports", i) + ".name",
+				fmt.Sprintf("no EndpointSlice has a %s port of the name %q; they have %s", p.Protocol, p.Name, names)})
+		}
 	}
-	if !slices.ContainsFunc(sources, func(d *sliceData) bool { return len(d.endpoints) > 0 }) {
-		return // nobody to serve yet
+	if count > maxFaults {
+		svc.Faults = append(svc.Faults, omitted(FaultPortName, count-maxFaults))
 	}
-	slices.Sort(others)
-	others = slices.Compact(others)
+}
+
+// portNames are the first port names of the sources with endpoints. any is false if there is no
+// such source.
+func (m *merging) portNames() (text string, any bool) {
+	seen := map[portID]bool{}
+	for _, d := range m.sources {
+		if len(d.endpoints) == 0 {
+			continue
+		}
+		any = true
+		for _, sp := range d.ports {
+			seen[sp.portID] = true
+		}
+	}
+	if len(seen) == 0 {
+		return "no port", any
+	}
+	names := slices.SortedFunc(maps.Keys(seen), func(a, b portID) int {
+		return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.protocol, b.protocol))
+	})
 	const most = 8
-	text := strings.Join(others[:min(most, len(others))], ", ")
-	switch {
-	case len(others) > most:
-		text += fmt.Sprintf(" and %d more", len(others)-most)
-	case len(others) == 0:
-		text = "no port"
+	var first []string
+	for _, n := range names[:min(most, len(names))] {
+		first = append(first, fmt.Sprintf("%q (%s)", n.name, n.protocol))
 	}
-	svc.Faults = append(slices.Clip(svc.Faults), Fault{FaultPortName, index("spec.ports", n) + ".name",
-		fmt.Sprintf("no EndpointSlice has a %s port of the name %q; they have %s", p.Protocol, p.Name, text)})
+	text = strings.Join(first, ", ")
+	if len(names) > most {
+		text += fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return text, any
 }
 
 // hintsFault notes that the Service asks for a traffic distribution which needs hints, and

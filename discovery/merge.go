@@ -32,22 +32,23 @@ func (s *Store) merge(svc *service) *Service {
 	out.Errors, out.Warnings = svc.problems()
 	if !out.Headless && !out.ExternalName {
 		sources := svc.sources()
+		m := merging{store: s, sources: sources, matches: matchPorts(out.Ports, sources), warned: map[*node]bool{}}
 		for i := range out.Ports {
-			otherFamily |= s.mergePort(sources, &out, &out.Ports[i])
+			otherFamily |= m.port(&out, i)
 			svc.spec.annotations.weights.apply(out.Ports[i].Endpoints)
-			out.portNameFault(i, sources)
 		}
+		out.portNameFaults(&m)
 		out.hintsFault(svc.spec.distribution)
 	}
 	if e := out.modeConflict(); e != "" {
-		out.Errors = append(slices.Clip(out.Errors), e)
+		out.Errors = append(out.Errors, e)
 	}
 	if otherFamily != 0 {
 		kind := "IPv6 endpoints"
 		if otherFamily == IPv4 {
 			kind = "IPv4 endpoints"
 		}
-		out.Warnings = append(slices.Clip(out.Warnings), out.otherFamilyWarning(kind))
+		out.Warnings = append(out.Warnings, out.otherFamilyWarning(kind))
 	}
 	return &out
 }
@@ -66,19 +67,52 @@ func (svc *service) sources() []*sliceData {
 	return out
 }
 
-// mergePort gives a Service port the union of the sources' endpoints, each
-// address and port once, sorted. Ports match by name and protocol; the number
-// may differ from slice to slice. It returns the families of endpoints that
-// were left out because the Service is of another family.
-func (s *Store) mergePort(sources []*sliceData, svc *Service, p *Port) (otherFamily Families) {
-	all := s.scratch[:0]
+// merging is a Service being merged.
+type merging struct {
+	store   *Store
+	sources []*sliceData
+	matches [][]match // by Service port
+	warned  map[*node]bool
+}
+
+// match is the port of a source that a Service port has endpoints from.
+type match struct {
+	source int32
+	port   uint16
+}
+
+// portID is how ports of Services and slices match; the number may differ from slice to slice.
+type portID struct{ name, protocol string }
+
+// matchPorts returns for each Service port the matching ports of the sources, in their order. It
+// reads each port once: a Service may have thousands.
+func matchPorts(ports []Port, sources []*sliceData) [][]match {
+	index := make(map[portID]int, len(ports))
+	for i := range ports {
+		index[portID{ports[i].Name, ports[i].Protocol}] = i
+	}
+	out := make([][]match, len(ports))
 	for n, d := range sources {
 		for _, sp := range d.ports {
-			if sp.name == p.Name && sp.protocol == p.Protocol {
-				all = d.candidates(all, int32(n), sp.port)
-				break
+			i, ok := index[sp.portID]
+			if !ok {
+				continue
+			}
+			if list := out[i]; len(list) == 0 || list[len(list)-1].source != int32(n) {
+				out[i] = append(list, match{int32(n), sp.port})
 			}
 		}
+	}
+	return out
+}
+
+// port gives a Service port the union of the sources' endpoints, each address and port once,
+// sorted. It returns the families of endpoints that were left out because the Service is of
+// another family.
+func (m *merging) port(svc *Service, i int) (otherFamily Families) {
+	s, all := m.store, m.store.scratch[:0]
+	for _, x := range m.matches[i] {
+		all = m.sources[x.source].candidates(all, x.source, x.port)
 	}
 	if svc.Families != 0 && svc.Families != IPv4|IPv6 {
 		all = slices.DeleteFunc(all, func(c candidate) bool {
@@ -93,13 +127,14 @@ func (s *Store) mergePort(sources []*sliceData, svc *Service, p *Port) (otherFam
 	})
 	out := make([]topology.Endpoint, len(all))
 	for i := range all {
-		e := &sources[all[i].source].endpoints[all[i].index]
-		if nd := s.resolve(&out[i], e, all[i].port); nd.fault != "" {
-			svc.warnOnce("Node " + nd.name + ": " + nd.fault)
+		e := &m.sources[all[i].source].endpoints[all[i].index]
+		if nd := s.resolve(&out[i], e, all[i].port); nd.fault != "" && !m.warned[nd] {
+			m.warned[nd] = true
+			svc.Warnings = append(svc.Warnings, "Node "+nd.name+": "+nd.fault)
 		}
 	}
 	s.scratch = all[:0]
-	p.Endpoints = out
+	svc.Ports[i].Endpoints = out
 	return otherFamily
 }
 
@@ -146,13 +181,6 @@ func compareCandidates(a, b candidate) int {
 	return cmp.Compare(a.index, b.index)
 }
 
-// warnOnce adds a warning that is not there yet.
-func (svc *Service) warnOnce(text string) {
-	if !slices.Contains(svc.Warnings, text) {
-		svc.Warnings = append(slices.Clip(svc.Warnings), text)
-	}
-}
-
 // resolve fills in an endpoint with the data of the node, and returns the node.
 func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) *node {
 	nd, inferred := s.locate(e)
@@ -177,19 +205,19 @@ func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) *
 // problems gathers the errors and warnings of the Service and of all that
 // belongs to it.
 func (svc *service) problems() (errs, warns []string) {
-	errs = svc.spec.svc.Errors
+	errs = slices.Clone(svc.spec.svc.Errors)
 	warns = slices.Concat(svc.spec.svc.Warnings, svc.warnings)
 	for _, name := range slices.Sorted(maps.Keys(svc.slices)) {
 		d := svc.slices[name]
-		errs = append(errs[:len(errs):len(errs)], d.errors...)
-		warns = append(warns[:len(warns):len(warns)], d.warnings...)
+		errs = append(errs, d.errors...)
+		warns = append(warns, d.warnings...)
 	}
 	if len(svc.slices) == 0 && svc.endpoints != nil && svc.mirrored == nil {
 		ep := svc.endpoints
 		warns = append(warns, "Endpoints "+ep.Namespace+"/"+ep.Name+": not mirrored: "+svc.notMirroredReason())
 	}
 	for _, d := range svc.mirrored {
-		errs = append(errs[:len(errs):len(errs)], d.errors...)
+		errs = append(errs, d.errors...)
 	}
 	return errs, warns
 }

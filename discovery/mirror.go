@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -113,7 +114,7 @@ func (s *Store) mirrorPorts(d *sliceData, object string, ports []mirrorPort) {
 		case !knownProtocol(p.protocol):
 			d.addError(object, notSupported(at+".protocol", p.protocol, protocols))
 		default:
-			d.ports = append(d.ports, slicePort{s.intern.string(p.name), s.intern.string(p.protocol), uint16(p.number)})
+			d.ports = append(d.ports, slicePort{portID{s.intern.string(p.name), s.intern.string(p.protocol)}, uint16(p.number)})
 		}
 	}
 }
@@ -181,16 +182,31 @@ func repack(subsets []corev1.EndpointSubset) []repackedSubset {
 		return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.protocol, b.protocol), cmp.Compare(a.number, b.number))
 	})
 	var out []repackedSubset
+	index := map[string]int{} // of out, by the addresses
 	for _, p := range ports {
 		addrs := sorted(byPort[p])
-		at := slices.IndexFunc(out, func(m repackedSubset) bool { return slices.Equal(m.addresses, addrs) })
-		if at < 0 {
+		id := identify(addrs)
+		at, ok := index[id]
+		if !ok {
 			at = len(out)
+			index[id] = at
 			out = append(out, repackedSubset{addresses: addrs})
 		}
 		out[at].ports = append(out[at].ports, p)
 	}
 	return out
+}
+
+// identify returns a text that differs for lists that differ.
+func identify(addrs []mirrorAddress) string {
+	var b []byte
+	for _, a := range addrs {
+		for _, field := range []string{a.ip, a.uid, a.node} {
+			b = strconv.AppendQuote(b, field)
+		}
+		b = strconv.AppendBool(b, a.ready)
+	}
+	return string(b)
 }
 
 // addAddresses adds addresses to a port's set; not ready trumps ready.

@@ -178,8 +178,9 @@ func (p *parser) addresses() {
 		ips = []string{s.ClusterIP}
 	}
 	if !p.out.Headless {
+		seen := map[netip.Addr]bool{}
 		for i, text := range ips {
-			p.address(&p.out.ClusterIPs, index("spec.clusterIPs", i), text)
+			p.address(&p.out.ClusterIPs, seen, index("spec.clusterIPs", i), text)
 		}
 	}
 	if p.out.Families == 0 {
@@ -187,29 +188,33 @@ func (p *parser) addresses() {
 			p.out.Families |= familyOf(a)
 		}
 	}
+	seen := map[netip.Addr]bool{}
 	for i, text := range s.ExternalIPs {
-		p.address(&p.out.ExternalIPs, index("spec.externalIPs", i), text)
+		p.address(&p.out.ExternalIPs, seen, index("spec.externalIPs", i), text)
 	}
+	seen = map[netip.Addr]bool{}
 	for i, in := range p.obj.Status.LoadBalancer.Ingress {
 		// Traffic to an address of mode Proxy reaches the node translated
 		// already (KEP-1860).
 		if in.IP == "" || in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy {
 			continue
 		}
-		p.address(&p.out.LoadBalancerIPs, index("status.loadBalancer.ingress", i)+".ip", in.IP)
+		p.address(&p.out.LoadBalancerIPs, seen, index("status.loadBalancer.ingress", i)+".ip", in.IP)
 	}
 }
 
-func (p *parser) address(to *[]netip.Addr, path, text string) {
+// address adds an address to a list, of which seen has those before.
+func (p *parser) address(to *[]netip.Addr, seen map[netip.Addr]bool, path, text string) {
 	a, reason := checkAddr(text)
 	switch {
 	case reason != "":
 		p.soft = append(p.soft, invalid(path, text, reason))
-	case slices.Contains(*to, a):
+	case seen[a]:
 		p.soft = append(p.soft, duplicate(path, text))
 	case !p.out.serves(a):
 		p.out.Warnings = append(p.out.Warnings, p.out.otherFamilyWarning(path+": "+a.String()))
 	default:
+		seen[a] = true
 		*to = append(*to, a)
 	}
 }

@@ -28,8 +28,8 @@ type sliceData struct {
 
 // slicePort is a port that every endpoint of a slice has.
 type slicePort struct {
-	name, protocol string
-	port           uint16
+	portID
+	port uint16
 }
 
 // sliceEndpoint is an endpoint of a slice: 72 bytes, pointing to shared data.
@@ -132,10 +132,11 @@ func (s *Store) parseSlice(obj *discoveryv1.EndpointSlice) *sliceData {
 
 // parsePorts takes the ports that a Service port can be matched with.
 func (s *Store) parsePorts(d *sliceData, object string, ports []discoveryv1.EndpointPort) {
+	seen, unset := make(map[portID]bool, len(ports)), 0
 	for i := range ports {
 		p := &ports[i]
 		at := index("ports", i)
-		sp := slicePort{protocol: string(corev1.ProtocolTCP)}
+		sp := slicePort{portID: portID{protocol: string(corev1.ProtocolTCP)}}
 		if p.Name != nil {
 			sp.name = s.intern.string(*p.Name)
 		}
@@ -144,7 +145,9 @@ func (s *Store) parsePorts(d *sliceData, object string, ports []discoveryv1.Endp
 		}
 		switch {
 		case p.Port == nil:
-			d.warnings = append(d.warnings, object+": "+at+".port: not set, which means all ports: skipped, as kube-proxy does")
+			if unset++; unset == 1 {
+				d.warnings = append(d.warnings, object+": "+at+".port: not set, which means all ports: skipped, as kube-proxy does")
+			}
 			continue
 		case *p.Port < 1 || *p.Port > 65535:
 			d.addError(object, invalidInt(at+".port", int(*p.Port), portRange))
@@ -152,12 +155,16 @@ func (s *Store) parsePorts(d *sliceData, object string, ports []discoveryv1.Endp
 		case !knownProtocol(sp.protocol):
 			d.addError(object, notSupported(at+".protocol", sp.protocol, protocols))
 			continue
-		case slices.ContainsFunc(d.ports, func(q slicePort) bool { return q.name == sp.name && q.protocol == sp.protocol }):
+		case seen[sp.portID]:
 			d.addError(object, duplicate(at+".name", sp.name))
 			continue
 		}
 		sp.port = uint16(*p.Port)
+		seen[sp.portID] = true
 		d.ports = append(d.ports, sp)
+	}
+	if unset > 1 {
+		d.warnings = append(d.warnings, fmt.Sprintf("%s: and %d more ports without a number", object, unset-1))
 	}
 }
 

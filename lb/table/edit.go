@@ -3,6 +3,7 @@ package table
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -13,7 +14,7 @@ type edit struct {
 	base    *Snapshot
 	root    *node
 	changed map[string]*service // by name; nil: deleted
-	waiting map[Key][]string    // entries of Table.waiting that become others
+	waiting map[Key]claimants   // entries of Table.waiting that become others
 	touched []Key               // frontends whose entry may have changed
 	errors  []*ServiceError
 }
@@ -98,7 +99,7 @@ func (e *edit) service(name string) *service {
 // best is the Service with the best claim to the frontend among those that wait, nil for none.
 func (e *edit) best(k *Key) *service {
 	var best *service
-	for _, name := range e.queue(k) {
+	for name := range e.queue(k) {
 		if s := e.service(name); best == nil || s.before(best, k) {
 			best = s
 		}
@@ -159,30 +160,41 @@ func (e *edit) conflict(f *FrontendEntry, loser, holder string) {
 	e.errors = append(e.errors, &ServiceError{Service: loser, Err: err})
 }
 
+// claimants are the names of Services that wait for a frontend.
+type claimants map[string]struct{}
+
 // queue has the Services that wait for the frontend, as far as the edit has come.
-func (e *edit) queue(k *Key) []string {
+func (e *edit) queue(k *Key) claimants {
 	if q, ok := e.waiting[*k]; ok {
 		return q
 	}
 	return e.t.waiting[*k]
 }
 
-func (e *edit) setQueue(k *Key, q []string) {
-	if e.waiting == nil {
-		e.waiting = make(map[Key][]string)
+// ownQueue is the queue to write to: a copy of that of the Table.
+func (e *edit) ownQueue(k *Key) claimants {
+	q, ok := e.waiting[*k]
+	if !ok {
+		if e.waiting == nil {
+			e.waiting = make(map[Key]claimants)
+		}
+		if q = maps.Clone(e.t.waiting[*k]); q == nil {
+			q = make(claimants)
+		}
+		e.waiting[*k] = q
 	}
-	e.waiting[*k] = q
+	return q
 }
 
 func (e *edit) joinQueue(k *Key, name string) {
-	if q := e.queue(k); !slices.Contains(q, name) {
-		e.setQueue(k, append(q[:len(q):len(q)], name))
+	if _, in := e.queue(k)[name]; !in {
+		e.ownQueue(k)[name] = struct{}{}
 	}
 }
 
 func (e *edit) leaveQueue(k *Key, name string) {
-	if q := e.queue(k); slices.Contains(q, name) {
-		e.setQueue(k, slices.DeleteFunc(slices.Clone(q), func(n string) bool { return n == name }))
+	if _, in := e.queue(k)[name]; in {
+		delete(e.ownQueue(k), name)
 	}
 }
 

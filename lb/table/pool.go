@@ -45,6 +45,7 @@ type PoolEntry struct {
 	slowUntil uint32    // tick from which no endpoint starts slowly
 	starting  bool      // slowUntil means something
 	byID      []idIndex // with affinity; ascending
+	members   uint64    // see hashMembers
 }
 
 // idIndex is where the endpoint with a number is.

@@ -29,7 +29,7 @@ type Change struct {
 	edit     uint64
 	next     *Snapshot           // nil: nothing to publish
 	services map[string]*service // by name; nil: deleted
-	waiting  map[Key][]string    // the new Table.waiting
+	waiting  map[Key]claimants   // the new entries of Table.waiting
 }
 
 // Empty is true when publication would change nothing.
@@ -127,11 +127,11 @@ func (t *Table) Publish(c Change) error {
 		t.serviceIDs.release(t.services[name].id)
 		delete(t.services, name)
 	}
-	for key, names := range c.waiting {
-		if len(names) == 0 {
+	for key, queue := range c.waiting {
+		if len(queue) == 0 {
 			delete(t.waiting, key)
 		} else {
-			t.waiting[key] = names
+			t.waiting[key] = queue
 		}
 	}
 	t.endpoints.endChange()
@@ -145,12 +145,12 @@ func (t *Table) Conflicts() []ConflictError {
 	defer t.mu.Unlock()
 	root := t.current.Load().root
 	var out []ConflictError
-	for key, names := range t.waiting {
+	for key, queue := range t.waiting {
 		held := root.find(&key, key.hash())
 		if held == nil {
 			continue
 		}
-		for _, name := range names {
+		for name := range queue {
 			out = append(out, ConflictError{held.AddrPort, held.Proto, name, held.ServiceName})
 		}
 	}

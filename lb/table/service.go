@@ -182,10 +182,30 @@ type service struct {
 	created       int64
 	id            uint32
 	frontends     []*FrontendEntry // all that it claims; those it holds are in the trie
+	index         map[Key]int32    // of frontends, if there are more than maxSearched
 	pools         []*PoolEntry     // those of the frontends, each once
 	policy        *Policy
 	endpointIDs   []uint32       // of the endpoints, ascending
 	quicEndpoints *quicEndpoints // nil unless it follows QUIC connection IDs
+}
+
+// maxSearched is how many frontends are searched without an index.
+const maxSearched = 16
+
+// add adds a frontend that the Service does not have. The Service must not be published.
+func (s *service) add(f *FrontendEntry) {
+	s.frontends = append(s.frontends, f)
+	switch n := len(s.frontends); {
+	case n <= maxSearched:
+		return
+	case n == maxSearched+1:
+		s.index = make(map[Key]int32, cap(s.frontends))
+		for i, f := range s.frontends {
+			s.index[f.Key] = int32(i)
+		}
+	default:
+		s.index[f.Key] = int32(n - 1)
+	}
 }
 
 // frontend is the Service's frontend with the key, or nil. It looks at index
@@ -196,6 +216,12 @@ func (s *service) frontend(k *Key, hint int) *FrontendEntry {
 	}
 	if hint < len(s.frontends) && s.frontends[hint].Key == *k {
 		return s.frontends[hint]
+	}
+	if s.index != nil {
+		if i, ok := s.index[*k]; ok {
+			return s.frontends[i]
+		}
+		return nil
 	}
 	for _, f := range s.frontends {
 		if f.Key == *k {

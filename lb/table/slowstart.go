@@ -62,20 +62,15 @@ func (p *PoolEntry) pickStarted(hash uint64, tick uint32) *EndpointEntry {
 // setStarts notes the start of each endpoint. Endpoints that the Service had, in any pool,
 // keep their start; all of a new Service, or of a Service without endpoints before, count
 // as old: no other endpoint can relieve them.
-func (t *Table) setStarts(p *PoolEntry, old *service) {
-	if p.slowStart == 0 || old == nil {
+func (b *poolBuilder) setStarts(p *PoolEntry) {
+	if p.slowStart == 0 || b.old == nil {
 		return
 	}
-	known := make(map[endpointKey]uint32) // of any Service port
-	for _, q := range old.pools {
-		for i := range q.endpoints {
-			known[makeEndpointKey(0, q.endpoints[i].AddrPort, q.proto)] = q.endpoints[i].since
-		}
-	}
+	known := b.starts()
 	if len(known) == 0 {
 		return
 	}
-	now := max(1, t.endpoints.tick())
+	now := max(1, b.t.endpoints.tick())
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
 		since, ok := known[makeEndpointKey(0, e.AddrPort, p.proto)]
@@ -90,4 +85,17 @@ func (t *Table) setStarts(p *PoolEntry, old *service) {
 			e.since = 0
 		}
 	}
+}
+
+// starts are the starts of the published endpoints, of any Service port.
+func (b *poolBuilder) starts() map[endpointKey]uint32 {
+	if b.since == nil {
+		b.since = make(map[endpointKey]uint32)
+		for _, q := range b.old.pools {
+			for i := range q.endpoints {
+				b.since[makeEndpointKey(0, q.endpoints[i].AddrPort, q.proto)] = q.endpoints[i].since
+			}
+		}
+	}
+	return b.since
 }

@@ -49,7 +49,7 @@ type Table struct {
 
 	mu         sync.Mutex // guards all below
 	services   map[string]*service
-	waiting    map[Key][]string // Services that claim a frontend another holds, in order of arrival
+	waiting    map[Key]claimants // Services that claim a frontend another holds
 	serviceIDs serviceIDs
 	scratch    scratch
 	edits      uint64 // numbers the trie edits: a node of the running edit may be written
@@ -74,7 +74,7 @@ func New(cfg Config) *Table {
 	}
 	t := &Table{
 		services: make(map[string]*service),
-		waiting:  make(map[Key][]string),
+		waiting:  make(map[Key]claimants),
 	}
 	t.endpoints.init(cfg)
 	t.current.Store(&Snapshot{})
