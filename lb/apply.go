@@ -15,15 +15,20 @@ import (
 // to take traffic, and must have all Services. A frontend leaves the steering program
 // before the snapshot without it is published, and enters the program afterwards, so that
 // Weir gets no packet that it cannot serve. Apply does all that it can: the error joins a
-// *table.ServiceError per Service that could not be applied, and others.
-func (l *LB) Apply(put []table.Service, del []string) error {
+// *table.ServiceError per Service that could not be applied, and others. prepared is the Change
+// that Tables().Prepare has just made of put and del, nil if it was not asked.
+func (l *LB) Apply(put []table.Service, del []string, prepared *table.Change) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	ch, err := l.tables.Prepare(put, del)
-	if err != nil {
-		return err
+	if prepared == nil {
+		ch, err := l.tables.Prepare(put, del)
+		if err != nil {
+			return err
+		}
+		prepared = &ch
 	}
+	ch := *prepared
 	var errs []error
 	for _, e := range ch.Errors {
 		errs = append(errs, e)

@@ -36,13 +36,13 @@ func TestAFrontendThatFoundNoRoomIsSteeredLater(t *testing.T) {
 	l.steer, l.attached = p, true
 	l.unsteered = map[table.Key]*table.FrontendEntry{}
 	l.claims, l.claimed = map[netip.Addr]int{}, map[table.Key]bool{}
-	if err := l.Apply([]table.Service{on("ns/a", node4, table.NodePort, 1001, 1002)}, nil); err != nil {
+	if err := l.Apply([]table.Service{on("ns/a", node4, table.NodePort, 1001, 1002)}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Apply([]table.Service{on("ns/b", node4, table.NodePort, 1003)}, nil); !errors.Is(err, steer.ErrFull) {
+	if err := l.Apply([]table.Service{on("ns/b", node4, table.NodePort, 1003)}, nil, nil); !errors.Is(err, steer.ErrFull) {
 		t.Fatalf("error %v, want %v", err, steer.ErrFull)
 	}
-	if err := l.Apply(nil, []string{"ns/a"}); err != nil {
+	if err := l.Apply(nil, []string{"ns/a"}, nil); err != nil {
 		t.Errorf("there is room again: %v", err)
 	}
 	got, err := p.Frontends()
@@ -50,8 +50,8 @@ func TestAFrontendThatFoundNoRoomIsSteeredLater(t *testing.T) {
 		t.Errorf("steered: %v (%v)", got, err)
 	}
 	// One that goes unsteered is forgotten.
-	_ = l.Apply([]table.Service{on("ns/c", node4, table.NodePort, 1004, 1005)}, nil)
-	if err := l.Apply(nil, []string{"ns/b", "ns/c"}); err != nil {
+	_ = l.Apply([]table.Service{on("ns/c", node4, table.NodePort, 1004, 1005)}, nil, nil)
+	if err := l.Apply(nil, []string{"ns/b", "ns/c"}, nil); err != nil {
 		t.Error(err)
 	}
 	if got, _ := p.Frontends(); len(got) != 0 || len(l.unsteered) != 0 {

@@ -78,7 +78,7 @@ func TestCloseBeforeTrafficIsTakenDetachesTheLastProcess(t *testing.T) {
 	}
 	onEdge(t, 0, func(_ *netlab.Edge, pins string, open func() *LB) error {
 		last := open()
-		if err := errors.Join(last.Apply(nil, nil), leave(last)); err != nil {
+		if err := errors.Join(last.Apply(nil, nil, nil), leave(last)); err != nil {
 			return err
 		}
 		l := open()
@@ -130,7 +130,7 @@ func TestPacketsDoNotWaitForTheViewForever(t *testing.T) {
 		}
 
 		last := open()
-		if err := errors.Join(last.Apply(nil, nil), leave(last)); err != nil {
+		if err := errors.Join(last.Apply(nil, nil, nil), leave(last)); err != nil {
 			return err
 		}
 		l := open()
@@ -146,7 +146,7 @@ func TestPacketsDoNotWaitForTheViewForever(t *testing.T) {
 				break
 			}
 		}
-		err = l.Apply(nil, nil)
+		err = l.Apply(nil, nil, nil)
 		if kernelGets() {
 			t.Error("the kernel gets packets of Weir's after the view is there")
 		}
@@ -165,7 +165,7 @@ func TestCloseDoesNotWaitForAStalledWorker(t *testing.T) {
 			return err
 		}
 		l := open()
-		if err := l.Apply(nil, nil); err != nil {
+		if err := l.Apply(nil, nil, nil); err != nil {
 			return err
 		}
 		l.running.Add(1) // stands for a worker that never ends

@@ -132,10 +132,11 @@ func (a *announcer) prefixes() (out []netip.Prefix) {
 
 // leaving withdraws addresses that a publication is about to take away, or that will not be served
 // after it, and announces none. Frontends that it adds do not count yet. The publication is to be
-// the one returned, with which those of withdrawn addresses linger.
-func (a *announcer) leaving(put []table.Service, del []string, tables *table.Table) ([]table.Service, []string) {
+// the one returned, with which those of withdrawn addresses linger. prepared is that publication,
+// nil if the caller is to prepare it.
+func (a *announcer) leaving(put []table.Service, del []string, tables *table.Table) (_ []table.Service, _ []string, prepared *table.Change) {
 	if a == nil {
-		return put, del
+		return put, del, nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -153,14 +154,18 @@ func (a *announcer) leaving(put []table.Service, del []string, tables *table.Tab
 		// Which Service will have a frontend that several claim, the tables decide.
 		change, err := tables.Prepare(put, del)
 		if err != nil {
-			return put, del // nothing will be published
+			return put, del, nil // nothing will be published
 		}
+		prepared = &change
 		a.look(change.Next(), func(k table.Key) bool { return had[k] })
 		n := a.node
 		n.Publishing = true
 		a.decide(&n)
 	}
-	return a.lingering.keep(put, del, before, tables.Load(), time.Now())
+	if put, del, same := a.lingering.keep(put, del, before, tables.Load(), time.Now()); !same {
+		return put, del, nil
+	}
+	return put, del, prepared
 }
 
 // programmed says of the frontends that are published whether packets reach the packet path.
@@ -295,11 +300,10 @@ func (a *announcer) status() *api.Announce {
 			x.Reason = d.Reason.String()
 		}
 		for _, f := range a.addresses[d.Address] {
-			if !slices.Contains(x.Services, f.Service) {
-				x.Services = append(x.Services, f.Service)
-			}
+			x.Services = append(x.Services, f.Service)
 		}
 		slices.Sort(x.Services)
+		x.Services = slices.Compact(x.Services)
 		out.Addresses = append(out.Addresses, x)
 	}
 	for _, r := range a.routes {

@@ -2,11 +2,13 @@ package daemon
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/table"
 )
 
 // deliver takes a change of the source to the tables. Until the source has
@@ -104,13 +106,29 @@ func (d *Daemon) publish(b translate.Batch, c *cause) (serves bool) {
 	d.announcer.follow(b.Put)
 	d.published.Store(true)
 	d.publicationProblems(&b, err)
-	changes := d.tiers.follow(b.Put, b.Delete, time.Now())
+	changes := d.tiers.follow(withoutKept(b.Put, err, c), b.Delete, time.Now())
 	if !d.updated.IsZero() {
 		d.publicationEvents(&changes, c)
 	}
 	d.updated = time.Now()
 	d.log.Debug("published", "services", len(b.Put), "deleted", len(b.Delete))
 	return true
+}
+
+// withoutKept are the Services of put but those that err, of a publication, leaves as they were.
+// The cause forgets what has changed in these.
+func withoutKept(put []table.Service, err error, c *cause) []table.Service {
+	kept := map[string]bool{}
+	for _, e := range flatten(err) {
+		if of := (*table.ServiceError)(nil); errors.As(e, &of) && of.Kept {
+			kept[of.Service] = true
+			delete(c.endpoints, of.Service)
+		}
+	}
+	if len(kept) == 0 {
+		return put
+	}
+	return slices.DeleteFunc(slices.Clone(put), func(s table.Service) bool { return kept[s.Name] })
 }
 
 // flatten takes joined errors apart.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -58,22 +59,33 @@ func (d *Daemon) causeOf(up *discovery.Update) *cause {
 // endpointChanges are the changes by address and kind.
 func endpointChanges(old, now *discovery.Service) []endpointChange {
 	var out []endpointChange
+	type identity struct {
+		kind event.Kind
+		addr netip.Addr
+		text string
+	}
+	index := map[identity]int{}
 	add := func(p *discovery.Port, e *topology.Endpoint, kind event.Kind, text string) {
-		address := e.AddrPort.Addr().String()
-		at := slices.IndexFunc(out, func(c endpointChange) bool { return c.kind == kind && c.address == address && c.text == text })
-		if at < 0 {
+		id := identity{kind, e.AddrPort.Addr(), text}
+		at, known := index[id]
+		if !known {
 			at = len(out)
-			out = append(out, endpointChange{kind, address, text, nil})
+			index[id] = at
+			out = append(out, endpointChange{kind, id.addr.String(), text, nil})
 		}
 		out[at].ports = append(out[at].ports, portText(p.Name, p.Port, p.Protocol))
 	}
+	type port struct {
+		number   uint16
+		protocol string
+	}
+	before := make(map[port][]topology.Endpoint, len(old.Ports))
+	for i := range old.Ports {
+		before[port{old.Ports[i].Port, old.Ports[i].Protocol}] = old.Ports[i].Endpoints
+	}
 	for i := range now.Ports {
 		p := &now.Ports[i]
-		var before []topology.Endpoint
-		if at := slices.IndexFunc(old.Ports, func(o discovery.Port) bool { return o.Port == p.Port && o.Protocol == p.Protocol }); at >= 0 {
-			before = old.Ports[at].Endpoints
-		}
-		mergeEndpoints(before, p.Endpoints, func(was, is *topology.Endpoint) {
+		mergeEndpoints(before[port{p.Port, p.Protocol}], p.Endpoints, func(was, is *topology.Endpoint) {
 			switch {
 			case was == nil:
 				add(p, is, event.EndpointAdded, "added, "+is.State()+place(is))
@@ -172,18 +184,19 @@ func (d *Daemon) endpointEvents(service string, list []endpointChange) {
 
 // tierEvents adds an event for all ports of a Service that change between the same tiers.
 func (d *Daemon) tierEvents(list []tierChange, c *cause) {
-	for len(list) > 0 {
-		first := list[0]
-		same := func(x tierChange) bool { return x.service == first.service && x.from == first.from && x.to == first.to }
-		var group, rest []tierChange
-		for _, x := range list {
-			if same(x) {
-				group = append(group, x)
-			} else {
-				rest = append(rest, x)
-			}
+	type identity struct{ service, from, to string }
+	groups := map[identity][]tierChange{}
+	var order []identity
+	for _, x := range list {
+		id := identity{x.service, x.from, x.to}
+		if groups[id] == nil {
+			order = append(order, id)
 		}
-		list = rest
+		groups[id] = append(groups[id], x)
+	}
+	for _, id := range order {
+		group := groups[id]
+		first := group[0]
 		severity := event.Note
 		switch topology.Tier(first.to) {
 		case topology.TierNone:
@@ -226,11 +239,13 @@ func (d *Daemon) tellTier(t tierChange, scope string, severity event.Severity, c
 func scopeOf(list []tierChange) string {
 	var ports, families, scopes []string
 	add := func(to *[]string, s string) {
-		if !slices.Contains(*to, s) {
+		if n := len(*to); n == 0 || (*to)[n-1] != s && (to == &ports || !slices.Contains(*to, s)) {
 			*to = append(*to, s)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b tierChange) int { return cmp.Compare(a.key.port, b.key.port) })
+	slices.SortStableFunc(list, func(a, b tierChange) int {
+		return cmp.Or(cmp.Compare(a.key.port, b.key.port), cmp.Compare(a.key.proto, b.key.proto))
+	})
 	for _, x := range list {
 		add(&ports, portText("", x.key.port, header.ProtocolName(x.key.proto)))
 		add(&families, x.key.family())

@@ -62,16 +62,13 @@ func (d *Daemon) frontendView() explain.View {
 
 // Frontends implements api.Source.
 func (d *Daemon) Frontends(context.Context) (api.Stream, error) {
-	services := map[string]*discovery.Service{}
-	for _, svc := range d.source.Services() {
-		services[svc.Name.String()] = svc
-	}
+	names := portNames(d.source.Services())
 	published := d.lb.Tables().Load()
 	return func(w *api.ObjectWriter) error {
 		w.List("frontends")
 		for f := range published.All() {
 			shown := d.frontend(f)
-			shown.PortName = portName(services[f.ServiceName], f, shown.Protocol)
+			shown.PortName = names[servicePort{f.ServiceName, shown.Protocol, f.AddrPort.Port(), f.Kind == table.NodePort}]
 			if err := w.Element(&shown); err != nil {
 				return err
 			}
@@ -80,23 +77,25 @@ func (d *Daemon) Frontends(context.Context) (api.Stream, error) {
 	}, nil
 }
 
-// portName is the name of the Service port of a frontend. svc is nil for a
-// Service that is gone.
-func portName(svc *discovery.Service, f *table.FrontendEntry, protocol string) string {
-	if svc == nil {
-		return ""
-	}
-	for i := range svc.Ports {
-		p := &svc.Ports[i]
-		port := p.Port
-		if f.Kind == table.NodePort {
-			port = p.NodePort
+// servicePort is a port of a Service as a frontend shows it.
+type servicePort struct {
+	service, protocol string
+	port              uint16
+	nodePort          bool
+}
+
+// portNames are the names of the ports of Services, "" where there is none.
+func portNames(services []*discovery.Service) map[servicePort]string {
+	out := map[servicePort]string{}
+	for _, svc := range services {
+		name := svc.Name.String()
+		for i := range svc.Ports {
+			p := &svc.Ports[i]
+			out[servicePort{name, p.Protocol, p.Port, false}] = p.Name
+			out[servicePort{name, p.Protocol, p.NodePort, true}] = p.Name
 		}
-		if port == f.AddrPort.Port() && p.Protocol == protocol {
-			return p.Name
-		}
 	}
-	return ""
+	return out
 }
 
 func (d *Daemon) frontend(f *table.FrontendEntry) api.Frontend {

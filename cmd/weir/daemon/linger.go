@@ -55,7 +55,8 @@ func (l *lingering) follow(before, after []announce.Decision, now time.Time) {
 
 // keep makes of a change the one that leaves the frontends of withdrawn addresses as they are in
 // the present snapshot. had are the frontends before the change, of all Services that it names.
-func (l *lingering) keep(put []table.Service, del []string, had map[string][]announcedFrontend, present *table.Snapshot, now time.Time) ([]table.Service, []string) {
+// same is true if no frontend lingers: the change is the given one.
+func (l *lingering) keep(put []table.Service, del []string, had map[string][]announcedFrontend, present *table.Snapshot, now time.Time) (_ []table.Service, _ []string, same bool) {
 	for i := range put {
 		l.leave(put[i].Name, &put[i], had[put[i].Name], present, now)
 	}
@@ -63,6 +64,9 @@ func (l *lingering) keep(put []table.Service, del []string, had map[string][]ann
 		l.leave(name, nil, had[name], present, now)
 	}
 	fewer := l.yield(put)
+	if len(l.services) == 0 && len(fewer) == 0 {
+		return put, del, true
+	}
 	var b translate.Batch
 	for i := range put {
 		if s := l.services[put[i].Name]; s != nil {
@@ -83,7 +87,7 @@ func (l *lingering) keep(put []table.Service, del []string, had map[string][]ann
 			l.renew(&b, s)
 		}
 	}
-	return b.Put, b.Delete
+	return b.Put, b.Delete, false
 }
 
 // yield ends the time of frontends that another Service claims now. It returns the Services that
@@ -176,6 +180,10 @@ func cloneService(s *table.Service) *table.Service {
 // served is the Service with the frontends that linger.
 func (s *lingeringService) served() *table.Service {
 	out := cloneService(s.version)
+	out.Frontends = slices.DeleteFunc(out.Frontends, func(x table.Frontend) bool {
+		_, lingers := s.frontends[table.MakeKey(x.AddrPort, x.Proto)]
+		return lingers
+	})
 	for _, f := range s.frontends {
 		e := f.entry
 		frontend := table.Frontend{
@@ -186,7 +194,6 @@ func (s *lingeringService) served() *table.Service {
 			pool.Endpoints = append(pool.Endpoints, table.Endpoint{AddrPort: x.AddrPort, Weight: x.Weight, Local: x.Local})
 		}
 		out.Pools = append(out.Pools, pool)
-		out.Frontends = slices.DeleteFunc(out.Frontends, func(x table.Frontend) bool { return table.MakeKey(x.AddrPort, x.Proto) == e.Key })
 		out.Frontends = append(out.Frontends, frontend)
 	}
 	return out
@@ -240,7 +247,7 @@ func (d *Daemon) endLingering(now time.Time) {
 	if !d.synced || len(b.Put)+len(b.Delete) == 0 {
 		return
 	}
-	err := d.lb.Apply(b.Put, b.Delete)
+	err := d.lb.Apply(b.Put, b.Delete, nil)
 	d.announcer.follow(nil)
 	d.publicationProblems(&b, err)
 }

@@ -87,7 +87,8 @@ func TestFrontendsOfWithdrawnAddressesLinger(t *testing.T) {
 			}
 			publish := func(put []table.Service, del []string) {
 				t.Helper()
-				apply(a.leaving(put, del, tables))
+				now, gone, _ := a.leaving(put, del, tables)
+				apply(now, gone)
 				a.published(put, tables.Load(), func(table.Key) bool { return true })
 			}
 			compare := func(when string, want state) {
@@ -137,7 +138,8 @@ func TestSourceRangesDoNotLinger(t *testing.T) {
 		tables := table.New(table.Config{})
 		publish := func(put []table.Service, del []string) {
 			t.Helper()
-			if _, err := tables.Apply(a.leaving(put, del, tables)); err != nil {
+			now, gone, _ := a.leaving(put, del, tables)
+			if _, err := tables.Apply(now, gone); err != nil {
 				t.Fatal(err)
 			}
 			a.published(put, tables.Load(), func(table.Key) bool { return true })

@@ -61,13 +61,13 @@ func (t *tiers) follow(put []table.Service, del []string, now time.Time) (c serv
 	}
 	for i := range put {
 		s := &put[i]
-		next := tiersOf(s, now)
+		next, index := tiersOf(s, now)
 		if _, ok := t.byService[s.Name]; !ok {
 			c.added = append(c.added, s.Name)
 		}
 		for _, old := range t.byService[s.Name] {
-			at := slices.IndexFunc(next, func(x tierInUse) bool { return x.tierKey == old.tierKey })
-			if at < 0 {
+			at, ok := index[old.tierKey]
+			if !ok {
 				continue
 			}
 			n := &next[at]
@@ -83,24 +83,28 @@ func (t *tiers) follow(put []table.Service, del []string, now time.Time) (c serv
 	return c
 }
 
-// tiersOf are the tiers of a Service's frontends.
-func tiersOf(s *table.Service, now time.Time) []tierInUse {
-	var out []tierInUse
+// tiersOf are the tiers of a Service's frontends, and where each is.
+func tiersOf(s *table.Service, now time.Time) (out []tierInUse, index map[tierKey]int) {
+	index = make(map[tierKey]int)
 	for _, f := range s.Frontends {
 		k := tierKey{f.Port, f.Proto, f.AddrPort.Addr().Is6(), f.ClusterScope}
 		if k.port == 0 {
 			k.port = f.AddrPort.Port()
 		}
-		if slices.ContainsFunc(out, func(x tierInUse) bool { return x.tierKey == k }) {
+		if _, known := index[k]; known {
 			continue
 		}
+		index[k] = 0
 		p := &s.Pools[f.Pool]
 		out = append(out, tierInUse{tierKey: k, tier: p.Tier, endpoints: len(p.Endpoints), since: now})
 	}
 	slices.SortFunc(out, func(a, b tierInUse) int {
 		return cmp.Or(cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), cmp.Compare(a.family(), b.family()), cmp.Compare(a.scope(), b.scope()))
 	})
-	return out
+	for i := range out {
+		index[out[i].tierKey] = i
+	}
+	return out, index
 }
 
 func (k tierKey) family() string {
@@ -122,8 +126,13 @@ func (t *tiers) of(service string, port uint16, proto uint8) []api.TierInUse {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := []api.TierInUse{}
-	for _, x := range t.byService[service] {
-		if x.port == port && x.proto == proto {
+	list := t.byService[service] // in order of ports
+	at, _ := slices.BinarySearchFunc(list, port, func(x tierInUse, port uint16) int { return cmp.Compare(x.port, port) })
+	for _, x := range list[at:] {
+		if x.port != port {
+			break
+		}
+		if x.proto == proto {
 			out = append(out, api.TierInUse{
 				Family: x.family(), Scope: x.scope(), Tier: x.tier, Endpoints: x.endpoints, Since: x.since, Previous: x.previous,
 			})

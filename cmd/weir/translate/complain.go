@@ -2,10 +2,8 @@ package translate
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -26,13 +24,10 @@ func (s *translation) otherClass() {
 
 // field is the field of the Service that the port of a frontend is from.
 func (f *familyPort) field(kind table.Kind) string {
-	i := slices.IndexFunc(f.svc.Ports, func(p discovery.Port) bool {
-		return p.Name == f.port.Name && p.Port == f.port.Port && p.Protocol == f.port.Protocol
-	})
 	if kind == table.NodePort {
-		return fmt.Sprintf("spec.ports[%d].nodePort", i)
+		return fmt.Sprintf("spec.ports[%d].nodePort", f.index)
 	}
-	return fmt.Sprintf("spec.ports[%d].port", i)
+	return fmt.Sprintf("spec.ports[%d].port", f.index)
 }
 
 // WantsNodeAddress reports whether a Service has node ports and there is no

@@ -47,7 +47,7 @@ func (t *Translator) translateTo(svc *discovery.Service, claims *[]Claim) (table
 	w := &t.work
 	s := translation{t: t, svc: svc, frontends: len(w.frontends), pools: len(w.pools), listed: len(w.listed), claims: claims}
 	for i := range svc.Ports {
-		s.port(&svc.Ports[i])
+		s.port(i)
 	}
 	s.otherClass()
 	// Capped: later Services of the batch must not append into them.
@@ -74,13 +74,14 @@ type translation struct {
 
 // port adds a Service port: per address family the frontends, then the
 // pools that they need.
-func (s *translation) port(p *discovery.Port) {
+func (s *translation) port(i int) {
+	p := &s.svc.Ports[i]
 	proto, ok := header.ProtocolNumber(string(p.Protocol))
 	if !ok {
 		return // Service.Unsupported has the reason
 	}
 	for _, ipv6 := range []bool{false, true} {
-		f := familyPort{translation: s, port: p, proto: proto, ipv6: ipv6, cluster: -1, local: -1}
+		f := familyPort{translation: s, index: i, port: p, proto: proto, ipv6: ipv6, cluster: -1, local: -1}
 		f.add()
 	}
 }
@@ -89,6 +90,7 @@ func (s *translation) port(p *discovery.Port) {
 // that family.
 type familyPort struct {
 	*translation
+	index int // of port
 	port  *discovery.Port
 	proto uint8
 	ipv6  bool
