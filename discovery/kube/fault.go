@@ -43,8 +43,8 @@ func (o *observer) faults() []Fault {
 // Contact is the state of the connection for a resource.
 type Contact struct {
 	Resource  string
-	Connected bool      // the last request was answered
-	Last      time.Time // when the API server last said something; zero: never
+	Connected bool      // there is no fault since the last list or event
+	Last      time.Time // when a list was last completed, or an event or bookmark decoded; zero: never
 }
 
 // Contacts are the resources that were asked for, by name. A watch without changes sends a
@@ -55,7 +55,7 @@ func (s *Source) Contacts() []Contact {
 	var out []Contact
 	for name, r := range s.watch.resources {
 		c := Contact{Resource: name, Connected: r.fault == ""}
-		if at := r.last.Load(); at != 0 {
+		if at := r.good.Load(); at != 0 {
 			c.Last = time.Unix(0, at)
 		}
 		out = append(out, c)
@@ -64,17 +64,17 @@ func (s *Source) Contacts() []Contact {
 	return out
 }
 
-// GoodAt is when the delivered state was last known to be that of the API server: now while
-// every resource is watched, else the time of the first failure. It
-// is zero before the first full view.
+// GoodAt is when the delivered state was last known to be that of the API server: of the watched
+// resources the earliest time at which a list was last completed, or an event or bookmark decoded.
+// It is zero before the first full view.
 func (s *Source) GoodAt() time.Time {
 	if !s.Synced() {
 		return time.Time{}
 	}
-	at := time.Now()
-	for _, f := range s.Faults() {
-		if f.Since.Before(at) {
-			at = f.Since
+	var at time.Time
+	for _, c := range s.Contacts() {
+		if at.IsZero() || c.Last.Before(at) {
+			at = c.Last
 		}
 	}
 	return at

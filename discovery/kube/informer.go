@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/weirlb/weir/discovery"
@@ -25,9 +25,10 @@ const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
 // informer is the informer of a kind with our registration.
 type informer struct {
-	kind   kind
-	shared cache.SharedIndexInformer
-	told   cache.ResourceEventHandlerRegistration
+	kind     kind
+	resource string
+	shared   cache.SharedIndexInformer
+	told     cache.ResourceEventHandlerRegistration
 }
 
 // serviceSelector is that of kube-proxy, or that of a proxy for named Services, with the
@@ -70,27 +71,23 @@ func require(label string, op selection.Operator, values ...string) labels.Requi
 	return *r
 }
 
-// factory makes a factory whose informers see the objects that sel selects.
-func (s *Source) factory(sel labels.Selector) informers.SharedInformerFactory {
-	return informers.NewSharedInformerFactoryWithOptions(s.client, 0,
-		informers.WithTransform(newTrimmer(s.cfg.Store.NodeName).trim),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = sel.String() }))
-}
-
 // start starts the informers.
 func (s *Source) start(ctx context.Context) (stop func(), err error) {
-	services, slices, nodes := s.factory(s.selector), s.factory(sliceSelector(s.cfg.Store.ServiceProxyName)), s.factory(labels.Everything())
+	core, slices := s.client.CoreV1().RESTClient(), sliceSelector(s.cfg.Store.ServiceProxyName)
 	list := []informer{
-		{kind: kindService, shared: services.Core().V1().Services().Informer()},
-		{kind: kindSlice, shared: slices.Discovery().V1().EndpointSlices().Informer()},
-		{kind: kindNode, shared: nodes.Core().V1().Nodes().Informer()},
+		s.informer(kindService, core, "services", &corev1.Service{}, s.selector),
+		s.informer(kindSlice, s.client.DiscoveryV1().RESTClient(), "endpointslices", &discoveryv1.EndpointSlice{}, slices),
+		s.informer(kindNode, core, "nodes", &corev1.Node{}, labels.Everything()),
 	}
 	if s.cfg.LegacyEndpoints {
-		list = append(list, informer{kind: kindEndpoints, shared: slices.Core().V1().Endpoints().Informer()})
+		list = append(list, s.informer(kindEndpoints, core, "endpoints", &corev1.Endpoints{}, slices))
 	}
 	for i := range list {
 		in := &list[i]
-		if err := in.shared.SetWatchErrorHandlerWithContext(s.watch.watchFailed); err != nil {
+		if err := in.shared.SetTransform(newTrimmer(s.cfg.Store.NodeName).trim); err != nil {
+			return nil, err
+		}
+		if err := in.shared.SetWatchErrorHandlerWithContext(s.watch.watchFailed(in.resource)); err != nil {
 			return nil, err
 		}
 		if in.told, err = in.shared.AddEventHandler(s.handler(in.kind)); err != nil {
@@ -100,15 +97,17 @@ func (s *Source) start(ctx context.Context) (stop func(), err error) {
 	s.mu.Lock()
 	s.informers = list
 	s.mu.Unlock()
-	all := []informers.SharedInformerFactory{services, slices, nodes}
-	for _, f := range all {
-		f.StartWithContext(ctx)
+	var tasks sync.WaitGroup
+	for i := range list {
+		tasks.Go(func() { list[i].shared.RunWithContext(ctx) })
 	}
-	return func() {
-		for _, f := range all {
-			f.Shutdown()
-		}
-	}, nil
+	return tasks.Wait, nil
+}
+
+// informer makes an informer of the objects that sel selects.
+func (s *Source) informer(k kind, client cache.Getter, resource string, of runtime.Object, sel labels.Selector) informer {
+	lw := cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, func(o *metav1.ListOptions) { o.LabelSelector = sel.String() })
+	return informer{kind: k, resource: resource, shared: cache.NewSharedIndexInformer(s.watch.observe(resource, lw), of, 0, cache.Indexers{})}
 }
 
 // allListed reports whether every informer has delivered the whole first list of the API

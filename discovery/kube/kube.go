@@ -124,7 +124,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	rc := rest.CopyConfig(cfg.REST)
-	s.watch = newObserver(cfg.Log, watchedName)
+	s.watch = newObserver(cfg.Log)
 	rc.Wrap(s.watch.wrap)
 	if s.client, err = kubernetes.NewForConfig(rc); err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
@@ -176,8 +176,8 @@ func (s *Source) Errors() []string {
 	return out
 }
 
-// WatchErrors counts, by resource, the requests to list or watch that were
-// refused or cut short.
+// WatchErrors counts, by resource, the requests to list or watch that were refused, cut short, or
+// whose answer could not be decoded.
 func (s *Source) WatchErrors() map[string]uint64 { return s.watch.counts() }
 
 // String is "kubernetes SERVER".

@@ -15,9 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -85,7 +86,7 @@ type PoolObjects struct {
 	watch   *observer
 
 	mu        sync.Mutex
-	informers map[string]cache.SharedIndexInformer // by poolName
+	informers map[string]cache.SharedIndexInformer // by resourceName or secretName
 	kinds     map[string]bool                      // group and kind that are watched; of Look alone
 	looked    bool                                 // without an error
 	err       error                                // of the last look for definitions
@@ -101,7 +102,7 @@ type PoolObject struct {
 
 // NewPoolObjects asks for nothing before Look.
 func NewPoolObjects(cfg PoolConfig) (*PoolObjects, error) {
-	p := &PoolObjects{cfg: cfg, informers: map[string]cache.SharedIndexInformer{}, kinds: map[string]bool{}, watch: newObserver(cfg.Log, poolName)}
+	p := &PoolObjects{cfg: cfg, informers: map[string]cache.SharedIndexInformer{}, kinds: map[string]bool{}, watch: newObserver(cfg.Log)}
 	rc := rest.CopyConfig(cfg.REST)
 	rc.Wrap(p.watch.wrap)
 	var err error
@@ -115,27 +116,7 @@ func NewPoolObjects(cfg PoolConfig) (*PoolObjects, error) {
 	return p, nil
 }
 
-// poolName names the resource of a request, such as "bgppeers.metallb.io of metallb-system", "" for
-// requests that list no objects.
-func poolName(path string) string {
-	parts := strings.Split(strings.Trim(path, "/"), "/")
-	if len(parts) < 3 || parts[0] == "apis" && len(parts) < 4 {
-		return ""
-	}
-	group, rest := "", parts[2:]
-	if parts[0] == "apis" {
-		group, rest = parts[1], parts[3:]
-	}
-	namespace := ""
-	if len(rest) == 3 && rest[0] == "namespaces" {
-		namespace, rest = rest[1], rest[2:]
-	}
-	if len(rest) != 1 {
-		return ""
-	}
-	return resourceName(group, rest[0], namespace)
-}
-
+// resourceName names the objects of a kind, such as "bgppeers.metallb.io of metallb-system".
 func resourceName(group, resource, namespace string) string {
 	name := strings.TrimSuffix(resource+"."+group, ".")
 	if namespace != "" {
@@ -186,8 +167,8 @@ func (p *PoolObjects) look(ctx context.Context) error {
 				continue
 			}
 			for _, namespace := range p.cfg.Namespaces {
-				i := dynamicinformer.NewFilteredDynamicInformer(p.dynamic, version.WithResource(r.Name), namespace, 0, cache.Indexers{}, nil)
-				if err := p.start(ctx, resourceName(version.Group, r.Name, namespace), i.Informer()); err != nil {
+				objects := dynamicLists{p.dynamic.Resource(version.WithResource(r.Name)).Namespace(namespace)}
+				if err := p.start(ctx, resourceName(version.Group, r.Name, namespace), objects, &unstructured.Unstructured{}); err != nil {
 					return err
 				}
 			}
@@ -197,13 +178,25 @@ func (p *PoolObjects) look(ctx context.Context) error {
 	return nil
 }
 
+// dynamicLists are objects of a kind that this program has no type of.
+type dynamicLists struct{ client dynamic.ResourceInterface }
+
+func (d dynamicLists) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return d.client.List(ctx, o)
+}
+
+func (d dynamicLists) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return d.client.Watch(ctx, o)
+}
+
 // start runs an informer until ctx ends.
-func (p *PoolObjects) start(ctx context.Context, name string, i cache.SharedIndexInformer) error {
+func (p *PoolObjects) start(ctx context.Context, name string, from lists, of runtime.Object) error {
+	i := cache.NewSharedIndexInformer(p.watch.observe(name, from), of, 0, cache.Indexers{})
 	changed := func(any) { p.cfg.Changed() }
 	if err := i.SetTransform(trimPoolObject); err != nil {
 		return err
 	}
-	if err := i.SetWatchErrorHandlerWithContext(p.watch.watchFailed); err != nil {
+	if err := i.SetWatchErrorHandlerWithContext(p.watch.watchFailed(name)); err != nil {
 		return err
 	}
 	if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) }, DeleteFunc: changed}); err != nil {
@@ -279,7 +272,7 @@ func (p *PoolObjects) Synced() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, i := range p.informers {
-		if !i.HasSynced() && !refused[observedName(name)] {
+		if !i.HasSynced() && !refused[name] {
 			return false
 		}
 	}
@@ -327,7 +320,7 @@ func (p *PoolObjects) Objects() ([]PoolObject, error) {
 func (p *PoolObjects) Faults() []Fault {
 	informers := p.all()
 	out := slices.DeleteFunc(p.watch.faults(), func(f Fault) bool {
-		i := informers[f.Resource] // none for Secrets
+		i := informers[f.Resource]
 		return i != nil && strings.HasPrefix(f.Reason, "404 ") && i.HasSynced() && len(i.GetStore().ListKeys()) == 0
 	})
 	p.mu.Lock()

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	informersv1 "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -24,25 +23,14 @@ func (p *PoolObjects) watchSecrets(ctx context.Context) error {
 			if p.all()[key] != nil {
 				continue
 			}
-			byName := func(o *metav1.ListOptions) {
-				o.FieldSelector = fields.OneTermEqualSelector("metadata.name", name).String()
-			}
-			i := informersv1.NewFilteredSecretInformer(p.client, namespace, 0, cache.Indexers{}, byName)
-			if err := p.start(ctx, key, i); err != nil {
+			byName := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
+			from := cache.NewListWatchFromClient(p.client.CoreV1().RESTClient(), "secrets", namespace, byName)
+			if err := p.start(ctx, key, from, &corev1.Secret{}); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// observedName is the resource as the observer names it.
-func observedName(informer string) string {
-	if rest, ok := strings.CutPrefix(informer, "Secret "); ok {
-		namespace, _, _ := strings.Cut(rest, "/")
-		return resourceName("", "secrets", namespace)
-	}
-	return informer
 }
 
 // SecretVersions is another text after a change of a Secret.

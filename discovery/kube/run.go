@@ -55,7 +55,7 @@ func (s *Source) Run(ctx context.Context, deliver func(*discovery.Update)) error
 }
 
 // catchUp waits until everything has been told, delivers that, and reports
-// whether it came so far. Where the API server does not answer, LastKnown
+// whether it came so far. Where the API server does not send it, LastKnown
 // stands in.
 func (s *Source) catchUp(ctx context.Context, deliver func(*discovery.Update)) bool {
 	// There is no event for "all told": HasSynced is to be polled, as
@@ -91,7 +91,7 @@ func (s *Source) catchUp(ctx context.Context, deliver func(*discovery.Update)) b
 // tellLastKnown delivers the objects of an earlier source.
 func (s *Source) tellLastKnown(deliver func(*discovery.Update)) {
 	if s.cfg.LastKnown == nil {
-		s.log.Warn("the API server does not answer: waiting for it, with nothing to serve", "server", s.cfg.REST.Host)
+		s.log.Warn("the API server has not sent its state: waiting for it, with nothing to serve", "server", s.cfg.REST.Host, "errors", s.watch.errors())
 		return
 	}
 	s.mu.Lock()
@@ -100,8 +100,8 @@ func (s *Source) tellLastKnown(deliver func(*discovery.Update)) {
 	s.lastKnown = true
 	up := s.store.Flush()
 	s.mu.Unlock()
-	s.log.Warn("the API server does not answer: serving what was known last",
-		"server", s.cfg.REST.Host, "of", s.cfg.LastKnownTime, "services", len(up.Put))
+	s.log.Warn("the API server has not sent its state: serving what was known last",
+		"server", s.cfg.REST.Host, "errors", s.watch.errors(), "of", s.cfg.LastKnownTime, "services", len(up.Put))
 	deliver(up)
 }
 

@@ -8,20 +8,19 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 )
 
-// observer sees every request of the informers: it has the resources that cannot be listed
-// or watched right now, which the informers do not report.
+// observer notes the outcome of the requests of informers, which do not report it. A resource is
+// current as of the last list that was completed, or the last event or bookmark that was decoded;
+// an answer alone proves nothing.
 type observer struct {
 	log *slog.Logger
-	// name is the resource of a request, "" for one that is not observed.
-	name func(path string) string
 	// away gets a value when the API server cannot be connected with.
 	away chan struct{}
 	// answered is true once it has answered anything at all.
@@ -37,47 +36,47 @@ type resource struct {
 	fault    string       // "" while all is well
 	since    time.Time    // of the first fault in a row
 	said     time.Time    // when it was last logged
-	last     atomic.Int64 // when the API server last said something about it, in Unix nanoseconds; 0: never
+	good     atomic.Int64 // when a list was last completed or an event decoded, in Unix nanoseconds; 0: never
+	faulty   atomic.Bool  // fault is not ""
 }
 
 // repeat is how often the log says again that a fault goes on.
 const repeat = time.Minute
 
-func newObserver(log *slog.Logger, name func(path string) string) *observer {
-	return &observer{log: log, name: name, away: make(chan struct{}, 1), resources: map[string]*resource{}}
+func newObserver(log *slog.Logger) *observer {
+	return &observer{log: log, away: make(chan struct{}, 1), resources: map[string]*resource{}}
 }
 
-// watched are the resources that informers ask for.
-var watched = []string{"services", "endpointslices", "nodes", "endpoints"}
-
-// watchedName is the resource of a request of a Source's informers.
-func watchedName(path string) string {
-	if name := path[strings.LastIndexByte(path, '/')+1:]; slices.Contains(watched, name) {
-		return name
-	}
-	return ""
+// request is a list or watch in the context of the HTTP requests made for it.
+type request struct {
+	resource string
+	noted    bool // the outcome of the last HTTP request is noted, or is no fault
 }
 
-// wrap is a transport.WrapperFunc.
+type requestKey struct{}
+
+// wrap is a transport.WrapperFunc. It notes requests that fail or are refused: the client repeats
+// some of them, for many seconds, before an informer gets to know.
 func (o *observer) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		res, err := next.RoundTrip(r)
-		name := o.name(r.URL.Path)
-		if r.Method != http.MethodGet || name == "" || r.Context().Err() != nil {
+		q, _ := r.Context().Value(requestKey{}).(*request)
+		if q == nil || r.Context().Err() != nil {
 			return res, err
 		}
+		q.noted = true
 		if err != nil {
-			o.failed(name, err.Error())
+			o.failed(q.resource, err.Error())
 			o.setUnreachable()
 			return res, err
 		}
 		o.answered.Store(true)
 		switch {
+		case res.StatusCode < 300:
+			q.noted = false
 		case res.StatusCode == http.StatusGone || withoutWatchList(r, res):
 		case res.StatusCode >= 400:
-			o.failed(name, res.Status)
-		case res.StatusCode < 300:
-			res.Body = &responseBody{res.Body, o.succeeded(name)}
+			o.failed(q.resource, res.Status)
 		}
 		return res, err
 	})
@@ -123,24 +122,10 @@ func (o *observer) failed(name, fault string) {
 		o.log.Warn("cannot watch the cluster: what is known stays", "resource", name, "err", fault, "since", r.since)
 	}
 	r.fault = fault
+	r.faulty.Store(true)
 }
 
-// responseBody notes when something is read of a response: a watch is a response that lasts
-// for minutes, with bookmarks in between.
-type responseBody struct {
-	io.ReadCloser
-	of *resource
-}
-
-func (h *responseBody) Read(p []byte) (int, error) {
-	n, err := h.ReadCloser.Read(p)
-	if n > 0 {
-		h.of.last.Store(time.Now().UnixNano())
-	}
-	return n, err
-}
-
-func (o *observer) succeeded(name string) *resource {
+func (o *observer) succeeded(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	r := o.resourceNamed(name)
@@ -148,18 +133,29 @@ func (o *observer) succeeded(name string) *resource {
 		o.log.Info("watching the cluster again", "resource", name, "after", time.Since(r.since).Round(time.Millisecond))
 	}
 	r.fault, r.said = "", time.Time{}
-	r.last.Store(time.Now().UnixNano())
-	return r
+	r.faulty.Store(false)
+	r.good.Store(time.Now().UnixNano())
 }
 
-// watchFailed is a cache.WatchErrorHandlerWithContext. The observer itself notes refused
-// requests; left are streams that broke off or could not be decoded.
-func (o *observer) watchFailed(ctx context.Context, _ *cache.Reflector, err error) {
-	if err == nil || errors.Is(err, io.EOF) || ctx.Err() != nil {
-		return
+// watchFailed returns a handler of the errors that end an attempt of an informer. Left for it are
+// those that no request has noted, as of a list that cannot be understood.
+func (o *observer) watchFailed(name string) cache.WatchErrorHandlerWithContext {
+	return func(ctx context.Context, _ *cache.Reflector, err error) {
+		if err == nil || ctx.Err() != nil || errors.Is(err, io.EOF) || isExpired(err) {
+			return
+		}
+		o.mu.Lock()
+		noted := o.resourceNamed(name).fault != ""
+		o.mu.Unlock()
+		if !noted {
+			o.failed(name, err.Error())
+		}
 	}
-	o.log.Debug("watch ended", "err", err)
 }
+
+// isExpired reports whether the API server has forgotten the version from which a watch is to go
+// on. The informer lists again, and the outcome of that counts.
+func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // errors are the present failures, sorted.
 func (o *observer) errors() []string {

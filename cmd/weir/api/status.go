@@ -139,15 +139,15 @@ type Discovery struct {
 	// field that it does not honor. They are in Problems too.
 	LeftToKernel []string `json:"leftToKernel,omitempty"`
 	// LastKnown is set while the last known state is served, to the time of that state: the
-	// API server has not answered since the start.
+	// API server has not sent its own since the start.
 	LastKnown *time.Time `json:"lastKnown,omitempty"`
-	// GoodAt is when the served state was last known to be that of the API server: now
-	// while it is watched. Nil for other sources, and before anything is known.
+	// GoodAt is when the served state was last known to be that of the API server: the earliest
+	// LastContact. Nil for other sources, and before anything is known.
 	GoodAt *time.Time `json:"goodAt,omitempty"`
 	// Resources are those watched of an API server.
 	Resources []Resource `json:"resources,omitempty"`
-	// WatchErrors counts, by resource, the requests to list or watch that
-	// the API server refused or that did not reach it.
+	// WatchErrors counts, by resource, the requests to list or watch that the API server
+	// refused, that did not reach it, or whose answer was cut short or could not be decoded.
 	WatchErrors map[string]uint64 `json:"watchErrors,omitempty"`
 	// NodeNotEligible is why load balancers in front should not send
 	// traffic to this node, "" when they should.
@@ -163,9 +163,10 @@ type NodePortAddress struct {
 // Resource is a kind of object that is watched of an API server.
 type Resource struct {
 	Name string `json:"name"` // services, endpointslices, nodes, endpoints
-	// Connected is true while requests are answered.
+	// Connected is false from a request that failed, was refused or was cut short to the next
+	// list that is completed, or event that is decoded.
 	Connected bool `json:"connected"`
-	// LastContact is when the API server last said something about it; zero: never.
+	// LastContact is when a list was last completed, or an event or bookmark decoded; zero: never.
 	LastContact time.Time `json:"lastContact,omitzero"`
 }
 

@@ -137,7 +137,7 @@ var general = []metric{
 		func(s *api.Status, e emit) { e(float64(s.Endpoints)) }),
 	gauge("healthy", "1 while the packet path works: no worker is stuck, no update is overdue.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.Healthy)) }),
-	gauge("discovery_connected", "1 while the API server answers requests for the resource.", []string{"resource"},
+	gauge("discovery_connected", "1 while lists of the resource are completed and events decoded; 0 after a request that failed, was refused or was cut short.", []string{"resource"},
 		func(s *api.Status, e emit) {
 			for _, r := range s.Discovery.Resources {
 				e(boolean(r.Connected), r.Name)
@@ -193,13 +193,13 @@ var general = []metric{
 		func(s *api.Status, e emit) { e(float64(s.Discovery.ServicesRemoved)) }),
 	gauge("discovery_stale", "1 while Weir serves the last known state because the API server has not answered since the start.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.Discovery.LastKnown != nil)) }),
-	gauge("discovery_stale_age_seconds", "Age of what is served: seconds since it was last known to be what the API server has; 0 while that is watched.", nil,
+	gauge("discovery_stale_age_seconds", "Age of what is served: seconds since it was last known to be what the API server has: since a list was last completed, or an event or bookmark decoded, of the resource that is longest ago. Bookmarks come about once a minute.", nil,
 		func(s *api.Status, e emit) {
 			if at := s.Discovery.GoodAt; at != nil {
 				e(max(0, time.Since(*at).Truncate(time.Second).Seconds()))
 			}
 		}),
-	total("discovery_watch_errors_total", "Requests to list or watch that the API server refused or that did not reach it.", []string{"resource"},
+	total("discovery_watch_errors_total", "Requests to list or watch that the API server refused, that did not reach it, or whose answer was cut short or could not be decoded.", []string{"resource"},
 		func(s *api.Status, e emit) {
 			for resource, n := range s.Discovery.WatchErrors {
 				e(float64(n), resource)

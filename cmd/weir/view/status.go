@@ -42,7 +42,7 @@ func renderHead(b *strings.Builder, s *api.Status) {
 	case !s.Synced:
 		state = "waiting for the first full view: no traffic is taken yet"
 	case s.Discovery.LastKnown != nil:
-		state = "serving the last known state, of " + s.Discovery.LastKnown.Format(time.RFC3339) + ": the API server does not answer"
+		state = "serving the last known state, of " + s.Discovery.LastKnown.Format(time.RFC3339) + ": the API server has not sent its own"
 	default:
 		if since := awaySince(s); !since.IsZero() {
 			state = "serving, API server away since " + since.Format(time.RFC3339)
