@@ -39,7 +39,7 @@ func (l *LB) openHostVeth(workers int) error {
 			"nat in place of dnat, so that endpoints do not see clients' addresses: %v", h.ReturnPathErr)
 	}
 	l.ports.AddHost(ports.Host{
-		Name: h.Name(), Index: h.Index(), MAC: h.MAC(), MTU: h.MTU(), Queues: workers,
+		Name: h.Name(), Index: h.Index(), MAC: h.MAC(), MTU: h.MTU(), Queues: workers, Fault: h.Fault,
 	})
 	return nil
 }

@@ -87,7 +87,7 @@ type Veth struct {
 
 	mu          sync.Mutex
 	saved       *savedSysctls       // guarded by mu
-	forwarding  map[int]bool        // guarded by mu: interfaces on which forwarding has been switched on
+	forwarding  *forwarding         // guarded by mu
 	sources     map[netip.Addr]int  // guarded by mu: number in the prefix, by address of the node
 	routes      map[netip.Addr]bool // guarded by mu: frontends that are routed to the host veth
 	throwRoutes map[netip.Addr]bool // guarded by mu: endpoints that Table leaves to the main one
@@ -115,6 +115,7 @@ func Open(cfg Config) (_ *Veth, err error) {
 	if h.saved, damaged, err = openSavedSysctls(cfg.StateDir, h.sysctls); err != nil {
 		return nil, err
 	}
+	h.forwarding.saved = h.saved
 	if damaged != nil {
 		h.log.Warn("host veth", "err", damaged)
 	}
@@ -142,8 +143,9 @@ func newVeth(cfg Config) *Veth {
 	cfg.Queues = max(cfg.Queues, 1)
 	h := &Veth{
 		cfg: cfg, log: cfg.Log, sysctls: newSysctls(cfg.ProcSys),
-		forwarding: map[int]bool{}, sources: map[netip.Addr]int{}, routes: map[netip.Addr]bool{}, throwRoutes: map[netip.Addr]bool{},
+		sources: map[netip.Addr]int{}, routes: map[netip.Addr]bool{}, throwRoutes: map[netip.Addr]bool{},
 	}
+	h.forwarding = &forwarding{sysctls: h.sysctls, log: h.log, ipv6: cfg.Prefix6.IsValid(), on: map[int]bool{}}
 	if cfg.Mark == 0 {
 		h.ReturnPathErr = errors.New("hostVeth.mark is 0")
 	}

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/vethpair"
 )
 
 // reconcileInterval is how often the host veth is looked over. Reloading a firewall
@@ -21,6 +24,30 @@ const reconcileInterval = 5 * time.Second
 type reconciler struct {
 	quit, done chan struct{}
 	now        chan struct{} // Settle
+	changed    chan struct{} // the link is another
+	fault      atomic.Pointer[string]
+}
+
+// Fault is the part of the host veth that another program has changed and that cannot be
+// repaired, with the reason, "" for none. Until it is repaired packets are lost. A link that was
+// changed is repaired at once.
+func (h *Veth) Fault() string {
+	if h.reconciler == nil {
+		return ""
+	}
+	h.mu.Lock()
+	pair := h.pair
+	h.mu.Unlock()
+	if now, err := pair.Now(); err != nil || now.Differences(h.cfg.MTU) != nil {
+		select {
+		case h.reconciler.changed <- struct{}{}:
+		default: // it is about to be repaired
+		}
+	}
+	if f := h.reconciler.fault.Load(); f != nil {
+		return *f
+	}
+	return ""
 }
 
 // startReconciler starts a keeper in the network namespace of the calling thread.
@@ -29,7 +56,7 @@ func (h *Veth) startReconciler(every time.Duration) (*reconciler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
-	k := &reconciler{quit: make(chan struct{}), done: make(chan struct{}), now: make(chan struct{}, 1)}
+	k := &reconciler{quit: make(chan struct{}), done: make(chan struct{}), now: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 	go func() {
 		defer close(k.done)
 		// Never unlocked: a thread that has been moved ends with the goroutine.
@@ -48,6 +75,8 @@ func (h *Veth) startReconciler(every time.Duration) (*reconciler, error) {
 				return
 			case <-k.now:
 				h.settle()
+			case <-k.changed:
+				h.reconcile()
 			case <-tick.C:
 				h.reconcile()
 			}
@@ -82,41 +111,53 @@ func (k *reconciler) stop() {
 func (h *Veth) reconcile() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	var fault *string
 	for _, part := range []struct {
 		what   string
 		intact func() (bool, error)
 		put    func() error
 	}{
+		{"link", h.checkLink, h.configure},
+		{"sysctls", h.checkPairSysctls, h.setPairSysctls},
 		{"addresses", h.checkAddresses, h.configure},
+		{"forwarding", h.forwarding.check, h.forwarding.restore},
 		{"routes", h.checkRoutes, h.ensureRoutes},
 		{"nftables rules", h.checkRules, h.ensureRules},
 		{"return path", h.checkReturnPath, h.ensureReturnPath},
 	} {
 		intact, err := part.intact()
 		if err == nil && !intact {
-			h.log.Warn("host veth: removed by another program, restoring it", "what", part.what)
+			h.log.Warn("host veth: changed by another program, restoring it", "what", part.what)
 			err = part.put()
 		}
 		if err != nil {
-			h.log.Warn("host veth: cannot be repaired", "what", part.what, "err", err)
+			if h.reconciler.fault.Load() == nil {
+				h.log.Warn("host veth: cannot be repaired", "what", part.what, "err", err)
+			}
+			if fault == nil {
+				text := fmt.Sprintf("loses packets: its %s cannot be repaired: %v", part.what, err)
+				fault = &text
+			}
 		}
 	}
+	h.reconciler.fault.Store(fault)
 }
 
-// checkAddresses reports whether the pair is up and has all addresses.
-func (h *Veth) checkAddresses() (bool, error) {
-	k, err := netlink.LinkByIndex(h.kernel().Attrs().Index)
+// checkLink reports whether both ends are up, as large as at first, and have their settings.
+func (h *Veth) checkLink() (bool, error) {
+	now, err := h.pair.Now()
 	if err != nil {
-		return false, fmt.Errorf("%s is gone, restart Weir: %w", KernelEnd, err)
+		return false, fmt.Errorf("%w; restart Weir", err)
 	}
-	x, err := netlink.LinkByIndex(h.xdp().Attrs().Index)
-	if err != nil {
-		return false, fmt.Errorf("%s is gone, restart Weir: %w", XDPEnd, err)
-	}
-	if k.Attrs().RawFlags&unix.IFF_UP == 0 || x.Attrs().RawFlags&unix.IFF_UP == 0 {
+	if now.Differences(h.cfg.MTU) != nil {
 		return false, nil
 	}
-	addrs, err := netlink.AddrList(k, netlink.FAMILY_ALL)
+	return vethpair.HasOffloads(now[0].Attrs().Name, h.offloads())
+}
+
+// checkAddresses reports whether the kernel's end has all addresses, and knows its neighbors.
+func (h *Veth) checkAddresses() (bool, error) {
+	addrs, err := netlink.AddrList(h.kernel(), netlink.FAMILY_ALL)
 	if err != nil {
 		return true, interrupted(err)
 	}
@@ -128,7 +169,19 @@ func (h *Veth) checkAddresses() (bool, error) {
 			want--
 		}
 	}
-	return want == 0, nil
+	if want != 0 {
+		return false, nil
+	}
+	for _, p := range h.prefixes() {
+		near, err := h.neighbors(familyOf(p.Addr()))
+		if err != nil {
+			return true, interrupted(err)
+		}
+		if !near[h.address(p, localHost)] || !near[h.address(p, forwardHost)] {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // wantedRoutes are the destinations of Weir's routes to the host veth.

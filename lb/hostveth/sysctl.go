@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -46,10 +45,7 @@ func (h *Veth) setPairSysctls() error {
 			return err
 		}
 	}
-	if h.cfg.Prefix6.IsValid() {
-		return h.enableForwarding6(KernelEnd)
-	}
-	return nil
+	return h.forwarding.enable6(KernelEnd)
 }
 
 // checkPairSysctls reports whether setPairSysctls would change nothing.
@@ -63,113 +59,7 @@ func (h *Veth) checkPairSysctls() (bool, error) {
 			return false, err
 		}
 	}
-	if !h.cfg.Prefix6.IsValid() {
-		return true, nil
-	}
-	conf := "net/ipv6/conf/" + KernelEnd + "/"
-	if _, err := h.sysctls.read(conf + "forwarding"); errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	now, err := h.sysctls.read(conf + "force_forwarding")
-	if errors.Is(err, fs.ErrNotExist) {
-		now, err = h.sysctls.read("net/ipv6/conf/all/forwarding")
-	}
-	return now == "1", err
-}
-
-// EnableForwarding lets the kernel forward answers that arrive on an interface, since
-// endpoints lie behind it. ifindex is of the calling thread's namespace;
-// loopback and the host veth need nothing.
-func (h *Veth) EnableForwarding(ifindex int) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.forwarding[ifindex] {
-		return nil
-	}
-	dev, err := netlink.LinkByIndex(ifindex)
-	if err != nil {
-		return fmt.Errorf("host veth: interface %d: %w", ifindex, err)
-	}
-	name := dev.Attrs().Name
-	if dev.Attrs().Flags&unix.IFF_LOOPBACK == 0 && name != KernelEnd {
-		if err := h.changeSysctl("net/ipv4/conf/"+name+"/forwarding", "1"); err != nil {
-			return err
-		}
-		if h.cfg.Prefix6.IsValid() {
-			if err := h.enableForwarding6(name); err != nil {
-				return err
-			}
-		}
-	}
-	h.forwarding[ifindex] = true
-	return nil
-}
-
-// enableForwarding6 switches IPv6 forwarding on for packets that arrive on an
-// interface. Before Linux 6.17 (net.ipv6.conf.X.force_forwarding) IPv6 can only
-// be forwarded by the whole host.
-func (h *Veth) enableForwarding6(name string) error {
-	conf := "net/ipv6/conf/" + name + "/"
-	if _, err := h.sysctls.read(conf + "forwarding"); errors.Is(err, fs.ErrNotExist) {
-		return nil // no IPv6, or not on this interface
-	}
-	if _, err := h.sysctls.read(conf + "force_forwarding"); err == nil {
-		return h.changeSysctl(conf+"force_forwarding", "1")
-	}
-	return h.enableForwardingAll6()
-}
-
-// enableForwardingAll6 makes a router of the host. The kernel then sets `forwarding` of
-// every interface, which is saved so that those which had it keep it at the end, and takes
-// no more router advertisements where accept_ra is 1: that would cost the host the default
-// route, so it becomes 2.
-func (h *Veth) enableForwardingAll6() error {
-	const dir = "net/ipv6/conf/"
-	all, err := h.sysctls.read(dir + "all/forwarding")
-	if err != nil || all == "1" {
-		return err
-	}
-	names, err := h.sysctls.list(dir)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if name == "all" || name == KernelEnd || name == XDPEnd {
-			continue
-		}
-		forwarding, err := h.sysctls.read(dir + name + "/forwarding")
-		if err != nil {
-			return err
-		}
-		if forwarding != "0" {
-			if err := h.saved.save(dir+name+"/forwarding", forwarding, ""); err != nil {
-				return err
-			}
-			continue
-		}
-		if ra, err := h.sysctls.read(dir + name + "/accept_ra"); err == nil && ra == "1" {
-			if err := h.changeSysctl(dir+name+"/accept_ra", "2"); err != nil {
-				return err
-			}
-		}
-	}
-	return h.changeSysctl(dir+"all/forwarding", "1")
-}
-
-// changeSysctl sets a sysctl of the host and saves the old value first.
-func (h *Veth) changeSysctl(key, value string) error {
-	old, err := h.sysctls.read(key)
-	if err != nil {
-		return err
-	}
-	if old == value {
-		return nil
-	}
-	if err := h.saved.save(key, old, value); err != nil {
-		return err
-	}
-	h.log.Info("sysctl changed, to be put back at the end", "key", strings.ReplaceAll(key, "/", "."), "from", old, "to", value)
-	return h.sysctls.write(key, value)
+	return h.forwarding.has6(KernelEnd)
 }
 
 // sysctls is a directory of sysctls, ending in a slash. /proc/sys/net, also

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,15 +51,13 @@ func (t *tree) all(of map[string]string) map[string]string {
 	return out
 }
 
-// veth is a host veth without a pair, for its settings.
-func (t *tree) veth(state string) *Veth {
+// forwarding is that of a host veth without a pair.
+func (t *tree) forwarding(state string) *forwarding {
 	t.Helper()
 	s := newSysctls(t.dir)
 	j, damaged, err := openSavedSysctls(state, s)
 	must(t, errors.Join(damaged, err))
-	return &Veth{
-		cfg: Config{Prefix6: netip.MustParsePrefix("fd77::/64")}, log: slog.New(slog.DiscardHandler), sysctls: s, saved: j,
-	}
+	return &forwarding{ipv6: true, log: slog.New(slog.DiscardHandler), sysctls: s, saved: j, on: map[int]bool{}}
 }
 
 // oldKernel has no force_forwarding.
@@ -78,8 +75,8 @@ func oldKernel() map[string]string {
 func TestForwardingForTheWholeHostIsUndone(t *testing.T) {
 	before := oldKernel()
 	tr, state := newTree(t, before), t.TempDir()
-	h := tr.veth(state)
-	must(t, h.enableForwarding6("eth1"))
+	f := tr.forwarding(state)
+	must(t, f.enable6("eth1"))
 	for key, want := range map[string]string{
 		"ipv6/conf/all/forwarding": "1",
 		"ipv6/conf/eth0/accept_ra": "2", // still takes its default route
@@ -95,10 +92,10 @@ func TestForwardingForTheWholeHostIsUndone(t *testing.T) {
 		tr.set("ipv6/conf/"+name+"/forwarding", "1")
 	}
 	// The process is killed; the next one carries the old values on.
-	h = tr.veth(state)
-	must(t, h.enableForwarding6("eth0"))
+	f = tr.forwarding(state)
+	must(t, f.enable6("eth0"))
 	tr.set("ipv6/conf/cni0/forwarding", "0") // follows all, which restore writes first
-	must(t, h.saved.restore())
+	must(t, f.saved.restore())
 	for _, name := range []string{"default", "eth0", "eth1"} {
 		tr.set("ipv6/conf/"+name+"/forwarding", "0")
 	}
@@ -114,18 +111,18 @@ func TestForwardingOfOneInterfaceWhereTheKernelHasIt(t *testing.T) {
 	before := oldKernel()
 	before["ipv6/conf/eth1/force_forwarding"] = "0"
 	tr := newTree(t, before)
-	h := tr.veth(t.TempDir())
-	must(t, h.enableForwarding6("eth1"))
+	f := tr.forwarding(t.TempDir())
+	must(t, f.enable6("eth1"))
 	want := maps.Clone(before)
 	want["ipv6/conf/eth1/force_forwarding"] = "1"
 	if got := tr.all(before); !maps.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
-	must(t, h.enableForwarding6("noipv6")) // an interface without IPv6 changes nothing
+	must(t, f.enable6("noipv6")) // an interface without IPv6 changes nothing
 	if got := tr.get("ipv6/conf/all/forwarding"); got != "0" {
 		t.Errorf("the whole host forwards")
 	}
-	must(t, h.saved.restore())
+	must(t, f.saved.restore())
 	if got := tr.all(before); !maps.Equal(got, before) {
 		t.Errorf("%v", got)
 	}
@@ -133,13 +130,13 @@ func TestForwardingOfOneInterfaceWhereTheKernelHasIt(t *testing.T) {
 
 func TestSettingsThatOthersChangedSinceStay(t *testing.T) {
 	tr := newTree(t, map[string]string{"ipv4/conf/eth0/forwarding": "0", "ipv4/conf/eth0/rp_filter": "1", "ipv4/conf/gone/forwarding": "0"})
-	h := tr.veth(t.TempDir())
-	must(t, h.changeSysctl("net/ipv4/conf/eth0/forwarding", "1"))
-	must(t, h.changeSysctl("net/ipv4/conf/eth0/rp_filter", "2"))
-	must(t, h.changeSysctl("net/ipv4/conf/gone/forwarding", "1"))
+	f := tr.forwarding(t.TempDir())
+	must(t, f.change("net/ipv4/conf/eth0/forwarding", "1"))
+	must(t, f.change("net/ipv4/conf/eth0/rp_filter", "2"))
+	must(t, f.change("net/ipv4/conf/gone/forwarding", "1"))
 	tr.set("ipv4/conf/eth0/rp_filter", "0")
 	must(t, os.RemoveAll(filepath.Join(tr.dir, "net/ipv4/conf/gone")))
-	must(t, h.saved.restore())
+	must(t, f.saved.restore())
 	if f, r := tr.get("ipv4/conf/eth0/forwarding"), tr.get("ipv4/conf/eth0/rp_filter"); f != "0" || r != "0" {
 		t.Errorf("forwarding %s, rp_filter %s", f, r)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/lb/vethpair"
 	"github.com/weirlb/weir/perf/netlab"
 )
 
@@ -181,6 +182,9 @@ func TestWireReconcileRestoresRemovedState(t *testing.T) {
 	r := newRig(t)
 	r.open()
 	vip := netlab.Host4(netlab.LBNet, 9)
+	eth0, err := r.Edge.Edge.Interface("eth0")
+	must(t, err)
+	r.do(func() error { return r.veth.EnableForwarding(eth0.Attrs().Index) })
 	r.do(func() error {
 		_, err := r.veth.SourceFor(netlab.Host4(netlab.ClientNet, 1))
 		return errors.Join(err, r.veth.AddRoute(vip))
@@ -193,12 +197,23 @@ func TestWireReconcileRestoresRemovedState(t *testing.T) {
 		for i := range addrs {
 			errs = append(errs, netlink.AddrDel(r.veth.kernel(), &addrs[i]))
 		}
-		errs = append(errs, netlink.LinkSetDown(r.veth.kernel()))
+		errs = append(errs, netlink.LinkSetDown(r.veth.kernel()), netlink.LinkSetMTU(r.veth.xdp(), 1280),
+			vethpair.SetOffloads(KernelEnd, map[string]bool{vethpair.FragmentLists: true}))
 		return errors.Join(errs...)
 	})
 	r.do(func() error { r.veth.reconcile(); return nil })
+	must(t, r.Edge.Edge.SetSysctl("net/ipv4/conf/"+KernelEnd+"/rp_filter", "1"))
+	must(t, r.Edge.Edge.SetSysctl("net/ipv4/conf/eth0/forwarding", "0"))
+	r.do(func() error {
+		return netlink.NeighDel(&netlink.Neigh{LinkIndex: r.veth.kernel().Attrs().Index, Family: unix.AF_INET, IP: r.veth.Route(0).Forward4.AsSlice()})
+	})
+	r.do(func() error { r.veth.reconcile(); return nil })
+	if why := r.veth.Fault(); why != "" {
+		t.Errorf("a fault is left: %s", why)
+	}
 	r.do(func() error {
 		for what, f := range map[string]func() (bool, error){
+			"link": r.veth.checkLink, "sysctls": r.veth.checkPairSysctls, "forwarding": r.veth.forwarding.check,
 			"addresses": r.veth.checkAddresses, "routes": r.veth.checkRoutes, "rules": r.veth.checkRules, "return path": r.veth.checkReturnPath,
 		} {
 			if ok, err := f(); !ok || err != nil {
@@ -210,12 +225,25 @@ func TestWireReconcileRestoresRemovedState(t *testing.T) {
 	dst := netip.AddrPortFrom(netlab.Host4(netlab.RemoteNet, 2), 8080)
 	echo(t, r.Remote, dst)
 	r.exchange(netip.AddrPortFrom(r.veth.Route(0).Forward4, 1024), dst)
-	for _, what := range []string{"nftables rules", "return path"} {
+	for _, what := range []string{"what=link", "sysctls", "what=forwarding", "nftables rules", "return path"} {
 		if !strings.Contains(r.log.String(), what) {
 			t.Errorf("nothing said of %s: %s", what, r.log.String())
 		}
 	}
 	r.close()
+}
+
+// A host veth that cannot be repaired is a fault, for which the node is not ready.
+func TestWireAHostVethThatIsGoneIsAFault(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.do(func() error { return netlink.LinkDel(r.veth.kernel()) })
+	r.do(func() error { r.veth.reconcile(); return nil })
+	if why := r.veth.Fault(); !strings.Contains(why, KernelEnd) {
+		t.Errorf("the fault is %q", why)
+	}
+	r.do(r.veth.Close)
+	r.veth = nil
 }
 
 func TestWireForeignInterfaceOfTheNameIsLeftAlone(t *testing.T) {

@@ -42,18 +42,36 @@ func (ps *Ports) Absences() map[string]string {
 func (ps *Ports) noteAbsent(v *view) {
 	for _, in := range ps.cfg.Interfaces {
 		d := ps.attachedBy(in.Name)
-		if d == nil || ps.linkDown(in.Name) {
+		switch fault := faultOf(ps.list, in.Name); {
+		case d == nil || linkDown(ps, in.Name):
 			ps.setAbsent(in.Name, ps.whyAbsent(in.Name, v), false)
-			continue
-		}
-		if a, was := ps.absent[in.Name]; was {
-			delete(ps.absent, in.Name)
-			ps.warnings.Retract(warning.InterfaceGone, in.Name)
-			ps.publishAbsent()
-			ps.log.Info("interface is attached again", "interface", in.Name, "mode", d.granted(),
-				"queues", d.queues, "after", time.Since(a.since).Round(time.Millisecond))
+		case fault != "":
+			ps.setAbsent(in.Name, fault, false)
+		default:
+			ps.setPresent(in.Name, d)
 		}
 	}
+	if id := ps.HostID(); id >= 0 {
+		switch host := ps.list[id]; {
+		case host.fault != "":
+			ps.setAbsent(host.name, host.fault, false)
+		case !ps.absent[host.name].host:
+			ps.setPresent(host.name, host)
+		}
+	}
+}
+
+// setPresent notes that an interface takes traffic, by a port of device d.
+func (ps *Ports) setPresent(name string, d *port) {
+	a, was := ps.absent[name]
+	if !was {
+		return
+	}
+	delete(ps.absent, name)
+	ps.warnings.Retract(warning.InterfaceGone, name)
+	ps.publishAbsent()
+	ps.log.Info("interface is attached again", "interface", name, "mode", d.granted(),
+		"queues", d.queues, "after", time.Since(a.since).Round(time.Millisecond))
 }
 
 // attachedBy is the device of a port of a configured interface, nil when none is
@@ -71,7 +89,7 @@ func (ps *Ports) attachedBy(name string) *port {
 }
 
 // linkDown reports whether a configured interface is there and has no carrier.
-func (ps *Ports) linkDown(name string) bool {
+func linkDown(ps *Ports, name string) bool {
 	return slices.ContainsFunc(ps.list, func(p *port) bool {
 		return p.parent == name && p.routeIndex != 0 && p.state == open && p.down && !severed(ps.deviceOf(p))
 	})
@@ -89,7 +107,7 @@ func (ps *Ports) whyAbsent(name string, v *view) string {
 	if i < 0 {
 		return "is gone: it is attached again when it is back"
 	}
-	if ps.linkDown(name) {
+	if linkDown(ps, name) {
 		return noCarrier
 	}
 	for _, r := range v.ports[name] {

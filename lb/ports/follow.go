@@ -71,13 +71,14 @@ func (ps *Ports) probe() (differs bool) {
 			ps.followMAC(id, [6]byte(mac))
 		}
 		ps.followMTU(p, found.Attrs().MTU)
+		p.fault = keepPath(p, found.Attrs().MTU, ps.log)
 		ps.keepProgram(p, device.CarrierChanges, ps.program.Refresh)
 		p.down = !p.host && isDown(found.Attrs())
 		if ps.attached && !p.host && !p.isVLAN() && !p.down {
 			p.found = queuesNow(p)
 			differs = differs || p.found != p.queues
 		}
-		differs = differs || p.down && ps.attached
+		differs = differs || (p.down || p.fault != "") && ps.attached
 		if p.hook == steer.TCX {
 			ps.noteGeneric(p.name, found.Attrs().Xdp)
 		}

@@ -21,11 +21,6 @@ func isDown(a *netlink.LinkAttrs) bool {
 // followMTU takes over the MTU of a port's interface. Routes and next hops follow by
 // themselves.
 func (ps *Ports) followMTU(p *port, mtu int) {
-	if p.pair != nil { // also without a change: the last call may have failed
-		if err := p.pair.Widen(mtu); err != nil {
-			ps.log.Error("follow the MTU", "interface", p.name, "err", err)
-		}
-	}
 	if mtu == p.mtu || mtu <= 0 {
 		return
 	}

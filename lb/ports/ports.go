@@ -145,6 +145,9 @@ type port struct {
 	state  state
 	closed time.Time // when its sockets were closed
 	down   bool      // the interface is down, or has no carrier
+	// fault is why packets to or from Weir are lost in a veth pair of Weir's own, "" if none are.
+	fault string
+	keep  func() (fault string) // of the host veth
 
 	carrierChanges uint32 // before the driver was given the program, see keepProgram
 }
@@ -175,13 +178,15 @@ type Host struct {
 	MAC    [6]byte
 	MTU    int
 	Queues int
+	// Fault is why the host veth loses packets, "" if it loses none.
+	Fault func() string
 }
 
 // AddHost adds the host veth, which is the last port.
 func (ps *Ports) AddHost(h Host) {
 	ps.list = append(ps.list, &port{
 		name: h.Name, index: h.Index, mode: ModeNative, mac: h.MAC, mtu: h.MTU, queues: h.Queues,
-		host: true, driver: veth, vlanParent: -1, active: true,
+		host: true, driver: veth, vlanParent: -1, active: true, keep: h.Fault,
 	})
 }
 

@@ -124,19 +124,6 @@ func silence(l netlink.Link) error {
 	return vethpair.SetOffloads(l.Attrs().Name, offloads)
 }
 
-// Widen follows the interface to a larger MTU. The packets would be lost in the pair, where
-// no counter of Weir's sees it. With a smaller MTU the pair stays as it is.
-func (p *Pair) Widen(mtu int) error {
-	if mtu <= p.mtu {
-		return nil
-	}
-	if err := p.ends.SetUp(mtu); err != nil {
-		return err
-	}
-	p.mtu = mtu
-	return nil
-}
-
 // Close removes the pair from the host.
 func (p *Pair) Close() error { return p.ends.Remove() }
 

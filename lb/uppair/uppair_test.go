@@ -186,7 +186,10 @@ func TestAPairIsWidened(t *testing.T) {
 	must(t, err)
 	defer p.Close()
 	for _, tt := range []struct{ mtu, want int }{{1400, 1500}, {1500, 1500}, {3000, 3000}, {1500, 3000}, {3400, 3400}} {
-		must(t, p.Widen(tt.mtu))
+		mended, err := p.Keep(tt.mtu)
+		if must(t, err); mended != "" {
+			t.Errorf("MTU %d: mended %q", tt.mtu, mended)
+		}
 		for _, name := range []string{"weir-up3", "weir-dn3"} {
 			l, err := node.Interface(name)
 			must(t, err)

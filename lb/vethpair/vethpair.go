@@ -95,7 +95,7 @@ func (p Pair) Remove() error {
 // SetUp gives both ends an MTU, unless it is 0, and brings them up.
 func (p Pair) SetUp(mtu int) error {
 	for _, l := range p {
-		if l.Attrs().MTU != mtu && mtu > 0 {
+		if mtu > 0 { // l may be older than a change by another program
 			if err := netlink.LinkSetMTU(l, mtu); err != nil {
 				return fmt.Errorf("%s: MTU %d: %w", l.Attrs().Name, mtu, err)
 			}
