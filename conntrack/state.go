@@ -73,6 +73,9 @@ const (
 	renumbered = 1 << sinceShift
 
 	finBits = finClient | finEndpoint
+	// aborted is, in StateClose, that neither side knows of the end: see Table.Abort. No other
+	// way to that state keeps the bit.
+	aborted = young
 	// lasting are the bits that a connection keeps when it begins anew in place.
 	lasting = clientOnly | superseded | published
 )

@@ -184,8 +184,8 @@ func closing(s uint32) State {
 	return StateFinWait
 }
 
-// Abort moves the connection of r to CLOSE, as if both sides had taken a RST: the
-// caller sends it.
+// Abort moves the TCP connection or SCTP association of r to CLOSE before either side knows: the
+// caller tells both at the next packet of either, for which [Conn.Aborted] asks.
 func (t *Table) Abort(r Ref, tick uint32) {
 	c := t.Conn(r)
 	for {
@@ -194,12 +194,27 @@ func (t *Table) Abort(r Ref, tick uint32) {
 			return
 		}
 		k := tracker{s: s, tick: tick}
-		k.close(0)
-		if t.setState(c, s, k.s) {
+		k.close(clientKnown | endpointKnown)
+		if t.setState(c, s, k.s|aborted) {
 			c.Touch(tick)
 			return
 		}
 	}
+}
+
+// Aborted reports whether [Table.Abort] has ended the connection.
+func (c *Conn) Aborted() bool {
+	return atomic.LoadUint32(&c.state)&(stateMask|aborted) == uint32(StateClose)|aborted
+}
+
+// Next is the TCP sequence number after the last that the client, or the endpoint, is known to have
+// sent. known is false where none is noted.
+func (c *Conn) Next(client bool) (seq uint32, known bool) {
+	s := atomic.LoadUint32(&c.state)
+	if client {
+		return atomic.LoadUint32(&c.clientNext), s&clientKnown != 0
+	}
+	return atomic.LoadUint32(&c.endpointNext), s&endpointKnown != 0
 }
 
 // acceptsSYN reports whether the endpoint of a connection that is over would take

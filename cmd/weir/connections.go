@@ -170,10 +170,11 @@ func newKill() *cobra.Command {
 		Use:   "kill [flags]",
 		Short: "Remove connections that match from the flow table",
 		Long: `Removes the connections that match every given flag from the flow table; at least
-one flag is required. The next packet is handled as one without a connection: UDP
-selects an endpoint anew; TCP gets a RST from Weir, or from the kernel during
-conntrack.takeoverSeconds, at announced addresses after
-announce.resetAfterSeconds. In DSR modes the choice is made anew.
+one flag is required. Open TCP connections and SCTP associations get a RST or
+ABORT on both sides with the next packet of either, for 10 seconds. After that, and
+for half-open ones, the next packet is handled as one without a connection: TCP
+gets a RST from Weir, or from the kernel during conntrack.takeoverSeconds, at
+announced addresses after announce.resetAfterSeconds. UDP selects an endpoint anew.
 
 It does not ask for confirmation: see with the same flags of weir connections
 --count-by service how many would go. A Service that does not exist is an error.`,

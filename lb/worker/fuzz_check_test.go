@@ -264,6 +264,9 @@ func (r *fuzzRun) forwarded(port int, f []byte, v *view, tunnel bool, padding in
 }
 
 func (r *fuzzRun) cameOf(port int, f []byte, v *view, g *given, tunnel bool) error {
+	if endsFor(v) && !endsFor(&g.v) {
+		return g.endsReceiver(port, f, v)
+	}
 	if err := onlyOnce(v, g); err != nil {
 		return err
 	}
@@ -293,6 +296,21 @@ func (r *fuzzRun) cameOf(port int, f []byte, v *view, g *given, tunnel bool) err
 		}
 	}
 	return err
+}
+
+// endsFor reports whether v is a whole RST or ABORT with nothing else.
+func endsFor(v *view) bool {
+	b := v.payload()
+	return !v.fragmented && (v.proto == 6 && len(b) == 20 && b[13]&4 != 0 || v.proto == 132 && len(b) == 16 && b[12] == 6)
+}
+
+// endsReceiver checks one of the RSTs, or the ABORT, that tell the receiver of g of the end of the
+// connection.
+func (g *given) endsReceiver(port int, f []byte, v *view) error {
+	if g.told++; g.told > 2 || v.ttl != g.v.ttl-1 || v.checksum() != sumRight {
+		return fmt.Errorf("RST or ABORT %d with TTL %d of %d, checksum %v", g.told, v.ttl, g.v.ttl, v.checksum())
+	}
+	return macsOf(port, f)
 }
 
 func onlyOnce(v *view, g *given) error {

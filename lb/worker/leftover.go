@@ -1,8 +1,6 @@
 package worker
 
 import (
-	"encoding/binary"
-
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
@@ -14,46 +12,66 @@ import (
 // answers with a challenge ACK, and the client loses a second.
 func (w *flows) resetLeftover(p *pkt, ref conntrack.Ref) {
 	seq, ok := w.conntrack.Leftover(ref)
-	if !ok || p.Proto != header.ProtoTCP || p.Frag != 0 || p.n != 1 {
+	if ok && p.Proto == header.ProtoTCP {
+		w.resetReceiver(p, ref, seq, false)
+	}
+}
+
+// resetReceiver sends a RST with number seq to the other side of the connection of ref, as if the
+// sender of TCP packet p ended it. acknowledges is that of [header.ResetReceiver].
+func (w *flows) resetReceiver(p *pkt, ref conntrack.Ref, seq uint32, acknowledges bool) {
+	rst, ok := w.copyHeaders(p, header.TCPLen)
+	if !ok {
 		return
+	}
+	header.ResetReceiver(rst.data, &rst.Packet, seq, acknowledges)
+	rst.Flags = header.RST
+	if w.sendCopy(&rst, ref) {
+		w.counts[counter.Resets]++
+	}
+}
+
+// abortReceiver sends an ABORT to the other side of the association of ref, as if the sender of SCTP
+// packet p ended it.
+func (w *flows) abortReceiver(p *pkt, ref conntrack.Ref) {
+	abort, ok := w.copyHeaders(p, header.AbortLen)
+	if !ok {
+		return
+	}
+	header.AbortReceiver(abort.data, &abort.Packet)
+	abort.Flags = header.ChunkAbort
+	if w.sendCopy(&abort, ref) {
+		w.counts[counter.Aborts]++
+	}
+}
+
+// copyHeaders returns a packet with the headers of whole packet p in a frame of its own, up to n
+// bytes of the transport protocol. ok is false for a fragment, and when all frames are in use.
+func (w *flows) copyHeaders(p *pkt, n int) (c pkt, ok bool) {
+	if p.Frag != 0 || len(p.data) < int(p.L4)+n {
+		return c, false
 	}
 	a, ok := w.free.pop()
 	if !ok {
-		return // all frames are in transmission: the SYN may have to be sent again
+		return c, false
 	}
-	syn := *p
-	n := int(p.L4) + header.TCPLen
-	f := w.area[a+xsk.Headroom:][:n]
-	copy(f, p.data)
-	putRST(f, &p.Packet, seq)
-	p.desc[0], p.size, p.data = xsk.Desc{Addr: a + xsk.Headroom, Len: uint32(n)}, uint32(n), f
-	p.Flags, p.Partial = header.RST, false
-	p.Len = uint16(n - int(p.L3))
-	p.state = untracked
-	v := w.forwardSlow(p, ref)
-	if v == sent {
-		w.counts[counter.Resets]++
-	}
-	w.act(p, v)
-	*p = syn
+	n += int(p.L4)
+	c = *p
+	c.n, c.size, c.data = 1, uint32(n), w.area[a+xsk.Headroom:][:n]
+	copy(c.data, p.data)
+	c.desc[0] = xsk.Desc{Addr: a + xsk.Headroom, Len: uint32(n)}
+	c.Len, c.Partial, c.state = uint16(n-int(p.L3)), false, untracked
+	return c, true
 }
 
-// putRST makes the TCP segment whose headers f has a RST with sequence number seq.
-func putRST(f []byte, p *header.Packet, seq uint32) {
-	ip, l4 := f[p.L3:], f[p.L4:]
-	binary.BigEndian.PutUint32(l4[4:], seq)
-	clear(l4[8:])
-	l4[12], l4[13] = header.TCPLen/4<<4, header.RST
-	var sum uint64
-	if p.Family == 4 {
-		headers := ip[:p.L4-p.L3]
-		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
-		ip[10], ip[11] = 0, 0
-		binary.LittleEndian.PutUint16(ip[10:], header.Checksum(0, headers))
-		sum = header.PseudoSum4(ip, header.ProtoTCP, header.TCPLen)
-	} else {
-		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-header.IPv6Len))
-		sum = header.PseudoSum6(ip, header.ProtoTCP, header.TCPLen)
+// sendCopy sends packet c of copyHeaders by entry ref. It reports whether c has left.
+func (w *flows) sendCopy(c *pkt, ref conntrack.Ref) bool {
+	switch w.forwardSlow(c, ref) {
+	case sent:
+		return true
+	case queued:
+	default:
+		w.freeBuffers(c.desc[:1])
 	}
-	binary.LittleEndian.PutUint16(l4[tcpChecksum:], header.Checksum(sum, l4))
+	return false
 }

@@ -67,6 +67,7 @@ type given struct {
 	pristine bool
 	outs     int          // packets that it became, itself or an answer
 	pieces   map[int]bool // fragments that it became, by offset
+	told     int          // RSTs that told the receiver of the end of the connection
 }
 
 // next is the program's next byte, 0 behind its end.

@@ -33,7 +33,7 @@ func (w *flows) endpointRemoved(p *pkt, ref conntrack.Ref) verdict {
 	case policy == table.DropFlows:
 		return drop(DropEndpointRemoved)
 	case policy == table.ResetFlows:
-		return w.resetConn(p, ref)
+		return w.endConn(p, ref, DropEndpointRemoved)
 	case p.Proto == header.ProtoTCP && ref.Forward() && w.answersChallenge(p):
 		w.conntrack.Delete(ref)
 		return drop(DropEndpointRemoved)
@@ -63,16 +63,6 @@ func (w *flows) reuseRemoved(
 	}
 	w.conntrack.Delete(ref)
 	return again
-}
-
-// resetConn refuses packet p of a flow. A TCP connection ends with a RST to the sender, with
-// the acknowledged number. The flow stays in state CLOSE, so that the next packet of the other
-// side is answered by a RST too. It is forgotten soon after the last packet.
-func (w *flows) resetConn(p *pkt, ref conntrack.Ref) verdict {
-	if p.Proto == header.ProtoTCP {
-		w.conns.Abort(ref, w.tick)
-	}
-	return reject(DropEndpointRemoved)
 }
 
 // isEndpointRemoved reports whether the flow's endpoint has been absent from the

@@ -76,7 +76,8 @@ func TestAnEndpointThatAnotherServiceListsIsGoneForTheServiceThatItLeft(t *testi
 	})
 	t.Run("reset", func(t *testing.T) {
 		b, tcpA, _, _ := shared(&table.Policy{OnRemoval: table.ResetFlows})
-		isReset(t, b.one(portClient, tcpA.build(t), portClient))
+		b.give(portClient, tcpA.build(t))
+		isReset(t, b.round()[portClient][0])
 	})
 	t.Run("drop", func(t *testing.T) {
 		b, tcpA, _, _ := shared(&table.Policy{OnRemoval: table.DropFlows})
@@ -88,7 +89,8 @@ func TestAnEndpointThatAnotherServiceListsIsGoneForTheServiceThatItLeft(t *testi
 	t.Run("the Service is deleted", func(t *testing.T) {
 		b, tcpA, _, udpB := shared(&table.Policy{OnRemoval: table.ResetFlows})
 		b.apply([]string{"ns/a"})
-		isReset(t, b.one(portClient, tcpA.build(t), portClient))
+		b.give(portClient, tcpA.build(t))
+		isReset(t, b.round()[portClient][0])
 		if got := b.goes(udpB); got != endpoint4 {
 			t.Errorf("the other Service: %v", got)
 		}

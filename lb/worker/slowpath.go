@@ -97,6 +97,11 @@ func (w *flows) handleFlow(p *pkt, ref conntrack.Ref) verdict {
 			return v
 		}
 	}
+	if w.conns.Changing(ref).Aborted() {
+		if v := w.onAborted(p, ref); v != pass {
+			return v
+		}
+	}
 	return w.forwardSlow(p, ref)
 }
 

@@ -69,8 +69,8 @@ func (s *Source) KillConnections(ctx context.Context, match *api.FlowMatcher) (*
 		return nil, err
 	}
 	out := &api.Killed{}
-	_, err = w.each(ctx, 0, func(r conntrack.Ref, _ *conntrack.Conn) bool {
-		if w.table.Delete(r) {
+	_, err = w.each(ctx, 0, func(r conntrack.Ref, c *conntrack.Conn) bool {
+		if End(w.table, r, c) {
 			out.Killed++
 		}
 		return true
@@ -80,6 +80,30 @@ func (s *Source) KillConnections(ctx context.Context, match *api.FlowMatcher) (*
 		return nil, fmt.Errorf("%d connections were removed, then: %w", out.Killed, err)
 	}
 	return out, nil
+}
+
+// End ends a connection, and reports whether it was there. The packet loop tells both sides of an
+// open TCP connection or SCTP association at the next packet of either, and forgets it some seconds
+// later. Of others it forgets at once.
+func End(t *conntrack.Table, r conntrack.Ref, c *conntrack.Conn) bool {
+	switch c.State() {
+	case conntrack.StateEstablished, conntrack.StateFinWait, conntrack.StateCloseWait, conntrack.StateLastAck,
+		conntrack.StateSCTPEstablished, conntrack.StateSCTPShutdown:
+		t.Abort(r, t.Tick())
+		return c.Aborted()
+	}
+	return t.Delete(r)
+}
+
+// EndAll ends all connections, and returns how many there were.
+func EndAll(t *conntrack.Table) (n int) {
+	t.Range(func(r conntrack.Ref) bool {
+		if End(t, r, t.Conn(r)) {
+			n++
+		}
+		return true
+	})
+	return n
 }
 
 // CountConnections implements api.Source.

@@ -82,7 +82,7 @@ func (w *walk) each(ctx context.Context, from uint32, f func(conntrack.Ref, *con
 func (w *walk) matches(r conntrack.Ref, c *conntrack.Conn, now uint32) bool {
 	m := w.match
 	switch {
-	case !w.states[c.State()]:
+	case !w.states[c.State()], c.Aborted():
 		return false
 	case m.Service != "" && (w.none || atomic.LoadUint32(&c.ServiceID) != w.service):
 		return false

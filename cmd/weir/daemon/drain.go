@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/connections"
 	"github.com/weirlb/weir/cmd/weir/event"
 )
 
@@ -66,8 +67,15 @@ func (d *Daemon) drain(ctx context.Context, hurry <-chan os.Signal) {
 	d.lb.Drain()
 	said("draining: new connections are left to the kernel; connections: %d", d.lb.Connections())
 	d.log.Info("draining: new connections are left to the kernel", "connections", d.lb.Connections())
-	d.waitForConnections(ctx, hurry, r)
+	if d.waitForConnections(ctx, hurry, r) {
+		connections.EndAll(d.lb.FlowTable())
+		d.pause(ctx, hurry, tellTime)
+	}
 }
+
+// tellTime is how long connections that the end of a drain cuts off have to be told, both sides of
+// each with the next packet of either. Of others the kernel tells the side that sends next.
+const tellTime = time.Second
 
 // Progress of a drain is logged this often. Connections are counted after pauses
 // of at least leastPause, and long enough for counting to take a twentieth of the
@@ -77,27 +85,28 @@ const (
 	leastPause    = 100 * time.Millisecond
 )
 
-func (d *Daemon) waitForConnections(ctx context.Context, hurry <-chan os.Signal, r *draining) {
+// waitForConnections reports whether connections are left at the end of the time.
+func (d *Daemon) waitForConnections(ctx context.Context, hurry <-chan os.Signal, r *draining) (left bool) {
 	logged := time.Now()
 	for {
 		began := time.Now()
 		n := d.lb.Connections()
 		now := time.Now()
 		r.connections.Store(int64(n))
-		left := r.end.Sub(now)
+		rest := r.end.Sub(now)
 		switch {
 		case n == 0:
 			d.log.Info("drained: no connection is left")
-			return
-		case left <= 0:
+			return false
+		case rest <= 0:
 			d.log.Warn("drained in part: drain.timeoutSeconds are over", "connections", n)
-			return
+			return true
 		case now.Sub(logged) >= logDrainEvery:
 			logged = now
-			d.log.Info("draining", "connections", n, "secondsLeft", int(left.Seconds()))
+			d.log.Info("draining", "connections", n, "secondsLeft", int(rest.Seconds()))
 		}
-		if !d.pause(ctx, hurry, min(left, max(leastPause, 20*now.Sub(began)))) {
-			return
+		if !d.pause(ctx, hurry, min(rest, max(leastPause, 20*now.Sub(began)))) {
+			return false
 		}
 	}
 }

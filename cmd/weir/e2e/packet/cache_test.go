@@ -122,9 +122,11 @@ func init() {
 			s.withoutEndpoints(func() {
 				s.send(request)
 				s.arrives(s.lab.client, s.resetOf(request).bytes(s))
+				endsReceiver(request, s.delivered)
 				send(s, s.station(), answer.bytes(s))
 				s.countedAtLeast("endpoint-removed", 2)
 				s.station().next(s, within) // a RST, see gone/reset
+				endsReceiver(answer, func(r packet) { s.arrives(s.lab.client, s.translatedBack(r, tcpPort).bytes(s)) })
 			})
 		}, drops: map[string]int{"endpoint-removed": 2}},
 		scenario{row: "cached", name: "endpoint-removed-and-kept", modes: natModes, tags: untagged, service: "cached-kept", lab: "no-grace", run: func(s *scene) {

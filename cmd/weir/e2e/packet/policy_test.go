@@ -108,12 +108,14 @@ func init() {
 			s.withoutEndpoints(func() {
 				s.send(request)
 				s.arrives(s.lab.client, s.resetOf(request).bytes(s))
+				endsReceiver(request, s.delivered)
 				send(s, s.station(), answer.bytes(s))
 				r := s.resetOf(answer)
 				if s.seen.isPod() {
 					r.ttl-- // the kernel
 				}
 				s.arrives(s.station(), r.bytes(s))
+				endsReceiver(answer, func(r packet) { s.arrives(s.lab.client, s.translatedBack(r, tcpPort).bytes(s)) })
 			})
 		}, drops: map[string]int{"endpoint-removed": 2}},
 		scenario{row: "gone", name: "drop", modes: natModes, service: "removed-drop", lab: "no-grace", run: func(s *scene) {
@@ -159,6 +161,7 @@ func (s *scene) goneDSR(choice string) {
 		case "reset":
 			s.send(request)
 			s.arrives(s.lab.client, s.resetOf(request).bytes(s))
+			endsReceiver(request, s.delivered)
 		default:
 			s.send(request)
 			s.countedAtLeast("endpoint-removed", 1)
@@ -197,6 +200,16 @@ func (s *scene) resetOf(p packet) packet {
 	r.srcMAC, r.dstMAC = p.dstMAC, p.srcMAC
 	r.flags, r.seq, r.ack = rst, p.ack, 0
 	return r
+}
+
+// endsReceiver checks the RSTs to the other side of a connection that ends with data p: that side may have
+// p, or not.
+func endsReceiver(p packet, check func(packet)) {
+	r := p
+	r.flags, r.payload, r.noWindow = rst|ack, nil, true
+	check(r)
+	r.seq += uint32(len(p.payload))
+	check(r)
 }
 
 // withoutEndpoints runs f while the Service has none.

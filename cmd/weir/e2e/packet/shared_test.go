@@ -65,6 +65,7 @@ func init() {
 				s.send(request)
 				s.arrives(s.lab.client, s.resetOf(request).bytes(s))
 			})
+			endsReceiver(request, s.delivered) // to the endpoint that left
 		}, drops: drop("endpoint-removed")},
 		scenario{row: "gone", name: "shared-drop", modes: natModes, service: "shared-drop", lab: "no-grace", run: func(s *scene) {
 			s.connect()
