@@ -15,7 +15,7 @@ func (a *Allocator) allocate(s *Service, now time.Time, has, given []netip.Addr)
 		return Outcome{Reason: ReasonRequest, Text: "the Service has no IP family"}
 	}
 	if len(s.Addresses) > 0 {
-		return a.requested(s)
+		return a.requested(s, now)
 	}
 	if kept := s.keeps(has); s.PoolName == "" && s.complete(kept) {
 		return Outcome{Addresses: kept, Reason: ReasonAllocated} // it has given up a family
@@ -128,7 +128,7 @@ func familyText(s *Service) string {
 }
 
 // requested are the addresses that the Service asks for, if it may have them.
-func (a *Allocator) requested(s *Service) Outcome {
+func (a *Allocator) requested(s *Service, now time.Time) Outcome {
 	if !s.wants(s.Addresses) {
 		return Outcome{Reason: ReasonRequest, Text: fmt.Sprintf("asks for %s, and needs an %s", list(s.Addresses), familyText(s))}
 	}
@@ -144,7 +144,11 @@ func (a *Allocator) requested(s *Service) Outcome {
 		case !p.admits(s):
 			return Outcome{Reason: ReasonNoPool, Text: fmt.Sprintf("asks for %v: the serviceAllocation of pool %s does not match the Service", addr, p.Name)}
 		case !a.mayTake(addr, s):
-			return Outcome{Reason: ReasonAddressInUse, Text: fmt.Sprintf("asks for %v, which %s has", addr, a.others(addr, s))}
+			return Outcome{Reason: ReasonAddressInUse, Text: fmt.Sprintf("asks for %v, which %s", addr, a.inUse(addr, s))}
+		}
+		if until := a.restsFor(addr, s, now); !until.IsZero() {
+			return Outcome{Reason: ReasonAddressInUse, Retry: until, Text: fmt.Sprintf(
+				"asks for %v, which a Service of another namespace had: it rests until %s", addr, until.UTC().Format(time.RFC3339))}
 		}
 	}
 	return Outcome{Addresses: slices.Clone(s.Addresses), Reason: ReasonAllocated}
@@ -222,12 +226,12 @@ func (a *Allocator) free(p *Pool, s *Service, want4 bool, now time.Time, prefer 
 			if packed {
 				a.lowest[p][i], packed = addr, false
 			}
-			until, resting := a.resting[addr]
-			if !resting || !until.After(now) {
+			r, resting := a.resting[addr]
+			if !resting || !r.until.After(now) {
 				return addr, time.Time{}
 			}
-			if rests.IsZero() || until.Before(rests) {
-				rests = until
+			if rests.IsZero() || r.until.Before(rests) {
+				rests = r.until
 			}
 		}
 	}
@@ -288,8 +292,8 @@ func (a *Allocator) Usage(now time.Time) []Usage {
 			for addr := range a.given {
 				u.Assigned += count(addr.Is4() == want4 && p.offers(addr))
 			}
-			for addr, until := range a.resting {
-				u.Resting += count(addr.Is4() == want4 && p.offers(addr) && until.After(now))
+			for addr, r := range a.resting {
+				u.Resting += count(addr.Is4() == want4 && p.offers(addr) && r.until.After(now))
 			}
 			u.Available = total - float64(u.Assigned+u.Resting)
 			out = append(out, u)

@@ -4,12 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 )
 
-// RestTime is how long a released address is not given to another Service unless that asks for
-// it: clients and caches still know it.
+// RestTime is how long a released address is not given to another Service, unless that is of the
+// same namespace and asks for it by name: clients and caches still know it.
 const RestTime = time.Minute
 
 // Reasons of an Outcome, in the form of reasons of conditions.
@@ -45,13 +44,13 @@ type Allocator struct {
 	pools    []*Pool // in the order of automatic allocation
 	services map[string]*Service
 	given    map[netip.Addr][]string // the Services that have an address, by name
-	resting  map[netip.Addr]time.Time
+	resting  map[netip.Addr]rest
 	lowest   map[*Pool][]netip.Addr // per range: all before it are given
 }
 
 // New makes an Allocator without Services.
 func New(pools []Pool) *Allocator {
-	a := &Allocator{services: map[string]*Service{}, given: map[netip.Addr][]string{}, resting: map[netip.Addr]time.Time{}}
+	a := &Allocator{services: map[string]*Service{}, given: map[netip.Addr][]string{}, resting: map[netip.Addr]rest{}}
 	a.SetPools(pools)
 	return a
 }
@@ -71,9 +70,10 @@ func (a *Allocator) SetPools(pools []Pool) {
 // may not share, stays with the one whose terms are those recorded, so that a start decides as
 // Reconcile would have; of two with the older. The names of the Services that lose an address
 // are returned. A Foreign Service takes none away and loses none. A start adopts all Services
-// before it reconciles the first.
-func (a *Allocator) Adopt(s *Service) (losers []string) {
-	a.forget(s.Name)
+// before it reconciles the first. Addresses that the Service had before, and nobody has any more, rest.
+func (a *Allocator) Adopt(s *Service, now time.Time) (losers []string) {
+	before := a.forget(s.Name)
+	defer func() { a.rests(s, before, now) }()
 	own := *s
 	own.Status, own.kept = nil, s.unchanged()
 	a.services[s.Name] = &own
@@ -125,14 +125,17 @@ func (a *Allocator) drop(addr netip.Addr, name string) bool {
 	return true
 }
 
-// forget removes a Service without rest.
-func (a *Allocator) forget(name string) {
-	if s := a.services[name]; s != nil {
-		for _, addr := range s.Status {
-			a.drop(addr, name)
-		}
-		delete(a.services, name)
+// forget removes a Service without rest, and returns the addresses that it had.
+func (a *Allocator) forget(name string) []netip.Addr {
+	s := a.services[name]
+	if s == nil {
+		return nil
 	}
+	for _, addr := range s.Status {
+		a.drop(addr, name)
+	}
+	delete(a.services, name)
+	return s.Status
 }
 
 // Release is for a Service that is deleted, or is of another type or class now. It
@@ -142,20 +145,7 @@ func (a *Allocator) Release(name string, now time.Time) []netip.Addr {
 	if s == nil {
 		return nil
 	}
-	var free []netip.Addr
-	for _, addr := range s.Status {
-		if a.drop(addr, name) {
-			a.resting[addr] = now.Add(RestTime)
-			free = append(free, addr)
-		}
-	}
-	delete(a.services, name)
-	for addr, until := range a.resting {
-		if !until.After(now) {
-			delete(a.resting, addr)
-		}
-	}
-	return free
+	return a.rests(s, a.forget(name), now)
 }
 
 // Reconcile says which addresses the Service should have, and notes that it has them. The
@@ -172,6 +162,7 @@ func (a *Allocator) Reconcile(s *Service, now time.Time) Outcome {
 	}
 	a.forget(s.Name)
 	own := *s
+	defer func() { a.rests(&own, append(given, had...), now) }()
 	own.Status = nil
 	a.services[s.Name] = &own
 	var has, lost []netip.Addr
@@ -203,8 +194,8 @@ func (a *Allocator) Reconcile(s *Service, now time.Time) Outcome {
 		out.Reason = ReasonConflict
 	}
 	for _, addr := range has {
-		if !slices.Contains(out.Addresses, addr) && a.drop(addr, s.Name) {
-			a.resting[addr] = now.Add(RestTime)
+		if !slices.Contains(out.Addresses, addr) {
+			a.drop(addr, s.Name)
 		}
 	}
 	own.Status = slices.Clone(out.Addresses)
@@ -219,7 +210,7 @@ func (a *Allocator) claims(s *Service) string {
 	for _, addr := range s.Status {
 		for _, name := range a.given[addr] {
 			if a.services[name].Foreign {
-				return fmt.Sprintf("%v is in the status of %s too, a Service of another controller", addr, name)
+				return fmt.Sprintf("%v is in the status of %s too, which another controller serves", addr, a.services[name].nameFor(s))
 			}
 		}
 	}
@@ -284,9 +275,4 @@ func (a *Allocator) poolNamed(name string) *Pool {
 		}
 	}
 	return nil
-}
-
-// others are those that have the address, but for a Service.
-func (a *Allocator) others(addr netip.Addr, s *Service) string {
-	return strings.Join(slices.DeleteFunc(slices.Clone(a.given[addr]), func(n string) bool { return n == s.Name }), ", ")
 }

@@ -65,7 +65,7 @@ func TestARestartMovesNoAddress(t *testing.T) {
 	reconcile(t, a, two, ReasonAllocated, "192.0.2.2")
 	a.Release(one.Name, now)
 	a = New(pools(t, poolObject("p", three)))
-	a.Adopt(two)
+	a.Adopt(two, now)
 	// A Service that is seen first after the restart does not get the address of another.
 	reconcile(t, a, service("x/new", 3), ReasonAllocated, "192.0.2.1")
 	reconcile(t, a, two, ReasonKept, "192.0.2.2")
@@ -137,7 +137,7 @@ func TestOfTwoWithAnAddressTheOlderKeepsIt(t *testing.T) {
 		}
 		var losers []string
 		for _, s := range order {
-			losers = append(losers, a.Adopt(s)...)
+			losers = append(losers, a.Adopt(s, now)...)
 		}
 		if !slices.Equal(losers, []string{"x/young"}) {
 			t.Errorf("losers: %v", losers)
@@ -157,12 +157,12 @@ func TestForeignAddressesAreNotGiven(t *testing.T) {
 	a := New(pools(t, poolObject("p", three)))
 	foreign := service("x/foreign", 9)
 	foreign.Foreign, foreign.Status = true, addrs("192.0.2.1")
-	a.Adopt(foreign)
+	a.Adopt(foreign, now)
 	own := service("x/own", 1)
 	reconcile(t, a, own, ReasonAllocated, "192.0.2.2")
 	// A status that claims the address of a Service does not move it.
 	foreign.Status = addrs("192.0.2.2")
-	a.Adopt(foreign)
+	a.Adopt(foreign, now)
 	reconcile(t, a, own, ReasonClaimed, "192.0.2.2")
 }
 
@@ -173,7 +173,7 @@ func TestAClaimOfAnotherControllerIsReported(t *testing.T) {
 	own, foreign := service("x/own", 2), service("x/foreign", 1)
 	reconcile(t, a, own, ReasonAllocated, "192.0.2.1")
 	foreign.Foreign, foreign.Status = true, addrs("192.0.2.1", "192.0.2.3")
-	a.Adopt(foreign)
+	a.Adopt(foreign, now)
 	if got := a.Claimed(foreign.Name); !slices.Equal(got, []string{"x/own"}) {
 		t.Errorf("it claims addresses of %v", got)
 	}
@@ -181,7 +181,7 @@ func TestAClaimOfAnotherControllerIsReported(t *testing.T) {
 		t.Errorf("text: %s", out.Text)
 	}
 	foreign.Status = addrs("192.0.2.3")
-	a.Adopt(foreign)
+	a.Adopt(foreign, now)
 	reconcile(t, a, own, ReasonKept, "192.0.2.1")
 	if got := a.Claimed(foreign.Name); got != nil {
 		t.Errorf("it claims addresses of %v", got)

@@ -15,7 +15,7 @@ import (
 type model struct {
 	pools   []Pool
 	status  map[string]*Service // Status is what the API server has
-	resting map[netip.Addr]time.Time
+	resting map[netip.Addr]rest
 	now     time.Time
 }
 
@@ -52,7 +52,7 @@ func (m *model) pick(p *Pool, s *Service, want4 bool) netip.Addr {
 			if used && (!shared.IsValid() || a.Less(shared)) {
 				shared = a
 			}
-			if until, rests := m.resting[a]; !used && !free.IsValid() && (!rests || !until.After(m.now)) {
+			if r, rests := m.resting[a]; !used && !free.IsValid() && (!rests || !r.until.After(m.now)) {
 				free = a
 			}
 		}
@@ -74,7 +74,7 @@ func (m *model) expect(s *Service) []netip.Addr {
 			for i := range m.pools {
 				ok = ok || m.pools[i].offers(a) && m.pools[i].admits(s)
 			}
-			if !ok || m.haveOther(a, s) {
+			if r := m.resting[a]; !ok || m.haveOther(a, s) || r.until.After(m.now) && r.namespace != s.Namespace {
 				return s.Status // it keeps what it has
 			}
 		}
@@ -128,7 +128,7 @@ func testPools(t *rapid.T, generation int) []Pool {
 // restarts that know nothing but the statuses.
 func TestAllocatorGivesWhatTheModelGives(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &model{pools: testPools(t, 0), status: map[string]*Service{}, resting: map[netip.Addr]time.Time{}, now: time.Unix(1e9, 0)}
+		m := &model{pools: testPools(t, 0), status: map[string]*Service{}, resting: map[netip.Addr]rest{}, now: time.Unix(1e9, 0)}
 		a := New(m.pools)
 		for step := range 30 {
 			m.now = m.now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 30, 61}).Draw(t, "seconds")) * time.Second)
@@ -139,15 +139,22 @@ func TestAllocatorGivesWhatTheModelGives(t *testing.T) {
 					delete(m.status, name)
 					for _, addr := range s.Status {
 						if !slices.ContainsFunc(a.given[addr], func(n string) bool { return n != name }) {
-							m.resting[addr] = m.now.Add(RestTime)
+							m.resting[addr] = rest{m.now.Add(RestTime), s.Namespace}
 						}
 					}
 				}
 				a.Release(name, m.now)
-			case 1: // the controller is killed and starts again: what rests is forgotten
-				a, m.resting = New(m.pools), map[netip.Addr]time.Time{}
+			case 1: // the controller is killed and starts again
+				record := a.Rests(m.now)
+				if a = New(m.pools); rapid.Bool().Draw(t, "recorded") {
+					if err := a.TakeRests(record, m.now); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					clear(m.resting)
+				}
 				for _, s := range m.status {
-					if losers := a.Adopt(s); losers != nil {
+					if losers := a.Adopt(s, m.now); losers != nil {
 						t.Fatalf("step %d: a conflict of %v", step, losers)
 					}
 				}

@@ -33,7 +33,7 @@ func TestWhoEndsTheSharingOfAnAddressLosesIt(t *testing.T) {
 					change(changes, stays)
 					if restart {
 						a = New(pools(t, poolObject("p", three)))
-						if losers := slices.Concat(a.Adopt(changes), a.Adopt(stays)); !slices.Equal(losers, []string{changes.Name}) {
+						if losers := slices.Concat(a.Adopt(changes, now), a.Adopt(stays, now)); !slices.Equal(losers, []string{changes.Name}) {
 							t.Errorf("losers %v", losers)
 						}
 					}
@@ -57,7 +57,7 @@ func TestAnAddressWrittenByHandTakesNothing(t *testing.T) {
 		old.Status = addrs("192.0.2.1")
 		a = New(pools(t, poolObject("p", three)))
 		order := []*Service{old, has}
-		if losers := slices.Concat(a.Adopt(order[first]), a.Adopt(order[1-first])); !slices.Equal(losers, []string{"x/old"}) {
+		if losers := slices.Concat(a.Adopt(order[first], now), a.Adopt(order[1-first], now)); !slices.Equal(losers, []string{"x/old"}) {
 			t.Errorf("losers %v", losers)
 		}
 		reconcile(t, a, has, ReasonKept, "192.0.2.1")

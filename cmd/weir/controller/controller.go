@@ -202,6 +202,7 @@ func (c *controller) lead(ctx context.Context) error {
 	if err := c.readPools(ctx); err != nil {
 		return err
 	}
+	c.takeRests(ctx)
 	if err := c.adopt(); err != nil {
 		return err
 	}
@@ -222,6 +223,11 @@ func (c *controller) lead(ctx context.Context) error {
 	<-ctx.Done()
 	c.queue.ShutDown()
 	work.Wait()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastRecord)
+	defer cancel()
+	if err := c.recordRests(last); err != nil {
+		c.log.Warn("addresses that rest are not recorded", "err", err)
+	}
 	return nil
 }
 
@@ -250,7 +256,7 @@ func (c *controller) adopt() error {
 			continue
 		}
 		s, _ := c.describe(svc)
-		for _, loser := range c.allocator.Adopt(s) {
+		for _, loser := range c.allocator.Adopt(s, time.Now()) {
 			c.log.Warn("an address is in the status of two Services that may not share it", "service", loser, "other", s.Name)
 		}
 	}
@@ -289,6 +295,8 @@ func (c *controller) next(ctx context.Context) bool {
 		if err = c.readPools(ctx); err != nil {
 			c.log.Warn("pools cannot be read: the last ones stay", "err", err)
 		}
+	case restsKey:
+		err = c.recordRests(ctx)
 	case allKey:
 		err = c.lookAtAll()
 	default:

@@ -20,6 +20,7 @@ const (
 const (
 	poolsKey = "pools" // read the pools
 	allKey   = "all"   // look at every Service
+	restsKey = "rests" // record the addresses that rest
 )
 
 // watchDefinitions starts a watch of every kind of pool object that the cluster has. It is

@@ -114,7 +114,7 @@ func (c *controller) decide(name string) (*corev1.Service, *decision) {
 func (c *controller) leaveAlone(svc *corev1.Service, s *addresspool.Service) {
 	delete(c.outcomes, s.Name)
 	c.enqueue(c.allocator.Claimed(s.Name))
-	c.allocator.Adopt(s)
+	c.allocator.Adopt(s, time.Now())
 	c.enqueue(c.allocator.Claimed(s.Name))
 	c.freed() // an address may have left that status
 	if !c.ours(svc) || c.foreign[s.Name] {
@@ -143,8 +143,9 @@ func (c *controller) release(name string) {
 	}
 }
 
-// freed lets all Services that wait try again.
+// freed lets all Services that wait try again, and has the addresses that rest recorded.
 func (c *controller) freed() {
+	c.queue.AddAfter(restsKey, restsInterval)
 	for name, reason := range c.outcomes {
 		if reason != addresspool.ReasonAllocated {
 			c.queue.Add(name)
