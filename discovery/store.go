@@ -69,7 +69,7 @@ type objectName = ServiceName
 type service struct {
 	name      ServiceName
 	spec      *spec // nil: no such Service, or not ours
-	good      *spec // as it last was without errors
+	good      goodSpec
 	slices    map[string]*sliceData
 	endpoints *corev1.Endpoints
 	mirrored  []*sliceData // of endpoints, while they are served
@@ -85,6 +85,20 @@ type Stats struct {
 	Mirrored         int // Services served from a legacy Endpoints object
 	FQDNSlices       int // skipped: addresses that are names
 	RefusedEndpoints int // addresses that must not be sent to
+}
+
+// goodSpec is a Service as it last was without errors.
+type goodSpec struct {
+	spec *spec           // nil: it never was
+	obj  *corev1.Service // of which spec is made
+}
+
+// of returns the spec for another version of the same Service, nil if obj is another of the name.
+func (g goodSpec) of(obj *corev1.Service) *spec {
+	if g.spec == nil || g.obj.UID != obj.UID {
+		return nil
+	}
+	return g.spec
 }
 
 // NewStore returns an empty Store.
@@ -137,15 +151,40 @@ func (s *Store) SetService(obj *corev1.Service) {
 	}
 	delete(s.others, name)
 	svc := s.serviceNamed(name)
-	sp := parseService(obj, svc.good, s.opts.Supported)
+	sp := parseService(obj, svc.good.of(obj), s.opts.Supported)
+	switch {
+	case sp.valid:
+		svc.good = goodSpec{sp, obj}
+	case svc.good.of(obj) == nil:
+		svc.good = goodSpec{}
+	}
 	if svc.spec.equal(sp) {
 		return
 	}
 	svc.spec = sp
-	if sp.valid {
-		svc.good = sp
-	}
 	s.changed(svc)
+}
+
+// Recall tells of a valid version that a Service had before the first SetService. It counts if the
+// Service is still the same, by UID, and invalid.
+func (s *Store) Recall(obj *corev1.Service) {
+	if obj.Labels[labelServiceProxyName] != s.opts.ServiceProxyName {
+		return
+	}
+	svc := s.serviceNamed(ServiceName{obj.Namespace, obj.Name})
+	if sp := parseService(obj, nil, s.opts.Supported); sp.valid && svc.spec == nil {
+		svc.good = goodSpec{sp, obj}
+	}
+}
+
+// Valid returns the last valid versions of the Services that are invalid now, in no order.
+func (s *Store) Valid() (out []*corev1.Service) {
+	for _, svc := range s.services {
+		if svc.spec != nil && !svc.spec.valid && svc.good.spec != nil {
+			out = append(out, svc.good.obj)
+		}
+	}
+	return out
 }
 
 // DeleteService removes a Service. The slices are kept for its return.
@@ -155,7 +194,7 @@ func (s *Store) DeleteService(namespace, name string) {
 	if svc == nil || svc.spec == nil {
 		return
 	}
-	svc.spec, svc.good = nil, nil
+	svc.spec, svc.good = nil, goodSpec{}
 	s.changed(svc)
 }
 

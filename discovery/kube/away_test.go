@@ -331,3 +331,25 @@ func TestEventsWaitForTheAPIServer(t *testing.T) {
 		}
 	}
 }
+
+// A node that is started again serves the last valid version of a Service that was made invalid
+// before, and hands it on to the next start. A node without that history does not know it.
+func TestAStartKnowsTheLastValidVersion(t *testing.T) {
+	server := newStandIn(t, withoutWatchList(nil))
+	valid, invalid := named("web"), named("web")
+	valid.Annotations = map[string]string{discovery.AnnotationMaxConnections: "1000"}
+	invalid.Annotations = map[string]string{discovery.AnnotationMaxConnections: "1k"}
+	server.services = []corev1.Service{invalid}
+	for known, want := range map[bool]uint32{true: 1000, false: 0} {
+		cfg := kube.Config{REST: &rest.Config{Host: server.URL}}
+		if known {
+			cfg.LastValid = []*corev1.Service{&valid}
+		}
+		f := follow(t, cfg)
+		f.first(t)
+		svc, kept := f.Services()[0], f.Objects().Valid
+		if svc.Options.MaxConnections != want || (svc.Unsupported == "") != known || len(svc.Errors) != 1 || (len(kept) == 1) != known {
+			t.Errorf("known %v: %+v, unsupported %q, errors %q, kept %v", known, svc.Options, svc.Unsupported, svc.Errors, kept)
+		}
+	}
+}

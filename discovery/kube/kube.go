@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -46,6 +47,9 @@ type Config struct {
 	// LastKnownTime. They are delivered when the API server does not answer.
 	LastKnown     *Objects
 	LastKnownTime time.Time
+	// LastValid are the last valid versions of Services that were invalid in an earlier
+	// source (Objects.Valid), however old they are.
+	LastValid []*corev1.Service
 	// Patience is how long an API server that answers, even with errors, may take to
 	// deliver everything before LastKnown is delivered; 0 is 3 s: a reflector asks again
 	// within 1.6 s of a refusal.
@@ -117,6 +121,9 @@ func New(cfg Config) (*Source, error) {
 		cfg.EventRetry = 10 * time.Second
 	}
 	s := &Source{cfg: cfg, log: cfg.Log, store: discovery.NewStore(cfg.Store)}
+	for _, svc := range cfg.LastValid {
+		s.store.Recall(svc)
+	}
 	s.queue.init()
 	s.node.name = cfg.Store.NodeName
 	var err error

@@ -39,7 +39,7 @@ func (s *Source) Objects() *Objects {
 	if !s.synced {
 		return nil
 	}
-	o := &Objects{}
+	o := &Objects{Valid: s.store.Valid()}
 	for i := range s.informers {
 		switch in := &s.informers[i]; in.kind {
 		case kindNode:

@@ -80,6 +80,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 	if cfg.StateDir != "" {
 		kc.LastKnown, kc.LastKnownTime, err = lastknown.Load(file, identity)
 		if err == nil {
+			kc.LastValid = kc.LastKnown.Valid
 			err = tooOld(kc.LastKnownTime, cfg.Discovery.Kubernetes.LastKnownMaxAge())
 		}
 		if err != nil {

@@ -71,6 +71,7 @@ const (
 	recordSlice     = 'E'
 	recordNode      = 'N'
 	recordEndpoints = 'L'
+	recordValid     = 'V' // a Service as it last was without errors
 )
 
 // Save writes o as the state of cluster at the given time. cluster is any
@@ -200,6 +201,9 @@ func encode(cluster string, at time.Time, o *cluster.Objects) ([]byte, error) {
 	for _, e := range o.Endpoints {
 		record(recordEndpoints, e)
 	}
+	for _, s := range o.Valid {
+		record(recordValid, s)
+	}
 	sum := sha256.Sum256(b.Bytes())
 	b.Write(sum[:])
 	return b.Bytes(), err
@@ -308,10 +312,14 @@ func decodeRecord(o *cluster.Objects, kind byte, body []byte) (err error) {
 		n := &corev1.Node{}
 		err = n.Unmarshal(body)
 		o.Nodes = append(o.Nodes, n)
-	case recordService:
+	case recordService, recordValid:
 		s := &corev1.Service{}
 		err = s.Unmarshal(body)
-		o.Services = append(o.Services, s)
+		if kind == recordValid {
+			o.Valid = append(o.Valid, s)
+		} else {
+			o.Services = append(o.Services, s)
+		}
 	case recordSlice:
 		s := &discoveryv1.EndpointSlice{}
 		err = s.Unmarshal(body)

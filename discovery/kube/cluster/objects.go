@@ -16,9 +16,11 @@ type Objects struct {
 	Slices    []*discoveryv1.EndpointSlice
 	Nodes     []*corev1.Node
 	Endpoints []*corev1.Endpoints
+	// Valid are the last valid versions of those Services that are invalid now.
+	Valid []*corev1.Service
 }
 
 // Len is the number of objects.
 func (o *Objects) Len() int {
-	return len(o.Services) + len(o.Slices) + len(o.Nodes) + len(o.Endpoints)
+	return len(o.Services) + len(o.Slices) + len(o.Nodes) + len(o.Endpoints) + len(o.Valid)
 }
