@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,14 +115,9 @@ func (n *node) container(spec *corev1.PodSpec) *sandbox {
 	return s
 }
 
-// argsOf are the pod's arguments for another command, of which not all that are
-// those of `weir run` are.
+// argsOf are the pod's arguments for another command.
 func argsOf(command string, args []string) []string {
-	if command == "run" {
-		return args
-	}
-	own := slices.DeleteFunc(slices.Clone(args[1:]), func(a string) bool { return a == "--watch-config" })
-	return append([]string{command}, own...)
+	return append([]string{command}, args[1:]...)
 }
 
 // volume is where a volume lies. Weir's own directories are the lab's.

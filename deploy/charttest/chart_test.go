@@ -172,7 +172,7 @@ func TestChartPod(t *testing.T) {
 func TestChartPassesTheConfigurationThrough(t *testing.T) {
 	var text string
 	for _, o := range mustTemplate(t, variants["everything"]) {
-		if o.GetKind() == "ConfigMap" && o.GetName() == "weir" {
+		if o.GetKind() == "ConfigMap" && strings.HasPrefix(o.GetName(), "weir-") && o.GetLabels()["grafana_dashboard"] == "" {
 			text, _, _ = unstructured.NestedString(o.Object, "data", "weir.yaml")
 		}
 	}
@@ -220,33 +220,47 @@ func TestChartWaitsForTheDrain(t *testing.T) {
 	}
 }
 
-// A changed configuration, and nothing else, is another pod template, unless a
-// running Weir takes the change over.
-func TestChartRollsOutAChangedConfiguration(t *testing.T) {
-	const key = "weir.dev/config-checksum"
-	sum := func(values string) string {
-		return daemonSet(t, mustTemplate(t, values)).Spec.Template.Annotations[key]
-	}
-	base := sum("")
-	if base == "" {
-		t.Fatalf("there is no annotation %s", key)
-	}
-	if got := sum("dashboards: {enabled: true}"); got != base {
-		t.Error("the checksum changes with something else")
-	}
-	for _, values := range []string{"workers: {count: 2}", "logging: {format: json}", "snat: {ports: 62000-63000}"} {
-		if got := sum("config: {" + values + "}"); got == base {
-			t.Errorf("the checksum does not change with %s", values)
+// A changed configuration is another pod template, and no pod of the one before reads it: a change goes
+// node by node, whatever the field.
+func TestAChangedConfigurationIsARollout(t *testing.T) {
+	rendered := func(objects []*unstructured.Unstructured) (name string, pods corev1.PodTemplateSpec) {
+		pods = daemonSet(t, objects).Spec.Template
+		for _, v := range pods.Spec.Volumes {
+			if v.ConfigMap != nil && v.Name == "config" {
+				name = v.ConfigMap.Name
+			}
 		}
+		if slices.Contains(pods.Spec.Containers[0].Args, "--watch-config") {
+			t.Error("a running Weir takes over a change of the ConfigMap")
+		}
+		for _, o := range objects {
+			if o.GetKind() == "ConfigMap" && o.GetName() == name {
+				if immutable, _, _ := unstructured.NestedBool(o.Object, "immutable"); !immutable {
+					t.Error("the ConfigMap can be changed")
+				}
+				return name, pods
+			}
+		}
+		t.Fatalf("there is no ConfigMap %q", name)
+		return "", pods
+	}
+	base, template := rendered(mustTemplate(t, ""))
+	if _, got := rendered(mustTemplate(t, "dashboards: {enabled: true}")); !cmp.Equal(got, template) {
+		t.Error("the pods change with something else")
 	}
 	for _, values := range []string{
-		"clusterIPs: true", "externalIPs: true", "protectedPorts: [22]", "nodePortAddresses: []", "loadBalancerClass: weir.dev/weir",
-		"logging: {level: debug}", "enableProfiling: true", "forwarding: {mode: ipip}", "onStop: detach", "drain: {notReadySeconds: 20, timeoutSeconds: 40}",
+		"workers: {count: 2}", "logging: {level: debug}", "clusterIPs: true", "protectedPorts: [22]", "nodePortAddresses: []",
+		"loadBalancerClass: weir.dev/egde", "forwarding: {mode: ipip}", "announce: {prefixes: [192.0.2.0/24]}",
 	} {
-		if got := sum("config: {" + values + "}"); got != base {
-			t.Errorf("the checksum changes with %s", values)
+		if name, _ := rendered(mustTemplate(t, "config: {"+values+"}")); name == base {
+			t.Errorf("another %s is in the same ConfigMap", values)
 		}
 	}
+	overlay, err := kustomizeBuild(kustomizeDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rendered(overlay)
 }
 
 func TestChartRefuses(t *testing.T) {

@@ -17,7 +17,8 @@ func TestKustomizeBaseIsTheChartsDefault(t *testing.T) {
 	}
 	chart := map[string]any{}
 	for _, o := range mustTemplate(t, `{allNodes: false, nodeSelector: {node-role.kubernetes.io/edge: ""}}`) {
-		chart[o.GetKind()+" "+o.GetName()] = content(t, o)
+		c := content(t, o)
+		chart[o.GetKind()+" "+c["metadata"].(map[string]any)["name"].(string)] = c
 	}
 	kustomize := map[string]any{}
 	for _, o := range base {
@@ -38,11 +39,11 @@ func TestKustomizeBaseIsTheChartsDefault(t *testing.T) {
 	}
 }
 
-// generated is the end that kustomize gives the name of a generated ConfigMap.
+// generated is a name of the ConfigMap, which ends with a hash of the contents.
 var generated = regexp.MustCompile(`^weir-[a-z0-9]{10}$`)
 
-// content is an object without what tells who rendered it: Helm's labels, and
-// how each has a changed configuration roll out.
+// content is an object without the marks of the program that rendered it: Helm's labels, and the
+// hash in the ConfigMap's name.
 func content(t *testing.T, o *unstructured.Unstructured) map[string]any {
 	t.Helper()
 	c := o.DeepCopy().Object
@@ -50,7 +51,7 @@ func content(t *testing.T, o *unstructured.Unstructured) map[string]any {
 	walk = func(v any) any {
 		switch v := v.(type) {
 		case map[string]any:
-			for _, key := range []string{"app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart", "weir.dev/config-checksum"} {
+			for _, key := range []string{"app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart"} {
 				delete(v, key)
 			}
 			for k := range v {

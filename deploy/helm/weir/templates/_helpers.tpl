@@ -147,50 +147,7 @@ which would stand for it, is computed. */}}
 {{- toYaml $resources -}}
 {{- end -}}
 
-{{/* The fields that a running Weir takes over: config.Reloadable. */}}
-{{- define "weir.reloadable" -}}
-announce.aggregateIPv4
-announce.aggregateIPv6
-announce.communities
-announce.drainSeconds
-announce.emptySeconds
-announce.honorCordon
-announce.largeCommunities
-announce.lingerMilliseconds
-announce.localPref
-announce.maxAddresses
-announce.med
-announce.prefixes
-announce.prepend
-announce.settleSeconds
-clusterIPs
-drain.notReadySeconds
-drain.timeoutSeconds
-enableProfiling
-externalIPs
-flood.ipv4PrefixLength
-flood.ipv6PrefixLength
-flood.newConnectionsPerPrefix
-forwarding.mode
-loadBalancerClass
-logging.level
-nodePortAddresses
-onStop
-protectedPorts
-{{- end -}}
-
-{{/* The configuration without these. */}}
-{{- define "weir.restartConfig" -}}
-{{- $config := deepCopy .Values.config -}}
-{{- range splitList "\n" (include "weir.reloadable" .) -}}
-{{- $at := splitList "." . -}}
-{{- $first := index $at 0 -}}
-{{- if eq (len $at) 1 -}}
-{{- $_ := unset $config $first -}}
-{{- else if kindIs "map" (get $config $first) -}}
-{{- $_ := unset (get $config $first) (index $at 1) -}}
-{{- if not (get $config $first) -}}{{- $_ := unset $config $first -}}{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- toYaml $config -}}
+{{/* The name of the ConfigMap has a hash of the contents. */}}
+{{- define "weir.configMap" -}}
+{{- printf "%s-%s" (include "weir.fullname" .) (toYaml .Values.config | sha256sum | trunc 10) -}}
 {{- end -}}
