@@ -1,11 +1,13 @@
 package discovery
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/weirlb/weir/discovery/similar"
 	"github.com/weirlb/weir/topology"
 )
 
@@ -46,6 +48,7 @@ type annotationOptions struct {
 	// kernel, because ignoring it would change the choice of endpoints.
 	unsupported string
 	errors      []string
+	warnings    []string
 }
 
 // parseAnnotations reads the annotations. externalLocal is true under
@@ -79,8 +82,44 @@ func parseAnnotations(annotations map[string]string, externalLocal bool) annotat
 		}
 	}
 	w.readOptions(annotations)
+	w.warnings = unknownAnnotations(annotations, serviceAnnotations)
 	return w
 }
+
+// prefix is that of all annotations of Weir.
+const prefix = "weir.dev/"
+
+// serviceAnnotations are those that a Service may have.
+var serviceAnnotations = func() []string {
+	out := []string{AnnotationTopologyKeys, AnnotationTrafficDistribution, AnnotationMinReadyPercent}
+	for _, a := range optionAnnotations {
+		out = append(out, a.name)
+	}
+	for _, name := range addressAnnotations {
+		out = append(out, prefix+name)
+	}
+	return out
+}()
+
+// addressAnnotations are those of weir controller.
+var addressAnnotations = []string{"address-pool", "loadBalancerIPs", "allow-shared-ip"}
+
+// maxUnknown bounds the warnings of an object.
+const maxUnknown = 8
+
+// unknownAnnotations warns of annotations of Weir that have no meaning, or none there.
+func unknownAnnotations(annotations map[string]string, known []string) (warnings []string) {
+	for name := range annotations {
+		if strings.HasPrefix(name, prefix) && !slices.Contains(known, name) {
+			warnings = append(warnings, annotationPath(Shortened(name, maxName))+": unknown annotation"+similar.Hint(name, known))
+		}
+	}
+	slices.Sort(warnings)
+	return warnings[:min(maxUnknown, len(warnings))]
+}
+
+// maxName bounds a name of an annotation in a warning, in bytes.
+const maxName = 100
 
 // checkKeys validates w.keys. Errors name them spec.topologyKeys, whatever their source.
 func (w *annotationOptions) checkKeys(externalLocal bool) {

@@ -41,6 +41,8 @@ type Service struct {
 	ClusterIPs      []netip.Addr
 	LoadBalancerIPs []netip.Addr // ingress IPs with ipMode absent or VIP
 	ExternalIPs     []netip.Addr
+	// Unserved are the entries of the load balancer's status that Weir does not serve.
+	Unserved []UnservedIngress
 	// Families are those of the Service, by ipFamilies or by the cluster IPs; 0: unknown.
 	// The Service has nothing of another family.
 	Families Families
@@ -73,6 +75,9 @@ type Service struct {
 	// object.
 	Mirrored bool
 }
+
+// UnservedIngress is an entry of the load balancer's status that Weir does not serve.
+type UnservedIngress struct{ Address, Reason string }
 
 // Node is the node on which Weir runs.
 type Node struct {

@@ -35,12 +35,13 @@ type Fault struct {
 
 // nodePortFaults notes ports that nothing leads to. The API server allocates a node port
 // for each port of a Service of type NodePort, and of type LoadBalancer unless that is
-// switched off; nothing does for a manifest.
+// switched off; nothing does for a manifest, nor does anything give it an address.
 func (p *parser) nodePortFaults() {
 	s := &p.obj.Spec
-	balanced := s.Type == corev1.ServiceTypeLoadBalancer && (s.AllocateLoadBalancerNodePorts == nil || *s.AllocateLoadBalancerNodePorts) &&
-		len(p.obj.Status.LoadBalancer.Ingress)+len(p.out.ExternalIPs) == 0
-	if p.out.Headless || s.Type != corev1.ServiceTypeNodePort && !balanced {
+	if p.out.Headless || s.Type != corev1.ServiceTypeNodePort && s.Type != corev1.ServiceTypeLoadBalancer {
+		return
+	}
+	if s.Type == corev1.ServiceTypeLoadBalancer && (p.addressed() || s.AllocateLoadBalancerNodePorts != nil && !*s.AllocateLoadBalancerNodePorts) {
 		return
 	}
 	count := 0

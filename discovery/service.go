@@ -36,14 +36,15 @@ type parser struct {
 	// unsupported is the first field not honoured; see Service.Unsupported.
 	unsupported string
 	supported   Feature
+	complete    bool // nothing else will be said of the Service, see Options.Complete
 }
 
 // parseService reads a document. good is the last version of the Service
 // without errors, nil if there was none: it is carried on where the document
 // is invalid, as the API server would.
-func parseService(obj *corev1.Service, good *spec, supported Feature) *spec {
+func parseService(obj *corev1.Service, good *spec, opts *Options) *spec {
 	sp := &spec{selector: len(obj.Spec.Selector) > 0}
-	p := parser{obj: obj, out: &sp.svc, supported: supported}
+	p := parser{obj: obj, out: &sp.svc, supported: opts.Supported, complete: opts.Complete}
 	p.basics()
 	p.ports()
 	p.addresses()
@@ -66,6 +67,7 @@ func parseService(obj *corev1.Service, good *spec, supported Feature) *spec {
 		sp.annotations.checkKeys(sp.svc.Policy.ExternalLocal)
 		sp.annotations.errors = w.errors
 	}
+	p.out.Warnings = append(p.out.Warnings, sp.annotations.warnings...)
 	p.setAnnotations(&sp.annotations)
 	sp.svc.Unsupported = p.unsupported
 	sp.valid = len(p.errors)+len(sp.annotations.errors) == 0
@@ -194,12 +196,16 @@ func (p *parser) addresses() {
 	}
 	seen = map[netip.Addr]bool{}
 	for i, in := range p.obj.Status.LoadBalancer.Ingress {
-		// Traffic to an address of mode Proxy reaches the node translated
-		// already (KEP-1860).
-		if in.IP == "" || in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy {
-			continue
+		switch {
+		case in.IP == "" && in.Hostname != "":
+			p.out.Unserved = append(p.out.Unserved, UnservedIngress{Shortened(in.Hostname, maxName), "the entry has a host name and no address"})
+		case in.IP == "":
+		case in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy:
+			// Traffic to it reaches the node translated already (KEP-1860).
+			p.out.Unserved = append(p.out.Unserved, UnservedIngress{Shortened(in.IP, maxName), "ipMode is Proxy: the load balancer in front sends to node ports"})
+		default:
+			p.address(&p.out.LoadBalancerIPs, seen, index("status.loadBalancer.ingress", i)+".ip", in.IP)
 		}
-		p.address(&p.out.LoadBalancerIPs, seen, index("status.loadBalancer.ingress", i)+".ip", in.IP)
 	}
 }
 

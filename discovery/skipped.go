@@ -11,6 +11,8 @@ import (
 type Note struct {
 	Kind, Namespace, Name string
 	Text                  string
+	// Service is the Service that the object names, if that is not there.
+	Service ServiceName
 }
 
 // String is kind namespace/name: text.
@@ -40,7 +42,7 @@ func (s *Store) orphans() []Note {
 			continue
 		}
 		for slice := range svc.slices {
-			out = append(out, Note{"EndpointSlice", name.Namespace, slice, fmt.Sprintf("names Service %s, which does not exist", name)})
+			out = append(out, Note{"EndpointSlice", name.Namespace, slice, fmt.Sprintf("names Service %s, which does not exist", name), name})
 		}
 	}
 	return out
@@ -51,7 +53,7 @@ func (s *Store) orphans() []Note {
 func (s *Store) Notes() []Note {
 	out := make([]Note, 0, len(s.skipReasons))
 	for k, text := range s.skipReasons {
-		out = append(out, Note{k.kind, k.id.Namespace, k.id.Name, text})
+		out = append(out, Note{Kind: k.kind, Namespace: k.id.Namespace, Name: k.id.Name, Text: text})
 	}
 	if s.opts.Complete {
 		out = append(out, s.orphans()...)

@@ -117,6 +117,7 @@ func (s *Store) parseSlice(obj *discoveryv1.EndpointSlice) *sliceData {
 	}
 	s.parsePorts(d, object, obj.Ports)
 	d.endpoints = make([]sliceEndpoint, 0, len(obj.Endpoints))
+	second := "" // the first address that is passed over
 	for i := range obj.Endpoints {
 		e, reason := s.parseEndpoint(&obj.Endpoints[i], obj.AddressType, i)
 		if reason != "" {
@@ -125,6 +126,12 @@ func (s *Store) parseSlice(obj *discoveryv1.EndpointSlice) *sliceData {
 			continue
 		}
 		d.endpoints = append(d.endpoints, e)
+		if more := obj.Endpoints[i].Addresses[1:]; len(more) > 0 && second == "" {
+			second = fmt.Sprintf("%s: %s.addresses[1]: %s is not used, as in kube-proxy: the first address of an endpoint counts", object, index("endpoints", i), quote(more[0]))
+		}
+	}
+	if second != "" {
+		d.warnings = append(d.warnings, second)
 	}
 	d.addOmittedCount(object)
 	return d

@@ -151,7 +151,7 @@ func (s *Store) SetService(obj *corev1.Service) {
 	}
 	delete(s.others, name)
 	svc := s.serviceNamed(name)
-	sp := parseService(obj, svc.good.of(obj), s.opts.Supported)
+	sp := parseService(obj, svc.good.of(obj), &s.opts)
 	switch {
 	case sp.valid:
 		svc.good = goodSpec{sp, obj}
@@ -172,7 +172,7 @@ func (s *Store) Recall(obj *corev1.Service) {
 		return
 	}
 	svc := s.serviceNamed(ServiceName{obj.Namespace, obj.Name})
-	if sp := parseService(obj, nil, s.opts.Supported); sp.valid && svc.spec == nil {
+	if sp := parseService(obj, nil, &s.opts); sp.valid && svc.spec == nil {
 		svc.good = goodSpec{sp, obj}
 	}
 }

@@ -82,6 +82,9 @@ func nodeWeight(n *corev1.Node) (weight uint32, fault string) {
 		text, path = n.Labels[AnnotationWeight], "metadata.labels["+AnnotationWeight+"]"
 	}
 	if text == "" {
+		for _, warning := range unknownAnnotations(n.Annotations, []string{AnnotationWeight}) {
+			return 0, warning
+		}
 		return 0, ""
 	}
 	weight, ok = parseWeight(text)

@@ -114,8 +114,8 @@ func (t *trimmer) slice(s *discoveryv1.EndpointSlice) {
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		e.TargetRef, e.Hostname = nil, nil
-		if len(e.Addresses) > 1 {
-			e.Addresses = e.Addresses[:1:1] // the others are said to be fungible
+		if len(e.Addresses) > 2 {
+			e.Addresses = slices.Clone(e.Addresses[:2]) // the first counts, the second is warned of
 		}
 		e.NodeName, e.Zone = t.share(e.NodeName), t.share(e.Zone)
 		c := &e.Conditions

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // claim is the document that decides about an object in this load.
@@ -26,18 +27,30 @@ type round struct {
 	order  []Key
 	report *Report
 	byFile map[string][]Key // the served objects, per file
+	// misnamed are skipped documents whose kind resembles one that is read.
+	misnamed []place
+	remarks  map[string]int // place in report.Warnings or report.Notes, by remarkKey
+}
+
+// place is where an object is described.
+type place struct {
+	f      *file
+	doc    int
+	object *object
 }
 
 // apply makes the store hold the objects of files and reports errors. files
 // are in the order of precedence. Preconditions: s.loading is held.
 func (s *Source) apply(files []*file) *Report {
-	r := &round{s: s, claims: map[Key]claim{}, report: &Report{Files: len(files)}, byFile: map[string][]Key{}}
+	r := &round{s: s, claims: map[Key]claim{}, report: &Report{Files: len(files)}, byFile: map[string][]Key{}, remarks: map[string]int{}}
 	for key, v := range s.served {
 		r.byFile[v.file] = append(r.byFile[v.file], key)
 	}
 	for _, f := range files {
 		r.addFile(f)
 	}
+	r.settleMisnamed()
+	r.settlePorts()
 	r.store()
 	next := make(map[string]*file, len(files))
 	for _, f := range files {
@@ -59,6 +72,7 @@ func (r *round) store() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.store.MarkSynced()
+	s.age.begin()
 	for _, key := range r.order {
 		if c := r.claims[key]; c.object != nil {
 			s.put(key, c.file.path, c.object)
@@ -69,6 +83,7 @@ func (r *round) store() {
 			s.remove(key)
 		}
 	}
+	s.loaded = true
 	r.report.Objects = len(s.served)
 	s.report = r.report
 }
@@ -88,6 +103,8 @@ func (r *round) addFile(f *file) {
 		for j := range objects {
 			o := &objects[j]
 			switch {
+			case o.meant != "":
+				r.misnamed = append(r.misnamed, place{f, i, o})
 			case o.skipped != "":
 				r.addNote(f, i, fmt.Sprintf("%s is not used by Weir, skipped", o.skipped))
 			case len(o.faults) > 0:
@@ -137,6 +154,7 @@ func (r *round) addObject(f *file, doc int, o *object) {
 	if !claimed {
 		r.claims[o.key] = claim{file: f, document: number, item: o.item, object: o}
 		r.order = append(r.order, o.key)
+		r.addRemarks(f, doc, o)
 		return
 	}
 	f.clean = false
@@ -171,26 +189,19 @@ func (r *round) keepServed(f *file) {
 	}
 }
 
-// maxFileNotes bounds the notes of a file.
-const maxFileNotes = 100
-
-func (r *round) addNote(f *file, doc int, text string) {
-	n := 0
-	for i := len(r.report.Notes) - 1; i >= 0 && r.report.Notes[i].File == f.path; i-- {
-		n++
-	}
-	switch {
-	case n < maxFileNotes:
-		r.report.Notes = append(r.report.Notes, Note{File: f.path, Document: f.docs[doc].number, Text: text})
-	case n == maxFileNotes:
-		r.report.Notes = append(r.report.Notes, Note{File: f.path, Text: "more documents of other kinds, skipped"})
-	}
-}
-
 // put hands an object to the store. An object that the store holds already has no value.
 func (s *Source) put(key Key, path string, o *object) {
+	old, known := s.served[key]
+	now := served{path, o.hash, o.remarks, nil, old.since}
 	switch v := o.value.(type) {
+	case nil:
+		now.remarks, now.ports = old.remarks, old.ports
 	case *corev1.Service:
+		now.ports = portsOf(v)
+		if !known {
+			now.since = s.age.of(v, !s.loaded)
+		}
+		v.CreationTimestamp = metav1.Unix(now.since, 0)
 		s.store.SetService(v)
 	case *discoveryv1.EndpointSlice:
 		s.store.SetSlice(v)
@@ -199,7 +210,7 @@ func (s *Source) put(key Key, path string, o *object) {
 	case *corev1.Node:
 		s.store.SetNode(v)
 	}
-	s.served[key] = served{file: path, hash: o.hash}
+	s.served[key] = now
 }
 
 func (s *Source) remove(key Key) {
@@ -216,16 +227,16 @@ func (s *Source) remove(key Key) {
 	}
 }
 
-// fresh returns the errors of r that old does not have.
-func (r *Report) fresh(old *Report) []Error {
-	seen := make(map[string]bool, len(old.Errors))
-	for i := range old.Errors {
-		seen[old.Errors[i].baseName()] = true
+// fresh returns the errors, or warnings, of list that old does not have.
+func fresh(list, old []Error) []Error {
+	seen := make(map[string]bool, len(old))
+	for i := range old {
+		seen[old[i].baseName()] = true
 	}
 	var out []Error
-	for i := range r.Errors {
-		if !seen[r.Errors[i].baseName()] {
-			out = append(out, r.Errors[i])
+	for i := range list {
+		if !seen[list[i].baseName()] {
+			out = append(out, list[i])
 		}
 	}
 	return out

@@ -13,9 +13,7 @@ import (
 	"strings"
 
 	yamlv3 "go.yaml.in/yaml/v3"
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
 	sigsjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
@@ -44,7 +42,12 @@ type object struct {
 	service discovery.ServiceName // whose endpoints it holds, if that is known
 	value   any
 	faults  []fault
+	remarks []remark
 	skipped string // "apps/v1 Deployment": a kind that Weir has no use for
+	// meant is, of a skipped document, the kind that it resembles, "" for none; misspelt is the
+	// field that differs; foreign is true if the document is probably meant as it is.
+	meant, misspelt string
+	foreign         bool
 }
 
 // meta has the fields that identify an object.
@@ -78,6 +81,9 @@ func (d *decoder) document(doc document, isJSON bool) []object {
 }
 
 func (d *decoder) parse(doc document, isJSON bool) []object {
+	if text := bytes.TrimSpace(doc.raw); len(text) > 0 && text[0] == '[' {
+		return []object{{item: -1, faults: []fault{{reason: "an array: expected an object, or a List (kind: List, items: [...])"}}}}
+	}
 	if texts, ok := splitJSON(doc.raw); ok || isJSON {
 		var out []object
 		for _, text := range texts {
@@ -218,7 +224,7 @@ func (d *decoder) object(text []byte, item int) []object {
 		// The name may have been read before the fault was met.
 		key, wanted := keyOf(&m)
 		if m.Kind != "" && !wanted {
-			return []object{{item: item, skipped: strings.TrimSpace(m.APIVersion + " " + m.Kind)}}
+			return []object{skip(&m, object{item: item}, prefix)}
 		}
 		return []object{{item: item, key: key, faults: []fault{jsonFault(text, err, prefix)}}}
 	}
@@ -231,6 +237,9 @@ func (d *decoder) object(text []byte, item int) []object {
 		}
 		return d.list(&m)
 	}
+	if m.Items != nil && m.ofCore() {
+		return []object{{item: item, faults: []fault{{joinPath(prefix, "kind"), unsupported(m.Kind) + ": a list of items is read as List"}}}}
+	}
 	o := object{item: item, hash: maphash.Bytes(d.seed, text)}
 	if d.known != nil {
 		if key, ok := d.known(o.hash); ok {
@@ -240,8 +249,7 @@ func (d *decoder) object(text []byte, item int) []object {
 	}
 	key, wanted := keyOf(&m)
 	if !wanted {
-		o.skipped = strings.TrimSpace(m.APIVersion + " " + m.Kind)
-		return []object{o}
+		return []object{skip(&m, o, prefix)}
 	}
 	o.key = key
 	if key.Kind == "EndpointSlice" {
@@ -254,14 +262,18 @@ func (d *decoder) object(text []byte, item int) []object {
 		o.key.Name = ""
 		return []object{o}
 	}
-	o.value, o.faults = typed(m.APIVersion, key, text, prefix)
+	t := typed(m.APIVersion, key, text, prefix)
+	o.value, o.faults, o.remarks = t.value, t.faults, t.remarks
+	if t.anonymous {
+		o.key.Name = ""
+	}
 	return []object{o}
 }
 
 // list decodes the items of a List.
 func (d *decoder) list(m *meta) []object {
 	var items []json.RawMessage
-	if faults := unmarshal(m.Items, &items, "items"); faults != nil {
+	if _, faults := unmarshal(m.Items, &items, "items"); faults != nil {
 		return []object{{item: -1, faults: faults}}
 	}
 	var out []object
@@ -295,85 +307,4 @@ func withType(text []byte, apiVersion, kind string) []byte {
 		head += ","
 	}
 	return append([]byte(head), rest...)
-}
-
-// keyOf names the object that m begins; false if Weir does not use the kind.
-func keyOf(m *meta) (Key, bool) {
-	group, _, found := strings.Cut(m.APIVersion, "/")
-	if !found {
-		group = ""
-	}
-	key := Key{Kind: m.Kind, Namespace: m.Metadata.Namespace, Name: m.Metadata.Name}
-	switch {
-	case group == "" && m.Kind == "Node":
-		key.Namespace = ""
-		return key, true
-	case group == "" && (m.Kind == "Service" || m.Kind == "Endpoints"),
-		group == discoveryv1.GroupName && m.Kind == "EndpointSlice":
-		if key.Namespace == "" {
-			key.Namespace = corev1.NamespaceDefault
-		}
-		return key, true
-	}
-	return Key{}, false
-}
-
-// typed decodes an object of a wanted kind and checks it.
-func typed(apiVersion string, key Key, text []byte, prefix string) (any, []fault) {
-	switch {
-	case key.Kind == "Service" && apiVersion == "v1":
-		return decodeService(key, text, prefix)
-	case key.Kind == "Endpoints" && apiVersion == "v1":
-		ep := new(corev1.Endpoints)
-		if faults := unmarshal(text, ep, prefix); faults != nil {
-			return nil, faults
-		}
-		ep.Namespace = key.Namespace
-		return ep, validate(validateEndpoints(ep), prefix)
-	case key.Kind == "Node" && apiVersion == "v1":
-		node := new(corev1.Node)
-		if faults := unmarshal(text, node, prefix); faults != nil {
-			return nil, faults
-		}
-		return node, nil
-	case key.Kind == "EndpointSlice" && apiVersion == "discovery.k8s.io/v1":
-		slice := new(discoveryv1.EndpointSlice)
-		if faults := unmarshal(text, slice, prefix); faults != nil {
-			return nil, faults
-		}
-		slice.Namespace = key.Namespace
-		return slice, validate(validateSlice(slice), prefix)
-	case key.Kind == "EndpointSlice" && apiVersion == "discovery.k8s.io/v1beta1":
-		old := new(discoveryv1beta1.EndpointSlice)
-		if faults := unmarshal(text, old, prefix); faults != nil {
-			return nil, faults
-		}
-		slice := discovery.FromV1beta1(old)
-		slice.Namespace = key.Namespace
-		return slice, validate(validateSlice(slice), prefix)
-	}
-	return nil, []fault{{joinPath(prefix, "apiVersion"),
-		fmt.Sprintf("Unsupported value: %q: %s is read as %s", apiVersion, key.Kind, versions[key.Kind])}}
-}
-
-var versions = map[string]string{
-	"Service":       "v1",
-	"Endpoints":     "v1",
-	"Node":          "v1",
-	"EndpointSlice": "discovery.k8s.io/v1 or v1beta1",
-}
-
-// nameRE matches a valid name of any kind (RFC 1123 subdomain).
-var nameRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
-
-func nameFault(key Key) string {
-	switch {
-	case key.Name == "":
-		return "Required value"
-	case len(key.Name) > 253 || !nameRE.MatchString(key.Name):
-		return fmt.Sprintf("Invalid value: %.80q: must be a lower case RFC 1123 subdomain", key.Name)
-	case len(key.Namespace) > 63 || key.Namespace != "" && !nameRE.MatchString(key.Namespace):
-		return fmt.Sprintf("Invalid namespace: %.80q", key.Namespace)
-	}
-	return ""
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	sigsjson "sigs.k8s.io/json"
 )
@@ -16,23 +17,25 @@ type fault struct {
 }
 
 // unmarshal decodes JSON into a Kubernetes type as the API server does: field
-// names are case sensitive, unknown ones are ignored, a field given twice is
-// a fault. prefix is put before the field's path.
-func unmarshal(data []byte, into any, prefix string) []fault {
-	strict, err := sigsjson.UnmarshalStrict(data, into, sigsjson.DisallowDuplicateFields)
+// names are case sensitive, a field given twice is a fault, the paths of unknown fields are
+// returned. prefix is put before the field's path in a fault.
+func unmarshal(data []byte, into any, prefix string) (unknown []string, faults []fault) {
+	strict, err := sigsjson.UnmarshalStrict(data, into, sigsjson.DisallowDuplicateFields, sigsjson.DisallowUnknownFields)
 	if err != nil {
-		return []fault{jsonFault(data, err, prefix)}
+		return nil, []fault{jsonFault(data, err, prefix)}
 	}
-	var faults []fault
 	for _, err := range strict {
-		f := fault{reason: err.Error()}
 		var fe sigsjson.FieldError
-		if errors.As(err, &fe) {
-			f = fault{field: joinPath(prefix, fe.FieldPath()), reason: "given twice"}
+		switch {
+		case !errors.As(err, &fe):
+			faults = append(faults, fault{reason: err.Error()})
+		case strings.HasPrefix(err.Error(), "unknown "):
+			unknown = append(unknown, fe.FieldPath())
+		default:
+			faults = append(faults, fault{field: joinPath(prefix, fe.FieldPath()), reason: "given twice"})
 		}
-		faults = append(faults, f)
 	}
-	return faults
+	return unknown, faults
 }
 
 func jsonFault(data []byte, err error, prefix string) fault {

@@ -70,6 +70,11 @@ func (r *round) keepServedFile(f *file) {
 			r.report.Errors = append(r.report.Errors, e)
 		}
 	}
+	for _, e := range r.s.applied.Warnings {
+		if e.File == f.path {
+			r.report.Warnings = append(r.report.Warnings, e)
+		}
+	}
 	for _, n := range r.s.applied.Notes {
 		if n.File == f.path {
 			r.report.Notes = append(r.report.Notes, n)

@@ -77,14 +77,19 @@ type Source struct {
 	mu     sync.Mutex
 	store  *discovery.Store
 	served map[Key]served // written with both mutexes held
+	age    ages
+	loaded bool // once
 	report *Report
 	node   discovery.Node
 }
 
 // served is the store's version of an object, with the file.
 type served struct {
-	file string
-	hash uint64
+	file    string
+	hash    uint64
+	remarks []remark
+	ports   []nodePort // of a Service
+	since   int64      // its age, see ages
 }
 
 // New makes a source that has read nothing yet.
@@ -203,7 +208,19 @@ func (s *Source) Services() []*discovery.Service {
 func (s *Source) Notes() []discovery.Note {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.store.Notes()
+	refused := map[discovery.ServiceName]bool{}
+	for i := range s.report.Errors {
+		if e := &s.report.Errors[i]; e.Object.Kind == "Service" {
+			refused[e.Service] = true
+		}
+	}
+	notes := s.store.Notes()
+	for i := range notes {
+		if n := &notes[i]; refused[n.Service] {
+			n.Text = fmt.Sprintf("names Service %s, which is refused", n.Service)
+		}
+	}
+	return notes
 }
 
 // Stats counts the held objects and the skipped objects.
@@ -244,10 +261,12 @@ func (s *Source) Reload() {
 
 // Report is the result of a Load.
 type Report struct {
-	Errors  []Error
-	Notes   []Note
-	Files   int // read or unchanged
-	Objects int // served now
+	Errors []Error
+	// Warnings are of objects that count.
+	Warnings []Error
+	Notes    []Note
+	Files    int // read or unchanged
+	Objects  int // served now
 }
 
 // Err joins the errors; nil when there are none.
@@ -273,6 +292,8 @@ type Error struct {
 	// Kept is true when an earlier state of the object, or where that cannot
 	// be told of objects of this file, is still served.
 	Kept bool
+	// Others is the number of other objects of the file with the same warning.
+	Others int
 }
 
 // Error is `FILE: document N (line L): OBJECT: FIELD: REASON`.
@@ -289,6 +310,8 @@ func (e *Error) Error() string {
 	}
 	msg += e.Reason
 	switch {
+	case e.Others > 0:
+		msg += fmt.Sprintf(" (and %d more of the file)", e.Others)
 	case e.Kept && e.Object.Name != "":
 		msg += " (it stays as last served)"
 	case e.Kept:

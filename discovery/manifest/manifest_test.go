@@ -134,7 +134,7 @@ func TestMalformedDocumentKeepsItsObjectAndNothingElse(t *testing.T) {
 	d.write("a.yaml", service("web", 8000)+slice("web-1", "web", "10.1.1.2", "10.1.1.x"))
 	d.write("b.yaml", service("api", 82))
 	d.expectErrors("a.yaml: document 2 (line 7): EndpointSlice default/web-1: endpoints[1].addresses[0]: " +
-		`Invalid value: "10.1.1.x": must be a valid IP address (it stays as last served)`)
+		`Invalid value: "10.1.1.x": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff) (it stays as last served)`)
 	d.expect("default/api 82", "default/web 8000 10.1.1.1:8080")
 
 	// The error stays as long as the document does, and its object too.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -31,12 +32,14 @@ type document struct {
 // split cuts a file at its YAML document markers: a line that is "---", or
 // begins with "--- ", and the end marker "...". No YAML construct can
 // contain such a line, so the cut is exact even where a document is
-// malformed. Blank text before the first marker is not counted.
+// malformed. Lines end as YAML has it. Blank text before the first marker is not counted.
 func split(data []byte) ([]document, error) {
 	if len(data) > MaxFileBytes {
 		return nil, fmt.Errorf("%s exceed the limit of %s for one file", size(len(data)), size(MaxFileBytes))
 	}
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
+		return nil, errors.New("UTF-16 text: only UTF-8 is read")
+	}
 	if i := bytes.IndexByte(data, 0); i >= 0 {
 		return nil, fmt.Errorf("not text: a zero byte at offset %d", i)
 	}
@@ -53,20 +56,17 @@ func split(data []byte) ([]document, error) {
 			return
 		}
 		if !blank(raw) {
-			docs = append(docs, document{number: number, line: startLine, raw: raw})
+			docs = append(docs, document{number: number, line: startLine, raw: withoutMark(raw)})
 		}
 		number++
 	}
 	for pos := 0; pos < len(data); line++ {
-		end := len(data)
-		next := end
-		if i := bytes.IndexByte(data[pos:], '\n'); i >= 0 {
-			end, next = pos+i, pos+i+1
-		}
-		switch separatorKind(data[pos:end]) {
+		end, next := lineEnd(data, pos)
+		text := withoutBOM(data[pos:end])
+		switch separatorKind(text) {
 		case markStart:
 			flush(pos)
-			start, startLine, marked = pos+3, line, true
+			start, startLine, marked = end-len(afterMarker(text)), line, true
 		case markEnd:
 			flush(pos)
 			start, startLine, marked = next, line+1, false
@@ -77,18 +77,63 @@ func split(data []byte) ([]document, error) {
 	return docs, nil
 }
 
+// withoutMark is a document without the byte order mark before the first line with text.
+func withoutMark(raw []byte) []byte {
+	for pos := 0; pos < len(raw); {
+		end, next := lineEnd(raw, pos)
+		if line := raw[pos:end]; !blank(line) {
+			if rest := withoutBOM(line); len(rest) < len(line) {
+				return slices.Concat(raw[:pos], raw[end-len(rest):])
+			}
+			return raw
+		}
+		pos = next
+	}
+	return raw
+}
+
+// withoutBOM is text without the byte order mark, which may begin each document.
+func withoutBOM(text []byte) []byte { return bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")) }
+
+// afterMarker is the text after "---" in a line. A tab there separates, and cannot begin the text.
+func afterMarker(line []byte) []byte {
+	rest := line[len("---"):]
+	if text := bytes.TrimLeft(rest, " \t"); bytes.IndexByte(rest[:len(rest)-len(text)], '\t') >= 0 {
+		return text
+	}
+	return rest
+}
+
+// lineEnd returns where the line at pos ends, and where the next begins. The line breaks of YAML are
+// LF, CR, CR LF, NEL, LS and PS.
+func lineEnd(data []byte, pos int) (end, next int) {
+	for i := pos; i < len(data); i++ {
+		switch c := data[i]; {
+		case c == '\n':
+			return i, i + 1
+		case c == '\r' && i+1 < len(data) && data[i+1] == '\n':
+			return i, i + 2
+		case c == '\r':
+			return i, i + 1
+		case c == 0xc2 && bytes.HasPrefix(data[i:], []byte("\u0085")):
+			return i, i + 2
+		case c == 0xe2 && (bytes.HasPrefix(data[i:], []byte("\u2028")) || bytes.HasPrefix(data[i:], []byte("\u2029"))):
+			return i, i + 3
+		}
+	}
+	return len(data), len(data)
+}
+
 // begins is the line of the file where the document's text begins: beside or below the
 // marker.
 func (d *document) begins() int {
 	line := d.line
-	for _, c := range d.raw {
-		switch c {
-		case '\n':
-			line++
-		case ' ', '\t', '\r':
-		default:
+	for pos := 0; pos < len(d.raw); line++ {
+		end, next := lineEnd(d.raw, pos)
+		if len(bytes.TrimLeft(d.raw[pos:end], " \t")) > 0 {
 			return line
 		}
+		pos = next
 	}
 	return line
 }
@@ -105,7 +150,7 @@ func separatorKind(line []byte) separator {
 	if len(line) < 3 || line[0] != '-' && line[0] != '.' {
 		return markNone
 	}
-	if len(line) > 3 && line[3] != ' ' && line[3] != '\t' && line[3] != '\r' {
+	if len(line) > 3 && line[3] != ' ' && line[3] != '\t' {
 		return markNone
 	}
 	switch string(line[:3]) {
@@ -120,17 +165,13 @@ func separatorKind(line []byte) separator {
 // blank reports whether text holds nothing but white space, comments and
 // YAML directives.
 func blank(text []byte) bool {
-	for len(text) > 0 {
-		line := text
-		if i := bytes.IndexByte(text, '\n'); i >= 0 {
-			line, text = text[:i], text[i+1:]
-		} else {
-			text = nil
-		}
-		line = bytes.TrimSpace(line)
+	for pos := 0; pos < len(text); {
+		end, next := lineEnd(text, pos)
+		line := bytes.TrimSpace(withoutBOM(text[pos:end]))
 		if len(line) > 0 && line[0] != '#' && line[0] != '%' {
 			return false
 		}
+		pos = next
 	}
 	return true
 }

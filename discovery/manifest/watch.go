@@ -94,8 +94,11 @@ func (s *Source) refresh() (*discovery.Update, error) {
 	old := s.Report()
 	report, err := s.Load()
 	if err == nil {
-		for _, e := range report.fresh(old) {
+		for _, e := range fresh(report.Errors, old.Errors) {
 			s.cfg.Log.Error("manifest refused", "err", e.Error())
+		}
+		for _, e := range fresh(report.Warnings, old.Warnings) {
+			s.cfg.Log.Warn("manifest", "warning", e.Error())
 		}
 		if len(old.Errors) > 0 && len(report.Errors) == 0 {
 			s.cfg.Log.Info("all manifests are understood again", "path", s.cfg.Path)

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	yaml "go.yaml.in/yaml/v3"
+
+	"github.com/weirlb/weir/discovery/similar"
 )
 
 // decoder fills a Configuration from a YAML tree. encoding/json's strict mode
@@ -263,41 +265,11 @@ func suggest(path, name string, t reflect.Type) string {
 	if present := renamed[path]; present != "" {
 		return fmt.Sprintf(" (renamed to %s)", present)
 	}
-	best, bestAt := "", 3 // at most two edits
+	var known []string
 	for i := range t.NumField() {
-		tag := tagOf(t.Field(i))
-		if tag == "" {
-			continue
-		}
-		if n := edits(strings.ToLower(name), strings.ToLower(tag)); n < bestAt && n < len(tag)/2 {
-			best, bestAt = tag, n
+		if tag := tagOf(t.Field(i)); tag != "" {
+			known = append(known, tag)
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(" (did you mean %s?)", best)
-}
-
-// edits is the Levenshtein distance of two short words; 99 for long ones.
-func edits(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 99
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := diagonal
-			if a[i-1] != b[j-1] {
-				cost = 1 + min(diagonal, row[j], row[j-1])
-			}
-			diagonal, row[j] = row[j], cost
-		}
-	}
-	return row[len(b)]
+	return similar.Hint(name, known)
 }

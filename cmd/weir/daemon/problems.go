@@ -145,7 +145,7 @@ func packetPathProblems(l *lb.LB) []problem.Problem {
 func conflictProblems(l *lb.LB) []problem.Problem {
 	var out []problem.Problem
 	for _, c := range l.Tables().Conflicts() {
-		out = append(out, translate.Conflict(&c))
+		out = append(out, translate.Conflict(&c)...)
 	}
 	return out
 }

@@ -35,15 +35,19 @@ type manifests struct {
 // Problems implements Source. The log of the manifests is their own.
 func (m manifests) Problems() []problem.Problem {
 	r := m.Report()
-	out := make([]problem.Problem, 0, len(r.Errors)+len(r.Notes))
-	for i := range r.Errors {
-		e := &r.Errors[i]
-		p := problem.Problem{Kind: problem.Manifest, Object: "File " + e.File, Field: e.Field, Reason: e.Error(), Logged: true}
-		if e.Object.Name != "" {
-			p.Object = e.Object.String()
+	out := make([]problem.Problem, 0, len(r.Errors)+len(r.Warnings)+len(r.Notes))
+	add := func(kind problem.Kind, list []manifest.Error) {
+		for i := range list {
+			e := &list[i]
+			p := problem.Problem{Kind: kind, Object: "File " + e.File, Field: e.Field, Reason: e.Error(), Logged: true}
+			if e.Object.Name != "" {
+				p.Object = e.Object.String()
+			}
+			out = append(out, p)
 		}
-		out = append(out, p)
 	}
+	add(problem.Manifest, r.Errors)
+	add(problem.ManifestWarning, r.Warnings)
 	out = append(out, noteProblems(m.Notes())...)
 	for _, n := range r.Notes {
 		out = append(out, problem.Problem{Kind: problem.ManifestNote, Object: "File " + n.File, Reason: n.String(), Logged: true})

@@ -41,6 +41,7 @@ func TestWireNotServedIsSaid(t *testing.T) {
 	}
 	want := map[string]problem.Kind{
 		"Service x/second":       problem.FrontendConflict,
+		"Service test/first":     problem.FrontendContested,
 		"Service x/ssh":          problem.ProtectedPort,
 		"Service x/nonumber":     problem.NoNodePort,
 		"EndpointSlice x/orphan": problem.OrphanSlice,

@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
@@ -72,7 +74,8 @@ this machine.
 
 --what-if prints the share of new flows that a change would move, and where to:
 drain=ADDRESS lets an endpoint terminate, node=NAME and zone=NAME remove all
-endpoints there.
+endpoints there. Without --service it prints the Services of which flows would move, and
+their number.
 
 --address says whether the running Weir announces an address to routers, with every
 condition that must be met, the routers, and the choice: nodes with the same choice
@@ -82,8 +85,12 @@ send a connection to the same endpoint.
 reads the output of weir status -o json of each node, which --from names: a file with
 one or more of them, - for standard input, or an admin socket.
 
-Exit status 0 if every document is valid, 1 if a document or a Service has errors, or
-if nodes of the fleet choose differently, 2 on wrong usage.`,
+With manifests the configuration is that of a new installation: port 22 of the node's own
+addresses, for one, is protected.
+
+Exit status 0 if every document is valid, 1 if a document has errors, if a Service has
+errors or a problem of severity error, or if nodes of the fleet choose differently, 2 on
+wrong usage.`,
 		Example: `  weir explain -f /etc/weir/manifests --node edge-1
   weir explain -f shop.yaml --node edge-1 --service shop/web -o json
   kubectl get svc,endpointslices,nodes -A -o yaml | weir explain -f - --node edge-1
@@ -134,6 +141,7 @@ func (o *options) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	out.onlyMoved = o.whatIf != "" && o.service == ""
 	show := out.Render
 	if o.output == "json" {
 		show = out.writeJSON
@@ -157,8 +165,15 @@ func gatherFaults(out *Output) func() []string {
 	out.Services = func(yield func(*Service, error) bool) {
 		for s, err := range services {
 			if err == nil {
+				name := problem.Service(s.Namespace, s.Name)
 				for _, e := range s.Errors {
-					found = append(found, [2]string{"Service " + s.Namespace + "/" + s.Name + ": " + e, e})
+					found = append(found, [2]string{name + ": " + e, e})
+				}
+				for _, p := range s.Problems {
+					// Errors has the others.
+					if p.Severity == problem.Error && p.Kind != problem.InvalidObject && p.Kind != problem.Manifest {
+						found = append(found, [2]string{fmt.Sprintf("%s: %s: %s", name, p.Kind, p.Line()), ""})
+					}
 				}
 			}
 			if !yield(s, err) {
@@ -246,14 +261,19 @@ func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, ch
 		node.Labels = labels
 	}
 	services := src.Services()
-	view, err := Imagine(services, translate.Options{Node: node, NodeAddresses: src.NodeAddresses()})
+	view, err := Imagine(services, translate.Options{
+		Node: node, NodeAddresses: src.NodeAddresses(), ProtectedPorts: config.Default().ProtectedPorts,
+	})
 	if err != nil {
 		return nil, err
 	}
 	q := Question{Services: services, Node: node, Only: service, Change: change, Report: report, View: &view}
+	if len(q.subjects()) == 0 && service != nil {
+		return nil, fmt.Errorf("no Service %s in the manifests", service)
+	}
 	out, err := q.Answer()
 	if err != nil {
-		return nil, fmt.Errorf("no Service %s in the manifests", service)
+		return nil, err
 	}
 	for _, n := range src.Notes() {
 		out.Notes = append(out.Notes, n.String())

@@ -3,7 +3,9 @@ package explain
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -69,7 +71,15 @@ func (v *View) frontends(svc *discovery.Service) []Frontend {
 		}
 		out = append(out, f)
 	}
-	if v.NoNodePorts == "" || svc.Headless || svc.ExternalName {
+	if svc.Headless || svc.ExternalName {
+		return out
+	}
+	for _, u := range svc.Unserved {
+		for _, p := range svc.Ports {
+			out = append(out, Frontend{Address: net.JoinHostPort(u.Address, strconv.Itoa(int(p.Port))), Protocol: p.Protocol, Kind: lbtable.LoadBalancer.String(), Port: p.Name, Reason: u.Reason})
+		}
+	}
+	if v.NoNodePorts == "" {
 		return out
 	}
 	for _, p := range svc.Ports {
@@ -98,8 +108,9 @@ func Imagine(services []*discovery.Service, opts translate.Options) (View, error
 		add(problem.Service(c.Service.Namespace, c.Service.Name), c.Problems...)
 	}
 	for _, c := range frontends.Conflicts() {
-		p := translate.Conflict(&c)
-		add(p.Object, p)
+		for _, p := range translate.Conflict(&c) {
+			add(p.Object, p)
+		}
 	}
 	registry := problem.NewRegistry(slog.New(slog.DiscardHandler))
 	for object, list := range found {
@@ -113,7 +124,7 @@ func Imagine(services []*discovery.Service, opts translate.Options) (View, error
 func (s *Service) renderFrontends(b *strings.Builder) {
 	for _, p := range s.Problems {
 		switch p.Kind {
-		case problem.InvalidObject, problem.UnsupportedField, problem.ServiceWarning, problem.Manifest:
+		case problem.InvalidObject, problem.UnsupportedField, problem.ServiceWarning, problem.Manifest, problem.ManifestWarning:
 			continue
 		}
 		text := p.Reason

@@ -50,12 +50,19 @@ func (q *Question) Answer() (*Output, error) {
 	if q.Change != nil {
 		out.WhatIf = q.Change.String()
 	}
-	faults := map[discovery.ServiceName][]string{}
+	faults, warnings := map[discovery.ServiceName][]string{}, map[discovery.ServiceName][]string{}
 	if q.Report != nil {
 		for _, e := range q.Report.Errors {
 			out.Errors = append(out.Errors, e.Error())
 			if e.Service.Name != "" {
 				faults[e.Service] = append(faults[e.Service], e.Error())
+			}
+		}
+		for _, e := range q.Report.Warnings {
+			if e.Service.Name == "" {
+				out.Notes = append(out.Notes, e.Error())
+			} else {
+				warnings[e.Service] = append(warnings[e.Service], e.Error())
 			}
 		}
 		for _, n := range q.Report.Notes {
@@ -66,9 +73,14 @@ func (q *Question) Answer() (*Output, error) {
 	if q.Only != nil && len(subjects) == 0 {
 		return nil, fmt.Errorf("service %s: %w", q.Only, api.ErrNotFound)
 	}
+	if q.Change != nil {
+		if err := q.Change.find(q.Services); err != nil {
+			return nil, err
+		}
+	}
 	out.Services = func(yield func(*Service, error) bool) {
 		for _, s := range subjects {
-			if !yield(q.explain(s, faults[s.name]), nil) {
+			if !yield(q.explain(s, faults[s.name], warnings[s.name]), nil) {
 				return
 			}
 		}
@@ -107,12 +119,13 @@ func (q *Question) subjects() []subject {
 }
 
 // explain explains a Service.
-func (q *Question) explain(s subject, faults []string) *Service {
+func (q *Question) explain(s subject, faults, warnings []string) *Service {
 	out := Service{Namespace: s.name.Namespace, Name: s.name.Name, Errors: []string{}, Ports: []Port{}}
 	if s.svc != nil {
 		out = buildService(s.svc, q.Node)
 	}
 	out.Errors = append(out.Errors, faults...)
+	out.Warnings = slices.Concat(out.Warnings, warnings)
 	if q.Change != nil {
 		for i := range out.Ports {
 			out.Ports[i].WhatIf = whatIf(s.svc.Policy, s.svc.Ports[i].Endpoints, q.Node, q.Change)

@@ -17,10 +17,16 @@ func (o *Output) Render(w io.Writer) error {
 		return err
 	}
 	var b strings.Builder
-	n := 0
+	n, moved := 0, 0
 	for s, err := range o.Services {
 		if err != nil {
 			return err
+		}
+		n++
+		if s.moved() {
+			moved++
+		} else if o.onlyMoved {
+			continue
 		}
 		b.Reset()
 		b.WriteByte('\n')
@@ -28,11 +34,13 @@ func (o *Output) Render(w io.Writer) error {
 		if _, err := io.WriteString(w, b.String()); err != nil {
 			return err
 		}
-		n++
 	}
 	b.Reset()
-	if n == 0 {
+	switch {
+	case n == 0:
 		b.WriteString("\nNo Services\n")
+	case o.onlyMoved:
+		fmt.Fprintf(&b, "\nWhat if %s: new flows of %d of %d Services would move\n", o.WhatIf, moved, n)
 	}
 	for _, n := range o.Notes {
 		fmt.Fprintf(&b, "\nnote: %s", n)

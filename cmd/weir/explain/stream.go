@@ -23,6 +23,8 @@ type Output struct {
 	Errors []string
 	// Notes are about skipped documents that are no mistake.
 	Notes []string
+
+	onlyMoved bool // as text, leave out Services of which no flow would move
 }
 
 // WriteFields writes the fields of the JSON form, which is a contract: fields

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/topology"
 )
 
@@ -54,6 +56,28 @@ func (c *Change) hits(e *topology.Endpoint) bool {
 	return e.AddrPort.Addr() == c.addr && (c.port == 0 || c.port == e.AddrPort.Port())
 }
 
+// find returns an error if no endpoint of these Services is concerned: the change is probably
+// misspelt.
+func (c *Change) find(services []*discovery.Service) error {
+	for _, svc := range services {
+		for i := range svc.Ports {
+			for j := range svc.Ports[i].Endpoints {
+				if c.hits(&svc.Ports[i].Endpoints[j]) {
+					return nil
+				}
+			}
+		}
+	}
+	what := "no endpoint is on node "
+	switch c.kind {
+	case "zone":
+		what = "no endpoint is in zone "
+	case "drain":
+		what = "there is no endpoint "
+	}
+	return fmt.Errorf("what-if %s: %s%s: %w", c, what, c.name, api.ErrNotFound)
+}
+
 // apply returns the endpoints as they would be.
 func (c *Change) apply(eps []topology.Endpoint) []topology.Endpoint {
 	out := make([]topology.Endpoint, 0, len(eps))
@@ -92,6 +116,18 @@ type Move struct {
 type Share struct {
 	Endpoint string  `json:"endpoint"`
 	Share    float64 `json:"share"`
+}
+
+// moved reports whether new flows of the Service would go elsewhere, or be served in another tier.
+func (s *Service) moved() bool {
+	return slices.ContainsFunc(s.Ports, func(p Port) bool {
+		return p.WhatIf != nil && (p.WhatIf.Cluster.differs(p.Cluster) || p.WhatIf.Local.differs(p.Local))
+	})
+}
+
+// differs reports whether a move leads away from a choice; both may be nil.
+func (m *Move) differs(now *Choice) bool {
+	return m != nil && (m.Moved > 0 || now != nil && m.Tier != now.Tier)
 }
 
 func whatIf(p topology.Policy, eps []topology.Endpoint, node topology.Node, c *Change) *WhatIf {

@@ -31,6 +31,9 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 	for i := range rep.Errors {
 		fs.add(Wrong, "manifests", "%v", &rep.Errors[i])
 	}
+	for i := range rep.Warnings {
+		fs.add(Note, "manifests", "%v", &rep.Warnings[i])
+	}
 	for _, n := range rep.Notes {
 		fs.add(Note, "manifests", "%v", n)
 	}

@@ -12,6 +12,7 @@ const (
 	InvalidObject     Kind = "invalid-object"
 	UnsupportedField  Kind = "unsupported-field"
 	FrontendConflict  Kind = "frontend-conflict"
+	FrontendContested Kind = "frontend-contested"
 	ProtectedPort     Kind = "protected-port"
 	NoNodeAddress     Kind = "no-node-address"
 	NoNodePort        Kind = "no-node-port"
@@ -25,6 +26,7 @@ const (
 	HealthCheckPort   Kind = "health-check-port"
 	HealthCheckShared Kind = "health-check-port-shared"
 	Manifest          Kind = "manifest"
+	ManifestWarning   Kind = "manifest-warning"
 	ManifestNote      Kind = "manifest-note"
 	APIServer         Kind = "api-server"
 	StateFile         Kind = "state-file"
@@ -60,20 +62,22 @@ var Kinds = []Description{
 	{InvalidObject, Error, true, true, "A field of a Service or of its endpoints is malformed."},
 	{UnsupportedField, Error, true, true, "A Service has a field that Weir does not honor: the kernel serves the whole Service."},
 	{FrontendConflict, Error, true, true, "Another Service holds the address, protocol and port."},
+	{FrontendContested, Warning, true, false, "Another Service claims an address, protocol and port of the Service, and does not get it."},
 	{ProtectedPort, Error, true, true, "The port is in `protectedPorts` and the address is the node's own."},
 	{NoNodeAddress, Error, false, false, "A Service has node ports, and the node has no address for them in `nodePortAddresses`."},
-	{NoNodePort, Error, true, true, "A Service of type NodePort or LoadBalancer has a port without a node port, and no load balancer address: clients cannot reach it."},
+	{NoNodePort, Error, true, true, "A Service of type NodePort or LoadBalancer has a port without a node port, and no load balancer address that Weir serves: clients cannot reach it."},
 	{NoSteeringRoom, Error, true, false, "The XDP program's map of frontends is full: packets to the frontend go to the kernel."},
 	{OtherClass, Note, true, false, "The Service's `spec.loadBalancerClass` is not the configured `loadBalancerClass`: its load balancer addresses are not served."},
 	{ForwardingMode, Warning, true, true, "A frontend or endpoint is served in another forwarding mode than requested."},
 	{PortNameMismatch, Error, true, true, "No EndpointSlice of the Service has a port of the name of the Service port."},
 	{OrphanSlice, Warning, false, false, "An EndpointSlice names no Service, or one that does not exist."},
 	{NoHints, Warning, true, false, "The Service asks for `spec.trafficDistribution`, and its EndpointSlices have no hints."},
-	{ServiceWarning, Warning, true, false, "A part of the Service is ignored: addresses of another family, an Endpoints object that is too long, a slice of names."},
+	{ServiceWarning, Warning, true, false, "A part of the Service is ignored: addresses of another family, an unknown annotation `weir.dev/...`, an Endpoints object that is too long, a slice of names."},
 	{HealthCheckPort, Error, true, true, "Weir cannot listen on the `spec.healthCheckNodePort`."},
 	{HealthCheckShared, Note, true, false, "Another process, most likely kube-proxy, listens on the `spec.healthCheckNodePort`."},
 	{Manifest, Error, true, false, "A file or document is invalid. Its objects stay as last served."},
-	{ManifestNote, Note, false, false, "A document of another kind is ignored."},
+	{ManifestWarning, Warning, true, false, "A document has an unknown field, or a value that an API server refuses. The object counts."},
+	{ManifestNote, Note, false, false, "A document of another kind is ignored, or an object has an unusual value."},
 	{APIServer, Error, false, false, "The API server cannot be listed or watched. The last view stays."},
 	{StateFile, Error, false, false, "The last known state of the cluster cannot be read or written: a start without API server serves nothing, or an old state."},
 	{LastKnownState, Warning, false, false, "The last known state of the cluster is served: since the start the API server has not sent a full view."},

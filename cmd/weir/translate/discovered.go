@@ -51,11 +51,12 @@ func splitField(text string) (field, reason string) {
 	return field, reason
 }
 
-// Conflict is the problem of a Service that claims a frontend which another
-// holds.
-func Conflict(c *table.ConflictError) problem.Problem {
-	return problem.Problem{
-		Kind: problem.FrontendConflict, Object: "Service " + c.Service,
-		Reason: fmt.Sprintf("%s %s is held by Service %s", header.ProtocolName(c.Proto), c.AddrPort, c.Holder),
+// Conflict returns the problems of a Service that claims a frontend which another
+// holds, and of the holder.
+func Conflict(c *table.ConflictError) []problem.Problem {
+	frontend := fmt.Sprintf("%s %s", header.ProtocolName(c.Proto), c.AddrPort)
+	return []problem.Problem{
+		{Kind: problem.FrontendConflict, Object: "Service " + c.Service, Reason: fmt.Sprintf("%s is held by Service %s", frontend, c.Holder)},
+		{Kind: problem.FrontendContested, Object: "Service " + c.Holder, Reason: fmt.Sprintf("%s is claimed by Service %s, too, which does not get it", frontend, c.Service)},
 	}
 }

@@ -52,12 +52,15 @@ endpoints: [{addresses: [%s], nodeName: node7, conditions: {ready: true}}]
 
 // An older Service of another namespace, which shares the address, becomes Local, and has endpoints
 // on other nodes alone. The address was not given to it for that: it stays announced for its other
-// holders, and is withdrawn where the status says nothing of it.
+// holders, and is withdrawn where the status says nothing of it. It is there when Weir starts: a
+// Service that appears later is younger.
 func TestWireASharedAddressStaysWhenAnotherBecomesLocal(t *testing.T) {
-	b := newBedOf(t, 1, noDrain, bgpSessions())
-	b.until(0)
+	b := newRouted(t, 1, bgpSessions())
+	b.serve()
+	dir := filepath.Join(b.Dir(), "weir1", "manifests")
+	must(t, os.MkdirAll(dir, 0o755))
 	write := func(conditions string) {
-		file := filepath.Join(b.nodes[0].dir, "manifests", "other.yaml")
+		file := filepath.Join(dir, "other.yaml")
 		must(t, os.WriteFile(file+".new", fmt.Appendf(nil, `apiVersion: v1
 kind: Service
 metadata: {namespace: other, name: local, creationTimestamp: "2001-01-01T00:00:00Z"}
@@ -94,6 +97,8 @@ endpoints: [{addresses: ["%s"], nodeName: node7, conditions: {ready: true}}]
 		return fmt.Sprintf(`{type: weir.dev/AddressTerms, status: "True", reason: %s, message: "", lastTransitionTime: "2001-01-01T00:00:00Z"}`, policy)
 	}
 	write(terms("Cluster"))
+	b.start(0, noDrain)
+	b.until(0)
 	var text string
 	for deadline := time.Now().Add(patience.For(20 * time.Second)); !strings.Contains(text, "other/local"); time.Sleep(20 * time.Millisecond) {
 		if text = b.weir("explain", "--address", vip4.String()); time.Now().After(deadline) {
