@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime/pprof"
 	"strconv"
 
@@ -12,9 +13,9 @@ import (
 )
 
 // Apply publishes changed Services and removes deleted ones. The first call also starts
-// to take traffic, and must have all Services. A frontend leaves the steering program
-// before the snapshot without it is published, and enters the program afterwards, so that
-// Weir gets no packet that it cannot serve. Apply does all that it can: the error joins a
+// to take traffic, and must have all Services. A frontend leaves the steering program, or becomes
+// a former frontend there, before the snapshot without it is published, and enters the program
+// afterwards, so that Weir gets no packet that it cannot serve. Apply does all that it can: the error joins a
 // *table.ServiceError per Service that could not be applied, and others. prepared is the Change
 // that Tables().Prepare has just made of put and del, nil if it was not asked.
 func (l *LB) Apply(put []table.Service, del []string, prepared *table.Change) error {
@@ -35,8 +36,9 @@ func (l *LB) Apply(put []table.Service, del []string, prepared *table.Change) er
 	}
 
 	l.counts.workers.Grow(l.tables.LastServiceNumber())
-	l.withdraw(ch.Removed)
-	errs = append(errs, l.unsteerFrontends(ch.Removed))
+	gone := keepFormer(l, ch.Removed)
+	l.withdraw(gone)
+	errs = append(errs, l.unsteerFrontends(gone))
 	if err := l.tables.Publish(ch); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
@@ -131,7 +133,7 @@ func (l *LB) unsteerFrontends(list []*table.FrontendEntry) error {
 // earlier.
 func (l *LB) steerFrontends(list []*table.FrontendEntry) error {
 	for k, f := range l.unsteered {
-		if l.steer.AddFrontend(f.AddrPort, f.Proto, uint32(f.Kind)) != nil {
+		if addFrontend(l, f) != nil {
 			break // the first attempt returned the error
 		}
 		delete(l.unsteered, k)
@@ -139,7 +141,7 @@ func (l *LB) steerFrontends(list []*table.FrontendEntry) error {
 
 	var errs []error
 	for _, f := range list {
-		err := l.steer.AddFrontend(f.AddrPort, f.Proto, uint32(f.Kind))
+		err := addFrontend(l, f)
 		if err != nil {
 			l.unsteered[f.Key] = f
 		}
@@ -152,7 +154,8 @@ func (l *LB) steerFrontends(list []*table.FrontendEntry) error {
 // attachment the kernel forwards by the tables of that process, but not to an endpoint that is
 // removed without a grace.
 func (l *LB) restoreFlows() {
-	l.restored = l.reassign.Restore(l.cache != nil && l.cfg.EndpointRemovalGrace == 0)
+	l.restored = l.reassign.Restore(l.cache != nil && l.cfg.EndpointRemovalGrace == 0,
+		func(k table.Key, to netip.AddrPort, proto uint8) { adoptFormer(l, k, to, proto) })
 	if l.restored > 0 {
 		l.log.Info("carrying on with the flows of the last process", "flows", l.restored)
 	}

@@ -6,6 +6,7 @@
 //	lb.go         Config, Close
 //	open.go       New; takeover.go: beside a process that serves
 //	apply.go      tables and steering, in order; flows of the last process
+//	former.go     frontends that are gone, of which connections go on
 //	addresses.go  the node's addresses: SNAT sources; and with them vip.go, host.go
 //	run.go        what runs beside the workers
 //	prefix.go     the limit of new connections per source prefix
@@ -162,6 +163,7 @@ type LB struct {
 	// unsteered are published frontends for which the steering program had no room: the
 	// kernel gets their packets until it has.
 	unsteered   map[table.Key]*table.FrontendEntry
+	former      formerFrontends
 	sources     map[netip.Addr]snat.Source // SNAT sources of the steering program
 	sourcesGone map[netip.Addr]time.Time   // guarded by mu; those whose address is gone, since when
 

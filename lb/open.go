@@ -161,6 +161,7 @@ func newLB(cfg Config) *LB {
 		logged:    map[netip.AddrPort]time.Time{},
 	}
 	l.vips.init()
+	l.former.init()
 	l.withdrawn.services = map[uint32]bool{}
 	return l
 }
@@ -206,8 +207,9 @@ func (l *LB) openTables(workers int) (err error) {
 	l.affinity, l.cids = worker.NewAffinity(l.flows), worker.NewCIDs(l.flows)
 	l.openPrefixes()
 	l.tables = table.New(table.Config{
-		InUse: func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
-		Tick:  l.flows.Tick,
+		InUse:        func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
+		ServiceInUse: func(n uint32) bool { return l.flows.ServiceOpen(n) > 0 || l.flows.ServiceHalfOpen(n) > 0 },
+		Tick:         l.flows.Tick,
 
 		OnRemoval: l.endpointRemoved,
 	})

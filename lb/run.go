@@ -52,6 +52,7 @@ func (l *LB) Run(ctx context.Context) error {
 		case <-tick.C:
 			l.reportExhaustion()
 			l.settleWithdrawals()
+			settleFormer(l)
 			follow()
 		}
 	}

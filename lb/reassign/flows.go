@@ -4,6 +4,7 @@
 package reassign
 
 import (
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
@@ -78,18 +79,24 @@ func (r *Flows) forget() {
 // Restore gives the flows of an earlier process the numbers of this process's tables. It
 // returns the number of flows that go on. With stop, a program in the kernel that still goes by
 // the last process's tables forwards no more packets of flows whose endpoint or frontend was
-// removed meanwhile.
-func (r *Flows) Restore(stop bool) (n int) {
+// removed meanwhile. orphan is called for the frontend of each TCP or SCTP flow that goes on though
+// its frontend is served no more.
+func (r *Flows) Restore(stop bool, orphan func(k table.Key, to netip.AddrPort, proto uint8)) (n int) {
 	r.flows.Range(func(ref conntrack.Ref) bool {
 		c := r.flows.Conn(ref)
 		if atomic.LoadUint32(&c.EndpointID) != conntrack.NoID {
 			return true
 		}
-		k := table.DestinationKey(&r.flows.Entry(ref).Key.W)
-		if !r.renumber(ref, r.tables.Load().Lookup(&k)) {
+		key := &r.flows.Entry(ref).Key
+		k := table.DestinationKey(&key.W)
+		f := r.tables.Load().Lookup(&k)
+		if !r.renumber(ref, f) {
 			return true
 		}
 		n++
+		if f == nil && key.Proto() != header.ProtoUDP {
+			orphan(k, key.Dst(), key.Proto())
+		}
 		if stop {
 			if _, removed := r.tables.EndpointRemoved(atomic.LoadUint32(&c.EndpointID)); removed {
 				r.flows.Unsettle(ref)

@@ -71,7 +71,7 @@ func TestRestoredFlowsOfRemovedEndpointsLeaveTheKernel(t *testing.T) {
 			made[endpoint] = ref
 		}
 		w.Offline()
-		if n := New(flows, tables).Restore(stop); n != 2 {
+		if n := New(flows, tables).Restore(stop, func(table.Key, netip.AddrPort, uint8) {}); n != 2 {
 			t.Errorf("%d flows go on", n)
 		}
 		for endpoint, ref := range made {

@@ -16,10 +16,14 @@ import (
 type Frontend struct {
 	AddrPort netip.AddrPort
 	Proto    uint8 // 6 TCP, 17 UDP, 132 SCTP
-	// Flags mean nothing to the program; they are kept for tools that list the map, such as
-	// bpftool.
+	// Flags but for FlowsOnly mean nothing to the program; they are kept for tools that list the
+	// map, such as bpftool.
 	Flags uint32
 }
+
+// FlowsOnly is the flag of a frontend of which existing connections alone are Weir's: SYNs to it
+// are the kernel's.
+const FlowsOnly = 1 << 31
 
 // ErrFull: a map has no room for another entry.
 var ErrFull = errors.New("map is full")

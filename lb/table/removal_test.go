@@ -1,6 +1,7 @@
 package table
 
 import (
+	"fmt"
 	"maps"
 	"testing"
 )
@@ -39,5 +40,26 @@ func TestRemovalsAreToldBeforeTheyCanBeSeen(t *testing.T) {
 		if step.change(); !maps.Equal(told, step.want) {
 			t.Errorf("told of %v, want %v", told, step.want)
 		}
+	}
+}
+
+// The number of a Service that is gone stays while connections have it: they go by its removal
+// policy.
+func TestANumberThatConnectionsHaveIsNotGivenAgain(t *testing.T) {
+	tb := New(Config{ServiceInUse: func(n uint32) bool { return n == 1 }})
+	for i := range 2 * quarantineLen {
+		name := fmt.Sprint("ns/", i)
+		if _, err := tb.Apply([]Service{{Name: name}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := tb.ServiceNumber(name); i > 0 && n == 1 {
+			t.Fatalf("Service %d gets the number", i)
+		}
+		if _, err := tb.Apply(nil, []string{name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := tb.LastServiceNumber(); n > quarantineLen+2 {
+		t.Errorf("%d numbers were made", n)
 	}
 }

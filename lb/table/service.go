@@ -248,8 +248,10 @@ func (s *service) equal(o *service) bool {
 }
 
 // serviceIDs gives Services their numbers, from 1. A number rests before it is given
-// again, so that flows of a Service that is gone are not soon counted as another's.
+// again, so that flows of a Service that is gone are not soon counted as another's. While
+// connections have it, it is not given again: they go by the removal policy of their Service.
 type serviceIDs struct {
+	inUse   func(uint32) bool
 	names   []string // by number; "" is free or pending
 	free    []uint32 // longest free first
 	pending []uint32 // taken by a change that is not published
@@ -258,16 +260,28 @@ type serviceIDs struct {
 // quarantineLen is how many numbers are free before the first is given again.
 const quarantineLen = 1024
 
+// reuseBudget is how many numbers are looked at before a new one is made.
+const reuseBudget = 16
+
 func (s *serviceIDs) allocate() uint32 {
-	var n uint32
-	if len(s.free) > quarantineLen {
-		n, s.free = s.free[0], s.free[1:]
-	} else {
+	n, ok := s.reuse()
+	if !ok {
 		n = uint32(max(len(s.names), 1))
 		s.names = append(s.names, make([]string, int(n)+1-len(s.names))...)
 	}
 	s.pending = append(s.pending, n)
 	return n
+}
+
+// reuse returns the number that is free for longest and that no connection has, if enough are free.
+func (s *serviceIDs) reuse() (n uint32, ok bool) {
+	for range min(reuseBudget, len(s.free)-quarantineLen) {
+		if n, s.free = s.free[0], s.free[1:]; !s.inUse(n) {
+			return n, true
+		}
+		s.free = append(s.free, n)
+	}
+	return 0, false
 }
 
 func (s *serviceIDs) assign(n uint32, name string) { s.names[n] = name }

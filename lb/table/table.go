@@ -32,6 +32,8 @@ type Config struct {
 	// it before an ID that is in no pool is given to another endpoint. It must not
 	// call back into the Table. nil: no flow has any.
 	InUse func(endpointID uint32) bool
+	// ServiceInUse reports the same of a Service's number: an open connection has it.
+	ServiceInUse func(service uint32) bool
 	// OnRemoval is called before [Table.EndpointRemoved] becomes true of a number, and after
 	// it has become false. It must not call back into the Table. It may be nil.
 	OnRemoval func(endpointID uint32, removed bool)
@@ -68,6 +70,9 @@ func New(cfg Config) *Table {
 	if cfg.InUse == nil {
 		cfg.InUse = func(uint32) bool { return false }
 	}
+	if cfg.ServiceInUse == nil {
+		cfg.ServiceInUse = func(uint32) bool { return false }
+	}
 	if cfg.Tick == nil {
 		start := time.Now()
 		cfg.Tick = func() uint32 { return uint32(time.Since(start) / (time.Second / ticksPerSecond)) }
@@ -77,6 +82,7 @@ func New(cfg Config) *Table {
 		waiting:  make(map[Key]claimants),
 	}
 	t.endpoints.init(cfg)
+	t.serviceIDs.inUse = cfg.ServiceInUse
 	t.current.Store(&Snapshot{})
 	return t
 }

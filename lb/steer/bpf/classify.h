@@ -25,9 +25,9 @@
  * UDP or SCTP packet, or the source of one that Weir may have sent. Translated
  * ports come first: they are a range of few addresses, so that the line with
  * them stays in the cache, while each port would hash to another line among the
- * frontends, to find nothing there.
+ * frontends, to find nothing there. syn: the packet is a SYN.
  */
-static __always_inline enum verdict lookup(const struct frontend_key *k)
+static __always_inline enum verdict lookup(const struct frontend_key *k, int syn)
 {
 	struct address_key translated = {
 		.address = { k->address[0], k->address[1], k->address[2], k->address[3] },
@@ -37,9 +37,19 @@ static __always_inline enum verdict lookup(const struct frontend_key *k)
 	__u16 port = bpf_ntohs(k->port);
 	if (range && port >= range->low && port <= range->high)
 		return REDIRECTED;
-	if (bpf_map_lookup_elem(&frontends, k))
+	const struct frontend *frontend = bpf_map_lookup_elem(&frontends, k);
+	if (frontend && !(syn && frontend->flags & FRONTEND_FLOWS_ONLY))
 		return REDIRECTED;
 	return PASS_NO_MATCH;
+}
+
+/* is_syn: the TCP segment at p begins a connection. */
+static __always_inline int is_syn(struct cursor p)
+{
+	const __u8 *header = p.at;
+	if (p.at + TCP_HEADER > p.end)
+		return 0;
+	return (header[13] & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) == TCP_SYN;
 }
 
 /* is_vip: the address of k serves frontends and is not the node's own. */
@@ -84,7 +94,7 @@ static __always_inline enum verdict classify_l4(struct cursor p, struct frontend
 	if (p.at + header_size(to->protocol) > p.end)
 		return PASS_MALFORMED;
 	to->port = ports->destination;
-	return lookup(to);
+	return lookup(to, to->protocol == IPPROTO_TCP && is_syn(p));
 }
 
 /* classify_quoted takes the start of the transport header that an error quotes. */
@@ -96,7 +106,7 @@ static __always_inline enum verdict classify_quoted(struct cursor p, struct fron
 	if (p.at + sizeof(*ports) > p.end)
 		return PASS_MALFORMED;
 	from->port = ports->source;
-	return lookup(from);
+	return lookup(from, 0);
 }
 
 /* to_frontend: p is behind the IP header of a packet to `to`. */
@@ -244,7 +254,7 @@ static __always_inline enum verdict classify_fragment(struct cursor p, struct fr
 		if (p.at + sizeof(*ports) > p.end)
 			return PASS_MALFORMED;
 		to->port = ports->destination;
-		verdict = lookup(to);
+		verdict = lookup(to, 0);
 	} else if (is_ping(to)) {
 		verdict = REDIRECTED;
 	}

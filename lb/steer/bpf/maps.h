@@ -43,10 +43,13 @@ struct frontend_key {
 	__u8 family; /* 4 or 6 */
 };
 
-/* What is known of a frontend. The program asks only whether it is there. */
+/* What is known of a frontend. */
 struct frontend {
 	__u32 flags;
 };
+
+/* Flags of a frontend; the others mean nothing to the program. */
+#define FRONTEND_FLOWS_ONLY (1u << 31) /* a SYN to it is the host's */
 
 struct address_key {
 	__be32 address[4];

@@ -128,6 +128,10 @@ struct gue {
 #define GUE_PORT 6080
 
 #define TCP_HEADER 20
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
 #define UDP_HEADER 8
 #define SCTP_HEADER 12
 

@@ -9,10 +9,6 @@
 #include "extension.h"
 #include "hash.h"
 
-#define TCP_FIN 0x01
-#define TCP_SYN 0x02
-#define TCP_RST 0x04
-#define TCP_ACK 0x10
 
 struct tcp {
 	struct ports ports;

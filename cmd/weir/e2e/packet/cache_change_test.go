@@ -109,8 +109,8 @@ func (l *lab) routeBy(to, router netip.Addr, mtu int) error {
 }
 
 // repeatsAtNode opens a connection to the Service's node port, and checks that the kernel
-// forwards it.
-func (s *scene) repeatsAtNode() {
+// forwards it. It returns an exchange of data.
+func (s *scene) repeatsAtNode() (exchange func()) {
 	s.Helper()
 	there := func(p packet) {
 		at := p
@@ -128,10 +128,12 @@ func (s *scene) repeatsAtNode() {
 	there(s.tcp(syn, 1000, 0, ""))
 	back(s.tcp(syn|ack, 5000, 1001, ""))
 	there(s.tcp(ack, 1001, 5001, ""))
-	s.repeats(2, func() {
+	exchange = func() {
 		there(s.tcp(ack|psh, 1001, 5001, "hello"))
 		back(s.tcp(ack|psh, 5001, 1006, "good day"))
-	})
+	}
+	s.repeats(2, exchange)
+	return exchange
 }
 
 // withoutService runs f while the Service does not exist.

@@ -158,15 +158,9 @@ func init() {
 			})
 		}, drops: drop("source-range")},
 		scenario{row: "cached", name: "service-removed", modes: natModes, tags: untagged, service: "withdrawn", run: func(s *scene) {
-			s.repeatsAtNode()
-			request := s.tcp(ack|psh, 1001, 5001, "hello")
-			request.dst = s.nodeFrontend(tcpPort)
-			s.withoutService(func() {
-				s.steers(func() {
-					s.send(request)
-					s.kernelResets(s.lab.client, request)
-				})
-			})
+			exchange := s.repeatsAtNode()
+			s.withoutService(func() { s.steers(exchange) })
+			exchange()
 		}},
 	)
 }
