@@ -30,7 +30,9 @@ type NewFlow struct {
 	Established bool
 	// Watched sets FlagWatched, where there is a reverse entry.
 	Watched bool
-	Tick    uint32
+	// Keep says whose SNAT ports the connection leaves alone.
+	Keep Keep
+	Tick uint32
 
 	prefetched prefetched
 }
@@ -45,9 +47,8 @@ const (
 	// worker. The Ref is its entry, which is a reverse entry if the client's tuple is that
 	// of an endpoint's answer.
 	Existed
-	// NoPort: every port of the range is in use towards this endpoint. Of the flows that
-	// have them none is half open, or idle and only once answered, and none has ended so
-	// that the endpoint would take the SYN. For ModeDNAT: another connection of this
+	// NoPort: every port of the range is in use towards this endpoint, by flows that keep
+	// theirs (see [NewFlow.Keep] and PortClass). For ModeDNAT: another connection of this
 	// client's port goes to the same endpoint by another frontend, so that answers would be
 	// ambiguous.
 	NoPort
@@ -96,6 +97,9 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 			continue
 		case linkNoPort:
 			w.release(conn)
+			if f.Keep != KeepNothing {
+				t.cursor(f.prefetched.group).at.Add(^uint32(0)) // the picked port goes to the next
+			}
 			return 0, NoPort
 		case linkNoSlot:
 			w.retire(conn)

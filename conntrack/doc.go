@@ -80,12 +80,13 @@
 //     client's ACK of the SYN-ACK, SCTP before COOKIE ACK, UDP without an answer),
 //     once they were silent for half a second
 //  2. ended ones (reset, or closed by both sides)
-//  3. unproven ones that were silent for a second: UDP that was answered and did not
-//     go on, and all flows whose endpoint's answers do not pass; short bursts of
+//  3. unproven ones that were silent for a second: UDP of which ageing has not heard both
+//     sides three times, and all flows whose endpoint's answers do not pass; short bursts of
 //     packets before flows that lasted
 //  4. half-open ones, then unproven ones, that are not silent
 //  5. TCP connections that may be dead (doubted, or restored and not heard since), once
 //     they were silent for five minutes
+//  6. proven UDP whose client was silent for ten seconds; the longest silent first
 //
 // Others are never evicted: the new connection is refused ([Full]).
 //

@@ -87,7 +87,10 @@ func TestConnectionsGoInTheOrderOfTheirClasses(t *testing.T) {
 		{"one-way, busy", evictUnproven, clientOnly | uint32(StateEstablished), 0, tick - 1},
 		{"established", evictNever, uint32(StateEstablished), 0, 0},
 		{"half closed", evictNever, uint32(StateFinWait) | finClient, 0, 0},
-		{"UDP stream", evictNever, uint32(StateStream), 0, 0},
+		{"UDP, for two seconds", evictBrief, uint32(StateStream), tick - 48, tick - 17},
+		{"UDP, for an hour", evictNever, uint32(StateStream) | heard, 0, tick - 1},
+		{"UDP, silent for 10 s", evictSilent10, uint32(StateStream) | heard, 0, tick - silentTicks},
+		{"UDP, silent for 60 s", evictSilent40, uint32(StateStream) | heard, 0, tick - 60*TicksPerSecond},
 		{"SCTP association", evictNever, uint32(StateSCTPEstablished), 0, 0},
 		{"SCTP shutdown", evictNever, uint32(StateSCTPShutdown), 0, 0},
 	}
@@ -105,6 +108,7 @@ func TestConnectionsGoInTheOrderOfTheirClasses(t *testing.T) {
 		c := tab.Conn(r)
 		tab.setState(c, c.state, published|k.state)
 		c.lastSeen = k.seen
+		tab.Entry(r).seen, tab.Entry(r.Other()).seen = k.seen, k.seen
 	}
 	tab.look = 128
 	left := len(kindOf)

@@ -73,7 +73,7 @@ func (w *Worker) takeChunk(tick uint32, lag int32, most uint32) bool {
 		// Signed: another worker's tick may be ahead of ours.
 		elapsed := uint32(max(0, int32(tick-uint32(at>>32))-lag))
 		if next >= bound {
-			if elapsed < max(sweepTicks, bound/mostDue) || bound == 0 {
+			if elapsed < sweepLength(bound) || bound == 0 {
 				return false
 			}
 			if t.progress.at.CompareAndSwap(at, uint64(tick)<<32) {
@@ -94,6 +94,9 @@ func (w *Worker) takeChunk(tick uint32, lag int32, most uint32) bool {
 	}
 }
 
+// sweepLength is how many ticks a sweep of bound connections takes.
+func sweepLength(bound uint32) uint32 { return max(sweepTicks, bound/mostDue) }
+
 func (t *Table) publishStateCounts() {
 	for i := range t.stateCounts {
 		t.stateCounts[i].Store(t.progress.stateCounts[i].Swap(0))
@@ -108,6 +111,7 @@ func (w *Worker) step(tick uint32) int {
 	var words [stepExpire]uint32
 	var refs [2 * stepExpire]Ref
 	n, conn := 0, s.next
+	since := sweepLength(t.bound.Load())
 	for end := min(s.end, s.next+stepLook); conn < end && n < stepExpire; conn++ {
 		c := &t.conns[conn]
 		word := atomic.LoadUint32(&c.state)
@@ -117,6 +121,11 @@ func (w *Worker) step(tick uint32) int {
 		}
 		if word&published == 0 {
 			continue
+		}
+		if mayBeHeard(word) {
+			if now := hear(word, t.entries[2*conn].idle(tick), t.entries[2*conn+1].idle(tick), since); t.setState(c, word, now) {
+				word = now
+			}
 		}
 		if isFollowed(word) && t.IsShared() {
 			t.endFollowing(conn, tick)

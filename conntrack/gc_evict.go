@@ -119,5 +119,9 @@ func (t *Table) evictionOf(conn, tick uint32) (evictionClass, uint32) {
 	if s&published == 0 {
 		return evictNever, s
 	}
-	return evictionOf(s, c.Idle(tick), uint32(max(0, int32(c.LastSeen()-c.Created())))), s
+	client := uint32(0)
+	if proven(s) {
+		client = t.entries[2*conn].idle(tick)
+	}
+	return evictionOf(s, c.Idle(tick), client, uint32(max(0, int32(c.LastSeen()-c.Created())))), s
 }

@@ -21,7 +21,9 @@ type modelFlow struct {
 	number         uint32
 	lastSeen, born uint32
 	state          State
-	answered       uint32 // tick of the first answer to a UDP flow
+	answered       uint32    // tick of the first answer to a UDP flow
+	sides          [2]uint32 // when each side of a UDP flow was last seen
+	heard          int       // at how many looks both sides of a UDP flow were
 
 	word uint32 // the state word of TCP
 	seq  uint32 // of the client, once closing
@@ -69,23 +71,31 @@ func (f *modelFlow) takes(seq, ts uint32, hasTS bool) bool {
 	return int32(seq-f.seq) > 0 || known && int32(ts-f.ts) > 0
 }
 
-// portClass says how early the port of f passes to n.
-func (f *modelFlow) portClass(n *NewFlow) reuseClass {
-	idle := n.Tick - f.lastSeen
+// portClass says how early the port of f passes to n. Ended and silent flows are as good.
+func (f *modelFlow) portClass(n *NewFlow) PortClass {
+	const second = TicksPerSecond
+	idle, client := n.Tick-f.lastSeen, n.Tick-f.sides[0]
+	udp := f.state == StateReplied || f.state == StateStream
+	isProven := f.state == StateStream && f.heard == 3
 	switch f.state {
-	case StateReplied:
-		if idle < TicksPerSecond {
+	case StateReplied, StateStream, StateSynSent, StateSynRecv, StateUnreplied:
+		if idle >= 10*second && isProven {
+			return portStream
+		} else if idle >= 10*second {
+			return portSilent
+		} else if udp && client >= 10*second {
+			return portOneSided
+		} else if isProven {
+			return portInUse
+		} else if udp && idle >= second || idle >= 2*second {
+			return portIdle
+		} else if udp {
 			return portAnswered
 		}
-		return portIdle
-	case StateSynSent, StateSynRecv, StateUnreplied:
-		if idle < 2*TicksPerSecond {
-			return portHalfOpen
-		}
-		return portIdle
+		return portHalfOpen
 	}
 	if f.takes(n.Seq, n.TSval, n.HasTS) {
-		return portIdle
+		return portSilent
 	}
 	return portInUse
 }
@@ -162,7 +172,8 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 				f := &NewFlow{
 					Client: MakeKey(client(c), vip, proto), Endpoint: endpoints[n], EndpointID: uint32(n),
 					Mode: ModeNAT, SNAT: snat, PortLo: 2000, PortHi: 2000 + ports - 1, Tick: m.tick,
-					Seq: smallNumber.Draw(rt, "seq"), TSval: smallNumber.Draw(rt, "ts"), HasTS: rapid.Bool().Draw(rt, "hasTS"),
+					Keep: Keep(rapid.IntRange(0, 2).Draw(rt, "keep")),
+					Seq:  smallNumber.Draw(rt, "seq"), TSval: smallNumber.Draw(rt, "ts"), HasTS: rapid.Bool().Draw(rt, "hasTS"),
 				}
 				if endpoints[n].Addr().Is6() {
 					src := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 1, 15: byte(c)}), 999)
@@ -175,7 +186,7 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 				side := rapid.IntRange(0, 1).Draw(rt, "side")
 				r := tab.lookup([]Key{f.client, f.answer}[side])
 				if f.client.Proto() == ProtoUDP {
-					f.lastSeen = m.tick
+					f.lastSeen, f.sides[side] = m.tick, m.tick
 					if f.state == StateUnreplied && side == 1 {
 						f.state, f.answered = StateReplied, m.tick
 					} else if f.state == StateReplied && m.tick-f.born > 2*TicksPerSecond && m.tick > f.answered {
@@ -229,6 +240,9 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 				for i := len(m.flows) - 1; i >= 0; i-- {
 					f := m.flows[i]
 					idle := m.tick - f.lastSeen
+					if (f.state == StateReplied || f.state == StateStream) && m.tick-f.sides[0] <= 64 && m.tick-f.sides[1] <= 64 && f.heard < 3 {
+						f.heard++
+					}
 					if idle > f.timeout(timeouts[:]) {
 						m.remove(f)
 					} else if seemsClosed(f.word) && idle > timeouts[StateClose] {
@@ -261,7 +275,7 @@ func (m *model) create(rt *rapid.T, tab *Table, w *Worker, f *NewFlow, ports int
 	for _, o := range m.flows {
 		if o.endpoint == f.Endpoint && o.client.Proto() == f.Client.Proto() {
 			used++
-			if class := o.portClass(f); class < portInUse {
+			if class := o.portClass(f); class <= f.Keep.last() {
 				taken++
 				best = min(best, class)
 			}
@@ -296,13 +310,13 @@ func (m *model) create(rt *rapid.T, tab *Table, w *Worker, f *NewFlow, ports int
 		if used == ports {
 			m.fullAt[f.Endpoint] = m.tick + 1
 		}
-		if class := was.portClass(f); class == portInUse || used == ports && class != best {
+		if class := was.portClass(f); class > f.Keep.last() || used == ports && class != best {
 			rt.Fatalf("the port of a flow in %v is taken, of class %d and not %d", was.state, class, best)
 		}
 		m.remove(was)
 	}
 	n := &modelFlow{client: f.Client, answer: answer, endpoint: f.Endpoint, number: f.EndpointID,
-		lastSeen: f.Tick, born: f.Tick, state: StateSynSent, word: uint32(StateSynSent)}
+		lastSeen: f.Tick, born: f.Tick, state: StateSynSent, word: uint32(StateSynSent), sides: [2]uint32{f.Tick, f.Tick}}
 	if f.Client.Proto() == ProtoUDP {
 		n.state = StateUnreplied
 	}

@@ -89,10 +89,10 @@ func (r *reader) connections(table []byte) (n int64) {
 }
 
 // lasts reports whether eviction never takes a connection with a state word while it is not
-// silent.
+// silent. A UDP flow that may be proven counts as proven, as heard is of its process alone.
 func (r *reader) lasts(word uint64) bool {
 	state, _, ok := r.stateOf(word)
-	return ok && evictionOf(state, 0, 0) == evictNever
+	return ok && evictionOf(state|heard, 0, 0, 0) == evictNever
 }
 
 // stateOf is this process's state word for that of a connection; known is false if there is no

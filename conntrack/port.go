@@ -50,20 +50,38 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 
 // linkUsed is linkReverse when the first port that the rotation offers is in use. It
 // looks on for a fresh port, and for a flow whose port may pass to this one (see
-// reuseOf). As ports are given in rotation, of several the first is the oldest.
+// reuseOf and [NewFlow.Keep]).
 func (w *Worker) linkUsed(conn uint32, f *NewFlow) linkResult {
+	m := w.t.shortageOf(f.prefetched.group)
+	if !m.known(f.ports(), f.Tick) {
+		return w.searchPort(conn, f, m, f.Keep, false)
+	}
+	for keep := KeepStreams; keep > f.Keep; keep = keep.less(f.Client.Proto()) {
+		if result := w.searchPort(conn, f, m, keep, true); result != linkNoPort {
+			return result
+		}
+	}
+	return w.searchPort(conn, f, m, f.Keep, true)
+}
+
+// searchPort is linkUsed under one keep. As ports are given in rotation, the first of several
+// flows is the oldest. While no fresh port is left, a search that spares flows looks at the oldest
+// and then where the last of its kind has ended: all ports come in turn.
+func (w *Worker) searchPort(conn uint32, f *NewFlow, m *shortage, keep Keep, known bool) linkResult {
 	t := w.t
 	key := &t.entries[2*conn+1].Key
 	group, n := f.prefetched.group, f.ports()
-	c, m := t.cursor(group), t.shortageOf(group)
-	known := m.known(n, f.Tick)
-	limit := min(n, scanFresh)
+	rotation := &t.cursor(group).at
+	at, limit := rotation, min(n, scanFresh)
 	if known {
-		limit = min(n, m.left(n, f.Tick))
+		if limit = min(n, m.left(keep, n, f.Tick)); limit == 0 {
+			return linkNoPort
+		}
 	}
 	best := candidate{class: portInUse}
 	looked, behind := uint32(0), uint32(0)
-	for port := keyDstPort(key); ; {
+	for port := f.prefetched.port; ; port = f.portAt(group, at.Add(1)) {
+		setDstPort(key, port)
 		h := t.Hash(key)
 		r := t.find(h, key)
 		if r == 0 {
@@ -75,19 +93,24 @@ func (w *Worker) linkUsed(conn uint32, f *NewFlow) linkResult {
 		if t.consider(&best, r, f) {
 			best.port, behind = port, 0
 		}
-		if looked >= limit || best.settles(known, looked) {
+		if looked >= limit || best.settles(keep, known, looked) {
 			break
 		}
-		port = f.portAt(group, c.at.Add(1))
-		setDstPort(key, port)
+		if looked == looksBefore && known && keep != KeepNothing {
+			at.Add(1 - looked)
+			at = &m.hand
+		}
 	}
 	m.noFresh(looked, n, f.Tick, known)
-	if best.class == portInUse {
-		m.spend(looked, f.Tick)
+	if best.class > keep.last() {
+		m.spend(keep, looked, f.Tick)
 		t.shortUntil.Store(f.Tick + 1)
+		if keep != KeepNothing && at == rotation {
+			at.Add(1 - looked)
+		}
 		return linkNoPort
 	}
-	c.at.Add(-behind) // the next look begins behind the taken port
+	at.Add(-behind) // the next look begins behind the taken port
 	return w.takeOver(conn, f, &best)
 }
 
@@ -97,10 +120,10 @@ func (w *Worker) takeOver(conn uint32, f *NewFlow, old *candidate) linkResult {
 	if !w.unlinkIn(old.ref.Conn(), old.state) {
 		return linkAgain
 	}
-	if ended(old.state) {
+	if old.class == portEnded {
 		w.count.reused.Add(1)
 	} else {
-		w.count.displaced.Add(1)
+		w.count.displaced[old.class].Add(1)
 	}
 	key := &t.entries[2*conn+1].Key
 	setDstPort(key, old.port)

@@ -18,6 +18,7 @@ func converse(t *testing.T, tab *Table, r Ref, tick uint32) {
 	if tab.Entry(r).Key.Proto() == ProtoUDP {
 		tab.TrackUDP(r.Other(), tick)
 		tab.TrackUDP(r, tick+streamAfter+1)
+		tab.setState(tab.Conn(r), tab.Conn(r).state, tab.Conn(r).state|heard)
 		return
 	}
 	talk(t, tab, r, tick, handshakeDone...)
@@ -270,6 +271,9 @@ func TestHalfOpenFlowsGiveTheirPortsUp(t *testing.T) {
 				if i%4 == 0 {
 					converse(t, tab, r, 100)
 				}
+			}
+			for i := 0; i < ports && proto == ProtoUDP; i += 4 {
+				tab.TrackUDP(tab.lookup(of(i, 0).Client), 100+streamAfter+1+after)
 			}
 			for i := range ports {
 				if _, o := w.Create(of(ports+i, 100+streamAfter+1+after)); o != Created {

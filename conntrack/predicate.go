@@ -1,7 +1,9 @@
 package conntrack
 
+import "math/bits"
+
 // Each question about a connection has a separate predicate over the state word:
-// state, clientOnly, FINs, unconfirmed and doubted. A rule that changes for one question does
+// state, clientOnly, FINs, unconfirmed, doubted and heard. A rule that changes for one question does
 // not change for the others. testdata/predicates.txt shows all answers.
 
 // halfOpen reports whether only the client has been heard. A SYN-ACK proves nothing
@@ -82,13 +84,9 @@ func awaitedByDrain(s, idle uint32) bool {
 // towards the endpoint, may pass to another connection.
 func portReusable(s uint32) bool { return ended(s) }
 
-// answeredOnce reports whether an endpoint has answered a UDP flow, which has not
-// gone on since: a forged query is answered as well (nf_conntrack: not ASSURED).
-func answeredOnce(s uint32) bool { return State(s&stateMask) == StateReplied }
-
 // mayBeDead reports whether the connection, silent for idle ticks, may be over without a
-// sure sign of it: such a connection loses the port and the room last, before a new
-// connection is refused.
+// sure sign of it: such a connection loses the port and the room before a new connection is
+// refused.
 func mayBeDead(s, idle uint32) bool {
 	return s&(unconfirmed|doubted) != 0 && idle >= deadTicks && State(s&stateMask) < StateUnreplied
 }
@@ -101,7 +99,8 @@ const deadTicks = 5 * 60 * TicksPerSecond
 type evictionClass uint8
 
 // Eviction classes, the first to go first. No packet proves the client of a
-// connection below evictDoubted, or both sides are done with it.
+// connection below evictDoubted, or both sides are done with it. The classes of proven UDP
+// flows begin at the silence of the client that the name has, in seconds.
 const (
 	evictHalfOpen evictionClass = iota // only the client has been heard, idle for youngTicks
 	evictEnded                         // both sides are done with it
@@ -110,6 +109,10 @@ const (
 	evictYoung                         // half open and not idle: it may become a connection
 	evictUnproven                      // unproven and not idle
 	evictDoubted                       // proven, but it may be dead
+	evictSilent80
+	evictSilent40
+	evictSilent20
+	evictSilent10
 	evictNever
 )
 
@@ -125,13 +128,13 @@ const (
 )
 
 // evictionOf returns the eviction class of a connection in state word s that was
-// silent for idle ticks. lasted is how many ticks lie between its first packet and
-// its latest.
+// silent for idle ticks, and its client for client ticks. lasted is how many ticks lie between
+// its first packet and its latest.
 //
 // Where the endpoint is not heard (clientOnly) nothing proves the client in any
 // state: two packets from nowhere make an established connection. To forget it does no
 // harm: the next packet makes it anew with the endpoint that all nodes choose.
-func evictionOf(s, idle, lasted uint32) evictionClass {
+func evictionOf(s, idle, client, lasted uint32) evictionClass {
 	switch state := State(s & stateMask); {
 	case state.halfOpen() && idle >= youngTicks:
 		return evictHalfOpen
@@ -139,7 +142,12 @@ func evictionOf(s, idle, lasted uint32) evictionClass {
 		return evictEnded
 	case state.halfOpen():
 		return evictYoung
-	case s&clientOnly == 0 && !answeredOnce(s):
+	case proven(s):
+		if client < silentTicks {
+			return evictNever
+		}
+		return evictSilent10 - evictionClass(min(bits.Len32(client/silentTicks)-1, 3))
+	case s&clientOnly == 0 && !unprovenUDP(s):
 		if mayBeDead(s, idle) {
 			return evictDoubted
 		}

@@ -10,9 +10,11 @@ type shortage struct {
 	group  atomic.Uint64 // hash of the group; 0 = none
 	until  atomic.Uint32 // tick until which there is no fresh port; 0 = not known
 	streak atomic.Uint32 // looks in a row that found no fresh port
-	tick   atomic.Uint32 // of spent
-	spent  atomic.Uint32 // looks in that tick that found nothing at all
-	_      uint64
+	// hand is where the next connection that spares others (see Keep) looks for a port. It
+	// goes round the range, while the rotation stays where the oldest flows are.
+	hand atomic.Uint32
+	// spent is, per Keep, the tick<<16 and the looks in that tick that found nothing.
+	spent [KeepStreams + 1]atomic.Uint32
 }
 
 const (
@@ -28,12 +30,12 @@ const (
 	// look at per tick without success, at least: 16384 in a second.
 	leastLooks = 1024
 	// looksBefore is the number of ports at which a connection looks for a fresh port
-	// before it takes over the port of an idle flow. pressedBefore is that before the port
-	// of a flow that is not idle.
-	looksBefore, pressedBefore = 64, 256
-	// pressedLooks is the latter for a group without fresh ports, but for a connection
-	// that may be alive: for another than that it looks at looksBefore ports.
-	pressedLooks = 4
+	// before it takes over the port of a flow that nothing needs, and in a group without
+	// fresh ports before it takes that of a flow which may be alive.
+	looksBefore = 64
+	// pressedLooks is the latter for other flows, pressedLooksUDP of UDP, whose clients send
+	// nothing again if their flow was the wrong one to take.
+	pressedLooks, pressedLooksUDP = 4, 16
 )
 
 // shortageOf returns the shortage of a group. A new shortage replaces the shortage that
@@ -52,7 +54,9 @@ func (t *Table) shortageOf(group uint64) *shortage {
 	}
 	oldest.until.Store(0)
 	oldest.streak.Store(0)
-	oldest.spent.Store(0)
+	for i := range oldest.spent {
+		oldest.spent[i].Store(0)
+	}
 	oldest.group.Store(group)
 	return oldest
 }
@@ -88,22 +92,23 @@ func (m *shortage) noFresh(looked, n, tick uint32, known bool) {
 // fresh notes that a fresh port was found.
 func (m *shortage) fresh() { m.streak.Store(0) }
 
-// spend counts looked ports, of which none was usable, among the looks of this tick.
-func (m *shortage) spend(looked, tick uint32) {
-	if m.tick.Swap(tick) != tick {
-		m.spent.Store(0)
+// spend counts looked ports, of which none was usable under keep, among the looks of this tick.
+func (m *shortage) spend(keep Keep, looked, tick uint32) {
+	m.spent[keep].Store(tick<<16 | min(m.spentIn(keep, tick)+looked, 0xffff))
+}
+
+func (m *shortage) spentIn(keep Keep, tick uint32) uint32 {
+	if v := m.spent[keep].Load(); v>>16 == tick&0xffff {
+		return v & 0xffff
 	}
-	m.spent.Add(looked)
+	return 0
 }
 
 // left returns at how many ports of a group of n without fresh ones connections may
-// look in this tick.
-func (m *shortage) left(n, tick uint32) uint32 {
+// look under keep in this tick.
+func (m *shortage) left(keep Keep, n, tick uint32) uint32 {
 	most := max(leastLooks, n/TicksPerSecond)
-	if m.tick.Load() != tick {
-		return most
-	}
-	return most - min(most, m.spent.Load())
+	return most - min(most, m.spentIn(keep, tick))
 }
 
 // refuses reports whether a connection of the group can be refused without a look:
@@ -115,53 +120,117 @@ func (t *Table) refuses(f *NewFlow) bool {
 	set := &t.shortages[f.prefetched.group%shortageSets]
 	for i := range set {
 		if m := &set[i]; m.group.Load() == f.prefetched.group {
-			return f.hasPorts() && m.until.Load() != 0 && m.left(f.ports(), f.Tick) == 0
+			return f.hasPorts() && m.until.Load() != 0 && m.left(f.Keep, f.ports(), f.Tick) == 0
 		}
 	}
 	return false
 }
 
-// candidate is a flow whose port may be taken over.
-type candidate struct {
-	ref   Ref
-	state uint32
-	class reuseClass
-	port  uint16
+// A Keep says whose SNAT ports a new connection leaves alone, so that its caller can look for
+// a port elsewhere first. Ports of flows that have ended, and of flows that were silent for ten
+// seconds and that nothing proves, it takes in any case.
+type Keep uint8
+
+// Values of Keep, each includes those before.
+const (
+	KeepNothing Keep = iota // it takes any port that may be taken
+	KeepUsed                // flows that were used within the last ten seconds keep theirs
+	KeepStreams             // UDP that both sides go on with keeps its port
+)
+
+// TakeMore lets the connection take the ports of more flows. It reports whether there are more.
+func (f *NewFlow) TakeMore() bool {
+	if f.Keep == KeepNothing {
+		return false
+	}
+	f.Keep = f.Keep.less(f.Client.Proto())
+	return true
 }
 
-// A reuseClass orders flows by how early their SNAT port passes to another flow when no
-// fresh port is left.
-type reuseClass uint8
+// less is the next Keep by which a connection of the protocol may take more ports.
+func (k Keep) less(proto uint8) Keep {
+	if k == KeepStreams && proto == ProtoUDP {
+		return KeepUsed
+	}
+	return KeepNothing
+}
 
-// Classes, the first to go first.
+// candidate is a flow whose port may be taken over.
+type candidate struct {
+	ref     Ref
+	state   uint32
+	class   PortClass
+	port    uint16
+	silence uint32
+}
+
+// PortClass orders flows by how early their SNAT port passes to another flow when no
+// fresh port is left.
+type PortClass uint8
+
+// Classes, the first to go first. Of a class in which silence matters the longest silent of
+// those looked at goes first.
 const (
-	portIdle     reuseClass = iota // the endpoint takes a new flow, or nothing has proved the client and it is idle
-	portAnswered                   // UDP that was answered and has not gone on
-	portHalfOpen                   // only the client has been heard
-	portDoubted                    // it may be dead, and has long been silent
-	portInUse                      // never
+	portEnded    PortClass = iota // the endpoint takes a new flow
+	portSilent                    // nothing has proved the client, and both sides are silent for silentTicks
+	portStream                    // a proven UDP flow, and both sides are silent for silentTicks
+	portOneSided                  // UDP: the client is silent for silentTicks, the endpoint is not
+	portIdle                      // nothing has proved the client, and it is idle
+	portAnswered                  // UDP that was answered and is not proven
+	portHalfOpen                  // only the client has been heard
+	portDoubted                   // it may be dead, and has long been silent
+	portInUse                     // never
+	numPortClasses
 )
+
+var portClassNames = [numPortClasses]string{
+	"ended", "silent", "silent-stream", "one-sided", "idle", "answered", "half-open", "doubted", "in-use",
+}
+
+// String returns the name that metrics use.
+func (c PortClass) String() string { return portClassNames[c%numPortClasses] }
+
+// DisplacedClasses are the classes of flows that have not ended and may lose their port.
+func DisplacedClasses() (list []PortClass) {
+	for c := portSilent; c < portInUse; c++ {
+		list = append(list, c)
+	}
+	return list
+}
+
+// last is the last class that a connection may take.
+func (k Keep) last() PortClass {
+	return [...]PortClass{KeepNothing: portDoubted, KeepUsed: portStream, KeepStreams: portSilent}[k]
+}
 
 // halfOpenIdle is the silence after which the port of a client without an answer counts as
 // idle: the client has sent the SYN a second time by then (RFC 6298).
 const halfOpenIdle = 2 * TicksPerSecond
 
-// reuseOf returns the class of a connection in state word s for the port of f.
-func (c *Conn) reuseOf(s uint32, f *NewFlow) reuseClass {
+// reuseOf returns the class of a connection in state word s that was silent for idle ticks, and
+// its client for client ticks. takesSYN is whether the endpoint accepts the new connection's SYN
+// in its place.
+func reuseOf(s uint32, takesSYN bool, idle, client uint32) PortClass {
+	state := State(s & stateMask)
+	unproven := unprovenUDP(s) || state.halfOpen()
 	switch {
 	case s&published == 0:
 		return portInUse // another worker is making it
-	case c.acceptsSYN(s, f.Seq, f.TSval, f.HasTS):
+	case takesSYN:
+		return portEnded
+	case unproven && idle >= silentTicks:
+		return portSilent
+	case proven(s) && idle >= silentTicks:
+		return portStream
+	case (proven(s) || unprovenUDP(s)) && client >= silentTicks:
+		return portOneSided
+	case unprovenUDP(s) && idle >= idleTicks, state.halfOpen() && idle >= halfOpenIdle:
 		return portIdle
-	case answeredOnce(s) && c.Idle(f.Tick) >= idleTicks:
-		return portIdle
-	case answeredOnce(s):
+	case unprovenUDP(s):
 		return portAnswered
-	case State(s&stateMask).halfOpen() && c.Idle(f.Tick) >= halfOpenIdle:
-		return portIdle
-	case State(s & stateMask).halfOpen():
+	case state.halfOpen():
 		return portHalfOpen
-	case mayBeDead(s, c.Idle(f.Tick)):
+	case mayBeDead(s, idle):
 		return portDoubted
 	}
 	return portInUse
@@ -172,26 +241,35 @@ func (c *Conn) reuseOf(s uint32, f *NewFlow) reuseClass {
 func (t *Table) consider(best *candidate, r Ref, f *NewFlow) bool {
 	c := t.Conn(r)
 	s := atomic.LoadUint32(&c.state)
-	class := c.reuseOf(s, f)
-	if class >= best.class {
+	silence, client := c.Idle(f.Tick), t.Entry(forwardRef(r.Conn())).idle(f.Tick)
+	class := reuseOf(s, c.acceptsSYN(s, f.Seq, f.TSval, f.HasTS), silence, client)
+	switch class {
+	case portEnded:
+		silence = 0 // its port is as good as a port that is longer unused
+	case portOneSided:
+		silence = client
+	}
+	if class > best.class || class == best.class && silence <= best.silence {
 		return false
 	}
-	best.ref, best.state, best.class = r, s, class
+	best.ref, best.state, best.class, best.silence = r, s, class, silence
 	return true
 }
 
-// settles reports whether the candidate is taken after so many looks. known is
+// settles reports whether the candidate is taken under keep after so many looks. known is
 // whether there is no fresh port to be found.
-func (b *candidate) settles(known bool, looked uint32) bool {
+func (b *candidate) settles(keep Keep, known bool, looked uint32) bool {
 	switch {
-	case b.class == portInUse:
+	case b.class > keep.last():
 		return false
-	case b.class == portIdle:
+	case b.class <= portSilent:
 		return known || looked >= looksBefore
-	case b.class == portDoubted && known:
+	case !known:
+		return false // a flow that may go on loses its port only if there is no fresh port
+	case b.class == portStream || b.class == portDoubted:
 		return looked >= looksBefore
-	case known:
-		return looked >= pressedLooks
+	case State(b.state&stateMask) >= StateUnreplied && State(b.state&stateMask) <= StateStream:
+		return looked >= pressedLooksUDP
 	}
-	return looked >= pressedBefore
+	return looked >= pressedLooks
 }

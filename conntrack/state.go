@@ -63,6 +63,7 @@ const (
 	unconfirmed   = 1 << 17 // restored, or silent after a RST or FIN in doubt, and neither side was heard since
 	clientOnly    = 1 << 18 // DSR: the endpoint's packets do not pass here
 	superseded    = 1 << 19 // the client has begun anew: the reverse entry alone is known
+	heard         = 3 << 28 // UDP: how often ageing has heard both sides, see hear
 	changing      = 1 << 30 // a worker changes the numbers, see Conn.claim
 	published     = 1 << 31 // both entries are live; set last, cleared first
 

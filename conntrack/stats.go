@@ -4,8 +4,9 @@ import "sync/atomic"
 
 // counters belong to a handle. Only the handle's owner adds; any goroutine may read.
 type counters struct {
-	created, existed, full, reused, displaced, evicted counter
-	deleted, expired, gone                             counter
+	created, existed, full, reused, evicted counter
+	deleted, expired, gone                  counter
+	displaced                               [numPortClasses]counter
 }
 
 // counter is added to by a single goroutine at a time, which needs no locked instruction.
@@ -23,9 +24,8 @@ type Stats struct {
 	Created  uint64
 	Existed  uint64 // Create found another's
 	Reused   uint64 // SNAT ports taken from a flow that had ended
-	// Displaced counts SNAT ports taken from a flow that was half open, or UDP that
-	// was answered once.
-	Displaced uint64
+	// Displaced counts, per PortClass, SNAT ports taken from a flow that had not ended.
+	Displaced [numPortClasses]uint64
 	Evicted   uint64 // half-open, ended or unproven ones, for want of room
 	Deleted   uint64 // by Delete
 	Expired   uint64 // by age
@@ -44,7 +44,9 @@ func (t *Table) Stats() Stats {
 		s.Created += c.created.Load()
 		s.Existed += c.existed.Load()
 		s.Reused += c.reused.Load()
-		s.Displaced += c.displaced.Load()
+		for class := range c.displaced {
+			s.Displaced[class] += c.displaced[class].Load()
+		}
 		s.Evicted += c.evicted.Load()
 		s.Deleted += c.deleted.Load()
 		s.Expired += c.expired.Load()

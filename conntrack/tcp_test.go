@@ -278,7 +278,7 @@ func TestUDPIsAStreamOnceAnsweredAndGoingOn(t *testing.T) {
 		tick  uint32
 		state State
 	}{
-		{r, 1, StateUnreplied}, {r, 100, StateUnreplied}, {r.Other(), 3, StateReplied}, {r, 4, StateReplied},
+		{r, 1, StateUnreplied}, {r, 2, StateUnreplied}, {r.Other(), 3, StateReplied}, {r, 4, StateReplied},
 		{r.Other(), 32, StateReplied}, {r, 33, StateStream}, {r, 34, StateStream},
 	} {
 		tab.TrackUDP(step.ref, step.tick)

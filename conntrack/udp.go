@@ -11,6 +11,7 @@ const streamAfter = 2 * TicksPerSecond
 func (t *Table) TrackUDP(r Ref, tick uint32) {
 	c := t.Conn(r)
 	c.Touch(tick)
+	t.Entry(r).Touch(tick)
 	s := atomic.LoadUint32(&c.state)
 	if s&renumbered != 0 {
 		return // the next packet makes the change
@@ -51,4 +52,52 @@ func (c *Conn) goesOn(s uint32) bool {
 		return false
 	}
 	return lasted > streamAfter
+}
+
+// Nothing in a datagram proves that its sender has the source address: an attacker who forges
+// queries has them answered. He pays a datagram for each, so a UDP flow gets by time what it
+// holds against others: only a flow of which both sides go on is proven, and of each flow the
+// last datagram of its client counts for silentTicks.
+
+// silentTicks is the silence after which a UDP flow no longer keeps its port, or its room,
+// from a new flow that would be refused.
+const silentTicks = 10 * TicksPerSecond
+
+// heardOnce is the unit of heard.
+const heardOnce = heard & -heard
+
+// proven reports whether a UDP flow in state word s was heard from both sides at three looks
+// of ageing, which are seconds apart.
+func proven(s uint32) bool {
+	return State(s&stateMask) == StateStream && s&heard == heard && s&clientOnly == 0
+}
+
+// unprovenUDP reports whether the endpoint has answered a UDP flow that is not proven: a
+// forged query is answered as well (nf_conntrack: not ASSURED).
+func unprovenUDP(s uint32) bool {
+	switch State(s & stateMask) {
+	case StateReplied, StateStream:
+		return !proven(s)
+	}
+	return false
+}
+
+// mayBeHeard reports whether ageing asks when both sides of a UDP flow in state word s were
+// heard.
+func mayBeHeard(s uint32) bool {
+	return s&(published|renumbered|clientOnly) == published && unprovenUDP(s) && s&heard != heard
+}
+
+// hear returns state word s of a UDP flow after a look of ageing. client and endpoint are the
+// silence of each side, since is the time since the last look.
+func hear(s, client, endpoint, since uint32) uint32 {
+	if client > since || endpoint > since {
+		return s
+	}
+	return s + heardOnce
+}
+
+// idle returns for how many ticks there was no packet of the entry, as of [Entry.Touch].
+func (e *Entry) idle(now uint32) uint32 {
+	return uint32(max(0, int32(now-atomic.LoadUint32(&e.seen))))
 }

@@ -110,7 +110,7 @@ func (w *flows) decide(o *pendingConn) verdict {
 	f.Client = p.key
 	f.ServiceID = fe.ServiceID
 	f.Tick = w.tick
-	f.HasTS, f.Watched = false, fe.FollowsConnectionIDs()
+	f.HasTS, f.Watched, f.Keep = false, fe.FollowsConnectionIDs(), conntrack.KeepStreams
 	o.setEndpoint(ep, mode, known.nextHop, src)
 	if p.Proto == header.ProtoTCP {
 		l4 := header.TCP(p.data[p.L4:])
@@ -185,7 +185,7 @@ func (w *flows) createConn(o *pendingConn) verdict {
 		ref, outcome = w.conntrack.Create(f)
 	}
 	if outcome == conntrack.NoPort {
-		ref, outcome = w.createElsewhere(o)
+		ref, outcome = w.createPressed(o)
 	}
 	switch outcome {
 	case conntrack.Created:

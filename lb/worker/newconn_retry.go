@@ -12,7 +12,7 @@ import (
 const (
 	// otherSources and otherEndpoints bound the tries in place of an exhausted SNAT source
 	// and endpoint. Each failed try costs as much as a refusal.
-	otherSources   = 3
+	otherSources   = 15
 	otherEndpoints = 3
 	// nextPick takes a hash to that of the next try (odd; 2^64 / golden ratio).
 	nextPick = 0x9e3779b97f4a7c15
@@ -22,40 +22,68 @@ const (
 // refusal is not to cost more than a connection that is made.
 const maxFailedTries = 8
 
-// failedTries counts such tries, by a hash of the endpoint's number.
-type failedTries [64]struct{ endpoint, tick, n uint32 }
+// failedTries counts such tries, by a hash of the endpoint's number and the Keep.
+type failedTries [64]struct{ of, tick, n uint32 }
 
-// may reports whether others are to be tried for the endpoint at tick.
-func (v *failedTries) may(endpoint, tick uint32) bool {
-	e := &v[endpoint%uint32(len(v))]
-	return e.endpoint != endpoint || e.tick != tick || e.n < maxFailedTries
+func (v *failedTries) of(ep *table.EndpointEntry, keep conntrack.Keep) (key uint32) {
+	return ep.ID<<2 | uint32(keep)
+}
+
+// may reports whether others are to be tried for key at tick.
+func (v *failedTries) may(key, tick uint32) bool {
+	e := &v[key%uint32(len(v))]
+	return e.of != key || e.tick != tick || e.n < maxFailedTries
 }
 
 // note notes a failed try.
-func (v *failedTries) note(endpoint, tick uint32) {
-	e := &v[endpoint%uint32(len(v))]
-	if e.endpoint != endpoint || e.tick != tick {
-		e.endpoint, e.tick, e.n = endpoint, tick, 0
+func (v *failedTries) note(key, tick uint32) {
+	e := &v[key%uint32(len(v))]
+	if e.of != key || e.tick != tick {
+		e.of, e.tick, e.n = key, tick, 0
 	}
 	e.n++
 }
 
-// createElsewhere makes a connection whose SNAT ports towards the endpoint are exhausted
-// from another SNAT source, or else to another endpoint. Every node tries the same
-// endpoints in the same order.
-func (w *flows) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
-	f, hash, outcome := &o.flow, o.p.hash, conntrack.NoPort
-	if f.Mode != conntrack.ModeNAT || !w.failedTries.may(o.ep.ID, w.tick) {
-		return 0, outcome
+// createPressed makes a connection for which its SNAT source has no port towards the endpoint
+// that the flows of KeepStreams leave: from another source, or else to another endpoint, and then
+// by the ports of more flows. A port of a flow that is in use is thus the last choice before a
+// refusal.
+func (w *flows) createPressed(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
+	f := &o.flow
+	if f.Mode != conntrack.ModeNAT {
+		return 0, conntrack.NoPort
 	}
-	first, source := o.ep, snat.Source{Addr: f.SNAT, Lo: f.PortLo, Hi: f.PortHi}
-	known, _ := w.routeTo(first, uint32(hash))
+	first, source, nextHop := o.ep, snat.Source{Addr: f.SNAT, Lo: f.PortLo, Hi: f.PortHi}, f.NextHop
+	for {
+		ref, outcome := w.createElsewhere(o)
+		if outcome != conntrack.NoPort {
+			return ref, outcome
+		}
+		o.setEndpoint(first, conntrack.ModeNAT, nextHop, source)
+		if !f.TakeMore() {
+			return 0, outcome
+		}
+		if ref, outcome := w.conntrack.Create(f); outcome != conntrack.NoPort {
+			return ref, outcome
+		}
+	}
+}
+
+// createElsewhere makes a connection from another SNAT source, or else to another endpoint. Every
+// node tries the same endpoints in the same order.
+func (w *flows) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
+	f, hash := &o.flow, o.p.hash
+	key := w.failedTries.of(o.ep, f.Keep)
+	if !w.failedTries.may(key, w.tick) {
+		return 0, conntrack.NoPort
+	}
+	known, _ := w.routeTo(o.ep, uint32(hash))
 	for n := 1; n <= otherSources; n++ {
-		src, ok := w.node.OtherSource(&known.path, first, hash, n)
+		src, ok := w.node.OtherSource(&known.path, o.ep, hash, n)
 		if !ok {
 			break
 		}
-		o.setEndpoint(first, conntrack.ModeNAT, f.NextHop, src)
+		o.setEndpoint(o.ep, conntrack.ModeNAT, f.NextHop, src)
 		if ref, outcome := w.conntrack.Create(f); outcome != conntrack.NoPort {
 			return ref, outcome
 		}
@@ -68,9 +96,8 @@ func (w *flows) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcom
 			}
 		}
 	}
-	w.failedTries.note(first.ID, w.tick)
-	o.setEndpoint(first, conntrack.ModeNAT, 0, source) // which is told of
-	return 0, outcome
+	w.failedTries.note(key, w.tick)
+	return 0, conntrack.NoPort
 }
 
 // mayMove reports whether any endpoint of the pool serves the connection: not where the

@@ -26,17 +26,29 @@ func (b *bench) newFlows(n int, firstPort uint16, proto uint8) (out [][]byte) {
 	return out
 }
 
-// keepFlows makes all flows ones that go on for good.
+// keepFlows makes all UDP flows ones that go on for good.
 func (b *bench) keepFlows() {
 	flows := b.lb.flows
 	flows.Range(func(r conntrack.Ref) bool {
-		switch k := flows.Entry(r).Key; {
-		case k.Proto() == header.ProtoUDP:
-			flows.TrackUDP(r.Other(), b.w.tick)
-			flows.TrackUDP(r, b.w.tick+10*secondTicks)
+		if flows.Entry(r).Key.Proto() == header.ProtoUDP {
+			goOn(flows, r, b.w.tick)
 		}
 		return true
 	})
+	b.prove()
+}
+
+// goOn has both sides of a UDP flow send datagrams until twenty seconds after tick.
+func goOn(flows *conntrack.Table, r conntrack.Ref, tick uint32) {
+	flows.TrackUDP(r.Other(), tick)
+	flows.TrackUDP(r, tick+20*secondTicks)
+}
+
+// prove has ageing look at all flows often enough to hear both sides of those that go on.
+func (b *bench) prove() {
+	for range 3 {
+		b.lb.flows.Sweep(b.w.tick, b.lb.flows.MaxFlows())
+	}
 }
 
 // serveAt publishes the Service with more than one endpoint.
@@ -119,20 +131,24 @@ func TestOtherEndpointsServeWhenOneIsOutOfPorts(t *testing.T) {
 	}
 }
 
-// fillFlows fills the flow table with UDP streams, which are never evicted.
+// fillFlows fills the flow table with UDP flows that go on, which are never evicted.
 func (b *bench) fillFlows() {
 	b.t.Helper()
-	for i := 0; ; i++ {
+	for i, refused := 0, 0; refused < 64; i++ {
 		f := conntrack.NewFlow{
 			Client:   conntrack.MakeKey(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i >> 15)}), uint16(1024+i&0x7fff)), ap(node4, 99), header.ProtoUDP),
 			Endpoint: netip.AddrPortFrom(endpoint4, uint16(1+i>>10)), Mode: conntrack.ModeNAT, SNAT: snat4, PortLo: 1024, PortHi: 65535, Tick: b.w.tick,
 		}
-		r, outcome := b.w.conntrack.Create(&f)
-		if outcome != conntrack.Created {
-			return
+		if r, outcome := b.w.conntrack.Create(&f); outcome == conntrack.Created {
+			goOn(b.lb.flows, r, b.w.tick)
+			refused = 0
+		} else {
+			refused++
 		}
-		b.lb.flows.TrackUDP(r.Other(), b.w.tick)
-		b.lb.flows.TrackUDP(r, b.w.tick+10*secondTicks)
+		if i%64 == 0 || refused == 1 {
+			b.prove()
+		}
+		b.w.conntrack.Quiesce()
 	}
 }
 
@@ -214,9 +230,9 @@ func BenchmarkNewFlowRefusedForPorts(b *testing.B) {
 				f.Client = conntrack.MakeKey(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(n >> 8)}), uint16(1024+n&0xff)), ap(node4, 99), header.ProtoUDP)
 				f.Endpoint, f.Mode, f.SNAT, f.PortLo, f.PortHi, f.Tick = ap(at[n/ports], 8080), conntrack.ModeNAT, snat4, 61000, 61000+ports-1, l.w.tick
 				r, _ := l.w.conntrack.Create(&f)
-				l.lb.flows.TrackUDP(r.Other(), l.w.tick)
-				l.lb.flows.TrackUDP(r, l.w.tick+10*secondTicks)
+				goOn(l.lb.flows, r, l.w.tick)
 			}
+			l.prove()
 			frames := make([][]byte, 4096)
 			for i := range frames {
 				p := request(false, header.ProtoUDP)

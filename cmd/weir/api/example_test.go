@@ -53,7 +53,8 @@ func exampleStatus() *Status {
 			{ID: 1, CPU: -1, Counters: counter.Values{counter.RxPackets: 5, counter.RxBytes: 500}, Drops: map[string]uint64{}},
 		},
 		Flows: Flows{Current: 10, Max: 1048576, MemoryBytes: 402653184, Created: 100, Expired: 80, Evicted: 1, NoPort: 2, Full: 3, Adopted: 4,
-			ByState: map[string]uint64{"tcp-established": 7, "udp-stream": 3, "tcp-syn-sent": 0}},
+			ByState:     map[string]uint64{"tcp-established": 7, "udp-stream": 3, "tcp-syn-sent": 0},
+			DisplacedBy: map[string]uint64{"idle": 0, "silent": 5}, Displaced: 5},
 		Drops:    map[string]uint64{"no-conntrack-entry": 10, "martian": 10, "truncated": 11, "ttl-exceeded": 0},
 		Steering: map[string]uint64{"frontend": 1005},
 		Neighbors: []Neighbor{

@@ -268,11 +268,13 @@ type Flows struct {
 	Expired     uint64 `json:"expired"`
 	Evicted     uint64 `json:"evicted"` // half-open flows that made room
 	NoPort      uint64 `json:"noPort"`  // new flows refused: SNAT ports exhausted
-	// Displaced are half-open flows and UDP flows answered once whose SNAT port
-	// another flow got.
+	// Displaced are flows that had not ended and whose SNAT port another flow got.
 	Displaced uint64 `json:"displaced"`
-	Full      uint64 `json:"full"`    // new flows refused: table full
-	Adopted   uint64 `json:"adopted"` // flows taken over from the last process
+	// DisplacedBy is Displaced by class: silent, silent-stream, one-sided, idle, answered,
+	// half-open and doubted, as in "When a store is full" of lb/PROTOCOLS.md.
+	DisplacedBy map[string]uint64 `json:"displacedBy"`
+	Full        uint64            `json:"full"`    // new flows refused: table full
+	Adopted     uint64            `json:"adopted"` // flows taken over from the last process
 	// ByState is the number of flows per protocol and state, such as
 	// tcp-established.
 	ByState map[string]uint64 `json:"byState,omitempty"`

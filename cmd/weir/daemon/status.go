@@ -147,13 +147,17 @@ func flowStatus(p *lb.Status) api.Flows {
 	noPort, full := p.Refused()
 	out := api.Flows{
 		Current: uint64(p.Flows), Max: uint64(p.MaxFlows), MemoryBytes: uint64(p.FlowMemory),
-		Created: f.Created, Expired: f.Expired, Evicted: f.Evicted, NoPort: noPort, Displaced: f.Displaced, Full: full,
-		Adopted: uint64(f.Restored), ByState: map[string]uint64{},
+		Created: f.Created, Expired: f.Expired, Evicted: f.Evicted, NoPort: noPort, Full: full,
+		Adopted: uint64(f.Restored), ByState: map[string]uint64{}, DisplacedBy: map[string]uint64{},
 	}
 	for state, n := range f.ByState {
 		if n > 0 {
 			out.ByState[conntrack.State(state).String()] = uint64(n)
 		}
+	}
+	for _, class := range conntrack.DisplacedClasses() {
+		out.DisplacedBy[class.String()] = f.Displaced[class]
+		out.Displaced += f.Displaced[class]
 	}
 	return out
 }

@@ -151,7 +151,11 @@ var flows = []metric{
 	total("flows_created_total", "Connections entered into the table.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Created)) }),
 	total("flows_expired_total", "Connections that ended or aged out.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Expired)) }),
 	total("flows_evicted_total", "Half-open, ended and unproven connections that made room for new ones.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Evicted)) }),
-	total("flows_displaced_total", "Half-open flows, and UDP flows answered once, whose SNAT port another flow got.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Displaced)) }),
+	total("flows_displaced_total", "Flows that had not ended and whose SNAT port another flow got, by class.", []string{"class"}, func(s *api.Status, e emit) {
+		for class, n := range s.Flows.DisplacedBy {
+			e(float64(n), class)
+		}
+	}),
 	total("flows_adopted_total", "Connections taken over from the last process.", nil, func(s *api.Status, e emit) { e(float64(s.Flows.Adopted)) }),
 	total("flows_refused_total", "New connections refused for want of a SNAT port or of room.", []string{"reason"}, func(s *api.Status, e emit) {
 		e(float64(s.Flows.NoPort), "no-port")
