@@ -17,7 +17,7 @@ import (
 // them may go on, as in the kernel's NAT. They stay in the steering program, for packets of
 // connections alone: a worker punts all others, so that the kernel answers them as if the frontend
 // were not there. They are in no snapshot, and so neither served nor announced. UDP has none: as
-// with kube-proxy, datagrams to such a frontend are the kernel's.
+// with kube-proxy, datagrams to such a frontend are the kernel's, and its flows are forgotten.
 //
 // A former frontend ends with the last connection, or when the program has no room for a frontend
 // of a Service.
@@ -25,6 +25,8 @@ type formerFrontends struct {
 	byKey  map[table.Key]*formerFrontend
 	owners map[string]*list.List // of *formerFrontend, by namespace, the oldest first
 	look   time.Time             // when connections are looked for next
+	// datagrams are UDP frontends whose flows are to be forgotten, with the time of removal.
+	datagrams map[table.Key]time.Time
 }
 
 type formerFrontend struct {
@@ -44,6 +46,7 @@ const (
 )
 
 func (f *formerFrontends) init() {
+	f.datagrams = map[table.Key]time.Time{}
 	f.byKey, f.owners = map[table.Key]*formerFrontend{}, map[string]*list.List{}
 }
 
@@ -69,8 +72,17 @@ func (f *formerFrontends) add(entry *table.FrontendEntry, now time.Time) (out *t
 	return out
 }
 
+// forget notes a UDP frontend that is served no more. Flows of those beyond the limit go by their
+// timeouts.
+func (f *formerFrontends) forget(k table.Key, now time.Time) {
+	if len(f.datagrams) < maxFormer {
+		f.datagrams[k] = now
+	}
+}
+
 // remove forgets a frontend, if it is there.
 func (f *formerFrontends) remove(k table.Key) {
+	delete(f.datagrams, k)
 	x := f.byKey[k]
 	if x == nil {
 		return
@@ -99,19 +111,26 @@ func (f *formerFrontends) yield() *table.FrontendEntry {
 	return &oldest.entry
 }
 
-// due returns the frontends of which connections are to be looked for now. A worker may still make
-// a connection of a frontend that was withdrawn a moment ago.
-func (f *formerFrontends) due(now time.Time) map[table.Key]*formerFrontend {
-	if len(f.byKey) == 0 || now.Before(f.look) {
-		return nil
+// due returns the frontends of which connections are to be looked for now, and those of UDP whose
+// flows are to be forgotten. A worker may still make a connection of a frontend that was withdrawn a
+// moment ago.
+func (f *formerFrontends) due(now time.Time) (due map[table.Key]*formerFrontend, datagrams map[table.Key]bool) {
+	if now.Before(f.look) {
+		return nil, nil
 	}
-	due := make(map[table.Key]*formerFrontend, len(f.byKey))
+	due, datagrams = map[table.Key]*formerFrontend{}, map[table.Key]bool{}
 	for k, x := range f.byKey {
 		if now.Sub(x.since) >= settleTime {
 			due[k] = x
 		}
 	}
-	return due
+	for k, since := range f.datagrams {
+		if now.Sub(since) >= settleTime {
+			datagrams[k] = true
+			delete(f.datagrams, k)
+		}
+	}
+	return due, datagrams
 }
 
 // keepFormer makes former frontends of those that are served no more, where connections may go on.
@@ -120,7 +139,12 @@ func (f *formerFrontends) due(now time.Time) map[table.Key]*formerFrontend {
 func keepFormer(l *LB, removed []*table.FrontendEntry) (gone []*table.FrontendEntry) {
 	now := time.Now()
 	for _, f := range removed {
-		if f.Proto == header.ProtoUDP || l.host == nil || !l.attached || l.unsteered[f.Key] != nil ||
+		if f.Proto == header.ProtoUDP {
+			l.former.forget(f.Key, now)
+			gone = append(gone, f)
+			continue
+		}
+		if l.host == nil || !l.attached || l.unsteered[f.Key] != nil ||
 			l.steer.AddFrontend(f.AddrPort, f.Proto, steer.FlowsOnly) != nil {
 			gone = append(gone, f)
 			continue
@@ -134,6 +158,10 @@ func keepFormer(l *LB, removed []*table.FrontendEntry) (gone []*table.FrontendEn
 
 // adoptFormer makes a former frontend of one of the last process.
 func adoptFormer(l *LB, k table.Key, to netip.AddrPort, proto uint8) {
+	if proto == header.ProtoUDP {
+		l.former.forget(k, time.Now())
+		return
+	}
 	if l.host == nil || l.former.byKey[k] != nil || len(l.former.byKey) >= maxFormer ||
 		l.steer.AddFrontend(to, proto, steer.FlowsOnly) != nil {
 		return
@@ -160,19 +188,23 @@ func addFrontend(l *LB, f *table.FrontendEntry) error {
 	}
 }
 
-// settleFormer ends the former frontends that have no connection left.
+// settleFormer ends the former frontends that have no connection left, and forgets the UDP flows of
+// frontends that are gone.
 func settleFormer(l *LB) {
 	l.mu.Lock()
 	began := time.Now()
-	due := l.former.due(began)
+	due, datagrams := l.former.due(began)
 	l.mu.Unlock()
-	if len(due) == 0 {
+	if len(due)+len(datagrams) == 0 {
 		return
 	}
+	tables := l.tables.Load()
 	l.flows.Range(func(r conntrack.Ref) bool {
 		k := table.DestinationKey(&l.flows.Entry(r).Key.W)
-		delete(due, k)
-		return len(due) > 0
+		if delete(due, k); datagrams[k] && tables.Lookup(&k) == nil {
+			l.flows.Delete(r)
+		}
+		return len(due)+len(datagrams) > 0
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()

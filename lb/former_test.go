@@ -126,12 +126,30 @@ func TestFormerFrontendsEndWithTheirConnections(t *testing.T) {
 		for _, x := range l.former.byKey {
 			x.since = x.since.Add(-settleTime)
 		}
+		for k, since := range l.former.datagrams {
+			l.former.datagrams[k] = since.Add(-settleTime)
+		}
 		l.former.look = time.Time{}
 	}
 	later()
 	settleFormer(l)
 	if got := steered(t, p); len(got) != 1 || !got[1] {
 		t.Errorf("steered %v, want that with a connection", got)
+	}
+	datagram := *frontendOf("ns/u", 3)
+	datagram.Proto = header.ProtoUDP
+	datagram.Key = table.MakeKey(datagram.AddrPort, header.ProtoUDP)
+	if udp, _ := l.flows.Worker(0).Create(&conntrack.NewFlow{
+		Client: conntrack.MakeKey(netip.MustParseAddrPort("192.0.2.9:4000"), datagram.AddrPort, header.ProtoUDP), Mode: conntrack.ModeNAT,
+		Endpoint: netip.MustParseAddrPort("10.0.0.1:80"), SNAT: node4, PortLo: 61000, PortHi: 61010,
+	}); udp == 0 {
+		t.Fatal("no flow")
+	}
+	keepFormer(l, []*table.FrontendEntry{&datagram})
+	later()
+	settleFormer(l)
+	if n := l.flows.Flows(); n != 1 {
+		t.Errorf("%d flows, want that of TCP", n)
 	}
 	l.flows.Delete(ref)
 	later()

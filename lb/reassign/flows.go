@@ -79,8 +79,8 @@ func (r *Flows) forget() {
 // Restore gives the flows of an earlier process the numbers of this process's tables. It
 // returns the number of flows that go on. With stop, a program in the kernel that still goes by
 // the last process's tables forwards no more packets of flows whose endpoint or frontend was
-// removed meanwhile. orphan is called for the frontend of each TCP or SCTP flow that goes on though
-// its frontend is served no more.
+// removed meanwhile. orphan is called for the frontend of each flow that goes on though its
+// frontend is served no more.
 func (r *Flows) Restore(stop bool, orphan func(k table.Key, to netip.AddrPort, proto uint8)) (n int) {
 	r.flows.Range(func(ref conntrack.Ref) bool {
 		c := r.flows.Conn(ref)
@@ -94,7 +94,7 @@ func (r *Flows) Restore(stop bool, orphan func(k table.Key, to netip.AddrPort, p
 			return true
 		}
 		n++
-		if f == nil && key.Proto() != header.ProtoUDP {
+		if f == nil {
 			orphan(k, key.Dst(), key.Proto())
 		}
 		if stop {
