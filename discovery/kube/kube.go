@@ -68,6 +68,9 @@ type Config struct {
 	DaemonSet types.NamespacedName
 	// ObjectNamespaces and ObjectSecrets are those of PoolConfig, whose rights Access asks for too.
 	ObjectNamespaces, ObjectSecrets []string
+	// Working is called before objects are merged, and the function that it returns when the change
+	// is delivered; nil: nobody asks. Both are called from the goroutine of Run.
+	Working func() (done func())
 	// Log gets the events of the source; nil is slog.Default.
 	Log *slog.Logger
 	// Measure gets latencies, if not nil.
@@ -110,6 +113,9 @@ type Source struct {
 func New(cfg Config) (*Source, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
+	}
+	if cfg.Working == nil {
+		cfg.Working = func() func() { return func() {} }
 	}
 	if cfg.Patience <= 0 {
 		cfg.Patience = 3 * time.Second

@@ -94,6 +94,7 @@ func (s *Source) tellLastKnown(deliver func(*discovery.Update)) {
 		s.log.Warn("the API server has not sent its state: waiting for it, with nothing to serve", "server", s.cfg.REST.Host, "errors", s.watch.errors())
 		return
 	}
+	defer s.cfg.Working()()
 	s.mu.Lock()
 	each(s.cfg.LastKnown, s.set)
 	s.store.MarkSynced()
@@ -138,6 +139,7 @@ func (s *Source) turn(deliver func(*discovery.Update)) {
 }
 
 func (s *Source) apply(c changes, deliver func(*discovery.Update)) {
+	defer s.cfg.Working()()
 	s.mu.Lock()
 	for k, o := range c.objects {
 		s.set(k, o)

@@ -42,6 +42,9 @@ type Config struct {
 	Path string
 	// Store is how the objects are put together.
 	Store discovery.Options
+	// Working is called before objects are merged, and the function that it returns when the change
+	// is delivered; nil: nobody asks. Both are called from the goroutine of Run.
+	Working func() (done func())
 	// Log gets the errors, once each; nil is slog.Default.
 	Log *slog.Logger
 	// Quiet is how long files must have been left alone before they are
@@ -96,6 +99,9 @@ type served struct {
 func New(cfg Config) *Source {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
+	}
+	if cfg.Working == nil {
+		cfg.Working = func() func() { return func() {} }
 	}
 	if cfg.Quiet <= 0 {
 		cfg.Quiet = 50 * time.Millisecond

@@ -36,16 +36,14 @@ func (s *Source) Run(ctx context.Context, deliver func(*discovery.Update)) error
 		// The watches are set before the files are read, so that no change
 		// falls between the two.
 		w.arm()
-		up, err := s.refresh()
+		err := s.refresh()
 		if msg := errorText(err); msg != pathErr {
 			if err != nil {
 				s.cfg.Log.Error("manifests cannot be read; what is served stays", "err", err)
 			}
 			pathErr = msg
 		}
-		if up != nil {
-			deliver(up)
-		}
+		s.flush(deliver)
 		if !s.wait(ctx, w, ticker.C, s.retryTimer()) {
 			return nil
 		}
@@ -89,8 +87,16 @@ func (s *Source) wait(ctx context.Context, w *watcher, poll, again <-chan time.T
 	}
 }
 
-// refresh loads and returns the Update to deliver, nil for none.
-func (s *Source) refresh() (*discovery.Update, error) {
+// flush delivers the changes.
+func (s *Source) flush(deliver func(*discovery.Update)) {
+	defer s.cfg.Working()()
+	if up := s.Flush(); up != nil {
+		deliver(up)
+	}
+}
+
+// refresh loads, and logs what is new in the report.
+func (s *Source) refresh() error {
 	old := s.Report()
 	report, err := s.Load()
 	if err == nil {
@@ -104,7 +110,7 @@ func (s *Source) refresh() (*discovery.Update, error) {
 			s.cfg.Log.Info("all manifests are understood again", "path", s.cfg.Path)
 		}
 	}
-	return s.Flush(), err
+	return err
 }
 
 func errorText(err error) string {

@@ -309,3 +309,24 @@ func TestTraceNamesDirectoriesOfInterest(t *testing.T) {
 		}
 	}
 }
+
+// Who follows an update knows of it before the objects are merged, until it is delivered.
+func TestTheMergeIsPartOfAnUpdate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "service.yaml")
+	if err := os.WriteFile(path, []byte("apiVersion: v1\nkind: Service\nmetadata: {namespace: default, name: web}\nspec: {clusterIP: 10.0.0.1, ports: [{port: 80}]}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var steps []string
+	src := New(Config{Path: path, Store: discovery.Options{NodeName: "edge-1"}, Log: slog.New(slog.DiscardHandler)})
+	src.cfg.Working = func() func() {
+		steps = append(steps, "begin")
+		return func() { steps = append(steps, "end") }
+	}
+	if _, err := src.Load(); err != nil {
+		t.Fatal(err)
+	}
+	src.flush(func(up *discovery.Update) { steps = append(steps, up.Put[0].Name.Name) })
+	if want := []string{"begin", "web", "end"}; !slices.Equal(steps, want) {
+		t.Errorf("%v, want %v", steps, want)
+	}
+}

@@ -336,13 +336,7 @@ func (d *Daemon) announceNode() announce.Node {
 		n.NotEligible = fmt.Sprintf("node %s is cordoned (announce.honorCordon)", d.cfg.NodeName)
 	}
 	n.NotSynced = !d.published.Load() || d.announcer.waits()
-	n.Unhealthy = d.updating.Reason(time.Now())
-	if stuck := d.lb.StuckWorker(); stuck >= 0 {
-		n.Unhealthy = fmt.Sprintf("worker %d is stuck", stuck)
-	}
-	if absent := d.lb.Absent(); absent != nil {
-		n.Unhealthy = absent.Reason
-	}
+	n.Unhealthy = pathFault(d.lb)
 	return n
 }
 

@@ -63,7 +63,7 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 // not change while an informer runs.
 var logClientGo sync.Once
 
-func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (*cluster, error) {
+func newCluster(ctx context.Context, cfg *config.Configuration, working func() (done func()), log *slog.Logger) (*cluster, error) {
 	kc, err := ClusterConfig(cfg)
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, log *slog.Logger
 		latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, lastknown.File),
 	}
 	c.clusterIPs.Store(cfg.ClusterIPs)
-	kc.Log, kc.Measure = log, c.latencies
+	kc.Log, kc.Measure, kc.Working = log, c.latencies, working
 	kc.Concerns = func(svc *discovery.Service) bool { return translate.HasFrontend(svc, c.clusterIPs.Load()) }
 	identity := identityOf(&kc)
 	file := c.file

@@ -94,11 +94,10 @@ type Daemon struct {
 	selfDrained atomic.Pointer[time.Time]
 	counted     lastCount
 
-	tiers      tiers
-	updating   healthz.Pending
-	lastHealth atomic.Pointer[healthz.Health]
-	withdrawn  atomic.Uint64                 // Services that the source has withdrawn
-	kernel     atomic.Pointer[[]api.Feature] // nil until probed
+	tiers     tiers
+	updating  healthz.Pending
+	withdrawn atomic.Uint64                 // Services that the source has withdrawn
+	kernel    atomic.Pointer[[]api.Feature] // nil until probed
 
 	mu        sync.Mutex // guards the fields below, and orders publications
 	cfg       *config.Configuration
@@ -107,7 +106,6 @@ type Daemon struct {
 	begun     bool     // begin was called
 	node      discovery.Node
 	nodePorts []api.NodePortAddress // as last logged
-	updated   time.Time
 	synced    bool
 	known     int               // Services of the source, as last delivered
 	drained   []drainedEndpoint // by the operator
@@ -195,7 +193,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	if d.notify, err = sdnotify.New(d.serviceHealth, d.log); err != nil {
 		return err
 	}
-	if d.source, err = newSource(ctx, d.cfg, d.log); err != nil {
+	if d.source, err = newSource(ctx, d.cfg, working(&d.updating), d.log); err != nil {
 		return err
 	}
 	close(d.sourced)
@@ -225,6 +223,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		task("objects of the announcement", d.followObjects)
 	}
 	task("problems", d.watchProblems)
+	task("late updates", func(ctx context.Context) error { return followLate(ctx, &d.updating, d.problems) })
 	task("workers", d.watchWorkers)
 	task("service manager", d.notify.Run)
 	ls.serve(d, task)

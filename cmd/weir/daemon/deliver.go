@@ -15,8 +15,7 @@ import (
 // synced nothing is published: half of the truth would take traffic from
 // kube-proxy only to refuse it.
 func (d *Daemon) deliver(up *discovery.Update) {
-	d.updating.Begin(time.Now())
-	defer d.updating.End()
+	d.updating.Step(time.Now())
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.noteWithdrawal(up)
@@ -81,7 +80,9 @@ func (d *Daemon) apply(up *discovery.Update) (serves bool) {
 	if up.Node != nil {
 		d.updateAddresses()
 	}
-	serves = d.publish(d.translate.Apply(up), c)
+	b := d.translate.Apply(up)
+	d.updating.Step(time.Now())
+	serves = d.publish(b, c)
 	if len(d.drained) > 0 {
 		d.forgetDrained()
 	}
@@ -107,10 +108,10 @@ func (d *Daemon) publish(b translate.Batch, c *cause) (serves bool) {
 	d.published.Store(true)
 	d.publicationProblems(&b, err)
 	changes := d.tiers.follow(withoutKept(b.Put, err, c), b.Delete, time.Now())
-	if !d.updated.IsZero() {
+	if !d.updating.Last().IsZero() {
 		d.publicationEvents(&changes, c)
 	}
-	d.updated = time.Now()
+	d.updating.Published(time.Now())
 	d.log.Debug("published", "services", len(b.Put), "deleted", len(b.Delete))
 	return true
 }

@@ -43,7 +43,7 @@ func (d *Daemon) causeOf(up *discovery.Update) *cause {
 	if up.Node != nil {
 		c.text = "the Node or the Service has changed"
 	}
-	if d.updated.IsZero() {
+	if d.updating.Last().IsZero() {
 		return c // all is new
 	}
 	for _, svc := range up.Put {

@@ -8,20 +8,39 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/healthz"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/sdnotify"
+	"github.com/weirlb/weir/lb/ports"
 )
 
-// Health implements healthz.Source.
-func (d *Daemon) Health() healthz.Health {
-	h := d.healthNow()
-	h.Draining = d.isDraining()
-	if reason := d.updating.Reason(time.Now()); reason != "" {
+// packetPathState is the state of the packet path. Methods do not wait.
+type packetPathState interface {
+	StuckWorker() int
+	Absent() *ports.Absence
+}
+
+// pathFault is why packets are not forwarded on some interface or by some worker, "" if they
+// are. That alone withdraws addresses for want of health.
+func pathFault(path packetPathState) string {
+	if absent := path.Absent(); absent != nil {
+		return absent.Reason
+	}
+	if stuck := path.StuckWorker(); stuck >= 0 {
+		return fmt.Sprintf("worker %d is stuck", stuck)
+	}
+	return ""
+}
+
+// healthOf is the health of the packet path and of publications.
+func healthOf(path packetPathState, p *healthz.Pending, now time.Time) healthz.Health {
+	h := healthz.Health{Healthy: true, LastUpdated: p.Last(), Pending: p.Age(now)}
+	if reason := p.Stuck(now); reason != "" {
 		h.Healthy, h.Reason = false, reason
 	}
-	if stuck := d.lb.StuckWorker(); stuck >= 0 {
+	if stuck := path.StuckWorker(); stuck >= 0 {
 		h.Healthy, h.Reason = false, fmt.Sprintf("worker %d is stuck", stuck)
 	}
-	if absent := d.lb.Absent(); absent != nil {
+	if absent := path.Absent(); absent != nil {
 		h.Absent = absent.Reason
 		if absent.Final {
 			h.Healthy, h.Reason = false, absent.Reason
@@ -30,22 +49,44 @@ func (d *Daemon) Health() healthz.Health {
 	return h
 }
 
-// healthNow is the health without waiting: while an update is being published it is the
-// health before, since a probe must be answered.
-func (d *Daemon) healthNow() healthz.Health {
-	if !d.mu.TryLock() {
-		if last := d.lastHealth.Load(); last != nil {
-			return *last
-		}
-		d.mu.Lock()
-	}
-	h := healthz.Health{Healthy: true, LastUpdated: d.updated, Synced: d.synced}
-	d.mu.Unlock()
-	// Not under the lock: the source may be delivering, and wait for it.
+// Health implements healthz.Source. It waits for no lock that is held while an update is merged or
+// published: a probe must be answered.
+func (d *Daemon) Health() healthz.Health {
+	h := healthOf(d.lb, &d.updating, time.Now())
+	h.Synced, h.Draining = d.published.Load(), d.isDraining()
 	h.NodeReason = d.notEligible()
 	h.NodeEligible = h.NodeReason == ""
-	d.lastHealth.Store(&h)
 	return h
+}
+
+// working notes that the source works on an update, until done is called.
+func working(p *healthz.Pending) func() (done func()) {
+	return func() func() {
+		p.Begin(time.Now())
+		return p.End
+	}
+}
+
+// lookForLate is how often a late update is looked for.
+const lookForLate = time.Second
+
+// followLate has a late update listed as a problem. It is apart from the other problems: their
+// questions may wait for the publication.
+func followLate(ctx context.Context, p *healthz.Pending, problems *problem.Registry) error {
+	tick := time.NewTicker(lookForLate)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		var late []problem.Problem
+		if reason := p.Late(time.Now()); reason != "" {
+			late = append(late, problem.New(problem.LateUpdate, "", "%s", reason))
+		}
+		problems.Set(partUpdate, problem.Weir, late...)
+	}
 }
 
 // notEligible is why load balancers in front should not send traffic to this
@@ -63,7 +104,7 @@ func (d *Daemon) newChecks() *healthcheck.Checks {
 	c := healthcheck.New(healthcheck.Config{
 		NodeName: d.cfg.NodeName,
 		Healthy: func() bool {
-			return !d.isDraining() && d.lb.StuckWorker() < 0 && d.lb.Absent() == nil
+			return !d.isDraining() && pathFault(d.lb) == ""
 		},
 		Log: d.log,
 	})

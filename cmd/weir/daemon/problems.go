@@ -31,7 +31,8 @@ const (
 	partReload      = "reload"
 	partNode        = "node"
 	partKernel      = "kernel"
-	partWorkers     = "workers"      // as a whole
+	partWorkers     = "workers" // as a whole
+	partUpdate      = "update"
 	partAnnounce    = "announcement" // as a whole
 )
 

@@ -11,17 +11,18 @@ import (
 	"github.com/weirlb/weir/discovery/manifest"
 )
 
-// newSource makes the source that the configuration names.
-func newSource(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (Source, error) {
+// newSource makes the source that the configuration names. It calls working for each update.
+func newSource(ctx context.Context, cfg *config.Configuration, working func() (done func()), log *slog.Logger) (Source, error) {
 	if m := cfg.Discovery.Manifests; m != nil {
 		return manifests{manifest.New(manifest.Config{
-			Path:  m.Path,
-			Store: translate.Discovery(cfg.NodeName, cfg.ServiceProxyName),
-			Log:   log,
+			Path:    m.Path,
+			Store:   translate.Discovery(cfg.NodeName, cfg.ServiceProxyName),
+			Working: working,
+			Log:     log,
 		}), m.Path}, nil
 	}
 	if cfg.Discovery.Kubernetes != nil {
-		return newCluster(ctx, cfg, log)
+		return newCluster(ctx, cfg, working, log)
 	}
 	return nil, errors.New("discovery: no source is configured")
 }

@@ -19,7 +19,7 @@ import (
 // Status implements api.Source.
 func (d *Daemon) Status(context.Context) (*api.Status, error) {
 	d.mu.Lock()
-	synced, updated := d.synced, d.updated
+	synced, updated := d.synced, d.updating.Last()
 	nodePorts := d.nodePortAddresses()
 	d.mu.Unlock()
 	drain := d.drainNow(time.Now())

@@ -15,14 +15,16 @@ import (
 
 // Health is the state of Weir that the probes report.
 type Health struct {
-	// Healthy is true while the packet path works: every worker runs, and no
-	// update has been pending for too long.
+	// Healthy is true while the packet path works: every worker runs, and the
+	// publication of updates is not stuck. A late update has no part in it.
 	Healthy bool
 	// Reason is the reason if Healthy is false.
 	Reason string
 	// LastUpdated is when the last update was published.
 	LastUpdated time.Time
-	// Synced is true once the source has told everything it knew at start.
+	// Pending is for how long the present update has been pending, 0 without one.
+	Pending time.Duration
+	// Synced is true once the first full view of Services is published.
 	Synced bool
 	// Draining is true between SIGTERM and the end, and while an operator drains the node.
 	Draining bool

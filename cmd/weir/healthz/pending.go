@@ -2,34 +2,98 @@ package healthz
 
 import (
 	"fmt"
-	"sync/atomic"
+	"math/rand/v2"
+	"sync"
 	"time"
 )
 
-// updateTimeout is the longest time that an update may be pending, as in
-// kube-proxy: twice its full sync period of 30 s.
-const updateTimeout = time.Minute
+const (
+	// lateAfter is how long an update may be pending before it is reported, as in
+	// kube-proxy: twice its full sync period of 30 s. The state that is served meanwhile is
+	// the last valid state, as while an API server is away. So a late update is a problem
+	// and a metric, and fails no probe: all nodes see the same objects, and would go out of
+	// service together.
+	lateAfter = time.Minute
+	// stuckAfter is the least time without any progress after which only a restart helps.
+	// As much again at most is added at random, so that the nodes of a fleet do not restart
+	// together.
+	stuckAfter = 15 * time.Minute
+)
 
-// Pending notices an update that is not published in time. The zero value has no update.
-// Reason may be called concurrently with Begin and End.
+// Pending follows the update that is being worked on, from the source's objects to the packet
+// path. The zero value has no update. Methods may be called concurrently, and return at once.
 type Pending struct {
-	since atomic.Int64 // arrival of the update, in Unix nanoseconds; 0: none
+	mu       sync.Mutex
+	since    time.Time     // zero: no update
+	progress time.Time     // the last step
+	patience time.Duration // longest time for a step
+	last     time.Time     // the last publication
 }
 
-// Begin notes the arrival of an update.
-func (p *Pending) Begin(now time.Time) { p.since.Store(now.UnixNano()) }
+// Begin notes that work on an update begins, before its objects are merged.
+func (p *Pending) Begin(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.since, p.progress, p.patience = now, now, stuckAfter+rand.N(stuckAfter)
+}
 
-// End notes the publication of the update.
-func (p *Pending) End() { p.since.Store(0) }
+// Step notes progress of the update, if there is one.
+func (p *Pending) Step(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.progress = now
+}
 
-// Reason is the reason for which Weir is unhealthy, "" if no update is overdue.
-func (p *Pending) Reason(now time.Time) string {
-	since := p.since.Load()
-	if since == 0 {
+// Published notes a publication, which is a step too.
+func (p *Pending) Published(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.progress, p.last = now, now
+}
+
+// End notes that there is nothing to do any more.
+func (p *Pending) End() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.since = time.Time{}
+}
+
+// Last is the time of the last publication, zero without one.
+func (p *Pending) Last() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
+}
+
+// Age is for how long the update has been pending, 0 without one.
+func (p *Pending) Age(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.since.IsZero() {
+		return 0
+	}
+	return max(now.Sub(p.since), 0)
+}
+
+// Late is the problem of an update that is late, "" for none. It does not change while the update
+// is pending.
+func (p *Pending) Late(now time.Time) string {
+	if p.Age(now) <= lateAfter {
 		return ""
 	}
-	if age := now.Sub(time.Unix(0, since)); age > updateTimeout {
-		return fmt.Sprintf("an update has been pending for %s", age.Round(time.Second))
+	return fmt.Sprintf("an update has been pending for more than %s: the state before it is served", lateAfter)
+}
+
+// Stuck is the reason for which only a restart helps: the update makes no progress. It is ""
+// otherwise.
+func (p *Pending) Stuck(now time.Time) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.since.IsZero() {
+		return ""
+	}
+	if still := now.Sub(p.progress); still > p.patience {
+		return fmt.Sprintf("an update has made no progress for %s", still.Round(time.Second))
 	}
 	return ""
 }

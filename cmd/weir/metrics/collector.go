@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/lb/announce"
@@ -32,27 +32,16 @@ type StatusSource interface {
 // scrapeTimeout bounds how long a scrape waits for the status.
 const scrapeTimeout = 5 * time.Second
 
-// NewRegistry returns a registry with Weir's metrics, and those of the Go
-// runtime and the process.
-func NewRegistry(src StatusSource) *prometheus.Registry {
-	r := prometheus.NewRegistry()
-	r.MustRegister(
-		&collector{src},
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
-	return r
-}
-
 type collector struct{ src StatusSource }
 
-// metric is a metric with the function that reads the values from a status.
+// metric is a metric with the function that reads the values from a status, or from the health.
 type metric struct {
 	name, help string
 	labels     []string
 	kind       prometheus.ValueType
 	desc       *prometheus.Desc
 	read       func(s *api.Status, emit emit)
+	health     func(h *healthz.Health, emit emit)
 }
 
 // emit adds a value, with the values of the metric's labels.
@@ -68,13 +57,22 @@ func gauge(name, help string, labels []string, read func(*api.Status, emit)) met
 
 func newMetric(kind prometheus.ValueType, name, help string, labels []string, read func(*api.Status, emit)) metric {
 	name = "weir_" + name
-	return metric{name, help, labels, kind, prometheus.NewDesc(name, help, labels, nil), read}
+	return metric{name, help, labels, kind, prometheus.NewDesc(name, help, labels, nil), read, nil}
+}
+
+// ofHealth is a gauge of the health, which a scrape has whatever else waits.
+func ofHealth(name, help string, labels []string, read func(*healthz.Health, emit)) metric {
+	m := newMetric(prometheus.GaugeValue, name, help, labels, nil)
+	m.health = read
+	return m
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range all {
-		ch <- m.desc
+		if m.read != nil {
+			ch <- m.desc
+		}
 	}
 }
 
@@ -85,10 +83,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s, err := c.src.Status(ctx)
 	if err != nil {
 		// A single metric, so that the scrape fails with a single clear line.
-		ch <- prometheus.NewInvalidMetric(all[0].desc, fmt.Errorf("status: %w", err))
+		ch <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), fmt.Errorf("status: %w", err))
 		return
 	}
 	for _, m := range all {
+		if m.read == nil {
+			continue
+		}
 		m.read(s, func(v float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
 		})
@@ -110,17 +111,19 @@ func announced(s *api.Status) *api.Announce {
 var all = concat(general, devices, workers, flows)
 
 var general = []metric{
-	gauge("build_info", "Version of this Weir; always 1.", []string{"version", "revision", "goversion"},
-		func(s *api.Status, e emit) {
+	ofHealth("build_info", "Version of this Weir; always 1.", []string{"version", "revision", "goversion"},
+		func(_ *healthz.Health, e emit) {
 			v := version.Get()
 			e(1, v.Version, v.Revision, v.Go)
 		}),
 	gauge("start_time_seconds", "When the process began to serve, in seconds since the epoch.", nil,
 		func(s *api.Status, e emit) { e(seconds(s.StartTime)) }),
-	gauge("synced", "1 after the first full view of Services.", nil,
-		func(s *api.Status, e emit) { e(boolean(s.Synced)) }),
-	gauge("draining", "1 while the node drains: from SIGTERM to the end of the process, or by weir drain self.", nil,
-		func(s *api.Status, e emit) { e(boolean(s.Draining)) }),
+	ofHealth("synced", "1 after the first full view of Services is published.", nil,
+		func(h *healthz.Health, e emit) { e(boolean(h.Synced)) }),
+	ofHealth("draining", "1 while the node drains: from SIGTERM to the end of the process, or by weir drain self.", nil,
+		func(h *healthz.Health, e emit) { e(boolean(h.Draining)) }),
+	ofHealth("update_pending_seconds", "Age of the update that is being merged or published, 0 without one.", nil,
+		func(h *healthz.Health, e emit) { e(h.Pending.Seconds()) }),
 	gauge("snapshot_generation", "Generation of the published snapshot of frontends and endpoints.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Snapshot)) }),
 	gauge("snapshot_last_timestamp_seconds", "When the last snapshot was published, in seconds since the epoch; 0 for never.", nil,
@@ -135,8 +138,8 @@ var general = []metric{
 		func(s *api.Status, e emit) { e(float64(s.FrontendsHash)) }),
 	gauge("endpoints", "Endpoints that Services list, each counted for every Service port that lists it.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Endpoints)) }),
-	gauge("healthy", "1 while the packet path works: no worker is stuck, no update is overdue.", nil,
-		func(s *api.Status, e emit) { e(boolean(s.Healthy)) }),
+	ofHealth("healthy", "1 while the packet path works: no worker is stuck, nor the publication of updates.", nil,
+		func(h *healthz.Health, e emit) { e(boolean(h.Healthy)) }),
 	gauge("discovery_connected", "1 while lists of the resource are completed and events decoded; 0 after a request that failed, was refused or was cut short.", []string{"resource"},
 		func(s *api.Status, e emit) {
 			for _, r := range s.Discovery.Resources {

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/worker"
@@ -31,6 +32,8 @@ type source struct {
 }
 
 func (s *source) Status(context.Context) (*api.Status, error) { return s.status, s.err }
+
+func (s *source) Health() healthz.Health { return healthz.Health{Healthy: true, Synced: true} }
 
 func example() *api.Status {
 	goodAt := time.Unix(1000, 5e8)
@@ -166,9 +169,8 @@ func TestInterfacesAreShownOncePerName(t *testing.T) {
 
 func TestMetricsAreConsistent(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(&collector{&source{status: example()}}); err != nil {
-		t.Fatal(err)
-	}
+	src := &source{status: example()}
+	r.MustRegister(&collector{src}, healthCollector{src})
 	if _, err := r.Gather(); err != nil {
 		t.Error(err)
 	}

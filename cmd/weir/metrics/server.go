@@ -15,7 +15,10 @@ import (
 )
 
 // Handler serves /metrics, and while profiling reports true /debug/pprof too.
-func Handler(reg *prometheus.Registry, profiling func() bool, log *slog.Logger) http.Handler {
+func Handler(reg interface {
+	prometheus.Gatherer
+	prometheus.Registerer
+}, profiling func() bool, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{
 		Registry:            reg,

@@ -38,6 +38,7 @@ const (
 	InterfaceGone     Kind = "interface-gone"
 	InterfaceWarning  Kind = "interface-warning"
 	WorkerStalled     Kind = "worker-stalled"
+	LateUpdate        Kind = "late-update"
 	KernelFeature     Kind = "kernel-feature"
 	Configuration     Kind = "configuration"
 	RestartNeeded     Kind = "restart-needed"
@@ -88,6 +89,7 @@ var Kinds = []Description{
 	{InterfaceGone, Error, false, false, "A configured interface is missing, not attached, down or without carrier."},
 	{InterfaceWarning, Warning, false, false, "An interface is limited: a slower mode, fewer queues, offloads switched off."},
 	{WorkerStalled, Error, false, false, "A worker does not finish a round: packets of its queues are not forwarded. See `workers.stallSeconds`."},
+	{LateUpdate, Error, false, false, "The publication of a change takes more than a minute. The state before it is served; no probe fails."},
 	{KernelFeature, Note, false, false, "The kernel or a driver lacks an optional feature."},
 	{Configuration, Error, false, false, "The configuration file has errors: the previous configuration stays in effect."},
 	{RestartNeeded, Warning, false, false, "A changed field of the configuration takes effect at the next start."},

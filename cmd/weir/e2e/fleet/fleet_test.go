@@ -142,6 +142,18 @@ func (b *bed) serve() {
 
 // start starts the Weir of a node.
 func (b *bed) start(i int, drain string) {
+	n := b.configure(i, drain)
+	d, err := b.Nodes[i].StartDaemon(exec.Command(weirtest.Binary(b.t), "run", "--config", n.config()), filepath.Join(n.dir, "log"))
+	must(b.t, err)
+	n.Daemon = d
+	b.nodes = append(b.nodes, n)
+}
+
+// config is the configuration file.
+func (n *node) config() string { return filepath.Join(n.dir, "config.yaml") }
+
+// configure writes the configuration of a node, and the Service.
+func (b *bed) configure(i int, drain string) *node {
 	dir := filepath.Join(b.Dir(), fmt.Sprint("weir", i+1))
 	must(b.t, os.MkdirAll(filepath.Join(dir, "manifests"), 0o755))
 	n := &node{dir: dir, admin: api.NewClient(filepath.Join(dir, "weir.sock"))}
@@ -161,11 +173,8 @@ announce:
   settleSeconds: 0
   drainSeconds: 2
 `, i+1, dir, dir, dir, dir, drain, b.speaker)
-	must(b.t, os.WriteFile(filepath.Join(dir, "config.yaml"), []byte(config), 0o644))
-	d, err := b.Nodes[i].StartDaemon(exec.Command(weirtest.Binary(b.t), "run", "--config", filepath.Join(dir, "config.yaml")), filepath.Join(dir, "log"))
-	must(b.t, err)
-	n.Daemon = d
-	b.nodes = append(b.nodes, n)
+	must(b.t, os.WriteFile(n.config(), []byte(config), 0o644))
+	return n
 }
 
 // bgpSessions are those of a node with the router.
