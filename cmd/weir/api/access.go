@@ -65,6 +65,9 @@ type peer struct {
 
 // peerOf asks the kernel for the credentials at the time of connect(2).
 func peerOf(c net.Conn) (*peer, error) {
+	if in, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = in.NetConn()
+	}
 	uc, ok := c.(*net.UnixConn)
 	if !ok {
 		return nil, errors.New("no UNIX socket")

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/httpserver"
@@ -24,6 +23,9 @@ const (
 	DefaultFlowLimit = 1000
 	MaxFlowLimit     = 100_000
 )
+
+// maxConnections is the most connections of the admin socket at the same time.
+const maxConnections = 256
 
 // Source provides the answers of a daemon. Methods are called concurrently,
 // must not block a worker, and must return when ctx ends.
@@ -77,13 +79,8 @@ func Serve(ctx context.Context, l net.Listener, src Source, access Access, log *
 		return fmt.Errorf("admin socket: %w", err)
 	}
 	g := &guard{access, gid, log}
-	err = httpserver.Serve(ctx, l, &http.Server{
-		Handler:           handler(src, usual, g.check),
-		ConnContext:       g.connContext,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       5 * time.Second,
-		WriteTimeout:      answerTime,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	err = httpserver.Serve(ctx, l, handler(src, usual, g.check), httpserver.Options{
+		Limit: httpserver.NewLimit(maxConnections), ConnContext: g.connContext, WriteTimeout: answerTime, Log: log,
 	})
 	if err != nil {
 		return fmt.Errorf("admin socket: %w", err)

@@ -59,6 +59,9 @@ func (c *controller) Collect(out chan<- prometheus.Metric) {
 	gauge(descFaults, float64(c.faults))
 }
 
+// maxConnections is the most connections for probes and metrics at the same time.
+const maxConnections = 64
+
 // serve answers /metrics and /healthz until ctx ends, and stop waits for that.
 func (c *controller) serve(ctx context.Context) (stop func(), err error) {
 	if c.o.Metrics == "" {
@@ -78,7 +81,7 @@ func (c *controller) serve(ctx context.Context) (stop func(), err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := httpserver.Serve(ctx, l, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}); err != nil {
+		if err := httpserver.Serve(ctx, l, mux, httpserver.Options{Limit: httpserver.NewLimit(maxConnections), Log: c.log}); err != nil {
 			c.log.Warn("metrics", "err", err)
 		}
 	}()

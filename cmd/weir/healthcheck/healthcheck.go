@@ -20,8 +20,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/httpserver"
 	"github.com/weirlb/weir/discovery"
 )
+
+// maxConnections is the most checks at the same time, of all Services together: a tenant can make
+// Services.
+const maxConnections = 512
 
 // Config has the addresses and the answers.
 type Config struct {
@@ -37,7 +42,8 @@ type Config struct {
 
 // Checks are the servers of all Services.
 type Checks struct {
-	cfg Config
+	cfg   Config
+	limit *httpserver.Limit // of all servers together
 
 	mu        sync.Mutex
 	addresses []netip.Addr // nil: all of the node
@@ -52,7 +58,7 @@ type check struct {
 	port      uint16
 	svc       *discovery.Service
 	local     atomic.Pointer[counts]
-	servers   []*http.Server
+	servers   []*httpserver.Server
 	listening []netip.Addr
 	err       error
 }
@@ -68,7 +74,7 @@ func New(cfg Config) *Checks {
 	if cfg.Retry <= 0 {
 		cfg.Retry = 10 * time.Second
 	}
-	return &Checks{cfg: cfg, checks: map[discovery.ServiceName]*check{}, drained: func(netip.AddrPort) bool { return false }}
+	return &Checks{cfg: cfg, limit: httpserver.NewLimit(maxConnections), checks: map[discovery.ServiceName]*check{}, drained: func(netip.AddrPort) bool { return false }}
 }
 
 // Run retries failed listeners, and closes everything when ctx ends.
@@ -250,11 +256,10 @@ func (c *Checks) open(k *check) {
 			err = errors.Join(err, e)
 			continue
 		}
-		srv := &http.Server{Handler: c.handler(k), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-			ErrorLog: slog.NewLogLogger(c.cfg.Log.Handler(), slog.LevelDebug)}
+		srv := httpserver.New(c.handler(k), httpserver.Options{Limit: c.limit, Once: true, Log: c.cfg.Log})
 		k.servers, k.listening = append(k.servers, srv), append(k.listening, a)
 		go func() {
-			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			if err := srv.Serve(l); err != nil {
 				c.cfg.Log.Error("health checks of a Service end", "service", k.name, "port", k.port, "err", err)
 			}
 		}()

@@ -126,15 +126,10 @@ func answer(w http.ResponseWriter, ok bool, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the client has closed the connection
 }
 
+// maxConnections is the most probes at the same time.
+const maxConnections = 256
+
 // Serve serves Handler(src) on l until ctx ends, and returns nil then.
 func Serve(ctx context.Context, l net.Listener, src Source, log *slog.Logger) error {
-	return httpserver.Serve(ctx, l, &http.Server{
-		Handler:           Handler(src),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	})
+	return httpserver.Serve(ctx, l, Handler(src), httpserver.Options{Limit: httpserver.NewLimit(maxConnections), Once: true, Log: log})
 }

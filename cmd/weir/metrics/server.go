@@ -44,15 +44,11 @@ func Handler(reg interface {
 	return mux
 }
 
+// maxConnections is the most connections at the same time.
+const maxConnections = 64
+
 // Serve serves h on l until ctx ends, and returns nil then.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
-	return httpserver.Serve(ctx, l, &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      2 * time.Minute, // a CPU profile takes 30 s and more
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	})
+	const writeTime = 2 * time.Minute // a CPU profile takes 30 s and more
+	return httpserver.Serve(ctx, l, h, httpserver.Options{Limit: httpserver.NewLimit(maxConnections), WriteTimeout: writeTime, Log: log})
 }

@@ -22,7 +22,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/time/rate"
 
 	"github.com/weirlb/weir/cmd/weir/api"
@@ -100,15 +99,7 @@ func ReadToken(file string) (string, error) {
 // Serve serves the page on l until ctx ends, and closes l.
 func (p *Page) Serve(ctx context.Context, l net.Listener) error {
 	go p.sampler.run(ctx)
-	err := httpserver.Serve(ctx, netutil.LimitListener(l, maxConnections), &http.Server{
-		Handler:           p,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       5 * time.Second,
-		WriteTimeout:      writeTime,
-		IdleTimeout:       30 * time.Second,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
-	})
+	err := httpserver.Serve(ctx, l, p, httpserver.Options{Limit: httpserver.NewLimit(maxConnections), WriteTimeout: writeTime, Log: p.log})
 	if err != nil {
 		return fmt.Errorf("status page: %w", err)
 	}
