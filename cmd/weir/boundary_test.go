@@ -59,8 +59,8 @@ var boundaries = []boundary{
 		never: []string{"lb", "conntrack", "cmd", "perf"},
 	},
 	{
-		folder: "discovery/addresspool", why: "a choice from statuses and pools: standard library only",
-		only: []string{}, imports: []string{"net", "os"},
+		folder: "discovery/addresspool", why: "a choice from statuses and pools: standard library and names alone",
+		only: []string{module + "/discovery/similar"}, imports: []string{"net", "os"},
 	},
 	{
 		folder: "conntrack", why: "a leaf: standard library and golang.org/x/sys only",

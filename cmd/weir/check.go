@@ -66,6 +66,9 @@ func checkPools(stdout, stderr io.Writer, paths []string) error {
 		printError(stderr, f)
 		wrong = true
 	}
+	for i := range c.Skipped {
+		fmt.Fprintf(stdout, "note  %v\n", &c.Skipped[i])
+	}
 	fmt.Fprintf(stdout, "ok    %d pools, %d BGP advertisements, %d BGP peers, %d BFD profiles\n",
 		len(c.Pools), len(c.Advertisements), len(c.Peers), len(c.BFDProfiles))
 	if wrong {

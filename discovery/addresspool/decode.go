@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/weirlb/weir/discovery/similar"
 )
 
 // Groups of the API that have pools.
@@ -31,6 +34,43 @@ type Fault struct {
 	Err                           error
 	// Used is true if the object is used all the same.
 	Used bool
+}
+
+// Skipped is an object of a kind that is not read.
+type Skipped struct {
+	Source, APIVersion, Kind, Namespace, Name string
+	// Remedy says what to write in its place, for kinds of pools of other programs.
+	Remedy string
+}
+
+// String names the object, and the remedy.
+func (s *Skipped) String() string {
+	text := strings.TrimSpace(s.APIVersion + " " + s.Kind)
+	if text == "" {
+		text = "an object without a kind"
+	}
+	if s.Name != "" {
+		text += " " + strings.TrimPrefix(s.Namespace+"/"+s.Name, "/")
+	}
+	if s.Source != "" {
+		text = s.Source + ": " + text
+	}
+	return text + " is not read" + s.Remedy
+}
+
+// remedy is what to write in place of an object.
+func (h *header) remedy() string {
+	group, _, _ := strings.Cut(h.APIVersion, "/")
+	switch {
+	case group == "cilium.io" && h.Kind == "CiliumLoadBalancerIPPool":
+		return ": write an AddressPool of weir.dev/v1alpha1"
+	case h.APIVersion == "v1" && h.Kind == "ConfigMap" && h.Metadata.Name == "config":
+		return ": MetalLB itself reads it no more since 0.13; write IPAddressPools, BGPPeers and BGPAdvertisements"
+	case kinds[group] != nil:
+		known := Kinds(group)
+		return similar.Hint(h.Kind, known) + ": the kinds of " + group + " are " + strings.Join(known, ", ")
+	}
+	return ""
 }
 
 // Error names object, field and reason.
@@ -56,6 +96,8 @@ type Config struct {
 	Communities    map[string]string // alias: value
 	BFDProfiles    []BFDProfile
 	Faults         []*Fault
+	// Skipped are the objects of other kinds.
+	Skipped []Skipped
 }
 
 // header has the fields that identify an object.
@@ -93,9 +135,30 @@ func (h *header) spec(into any) error {
 		return fmt.Errorf("spec.%s: must be of type %s, is a %s", wrong.Field, wrong.Type, wrong.Value)
 	}
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return fmt.Errorf("spec.%s: this field is not known", strings.Trim(field, `"`))
+		return fmt.Errorf("spec.%s: this field is not known%s", strings.Trim(field, `"`), similar.Hint(strings.Trim(field, `"`), fieldsOf(into)))
 	}
 	return fmt.Errorf("spec: %w", err)
+}
+
+// fieldsOf are the names of the fields of the struct that into points to, and of those in it.
+func fieldsOf(into any) (out []string) {
+	var walk func(t reflect.Type, depth int)
+	walk = func(t reflect.Type, depth int) {
+		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct || depth > 4 {
+			return
+		}
+		for _, f := range reflect.VisibleFields(t) {
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+				out = append(out, name)
+			}
+			walk(f.Type, depth+1)
+		}
+	}
+	walk(reflect.TypeOf(into), 0)
+	return out
 }
 
 // kinds decode the kinds of objects. The key is group, then kind.
@@ -154,6 +217,8 @@ func Decode(objects []Object) *Config {
 		group, _, _ := strings.Cut(h.APIVersion, "/")
 		decode := kinds[group][h.Kind]
 		if decode == nil {
+			m := &h.Metadata
+			c.Skipped = append(c.Skipped, Skipped{h.source, h.APIVersion, h.Kind, m.Namespace, m.Name, h.remedy()})
 			continue
 		}
 		if h.Metadata.Name == "" {

@@ -77,6 +77,19 @@ func split(data []byte) ([]document, error) {
 	return docs, nil
 }
 
+// Documents cuts a file of any objects into YAML documents, without those that have no text.
+func Documents(data []byte) ([][]byte, error) {
+	docs, err := split(data)
+	if err != nil {
+		return nil, err
+	}
+	var out [][]byte
+	for _, d := range docs {
+		out = append(out, d.raw)
+	}
+	return out, nil
+}
+
 // withoutMark is a document without the byte order mark before the first line with text.
 func withoutMark(raw []byte) []byte {
 	for pos := 0; pos < len(raw); {

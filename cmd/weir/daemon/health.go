@@ -106,6 +106,7 @@ func (d *Daemon) newChecks() *healthcheck.Checks {
 		Healthy: func() bool {
 			return !d.isDraining() && pathFault(d.lb) == ""
 		},
+		Own: d.cfg.Listener,
 		Log: d.log,
 	})
 	c.SetAddresses(d.checkAddresses())

@@ -11,13 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
-// Two Services claim one load balancer IP: that with the better claim has it,
-// also when it comes second. Connections of the other go on.
-func TestWireFrontendGoesToTheBetterClaim(t *testing.T) {
+// Two Services of the manifests claim a load balancer IP: the one that serves keeps it, whatever the
+// other says. When it goes, the other has the IP, and connections go on.
+func TestWireFrontendStaysWithTheServiceThatServes(t *testing.T) {
 	ip := []netip.Addr{netlab.Host4(netlab.LBNet, 90), netlab.Host6(netlab.LBNet, 90)}
 	second := service{name: "second", index: 31, endpoints: []endpoint{attached}, lb: ip}
 	first := service{name: "first", index: 32, endpoints: []endpoint{routed}, lb: ip}
@@ -47,20 +48,39 @@ func TestWireFrontendGoesToTheBetterClaim(t *testing.T) {
 			t.Fatalf("want answers of %s: %v", want, err)
 		}
 	}
+	held := func(by string) {
+		t.Helper()
+		if err := f.poll(func(ctx context.Context) error { // both are told
+			status, err := f.admin.Status(ctx)
+			for _, text := range []string{"held by Service test/" + by, "frontend-contested Service test/" + by} {
+				if err == nil && !strings.Contains(problemsOf(status), text) {
+					err = fmt.Errorf("problems are %s", problemsOf(status))
+				}
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+	}
 	answers("attached")
 	replace(t, f.manifest(), render(t, []service{second, first}))
+	held("second")
+	answers("attached")
+	f.checkAlive(t, map[string]net.Conn{"connection": conn}, "another Service claims the frontend")
+	replace(t, f.manifest(), render(t, []service{first}))
 	answers("routed")
 	f.checkAlive(t, map[string]net.Conn{"connection": conn}, "the frontend has another Service")
-	if err := f.poll(func(ctx context.Context) error { // who lost it is told
-		status, err := f.admin.Status(ctx)
-		if err == nil && !strings.Contains(fmt.Sprint(status.Problems), "held by Service test/first") {
-			err = fmt.Errorf("problems are %v", status.Problems)
-		}
-		return err
-	}); err != nil {
-		t.Error(err)
+	replace(t, f.manifest(), render(t, []service{second, first}))
+	held("first")
+	answers("routed")
+	f.checkAlive(t, map[string]net.Conn{"connection": conn}, "its Service came back")
+}
+
+// problemsOf has a line per problem: kind, object and reason.
+func problemsOf(s *api.Status) string {
+	var b strings.Builder
+	for _, p := range s.Problems {
+		fmt.Fprintf(&b, "%s %s %s\n", p.Kind, p.Object, p.Reason)
 	}
-	replace(t, f.manifest(), render(t, []service{second}))
-	answers("attached")
-	f.checkAlive(t, map[string]net.Conn{"connection": conn}, "the frontend came back")
+	return b.String()
 }

@@ -34,7 +34,10 @@ type Config struct {
 	NodeName string
 	// Healthy tells whether Weir works; it is asked for every check.
 	Healthy func() bool
-	Log     *slog.Logger
+	// Own is the field of the configuration that has Weir itself listen on a port, "" if none
+	// does; nil: none does for any port.
+	Own func(port uint16) string
+	Log *slog.Logger
 	// Retry is how often a port that is in use is tried again (default
 	// 10 s): kube-proxy may hold it, with the same answers.
 	Retry time.Duration
@@ -73,6 +76,9 @@ type counts struct {
 func New(cfg Config) *Checks {
 	if cfg.Retry <= 0 {
 		cfg.Retry = 10 * time.Second
+	}
+	if cfg.Own == nil {
+		cfg.Own = func(uint16) string { return "" }
 	}
 	return &Checks{cfg: cfg, limit: httpserver.NewLimit(maxConnections), checks: map[discovery.ServiceName]*check{}, drained: func(netip.AddrPort) bool { return false }}
 }
@@ -192,10 +198,31 @@ func (c *Checks) Faults() []Fault {
 	var out []Fault
 	for _, k := range c.checks {
 		if k.err != nil {
-			out = append(out, Fault{k.name, k.port, k.err, errors.Is(k.err, syscall.EADDRINUSE)})
+			out = append(out, c.fault(k))
 		}
 	}
 	return out
+}
+
+// fault says why a port is not served. Another Service, or Weir's own listener, gives other answers
+// than kube-proxy. Preconditions: c.mu is held, k.err is not nil.
+func (c *Checks) fault(k *check) Fault {
+	f := Fault{Service: k.name, Port: k.port, Err: k.err}
+	if !errors.Is(k.err, syscall.EADDRINUSE) {
+		return f
+	}
+	for _, other := range c.checks {
+		if other != k && other.port == k.port && len(other.listening) > 0 {
+			f.Err = fmt.Errorf("port %d is the healthCheckNodePort of Service %s, which answers there", k.port, other.name)
+			return f
+		}
+	}
+	if own := c.cfg.Own(k.port); own != "" {
+		f.Err = fmt.Errorf("port %d is Weir's own (%s), which answers there", k.port, own)
+		return f
+	}
+	f.Shared = true
+	return f
 }
 
 // count counts addresses with a ready endpoint on this node. Endpoints that only finish
@@ -253,7 +280,10 @@ func (c *Checks) open(k *check) {
 			l, e = net.Listen("tcp4", netip.AddrPortFrom(netip.IPv4Unspecified(), k.port).String())
 		}
 		if e != nil {
-			err = errors.Join(err, e)
+			if err != nil {
+				e = fmt.Errorf("%w; %w", err, e)
+			}
+			err = e
 			continue
 		}
 		srv := httpserver.New(c.handler(k), httpserver.Options{Limit: c.limit, Once: true, Log: c.cfg.Log})
@@ -269,11 +299,12 @@ func (c *Checks) open(k *check) {
 	if !first {
 		return
 	}
-	if errors.Is(err, syscall.EADDRINUSE) {
+	f := c.fault(k)
+	if f.Shared {
 		c.cfg.Log.Info("the health check port of a Service is in use, most likely by kube-proxy, which answers there", "service", k.name, "port", k.port)
 		return
 	}
-	c.cfg.Log.Error("health check port of a Service", "service", k.name, "port", k.port, "err", err)
+	c.cfg.Log.Error("health check port of a Service", "service", k.name, "port", k.port, "err", f.Err)
 }
 
 func (k *check) close() {

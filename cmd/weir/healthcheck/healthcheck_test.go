@@ -188,6 +188,44 @@ func TestChecksTellWhatCannotBeListenedOn(t *testing.T) {
 	}
 }
 
+// The port of another Service, or of Weir itself, has the answers of that: this is no port that
+// kube-proxy shares.
+func TestChecksTellWhoAnswersOnThePort(t *testing.T) {
+	c := newChecks(t)
+	port, own := freePort(t), freePort(t)
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", own))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c.cfg.Own = func(p uint16) string {
+		if p == own {
+			return "healthzBindAddress"
+		}
+		return ""
+	}
+	first, second, third := service(port, "10.0.0.1 here"), service(port, "10.0.0.1 there"), service(own, "10.0.0.1 here")
+	second.Name.Name, third.Name.Name = "second", "third"
+	c.Apply(put(first))
+	c.Apply(put(second))
+	c.Apply(put(third))
+	got := map[string]Fault{}
+	for _, f := range c.Faults() {
+		got[f.Service.Name] = f
+	}
+	for name, want := range map[string]string{"second": "is the healthCheckNodePort of Service ns/web", "third": "is Weir's own (healthzBindAddress)"} {
+		if f := got[name]; f.Shared || f.Err == nil || !strings.Contains(f.Err.Error(), want) {
+			t.Errorf("%s: %+v, want %q", name, f, want)
+		}
+	}
+	c.SetAddresses([]netip.Addr{netip.MustParseAddr("198.51.100.77"), netip.MustParseAddr("198.51.100.78")})
+	for _, f := range c.Faults() {
+		if text := f.Err.Error(); strings.Contains(text, "\n") || !strings.Contains(text, "; ") {
+			t.Errorf("%q is not a line", text)
+		}
+	}
+}
+
 // A load balancer in front is to choose another node when the operator has drained all
 // endpoints of this node, as when they terminate.
 func TestChecksDoNotCountDrainedEndpoints(t *testing.T) {

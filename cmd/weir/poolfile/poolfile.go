@@ -2,8 +2,6 @@
 package poolfile
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,10 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 
-	yamlreader "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weirlb/weir/discovery/addresspool"
+	"github.com/weirlb/weir/discovery/manifest"
 )
 
 // maxFileSize bounds a file of pools, in bytes.
@@ -74,15 +72,12 @@ func readFile(file string) ([]addresspool.Object, error) {
 	if len(text) > maxFileSize {
 		return nil, fmt.Errorf("more than %d MB", maxFileSize>>20)
 	}
+	docs, err := manifest.Documents(text)
+	if err != nil {
+		return nil, err
+	}
 	var out []addresspool.Object
-	for r := yamlreader.NewYAMLReader(bufio.NewReader(bytes.NewReader(text))); ; {
-		doc, err := r.Read()
-		if errors.Is(err, io.EOF) {
-			return out, nil
-		}
-		if err != nil {
-			return out, err
-		}
+	for _, doc := range docs {
 		object, err := yaml.YAMLToJSONStrict(doc)
 		if err != nil {
 			return out, err
@@ -91,4 +86,5 @@ func readFile(file string) ([]addresspool.Object, error) {
 			out = append(out, addresspool.Object{Source: file, JSON: object})
 		}
 	}
+	return out, nil
 }

@@ -74,7 +74,7 @@ var Kinds = []Description{
 	{OrphanSlice, Warning, false, false, "An EndpointSlice names no Service, or one that does not exist."},
 	{NoHints, Warning, true, false, "The Service asks for `spec.trafficDistribution`, and its EndpointSlices have no hints."},
 	{ServiceWarning, Warning, true, false, "A part of the Service is ignored: addresses of another family, an unknown annotation `weir.dev/...`, an Endpoints object that is too long, a slice of names."},
-	{HealthCheckPort, Error, true, true, "Weir cannot listen on the `spec.healthCheckNodePort`."},
+	{HealthCheckPort, Error, true, true, "Weir cannot listen on the `spec.healthCheckNodePort`, or another Service or Weir itself answers there."},
 	{HealthCheckShared, Note, true, false, "Another process, most likely kube-proxy, listens on the `spec.healthCheckNodePort`."},
 	{Manifest, Error, true, false, "A file or document is invalid. Its objects stay as last served."},
 	{ManifestWarning, Warning, true, false, "A document has an unknown field, or a value that an API server refuses. The object counts."},
