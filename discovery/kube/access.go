@@ -71,7 +71,8 @@ func permissions(cfg *Config) []permission {
 	}
 	if cfg.Events {
 		const without = "Services get no Events"
-		out = append(out, permission{verb: "create", resource: "events", without: without})
+		out = append(out, permission{verb: "create", resource: "events", without: without},
+			permission{verb: "get", resource: "events", without: "each node writes an Event that is there already"})
 	}
 	out = append(out, poolPermissions(cfg.ObjectNamespaces, cfg.ObjectSecrets)...)
 	if ds := cfg.DaemonSet; ds.Name != "" {

@@ -67,14 +67,17 @@ func TestKubeAccessNamesEachMissingVerb(t *testing.T) {
 	}
 	line := func(verb, resource string) string {
 		without := ""
-		if resource == "events" {
+		switch verb + " " + resource {
+		case "create events":
 			without = " (without it Services get no Events)"
+		case "get events":
+			without = " (without it each node writes an Event that is there already)"
 		}
 		return fmt.Sprintf("kubernetes: %s may not %s %s: grant the verb in a ClusterRole%s", user, verb, resource, without)
 	}
 	expect("without any", line("list", "services"), line("watch", "services"),
 		line("list", "endpointslices.discovery.k8s.io"), line("watch", "endpointslices.discovery.k8s.io"),
-		line("list", "nodes"), line("watch", "nodes"), line("create", "events"))
+		line("list", "nodes"), line("watch", "nodes"), line("create", "events"), line("get", "events"))
 	for _, tt := range []struct{ verb, resource, as string }{
 		{"list", "services", "services"}, {"watch", "nodes", "nodes"},
 		{"watch", "endpointslices", "endpointslices.discovery.k8s.io"}, {"create", "events", "events"},

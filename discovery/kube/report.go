@@ -11,15 +11,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/weirlb/weir/discovery"
 )
 
 // Limits of Events: a cluster has many nodes, and each has something to say.
 const (
-	eventsPerSecond = 1
-	eventBurst      = 20
+	// eventsPerSecond and eventBurst are those of the fleet, shared out between the nodes of the
+	// cluster; a node has no more than a tenth of them.
+	eventsPerSecond = 10
+	eventBurst      = 200
+	leastShares     = 10
 	maxEventText    = 1024 // the API's limit
 
 	// Nodes take turns of this length, and are all through after maxTurns.
@@ -36,10 +38,11 @@ const (
 // reporter records Events on Services that cannot be served, and of changes that nodes see
 // alike. The same text is recorded once; Events beyond the limit wait.
 type reporter struct {
-	src   *Source
-	on    bool
-	limit flowcontrol.RateLimiter
-	wake  chan struct{}
+	src  *Source
+	on   bool
+	wake chan struct{}
+	// paid is when the requests so far are within this node's share; of start alone.
+	paid time.Time
 
 	mu   sync.Mutex
 	said map[discovery.ServiceName]string // the newest complaint
@@ -56,10 +59,9 @@ type subject struct {
 func newReporter(src *Source, on bool) *reporter {
 	return &reporter{
 		src: src, on: on,
-		limit: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventBurst),
-		wake:  make(chan struct{}, 1),
-		said:  map[discovery.ServiceName]string{},
-		todo:  map[subject]event{},
+		wake: make(chan struct{}, 1),
+		said: map[discovery.ServiceName]string{},
+		todo: map[subject]event{},
 	}
 }
 
@@ -157,13 +159,38 @@ func (r *reporter) recordNext(ctx context.Context) bool {
 		}
 		return true
 	}
-	if r.limit.Wait(ctx) != nil {
+	if !r.waitForShare(ctx) {
 		return false
 	}
 	if !r.record(ctx, s.service, e) {
 		r.later(s, e)
 	}
 	return true
+}
+
+// waitForShare waits until this node may look at an Event, and returns false once ctx has ended.
+func (r *reporter) waitForShare(ctx context.Context) bool {
+	var wait time.Duration
+	if wait, r.paid = share(r.src.nodes(), r.paid, time.Now()); wait <= 0 {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(wait):
+		return true
+	}
+}
+
+// share is how long a request of a node waits, of so many, and the next paid.
+func share(nodes int, paid, now time.Time) (wait time.Duration, next time.Time) {
+	shares := time.Duration(max(nodes, leastShares))
+	interval := shares * time.Second / eventsPerSecond
+	burst := max(eventBurst/shares-1, 0) * interval
+	if paid.Before(now) {
+		paid = now
+	}
+	return paid.Add(-burst).Sub(now), paid.Add(interval)
 }
 
 // later has an Event wait for another try, unless it was taken back or replaced.
@@ -210,8 +237,8 @@ type event struct {
 
 // record records an Event. The name follows from the Service and the identity: the API server has
 // the Event once, whichever nodes record it and however often they are
-// started, for as long as it keeps Events (an hour by default). It reports false where
-// another try may do.
+// started, for as long as it keeps Events (an hour by default). A node whose turn comes later finds
+// it there, and writes nothing. It reports false where another try may do.
 func (r *reporter) record(ctx context.Context, name discovery.ServiceName, e event) (done bool) {
 	obj := r.src.object(name)
 	if obj == nil {
@@ -221,8 +248,12 @@ func (r *reporter) record(ctx context.Context, name discovery.ServiceName, e eve
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", obj.UID, e.reason, cmp.Or(e.identity, text))
 	now := metav1.Now()
-	_, err := r.src.client.CoreV1().Events(obj.Namespace).Create(ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: obj.Namespace, Name: fmt.Sprintf("%s.%016x", obj.Name, h.Sum64())},
+	events, key := r.src.client.CoreV1().Events(obj.Namespace), fmt.Sprintf("%s.%016x", obj.Name, h.Sum64())
+	if _, err := events.Get(ctx, key, metav1.GetOptions{}); err == nil || !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+		return err == nil || ctx.Err() != nil
+	}
+	_, err := events.Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: obj.Namespace, Name: key},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Service", Namespace: obj.Namespace, Name: obj.Name,
 			UID: obj.UID, ResourceVersion: obj.ResourceVersion,

@@ -37,7 +37,7 @@ func objects() *cluster.Objects {
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}}}},
 		Nodes:     []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "z"}}}},
 		Endpoints: []*corev1.Endpoints{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "old"}}},
-		Valid: []*corev1.Service{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u", Annotations: map[string]string{"weir.dev/a": "c"}}}},
+		Valid:     []*corev1.Service{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u", Annotations: map[string]string{"weir.dev/a": "c"}}}},
 	}
 }
 
