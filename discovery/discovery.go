@@ -13,6 +13,7 @@ package discovery
 
 import (
 	"net/netip"
+	"strings"
 
 	"github.com/weirlb/weir/topology"
 )
@@ -64,6 +65,13 @@ type Service struct {
 	// Unsupported names the first field that Weir does not honour; such a
 	// Service is left to the kernel as a whole.
 	Unsupported string
+	// Unused is true if no frontend of this node needs the endpoints (Options.Use): there are
+	// none here.
+	Unused bool
+	// Refused is why the Service is left to the kernel as a whole: it exceeds Options.Limits, or
+	// the stores have no room for it beside older ones. "" if it is served. There are no
+	// endpoints then.
+	Refused string
 	// Errors are the errors of the Service, in the API's wording.
 	Errors []string
 	// Warnings are notices to the operator although nothing is malformed: an Endpoints
@@ -100,4 +108,11 @@ type Update struct {
 	Node *Node
 	// Synced is true once the source has told everything it knew at start.
 	Synced bool
+}
+
+func (n ServiceName) compare(m ServiceName) int {
+	if c := strings.Compare(n.Namespace, m.Namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(n.Name, m.Name)
 }

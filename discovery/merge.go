@@ -23,16 +23,33 @@ type candidate struct {
 	rank          uint8 // of the state
 }
 
-// merge makes the Service that svc's objects add up to.
+// merge makes the Service that svc's objects add up to, without endpoints if nothing here
+// needs them.
 func (s *Store) merge(svc *service) *Service {
+	if svc.use.Endpoints && svc.refusal() == "" {
+		return s.mergeEndpoints(svc)
+	}
+	svc.matches = nil
+	out := svc.spec.svc
+	out.Mirrored = svc.mirrored != nil
+	out.Unused, out.Refused = !svc.use.Endpoints, svc.refusal()
+	out.Errors, out.Warnings = svc.problems()
+	return &out
+}
+
+// mergeEndpoints is merge with endpoints.
+func (s *Store) mergeEndpoints(svc *service) *Service {
 	out := svc.spec.svc
 	out.Ports = slices.Clone(out.Ports)
 	out.Mirrored = svc.mirrored != nil
 	var otherFamily Families
 	out.Errors, out.Warnings = svc.problems()
 	if !out.Headless && !out.ExternalName {
-		sources := svc.sources()
-		m := merging{store: s, sources: sources, matches: matchPorts(out.Ports, sources), warned: map[*node]bool{}}
+		m := merging{store: s, sources: svc.sources(), matches: svc.matches, warned: map[*node]bool{}}
+		if m.matches == nil {
+			m.matches = matchPorts(out.Ports, m.sources)
+		}
+		svc.matches = nil
 		for i := range out.Ports {
 			otherFamily |= m.port(&out, i)
 			svc.spec.annotations.weights.apply(out.Ports[i].Endpoints)
@@ -242,6 +259,7 @@ func (a *Service) sameSpec(b *Service) bool {
 		a.HealthCheckNodePort == b.HealthCheckNodePort && a.LoadBalancerClass == b.LoadBalancerClass &&
 		a.Options == b.Options && a.Headless == b.Headless && a.ExternalName == b.ExternalName &&
 		a.Families == b.Families && a.Unsupported == b.Unsupported && a.Mirrored == b.Mirrored &&
+		a.Unused == b.Unused && a.Refused == b.Refused &&
 		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&
 		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.Unserved, b.Unserved) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.Equal(a.Errors, b.Errors) && slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.Faults, b.Faults) &&

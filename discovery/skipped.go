@@ -61,3 +61,12 @@ func (s *Store) Notes() []Note {
 	slices.SortFunc(out, func(a, b Note) int { return strings.Compare(a.String(), b.String()) })
 	return out
 }
+
+// Stats counts the objects that a Store holds and those that it skipped.
+type Stats struct {
+	Services         int // handed out
+	Slices           int // with an owner, FQDN too
+	Mirrored         int // Services served from a legacy Endpoints object
+	FQDNSlices       int // skipped: addresses that are names
+	RefusedEndpoints int // addresses that must not be sent to
+}

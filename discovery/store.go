@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -30,6 +29,11 @@ type Options struct {
 	// MaxMirrored is the most addresses taken of a subset of an Endpoints object; 0 is
 	// the 1,000 of the mirroring controller.
 	MaxMirrored int
+	// Use is what this node makes of a Service without endpoints; nil: all of it. It is asked
+	// again by [Store.Reconsider].
+	Use func(*Service) Use
+	// Limits bound what Services take. Those beyond are handed out with Service.Refused.
+	Limits Limits
 }
 
 // Store merges Kubernetes objects, in whatever order they come, into
@@ -53,6 +57,7 @@ type Store struct {
 	skipReasons map[skippedObject]string
 	others      map[ServiceName]struct{} // Services of other proxies
 	stats       Stats
+	demands     demands
 
 	dirty       []*service
 	self        *Node // as last handed out
@@ -76,15 +81,13 @@ type service struct {
 	warnings  []string     // about the mirrored endpoints
 	out       *Service     // as last handed out
 	queued    bool
-}
 
-// Stats counts the objects that a Store holds and those that it skipped.
-type Stats struct {
-	Services         int // handed out
-	Slices           int // with an owner, FQDN too
-	Mirrored         int // Services served from a legacy Endpoints object
-	FQDNSlices       int // skipped: addresses that are names
-	RefusedEndpoints int // addresses that must not be sent to
+	use      Use
+	matches  [][]match // of spec's ports, between weigh and merge
+	demand   demand
+	demanded int64  // created, as of demand
+	tooLarge string // why it is beyond the limits of a Service, "" if it is not
+	noRoom   string // why the stores have no room for it, "" if they have
 }
 
 // goodSpec is a Service as it last was without errors.
@@ -115,6 +118,7 @@ func NewStore(opts Options) *Store {
 		skipReasons: make(map[skippedObject]string),
 		others:      make(map[ServiceName]struct{}),
 		selfChanged: opts.NodeName != "",
+		demands:     demands{limits: opts.Limits, byNamespace: make(map[string]demand)},
 	}
 }
 
@@ -318,6 +322,10 @@ func (s *Store) MarkSynced() {
 // Service that was changed and changed back is not in it.
 func (s *Store) Flush() *Update {
 	up := &Update{Synced: s.synced}
+	for _, svc := range s.dirty {
+		s.weigh(svc)
+	}
+	s.admit()
 	slices.SortFunc(s.dirty, func(a, b *service) int { return a.name.compare(b.name) })
 	for _, svc := range s.dirty {
 		svc.queued = false
@@ -383,11 +391,4 @@ func (s *Store) All() []*Service {
 	}
 	slices.SortFunc(all, func(a, b *Service) int { return a.Name.compare(b.Name) })
 	return all
-}
-
-func (n ServiceName) compare(m ServiceName) int {
-	if c := strings.Compare(n.Namespace, m.Namespace); c != 0 {
-		return c
-	}
-	return strings.Compare(n.Name, m.Name)
 }

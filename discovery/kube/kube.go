@@ -158,6 +158,22 @@ func (s *Source) Services() []*discovery.Service {
 	return s.store.All()
 }
 
+// Merged is a Service with all endpoints, also where no frontend here needs them; nil when there is
+// none.
+func (s *Source) Merged(name discovery.ServiceName) *discovery.Service {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.Merged(name)
+}
+
+// Reconsider asks Config.Store.Use again of all Services, for the next update.
+func (s *Source) Reconsider() {
+	s.mu.Lock()
+	s.store.Reconsider()
+	s.mu.Unlock()
+	s.queue.signal()
+}
+
 // Stats are the counters of the store.
 func (s *Source) Stats() discovery.Stats {
 	s.mu.Lock()

@@ -63,6 +63,11 @@ func (q *queue) put(k key, o runtime.Object) {
 	}
 	q.changed[k] = o
 	q.mu.Unlock()
+	q.signal()
+}
+
+// signal has Run look for changes.
+func (q *queue) signal() {
 	select {
 	case q.wake <- struct{}{}:
 	default:

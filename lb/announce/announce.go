@@ -26,7 +26,7 @@ const (
 	NotProgrammed               // packets to a frontend of it do not reach the packet path
 	NotServed                   // a new connection would get no endpoint
 	Settling                    // all is well, but not for long enough
-	TooMany                     // Settings.MaxAddresses are announced
+	TooMany                     // of the owner or in total, by Settings.MaxAddresses and others
 )
 
 var reasons = [...]string{
@@ -77,8 +77,9 @@ type Settings struct {
 	// Allow are the prefixes whose addresses may be announced. An author of a Service must not
 	// be able to attract other traffic.
 	Allow []netip.Prefix
-	// MaxAddresses bounds the addresses that are announced; 0 is no bound.
-	MaxAddresses int
+	// MaxAddresses bounds the addresses that are announced, MaxPerNamespace and MaxPerService
+	// those whose owner is a Service, or of a namespace. 0 is no bound.
+	MaxAddresses, MaxPerNamespace, MaxPerService int
 	// Settle is how long everything must be well before an address is announced. It is doubled
 	// for each time in flapWindow that the address was withdrawn by its own state or that of the
 	// packet path, beyond flapsAllowed, up to maxSettle.

@@ -50,7 +50,7 @@ func (r *Rule) Explain(a netip.Addr, n *Node, frontends []Frontend, now time.Tim
 	}
 	limit := Condition{Reason: TooMany, Met: h.reason != TooMany}
 	if !limit.Met {
-		limit.Detail = r.limitText()
+		limit.Detail = h.tooMany
 	}
 	return append(out, settled, limit)
 }

@@ -39,9 +39,6 @@ func claimsOf(list []Frontend) (c claims) {
 	return c
 }
 
-// external reports whether no Service was given the address.
-func (c *claims) external() bool { return c.owner.External }
-
 // byRight orders frontends as lb/table orders the claims to a frontend: external IPs last, then
 // by age, then by name. But Services that have changed their policy since they were given the
 // address come after the others: else the oldest that shares it could have it withdrawn by Local.

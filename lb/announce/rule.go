@@ -32,7 +32,8 @@ type history struct {
 	since     time.Time   // of the present answer
 	reason    Reason      // the present answer
 	well      time.Time   // since when nothing but time is missing; zero: it is
-	external  bool        // its owner claims it by spec.externalIPs
+	owner     Frontend    // see claims
+	tooMany   string      // the limit that refused it last
 	empty     time.Time   // since when no node has an endpoint; zero: some has
 	falls     []time.Time // withdrawals by a state of the address or the packet path, in flapWindow
 }
@@ -58,6 +59,9 @@ func (r *Rule) SetSettings(s Settings) {
 	r.settings = s
 	r.all = s.all()
 }
+
+// MaxAddresses is that of the settings.
+func (r *Rule) MaxAddresses() int { return r.settings.MaxAddresses }
 
 // Adopt takes over what was announced before the first Decide, and adds to earlier calls.
 // Addresses in these prefixes need not settle.
@@ -127,7 +131,7 @@ func (r *Rule) decide(a netip.Addr, h *history, n *Node, list []Frontend, now ti
 		return reason, detail
 	}
 	c := claimsOf(list)
-	h.external = c.external()
+	h.owner = c.owner
 	reason, detail, anywhere := c.state()
 	if anywhere {
 		h.empty = time.Time{}
@@ -204,29 +208,47 @@ func (x *Advertisement) allows(a netip.Addr) bool {
 	return slices.ContainsFunc(x.Allow, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// limit refuses addresses beyond the limit: those first that were given to no Service, then those
-// that are not announced yet, from the end.
+// limit refuses addresses beyond the limits: those first that were given to no Service, then those
+// of the youngest Services, whatever was announced before. So it is on every node, and after a
+// restart. Of the addresses of a Service those that are not announced yet come last.
 func (r *Rule) limit(list []Decision) {
-	left := r.settings.MaxAddresses
-	if left == 0 {
-		return
-	}
-	for _, turn := range []struct{ external, before bool }{{false, true}, {false, false}, {true, true}, {true, false}} {
-		for i := range list {
-			d := &list[i]
-			h := r.addresses[d.Address]
-			if d.Reason != Announced || h.external != turn.external || h.announced != turn.before {
-				continue
-			}
-			if left--; left < 0 {
-				d.Reason, d.Detail = TooMany, r.limitText()
-			}
+	var order []*Decision
+	for i := range list {
+		if list[i].Reason == Announced {
+			order = append(order, &list[i])
 		}
 	}
-}
-
-func (r *Rule) limitText() string {
-	return fmt.Sprintf("announce.maxAddresses is %d", r.settings.MaxAddresses)
+	slices.SortStableFunc(order, func(a, b *Decision) int {
+		x, y := r.addresses[a.Address], r.addresses[b.Address]
+		if c := byRight(x.owner, y.owner); c != 0 || x.announced == y.announced {
+			return c
+		}
+		if x.announced {
+			return -1
+		}
+		return 1
+	})
+	total := 0
+	services, namespaces := map[string]int{}, map[string]int{}
+	over := func(n, limit int) bool { return limit > 0 && n >= limit }
+	for _, d := range order {
+		owner := &r.addresses[d.Address].owner
+		limit := ""
+		switch s := &r.settings; {
+		case over(services[owner.Service], s.MaxPerService):
+			limit = fmt.Sprintf("a Service may have %d (limits.servicePercent)", s.MaxPerService)
+		case over(namespaces[owner.Namespace], s.MaxPerNamespace):
+			limit = fmt.Sprintf("the Services of a namespace may have %d (limits.namespacePercent)", s.MaxPerNamespace)
+		case over(total, s.MaxAddresses):
+			limit = fmt.Sprintf("announce.maxAddresses is %d", s.MaxAddresses)
+		default:
+			total++
+			services[owner.Service]++
+			namespaces[owner.Namespace]++
+			continue
+		}
+		d.Reason, d.Detail, r.addresses[d.Address].tooMany = TooMany, limit, limit
+	}
 }
 
 // routes are those of the announced addresses.

@@ -23,7 +23,8 @@ const (
 	// DefaultPinDir is where links are pinned unless told otherwise.
 	DefaultPinDir = "/sys/fs/bpf/weir"
 
-	defaultMaxFrontends = 65536
+	// DefaultMaxFrontends is the number of frontends that there is room for, unless told otherwise.
+	DefaultMaxFrontends = 65536
 	defaultMaxSNAT      = 1024
 
 	interfaceAll   = 1 // INTERFACE_ALL in bpf/maps.h
@@ -68,7 +69,7 @@ type Program struct {
 // by the first attachment. Needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, or root.
 func Load(cfg Config) (*Program, error) {
 	if cfg.MaxFrontends == 0 {
-		cfg.MaxFrontends = defaultMaxFrontends
+		cfg.MaxFrontends = DefaultMaxFrontends
 	}
 	if cfg.MaxSNAT == 0 {
 		cfg.MaxSNAT = defaultMaxSNAT

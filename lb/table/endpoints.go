@@ -14,7 +14,11 @@ const ticksPerSecond = 16
 // a minute is a thousand times the longest batch.
 const quarantineTicks = 60 * ticksPerSecond
 
-// reclaimBudget is the number of removed endpoints that a publication examines.
+// shortQuarantineTicks is quarantineTicks while there is no other number.
+const shortQuarantineTicks = 5 * ticksPerSecond
+
+// reclaimBudget is the number of removed endpoints that a publication examines, beside twice as
+// many as it removes.
 const reclaimBudget = 64
 
 // Endpoint numbers are kept in chunks that come into being when used, so that
@@ -149,7 +153,7 @@ func (e *endpointIDs) assign(k endpointKey) (uint32, error) {
 // allocate returns an unused number.
 func (e *endpointIDs) allocate() (uint32, bool) {
 	if len(e.free) == 0 && len(e.records) > e.max {
-		e.reclaim(len(e.removed))
+		e.reclaim(len(e.removed), shortQuarantineTicks)
 	}
 	if last := len(e.free) - 1; last >= 0 {
 		n := e.free[last]
@@ -219,8 +223,9 @@ func (e *endpointIDs) markRemoved(n uint32) {
 	}
 }
 
-// reclaim looks at up to budget gone numbers and frees those that nothing names.
-func (e *endpointIDs) reclaim(budget int) {
+// reclaim looks at up to budget gone numbers and frees those that nothing names, and that have
+// rested for so long.
+func (e *endpointIDs) reclaim(budget int, rest uint32) {
 	now := e.tick()
 	for range min(budget, len(e.removed)) {
 		n := e.removed[0]
@@ -229,7 +234,7 @@ func (e *endpointIDs) reclaim(budget int) {
 		switch {
 		case id.refs > 0: // came back
 			id.queued = false
-		case id.pending || now-uint32(e.state(n).Load()) < quarantineTicks || e.inUse(n):
+		case id.pending || now-uint32(e.state(n).Load()) < rest || e.inUse(n):
 			e.removed = append(e.removed, n)
 		default:
 			e.freeID(n)

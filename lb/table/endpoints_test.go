@@ -195,11 +195,11 @@ func TestGoneNumberRests(t *testing.T) {
 	tb := New(c.config(1))
 	apply(t, tb, []Service{tcp("a", pool("10.0.0.1:80"), "192.0.2.1:80")})
 	apply(t, tb, nil, "a")
-	c.now = quarantineTicks - 1
+	c.now = shortQuarantineTicks - 1
 	if change := apply(t, tb, []Service{tcp("b", pool("10.0.0.2:80"), "192.0.2.2:80")}); len(change.Errors) != 1 {
 		t.Error("a number was given again at once")
 	}
-	c.now = quarantineTicks
+	c.now = shortQuarantineTicks
 	if change := apply(t, tb, []Service{tcp("b", pool("10.0.0.2:80"), "192.0.2.2:80")}); len(change.Errors) != 0 {
 		t.Error(change.Errors)
 	}

@@ -111,3 +111,24 @@ func TestWorkGrowsInProportionToClaims(t *testing.T) {
 		t.Errorf("8,000 claims to a frontend take %.0f times the CPU time of 1,000", r)
 	}
 }
+
+// A Service whose endpoints change all the time takes no number that another needs.
+func TestChangingEndpointsLeaveNumbersToOthers(t *testing.T) {
+	tick := uint32(1 << 20)
+	tables := New(Config{MaxEndpoints: 1000, Tick: func() uint32 { return tick }})
+	for round := range 100 {
+		busy := Service{Name: "a/busy", Pools: []Pool{{}}, Frontends: []Frontend{
+			{AddrPort: netip.MustParseAddrPort("198.51.100.1:80"), Proto: 6, Kind: LoadBalancer}}}
+		for i := range 200 {
+			busy.Pools[0].Endpoints = append(busy.Pools[0].Endpoints, Endpoint{AddrPort: netip.AddrPortFrom(v4(round*200+i), 80)})
+		}
+		quiet := manyPorts("b/quiet", 1, 1, round%2 == 0)
+		quiet.Frontends[0].AddrPort = netip.MustParseAddrPort("198.51.100.2:80")
+		applying(t, tables, busy)()
+		applying(t, tables, quiet)()
+		tick += 2 * ticksPerSecond
+	}
+	if n := len(tables.endpoints.removed); n > 1000 {
+		t.Errorf("%d removed numbers are remembered", n)
+	}
+}

@@ -114,6 +114,7 @@ func (t *Table) Publish(c Change) error {
 			t.serviceIDs.assign(s.id, s.name)
 		}
 	}
+	before := len(t.endpoints.removed)
 	t.setRemovals(c.services)
 	t.current.Store(c.next)
 	for name, s := range c.services {
@@ -135,7 +136,7 @@ func (t *Table) Publish(c Change) error {
 		}
 	}
 	t.endpoints.endChange()
-	t.endpoints.reclaim(reclaimBudget)
+	t.endpoints.reclaim(reclaimBudget+2*(len(t.endpoints.removed)-before), quarantineTicks)
 	return nil
 }
 

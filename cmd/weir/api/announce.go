@@ -11,6 +11,8 @@ type Announce struct {
 	Peers   []AnnouncePeer `json:"peers"`
 	// Addresses are those of load balancer IPs and external IPs with a frontend on this node.
 	Addresses []AnnouncedAddress `json:"addresses"`
+	// MaxAddresses is how many may be announced (announce.maxAddresses).
+	MaxAddresses int `json:"maxAddresses"`
 	// Routes are the prefixes that are announced.
 	Routes []string `json:"routes"`
 	// Held is how often an address that was served again has been held back for longer than

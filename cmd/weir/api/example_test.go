@@ -38,7 +38,7 @@ func exampleStatus() *Status {
 		Discovery: Discovery{
 			Source: "manifests /etc/weir/manifests", Services: 5,
 		},
-		Services: 3, Frontends: 8, Endpoints: 12,
+		Services: 3, Frontends: 8, Endpoints: 12, FrontendsLimit: 65536, EndpointsLimit: 524288,
 		Interfaces: []Interface{
 			{Name: "eth0", IfIndex: 2, Mode: "native", Driver: "virtio_net", Queues: 4, BoundQueues: 2, TxChecksum: "metadata", Pinned: true, MTU: 1500,
 				Hook: "tcx", HookReason: "virtio_net keeps segmentation offload", Repeated: &Repeated{Packets: 9000, Bytes: 13000000, Steered: 1000},

@@ -50,6 +50,9 @@ type Status struct {
 	Services  int `json:"services"`  // served by Weir
 	Frontends int `json:"frontends"` // address, protocol and port
 	Endpoints int `json:"endpoints"` // that Services list, counted per Service port
+	// FrontendsLimit and EndpointsLimit are how many there is room for.
+	FrontendsLimit int `json:"frontendsLimit"`
+	EndpointsLimit int `json:"endpointsLimit"`
 	// FrontendsHash is equal on nodes that serve the same frontends, node ports
 	// apart, for the same Services.
 	FrontendsHash uint32 `json:"frontendsHash"`

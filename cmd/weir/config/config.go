@@ -115,6 +115,7 @@ type Configuration struct {
 
 	Conntrack Conntrack `json:"conntrack"`
 	Flood     Flood     `json:"flood"`
+	Limits    Limits    `json:"limits"`
 	Drain     Drain     `json:"drain"`
 	Death     Death     `json:"death"`
 

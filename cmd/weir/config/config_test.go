@@ -43,6 +43,7 @@ serviceProxyName: weir
 loadBalancerClass: weir.dev/weir
 stateDir: /var/lib/weir
 flood: {newConnectionsPerPrefix: 500, ipv4PrefixLength: 28, ipv6PrefixLength: 48}
+limits: {servicePercent: 10, namespacePercent: 30}
 `
 
 // ignoreOrigin leaves out where values came from.
@@ -72,6 +73,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		ClusterIPs:        true, ExternalIPs: true,
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},
 		Flood:              Flood{500, 28, 48},
+		Limits:             Limits{10, 30},
 		Drain:              Drain{5, 60},
 		Death:              Death{20},
 		OnStop:             StopLeave,

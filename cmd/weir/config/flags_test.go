@@ -81,6 +81,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 		ClusterIPs:        true, ExternalIPs: true,
 		Conntrack: Conntrack{2048, "/c", 1, 2},
 		Flood:     Flood{IPv4PrefixLength: 24, IPv6PrefixLength: 56},
+		Limits:    Limits{25, 50},
 		Drain:     Drain{3, 4},
 		Death:     Death{5},
 		OnStop:    StopLeave,

@@ -62,6 +62,7 @@ func (c *Configuration) Validate() Errors {
 	c.validateProtectedPorts(&r)
 	c.validateConntrack(&r)
 	c.validateFlood(&r)
+	c.validateLimits(&r)
 	c.validateDrain(&r)
 	c.validateDeath(&r)
 	c.validateWorkers(&r)

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/lb/route"
 )
 
@@ -71,7 +73,27 @@ func (d *Daemon) updateAddresses() {
 	if b := d.translate.SetNodeAddresses(d.nodeAddresses()); !b.Empty() {
 		d.publish(b, &cause{text: "the addresses of this node have changed"})
 	}
+	d.followReach()
 	d.checks.SetAddresses(d.checkAddresses())
+}
+
+// reachOf is the reach of a node whose addresses are not known.
+func reachOf(cfg *config.Configuration) *translate.SharedReach {
+	r := &translate.SharedReach{}
+	r.Set(translate.Reach{ClusterIPs: cfg.ClusterIPs, ExternalIPs: cfg.ExternalIPs, LoadBalancerClass: cfg.LoadBalancerClass})
+	return r
+}
+
+// followReach has the source merge what the frontends of this node need now. Preconditions: d.mu
+// is held.
+func (d *Daemon) followReach() {
+	changed := d.reach.Set(translate.Reach{
+		ClusterIPs: d.cfg.ClusterIPs, ExternalIPs: d.cfg.ExternalIPs, LoadBalancerClass: d.cfg.LoadBalancerClass,
+		NodeAddresses: len(d.nodeAddresses()),
+	})
+	if changed {
+		d.source.Reconsider()
+	}
 }
 
 // logNodePorts logs the addresses of node ports when they or the reasons for

@@ -293,7 +293,7 @@ func (a *announcer) status() *api.Announce {
 	out := &api.Announce{Speaker: a.name, Peers: a.peers(), Addresses: []api.AnnouncedAddress{}, Routes: []string{}}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out.Objects = a.objectStatus()
+	out.Objects, out.MaxAddresses = a.objectStatus(), a.rule.MaxAddresses()
 	for _, d := range a.decisions {
 		x := api.AnnouncedAddress{Address: d.Address, Announced: d.Reason == announce.Announced, Detail: d.Detail, Since: d.Since}
 		if !x.Announced {

@@ -41,6 +41,7 @@ func (in *objectInput) readFiles(c *config.Announce) {
 // nothing.
 type objects struct {
 	addresspool.Announcement
+	limits    config.Limits
 	neighbors []bgp.Neighbor // of Peers
 	faults    []error
 	unread    bool // a file could not be read
@@ -60,10 +61,10 @@ type objects struct {
 func newObjects(cfg *config.Configuration, in *objectInput) *objects {
 	a := &cfg.Announce
 	if !a.HasObjects() {
-		return &objects{}
+		return &objects{limits: cfg.Limits}
 	}
 	list := slices.Clone(in.files)
-	o := &objects{known: map[string]bool{}, used: map[string]bool{}, from: api.ObjectsWaiting}
+	o := &objects{limits: cfg.Limits, known: map[string]bool{}, used: map[string]bool{}, from: api.ObjectsWaiting}
 	switch {
 	case in.synced:
 		o.from = api.ObjectsListed
@@ -219,6 +220,7 @@ func (a *announcer) objectStatus() *api.AnnounceObjects {
 // settings are those of the configuration with the advertisements of the objects.
 func (o *objects) settings(c *config.Announce) announce.Settings {
 	s := c.Settings()
+	s.MaxPerNamespace, s.MaxPerService = o.limits.Namespace(s.MaxAddresses), o.limits.Service(s.MaxAddresses)
 	if o.internal != "" {
 		s.Attributes.Prepend = 0
 	}

@@ -26,6 +26,11 @@ func (a *announcer) problems() (out []problem.Problem) {
 	for _, x := range s.Addresses {
 		if x.Reason == announce.TooMany.String() {
 			out = append(out, problem.Problem{Kind: problem.NotAnnounced, Object: "Address " + x.Address.String(), Reason: x.Reason + ": " + x.Detail})
+			for _, service := range x.Services {
+				out = append(out, problem.Problem{
+					Kind: problem.OverLimit, Object: "Service " + service, Reason: fmt.Sprintf("%s is not announced: %s", x.Address, x.Detail),
+				})
+			}
 		}
 	}
 	a.mu.Lock()

@@ -63,7 +63,7 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 // not change while an informer runs.
 var logClientGo sync.Once
 
-func newCluster(ctx context.Context, cfg *config.Configuration, working func() (done func()), log *slog.Logger) (*cluster, error) {
+func newCluster(ctx context.Context, cfg *config.Configuration, reach *translate.SharedReach, working func() (done func()), log *slog.Logger) (*cluster, error) {
 	kc, err := ClusterConfig(cfg)
 	if err != nil {
 		return nil, err
@@ -74,6 +74,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, working func() (
 	}
 	c.clusterIPs.Store(cfg.ClusterIPs)
 	kc.Log, kc.Measure, kc.Working = log, c.latencies, working
+	kc.Store = bounded(kc.Store, cfg, reach)
 	kc.Concerns = func(svc *discovery.Service) bool { return translate.HasFrontend(svc, c.clusterIPs.Load()) }
 	identity := identityOf(&kc)
 	file := c.file

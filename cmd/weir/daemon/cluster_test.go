@@ -84,7 +84,7 @@ func configAt(t *testing.T, url string) *config.Configuration {
 
 func start(t *testing.T, cfg *config.Configuration) (*cluster, error) {
 	t.Helper()
-	return newCluster(t.Context(), cfg, func() func() { return func() {} }, slog.New(slog.DiscardHandler))
+	return newCluster(t.Context(), cfg, reachOf(cfg), func() func() { return func() {} }, slog.New(slog.DiscardHandler))
 }
 
 // Unknown credentials end a start that would serve nothing, and only that.

@@ -50,6 +50,11 @@ type Source interface {
 	Reload()
 	// Services are all Services as last delivered.
 	Services() []*discovery.Service
+	// Merged is a Service with all endpoints, also where no frontend here needs them; nil: there
+	// is none.
+	Merged(name discovery.ServiceName) *discovery.Service
+	// Reconsider has the next update follow another reach of this node.
+	Reconsider()
 	// Stats counts all objects and the skipped objects.
 	Stats() discovery.Stats
 	// Problems are the present problems of the source, apart from the Services.
@@ -62,6 +67,7 @@ type Source interface {
 type Daemon struct {
 	log    *slog.Logger
 	source Source
+	reach  *translate.SharedReach // as the source knows it
 	lb     *lb.LB
 	checks *healthcheck.Checks
 	// announcer is nil where nothing is announced.
@@ -193,7 +199,8 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	if d.notify, err = sdnotify.New(d.serviceHealth, d.log); err != nil {
 		return err
 	}
-	if d.source, err = newSource(ctx, d.cfg, working(&d.updating), d.log); err != nil {
+	d.reach = reachOf(d.cfg)
+	if d.source, err = newSource(ctx, d.cfg, d.reach, working(&d.updating), d.log); err != nil {
 		return err
 	}
 	close(d.sourced)
@@ -283,6 +290,7 @@ func (d *Daemon) open(take func() (*xsk.Transfer, error)) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.translate = translate.New(d.options())
+	d.followReach()
 	d.checks = d.newChecks()
 	d.restoreDrains()
 	if d.announcer, err = newAnnouncer(d.cfg, d.lb, d.log); err != nil {

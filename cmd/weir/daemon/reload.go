@@ -54,6 +54,7 @@ func (d *Daemon) reload() {
 	if d.synced {
 		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}), &cause{text: "the configuration has changed"})
 	}
+	d.followReach()
 	d.problems.Set(partReload, problem.Weir, later...)
 	d.log.Info("reloaded")
 	d.events.Add(event.New{Kind: event.Reload, Text: text, Logged: true})

@@ -24,6 +24,11 @@ func (d *Daemon) servicesNamed(name string) ([]*discovery.Service, error) {
 	drained := d.drainedSet()
 	for _, svc := range d.source.Services() {
 		if name == "" || svc.Name.String() == name {
+			if svc.Unused {
+				if svc = d.source.Merged(svc.Name); svc == nil {
+					continue // it is gone
+				}
+			}
 			out = append(out, translate.WithDrained(drained, svc))
 		}
 	}

@@ -8,23 +8,35 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
+	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
+	"github.com/weirlb/weir/lb"
 )
 
 // newSource makes the source that the configuration names. It calls working for each update.
-func newSource(ctx context.Context, cfg *config.Configuration, working func() (done func()), log *slog.Logger) (Source, error) {
+func newSource(ctx context.Context, cfg *config.Configuration, reach *translate.SharedReach, working func() (done func()), log *slog.Logger) (Source, error) {
 	if m := cfg.Discovery.Manifests; m != nil {
 		return manifests{manifest.New(manifest.Config{
 			Path:    m.Path,
-			Store:   translate.Discovery(cfg.NodeName, cfg.ServiceProxyName),
+			Store:   bounded(translate.Discovery(cfg.NodeName, cfg.ServiceProxyName), cfg, reach),
 			Working: working,
 			Log:     log,
 		}), m.Path}, nil
 	}
 	if cfg.Discovery.Kubernetes != nil {
-		return newCluster(ctx, cfg, working, log)
+		return newCluster(ctx, cfg, reach, working, log)
 	}
 	return nil, errors.New("discovery: no source is configured")
+}
+
+// bounded are the options of a store that merges what this node needs, within the limits.
+func bounded(o discovery.Options, cfg *config.Configuration, reach *translate.SharedReach) discovery.Options {
+	o.Use = reach.Use
+	limit := func(store int) discovery.Limit {
+		return discovery.Limit{Total: store, Namespace: cfg.Limits.Namespace(store), Service: cfg.Limits.Service(store)}
+	}
+	o.Limits = discovery.Limits{Frontends: limit(lb.MaxFrontends), Endpoints: limit(lb.MaxEndpoints)}
+	return o
 }
 
 // manifests is the source of files.

@@ -30,6 +30,7 @@ func (d *Daemon) Status(context.Context) (*api.Status, error) {
 		Snapshot: p.Snapshot, LastUpdated: updated, Synced: synced, Draining: drain != nil, Drain: drain,
 		Discovery: d.discoveryStatus(), NodePorts: nodePorts,
 		Services: p.Services, Frontends: p.Frontends, Endpoints: p.Endpoints,
+		FrontendsLimit: lb.MaxFrontends, EndpointsLimit: lb.MaxEndpoints,
 		Flows: flowStatus(&p), Drops: map[string]uint64{}, Steering: p.Steering,
 		Interfaces: []api.Interface{}, Workers: []api.Worker{}, Neighbors: []api.Neighbor{},
 	}

@@ -138,6 +138,10 @@ var general = []metric{
 		func(s *api.Status, e emit) { e(float64(s.FrontendsHash)) }),
 	gauge("endpoints", "Endpoints that Services list, each counted for every Service port that lists it.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Endpoints)) }),
+	gauge("frontends_limit", "Frontends that there is room for.", nil,
+		func(s *api.Status, e emit) { e(float64(s.FrontendsLimit)) }),
+	gauge("endpoints_limit", "Endpoints that there is room for, each counted for every Service port that lists it.", nil,
+		func(s *api.Status, e emit) { e(float64(s.EndpointsLimit)) }),
 	ofHealth("healthy", "1 while the packet path works: no worker is stuck, nor the publication of updates.", nil,
 		func(h *healthz.Health, e emit) { e(boolean(h.Healthy)) }),
 	gauge("discovery_connected", "1 while lists of the resource are completed and events decoded; 0 after a request that failed, was refused or was cut short.", []string{"resource"},
@@ -213,6 +217,24 @@ var general = []metric{
 			list := announced(s).Addresses
 			for _, a := range list[:min(len(list), mostAddresses)] {
 				e(boolean(a.Announced), a.Address.String())
+			}
+		}),
+	gauge("announce_addresses", "Addresses that are announced to routers.", nil,
+		func(s *api.Status, e emit) {
+			n := 0
+			for _, a := range announced(s).Addresses {
+				if a.Announced {
+					n++
+				}
+			}
+			if s.Announce != nil {
+				e(float64(n))
+			}
+		}),
+	gauge("announce_addresses_limit", "Addresses that may be announced: announce.maxAddresses.", nil,
+		func(s *api.Status, e emit) {
+			if s.Announce != nil {
+				e(float64(s.Announce.MaxAddresses))
 			}
 		}),
 	gauge("announce_withheld_addresses", "Addresses that are not announced, by the first reason.", []string{"reason"},

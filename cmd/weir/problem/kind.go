@@ -16,6 +16,7 @@ const (
 	ProtectedPort     Kind = "protected-port"
 	NoNodeAddress     Kind = "no-node-address"
 	NoNodePort        Kind = "no-node-port"
+	OverLimit         Kind = "over-limit"
 	NoSteeringRoom    Kind = "no-steering-room"
 	OtherClass        Kind = "other-class"
 	ForwardingMode    Kind = "forwarding-mode"
@@ -67,6 +68,7 @@ var Kinds = []Description{
 	{ProtectedPort, Error, true, true, "The port is in `protectedPorts` and the address is the node's own."},
 	{NoNodeAddress, Error, false, false, "A Service has node ports, and the node has no address for them in `nodePortAddresses`."},
 	{NoNodePort, Error, true, true, "A Service of type NodePort or LoadBalancer has a port without a node port, and no load balancer address that Weir serves: clients cannot reach it."},
+	{OverLimit, Error, true, true, "A Service exceeds `limits`, or a store is full and older Services have the room: the kernel serves the whole Service, or an address of it is not announced."},
 	{NoSteeringRoom, Error, true, false, "The XDP program's map of frontends is full: packets to the frontend go to the kernel."},
 	{OtherClass, Note, true, false, "The Service's `spec.loadBalancerClass` is not the configured `loadBalancerClass`: its load balancer addresses are not served."},
 	{ForwardingMode, Warning, true, true, "A frontend or endpoint is served in another forwarding mode than requested."},

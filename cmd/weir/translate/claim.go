@@ -20,19 +20,31 @@ type Claim struct {
 	Refused  string         // why this node does not serve it, "" if it does
 }
 
+// maxClaims bounds the claims of a Service: an author can write thousands of ports and of
+// addresses.
+const maxClaims = 1 << 17
+
 // Claims returns the claims of a Service under the Translator's options, as
 // Apply would translate them. That another Service may hold the frontend is the
-// table's to know.
+// table's to know. There are none of a Service with more than maxClaims.
 func (t *Translator) Claims(svc *discovery.Service) []Claim {
 	var out []Claim
-	if svc.Headless || svc.ExternalName {
+	n := len(svc.LoadBalancerIPs) + len(svc.ExternalIPs) + len(svc.ClusterIPs)
+	if svc.Headless || svc.ExternalName || n*len(svc.Ports) > maxClaims {
 		return nil
 	}
 	t.work.reset()
 	t.translateTo(svc, &out)
-	if svc.Unsupported != "" {
+	reason := ""
+	switch {
+	case svc.Unsupported != "":
+		reason = svc.Unsupported + " is not supported: the Service is left to the kernel"
+	case svc.Refused != "":
+		reason = svc.Refused + ": the Service is left to the kernel"
+	}
+	if reason != "" {
 		for i := range out {
-			out[i].Refused = svc.Unsupported + " is not supported: the Service is left to the kernel"
+			out[i].Refused = reason
 		}
 	}
 	return out

@@ -26,6 +26,9 @@ func Discovered(svc *discovery.Service) []problem.Problem {
 	if svc.Unsupported != "" {
 		out = append(out, problem.New(problem.UnsupportedField, svc.Unsupported, "not supported by Weir: the Service is left to the kernel"))
 	}
+	if svc.Refused != "" {
+		out = append(out, problem.New(problem.OverLimit, "", "%s: the Service is left to the kernel", svc.Refused))
+	}
 	for _, f := range svc.Faults {
 		out = append(out, problem.New(faultKinds[f.Kind], f.Field, "%s", f.Reason))
 	}

@@ -116,10 +116,12 @@ func (f *familyPort) add() {
 			f.refuse(addr, f.port.Port, table.LoadBalancer, "loadBalancerClass of the configuration is another one")
 		}
 	}
-	for _, addr := range svc.ExternalIPs {
-		if opts.ExternalIPs {
+	if opts.ExternalIPs {
+		for _, addr := range svc.ExternalIPs {
 			f.frontend(addr, f.port.Port, table.ExternalIP)
-		} else {
+		}
+	} else if f.claims != nil {
+		for _, addr := range svc.ExternalIPs {
 			f.refuse(addr, f.port.Port, table.ExternalIP, "externalIPs is off in the configuration")
 		}
 	}

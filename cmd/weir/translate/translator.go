@@ -207,13 +207,16 @@ func (t *Translator) putAll(b *Batch, put []*discovery.Service) {
 
 // put translates a Service, or takes it out of the table.
 func (t *Translator) put(b *Batch, svc *discovery.Service) {
-	if svc.Headless || svc.ExternalName || svc.Unsupported != "" {
+	if svc.Headless || svc.ExternalName || svc.Unsupported != "" || svc.Refused != "" {
 		t.drop(b, svc.Name)
 		t.complain(b, svc.Name, nil)
 		return
 	}
 	t.askedOwn = false
 	spec, problems := t.translate(svc)
+	if svc.Unused {
+		spec.Frontends = nil // those that new options ask for wait for the endpoints
+	}
 	if len(spec.Frontends) > 0 {
 		b.Put = append(b.Put, spec)
 		t.services[svc.Name] = &entry{svc, true, byLabels(svc), t.askedOwn}

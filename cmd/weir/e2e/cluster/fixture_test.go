@@ -52,6 +52,8 @@ type fixture struct {
 	silent atomic.Bool
 	held   atomic.Int32
 	hungUp sync.Map // the connections that get no answer
+	// announcedSince is since when the address of announced is, zero before the first call.
+	announcedSince time.Time
 }
 
 func newFixture(t *testing.T, o kubetest.Options) *fixture {
