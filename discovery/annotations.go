@@ -30,7 +30,8 @@ const (
 const (
 	// labelServiceProxyName names the proxy that a Service is meant for.
 	labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
-	// labelHeadless marks objects that no proxy needs.
+	// labelHeadless marks slices of headless Services, which no proxy needs. On a Service it means
+	// nothing, as in kube-proxy since 1.37.
 	labelHeadless = corev1.IsHeadlessService
 	// annotationSourceRanges is the older form of
 	// spec.loadBalancerSourceRanges, which has precedence.

@@ -87,8 +87,7 @@ func (p *parser) basics() {
 	if !obj.CreationTimestamp.IsZero() {
 		out.Created = obj.CreationTimestamp.Unix()
 	}
-	_, marked := obj.Labels[labelHeadless]
-	out.Headless = !out.ExternalName && (marked || obj.Spec.ClusterIP == corev1.ClusterIPNone ||
+	out.Headless = !out.ExternalName && (obj.Spec.ClusterIP == corev1.ClusterIPNone ||
 		slices.Contains(obj.Spec.ClusterIPs, corev1.ClusterIPNone))
 	if c := obj.Spec.LoadBalancerClass; c != nil {
 		out.LoadBalancerClass = *c

@@ -128,8 +128,8 @@ func TestHeadlessAndExternalNameServicesHaveNoEndpoints(t *testing.T) {
 		t.Errorf("%+v", svc)
 	}
 	s = load(given(func(s *corev1.Service) { s.Labels[labelHeadless] = "" }), slice)
-	if svc := web(s); !svc.Headless || show(svc) != "http:; https:" {
-		t.Errorf("%+v", svc)
+	if svc := web(s); svc.Headless || show(svc) == "http:; https:" {
+		t.Errorf("with a cluster IP and the label: %+v", svc)
 	}
 	s = load(given(func(s *corev1.Service) { s.Spec.Type, s.Spec.ExternalName = "ExternalName", "example.com" }), slice)
 	if svc := web(s); svc.Headless || !svc.ExternalName || len(svc.Ports) != 0 {

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -38,21 +39,21 @@ func serviceSelector(proxyName, more string) (labels.Selector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("label selector %q: %w", more, err)
 	}
-	return sel.Add(append(headless(), byProxy(proxyName))...), nil
+	return sel.Add(byProxy(proxyName)), nil
 }
 
-// sliceSelector leaves out slices of other proxies. It cannot select a proxy name of our
+// withClusterIP leaves out headless Services, as kube-proxy does since 1.37: by the cluster IP, and not
+// by a label that anybody may set.
+var withClusterIP = fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone)
+
+// sliceSelector leaves out slices of headless Services and of other proxies. It cannot select a proxy name of our
 // own: hand-written and mirrored slices do not carry their Service's labels.
 func sliceSelector(proxyName string) labels.Selector {
-	sel := labels.NewSelector().Add(headless()...)
+	sel := labels.NewSelector().Add(require(corev1.IsHeadlessService, selection.DoesNotExist))
 	if proxyName == "" {
 		sel = sel.Add(byProxy(""))
 	}
 	return sel
-}
-
-func headless() labels.Requirements {
-	return labels.Requirements{require(corev1.IsHeadlessService, selection.DoesNotExist)}
 }
 
 func byProxy(name string) labels.Requirement {
@@ -75,12 +76,12 @@ func require(label string, op selection.Operator, values ...string) labels.Requi
 func (s *Source) start(ctx context.Context) (stop func(), err error) {
 	core, slices := s.client.CoreV1().RESTClient(), sliceSelector(s.cfg.Store.ServiceProxyName)
 	list := []informer{
-		s.informer(kindService, core, "services", &corev1.Service{}, s.selector),
-		s.informer(kindSlice, s.client.DiscoveryV1().RESTClient(), "endpointslices", &discoveryv1.EndpointSlice{}, slices),
-		s.informer(kindNode, core, "nodes", &corev1.Node{}, labels.Everything()),
+		s.informer(kindService, core, "services", &corev1.Service{}, s.selector, withClusterIP),
+		s.informer(kindSlice, s.client.DiscoveryV1().RESTClient(), "endpointslices", &discoveryv1.EndpointSlice{}, slices, fields.Everything()),
+		s.informer(kindNode, core, "nodes", &corev1.Node{}, labels.Everything(), fields.Everything()),
 	}
 	if s.cfg.LegacyEndpoints {
-		list = append(list, s.informer(kindEndpoints, core, "endpoints", &corev1.Endpoints{}, slices))
+		list = append(list, s.informer(kindEndpoints, core, "endpoints", &corev1.Endpoints{}, slices, fields.Everything()))
 	}
 	for i := range list {
 		in := &list[i]
@@ -104,9 +105,11 @@ func (s *Source) start(ctx context.Context) (stop func(), err error) {
 	return tasks.Wait, nil
 }
 
-// informer makes an informer of the objects that sel selects.
-func (s *Source) informer(k kind, client cache.Getter, resource string, of runtime.Object, sel labels.Selector) informer {
-	lw := cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, func(o *metav1.ListOptions) { o.LabelSelector = sel.String() })
+// informer makes an informer of the objects that both selectors select.
+func (s *Source) informer(k kind, client cache.Getter, resource string, of runtime.Object, sel labels.Selector, field fields.Selector) informer {
+	lw := cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, func(o *metav1.ListOptions) {
+		o.LabelSelector, o.FieldSelector = sel.String(), field.String()
+	})
 	return informer{kind: k, resource: resource, shared: cache.NewSharedIndexInformer(s.watch.observe(resource, lw), of, 0, cache.Indexers{})}
 }
 

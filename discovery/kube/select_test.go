@@ -27,7 +27,7 @@ func TestKubeTakesTheServicesGivenToIt(t *testing.T) {
 		return func(svc *corev1.Service) {
 			svc.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": to, "team": "x"}
 			if to == "" {
-				svc.Labels = map[string]string{"team": "y"}
+				svc.Labels = map[string]string{"team": "y", corev1.IsHeadlessService: ""} // the label alone means nothing
 			}
 		}
 	}

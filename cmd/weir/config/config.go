@@ -86,9 +86,11 @@ type Configuration struct {
 	Interfaces []Interface `json:"interfaces"`
 
 	// NodePortAddresses are the addresses of the node on which node ports are
-	// served, as for kube-proxy: "primary" alone, or CIDRs. The empty list
-	// means every address of the attached interfaces, which exposes node ports
-	// to all their networks. Primary addresses are those of the Node object, one
+	// served: "primary" alone, or CIDRs, as for kube-proxy. CIDRs of a single
+	// family mean no address of the other. kube-proxy then serves node ports on
+	// all addresses of the other, which exposes them where nobody has asked for
+	// it. The empty list means every address of the attached interfaces, which
+	// exposes node ports to all their networks. Primary addresses are those of the Node object, one
 	// per family, InternalIP before ExternalIP, if this host holds them.
 	// Otherwise the source address of the default route is used. `weir status`
 	// shows the addresses with the reason for each.
