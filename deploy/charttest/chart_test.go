@@ -102,7 +102,7 @@ func TestChartRendersKnownFieldsOnly(t *testing.T) {
 }
 
 func clusterWide(o *unstructured.Unstructured) bool {
-	return o.GetKind() == "Namespace" || strings.HasPrefix(o.GetKind(), "ClusterRole")
+	return o.GetKind() == "Namespace" || strings.HasPrefix(o.GetKind(), "ClusterRole") || strings.HasPrefix(o.GetKind(), "ValidatingAdmission")
 }
 
 func TestChartPod(t *testing.T) {
