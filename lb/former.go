@@ -33,6 +33,8 @@ type formerFrontend struct {
 	entry table.FrontendEntry // without the pool
 	since time.Time
 	place *list.Element // among those of the namespace
+	// unrouted is that clients on the node have no route to the address any more.
+	unrouted bool
 }
 
 const (
@@ -194,24 +196,21 @@ func settleFormer(l *LB) {
 	l.mu.Lock()
 	began := time.Now()
 	due, datagrams := l.former.due(began)
+	for _, x := range due {
+		a := x.entry.AddrPort.Addr()
+		x.unrouted = !l.routed[a] && !l.router.Local(a)
+	}
 	l.mu.Unlock()
 	if len(due)+len(datagrams) == 0 {
 		return
 	}
-	tables := l.tables.Load()
-	l.flows.Range(func(r conntrack.Ref) bool {
-		k := table.DestinationKey(&l.flows.Entry(r).Key.W)
-		if delete(due, k); datagrams[k] && tables.Lookup(&k) == nil {
-			l.flows.Delete(r)
-		}
-		return len(due)+len(datagrams) > 0
-	})
+	used := lookFormer(l, due, datagrams)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.former.look = began.Add(max(lookFormerEvery, lookFormerShare*time.Since(began)))
 	var gone []*table.FrontendEntry
 	for k, x := range due {
-		if l.former.byKey[k] == x { // no Service has it again
+		if !used[k] && l.former.byKey[k] == x { // no Service has it again
 			l.former.remove(k)
 			gone = append(gone, &x.entry)
 		}
@@ -219,4 +218,31 @@ func settleFormer(l *LB) {
 	if err := l.unsteerFrontends(gone); err != nil {
 		l.log.Warn("frontends without a connection", "err", err)
 	}
+}
+
+// lookFormer returns the frontends of due that have connections, and deletes the flows of datagrams.
+// Connections of the node's own clients that have lost their route are ended: their packets go
+// elsewhere, but the next packet of the endpoint tells both sides.
+func lookFormer(l *LB, due map[table.Key]*formerFrontend, datagrams map[table.Key]bool) (used map[table.Key]bool) {
+	tables, routes := l.tables.Load(), l.router.Load()
+	used = map[table.Key]bool{}
+	l.flows.Range(func(r conntrack.Ref) bool {
+		key := &l.flows.Entry(r).Key
+		k := table.DestinationKey(&key.W)
+		x := due[k]
+		switch {
+		case x != nil:
+			used[k] = true
+			if !x.unrouted || l.flows.Conn(r).Aborted() {
+				break
+			}
+			if routes.Local(key.Src().Addr()) {
+				l.flows.Abort(r, l.flows.Tick())
+			}
+		case datagrams[k] && tables.Lookup(&k) == nil:
+			l.flows.Delete(r)
+		}
+		return true
+	})
+	return used
 }
