@@ -38,6 +38,7 @@ import (
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/lb/affinity"
+	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/lb/flowcache"
 	"github.com/weirlb/weir/lb/hostveth"
 	"github.com/weirlb/weir/lb/phase"
@@ -96,6 +97,8 @@ type Config struct {
 	MinPathMTU uint16
 	// ReversePathFilter is which sources may begin flows.
 	ReversePathFilter worker.ReversePathFilter
+	// Attempts counts how attempts to connect to endpoints fare; nil: nothing does.
+	Attempts *attempts.Table
 	// PrefixLimit limits the new connections of each source prefix.
 	PrefixLimit ratelimit.PrefixLimit
 	// FlowCache has the kernel forward packets of established flows, where it can.

@@ -212,6 +212,7 @@ func (l *LB) openTables(workers int) (err error) {
 		Tick:         l.flows.Tick,
 
 		OnRemoval: l.endpointRemoved,
+		OnAssign:  l.cfg.Attempts.Assign,
 	})
 	l.reassign = reassign.New(l.flows, l.tables)
 	return nil

@@ -51,7 +51,7 @@ func (l *LB) workerConfig(id, cpu int) worker.Config {
 		Takeover: l.cfg.Takeover, Silence: l.cfg.Silence, EndpointRemovalGrace: l.cfg.EndpointRemovalGrace,
 		GUEZeroChecksum: l.cfg.GUEZeroChecksum, MinPathMTU: l.cfg.MinPathMTU,
 		ReversePathFilter: l.cfg.ReversePathFilter,
-		Services:          l.counts.workers, Prefixes: l.prefixes,
+		Services:          l.counts.workers, Attempts: l.cfg.Attempts, Prefixes: l.prefixes,
 	}
 }
 

@@ -36,6 +36,15 @@ func (p *Policy) UsesCluster() bool { return !p.InternalLocal || p.External }
 // Service.
 func (p *Policy) UsesLocal() bool { return p.InternalLocal || p.External && p.ExternalLocal }
 
+// ClientsUseLocal reports whether policy Local decides about clients: those from outside, or
+// where the Service is not reachable from there those inside.
+func (p *Policy) ClientsUseLocal() bool {
+	if p.External {
+		return p.ExternalLocal
+	}
+	return p.InternalLocal
+}
+
 // fallback reports whether e may serve when no endpoint is ready (KEP-1669).
 func (e *Endpoint) fallback() bool { return !e.Ready && e.Serving && e.Terminating }
 

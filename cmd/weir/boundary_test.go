@@ -84,6 +84,7 @@ var boundaries = []boundary{
 		folder: "lb/table", why: "snapshots know neither packets nor the kernel",
 		own: []string{"conntrack"}, imports: []string{"net", "os"},
 	},
+	{folder: "lb/attempts", why: "counts by number: standard library only", only: []string{}, imports: []string{"net", "os"}},
 	{folder: "lb/affinity", why: "keys and values are the caller's", only: []string{}},
 	{
 		folder: "lb/snat", why: "a choice from a snapshot: no sockets, no devices",
@@ -95,10 +96,8 @@ var boundaries = []boundary{
 	},
 	{
 		folder: "lb/worker", why: "it does not know who opens its ports and publishes its snapshots",
-		own: []string{
-			"conntrack", "lb/affinity", "lb/counter", "lb/fragtrack", "lb/handoff", "lb/header",
-			"lb/pcapfilter", "lb/ratelimit", "lb/route", "lb/snat", "lb/table", "lb/tap", "lb/xsk",
-		},
+		own: []string{"conntrack", "lb/affinity", "lb/attempts", "lb/counter", "lb/fragtrack", "lb/handoff", "lb/header",
+			"lb/pcapfilter", "lb/ratelimit", "lb/route", "lb/snat", "lb/table", "lb/tap", "lb/xsk"},
 		imports: []string{"net", "github.com/vishvananda/netlink"}, importers: []string{"lb", "cmd"}, tests: []string{"lb", "cmd"},
 	},
 	{

@@ -128,9 +128,12 @@ func newEndpoints() *cobra.Command {
 		Use:   "endpoints [NAMESPACE/NAME]",
 		Short: "Show endpoints with state, reason and connections",
 		Long: `Shows every endpoint of the Services of the running Weir: node, zone and state,
-whether it gets new flows here and why, and the connections of this node to it.`,
+the traffic policy for clients from outside and whether it gets their new flows here
+and why, the connections of this node to it, and how attempts to connect have fared:
+answered, refused (RST, or ICMP of the endpoint) or unanswered (the client sent the SYN
+again after a second, or no route or next hop led there).`,
 		Example: `  weir endpoints
-  weir endpoints default/web -o json | jq '.endpoints[] | select(.cluster)'`,
+  weir endpoints default/web -o json | jq '.endpoints[] | select(.used)'`,
 		Args: atMostOne("Service"), ValidArgsFunction: completeServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			json, err := asJSON(cmd, output)

@@ -36,6 +36,17 @@ func ICMPMessage(frame []byte, p *Packet) Message {
 	return MessageOther
 }
 
+// DestinationUnreachable reports whether an ICMP error says that the quoted packet did not reach
+// its destination. The error about the size of a packet is another (RFC 1191).
+func DestinationUnreachable(frame []byte, p *Packet) bool {
+	const fragmentationNeeded = 4
+	typ, code := frame[p.L4], frame[p.L4+1]
+	if p.Family == 4 {
+		return typ == ICMPUnreachable && code != fragmentationNeeded
+	}
+	return typ == ICMPv6Unreachable
+}
+
 // Quote is the packet that an ICMP error is about. Offsets are from the
 // frame's start, in bytes.
 type Quote struct {

@@ -82,6 +82,7 @@ type endpointIDs struct {
 	max   int
 	// onRemoval is Config.OnRemoval, never nil.
 	onRemoval func(n uint32, removed bool)
+	onAssign  func(n uint32) // may be nil
 
 	byKey      map[endpointKey]uint32
 	records    []endpointRecord // [0] unused
@@ -94,6 +95,7 @@ type endpointIDs struct {
 }
 
 func (e *endpointIDs) init(cfg Config) {
+	e.onAssign = cfg.OnAssign
 	e.inUse, e.tick, e.max = cfg.InUse, cfg.Tick, cfg.MaxEndpoints
 	if e.onRemoval = cfg.OnRemoval; e.onRemoval == nil {
 		e.onRemoval = func(uint32, bool) {}
@@ -139,6 +141,9 @@ func (e *endpointIDs) assign(k endpointKey) (uint32, error) {
 	if !ok {
 		if n, ok = e.allocate(); !ok {
 			return 0, ErrTooManyEndpoints
+		}
+		if e.onAssign != nil {
+			e.onAssign(n)
 		}
 		e.records[n] = endpointRecord{key: k}
 		e.byKey[k] = n

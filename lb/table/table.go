@@ -37,6 +37,9 @@ type Config struct {
 	// OnRemoval is called before [Table.EndpointRemoved] becomes true of a number, and after
 	// it has become false. It must not call back into the Table. It may be nil.
 	OnRemoval func(endpointID uint32, removed bool)
+	// OnAssign is called before a number names an endpoint, another than before. It must not call
+	// back into the Table. It may be nil.
+	OnAssign func(endpointID uint32)
 	// MaxEndpoints is the largest endpoint number; 0 is DefaultMaxEndpoints.
 	MaxEndpoints int
 	// Tick is the coarse time, in 1/16 s, in which [Table.EndpointRemoved] answers:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
+	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/lbtest"
 	"github.com/weirlb/weir/lb/route"
@@ -32,13 +33,14 @@ type control struct {
 	node     atomic.Pointer[Node]
 	vips     atomic.Pointer[bart.Lite]
 	services *ServiceCounts
+	attempts *attempts.Table
 }
 
 // newWorker makes a worker without queues or frames.
 func (l *control) newWorker(id, ports int) *Worker {
 	return New(Config{
-		Services: l.services,
-		ID:       id, CPU: -1, Ports: ports, MaxPorts: 64,
+		Services: l.services, Attempts: l.attempts,
+		ID: id, CPU: -1, Ports: ports, MaxPorts: 64,
 		Flows: l.flows, Frontends: l.tables, Affinity: l.affinity, CIDs: l.servers,
 		Router: l.router, Memory: l.memory, Node: &l.node, VIPs: &l.vips,
 		EndpointRemovalGrace: 10 * time.Second, MinPathMTU: 1280,
@@ -132,9 +134,10 @@ func newBenchWith(t testing.TB, cfg conntrack.Config) *bench {
 		{Port: portServer, NextHop: narrow4, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: 1400},
 		{Port: portServer, NextHop: endpoint6, MAC: macOf(macServer), Src: macOf(macWeirB), MTU: 1400},
 	})
+	tried := attempts.New(1 << 10)
 	l := &control{
-		flows: flows, memory: memory, router: router,
-		tables: table.New(table.Config{Tick: flows.Tick}), affinity: affinity.New(1<<10, [2]uint64{}), servers: affinity.New(1<<10, [2]uint64{}),
+		flows: flows, memory: memory, router: router, attempts: tried,
+		tables: table.New(table.Config{Tick: flows.Tick, OnAssign: tried.Assign}), affinity: affinity.New(1<<10, [2]uint64{}), servers: affinity.New(1<<10, [2]uint64{}),
 	}
 	l.services = NewServiceCounts(cfg.Workers)
 	l.services.Grow(100)

@@ -102,6 +102,7 @@ func (w *icmpHandler) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) v
 	if v := w.egressOf(p, ref, &out); v != pass {
 		return v
 	}
+	w.countUnreachable(p, c, ref)
 	if !out.dsr {
 		if ref.Forward() && e.Mode == conntrack.ModeNAT && !w.floorMTU(p) {
 			return drop(DropReplyLimit)

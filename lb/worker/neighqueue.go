@@ -120,7 +120,9 @@ func (w *Worker) releaseQueued() {
 			}
 			b.n--
 			p.data = w.frame(p)
-			header.Parse(p.data, int(p.size), &p.Packet)
+			if header.Parse(p.data, int(p.size), &p.Packet) == header.OK {
+				w.countLost(p)
+			}
 			w.act(p, rejectICMP(header.HostUnreachable, 0, DropNeighbor))
 		}
 		w.neighQueue = keep

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/affinity"
+	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/route"
@@ -41,6 +42,7 @@ type Config struct {
 	Router    *route.Watcher
 	Memory    *xsk.Umem
 	Services  *ServiceCounts // nil: nothing is counted per Service
+	Attempts  *attempts.Table
 	// Prefixes limits the new connections of source prefixes; nil: nothing does.
 	Prefixes *ratelimit.Prefixes
 
@@ -89,6 +91,7 @@ func New(cfg Config) *Worker {
 	w.pathMTUs = ratelimit.New(errorsPerSecond, errorsPerSecond/10, errorsPerSource)
 
 	w.conns, w.conntrack, w.frontends = cfg.Flows, cfg.Flows.Worker(cfg.ID), cfg.Frontends
+	w.attempts = cfg.Attempts
 	w.affinity, w.cidMap = cfg.Affinity, cfg.CIDs
 	w.router, w.adjacencies = cfg.Router, cfg.Router.Adjacencies()
 	w.neighQueue = make([]queuedPacket, 0, neighQueueLen)

@@ -91,6 +91,7 @@ func (w *flows) decide(o *pendingConn) verdict {
 	if known == nil || known.number != ep.ID { // another route may have taken the place
 		ok := false
 		if known, ok = w.routeTo(ep, uint32(p.hash)); !ok {
+			w.attempts.Unanswered(ep.ID, w.tick)
 			return noRoute(known.path.Kind)
 		}
 	}

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"sync/atomic"
+
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
@@ -36,11 +38,18 @@ func (w *flows) trackSCTP(p *pkt, ref conntrack.Ref) verdict {
 		Tag: header.SCTP(p.data[p.L4:]).Tag(), InitiateTag: c.InitiateTag,
 		Chunks: c.Types, Reflected: c.Reflected,
 	}
+	before := w.conns.Conn(ref).State()
 	switch w.conns.TrackSCTP(ref, &g, w.tick) {
 	case conntrack.Reopen:
 		return w.supersede(ref)
 	case conntrack.Gone:
 		return again
+	}
+	switch conn := w.conns.Conn(ref); {
+	case completes:
+		w.attempts.Answered(atomic.LoadUint32(&conn.EndpointID))
+	case before == conntrack.StateSCTPInit && !ref.Forward() && conn.State() == conntrack.StateClose:
+		w.attempts.Refused(atomic.LoadUint32(&conn.EndpointID), w.tick)
 	}
 	return pass
 }

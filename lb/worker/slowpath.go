@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
@@ -24,6 +25,7 @@ type flows struct {
 	removalGraceTicks uint32
 	handshakes        *handshakeTimes
 	clock             handshakeClock
+	attempts          *attempts.Table
 }
 
 // slowPath takes packet p, which the fast path left, to an outcome. ref is the flow entry, 0

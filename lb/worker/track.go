@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"sync/atomic"
+
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
@@ -22,6 +24,9 @@ func (w *flows) track(p *pkt, ref conntrack.Ref) verdict {
 	if v := w.mayOpen(p, c, ref); v != pass {
 		return v
 	}
+	if !ref.Forward() && c.State() == conntrack.StateUnreplied {
+		w.attempts.Answered(atomic.LoadUint32(&c.EndpointID))
+	}
 	w.conns.TrackUDP(ref, w.tick)
 	if e := w.conns.Entry(ref); e.Flags&conntrack.FlagWatched != 0 && !e.Mode.DSR() {
 		w.learnCID(p, c, ref)
@@ -40,6 +45,7 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) verdict {
 		Flags: p.Flags, Seq: l4.Seq(), Ack: l4.Ack(),
 		Length: uint32(p.L4Len() - off), Options: l4[header.TCPLen:off],
 	}
+	attempt := w.attemptOf(c)
 	switch w.conns.TrackTCP(ref, &g, w.tick) {
 	case conntrack.Reopen:
 		return w.supersede(ref)
@@ -54,7 +60,11 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) verdict {
 	case conntrack.Gone:
 		return again
 	}
-	if g.Resent && !p.began {
+	if p.began {
+		return pass
+	}
+	w.countHandshake(attempt, c, ref, g.Resent)
+	if g.Resent {
 		w.countResent(c, p.Flags)
 	}
 	if !ref.Forward() && isSYNACK(p) {

@@ -115,12 +115,14 @@ func exampleServices() *ServiceList {
 }
 
 func exampleEndpoints() *EndpointList {
+	failed := minute(29)
 	return &EndpointList{Endpoints: []EndpointState{
 		{
 			Service: "default/web", Port: "http", Protocol: "TCP", Address: "10.0.0.2:8080", Node: "edge-2", Zone: "a", State: "ready", Cluster: true,
-			Reason: "ready: in this node's zone a", Connections: 15, Open: 12,
+			Used: true, Policy: "Cluster", Reason: "ready: in this node's zone a", Connections: 15, Open: 12,
+			Attempts: Attempts{Answered: 40, Refused: 2, Unanswered: 1, FailedInARow: 3, LastFailure: &failed},
 		},
-		{Service: "default/web", Port: "http", Protocol: "TCP", Address: "10.0.0.3:8080", State: "not-ready", Reason: "not ready"},
+		{Service: "default/web", Port: "http", Protocol: "TCP", Address: "10.0.0.3:8080", State: "not-ready", Policy: "Cluster", Reason: "not ready"},
 	}}
 }
 

@@ -116,14 +116,37 @@ type EndpointState struct {
 	Zone     string `json:"zone,omitempty"`
 	State    string `json:"state"` // ready, not-ready, terminating, terminated
 	// Cluster and Local say whether the endpoint gets new flows by each traffic policy.
-	Cluster bool   `json:"cluster"`
-	Local   bool   `json:"local"`
-	Reason  string `json:"reason"`
+	Cluster bool `json:"cluster"`
+	Local   bool `json:"local"`
+	// Used is true where new flows of clients from outside get to the endpoint, by Policy: Cluster
+	// or Local. Of a Service that has no address outside they are those of clients inside.
+	Used   bool   `json:"used"`
+	Policy string `json:"policy"`
+	Reason string `json:"reason"` // for Used
 	// Drained is true of an endpoint that weir drain endpoint named: it counts as terminating.
 	Drained bool `json:"drained,omitempty"`
 	// Connections are those of this node to the endpoint, and Open those that are open.
 	Connections uint32 `json:"connections"`
 	Open        uint32 `json:"open"`
+	// Attempts are how attempts to connect to the endpoint have fared.
+	Attempts Attempts `json:"attempts"`
+}
+
+// Attempts counts TCP handshakes, UDP flows and SCTP associations to an endpoint, since this
+// process knows it.
+type Attempts struct {
+	// Answered have got a SYN-ACK or a first datagram; where answers do not pass Weir the client's
+	// ACK counts.
+	Answered uint64 `json:"answered"`
+	// Refused have got a RST, or an ICMP error of the endpoint.
+	Refused uint64 `json:"refused"`
+	// Unanswered are those whose SYN the client sent again after a second, and those to which no
+	// route or next hop led.
+	Unanswered uint64 `json:"unanswered"`
+	// FailedInARow is how many have failed since the last answer.
+	FailedInARow uint32 `json:"failedInARow"`
+	// LastFailure is absent without a failure.
+	LastFailure *time.Time `json:"lastFailure,omitempty"`
 }
 
 // EndpointList is the answer to /v1/endpoints.

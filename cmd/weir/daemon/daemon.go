@@ -33,9 +33,11 @@ import (
 	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/ratelimit"
+	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/lb/xsk"
 	"github.com/weirlb/weir/topology"
@@ -70,6 +72,8 @@ type Daemon struct {
 	reach  *translate.SharedReach // as the source knows it
 	lb     *lb.LB
 	checks *healthcheck.Checks
+	// attempts are set with lb.
+	attempts *endpointAttempts
 	// announcer is nil where nothing is announced.
 	announcer *announcer
 	published atomic.Bool // the first full view of Services
@@ -283,6 +287,12 @@ func (d *Daemon) open(take func() (*xsk.Transfer, error)) (err error) {
 	path := packetPath(d.cfg, d.log)
 	path.Phases, path.Take = d.phases, take
 	path.Keep = func() bool { return d.last != nil }
+	d.attempts = &endpointAttempts{
+		Table:    attempts.New(table.DefaultMaxEndpoints),
+		lb:       func() *lb.LB { return d.lb },
+		services: func() []*discovery.Service { d.mu.Lock(); defer d.mu.Unlock(); return d.translate.Services() },
+	}
+	path.Attempts = d.attempts.Table
 	if d.lb, err = lb.New(path); err != nil {
 		return err
 	}

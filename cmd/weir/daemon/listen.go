@@ -84,7 +84,7 @@ func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) er
 	if ls.metrics != nil {
 		r := metrics.NewRegistry(d)
 		if n := ls.cfg.MetricsServices; n > 0 {
-			r.MustRegister(metrics.NewServices(d, n))
+			r.MustRegister(metrics.NewServices(d, n), metrics.NewEndpoints(d.attempts))
 		}
 		if c, ok := d.source.(*cluster); ok {
 			r.MustRegister(c.Collector())

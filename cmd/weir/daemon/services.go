@@ -173,17 +173,18 @@ func (d *Daemon) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *expl
 		e := &p.Detail[i]
 		out := api.EndpointState{
 			Service: service, Port: p.Name, Protocol: p.Protocol, Address: e.Address, Node: e.Node, Zone: e.Zone,
-			State: e.State, Cluster: e.Cluster, Local: e.Local, Reason: e.Reason,
+			State: e.State, Cluster: e.Cluster, Local: e.Local, Used: e.Used, Policy: p.Policy, Reason: p.ClientsReason(e),
 		}
 		if out.Port == "" {
 			out.Port = strconv.Itoa(int(p.Port))
 		}
 		if a, err := netip.ParseAddrPort(e.Address); err == nil {
 			if drained.Has(a) {
-				out.Drained, out.Reason = true, "drained by weir drain; "+e.Reason
+				out.Drained, out.Reason = true, "drained by weir drain; "+out.Reason
 			}
 			if n, ok := d.lb.Tables().EndpointID(service, p.Port, proto, a); ok {
 				out.Connections, out.Open = d.lb.FlowTable().EndpointFlows(n), d.lb.FlowTable().EndpointOpen(n)
+				out.Attempts = d.attempts.of(n)
 			}
 		}
 		if err := o.Element(&out); err != nil {

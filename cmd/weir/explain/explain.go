@@ -46,6 +46,9 @@ type Port struct {
 	NodePort uint16  `json:"nodePort"` // 0: none
 	Cluster  *Choice `json:"cluster"`  // null: never used
 	Local    *Choice `json:"local"`    // null: never used
+	// Policy is the policy for clients from outside, Cluster or Local; of a Service that has no
+	// address outside for those inside.
+	Policy string `json:"-"`
 	// HasAnyEndpoints is true when an endpoint could serve somewhere.
 	HasAnyEndpoints bool              `json:"hasAnyEndpoints"`
 	ByFamily        map[string]Family `json:"byFamily,omitempty"`
@@ -80,8 +83,18 @@ type Endpoint struct {
 	Cluster bool   `json:"cluster"`          // used by Cluster policy
 	Local   bool   `json:"local"`            // used by Local policy
 	Reason  string `json:"reason"`
+	// Used is true where new flows of clients get here, by the policy of the port.
+	Used bool `json:"-"`
 	// LocalReason is the Local policy's, where both policies are in use.
 	LocalReason string `json:"localReason,omitempty"`
+}
+
+// ClientsReason is the reason for Used.
+func (p *Port) ClientsReason(e *Endpoint) string {
+	if p.Policy == "Local" && e.LocalReason != "" {
+		return e.LocalReason
+	}
+	return e.Reason
 }
 
 func buildService(svc *discovery.Service, node topology.Node) Service {
@@ -108,7 +121,10 @@ func buildService(svc *discovery.Service, node topology.Node) Service {
 }
 
 func buildPort(svc *discovery.Service, p *discovery.Port, node topology.Node) Port {
-	out := Port{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort, Detail: []Endpoint{}}
+	out := Port{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort, Policy: "Cluster", Detail: []Endpoint{}}
+	if svc.Policy.ClientsUseLocal() {
+		out.Policy = "Local"
+	}
 	var families []Family
 	var names []string
 	for _, f := range split(p.Endpoints) {
@@ -120,6 +136,10 @@ func buildPort(svc *discovery.Service, p *discovery.Port, node topology.Node) Po
 		})
 		names = append(names, f.name)
 		out.Detail = append(out.Detail, details(&r, f.eps)...)
+	}
+	for i := range out.Detail {
+		e := &out.Detail[i]
+		e.Used = out.Policy == "Local" && e.Local || out.Policy == "Cluster" && e.Cluster
 	}
 	if len(families) == 1 {
 		out.Cluster, out.Local, out.HasAnyEndpoints = families[0].Cluster, families[0].Local, families[0].HasAnyEndpoints

@@ -104,8 +104,8 @@ func (p *Port) render(b *strings.Builder, change string) {
 
 func (p *Port) renderPolicies(b *strings.Builder) {
 	if p.ByFamily == nil {
-		p.Cluster.render(b, "cluster", len(p.Detail), "refused")
-		p.Local.render(b, "local", len(p.Detail), p.emptyLocal())
+		p.Cluster.render(b, "cluster", len(p.Detail), "refused", p.serves("Cluster"))
+		p.Local.render(b, "local", len(p.Detail), p.emptyLocal(), p.serves("Local"))
 		return
 	}
 	for _, name := range []string{"IPv4", "IPv6"} {
@@ -116,9 +116,17 @@ func (p *Port) renderPolicies(b *strings.Builder) {
 				n++
 			}
 		}
-		f.Cluster.render(b, "cluster "+name, n, "refused")
-		f.Local.render(b, "local "+name, n, p.emptyLocal())
+		f.Cluster.render(b, "cluster "+name, n, "refused", p.serves("Cluster"))
+		f.Local.render(b, "local "+name, n, p.emptyLocal(), p.serves("Local"))
 	}
+}
+
+// serves names the clients of a policy where both are in use.
+func (p *Port) serves(policy string) string {
+	if p.Cluster != nil && p.Local != nil && p.Policy == policy {
+		return "; for clients from outside"
+	}
+	return ""
 }
 
 // emptyLocal is the fate of new flows when policy Local finds no endpoint.
@@ -129,7 +137,7 @@ func (p *Port) emptyLocal() string {
 	return "refused"
 }
 
-func (c *Choice) render(b *strings.Builder, policy string, of int, empty string) {
+func (c *Choice) render(b *strings.Builder, policy string, of int, empty, clients string) {
 	if c == nil {
 		return
 	}
@@ -137,7 +145,7 @@ func (c *Choice) render(b *strings.Builder, policy string, of int, empty string)
 	if len(c.Endpoints) == 0 {
 		fmt.Fprintf(b, "; new flows are %s", empty)
 	}
-	b.WriteByte('\n')
+	b.WriteString(clients + "\n")
 }
 
 func (p *Port) renderEndpoints(b *strings.Builder) {

@@ -232,7 +232,7 @@ in a single series: that of its Service has those that came while the Service ha
 and the sum over the label service is that of all Services. "other" keeps the counts of Services
 that are deleted, and the series of such a Service ends.
 
-<!-- Written by go generate from collector.go, packets.go and services.go. -->
+<!-- Written by go generate from collector.go, packets.go, services.go and endpoints.go. -->
 
 | Metric | Type | Labels | Meaning |
 | --- | --- | --- | --- |
@@ -250,6 +250,7 @@ that are deleted, and the series of such a Service ends.
 		}[m.kind]
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", m.name, kind, strings.Join(m.labels, ", "), m.help)
 	}
+	fmt.Fprintf(b, "| `%s` | counter | %s | %s |\n", attemptsName, strings.Join(attemptLabels, ", "), attemptsHelp)
 	for _, h := range latencies {
 		fmt.Fprintf(b, "| `%s` | histogram |  | %s |\n", h.name, h.help)
 	}

@@ -120,10 +120,11 @@ type zoneNode struct {
 }
 
 type endpoint struct {
-	Address, Ports, Node, Zone, State, Used, Reason string
-	Takes                                           bool // new flows
-	Open                                            string
-	open                                            uint32
+	Address, Ports, Node, Zone, State, Policy, Used, Reason string
+	Takes                                                   bool // new flows
+	Open, Refused, Unanswered                               string
+	open                                                    uint32
+	refused, unanswered                                     uint64
 }
 
 type serviceView struct {
@@ -132,6 +133,7 @@ type serviceView struct {
 	Charts    []chart
 	Endpoints []endpoint
 	More      int
+	Policy    string // for clients from outside
 }
 
 // nodeView fills the part that all pages have.
@@ -375,13 +377,12 @@ func (e *endpoint) add(a *api.EndpointState) {
 	}
 	e.open += a.Open
 	e.Open = number(uint64(e.open))
+	e.refused, e.unanswered = e.refused+a.Attempts.Refused, e.unanswered+a.Attempts.Unanswered
+	e.Refused, e.Unanswered = number(e.refused), number(e.unanswered)
+	e.Policy = a.Policy
 	switch {
-	case a.Cluster && a.Local:
+	case a.Used:
 		e.Used, e.Takes = "yes", true
-	case a.Cluster:
-		e.Used, e.Takes = "policy Cluster", true
-	case a.Local:
-		e.Used, e.Takes = "policy Local", true
 	case e.Used == "":
 		e.Used = "no"
 	}

@@ -65,6 +65,9 @@ func (p *Page) serveService(w http.ResponseWriter, r *http.Request) {
 		list, more, err := p.endpointsOf(ctx, name)
 		v.Service.Endpoints, v.Service.More = list, more
 		v.Service.Zones = zonesOf(list, v.Node)
+		if len(list) > 0 {
+			v.Service.Policy = list[0].Policy
+		}
 		return v, err
 	})
 }

@@ -103,7 +103,7 @@ func (s *source) EndpointStates(name string) (api.Stream, error) {
 			e := &api.EndpointState{
 				Service: name, Port: "http", Protocol: "TCP", Address: fmt.Sprintf("10.1.%d.%d:8080", i%3, i), Node: []string{"edge-1", "node-b", "node-c"}[i%3],
 				Zone: []string{"zone-a", "zone-a", "zone-b"}[i%3], State: []string{"ready", "ready", "ready", "ready", "terminating", "not-ready"}[i],
-				Cluster: i < 2, Local: i == 0, Reason: "ready: in this node's zone zone-a", Open: uint32(10 * i),
+				Cluster: i < 2, Local: i == 0, Used: i == 0, Policy: "Local", Attempts: api.Attempts{Refused: uint64(7 * i), Unanswered: 3}, Reason: "ready: in this node's zone zone-a", Open: uint32(10 * i),
 			}
 			w.Element(e)
 		}
@@ -141,7 +141,7 @@ func TestPageHasTheState(t *testing.T) {
 	p := newPage(&source{services: 5}, true, "")
 	w := get(p, "/")
 	for _, want := range []string{
-		"<strong>edge-1</strong>", "shop/checkout-0000", `tier-same-zone">same-zone`, "was all", "zone-a: 3 ready, 1 terminating, 2 get new flows", "Interface eth1", "absent: is gone",
+		"<strong>edge-1</strong>", "shop/checkout-0000", `tier-same-zone">same-zone`, "was all", "zone-a: 3 ready, 1 terminating, 1 get new flows", "Interface eth1", "absent: is gone",
 		"no-endpoint", "tier-changed", "3 times in 1h0m", `<td class="n">94 %</td>`, `aria-live="polite"`, `<th scope="row">`,
 	} {
 		if !strings.Contains(w.Body.String(), want) {
@@ -152,7 +152,8 @@ func TestPageHasTheState(t *testing.T) {
 		t.Errorf("%d", w.Code)
 	}
 	s := get(p, "/service?name=shop/checkout-0000").Body.String()
-	for _, want := range []string{"<h1>shop/checkout-0000</h1>", "this node", "zone-b", "10.1.2.5", "terminating", "tier same-zone, was all", "Failed handshakes"} {
+	for _, want := range []string{"<h1>shop/checkout-0000</h1>", "this node", "zone-b", "10.1.2.5", "terminating", "tier same-zone, was all", "Failed handshakes",
+		"New flows (policy Local)", `<td>no</td>`, `<th scope="col" class="n">Refused</th>`, `<td class="n">35</td><td class="n">3</td>`} {
 		if !strings.Contains(s, want) {
 			t.Errorf("no %q in the page of a Service", want)
 		}

@@ -66,30 +66,26 @@ func most(m map[string]uint64) (reason string) {
 }
 
 var endpointsTab = &tab{
-	name: "endpoints", title: "Endpoints", order: 7,
+	name: "endpoints", title: "Endpoints", order: 8,
 	columns: []column{
 		{"endpoint", "ENDPOINT", text, 0}, {"service", "SERVICE", text, 0}, {"port", "PORT", text, 5}, {"node", "NODE", text, 3},
-		{"zone", "ZONE", text, 4}, {"state", "STATE", text, 1}, {"used", "USED", text, 2}, {"connections", "CONN", count, 0}, {"open", "OPEN", count, 0},
+		{"zone", "ZONE", text, 4}, {"state", "STATE", text, 1}, {"policy", "POLICY", text, 4}, {"used", "USED", text, 2}, {"connections", "CONN", count, 0}, {"open", "OPEN", count, 0},
+		{"failedPerSecond", "FAIL/S", rate, 2},
 	},
 	look: func(ctx context.Context, s *source, g *gatherer) error {
 		return s.client.EachEndpoint(ctx, "", func(e *api.EndpointState) error {
-			g.add("", nil, func([]cell) []cell {
+			g.add(e.Service+" "+e.Port+"/"+e.Protocol+" "+e.Address, []uint64{e.Attempts.Refused + e.Attempts.Unanswered}, func(rates []cell) []cell {
 				state := e.State
 				if e.Drained {
 					state = "drained"
 				}
 				used := "no"
-				switch {
-				case e.Cluster && e.Local:
+				if e.Used {
 					used = "yes"
-				case e.Cluster:
-					used = "cluster"
-				case e.Local:
-					used = "local"
 				}
 				return []cell{
-					word(e.Address), word(e.Service), word(e.Port + "/" + e.Protocol), word(e.Node), word(e.Zone), word(state), word(used),
-					number(e.Connections), number(e.Open),
+					word(e.Address), word(e.Service), word(e.Port + "/" + e.Protocol), word(e.Node), word(e.Zone), word(state), word(e.Policy), word(used),
+					number(e.Connections), number(e.Open), rates[0],
 				}
 			})
 			return nil

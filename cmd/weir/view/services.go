@@ -123,23 +123,21 @@ func meanTime(h *api.Histogram) string {
 func Endpoints(w io.Writer, l *api.EndpointList) error {
 	b := &strings.Builder{}
 	t := table(b)
-	row(t, "SERVICE", "PORT", "ENDPOINT", "NODE", "ZONE", "STATE", "USED", "CONNECTIONS", "OPEN", "REASON")
+	row(t, "SERVICE", "PORT", "ENDPOINT", "NODE", "ZONE", "STATE", "POLICY", "USED", "CONNECTIONS", "OPEN", "ANSWERED", "REFUSED", "UNANSWERED", "REASON")
 	for _, e := range l.Endpoints {
-		used := "no"
-		switch {
-		case e.Cluster && e.Local:
-			used = "yes"
-		case e.Cluster:
-			used = "cluster"
-		case e.Local:
-			used = "local"
-		}
-		row(t, e.Service, e.Port+"/"+e.Protocol, e.Address, dash(e.Node), dash(e.Zone), e.State, used,
-			fmt.Sprint(e.Connections), fmt.Sprint(e.Open), e.Reason)
+		row(t, e.Service, e.Port+"/"+e.Protocol, e.Address, dash(e.Node), dash(e.Zone), e.State, e.Policy, yes(e.Used),
+			fmt.Sprint(e.Connections), fmt.Sprint(e.Open), fmt.Sprint(e.Attempts.Answered), fmt.Sprint(e.Attempts.Refused), fmt.Sprint(e.Attempts.Unanswered), e.Reason)
 	}
 	t.Flush()
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
 }
 
 // ConnectionCount writes groups of connections as a table.

@@ -10,6 +10,7 @@ import (
 	"github.com/gaissmai/bart"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/lb/lbtest"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
@@ -63,15 +64,17 @@ func newInMemory(cfg inMemoryConfig) (_ *inMemory, err error) {
 	if m.memory, err = xsk.NewUmem(cfg.Frames, xsk.FrameSize); err != nil {
 		return nil, err
 	}
+	tried := attempts.New(table.DefaultMaxEndpoints)
 	m.tables = table.New(table.Config{
-		InUse: func(n uint32) bool { return m.flows.EndpointFlows(n) > 0 },
-		Tick:  m.flows.Tick,
+		OnAssign: tried.Assign,
+		InUse:    func(n uint32) bool { return m.flows.EndpointFlows(n) > 0 },
+		Tick:     m.flows.Tick,
 	})
 	m.node.Store(&worker.Node{
 		Addresses: snat.New(snat.Config{Pool: cfg.SNAT, Owned: cfg.SNAT}), ReturnPath: cfg.HostVeth > 0,
 	})
 	m.vips.Store(new(bart.Lite))
-	m.makeWorkers(cfg)
+	m.makeWorkers(cfg, tried)
 	return m, nil
 }
 
@@ -79,13 +82,13 @@ func newInMemory(cfg inMemoryConfig) (_ *inMemory, err error) {
 // every Service.
 const servicesCounted = 4096
 
-func (m *inMemory) makeWorkers(cfg inMemoryConfig) {
+func (m *inMemory) makeWorkers(cfg inMemoryConfig, tried *attempts.Table) {
 	common := worker.Config{
 		CPU: -1, Ports: cfg.Ports, MaxPorts: cfg.Ports,
 		Flows: m.flows, Frontends: m.tables, Router: route.Static(cfg.Routes, cfg.Hops), Memory: m.memory,
 		Affinity: worker.NewAffinity(m.flows), CIDs: worker.NewCIDs(m.flows),
 		Node: &m.node, VIPs: &m.vips,
-		EndpointRemovalGrace: 10 * time.Second,
+		EndpointRemovalGrace: 10 * time.Second, Attempts: tried,
 	}
 	common.Services = worker.NewServiceCounts(cfg.Workers)
 	common.Services.Grow(servicesCounted)
