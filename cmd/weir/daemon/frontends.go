@@ -27,7 +27,7 @@ func (d *Daemon) Explain(_ context.Context, query api.ExplainQuery) (api.Stream,
 	}
 	d.lookForProblems()
 	view := d.frontendView()
-	q.Services = d.services()
+	q.Services = d.services(q.Only)
 	q.View = &view
 	out, err := q.Answer()
 	if err != nil {

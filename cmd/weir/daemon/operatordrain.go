@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -117,15 +118,15 @@ func (d *Daemon) drainedSet() translate.DrainedSet {
 	return translate.NewDrainedSet(drainedOf(d.drained))
 }
 
-// services are the Services of the source as this node sees them, with the drained endpoints.
-func (d *Daemon) services() []*discovery.Service {
+// services are the Services of the source as this node sees them, with the drained endpoints. Of
+// only, nil for all, the endpoints are there also where no frontend needs them.
+func (d *Daemon) services(only *discovery.ServiceName) []*discovery.Service {
 	drained := d.drainedSet()
-	list := d.source.Services() // not under the lock: the source may be delivering
-	if len(drained) == 0 {
-		return list
-	}
-	list = slices.Clone(list)
+	list := slices.Clone(d.source.Services()) // not under the lock: the source may be delivering
 	for i, svc := range list {
+		if svc.Unused && (only == nil || *only == svc.Name) {
+			svc = cmp.Or(d.source.Merged(svc.Name), svc)
+		}
 		list[i] = translate.WithDrained(drained, svc)
 	}
 	return list

@@ -66,6 +66,13 @@ func TestKubeWireServiceOfThousandsOfPorts(t *testing.T) {
 		}
 		return err
 	})
+	f.Eventually("endpoints that nothing here needs are shown", func(ctx context.Context) error {
+		list, err := f.admin.Endpoints(ctx, tenant.Namespace+"/half")
+		if err == nil && len(list.Endpoints) != 8000 {
+			err = fmt.Errorf("%d endpoints", len(list.Endpoints))
+		}
+		return err
+	})
 	for range 3 {
 		f.announced(address)
 		t.Logf("beside these, an endpoint change takes %v", f.changeTime(target))
