@@ -81,14 +81,17 @@ endpoints: [{addresses: ["%s"], conditions: {ready: true}, nodeName: %s}]
 }
 
 // newDirectFixture has the servers of directServices behind Weir, and the short
-// way back.
-func newDirectFixture(t *testing.T) *fixture {
+// way back. Other Services are served beside them.
+func newDirectFixture(t *testing.T, beside ...service) *fixture {
 	t.Helper()
-	f := ownFixture(t, options{stopped: true, frontends: len(directServices) * 4})
+	f := ownFixture(t, options{
+		stopped: true, services: beside, frontends: len(directServices)*4 + len(beside)*16,
+		extra: "metricsBindAddress: 127.0.0.1:9464",
+	})
 	if err := f.addReturnLink(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(f.path("manifests/services.yaml"), []byte(modeManifests(directServices, directPorts)), 0o644); err != nil {
+	if err := os.WriteFile(f.path("manifests/direct.yaml"), []byte(modeManifests(directServices, directPorts)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	var tunnelled, clamped []string

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
@@ -33,6 +34,7 @@ func TestWireLocalPolicyKeepsTheClientsAddress(t *testing.T) {
 				})
 			}
 			f.checkLocalModes(t)
+			f.checkUsed(t)
 		})
 	}
 }
@@ -115,6 +117,21 @@ func (f *fixture) checkLocalModes(t *testing.T) {
 			if e.Mode != want {
 				t.Errorf("%s %s to %s: mode %s, want %s", fe.Service, fe.Address, e.Address, e.Mode, want)
 			}
+		}
+	}
+}
+
+// checkUsed compares what weir endpoints says about clients: an endpoint elsewhere gets none of
+// theirs, though those inside the cluster reach it.
+func (f *fixture) checkUsed(t *testing.T) {
+	t.Helper()
+	for _, e := range askJSON[api.EndpointList](t, f, "endpoints", "test/"+toLocalPod.name).Endpoints {
+		here := e.Node == "edge-1"
+		if e.Policy != "Local" || e.Used != here || !e.Cluster || !strings.HasPrefix(e.Reason, map[bool]string{true: "on this node", false: "not on this node"}[here]) {
+			t.Errorf("%+v", e)
+		}
+		if here && e.Port != "half" && e.Attempts.Answered == 0 || e.Attempts.Refused+e.Attempts.Unanswered > 0 {
+			t.Errorf("%s %s: attempts %+v", e.Port, e.Address, e.Attempts)
 		}
 	}
 }

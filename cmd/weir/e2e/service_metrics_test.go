@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -85,5 +86,10 @@ func TestWireSYNsThatComeAgainAreCounted(t *testing.T) {
 	s := askJSON[api.ServiceList](t, f, "services").Services[0]
 	if s.Retransmissions.SYNs == 0 || s.FailedHandshakes != 0 {
 		t.Errorf("%+v", s)
+	}
+	series := fmt.Sprintf("weir_endpoint_attempts_total{endpoint=%q,outcome=%q,port=%q,service=%q} 1\n",
+		netip.AddrPortFrom(attached.addr(false), echoTarget), "unanswered", "echo/TCP", "test/attached")
+	if metrics := f.metrics(t); !strings.Contains(metrics, series) {
+		t.Errorf("no %s in %s", series, linesWith(metrics, "weir_endpoint"))
 	}
 }
