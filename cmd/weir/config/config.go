@@ -302,7 +302,8 @@ type Conntrack struct {
 	TakeoverSeconds int `json:"takeoverSeconds"`
 	// EndpointRemovalGraceSeconds is the time for which an endpoint must be missing
 	// from a Service port, in a synced view, before UDP flows of that Service port
-	// move to another endpoint and weir.dev/on-endpoint-removal takes effect. A
+	// move to another endpoint and weir.dev/on-endpoint-removal takes effect. UDP flows
+	// also move after that time from a listed endpoint that does not serve. A
 	// short time relies more on the source; a long time sends datagrams to an
 	// endpoint that no longer exists.
 	EndpointRemovalGraceSeconds int `json:"endpointRemovalGraceSeconds"`

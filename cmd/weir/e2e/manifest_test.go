@@ -34,6 +34,7 @@ type service struct {
 	local bool // externalTrafficPolicy: Local
 	// endpoints by host, and where they are
 	endpoints   []endpoint
+	hung        []endpoint // endpoints too, which do not serve
 	annotations map[string]string
 }
 
@@ -152,6 +153,13 @@ func (s service) slice(six bool, ports []discoveryv1.EndpointPort) *discoveryv1.
 			Addresses:  []string{e.addr(six).String()},
 			NodeName:   &e.node,
 			Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
+		})
+	}
+	for _, e := range s.hung {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses:  []string{e.addr(six).String()},
+			NodeName:   &e.node,
+			Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &no, Terminating: &no},
 		})
 	}
 	return slice

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"testing"
@@ -52,6 +53,39 @@ func TestWireReusedPortOfAConnectionWhoseEndpointIsGone(t *testing.T) {
 		t.Logf("connected after %s", time.Since(began))
 		if who := whoServes(t, again); who != "routed" {
 			t.Errorf("%q answers on the new connection", who)
+		}
+	})
+}
+
+// A client that sends all datagrams from one port, as a collector of logs does, reaches another
+// endpoint when the first does not serve any more, although its EndpointSlice still lists it.
+func TestWireDatagramsLeaveAnEndpointThatDoesNotServe(t *testing.T) {
+	s := service{name: "hangs", index: 24, endpoints: []endpoint{attached}}
+	f := ownFixture(t, options{services: []service{s}, takeover: "endpointRemovalGraceSeconds: 0"})
+	bothFamilies(t, func(t *testing.T, six bool) {
+		s.endpoints, s.hung = []endpoint{attached}, nil
+		f.publish(t, s, six)
+		c, err := f.Client.DialWith(inTime(t, within), &net.Dialer{}, "udp", s.at(echoPort, six).String())
+		must(t, err)
+		defer c.Close()
+		ask := func() string {
+			_ = c.SetDeadline(time.Now().Add(100 * time.Millisecond))
+			if _, err := io.WriteString(c, workload.WhoAreYou); err != nil {
+				return err.Error()
+			}
+			name := make([]byte, 256)
+			n, _ := c.Read(name)
+			return string(name[:n])
+		}
+		if who := ask(); who != "attached" {
+			t.Fatalf("%q answers", who)
+		}
+		s.endpoints, s.hung = []endpoint{routed}, []endpoint{attached}
+		f.publish(t, s, six)
+		for ctx := inTime(t, within); ask() != "routed"; {
+			if ctx.Err() != nil {
+				t.Fatalf("%q answers, want routed", ask())
+			}
 		}
 	})
 }

@@ -272,14 +272,22 @@ func (f *familyPort) onNode(e *topology.Endpoint) bool {
 }
 
 // list names the endpoints that exist and get no new flows: those that they
-// have go on.
+// have go on. UDP leaves an endpoint that does not serve while another does, as with
+// kube-proxy, which removes such entries of conntrack.
 func (f *familyPort) list() {
 	w := &f.t.work
+	leaves := f.proto == header.ProtoUDP && slices.Contains(w.chosen, true) && !f.belongsToEndpoint()
 	for i := range f.eps {
-		if !w.chosen[i] {
+		if !w.chosen[i] && !(leaves && !f.eps[i].Serving) {
 			w.listed = append(w.listed, table.ListedEndpoint{AddrPort: f.eps[i].AddrPort, Proto: f.proto, Local: f.onNode(&f.eps[i]), Port: f.port.Port})
 		}
 	}
+}
+
+// belongsToEndpoint reports whether no other endpoint can go on with a datagram's flow: the
+// endpoint has a name in the client's packets, or answers the client itself.
+func (f *familyPort) belongsToEndpoint() bool {
+	return direct(f.t.mode(f.svc)) || f.svc.Options.QUICConnectionID.Length != 0
 }
 
 // servesFamily reports whether node ports of a family are the Service's: a

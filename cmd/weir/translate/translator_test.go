@@ -114,6 +114,8 @@ func addrs(text ...string) []netip.Addr {
 	return out
 }
 
+func asUDP(s *discovery.Service) { s.Ports[0].Protocol = "UDP" }
+
 func TestFrontendsOfAService(t *testing.T) {
 	all := func(s *discovery.Service) {
 		s.LoadBalancerIPs = addrs("198.51.100.1")
@@ -144,6 +146,20 @@ func TestFrontendsOfAService(t *testing.T) {
 			"put ns/web", "NodePort 192.0.2.1:30080/6 -> none Reject"}},
 		{"not ready endpoints are listed", Options{NodeAddresses: []netip.Addr{node1}}, service("web", nil, "10.1.1.1:80", "10.1.1.2:80!", "10.1.1.3:80~"), []string{
 			"put ns/web", "NodePort 192.0.2.1:30080/6 -> all 10.1.1.1:80", "listed 10.1.1.2:80/6 10.1.1.3:80/6"}},
+		{"not serving ones are not of UDP", Options{NodeAddresses: []netip.Addr{node1}}, service("web", asUDP, "10.1.1.1:53", "10.1.1.2:53!", "10.1.1.3:53~"), []string{
+			"put ns/web", "NodePort 192.0.2.1:30080/17 -> all 10.1.1.1:53", "listed 10.1.1.3:53/17"}},
+		{"but of UDP without another endpoint", Options{NodeAddresses: []netip.Addr{node1}}, service("web", asUDP, "10.1.1.2:53!"), []string{
+			"put ns/web", "NodePort 192.0.2.1:30080/17 -> none Reject", "listed 10.1.1.2:53/17"}},
+		{"and of UDP with names in connection IDs", Options{NodeAddresses: []netip.Addr{node1}}, service("web", func(s *discovery.Service) {
+			asUDP(s)
+			s.Options.QUICConnectionID = discovery.QUICConnectionID{Offset: 1, Length: 4}
+		}, "10.1.1.1:53", "10.1.1.2:53!"), []string{
+			"put ns/web", "NodePort 192.0.2.1:30080/17 -> all 10.1.1.1:53", "listed 10.1.1.2:53/17"}},
+		{"and of UDP that is not translated", Options{}, service("web", func(s *discovery.Service) {
+			asUDP(s)
+			s.LoadBalancerIPs, s.Options.ForwardingMode = addrs("198.51.100.1"), "gue"
+		}, "10.1.1.1:80", "10.1.1.2:80!"), []string{
+			"put ns/web", "LoadBalancer 198.51.100.1:80/17 -> all 10.1.1.1:80", "listed 10.1.1.2:80/17"}},
 		{"terminating ones when none is ready", Options{NodeAddresses: []netip.Addr{node1}}, service("web", nil, "10.1.1.2:80!", "10.1.1.3:80~"), []string{
 			"put ns/web", "NodePort 192.0.2.1:30080/6 -> terminating 10.1.1.3:80", "listed 10.1.1.2:80/6"}},
 		{"families apart", Options{NodeAddresses: []netip.Addr{node1, node6}}, service("web", func(s *discovery.Service) {
