@@ -43,28 +43,6 @@ import (
 	"github.com/weirlb/weir/topology"
 )
 
-// Source is where Services come from.
-type Source interface {
-	// Run delivers changes, coalesced, until ctx ends. The first update that is Synced
-	// holds all objects.
-	Run(ctx context.Context, deliver func(*discovery.Update)) error
-	// Reload looks for changes now.
-	Reload()
-	// Services are all Services as last delivered.
-	Services() []*discovery.Service
-	// Merged is a Service with all endpoints, also where no frontend here needs them; nil: there
-	// is none.
-	Merged(name discovery.ServiceName) *discovery.Service
-	// Reconsider has the next update follow another reach of this node.
-	Reconsider()
-	// Stats counts all objects and the skipped objects.
-	Stats() discovery.Stats
-	// Problems are the present problems of the source, apart from the Services.
-	Problems() []problem.Problem
-	// String describes the source.
-	String() string
-}
-
 // Daemon is a running Weir.
 type Daemon struct {
 	log    *slog.Logger
