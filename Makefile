@@ -19,8 +19,6 @@ MINUTES  ?= 10
 RELEASE  ?=
 # How often `make kills` kills.
 KILLS    ?= 10
-# How often `make handovers` hands over.
-HANDOVERS ?= 10
 # How often `make crashes` kills.
 CRASHES  ?= 1000
 TRACES   ?= 1000
@@ -157,10 +155,6 @@ model: ## Forged segments against a model of TCP for MINUTES (make model MINUTES
 .PHONY: kills
 kills: ## Established and new connections while Weir is killed KILLS times (make kills KILLS=10; root)
 	WEIR_KILLS=$(KILLS) WEIR_KILL_CONNECTIONS=2000 WEIR_KILL_NEW=500 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireConnectionsSurviveKills$$' -v
-
-.PHONY: handovers
-handovers: ## Established and new connections while Weir hands over HANDOVERS times, beside connections past Weir (make handovers HANDOVERS=10; root)
-	WEIR_KILLS=$(HANDOVERS) WEIR_KILL_CONNECTIONS=2000 WEIR_KILL_NEW=500 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireConnectionsSurviveHandovers$$' -v
 
 .PHONY: deaths
 deaths: ## End Weir in every manner DEATHS times while the kernel forwards, and print the longest gaps (make deaths DEATHS=10; root)

@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -248,33 +247,25 @@ func BenchmarkCreateInAFlood(b *testing.B) {
 
 // BenchmarkRestore is the Open of a table with 10,000 connections, prepared or not.
 func BenchmarkRestore(b *testing.B) {
-	for _, beside := range []bool{false, true} {
-		b.Run(fmt.Sprintf("prepared=%v", beside), func(b *testing.B) {
-			cfg := Config{Path: filepath.Join(b.TempDir(), "flows"), MaxFlows: 1 << 18, Workers: 2}
-			tab := open(b, cfg)
-			w := tab.Worker(0)
-			w.Online()
-			for i := range 10_000 {
-				f := natFlow(i)
-				f.Endpoint = netipAddrPort(i)
-				mustCreate(b, w, f)
-			}
-			w.Offline()
-			for b.Loop() {
-				b.StopTimer()
-				var err error
-				if cfg.Prepared = nil; beside {
-					cfg.Prepared, err = Prepare(cfg)
-				}
-				if err := errors.Join(err, tab.Close()); err != nil {
-					b.Fatal(err)
-				}
-				b.StartTimer()
-				tab = open(b, cfg)
-			}
-			if n := tab.Restoration().Flows; n != 10_000 {
-				b.Fatal(n)
-			}
-		})
+	cfg := Config{Path: filepath.Join(b.TempDir(), "flows"), MaxFlows: 1 << 18, Workers: 2}
+	tab := open(b, cfg)
+	w := tab.Worker(0)
+	w.Online()
+	for i := range 10_000 {
+		f := natFlow(i)
+		f.Endpoint = netipAddrPort(i)
+		mustCreate(b, w, f)
+	}
+	w.Offline()
+	for b.Loop() {
+		b.StopTimer()
+		if err := tab.Close(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		tab = open(b, cfg)
+	}
+	if n := tab.Restoration().Flows; n != 10_000 {
+		b.Fatal(n)
 	}
 }

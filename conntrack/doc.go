@@ -19,8 +19,7 @@
 // new process restores the table ([Open]). The index from keys to entries, the free lists,
 // the epochs and the counters live in memory of the process alone. They are made anew from
 // the entries: no lock and no half-done step of a process that was killed can be found in
-// the file. The next process of a handover maps and touches all that memory before the last one
-// closes the table ([Prepare]).
+// the file.
 //
 // # Layouts
 //

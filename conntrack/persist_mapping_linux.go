@@ -159,26 +159,6 @@ func (m *mapping) close() error {
 	return errors.Join(m.unmap(), m.unlock())
 }
 
-// leave makes a table in a file read-only, ends the lock on the file, and then gives the pages of
-// the process's own memory back. The memory of a Config.Memory is the caller's.
-func (m *mapping) leave() error {
-	var err error
-	own := [][]byte{m.links}
-	if !m.borrowed && len(m.shared) > 0 {
-		own = append(own, m.index)
-		if err = unix.Mprotect(m.shared, unix.PROT_READ); err != nil {
-			err = fmt.Errorf("make the table read-only: %w", err)
-		}
-	}
-	err = errors.Join(err, m.unlock())
-	go func() {
-		for _, b := range own {
-			_ = unix.Madvise(b, unix.MADV_DONTNEED) // the next process may be short of memory
-		}
-	}()
-	return err
-}
-
 // unlock ends the lock on the file, which a mapping would keep, and closes it.
 func (m *mapping) unlock() error {
 	if m.file == nil {

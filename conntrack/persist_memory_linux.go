@@ -110,20 +110,6 @@ func (t *Table) openFileAfterMemory(cfg Config, last []byte, was *lastTable) err
 	return t.restore()
 }
 
-// IndexSize is the size of the index that Open asks Config.Memory for if it goes on with a
-// table in memory last; false if the table of maxFlows, as in Config, is to be another.
-func IndexSize(last []byte, maxFlows int) (size int64, same bool) {
-	was := examineMemory(last)
-	if !was.restorable() {
-		return 0, false
-	}
-	n, err := chooseFlows(Config{MaxFlows: maxFlows}, was)
-	if err != nil || !was.sameAs(n) {
-		return 0, false
-	}
-	return planFor(n).index(), true
-}
-
 // borrow takes the memory of the table from Config.Memory, that of the connections from last
 // unless it is nil.
 func (t *Table) borrow(cfg Config, last []byte, maxFlows int64) (err error) {
@@ -144,10 +130,8 @@ func (t *Table) borrow(cfg Config, last []byte, maxFlows int64) (err error) {
 	if err != nil {
 		return err
 	}
-	if !cfg.Prepared.giveLinks(t.mem, maxFlows) {
-		if t.mem.links, err = t.mem.mapPrivate(maxFlows * linkSize); err != nil {
-			return err
-		}
+	if t.mem.links, err = t.mem.mapPrivate(maxFlows * linkSize); err != nil {
+		return err
 	}
 	t.mem.borrowed, t.mem.shared, t.mem.index = true, last[:p.size], index
 	t.viewFile(t.mem.shared, p, maxFlows)

@@ -35,8 +35,6 @@ type Config struct {
 	// NextHops is the number of the caller's next hops: next-hop words of an earlier process
 	// stay in Memory if the number in their lower 16 bits is less.
 	NextHops int
-	// Prepared is the result of Prepare beside the last process, nil for none. Open closes it.
-	Prepared *Prepared
 }
 
 // ErrInUse is the error of Open when another process has the file.
@@ -77,7 +75,6 @@ func LayoutVersion() int { return layoutVersion }
 // written, is set aside as Path+".bad". A directory that others may write is an error.
 // All memory is allocated now: an error here, never a fault later.
 func Open(cfg Config) (*Table, error) {
-	defer cfg.Prepared.Close()
 	t, err := newTable(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("flow table: %w", err)
@@ -209,11 +206,6 @@ func (t *Table) take(path string) (*lastTable, error) {
 // room: a control group would otherwise kill the process instead.
 func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	p := planFor(maxFlows)
-	if !fresh && cfg.Prepared.giveFile(t.mem, maxFlows) {
-		t.viewFile(t.mem.shared, p, maxFlows)
-		t.viewPrivate(p)
-		return nil
-	}
 	need := p.index() + maxFlows*linkSize
 	if fresh {
 		need += p.size
@@ -311,15 +303,7 @@ func bootID() (id [16]byte) {
 
 // Close unmaps the table; the file stays. The workers must have ended. Control
 // goroutines that are inside are waited for; for later ones the table is empty.
-func (t *Table) Close() error { return t.end((*mapping).close) }
-
-// Leave is Close for a process that ends soon, while the next one waits for the lock: it would take
-// milliseconds to unmap the memory. A file is mapped read-only: a part of this process that was
-// forgotten faults, as after Close, and does the table of the next process no harm.
-func (t *Table) Leave() error { return t.end((*mapping).leave) }
-
-// end ends the use of the table, and then gives up the memory.
-func (t *Table) end(giveUp func(*mapping) error) error {
+func (t *Table) Close() error {
 	if t.closing.Swap(true) {
 		return nil
 	}
@@ -331,7 +315,7 @@ func (t *Table) end(giveUp func(*mapping) error) error {
 	t.closed = true
 	close(t.control)
 	t.head.note(t.Tick(), time.Now())
-	return giveUp(t.mem)
+	return t.mem.close()
 }
 
 // takeHandles takes all control handles, or none: the holder of a handle may need another

@@ -249,8 +249,29 @@ endpoints: [{addresses: ["%[3]s"]}]
 ---
 `, i, reach[i].nodePort, reach[i].address)
 	}
+	e, err := workload.ServeEcho(n.ZoneA, reach[0].name, "[::]:7")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.OnClose(e.Close)
+	fmt.Fprintf(&b, `
+apiVersion: v1
+kind: Service
+metadata: {namespace: default, name: echo}
+spec: {type: NodePort, ports: [{port: 7, nodePort: %d, protocol: UDP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: default, name: echo, labels: {kubernetes.io/service-name: echo}}
+addressType: IPv4
+ports: [{port: 7, protocol: UDP}]
+endpoints: [{addresses: ["%s"]}]
+`, echoPort, reach[0].address)
 	return b.String()
 }
+
+// echoPort is the node port of a UDP Service.
+const echoPort = 30084
 
 // download asks for bytes through a node port.
 func (n *node) download(port uint16) error {

@@ -32,7 +32,7 @@ func (l *LB) openCache() {
 		return
 	}
 	c, err := flowcache.New(flowcache.Config{
-		PinDir: l.pinDir(), Beside: l.cfg.Take != nil, NextHops: route.DefaultMaxAdjacencies + 1,
+		PinDir: l.pinDir(), NextHops: route.DefaultMaxAdjacencies + 1,
 		Endpoints: table.DefaultMaxEndpoints, Services: maxServices,
 	})
 	if err != nil {
@@ -74,10 +74,10 @@ func (l *LB) shareTable() error {
 	return l.cache.SetTable(l.flows)
 }
 
-// loadSteering begins to load the steering program, beside a process that serves or not.
-func (l *LB) loadSteering(beside bool) (err error) {
+// loadSteering begins to load the steering program.
+func (l *LB) loadSteering() (err error) {
 	l.steer, err = steer.Load(steer.Config{
-		Flows: l.flowMaps(), PinDir: l.pinDir(), Beside: beside,
+		Flows: l.flowMaps(), PinDir: l.pinDir(),
 		TCX: slices.ContainsFunc(l.cfg.Interfaces, func(i ports.Interface) bool { return i.Hook == ports.HookTCX }),
 	})
 	return err

@@ -23,9 +23,12 @@ func (l *LB) openHostVeth(workers int) error {
 			"no host veth (hostVeth.prefixes is empty): endpoints behind the kernel cannot be reached")
 		return nil
 	}
-	cfg := l.hostVethConfig()
-	cfg.Queues, cfg.MTU, cfg.Prepared = workers, l.ports.MTU(), l.prepared.host
-	h, err := hostveth.Open(cfg)
+	h, err := hostveth.Open(hostveth.Config{
+		Prefix4: l.cfg.HostVeth4, Prefix6: l.cfg.HostVeth6,
+		Queues: workers, MTU: l.ports.MTU(), Redirects: l.cache != nil,
+		Mark: l.cfg.HostVethMark, Table: l.cfg.HostVethTable,
+		StateDir: l.cfg.StateDir, ProcSys: l.cfg.ProcSys, Log: l.log,
+	})
 	if err != nil {
 		return err
 	}
@@ -42,17 +45,6 @@ func (l *LB) openHostVeth(workers int) error {
 		Name: h.Name(), Index: h.Index(), MAC: h.MAC(), MTU: h.MTU(), Queues: workers, Fault: h.Fault,
 	})
 	return nil
-}
-
-// hostVethConfig is the configuration of the host veth, as far as it is known beside the last
-// process.
-func (l *LB) hostVethConfig() hostveth.Config {
-	return hostveth.Config{
-		Prefix4: l.cfg.HostVeth4, Prefix6: l.cfg.HostVeth6,
-		Redirects: l.cache != nil,
-		Mark:      l.cfg.HostVethMark, Table: l.cfg.HostVethTable,
-		StateDir: l.cfg.StateDir, ProcSys: l.cfg.ProcSys, Log: l.log,
-	}
 }
 
 // routedHost is the host veth for the routes, nil without it.

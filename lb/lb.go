@@ -4,7 +4,7 @@
 // tables that it is given.
 //
 //	lb.go         Config, Close
-//	open.go       New; takeover.go: beside a process that serves
+//	open.go       New
 //	apply.go      tables and steering, in order; flows of the last process
 //	former.go     frontends that are gone, of which connections go on
 //	addresses.go  the node's addresses: SNAT sources; and with them vip.go, host.go
@@ -32,8 +32,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/cilium/ebpf"
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/conntrack/statefile"
@@ -106,12 +104,9 @@ type Config struct {
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
 	FrameSize int
 	Log       *slog.Logger
-	// Keep reports whether a New that fails leaves everything of an earlier process in place;
-	// nil: it does not.
-	Keep func() bool
-	// Take has the last process leave, as Release does, when all is ready that can be beside
-	// it; nil without such a process. It returns the sockets of that process, nil for none.
-	Take func() (*xsk.Transfer, error)
+	// Sockets are those that the last process has left by Leave, nil for none. New takes them over
+	// or closes them.
+	Sockets *xsk.Transfer
 	// Phases measures the start; nil: nothing does.
 	Phases *phase.Phases
 	// Testing is for tests alone.
@@ -149,14 +144,11 @@ type LB struct {
 	mu       sync.Mutex   // guards all that follows, and every publication
 	ports    *ports.Ports // Absent may be called without mu
 	steer    *steer.Program
-	loaded   map[string]*ebpf.Map // of the flow cache, over which steer is loaded; New's
-	host     *hostveth.Veth       // nil without it
+	host     *hostveth.Veth // nil without it
 	reassign *reassign.Flows
 	warnings *warning.List
 
 	claim    *statefile.Claim // nil while this process is not the only Weir
-	beside   bool             // the last process serves: New has not taken over from it yet
-	prepared prepared         // beside the last process; New's
 	opened   bool             // New has got every socket: no other process takes traffic
 	attached bool             // Apply was called
 	yielded  bool             // the packets of the last process were given to the kernel before Apply

@@ -66,7 +66,8 @@ func onEdge(t *testing.T, hold time.Duration, f func(lab *netlab.Edge, pins stri
 // leave ends a load balancer as a restart does; the sockets and the router end with the
 // process.
 func leave(l *LB) error {
-	return errors.Join(l.Leave(), l.ports.Close(), l.memory.Close(), l.router.Close())
+	_, err := l.Leave(false)
+	return errors.Join(err, l.ports.Close(), l.memory.Close(), l.router.Close())
 }
 
 // A process that ends for good before it has known the Services removes the program of the

@@ -21,35 +21,29 @@ import (
 
 // New makes ready everything but the attachment to the interfaces: no packet is taken
 // before the first Apply. Packets that the program of an earlier process still takes wait
-// in the rings. On error nothing is left behind, unless cfg.Keep.
+// in the rings. On error nothing is left behind.
 func New(cfg Config) (_ *LB, err error) {
 	l := newLB(cfg)
-	var (
-		sockets *xsk.Transfer // of the last process, as they have come
-		last    []*xsk.Socket // and as nobody has them yet
-	)
+	var last []*xsk.Socket // of the last process, as nobody has them yet
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, closeAll(sockets, last))
+		if err == nil {
+			return
 		}
-		err = errors.Join(err, l.prepared.close())
-		switch {
-		case err == nil:
-		case cfg.Keep != nil && cfg.Keep():
-			_, left := l.Release(false)
-			err = errors.Join(err, left)
-		default:
-			err = errors.Join(err, l.Close())
+		for _, s := range last {
+			err = errors.Join(err, s.Close())
 		}
+		err = errors.Join(err, l.Close())
 	}()
 
-	if sockets, err = l.takeNode(); err != nil {
+	if err := l.claimNode(); err != nil {
 		return nil, err
 	}
+	l.openCache()
+	l.cfg.Phases.End("flow cache")
 	// The program is loaded, and then the pages of the packet memory are made, beside all
 	// else. With a flow cache the program needs the maps of the flow table first.
-	if l.cache == nil && l.steer == nil {
-		if err := l.loadSteering(false); err != nil {
+	if l.cache == nil {
+		if err := l.loadSteering(); err != nil {
 			return nil, err
 		}
 	}
@@ -57,8 +51,7 @@ func New(cfg Config) (_ *LB, err error) {
 	if err != nil {
 		return nil, err
 	}
-	last, err = l.openMemory(len(cpus), sockets)
-	if err != nil {
+	if last, err = l.openMemory(len(cpus)); err != nil {
 		return nil, err
 	}
 	l.cfg.Phases.End("packet memory")
@@ -71,8 +64,10 @@ func New(cfg Config) (_ *LB, err error) {
 	if err := l.shareTable(); err != nil {
 		return nil, err
 	}
-	if err := l.loadOverTable(); err != nil {
-		return nil, err
+	if l.steer == nil {
+		if err := l.loadSteering(); err != nil {
+			return nil, err
+		}
 	}
 	l.ports.SetFlowCache(l.noCache)
 	l.cfg.Phases.End("maps")
@@ -101,21 +96,6 @@ func New(cfg Config) (_ *LB, err error) {
 	return l, nil
 }
 
-// takeNode claims the node and opens the flow cache, in a handover from the last process.
-func (l *LB) takeNode() (sockets *xsk.Transfer, err error) {
-	if l.cfg.Take == nil {
-		if err := l.claimNode(); err != nil {
-			return nil, err
-		}
-	}
-	l.openCache()
-	l.cfg.Phases.End("flow cache")
-	if l.cfg.Take == nil {
-		return nil, nil
-	}
-	return l.takeOver()
-}
-
 // claimNode makes this process the only Weir of the network namespace: another would take the veth
 // pairs and the pins of this one for those of a dead process.
 func (l *LB) claimNode() (err error) {
@@ -129,19 +109,6 @@ func newClaim() (*statefile.Claim, error) {
 		return nil, fmt.Errorf("another Weir is running in this network namespace: %w", err)
 	}
 	return c, err
-}
-
-// closeAll closes the sockets of the last process: the queues are to be free for a process that
-// follows.
-func closeAll(sockets *xsk.Transfer, received []*xsk.Socket) error {
-	var errs []error
-	if sockets != nil {
-		errs = append(errs, sockets.Close())
-	}
-	for _, s := range received {
-		errs = append(errs, s.Close())
-	}
-	return errors.Join(errs...)
 }
 
 // newLB makes a load balancer that has opened nothing yet.
@@ -194,7 +161,7 @@ func (l *LB) openTables(workers int) (err error) {
 	}
 	l.flows, err = conntrack.Open(conntrack.Config{
 		Path: l.cfg.ConntrackPath, MaxFlows: l.cfg.MaxFlows, Workers: workers, Memory: memory,
-		NextHops: route.DefaultMaxAdjacencies + 1, Prepared: l.prepared.flows,
+		NextHops: route.DefaultMaxAdjacencies + 1,
 	})
 	if earlier != nil {
 		err = errors.Join(err, earlier.Close())
@@ -254,7 +221,7 @@ func (l *LB) openRouter(workers int) (err error) {
 
 // openMemory maps the packet memory: that of the last process with its sockets, if there are
 // as many frames as this process needs, else memory of its own.
-func (l *LB) openMemory(workers int, sockets *xsk.Transfer) (last []*xsk.Socket, err error) {
+func (l *LB) openMemory(workers int) (last []*xsk.Socket, err error) {
 	devices := l.ports.MaxDevices()
 	if l.wantsHostVeth() {
 		devices++
@@ -264,6 +231,7 @@ func (l *LB) openMemory(workers int, sockets *xsk.Transfer) (last []*xsk.Socket,
 	if why != "" {
 		l.log.Info("packet memory", "frameSize", size, "because", why)
 	}
+	sockets := l.cfg.Sockets
 	if sockets != nil && sockets.Frames == frames && sockets.FrameSize == size {
 		if l.memory, last, err = sockets.Receive(); err == nil {
 			l.log.Info("carrying on with the sockets of the last process", "sockets", len(last))

@@ -19,7 +19,7 @@ func newDrain() *cobra.Command {
 		Use:   "drain",
 		Short: "Show, begin or end drains of endpoints and of this node",
 		Long: `Shows the drains that were asked for by weir drain endpoint and weir drain self. They
-outlive a handover, a restart and a crash, and end with a stop or a boot of the node.`,
+outlive a restart and a crash, and end with a stop or a boot of the node.`,
 		Example: `  weir drain
   weir drain endpoint 10.1.2.3:8080
   weir drain self --wait`,
@@ -63,7 +63,7 @@ func newDrainEndpoint() *cobra.Command {
 established connections go on, and new ones get other endpoints. While no other
 endpoint of a Service port is ready, a drained one still serves. Without a port all
 ports of the address are meant. The drain ends by --undo, when no Service lists the
-endpoint any more, and when Weir is stopped: it outlives a handover and a restart. weir
+endpoint any more, and when Weir is stopped: it outlives a restart. weir
 endpoints shows it.`,
 		Example: `  weir drain endpoint 10.1.2.3:8080
   weir drain endpoint 10.1.2.3 2001:db8::3
@@ -104,7 +104,7 @@ func newDrainSelf() *cobra.Command {
 		Short: "Let load balancers in front send to other nodes",
 		Long: `Lets the health endpoints fail, as a drain on SIGTERM does at first, so that load
 balancers in front send to other nodes. Weir serves on, new connections too, until
---undo, also after a handover or a restart; a stop or a boot of the node ends it too.
+--undo, also after a restart; a stop or a boot of the node ends it too.
 Addresses that are announced to routers are withdrawn first. With --wait the
 command ends when no connection is left and announce.drainSeconds are over, with exit
 status 1 when some are left after --timeout.`,

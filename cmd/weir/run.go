@@ -19,8 +19,6 @@ func newRun() *cobra.Command {
 		flags   *config.Flags
 		writeTo string
 		watch   bool
-
-		handover bool
 	)
 	cmd := &cobra.Command{
 		Use:   "run [flags]",
@@ -40,18 +38,16 @@ place, and connections wait up to death.holdSeconds for the next process, as the
 when Weir is killed. After that the kernel has all packets. With onStop: auto the API
 server is asked: SIGTERM is a restart while the DaemonSet runs another Pod on the node.
 
-With --handover the new process makes everything ready beside the running one, which then
-leaves, as on SIGUSR2. If the new process fails before, the running one goes on; if it
-fails later, the running one starts again, with its own program, arguments and configuration.`,
+`,
 		Example: `  weir run --config /etc/weir/weir.yaml
   weir run --node-name edge-1 --manifests /etc/weir/manifests --interface eth0,eth1
   weir run -c weir.yaml --log-level debug --mode native
-  weir run --config /etc/weir/weir.yaml --handover    # in place of the Weir that runs
   weir run -i eth0 --manifests m.yaml --write-config-to weir.yaml   # flags as a file`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signals := daemon.Notify() // first: a SIGHUP that comes during the start must not end it
 			defer signals.Stop()
+			sockets, errSockets := daemon.LastSockets()
 			var watched *daemon.FileWatch
 			if watch {
 				if flags.File == "" {
@@ -70,18 +66,20 @@ fails later, the running one starts again, with its own program, arguments and c
 				return err
 			}
 			log, level := cfg.Logging.Logger(cmd.ErrOrStderr())
+			if errSockets != nil {
+				log.Warn(errSockets.Error())
+			}
 			for _, s := range cfg.Selections() {
 				log.Info("interfaces are selected", "entry", s.Path, "by", s.By, "interfaces", s.Names)
 			}
 			// The signals that end other commands are the daemon's here: SIGTERM drains.
 			return daemon.Run(context.WithoutCancel(cmd.Context()), cfg, daemon.Options{
-				Log: log, Level: level, Signals: signals, Watch: watched, Handover: handover, Again: again,
+				Log: log, Level: level, Signals: signals, Watch: watched, Sockets: sockets, Again: again,
 			})
 		},
 	}
 	flags = config.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&watch, "watch-config", false, "read the configuration file again when it changes, as on SIGHUP")
-	cmd.Flags().BoolVar(&handover, "handover", false, "take over from the Weir that runs, which goes on serving until this one is ready")
 	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration of file and flags to this `file` (- for standard output) and exit")
 	cmd.Flags().SortFlags = false
 	return cmd

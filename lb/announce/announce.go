@@ -130,7 +130,10 @@ type Speaker interface {
 	Adopted() []netip.Prefix
 	// Close ends all sessions; the routers withdraw.
 	Close() error
-	// Leave is Close before another process that announces: if it can, what is announced stays.
+	// Keeps reports whether routers keep the routes after Leave until the next process announces,
+	// and only for some time.
+	Keeps() bool
+	// Leave is Close before the next process, for a Speaker that Keeps.
 	Leave() error
 }
 

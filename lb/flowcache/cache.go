@@ -23,8 +23,6 @@ type Config struct {
 	PinDir string
 	// NextHops is the number of adjacencies, number 0 among them.
 	NextHops int
-	// Beside leaves the pin to a process that lives, until Lock.
-	Beside bool
 	// Endpoints and Services are how many numbers there are.
 	Endpoints, Services int
 }
@@ -91,7 +89,7 @@ func New(cfg Config) (_ *Cache, err error) {
 	}
 	_ = rlimit.RemoveMemlock() // matters before kernel 5.11 only, and shows when a map is made
 	if cfg.PinDir != "" {
-		if c.pins, err = openPins(cfg.PinDir, cfg.Beside); err != nil {
+		if c.pins, err = openPins(cfg.PinDir); err != nil {
 			return nil, err
 		}
 		if c.last, err = c.pins.load(); err != nil {
@@ -175,65 +173,8 @@ func (c *Cache) Table(size int64) (_ []byte, err error) {
 	return c.made.b, err
 }
 
-// Prepare makes the index of a table of maxFlows, as in conntrack.Config, if that is to be the
-// table of the last process, and reports whether it is: then Maps are there before SetTable.
-func (c *Cache) Prepare(maxFlows int) (ready bool, err error) {
-	if c.last.b == nil {
-		return false, nil
-	}
-	size, same := conntrack.IndexSize(c.last.b, maxFlows)
-	if !same {
-		return false, nil
-	}
-	if _, err := c.Index(size); err != nil {
-		return false, err
-	}
-	c.table = c.last.m
-	return true, nil
-}
-
-// Lock ends Config.Beside: the other process has left.
-func (c *Cache) Lock() error {
-	if c.pins == nil {
-		return nil
-	}
-	if err := c.pins.take(); err != nil {
-		return err
-	}
-	now, err := c.pins.open()
-	if err != nil {
-		return err
-	}
-	if c.last.m != nil && now != nil && sameMap(c.last.m, now) {
-		return now.Close() // it is mapped, which takes a while
-	}
-	err = c.last.close() // the other process has made another table
-	c.table = nil
-	if now == nil {
-		return err
-	}
-	last, errMap := mapTable(now, c.pins.path)
-	c.last = last
-	return errors.Join(err, errMap)
-}
-
-// sameMap reports whether two descriptors are those of one map.
-func sameMap(a, b *ebpf.Map) bool {
-	ia, errA := a.Info()
-	ib, errB := b.Info()
-	if errA != nil || errB != nil {
-		return false
-	}
-	idA, known := ia.ID()
-	idB, _ := ib.ID()
-	return known && idA == idB
-}
-
 // Index makes memory for the index.
 func (c *Cache) Index(size int64) (_ []byte, err error) {
-	if c.index.m != nil && int64(len(c.index.b)) == (size+cell-1)/cell*cell {
-		return c.index.b, nil // by Prepare
-	}
 	if err := c.index.close(); err != nil {
 		return nil, err
 	}
@@ -287,17 +228,6 @@ func (c *Cache) Maps() map[string]*ebpf.Map {
 		"flow_table": c.table, "flow_index": c.index.m, "flow_next_hops": c.nextHops.m,
 		"flow_state": c.states.m, "flow_gone": c.gone.m, "flow_repeated": c.repeated,
 	}
-}
-
-// Unlock lets another process have the pin, when this one has closed the flow table. The
-// memory stays.
-func (c *Cache) Unlock() error {
-	if c.pins == nil {
-		return nil
-	}
-	p := c.pins
-	c.pins = nil
-	return p.close()
 }
 
 // Close frees the memory. The flow table and the routes must have been closed before. The pin

@@ -33,7 +33,7 @@ func OpenEarlier(dir string) (*Earlier, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // openPins would make it, and a start that fails leaves nothing
 	}
-	p, err := openPins(dir, false)
+	p, err := openPins(dir)
 	if err != nil {
 		return nil, err
 	}

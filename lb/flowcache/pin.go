@@ -32,8 +32,8 @@ type pins struct {
 }
 
 // openPins takes the place of the table, which another process of the network namespace may
-// have: then the error is conntrack.ErrInUse. beside leaves it to that process.
-func openPins(dir string, beside bool) (*pins, error) {
+// have: then the error is conntrack.ErrInUse.
+func openPins(dir string) (*pins, error) {
 	if err := checkBPFFS(dir); err != nil {
 		return nil, err
 	}
@@ -48,9 +48,6 @@ func openPins(dir string, beside bool) (*pins, error) {
 		return nil, err
 	}
 	p := &pins{path: filepath.Join(dir, pinPrefix+ns)}
-	if beside {
-		return p, nil
-	}
 	return p, p.take()
 }
 

@@ -72,8 +72,6 @@ type Config struct {
 	// which is read-only in a container.
 	ProcSys string
 	Log     *slog.Logger
-	// Prepared is the result of Prepare beside the last process, nil for none.
-	Prepared *Prepared
 }
 
 // Veth is the pair with addresses, routes and rules. Methods may be called from any
@@ -100,12 +98,12 @@ type Veth struct {
 	ReturnPathErr error
 }
 
-// Open makes the host veth, or takes over the remains of an earlier process. Needs
-// CAP_NET_ADMIN; works on the network namespace of the calling thread. On error nothing
+// Open makes the host veth, or goes on with that of an earlier process where it differs in
+// nothing. Needs CAP_NET_ADMIN; works on the network namespace of the calling thread. On error nothing
 // is left behind.
 func Open(cfg Config) (_ *Veth, err error) {
 	h := newVeth(cfg)
-	adopted := h.adopt(cfg.Prepared)
+	adopted := h.adopt()
 	if !adopted {
 		if err := h.checkPrefixes(); err != nil {
 			return nil, err

@@ -94,12 +94,8 @@ func (p *Program) adopt(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
 	return found
 }
 
-// TakeMaps learns what the maps of an earlier process say of its queues, and counts anew.
-// Load does so without Config.Beside.
-func (p *Program) TakeMaps() error {
-	if !p.adopted.maps {
-		return nil
-	}
+// takeMaps learns what the maps of an earlier process say of its queues, and counts anew.
+func (p *Program) takeMaps() error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return err
@@ -151,12 +147,6 @@ func (p *Program) Settle() error {
 		if slot != guardSlot && p.queues[slot] != p.own[slot] {
 			p.queues[slot] = p.own[slot]
 			errs = append(errs, p.setHeldQueues(slot))
-		}
-	}
-	// A process that has ended for good, beside this one, has removed the pins.
-	if dir, err := p.mapsDir(); err == nil {
-		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, p.pinMaps())
 		}
 	}
 	return errors.Join(errs...)

@@ -77,37 +77,6 @@ func TestNextProcessServesByTheProgramThatIsAttached(t *testing.T) {
 	}
 }
 
-// A process that ends for good beside the next one removes the pins of the maps that the next one
-// has: that pins them again.
-func TestAdoptedMapsArePinnedAgain(t *testing.T) {
-	w := newWire(t, netlab.LinkConfig{})
-	dir := bpffs(t)
-	serve := func(p *Program) {
-		_, err := p.Attach(w.dev.Index, 0, Auto, dir)
-		must(t, err)
-		s := w.openSocket(0)
-		must(t, p.SetSocket(0, 0, s.FD()))
-		must(t, p.Settle())
-		must(t, s.Close())
-	}
-	last := load(t, Config{PinDir: dir})
-	serve(last)
-	next := load(t, Config{PinDir: dir, Beside: true})
-	must(t, last.Close(true))
-	if !next.Adopted() {
-		t.Fatal("the maps of the last process are not adopted")
-	}
-	must(t, next.TakeMaps())
-	serve(next)
-	must(t, next.Close(false))
-	after := load(t, Config{PinDir: dir})
-	if !after.Adopted() {
-		t.Error("the maps are not pinned")
-	}
-	_, err := after.Attach(w.dev.Index, 0, Auto, dir)
-	must(t, errors.Join(err, after.Close(true)))
-}
-
 // Maps of another size are replaced, and those of a process that runs are left alone by one
 // that has got no socket.
 func TestMapsOfAnotherShapeAreNotAdopted(t *testing.T) {

@@ -41,8 +41,6 @@ type Config struct {
 	// PinDir is the directory of pins in which maps of an earlier process are looked for, and
 	// in which Settle pins them; "" for neither.
 	PinDir string
-	// Beside leaves adopted maps to the process that has them, until TakeMaps.
-	Beside bool
 	// TCX says that interfaces will have that hook, so that its program is loaded early.
 	TCX bool
 }
@@ -117,10 +115,7 @@ func (p *Program) makeMaps() error {
 		return err
 	}
 	p.adopted.maps, p.adopted.put = true, map[any]bool{}
-	if p.config.Beside {
-		return nil
-	}
-	return p.TakeMaps()
+	return p.takeMaps()
 }
 
 func (p *Program) sizeMaps(spec *ebpf.CollectionSpec) {

@@ -74,11 +74,11 @@ func ProbeMultiBuffer() Probe {
 }
 
 // ProbeBoundRings maps a ring of a socket that is bound, as a process does that goes on with
-// the sockets of another (Transfer).
+// the sockets of the last (Transfer).
 func ProbeBoundRings() Probe {
 	p := Probe{
 		Name: "AF_XDP rings of bound sockets", Kernel: "6.4",
-		Without: "opens its sockets anew in a handover and loses packets meanwhile",
+		Without: "opens its sockets anew in a restart and loses packets meanwhile",
 	}
 	p.Err = probeBind(unix.XDP_COPY, func(fd int) error {
 		off, err := mmapOffsets(fd)

@@ -23,7 +23,7 @@ func number(name string, usual int) int {
 
 // usual are the faults of a run that names none: those of the process and of the source,
 // which may cost no connection. make soak has all.
-const usual = "kill -9,restart,handover,reload,stopped process,full disk,memory pressure," +
+const usual = "kill -9,restart,reload,stopped process,full disk,memory pressure," +
 	"dead API server,slow API server,black-holed API server,half a manifest,no manifests"
 
 // Weir under faults: no failure that a fault does not explain, no byte wrong, no

@@ -45,7 +45,6 @@ type fault struct {
 var faults = []fault{
 	{"kill -9", partProcess, true, 0, time.Second, (*node).kill, everybody, nil},
 	{"restart", partProcess, true, 0, 0, (*node).restart, everybody, nil},
-	{"handover", partProcess, true, 0, 0, (*node).handOver, everybody, nil},
 	{"reload", partProcess, false, 0, 0, (*node).reload, nil, nil},
 	{"stopped process", partProcess, false, 200 * time.Millisecond, 2 * time.Second, (*node).stall, everybody, nil},
 	{"CPU hogs", partProcess, false, time.Second, 4 * time.Second, (*node).hog, nil, nil},

@@ -3,7 +3,6 @@ package chaos
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -36,45 +35,6 @@ func (n *node) restart(ctx context.Context, hold func()) error {
 	}
 	hold()
 	return n.adopt(ctx)
-}
-
-// handOver starts a process that takes over from the running one. A process that cannot start,
-// such as while an interface is missing, leaves the last one serving, and another is started.
-func (n *node) handOver(ctx context.Context, hold func()) error {
-	n.process.Lock()
-	defer n.process.Unlock()
-	hold()
-	for attempt := 1; ; attempt++ {
-		last := n.weir
-		err := n.start(ctx, "--handover")
-		if err == nil {
-			return errors.Join(hasLeft(last), n.check(ctx))
-		}
-		if attempt == 3 {
-			return errors.Join(err, last.Kill())
-		}
-		n.cfg.Log("handover: %v", err)
-		if err := n.weir.Kill(); err != nil { // it may wait for something
-			return errors.Join(err, last.Kill())
-		}
-		n.weir = last
-		if err := n.check(ctx); err != nil || !pause(ctx, time.Second) {
-			return errors.Join(fmt.Errorf("after a handover that failed: %w", err), context.Cause(ctx))
-		}
-	}
-}
-
-// hasLeft waits for the end of the last process of a handover.
-func hasLeft(last *netlab.Daemon) error {
-	select {
-	case <-last.Done():
-	case <-time.After(patience.For(20 * time.Second)):
-		return errors.Join(errors.New("the last process goes on after the handover"), last.Kill())
-	}
-	if err := last.Err(); err != nil {
-		return fmt.Errorf("the last process of the handover: %w\n%s", err, last.LogTail(30))
-	}
-	return nil
 }
 
 // adopt starts a process that adopts the flow table, and has it verified.

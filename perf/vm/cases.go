@@ -70,7 +70,6 @@ var Cases = []Case{
 	{Name: "ipvs", Package: "cmd/weir/e2e", Run: "^TestGuestTakeoverFromIPVS$", Load: []string{"ip_vs", "ip_vs_rr"}, Seconds: 20},
 	{Name: "kube-proxy-ipvs", Package: "cmd/weir/e2e/cluster", Run: "^TestGuestTakeoverFromKubeProxy$", Load: []string{"ip_vs", "ip_vs_rr", "nf_conntrack"}, Scripts: kubernetes, Long: true, Seconds: 60},
 	{Name: "clock", Package: "cmd/weir/e2e", Run: "^TestGuestClockSteps$", Env: []string{"WEIR_MAY_SET_CLOCK=1"}, Seconds: 30},
-	{Name: "handover", Package: "cmd/weir/e2e", Run: "^TestWire(ConnectionsSurviveHandovers|HandoverLosesNoDatagram)$/^no_cache$", Seconds: 40},
 	{Name: "nic-virtio", Package: "cmd/weir/e2e", Run: onNICs, NICs: "virtio-net-pci", Seconds: 60},
 	{Name: "nic-virtio-queues", Package: "cmd/weir/e2e", Run: "^TestGuestNIC(Traffic|Queues)$", NICs: "virtio-net-pci" + severalQueues, Env: []string{"WEIR_NIC_QUEUES=2"}, Seconds: 60},
 	{Name: "nic-e1000e", Package: "cmd/weir/e2e", Run: onNICs, NICs: "e1000e", Seconds: 60},

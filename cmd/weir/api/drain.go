@@ -11,7 +11,7 @@ import (
 )
 
 // Drains are the drains that an operator has asked for. They
-// outlive a handover, a restart and a crash, and end with a stop.
+// outlive a restart and a crash, and end with a stop.
 type Drains struct {
 	// Self is true while the health endpoints fail for weir drain self.
 	Self      bool       `json:"self"`

@@ -129,7 +129,7 @@ type Peer struct {
 	// is for routers on a link with address, without sourceAddress, and uses UDP port 3784.
 	BFD *BFD `json:"bfd,omitempty"`
 	// GracefulRestart has the router keep the routes when the session ends without a notification,
-	// as by a kill or a handover (RFC 4724). Absent: the router withdraws, and other nodes get
+	// as by a kill or a restart (RFC 4724). Absent: the router withdraws, and other nodes get
 	// the packets. It is for addresses that no other node announces. It excludes bfd.
 	GracefulRestart *GracefulRestart `json:"gracefulRestart,omitempty"`
 }

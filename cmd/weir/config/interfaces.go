@@ -11,7 +11,7 @@ import (
 // has exactly one of name, cidr and defaultRoute. The selectors cidr and defaultRoute are
 // for nodes with different names of interfaces. They are resolved at the start; addresses
 // and routes that change later attach no other interface before the next start. A process
-// that starts again by itself, after a stall or a failed handover, keeps its own. They leave
+// that starts again by itself, after a stall, keeps its own. They leave
 // out loopback and dummy interfaces, such as kube-ipvs0, and those of Weir. An entry that
 // finds no interface is an error. Two entries may find the same interface if their mode,
 // txChecksum and hook are the same.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -19,31 +18,21 @@ const (
 	noConfiguration = "-1"
 )
 
-// leaveVariable is a signal to end that nobody has obeyed, in the environment of such a process.
-const leaveVariable = "WEIR_LEAVE_SIGNAL"
-
 // again executes this program again, in this process, with the configuration that it has: the
-// file may be that of a next process which has failed by it. A signal in leave, which is lost by
-// that, is the next program's.
-func (d *Daemon) again(leave <-chan os.Signal) error {
-	args := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool { return a == "--handover" || a == "--handover=true" })
+// file may have changed since, and may be invalid.
+func (d *Daemon) again() error {
 	before := noConfiguration
 	if fd, err := d.keepConfiguration(); err != nil {
-		d.log.Warn("handover: the configuration is read from the file", "err", err)
+		d.log.Warn("start again: the configuration is read from the file", "err", err)
 	} else {
 		before = strconv.Itoa(fd)
 	}
 	d.tuned.Threads() // CPUs too pass to the program
 	if err := privilege.KeepThroughExec(); err != nil {
-		d.log.Warn("handover: the program may start without the privileges that it needs", "err", err)
+		d.log.Warn("start again: the program may start without the privileges that it needs", "err", err)
 	}
 	env := append(os.Environ(), beforeVariable+"="+before)
-	select {
-	case s := <-leave:
-		env = append(env, fmt.Sprintf("%s=%d", leaveVariable, s))
-	default:
-	}
-	return fmt.Errorf("start again: %w", unix.Exec("/proc/self/exe", args, env))
+	return fmt.Errorf("start again: %w", unix.Exec("/proc/self/exe", os.Args, env))
 }
 
 // keepConfiguration writes the configuration to memory that outlives the program, with the

@@ -94,40 +94,20 @@ func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*annou
 	return a, nil
 }
 
-// startAnnouncer makes an announcer that waits for Services. What a killed process or the last
-// one has announced stays meanwhile.
+// startAnnouncer makes an announcer that waits for Services. What a killed process has announced
+// stays meanwhile.
 func startAnnouncer(s announce.Speaker, l *lb.LB, settings announce.Settings) *announcer {
 	a := &announcer{
 		speaker: s, lb: l, services: map[string][]announcedFrontend{}, addresses: map[netip.Addr][]announce.Frontend{},
 		node: announce.Node{NotSynced: true},
 	}
 	a.rule.SetSettings(settings)
-	a.adopt(s.Adopted())
+	if prefixes := s.Adopted(); len(prefixes) > 0 {
+		a.rule.Adopt(prefixes)
+		a.held = time.Now().Add(holdWithoutView)
+		a.next = a.held
+	}
 	return a
-}
-
-// adopt takes over what was announced until this process began. Without an effect for an empty
-// list.
-func (a *announcer) adopt(prefixes []netip.Prefix) {
-	if a == nil || len(prefixes) == 0 {
-		return
-	}
-	a.rule.Adopt(prefixes)
-	a.held = time.Now().Add(holdWithoutView)
-	a.next = a.held
-}
-
-// prefixes are those of the announced routes.
-func (a *announcer) prefixes() (out []netip.Prefix) {
-	if a == nil {
-		return nil
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, r := range a.routes {
-		out = append(out, r.Prefix)
-	}
-	return out
 }
 
 // leaving withdraws addresses that a publication is about to take away, or that will not be served
@@ -267,9 +247,19 @@ func (a *announcer) ask(n announce.Node) {
 	a.decide(&a.node)
 }
 
-// close withdraws everything and ends the sessions. Before another process that announces
-// (handover) what can stay does.
-func (a *announcer) close(handover bool) error {
+// keeps reports whether routers keep the routes during a restart.
+func (a *announcer) keeps() bool {
+	if a == nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.speaker.Keeps()
+}
+
+// close withdraws everything and ends the sessions. Before a restart routes stay where routers
+// keep them.
+func (a *announcer) close(restart bool) error {
 	if a == nil {
 		return nil
 	}
@@ -279,7 +269,7 @@ func (a *announcer) close(handover bool) error {
 		return nil
 	}
 	a.closed, a.routes = true, nil
-	if handover {
+	if restart && a.speaker.Keeps() {
 		return a.speaker.Leave()
 	}
 	return errors.Join(a.speaker.Set(nil), a.speaker.Close())

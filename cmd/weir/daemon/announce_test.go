@@ -3,7 +3,6 @@ package daemon
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -20,11 +19,13 @@ type spoken struct {
 	err     error
 	adopted []netip.Prefix
 	left    bool
+	keeps   bool // during a restart
 }
 
 func (s *spoken) Set(want []announce.Route) error { s.routes = want; s.sets++; return s.err }
 func (s *spoken) Peers() []announce.Peer          { return nil }
 func (s *spoken) Adopted() []netip.Prefix         { return s.adopted }
+func (s *spoken) Keeps() bool                     { return s.keeps }
 func (s *spoken) Close() error                    { return nil }
 func (s *spoken) Leave() error                    { s.left = true; return nil }
 
@@ -201,8 +202,11 @@ func TestRoutesOfTheLastProcessStayUntilTheFirstView(t *testing.T) {
 	if len(s.routes) != 1 || s.routes[0].Prefix != adopted[0] {
 		t.Errorf("routes %v, want %v", s.routes, adopted[0])
 	}
+	if s.keeps = true; !a.keeps() {
+		t.Error("the routes do not stay during a restart")
+	}
 	if err := a.close(true); err != nil || !s.left || len(s.routes) != 1 {
-		t.Errorf("before a handover: left %v, routes %v, %v", s.left, s.routes, err)
+		t.Errorf("before a restart: left %v, routes %v, %v", s.left, s.routes, err)
 	}
 
 	for name, n := range map[string]announce.Node{"drain": {NotSynced: true, Draining: true}, "stop": {NotSynced: true, Stopping: true}} {
@@ -216,30 +220,5 @@ func TestRoutesOfTheLastProcessStayUntilTheFirstView(t *testing.T) {
 	a.held = time.Now()
 	if a.ask(announce.Node{NotSynced: true, Unhealthy: "such"}); s.sets != 1 {
 		t.Error("the routes stay for ever without a view")
-	}
-}
-
-// The next process of a handover announces at once what the last one did, also where the routes
-// themselves could not stay, and nothing else.
-func TestTheNextProcessDoesNotSettle(t *testing.T) {
-	settings := announce.Settings{Settle: time.Hour}
-	settings.Allow = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
-	last := serving(&spoken{}, announce.Settings{})
-	had := last.prefixes()
-	if len(had) != 2 {
-		t.Fatalf("the last process announces %v", had)
-	}
-	s := &spoken{}
-	a := startAnnouncer(s, nil, settings)
-	a.adopt(had)
-	a.ask(announce.Node{NotSynced: true})
-	web := webAt(2, "203.0.113.1", "203.0.113.2", "203.0.113.3")
-	a.services[web.Name] = frontendsOf(&web)
-	for i := range a.services[web.Name] {
-		a.services[web.Name][i].Programmed = true
-	}
-	a.ask(announce.Node{})
-	if got := a.prefixes(); !slices.Equal(got, had) || len(s.routes) != 2 {
-		t.Errorf("routes %v, want %v", s.routes, had)
 	}
 }

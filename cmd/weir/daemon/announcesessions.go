@@ -207,5 +207,6 @@ type silent struct{}
 func (silent) Set([]announce.Route) error { return nil }
 func (silent) Peers() []announce.Peer     { return nil }
 func (silent) Adopted() []netip.Prefix    { return nil }
+func (silent) Keeps() bool                { return false }
 func (silent) Close() error               { return nil }
 func (silent) Leave() error               { return nil }

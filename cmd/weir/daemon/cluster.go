@@ -158,13 +158,6 @@ func (c *cluster) reconfigured(cfg *config.Configuration) {
 	}
 }
 
-// save saves the last known state now, if it is not saved yet.
-func (c *cluster) save(ctx context.Context) {
-	if c.keeper != nil {
-		c.keeper.Flush(ctx)
-	}
-}
-
 // concerns reports whether an update changes anything that this node serves.
 // served are the Services with a frontend, as of the update before, and whether they have
 // others than cluster IPs; it is brought up to date.

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,12 +70,7 @@ type Daemon struct {
 	leaving   atomic.Bool              // for the next process, in place of a stop
 	stopAsked chan struct{}            // by Stop
 	phases    *phase.Phases            // of the start
-	last      *peer                    // of a handover to this process
-	next      atomic.Pointer[peer]     // of a handover by this process
-	sockets   *xsk.Transfer            // for next
-	announced []netip.Prefix           // by the last process of a handover, at the end by this one
 	sourced   chan struct{}            // closed when source is set
-	viewed    chan struct{}            // closed by the first full view of Services
 	taken     chan struct{}            // closed when traffic is taken
 	// selfDrained is since when the operator drains the node, nil: not.
 	selfDrained atomic.Pointer[time.Time]
@@ -115,9 +109,9 @@ type Options struct {
 	// Watch is the configuration file that is to be read again when it changes;
 	// nil: on SIGHUP alone.
 	Watch *FileWatch
-	// Handover takes over from the process that runs, if there is one.
-	Handover bool
-	// Again is set where the process was executed again by a handover that has failed.
+	// Sockets are those that the service manager has kept, nil for none; see LastSockets.
+	Sockets *xsk.Transfer
+	// Again is set where the process was executed again because a worker was stalled.
 	Again bool
 }
 
@@ -131,7 +125,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 		node:    discovery.Node{Node: topology.Node{Name: cfg.NodeName}},
 		pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}},
 
-		stopAsked: make(chan struct{}, 1), sourced: make(chan struct{}), viewed: make(chan struct{}), taken: make(chan struct{}),
+		stopAsked: make(chan struct{}, 1), sourced: make(chan struct{}), taken: make(chan struct{}),
 		phases: phase.New(startOf(o), o.Log),
 	}
 	d.phases.End("program file and configuration")
@@ -140,29 +134,17 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 	d.problems = problem.NewRegistry(d.log)
 	d.problems.OnChange(d.tellService)
 	d.problems.OnEvent(d.problemEvent)
-	err := d.run(ctx, o)
-	if next := d.next.Load(); next != nil {
-		if err != nil {
-			d.log.Error("handover: not all could be left in order", "err", err)
-		}
-		return d.handOver(next, err, o.Signals.leave)
-	}
-	return err
+	return d.run(ctx, o)
 }
 
-// run is Run without the end of a handover.
+// run starts all parts, and ends them when ctx ends.
 func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	var tasks sync.WaitGroup
 	defer func() {
 		d.stop(nil)
 		tasks.Wait()
 		if d.lb != nil {
-			d.announced = d.announcer.prefixes()
-			err = errors.Join(err, d.announcer.close(d.routesStay()), d.end(err))
-		}
-		// Last: the end of this connection tells the last process that all is free again.
-		if d.last != nil {
-			_ = d.last.conn.Close()
+			err = errors.Join(err, d.announcer.close(d.leaving.Load() && err == nil), d.end(err))
 		}
 	}()
 	task := func(name string, f func(context.Context) error) {
@@ -173,11 +155,6 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		})
 	}
 	tasks.Go(func() { d.followLeave(ctx, o.Signals.leave) })
-	if o.Handover {
-		if d.last, err = d.meetLast(ctx); err != nil {
-			return err
-		}
-	}
 	if d.notify, err = sdnotify.New(d.serviceHealth, d.log); err != nil {
 		return err
 	}
@@ -190,9 +167,13 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	d.phases.End("source")
 	// The Services are learnt while the packet path is made ready.
 	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
-	ls, err := d.openAll(ctx)
+	ls, err := d.listen()
 	defer ls.close()
+	d.phases.End("listeners")
 	if err != nil {
+		return err
+	}
+	if err := d.open(o.Sockets); err != nil {
 		return err
 	}
 
@@ -219,52 +200,17 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	d.begin()
 	task("privileges", d.dropPrivileges)
 	<-ctx.Done()
-	if d.next.Load() == nil {
-		d.notify.Stopping()
-	}
+	d.notify.Stopping()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return nil
 }
 
-// openAll opens the listeners and the packet path. The listeners are returned with an error,
-// too.
-func (d *Daemon) openAll(ctx context.Context) (ls *listeners, err error) {
-	listen := func() (err error) {
-		ls, err = d.listen()
-		d.phases.End("listeners")
-		return err
-	}
-	if d.last == nil {
-		if err := listen(); err != nil {
-			return ls, err
-		}
-		return ls, d.open(nil)
-	}
-	took := false
-	err = d.open(func() (*xsk.Transfer, error) {
-		sockets, err := d.takeOver(ctx)
-		took = true
-		if err == nil {
-			err = listen()
-		}
-		if err != nil && sockets != nil {
-			err = errors.Join(err, sockets.Close())
-		}
-		return sockets, err
-	})
-	if err != nil && !took {
-		err = fmt.Errorf("handover: the running Weir goes on: %w", err)
-	}
-	return ls, err
-}
-
-// open opens the packet path. take has the last process leave, nil without such a process.
-func (d *Daemon) open(take func() (*xsk.Transfer, error)) (err error) {
+// open opens the packet path.
+func (d *Daemon) open(sockets *xsk.Transfer) (err error) {
 	path := packetPath(d.cfg, d.log)
-	path.Phases, path.Take = d.phases, take
-	path.Keep = func() bool { return d.last != nil }
+	path.Phases, path.Sockets = d.phases, sockets
 	d.attempts = &endpointAttempts{
 		Table:    attempts.New(table.DefaultMaxEndpoints),
 		lb:       func() *lb.LB { return d.lb },
@@ -284,7 +230,6 @@ func (d *Daemon) open(take func() (*xsk.Transfer, error)) (err error) {
 	if d.announcer, err = newAnnouncer(d.cfg, d.lb, d.log); err != nil {
 		return err
 	}
-	d.announcer.adopt(d.announced)
 	objects, err := newObjectSource(d.cfg, d.source, d.log)
 	d.announcer.startObjects(objects, d.log)
 	return err
@@ -292,14 +237,9 @@ func (d *Daemon) open(take func() (*xsk.Transfer, error)) (err error) {
 
 // end ends the packet path. After a fault nothing is left for a next process.
 func (d *Daemon) end(fault error) error {
-	if next := d.next.Load(); next != nil || d.last != nil && !d.serving() {
-		pass := next != nil && next.sockets && fault == nil
-		d.sockets, fault = d.lb.Release(pass) // another process has it, or takes it back
-		return fault
-	}
 	if d.leaving.Load() && fault == nil {
 		d.log.Info("leaving for the next process: connections wait for it", "holdSeconds", d.cfg.Death.HoldSeconds)
-		return d.lb.Leave()
+		return d.leave()
 	}
 	if fault == nil { // after a fault a start follows
 		d.forgetKeptDrains()

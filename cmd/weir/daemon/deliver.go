@@ -31,7 +31,6 @@ func (d *Daemon) deliver(up *discovery.Update) {
 		}
 		if up.Synced && !d.pending.synced {
 			d.pending.synced = true
-			close(d.viewed)
 		}
 		d.publishFirst()
 		return
@@ -64,11 +63,6 @@ func (d *Daemon) publishFirst() {
 	}
 	d.startEvent(len(d.translate.Services()))
 	close(d.taken)
-	if d.last != nil {
-		if err := d.last.say(handoverMessage{Say: sayServing}); err != nil {
-			d.log.Warn("handover: the last process does not answer", "err", err)
-		}
-	}
 	d.notify.Ready()
 }
 

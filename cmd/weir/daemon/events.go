@@ -323,8 +323,5 @@ func (d *Daemon) Events(f *event.Filter) ([]event.Event, uint64) { return d.even
 // startEvent adds the event of the first publication. Preconditions: d.mu is held.
 func (d *Daemon) startEvent(services int) {
 	text := fmt.Sprintf("traffic is taken for %d Services of %s", services, d.source)
-	if d.last != nil {
-		text += ", from the last process"
-	}
 	d.events.Add(event.New{Kind: event.Start, Text: text + fmt.Sprintf(", %s after the start", time.Since(d.lb.Status().Started).Round(time.Millisecond))})
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // keptDrains are the operator's drains in a file, for the process that follows: after a
-// handover, a restart or a crash, and not after a stop or a boot.
+// restart or a crash, and not after a stop or a boot.
 type keptDrains struct {
 	Boot      string                `json:"boot"`
 	Self      *time.Time            `json:"self,omitempty"`

@@ -20,7 +20,6 @@ import (
 // Weir, is then an error that leaves the packet path untouched.
 type listeners struct {
 	admin, metrics, health net.Listener
-	handover               net.Listener // nil: nobody can take over
 	page                   net.Listener
 	pageToken              string
 	socket                 string
@@ -44,7 +43,6 @@ func (d *Daemon) listen() (_ *listeners, err error) {
 	case err != nil:
 		return nil, err
 	}
-	ls.handover = listenHandover(ls.socket, d.log)
 	if ls.metrics, err = listenTCP("metricsBindAddress", d.cfg.MetricsBindAddress); err != nil {
 		return nil, err
 	}
@@ -78,9 +76,6 @@ func listenTCP(field, address string) (net.Listener, error) {
 
 func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) error)) {
 	task("admin socket", func(ctx context.Context) error { return api.Serve(ctx, ls.admin, d, adminAccess(ls.cfg), ls.log) })
-	if ls.handover != nil {
-		task("handover", func(ctx context.Context) error { return d.followHandover(ctx, ls.handover) })
-	}
 	if ls.metrics != nil {
 		r := metrics.NewRegistry(d)
 		if n := ls.cfg.MetricsServices; n > 0 {
@@ -107,13 +102,12 @@ func (ls *listeners) close() {
 	if ls == nil {
 		return
 	}
-	for _, l := range []net.Listener{ls.admin, ls.handover, ls.metrics, ls.health, ls.page} {
+	for _, l := range []net.Listener{ls.admin, ls.metrics, ls.health, ls.page} {
 		if l != nil {
 			_ = l.Close()
 		}
 	}
 	if ls.admin != nil {
 		_ = os.Remove(ls.socket)
-		_ = os.Remove(handoverSocket(ls.socket))
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"strconv"
 	"syscall"
 )
 
@@ -20,11 +19,6 @@ type Signals struct {
 // be called before anything that takes time.
 func Notify() *Signals {
 	s := &Signals{reload: make(chan os.Signal, 1), leave: make(chan os.Signal, 2)}
-	if n, err := strconv.ParseUint(os.Getenv(leaveVariable), 10, 7); err == nil {
-		s.leave <- syscall.Signal(n)
-	}
-	_ = os.Unsetenv(leaveVariable)
-	// Afterwards: with the signals that come now there may be no room for that of before.
 	signal.Notify(s.reload, syscall.SIGHUP)
 	signal.Notify(s.leave, syscall.SIGTERM, os.Interrupt, syscall.SIGUSR2)
 	return s
@@ -55,7 +49,7 @@ func (d *Daemon) followLeave(ctx context.Context, leave <-chan os.Signal) {
 		case s == os.Interrupt:
 		case s == syscall.SIGUSR2:
 			d.leaving.Store(true) // before the first update too: the last process may be held
-			if d.serving() {
+			if d.serving() && !d.announcer.keeps() {
 				d.pause(ctx, leave, d.withdrawAll())
 			}
 		case d.serving():

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"os"
-	"strconv"
 	"syscall"
 	"testing"
 
@@ -35,23 +34,6 @@ func TestSignalsBeforeTrafficIsTaken(t *testing.T) {
 		if !stopped || d.leaving.Load() != tt.leaves {
 			t.Errorf("onStop: %s, %v: ended %v, for a restart %v, want %v",
 				tt.onStop, tt.signal, stopped, d.leaving.Load(), tt.leaves)
-		}
-	}
-}
-
-// A signal that the program before has not obeyed comes before those of this one, and in none after it.
-func TestASignalPassesToTheProgramThatStartsAgain(t *testing.T) {
-	t.Setenv(leaveVariable, strconv.Itoa(int(syscall.SIGUSR2)))
-	for _, want := range []os.Signal{syscall.SIGUSR2, nil} {
-		s := Notify()
-		var got os.Signal
-		select {
-		case got = <-s.leave:
-		default:
-		}
-		s.Stop()
-		if _, kept := os.LookupEnv(leaveVariable); got != want || kept {
-			t.Errorf("%v, want %v; the variable is kept: %v", got, want, kept)
 		}
 	}
 }

@@ -110,7 +110,7 @@ func (d *Daemon) startAgain(where map[int]string) error {
 	switch {
 	case d.cfg.Death.HoldSeconds == 0:
 		return fmt.Errorf("death.holdSeconds is 0: connections would end")
-	case d.leaving.Load() || d.draining.Load() != nil || d.next.Load() != nil:
+	case d.leaving.Load() || d.draining.Load() != nil:
 		return fmt.Errorf("it ends")
 	}
 	note := filepath.Join(filepath.Dir(d.cfg.Admin.Socket), "stalled")
@@ -125,7 +125,7 @@ func (d *Daemon) startAgain(where map[int]string) error {
 	}
 	d.log.Error("a worker stays stalled: starting again", "workers", where, "holdSeconds", d.cfg.Death.HoldSeconds)
 	d.notify.Alive() // which was not fed since the stall: it would end the start
-	err := d.again(nil)
+	err := d.again()
 	d.log.Error("ending, for the service manager to start Weir again", "err", err)
 	os.Exit(1)
 	return nil

@@ -27,9 +27,8 @@ import (
 // death is how a process ends, and what follows.
 type death struct {
 	name, config string
-	// end ends the process; replaced: the next one serves when end returns.
-	end      func(*testing.T, *fixture) error
-	replaced bool
+	// end ends the process.
+	end func(*testing.T, *fixture) error
 	// closing: a client closes connections while no process lives.
 	closing bool
 	// other: the process has left a flow table of another layout than that of the next.
@@ -44,7 +43,6 @@ var deaths = []death{
 	{name: "kill", end: killed, least: 2},
 	{name: "SIGUSR2", end: func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGUSR2) }},
 	{name: "SIGTERM", config: "onStop: leave\n", end: func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGTERM) }},
-	{name: "handover", end: func(t *testing.T, f *fixture) error { return f.handOver(t) }, replaced: true},
 	{name: "kill and close", end: killed, closing: true},
 	{name: "kill and other layout", end: killed, other: true, shortAt: "tcx"},
 	{name: "SIGUSR2 and other layout", end: func(t *testing.T, f *fixture) error { return endedBy(t, f, syscall.SIGUSR2) }, other: true, shortAt: "xdp"},
@@ -184,32 +182,21 @@ func (l *talks) outlives(t *testing.T, n int, d *death) {
 	l.longest()
 	begun := time.Now()
 	fresh := make(chan error, 1)
-	if d.replaced {
-		go func() {
-			var errs []error
-			for range 10 {
-				errs = append(errs, l.exchangeOnce(toAttached, false))
-			}
-			fresh <- errors.Join(errs...)
-		}()
-	}
 	must(t, d.end(t, l.fixture))
 	if d.other {
 		must(t, l.Edge.Edge.Inside(func() error { return otherLayout(conntrack.LayoutVersion() + 1 - 2*(n%2)) }))
 	}
-	if !d.replaced {
-		for i, c := range ending {
-			closeOne(t, c, i%2 == 1)
-		}
-		saidBy(t, l.list, 50)
-		if !d.closing {
-			l.losesNothing(t, lost, "without Weir")
-		}
-		go func() { fresh <- l.exchangeOnce(toAttached, false) }()
-		saidBy(t, l.list, 50)
-		must(t, l.start())
-		l.serves(t, !d.other)
+	for i, c := range ending {
+		closeOne(t, c, i%2 == 1)
 	}
+	saidBy(t, l.list, 50)
+	if !d.closing {
+		l.losesNothing(t, lost, "without Weir")
+	}
+	go func() { fresh <- l.exchangeOnce(toAttached, false) }()
+	saidBy(t, l.list, 50)
+	must(t, l.start())
+	l.serves(t, !d.other)
 	saidBy(t, l.list, 50)
 	if err := <-fresh; err != nil {
 		t.Errorf("new connection: %v", err)
@@ -220,10 +207,6 @@ func (l *talks) outlives(t *testing.T, n int, d *death) {
 	switch {
 	case d.closing:
 		l.endIn(t, len(ending))
-	case d.replaced: // segments of new connections were lost
-		if now := l.lost(t); now.resets != lost.resets {
-			t.Errorf("%d connections were reset", now.resets-lost.resets)
-		}
 	default:
 		l.losesNothing(t, lost, "with the next Weir")
 	}

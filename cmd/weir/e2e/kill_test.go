@@ -225,8 +225,7 @@ func logLongest(t *testing.T, talks []*talk, ends []time.Time) {
 	}
 }
 
-// logStart logs the phases of the last start. After a handover the phases from the leave of the
-// last process to the workers are those in which nobody forwards.
+// logStart logs the phases of the last start.
 func (f *fixture) logStart(t *testing.T) {
 	t.Helper()
 	s, err := f.admin.Status(inTime(t, within))
@@ -234,21 +233,13 @@ func (f *fixture) logStart(t *testing.T) {
 		t.Error(err)
 		return
 	}
-	var total, without float64
+	var total float64
 	var list []string
-	left := false
 	for _, p := range s.Start {
 		total += p.Seconds
-		if left = left || p.Name == "last process leaves"; left {
-			without += p.Seconds
-		}
-		left = left && p.Name != "workers run"
 		list = append(list, fmt.Sprintf("%s %.0f", p.Name, 1000*p.Seconds))
 	}
 	t.Logf("start in %.0f ms: %s", 1000*total, strings.Join(list, ", "))
-	if without > 0 {
-		t.Logf("no worker for %.1f ms", 1000*without)
-	}
 }
 
 // talk is an established connection over which messages go back and forth.

@@ -286,3 +286,13 @@ func TestWireSecondWeirWithOtherFilesIsRefused(t *testing.T) {
 		})
 	}
 }
+
+// endedProcess waits for the end of a process.
+func (f *fixture) endedProcess(t *testing.T, p *netlab.Daemon) {
+	t.Helper()
+	select {
+	case <-p.Done():
+	case <-inTime(t, within).Done():
+		t.Fatalf("it goes on:\n%s", p.LogTail(10))
+	}
+}

@@ -183,7 +183,6 @@ func TestWireOperatorDrainsOutliveTheProcess(t *testing.T) {
 		how string
 		by  func() error
 	}{
-		{"handover", func() error { return f.handOver(t) }},
 		{"restart", func() error { return errors.Join(endedBy(t, f, syscall.SIGUSR2), f.start()) }},
 		{"crash", func() error { return errors.Join(f.weir.Kill(), f.start()) }},
 	} {
@@ -203,9 +202,9 @@ func TestWireOperatorDrainsOutliveTheProcess(t *testing.T) {
 	if out, err := f.drains("self", "--undo"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	must(t, f.handOver(t))
+	must(t, errors.Join(endedBy(t, f, syscall.SIGUSR2), f.start()))
 	if list := f.drainProblems(t); len(list) != 1 || !strings.Contains(list[0], drained.String()) {
-		t.Errorf("problems after an undo and a handover: %q", list)
+		t.Errorf("problems after an undo and a restart: %q", list)
 	}
 	must(t, endedBy(t, f, syscall.SIGTERM))
 	must(t, f.start())

@@ -128,22 +128,6 @@ func TestWireInterfacesAreSelected(t *testing.T) {
 	replace(t, f.path("config.yaml"), []byte(strings.Replace(f.config(), byPrefix, "{name: eth1}", 1)))
 	f.restartNeeded(t, 2, "interfaces")
 
-	// A process that starts again after a failed handover has the interfaces that it had.
-	last := f.weir
-	named := strings.NewReplacer("{defaultRoute: true}", "{name: eth0}", byPrefix, "{name: eth1}").Replace(f.config())
-	replace(t, f.path("next.yaml"), []byte(named+badAddress))
-	must(t, f.launch("next.yaml", "--handover"))
-	next := f.weir
-	f.weir = last
-	f.endedProcess(t, next)
-	if !strings.Contains(next.LogTail(20), "taking over") {
-		t.Error("it failed before the last process had left")
-	}
-	must(t, f.served(len(f.services)))
-	if diff := cmp.Diff([]string{"eth0", "eth1"}, f.attachedNames(t)); diff != "" {
-		t.Errorf("attached interfaces after a failed handover, -want +got:\n%s", diff)
-	}
-
 	// Without the route no next process starts, and the last one can still be removed.
 	must(t, f.weir.Signal(syscall.SIGKILL))
 	<-f.weir.Done()

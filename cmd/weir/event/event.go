@@ -14,7 +14,6 @@ type Kind string
 // Kinds of events.
 const (
 	Start           Kind = "start"
-	Handover        Kind = "handover"
 	Drain           Kind = "drain"
 	Reload          Kind = "reload"
 	Objects         Kind = "objects"
@@ -42,7 +41,6 @@ var Kinds = []struct {
 	Text string
 }{
 	{Start, "Traffic is taken since then."},
-	{Handover, "Another process takes over."},
 	{Drain, "A step of a drain."},
 	{Reload, "The configuration was read again."},
 	{Objects, "Objects of the API server for the announcement were read again."},

@@ -36,10 +36,8 @@ type Keeper struct {
 	Log     *slog.Logger
 
 	changed chan struct{}
-	flush   chan chan struct{}
 	step    int       // of Intervals
 	tried   time.Time // to save, zero for never
-	asked   time.Time // when Flush last had something saved, zero for never
 	sum     []byte    // of the file, nil before it is saved
 	stale   time.Time // since when the file is older than the state, zero while it is not
 	size    int64     // of the last save
@@ -57,7 +55,7 @@ func NewKeeper(path, cluster string, objects func() *cluster.Objects, log *slog.
 		Path: path, Cluster: cluster, Objects: objects, Log: log,
 		Budget: 1 << 30,
 		Delay:  5 * time.Second, Intervals: []time.Duration{time.Minute, 10 * time.Minute}, Confirm: 10 * time.Minute,
-		changed: make(chan struct{}, 1), flush: make(chan chan struct{}),
+		changed: make(chan struct{}, 1),
 	}
 }
 
@@ -66,21 +64,6 @@ func (k *Keeper) Changed() {
 	select {
 	case k.changed <- struct{}{}:
 	default:
-	}
-}
-
-// Flush saves now if the file may be older than the state, and waits for that or the end of ctx. What it
-// writes has a Budget of its own: beyond that the change is saved as any other.
-func (k *Keeper) Flush(ctx context.Context) {
-	done := make(chan struct{})
-	select {
-	case k.flush <- done:
-	case <-ctx.Done():
-		return
-	}
-	select {
-	case <-done:
-	case <-ctx.Done():
 	}
 }
 
@@ -109,9 +92,6 @@ func (k *Keeper) Run(ctx context.Context) {
 			}
 		case <-confirm.C:
 			k.confirm()
-		case done := <-k.flush:
-			due = k.saveAtRequest(due)
-			close(done)
 		}
 	}
 }
@@ -132,27 +112,6 @@ func (k *Keeper) noteChange() {
 	if k.stale.IsZero() {
 		k.stale = time.Now()
 	}
-}
-
-// saveAtRequest saves a change that waits for due or has just come, and returns the next due. A next
-// process that fails each time may ask over and over: the budget bounds what that writes.
-func (k *Keeper) saveAtRequest(due <-chan time.Time) <-chan time.Time {
-	if changed := k.takeChange(); !changed && due == nil {
-		return nil
-	}
-	now := time.Now()
-	if !k.asked.IsZero() && now.Sub(k.asked) < k.affordable() {
-		if due == nil {
-			due = time.After(k.wait())
-		}
-		return due
-	}
-	k.asked, due = now, nil
-	if !k.save() {
-		due = time.After(k.wait())
-	}
-	k.confirm()
-	return due
 }
 
 // affordable is the time between two saves that use up the budget.

@@ -103,7 +103,7 @@ func save(path, cluster string, at time.Time, o *cluster.Objects) (sum []byte, s
 const temporary = ".new-"
 
 // removeTemporary removes the temporary files of processes that were killed while they wrote. A
-// process that lives, as beside a handover, has a lock on the file.
+// process that lives has a lock on the file.
 func removeTemporary(path string) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {

@@ -61,9 +61,6 @@ func New(health func() Health, log *slog.Logger) (*Notifier, error) {
 	}, nil
 }
 
-// Successor says that another process is the service from now on.
-func (n *Notifier) Successor(pid int) { n.say(fmt.Sprintf("MAINPID=%d", pid)) }
-
 // Watchdog is the time in which the service manager must be told that Weir is alive, 0: it
 // does not ask.
 func (n *Notifier) Watchdog() time.Duration { return n.watchdog }

@@ -81,8 +81,8 @@ func restartOf(n *Neighbor) *api.GracefulRestart {
 	}
 }
 
-// hasGracefulRestart reports whether any router keeps routes.
-func (s *Speaker) hasGracefulRestart() bool {
+// Keeps implements announce.Speaker: a router with graceful restart keeps the routes.
+func (s *Speaker) Keeps() bool {
 	for _, n := range s.present() {
 		if n.GracefulRestart > 0 {
 			return true
@@ -94,7 +94,7 @@ func (s *Speaker) hasGracefulRestart() bool {
 // Leave implements announce.Speaker. A session cannot go over to another process; routers with
 // graceful restart keep the routes until the next process has sent its own.
 func (s *Speaker) Leave() error {
-	if s.hasGracefulRestart() {
+	if s.Keeps() {
 		s.stopDetection()
 		if err := s.server.StopBgp(s.ctx, &api.StopBgpRequest{AllowGracefulRestart: true}); err != nil {
 			s.cfg.Log.Warn("announce: routers withdraw until the next process announces", "err", err)

@@ -177,6 +177,9 @@ func (s *Speaker) Close() error {
 	return errors.Join(err, s.Leave())
 }
 
+// Keeps implements announce.Speaker: routes without a process would stay for good.
+func (s *Speaker) Keeps() bool { return false }
+
 // Leave implements announce.Speaker: the routes stay for the next process.
 func (s *Speaker) Leave() error {
 	s.end.Do(func() {

@@ -14,9 +14,6 @@ import (
 	"github.com/weirlb/weir/lb/vethpair"
 )
 
-// Prepared says that the host veth of a process that serves was as Prepare would make it.
-type Prepared struct{ cfg Config }
-
 // found is what the last process has put on the host veth for its Services and addresses.
 type found struct {
 	routes      map[netip.Addr]bool
@@ -52,35 +49,19 @@ func (f *found) takeThrowRoute(a netip.Addr) bool {
 	return true
 }
 
-// errDiffers is the error of look where Open would change something.
-var errDiffers = errors.New("is not as this process would make it")
-
-// Prepare looks at the host veth of a process that serves, and changes nothing. An Open with
-// the result looks again, as that process has gone on meanwhile, and goes on with the host veth
-// if it still is as it would make it. What takes longest, and concerns other programs, is done
-// here alone. An error is the reason why Open has to make the host veth anew; cfg.Queues and
-// cfg.MTU may be unknown yet.
-func Prepare(cfg Config) (*Prepared, error) {
-	h := newVeth(cfg)
-	if err := h.checkPrefixes(); err != nil {
-		return nil, err
-	}
-	if err := h.look(); err != nil {
-		return nil, fmt.Errorf("host veth: %w", err)
-	}
-	h.warnForwardPolicy()
-	if h.ReturnPathErr == nil {
-		h.warnMarkConflict()
-	}
-	return &Prepared{cfg}, nil
-}
+// errDiffers is the error of look where build would change something, and errNone where there is
+// no pair.
+var (
+	errDiffers = errors.New("is not as this process would make it")
+	errNone    = errors.New("there is none")
+)
 
 // look finds the host veth of the last process. An error is the reason why this one cannot go on
 // with it.
 func (h *Veth) look() error {
 	pair, exists, err := vethpair.Find(ends)
 	if err == nil && !exists {
-		err = errors.New("there is none")
+		err = errNone
 	}
 	if err != nil {
 		return err
@@ -110,11 +91,9 @@ func (h *Veth) look() error {
 	return err
 }
 
-// adopt goes on with the host veth of the last process, and reports whether it can.
-func (h *Veth) adopt(p *Prepared) bool {
-	if p == nil || p.cfg.Prefix4 != h.cfg.Prefix4 || p.cfg.Prefix6 != h.cfg.Prefix6 {
-		return false
-	}
+// adopt goes on with the host veth of the last process if that is as build would make it, and
+// reports whether it does: connections through it go on meanwhile.
+func (h *Veth) adopt() bool {
 	err := h.look()
 	if err == nil && !h.pair.Fits(vethpair.Config{MTU: h.cfg.MTU, Queues: h.cfg.Queues}) {
 		err = fmt.Errorf("MTU or queues: %w", errDiffers)
@@ -123,9 +102,15 @@ func (h *Veth) adopt(p *Prepared) bool {
 		err = vethpair.SetOffloads(KernelEnd, h.offloads())
 	}
 	if err != nil {
-		h.log.Info("handover: the host veth of the last process is made anew", "because", err)
+		if !errors.Is(err, errNone) {
+			h.log.Info("the host veth of the last process is made anew", "because", err)
+		}
 		h.pair, h.Masquerades, h.adopted = vethpair.Pair{}, false, nil
 		return false
+	}
+	h.warnForwardPolicy()
+	if h.ReturnPathErr == nil {
+		h.warnMarkConflict()
 	}
 	return true
 }

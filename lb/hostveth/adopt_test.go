@@ -40,7 +40,7 @@ func marked() (bool, error) {
 
 // A host veth that is as the next process would make it stays. Routes that the next process
 // does not ask for go.
-func TestWireHandoverKeepsTheHostVeth(t *testing.T) {
+func TestWireTheHostVethOfTheLastProcessIsKept(t *testing.T) {
 	r := newRig(t)
 	r.open()
 	kept, gone := netlab.Host4(netlab.LBNet, 9), netlab.Host4(netlab.LBNet, 10)
@@ -59,7 +59,6 @@ func TestWireHandoverKeepsTheHostVeth(t *testing.T) {
 	r.do(mark)
 	// As an earlier release has left it.
 	r.do(func() error { return vethpair.SetOffloads(KernelEnd, map[string]bool{vethpair.FragmentLists: true}) })
-	r.do(func() (err error) { cfg.Prepared, err = Prepare(cfg); return err })
 	r.veth.Leave()
 	r.wire.Close()
 	r.do(func() (err error) { r.veth, err = Open(cfg); return err })
@@ -144,13 +143,13 @@ func TestWireADifferentHostVethIsNotKept(t *testing.T) {
 			r.open()
 			r.do(func() error {
 				cfg := r.config()
-				if _, err := Prepare(cfg); err != nil {
+				if err := newVeth(cfg).look(); err != nil {
 					return fmt.Errorf("before: %w", err)
 				}
 				if err := tt.change(r, &cfg); err != nil {
 					return err
 				}
-				if p, err := Prepare(cfg); err == nil || p != nil {
+				if err := newVeth(cfg).look(); err == nil {
 					t.Error("it would be kept")
 				}
 				return nil
@@ -159,12 +158,10 @@ func TestWireADifferentHostVethIsNotKept(t *testing.T) {
 	}
 }
 
-// Queues and MTU are known later.
 func TestWireAHostVethOfOtherQueuesIsNotKept(t *testing.T) {
 	r := newRig(t)
 	r.open()
 	cfg := r.config()
-	r.do(func() (err error) { cfg.Prepared, err = Prepare(cfg); return err })
 	index := r.veth.Index()
 	r.veth.Leave()
 	cfg.Queues = 1
@@ -175,9 +172,8 @@ func TestWireAHostVethOfOtherQueuesIsNotKept(t *testing.T) {
 	r.close()
 }
 
-// The last process serves on after Prepare, and other programs change the node: what Open finds
-// then counts.
-func TestWireChangesAfterThePreparationAreSeen(t *testing.T) {
+// Other programs change the node while no process runs.
+func TestWireChangesOfTheHostVethAreSeen(t *testing.T) {
 	r := newRig(t)
 	frontend, later := netlab.Host4(netlab.LBNet, 9), netlab.Host4(netlab.LBNet, 10)
 	node, other := netlab.Host4(netlab.FabricNet, 1), netlab.Host4(netlab.ClientNet, 1)
@@ -218,7 +214,6 @@ func TestWireChangesAfterThePreparationAreSeen(t *testing.T) {
 			source, err = r.veth.SourceFor(node)
 			return errors.Join(err, r.veth.AddRoute(frontend), r.veth.AddEndpoint(pod))
 		})
-		r.do(func() (err error) { cfg.Prepared, err = Prepare(cfg); return err })
 		r.do(mark)
 		r.do(tt.change)
 		r.veth.Leave()
@@ -250,7 +245,6 @@ func TestWireChangesAfterThePreparationAreSeen(t *testing.T) {
 // checkAsMade checks the host veth with a frontend and a source for an address of the node.
 func (r *rig) checkAsMade(name string, cfg Config, frontend, node, source netip.Addr) error {
 	r.Helper()
-	cfg.Prepared = nil
 	h := newVeth(cfg)
 	if err := h.look(); err != nil {
 		r.Errorf("%s: %v", name, err)
