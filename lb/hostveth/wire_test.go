@@ -133,6 +133,7 @@ func TestWireRestartTakesOverWhatAKilledProcessLeft(t *testing.T) {
 		t.Errorf("the pair was made anew")
 	}
 	r.do(func() error {
+		r.veth.settle() // when all that is to be served is there
 		list, err := r.veth.ownRoutes(unix.AF_INET)
 		if len(list) > 0 {
 			err = fmt.Errorf("old routes are still there: %v", list)
