@@ -179,5 +179,3 @@ func (w *Worker) linkDirect(conn uint32, f *NewFlow) linkResult {
 func setDstPort(k *Key, port uint16) {
 	k.W[4] = k.W[4]&^(0xffff<<16) | uint64(bits.ReverseBytes16(port))<<16
 }
-
-func keyDstPort(k *Key) uint16 { return bits.ReverseBytes16(uint16(k.W[4] >> 16)) }

@@ -27,7 +27,6 @@ type datagrams struct {
 	due     map[uint32][]*talk        // the clients that send in a tick
 	answers map[uint32][]answerToTalk // of the endpoint, by the tick in which it sends them
 	next    uint32
-	sent    []*talk
 
 	honest    []*talk
 	displaced int // flows that lost their port within ten seconds of their last datagram
