@@ -205,6 +205,9 @@ func yamlError(err error, first int) error {
 	msg = strings.TrimPrefix(msg, "yaml: ")
 	msg = strings.TrimPrefix(msg, "unmarshal errors: ")
 	msg = strings.Join(strings.Fields(msg), " ")
+	if strings.Contains(msg, "did not find expected") {
+		first++ // the parser of YAML counts lines from 0 in these
+	}
 	msg = lineRE.ReplaceAllStringFunc(msg, func(s string) string {
 		n, _ := strconv.Atoi(s[len("line "):])
 		return fmt.Sprintf("line %d", n+first-1)

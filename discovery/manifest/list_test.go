@@ -59,7 +59,7 @@ func TestItemOfAYAMLListThatIsMalformed(t *testing.T) {
 
 	// Text that is not YAML within an item: nothing of the document can be told.
 	d.write("a.yaml", strings.Replace(yamlList(100, 101, 102), "name: s1", "name: [s1", 1))
-	d.expectErrors("a.yaml: document 1 (line 1): not YAML: line 13: ")
+	d.expectErrors("a.yaml: document 1 (line 1): not YAML: line 14: ")
 	d.expect("default/s0 90", "default/s1 81", "default/s2 92")
 
 	// A text of several lines that looks like items.

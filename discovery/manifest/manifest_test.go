@@ -151,7 +151,7 @@ func TestMalformedDocumentAtStartLeavesTheRestServed(t *testing.T) {
 	d.write("a.yaml", service("web", 0)+service("api", 81)+"---\nkind: [Service\n")
 	d.expectErrors(
 		"a.yaml: document 1 (line 2): Service default/web: spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
-		"a.yaml: document 3 (line 12): not YAML: line 12")
+		"a.yaml: document 3 (line 12): not YAML: line 13")
 	d.expect("default/api 81")
 }
 

@@ -278,10 +278,17 @@ func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, ch
 	for _, n := range src.Notes() {
 		out.Notes = append(out.Notes, n.String())
 	}
+	if len(src.NodeAddresses()) == 0 && slices.ContainsFunc(services, hasNodePort) {
+		out.Notes = append(out.Notes, fmt.Sprintf("no address is known of node %s: node ports are left out of the frontends", o.node))
+	}
 	if len(node.Labels) == 0 {
 		out.Notes = append(out.Notes, fmt.Sprintf("no labels are known of node %s: there is no Node of that name in the manifests", o.node))
 	}
 	return out, nil
+}
+
+func hasNodePort(s *discovery.Service) bool {
+	return slices.ContainsFunc(s.Ports, func(p discovery.Port) bool { return p.NodePort != 0 })
 }
 
 // online asks the daemon.

@@ -74,7 +74,7 @@ func (q *Question) Answer() (*Output, error) {
 		return nil, fmt.Errorf("service %s: %w", q.Only, api.ErrNotFound)
 	}
 	if q.Change != nil {
-		if err := q.Change.find(q.Services); err != nil {
+		if err := q.Change.find(q.Services, &q.Node); err != nil {
 			return nil, err
 		}
 	}

@@ -56,9 +56,12 @@ func (c *Change) hits(e *topology.Endpoint) bool {
 	return e.AddrPort.Addr() == c.addr && (c.port == 0 || c.port == e.AddrPort.Port())
 }
 
-// find returns an error if no endpoint of these Services is concerned: the change is probably
-// misspelt.
-func (c *Change) find(services []*discovery.Service) error {
+// find returns an error if no endpoint of these Services is concerned, and the change is not of the
+// node that chooses: it is probably misspelt.
+func (c *Change) find(services []*discovery.Service, node *topology.Node) error {
+	if c.kind == "node" && c.name == node.Name || c.kind == "zone" && c.name == node.Labels[topology.LabelZone] {
+		return nil
+	}
 	for _, svc := range services {
 		for i := range svc.Ports {
 			for j := range svc.Ports[i].Endpoints {
