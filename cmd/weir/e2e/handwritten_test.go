@@ -199,7 +199,6 @@ func TestWireHandwrittenEndpoints(t *testing.T) {
 	f.checkExplain(t, "")
 	f.checkExplain(t, "drain="+routed.addr(false).String())
 	f.checkExplain(t, "node=edge-1")
-	f.checkExplain(t, "zone=a")
 
 	// The address that was not ready is, the other one no longer.
 	replace(t, f.manifest(), []byte(svc+handEndpoints("legacy",
