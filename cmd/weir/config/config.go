@@ -105,6 +105,14 @@ type Configuration struct {
 	// A Service on such a port stays with the kernel.
 	ProtectedPorts []uint16 `json:"protectedPorts"`
 
+	// ProtectedEndpointPorts are ports of programs of the node, such as the SSH
+	// server, etcd, the kubelet and the node exporter. An endpoint at an address of
+	// the node with such a port gets no packets from Weir on this node: its packets
+	// would enter by the interface weir-host, and so pass rules of the firewall that
+	// name an attached interface or clients' addresses. Endpoints with other ports,
+	// such as those of an ingress controller in the host's network, are served.
+	ProtectedEndpointPorts []uint16 `json:"protectedEndpointPorts"`
+
 	// ClusterIPs serves ClusterIPs for packets that arrive on an attached
 	// interface, from routers that send the service range to this node. Pods on
 	// this node use kube-proxy in either case.

@@ -23,6 +23,7 @@ snat: {addresses: [198.51.100.7], ports: 61000-62000}
 forwarding: {mode: nat}
 hostVeth: {prefixes: [169.254.77.0/24, "fd77:7765:6972::/64"], mark: 0x1000, table: 100}
 protectedPorts: [22, 6443, 10250]
+protectedEndpointPorts: [22, 2379]
 clusterIPs: true
 externalIPs: true
 conntrack: {maxFlows: 65536, path: /run/weir/conntrack, takeoverSeconds: 0, endpointRemovalGraceSeconds: 30}
@@ -69,8 +70,8 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		SNAT:              SNAT{Addresses: []string{"198.51.100.7"}, Ports: PortRange{61000, 62000}},
 		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
 		HostVeth:          HostVeth{[]string{"169.254.77.0/24", "fd77:7765:6972::/64"}, 0x1000, 100},
-		ProtectedPorts:    []uint16{22, 6443, 10250},
-		ClusterIPs:        true, ExternalIPs: true,
+		ProtectedPorts:    []uint16{22, 6443, 10250}, ProtectedEndpointPorts: []uint16{22, 2379},
+		ClusterIPs: true, ExternalIPs: true,
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},
 		Flood:              Flood{500, 28, 48},
 		Limits:             Limits{10, 30},
@@ -116,7 +117,7 @@ func TestDefaultsAreValidOnceTheRequiredIsGiven(t *testing.T) {
 
 func TestMarshalReadsBackTheSame(t *testing.T) {
 	empty := Default() // lists that are empty on purpose must stay so
-	empty.NodePortAddresses, empty.ProtectedPorts, empty.HostVeth.Prefixes = nil, nil, nil
+	empty.NodePortAddresses, empty.ProtectedPorts, empty.ProtectedEndpointPorts, empty.HostVeth.Prefixes = nil, nil, nil, nil
 	for _, c := range []*Configuration{parse(t, full), Default(), empty} {
 		data, err := c.Marshal()
 		if err != nil {

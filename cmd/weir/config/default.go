@@ -10,6 +10,9 @@ func Default() *Configuration {
 		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
 		HostVeth:          HostVeth{Prefixes: []string{"169.254.77.0/24", "fd77:7765:6972::/64"}, Mark: 0x10, Table: 7765},
 		ProtectedPorts:    []uint16{22, 6443, 10250},
+		// SSH, etcd, the API server, the node exporter, the kubelet, kube-proxy,
+		// controllers and scheduler.
+		ProtectedEndpointPorts: []uint16{22, 2379, 2380, 6443, 9100, 10250, 10255, 10256, 10257, 10258, 10259},
 		Conntrack: Conntrack{
 			Path:                        "/run/weir/conntrack",
 			TakeoverSeconds:             3600,

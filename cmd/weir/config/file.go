@@ -66,6 +66,7 @@ func (c *Configuration) Marshal() ([]byte, error) {
 	n.SNAT.Addresses = append([]string{}, c.SNAT.Addresses...)
 	n.HostVeth.Prefixes = append([]string{}, c.HostVeth.Prefixes...)
 	n.ProtectedPorts = append([]uint16{}, c.ProtectedPorts...)
+	n.ProtectedEndpointPorts = append([]uint16{}, c.ProtectedEndpointPorts...)
 	data, err := json.Marshal(&n)
 	if err != nil {
 		return nil, err

@@ -73,7 +73,7 @@ func TestCheckHost(t *testing.T) {
 			c.SNAT.Addresses = []string{"192.0.2.10"}
 		}, "snat.ports: 61000-62000 overlaps"},
 		{"CPU that is not there", func(c *Configuration, _ *Host) { c.Workers.CPUs = CPUs{3, 4} },
-			"weir.yaml:18: workers.cpus: CPU 4 is not among those that this process may use (0-3)"},
+			"weir.yaml:19: workers.cpus: CPU 4 is not among those that this process may use (0-3)"},
 		{"more workers than CPUs", func(c *Configuration, _ *Host) { c.Workers = Workers{Count: 5} },
 			"workers.count: 5 workers are more than the 4 CPUs that this process may use"},
 		{"socket in no directory", func(c *Configuration, _ *Host) { c.Admin.Socket = "/nowhere/weir/weir.sock" },

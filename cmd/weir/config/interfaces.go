@@ -69,6 +69,14 @@ func (c *Configuration) Attached() []Interface {
 	return slices.DeleteFunc(slices.Clone(c.Interfaces), func(f Interface) bool { return f.Name == "" })
 }
 
+// AttachedNames are their names.
+func (c *Configuration) AttachedNames() (names []string) {
+	for _, in := range c.Attached() {
+		names = append(names, in.Name)
+	}
+	return names
+}
+
 // Selections are the entries that CheckHost has resolved.
 func (c *Configuration) Selections() []Selection { return c.selections }
 

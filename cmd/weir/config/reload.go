@@ -38,6 +38,7 @@ var reloadable = map[string]func(c, next *Configuration){
 	"flood.ipv6PrefixLength":        func(c, next *Configuration) { c.Flood.IPv6PrefixLength = next.Flood.IPv6PrefixLength },
 	"forwarding.mode":               func(c, next *Configuration) { c.Forwarding.Mode = next.Forwarding.Mode },
 	"protectedPorts":                func(c, next *Configuration) { c.ProtectedPorts = next.ProtectedPorts },
+	"protectedEndpointPorts":        func(c, next *Configuration) { c.ProtectedEndpointPorts = next.ProtectedEndpointPorts },
 	"clusterIPs":                    func(c, next *Configuration) { c.ClusterIPs = next.ClusterIPs },
 	"externalIPs":                   func(c, next *Configuration) { c.ExternalIPs = next.ExternalIPs },
 	"drain.notReadySeconds":         func(c, next *Configuration) { c.Drain.NotReadySeconds = next.Drain.NotReadySeconds },

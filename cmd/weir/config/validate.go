@@ -227,9 +227,14 @@ func checkPrefix(r *report, path, s string) (netip.Prefix, bool) {
 }
 
 func (c *Configuration) validateProtectedPorts(r *report) {
+	validatePorts(r, "protectedPorts", c.ProtectedPorts)
+	validatePorts(r, "protectedEndpointPorts", c.ProtectedEndpointPorts)
+}
+
+func validatePorts(r *report, field string, ports []uint16) {
 	seen := map[uint16]bool{}
-	for i, p := range c.ProtectedPorts {
-		path := fmt.Sprintf("protectedPorts[%d]", i)
+	for i, p := range ports {
+		path := fmt.Sprintf("%s[%d]", field, i)
 		switch {
 		case p == 0:
 			r.addf(path, "must be a port (1-65535)")

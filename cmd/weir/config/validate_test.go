@@ -87,6 +87,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"kube-proxy's mark", func(c *Configuration) { c.HostVeth.Mark = 0x4010 }, "hostVeth.mark", "0x4010 has a bit of kube-proxy's (0x4000)"},
 		{"the main table", func(c *Configuration) { c.HostVeth.Table = 254 }, "hostVeth.table", "unused routing table, is 254"},
 		{"no table", func(c *Configuration) { c.HostVeth.Table = 0 }, "hostVeth.table", "unused routing table"},
+		{"endpoint port twice", func(c *Configuration) { c.ProtectedEndpointPorts = []uint16{22, 22} }, "protectedEndpointPorts[1]", "listed twice"},
 		{"protected twice", func(c *Configuration) { c.ProtectedPorts = []uint16{22, 22} }, "protectedPorts[1]", "listed twice"},
 		{"few flows", func(c *Configuration) { c.Conntrack.MaxFlows = 10 }, "conntrack.maxFlows", "must be auto or 1024"},
 		{"relative table", func(c *Configuration) { c.Conntrack.Path = "flows" }, "conntrack.path", "absolute"},

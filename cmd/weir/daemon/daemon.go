@@ -312,6 +312,7 @@ func (d *Daemon) options() translate.Options {
 		ClusterIPs:     d.cfg.ClusterIPs,
 		ExternalIPs:    d.cfg.ExternalIPs,
 		ProtectedPorts: d.cfg.ProtectedPorts,
+		Guard:          translate.GuardOf(d.cfg, d.lb.Router().Local),
 
 		LoadBalancerClass: d.cfg.LoadBalancerClass,
 		Mode:              translate.Mode(d.cfg.Forwarding.Mode),

@@ -39,6 +39,7 @@ func (d *Daemon) Explain(_ context.Context, query api.ExplainQuery) (api.Stream,
 // frontendView is the view of the frontends that this node serves.
 func (d *Daemon) frontendView() explain.View {
 	v := explain.View{
+		Guard: guardOf(d),
 		Claims: func(svc *discovery.Service) []translate.Claim {
 			d.mu.Lock() // for a single Service at a time: publications go on in between
 			defer d.mu.Unlock()

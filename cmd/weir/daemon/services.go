@@ -21,7 +21,7 @@ import (
 // servicesNamed are the Services of the source with a name, or all for "", by name.
 func (d *Daemon) servicesNamed(name string) ([]*discovery.Service, error) {
 	var out []*discovery.Service
-	drained := d.drainedSet()
+	drained, guard := d.drainedSet(), guardOf(d)
 	for _, svc := range d.source.Services() {
 		if name == "" || svc.Name.String() == name {
 			if svc.Unused {
@@ -29,7 +29,7 @@ func (d *Daemon) servicesNamed(name string) ([]*discovery.Service, error) {
 					continue // it is gone
 				}
 			}
-			out = append(out, translate.WithDrained(drained, svc))
+			out = append(out, guard.Apply(translate.WithDrained(drained, svc)))
 		}
 	}
 	if name != "" && len(out) == 0 {

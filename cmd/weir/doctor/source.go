@@ -61,10 +61,19 @@ func (p *patient) imagine(ctx context.Context) (*imagined, error) {
 	i.view, err = explain.Imagine(i.services, translate.Options{
 		Node: i.node.Node, NodeAddresses: p.nodeAddresses(&i.node),
 		ClusterIPs: p.cfg.ClusterIPs, ExternalIPs: p.cfg.ExternalIPs,
-		ProtectedPorts: p.cfg.ProtectedPorts, LoadBalancerClass: p.cfg.LoadBalancerClass,
+		ProtectedPorts: p.cfg.ProtectedPorts, Guard: translate.GuardOf(p.cfg, held), LoadBalancerClass: p.cfg.LoadBalancerClass,
 		Mode: translate.Mode(p.cfg.Forwarding.Mode),
 	})
 	return i, err
+}
+
+// held reports whether this machine has an address.
+func held(a netip.Addr) bool {
+	list, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(list, func(h net.Addr) bool {
+		prefix, err := netip.ParsePrefix(h.String())
+		return err == nil && prefix.Addr().Unmap() == a
+	})
 }
 
 // imagineCluster watches the API server until everything has been told.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -261,8 +262,10 @@ func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, ch
 		node.Labels = labels
 	}
 	services := src.Services()
+	own := func(a netip.Addr) bool { return slices.Contains(src.NodeAddresses(), a) }
 	view, err := Imagine(services, translate.Options{
 		Node: node, NodeAddresses: src.NodeAddresses(), ProtectedPorts: config.Default().ProtectedPorts,
+		Guard: translate.GuardOf(config.Default(), own),
 	})
 	if err != nil {
 		return nil, err

@@ -43,6 +43,8 @@ type View struct {
 	// NoNodePorts is why node ports are served on no address, "" where they
 	// are, and where the node's addresses are not known.
 	NoNodePorts string
+	// Guard keeps endpoints from leading to the node itself.
+	Guard translate.Guard
 	// Problems are those of an object.
 	Problems func(object string) []problem.Problem
 }
@@ -116,7 +118,7 @@ func Imagine(services []*discovery.Service, opts translate.Options) (View, error
 	for object, list := range found {
 		registry.Set("explain", object, list...)
 	}
-	return View{Claims: t.Claims, Table: frontends.Load(), Problems: registry.Of}, nil
+	return View{Guard: opts.Guard, Claims: t.Claims, Table: frontends.Load(), Problems: registry.Of}, nil
 }
 
 // renderFrontends writes frontends and problems. Problems that Errors and Warnings have

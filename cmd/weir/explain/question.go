@@ -121,6 +121,9 @@ func (q *Question) subjects() []subject {
 // explain explains a Service.
 func (q *Question) explain(s subject, faults, warnings []string) *Service {
 	out := Service{Namespace: s.name.Namespace, Name: s.name.Name, Errors: []string{}, Ports: []Port{}}
+	if s.svc != nil && q.View != nil {
+		s.svc = q.View.Guard.Apply(s.svc)
+	}
 	if s.svc != nil {
 		out = buildService(s.svc, q.Node)
 	}
@@ -133,6 +136,7 @@ func (q *Question) explain(s subject, faults, warnings []string) *Service {
 	}
 	if q.View != nil {
 		out.Problems = q.View.Problems(problem.Service(out.Namespace, out.Name))
+		q.View.refusals(&out)
 		if s.svc != nil {
 			out.Frontends = q.View.frontends(s.svc)
 		}

@@ -44,6 +44,7 @@ const (
 	Configuration     Kind = "configuration"
 	RestartNeeded     Kind = "restart-needed"
 	Publication       Kind = "publication"
+	RoutingRule       Kind = "routing-rule"
 	PacketPathWarning Kind = "packet-path-warning"
 	otherKind         Kind = "other"
 )
@@ -65,7 +66,7 @@ var Kinds = []Description{
 	{UnsupportedField, Error, true, true, "A Service has a field that Weir does not honor: the kernel serves the whole Service."},
 	{FrontendConflict, Error, true, true, "Another Service holds the address, protocol and port."},
 	{FrontendContested, Warning, true, false, "Another Service claims an address, protocol and port of the Service, and does not get it."},
-	{ProtectedPort, Error, true, true, "The port is in `protectedPorts` and the address is the node's own."},
+	{ProtectedPort, Error, true, true, "The address is the node's own, and the port is in `protectedPorts`, or in `protectedEndpointPorts` for an endpoint. Or an endpoint has an address of `hostVeth.prefixes`."},
 	{NoNodeAddress, Error, false, false, "A Service has node ports, and the node has no address for them in `nodePortAddresses`."},
 	{NoNodePort, Error, true, true, "A Service of type NodePort or LoadBalancer has a port without a node port, and no load balancer address that Weir serves: clients cannot reach it."},
 	{OverLimit, Error, true, true, "A Service exceeds `limits`, or a store is full and older Services have the room: the kernel serves the whole Service, or an address of it is not announced."},
@@ -96,6 +97,7 @@ var Kinds = []Description{
 	{Configuration, Error, false, false, "The configuration file has errors: the previous configuration stays in effect."},
 	{RestartNeeded, Warning, false, false, "A changed field of the configuration takes effect at the next start."},
 	{Publication, Error, true, false, "A change could not be applied to the packet path."},
+	{RoutingRule, Warning, false, false, "A routing rule, or a VRF, may send answers to a table that Weir does not look at: they leave by the main table."},
 	{PacketPathWarning, Warning, false, false, "The packet path is limited."},
 	{otherKind, Warning, false, false, "A problem of no other kind."},
 }

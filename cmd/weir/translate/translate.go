@@ -221,7 +221,7 @@ func (f *familyPort) resolve() {
 	// A load balancer address of a family that the Service does not have
 	// otherwise can be served through a tunnel.
 	f.crossed = tunnel(f.t.mode(f.svc)) && !servesFamily(f.svc, f.ipv6)
-	f.eps = drainIn(f.t.drained, ofFamily(f.port.Endpoints, f.ipv6 != f.crossed))
+	f.eps = f.guarded(drainIn(f.t.drained, ofFamily(f.port.Endpoints, f.ipv6 != f.crossed)))
 	f.result = topology.Select(f.svc.Policy, f.eps, f.t.opts.Node)
 	w.chosen = append(w.chosen[:0], make([]bool, len(f.eps))...)
 }

@@ -35,6 +35,8 @@ type Options struct {
 	// ProtectedPorts are never taken on the node's own addresses, whatever a Service says:
 	// they keep access to the node for repair.
 	ProtectedPorts []uint16
+	// Guard keeps endpoints from leading to the node itself.
+	Guard Guard
 	// LoadBalancerClass limits load balancer IPs to those of Services of
 	// this class; "" takes all.
 	LoadBalancerClass string
