@@ -112,7 +112,7 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	if used != "" {
 		fmt.Fprintf(t, "ok\tannounce.objects\t%s\n", used)
 	}
-	for _, f := range hostcheck.Check(cfg) {
+	for _, f := range append(hostcheck.Check(cfg), hostcheck.CheckFirewall(cfg, hostcheck.Frontends(cfg))...) {
 		switch f.Level {
 		case hostcheck.Wrong:
 			say(errors.New(f.String()))

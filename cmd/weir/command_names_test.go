@@ -36,6 +36,17 @@ func TestReadmeGuideShowsCommandsThatExist(t *testing.T) {
 	}
 }
 
+// The guide installs the chart as the README does: its image, the label of the namespace.
+func TestReadmeGuideInstallsAsTheReadme(t *testing.T) {
+	guide, readme := document(t, "deploy", "REPLACE-NODEPORT.md"), document(t, "README.md")
+	for _, line := range regexp.MustCompile(`(?m)^ +(make image|kubectl create namespace|kubectl label namespace|--set image).*$`).FindAllString(readme, -1) {
+		line = strings.TrimSpace(line)
+		if !strings.Contains(guide, line) {
+			t.Errorf("the guide lacks %q", line)
+		}
+	}
+}
+
 // The guide names the findings of weir doctor in the words of the program.
 func TestReadmeGuideQuotesTheProgram(t *testing.T) {
 	guide := document(t, "deploy", "REPLACE-NODEPORT.md")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -19,6 +18,9 @@ import (
 // Watcher follows the kernel's routes and neighbors. Everything is written by
 // the goroutine of Run; the exported methods are safe for any goroutine.
 type Watcher struct {
+	// Unfollowed has the routing rules that Weir does not follow.
+	Unfollowed Unfollowed
+
 	cfg  Config
 	log  *slog.Logger
 	conn *conn
@@ -48,7 +50,6 @@ type Watcher struct {
 	neigh       map[neighborKey]neighbor
 	noCarrier   map[int]bool // attached interfaces without a carrier
 	nextHops    nextHops
-	warned      map[string]bool
 	dirty       bool // tables are to be read
 	dirtyNeigh  bool // neighbors are to be read
 	notBefore   time.Time
@@ -81,8 +82,8 @@ func New(cfg Config) (*Watcher, error) {
 		reconfigurations: make(chan reconfiguration),
 		ended:            make(chan struct{}), cancel: make(chan struct{}), readerEnded: make(chan struct{}),
 		neigh: make(map[neighborKey]neighbor), noCarrier: make(map[int]bool),
-		warned: make(map[string]bool),
 	}
+	w.Unfollowed.log = w.log
 	w.index.Store(newHopIndex(cfg.MaxAdjacencies))
 	w.firstStamps()
 	w.table.Store(&Table{epoch: 1, local: new(bart.Table[*entry]), main: new(bart.Table[*entry])})
@@ -244,7 +245,7 @@ func (w *Watcher) publish(k *kernelState) {
 	localChanges, mainChanges := update(&t.local, w.local, first), update(&t.main, w.main, main)
 	changed := len(localChanges)+len(mainChanges) > 0
 	w.kernel, w.local, w.main = k, first, main
-	w.warnRules(k.rules.ignored)
+	w.Unfollowed.set(k.rules.ignored)
 	if w.portsChanged(b.ports) {
 		w.dirtyNeigh = true
 	}
@@ -324,17 +325,6 @@ func update(t **bart.Table[*entry], old, now map[netip.Prefix]*entry) []routeCha
 		}
 	}
 	return changes
-}
-
-func (w *Watcher) warnRules(ignored []string) {
-	now := make(map[string]bool, len(ignored))
-	for _, r := range ignored {
-		now[r] = true
-		if !w.warned[r] {
-			w.log.Warn("routing rule is not followed: Weir looks at the local and main tables only", "rule", r)
-		}
-	}
-	w.warned = maps.Clone(now)
 }
 
 // SetInterfaces replaces the attached interfaces and the host veth, as

@@ -63,6 +63,7 @@ func (d *Daemon) publishFirst() {
 	}
 	d.startEvent(len(d.translate.Services()))
 	close(d.taken)
+	go logFirewall(d.lb, d.cfg.AttachedNames(), d.log)
 	d.notify.Ready()
 }
 

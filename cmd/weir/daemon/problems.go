@@ -14,6 +14,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/warning"
@@ -132,6 +133,11 @@ func packetPathProblems(l *lb.LB) []problem.Problem {
 			p.Kind, p.Object = problem.ForwardingMode, "Service "+w.Object
 		}
 		out = append(out, p)
+	}
+	for _, r := range l.Router().Unfollowed.Rules() {
+		out = append(out, problem.Problem{
+			Kind: problem.RoutingRule, Object: problem.Weir, Reason: route.NotFollowed + ": " + r, Logged: true,
+		})
 	}
 	for _, f := range l.Unsteered() {
 		out = append(out, problem.Problem{

@@ -111,6 +111,7 @@ func examine(ctx context.Context, load loader, client *api.Client) (*Report, err
 		p.takeHostFindings(hostcheck.Check(p.cfg))
 	}
 	p.frontendsOf(ctx)
+	p.firewall()
 	p.offloads()
 	p.queues()
 	p.interrupts()

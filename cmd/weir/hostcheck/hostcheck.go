@@ -62,6 +62,7 @@ func Check(cfg *config.Configuration) []Finding {
 	checkPrograms(&fs, cfg)
 	checkNeighbors(&fs)
 	checkForwarding(&fs, cfg)
+	checkRules(&fs)
 	checkManifests(&fs, cfg)
 	checkCluster(&fs, cfg)
 	return fs
