@@ -71,6 +71,7 @@ type Packet struct {
 	Interface    string `json:"interface"`
 	OutInterface string `json:"outInterface,omitempty"`
 	Protocol     string `json:"protocol,omitempty"`
+	Flags        string `json:"flags,omitempty"` // of TCP, as of TraceFlags
 	// Source and Destination are those of the received packet, SentSource and
 	// SentDestination those of the sent packet: address:port, or an address.
 	Source          string `json:"source,omitempty"`

@@ -211,6 +211,9 @@ func (d *Daemon) packet(r *tap.Record, name func(int32) string) *api.Packet {
 	}
 	if pcapfilter.Read(r.InData, int(r.InLen), &f); f.Family != 0 {
 		p.Protocol, p.Source, p.Destination = header.ProtocolName(f.Proto), endText(f.Src, f.SrcPort), endText(f.Dst, f.DstPort)
+		if f.HasFlags {
+			p.Flags = flagNames(f.Flags)
+		}
 		p.Service = d.serviceOf(&f)
 	}
 	if r.Conn == 0 {

@@ -11,8 +11,12 @@ import (
 // Packet writes a packet that Weir has handled as a line.
 func Packet(w io.Writer, p *api.Packet) error {
 	b := &strings.Builder{}
+	protocol := dash(p.Protocol)
+	if p.Flags != "" {
+		protocol += " " + p.Flags
+	}
 	fmt.Fprintf(b, "%s %s %s %s > %s %d B: %s", p.Time.Local().Format("15:04:05.000000"), dash(p.Interface),
-		dash(p.Protocol), dash(p.Source), dash(p.Destination), p.Size, p.Verdict)
+		protocol, dash(p.Source), dash(p.Destination), p.Size, p.Verdict)
 	if p.OutInterface != "" {
 		fmt.Fprintf(b, " %s", p.OutInterface)
 	}

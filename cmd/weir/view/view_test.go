@@ -109,3 +109,10 @@ func TestBFDIsShownBesideTheSession(t *testing.T) {
 		t.Errorf("%q, %v, want %q", got, err, want)
 	}
 }
+
+func TestAPacketShowsItsFlags(t *testing.T) {
+	var b strings.Builder
+	if err := Packet(&b, &api.Packet{Protocol: "TCP", Flags: "syn,ack", Interface: "eth0", Source: "a", Destination: "b", Verdict: "forward"}); err != nil || !strings.Contains(b.String(), " eth0 TCP syn,ack a > b ") {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+}
