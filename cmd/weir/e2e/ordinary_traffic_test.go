@@ -27,6 +27,8 @@ import (
 // does not have, with values of a sound node. An alert that asks for another metric needs a row.
 var soundSeries = map[string]string{
 	`weir_announce_address{address="192.0.2.1"}`:              "1",
+	`weir_announce_addresses`:                                 "10",
+	`weir_announce_addresses_limit`:                           "1000",
 	`weir_announce_held_total`:                                "0",
 	`weir_announce_peer_bfd_up{peer="192.0.2.254"}`:           "1",
 	`weir_announce_peer_up{peer="192.0.2.254"}`:               "1",
