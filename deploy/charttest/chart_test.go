@@ -51,6 +51,8 @@ prometheus:
 dashboards: {enabled: true}
 `,
 	"controller": `
+config: {metricsBindAddress: "0.0.0.0:9464"}
+prometheus: {serviceMonitor: {enabled: true}}
 controller:
   enabled: true
   replicas: 3

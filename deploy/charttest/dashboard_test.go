@@ -30,6 +30,12 @@ func metrics(t *testing.T) map[string]bool {
 			}
 		}
 	}
+	if text, err = os.ReadFile("../POOLS.md"); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(weir_(?:pool|controller)_[a-z_]+)").FindAllStringSubmatch(string(text), -1) {
+		names[m[1]] = true
+	}
 	if len(names) < 20 {
 		t.Fatalf("the reference names %d metrics only", len(names))
 	}

@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -87,6 +86,7 @@ type controller struct {
 	looked  time.Time // for definitions
 	ignored []string  // objects of other namespaces, as last logged
 
+	health  *health
 	leading atomic.Bool
 	written atomic.Int64 // statuses
 
@@ -121,7 +121,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	events.StartRecordingToSink(&typedv1.EventSinkImpl{Interface: eventClient.CoreV1().Events("")})
 	defer events.Shutdown()
 	c := &controller{
-		o: o, log: log, client: client, rest: cfg,
+		o: o, log: log, client: client, rest: cfg, health: newHealth(),
 		recorder:  events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir-controller"}),
 		allocator: addresspool.New(nil), outcomes: map[string]string{}, rewrites: map[string]rewrite{}, foreign: map[string]bool{},
 	}
@@ -130,6 +130,10 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 		return err
 	}
 	defer stop()
+	if err := c.tryCaches(ctx); err != nil {
+		return withoutEnd(ctx, err)
+	}
+	c.health.set(nil)
 	if o.Lease == "" {
 		return c.lead(ctx)
 	}
@@ -169,6 +173,7 @@ func (c *controller) elect(ctx context.Context) error {
 			end() // it has nothing to finish
 		}
 	})()
+	c.health.lease.SetLeaderElection(elector)
 	elector.Run(hold)
 	select {
 	case err = <-done:
@@ -182,19 +187,16 @@ func (c *controller) elect(ctx context.Context) error {
 
 // lead allocates until ctx ends.
 func (c *controller) lead(ctx context.Context) error {
+	k, err := c.startCaches(ctx)
+	if err != nil {
+		return withoutEnd(ctx, err)
+	}
 	c.leading.Store(true)
 	defer c.leading.Store(false)
 	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, time.Minute))
 	defer c.queue.ShutDown()
-	factory := informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithTweakListOptions(upToDate))
-	services, namespaces := factory.Core().V1().Services(), factory.Core().V1().Namespaces()
+	services, namespaces := k.Core().V1().Services(), k.Core().V1().Namespaces()
 	c.services, c.namespaces = services.Lister(), namespaces.Lister()
-	synced := []cache.InformerSynced{services.Informer().HasSynced, namespaces.Informer().HasSynced}
-	factory.Start(ctx.Done())
-	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
-		return nil
-	}
-	var err error
 	c.pools, err = kube.NewPoolObjects(kube.PoolConfig{REST: c.rest, Namespaces: []string{corev1.NamespaceAll}, Changed: func() { c.queue.Add(poolsKey) }, Log: c.log})
 	if err != nil {
 		return err
@@ -229,6 +231,14 @@ func (c *controller) lead(ctx context.Context) error {
 		c.log.Warn("addresses that rest are not recorded", "err", err)
 	}
 	return nil
+}
+
+// withoutEnd is err, nil after the end of ctx.
+func withoutEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // upToDate has a first list contain all that was written before. By default it is the API server's
@@ -324,7 +334,8 @@ func (c *controller) lookAtAll() error {
 	return err
 }
 
-// refresh reads files again, and looks for definitions that were installed later.
+// refresh reads files again, looks for definitions that were installed later, and whether the caches
+// can be current.
 func (c *controller) refresh(ctx context.Context) {
 	tick := time.NewTicker(fileInterval)
 	defer tick.Stop()
@@ -334,6 +345,9 @@ func (c *controller) refresh(ctx context.Context) {
 			return
 		case <-tick.C:
 			c.queue.Add(poolsKey)
+			if err := c.tryLists(ctx); ctx.Err() == nil {
+				c.health.set(err)
+			}
 		}
 	}
 }

@@ -55,7 +55,13 @@ type bed struct {
 
 func newBed(t *testing.T, pools string) *bed {
 	t.Helper()
-	c := kubetest.Require(t, kubetest.Options{NoControllers: true, NoEndpoints: true, Fast: true})
+	return newBedOf(t, kubetest.Options{NoControllers: true, NoEndpoints: true, Fast: true}, pools)
+}
+
+// newBedOf is newBed with another API server.
+func newBedOf(t *testing.T, o kubetest.Options, pools string) *bed {
+	t.Helper()
+	c := kubetest.Require(t, o)
 	b := &bed{t: t, cluster: c, client: c.Client(t), pools: filepath.Join(t.TempDir(), "pools.yaml")}
 	b.site = kubetest.NewSite(t, b.client)
 	b.setPools(pools)

@@ -71,7 +71,7 @@ func (c *controller) serve(ctx context.Context) (stop func(), err error) {
 	registry.MustRegister(c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.Handle("/healthz", c.health)
 	l, err := net.Listen("tcp", c.o.Metrics)
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-address: %w", err)

@@ -93,12 +93,6 @@ type Daemon struct {
 	drained   []drainedEndpoint // by the operator
 }
 
-// pending gathers updates until the source is synced.
-type pending struct {
-	put    map[discovery.ServiceName]*discovery.Service
-	synced bool
-}
-
 // Options are the parameters of Run beside the configuration.
 type Options struct {
 	Log *slog.Logger

@@ -11,6 +11,12 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
+// pending gathers updates until the source is synced.
+type pending struct {
+	put    map[discovery.ServiceName]*discovery.Service
+	synced bool
+}
+
 // deliver takes a change of the source to the tables. Until the source has
 // synced nothing is published: half of the truth would take traffic from
 // kube-proxy only to refuse it.
