@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -43,15 +45,16 @@ func TestKubeWireServiceOfThousandsOfPorts(t *testing.T) {
 	tenant := kubetest.NewSite(t, f.Site.Client)
 	touch := f.thousandsOfPorts(tenant)
 	ctx, cancel := context.WithCancel(t.Context())
-	touched := make(chan int)
-	go func() {
-		n := 0
-		for ; ctx.Err() == nil; n++ {
-			touch(ctx, n)
+	var touched atomic.Int32
+	var touching sync.WaitGroup
+	touching.Go(func() {
+		for ctx.Err() == nil {
+			touch(ctx, int(touched.Add(1)))
 			time.Sleep(100 * time.Millisecond) // the API server shares the CPUs
 		}
-		touched <- n
-	}()
+	})
+	defer touching.Wait()
+	defer cancel()
 	f.Eventually("the Service of 8,000 ports is served", func(ctx context.Context) error {
 		s, err := f.admin.Status(ctx)
 		if err == nil && s.Frontends < 8000 {
@@ -74,12 +77,20 @@ func TestKubeWireServiceOfThousandsOfPorts(t *testing.T) {
 		return err
 	})
 	for range 3 {
-		f.announced(address)
+		before := touched.Load()
 		t.Logf("beside these, an endpoint change takes %v", f.changeTime(target))
+		f.announced(address)
+		f.Eventually("the tenant goes on", func(context.Context) error {
+			if touched.Load() == before {
+				return errors.New("no change since")
+			}
+			return nil
+		})
 	}
 	f.announced(address)
 	cancel()
-	t.Logf("the tenant has made %d changes", <-touched)
+	touching.Wait()
+	t.Logf("the tenant has made %d rounds of changes", touched.Load())
 	t.Logf("a restart takes %v more", f.restart(address)-restart)
 	f.reaches("both Pods, after a restart", target, "one", "two")
 }
