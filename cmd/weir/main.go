@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/controller"
 	"github.com/weirlb/weir/cmd/weir/decap"
 	"github.com/weirlb/weir/cmd/weir/demo"
@@ -135,9 +134,6 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 			return &usageError{err: errors.New("no command was given")}
 		},
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return config.FlagError(cmd.Flags(), err)
-	})
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddCommand(
 		newRun(), controller.Command(), newCheck(), doctor.Command(), explain.Command(), newStatus(), newTop(), newDrops(),

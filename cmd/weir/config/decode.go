@@ -132,7 +132,7 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path string) {
 		case key.Kind != yaml.ScalarNode:
 			d.addf(key, path, "expected the name of a field, got %s", describe(key))
 		case !known:
-			d.addf(key, at, "unknown field%s", suggest(at, name, v.Type()))
+			d.addf(key, at, "unknown field%s", suggest(name, v.Type()))
 		case seen[name]:
 			d.addf(key, at, "given twice")
 		default:
@@ -253,18 +253,8 @@ func tagOf(f reflect.StructField) string {
 	return tag
 }
 
-// renamed has the present names of fields that had another name, by path.
-var renamed = map[string]string{
-	"hostPort":                      "hostVeth",
-	"conntrack.endpointGoneSeconds": "conntrack.endpointRemovalGraceSeconds",
-}
-
-// suggest names the present field where path is a former name, else the field
-// of t with the most similar name.
-func suggest(path, name string, t reflect.Type) string {
-	if present := renamed[path]; present != "" {
-		return fmt.Sprintf(" (renamed to %s)", present)
-	}
+// suggest names the field of t with the most similar name.
+func suggest(name string, t reflect.Type) string {
 	var known []string
 	for i := range t.NumField() {
 		if tag := tagOf(t.Field(i)); tag != "" {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -97,28 +96,6 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 func either(values []string) string {
 	last := len(values) - 1
 	return strings.Join(values[:last], ", ") + " or " + values[last]
-}
-
-// renamedFlags has the present names of flags that had another name.
-var renamedFlags = map[string]string{
-	"host-port-prefixes":              "host-veth-prefixes",
-	"host-port-mark":                  "host-veth-mark",
-	"host-port-table":                 "host-veth-table",
-	"conntrack-endpoint-gone-seconds": "conntrack-endpoint-removal-grace-seconds",
-}
-
-// FlagError adds the present name to err, an error of parsing, if it is about an
-// unknown flag that fs has under another name.
-func FlagError(fs *pflag.FlagSet, err error) error {
-	unknown, ok := errors.AsType[*pflag.NotExistError](err)
-	if !ok {
-		return err
-	}
-	present := renamedFlags[unknown.GetSpecifiedName()]
-	if present == "" || fs.Lookup(present) == nil {
-		return err
-	}
-	return fmt.Errorf("%w (renamed to --%s)", err, present)
 }
 
 // overrides are in the order of the fields of Configuration.

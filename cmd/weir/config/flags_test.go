@@ -238,13 +238,3 @@ func TestReloadMakesNoRestartWithoutAHold(t *testing.T) {
 		}
 	}
 }
-
-func TestRenamedFlagsAreFlagsNoMore(t *testing.T) {
-	fs := pflag.NewFlagSet("weir", pflag.ContinueOnError)
-	AddFlags(fs)
-	for former, present := range renamedFlags {
-		if fs.Lookup(former) != nil || fs.Lookup(present) == nil {
-			t.Errorf("--%s renamed to --%s: want only the second to be a flag", former, present)
-		}
-	}
-}
