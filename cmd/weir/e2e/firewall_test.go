@@ -20,7 +20,7 @@ func TestWireRulesOfTheHostAreNamed(t *testing.T) {
 	node := f.Edge.Edge
 	must(t, node.Do(func() error {
 		return exec.Command("nft", "table inet guard {\nchain pre {\ntype filter hook prerouting priority raw;\n"+
-			"ip saddr 10.10.0.2 tcp dport 30000-31000 drop\nudp dport 9 drop\n}\n}\n").Run()
+			"ip saddr 10.10.0.2 tcp dport 30000-32000 drop\nudp dport 9 drop\n}\n}\n").Run()
 	}))
 	rule := netlink.NewRule()
 	_, from, err := net.ParseCIDR("10.60.0.0/24")
@@ -28,7 +28,7 @@ func TestWireRulesOfTheHostAreNamed(t *testing.T) {
 	rule.Src, rule.Table, rule.Priority, rule.Family = from, 110, 100, netlink.FAMILY_V4
 	must(t, node.Netlink().RuleAdd(rule))
 
-	const void, unfollowed = "dport 30000-31000 drop", "100: from 10.60.0.0/24 lookup 110"
+	const void, unfollowed = "dport 30000-32000 drop", "100: from 10.60.0.0/24 lookup 110"
 	named := func(where, text string) {
 		t.Helper()
 		for _, want := range []string{void, unfollowed} {

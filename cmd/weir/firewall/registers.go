@@ -34,6 +34,7 @@ type registers struct {
 	table *nftables.Table
 	holds map[uint32]field
 	masks map[uint32][]byte
+	low   []byte // the first value of a range
 
 	conditions []condition
 	end        string // of the rule, "" where packets go on
@@ -106,7 +107,17 @@ func (s *registers) payload(e *expr.Payload) field {
 
 // compare adds the condition of a comparison with a value.
 func (s *registers) compare(e *expr.Cmp) {
-	if e.Op != expr.CmpOpEq && e.Op != expr.CmpOpNeq {
+	switch e.Op {
+	case expr.CmpOpEq, expr.CmpOpNeq:
+	case expr.CmpOpGte: // of a range; by itself it counts as met
+		s.low = e.Data
+		return
+	case expr.CmpOpLte:
+		if len(s.low) == len(e.Data) {
+			s.between(&expr.Range{Op: expr.CmpOpEq, Register: e.Register, FromData: s.low, ToData: e.Data})
+		}
+		return
+	default:
 		return
 	}
 	equal := e.Op == expr.CmpOpEq
