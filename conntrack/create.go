@@ -97,9 +97,6 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 			continue
 		case linkNoPort:
 			w.release(conn)
-			if f.Keep != KeepNothing {
-				t.cursor(f.prefetched.group).at.Add(^uint32(0)) // the picked port goes to the next
-			}
 			return 0, NoPort
 		case linkNoSlot:
 			w.retire(conn)

@@ -52,6 +52,15 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 // looks on for a fresh port, and for a flow whose port may pass to this one (see
 // reuseOf and [NewFlow.Keep]).
 func (w *Worker) linkUsed(conn uint32, f *NewFlow) linkResult {
+	result := w.searchAll(conn, f)
+	if result == linkNoPort && f.Keep != KeepNothing {
+		w.t.cursor(f.prefetched.group).at.Add(^uint32(0)) // the picked port goes to the next
+	}
+	return result
+}
+
+// searchAll is linkUsed, which keeps the rotation.
+func (w *Worker) searchAll(conn uint32, f *NewFlow) linkResult {
 	m := w.t.shortageOf(f.prefetched.group)
 	if !m.known(f.ports(), f.Tick) {
 		return w.searchPort(conn, f, m, f.Keep, false)
