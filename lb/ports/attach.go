@@ -58,7 +58,7 @@ func (ps *Ports) releaseOthers() {
 
 // attach puts the steering program on a device.
 func (ps *Ports) attach(id int, p *port) error {
-	if !p.host && p.hook == steer.XDP {
+	if !p.host {
 		if err := ps.disableOffloads(p, p.steerMode()); err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (ps *Ports) acceptGeneric(p *port) error {
 }
 
 func (ps *Ports) disableOffloads(p *port, mode steer.Mode) error {
-	off, err := ps.offloads.disable(p.name, mode)
+	off, err := ps.offloads.disable(p.name, p.hook, mode)
 	if len(off) > 0 {
 		ps.warn(p, "switched off %s, to be put back at the end: "+
 			"packets must arrive as they were on the wire", strings.Join(off, ", "))

@@ -50,8 +50,8 @@ const maxOffloads = 1 << 20
 
 // disable switches off what would change packets before the steering program
 // sees them (see steer.Offloads).
-func (o *offloads) disable(name string, mode steer.Mode) ([]string, error) {
-	conflicts, err := steer.OffloadConflicts(name, mode)
+func (o *offloads) disable(name string, hook steer.Hook, mode steer.Mode) ([]string, error) {
+	conflicts, err := steer.OffloadConflicts(name, hook, mode)
 	if err != nil || len(conflicts) == 0 {
 		return nil, err
 	}

@@ -72,7 +72,7 @@ func offloadsFollow(t *testing.T, dir string, end func(ps *Ports, id int) error)
 	if ps.offloads, err = openOffloads(dir); err != nil {
 		return err
 	}
-	if _, err := ps.offloads.disable(noted, steer.Generic); err != nil {
+	if _, err := ps.offloads.disable(noted, steer.XDP, steer.Generic); err != nil {
 		return err
 	}
 	other, err := netlink.Link(nil), netlink.LinkSetName(l, renamed)

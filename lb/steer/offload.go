@@ -18,6 +18,8 @@ type Offload struct {
 	// GenericOnly: it does harm only where the program runs in generic mode,
 	// which comes after it.
 	GenericOnly bool
+	// TCX: it does harm to hook TCX too, which takes what GRO merges as it is.
+	TCX bool
 }
 
 // Offloads lists the offloads that must be off on an interface that Weir is attached to. On
@@ -26,7 +28,7 @@ type Offload struct {
 // the peer's stack before segmentation, 64 KB at a time. Native
 // XDP on a veth switches segmentation offload off at the peer by itself.
 var Offloads = []Offload{
-	{Feature: "rx-lro", Ethtool: "lro", Why: "merges packets of a connection into ones larger than the MTU"},
+	{Feature: "rx-lro", Ethtool: "lro", Why: "merges packets of a connection into ones larger than the MTU", TCX: true},
 	{Feature: "rx-gro-hw", Ethtool: "rx-gro-hw", Why: "merges packets of a connection into ones larger than the MTU"},
 	{Feature: "rx-vlan-hw-parse", Ethtool: "rxvlan", Why: "takes the VLAN tag off, so that a tagged packet looks untagged"},
 	{Feature: "rx-gro", Ethtool: "gro", Why: "merges packets of a connection before generic XDP sees them", GenericOnly: true},
@@ -44,9 +46,9 @@ func (c Conflict) Command(iface string) string {
 }
 
 // OffloadConflicts lists the offloads that are on and must be off before the program
-// is attached to an interface in mode (Auto counts as Native: ask again for Generic if that
-// was granted). The interface is in the calling thread's network namespace.
-func OffloadConflicts(iface string, mode Mode) ([]Conflict, error) {
+// is attached to a hook of an interface, to XDP in mode (Auto counts as Native: ask again for
+// Generic if that was granted). The interface is in the calling thread's network namespace.
+func OffloadConflicts(iface string, hook Hook, mode Mode) ([]Conflict, error) {
 	tool, err := ethtool.NewEthtool()
 	if err != nil {
 		return nil, fmt.Errorf("offloads of %s: %w", iface, err)
@@ -56,13 +58,21 @@ func OffloadConflicts(iface string, mode Mode) ([]Conflict, error) {
 	if err != nil {
 		return nil, fmt.Errorf("offloads of %s: %w", iface, err)
 	}
-	var list []Conflict
+	return conflictsOf(state, hook, mode), nil
+}
+
+// conflictsOf is OffloadConflicts of an interface with these features.
+func conflictsOf(state map[string]ethtool.FeatureState, hook Hook, mode Mode) (list []Conflict) {
 	for _, o := range Offloads {
-		if s := state[o.Feature]; s.Active && (mode == Generic || !o.GenericOnly) {
+		harms := o.TCX
+		if hook == XDP {
+			harms = mode == Generic || !o.GenericOnly
+		}
+		if s := state[o.Feature]; s.Active && harms {
 			list = append(list, Conflict{Offload: o, Fixed: s.NeverChanged || !s.Available})
 		}
 	}
-	return list, nil
+	return list
 }
 
 // DisableOffloads switches the offloads of conflicts off, and returns the old settings, for

@@ -85,9 +85,9 @@ func TestOffloadsAreSwitchedOffAndPutBack(t *testing.T) {
 	before, err := tool.Features(w.dev.Name)
 	must(t, err)
 
-	native, err := OffloadConflicts(w.dev.Name, Native)
+	native, err := OffloadConflicts(w.dev.Name, XDP, Native)
 	must(t, err)
-	generic, err := OffloadConflicts(w.dev.Name, Generic)
+	generic, err := OffloadConflicts(w.dev.Name, XDP, Generic)
 	must(t, err)
 	isGRO := func(c Conflict) bool { return c.Feature == "rx-gro" }
 	if slices.ContainsFunc(native, isGRO) || !slices.ContainsFunc(generic, isGRO) {
@@ -98,7 +98,7 @@ func TestOffloadsAreSwitchedOffAndPutBack(t *testing.T) {
 	}
 	restore, err := DisableOffloads(w.dev.Name, generic)
 	must(t, err)
-	if left, err := OffloadConflicts(w.dev.Name, Generic); err != nil || len(left) != 0 {
+	if left, err := OffloadConflicts(w.dev.Name, XDP, Generic); err != nil || len(left) != 0 {
 		t.Errorf("%v, %v left", left, err)
 	}
 	must(t, RestoreOffloads(w.dev.Name, restore))
@@ -106,6 +106,22 @@ func TestOffloadsAreSwitchedOffAndPutBack(t *testing.T) {
 	must(t, err)
 	if !maps.Equal(before, after) {
 		t.Errorf("features were %v and are %v", before, after)
+	}
+}
+
+// LRO makes packets that the kernel itself refuses to forward. GRO's keep what it needs to cut them.
+func TestHookTCXExcludesLROAlone(t *testing.T) {
+	state := map[string]ethtool.FeatureState{}
+	for _, o := range Offloads {
+		state[o.Feature] = ethtool.FeatureState{Active: true, Available: true}
+	}
+	for _, mode := range []Mode{Auto, Native, Generic} {
+		if got := conflictsOf(state, TCX, mode); len(got) != 1 || got[0].Feature != "rx-lro" || got[0].Fixed {
+			t.Errorf("mode %v: conflicts %v", mode, got)
+		}
+	}
+	if got := conflictsOf(state, XDP, Generic); len(got) != len(Offloads) {
+		t.Errorf("hook XDP in generic mode: conflicts %v", got)
 	}
 }
 

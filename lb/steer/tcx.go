@@ -21,8 +21,8 @@ type Hook uint8
 const (
 	// XDP: before the kernel makes a packet buffer, or, in generic mode, soon after.
 	XDP Hook = iota
-	// TCX: behind GRO, with the interface's offloads as they are. Packets for the packet
-	// loop take a veth pair, whose inner end has the steering program.
+	// TCX: behind GRO, with the interface's offloads as they are, but for LRO. Packets for
+	// the packet loop take a veth pair, whose inner end has the steering program.
 	TCX
 )
 

@@ -65,10 +65,11 @@ func (p *patient) offloads() {
 		if dev.mode == "generic" {
 			mode = steer.Generic
 		}
-		if dev.hook == "tcx" {
-			continue // it wants them
+		hook := steer.XDP
+		if dev.hook == steer.TCX.String() {
+			hook = steer.TCX
 		}
-		conflicts, err := steer.OffloadConflicts(dev.name, mode)
+		conflicts, err := steer.OffloadConflicts(dev.name, hook, mode)
 		if err != nil {
 			continue // a driver without settings
 		}
