@@ -209,7 +209,7 @@ func (s *Store) Reconsider() {
 // is none. A Service beyond the limits of a Service has none.
 func (s *Store) Merged(name ServiceName) *Service {
 	svc := s.services[name]
-	if svc == nil || svc.out == nil || !svc.out.Unused {
+	if svc == nil || svc.spec == nil || svc.out == nil || !svc.out.Unused {
 		return s.Service(name)
 	}
 	if exceeds(s.countEndpoints(svc), s.demands.limits.Endpoints.Service) {

@@ -141,6 +141,22 @@ func TestUnusedServicesAreNotMerged(t *testing.T) {
 	}
 }
 
+// A source may be asked for a Service between the change and the update that tells of it.
+func TestADeletedServiceIsAsLastHandedOut(t *testing.T) {
+	s := NewStore(Options{Use: func(*Service) Use { return Use{} }})
+	s.SetService(aService("default/web", "http:80"))
+	s.Flush()
+	s.DeleteService("default", "web")
+	name := ServiceName{"default", "web"}
+	if svc := s.Merged(name); svc == nil || svc != s.Service(name) {
+		t.Errorf("before the update: %+v", svc)
+	}
+	s.Flush()
+	if svc := s.Merged(name); svc != nil {
+		t.Errorf("after the update: %+v", svc)
+	}
+}
+
 // TestRandomChangesKeepTheAccount compares the store with another that is given all objects at once.
 func TestRandomChangesKeepTheAccount(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
