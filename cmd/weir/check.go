@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirlb/weir/cmd/weir/announcer"
 	"github.com/weirlb/weir/cmd/weir/config"
-	"github.com/weirlb/weir/cmd/weir/daemon"
 	"github.com/weirlb/weir/cmd/weir/hostcheck"
 	"github.com/weirlb/weir/cmd/weir/poolfile"
 	"github.com/weirlb/weir/discovery/addresspool"
@@ -105,7 +105,7 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), objectsWithin)
 	defer cancel()
-	used, faults := daemon.CheckObjects(ctx, cfg)
+	used, faults := announcer.CheckObjects(ctx, cfg)
 	for _, f := range faults {
 		fmt.Fprintf(t, "note\tannounce.objects\t%v\n", f)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -219,6 +220,17 @@ func (p *Peer) Password() (string, error) {
 
 // HasObjects reports whether objects of MetalLB or Weir are read.
 func (a *Announce) HasObjects() bool { return len(a.Objects)+len(a.ObjectNamespaces) > 0 }
+
+// WatchedNamespaces are those whose objects are watched; "" is all.
+func (a *Announce) WatchedNamespaces() []string {
+	switch {
+	case a.Speaker != AnnounceBGP:
+		return nil
+	case slices.Contains(a.ObjectNamespaces, "*"):
+		return []string{""}
+	}
+	return a.ObjectNamespaces
+}
 
 // Linger is the time of DrainSeconds, 0 where nothing is announced.
 func (a *Announce) Linger() time.Duration {

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/weirlb/weir/cmd/weir/api"
-	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/lb/route"
 )
@@ -75,13 +74,6 @@ func (d *Daemon) updateAddresses() {
 	}
 	d.followReach()
 	d.checks.SetAddresses(d.checkAddresses())
-}
-
-// reachOf is the reach of a node whose addresses are not known.
-func reachOf(cfg *config.Configuration) *translate.SharedReach {
-	r := &translate.SharedReach{}
-	r.Set(translate.Reach{ClusterIPs: cfg.ClusterIPs, ExternalIPs: cfg.ExternalIPs, LoadBalancerClass: cfg.LoadBalancerClass})
-	return r
 }
 
 // followReach has the source merge what the frontends of this node need now. Preconditions: d.mu

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/weirlb/weir/cmd/weir/announcer"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/announce/routes"
@@ -16,7 +17,7 @@ import (
 // its routes and rules, announced routes, drains, and changed settings. It fails while a Weir runs.
 func Cleanup(_ context.Context, cfg *config.Configuration, log *slog.Logger) error {
 	return lb.Cleanup(packetPath(cfg, log),
-		func() error { return routes.Cleanup(kernelRoutes(&cfg.Announce)) },
+		func() error { return routes.Cleanup(announcer.KernelRoutes(&cfg.Announce)) },
 		func() error {
 			if err := os.Remove(drainsFile(cfg)); !errors.Is(err, fs.ErrNotExist) {
 				return err

@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/announcer"
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/event"
@@ -28,6 +29,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/privilege"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/sdnotify"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/discovery"
@@ -45,16 +47,15 @@ import (
 // Daemon is a running Weir.
 type Daemon struct {
 	log    *slog.Logger
-	source Source
+	source source.Source
 	reach  *translate.SharedReach // as the source knows it
 	lb     *lb.LB
 	checks *healthcheck.Checks
 	// attempts are set with lb.
 	attempts *endpointAttempts
 	// announcer is nil where nothing is announced.
-	announcer *announcer
+	announcer *announcer.Announcer
 	published atomic.Bool // the first full view of Services
-	withdraws atomic.Bool // everything, for good
 	notify    *sdnotify.Notifier
 	// problems are all that is not done as it was asked for.
 	problems *problem.Registry
@@ -138,7 +139,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		d.stop(nil)
 		tasks.Wait()
 		if d.lb != nil {
-			err = errors.Join(err, d.announcer.close(d.leaving.Load() && err == nil), d.end(err))
+			err = errors.Join(err, d.announcer.Close(d.leaving.Load() && err == nil), d.end(err))
 		}
 	}()
 	task := func(name string, f func(context.Context) error) {
@@ -152,8 +153,8 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	if d.notify, err = sdnotify.New(d.serviceHealth, d.log); err != nil {
 		return err
 	}
-	d.reach = reachOf(d.cfg)
-	if d.source, err = newSource(ctx, d.cfg, d.reach, working(&d.updating), d.log); err != nil {
+	d.reach = source.ReachOf(d.cfg)
+	if d.source, err = source.New(ctx, d.cfg, d.reach, working(&d.updating), d.log); err != nil {
 		return err
 	}
 	close(d.sourced)
@@ -179,13 +180,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	if o.Watch != nil {
 		task("configuration file", func(ctx context.Context) error { return o.Watch.follow(ctx, o.Signals.reload, d.log) })
 	}
-	if d.announcer != nil {
-		task("announcement", d.followAnnounce)
-		task("frontends of withdrawn addresses", d.followLingering)
-	}
-	if d.announcer != nil && d.announcer.source != nil {
-		task("objects of the announcement", d.followObjects)
-	}
+	task("announcement", func(ctx context.Context) error { return d.announcer.Run(ctx, d.endLingering) })
 	task("problems", d.watchProblems)
 	task("late updates", func(ctx context.Context) error { return followLate(ctx, &d.updating, d.problems) })
 	task("workers", d.watchWorkers)
@@ -221,11 +216,9 @@ func (d *Daemon) open(sockets *xsk.Transfer) (err error) {
 	d.followReach()
 	d.checks = d.newChecks()
 	d.restoreDrains()
-	if d.announcer, err = newAnnouncer(d.cfg, d.lb, d.log); err != nil {
-		return err
-	}
-	objects, err := newObjectSource(d.cfg, d.source, d.log)
-	d.announcer.startObjects(objects, d.log)
+	d.announcer, err = announcer.New(announcer.Config{
+		Configuration: d.cfg, PacketPath: d.lb, Node: nodeState{d}, Source: d.source, Events: d.events, Log: d.log,
+	})
 	return err
 }
 

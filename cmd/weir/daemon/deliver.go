@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/ports"
@@ -99,13 +100,13 @@ func (d *Daemon) publish(b translate.Batch, c *cause) (serves bool) {
 	if !d.synced {
 		return false
 	}
-	err := d.lb.Apply(d.announcer.leaving(b.Put, b.Delete, d.lb.Tables()))
+	err := d.lb.Apply(d.announcer.Leaving(b.Put, b.Delete, d.lb.Tables()))
 	if errors.Is(err, ports.ErrAttach) {
 		d.synced = false
 		d.stop(err)
 		return false
 	}
-	d.announcer.follow(b.Put)
+	d.announcer.Follow(b.Put)
 	d.published.Store(true)
 	d.publicationProblems(&b, err)
 	changes := d.tiers.follow(withoutKept(b.Put, err, c), b.Delete, time.Now())
@@ -117,11 +118,24 @@ func (d *Daemon) publish(b translate.Batch, c *cause) (serves bool) {
 	return true
 }
 
+// endLingering takes away the frontends of withdrawn addresses whose time is up at now.
+func (d *Daemon) endLingering(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b := d.announcer.EndLingering(now)
+	if !d.synced || len(b.Put)+len(b.Delete) == 0 {
+		return
+	}
+	err := d.lb.Apply(b.Put, b.Delete, nil)
+	d.announcer.Follow(nil)
+	d.publicationProblems(&b, err)
+}
+
 // withoutKept are the Services of put but those that err, of a publication, leaves as they were.
 // The cause forgets what has changed in these.
 func withoutKept(put []table.Service, err error, c *cause) []table.Service {
 	kept := map[string]bool{}
-	for _, e := range flatten(err) {
+	for _, e := range problem.Flatten(err) {
 		if of := (*table.ServiceError)(nil); errors.As(e, &of) && of.Kept {
 			kept[of.Service] = true
 			delete(c.endpoints, of.Service)
@@ -131,19 +145,4 @@ func withoutKept(put []table.Service, err error, c *cause) []table.Service {
 		return put
 	}
 	return slices.DeleteFunc(slices.Clone(put), func(s table.Service) bool { return kept[s.Name] })
-}
-
-// flatten takes joined errors apart.
-func flatten(err error) []error {
-	if err == nil {
-		return nil
-	}
-	if j, ok := err.(interface{ Unwrap() []error }); ok {
-		var out []error
-		for _, e := range j.Unwrap() {
-			out = append(out, flatten(e)...)
-		}
-		return out
-	}
-	return []error{err}
 }

@@ -34,6 +34,17 @@ func (r *draining) status(now time.Time) *api.Drain {
 	}
 }
 
+// withdrawAll withdraws before a stop, and returns how long packets may still come.
+func (d *Daemon) withdrawAll() time.Duration {
+	if d.announcer == nil {
+		return 0
+	}
+	d.announcer.Withdraw()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cfg.Announce.Linger()
+}
+
 // serving reports whether traffic is taken: otherwise there is nothing to drain.
 func (d *Daemon) serving() bool {
 	d.mu.Lock()

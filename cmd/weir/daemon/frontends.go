@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"net/netip"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/explain"
@@ -76,6 +77,16 @@ func (d *Daemon) Frontends(context.Context) (api.Stream, error) {
 		}
 		return w.End()
 	}, nil
+}
+
+// ExplainAddress implements api.Source.
+func (d *Daemon) ExplainAddress(_ context.Context, address netip.Addr) (*api.AddressExplanation, error) {
+	if d.announcer == nil {
+		return nil, fmt.Errorf("%w: nothing is announced to routers: announce.speaker is off", api.ErrNotFound)
+	}
+	out := d.announcer.Explain(address, d.frontend)
+	out.Node = d.thisNode().Name
+	return out, nil
 }
 
 // servicePort is a port of a Service as a frontend shows it.

@@ -10,6 +10,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/sdnotify"
+	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/ports"
 )
 
@@ -97,6 +98,24 @@ func (d *Daemon) notEligible() string {
 		return reason
 	}
 	return ""
+}
+
+// nodeState implements announcer.Node.
+type nodeState struct{ d *Daemon }
+
+// State is the state of the node for the announcement. Preconditions: d.mu is not held.
+func (s nodeState) State() announce.Node {
+	d := s.d
+	return announce.Node{
+		Stopping: d.draining.Load() != nil, Draining: d.selfDrained.Load() != nil, NotEligible: d.notEligible(),
+		NotSynced: !d.published.Load(), Unhealthy: pathFault(d.lb),
+	}
+}
+
+// Cordoned reports whether the source says that the node is unschedulable.
+func (s nodeState) Cordoned() bool {
+	src, ok := s.d.source.(interface{ NodeCordoned() bool })
+	return ok && src.NodeCordoned()
 }
 
 // newChecks makes the servers of healthCheckNodePorts.

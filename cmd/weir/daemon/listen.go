@@ -13,6 +13,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/metrics"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/cmd/weir/statuspage"
 )
 
@@ -81,7 +82,7 @@ func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) er
 		if n := ls.cfg.MetricsServices; n > 0 {
 			r.MustRegister(metrics.NewServices(d, n), metrics.NewEndpoints(d.attempts))
 		}
-		if c, ok := d.source.(*cluster); ok {
+		if c, ok := d.source.(*source.Cluster); ok {
 			r.MustRegister(c.Collector())
 		}
 		h := metrics.Handler(r, d.profiling.Load, ls.log)

@@ -7,24 +7,13 @@ import (
 	"syscall"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/source"
 )
 
 // askTime bounds the question at SIGTERM whether another Pod follows. Weir serves meanwhile.
 // The chart's grace period is 15 s more than a drain.
 const askTime = 2 * time.Second
-
-// ownDaemonSet is the DaemonSet of the Pod of this process, as chart and base name it in the
-// environment, or zero.
-func ownDaemonSet() types.NamespacedName {
-	n := types.NamespacedName{Namespace: os.Getenv("POD_NAMESPACE"), Name: os.Getenv("DAEMONSET_NAME")}
-	if n.Namespace == "" || n.Name == "" {
-		return types.NamespacedName{}
-	}
-	return n
-}
 
 // nextPod is the part of a source that knows the DaemonSet: see kube.Source.NextPod.
 type nextPod interface {
@@ -40,7 +29,7 @@ func (d *Daemon) meaningOfTerm(ctx context.Context, hurry <-chan os.Signal) os.S
 	switch {
 	case onStop == config.StopLeave:
 		return syscall.SIGUSR2
-	case onStop != config.StopAuto || !asks || ownDaemonSet().Name == "":
+	case onStop != config.StopAuto || !asks || source.OwnDaemonSet().Name == "":
 		return syscall.SIGTERM
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
@@ -87,13 +76,13 @@ func (d *Daemon) stopOrRestart(ends string, err error) os.Signal {
 	case err != nil:
 		d.log.Warn("SIGTERM is taken for a restart, because the API server does not tell whether another Pod follows: "+
 			"if none does, run `weir cleanup` on this node",
-			"daemonSet", ownDaemonSet(), "holdSeconds", d.cfg.Death.HoldSeconds, "err", err)
+			"daemonSet", source.OwnDaemonSet(), "holdSeconds", d.cfg.Death.HoldSeconds, "err", err)
 		return syscall.SIGUSR2
 	case ends != "":
 		d.log.Info("SIGTERM is a stop: no Pod follows on this node", "reason", ends)
 		return syscall.SIGTERM
 	}
-	d.log.Info("SIGTERM is a restart: another Pod of the DaemonSet follows on this node", "daemonSet", ownDaemonSet())
+	d.log.Info("SIGTERM is a restart: another Pod of the DaemonSet follows on this node", "daemonSet", source.OwnDaemonSet())
 	return syscall.SIGUSR2
 }
 
@@ -106,7 +95,7 @@ func (d *Daemon) warnOfOnStop() {
 	switch {
 	case d.cfg.Discovery.Kubernetes == nil:
 		reason = "the source of Services is no cluster"
-	case ownDaemonSet().Name == "":
+	case source.OwnDaemonSet().Name == "":
 		reason = "DAEMONSET_NAME and POD_NAMESPACE are not set"
 	case d.cfg.Death.HoldSeconds == 0:
 		reason = "death.holdSeconds is 0"

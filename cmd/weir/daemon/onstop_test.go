@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/discovery/kube"
 )
 
@@ -54,11 +55,11 @@ func auto(t *testing.T, answer http.HandlerFunc) (*Daemon, *bytes.Buffer) {
 		stopAsked: make(chan struct{}, 1), sourced: make(chan struct{}), stop: func(error) {},
 	}
 	d.cfg.OnStop, d.cfg.Discovery.Kubernetes = config.StopAuto, &config.Kubernetes{}
-	src, err := kube.New(kube.Config{REST: &rest.Config{Host: srv.URL}, DaemonSet: ownDaemonSet(), Log: d.log})
+	src, err := kube.New(kube.Config{REST: &rest.Config{Host: srv.URL}, DaemonSet: source.OwnDaemonSet(), Log: d.log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.source = &cluster{Source: src}
+	d.source = &source.Cluster{Source: src}
 	close(d.sourced)
 	return d, log
 }

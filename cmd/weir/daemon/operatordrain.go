@@ -144,7 +144,7 @@ func (d *Daemon) DrainSelf(ctx context.Context, undo bool) (*api.Drains, error) 
 	d.mu.Lock()
 	d.keepDrains()
 	d.mu.Unlock()
-	d.lookAnnounce()
+	d.announcer.Look()
 	return d.Drains(ctx)
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/discovery"
-	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/perf/growth"
 	"github.com/weirlb/weir/topology"
@@ -50,21 +49,6 @@ func TestWorkGrowsInProportionToPorts(t *testing.T) {
 		"names of ports": func(n int) func() {
 			a, _ := manyPorts(n, "10.0.0.1:80")
 			return func() { portNames([]*discovery.Service{a}) }
-		},
-		"frontends that linger": func(n int) func() {
-			_, a := manyPorts(n, "10.0.0.1:80")
-			tables := table.New(table.Config{})
-			if _, err := tables.Apply([]table.Service{a}, nil); err != nil {
-				t.Fatal(err)
-			}
-			had, none := frontendsOf(&a), a
-			none.Pools = []table.Pool{{}}
-			return func() {
-				var l lingering
-				l.time.Store(int64(time.Hour))
-				l.follow([]announce.Decision{{Address: netip.MustParseAddr("203.0.113.1"), Reason: announce.Announced}}, nil, time.Now())
-				l.keep([]table.Service{none}, nil, map[string][]announcedFrontend{a.Name: had}, tables.Load(), time.Now())
-			}
 		},
 	} {
 		if r := growth.Ratio(500, 4000, prepare); r > growth.Linear(500, 4000) {

@@ -66,7 +66,7 @@ func (d *Daemon) lookForProblems() {
 	d.problems.Refresh(partPacketPath, func() []problem.Problem { return packetPathProblems(d.lb) })
 	d.problems.Refresh(partConflicts, func() []problem.Problem { return conflictProblems(d.lb) })
 	d.problems.Refresh(partNode, d.nodeProblems)
-	d.problems.Refresh(partAnnounce, d.announcer.problems)
+	d.problems.Refresh(partAnnounce, d.announcer.Problems)
 }
 
 // serviceProblems sets the problems that discovery finds with the Services of an update.
@@ -81,17 +81,6 @@ func (d *Daemon) serviceProblems(up *discovery.Update) {
 	}
 }
 
-// maxNotes is how many objects that are passed over are listed.
-const maxNotes = 1000
-
-func noteProblems(notes []discovery.Note) []problem.Problem {
-	var out []problem.Problem
-	for _, n := range notes[:min(len(notes), maxNotes)] {
-		out = append(out, problem.Problem{Kind: problem.OrphanSlice, Object: n.Kind + " " + n.Namespace + "/" + n.Name, Reason: n.Text})
-	}
-	return out
-}
-
 func objectOf(name discovery.ServiceName) string { return problem.Service(name.Namespace, name.Name) }
 
 // publicationProblems sets the problems of an Apply. Services that were put without an
@@ -99,7 +88,7 @@ func objectOf(name discovery.ServiceName) string { return problem.Service(name.N
 func (d *Daemon) publicationProblems(b *translate.Batch, err error) {
 	byService := map[string][]problem.Problem{}
 	var rest []problem.Problem
-	for _, e := range flatten(err) {
+	for _, e := range problem.Flatten(err) {
 		var of *table.ServiceError
 		switch {
 		case errors.Is(e, table.ErrFrontendTaken), errors.Is(e, steer.ErrFull):

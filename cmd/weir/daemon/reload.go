@@ -21,7 +21,7 @@ func (d *Daemon) reload() {
 	}
 	if err != nil {
 		var faults []problem.Problem
-		for _, e := range flatten(err) {
+		for _, e := range problem.Flatten(err) {
 			faults = append(faults, problem.New(problem.Configuration, "", "%v: the configuration stays as it was", e))
 		}
 		d.problems.Set(partReload, problem.Weir, faults...)
@@ -31,20 +31,20 @@ func (d *Daemon) reload() {
 	defer d.mu.Unlock()
 	var later []problem.Problem
 	text := "the configuration was read again"
-	fields := append(d.takeOverConfiguration(next), d.announcer.changedPasswords(&d.cfg.Announce)...)
+	fields := append(d.takeOverConfiguration(next), d.announcer.ChangedPasswords(&d.cfg.Announce)...)
 	if len(fields) > 0 {
 		text += "; at the next start take effect: " + strings.Join(fields, ", ")
 	}
 	for _, field := range fields {
 		later = append(later, problem.New(problem.RestartNeeded, field, "changed: takes effect at the next start"))
 	}
-	if s, ok := d.source.(interface{ reconfigured(*config.Configuration) }); ok {
-		s.reconfigured(d.cfg)
+	if s, ok := d.source.(interface{ Reconfigured(*config.Configuration) }); ok {
+		s.Reconfigured(d.cfg)
 	}
 	d.lb.LimitPrefixes(prefixLimit(d.cfg.Flood))
 	d.profiling.Store(d.cfg.EnableProfiling)
 	d.checks.SetAddresses(d.checkAddresses())
-	if refused := d.announcer.reload(d.cfg); refused != "" {
+	if refused := d.announcer.Reload(d.cfg); refused != "" {
 		text += "; announce.objects: " + refused
 		d.log.Warn("announce.objects are not taken over", "reason", refused)
 	}

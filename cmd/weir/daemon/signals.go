@@ -49,7 +49,7 @@ func (d *Daemon) followLeave(ctx context.Context, leave <-chan os.Signal) {
 		case s == os.Interrupt:
 		case s == syscall.SIGUSR2:
 			d.leaving.Store(true) // before the first update too: the last process may be held
-			if d.serving() && !d.announcer.keeps() {
+			if d.serving() && !d.announcer.Keeps() {
 				d.pause(ctx, leave, d.withdrawAll())
 			}
 		case d.serving():

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/conntrack/statefile"
@@ -64,20 +65,20 @@ func (d *Daemon) Status(context.Context) (*api.Status, error) {
 	s.FrontendsHash = d.frontendsHash()
 	h := d.Health()
 	s.Healthy, s.Unhealthy = h.Healthy, h.Reason
-	s.Announce = d.announcer.status()
-	d.announcer.addChoices(s.Announce)
+	s.Announce = d.announcer.Status()
+	d.announcer.AddChoices(s.Announce)
 	d.addProblems(s)
 	return s, nil
 }
 
 func (d *Daemon) stateFiles() []api.StateFile {
 	list := api.StateFiles()
-	c, ok := d.source.(*cluster)
-	if !ok || c.keeper == nil {
+	c, ok := d.source.(*source.Cluster)
+	if !ok {
 		return list
 	}
 	for i := range list {
-		if size, good := c.keeper.File(); list[i].Name == string(statefile.ClusterState) && size > 0 {
+		if size, good := c.KeptFile(); list[i].Name == string(statefile.ClusterState) && size > 0 {
 			list[i].Bytes, list[i].GoodAt = size, &good
 		}
 	}
@@ -86,11 +87,11 @@ func (d *Daemon) stateFiles() []api.StateFile {
 
 func (d *Daemon) discoveryStatus() api.Discovery {
 	out := api.Discovery{Source: d.source.String(), Errors: []string{}, NodeNotEligible: d.notEligible()}
-	if c, ok := d.source.(*cluster); ok {
+	if c, ok := d.source.(*source.Cluster); ok {
 		if at, last := c.LastKnown(); last {
 			out.LastKnown = &at
 		}
-		if at := c.goodAt(); !at.IsZero() {
+		if at := c.ServedGoodAt(); !at.IsZero() {
 			out.GoodAt = &at
 		}
 		for _, r := range c.Contacts() {

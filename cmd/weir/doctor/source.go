@@ -14,6 +14,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/daemon"
 	"github.com/weirlb/weir/cmd/weir/explain"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/kube"
@@ -78,7 +79,7 @@ func held(a netip.Addr) bool {
 
 // imagineCluster watches the API server until everything has been told.
 func (p *patient) imagineCluster(ctx context.Context, i *imagined) error {
-	kc, err := daemon.ClusterConfig(p.cfg)
+	kc, err := source.ClusterConfig(p.cfg)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/config"
-	"github.com/weirlb/weir/cmd/weir/daemon"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/discovery/kube"
 )
 
@@ -17,7 +17,7 @@ func checkCluster(fs *findings, cfg *config.Configuration) {
 	if k == nil {
 		return
 	}
-	kc, err := daemon.ClusterConfig(cfg)
+	kc, err := source.ClusterConfig(cfg)
 	if err != nil {
 		fs.add(Wrong, "cluster", "%v", err)
 		return

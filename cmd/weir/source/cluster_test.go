@@ -1,4 +1,4 @@
-package daemon
+package source
 
 import (
 	"log/slog"
@@ -40,7 +40,7 @@ func TestStateOfAnotherClusterOrChoiceIsAnother(t *testing.T) {
 	for name, edit := range edits {
 		c := base()
 		edit(c)
-		id := identityOf(c)
+		id := Identity(c)
 		if other, ok := seen[id]; ok {
 			t.Errorf("%s and %s are the same: %s", name, other, id)
 		}
@@ -48,8 +48,8 @@ func TestStateOfAnotherClusterOrChoiceIsAnother(t *testing.T) {
 	}
 	a, b := base(), base()
 	a.REST.CAFile, b.REST.CAData = file, []byte("one")
-	if identityOf(a) != identityOf(b) {
-		t.Errorf("the same authority from a file and from the kubeconfig differ:\n%s\n%s", identityOf(a), identityOf(b))
+	if Identity(a) != Identity(b) {
+		t.Errorf("the same authority from a file and from the kubeconfig differ:\n%s\n%s", Identity(a), Identity(b))
 	}
 }
 
@@ -82,9 +82,9 @@ func configAt(t *testing.T, url string) *config.Configuration {
 	return cfg
 }
 
-func start(t *testing.T, cfg *config.Configuration) (*cluster, error) {
+func start(t *testing.T, cfg *config.Configuration) (*Cluster, error) {
 	t.Helper()
-	return newCluster(t.Context(), cfg, reachOf(cfg), func() func() { return func() {} }, slog.New(slog.DiscardHandler))
+	return newCluster(t.Context(), cfg, ReachOf(cfg), func() func() { return func() {} }, slog.New(slog.DiscardHandler))
 }
 
 // Unknown credentials end a start that would serve nothing, and only that.
@@ -98,7 +98,7 @@ func TestUnknownCredentialsEndAStartWithNothingToServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := &kube.Objects{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "edge-1"}}}}
-	if err := lastknown.Save(filepath.Join(cfg.StateDir, lastknown.File), identityOf(&kc), time.Now(), known); err != nil {
+	if err := lastknown.Save(filepath.Join(cfg.StateDir, lastknown.File), Identity(&kc), time.Now(), known); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := start(t, cfg); err != nil {

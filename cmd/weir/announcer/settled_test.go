@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"net/netip"

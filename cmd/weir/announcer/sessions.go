@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"cmp"
@@ -126,12 +126,12 @@ func newSpeaker(b bgp.Config) (announce.Speaker, error) {
 // followSessions brings the sessions in line with the objects. Those that stay as they are go on.
 // The number of the node and the BGP identifier are of all sessions: with another of these all
 // begin anew. Preconditions: a.changing is held, a.mu is not.
-func (a *announcer) followSessions() {
+func (a *Announcer) followSessions() {
 	if a.name != config.AnnounceBGP {
 		return
 	}
 	c := &a.cfg.Announce
-	next, err := sessions(a.configured, c, a.objects, a.lb.Router().Addresses(), a.session.RouterID)
+	next, err := sessions(a.configured, c, a.objects, a.path.Router().Addresses(), a.session.RouterID)
 	var faults []error
 	switch {
 	case err != nil: // the sessions of before stay
@@ -150,7 +150,7 @@ func (a *announcer) followSessions() {
 }
 
 // setSessions changes the sessions. Preconditions: as of followSessions.
-func (a *announcer) setSessions(next bgp.Config) error {
+func (a *Announcer) setSessions(next bgp.Config) error {
 	a.mu.Lock()
 	last := a.speaker
 	a.mu.Unlock()
@@ -173,7 +173,7 @@ func (a *announcer) setSessions(next bgp.Config) error {
 }
 
 // replace has another speaker announce what is announced.
-func (a *announcer) replace(s announce.Speaker) error {
+func (a *Announcer) replace(s announce.Speaker) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -184,7 +184,7 @@ func (a *announcer) replace(s announce.Speaker) error {
 }
 
 // isSettled reports whether time alone brings no further route.
-func (a *announcer) isSettled(n *announce.Node, list []announce.Decision) bool {
+func (a *Announcer) isSettled(n *announce.Node, list []announce.Decision) bool {
 	if n.Stopping || n.Draining {
 		return true
 	}
@@ -193,7 +193,7 @@ func (a *announcer) isSettled(n *announce.Node, list []announce.Decision) bool {
 }
 
 // set tells the speaker the routes. Preconditions: a.mu is held.
-func (a *announcer) set() error {
+func (a *Announcer) set() error {
 	err := a.speaker.Set(a.routes)
 	if s, ok := a.speaker.(interface{ Settled(bool) }); ok {
 		s.Settled(a.settled)

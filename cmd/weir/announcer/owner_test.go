@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"net/netip"
@@ -21,7 +21,7 @@ func TestExternalIPsOfAnotherNamespaceWithdrawNothing(t *testing.T) {
 				publish := func(put []table.Service, del ...string) {
 					t.Helper()
 					had := len(s.routes)
-					if a.leaving(put, del, tables); len(s.routes) != had {
+					if a.Leaving(put, del, tables); len(s.routes) != had {
 						t.Errorf("before the publication: routes %v, %+v", s.routes, a.decisions)
 					}
 					if _, err := tables.Apply(put, del); err != nil {

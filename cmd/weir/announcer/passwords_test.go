@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"os"
@@ -22,10 +22,10 @@ func TestChangedPasswordsAreNamed(t *testing.T) {
 		return file
 	}
 	c := &config.Announce{Peers: []config.Peer{{}, {PasswordFile: write("a", "one")}, {PasswordFile: write("b", "two")}}}
-	a := &announcer{passwords: passwordsOf(c.Peers)}
+	a := &Announcer{passwords: passwordsOf(c.Peers)}
 	want := func(fields ...string) {
 		t.Helper()
-		if diff := cmp.Diff(fields, a.changedPasswords(c)); diff != "" {
+		if diff := cmp.Diff(fields, a.ChangedPasswords(c)); diff != "" {
 			t.Error(diff)
 		}
 	}
@@ -41,7 +41,7 @@ func TestChangedPasswordsAreNamed(t *testing.T) {
 	write("a", "one")
 	write("b", "two")
 	want()
-	if off := (*announcer)(nil); off.changedPasswords(c) != nil {
+	if off := (*Announcer)(nil); off.ChangedPasswords(c) != nil {
 		t.Error("passwords without an announcement")
 	}
 }

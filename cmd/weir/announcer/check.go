@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/discovery/kube"
 )
 
@@ -18,7 +19,7 @@ func CheckObjects(ctx context.Context, cfg *config.Configuration) (used string, 
 	}
 	var in objectInput
 	in.readFiles(&cfg.Announce)
-	if len(objectNamespaces(&cfg.Announce)) > 0 {
+	if len(cfg.Announce.WatchedNamespaces()) > 0 {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if err := in.list(ctx, cfg); err != nil {
@@ -35,7 +36,7 @@ func (in *objectInput) list(ctx context.Context, cfg *config.Configuration) erro
 	if cfg.Discovery.Kubernetes == nil {
 		return errors.New("discovery.kubernetes must be set")
 	}
-	kc, err := ClusterConfig(cfg)
+	kc, err := source.ClusterConfig(cfg)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"errors"
@@ -167,8 +167,8 @@ func (o *objects) checkPrepend(c *config.Announce) {
 	}
 }
 
-// reload takes over settings. It says which objects it does not take over and why, "" if it does.
-func (a *announcer) reload(cfg *config.Configuration) (refused string) {
+// Reload takes over settings. It says which objects it does not take over and why, "" if it does.
+func (a *Announcer) Reload(cfg *config.Configuration) (refused string) {
 	if a == nil {
 		return ""
 	}
@@ -183,9 +183,9 @@ func (a *announcer) reload(cfg *config.Configuration) (refused string) {
 
 // take takes over the objects of a.input. It says which it does not take over and why, "" if it does.
 // Preconditions: a.changing is held, a.mu is not.
-func (a *announcer) take() (refused string) {
-	if a.lb != nil {
-		a.input.addresses = a.lb.Router().Addresses()
+func (a *Announcer) take() (refused string) {
+	if a.path != nil {
+		a.input.addresses = a.path.Router().Addresses()
 	}
 	o, c := newObjects(&a.cfg, &a.input), &a.cfg.Announce
 	o.follow(a.objects)
@@ -200,7 +200,7 @@ func (a *announcer) take() (refused string) {
 }
 
 // objectStatus is what status says of the objects. Preconditions: a.mu is held.
-func (a *announcer) objectStatus() *api.AnnounceObjects {
+func (a *Announcer) objectStatus() *api.AnnounceObjects {
 	o := a.objects
 	if o == nil || o.known == nil {
 		return nil

@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/discovery/kube"
 )
@@ -80,7 +81,7 @@ func (k *objectKeeper) load(in *objectInput, maxAge time.Duration, log *slog.Log
 		err = fmt.Errorf("%s is of another cluster", k.path)
 	}
 	if err == nil {
-		err = tooOld(kept.At, maxAge)
+		err = source.TooOld(kept.At, maxAge)
 	}
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {

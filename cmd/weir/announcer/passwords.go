@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"crypto/sha256"
@@ -20,10 +20,10 @@ func passwordsOf(peers []config.Peer) (digests [][sha256.Size]byte) {
 	return digests
 }
 
-// changedPasswords names the password files that are not those of the start any more. A session
+// ChangedPasswords names the password files that are not those of the start any more. A session
 // keeps its key, and the kernel checks it: nothing is seen of the change until the session ends,
 // perhaps weeks later and on all nodes at once, and none begins.
-func (a *announcer) changedPasswords(c *config.Announce) (fields []string) {
+func (a *Announcer) ChangedPasswords(c *config.Announce) (fields []string) {
 	if a == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package daemon
+package source
 
 import (
 	"context"
@@ -34,13 +34,13 @@ func keep(t *testing.T, cfg *config.Configuration, at time.Time) {
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.1",
 			Ports: []corev1.ServicePort{{Port: 80, NodePort: 30080}}},
 	}}}
-	if err := lastknown.Save(filepath.Join(cfg.StateDir, lastknown.File), identityOf(&kc), at, known); err != nil {
+	if err := lastknown.Save(filepath.Join(cfg.StateDir, lastknown.File), Identity(&kc), at, known); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // runs runs c until the test ends, and returns the channel of its Updates.
-func (c *cluster) runs(t *testing.T) <-chan *discovery.Update {
+func (c *Cluster) runs(t *testing.T) <-chan *discovery.Update {
 	ctx, cancel := context.WithCancel(context.Background())
 	updates, done := make(chan *discovery.Update, 100), make(chan error, 1)
 	go func() { done <- c.Run(ctx, func(up *discovery.Update) { updates <- up }) }()
@@ -54,7 +54,7 @@ func (c *cluster) runs(t *testing.T) <-chan *discovery.Update {
 }
 
 // reasonsOf are the reasons of what is wrong, a line each.
-func reasonsOf(c *cluster) string {
+func reasonsOf(c *Cluster) string {
 	var out []string
 	for _, p := range c.Problems() {
 		out = append(out, p.Reason)
@@ -156,7 +156,7 @@ func TestStateThatIsTooOldIsNotServed(t *testing.T) {
 			if up := <-src.runs(t); len(up.Put) != 1 {
 				t.Errorf("delivered %+v", up)
 			}
-			if age := time.Since(src.goodAt()); (age - c.age).Abs() > time.Hour {
+			if age := time.Since(src.ServedGoodAt()); (age - c.age).Abs() > time.Hour {
 				t.Errorf("its age is said to be %s", age)
 			}
 		})
@@ -170,7 +170,7 @@ func TestStateIsSavedForServicesWithAFrontendHere(t *testing.T) {
 	outside := &discovery.Service{Name: name("web"), Ports: []discovery.Port{{Port: 80, NodePort: 30080}}}
 	closed := &discovery.Service{Name: name("web"), Ports: []discovery.Port{{Port: 80}}}
 	served := map[discovery.ServiceName]bool{}
-	c := &cluster{}
+	c := &Cluster{}
 	for i, step := range []struct {
 		up   discovery.Update
 		want bool
@@ -191,7 +191,7 @@ func TestStateIsSavedForServicesWithAFrontendHere(t *testing.T) {
 	}
 	other := &discovery.Service{Name: name("other"), ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.2")}}
 	c.concerns(&discovery.Update{Put: []*discovery.Service{other}}, served)
-	c.reconfigured(&config.Configuration{ClusterIPs: true}) // as a reload does
+	c.Reconfigured(&config.Configuration{ClusterIPs: true}) // as a reload does
 	if !c.concerns(&discovery.Update{Put: []*discovery.Service{inside}}, served) {
 		t.Error("a cluster IP that is served does not count")
 	}

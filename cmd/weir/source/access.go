@@ -1,4 +1,4 @@
-package daemon
+package source
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery/kube"
 )
 
@@ -73,7 +74,7 @@ func (a *access) set(err error) {
 	if err == nil {
 		return
 	}
-	for _, e := range flatten(err) {
+	for _, e := range problem.Flatten(err) {
 		a.denied = append(a.denied, e.Error())
 	}
 	if len(before) == 0 {
@@ -90,10 +91,10 @@ func (a *access) faults() []string {
 	return a.denied
 }
 
-// tooOld refuses a last known state whose addresses may by now be those of other
+// TooOld refuses a last known state whose addresses may by now be those of other
 // Pods. A limit of 0 is none. A clock that is before the state, as of a machine without a
 // battery, says nothing about the state's age.
-func tooOld(at time.Time, limit time.Duration) error {
+func TooOld(at time.Time, limit time.Duration) error {
 	if age := time.Since(at); limit > 0 && age > limit {
 		return fmt.Errorf("last known state: of %s, which is %s ago and more than discovery.kubernetes.lastKnownMaxAgeHours allows (%s)",
 			at.Format(time.RFC3339), age.Round(time.Minute), limit)

@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"net/netip"
@@ -121,8 +121,8 @@ func TestObjectsAddSessionsAndRoutes(t *testing.T) {
 func TestNothingIsPrependedWithInternalPeers(t *testing.T) {
 	cfg := withObjects(t, poolObjects)
 	cfg.Announce.Prepend = 2
-	said := func(a *announcer) bool {
-		return slices.ContainsFunc(a.problems(), func(p problem.Problem) bool {
+	said := func(a *Announcer) bool {
+		return slices.ContainsFunc(a.Problems(), func(p problem.Problem) bool {
 			return strings.Contains(p.Reason, "announce.prepend") && strings.Contains(p.Reason, "BGPPeer twice")
 		})
 	}
@@ -137,21 +137,21 @@ func TestNothingIsPrependedWithInternalPeers(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := serving(&spoken{}, announce.Settings{})
-		a.reload(cfg)
+		a.Reload(cfg)
 		if got := a.objects.settings(&cfg.Announce).Attributes.Prepend; got != c.want || said(a) != (c.want == 0) {
-			t.Errorf("%s: %d, problems %+v", c.name, got, a.problems())
+			t.Errorf("%s: %d, problems %+v", c.name, got, a.Problems())
 		}
 		cfg.Announce.Prepend = 0
-		if a.reload(cfg); said(a) {
-			t.Errorf("%s, prepend 0: problems %+v", c.name, a.problems())
+		if a.Reload(cfg); said(a) {
+			t.Errorf("%s, prepend 0: problems %+v", c.name, a.Problems())
 		}
 		cfg.Announce.Prepend = 2
 		if err := os.WriteFile(cfg.Announce.Objects[0], []byte(poolObjects), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		a.reload(cfg)
+		a.Reload(cfg)
 		if got := a.objects.settings(&cfg.Announce).Attributes.Prepend; got != 2 || said(a) {
-			t.Errorf("%s, then external: %d, problems %+v", c.name, got, a.problems())
+			t.Errorf("%s, then external: %d, problems %+v", c.name, got, a.Problems())
 		}
 	}
 }
@@ -163,24 +163,24 @@ func TestObjectsThatCannotBeReadStay(t *testing.T) {
 	cfg := withObjects(t, poolObjects)
 	cfg.Announce.MaxAddresses, cfg.Announce.SettleSeconds = 10, 0
 	a.ask(announce.Node{})
-	a.reload(cfg)
+	a.Reload(cfg)
 	if len(s.routes) != 2 || *s.routes[0].LocalPref != 120 {
 		t.Fatalf("routes %+v", s.routes)
 	}
 	if err := os.WriteFile(cfg.Announce.Objects[0], []byte(poolObjects+"---\nkind: [\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.reload(cfg)
+	a.Reload(cfg)
 	if len(s.routes) != 2 || *s.routes[0].LocalPref != 120 {
 		t.Errorf("routes %+v of a file with a fault", s.routes)
 	}
-	if p := a.problems(); len(p) == 0 || !strings.Contains(p[0].Reason, "pools.yaml") {
+	if p := a.Problems(); len(p) == 0 || !strings.Contains(p[0].Reason, "pools.yaml") {
 		t.Errorf("problems %+v", p)
 	}
 	if err := os.WriteFile(cfg.Announce.Objects[0], nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if a.reload(cfg); len(s.routes) != 0 {
+	if a.Reload(cfg); len(s.routes) != 0 {
 		t.Errorf("routes %+v of no objects", s.routes)
 	}
 }
@@ -208,7 +208,7 @@ func TestPeersFollowAReload(t *testing.T) {
 		if err := os.WriteFile(cfg.Announce.Objects[0], []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		refused := a.reload(cfg)
+		refused := a.Reload(cfg)
 		if n := a.objects.neighbors; len(n) != c.want || n[0].Address.String() != c.first || (refused != "") != c.refused {
 			t.Errorf("%s: %+v, refused %q", c.name, n, refused)
 		}

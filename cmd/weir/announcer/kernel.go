@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"github.com/weirlb/weir/cmd/weir/config"
@@ -8,9 +8,10 @@ import (
 
 // newKernelSpeaker makes the speaker of announce.speaker kernel.
 func newKernelSpeaker(c *config.Announce) (announce.Speaker, error) {
-	return routes.New(kernelRoutes(c))
+	return routes.New(KernelRoutes(c))
 }
 
-func kernelRoutes(c *config.Announce) routes.Config {
+// KernelRoutes are those of announce.speaker kernel.
+func KernelRoutes(c *config.Announce) routes.Config {
 	return routes.Config{Table: c.KernelTable, Protocol: c.KernelProtocol}
 }

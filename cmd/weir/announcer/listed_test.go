@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"context"
@@ -46,7 +46,7 @@ func listed(t *testing.T, text string) (out []kube.PoolObject) {
 }
 
 // takes has the announcer take over objects of the API server.
-func takes(t *testing.T, a *announcer, text string) (refused string) {
+func takes(t *testing.T, a *Announcer, text string) (refused string) {
 	t.Helper()
 	a.changing.Lock()
 	defer a.changing.Unlock()
@@ -55,7 +55,7 @@ func takes(t *testing.T, a *announcer, text string) (refused string) {
 }
 
 // ofAPIServer is an announcer whose objects are of the API server.
-func ofAPIServer(t *testing.T) (*announcer, *spoken) {
+func ofAPIServer(t *testing.T) (*Announcer, *spoken) {
 	t.Helper()
 	s := &spoken{}
 	a := serving(s, announce.Settings{})
@@ -106,7 +106,7 @@ func TestObjectsOfTheAPIServerInError(t *testing.T) {
 			if len(a.objects.neighbors) != c.neighbors || (c.pref > 0) != (len(s.routes) == 2) || c.pref > 0 && *s.routes[0].LocalPref != c.pref {
 				t.Errorf("routes %+v, sessions %+v", s.routes, a.objects.neighbors)
 			}
-			if o := a.status().Objects; o == nil || o.Refused != refused || o.Peers != c.neighbors {
+			if o := a.Status().Objects; o == nil || o.Refused != refused || o.Peers != c.neighbors {
 				t.Errorf("status %+v", o)
 			}
 			// What was in use has not been forgotten by the mistake.
@@ -167,22 +167,22 @@ func TestLastKnownObjectsAreUsedByAStart(t *testing.T) {
 	if err := keeper.save(&a.input); err != nil {
 		t.Fatal(err)
 	}
-	start := func(cluster string) (*announcer, *spoken) {
+	start := func(cluster string) (*Announcer, *spoken) {
 		next, s := ofAPIServer(t)
 		next.cfg.StateDir = a.cfg.StateDir
 		next.startObjects(&objectSource{PoolObjects: &kube.PoolObjects{}, kept: newObjectKeeper(&next.cfg, cluster), began: time.Now()}, slog.New(slog.DiscardHandler))
 		return next, s
 	}
 	next, s := start("cluster a")
-	if len(s.routes) != 2 || len(next.objects.neighbors) != 4 || next.waits() || next.status().Objects.APIServer != api.ObjectsLastKnown {
-		t.Errorf("routes %+v, sessions %+v, %+v", s.routes, next.objects.neighbors, next.status().Objects)
+	if len(s.routes) != 2 || len(next.objects.neighbors) != 4 || next.waits() || next.Status().Objects.APIServer != api.ObjectsLastKnown {
+		t.Errorf("routes %+v, sessions %+v, %+v", s.routes, next.objects.neighbors, next.Status().Objects)
 	}
 	if refused := takes(t, next, strings.Replace(poolObjects, "holdTime: 30s", "vrf: red", 1)); refused == "" || len(next.objects.neighbors) != 4 {
 		t.Errorf("the first objects of the API server withdraw: %q", refused)
 	}
-	for name, f := range map[string]func() (*announcer, *spoken){
-		"of another cluster": func() (*announcer, *spoken) { return start("cluster b") },
-		"damaged": func() (*announcer, *spoken) {
+	for name, f := range map[string]func() (*Announcer, *spoken){
+		"of another cluster": func() (*Announcer, *spoken) { return start("cluster b") },
+		"damaged": func() (*Announcer, *spoken) {
 			if err := os.WriteFile(filepath.Join(a.cfg.StateDir, "announced-objects.json"), []byte("{"), 0o600); err != nil {
 				t.Fatal(err)
 			}

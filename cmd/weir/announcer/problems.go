@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"github.com/weirlb/weir/lb/announce"
 )
 
-// problems are sessions that are down, and addresses that cannot be announced.
-func (a *announcer) problems() (out []problem.Problem) {
-	s := a.status()
+// Problems are sessions that are down, and addresses that cannot be announced.
+func (a *Announcer) Problems() (out []problem.Problem) {
+	s := a.Status()
 	if s == nil {
 		return nil
 	}

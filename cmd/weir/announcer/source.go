@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/discovery/kube"
 )
 
@@ -46,17 +47,17 @@ type objectSource struct {
 }
 
 // newObjectSource makes the source of announce.objectNamespaces; nil without any.
-func newObjectSource(cfg *config.Configuration, source Source, log *slog.Logger) (*objectSource, error) {
+func newObjectSource(cfg *config.Configuration, services source.Source, log *slog.Logger) (*objectSource, error) {
 	a := &cfg.Announce
-	if len(objectNamespaces(a)) == 0 {
+	if len(a.WatchedNamespaces()) == 0 {
 		return nil, nil
 	}
-	kc, err := ClusterConfig(cfg)
+	kc, err := source.ClusterConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
-	s := &objectSource{server: kc.REST.Host, changed: make(chan struct{}, 1), began: time.Now(), kept: newObjectKeeper(cfg, identityOf(&kc))}
-	if n, ok := source.(interface{ NodeLabels() map[string]string }); ok {
+	s := &objectSource{server: kc.REST.Host, changed: make(chan struct{}, 1), began: time.Now(), kept: newObjectKeeper(cfg, source.Identity(&kc))}
+	if n, ok := services.(interface{ NodeLabels() map[string]string }); ok {
 		s.labels = n.NodeLabels
 	}
 	s.PoolObjects, err = kube.NewPoolObjects(poolConfig(a, kc.REST, s.wake, log))
@@ -65,18 +66,7 @@ func newObjectSource(cfg *config.Configuration, source Source, log *slog.Logger)
 
 // poolConfig selects the objects.
 func poolConfig(a *config.Announce, rc *rest.Config, changed func(), log *slog.Logger) kube.PoolConfig {
-	return kube.PoolConfig{REST: rc, Namespaces: objectNamespaces(a), Secrets: a.ObjectSecrets, Changed: changed, Log: log}
-}
-
-// objectNamespaces are those whose objects are watched; "" is all.
-func objectNamespaces(a *config.Announce) []string {
-	switch {
-	case a.Speaker != config.AnnounceBGP:
-		return nil
-	case slices.Contains(a.ObjectNamespaces, "*"):
-		return []string{""}
-	}
-	return a.ObjectNamespaces
+	return kube.PoolConfig{REST: rc, Namespaces: a.WatchedNamespaces(), Secrets: a.ObjectSecrets, Changed: changed, Log: log}
 }
 
 func (s *objectSource) wake() {
@@ -132,23 +122,22 @@ func (s *objectSource) settled(ctx context.Context) bool {
 }
 
 // followObjects takes over the objects of the API server as they change.
-func (d *Daemon) followObjects(ctx context.Context) error {
-	s := d.announcer.source
+func (a *Announcer) followObjects(ctx context.Context) {
+	s := a.source
 	ended := make(chan struct{})
-	go func() { defer close(ended); s.watch(ctx, d.log) }()
+	go func() { defer close(ended); s.watch(ctx, a.log) }()
 	defer func() { <-ended }()
 	for s.settled(ctx) {
-		if text := d.announcer.takeListed(); text != "" {
-			d.log.Info("announce: objects of the API server", "taken", text)
-			d.events.Add(event.New{Kind: event.Objects, Text: text, Logged: true})
+		if text := a.takeListed(); text != "" {
+			a.log.Info("announce: objects of the API server", "taken", text)
+			a.events.Add(event.New{Kind: event.Objects, Text: text, Logged: true})
 		}
 	}
-	return nil
 }
 
 // startObjects gives the announcer the source of objects, and those that are kept of an earlier
 // process. Preconditions: nothing is announced yet.
-func (a *announcer) startObjects(s *objectSource, log *slog.Logger) {
+func (a *Announcer) startObjects(s *objectSource, log *slog.Logger) {
 	if a == nil || s == nil {
 		return
 	}
@@ -165,7 +154,7 @@ func (a *announcer) startObjects(s *objectSource, log *slog.Logger) {
 // takeListed takes over objects, Secrets and labels that have changed, and says so, "" without a
 // change. Before all objects are listed nothing is taken: those of before stay. Those of an earlier
 // process that may not be listed stay too: an API server that has just started refuses everything.
-func (a *announcer) takeListed() (text string) {
+func (a *Announcer) takeListed() (text string) {
 	s := a.source
 	if !s.Synced() {
 		return ""
@@ -205,7 +194,7 @@ func (a *announcer) takeListed() (text string) {
 }
 
 // keepListed keeps the objects for the next start. Preconditions: a.changing is held.
-func (a *announcer) keepListed() {
+func (a *Announcer) keepListed() {
 	if s := a.source; s.kept.due(a.objects.refused == "" && len(s.Faults()) == 0) {
 		err := s.kept.save(&a.input)
 		a.mu.Lock()
@@ -215,7 +204,7 @@ func (a *announcer) keepListed() {
 }
 
 // waits reports whether objects of the API server are not known yet, for a bounded time.
-func (a *announcer) waits() bool {
+func (a *Announcer) waits() bool {
 	return a != nil && a.source != nil && !a.source.known.Load() && time.Since(a.source.began) < holdWithoutView
 }
 

@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"errors"
@@ -42,7 +42,7 @@ func webAt(endpoints int, addresses ...string) table.Service {
 }
 
 // serving is an announcer that serves two addresses.
-func serving(s *spoken, settings announce.Settings) *announcer {
+func serving(s *spoken, settings announce.Settings) *Announcer {
 	web := webAt(2, "203.0.113.1", "203.0.113.2")
 	settings.Allow = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 	a := startAnnouncer(s, nil, settings)
@@ -121,7 +121,7 @@ func TestWithdrawalComesBeforeThePublication(t *testing.T) {
 			if len(s.routes) != 2 {
 				t.Fatalf("routes %v", s.routes)
 			}
-			a.leaving(c.put, c.del, servingTables(t))
+			a.Leaving(c.put, c.del, servingTables(t))
 			if len(s.routes) != c.left {
 				t.Errorf("routes %v, want %d", s.routes, c.left)
 			}
@@ -166,8 +166,8 @@ func TestLocalEndpointsThatTerminateAreAnnouncedAsTheLast(t *testing.T) {
 // A closed announcer says nothing more.
 func TestNothingIsAnnouncedAfterTheEnd(t *testing.T) {
 	s := &spoken{}
-	a := &announcer{speaker: s}
-	if err := a.close(false); err != nil {
+	a := &Announcer{speaker: s}
+	if err := a.Close(false); err != nil {
 		t.Fatal(err)
 	}
 	s.routes = []announce.Route{{}}
@@ -175,7 +175,7 @@ func TestNothingIsAnnouncedAfterTheEnd(t *testing.T) {
 	if len(s.routes) != 1 {
 		t.Error("a route was set after the end")
 	}
-	if err := (*announcer)(nil).close(false); err != nil {
+	if err := (*Announcer)(nil).Close(false); err != nil {
 		t.Error(err)
 	}
 }
@@ -188,7 +188,7 @@ func TestRoutesOfTheLastProcessStayUntilTheFirstView(t *testing.T) {
 	settings := announce.Settings{Allow: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, Settle: time.Hour}
 	a := startAnnouncer(s, nil, settings)
 	a.ask(announce.Node{NotSynced: true})
-	a.reload(config.Default())
+	a.Reload(config.Default())
 	a.rule.SetSettings(settings)
 	if s.sets != 0 {
 		t.Fatalf("%d decisions before the first view", s.sets)
@@ -202,10 +202,10 @@ func TestRoutesOfTheLastProcessStayUntilTheFirstView(t *testing.T) {
 	if len(s.routes) != 1 || s.routes[0].Prefix != adopted[0] {
 		t.Errorf("routes %v, want %v", s.routes, adopted[0])
 	}
-	if s.keeps = true; !a.keeps() {
+	if s.keeps = true; !a.Keeps() {
 		t.Error("the routes do not stay during a restart")
 	}
-	if err := a.close(true); err != nil || !s.left || len(s.routes) != 1 {
+	if err := a.Close(true); err != nil || !s.left || len(s.routes) != 1 {
 		t.Errorf("before a restart: left %v, routes %v, %v", s.left, s.routes, err)
 	}
 

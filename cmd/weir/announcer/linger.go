@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"context"
@@ -212,7 +212,7 @@ func (l *lingering) end(now time.Time) (b translate.Batch) {
 }
 
 // lingers reports whether frontends linger.
-func (a *announcer) lingers() bool {
+func (a *Announcer) lingers() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.lingering.services) > 0
@@ -221,33 +221,26 @@ func (a *announcer) lingers() bool {
 // lingerEvery is how often the end of the time is looked for.
 const lingerEvery = 50 * time.Millisecond
 
-// followLingering takes away the frontends of withdrawn addresses when their time is up.
-func (d *Daemon) followLingering(ctx context.Context) error {
+// followLingering calls end while frontends linger, until ctx ends.
+func (a *Announcer) followLingering(ctx context.Context, end func(now time.Time)) {
 	tick := time.NewTicker(lingerEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
-			if d.announcer.lingers() {
-				d.endLingering(time.Now())
+			if a.lingers() {
+				end(time.Now())
 			}
 		}
 	}
 }
 
-// endLingering takes away those frontends whose time is up at now.
-func (d *Daemon) endLingering(now time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.announcer.mu.Lock()
-	b := d.announcer.lingering.end(now)
-	d.announcer.mu.Unlock()
-	if !d.synced || len(b.Put)+len(b.Delete) == 0 {
-		return
-	}
-	err := d.lb.Apply(b.Put, b.Delete, nil)
-	d.announcer.follow(nil)
-	d.publicationProblems(&b, err)
+// EndLingering is the change that takes away the frontends of withdrawn addresses whose time is up
+// at now.
+func (a *Announcer) EndLingering(now time.Time) translate.Batch {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.lingering.end(now)
 }

@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"os"
@@ -15,18 +15,18 @@ const (
 )
 
 // objectFile replaces the file of objects, and reloads.
-func objectFile(t *testing.T, a *announcer, cfg *config.Configuration, text string) (refused string) {
+func objectFile(t *testing.T, a *Announcer, cfg *config.Configuration, text string) (refused string) {
 	t.Helper()
 	if err := os.WriteFile(cfg.Announce.Objects[0], []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return a.reload(cfg)
+	return a.Reload(cfg)
 }
 
 // reasons are those of all problems.
-func reasons(a *announcer) string {
+func reasons(a *Announcer) string {
 	var b strings.Builder
-	for _, p := range a.problems() {
+	for _, p := range a.Problems() {
 		b.WriteString(p.Reason + "\n")
 	}
 	return b.String()
@@ -47,7 +47,7 @@ func TestObjectsWithANewFaultChangeNothing(t *testing.T) {
 			cfg := withObjects(t, poolObjects)
 			cfg.Announce.MaxAddresses, cfg.Announce.SettleSeconds = 10, 0
 			a.ask(announce.Node{})
-			if refused := a.reload(cfg); refused != "" || len(s.routes) != 2 {
+			if refused := a.Reload(cfg); refused != "" || len(s.routes) != 2 {
 				t.Fatalf("%q, routes %+v", refused, s.routes)
 			}
 			const stays = "the routes of before stay"
@@ -79,7 +79,7 @@ func TestKnownFaultsOfObjectsDoNotKeepRoutes(t *testing.T) {
 	cfg := withObjects(t, faulty)
 	cfg.Announce.MaxAddresses, cfg.Announce.SettleSeconds = 10, 0
 	a.ask(announce.Node{})
-	if refused := a.reload(cfg); refused != "" {
+	if refused := a.Reload(cfg); refused != "" {
 		t.Errorf("the first objects: %q", refused)
 	}
 	before := len(s.routes)

@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"fmt"
@@ -41,7 +41,7 @@ func TestNoUnservedAddressIsAnnouncedOverRandomChanges(t *testing.T) {
 			}
 		}
 		before := tables.Load()
-		_, _, _ = a.leaving(put, del, tables)
+		_, _, _ = a.Leaving(put, del, tables)
 		check(change, "before the publication", before, before)
 		if _, err := tables.Apply(put, del); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,6 @@
-package daemon
+// Package source has the sources of Services as the configuration names them: manifest files, or an
+// API server with the last known state beside it.
+package source
 
 import (
 	"context"
@@ -35,8 +37,15 @@ type Source interface {
 	String() string
 }
 
-// newSource makes the source that the configuration names. It calls working for each update.
-func newSource(ctx context.Context, cfg *config.Configuration, reach *translate.SharedReach, working func() (done func()), log *slog.Logger) (Source, error) {
+// ReachOf is the reach of a node whose addresses are not known.
+func ReachOf(cfg *config.Configuration) *translate.SharedReach {
+	r := &translate.SharedReach{}
+	r.Set(translate.Reach{ClusterIPs: cfg.ClusterIPs, ExternalIPs: cfg.ExternalIPs, LoadBalancerClass: cfg.LoadBalancerClass})
+	return r
+}
+
+// New makes the source that the configuration names. It calls working for each update.
+func New(ctx context.Context, cfg *config.Configuration, reach *translate.SharedReach, working func() (done func()), log *slog.Logger) (Source, error) {
 	if m := cfg.Discovery.Manifests; m != nil {
 		return manifests{manifest.New(manifest.Config{
 			Path:    m.Path,
@@ -59,6 +68,17 @@ func bounded(o discovery.Options, cfg *config.Configuration, reach *translate.Sh
 	}
 	o.Limits = discovery.Limits{Frontends: limit(lb.MaxFrontends), Endpoints: limit(lb.MaxEndpoints)}
 	return o
+}
+
+// maxNotes is how many objects that are passed over are listed.
+const maxNotes = 1000
+
+func noteProblems(notes []discovery.Note) []problem.Problem {
+	var out []problem.Problem
+	for _, n := range notes[:min(len(notes), maxNotes)] {
+		out = append(out, problem.Problem{Kind: problem.OrphanSlice, Object: n.Kind + " " + n.Namespace + "/" + n.Name, Reason: n.Text})
+	}
+	return out
 }
 
 // manifests is the source of files.

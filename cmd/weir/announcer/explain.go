@@ -1,7 +1,6 @@
-package daemon
+package announcer
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,25 +13,20 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// ExplainAddress implements api.Source.
-func (d *Daemon) ExplainAddress(_ context.Context, address netip.Addr) (*api.AddressExplanation, error) {
-	if d.announcer == nil {
-		return nil, fmt.Errorf("%w: nothing is announced to routers: announce.speaker is off", api.ErrNotFound)
-	}
-	d.lookAnnounce()
-	out, frontends := d.announcer.explain(address)
-	d.mu.Lock()
-	out.Node = d.node.Node.Name
-	d.mu.Unlock()
-	published := d.lb.Tables().Load()
+// Explain explains whether and why an address is announced, but for the name of the node. shown is a
+// frontend for the API.
+func (a *Announcer) Explain(address netip.Addr, shown func(*table.FrontendEntry) api.Frontend) *api.AddressExplanation {
+	a.Look()
+	out, frontends := a.explain(address)
+	published := a.path.Tables().Load()
 	for _, f := range frontends {
 		x := api.AddressFrontend{
 			Service: f.Service, Address: f.at.String(), Protocol: header.ProtocolName(f.proto), Programmed: f.Programmed,
 			Endpoints: []api.FrontendEndpoint{},
 		}
 		if entry := published.Lookup(&f.key); f.Programmed && entry != nil {
-			shown := d.frontend(entry)
-			x.Mode, x.Endpoints, x.Choice = shown.Mode, shown.Endpoints, choiceText(choiceOf(entry))
+			s := shown(entry)
+			x.Mode, x.Endpoints, x.Choice = s.Mode, s.Endpoints, choiceText(choiceOf(entry))
 		}
 		out.Frontends = append(out.Frontends, x)
 	}
@@ -40,12 +34,12 @@ func (d *Daemon) ExplainAddress(_ context.Context, address netip.Addr) (*api.Add
 		return strings.Compare(a.Address+a.Protocol+a.Service, b.Address+b.Protocol+b.Service)
 	})
 	out.Choice, out.ChoosesByNode = choiceAmong(published, frontends)
-	return out, nil
+	return out
 }
 
 // explain is the explanation without node and frontends, and the frontends that claim the
 // address.
-func (a *announcer) explain(address netip.Addr) (*api.AddressExplanation, []announcedFrontend) {
+func (a *Announcer) explain(address netip.Addr) (*api.AddressExplanation, []announcedFrontend) {
 	out := &api.AddressExplanation{
 		Address: address, Conditions: []api.AddressCondition{}, Routes: []string{}, Peers: a.peers(), Frontends: []api.AddressFrontend{},
 	}
@@ -81,8 +75,52 @@ func (a *announcer) explain(address netip.Addr) (*api.AddressExplanation, []anno
 	return out, frontends
 }
 
-// addChoices completes a status: which announced addresses have which choice.
-func (a *announcer) addChoices(s *api.Announce) {
+// Status is what `weir status` shows, without choices: see AddChoices.
+func (a *Announcer) Status() *api.Announce {
+	if a == nil {
+		return nil
+	}
+	out := &api.Announce{Speaker: a.name, Peers: a.peers(), Addresses: []api.AnnouncedAddress{}, Routes: []string{}}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out.Objects, out.MaxAddresses = a.objectStatus(), a.rule.MaxAddresses()
+	for _, d := range a.decisions {
+		x := api.AnnouncedAddress{Address: d.Address, Announced: d.Reason == announce.Announced, Detail: d.Detail, Since: d.Since}
+		if !x.Announced {
+			x.Reason = d.Reason.String()
+		}
+		for _, f := range a.addresses[d.Address] {
+			x.Services = append(x.Services, f.Service)
+		}
+		slices.Sort(x.Services)
+		x.Services = slices.Compact(x.Services)
+		out.Addresses = append(out.Addresses, x)
+	}
+	for _, r := range a.routes {
+		out.Routes = append(out.Routes, r.Prefix.String())
+	}
+	out.Held = a.rule.Held()
+	return out
+}
+
+// peers are the routers, with their sessions.
+func (a *Announcer) peers() []api.AnnouncePeer {
+	out := []api.AnnouncePeer{}
+	a.mu.Lock()
+	speaker := a.speaker
+	a.mu.Unlock()
+	for _, p := range speaker.Peers() {
+		peer := api.AnnouncePeer{Peer: p.Name, ASN: p.ASN, State: p.State, Established: p.Established, BFD: p.BFD, Routes: p.Routes, Ends: p.Ends, Reason: p.Reason}
+		if !p.Since.IsZero() {
+			peer.Since = &p.Since
+		}
+		out = append(out, peer)
+	}
+	return out
+}
+
+// AddChoices completes a status: which announced addresses have which choice.
+func (a *Announcer) AddChoices(s *api.Announce) {
 	if a == nil {
 		return
 	}
@@ -96,7 +134,7 @@ func (a *announcer) addChoices(s *api.Announce) {
 		}
 	}
 	a.mu.Unlock()
-	published := a.lb.Tables().Load()
+	published := a.path.Tables().Load()
 	for i := range s.Addresses {
 		x := &s.Addresses[i]
 		x.Choice, x.ChoosesByNode = choiceAmong(published, frontends[x.Address])

@@ -1,4 +1,4 @@
-package daemon
+package source
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/weirlb/weir/cmd/weir/config"
@@ -25,9 +26,9 @@ import (
 	"github.com/weirlb/weir/discovery/kube"
 )
 
-// cluster is the source of an API server, with the last known state beside
+// Cluster is the source of an API server, with the last known state beside
 // it.
-type cluster struct {
+type Cluster struct {
 	*kube.Source
 	keeper    *lastknown.Keeper // nil: nothing is kept
 	latencies *metrics.Latencies
@@ -49,40 +50,50 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 		return kube.Config{}, err
 	}
 	return kube.Config{
-		ObjectNamespaces: objectNamespaces(&cfg.Announce), ObjectSecrets: cfg.Announce.ObjectSecrets,
+		ObjectNamespaces: cfg.Announce.WatchedNamespaces(), ObjectSecrets: cfg.Announce.ObjectSecrets,
 		REST:            rest,
 		Store:           translate.Discovery(cfg.NodeName, cfg.ServiceProxyName),
 		LabelSelector:   k.LabelSelector,
 		LegacyEndpoints: k.LegacyEndpoints,
 		Events:          k.RecordsEvents(),
-		DaemonSet:       ownDaemonSet(),
+		DaemonSet:       OwnDaemonSet(),
 	}, nil
+}
+
+// OwnDaemonSet is the DaemonSet of the Pod of this process, as chart and base name it in the
+// environment, or zero.
+func OwnDaemonSet() types.NamespacedName {
+	n := types.NamespacedName{Namespace: os.Getenv("POD_NAMESPACE"), Name: os.Getenv("DAEMONSET_NAME")}
+	if n.Namespace == "" || n.Name == "" {
+		return types.NamespacedName{}
+	}
+	return n
 }
 
 // logClientGo guards the logger of client-go: a process has a single logger, which must
 // not change while an informer runs.
 var logClientGo sync.Once
 
-func newCluster(ctx context.Context, cfg *config.Configuration, reach *translate.SharedReach, working func() (done func()), log *slog.Logger) (*cluster, error) {
+func newCluster(ctx context.Context, cfg *config.Configuration, reach *translate.SharedReach, working func() (done func()), log *slog.Logger) (*Cluster, error) {
 	kc, err := ClusterConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
 	logClientGo.Do(func() { klog.SetSlogLogger(log.With("from", "client-go")) })
-	c := &cluster{
+	c := &Cluster{
 		latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, lastknown.File),
 	}
 	c.clusterIPs.Store(cfg.ClusterIPs)
 	kc.Log, kc.Measure, kc.Working = log, c.latencies, working
 	kc.Store = bounded(kc.Store, cfg, reach)
 	kc.Concerns = func(svc *discovery.Service) bool { return translate.HasFrontend(svc, c.clusterIPs.Load()) }
-	identity := identityOf(&kc)
+	identity := Identity(&kc)
 	file := c.file
 	if cfg.StateDir != "" {
 		kc.LastKnown, kc.LastKnownTime, err = lastknown.Load(file, identity)
 		if err == nil {
 			kc.LastValid = kc.LastKnown.Valid
-			err = tooOld(kc.LastKnownTime, cfg.Discovery.Kubernetes.LastKnownMaxAge())
+			err = TooOld(kc.LastKnownTime, cfg.Discovery.Kubernetes.LastKnownMaxAge())
 		}
 		if err != nil {
 			kc.LastKnown, kc.LastKnownTime = nil, time.Time{}
@@ -109,10 +120,10 @@ func newCluster(ctx context.Context, cfg *config.Configuration, reach *translate
 	return c, nil
 }
 
-// identityOf tells clusters and choices of objects apart: the state of one
+// Identity tells clusters and choices of objects apart: the state of one
 // must not be served for another. Many clusters have the same address inside;
 // their authorities differ.
-func identityOf(c *kube.Config) string {
+func Identity(c *kube.Config) string {
 	ca := c.REST.CAData
 	if len(ca) == 0 && c.REST.CAFile != "" {
 		ca, _ = os.ReadFile(c.REST.CAFile) // a file that cannot be read cannot be connected with either
@@ -122,7 +133,7 @@ func identityOf(c *kube.Config) string {
 }
 
 // Run implements Source.
-func (c *cluster) Run(ctx context.Context, deliver func(*discovery.Update)) error {
+func (c *Cluster) Run(ctx context.Context, deliver func(*discovery.Update)) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	if c.access != nil {
@@ -141,18 +152,18 @@ func (c *cluster) Run(ctx context.Context, deliver func(*discovery.Update)) erro
 	})
 }
 
-// goodAt is when the served state was last known to be the state of the cluster,
+// ServedGoodAt is when the served state was last known to be the state of the cluster,
 // zero while nothing is.
-func (c *cluster) goodAt() time.Time {
+func (c *Cluster) ServedGoodAt() time.Time {
 	if at, last := c.LastKnown(); last {
 		return at
 	}
 	return c.GoodAt()
 }
 
-// reconfigured takes over the changes of a reload. Services that are served from now
+// Reconfigured takes over the changes of a reload. Services that are served from now
 // on may have changed without a save.
-func (c *cluster) reconfigured(cfg *config.Configuration) {
+func (c *Cluster) Reconfigured(cfg *config.Configuration) {
 	if c.clusterIPs.Swap(cfg.ClusterIPs) != cfg.ClusterIPs && c.keeper != nil {
 		c.keeper.Changed()
 	}
@@ -161,7 +172,7 @@ func (c *cluster) reconfigured(cfg *config.Configuration) {
 // concerns reports whether an update changes anything that this node serves.
 // served are the Services with a frontend, as of the update before, and whether they have
 // others than cluster IPs; it is brought up to date.
-func (c *cluster) concerns(up *discovery.Update, served map[discovery.ServiceName]bool) bool {
+func (c *Cluster) concerns(up *discovery.Update, served map[discovery.ServiceName]bool) bool {
 	clusterIPs := c.clusterIPs.Load()
 	counts := func(name discovery.ServiceName) bool {
 		beside, has := served[name]
@@ -186,7 +197,7 @@ func (c *cluster) concerns(up *discovery.Update, served map[discovery.ServiceNam
 
 // Problems implements Source. The log of requests and of the state file is
 // that of their packages.
-func (c *cluster) Problems() []problem.Problem {
+func (c *Cluster) Problems() []problem.Problem {
 	out := noteProblems(c.Notes())
 	add := func(kind problem.Kind, field, reason string, since time.Time) {
 		out = append(out, problem.Problem{Kind: kind, Object: "API server " + c.server, Field: field, Reason: reason, Since: since, Logged: true})
@@ -217,4 +228,13 @@ func (c *cluster) Problems() []problem.Problem {
 }
 
 // Collector are the metrics of this source alone.
-func (c *cluster) Collector() prometheus.Collector { return c.latencies }
+func (c *Cluster) Collector() prometheus.Collector { return c.latencies }
+
+// KeptFile is the size of the last known state's file, and when it was last good; 0 where nothing
+// is kept.
+func (c *Cluster) KeptFile() (size int64, good time.Time) {
+	if c.keeper == nil {
+		return 0, time.Time{}
+	}
+	return c.keeper.File()
+}

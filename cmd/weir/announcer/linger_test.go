@@ -1,4 +1,4 @@
-package daemon
+package announcer
 
 import (
 	"net/netip"
@@ -87,7 +87,7 @@ func TestFrontendsOfWithdrawnAddressesLinger(t *testing.T) {
 			}
 			publish := func(put []table.Service, del []string) {
 				t.Helper()
-				now, gone, _ := a.leaving(put, del, tables)
+				now, gone, _ := a.Leaving(put, del, tables)
 				apply(now, gone)
 				a.published(put, tables.Load(), func(table.Key) bool { return true })
 			}
@@ -138,7 +138,7 @@ func TestSourceRangesDoNotLinger(t *testing.T) {
 		tables := table.New(table.Config{})
 		publish := func(put []table.Service, del []string) {
 			t.Helper()
-			now, gone, _ := a.leaving(put, del, tables)
+			now, gone, _ := a.Leaving(put, del, tables)
 			if _, err := tables.Apply(now, gone); err != nil {
 				t.Fatal(err)
 			}

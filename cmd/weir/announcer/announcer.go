@@ -1,4 +1,7 @@
-package daemon
+// Package announcer announces the addresses of frontends to routers, as far as the rule of
+// lb/announce says so for the state of the node, the frontends, the configuration, and objects of
+// files and of the API server.
+package announcer
 
 import (
 	"context"
@@ -12,21 +15,27 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/event"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/announce/bgp"
+	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
 )
 
-// announcer announces the addresses of frontends to routers. A publication withdraws before it
+// Announcer announces the addresses of frontends to routers. A publication withdraws before it
 // takes anything away (leaving), and announces afterwards (follow).
-type announcer struct {
-	name    string // of the speaker
-	lb      *lb.LB
-	looking sync.Mutex  // orders lookAnnounce
-	cordons atomic.Bool // announce.honorCordon
+type Announcer struct {
+	name     string // of the speaker
+	path     packetPath
+	state    Node
+	nodeName string
+	events   *event.Ring
+	log      *slog.Logger
+	looking  sync.Mutex  // orders Look
+	cordons  atomic.Bool // announce.honorCordon
 
 	// changing orders changes of the configuration and of objects. It guards the fields below.
 	changing   sync.Mutex
@@ -69,13 +78,54 @@ const healthEvery = 100 * time.Millisecond
 // Services.
 const holdWithoutView = 10 * time.Second
 
-// newAnnouncer starts the speaker of the configuration; nil where nothing is to be announced.
-func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*announcer, error) {
-	c := &cfg.Announce
-	if c.Speaker == config.AnnounceOff {
+// Node says how this node is.
+type Node interface {
+	// State is the state for the rule, but for what the announcer knows itself.
+	State() announce.Node
+	// Cordoned reports whether the source says that the node is unschedulable.
+	Cordoned() bool
+}
+
+// packetPath is the part of lb.LB that an announcer looks at.
+type packetPath interface {
+	Router() *route.Watcher
+	Tables() *table.Table
+	// Unsteered are the frontends whose packets go to the kernel.
+	Unsteered() []*table.FrontendEntry
+}
+
+// Config is what an announcer is made of.
+type Config struct {
+	*config.Configuration
+	PacketPath *lb.LB
+	Node       Node
+	Source     source.Source // of Services: it may know the labels of the node
+	Events     *event.Ring
+	Log        *slog.Logger
+}
+
+// New starts the speaker of the configuration, with the objects of an earlier process; nil where
+// nothing is to be announced.
+func New(c Config) (*Announcer, error) {
+	if c.Announce.Speaker == config.AnnounceOff {
 		return nil, nil
 	}
-	in := objectInput{addresses: l.Router().Addresses()}
+	a, err := newAnnouncer(c.Configuration, c.PacketPath, c.Log)
+	if err != nil {
+		return nil, err
+	}
+	a.state, a.events = c.Node, c.Events
+	objects, err := newObjectSource(c.Configuration, c.Source, c.Log)
+	if err != nil {
+		return nil, errors.Join(err, a.Close(false))
+	}
+	a.startObjects(objects, c.Log)
+	return a, nil
+}
+
+func newAnnouncer(cfg *config.Configuration, path packetPath, log *slog.Logger) (*Announcer, error) {
+	c := &cfg.Announce
+	in := objectInput{addresses: path.Router().Addresses()}
 	in.readFiles(c)
 	o := newObjects(cfg, &in)
 	o.checkPrepend(c)
@@ -83,11 +133,11 @@ func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*annou
 	if err != nil {
 		return nil, fmt.Errorf("announce: %w", err)
 	}
-	a := startAnnouncer(speaker, l, o.settings(c))
+	a := startAnnouncer(speaker, path, o.settings(c))
 	a.cfg, a.input, a.configured, a.session = *cfg, in, base, session
 	a.cordons.Store(cfg.Announce.HonorCordon)
 	a.lingering.time.Store(int64(cfg.Announce.AfterWithdrawal()))
-	a.name, a.objects, a.passwords = c.Speaker, o, passwordsOf(c.Peers)
+	a.name, a.nodeName, a.log, a.objects, a.passwords = c.Speaker, cfg.NodeName, log, o, passwordsOf(c.Peers)
 	if _, none := speaker.(silent); none {
 		a.unheard = []error{errNoRouter}
 	}
@@ -96,9 +146,9 @@ func newAnnouncer(cfg *config.Configuration, l *lb.LB, log *slog.Logger) (*annou
 
 // startAnnouncer makes an announcer that waits for Services. What a killed process has announced
 // stays meanwhile.
-func startAnnouncer(s announce.Speaker, l *lb.LB, settings announce.Settings) *announcer {
-	a := &announcer{
-		speaker: s, lb: l, services: map[string][]announcedFrontend{}, addresses: map[netip.Addr][]announce.Frontend{},
+func startAnnouncer(s announce.Speaker, path packetPath, settings announce.Settings) *Announcer {
+	a := &Announcer{
+		speaker: s, path: path, services: map[string][]announcedFrontend{}, addresses: map[netip.Addr][]announce.Frontend{},
 		node: announce.Node{NotSynced: true},
 	}
 	a.rule.SetSettings(settings)
@@ -110,11 +160,11 @@ func startAnnouncer(s announce.Speaker, l *lb.LB, settings announce.Settings) *a
 	return a
 }
 
-// leaving withdraws addresses that a publication is about to take away, or that will not be served
+// Leaving withdraws addresses that a publication is about to take away, or that will not be served
 // after it, and announces none. Frontends that it adds do not count yet. The publication is to be
 // the one returned, with which those of withdrawn addresses linger. prepared is that publication,
 // nil if the caller is to prepare it.
-func (a *announcer) leaving(put []table.Service, del []string, tables *table.Table) (_ []table.Service, _ []string, prepared *table.Change) {
+func (a *Announcer) Leaving(put []table.Service, del []string, tables *table.Table) (_ []table.Service, _ []string, prepared *table.Change) {
 	if a == nil {
 		return put, del, nil
 	}
@@ -150,7 +200,7 @@ func (a *announcer) leaving(put []table.Service, del []string, tables *table.Tab
 
 // programmed says of the frontends that are published whether packets reach the packet path.
 // Preconditions: a.mu is held.
-func (a *announcer) programmed() map[table.Key]bool {
+func (a *Announcer) programmed() map[table.Key]bool {
 	m := map[table.Key]bool{}
 	for _, list := range a.services {
 		for i := range list {
@@ -164,7 +214,7 @@ func (a *announcer) programmed() map[table.Key]bool {
 
 // look notes which Service has each frontend in s, and which of these get packets. Preconditions:
 // a.mu is held.
-func (a *announcer) look(s *table.Snapshot, steered func(table.Key) bool) {
+func (a *Announcer) look(s *table.Snapshot, steered func(table.Key) bool) {
 	for name, list := range a.services {
 		for i := range list {
 			f := &list[i]
@@ -175,20 +225,20 @@ func (a *announcer) look(s *table.Snapshot, steered func(table.Key) bool) {
 	}
 }
 
-// follow takes over a publication that is in effect.
-func (a *announcer) follow(put []table.Service) {
+// Follow takes over a publication that is in effect.
+func (a *Announcer) Follow(put []table.Service) {
 	if a == nil {
 		return
 	}
 	unsteered := map[table.Key]bool{}
-	for _, f := range a.lb.Unsteered() {
+	for _, f := range a.path.Unsteered() {
 		unsteered[f.Key] = true
 	}
-	a.published(put, a.lb.Tables().Load(), func(k table.Key) bool { return !unsteered[k] })
+	a.published(put, a.path.Tables().Load(), func(k table.Key) bool { return !unsteered[k] })
 }
 
 // published takes over a publication: s is in effect.
-func (a *announcer) published(put []table.Service, s *table.Snapshot, steered func(table.Key) bool) {
+func (a *Announcer) published(put []table.Service, s *table.Snapshot, steered func(table.Key) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range put {
@@ -199,7 +249,7 @@ func (a *announcer) published(put []table.Service, s *table.Snapshot, steered fu
 }
 
 // decide brings the routers in line. Preconditions: a.mu is held.
-func (a *announcer) decide(n *announce.Node) {
+func (a *Announcer) decide(n *announce.Node) {
 	if a.closed || a.holds() {
 		return
 	}
@@ -222,7 +272,7 @@ func (a *announcer) decide(n *announce.Node) {
 
 // holds reports whether a decision would only withdraw what cannot be known yet. Preconditions:
 // a.mu is held.
-func (a *announcer) holds() bool {
+func (a *Announcer) holds() bool {
 	n := &a.node
 	if n.NotSynced && !n.Stopping && !n.Draining && time.Now().Before(a.held) {
 		return true
@@ -233,7 +283,7 @@ func (a *announcer) holds() bool {
 
 // ask decides for a state of the node, if something may have changed. A stop is for good: n may
 // have been read before it.
-func (a *announcer) ask(n announce.Node) {
+func (a *Announcer) ask(n announce.Node) {
 	if a == nil {
 		return
 	}
@@ -247,8 +297,8 @@ func (a *announcer) ask(n announce.Node) {
 	a.decide(&a.node)
 }
 
-// keeps reports whether routers keep the routes during a restart.
-func (a *announcer) keeps() bool {
+// Keeps reports whether routers keep the routes during a restart.
+func (a *Announcer) Keeps() bool {
 	if a == nil {
 		return false
 	}
@@ -257,9 +307,9 @@ func (a *announcer) keeps() bool {
 	return a.speaker.Keeps()
 }
 
-// close withdraws everything and ends the sessions. Before a restart routes stay where routers
+// Close withdraws everything and ends the sessions. Before a restart routes stay where routers
 // keep them.
-func (a *announcer) close(restart bool) error {
+func (a *Announcer) Close(restart bool) error {
 	if a == nil {
 		return nil
 	}
@@ -275,79 +325,41 @@ func (a *announcer) close(restart bool) error {
 	return errors.Join(a.speaker.Set(nil), a.speaker.Close())
 }
 
-// status is what `weir status` shows.
-func (a *announcer) status() *api.Announce {
-	if a == nil {
-		return nil
+// nodeNow is the state of the node for the rule.
+func (a *Announcer) nodeNow() announce.Node {
+	n := a.state.State()
+	if n.NotEligible == "" && a.cordons.Load() && a.state.Cordoned() {
+		n.NotEligible = fmt.Sprintf("node %s is cordoned (announce.honorCordon)", a.nodeName)
 	}
-	out := &api.Announce{Speaker: a.name, Peers: a.peers(), Addresses: []api.AnnouncedAddress{}, Routes: []string{}}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	out.Objects, out.MaxAddresses = a.objectStatus(), a.rule.MaxAddresses()
-	for _, d := range a.decisions {
-		x := api.AnnouncedAddress{Address: d.Address, Announced: d.Reason == announce.Announced, Detail: d.Detail, Since: d.Since}
-		if !x.Announced {
-			x.Reason = d.Reason.String()
-		}
-		for _, f := range a.addresses[d.Address] {
-			x.Services = append(x.Services, f.Service)
-		}
-		slices.Sort(x.Services)
-		x.Services = slices.Compact(x.Services)
-		out.Addresses = append(out.Addresses, x)
-	}
-	for _, r := range a.routes {
-		out.Routes = append(out.Routes, r.Prefix.String())
-	}
-	out.Held = a.rule.Held()
-	return out
-}
-
-// peers are the routers, with their sessions.
-func (a *announcer) peers() []api.AnnouncePeer {
-	out := []api.AnnouncePeer{}
-	a.mu.Lock()
-	speaker := a.speaker
-	a.mu.Unlock()
-	for _, p := range speaker.Peers() {
-		peer := api.AnnouncePeer{Peer: p.Name, ASN: p.ASN, State: p.State, Established: p.Established, BFD: p.BFD, Routes: p.Routes, Ends: p.Ends, Reason: p.Reason}
-		if !p.Since.IsZero() {
-			peer.Since = &p.Since
-		}
-		out = append(out, peer)
-	}
-	return out
-}
-
-// announceNode is the state of the node for the rule. Preconditions: d.mu is not held.
-func (d *Daemon) announceNode() announce.Node {
-	n := announce.Node{Stopping: d.draining.Load() != nil || d.withdraws.Load(), Draining: d.selfDrained.Load() != nil, NotEligible: d.notEligible()}
-	if n.NotEligible == "" && d.announcer != nil && d.announcer.cordons.Load() && d.isCordoned() {
-		n.NotEligible = fmt.Sprintf("node %s is cordoned (announce.honorCordon)", d.cfg.NodeName)
-	}
-	n.NotSynced = !d.published.Load() || d.announcer.waits()
-	n.Unhealthy = pathFault(d.lb)
+	n.NotSynced = n.NotSynced || a.waits()
 	return n
 }
 
-// isCordoned reports whether the source says that the node is unschedulable.
-func (d *Daemon) isCordoned() bool {
-	s, ok := d.source.(interface{ NodeCordoned() bool })
-	return ok && s.NodeCordoned()
-}
-
-// lookAnnounce decides by the state of the node now. No earlier state is taken for a later one.
-func (d *Daemon) lookAnnounce() {
-	if d.announcer == nil {
+// Look decides by the state of the node now. No earlier state is taken for a later one.
+func (a *Announcer) Look() {
+	if a == nil {
 		return
 	}
-	d.announcer.looking.Lock()
-	defer d.announcer.looking.Unlock()
-	d.announcer.ask(d.announceNode())
+	a.looking.Lock()
+	defer a.looking.Unlock()
+	a.ask(a.nodeNow())
 }
 
-// followAnnounce asks for the health of the packet path, and for what time alone changes.
-func (d *Daemon) followAnnounce(ctx context.Context) error {
+// Withdraw withdraws everything, for good.
+func (a *Announcer) Withdraw() { a.ask(announce.Node{Stopping: true}) }
+
+// Run follows the state of the node, the objects, and the time of frontends of withdrawn addresses,
+// until ctx ends. endLingering is to publish what EndLingering returns.
+func (a *Announcer) Run(ctx context.Context, endLingering func(now time.Time)) error {
+	if a == nil {
+		return nil
+	}
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	tasks.Go(func() { a.followLingering(ctx, endLingering) })
+	if a.source != nil {
+		tasks.Go(func() { a.followObjects(ctx) })
+	}
 	tick := time.NewTicker(healthEvery)
 	defer tick.Stop()
 	for {
@@ -355,19 +367,7 @@ func (d *Daemon) followAnnounce(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			d.lookAnnounce()
+			a.Look()
 		}
 	}
-}
-
-// withdrawAll withdraws before a stop, and returns how long packets may still come.
-func (d *Daemon) withdrawAll() time.Duration {
-	if d.announcer == nil {
-		return 0
-	}
-	d.withdraws.Store(true)
-	d.announcer.ask(announce.Node{Stopping: true})
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.cfg.Announce.Linger()
 }
