@@ -289,9 +289,13 @@ const (
 
 // setState gives a connection a state, as it has it when it has lasted.
 func (r *flowRig) setState(ref conntrack.Ref, s conntrack.State) {
-	const slow, young, stateMask = 1 << 4, 1 << 15, 0xf
+	const slow, young, stateMask, heard = 1 << 4, 1 << 15, 0xf, 3 << 28
 	b := r.connCell(ref)[connState:]
-	binary.NativeEndian.PutUint32(b, binary.NativeEndian.Uint32(b)&^(slow|young|stateMask)|uint32(s))
+	word := binary.NativeEndian.Uint32(b)&^(slow|young|stateMask) | uint32(s)
+	if s == conntrack.StateStream {
+		word |= heard // proven: another flow that needs room does not evict it
+	}
+	binary.NativeEndian.PutUint32(b, word)
 }
 
 type fataler interface{ Fatalf(string, ...any) }
