@@ -68,12 +68,12 @@ build: ## Build bin/weir and bin/weirperf, static
 
 .PHONY: demo
 demo: build ## Show Weir at work, in network namespaces of its own (root)
-	$(BIN)/weir demo
+	$(BIN)/weirperf demo
 
 .PHONY: demo-fleet
 demo-fleet: build ## Show four Weirs behind a router, of which some leave and return (root; installs FRR)
 	@.ci/programs frr
-	$(BIN)/weir demo fleet
+	$(BIN)/weirperf demo fleet
 
 ##
 .PHONY: test
@@ -265,8 +265,8 @@ fleet-bars: build ## Measure drain, death and loss of a fleet into perf/results/
 	@.ci/programs frr
 	@{ date -u +%F; uname -srm; grep -m1 'model name' /proc/cpuinfo; echo "CPUs $$(nproc), load $$(cut -d' ' -f1-3 /proc/loadavg)"; } > $(BIN)/fleet-bed.txt
 	@status=0; for run in '--events drain,kill --rounds 5' '--events cut --hold 3 --rounds 5' '--events cut --hold 9' '--events cut --bfd 300 --rounds 5' '--events cut --bfd 50 --rounds 5' '--events busy --bfd 300' '--events kill --connections 1500'; do \
-		echo "weir demo fleet $$run" | tee -a $(BIN)/fleet-bed.txt; \
-		$(BIN)/weir demo fleet $$run > $(BIN)/fleet-run.txt || status=1; \
+		echo "weirperf demo fleet $$run" | tee -a $(BIN)/fleet-bed.txt; \
+		$(BIN)/weirperf demo fleet $$run > $(BIN)/fleet-run.txt || status=1; \
 		sed -n '/established connections of each/,$$p' $(BIN)/fleet-run.txt | tee -a $(BIN)/fleet-bed.txt; done; \
 	cp $(BIN)/fleet-bed.txt perf/results/fleet-bed.txt; exit $$status
 

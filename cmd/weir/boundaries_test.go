@@ -157,7 +157,7 @@ var boundaries = []boundary{
 	},
 	{
 		folder: "perf", why: "for tests, the demo and measurements; never in the packet path",
-		own: []string{}, importers: []string{"cmd/weir/demo", "cmd/weirperf"},
+		own: []string{}, importers: []string{"cmd/weirperf"},
 		tests: []string{"cmd", "deploy", "discovery", "lb"},
 	},
 	{
@@ -165,7 +165,7 @@ var boundaries = []boundary{
 		own: []string{"perf"}, importers: []string{}, tests: []string{"cmd"},
 	},
 	{
-		folder: "cmd/weir/daemon", why: "weir run is not linked with tools for tests",
-		never: []string{"perf"},
+		folder: "cmd/weir", why: "a privileged program is not linked with tools for tests",
+		never: []string{"cmd/weirperf", "perf"},
 	},
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/controller"
 	"github.com/weirlb/weir/cmd/weir/decap"
-	"github.com/weirlb/weir/cmd/weir/demo"
 	"github.com/weirlb/weir/cmd/weir/doctor"
 	"github.com/weirlb/weir/cmd/weir/explain"
 	"github.com/weirlb/weir/cmd/weir/view"
@@ -139,7 +138,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 		newRun(), controller.Command(), newCheck(), doctor.Command(), explain.Command(), newStatus(), newTop(), newDrops(),
 		newCapture(), newTrace(),
 		newServices(), newEndpoints(), newConnections(), newEvents(), newDrain(), newLogLevel(), newProfile(),
-		decap.Command(), demo.Command(), newStop(), newCleanup(), newVersion(), newMan(),
+		decap.Command(), newStop(), newCleanup(), newVersion(), newMan(),
 	)
 	return root
 }

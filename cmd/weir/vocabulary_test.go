@@ -29,7 +29,7 @@ var vocabulary = []banned{
 	// The address space of a mapping; the bytes of the UMEM.
 	{words: "area", except: []string{"conntrack", "lb/worker"}},
 	// A machine behind Weir.
-	{words: "backend", except: []string{"cmd/weir/demo", "cmd/weirperf", "perf"}},
+	{words: "backend", except: []string{"cmd/weirperf", "perf"}},
 	{words: "carry", whole: true, except: []string{"lb/header/checksum.go"}}, // of an addition
 	{words: "conn table"},
 	{words: "embryonic"},

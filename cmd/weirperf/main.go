@@ -1,6 +1,6 @@
-// Weirperf measures Weir: the packet path in memory and on the wire beside
-// other load balancers, the control plane, and the cost of the control plane to the
-// packet path.
+// Weirperf shows Weir at work (weirperf demo), and measures it: the packet path in memory
+// and on the wire beside other load balancers, the control plane, and the cost of the
+// control plane to the packet path.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weirperf/controlplane"
+	"github.com/weirlb/weir/cmd/weirperf/demo"
 	"github.com/weirlb/weir/cmd/weirperf/fleet"
 	"github.com/weirlb/weir/cmd/weirperf/forward"
 	"github.com/weirlb/weir/cmd/weirperf/pipeline"
@@ -23,8 +24,9 @@ import (
 	"github.com/weirlb/weir/cmd/weirperf/vm"
 )
 
-// commands are the measurements, each in a separate package.
+// commands are the demonstration and the measurements, each in a separate package.
 var commands = []func() *cobra.Command{
+	demo.Command,
 	controlplane.Command,
 	controlplane.StallCommand,
 	pipeline.Command,
@@ -72,10 +74,10 @@ func (usageError) ExitCode() int { return 2 }
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "weirperf",
-		Short: "Measure Weir, beside what it is compared with",
-		Long: `Weirperf measures Weir: every command prints the machine, the setting, and
-figures with their spread; ratios are of what ran in the same run. With --json
-the same comes as one JSON object.`,
+		Short: "Show Weir at work, and measure it beside what it is compared with",
+		Long: `Weirperf shows Weir at work (weirperf demo), and measures it: every other command prints
+the machine, the setting, and figures with their spread; ratios are of what ran in the
+same run. With --json the same comes as one JSON object.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		DisableAutoGenTag: true,

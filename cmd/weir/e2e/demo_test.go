@@ -19,15 +19,15 @@ import (
 	"github.com/weirlb/weir/perf/netlab/weirtest"
 )
 
-// startDemo starts `weir demo` as a user does, not inside any namespace, with
+// startDemo starts `weirperf demo` as a user does, not inside any namespace, with
 // temporary files in a directory of its own.
 func startDemo(t *testing.T, args ...string) (cmd *exec.Cmd, temp string, out *bytes.Buffer) {
 	t.Helper()
 	labtest.Require(t)
-	file := weirtest.Binary(t)
+	weir := weirtest.Binary(t)
 	temp, out = t.TempDir(), &bytes.Buffer{}
-	cmd = exec.Command(file, append([]string{"demo"}, args...)...)
-	cmd.Env = append(os.Environ(), "TMPDIR="+temp)
+	cmd = exec.Command(weirtest.Perf(t), append([]string{"demo"}, args...)...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+temp, "PATH="+filepath.Dir(weir)+":"+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {

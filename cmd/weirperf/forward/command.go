@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weirperf/forward/peer"
 	"github.com/weirlb/weir/cmd/weirperf/machine"
+	"github.com/weirlb/weir/cmd/weirperf/program"
 	"github.com/weirlb/weir/perf/report"
 	"github.com/weirlb/weir/perf/testbed"
 )
@@ -215,18 +215,11 @@ func findWeir(path string) (string, error) {
 		}
 		return path, err
 	}
-	self, err := os.Executable()
-	if err == nil {
-		beside := filepath.Join(filepath.Dir(self), "weir")
-		if _, err := os.Stat(beside); err == nil {
-			return beside, nil
-		}
-	}
-	path, err = exec.LookPath("weir")
+	path, err := program.Weir()
 	if err != nil {
-		return "", errors.New("--weir: there is no program weir beside this one or in $PATH: run `make build`")
+		return "", fmt.Errorf("--weir: %w", err)
 	}
-	return filepath.Abs(path)
+	return path, nil
 }
 
 // result is the JSON form.

@@ -1,4 +1,4 @@
-// Package weirtest has the weir binary for tests that run it in a lab.
+// Package weirtest has the binaries of weir and weirperf for tests that run them in a lab.
 package weirtest
 
 import (
@@ -10,35 +10,51 @@ import (
 	"testing"
 )
 
-// built is the directory of the binary, to be removed in the end.
+// built is the directory of the binaries, to be removed in the end.
 var built string
 
-// binary builds weir once. WEIR_BINARY names an existing binary.
-var binary = sync.OnceValues(func() (string, error) {
-	if b := os.Getenv("WEIR_BINARY"); b != "" {
-		return b, nil
-	}
+var directory = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "weir-test-")
 	if err != nil {
 		return "", err
 	}
 	built = dir
-	if err := os.Chmod(dir, 0o755); err != nil { // a test runs it without root
+	return dir, os.Chmod(dir, 0o755) // a test runs weir without root
+})
+
+// WEIR_BINARY and WEIRPERF_BINARY name existing binaries.
+var (
+	weir     = sync.OnceValues(func() (string, error) { return build("weir", os.Getenv("WEIR_BINARY")) })
+	weirperf = sync.OnceValues(func() (string, error) { return build("weirperf", os.Getenv("WEIRPERF_BINARY")) })
+)
+
+// build builds a program, where there is no existing binary.
+func build(name, existing string) (string, error) {
+	if existing != "" {
+		return existing, nil
+	}
+	dir, err := directory()
+	if err != nil {
 		return "", err
 	}
-	file := filepath.Join(dir, "weir")
-	out, err := exec.Command("go", "build", "-ldflags=-s", "-o", file, "github.com/weirlb/weir/cmd/weir").CombinedOutput()
+	file := filepath.Join(dir, name)
+	out, err := exec.Command("go", "build", "-ldflags=-s", "-o", file, "github.com/weirlb/weir/cmd/"+name).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("build weir: %w\n%s", err, out)
+		return "", fmt.Errorf("build %s: %w\n%s", name, err, out)
 	}
 	return file, nil
-})
+}
 
 // Binary is the path of the weir under test, built from this source the first
 // time. Main has to run the tests, which removes it.
-func Binary(t testing.TB) string {
+func Binary(t testing.TB) string { return path(t, weir) }
+
+// Perf is the path of weirperf, as Binary.
+func Perf(t testing.TB) string { return path(t, weirperf) }
+
+func path(t testing.TB, program func() (string, error)) string {
 	t.Helper()
-	file, err := binary()
+	file, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}

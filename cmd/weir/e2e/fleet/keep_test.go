@@ -19,6 +19,7 @@ import (
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/router"
+	"github.com/weirlb/weir/perf/netlab/weirtest"
 )
 
 const (
@@ -299,7 +300,7 @@ func (c *busyFleet) replace() string {
 func (c *busyFleet) simulated() (shares map[int][]float64) {
 	shares = map[int][]float64{}
 	for seed := range 3 {
-		cmd := exec.Command(os.Getenv("WEIRPERF_BINARY"), "fleet", "--nodes", fmt.Sprint(keepNodes), "--endpoints", fmt.Sprint(manyEndpoints),
+		cmd := exec.Command(weirtest.Perf(c.t), "fleet", "--nodes", fmt.Sprint(keepNodes), "--endpoints", fmt.Sprint(manyEndpoints),
 			"--churn", "1", "--ecmp", "threshold", "--older", "--lag", "0s", "--trials", fmt.Sprint(keepNodes),
 			"--flows", "1000000", "--short", "--json", "--seed", fmt.Sprint(seed+1))
 		out, err := cmd.Output()

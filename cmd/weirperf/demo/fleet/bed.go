@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weirperf/program"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/router"
@@ -30,7 +30,7 @@ const (
 // bed is the lab with everything that runs in it.
 type bed struct {
 	*netlab.Fleet
-	self   string // this program
+	weir   string // the program
 	router *router.Router
 	nodes  [nodes]*node
 }
@@ -48,7 +48,7 @@ type node struct {
 // newBed builds the lab, starts router, servers and nodes, and waits until the router sends to
 // all nodes.
 func newBed(ctx context.Context, r *report, o *options) (_ *bed, err error) {
-	self, err := os.Executable()
+	weir, err := program.Weir()
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func newBed(ctx context.Context, r *report, o *options) (_ *bed, err error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bed{Fleet: lab, self: self}
+	b := &bed{Fleet: lab, weir: weir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.close())
@@ -134,7 +134,7 @@ func (b *bed) serve(ctx context.Context) error {
 // decap starts `weir decap` on an endpoint's node.
 func (b *bed) decap(n *netlab.Namespace) (*netlab.Daemon, error) {
 	v := modes[0].addresses()
-	cmd := exec.Command(b.self, "decap", "--address", fmt.Sprintf("%s,%s", v[0], v[1]),
+	cmd := exec.Command(b.weir, "decap", "--address", fmt.Sprintf("%s,%s", v[0], v[1]),
 		"--from", fmt.Sprintf("%s/24,%s/64", netlab.Host4(netlab.FleetNet, 0), netlab.Host6(netlab.FleetNet, 0)))
 	return n.StartDaemon(cmd, filepath.Join(b.Dir(), "decap-"+n.Name()+".log"))
 }
@@ -142,7 +142,7 @@ func (b *bed) decap(n *netlab.Namespace) (*netlab.Daemon, error) {
 // start starts the Weir of a node.
 func (b *bed) start(n *node) (err error) {
 	n.starts++
-	cmd := exec.Command(b.self, "run", "--config", filepath.Join(n.dir, "config.yaml"))
+	cmd := exec.Command(b.weir, "run", "--config", filepath.Join(n.dir, "config.yaml"))
 	n.Daemon, err = n.namespace.StartDaemon(cmd, filepath.Join(n.dir, fmt.Sprintf("log%d", n.starts)))
 	return err
 }

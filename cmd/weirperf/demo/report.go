@@ -190,10 +190,6 @@ func (r *report) direct(results []direct, faults []string) {
 
 // keep tells how to look around.
 func (r *report) keep(s *site) {
-	self, err := os.Executable()
-	if err != nil {
-		self = "weir"
-	}
 	r.line(`
 Everything is left running until Ctrl-C. From another terminal, as root:
 
@@ -203,7 +199,7 @@ Everything is left running until Ctrl-C. From another terminal, as root:
   nsenter -t %[6]d -n -m sh          # a shell on the edge node
   tail -f %[7]s
   $EDITOR %[8]s/web.yaml   # Weir follows
-`, self, s.socket, s.lab.Client.Path(), netlab.Host4(netlab.LBNet, lbHost), netlab.Host6(netlab.LBNet, lbHost),
+`, s.program, s.socket, s.lab.Client.Path(), netlab.Host4(netlab.LBNet, lbHost), netlab.Host6(netlab.LBNet, lbHost),
 		s.lab.Edge.Thread(), s.log, s.manifests)
 }
 

@@ -1,4 +1,4 @@
-// Package fleet is `weir demo fleet`: several Weirs behind a router that spreads connections
+// Package fleet is `weirperf demo fleet`: several Weirs behind a router that spreads connections
 // over them, in network namespaces. Nodes are drained, killed and stopped, and return, while
 // clients hold connections and open others. A table says what was lost.
 package fleet
@@ -31,7 +31,7 @@ type options struct {
 	keep        bool
 }
 
-// Command is `weir demo fleet`.
+// Command is `weirperf demo fleet`.
 func Command() *cobra.Command {
 	o := options{}
 	cmd := &cobra.Command{

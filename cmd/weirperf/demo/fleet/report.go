@@ -115,5 +115,5 @@ Everything is left running until Ctrl-C. From another terminal, as root:
   %[5]s drain self --admin-socket %[6]s/weir.sock
   %[5]s explain --address %[7]s --admin-socket %[6]s/weir.sock
   %[5]s explain --fleet %[8]s
-`, b.router.Dir(), b.Router.Path(), b.Client.Path(), v, b.self, b.nodes[0].dir, v.Addr(), strings.Join(sockets, " "))
+`, b.router.Dir(), b.Router.Path(), b.Client.Path(), v, b.weir, b.nodes[0].dir, v.Addr(), strings.Join(sockets, " "))
 }

@@ -1,8 +1,8 @@
-// Package demo is `weir demo`: Weir at the main job on this machine, within a
+// Package demo is `weirperf demo`: Weir at the main job on this machine, within a
 // minute and without touching the machine's own network. It builds a client,
 // an edge node and three backends out of network namespaces, runs `weir run`
 // on the edge node and drives real connections through it while the
-// endpoints come and go. Below it, fleet is `weir demo fleet`: several Weirs behind a router.
+// endpoints come and go. Below it, fleet is `weirperf demo fleet`: several Weirs behind a router.
 package demo
 
 import (
@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirlb/weir/cmd/weir/demo/fleet"
+	"github.com/weirlb/weir/cmd/weirperf/demo/fleet"
 	"github.com/weirlb/weir/perf/netlab"
 )
 
@@ -28,7 +28,7 @@ type options struct {
 	seconds time.Duration // of each phase
 }
 
-// Command is `weir demo`.
+// Command is `weirperf demo`.
 func Command() *cobra.Command {
 	o := options{}
 	cmd := &cobra.Command{

@@ -162,17 +162,13 @@ func (s *site) backLink() error {
 // startDecap starts `weir decap` on the endpoint's node and waits until it
 // receives.
 func (s *site) startDecap(ctx context.Context) (*netlab.Process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	file := filepath.Join(s.lab.Dir(), "decap.log")
 	log, err := os.Create(file)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(self, "decap",
+	cmd := exec.Command(s.program, "decap",
 		"--from", fmt.Sprintf("%s,%s", netlab.Host4(netlab.FabricNet, 1), netlab.Host6(netlab.FabricNet, 1)),
 		"--address", fmt.Sprintf("%s,%s", directAddr(false), directAddr(true)))
 	cmd.Stdout, cmd.Stderr = log, log

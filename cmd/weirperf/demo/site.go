@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weirperf/program"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
@@ -31,6 +32,7 @@ const (
 type site struct {
 	lab       *netlab.Edge
 	web       []*workload.Server // in the order of backends
+	program   string             // weir
 	weir      *netlab.Daemon
 	log       string // file
 	socket    string
@@ -41,12 +43,17 @@ type site struct {
 // newSite builds the lab, starts the servers and `weir run`, and waits until
 // Weir serves the first phase.
 func newSite(ctx context.Context, r *report, errOut io.Writer, o options) (_ *site, err error) {
+	weir, err := program.Weir()
+	if err != nil {
+		return nil, err
+	}
 	lab, err := netlab.NewEdge(netlab.EdgeConfig{NoOverlay: true})
 	if err != nil {
 		return nil, err
 	}
 	s := &site{
 		lab:       lab,
+		program:   weir,
 		log:       filepath.Join(lab.Dir(), "weir.log"),
 		socket:    filepath.Join(lab.Dir(), "weir.sock"),
 		manifests: filepath.Join(lab.Dir(), "manifests"),
@@ -107,14 +114,11 @@ func (s *site) startWeir(errOut io.Writer, verbose bool) error {
 	if err := writeConfig(config, s.manifests, s.socket, filepath.Join(s.lab.Dir(), "conntrack")); err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	cmd := exec.Command(self, "run", "--config", config)
+	cmd := exec.Command(s.program, "run", "--config", config)
 	if verbose {
 		cmd.Stderr = errOut
 	}
+	var err error
 	s.weir, err = s.lab.Edge.StartDaemon(cmd, s.log)
 	return err
 }
