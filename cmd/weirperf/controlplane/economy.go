@@ -12,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
-
-	"github.com/weirlb/weir/discovery/slicepacker"
 )
 
 // Economy compares EndpointSlices with an Endpoints object: the bytes that an
@@ -81,12 +79,10 @@ func economy(endpoints, nodes int) (Economy, error) {
 	out := Economy{Endpoints: endpoints, Nodes: nodes, PerSlice: perSlice, Proposal: proposal(endpoints, nodes)}
 	// The slices are full and alike, so a part of the rollout tells the whole.
 	part := min(endpoints, 5*perSlice)
-	writes, err := rollout(endpoints, part)
-	if err != nil {
-		return out, err
-	}
+	writes := rollout(endpoints, part)
 	for _, enc := range encodings() {
 		e := EconomyOf{Encoding: enc.name, SliceWrites: len(writes) * endpoints / part}
+		var err error
 		if e.EndpointsObject, err = enc.size(endpointsObject(endpoints)); err != nil {
 			return out, err
 		}
@@ -111,39 +107,16 @@ func economy(endpoints, nodes int) (Economy, error) {
 }
 
 // rollout replaces n endpoints of a Service in sequence, and returns every
-// slice that the controller would write.
-func rollout(endpoints, n int) ([]*discoveryv1.EndpointSlice, error) {
+// slice that the slice controller writes. For each endpoint that is the slice
+// that it was in: others are full, and a write of them would be one more
+// (KEP-752, "Distribution of EndpointSlices").
+func rollout(endpoints, n int) []*discoveryv1.EndpointSlice {
 	c := newCluster(1, endpoints)
-	var existing []*discoveryv1.EndpointSlice
-	for i := range c.sliceCount(0) {
-		existing = append(existing, c.sliceObject(0, i, 0))
+	writes := make([]*discoveryv1.EndpointSlice, n)
+	for i := range writes {
+		writes[i] = c.sliceObject(0, i/perSlice, i%perSlice+1)
 	}
-	desired := make([]discoveryv1.Endpoint, endpoints)
-	for i := range desired {
-		desired[i] = endpointObject(0, i)
-	}
-	prototype := c.sliceObject(0, 0, 0)
-	prototype.Name, prototype.Endpoints = "", nil
-	group := slicepacker.Group{AddressType: prototype.AddressType, Ports: prototype.Ports}
-	var writes []*discoveryv1.EndpointSlice
-	for i := range n {
-		desired[i] = endpointObject(0, endpoints+i)
-		group.Endpoints = desired
-		changes := slicepacker.Pack(prototype, existing, []slicepacker.Group{group}, slicepacker.Options{MaxPerSlice: perSlice})
-		if len(changes.Create)+len(changes.Delete) > 0 {
-			return nil, fmt.Errorf("replacing endpoint %d of %d: %d slices created, %d deleted",
-				i, endpoints, len(changes.Create), len(changes.Delete))
-		}
-		for _, w := range changes.Update {
-			writes = append(writes, w)
-			for j := range existing {
-				if existing[j].Name == w.Name {
-					existing[j] = w
-				}
-			}
-		}
-	}
-	return writes, nil
+	return writes
 }
 
 // endpointsObject is the legacy object of the same Service, as before it was
