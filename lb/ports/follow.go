@@ -72,6 +72,7 @@ func (ps *Ports) probe() (differs bool) {
 		}
 		ps.followMTU(p, found.Attrs().MTU)
 		p.fault = keepPath(p, found.Attrs().MTU, ps.log)
+		p.lost.look(p, found)
 		ps.keepProgram(p, device.CarrierChanges, ps.program.Refresh)
 		p.down = !p.host && isDown(found.Attrs())
 		if ps.attached && !p.host && !p.isVLAN() && !p.down {

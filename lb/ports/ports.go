@@ -148,6 +148,7 @@ type port struct {
 	// fault is why packets to or from Weir are lost in a veth pair of Weir's own, "" if none are.
 	fault string
 	keep  func() (fault string) // of the host veth
+	lost  losses
 
 	carrierChanges uint32 // before the driver was given the program, see keepProgram
 }

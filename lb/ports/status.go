@@ -26,6 +26,7 @@ type Status struct {
 	Pinned            bool
 	Metadata          bool // partial checksums are completed by TX metadata
 	MultiBuffer       bool
+	Lost              Lost // since the start
 	Sockets           []SocketStatus
 }
 
@@ -57,6 +58,7 @@ func (ps *Ports) Status() (list []Status) {
 func (ps *Ports) statusOf(p *port) Status {
 	st := Status{
 		Name: p.name, Index: p.index, Driver: p.driver, Queues: p.queues, MTU: p.mtu, HostVeth: p.host,
+		Lost: p.lost.since(),
 	}
 	d := ps.deviceOf(p)
 	st.Hook, st.HookReason = d.hook.String(), ps.hookReason(d)

@@ -41,7 +41,7 @@ func exampleStatus() *Status {
 		Services: 3, Frontends: 8, Endpoints: 12, FrontendsLimit: 65536, EndpointsLimit: 524288,
 		Interfaces: []Interface{
 			{Name: "eth0", IfIndex: 2, Mode: "native", Driver: "virtio_net", Queues: 4, BoundQueues: 2, TxChecksum: "metadata", Pinned: true, MTU: 1500,
-				Hook: "tcx", HookReason: "virtio_net keeps segmentation offload", Repeated: &Repeated{Packets: 9000, Bytes: 13000000, Steered: 1000},
+				Hook: "tcx", HookReason: "virtio_net keeps segmentation offload", Repeated: &Repeated{Packets: 9000, Bytes: 13000000, Steered: 1000}, Lost: Lost{Pair: 5},
 				Sockets: []Socket{{Queue: 0, Mode: "zerocopy", RxRingFull: 3}, {Queue: 1, Worker: 1, Mode: "native", Umem: 1, RxFillRingEmpty: 2, Rejected: 1}}},
 			{Name: "weir0", IfIndex: 9, Mode: "native", Driver: "veth", Queues: 2, BoundQueues: 2, TxChecksum: "software", HostVeth: true, MTU: 1500, Hook: "xdp"},
 		},

@@ -185,6 +185,8 @@ type Interface struct {
 	HookReason string `json:"hookReason,omitempty"`
 	// Repeated is absent if the kernel forwards no packets by the flow table.
 	Repeated *Repeated `json:"repeated,omitempty"`
+	// Lost are packets that were redirected and that the kernel has lost since the start.
+	Lost Lost `json:"lost"`
 	// Queues are the receive queues that the device has, BoundQueues those
 	// that a worker serves; packets of others go to the kernel.
 	Queues      int `json:"queues"`
@@ -216,6 +218,16 @@ type Repeated struct {
 	Bytes   uint64 `json:"bytes"`
 	// Steered are the other packets for Weir: those that reached the packet loop.
 	Steered uint64 `json:"steered"`
+}
+
+// Lost counts packets that the kernel has lost behind a redirect: a queue was full, or a device
+// down or too small. They are among the packets of Repeated and Steered.
+type Lost struct {
+	// Pair are those that arrived on the interface, lost in the veth pair of hook tcx.
+	Pair uint64 `json:"pair"`
+	// Transmit are those that were to leave by the interface, of any sender: the kernel's
+	// tx_dropped.
+	Transmit uint64 `json:"transmit"`
 }
 
 // Share is the share of Weir's packets that the kernel has forwarded.

@@ -111,7 +111,7 @@ func interfaceStatus(i *ports.Status) api.Interface {
 		Name: i.Name, IfIndex: i.Index, Mode: i.Mode, Driver: i.Driver, Queues: i.Queues, BoundQueues: len(i.Sockets),
 		TxChecksum: "software", MultiBuffer: i.MultiBuffer, Pinned: i.Pinned, HostVeth: i.HostVeth, MTU: i.MTU,
 		Interface: i.Interface, Device: i.Device, VLAN: i.VLAN, Inactive: i.Inactive,
-		Hook: i.Hook, HookReason: i.HookReason,
+		Hook: i.Hook, HookReason: i.HookReason, Lost: api.Lost(i.Lost),
 	}
 	if r := i.Repeated; r != nil {
 		out.Repeated = &api.Repeated{Packets: r.Packets, Bytes: r.Bytes, Steered: r.Steered}

@@ -42,7 +42,7 @@ func example() *api.Status {
 		Discovery: api.Discovery{Resources: []api.Resource{{Name: "services", LastContact: time.Unix(1000, 5e8)}},
 			Slices: 9, FQDNSlices: 2, Mirrored: 1, RefusedEndpoints: 4, ServicesRemoved: 5},
 		Interfaces: []api.Interface{{Name: "eth0", Mode: "native", Driver: "veth", Hook: "tcx", TxChecksum: "metadata", Pinned: true,
-			Repeated: &api.Repeated{Packets: 8, Bytes: 800, Steered: 2}, Queues: 4, BoundQueues: 2,
+			Repeated: &api.Repeated{Packets: 8, Bytes: 800, Steered: 2}, Lost: api.Lost{Pair: 6, Transmit: 9}, Queues: 4, BoundQueues: 2,
 			Sockets: []api.Socket{{Queue: 0, RxRingFull: 5, RxInvalidDescs: 1, TxInvalidDescs: 2}, {Queue: 1}}}},
 		Absent: []api.AbsentInterface{{Name: "eth1", Reason: "interface eth1 is gone"}},
 		Workers: []api.Worker{
@@ -105,6 +105,8 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		"weir_discovery_services_removed_total 5",
 		`weir_interface_repeated_packets_total{device="eth0"} 8`,
 		`weir_interface_repeated_bytes_total{device="eth0"} 800`,
+		`weir_interface_lost_packets_total{cause="pair",device="eth0"} 6`,
+		`weir_interface_lost_packets_total{cause="transmit",device="eth0"} 9`,
 		`weir_interface_steered_packets_total{device="eth0"} 2`,
 		`weir_interface_info{device="eth0",driver="veth",hook="tcx",mode="native",pinned="true",tx_checksum="metadata"} 1`,
 		`weir_interface_bound_queues{device="eth0"} 2`,

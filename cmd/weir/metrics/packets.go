@@ -80,6 +80,13 @@ var devices = []metric{
 		func(r *api.Repeated) uint64 { return r.Bytes }),
 	perRepeated("interface_steered_packets_total", "Packets that arrived on the interface and that the kernel left to the packet loop.",
 		func(r *api.Repeated) uint64 { return r.Steered }),
+	total("interface_lost_packets_total", "Redirected packets that the kernel has lost: in the veth pair of hook tcx by which packets of the interface reach the packet loop (pair), and on leaving by the interface, of any sender (transmit).",
+		[]string{"device", "cause"}, func(s *api.Status, e emit) {
+			for _, i := range onePerName(s) {
+				e(float64(i.Lost.Pair), i.Name, "pair")
+				e(float64(i.Lost.Transmit), i.Name, "transmit")
+			}
+		}),
 	perSocket("socket_receive_ring_full_total", "Packets that the kernel dropped because the worker was late.",
 		func(x *api.Socket) uint64 { return x.RxRingFull }),
 	perSocket("socket_fill_ring_empty_total", "Times that the kernel found no free frame to receive into.",

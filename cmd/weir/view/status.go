@@ -171,9 +171,9 @@ func modes(i *api.Interface) string {
 }
 
 // lost are the packets that the kernel counted as lost before a worker saw
-// them.
+// them, and behind a redirect.
 func lost(i *api.Interface) map[string]uint64 {
-	m := map[string]uint64{}
+	m := map[string]uint64{"pair": i.Lost.Pair, "transmit": i.Lost.Transmit}
 	for _, s := range i.Sockets {
 		m["dropped"] += s.RxDropped
 		m["ring-full"] += s.RxRingFull
