@@ -114,7 +114,7 @@ func (w *Worker) searchPort(conn uint32, f *NewFlow, m *shortage, keep Keep, kno
 	if best.class > keep.last() {
 		m.spend(keep, looked, f.Tick)
 		t.shortUntil.Store(f.Tick + 1)
-		if keep != KeepNothing && at == rotation {
+		if keep != KeepNothing && at == rotation && (known || n <= scanFresh) {
 			at.Add(1 - looked)
 		}
 		return linkNoPort

@@ -82,9 +82,10 @@ func (m *shortage) shortFrom(tick uint32) {
 	m.until.Store(max(tick+shortFor, 1))
 }
 
-// noFresh notes that none of looked ports, of n, was fresh.
+// noFresh notes that none of looked ports, of n, was fresh. The next look goes on behind them: used
+// ports may lie side by side, and a range is short when all of them have been seen in a row.
 func (m *shortage) noFresh(looked, n, tick uint32, known bool) {
-	if m.streak.Add(looked) >= min(n, scanFresh) && !known {
+	if m.streak.Add(looked) >= n && !known {
 		m.shortFrom(tick)
 	}
 }
