@@ -224,7 +224,7 @@ func settleFormer(l *LB) {
 // Connections of the node's own clients that have lost their route are ended: their packets go
 // elsewhere, but the next packet of the endpoint tells both sides.
 func lookFormer(l *LB, due map[table.Key]*formerFrontend, datagrams map[table.Key]bool) (used map[table.Key]bool) {
-	tables, routes := l.tables.Load(), l.router.Load()
+	routes := l.router.Load()
 	used = map[table.Key]bool{}
 	l.flows.Range(func(r conntrack.Ref) bool {
 		key := &l.flows.Entry(r).Key
@@ -239,7 +239,7 @@ func lookFormer(l *LB, due map[table.Key]*formerFrontend, datagrams map[table.Ke
 			if routes.Local(key.Src().Addr()) {
 				l.flows.Abort(r, l.flows.Tick())
 			}
-		case datagrams[k] && tables.Lookup(&k) == nil:
+		case datagrams[k] && l.tables.Load().Lookup(&k) == nil: // now: a Service that has it again makes flows
 			l.flows.Delete(r)
 		}
 		return true
