@@ -93,7 +93,7 @@ func TestChartRendersKnownFieldsOnly(t *testing.T) {
 					t.Errorf("%s %s is in namespace %q", o.GetKind(), o.GetName(), o.GetNamespace())
 				}
 			}
-			if name == "selected interfaces" && !strings.Contains(notes, "on the interfaces of the default routes, the interfaces in 2001:db8::/64, eth1. kube-proxy") {
+			if name == "selected interfaces" && !strings.Contains(notes, "on\nthe interfaces of the default routes, the interfaces in 2001:db8::/64, eth1. kube-proxy") {
 				t.Errorf("the notes do not name the interfaces:\n%s", notes)
 			}
 			if !strings.Contains(notes, "rollout status ds/") {
@@ -265,6 +265,18 @@ func TestAChangedConfigurationIsARollout(t *testing.T) {
 	rendered(overlay)
 }
 
+// The notes name the nodes by their selector.
+func TestNotesNameTheNodes(t *testing.T) {
+	_, notes, err := helmTemplate(`{allNodes: false, nodeSelector: {node-role.kubernetes.io/edge: "", zone: a}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "starts on the nodes with kubernetes.io/os=linux and node-role.kubernetes.io/edge and zone=a,\nnode by node"
+	if !strings.Contains(notes, want) {
+		t.Errorf("the notes do not say %q:\n%s", want, notes)
+	}
+}
+
 func TestChartRefuses(t *testing.T) {
 	for _, tt := range []struct{ name, values, want string }{
 		{"a value that is not known", `hostNetwork: false`, "hostNetwork"},
@@ -276,6 +288,10 @@ func TestChartRefuses(t *testing.T) {
 		{"an interface by nothing", `config: {interfaces: [{mode: auto}]}`, "oneOf"},
 		{"no default route", `config: {interfaces: [{defaultRoute: false}]}`, "defaultRoute"},
 		{"a prefix without a length", `config: {interfaces: [{cidr: 192.0.2.0}]}`, "cidr"},
+		{"a field that is not known", `config: {statuspage: {bindAddress: "127.0.0.1:9466"}}`, "statuspage"},
+		{"a field of a part that is not known", `config: {conntrack: {maxFlow: 100000}}`, "maxFlow"},
+		{"a field of a router that is not known", `config: {announce: {peers: [{asn: 64512, adress: 192.0.2.1}]}}`, "adress"},
+		{"no worker", `config: {workers: {count: 0}}`, "count"},
 		{"two sources", `config: {discovery: {manifests: {path: /x}}}`, "discovery"},
 		{"two pods on a node", `updateStrategy: {rollingUpdate: {maxSurge: 1}}`, "maxSurge"},
 		{"no word on which nodes", `allNodes: false`, "say which nodes take traffic"},
