@@ -15,7 +15,9 @@ COUNT    ?= 1
 # ends what hangs; the tests' own waits follow the machine (perf/netlab/patience).
 TIMEOUT  ?= 60m
 MINUTES  ?= 10
-# More arguments of deploy/release for `make appliance`, such as --modified.
+# Of `make deb`, `make release` and `make appliance`, such as 1.2.3; empty is that of the revision.
+VERSION  ?=
+# More arguments of deploy/release, such as --modified.
 RELEASE  ?=
 # How often `make kills` kills.
 KILLS    ?= 10
@@ -121,12 +123,13 @@ test-vm-short: build ## The short form of test-vm: two kernels, the cases marked
 	$(BIN)/weirperf vm --short
 
 APPLIANCE := $(BIN)/appliance
+PACK = $(if $(VERSION),--version $(VERSION)) $(RELEASE)
 
 .PHONY: appliance
 appliance: ## Build a disk image that boots into Weir, and the update to it, into bin/appliance (root; installs mmdebstrap)
 	@.ci/programs mmdebstrap=mmdebstrap squashfs-tools=mksquashfs dosfstools=mkfs.vfat mtools=mcopy e2fsprogs=mkfs.ext4 \
 		fdisk=sfdisk debian-archive-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-	GOWORK=off $(GO) -C deploy/release run . --arch amd64 --formats deb --out ../../$(APPLIANCE)/package $(RELEASE)
+	GOWORK=off $(GO) -C deploy/release run . --arch amd64 --formats deb --out ../../$(APPLIANCE)/package $(PACK)
 	$(GO) run ./deploy/appliance/build --deb "$$(echo $(CURDIR)/$(APPLIANCE)/package/*.deb)" --out $(APPLIANCE)
 
 .PHONY: test-appliance
@@ -232,9 +235,13 @@ run-chart:
 run-release:
 	@GOWORK=off $(TESTSUM) run -dir $(RESULTS) -name release -- $(GO) -C deploy/release test -json -count=1 -timeout $(TIMEOUT) ./...
 
+.PHONY: deb
+deb: ## The deb of this tree and architecture into bin/deb (make deb VERSION=1.2.3)
+	GOWORK=off $(GO) -C deploy/release run . --arch $$($(GO) env GOARCH) --formats deb --out ../../$(BIN)/deb --modified $(PACK)
+
 .PHONY: release
-release: ## Binaries, deb, rpm, SBOM and checksums of this commit into bin/release
-	GOWORK=off $(GO) -C deploy/release run .
+release: ## deb, rpm, image, archive, chart, SBOM and checksums of this commit into bin/release (make release VERSION=1.2.3)
+	GOWORK=off $(GO) -C deploy/release run . $(PACK)
 
 .PHONY: bench
 bench: build ## Measure everything into perf/results: report.md, charts, JSON (root; 15 minutes)

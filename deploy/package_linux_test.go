@@ -173,7 +173,7 @@ func (h *host) absent(names ...string) {
 }
 
 // The package installs without starting, serves once it is configured, keeps
-// connections over an upgrade, and leaves nothing when it is purged.
+// connections over an upgrade, and leaves nothing but the manifests when it is purged.
 func TestWirePackageInstallsUpgradesAndPurges(t *testing.T) {
 	labtest.Require(t)
 	old, next := release(t, "v0.1.0", "deb"), release(t, "v0.2.0", "deb")
@@ -215,8 +215,11 @@ func TestWirePackageInstallsUpgradesAndPurges(t *testing.T) {
 
 	h.refusesBadConfiguration(conn)
 
-	h.must("dpkg", "-P", "weir")
-	h.absent("/etc/weir", "/run/weir", "/var/lib/weir", "/usr/bin/weir", "/sys/fs/bpf/weir", "/sys/class/net/weir-xdp",
+	if out := h.must("dpkg", "-P", "weir"); !strings.Contains(out, "/etc/weir stays") {
+		t.Errorf("the purge does not tell of the manifests:\n%s", out)
+	}
+	h.must("test", "-e", "/etc/weir/manifests/services.yaml")
+	h.absent("/etc/weir/weir.yaml", "/run/weir", "/var/lib/weir", "/usr/bin/weir", "/sys/fs/bpf/weir", "/sys/class/net/weir-xdp",
 		"/etc/systemd/system/multi-user.target.wants/weir.service")
 }
 

@@ -4,12 +4,16 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 )
 
 // sums is the file of the checksums, in the format of sha256sum.
@@ -23,16 +27,6 @@ type archived struct {
 
 // archive writes the binary and what an installation by hand needs.
 func (b *binary) archive(file, sbom string) error {
-	out, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	z, err := gzip.NewWriterLevel(out, gzip.BestCompression)
-	if err != nil {
-		return err
-	}
-	t := tar.NewWriter(z)
 	files := []archived{
 		{b.file, "weir", 0o755},
 		{filepath.Join(b.root, "LICENSE"), "LICENSE", 0o644},
@@ -46,29 +40,68 @@ func (b *binary) archive(file, sbom string) error {
 		{filepath.Join(b.extras, "weir.fish"), "completion/weir.fish", 0o644},
 		{sbom, "weir.cdx.json", 0o644},
 	}
-	pages, err := filepath.Glob(filepath.Join(b.extras, "man", "*.8")) // sorted
+	more := map[string]string{"man": filepath.Join(b.extras, "man", "*.8"), "examples": filepath.Join(b.root, "deploy/examples/*.yaml")}
+	for _, dir := range slices.Sorted(maps.Keys(more)) {
+		found, err := filepath.Glob(more[dir]) // sorted
+		if err != nil {
+			return err
+		}
+		for _, f := range found {
+			files = append(files, archived{f, dir + "/" + filepath.Base(f), 0o644})
+		}
+	}
+	a, err := newArchive(file, b.time)
 	if err != nil {
 		return err
 	}
-	for _, page := range pages {
-		files = append(files, archived{page, "man/" + filepath.Base(page), 0o644})
-	}
 	for _, f := range files {
-		if err := b.add(t, f.from, path.Join(b.name(), f.name), f.mode); err != nil {
-			return err
+		if err = a.add(f.from, path.Join(b.name(), f.name), f.mode); err != nil {
+			break
 		}
 	}
-	if err := t.Close(); err != nil {
-		return err
-	}
-	if err := z.Close(); err != nil {
-		return err
-	}
-	return out.Close()
+	return errors.Join(err, a.close())
 }
 
-// add appends a file, owned by root, with the time of the release.
-func (b *binary) add(t *tar.Writer, from, name string, mode int64) error {
+// tarball is a compressed archive whose files are owned by root and have the time of the release.
+type tarball struct {
+	file *os.File
+	zip  *gzip.Writer
+	tar  *tar.Writer
+	time time.Time
+}
+
+func newArchive(name string, at time.Time) (*tarball, error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	z, err := gzip.NewWriterLevel(f, gzip.BestCompression)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &tarball{f, z, tar.NewWriter(z), at}, nil
+}
+
+func (t *tarball) close() error { return errors.Join(t.tar.Close(), t.zip.Close(), t.file.Close()) }
+
+func (t *tarball) text(name string, text []byte) error {
+	if err := t.tar.WriteHeader(header(name, 0o644, int64(len(text)), t.time)); err != nil {
+		return err
+	}
+	_, err := t.tar.Write(text)
+	return err
+}
+
+func (t *tarball) add(from, name string, mode int64) error {
+	return add(t.tar, from, name, mode, t.time)
+}
+
+func header(name string, mode, size int64, at time.Time) *tar.Header {
+	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: at, Uname: "root", Gname: "root", Format: tar.FormatPAX}
+}
+
+// add appends a file to an archive.
+func add(t *tar.Writer, from, name string, mode int64, at time.Time) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
@@ -78,8 +111,7 @@ func (b *binary) add(t *tar.Writer, from, name string, mode int64) error {
 	if err != nil {
 		return err
 	}
-	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: st.Size(), ModTime: b.time, Uname: "root", Gname: "root", Format: tar.FormatPAX}
-	if err := t.WriteHeader(h); err != nil {
+	if err := t.WriteHeader(header(name, mode, st.Size(), at)); err != nil {
 		return err
 	}
 	_, err = io.Copy(t, in)

@@ -22,11 +22,16 @@ type binary struct {
 	extras  string // directory of generated files: completion, man
 }
 
-// compile builds ./cmd/weir with the flags of the container image.
-func compile(root, file, arch string, env ...string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=auto", "-ldflags=-s", "-o", file, "./cmd/weir")
+// compile builds ./cmd/weir with the flags of the container image, and with a version, if it
+// is not empty.
+func compile(root, file, arch, version string) error {
+	flags := "-ldflags=-s"
+	if version != "" {
+		flags += " -X github.com/weirlb/weir/cmd/weir/version.release=v" + strings.TrimPrefix(version, "v")
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=auto", flags, "-o", file, "./cmd/weir")
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), append([]string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch, "GOWORK=off"}, env...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build for %s: %w\n%s", arch, err, out)
 	}
@@ -35,7 +40,7 @@ func compile(root, file, arch string, env ...string) error {
 
 func build(root, stage, arch string, o options) (*binary, error) {
 	b := &binary{root: root, file: filepath.Join(stage, "weir-"+arch), arch: arch}
-	if err := compile(root, b.file, arch); err != nil {
+	if err := compile(root, b.file, arch, o.version); err != nil {
 		return nil, err
 	}
 	var err error

@@ -25,6 +25,12 @@ const (
 	typeLayer    = "application/vnd.oci.image.layer.v1.tar+gzip"
 )
 
+// repository is the name of the image in the chart's values.
+const repository = "ghcr.io/weirlb/weir"
+
+// tag is a version as the tag of an image, which has no plus sign.
+func tag(version string) string { return strings.ReplaceAll(version, "+", "-") }
+
 // certificatesFile is in the image where Go programs look for it.
 const certificatesFile = "etc/ssl/certs/ca-certificates.crt"
 
@@ -63,9 +69,18 @@ func (l *layout) file(name string, data []byte) {
 }
 
 func (l *layout) blob(mediaType string, data []byte) descriptor {
-	sum := fmt.Sprintf("%x", sha256.Sum256(data))
-	l.file("blobs/sha256/"+sum, data)
-	return descriptor{MediaType: mediaType, Digest: "sha256:" + sum, Size: int64(len(data))}
+	d := descriptor{MediaType: mediaType, Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(data)), Size: int64(len(data))}
+	l.file(d.path(), data)
+	return d
+}
+
+// path is the name of the blob's file.
+func (d *descriptor) path() string { return "blobs/" + strings.Replace(d.Digest, ":", "/", 1) }
+
+func (l *layout) json(name string, v any) {
+	data, err := json.Marshal(v)
+	l.err = errors.Join(l.err, err)
+	l.file(name, data)
 }
 
 func (l *layout) object(mediaType string, v any) descriptor {
@@ -75,7 +90,8 @@ func (l *layout) object(mediaType string, v any) descriptor {
 }
 
 // image writes the container image of the Dockerfile, without a container engine: the program
-// and the certificates of public authorities.
+// and the certificates of public authorities. An import names it as the chart does:
+// ctr takes the name from an annotation, and docker load from manifest.json.
 func (b *binary) image(file, certificates string) error {
 	dockerfile, err := os.ReadFile(filepath.Join(b.root, "deploy/image/Dockerfile"))
 	if err != nil {
@@ -98,20 +114,21 @@ func (b *binary) image(file, certificates string) error {
 	l := &layout{tar: tar.NewWriter(out), time: b.time}
 	l.file("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`))
 	created := b.time.Format(time.RFC3339)
-	manifest := l.object(typeManifest, map[string]any{
-		"schemaVersion": 2, "mediaType": typeManifest,
-		"config": l.object(typeConfig, map[string]any{
-			"created": created, "architecture": b.arch, "os": "linux", "config": config,
-			"rootfs":  map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", plain)}},
-			"history": []any{map[string]string{"created": created, "created_by": "deploy/release"}},
-		}),
-		"layers": []descriptor{l.blob(typeLayer, packed)},
+	settings := l.object(typeConfig, map[string]any{
+		"created": created, "architecture": b.arch, "os": "linux", "config": config,
+		"rootfs":  map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", plain)}},
+		"history": []any{map[string]string{"created": created, "created_by": "deploy/release"}},
 	})
+	layer := l.blob(typeLayer, packed)
+	manifest := l.object(typeManifest, map[string]any{
+		"schemaVersion": 2, "mediaType": typeManifest, "config": settings, "layers": []descriptor{layer},
+	})
+	name := repository + ":" + tag(b.version)
 	manifest.Platform = map[string]string{"architecture": b.arch, "os": "linux"}
-	manifest.Annotations = map[string]string{"org.opencontainers.image.ref.name": b.version}
-	index, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": typeIndex, "manifests": []descriptor{manifest}})
-	l.file("index.json", index)
-	return errors.Join(l.err, err, l.tar.Close(), out.Close())
+	manifest.Annotations = map[string]string{"org.opencontainers.image.ref.name": tag(b.version), "io.containerd.image.name": name}
+	l.json("index.json", map[string]any{"schemaVersion": 2, "mediaType": typeIndex, "manifests": []descriptor{manifest}})
+	l.json("manifest.json", []any{map[string]any{"Config": settings.path(), "RepoTags": []string{name}, "Layers": []string{layer.path()}}})
+	return errors.Join(l.err, l.tar.Close(), out.Close())
 }
 
 // layer returns the layer of the image, and the checksum of its content.
@@ -128,10 +145,10 @@ func (b *binary) layer(certificates string) (packed, plain []byte, err error) {
 			return nil, nil, err
 		}
 	}
-	if err := b.add(t, certificates, certificatesFile, 0o644); err != nil {
+	if err := add(t, certificates, certificatesFile, 0o644, b.time); err != nil {
 		return nil, nil, fmt.Errorf("--certificates: %w", err)
 	}
-	if err := b.add(t, b.file, "weir", 0o755); err != nil {
+	if err := add(t, b.file, "weir", 0o755, b.time); err != nil {
 		return nil, nil, err
 	}
 	if err := errors.Join(t.Close(), z.Close()); err != nil {

@@ -42,16 +42,17 @@ func main() {
 // architectures have syscalls and BPF objects that Weir is built for.
 var architectures = []string{"amd64", "arm64"}
 
-var formats = []string{"deb", "rpm", "tar.gz", "oci.tar"}
+var formats = []string{"deb", "rpm", "tar.gz", "oci.tar", "chart"}
 
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("release", flag.ContinueOnError)
 	f.Usage = func() {
-		fmt.Fprint(f.Output(), `Builds binaries, packages, container images, bills of materials and checksums of a release.
+		fmt.Fprint(f.Output(), `Builds binaries, packages, container images, chart, bills of materials and checksums of a release.
 
 Usage:
-  make release                                     # all architectures, into bin/release
+  make release VERSION=1.2.3                       # all architectures, into bin/release
+  make deb                                         # the package of this machine alone, into bin/deb
   go -C deploy/release run . --arch amd64 --out /tmp/release
 
 Flags:
@@ -130,6 +131,11 @@ func run(o options) error {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
 		fmt.Fprintf(os.Stderr, "%s: weir %s, %s\n", arch, b.version, b.time.Format(time.RFC3339))
+	}
+	if slices.Contains(o.formats, "chart") {
+		if err := host.chart(o.out); err != nil {
+			return fmt.Errorf("chart: %w", err)
+		}
 	}
 	return checksums(o.out)
 }

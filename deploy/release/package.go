@@ -25,6 +25,7 @@ func (b *binary) write(o options) error {
 	}
 	for _, format := range o.formats {
 		switch file := filepath.Join(out, b.name()+"."+format); format {
+		case "chart": // of all architectures
 		case "tar.gz":
 			err = b.archive(file, sbom)
 		case "oci.tar":

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -53,13 +54,13 @@ func TestReleaseIsReproducible(t *testing.T) {
 	if !bytes.Equal(a, b) {
 		t.Errorf("first build:\n%ssecond build:\n%s", a, b)
 	}
-	if got := strings.Count(string(a), "\n"); got != 5 {
-		t.Errorf("%d files, want deb, rpm, archive, image and bill of materials:\n%s", got, a)
+	if got := strings.Count(string(a), "\n"); got != 6 {
+		t.Errorf("%d files, want deb, rpm, archive, image, chart and bill of materials:\n%s", got, a)
 	}
 	for _, test := range []struct {
 		name string
 		test func(t *testing.T, dir string)
-	}{{"archive", testArchive}, {"rpm", testRPM}, {"bill of materials", testSBOM}} {
+	}{{"archive", testArchive}, {"deb", testDeb}, {"rpm", testRPM}, {"chart", testChart}, {"image", testImageName}, {"bill of materials", testSBOM}} {
 		t.Run(test.name, func(t *testing.T) { test.test(t, first) })
 	}
 }
@@ -89,7 +90,7 @@ func testArchive(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names, pages []string
+	var names, pages, found []string
 	for r := tar.NewReader(z); ; {
 		h, err := r.Next()
 		if err == io.EOF {
@@ -99,9 +100,12 @@ func testArchive(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 		_, name, _ := strings.Cut(h.Name, "/")
-		if page, ok := strings.CutPrefix(name, "man/"); ok {
-			pages = append(pages, page)
-		} else {
+		switch dir, file := path.Split(name); dir {
+		case "man/":
+			pages = append(pages, file)
+		case "examples/":
+			found = append(found, file)
+		default:
 			names = append(names, name)
 		}
 		if h.Uid != 0 || h.Gid != 0 {
@@ -115,16 +119,32 @@ func testArchive(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 		static(t, program)
+		saysVersion(t, program)
 	}
 	want := []string{"weir", "LICENSE", "CHANGELOG.md", "README.md", "weir.yaml", "systemd/weir.service",
 		"systemd/weir-decap.service", "completion/weir.bash", "completion/_weir", "completion/weir.fish", "weir.cdx.json"}
 	if !slices.Equal(names, want) {
 		t.Errorf("the archive has %q, want %q", names, want)
 	}
+	if examples, err := filepath.Glob("../examples/*.yaml"); err != nil || len(examples) != len(found) {
+		t.Errorf("the archive has the examples %q, want %q, %v", found, examples, err)
+	}
 	for _, page := range []string{"weir.8", "weir-run.8", "weir-connections-kill.8"} {
 		if !slices.Contains(pages, page) {
 			t.Errorf("the archive has the man pages %q, want %s", pages, page)
 		}
+	}
+}
+
+// saysVersion fails unless the program has the version of the release.
+func saysVersion(t *testing.T, program []byte) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "weir")
+	if err := os.WriteFile(file, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(file, "version").CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "weir v1.2.3 ") {
+		t.Errorf("weir version: %v, %s", err, out)
 	}
 }
 
@@ -160,7 +180,8 @@ func testRPM(t *testing.T, dir string) {
 	for name, mode := range map[string]int{
 		"/usr/bin/weir": 0o755, "/etc/weir/weir.yaml": 0o640, "/usr/lib/systemd/system/weir.service": 0o644,
 		"/usr/share/zsh/site-functions/_weir": 0o644, "/usr/share/man/man8/weir.8": 0o644,
-		"/usr/share/man/man8/weir-connections-kill.8": 0o644, "/usr/share/licenses/weir/LICENSE": 0o644,
+		"/usr/share/doc/weir/examples/nodeport.yaml": 0o644, "/usr/share/man/man8/weir-connections-kill.8": 0o644,
+		"/usr/share/licenses/weir/LICENSE": 0o644,
 	} {
 		if got, ok := modes[name]; !ok || got != mode {
 			t.Errorf("%s has mode %o, want %o", name, got, mode)
@@ -214,7 +235,7 @@ func TestCommandLineIsChecked(t *testing.T) {
 		want string // part of the error
 	}{
 		{[]string{"--arch", "vax"}, `--arch: "vax" is not one of amd64, arm64`},
-		{[]string{"--formats", "exe"}, `--formats: "exe" is not one of deb, rpm, tar.gz, oci.tar`},
+		{[]string{"--formats", "exe"}, `--formats: "exe" is not one of deb, rpm, tar.gz, oci.tar, chart`},
 		{[]string{"now"}, `unexpected argument "now"`},
 	} {
 		if _, err := parse(test.args); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -177,7 +177,9 @@ func TestRPMInstallsUpgradesAndErases(t *testing.T) {
 	before := m.files()
 
 	// Without systemd, as in the build of an image.
-	m.must(m.rpm("-i", packages[0]))
+	if out := m.must(m.rpm("-i", packages[0])); !strings.Contains(out, "&& weir run --config /etc/weir/weir.yaml") {
+		t.Errorf("the installation does not tell how to start:\n%s", out)
+	}
 	m.calls()
 	m.must(m.rpm("-V", "weir"))
 	m.has("/etc/weir/weir.yaml", configurations[0])

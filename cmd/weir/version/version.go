@@ -1,6 +1,6 @@
-// Package version describes the build of this binary. Nothing is stamped
-// in at link time: the toolchain records the module's version and the
-// revision (`go version -m`), so that builds are reproducible.
+// Package version describes the build of this binary. The toolchain records
+// the module's version and the revision (`go version -m`). A release that is
+// given another version is linked with it.
 package version
 
 import (
@@ -8,6 +8,9 @@ import (
 	"runtime"
 	"runtime/debug"
 )
+
+// release is the version that deploy/release was given, such as v1.2.3; the linker sets it.
+var release string
 
 // Info describes the build.
 type Info struct {
@@ -26,7 +29,10 @@ func Get() Info {
 	if !ok {
 		return i
 	}
-	if v := b.Main.Version; v != "" && v != "(devel)" {
+	switch v := b.Main.Version; {
+	case release != "":
+		i.Version = release
+	case v != "" && v != "(devel)":
 		i.Version = v
 	}
 	for _, s := range b.Settings {

@@ -2,9 +2,6 @@
 # After the installation or an upgrade. The service is not enabled by the first
 # installation: the interfaces in /etc/weir/weir.yaml are the operator's to set.
 set -e
-[ -d /run/systemd/system ] || exit 0
-systemctl daemon-reload
-
 case "$1" in
 configure) # deb; $2 is the version before
 	upgrade=$2 ;;
@@ -12,7 +9,21 @@ configure) # deb; $2 is the version before
 	[ "$1" = 1 ] && upgrade= || upgrade=yes ;;
 esac
 
-if [ -n "$upgrade" ]; then
+start="systemctl enable --now weir"
+if [ -d /run/systemd/system ]; then
+	systemctl daemon-reload
+else
+	start="weir run --config /etc/weir/weir.yaml"
+fi
+
+if [ -z "$upgrade" ]; then
+	cat >&2 <<-END
+	Weir is installed, and does not run yet. It attaches to the interfaces of the
+	default routes: set interfaces in /etc/weir/weir.yaml if that is not right. Put
+	manifests into /etc/weir/manifests (examples: /usr/share/doc/weir/examples). Then:
+	weir check --config /etc/weir/weir.yaml && $start
+	END
+elif [ -d /run/systemd/system ]; then
 	# A restart keeps connections (RestartKillSignal= of the unit). A new program
 	# that refuses the configuration must not end the old one.
 	for unit in weir.service weir-decap.service; do
@@ -23,10 +34,4 @@ if [ -n "$upgrade" ]; then
 		fi
 		systemctl restart $unit
 	done
-else
-	cat >&2 <<-END
-	Set the interfaces and nodeName in /etc/weir/weir.yaml, put manifests into
-	/etc/weir/manifests, and run: weir check --config /etc/weir/weir.yaml &&
-	systemctl enable --now weir
-	END
 fi
