@@ -226,15 +226,15 @@ func TestWirePackageInstallsUpgradesAndPurges(t *testing.T) {
 // hold opens a connection to the echo server and uses it.
 func (h *host) hold() net.Conn {
 	h.t.Helper()
-	h.write("etc/weir/manifests/echo.yaml", fmt.Sprintf(`
+	h.write("etc/weir/manifests/held.yaml", fmt.Sprintf(`
 apiVersion: v1
 kind: Service
-metadata: {namespace: default, name: echo}
+metadata: {namespace: default, name: held}
 spec: {type: NodePort, ports: [{port: 80, nodePort: 30090}]}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {namespace: default, name: echo, labels: {kubernetes.io/service-name: echo}}
+metadata: {namespace: default, name: held, labels: {kubernetes.io/service-name: held}}
 addressType: IPv4
 ports: [{port: 8081}]
 endpoints: [{addresses: ["%s"]}]
