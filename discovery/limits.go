@@ -72,8 +72,8 @@ func (s *Store) weigh(svc *service) {
 			d = demand{svc.use.Frontends, s.countEndpoints(svc)}
 		}
 		for _, r := range s.demands.resources() {
-			if n := r.of(d); svc.tooLarge == "" && exceeds(n, r.limit.Service) {
-				svc.tooLarge = fmt.Sprintf("asks for %d %s, and a Service may have %d", n, r.name, r.limit.Service)
+			if svc.tooLarge == "" && exceeds(r.of(d), r.limit.Service) {
+				svc.tooLarge = fmt.Sprintf("asks for more than the %d %s that a Service may have", r.limit.Service, r.name)
 			}
 		}
 		if svc.tooLarge != "" {

@@ -102,13 +102,19 @@ func TestEndpointsBeyondTheLimitAreNotMerged(t *testing.T) {
 		}
 		return sl
 	}
-	for endpoints, refused := range map[int]string{4: "", 5: "asks for 25 endpoints of Service ports, and a Service may have 20"} {
+	for endpoints, refused := range map[int]string{4: "", 5: "asks for more than the 20 endpoints of Service ports that a Service may have"} {
 		s.SetSlice(slice(endpoints))
 		s.Flush()
 		svc := s.Service(ServiceName{"default", "web"})
 		if svc.Refused != refused || (len(svc.Ports[0].Endpoints) == 0) != (refused != "") {
 			t.Errorf("%d endpoints: refused %q with %d endpoints", endpoints, svc.Refused, len(svc.Ports[0].Endpoints))
 		}
+	}
+	s.SetSlice(slice(5))
+	s.Flush()
+	s.SetSlice(slice(6)) // or each endpoint that comes or goes would be another problem, and an Event
+	if up := s.Flush(); up != nil {
+		t.Errorf("a refused Service is another with each endpoint: %+v", up)
 	}
 }
 
