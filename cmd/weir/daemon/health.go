@@ -118,7 +118,7 @@ func (s nodeState) Cordoned() bool {
 	return ok && src.NodeCordoned()
 }
 
-// newChecks makes the servers of healthCheckNodePorts.
+// newChecks makes the servers of healthCheckNodePorts. Preconditions: d.mu is held.
 func (d *Daemon) newChecks() *healthcheck.Checks {
 	c := healthcheck.New(healthcheck.Config{
 		NodeName: d.cfg.NodeName,
@@ -129,6 +129,7 @@ func (d *Daemon) newChecks() *healthcheck.Checks {
 		Log: d.log,
 	})
 	c.SetAddresses(d.checkAddresses())
+	c.SetUnused(unusedBy(d))
 	return c
 }
 

@@ -69,6 +69,15 @@ func TestWireEndpointsOnTheNodeAreNoWayPastTheFirewall(t *testing.T) {
 	add("six", vip6(104), netlab.Host6(netlab.ClientNet, 1), 22)
 	add("veth", vip6(105), netip.MustParseAddr("fd77:7765:6972::1"), 80)
 	add("ingress", vip4(106), netlab.Host4(netlab.ClientNet, 1), 80)
+	const healthPort = 32099 // of a Service that only such an endpoint serves
+	fmt.Fprintf(&manifest, `---
+{apiVersion: v1, kind: Service, metadata: {namespace: x, name: local},
+ spec: {type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: %d, ports: [{port: 8000, nodePort: 32098}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
+ metadata: {namespace: x, name: local-1, labels: {kubernetes.io/service-name: local}},
+ ports: [{port: 22}], endpoints: [{addresses: ["%s"], nodeName: edge-1}]}
+`, healthPort, netlab.Host4(netlab.ClientNet, 1))
 	replace(t, f.manifest(), append(render(t, []service{toAttached}), manifest.String()...))
 
 	asks := func(to netip.Addr) (string, error) {
@@ -100,6 +109,7 @@ func TestWireEndpointsOnTheNodeAreNoWayPastTheFirewall(t *testing.T) {
 			t.Errorf("%s: no problem of it in %v", name, status.Problems)
 		}
 	}
+	f.untilStatus(t, healthPort, "/", 503)
 	out, err := f.command("explain", "--admin-socket", f.path("weir.sock"), "--service", "x/ssh").CombinedOutput()
 	if !strings.Contains(string(out), "port 22 of the node's own addresses is protected") || strings.Contains(string(out), "yes") {
 		t.Errorf("explain: %v\n%s", err, out)

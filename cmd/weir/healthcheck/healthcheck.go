@@ -51,7 +51,7 @@ type Checks struct {
 	mu        sync.Mutex
 	addresses []netip.Addr // nil: all of the node
 	checks    map[discovery.ServiceName]*check
-	drained   func(netip.AddrPort) bool // by the operator
+	unused    func(netip.AddrPort) bool
 	closed    bool
 }
 
@@ -80,7 +80,7 @@ func New(cfg Config) *Checks {
 	if cfg.Own == nil {
 		cfg.Own = func(uint16) string { return "" }
 	}
-	return &Checks{cfg: cfg, limit: httpserver.NewLimit(maxConnections), checks: map[discovery.ServiceName]*check{}, drained: func(netip.AddrPort) bool { return false }}
+	return &Checks{cfg: cfg, limit: httpserver.NewLimit(maxConnections), checks: map[discovery.ServiceName]*check{}, unused: func(netip.AddrPort) bool { return false }}
 }
 
 // Run retries failed listeners, and closes everything when ctx ends.
@@ -129,11 +129,12 @@ func (c *Checks) SetAddresses(addrs []netip.Addr) {
 	}
 }
 
-// SetDrained has the checks count as terminating the endpoints of which drained is true.
-func (c *Checks) SetDrained(drained func(netip.AddrPort) bool) {
+// SetUnused has the checks leave out the endpoints of which unused is true: the operator drains
+// them, or the node refuses them. It must be called again when an answer may be another.
+func (c *Checks) SetUnused(unused func(netip.AddrPort) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.drained = drained
+	c.unused = unused
 	for _, k := range c.checks {
 		k.local.Store(c.count(k.svc))
 	}
@@ -227,7 +228,7 @@ func (c *Checks) fault(k *check) Fault {
 
 // count counts addresses with a ready endpoint on this node. Endpoints that only finish
 // open connections do not count: the load balancer in front is to choose
-// another node by then. Nor do those that the operator drains. Preconditions: c.mu is held.
+// another node by then. Nor do unused ones. Preconditions: c.mu is held.
 func (c *Checks) count(svc *discovery.Service) *counts {
 	node := c.cfg.NodeName
 	n := &counts{any: [2]bool{svc.Families&discovery.IPv4 != 0, svc.Families&discovery.IPv6 != 0}}
@@ -238,7 +239,7 @@ func (c *Checks) count(svc *discovery.Service) *counts {
 			addr := e.AddrPort.Addr()
 			f := family(addr)
 			n.any[f] = true
-			if e.Ready && e.NodeName == node && node != "" && !seen[addr] && !c.drained(e.AddrPort) {
+			if e.Ready && e.NodeName == node && node != "" && !seen[addr] && !c.unused(e.AddrPort) {
 				seen[addr] = true
 				n.local[f]++
 			}

@@ -239,7 +239,7 @@ func TestChecksDoNotCountDrainedEndpoints(t *testing.T) {
 		}
 	}
 	drain := func(addrs ...string) {
-		c.SetDrained(func(a netip.AddrPort) bool { return slices.Contains(addrs, a.String()) })
+		c.SetUnused(func(a netip.AddrPort) bool { return slices.Contains(addrs, a.String()) })
 	}
 	expect("none is drained", 200, 2)
 	drain("10.0.0.1:80")
