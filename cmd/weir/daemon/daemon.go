@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/announcer"
+	"github.com/weirlb/weir/cmd/weir/answers"
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/event"
@@ -52,7 +53,7 @@ type Daemon struct {
 	lb     *lb.LB
 	checks *healthcheck.Checks
 	// attempts are set with lb.
-	attempts *endpointAttempts
+	attempts *answers.Attempts
 	// announcer is nil where nothing is announced.
 	announcer *announcer.Announcer
 	published atomic.Bool // the first full view of Services
@@ -200,10 +201,8 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 func (d *Daemon) open(sockets *xsk.Transfer) (err error) {
 	path := packetPath(d.cfg, d.log)
 	path.Phases, path.Sockets = d.phases, sockets
-	d.attempts = &endpointAttempts{
-		Table:    attempts.New(table.DefaultMaxEndpoints),
-		lb:       func() *lb.LB { return d.lb },
-		services: func() []*discovery.Service { d.mu.Lock(); defer d.mu.Unlock(); return d.translate.Services() },
+	d.attempts = &answers.Attempts{
+		Table: attempts.New(table.DefaultMaxEndpoints), LB: func() *lb.LB { return d.lb }, Services: published{d}.Served,
 	}
 	path.Attempts = d.attempts.Table
 	if d.lb, err = lb.New(path); err != nil {

@@ -317,9 +317,6 @@ func (r *refusals) follow(s *lb.Status, events *event.Ring) {
 	}
 }
 
-// Events implements api.Source.
-func (d *Daemon) Events(f *event.Filter) ([]event.Event, uint64) { return d.events.List(f) }
-
 // startEvent adds the event of the first publication. Preconditions: d.mu is held.
 func (d *Daemon) startEvent(services int) {
 	text := fmt.Sprintf("traffic is taken for %d Services of %s", services, d.source)

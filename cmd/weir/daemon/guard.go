@@ -6,13 +6,6 @@ import (
 	"github.com/weirlb/weir/cmd/weir/translate"
 )
 
-// guardOf keeps endpoints from leading to the node itself. Preconditions: d.mu is not held.
-func guardOf(d *Daemon) translate.Guard {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return translate.GuardOf(d.cfg, d.lb.Router().Local)
-}
-
 // unusedBy reports of an endpoint that the operator drains it, or that the node refuses it: so
 // health checks of Services answer. Preconditions: d.mu is held.
 func unusedBy(d *Daemon) func(netip.AddrPort) bool {

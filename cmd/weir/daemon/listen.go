@@ -76,11 +76,12 @@ func listenTCP(field, address string) (net.Listener, error) {
 }
 
 func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) error)) {
-	task("admin socket", func(ctx context.Context) error { return api.Serve(ctx, ls.admin, d, adminAccess(ls.cfg), ls.log) })
+	a := answersOf(d)
+	task("admin socket", func(ctx context.Context) error { return api.Serve(ctx, ls.admin, a, adminAccess(ls.cfg), ls.log) })
 	if ls.metrics != nil {
-		r := metrics.NewRegistry(d)
+		r := metrics.NewRegistry(a)
 		if n := ls.cfg.MetricsServices; n > 0 {
-			r.MustRegister(metrics.NewServices(d, n), metrics.NewEndpoints(d.attempts))
+			r.MustRegister(metrics.NewServices(a, n), metrics.NewEndpoints(d.attempts))
 		}
 		if c, ok := d.source.(*source.Cluster); ok {
 			r.MustRegister(c.Collector())
@@ -90,7 +91,7 @@ func (ls *listeners) serve(d *Daemon, task func(string, func(context.Context) er
 	}
 	if ls.page != nil {
 		loopback := ls.page.Addr().(*net.TCPAddr).IP.IsLoopback()
-		p := statuspage.New(d, loopback, ls.pageToken, ls.log)
+		p := statuspage.New(a, loopback, ls.pageToken, ls.log)
 		task("status page", func(ctx context.Context) error { return p.Serve(ctx, ls.page) })
 	}
 	if ls.health != nil {

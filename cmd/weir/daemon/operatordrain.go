@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
-	"github.com/weirlb/weir/discovery"
 )
 
 // Drains that an operator asks for, and may undo: of endpoints, and of the node. The next process
@@ -109,27 +107,6 @@ func (d *Daemon) forgetDrained() {
 		d.setDrained(left, "a drained endpoint is gone")
 		d.keepDrains()
 	}
-}
-
-// drainedSet is the set of drained endpoints. Preconditions: d.mu is not held.
-func (d *Daemon) drainedSet() translate.DrainedSet {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return translate.NewDrainedSet(drainedOf(d.drained))
-}
-
-// services are the Services of the source as this node sees them, with the drained endpoints. Of
-// only, nil for all, the endpoints are there also where no frontend needs them.
-func (d *Daemon) services(only *discovery.ServiceName) []*discovery.Service {
-	drained := d.drainedSet()
-	list := slices.Clone(d.source.Services()) // not under the lock: the source may be delivering
-	for i, svc := range list {
-		if svc.Unused && (only == nil || *only == svc.Name) {
-			svc = cmp.Or(d.source.Merged(svc.Name), svc)
-		}
-		list[i] = translate.WithDrained(drained, svc)
-	}
-	return list
 }
 
 // DrainSelf implements api.Source.

@@ -46,10 +46,6 @@ func TestWorkGrowsInProportionToPorts(t *testing.T) {
 			b, _ := manyPorts(n, "10.0.0.2:80")
 			return func() { endpointChanges(a, b) }
 		},
-		"names of ports": func(n int) func() {
-			a, _ := manyPorts(n, "10.0.0.1:80")
-			return func() { portNames([]*discovery.Service{a}) }
-		},
 	} {
 		if r := growth.Ratio(500, 4000, prepare); r > growth.Linear(500, 4000) {
 			t.Errorf("%s: 4,000 ports take %.0f times the CPU time of 500", name, r)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
@@ -177,25 +176,6 @@ func (d *Daemon) nodeProblems() []problem.Problem {
 		})
 	}
 	return out
-}
-
-// maxProblems is how many problems a status has; the counts are of all.
-const maxProblems = 1000
-
-// addProblems adds the problems to a status, also to the older fields for them.
-func (d *Daemon) addProblems(s *api.Status) {
-	d.lookForProblems()
-	s.Problems, s.ProblemsLeftOut = d.problems.List(maxProblems)
-	s.ProblemCounts = d.problems.Counts()
-	for i := range s.Problems {
-		p := &s.Problems[i]
-		switch p.Kind {
-		case problem.InvalidObject, problem.Manifest, problem.APIServer, problem.StateFile, problem.LastKnownState, problem.HealthCheckPort:
-			s.Discovery.Errors = append(s.Discovery.Errors, p.String())
-		case problem.UnsupportedField:
-			s.Discovery.LeftToKernel = append(s.Discovery.LeftToKernel, strings.TrimPrefix(p.Object, "Service ")+": "+p.Field)
-		}
-	}
 }
 
 // tellService has an Event recorded on a Service whose problems have changed,

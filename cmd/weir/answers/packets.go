@@ -1,4 +1,4 @@
-package daemon
+package answers
 
 import (
 	"cmp"
@@ -22,17 +22,17 @@ import (
 )
 
 // Drops implements api.Source.
-func (d *Daemon) Drops(_ context.Context, match *api.DropFilter) (*api.DropList, error) {
+func (src *Source) Drops(_ context.Context, match *api.DropFilter) (*api.DropList, error) {
 	if match.Reason != "" && !slices.Contains(worker.DropReasons(), match.Reason) {
 		return nil, fmt.Errorf("%w: reason %q: the reasons are %s", api.ErrInvalid, match.Reason, strings.Join(worker.DropReasons(), ", "))
 	}
 	out := &api.DropList{Packets: []api.DroppedPacket{}}
-	now, at := d.lb.FlowTable().Tick(), time.Now()
-	for _, s := range d.lb.DropSamples() {
+	now, at := src.LB.FlowTable().Tick(), time.Now()
+	for _, s := range src.LB.DropSamples() {
 		if match.Reason != "" && match.Reason != s.Reason.String() {
 			continue
 		}
-		if p := d.droppedPacket(&s, now, at); d.matchesDrop(match, &s, p) {
+		if p := src.droppedPacket(&s, now, at); src.matchesDrop(match, &s, p) {
 			out.Packets = append(out.Packets, *p)
 		}
 	}
@@ -42,7 +42,7 @@ func (d *Daemon) Drops(_ context.Context, match *api.DropFilter) (*api.DropList,
 	return out, nil
 }
 
-func (d *Daemon) matchesDrop(match *api.DropFilter, s *worker.DropSample, p *api.DroppedPacket) bool {
+func (src *Source) matchesDrop(match *api.DropFilter, s *worker.DropSample, p *api.DroppedPacket) bool {
 	if match.Service != "" && match.Service != p.Service {
 		return false
 	}
@@ -55,10 +55,10 @@ func (d *Daemon) matchesDrop(match *api.DropFilter, s *worker.DropSample, p *api
 }
 
 // droppedPacket is a sample for people, at tick now.
-func (d *Daemon) droppedPacket(s *worker.DropSample, now uint32, at time.Time) *api.DroppedPacket {
+func (src *Source) droppedPacket(s *worker.DropSample, now uint32, at time.Time) *api.DroppedPacket {
 	age := float64(now-s.Tick) / conntrack.TicksPerSecond
 	p := &api.DroppedPacket{
-		Reason: s.Reason.String(), Text: s.Reason.Text(), Size: s.Size, Interface: d.lb.InterfaceName(s.Port),
+		Reason: s.Reason.String(), Text: s.Reason.Text(), Size: s.Size, Interface: src.LB.InterfaceName(s.Port),
 		AgeSeconds: age, Time: at.Add(-time.Duration(age * float64(time.Second))).Round(time.Millisecond),
 		Worker: s.Worker, Number: s.Number,
 	}
@@ -66,15 +66,15 @@ func (d *Daemon) droppedPacket(s *worker.DropSample, now uint32, at time.Time) *
 	pcapfilter.Read(s.Data, s.Size, &f)
 	if f.Family != 0 {
 		p.Protocol, p.Source, p.Destination = header.ProtocolName(f.Proto), endText(f.Src, f.SrcPort), endText(f.Dst, f.DstPort)
-		p.Service = d.serviceOf(&f)
+		p.Service = src.serviceOf(&f)
 	}
 	return p
 }
 
 // serviceOf is the Service of a packet: that of the frontend to which it goes or from which
 // it comes, "" for none.
-func (d *Daemon) serviceOf(f *pcapfilter.Packet) string {
-	snapshot := d.lb.Tables().Load()
+func (src *Source) serviceOf(f *pcapfilter.Packet) string {
+	snapshot := src.LB.Tables().Load()
 	for _, a := range []netip.AddrPort{netip.AddrPortFrom(f.Dst, f.DstPort), netip.AddrPortFrom(f.Src, f.SrcPort)} {
 		key := table.MakeKey(a, f.Proto)
 		if fe := snapshot.Lookup(&key); fe != nil {
@@ -99,10 +99,10 @@ const tapBytes = 8 << 20
 const tapEvery = 20 * time.Millisecond
 
 // Packets implements api.Source.
-func (d *Daemon) Packets(
+func (src *Source) Packets(
 	ctx context.Context, q *api.PacketQuery, each func(*api.Packet, api.PacketAccount) error,
 ) error {
-	filter, err := pcapfilter.Compile(q.Filter, d.frontendsOf)
+	filter, err := pcapfilter.Compile(q.Filter, src.frontendsOf)
 	if err != nil {
 		return fmt.Errorf("%w: %w", api.ErrInvalid, err)
 	}
@@ -110,7 +110,7 @@ func (d *Daemon) Packets(
 		Filter: filter, SnapLen: q.SnapLen, Bytes: tapBytes,
 		PerSecond: uint32(q.Rate), TicksPerSecond: conntrack.TicksPerSecond,
 	}
-	t, release, err := d.lb.Tap(cfg)
+	t, release, err := src.LB.Tap(cfg)
 	if errors.Is(err, lb.ErrTaps) {
 		return fmt.Errorf("%w: %w", api.ErrTooMany, err)
 	}
@@ -125,12 +125,12 @@ func (d *Daemon) Packets(
 	name := func(port int32) string {
 		s, ok := names[port]
 		if !ok {
-			s = d.lb.InterfaceName(int(port))
+			s = src.LB.InterfaceName(int(port))
 			names[port] = s
 		}
 		return s
 	}
-	return readTap(ctx, t, q, func(r *tap.Record) *api.Packet { return d.packet(r, name) }, name, each)
+	return readTap(ctx, t, q, func(r *tap.Record) *api.Packet { return src.packet(r, name) }, name, each)
 }
 
 // readTap calls each for the records of a tap, until a bound of q is reached or ctx ends. Records
@@ -185,8 +185,8 @@ func lostOf(t *tap.Tap, name func(int32) string) (out []api.LostFrames) {
 }
 
 // frontendsOf are the frontends of a Service for a filter.
-func (d *Daemon) frontendsOf(name string) (list []pcapfilter.Frontend, err error) {
-	for f := range d.lb.Tables().Load().All() {
+func (src *Source) frontendsOf(name string) (list []pcapfilter.Frontend, err error) {
+	for f := range src.LB.Tables().Load().All() {
 		if f.ServiceName == name {
 			list = append(list, pcapfilter.Frontend{Addr: f.AddrPort, Proto: f.Proto})
 		}
@@ -195,7 +195,7 @@ func (d *Daemon) frontendsOf(name string) (list []pcapfilter.Frontend, err error
 }
 
 // packet is a record for the API. name is the name of a port.
-func (d *Daemon) packet(r *tap.Record, name func(int32) string) *api.Packet {
+func (src *Source) packet(r *tap.Record, name func(int32) string) *api.Packet {
 	p := &api.Packet{
 		Time: time.Unix(0, r.Time), ID: r.ID, Verdict: r.Verdict.String(),
 		Interface: name(r.In), OutInterface: name(r.Out),
@@ -214,12 +214,12 @@ func (d *Daemon) packet(r *tap.Record, name func(int32) string) *api.Packet {
 		if f.HasFlags {
 			p.Flags = flagNames(f.Flags)
 		}
-		p.Service = d.serviceOf(&f)
+		p.Service = src.serviceOf(&f)
 	}
 	if r.Conn == 0 {
 		return p
 	}
-	p.Connection, p.Service = fmt.Sprintf("%016x", r.Conn), d.lb.Tables().ServiceName(r.Service)
+	p.Connection, p.Service = fmt.Sprintf("%016x", r.Conn), src.LB.Tables().ServiceName(r.Service)
 	p.Mode = translate.ModeName(conntrack.Mode(r.Mode))
 	p.Client, p.Frontend, p.Endpoint = r.Client.String(), r.Frontend.String(), r.Endpoint.String()
 	if r.SNAT.IsValid() {

@@ -1,4 +1,4 @@
-package daemon
+package answers
 
 import (
 	"context"
@@ -16,19 +16,17 @@ import (
 )
 
 // Explain implements api.Source.
-func (d *Daemon) Explain(_ context.Context, query api.ExplainQuery) (api.Stream, error) {
-	d.mu.Lock()
-	q := explain.Question{Node: d.node.Node}
-	d.mu.Unlock()
+func (src *Source) Explain(_ context.Context, query api.ExplainQuery) (api.Stream, error) {
+	q := explain.Question{Node: src.Node()}
 	if err := q.Parse(query); err != nil {
 		return nil, err
 	}
-	if m, ok := d.source.(interface{ Report() *manifest.Report }); ok {
+	if m, ok := src.Services.(interface{ Report() *manifest.Report }); ok {
 		q.Report = m.Report()
 	}
-	d.lookForProblems()
-	view := d.frontendView()
-	q.Services = d.services(q.Only)
+	src.LookForProblems()
+	view := src.frontendView()
+	q.Services = src.services(q.Only)
 	q.View = &view
 	out, err := q.Answer()
 	if err != nil {
@@ -38,38 +36,32 @@ func (d *Daemon) Explain(_ context.Context, query api.ExplainQuery) (api.Stream,
 }
 
 // frontendView is the view of the frontends that this node serves.
-func (d *Daemon) frontendView() explain.View {
+func (src *Source) frontendView() explain.View {
 	v := explain.View{
-		Guard: guardOf(d),
-		Claims: func(svc *discovery.Service) []translate.Claim {
-			d.mu.Lock() // for a single Service at a time: publications go on in between
-			defer d.mu.Unlock()
-			return d.translate.Claims(svc)
-		},
-		Table: d.lb.Tables().Load(), NoRoom: map[table.Key]bool{}, Problems: d.problems.Of,
+		Guard: src.Guard(), Claims: src.Claims,
+		Table: src.LB.Tables().Load(), NoRoom: map[table.Key]bool{}, Problems: src.Problems.Of,
 	}
-	for _, f := range d.lb.Unsteered() {
+	for _, f := range src.LB.Unsteered() {
 		v.NoRoom[f.Key] = true
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.nodeAddresses()) == 0 {
+	nodePorts, synced := src.NodePorts()
+	if len(nodePorts) == 0 {
 		v.NoNodePorts = "nodePortAddresses has no address of this node"
 	}
-	if !d.synced {
+	if !synced {
 		v.Waiting = "waiting for the first full view of Services: no traffic is taken yet"
 	}
 	return v
 }
 
 // Frontends implements api.Source.
-func (d *Daemon) Frontends(context.Context) (api.Stream, error) {
-	names := portNames(d.source.Services())
-	published := d.lb.Tables().Load()
+func (src *Source) Frontends(context.Context) (api.Stream, error) {
+	names := portNames(src.Services.Services())
+	published := src.LB.Tables().Load()
 	return func(w *api.ObjectWriter) error {
 		w.List("frontends")
 		for f := range published.All() {
-			shown := d.frontend(f)
+			shown := src.frontend(f)
 			shown.PortName = names[servicePort{f.ServiceName, shown.Protocol, f.AddrPort.Port(), f.Kind == table.NodePort}]
 			if err := w.Element(&shown); err != nil {
 				return err
@@ -80,12 +72,12 @@ func (d *Daemon) Frontends(context.Context) (api.Stream, error) {
 }
 
 // ExplainAddress implements api.Source.
-func (d *Daemon) ExplainAddress(_ context.Context, address netip.Addr) (*api.AddressExplanation, error) {
-	if d.announcer == nil {
+func (src *Source) ExplainAddress(_ context.Context, address netip.Addr) (*api.AddressExplanation, error) {
+	if src.Announcer == nil {
 		return nil, fmt.Errorf("%w: nothing is announced to routers: announce.speaker is off", api.ErrNotFound)
 	}
-	out := d.announcer.Explain(address, d.frontend)
-	out.Node = d.thisNode().Name
+	out := src.Announcer.Explain(address, src.frontend)
+	out.Node = src.Node().Name
 	return out, nil
 }
 
@@ -110,7 +102,7 @@ func portNames(services []*discovery.Service) map[servicePort]string {
 	return out
 }
 
-func (d *Daemon) frontend(f *table.FrontendEntry) api.Frontend {
+func (src *Source) frontend(f *table.FrontendEntry) api.Frontend {
 	out := api.Frontend{
 		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: header.ProtocolName(f.Proto), Kind: f.Kind.String(), Mode: translate.ModeName(f.Mode),
 		Tier: f.Pool.Tier(), OnEmpty: onEmptyText[f.Pool.OnEmpty()], Endpoints: []api.FrontendEndpoint{},
@@ -121,8 +113,8 @@ func (d *Daemon) frontend(f *table.FrontendEntry) api.Frontend {
 	}
 	for _, e := range f.Pool.Endpoints() {
 		out.Endpoints = append(out.Endpoints, api.FrontendEndpoint{
-			Address: e.AddrPort.String(), Local: e.Local, Mode: translate.ModeName(d.lb.ModeTo(f, &e)), Share: float64(e.Weight) / total,
-			Flows: uint64(d.lb.FlowTable().EndpointFlows(e.ID)),
+			Address: e.AddrPort.String(), Local: e.Local, Mode: translate.ModeName(src.LB.ModeTo(f, &e)), Share: float64(e.Weight) / total,
+			Flows: uint64(src.LB.FlowTable().EndpointFlows(e.ID)),
 		})
 	}
 	return out
@@ -132,9 +124,9 @@ var onEmptyText = map[table.OnEmpty]string{table.Reject: "reject", table.Drop: "
 
 // frontendsHash is a hash of all frontends, without node ports, with their
 // Services: nodes that serve the same have the same.
-func (d *Daemon) frontendsHash() uint32 {
+func (src *Source) frontendsHash() uint32 {
 	var sum uint32
-	for f := range d.lb.Tables().Load().All() {
+	for f := range src.LB.Tables().Load().All() {
 		if f.Kind.String() == "NodePort" {
 			continue // on the node's own addresses
 		}

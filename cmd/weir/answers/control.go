@@ -1,4 +1,4 @@
-package daemon
+package answers
 
 import (
 	"context"
@@ -14,28 +14,28 @@ import (
 )
 
 // LogLevel implements api.Source.
-func (d *Daemon) LogLevel(context.Context) (*api.LogLevel, error) {
-	if d.level == nil {
+func (src *Source) LogLevel(context.Context) (*api.LogLevel, error) {
+	if src.Level == nil {
 		return nil, errors.New("the level of the log cannot be changed")
 	}
-	return &api.LogLevel{Level: strings.ToLower(d.level.Level().String())}, nil
+	return &api.LogLevel{Level: strings.ToLower(src.Level.Level().String())}, nil
 }
 
 // SetLogLevel implements api.Source.
-func (d *Daemon) SetLogLevel(ctx context.Context, level string) (*api.LogLevel, error) {
+func (src *Source) SetLogLevel(ctx context.Context, level string) (*api.LogLevel, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("level: %w", err)
 	}
-	if d.level != nil {
-		d.log.Info("the operator changes the level of the log", "from", d.level.Level(), "to", l)
-		d.level.Set(l)
+	if src.Level != nil {
+		src.Log.Info("the operator changes the level of the log", "from", src.Level.Level(), "to", l)
+		src.Level.Set(l)
 	}
-	return d.LogLevel(ctx)
+	return src.LogLevel(ctx)
 }
 
 // Profile implements api.Source.
-func (d *Daemon) Profile(ctx context.Context, w io.Writer, kind string, length time.Duration) error {
+func (src *Source) Profile(ctx context.Context, w io.Writer, kind string, length time.Duration) error {
 	if kind != "cpu" {
 		return pprof.Lookup(kind).WriteTo(w, 0)
 	}

@@ -1,4 +1,4 @@
-package daemon
+package answers
 
 import (
 	"net/netip"
@@ -13,23 +13,23 @@ import (
 	"github.com/weirlb/weir/lb/header"
 )
 
-// endpointAttempts has for views and metrics how attempts to connect to endpoints fare.
-type endpointAttempts struct {
+// Attempts has for views and metrics how attempts to connect to endpoints fare.
+type Attempts struct {
 	*attempts.Table
-	lb       func() *lb.LB
-	services func() []*discovery.Service // that are served
+	LB       func() *lb.LB
+	Services func() []*discovery.Service // that are served
 }
 
 // of are the attempts of endpoint number n.
-func (a *endpointAttempts) of(n uint32) api.Attempts {
+func (a *Attempts) of(n uint32) api.Attempts {
 	c := a.Of(n)
 	return a.shown(&c)
 }
 
-func (a *endpointAttempts) shown(c *attempts.Counts) api.Attempts {
+func (a *Attempts) shown(c *attempts.Counts) api.Attempts {
 	out := api.Attempts{Answered: c.Answered, Refused: c.Refused, Unanswered: c.Unanswered, FailedInARow: c.InARow}
 	if c.Failed() > 0 {
-		ago := int32(a.lb().FlowTable().Tick() - c.LastFailure)
+		ago := int32(a.LB().FlowTable().Tick() - c.LastFailure)
 		at := time.Now().Add(-time.Duration(max(0, ago)) * time.Second / conntrack.TicksPerSecond).Truncate(time.Second)
 		out.LastFailure = &at
 	}
@@ -37,8 +37,8 @@ func (a *endpointAttempts) shown(c *attempts.Counts) api.Attempts {
 }
 
 // FailingEndpoints implements metrics.EndpointSource.
-func (a *endpointAttempts) FailingEndpoints(limit int) []api.EndpointState {
-	tables, wanted := a.lb().Tables(), map[netip.AddrPort]map[uint32]*attempts.Counts{}
+func (a *Attempts) FailingEndpoints(limit int) []api.EndpointState {
+	tables, wanted := a.LB().Tables(), map[netip.AddrPort]map[uint32]*attempts.Counts{}
 	worst := a.Worst(limit)
 	for i := range worst {
 		w := &worst[i]
@@ -53,7 +53,7 @@ func (a *endpointAttempts) FailingEndpoints(limit int) []api.EndpointState {
 		return nil
 	}
 	var out []api.EndpointState
-	for _, svc := range a.services() {
+	for _, svc := range a.Services() {
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
 			proto, _ := header.ProtocolNumber(p.Protocol)

@@ -1,4 +1,4 @@
-package daemon
+package answers
 
 import (
 	"context"
@@ -6,9 +6,11 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
@@ -18,18 +20,15 @@ import (
 )
 
 // Status implements api.Source.
-func (d *Daemon) Status(context.Context) (*api.Status, error) {
-	d.mu.Lock()
-	synced, updated := d.synced, d.updating.Last()
-	nodePorts := d.nodePortAddresses()
-	d.mu.Unlock()
-	drain := d.drainNow(time.Now())
-	p := d.lb.Status()
+func (src *Source) Status(context.Context) (*api.Status, error) {
+	nodePorts, synced := src.NodePorts()
+	drain, h := src.DrainNow(time.Now()), src.Health()
+	p := src.LB.Status()
 	s := &api.Status{
-		Version: version.Get().Version, Node: d.cfg.NodeName, PID: os.Getpid(),
+		Version: version.Get().Version, Node: src.NodeName, PID: os.Getpid(),
 		StartTime: p.Started, UptimeSeconds: time.Since(p.Started).Seconds(),
-		Snapshot: p.Snapshot, LastUpdated: updated, Synced: synced, Draining: drain != nil, Drain: drain,
-		Discovery: d.discoveryStatus(), NodePorts: nodePorts,
+		Snapshot: p.Snapshot, LastUpdated: h.LastUpdated, Synced: synced, Draining: drain != nil, Drain: drain,
+		Discovery: src.discoveryStatus(), NodePorts: nodePorts,
 		Services: p.Services, Frontends: p.Frontends, Endpoints: p.Endpoints,
 		FrontendsLimit: lb.MaxFrontends, EndpointsLimit: lb.MaxEndpoints,
 		Flows: flowStatus(&p), Drops: map[string]uint64{}, Steering: p.Steering,
@@ -52,28 +51,43 @@ func (d *Daemon) Status(context.Context) (*api.Status, error) {
 			Address: n.NextHop, Interface: n.Interface, MAC: macText(n.MAC), State: n.State.String(),
 		})
 	}
-	for _, ph := range d.phases.List() {
+	for _, ph := range src.Phases.List() {
 		s.Start = append(s.Start, api.Phase{Name: ph.Name, Seconds: ph.Took.Seconds()})
 	}
 	for _, w := range p.Warnings {
 		s.Warnings = append(s.Warnings, w.String())
 	}
-	if k := d.kernel.Load(); k != nil {
-		s.Kernel = *k
-	}
-	s.Privileges, s.StateFiles = d.privileges.Load(), d.stateFiles()
-	s.FrontendsHash = d.frontendsHash()
-	h := d.Health()
+	s.Kernel, s.Privileges, s.StateFiles = src.Kernel(), src.Privileges(), src.stateFiles()
+	s.FrontendsHash = src.frontendsHash()
 	s.Healthy, s.Unhealthy = h.Healthy, h.Reason
-	s.Announce = d.announcer.Status()
-	d.announcer.AddChoices(s.Announce)
-	d.addProblems(s)
+	s.Announce = src.Announcer.Status()
+	src.Announcer.AddChoices(s.Announce)
+	src.addProblems(s)
 	return s, nil
 }
 
-func (d *Daemon) stateFiles() []api.StateFile {
+// maxProblems is how many problems a status has; the counts are of all.
+const maxProblems = 1000
+
+// addProblems adds the problems to a status, also to the older fields for them.
+func (src *Source) addProblems(s *api.Status) {
+	src.LookForProblems()
+	s.Problems, s.ProblemsLeftOut = src.Problems.List(maxProblems)
+	s.ProblemCounts = src.Problems.Counts()
+	for i := range s.Problems {
+		p := &s.Problems[i]
+		switch p.Kind {
+		case problem.InvalidObject, problem.Manifest, problem.APIServer, problem.StateFile, problem.LastKnownState, problem.HealthCheckPort:
+			s.Discovery.Errors = append(s.Discovery.Errors, p.String())
+		case problem.UnsupportedField:
+			s.Discovery.LeftToKernel = append(s.Discovery.LeftToKernel, strings.TrimPrefix(p.Object, "Service ")+": "+p.Field)
+		}
+	}
+}
+
+func (src *Source) stateFiles() []api.StateFile {
 	list := api.StateFiles()
-	c, ok := d.source.(*source.Cluster)
+	c, ok := src.Services.(*source.Cluster)
 	if !ok {
 		return list
 	}
@@ -85,9 +99,9 @@ func (d *Daemon) stateFiles() []api.StateFile {
 	return list
 }
 
-func (d *Daemon) discoveryStatus() api.Discovery {
-	out := api.Discovery{Source: d.source.String(), Errors: []string{}, NodeNotEligible: d.notEligible()}
-	if c, ok := d.source.(*source.Cluster); ok {
+func (src *Source) discoveryStatus() api.Discovery {
+	out := api.Discovery{Source: src.Services.String(), Errors: []string{}, NodeNotEligible: src.NotEligible()}
+	if c, ok := src.Services.(*source.Cluster); ok {
 		if at, last := c.LastKnown(); last {
 			out.LastKnown = &at
 		}
@@ -99,9 +113,9 @@ func (d *Daemon) discoveryStatus() api.Discovery {
 		}
 		out.WatchErrors = c.WatchErrors()
 	}
-	stats := d.source.Stats()
+	stats := src.Services.Stats()
 	out.Slices, out.FQDNSlices = stats.Slices, stats.FQDNSlices
-	out.Mirrored, out.RefusedEndpoints, out.ServicesRemoved = stats.Mirrored, stats.RefusedEndpoints, d.withdrawn.Load()
+	out.Mirrored, out.RefusedEndpoints, out.ServicesRemoved = stats.Mirrored, stats.RefusedEndpoints, src.Removed()
 	out.Services = stats.Services
 	return out
 }

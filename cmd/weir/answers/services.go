@@ -1,4 +1,4 @@
-package daemon
+package answers
 
 import (
 	"cmp"
@@ -19,13 +19,13 @@ import (
 )
 
 // servicesNamed are the Services of the source with a name, or all for "", by name.
-func (d *Daemon) servicesNamed(name string) ([]*discovery.Service, error) {
+func (src *Source) servicesNamed(name string) ([]*discovery.Service, error) {
 	var out []*discovery.Service
-	drained, guard := d.drainedSet(), guardOf(d)
-	for _, svc := range d.source.Services() {
+	drained, guard := src.Drained(), src.Guard()
+	for _, svc := range src.Services.Services() {
 		if name == "" || svc.Name.String() == name {
 			if svc.Unused {
-				if svc = d.source.Merged(svc.Name); svc == nil {
+				if svc = src.Services.Merged(svc.Name); svc == nil {
 					continue // it is gone
 				}
 			}
@@ -41,24 +41,32 @@ func (d *Daemon) servicesNamed(name string) ([]*discovery.Service, error) {
 	return out, nil
 }
 
-func (d *Daemon) thisNode() topology.Node {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.node.Node
+// services are the Services of the source as this node sees them, with the drained endpoints. Of
+// only, nil for all, the endpoints are there also where no frontend needs them.
+func (src *Source) services(only *discovery.ServiceName) []*discovery.Service {
+	drained := src.Drained()
+	list := slices.Clone(src.Services.Services()) // not under the lock: the source may be delivering
+	for i, svc := range list {
+		if svc.Unused && (only == nil || *only == svc.Name) {
+			svc = cmp.Or(src.Services.Merged(svc.Name), svc)
+		}
+		list[i] = translate.WithDrained(drained, svc)
+	}
+	return list
 }
 
 // ServiceStates implements api.Source.
-func (d *Daemon) ServiceStates(name string) (api.Stream, error) {
-	services, err := d.servicesNamed(name)
+func (src *Source) ServiceStates(name string) (api.Stream, error) {
+	services, err := src.servicesNamed(name)
 	if err != nil {
 		return nil, err
 	}
-	node := d.thisNode()
+	node := src.Node()
 	return func(o *api.ObjectWriter) error {
 		o.Field("time", time.Now())
 		o.List("services")
 		for _, svc := range services {
-			s := d.serviceState(svc, &node)
+			s := src.serviceState(svc, &node)
 			if err := o.Element(&s); err != nil {
 				return err
 			}
@@ -67,8 +75,8 @@ func (d *Daemon) ServiceStates(name string) (api.Stream, error) {
 	}, nil
 }
 
-func (d *Daemon) serviceState(svc *discovery.Service, node *topology.Node) api.ServiceState {
-	t := d.lb.ServiceTotals(svc.Name.String())
+func (src *Source) serviceState(svc *discovery.Service, node *topology.Node) api.ServiceState {
+	t := src.LB.ServiceTotals(svc.Name.String())
 	out := counted(&t)
 	out.Service, out.Ports = svc.Name.String(), []api.ServicePort{}
 	out.MaxConnections, out.NewConnectionsPerSecond = svc.Options.MaxConnections, svc.Options.NewConnectionsPerSecond
@@ -77,7 +85,7 @@ func (d *Daemon) serviceState(svc *discovery.Service, node *topology.Node) api.S
 		proto, _ := header.ProtocolNumber(p.Protocol)
 		port := api.ServicePort{
 			Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort, Endpoints: len(p.Endpoints),
-			EndpointsByTier: map[string]int{}, Tiers: d.tiers.of(out.Service, p.Port, proto),
+			EndpointsByTier: map[string]int{}, Tiers: src.Tiers(out.Service, p.Port, proto),
 		}
 		for j := range p.Endpoints {
 			if e := &p.Endpoints[j]; e.Ready {
@@ -91,13 +99,11 @@ func (d *Daemon) serviceState(svc *discovery.Service, node *topology.Node) api.S
 }
 
 // ServiceMetrics implements metrics.ServiceSource.
-func (d *Daemon) ServiceMetrics() []api.ServiceState {
-	d.mu.Lock()
-	services, node := d.translate.Services(), d.node.Node
-	d.mu.Unlock()
+func (src *Source) ServiceMetrics() []api.ServiceState {
+	services, node := src.Served(), src.Node()
 	out := make([]api.ServiceState, 0, len(services))
 	for _, svc := range services {
-		out = append(out, d.serviceState(svc, &node))
+		out = append(out, src.serviceState(svc, &node))
 	}
 	return out
 }
@@ -139,13 +145,13 @@ func counted(t *lb.ServiceTotals) api.ServiceState {
 }
 
 // EndpointStates implements api.Source.
-func (d *Daemon) EndpointStates(name string) (api.Stream, error) {
-	services, err := d.servicesNamed(name)
+func (src *Source) EndpointStates(name string) (api.Stream, error) {
+	services, err := src.servicesNamed(name)
 	if err != nil {
 		return nil, err
 	}
-	drained := d.drainedSet()
-	q := explain.Question{Services: services, Node: d.thisNode()}
+	drained := src.Drained()
+	q := explain.Question{Services: services, Node: src.Node()}
 	answer, err := q.Answer()
 	if err != nil {
 		return nil, err
@@ -157,7 +163,7 @@ func (d *Daemon) EndpointStates(name string) (api.Stream, error) {
 				return err
 			}
 			for i := range s.Ports {
-				if err := d.writeEndpoints(o, s, &s.Ports[i], drained); err != nil {
+				if err := src.writeEndpoints(o, s, &s.Ports[i], drained); err != nil {
 					return err
 				}
 			}
@@ -166,7 +172,7 @@ func (d *Daemon) EndpointStates(name string) (api.Stream, error) {
 	}, nil
 }
 
-func (d *Daemon) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *explain.Port, drained translate.DrainedSet) error {
+func (src *Source) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *explain.Port, drained translate.DrainedSet) error {
 	service := s.Namespace + "/" + s.Name
 	proto, _ := header.ProtocolNumber(p.Protocol)
 	for i := range p.Detail {
@@ -182,9 +188,9 @@ func (d *Daemon) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *expl
 			if drained.Has(a) {
 				out.Drained, out.Reason = true, "drained by weir drain; "+out.Reason
 			}
-			if n, ok := d.lb.Tables().EndpointID(service, p.Port, proto, a); ok {
-				out.Connections, out.Open = d.lb.FlowTable().EndpointFlows(n), d.lb.FlowTable().EndpointOpen(n)
-				out.Attempts = d.attempts.of(n)
+			if n, ok := src.LB.Tables().EndpointID(service, p.Port, proto, a); ok {
+				out.Connections, out.Open = src.LB.FlowTable().EndpointFlows(n), src.LB.FlowTable().EndpointOpen(n)
+				out.Attempts = src.Attempts.of(n)
 			}
 		}
 		if err := o.Element(&out); err != nil {

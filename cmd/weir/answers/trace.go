@@ -1,4 +1,4 @@
-package daemon
+package answers
 
 import (
 	"context"
@@ -20,13 +20,13 @@ import (
 )
 
 // Trace implements api.Source.
-func (d *Daemon) Trace(_ context.Context, q *api.TraceQuery) (*api.Trace, error) {
+func (src *Source) Trace(_ context.Context, q *api.TraceQuery) (*api.Trace, error) {
 	proto, _ := header.ProtocolNumber(q.Protocol)
 	flags, err := q.FlagBits()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", api.ErrInvalid, err)
 	}
-	t, err := d.lb.Trace(lb.TraceQuery{
+	t, err := src.LB.Trace(lb.TraceQuery{
 		Proto: proto, Source: q.Source, Destination: q.Destination, Interface: q.Interface,
 		Flags: flags, TTL: uint8(q.TTL), Payload: q.Payload, DontFragment: q.DontFragment, Frame: q.Frame,
 	})
@@ -39,7 +39,7 @@ func (d *Daemon) Trace(_ context.Context, q *api.TraceQuery) (*api.Trace, error)
 	out := &api.Trace{
 		Protocol: header.ProtocolName(t.Proto), Source: tracedEnd(t.Source), Destination: tracedEnd(t.Destination),
 		Flags: flagNames(t.Flags), Interface: t.Interface, Size: t.Size,
-		Frontend: d.tracedFrontend(t), Connection: d.tracedConnection(t),
+		Frontend: src.tracedFrontend(t), Connection: src.tracedConnection(t),
 	}
 	if t.SteeringErr != nil {
 		out.SteeringError = t.SteeringErr.Error()
@@ -55,9 +55,9 @@ func (d *Daemon) Trace(_ context.Context, q *api.TraceQuery) (*api.Trace, error)
 		out.Reason, out.Text = t.Reason.String(), t.Reason.Text()
 	}
 	if t.Choice != worker.NoChoice {
-		out.Choice = d.tracedChoice(t)
+		out.Choice = src.tracedChoice(t)
 	}
-	out.NextHop, out.Sent = d.tracedHop(t), d.tracedPacket(t)
+	out.NextHop, out.Sent = src.tracedHop(t), src.tracedPacket(t)
 	return out, nil
 }
 
@@ -75,7 +75,7 @@ func flagNames(bits uint8) string {
 	return strings.Join(names, ",")
 }
 
-func (d *Daemon) tracedFrontend(t *lb.Trace) *api.TracedFrontend {
+func (src *Source) tracedFrontend(t *lb.Trace) *api.TracedFrontend {
 	fe := t.Entry
 	if fe == nil {
 		return nil
@@ -90,12 +90,12 @@ func (d *Daemon) tracedFrontend(t *lb.Trace) *api.TracedFrontend {
 	return out
 }
 
-func (d *Daemon) tracedConnection(t *lb.Trace) *api.TracedConnection {
+func (src *Source) tracedConnection(t *lb.Trace) *api.TracedConnection {
 	if !t.Existing && !t.Created {
 		return nil
 	}
 	out := &api.TracedConnection{
-		Existing: t.Existing, From: "client", Service: d.lb.Tables().ServiceName(t.ServiceID),
+		Existing: t.Existing, From: "client", Service: src.LB.Tables().ServiceName(t.ServiceID),
 		Client: t.Client.String(), Frontend: t.Frontend.String(), Endpoint: t.Endpoint.String(), Mode: translate.ModeName(t.Mode),
 	}
 	if t.Existing {
@@ -116,7 +116,7 @@ func (d *Daemon) tracedConnection(t *lb.Trace) *api.TracedConnection {
 // maxCandidates bounds the endpoints in the answer to a trace.
 const maxCandidates = 100
 
-func (d *Daemon) tracedChoice(t *lb.Trace) *api.TracedChoice {
+func (src *Source) tracedChoice(t *lb.Trace) *api.TracedChoice {
 	pool := t.Entry.Pool
 	out := &api.TracedChoice{
 		Rule: t.Choice.String(), Algorithm: pool.Algorithm().String(), AffinitySeconds: pool.AffinitySeconds(),
@@ -127,18 +127,18 @@ func (d *Daemon) tracedChoice(t *lb.Trace) *api.TracedChoice {
 	for i := range list[:min(len(list), maxCandidates)] {
 		e := &list[i]
 		out.Candidates = append(out.Candidates, api.TracedEndpoint{
-			Address: e.AddrPort.String(), Weight: e.Weight, Local: e.Local, Open: d.lb.FlowTable().EndpointOpen(e.ID),
+			Address: e.AddrPort.String(), Weight: e.Weight, Local: e.Local, Open: src.LB.FlowTable().EndpointOpen(e.ID),
 		})
 	}
 	return out
 }
 
-func (d *Daemon) tracedHop(t *lb.Trace) *api.TracedHop {
+func (src *Source) tracedHop(t *lb.Trace) *api.TracedHop {
 	if !t.HasPath {
 		return nil
 	}
 	out := &api.TracedHop{
-		Interface: d.lb.InterfaceName(t.Path.Port), Address: t.Path.NextHop.String(), Neighbor: t.Neighbor.String(),
+		Interface: src.LB.InterfaceName(t.Path.Port), Address: t.Path.NextHop.String(), Neighbor: t.Neighbor.String(),
 		MTU: t.Path.MTU, ByHost: t.Path.Kind == route.Host,
 	}
 	if t.Neighbor == route.Valid {
@@ -147,14 +147,14 @@ func (d *Daemon) tracedHop(t *lb.Trace) *api.TracedHop {
 	return out
 }
 
-func (d *Daemon) tracedPacket(t *lb.Trace) *api.TracedPacket {
+func (src *Source) tracedPacket(t *lb.Trace) *api.TracedPacket {
 	if t.Out < 0 {
 		return nil
 	}
 	var f pcapfilter.Packet
 	pcapfilter.Read(t.Sent, len(t.Sent), &f)
 	out := &api.TracedPacket{
-		Interface: d.lb.InterfaceName(t.Out), Protocol: header.ProtocolName(f.Proto),
+		Interface: src.LB.InterfaceName(t.Out), Protocol: header.ProtocolName(f.Proto),
 		Source: endText(f.Src, f.SrcPort), Destination: endText(f.Dst, f.DstPort), Size: len(t.Sent),
 	}
 	if t.More > 0 {
