@@ -47,9 +47,9 @@ func (g *Guard) Refuses(a netip.AddrPort) string {
 	return ""
 }
 
-// keep returns the endpoints, of which those that the node refuses are not ready, and the first
-// of these with the reason.
-func (g *Guard) keep(eps []topology.Endpoint) (kept []topology.Endpoint, first netip.AddrPort, reason string) {
+// keep returns the endpoints, of which those that the node refuses are not ready, and the reason
+// for the first of these.
+func (g *Guard) keep(eps []topology.Endpoint) (kept []topology.Endpoint, reason string) {
 	kept = eps
 	for i := range eps {
 		why := g.Refuses(eps[i].AddrPort)
@@ -57,18 +57,18 @@ func (g *Guard) keep(eps []topology.Endpoint) (kept []topology.Endpoint, first n
 			continue
 		}
 		if reason == "" {
-			kept, first, reason = slices.Clone(eps), eps[i].AddrPort, why
+			kept, reason = slices.Clone(eps), why
 		}
 		kept[i].Ready, kept[i].Serving, kept[i].Terminating = false, false, false
 	}
-	return kept, first, reason
+	return kept, reason
 }
 
 // Apply is a Service as a node with the guard sees it.
 func (g *Guard) Apply(svc *discovery.Service) *discovery.Service {
 	out := svc
 	for i := range svc.Ports {
-		kept, _, reason := g.keep(svc.Ports[i].Endpoints)
+		kept, reason := g.keep(svc.Ports[i].Endpoints)
 		if reason == "" {
 			continue
 		}
@@ -82,7 +82,8 @@ func (g *Guard) Apply(svc *discovery.Service) *discovery.Service {
 }
 
 // guarded returns the endpoints of a port of a family, of which those that the node refuses are
-// not ready, and notes the problem.
+// not ready, and notes the problem. Without an address it is the same on all nodes, and so a single
+// Event of the Service.
 func (f *familyPort) guarded(eps []topology.Endpoint) []topology.Endpoint {
 	g := &f.t.opts.Guard
 	for i := range eps {
@@ -91,9 +92,9 @@ func (f *familyPort) guarded(eps []topology.Endpoint) []topology.Endpoint {
 			break
 		}
 	}
-	kept, first, reason := g.keep(eps)
+	kept, reason := g.keep(eps)
 	if reason != "" {
-		f.complain(problem.ProtectedPort, "endpoints", "endpoint %s gets no packets from this node: %s", first, reason)
+		f.complain(problem.ProtectedPort, "endpoints", "an endpoint gets no packets from the node that has its address: %s", reason)
 	}
 	return kept
 }

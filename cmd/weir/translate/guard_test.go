@@ -71,3 +71,22 @@ func TestAGuardedEndpointGetsNothingAndIsAProblem(t *testing.T) {
 		t.Errorf("endpoints %v", got)
 	}
 }
+
+// The Service gets an Event for the whole fleet, not one per node.
+func TestNodesComplainAlikeOfTheirOwnEndpoints(t *testing.T) {
+	var said []string
+	svc := service("exporter", func(s *discovery.Service) {}, node1.String()+":9100", node2.String()+":9100")
+	for _, self := range []netip.Addr{node1, node2} {
+		tr := New(Options{NodeAddresses: []netip.Addr{self}, Guard: Guard{
+			Own: func(a netip.Addr) bool { return a == self }, Ports: []uint16{9100},
+		}})
+		for _, c := range tr.Apply(update(svc)).Complaints {
+			for _, p := range c.Problems {
+				said = append(said, p.Line())
+			}
+		}
+	}
+	if len(said) != 2 || said[0] != said[1] {
+		t.Errorf("the nodes say %q", said)
+	}
+}
