@@ -12,6 +12,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/daemon"
 	"github.com/weirlb/weir/cmd/weir/hostcheck"
+	"github.com/weirlb/weir/deploy"
 )
 
 func newRun() *cobra.Command {
@@ -42,6 +43,7 @@ server is asked: SIGTERM is a restart while the DaemonSet runs another Pod on th
 		Example: `  weir run --config /etc/weir/weir.yaml
   weir run --node-name edge-1 --manifests /etc/weir/manifests --interface eth0,eth1
   weir run -c weir.yaml --log-level debug --mode native
+  weir run --write-config-to -                                      # a file with all defaults
   weir run -i eth0 --manifests m.yaml --write-config-to weir.yaml   # flags as a file`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -109,14 +111,11 @@ func ready(cfg *config.Configuration) error {
 	return errors.Join(errs...)
 }
 
-// writeConfig writes the configuration as a file, if it is valid.
+// writeConfig writes the configuration as a file with comments, if it is valid.
 func writeConfig(cfg *config.Configuration, name string, stdout io.Writer) error {
-	if err := cfg.Validate().Err(); err != nil {
-		return err
-	}
-	data, err := cfg.Marshal()
+	data, err := cfg.MarshalLike(deploy.Sample)
 	if err != nil {
-		return fmt.Errorf("write configuration: %w", err)
+		return err
 	}
 	if name == "-" {
 		_, err = stdout.Write(data)

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	yaml "go.yaml.in/yaml/v3"
 )
@@ -81,20 +81,17 @@ func inBlocks(data []byte) ([]byte, error) {
 		return nil, err
 	}
 	plain(&doc)
-	var b bytes.Buffer
-	enc := yaml.NewEncoder(&b)
-	enc.SetIndent(2)
-	if err := enc.Encode(&doc); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), enc.Close()
+	return encode(&doc)
 }
+
+// oldBooleans are strings that YAML 1.1 reads as true or false.
+var oldBooleans = []string{"on", "off", "yes", "no", "y", "n"}
 
 // plain takes the braces and quotes of JSON away where YAML needs none.
 func plain(n *yaml.Node) {
 	if n.Kind != yaml.ScalarNode {
 		n.Style = 0
-	} else if n.Style == yaml.DoubleQuotedStyle {
+	} else if n.Style == yaml.DoubleQuotedStyle && !slices.Contains(oldBooleans, strings.ToLower(n.Value)) {
 		n.Style = 0 // the tag !!str brings the quotes back where they matter
 	}
 	if n.Kind == yaml.SequenceNode && len(n.Content) > 0 && n.Content[0].Kind == yaml.ScalarNode {

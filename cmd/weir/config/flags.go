@@ -269,9 +269,12 @@ func (c *Configuration) applyNodeName() {
 	}
 	if name, err := os.Hostname(); err == nil {
 		c.NodeName = strings.ToLower(strings.TrimSpace(name))
-		c.setOrigin("nodeName", "hostname")
+		c.setOrigin("nodeName", originHostname)
 	}
 }
+
+// originHostname is the origin of a node's name that nothing else gives.
+const originHostname = "hostname"
 
 // setOrigin notes where path and all below it came from.
 func (c *Configuration) setOrigin(path, origin string) {

@@ -26,7 +26,7 @@ A configuration file has kind ` + "`WeirConfiguration`" + ` and is given to ` + 
 
 - Precedence: flag, then environment (` + "`NODE_NAME`" + ` alone), then file, then default.
 - Unknown fields are errors. ` + "`weir check --config FILE`" + ` prints all errors, each with file and line.
-- ` + "`weir run ... --write-config-to -`" + ` prints the file that corresponds to the flags.
+- ` + "`weir run --write-config-to -`" + ` prints a file with all defaults and comments; flags beside it change the values.
 - SIGHUP reads the file again. Fields marked in the column "SIGHUP" take effect at once; ` + "`weir status`" + ` lists changed
   fields that need a restart. ` + "`--watch-config`" + ` does the same whenever the file changes.
 `
