@@ -118,6 +118,7 @@ type port struct {
 	zeroCopy   bool   // the driver may have zero copy
 	mac        [6]byte
 	mtu        int
+	openedMTU  int // when its sockets were opened
 	queues     int
 	found      int           // receive queues at the last look, 0 before it
 	driver     string        // of a NIC, else the kind of link

@@ -54,6 +54,7 @@ func (ps *Ports) openQueues(id int, p *port) error {
 	if err := ps.checkMetadata(p); err != nil {
 		return err
 	}
+	p.openedMTU = p.mtu
 	ps.warnMTU(p)
 
 	// The last step: sockets of a port that fails are not noted, see steer.Program.Hold.
@@ -164,7 +165,7 @@ func (ps *Ports) warnMTU(p *port) {
 		return
 	}
 	_, _, several := p.sockets[0].Granted()
-	if text := tooLarge(p.mtu, largestMTU(ps.memory.FrameSize()), several); text != "" {
+	if text := tooLarge(p.mtu, p.openedMTU, largestMTU(ps.memory.FrameSize()), several); text != "" {
 		ps.warnings.Replace(warning.MTU, p.name, text)
 	} else {
 		ps.warnings.Retract(warning.MTU, p.name)
@@ -172,18 +173,22 @@ func (ps *Ports) warnMTU(p *port) {
 }
 
 // tooLarge describes the packets that an interface loses because of its MTU; "": none.
-// several is whether packets of several buffers were granted.
-func tooLarge(mtu, largest int, several bool) string {
+// opened is the MTU for which the sockets were opened, several whether packets of several
+// buffers were granted.
+func tooLarge(mtu, opened, largest int, several bool) string {
 	if several || mtu <= largest {
 		return ""
 	}
-	return fmt.Sprintf("its MTU is %d, and packets of more than %d bytes are lost: AF_XDP multi-buffer is not granted "+
-		"(Linux 6.6 has it): lower the MTU, or restart Weir if it was raised", mtu, largest)
+	remedy := "AF_XDP multi-buffer is not granted (Linux 6.6 has it): lower the MTU"
+	if opened <= largest {
+		remedy = "restart Weir to use buffers for this MTU"
+	}
+	return fmt.Sprintf("its MTU is %d, and packets of more than %d bytes are lost: %s", mtu, largest, remedy)
 }
 
 // TooLarge describes, for an MTU, the packets that are lost on kernels without AF_XDP
 // multi-buffer; "": none.
-func TooLarge(mtu int) string { return tooLarge(mtu, largestMTU(xsk.FrameSize), false) }
+func TooLarge(mtu int) string { return tooLarge(mtu, mtu, largestMTU(xsk.FrameSize), false) }
 
 // closeSockets closes the sockets of a port. The kernel still uses their frames.
 func (ps *Ports) closeSockets(p *port) {

@@ -23,14 +23,15 @@ func TestVLANsTakeNoFrames(t *testing.T) {
 // Without packets of several buffers, larger packets than a frame are lost.
 func TestAnMTUThatNoFrameHoldsIsWarnedOf(t *testing.T) {
 	for _, test := range []struct {
-		mtu     int
-		several bool
-		want    string
+		mtu, opened int
+		several     bool
+		want        string
 	}{
-		{9000, false, "its MTU is 9000, and packets of more than 3500 bytes are lost"},
-		{9000, true, ""}, {3500, false, ""}, {1500, false, ""},
+		{9000, 9000, false, "its MTU is 9000, and packets of more than 3500 bytes are lost: AF_XDP multi-buffer is not granted"},
+		{9000, 1500, false, "its MTU is 9000, and packets of more than 3500 bytes are lost: restart Weir to use buffers for this MTU"},
+		{9000, 9000, true, ""}, {3500, 3500, false, ""}, {1500, 1500, false, ""},
 	} {
-		got := tooLarge(test.mtu, 3500, test.several)
+		got := tooLarge(test.mtu, test.opened, 3500, test.several)
 		if got != test.want && (test.want == "" || !strings.HasPrefix(got, test.want)) {
 			t.Errorf("MTU %d, several buffers %v: %q, want %q", test.mtu, test.several, got, test.want)
 		}
