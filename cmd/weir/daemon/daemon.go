@@ -298,6 +298,7 @@ func (d *Daemon) options() translate.Options {
 		ClusterIPs:     d.cfg.ClusterIPs,
 		ExternalIPs:    d.cfg.ExternalIPs,
 		ProtectedPorts: d.cfg.ProtectedPorts,
+		SNATPorts:      d.cfg.SNAT.Ports,
 		Guard:          translate.GuardOf(d.cfg, d.lb.Router().Local),
 
 		LoadBalancerClass: d.cfg.LoadBalancerClass,

@@ -62,7 +62,8 @@ func (p *patient) imagine(ctx context.Context) (*imagined, error) {
 	i.view, err = explain.Imagine(i.services, translate.Options{
 		Node: i.node.Node, NodeAddresses: p.nodeAddresses(&i.node),
 		ClusterIPs: p.cfg.ClusterIPs, ExternalIPs: p.cfg.ExternalIPs,
-		ProtectedPorts: p.cfg.ProtectedPorts, Guard: translate.GuardOf(p.cfg, held), LoadBalancerClass: p.cfg.LoadBalancerClass,
+		ProtectedPorts: p.cfg.ProtectedPorts, SNATPorts: p.cfg.SNAT.Ports,
+		Guard: translate.GuardOf(p.cfg, held), LoadBalancerClass: p.cfg.LoadBalancerClass,
 		Mode: translate.Mode(p.cfg.Forwarding.Mode),
 	})
 	return i, err

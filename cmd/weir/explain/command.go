@@ -265,7 +265,7 @@ func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, ch
 	own := func(a netip.Addr) bool { return slices.Contains(src.NodeAddresses(), a) }
 	view, err := Imagine(services, translate.Options{
 		Node: node, NodeAddresses: src.NodeAddresses(), ProtectedPorts: config.Default().ProtectedPorts,
-		Guard: translate.GuardOf(config.Default(), own),
+		SNATPorts: config.Default().SNAT.Ports, Guard: translate.GuardOf(config.Default(), own),
 	})
 	if err != nil {
 		return nil, err

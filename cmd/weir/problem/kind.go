@@ -76,7 +76,7 @@ var Kinds = []Description{
 	{PortNameMismatch, Error, true, true, "No EndpointSlice of the Service has a port of the name of the Service port."},
 	{OrphanSlice, Warning, false, false, "An EndpointSlice names no Service, or one that does not exist."},
 	{NoHints, Warning, true, false, "The Service asks for `spec.trafficDistribution`, and its EndpointSlices have no hints."},
-	{ServiceWarning, Warning, true, false, "A part of the Service is ignored: addresses of another family, an unknown annotation `weir.dev/...`, an Endpoints object that is too long, a slice of names."},
+	{ServiceWarning, Warning, true, false, "A part of the Service is ignored: addresses of another family, an unknown annotation `weir.dev/...`, an Endpoints object that is too long, a slice of names. Or a frontend on the node's own address has a port in `snat.ports`."},
 	{HealthCheckPort, Error, true, true, "Weir cannot listen on the `spec.healthCheckNodePort`, or another Service or Weir itself answers there."},
 	{HealthCheckShared, Note, true, false, "Another process, most likely kube-proxy, listens on the `spec.healthCheckNodePort`."},
 	{Manifest, Error, true, false, "A file or document is invalid. Its objects stay as last served."},

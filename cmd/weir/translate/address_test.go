@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/discovery"
 )
 
@@ -70,4 +71,22 @@ func TestNodeAddressesConcernNodePortsAlone(t *testing.T) {
 	// All addresses gone: the Service has no frontend, and comes back with them.
 	expect(t, tr.SetNodeAddresses(nil), "delete ns/np")
 	expect(t, tr.SetNodeAddresses([]netip.Addr{node1}), "put ns/np", "NodePort 192.0.2.1:30080/6 -> none Reject")
+}
+
+// Manifests may name any node port. A port among Weir's own source ports is served, and is a
+// problem. Other addresses have no source ports of Weir.
+func TestAPortAmongTheSourcePortsIsAProblem(t *testing.T) {
+	tr := New(Options{NodeAddresses: []netip.Addr{node1}, SNATPorts: config.PortRange{Lo: 61000, Hi: 65535}})
+	expect(t, tr.Apply(update(service("web", func(s *discovery.Service) {
+		s.Ports[0].NodePort, s.Ports[0].Port = 61005, 61006
+		s.LoadBalancerIPs = addrs("192.0.2.1", "198.51.100.1")
+	}, "10.1.1.1:80"))),
+		"put ns/web",
+		"NodePort 192.0.2.1:61005/6 -> all 10.1.1.1:80",
+		"LoadBalancer 192.0.2.1:61006/6 -> all 10.1.1.1:80",
+		"LoadBalancer 198.51.100.1:61006/6 -> all 10.1.1.1:80",
+		"service-warning ns/web: NodePort 192.0.2.1:61005 has a port in snat.ports 61000-65535 of the configuration, "+
+			"which Weir takes on the node's addresses: choose another port",
+		"service-warning ns/web: LoadBalancer 192.0.2.1:61006 has a port in snat.ports 61000-65535 of the configuration, "+
+			"which Weir takes on the node's addresses: choose another port")
 }

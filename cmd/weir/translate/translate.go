@@ -149,6 +149,10 @@ func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
 		f.refuse(addr, port, kind, "the port is protected on the node's own addresses (protectedPorts)")
 		return
 	}
+	if opts.SNATPorts.Contains(port) && f.t.own(addr) {
+		f.complain(problem.ServiceWarning, f.field(kind), "%s %s has a port in snat.ports %s of the configuration, which Weir takes on the node's addresses: choose another port",
+			kind, netip.AddrPortFrom(addr, port), opts.SNATPorts)
+	}
 	mode, ok := f.frontendMode(netip.AddrPortFrom(addr, port), kind)
 	if !ok {
 		f.refuse(addr, port, kind, "the endpoints are of the other address family, and no tunnel leads to them")

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
@@ -35,6 +36,9 @@ type Options struct {
 	// ProtectedPorts are never taken on the node's own addresses, whatever a Service says:
 	// they keep access to the node for repair.
 	ProtectedPorts []uint16
+	// SNATPorts are the source ports of Weir on the node's own addresses, which no
+	// frontend should have.
+	SNATPorts config.PortRange
 	// Guard keeps endpoints from leading to the node itself.
 	Guard Guard
 	// LoadBalancerClass limits load balancer IPs to those of Services of
