@@ -153,17 +153,17 @@ func (c *Checks) Apply(up *discovery.Update) {
 	// Ports that are given up come first: another Service may have taken a port over.
 	var opened []*check
 	for _, svc := range up.Put {
-		if k := c.checks[svc.Name]; k != nil && k.port != svc.HealthCheckNodePort {
+		if k := c.checks[svc.Name]; k != nil && k.port != portOf(svc) {
 			c.remove(svc.Name)
 		}
 	}
 	for _, svc := range up.Put {
-		if svc.HealthCheckNodePort == 0 {
+		if portOf(svc) == 0 {
 			continue
 		}
 		k := c.checks[svc.Name]
 		if k == nil {
-			k = &check{name: svc.Name, port: svc.HealthCheckNodePort}
+			k = &check{name: svc.Name, port: portOf(svc)}
 			c.checks[svc.Name] = k
 			opened = append(opened, k)
 		}
@@ -173,6 +173,15 @@ func (c *Checks) Apply(up *discovery.Update) {
 	for _, k := range opened {
 		c.open(k)
 	}
+}
+
+// portOf is the port on which checks of a Service are answered, 0 for none. The kernel serves a refused
+// Service, whose endpoints are not known here.
+func portOf(svc *discovery.Service) uint16 {
+	if svc.Refused != "" {
+		return 0
+	}
+	return svc.HealthCheckNodePort
 }
 
 func (c *Checks) remove(name discovery.ServiceName) {

@@ -153,6 +153,28 @@ func TestChecksFollowTheService(t *testing.T) {
 	}
 }
 
+// The kernel serves a refused Service whole: kube-proxy knows the endpoints, and Weir does not.
+func TestChecksLeaveARefusedServiceToTheKernel(t *testing.T) {
+	c := newChecks(t)
+	port := freePort(t)
+	c.Apply(put(service(port, "10.0.0.1 here")))
+	if status, _, _, err := ask(port); err != nil || status != 200 {
+		t.Errorf("before: %d, %v", status, err)
+	}
+	refused := service(port)
+	refused.Refused = "older Services leave too few of the frontends"
+	c.Apply(put(refused))
+	l, err := net.Listen("tcp", netip.AddrPortFrom(loopback[0], port).String())
+	if err != nil {
+		t.Fatalf("kube-proxy cannot answer: %v", err)
+	}
+	l.Close()
+	c.Apply(put(service(port, "10.0.0.1 here")))
+	if status, _, _, err := ask(port); err != nil || status != 200 {
+		t.Errorf("when it is served again: %d, %v", status, err)
+	}
+}
+
 // kube-proxy may have the port, and may leave it.
 func TestChecksTakeAPortOnceItIsFree(t *testing.T) {
 	c := newChecks(t)
