@@ -158,6 +158,14 @@ func TestExampleConfigurationsShowTheDefaults(t *testing.T) {
 	}
 }
 
+// README asks for the version of Go that the module needs.
+func TestReadmeNamesTheToolchain(t *testing.T) {
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(document(t, "go.mod"))
+	if version == nil || !strings.Contains(document(t, "README.md"), "Go "+version[1]+" to build") {
+		t.Errorf("README.md does not ask for Go %q", version)
+	}
+}
+
 // documents are the Markdown files of the module, by path relative to its root.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
