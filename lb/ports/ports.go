@@ -314,18 +314,6 @@ func (ps *Ports) Transfer() (*xsk.Transfer, error) {
 	return ps.memory.Transfer(list)
 }
 
-// CloseSockets closes the sockets and leaves everything else to the next process.
-// Preconditions: no worker runs.
-func (ps *Ports) CloseSockets() error {
-	var errs []error
-	for _, p := range ps.list {
-		for _, s := range p.all() {
-			errs = append(errs, s.Close())
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // RestoreOffloads puts back the offloads that a process which was killed had switched
 // off. stateDir is its Config.StateDir.
 func RestoreOffloads(stateDir string) error {
