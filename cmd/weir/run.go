@@ -113,7 +113,7 @@ func ready(cfg *config.Configuration) error {
 
 // writeConfig writes the configuration as a file with comments, if it is valid.
 func writeConfig(cfg *config.Configuration, name string, stdout io.Writer) error {
-	data, err := cfg.MarshalLike(deploy.Sample)
+	data, err := config.MarshalLike(cfg, deploy.Sample)
 	if err != nil {
 		return err
 	}

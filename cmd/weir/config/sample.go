@@ -11,8 +11,8 @@ import (
 // MarshalLike is the configuration as a file in the form of sample: fields that both have get
 // the comments and the style there. A source and interfaces that c does not have are those of
 // sample. The name of the node is left out if it is that of the host: so the file suits others.
-func (c *Configuration) MarshalLike(sample []byte) ([]byte, error) {
-	n, err := c.completed(sample)
+func MarshalLike(c *Configuration, sample []byte) ([]byte, error) {
+	n, err := completed(c, sample)
 	if err != nil {
 		return nil, err
 	}
@@ -28,15 +28,15 @@ func (c *Configuration) MarshalLike(sample []byte) ([]byte, error) {
 		return nil, err
 	}
 	dress(&doc, &like)
-	c.nameOrNot(doc.Content[0])
+	nameOrNot(c, doc.Content[0])
 	return encode(&doc)
 }
 
 // nameOrNot leaves the name of the node out, or takes it in place of the one that the sample has
 // as a comment before discovery.
-func (c *Configuration) nameOrNot(n *yaml.Node) {
+func nameOrNot(c *Configuration, n *yaml.Node) {
 	name, discovery := keyAt(n, "nodeName"), keyAt(n, "discovery")
-	if c.hostnamed() {
+	if hostnamed(c) {
 		n.Content = slices.Delete(n.Content, name, name+2)
 		return
 	}
@@ -45,12 +45,12 @@ func (c *Configuration) nameOrNot(n *yaml.Node) {
 }
 
 // hostnamed reports whether no flag, file or environment has named the node.
-func (c *Configuration) hostnamed() bool {
+func hostnamed(c *Configuration) bool {
 	return c.NodeName == "" || c.origin["nodeName"] == originHostname
 }
 
 // completed is c with source and interfaces.
-func (c *Configuration) completed(sample []byte) (*Configuration, error) {
+func completed(c *Configuration, sample []byte) (*Configuration, error) {
 	s, err := Unmarshal(sample, "weir.yaml")
 	if err != nil {
 		return nil, err
