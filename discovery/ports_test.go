@@ -1,5 +1,7 @@
 package discovery
 
+//lint:file-ignore SA1019 Endpoints are deprecated, and served as long as people write them.
+
 import (
 	"fmt"
 	"strings"
