@@ -8,7 +8,7 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 )
 
-// MarshalLike is the configuration as a file in the form of sample: fields that both have get
+// MarshalLike is configuration c as a file in the form of sample: fields that both have get
 // the comments and the style there. A source and interfaces that c does not have are those of
 // sample. The name of the node is left out if it is that of the host: so the file suits others.
 func MarshalLike(c *Configuration, sample []byte) ([]byte, error) {
