@@ -120,14 +120,18 @@ var boundaries = []boundary{
 	},
 	{
 		folder: "cmd/weir/source", why: "it delivers Services, whoever takes them",
-		never: []string{"cmd/weir/daemon", "cmd/weir/announcer", "perf"}, importers: []string{"cmd/weir"}, tests: []string{"cmd/weir/daemon"},
+		never: []string{"cmd/weir/daemon", "cmd/weir/announcer", "perf"}, importers: []string{"cmd/weir"}, tests: []string{"cmd/weir/daemon", "cmd/weir/process"},
 	},
 	{
 		folder: "cmd/weir/answers", why: "it reads the state of parts, whoever wires them",
 		never: []string{"cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir/daemon"},
 	},
+	{
+		folder: "cmd/weir/process", why: "it ends and watches a process, whatever that serves",
+		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir"},
+	},
 	{folder: "cmd/weir/connections", why: "it answers from a flow table, whoever fills it",
-		never: []string{"cmd/weir/daemon", "lb/worker"}, importers: []string{"cmd/weir/answers", "cmd/weir/daemon", "cmd/weirperf"}},
+		never: []string{"cmd/weir/daemon", "lb/worker"}, importers: []string{"cmd/weir/answers", "cmd/weir/process", "cmd/weirperf"}},
 	{
 		folder: "cmd/weir/controller", why: "it writes statuses of Services: it sees no packets and no node",
 		own: []string{

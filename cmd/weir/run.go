@@ -12,6 +12,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/daemon"
 	"github.com/weirlb/weir/cmd/weir/hostcheck"
+	"github.com/weirlb/weir/cmd/weir/process"
 	"github.com/weirlb/weir/deploy"
 )
 
@@ -47,15 +48,15 @@ server is asked: SIGTERM is a restart while the DaemonSet runs another Pod on th
   weir run -i eth0 --manifests m.yaml --write-config-to weir.yaml   # flags as a file`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			signals := daemon.Notify() // first: a SIGHUP that comes during the start must not end it
+			signals := process.Notify() // first: a SIGHUP that comes during the start must not end it
 			defer signals.Stop()
-			sockets, errSockets := daemon.LastSockets()
-			var watched *daemon.FileWatch
+			sockets, errSockets := process.LastSockets()
+			var watched *process.FileWatch
 			if watch {
 				if flags.File == "" {
 					return errors.New("--watch-config needs --config")
 				}
-				watched = daemon.WatchFile(flags.File)
+				watched = process.WatchFile(flags.File)
 			}
 			cfg, again, err := load(flags)
 			if err != nil {
@@ -90,7 +91,7 @@ server is asked: SIGTERM is a restart while the DaemonSet runs another Pod on th
 // load is the configuration of file and flags. A process that was executed again has the
 // configuration from before: the file may be that of the next process, which has failed.
 func load(flags *config.Flags) (cfg *config.Configuration, again bool, err error) {
-	data, again, err := daemon.Before()
+	data, again, err := process.Before()
 	switch {
 	case err != nil:
 		return nil, again, err

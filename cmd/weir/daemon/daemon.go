@@ -27,8 +27,8 @@ import (
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/healthz"
-	"github.com/weirlb/weir/cmd/weir/privilege"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/process"
 	"github.com/weirlb/weir/cmd/weir/sdnotify"
 	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/cmd/weir/translate"
@@ -64,24 +64,20 @@ type Daemon struct {
 	stop     context.CancelCauseFunc // ends Run, with an error or without
 	level    *slog.LevelVar          // nil: the level of the log is fixed
 
-	privileges atomic.Pointer[privilege.Status] // nil until given up
-	tuned      *tuning.Undo                     // undoes tune
+	ending     *process.Ending
+	privileges process.Privileges
+	tuned      *tuning.Undo // undoes tune
 
-	profiling atomic.Bool              // /debug/pprof is served
-	draining  atomic.Pointer[draining] // nil before SIGTERM
-	leaving   atomic.Bool              // for the next process, in place of a stop
-	stopAsked chan struct{}            // by Stop
-	phases    *phase.Phases            // of the start
-	sourced   chan struct{}            // closed when source is set
-	taken     chan struct{}            // closed when traffic is taken
+	profiling atomic.Bool   // /debug/pprof is served
+	phases    *phase.Phases // of the start
+	taken     chan struct{} // closed when traffic is taken
 	// selfDrained is since when the operator drains the node, nil: not.
 	selfDrained atomic.Pointer[time.Time]
 	counted     lastCount
 
 	tiers     tiers
 	updating  healthz.Pending
-	withdrawn atomic.Uint64                 // Services that the source has withdrawn
-	kernel    atomic.Pointer[[]api.Feature] // nil until probed
+	withdrawn atomic.Uint64 // Services that the source has withdrawn
 
 	mu        sync.Mutex // guards the fields below, and orders publications
 	cfg       *config.Configuration
@@ -101,11 +97,11 @@ type Options struct {
 	// Level is that of Log, to be changed by a reload; nil: it cannot be.
 	Level *slog.LevelVar
 	// Signals are the process's, caught since the start.
-	Signals *Signals
+	Signals *process.Signals
 	// Watch is the configuration file that is to be read again when it changes;
 	// nil: on SIGHUP alone.
-	Watch *FileWatch
-	// Sockets are those that the service manager has kept, nil for none; see LastSockets.
+	Watch *process.FileWatch
+	// Sockets are those that the service manager has kept, nil for none; see process.LastSockets.
 	Sockets *xsk.Transfer
 	// Again is set where the process was executed again because a worker was stalled.
 	Again bool
@@ -121,8 +117,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 		node:    discovery.Node{Node: topology.Node{Name: cfg.NodeName}},
 		pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}},
 
-		stopAsked: make(chan struct{}, 1), sourced: make(chan struct{}), taken: make(chan struct{}),
-		phases: phase.New(startOf(o), o.Log),
+		taken: make(chan struct{}), phases: phase.New(process.StartOf(o.Again), o.Log),
 	}
 	d.phases.End("program file and configuration")
 	d.profiling.Store(cfg.EnableProfiling)
@@ -140,7 +135,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		d.stop(nil)
 		tasks.Wait()
 		if d.lb != nil {
-			err = errors.Join(err, d.announcer.Close(d.leaving.Load() && err == nil), d.end(err))
+			err = errors.Join(err, d.announcer.Close(d.ending.Leaving() && err == nil), d.end(err))
 		}
 	}()
 	task := func(name string, f func(context.Context) error) {
@@ -150,16 +145,17 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 			}
 		})
 	}
-	tasks.Go(func() { d.followLeave(ctx, o.Signals.leave) })
 	if d.notify, err = sdnotify.New(d.serviceHealth, d.log); err != nil {
 		return err
 	}
+	d.ending = process.NewEnding(end{d}, func() { d.stop(nil) }, d.notify, d.events, d.log)
+	tasks.Go(func() { d.ending.Follow(ctx, o.Signals.Leave) })
 	d.reach = source.ReachOf(d.cfg)
 	if d.source, err = source.New(ctx, d.cfg, d.reach, working(&d.updating), d.log); err != nil {
 		return err
 	}
-	close(d.sourced)
-	d.warnOfOnStop()
+	d.ending.Sourced(d.source)
+	process.WarnOfOnStop(d.cfg, d.log)
 	d.phases.End("source")
 	// The Services are learnt while the packet path is made ready.
 	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
@@ -177,18 +173,21 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	task("packet path", d.lb.Run)
 	task("addresses", func(ctx context.Context) error { return d.followAddresses(ctx, addresses) })
 	task("health checks", d.followChecks)
-	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.reload) })
+	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.Reload) })
 	if o.Watch != nil {
-		task("configuration file", func(ctx context.Context) error { return o.Watch.follow(ctx, o.Signals.reload, d.log) })
+		task("configuration file", func(ctx context.Context) error { return o.Watch.Follow(ctx, o.Signals.Reload, d.log) })
 	}
 	task("announcement", func(ctx context.Context) error { return d.announcer.Run(ctx, d.endLingering) })
 	task("problems", d.watchProblems)
 	task("late updates", func(ctx context.Context) error { return followLate(ctx, &d.updating, d.problems) })
-	task("workers", d.watchWorkers)
+	workers := process.Workers{
+		Configuration: d.cfg, PacketPath: d.lb, Ending: d.ending, Problems: d.problems, Notify: d.notify, Tuned: d.tuned, Log: d.log,
+	}
+	task("workers", workers.Watch)
 	task("service manager", d.notify.Run)
 	ls.serve(d, task)
 	d.begin()
-	task("privileges", d.dropPrivileges)
+	task("privileges", func(ctx context.Context) error { return d.privileges.Drop(ctx, d.taken, end{d}, d.problems, d.log) })
 	<-ctx.Done()
 	d.notify.Stopping()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
@@ -223,9 +222,9 @@ func (d *Daemon) open(sockets *xsk.Transfer) (err error) {
 
 // end ends the packet path. After a fault nothing is left for a next process.
 func (d *Daemon) end(fault error) error {
-	if d.leaving.Load() && fault == nil {
+	if d.ending.Leaving() && fault == nil {
 		d.log.Info("leaving for the next process: connections wait for it", "holdSeconds", d.cfg.Death.HoldSeconds)
-		return d.leave()
+		return process.Leave(d.lb, d.notify, d.log)
 	}
 	if fault == nil { // after a fault a start follows
 		d.forgetKeptDrains()

@@ -107,7 +107,7 @@ type nodeState struct{ d *Daemon }
 func (s nodeState) State() announce.Node {
 	d := s.d
 	return announce.Node{
-		Stopping: d.draining.Load() != nil, Draining: d.selfDrained.Load() != nil, NotEligible: d.notEligible(),
+		Stopping: d.ending.Draining(), Draining: d.selfDrained.Load() != nil, NotEligible: d.notEligible(),
 		NotSynced: !d.published.Load(), Unhealthy: pathFault(d.lb),
 	}
 }

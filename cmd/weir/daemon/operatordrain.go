@@ -11,6 +11,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/process"
 	"github.com/weirlb/weir/cmd/weir/translate"
 )
 
@@ -141,7 +142,7 @@ func (c *lastCount) of(count func() int) int {
 	if !began.Before(c.next) {
 		c.n = count()
 		now := time.Now()
-		c.next = now.Add(max(leastPause, 20*now.Sub(began)))
+		c.next = now.Add(max(process.LeastPause, 20*now.Sub(began)))
 	}
 	return c.n
 }
@@ -187,11 +188,11 @@ func (d *Daemon) Drains(context.Context) (*api.Drains, error) {
 
 // drainNow is the drain in progress: that of SIGTERM, or else the operator's.
 func (d *Daemon) drainNow(now time.Time) *api.Drain {
-	if s := d.draining.Load().status(now); s != nil || d.selfDrained.Load() == nil {
+	if s := d.ending.Progress(now); s != nil || d.selfDrained.Load() == nil {
 		return s
 	}
 	return &api.Drain{Accepting: true, Operator: true, Connections: d.counted.of(d.lb.Connections)}
 }
 
 // isDraining reports whether the node is not to be sent to.
-func (d *Daemon) isDraining() bool { return d.draining.Load() != nil || d.selfDrained.Load() != nil }
+func (d *Daemon) isDraining() bool { return d.ending.Draining() || d.selfDrained.Load() != nil }

@@ -30,8 +30,6 @@ const (
 	partPacketPath  = "packet path"
 	partReload      = "reload"
 	partNode        = "node"
-	partKernel      = "kernel"
-	partWorkers     = "workers" // as a whole
 	partUpdate      = "update"
 	partAnnounce    = "announcement" // as a whole
 )

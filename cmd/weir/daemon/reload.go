@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"context"
 	"errors"
+	"os"
 	"strings"
 
 	"github.com/weirlb/weir/cmd/weir/config"
@@ -73,4 +75,16 @@ func (d *Daemon) takeOverConfiguration(next *config.Configuration) (needRestart 
 		d.level.Set(level)
 	}
 	return needRestart
+}
+
+// followReload reads the configuration and the manifests again on SIGHUP.
+func (d *Daemon) followReload(ctx context.Context, reload <-chan os.Signal) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-reload:
+			d.reload()
+		}
+	}
 }

@@ -5,8 +5,10 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/answers"
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/privilege"
+	"github.com/weirlb/weir/cmd/weir/process"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/topology"
@@ -15,7 +17,7 @@ import (
 // answersOf has the answers of a daemon whose packet path is open.
 func answersOf(d *Daemon) *answers.Source {
 	return &answers.Source{
-		Published: published{d}, Process: process{d}, Operator: d,
+		Published: published{d}, Process: state{d}, Operator: operator{d, d.ending},
 		NodeName: d.cfg.NodeName, LB: d.lb, Services: d.source, Announcer: d.announcer, Attempts: d.attempts,
 		Problems: d.problems, EventRing: d.events, Phases: d.phases, Level: d.level, Log: d.log,
 	}
@@ -66,18 +68,51 @@ func (p published) Tiers(service string, port uint16, proto uint8) []api.TierInU
 
 func (p published) Removed() uint64 { return p.d.withdrawn.Load() }
 
-// process implements answers.Process.
-type process struct{ d *Daemon }
+// state implements answers.Process.
+type state struct{ d *Daemon }
 
-func (p process) Health() healthz.Health            { return p.d.Health() }
-func (p process) NotEligible() string               { return p.d.notEligible() }
-func (p process) DrainNow(now time.Time) *api.Drain { return p.d.drainNow(now) }
-func (p process) Privileges() *privilege.Status     { return p.d.privileges.Load() }
-func (p process) LookForProblems()                  { p.d.lookForProblems() }
+func (p state) Health() healthz.Health            { return p.d.Health() }
+func (p state) NotEligible() string               { return p.d.notEligible() }
+func (p state) DrainNow(now time.Time) *api.Drain { return p.d.drainNow(now) }
+func (p state) Privileges() *privilege.Status     { return p.d.privileges.Status() }
+func (p state) Kernel() []api.Feature             { return p.d.privileges.Features() }
+func (p state) LookForProblems()                  { p.d.lookForProblems() }
 
-func (p process) Kernel() []api.Feature {
-	if k := p.d.kernel.Load(); k != nil {
-		return *k
+// operator implements answers.Operator.
+type operator struct {
+	*Daemon
+	*process.Ending
+}
+
+// end implements process.Node.
+type end struct{ d *Daemon }
+
+func (n end) Configuration() config.Configuration {
+	n.d.mu.Lock()
+	defer n.d.mu.Unlock()
+	return *n.d.cfg
+}
+
+func (n end) Serving() bool {
+	n.d.mu.Lock()
+	defer n.d.mu.Unlock()
+	return n.d.synced
+}
+
+func (n end) PacketPath() process.PacketPath { return n.d.lb }
+func (n end) KeepsRoutes() bool              { return n.d.announcer.Keeps() }
+
+func (n end) Withdraw() time.Duration {
+	if n.d.announcer == nil {
+		return 0
 	}
-	return nil
+	n.d.announcer.Withdraw()
+	cfg := n.Configuration()
+	return cfg.Announce.Linger()
+}
+
+func (n end) ForgetDrains() {
+	n.d.mu.Lock()
+	defer n.d.mu.Unlock()
+	n.d.forgetKeptDrains()
 }

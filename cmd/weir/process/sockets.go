@@ -1,29 +1,31 @@
-package daemon
+package process
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weir/sdnotify"
+	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// leave ends the packet path for the next process. Where the service manager keeps descriptors it
+// Leave ends the packet path for the next process. Where the service manager keeps descriptors it
 // gets the sockets: packets wait in them, and the next process goes on with them.
-func (d *Daemon) leave() error {
-	sockets, err := d.lb.Leave(true)
+func Leave(l *lb.LB, notify *sdnotify.Notifier, log *slog.Logger) error {
+	sockets, err := l.Leave(true)
 	if sockets == nil {
 		return err
 	}
 	description, e := json.Marshal(sockets)
 	if e == nil {
-		e = d.notify.Store(description, sockets.Files())
+		e = notify.Store(description, sockets.Files())
 	}
 	if e != nil {
-		d.log.Warn("the next process opens its own sockets: packets are lost meanwhile", "err", e)
+		log.Warn("the next process opens its own sockets: packets are lost meanwhile", "err", e)
 	}
 	return errors.Join(err, sockets.Close())
 }

@@ -1,4 +1,4 @@
-package daemon
+package process
 
 import (
 	"errors"
@@ -14,12 +14,15 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
+// partKernel is the part of the problems of missing features.
+const partKernel = "kernel"
+
 // probeKernel probes the kernel features that Weir uses, but for the hooks, which are probed.
 // One run is enough: features do not change while the kernel runs.
-func (d *Daemon) probeKernel(hooks steer.HookProbes) {
+func (p *Privileges) probeKernel(hooks steer.HookProbes, list *problem.Registry) {
 	features, problems := kernelFeatures(steer.ProbesBeside(hooks, os.Getenv("WEIR_PIN_DIR")))
-	d.kernel.Store(&features)
-	d.problems.Replace(partKernel, problems...)
+	p.features.Store(&features)
+	list.Replace(partKernel, problems...)
 }
 
 // kernelFeatures converts probes to the features of a status, and missing

@@ -1,4 +1,4 @@
-package daemon
+package process
 
 import (
 	"bytes"
@@ -44,34 +44,31 @@ func object(code int, o any) http.HandlerFunc {
 	}
 }
 
-// auto is a daemon with onStop: auto whose API server answers so, and the log of it.
-func auto(t *testing.T, answer http.HandlerFunc) (*Daemon, *bytes.Buffer) {
+// auto is the end of a process with onStop: auto whose API server answers so, and the log of it.
+func auto(t *testing.T, answer http.HandlerFunc) (*Ending, *config.Configuration, *bytes.Buffer) {
 	t.Helper()
 	srv := httptest.NewServer(answer)
 	t.Cleanup(srv.Close)
 	log := &bytes.Buffer{}
-	d := &Daemon{
-		cfg: config.Default(), log: slog.New(slog.NewTextHandler(log, nil)),
-		stopAsked: make(chan struct{}, 1), sourced: make(chan struct{}), stop: func(error) {},
-	}
-	d.cfg.OnStop, d.cfg.Discovery.Kubernetes = config.StopAuto, &config.Kubernetes{}
-	src, err := kube.New(kube.Config{REST: &rest.Config{Host: srv.URL}, DaemonSet: source.OwnDaemonSet(), Log: d.log})
+	cfg := config.Default()
+	e := NewEnding(idle{cfg}, func() {}, nil, nil, slog.New(slog.NewTextHandler(log, nil)))
+	cfg.OnStop, cfg.Discovery.Kubernetes = config.StopAuto, &config.Kubernetes{}
+	src, err := kube.New(kube.Config{REST: &rest.Config{Host: srv.URL}, DaemonSet: source.OwnDaemonSet(), Log: e.log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.source = &source.Cluster{Source: src}
-	close(d.sourced)
-	return d, log
+	e.Sourced(&source.Cluster{Source: src})
+	return e, cfg, log
 }
 
-// endBy is the end of the daemon by signals; it reports whether that is for a restart.
-func (d *Daemon) endBy(t *testing.T, signals ...os.Signal) bool {
+// endBy ends the process by signals; it reports whether that is for a restart.
+func (e *Ending) endBy(t *testing.T, signals ...os.Signal) bool {
 	all := make(chan os.Signal, 2)
 	for _, s := range signals {
 		all <- s
 	}
-	d.followLeave(t.Context(), all)
-	return d.leaving.Load()
+	e.Follow(t.Context(), all)
+	return e.leaving.Load()
 }
 
 // hangs answers nothing until the client has gone.
@@ -98,9 +95,9 @@ func TestTermOfADaemonSetsPod(t *testing.T) {
 		{"an error of the server", status(http.StatusInternalServerError), true, "run `weir cleanup` on this node"},
 		{"no answer", hangs, true, "run `weir cleanup` on this node"},
 	} {
-		d, log := auto(t, tt.answer)
+		e, _, log := auto(t, tt.answer)
 		tasks.Go(func() { // side by side: some take all of askTime
-			leaves := d.endBy(t, syscall.SIGTERM)
+			leaves := e.endBy(t, syscall.SIGTERM)
 			if said := log.String(); leaves != tt.leaves || !strings.Contains(said, tt.says) {
 				t.Errorf("%s: for a restart %v, want %v, and a log with %q:\n%s", tt.name, leaves, tt.leaves, tt.says, said)
 			}
@@ -122,13 +119,13 @@ func TestTermWithoutADaemonSet(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inDaemonSet(t)
-			d, log := auto(t, hangs)
-			tt.edit(t, d.cfg)
-			d.warnOfOnStop()
+			e, cfg, log := auto(t, hangs)
+			tt.edit(t, cfg)
+			WarnOfOnStop(cfg, e.log)
 			if said := log.String(); !strings.Contains(said, tt.says) {
 				t.Errorf("the log does not say %q:\n%s", tt.says, said)
 			}
-			if d.endBy(t, syscall.SIGTERM) {
+			if e.endBy(t, syscall.SIGTERM) {
 				t.Error("it leaves for a restart")
 			}
 		})
@@ -148,7 +145,7 @@ func TestTermIsOverruledWhileItIsAskedFor(t *testing.T) {
 		{nil, false}, // weir stop
 	} {
 		asked := make(chan struct{}, 10)
-		d, _ := auto(t, func(w http.ResponseWriter, r *http.Request) {
+		e, _, _ := auto(t, func(w http.ResponseWriter, r *http.Request) {
 			asked <- struct{}{}
 			hangs(w, r)
 		})
@@ -158,12 +155,12 @@ func TestTermIsOverruledWhileItIsAskedFor(t *testing.T) {
 			<-asked
 			if tt.second != nil {
 				signals <- tt.second
-			} else if err := d.Stop(t.Context()); err != nil {
+			} else if err := e.Stop(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}()
-		d.followLeave(t.Context(), signals)
-		if got := d.leaving.Load(); got != tt.leaves {
+		e.Follow(t.Context(), signals)
+		if got := e.leaving.Load(); got != tt.leaves {
 			t.Errorf("%v: for a restart %v, want %v", tt.second, got, tt.leaves)
 		}
 	}
@@ -173,9 +170,9 @@ func TestTermIsOverruledWhileItIsAskedFor(t *testing.T) {
 // connections of the Pod before may wait.
 func TestTermBeforeTheSource(t *testing.T) {
 	inDaemonSet(t)
-	d, log := auto(t, hangs)
-	d.sourced = make(chan struct{})
-	if !d.endBy(t, syscall.SIGTERM) || !strings.Contains(log.String(), "not ready yet") {
+	e, _, log := auto(t, hangs)
+	e.sourced = make(chan struct{})
+	if !e.endBy(t, syscall.SIGTERM) || !strings.Contains(log.String(), "not ready yet") {
 		t.Errorf("it does not leave for a restart, or does not say why:\n%s", log)
 	}
 }

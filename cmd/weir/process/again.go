@@ -1,4 +1,4 @@
-package daemon
+package process
 
 import (
 	"fmt"
@@ -20,16 +20,16 @@ const (
 
 // again executes this program again, in this process, with the configuration that it has: the
 // file may have changed since, and may be invalid.
-func (d *Daemon) again() error {
+func (v *Workers) again() error {
 	before := noConfiguration
-	if fd, err := d.keepConfiguration(); err != nil {
-		d.log.Warn("start again: the configuration is read from the file", "err", err)
+	if fd, err := v.keepConfiguration(); err != nil {
+		v.Log.Warn("start again: the configuration is read from the file", "err", err)
 	} else {
 		before = strconv.Itoa(fd)
 	}
-	d.tuned.Threads() // CPUs too pass to the program
+	v.Tuned.Threads() // CPUs too pass to the program
 	if err := privilege.KeepThroughExec(); err != nil {
-		d.log.Warn("start again: the program may start without the privileges that it needs", "err", err)
+		v.Log.Warn("start again: the program may start without the privileges that it needs", "err", err)
 	}
 	env := append(os.Environ(), beforeVariable+"="+before)
 	return fmt.Errorf("start again: %w", unix.Exec("/proc/self/exe", os.Args, env))
@@ -37,8 +37,8 @@ func (d *Daemon) again() error {
 
 // keepConfiguration writes the configuration to memory that outlives the program, with the
 // interfaces that were found at the start: the routes may lead elsewhere now.
-func (d *Daemon) keepConfiguration() (fd int, err error) {
-	data, err := d.cfg.MarshalResolved()
+func (v *Workers) keepConfiguration() (fd int, err error) {
+	data, err := v.Configuration.MarshalResolved()
 	if err != nil {
 		return -1, err
 	}

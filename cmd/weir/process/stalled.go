@@ -1,9 +1,10 @@
-package daemon
+package process
 
 import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/pprof"
@@ -13,7 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/sdnotify"
+	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/lb"
 )
@@ -40,8 +44,22 @@ type stalls struct {
 	first map[int]thread // by worker: its thread at the first of these looks
 }
 
-// watchWorkers reports stalled workers, and starts Weir again when a worker stays stalled.
-func (d *Daemon) watchWorkers(ctx context.Context) error {
+// partWorkers is the part of the problems of stalled workers.
+const partWorkers = "workers"
+
+// Workers watches the workers of a packet path.
+type Workers struct {
+	Configuration *config.Configuration
+	PacketPath    *lb.LB
+	Ending        *Ending
+	Problems      *problem.Registry
+	Notify        *sdnotify.Notifier
+	Tuned         *tuning.Undo // is left to the program that is executed
+	Log           *slog.Logger
+}
+
+// Watch reports stalled workers, and starts Weir again when a worker stays stalled.
+func (v *Workers) Watch(ctx context.Context) error {
 	s := stalls{map[int]int{}, map[int]string{}, map[int]thread{}}
 	tick := time.NewTicker(lookForStalls)
 	defer tick.Stop()
@@ -56,21 +74,21 @@ func (d *Daemon) watchWorkers(ctx context.Context) error {
 		if apart > stoppedFor {
 			continue
 		}
-		stalled := d.lb.StalledWorkers()
-		if d.lookAtWorkers(&s, stalled) {
+		stalled := v.PacketPath.StalledWorkers()
+		if v.lookAtWorkers(&s, stalled) {
 			err := s.endless(stalled)
 			if err == nil {
-				err = d.startAgain(s.where)
+				err = v.startAgain(s.where)
 			}
 			if err != nil {
-				d.log.Error("a worker is stalled, and Weir does not start again", "err", err)
+				v.Log.Error("a worker is stalled, and Weir does not start again", "err", err)
 			}
 		}
 	}
 }
 
 // lookAtWorkers reports whether it is time to start again.
-func (d *Daemon) lookAtWorkers(s *stalls, stalled []lb.StalledWorker) (over bool) {
+func (v *Workers) lookAtWorkers(s *stalls, stalled []lb.StalledWorker) (over bool) {
 	var list []problem.Problem
 	now := map[int]int{}
 	threads := map[int]thread{}
@@ -84,36 +102,36 @@ func (d *Daemon) lookAtWorkers(s *stalls, stalled []lb.StalledWorker) (over bool
 			var stack string
 			s.first[w.ID] = threads[w.ID]
 			s.where[w.ID], stack = whereIs(w, threads)
-			d.log.Error("worker is stalled", "worker", w.ID, "cpu", w.CPU, "thread", w.Thread, "where", s.where[w.ID], "stack", stack)
+			v.Log.Error("worker is stalled", "worker", w.ID, "cpu", w.CPU, "thread", w.Thread, "where", s.where[w.ID], "stack", stack)
 		}
 		list = append(list, problem.Problem{
 			Kind: problem.WorkerStalled, Object: fmt.Sprint("Worker ", w.ID), Logged: true,
 			Reason: fmt.Sprintf("has finished no round for %d s on CPU %d (thread %d): %s", n+noticedAfter, w.CPU, w.Thread, s.where[w.ID]),
 		})
-		limit := d.cfg.Workers.StallSeconds
+		limit := v.Configuration.Workers.StallSeconds
 		past := n - max(1, limit-noticedAfter)
 		over = over || limit > 0 && past >= 0 && past%retryLooks == 0
 	}
 	for id := range s.looks {
 		if now[id] == 0 {
-			d.log.Warn("worker goes on", "worker", id, "after", time.Duration(s.looks[id]+noticedAfter)*time.Second)
+			v.Log.Warn("worker goes on", "worker", id, "after", time.Duration(s.looks[id]+noticedAfter)*time.Second)
 		}
 	}
 	s.looks = now
-	d.problems.Replace(partWorkers, list...)
+	v.Problems.Replace(partWorkers, list...)
 	return over
 }
 
 // startAgain executes Weir again, for which connections wait as after a crash. It returns why
 // it does not.
-func (d *Daemon) startAgain(where map[int]string) error {
+func (v *Workers) startAgain(where map[int]string) error {
 	switch {
-	case d.cfg.Death.HoldSeconds == 0:
+	case v.Configuration.Death.HoldSeconds == 0:
 		return fmt.Errorf("death.holdSeconds is 0: connections would end")
-	case d.leaving.Load() || d.draining.Load() != nil:
+	case v.Ending.Leaving() || v.Ending.Draining():
 		return fmt.Errorf("it ends")
 	}
-	note := filepath.Join(filepath.Dir(d.cfg.Admin.Socket), "stalled")
+	note := filepath.Join(filepath.Dir(v.Configuration.Admin.Socket), "stalled")
 	if text, err := statefile.Read(note, 64); err == nil {
 		last, err := time.Parse(time.RFC3339, string(text))
 		if since := time.Since(last); err == nil && since >= 0 && since < againAfter {
@@ -123,10 +141,10 @@ func (d *Daemon) startAgain(where map[int]string) error {
 	if err := statefile.Replace(note, []byte(time.Now().Format(time.RFC3339))); err != nil {
 		return fmt.Errorf("note the time, so that it is not done over and over: %w", err)
 	}
-	d.log.Error("a worker stays stalled: starting again", "workers", where, "holdSeconds", d.cfg.Death.HoldSeconds)
-	d.notify.Alive() // which was not fed since the stall: it would end the start
-	err := d.again()
-	d.log.Error("ending, for the service manager to start Weir again", "err", err)
+	v.Log.Error("a worker stays stalled: starting again", "workers", where, "holdSeconds", v.Configuration.Death.HoldSeconds)
+	v.Notify.Alive() // which was not fed since the stall: it would end the start
+	err := v.again()
+	v.Log.Error("ending, for the service manager to start Weir again", "err", err)
 	os.Exit(1)
 	return nil
 }

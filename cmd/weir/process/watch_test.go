@@ -1,4 +1,4 @@
-package daemon
+package process
 
 import (
 	"context"
@@ -36,7 +36,7 @@ func TestWatchedFile(t *testing.T) {
 	version("..2", "two") // before the watch begins
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- w.follow(ctx, reload, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- w.Follow(ctx, reload, slog.New(slog.DiscardHandler)) }()
 	expect := func(what string) {
 		t.Helper()
 		select {
@@ -71,7 +71,7 @@ func TestWatchedFileWithoutNotices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- w.follow(ctx, reload, slog.New(slog.DiscardHandler)) }()
+		go func() { done <- w.Follow(ctx, reload, slog.New(slog.DiscardHandler)) }()
 		time.Sleep(time.Minute)
 		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(file, []byte("one"), 0o644)); err != nil {
 			t.Fatal(err)

@@ -1,8 +1,9 @@
-package daemon
+package process
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"syscall"
 	"time"
@@ -22,10 +23,9 @@ type nextPod interface {
 
 // meaningOfTerm is the signal that SIGTERM stands for: SIGUSR2 if it is a restart, SIGTERM if
 // it is a stop. A signal or Stop that comes while the API server is asked decides at once.
-func (d *Daemon) meaningOfTerm(ctx context.Context, hurry <-chan os.Signal) os.Signal {
-	d.mu.Lock()
-	onStop, asks := d.cfg.OnStop, d.cfg.Discovery.Kubernetes != nil && d.cfg.Death.HoldSeconds > 0
-	d.mu.Unlock()
+func (e *Ending) meaningOfTerm(ctx context.Context, hurry <-chan os.Signal) os.Signal {
+	cfg := e.node.Configuration()
+	onStop, asks := cfg.OnStop, cfg.Discovery.Kubernetes != nil && cfg.Death.HoldSeconds > 0
 	switch {
 	case onStop == config.StopLeave:
 		return syscall.SIGUSR2
@@ -36,13 +36,13 @@ func (d *Daemon) meaningOfTerm(ctx context.Context, hurry <-chan os.Signal) os.S
 	defer cancel()
 	answer := make(chan func() os.Signal, 1)
 	go func() {
-		ends, err := d.askNextPod(ctx)
-		answer <- func() os.Signal { return d.stopOrRestart(ends, err) }
+		ends, err := e.askNextPod(ctx)
+		answer <- func() os.Signal { return e.stopOrRestart(ends, err) }
 	}()
 	select {
 	case decide := <-answer:
 		return decide()
-	case <-d.stopAsked:
+	case <-e.stopAsked:
 		return syscall.SIGTERM
 	case s := <-hurry:
 		if s == syscall.SIGUSR2 {
@@ -53,13 +53,13 @@ func (d *Daemon) meaningOfTerm(ctx context.Context, hurry <-chan os.Signal) os.S
 }
 
 // askNextPod waits for the source, too: SIGTERM may come during the start.
-func (d *Daemon) askNextPod(ctx context.Context) (ends string, err error) {
+func (e *Ending) askNextPod(ctx context.Context) (ends string, err error) {
 	select {
-	case <-d.sourced:
+	case <-e.sourced:
 	case <-ctx.Done():
 		return "", errors.New("the source is not ready yet")
 	}
-	s, ok := d.source.(nextPod)
+	s, ok := e.source.(nextPod)
 	if !ok {
 		return "", errors.New("the source has no API server")
 	}
@@ -71,36 +71,36 @@ func (d *Daemon) askNextPod(ctx context.Context) (ends string, err error) {
 // the kernel has them, and `weir cleanup` removes the idle program. A stop in error would cut
 // every connection of the node, and those of all nodes in turn while the API server is down or
 // a right is missing. An uninstall does not depend on it: see daemonSet in discovery/kube.
-func (d *Daemon) stopOrRestart(ends string, err error) os.Signal {
+func (e *Ending) stopOrRestart(ends string, err error) os.Signal {
 	switch {
 	case err != nil:
-		d.log.Warn("SIGTERM is taken for a restart, because the API server does not tell whether another Pod follows: "+
+		e.log.Warn("SIGTERM is taken for a restart, because the API server does not tell whether another Pod follows: "+
 			"if none does, run `weir cleanup` on this node",
-			"daemonSet", source.OwnDaemonSet(), "holdSeconds", d.cfg.Death.HoldSeconds, "err", err)
+			"daemonSet", source.OwnDaemonSet(), "holdSeconds", e.node.Configuration().Death.HoldSeconds, "err", err)
 		return syscall.SIGUSR2
 	case ends != "":
-		d.log.Info("SIGTERM is a stop: no Pod follows on this node", "reason", ends)
+		e.log.Info("SIGTERM is a stop: no Pod follows on this node", "reason", ends)
 		return syscall.SIGTERM
 	}
-	d.log.Info("SIGTERM is a restart: another Pod of the DaemonSet follows on this node", "daemonSet", source.OwnDaemonSet())
+	e.log.Info("SIGTERM is a restart: another Pod of the DaemonSet follows on this node", "daemonSet", source.OwnDaemonSet())
 	return syscall.SIGUSR2
 }
 
-// warnOfOnStop logs why onStop: auto does not tell restarts from stops, if so.
-func (d *Daemon) warnOfOnStop() {
-	if d.cfg.OnStop != config.StopAuto {
+// WarnOfOnStop logs why onStop: auto does not tell restarts from stops, if so.
+func WarnOfOnStop(cfg *config.Configuration, log *slog.Logger) {
+	if cfg.OnStop != config.StopAuto {
 		return
 	}
 	reason := ""
 	switch {
-	case d.cfg.Discovery.Kubernetes == nil:
+	case cfg.Discovery.Kubernetes == nil:
 		reason = "the source of Services is no cluster"
 	case source.OwnDaemonSet().Name == "":
 		reason = "DAEMONSET_NAME and POD_NAMESPACE are not set"
-	case d.cfg.Death.HoldSeconds == 0:
+	case cfg.Death.HoldSeconds == 0:
 		reason = "death.holdSeconds is 0"
 	}
 	if reason != "" {
-		d.log.Warn("onStop: auto is detach: every SIGTERM is a stop", "reason", reason)
+		log.Warn("onStop: auto is detach: every SIGTERM is a stop", "reason", reason)
 	}
 }

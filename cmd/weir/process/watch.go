@@ -1,4 +1,4 @@
-package daemon
+package process
 
 import (
 	"context"
@@ -67,8 +67,8 @@ func (w *FileWatch) notices() (*fsnotify.Watcher, error) {
 	return n, nil
 }
 
-// follow asks for a reload after each change, until ctx ends.
-func (w *FileWatch) follow(ctx context.Context, reload chan<- os.Signal, log *slog.Logger) error {
+// Follow asks for a reload after each change, until ctx ends.
+func (w *FileWatch) Follow(ctx context.Context, reload chan<- os.Signal, log *slog.Logger) error {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	if n, err := w.notices(); err != nil {

@@ -1,4 +1,4 @@
-package daemon
+package process
 
 import (
 	"bytes"
@@ -16,9 +16,9 @@ const clockTicks = 100
 // parentheses (proc_pid_stat(5): field 22, the name is field 2).
 const startTimeField = 22 - 3
 
-// startOf is when the start began.
-func startOf(o Options) time.Time {
-	if o.Again {
+// StartOf is when the start began. again is set where the process was executed again.
+func StartOf(again bool) time.Time {
+	if again {
 		return time.Now()
 	}
 	return processStart()

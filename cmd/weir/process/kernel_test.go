@@ -1,4 +1,4 @@
-package daemon
+package process
 
 import (
 	"errors"
@@ -36,11 +36,12 @@ func TestKernelFeaturesThatAreMissingAreProblems(t *testing.T) {
 
 // The daemon reports the same features as `weir check`.
 func TestDaemonProbesTheKernel(t *testing.T) {
-	d := &Daemon{problems: problem.NewRegistry(slog.New(slog.DiscardHandler))}
-	d.probeKernel(steer.ProbeHooks())
+	var p Privileges
+	list := problem.NewRegistry(slog.New(slog.DiscardHandler))
+	p.probeKernel(steer.ProbeHooks(), list)
 	missing := 0
 	shown := map[string]bool{}
-	for _, f := range *d.kernel.Load() {
+	for _, f := range p.Features() {
 		shown[f.Name] = true
 		if !f.Available {
 			missing++
@@ -51,7 +52,7 @@ func TestDaemonProbesTheKernel(t *testing.T) {
 			t.Errorf("%s is not shown", p.Name)
 		}
 	}
-	if got := d.problems.Counts()[problem.KernelFeature]; got != missing {
+	if got := list.Counts()[problem.KernelFeature]; got != missing {
 		t.Errorf("%d problems of %d features that are missing", got, missing)
 	}
 }

@@ -1,4 +1,4 @@
-package daemon
+package process
 
 import (
 	"context"
@@ -34,53 +34,33 @@ func (r *draining) status(now time.Time) *api.Drain {
 	}
 }
 
-// withdrawAll withdraws before a stop, and returns how long packets may still come.
-func (d *Daemon) withdrawAll() time.Duration {
-	if d.announcer == nil {
-		return 0
-	}
-	d.announcer.Withdraw()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.cfg.Announce.Linger()
-}
-
-// serving reports whether traffic is taken: otherwise there is nothing to drain.
-func (d *Daemon) serving() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.synced
-}
-
 // drain returns when no connection is left, drain.timeoutSeconds are over, or
 // another signal asks for the end at once.
-func (d *Daemon) drain(ctx context.Context, hurry <-chan os.Signal) {
-	d.mu.Lock()
-	times := d.cfg.Drain
-	d.forgetKeptDrains() // now, since a stop that takes too long is killed
-	d.mu.Unlock()
-	linger := max(times.NotReady(), d.withdrawAll()) // routers first: they need no health check
-	now := time.Now()
+func (e *Ending) drain(ctx context.Context, hurry <-chan os.Signal) {
+	times := e.node.Configuration().Drain
+	e.node.ForgetDrains()                              // now, since a stop that takes too long is killed
+	linger := max(times.NotReady(), e.node.Withdraw()) // routers first: they need no health check
+	now, path := time.Now(), e.node.PacketPath()
 	r := &draining{accepting: now.Add(linger), end: now.Add(linger + times.Timeout())}
-	r.connections.Store(int64(d.lb.Connections()))
+	r.connections.Store(int64(path.Connections()))
 	// First of all, so that load balancers in front stop sending new connections.
-	d.draining.Store(r)
-	d.notify.Stopping()
-	d.log.Info("draining: health checks fail from now on, new connections are still taken",
+	e.draining.Store(r)
+	e.notify.Stopping()
+	e.log.Info("draining: health checks fail from now on, new connections are still taken",
 		"notReadySeconds", times.NotReadySeconds, "timeoutSeconds", times.TimeoutSeconds, "connections", r.connections.Load())
 	said := func(format string, args ...any) {
-		d.events.Add(event.New{Kind: event.Drain, Severity: event.Warning, Identity: format, Text: fmt.Sprintf(format, args...), Logged: true})
+		e.events.Add(event.New{Kind: event.Drain, Severity: event.Warning, Identity: format, Text: fmt.Sprintf(format, args...), Logged: true})
 	}
 	said("draining: health checks fail, new connections are still taken; connections: %d", r.connections.Load())
-	if !d.pause(ctx, hurry, linger) {
+	if !e.pause(ctx, hurry, linger) {
 		return
 	}
-	d.lb.Drain()
-	said("draining: new connections are left to the kernel; connections: %d", d.lb.Connections())
-	d.log.Info("draining: new connections are left to the kernel", "connections", d.lb.Connections())
-	if d.waitForConnections(ctx, hurry, r) {
-		connections.EndAll(d.lb.FlowTable())
-		d.pause(ctx, hurry, tellTime)
+	path.Drain()
+	said("draining: new connections are left to the kernel; connections: %d", path.Connections())
+	e.log.Info("draining: new connections are left to the kernel", "connections", path.Connections())
+	if e.waitForConnections(ctx, hurry, r) {
+		connections.EndAll(path.FlowTable())
+		e.pause(ctx, hurry, tellTime)
 	}
 }
 
@@ -89,48 +69,48 @@ func (d *Daemon) drain(ctx context.Context, hurry <-chan os.Signal) {
 const tellTime = time.Second
 
 // Progress of a drain is logged this often. Connections are counted after pauses
-// of at least leastPause, and long enough for counting to take a twentieth of the
+// of at least LeastPause, and long enough for counting to take a twentieth of the
 // time at most: a table of millions takes a while.
 const (
 	logDrainEvery = 5 * time.Second
-	leastPause    = 100 * time.Millisecond
+	LeastPause    = 100 * time.Millisecond
 )
 
 // waitForConnections reports whether connections are left at the end of the time.
-func (d *Daemon) waitForConnections(ctx context.Context, hurry <-chan os.Signal, r *draining) (left bool) {
-	logged := time.Now()
+func (e *Ending) waitForConnections(ctx context.Context, hurry <-chan os.Signal, r *draining) (left bool) {
+	logged, path := time.Now(), e.node.PacketPath()
 	for {
 		began := time.Now()
-		n := d.lb.Connections()
+		n := path.Connections()
 		now := time.Now()
 		r.connections.Store(int64(n))
 		rest := r.end.Sub(now)
 		switch {
 		case n == 0:
-			d.log.Info("drained: no connection is left")
+			e.log.Info("drained: no connection is left")
 			return false
 		case rest <= 0:
-			d.log.Warn("drained in part: drain.timeoutSeconds are over", "connections", n)
+			e.log.Warn("drained in part: drain.timeoutSeconds are over", "connections", n)
 			return true
 		case now.Sub(logged) >= logDrainEvery:
 			logged = now
-			d.log.Info("draining", "connections", n, "secondsLeft", int(rest.Seconds()))
+			e.log.Info("draining", "connections", n, "secondsLeft", int(rest.Seconds()))
 		}
-		if !d.pause(ctx, hurry, min(rest, max(leastPause, 20*now.Sub(began)))) {
+		if !e.pause(ctx, hurry, min(rest, max(LeastPause, 20*now.Sub(began)))) {
 			return false
 		}
 	}
 }
 
 // pause reports whether the time passed without a reason to end at once.
-func (d *Daemon) pause(ctx context.Context, hurry <-chan os.Signal, t time.Duration) bool {
+func (e *Ending) pause(ctx context.Context, hurry <-chan os.Signal, t time.Duration) bool {
 	timer := time.NewTimer(t)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case s := <-hurry:
-		d.log.Warn("the drain is cut short", "signal", fmt.Sprint(s), "connections", d.lb.Connections())
+		e.log.Warn("the drain is cut short", "signal", fmt.Sprint(s), "connections", e.node.PacketPath().Connections())
 		return false
 	case <-timer.C:
 		return true

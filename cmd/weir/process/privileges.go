@@ -1,44 +1,63 @@
-package daemon
+package process
 
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/privilege"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/steer"
 )
 
 // dropAfter is the time after which privileges are given up although no traffic is taken yet.
 const dropAfter = 10 * time.Second
 
-// dropPrivileges leaves the process those that a running Weir needs, when traffic is taken:
+// Privileges are those of the process, and what its kernel has.
+type Privileges struct {
+	status   atomic.Pointer[privilege.Status] // nil until given up
+	features atomic.Pointer[[]api.Feature]    // nil until probed
+}
+
+// Status are the privileges that are left, nil until the others are given up.
+func (p *Privileges) Status() *privilege.Status { return p.status.Load() }
+
+// Features are those of the kernel, nil until they are probed.
+func (p *Privileges) Features() []api.Feature {
+	if f := p.features.Load(); f != nil {
+		return *f
+	}
+	return nil
+}
+
+// Drop leaves the process those that a running Weir needs, when traffic is taken:
 // connections wait for that, and each change of the threads would interrupt the verifier,
 // which then begins anew. Before it the hooks are probed, and after it the other features.
-func (d *Daemon) dropPrivileges(ctx context.Context) error {
+func (p *Privileges) Drop(ctx context.Context, taken <-chan struct{}, node Node, problems *problem.Registry, log *slog.Logger) error {
 	late := time.NewTimer(dropAfter)
 	defer late.Stop()
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-d.taken:
+	case <-taken:
 	case <-late.C:
 	}
 	hooks := steer.ProbeHooks()
-	d.mu.Lock()
-	dirs := writable(d.cfg)
-	d.mu.Unlock()
-	s, err := privilege.Drop(dirs)
+	cfg := node.Configuration()
+	s, err := privilege.Drop(writable(&cfg))
 	if err != nil {
-		d.log.Warn("privileges are kept", "err", err)
+		log.Warn("privileges are kept", "err", err)
 	}
-	d.privileges.Store(s)
-	d.log.Info("privileges", "capabilities", s.Capabilities, "noNewPrivs", s.NoNewPrivs,
+	p.status.Store(s)
+	log.Info("privileges", "capabilities", s.Capabilities, "noNewPrivs", s.NoNewPrivs,
 		"seccomp", cmp.Or(s.Seccomp, "in force"), "landlock", cmp.Or(s.Landlock, "in force"))
-	d.probeKernel(hooks)
+	p.probeKernel(hooks, problems)
 	return nil
 }
 
