@@ -127,6 +127,10 @@ var boundaries = []boundary{
 		never: []string{"cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir/daemon"},
 	},
 	{
+		folder: "cmd/weir/changes", why: "it compares, and tells what has changed, whoever publishes",
+		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir/daemon"},
+	},
+	{
 		folder: "cmd/weir/process", why: "it ends and watches a process, whatever that serves",
 		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir"},
 	},

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/changes"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/lb/route"
 )
@@ -70,7 +71,7 @@ func (d *Daemon) whyPrimary(a route.PrimaryAddress) string {
 func (d *Daemon) updateAddresses() {
 	d.logNodePorts()
 	if b := d.translate.SetNodeAddresses(d.nodeAddresses()); !b.Empty() {
-		d.publish(b, &cause{text: "the addresses of this node have changed"})
+		d.publish(b, changes.NewCause("the addresses of this node have changed"))
 	}
 	d.followReach()
 	d.checks.SetAddresses(d.checkAddresses())

@@ -23,6 +23,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/announcer"
 	"github.com/weirlb/weir/cmd/weir/answers"
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/changes"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
@@ -75,7 +76,8 @@ type Daemon struct {
 	selfDrained atomic.Pointer[time.Time]
 	counted     lastCount
 
-	tiers     tiers
+	tiers     changes.Tiers
+	tell      changes.Teller
 	updating  healthz.Pending
 	withdrawn atomic.Uint64 // Services that the source has withdrawn
 
@@ -124,7 +126,8 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 	d.events = event.NewRing(d.log)
 	d.problems = problem.NewRegistry(d.log)
 	d.problems.OnChange(d.tellService)
-	d.problems.OnEvent(d.problemEvent)
+	d.tell.Events = d.events
+	d.problems.OnEvent(d.tell.Problem)
 	return d.run(ctx, o)
 }
 
@@ -154,12 +157,13 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	if d.source, err = source.New(ctx, d.cfg, d.reach, working(&d.updating), d.log); err != nil {
 		return err
 	}
+	d.tell.Source = d.source
 	d.ending.Sourced(d.source)
 	process.WarnOfOnStop(d.cfg, d.log)
 	d.phases.End("source")
 	// The Services are learnt while the packet path is made ready.
 	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
-	ls, err := d.listen()
+	ls, err := listen(d.cfg, d.log)
 	defer ls.close()
 	d.phases.End("listeners")
 	if err != nil {

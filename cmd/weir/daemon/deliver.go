@@ -2,14 +2,14 @@ package daemon
 
 import (
 	"errors"
-	"slices"
+	"fmt"
 	"time"
 
-	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/changes"
+	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/ports"
-	"github.com/weirlb/weir/lb/table"
 )
 
 // pending gathers updates until the source is synced.
@@ -78,7 +78,7 @@ func (d *Daemon) publishFirst() {
 // held, and the source has synced.
 func (d *Daemon) apply(up *discovery.Update) (serves bool) {
 	d.serviceProblems(up)
-	c := d.causeOf(up)
+	c := changes.CauseOf(up, d.updating.Last().IsZero(), d.translate.Service)
 	if up.Node != nil {
 		d.updateAddresses()
 	}
@@ -93,7 +93,7 @@ func (d *Daemon) apply(up *discovery.Update) (serves bool) {
 }
 
 // publish applies a batch, and reports whether traffic is taken. Preconditions: d.mu is held.
-func (d *Daemon) publish(b translate.Batch, c *cause) (serves bool) {
+func (d *Daemon) publish(b translate.Batch, c *changes.Cause) (serves bool) {
 	for _, c := range b.Complaints {
 		d.problems.Set(partTranslation, objectOf(c.Service), c.Problems...)
 	}
@@ -109,9 +109,9 @@ func (d *Daemon) publish(b translate.Batch, c *cause) (serves bool) {
 	d.announcer.Follow(b.Put)
 	d.published.Store(true)
 	d.publicationProblems(&b, err)
-	changes := d.tiers.follow(withoutKept(b.Put, err, c), b.Delete, time.Now())
+	published := d.tiers.Follow(changes.WithoutKept(b.Put, err, c), b.Delete, time.Now())
 	if !d.updating.Last().IsZero() {
-		d.publicationEvents(&changes, c)
+		d.tell.Publication(&published, c, &d.node.Node)
 	}
 	d.updating.Published(time.Now())
 	d.log.Debug("published", "services", len(b.Put), "deleted", len(b.Delete))
@@ -131,18 +131,19 @@ func (d *Daemon) endLingering(now time.Time) {
 	d.publicationProblems(&b, err)
 }
 
-// withoutKept are the Services of put but those that err, of a publication, leaves as they were.
-// The cause forgets what has changed in these.
-func withoutKept(put []table.Service, err error, c *cause) []table.Service {
-	kept := map[string]bool{}
-	for _, e := range problem.Flatten(err) {
-		if of := (*table.ServiceError)(nil); errors.As(e, &of) && of.Kept {
-			kept[of.Service] = true
-			delete(c.endpoints, of.Service)
-		}
+// startEvent adds the event of the first publication. Preconditions: d.mu is held.
+func (d *Daemon) startEvent(services int) {
+	text := fmt.Sprintf("traffic is taken for %d Services of %s", services, d.source)
+	d.events.Add(event.New{Kind: event.Start, Text: text + fmt.Sprintf(", %s after the start", time.Since(d.lb.Status().Started).Round(time.Millisecond))})
+}
+
+// noteWithdrawal logs an Update that takes away more than half of the Services:
+// mostly that is a mistake of whoever wrote them. Preconditions: d.mu is held.
+func (d *Daemon) noteWithdrawal(up *discovery.Update) {
+	before := d.known
+	d.known = d.source.Stats().Services
+	d.withdrawn.Add(uint64(len(up.Deleted)))
+	if n := len(up.Deleted); 2*n > before && n > 0 {
+		d.log.Warn("the source withdraws most Services", "withdrawn", n, "of", before, "left", d.known, "source", d.source.String())
 	}
-	if len(kept) == 0 {
-		return put
-	}
-	return slices.DeleteFunc(slices.Clone(put), func(s table.Service) bool { return kept[s.Name] })
 }

@@ -28,8 +28,8 @@ type listeners struct {
 	log                    *slog.Logger
 }
 
-func (d *Daemon) listen() (_ *listeners, err error) {
-	ls := &listeners{socket: d.cfg.Admin.Socket, cfg: d.cfg, log: d.log}
+func listen(cfg *config.Configuration, log *slog.Logger) (_ *listeners, err error) {
+	ls := &listeners{socket: cfg.Admin.Socket, cfg: cfg, log: log}
 	defer func() {
 		if err != nil {
 			ls.close()
@@ -38,22 +38,22 @@ func (d *Daemon) listen() (_ *listeners, err error) {
 	if ls.admin, err = api.Listen(ls.socket); err != nil {
 		return nil, err
 	}
-	switch err = adminAccess(d.cfg).Share(ls.socket); {
+	switch err = adminAccess(cfg).Share(ls.socket); {
 	case errors.Is(err, fs.ErrPermission): // a process that was executed again has given CAP_CHOWN up
-		d.log.Warn("admin.group has no access to the admin socket", "err", err)
+		log.Warn("admin.group has no access to the admin socket", "err", err)
 	case err != nil:
 		return nil, err
 	}
-	if ls.metrics, err = listenTCP("metricsBindAddress", d.cfg.MetricsBindAddress); err != nil {
+	if ls.metrics, err = listenTCP("metricsBindAddress", cfg.MetricsBindAddress); err != nil {
 		return nil, err
 	}
-	if ls.health, err = listenTCP("healthzBindAddress", d.cfg.HealthzBindAddress); err != nil {
+	if ls.health, err = listenTCP("healthzBindAddress", cfg.HealthzBindAddress); err != nil {
 		return nil, err
 	}
-	if ls.pageToken, err = statuspage.ReadToken(d.cfg.StatusPage.TokenFile); err != nil {
+	if ls.pageToken, err = statuspage.ReadToken(cfg.StatusPage.TokenFile); err != nil {
 		return nil, err
 	}
-	if ls.page, err = listenTCP("statusPage.bindAddress", d.cfg.StatusPage.BindAddress); err != nil {
+	if ls.page, err = listenTCP("statusPage.bindAddress", cfg.StatusPage.BindAddress); err != nil {
 		return nil, err
 	}
 	return ls, nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/changes"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/process"
@@ -89,7 +90,7 @@ func (d *Daemon) setDrained(list []drainedEndpoint, why string) {
 	d.drained = list
 	d.checks.SetUnused(unusedBy(d))
 	if b := d.translate.SetDrained(drainedOf(list)); !b.Empty() {
-		d.publish(b, &cause{text: why})
+		d.publish(b, changes.NewCause(why))
 	}
 }
 

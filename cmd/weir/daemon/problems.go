@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/changes"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
@@ -42,7 +43,7 @@ const lookEvery = 5 * time.Second
 func (d *Daemon) watchProblems(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	var refused refusals
+	var refused changes.Refusals
 	for {
 		select {
 		case <-ctx.Done():
@@ -50,7 +51,7 @@ func (d *Daemon) watchProblems(ctx context.Context) error {
 		case <-tick.C:
 			d.lookForProblems()
 			path := d.lb.Status()
-			refused.follow(&path, d.events)
+			refused.Follow(&path, d.events, lookEvery)
 		}
 	}
 }

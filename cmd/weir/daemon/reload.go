@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/weirlb/weir/cmd/weir/changes"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
@@ -54,7 +55,7 @@ func (d *Daemon) reload() {
 	// Before the source has synced too: its first update is translated by these options.
 	d.translate.SetOptions(d.options())
 	if d.synced {
-		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}), &cause{text: "the configuration has changed"})
+		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}), changes.NewCause("the configuration has changed"))
 	}
 	d.followReach()
 	d.checks.SetUnused(unusedBy(d))

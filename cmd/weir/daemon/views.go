@@ -63,7 +63,7 @@ func (p published) Served() []*discovery.Service {
 }
 
 func (p published) Tiers(service string, port uint16, proto uint8) []api.TierInUse {
-	return p.d.tiers.of(service, port, proto)
+	return p.d.tiers.Of(service, port, proto)
 }
 
 func (p published) Removed() uint64 { return p.d.withdrawn.Load() }

@@ -1,4 +1,4 @@
-package daemon
+package changes
 
 import (
 	"errors"
@@ -32,12 +32,12 @@ func TestWorkGrowsInProportionToPorts(t *testing.T) {
 			_, a := manyPorts(n, "10.0.0.1:80")
 			_, b := manyPorts(n, "10.0.0.2:80")
 			return func() {
-				var x tiers
-				x.follow([]table.Service{a}, nil, time.Now())
-				c := x.follow([]table.Service{b}, nil, time.Now())
+				var x Tiers
+				x.Follow([]table.Service{a}, nil, time.Now())
+				c := x.Follow([]table.Service{b}, nil, time.Now())
 				scopeOf(c.tiers)
 				for port := range n {
-					x.of("ns/many", uint16(port+1), 6)
+					x.Of("ns/many", uint16(port+1), 6)
 				}
 			}
 		},
@@ -59,9 +59,9 @@ func TestAPublicationThatFailsIsNoChange(t *testing.T) {
 	err := errors.Join(
 		&table.ServiceError{Service: "ns/kept", Kept: true, Err: table.ErrTooManyEndpoints},
 		&table.ServiceError{Service: "ns/partly", Err: table.ErrFrontendTaken})
-	c := &cause{endpoints: map[string][]endpointChange{"ns/kept": {{}}, "ns/served": {{}}}}
-	var x tiers
-	changes := x.follow(withoutKept(put, err, c), nil, time.Now())
+	c := &Cause{endpoints: map[string][]endpointChange{"ns/kept": {{}}, "ns/served": {{}}}}
+	var x Tiers
+	changes := x.Follow(WithoutKept(put, err, c), nil, time.Now())
 	if got := fmt.Sprint(changes.added); got != "[ns/partly ns/served]" {
 		t.Errorf("served: %s", got)
 	}

@@ -1,17 +1,19 @@
-package daemon
+package changes
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/table"
 )
 
-// tiers remembers the tier in use of every Service port, and since when.
-type tiers struct {
+// Tiers remembers the tier in use of every Service port, and since when.
+type Tiers struct {
 	mu        sync.Mutex
 	byService map[string][]tierInUse
 }
@@ -40,14 +42,14 @@ type tierChange struct {
 	before, now int
 }
 
-// serviceChanges are those of a publication.
-type serviceChanges struct {
+// Published are those of a publication.
+type Published struct {
 	tiers          []tierChange
 	added, removed []string // Services
 }
 
-// follow notes what a publication has put or deleted, and returns the changes.
-func (t *tiers) follow(put []table.Service, del []string, now time.Time) (c serviceChanges) {
+// Follow notes what a publication has put or deleted, and returns the changes.
+func (t *Tiers) Follow(put []table.Service, del []string, now time.Time) (c Published) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byService == nil {
@@ -121,8 +123,8 @@ func (k tierKey) scope() string {
 	return "external"
 }
 
-// of are the tiers of a Service port.
-func (t *tiers) of(service string, port uint16, proto uint8) []api.TierInUse {
+// Of are the tiers of a Service port.
+func (t *Tiers) Of(service string, port uint16, proto uint8) []api.TierInUse {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := []api.TierInUse{}
@@ -139,4 +141,20 @@ func (t *tiers) of(service string, port uint16, proto uint8) []api.TierInUse {
 		}
 	}
 	return out
+}
+
+// WithoutKept are the Services of put but those that err, of a publication, leaves as they were.
+// The cause forgets what has changed in these.
+func WithoutKept(put []table.Service, err error, c *Cause) []table.Service {
+	kept := map[string]bool{}
+	for _, e := range problem.Flatten(err) {
+		if of := (*table.ServiceError)(nil); errors.As(e, &of) && of.Kept {
+			kept[of.Service] = true
+			delete(c.endpoints, of.Service)
+		}
+	}
+	if len(kept) == 0 {
+		return put
+	}
+	return slices.DeleteFunc(slices.Clone(put), func(s table.Service) bool { return kept[s.Name] })
 }

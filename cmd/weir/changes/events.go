@@ -1,4 +1,6 @@
-package daemon
+// Package changes says as events of Weir and of Kubernetes what a publication changes: Services,
+// endpoints, and the tier in use.
+package changes
 
 import (
 	"cmp"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/kube"
 	"github.com/weirlb/weir/lb"
@@ -21,8 +24,8 @@ import (
 // an event together.
 const eventsPerUpdate = 4
 
-// cause is why a publication changes tiers.
-type cause struct {
+// Cause is why a publication changes tiers.
+type Cause struct {
 	// text is the cause where no endpoint of the Service has changed.
 	text      string
 	endpoints map[string][]endpointChange // by Service
@@ -36,18 +39,21 @@ type endpointChange struct {
 	ports   []string
 }
 
-// causeOf compares the Services of an update with those before. Preconditions: d.mu is held,
-// and the translator does not have the update yet.
-func (d *Daemon) causeOf(up *discovery.Update) *cause {
-	c := &cause{text: "the Service has changed", endpoints: map[string][]endpointChange{}}
+// NewCause is a cause that is no change of endpoints.
+func NewCause(text string) *Cause { return &Cause{text: text} }
+
+// CauseOf compares the Services of an update with those before. first is set where there was no
+// update before.
+func CauseOf(up *discovery.Update, first bool, before func(discovery.ServiceName) *discovery.Service) *Cause {
+	c := &Cause{text: "the Service has changed", endpoints: map[string][]endpointChange{}}
 	if up.Node != nil {
 		c.text = "the Node or the Service has changed"
 	}
-	if d.updating.Last().IsZero() {
+	if first {
 		return c // all is new
 	}
 	for _, svc := range up.Put {
-		if old := d.translate.Service(svc.Name); old != nil {
+		if old := before(svc.Name); old != nil {
 			if list := endpointChanges(old, svc); len(list) > 0 {
 				c.endpoints[svc.Name.String()] = list
 			}
@@ -144,21 +150,27 @@ func portText(name string, port uint16, protocol string) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %d/%s", name, port, protocol))
 }
 
-// publicationEvents adds the events of a publication.
-func (d *Daemon) publicationEvents(changes *serviceChanges, c *cause) {
-	for _, name := range changes.added {
-		d.events.Add(event.New{Kind: event.ServiceAdded, Service: name, Text: "the Service is served"})
-	}
-	for _, name := range changes.removed {
-		d.events.Add(event.New{Kind: event.ServiceRemoved, Service: name, Text: "the Service is no longer served"})
-	}
-	for name, list := range c.endpoints {
-		d.endpointEvents(name, list)
-	}
-	d.tierEvents(changes.tiers, c)
+// Teller has the places where changes are told.
+type Teller struct {
+	Events *event.Ring
+	Source source.Source // may record Events of Kubernetes
 }
 
-func (d *Daemon) endpointEvents(service string, list []endpointChange) {
+// Publication adds the events of a publication on a node.
+func (t *Teller) Publication(changes *Published, c *Cause, node *topology.Node) {
+	for _, name := range changes.added {
+		t.Events.Add(event.New{Kind: event.ServiceAdded, Service: name, Text: "the Service is served"})
+	}
+	for _, name := range changes.removed {
+		t.Events.Add(event.New{Kind: event.ServiceRemoved, Service: name, Text: "the Service is no longer served"})
+	}
+	for name, list := range c.endpoints {
+		t.endpointEvents(name, list)
+	}
+	t.tierEvents(changes.tiers, c, node)
+}
+
+func (t *Teller) endpointEvents(service string, list []endpointChange) {
 	byKind := map[event.Kind][]endpointChange{}
 	for _, c := range list {
 		byKind[c.kind] = append(byKind[c.kind], c)
@@ -170,11 +182,11 @@ func (d *Daemon) endpointEvents(service string, list []endpointChange) {
 				now, _, _ := strings.Cut(c.text, ",")
 				names = append(names, c.address+" "+now)
 			}
-			d.events.Add(event.New{Kind: kind, Service: service, Identity: "many", Text: fmt.Sprintf("%d endpoints: %s", len(list), event.Some(names))})
+			t.Events.Add(event.New{Kind: kind, Service: service, Identity: "many", Text: fmt.Sprintf("%d endpoints: %s", len(list), event.Some(names))})
 			continue
 		}
 		for _, c := range list {
-			d.events.Add(event.New{
+			t.Events.Add(event.New{
 				Kind: kind, Service: service, Identity: c.address,
 				Text: fmt.Sprintf("endpoint %s %s; ports %s", c.address, c.text, event.Some(c.ports)),
 			})
@@ -183,7 +195,7 @@ func (d *Daemon) endpointEvents(service string, list []endpointChange) {
 }
 
 // tierEvents adds an event for all ports of a Service that change between the same tiers.
-func (d *Daemon) tierEvents(list []tierChange, c *cause) {
+func (t *Teller) tierEvents(list []tierChange, c *Cause, node *topology.Node) {
 	type identity struct{ service, from, to string }
 	groups := map[identity][]tierChange{}
 	var order []identity
@@ -205,33 +217,32 @@ func (d *Daemon) tierEvents(list []tierChange, c *cause) {
 			severity = event.Warning
 		}
 		scope := scopeOf(group)
-		d.events.Add(event.New{
+		t.Events.Add(event.New{
 			Kind: event.TierChanged, Severity: severity, Service: first.service, Identity: scope + first.from + ">" + first.to,
 			Text: fmt.Sprintf("tier %s, was %s; %s, because %s", first.to, first.from, scope, c.of(first.service)),
 		})
-		d.tellTier(first, scope, severity, c)
+		t.tellTier(first, scope, severity, c, node)
 	}
 }
 
 // tellTier has a Kubernetes Event recorded of another tier in use, where the source can do that.
 // The nodes of a zone see the same, but for the order in which endpoints change.
-// Preconditions: d.mu is held.
-func (d *Daemon) tellTier(t tierChange, scope string, severity event.Severity, c *cause) {
-	src, can := d.source.(interface {
+func (t *Teller) tellTier(x tierChange, scope string, severity event.Severity, c *Cause, node *topology.Node) {
+	src, can := t.Source.(interface {
 		Tell(name discovery.ServiceName, c kube.Change)
 	})
-	namespace, name, ok := strings.Cut(t.service, "/")
+	namespace, name, ok := strings.Cut(x.service, "/")
 	if !can || !ok {
 		return
 	}
 	zone := "without a zone"
-	if z := d.node.Labels["topology.kubernetes.io/zone"]; z != "" {
+	if z := node.Labels["topology.kubernetes.io/zone"]; z != "" {
 		zone = "of zone " + z
 	}
 	src.Tell(discovery.ServiceName{Namespace: namespace, Name: name}, kube.Change{
 		Reason: "TierChanged", Warning: severity != event.Note,
-		Identity: strings.Join([]string{t.from, t.to, zone, scope}, "|"),
-		Text:     fmt.Sprintf("nodes %s: tier %s, was %s; %s, because %s", zone, t.to, t.from, scope, c.of(t.service)),
+		Identity: strings.Join([]string{x.from, x.to, zone, scope}, "|"),
+		Text:     fmt.Sprintf("nodes %s: tier %s, was %s; %s, because %s", zone, x.to, x.from, scope, c.of(x.service)),
 	})
 }
 
@@ -255,7 +266,7 @@ func scopeOf(list []tierChange) string {
 }
 
 // of is the cause of a change of a Service.
-func (c *cause) of(service string) string {
+func (c *Cause) of(service string) string {
 	var names []string
 	for _, e := range c.endpoints[service] {
 		now, _, _ := strings.Cut(e.text, ",")
@@ -274,8 +285,8 @@ var problemKinds = map[problem.Kind][2]event.Kind{
 	problem.WorkerStalled: {event.WorkerStalled, event.WorkerBack},
 }
 
-// problemEvent adds the event of a problem. The registry writes the log.
-func (d *Daemon) problemEvent(p problem.Problem, ended bool) {
+// Problem adds the event of a problem. The registry writes the log.
+func (t *Teller) Problem(p problem.Problem, ended bool) {
 	kinds, ok := problemKinds[p.Kind]
 	if !ok {
 		kinds = [2]event.Kind{event.ProblemBegan, event.ProblemEnded}
@@ -292,14 +303,14 @@ func (d *Daemon) problemEvent(p problem.Problem, ended bool) {
 	} else {
 		n.Object = p.Object
 	}
-	d.events.Add(n)
+	t.Events.Add(n)
 }
 
-// refusals counts connections that were refused for want of a SNAT port or of room.
-type refusals struct{ full, noPort uint64 }
+// Refusals counts connections that were refused for want of a SNAT port or of room.
+type Refusals struct{ full, noPort uint64 }
 
-// follow adds events for the connections that were refused since the last call.
-func (r *refusals) follow(s *lb.Status, events *event.Ring) {
+// Follow adds events for the connections that were refused since the last call, every so often.
+func (r *Refusals) Follow(s *lb.Status, events *event.Ring, every time.Duration) {
 	noPort, full := s.Refused()
 	for _, x := range []struct {
 		kind event.Kind
@@ -311,14 +322,8 @@ func (r *refusals) follow(s *lb.Status, events *event.Ring) {
 		{event.SNATPortsInUse, &r.noPort, noPort, "%d new connections were refused in %s: all SNAT ports are in use"},
 	} {
 		if n := x.now - min(*x.last, x.now); n > 0 {
-			events.Add(event.New{Kind: x.kind, Severity: event.Error, Times: n, Text: fmt.Sprintf(x.text, n, lookEvery)})
+			events.Add(event.New{Kind: x.kind, Severity: event.Error, Times: n, Text: fmt.Sprintf(x.text, n, every)})
 		}
 		*x.last = x.now
 	}
-}
-
-// startEvent adds the event of the first publication. Preconditions: d.mu is held.
-func (d *Daemon) startEvent(services int) {
-	text := fmt.Sprintf("traffic is taken for %d Services of %s", services, d.source)
-	d.events.Add(event.New{Kind: event.Start, Text: text + fmt.Sprintf(", %s after the start", time.Since(d.lb.Status().Started).Round(time.Millisecond))})
 }
