@@ -136,7 +136,7 @@ func (q *Question) explain(s subject, faults, warnings []string) *Service {
 	}
 	if q.View != nil {
 		out.Problems = q.View.Problems(problem.Service(out.Namespace, out.Name))
-		q.View.refusals(&out)
+		q.View.refusals(&out, s.svc)
 		if s.svc != nil {
 			out.Frontends = q.View.frontends(s.svc)
 		}

@@ -62,7 +62,7 @@ type Description struct {
 
 // Kinds describes every kind, in the order of the reference.
 var Kinds = []Description{
-	{InvalidObject, Error, true, true, "A field of a Service or of its endpoints is malformed."},
+	{InvalidObject, Error, true, true, "A field of a Service or of its endpoints is malformed, or an endpoint is a frontend of the Service itself."},
 	{UnsupportedField, Error, true, true, "A Service has a field that Weir does not honor: the kernel serves the whole Service."},
 	{FrontendConflict, Error, true, true, "Another Service holds the address, protocol and port."},
 	{FrontendContested, Warning, true, false, "Another Service claims an address, protocol and port of the Service, and does not get it."},

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -21,11 +22,17 @@ type Guard struct {
 	Ports []uint16
 	// Prefixes are those of the host veth, where no endpoint is.
 	Prefixes []netip.Prefix
+	// ClusterIPs, ExternalIPs and LoadBalancerClass are as in Options.
+	ClusterIPs, ExternalIPs bool
+	LoadBalancerClass       string
 }
 
 // GuardOf is the guard of a configuration that is valid.
 func GuardOf(cfg *config.Configuration, own func(netip.Addr) bool) Guard {
-	g := Guard{Own: own, Ports: cfg.ProtectedEndpointPorts}
+	g := Guard{
+		Own: own, Ports: cfg.ProtectedEndpointPorts,
+		ClusterIPs: cfg.ClusterIPs, ExternalIPs: cfg.ExternalIPs, LoadBalancerClass: cfg.LoadBalancerClass,
+	}
 	v4, v6 := cfg.HostVethPrefixes()
 	for _, p := range []netip.Prefix{v4, v6} {
 		if p.IsValid() {
@@ -47,29 +54,34 @@ func (g *Guard) Refuses(a netip.AddrPort) string {
 	return ""
 }
 
-// keep returns the endpoints, of which those that the node refuses are not ready, and the reason
-// for the first of these.
-func (g *Guard) keep(eps []topology.Endpoint) (kept []topology.Endpoint, reason string) {
+// keep returns the endpoints of a port, of which those that the node refuses are not ready, and
+// the reasons for the first of these.
+func (g *Guard) keep(eps []topology.Endpoint, protocol string, own *Frontends) (kept []topology.Endpoint, refused, loop string) {
 	kept = eps
 	for i := range eps {
 		why := g.Refuses(eps[i].AddrPort)
+		comesBack := ""
 		if why == "" {
+			comesBack = own.Refuses(&eps[i], protocol)
+		}
+		if why == "" && comesBack == "" {
 			continue
 		}
-		if reason == "" {
-			kept, reason = slices.Clone(eps), why
+		if refused == "" && loop == "" {
+			kept = slices.Clone(eps)
 		}
+		refused, loop = cmp.Or(refused, why), cmp.Or(loop, comesBack)
 		kept[i].Ready, kept[i].Serving, kept[i].Terminating = false, false, false
 	}
-	return kept, reason
+	return kept, refused, loop
 }
 
 // Apply is a Service as a node with the guard sees it.
 func (g *Guard) Apply(svc *discovery.Service) *discovery.Service {
-	out := svc
+	out, own := svc, g.Frontends(svc)
 	for i := range svc.Ports {
-		kept, reason := g.keep(svc.Ports[i].Endpoints)
-		if reason == "" {
+		kept, refused, loop := g.keep(svc.Ports[i].Endpoints, svc.Ports[i].Protocol, own)
+		if refused == "" && loop == "" {
 			continue
 		}
 		if out == svc {
@@ -92,9 +104,16 @@ func (f *familyPort) guarded(eps []topology.Endpoint) []topology.Endpoint {
 			break
 		}
 	}
-	kept, reason := g.keep(eps)
-	if reason != "" {
-		f.complain(problem.ProtectedPort, "endpoints", "an endpoint gets no packets from the node that has its address: %s", reason)
+	if f.own == nil {
+		f.own = g.Frontends(f.svc)
+	}
+	kept, refused, loop := g.keep(eps, f.port.Protocol, f.own)
+	f.t.askedOwn = f.t.askedOwn || f.own.asked
+	if refused != "" {
+		f.complain(problem.ProtectedPort, "endpoints", "an endpoint gets no packets from the node that has its address: %s", refused)
+	}
+	if loop != "" {
+		f.complain(problem.InvalidObject, "endpoints", "an endpoint gets no packets: %s", loop)
 	}
 	return kept
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/topology"
 )
 
@@ -88,5 +89,52 @@ func TestNodesComplainAlikeOfTheirOwnEndpoints(t *testing.T) {
 	}
 	if len(said) != 2 || said[0] != said[1] {
 		t.Errorf("the nodes say %q", said)
+	}
+}
+
+// Packets to an endpoint that is a frontend come back, and each pass makes a flow.
+func TestAnEndpointThatIsAFrontendOfItsServiceGetsNothing(t *testing.T) {
+	vip := netip.MustParseAddr("203.0.113.1")
+	for _, tt := range []struct {
+		name, endpoint, protocol, node string
+		change                         func(*discovery.Service, *Guard)
+		refused                        bool
+	}{
+		{"load balancer address", "203.0.113.1:80", "TCP", "", nil, true},
+		{"another port of the Service", "203.0.113.1:81", "TCP", "", nil, true},
+		{"a port that is none of the Service", "203.0.113.1:8080", "TCP", "", nil, false},
+		{"another protocol", "203.0.113.1:81", "UDP", "", nil, false},
+		{"another address", "203.0.113.2:80", "TCP", "", nil, false},
+		{"an address of the node, whose kernel has it", "203.0.113.1:80", "TCP", "",
+			func(_ *discovery.Service, g *Guard) { g.Own = func(a netip.Addr) bool { return a == vip } }, false},
+		{"a pod in the network of another node", "203.0.113.1:80", "TCP", "n2", nil, false},
+		{"an external address", "198.51.100.9:80", "TCP", "", func(s *discovery.Service, g *Guard) {
+			s.ExternalIPs, g.ExternalIPs = addrs("198.51.100.9"), true
+		}, true},
+		{"an external address that is not served", "198.51.100.9:80", "TCP", "", func(s *discovery.Service, _ *Guard) {
+			s.ExternalIPs = addrs("198.51.100.9")
+		}, false},
+		{"an address for another load balancer", "203.0.113.1:80", "TCP", "",
+			func(_ *discovery.Service, g *Guard) { g.LoadBalancerClass = "other" }, false},
+	} {
+		guard := Guard{}
+		svc := service("web", func(s *discovery.Service) {
+			s.LoadBalancerIPs = []netip.Addr{vip}
+			s.Ports[0].Port, s.Ports[0].Protocol = 80, tt.protocol
+			s.Ports = append(s.Ports, discovery.Port{Name: "other", Protocol: "TCP", Port: 81})
+		}, "10.1.1.1:8080", tt.endpoint)
+		eps := svc.Ports[0].Endpoints
+		loop := slices.IndexFunc(eps, func(e topology.Endpoint) bool { return e.AddrPort.String() == tt.endpoint })
+		eps[loop].NodeName = tt.node
+		if tt.change != nil {
+			tt.change(svc, &guard)
+		}
+		b := New(Options{NodeAddresses: []netip.Addr{node1}, Guard: guard}).Apply(update(svc))
+		served := slices.ContainsFunc(b.Put[0].Pools[0].Endpoints, func(e table.Endpoint) bool { return e.AddrPort.String() == tt.endpoint })
+		complained := len(b.Complaints) == 1 && b.Complaints[0].Problems[0].Kind == problem.InvalidObject
+		applied := !guard.Apply(svc).Ports[0].Endpoints[loop].Ready
+		if served == tt.refused || complained != tt.refused || applied != tt.refused {
+			t.Errorf("%s: served %v, problem %v, hidden %v; want it refused: %v", tt.name, served, complained, applied, tt.refused)
+		}
 	}
 }

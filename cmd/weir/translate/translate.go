@@ -67,7 +67,8 @@ func (t *Translator) translateTo(svc *discovery.Service, claims *[]Claim) (table
 type translation struct {
 	t                        *Translator
 	svc                      *discovery.Service
-	frontends, pools, listed int // where it begins in the scratch
+	frontends, pools, listed int        // where it begins in the scratch
+	own                      *Frontends // nil before they are asked for
 	problems                 []problem.Problem
 	claims                   *[]Claim // of an explanation, else nil
 }
