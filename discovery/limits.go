@@ -64,7 +64,7 @@ func exceeds(n, limit int) bool { return limit > 0 && n > limit }
 func (s *Store) weigh(svc *service) {
 	var d demand
 	svc.tooLarge, svc.use, svc.matches = "", Use{Endpoints: true}, nil
-	if sp := svc.spec; sp != nil && !sp.svc.Headless && !sp.svc.ExternalName && sp.svc.Unsupported == "" {
+	if sp := svc.spec; sp != nil && !sp.svc.Headless && !sp.svc.ExternalName {
 		if s.opts.Use != nil {
 			svc.use = s.opts.Use(&sp.svc)
 		}
@@ -76,8 +76,8 @@ func (s *Store) weigh(svc *service) {
 				svc.tooLarge = fmt.Sprintf("asks for more than the %d %s that a Service may have", r.limit.Service, r.name)
 			}
 		}
-		if svc.tooLarge != "" {
-			d = demand{}
+		if svc.tooLarge != "" || sp.svc.Unsupported != "" {
+			d = demand{} // the kernel serves it
 		}
 	}
 	s.demands.set(svc, d)

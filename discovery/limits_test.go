@@ -110,8 +110,15 @@ func TestEndpointsBeyondTheLimitAreNotMerged(t *testing.T) {
 			t.Errorf("%d endpoints: refused %q with %d endpoints", endpoints, svc.Refused, len(svc.Ports[0].Endpoints))
 		}
 	}
+	unsupported := sized("default/web", 5, 100)
+	unsupported.Annotations[AnnotationTopologyKeys] = "no label"
+	s = NewStore(Options{Limits: Limits{Endpoints: Limit{Service: 20}}})
+	s.SetService(unsupported)
 	s.SetSlice(slice(5))
 	s.Flush()
+	if svc := s.Service(ServiceName{"default", "web"}); svc.Unsupported == "" || svc.Refused == "" || len(svc.Ports[0].Endpoints) > 0 {
+		t.Errorf("a Service that is the kernel's for another reason: %+v", svc)
+	}
 	s.SetSlice(slice(6)) // or each endpoint that comes or goes would be another problem, and an Event
 	if up := s.Flush(); up != nil {
 		t.Errorf("a refused Service is another with each endpoint: %+v", up)
