@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// record notes the verbs of requests that the API server allowed.
+// record notes the verbs of requests that the API server allowed, also of objects that are not there.
 type record struct {
 	mu   sync.Mutex
 	seen map[string][]string
@@ -16,7 +16,7 @@ type record struct {
 func (r *record) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(q *http.Request) (*http.Response, error) {
 		res, err := next.RoundTrip(q)
-		if err == nil && res.StatusCode < 300 {
+		if err == nil && (res.StatusCode < 300 || res.StatusCode == http.StatusNotFound) {
 			r.note(q)
 		}
 		return res, err
