@@ -140,10 +140,27 @@ func TestSourceIsCurrentAsOfTheLastListOrEvent(t *testing.T) {
 	}
 	f := follow(t, kube.Config{REST: &rest.Config{Host: server.URL}})
 	f.until(t, "not in sync", func() bool { return f.Synced() && len(f.Faults()) == 0 })
+	opens := func() { // each watch is waited for: one that opens late would take another mode
+		t.Helper()
+		select {
+		case <-opened:
+		case <-time.After(patience.For(time.Minute)):
+			t.Fatal("no watch opens")
+		}
+	}
+	ends := func() {
+		t.Helper()
+		select {
+		case expire <- struct{}{}:
+		case <-time.After(patience.For(time.Minute)):
+			t.Fatal("no watch waits")
+		}
+	}
+	opens()
 	first := f.contact("endpointslices").Last
 
 	mode.Store(broken)
-	expire <- struct{}{}
+	ends()
 	failures := func(n uint64) func() bool {
 		return func() bool { return f.WatchErrors()["endpointslices"] >= n }
 	}
@@ -155,15 +172,13 @@ func TestSourceIsCurrentAsOfTheLastListOrEvent(t *testing.T) {
 	mode.Store(well)
 	f.until(t, "a list that is completed leaves the fault", func() bool { return f.connected("endpointslices") && f.contact("endpointslices").Last.After(first) })
 
+	opens()
 	mode.Store(silent)
-	for len(opened) > 0 {
-		<-opened
-	}
-	expire <- struct{}{} // the watch after the list is refused, the next opens
-	<-opened
+	ends() // the watch after the list is refused, the next opens
+	opens()
 	if f.connected("endpointslices") {
 		t.Error("a watch that has opened ends the fault")
 	}
-	expire <- struct{}{} // it sends a bookmark
+	ends() // it sends a bookmark
 	f.until(t, "a bookmark leaves the fault", func() bool { return f.connected("endpointslices") })
 }
