@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/ports/absence"
 )
 
 // Run runs the housekeeping beside the workers, which Apply starts, until ctx ends.
@@ -141,7 +141,7 @@ func wrap(subject string, err error) error {
 
 // Absent returns why the node should get no traffic: a configured interface has no port, or none
 // has a carrier. It is nil otherwise, and before traffic is taken at all. It never waits.
-func (l *LB) Absent() *ports.Absence { return l.ports.Absent() }
+func (l *LB) Absent() *absence.Absence { return l.ports.Absent() }
 
 // pace is the time between two looks at the interfaces: shorter while a port is between
 // two states.

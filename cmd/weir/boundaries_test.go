@@ -90,6 +90,11 @@ var boundaries = []boundary{
 			"lb/warning", "lb/xsk",
 		},
 	},
+	{folder: "lb/ports/absence", why: "names of interfaces, and reasons", own: []string{"lb/warning"}, imports: []string{"net", "os"}},
+	{
+		folder: "lb/ports/offload", why: "settings of NICs: it knows no ports",
+		own: []string{"conntrack/statefile", "lb/header", "lb/steer", "lb/xsk"},
+	},
 	{folder: "lb/phase", why: "a list of times", only: []string{}},
 	{folder: "lb/warning", why: "a list of texts", only: []string{}},
 	{folder: "lb/counter", why: "a list: standard library only", only: []string{}, imports: []string{"sync/atomic"}},

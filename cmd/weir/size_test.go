@@ -33,7 +33,6 @@ var largeTypes = map[string]size{
 	"discovery/Store":               {54, 7},
 	"lb/LB":                         {93, 17},
 	"lb/hostveth/Veth":              {75, 11},
-	"lb/ports/Ports":                {103, 18},
 	"lb/route/Watcher":              {62, 11},
 	"lb/steer/Program":              {70, 13},
 	"lb/table/Table":                {27, 9},

@@ -13,12 +13,12 @@ type Arrival struct {
 
 // Arrival returns how a packet comes by a port that is open.
 func (ps *Ports) Arrival(id int) (a Arrival, ok bool) {
-	if id < 0 || id >= len(ps.list) || ps.list[id].state != open {
+	if id < 0 || id >= len(ps.list.ports) || ps.list.ports[id].state != open {
 		return a, false
 	}
-	p := ps.list[id]
-	d := ps.deviceOf(p)
-	a = Arrival{Port: slices.Index(ps.list, d), Tag: p.tag, MAC: p.mac, Index: d.index}
+	p := ps.list.ports[id]
+	d := ps.list.deviceOf(p)
+	a = Arrival{Port: slices.Index(ps.list.ports, d), Tag: p.tag, MAC: p.mac, Index: d.index}
 	return a, true
 }
 
@@ -29,7 +29,7 @@ func (ps *Ports) Named(name string) int {
 		func(p *port) bool { return p.name == name },
 		func(p *port) bool { return p.parent == name },
 	} {
-		at := slices.IndexFunc(ps.list, func(p *port) bool {
+		at := slices.IndexFunc(ps.list.ports, func(p *port) bool {
 			return matches(p) && p.state == open && (p.host || p.routeIndex != 0)
 		})
 		if at >= 0 {

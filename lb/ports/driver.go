@@ -2,10 +2,7 @@ package ports
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 
 	"github.com/weirlb/weir/lb/device"
@@ -24,6 +21,22 @@ const (
 // veth is the kind of link whose behavior is known. It cannot be probed, because it
 // shows on the wire only.
 const veth = "veth"
+
+// forgetful are drivers that forget a native XDP program when they stop the device: it was set
+// down, got another MTU or other rings, or was reset after a hang. The kernel goes on reporting
+// the program as attached, and gets all packets (vmxnet3_rq_cleanup_all, Linux 6.6 on).
+var forgetful = []string{"vmxnet3"}
+
+// softwareKinds are the kinds of link whose packets the kernel has in buffers already, up to
+// 64 KB at a time. XDP there gains nothing, and ends segmentation offload.
+var softwareKinds = []string{veth, "netkit", "tuntap", "tun"}
+
+// softwareDrivers are as softwareKinds, of devices that rtnetlink does not tell from NICs.
+var softwareDrivers = []string{"virtio_net"}
+
+// queuePerCPU are drivers that send a packet that XDP has redirected by the queue with the number
+// of the CPU, and drop it, counted nowhere, if there is none (mlx5e_xdp_xmit, i40e_xdp_xmit).
+var queuePerCPU = []string{"i40e", "mlx5_core"}
 
 // driverOf is the driver of a NIC, and of another link the kind.
 func driverOf(l *device.Link) string {
@@ -60,19 +73,6 @@ func canZeroCopy(kind string, features xsk.Features, err error) bool {
 	return kind != veth && (err != nil || features.ZeroCopy())
 }
 
-// queuePerCPU are drivers that send a packet that XDP has redirected by the queue with the number
-// of the CPU, and drop it, counted nowhere, if there is none (mlx5e_xdp_xmit, i40e_xdp_xmit).
-var queuePerCPU = []string{"i40e", "mlx5_core"}
-
-// sendsFromEachCPU reports whether packets that XDP redirects to a device leave, whatever the CPU.
-func sendsFromEachCPU(p *port) bool {
-	if !slices.Contains(queuePerCPU, p.driver) {
-		return true
-	}
-	q, err := steer.RxQueues(p.index)
-	return err == nil && hasQueuePerCPU(p.driver, q.Rx, os.DirFS("/sys"))
-}
-
 // hasQueuePerCPU is sendsFromEachCPU of a driver and a number of queues, with sysfs at sys.
 func hasQueuePerCPU(driver string, queues int, sys fs.FS) bool {
 	if !slices.Contains(queuePerCPU, driver) {
@@ -82,39 +82,23 @@ func hasQueuePerCPU(driver string, queues int, sys fs.FS) bool {
 	return len(online) > 0 && slices.Max(online) < queues
 }
 
-// isZeroCopy reports whether the packets of a socket's queue are in frames of Weir's. A program that
-// redirects such a packet has it copied, of a packet of several buffers the first alone
-// (xdp_convert_zc_to_xdp_frame).
-func isZeroCopy(s *xsk.Socket) bool {
-	zeroCopy, _, _ := s.Granted()
-	return zeroCopy
+// Software reports whether XDP gains nothing on a device of the calling thread's network
+// namespace. kind is rtnetlink's name of the kind.
+func Software(kind, name string) bool {
+	return slices.Contains(softwareKinds, kind) || slices.Contains(softwareDrivers, steer.DriverOf(name))
 }
 
-// mayZeroCopy reports whether the port may come to run with zero copy.
-func (p *port) mayZeroCopy() bool {
-	return !p.host && (p.mode == ModeZeroCopy || p.mode == ModeAuto && p.zeroCopy)
-}
+// Hooks of an interface, as in the configuration file.
+const (
+	HookAuto = "auto"
+	HookXDP  = "xdp"
+	HookTCX  = "tcx"
+)
 
-// errFrames is why a device that is new since the start cannot have zero copy.
-var errFrames = errors.New("zero copy needs packet memory with frames of 4,096 bytes, " +
-	"which is made at the start: restart Weir")
-
-// checkMetadata compares the TX metadata that a port was granted with the configuration.
-func (ps *Ports) checkMetadata(p *port) error {
-	if p.host || len(p.sockets) == 0 {
-		return nil
+// orAuto is a mode, or TxChecksum, of a configuration that may leave it out.
+func orAuto(s string) string {
+	if s == "" {
+		return ModeAuto // and TxChecksumAuto
 	}
-	zeroCopy, metadata, _ := p.sockets[0].Granted()
-	switch {
-	case metadata:
-	case p.txChecksum == TxChecksumMetadata:
-		return fmt.Errorf("interface %s: txChecksum: metadata is not granted, "+
-			"by the kernel or with zero copy by the driver (%v): use auto or software",
-			p.name, xsk.ProbeTxMetadata())
-	case p.txChecksum != TxChecksumSoftware && !zeroCopy && p.sockets[0].KernelMetadata():
-		ps.log.Info("partial checksums are completed in software: "+
-			"before Linux 6.18 some drivers ignore TX metadata in copy mode; "+
-			"txChecksum: metadata uses it all the same", "interface", p.name)
-	}
-	return nil
+	return s
 }

@@ -57,7 +57,8 @@ func TestFramesAreLargeWhereZeroCopyMayBeGranted(t *testing.T) {
 	} {
 		p := &port{name: "eth0", mtu: 1500, mode: test.mode, zeroCopy: canZeroCopy(test.kind, test.features, test.err), vlanParent: -1}
 		host := &port{mtu: 1500, host: true, mode: ModeNative, vlanParent: -1}
-		ps := &Ports{cfg: Config{FrameSize: test.configured}, list: []*port{p, host}}
+		ps := newPorts(Config{FrameSize: test.configured})
+		ps.list.ports = []*port{p, host}
 		size, why := ps.FrameSize()
 		if size != test.want || (size == xsk.FrameSize) != (why != "") && test.configured == 0 {
 			t.Errorf("%s: frames of %d bytes, want %d (%q)", test.name, size, test.want, why)
@@ -77,7 +78,7 @@ func TestLateNICHasNoZeroCopyInSmallFrames(t *testing.T) {
 		return a
 	}
 	small, large := umem(xsk.SmallFrameSize), umem(xsk.FrameSize)
-	ps := &Ports{warnings: warning.NewList(slog.New(slog.DiscardHandler))}
+	o := &opener{warnings: warning.NewList(slog.New(slog.DiscardHandler))}
 	for _, test := range []struct {
 		memory *xsk.Umem
 		mode   string
@@ -90,8 +91,8 @@ func TestLateNICHasNoZeroCopyInSmallFrames(t *testing.T) {
 		{large, ModeAuto, xsk.Auto, nil},
 		{large, ModeZeroCopy, xsk.ZeroCopy, nil},
 	} {
-		ps.memory = test.memory
-		got, err := ps.socketMode(&port{name: "eth9", mode: test.mode, zeroCopy: true, vlanParent: -1})
+		o.memory = test.memory
+		got, err := o.socketMode(&port{name: "eth9", mode: test.mode, zeroCopy: true, vlanParent: -1})
 		if got != test.want || !errors.Is(err, test.err) {
 			t.Errorf("%s in frames of %d bytes: %v, %v", test.mode, test.memory.FrameSize(), got, err)
 		}

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -20,26 +18,26 @@ import (
 // another index, or get another MAC address. quiesced reports whether every worker has
 // carried out the last Update. The caller passes the Update on to the workers.
 func (ps *Ports) Follow(quiesced bool) Update {
-	u := Update{Frames: make([][]uint64, ps.workers)}
+	u := Update{Frames: make([][]uint64, ps.opener.workers)}
 	// Hosts may have thousands of interfaces: they are listed only when needed.
-	if !ps.probe() && !ps.bonded {
+	if !ps.probe() && !ps.resolver.bonded {
 		return u
 	}
-	links, err := ps.links()
+	links, err := ps.resolver.links()
 	if err != nil {
 		ps.log.Warn("follow interfaces", "err", err)
 		return u
 	}
 
-	v := ps.viewOf(links)
+	v := ps.resolver.viewOf(links)
 	if ps.attached {
-		ps.guard(v)
+		ps.steering.guard(v, ps.life.refused)
 	}
 	if ps.attached && quiesced {
-		ps.change(v, &u)
+		ps.life.change(v, &u)
 	}
-	for _, in := range ps.cfg.Interfaces {
-		u.Routes = ps.followActive(in.Name, v.ports[in.Name]) || u.Routes
+	for _, in := range v.interfaces {
+		u.Routes = ps.list.followActive(in.Name, v.ports[in.Name], ps.log) || u.Routes
 	}
 	ps.notePartial(v)
 	if ps.attached {
@@ -51,7 +49,7 @@ func (ps *Ports) Follow(quiesced bool) Update {
 // probe asks the kernel for the interface of every port. It takes over changed MAC
 // addresses, and reports whether anything else differs.
 func (ps *Ports) probe() (differs bool) {
-	for id, p := range ps.list {
+	for id, p := range ps.list.ports {
 		if p.state != open {
 			differs = differs || p.state != vacant
 			continue
@@ -60,23 +58,25 @@ func (ps *Ports) probe() (differs bool) {
 		if err != nil {
 			gone := errors.As(err, new(netlink.LinkNotFoundError))
 			if gone && p.host {
-				ps.setAbsent(p.name, "is gone, and is the host veth: restart Weir", true)
+				ps.absent.Set(p.name, "is gone, and is the host veth: restart Weir", true)
 			}
 			differs = differs || gone && !p.host
 			continue
 		}
 		renamed := !p.host && p.routeIndex != 0 && found.Attrs().Name != p.parent
-		differs = differs || renamed || severed(p)
+		differs = differs || renamed || p.severed()
 		if mac := found.Attrs().HardwareAddr; len(mac) == 6 {
 			ps.followMAC(id, [6]byte(mac))
 		}
-		ps.followMTU(p, found.Attrs().MTU)
-		p.fault = keepPath(p, found.Attrs().MTU, ps.log)
-		p.lost.look(p, found)
-		ps.keepProgram(p, device.CarrierChanges, ps.program.Refresh)
+		ps.opener.followMTU(p, found.Attrs().MTU)
+		p.fault = p.keepPath(found.Attrs().MTU, ps.log)
+		if !p.isVLAN() { // its device has the count
+			p.lost.look(p.index, p.pair, found)
+		}
+		ps.steering.keepProgram(p, device.CarrierChanges, ps.steering.program.Refresh)
 		p.down = !p.host && isDown(found.Attrs())
 		if ps.attached && !p.host && !p.isVLAN() && !p.down {
-			p.found = queuesNow(p)
+			p.found = p.queuesNow()
 			differs = differs || p.found != p.queues
 		}
 		differs = differs || (p.down || p.fault != "") && ps.attached
@@ -84,19 +84,19 @@ func (ps *Ports) probe() (differs bool) {
 			ps.noteGeneric(p.name, found.Attrs().Xdp)
 		}
 	}
-	return differs || len(ps.absent) > 0
+	return differs || ps.absent.Any()
 }
 
 // followMAC takes over the MAC address of a port's interface.
 func (ps *Ports) followMAC(id int, mac [6]byte) {
-	p := ps.list[id]
+	p := ps.list.ports[id]
 	if mac == p.mac || !ps.attached {
 		return
 	}
 	ps.log.Info("interface has another MAC address", "interface", p.name, "mac", net.HardwareAddr(mac[:]))
 	old := p.mac
 	p.mac = mac
-	if err := ps.updateAddresses(id); err != nil {
+	if err := ps.steering.updateAddresses(id); err != nil {
 		p.mac = old
 		ps.log.Error("steering", "err", err)
 	}
@@ -113,51 +113,9 @@ func (ps *Ports) noteGeneric(name string, xdp *netlink.LinkXdp) {
 		"packets that have passed it, and the kernel gets them; remove the program, or use hook: xdp", xdp.ProgId))
 }
 
-// severed reports whether the kernel has taken the steering program or the sockets off the
-// device of a port: the former when the device is deleted, the latter also when it moves to
-// another network namespace. That distinguishes a new device from an old device of the same
-// index.
-func severed(p *port) bool {
-	return p.attachment != nil && !p.attachment.Attached() ||
-		len(p.sockets) > 0 && p.sockets[0].Unbound() ||
-		len(p.inner) > 0 && p.inner[0].Unbound()
-}
-
-// change takes every port to its next state, removes ports and adds new ones.
-// Preconditions: the workers have carried out the last Update.
-func (ps *Ports) change(v *view, u *Update) {
-	maps.DeleteFunc(ps.refused, func(index int, _ refusal) bool { return !v.names(index) })
-	ps.advance(v, u)
-	u.Routes = ps.removeLost(v) || u.Routes
-	if !ps.Moving() {
-		ids, removed := ps.followQueues()
-		u.Ports, u.Routes = append(u.Ports, ids...), u.Routes || removed
-		u.Ports = append(u.Ports, ps.addNew(v)...)
-	}
-}
-
-// followActive notes which members of a bond may be sent by, and reports whether that
-// has changed.
-func (ps *Ports) followActive(name string, resolved []device.Port) (changed bool) {
-	for _, p := range ps.list {
-		if !p.member || p.routeIndex == 0 || p.parent != name || p.state != open {
-			continue
-		}
-		d := ps.deviceOf(p)
-		active := slices.ContainsFunc(resolved, func(r device.Port) bool {
-			return r.Device == d.index && r.Active
-		})
-		if active != p.active {
-			p.active, changed = active, true
-			ps.log.Info("bond member", "interface", name, "member", d.name, "active", active)
-		}
-	}
-	return changed
-}
-
 // notePartial warns of members of a bond that cannot be attached.
 func (ps *Ports) notePartial(v *view) {
-	for _, in := range ps.cfg.Interfaces {
+	for _, in := range v.interfaces {
 		if len(v.ports[in.Name]) == 0 || v.errs[in.Name] == nil {
 			ps.warnings.Retract(warning.Member, in.Name)
 			continue

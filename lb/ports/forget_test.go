@@ -46,9 +46,9 @@ func (d *forgetfulDriver) refresh(*steer.Attachment) error {
 func TestForgetfulDriversGetTheProgramAgain(t *testing.T) {
 	d := &forgetfulDriver{carrier: 3, has: true}
 	log := slog.New(slog.DiscardHandler)
-	ps := &Ports{log: log, warnings: warning.NewList(log)}
+	st := &steering{log: log, warnings: warning.NewList(log)}
 	p := &port{driver: "vmxnet3", hook: steer.XDP, attachment: &steer.Attachment{Mode: steer.Native}}
-	look := func() { ps.keepProgram(p, d.changes, d.refresh) }
+	look := func() { st.keepProgram(p, d.changes, d.refresh) }
 	settled := func(why string) {
 		t.Helper()
 		for range 3 {
@@ -77,12 +77,12 @@ func TestForgetfulDriversGetTheProgramAgain(t *testing.T) {
 	d.refuse = errors.New("busy")
 	look()
 	look()
-	if held := ps.warnings.All(); len(held) != 1 || !strings.Contains(held[0].Text, "busy") {
+	if held := st.warnings.All(); len(held) != 1 || !strings.Contains(held[0].Text, "busy") {
 		t.Errorf("warnings of a driver that refuses: %v", held)
 	}
 	d.refuse = nil
 	settled("after a refusal")
-	if held := ps.warnings.All(); len(held) > 0 {
+	if held := st.warnings.All(); len(held) > 0 {
 		t.Errorf("warnings after the refusal: %v", held)
 	}
 }

@@ -7,37 +7,38 @@ import "github.com/weirlb/weir/lb/steer"
 // attachment. A device that is refused is the kernel's. VLANs and members of bonds have no
 // guard, nor has a device without native XDP, unless mode generic is asked for: the
 // attachment would adopt generic mode.
-func (ps *Ports) guard(v *view) {
-	for index := range ps.guarded {
+func (st *steering) guard(v *view, refused refusals) {
+	for index := range st.guarded {
 		if !v.uses(index) {
-			ps.unguard(index)
+			st.unguard(index)
 		}
 	}
-	for _, in := range ps.cfg.Interfaces {
+	for _, in := range v.interfaces {
 		for _, r := range v.ports[in.Name] {
-			_, refused := ps.refused[r.Device]
-			if r.VLAN != 0 || r.Member || refused || ps.guarded[r.Device] || ps.deviceID(r.Device) >= 0 {
+			_, isRefused := refused[r.Device]
+			if r.VLAN != 0 || r.Member || isRefused || st.guarded[r.Device] || st.list.deviceID(r.Device) >= 0 {
 				continue
 			}
 			mode := steer.Native
 			if in.Mode == ModeGeneric {
 				mode = steer.Generic
 			}
-			ps.guarded[r.Device] = true // asked for once, also after an error
-			err := ps.program.Guard(steer.Interface{Index: r.Device, Mode: mode, PinDir: ps.cfg.PinDir})
+			st.guarded[r.Device] = true // asked for once, also after an error
+			err := st.program.Guard(steer.Interface{Index: r.Device, Mode: mode, PinDir: st.pinDir})
 			if err != nil {
-				ps.log.Debug("connections may be reset until the interface is attached", "interface", in.Name, "err", err)
+				st.log.Debug("connections may be reset until the interface is attached", "interface", in.Name, "err", err)
 			}
 		}
 	}
 }
 
-func (ps *Ports) unguard(index int) {
-	if !ps.guarded[index] {
+// unguard ends the guard of a device, if there is one: the kernel has its packets.
+func (st *steering) unguard(index int) {
+	if !st.guarded[index] {
 		return
 	}
-	delete(ps.guarded, index)
-	if err := ps.program.Unguard(index); err != nil {
-		ps.log.Error("steering", "err", err)
+	delete(st.guarded, index)
+	if err := st.program.Unguard(index); err != nil {
+		st.log.Error("steering", "err", err)
 	}
 }

@@ -23,7 +23,7 @@ func TestHookIsRefusedWithAReason(t *testing.T) {
 		{HookXDP, "it is configured", false},
 	} {
 		p := &port{name: "eth9", driver: veth, hookAsked: tt.asked, routeIndex: 40}
-		err := ps.chooseHook(eth0ID, p)
+		err := ps.steering.chooseHook(eth0ID, p)
 		why := p.hookWhy
 		if err != nil {
 			why = err.Error()
@@ -38,27 +38,27 @@ func TestHookIsRefusedWithAReason(t *testing.T) {
 func TestHookReasonNamesADeviceThatIsNoTarget(t *testing.T) {
 	ps := example()
 	p := &port{driver: veth, hook: steer.XDP, hookWhy: "it is configured", noTarget: true}
-	if why := ps.hookReason(p); !strings.Contains(why, "neither GRO nor XDP") {
+	if why := ps.steering.hookReason(p); !strings.Contains(why, "neither GRO nor XDP") {
 		t.Errorf("%q", why)
 	}
 	p.driver = "other"
-	if why := ps.hookReason(p); !strings.Contains(why, "the driver cannot") {
+	if why := ps.steering.hookReason(p); !strings.Contains(why, "the driver cannot") {
 		t.Errorf("%q", why)
 	}
 	p.fewQueues = true
-	if why := ps.hookReason(p); !strings.Contains(why, "fewer queues than the node has CPUs") {
+	if why := ps.steering.hookReason(p); !strings.Contains(why, "fewer queues than the node has CPUs") {
 		t.Errorf("%q", why)
 	}
 	p.unknown = true
-	if got := ps.hookReason(p); !strings.HasSuffix(got, "the kernel does not say whether the driver can (Linux 6.3 says it)") {
+	if got := ps.steering.hookReason(p); !strings.HasSuffix(got, "the kernel does not say whether the driver can (Linux 6.3 says it)") {
 		t.Errorf("before Linux 6.3: %q", got)
 	}
 	p.noTarget, p.steersOnly = false, true
-	if why := ps.hookReason(p); !strings.Contains(why, "zero copy") {
+	if why := ps.steering.hookReason(p); !strings.Contains(why, "zero copy") {
 		t.Errorf("%q", why)
 	}
 	ps.SetFlowCache(errors.New("off"))
-	if why := ps.hookReason(p); why != "it is configured" {
+	if why := ps.steering.hookReason(p); why != "it is configured" {
 		t.Errorf("%q without a flow cache", why)
 	}
 }

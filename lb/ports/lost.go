@@ -1,6 +1,10 @@
 package ports
 
-import "github.com/vishvananda/netlink"
+import (
+	"github.com/vishvananda/netlink"
+
+	"github.com/weirlb/weir/lb/uppair"
+)
 
 // Lost counts the packets that the kernel has lost behind a program of Weir's, which takes them
 // for forwarded.
@@ -20,21 +24,18 @@ type losses struct {
 	before, now Lost
 }
 
-// look takes over the counts of a port's device and pair. found is the interface of the port in
-// routes. A count that cannot be read stays.
-func (l *losses) look(p *port, found netlink.Link) {
-	if p.isVLAN() {
-		return // its device has the count
-	}
+// look takes over the counts of a device and of its pair, nil without one. found is the interface
+// in routes. A count that cannot be read stays.
+func (l *losses) look(index int, pair *uppair.Pair, found netlink.Link) {
 	now := l.now
-	if found.Attrs().Index != p.index { // the bond's
-		found, _ = netlink.LinkByIndex(p.index)
+	if found.Attrs().Index != index { // the bond's
+		found, _ = netlink.LinkByIndex(index)
 	}
 	if found != nil && found.Attrs().Statistics != nil {
 		now.Transmit = found.Attrs().Statistics.TxDropped
 	}
-	if p.pair != nil {
-		if n, err := p.pair.Dropped(); err == nil {
+	if pair != nil {
+		if n, err := pair.Dropped(); err == nil {
 			now.Pair = n
 		}
 	}

@@ -30,15 +30,14 @@ func TestWireLossesBehindARedirectAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	lan := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lan0", MTU: 1500}, PeerName: "peer0"}
-	p := &port{name: "lan0", vlanParent: -1}
+	var pair *uppair.Pair
 	var l losses
 	look := func(want Lost) {
 		t.Helper()
 		err := node.Do(func() error {
 			found, err := netlink.LinkByName("lan0")
 			if err == nil {
-				p.index = found.Attrs().Index
-				l.look(p, found)
+				l.look(found.Attrs().Index, pair, found)
 			}
 			return err
 		})
@@ -63,7 +62,7 @@ func TestWireLossesBehindARedirectAreCounted(t *testing.T) {
 		}
 	}
 	if err := node.Do(func() (err error) {
-		if p.pair, err = uppair.Open(uppair.Config{Slot: 0, Queues: 1, MTU: 1500}); err == nil {
+		if pair, err = uppair.Open(uppair.Config{Slot: 0, Queues: 1, MTU: 1500}); err == nil {
 			err = netlink.LinkAdd(lan)
 		}
 		for name, mtu := range map[string]int{"lan0": 1500, "peer0": 1280, "weir-dn0": 1280} {

@@ -8,6 +8,7 @@ import (
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 
+	"github.com/weirlb/weir/lb/ports/offload"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/warning"
 	"github.com/weirlb/weir/perf/netlab"
@@ -33,7 +34,7 @@ func TestWireOffloadsFollowARename(t *testing.T) {
 	}
 	for name, end := range map[string]func(ps *Ports, id int) error{
 		"at the end":        func(ps *Ports, _ int) error { return ps.Close() },
-		"as it is not used": func(ps *Ports, id int) error { ps.remove(id, false); return nil },
+		"as it is not used": func(ps *Ports, id int) error { ps.life.remove(id, false); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := node.Do(func() error { return offloadsFollow(t, t.TempDir(), end) }); err != nil {
@@ -67,12 +68,12 @@ func offloadsFollow(t *testing.T, dir string, end func(ps *Ports, id int) error)
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
-	ps := &Ports{log: log, warnings: warning.NewList(log)}
-	ps.list = []*port{{name: noted, index: l.Attrs().Index, vlanParent: -1}}
-	if ps.offloads, err = openOffloads(dir); err != nil {
+	ps := newPorts(Config{Log: log, Warnings: warning.NewList(log)})
+	ps.list.ports = []*port{{name: noted, index: l.Attrs().Index, vlanParent: -1}}
+	if ps.steering.offloads, err = offload.Open(dir); err != nil {
 		return err
 	}
-	if _, err := ps.offloads.disable(noted, steer.XDP, steer.Generic); err != nil {
+	if _, err := ps.steering.offloads.Disable(noted, steer.XDP, steer.Generic); err != nil {
 		return err
 	}
 	other, err := netlink.Link(nil), netlink.LinkSetName(l, renamed)

@@ -1,16 +1,21 @@
 // Package ports attaches Weir to interfaces of the host, and keeps it attached while
 // they go, come back and change.
 //
-//	Resolve    which devices and VLANs the configured interfaces are  (resolve.go)
-//	Open       a socket per queue that a worker owns                  (sockets.go)
-//	Attach     the steering program                                   (attach.go)
-//	Follow     once a second, and when routes change:                 (follow.go)
-//	             state.go    each port that goes or comes advances by a state
-//	             inplace.go  MTU, carrier and queues of devices that stay
-//	             forget.go   programs that a driver forgets
-//	             change.go   devices, VLANs and bond members are added and removed
-//	             absent.go   interfaces without a port are noted
-//	Close      sockets closed, offloads put back
+//	driver.go    drivers of NICs and kinds of links
+//	port.go      a port; lost.go counts the packets that the kernel loses behind it
+//	list.go      the ports by ID
+//	resolve.go   which devices and VLANs the configured interfaces are (view.go)
+//	sockets.go   a socket per queue that a worker owns
+//	hook.go      where packets are taken
+//	attach.go    the steering program; guard.go before the attachment
+//	life.go      each port that goes or comes advances by a state; refused.go
+//	follow.go    once a second, and when routes change: what goes, comes and changes
+//	absent.go    interfaces without a port are noted
+//	ports.go     all of that in order
+//	update.go    the ports for workers and the program; status.go for operators
+//
+// Package offload keeps the offloads that are switched off, package absence the interfaces by
+// which no traffic comes.
 //
 // A port is a device with queues, a VLAN upon a device, or the host veth. Its ID is its
 // number in the steering program, the routes and the workers.
@@ -21,11 +26,12 @@ package ports
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
-	"sync/atomic"
-	"time"
 
+	"github.com/weirlb/weir/lb/ports/absence"
+	"github.com/weirlb/weir/lb/ports/offload"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/uppair"
@@ -85,92 +91,53 @@ type Testing struct {
 
 // Ports is the ports of a load balancer. Calls must not overlap, but for Absent.
 type Ports struct {
-	cfg      Config
-	log      *slog.Logger
+	list     *portList
+	resolver *resolver
+	opener   *opener
+	steering *steering
+	life     *lifecycle
+	absent   *absence.Record
+	attached bool
 	warnings *warning.List
-	offloads *offloads
-
-	list    []*port // by ID
-	bonded  bool    // some interface is a bond
-	workers int
-
-	program    *steer.Program
-	memory     *xsk.Umem
-	last       []*xsk.Socket // of the last process, until Open has returned
-	maxDevices int           // for so many there is packet memory
-	noCache    error
-	attached   bool
-
-	refused    map[int]refusal    // devices that could not be attached, by index
-	guarded    map[int]bool       // devices that a guard was asked for, by index; see guard
-	absent     map[string]absence // configured interfaces without a port, by name
-	published  atomic.Pointer[Absence]
-	queueCount map[string]int // receive queues of a device when it was last attached, by name
-}
-
-// port is a port. Of a device that only carries VLANs routeIndex is 0; of a VLAN there
-// are no sockets and no attachment.
-type port struct {
-	name       string
-	index      int
-	mode       string // asked for
-	txChecksum string // asked for
-	zeroCopy   bool   // the driver may have zero copy
-	mac        [6]byte
-	mtu        int
-	openedMTU  int // when its sockets were opened
-	queues     int
-	found      int           // receive queues at the last look, 0 before it
-	driver     string        // of a NIC, else the kind of link
-	host       bool          // it is the host veth
-	sockets    []*xsk.Socket // by queue, of the queues that a worker owns
-	hookAsked  string
-	hook       steer.Hook    // granted
-	hookWhy    string        // why
-	noTarget   bool          // XDP programs cannot redirect packets to it
-	fewQueues  bool          // because it loses those of CPUs without a queue
-	unknown    bool          // or because the kernel does not say whether they can
-	steersOnly bool          // its packets are the packet loop's, see isZeroCopy
-	pair       *uppair.Pair  // of hook tcx, by which packets arrive
-	inner      []*xsk.Socket // of hook tcx: as sockets, which then only send
-	attachment *steer.Attachment
-
-	parent     string // the configured interface that it is, or is a port of
-	routeIndex int    // the interface index in routes: its own or its bond's
-	active     bool   // packets may be sent by it
-	member     bool   // its device is a member of a bond
-	bond       int    // the index of that bond
-	vlanParent int    // of a VLAN: the ID of its device's port; else -1
-	tag        uint32 // of a VLAN: EtherType and number
-
-	state  state
-	closed time.Time // when its sockets were closed
-	down   bool      // the interface is down, or has no carrier
-	// fault is why packets to or from Weir are lost in a veth pair of Weir's own, "" if none are.
-	fault string
-	keep  func() (fault string) // of the host veth
-	lost  losses
-
-	carrierChanges uint32 // before the driver was given the program, see keepProgram
+	log      *slog.Logger
 }
 
 // New returns the ports of the configured interfaces. None is opened yet.
 func New(cfg Config) (*Ports, error) {
-	ps := &Ports{
-		cfg: cfg, log: cfg.Log, warnings: cfg.Warnings,
-		refused:    map[int]refusal{},
-		guarded:    map[int]bool{},
-		absent:     map[string]absence{},
-		queueCount: map[string]int{},
-	}
+	ps := newPorts(cfg)
 	var err error
-	if ps.offloads, err = openOffloads(cfg.StateDir); err != nil {
+	if ps.steering.offloads, err = offload.Open(cfg.StateDir); err != nil {
 		ps.warnings.Add(warning.PacketPath, "", "%v", err)
 	}
-	if err := ps.resolveAll(); err != nil {
-		return nil, errors.Join(err, ps.offloads.restore())
+	if err := ps.resolver.resolveAll(); err != nil {
+		return nil, errors.Join(err, ps.steering.offloads.Restore())
 	}
 	return ps, nil
+}
+
+// newPorts returns the parts of Ports, without a port.
+func newPorts(cfg Config) *Ports {
+	warnings, log := cfg.Warnings, cfg.Log
+	var names []string
+	for _, in := range cfg.Interfaces {
+		names = append(names, in.Name)
+	}
+	list := &portList{}
+	resolver := &resolver{interfaces: cfg.Interfaces, declaredLinks: cfg.Testing.DeclaredLinks, list: list}
+	opener := &opener{
+		frameSize: cfg.FrameSize, testing: cfg.Testing, queueCount: map[string]int{}, warnings: warnings, log: log,
+	}
+	steering := &steering{
+		pinDir: cfg.PinDir, list: list, guarded: map[int]bool{}, warnings: warnings, log: log,
+	}
+	return &Ports{
+		list: list, resolver: resolver, opener: opener, steering: steering,
+		life: &lifecycle{
+			list: list, resolver: resolver, opener: opener, steering: steering,
+			refused: refusals{}, warnings: warnings, log: log,
+		},
+		absent: absence.New(names, warnings), warnings: warnings, log: log,
+	}
 }
 
 // Host is the host veth as a port.
@@ -184,9 +151,13 @@ type Host struct {
 	Fault func() string
 }
 
+// ErrAttach is wrapped by the error of an Attach that could not attach to an interface:
+// nothing is balanced there, and trying again does not help.
+var ErrAttach = errors.New("attach")
+
 // AddHost adds the host veth, which is the last port.
 func (ps *Ports) AddHost(h Host) {
-	ps.list = append(ps.list, &port{
+	ps.list.ports = append(ps.list.ports, &port{
 		name: h.Name, index: h.Index, mode: ModeNative, mac: h.MAC, mtu: h.MTU, queues: h.Queues,
 		host: true, driver: veth, vlanParent: -1, active: true, keep: h.Fault,
 	})
@@ -194,52 +165,121 @@ func (ps *Ports) AddHost(h Host) {
 
 // SetWorkers sets the number of workers, and warns of queues that none owns.
 func (ps *Ports) SetWorkers(n int) {
-	ps.workers = n
-	for _, p := range ps.list {
-		ps.warnQueues(p)
+	ps.opener.workers = n
+	for _, p := range ps.list.ports {
+		ps.opener.warnQueues(p)
 	}
 }
 
-// warnQueues warns of receive queues without a worker, and of a device that came back
-// with another number of queues.
-func (ps *Ports) warnQueues(p *port) {
-	if p.isVLAN() {
-		return
-	}
-	ps.warnings.Retract(warning.Queues, p.name)
-	if had, ok := ps.queueCount[p.name]; ok && had != p.queues {
-		ps.warnings.Add(warning.Queues, p.name, "it came back with %d receive queues and had %d: "+
-			"workers without one of their own take no packets from it", p.queues, had)
-	}
-	ps.queueCount[p.name] = p.queues
-	if p.queues > ps.workers {
-		ps.warnings.Add(warning.Queues, p.name, "%d of its %d receive queues have no worker, their packets go to the kernel: "+
-			"run `ethtool -L %s combined %d`", p.queues-ps.workers, p.queues, p.name, ps.workers)
-	}
-}
+// SetFlowCache says why the kernel forwards no established flows, nil if it does. Only
+// then a hook other than xdp makes sense.
+func (ps *Ports) SetFlowCache(err error) { ps.steering.noCache = err }
 
-// warn warns that a port works with less than it could.
-func (ps *Ports) warn(p *port, format string, args ...any) {
-	ps.warnings.Add(warning.Interface, p.name, format, args...)
-}
-
-// Len is the number of port IDs in use.
-func (ps *Ports) Len() int { return len(ps.list) }
-
-// Devices is the number of ports with queues of their own: VLANs have none.
-func (ps *Ports) Devices() (n int) {
-	for _, p := range ps.list {
-		if !p.isVLAN() && p.state != vacant {
-			n++
+// FrameSize is the size of the frames that the packet memory must have, and why it is
+// not the smallest.
+//
+// Frames are large where a packet does not fit into a small frame, and where zero copy
+// may be granted. Intel's drivers tell the NIC the size of a receive buffer in units of
+// 1,024 bytes (SRRCTL.BSIZEPKT in igb, igc and ixgbe). Of a frame of 2,048 bytes there
+// remain 1,792 behind the headroom, so that the NIC splits each packet of more than
+// 1,024 bytes, and igb passes on the pieces as packets. Small frames are for veth and
+// copy mode, where a packet is cheaper with them.
+func (ps *Ports) FrameSize() (size int, why string) {
+	if ps.opener.frameSize != 0 {
+		return ps.opener.frameSize, "it is configured"
+	}
+	for _, p := range ps.list.ports {
+		if p.mtu > largestMTU(xsk.SmallFrameSize) {
+			return xsk.FrameSize, fmt.Sprintf("the MTU of %s is %d", p.name, p.mtu)
 		}
 	}
+	for _, p := range ps.list.ports {
+		if p.mayZeroCopy() {
+			return xsk.FrameSize, fmt.Sprintf("%s may run with zero copy, where some NICs "+
+				"split packets of more than 1,024 bytes if frames are smaller", p.name)
+		}
+	}
+	return xsk.SmallFrameSize, ""
+}
+
+// MaxDevices is the number of devices that the packet memory must be made for: those
+// that there are, and spare ones for bonds.
+func (ps *Ports) MaxDevices() int {
+	n := ps.list.devices()
+	if ps.resolver.bonded {
+		n += SpareMembers
+	}
 	return n
+}
+
+// Open binds a socket to every queue that a worker owns. Sockets of the last process that
+// serve as such take their place, and the others are closed. The ports keep program and
+// memory, which has frames for MaxDevices of FrameSize. Preconditions: SetWorkers.
+func (ps *Ports) Open(program *steer.Program, memory *xsk.Umem, last []*xsk.Socket) error {
+	ps.opener.program, ps.opener.memory, ps.opener.last = program, memory, last
+	ps.steering.program, ps.steering.frameSize = program, memory.FrameSize()
+	ps.life.maxDevices = ps.MaxDevices()
+	defer ps.opener.closeLast()
+	for id, p := range ps.list.ports {
+		if p.isVLAN() {
+			continue
+		}
+		if err := ps.life.openQueues(id, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Attach puts the steering program on the ports. Preconditions: everything that the
+// program leads to is in place, so that it replaces the program of an earlier process
+// without a gap.
+func (ps *Ports) Attach() error {
+	ps.attached = true
+	// The host veth, which is the last port, first: answers come by it.
+	for id, p := range slices.Backward(ps.list.ports) {
+		if p.isVLAN() {
+			continue // its device has the program
+		}
+		if err := ps.steering.attach(id, p); err != nil {
+			return fmt.Errorf("%w: interface %s: %w", ErrAttach, p.name, err)
+		}
+		ps.log.Info("attached", "interface", p.name, "hook", p.hook, "because", p.hookWhy,
+			"mode", p.granted(), "adopted", p.attachment.Adopted, "pinned", p.attachment.Pinned)
+	}
+	ps.steering.releaseOthers()
+	return nil
+}
+
+// Steer gives the steering program all sockets again, after Unsteer.
+func (ps *Ports) Steer() error {
+	var errs []error
+	for id, p := range ps.list.ports {
+		errs = append(errs, ps.steering.steerTo(id, p))
+	}
+	return errors.Join(errs...)
+}
+
+// Unsteer leaves all packets to the kernel, and the sockets open.
+func (ps *Ports) Unsteer() error {
+	var errs []error
+	for id, p := range ps.list.ports {
+		for _, s := range p.receiving() {
+			errs = append(errs, ps.steering.program.ClearSocket(id, s.Queue()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// AnyXDP reports whether a device has hook XDP.
+func (ps *Ports) AnyXDP() bool {
+	return slices.ContainsFunc(ps.list.ports, func(p *port) bool { return !p.isVLAN() && p.hook == steer.XDP })
 }
 
 // MTU is the largest MTU of the ports, in bytes, at least 1500.
 func (ps *Ports) MTU() int {
 	mtu := 1500
-	for _, p := range ps.list {
+	for _, p := range ps.list.ports {
 		mtu = max(mtu, p.mtu)
 	}
 	return mtu
@@ -249,29 +289,40 @@ func (ps *Ports) MTU() int {
 // interface.
 func (ps *Ports) Queues() map[string]int {
 	queues := map[string]int{}
-	for _, p := range ps.list {
+	for _, p := range ps.list.ports {
 		queues[p.name] += p.queues
 	}
 	return queues
 }
 
-// HostID is the ID of the host veth, -1 without one.
-func (ps *Ports) HostID() int {
-	return slices.IndexFunc(ps.list, func(p *port) bool { return p.host })
-}
-
 // Name is the name of a port's interface, "" without such a port.
 func (ps *Ports) Name(id int) string {
-	if id < 0 || id >= len(ps.list) {
+	if id < 0 || id >= len(ps.list.ports) {
 		return ""
 	}
-	return ps.list[id].name
+	return ps.list.ports[id].name
 }
+
+// Len is the number of port IDs in use.
+func (ps *Ports) Len() int { return len(ps.list.ports) }
+
+// Devices is the number of ports with queues of their own: VLANs have none.
+func (ps *Ports) Devices() int { return ps.list.devices() }
+
+// HostID is the ID of the host veth, -1 without one.
+func (ps *Ports) HostID() int { return ps.list.hostID() }
+
+// Moving reports whether a port is between two states, so that Follow should run again
+// soon.
+func (ps *Ports) Moving() bool { return ps.list.moving() }
+
+// Refused lists a warning for every member of a bond that could not be attached.
+func (ps *Ports) Refused() []warning.Warning { return ps.life.refused.members() }
 
 // Routed lists the ports by which routes may lead now.
 func (ps *Ports) Routed() []route.Interface {
 	var list []route.Interface
-	for id, p := range ps.list {
+	for id, p := range ps.list.ports {
 		if !p.host && p.routeIndex != 0 && p.active && p.state == open {
 			list = append(list, route.Interface{Index: p.routeIndex, Port: id})
 		}
@@ -279,11 +330,23 @@ func (ps *Ports) Routed() []route.Interface {
 	return list
 }
 
+// Transfer prepares the packet memory with all sockets in use for the next process.
+// Preconditions: no worker runs.
+func (ps *Ports) Transfer() (*xsk.Transfer, error) {
+	var list []*xsk.Socket
+	for _, p := range ps.list.ports {
+		if p.state == open {
+			list = append(list, p.all()...)
+		}
+	}
+	return ps.opener.memory.Transfer(list)
+}
+
 // Close closes the sockets and puts the offloads back. Preconditions: no worker runs,
 // and the steering program is detached.
 func (ps *Ports) Close() error {
 	var errs []error
-	for _, p := range ps.list {
+	for _, p := range ps.list.ports {
 		errs = append(errs, p.closeSockets())
 	}
 	return errors.Join(append(errs, ps.RestoreHost())...)
@@ -293,30 +356,18 @@ func (ps *Ports) Close() error {
 // has them.
 func (ps *Ports) RestoreHost() error {
 	var errs []error
-	for _, p := range ps.list {
+	for _, p := range ps.list.ports {
 		if !p.isVLAN() && p.state != vacant {
-			errs = append(errs, ps.restoreOffloads(p))
+			errs = append(errs, ps.steering.offloads.RestoreLink(p.name, p.index))
 		}
 	}
 	// Also pairs of an earlier process, whose interfaces have another hook now.
-	return errors.Join(append(errs, uppair.Cleanup(), ps.offloads.restore())...)
-}
-
-// Transfer prepares the packet memory with all sockets in use for the next process.
-// Preconditions: no worker runs.
-func (ps *Ports) Transfer() (*xsk.Transfer, error) {
-	var list []*xsk.Socket
-	for _, p := range ps.list {
-		if p.state == open {
-			list = append(list, p.all()...)
-		}
-	}
-	return ps.memory.Transfer(list)
+	return errors.Join(append(errs, uppair.Cleanup(), ps.steering.offloads.Restore())...)
 }
 
 // RestoreOffloads puts back the offloads that a process which was killed had switched
 // off. stateDir is its Config.StateDir.
 func RestoreOffloads(stateDir string) error {
-	o, err := openOffloads(stateDir)
-	return errors.Join(err, o.restore())
+	o, err := offload.Open(stateDir)
+	return errors.Join(err, o.Restore())
 }

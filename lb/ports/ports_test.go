@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/lb/device"
+	"github.com/weirlb/weir/lb/ports/absence"
+	"github.com/weirlb/weir/lb/ports/offload"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/warning"
@@ -24,26 +26,25 @@ func macOf(n byte) [6]byte { return [6]byte{2, 0, 0, 0, 0, n} }
 // is open.
 func example() *Ports {
 	log := slog.New(slog.DiscardHandler)
-	ps := &Ports{
-		cfg: Config{Interfaces: []Interface{{Name: "eth0"}, {Name: "bond0"}, {Name: "bond0.7"}, {Name: "eth3.9"}}},
-		log: log, warnings: warning.NewList(log),
-		refused: map[int]refusal{}, absent: map[string]absence{}, queueCount: map[string]int{},
-	}
+	ps := newPorts(Config{
+		Interfaces: []Interface{{Name: "eth0"}, {Name: "bond0"}, {Name: "bond0.7"}, {Name: "eth3.9"}},
+		Log:        log, Warnings: warning.NewList(log),
+	})
 	device := func(p port) {
 		p.vlanParent, p.queues = -1, 1
-		ps.list = append(ps.list, &p)
+		ps.list.ports = append(ps.list.ports, &p)
 	}
 	device(port{name: "eth0", index: 10, parent: "eth0", routeIndex: 10, active: true, mac: macOf(10)})
 	device(port{name: "eth1", index: 11, parent: "bond0", routeIndex: 20, active: true, member: true, bond: 20, mac: macOf(20)})
 	device(port{name: "eth2", index: 12, parent: "bond0", routeIndex: 20, member: true, bond: 20, mac: macOf(20)})
 	for _, parent := range []int{1, 2} {
-		ps.list = append(ps.list, &port{
+		ps.list.ports = append(ps.list.ports, &port{
 			name: "bond0.7", index: 21, parent: "bond0.7", routeIndex: 21, active: parent == 1, member: true,
 			vlanParent: parent, tag: 0x8100_0007, mac: macOf(21),
 		})
 	}
 	device(port{name: "eth3", index: 13, parent: "eth3.9", mac: macOf(13)})
-	ps.list = append(ps.list, &port{
+	ps.list.ports = append(ps.list.ports, &port{
 		name: "eth3.9", index: 22, parent: "eth3.9", routeIndex: 22, active: true,
 		vlanParent: 5, tag: 0x8100_0009, mac: macOf(22),
 	})
@@ -65,8 +66,8 @@ const (
 
 // now is the view in which nothing has changed.
 func (ps *Ports) now() *view {
-	v := &view{ports: map[string][]device.Port{}, errs: map[string]error{}}
-	for _, p := range ps.list {
+	v := &view{interfaces: ps.resolver.interfaces, ports: map[string][]device.Port{}, errs: map[string]error{}}
+	for _, p := range ps.list.ports {
 		if p.host {
 			continue
 		}
@@ -75,7 +76,7 @@ func (ps *Ports) now() *view {
 			continue
 		}
 		v.ports[p.parent] = append(v.ports[p.parent], device.Port{
-			Interface: p.routeIndex, Device: ps.deviceOf(p).index, Member: p.member, Active: p.active,
+			Interface: p.routeIndex, Device: ps.list.deviceOf(p).index, Member: p.member, Active: p.active,
 			VLAN: uint16(p.tag), Protocol: uint16(p.tag >> 16),
 		})
 	}
@@ -107,11 +108,11 @@ func TestLost(t *testing.T) {
 			ps := example()
 			v := ps.now()
 			tt.change(v)
-			for id, p := range ps.list {
+			for id, p := range ps.list.ports {
 				if p.host {
 					continue
 				}
-				if got := ps.lost(p, v); got != tt.want[id] {
+				if got := ps.list.lost(p, v); got != tt.want[id] {
 					t.Errorf("port %d (%s): %q, want %q", id, p.name, got, tt.want[id])
 				}
 			}
@@ -122,18 +123,18 @@ func TestLost(t *testing.T) {
 func TestNameNow(t *testing.T) {
 	ps := example()
 	v := ps.now()
-	if got := ps.nameNow("eth0", v.links); got != "eth0" {
+	if got := ps.resolver.nameNow("eth0", v.links); got != "eth0" {
 		t.Errorf("an interface that has its name: %s", got)
 	}
 	link(v.links, 10).Name = "wan"
-	if got := ps.nameNow("eth0", v.links); got != "wan" {
+	if got := ps.resolver.nameNow("eth0", v.links); got != "wan" {
 		t.Errorf("an interface that was renamed: %s", got)
 	}
 	v.links = append(v.links, device.Link{Index: 15, Name: "eth0"})
-	if got := ps.nameNow("eth0", v.links); got != "eth0" {
+	if got := ps.resolver.nameNow("eth0", v.links); got != "eth0" {
 		t.Errorf("a name that another interface has taken: %s", got)
 	}
-	if got := ps.nameNow("eth9", v.links); got != "eth9" {
+	if got := ps.resolver.nameNow("eth9", v.links); got != "eth9" {
 		t.Errorf("a name without an interface: %s", got)
 	}
 }
@@ -143,22 +144,22 @@ func TestMissing(t *testing.T) {
 	v := ps.now()
 	for name, list := range v.ports {
 		for _, r := range list {
-			if index := ps.missing(r); index != 0 {
+			if index := ps.list.missing(r); index != 0 {
 				t.Errorf("%s: %d is missing", name, index)
 			}
 		}
 	}
-	if index := ps.missing(device.Port{Interface: 15, Device: 15}); index != 15 {
+	if index := ps.list.missing(device.Port{Interface: 15, Device: 15}); index != 15 {
 		t.Errorf("a new device: %d", index)
 	}
-	if index := ps.missing(device.Port{Interface: 23, Device: 10, VLAN: 5}); index != 23 {
+	if index := ps.list.missing(device.Port{Interface: 23, Device: 10, VLAN: 5}); index != 23 {
 		t.Errorf("a new VLAN upon a device that is there: %d", index)
 	}
-	if index := ps.missing(device.Port{Interface: 23, Device: 15, VLAN: 5}); index != 15 {
+	if index := ps.list.missing(device.Port{Interface: 23, Device: 15, VLAN: 5}); index != 15 {
 		t.Errorf("a new VLAN upon a new device: %d", index)
 	}
-	ps.list[eth0ID] = &port{state: vacant, vlanParent: -1}
-	if index := ps.missing(v.ports["eth0"][0]); index != 10 {
+	ps.list.ports[eth0ID] = &port{state: vacant, vlanParent: -1}
+	if index := ps.list.missing(v.ports["eth0"][0]); index != 10 {
 		t.Errorf("a device whose port is gone: %d", index)
 	}
 }
@@ -168,24 +169,24 @@ func TestARefusedDeviceWaits(t *testing.T) {
 	ps := example()
 	v := ps.now()
 	r := v.ports["eth0"][0]
-	if !ps.mayAdd(r, 10, v) {
+	if !ps.life.mayAdd(r, 10, v) {
 		t.Error("it may not be added at first")
 	}
-	ps.refuse(10, "eth0", false, errors.New("no"))
-	if ps.mayAdd(r, 10, v) {
+	ps.life.refuse(10, "eth0", false, errors.New("no"))
+	if ps.life.mayAdd(r, 10, v) {
 		t.Error("tried again at once")
 	}
-	ps.retryRefused()
-	if ps.mayAdd(r, 10, v) {
+	ps.life.refused.retry()
+	if ps.life.mayAdd(r, 10, v) {
 		t.Error("room does not help against every refusal")
 	}
-	ps.refuse(10, "eth0", false, errNoRoom)
-	ps.retryRefused()
-	if !ps.mayAdd(r, 10, v) {
+	ps.life.refuse(10, "eth0", false, errNoRoom)
+	ps.life.refused.retry()
+	if !ps.life.mayAdd(r, 10, v) {
 		t.Error("not tried again when there is room")
 	}
 	link(v.links, 10).Enabled = false
-	if ps.mayAdd(r, 10, v) {
+	if ps.life.mayAdd(r, 10, v) {
 		t.Error("a device that is down is added")
 	}
 }
@@ -193,8 +194,8 @@ func TestARefusedDeviceWaits(t *testing.T) {
 // Only refused members of a bond are warned of here: other interfaces count as absent.
 func TestRefusedMembersAreWarnings(t *testing.T) {
 	ps := example()
-	ps.refuse(10, "eth0", false, errors.New("busy"))
-	ps.refuse(12, "eth2", true, errors.New("busy"))
+	ps.life.refuse(10, "eth0", false, errors.New("busy"))
+	ps.life.refuse(12, "eth2", true, errors.New("busy"))
 	got := ps.Refused()
 	if len(got) != 1 || got[0].Object != "eth2" || got[0].Kind != warning.Member || !strings.HasSuffix(got[0].Text, ": busy") {
 		t.Errorf("%v", got)
@@ -210,13 +211,13 @@ func TestRoutesLeadToActivePortsOnly(t *testing.T) {
 	// The bond fails over.
 	v := ps.now()
 	v.ports["bond0"][0].Active, v.ports["bond0"][1].Active = false, true
-	if !ps.followActive("bond0", v.ports["bond0"]) {
+	if !ps.list.followActive("bond0", v.ports["bond0"], ps.log) {
 		t.Error("the change was not seen")
 	}
-	if ps.followActive("bond0", v.ports["bond0"]) {
+	if ps.list.followActive("bond0", v.ports["bond0"], ps.log) {
 		t.Error("the same again is a change")
 	}
-	ps.list[eth0ID].state = leaving
+	ps.list.ports[eth0ID].state = leaving
 	want = []route.Interface{{Index: 20, Port: eth2ID}, {Index: 21, Port: bond7on1ID}, {Index: 22, Port: eth3v9ID}}
 	if got := ps.Routed(); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -228,7 +229,7 @@ func TestRoutesLeadToActivePortsOnly(t *testing.T) {
 func TestForwardingByVLANs(t *testing.T) {
 	ps := example()
 	for _, id := range []int{eth0ID, eth1ID, eth2ID} {
-		ps.list[id].attachment = &steer.Attachment{}
+		ps.list.ports[id].attachment = &steer.Attachment{}
 	}
 	want := map[int]Device{
 		eth0ID: {IfIndex: 10}, eth1ID: {IfIndex: 11}, eth2ID: {},
@@ -258,7 +259,7 @@ func TestVLANsOfADevice(t *testing.T) {
 		{eth3ID, map[steer.VLAN]byte{0x8100_0009: 22}},
 		{hostID, nil},
 	} {
-		got := ps.vlans(tt.id)
+		got := ps.list.vlans(tt.id)
 		if len(got) != len(tt.want) || (got == nil) != (tt.want == nil) {
 			t.Errorf("port %d: %v, want %v", tt.id, got, tt.want)
 		}
@@ -268,8 +269,8 @@ func TestVLANsOfADevice(t *testing.T) {
 			}
 		}
 	}
-	ps.list[eth3v9ID].state = leaving
-	if got := ps.vlans(eth3ID); got == nil || len(got) != 0 {
+	ps.list.ports[eth3v9ID].state = leaving
+	if got := ps.list.vlans(eth3ID); got == nil || len(got) != 0 {
 		t.Errorf("a device without the VLAN that it carries: %v, want none, and not the device itself", got)
 	}
 }
@@ -277,17 +278,17 @@ func TestVLANsOfADevice(t *testing.T) {
 // A port advances by one state per Follow; its ID is free at the end.
 func TestAPortLeavesByStates(t *testing.T) {
 	ps := example()
-	p := ps.list[eth0ID]
+	p := ps.list.ports[eth0ID]
 	p.state = leaving
 	v := &view{}
 	var states []state
 	for range 3 {
 		u := Update{}
-		ps.advance(v, &u)
-		states = append(states, ps.list[eth0ID].state)
+		ps.life.advance(v, &u)
+		states = append(states, ps.list.ports[eth0ID].state)
 		told := slices.Contains(u.Ports, eth0ID)
-		if want := ps.list[eth0ID].state != closed; told != want {
-			t.Errorf("state %d: workers told: %v", ps.list[eth0ID].state, told)
+		if want := ps.list.ports[eth0ID].state != closed; told != want {
+			t.Errorf("state %d: workers told: %v", ps.list.ports[eth0ID].state, told)
 		}
 	}
 	if want := []state{closing, closed, vacant}; !slices.Equal(states, want) {
@@ -302,15 +303,15 @@ func TestAPortLeavesByStates(t *testing.T) {
 func TestFramesOfAClosedSocketWait(t *testing.T) {
 	ps := example()
 	v := ps.now()
-	p := ps.list[eth0ID]
+	p := ps.list.ports[eth0ID]
 	p.state, p.closed = closed, time.Now()
-	ps.advance(v, &Update{})
-	if p := ps.list[eth0ID]; p.state != closed {
+	ps.life.advance(v, &Update{})
+	if p := ps.list.ports[eth0ID]; p.state != closed {
 		t.Fatalf("state %d at once", p.state)
 	}
 	p.closed = p.closed.Add(-releaseTime)
-	ps.advance(v, &Update{})
-	if p := ps.list[eth0ID]; p.state != vacant {
+	ps.life.advance(v, &Update{})
+	if p := ps.list.ports[eth0ID]; p.state != vacant {
 		t.Errorf("state %d after a second", p.state)
 	}
 }
@@ -318,10 +319,10 @@ func TestFramesOfAClosedSocketWait(t *testing.T) {
 // A VLAN's port goes with its device.
 func TestRemoveTakesTheVLANsAlong(t *testing.T) {
 	ps := example()
-	ps.offloads = &offloads{}
-	ps.remove(eth1ID, true)
+	ps.steering.offloads = &offload.Record{}
+	ps.life.remove(eth1ID, true)
 	for id, want := range map[int]state{eth1ID: leaving, bond7on1ID: leaving, eth2ID: open, bond7on2ID: open} {
-		if got := ps.list[id].state; got != want {
+		if got := ps.list.ports[id].state; got != want {
 			t.Errorf("port %d: state %d, want %d", id, got, want)
 		}
 	}
@@ -330,17 +331,14 @@ func TestRemoveTakesTheVLANsAlong(t *testing.T) {
 	}
 }
 
-func TestAbsent(t *testing.T) {
+func TestWhyAnInterfaceIsAbsent(t *testing.T) {
 	ps := example()
-	if ps.Absent() != nil {
-		t.Error("absent at the start")
-	}
 	v := ps.now()
 	v.links = slices.DeleteFunc(v.links, func(l device.Link) bool { return l.Index == 10 })
 	v.ports["eth0"] = nil
 	for name, want := range map[string]string{
 		"eth0":  "is gone: it is attached again when it is back",
-		"bond0": attaching,
+		"bond0": absence.Attaching,
 	} {
 		v.links = append(v.links, device.Link{Index: 20, Name: "bond0"})
 		if got := ps.whyAbsent(name, v); got != want {
@@ -351,29 +349,18 @@ func TestAbsent(t *testing.T) {
 	if got := ps.whyAbsent("bond0", v); !strings.Contains(got, "eth1 is down") {
 		t.Errorf("a member that is down: %q", got)
 	}
-	ps.refuse(11, "eth1", true, errors.New("busy"))
+	ps.life.refuse(11, "eth1", true, errors.New("busy"))
 	if got := ps.whyAbsent("bond0", v); !strings.HasSuffix(got, "cannot be attached: busy") {
 		t.Errorf("a member that was refused: %q", got)
 	}
 
-	ps.setAbsent("eth0", "is gone", false)
-	if a := ps.Absent(); a == nil || a.Final || a.Reason != "interface eth0 is gone" {
-		t.Errorf("%+v", a)
-	}
-	ps.setAbsent("weir-xdp", "is gone", true)
-	if a := ps.Absent(); !a.Final || a.Reason != "interface eth0 is gone; interface weir-xdp is gone" {
-		t.Errorf("%+v", a)
-	}
-	if got := ps.Absences(); len(got) != 2 || len(ps.warnings.All()) != 2 {
-		t.Errorf("%v, warnings %v", got, ps.warnings.All())
-	}
 }
 
 // Workers without a queue of their own at a port send by the owners in turn. A worker
 // drops packets for a port that is closing.
 func TestView(t *testing.T) {
 	ps := example()
-	ps.list[eth0ID].sockets = []*xsk.Socket{{}, {}}
+	ps.list.ports[eth0ID].sockets = []*xsk.Socket{{}, {}}
 	for worker := 2; worker < 6; worker++ {
 		v := ps.View(eth0ID, worker)
 		if v.Owner != worker%2 || v.Queue != nil || v.RouteIndex != 10 {
@@ -383,7 +370,7 @@ func TestView(t *testing.T) {
 	if own, other := len(ps.Sockets(1)), len(ps.Sockets(2)); own != 1 || other != 0 {
 		t.Errorf("worker 1 waits for %d sockets, worker 2 for %d", own, other)
 	}
-	ps.list[eth0ID].state = closing
+	ps.list.ports[eth0ID].state = closing
 	if v := ps.View(eth0ID, 3); v.Owner != 3 || v.Queue != nil {
 		t.Errorf("a port that is closing: %+v", v)
 	}

@@ -11,13 +11,21 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
+// resolver finds the ports of the configured interfaces.
+type resolver struct {
+	interfaces    []Interface
+	declaredLinks string // see Testing
+	list          *portList
+	bonded        bool // some interface is a bond
+}
+
 // links lists the host's interfaces.
-func (ps *Ports) links() ([]device.Link, error) {
+func (rs *resolver) links() ([]device.Link, error) {
 	links, err := device.Links()
-	if err != nil || ps.cfg.Testing.DeclaredLinks == "" {
+	if err != nil || rs.declaredLinks == "" {
 		return links, err
 	}
-	declared, err := os.ReadFile(ps.cfg.Testing.DeclaredLinks)
+	declared, err := os.ReadFile(rs.declaredLinks)
 	if err != nil {
 		return nil, err
 	}
@@ -25,24 +33,24 @@ func (ps *Ports) links() ([]device.Link, error) {
 }
 
 // resolveAll finds the ports of all configured interfaces.
-func (ps *Ports) resolveAll() error {
-	if len(ps.cfg.Interfaces) == 0 {
+func (rs *resolver) resolveAll() error {
+	if len(rs.interfaces) == 0 {
 		return errors.New("no interface to attach to: " +
 			"give --interface or interfaces in the configuration")
 	}
-	links, err := ps.links()
+	links, err := rs.links()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, in := range ps.cfg.Interfaces {
-		errs = append(errs, ps.resolve(in, links))
+	for _, in := range rs.interfaces {
+		errs = append(errs, rs.resolve(in, links))
 	}
 	return errors.Join(errs...)
 }
 
 // resolve adds the ports of a configured interface.
-func (ps *Ports) resolve(in Interface, links []device.Link) error {
+func (rs *resolver) resolve(in Interface, links []device.Link) error {
 	resolved, err := device.Resolve(in.Name, links)
 	if err != nil {
 		return err
@@ -54,22 +62,22 @@ func (ps *Ports) resolve(in Interface, links []device.Link) error {
 	}
 	var errs []error
 	for _, r := range resolved {
-		errs = append(errs, ps.add(in, r, links))
+		errs = append(errs, rs.add(in, r, links))
 	}
 	return errors.Join(errs...)
 }
 
 // add adds a port of a configured interface, and its device's port if there is none yet.
-func (ps *Ports) add(in Interface, r device.Port, links []device.Link) error {
-	id := ps.deviceID(r.Device)
+func (rs *resolver) add(in Interface, r device.Port, links []device.Link) error {
+	id := rs.list.deviceID(r.Device)
 	if id < 0 {
 		var err error
-		if id, err = ps.addDevicePort(in, link(links, r.Device)); err != nil {
+		if id, err = rs.addDevicePort(in, link(links, r.Device)); err != nil {
 			return err
 		}
 	}
 
-	d, named := ps.list[id], link(links, r.Interface)
+	d, named := rs.list.ports[id], link(links, r.Interface)
 	if in.Mode != "" && in.Mode != ModeAuto {
 		d.mode = in.Mode
 	}
@@ -80,7 +88,7 @@ func (ps *Ports) add(in Interface, r device.Port, links []device.Link) error {
 		d.hookAsked = in.Hook
 	}
 	if r.Member {
-		ps.bonded, d.bond = true, link(links, r.Device).Master
+		rs.bonded, d.bond = true, link(links, r.Device).Master
 	}
 
 	active := r.Active || !r.Member
@@ -89,7 +97,7 @@ func (ps *Ports) add(in Interface, r device.Port, links []device.Link) error {
 		d.mac = [6]byte(named.MAC) // a bond's members answer to its address
 		return nil
 	}
-	_, err := ps.assign(&port{
+	_, err := rs.list.assign(&port{
 		name: in.Name, index: r.Interface, mac: [6]byte(named.MAC), mtu: named.MTU, driver: driverOf(named),
 		mode:   orAuto(in.Mode),
 		parent: in.Name, routeIndex: r.Interface, active: active, member: r.Member,
@@ -99,13 +107,13 @@ func (ps *Ports) add(in Interface, r device.Port, links []device.Link) error {
 }
 
 // addDevicePort adds the port of a device, by which no route leads yet.
-func (ps *Ports) addDevicePort(in Interface, d *device.Link) (id int, err error) {
+func (rs *resolver) addDevicePort(in Interface, d *device.Link) (id int, err error) {
 	q, err := steer.RxQueues(d.Index)
 	if err != nil {
 		return 0, fmt.Errorf("interface %s: %w", d.Name, err)
 	}
 	features, err := xsk.DeviceFeatures(d.Index)
-	return ps.assign(&port{
+	return rs.list.assign(&port{
 		name: d.Name, index: d.Index, mac: [6]byte(d.MAC), mtu: d.MTU, driver: driverOf(d), queues: q.Rx,
 		mode: orAuto(in.Mode), txChecksum: orAuto(in.TxChecksum), hookAsked: in.Hook,
 		zeroCopy: canZeroCopy(d.Kind, features, err),
@@ -113,73 +121,32 @@ func (ps *Ports) addDevicePort(in Interface, d *device.Link) (id int, err error)
 	})
 }
 
-// orAuto is a mode, or TxChecksum, of a configuration that may leave it out.
-func orAuto(s string) string {
-	if s == "" {
-		return ModeAuto // and TxChecksumAuto
-	}
-	return s
-}
-
-// tagOf is the VLAN tag of a resolved port, 0 without one.
-func tagOf(r device.Port) uint32 { return uint32(r.Protocol)<<16 | uint32(r.VLAN) }
-
-// deviceID is the ID of a device's port, -1 without one. device is an interface index.
-func (ps *Ports) deviceID(device int) int {
-	return slices.IndexFunc(ps.list, func(p *port) bool {
-		return p.index == device && !p.isVLAN() && p.state != vacant
-	})
-}
-
-// assign gives a port an ID: that of a port that is gone, or the next.
-func (ps *Ports) assign(p *port) (id int, err error) {
-	if id := slices.IndexFunc(ps.list, func(p *port) bool { return p.state == vacant }); id >= 0 {
-		ps.list[id] = p
-		return id, nil
-	}
-	limit := steer.MaxSlots
-	if ps.HostID() < 0 {
-		limit-- // the host veth comes last
-	}
-	if len(ps.list) >= limit {
-		return 0, fmt.Errorf("interface %s: there is room for %d devices and VLANs, "+
-			"a VLAN counting once per device that carries it: "+
-			"leave out VLAN interfaces by which no client's packet arrives "+
-			"(endpoints there are reached through the kernel)",
-			p.name, steer.MaxSlots-1)
-	}
-	ps.list = append(ps.list, p)
-	return len(ps.list) - 1, nil
-}
-
-// link is the link of an index, nil without one.
-func link(links []device.Link, index int) *device.Link {
-	i := slices.IndexFunc(links, func(l device.Link) bool { return l.Index == index })
-	if i < 0 {
-		return nil
-	}
-	return &links[i]
-}
-
-// isVLAN reports whether the port has no queues: its packets are packets of its
-// device, with a tag.
-func (p *port) isVLAN() bool { return p.vlanParent >= 0 }
-
-// deviceOf is the port whose queues carry the packets of p.
-func (ps *Ports) deviceOf(p *port) *port {
-	if p.isVLAN() {
-		return ps.list[p.vlanParent]
-	}
-	return p
-}
-
-// vlansOn yields the VLANs upon a device that are not about to go.
-func (ps *Ports) vlansOn(id int) func(yield func(*port) bool) {
-	return func(yield func(*port) bool) {
-		for _, p := range ps.list {
-			if p.isVLAN() && p.vlanParent == id && p.state <= joining && !yield(p) {
-				return
-			}
+// viewOf is the view of links.
+func (rs *resolver) viewOf(links []device.Link) *view {
+	v := &view{interfaces: rs.interfaces, links: links, ports: map[string][]device.Port{}, errs: map[string]error{}}
+	for _, in := range rs.interfaces {
+		resolved, err := device.Resolve(rs.nameNow(in.Name, links), links)
+		v.ports[in.Name] = resolved
+		if err != nil {
+			v.errs[in.Name] = err
 		}
 	}
+	return v
+}
+
+// nameNow is the name of a configured interface in links. An interface that was renamed
+// stays the same as long as no other interface has its name.
+func (rs *resolver) nameNow(name string, links []device.Link) string {
+	if slices.ContainsFunc(links, func(d device.Link) bool { return d.Name == name }) {
+		return name
+	}
+	for _, p := range rs.list.ports {
+		if p.parent != name || p.routeIndex == 0 || p.state != open || rs.list.deviceOf(p).severed() {
+			continue
+		}
+		if d := link(links, p.routeIndex); d != nil {
+			return d.Name
+		}
+	}
+	return name
 }

@@ -11,13 +11,13 @@ import (
 // Before there is a host veth an ID is kept for it; a member that has left leaves its
 // own.
 func TestPortsGetIDs(t *testing.T) {
-	ps := &Ports{}
+	ps := newPorts(Config{})
 	for n := range steer.MaxSlots - 1 {
-		if id, err := ps.assign(&port{name: fmt.Sprintf("eth0.%d", n), vlanParent: -1}); err != nil || id != n {
+		if id, err := ps.list.assign(&port{name: fmt.Sprintf("eth0.%d", n), vlanParent: -1}); err != nil || id != n {
 			t.Fatalf("port %d: %d, %v", n, id, err)
 		}
 	}
-	_, err := ps.assign(&port{name: "eth0.100"})
+	_, err := ps.list.assign(&port{name: "eth0.100"})
 	if err == nil {
 		t.Fatal("there is always room")
 	}
@@ -30,11 +30,11 @@ func TestPortsGetIDs(t *testing.T) {
 	if id := ps.HostID(); id != steer.MaxSlots-1 {
 		t.Errorf("the host veth: %d", id)
 	}
-	if _, err := ps.assign(&port{name: "eth1"}); err == nil {
+	if _, err := ps.list.assign(&port{name: "eth1"}); err == nil {
 		t.Error("there is always room")
 	}
-	ps.list[5] = &port{state: vacant, vlanParent: -1}
-	if id, err := ps.assign(&port{name: "eth1"}); err != nil || id != 5 {
+	ps.list.ports[5] = &port{state: vacant, vlanParent: -1}
+	if id, err := ps.list.assign(&port{name: "eth1"}); err != nil || id != 5 {
 		t.Errorf("in the place of one that left: %d, %v", id, err)
 	}
 }

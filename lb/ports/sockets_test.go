@@ -10,9 +10,10 @@ import (
 // VLANs send by the queues of their device: they take no part of the frames from
 // it.
 func TestVLANsTakeNoFrames(t *testing.T) {
-	ps := &Ports{list: []*port{{vlanParent: -1}}}
+	ps := newPorts(Config{})
+	ps.list.ports = []*port{{vlanParent: -1}}
 	for range 30 {
-		ps.list = append(ps.list, &port{vlanParent: 0})
+		ps.list.ports = append(ps.list.ports, &port{vlanParent: 0})
 	}
 	ps.AddHost(Host{Name: "weir-xdp"})
 	if n := ps.Devices(); n != 2 {
@@ -43,7 +44,8 @@ func TestFramesAreAsLargeAsTheLargestMTUNeeds(t *testing.T) {
 	for _, test := range []struct{ mtu, want int }{
 		{1500, xsk.SmallFrameSize}, {1536, xsk.SmallFrameSize}, {1537, xsk.FrameSize}, {9000, xsk.FrameSize},
 	} {
-		ps := &Ports{list: []*port{{mtu: 1500, vlanParent: -1}, {mtu: test.mtu, vlanParent: -1}}}
+		ps := newPorts(Config{})
+		ps.list.ports = []*port{{mtu: 1500, vlanParent: -1}, {mtu: test.mtu, vlanParent: -1}}
 		got, _ := ps.FrameSize()
 		if got != test.want {
 			t.Errorf("MTU %d: frames of %d bytes, want %d", test.mtu, got, test.want)

@@ -47,7 +47,7 @@ type SocketStatus struct {
 
 // Status lists the ports that are attached or about to be.
 func (ps *Ports) Status() (list []Status) {
-	for _, p := range ps.list {
+	for _, p := range ps.list.ports {
 		if p.state <= joining {
 			list = append(list, ps.statusOf(p))
 		}
@@ -60,8 +60,8 @@ func (ps *Ports) statusOf(p *port) Status {
 		Name: p.name, Index: p.index, Driver: p.driver, Queues: p.queues, MTU: p.mtu, HostVeth: p.host,
 		Lost: p.lost.since(),
 	}
-	d := ps.deviceOf(p)
-	st.Hook, st.HookReason = d.hook.String(), ps.hookReason(d)
+	d := ps.list.deviceOf(p)
+	st.Hook, st.HookReason = d.hook.String(), ps.steering.hookReason(d)
 	if d.attachment != nil {
 		st.Mode, st.Pinned = d.granted(), d.attachment.Pinned
 	}

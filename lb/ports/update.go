@@ -35,13 +35,13 @@ type View struct {
 // View returns a port for a worker. A port that is closing has neither queue nor another
 // owner: packets that are still to leave by it are dropped.
 func (ps *Ports) View(id, worker int) View {
-	p := ps.list[id]
+	p := ps.list.ports[id]
 	v := View{Host: p.host, RouteIndex: p.routeIndex, Owner: worker}
 	switch {
 	case p.state > leaving:
 	case p.isVLAN():
 		v.Tag, v.VLANParent = p.tag, p.vlanParent
-		_, v.Metadata, _ = ps.list[p.vlanParent].sockets[0].Granted()
+		_, v.Metadata, _ = ps.list.ports[p.vlanParent].sockets[0].Granted()
 	case worker < len(p.sockets):
 		v.Queue = p.sockets[worker]
 		v.ZeroCopy, v.Metadata, _ = v.Queue.Granted()
@@ -56,10 +56,50 @@ func (ps *Ports) View(id, worker int) View {
 
 // Sockets are the sockets of a worker, which it waits for.
 func (ps *Ports) Sockets(worker int) (list []*xsk.Socket) {
-	for _, p := range ps.list {
+	for _, p := range ps.list.ports {
 		if r := p.receiving(); p.state <= leaving && worker < len(r) {
 			list = append(list, r[worker])
 		}
+	}
+	return list
+}
+
+// Device is a port of the program in the kernel that forwards by the flow table.
+type Device struct {
+	ID      int
+	IfIndex int // 0 while no packet may leave by it
+	// Tag is of a VLAN, whose packets leave by IfIndex with it: EtherType and number.
+	Tag uint32
+	// Up is the interface by which a TCX program sends packets up, 0 without one.
+	Up int
+	// XDP and XDPFrag report whether an XDP program may redirect packets to it, and those
+	// of several buffers.
+	XDP, XDPFrag bool
+}
+
+// Forwarding lists the devices for the program in the kernel.
+func (ps *Ports) Forwarding() (list []Device) {
+	for id, p := range ps.list.ports {
+		if p.state > joining {
+			continue
+		}
+		under := ps.list.deviceOf(p)
+		d := Device{ID: id, Tag: p.tag}
+		if p.pair != nil {
+			d.Up = p.pair.Outer
+		}
+		if under.attachment != nil && p.active {
+			d.IfIndex = under.index
+		}
+		f, err := xsk.DeviceFeatures(under.index)
+		if p.unknown = err != nil; !p.unknown {
+			d.XDP, d.XDPFrag = f.Redirect(), f.RedirectMultiBuffer()
+		}
+		if p.fewQueues = d.XDP && !under.sendsFromEachCPU(); p.fewQueues {
+			d.XDP, d.XDPFrag = false, false
+		}
+		p.noTarget = !d.XDP
+		list = append(list, d)
 	}
 	return list
 }

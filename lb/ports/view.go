@@ -8,38 +8,10 @@ import (
 
 // view is the host's interfaces at one moment, and the ports of the configured ones.
 type view struct {
-	links []device.Link
-	ports map[string][]device.Port
-	errs  map[string]error // why some or all ports of an interface are missing
-}
-
-func (ps *Ports) viewOf(links []device.Link) *view {
-	v := &view{links: links, ports: map[string][]device.Port{}, errs: map[string]error{}}
-	for _, in := range ps.cfg.Interfaces {
-		resolved, err := device.Resolve(ps.nameNow(in.Name, links), links)
-		v.ports[in.Name] = resolved
-		if err != nil {
-			v.errs[in.Name] = err
-		}
-	}
-	return v
-}
-
-// nameNow is the name of a configured interface in links. An interface that was renamed
-// stays the same as long as no other interface has its name.
-func (ps *Ports) nameNow(name string, links []device.Link) string {
-	if slices.ContainsFunc(links, func(d device.Link) bool { return d.Name == name }) {
-		return name
-	}
-	for _, p := range ps.list {
-		if p.parent != name || p.routeIndex == 0 || p.state != open || severed(ps.deviceOf(p)) {
-			continue
-		}
-		if d := link(links, p.routeIndex); d != nil {
-			return d.Name
-		}
-	}
-	return name
+	interfaces []Interface // the configured ones
+	links      []device.Link
+	ports      map[string][]device.Port
+	errs       map[string]error // why some or all ports of an interface are missing
 }
 
 // has reports whether a port, with its device, is in the view.
@@ -69,21 +41,14 @@ func (v *view) contains(f func(r device.Port) bool) bool {
 	return false
 }
 
-// lost is why an open port must be removed, "" when it must not.
-func (ps *Ports) lost(p *port, v *view) string {
-	l := link(v.links, p.index)
-	switch {
-	case l == nil || severed(p):
-		return "interface is gone"
-	case p.bond != 0 && l.Master != p.bond:
-		return "bond member left"
-	case p.isVLAN() || p.routeIndex == p.index:
-		// Another interface may have the name, or the VLAN another parent.
-		if len(v.ports[p.parent]) > 0 && !v.has(p, ps.deviceOf(p)) {
-			return "interface was replaced"
-		}
-	case p.routeIndex == 0 && !v.uses(p.index):
-		return "interface carries no VLAN any more"
+// link is the link of an index, nil without one.
+func link(links []device.Link, index int) *device.Link {
+	i := slices.IndexFunc(links, func(l device.Link) bool { return l.Index == index })
+	if i < 0 {
+		return nil
 	}
-	return ""
+	return &links[i]
 }
+
+// tagOf is the VLAN tag of a resolved port, 0 without one.
+func tagOf(r device.Port) uint32 { return uint32(r.Protocol)<<16 | uint32(r.VLAN) }

@@ -11,13 +11,13 @@ import (
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/sdnotify"
 	"github.com/weirlb/weir/lb/announce"
-	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/ports/absence"
 )
 
 // packetPathState is the state of the packet path. Methods do not wait.
 type packetPathState interface {
 	StuckWorker() int
-	Absent() *ports.Absence
+	Absent() *absence.Absence
 }
 
 // pathFault is why packets are not forwarded on some interface or by some worker, "" if they

@@ -10,17 +10,17 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/ports/absence"
 )
 
 // pathState is a state of the packet path.
 type pathState struct {
 	stuck  int
-	absent *ports.Absence
+	absent *absence.Absence
 }
 
-func (p pathState) StuckWorker() int       { return p.stuck }
-func (p pathState) Absent() *ports.Absence { return p.absent }
+func (p pathState) StuckWorker() int         { return p.stuck }
+func (p pathState) Absent() *absence.Absence { return p.absent }
 
 var works = pathState{stuck: -1}
 
@@ -61,7 +61,7 @@ func TestALateUpdateFailsNoProbe(t *testing.T) {
 
 // The packet path alone withdraws addresses, and fails /livez where a restart helps.
 func TestHealthFollowsThePacketPath(t *testing.T) {
-	gone, final := &ports.Absence{Reason: "interface eth0 is gone"}, &ports.Absence{Reason: "interface weir0 is gone", Final: true}
+	gone, final := &absence.Absence{Reason: "interface eth0 is gone"}, &absence.Absence{Reason: "interface weir0 is gone", Final: true}
 	for _, c := range []struct {
 		name      string
 		path      pathState

@@ -1,4 +1,4 @@
-package ports
+package offload
 
 import (
 	"os"
@@ -10,7 +10,7 @@ import (
 // not the interface.
 func TestOffloadsOfAnInterfaceThatIsGoneAreForgotten(t *testing.T) {
 	dir := t.TempDir()
-	o, err := openOffloads(dir)
+	o, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,7 +18,7 @@ func TestOffloadsOfAnInterfaceThatIsGoneAreForgotten(t *testing.T) {
 	if err := o.write(); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.restore(); err != nil {
+	if err := o.Restore(); err != nil {
 		t.Errorf("restore: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "offloads.json")); err == nil {

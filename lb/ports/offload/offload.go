@@ -1,4 +1,6 @@
-package ports
+// Package offload switches settings of NICs off that would change packets before the steering program
+// sees them, and puts them back.
+package offload
 
 import (
 	"encoding/json"
@@ -16,16 +18,17 @@ import (
 	"github.com/weirlb/weir/lb/steer"
 )
 
-// offloads are settings of NICs that were switched off, to be put back: by
+// Record is the settings of NICs that were switched off, to be put back: by
 // interface and feature, the old values. They are noted in a file before they
 // are changed, so that a crash does not lose them.
-type offloads struct {
+type Record struct {
 	path string
 	Old  map[string]map[string]bool `json:"old"`
 }
 
-func openOffloads(stateDir string) (*offloads, error) {
-	o := &offloads{path: filepath.Join(stateDir, "offloads.json"), Old: map[string]map[string]bool{}}
+// Open returns what an earlier process has noted in stateDir, with an error if that is not usable.
+func Open(stateDir string) (*Record, error) {
+	o := &Record{path: filepath.Join(stateDir, "offloads.json"), Old: map[string]map[string]bool{}}
 	b, err := statefile.Read(o.path, maxOffloads)
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, nil
@@ -48,9 +51,9 @@ func openOffloads(stateDir string) (*offloads, error) {
 // maxOffloads is the greatest size of the file in bytes.
 const maxOffloads = 1 << 20
 
-// disable switches off what would change packets before the steering program
+// Disable switches off what would change packets before the steering program
 // sees them (see steer.Offloads).
-func (o *offloads) disable(name string, hook steer.Hook, mode steer.Mode) ([]string, error) {
+func (o *Record) Disable(name string, hook steer.Hook, mode steer.Mode) ([]string, error) {
 	conflicts, err := steer.OffloadConflicts(name, hook, mode)
 	if err != nil || len(conflicts) == 0 {
 		return nil, err
@@ -78,7 +81,7 @@ func (o *offloads) disable(name string, hook steer.Hook, mode steer.Mode) ([]str
 	return off, nil
 }
 
-func (o *offloads) write() error {
+func (o *Record) write() error {
 	b, err := json.Marshal(o)
 	if err == nil {
 		if err = os.MkdirAll(filepath.Dir(o.path), 0o755); err == nil {
@@ -91,20 +94,25 @@ func (o *offloads) write() error {
 	return nil
 }
 
-// restore puts all settings back. A setting that could not be put back stays noted.
-func (o *offloads) restore() error {
+// Restore puts all settings back. A setting that could not be put back stays noted.
+func (o *Record) Restore() error { return o.RestoreOthers(func(string) bool { return false }) }
+
+// RestoreOthers is Restore but for the interfaces whose names are kept.
+func (o *Record) RestoreOthers(kept func(name string) bool) error {
 	var errs []error
 	for name := range o.Old {
-		errs = append(errs, o.restoreOf(name))
+		if kept(name) {
+			continue
+		}
+		if err := o.restoreAs(name, name); err != nil {
+			errs = append(errs, fmt.Errorf("offloads of %s: %w", name, err))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// restoreOf puts back the settings of one interface.
-func (o *offloads) restoreOf(name string) error { return o.restoreAs(name, name) }
-
-// restoreAs is restoreOf for an interface that has the name now, and name when it was noted.
-func (o *offloads) restoreAs(name, now string) error {
+// restoreAs puts back the settings of an interface that has the name now, and name when it was noted.
+func (o *Record) restoreAs(name, now string) error {
 	old, ok := o.Old[name]
 	if !ok {
 		return nil
@@ -112,24 +120,24 @@ func (o *offloads) restoreAs(name, now string) error {
 	if err := steer.RestoreOffloads(now, old); err != nil && !errors.Is(err, unix.ENODEV) {
 		return err
 	}
-	return o.forget(name)
+	return o.Forget(name)
 }
 
-// restoreOffloads puts back the settings of a device, which may have been renamed: another may
-// have the name.
-func (ps *Ports) restoreOffloads(p *port) error {
-	d, err := netlink.LinkByIndex(p.index)
+// RestoreLink puts back the settings of one interface, by index: it may have been renamed, and
+// another may have the name.
+func (o *Record) RestoreLink(name string, index int) error {
+	d, err := netlink.LinkByIndex(index)
 	switch {
 	case errors.As(err, new(netlink.LinkNotFoundError)):
-		return ps.offloads.forget(p.name)
+		return o.Forget(name)
 	case err != nil:
-		return fmt.Errorf("offloads of %s: %w", p.name, err)
+		return fmt.Errorf("offloads of %s: %w", name, err)
 	}
-	return ps.offloads.restoreAs(p.name, d.Attrs().Name)
+	return o.restoreAs(name, d.Attrs().Name)
 }
 
-// forget drops the note of an interface that no longer exists.
-func (o *offloads) forget(name string) error {
+// Forget drops the note of an interface that no longer exists.
+func (o *Record) Forget(name string) error {
 	if _, ok := o.Old[name]; !ok {
 		return nil
 	}
