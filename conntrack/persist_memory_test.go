@@ -199,6 +199,60 @@ func TestConnectionsFollowFromFileToMemoryAndBack(t *testing.T) {
 	checkSurvived(t, tab, want)
 }
 
+// A process that ends for good leaves no memory: its connections are in the file, which has blocks
+// for them alone. Where that is not possible the file is no table.
+func TestConnectionsAreSavedFromMemory(t *testing.T) {
+	cfg, m := fileConfig(t), newMapMemory(t)
+	cfg.Memory, cfg.MaxFlows = m, 100_000
+	tab := open(t, cfg)
+	w := tab.Worker(0)
+	w.Online()
+	for i := range 300 {
+		establish(t, tab, w, i)
+	}
+	w.Offline()
+	want := snapshot(tab)
+	for range 2 {
+		if err := Save(tab); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(cfg.Path, &st); err != nil || st.Size < 100_000*bytesPerFlow/2 || st.Blocks*512 > st.Size/4 {
+		t.Errorf("%d bytes in %d blocks, %v", st.Size, st.Blocks, err)
+	}
+	tab.Close()
+	for step, memory := range []Memory{nil, newMapMemory(t)} {
+		cfg.Memory = memory
+		tab := open(t, cfg)
+		if a := tab.Restoration(); !a.Restored || a.Discarded != 0 || a.SetAside != "" {
+			t.Fatalf("step %d: %+v", step, a)
+		}
+		checkSurvived(t, tab, want)
+		if memory == nil {
+			if err := unix.Stat(cfg.Path, &st); err != nil || st.Blocks*512 < st.Size {
+				t.Errorf("a write may lack a block: %d of %d bytes, %v", st.Blocks*512, st.Size, err)
+			}
+			if err := Save(tab); err != nil {
+				t.Error(err)
+			}
+		}
+		tab.Close()
+	}
+
+	cfg.Memory, cfg.MaxFlows = newMapMemory(t), 100_000
+	tab = open(t, cfg)
+	defer tab.Close()
+	file := tab.mem.file
+	defer func() { tab.mem.file = file }()
+	if tab.mem.file, _ = os.Open(cfg.Path); Save(tab) == nil {
+		t.Error("it was saved to a file for reading")
+	}
+	if inFile, err := os.Stat(cfg.Path); err != nil || inFile.Size() != 0 {
+		t.Errorf("the file has %d bytes, %v", inFile.Size(), err)
+	}
+}
+
 // With the table in memory the program of the last process goes on by the next-hop words of
 // its steady flows: they stay until this process has its own.
 func TestNextHopWordsStayInMemory(t *testing.T) {

@@ -206,7 +206,7 @@ func (t *Table) take(path string) (*lastTable, error) {
 // room: a control group would otherwise kill the process instead.
 func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	p := planFor(maxFlows)
-	need := p.index() + maxFlows*linkSize
+	need := p.index() + maxFlows*linkSize + t.mem.holes()
 	if fresh {
 		need += p.size
 	}
@@ -229,8 +229,8 @@ func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
 	return nil
 }
 
-// mapShared maps the file, and allocates all blocks of a new file, in huge pages where
-// possible.
+// mapShared maps the file, and allocates all blocks that it lacks, those of a new file in huge
+// pages where possible.
 func (t *Table) mapShared(p plan, maxFlows int64, fresh bool) (err error) {
 	fd := -1
 	if t.mem.file != nil {
@@ -248,9 +248,11 @@ func (t *Table) mapShared(p plan, maxFlows int64, fresh bool) (err error) {
 		populateHuge(t.mem.shared)
 	}
 	populated := populate(t.mem.shared)
-	if fresh && fd >= 0 {
+	if fd >= 0 {
 		if err := allocate(t.mem.file, p.size); err != nil {
-			_ = t.mem.file.Truncate(0) // leave nothing half made behind
+			if fresh {
+				_ = t.mem.file.Truncate(0) // leave nothing half made behind
+			}
 			return fmt.Errorf("allocate %d MB for %d flows: %w", p.size>>20, maxFlows, err)
 		}
 	}

@@ -194,7 +194,7 @@ func (l *LB) Close() error {
 		w.Stop()
 	}
 	if !l.ended(endTime) {
-		return errors.Join(append(errs, ErrStalled, l.restoreHost(), l.giveUpClaim())...)
+		return errors.Join(append(errs, ErrStalled, saveFlows(l), l.restoreHost(), l.giveUpClaim())...)
 	}
 	for _, w := range l.workers {
 		errs = append(errs, w.Close())
@@ -213,12 +213,21 @@ func (l *LB) Close() error {
 		errs = append(errs, l.host.Close())
 	}
 	if l.flows != nil {
-		errs = append(errs, l.flows.Close())
+		errs = append(errs, saveFlows(l), l.flows.Close())
 	}
 	if l.cache != nil {
 		errs = append(errs, l.cache.Close())
 	}
 	return errors.Join(append(errs, l.giveUpClaim())...)
+}
+
+// saveFlows moves a flow table that the kernel has read into its file. A start that fails leaves
+// the table in the memory that the program of an earlier process reads.
+func saveFlows(l *LB) error {
+	if l.cache == nil || !l.opened && l.cache.Inherited() {
+		return nil
+	}
+	return l.cache.Save(l.flows)
 }
 
 // restoreHost is the rest of Close for the host, beside a worker that does not end.

@@ -3,6 +3,8 @@ package flowcache
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -45,6 +47,7 @@ type Cache struct {
 	nextHops, states, gone array
 	repeated               *ebpf.Map
 	table                  *ebpf.Map // last's or made's; nil before SetTable
+	inherited              bool      // an earlier process has pinned its table
 
 	adjacencies  []route.Adjacency
 	state        *State
@@ -95,6 +98,7 @@ func New(cfg Config) (_ *Cache, err error) {
 		if c.last, err = c.pins.load(); err != nil {
 			return nil, err
 		}
+		c.inherited = c.last.m != nil
 	}
 	if err := c.makeMaps(); err != nil {
 		return nil, err
@@ -229,6 +233,20 @@ func (c *Cache) Maps() map[string]*ebpf.Map {
 		"flow_state": c.states.m, "flow_gone": c.gone.m, "flow_repeated": c.repeated,
 	}
 }
+
+// Save moves the flow table into its file, and removes the pin: no process is to have the memory
+// after this one. Preconditions: no worker and no program in the kernel changes the table.
+func (c *Cache) Save(flows *conntrack.Table) error {
+	if err := conntrack.Save(flows); err != nil || c.pins == nil {
+		return err
+	}
+	err := c.pins.remove()
+	_ = os.Remove(filepath.Dir(c.pins.path)) // if it is empty
+	return err
+}
+
+// Inherited reports whether the program of an earlier process may forward by the flow table.
+func (c *Cache) Inherited() bool { return c.inherited }
 
 // Close frees the memory. The flow table and the routes must have been closed before. The pin
 // stays, for the next process.

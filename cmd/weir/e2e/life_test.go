@@ -18,9 +18,22 @@ import (
 )
 
 // SIGTERM leaves nothing: no program, link, address, route, rule, table, pin
-// or changed setting, in any namespace.
+// or changed setting, in any namespace. The flow table is in its file, for the next start.
 func TestWireSIGTERMLeavesNothingBehind(t *testing.T) {
-	f := ownFixture(t, options{services: kinds, stopped: true})
+	for _, hook := range append([]string{"off"}, hooks...) {
+		t.Run(hook, func(t *testing.T) { testSIGTERM(t, hook) })
+	}
+}
+
+func testSIGTERM(t *testing.T, hook string) {
+	o := options{services: kinds, stopped: true, extra: "flowCache: {mode: auto}"}
+	switch hook {
+	case "off":
+		o.extra = `flowCache: {mode: "off"}`
+	default:
+		o.interfaces = fmt.Sprintf("[{name: eth0, hook: %s}, {name: eth1, hook: %s}]", hook, hook)
+	}
+	f := ownFixture(t, o)
 	before, err := f.Edge.Edge.State()
 	if err != nil {
 		t.Fatal(err)
@@ -51,6 +64,13 @@ func TestWireSIGTERMLeavesNothingBehind(t *testing.T) {
 	}
 	if left := before.Diff(after); len(left) > 0 {
 		t.Errorf("SIGTERM left behind:\n%s", strings.Join(left, "\n"))
+	}
+	if table, err := os.Stat(f.path("conntrack")); err != nil || table.Size() == 0 {
+		t.Errorf("the flow table is not in its file: %v", err)
+	}
+	must(t, f.start())
+	if log := f.logTail(); !strings.Contains(log, "carrying on with the flows of the last process") {
+		t.Errorf("the next process has no connection of the last:\n%s", log)
 	}
 }
 
