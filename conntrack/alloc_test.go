@@ -6,6 +6,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 func TestWorkersDoNotAllocate(t *testing.T) {
@@ -37,11 +40,11 @@ func TestWorkersDoNotAllocate(t *testing.T) {
 			i++
 			f.Client = MakeKey(client(i), vip, ProtoTCP)
 			r, _ := w.Create(f)
-			for _, flags := range []uint8{flagACK, flagFIN | flagACK, flagACK} {
-				g := Segment{Flags: flags, Seq: 1, Length: 1, Options: options}
+			for _, flags := range []uint8{tcp.FlagACK, tcp.FlagFIN | tcp.FlagACK, tcp.FlagACK} {
+				g := tcp.Segment{Flags: flags, Seq: 1, Length: 1, Options: options}
 				g.Ack = tab.Conn(r).endpointNext
 				tab.TrackTCP(r, &g, 1)
-				g.Flags, g.Ack = flags|flagSYN, tab.Conn(r).clientNext
+				g.Flags, g.Ack = flags|tcp.FlagSYN, tab.Conn(r).clientNext
 				tab.TrackTCP(r.Other(), &g, 1)
 			}
 			w.Delete(r)
@@ -93,7 +96,7 @@ func TestWorkersDoNotAllocate(t *testing.T) {
 }
 
 func TestRunAgesUntilItsContextEnds(t *testing.T) {
-	tab := openTest(t, Config{Timeouts: Timeouts{SynSent: time.Millisecond, Close: time.Hour}})
+	tab := openTest(t, Config{Timeouts: flowstate.Timeouts{SynSent: time.Millisecond, Close: time.Hour}})
 	w := tab.Worker(0)
 	w.Online()
 	f := natFlow(1)
@@ -209,7 +212,7 @@ func TestRangeMayDeleteAndListInside(t *testing.T) {
 	}
 	checkTable(t, tab)
 	checkFree(t, tab)
-	for tab.Sweep(0, 5000); tab.Stats().ByState[StateEstablished] != 400; tab.Sweep(0, 5000) {
+	for tab.Sweep(0, 5000); tab.Stats().ByState[flowstate.Established] != 400; tab.Sweep(0, 5000) {
 		if tab.Stats().Flows != 400 {
 			t.Fatalf("stats %+v", tab.Stats())
 		}

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 var benchSizes = []int{1 << 16, 1 << 20}
@@ -48,7 +50,7 @@ func BenchmarkLookupBatch(b *testing.B) {
 				}
 				w.LookupBatch(h[:], k, out[:])
 				for _, r := range out {
-					tab.TrackTCP(r, &Segment{Flags: flagACK}, 1)
+					tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagACK}, 1)
 				}
 				w.Quiesce()
 				if at += 64; at == n {
@@ -195,8 +197,8 @@ func BenchmarkSYNWhenPortsRunShort(b *testing.B) {
 				}
 				r := mustCreate(b, w, portFlow(i, ports))
 				if c.answer {
-					tab.TrackTCP(r.Other(), &Segment{Flags: flagSYN | flagACK, Ack: 1}, 0)
-					tab.TrackTCP(r, &Segment{Flags: flagACK, Seq: 1, Ack: 1}, 0)
+					tab.TrackTCP(r.Other(), &tcp.Segment{Flags: tcp.FlagSYN | tcp.FlagACK, Ack: 1}, 0)
+					tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagACK, Seq: 1, Ack: 1}, 0)
 				}
 			}
 			f := portFlow(0, ports)

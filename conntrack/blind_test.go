@@ -4,6 +4,9 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // An attacker who forges a client's segments, and sees none of the endpoint's answers,
@@ -17,7 +20,7 @@ func TestABlindClientCompletesNoHandshake(t *testing.T) {
 		x.isn, x.step = first, 100
 		number := rapid.SampledFrom([]uint32{0, 1, 50, 51, 100, 101, 102, 1 << 20, 1<<20 + 1})
 		forge := func(rt *rapid.T) {
-			flags := []uint8{flagSYN, flagSYN, flagRST, flagRST | flagACK, flagACK, flagFIN | flagACK, flagPSH | flagACK}
+			flags := []uint8{tcp.FlagSYN, tcp.FlagSYN, tcp.FlagRST, tcp.FlagRST | tcp.FlagACK, tcp.FlagACK, tcp.FlagFIN | tcp.FlagACK, tcp.FlagPSH | tcp.FlagACK}
 			x.pass(wire{
 				fromClient: true, flags: rapid.SampledFrom(flags).Draw(rt, "flags"),
 				seq: number.Draw(rt, "seq"), ack: number.Draw(rt, "ack"),
@@ -56,7 +59,7 @@ func TestABlindClientCompletesNoHandshake(t *testing.T) {
 			},
 			"a while": func(rt *rapid.T) { x.idle(rapid.SampledFrom([]uint32{1, 3, 16, 40, 200}).Draw(rt, "ticks")) },
 			"": func(rt *rapid.T) {
-				if r := x.tab.lookup(natFlow(1).Client); r != 0 && x.tab.Conn(r).State() == StateEstablished {
+				if r := x.tab.lookup(natFlow(1).Client); r != 0 && x.tab.Conn(r).State() == flowstate.Established {
 					rt.Fatal("established")
 				}
 				if n := x.tab.ServiceOpen(natFlow(1).ServiceID); n != 0 {

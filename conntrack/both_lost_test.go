@@ -1,6 +1,10 @@
 package conntrack
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+)
 
 // A client and an endpoint that have both lost a connection without a word open another
 // with the tuple: its end is seen.
@@ -18,8 +22,8 @@ func TestAConnectionThatBothSidesHaveLostIsFollowedByAnother(t *testing.T) {
 		"< ACK seq 900000001 ack 500000101")
 	talk(t, tab, r, later+2, "> FIN,ACK seq 500000101 ack 900000001",
 		"< FIN,ACK seq 900000001 ack 500000102", "> ACK seq 500000102 ack 900000002")
-	if got := tab.Conn(r).State(); got != StateTimeWait {
-		t.Errorf("state %v, want %v", got, StateTimeWait)
+	if got := tab.Conn(r).State(); got != flowstate.TimeWait {
+		t.Errorf("state %v, want %v", got, flowstate.TimeWait)
 	}
 }
 
@@ -45,7 +49,7 @@ func TestAForgedSYNACKShortensNoSilentConnection(t *testing.T) {
 	if !c.Steady(0) || !c.Steady(1) {
 		t.Error("the connection stays on the slow path")
 	}
-	if got := c.State(); got != StateEstablished {
-		t.Errorf("state %v, want %v", got, StateEstablished)
+	if got := c.State(); got != flowstate.Established {
+		t.Errorf("state %v, want %v", got, flowstate.Established)
 	}
 }

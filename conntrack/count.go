@@ -1,6 +1,10 @@
 package conntrack
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+)
 
 // flowCounts counts connections per number of the caller's: those that are open (see
 // countsAsOpen) in the upper half of a word. The lower half has all of them where the
@@ -51,7 +55,7 @@ func (c flowCounts) move(word *uint32, n uint32, counts uint64) {
 // endpointCounts is the weight of a connection in state word s in the counts of its
 // endpoint, serviceCounts in those of its Service.
 func endpointCounts(s uint32) uint64 {
-	if !countsAsOpen(s) {
+	if !flowstate.CountsAsOpen(s) {
 		return countFlow
 	}
 	return countFlow + countOpen
@@ -59,9 +63,9 @@ func endpointCounts(s uint32) uint64 {
 
 func serviceCounts(s uint32) uint64 {
 	switch {
-	case countsAsOpen(s):
+	case flowstate.CountsAsOpen(s):
 		return countOpen
-	case countsAsHalfOpen(s):
+	case flowstate.CountsAsHalfOpen(s):
 		return countHalfOpen
 	}
 	return 0
@@ -82,7 +86,7 @@ func (t *Table) setState(c *Conn, s, n uint32) bool {
 		t.endpoints.add(endpoint, delta)
 	}
 	t.services.add(service, serviceCounts(n)-serviceCounts(s))
-	if inHandshake(s) && !countsAsOpen(n) {
+	if flowstate.InHandshake(s) && !flowstate.CountsAsOpen(n) {
 		t.failed.add(service, 1)
 	}
 	return true

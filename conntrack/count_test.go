@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 func TestOpenConnectionsAreCounted(t *testing.T) {
@@ -37,7 +39,7 @@ func TestOpenConnectionsAreCounted(t *testing.T) {
 	check("established", 1, 1)
 	talk(t, tab, r, 1, "> RST")
 	check("reset", 1, 0)
-	talk(t, tab, r, 1+2*clientSettles, "< ACK")
+	talk(t, tab, r, 1+2*tcp.ClientSettles, "< ACK")
 	check("the RST was forged", 1, 1)
 	talk(t, tab, r, 3, "> RST")
 	check("reset again", 1, 0)

@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"net/netip"
 	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // NewFlow describes a new connection for Create.
@@ -118,7 +120,7 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 		t.endpoints.add(f.EndpointID, endpointCounts(s))
 		t.services.add(f.ServiceID, serviceCounts(s))
 		w.count.created.Add(1)
-		atomic.OrUint32(&t.conns[conn].state, published)
+		atomic.OrUint32(&t.conns[conn].state, flowstate.Published)
 		return r, Created
 	}
 	if !f.Mode.DSR() {
@@ -176,17 +178,17 @@ func (e *Entry) begin(k *Key, f *NewFlow) {
 func firstState(f *NewFlow) uint32 {
 	var s uint32
 	if f.Mode.DSR() {
-		s = clientOnly
+		s = flowstate.ClientOnly
 	}
 	switch {
 	case f.Client.Proto() == ProtoSCTP:
-		return s | uint32(StateSCTPInit)
+		return s | uint32(flowstate.SCTPInit)
 	case f.Client.Proto() != ProtoTCP:
-		return s | uint32(StateUnreplied)
+		return s | uint32(flowstate.Unreplied)
 	case f.Established:
-		return watched(s | uint32(StateEstablished) | young)
+		return flowstate.Watched(s | uint32(flowstate.Established) | flowstate.Young)
 	}
-	return s | uint32(StateSynSent) | clientKnown
+	return s | uint32(flowstate.SynSent) | flowstate.ClientKnown
 }
 
 // setOuter writes the recipe of a mode without translation. other is the key of the

@@ -1,6 +1,11 @@
 package conntrack
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
+)
 
 // Create has noted the SYN: following it changes no word of the connection. The worker
 // relies on that and does not follow it.
@@ -12,7 +17,7 @@ func TestTheSYNOfANewConnectionIsNoted(t *testing.T) {
 	f.Seq, f.TSval, f.HasTS, f.Tick = 1<<31-1, 7, true, 77
 	r := mustCreate(t, w, f)
 	before, entries := *tab.Conn(r), [2]Entry{*tab.Entry(r), *tab.Entry(r.Other())}
-	if v := tab.TrackTCP(r, &Segment{Flags: flagSYN, Seq: f.Seq}, f.Tick); v != Pass {
+	if v := tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagSYN, Seq: f.Seq}, f.Tick); v != flowstate.Pass {
 		t.Errorf("verdict %v", v)
 	}
 	settle(tab, r)

@@ -1,11 +1,16 @@
 package conntrack
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
+)
 
 // Where no port is fresh, those of half-open flows pass on, and not those of connections
 // that may be alive.
 func TestAPortThatMayBeInUseIsTakenLast(t *testing.T) {
-	const ports, silent = 128, 2 * deadTicks
+	const ports, silent = 128, 2 * flowstate.DeadTicks
 	tab := openHeap(t, Config{MaxFlows: 1 << 12, Workers: 1, MaxEndpoints: 8})
 	w := tab.Worker(0)
 	w.Online()
@@ -23,7 +28,7 @@ func TestAPortThatMayBeInUseIsTakenLast(t *testing.T) {
 		r := mustCreate(t, w, flow(i, 1))
 		talk(t, tab, r, 1, handshakeDone...)
 		c := tab.Conn(r)
-		c.state = watched(c.state | unconfirmed)
+		c.state = flowstate.Watched(c.state | flowstate.Unconfirmed)
 		doubted = append(doubted, r)
 	}
 	for i := range 200 {
@@ -32,7 +37,7 @@ func TestAPortThatMayBeInUseIsTakenLast(t *testing.T) {
 	}
 	dead := 0
 	for _, r := range doubted {
-		if tab.Conn(r).State() != StateEstablished {
+		if tab.Conn(r).State() != flowstate.Established {
 			dead++
 		}
 	}
@@ -41,8 +46,8 @@ func TestAPortThatMayBeInUseIsTakenLast(t *testing.T) {
 	}
 	// Without half-open ones they give way.
 	tab.Range(func(r Ref) bool {
-		if tab.Conn(r).State() == StateSynSent {
-			tab.Conn(r).state = watched(uint32(StateEstablished) | published)
+		if tab.Conn(r).State() == flowstate.SynSent {
+			tab.Conn(r).state = flowstate.Watched(uint32(flowstate.Established) | flowstate.Published)
 		}
 		return true
 	})
@@ -65,10 +70,10 @@ func TestAConnectionThatSeemsResetIsNotCounted(t *testing.T) {
 	seq, ack := c.clientNext, c.endpointNext
 	tick++
 	tab.TrackTCP(r,
-		&Segment{Flags: flagACK, Seq: seq, Ack: ack, Length: 1000}, tick) // sampled
+		&tcp.Segment{Flags: tcp.FlagACK, Seq: seq, Ack: ack, Length: 1000}, tick) // sampled
 	tab.TrackTCP(r,
-		&Segment{Flags: flagACK, Seq: seq + 1000, Ack: ack, Length: 1000}, tick) // not sampled
-	tab.TrackTCP(r, &Segment{Flags: flagRST | flagACK, Seq: seq + 2000, Ack: ack}, tick)
+		&tcp.Segment{Flags: tcp.FlagACK, Seq: seq + 1000, Ack: ack, Length: 1000}, tick) // not sampled
+	tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagRST | tcp.FlagACK, Seq: seq + 2000, Ack: ack}, tick)
 	if got := tab.ServiceOpen(f.ServiceID); got != 1 {
 		t.Fatalf("%d are open just after the RST, want 1: it may have been forged", got)
 	}
@@ -85,10 +90,10 @@ func TestAConnectionThatSeemsResetIsNotCounted(t *testing.T) {
 	if got := tab.ServiceOpen(f.ServiceID); got != 0 {
 		t.Errorf("%d are open 20 s after the RST, want 0", got)
 	}
-	if c.State() != StateEstablished {
+	if c.State() != flowstate.Established {
 		t.Errorf("state %v, want it kept: the RST may have been forged", c.State())
 	}
-	tab.TrackTCP(r, &Segment{Flags: flagACK, Seq: seq + 2000, Ack: ack, Length: 100}, tick)
+	tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagACK, Seq: seq + 2000, Ack: ack, Length: 100}, tick)
 	if got := tab.ServiceOpen(f.ServiceID); got != 1 {
 		t.Errorf("%d are open once it is heard again, want 1", got)
 	}

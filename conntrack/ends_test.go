@@ -1,5 +1,7 @@
 package conntrack
 
+import "github.com/weirlb/weir/conntrack/tcp"
+
 // The ends of a TCP connection as RFC 9293 and RFC 5961 have them, for the model test:
 // they take segments in order only, keep no data, and know nothing of the table.
 
@@ -60,50 +62,50 @@ func (e *end) receive(g *wire, iss uint32) {
 // unexpected deals with a segment where there is no connection, or TIME_WAIT.
 func (e *end) unexpected(g *wire, iss uint32) {
 	switch {
-	case g.has(flagRST):
-	case e.phase == over && !g.has(flagSYN):
-		if g.length != 0 || g.has(flagFIN) {
-			e.reply(flagACK, e.next)
+	case g.has(tcp.FlagRST):
+	case e.phase == over && !g.has(tcp.FlagSYN):
+		if g.length != 0 || g.has(tcp.FlagFIN) {
+			e.reply(tcp.FlagACK, e.next)
 		}
-	case g.flags == flagSYN && !e.client && (e.phase == closed || int32(g.seq-e.want) > 0):
+	case g.flags == tcp.FlagSYN && !e.client && (e.phase == closed || int32(g.seq-e.want) > 0):
 		*e = end{phase: synReceived, una: iss, next: iss + 1, want: g.seq + 1, answers: e.answers}
-		e.reply(flagSYN|flagACK, iss)
-	case g.has(flagACK):
-		e.answers = append(e.answers, wire{fromClient: e.client, flags: flagRST, seq: g.ack})
+		e.reply(tcp.FlagSYN|tcp.FlagACK, iss)
+	case g.has(tcp.FlagACK):
+		e.answers = append(e.answers, wire{fromClient: e.client, flags: tcp.FlagRST, seq: g.ack})
 	default:
-		e.answers = append(e.answers, wire{fromClient: e.client, flags: flagRST | flagACK, ack: g.seq + g.length + 1})
+		e.answers = append(e.answers, wire{fromClient: e.client, flags: tcp.FlagRST | tcp.FlagACK, ack: g.seq + g.length + 1})
 	}
 }
 
 func (e *end) inSynSent(g *wire) {
-	switch acked := g.has(flagACK) && g.ack == e.next; {
-	case g.has(flagACK) && !acked:
-		if !g.has(flagRST) {
-			e.answers = append(e.answers, wire{fromClient: e.client, flags: flagRST, seq: g.ack})
+	switch acked := g.has(tcp.FlagACK) && g.ack == e.next; {
+	case g.has(tcp.FlagACK) && !acked:
+		if !g.has(tcp.FlagRST) {
+			e.answers = append(e.answers, wire{fromClient: e.client, flags: tcp.FlagRST, seq: g.ack})
 		}
-	case g.has(flagRST):
+	case g.has(tcp.FlagRST):
 		if acked {
 			e.phase = closed
 		}
-	case g.flags == flagSYN|flagACK:
+	case g.flags == tcp.FlagSYN|tcp.FlagACK:
 		e.phase, e.una, e.want = talking, g.ack, g.seq+1
-		e.reply(flagACK, e.next)
+		e.reply(tcp.FlagACK, e.next)
 	}
 }
 
 func (e *end) inSynReceived(g *wire) {
 	switch {
-	case g.has(flagRST):
+	case g.has(tcp.FlagRST):
 		if g.seq == e.want {
 			e.phase = closed
 		}
-	case g.flags == flagSYN && g.seq+1 == e.want:
-		e.reply(flagSYN|flagACK, e.una)
-	case g.has(flagSYN) || g.seq != e.want:
-		e.reply(flagACK, e.next) // RFC 5961, section 4
-	case g.has(flagACK) && g.ack != e.next:
-		e.answers = append(e.answers, wire{fromClient: e.client, flags: flagRST, seq: g.ack})
-	case g.has(flagACK):
+	case g.flags == tcp.FlagSYN && g.seq+1 == e.want:
+		e.reply(tcp.FlagSYN|tcp.FlagACK, e.una)
+	case g.has(tcp.FlagSYN) || g.seq != e.want:
+		e.reply(tcp.FlagACK, e.next) // RFC 5961, section 4
+	case g.has(tcp.FlagACK) && g.ack != e.next:
+		e.answers = append(e.answers, wire{fromClient: e.client, flags: tcp.FlagRST, seq: g.ack})
+	case g.has(tcp.FlagACK):
 		e.phase = talking
 		e.inOpen(g)
 	}
@@ -112,24 +114,24 @@ func (e *end) inSynReceived(g *wire) {
 func (e *end) inOpen(g *wire) {
 	ahead := g.seq - e.want
 	switch {
-	case g.has(flagRST):
+	case g.has(tcp.FlagRST):
 		switch { // RFC 5961, section 3
 		case ahead == 0:
 			e.phase = closed
 		case ahead < receiveWindow:
-			e.reply(flagACK, e.next)
+			e.reply(tcp.FlagACK, e.next)
 		}
 		return
-	case g.has(flagSYN), ahead != 0, !g.has(flagACK):
-		if ahead != 0 || g.has(flagSYN) {
-			e.reply(flagACK, e.next) // a challenge, a duplicate, or a hole
+	case g.has(tcp.FlagSYN), ahead != 0, !g.has(tcp.FlagACK):
+		if ahead != 0 || g.has(tcp.FlagSYN) {
+			e.reply(tcp.FlagACK, e.next) // a challenge, a duplicate, or a hole
 		}
-		if !g.has(flagACK) || g.has(flagSYN) || ahead < 1<<31 && ahead >= receiveWindow {
+		if !g.has(tcp.FlagACK) || g.has(tcp.FlagSYN) || ahead < 1<<31 && ahead >= receiveWindow {
 			return
 		}
 	}
 	if int32(g.ack-e.next) > 0 || int32(g.ack-e.una) < -receiveWindow { // RFC 5961, section 5
-		e.reply(flagACK, e.next)
+		e.reply(tcp.FlagACK, e.next)
 		return
 	}
 	if int32(g.ack-e.una) > 0 {
@@ -137,12 +139,12 @@ func (e *end) inOpen(g *wire) {
 	}
 	if ahead == 0 && !e.heard {
 		e.want += g.length
-		if g.has(flagFIN) {
+		if g.has(tcp.FlagFIN) {
 			e.want++
 			e.heard = true
 		}
-		if g.length != 0 || g.has(flagFIN) {
-			e.reply(flagACK, e.next)
+		if g.length != 0 || g.has(tcp.FlagFIN) {
+			e.reply(tcp.FlagACK, e.next)
 		}
 	}
 	if e.fin && e.heard && e.una == e.next {
@@ -154,15 +156,15 @@ func (e *end) inOpen(g *wire) {
 func (e *end) unacknowledged() (wire, bool) {
 	switch {
 	case e.phase == synSent:
-		return wire{fromClient: e.client, flags: flagSYN, seq: e.una}, true
+		return wire{fromClient: e.client, flags: tcp.FlagSYN, seq: e.una}, true
 	case e.phase == synReceived:
-		return e.send(flagSYN|flagACK, e.una, 0), true
+		return e.send(tcp.FlagSYN|tcp.FlagACK, e.una, 0), true
 	case e.phase != talking || e.una == e.next:
 		return wire{}, false
 	}
-	length, flags := e.next-e.una, uint8(flagACK)
+	length, flags := e.next-e.una, uint8(tcp.FlagACK)
 	if e.fin {
-		length, flags = length-1, flags|flagFIN
+		length, flags = length-1, flags|tcp.FlagFIN
 	}
 	return e.send(flags, e.una, length), true
 }

@@ -3,11 +3,13 @@ package conntrack
 import (
 	"net/netip"
 	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // TicksPerSecond is the rate of the coarse clock (see [Table.Tick]): the caller
 // reads it once per batch and passes it down.
-const TicksPerSecond = 16
+const TicksPerSecond = flowstate.TicksPerSecond
 
 // Ref names an entry: its number + 1, so that 0 is none. A worker may use a Ref
 // until its next [Worker.Quiesce].
@@ -172,7 +174,7 @@ func fold16(s uint64) uint16 {
 // Conn holds the words of a connection that change, in half a cache line. All access is
 // atomic.
 type Conn struct {
-	state    uint32 // see the bits in tcp.go; published is the last to be set
+	state    uint32 // see package flowstate; published is the last to be set
 	lastSeen uint32 // tick
 	// EndpointID and ServiceID are the caller's numbers. After a restore both are
 	// [NoID] until [Table.SetIDs].
@@ -226,19 +228,15 @@ func (c *Conn) Touch(tick uint32) {
 // once per direction and tick and at each [Milestone], [Conn.Sample]. Of IPv4 [Entry.Note]
 // says whether the first segment of a tick needs Sample.
 func (c *Conn) Steady(dir uint32) bool {
-	return isSteadyIn(atomic.LoadUint32(&c.state), dir)
-}
-
-// isSteadyIn is Steady of state word s.
-func isSteadyIn(s, dir uint32) bool { return steady[dir&1]>>(s&(stateMask|slow))&1 != 0 }
-
-// steady has a bit for every state with and without slow, by direction.
-var steady = [2]uint64{
-	1<<StateEstablished | 1<<StateUnreplied | 1<<StateReplied | 1<<StateStream,
-	1<<StateEstablished | 1<<StateReplied | 1<<StateStream,
+	return flowstate.IsSteadyIn(atomic.LoadUint32(&c.state), dir)
 }
 
 // State returns the state of the connection, StateNone when it was deleted.
-func (c *Conn) State() State {
-	return State(atomic.LoadUint32(&c.state) & stateMask)
+func (c *Conn) State() flowstate.State {
+	return flowstate.Of(atomic.LoadUint32(&c.state))
+}
+
+// idle returns for how many ticks there was no packet of the entry, as of [Entry.Touch].
+func (e *Entry) idle(now uint32) uint32 {
+	return uint32(max(0, int32(now-atomic.LoadUint32(&e.seen))))
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // build serializes a packet with correct checksums and returns it from the IP
@@ -244,7 +246,7 @@ func TestDNATRefusesAClientPortThatIsInUseTowardsTheEndpoint(t *testing.T) {
 	if _, o := w.Create(flow("192.0.2.2:80")); o != NoPort {
 		t.Fatalf("outcome %d, want no port", o)
 	}
-	tab.TrackTCP(r, &Segment{Flags: flagRST, Seq: 1}, 1)
+	tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagRST, Seq: 1}, 1)
 	second := mustCreate(t, w, flow("192.0.2.2:80"))
 	if tab.lookup(flow("192.0.2.1:80").Client) != 0 || tab.lookup(flow("192.0.2.2:80").Client) != second {
 		t.Fatal("the flow that is over is still there")

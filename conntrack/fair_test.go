@@ -1,6 +1,10 @@
 package conntrack
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+)
 
 // honestSYNs counts how many of n new TCP connections, one per tick from tick on,
 // are made at once.
@@ -71,28 +75,28 @@ func TestConnectionsGoInTheOrderOfTheirClasses(t *testing.T) {
 		state         uint32
 		created, seen uint32
 	}{
-		{"SYN, unanswered for a second", evictHalfOpen, uint32(StateSynSent), tick - 16, tick - 16},
-		{"SYN-ACK, a second ago", evictHalfOpen, uint32(StateSynRecv), tick - 16, tick - 16},
-		{"query, unanswered", evictHalfOpen, uint32(StateUnreplied), tick - 16, tick - 16},
-		{"SCTP cookie", evictHalfOpen, uint32(StateSCTPCookieEchoed), tick - 16, tick - 16},
-		{"one-way, first packet", evictHalfOpen, clientOnly | uint32(StateSynSent), tick - 16, tick - 16},
-		{"reset", evictEnded, uint32(StateClose), tick - 50, tick},
-		{"closed by both", evictEnded, uint32(StateTimeWait), tick - 50, tick - 20},
-		{"one-way, two packets at once", evictBrief, clientOnly | uint32(StateEstablished), tick - 100, tick - 100},
-		{"query, answered", evictBrief, uint32(StateReplied), tick - 50, tick - 49},
-		{"one-way, half an hour", evictIdle, clientOnly | uint32(StateEstablished), 0, tick - 16},
-		{"one-way SCTP", evictIdle, clientOnly | uint32(StateSCTPEstablished), 0, tick - 16},
-		{"SYN, just now", evictYoung, uint32(StateSynSent), tick - 1, tick - 1},
-		{"query, answered just now", evictUnproven, uint32(StateReplied), tick - 1, tick},
-		{"one-way, busy", evictUnproven, clientOnly | uint32(StateEstablished), 0, tick - 1},
-		{"established", evictNever, uint32(StateEstablished), 0, 0},
-		{"half closed", evictNever, uint32(StateFinWait) | finClient, 0, 0},
-		{"UDP, for two seconds", evictBrief, uint32(StateStream), tick - 48, tick - 17},
-		{"UDP, for an hour", evictNever, uint32(StateStream) | heard, 0, tick - 1},
-		{"UDP, silent for 10 s", evictSilent10, uint32(StateStream) | heard, 0, tick - silentTicks},
-		{"UDP, silent for 60 s", evictSilent40, uint32(StateStream) | heard, 0, tick - 60*TicksPerSecond},
-		{"SCTP association", evictNever, uint32(StateSCTPEstablished), 0, 0},
-		{"SCTP shutdown", evictNever, uint32(StateSCTPShutdown), 0, 0},
+		{"SYN, unanswered for a second", evictHalfOpen, uint32(flowstate.SynSent), tick - 16, tick - 16},
+		{"SYN-ACK, a second ago", evictHalfOpen, uint32(flowstate.SynRecv), tick - 16, tick - 16},
+		{"query, unanswered", evictHalfOpen, uint32(flowstate.Unreplied), tick - 16, tick - 16},
+		{"SCTP cookie", evictHalfOpen, uint32(flowstate.SCTPCookieEchoed), tick - 16, tick - 16},
+		{"one-way, first packet", evictHalfOpen, flowstate.ClientOnly | uint32(flowstate.SynSent), tick - 16, tick - 16},
+		{"reset", evictEnded, uint32(flowstate.Close), tick - 50, tick},
+		{"closed by both", evictEnded, uint32(flowstate.TimeWait), tick - 50, tick - 20},
+		{"one-way, two packets at once", evictBrief, flowstate.ClientOnly | uint32(flowstate.Established), tick - 100, tick - 100},
+		{"query, answered", evictBrief, uint32(flowstate.Replied), tick - 50, tick - 49},
+		{"one-way, half an hour", evictIdle, flowstate.ClientOnly | uint32(flowstate.Established), 0, tick - 16},
+		{"one-way SCTP", evictIdle, flowstate.ClientOnly | uint32(flowstate.SCTPEstablished), 0, tick - 16},
+		{"SYN, just now", evictYoung, uint32(flowstate.SynSent), tick - 1, tick - 1},
+		{"query, answered just now", evictUnproven, uint32(flowstate.Replied), tick - 1, tick},
+		{"one-way, busy", evictUnproven, flowstate.ClientOnly | uint32(flowstate.Established), 0, tick - 1},
+		{"established", evictNever, uint32(flowstate.Established), 0, 0},
+		{"half closed", evictNever, uint32(flowstate.FinWait) | flowstate.FinClient, 0, 0},
+		{"UDP, for two seconds", evictBrief, uint32(flowstate.Stream), tick - 48, tick - 17},
+		{"UDP, for an hour", evictNever, uint32(flowstate.Stream) | flowstate.Heard, 0, tick - 1},
+		{"UDP, silent for 10 s", evictSilent10, uint32(flowstate.Stream) | flowstate.Heard, 0, tick - flowstate.SilentTicks},
+		{"UDP, silent for 60 s", evictSilent40, uint32(flowstate.Stream) | flowstate.Heard, 0, tick - 60*TicksPerSecond},
+		{"SCTP association", evictNever, uint32(flowstate.SCTPEstablished), 0, 0},
+		{"SCTP shutdown", evictNever, uint32(flowstate.SCTPShutdown), 0, 0},
 	}
 	const each = 4
 	tab := openHeap(t, Config{MaxFlows: 128, Workers: 1, MaxEndpoints: 8})
@@ -106,7 +110,7 @@ func TestConnectionsGoInTheOrderOfTheirClasses(t *testing.T) {
 		r := mustCreate(t, w, f)
 		kindOf[r.Conn()] = i % len(kinds)
 		c := tab.Conn(r)
-		tab.setState(c, c.state, published|k.state)
+		tab.setState(c, c.state, flowstate.Published|k.state)
 		c.lastSeen = k.seen
 		tab.Entry(r).seen, tab.Entry(r.Other()).seen = k.seen, k.seen
 	}
@@ -116,11 +120,11 @@ func TestConnectionsGoInTheOrderOfTheirClasses(t *testing.T) {
 		before := left
 		tab.evictAll(w, tick, 1)
 		for conn, k := range kindOf {
-			if tab.conns[conn].state&published != 0 {
+			if tab.conns[conn].state&flowstate.Published != 0 {
 				continue
 			}
 			for other, o := range kindOf {
-				if tab.conns[other].state&published != 0 && kinds[o].class < kinds[k].class {
+				if tab.conns[other].state&flowstate.Published != 0 && kinds[o].class < kinds[k].class {
 					t.Fatalf("%q goes before %q", kinds[k].name, kinds[o].name)
 				}
 			}

@@ -1,5 +1,7 @@
 package conntrack
 
+import "github.com/weirlb/weir/conntrack/tcp"
+
 // A path notes a segment of a steady connection, which has an ACK and no other flag that counts.
 type path func(x *crossing, r Ref, g *wire)
 
@@ -23,12 +25,12 @@ func inKernel(x *crossing, r Ref, g *wire) {
 
 // onSlowPath leaves a segment to TrackTCP.
 func onSlowPath(x *crossing, r Ref, g *wire) {
-	x.tab.TrackTCP(r, &Segment{Flags: g.flags, Seq: g.seq, Ack: g.ack, Length: g.length}, x.tick)
+	x.tab.TrackTCP(r, &tcp.Segment{Flags: g.flags, Seq: g.seq, Ack: g.ack, Length: g.length}, x.tick)
 }
 
 // steadily has segment g pass if the connection of r is steady, by the next path.
 func (x *crossing) steadily(r Ref, g *wire) bool {
-	if x.tab.NextHop(r) != aWord || g.flags&^flagPSH != flagACK {
+	if x.tab.NextHop(r) != aWord || g.flags&^tcp.FlagPSH != tcp.FlagACK {
 		return false
 	}
 	x.passed++

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // crossing is a client and an endpoint with the table between them.
@@ -48,7 +51,7 @@ func (x *crossing) endOf(client bool) *end {
 // both closed it.
 func (x *crossing) alive() bool {
 	c, s := &x.ends[0], &x.ends[1]
-	near := func(a, b uint32) bool { return span(a-b) < 1<<24 }
+	near := func(a, b uint32) bool { return tcp.Span(a-b) < 1<<24 }
 	return c.phase == talking && s.phase == talking && !(c.fin && s.fin) && near(c.next, s.want) && near(s.next, c.want)
 }
 
@@ -63,12 +66,12 @@ func (x *crossing) pass(g wire) {
 	for range 3 {
 		r := x.tab.lookup(key)
 		if r == 0 {
-			if !g.fromClient || g.flags != flagSYN {
+			if !g.fromClient || g.flags != tcp.FlagSYN {
 				if x.alive() {
 					x.rt.Fatalf("a segment of a living connection is refused: %+v", g)
 				}
-				if !g.has(flagRST) && g.has(flagACK) {
-					x.fly(wire{fromClient: !g.fromClient, flags: flagRST, seq: g.ack})
+				if !g.has(tcp.FlagRST) && g.has(tcp.FlagACK) {
+					x.fly(wire{fromClient: !g.fromClient, flags: tcp.FlagRST, seq: g.ack})
 				}
 				return
 			}
@@ -83,18 +86,18 @@ func (x *crossing) pass(g wire) {
 			x.fly(g)
 			return
 		}
-		s := Segment{Flags: g.flags, Seq: g.seq, Ack: g.ack, Length: g.length}
+		s := tcp.Segment{Flags: g.flags, Seq: g.seq, Ack: g.ack, Length: g.length}
 		switch v := x.tab.TrackTCP(r, &s, x.tick); v {
-		case Pass, Restart:
+		case flowstate.Pass, flowstate.Restart:
 			settle(x.tab, r)
 			x.fly(g)
 			return
-		case Reopen:
+		case flowstate.Reopen:
 			if x.alive() {
 				x.rt.Fatalf("a SYN replaces a living connection: %+v", g)
 			}
 			x.w.Supersede(r)
-		case Stale:
+		case flowstate.Stale:
 			return
 		default:
 			x.rt.Fatalf("verdict %d", v)
@@ -123,7 +126,9 @@ func (x *crossing) moved(r Ref) {
 	}
 }
 
-func knownNumbers(c *Conn) numbers { return numbers{c.clientNext, c.endpointNext, c.extra} }
+func knownNumbers(c *Conn) tcp.Numbers {
+	return tcp.Numbers{Client: c.clientNext, Endpoint: c.endpointNext, Extra: c.extra}
+}
 
 // trace logs the table's connection after a step: rapid prints it of a program that fails.
 func (x *crossing) trace(step string, g wire) {
@@ -208,11 +213,11 @@ func (x *crossing) idle(ticks uint32) {
 // right, so that the ends take it, or that nobody could tell from theirs, is left out.
 func (x *crossing) forge(rt *rapid.T) (wire, bool) {
 	g := wire{fromClient: rapid.Bool().Draw(rt, "from the client"), length: rapid.Uint32Range(0, 100).Draw(rt, "length")}
-	g.flags = rapid.SampledFrom([]uint8{flagRST, flagRST | flagACK, flagFIN | flagACK, flagSYN, flagSYN | flagACK, flagACK,
-		flagFIN, flagFIN | flagRST, flagSYN | flagRST, 0}).Draw(rt, "flags")
+	g.flags = rapid.SampledFrom([]uint8{tcp.FlagRST, tcp.FlagRST | tcp.FlagACK, tcp.FlagFIN | tcp.FlagACK, tcp.FlagSYN, tcp.FlagSYN | tcp.FlagACK, tcp.FlagACK,
+		tcp.FlagFIN, tcp.FlagFIN | tcp.FlagRST, tcp.FlagSYN | tcp.FlagRST, 0}).Draw(rt, "flags")
 	g.seq, g.ack = rapid.Uint32().Draw(rt, "seq"), rapid.Uint32().Draw(rt, "ack")
 	from, to := x.endOf(g.fromClient), x.endOf(!g.fromClient)
-	if rapid.Bool().Draw(rt, "near") && g.has(flagRST|flagFIN) && x.alive() {
+	if rapid.Bool().Draw(rt, "near") && g.has(tcp.FlagRST|tcp.FlagFIN) && x.alive() {
 		// He has a number within the window, but not the one.
 		x.obscured = true
 		g.seq = to.want + rapid.Uint32Range(2, 1<<20).Draw(rt, "off")
@@ -223,25 +228,25 @@ func (x *crossing) forge(rt *rapid.T) (wire, bool) {
 		return g, true
 	}
 	n := knownNumbers(x.tab.Conn(r))
-	own, other := *n.of(g.fromClient), *n.of(!g.fromClient)
+	own, other := *n.Of(g.fromClient), *n.Of(!g.fromClient)
 	switch {
-	case span(g.seq-to.want) < 4 || span(g.seq-own) < 4 || span(g.seq-from.next) < 4: // he knows it
+	case tcp.Span(g.seq-to.want) < 4 || tcp.Span(g.seq-own) < 4 || tcp.Span(g.seq-from.next) < 4: // he knows it
 		return g, false
-	case g.has(flagACK) && int32(g.ack-from.want) > 0 && int32(g.ack-to.next) <= 0:
+	case g.has(tcp.FlagACK) && int32(g.ack-from.want) > 0 && int32(g.ack-to.next) <= 0:
 		return g, false // the receiver takes it: the ends no longer agree on what has arrived
-	case g.has(flagFIN) && g.ack == other && !to.fin && x.tab.Conn(r).state&finBits != 0:
+	case g.has(tcp.FlagFIN) && g.ack == other && !to.fin && x.tab.Conn(r).state&flowstate.FinBits != 0:
 		return g, false // it acknowledges his own forged FIN (README.md, forges both sides)
-	case g.flags == flagFIN|flagACK: // one that is near is allowed
+	case g.flags == tcp.FlagFIN|tcp.FlagACK: // one that is near is allowed
 		return g, to.phase == talking
-	case g.has(flagACK) && !g.has(flagRST) && span(g.seq-own)*span(g.ack-other) <= nearby:
+	case g.has(tcp.FlagACK) && !g.has(tcp.FlagRST) && tcp.Span(g.seq-own)*tcp.Span(g.ack-other) <= tcp.Nearby:
 		return g, false
-	case g.flags == flagSYN|flagACK && (x.ends[0].phase == synSent || x.ends[1].phase == synReceived): // both ends', within a round trip
+	case g.flags == tcp.FlagSYN|tcp.FlagACK && (x.ends[0].phase == synSent || x.ends[1].phase == synReceived): // both ends', within a round trip
 		return g, false
-	case g.fromClient && g.has(flagACK) && g.ack == n.extra && x.tab.Conn(r).state&synAckNoted != 0:
+	case g.fromClient && g.has(tcp.FlagACK) && g.ack == n.Extra && x.tab.Conn(r).state&flowstate.SynAckNoted != 0:
 		// It agrees with a SYN-ACK before it. If that was forged too, the pair replaces the
 		// numbers (README.md, forges both sides). The draw is often 0 or 1 twice.
 		return g, false
-	case g.flags == flagSYN|flagACK && acks(g.ack, n.client), g.has(flagACK) && acks(g.ack, n.extra):
+	case g.flags == tcp.FlagSYN|tcp.FlagACK && tcp.Acks(g.ack, n.Client), g.has(tcp.FlagACK) && tcp.Acks(g.ack, n.Extra):
 		return g, false
 	}
 	return g, true
@@ -260,20 +265,20 @@ func (x *crossing) steps() map[string]func(*rapid.T) {
 				}
 				x.isn += 1 << 20
 				*c = end{client: true, phase: synSent, una: x.isn, next: x.isn + 1}
-				x.pass(wire{fromClient: true, flags: flagSYN, seq: x.isn})
+				x.pass(wire{fromClient: true, flags: tcp.FlagSYN, seq: x.isn})
 			}
 		},
 		"send": func(rt *rapid.T) {
 			if e := side(rt); e.phase == talking && !e.fin && e.next-e.una < receiveWindow/2 {
 				n := rapid.Uint32Range(1, 1400).Draw(rt, "length")
-				g := e.send(flagACK|flagPSH, e.next, n)
+				g := e.send(tcp.FlagACK|tcp.FlagPSH, e.next, n)
 				e.next += n
 				x.pass(g)
 			}
 		},
 		"close": func(rt *rapid.T) {
 			if e := side(rt); e.phase == talking && !e.fin {
-				g := e.send(flagFIN|flagACK, e.next, 0)
+				g := e.send(tcp.FlagFIN|tcp.FlagACK, e.next, 0)
 				e.next++
 				e.fin = true
 				x.pass(g)
@@ -281,7 +286,7 @@ func (x *crossing) steps() map[string]func(*rapid.T) {
 		},
 		"abort": func(rt *rapid.T) {
 			if e := side(rt); e.phase == talking {
-				g := e.send(flagRST|flagACK, e.next, 0)
+				g := e.send(tcp.FlagRST|tcp.FlagACK, e.next, 0)
 				e.phase = closed
 				x.pass(g)
 			}
@@ -339,7 +344,7 @@ func (x *crossing) rest(rt *rapid.T) {
 	case c.phase != talking && s.phase != talking && c.phase != synSent && s.phase != synReceived:
 		bound := uint32(oneSided)
 		if x.obscured {
-			bound = x.tab.timeouts[StateEstablished]
+			bound = x.tab.timeouts[flowstate.Established]
 		}
 		x.idle(bound + 1)
 		if r := x.tab.lookup(natFlow(1).Client); r != 0 {
@@ -353,7 +358,7 @@ func (x *crossing) rest(rt *rapid.T) {
 // before a silence.
 func (x *crossing) say(e *end) {
 	if !e.fin {
-		g := e.send(flagACK|flagPSH, e.next, 1)
+		g := e.send(tcp.FlagACK|tcp.FlagPSH, e.next, 1)
 		e.next++
 		x.pass(g)
 		x.settle()

@@ -1,6 +1,11 @@
 package conntrack
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/udp"
+)
 
 // A sweep looks once at every connection. It takes sweepTicks, which is the precision of
 // timeouts. In each tick a 64th of the table is due, but not more than mostDue: beyond 4
@@ -29,13 +34,13 @@ type sweepProgress struct {
 	_           [64]byte
 	at          atomic.Uint64
 	_           [56]byte
-	stateCounts [numStates]atomic.Uint32 // of this sweep, so far
+	stateCounts [flowstate.Count]atomic.Uint32 // of this sweep, so far
 }
 
 // sweepChunk is the part of a sweep that a worker has taken: next to end are still to do.
 type sweepChunk struct {
 	next, end   uint32
-	stateCounts [numStates]uint32
+	stateCounts [flowstate.Count]uint32
 	made        uint64 // connections that the worker had created at its last Age
 }
 
@@ -115,19 +120,19 @@ func (w *Worker) step(tick uint32) int {
 	for end := min(s.end, s.next+stepLook); conn < end && n < stepExpire; conn++ {
 		c := &t.conns[conn]
 		word := atomic.LoadUint32(&c.state)
-		if mayGoOn(word) {
+		if udp.MayGoOn(word) {
 			t.current(conn)
 			word = atomic.LoadUint32(&c.state)
 		}
-		if word&published == 0 {
+		if word&flowstate.Published == 0 {
 			continue
 		}
-		if mayBeHeard(word) {
-			if now := hear(word, t.entries[2*conn].idle(tick), t.entries[2*conn+1].idle(tick), since); t.setState(c, word, now) {
+		if udp.MayBeHeard(word) {
+			if now := udp.Hear(word, t.entries[2*conn].idle(tick), t.entries[2*conn+1].idle(tick), since); t.setState(c, word, now) {
 				word = now
 			}
 		}
-		if isFollowed(word) && t.IsShared() {
+		if flowstate.IsFollowed(word) && t.IsShared() {
 			t.endFollowing(conn, tick)
 			word = atomic.LoadUint32(&c.state)
 		}
@@ -136,9 +141,9 @@ func (w *Worker) step(tick uint32) int {
 			t.noteSeen(conn)
 		}
 		if idle := t.idle(conn, tick); idle <= patience {
-			s.stateCounts[word&stateMask]++
-			if seemsClosed(word) && idle > int32(t.timeouts[StateClose]) {
-				t.setState(c, word, word|unconfirmed)
+			s.stateCounts[word&flowstate.Mask]++
+			if flowstate.SeemsClosed(word) && idle > int32(t.timeouts[flowstate.Close]) {
+				t.setState(c, word, word|flowstate.Unconfirmed)
 			}
 			continue
 		}
@@ -189,7 +194,7 @@ const (
 // its Service has half-open.
 func (t *Table) patience(c *Conn, s uint32) uint32 {
 	d := t.timeout(s)
-	if state := State(s & stateMask); (state == StateSynSent || state == StateSynRecv) && d > crowdedTicks && t.ServiceHalfOpen(atomic.LoadUint32(&c.ServiceID)) > manyHalfOpen {
+	if state := flowstate.Of(s); (state == flowstate.SynSent || state == flowstate.SynRecv) && d > crowdedTicks && t.ServiceHalfOpen(atomic.LoadUint32(&c.ServiceID)) > manyHalfOpen {
 		return crowdedTicks
 	}
 	return d
@@ -201,12 +206,12 @@ func (t *Table) patience(c *Conn, s uint32) uint32 {
 // be dead
 // (see mayBeDead) is kept for as long as a live one can be silent.
 func (t *Table) timeout(s uint32) uint32 {
-	d := t.timeouts[s&stateMask]
-	if s&(clientOnly|doubted|unconfirmed) == 0 {
+	d := t.timeouts[s&flowstate.Mask]
+	if s&(flowstate.ClientOnly|flowstate.Doubted|flowstate.Unconfirmed) == 0 {
 		return d
 	}
-	if state := State(s & stateMask); s&doubted != 0 && (state == StateFinWait || state == StateLastAck) {
-		d = t.timeouts[StateEstablished] // the FIN was not taken, so far
+	if state := flowstate.Of(s); s&flowstate.Doubted != 0 && (state == flowstate.FinWait || state == flowstate.LastAck) {
+		d = t.timeouts[flowstate.Established] // the FIN was not taken, so far
 	}
 	return min(d, oneSided)
 }

@@ -2,6 +2,8 @@ package conntrack
 
 import (
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // ageAll has a worker look at the whole table at tick, as if a sweep had gone by.
@@ -24,8 +26,8 @@ func halfOpen(t *testing.T, tab *Table, w *Worker, n int) (expired uint32) {
 	for w.Age(0) { // what it has made it need not clear up at once
 		w.Quiesce()
 	}
-	timeouts, _ := Timeouts{}.ticks()
-	return timeouts[StateSynSent] + 1
+	timeouts, _ := flowstate.Timeouts{}.Ticks()
+	return timeouts[flowstate.SynSent] + 1
 }
 
 func TestATurnOfAgeingIsSpreadOverItsTime(t *testing.T) {
@@ -151,7 +153,7 @@ func TestTheStateCountsAreThoseOfAWholeSweep(t *testing.T) {
 		}
 	}
 	s := tab.Stats().ByState
-	if s[StateEstablished] != 700 || s[StateClose] != 300 {
+	if s[flowstate.Established] != 700 || s[flowstate.Close] != 300 {
 		t.Errorf("stateCounts %v", s)
 	}
 }

@@ -1,6 +1,10 @@
 package conntrack
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+)
 
 // evict makes room when free connections run short. A hand goes round the table, as in the
 // CLOCK algorithm. Of the connections that it passes in a call, those of the lowest eviction
@@ -112,15 +116,15 @@ func (w *Worker) unlinkAll(words []uint32, refs []Ref) (n uint32) {
 func (t *Table) evictionOf(conn, tick uint32) (evictionClass, uint32) {
 	c := &t.conns[conn]
 	s := atomic.LoadUint32(&c.state)
-	if isSteady(s) != 0 {
+	if flowstate.IsSteady(s) != 0 {
 		t.current(conn)
 		s = atomic.LoadUint32(&c.state)
 	}
-	if s&published == 0 {
+	if s&flowstate.Published == 0 {
 		return evictNever, s
 	}
 	client := uint32(0)
-	if proven(s) {
+	if flowstate.Proven(s) {
 		client = t.entries[2*conn].idle(tick)
 	}
 	return evictionOf(s, c.Idle(tick), client, uint32(max(0, int32(c.LastSeen()-c.Created())))), s

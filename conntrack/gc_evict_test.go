@@ -3,6 +3,9 @@ package conntrack
 import (
 	"sync"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // establish creates connection i and completes its handshake.
@@ -10,8 +13,8 @@ func establish(t testing.TB, tab *Table, w *Worker, i int) Ref {
 	f := natFlow(i)
 	f.PortLo = 1024
 	r := mustCreate(t, w, f)
-	tab.TrackTCP(r.Other(), &Segment{Flags: flagSYN | flagACK, Ack: f.Seq + 1}, f.Tick)
-	tab.TrackTCP(r, &Segment{Flags: flagACK, Seq: f.Seq + 1, Ack: 1}, f.Tick)
+	tab.TrackTCP(r.Other(), &tcp.Segment{Flags: tcp.FlagSYN | tcp.FlagACK, Ack: f.Seq + 1}, f.Tick)
+	tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagACK, Seq: f.Seq + 1, Ack: 1}, f.Tick)
 	return r
 }
 
@@ -38,7 +41,7 @@ func TestASYNFloodPushesOutHalfOpenFlowsOnly(t *testing.T) {
 		}
 	}
 	for i := range open {
-		if r := tab.lookup(natFlow(i).Client); r == 0 || tab.Conn(r).State() != StateEstablished {
+		if r := tab.lookup(natFlow(i).Client); r == 0 || tab.Conn(r).State() != flowstate.Established {
 			t.Fatalf("established flow %d is lost", i)
 		}
 	}
@@ -119,7 +122,7 @@ func TestFloodFromTwoWorkersKeepsTheTableSound(t *testing.T) {
 	}
 	wg.Wait()
 	for i := range open {
-		if r := tab.lookup(natFlow(i).Client); r == 0 || tab.Conn(r).State() != StateEstablished {
+		if r := tab.lookup(natFlow(i).Client); r == 0 || tab.Conn(r).State() != flowstate.Established {
 			t.Fatalf("established flow %d is lost", i)
 		}
 	}
@@ -131,7 +134,7 @@ func TestFlowsExpireByTheTimeoutOfTheirState(t *testing.T) {
 	tab := openTest(t, Config{})
 	w := tab.Worker(0)
 	w.Online()
-	timeouts, _ := Timeouts{}.ticks()
+	timeouts, _ := flowstate.Timeouts{}.Ticks()
 	r := establish(t, tab, w, 1)
 	half := mustCreate(t, w, natFlow(2))
 	closed := establish(t, tab, w, 3)
@@ -141,9 +144,9 @@ func TestFlowsExpireByTheTimeoutOfTheirState(t *testing.T) {
 		tick    uint32
 		expired int
 	}{
-		{7 + timeouts[StateClose], 0}, {8 + timeouts[StateClose], 1},
-		{timeouts[StateSynSent], 0}, {1 + timeouts[StateSynSent], 1},
-		{timeouts[StateEstablished], 0}, {1 + timeouts[StateEstablished], 1},
+		{7 + timeouts[flowstate.Close], 0}, {8 + timeouts[flowstate.Close], 1},
+		{timeouts[flowstate.SynSent], 0}, {1 + timeouts[flowstate.SynSent], 1},
+		{timeouts[flowstate.Established], 0}, {1 + timeouts[flowstate.Established], 1},
 	} {
 		if n := tab.Sweep(step.tick, 4096); n != step.expired {
 			t.Errorf("at %d %d flows expire, want %d", step.tick, n, step.expired)

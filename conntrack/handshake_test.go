@@ -1,6 +1,10 @@
 package conntrack
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+)
 
 // Of a tuple with several SYNs, true and forged ones, the SYN-ACK counts that the client
 // acknowledges.
@@ -13,28 +17,28 @@ func TestTheACKSaysWhichHandshakeIsComplete(t *testing.T) {
 	)
 	for _, c := range []struct {
 		name, packets string
-		state         State
+		state         flowstate.State
 	}{
-		{"hidden", hidden, StateSynSent},
-		{"hidden, acknowledged", hidden + "; > ACK seq 50001 ack 7000", StateEstablished},
-		{"hidden, right number of the client alone", hidden + "; > ACK seq 50001 ack 7001", StateSynSent},
-		{"hidden, the other SYN reset", hidden + "; > RST seq 100", StateClose},
-		{"hidden, the other SYN reset, acknowledged", hidden + "; > RST seq 100; > ACK seq 50001 ack 7000", StateEstablished},
-		{"hidden, the other SYN refused, acknowledged", hidden + "; < RST,ACK seq 0 ack 100; > ACK seq 50001 ack 7000", StateEstablished},
-		{"late", late, StateSynSent},
-		{"late, right number of the client alone", late + "; > ACK seq 100 ack 5", StateSynSent},
-		{"late, acknowledged", late + "; > ACK seq 100 ack 7000", StateEstablished},
-		{"the endpoint gave up", both, StateSynRecv},
-		{"the endpoint gave up, second acknowledged", both + "; > ACK seq 50001 ack 90001", StateEstablished},
-		{"the endpoint gave up, first acknowledged", both + "; > ACK seq 100 ack 7000", StateEstablished},
-		{"the endpoint gave up, right numbers of the client alone", both + "; > ACK seq 100 ack 5; > ACK seq 50001 ack 5", StateSynRecv},
-		{"the endpoint gave up, challenge ACK", both + "; < ACK seq 90001 ack 50001", StateSynRecv},
+		{"hidden", hidden, flowstate.SynSent},
+		{"hidden, acknowledged", hidden + "; > ACK seq 50001 ack 7000", flowstate.Established},
+		{"hidden, right number of the client alone", hidden + "; > ACK seq 50001 ack 7001", flowstate.SynSent},
+		{"hidden, the other SYN reset", hidden + "; > RST seq 100", flowstate.Close},
+		{"hidden, the other SYN reset, acknowledged", hidden + "; > RST seq 100; > ACK seq 50001 ack 7000", flowstate.Established},
+		{"hidden, the other SYN refused, acknowledged", hidden + "; < RST,ACK seq 0 ack 100; > ACK seq 50001 ack 7000", flowstate.Established},
+		{"late", late, flowstate.SynSent},
+		{"late, right number of the client alone", late + "; > ACK seq 100 ack 5", flowstate.SynSent},
+		{"late, acknowledged", late + "; > ACK seq 100 ack 7000", flowstate.Established},
+		{"the endpoint gave up", both, flowstate.SynRecv},
+		{"the endpoint gave up, second acknowledged", both + "; > ACK seq 50001 ack 90001", flowstate.Established},
+		{"the endpoint gave up, first acknowledged", both + "; > ACK seq 100 ack 7000", flowstate.Established},
+		{"the endpoint gave up, right numbers of the client alone", both + "; > ACK seq 100 ack 5; > ACK seq 50001 ack 5", flowstate.SynRecv},
+		{"the endpoint gave up, challenge ACK", both + "; < ACK seq 90001 ack 50001", flowstate.SynRecv},
 		// An endpoint takes a RST within its window in SYN_RECV, and its next number is close.
 		{"reset in the window, challenge ACK", "> SYN; < SYN,ACK seq 6999; > RST seq 103; > SYN seq 199;" +
-			"< SYN,ACK seq 7099 ack 200; < ACK seq 7100 ack 200", StateSynRecv},
-		{"ACK close to the SYN-ACK's number", "> SYN; < SYN,ACK seq 6999; > ACK seq 100 ack 7001", StateSynRecv},
+			"< SYN,ACK seq 7099 ack 200; < ACK seq 7100 ack 200", flowstate.SynRecv},
+		{"ACK close to the SYN-ACK's number", "> SYN; < SYN,ACK seq 6999; > ACK seq 100 ack 7001", flowstate.SynRecv},
 	} {
-		t.Run(c.name, func(t *testing.T) { checkStates(t, c.packets, c.state, Pass) })
+		t.Run(c.name, func(t *testing.T) { checkStates(t, c.packets, c.state, flowstate.Pass) })
 	}
 }
 

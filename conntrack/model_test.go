@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // model is the table as a list: slow, and with every rule spelled out.
@@ -20,7 +23,7 @@ type modelFlow struct {
 	endpoint       netip.AddrPort
 	number         uint32
 	lastSeen, born uint32
-	state          State
+	state          flowstate.State
 	answered       uint32    // tick of the first answer to a UDP flow
 	sides          [2]uint32 // when each side of a UDP flow was last seen
 	heard          int       // at how many looks both sides of a UDP flow were
@@ -55,16 +58,16 @@ func (m *model) remove(f *modelFlow) {
 
 // takes says whether the endpoint of f, which is over or not, would take a SYN.
 func (f *modelFlow) takes(seq, ts uint32, hasTS bool) bool {
-	if f.state == StateClose {
+	if f.state == flowstate.Close {
 		return true
 	}
-	if f.state != StateTimeWait {
+	if f.state != flowstate.TimeWait {
 		return false
 	}
-	if f.word&endpointFirst == 0 {
+	if f.word&flowstate.EndpointFirst == 0 {
 		return true
 	}
-	known := hasTS && f.word&tsKnown != 0
+	known := hasTS && f.word&flowstate.TsKnown != 0
 	if known && int32(ts-f.ts) < 0 {
 		return false
 	}
@@ -75,10 +78,10 @@ func (f *modelFlow) takes(seq, ts uint32, hasTS bool) bool {
 func (f *modelFlow) portClass(n *NewFlow) PortClass {
 	const second = TicksPerSecond
 	idle, client := n.Tick-f.lastSeen, n.Tick-f.sides[0]
-	udp := f.state == StateReplied || f.state == StateStream
-	isProven := f.state == StateStream && f.heard == 3
+	udp := f.state == flowstate.Replied || f.state == flowstate.Stream
+	isProven := f.state == flowstate.Stream && f.heard == 3
 	switch f.state {
-	case StateReplied, StateStream, StateSynSent, StateSynRecv, StateUnreplied:
+	case flowstate.Replied, flowstate.Stream, flowstate.SynSent, flowstate.SynRecv, flowstate.Unreplied:
 		if idle >= 10*second && isProven {
 			return portStream
 		} else if idle >= 10*second {
@@ -111,8 +114,8 @@ func (m *model) send(rt *rapid.T, tab *Table, w *Worker, f *modelFlow, side int,
 		options = tsOption(ts)
 	}
 	if f.superseded {
-		g := Segment{Flags: flags, Seq: seq, Length: length, Options: options}
-		if v := tab.TrackTCP(tab.lookup(f.answer), &g, m.tick); v != Stale {
+		g := tcp.Segment{Flags: flags, Seq: seq, Length: length, Options: options}
+		if v := tab.TrackTCP(tab.lookup(f.answer), &g, m.tick); v != flowstate.Stale {
 			rt.Fatalf("verdict %d for a packet of a superseded connection", v)
 		}
 		return
@@ -127,12 +130,12 @@ func (m *model) send(rt *rapid.T, tab *Table, w *Worker, f *modelFlow, side int,
 	if seq += c.clientNext; side == 1 {
 		seq, ack = seq-c.clientNext+c.endpointNext, c.clientNext
 	}
-	g := Segment{Flags: flags, Seq: seq, Ack: ack, Length: length, Options: options}
+	g := tcp.Segment{Flags: flags, Seq: seq, Ack: ack, Length: length, Options: options}
 	v := tab.TrackTCP(r, &g, m.tick)
-	if reopen := side == 0 && flags == flagSYN && f.state == StateTimeWait; (v == Reopen) != reopen {
+	if reopen := side == 0 && flags == tcp.FlagSYN && f.state == flowstate.TimeWait; (v == flowstate.Reopen) != reopen {
 		rt.Fatalf("verdict %d, the model says reopen %v", v, reopen)
 	}
-	if v == Reopen {
+	if v == flowstate.Reopen {
 		if !w.Supersede(r) {
 			rt.Fatal("a connection that is over is not superseded")
 		}
@@ -157,7 +160,7 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 		w := tab.Worker(0)
 		w.Online()
 		m := &model{tick: 100, fullAt: map[netip.AddrPort]uint32{}}
-		timeouts, _ := Timeouts{}.ticks()
+		timeouts, _ := flowstate.Timeouts{}.Ticks()
 		pick := func() *modelFlow {
 			if len(m.flows) == 0 {
 				rt.Skip("no flow")
@@ -187,10 +190,10 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 				r := tab.lookup([]Key{f.client, f.answer}[side])
 				if f.client.Proto() == ProtoUDP {
 					f.lastSeen, f.sides[side] = m.tick, m.tick
-					if f.state == StateUnreplied && side == 1 {
-						f.state, f.answered = StateReplied, m.tick
-					} else if f.state == StateReplied && m.tick-f.born > 2*TicksPerSecond && m.tick > f.answered {
-						f.state = StateStream
+					if f.state == flowstate.Unreplied && side == 1 {
+						f.state, f.answered = flowstate.Replied, m.tick
+					} else if f.state == flowstate.Replied && m.tick-f.born > 2*TicksPerSecond && m.tick > f.answered {
+						f.state = flowstate.Stream
 					}
 					if tab.NextHop(r)>>32 != 0 && rapid.Bool().Draw(rt, "fast") {
 						tab.Entry(r).Touch(m.tick)
@@ -199,8 +202,8 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 					}
 					return
 				}
-				flags := rapid.SampledFrom([]uint8{flagSYN, flagSYN | flagACK, flagACK, flagACK, flagFIN | flagACK,
-					flagFIN | flagACK, flagRST, flagRST | flagACK, flagPSH | flagACK, flagFIN, 0}).Draw(rt, "flags")
+				flags := rapid.SampledFrom([]uint8{tcp.FlagSYN, tcp.FlagSYN | tcp.FlagACK, tcp.FlagACK, tcp.FlagACK, tcp.FlagFIN | tcp.FlagACK,
+					tcp.FlagFIN | tcp.FlagACK, tcp.FlagRST, tcp.FlagRST | tcp.FlagACK, tcp.FlagPSH | tcp.FlagACK, tcp.FlagFIN, 0}).Draw(rt, "flags")
 				m.send(rt, tab, w, f, side, flags)
 			},
 			"converse": func(rt *rapid.T) { // a whole connection, as it should be
@@ -212,8 +215,8 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 				for _, p := range []struct {
 					side  int
 					flags uint8
-				}{{1, flagSYN | flagACK}, {0, flagACK}, {first, flagFIN | flagACK}, {1 - first, flagACK},
-					{1 - first, flagFIN | flagACK}, {first, flagACK}} {
+				}{{1, tcp.FlagSYN | tcp.FlagACK}, {0, tcp.FlagACK}, {first, tcp.FlagFIN | tcp.FlagACK}, {1 - first, tcp.FlagACK},
+					{1 - first, tcp.FlagFIN | tcp.FlagACK}, {first, tcp.FlagACK}} {
 					m.send(rt, tab, w, f, p.side, p.flags)
 				}
 			},
@@ -240,13 +243,13 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 				for i := len(m.flows) - 1; i >= 0; i-- {
 					f := m.flows[i]
 					idle := m.tick - f.lastSeen
-					if (f.state == StateReplied || f.state == StateStream) && m.tick-f.sides[0] <= 64 && m.tick-f.sides[1] <= 64 && f.heard < 3 {
+					if (f.state == flowstate.Replied || f.state == flowstate.Stream) && m.tick-f.sides[0] <= 64 && m.tick-f.sides[1] <= 64 && f.heard < 3 {
 						f.heard++
 					}
 					if idle > f.timeout(timeouts[:]) {
 						m.remove(f)
-					} else if seemsClosed(f.word) && idle > timeouts[StateClose] {
-						f.word |= unconfirmed
+					} else if flowstate.SeemsClosed(f.word) && idle > timeouts[flowstate.Close] {
+						f.word |= flowstate.Unconfirmed
 					}
 				}
 				w.Quiesce()
@@ -260,11 +263,11 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 // five minutes at most, also of a FIN without which the receiver goes on.
 func (f *modelFlow) timeout(timeouts []uint32) uint32 {
 	d := timeouts[f.state]
-	if f.word&doubted == 0 {
+	if f.word&flowstate.Doubted == 0 {
 		return d
 	}
-	if f.state == StateFinWait || f.state == StateLastAck {
-		d = timeouts[StateEstablished]
+	if f.state == flowstate.FinWait || f.state == flowstate.LastAck {
+		d = timeouts[flowstate.Established]
 	}
 	return min(d, 7500*TicksPerSecond)
 }
@@ -316,9 +319,9 @@ func (m *model) create(rt *rapid.T, tab *Table, w *Worker, f *NewFlow, ports int
 		m.remove(was)
 	}
 	n := &modelFlow{client: f.Client, answer: answer, endpoint: f.Endpoint, number: f.EndpointID,
-		lastSeen: f.Tick, born: f.Tick, state: StateSynSent, word: uint32(StateSynSent), sides: [2]uint32{f.Tick, f.Tick}}
+		lastSeen: f.Tick, born: f.Tick, state: flowstate.SynSent, word: uint32(flowstate.SynSent), sides: [2]uint32{f.Tick, f.Tick}}
 	if f.Client.Proto() == ProtoUDP {
-		n.state = StateUnreplied
+		n.state = flowstate.Unreplied
 	}
 	m.flows = append(m.flows, n)
 }
@@ -330,7 +333,7 @@ func (m *model) compare(rt *rapid.T, tab *Table) {
 	perEndpoint, open := map[uint32]uint32{}, map[uint32]uint32{}
 	for _, f := range m.flows {
 		perEndpoint[f.number]++
-		if f.state != StateSynSent && f.state != StateUnreplied && countsAsOpen(f.word&^stateMask|uint32(f.state)) {
+		if f.state != flowstate.SynSent && f.state != flowstate.Unreplied && flowstate.CountsAsOpen(f.word&^flowstate.Mask|uint32(f.state)) {
 			open[f.number]++
 		}
 		r := tab.lookup(f.answer).Other()

@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // sides is a steady connection of IPv4 with the two numbers of its ends, and a Conn that is told
@@ -53,8 +56,8 @@ func (x *sides) numbers() [2]uint32 {
 }
 
 // rst has a side abort, and returns the state.
-func (x *sides) rst(side int) State {
-	x.tab.TrackTCP(x.ref(side), &Segment{Flags: flagRST | flagACK, Seq: x.next[side], Ack: x.next[1-side]}, 99)
+func (x *sides) rst(side int) flowstate.State {
+	x.tab.TrackTCP(x.ref(side), &tcp.Segment{Flags: tcp.FlagRST | tcp.FlagACK, Seq: x.next[side], Ack: x.next[1-side]}, 99)
 	return x.tab.Conn(x.r).State()
 }
 
@@ -84,7 +87,7 @@ func TestNotedNumbersAreThoseOfTheConnection(t *testing.T) {
 			},
 			"forged": func(rt *rapid.T) {
 				i, seq, ack := side(), rapid.Uint32().Draw(rt, "seq"), rapid.Uint32().Draw(rt, "ack")
-				if span(seq-x.next[i])*span(ack-x.next[1-i]) > nearby<<8 {
+				if tcp.Span(seq-x.next[i])*tcp.Span(ack-x.next[1-i]) > tcp.Nearby<<8 {
 					x.pass(i, seq, 9, ack, rapid.Bool().Draw(rt, "kernel"))
 				}
 			},
@@ -126,8 +129,8 @@ func TestNumbersThatAConnectionHasLeftBehindAreNotAhead(t *testing.T) {
 				}
 			}
 			x.send(0, 10, true)
-			x.tab.TrackTCP(x.r, &Segment{Flags: flagFIN | flagACK, Seq: x.next[0], Ack: x.next[1]}, 99)
-			if s := x.tab.Conn(x.r).State(); s != StateFinWait {
+			x.tab.TrackTCP(x.r, &tcp.Segment{Flags: tcp.FlagFIN | tcp.FlagACK, Seq: x.next[0], Ack: x.next[1]}, 99)
+			if s := x.tab.Conn(x.r).State(); s != flowstate.FinWait {
 				t.Errorf("%s, read %v: state %v after a FIN, numbers %#x, want %#x", name, reads, s, x.numbers(), x.next)
 			}
 		}
@@ -139,7 +142,7 @@ func TestNumbersThatAConnectionHasLeftBehindAreNotAhead(t *testing.T) {
 // and a RST leaves it in doubt: it is not kept as a living connection.
 func TestAnEndJustBeforeFourGigabytes(t *testing.T) {
 	for _, behind := range []uint32{1, 1000, 1<<16 - 8001} {
-		for _, flags := range []uint8{flagFIN | flagACK, flagRST | flagACK} {
+		for _, flags := range []uint8{tcp.FlagFIN | tcp.FlagACK, tcp.FlagRST | tcp.FlagACK} {
 			x := newSides(t, openHeap(t, Config{MaxFlows: 64, Workers: 1, MaxEndpoints: 8}), 100, 7000)
 			x.send(0, 1000, false)
 			x.send(0, 1000, false)
@@ -147,9 +150,9 @@ func TestAnEndJustBeforeFourGigabytes(t *testing.T) {
 				x.send(0, 1<<16, true)
 			}
 			x.send(0, 1<<16-behind, true)
-			x.tab.TrackTCP(x.r, &Segment{Flags: flags, Seq: x.next[0], Ack: x.next[1]}, 99)
+			x.tab.TrackTCP(x.r, &tcp.Segment{Flags: flags, Seq: x.next[0], Ack: x.next[1]}, 99)
 			c := x.tab.Conn(x.r)
-			if s := c.State(); flags&flagFIN != 0 && s != StateFinWait || flags&flagRST != 0 && atomic.LoadUint32(&c.state)&doubted == 0 {
+			if s := c.State(); flags&tcp.FlagFIN != 0 && s != flowstate.FinWait || flags&tcp.FlagRST != 0 && atomic.LoadUint32(&c.state)&flowstate.Doubted == 0 {
 				t.Errorf("%d bytes behind, flags %#x: state %v, word %#x", behind, flags, s, c.state)
 			}
 		}
@@ -174,7 +177,7 @@ func TestANumberOfTheSameBlockFourGigabytesLater(t *testing.T) {
 	if x.numbers() != x.next {
 		t.Errorf("numbers %#x, want %#x", x.numbers(), x.next)
 	}
-	if s := x.rst(0); s != StateClose {
+	if s := x.rst(0); s != flowstate.Close {
 		t.Errorf("state %v after an exact RST", s)
 	}
 }
@@ -186,7 +189,7 @@ func TestNumbersOfTheConnectionBeforeAreNotTaken(t *testing.T) {
 	x.send(0, 5000, false)
 	x.send(0, 5000, false)
 	late := x.next
-	if s := x.rst(0); s != StateClose {
+	if s := x.rst(0); s != flowstate.Close {
 		t.Fatalf("state %v after an exact RST", s)
 	}
 	x.next = [2]uint32{x.next[0] - 3000, x.next[1] - 2000}
@@ -196,16 +199,16 @@ func TestNumbersOfTheConnectionBeforeAreNotTaken(t *testing.T) {
 		flags uint8
 		seq   uint32
 		ack   uint32
-	}{{0, flagSYN, client - 1, 0}, {1, flagSYN | flagACK, endpoint - 1, client}, {0, flagACK, client, endpoint}} {
-		x.tab.TrackTCP(x.ref(p.side), &Segment{Flags: p.flags, Seq: p.seq, Ack: p.ack}, 300)
+	}{{0, tcp.FlagSYN, client - 1, 0}, {1, tcp.FlagSYN | tcp.FlagACK, endpoint - 1, client}, {0, tcp.FlagACK, client, endpoint}} {
+		x.tab.TrackTCP(x.ref(p.side), &tcp.Segment{Flags: p.flags, Seq: p.seq, Ack: p.ack}, 300)
 	}
 	c := x.tab.Conn(x.r)
-	if c.State() != StateEstablished {
+	if c.State() != flowstate.Established {
 		t.Fatalf("state %v after a new handshake", c.State())
 	}
 	// A worker that was stopped with a segment of the connection before.
 	atomic.StoreUint64(&x.tab.Entry(x.r).Key.W[2], uint64(late[0])<<32|uint64(late[1]))
-	atomic.AndUint32(&c.state, ^uint32(young|slow))
+	atomic.AndUint32(&c.state, ^uint32(flowstate.Young|flowstate.Slow))
 	settle(x.tab, x.r)
 	if x.numbers() != x.next {
 		t.Errorf("numbers %#x, want %#x", x.numbers(), x.next)
@@ -253,7 +256,7 @@ func TestTheNextProcessHasTheNotedNumbers(t *testing.T) {
 				}
 			}
 			x.tab.Worker(0).Online()
-			if s := x.rst(1); s != StateClose {
+			if s := x.rst(1); s != flowstate.Close {
 				t.Errorf("%s: state %v after an exact RST", name, s)
 			}
 			x.tab.Worker(0).Offline()
@@ -267,7 +270,7 @@ func TestTheNextProcessHasTheNotedNumbers(t *testing.T) {
 func TestAFINKeepsItsNumberBesideNotedNumbers(t *testing.T) {
 	before := func(tab *Table, r Ref) {
 		talk(t, tab, r, 5, handshakeDone...)
-		atomic.AndUint32(&tab.Changing(r).state, ^uint32(young|slow))
+		atomic.AndUint32(&tab.Changing(r).state, ^uint32(flowstate.Young|flowstate.Slow))
 		for side := range uint32(2) {
 			seq, ack, _ := tab.Changing(r).numbers()
 			if side == 1 {
@@ -282,10 +285,10 @@ func TestAFINKeepsItsNumberBesideNotedNumbers(t *testing.T) {
 		"the other side": func(tab *Table, r Ref) { tab.Sample(r.Other(), 7800, 7900, 800); tab.Entry(r.Other()).Note(8000, 900) },
 	} {
 		n := race(t, before, func(tab *Table, r Ref) {
-			tab.TrackTCP(r, &Segment{Flags: flagFIN | flagACK, Seq: 900, Ack: 7000}, 6)
+			tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagFIN | tcp.FlagACK, Seq: 900, Ack: 7000}, 6)
 		}, second, func(tab *Table, r Ref) bool {
 			c := tab.Conn(r)
-			return c.clientNext != 901 || c.State() != StateFinWait
+			return c.clientNext != 901 || c.State() != flowstate.FinWait
 		})
 		if n != 0 {
 			t.Errorf("%s: %d FINs lost their number", name, n)

@@ -3,6 +3,9 @@ package conntrack
 import (
 	"sync/atomic"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // noted makes a steady connection of IPv4 whose client has sent n bytes more, on the fast path.
@@ -28,8 +31,8 @@ func TestARSTWithTheNumberNotedInTheEntryIsExact(t *testing.T) {
 	w := tab.Worker(0)
 	w.Online()
 	r, seq, ack := noted(t, tab, w, 1000)
-	tab.TrackTCP(r, &Segment{Flags: flagRST | flagACK, Seq: seq, Ack: ack}, 9)
-	if s := tab.Conn(r).State(); s != StateClose {
+	tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagRST | tcp.FlagACK, Seq: seq, Ack: ack}, 9)
+	if s := tab.Conn(r).State(); s != flowstate.Close {
 		t.Errorf("state %v after an exact RST", s)
 	}
 }
@@ -55,7 +58,7 @@ func TestNumbersOfAnEarlierConnectionAreForgotten(t *testing.T) {
 	r, seq, _ := noted(t, tab, w, 5000)
 	c := tab.Changing(r)
 	s := atomic.LoadUint32(&c.state)
-	if !tab.setState(c, s, s&^stateMask|uint32(StateClose)) {
+	if !tab.setState(c, s, s&^flowstate.Mask|uint32(flowstate.Close)) {
 		t.Fatal("the state has changed")
 	}
 	atomic.StoreUint32(&c.clientNext, seq-1000)
@@ -119,8 +122,8 @@ func TestANotedNumberIsNotLost(t *testing.T) {
 		pass(tab, r, seq+100, 400, ack+300)
 		seq, ack = seq+500, ack+300
 		pass(tab, r, seq+tt.seq, tt.length, ack+tt.acked)
-		tab.TrackTCP(r, &Segment{Flags: flagRST | flagACK, Seq: seq, Ack: ack}, 9)
-		if s := tab.Conn(r).State(); s != StateClose {
+		tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagRST | tcp.FlagACK, Seq: seq, Ack: ack}, 9)
+		if s := tab.Conn(r).State(); s != flowstate.Close {
 			t.Errorf("%s: state %v after an exact RST", tt.name, s)
 		}
 	}

@@ -4,6 +4,9 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // A pair runs two functions at the same time, again and again: the second one in a goroutine
@@ -71,11 +74,11 @@ func TestAFINKeepsItsNumberBesideAnAcknowledgment(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := race(t, func(tab *Table, r Ref) {
 				talk(t, tab, r, 5, handshakeDone...)
-				tab.TrackTCP(r, &Segment{Flags: flagACK, Seq: 100, Ack: 7000, Length: 1}, 5+later)
+				tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagACK, Seq: 100, Ack: 7000, Length: 1}, 5+later)
 			}, func(tab *Table, r Ref) {
-				tab.TrackTCP(r, &Segment{Flags: flagFIN | flagACK, Seq: 1100, Ack: 7000}, 6+later)
+				tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagFIN | tcp.FlagACK, Seq: 1100, Ack: 7000}, 6+later)
 			}, func(tab *Table, r Ref) {
-				tab.TrackTCP(r.Other(), &Segment{Flags: flagACK, Seq: 7000, Ack: 600}, 6+later)
+				tab.TrackTCP(r.Other(), &tcp.Segment{Flags: tcp.FlagACK, Seq: 7000, Ack: 600}, 6+later)
 			}, func(tab *Table, r Ref) bool {
 				return tab.Conn(r).clientNext != 1101
 			})
@@ -90,15 +93,15 @@ func TestAFINKeepsItsNumberBesideAnAcknowledgment(t *testing.T) {
 // that knows no other number.
 func TestANotedSYNACKKeepsItsNumberBesideASYN(t *testing.T) {
 	n := race(t, func(tab *Table, r Ref) {
-		tab.TrackTCP(r, &Segment{Flags: flagSYN, Seq: 99}, 5)
+		tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagSYN, Seq: 99}, 5)
 		storeRelaxed(&tab.Conn(r).extra, 0) // that of the round before
 	}, func(tab *Table, r Ref) {
-		tab.TrackTCP(r, &Segment{Flags: flagSYN, Seq: 4999}, 5)
+		tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagSYN, Seq: 4999}, 5)
 	}, func(tab *Table, r Ref) {
-		tab.TrackTCP(r.Other(), &Segment{Flags: flagSYN | flagACK, Seq: 6999, Ack: 2000000}, 5)
+		tab.TrackTCP(r.Other(), &tcp.Segment{Flags: tcp.FlagSYN | tcp.FlagACK, Seq: 6999, Ack: 2000000}, 5)
 	}, func(tab *Table, r Ref) bool {
-		tab.TrackTCP(r, &Segment{Flags: flagACK, Seq: 5000, Ack: 5000}, 5)
-		return tab.Conn(r).State() == StateEstablished
+		tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagACK, Seq: 5000, Ack: 5000}, 5)
+		return tab.Conn(r).State() == flowstate.Established
 	})
 	if n != 0 {
 		t.Errorf("%d handshakes were completed by a client that sees no answer", n)
@@ -111,9 +114,9 @@ func TestAChangeThatNeverEndsStopsNobody(t *testing.T) {
 	w := tab.Worker(0)
 	w.Online()
 	r := mustCreate(t, w, oldFlow(1))
-	atomic.OrUint32(&tab.Conn(r).state, changing)
+	atomic.OrUint32(&tab.Conn(r).state, flowstate.Changing)
 	talk(t, tab, r, 5, handshakeDone...)
-	if c := tab.Conn(r); c.State() != StateEstablished || c.state&changing != 0 {
+	if c := tab.Conn(r); c.State() != flowstate.Established || c.state&flowstate.Changing != 0 {
 		t.Errorf("state %v, word %#x", c.State(), c.state)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/weirlb/weir/conntrack/conntracktest"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/conntrack/schema"
 )
 
@@ -44,7 +45,7 @@ func leftTable(t testing.TB, cfg Config) []byte {
 		f.Client = c
 		r := mustCreate(t, w, f)
 		conn := tab.Conn(r)
-		conn.state &^= slow | young
+		conn.state &^= flowstate.Slow | flowstate.Young
 		settleBy(tab, r, [2]uint64{9<<32 | 3, 9<<32 | 4})
 	}
 	w.Offline()

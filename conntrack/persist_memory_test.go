@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // mapMemory is Memory in maps of the kernel, of which kept outlives a table as a pin does.
@@ -274,8 +276,8 @@ func testNextHopWords(t *testing.T, nextHops int) {
 			f.Established = true
 			r := mustCreate(t, w, f)
 			c := tab.Conn(r)
-			for c.state&slow != 0 {
-				c.state &^= slow | young
+			for c.state&flowstate.Slow != 0 {
+				c.state &^= flowstate.Slow | flowstate.Young
 			}
 			settleBy(tab, r, [2]uint64{7<<32 | 1, 7<<32 | 2})
 			if tab.NextHop(r) != 7<<32|1 || tab.NextHop(r.Other()) != 7<<32|2 {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math"
 	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // DiscardCause is why a connection of an earlier process was left out, as a label.
@@ -92,7 +94,7 @@ func (r *reader) connections(table []byte) (n int64) {
 // silent. A UDP flow that may be proven counts as proven, as heard is of its process alone.
 func (r *reader) lasts(word uint64) bool {
 	state, _, ok := r.stateOf(word)
-	return ok && evictionOf(state|heard, 0, 0, 0) == evictNever
+	return ok && evictionOf(state|flowstate.Heard, 0, 0, 0) == evictNever
 }
 
 // stateOf is this process's state word for that of a connection; known is false if there is no
@@ -102,7 +104,7 @@ func (r *reader) stateOf(word uint64) (state uint32, known, ok bool) {
 	translated, ok := r.state.Apply(word &^ r.number)
 	own := r.states[word&r.number>>r.shift]
 	ok = ok && translated <= math.MaxUint32
-	return uint32(translated)&^stateMask | uint32(own), own != uint8(StateNone), ok
+	return uint32(translated)&^flowstate.Mask | uint32(own), own != uint8(flowstate.None), ok
 }
 
 // copyCursors copies the port rotation, whose groups follow from the seed.

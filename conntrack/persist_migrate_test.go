@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/weirlb/weir/conntrack/conntracktest"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/conntrack/schema"
 )
 
@@ -70,7 +71,7 @@ func varied(t *testing.T, rng *rand.Rand, cfg Config) []byte {
 		for _, b := range stateBits() {
 			named |= uint32(b.Mask)
 		}
-		c.state = published | rng.Uint32()&named&^(stateMask|superseded|changing) | 1 + rng.Uint32()%uint32(numStates-1)
+		c.state = flowstate.Published | rng.Uint32()&named&^(flowstate.Mask|flowstate.Superseded|flowstate.Changing) | 1 + rng.Uint32()%uint32(flowstate.Count-1)
 		c.clientNext, c.endpointNext, c.extra = rng.Uint32(), rng.Uint32(), rng.Uint32()
 		c.created, c.lastSeen = tab.Tick()-rng.Uint32()%1000, tab.Tick()-rng.Uint32()%1000
 		tab.entries[2*r.Conn()].seen = tab.Tick() - rng.Uint32()%1000

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/conntrack/statefile"
 )
 
@@ -27,7 +28,7 @@ type Config struct {
 	Workers int
 	// MaxEndpoints is the number of endpoint flow counters. 0 is 1<<20.
 	MaxEndpoints int
-	Timeouts     Timeouts
+	Timeouts     flowstate.Timeouts
 	// Memory, if not nil, holds the table in place of the file, which then is a lock. The
 	// connections follow when the next process has a Memory and the last had none, or the
 	// reverse.

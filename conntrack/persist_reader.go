@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/conntrack/schema"
 )
 
@@ -132,9 +133,9 @@ func (r *reader) findConn(f *finder) {
 		name string
 		bits uint32
 	}{
-		{&c.clientNext, "clientNext", clientKnown},
-		{&c.endpointNext, "endpointNext", endpointKnown},
-		{&c.extra, "extra", tsKnown | synNoted | synAckNoted},
+		{&c.clientNext, "clientNext", flowstate.ClientKnown},
+		{&c.endpointNext, "endpointNext", flowstate.EndpointKnown},
+		{&c.extra, "extra", flowstate.TsKnown | flowstate.SynNoted | flowstate.SynAckNoted},
 	} {
 		if *n.to, known = p.Number(n.name, 0); !known {
 			c.unknown |= n.bits

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // newTable makes a table without memory.
@@ -21,7 +23,7 @@ func newTable(cfg Config) (*Table, error) {
 	}
 	t := &Table{}
 	var err error
-	if t.timeouts, err = cfg.Timeouts.ticks(); err != nil {
+	if t.timeouts, err = cfg.Timeouts.Ticks(); err != nil {
 		return nil, err
 	}
 	t.epoch.Store(1)
@@ -139,7 +141,7 @@ func (t *Table) restorePart(from, end int64, now uint32, r *Restoration) (last i
 			t.prefetchRestored(uint32(ahead))
 		}
 		c := &t.conns[i]
-		if atomic.LoadUint32(&c.state)&published == 0 {
+		if atomic.LoadUint32(&c.state)&flowstate.Published == 0 {
 			continue
 		}
 		e := &t.entries[2*i]
@@ -172,7 +174,7 @@ const restoreAhead = 8
 
 // prefetchRestored fetches the buckets of a connection that is about to be restored.
 func (t *Table) prefetchRestored(conn uint32) {
-	if atomic.LoadUint32(&t.conns[conn].state)&published == 0 {
+	if atomic.LoadUint32(&t.conns[conn].state)&flowstate.Published == 0 {
 		return
 	}
 	h := [2]uint64{t.Hash(&t.entries[2*conn].Key), t.Hash(&t.entries[2*conn+1].Key)}
@@ -189,9 +191,9 @@ func (t *Table) unconfirm(c *Conn, e *Entry) {
 	s := atomic.LoadUint32(&c.state)
 	switch {
 	case e.Key.Proto() == ProtoUDP:
-		atomic.StoreUint32(&c.state, s&^(sinceMask|slow)) // the process may have ended in SetIDs
-	case e.Key.Proto() == ProtoTCP && countsAsOpen(s):
-		atomic.StoreUint32(&c.state, watched(s&^young|unconfirmed))
+		atomic.StoreUint32(&c.state, s&^(flowstate.SinceMask|flowstate.Slow)) // the process may have ended in SetIDs
+	case e.Key.Proto() == ProtoTCP && flowstate.CountsAsOpen(s):
+		atomic.StoreUint32(&c.state, flowstate.Watched(s&^flowstate.Young|flowstate.Unconfirmed))
 	}
 }
 
@@ -200,7 +202,7 @@ func (t *Table) unconfirm(c *Conn, e *Entry) {
 // checksum of a mode without translation is right.
 func (t *Table) relink(conn uint32) bool {
 	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
-	if s := State(atomic.LoadUint32(&t.conns[conn].state) & stateMask); s == StateNone || s >= numStates {
+	if s := flowstate.Of(atomic.LoadUint32(&t.conns[conn].state)); s == flowstate.None || s >= flowstate.Count {
 		return false
 	}
 	if !fw.Key.canonical() {
@@ -221,7 +223,7 @@ func (t *Table) relink(conn uint32) bool {
 	default:
 		return false
 	}
-	if atomic.LoadUint32(&t.conns[conn].state)&superseded != 0 {
+	if atomic.LoadUint32(&t.conns[conn].state)&flowstate.Superseded != 0 {
 		return !fw.Mode.DSR()
 	}
 	if _, result := t.insert(t.Hash(&fw.Key), forwardRef(conn), false); result != inserted {
@@ -237,7 +239,7 @@ func (t *Table) relink(conn uint32) bool {
 // program of the process before.
 func (t *Table) readElsewhere(conn uint32) bool {
 	fw := &t.entries[2*conn]
-	if t.nextHops == 0 || isSteady(atomic.LoadUint32(&t.conns[conn].state)) == 0 {
+	if t.nextHops == 0 || flowstate.IsSteady(atomic.LoadUint32(&t.conns[conn].state)) == 0 {
 		return false
 	}
 	words := [2]uint64{t.NextHop(forwardRef(conn))}
@@ -290,7 +292,7 @@ func (t *Table) rebuildFree() {
 		}
 	}
 	for conn := t.bound.Load(); conn > 0; conn-- {
-		if atomic.LoadUint32(&t.conns[conn-1].state)&published == 0 {
+		if atomic.LoadUint32(&t.conns[conn-1].state)&flowstate.Published == 0 {
 			t.chainPush(&l, conn-1)
 		}
 		if l.n == t.block {
@@ -313,8 +315,8 @@ func (t *Table) resumeClock() error {
 	away := max(0, base.UnixNano()-h.LastWall)
 	least := int64(h.LastTick) * tick
 	since := now - h.Epoch
-	if since < least || since > least+away+int64(maxTimeout) {
-		since = least + min(away, int64(maxTimeout))
+	if since < least || since > least+away+int64(flowstate.MaxTimeout) {
+		since = least + min(away, int64(flowstate.MaxTimeout))
 		atomic.StoreInt64(&h.Epoch, now-since)
 	}
 	t.base = base.Add(-time.Duration(since % tick)) // when baseTick began

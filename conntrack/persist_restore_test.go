@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 func open(t testing.TB, cfg Config) *Table {
@@ -321,7 +323,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"-1 flows":                 {MaxFlows: -1, Workers: 1},
 		"flows: want 1 to":         {MaxFlows: 1 << 40, Workers: 1},
 		"-1 endpoints":             {MaxFlows: 10, Workers: 1, MaxEndpoints: -1},
-		"timeout Established -1ns": {MaxFlows: 10, Workers: 1, Timeouts: Timeouts{Established: -1}},
+		"timeout Established -1ns": {MaxFlows: 10, Workers: 1, Timeouts: flowstate.Timeouts{Established: -1}},
 		"is a directory":           {MaxFlows: 10, Workers: 1, Path: dir},
 		"not a directory":          {MaxFlows: 10, Workers: 1, Path: "/proc/version/flows"},
 	} {

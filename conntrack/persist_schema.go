@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/conntrack/schema"
 )
 
@@ -49,7 +50,7 @@ func ownSchema(maxFlows int64) *schema.Schema {
 		},
 		Values: []schema.Value{{Set: valuesTable, Name: "ticks-per-second", Number: TicksPerSecond}},
 	}
-	for n, name := range stateNames[:] {
+	for n, name := range flowstate.Names[:] {
 		s.Values = append(s.Values, schema.Value{Set: valuesState, Name: name, Number: uint64(n)})
 	}
 	for n, name := range modeNames {
@@ -75,26 +76,26 @@ func stateBits() (list []schema.Bits) {
 		name string
 		mask uint64
 	}{
-		{stateNumber, stateMask},
-		{"slow", slow},
-		{"finClient", finClient},
-		{"finEndpoint", finEndpoint},
-		{"ackedClient", ackedClient},
-		{"ackedEndpoint", ackedEndpoint},
-		{"endpointFirst", endpointFirst},
-		{"clientKnown", clientKnown},
-		{"endpointKnown", endpointKnown},
-		{"tsKnown", tsKnown},
-		{"synNoted", synNoted},
-		{"synAckNoted", synAckNoted},
-		{"young", young},
-		{"doubted", doubted},
-		{"unconfirmed", unconfirmed},
-		{"clientOnly", clientOnly},
-		{"superseded", superseded},
-		{"since", sinceMask},
-		{"changing", changing},
-		{"published", published},
+		{stateNumber, flowstate.Mask},
+		{"slow", flowstate.Slow},
+		{"finClient", flowstate.FinClient},
+		{"finEndpoint", flowstate.FinEndpoint},
+		{"ackedClient", flowstate.AckedClient},
+		{"ackedEndpoint", flowstate.AckedEndpoint},
+		{"endpointFirst", flowstate.EndpointFirst},
+		{"clientKnown", flowstate.ClientKnown},
+		{"endpointKnown", flowstate.EndpointKnown},
+		{"tsKnown", flowstate.TsKnown},
+		{"synNoted", flowstate.SynNoted},
+		{"synAckNoted", flowstate.SynAckNoted},
+		{"young", flowstate.Young},
+		{"doubted", flowstate.Doubted},
+		{"unconfirmed", flowstate.Unconfirmed},
+		{"clientOnly", flowstate.ClientOnly},
+		{"superseded", flowstate.Superseded},
+		{"since", flowstate.SinceMask},
+		{"changing", flowstate.Changing},
+		{"published", flowstate.Published},
 	} {
 		list = append(list, schema.Bits{Field: "state", Name: b.name, Mask: b.mask})
 	}

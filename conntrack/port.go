@@ -3,6 +3,8 @@ package conntrack
 import (
 	"math/bits"
 	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // cursor is the position of port rotation for the groups (SNAT address, endpoint
@@ -137,7 +139,7 @@ func (w *Worker) takeOver(conn uint32, f *NewFlow, old *candidate) linkResult {
 	key := &t.entries[2*conn+1].Key
 	setDstPort(key, old.port)
 	w.leftover.conn = 0
-	if State(old.state&stateMask) == StateSynRecv && old.state&clientKnown != 0 {
+	if flowstate.Of(old.state) == flowstate.SynRecv && old.state&flowstate.ClientKnown != 0 {
 		w.leftover.conn, w.leftover.seq = conn+1, atomic.LoadUint32(&t.Conn(old.ref).clientNext)
 	}
 	return w.linkPort(conn, t.Hash(key), f)
@@ -174,7 +176,7 @@ func (w *Worker) linkDirect(conn uint32, f *NewFlow) linkResult {
 	h := t.Hash(key)
 	if r := t.find(h, key); r != 0 {
 		s := atomic.LoadUint32(&t.Conn(r).state)
-		if !portReusable(s) {
+		if !flowstate.PortReusable(s) {
 			return linkNoPort
 		}
 		// The client has given that connection up, or it could not use the port.

@@ -3,6 +3,10 @@ package conntrack
 import (
 	"strings"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
+	"github.com/weirlb/weir/conntrack/udp"
 )
 
 // portFlow is a flow to ep1 with few ports to choose from.
@@ -17,8 +21,8 @@ func converse(t *testing.T, tab *Table, r Ref, tick uint32) {
 	t.Helper()
 	if tab.Entry(r).Key.Proto() == ProtoUDP {
 		tab.TrackUDP(r.Other(), tick)
-		tab.TrackUDP(r, tick+streamAfter+1)
-		tab.setState(tab.Conn(r), tab.Conn(r).state, tab.Conn(r).state|heard)
+		tab.TrackUDP(r, tick+udp.StreamAfter+1)
+		tab.setState(tab.Conn(r), tab.Conn(r).state, tab.Conn(r).state|flowstate.Heard)
 		return
 	}
 	talk(t, tab, r, tick, handshakeDone...)
@@ -273,10 +277,10 @@ func TestHalfOpenFlowsGiveTheirPortsUp(t *testing.T) {
 				}
 			}
 			for i := 0; i < ports && proto == ProtoUDP; i += 4 {
-				tab.TrackUDP(tab.lookup(of(i, 0).Client), 100+streamAfter+1+after)
+				tab.TrackUDP(tab.lookup(of(i, 0).Client), 100+udp.StreamAfter+1+after)
 			}
 			for i := range ports {
-				if _, o := w.Create(of(ports+i, 100+streamAfter+1+after)); o != Created {
+				if _, o := w.Create(of(ports+i, 100+udp.StreamAfter+1+after)); o != Created {
 					t.Fatalf("protocol %d, %d ticks later: outcome %d of flow %d, %+v", proto, after, o, i, tab.Stats())
 				}
 				w.Quiesce()
@@ -322,12 +326,12 @@ func TestShortConnectionsToOneEndpointDoNotRunOutOfPorts(t *testing.T) {
 		if f.HasTS {
 			options = tsOption(f.TSval + 1)
 		}
-		tab.TrackTCP(r, &Segment{
-			Flags: flagFIN | flagACK, Seq: f.Seq + 1, Ack: tab.Conn(r).endpointNext,
+		tab.TrackTCP(r, &tcp.Segment{
+			Flags: tcp.FlagFIN | tcp.FlagACK, Seq: f.Seq + 1, Ack: tab.Conn(r).endpointNext,
 			Length: 100, Options: options,
 		}, tick)
 		talk(t, tab, r, tick, "< ACK")
-		if c.State() != StateTimeWait {
+		if c.State() != flowstate.TimeWait {
 			t.Fatalf("connection %d ends in %v", i, c.State())
 		}
 		if i%64 == 0 {
@@ -351,7 +355,7 @@ func TestASupersededConnectionKeepsItsPort(t *testing.T) {
 	old := mustCreate(t, w, f)
 	port := tab.NewSrc(old).Port()
 	talk(t, tab, old, 5, "> SYN seq 99", "< SYN,ACK seq 6999", "> ACK seq 100", "< FIN,ACK", "> FIN,ACK seq 100", "< ACK", "> ACK seq 101")
-	if v := talk(t, tab, old, 6, "> SYN seq 500"); v != Reopen {
+	if v := talk(t, tab, old, 6, "> SYN seq 500"); v != flowstate.Reopen {
 		t.Fatalf("verdict %d", v)
 	}
 	if !w.Supersede(old) || w.Supersede(old) {
@@ -363,7 +367,7 @@ func TestASupersededConnectionKeepsItsPort(t *testing.T) {
 	if got := tab.NewSrc(again).Port(); got == port {
 		t.Errorf("the port in TIME_WAIT was taken for a fresh one")
 	}
-	if v := talk(t, tab, old, 6, "< ACK"); v != Stale {
+	if v := talk(t, tab, old, 6, "< ACK"); v != flowstate.Stale {
 		t.Errorf("verdict %d for the old connection's endpoint", v)
 	}
 	// The other port is in use: a SYN that the endpoint would not take gets none,

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 var updatePredicates = flag.Bool("update", false, "write testdata/predicates.txt")
@@ -18,22 +20,22 @@ func TestPredicates(t *testing.T) {
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "state\tand\topen\thalf-open\tended\ta SYN\tport reusable\tmay be dead\tevicted: fresh\tidle 2 s\tidle 5 min\tport goes: idle 2 s\tclient 10 s\tidle 10 s\ttimeout")
 	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
-	for s := StateSynSent; s < numStates; s++ {
+	for s := flowstate.SynSent; s < flowstate.Count; s++ {
 		for _, and := range []struct {
 			name string
 			bits uint32
 		}{
-			{"", 0}, {"client only", clientOnly}, {"client only, FIN", clientOnly | finClient},
-			{"unconfirmed", unconfirmed}, {"doubted", doubted}, {"heard", heard},
+			{"", 0}, {"client only", flowstate.ClientOnly}, {"client only, FIN", flowstate.ClientOnly | flowstate.FinClient},
+			{"unconfirmed", flowstate.Unconfirmed}, {"doubted", flowstate.Doubted}, {"heard", flowstate.Heard},
 		} {
 			if !occurs(s, and.bits) {
 				continue
 			}
 			w := uint32(s) | and.bits
-			fmt.Fprintf(tw, "%v\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%v\t%v\t%v\t%v\n", s, and.name, yes(countsAsOpen(w)), yes(countsAsHalfOpen(w)),
-				yes(ended(w)), effectOfSYN(s, w), yes(portReusable(w)), yes(mayBeDead(w, deadTicks)),
-				evictionOf(w, 0, 0, 0), evictionOf(w, 2*TicksPerSecond, 2*TicksPerSecond, 0), evictionOf(w, deadTicks, deadTicks, 0),
-				portOf(w, 2*TicksPerSecond, 2*TicksPerSecond), portOf(w, 0, silentTicks), portOf(w, silentTicks, silentTicks),
+			fmt.Fprintf(tw, "%v\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%v\t%v\t%v\t%v\n", s, and.name, yes(flowstate.CountsAsOpen(w)), yes(flowstate.CountsAsHalfOpen(w)),
+				yes(flowstate.Ended(w)), effectOfSYN(s, w), yes(flowstate.PortReusable(w)), yes(flowstate.MayBeDead(w, flowstate.DeadTicks)),
+				evictionOf(w, 0, 0, 0), evictionOf(w, 2*TicksPerSecond, 2*TicksPerSecond, 0), evictionOf(w, flowstate.DeadTicks, flowstate.DeadTicks, 0),
+				portOf(w, 2*TicksPerSecond, 2*TicksPerSecond), portOf(w, 0, flowstate.SilentTicks), portOf(w, flowstate.SilentTicks, flowstate.SilentTicks),
 				time.Duration(tab.timeout(w))*time.Second/TicksPerSecond)
 		}
 	}
@@ -54,25 +56,25 @@ func TestPredicates(t *testing.T) {
 	}
 }
 
-func occurs(s State, and uint32) bool {
+func occurs(s flowstate.State, and uint32) bool {
 	switch and {
-	case clientOnly | finClient:
-		return s == StateFinWait || s == StateClose
-	case unconfirmed:
-		return s == StateEstablished || s == StateFinWait || s == StateCloseWait
-	case doubted:
-		return s == StateEstablished || s == StateFinWait || s == StateLastAck
-	case heard:
-		return s == StateReplied || s == StateStream
-	case clientOnly:
-		return s == StateSynSent || s == StateEstablished || s >= StateClose && s != StateReplied && s != StateSCTPCookieEchoed
+	case flowstate.ClientOnly | flowstate.FinClient:
+		return s == flowstate.FinWait || s == flowstate.Close
+	case flowstate.Unconfirmed:
+		return s == flowstate.Established || s == flowstate.FinWait || s == flowstate.CloseWait
+	case flowstate.Doubted:
+		return s == flowstate.Established || s == flowstate.FinWait || s == flowstate.LastAck
+	case flowstate.Heard:
+		return s == flowstate.Replied || s == flowstate.Stream
+	case flowstate.ClientOnly:
+		return s == flowstate.SynSent || s == flowstate.Established || s >= flowstate.Close && s != flowstate.Replied && s != flowstate.SCTPCookieEchoed
 	}
 	return true
 }
 
 // portOf is the class of a port that another connection asks for.
 func portOf(s, idle, client uint32) PortClass {
-	return reuseOf(s|published, ended(s), idle, client)
+	return reuseOf(s|flowstate.Published, flowstate.Ended(s), idle, client)
 }
 
 func yes(b bool) string {
@@ -82,13 +84,13 @@ func yes(b bool) string {
 	return "-"
 }
 
-func effectOfSYN(s State, w uint32) string {
+func effectOfSYN(s flowstate.State, w uint32) string {
 	switch {
-	case s > StateClose:
+	case s > flowstate.Close:
 		return "-"
-	case synBeginsAnew(w):
+	case flowstate.SYNBeginsAnew(w):
 		return "new entry"
-	case synReopens(w):
+	case flowstate.SYNReopens(w):
 		return "in place"
 	}
 	return "nothing"

@@ -5,6 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // checkTable fails unless index, connections and counters agree. Nobody else may
@@ -45,18 +48,18 @@ func checkTable(t *testing.T, tab *Table) {
 	var open, counted int32
 	keys := map[Key]Ref{}
 	for i := range tab.conns {
-		if tab.conns[i].state&published == 0 {
+		if tab.conns[i].state&flowstate.Published == 0 {
 			continue
 		}
 		flows++
 		perEndpoint[tab.conns[i].EndpointID]++
-		if tab.conns[i].EndpointID != NoID && countsAsOpen(tab.conns[i].state) {
+		if tab.conns[i].EndpointID != NoID && flowstate.CountsAsOpen(tab.conns[i].state) {
 			open++
 		}
 		refs := []Ref{forwardRef(uint32(i)), reverseRef(uint32(i))}
 		if tab.entries[2*i].Mode.DSR() {
 			refs = refs[:1]
-		} else if tab.conns[i].state&superseded != 0 {
+		} else if tab.conns[i].state&flowstate.Superseded != 0 {
 			refs = refs[1:]
 		}
 		for _, r := range refs {
@@ -124,7 +127,7 @@ func checkFree(t *testing.T, tab *Table) {
 				t.Fatalf("connection %d is free twice", conn)
 			}
 			seen[conn] = true
-			if tab.conns[conn].state&published != 0 {
+			if tab.conns[conn].state&flowstate.Published != 0 {
 				t.Fatalf("connection %d is free and in use", conn)
 			}
 		}
@@ -224,19 +227,19 @@ func stepShared(t *testing.T, tab *Table, w *Worker, rng *rand.Rand, tuples int,
 		w.Supersede(r) // of those in TIME_WAIT: others take their ports over meanwhile
 	case 1:
 		tab.TrackTCP(r,
-			&Segment{Flags: flagRST, Seq: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
+			&tcp.Segment{Flags: tcp.FlagRST, Seq: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
 	case 2:
 		tab.TrackTCP(r.Other(),
-			&Segment{Flags: flagSYN | flagACK, Ack: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
+			&tcp.Segment{Flags: tcp.FlagSYN | tcp.FlagACK, Ack: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
 		tab.TrackTCP(r,
-			&Segment{Flags: flagACK, Seq: atomic.LoadUint32(&tab.Conn(r).clientNext), Ack: 1}, tick)
+			&tcp.Segment{Flags: tcp.FlagACK, Seq: atomic.LoadUint32(&tab.Conn(r).clientNext), Ack: 1}, tick)
 	case 3:
 		tab.TrackTCP(r.Other(),
-			&Segment{Flags: flagFIN | flagACK, Seq: 1, Ack: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
+			&tcp.Segment{Flags: tcp.FlagFIN | tcp.FlagACK, Seq: 1, Ack: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
 		tab.TrackTCP(r,
-			&Segment{Flags: flagFIN | flagACK, Seq: atomic.LoadUint32(&tab.Conn(r).clientNext), Ack: 2}, tick)
+			&tcp.Segment{Flags: tcp.FlagFIN | tcp.FlagACK, Seq: atomic.LoadUint32(&tab.Conn(r).clientNext), Ack: 2}, tick)
 		tab.TrackTCP(r.Other(),
-			&Segment{Flags: flagACK, Seq: 2, Ack: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
+			&tcp.Segment{Flags: tcp.FlagACK, Seq: 2, Ack: atomic.LoadUint32(&tab.Conn(r).clientNext)}, tick)
 	case 4:
 		settleBy(tab, r, [2]uint64{uint64(tick+1) << 32, uint64(tick+2) << 32})
 		tab.Entry(r).Touch(tick)

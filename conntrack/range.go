@@ -1,6 +1,10 @@
 package conntrack
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+)
 
 // Range calls f with the forward entry of every connection until f returns false.
 // The Ref is good during that call only. Connections that come and go meanwhile
@@ -24,7 +28,7 @@ func (t *Table) RangePart(from, n uint32, f func(Ref) bool) (next uint32) {
 		if conn%256 == 0 {
 			w.Quiesce()
 		}
-		if atomic.LoadUint32(&t.conns[conn].state)&published != 0 && !f(forwardRef(conn)) {
+		if atomic.LoadUint32(&t.conns[conn].state)&flowstate.Published != 0 && !f(forwardRef(conn)) {
 			return conn + 1
 		}
 	}

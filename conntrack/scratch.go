@@ -3,6 +3,8 @@ package conntrack
 import (
 	"net/netip"
 	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // A scratch table is for a caller that tries a packet: Create and Track change it in place of
@@ -121,11 +123,11 @@ func (s *Table) adopt(t *Table, r Ref) {
 	} {
 		*word[0] = atomic.LoadUint32(word[1])
 	}
-	if to.state&published == 0 { // deleted since
+	if to.state&flowstate.Published == 0 { // deleted since
 		w.release(conn)
 		return
 	}
-	if to.state&superseded == 0 {
+	if to.state&flowstate.Superseded == 0 {
 		s.insert(s.Hash(&forward), forwardRef(conn), true)
 	}
 	if reverse := s.entries[2*conn+1].Tuple(); !s.entries[2*conn].Mode.DSR() {

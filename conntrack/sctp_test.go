@@ -4,6 +4,9 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/sctp"
 )
 
 // Tags of the association in these tests: a client's packets carry its endpoint's.
@@ -16,24 +19,24 @@ const (
 // sctpStep is one packet of an association.
 type sctpStep struct {
 	forward bool
-	p       SCTPPacket
+	p       sctp.Packet
 }
 
 var (
-	sctpInit         = sctpStep{true, SCTPPacket{InitiateTag: clientTag, Chunks: chunkInit}}
-	sctpInitAck      = sctpStep{false, SCTPPacket{Tag: clientTag, Chunks: 1 << 2}}
-	sctpEcho         = sctpStep{true, SCTPPacket{Tag: endpointTag, Chunks: chunkCookieEcho | 1}}
-	sctpAck          = sctpStep{false, SCTPPacket{Tag: clientTag, Chunks: chunkCookieAck}}
-	sctpData         = sctpStep{true, SCTPPacket{Tag: endpointTag, Chunks: 1}}
-	sctpShutdown     = sctpStep{true, SCTPPacket{Tag: endpointTag, Chunks: chunkShutdown}}
-	sctpShutdownAck  = sctpStep{false, SCTPPacket{Tag: clientTag, Chunks: chunkShutdownAck}}
-	sctpComplete     = sctpStep{true, SCTPPacket{Tag: endpointTag, Chunks: chunkShutdownComplete}}
-	sctpAbort        = sctpStep{true, SCTPPacket{Tag: endpointTag, Chunks: chunkAbort}}
-	sctpAbortBack    = sctpStep{false, SCTPPacket{Tag: clientTag, Chunks: chunkAbort}}
-	sctpAbortTurned  = sctpStep{true, SCTPPacket{Tag: clientTag, Chunks: chunkAbort, Reflected: true}}
-	sctpAbortForged  = sctpStep{true, SCTPPacket{Tag: wrongTag, Chunks: chunkAbort}}
-	sctpForgedInit   = sctpStep{true, SCTPPacket{InitiateTag: wrongTag, Chunks: chunkInit}}
-	sctpForgedTurned = sctpStep{true, SCTPPacket{Tag: wrongTag, Chunks: chunkAbort, Reflected: true}}
+	sctpInit         = sctpStep{true, sctp.Packet{InitiateTag: clientTag, Chunks: sctp.Init}}
+	sctpInitAck      = sctpStep{false, sctp.Packet{Tag: clientTag, Chunks: 1 << 2}}
+	sctpEcho         = sctpStep{true, sctp.Packet{Tag: endpointTag, Chunks: sctp.CookieEcho | 1}}
+	sctpAck          = sctpStep{false, sctp.Packet{Tag: clientTag, Chunks: sctp.CookieAck}}
+	sctpData         = sctpStep{true, sctp.Packet{Tag: endpointTag, Chunks: 1}}
+	sctpShutdown     = sctpStep{true, sctp.Packet{Tag: endpointTag, Chunks: sctp.Shutdown}}
+	sctpShutdownAck  = sctpStep{false, sctp.Packet{Tag: clientTag, Chunks: sctp.ShutdownAck}}
+	sctpComplete     = sctpStep{true, sctp.Packet{Tag: endpointTag, Chunks: sctp.ShutdownComplete}}
+	sctpAbort        = sctpStep{true, sctp.Packet{Tag: endpointTag, Chunks: sctp.Abort}}
+	sctpAbortBack    = sctpStep{false, sctp.Packet{Tag: clientTag, Chunks: sctp.Abort}}
+	sctpAbortTurned  = sctpStep{true, sctp.Packet{Tag: clientTag, Chunks: sctp.Abort, Reflected: true}}
+	sctpAbortForged  = sctpStep{true, sctp.Packet{Tag: wrongTag, Chunks: sctp.Abort}}
+	sctpForgedInit   = sctpStep{true, sctp.Packet{InitiateTag: wrongTag, Chunks: sctp.Init}}
+	sctpForgedTurned = sctpStep{true, sctp.Packet{Tag: wrongTag, Chunks: sctp.Abort, Reflected: true}}
 )
 
 func newAssociation(t testing.TB, mode Mode) (*Table, *Worker, Ref) {
@@ -47,7 +50,7 @@ func newAssociation(t testing.TB, mode Mode) (*Table, *Worker, Ref) {
 	return tab, w, r
 }
 
-func (s *sctpStep) track(tab *Table, r Ref, tick uint32) Verdict {
+func (s *sctpStep) track(tab *Table, r Ref, tick uint32) flowstate.Verdict {
 	if !s.forward {
 		r = r.Other()
 	}
@@ -62,36 +65,36 @@ func TestSCTPStatesFollowThePackets(t *testing.T) {
 		name    string
 		steps   steps
 		mode    Mode
-		state   State
-		verdict Verdict
+		state   flowstate.State
+		verdict flowstate.Verdict
 	}{
-		{"an INIT", steps{sctpInit}, ModeNAT, StateSCTPInit, Pass},
-		{"its INIT ACK", steps{sctpInit, sctpInitAck}, ModeNAT, StateSCTPInit, Pass},
-		{"COOKIE ECHO", steps{sctpInit, sctpInitAck, sctpEcho}, ModeNAT, StateSCTPCookieEchoed, Pass},
-		{"COOKIE ECHO and more of the client's", steps{sctpInit, sctpEcho, sctpData}, ModeNAT, StateSCTPCookieEchoed, Pass},
-		{"COOKIE ACK", open, ModeNAT, StateSCTPEstablished, Pass},
-		{"the client begins again", steps{sctpInit, sctpEcho, sctpInit}, ModeNAT, StateSCTPInit, Pass},
-		{"data", and(sctpData), ModeNAT, StateSCTPEstablished, Pass},
-		{"SHUTDOWN", and(sctpShutdown), ModeNAT, StateSCTPShutdown, Pass},
-		{"SHUTDOWN ACK", and(sctpShutdown, sctpShutdownAck), ModeNAT, StateSCTPShutdown, Pass},
-		{"SHUTDOWN COMPLETE", and(sctpShutdown, sctpShutdownAck, sctpComplete), ModeNAT, StateClose, Pass},
-		{"ABORT of the client", and(sctpAbort), ModeNAT, StateClose, Pass},
-		{"ABORT of the endpoint", and(sctpAbortBack), ModeNAT, StateClose, Pass},
-		{"ABORT with its own tag", and(sctpAbortTurned), ModeNAT, StateClose, Pass},
-		{"an INIT refused", steps{sctpInit, sctpAbortBack}, ModeNAT, StateClose, Pass},
-		{"a forged ABORT", and(sctpAbortForged), ModeNAT, StateSCTPEstablished, Pass},
-		{"a forged INIT and its ABORT", and(sctpForgedInit, sctpForgedTurned), ModeNAT, StateSCTPEstablished, Pass},
-		{"a forged COOKIE ECHO and its ABORT", and(sctpStep{true, SCTPPacket{Tag: wrongTag, Chunks: chunkCookieEcho}}, sctpAbortForged), ModeNAT, StateSCTPEstablished, Pass},
-		{"the client restarts", and(sctpForgedInit), ModeNAT, StateSCTPEstablished, Pass},
-		{"INIT after the end", and(sctpAbort, sctpInit), ModeNAT, StateClose, Reopen},
-		{"one way, the cookie is unanswered", steps{sctpInit, sctpEcho}, ModeL2DSR, StateSCTPCookieEchoed, Pass},
-		{"one way, the client goes on", steps{sctpInit, sctpEcho, sctpData}, ModeL2DSR, StateSCTPEstablished, Pass},
-		{"one way, from the middle", steps{sctpData}, ModeL2DSR, StateSCTPEstablished, Pass},
-		{"one way, ABORT", steps{sctpInit, sctpEcho, sctpData, sctpAbort}, ModeL2DSR, StateClose, Pass},
+		{"an INIT", steps{sctpInit}, ModeNAT, flowstate.SCTPInit, flowstate.Pass},
+		{"its INIT ACK", steps{sctpInit, sctpInitAck}, ModeNAT, flowstate.SCTPInit, flowstate.Pass},
+		{"COOKIE ECHO", steps{sctpInit, sctpInitAck, sctpEcho}, ModeNAT, flowstate.SCTPCookieEchoed, flowstate.Pass},
+		{"COOKIE ECHO and more of the client's", steps{sctpInit, sctpEcho, sctpData}, ModeNAT, flowstate.SCTPCookieEchoed, flowstate.Pass},
+		{"COOKIE ACK", open, ModeNAT, flowstate.SCTPEstablished, flowstate.Pass},
+		{"the client begins again", steps{sctpInit, sctpEcho, sctpInit}, ModeNAT, flowstate.SCTPInit, flowstate.Pass},
+		{"data", and(sctpData), ModeNAT, flowstate.SCTPEstablished, flowstate.Pass},
+		{"SHUTDOWN", and(sctpShutdown), ModeNAT, flowstate.SCTPShutdown, flowstate.Pass},
+		{"SHUTDOWN ACK", and(sctpShutdown, sctpShutdownAck), ModeNAT, flowstate.SCTPShutdown, flowstate.Pass},
+		{"SHUTDOWN COMPLETE", and(sctpShutdown, sctpShutdownAck, sctpComplete), ModeNAT, flowstate.Close, flowstate.Pass},
+		{"ABORT of the client", and(sctpAbort), ModeNAT, flowstate.Close, flowstate.Pass},
+		{"ABORT of the endpoint", and(sctpAbortBack), ModeNAT, flowstate.Close, flowstate.Pass},
+		{"ABORT with its own tag", and(sctpAbortTurned), ModeNAT, flowstate.Close, flowstate.Pass},
+		{"an INIT refused", steps{sctpInit, sctpAbortBack}, ModeNAT, flowstate.Close, flowstate.Pass},
+		{"a forged ABORT", and(sctpAbortForged), ModeNAT, flowstate.SCTPEstablished, flowstate.Pass},
+		{"a forged INIT and its ABORT", and(sctpForgedInit, sctpForgedTurned), ModeNAT, flowstate.SCTPEstablished, flowstate.Pass},
+		{"a forged COOKIE ECHO and its ABORT", and(sctpStep{true, sctp.Packet{Tag: wrongTag, Chunks: sctp.CookieEcho}}, sctpAbortForged), ModeNAT, flowstate.SCTPEstablished, flowstate.Pass},
+		{"the client restarts", and(sctpForgedInit), ModeNAT, flowstate.SCTPEstablished, flowstate.Pass},
+		{"INIT after the end", and(sctpAbort, sctpInit), ModeNAT, flowstate.Close, flowstate.Reopen},
+		{"one way, the cookie is unanswered", steps{sctpInit, sctpEcho}, ModeL2DSR, flowstate.SCTPCookieEchoed, flowstate.Pass},
+		{"one way, the client goes on", steps{sctpInit, sctpEcho, sctpData}, ModeL2DSR, flowstate.SCTPEstablished, flowstate.Pass},
+		{"one way, from the middle", steps{sctpData}, ModeL2DSR, flowstate.SCTPEstablished, flowstate.Pass},
+		{"one way, ABORT", steps{sctpInit, sctpEcho, sctpData, sctpAbort}, ModeL2DSR, flowstate.Close, flowstate.Pass},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tab, _, r := newAssociation(t, c.mode)
-			v := Pass
+			v := flowstate.Pass
 			for _, s := range c.steps {
 				v = s.track(tab, r, 1)
 			}
@@ -111,7 +114,7 @@ func TestSCTPIsEndedByItsTagsAlone(t *testing.T) {
 		for _, s := range []sctpStep{sctpInit, sctpInitAck, sctpEcho, sctpAck} {
 			s.track(tab, r, 1)
 		}
-		state, tick := StateSCTPEstablished, uint32(1)
+		state, tick := flowstate.SCTPEstablished, uint32(1)
 		for range rapid.IntRange(1, 30).Draw(rt, "packets") {
 			tick++
 			s := rapid.SampledFrom(all).Draw(rt, "packet")
@@ -122,21 +125,21 @@ func TestSCTPIsEndedByItsTagsAlone(t *testing.T) {
 			before := tab.Conn(r).LastSeen()
 			v := s.track(tab, r, tick)
 			switch {
-			case state == StateClose:
-				if (v == Reopen) != (s.p.Chunks == chunkInit) || tab.Conn(r).LastSeen() != before {
+			case state == flowstate.Close:
+				if (v == flowstate.Reopen) != (s.p.Chunks == sctp.Init) || tab.Conn(r).LastSeen() != before {
 					rt.Fatalf("verdict %d, seen %d after the end", v, tab.Conn(r).LastSeen())
 				}
 			case forged:
-			case s.p.has(chunkAbort | chunkShutdownComplete):
-				state = StateClose
-			case s.p.has(chunkShutdown | chunkShutdownAck):
-				state = StateSCTPShutdown
+			case s.p.Has(sctp.Abort | sctp.ShutdownComplete):
+				state = flowstate.Close
+			case s.p.Has(sctp.Shutdown | sctp.ShutdownAck):
+				state = flowstate.SCTPShutdown
 			}
 			if got := tab.Conn(r).State(); got != state {
 				rt.Fatalf("%v, want %v", got, state)
 			}
 		}
-		timeouts, _ := Timeouts{}.ticks()
+		timeouts, _ := flowstate.Timeouts{}.Ticks()
 		seen := tab.Conn(r).LastSeen()
 		w.Quiesce()
 		if n := tab.Sweep(seen+timeouts[state], 100); n != 0 {
@@ -150,8 +153,8 @@ func TestSCTPIsEndedByItsTagsAlone(t *testing.T) {
 
 // Of associations of which only a client has been heard none keeps room from others.
 func TestSCTPHandshakesAreHalfOpen(t *testing.T) {
-	for state, want := range map[State]bool{StateSCTPInit: true, StateSCTPCookieEchoed: true, StateSCTPEstablished: false, StateSCTPShutdown: false} {
-		if state.halfOpen() != want {
+	for state, want := range map[flowstate.State]bool{flowstate.SCTPInit: true, flowstate.SCTPCookieEchoed: true, flowstate.SCTPEstablished: false, flowstate.SCTPShutdown: false} {
+		if state.HalfOpen() != want {
 			t.Errorf("%v half open: %v", state, !want)
 		}
 	}

@@ -3,6 +3,8 @@ package conntrack
 import (
 	"bytes"
 	"reflect"
+
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // Shape is where a reader outside of the process finds the parts of the table: a program in
@@ -51,7 +53,7 @@ func Layout() (cells [3]reflect.Type, constants []Constant) {
 		{"flag_outer6", "", FlagOuter6},
 		{"flag_watched", "", FlagWatched},
 		{"milestone", "bytes: see Milestone", milestone},
-		{"nearby", "see Conn.Sample", nearby},
+		{"nearby", "see Conn.Sample", tcp.Nearby},
 		{"followed", "see Followed", Followed},
 	}
 }

@@ -1,6 +1,11 @@
 package conntrack
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
+)
 
 // A shortage describes a group of ports (see cursor) without fresh ports, so that not every
 // new connection looks through the whole range.
@@ -212,26 +217,26 @@ const halfOpenIdle = 2 * TicksPerSecond
 // its client for client ticks. takesSYN is whether the endpoint accepts the new connection's SYN
 // in its place.
 func reuseOf(s uint32, takesSYN bool, idle, client uint32) PortClass {
-	state := State(s & stateMask)
-	unproven := unprovenUDP(s) || state.halfOpen()
+	state := flowstate.Of(s)
+	unproven := flowstate.UnprovenUDP(s) || state.HalfOpen()
 	switch {
-	case s&published == 0:
+	case s&flowstate.Published == 0:
 		return portInUse // another worker is making it
 	case takesSYN:
 		return portEnded
-	case unproven && idle >= silentTicks:
+	case unproven && idle >= flowstate.SilentTicks:
 		return portSilent
-	case proven(s) && idle >= silentTicks:
+	case flowstate.Proven(s) && idle >= flowstate.SilentTicks:
 		return portStream
-	case (proven(s) || unprovenUDP(s)) && client >= silentTicks:
+	case (flowstate.Proven(s) || flowstate.UnprovenUDP(s)) && client >= flowstate.SilentTicks:
 		return portOneSided
-	case unprovenUDP(s) && idle >= idleTicks, state.halfOpen() && idle >= halfOpenIdle:
+	case flowstate.UnprovenUDP(s) && idle >= idleTicks, state.HalfOpen() && idle >= halfOpenIdle:
 		return portIdle
-	case unprovenUDP(s):
+	case flowstate.UnprovenUDP(s):
 		return portAnswered
-	case state.halfOpen():
+	case state.HalfOpen():
 		return portHalfOpen
-	case mayBeDead(s, idle):
+	case flowstate.MayBeDead(s, idle):
 		return portDoubted
 	}
 	return portInUse
@@ -243,7 +248,9 @@ func (t *Table) consider(best *candidate, r Ref, f *NewFlow) bool {
 	c := t.Conn(r)
 	s := atomic.LoadUint32(&c.state)
 	silence, client := c.Idle(f.Tick), t.Entry(forwardRef(r.Conn())).idle(f.Tick)
-	class := reuseOf(s, c.acceptsSYN(s, f.Seq, f.TSval, f.HasTS), silence, client)
+	syn := tcp.SYN{Seq: f.Seq, TSval: f.TSval, HasTS: f.HasTS}
+	takesSYN := syn.Accepts(s, atomic.LoadUint32(&c.clientNext), atomic.LoadUint32(&c.extra))
+	class := reuseOf(s, takesSYN, silence, client)
 	switch class {
 	case portEnded:
 		silence = 0 // its port is as good as a port that is longer unused
@@ -269,7 +276,7 @@ func (b *candidate) settles(keep Keep, known bool, looked uint32) bool {
 		return false // a flow that may go on loses its port only if there is no fresh port
 	case b.class == portStream || b.class == portDoubted:
 		return looked >= looksBefore
-	case State(b.state&stateMask) >= StateUnreplied && State(b.state&stateMask) <= StateStream:
+	case flowstate.Of(b.state) >= flowstate.Unreplied && flowstate.Of(b.state) <= flowstate.Stream:
 		return looked >= pressedLooksUDP
 	}
 	return looked >= pressedLooks

@@ -1,6 +1,10 @@
 package conntrack
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+)
 
 // counters belong to a handle. Only the handle's owner adds; any goroutine may read.
 type counters struct {
@@ -30,7 +34,7 @@ type Stats struct {
 	Deleted   uint64 // by Delete
 	Expired   uint64 // by age
 	// ByState counts connections per State as of the last whole sweep.
-	ByState [numStates]uint32
+	ByState [flowstate.Count]uint32
 	// Limbo counts connections that are deleted and wait for the workers.
 	Limbo int
 }
@@ -74,7 +78,7 @@ func (t *Table) Flows() int {
 func (t *Table) Awaited() int {
 	n, now := 0, t.Tick()
 	t.Range(func(r Ref) bool {
-		if c := t.Conn(r); awaitedByDrain(atomic.LoadUint32(&c.state), c.Idle(now)) {
+		if c := t.Conn(r); flowstate.AwaitedByDrain(atomic.LoadUint32(&c.state), c.Idle(now)) {
 			n++
 		}
 		return true

@@ -3,6 +3,10 @@ package conntrack
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
+	"github.com/weirlb/weir/conntrack/udp"
 )
 
 // The words of an entry that the fast path reads besides the recipe, and their order to the
@@ -56,8 +60,8 @@ func (t *Table) Settle(r Ref, word uint64) {
 // whether another word is there now.
 func (t *Table) Resettle(r Ref, was, word uint64) bool {
 	switch s := atomic.LoadUint32(&t.conns[r.Conn()].state); {
-	case isSteadyIn(s, uint32(r-1)&1):
-	case t.IsShared() && isFollowed(s):
+	case flowstate.IsSteadyIn(s, uint32(r-1)&1):
+	case t.IsShared() && flowstate.IsFollowed(s):
 		word ^= Followed
 	default:
 		return false
@@ -75,22 +79,15 @@ func (t *Table) Resettle(r Ref, was, word uint64) bool {
 // segment: a connection that was established a moment ago may end before the next tick.
 const Followed = 1 << 63
 
-// isFollowed reports whether an established connection in state word s is steady but for the
-// numbers of each segment, which are to be noted.
-func isFollowed(s uint32) bool {
-	const reasons = slow | young | doubted | unconfirmed | synAckNoted
-	return s&(stateMask|reasons) == uint32(StateEstablished)|slow|young
-}
-
 // endFollowing makes a connection steady that has been followed long enough, although
 // no worker gets packets of it any more.
 func (t *Table) endFollowing(conn, tick uint32) {
 	c := &t.conns[conn]
 	s := atomic.LoadUint32(&c.state)
-	if !isFollowed(s) || s&changing != 0 || tick-c.Created() <= freshTicks {
+	if !flowstate.IsFollowed(s) || s&flowstate.Changing != 0 || tick-c.Created() <= tcp.FreshTicks {
 		return
 	}
-	if !atomic.CompareAndSwapUint32(&c.state, s, s&^(young|slow)) {
+	if !atomic.CompareAndSwapUint32(&c.state, s, s&^(flowstate.Young|flowstate.Slow)) {
 		return
 	}
 	t.endFollowingBy(forwardRef(conn))
@@ -115,7 +112,7 @@ func (t *Table) IsShared() bool { return t.nextHops != 0 }
 // its recipes are complete. The publication of the entries orders the store. In a shared table
 // the worker settles the connection later.
 func (t *Table) settleNew(conn uint32, f *NewFlow) {
-	if !t.IsShared() && f.NextHop>>32 != 0 && steady[0]>>(firstState(f)&(stateMask|slow))&1 != 0 {
+	if !t.IsShared() && f.NextHop>>32 != 0 && flowstate.IsSteadyIn(firstState(f), 0) {
 		*t.nextHop(forwardRef(conn)) = f.NextHop
 	}
 }
@@ -131,20 +128,13 @@ func (t *Table) unsettle(conn uint32) {
 	}
 }
 
-// isSteady returns, as bits, the directions in which state word s is steady, or would be
-// without slow.
-func isSteady(s uint32) uint32 {
-	s &= stateMask
-	return uint32(steady[0]>>s&1 | steady[1]>>s&1<<1)
-}
-
 // changeState moves the connection from state word s to n, unless the state is not s any
 // more. An entry that is not steady in n is not when all concurrent calls have returned.
 func (t *Table) changeState(c *Conn, s, n uint32) bool {
-	if isSteady(s) == 0 || n&slow == 0 && isSteady(s)&^isSteady(n) == 0 || isFollowed(s) && isFollowed(n) {
+	if flowstate.IsSteady(s) == 0 || n&flowstate.Slow == 0 && flowstate.IsSteady(s)&^flowstate.IsSteady(n) == 0 || flowstate.IsFollowed(s) && flowstate.IsFollowed(n) {
 		return atomic.CompareAndSwapUint32(&c.state, s, n)
 	}
-	left := s&^young | slow // neither steady nor followed
+	left := s&^flowstate.Young | flowstate.Slow // neither steady nor followed
 	if left != s && !atomic.CompareAndSwapUint32(&c.state, s, left) {
 		return false
 	}
@@ -240,8 +230,8 @@ func (t *Table) forgetNumbers(r Ref) {
 func (t *Table) current(conn uint32) *Conn {
 	c := &t.conns[conn]
 	t.noteSeen(conn)
-	if s := atomic.LoadUint32(&c.state); mayGoOn(s) && c.goesOn(s) {
-		t.setState(c, s, s&^stateMask|uint32(StateStream))
+	if s := atomic.LoadUint32(&c.state); udp.MayGoOn(s) && udp.GoesOn(s, c.LastSeen(), c.Created(), atomic.LoadUint32(&c.endpointNext)) {
+		t.setState(c, s, s&^flowstate.Mask|uint32(flowstate.Stream))
 	}
 	return c
 }
@@ -260,7 +250,7 @@ func (t *Table) noteSeen(conn uint32) {
 	if latest != last {
 		storeRelaxed(&c.lastSeen, latest)
 	}
-	if atomic.LoadUint32(&c.state)&(stateMask|slow) == uint32(StateEstablished) {
+	if atomic.LoadUint32(&c.state)&(flowstate.Mask|flowstate.Slow) == uint32(flowstate.Established) {
 		t.noteNumbers(conn)
 	}
 }

@@ -3,6 +3,8 @@ package conntrack
 import (
 	"sync/atomic"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // A reader that sees a connection in another state than the steady state finds no steady entry:
@@ -25,7 +27,7 @@ func TestNextHopsAreClearedBeforeTheStateChanges(t *testing.T) {
 		found := 0
 		for !stop.Load() {
 			n := round.Load()
-			if n&1 == 0 || c.State() == StateEstablished {
+			if n&1 == 0 || c.State() == flowstate.Established {
 				tab.NextHop(r.Other()) // keeps the line here: the store of the other worker takes longer
 				continue
 			}
@@ -39,7 +41,7 @@ func TestNextHopsAreClearedBeforeTheStateChanges(t *testing.T) {
 	for n := range rounds {
 		s := atomic.LoadUint32(&c.state)
 		round.Store(2*n + 1)
-		if !tab.setState(c, s, s&^stateMask|uint32(StateFinWait)) {
+		if !tab.setState(c, s, s&^flowstate.Mask|uint32(flowstate.FinWait)) {
 			t.Error("the state has changed")
 			break
 		}
@@ -48,7 +50,7 @@ func TestNextHopsAreClearedBeforeTheStateChanges(t *testing.T) {
 		}
 		round.Store(2*n + 2)
 		s = atomic.LoadUint32(&c.state)
-		tab.setState(c, s, s&^(stateMask|slow)|uint32(StateEstablished))
+		tab.setState(c, s, s&^(flowstate.Mask|flowstate.Slow)|uint32(flowstate.Established))
 		settle(tab, r)
 	}
 	stop.Store(true)

@@ -3,6 +3,9 @@ package conntrack
 import (
 	"sync/atomic"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // The first segment of a restored connection, however young, leaves its next-hop words as they
@@ -21,8 +24,8 @@ func TestRestoredConnectionStaysSettledForTheProgramBefore(t *testing.T) {
 	}
 	tab.unconfirm(c, tab.Entry(r))
 	client, endpoint, _ := c.numbers()
-	tab.TrackTCP(r.Other(), &Segment{Flags: flagACK, Seq: endpoint, Ack: client}, c.Created()+1)
-	if s := atomic.LoadUint32(&c.state); s&unconfirmed != 0 {
+	tab.TrackTCP(r.Other(), &tcp.Segment{Flags: tcp.FlagACK, Seq: endpoint, Ack: client}, c.Created()+1)
+	if s := atomic.LoadUint32(&c.state); s&flowstate.Unconfirmed != 0 {
 		t.Fatalf("the connection is not confirmed: state %#x", s)
 	}
 	if got := tab.NextHop(r); got != before {

@@ -5,6 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // aWord is a next-hop word as the caller makes them.
@@ -15,7 +18,7 @@ func settled(t *testing.T, tab *Table, w *Worker, i int) Ref {
 	t.Helper()
 	r := establish(t, tab, w, i)
 	c := tab.Conn(r)
-	atomic.AndUint32(&c.state, ^uint32(young|slow)) // as after freshTicks
+	atomic.AndUint32(&c.state, ^uint32(flowstate.Young|flowstate.Slow)) // as after freshTicks
 	settle(tab, r)
 	for _, d := range []Ref{r, r.Other()} {
 		if tab.NextHop(d) != aWord {
@@ -33,13 +36,13 @@ func TestNoInterleavingLeavesAnEntrySteady(t *testing.T) {
 	w.Online()
 	r := settled(t, tab, w, 1)
 	c, hop := tab.Conn(r), tab.nextHop(r)
-	const established, after = published | uint32(StateEstablished), published | uint32(StateFinWait)
+	const established, after = flowstate.Published | uint32(flowstate.Established), flowstate.Published | uint32(flowstate.FinWait)
 	for _, tt := range []struct {
 		before uint32
 		may    func(s uint32) bool
 	}{
-		{established, func(s uint32) bool { return isSteadyIn(s, 0) }},
-		{established | slow | young, isFollowed},
+		{established, func(s uint32) bool { return flowstate.IsSteadyIn(s, 0) }},
+		{established | flowstate.Slow | flowstate.Young, flowstate.IsFollowed},
 	} {
 		for _, first := range []uint64{aWord, 5} {
 			interleave(nil, [3]int{3, 3, 3}, func(order []int) {
@@ -51,7 +54,7 @@ func TestNoInterleavingLeavesAnEntrySteady(t *testing.T) {
 				for _, i := range order {
 					switch n := step[i]; {
 					case i == 2 && n == 0:
-						if !atomic.CompareAndSwapUint32(&c.state, tt.before, established|slow) {
+						if !atomic.CompareAndSwapUint32(&c.state, tt.before, established|flowstate.Slow) {
 							t.Fatal("the state has changed")
 						}
 					case i == 2 && n == 1:
@@ -98,15 +101,15 @@ func TestSharedConnectionIsFollowedAtFirst(t *testing.T) {
 		words(aWord | Followed)
 		if end {
 			client, endpoint, _ := c.numbers()
-			tab.TrackTCP(r, &Segment{Flags: flagFIN | flagACK, Seq: client, Ack: endpoint}, 6)
+			tab.TrackTCP(r, &tcp.Segment{Flags: tcp.FlagFIN | tcp.FlagACK, Seq: client, Ack: endpoint}, 6)
 			words(0)
 			settle(tab, r)
 			words(0)
 			continue
 		}
-		tab.endFollowing(r.Conn(), c.Created()+freshTicks)
+		tab.endFollowing(r.Conn(), c.Created()+tcp.FreshTicks)
 		words(aWord | Followed)
-		tab.endFollowing(r.Conn(), c.Created()+freshTicks+1)
+		tab.endFollowing(r.Conn(), c.Created()+tcp.FreshTicks+1)
 		words(aWord)
 		w.Delete(r)
 	}
@@ -121,8 +124,8 @@ func TestTwoChangesOfStateLeaveNoEntrySteady(t *testing.T) {
 	w.Online()
 	r := settled(t, tab, w, 1)
 	c, hop := tab.Conn(r), tab.nextHop(r)
-	const before = published | uint32(StateEstablished)
-	after := [2]uint32{published | uint32(StateFinWait), published | uint32(StateClose)}
+	const before = flowstate.Published | uint32(flowstate.Established)
+	after := [2]uint32{flowstate.Published | uint32(flowstate.FinWait), flowstate.Published | uint32(flowstate.Close)}
 	swap := func(from, to uint32) bool { return atomic.CompareAndSwapUint32(&c.state, from, to) }
 
 	interleave(nil, [3]int{3, 3, 4}, func(order []int) {
@@ -135,14 +138,14 @@ func TestTwoChangesOfStateLeaveNoEntrySteady(t *testing.T) {
 		for _, i := range order {
 			switch n := step[i]; {
 			case i < 2 && n == 0:
-				began[i] = swap(before, before|slow)
+				began[i] = swap(before, before|flowstate.Slow)
 			case i < 2 && n == 1 && began[i]:
 				tab.unsettle(r.Conn())
 			case i < 2 && n == 2 && began[i]:
-				swap(before|slow, after[i])
+				swap(before|flowstate.Slow, after[i])
 			case i < 2:
 			case n == 0:
-				swap(before|slow, before)
+				swap(before|flowstate.Slow, before)
 			case n == 1:
 				was = atomic.LoadUint64(hop)
 			case n == 2:
@@ -152,7 +155,7 @@ func TestTwoChangesOfStateLeaveNoEntrySteady(t *testing.T) {
 			}
 			step[i]++
 		}
-		if s := c.State(); s != StateEstablished && atomic.LoadUint64(hop)>>32 != 0 {
+		if s := c.State(); s != flowstate.Established && atomic.LoadUint64(hop)>>32 != 0 {
 			t.Fatalf("order %v: steady in state %v", order, s)
 		}
 	})
@@ -186,7 +189,7 @@ func TestEntriesAreNotSteadyOnceTheStateHasChanged(t *testing.T) {
 		if tab.NextHop(r)>>32 != 0 {
 			was++
 		}
-		if !tab.setState(c, s, s&^stateMask|uint32(StateFinWait)) {
+		if !tab.setState(c, s, s&^flowstate.Mask|uint32(flowstate.FinWait)) {
 			t.Error("the state has changed")
 			break
 		}
@@ -196,7 +199,7 @@ func TestEntriesAreNotSteadyOnceTheStateHasChanged(t *testing.T) {
 			}
 		}
 		s = atomic.LoadUint32(&c.state)
-		tab.setState(c, s, s&^(stateMask|slow)|uint32(StateEstablished))
+		tab.setState(c, s, s&^(flowstate.Mask|flowstate.Slow)|uint32(flowstate.Established))
 		for range 20 {
 			if tab.NextHop(r)>>32 != 0 {
 				break
@@ -218,12 +221,12 @@ func TestWhatEndsASteadyFlowClearsItsNextHops(t *testing.T) {
 		"abort":  func(tab *Table, _ *Worker, r Ref) { tab.Abort(r, 5) },
 		"doubt": func(tab *Table, _ *Worker, r Ref) {
 			tab.TrackTCP(r.Other(),
-				&Segment{Flags: flagRST, Seq: atomic.LoadUint32(&tab.Conn(r).endpointNext) + 1000}, 5)
+				&tcp.Segment{Flags: tcp.FlagRST, Seq: atomic.LoadUint32(&tab.Conn(r).endpointNext) + 1000}, 5)
 		},
 		"end": func(tab *Table, _ *Worker, r Ref) {
 			c := tab.Conn(r)
 			tab.TrackTCP(r,
-				&Segment{Flags: flagFIN | flagACK, Seq: atomic.LoadUint32(&c.clientNext), Ack: atomic.LoadUint32(&c.endpointNext)}, 5)
+				&tcp.Segment{Flags: tcp.FlagFIN | tcp.FlagACK, Seq: atomic.LoadUint32(&c.clientNext), Ack: atomic.LoadUint32(&c.endpointNext)}, 5)
 		},
 		"age": func(tab *Table, w *Worker, _ Ref) { ageAll(tab, w, 1<<30) },
 	} {
@@ -260,7 +263,7 @@ func TestNextHopsDoNotChangeKeysAndRecipes(t *testing.T) {
 			if f.Mode.DSR() {
 				refs = refs[:1]
 			}
-			atomic.StoreUint32(&c.state, atomic.LoadUint32(&c.state)&^(stateMask|slow)|uint32(StateEstablished))
+			atomic.StoreUint32(&c.state, atomic.LoadUint32(&c.state)&^(flowstate.Mask|flowstate.Slow)|uint32(flowstate.Established))
 			look := func() (out []any) {
 				for _, d := range refs {
 					out = append(out, tab.Entry(d).Tuple(), tab.NewSrc(d), tab.NewDst(d), tab.lookup(tab.Entry(d).Tuple()))
@@ -311,17 +314,17 @@ func TestPacketsOnTheFastPathKeepAConnection(t *testing.T) {
 	w := tab.Worker(0)
 	w.Online()
 	busy, idle := settled(t, tab, w, 1), settled(t, tab, w, 2)
-	end := tab.timeouts[StateEstablished] + 100
+	end := tab.timeouts[flowstate.Established] + 100
 	tab.Entry(busy.Other()).Touch(end - 50)
 	tab.Entry(busy).Touch(end - 60)
 	if tab.Entry(busy).Touch(end - 60) {
 		t.Error("two packets of a tick are both its first")
 	}
 	ageAll(tab, w, end)
-	if tab.Conn(idle).State() != StateNone {
+	if tab.Conn(idle).State() != flowstate.None {
 		t.Error("a silent connection has not expired")
 	}
-	if c := tab.Conn(busy); c.State() != StateEstablished || c.LastSeen() != end-50 {
+	if c := tab.Conn(busy); c.State() != flowstate.Established || c.LastSeen() != end-50 {
 		t.Errorf("%v since %d, want established since %d", c.State(), c.LastSeen(), end-50)
 	}
 }
@@ -338,7 +341,7 @@ func TestNextHopsOfTheProcessBeforeAreForgotten(t *testing.T) {
 	for _, f := range flows {
 		r := mustCreate(t, w, f)
 		c := tab.Conn(r)
-		atomic.StoreUint32(&c.state, atomic.LoadUint32(&c.state)&^(stateMask|slow)|uint32(StateEstablished))
+		atomic.StoreUint32(&c.state, atomic.LoadUint32(&c.state)&^(flowstate.Mask|flowstate.Slow)|uint32(flowstate.Established))
 		for _, d := range []Ref{r, r.Other()} {
 			if d == r || !f.Mode.DSR() {
 				tab.Settle(d, aWord)

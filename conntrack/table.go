@@ -5,13 +5,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // Table is the flow table. Methods may be called from any goroutine.
 type Table struct {
 	// Fixed after Open.
 	seed      [4]uint64
-	timeouts  [numStates]uint32
+	timeouts  [flowstate.Count]uint32
 	conns     []Conn
 	entries   []Entry // 2 per connection: forward, reverse
 	links     []link  // 1 per connection
@@ -53,8 +55,8 @@ type Table struct {
 	workers     []Worker // the caller's, then the control goroutines'
 	control     chan *Worker
 	sweepMu     sync.Mutex
-	sweeper     *Worker                  // guarded by sweepMu
-	stateCounts [numStates]atomic.Uint32 // of the last whole sweep
+	sweeper     *Worker                        // guarded by sweepMu
+	stateCounts [flowstate.Count]atomic.Uint32 // of the last whole sweep
 	closing     atomic.Bool
 	closed      bool // guarded by sweepMu
 }
@@ -153,14 +155,14 @@ func (w *Worker) Supersede(r Ref) bool {
 	for {
 		s := atomic.LoadUint32(&c.state)
 		switch {
-		case s&published == 0 || s&superseded != 0 || !synBeginsAnew(s) && !synReopens(s):
+		case s&flowstate.Published == 0 || s&flowstate.Superseded != 0 || !flowstate.SYNBeginsAnew(s) && !flowstate.SYNReopens(s):
 			return false
-		case State(s&stateMask) == StateClose || t.entries[2*conn].Mode.DSR():
+		case flowstate.Of(s) == flowstate.Close || t.entries[2*conn].Mode.DSR():
 			if w.unlinkIn(conn, s) {
 				w.count.deleted.Add(1)
 				return true
 			}
-		case atomic.CompareAndSwapUint32(&c.state, s, s|superseded):
+		case atomic.CompareAndSwapUint32(&c.state, s, s|flowstate.Superseded):
 			t.remove(forwardRef(conn))
 			return true
 		}
@@ -182,7 +184,7 @@ func (w *Worker) unlink(conn uint32) bool {
 	c := &w.t.conns[conn]
 	for {
 		s := atomic.LoadUint32(&c.state)
-		if s&published == 0 {
+		if s&flowstate.Published == 0 {
 			return false
 		}
 		if w.unlinkIn(conn, s) {
@@ -193,7 +195,7 @@ func (w *Worker) unlink(conn uint32) bool {
 
 // unlinkIn is unlink of a connection that must still be in state word s.
 func (w *Worker) unlinkIn(conn, s uint32) bool {
-	if s&published == 0 || !w.t.changeState(&w.t.conns[conn], s, 0) {
+	if s&flowstate.Published == 0 || !w.t.changeState(&w.t.conns[conn], s, 0) {
 		return false
 	}
 	w.dispose(conn, s)
@@ -211,7 +213,7 @@ func (w *Worker) dispose(conn, s uint32) {
 	t.endpoints.add(atomic.SwapUint32(&c.EndpointID, freedID), -endpointCounts(s))
 	service := atomic.SwapUint32(&c.ServiceID, freedID)
 	t.services.add(service, -serviceCounts(s))
-	if inHandshake(s) {
+	if flowstate.InHandshake(s) {
 		t.failed.add(service, 1)
 	}
 	w.count.gone.Add(1)
@@ -239,14 +241,14 @@ func (t *Table) SetIDs(r Ref, endpoint, service uint32) {
 func (c *Conn) renumbering(begins bool) uint32 {
 	for {
 		s := atomic.LoadUint32(&c.state)
-		if s&published == 0 {
+		if s&flowstate.Published == 0 {
 			return s // deleted
 		}
-		n := s&^sinceMask | (s+1<<sinceShift)&sinceMask
+		n := s&^flowstate.SinceMask | (s+1<<flowstate.SinceShift)&flowstate.SinceMask
 		if begins {
-			n |= renumbered
+			n |= flowstate.Renumbered
 		} else {
-			n &^= renumbered
+			n &^= flowstate.Renumbered
 		}
 		if atomic.CompareAndSwapUint32(&c.state, s, n) {
 			return n

@@ -5,14 +5,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 )
 
 // talk sends packets written as "> SYN" (client) or "< SYN,ACK" (endpoint), with
 // optional "seq N ack N len N ts N", and returns the last verdict. Numbers that are not
 // given are the next ones, as the table knows them.
-func talk(t testing.TB, tab *Table, r Ref, tick uint32, packets ...string) Verdict {
+func talk(t testing.TB, tab *Table, r Ref, tick uint32, packets ...string) flowstate.Verdict {
 	t.Helper()
-	var v Verdict
+	var v flowstate.Verdict
 	for _, p := range packets {
 		_, v = segment(t, tab, r, tick, p)
 	}
@@ -20,7 +23,7 @@ func talk(t testing.TB, tab *Table, r Ref, tick uint32, packets ...string) Verdi
 }
 
 // segment is talk of a packet, with what was followed.
-func segment(t testing.TB, tab *Table, r Ref, tick uint32, p string) (Segment, Verdict) {
+func segment(t testing.TB, tab *Table, r Ref, tick uint32, p string) (tcp.Segment, flowstate.Verdict) {
 	t.Helper()
 	ref, flags := r, uint8(0)
 	word := strings.Fields(p)
@@ -28,7 +31,7 @@ func segment(t testing.TB, tab *Table, r Ref, tick uint32, p string) (Segment, V
 		ref = r.Other()
 	}
 	for _, f := range strings.Split(word[1], ",") {
-		flag, ok := map[string]uint8{"SYN": flagSYN, "ACK": flagACK, "FIN": flagFIN, "RST": flagRST, "PSH": flagPSH, "-": 0}[f]
+		flag, ok := map[string]uint8{"SYN": tcp.FlagSYN, "ACK": tcp.FlagACK, "FIN": tcp.FlagFIN, "RST": tcp.FlagRST, "PSH": tcp.FlagPSH, "-": 0}[f]
 		if !ok {
 			t.Fatalf("packet %q", p)
 		}
@@ -39,7 +42,7 @@ func segment(t testing.TB, tab *Table, r Ref, tick uint32, p string) (Segment, V
 	if ref == r {
 		seq, ack = ack, seq
 	}
-	if flags&flagSYN != 0 {
+	if flags&tcp.FlagSYN != 0 {
 		seq-- // the number before was a SYN's, if the table knows one
 	}
 	var options []byte
@@ -57,7 +60,7 @@ func segment(t testing.TB, tab *Table, r Ref, tick uint32, p string) (Segment, V
 			options = tsOption(n)
 		}
 	}
-	g := Segment{Flags: flags, Seq: seq, Ack: ack, Length: length, Options: options}
+	g := tcp.Segment{Flags: flags, Seq: seq, Ack: ack, Length: length, Options: options}
 	v := tab.TrackTCP(ref, &g, tick)
 	return g, v
 }
@@ -75,77 +78,77 @@ func TestTCPStatesFollowThePackets(t *testing.T) {
 	open := strings.Join(handshakeDone, "; ")
 	for _, c := range []struct {
 		name, packets string
-		state         State
-		verdict       Verdict
+		state         flowstate.State
+		verdict       flowstate.Verdict
 	}{
-		{"a SYN alone", "> SYN", StateSynSent, Pass},
-		{"a SYN sent again", "> SYN; > SYN", StateSynSent, Pass},
-		{"an ACK of the client's before the endpoint spoke", "> SYN; > ACK", StateSynSent, Pass},
-		{"a challenge ACK of the endpoint's", "> SYN; < ACK", StateSynSent, Pass},
-		{"SYN-ACK", "> SYN; < SYN,ACK", StateSynRecv, Pass},
-		{"SYN-ACK from the client proves nothing", "> SYN; > SYN,ACK", StateSynSent, Pass},
-		{"data from the endpoint before the handshake ends", "> SYN; < SYN,ACK; < PSH,ACK ack 99 len 9", StateSynRecv, Pass},
-		{"handshake", open, StateEstablished, Pass},
-		{"FIN instead of the last ACK", "> SYN; < SYN,ACK; > FIN,ACK", StateFinWait, Pass},
-		{"a SYN in the middle", open + "; > SYN", StateEstablished, Pass},
-		{"client closes", open + "; > FIN,ACK", StateFinWait, Pass},
-		{"client closes, FIN sent again", open + "; > FIN,ACK; > FIN,ACK", StateFinWait, Pass},
-		{"half closed by the client", open + "; > FIN,ACK; < ACK", StateCloseWait, Pass},
-		{"half closed, data goes on", open + "; > FIN,ACK; < ACK; < PSH,ACK len 9; > ACK", StateCloseWait, Pass},
-		{"a SYN while half closed", open + "; > FIN,ACK; < ACK; > SYN", StateCloseWait, Pass},
-		{"half closed by the endpoint", open + "; < FIN,ACK; > ACK; > PSH,ACK len 9; < ACK", StateCloseWait, Pass},
-		{"both closed, last ACK due", open + "; > FIN,ACK; < FIN,ACK", StateLastAck, Pass},
-		{"closed by the client first", open + "; > FIN,ACK; < ACK; < FIN,ACK; > ACK", StateTimeWait, Pass},
-		{"closed by the endpoint first", open + "; < FIN,ACK; > ACK; > FIN,ACK; < ACK", StateTimeWait, Pass},
-		{"simultaneous close", open + "; < FIN,ACK; > FIN,ACK; > ACK; < ACK", StateTimeWait, Pass},
-		{"simultaneous close, the client's FIN not yet acknowledged", open + "; > FIN,ACK seq 100; < FIN,ACK ack 100; > ACK seq 101", StateLastAck, Pass},
-		{"last ACK sent again", open + "; < FIN,ACK; > FIN,ACK; < ACK; > ACK; < ACK", StateTimeWait, Pass},
-		{"a SYN after that opens anew", open + "; < FIN,ACK; > FIN,ACK; < ACK; > SYN", StateTimeWait, Reopen},
-		{"a SYN from the endpoint does not", open + "; < FIN,ACK; > FIN,ACK; < ACK; < SYN", StateTimeWait, Pass},
-		{"a SYN while the last ACK is due", open + "; > FIN,ACK; < FIN,ACK; > SYN", StateLastAck, Pass},
-		{"refused", "> SYN; < RST,ACK", StateClose, Pass},
-		{"RST of the client near the SYN-ACK", "> SYN; < SYN,ACK seq 6999; > RST seq 103", StateSynRecv, Pass},
-		{"RST of the endpoint near the SYN-ACK", "> SYN; < SYN,ACK seq 6999; < RST,ACK seq 5 ack 103", StateSynRecv, Pass},
-		{"refused and tried again", "> SYN; < RST,ACK; > SYN", StateSynSent, Restart},
-		{"reset by the client", open + "; > RST", StateClose, Pass},
-		{"reset, the endpoint has not heard yet", open + "; > RST; < ACK len 5", StateClose, Pass},
-		{"reset, overtaken data of the same side", open + "; > RST seq 100; > ACK seq 50 len 50", StateClose, Pass},
-		{"RST with another number", open + "; > RST seq 101", StateEstablished, Pass},
-		{"RST of the endpoint's with another number", open + "; < RST seq 7001", StateEstablished, Pass},
-		{"RST with an ACK from nowhere", open + "; > RST,ACK ack 2000000000", StateEstablished, Pass},
-		{"RST while half closed", open + "; > FIN,ACK; < ACK; < RST", StateClose, Pass},
-		{"RST after the FIN that is on its way", open + "; > FIN,ACK; > RST seq 100", StateClose, Pass},
-		{"RST in TIME_WAIT", open + "; < FIN,ACK; > FIN,ACK; < ACK; > RST", StateTimeWait, Pass},
-		{"refusal of another SYN", "> SYN; < RST,ACK ack 77", StateSynSent, Pass},
-		{"refusal without ACK", "> SYN; < RST", StateSynSent, Pass},
-		{"SYN-ACK to another SYN", "> SYN; < SYN,ACK ack 77", StateSynSent, Pass},
-		{"SYN-ACK to a second SYN of the client's", "> SYN; > SYN seq 700; < SYN,ACK ack 701", StateSynRecv, Pass},
-		{"ACK of another SYN-ACK", "> SYN; < SYN,ACK seq 6999; > ACK ack 9999999", StateSynRecv, Pass},
-		{"challenge ACK of an endpoint that lacks the ACK", "> SYN; < SYN,ACK seq 6999; > ACK seq 7 ack 9999999; < ACK", StateSynRecv, Pass},
-		{"data of an endpoint that has the ACK", "> SYN; < SYN,ACK seq 6999; < ACK len 9", StateEstablished, Pass},
-		{"reset, opened again in place", open + "; > RST; > SYN seq 500", StateSynSent, Restart},
-		{"and answered", open + "; > RST; > SYN seq 500; < SYN,ACK seq 1 ack 501", StateSynRecv, Pass},
-		{"and answered with a challenge ACK", open + "; > RST; > SYN seq 500; < ACK", StateEstablished, Pass},
-		{"reset, opened again, and a SYN-ACK of the old connection", open + "; > RST; > SYN seq 500; < SYN,ACK seq 6999 ack 100; < SYN,ACK seq 1 ack 501", StateSynRecv, Pass},
-		{"reset, opened again, answered after older data of the endpoint's", open + "; > RST; > SYN seq 500000000; < ACK len 9; < ACK len 9; < SYN,ACK seq 1 ack 500000001", StateSynRecv, Pass},
-		{"FIN from nowhere", open + "; > FIN,ACK seq 2000000000 ack 9", StateEstablished, Pass},
-		{"FIN that only an ACK from nowhere acknowledges", open + "; > FIN,ACK; < ACK seq 2000000000", StateFinWait, Pass},
-		{"FIN that is not acknowledged by its number", open + "; > FIN,ACK seq 200; < ACK ack 100", StateFinWait, Pass},
-		{"FIN beyond which its side goes on", open + "; > FIN,ACK; > ACK seq 101 len 5", StateEstablished, Pass},
-		{"FIN without ACK", open + "; > FIN", StateEstablished, Pass},
-		{"FIN with an ACK from nowhere", open + "; > FIN,ACK seq 100 ack 68664256", StateEstablished, Pass},
-		{"FIN where its side sends data", open + "; < FIN,ACK seq 7004 len 1; > ACK ack 7000; < ACK seq 7000 len 6", StateEstablished, Pass},
-		{"a packet without flags", open + "; > -", StateEstablished, Pass},
-		{"SYN and RST", open + "; > SYN,RST", StateEstablished, Pass},
-		{"FIN and RST", open + "; > FIN,RST", StateEstablished, Pass},
-		{"SYN and FIN", open + "; > SYN,FIN", StateEstablished, Pass},
+		{"a SYN alone", "> SYN", flowstate.SynSent, flowstate.Pass},
+		{"a SYN sent again", "> SYN; > SYN", flowstate.SynSent, flowstate.Pass},
+		{"an ACK of the client's before the endpoint spoke", "> SYN; > ACK", flowstate.SynSent, flowstate.Pass},
+		{"a challenge ACK of the endpoint's", "> SYN; < ACK", flowstate.SynSent, flowstate.Pass},
+		{"SYN-ACK", "> SYN; < SYN,ACK", flowstate.SynRecv, flowstate.Pass},
+		{"SYN-ACK from the client proves nothing", "> SYN; > SYN,ACK", flowstate.SynSent, flowstate.Pass},
+		{"data from the endpoint before the handshake ends", "> SYN; < SYN,ACK; < PSH,ACK ack 99 len 9", flowstate.SynRecv, flowstate.Pass},
+		{"handshake", open, flowstate.Established, flowstate.Pass},
+		{"FIN instead of the last ACK", "> SYN; < SYN,ACK; > FIN,ACK", flowstate.FinWait, flowstate.Pass},
+		{"a SYN in the middle", open + "; > SYN", flowstate.Established, flowstate.Pass},
+		{"client closes", open + "; > FIN,ACK", flowstate.FinWait, flowstate.Pass},
+		{"client closes, FIN sent again", open + "; > FIN,ACK; > FIN,ACK", flowstate.FinWait, flowstate.Pass},
+		{"half closed by the client", open + "; > FIN,ACK; < ACK", flowstate.CloseWait, flowstate.Pass},
+		{"half closed, data goes on", open + "; > FIN,ACK; < ACK; < PSH,ACK len 9; > ACK", flowstate.CloseWait, flowstate.Pass},
+		{"a SYN while half closed", open + "; > FIN,ACK; < ACK; > SYN", flowstate.CloseWait, flowstate.Pass},
+		{"half closed by the endpoint", open + "; < FIN,ACK; > ACK; > PSH,ACK len 9; < ACK", flowstate.CloseWait, flowstate.Pass},
+		{"both closed, last ACK due", open + "; > FIN,ACK; < FIN,ACK", flowstate.LastAck, flowstate.Pass},
+		{"closed by the client first", open + "; > FIN,ACK; < ACK; < FIN,ACK; > ACK", flowstate.TimeWait, flowstate.Pass},
+		{"closed by the endpoint first", open + "; < FIN,ACK; > ACK; > FIN,ACK; < ACK", flowstate.TimeWait, flowstate.Pass},
+		{"simultaneous close", open + "; < FIN,ACK; > FIN,ACK; > ACK; < ACK", flowstate.TimeWait, flowstate.Pass},
+		{"simultaneous close, the client's FIN not yet acknowledged", open + "; > FIN,ACK seq 100; < FIN,ACK ack 100; > ACK seq 101", flowstate.LastAck, flowstate.Pass},
+		{"last ACK sent again", open + "; < FIN,ACK; > FIN,ACK; < ACK; > ACK; < ACK", flowstate.TimeWait, flowstate.Pass},
+		{"a SYN after that opens anew", open + "; < FIN,ACK; > FIN,ACK; < ACK; > SYN", flowstate.TimeWait, flowstate.Reopen},
+		{"a SYN from the endpoint does not", open + "; < FIN,ACK; > FIN,ACK; < ACK; < SYN", flowstate.TimeWait, flowstate.Pass},
+		{"a SYN while the last ACK is due", open + "; > FIN,ACK; < FIN,ACK; > SYN", flowstate.LastAck, flowstate.Pass},
+		{"refused", "> SYN; < RST,ACK", flowstate.Close, flowstate.Pass},
+		{"RST of the client near the SYN-ACK", "> SYN; < SYN,ACK seq 6999; > RST seq 103", flowstate.SynRecv, flowstate.Pass},
+		{"RST of the endpoint near the SYN-ACK", "> SYN; < SYN,ACK seq 6999; < RST,ACK seq 5 ack 103", flowstate.SynRecv, flowstate.Pass},
+		{"refused and tried again", "> SYN; < RST,ACK; > SYN", flowstate.SynSent, flowstate.Restart},
+		{"reset by the client", open + "; > RST", flowstate.Close, flowstate.Pass},
+		{"reset, the endpoint has not heard yet", open + "; > RST; < ACK len 5", flowstate.Close, flowstate.Pass},
+		{"reset, overtaken data of the same side", open + "; > RST seq 100; > ACK seq 50 len 50", flowstate.Close, flowstate.Pass},
+		{"RST with another number", open + "; > RST seq 101", flowstate.Established, flowstate.Pass},
+		{"RST of the endpoint's with another number", open + "; < RST seq 7001", flowstate.Established, flowstate.Pass},
+		{"RST with an ACK from nowhere", open + "; > RST,ACK ack 2000000000", flowstate.Established, flowstate.Pass},
+		{"RST while half closed", open + "; > FIN,ACK; < ACK; < RST", flowstate.Close, flowstate.Pass},
+		{"RST after the FIN that is on its way", open + "; > FIN,ACK; > RST seq 100", flowstate.Close, flowstate.Pass},
+		{"RST in TIME_WAIT", open + "; < FIN,ACK; > FIN,ACK; < ACK; > RST", flowstate.TimeWait, flowstate.Pass},
+		{"refusal of another SYN", "> SYN; < RST,ACK ack 77", flowstate.SynSent, flowstate.Pass},
+		{"refusal without ACK", "> SYN; < RST", flowstate.SynSent, flowstate.Pass},
+		{"SYN-ACK to another SYN", "> SYN; < SYN,ACK ack 77", flowstate.SynSent, flowstate.Pass},
+		{"SYN-ACK to a second SYN of the client's", "> SYN; > SYN seq 700; < SYN,ACK ack 701", flowstate.SynRecv, flowstate.Pass},
+		{"ACK of another SYN-ACK", "> SYN; < SYN,ACK seq 6999; > ACK ack 9999999", flowstate.SynRecv, flowstate.Pass},
+		{"challenge ACK of an endpoint that lacks the ACK", "> SYN; < SYN,ACK seq 6999; > ACK seq 7 ack 9999999; < ACK", flowstate.SynRecv, flowstate.Pass},
+		{"data of an endpoint that has the ACK", "> SYN; < SYN,ACK seq 6999; < ACK len 9", flowstate.Established, flowstate.Pass},
+		{"reset, opened again in place", open + "; > RST; > SYN seq 500", flowstate.SynSent, flowstate.Restart},
+		{"and answered", open + "; > RST; > SYN seq 500; < SYN,ACK seq 1 ack 501", flowstate.SynRecv, flowstate.Pass},
+		{"and answered with a challenge ACK", open + "; > RST; > SYN seq 500; < ACK", flowstate.Established, flowstate.Pass},
+		{"reset, opened again, and a SYN-ACK of the old connection", open + "; > RST; > SYN seq 500; < SYN,ACK seq 6999 ack 100; < SYN,ACK seq 1 ack 501", flowstate.SynRecv, flowstate.Pass},
+		{"reset, opened again, answered after older data of the endpoint's", open + "; > RST; > SYN seq 500000000; < ACK len 9; < ACK len 9; < SYN,ACK seq 1 ack 500000001", flowstate.SynRecv, flowstate.Pass},
+		{"FIN from nowhere", open + "; > FIN,ACK seq 2000000000 ack 9", flowstate.Established, flowstate.Pass},
+		{"FIN that only an ACK from nowhere acknowledges", open + "; > FIN,ACK; < ACK seq 2000000000", flowstate.FinWait, flowstate.Pass},
+		{"FIN that is not acknowledged by its number", open + "; > FIN,ACK seq 200; < ACK ack 100", flowstate.FinWait, flowstate.Pass},
+		{"FIN beyond which its side goes on", open + "; > FIN,ACK; > ACK seq 101 len 5", flowstate.Established, flowstate.Pass},
+		{"FIN without ACK", open + "; > FIN", flowstate.Established, flowstate.Pass},
+		{"FIN with an ACK from nowhere", open + "; > FIN,ACK seq 100 ack 68664256", flowstate.Established, flowstate.Pass},
+		{"FIN where its side sends data", open + "; < FIN,ACK seq 7004 len 1; > ACK ack 7000; < ACK seq 7000 len 6", flowstate.Established, flowstate.Pass},
+		{"a packet without flags", open + "; > -", flowstate.Established, flowstate.Pass},
+		{"SYN and RST", open + "; > SYN,RST", flowstate.Established, flowstate.Pass},
+		{"FIN and RST", open + "; > FIN,RST", flowstate.Established, flowstate.Pass},
+		{"SYN and FIN", open + "; > SYN,FIN", flowstate.Established, flowstate.Pass},
 	} {
 		t.Run(c.name, func(t *testing.T) { checkStates(t, c.packets, c.state, c.verdict) })
 	}
 }
 
 // checkStates has packets pass, and compares the state and the last verdict.
-func checkStates(t *testing.T, packets string, state State, verdict Verdict) {
+func checkStates(t *testing.T, packets string, state flowstate.State, verdict flowstate.Verdict) {
 	t.Helper()
 	tab := openHeap(t, Config{MaxFlows: 16, Workers: 1, MaxEndpoints: 8})
 	w := tab.Worker(0)
@@ -173,7 +176,7 @@ func TestSYNACKSentAgainDoesNotHideTheNextConnection(t *testing.T) {
 		"> ACK seq 500000001 ack 900000001", "< ACK seq 900000001 ack 500000001")
 	w.Offline()
 	tab.Sweep(3600*TicksPerSecond, 16)
-	if c := tab.Conn(r); c.State() != StateEstablished || c.clientNext != 500000001 || c.endpointNext != 900000001 {
+	if c := tab.Conn(r); c.State() != flowstate.Established || c.clientNext != 500000001 || c.endpointNext != 900000001 {
 		t.Errorf("the next connection is %v, next numbers %d and %d", c.State(), c.clientNext, c.endpointNext)
 	}
 }
@@ -213,8 +216,8 @@ func TestDSRFlowsFollowTheClient(t *testing.T) {
 	r := mustCreate(t, w, f)
 	for _, step := range []struct {
 		packet string
-		state  State
-	}{{"> SYN", StateSynSent}, {"> ACK", StateEstablished}, {"> FIN,ACK", StateFinWait}, {"> ACK", StateFinWait}, {"> RST", StateClose}} {
+		state  flowstate.State
+	}{{"> SYN", flowstate.SynSent}, {"> ACK", flowstate.Established}, {"> FIN,ACK", flowstate.FinWait}, {"> ACK", flowstate.FinWait}, {"> RST", flowstate.Close}} {
 		talk(t, tab, r, 1, step.packet)
 		if got := tab.Conn(r).State(); got != step.state {
 			t.Errorf("after %s: %v, want %v", step.packet, got, step.state)
@@ -224,23 +227,23 @@ func TestDSRFlowsFollowTheClient(t *testing.T) {
 	f.Mode = ModeIPIP
 	r = mustCreate(t, w, f)
 	talk(t, tab, r, 1, "> SYN", "> ACK", "> FIN,ACK")
-	if v := talk(t, tab, r, 1, "> SYN seq 900"); v != Restart || tab.Conn(r).State() != StateSynSent {
+	if v := talk(t, tab, r, 1, "> SYN seq 900"); v != flowstate.Restart || tab.Conn(r).State() != flowstate.SynSent {
 		t.Errorf("a SYN after the client's FIN: verdict %d", v)
 	}
 	f = natFlow(2)
 	f.Mode, f.Established = ModeL2DSR, true
-	if r := mustCreate(t, w, f); tab.Conn(r).State() != StateEstablished {
+	if r := mustCreate(t, w, f); tab.Conn(r).State() != flowstate.Established {
 		t.Errorf("a connection taken up in the middle is %v", tab.Conn(r).State())
 	}
 	f = natFlow(3)
 	f.Mode, f.Client = ModeL2DSR, MakeKey(client(3), vip, ProtoUDP)
 	r = mustCreate(t, w, f)
 	tab.TrackUDP(r, 10)
-	if got := tab.Conn(r).State(); got != StateUnreplied {
+	if got := tab.Conn(r).State(); got != flowstate.Unreplied {
 		t.Errorf("UDP is %v at first", got)
 	}
 	tab.TrackUDP(r, 40)
-	if got := tab.Conn(r).State(); got != StateStream {
+	if got := tab.Conn(r).State(); got != flowstate.Stream {
 		t.Errorf("UDP that goes on is %v", got)
 	}
 }
@@ -276,10 +279,10 @@ func TestUDPIsAStreamOnceAnsweredAndGoingOn(t *testing.T) {
 	for _, step := range []struct {
 		ref   Ref
 		tick  uint32
-		state State
+		state flowstate.State
 	}{
-		{r, 1, StateUnreplied}, {r, 2, StateUnreplied}, {r.Other(), 3, StateReplied}, {r, 4, StateReplied},
-		{r.Other(), 32, StateReplied}, {r, 33, StateStream}, {r, 34, StateStream},
+		{r, 1, flowstate.Unreplied}, {r, 2, flowstate.Unreplied}, {r.Other(), 3, flowstate.Replied}, {r, 4, flowstate.Replied},
+		{r.Other(), 32, flowstate.Replied}, {r, 33, flowstate.Stream}, {r, 34, flowstate.Stream},
 	} {
 		tab.TrackUDP(step.ref, step.tick)
 		if got := tab.Conn(r).State(); got != step.state || tab.Conn(r).LastSeen() != step.tick {
@@ -305,7 +308,7 @@ func TestTimestampOptionIsFoundAndBadOptionsAreNot(t *testing.T) {
 		{"kind without length", []byte{1, 8}, 0, false},
 		{"wrong length", []byte{8, 6, 0, 0, 0, 9, 1, 1, 1, 1}, 0, false},
 	} {
-		if ts, ok := Timestamp(c.options); ts != c.ts || ok != c.ok {
+		if ts, ok := tcp.Timestamp(c.options); ts != c.ts || ok != c.ok {
 			t.Errorf("%s: %d, %v", c.name, ts, ok)
 		}
 	}
@@ -315,7 +318,7 @@ func FuzzTimestamp(f *testing.F) {
 	f.Add(tsOption(1))
 	f.Add([]byte{2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7})
 	f.Add([]byte{8})
-	f.Fuzz(func(t *testing.T, options []byte) { Timestamp(options) })
+	f.Fuzz(func(t *testing.T, options []byte) { tcp.Timestamp(options) })
 }
 
 func TestAPacketOfADeletedConnectionIsToldSo(t *testing.T) {
@@ -324,7 +327,7 @@ func TestAPacketOfADeletedConnectionIsToldSo(t *testing.T) {
 	w.Online()
 	r := mustCreate(t, w, natFlow(1))
 	w.Delete(r)
-	if v := talk(t, tab, r, 1, "> SYN"); v != Gone {
+	if v := talk(t, tab, r, 1, "> SYN"); v != flowstate.Gone {
 		t.Errorf("verdict %d", v)
 	}
 	tab.Conn(r).Touch(20)
@@ -351,11 +354,11 @@ func TestSimultaneousCloseLeavesTheEndpointInTimeWait(t *testing.T) {
 			ref := mustCreate(t, w, oldFlow(1))
 			talk(t, tab, ref, 5, append(slices.Clone(handshakeDone), strings.Split(c.packets, "; ")...)...)
 			conn := tab.Conn(ref)
-			if got := conn.State(); got != StateTimeWait {
+			if got := conn.State(); got != flowstate.TimeWait {
 				t.Fatalf("state %v", got)
 			}
 			// An older sequence number, no timestamps.
-			if got := conn.acceptsSYN(conn.state, 50, 0, false); got == c.waits {
+			if got := (tcp.SYN{Seq: 50}).Accepts(conn.state, conn.clientNext, conn.extra); got == c.waits {
 				t.Errorf("an old SYN is taken: %v", got)
 			}
 		})

@@ -1,6 +1,10 @@
 package conntrack
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/weirlb/weir/conntrack/udp"
+)
 
 // ask has the client of flow i of few ports send a datagram at tick, and the endpoint answer.
 // It returns what Create has.
@@ -25,12 +29,12 @@ func TestForgedDatagramsThatAreRepeatedHoldNoPort(t *testing.T) {
 	w.Online()
 	for i := range ports {
 		r, _ := ask(tab, w, i, ports, 100)
-		tab.TrackUDP(r, 100+streamAfter+2)
+		tab.TrackUDP(r, 100+udp.StreamAfter+2)
 	}
 	for _, after := range []uint32{1, 10, 60, 115} {
 		refused := 0
 		for i := range 200 {
-			if _, o := ask(tab, w, 1<<16+i+int(after)<<10, ports, 100+streamAfter+2+after*TicksPerSecond); o != Created {
+			if _, o := ask(tab, w, 1<<16+i+int(after)<<10, ports, 100+udp.StreamAfter+2+after*TicksPerSecond); o != Created {
 				refused++
 			}
 		}
@@ -51,7 +55,7 @@ func TestForgedDatagramsThatAreRepeatedHoldNoRoom(t *testing.T) {
 		f.Client, f.PortLo, f.Tick = MakeKey(client(i), vip, ProtoUDP), 1024, 100
 		r := mustCreate(t, w, f)
 		tab.TrackUDP(r.Other(), 100)
-		tab.TrackUDP(r, 100+streamAfter+2)
+		tab.TrackUDP(r, 100+udp.StreamAfter+2)
 		w.Quiesce()
 	}
 	for _, after := range []int{5, 60, 110} {

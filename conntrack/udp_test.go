@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 func udpFlow(i int, mode Mode) *NewFlow {
@@ -33,26 +35,26 @@ func TestUDPFlowGoesOnOnTheFastPath(t *testing.T) {
 		mode   Mode
 		answer uint32 // 0: none
 		packet uint32 // on the fast path
-		want   State
+		want   flowstate.State
 	}{
-		{"an answer alone", ModeNAT, 3, 0, StateReplied},
-		{"a packet within two seconds", ModeNAT, 3, 32, StateReplied},
-		{"a packet after two seconds", ModeNAT, 3, 33, StateStream},
-		{"a late answer", ModeNAT, 100, 0, StateReplied},
-		{"a late answer of two packets", ModeNAT, 100, 100, StateReplied},
-		{"a packet after a late answer", ModeNAT, 100, 101, StateStream},
-		{"DSR within two seconds", ModeGUE, 0, 32, StateUnreplied},
-		{"DSR after two seconds", ModeL2DSR, 0, 33, StateStream},
+		{"an answer alone", ModeNAT, 3, 0, flowstate.Replied},
+		{"a packet within two seconds", ModeNAT, 3, 32, flowstate.Replied},
+		{"a packet after two seconds", ModeNAT, 3, 33, flowstate.Stream},
+		{"a late answer", ModeNAT, 100, 0, flowstate.Replied},
+		{"a late answer of two packets", ModeNAT, 100, 100, flowstate.Replied},
+		{"a packet after a late answer", ModeNAT, 100, 101, flowstate.Stream},
+		{"DSR within two seconds", ModeGUE, 0, 32, flowstate.Unreplied},
+		{"DSR after two seconds", ModeL2DSR, 0, 33, flowstate.Stream},
 	} {
-		for look, state := range map[string]func(*Table, *Worker, Ref) State{
-			"listing": func(tab *Table, _ *Worker, r Ref) State { return tab.Conn(r).State() },
-			"ageing": func(tab *Table, w *Worker, r Ref) State {
+		for look, state := range map[string]func(*Table, *Worker, Ref) flowstate.State{
+			"listing": func(tab *Table, _ *Worker, r Ref) flowstate.State { return tab.Conn(r).State() },
+			"ageing": func(tab *Table, w *Worker, r Ref) flowstate.State {
 				ageAll(tab, w, 40*TicksPerSecond) // beyond the timeout of a query
-				return State(atomic.LoadUint32(&tab.conns[r.Conn()].state) & stateMask)
+				return flowstate.Of(atomic.LoadUint32(&tab.conns[r.Conn()].state))
 			},
-			"eviction": func(tab *Table, _ *Worker, r Ref) State {
+			"eviction": func(tab *Table, _ *Worker, r Ref) flowstate.State {
 				tab.evictionOf(r.Conn(), 200)
-				return State(atomic.LoadUint32(&tab.conns[r.Conn()].state) & stateMask)
+				return flowstate.Of(atomic.LoadUint32(&tab.conns[r.Conn()].state))
 			},
 		} {
 			t.Run(tt.name+"/"+look, func(t *testing.T) {
@@ -76,8 +78,8 @@ func TestUDPFlowGoesOnOnTheFastPath(t *testing.T) {
 					tab.Entry(last[len(last)-1]).Touch(tt.packet)
 				}
 				want := tt.want
-				if look == "ageing" && want != StateStream {
-					want = StateNone // expired
+				if look == "ageing" && want != flowstate.Stream {
+					want = flowstate.None // expired
 				}
 				if got := state(tab, w, r); got != want {
 					t.Errorf("state %v, want %v", got, want)
@@ -130,9 +132,9 @@ func TestUDPFlowsOnTheFastPathBesideChanges(t *testing.T) {
 	}
 	now := tick.Add(3 * TicksPerSecond)
 	tab.Range(func(r Ref) bool {
-		if s := tab.Conn(r).State(); s == StateReplied {
+		if s := tab.Conn(r).State(); s == flowstate.Replied {
 			tab.Entry(r).Touch(now)
-			if s := tab.Conn(r).State(); s != StateStream {
+			if s := tab.Conn(r).State(); s != flowstate.Stream {
 				t.Errorf("a flow that goes on is %v", s)
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // Verification is the result of Table.Verify.
@@ -114,14 +116,14 @@ func (t *Table) verifyConn(conn uint32, v *Verification) {
 	refs := []Ref{forwardRef(conn), reverseRef(conn)}
 	if t.entries[2*conn].Mode.DSR() {
 		refs = refs[:1]
-	} else if before&superseded != 0 {
+	} else if before&flowstate.Superseded != 0 {
 		refs = refs[1:]
 	}
 	for _, r := range refs {
 		e := &t.entries[r-1]
 		key := e.Tuple()
 		found := t.find(t.Hash(&key), &key)
-		if after := atomic.LoadUint32(&c.state); found != r && before&published != 0 && (before^after)&(published|superseded) == 0 {
+		if after := atomic.LoadUint32(&c.state); found != r && before&flowstate.Published != 0 && (before^after)&(flowstate.Published|flowstate.Superseded) == 0 {
 			v.fault("connection %d: the entry of %s > %s is found as %d in place of %d", conn, key.Src(), key.Dst(), found, r)
 		}
 	}
@@ -138,7 +140,7 @@ func (t *Table) misplaced(s slotAt) bool {
 	}
 	r := Ref(s.word)
 	state := atomic.LoadUint32(&t.conns[r.Conn()].state)
-	if state&published == 0 || r.Forward() && state&superseded != 0 || !r.Forward() && t.entries[2*r.Conn()].Mode.DSR() {
+	if state&flowstate.Published == 0 || r.Forward() && state&flowstate.Superseded != 0 || !r.Forward() && t.entries[2*r.Conn()].Mode.DSR() {
 		return true
 	}
 	l := t.locate(r)

@@ -1,5 +1,7 @@
 package main
 
+const protocolMachine = "a function of a state word and a packet: no table, no clock"
+
 // boundaries has a rule for every row of the table of packages in ARCHITECTURE.md.
 var boundaries = []boundary{
 	{
@@ -18,6 +20,10 @@ var boundaries = []boundary{
 		folder: "conntrack", why: "a leaf: standard library and golang.org/x/sys only",
 		only: []string{"golang.org/x/sys"},
 	},
+	{folder: "conntrack/flowstate", why: "questions to a word: standard library only", only: []string{}, imports: []string{"net", "os"}},
+	{folder: "conntrack/tcp", why: protocolMachine, only: []string{module + "/conntrack/flowstate"}, imports: []string{"net", "os", "time"}},
+	{folder: "conntrack/sctp", why: protocolMachine, only: []string{module + "/conntrack/flowstate"}, imports: []string{"net", "os", "time"}},
+	{folder: "conntrack/udp", why: protocolMachine, only: []string{module + "/conntrack/flowstate"}, imports: []string{"net", "os", "time"}},
 	{folder: "conntrack/schema", why: "a text about records: standard library only", only: []string{}, imports: []string{"net", "os"}},
 	{
 		folder: "conntrack/conntracktest", why: "tables for tests are not linked into weir",

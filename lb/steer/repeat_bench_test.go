@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
 // hops is how many flows a packet passes in a test run: its TTL allows no more.
@@ -64,7 +65,7 @@ func (r *flowRig) fillChains(n int) (starts [][]byte) {
 		if outcome != conntrack.Created {
 			r.Fatalf("flow %d: %v", at, outcome)
 		}
-		r.setState(ref, conntrack.StateStream)
+		r.setState(ref, flowstate.Stream)
 		r.flows.Settle(ref, word)
 		if at%hops == 0 && len(starts) < 400 {
 			packet := racePacket(&k)

@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
+	conntcp "github.com/weirlb/weir/conntrack/tcp"
 )
 
 // A connection that has just been established is forwarded in the kernel, which notes the
@@ -26,8 +28,8 @@ func followsConnectionsThatHaveJustBegun(t *testing.T, r *flowRig) {
 			t.Fatal(outcome)
 		}
 		defer r.forget(ref)
-		r.flows.TrackTCP(ref.Other(), &conntrack.Segment{Flags: 0x12, Seq: 4999, Ack: 1000}, tick)
-		r.flows.TrackTCP(ref, &conntrack.Segment{Flags: 0x10, Seq: 1000, Ack: 5000}, tick)
+		r.flows.TrackTCP(ref.Other(), &conntcp.Segment{Flags: 0x12, Seq: 4999, Ack: 1000}, tick)
+		r.flows.TrackTCP(ref, &conntcp.Segment{Flags: 0x10, Seq: 1000, Ack: 5000}, tick)
 		r.flows.Settle(ref, r.word(r.nextHop(1, rigHop(1, 0)), 1500))
 		r.flows.Settle(ref.Other(), r.word(r.nextHop(0, rigHop(0, 0)), 1500))
 		for n := range uint32(5) {
@@ -36,8 +38,8 @@ func followsConnectionsThatHaveJustBegun(t *testing.T, r *flowRig) {
 				t.Errorf("%s: the kernel has not forwarded segment %d", h.name, n)
 			}
 		}
-		r.flows.TrackTCP(ref, &conntrack.Segment{Flags: 0x04, Seq: 1050}, tick)
-		if s := r.flows.Conn(ref).State(); s != conntrack.StateClose {
+		r.flows.TrackTCP(ref, &conntcp.Segment{Flags: 0x04, Seq: 1050}, tick)
+		if s := r.flows.Conn(ref).State(); s != flowstate.Close {
 			t.Errorf("%s: after the client's RST the connection is %v", h.name, s)
 		}
 		k := r.flows.Entry(ref).Tuple()

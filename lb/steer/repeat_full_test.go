@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/flowcache"
 	"github.com/weirlb/weir/lb/header"
 )
@@ -37,7 +38,7 @@ func (r *flowRig) fill(n int, seed uint64) []conntrack.Ref {
 		if outcome != conntrack.Created {
 			r.Fatalf("flow %d: %v", len(refs)/2, outcome)
 		}
-		r.setState(ref, conntrack.StateStream)
+		r.setState(ref, flowstate.Stream)
 		r.flows.Settle(ref, words[0])
 		r.flows.Settle(ref.Other(), words[1])
 		refs = append(refs, ref, ref.Other())

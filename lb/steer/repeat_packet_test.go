@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 )
@@ -80,7 +81,7 @@ func flowKinds() (all []flowKind) {
 type flowCase struct {
 	flowKind
 	watched     bool
-	state       conntrack.State
+	state       flowstate.State
 	mtu         uint32
 	hop         uint32
 	gone        bool // the endpoint is
@@ -142,12 +143,12 @@ func (r *flowRig) drawFlow(t *rapid.T, kind flowKind) (c flowCase, ref conntrack
 	c.flowKind = kind
 	rare := func(name string) bool { return rapid.IntRange(0, 9).Draw(t, name) == 0 }
 	c.watched = c.proto == unix.IPPROTO_UDP && rapid.Bool().Draw(t, "watched")
-	c.state = conntrack.StateEstablished
+	c.state = flowstate.Established
 	if c.proto == unix.IPPROTO_UDP {
-		c.state = conntrack.StateStream
+		c.state = flowstate.Stream
 	}
 	if rare("other state") {
-		c.state = conntrack.State(rapid.IntRange(1, 11).Draw(t, "state"))
+		c.state = flowstate.State(rapid.IntRange(1, 11).Draw(t, "state"))
 	}
 	c.gone, c.serviceGone, c.stale = rare("endpoint gone"), rare("Service gone"), rare("stale")
 	c.mtu = rapid.SampledFrom([]uint32{0xffff, 1500, 1400, 600}).Draw(t, "route's MTU")

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -172,7 +173,7 @@ func (r *flowRig) changeFlows(tuples []*raced, keys []conntrack.Key, changes *at
 		round := uint16(tuples[i].ended.Load() + 1)
 		if refs[i] != 0 {
 			if n%2 == 0 {
-				r.setState(refs[i], conntrack.StateTimeWait)
+				r.setState(refs[i], flowstate.TimeWait)
 				if !r.maker.Supersede(refs[i]) {
 					panic("a flow cannot be superseded")
 				}
@@ -190,7 +191,7 @@ func (r *flowRig) changeFlows(tuples []*raced, keys []conntrack.Key, changes *at
 		if outcome != conntrack.Created {
 			panic(outcome)
 		}
-		r.setState(ref, conntrack.StateStream)
+		r.setState(ref, flowstate.Stream)
 		r.flows.Settle(ref, words[raceHop(i, round)])
 		refs[i] = ref
 		changes.Add(1)

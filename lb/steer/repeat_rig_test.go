@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/flowcache"
 	"github.com/weirlb/weir/lb/lbtest"
 	"github.com/weirlb/weir/lb/route"
@@ -288,11 +289,11 @@ const (
 )
 
 // setState gives a connection a state, as it has it when it has lasted.
-func (r *flowRig) setState(ref conntrack.Ref, s conntrack.State) {
+func (r *flowRig) setState(ref conntrack.Ref, s flowstate.State) {
 	const slow, young, stateMask, heard = 1 << 4, 1 << 15, 0xf, 3 << 28
 	b := r.connCell(ref)[connState:]
 	word := binary.NativeEndian.Uint32(b)&^(slow|young|stateMask) | uint32(s)
-	if s == conntrack.StateStream {
+	if s == flowstate.Stream {
 		word |= heard // proven: another flow that needs room does not evict it
 	}
 	binary.NativeEndian.PutUint32(b, word)

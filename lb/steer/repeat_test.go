@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -100,7 +101,7 @@ func (r *flowRig) compare(t *rapid.T, h *hook, c *flowCase, s *segment, ref conn
 	r.state.Exceptions = 1
 	r.setGone(0, conn.EndpointID, c.gone)
 	r.setGone(r.state.ServicesAt, conn.ServiceID, c.serviceGone)
-	if !c.v6 && c.proto == unix.IPPROTO_TCP && conn.State() == conntrack.StateEstablished {
+	if !c.v6 && c.proto == unix.IPPROTO_TCP && conn.State() == flowstate.Established {
 		r.noteFarAhead(ref, rapid.Bool().Draw(t, "numbers in the entry"))
 	}
 	since, before := r.flows.Tick(), r.snapshot(ref)
@@ -229,7 +230,7 @@ func (r *flowRig) asRead(ref conntrack.Ref) []byte {
 		// In steady states that only UDP flows have, a TCP connection is not read.
 		state := r.connCell(ref)[connState:][:4]
 		was := bytes.Clone(state)
-		r.setState(ref, conntrack.StateEstablished)
+		r.setState(ref, flowstate.Established)
 		r.flows.Conn(ref)
 		copy(state, was)
 	}

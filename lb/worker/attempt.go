@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -16,7 +17,7 @@ const answerTicks = secondTicks * 3 / 4
 
 // attempt is what a connection was before a packet changed it.
 type attempt struct {
-	state conntrack.State
+	state flowstate.State
 	// silent is true if the packet is the first since the SYN, and the endpoint has had time to answer.
 	silent bool
 }
@@ -24,7 +25,7 @@ type attempt struct {
 // attemptOf reads the connection before packet p is tracked.
 func (w *flows) attemptOf(c *conntrack.Conn) attempt {
 	a := attempt{state: c.State()}
-	if a.state == conntrack.StateSynSent {
+	if a.state == flowstate.SynSent {
 		created := c.Created()
 		a.silent = c.LastSeen() == created && w.tick-created >= answerTicks
 	}
@@ -34,7 +35,7 @@ func (w *flows) attemptOf(c *conntrack.Conn) attempt {
 // countHandshake counts how the attempt of TCP connection c fares, after packet p of entry ref
 // was tracked. resent is whether p is a SYN that was seen before.
 func (w *flows) countHandshake(a attempt, c *conntrack.Conn, ref conntrack.Ref, resent bool) {
-	if a.state != conntrack.StateSynSent {
+	if a.state != flowstate.SynSent {
 		return
 	}
 	n := atomic.LoadUint32(&c.EndpointID)
@@ -43,10 +44,10 @@ func (w *flows) countHandshake(a attempt, c *conntrack.Conn, ref conntrack.Ref, 
 		if a.silent {
 			w.attempts.Unanswered(n, w.tick)
 		}
-	case ref.Forward() && now == conntrack.StateEstablished, // answers do not pass here
-		!ref.Forward() && now == conntrack.StateSynRecv:
+	case ref.Forward() && now == flowstate.Established, // answers do not pass here
+		!ref.Forward() && now == flowstate.SynRecv:
 		w.attempts.Answered(n)
-	case !ref.Forward() && now == conntrack.StateClose:
+	case !ref.Forward() && now == flowstate.Close:
 		w.attempts.Refused(n, w.tick)
 	}
 }
@@ -59,7 +60,7 @@ func (w *flows) countUnreachable(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
 		return
 	}
 	switch c.State() {
-	case conntrack.StateSynSent, conntrack.StateUnreplied, conntrack.StateSCTPInit:
+	case flowstate.SynSent, flowstate.Unreplied, flowstate.SCTPInit:
 	default:
 		return
 	}
@@ -81,7 +82,7 @@ func (w *flows) countLost(p *pkt) {
 	}
 	c := w.conns.Conn(ref)
 	switch c.State() {
-	case conntrack.StateSynSent, conntrack.StateUnreplied, conntrack.StateSCTPInit:
+	case flowstate.SynSent, flowstate.Unreplied, flowstate.SCTPInit:
 	default:
 		return
 	}

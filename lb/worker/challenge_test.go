@@ -9,6 +9,7 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/table"
@@ -215,7 +216,7 @@ func (b *bench) sctpAssociate(addr netip.Addr) association {
 	b.one(portClient, p(sctpEndpointTag, sctpChunk(10, 0, 1, 2, 3, 4)).frame(b.t), portServer)
 	b.one(portServer, answer(sctpClientTag, sctpChunk(11, 0)), portClient)
 	k := conntrack.MakeKey(a.init.src, a.init.dst, header.ProtoSCTP)
-	if s := b.lb.flows.Conn(b.w.conntrack.Lookup(b.lb.flows.Hash(&k), &k)).State(); s != conntrack.StateSCTPEstablished {
+	if s := b.lb.flows.Conn(b.w.conntrack.Lookup(b.lb.flows.Hash(&k), &k)).State(); s != flowstate.SCTPEstablished {
 		b.t.Fatalf("the association is %v", s)
 	}
 	return a

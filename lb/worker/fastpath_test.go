@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
@@ -33,7 +34,7 @@ func connectBy(t *testing.T, b *bench, v6 bool) packet {
 	req.flags, req.seq, req.ack = header.ACK, req.seq+1, ans.seq+1
 	b.one(portClient, req.build(t), portServer)
 	ans.flags, ans.seq = header.ACK, ans.seq+1
-	if n := b.states()[conntrack.StateEstablished]; n != 1 {
+	if n := b.states()[flowstate.Established]; n != 1 {
 		t.Fatalf("the connection is not established: %v", b.states())
 	}
 	return ans
@@ -161,7 +162,7 @@ func TestABusyConnectionIsSampledOnTheFastPath(t *testing.T) {
 		}
 		c.client.flags, c.client.payload, c.client.ack = header.FIN|header.ACK, 0, c.endpoint.seq
 		c.at(portClient, c.client, portServer)
-		if n := b.states()[conntrack.StateFinWait]; n != 1 {
+		if n := b.states()[flowstate.FinWait]; n != 1 {
 			t.Errorf("v6=%v: after a FIN %v", v6, b.states())
 		}
 		b.framesHome()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -140,7 +141,7 @@ func TestForgedPacketsLeaveAConnectionAsItIs(t *testing.T) {
 				ref := b.w.conntrack.Lookup(b.lb.flows.Hash(&k), &k)
 				attack(c)
 				attack(c)
-				if s := b.lb.flows.Conn(ref).State(); s != conntrack.StateEstablished {
+				if s := b.lb.flows.Conn(ref).State(); s != flowstate.Established {
 					t.Errorf("state %v", s)
 				}
 				c.talk(3)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
@@ -145,7 +146,7 @@ func (w *fragmentHandler) laterFragment(p *pkt, d *fragtrack.Datagram, k *conntr
 	p.Proto = d.Proto
 	w.setFragmentKey(p, k)
 	ref := w.conntrack.Lookup(p.hash, &p.key)
-	if ref == 0 || w.conns.Conn(ref).State() == conntrack.StateNone {
+	if ref == 0 || w.conns.Conn(ref).State() == flowstate.None {
 		return drop(DropOrphanFragment)
 	}
 	p.state = untracked

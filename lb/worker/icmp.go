@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
@@ -92,7 +93,7 @@ func sentToSource(f []byte, p *header.Packet, quoted *conntrack.Key) bool {
 // the entry of the packets that go there.
 func (w *icmpHandler) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) verdict {
 	e, c := w.conns.Entry(ref), w.conns.Conn(ref)
-	if c.State() == conntrack.StateNone {
+	if c.State() == flowstate.None {
 		return drop(DropICMPNoFlow)
 	}
 	if p.TTL <= 1 {

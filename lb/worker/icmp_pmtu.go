@@ -2,6 +2,7 @@ package worker
 
 import (
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 )
@@ -58,7 +59,7 @@ const minMTU4 = 68
 // mayTunnel reports whether packets of the entry go through a tunnel.
 func (w *icmpHandler) mayTunnel(ref conntrack.Ref) bool {
 	e := w.conns.Entry(ref)
-	return e.Mode.DSR() && e.Mode != conntrack.ModeL2DSR && w.conns.Conn(ref).State() != conntrack.StateNone
+	return e.Mode.DSR() && e.Mode != conntrack.ModeL2DSR && w.conns.Conn(ref).State() != flowstate.None
 }
 
 // quotesOuter reports whether the quoted packet has the outer header, and the error is to

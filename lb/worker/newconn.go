@@ -2,6 +2,7 @@ package worker
 
 import (
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/tcp"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
@@ -116,7 +117,7 @@ func (w *flows) decide(o *pendingConn) verdict {
 	if p.Proto == header.ProtoTCP {
 		l4 := header.TCP(p.data[p.L4:])
 		f.Seq = l4.Seq()
-		f.TSval, f.HasTS = conntrack.Timestamp(l4[header.TCPLen:l4.DataOffset()])
+		f.TSval, f.HasTS = tcp.Timestamp(l4[header.TCPLen:l4.DataOffset()])
 	}
 	w.conntrack.Prefetch(f, p.hash)
 	return pass

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -48,10 +49,10 @@ func (w *flows) reuseRemoved(
 ) verdict {
 	if policy == table.Keep {
 		switch c.State() {
-		case conntrack.StateSynSent, conntrack.StateSCTPInit: // the endpoint was never heard
-		case conntrack.StateTimeWait, conntrack.StateClose: // over: TrackTCP knows more
+		case flowstate.SynSent, flowstate.SCTPInit: // the endpoint was never heard
+		case flowstate.TimeWait, flowstate.Close: // over: TrackTCP knows more
 			return pass
-		case conntrack.StateSCTPCookieEchoed, conntrack.StateSCTPEstablished, conntrack.StateSCTPShutdown:
+		case flowstate.SCTPCookieEchoed, flowstate.SCTPEstablished, flowstate.SCTPShutdown:
 			if c.Idle(w.tick) <= sctpSilence {
 				return drop(DropEndpointRemoved)
 			}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
@@ -47,7 +48,7 @@ func TestASYNThatIsSentAgainKeepsItsSNATPort(t *testing.T) {
 			ack := syn
 			ack.flags, ack.seq, ack.ack = header.ACK, syn.seq+1, 4_000_001
 			toEndpoint(ack)
-			if n := b.states()[conntrack.StateEstablished]; n != 1 {
+			if n := b.states()[flowstate.Established]; n != 1 {
 				t.Errorf("flows in states %v, want one that is established", b.states())
 			}
 			b.framesHome()

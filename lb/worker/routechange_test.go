@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
@@ -229,7 +230,7 @@ func TestRerouteKeepsTheNumbersOfSegments(t *testing.T) {
 	b.lb.router.SetRoute(b.clients[0], byRouter(1))
 	ans.flags, ans.payload = header.RST, 0
 	b.one(portServer, ans.build(t), portClient)
-	if n := b.states()[conntrack.StateClose]; n != 1 {
+	if n := b.states()[flowstate.Close]; n != 1 {
 		t.Errorf("after a RST %v", b.states())
 	}
 	b.framesHome()

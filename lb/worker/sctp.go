@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/sctp"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
 )
@@ -28,27 +30,27 @@ func (w *flows) trackSCTP(p *pkt, ref conntrack.Ref) verdict {
 	c := p.Chunks(p.data)
 	// The COOKIE ACK makes the association, see mayOpen.
 	completes := !ref.Forward() && c.Types&(1<<header.ChunkCookieAck) != 0 &&
-		w.conns.Conn(ref).State() == conntrack.StateSCTPCookieEchoed
+		w.conns.Conn(ref).State() == flowstate.SCTPCookieEchoed
 	if completes {
 		if v := w.roomToOpen(ref); v != pass {
 			return v
 		}
 	}
-	g := conntrack.SCTPPacket{
+	g := sctp.Packet{
 		Tag: header.SCTP(p.data[p.L4:]).Tag(), InitiateTag: c.InitiateTag,
 		Chunks: c.Types, Reflected: c.Reflected,
 	}
 	before := w.conns.Conn(ref).State()
 	switch w.conns.TrackSCTP(ref, &g, w.tick) {
-	case conntrack.Reopen:
+	case flowstate.Reopen:
 		return w.supersede(ref)
-	case conntrack.Gone:
+	case flowstate.Gone:
 		return again
 	}
 	switch conn := w.conns.Conn(ref); {
 	case completes:
 		w.attempts.Answered(atomic.LoadUint32(&conn.EndpointID))
-	case before == conntrack.StateSCTPInit && !ref.Forward() && conn.State() == conntrack.StateClose:
+	case before == flowstate.SCTPInit && !ref.Forward() && conn.State() == flowstate.Close:
 		w.attempts.Refused(atomic.LoadUint32(&conn.EndpointID), w.tick)
 	}
 	return pass

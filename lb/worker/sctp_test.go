@@ -9,6 +9,7 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/ratelimit"
@@ -105,15 +106,15 @@ func TestAnAssociationIsTranslatedBothWays(t *testing.T) {
 				forward bool
 				tag     uint32
 				chunks  []byte
-				state   conntrack.State
+				state   flowstate.State
 			}{
-				{false, sctpClientTag, sctpChunk(header.ChunkInitAck, 0, make([]byte, 16)...), conntrack.StateSCTPInit},
-				{true, sctpEndpointTag, append(sctpChunk(10, 0, 1, 2, 3), sctpData(5)...), conntrack.StateSCTPCookieEchoed},
-				{false, sctpClientTag, sctpChunk(header.ChunkCookieAck, 0), conntrack.StateSCTPEstablished},
-				{true, sctpEndpointTag, sctpData(1001), conntrack.StateSCTPEstablished},
-				{false, sctpClientTag, sctpChunk(7, 0, 0, 0, 0, 1), conntrack.StateSCTPShutdown},
-				{true, sctpEndpointTag, sctpChunk(header.ChunkShutdownAck, 0), conntrack.StateSCTPShutdown},
-				{false, sctpClientTag, sctpChunk(header.ChunkShutdownComplete, 0), conntrack.StateClose},
+				{false, sctpClientTag, sctpChunk(header.ChunkInitAck, 0, make([]byte, 16)...), flowstate.SCTPInit},
+				{true, sctpEndpointTag, append(sctpChunk(10, 0, 1, 2, 3), sctpData(5)...), flowstate.SCTPCookieEchoed},
+				{false, sctpClientTag, sctpChunk(header.ChunkCookieAck, 0), flowstate.SCTPEstablished},
+				{true, sctpEndpointTag, sctpData(1001), flowstate.SCTPEstablished},
+				{false, sctpClientTag, sctpChunk(7, 0, 0, 0, 0, 1), flowstate.SCTPShutdown},
+				{true, sctpEndpointTag, sctpChunk(header.ChunkShutdownAck, 0), flowstate.SCTPShutdown},
+				{false, sctpClientTag, sctpChunk(header.ChunkShutdownComplete, 0), flowstate.Close},
 			} {
 				in, want, from, to := first, there, portClient, portServer
 				if !x.forward {
@@ -129,7 +130,7 @@ func TestAnAssociationIsTranslatedBothWays(t *testing.T) {
 			}
 			// A new association by the same ports.
 			b.one(portClient, withTags(first.frame(t), vlans...), portServer)
-			if b.w.counts[counter.ReplacedFlows] != 1 || b.states()[conntrack.StateSCTPInit] != 1 {
+			if b.w.counts[counter.ReplacedFlows] != 1 || b.states()[flowstate.SCTPInit] != 1 {
 				t.Errorf("reopened %d, states %v", b.w.counts[counter.ReplacedFlows], b.states())
 			}
 			b.framesHome()
@@ -293,7 +294,7 @@ func TestTheConnectionLimitHoldsForAssociations(t *testing.T) {
 		answers[i].chunks = sctpChunk(header.ChunkCookieAck, 0)
 		b.one(portServer, answers[i].frame(t), out)
 	}
-	if n := b.states()[conntrack.StateSCTPEstablished]; n != 1 || b.drops()["connection-limit"] != 2 {
+	if n := b.states()[flowstate.SCTPEstablished]; n != 1 || b.drops()["connection-limit"] != 2 {
 		t.Errorf("%d associations, %v", n, b.drops())
 	}
 	b.framesHome()

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
@@ -37,7 +38,7 @@ type Traced struct {
 	// Existing is true where the tuple has a connection, or the packet is a connection's of
 	// which FromEndpoint sends.
 	Existing, FromEndpoint bool
-	State                  conntrack.State // of that connection
+	State                  flowstate.State // of that connection
 	// Created is true where the packet makes a connection.
 	Created bool
 	// The fields up to SNAT are those of the connection; the zero values without any.

@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/tcp"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/table"
@@ -18,13 +20,13 @@ func (w *flows) track(p *pkt, ref conntrack.Ref) verdict {
 	case header.ProtoSCTP:
 		return w.trackSCTP(p, ref)
 	}
-	if c.State() == conntrack.StateNone {
+	if c.State() == flowstate.None {
 		return again
 	}
 	if v := w.mayOpen(p, c, ref); v != pass {
 		return v
 	}
-	if !ref.Forward() && c.State() == conntrack.StateUnreplied {
+	if !ref.Forward() && c.State() == flowstate.Unreplied {
 		w.attempts.Answered(atomic.LoadUint32(&c.EndpointID))
 	}
 	w.conns.TrackUDP(ref, w.tick)
@@ -41,23 +43,23 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) verdict {
 	}
 	l4 := header.TCP(p.data[p.L4:])
 	off := l4.DataOffset()
-	g := conntrack.Segment{
+	g := tcp.Segment{
 		Flags: p.Flags, Seq: l4.Seq(), Ack: l4.Ack(),
 		Length: uint32(p.L4Len() - off), Options: l4[header.TCPLen:off],
 	}
 	attempt := w.attemptOf(c)
 	switch w.conns.TrackTCP(ref, &g, w.tick) {
-	case conntrack.Reopen:
+	case flowstate.Reopen:
 		return w.supersede(ref)
-	case conntrack.Restart:
+	case flowstate.Restart:
 		w.counts[counter.ReplacedFlows]++
 		return w.mayReopen(p, ref)
-	case conntrack.Stale:
+	case flowstate.Stale:
 		if !ref.Forward() {
 			return drop(DropNoConntrackEntry)
 		}
 		return again // a SYN of this very batch has followed it
-	case conntrack.Gone:
+	case flowstate.Gone:
 		return again
 	}
 	if p.began {
@@ -114,12 +116,12 @@ func (w *admission) frontendOf(ref conntrack.Ref) *table.FrontendEntry {
 // again, until there is room.
 func (w *admission) mayOpen(p *pkt, c *conntrack.Conn, ref conntrack.Ref) verdict {
 	switch c.State() {
-	case conntrack.StateSynSent, conntrack.StateSynRecv:
+	case flowstate.SynSent, flowstate.SynRecv:
 		if !ref.Forward() {
 			return pass
 		}
-	case conntrack.StateClose:
-	case conntrack.StateUnreplied:
+	case flowstate.Close:
+	case flowstate.Unreplied:
 		if ref.Forward() {
 			return pass
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
@@ -39,11 +40,11 @@ func TestAConnectionThatBeganElsewhereIsTakenUp(t *testing.T) {
 				t.Errorf("\n got %x\nwant %x", f, w)
 			}
 			// One packet from nowhere weighs no more than a SYN.
-			if n := b.states()[conntrack.StateSynSent]; n != 1 {
+			if n := b.states()[flowstate.SynSent]; n != 1 {
 				t.Errorf("after one packet: %v", b.states())
 			}
 			b.one(portClient, ack.build(t), portServer)
-			if n := b.states()[conntrack.StateEstablished]; n != 1 {
+			if n := b.states()[flowstate.Established]; n != 1 {
 				t.Errorf("after two packets: %v", b.states())
 			}
 			b.framesHome()
@@ -57,8 +58,8 @@ func bothFamilies(t *testing.T, name string, test func(t *testing.T, v6 bool)) {
 	}
 }
 
-func (b *bench) states() map[conntrack.State]int {
-	out := map[conntrack.State]int{}
+func (b *bench) states() map[flowstate.State]int {
+	out := map[flowstate.State]int{}
 	b.lb.flows.Range(func(r conntrack.Ref) bool { out[b.lb.flows.Conn(r).State()]++; return true })
 	return out
 }
@@ -71,7 +72,7 @@ func TestASynAfterTheClientsFinBeginsAnew(t *testing.T) {
 		p.flags = flags
 		b.one(portClient, p.build(t), portServer)
 	}
-	if s := b.states(); s[conntrack.StateSynSent] != 1 || len(s) != 1 {
+	if s := b.states(); s[flowstate.SynSent] != 1 || len(s) != 1 {
 		t.Errorf("states %v", s)
 	}
 	if n := b.w.published.read().Values[counter.ReplacedFlows]; n != 1 {

@@ -14,6 +14,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/ports"
@@ -168,7 +169,7 @@ func flowStatus(p *lb.Status) api.Flows {
 	}
 	for state, n := range f.ByState {
 		if n > 0 {
-			out.ByState[conntrack.State(state).String()] = uint64(n)
+			out.ByState[flowstate.State(state).String()] = uint64(n)
 		}
 	}
 	for _, class := range conntrack.DisplacedClasses() {

@@ -14,6 +14,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -87,8 +88,8 @@ func (s *Source) KillConnections(ctx context.Context, match *api.FlowMatcher) (*
 // later. Of others it forgets at once.
 func End(t *conntrack.Table, r conntrack.Ref, c *conntrack.Conn) bool {
 	switch c.State() {
-	case conntrack.StateEstablished, conntrack.StateFinWait, conntrack.StateCloseWait, conntrack.StateLastAck,
-		conntrack.StateSCTPEstablished, conntrack.StateSCTPShutdown:
+	case flowstate.Established, flowstate.FinWait, flowstate.CloseWait, flowstate.LastAck,
+		flowstate.SCTPEstablished, flowstate.SCTPShutdown:
 		t.Abort(r, t.Tick())
 		return c.Aborted()
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -26,7 +27,7 @@ type walk struct {
 	names   []string
 	service uint32
 	none    bool      // the Service of the filter has no connections
-	states  [256]bool // that match, by conntrack.State
+	states  [256]bool // that match, by flowstate.State
 }
 
 // newWalk fails if the filter names a Service that does not exist: it might be misspelt.
@@ -42,7 +43,7 @@ func (s *Source) newWalk(match *api.FlowMatcher) (*walk, error) {
 		w.service = uint32(n)
 	}
 	for n := range w.states {
-		w.states[n] = match.State(conntrack.State(n).String())
+		w.states[n] = match.State(flowstate.State(n).String())
 	}
 	if !slices.Contains(w.states[:], true) {
 		return nil, fmt.Errorf("%w: state: no state has %q in its name", api.ErrInvalid, match.Filter.State)

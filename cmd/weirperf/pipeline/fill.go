@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/lbtest"
 )
@@ -106,7 +107,7 @@ func (b *bench) checkHandshakes() (err error) {
 	}
 	flows := b.m.Flows()
 	flows.Range(func(r conntrack.Ref) bool {
-		if state := flows.Conn(r).State(); state != conntrack.StateEstablished {
+		if state := flows.Conn(r).State(); state != flowstate.Established {
 			err = fmt.Errorf("after its handshake flow %v is in state %v", flows.Entry(r).Key.Src(), state)
 		}
 		return err == nil
