@@ -9,6 +9,7 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
 )
@@ -165,13 +166,37 @@ func (s *Speaker) look(i int) {
 	if err := wake(n.Interface); err != nil {
 		reason = err.Error()
 	} else if err := s.addNeighbor(i); err != nil {
-		reason = err.Error()
+		if reason = err.Error(); probe(n.Interface) != nil {
+			reason += "; the neighbors of the kernel cannot be probed"
+		}
 	} else {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.neighbors[i].added, s.neighbors[i].reason = time.Time{}, reason
+}
+
+// probe has the kernel probe the link-local neighbors of an interface that it has not heard from
+// lately. The entry of a router that was replaced otherwise stays stale for ever where the link
+// came back before the kernel noticed the loss, and GoBGP accepts a single neighbor alone.
+func probe(name string) error {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return err
+	}
+	neighbors, err := netlink.NeighList(link.Index, netlink.FAMILY_V6)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, n := range neighbors {
+		if n.State == netlink.NUD_STALE && n.IP.IsLinkLocalUnicast() {
+			n.State = netlink.NUD_PROBE
+			errs = append(errs, netlink.NeighSet(&n))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // wake pings all nodes of a link, and sends them a router advertisement that offers no route

@@ -56,6 +56,14 @@ func TestWireUnnumbered(t *testing.T) {
 	must(t, nl.LinkSetHardwareAddr(link, net.HardwareAddr{2, 0, 0, 0, 0, 0x77}))
 	must(t, nl.LinkSetUp(link))
 	untilHops(t, f, vip4)
+	// The kernel forgets the neighbors of a link without a carrier, unless the carrier is back soon:
+	// it may still have a router that no packet was sent to.
+	up, err := f.Nodes[0].Interface("up0")
+	must(t, err)
+	must(t, f.Nodes[0].Netlink().NeighSet(&netlink.Neigh{
+		LinkIndex: up.Attrs().Index, Family: netlink.FAMILY_V6, State: netlink.NUD_STALE,
+		IP: net.ParseIP("fe80::dead"), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0xde, 0xad},
+	}))
 	begin()
 	served()
 	if now := linkLocal(t, f, "node0"); now == address {
