@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -35,6 +36,12 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	// The tests have fleets of their own, and wait for the timers of BGP most of the time.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
 	}
 	os.Exit(m.Run())
 }
@@ -264,6 +271,7 @@ func TestWireRoutersFollow(t *testing.T) {
 // meanwhile.
 func TestWireSessionComesBack(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	text := router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}})
 	r, err := router.StartFRR(f.Router, f.Dir(), text)
@@ -294,6 +302,7 @@ func TestWireSessionComesBack(t *testing.T) {
 // Attributes arrive as they were given, and change without a withdrawal.
 func TestWireAttributes(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}}))
 	started(t, r, err)
@@ -343,6 +352,7 @@ func shown(t *testing.T, r *router.Router, p netip.Prefix) string {
 // Routes of a router are neither installed nor sent on to another router.
 func TestWireRoutesOfRoutersAreRefused(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	text := router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0), node6(0)}})
 	const own = " address-family ipv4 unicast\n  network 198.51.100.0/24\n"

@@ -28,6 +28,7 @@ func neighborsLine(t *testing.T, list ...bgp.Neighbor) string {
 // with BFD, and one with other settings begins anew, with all routes.
 func TestWireNeighborsChange(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0), node6(0)}, BFD: 300}))
 	started(t, r, err)

@@ -18,6 +18,7 @@ import (
 // session; one that stays does.
 func TestWireWithdrawalWhileTheSessionIsDown(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	text := router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}})
 	r, err := router.StartFRR(f.Router, f.Dir(), text)

@@ -48,6 +48,7 @@ func watchRoutes(t *testing.T, f *netlab.Fleet) func() []netip.Prefix {
 // those that this process does not announce any more. It withdraws when the node ends by itself.
 func TestWireGracefulRestart(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}}))
 	started(t, r, err)
@@ -91,6 +92,7 @@ func TestWireGracefulRestart(t *testing.T) {
 // replaced gets the routes.
 func TestWireGracefulRestartWithoutRoutes(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	text := router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}})
 	r, err := router.StartFRR(f.Router, f.Dir(), text)
@@ -112,6 +114,7 @@ func TestWireGracefulRestartWithoutRoutes(t *testing.T) {
 // A router that a node has no more keeps nothing: it is told.
 func TestWireGracefulRestartOfARouterThatIsRemoved(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}}))
 	started(t, r, err)
@@ -126,6 +129,7 @@ func TestWireGracefulRestartOfARouterThatIsRemoved(t *testing.T) {
 // A node that starts again and may announce nothing has the router drop what it has kept.
 func TestWireGracefulRestartOfANodeThatMayNotAnnounce(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	r, err := router.StartFRR(f.Router, f.Dir(), router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}}))
 	started(t, r, err)

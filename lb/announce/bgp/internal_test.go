@@ -16,6 +16,7 @@ import (
 // discriminator.
 func TestWireAttributesOfInternalPeers(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	text := strings.ReplaceAll(router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0)}}),
 		fmt.Sprintf("remote-as %d", router.NodeASN), "remote-as internal")

@@ -15,6 +15,7 @@ import (
 // sends fewer.
 func TestWireTooManyPrefixes(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	text := router.FRR(router.Neighbors{Addresses: []netip.Addr{node4(0), node6(0)}})
 	many := text

@@ -22,6 +22,7 @@ import (
 // families; also with the router that takes the place of another, with another address.
 func TestWireUnnumbered(t *testing.T) {
 	requireFRR(t)
+	t.Parallel()
 	f := newFleet(t, 1)
 	must(t, netlab.Connect(netlab.End{Namespace: f.Nodes[0], Name: "up0"}, netlab.End{Namespace: f.Router, Name: "node0"}, netlab.LinkConfig{}))
 	s := start(t, f.Nodes[0], bgp.Neighbor{Interface: "up0"})
