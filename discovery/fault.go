@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/weirlb/weir/topology"
 )
@@ -24,6 +25,8 @@ const (
 	FaultNoNodePort
 	// FaultNoHints: spec.trafficDistribution is set and no slice has hints.
 	FaultNoHints
+	// FaultNoSlices: no object describes endpoints of the Service, where all objects are known.
+	FaultNoSlices
 )
 
 // Fault is such a reason with the details.
@@ -65,6 +68,15 @@ const maxFaults = 8
 // omitted is the fault that stands for more of its kind than maxFaults.
 func omitted(kind FaultKind, more int) Fault {
 	return Fault{kind, "spec.ports", fmt.Sprintf("and %d more ports", more)}
+}
+
+// noSlicesFault notes a Service of manifests without any endpoint: a controller of a cluster would
+// have made a slice.
+func (svc *Service) noSlicesFault(m *merging) {
+	if m.store.opts.Complete && len(m.sources) == 0 {
+		svc.Faults = append(slices.Clip(svc.Faults), Fault{FaultNoSlices, "", fmt.Sprintf(
+			"no EndpointSlice has the label %s: %s; an EndpointSlice without endpoints states that this is meant", discoveryv1.LabelServiceName, svc.Name.Name)})
+	}
 }
 
 // portNameFaults notes the ports whose name and protocol no source has, although sources have

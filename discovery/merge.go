@@ -54,6 +54,7 @@ func (s *Store) mergeEndpoints(svc *service) *Service {
 			otherFamily |= m.port(&out, i)
 			svc.spec.annotations.weights.apply(out.Ports[i].Endpoints)
 		}
+		out.noSlicesFault(&m)
 		out.portNameFaults(&m)
 		out.hintsFault(svc.spec.distribution)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/weirlb/weir/discovery/similar"
 )
 
 // Note says why an object that is not part of any Service is skipped. Notes about a Service
@@ -34,16 +36,47 @@ func (s *Store) setSkipReason(kind string, id objectName, text string) {
 	s.skipReasons[skippedObject{kind, id}] = text
 }
 
-// orphans are the slices of Services that do not exist.
+// maxMeant bounds the missing Services whose names are compared with others, and these others.
+const maxMeant = 100
+
+// orphans are the slices of Services that do not exist. A Service of the namespace without slices
+// is probably meant if its name is similar, or if it is the only such Service.
 func (s *Store) orphans() []Note {
 	var out []Note
+	var lonely map[string][]string // names by namespace
+	compared := 0
 	for name, svc := range s.services {
 		if _, other := s.others[name]; svc.spec != nil || other {
 			continue
 		}
-		for slice := range svc.slices {
-			out = append(out, Note{"EndpointSlice", name.Namespace, slice, fmt.Sprintf("names Service %s, which does not exist", name), name})
+		if len(svc.slices) > 0 && lonely == nil {
+			lonely = lonelyOf(s.services)
 		}
+		hint, names := "", lonely[name.Namespace]
+		if compared++; compared <= maxMeant {
+			hint = similar.Hint(name.Name, names)
+		}
+		if hint == "" && len(names) == 1 {
+			hint = fmt.Sprintf(" (did you mean %s?)", names[0])
+		}
+		for slice := range svc.slices {
+			out = append(out, Note{"EndpointSlice", name.Namespace, slice, fmt.Sprintf("names Service %s, which does not exist%s", name, hint), name})
+		}
+	}
+	return out
+}
+
+// lonely are the first names of the Services without slices, by namespace.
+func lonelyOf(services map[ServiceName]*service) map[string][]string {
+	out := map[string][]string{}
+	for name, svc := range services {
+		if svc.spec != nil && len(svc.sources()) == 0 {
+			out[name.Namespace] = append(out[name.Namespace], name.Name)
+		}
+	}
+	for namespace, names := range out {
+		slices.Sort(names)
+		out[namespace] = names[:min(len(names), maxMeant)]
 	}
 	return out
 }

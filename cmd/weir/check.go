@@ -32,7 +32,7 @@ weir run. Nothing is changed.
 With --pools files of address pools are checked, and nothing else: the objects that
 weir controller would not use, or use in part, with the field.
 
-Exit status 0 if weir run would start, 1 if there are errors.`,
+Exit status 0 if weir run would start and serve all manifests, 1 if there are errors.`,
 		Example: `  weir check --config /etc/weir/weir.yaml
   weir check --node-name edge-1 --manifests /etc/weir/manifests --interface eth0
   weir check --pools /etc/weir/pools.yaml`,
@@ -87,12 +87,12 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 		wrong++
 	}
 	cfg, err := flags.Load()
-	if err != nil {
+	if cfg == nil {
 		// The machine can still be checked, by flags and defaults.
 		say(err)
 		cfg = config.Default()
 	} else {
-		for _, e := range append(cfg.Validate(), cfg.CheckHost(config.SystemHost())...) {
+		for _, e := range config.Judge(cfg, err, config.SystemHost()) {
 			say(e)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/decap"
 	"github.com/weirlb/weir/cmd/weir/doctor"
 	"github.com/weirlb/weir/cmd/weir/explain"
+	"github.com/weirlb/weir/cmd/weir/version"
 	"github.com/weirlb/weir/cmd/weir/view"
 )
 
@@ -134,6 +135,9 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = false
+	root.Version = version.Get().String()
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.Flags().Bool("version", false, "show the version") // without the letter v, which other programs use for more output
 	root.AddCommand(
 		newRun(), controller.Command(), newCheck(), doctor.Command(), explain.Command(), newStatus(), newTop(), newDrops(),
 		newCapture(), newTrace(),

@@ -78,6 +78,9 @@ func (r *round) settleMisnamed() {
 			r.addNote(p.f, p.doc, fmt.Sprintf("%s is not used by Weir, skipped", o.skipped))
 			continue
 		}
-		r.addWarning(p.f, p.doc, o, fault{o.misspelt, hint + ": skipped"})
+		r.report.Errors = append(r.report.Errors, Error{
+			File: p.f.path, Document: p.f.docs[p.doc].number, Line: p.f.docs[p.doc].line,
+			Object: o.key, Service: o.service, Field: o.misspelt, Reason: hint + ": skipped",
+		})
 	}
 }

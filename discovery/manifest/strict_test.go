@@ -135,6 +135,13 @@ func TestWarningsOfManyObjectsAreBounded(t *testing.T) {
 	}
 }
 
+// An unknown field is named beside the fault that it causes.
+func TestUnknownFieldOfARefusedObject(t *testing.T) {
+	d := newDir(t)
+	d.write("a.yaml", strings.Replace(service("web", 80), "spec:", "specs:", 1))
+	d.expectErrors("Service default/web: specs: unknown field (did you mean spec?)", "Service default/web: spec.ports: Required value")
+}
+
 // A misspelt kind or API version withdraws nothing.
 func TestMisspeltKindKeepsTheObject(t *testing.T) {
 	web := service("web", 80) + slice("web-1", "web", "10.1.1.1")
@@ -161,7 +168,7 @@ func TestMisspeltKindKeepsTheObject(t *testing.T) {
 	}
 	d := newDir(t)
 	d.write("a.yaml", "apiVersion: v1\nkind: Servic\nmetadata: {name: web}\n")
-	d.expectWarnings(`Service default/web: kind: "v1 Servic" is not used by Weir (did you mean v1 Service?): skipped`)
+	d.expectErrors(`Service default/web: kind: "v1 Servic" is not used by Weir (did you mean v1 Service?): skipped`)
 
 	// A List of another name hides which objects there are.
 	d.write("a.yaml", yamlList(80, 81))

@@ -54,6 +54,14 @@ func finish(value any, unknown []string, v verdict, prefix string) decoded {
 	}
 	remarks, faults, anonymous := judgeUnknown(value, unknown, prefix)
 	out.remarks, out.faults, out.anonymous = append(out.remarks, remarks...), append(out.faults, faults...), anonymous
+	if len(out.faults) > 0 {
+		// An object that does not count has no remarks, and an unknown field may be the cause.
+		var unknown []fault
+		for _, m := range remarks {
+			unknown = append(unknown, m.fault)
+		}
+		out.faults = append(unknown, out.faults...)
+	}
 	return out
 }
 

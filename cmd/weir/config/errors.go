@@ -1,7 +1,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -57,6 +59,23 @@ func (es Errors) Err() error {
 		return nil
 	}
 	return es
+}
+
+// Judge has all errors of a configuration that Load returned together with err: those of err, and
+// of all fields that could be read.
+func Judge(c *Configuration, err error, h Host) Errors {
+	var unread Errors
+	errors.As(err, &unread)
+	out := slices.Clone(unread)
+	for _, e := range append(c.Validate(), c.CheckHost(h)...) {
+		follows := func(u *FieldError) bool {
+			return strings.HasPrefix(e.Path, u.Path) || strings.HasPrefix(u.Path, e.Path+".") || strings.HasPrefix(u.Path, e.Path+"[")
+		}
+		if !slices.ContainsFunc(unread, follows) {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // report collects errors about fields of a configuration.

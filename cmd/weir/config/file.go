@@ -34,13 +34,14 @@ func Read(name string) (*Configuration, error) {
 // Unmarshal parses data, YAML or JSON, over the defaults; name is the file's
 // name for messages. A field that the document leaves out stays at the default;
 // a field that is not known, is given twice or has the wrong type is an
-// error. The result is not yet validated, and is nil when there are errors.
+// error. The result is not yet validated. With errors in fields it has the other fields, so that
+// these can be validated too; it is nil if data is not a document of this kind.
 func Unmarshal(data []byte, name string) (*Configuration, error) {
 	c := Default()
 	c.APIVersion, c.Kind = "", "" // a file must state both
 	d := decoder{file: name, origin: c.origin}
 	d.document(data, c)
-	if len(d.errs) > 0 {
+	if len(d.errs) > 0 && c.Kind != Kind {
 		return nil, d.errs
 	}
 	for i := range c.Interfaces {
@@ -54,7 +55,7 @@ func Unmarshal(data []byte, name string) (*Configuration, error) {
 			c.Interfaces[i].Hook = HookXDP
 		}
 	}
-	return c, nil
+	return c, d.errs.Err()
 }
 
 // Marshal is the configuration as a file that Unmarshal reads back.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -149,13 +150,13 @@ func (f *Flags) Given(except ...string) bool {
 }
 
 // Load reads the file, if the flags name a file, and lays the flags over it. The result is
-// not yet validated; the Reload method does the same again.
+// not yet validated; the Reload method does the same again. With errors in fields of the file the
+// result has the others, as that of Unmarshal; else it is nil with an error.
 func (f *Flags) Load() (*Configuration, error) {
-	c := Default()
+	c, errs := Default(), error(nil)
 	if f.File != "" {
-		var err error
-		if c, err = Read(f.File); err != nil {
-			return nil, err
+		if c, errs = Read(f.File); c == nil {
+			return nil, errs
 		}
 	}
 	for _, o := range f.overrides() {
@@ -167,13 +168,13 @@ func (f *Flags) Load() (*Configuration, error) {
 	f.applyDiscovery(c)
 	f.applyInterfaces(c)
 	if err := f.applyProtectedPorts(c); err != nil {
-		return nil, err
+		return nil, errors.Join(errs, err)
 	}
 	if !f.set.Changed("node-name") {
 		c.applyNodeName()
 	}
 	c.reload = f.Load
-	return c, nil
+	return c, errs
 }
 
 // applyDiscovery: a source given by a flag takes the place of the file's.

@@ -57,7 +57,8 @@ IPVS) with Weir's choice, for every frontend, with the reasons of weir explain a
 drain. Weir need not run: the choice is then made from the configured source, and no
 packet is taken.
 
-Where no Weir is running, the machine is examined for a start, as by weir check.
+Where no Weir is running, the machine is examined for a start, as by weir check. A Weir
+of another network namespace is not examined: the command that enters it is named.
 The flags are those of weir run. Without any, the flags of the running process count.
 
 Exit status 0 without faults, 1 with faults, 2 on wrong usage.`,

@@ -86,6 +86,11 @@ func admit(ctx context.Context, load loader, client *api.Client) (*patient, erro
 	if err := p.ask(ctx); err != nil {
 		return nil, err
 	}
+	if p.status != nil && commandLine(p.status.PID) != nil {
+		if err := sameNetwork("/proc", "/run/netns", p.status.PID); err != nil {
+			return nil, err
+		}
+	}
 	p.configure(load)
 	p.report.Node = p.cfg.NodeName
 	if p.status != nil {
@@ -164,10 +169,10 @@ func (p *patient) ask(ctx context.Context) error {
 // configure loads the configuration, and judges it.
 func (p *patient) configure(load loader) {
 	cfg, err := load(p.status)
-	if err == nil {
+	if cfg != nil {
 		p.cfg = cfg
 		found := true // the interfaces of the next start
-		for _, e := range append(cfg.Validate(), cfg.CheckHost(config.SystemHost())...) {
+		for _, e := range config.Judge(cfg, err, config.SystemHost()) {
 			found = found && !strings.HasPrefix(e.Path, "interfaces")
 			where := e.Path
 			if e.Origin != "" {

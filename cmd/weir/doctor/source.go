@@ -41,7 +41,7 @@ func (p *patient) imagine(ctx context.Context) (*imagined, error) {
 	case d.Manifests != nil && d.Manifests.Path != "":
 		src := manifest.New(manifest.Config{
 			Path: d.Manifests.Path, Log: slog.New(slog.DiscardHandler),
-			Store: translate.Discovery(p.cfg.NodeName, p.cfg.ServiceProxyName),
+			Store: source.Examined(p.cfg),
 		})
 		if _, err = src.Load(); err == nil {
 			src.Flush()
@@ -59,13 +59,9 @@ func (p *patient) imagine(ctx context.Context) (*imagined, error) {
 	for n, svc := range i.services {
 		i.services[n] = translate.WithDrained(p.drained, svc)
 	}
-	i.view, err = explain.Imagine(i.services, translate.Options{
-		Node: i.node.Node, NodeAddresses: p.nodeAddresses(&i.node),
-		ClusterIPs: p.cfg.ClusterIPs, ExternalIPs: p.cfg.ExternalIPs,
-		ProtectedPorts: p.cfg.ProtectedPorts, SNATPorts: p.cfg.SNAT.Ports,
-		Guard: translate.GuardOf(p.cfg, held), LoadBalancerClass: p.cfg.LoadBalancerClass,
-		Mode: translate.Mode(p.cfg.Forwarding.Mode),
-	})
+	node := i.node
+	node.Addresses = p.nodeAddresses(&i.node)
+	i.view, err = explain.Imagine(p.cfg, i.services, node, held)
 	return i, err
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/cmd/weir/translate"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 )
@@ -243,10 +243,9 @@ func (o *options) checkModes() error {
 
 // offline explains manifests.
 func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, change *Change) (*Output, error) {
-	src := manifest.New(manifest.Config{
-		Store: translate.Discovery(o.node, ""),
-		Log:   slog.New(slog.DiscardHandler),
-	})
+	cfg := config.Default()
+	cfg.NodeName = o.node
+	src := manifest.New(manifest.Config{Store: source.Examined(cfg), Log: slog.New(slog.DiscardHandler)})
 	report, err := src.LoadFiles(o.files, cmd.InOrStdin())
 	if err != nil {
 		return nil, err
@@ -263,10 +262,7 @@ func (o *options) offline(cmd *cobra.Command, service *discovery.ServiceName, ch
 	}
 	services := src.Services()
 	own := func(a netip.Addr) bool { return slices.Contains(src.NodeAddresses(), a) }
-	view, err := Imagine(services, translate.Options{
-		Node: node, NodeAddresses: src.NodeAddresses(), ProtectedPorts: config.Default().ProtectedPorts,
-		SNATPorts: config.Default().SNAT.Ports, Guard: translate.GuardOf(config.Default(), own),
-	})
+	view, err := Imagine(cfg, services, discovery.Node{Node: node, Addresses: src.NodeAddresses()}, own)
 	if err != nil {
 		return nil, err
 	}

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
+	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
@@ -92,9 +94,16 @@ func (v *View) frontends(svc *discovery.Service) []Frontend {
 	return out
 }
 
-// Imagine is the view of a node that has only manifests: the Services are
-// translated and published as a daemon would, without a packet path.
-func Imagine(services []*discovery.Service, opts translate.Options) (View, error) {
+// Imagine is the view of a node with this configuration on which no Weir is running: the Services
+// are translated and published as a daemon would, without a packet path. own reports whether the
+// node has an address.
+func Imagine(cfg *config.Configuration, services []*discovery.Service, node discovery.Node, own func(netip.Addr) bool) (View, error) {
+	opts := translate.Options{
+		Node: node.Node, NodeAddresses: node.Addresses,
+		ClusterIPs: cfg.ClusterIPs, ExternalIPs: cfg.ExternalIPs, LoadBalancerClass: cfg.LoadBalancerClass,
+		ProtectedPorts: cfg.ProtectedPorts, SNATPorts: cfg.SNAT.Ports,
+		Guard: translate.GuardOf(cfg, own), Mode: translate.Mode(cfg.Forwarding.Mode),
+	}
 	t := translate.New(opts)
 	b := t.Apply(&discovery.Update{Put: services})
 	frontends := lbtable.New(lbtable.Config{})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/firewall"
-	"github.com/weirlb/weir/cmd/weir/translate"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/discovery/manifest"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/hostveth"
@@ -56,7 +56,7 @@ func Frontends(cfg *config.Configuration) []firewall.Frontend {
 		return list
 	}
 	src := manifest.New(manifest.Config{
-		Path: m.Path, Store: translate.Discovery(cfg.NodeName, cfg.ServiceProxyName), Log: slog.New(slog.DiscardHandler),
+		Path: m.Path, Store: source.Examined(cfg), Log: slog.New(slog.DiscardHandler),
 	})
 	if _, err := src.Load(); err != nil {
 		return list // the path: told by Configuration.CheckHost

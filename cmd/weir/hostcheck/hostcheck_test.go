@@ -1,6 +1,7 @@
 package hostcheck
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -144,6 +145,23 @@ apiVersion: v1
 kind: Node
 metadata: {name: edge-1, labels: {topology.kubernetes.io/zone: a}}
 `
+	const slice = `---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{protocol: TCP, port: 8080}]
+endpoints: [{addresses: [10.1.1.1]}]
+`
+	loadBalancer := func(name string, ports ...string) string {
+		return "---\napiVersion: v1\nkind: Service\nmetadata: {namespace: default, name: " + name + "}\n" +
+			"spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [" + strings.Join(ports, ", ") + "]}\n" +
+			"status: {loadBalancer: {ingress: [{ip: 192.0.2.10}]}}\n"
+	}
+	var ports []string
+	for i := range 656 {
+		ports = append(ports, fmt.Sprintf("{name: p%d, port: %d}", i, 1000+i))
+	}
 	for _, tt := range []struct {
 		name, file, node string
 		level            Level
@@ -151,6 +169,14 @@ metadata: {name: edge-1, labels: {topology.kubernetes.io/zone: a}}
 	}{
 		{"good", good, "edge-1", OK, "2 objects, 1 of them Services"},
 		{"node unknown", good, "edge-2", Note, "there is no Node edge-2"},
+		{"no slice", good, "edge-1", Note, "no EndpointSlice has the label kubernetes.io/service-name: web"},
+		{"slice of a misspelt Service", good + strings.ReplaceAll(slice, "service-name: web", "service-name: wbe"), "edge-1", Note,
+			"names Service default/wbe, which does not exist (did you mean web?)"},
+		{"port of another name", good + strings.Replace(slice, "ports: [{", "ports: [{name: http, ", 1), "edge-1", Wrong, `no EndpointSlice has a TCP port of the name ""`},
+		{"misspelt kind", good + strings.Replace(slice, "kind: EndpointSlice", "kind: EndpointSlices", 1), "edge-1", Wrong, "did you mean discovery.k8s.io/v1 or v1beta1 EndpointSlice?"},
+		{"address of another", loadBalancer("web", "{port: 80}") + loadBalancer("dup", "{port: 80}"), "edge-1", Wrong, "TCP 192.0.2.10:80 is held by Service default/dup"},
+		{"within the limits", loadBalancer("web", ports[0]), "edge-1", OK, "1 objects"},
+		{"beyond the limits", loadBalancer("web", ports...), "edge-1", Wrong, "asks for more than the 655 frontends that a Service may have"},
 		{"bad port", strings.Replace(good, "30080", "70000", 1), "edge-1", Wrong, "spec.ports[0].nodePort"},
 		{"not YAML", "a: [", "edge-1", Wrong, "web.yaml"},
 	} {
@@ -160,6 +186,7 @@ metadata: {name: edge-1, labels: {topology.kubernetes.io/zone: a}}
 				t.Fatal(err)
 			}
 			cfg := config.Default()
+			cfg.Limits.ServicePercent = 1
 			cfg.NodeName, cfg.Discovery.Manifests = tt.node, &config.Manifests{Path: dir}
 			var f findings
 			checkManifests(&f, cfg)

@@ -3,11 +3,13 @@ package hostcheck
 import (
 	"io"
 	"log/slog"
+	"net/netip"
 	"slices"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/explain"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/cmd/weir/translate"
+	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 )
@@ -21,7 +23,7 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 	}
 	src := manifest.New(manifest.Config{
 		Path:  m.Path,
-		Store: translate.Discovery(cfg.NodeName, cfg.ServiceProxyName),
+		Store: source.Examined(cfg),
 		Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	rep, err := src.Load()
@@ -43,10 +45,7 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 	services, node := 0, false
 	if up := src.Flush(); up != nil {
 		services, node = len(up.Put), up.Node != nil && len(up.Node.Labels) > 0
-		for _, s := range up.Put {
-			judgeService(fs, s)
-			judgeAggregates(fs, cfg, s)
-		}
+		judgeServices(fs, cfg, src)
 	}
 	if !node {
 		fs.add(Note, "manifests", "there is no Node %s with labels: without them no endpoint is known to be in the same zone", cfg.NodeName)
@@ -70,17 +69,25 @@ func judgeAggregates(fs *findings, cfg *config.Configuration, s *discovery.Servi
 	}
 }
 
-// judgeService takes over discovery's findings about a Service.
-func judgeService(fs *findings, s *discovery.Service) {
-	for _, p := range translate.Discovered(s) {
-		p.Object = "Service " + s.Name.String()
-		switch p.Kind {
-		case problem.InvalidObject:
-			fs.add(Wrong, "manifests", "%v", &p)
-		case problem.UnsupportedField:
-			fs.add(Note, "manifests", "Service %v stays with the kernel: %s", s.Name, s.Unsupported)
-		default:
-			fs.add(Note, "manifests", "%v", &p)
+// judgeServices has the problems of the Services as `weir explain -f` has them: those of severity
+// error are wrong.
+func judgeServices(fs *findings, cfg *config.Configuration, src *manifest.Source) {
+	services := src.Services()
+	node := discovery.Node{Node: src.Node(), Addresses: src.NodeAddresses()}
+	own := func(a netip.Addr) bool { return slices.Contains(node.Addresses, a) }
+	view, err := explain.Imagine(cfg, services, node, own)
+	if err != nil {
+		fs.add(Wrong, "manifests", "%v", err)
+		return
+	}
+	for _, s := range services {
+		for _, p := range view.Problems(problem.Service(s.Name.Namespace, s.Name.Name)) {
+			level := Note
+			if p.Severity == problem.Error {
+				level = Wrong
+			}
+			fs.add(level, "manifests", "%v", &p)
 		}
+		judgeAggregates(fs, cfg, s)
 	}
 }

@@ -21,6 +21,7 @@ const (
 	OtherClass        Kind = "other-class"
 	ForwardingMode    Kind = "forwarding-mode"
 	PortNameMismatch  Kind = "port-name-mismatch"
+	NoSlices          Kind = "no-slices"
 	OrphanSlice       Kind = "orphan-slice"
 	NoHints           Kind = "no-hints"
 	ServiceWarning    Kind = "service-warning"
@@ -74,6 +75,7 @@ var Kinds = []Description{
 	{OtherClass, Note, true, false, "The Service's `spec.loadBalancerClass` is not the configured `loadBalancerClass`: its load balancer addresses are not served."},
 	{ForwardingMode, Warning, true, true, "A frontend or endpoint is served in another forwarding mode than requested."},
 	{PortNameMismatch, Error, true, true, "No EndpointSlice of the Service has a port of the name of the Service port."},
+	{NoSlices, Warning, true, false, "No EndpointSlice of the manifests names the Service: it has no endpoint. An EndpointSlice without endpoints states that this is meant."},
 	{OrphanSlice, Warning, false, false, "An EndpointSlice names no Service, or one that does not exist."},
 	{NoHints, Warning, true, false, "The Service asks for `spec.trafficDistribution`, and its EndpointSlices have no hints."},
 	{ServiceWarning, Warning, true, false, "A part of the Service is ignored: addresses of another family, an unknown annotation `weir.dev/...`, an Endpoints object that is too long, a slice of names. Or a frontend on the node's own address has a port in `snat.ports`."},

@@ -72,16 +72,25 @@ func New(kind Kind, field, format string, args ...any) Problem {
 	return Problem{Kind: kind, Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// compare orders by severity, the worst first, then by kind, object, field
-// and reason.
+// compare orders by severity, the worst first, then problems of the node before those of single
+// Services, then by kind, object, field and reason.
 func compare(a, b Problem) int {
 	return cmp.Or(
 		cmp.Compare(a.Severity.rank(), b.Severity.rank()),
+		cmp.Compare(a.Kind.scope(), b.Kind.scope()),
 		cmp.Compare(a.Kind, b.Kind),
 		cmp.Compare(a.Object, b.Object),
 		cmp.Compare(a.Field, b.Field),
 		cmp.Compare(a.Reason, b.Reason),
 	)
+}
+
+// scope is 0 for kinds of problems of the node, and 1 for those of Services.
+func (k Kind) scope() int {
+	if k.Describe().OfServices {
+		return 1
+	}
+	return 0
 }
 
 // Severity is how much a problem matters.

@@ -136,25 +136,57 @@ func (r *Registry) keep(part, object string, e *entry) {
 
 // bounded is a copy of problems in order, each once, as far as there is room.
 func bounded(object string, problems []Problem) *entry {
-	e := &entry{list: make([]Problem, 0, min(len(problems), maxPerPart))}
+	list := make([]Problem, 0, len(problems))
 	for _, p := range problems {
 		if p.Object == "" {
 			p.Object = object
 		}
 		d := p.Kind.Describe()
 		p.Kind, p.Severity = d.Kind, d.Severity
-		if len(e.list) < maxPerPart {
-			e.list = append(e.list, p)
-			continue
-		}
+		list = append(list, p)
+	}
+	slices.SortStableFunc(list, compare)
+	list = slices.CompactFunc(list, func(a, b Problem) bool { return compare(a, b) == 0 })
+	kept, left := shared(list, maxPerPart)
+	e := &entry{list: kept}
+	for _, p := range left {
 		if e.left == nil {
 			e.left = map[Kind]int{}
 		}
 		e.left[p.Kind]++
 	}
-	slices.SortStableFunc(e.list, compare)
-	e.list = slices.CompactFunc(e.list, func(a, b Problem) bool { return compare(a, b) == 0 })
 	return e
+}
+
+// shared divides a sorted list into at most limit problems and those that are left out. The
+// kinds share the room: each has as many as it needs, up to an equal part, before the worst
+// take the remainder. Thus a thousand problems of a kind hide no other kind.
+func shared(list []Problem, limit int) (kept, left []Problem) {
+	if len(list) <= limit {
+		return slices.Clip(list), nil
+	}
+	kinds := map[Kind]int{}
+	for i := range list {
+		kinds[list[i].Kind]++
+	}
+	part := limit / len(kinds)
+	free := limit
+	for _, n := range kinds {
+		free -= min(n, part)
+	}
+	clear(kinds)
+	for _, p := range list {
+		switch kinds[p.Kind]++; {
+		case kinds[p.Kind] <= part:
+		case free > 0:
+			free--
+		default:
+			left = append(left, p)
+			continue
+		}
+		kept = append(kept, p)
+	}
+	return slices.Clip(kept), left
 }
 
 // follow gives the problems of e the times of those before that they go on
@@ -265,8 +297,8 @@ func (s Severity) level() slog.Level {
 	return slog.LevelInfo
 }
 
-// List returns at most limit problems, the worst first, and how many more
-// there are.
+// List returns at most limit problems, the worst first and of every kind some, and how many
+// more there are.
 func (r *Registry) List(limit int) (list []Problem, more int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -280,11 +312,8 @@ func (r *Registry) List(limit int) (list []Problem, more int) {
 		}
 	}
 	slices.SortFunc(list, compare)
-	if len(list) > limit {
-		more += len(list) - limit
-		list = slices.Clip(list[:limit])
-	}
-	return list, more
+	list, left := shared(list, limit)
+	return list, more + len(left)
 }
 
 // Of returns the problems of an object, the worst first.

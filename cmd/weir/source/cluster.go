@@ -52,7 +52,7 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 	return kube.Config{
 		ObjectNamespaces: cfg.Announce.WatchedNamespaces(), ObjectSecrets: cfg.Announce.ObjectSecrets,
 		REST:            rest,
-		Store:           translate.Discovery(cfg.NodeName, cfg.ServiceProxyName),
+		Store:           Store(cfg),
 		LabelSelector:   k.LabelSelector,
 		LegacyEndpoints: k.LegacyEndpoints,
 		Events:          k.RecordsEvents(),
@@ -85,7 +85,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, reach *translate
 	}
 	c.clusterIPs.Store(cfg.ClusterIPs)
 	kc.Log, kc.Measure, kc.Working = log, c.latencies, working
-	kc.Store = bounded(kc.Store, cfg, reach)
+	kc.Store = needed(cfg, reach)
 	kc.Concerns = func(svc *discovery.Service) bool { return translate.HasFrontend(svc, c.clusterIPs.Load()) }
 	identity := Identity(&kc)
 	file := c.file

@@ -49,7 +49,7 @@ func New(ctx context.Context, cfg *config.Configuration, reach *translate.Shared
 	if m := cfg.Discovery.Manifests; m != nil {
 		return manifests{manifest.New(manifest.Config{
 			Path:    m.Path,
-			Store:   bounded(translate.Discovery(cfg.NodeName, cfg.ServiceProxyName), cfg, reach),
+			Store:   needed(cfg, reach),
 			Working: working,
 			Log:     log,
 		}), m.Path}, nil
@@ -60,13 +60,33 @@ func New(ctx context.Context, cfg *config.Configuration, reach *translate.Shared
 	return nil, errors.New("discovery: no source is configured")
 }
 
-// bounded are the options of a store that merges what this node needs, within the limits.
-func bounded(o discovery.Options, cfg *config.Configuration, reach *translate.SharedReach) discovery.Options {
-	o.Use = reach.Use
+// Store returns the options of every store of Weir: `weir run`, `weir check` and `weir explain` must
+// judge Services alike.
+func Store(cfg *config.Configuration) discovery.Options {
 	limit := func(store int) discovery.Limit {
 		return discovery.Limit{Total: store, Namespace: cfg.Limits.Namespace(store), Service: cfg.Limits.Service(store)}
 	}
-	o.Limits = discovery.Limits{Frontends: limit(lb.MaxFrontends), Endpoints: limit(lb.MaxEndpoints)}
+	return discovery.Options{
+		NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: translate.Supported,
+		Limits: discovery.Limits{Frontends: limit(lb.MaxFrontends), Endpoints: limit(lb.MaxEndpoints)},
+	}
+}
+
+// Examined is Store for an examination without a daemon: the limits count as they would for a
+// node with this configuration, and all endpoints are shown.
+func Examined(cfg *config.Configuration) discovery.Options {
+	o := Store(cfg)
+	reach := translate.Reach{ClusterIPs: cfg.ClusterIPs, ExternalIPs: cfg.ExternalIPs, LoadBalancerClass: cfg.LoadBalancerClass}
+	o.Use = func(svc *discovery.Service) discovery.Use {
+		return discovery.Use{Endpoints: true, Frontends: reach.Use(svc).Frontends}
+	}
+	return o
+}
+
+// needed are the options of a store that merges the Services that this node needs.
+func needed(cfg *config.Configuration, reach *translate.SharedReach) discovery.Options {
+	o := Store(cfg)
+	o.Use = reach.Use
 	return o
 }
 

@@ -10,12 +10,6 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// Discovery returns the options of every Store of Weir: `weir run`, `weir
-// check` and `weir explain` must judge Services alike.
-func Discovery(nodeName, serviceProxyName string) discovery.Options {
-	return discovery.Options{NodeName: nodeName, ServiceProxyName: serviceProxyName, Supported: Supported}
-}
-
 // Discovered returns the problems that discovery found in a Service.
 func Discovered(svc *discovery.Service) []problem.Problem {
 	var out []problem.Problem
@@ -40,6 +34,7 @@ func Discovered(svc *discovery.Service) []problem.Problem {
 
 var faultKinds = map[discovery.FaultKind]problem.Kind{
 	discovery.FaultPortName:   problem.PortNameMismatch,
+	discovery.FaultNoSlices:   problem.NoSlices,
 	discovery.FaultNoNodePort: problem.NoNodePort,
 	discovery.FaultNoHints:    problem.NoHints,
 }

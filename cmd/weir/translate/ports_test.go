@@ -21,7 +21,7 @@ type path struct {
 }
 
 func newPath() *path {
-	return &path{discovery.NewStore(Discovery("n1", "")), New(Options{}), table.New(table.Config{})}
+	return &path{discovery.NewStore(discovery.Options{NodeName: "n1", Supported: Supported}), New(Options{}), table.New(table.Config{})}
 }
 
 func (p *path) publish(tb testing.TB) {

@@ -14,6 +14,12 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The full name with a suffix, as an object's name of at most 63 characters. Takes [context, suffix]. */}}
+{{- define "weir.nameOf" -}}
+{{- $suffix := index . 1 -}}
+{{- printf "%s-%s" (include "weir.fullname" (index . 0) | trunc (int (sub 62 (len $suffix))) | trimSuffix "-") $suffix -}}
+{{- end -}}
+
 {{- define "weir.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "weir.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -149,5 +155,5 @@ which would stand for it, is computed. */}}
 
 {{/* The name of the ConfigMap has a hash of the contents. */}}
 {{- define "weir.configMap" -}}
-{{- printf "%s-%s" (include "weir.fullname" .) (toYaml .Values.config | sha256sum | trunc 10) -}}
+{{- include "weir.nameOf" (list . (toYaml .Values.config | sha256sum | trunc 10)) -}}
 {{- end -}}
