@@ -16,6 +16,7 @@ var boundaries = []boundary{
 		folder: "discovery/addresspool", why: "a choice from statuses and pools: standard library and names alone",
 		only: []string{module + "/discovery/similar"}, imports: []string{"net", "os"},
 	},
+	{folder: "discovery/kube/client", why: "it does not know what the objects mean", own: []string{}},
 	{
 		folder: "conntrack", why: "a leaf: standard library and golang.org/x/sys only",
 		only: []string{"golang.org/x/sys"},
@@ -190,5 +191,9 @@ var boundaries = []boundary{
 	{
 		folder: "cmd/weir", why: "a privileged program is not linked with tools for tests",
 		never: []string{"cmd/weirperf", "perf"},
+	},
+	{
+		folder: "cmd/weir", why: "every group of the API would be a third of the binary: discovery/kube/client has those in use",
+		never: []string{"k8s.io/client-go/applyconfigurations", "k8s.io/client-go/informers", "k8s.io/client-go/kubernetes"},
 	},
 }

@@ -11,9 +11,9 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/weirlb/weir/discovery/kube/client"
 )
 
 // Denial is a permission that Weir lacks.
@@ -88,18 +88,18 @@ func permissions(cfg *Config) []permission {
 // Access asks the API server for Weir's missing permissions. The error means that nothing
 // could be asked.
 func Access(ctx context.Context, cfg Config) ([]*Denial, error) {
-	client, err := kubernetes.NewForConfig(withShortTimeout(cfg.REST))
+	server, err := client.New(withShortTimeout(cfg.REST))
 	if err != nil {
-		return nil, fmt.Errorf("kubernetes client: %w", err)
+		return nil, err
 	}
 	// All questions at once: a server that does not answer costs a single timeout.
 	perms := permissions(&cfg)
 	answers := make([]access, len(perms))
 	var who access
 	var tasks sync.WaitGroup
-	tasks.Go(func() { who.user, who.err = askUser(ctx, client) })
+	tasks.Go(func() { who.user, who.err = askUser(ctx, server) })
 	for i, p := range perms {
-		tasks.Go(func() { answers[i].allowed, answers[i].err = ask(ctx, client, p) })
+		tasks.Go(func() { answers[i].allowed, answers[i].err = ask(ctx, server, p) })
 	}
 	tasks.Wait()
 	if apierrors.IsUnauthorized(who.err) {
@@ -125,21 +125,21 @@ type access struct {
 }
 
 // askUser asks for the name of the user, "this user" where there is none.
-func askUser(ctx context.Context, client kubernetes.Interface) (string, error) {
-	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+func askUser(ctx context.Context, server *client.Client) (string, error) {
+	who, err := server.SubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{})
 	if err != nil || who.Status.UserInfo.Username == "" {
 		return "this user", err
 	}
 	return who.Status.UserInfo.Username, nil
 }
 
-func ask(ctx context.Context, client kubernetes.Interface, p permission) (bool, error) {
+func ask(ctx context.Context, server *client.Client, p permission) (bool, error) {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Verb: p.verb, Group: p.group, Resource: p.resource, Namespace: p.namespace, Name: p.name,
 		},
 	}}
-	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	answer, err := server.AccessReviews().Create(ctx, review)
 	if err != nil {
 		return false, err
 	}

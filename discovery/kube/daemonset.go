@@ -16,9 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/weirlb/weir/discovery/kube/client"
 )
 
 // ErrNoDaemonSet means that Config.DaemonSet names none.
@@ -32,7 +33,7 @@ var ErrNoDaemonSet = errors.New("kubernetes: no DaemonSet of this process is kno
 // the Pod: the question is then denied, while a watch that is open still has the deletion.
 type daemonSet struct {
 	name   types.NamespacedName
-	client kubernetes.Interface
+	client *client.Client
 	node   *nodeState
 	log    *slog.Logger
 	// gone is true if the watch has told that the DaemonSet is deleted or being deleted.
@@ -43,11 +44,11 @@ func newDaemonSet(name types.NamespacedName, c *rest.Config, node *nodeState, lo
 	// Apart from the client of the informers, whose requests are counted as the source's.
 	c = rest.CopyConfig(c)
 	c.QPS, c.Burst = -1, 0
-	client, err := kubernetes.NewForConfig(c)
+	own, err := client.New(c)
 	if err != nil {
-		return nil, fmt.Errorf("kubernetes client: %w", err)
+		return nil, err
 	}
-	return &daemonSet{name: name, client: client, node: node, log: log}, nil
+	return &daemonSet{name: name, client: own, node: node, log: log}, nil
 }
 
 const (
@@ -83,8 +84,8 @@ func (d *daemonSet) run(ctx context.Context) {
 func (d *daemonSet) follow(ctx context.Context) error {
 	getting, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
-	sets := d.client.AppsV1().DaemonSets(d.name.Namespace)
-	now, err := sets.Get(getting, d.name.Name, metav1.GetOptions{})
+	sets := d.client.DaemonSets(d.name.Namespace)
+	now, err := sets.Get(getting, d.name.Name)
 	if isDeleted(err) {
 		d.gone.Store(true)
 	}
@@ -154,7 +155,7 @@ func (d *daemonSet) next(ctx context.Context) (ends string, err error) {
 // and no next Pod. A DaemonSet that was created again with the name adopts the Pod, and
 // replaces it: the UID does not count.
 func (d *daemonSet) ask(ctx context.Context) (ends string, err error) {
-	ds, err := d.client.AppsV1().DaemonSets(d.name.Namespace).Get(ctx, d.name.Name, metav1.GetOptions{})
+	ds, err := d.client.DaemonSets(d.name.Namespace).Get(ctx, d.name.Name)
 	switch {
 	case isDeleted(err):
 		return fmt.Sprintf("DaemonSet %s is deleted", d.name), nil
@@ -166,7 +167,7 @@ func (d *daemonSet) ask(ctx context.Context) (ends string, err error) {
 		return fmt.Sprintf("DaemonSet %s does not select node %s any more", d.name, d.node.name), nil
 	}
 	// The Pods of a namespace may be deleted before the DaemonSet.
-	ns, err := d.client.CoreV1().Namespaces().Get(ctx, d.name.Namespace, metav1.GetOptions{})
+	ns, err := d.client.Namespaces().Get(ctx, d.name.Namespace)
 	if err == nil && ns.DeletionTimestamp != nil {
 		return fmt.Sprintf("namespace %s is being deleted", d.name.Namespace), nil
 	}

@@ -74,10 +74,10 @@ func require(label string, op selection.Operator, values ...string) labels.Requi
 
 // start starts the informers.
 func (s *Source) start(ctx context.Context) (stop func(), err error) {
-	core, slices := s.client.CoreV1().RESTClient(), sliceSelector(s.cfg.Store.ServiceProxyName)
+	core, slices := s.client.REST(corev1.SchemeGroupVersion), sliceSelector(s.cfg.Store.ServiceProxyName)
 	list := []informer{
 		s.informer(kindService, core, "services", &corev1.Service{}, s.selector, withClusterIP),
-		s.informer(kindSlice, s.client.DiscoveryV1().RESTClient(), "endpointslices", &discoveryv1.EndpointSlice{}, slices, fields.Everything()),
+		s.informer(kindSlice, s.client.REST(discoveryv1.SchemeGroupVersion), "endpointslices", &discoveryv1.EndpointSlice{}, slices, fields.Everything()),
 		s.informer(kindNode, core, "nodes", &corev1.Node{}, labels.Everything(), fields.Everything()),
 	}
 	if s.cfg.LegacyEndpoints {

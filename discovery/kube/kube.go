@@ -23,10 +23,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/kube/client"
 )
 
 // Config selects the cluster and the objects to watch.
@@ -93,7 +93,7 @@ type Measure interface {
 type Source struct {
 	cfg      Config
 	log      *slog.Logger
-	client   kubernetes.Interface
+	client   *client.Client
 	selector labels.Selector // of Services
 	watch    *observer
 	queue    queue
@@ -139,8 +139,8 @@ func New(cfg Config) (*Source, error) {
 	rc := rest.CopyConfig(cfg.REST)
 	s.watch = newObserver(cfg.Log)
 	rc.Wrap(s.watch.wrap)
-	if s.client, err = kubernetes.NewForConfig(rc); err != nil {
-		return nil, fmt.Errorf("kubernetes client: %w", err)
+	if s.client, err = client.New(rc); err != nil {
+		return nil, err
 	}
 	s.report = newReporter(s, cfg.Events)
 	if cfg.DaemonSet.Name != "" {

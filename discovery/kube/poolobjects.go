@@ -19,11 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/weirlb/weir/discovery/addresspool"
+	"github.com/weirlb/weir/discovery/kube/client"
 )
 
 // poolVersions are those of the API in which objects of address pools are read. Of a kind in several, the
@@ -81,7 +81,7 @@ type PoolConfig struct {
 // while it is away. Methods may be called from any goroutine.
 type PoolObjects struct {
 	cfg     PoolConfig
-	client  kubernetes.Interface
+	client  *client.Client
 	dynamic dynamic.Interface
 	watch   *observer
 
@@ -106,8 +106,8 @@ func NewPoolObjects(cfg PoolConfig) (*PoolObjects, error) {
 	rc := rest.CopyConfig(cfg.REST)
 	rc.Wrap(p.watch.wrap)
 	var err error
-	if p.client, err = kubernetes.NewForConfig(rc); err != nil {
-		return nil, fmt.Errorf("kubernetes client: %w", err)
+	if p.client, err = client.New(rc); err != nil {
+		return nil, err
 	}
 	rc.ContentType, rc.AcceptContentTypes = "", "" // the dynamic client reads JSON
 	if p.dynamic, err = dynamic.NewForConfig(rc); err != nil {
@@ -154,14 +154,14 @@ func (p *PoolObjects) look(ctx context.Context) error {
 		return err
 	}
 	for _, version := range poolVersions {
-		list, err := p.client.Discovery().ServerResourcesForGroupVersion(version.String())
+		list, err := p.client.Resources(ctx, version)
 		if apierrors.IsNotFound(err) {
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("kinds of %s: %w", version, err)
 		}
-		for _, r := range list.APIResources {
+		for _, r := range list {
 			kind := version.Group + " " + r.Kind
 			if strings.Contains(r.Name, "/") || p.kinds[kind] || !slices.Contains(addresspool.Kinds(version.Group), r.Kind) {
 				continue
@@ -228,11 +228,12 @@ func trimPoolObject(o any) (any, error) {
 
 // ReadNodeLabels asks once for the labels of a Node, nil for one that is not there.
 func ReadNodeLabels(ctx context.Context, rc *rest.Config, name string) (map[string]string, error) {
-	client, err := kubernetes.NewForConfig(withShortTimeout(rc))
+	server, err := client.New(withShortTimeout(rc))
 	if err != nil {
-		return nil, fmt.Errorf("kubernetes client: %w", err)
+		return nil, err
 	}
-	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	var list corev1.NodeList
+	err = server.Nodes().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}, &list)
 	if err != nil || len(list.Items) == 0 {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ func (p *PoolObjects) watchSecrets(ctx context.Context) error {
 				continue
 			}
 			byName := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
-			from := cache.NewListWatchFromClient(p.client.CoreV1().RESTClient(), "secrets", namespace, byName)
+			from := cache.NewListWatchFromClient(p.client.REST(corev1.SchemeGroupVersion), "secrets", namespace, byName)
 			if err := p.start(ctx, key, from, &corev1.Secret{}); err != nil {
 				return err
 			}

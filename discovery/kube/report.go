@@ -235,6 +235,23 @@ type event struct {
 	due      time.Time
 }
 
+// NewEvent is an Event on a Service. Its name follows from the Service, the reason and the identity, "" for
+// the text: the API server has an Event once.
+func NewEvent(svc *corev1.Service, kind, reason, text, identity string) *corev1.Event {
+	text = discovery.Shortened(text, maxEventText)
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\x00%s\x00%s", svc.UID, reason, cmp.Or(identity, text))
+	now := metav1.Now()
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Name: fmt.Sprintf("%s.%016x", svc.Name, h.Sum64())},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Service", Namespace: svc.Namespace, Name: svc.Name,
+			UID: svc.UID, ResourceVersion: svc.ResourceVersion,
+		},
+		Type: kind, Reason: reason, Message: text, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+	}
+}
+
 // record records an Event. The name follows from the Service and the identity: the API server has
 // the Event once, whichever nodes record it and however often they are
 // started, for as long as it keeps Events (an hour by default). A node whose turn comes later finds
@@ -244,24 +261,14 @@ func (r *reporter) record(ctx context.Context, name discovery.ServiceName, e eve
 	if obj == nil {
 		return r.src.Synced() // gone, or not told yet
 	}
-	text := discovery.Shortened(e.text, maxEventText)
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s", obj.UID, e.reason, cmp.Or(e.identity, text))
-	now := metav1.Now()
-	events, key := r.src.client.CoreV1().Events(obj.Namespace), fmt.Sprintf("%s.%016x", obj.Name, h.Sum64())
-	if _, err := events.Get(ctx, key, metav1.GetOptions{}); err == nil || !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+	made := NewEvent(obj, cmp.Or(e.kind, corev1.EventTypeWarning), e.reason, e.text, e.identity)
+	made.Source = corev1.EventSource{Component: "weir", Host: r.src.node.name}
+	made.ReportingController, made.ReportingInstance = "weir", r.src.node.name
+	events := r.src.client.Events(obj.Namespace)
+	if _, err := events.Get(ctx, made.Name); err == nil || !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 		return err == nil || ctx.Err() != nil
 	}
-	_, err := events.Create(ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: obj.Namespace, Name: key},
-		InvolvedObject: corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Service", Namespace: obj.Namespace, Name: obj.Name,
-			UID: obj.UID, ResourceVersion: obj.ResourceVersion,
-		},
-		Type: cmp.Or(e.kind, corev1.EventTypeWarning), Reason: e.reason, Message: text, Count: 1, FirstTimestamp: now, LastTimestamp: now,
-		Source:              corev1.EventSource{Component: "weir", Host: r.src.node.name},
-		ReportingController: "weir", ReportingInstance: r.src.node.name,
-	}, metav1.CreateOptions{})
+	_, err := events.Create(ctx, made)
 	if err == nil || apierrors.IsAlreadyExists(err) || ctx.Err() != nil {
 		return true
 	}

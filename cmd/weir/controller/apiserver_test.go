@@ -16,8 +16,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/weirlb/weir/discovery/kube/client"
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
@@ -86,7 +86,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(&corev1.NamespaceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NamespaceList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}})
 	case strings.HasSuffix(r.URL.Path, "/events"):
 		body, _ := io.ReadAll(r.Body)
-		if o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil); err == nil {
+		if o, _, err := client.Codecs.UniversalDeserializer().Decode(body, nil, nil); err == nil {
 			e := o.(*corev1.Event)
 			select {
 			case a.events <- e.InvolvedObject.Name + " " + e.Reason:
@@ -112,7 +112,7 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 // update is a write of a Service's status.
 func (a *apiServer) update(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	o, _, err := client.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	s, ok := o.(*corev1.Service)
 	if err != nil || !ok {
 		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)

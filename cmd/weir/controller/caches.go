@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/leaderelection"
 )
 
 // cacheTime is how long the first lists of a controller may take.
@@ -20,7 +20,10 @@ const cacheTime = 30 * time.Second
 
 // caches are the Services and namespaces of the API server.
 type caches struct {
-	informers.SharedInformerFactory
+	services, namespaces cache.SharedIndexInformer
+
+	stop context.CancelFunc
+	task sync.WaitGroup
 
 	mu     sync.Mutex
 	errors map[string]error // the last of each resource
@@ -28,15 +31,18 @@ type caches struct {
 
 // startCaches starts caches, until ctx ends, and waits until they are complete.
 func (c *controller) startCaches(ctx context.Context) (*caches, error) {
+	rest := c.client.REST(corev1.SchemeGroupVersion)
+	informer := func(resource string, of runtime.Object) cache.SharedIndexInformer {
+		lw := cache.NewFilteredListWatchFromClient(rest, resource, metav1.NamespaceAll, upToDate)
+		return cache.NewSharedIndexInformer(lw, of, 0, cache.Indexers{})
+	}
 	k := &caches{
-		SharedInformerFactory: informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithTweakListOptions(upToDate)),
-		errors:                map[string]error{},
+		services: informer("services", &corev1.Service{}), namespaces: informer("namespaces", &corev1.Namespace{}),
+		errors: map[string]error{},
 	}
 	wait, cancel := context.WithTimeout(ctx, cacheTime)
 	defer cancel()
-	list := map[string]cache.SharedIndexInformer{
-		"services": k.Core().V1().Services().Informer(), "namespaces": k.Core().V1().Namespaces().Informer(),
-	}
+	list := map[string]cache.SharedIndexInformer{"services": k.services, "namespaces": k.namespaces}
 	for resource, informer := range list {
 		err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 			cache.DefaultWatchErrorHandler(ctx, r, err)
@@ -48,7 +54,10 @@ func (c *controller) startCaches(ctx context.Context) (*caches, error) {
 			return nil, err
 		}
 	}
-	k.Start(ctx.Done())
+	ctx, k.stop = context.WithCancel(ctx)
+	for _, informer := range list {
+		k.task.Go(func() { informer.RunWithContext(ctx) })
+	}
 	var errs []error
 	for resource, informer := range list {
 		if !cache.WaitForCacheSync(wait.Done(), informer.HasSynced) {
@@ -63,14 +72,36 @@ func (c *controller) startCaches(ctx context.Context) (*caches, error) {
 	return k, errors.Join(errs...)
 }
 
+// objects are all of a cache. They must not be changed.
+func objects[T any](of cache.Store) []T {
+	var out []T
+	for _, o := range of.List() {
+		if t, ok := o.(T); ok {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// named is the object of a cache with a key, nil for none. It must not be changed.
+func named[T any](of cache.Store, key string) *T {
+	o, _, _ := of.GetByKey(key) // an error is that of another kind of store
+	t, _ := o.(*T)
+	return t
+}
+
+// shutdown ends the caches and waits for that.
+func (k *caches) shutdown() {
+	k.stop()
+	k.task.Wait()
+}
+
 // tryCaches reports whether a controller may stand for the Lease: it can read all that it needs. What
 // it has read is forgotten, since the holder until then goes on writing.
 func (c *controller) tryCaches(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
 	k, err := c.startCaches(ctx)
-	cancel()
 	if k != nil {
-		k.Shutdown()
+		k.shutdown()
 	}
 	return err
 }
@@ -81,24 +112,22 @@ func (c *controller) tryLists(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, renewDeadline)
 	defer cancel()
 	o := metav1.ListOptions{Limit: 1}
-	if _, err := c.client.CoreV1().Services(metav1.NamespaceAll).List(ctx, o); err != nil {
+	if err := c.client.Services(metav1.NamespaceAll).List(ctx, o, &corev1.ServiceList{}); err != nil {
 		return err
 	}
-	_, err := c.client.CoreV1().Namespaces().List(ctx, o)
-	return err
+	return c.client.Namespaces().List(ctx, o, &corev1.NamespaceList{})
 }
 
 // health is the answer to /healthz: 200 while the caches are current, and the Lease is renewed
 // by its holder.
 type health struct {
-	lease *leaderelection.HealthzAdaptor
-
 	mu    sync.Mutex
+	lease *elector // nil: no election yet
 	fault error
 }
 
 func newHealth() *health {
-	return &health{lease: leaderelection.NewLeaderHealthzAdaptor(renewDeadline), fault: errors.New("services and namespaces are not listed yet")}
+	return &health{fault: errors.New("services and namespaces are not listed yet")}
 }
 
 // set notes why the caches are not current, nil if they are.
@@ -108,13 +137,20 @@ func (h *health) set(fault error) {
 	h.fault = fault
 }
 
-// ServeHTTP implements http.Handler.
-func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// follow has the answer follow the Lease, too.
+func (h *health) follow(e *elector) {
 	h.mu.Lock()
-	err := h.fault
+	defer h.mu.Unlock()
+	h.lease = e
+}
+
+// ServeHTTP implements http.Handler.
+func (h *health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	h.mu.Lock()
+	err, lease := h.fault, h.lease
 	h.mu.Unlock()
-	if err == nil {
-		err = h.lease.Check(r)
+	if err == nil && lease != nil {
+		err = lease.check()
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)

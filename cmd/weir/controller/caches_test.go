@@ -19,7 +19,7 @@ import (
 var withoutNamespaces = []rbacv1.PolicyRule{
 	{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"list", "watch"}},
 	{APIGroups: []string{""}, Resources: []string{"services/status"}, Verbs: []string{"update"}},
-	{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 	{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create", "get", "update"}},
 }
 

@@ -18,20 +18,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/weirlb/weir/discovery/addresspool"
 	"github.com/weirlb/weir/discovery/kube"
+	"github.com/weirlb/weir/discovery/kube/client"
 )
 
 // Options are the options of the command.
@@ -49,36 +42,22 @@ type Options struct {
 	Metrics        string // address:port; empty: none
 }
 
-// Times of the Lease: another takes over 15 s after the holder was heard last.
-const (
-	leaseDuration = 15 * time.Second
-	renewDeadline = 10 * time.Second
-	retryPeriod   = 2 * time.Second
-)
-
-// Limits of requests. Writes of status wait for the API server, so many go at once. Events must
-// not hold them up.
-const (
-	writers         = 16
-	eventsPerSecond = 20
-)
+// writers are how many writes of status, which wait for the API server, go at once.
+const writers = 16
 
 // warnAfter is how many writes of a Service's status fail in a row, as by a conflict, without a warning.
 const warnAfter = 5
-
-var everything = labels.Everything()
 
 // controller allocates while it leads.
 type controller struct {
 	o        Options
 	log      *slog.Logger
-	client   kubernetes.Interface
+	client   *client.Client
 	rest     *rest.Config
-	recorder record.EventRecorder
+	recorder *recorder
 	queue    workqueue.TypedRateLimitingInterface[string]
 
-	services   listers.ServiceLister
-	namespaces listers.NamespaceLister
+	services, namespaces cache.Store
 	// pools, objects, read, looked and ignored are of who works on poolsKey.
 	pools   *kube.PoolObjects
 	objects []addresspool.Object
@@ -106,23 +85,15 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	slow := rest.CopyConfig(cfg)
-	slow.QPS, slow.Burst = eventsPerSecond, 2*eventsPerSecond
-	eventClient, err := kubernetes.NewForConfig(slow)
-	if err != nil {
-		return err
-	}
 	cfg.QPS = -1 // the number of writers is the limit
-	client, err := kubernetes.NewForConfig(cfg)
+	server, err := client.New(cfg)
 	if err != nil {
 		return err
 	}
-	events := record.NewBroadcaster()
-	events.StartRecordingToSink(&typedv1.EventSinkImpl{Interface: eventClient.CoreV1().Events("")})
-	defer events.Shutdown()
+	recorder := newRecorder(server, log)
+	defer recorder.start(ctx)()
 	c := &controller{
-		o: o, log: log, client: client, rest: cfg, health: newHealth(),
-		recorder:  events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir-controller"}),
+		o: o, log: log, client: server, rest: cfg, health: newHealth(), recorder: recorder,
 		allocator: addresspool.New(nil), outcomes: map[string]string{}, rewrites: map[string]rewrite{}, foreign: map[string]bool{},
 	}
 	stop, err := c.serve(ctx)
@@ -142,52 +113,34 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 
 // elect waits for the Lease, leads, and gives the Lease back after the last write.
 func (c *controller) elect(ctx context.Context) error {
+	e := newElector(c.client.Leases(c.o.Namespace), c.o.Lease, c.o.Namespace, c.o.Identity, c.log)
+	c.health.follow(e)
+	if !e.acquire(ctx) {
+		return nil
+	}
+	c.log.Info("leading", "lease", c.o.Namespace+"/"+c.o.Lease, "identity", c.o.Identity)
+	// The Lease is renewed until the last write is done, which is after the end of ctx.
 	hold, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	done := make(chan error, 1)
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: c.o.Namespace, Name: c.o.Lease},
-			Client:     c.client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: c.o.Identity},
-		},
-		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true, Name: c.o.Lease,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(held context.Context) {
-				work, cancel := context.WithCancel(held)
-				defer cancel()
-				defer context.AfterFunc(ctx, cancel)()
-				c.log.Info("leading", "lease", c.o.Namespace+"/"+c.o.Lease, "identity", c.o.Identity)
-				done <- c.lead(work)
-				end()
-			},
-			OnStoppedLeading: func() {},
-			OnNewLeader:      func(identity string) { c.log.Info("leader", "identity", identity) },
-		},
-	})
-	if err != nil {
-		return err
+	work, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var task sync.WaitGroup
+	task.Go(func() { stop(e.renew(hold)) })
+	err := c.lead(work)
+	end()
+	task.Wait()
+	if lost := context.Cause(work); errors.Is(lost, errLost) {
+		return lost
 	}
-	defer context.AfterFunc(ctx, func() {
-		if !c.leading.Load() {
-			end() // it has nothing to finish
-		}
-	})()
-	c.health.lease.SetLeaderElection(elector)
-	elector.Run(hold)
-	select {
-	case err = <-done:
-	default:
-	}
-	if ctx.Err() == nil && err == nil {
-		err = errors.New("the Lease is lost: another controller leads")
-	}
+	e.release(context.WithoutCancel(ctx))
 	return err
 }
 
 // lead allocates until ctx ends.
 func (c *controller) lead(ctx context.Context) error {
 	k, err := c.startCaches(ctx)
+	if k != nil {
+		defer k.shutdown()
+	}
 	if err != nil {
 		return withoutEnd(ctx, err)
 	}
@@ -195,8 +148,7 @@ func (c *controller) lead(ctx context.Context) error {
 	defer c.leading.Store(false)
 	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, time.Minute))
 	defer c.queue.ShutDown()
-	services, namespaces := k.Core().V1().Services(), k.Core().V1().Namespaces()
-	c.services, c.namespaces = services.Lister(), namespaces.Lister()
+	c.services, c.namespaces = k.services.GetStore(), k.namespaces.GetStore()
 	c.pools, err = kube.NewPoolObjects(kube.PoolConfig{REST: c.rest, Namespaces: []string{corev1.NamespaceAll}, Changed: func() { c.queue.Add(poolsKey) }, Log: c.log})
 	if err != nil {
 		return err
@@ -205,13 +157,11 @@ func (c *controller) lead(ctx context.Context) error {
 		return err
 	}
 	c.takeRests(ctx)
-	if err := c.adopt(); err != nil {
+	c.adopt()
+	if _, err := k.services.AddEventHandler(c.onAny("")); err != nil {
 		return err
 	}
-	if _, err := services.Informer().AddEventHandler(c.onAny("")); err != nil {
-		return err
-	}
-	if _, err := namespaces.Informer().AddEventHandler(c.onAny(allKey)); err != nil {
+	if _, err := k.namespaces.AddEventHandler(c.onAny(allKey)); err != nil {
 		return err
 	}
 	var work sync.WaitGroup
@@ -251,11 +201,8 @@ func upToDate(o *metav1.ListOptions) {
 
 // adopt takes over the addresses of all Services, before the first is allocated, and queues
 // them, the oldest first.
-func (c *controller) adopt() error {
-	all, err := c.services.List(everything)
-	if err != nil {
-		return err
-	}
+func (c *controller) adopt() {
+	all := objects[*corev1.Service](c.services)
 	slices.SortFunc(all, func(a, b *corev1.Service) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(key(a), key(b)))
 	})
@@ -274,7 +221,6 @@ func (c *controller) adopt() error {
 		c.queue.Add(key(svc))
 	}
 	c.log.Info("services adopted", "services", len(all))
-	return nil
 }
 
 // onAny queues a key for every event; "" stands for the object's own.
@@ -308,7 +254,7 @@ func (c *controller) next(ctx context.Context) bool {
 	case restsKey:
 		err = c.recordRests(ctx)
 	case allKey:
-		err = c.lookAtAll()
+		c.lookAtAll()
 	default:
 		err = c.reconcile(ctx, name)
 	}
@@ -324,14 +270,12 @@ func (c *controller) next(ctx context.Context) bool {
 }
 
 // lookAtAll queues every Service of type LoadBalancer.
-func (c *controller) lookAtAll() error {
-	all, err := c.services.List(everything)
-	for _, svc := range all {
+func (c *controller) lookAtAll() {
+	for _, svc := range objects[*corev1.Service](c.services) {
 		if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
 			c.queue.Add(key(svc))
 		}
 	}
-	return err
 }
 
 // refresh reads files again, looks for definitions that were installed later, and whether the caches

@@ -50,12 +50,9 @@ func (c *controller) reconcile(ctx context.Context, name string) error {
 func (c *controller) decide(name string) (*corev1.Service, *decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	namespace, short, _ := strings.Cut(name, "/")
-	svc, err := c.services.Services(namespace).Get(short)
-	if err != nil {
-		if apierrors.IsNotFound(err) {
-			c.release(name)
-		}
+	svc := named[corev1.Service](c.services, name)
+	if svc == nil {
+		c.release(name)
 		return nil, nil
 	}
 	s, wrong := c.describe(svc)
@@ -123,7 +120,7 @@ func (c *controller) leaveAlone(svc *corev1.Service, s *addresspool.Service) {
 	c.foreign[s.Name] = true
 	const text = "status.loadBalancer has a host name: another controller has written it, and the Service is left alone"
 	c.log.Warn(text, "service", s.Name)
-	c.recorder.Event(svc, corev1.EventTypeWarning, reasonForeign, text)
+	c.recorder.event(svc, corev1.EventTypeWarning, reasonForeign, text)
 }
 
 func (c *controller) enqueue(names []string) {
@@ -181,7 +178,7 @@ func (c *controller) write(ctx context.Context, svc *corev1.Service, d *decision
 	if changed := d.setConditions(next); !changed && !moves {
 		return nil
 	}
-	if _, err := c.client.CoreV1().Services(svc.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{}); err != nil {
+	if _, err := c.client.Services(svc.Namespace).UpdateStatus(ctx, next); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -229,9 +226,9 @@ func (c *controller) say(svc *corev1.Service, d *decision) {
 			return
 		}
 		c.log.Info("address allocated", "service", key(svc), "addresses", list(d.addresses))
-		c.recorder.Eventf(svc, corev1.EventTypeNormal, d.reason, "allocated %s", list(d.addresses))
+		c.recorder.event(svc, corev1.EventTypeNormal, d.reason, "allocated "+list(d.addresses))
 	default:
 		c.log.Warn("address request", "service", key(svc), "reason", d.reason, "text", d.text)
-		c.recorder.Event(svc, corev1.EventTypeWarning, d.reason, d.text)
+		c.recorder.event(svc, corev1.EventTypeWarning, d.reason, d.text)
 	}
 }

@@ -24,7 +24,7 @@ func (c *controller) takeRests(ctx context.Context) {
 	if c.o.Lease == "" {
 		return
 	}
-	lease, err := c.client.CoordinationV1().Leases(c.o.Namespace).Get(ctx, c.o.Lease, metav1.GetOptions{})
+	lease, err := c.client.Leases(c.o.Namespace).Get(ctx, c.o.Lease)
 	if err == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -43,9 +43,9 @@ func (c *controller) recordRests(ctx context.Context) error {
 	c.mu.Lock()
 	record := c.allocator.Rests(time.Now())
 	c.mu.Unlock()
-	leases := c.client.CoordinationV1().Leases(c.o.Namespace)
+	leases := c.client.Leases(c.o.Namespace)
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		lease, err := leases.Get(ctx, c.o.Lease, metav1.GetOptions{})
+		lease, err := leases.Get(ctx, c.o.Lease)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (c *controller) recordRests(ctx context.Context) error {
 			return nil
 		}
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, annotationRests, record)
-		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+		_, err = leases.Update(ctx, lease)
 		return err
 	})
 }

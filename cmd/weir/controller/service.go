@@ -66,7 +66,7 @@ func (c *controller) describe(svc *corev1.Service) (*addresspool.Service, error)
 		Name: key(svc), Namespace: svc.Namespace, Created: svc.CreationTimestamp.Unix(), Labels: svc.Labels,
 		SharingKey: annotation(svc, "allow-shared-ip"), PoolName: annotation(svc, "address-pool"),
 	}
-	if ns, err := c.namespaces.Get(svc.Namespace); err == nil {
+	if ns := named[corev1.Namespace](c.namespaces, svc.Namespace); ns != nil {
 		s.NamespaceLabels = ns.Labels
 	}
 	s.Status, s.Foreign = ingress(svc)

@@ -19,7 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/weirlb/weir/discovery/kube/client"
 )
 
 const protobufType = "application/vnd.kubernetes.protobuf"
@@ -194,9 +195,9 @@ func (a *stormAPI) event(s *discoveryv1.EndpointSlice) []byte {
 	a.version++
 	s.ResourceVersion = strconv.Itoa(a.version)
 	a.mu.Unlock()
-	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), protobufType)
+	info, _ := runtime.SerializerInfoForMediaType(client.Codecs.SupportedMediaTypes(), protobufType)
 	b := &bytes.Buffer{}
-	enc := streaming.NewEncoder(info.StreamSerializer.Framer.NewFrameWriter(b), scheme.Codecs.EncoderForVersion(info.StreamSerializer.Serializer, discoveryv1.SchemeGroupVersion))
+	enc := streaming.NewEncoder(info.StreamSerializer.Framer.NewFrameWriter(b), client.Codecs.EncoderForVersion(info.StreamSerializer.Serializer, discoveryv1.SchemeGroupVersion))
 	err := enc.Encode(&metav1.WatchEvent{Type: string(watch.Modified), Object: runtime.RawExtension{Raw: encode(discoveryv1.SchemeGroupVersion, s)}})
 	if err != nil {
 		panic(err) // the type is ours
@@ -206,8 +207,8 @@ func (a *stormAPI) event(s *discoveryv1.EndpointSlice) []byte {
 
 // encode is an object as an API server encodes it.
 func encode(gv schema.GroupVersion, o runtime.Object) []byte {
-	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), protobufType)
-	b, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, gv), o)
+	info, _ := runtime.SerializerInfoForMediaType(client.Codecs.SupportedMediaTypes(), protobufType)
+	b, err := runtime.Encode(client.Codecs.EncoderForVersion(info.Serializer, gv), o)
 	if err != nil {
 		panic(err) // the type is ours
 	}
